@@ -1,0 +1,158 @@
+package kv
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"unsafe"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Seed is the seed of every hash before salts: that of the field's router
+// implementations, so that hashes can be compared with theirs.
+const Seed uint64 = 1337
+
+// Salt separates caches that must never share blocks although the tokens are
+// equal. The zero Salt is the plain model.
+type Salt struct {
+	LoRA      string // name of the adapter; "" is the base model
+	Namespace string // cache namespace or client-supplied cache salt; "" is the shared one
+}
+
+// Seed returns the seed of the block hashes under this salt:
+// Seed + XXH3(LoRA, seed 0) + XXH3(Namespace, seed 1), wrapping, where an empty
+// string adds nothing.
+func (s Salt) Seed() uint64 {
+	seed := Seed
+	if s.LoRA != "" {
+		seed += xxh3.HashStringSeed(s.LoRA, 0)
+	}
+	if s.Namespace != "" {
+		seed += xxh3.HashStringSeed(s.Namespace, 1)
+	}
+	return seed
+}
+
+// Media is one media object inside a prompt: its content hash and the half-open
+// range of token positions [Start, End) that its placeholders fill.
+type Media struct {
+	Hash       uint64
+	Start, End int
+}
+
+// Hasher turns tokens into block and sequence hashes for one block size and one
+// salt. It is a value, safe to copy; the zero value is not usable.
+type Hasher struct {
+	seed uint64
+	size int
+}
+
+// ErrBlockSize is returned for a block size that no engine can have.
+var ErrBlockSize = errors.New("kv: block size must be between 2 and 65536 tokens")
+
+// NewHasher returns a Hasher for blocks of blockSize tokens under salt.
+func NewHasher(blockSize int, salt Salt) (Hasher, error) {
+	if blockSize < 2 || blockSize > 65536 {
+		return Hasher{}, ErrBlockSize
+	}
+	return Hasher{seed: salt.Seed(), size: blockSize}, nil
+}
+
+// BlockSize returns the number of tokens in a block.
+func (h Hasher) BlockSize() int { return h.size }
+
+// Blocks appends to dst the hash of every full block of tokens; a shorter tail
+// has none. The hash of a block is XXH3-64 over its tokens as little-endian u32
+// followed, for each distinct media object that overlaps it, by the object's
+// hash as little-endian u64, ascending. It allocates only if dst must grow or
+// more than a few media objects meet in one block.
+func (h Hasher) Blocks(dst []BlockHash, tokens []Token, media []Media) []BlockHash {
+	n := len(tokens) / h.size
+	dst = slices.Grow(dst, n)
+	for i := range n {
+		block := tokens[i*h.size : (i+1)*h.size]
+		dst = append(dst, h.block(block, i*h.size, media))
+	}
+	return dst
+}
+
+// Chain appends to dst the SeqHash of every full block of tokens.
+func (h Hasher) Chain(dst []SeqHash, tokens []Token, media []Media) []SeqHash {
+	n := len(tokens) / h.size
+	dst = slices.Grow(dst, n)
+	var parent SeqHash
+	for i := range n {
+		block := tokens[i*h.size : (i+1)*h.size]
+		parent = extend(parent, i == 0, h.block(block, i*h.size, media))
+		dst = append(dst, parent)
+	}
+	return dst
+}
+
+func (h Hasher) block(block []Token, start int, media []Media) BlockHash {
+	if len(media) > 0 {
+		var few [8]uint64
+		if hashes := overlapping(few[:0], media, start, start+len(block)); len(hashes) > 0 {
+			return h.mediaBlock(block, hashes)
+		}
+	}
+	return BlockHash(xxh3.HashSeed(littleEndian(block), h.seed))
+}
+
+func (h Hasher) mediaBlock(block []Token, hashes []uint64) BlockHash {
+	var stack [1024]byte
+	buf := append(stack[:0], littleEndian(block)...)
+	for _, m := range hashes {
+		buf = binary.LittleEndian.AppendUint64(buf, m)
+	}
+	return BlockHash(xxh3.HashSeed(buf, h.seed))
+}
+
+// overlapping appends the distinct hashes of the media that overlap
+// [start, end), ascending.
+func overlapping(dst []uint64, media []Media, start, end int) []uint64 {
+	for _, m := range media {
+		if m.Start < end && m.End > start && m.Start < m.End {
+			dst = append(dst, m.Hash)
+		}
+	}
+	slices.Sort(dst)
+	return slices.Compact(dst)
+}
+
+// Extend returns the SeqHash of the block after parent: XXH3-64 with the plain
+// seed over parent and block, both little-endian u64. start is the block's index
+// in its sequence; at 0 there is no parent and the answer is the block's own
+// hash, which already carries the salts.
+func Extend(parent SeqHash, start uint32, block BlockHash) SeqHash {
+	return extend(parent, start == 0, block)
+}
+
+func extend(parent SeqHash, first bool, block BlockHash) SeqHash {
+	if first {
+		return SeqHash(block)
+	}
+	var buf [16]byte
+	binary.LittleEndian.PutUint64(buf[:8], uint64(parent))
+	binary.LittleEndian.PutUint64(buf[8:], uint64(block))
+	return SeqHash(xxh3.HashSeed(buf[:], Seed))
+}
+
+// littleEndian views tokens as little-endian bytes, without a copy where the
+// machine's own order is that one.
+func littleEndian(tokens []Token) []byte {
+	if len(tokens) == 0 {
+		return nil
+	}
+	if nativeLittle {
+		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
+	}
+	buf := make([]byte, 0, 4*len(tokens))
+	for _, t := range tokens {
+		buf = binary.LittleEndian.AppendUint32(buf, uint32(t))
+	}
+	return buf
+}
+
+var nativeLittle = binary.NativeEndian.Uint16([]byte{1, 0}) == 1

@@ -1,0 +1,77 @@
+// Package prep turns what a client sent into the token ids that the engine sees,
+// and the engine's tokens back into text.
+package prep
+
+import "penstock/core/kv"
+
+// Tokenizer maps between text and token ids for one model. Implementations are
+// safe for concurrent use.
+type Tokenizer interface {
+	// Encode appends the ids of text to dst. Special tokens in text are
+	// recognised only with opts.ParseSpecial, and begin-of-sequence tokens are
+	// added only with opts.AddSpecial.
+	Encode(dst []kv.Token, text string, opts EncodeOptions) []kv.Token
+	// AppendBytes appends the bytes that id stands for; a special token appends
+	// its literal text. ok is false if id is not in the vocabulary.
+	AppendBytes(dst []byte, id kv.Token) (out []byte, ok bool)
+	// Special reports whether id is a special token, which decoded text leaves out.
+	Special(id kv.Token) bool
+	// ID returns the id whose vocabulary entry is exactly text.
+	ID(text string) (id kv.Token, ok bool)
+	// VocabSize is one more than the largest id.
+	VocabSize() int
+	// NewDecoder returns an incremental decoder for one stream.
+	NewDecoder(opts DecodeOptions) Decoder
+}
+
+// EncodeOptions say how special tokens are treated.
+type EncodeOptions struct {
+	ParseSpecial bool
+	AddSpecial   bool
+}
+
+// DecodeOptions say what a decoder leaves out.
+type DecodeOptions struct {
+	KeepSpecial bool // keep the text of special tokens
+}
+
+// Decoder turns one stream of tokens into valid UTF-8, never half a character.
+// It is not safe for concurrent use.
+type Decoder interface {
+	// Push appends the text that id completes to dst; it may be none.
+	Push(dst []byte, id kv.Token) []byte
+	// Flush appends what is left, broken characters as U+FFFD.
+	Flush(dst []byte) []byte
+}
+
+// Message is one turn of a conversation as a chat template sees it.
+type Message struct {
+	Role    string // system, developer, user, assistant, tool, function
+	Name    string
+	Content string
+}
+
+// Chat is a conversation to render.
+type Chat struct {
+	Messages []Message
+	// AddGenerationPrompt ends the prompt where the assistant speaks next.
+	AddGenerationPrompt bool
+	// ContinueFinal leaves the last message open for the model to go on with.
+	ContinueFinal bool
+}
+
+// Template renders a conversation into the text that the model was trained on.
+// Implementations are safe for concurrent use.
+type Template interface {
+	// Render returns the prompt text, special tokens included, or a *fault.Error
+	// of code Invalid if the template refuses the conversation.
+	Render(c *Chat) (string, error)
+}
+
+// Pipeline is all that a served model needs between text and tokens.
+type Pipeline struct {
+	Tokenizer Tokenizer
+	Template  Template
+	// StopTokens end a turn besides the model card's own.
+	StopTokens []kv.Token
+}

@@ -1,0 +1,184 @@
+// Package engine is the contract between Penstock and whatever produces tokens:
+// the built-in engines and the adapters of real ones.
+//
+// Resumption is part of it from the start. A request carries the tokens that an
+// earlier attempt already delivered; random draws are a function of seed, choice
+// and absolute position; penalties and limits count what was generated before.
+// So a stream that moves between engines of equal numerics is, token for token,
+// the stream that did not move.
+package engine
+
+import (
+	"context"
+
+	"penstock/core/kv"
+)
+
+// Engine produces tokens. Implementations are safe for concurrent use.
+type Engine interface {
+	// Card describes the model served. It does not change.
+	Card() Card
+	// Run does the engine's work until ctx ends; it returns nil then. Generate
+	// may be called before Run and waits for it.
+	Run(ctx context.Context) error
+	// Generate serves one request and calls sink with each delta in order. The
+	// first delta has Accepted set and no tokens; nothing before it commits the
+	// engine. A choice's last delta has its Finish set, and Generate returns nil
+	// after the last one of the last choice. It returns ctx's error when ctx
+	// ends, sink's error if sink fails, or a *fault.Error; in each case the
+	// request's blocks are released before it returns. sink must not keep the
+	// delta or its slices.
+	Generate(ctx context.Context, req *Request, sink func(*Delta) error) error
+}
+
+// KVSource is an engine that reports its cache.
+type KVSource interface {
+	// WatchKV calls sink with a Cleared event and Stored events that describe
+	// all that is cached now, then with every change in order, until ctx ends or
+	// sink fails. Several watchers may run; a slow one never holds up the
+	// engine: it is started over with Cleared when its bounded queue overflows.
+	// sink must not keep the slice.
+	WatchKV(ctx context.Context, sink func([]kv.Event) error) error
+}
+
+// LoadSource is an engine that reports its load.
+type LoadSource interface {
+	Load() Load
+}
+
+// Load is an engine's load at one moment.
+type Load struct {
+	Running       int    `json:"running"`        // sequences in the batch
+	Waiting       int    `json:"waiting"`        // sequences queued or preempted
+	UsedBlocks    int    `json:"used_blocks"`    // blocks referenced by sequences
+	CachedBlocks  int    `json:"cached_blocks"`  // blocks kept for reuse only
+	TotalBlocks   int    `json:"total_blocks"`   // capacity
+	PrefillTokens int    `json:"prefill_tokens"` // prompt tokens not computed yet
+	Preemptions   uint64 `json:"preemptions"`    // since the engine started
+}
+
+// Card describes a served model; frontends and routers work from it. It is JSON
+// in discovery: fields are only ever added.
+type Card struct {
+	// Name is what clients put in "model"; Aliases are further such names.
+	Name    string   `json:"name"`
+	Aliases []string `json:"aliases,omitempty"`
+	Engine  string   `json:"engine"` // "tiny", "sim", "vllm", …
+	// BlockSize is in tokens, Blocks the capacity of one rank, Ranks the number
+	// of data-parallel ranks (at least 1).
+	BlockSize int `json:"block_size"`
+	Blocks    int `json:"blocks"`
+	Ranks     int `json:"ranks"`
+	// ContextLength bounds prompt plus output tokens.
+	ContextLength int `json:"context_length"`
+	VocabSize     int `json:"vocab_size"`
+	// DefaultMaxTokens bounds the output of a request that sets no limit; 0
+	// means up to the context length.
+	DefaultMaxTokens int        `json:"default_max_tokens,omitempty"`
+	EOS              []kv.Token `json:"eos,omitempty"`
+	// Defaults are the checkpoint's recommended sampling parameters.
+	Defaults Sampling `json:"defaults"`
+	// Numerics names what must be equal for two engines to continue each
+	// other's streams bit for bit: weights, kernel and CPU architecture.
+	Numerics string `json:"numerics"`
+	// Tokenizer says where the tokenizer and chat template come from.
+	Tokenizer TokenizerRef `json:"tokenizer"`
+}
+
+// TokenizerRef locates a tokenizer: the one built into the binary or the files
+// of a checkpoint directory, with the digest that they must have.
+type TokenizerRef struct {
+	Kind   string `json:"kind"`             // "builtin" or "dir"
+	Dir    string `json:"dir,omitempty"`    // for "dir"
+	Digest string `json:"digest,omitempty"` // hex SHA-256 over the files read
+}
+
+// Request is one attempt at a generation.
+type Request struct {
+	ID      string // of the client's request, the same for all attempts
+	Attempt uint32 // from 1; a late answer of an old attempt is dropped by it
+	Model   string
+	Salt    kv.Salt
+	Prompt  []kv.Token
+	Media   []kv.Media
+	// Generated are, for each choice, the tokens that earlier attempts delivered;
+	// nil on a first attempt, else of length Choices.
+	Generated [][]kv.Token
+	// Done are the choices that already finished; nil or of length Choices.
+	Done     []bool
+	Choices  int // at least 1; all run on one engine in one attempt
+	Sampling Sampling
+	Stop     Stop
+	// Logprobs is -1 for none, else how many alternatives to report beside the
+	// chosen token.
+	Logprobs int
+}
+
+// Sampling says how tokens are drawn. The zero value is greedy, but
+// RepetitionPenalty 0 reads as 1. The JSON form is that of model cards.
+type Sampling struct {
+	Temperature       float64     `json:"temperature"`                  // 0 is greedy
+	TopK              int         `json:"top_k,omitempty"`              // 0 is off
+	TopP              float64     `json:"top_p,omitempty"`              // 0 or 1 is off
+	MinP              float64     `json:"min_p,omitempty"`              // 0 is off
+	RepetitionPenalty float64     `json:"repetition_penalty,omitempty"` // over prompt and output; 0 or 1 is off
+	PresencePenalty   float64     `json:"presence_penalty,omitempty"`   // over output
+	FrequencyPenalty  float64     `json:"frequency_penalty,omitempty"`  // over output
+	Seed              uint64      `json:"seed,omitempty"`
+	Bias              []TokenBias `json:"bias,omitempty"` // added to logits
+}
+
+// TokenBias adds Bias to the logit of Token.
+type TokenBias struct {
+	Token kv.Token `json:"token"`
+	Bias  float32  `json:"bias"`
+}
+
+// Stop says when a choice ends. Stop strings are the frontend's affair.
+type Stop struct {
+	MaxTokens int        // output tokens, Generated included; at least 1
+	MinTokens int        // no stop token is drawn before this many
+	Tokens    []kv.Token // end the choice besides the card's EOS
+	IgnoreEOS bool       // the card's EOS tokens do not end the choice
+}
+
+// Finish says why a choice ended.
+type Finish uint8
+
+// The reasons; the zero value means that the choice goes on.
+const (
+	NotFinished  Finish = iota
+	FinishStop          // the last token is a stop token; it is in Tokens
+	FinishLength        // MaxTokens or the context length
+)
+
+// Delta is a piece of one choice of one attempt.
+type Delta struct {
+	Attempt  uint32
+	Accepted bool // the engine took the request; no other field but Attempt is set
+	Choice   int
+	// Pos is the index of Tokens[0] in the choice's output, Generated included.
+	Pos    int
+	Tokens []kv.Token
+	// Logprobs has one entry per token when they were asked for.
+	Logprobs []Logprob
+	// Cached is the number of prompt tokens served from cache; set in the first
+	// delta with tokens of each choice.
+	Cached int
+	Finish Finish
+}
+
+// Logprob is a token with its log-probability under the model's distribution
+// before temperature and penalties, and the most likely alternatives, best
+// first.
+type Logprob struct {
+	Token   kv.Token
+	Logprob float32
+	Top     []TokenLogprob
+}
+
+// TokenLogprob is one alternative.
+type TokenLogprob struct {
+	Token   kv.Token
+	Logprob float32
+}

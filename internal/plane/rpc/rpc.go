@@ -1,0 +1,27 @@
+// Package rpc is the request plane: a call goes out, a stream of frames comes
+// back, and either side can end it.
+package rpc
+
+import "context"
+
+// Handler serves calls. It returns when the call is done; a *fault.Error keeps
+// its code on the way to the caller, any other error arrives as Internal. ctx
+// ends when the caller goes away. send blocks while the caller is behind by the
+// plane's credit, copies the frame, and fails when the call is over. body must
+// not be kept.
+type Handler func(ctx context.Context, method string, body []byte, send func(frame []byte) error) error
+
+// Plane carries calls. Implementations are safe for concurrent use.
+type Plane interface {
+	// Serve answers calls at addr with h until ctx ends, then refuses new calls
+	// with Unavailable, waits for those in progress, and returns nil. An empty
+	// addr lets the plane choose; ready, if not nil, is told the address to
+	// advertise once calls can arrive.
+	Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error
+	// Call sends one call and passes each frame of the answer to recv, in order.
+	// It returns nil when the handler returned nil, the handler's *fault.Error,
+	// Unavailable when addr cannot be reached or the connection broke, recv's
+	// error (the handler is cancelled then), or ctx's error. recv must not keep
+	// the frame.
+	Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error
+}
