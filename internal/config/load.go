@@ -1,0 +1,276 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// maxFile bounds the size of a configuration file, in bytes.
+const maxFile = 1 << 20
+
+// envPrefix begins the name of every environment variable that is a setting.
+const envPrefix = "PENSTOCK_"
+
+// EnvFile is the variable that names the configuration file, as --config does.
+const EnvFile = envPrefix + "CONFIG"
+
+// Setting is one line of the effective tree.
+type Setting struct {
+	Key    string `json:"key"`
+	Value  any    `json:"value"`
+	Origin string `json:"origin"` // "default", "file PATH:LINE", "env NAME" or "flag --NAME"
+}
+
+// Loaded is an effective tree with the origin of each value.
+type Loaded struct {
+	Config
+	origin map[string]string
+}
+
+// Settings lists every setting in the order of the tree.
+func (l *Loaded) Settings() []Setting {
+	var out []Setting
+	for _, f := range settings() {
+		v := reflect.ValueOf(l.Config).FieldByIndex(f.Index).Interface()
+		if s, ok := v.(Seconds); ok {
+			v = s.String()
+		}
+		out = append(out, Setting{Key: keyOf(f), Value: v, Origin: l.origin[keyOf(f)]})
+	}
+	return out
+}
+
+// Env returns the environment variable of a key.
+func Env(key string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
+}
+
+// Flags are the settings that a command line gave.
+type Flags struct {
+	values Config
+	set    *pflag.FlagSet
+}
+
+// AddFlags defines on fs the flags of the named command.
+func AddFlags(fs *pflag.FlagSet, command string) *Flags {
+	fl := &Flags{values: Defaults(), set: fs}
+	tree := reflect.ValueOf(&fl.values).Elem()
+	for _, f := range settings() {
+		if !slices.Contains(strings.Split(f.Tag.Get("on"), ","), command) {
+			continue
+		}
+		addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), keyOf(f), f.Tag.Get("help"))
+	}
+	return fl
+}
+
+func addFlag(fs *pflag.FlagSet, target any, key, help string) {
+	switch p := target.(type) {
+	case *string:
+		fs.StringVar(p, key, *p, help)
+	case *int:
+		fs.IntVar(p, key, *p, help)
+	case *int64:
+		fs.Int64Var(p, key, *p, help)
+	case *uint64:
+		fs.Uint64Var(p, key, *p, help)
+	case *float64:
+		fs.Float64Var(p, key, *p, help)
+	case *[]string:
+		fs.StringArrayVar(p, key, *p, help)
+	case *Seconds:
+		fs.DurationVar((*time.Duration)(p), key, time.Duration(*p), help)
+	}
+}
+
+// Load merges the defaults, the file at path (none if empty), the variables of
+// environ that begin with PENSTOCK_, and the flags that were set (nil if there
+// are none), and validates the result. It reports every problem of the file and
+// the environment at once; a key or variable that names no setting is one.
+func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
+	l := &Loaded{Config: Defaults(), origin: map[string]string{}}
+	for _, f := range settings() {
+		l.origin[keyOf(f)] = "default"
+	}
+	err := errors.Join(l.file(path), l.environment(environ))
+	if err != nil {
+		return nil, err
+	}
+	l.flags(flags)
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Loaded) file(path string) error {
+	if path == "" {
+		return nil
+	}
+	data, err := readFile(path)
+	if err != nil {
+		return err
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return fmt.Errorf("config file %s: %w", path, err)
+	}
+	if len(doc.Content) == 0 {
+		return nil // an empty file
+	}
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return fmt.Errorf("config file %s:%d: want lines of \"key: value\"", path, root.Line)
+	}
+	var errs []error
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		at := fmt.Sprintf("%s:%d", path, key.Line)
+		target, ok := l.field(key.Value)
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("config file %s: unknown key %q%s", at, key.Value, suggest(key.Value)))
+		case seen[key.Value]:
+			errs = append(errs, fmt.Errorf("config file %s: key %q given twice", at, key.Value))
+		default:
+			if err := value.Decode(target); err != nil {
+				errs = append(errs, fmt.Errorf("config file %s: %s: %w", at, key.Value, err))
+			}
+			l.origin[key.Value] = "file " + at
+		}
+		seen[key.Value] = true
+	}
+	return errors.Join(errs...)
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("config file: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("config file %s: %w", path, err)
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("config file %s: larger than %d bytes", path, maxFile)
+	}
+	return bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), nil
+}
+
+func (l *Loaded) environment(environ []string) error {
+	var errs []error
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, envPrefix) || name == EnvFile {
+			continue
+		}
+		key := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
+		target, ok := l.field(key)
+		if !ok {
+			errs = append(errs, fmt.Errorf("environment: %s names no setting%s", name, suggest(key)))
+			continue
+		}
+		if err := parse(target, value); err != nil {
+			errs = append(errs, fmt.Errorf("environment: %s: %w", name, err))
+			continue
+		}
+		l.origin[key] = "env " + name
+	}
+	return errors.Join(errs...)
+}
+
+// parse reads a value as it stands in an environment variable; the items of a
+// list are separated by commas.
+func parse(target any, value string) error {
+	switch p := target.(type) {
+	case *string:
+		*p = value
+		return nil
+	case *[]string:
+		*p = strings.Split(value, ",")
+		return nil
+	}
+	return yaml.Unmarshal([]byte(value), target)
+}
+
+func (l *Loaded) flags(flags *Flags) {
+	if flags == nil {
+		return
+	}
+	from := reflect.ValueOf(&flags.values).Elem()
+	to := reflect.ValueOf(&l.Config).Elem()
+	for _, f := range settings() {
+		key := keyOf(f)
+		if flags.set.Changed(key) {
+			to.FieldByIndex(f.Index).Set(from.FieldByIndex(f.Index))
+			l.origin[key] = "flag --" + key
+		}
+	}
+}
+
+// field returns a pointer to the setting with the given key.
+func (l *Loaded) field(key string) (any, bool) {
+	for _, f := range settings() {
+		if keyOf(f) == key {
+			return reflect.ValueOf(&l.Config).Elem().FieldByIndex(f.Index).Addr().Interface(), true
+		}
+	}
+	return nil, false
+}
+
+// settings lists the fields of the tree that are settings.
+func settings() []reflect.StructField {
+	return slices.DeleteFunc(reflect.VisibleFields(reflect.TypeFor[Config]()), func(f reflect.StructField) bool {
+		return keyOf(f) == ""
+	})
+}
+
+func keyOf(f reflect.StructField) string { return f.Tag.Get("key") }
+
+// suggest names the setting whose key is most like the one given, if any is.
+func suggest(key string) string {
+	best, bestDist := "", len(key)/3+1
+	for _, f := range settings() {
+		if d := distance(key, keyOf(f)); d <= bestDist {
+			best, bestDist = keyOf(f), d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+// distance is the Levenshtein distance.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diag := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diag
+			if a[i] != b[j] {
+				cost++
+			}
+			diag = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diag+1)
+		}
+	}
+	return row[len(b)]
+}
