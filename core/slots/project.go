@@ -1,10 +1,6 @@
 package slots
 
-import (
-	"slices"
-
-	"penstock/core/kv"
-)
+import "penstock/core/kv"
 
 // Load returns the load of w now; zero if nothing is active there.
 func (t *Table) Load(w kv.Worker) Load {
@@ -46,15 +42,4 @@ func (w *worker) shared(chain []kv.SeqHash) int {
 		}
 	}
 	return low
-}
-
-// AppendWorkers appends the workers that were ever reserved on and not dropped
-// to dst, in order.
-func (t *Table) AppendWorkers(dst []kv.Worker) []kv.Worker {
-	base := len(dst)
-	for w := range t.workers {
-		dst = append(dst, w)
-	}
-	slices.SortFunc(dst[base:], kv.Worker.Compare)
-	return dst
 }
