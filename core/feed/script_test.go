@@ -26,7 +26,7 @@ import (
 func TestScripts(t *testing.T) {
 	// Time has no particular zero, and may be negative.
 	const start = kv.Mono(-1_000_000_000_000)
-	datadriven.Walk(t, "testdata/tracker", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		tr := mustTracker(t, Config{})
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var at time.Duration

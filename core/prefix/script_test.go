@@ -87,7 +87,7 @@ func mustNew(t testing.TB, cfg Config) *Index {
 // A worker is ID or ID.RANK, a tier @device (the default), @host, @disk or @pool.
 // Every script ends with what changed in the counts.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		x := mustNew(t, Config{})
 		names := map[kv.SeqHash]string{}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
