@@ -29,11 +29,12 @@ var rank = map[string]int{
 }
 
 var mayImport = map[string][]string{
-	"core/route":           {"core/slots"}, // choosing and reserving are one step
-	"internal/plane/bus":   {"internal/plane/natsd"},
-	"internal/plane/rpc":   {"internal/plane/natsd"},
-	"internal/plane/disco": {"internal/plane/natsd"},
-	"internal/node":        {"internal/config"},
+	"core/route":                 {"core/slots"}, // choosing and reserving are one step
+	"internal/plane/bus":         {"internal/plane/natsd"},
+	"internal/plane/rpc":         {"internal/plane/natsd"},
+	"internal/plane/disco":       {"internal/plane/natsd"},
+	"internal/engine/tiny/model": {"internal/engine/tiny/checkpoint"},
+	"internal/node":              {"internal/config"},
 }
 
 // mayImportOnly narrows what its layer would allow.
