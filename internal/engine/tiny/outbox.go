@@ -107,7 +107,10 @@ func (o *outbox) take() (deltas []engine.Delta, last bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.deltas = o.deltas[:0]
-	if o.mu.accepted && !o.announced {
+	if !o.mu.accepted {
+		return nil, o.mu.closed, o.mu.err // choices that had ended before wait too
+	}
+	if !o.announced {
 		o.announced = true
 		o.deltas = append(o.deltas, engine.Delta{Attempt: o.attempt, Accepted: true})
 	}

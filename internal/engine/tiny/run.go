@@ -105,4 +105,3 @@ func (l *loop) end() {
 	}
 	l.report()
 }
-

@@ -24,6 +24,7 @@
 package tiny
 
 import (
+	"encoding/binary"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -33,6 +34,8 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny/model"
 	"penstock/internal/engine/tiny/sample"
+
+	"github.com/zeebo/xxh3"
 )
 
 // Engine is a CPU engine for one model. Create it with [New].
@@ -101,15 +104,6 @@ type network struct {
 	eos, mask        []kv.Token
 	defaults         engine.Sampling
 	defaultMaxTokens int
-	tokenizer        engine.TokenizerRef
-}
-
-// open returns the network that cfg names.
-func open(cfg *Config) (*network, error) {
-	if cfg.ModelPath == "" {
-		return builtin(&cfg.Vocabulary)
-	}
-	return load(cfg)
 }
 
 // assemble makes an engine around a network.
@@ -140,8 +134,8 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			DefaultMaxTokens: n.defaultMaxTokens,
 			EOS:              n.eos,
 			Defaults:         n.defaults,
-			Numerics:         n.model.Numerics(),
-			Tokenizer:        n.tokenizer,
+			Numerics:         numerics(n),
+			Tokenizer:        cfg.Tokenizer,
 		},
 		scheduler: paged.Config{
 			Blocks:      cfg.Blocks,
@@ -165,9 +159,14 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	return e, nil
 }
 
-// load returns the network of a checkpoint directory.
-func load(cfg *Config) (*network, error) {
-	panic("not written")
+// numerics names what the tokens depend on: the model's logits, the version of
+// what package sample makes of them, and the mask.
+func numerics(n *network) string {
+	mask := xxh3.New()
+	for _, t := range n.mask {
+		mask.Write(binary.LittleEndian.AppendUint32(nil, uint32(t)))
+	}
+	return fmt.Sprintf("%s-sample1-%08x", n.model.Numerics(), uint32(mask.Sum64()))
 }
 
 // Card describes the model served.
