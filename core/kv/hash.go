@@ -72,9 +72,22 @@ func (h Hasher) Blocks(dst []BlockHash, tokens []Token, media []Media) []BlockHa
 	dst = slices.Grow(dst, n)
 	for i := range n {
 		block := tokens[i*h.size : (i+1)*h.size]
-		dst = append(dst, h.block(block, i*h.size, media))
+		dst = append(dst, h.Block(block, i*h.size, media))
 	}
 	return dst
+}
+
+// Block returns the hash of one block: tokens are its contents, exactly
+// BlockSize of them, and start is the position in its sequence of the first, by
+// which media find it. It is one element of what Blocks appends.
+func (h Hasher) Block(tokens []Token, start int, media []Media) BlockHash {
+	if len(media) > 0 {
+		var few [8]uint64
+		if hashes := overlapping(few[:0], media, start, start+len(tokens)); len(hashes) > 0 {
+			return h.mediaBlock(tokens, hashes)
+		}
+	}
+	return BlockHash(xxh3.HashSeed(littleEndian(tokens), h.seed))
 }
 
 // Chain appends to dst the SeqHash of every full block of tokens.
@@ -84,24 +97,16 @@ func (h Hasher) Chain(dst []SeqHash, tokens []Token, media []Media) []SeqHash {
 	var parent SeqHash
 	for i := range n {
 		block := tokens[i*h.size : (i+1)*h.size]
-		parent = extend(parent, i == 0, h.block(block, i*h.size, media))
+		parent = extend(parent, i == 0, h.Block(block, i*h.size, media))
 		dst = append(dst, parent)
 	}
 	return dst
 }
 
-func (h Hasher) block(block []Token, start int, media []Media) BlockHash {
-	if len(media) > 0 {
-		var few [8]uint64
-		if hashes := overlapping(few[:0], media, start, start+len(block)); len(hashes) > 0 {
-			return h.mediaBlock(block, hashes)
-		}
-	}
-	return BlockHash(xxh3.HashSeed(littleEndian(block), h.seed))
-}
-
+// mediaBlock hashes block and hashes as one piece. The buffer holds a block of
+// 512 tokens with 32 media without an allocation.
 func (h Hasher) mediaBlock(block []Token, hashes []uint64) BlockHash {
-	var stack [1024]byte
+	var stack [4*512 + 8*32]byte
 	buf := append(stack[:0], littleEndian(block)...)
 	for _, m := range hashes {
 		buf = binary.LittleEndian.AppendUint64(buf, m)

@@ -1,0 +1,234 @@
+package paged
+
+import (
+	"fmt"
+
+	"penstock/core/kv"
+)
+
+// Check returns the first broken invariant, nil if all hold. It is for tests: it
+// walks everything.
+func (s *Scheduler) Check() error {
+	for _, check := range []func() error{s.checkQueues, s.checkTables, s.checkHolders, s.pool.check} {
+		if err := check(); err != nil {
+			return fmt.Errorf("paged: %w", err)
+		}
+	}
+	return nil
+}
+
+// checkQueues: running and then waiting sequences are in order of arrival, each
+// known by its id; the running are few enough; prefill counts add up.
+func (s *Scheduler) checkQueues() error {
+	var arrival uint64
+	prefill, preempted, n := 0, 0, 0
+	for _, l := range []*queue{&s.running, &s.waiting} {
+		length := 0
+		for q := l.head; q != nil; q = q.next {
+			switch {
+			case s.byID[q.id] != q:
+				return fmt.Errorf("sequence %d is queued but not known", q.id)
+			case q.arrival <= arrival:
+				return fmt.Errorf("sequence %d is out of order", q.id)
+			case q.active != (l == &s.running):
+				return fmt.Errorf("sequence %d is in the wrong queue", q.id)
+			case q.next != nil && q.next.prev != q, q.next == nil && l.tail != q, q.prev == nil && l.head != q:
+				return fmt.Errorf("sequence %d is linked one way only", q.id)
+			}
+			if !q.active && q.admitted {
+				preempted++
+			}
+			arrival = q.arrival
+			prefill += q.left()
+			length++
+		}
+		if length != l.len {
+			return fmt.Errorf("a queue of %d counts %d", length, l.len)
+		}
+		n += length
+	}
+	switch {
+	case n != len(s.byID):
+		return fmt.Errorf("%d sequences are known, %d are queued", len(s.byID), n)
+	case s.running.len > s.cfg.MaxSeqs:
+		return fmt.Errorf("%d sequences run, more than %d", s.running.len, s.cfg.MaxSeqs)
+	case preempted != s.preempted:
+		return fmt.Errorf("%d preempted sequences wait, %d are counted", preempted, s.preempted)
+	case s.waiting.len-preempted > s.cfg.MaxWaiting:
+		return fmt.Errorf("%d sequences wait, more than %d", s.waiting.len-preempted, s.cfg.MaxWaiting)
+	case prefill != s.stats.PrefillTokens:
+		return fmt.Errorf("%d prefill tokens are left, %d are counted", prefill, s.stats.PrefillTokens)
+	}
+	return nil
+}
+
+// checkTables: waiting sequences have nothing; running ones have blocks for what
+// is computed and planned and not beyond what is known; the registered head of a
+// table is a chain that holds the sequence's own tokens.
+func (s *Scheduler) checkTables() error {
+	for q := s.waiting.head; q != nil; q = q.next {
+		if len(q.blocks) != 0 || q.computed != 0 || q.planned != 0 || q.registered != 0 || q.due {
+			return fmt.Errorf("sequence %d waits but is not empty", q.id)
+		}
+	}
+	for q := s.running.head; q != nil; q = q.next {
+		switch {
+		case q.planned < 0 || q.computed < 0 || q.planned > q.pending():
+			return fmt.Errorf("sequence %d: %d tokens planned after %d of %d", q.id, q.planned, q.computed, len(q.tokens))
+		case q.planned > 0 && !s.planned:
+			return fmt.Errorf("sequence %d is planned without a step", q.id)
+		case len(q.blocks) < s.cfg.blocksFor(q.computed+q.planned), len(q.blocks) > s.cfg.blocksFor(len(q.tokens)):
+			return fmt.Errorf("sequence %d: %d blocks for %d of %d tokens", q.id, len(q.blocks), q.computed+q.planned, len(q.tokens))
+		case q.due && q.pending() != 0:
+			return fmt.Errorf("sequence %d is due with %d tokens pending", q.id, q.pending())
+		case s.cfg.Reuse == On && !q.sealed && q.registered != q.computed/s.cfg.BlockSize:
+			return fmt.Errorf("sequence %d: %d blocks registered of %d tokens", q.id, q.registered, q.computed)
+		}
+		if err := s.checkTable(q); err != nil {
+			return fmt.Errorf("sequence %d: %w", q.id, err)
+		}
+	}
+	return nil
+}
+
+func (s *Scheduler) checkTable(q *sequence) error {
+	parent, tip := int32(none), kv.SeqHash(0)
+	for i, b := range q.blocks {
+		blk := &s.pool.blocks[b]
+		if i >= q.registered {
+			if blk.state != private {
+				return fmt.Errorf("block %d is at %d, where none is registered", b, i)
+			}
+			continue
+		}
+		c := q.content(i, parent, tip)
+		if own, ok := s.pool.find(&c); !ok || own != b {
+			return fmt.Errorf("block %d at %d has other content in the index", b, i)
+		}
+		parent, tip = b, c.seq
+	}
+	if tip != q.tip {
+		return fmt.Errorf("tip is %#x, should be %#x", q.tip, tip)
+	}
+	return nil
+}
+
+// checkHolders: a block is held as often as it stands in tables, so a block is
+// held at least as often as one that extends it.
+func (s *Scheduler) checkHolders() error {
+	refs := make([]int32, len(s.pool.blocks))
+	for q := s.running.head; q != nil; q = q.next {
+		for _, b := range q.blocks {
+			refs[b]++
+		}
+	}
+	for b := range s.pool.blocks {
+		blk := &s.pool.blocks[b]
+		if blk.refs != refs[b] {
+			return fmt.Errorf("block %d counts %d holders, has %d", b, blk.refs, refs[b])
+		}
+		if blk.state == registered && blk.parent != none && refs[blk.parent] < blk.refs {
+			return fmt.Errorf("block %d is held more often than the one before it, %d", b, blk.parent)
+		}
+	}
+	return nil
+}
+
+// check: every block is free, held or cached, and counted as that; free blocks
+// are in the free list, cached ones in the order of disuse, leaf first; the index
+// names the registered blocks and no others, each one after a registered one.
+func (p *pool) check() error {
+	if len(p.blocks) > p.capacity {
+		return fmt.Errorf("pool has %d blocks of %d", len(p.blocks), p.capacity)
+	}
+	var held, cached, vacant, indexed, noted int
+	for b := range p.blocks {
+		blk := &p.blocks[b]
+		switch {
+		case blk.state == free:
+			vacant++
+		case blk.refs > 0:
+			held++
+		case blk.state == registered:
+			cached++
+		default:
+			return fmt.Errorf("block %d is lost: private and not held", b)
+		}
+		if blk.noted {
+			noted++
+		}
+		if blk.state != registered {
+			continue
+		}
+		indexed++
+		if err := p.checkRegistered(int32(b)); err != nil {
+			return fmt.Errorf("block %d: %w", b, err)
+		}
+	}
+	switch {
+	case held != p.used || cached != p.cached:
+		return fmt.Errorf("%d blocks are held and %d cached, %d and %d are counted", held, cached, p.used, p.cached)
+	case indexed != len(p.index):
+		return fmt.Errorf("%d blocks are registered, %d are in the index", indexed, len(p.index))
+	case noted != len(p.notes):
+		return fmt.Errorf("%d blocks have notes, %d are kept", noted, len(p.notes))
+	}
+	if err := p.checkVacant(vacant); err != nil {
+		return err
+	}
+	return p.checkDisuse()
+}
+
+func (p *pool) checkRegistered(b int32) error {
+	blk := &p.blocks[b]
+	var tip kv.SeqHash
+	if blk.parent != none {
+		parent := &p.blocks[blk.parent]
+		if parent.state != registered || parent.index+1 != blk.index {
+			return fmt.Errorf("is at %d, and %d before it is not at %d", blk.index, blk.parent, blk.index-1)
+		}
+		tip = parent.seq
+	} else if blk.index != 0 {
+		return fmt.Errorf("is at %d, and none is before it", blk.index)
+	}
+	if own, ok := p.index[blk.seq]; !ok || own != b || kv.Extend(tip, blk.index, blk.hash) != blk.seq {
+		return fmt.Errorf("is not what its name says")
+	}
+	return nil
+}
+
+func (p *pool) checkVacant(want int) error {
+	n := 0
+	for b := p.vacant; b != none; b = p.blocks[b].next {
+		if p.blocks[b].state != free || p.blocks[b].refs != 0 || n == want {
+			return fmt.Errorf("block %d should not be in the free list", b)
+		}
+		n++
+	}
+	if n != want {
+		return fmt.Errorf("%d blocks are free, %d are in the free list", want, n)
+	}
+	return nil
+}
+
+func (p *pool) checkDisuse() error {
+	n := 0
+	seen := make([]bool, len(p.blocks))
+	for b := p.oldest; b != none; b = p.blocks[b].next {
+		blk := &p.blocks[b]
+		switch {
+		case n == p.cached, blk.state != registered, blk.refs != 0:
+			return fmt.Errorf("block %d should not be in the order of disuse", b)
+		case blk.next == none && p.newest != b, blk.next != none && p.blocks[blk.next].prev != b:
+			return fmt.Errorf("block %d is linked one way only", b)
+		case blk.parent != none && seen[blk.parent]:
+			return fmt.Errorf("block %d would be evicted after the one before it, %d", b, blk.parent)
+		}
+		seen[b] = true
+		n++
+	}
+	if n != p.cached {
+		return fmt.Errorf("%d blocks are in the order of disuse, %d are counted", n, p.cached)
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package paged
+
+// Commit says that the planned batch was computed: its tokens are in the cache,
+// its full blocks are registered, and sampled are the next tokens of sequences
+// whose Work asked for one, in any order. What names no such sequence is ignored.
+//
+// A sequence without its token is not scheduled but keeps its blocks; a later
+// Commit may bring the token, unless the sequence was preempted meanwhile, in
+// which case it is computed and asked for again.
+func (s *Scheduler) Commit(sampled []Sampled) {
+	if s.planned {
+		for q := s.running.head; q != nil; q = q.next {
+			if q.planned > 0 {
+				s.advance(q)
+			}
+		}
+		s.planned = false
+	}
+	for _, t := range sampled {
+		if q := s.byID[t.ID]; q != nil && q.due {
+			q.tokens = append(q.tokens, t.Token)
+			q.due = false
+		}
+	}
+}
+
+// advance counts the planned tokens of q as computed.
+func (s *Scheduler) advance(q *sequence) {
+	s.stats.PrefillTokens -= q.left()
+	q.computed += q.planned
+	s.stats.PrefillTokens += q.left()
+	q.planned = 0
+	q.due = q.pending() == 0
+	if s.cfg.Reuse == On {
+		s.register(q)
+	}
+}
+
+// register puts the newly full blocks of q into the index. A block that another
+// sequence registered meanwhile takes the place of q's own. After a block that
+// cannot be registered none can: their identity would hang on another's block.
+func (s *Scheduler) register(q *sequence) {
+	for !q.sealed && (q.registered+1)*s.cfg.BlockSize <= q.computed {
+		i, parent := q.registered, int32(none)
+		if i > 0 {
+			parent = q.blocks[i-1]
+		}
+		c := q.content(i, parent, q.tip)
+		b, ok := s.pool.register(q.blocks[i], &c)
+		if !ok {
+			q.sealed = true
+			return
+		}
+		if b != q.blocks[i] {
+			s.pool.hold(b)
+			s.pool.drop(q.blocks[i])
+			q.blocks[i] = b
+			s.gate.closed = false
+		}
+		if c.seq == s.gate.miss {
+			s.gate.closed = false
+		}
+		q.registered++
+		q.tip = c.seq
+	}
+}

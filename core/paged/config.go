@@ -1,0 +1,85 @@
+package paged
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Switch turns a part of the scheduler off; the zero value is on.
+type Switch uint8
+
+// The positions of a Switch.
+const (
+	On Switch = iota
+	Off
+)
+
+// Config is the shape of one scheduler. It has no defaults of its own: an engine
+// knows its memory and its model, this package does not.
+type Config struct {
+	// Blocks is the capacity of the cache; physical blocks are 0..Blocks-1.
+	Blocks int
+	// BlockSize is in tokens.
+	BlockSize int
+	// MaxSeqs bounds the sequences that run at once.
+	MaxSeqs int
+	// TokenBudget bounds the tokens computed in one step. It is at least MaxSeqs,
+	// so that every decoding sequence gets its token in every step.
+	TokenBudget int
+	// MaxContext bounds prompt plus output tokens of one sequence. A pool of
+	// fewer tokens lowers it; see [Scheduler.Limit].
+	MaxContext int
+	// MaxWaiting bounds the queue; Add beyond it is Overloaded. Preempted
+	// sequences go back to the queue without counting.
+	MaxWaiting int
+	// Reuse off keeps nothing after its last sequence and emits no events.
+	Reuse Switch
+	// Chunking off computes the known tokens of a sequence in one step. The
+	// budget must then hold the longest sequence.
+	Chunking Switch
+}
+
+// Validate reports every problem of c at once, nil if there is none.
+func (c Config) Validate() error {
+	var all []error
+	refuse := func(format string, args ...any) { all = append(all, fmt.Errorf("paged: "+format, args...)) }
+
+	if c.BlockSize < 2 || c.BlockSize > 65536 {
+		refuse("block size is %d tokens: must be between 2 and 65536", c.BlockSize)
+	}
+	if c.Blocks < 1 || c.Blocks > math.MaxInt32 {
+		refuse("cache has %d blocks: must be between 1 and %d", c.Blocks, math.MaxInt32)
+	}
+	if c.MaxSeqs < 1 || c.MaxSeqs > math.MaxInt32 {
+		refuse("running sequences are limited to %d: must be at least 1", c.MaxSeqs)
+	}
+	if c.TokenBudget < c.MaxSeqs {
+		refuse("token budget of a step is %d: must be at least the %d sequences that may run", c.TokenBudget, c.MaxSeqs)
+	}
+	if c.MaxContext < 2 {
+		refuse("context is %d tokens: must be at least 2", c.MaxContext)
+	}
+	if c.MaxWaiting < 1 {
+		refuse("waiting sequences are limited to %d: must be at least 1", c.MaxWaiting)
+	}
+	if c.Reuse > Off || c.Chunking > Off {
+		refuse("a switch is neither on nor off")
+	}
+	if len(all) == 0 && c.Chunking == Off && c.TokenBudget < c.limit() {
+		refuse("token budget of a step is %d: without chunking it must hold the longest sequence, %d tokens", c.TokenBudget, c.limit())
+	}
+	return errors.Join(all...)
+}
+
+// limit is the longest that a sequence may become: the context, or the tokens
+// of the whole pool if that is less.
+func (c Config) limit() int { return min(c.MaxContext, c.Blocks*c.BlockSize) }
+
+// blocksFor returns the number of blocks that hold n tokens.
+func (c Config) blocksFor(n int) int { return (n + c.BlockSize - 1) / c.BlockSize }
+
+// reserve is the number of blocks that admission leaves free while others run:
+// one in a hundred, so that a full cache does not preempt the newcomer as soon
+// as an older sequence grows. (vLLM's watermark is 0.01 too.)
+func (c Config) reserve() int { return c.Blocks / 100 }

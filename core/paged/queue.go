@@ -1,0 +1,45 @@
+package paged
+
+// queue is an ordered list of sequences, linked through them: joining at either
+// end and leaving from anywhere cost O(1) and no memory.
+type queue struct {
+	head, tail *sequence
+	len        int
+}
+
+func (l *queue) pushBack(q *sequence) {
+	q.prev, q.next = l.tail, nil
+	if l.tail == nil {
+		l.head = q
+	} else {
+		l.tail.next = q
+	}
+	l.tail = q
+	l.len++
+}
+
+func (l *queue) pushFront(q *sequence) {
+	q.prev, q.next = nil, l.head
+	if l.head == nil {
+		l.tail = q
+	} else {
+		l.head.prev = q
+	}
+	l.head = q
+	l.len++
+}
+
+func (l *queue) remove(q *sequence) {
+	if q.prev == nil {
+		l.head = q.next
+	} else {
+		q.prev.next = q.next
+	}
+	if q.next == nil {
+		l.tail = q.prev
+	} else {
+		q.next.prev = q.prev
+	}
+	q.prev, q.next = nil, nil
+	l.len--
+}

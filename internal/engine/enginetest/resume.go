@@ -1,0 +1,99 @@
+package enginetest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// testResume cuts a run after every number of tokens, resumes it on another
+// engine and wants the rest of the uncut run, token for token and
+// log-probability for log-probability.
+func (s *suite) testResume(t *testing.T) {
+	first, firstCtx := s.start(t)
+	second, secondCtx := s.start(t)
+	const length = 18
+	for name, change := range map[string]func(*engine.Request){
+		"greedy": func(*engine.Request) {},
+		"seeded": func(r *engine.Request) { r.Sampling = engine.Sampling{Temperature: 1, Seed: 11} },
+		"filters": func(r *engine.Request) {
+			r.Sampling = engine.Sampling{Temperature: 1.2, TopK: 40, TopP: 0.9, MinP: 0.01, Seed: 12}
+		},
+		"penalties": func(r *engine.Request) {
+			r.Sampling = engine.Sampling{Temperature: 0.8, Seed: 13, RepetitionPenalty: 1.3, PresencePenalty: 0.7, FrequencyPenalty: 0.4}
+		},
+		"choices": func(r *engine.Request) {
+			r.Choices, r.Sampling = 3, engine.Sampling{Temperature: 1.5, Seed: 14}
+		},
+		"logprobs": func(r *engine.Request) {
+			r.Logprobs, r.Sampling = 3, engine.Sampling{Temperature: 1, Seed: 15, PresencePenalty: 1}
+		},
+		"minimum": func(r *engine.Request) {
+			r.Stop.MinTokens = 9
+			for i := range s.card.VocabSize / 2 {
+				r.Stop.Tokens = append(r.Stop.Tokens, kv.Token(i*2))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := s.request(10, 37, length)
+			change(req)
+			whole := generate(t, firstCtx, first, req)
+			var wg sync.WaitGroup
+			for cut := range length + 1 {
+				wg.Go(func() {
+					again := *req
+					again.Attempt = 2
+					want := cutAt(&again, whole, cut)
+					got, err := Generate(secondCtx, second, &again)
+					if err != nil {
+						t.Errorf("cut %d: %v", cut, err)
+						return
+					}
+					for i := range got {
+						got[i].Cached = 0
+					}
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("cut %d (-uncut +resumed):\n%s", cut, diff)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+	idle(t, second, "after all requests")
+}
+
+// cutAt makes req the resumption of whole after cut tokens, choices other than
+// the first cut elsewhere, and returns what is left to generate.
+func cutAt(req *engine.Request, whole []Choice, cut int) []Choice {
+	req.ID = fmt.Sprintf("cut-%d", cut)
+	req.Generated, req.Done = nil, nil
+	var rest []Choice
+	for i, c := range whole {
+		at := cut
+		if i > 0 {
+			at = cut * (i + 2) % (len(c.Tokens) + 1)
+		}
+		at = min(at, len(c.Tokens))
+		left := Choice{Finish: c.Finish}
+		left.Tokens = append(left.Tokens, c.Tokens[at:]...)
+		if c.Logprobs != nil {
+			left.Logprobs = append(left.Logprobs, c.Logprobs[at:]...)
+		}
+		req.Generated = append(req.Generated, c.Tokens[:at])
+		// Some of the ends are known to the caller and some are not.
+		done := at == len(c.Tokens) && cut%2 == 0
+		if done {
+			left = Choice{}
+		}
+		req.Done = append(req.Done, done)
+		rest = append(rest, left)
+	}
+	return rest
+}

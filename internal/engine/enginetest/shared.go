@@ -1,0 +1,144 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// testConcurrent runs many requests at once and wants of each what it gives alone.
+func (s *suite) testConcurrent(t *testing.T) {
+	alone, aloneCtx := s.start(t)
+	e, ctx := s.start(t)
+	const n = 24
+	requests, want := make([]*engine.Request, n), make([][]Choice, n)
+	for i := range requests {
+		requests[i] = s.request(uint64(i/2), 5+i*7%60, 3+i*5%30) // pairs share prompts
+		requests[i].Choices = 1 + i%3
+		if i%4 > 0 {
+			requests[i].Sampling = engine.Sampling{Temperature: 1, Seed: uint64(i)}
+		}
+		want[i] = generate(t, aloneCtx, alone, requests[i])
+	}
+	var wg sync.WaitGroup
+	for i, req := range requests {
+		wg.Go(func() {
+			got, err := Generate(ctx, e, req)
+			if err != nil {
+				t.Errorf("request %d: %v", i, err)
+				return
+			}
+			for c := range got {
+				if !slices.Equal(got[c].Tokens, want[i][c].Tokens) || got[c].Finish != want[i][c].Finish {
+					t.Errorf("request %d choice %d: %v, alone %v", i, c, got[c].Tokens, want[i][c].Tokens)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	idle(t, e, "after all requests")
+}
+
+// testCancel ends the context after every delta in turn: when the request was
+// just accepted, at its first token and later.
+func (s *suite) testCancel(t *testing.T) {
+	e, ctx := s.start(t)
+	for after := range 5 {
+		reqCtx, cancel := context.WithCancel(ctx)
+		req := s.request(uint64(20+after), 50, 200)
+		req.Choices, req.Sampling = 2, engine.Sampling{Temperature: 1}
+		var deltas int
+		err := e.Generate(reqCtx, req, func(*engine.Delta) error {
+			if deltas == after {
+				cancel()
+			}
+			deltas++
+			return nil
+		})
+		cancel()
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("canceled at delta %d: error %v", after, err)
+		}
+		idle(t, e, "after a canceled request")
+	}
+}
+
+func (s *suite) testSinkError(t *testing.T) {
+	e, ctx := s.start(t)
+	broken := errors.New("sink is broken")
+	for after := range 4 {
+		var deltas int
+		err := e.Generate(ctx, s.request(uint64(30+after), 50, 200), func(*engine.Delta) error {
+			if deltas++; deltas > after {
+				return broken
+			}
+			return nil
+		})
+		if !errors.Is(err, broken) || deltas != after+1 {
+			t.Errorf("sink broken at delta %d: error %v after %d deltas", after, err, deltas)
+		}
+		idle(t, e, "after a broken sink")
+	}
+}
+
+// testSlowSink holds one request's sink until other requests have come and
+// gone, and then wants all of its tokens.
+func (s *suite) testSlowSink(t *testing.T) {
+	e, ctx := s.start(t)
+	req := s.request(40, 20, 100)
+	want := generate(t, ctx, e, req)[0].Tokens
+
+	held, release := make(chan struct{}), make(chan struct{})
+	r, result := NewRecorder(req), make(chan error, 1)
+	go func() {
+		result <- e.Generate(ctx, req, func(d *engine.Delta) error {
+			if len(d.Tokens) > 0 && len(r.Choices[0].Tokens) == 0 {
+				close(held)
+				<-release
+			}
+			return r.Sink(d)
+		})
+	}()
+	<-held
+	for i := range 4 {
+		generate(t, ctx, e, s.request(uint64(41+i), 20, 120))
+	}
+	close(release)
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Choices[0].Tokens; !slices.Equal(got, want) {
+		t.Errorf("after a pause: %v, want %v", got, want)
+	}
+	idle(t, e, "after all requests")
+}
+
+// testCached wants the count of cached tokens to be what is really shared: none
+// of a new prompt, of a known one all full blocks but the last token's.
+func (s *suite) testCached(t *testing.T) {
+	e, ctx := s.start(t)
+	if _, ok := e.(engine.KVSource); !ok {
+		return // it keeps no cache that anyone can know about
+	}
+	size := s.card.BlockSize
+	for _, n := range []int{size - 1, size, size + 1, 3 * size, 3*size + 2} {
+		req := s.request(uint64(50+n), n, 2)
+		req.Choices, req.Sampling = 2, engine.Sampling{Temperature: 1}
+		for attempt, want := range []int{0, (n - 1) / size * size} {
+			for i, c := range generate(t, ctx, e, req) {
+				if c.Cached != want {
+					t.Errorf("prompt of %d, time %d, choice %d: %d tokens cached, want %d", n, attempt+1, i, c.Cached, want)
+				}
+			}
+		}
+		req.Salt = kv.Salt{Namespace: "other"}
+		if c := generate(t, ctx, e, req)[0]; c.Cached != 0 {
+			t.Errorf("prompt of %d under another salt: %d tokens cached", n, c.Cached)
+		}
+	}
+}

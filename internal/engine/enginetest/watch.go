@@ -1,0 +1,120 @@
+package enginetest
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// testWatch follows an engine from its beginning through more work than its
+// cache can keep, and wants to end with the set that a new watcher is told.
+func (s *suite) testWatch(t *testing.T) {
+	e, ctx := s.start(t)
+	src, ok := e.(engine.KVSource)
+	if !ok {
+		return
+	}
+	replica := NewReplica()
+	stop := watch(t, ctx, src, replica.Sink)
+	s.churn(t, ctx, e)
+
+	req := s.request(60, 3*s.card.BlockSize+1, 2)
+	generate(t, ctx, e, req)
+	for seq := range s.chain(t, req.Prompt) {
+		if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[seq] }); err != nil {
+			t.Fatal("a block of the last prompt was never reported")
+		}
+	}
+	s.converges(t, ctx, src, replica)
+	stop()
+}
+
+// testSlowWatcher holds a watcher's sink while the cache changes many times
+// over: the engine must go on, and the watcher must end with the true set.
+func (s *suite) testSlowWatcher(t *testing.T) {
+	e, ctx := s.start(t)
+	src, ok := e.(engine.KVSource)
+	if !ok {
+		return
+	}
+	release := make(chan struct{})
+	replica := NewReplica()
+	stop := watch(t, ctx, src, func(events []kv.Event) error {
+		<-release
+		return replica.Sink(events)
+	})
+	s.churn(t, ctx, e)
+	close(release)
+	s.converges(t, ctx, src, replica)
+	stop()
+}
+
+// watch runs WatchKV until the function it returns is called. What the sink
+// complains about fails the test.
+func watch(t *testing.T, ctx context.Context, src engine.KVSource, sink func([]kv.Event) error) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		// What it returns says only which of the two ended it.
+		_ = src.WatchKV(ctx, func(events []kv.Event) error {
+			err := sink(events)
+			if err != nil {
+				t.Errorf("events: %v", err)
+			}
+			return err
+		})
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// churn runs requests that fill the cache several times.
+func (s *suite) churn(t *testing.T, ctx context.Context, e engine.Engine) {
+	perRequest := min(s.card.ContextLength/2, 20*s.card.BlockSize)
+	n := min(3*s.card.Blocks*s.card.BlockSize/perRequest, 60)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if _, err := Generate(ctx, e, s.request(uint64(100+i%(n*2/3)), perRequest, 3)); err != nil {
+				t.Errorf("request %d: %v", i, err)
+			}
+		})
+		if i%8 == 7 {
+			wg.Wait()
+		}
+	}
+	wg.Wait()
+}
+
+func (s *suite) converges(t *testing.T, ctx context.Context, src engine.KVSource, replica *Replica) {
+	t.Helper()
+	truth, err := Snapshot(ctx, src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(truth) == 0 {
+		t.Fatal("nothing is cached after all that work")
+	}
+	if replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return maps.Equal(seqs, truth) }) != nil {
+		t.Fatalf("the watcher ended with %d blocks, the cache has %d", len(replica.Seqs()), len(truth))
+	}
+}
+
+// chain returns the prefixes that the full blocks of prompt end.
+func (s *suite) chain(t *testing.T, prompt []kv.Token) map[kv.SeqHash]bool {
+	h, err := kv.NewHasher(s.card.BlockSize, kv.Salt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seqs := map[kv.SeqHash]bool{}
+	for _, seq := range h.Chain(nil, prompt, nil) {
+		seqs[seq] = true
+	}
+	return seqs
+}

@@ -1,0 +1,78 @@
+package tiny
+
+import (
+	"math"
+	"strings"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/tiny/model"
+)
+
+const (
+	builtinName = "penstock-tiny"
+	// builtinSeed makes the built-in model's weights. Another seed is another
+	// model, and Numerics says so.
+	builtinSeed = 0x70656e73746f636b // "penstock"
+	// builtinMaxTokens ends answers that nobody set a limit for: the model has no
+	// end-of-sequence token of its own accord.
+	builtinMaxTokens = 128
+)
+
+// builtinShape is the shape of the built-in model: 4 million parameters with a
+// vocabulary of 2,048, and 4 KiB of K and V per token.
+func builtinShape(vocab int) model.Config {
+	return model.Config{
+		HiddenSize:   256,
+		Layers:       4,
+		Heads:        8,
+		KVHeads:      4,
+		HeadDim:      32,
+		Intermediate: 704,
+		VocabSize:    vocab,
+		MaxPositions: 8192,
+		RopeTheta:    10_000,
+		RMSEps:       1e-5,
+	}
+}
+
+// builtin makes the built-in network for a vocabulary.
+func builtin(v *Vocabulary) (*network, error) {
+	shape := builtinShape(v.Size)
+	m, err := model.New(shape, randomWeights(&shape, builtinSeed))
+	if err != nil {
+		return nil, err
+	}
+	return &network{
+		model:            m,
+		eos:              v.EOS,
+		mask:             v.Mask,
+		defaults:         engine.Sampling{Temperature: 1},
+		defaultMaxTokens: builtinMaxTokens,
+	}, nil
+}
+
+// randomWeights makes weights for shape: norms of 1 and matrices of standard
+// deviation 1/√columns, so that every product keeps the variance of what it is
+// applied to. (With the customary 0.02 an untrained model of this size is dead:
+// its residual stream hardly changes, and it repeats one token for ever.)
+func randomWeights(shape *model.Config, seed uint64) model.Map {
+	weights := model.Map{}
+	for i, spec := range shape.Specs() {
+		size := 1
+		for _, n := range spec.Shape {
+			size *= n
+		}
+		data := make([]float32, size)
+		switch {
+		case len(spec.Shape) == 2:
+			columns := spec.Shape[1]
+			fill(data, splitmix(seed, uint64(i)), 1/math.Sqrt(float64(columns)))
+		case strings.HasSuffix(spec.Name, ".weight"):
+			for j := range data {
+				data[j] = 1
+			}
+		}
+		weights[spec.Name] = model.Tensor{Shape: spec.Shape, Data: data}
+	}
+	return weights
+}

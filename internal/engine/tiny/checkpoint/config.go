@@ -1,0 +1,185 @@
+package checkpoint
+
+import (
+	"fmt"
+
+	"penstock/core/kv"
+)
+
+const (
+	configFile = "config.json"
+	// maxConfig bounds the JSON files beside the weights.
+	maxConfig = 4 << 20
+)
+
+// Config holds the fields of config.json that say what a decoder computes, under
+// the names of the file where a comment says nothing else. Older and newer files
+// spell some of them differently; both spellings are read. A field that the file
+// lacks is zero here: whoever builds the model knows which ones it needs.
+type Config struct {
+	Architectures []string
+	HiddenSize    int
+	Layers        int // num_hidden_layers
+	Heads         int // num_attention_heads
+	KVHeads       int // num_key_value_heads
+	HeadDim       int // head_dim
+	Intermediate  int // intermediate_size
+	VocabSize     int
+	MaxPositions  int // max_position_embeddings
+	RMSEps        float64
+	Activation    string // hidden_act
+	AttentionBias bool
+	MLPBias       bool
+	TieEmbeddings bool // tie_word_embeddings
+	Rope          Rope
+	// SlidingWindow is in tokens; 0 if there is none or use_sliding_window is
+	// false. LayerTypes has one name for each layer, or is nil.
+	SlidingWindow int
+	LayerTypes    []string
+	// Quantization is the quant_method of quantization_config: "unnamed" if that
+	// has none, "" if the weights are plain.
+	Quantization string
+	EOS          []kv.Token // eos_token_id, which may be one id or a list
+}
+
+// Rope holds rope_theta and rope_scaling, or rope_parameters of newer files.
+type Rope struct {
+	Theta                float64
+	Type                 string // rope_type or type; "" if the file has none
+	Factor               float64
+	LowFreqFactor        float64
+	HighFreqFactor       float64
+	OriginalMaxPositions int     // original_max_position_embeddings
+	Partial              float64 // partial_rotary_factor; 0 if the file has none
+}
+
+// ReadConfig reads config.json in dir.
+func ReadConfig(dir string) (Config, error) {
+	data, err := readSmall(dir, configFile, maxConfig)
+	if err != nil {
+		return Config{}, err
+	}
+	cfg, err := decodeConfig(data)
+	if err != nil {
+		return Config{}, fmt.Errorf("checkpoint %s: %w", configFile, err)
+	}
+	return cfg, nil
+}
+
+func decodeConfig(data []byte) (Config, error) {
+	obj, err := parseObject(data)
+	if err != nil {
+		return Config{}, err
+	}
+	var c Config
+	err = obj.fields(map[string]any{
+		"architectures":           &c.Architectures,
+		"hidden_size":             &c.HiddenSize,
+		"num_hidden_layers":       &c.Layers,
+		"num_attention_heads":     &c.Heads,
+		"num_key_value_heads":     &c.KVHeads,
+		"head_dim":                &c.HeadDim,
+		"intermediate_size":       &c.Intermediate,
+		"vocab_size":              &c.VocabSize,
+		"max_position_embeddings": &c.MaxPositions,
+		"rms_norm_eps":            &c.RMSEps,
+		"hidden_act":              &c.Activation,
+		"attention_bias":          &c.AttentionBias,
+		"mlp_bias":                &c.MLPBias,
+		"tie_word_embeddings":     &c.TieEmbeddings,
+		"sliding_window":          &c.SlidingWindow,
+		"layer_types":             &c.LayerTypes,
+		"rope_theta":              &c.Rope.Theta,
+		"partial_rotary_factor":   &c.Rope.Partial,
+	})
+	if err != nil {
+		return Config{}, err
+	}
+	useWindow := true
+	if err := obj.get("use_sliding_window", &useWindow); err != nil {
+		return Config{}, err
+	}
+	if !useWindow {
+		c.SlidingWindow = 0
+	}
+	if c.Quantization, err = decodeQuantization(obj); err != nil {
+		return Config{}, err
+	}
+	if c.EOS, err = decodeTokens(obj, "eos_token_id"); err != nil {
+		return Config{}, err
+	}
+	return c, decodeRope(&c.Rope, obj)
+}
+
+// decodeRope reads whichever of the two spellings is there. A key that it does
+// not know is refused: it would change the positions of every token.
+func decodeRope(r *Rope, obj object) error {
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		if !obj.has(key) {
+			continue
+		}
+		rope, err := parseObject(obj[key])
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		known := map[string]any{
+			"rope_theta":                       &r.Theta,
+			"type":                             &r.Type,
+			"rope_type":                        &r.Type,
+			"factor":                           &r.Factor,
+			"low_freq_factor":                  &r.LowFreqFactor,
+			"high_freq_factor":                 &r.HighFreqFactor,
+			"original_max_position_embeddings": &r.OriginalMaxPositions,
+			"partial_rotary_factor":            &r.Partial,
+		}
+		if err := rope.fields(known); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		if r.Type != "" && !knownRope(r.Type) {
+			continue // its keys are its own; the type is refused by name
+		}
+		for _, field := range sortedKeys(rope) {
+			if _, ok := known[field]; !ok {
+				return fmt.Errorf("%s: unknown key %q", key, field)
+			}
+		}
+	}
+	return nil
+}
+
+// knownRope reports whether all the keys of a type of scaling are those of Rope.
+func knownRope(typ string) bool {
+	return typ == "default" || typ == "linear" || typ == "llama3"
+}
+
+func decodeQuantization(obj object) (string, error) {
+	const key = "quantization_config"
+	if !obj.has(key) {
+		return "", nil
+	}
+	quant, err := parseObject(obj[key])
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", key, err)
+	}
+	method := "unnamed"
+	if err := quant.get("quant_method", &method); err != nil {
+		return "", fmt.Errorf("%s: %w", key, err)
+	}
+	return method, nil
+}
+
+// decodeTokens reads a field that is one token id or a list of them.
+func decodeTokens(obj object, key string) ([]kv.Token, error) {
+	if !obj.has(key) {
+		return nil, nil
+	}
+	var list []kv.Token
+	if obj[key][0] == '[' {
+		return list, obj.get(key, &list)
+	}
+	var one kv.Token
+	if err := obj.get(key, &one); err != nil {
+		return nil, err
+	}
+	return []kv.Token{one}, nil
+}

@@ -1,0 +1,92 @@
+package checkpoint
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// file is one open safetensors file.
+type file struct {
+	name    string // as in error messages: the base name
+	f       *os.File
+	data    int64 // where the data part begins
+	entries []entry
+}
+
+func openFile(path, name string) (*file, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &file{name: name, f: f}
+	if err := s.readHeader(); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// readHeader reads the length, then the header. The length is checked against
+// the size of the file before anything is allocated by it.
+func (s *file) readHeader() error {
+	info, err := s.f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return errors.New("not a regular file")
+	}
+	var prefix [8]byte
+	if info.Size() < int64(len(prefix)) {
+		return fmt.Errorf("%d bytes are no safetensors file", info.Size())
+	}
+	if _, err := s.f.ReadAt(prefix[:], 0); err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	n := binary.LittleEndian.Uint64(prefix[:])
+	rest := info.Size() - int64(len(prefix))
+	switch {
+	case n > maxHeader:
+		return fmt.Errorf("header of %d bytes, the format allows %d; this is no safetensors file", n, maxHeader)
+	case int64(n) > rest:
+		return fmt.Errorf("header of %d bytes in a file with %d left; the file is truncated, fetch it again", n, rest)
+	}
+	header := make([]byte, n)
+	if _, err := s.f.ReadAt(header, int64(len(prefix))); err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	s.data = int64(len(prefix)) + int64(n)
+	s.entries, err = decodeHeader(header, rest-int64(n))
+	return err
+}
+
+// chunk is how many bytes are converted at a time, so that a tensor never is in
+// memory twice.
+const chunk = 1 << 20
+
+// read returns the tensor of e as float32. Its size was checked against that of
+// the file.
+func (s *file) read(e *entry) (Tensor, error) {
+	if !e.dtype.float() {
+		return Tensor{}, fmt.Errorf("is %s, want BF16, F16 or F32; quantised checkpoints are not supported", e.dtype)
+	}
+	unit := e.dtype.size()
+	t := Tensor{Shape: e.shape, Data: make([]float32, (e.end-e.begin)/unit)}
+	buf := make([]byte, min(chunk, e.end-e.begin))
+	for done := int64(0); done < e.end-e.begin; {
+		n := min(int64(len(buf)), e.end-e.begin-done)
+		if _, err := s.f.ReadAt(buf[:n], s.data+e.begin+done); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return Tensor{}, fmt.Errorf("read: %w", err)
+		}
+		first := done / unit
+		convert(t.Data[first:first+n/unit], buf[:n], e.dtype)
+		done += n
+	}
+	return t, nil
+}

@@ -1,0 +1,145 @@
+package checkpoint
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+)
+
+const (
+	// maxHeader is the largest header that the format's reference reader takes.
+	maxHeader = 100_000_000
+	// maxDims is far above what any weight has.
+	maxDims = 8
+)
+
+// entry describes one tensor of a safetensors file.
+type entry struct {
+	name       string
+	dtype      dtype
+	shape      []int
+	begin, end int64 // bytes within the data part of the file
+}
+
+// decodeHeader parses the JSON header of a safetensors file whose data part has
+// size bytes. The entries come back in the order of their data, which they cover
+// completely: without overlaps, gaps or bytes left over at the end.
+func decodeHeader(header []byte, size int64) ([]entry, error) {
+	dec := json.NewDecoder(bytes.NewReader(header))
+	dec.UseNumber()
+	var entries []entry
+	err := walkObject(dec, func(key string) error {
+		if key == "__metadata__" {
+			return skipMetadata(dec)
+		}
+		e, err := decodeEntry(dec, key)
+		if err != nil {
+			return fmt.Errorf("tensor %q: %w", key, err)
+		}
+		entries = append(entries, e)
+		return nil
+	})
+	if err == nil {
+		err = expectEnd(dec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return entries, layOut(entries, size)
+}
+
+func skipMetadata(dec *json.Decoder) error {
+	err := walkObject(dec, func(string) error {
+		_, err := readString(dec)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("__metadata__: %w", err)
+	}
+	return nil
+}
+
+func decodeEntry(dec *json.Decoder, name string) (entry, error) {
+	var (
+		typ            string
+		shape, offsets []int64
+		has            int
+	)
+	err := walkObject(dec, func(key string) (err error) {
+		has++
+		switch key {
+		case "dtype":
+			typ, err = readString(dec)
+		case "shape":
+			shape, err = readInts(dec, maxDims)
+		case "data_offsets":
+			offsets, err = readInts(dec, 2)
+		default:
+			return fmt.Errorf("unknown key %q", key)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return entry{}, err
+	case has != 3:
+		return entry{}, errors.New("needs dtype, shape and data_offsets")
+	case len(offsets) != 2 || offsets[0] > offsets[1]:
+		return entry{}, fmt.Errorf("data_offsets %v are not a range", offsets)
+	}
+	e := entry{name: name, dtype: dtype(typ), begin: offsets[0], end: offsets[1], shape: make([]int, len(shape))}
+	for i, n := range shape {
+		e.shape[i] = int(n)
+	}
+	return e, e.checkSize(shape)
+}
+
+// checkSize checks that dtype and shape account for exactly the bytes given.
+func (e *entry) checkSize(shape []int64) error {
+	unit := e.dtype.size()
+	if unit == 0 {
+		return fmt.Errorf("dtype %q is not supported; convert the checkpoint to BF16, F16 or F32", string(e.dtype))
+	}
+	total := uint64(unit)
+	for _, n := range shape {
+		hi, lo := bits.Mul64(total, uint64(n))
+		if hi != 0 || lo > 1<<62 {
+			return fmt.Errorf("shape %v overflows", shape)
+		}
+		total = lo
+	}
+	if have := uint64(e.end - e.begin); have != total {
+		return fmt.Errorf("shape %v of %s needs %d bytes, data_offsets give %d", shape, e.dtype, total, have)
+	}
+	return nil
+}
+
+// layOut sorts entries by their data and checks that they cover size bytes.
+func layOut(entries []entry, size int64) error {
+	slices.SortFunc(entries, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end), cmp.Compare(a.name, b.name))
+	})
+	var at int64
+	for _, e := range entries {
+		switch {
+		case e.begin < at:
+			return fmt.Errorf("tensor %q: overlaps the tensor before it", e.name)
+		case e.begin > at:
+			return fmt.Errorf("tensor %q: %d unused bytes before it", e.name, e.begin-at)
+		case e.end > size:
+			return fmt.Errorf("tensor %q: ends %d bytes after the end of the file; the file is truncated, fetch it again", e.name, e.end-size)
+		}
+		at = e.end
+	}
+	if at != size {
+		return fmt.Errorf("%d bytes after the last tensor", size-at)
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package tiny
+
+import (
+	"errors"
+	"fmt"
+
+	"penstock/core/kv"
+	"penstock/core/paged"
+	"penstock/internal/engine"
+	"penstock/internal/engine/tiny/sample"
+)
+
+// Config says which model an engine serves and with how much memory. Zero
+// fields have defaults; see EnsureDefaults.
+type Config struct {
+	// Name is what clients call the model. The default is "penstock-tiny" for
+	// the built-in model, else the name of the checkpoint's directory.
+	Name    string
+	Aliases []string
+	// ModelPath is the directory of a checkpoint: config.json and safetensors.
+	// Empty is the built-in model.
+	ModelPath string
+	// Vocabulary is that of the built-in model, which has no files to read it
+	// from. It is not used with ModelPath.
+	Vocabulary Vocabulary
+	// Tokenizer goes into the card. The default is the built-in one, or the
+	// files in ModelPath.
+	Tokenizer engine.TokenizerRef
+	// Mask are tokens that a checkpoint's model must not draw.
+	Mask []kv.Token
+
+	BlockSize int // tokens per block; 16
+	// Blocks is the capacity of the KV cache; by default as many as fit 128 MiB.
+	// A cache smaller than the model's context shortens the context.
+	Blocks int
+	// MaxContext shortens the model's context; 0 does not.
+	MaxContext int
+	MaxSeqs    int // sequences computed in one step; 32
+	// TokenBudget is the number of tokens computed in one step; 256. Prefills are
+	// cut to it, so it bounds how long a decoding sequence waits for its next token.
+	TokenBudget int
+	// MaxWaiting bounds the sequences beyond MaxSeqs that wait for their turn;
+	// 256. Requests that find the queue full are Overloaded.
+	MaxWaiting int
+	// Reuse off forgets blocks with their last sequence and reports no events.
+	Reuse paged.Switch
+}
+
+// Vocabulary is what the built-in model must know of the tokenizer that is used
+// with it.
+type Vocabulary struct {
+	Size int // one more than the largest id
+	// Mask are ids that are never drawn: those that are not text by themselves.
+	Mask []kv.Token
+	EOS  []kv.Token // end a choice, should they be drawn
+}
+
+// defaultCacheBytes is the memory of a cache whose Blocks are not given.
+const defaultCacheBytes = 128 << 20
+
+// EnsureDefaults fills in fields that are zero. Blocks stays 0 until the model
+// is known.
+func (c *Config) EnsureDefaults() {
+	ensure := func(field *int, value int) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	ensure(&c.BlockSize, 16)
+	ensure(&c.MaxSeqs, 32)
+	ensure(&c.TokenBudget, 256)
+	ensure(&c.MaxWaiting, 256)
+	if c.Name == "" {
+		c.Name = builtinName
+		if c.ModelPath != "" {
+			c.Name = baseName(c.ModelPath)
+		}
+	}
+	if c.Tokenizer == (engine.TokenizerRef{}) {
+		c.Tokenizer = engine.TokenizerRef{Kind: "builtin"}
+		if c.ModelPath != "" {
+			c.Tokenizer = engine.TokenizerRef{Kind: "dir", Dir: c.ModelPath}
+		}
+	}
+}
+
+// Validate reports every problem at once. It judges c as it is, defaults filled in.
+func (c *Config) Validate() error {
+	var errs []error
+	report := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("tiny config: "+format, args...))
+		}
+	}
+	report(c.Name != "", "name is empty")
+	report(c.BlockSize >= 2 && c.BlockSize <= 1024, "block size is %d tokens; it must be between 2 and 1024", c.BlockSize)
+	report(c.Blocks >= 0, "blocks is %d; it must be at least 1, or 0 for the default", c.Blocks)
+	report(c.MaxContext == 0 || c.MaxContext >= 2, "context is limited to %d tokens; it must be at least 2, or 0 for the model's", c.MaxContext)
+	report(c.MaxSeqs >= 1, "running sequences are limited to %d; it must be at least 1", c.MaxSeqs)
+	report(c.TokenBudget >= c.MaxSeqs, "token budget of a step is %d; it must be at least the %d sequences that may run", c.TokenBudget, c.MaxSeqs)
+	report(c.MaxWaiting >= 1, "waiting sequences are limited to %d; it must be at least 1", c.MaxWaiting)
+	if c.ModelPath == "" {
+		v := &c.Vocabulary
+		report(v.Size >= 2 && v.Size <= sample.MaxVocab, "vocabulary of the built-in model has %d tokens; it must be between 2 and %d", v.Size, sample.MaxVocab)
+		for _, t := range v.EOS {
+			report(int(t) < v.Size, "end-of-sequence token %d is outside the vocabulary of %d", t, v.Size)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,102 @@
+package model
+
+import "math"
+
+// tile is a run of tokens of one sequence whose attention is computed together,
+// one KV head at a time, so that keys and values are read once for all of them
+// and for all query heads that share the KV head.
+type tile struct {
+	span  int
+	first int // row
+	count int
+	start int // position of the first row
+}
+
+// tileQueries is how many queries (tokens times query heads of a KV head) a tile
+// has, where the tokens are there. With a longest context of 8192 positions
+// their scores take 512 KiB.
+const tileQueries = 16
+
+// group is the number of query heads that share a KV head.
+func (c *Config) group() int { return c.Heads / c.KVHeads }
+
+// tileTokens is the number of tokens in a full tile.
+func tileTokens(c *Config) int { return max(1, tileQueries/c.group()) }
+
+// cutTiles cuts the spans into tiles. The cut decides about speed only.
+func (s *slab) cutTiles() {
+	size := tileTokens(&s.model.cfg)
+	for i, sp := range s.spans {
+		for at := 0; at < sp.count; at += size {
+			s.tiles = append(s.tiles, tile{span: i, first: sp.first + at, count: min(size, sp.count-at), start: sp.start + at})
+		}
+	}
+}
+
+// attend computes softmax(q·kᵀ/√HeadDim)·v of one tile for one KV head and its
+// query heads. Later tiles, which are the longer ones of a sequence, come first.
+//
+// A query's scores are products of their own, so computing some beyond its
+// position costs time but changes nothing. Its values are summed from position 0
+// to its own in order: blocks that all queries of the tile see are summed for
+// all, the rest for each token up to where it stands.
+func (s *slab) attend(task, worker int) {
+	cfg, k := &s.model.cfg, s.model.kernel
+	head, t := task%cfg.KVHeads, &s.tiles[len(s.tiles)-1-task/cfg.KVHeads]
+	ws, blocks := &s.workers[worker], s.spans[t.span].blocks
+	dim, size, group := cfg.HeadDim, s.cache.blockSize, cfg.group()
+	queries := t.count * group
+	used := (t.start + t.count + size - 1) / size // blocks
+	width := roundUp(used*size, lanes)
+	keys, values := s.cache.keys[s.layer], s.cache.values[s.layer]
+
+	s.gatherQueries(ws.query, t, head)
+	for b := range used {
+		k.set(queries, size, dim, ws.query, dim, s.cache.head(keys, blocks[b], head), size, ws.scores[b*size:], width)
+	}
+	out := ws.out[:queries*dim]
+	clear(out)
+	for q := range queries {
+		seen := t.start + q/group + 1
+		ws.sums[q] = k.softmax(ws.scores[q*width:][:width], seen)
+	}
+	shared := (t.start + 1) / size // blocks that the first token sees in full
+	for b := range shared {
+		k.add(queries, dim, size, ws.scores[b*size:], width, s.cache.head(values, blocks[b], head), dim, out, dim)
+	}
+	for i := range t.count {
+		seen := t.start + i + 1
+		for b := shared; b*size < seen; b++ {
+			at := i * group
+			k.add(group, dim, min(size, seen-b*size), ws.scores[at*width+b*size:], width, s.cache.head(values, blocks[b], head), dim, out[at*dim:], dim)
+		}
+	}
+	s.scatterHeads(out, ws.sums, t, head)
+}
+
+// gatherQueries copies the queries of a tile for one KV head into dst,
+// [count·group, HeadDim], divided by √HeadDim.
+func (s *slab) gatherQueries(dst []float32, t *tile, head int) {
+	cfg := &s.model.cfg
+	scale := float32(1 / math.Sqrt(float64(cfg.HeadDim)))
+	n := cfg.group() * cfg.HeadDim
+	for i := range t.count {
+		from := part(part(s.qkv, t.first+i, cfg.qkvCols()), head, n)
+		for j, v := range from {
+			dst[i*n+j] = v * scale
+		}
+	}
+}
+
+// scatterHeads divides each query's output by the sum of its weights and puts it
+// where the output projection expects it.
+func (s *slab) scatterHeads(out, sums []float32, t *tile, head int) {
+	cfg := &s.model.cfg
+	n := cfg.group() * cfg.HeadDim
+	for i := range t.count {
+		to := part(part(s.heads, t.first+i, cfg.Heads*cfg.HeadDim), head, n)
+		for j := range to {
+			to[j] = out[i*n+j] / sums[i*cfg.group()+j/cfg.HeadDim]
+		}
+	}
+}

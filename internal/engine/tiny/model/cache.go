@@ -1,0 +1,114 @@
+package model
+
+import (
+	"fmt"
+	"runtime"
+
+	"penstock/core/kv"
+)
+
+// slabRows is how many tokens go through the layers together. Forward cuts a
+// larger batch, so that the memory for intermediate results is fixed.
+const slabRows = 256
+
+// Cache holds the keys and values of a pool of blocks, for every layer, and the
+// scratch memory to compute with. It is used by one Forward at a time.
+type Cache struct {
+	model     *Model
+	blocks    int
+	blockSize int
+	// keys and values have one slice for each layer. A block holds, for each KV
+	// head, keys as [HeadDim, blockSize] and values as [blockSize, HeadDim]: the
+	// layouts in which both products of attention run over rows.
+	keys, values [][]float32
+	slab         *slab
+}
+
+// NewCache returns a cache of blocks blocks of blockSize tokens, all undefined.
+// It takes Config.BlockBytes for each block, and scratch memory of some
+// kilobytes for each of 256 tokens. It panics if there is no block or token.
+func (m *Model) NewCache(blocks, blockSize int) *Cache {
+	return m.newCache(blocks, blockSize, slabRows, runtime.GOMAXPROCS(0))
+}
+
+func (m *Model) newCache(blocks, blockSize, rows, workers int) *Cache {
+	if blocks < 1 || blockSize < 1 {
+		panic(fmt.Sprintf("model: a cache of %d blocks of %d tokens", blocks, blockSize))
+	}
+	c := &Cache{model: m, blocks: blocks, blockSize: blockSize}
+	size := blocks * m.cfg.KVHeads * m.cfg.HeadDim * blockSize
+	for range m.cfg.Layers {
+		c.keys = append(c.keys, make([]float32, size))
+		c.values = append(c.values, make([]float32, size))
+	}
+	c.slab = newSlab(c, rows, workers)
+	return c
+}
+
+// Blocks returns the number of blocks.
+func (c *Cache) Blocks() int { return c.blocks }
+
+// BlockSize returns the number of tokens in a block.
+func (c *Cache) BlockSize() int { return c.blockSize }
+
+// head returns one head of one block from the keys or values of a layer.
+func (c *Cache) head(layer []float32, block int32, head int) []float32 {
+	size := c.model.cfg.HeadDim * c.blockSize
+	return layer[(int(block)*c.model.cfg.KVHeads+head)*size:][:size]
+}
+
+// put stores the keys and values of one token, [KVHeads, HeadDim] each, for
+// every head of one layer at a slot of a block.
+func (c *Cache) put(layer int, block int32, slot int, keys, values []float32) {
+	dim := c.model.cfg.HeadDim
+	for h := range c.model.cfg.KVHeads {
+		stored := c.head(c.keys[layer], block, h)
+		for d, v := range keys[h*dim:][:dim] {
+			stored[d*c.blockSize+slot] = v
+		}
+		copy(c.head(c.values[layer], block, h)[slot*dim:][:dim], values[h*dim:][:dim])
+	}
+}
+
+// Work is what Forward computes for one sequence.
+type Work struct {
+	// Tokens are at the positions Start, Start+1, … of the sequence; at least one.
+	Tokens []kv.Token
+	// Start is how many tokens of the sequence have their keys and values in
+	// Blocks already, from earlier calls, by whichever sequence they were made.
+	Start int
+	// Blocks is the block table: position p is in Blocks[p/blockSize], at slot
+	// p%blockSize. It covers Start+len(Tokens) positions. The blocks that the
+	// tokens fall into are written, and no other work of the batch may name them.
+	Blocks []int32
+	// Logits receives those of the last token, before any softmax: VocabSize
+	// values, or nil if they are not wanted.
+	Logits []float32
+}
+
+// check finds mistakes that would read or write memory of others.
+func (c *Cache) check(w *Work) error {
+	cfg := &c.model.cfg
+	end := w.Start + len(w.Tokens)
+	switch {
+	case len(w.Tokens) == 0:
+		return fmt.Errorf("no tokens")
+	case w.Start < 0 || end > cfg.MaxPositions:
+		return fmt.Errorf("positions %d to %d are outside of the model's %d", w.Start, end, cfg.MaxPositions)
+	case len(w.Blocks) < (end+c.blockSize-1)/c.blockSize:
+		return fmt.Errorf("%d blocks of %d tokens do not hold %d positions", len(w.Blocks), c.blockSize, end)
+	case w.Logits != nil && len(w.Logits) != cfg.VocabSize:
+		return fmt.Errorf("room for %d logits, the vocabulary has %d", len(w.Logits), cfg.VocabSize)
+	}
+	for _, b := range w.Blocks {
+		if b < 0 || int(b) >= c.blocks {
+			return fmt.Errorf("block %d is outside of the cache's %d", b, c.blocks)
+		}
+	}
+	for i, t := range w.Tokens {
+		if uint64(t) >= uint64(cfg.VocabSize) {
+			return fmt.Errorf("the token at position %d is outside of the vocabulary of %d", w.Start+i, cfg.VocabSize)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package model
+
+import "math"
+
+// The exponential is computed as exp(x) = 2^n · exp(r) with n = round(x / ln 2)
+// and |r| <= ln(2) / 2. ln 2 is subtracted in two parts, of which the first has
+// so few bits that n times it is exact; exp(r) is its Taylor series up to r^7,
+// whose remainder is below 6e-9.
+const (
+	log2e  = 1.44269504088896341
+	ln2Hi  = 0.693359375             // 355/512
+	ln2Lo  = -2.12194440054690583e-4 // ln 2 - ln2Hi
+	expMin = -87                     // exp of less is taken to be 0; it would be subnormal
+	expMax = 88                      // exp of more is taken to be exp(88), 1.65e38
+	// magic rounds to an integer when added and subtracted: beyond 2^23 a
+	// float32 has no fraction bits.
+	magic = 0x1.8p23
+)
+
+// exp returns e to the x with a relative error below 2e-7. Every operation is
+// rounded by itself (the conversions forbid fusing), so that the result is the
+// same on every machine. The standard library's differs between processors of
+// one architecture.
+func exp(x float32) float32 {
+	if !(x >= expMin) {
+		if x != x {
+			return x
+		}
+		return 0
+	}
+	x = min(x, expMax)
+	n := float32(float32(x*log2e)+magic) - magic
+	r := x - float32(n*ln2Hi)
+	r -= float32(n * ln2Lo)
+	p := float32(r*(1./5040)) + 1./720
+	p = float32(r*p) + 1./120
+	p = float32(r*p) + 1./24
+	p = float32(r*p) + 1./6
+	p = float32(r*p) + 1./2
+	p = float32(r*p) + 1
+	p = float32(r*p) + 1
+	return p * math.Float32frombits(uint32(int32(n)+127)<<23)
+}

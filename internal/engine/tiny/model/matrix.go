@@ -1,0 +1,68 @@
+package model
+
+// panelWidth is the number of output columns that are kept together. A panel of
+// the widths in use fits the second-level cache, and its rows are whole cache
+// lines.
+const panelWidth = 64
+
+// depth is how many inputs are multiplied at a time: depth × panelWidth floats
+// of weights stay in the first-level cache while all rows pass over them.
+const depth = 128
+
+// matrix holds weights for the product a·W, with a of shape [n, rows]. A
+// checkpoint stores the transpose of W, one row for each output. Here the
+// outputs are columns, cut into panels of panelWidth: within a panel the weights
+// are [rows, width], contiguous, so that a product runs over memory once, in
+// order. The last panel may be narrower.
+type matrix struct {
+	rows, cols int // inputs, outputs
+	data       []float32
+}
+
+func newMatrix(rows, cols int) *matrix {
+	return &matrix{rows: rows, cols: cols, data: make([]float32, rows*cols)}
+}
+
+func (w *matrix) panels() int { return (w.cols + panelWidth - 1) / panelWidth }
+
+// panel returns the weights of panel p and its width.
+func (w *matrix) panel(p int) ([]float32, int) {
+	first := p * panelWidth
+	width := min(panelWidth, w.cols-first)
+	return w.data[first*w.rows:][:width*w.rows], width
+}
+
+// pack transposes src, of shape [outputs, rows], into the columns from first on.
+func (w *matrix) pack(first int, src []float32) {
+	for out := 0; out*w.rows < len(src); out++ {
+		col := first + out
+		panel, width := w.panel(col / panelWidth)
+		at := col % panelWidth
+		for _, v := range src[out*w.rows:][:w.rows] {
+			panel[at] = v
+			at += width
+		}
+	}
+}
+
+// column copies one column, the weights of one output, into dst.
+func (w *matrix) column(dst []float32, col int) {
+	panel, width := w.panel(col / panelWidth)
+	at := col % panelWidth
+	for i := range dst[:w.rows] {
+		dst[i] = panel[at]
+		at += width
+	}
+}
+
+// multiplyPanel computes n rows of a times panel p into c: the columns of that
+// panel, the first of them at c[0]. Each element is summed over the inputs in
+// order, so a row's result does not depend on the rows beside it, nor on depth.
+func (w *matrix) multiplyPanel(k kernel, p, n int, a []float32, c []float32, ldc int) {
+	panel, width := w.panel(p)
+	first := min(depth, w.rows)
+	k.set(n, width, first, a, w.rows, panel, width, c, ldc)
+	for at := first; at < w.rows; at += depth {
+		k.add(n, width, min(depth, w.rows-at), a[at:], w.rows, panel[at*width:], width, c, ldc)
+	}
+}

@@ -1,0 +1,232 @@
+// Package model is a transformer decoder on the CPU, over a paged KV cache: the
+// Llama architecture and its near relatives, in float32.
+//
+// Its promise is that the logits of a token are bit-identical whatever else is
+// in the batch, however its prompt was cut into chunks, whichever of the tokens
+// before it came from a cache, and whichever blocks hold them. Everything else
+// in the built-in engine (prefix reuse, continuous batching, preemption,
+// streams that move between workers) is exact because of it. It holds between
+// models of equal [Model.Numerics].
+//
+// The promise rests on three rules. A token's row goes through every layer by
+// itself. Each sum runs over its terms in one fixed order: over the inputs of a
+// product, over the positions of a sequence from the first on. And each kind of
+// operation has one implementation, with one rounding rule, for one row and for
+// many.
+package model
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Model is a decoder with its weights. It is immutable and may be used by any
+// number of caches at once.
+type Model struct {
+	cfg      Config
+	kernel   kernel
+	freqs    []float32 // of the rotary positions, [HeadDim/2]
+	layers   []layer
+	norm     []float32
+	head     *matrix
+	embed    []float32 // [VocabSize, HiddenSize]; nil when the head is tied
+	numerics string
+}
+
+// layer holds the weights of one layer. The query, key and value projections
+// are fused into one matrix, in that order, and so are gate and up.
+type layer struct {
+	attnNorm, mlpNorm []float32
+	qkv, out          *matrix
+	bias              []float32 // of qkv, or nil
+	qNorm, kNorm      []float32 // or nil
+	gateUp, down      *matrix
+}
+
+// New builds a model from weights in the layout of published checkpoints: see
+// [Config.Specs] for names and shapes. The weights are copied into a layout of
+// the model's own. It is an error if one is missing, has another shape, is not
+// finite, or is not known: a checkpoint with a weight that would be ignored is
+// another architecture.
+func New(cfg Config, w Tensors) (*Model, error) {
+	return newModel(cfg, w, fastest())
+}
+
+func newModel(cfg Config, w Tensors, k kernel) (*Model, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := checkNames(&cfg, w.Names()); err != nil {
+		return nil, err
+	}
+	m := &Model{cfg: cfg, kernel: k, freqs: cfg.frequencies()}
+	l := newLoader(w, cfg.Specs())
+	for i := range cfg.Layers {
+		m.layers = append(m.layers, m.loadLayer(l, i))
+	}
+	m.norm = l.vector(finalNormName)
+	m.loadEnds(l)
+	if l.err != nil {
+		return nil, l.err
+	}
+	m.numerics = m.describe(l.digest())
+	return m, nil
+}
+
+func (m *Model) loadLayer(l *loader, i int) layer {
+	name := func(part string) string { return layerName(i, part) }
+	c := &m.cfg
+	at := layer{
+		attnNorm: l.vector(name("input_layernorm.weight")),
+		mlpNorm:  l.vector(name("post_attention_layernorm.weight")),
+		qkv: l.matrix(c.HiddenSize, c.qkvCols(),
+			name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")),
+		out:    l.matrix(c.Heads*c.HeadDim, c.HiddenSize, name("self_attn.o_proj.weight")),
+		gateUp: l.matrix(c.HiddenSize, 2*c.Intermediate, name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")),
+		down:   l.matrix(c.Intermediate, c.HiddenSize, name("mlp.down_proj.weight")),
+	}
+	if c.QKVBias {
+		at.bias = slices.Concat(
+			l.vector(name("self_attn.q_proj.bias")), l.vector(name("self_attn.k_proj.bias")), l.vector(name("self_attn.v_proj.bias")))
+	}
+	if c.QKNorm {
+		at.qNorm, at.kNorm = l.vector(name("self_attn.q_norm.weight")), l.vector(name("self_attn.k_norm.weight"))
+	}
+	return at
+}
+
+// loadEnds loads the embedding and the head. When they are tied only the head
+// is kept; embeddings are its columns.
+func (m *Model) loadEnds(l *loader) {
+	c := &m.cfg
+	if c.TieEmbeddings {
+		m.head = l.matrix(c.HiddenSize, c.VocabSize, embedName)
+		return
+	}
+	m.embed = l.vector(embedName)
+	m.head = l.matrix(c.HiddenSize, c.VocabSize, headName)
+}
+
+// embedding copies the embedding of token into dst.
+func (m *Model) embedding(dst []float32, token int) {
+	if m.embed == nil {
+		m.head.column(dst, token)
+		return
+	}
+	copy(dst, m.embed[token*m.cfg.HiddenSize:])
+}
+
+// Config returns the model's configuration.
+func (m *Model) Config() Config { return m.cfg }
+
+// Numerics names everything that the bits of a logit depend on: the kernel, the
+// architecture, the weights and the configuration, and a digest of logits that
+// this very build computed. Two models of equal Numerics continue each other's
+// streams exactly.
+func (m *Model) Numerics() string { return m.numerics }
+
+// checkNames finds weights that the model would ignore.
+func checkNames(c *Config, names []string) error {
+	known := make(map[string]bool)
+	for _, s := range c.Specs() {
+		known[s.Name] = true
+	}
+	var errs []error
+	for _, name := range names {
+		if known[name] || ignorable(c, name) {
+			continue
+		}
+		if len(errs) == 8 {
+			errs = append(errs, errors.New("model: and more"))
+			break
+		}
+		errs = append(errs, fmt.Errorf("model: weight %q does not belong to a model of this configuration; is the architecture in its config.json right?", name))
+	}
+	return errors.Join(errs...)
+}
+
+// ignorable reports whether a weight is a copy of what the model has anyway:
+// the rotary table that old checkpoints carry, or a tied head.
+func ignorable(c *Config, name string) bool {
+	return strings.HasSuffix(name, ".rotary_emb.inv_freq") || name == headName && c.TieEmbeddings
+}
+
+// loader fetches weights, checks them and digests them. After the first error
+// it does nothing; the error is looked at once, at the end.
+type loader struct {
+	source Tensors
+	shapes map[string][]int
+	sum    *digester
+	err    error
+}
+
+func newLoader(w Tensors, specs []Spec) *loader {
+	l := &loader{source: w, shapes: make(map[string][]int), sum: newDigester()}
+	for _, s := range specs {
+		l.shapes[s.Name] = s.Shape
+	}
+	return l
+}
+
+func (l *loader) digest() *digester { return l.sum }
+
+// fetch returns the values of one weight, which belong to the source.
+func (l *loader) fetch(name string) []float32 {
+	if l.err != nil {
+		return nil
+	}
+	t, err := l.source.Tensor(name)
+	if err != nil {
+		l.err = err
+		return nil
+	}
+	want := l.shapes[name]
+	elements := 1
+	for _, n := range want {
+		elements *= n
+	}
+	switch i := firstNotFinite(t.Data); {
+	case !slices.Equal(t.Shape, want):
+		l.err = fmt.Errorf("model: weight %q has shape %v, its configuration says %v", name, t.Shape, want)
+	case len(t.Data) != elements:
+		l.err = fmt.Errorf("model: weight %q has %d elements for shape %v", name, len(t.Data), t.Shape)
+	case i >= 0:
+		l.err = fmt.Errorf("model: weight %q is not finite at element %d; the checkpoint is damaged", name, i)
+	default:
+		l.sum.weight(name, t.Data)
+		return t.Data
+	}
+	return nil
+}
+
+// vector returns a copy of one weight.
+func (l *loader) vector(name string) []float32 { return slices.Clone(l.fetch(name)) }
+
+// matrix packs weights that have the same inputs beside each other.
+func (l *loader) matrix(rows, cols int, names ...string) *matrix {
+	if l.err != nil {
+		return nil
+	}
+	w := newMatrix(rows, cols)
+	first := 0
+	for _, name := range names {
+		data := l.fetch(name)
+		w.pack(first, data)
+		first += len(data) / rows
+	}
+	return w
+}
+
+// firstNotFinite returns the index of the first NaN or infinity, or -1.
+func firstNotFinite(data []float32) int {
+	const exponent = 0xff << 23
+	for i, v := range data {
+		if math.Float32bits(v)&exponent == exponent {
+			return i
+		}
+	}
+	return -1
+}

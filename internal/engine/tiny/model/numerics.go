@@ -1,0 +1,65 @@
+package model
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"runtime"
+
+	"github.com/zeebo/xxh3"
+
+	"penstock/core/kv"
+)
+
+// digester hashes weights and logits, as XXH3-128 over little-endian float32.
+type digester struct {
+	hash *xxh3.Hasher
+	buf  []byte
+}
+
+func newDigester() *digester {
+	return &digester{hash: xxh3.New(), buf: make([]byte, 1<<14)}
+}
+
+func (d *digester) weight(name string, data []float32) {
+	fmt.Fprintf(d.hash, "%s %d\n", name, len(data))
+	d.floats(data)
+}
+
+func (d *digester) floats(data []float32) {
+	for len(data) > 0 {
+		n := min(len(data), len(d.buf)/4)
+		for i, v := range data[:n] {
+			binary.LittleEndian.PutUint32(d.buf[4*i:], math.Float32bits(v))
+		}
+		d.hash.Write(d.buf[:4*n])
+		data = data[n:]
+	}
+}
+
+// probeTokens is the length of the prompt whose logits enter the digest.
+const probeTokens = 8
+
+// describe returns what Numerics reports. The probe catches what no list of
+// names would: another compiler or math library, or instructions that only some
+// processors have.
+func (m *Model) describe(d *digester) string {
+	fmt.Fprintf(d.hash, "%+v\n", m.cfg)
+	d.floats(m.probe())
+	sum := d.hash.Sum128()
+	return fmt.Sprintf("tiny1-%s-%s-%016x%016x", m.kernel.name(), runtime.GOARCH, sum.Hi, sum.Lo)
+}
+
+// probe returns the logits after a fixed prompt.
+func (m *Model) probe() []float32 {
+	tokens := make([]kv.Token, min(probeTokens, m.cfg.MaxPositions))
+	for i := range tokens {
+		tokens[i] = kv.Token((uint64(i)*2654435761 + 97) % uint64(m.cfg.VocabSize))
+	}
+	logits := make([]float32, m.cfg.VocabSize)
+	cache := m.newCache(1, probeTokens, len(tokens), 1)
+	if err := m.Forward(cache, []Work{{Tokens: tokens, Blocks: []int32{0}, Logits: logits}}); err != nil {
+		panic("model: probe: " + err.Error()) // a defect: the work is ours
+	}
+	return logits
+}

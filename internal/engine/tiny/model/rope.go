@@ -1,0 +1,59 @@
+package model
+
+import "math"
+
+// frequencies returns, for each pair of a head's elements, the angle in radians
+// by which one position turns it: theta^(-2i/HeadDim), then scaled. They are
+// rounded to float32, as are the angles later, because that is what models were
+// trained with.
+func (c *Config) frequencies() []float32 {
+	freqs := make([]float32, c.HeadDim/2)
+	for i := range freqs {
+		f := math.Pow(c.RopeTheta, -float64(2*i)/float64(c.HeadDim))
+		freqs[i] = float32(c.RopeScaling.scale(f))
+	}
+	return freqs
+}
+
+// scale applies the scaling to one frequency. For llama3: rotations with a
+// wavelength below OriginalMaxPositions/HighFreqFactor positions are kept, those
+// above OriginalMaxPositions/LowFreqFactor are divided by Factor, and between
+// the two the result goes linearly (in the number of turns within the original
+// context) from one to the other. Source: the Llama 3.1 reference code.
+func (s *RopeScaling) scale(freq float64) float64 {
+	switch s.Type {
+	case "linear":
+		return freq / s.Factor
+	case "llama3":
+		turns := float64(s.OriginalMaxPositions) * freq / (2 * math.Pi)
+		switch {
+		case turns > s.HighFreqFactor:
+			return freq
+		case turns < s.LowFreqFactor:
+			return freq / s.Factor
+		}
+		keep := (turns - s.LowFreqFactor) / (s.HighFreqFactor - s.LowFreqFactor)
+		return float64(keep*freq) + float64((1-keep)*(freq/s.Factor))
+	}
+	return freq
+}
+
+// angles writes the cosine and sine of each frequency at a position.
+func angles(cos, sin []float32, freqs []float32, position int) {
+	for i, f := range freqs {
+		s, c := math.Sincos(float64(float32(position) * f))
+		cos[i], sin[i] = float32(c), float32(s)
+	}
+}
+
+// rotate turns each pair (x[i], x[i+half]) of one head by its angle.
+func rotate(x, cos, sin []float32) {
+	half := len(x) / 2
+	low, high := x[:half], x[half:]
+	cos, sin = cos[:half], sin[:half]
+	for i, a := range low {
+		b := high[i]
+		low[i] = float32(a*cos[i]) - float32(b*sin[i])
+		high[i] = float32(b*cos[i]) + float32(a*sin[i])
+	}
+}

@@ -1,0 +1,136 @@
+package tiny
+
+import (
+	"sync"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// outbox carries one request's output from the loop to the caller of Generate.
+// The loop never waits for it: what the caller has not taken is merged, one
+// delta per choice, so that its size is bounded by the request's own limits on
+// tokens.
+type outbox struct {
+	attempt uint32
+	// ready has room for one: it says that there is something to take.
+	ready chan struct{}
+
+	mu struct {
+		sync.Mutex
+		accepted bool
+		pending  []piece // by choice
+		closed   bool
+		err      error
+	}
+
+	// Of the caller of Generate alone.
+	announced bool
+	deltas    []engine.Delta
+	spare     []piece // memory of the deltas handed out before
+}
+
+// piece is what the caller has not taken of one choice.
+type piece struct {
+	pos      int
+	tokens   []kv.Token
+	logprobs []engine.Logprob
+	cached   int
+	finish   engine.Finish
+}
+
+func (p *piece) empty() bool { return len(p.tokens) == 0 && p.finish == engine.NotFinished }
+
+// newOutbox returns the outbox of a request whose choices have generated so many
+// tokens before.
+func newOutbox(attempt uint32, generated []int) *outbox {
+	o := &outbox{attempt: attempt, ready: make(chan struct{}, 1), spare: make([]piece, len(generated))}
+	o.mu.pending = make([]piece, len(generated))
+	for i, n := range generated {
+		o.mu.pending[i].pos = n
+	}
+	return o
+}
+
+// accept says that the engine took the request.
+func (o *outbox) accept() {
+	o.mu.Lock()
+	o.mu.accepted = true
+	o.mu.Unlock()
+	o.notify()
+}
+
+// put adds one token of a choice. cached counts if it is the choice's first;
+// the log-probability counts if it is not nil, and it is kept.
+func (o *outbox) put(choice int, token kv.Token, logprob *engine.Logprob, cached int, finish engine.Finish) {
+	o.mu.Lock()
+	p := &o.mu.pending[choice]
+	p.tokens = append(p.tokens, token)
+	if logprob != nil {
+		p.logprobs = append(p.logprobs, *logprob)
+	}
+	p.cached += cached
+	p.finish = finish
+	o.mu.Unlock()
+	o.notify()
+}
+
+// finish ends a choice without a further token.
+func (o *outbox) finish(choice int, finish engine.Finish) {
+	o.mu.Lock()
+	o.mu.pending[choice].finish = finish
+	o.mu.Unlock()
+	o.notify()
+}
+
+// close says that nothing more comes, because all choices ended or because of
+// err. Only the first call counts.
+func (o *outbox) close(err error) {
+	o.mu.Lock()
+	if !o.mu.closed {
+		o.mu.closed, o.mu.err = true, err
+	}
+	o.mu.Unlock()
+	o.notify()
+}
+
+func (o *outbox) notify() {
+	select {
+	case o.ready <- struct{}{}:
+	default: // already said
+	}
+}
+
+// take returns the deltas that have gathered, in order of choice, and whether
+// they are the last. They hold until the next call.
+func (o *outbox) take() (deltas []engine.Delta, last bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.deltas = o.deltas[:0]
+	if !o.mu.accepted {
+		return nil, o.mu.closed, o.mu.err // choices that had ended before wait too
+	}
+	if !o.announced {
+		o.announced = true
+		o.deltas = append(o.deltas, engine.Delta{Attempt: o.attempt, Accepted: true})
+	}
+	for i := range o.mu.pending {
+		p := &o.mu.pending[i]
+		if p.empty() {
+			continue
+		}
+		o.deltas = append(o.deltas, engine.Delta{
+			Attempt:  o.attempt,
+			Choice:   i,
+			Pos:      p.pos,
+			Tokens:   p.tokens,
+			Logprobs: p.logprobs,
+			Cached:   p.cached,
+			Finish:   p.finish,
+		})
+		next := piece{pos: p.pos + len(p.tokens), tokens: o.spare[i].tokens[:0], logprobs: o.spare[i].logprobs[:0]}
+		o.spare[i] = *p
+		*p = next
+	}
+	return o.deltas, o.mu.closed, o.mu.err
+}

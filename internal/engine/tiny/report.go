@@ -1,0 +1,63 @@
+package tiny
+
+// report tells everybody outside what the loop did since the last report: first
+// the watchers, then Load, then the callers of Generate. So whoever has the end
+// of a request finds it gone from the load.
+func (l *loop) report() {
+	l.watchers.publish(l.sched.Events(nil))
+	if l.watchers.wanting() {
+		l.watchers.describe(l.sched.Dump(nil))
+	}
+	l.reportLoad()
+	l.deliver()
+}
+
+func (l *loop) reportLoad() {
+	stats := l.sched.Stats()
+	held := 0 // choices that wait for the leader of their request
+	for _, r := range l.taken {
+		for _, c := range r.open {
+			if !c.added {
+				held++
+			}
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.sequences -= l.freed
+	l.freed = 0
+	l.mu.load.Running = stats.Running
+	l.mu.load.Waiting = stats.Waiting + held
+	l.mu.load.UsedBlocks = stats.UsedBlocks
+	l.mu.load.CachedBlocks = stats.CachedBlocks
+	l.mu.load.PrefillTokens = stats.PrefillTokens
+	l.mu.load.Preemptions = stats.Preemptions
+}
+
+// deliver puts tokens and endings into the outboxes.
+func (l *loop) deliver() {
+	for i := range l.results {
+		r := &l.results[i]
+		if r.err != nil {
+			continue
+		}
+		c := r.choice
+		cached := 0
+		if !c.counted {
+			c.counted, cached = true, c.request.cached
+		}
+		out := c.request.out
+		if c.request.req.Logprobs >= 0 {
+			out.put(c.index, r.token.Token, &r.token, cached, r.finish)
+		} else {
+			out.put(c.index, r.token.Token, nil, cached, r.finish)
+		}
+	}
+	l.results = l.results[:0]
+	for _, e := range l.ended {
+		e.request.out.close(e.err)
+		close(e.request.released)
+	}
+	clear(l.ended)
+	l.ended = l.ended[:0]
+}

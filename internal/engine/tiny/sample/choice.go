@@ -1,0 +1,123 @@
+package sample
+
+import (
+	"math"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// Params say how the tokens of one choice are drawn.
+type Params struct {
+	Sampling engine.Sampling
+	Choice   int // index among the request's choices
+	// Stops are not drawn while the output is shorter than MinTokens.
+	Stops     []kv.Token
+	MinTokens int
+	// Logprobs is -1 for none, else how many alternatives to report.
+	Logprobs int
+}
+
+// Choice is what sampling remembers of one choice: how long its output is and
+// which tokens its penalties hit. It is rebuilt, not carried, when a choice
+// moves to another engine.
+type Choice struct {
+	params   Params
+	position int // index in the output of the next token
+	// seen lists each token of prompt and output once, in order of appearance;
+	// index finds it. Both stay empty without penalties.
+	seen  []occurrence
+	index map[kv.Token]int
+}
+
+// occurrence is a token and how many times the output has it.
+type occurrence struct {
+	token kv.Token
+	count int
+}
+
+// NewChoice returns the state of a choice whose output so far is generated. It
+// keeps the slices of p and neither prompt nor generated. The parameters must
+// have passed [Validate], and prompt and generated be within the vocabulary.
+func NewChoice(p Params, prompt, generated []kv.Token) *Choice {
+	if p.Sampling.RepetitionPenalty == 0 {
+		p.Sampling.RepetitionPenalty = 1
+	}
+	c := &Choice{params: p, position: len(generated)}
+	if !c.penalizes() {
+		return c
+	}
+	c.index = make(map[kv.Token]int)
+	if p.Sampling.RepetitionPenalty != 1 {
+		for _, t := range prompt {
+			c.see(t, 0)
+		}
+	}
+	for _, t := range generated {
+		c.see(t, 1)
+	}
+	return c
+}
+
+// Position returns the index in the output of the token that is drawn next: how
+// long the output is.
+func (c *Choice) Position() int { return c.position }
+
+func (c *Choice) append(t kv.Token) {
+	c.position++
+	if c.penalizes() {
+		c.see(t, 1)
+	}
+}
+
+func (c *Choice) see(t kv.Token, n int) {
+	i, ok := c.index[t]
+	if !ok {
+		i = len(c.seen)
+		c.index[t] = i
+		c.seen = append(c.seen, occurrence{token: t})
+	}
+	c.seen[i].count += n
+}
+
+func (c *Choice) penalizes() bool {
+	p := &c.params.Sampling
+	return p.RepetitionPenalty != 1 || p.FrequencyPenalty != 0 || p.PresencePenalty != 0
+}
+
+// adjusts reports whether adjust would change any logit.
+func (c *Choice) adjusts() bool {
+	return c.penalizes() || len(c.params.Sampling.Bias) > 0 || c.position < c.params.MinTokens
+}
+
+// adjust applies steps 2 to 5 of the package's order to logits. Every product is
+// rounded by its conversion before it enters a sum, which forbids the compiler
+// to fuse the two.
+func (c *Choice) adjust(logits []float32) {
+	p := &c.params.Sampling
+	if c.position < c.params.MinTokens {
+		for _, t := range c.params.Stops {
+			if int(t) < len(logits) {
+				logits[t] = float32(math.Inf(-1))
+			}
+		}
+	}
+	for _, b := range p.Bias {
+		logits[b.Token] += b.Bias
+	}
+	repetition, frequency, presence := float32(p.RepetitionPenalty), float32(p.FrequencyPenalty), float32(p.PresencePenalty)
+	for _, o := range c.seen {
+		l := logits[o.token]
+		switch {
+		case l > 0:
+			l = float32(l / repetition)
+		default:
+			l = float32(l * repetition)
+		}
+		if o.count > 0 {
+			l -= float32(frequency * float32(o.count))
+			l -= presence
+		}
+		logits[o.token] = l
+	}
+}

@@ -1,0 +1,105 @@
+package sample
+
+import (
+	"math"
+	"math/bits"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// weightBits is the resolution of weights: the best token's is 1<<weightBits.
+const weightBits = 44
+
+// lightest is below ln(2^-44): weights of tokens beneath it round down to zero.
+const lightest = -31
+
+// draw picks one token of logits in proportion to its weight, steps 7 to 11 of
+// the package's order. best is the best token; random is uniform over 64 bits.
+func (s *Sampler) draw(logits []float32, best kv.Token, p *engine.Sampling, random uint64) kv.Token {
+	s.weigh(logits, logits[best], p.Temperature)
+	last := s.cut(logits, p)
+	least := uint64(math.Ceil(p.MinP * (1 << weightBits)))
+
+	var total uint64
+	for i, w := range s.weights {
+		if w == 0 || w < least || rankOf(logits, i) > last {
+			s.weights[i] = 0
+			continue
+		}
+		total += w
+	}
+	// floor(random × total / 2^64): every weight's share is exact to 2^-64 of
+	// the whole.
+	target, _ := bits.Mul64(random, total)
+	for i, w := range s.weights {
+		if target < w {
+			return kv.Token(i)
+		}
+		target -= w
+	}
+	return best // not reached: target < total
+}
+
+// weigh fills s.weights for logits at a temperature above 0.
+func (s *Sampler) weigh(logits []float32, largest float32, temperature float64) {
+	for i, l := range logits {
+		x := (float64(l) - float64(largest)) / temperature
+		if !(x > lightest) {
+			s.weights[i] = 0
+			continue
+		}
+		s.weights[i] = uint64(exp(x) * (1 << weightBits))
+	}
+}
+
+// cut returns the last rank that top-k and top-p keep. The tokens each of them
+// keeps are the first of the ranking, so one bound says it all.
+func (s *Sampler) cut(logits []float32, p *engine.Sampling) rank {
+	topK, topP := p.TopK > 0 && p.TopK < len(logits), p.TopP > 0 && p.TopP < 1
+	if !topK && !topP {
+		return lastRank
+	}
+	s.ranks = s.ranks[:0]
+	for i, w := range s.weights {
+		if w > 0 {
+			s.ranks = append(s.ranks, rankOf(logits, i))
+		}
+	}
+	last := lastRank
+	if topK && p.TopK < len(s.ranks) {
+		selectBest(s.ranks, p.TopK)
+		s.ranks = s.ranks[:p.TopK]
+		last = worst(s.ranks)
+	}
+	if topP {
+		last = s.nucleus(p.TopP)
+	}
+	return last
+}
+
+// nucleus returns the rank of the last token that top-p keeps of s.ranks. It
+// sorts only as many of the best as it takes to reach the share.
+func (s *Sampler) nucleus(share float64) rank {
+	var total uint64
+	for _, r := range s.ranks {
+		total += s.weights[r.token()]
+	}
+	need := uint64(math.Ceil(share * float64(total)))
+	rest, size := s.ranks, 64
+	for {
+		size = min(size, len(rest))
+		sortBest(rest, size)
+		for _, r := range rest[:size] {
+			w := s.weights[r.token()]
+			if w >= need {
+				return r
+			}
+			need -= w
+		}
+		if size == len(rest) {
+			return rest[size-1] // rounding of need took it past the total
+		}
+		rest, size = rest[size:], size*4
+	}
+}

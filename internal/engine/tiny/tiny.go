@@ -1,0 +1,197 @@
+// Package tiny is an engine that runs decoder transformers on the CPU: a real
+// one, with paged KV cache, prefix reuse, continuous batching and chunked
+// prefill, small enough to come with the binary.
+//
+// It serves a checkpoint directory or the built-in model, whose weights are made
+// from a fixed seed: it talks nonsense, but deterministically, over a real
+// vocabulary, at the cost of a real forward pass.
+//
+// # One loop
+//
+// [Engine.Run] is one goroutine that owns the scheduler, the cache, the sampler
+// and the batch. Generate hands it requests through a bounded inbox and gets
+// tokens back through an outbox of its own, so that nobody's sink holds up
+// anybody's batch. A slow sink loses nothing and pauses nothing: what it has not
+// taken yet is merged into one delta per choice. An outbox is bounded by the
+// request's own token limit, and its sequence ends, and gives its blocks back, as
+// soon as it would have with a fast sink.
+//
+// # Bit-identity
+//
+// The tokens of a request are a function of the request and of [engine.Card]'s
+// Numerics alone: not of the batch around it, of how its prompt was cut into
+// steps, of what came from the cache, nor of preemptions and earlier attempts.
+package tiny
+
+import (
+	"encoding/binary"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"penstock/core/kv"
+	"penstock/core/paged"
+	"penstock/internal/engine"
+	"penstock/internal/engine/tiny/model"
+	"penstock/internal/engine/tiny/sample"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Engine is a CPU engine for one model. Create it with [New].
+type Engine struct {
+	cfg  Config
+	card engine.Card
+	mask []kv.Token
+
+	scheduler paged.Config
+	forward   forwarder
+	cache     *model.Cache
+	watchers  hub
+	// wake tells the loop that the inbox, the aborts or the watchers changed.
+	wake chan struct{}
+
+	mu struct {
+		sync.Mutex
+		phase  phase
+		inbox  []*request // taken by the loop in order
+		aborts []*request // to be released by the loop; at most the live ones
+		// sequences are all choices not finished, the inbox's included; they are
+		// what the queue bound counts.
+		sequences int
+		load      engine.Load // of the loop, without the inbox
+	}
+}
+
+// forwarder computes one batch; a *model.Model does.
+type forwarder interface {
+	Forward(c *model.Cache, work []model.Work) error
+}
+
+// phase is where in its life an engine is.
+type phase uint8
+
+const (
+	fresh phase = iota
+	running
+	stopped
+)
+
+// Compile-time guards.
+var (
+	_ engine.Engine     = (*Engine)(nil)
+	_ engine.KVSource   = (*Engine)(nil)
+	_ engine.LoadSource = (*Engine)(nil)
+	_ forwarder         = (*model.Model)(nil)
+)
+
+// New loads or makes the model and reserves its cache. It starts nothing.
+func New(cfg Config) (*Engine, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	n, err := open(&cfg)
+	if err != nil {
+		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
+	}
+	return assemble(cfg, n)
+}
+
+// network is a model with what its checkpoint says about its use.
+type network struct {
+	model            *model.Model
+	eos, mask        []kv.Token
+	defaults         engine.Sampling
+	defaultMaxTokens int
+}
+
+// assemble makes an engine around a network.
+func assemble(cfg Config, n *network) (*Engine, error) {
+	shape := n.model.Config()
+	if shape.VocabSize > sample.MaxVocab {
+		return nil, fmt.Errorf("tiny model %s: vocabulary of %d tokens; at most %d are supported", cfg.Name, shape.VocabSize, sample.MaxVocab)
+	}
+	if cfg.Blocks == 0 {
+		cfg.Blocks = max(1, defaultCacheBytes/shape.BlockBytes(cfg.BlockSize))
+	}
+	context := min(shape.MaxPositions, cfg.Blocks*cfg.BlockSize)
+	if cfg.MaxContext > 0 {
+		context = min(context, cfg.MaxContext)
+	}
+	e := &Engine{
+		cfg:  cfg,
+		mask: n.mask,
+		card: engine.Card{
+			Name:             cfg.Name,
+			Aliases:          cfg.Aliases,
+			Engine:           "tiny",
+			BlockSize:        cfg.BlockSize,
+			Blocks:           cfg.Blocks,
+			Ranks:            1,
+			ContextLength:    context,
+			VocabSize:        shape.VocabSize,
+			DefaultMaxTokens: n.defaultMaxTokens,
+			EOS:              n.eos,
+			Defaults:         n.defaults,
+			Numerics:         numerics(n),
+			Tokenizer:        cfg.Tokenizer,
+		},
+		scheduler: paged.Config{
+			Blocks:      cfg.Blocks,
+			BlockSize:   cfg.BlockSize,
+			MaxSeqs:     cfg.MaxSeqs,
+			TokenBudget: cfg.TokenBudget,
+			MaxContext:  context,
+			// The engine's own bound on sequences is reached first.
+			MaxWaiting: cfg.MaxSeqs + cfg.MaxWaiting,
+			Reuse:      cfg.Reuse,
+		},
+		forward: n.model,
+		wake:    make(chan struct{}, 1),
+	}
+	if err := e.scheduler.Validate(); err != nil {
+		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
+	}
+	e.cache = n.model.NewCache(cfg.Blocks, cfg.BlockSize)
+	e.watchers.limit = max(minBacklog, cfg.Blocks)
+	e.mu.load.TotalBlocks = cfg.Blocks
+	return e, nil
+}
+
+// numerics names what the tokens depend on: the model's logits, the version of
+// what package sample makes of them, and the mask.
+func numerics(n *network) string {
+	mask := xxh3.New()
+	for _, t := range n.mask {
+		mask.Write(binary.LittleEndian.AppendUint32(nil, uint32(t)))
+	}
+	return fmt.Sprintf("%s-sample1-%08x", n.model.Numerics(), uint32(mask.Sum64()))
+}
+
+// Card describes the model served.
+func (e *Engine) Card() engine.Card { return e.card }
+
+// Load returns the engine's load, requests that the loop has not seen included.
+// A request that Generate has returned for is not in it.
+func (e *Engine) Load() engine.Load {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.mu.load
+	for _, r := range e.mu.inbox {
+		l.Waiting += len(r.open)
+		l.PrefillTokens += len(r.req.Prompt)
+	}
+	return l
+}
+
+// poke makes the loop look at what was handed to it.
+func (e *Engine) poke() {
+	select {
+	case e.wake <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// baseName is the name of a checkpoint's directory.
+func baseName(dir string) string { return filepath.Base(filepath.Clean(dir)) }

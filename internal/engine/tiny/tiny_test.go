@@ -1,0 +1,49 @@
+package tiny
+
+import (
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/tiny/model"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// smallShape is a model small enough to compute thousands of tokens in a test.
+func smallShape() model.Config {
+	return model.Config{
+		HiddenSize: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, Intermediate: 48,
+		VocabSize: 96, MaxPositions: 320, RopeTheta: 10_000, RMSEps: 1e-5,
+	}
+}
+
+// small returns an engine over the small model with room for few sequences.
+func small(t testing.TB, change func(*Config)) *Engine {
+	t.Helper()
+	cfg := Config{Name: "small", Blocks: 120, BlockSize: 4, MaxSeqs: 16, TokenBudget: 48, Vocabulary: Vocabulary{Size: 96}}
+	if change != nil {
+		change(&cfg)
+	}
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	shape := smallShape()
+	m, err := model.New(shape, randomWeights(&shape, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := assemble(cfg, &network{model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestConformance(t *testing.T) {
+	enginetest.Test(t, enginetest.Options{New: func(t testing.TB) engine.Engine { return small(t, nil) }})
+}
