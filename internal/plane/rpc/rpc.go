@@ -4,6 +4,17 @@ package rpc
 
 import "context"
 
+// Limits that every plane keeps, whatever carries it.
+const (
+	// MaxBody bounds the body of a call, in bytes; a longer one is TooLarge.
+	MaxBody = 64 << 20
+	// MaxFrame bounds one frame of an answer, in bytes; a longer one is TooLarge.
+	MaxFrame = 8 << 20
+	// Credit is how many frames a handler may be ahead of its caller. A plane
+	// over a network holds further frames only in bounded socket buffers.
+	Credit = 64
+)
+
 // Handler serves calls. It returns when the call is done; a *fault.Error keeps
 // its code on the way to the caller, any other error arrives as Internal. ctx
 // ends when the caller goes away. send blocks while the caller is behind by the

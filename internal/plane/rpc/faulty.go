@@ -1,0 +1,123 @@
+package rpc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/fnv"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// Faults says how a plane misbehaves. Probabilities are from 0 to 1; the zero
+// value is a plane without faults.
+type Faults struct {
+	// Refuse is the probability that a call ends in Unavailable without having
+	// reached its handler.
+	Refuse float64
+	// Cut is the probability that the connection breaks under a call: it ends in
+	// Unavailable after at most CutAfter frames, possibly after the last one.
+	Cut      float64
+	CutAfter int
+	// Delay holds up each call and each frame by a random time below it.
+	Delay time.Duration
+}
+
+// FaultyPlane passes calls to another plane and breaks some of them.
+type FaultyPlane struct {
+	inner Plane
+	seed  uint64
+	mu    struct {
+		sync.Mutex
+		faults Faults
+		calls  map[target]uint64
+	}
+}
+
+var _ Plane = (*FaultyPlane)(nil)
+
+type target struct{ addr, method string }
+
+// Faulty wraps inner. What happens to a call depends on nothing but the seed,
+// its address and method, and how many such calls there were before it.
+func Faulty(inner Plane, seed uint64, f Faults) *FaultyPlane {
+	p := &FaultyPlane{inner: inner, seed: seed}
+	p.mu.faults = f
+	p.mu.calls = make(map[target]uint64)
+	return p
+}
+
+// Set changes the faults of the calls that follow.
+func (p *FaultyPlane) Set(f Faults) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.faults = f
+}
+
+// Serve implements Plane, without faults.
+func (p *FaultyPlane) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+	return p.inner.Serve(ctx, addr, h, ready)
+}
+
+var errCut = errors.New("cut")
+
+// Call implements Plane.
+func (p *FaultyPlane) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+	f, rng := p.draw(target{addr, method})
+	refuse := rng.Float64() < f.Refuse
+	left := -1 // frames until the cut; negative for never
+	if rng.Float64() < f.Cut {
+		left = rng.IntN(max(f.CutAfter, 0) + 1)
+	}
+	if err := pause(ctx, rng, f.Delay); err != nil {
+		return err
+	}
+	if refuse {
+		return fault.New(fault.Unavailable, "call %s: the connection to %q was refused (injected)", method, addr)
+	}
+	err := p.inner.Call(ctx, addr, method, body, func(frame []byte) error {
+		if left == 0 {
+			return errCut
+		}
+		left--
+		if err := pause(ctx, rng, f.Delay); err != nil {
+			return err
+		}
+		return recv(frame)
+	})
+	if errors.Is(err, errCut) || err == nil && left == 0 {
+		return fault.New(fault.Unavailable, "call %s: the connection to %q broke (injected)", method, addr)
+	}
+	return err
+}
+
+// draw returns the faults in force and the random source of the next call to t.
+func (p *FaultyPlane) draw(t target) (Faults, *rand.Rand) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.mu.calls[t]
+	p.mu.calls[t] = n + 1
+
+	h := fnv.New64a()
+	h.Write([]byte(t.addr + "\x00" + t.method + "\x00"))
+	h.Write(binary.LittleEndian.AppendUint64(nil, n))
+	return p.mu.faults, rand.New(rand.NewPCG(p.seed, h.Sum64()))
+}
+
+// pause waits for a random time below limit, or until ctx ends.
+func pause(ctx context.Context, rng *rand.Rand, limit time.Duration) error {
+	if limit <= 0 {
+		return nil
+	}
+	t := time.NewTimer(time.Duration(rng.Int64N(int64(limit))))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,115 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"penstock/core/fault"
+)
+
+// Mem is the request plane within one process. Addresses are plain names; the
+// ones it chooses are "mem-1", "mem-2", …. Nothing but bytes and the client's
+// part of an error crosses it, so that code which works over it works over a
+// network.
+type Mem struct {
+	mu struct {
+		sync.Mutex
+		servers map[string]*memServer
+		chosen  uint64
+	}
+}
+
+var _ Plane = (*Mem)(nil)
+
+// NewMem returns a plane on which nobody serves yet.
+func NewMem() *Mem {
+	m := &Mem{}
+	m.mu.servers = make(map[string]*memServer)
+	return m
+}
+
+type memServer struct {
+	handler Handler
+	// calls counts those in progress. It is added to under Mem.mu and only while
+	// the server is listed, so Wait never races with an Add from zero.
+	calls sync.WaitGroup
+}
+
+// Serve implements Plane. An addr that is being served is a Conflict. Handlers
+// in progress outlive ctx: they end by themselves or with their callers.
+func (m *Mem) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+	s := &memServer{handler: h}
+	addr, err := m.list(addr, s)
+	if err != nil {
+		return err
+	}
+	if ready != nil {
+		ready(addr)
+	}
+	<-ctx.Done()
+	m.unlist(addr)
+	s.calls.Wait()
+	return nil
+}
+
+// Call implements Plane.
+func (m *Mem) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if len(body) > MaxBody {
+		return fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", method, len(body), MaxBody)
+	}
+	s := m.join(addr)
+	if s == nil {
+		return fault.New(fault.Unavailable, "call %s: nobody serves %q", method, addr)
+	}
+	// The handler sees the caller's end but none of its values, as over a network.
+	hctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+
+	c := newMemCall(cancel)
+	body = append([]byte(nil), body...) // the handler may outlive this call
+	go func() {
+		defer s.calls.Done()
+		c.serve(hctx, s.handler, method, body)
+	}()
+	return c.receive(ctx, recv)
+}
+
+// list enters s under addr, or under a name of its own if addr is empty.
+func (m *Mem) list(addr string, s *memServer) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for addr == "" {
+		m.mu.chosen++
+		name := fmt.Sprintf("mem-%d", m.mu.chosen)
+		if m.mu.servers[name] == nil {
+			addr = name
+		}
+	}
+	if m.mu.servers[addr] != nil {
+		return "", fault.New(fault.Conflict, "serve %q: the address is being served already", addr)
+	}
+	m.mu.servers[addr] = s
+	return addr, nil
+}
+
+func (m *Mem) unlist(addr string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.mu.servers, addr)
+}
+
+// join counts one more call at addr; nil if nobody serves there.
+func (m *Mem) join(addr string) *memServer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.mu.servers[addr]
+	if s != nil {
+		s.calls.Add(1)
+	}
+	return s
+}

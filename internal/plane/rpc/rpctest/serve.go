@@ -1,0 +1,140 @@
+package rpctest
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+
+	"penstock/core/fault"
+	"penstock/internal/plane/rpc"
+)
+
+func reply(text string) rpc.Handler {
+	return func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
+		return send([]byte(text))
+	}
+}
+
+// testUnknownAddress calls an address of the plane's own form at which nobody
+// serves any more.
+func testUnknownAddress(t *testing.T, p rpc.Plane) {
+	s := serve(t, p, reply("x"))
+	s.stop()
+	<-s.done
+	if err := p.Call(t.Context(), s.addr, "m", nil, discard); fault.Of(err) != fault.Unavailable {
+		t.Errorf("error %v, want Unavailable", err)
+	}
+}
+
+func testAddressInUse(t *testing.T, p rpc.Plane) {
+	s := serve(t, p, reply("first"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := p.Serve(ctx, s.addr, reply("second"), func(string) {
+		t.Error("two servers at one address")
+		cancel()
+	})
+	if fault.Of(err) != fault.Conflict {
+		t.Errorf("error %v, want Conflict", err)
+	}
+}
+
+func testTwoServers(t *testing.T, p rpc.Plane) {
+	a, b := serve(t, p, reply("a")), serve(t, p, reply("b"))
+	if a.addr == b.addr {
+		t.Fatalf("both servers were given %q", a.addr)
+	}
+	for s, want := range map[*server]string{a: "a", b: "b"} {
+		var f frames
+		if err := p.Call(t.Context(), s.addr, "m", nil, f.recv); err != nil || len(f.got) != 1 || f.got[0] != want {
+			t.Errorf("%s: error %v and frames %q, want %q", s.addr, err, f.got, want)
+		}
+	}
+}
+
+// testDrain stops a server in the middle of a call: the call goes on to its
+// end, new ones are refused, and Serve returns only then.
+func testDrain(t *testing.T, p rpc.Plane) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	s := serve(t, p, func(ctx context.Context, method string, _ []byte, send func([]byte) error) error {
+		if method == "probe" {
+			return nil
+		}
+		if err := send([]byte("before")); err != nil {
+			return err
+		}
+		close(entered)
+		<-leave
+		if ctx.Err() != nil {
+			return fault.New(fault.Internal, "the call was cancelled by the end of Serve's context")
+		}
+		return send([]byte("after"))
+	})
+	var f frames
+	called := make(chan error, 1)
+	go func() { called <- p.Call(t.Context(), s.addr, "slow", nil, f.recv) }()
+	<-entered
+	s.stop()
+	// The end of ctx takes effect in Serve's own goroutine; until then a probe is
+	// answered.
+	for p.Call(t.Context(), s.addr, "probe", nil, discard) == nil {
+	}
+	if err := p.Call(t.Context(), s.addr, "probe", nil, discard); fault.Of(err) != fault.Unavailable {
+		t.Errorf("a call to a draining server: error %v, want Unavailable", err)
+	}
+	select {
+	case <-s.done:
+		t.Fatalf("Serve returned %v with a call in progress", s.err)
+	default:
+	}
+	close(leave)
+	if err := <-called; err != nil || fmt.Sprint(f.got) != "[before after]" {
+		t.Errorf("the drained call: error %v and frames %q", err, f.got)
+	}
+	if <-s.done; s.err != nil {
+		t.Errorf("Serve returned %v, want nil", s.err)
+	}
+}
+
+func testServeAgain(t *testing.T, p rpc.Plane) {
+	s := serve(t, p, reply("old"))
+	s.stop()
+	<-s.done
+	serveAt(t, p, s.addr, reply("new"))
+	var f frames
+	if err := p.Call(t.Context(), s.addr, "m", nil, f.recv); err != nil || fmt.Sprint(f.got) != "[new]" {
+		t.Errorf("error %v and frames %q, want the new server's", err, f.got)
+	}
+}
+
+// testManyCalls has 1000 calls in progress at once before any may end.
+func testManyCalls(t *testing.T, p rpc.Plane) {
+	const calls = 1000
+	var entered sync.WaitGroup
+	entered.Add(calls)
+	s := serve(t, p, func(ctx context.Context, _ string, body []byte, send func([]byte) error) error {
+		entered.Done()
+		entered.Wait()
+		for i := range 5 {
+			if err := send(fmt.Appendf(nil, "%s/%d", body, i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var callers sync.WaitGroup
+	for c := range calls {
+		callers.Go(func() {
+			name := strconv.Itoa(c)
+			var f frames
+			err := p.Call(t.Context(), s.addr, "m", []byte(name), f.recv)
+			want := fmt.Sprintf("[%[1]s/0 %[1]s/1 %[1]s/2 %[1]s/3 %[1]s/4]", name)
+			if err != nil || fmt.Sprint(f.got) != want {
+				t.Errorf("call %d: error %v and frames %v", c, err, f.got)
+			}
+		})
+	}
+	callers.Wait()
+}
