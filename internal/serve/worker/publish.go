@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/core/feed"
@@ -31,14 +32,17 @@ type publisher struct {
 	record feed.Record // First is the number of the next event
 	cut    cutter
 	buf    []byte
+	next   atomic.Uint64 // number after the last event that the bus has kept
 }
 
 func newPublisher(w *Worker) *publisher {
 	worker := kv.Worker{ID: w.cfg.ID}
-	return &publisher{
+	p := &publisher{
 		w: w, worker: worker, key: engine.WorkerKey(worker), resync: make(chan struct{}, 1),
 		record: feed.Record{Worker: worker, Epoch: w.cfg.Epoch, First: 1, BlockSize: uint32(w.card.BlockSize)},
 	}
+	p.next.Store(p.record.First)
+	return p
 }
 
 // listen notes the requests to describe the cache again, until ctx ends.
@@ -123,6 +127,7 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 		if err := p.keep(ctx); err != nil {
 			return err
 		}
+		p.next.Store(p.record.First)
 		p.w.metrics.records.Inc()
 		for _, ev := range p.record.Events {
 			p.w.metrics.events.WithLabelValues(ev.Kind.String()).Inc()

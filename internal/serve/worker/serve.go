@@ -17,9 +17,10 @@ import (
 
 // server answers calls during one run.
 type server struct {
-	w        *Worker
-	draining atomic.Bool
-	inFlight atomic.Int64
+	w         *Worker
+	publisher *publisher
+	draining  atomic.Bool
+	inFlight  atomic.Int64
 	// aborted is closed when calls must end now.
 	aborted chan struct{}
 	abort   func()
@@ -29,7 +30,7 @@ type server struct {
 }
 
 func newServer(w *Worker) *server {
-	s := &server{w: w, aborted: make(chan struct{})}
+	s := &server{w: w, publisher: newPublisher(w), aborted: make(chan struct{})}
 	s.abort = sync.OnceFunc(func() { close(s.aborted) })
 	return s
 }
@@ -56,6 +57,9 @@ func (s *server) ping(send func([]byte) error) error {
 // calls in progress.
 func (s *server) report() engine.LoadReport {
 	r := engine.LoadReport{WorkerID: s.w.cfg.ID, Epoch: s.w.cfg.Epoch, State: engine.StateReady}
+	if s.w.card.KVEvents {
+		r.KVNext = s.publisher.next.Load()
+	}
 	if s.draining.Load() {
 		r.State = engine.StateDraining
 	}

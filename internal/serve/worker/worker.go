@@ -49,6 +49,7 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 		return nil, err
 	}
 	card := eng.Card()
+	_, card.KVEvents = eng.(engine.KVSource)
 	if card.Ranks != 1 {
 		return nil, fmt.Errorf("worker: the engine has %d data-parallel ranks and a worker serves one; run a worker for each", card.Ranks)
 	}
@@ -101,9 +102,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		return w.planes.RPC.Serve(serving, w.cfg.Addr, s.handle, func(a string) { addr <- a })
 	})
 	if src, ok := w.eng.(engine.KVSource); ok {
-		p := newPublisher(w)
-		part("publish cache events", func() error { return p.run(life, src) })
-		part("listen for resyncs", func() error { return p.listen(life) })
+		part("publish cache events", func() error { return s.publisher.run(life, src) })
+		part("listen for resyncs", func() error { return s.publisher.listen(life) })
 	}
 	part("publish load", func() error { return w.publishLoad(life, s) })
 
