@@ -1,0 +1,291 @@
+package openai
+
+import (
+	"strings"
+
+	"penstock/core/fault"
+)
+
+// Decode reads the body of a request to an endpoint. It keeps nothing of body.
+// The error is a *fault.Error of code Invalid (or Unimplemented, for what the
+// API defines and this server does not offer) that names the field.
+func Decode(endpoint Endpoint, body []byte) (*Request, error) {
+	r, err := newReader(body)
+	if err != nil {
+		return nil, err
+	}
+	d := &decoder{reader: r, req: &Request{
+		Endpoint:            endpoint,
+		AddGenerationPrompt: true,
+		N:                   1,
+		Logprobs:            -1,
+	}}
+	if err := r.object(d.field); err != nil {
+		return nil, err
+	}
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	return d.req, nil
+}
+
+// decoder reads one request. What it keeps beside the request are fields that
+// mean something only together with others.
+type decoder struct {
+	*reader
+	req *Request
+
+	unknown        []string // the first top-level keys that nobody defines
+	unknownDropped int      // the number of further ones
+	messages       bool     // given
+	prompt         bool     // given
+	streamOptions  bool     // given
+	addGeneration  bool     // add_generation_prompt is given and true
+	logprobs       bool     // chat's switch for top_logprobs
+	greed          bool     // nvext.greed_sampling
+	maxCompletion  int
+	topLogprobs    int
+	bestOf         int
+	extSalt        string
+}
+
+// field reads the value of one top-level key. A null is a field not given.
+func (d *decoder) field(key string) error {
+	if none, err := d.null(); none || err != nil {
+		return err
+	}
+	known, err := d.common(key)
+	if known || err != nil {
+		return err
+	}
+	if d.req.Endpoint == Chat {
+		known, err = d.chat(key)
+	} else {
+		known, err = d.completion(key)
+	}
+	if known || err != nil {
+		return err
+	}
+	if known, err = d.unused(key); known || err != nil {
+		return err
+	}
+	if len(d.unknown) < 16 {
+		d.unknown = append(d.unknown, clip(key))
+	} else {
+		d.unknownDropped++
+	}
+	return d.skip()
+}
+
+// common reads the fields that both endpoints have.
+func (d *decoder) common(key string) (known bool, err error) {
+	q := d.req
+	switch key {
+	case "model":
+		return true, d.text(&q.Model)
+	case "stream":
+		return true, d.flag(&q.Stream)
+	case "stream_options":
+		d.streamOptions = true
+		return true, d.object(d.streamOption)
+	case "n":
+		return true, d.integer(&q.N, 1, maxChoices)
+	case "max_tokens":
+		return true, d.integer(&q.MaxTokens, 1, maxCount)
+	case "min_tokens":
+		return true, d.integer(&q.MinTokens, 0, maxCount)
+	case "temperature":
+		return true, d.number(&q.Temperature, 0, 2)
+	case "top_p":
+		return true, d.number(&q.TopP, 0, 1)
+	case "min_p":
+		return true, d.number(&q.MinP, 0, 1)
+	case "top_k":
+		q.TopK = new(int)
+		return true, d.integer(q.TopK, -1, maxCount)
+	case "presence_penalty":
+		return true, d.number(&q.PresencePenalty, -2, 2)
+	case "frequency_penalty":
+		return true, d.number(&q.FrequencyPenalty, -2, 2)
+	case "repetition_penalty":
+		return true, d.repetition()
+	case "seed":
+		n, err := d.int()
+		seed := uint64(n)
+		q.Seed = &seed
+		return true, err
+	case "logit_bias":
+		return true, d.bias()
+	case "stop":
+		return true, d.stop()
+	case "stop_token_ids":
+		return true, d.tokens(&q.StopTokens)
+	case "ignore_eos":
+		return true, d.flag(&q.IgnoreEOS)
+	case "include_stop_str_in_output":
+		return true, d.flag(&q.KeepStop)
+	case "skip_special_tokens":
+		skip := true
+		err := d.flag(&skip)
+		q.KeepSpecial = !skip
+		return true, err
+	case "cache_salt":
+		return true, d.salt(&q.CacheSalt)
+	case "nvext":
+		return true, d.object(d.ext)
+	}
+	return false, nil
+}
+
+func (d *decoder) streamOption(key string) error {
+	if none, err := d.null(); none || err != nil {
+		return err
+	}
+	switch key {
+	case "include_usage":
+		return d.flag(&d.req.IncludeUsage)
+	case "include_obfuscation":
+		return d.either()
+	case "continuous_usage_stats":
+		return d.only(false)
+	}
+	return d.unsupported()
+}
+
+// chat reads the fields that only chat requests have.
+func (d *decoder) chat(key string) (known bool, err error) {
+	switch key {
+	case "messages":
+		d.messages = true
+		return true, d.array("an array of messages", d.message)
+	case "max_completion_tokens":
+		return true, d.integer(&d.maxCompletion, 1, maxCount)
+	case "logprobs":
+		return true, d.flag(&d.logprobs)
+	case "top_logprobs":
+		return true, d.integer(&d.topLogprobs, 0, 20)
+	case "add_generation_prompt":
+		err := d.flag(&d.req.AddGenerationPrompt)
+		d.addGeneration = d.req.AddGenerationPrompt
+		return true, err
+	case "continue_final_message":
+		return true, d.flag(&d.req.ContinueFinal)
+	}
+	return false, nil
+}
+
+// completion reads the fields that only completions requests have.
+func (d *decoder) completion(key string) (known bool, err error) {
+	switch key {
+	case "prompt":
+		d.prompt = true
+		return true, d.prompts()
+	case "logprobs":
+		return true, d.integer(&d.req.Logprobs, 0, 5)
+	case "echo":
+		return true, d.flag(&d.req.Echo)
+	case "best_of":
+		return true, d.integer(&d.bestOf, 0, 20)
+	case "suffix":
+		return true, d.emptyString()
+	}
+	return false, nil
+}
+
+// check judges the request as a whole.
+func (d *decoder) check() error {
+	q := d.req
+	if len(d.unknown) > 0 {
+		names := strings.Join(d.unknown, ", ")
+		if d.unknownDropped > 0 {
+			names += ", …"
+		}
+		return fault.Param(d.unknown[0], "Unsupported parameter(s): %s", names)
+	}
+	if strings.TrimSpace(q.Model) == "" {
+		return fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+	}
+	if d.maxCompletion > 0 {
+		if q.MaxTokens > 0 && q.MaxTokens != d.maxCompletion {
+			return fault.Param("max_completion_tokens", "'max_completion_tokens' (%d) and 'max_tokens' (%d) contradict each other: give one of them", d.maxCompletion, q.MaxTokens)
+		}
+		q.MaxTokens = d.maxCompletion
+	}
+	if q.MaxTokens > 0 && q.MinTokens > q.MaxTokens {
+		return fault.Param("min_tokens", "'min_tokens' (%d) must not exceed 'max_tokens' (%d)", q.MinTokens, q.MaxTokens)
+	}
+	if d.streamOptions && !q.Stream {
+		return fault.Param("stream_options", "'stream_options' is allowed only with 'stream': true")
+	}
+	if d.greed {
+		if q.Temperature != nil && *q.Temperature != 0 {
+			return fault.Param("nvext.greed_sampling", "'nvext.greed_sampling' contradicts 'temperature' (%v): give one of them", *q.Temperature)
+		}
+		q.Temperature = new(float64)
+	}
+	switch {
+	case d.extSalt == "":
+	case q.CacheSalt == "":
+		q.CacheSalt = d.extSalt
+	case q.CacheSalt != d.extSalt:
+		return fault.Param("nvext.cache_salt", "'nvext.cache_salt' and 'cache_salt' differ: give one of them")
+	}
+	if q.Endpoint == Chat {
+		return d.checkChat()
+	}
+	return d.checkCompletion()
+}
+
+func (d *decoder) checkChat() error {
+	q := d.req
+	if !d.messages || len(q.Messages) == 0 {
+		return fault.Param("messages", "'messages' is required and must have at least one message")
+	}
+	if d.topLogprobs > 0 && !d.logprobs {
+		return fault.Param("top_logprobs", "'top_logprobs' is allowed only with 'logprobs': true")
+	}
+	if d.logprobs {
+		q.Logprobs = d.topLogprobs
+	}
+	if q.ContinueFinal {
+		if d.addGeneration {
+			return fault.Param("continue_final_message", "'continue_final_message' and 'add_generation_prompt' must not both be true")
+		}
+		q.AddGenerationPrompt = false
+	}
+	return nil
+}
+
+func (d *decoder) checkCompletion() error {
+	q := d.req
+	if q.Ext.Tokens != nil {
+		if len(q.Prompts) > 1 {
+			return fault.Param("nvext.token_data", "'nvext.token_data' stands for one prompt, and 'prompt' has %d", len(q.Prompts))
+		}
+	} else if !d.prompt {
+		return fault.Param("prompt", "'prompt' is required")
+	}
+	if len(q.Prompts) == 0 {
+		q.Prompts = make([]Prompt, 1)
+	}
+	if all := len(q.Prompts) * q.N; all > maxChoices {
+		return fault.Param("n", "%d prompts with 'n' = %d make %d choices; the limit is %d", len(q.Prompts), q.N, all, maxChoices)
+	}
+	if d.bestOf > 0 && d.bestOf < q.N {
+		return fault.Param("best_of", "'best_of' (%d) must not be less than 'n' (%d)", d.bestOf, q.N)
+	}
+	if d.bestOf > q.N {
+		e := fault.New(fault.Unimplemented, "'best_of' greater than 'n' is not supported: ask for n choices and pick one")
+		e.Param = "best_of"
+		return e
+	}
+	if q.Echo && q.Logprobs >= 0 {
+		e := fault.New(fault.Unimplemented, "'echo' with 'logprobs' is not supported: log-probabilities of prompt tokens are not computed")
+		e.Param = "echo"
+		return e
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package openai
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// AppendError appends err as the API's error object. An error without a
+// *fault.Error in its chain is a defect: the client learns that, and no detail.
+func AppendError(dst []byte, err error) []byte {
+	f := Fault(err)
+	class := f.Code.Class()
+	dst = append(dst, `{"error":{"message":`...)
+	dst = appendString(dst, f.Message)
+	dst = append(dst, `,"type":`...)
+	dst = appendString(dst, class.Type)
+	dst = append(dst, `,"param":`...)
+	if f.Param == "" {
+		dst = append(dst, "null"...)
+	} else {
+		dst = appendString(dst, f.Param)
+	}
+	dst = append(dst, `,"code":`...)
+	dst = appendString(dst, class.Name)
+	return append(dst, `}}`...)
+}
+
+// Fault returns the first *fault.Error in err's chain, or the Internal error
+// that a client is told instead of an error of another kind.
+func Fault(err error) *fault.Error {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return f
+	}
+	return &fault.Error{
+		Code:    fault.Internal,
+		Message: "internal error: the server's log has the cause under the x-request-id of this response",
+		Err:     err,
+	}
+}
+
+// WriteError writes err as a whole response: its status, Retry-After where
+// waiting helps, and the error object.
+func WriteError(w http.ResponseWriter, err error) {
+	f := Fault(err)
+	class := f.Code.Class()
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if class.Status == http.StatusServiceUnavailable || class.Status == http.StatusTooManyRequests {
+		h.Set("Retry-After", retryAfter(f.RetryAfter))
+	}
+	w.WriteHeader(class.Status)
+	// A client that does not take its error is gone.
+	_, _ = w.Write(append(AppendError(nil, f), '\n'))
+}
+
+// retryAfter is d in whole seconds, rounded up, at least one.
+func retryAfter(d time.Duration) string {
+	return strconv.Itoa(int(max(1, math.Ceil(d.Seconds()))))
+}

@@ -1,0 +1,155 @@
+package openai
+
+import (
+	"bytes"
+	"strconv"
+	"unicode/utf8"
+)
+
+// appendChatLogprobs appends the elements of a chat choice's logprobs.content.
+func appendChatLogprobs(dst []byte, lps []Logprob) []byte {
+	for i := range lps {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, '{')
+		dst = appendToken(dst, lps[i].Token, lps[i].Logprob)
+		dst = append(dst, `,"top_logprobs":[`...)
+		for j, t := range lps[i].Top {
+			if j > 0 {
+				dst = append(dst, ',')
+			}
+			dst = append(dst, '{')
+			dst = appendToken(dst, t.Token, t.Logprob)
+			dst = append(dst, '}')
+		}
+		dst = append(dst, `]}`...)
+	}
+	return dst
+}
+
+func appendToken(dst, token []byte, logprob float32) []byte {
+	dst = append(dst, `"token":`...)
+	dst = appendTokenText(dst, token, "")
+	dst = append(dst, `,"logprob":`...)
+	dst = appendLogprob(dst, logprob)
+	dst = append(dst, `,"bytes":[`...)
+	for i, c := range token {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendUint(dst, uint64(c), 10)
+	}
+	return append(dst, ']')
+}
+
+// appendTokenText appends a token as a JSON string. One that is not whole
+// characters is written as mark and the escapes \xNN of all its bytes, so that
+// different tokens stay different.
+func appendTokenText(dst, token []byte, mark string) []byte {
+	if utf8.Valid(token) {
+		return appendString(dst, token)
+	}
+	dst = append(dst, '"')
+	dst = append(dst, mark...)
+	for _, c := range token {
+		dst = append(dst, '\\', '\\', 'x', hexDigits[c>>4], hexDigits[c&0xf])
+	}
+	return append(dst, '"')
+}
+
+// appendCompletionLogprobs appends a completions choice's logprobs: four
+// parallel arrays.
+func (h *Head) appendCompletionLogprobs(dst []byte, lps []Logprob) []byte {
+	dst = append(dst, `{"tokens":[`...)
+	dst = appendTokenTexts(dst, lps)
+	dst = append(dst, `],"token_logprobs":[`...)
+	dst = appendTokenLogprobs(dst, lps)
+	dst = append(dst, `],"top_logprobs":`...)
+	if h.Alternatives == 0 {
+		dst = append(dst, "null"...)
+	} else {
+		dst = append(dst, '[')
+		dst = appendTops(dst, lps)
+		dst = append(dst, ']')
+	}
+	dst = append(dst, `,"text_offset":[`...)
+	dst = appendOffsets(dst, lps)
+	return append(dst, `]}`...)
+}
+
+func appendTokenTexts(dst []byte, lps []Logprob) []byte {
+	for i := range lps {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendTokenText(dst, lps[i].Token, "bytes:")
+	}
+	return dst
+}
+
+func appendTokenLogprobs(dst []byte, lps []Logprob) []byte {
+	for i := range lps {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendLogprob(dst, lps[i].Logprob)
+	}
+	return dst
+}
+
+// appendTops appends, for each token, an object from alternatives to their
+// log-probabilities. The chosen token is always one of them. Tokens of equal
+// text make one key, the likeliest's.
+func appendTops(dst []byte, lps []Logprob) []byte {
+	for i := range lps {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, '{')
+		n := 0
+		chosen := false
+		top := lps[i].Top
+		for j, t := range top {
+			if named(top[:j], t.Token) {
+				continue
+			}
+			dst = appendTop(dst, n, t.Token, t.Logprob)
+			chosen = chosen || bytes.Equal(t.Token, lps[i].Token)
+			n++
+		}
+		if !chosen {
+			dst = appendTop(dst, n, lps[i].Token, lps[i].Logprob)
+		}
+		dst = append(dst, '}')
+	}
+	return dst
+}
+
+func named(top []TokenLogprob, token []byte) bool {
+	for _, t := range top {
+		if bytes.Equal(t.Token, token) {
+			return true
+		}
+	}
+	return false
+}
+
+func appendTop(dst []byte, n int, token []byte, logprob float32) []byte {
+	if n > 0 {
+		dst = append(dst, ',')
+	}
+	dst = appendTokenText(dst, token, "bytes:")
+	dst = append(dst, ':')
+	return appendLogprob(dst, logprob)
+}
+
+func appendOffsets(dst []byte, lps []Logprob) []byte {
+	for i := range lps {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(dst, int64(lps[i].Offset), 10)
+	}
+	return dst
+}

@@ -1,0 +1,145 @@
+package openai
+
+import (
+	"strings"
+
+	"penstock/core/fault"
+)
+
+// unused reads the fields that the field's servers define and this one does not
+// act on: accepted where ignoring them cannot change the answer, refused by name
+// where it would.
+func (d *decoder) unused(key string) (known bool, err error) {
+	switch key {
+	case "user":
+		return true, d.user()
+	case "store", "parallel_tool_calls", "include_reasoning":
+		return true, d.either()
+	case "metadata":
+		return true, d.object(func(string) error { return d.skip() })
+	case "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id":
+		_, err := d.string()
+		return true, err
+	case "prediction": // a hint for speed
+		return true, d.skip()
+	case "priority":
+		_, err := d.int()
+		return true, err
+	case "length_penalty": // of beam search
+		var f *float64
+		return true, d.number(&f, -2, 2)
+	case "tools", "functions", "bad_words", "logits_processors", "documents",
+		"bad_words_token_ids":
+		return true, d.emptyArray()
+	case "tool_choice", "function_call":
+		return true, d.toolChoice()
+	case "response_format":
+		return true, d.responseFormat()
+	case "modalities":
+		return true, d.modalities()
+	case "echo", "use_beam_search", "return_tokens_as_token_ids", "return_token_ids":
+		return true, d.only(false)
+	case "detokenize", "spaces_between_special_tokens":
+		return true, d.only(true)
+	case "add_special_tokens":
+		return true, d.only(d.req.Endpoint == Completion)
+	case "audio", "web_search_options", "reasoning_effort", "verbosity", "prompt_logprobs",
+		"truncate_prompt_tokens", "allowed_token_ids", "chat_template", "chat_template_kwargs",
+		"mm_processor_kwargs", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+		"guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern",
+		"kv_transfer_params":
+		return true, d.notSupported()
+	}
+	return false, nil
+}
+
+// notSupported refuses the value being read: ignoring it would change the answer.
+func (d *decoder) notSupported() error {
+	e := fault.New(fault.Unimplemented, "'%s' is not supported by this server: leave it out", d.param())
+	e.Param = d.param()
+	return e
+}
+
+// unsupported refuses a key inside a known object that nobody defines.
+func (d *decoder) unsupported() error {
+	return fault.Param(d.param(), "Unsupported parameter(s): %s", d.param())
+}
+
+// either reads a boolean that does not matter.
+func (d *decoder) either() error {
+	_, err := d.bool()
+	return err
+}
+
+// only reads a boolean that must be ok.
+func (d *decoder) only(ok bool) error {
+	b, err := d.bool()
+	if err == nil && b != ok {
+		return d.notSupported()
+	}
+	return err
+}
+
+func (d *decoder) emptyString() error {
+	s, err := d.string()
+	if err == nil && s != "" {
+		return d.notSupported()
+	}
+	return err
+}
+
+func (d *decoder) emptyArray() error {
+	return d.array("an array", func(int) error {
+		d.path = d.path[:len(d.path)-1]
+		return d.notSupported()
+	})
+}
+
+func (d *decoder) user() error {
+	s, err := d.string()
+	if err == nil && strings.TrimSpace(s) == "" {
+		return d.refuse("must not be blank: leave it out for none")
+	}
+	return err
+}
+
+// toolChoice accepts what means no tool where there are none.
+func (d *decoder) toolChoice() error {
+	if d.kind() != kindString {
+		return d.notSupported()
+	}
+	s, err := d.string()
+	if err == nil && s != "none" && s != "auto" {
+		return d.notSupported()
+	}
+	return err
+}
+
+func (d *decoder) responseFormat() error {
+	var kind string
+	err := d.object(func(key string) error {
+		if key == "type" {
+			return d.text(&kind)
+		}
+		return d.skip()
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind == "text":
+		return nil
+	case kind == "json_object" || kind == "json_schema":
+		return d.notSupported()
+	}
+	return d.refuse("needs a 'type' of text, json_object or json_schema")
+}
+
+func (d *decoder) modalities() error {
+	return d.array("an array of strings", func(int) error {
+		s, err := d.string()
+		if err == nil && s != "text" {
+			return d.notSupported()
+		}
+		return err
+	})
+}

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The bounds of a model card as discovery carries it.
+const (
+	MaxCardBytes = 64 << 10
+	maxName      = 256
+	maxAliases   = 64
+	maxRanks     = 1024
+	maxEOS       = 1024
+)
+
+// EncodeCard returns the JSON of a valid card, as it stands in discovery.
+func EncodeCard(c Card) ([]byte, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encode model card: %w", err)
+	}
+	if len(b) > MaxCardBytes {
+		return nil, fmt.Errorf("encode model card: %d bytes, at most %d fit; shorten names and aliases", len(b), MaxCardBytes)
+	}
+	return b, nil
+}
+
+// DecodeCard reads a card from discovery. Fields of later versions are ignored;
+// a card that breaks a rule is an error that says which.
+func DecodeCard(b []byte) (Card, error) {
+	if len(b) > MaxCardBytes {
+		return Card{}, fmt.Errorf("decode model card: %d bytes, at most %d are read", len(b), MaxCardBytes)
+	}
+	var c Card
+	if err := json.Unmarshal(b, &c); err != nil {
+		return Card{}, fmt.Errorf("decode model card: %w", err)
+	}
+	if err := c.Validate(); err != nil {
+		return Card{}, err
+	}
+	return c, nil
+}
+
+// Names reports whether clients may ask for the model as name.
+func (c *Card) Names(name string) bool {
+	if name == c.Name {
+		return true
+	}
+	for _, a := range c.Aliases {
+		if name == a {
+			return true
+		}
+	}
+	return false
+}
+
+// Validate checks the rules that frontends and routers rely on and reports all
+// that are broken.
+func (c *Card) Validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("model card: "+format, args...))
+		}
+	}
+	check(goodName(c.Name), "name must be 1 to %d printable bytes", maxName)
+	check(len(c.Aliases) <= maxAliases, "%d aliases, at most %d are allowed", len(c.Aliases), maxAliases)
+	for _, a := range c.Aliases {
+		check(goodName(a), "every alias must be 1 to %d printable bytes", maxName)
+	}
+	check(c.BlockSize >= 2 && c.BlockSize <= 65536, "block_size must be between 2 and 65536 tokens, not %d", c.BlockSize)
+	check(c.Blocks >= 0, "blocks must not be negative, but is %d", c.Blocks)
+	check(c.Ranks >= 1 && c.Ranks <= maxRanks, "ranks must be between 1 and %d, not %d", maxRanks, c.Ranks)
+	check(c.ContextLength >= 2, "context_length must be at least 2 tokens, not %d", c.ContextLength)
+	check(c.VocabSize >= 1 && c.VocabSize <= 1<<31-1, "vocab_size must be positive, not %d", c.VocabSize)
+	check(c.DefaultMaxTokens >= 0, "default_max_tokens must not be negative, but is %d", c.DefaultMaxTokens)
+	check(len(c.EOS) <= maxEOS, "%d eos tokens, at most %d are allowed", len(c.EOS), maxEOS)
+	for _, t := range c.EOS {
+		check(int64(t) < int64(c.VocabSize), "eos token %d is not below vocab_size %d", t, c.VocabSize)
+	}
+	if err := c.Defaults.validate(); err != nil {
+		check(false, "defaults: %v", err)
+	}
+	return errors.Join(errs...)
+}
+
+func goodName(s string) bool {
+	return s != "" && len(s) <= maxName && utf8.ValidString(s) &&
+		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}

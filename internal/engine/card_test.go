@@ -1,0 +1,149 @@
+package engine
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+func goodCard() Card {
+	return Card{
+		Name: "penstock-tiny", Aliases: []string{"tiny"}, Engine: "tiny", BlockSize: 16, Blocks: 1024, Ranks: 1,
+		ContextLength: 8192, VocabSize: 2048, DefaultMaxTokens: 128, EOS: []kv.Token{1, 2},
+		Defaults: Sampling{Temperature: 0.7, TopP: 0.9}, Numerics: "abc", Tokenizer: TokenizerRef{Kind: "builtin"},
+	}
+}
+
+func TestCardRoundTrip(t *testing.T) {
+	want := goodCard()
+	b, err := EncodeCard(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := DecodeCard([]byte(strings.Replace(string(b), "{", `{"of_a_later_version":[1],`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if !got.Names("tiny") || !got.Names("penstock-tiny") || got.Names("") || got.Names("other") {
+		t.Error("Names does not follow name and aliases")
+	}
+}
+
+// TestCardReportsEverything breaks every rule at once.
+func TestCardReportsEverything(t *testing.T) {
+	c := Card{
+		Name: "a\nb", Aliases: []string{""}, BlockSize: 1, Blocks: -1, DefaultMaxTokens: -1, VocabSize: -1,
+		EOS: []kv.Token{1}, Defaults: Sampling{TopP: math.NaN()},
+	}
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{
+		"name", "alias", "block_size", "blocks", "ranks", "context_length", "vocab_size", "default_max_tokens", "eos token 1", "defaults: top_p",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not reported in:\n%v", want, err)
+		}
+	}
+	if _, err := EncodeCard(c); err == nil {
+		t.Error("an invalid card was encoded")
+	}
+}
+
+func TestCardBounds(t *testing.T) {
+	c := goodCard()
+	for range maxAliases {
+		c.Aliases = append(c.Aliases, "alias")
+	}
+	if err := c.Validate(); err == nil {
+		t.Error("too many aliases were accepted")
+	}
+	c = goodCard()
+	c.Numerics = strings.Repeat("x", MaxCardBytes)
+	if _, err := EncodeCard(c); err == nil {
+		t.Error("an oversize card was encoded")
+	}
+	if _, err := DecodeCard(make([]byte, MaxCardBytes+1)); err == nil || !strings.Contains(err.Error(), "at most") {
+		t.Errorf("an oversize card: %v", err)
+	}
+	if _, err := DecodeCard([]byte(`{"name":"m"}`)); err == nil {
+		t.Error("a card without the required fields was decoded")
+	}
+}
+
+func FuzzDecodeCard(f *testing.F) {
+	b, err := EncodeCard(goodCard())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := DecodeCard(b)
+		if err != nil {
+			return
+		}
+		if err := c.Validate(); err != nil {
+			t.Fatalf("decoded an invalid card: %v", err)
+		}
+	})
+}
+
+func TestRequestValidate(t *testing.T) {
+	good := func() *Request {
+		r := fullRequest()
+		r.Media = r.Media[:1]
+		return r
+	}
+	if err := good().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for param, breakIt := range map[string]func(*Request){
+		"attempt":     func(r *Request) { r.Attempt = 0 },
+		"prompt":      func(r *Request) { r.Prompt = nil },
+		"n":           func(r *Request) { r.Choices = MaxChoices + 1 },
+		"generated":   func(r *Request) { r.Generated = r.Generated[:1] },
+		"done":        func(r *Request) { r.Done = r.Done[:1] },
+		"max_tokens":  func(r *Request) { r.Stop.MaxTokens = 0 },
+		"logprobs":    func(r *Request) { r.Logprobs = -2 },
+		"media":       func(r *Request) { r.Media[0].End = len(r.Prompt) + 1 },
+		"temperature": func(r *Request) { r.Sampling.Temperature = math.NaN() },
+		"top_p":       func(r *Request) { r.Sampling.TopP = math.Inf(1) },
+		"logit_bias":  func(r *Request) { r.Sampling.Bias[0].Bias = float32(math.Inf(-1)) },
+	} {
+		r := good()
+		breakIt(r)
+		err, ok := r.Validate().(*fault.Error)
+		if !ok || err.Code != fault.Invalid || err.Param != param {
+			t.Errorf("%s: %v", param, err)
+		}
+	}
+}
+
+func TestLoadReport(t *testing.T) {
+	want := LoadReport{WorkerID: 7, Rank: 1, Epoch: 12, State: StateReady, Load: Load{Running: 1, TotalBlocks: 64}}
+	b, err := EncodeLoadReport(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := DecodeLoadReport(b)
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, bad := range []string{"", "{", `{"worker_id":9007199254740992}`, `{"state":"` + strings.Repeat("x", maxLoadReport) + `"}`} {
+		if _, err := DecodeLoadReport([]byte(bad)); err == nil {
+			t.Errorf("%.20q was accepted", bad)
+		}
+	}
+	if got := WorkerKey(kv.Worker{ID: 7, Rank: 1}); got != "7/1" {
+		t.Errorf("key %q", got)
+	}
+}

@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"penstock/core/kv"
+)
+
+// maxLoadReport bounds a load report in bytes.
+const maxLoadReport = 4 << 10
+
+// The states that a worker reports of itself.
+const (
+	StateReady    = "ready"
+	StateDraining = "draining" // finishing what it has, taking nothing new
+)
+
+// LoadReport is what a worker tells everyone about its load; docs/format/engine.md
+// has the JSON. It is gossip: reports may be lost.
+type LoadReport struct {
+	WorkerID kv.WorkerID `json:"worker_id"`
+	Rank     uint32      `json:"dp_rank"`
+	// Epoch is that of the worker's registration; a lower one than is known is stale.
+	Epoch uint64 `json:"epoch"`
+	// State is StateReady or StateDraining.
+	State string `json:"state"`
+	// KVNext is the sequence number that the worker's next cache event will have:
+	// all before it were published. 0 if it publishes none. It lets a router tell
+	// how far behind it is, and that the last events of a worker were lost.
+	KVNext uint64 `json:"kv_next,omitempty"`
+	Load  Load   `json:"load"`
+}
+
+// EncodeLoadReport returns the JSON of r.
+func EncodeLoadReport(r LoadReport) ([]byte, error) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("encode load report: %w", err)
+	}
+	return b, nil
+}
+
+// DecodeLoadReport reads a report; fields of later versions are ignored.
+func DecodeLoadReport(b []byte) (LoadReport, error) {
+	if len(b) > maxLoadReport {
+		return LoadReport{}, fmt.Errorf("decode load report: %d bytes, at most %d are read", len(b), maxLoadReport)
+	}
+	var r LoadReport
+	if err := json.Unmarshal(b, &r); err != nil {
+		return LoadReport{}, fmt.Errorf("decode load report: %w", err)
+	}
+	if r.WorkerID > kv.MaxWorkerID {
+		return LoadReport{}, fmt.Errorf("decode load report: worker_id %d is not below 2^53", r.WorkerID)
+	}
+	return r, nil
+}
+
+// WorkerKey is the key under which a worker publishes on the bus: "<id>/<rank>".
+func WorkerKey(w kv.Worker) string { return fmt.Sprintf("%d/%d", w.ID, w.Rank) }

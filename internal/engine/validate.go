@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"math"
+
+	"penstock/core/fault"
+)
+
+// Validate checks what every engine may rely on, whatever its model: the shape
+// of the request and that its numbers are numbers. It returns a *fault.Error of
+// code Invalid that names the field, or nil.
+func (r *Request) Validate() error {
+	switch {
+	case r.Attempt == 0:
+		return fault.Param("attempt", "attempts are numbered from 1")
+	case len(r.Prompt) == 0:
+		return fault.Param("prompt", "the prompt is empty")
+	case r.Choices < 1 || r.Choices > MaxChoices:
+		return fault.Param("n", "n must be between 1 and %d, not %d", MaxChoices, r.Choices)
+	case len(r.Generated) != 0 && len(r.Generated) != r.Choices:
+		return fault.Param("generated", "earlier output is given for %d choices of %d", len(r.Generated), r.Choices)
+	case len(r.Done) != 0 && len(r.Done) != r.Choices:
+		return fault.Param("done", "%d choices of %d say whether they are done", len(r.Done), r.Choices)
+	case r.Stop.MaxTokens < 1:
+		return fault.Param("max_tokens", "max_tokens must be at least 1, not %d", r.Stop.MaxTokens)
+	case r.Logprobs < -1:
+		return fault.Param("logprobs", "logprobs must be at least 0, or -1 for none, not %d", r.Logprobs)
+	}
+	for _, m := range r.Media {
+		if m.Start < 0 || m.End < m.Start || m.End > len(r.Prompt) {
+			return fault.Param("media", "a media object fills tokens %d to %d of a prompt of %d", m.Start, m.End, len(r.Prompt))
+		}
+	}
+	return r.Sampling.validate()
+}
+
+func (s *Sampling) validate() error {
+	for _, f := range [...]struct {
+		name string
+		v    float64
+	}{
+		{"temperature", s.Temperature},
+		{"top_p", s.TopP},
+		{"min_p", s.MinP},
+		{"repetition_penalty", s.RepetitionPenalty},
+		{"presence_penalty", s.PresencePenalty},
+		{"frequency_penalty", s.FrequencyPenalty},
+	} {
+		if math.IsNaN(f.v) || math.IsInf(f.v, 0) {
+			return fault.Param(f.name, "%s must be a finite number", f.name)
+		}
+	}
+	for _, b := range s.Bias {
+		if v := float64(b.Bias); math.IsNaN(v) || math.IsInf(v, 0) {
+			return fault.Param("logit_bias", "the bias of every token must be a finite number")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,392 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// The byte layout of both messages is in docs/format/engine.md. In short: a
+// version byte, then fields in ascending order of number, each a key
+// (number<<2 | kind) and a value of that kind; a field with its zero value is
+// left out, and a reader skips the numbers it does not know.
+
+// wireVersion is the first byte of every message. It changes only if an older
+// reader could misread the rest; new fields do not change it.
+const wireVersion = 1
+
+// MaxChoices bounds the choices of one request, and so what a decoder allocates
+// for the bookkeeping of each.
+const MaxChoices = 128
+
+// The kinds of value.
+const (
+	kindInt   = 0 // uvarint
+	kindFixed = 1 // 8 bytes, little-endian
+	kindBytes = 2 // uvarint length, then as many bytes
+)
+
+// The fields of a request. Numbers are never reused.
+const (
+	reqID = iota + 1
+	reqAttempt
+	reqModel
+	reqLoRA
+	reqNamespace
+	reqPrompt
+	reqMedia     // repeated
+	reqGenerated // repeated, once per choice
+	reqDone
+	reqChoices
+	reqTemperature
+	reqTopK
+	reqTopP
+	reqMinP
+	reqRepetition
+	reqPresence
+	reqFrequency
+	reqSeed
+	reqBias
+	reqMaxTokens
+	reqMinTokens
+	reqStopTokens
+	reqIgnoreEOS
+	reqLogprobs
+)
+
+// The fields of a delta. Numbers are never reused.
+const (
+	deltaAttempt = iota + 1
+	deltaAccepted
+	deltaChoice
+	deltaPos
+	deltaTokens
+	deltaLogprobs
+	deltaCached
+	deltaFinish
+)
+
+// AppendRequest appends the encoding of r to dst. It allocates only if dst must
+// grow.
+func AppendRequest(dst []byte, r *Request) []byte {
+	dst = append(dst, wireVersion)
+	dst = appendString(dst, reqID, r.ID)
+	dst = appendUint(dst, reqAttempt, uint64(r.Attempt))
+	dst = appendString(dst, reqModel, r.Model)
+	dst = appendString(dst, reqLoRA, r.Salt.LoRA)
+	dst = appendString(dst, reqNamespace, r.Salt.Namespace)
+	dst = appendTokens(dst, reqPrompt, r.Prompt)
+	for _, m := range r.Media {
+		dst = appendKey(dst, reqMedia, kindBytes)
+		dst = binary.AppendUvarint(dst, uint64(8+intLen(m.Start)+intLen(m.End)))
+		dst = binary.LittleEndian.AppendUint64(dst, m.Hash)
+		dst = binary.AppendVarint(dst, int64(m.Start))
+		dst = binary.AppendVarint(dst, int64(m.End))
+	}
+	for _, g := range r.Generated {
+		dst = appendPacked(dst, reqGenerated, g)
+	}
+	dst = appendBools(dst, reqDone, r.Done)
+	dst = appendInt(dst, reqChoices, r.Choices)
+	dst = appendFloat(dst, reqTemperature, r.Sampling.Temperature)
+	dst = appendInt(dst, reqTopK, r.Sampling.TopK)
+	dst = appendFloat(dst, reqTopP, r.Sampling.TopP)
+	dst = appendFloat(dst, reqMinP, r.Sampling.MinP)
+	dst = appendFloat(dst, reqRepetition, r.Sampling.RepetitionPenalty)
+	dst = appendFloat(dst, reqPresence, r.Sampling.PresencePenalty)
+	dst = appendFloat(dst, reqFrequency, r.Sampling.FrequencyPenalty)
+	dst = appendFixed(dst, reqSeed, r.Sampling.Seed)
+	dst = appendBias(dst, reqBias, r.Sampling.Bias)
+	dst = appendInt(dst, reqMaxTokens, r.Stop.MaxTokens)
+	dst = appendInt(dst, reqMinTokens, r.Stop.MinTokens)
+	dst = appendTokens(dst, reqStopTokens, r.Stop.Tokens)
+	dst = appendBool(dst, reqIgnoreEOS, r.Stop.IgnoreEOS)
+	return appendInt(dst, reqLogprobs, r.Logprobs)
+}
+
+// DecodeRequest sets r to the request that b encodes, reusing r's slices. It
+// keeps nothing of b. Whether the values make sense is [Request.Validate]'s
+// question; what fails here is malformed. After an error r is unspecified.
+func DecodeRequest(b []byte, r *Request) error {
+	prompt, media, bias, stop := r.Prompt[:0], r.Media[:0], r.Sampling.Bias[:0], r.Stop.Tokens[:0]
+	old := *r
+	*r = Request{Prompt: prompt, Media: media, Sampling: Sampling{Bias: bias}, Stop: Stop{Tokens: stop}}
+	d, err := newReader("request", b)
+	if err != nil {
+		return err
+	}
+	for d.next() {
+		switch d.field {
+		case reqID:
+			r.ID = d.string(old.ID)
+		case reqAttempt:
+			r.Attempt = d.uint32()
+		case reqModel:
+			r.Model = d.string(old.Model)
+		case reqLoRA:
+			r.Salt.LoRA = d.string(old.Salt.LoRA)
+		case reqNamespace:
+			r.Salt.Namespace = d.string(old.Salt.Namespace)
+		case reqPrompt:
+			r.Prompt = d.tokens(r.Prompt)
+		case reqMedia:
+			r.Media = append(r.Media, d.media())
+			d.repeat()
+		case reqGenerated:
+			if len(r.Generated) == MaxChoices {
+				d.fail()
+				break
+			}
+			r.Generated = appendReusing(r.Generated, old.Generated)
+			g := &r.Generated[len(r.Generated)-1]
+			*g = d.tokens((*g)[:0])
+			d.repeat()
+		case reqDone:
+			r.Done = d.bools(old.Done[:0])
+		case reqChoices:
+			r.Choices = d.int()
+		case reqTemperature:
+			r.Sampling.Temperature = d.float()
+		case reqTopK:
+			r.Sampling.TopK = d.int()
+		case reqTopP:
+			r.Sampling.TopP = d.float()
+		case reqMinP:
+			r.Sampling.MinP = d.float()
+		case reqRepetition:
+			r.Sampling.RepetitionPenalty = d.float()
+		case reqPresence:
+			r.Sampling.PresencePenalty = d.float()
+		case reqFrequency:
+			r.Sampling.FrequencyPenalty = d.float()
+		case reqSeed:
+			r.Sampling.Seed = d.fixed()
+		case reqBias:
+			r.Sampling.Bias = d.bias(r.Sampling.Bias)
+		case reqMaxTokens:
+			r.Stop.MaxTokens = d.int()
+		case reqMinTokens:
+			r.Stop.MinTokens = d.int()
+		case reqStopTokens:
+			r.Stop.Tokens = d.tokens(r.Stop.Tokens)
+		case reqIgnoreEOS:
+			r.Stop.IgnoreEOS = d.bool()
+		case reqLogprobs:
+			r.Logprobs = d.int()
+		default:
+			d.skip()
+		}
+	}
+	return d.err()
+}
+
+// AppendDelta appends the encoding of d to dst. It allocates only if dst must
+// grow.
+func AppendDelta(dst []byte, d *Delta) []byte {
+	dst = append(dst, wireVersion)
+	dst = appendUint(dst, deltaAttempt, uint64(d.Attempt))
+	dst = appendBool(dst, deltaAccepted, d.Accepted)
+	dst = appendInt(dst, deltaChoice, d.Choice)
+	dst = appendInt(dst, deltaPos, d.Pos)
+	dst = appendTokens(dst, deltaTokens, d.Tokens)
+	dst = appendLogprobs(dst, deltaLogprobs, d.Logprobs)
+	dst = appendInt(dst, deltaCached, d.Cached)
+	return appendUint(dst, deltaFinish, uint64(d.Finish))
+}
+
+// DecodeDelta sets d to the delta that b encodes, reusing d's slices, those of
+// its log-probabilities included. It keeps nothing of b. After an error d is
+// unspecified.
+func DecodeDelta(b []byte, d *Delta) error {
+	*d = Delta{Tokens: d.Tokens[:0], Logprobs: d.Logprobs[:0]}
+	r, err := newReader("delta", b)
+	if err != nil {
+		return err
+	}
+	for r.next() {
+		switch r.field {
+		case deltaAttempt:
+			d.Attempt = r.uint32()
+		case deltaAccepted:
+			d.Accepted = r.bool()
+		case deltaChoice:
+			d.Choice = r.int()
+		case deltaPos:
+			d.Pos = r.int()
+		case deltaTokens:
+			d.Tokens = r.tokens(d.Tokens)
+		case deltaLogprobs:
+			d.Logprobs = r.logprobs(d.Logprobs)
+		case deltaCached:
+			d.Cached = r.int()
+		case deltaFinish:
+			d.Finish = Finish(r.uint8())
+		default:
+			r.skip()
+		}
+	}
+	return r.err()
+}
+
+func appendKey(dst []byte, field, kind uint64) []byte {
+	return binary.AppendUvarint(dst, field<<2|kind)
+}
+
+func appendUint(dst []byte, field, v uint64) []byte {
+	if v == 0 {
+		return dst
+	}
+	return binary.AppendUvarint(appendKey(dst, field, kindInt), v)
+}
+
+// appendInt appends a signed number in zigzag form.
+func appendInt(dst []byte, field uint64, v int) []byte {
+	if v == 0 {
+		return dst
+	}
+	return binary.AppendVarint(appendKey(dst, field, kindInt), int64(v))
+}
+
+func appendBool(dst []byte, field uint64, v bool) []byte {
+	if !v {
+		return dst
+	}
+	return append(appendKey(dst, field, kindInt), 1)
+}
+
+func appendFixed(dst []byte, field, v uint64) []byte {
+	if v == 0 {
+		return dst
+	}
+	return binary.LittleEndian.AppendUint64(appendKey(dst, field, kindFixed), v)
+}
+
+func appendFloat(dst []byte, field uint64, v float64) []byte {
+	return appendFixed(dst, field, math.Float64bits(v))
+}
+
+func appendString(dst []byte, field uint64, s string) []byte {
+	if s == "" {
+		return dst
+	}
+	dst = appendKey(dst, field, kindBytes)
+	dst = binary.AppendUvarint(dst, uint64(len(s)))
+	return append(dst, s...)
+}
+
+func appendTokens(dst []byte, field uint64, tokens []kv.Token) []byte {
+	if len(tokens) == 0 {
+		return dst
+	}
+	return appendPacked(dst, field, tokens)
+}
+
+// appendPacked appends tokens as uvarints one after another; how many there are
+// follows from the bytes.
+func appendPacked(dst []byte, field uint64, tokens []kv.Token) []byte {
+	size := 0
+	for _, t := range tokens {
+		size += uintLen(uint64(t))
+	}
+	dst = appendKey(dst, field, kindBytes)
+	dst = binary.AppendUvarint(dst, uint64(size))
+	for _, t := range tokens {
+		dst = binary.AppendUvarint(dst, uint64(t))
+	}
+	return dst
+}
+
+func appendBools(dst []byte, field uint64, v []bool) []byte {
+	if len(v) == 0 {
+		return dst
+	}
+	dst = appendKey(dst, field, kindBytes)
+	dst = binary.AppendUvarint(dst, uint64(len(v)))
+	for _, b := range v {
+		if b {
+			dst = append(dst, 1)
+		} else {
+			dst = append(dst, 0)
+		}
+	}
+	return dst
+}
+
+func appendBias(dst []byte, field uint64, bias []TokenBias) []byte {
+	if len(bias) == 0 {
+		return dst
+	}
+	size := 0
+	for _, b := range bias {
+		size += uintLen(uint64(b.Token)) + 4
+	}
+	dst = appendKey(dst, field, kindBytes)
+	dst = binary.AppendUvarint(dst, uint64(size))
+	for _, b := range bias {
+		dst = appendWeighted(dst, b.Token, b.Bias)
+	}
+	return dst
+}
+
+func appendLogprobs(dst []byte, field uint64, logprobs []Logprob) []byte {
+	if len(logprobs) == 0 {
+		return dst
+	}
+	size := 0
+	for i := range logprobs {
+		l := &logprobs[i]
+		size += uintLen(uint64(l.Token)) + 4 + uintLen(uint64(len(l.Top)))
+		for _, t := range l.Top {
+			size += uintLen(uint64(t.Token)) + 4
+		}
+	}
+	dst = appendKey(dst, field, kindBytes)
+	dst = binary.AppendUvarint(dst, uint64(size))
+	for i := range logprobs {
+		l := &logprobs[i]
+		dst = appendWeighted(dst, l.Token, l.Logprob)
+		dst = binary.AppendUvarint(dst, uint64(len(l.Top)))
+		for _, t := range l.Top {
+			dst = appendWeighted(dst, t.Token, t.Logprob)
+		}
+	}
+	return dst
+}
+
+// appendWeighted appends a token and a number: uvarint, then 4 bytes.
+func appendWeighted(dst []byte, t kv.Token, v float32) []byte {
+	dst = binary.AppendUvarint(dst, uint64(t))
+	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))
+}
+
+// uintLen is the number of bytes of v as a uvarint.
+func uintLen(v uint64) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}
+
+// intLen is the number of bytes of v as a zigzag varint.
+func intLen(v int) int { return uintLen(uint64(v)<<1 ^ uint64(v>>63)) }
+
+// appendReusing appends an empty slice to s that has the capacity of old's
+// element at that place, if it has one.
+func appendReusing(s, old [][]kv.Token) [][]kv.Token {
+	if s == nil {
+		s = old[:0]
+	}
+	if len(s) < cap(s) {
+		return s[:len(s)+1]
+	}
+	return append(s, nil)
+}
+
+// malformed is the error of every decoder. It names the message and the field
+// by number: the content may be a prompt.
+func malformed(message string, field uint64) error {
+	return fault.New(fault.Invalid, "decode engine %s: field %d is malformed", message, field)
+}

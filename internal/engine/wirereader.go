@@ -1,0 +1,269 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// wireReader walks the fields of one message. Its first failure sticks: value
+// methods return zeros after it, and next ends the walk.
+type wireReader struct {
+	message string
+	rest    []byte
+	field   uint64
+	kind    uint64
+	// floor is the least number the next field may have.
+	floor uint64
+	bad   bool
+}
+
+func newReader(message string, b []byte) (wireReader, error) {
+	if len(b) == 0 {
+		return wireReader{}, fault.New(fault.Invalid, "decode engine %s: empty message", message)
+	}
+	if b[0] != wireVersion {
+		return wireReader{}, fault.New(fault.Unimplemented,
+			"decode engine %s: wire version %d is not known here, only %d; upgrade the older side", message, b[0], wireVersion)
+	}
+	return wireReader{message: message, rest: b[1:], floor: 1}, nil
+}
+
+// next moves to the next field; false at the end or after a failure.
+func (r *wireReader) next() bool {
+	if r.bad || len(r.rest) == 0 {
+		return false
+	}
+	key := r.uvarint()
+	r.field, r.kind = key>>2, key&3
+	if r.field < r.floor {
+		r.fail()
+	}
+	r.floor = r.field + 1
+	return !r.bad
+}
+
+// repeat allows the field just read once more.
+func (r *wireReader) repeat() { r.floor = r.field }
+
+func (r *wireReader) fail() {
+	r.bad = true
+	r.rest = nil
+}
+
+func (r *wireReader) err() error {
+	if r.bad {
+		return malformed(r.message, r.field)
+	}
+	return nil
+}
+
+// skip passes over a field of a later version; it may be repeated.
+func (r *wireReader) skip() {
+	switch r.kind {
+	case kindInt:
+		r.uvarint()
+	case kindFixed:
+		r.take(8)
+	case kindBytes:
+		r.bytes()
+	default:
+		r.fail()
+	}
+	r.repeat()
+}
+
+func (r *wireReader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.rest)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+func (r *wireReader) take(n uint64) []byte {
+	if n > uint64(len(r.rest)) {
+		r.fail()
+		return nil
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *wireReader) want(kind uint64) bool {
+	if r.kind != kind {
+		r.fail()
+	}
+	return !r.bad
+}
+
+func (r *wireReader) uintUpTo(limit uint64) uint64 {
+	if !r.want(kindInt) {
+		return 0
+	}
+	v := r.uvarint()
+	if v > limit {
+		r.fail()
+		return 0
+	}
+	return v
+}
+
+func (r *wireReader) uint8() uint8   { return uint8(r.uintUpTo(math.MaxUint8)) }
+func (r *wireReader) uint32() uint32 { return uint32(r.uintUpTo(math.MaxUint32)) }
+func (r *wireReader) bool() bool     { return r.uintUpTo(1) == 1 }
+
+// int reads a zigzag number of at most 32 bits: no count, position or limit of
+// the contract is larger, and sums of a few cannot overflow.
+func (r *wireReader) int() int {
+	v := r.uint32()
+	return int(int32(v>>1) ^ -int32(v&1))
+}
+
+func (r *wireReader) fixed() uint64 {
+	if !r.want(kindFixed) {
+		return 0
+	}
+	b := r.take(8)
+	if r.bad {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(b)
+}
+
+func (r *wireReader) float() float64 { return math.Float64frombits(r.fixed()) }
+
+func (r *wireReader) bytes() []byte {
+	if !r.want(kindBytes) {
+		return nil
+	}
+	n := r.uvarint()
+	if r.bad {
+		return nil
+	}
+	return r.take(n)
+}
+
+// string returns old if it is equal, so that a reused target costs nothing.
+func (r *wireReader) string(old string) string {
+	b := r.bytes()
+	if string(b) == old {
+		return old
+	}
+	return string(b)
+}
+
+func (r *wireReader) bools(dst []bool) []bool {
+	b := r.bytes()
+	if len(b) > MaxChoices {
+		r.fail()
+		return nil
+	}
+	for _, v := range b {
+		if v > 1 {
+			r.fail()
+			return nil
+		}
+		dst = append(dst, v == 1)
+	}
+	return dst
+}
+
+// sub returns a reader of the bytes of a field, to be closed by join.
+func (r *wireReader) sub() wireReader {
+	return wireReader{rest: r.bytes(), bad: r.bad}
+}
+
+// join takes over a failure of a sub-reader.
+func (r *wireReader) join(s *wireReader) {
+	if s.bad {
+		r.fail()
+	}
+}
+
+func (r *wireReader) token() kv.Token {
+	v := r.uvarint()
+	if v > math.MaxUint32 {
+		r.fail()
+		return 0
+	}
+	return kv.Token(v)
+}
+
+func (r *wireReader) float32() float32 {
+	b := r.take(4)
+	if r.bad {
+		return 0
+	}
+	return math.Float32frombits(binary.LittleEndian.Uint32(b))
+}
+
+// tokens appends packed tokens to dst. Every token ends in a byte below 0x80,
+// so their number is known, and bounded by the bytes there are, before dst grows.
+func (r *wireReader) tokens(dst []kv.Token) []kv.Token {
+	s := r.sub()
+	n := 0
+	for _, b := range s.rest {
+		n += int(^b >> 7)
+	}
+	dst = slices.Grow(dst, n)
+	for len(s.rest) > 0 {
+		dst = append(dst, s.token())
+	}
+	r.join(&s)
+	return dst
+}
+
+func (r *wireReader) media() kv.Media {
+	s := r.sub()
+	var m kv.Media
+	if b := s.take(8); b != nil {
+		m.Hash = binary.LittleEndian.Uint64(b)
+	}
+	s.kind = kindInt
+	m.Start, m.End = s.int(), s.int()
+	if len(s.rest) > 0 {
+		s.fail()
+	}
+	r.join(&s)
+	return m
+}
+
+func (r *wireReader) bias(dst []TokenBias) []TokenBias {
+	s := r.sub()
+	for len(s.rest) > 0 {
+		dst = append(dst, TokenBias{Token: s.token(), Bias: s.float32()})
+	}
+	r.join(&s)
+	return dst
+}
+
+func (r *wireReader) logprobs(dst []Logprob) []Logprob {
+	s := r.sub()
+	for len(s.rest) > 0 {
+		if len(dst) < cap(dst) {
+			dst = dst[:len(dst)+1]
+		} else {
+			dst = append(dst, Logprob{})
+		}
+		l := &dst[len(dst)-1]
+		l.Token, l.Logprob = s.token(), s.float32()
+		l.Top = l.Top[:0]
+		n := s.uvarint()
+		if n > uint64(len(s.rest))/5 { // a token and four bytes each
+			s.fail()
+			break
+		}
+		for range n {
+			l.Top = append(l.Top, TokenLogprob{Token: s.token(), Logprob: s.float32()})
+		}
+	}
+	r.join(&s)
+	return dst
+}

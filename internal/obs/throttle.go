@@ -1,0 +1,99 @@
+package obs
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// maxThrottled bounds the messages that one Throttle remembers. Messages are
+// constants of the code, so a caller that has more is building them.
+const maxThrottled = 256
+
+// Throttle logs a message that may repeat without end: the first at once, then
+// at most one per interval, with the number of those left out in between.
+// It is safe for concurrent use.
+type Throttle struct {
+	log   *slog.Logger
+	every time.Duration
+
+	mu struct {
+		sync.Mutex
+		said map[string]*repeats
+	}
+}
+
+type repeats struct {
+	level   slog.Level
+	last    time.Time
+	skipped uint64
+}
+
+// NewThrottle returns a Throttle that logs each message to log at most once in
+// every interval.
+func NewThrottle(log *slog.Logger, every time.Duration) *Throttle {
+	t := &Throttle{log: log, every: every}
+	t.mu.said = map[string]*repeats{}
+	return t
+}
+
+// Log logs msg, a constant, unless the same message was logged less than an
+// interval ago. After a silence it carries "repeated", the number left out.
+// Beyond the bound on messages it logs without throttling.
+func (t *Throttle) Log(ctx context.Context, level slog.Level, msg string, args ...any) {
+	if !t.log.Enabled(ctx, level) {
+		return
+	}
+	skipped, say := t.admit(level, msg)
+	if !say {
+		return
+	}
+	if skipped > 0 {
+		args = append(slices.Clip(args), slog.Uint64("repeated", skipped))
+	}
+	t.log.Log(ctx, level, msg, args...)
+}
+
+// Flush logs what was left out of each message since it was last logged; call
+// it when the work ends.
+func (t *Throttle) Flush(ctx context.Context) {
+	t.mu.Lock()
+	said := t.mu.said
+	t.mu.said = map[string]*repeats{}
+	t.mu.Unlock()
+
+	var msgs []string
+	for msg, r := range said {
+		if r.skipped > 0 {
+			msgs = append(msgs, msg)
+		}
+	}
+	slices.Sort(msgs)
+	for _, msg := range msgs {
+		t.log.Log(ctx, said[msg].level, msg, slog.Uint64("repeated", said[msg].skipped))
+	}
+}
+
+// admit counts msg and reports whether it is to be logged now.
+func (t *Throttle) admit(level slog.Level, msg string) (skipped uint64, say bool) {
+	now := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.mu.said[msg]
+	switch {
+	case r == nil && len(t.mu.said) == maxThrottled:
+		return 0, true
+	case r == nil:
+		t.mu.said[msg] = &repeats{level: level, last: now}
+		return 0, true
+	case now.Sub(r.last) < t.every:
+		r.level = max(r.level, level)
+		r.skipped++
+		return 0, false
+	}
+	skipped = r.skipped
+	*r = repeats{level: level, last: now}
+	return skipped, true
+}
