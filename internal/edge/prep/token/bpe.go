@@ -33,7 +33,7 @@ func (m *bpe) appendWord(dst []kv.Token, word string) []kv.Token {
 	if len(word) > cacheable {
 		return m.mergeLong(dst, word)
 	}
-	hash := m.cache.hash(word)
+	hash := hashWord(word)
 	if ids, ok := m.cache.get(hash, word); ok {
 		return append(dst, ids...)
 	}

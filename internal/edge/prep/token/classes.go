@@ -16,15 +16,17 @@ const (
 	newline                   // \r or \n; space is set too
 )
 
-// classes answers for the basic multilingual plane by one load; the rest of
-// Unicode is rare enough for a search in the range tables.
-type classes [1 << 16]class
+// classes answers by one load for every code point that has a class: the last
+// letter is U+323AF.
+type classes [0x323B0]class
 
 func newClasses() *classes {
 	c := new(classes)
 	c.mark(unicode.L, letter)
 	c.mark(unicode.N, number)
 	c.mark(unicode.White_Space, space)
+	c.markRanges(letters16(), letter)
+	c.markRanges(numbers16(), number)
 	c['\r'] |= newline
 	c['\n'] |= newline
 	return c
@@ -32,9 +34,22 @@ func newClasses() *classes {
 
 func (c *classes) mark(table *unicode.RangeTable, bit class) {
 	for _, r := range table.R16 {
-		for p := int(r.Lo); p <= int(r.Hi); p += int(r.Stride) {
-			c[p] |= bit
-		}
+		c.markRange(int(r.Lo), int(r.Hi), int(r.Stride), bit)
+	}
+	for _, r := range table.R32 {
+		c.markRange(int(r.Lo), int(r.Hi), int(r.Stride), bit)
+	}
+}
+
+func (c *classes) markRanges(ranges [][2]int, bit class) {
+	for _, r := range ranges {
+		c.markRange(r[0], r[1], 1, bit)
+	}
+}
+
+func (c *classes) markRange(low, high, stride int, bit class) {
+	for p := low; p <= high && p < len(c); p += stride {
+		c[p] |= bit
 	}
 }
 
@@ -51,17 +66,7 @@ func (c *classes) at(s string) (class, int) {
 	if int(r) < len(c) {
 		return c[r], width
 	}
-	return beyondBMP(r), width
-}
-
-func beyondBMP(r rune) class {
-	switch {
-	case unicode.Is(unicode.L, r):
-		return letter
-	case unicode.Is(unicode.N, r):
-		return number
-	}
-	return 0 // no white space lives beyond the basic plane
+	return 0, width
 }
 
 // run returns the length of the longest prefix of s whose characters all have

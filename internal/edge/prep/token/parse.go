@@ -67,6 +67,9 @@ func (t *Tokenizer) build(f *file, c *fileConfig) error {
 	if err != nil {
 		return err
 	}
+	if t.normalizers, err = newNormalizers(f.Normalizer); err != nil {
+		return err
+	}
 	if err := t.setVocabulary(vocab, tokens); err != nil {
 		return err
 	}
@@ -78,9 +81,6 @@ func (t *Tokenizer) build(f *file, c *fileConfig) error {
 }
 
 func (t *Tokenizer) setStages(f *file) error {
-	if err := checkNormalizer(f.Normalizer); err != nil {
-		return err
-	}
 	var err error
 	if t.stages, err = newStages(f.PreTokenizer); err != nil {
 		return err

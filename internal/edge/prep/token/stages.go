@@ -6,15 +6,27 @@ import (
 	"penstock/core/kv"
 )
 
-func checkNormalizer(raw json.RawMessage) error {
+// normalizer rewrites text before it is cut.
+type normalizer func(string) string
+
+// newNormalizers reads the normalizers; none is the usual case.
+func newNormalizers(raw json.RawMessage) ([]normalizer, error) {
 	list, err := steps(raw)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var normalizers []normalizer
 	for _, s := range list {
-		return unsupported("normalizer %s is not supported", s.Type)
+		if s.Type != "NFC" {
+			return nil, unsupported("normalizer %s is not supported", s.Type)
+		}
+		n, err := newNFC()
+		if err != nil {
+			return nil, err
+		}
+		normalizers = append(normalizers, n.normalize)
 	}
-	return nil
+	return normalizers, nil
 }
 
 // newStages reads the pre-tokenizers: any number that cut, then ByteLevel.
@@ -58,6 +70,7 @@ func splitStage(s *step) (stage, error) {
 
 func digitsStage(s *step) stage {
 	c := newClasses()
+	c.markRanges(numbers17(), number)
 	if s.IndividualDigits {
 		return stage{next: c.nextDigit}
 	}

@@ -9,7 +9,7 @@
 // a tokenizer that is nearly right makes a model quietly worse.
 //
 // Text is valid UTF-8. A broken byte does no harm: it is cut off as a sign would
-// be and encoded as the token of that byte.
+// be and encoded as the token of that byte, or as U+FFFD by a normalizer.
 package token
 
 import (
@@ -20,17 +20,18 @@ import (
 // Tokenizer is a tokenizer read by [Parse]. It does not change and is safe for
 // concurrent use.
 type Tokenizer struct {
-	stages  []stage // pre-tokenizers; each cuts the words of the one before
-	model   *bpe
-	raw     *addedSet // added tokens looked for in the text as it came
-	added   *addedSet // those looked for in normalized text
-	begin   []kv.Token
-	end     []kv.Token
-	eos     kv.Token
-	hasEOS  bool
-	entries entries
-	words   map[string]kv.Token // model vocabulary by bytes, special tokens left out
-	names   map[string]kv.Token // added tokens by content
+	normalizers []normalizer
+	stages      []stage // pre-tokenizers; each cuts the words of the one before
+	model       *bpe
+	raw         *addedSet // added tokens looked for in the text as it came
+	added       *addedSet // those looked for in normalized text
+	begin       []kv.Token
+	end         []kv.Token
+	eos         kv.Token
+	hasEOS      bool
+	entries     entries
+	words       map[string]kv.Token // model vocabulary by bytes, special tokens left out
+	names       map[string]kv.Token // added tokens by content
 }
 
 var _ prep.Tokenizer = (*Tokenizer)(nil)
@@ -62,7 +63,7 @@ func (t *Tokenizer) Encode(dst []kv.Token, text string, opts prep.EncodeOptions)
 			dst = append(dst, outer.token.id)
 			return true
 		}
-		t.added.pieces(outer.text, opts.ParseSpecial, func(p piece) bool {
+		t.added.pieces(t.normalize(outer.text), opts.ParseSpecial, func(p piece) bool {
 			if p.token != nil {
 				dst = append(dst, p.token.id)
 			} else {
@@ -76,6 +77,13 @@ func (t *Tokenizer) Encode(dst []kv.Token, text string, opts prep.EncodeOptions)
 		dst = append(dst, t.end...)
 	}
 	return dst
+}
+
+func (t *Tokenizer) normalize(text string) string {
+	for _, n := range t.normalizers {
+		text = n(text)
+	}
+	return text
 }
 
 // appendText cuts text by the stages and encodes what comes out of the last.

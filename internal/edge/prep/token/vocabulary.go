@@ -24,6 +24,9 @@ func (t *Tokenizer) setVocabulary(vocab map[string]kv.Token, tokens []added) err
 	}
 	for _, a := range tokens {
 		e.special[a.id] = a.special
+		if a.normalized {
+			names[a.id] = t.normalize(a.content) // decoding shows it so, as in the reference
+		}
 	}
 	inverse := newBytesOf()
 	var text []byte
@@ -134,6 +137,7 @@ func (t *Tokenizer) setAdded(tokens []added) {
 	for _, a := range tokens {
 		t.names[a.content] = a.id
 		if a.normalized {
+			a.content = t.normalize(a.content)
 			normalized = append(normalized, a)
 		} else {
 			raw = append(raw, a)
@@ -163,7 +167,7 @@ func (m *fileModel) check() error {
 }
 
 func (t *Tokenizer) newModel(f *fileModel, vocab map[string]kv.Token) (*bpe, error) {
-	m := &bpe{merges: newPairs(len(f.Merges)), cache: newCache()}
+	m := &bpe{merges: newPairs(len(f.Merges)), cache: new(cache)}
 	if f.IgnoreMerges {
 		m.whole = t.words
 	}
