@@ -25,7 +25,8 @@ import (
 //	clear
 //	events | dump | stats | queues | blocks
 //
-// Prefixes are printed as the tokens of their blocks, "1-4/5-8".
+// Prefixes are printed as the tokens of their blocks, "1-4/5-8", and a block after
+// the one before it as "/5-8".
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		d := &scripted{t: t, names: map[kv.SeqHash]string{}}
@@ -270,7 +271,11 @@ func (d *scripted) events(events []kv.Event) string {
 		}
 		for i, b := range e.Blocks {
 			parent = kv.Extend(parent, e.Start+uint32(i), b)
-			fmt.Fprintf(&out, " %s", d.names[parent])
+			name := d.names[parent]
+			if e.Start > 0 || i > 0 {
+				name = name[strings.LastIndexByte(name, '/'):]
+			}
+			fmt.Fprintf(&out, " %s", name)
 		}
 		for _, seq := range e.Seqs {
 			fmt.Fprintf(&out, " %s", d.names[seq])
