@@ -9,7 +9,7 @@ func (s *Scheduler) Step(out *Step) {
 	s.budget = s.cfg.TokenBudget
 
 	if prefills := s.planDecodes(out); prefills {
-		s.planPrefills(out)
+		s.planPrefills()
 	}
 	if len(out.Preempted) == 0 {
 		s.admit()
@@ -29,7 +29,8 @@ func (s *Scheduler) discard() {
 }
 
 // planDecodes gives every sequence that lacks one token that token, oldest first,
-// and reports whether there are some that lack more.
+// and reports whether there are some that lack more. While a block is lacking, it
+// preempts the newest running sequence.
 func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 	for q := s.running.head; q != nil; {
 		next := q.next
@@ -39,9 +40,14 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 		case pending > 1:
 			prefills = true
 		case pending == 1:
-			if !s.plan(q, 1, out) {
-				return prefills // it was the newest
+			for s.room(q) == 0 {
+				newest := s.running.tail
+				s.preempt(newest, out)
+				if newest == q {
+					return prefills
+				}
 			}
+			s.give(q, 1)
 			next = q.next // some behind it may be gone
 		}
 		q = next
@@ -50,40 +56,39 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 }
 
 // planPrefills spends the budget on sequences that lack more than one token,
-// oldest first.
-func (s *Scheduler) planPrefills(out *Step) {
+// oldest first, as far as there are blocks. None is started or admitted behind one
+// that remains unfinished; so all but the newest have the blocks for what is known
+// of them, and a prefill has nobody to preempt. It keeps what it has until an older
+// sequence needs it.
+func (s *Scheduler) planPrefills() {
 	for q := s.running.head; q != nil && s.budget > 0; q = q.next {
 		pending := q.pending()
 		if pending <= 1 {
 			continue
 		}
-		if s.cfg.Chunking == Off && pending > s.budget {
-			return
+		n := min(pending, s.budget, s.room(q))
+		if s.cfg.Chunking == Off && n < pending {
+			n = 0
 		}
-		if !s.plan(q, min(pending, s.budget), out) {
-			return // it was the newest
+		s.give(q, n)
+		if n < pending {
+			s.budget = 0
 		}
 	}
 }
 
-// plan schedules the next n tokens of the running sequence q. While blocks are
-// lacking, it preempts the newest running sequence; it reports false if that was
-// q in the end.
-func (s *Scheduler) plan(q *sequence, n int, out *Step) bool {
-	need := s.cfg.blocksFor(q.computed+n) - len(q.blocks)
-	for need > s.pool.available() {
-		newest := s.running.tail
-		s.preempt(newest, out)
-		if newest == q {
-			return false
-		}
-	}
-	for range need {
+// room is the number of tokens for which q has blocks or can get them.
+func (s *Scheduler) room(q *sequence) int {
+	return (len(q.blocks)+s.pool.available())*s.cfg.BlockSize - q.computed
+}
+
+// give schedules the next n tokens of q, for which there is room.
+func (s *Scheduler) give(q *sequence, n int) {
+	for len(q.blocks) < s.cfg.blocksFor(q.computed+n) {
 		q.blocks = append(q.blocks, s.pool.take())
 	}
 	q.planned = n
 	s.budget -= n
-	return true
 }
 
 // emit writes the plan out.
