@@ -81,6 +81,9 @@ type Card struct {
 	// Numerics names what must be equal for two engines to continue each
 	// other's streams bit for bit: weights, kernel and CPU architecture.
 	Numerics string `json:"numerics"`
+	// KVEvents says that the worker publishes what its cache holds. The worker
+	// sets it; without it routers expect no event feed.
+	KVEvents bool `json:"kv_events,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
 }

@@ -25,6 +25,10 @@ type LoadReport struct {
 	Epoch uint64 `json:"epoch"`
 	// State is StateReady or StateDraining.
 	State string `json:"state"`
+	// KVNext is the sequence number that the worker's next cache event will have:
+	// all before it were published. 0 if it publishes none. It lets a router tell
+	// how far behind it is, and that the last events of a worker were lost.
+	KVNext uint64 `json:"kv_next,omitempty"`
 	Load  Load   `json:"load"`
 }
 

@@ -1,0 +1,106 @@
+package route
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// odds sets the probability of each candidate under p. All modes draw from these
+// numbers, so an explanation cannot differ from what is done.
+func (r *Router) odds(p *policy, cands []candidate) {
+	switch {
+	case p.mode == RoundRobin:
+		cands[r.turn(cands)].Probability = 1
+	case p.mode == PowerOfTwo:
+		r.twoChoices(cands)
+	case p.mode == LeastLoaded:
+		best := slices.MinFunc(cands, func(a, b candidate) int { return a.load.compare(b.load) }).load
+		share(cands, func(c *candidate) bool { return c.load == best })
+	case p.mode == KV && p.temperature > 0:
+		softmax(cands, p.temperature)
+	case p.mode == KV:
+		best := slices.MinFunc(cands, func(a, b candidate) int { return cmp.Compare(a.Cost, b.Cost) }).Cost
+		share(cands, func(c *candidate) bool { return c.Cost == best })
+	default:
+		share(cands, func(*candidate) bool { return true })
+	}
+}
+
+// turn returns the candidate whose turn it is: the first one after the worker
+// that was chosen last, whatever came and went since.
+func (r *Router) turn(cands []candidate) int {
+	for i := range cands {
+		if cands[i].Worker.Compare(r.last) > 0 {
+			return i
+		}
+	}
+	return 0
+}
+
+// share divides the probability evenly among the candidates that are in.
+func share(cands []candidate, in func(*candidate) bool) {
+	n := 0
+	for i := range cands {
+		if in(&cands[i]) {
+			n++
+		}
+	}
+	for i := range cands {
+		if in(&cands[i]) {
+			cands[i].Probability = 1 / float64(n)
+		}
+	}
+}
+
+// softmax spreads the probability by cost: p ~ exp(-cost / (spread*temperature)),
+// where spread is the greatest cost less the least. So the temperature has no
+// unit: the cheapest worker is exp(1/temperature) times as likely as the dearest,
+// whatever costs are. Equal costs have equal odds.
+func softmax(cands []candidate, temperature float64) {
+	least, most := cands[0].Cost, cands[0].Cost
+	for i := range cands {
+		least, most = min(least, cands[i].Cost), max(most, cands[i].Cost)
+	}
+	sum := 0.0
+	for i := range cands {
+		far := 0.0 // from the least cost, 0 to 1
+		if most > least {
+			far = (cands[i].Cost - least) / (most - least)
+		}
+		cands[i].Probability = math.Exp(-far / temperature)
+		sum += cands[i].Probability
+	}
+	for i := range cands {
+		cands[i].Probability /= sum
+	}
+}
+
+// twoChoices gives each candidate the probability of being the less loaded of two
+// different ones drawn uniformly, half of it where both are equally loaded:
+// (2*busier + equal) / (n*(n-1)).
+func (r *Router) twoChoices(cands []candidate) {
+	n := len(cands)
+	if n == 1 {
+		cands[0].Probability = 1
+		return
+	}
+	loads := r.loads[:0]
+	for i := range cands {
+		loads = append(loads, cands[i].load)
+	}
+	slices.SortFunc(loads, load.compare)
+	r.loads = loads
+	pairs := float64(n) * float64(n-1)
+	for i := range cands {
+		l := cands[i].load
+		idler, _ := slices.BinarySearchFunc(loads, l, load.compare)
+		busier, _ := slices.BinarySearchFunc(loads, load{l.blocks, l.requests + 1}, load.compare)
+		equal := busier - idler - 1
+		cands[i].Probability = float64(2*(n-busier)+equal) / pairs
+	}
+}
+
+func (l load) compare(o load) int {
+	return cmp.Or(cmp.Compare(l.blocks, o.blocks), cmp.Compare(l.requests, o.requests))
+}

@@ -1,0 +1,201 @@
+package route
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock/core/kv"
+	"penstock/core/slots"
+)
+
+// State says whether a worker takes requests.
+type State uint8
+
+// The states. The zero value is that of a worker of which only its existence is
+// known.
+const (
+	NotReady State = iota // it exists, and cannot serve
+	Ready                 // it takes requests
+	Draining              // it finishes what it has
+)
+
+var stateNames = [...]string{"not ready", "ready", "draining"}
+
+// String returns the state's name as tables print it.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return stateNames[NotReady]
+}
+
+// Target is a worker that requests can be sent to.
+type Target struct {
+	Worker kv.Worker
+	// Addr is where the request plane reaches it.
+	Addr string
+	// BlockSize is the number of tokens in one of its blocks. A worker whose
+	// size differs from the router's cannot be compared and is not picked.
+	BlockSize int
+	State     State
+}
+
+// Query is a [Request] after its prompt was hashed and looked up.
+type Query struct {
+	// Key names the reservation that Pick makes; Explain ignores it.
+	Key slots.Key
+	// Chain are the SeqHashes of the prompt's full blocks in order; nil if
+	// nobody hashed it.
+	Chain        []kv.SeqHash
+	PromptTokens int
+	// ExpectedOutput is the client's hint of output tokens; 0 if none.
+	ExpectedOutput int
+	// Overlaps say what of the chain workers hold, ordered by worker. A worker
+	// that is missing holds nothing.
+	Overlaps []kv.Overlap
+	Override Override
+	// Pin, when its ID is not 0, is the worker that must be chosen.
+	Pin kv.Worker
+	// Exclude are workers that must not be chosen.
+	Exclude []kv.WorkerID
+}
+
+// Router decides for the workers of one model. It has one owner: no method may
+// run beside another one, nor beside one of its table of active requests.
+type Router struct {
+	cfg     Config
+	active  *slots.Table
+	targets []Target // ascending by worker
+
+	// decisions numbers the next decision: its draw is a function of that and
+	// the seed. last is what the newest decision chose.
+	decisions uint64
+	last      kv.Worker
+
+	candidates []candidate // scratch
+	loads      []load      // scratch
+}
+
+// New returns a router without workers that reserves in active, whose block size
+// is the model's.
+func New(cfg Config, active *slots.Table) (*Router, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Router{cfg: cfg, active: active}, nil
+}
+
+// SetWorkers replaces the set of workers, given in any order; two entries for one
+// worker are an error. Reservations on workers that are no longer there end. The
+// router keeps a copy.
+func (r *Router) SetWorkers(targets []Target) error {
+	next := slices.Clone(targets)
+	slices.SortFunc(next, func(a, b Target) int { return a.Worker.Compare(b.Worker) })
+	for i := range next {
+		switch {
+		case next[i].Worker.ID == 0 || next[i].Worker.ID > kv.MaxWorkerID:
+			return fmt.Errorf("route: set workers: id %d is out of range", next[i].Worker.ID)
+		case i > 0 && next[i-1].Worker == next[i].Worker:
+			return fmt.Errorf("route: set workers: worker %s appears twice", name(next[i].Worker))
+		}
+	}
+	for i := range r.targets {
+		if _, found := find(next, r.targets[i].Worker); !found {
+			r.active.DropWorker(r.targets[i].Worker)
+		}
+	}
+	r.targets = next
+	return nil
+}
+
+// Workers returns the workers in order. The caller must not change the slice.
+func (r *Router) Workers() []Target { return r.targets }
+
+// NeedsOverlaps reports whether the overlaps of a request with this override have
+// a part in the choice of its worker. If not, matching can be saved; the prompt
+// then counts as wholly to be computed.
+func (r *Router) NeedsOverlaps(o *Override) bool {
+	p, err := r.override(o)
+	return err == nil && p.mode == KV && p.weight > 0
+}
+
+// Pick chooses a worker for q and reserves its load there: the caller ends the
+// reservation with the table's Free. It fails with
+//   - Invalid: the override is out of bounds, or mode direct names no worker
+//   - NotFound: the pinned worker does not exist
+//   - Unavailable: no worker, or not the pinned one, can take the request now
+//   - Conflict: the attempt is reserved already
+//
+// and has changed nothing then.
+func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
+	p, err := r.policy(q)
+	if err != nil {
+		return Decision{}, err
+	}
+	cands, err := r.assess(&p, q)
+	if err != nil {
+		return Decision{}, err
+	}
+	c := &cands[r.choose(cands)]
+	if err := r.active.Reserve(now, q.Key, c.Worker, q.demand(c.Overlap[kv.TierDevice])); err != nil {
+		return Decision{}, err
+	}
+	r.decisions++
+	r.last = c.Worker
+	return r.decision(&p, c), nil
+}
+
+// Explain returns the decision that Pick would make for q now, and all that leads
+// to it; it changes nothing. It fails as Pick does, and also then says which
+// workers were excluded and why.
+func (r *Router) Explain(q *Query) (Explanation, error) {
+	ex := Explanation{PromptTokens: q.PromptTokens, PromptBlocks: q.PromptTokens / r.active.BlockSize()}
+	p, err := r.policy(q)
+	if err != nil {
+		return ex, err
+	}
+	ex.OverlapWeight, ex.Temperature = p.weight, p.temperature
+	for i := range r.targets {
+		if why := r.refuse(&r.targets[i], q); why != eligible {
+			ex.Excluded = append(ex.Excluded, Exclusion{Worker: r.targets[i].Worker, Reason: r.reason(why, &r.targets[i], q)})
+		}
+	}
+	cands, err := r.assess(&p, q)
+	if err != nil {
+		return ex, err
+	}
+	for i := range cands {
+		ex.Candidates = append(ex.Candidates, cands[i].Candidate)
+	}
+	ex.Decision = r.decision(&p, &cands[r.choose(cands)])
+	return ex, nil
+}
+
+func (r *Router) decision(p *policy, c *candidate) Decision {
+	return Decision{
+		Worker:        c.Worker,
+		Addr:          c.addr,
+		Mode:          p.mode,
+		OverlapBlocks: c.Overlap[kv.TierDevice],
+		BlockSize:     r.active.BlockSize(),
+		Cost:          c.Cost,
+	}
+}
+
+// demand returns what q asks of a worker that has overlap blocks of it.
+func (q *Query) demand(overlap int) slots.Demand {
+	return slots.Demand{
+		Chain:          q.Chain,
+		PromptTokens:   q.PromptTokens,
+		OverlapBlocks:  overlap,
+		ExpectedOutput: q.ExpectedOutput,
+	}
+}
+
+func find(targets []Target, w kv.Worker) (at int, found bool) {
+	return slices.BinarySearchFunc(targets, w, func(t Target, w kv.Worker) int { return t.Worker.Compare(w) })
+}
+
+// name returns w as messages print it.
+func name(w kv.Worker) string { return fmt.Sprintf("%d rank %d", w.ID, w.Rank) }

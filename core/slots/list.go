@@ -1,0 +1,56 @@
+package slots
+
+// keepChain is the longest chain, in blocks, whose memory a vacant record keeps.
+// The record of a longer one gives it back, so that a few huge prompts do not
+// leave the table large for ever.
+const keepChain = 4096
+
+// take returns a vacant place.
+func (t *Table) take() int32 {
+	if last := len(t.vacant) - 1; last >= 0 {
+		at := t.vacant[last]
+		t.vacant = t.vacant[:last]
+		return at
+	}
+	t.requests = append(t.requests, request{})
+	return int32(len(t.requests) - 1)
+}
+
+// give makes a place vacant.
+func (t *Table) give(at int32) {
+	chain := t.requests[at].chain[:0]
+	if cap(chain) > keepChain {
+		chain = nil
+	}
+	t.requests[at] = request{chain: chain, older: none, newer: none}
+	t.vacant = append(t.vacant, at)
+}
+
+// link makes the request at the given place the newest. One that came with an
+// earlier time than the newest takes its time: the list is ordered by time.
+func (t *Table) link(at int32) {
+	r := &t.requests[at]
+	r.older, r.newer = t.newest, none
+	if t.newest == none {
+		t.oldest = at
+	} else {
+		prev := &t.requests[t.newest]
+		prev.newer = at
+		r.at = max(r.at, prev.at)
+	}
+	t.newest = at
+}
+
+func (t *Table) unlink(at int32) {
+	r := &t.requests[at]
+	if r.older == none {
+		t.oldest = r.newer
+	} else {
+		t.requests[r.older].newer = r.newer
+	}
+	if r.newer == none {
+		t.newest = r.older
+	} else {
+		t.requests[r.newer].older = r.older
+	}
+}

@@ -1,0 +1,22 @@
+package bus
+
+// The topics of a serving stack, one set per namespace. They are functions so
+// that everyone passes equal values.
+
+// KVEvents carries what workers' caches hold: records of core/feed, keyed by
+// engine.WorkerKey. Each worker numbers its own events, so what retention drops
+// is noticed and asked for again on [KVResync].
+func KVEvents(namespace string) Topic {
+	return Topic{Name: namespace + ".kv-events", Durable: true}
+}
+
+// KVResync carries requests to describe a cache again. The key names the worker
+// asked; the data is empty.
+func KVResync(namespace string) Topic {
+	return Topic{Name: namespace + ".kv-resync"}
+}
+
+// Load carries engine.LoadReport objects, keyed by engine.WorkerKey.
+func Load(namespace string) Topic {
+	return Topic{Name: namespace + ".load"}
+}

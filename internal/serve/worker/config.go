@@ -1,0 +1,78 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/core/kv"
+)
+
+// Config is one worker's identity and limits.
+type Config struct {
+	// ID and Epoch are this worker's and this life's: the caller draws them, and
+	// a worker that restarts under the same ID has a higher Epoch.
+	ID    kv.WorkerID
+	Epoch uint64
+	// Namespace, Component and Endpoint place the worker in discovery, and the
+	// namespace its topics on the bus.
+	Namespace, Component, Endpoint string
+	// Addr is where to serve on the request plane; "" lets the plane choose.
+	Addr string
+	// Host and PID are shown to operators.
+	Host string
+	PID  int
+	// MaxCalls bounds the calls served at once; one more is refused as
+	// Overloaded.
+	MaxCalls int
+	// DrainTimeout is how long running calls may go on once Run's context has
+	// ended; then they fail as Unavailable, so that another worker takes over.
+	// Negative means not at all.
+	DrainTimeout time.Duration
+	// LoadInterval is how often the load is looked at and published if it
+	// changed, LoadRefresh how often it is published anyway.
+	LoadInterval, LoadRefresh time.Duration
+}
+
+// EnsureDefaults fills in what is not set.
+func (c *Config) EnsureDefaults() {
+	if c.Namespace == "" {
+		c.Namespace = "penstock"
+	}
+	if c.Component == "" {
+		c.Component = "backend"
+	}
+	if c.Endpoint == "" {
+		c.Endpoint = "generate"
+	}
+	if c.MaxCalls == 0 {
+		c.MaxCalls = 1024
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = 30 * time.Second
+	}
+	if c.LoadInterval == 0 {
+		c.LoadInterval = 250 * time.Millisecond
+	}
+	if c.LoadRefresh == 0 {
+		c.LoadRefresh = 5 * time.Second
+	}
+}
+
+// Validate reports every problem of c.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.ID == 0 || c.ID > kv.MaxWorkerID {
+		errs = append(errs, fmt.Errorf("worker: the id must be between 1 and %d, not %d", kv.MaxWorkerID, c.ID))
+	}
+	if c.Epoch == 0 {
+		errs = append(errs, errors.New("worker: the epoch must not be 0"))
+	}
+	if c.MaxCalls < 1 {
+		errs = append(errs, fmt.Errorf("worker: max calls must be at least 1, not %d", c.MaxCalls))
+	}
+	if c.LoadInterval < 0 || c.LoadRefresh < 0 {
+		errs = append(errs, errors.New("worker: the load intervals must be positive"))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,60 @@
+package worker
+
+import "penstock/core/kv"
+
+// The bounds of one record. At 8 bytes per hash it stays far below what any
+// event plane carries, and a router that applies one holds its lock for a
+// fraction of a millisecond.
+const (
+	maxRecordHashes = 1024
+	maxRecordEvents = 256
+)
+
+// cutter hands out a run of events in pieces that fit a record. An event with
+// more hashes than fit is divided: the blocks of a stored one go on from the
+// prefix that the part before ends.
+type cutter struct {
+	events []kv.Event
+	piece  []kv.Event
+}
+
+func (c *cutter) reset(events []kv.Event) { c.events = events }
+
+// next returns the next piece, valid until the call after; empty at the end. It
+// consumes the events of reset but does not change them.
+func (c *cutter) next() []kv.Event {
+	c.piece = c.piece[:0]
+	for room := maxRecordHashes; len(c.events) > 0 && len(c.piece) < maxRecordEvents; {
+		ev := c.events[0]
+		n := len(ev.Blocks) + len(ev.Seqs)
+		if n <= room {
+			c.piece, c.events, room = append(c.piece, ev), c.events[1:], room-n
+			continue
+		}
+		if len(c.piece) > 0 {
+			break // it begins the next piece, which may hold it whole
+		}
+		head, tail := divide(ev, room)
+		c.piece = append(c.piece, head)
+		// The rest stands in for the event from here on, in memory of its own:
+		// the caller's slice is not ours to write.
+		c.events = append([]kv.Event{tail}, c.events[1:]...)
+		break
+	}
+	return c.piece
+}
+
+// divide splits an event with more than n hashes after the first n.
+func divide(ev kv.Event, n int) (head, tail kv.Event) {
+	head, tail = ev, ev
+	if ev.Kind == kv.Removed {
+		head.Seqs, tail.Seqs = ev.Seqs[:n], ev.Seqs[n:]
+		return head, tail
+	}
+	head.Blocks, tail.Blocks = ev.Blocks[:n], ev.Blocks[n:]
+	for i, b := range head.Blocks {
+		tail.Parent = kv.Extend(tail.Parent, ev.Start+uint32(i), b)
+	}
+	tail.Start = ev.Start + uint32(n)
+	return head, tail
+}

@@ -1,0 +1,83 @@
+package worker
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+)
+
+// Metrics are the instruments of all workers of a process, told apart by the
+// label "worker".
+type Metrics struct {
+	requests, prompt, cached, output    *prometheus.CounterVec
+	events, publishes, retries, watches *prometheus.CounterVec
+	inFlight, load                      *prometheus.GaugeVec
+	duration                            *prometheus.HistogramVec
+}
+
+// NewMetrics creates the instruments; once per registry.
+func NewMetrics(m *obs.Metrics) *Metrics {
+	return &Metrics{
+		requests:  m.Counter("worker_requests_total", "Calls by how they ended.", "worker", "outcome"),
+		prompt:    m.Counter("worker_prompt_tokens_total", "Prompt tokens of the calls served.", "worker"),
+		cached:    m.Counter("worker_cached_tokens_total", "Prompt tokens served from cache.", "worker"),
+		output:    m.Counter("worker_output_tokens_total", "Tokens generated.", "worker"),
+		inFlight:  m.Gauge("worker_inflight", "Calls being served.", "worker"),
+		duration:  m.Histogram("worker_request_duration_seconds", "Time from call to last frame.", prometheus.ExponentialBuckets(0.005, 2, 16), "worker"),
+		events:    m.Counter("worker_kv_events_total", "Cache events published.", "worker", "kind"),
+		publishes: m.Counter("worker_kv_records_total", "Records of cache events published.", "worker"),
+		retries:   m.Counter("worker_kv_publish_failures_total", "Attempts to publish a record that failed and were repeated.", "worker"),
+		watches:   m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "worker", "reason"),
+		load:      m.Gauge("worker_load", "The engine's load by quantity.", "worker", "quantity"),
+	}
+}
+
+// workerMetrics are one worker's.
+type workerMetrics struct {
+	requests, events, watches            *prometheus.CounterVec
+	prompt, cached, output, records, bad prometheus.Counter
+	inFlight                             prometheus.Gauge
+	duration                             prometheus.Observer
+	load                                 *prometheus.GaugeVec
+}
+
+func (m *Metrics) of(id kv.WorkerID) workerMetrics {
+	worker := prometheus.Labels{"worker": strconv.FormatUint(uint64(id), 10)}
+	return workerMetrics{
+		requests: m.requests.MustCurryWith(worker), events: m.events.MustCurryWith(worker), watches: m.watches.MustCurryWith(worker),
+		prompt: m.prompt.With(worker), cached: m.cached.With(worker), output: m.output.With(worker),
+		records: m.publishes.With(worker), bad: m.retries.With(worker),
+		inFlight: m.inFlight.With(worker), duration: m.duration.With(worker), load: m.load.MustCurryWith(worker),
+	}
+}
+
+func (m *workerMetrics) refused(err error) { m.requests.WithLabelValues(outcome(err)).Inc() }
+
+func (m *workerMetrics) finished(prompt int, cached, output int64, took time.Duration, err error) {
+	m.requests.WithLabelValues(outcome(err)).Inc()
+	m.prompt.Add(float64(prompt))
+	m.cached.Add(float64(cached))
+	m.output.Add(float64(output))
+	m.duration.Observe(took.Seconds())
+}
+
+func (m *workerMetrics) loaded(l engine.Load) {
+	for _, q := range [...]struct {
+		name string
+		v    int
+	}{
+		{"running", l.Running},
+		{"waiting", l.Waiting},
+		{"used_blocks", l.UsedBlocks},
+		{"cached_blocks", l.CachedBlocks},
+		{"total_blocks", l.TotalBlocks},
+		{"prefill_tokens", l.PrefillTokens},
+	} {
+		m.load.WithLabelValues(q.name).Set(float64(q.v))
+	}
+}

@@ -1,0 +1,202 @@
+// Package worker puts an engine behind the planes: it serves calls, registers in
+// discovery, and publishes what the engine's cache holds and how loaded it is.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+)
+
+// releaseTimeout bounds the wait for discovery when a worker leaves; after it
+// the lease runs out by itself.
+const releaseTimeout = 3 * time.Second
+
+// Planes are what a worker reaches the world through.
+type Planes struct {
+	RPC      rpc.Plane
+	Bus      bus.Bus
+	Registry disco.Registry
+}
+
+// Worker serves one engine. It serves one data-parallel rank, rank 0.
+type Worker struct {
+	cfg      Config
+	eng      engine.Engine
+	card     engine.Card
+	cardJSON []byte
+	planes   Planes
+	metrics  workerMetrics
+	log      *slog.Logger
+	throttle *obs.Throttle
+}
+
+// New returns a worker that does nothing until Run. metrics may be shared by the
+// workers of a process.
+func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *slog.Logger) (*Worker, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	card := eng.Card()
+	_, card.KVEvents = eng.(engine.KVSource)
+	if card.Ranks != 1 {
+		return nil, fmt.Errorf("worker: the engine has %d data-parallel ranks and a worker serves one; run a worker for each", card.Ranks)
+	}
+	cardJSON, err := engine.EncodeCard(card)
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	log = obs.Component(log, "worker").With(slog.Uint64("worker", uint64(cfg.ID)))
+	return &Worker{
+		cfg: cfg, eng: eng, card: card, cardJSON: cardJSON, planes: planes,
+		metrics: metrics.of(cfg.ID), log: log, throttle: obs.NewThrottle(log, 10*time.Second),
+	}, nil
+}
+
+// errEnded is the cause with which a run ends that nothing went wrong in.
+var errEnded = errors.New("worker: ended")
+
+// Run runs the engine and serves it until ctx ends. Then it leaves discovery,
+// refuses new calls, lets those in progress finish within the drain timeout,
+// cancels the rest, and returns nil. It returns early with an error if the
+// engine or the request plane fails, or if another worker has its id.
+func (w *Worker) Run(ctx context.Context) error {
+	// What the worker is made of outlives ctx by the drain.
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(errEnded)
+	defer w.throttle.Flush(life)
+
+	var parts sync.WaitGroup
+	part := func(op string, f func() error) {
+		parts.Go(func() {
+			if err := f(); err != nil {
+				end(fmt.Errorf("worker %d: %s: %w", w.cfg.ID, op, err))
+			}
+		})
+	}
+	part("engine", func() error {
+		if err := w.eng.Run(life); err != nil || life.Err() != nil {
+			return err
+		}
+		return errors.New("stopped by itself")
+	})
+
+	s := newServer(w)
+	serving, refuse := context.WithCancel(life)
+	defer refuse()
+	served := make(chan struct{})
+	addr := make(chan string, 1)
+	part("serve", func() error {
+		defer close(served)
+		return w.planes.RPC.Serve(serving, w.cfg.Addr, s.handle, func(a string) { addr <- a })
+	})
+	if src, ok := w.eng.(engine.KVSource); ok {
+		part("publish cache events", func() error { return s.publisher.run(life, src) })
+		part("listen for resyncs", func() error { return s.publisher.listen(life) })
+	}
+	part("publish load", func() error { return w.publishLoad(life, s) })
+
+	// Registering must not hold up the end: it gives up when either ends.
+	starting, started := mergeDone(ctx, life)
+	lease, err := w.register(starting, addr)
+	started()
+	if err != nil {
+		end(fmt.Errorf("worker %d: register: %w", w.cfg.ID, err))
+	}
+	select {
+	case <-ctx.Done():
+	case <-life.Done(): // a part failed: nothing is left to finish on
+	}
+
+	s.draining.Store(true)
+	w.release(life, lease)
+	refuse()
+	w.drain(life, s, served)
+	s.abort()
+	end(errEnded)
+	parts.Wait()
+	s.calls.Wait()
+	if err := context.Cause(life); !errors.Is(err, errEnded) {
+		return err
+	}
+	return nil
+}
+
+// drain waits until the calls in progress are done, their time is up, or the
+// worker is broken.
+func (w *Worker) drain(life context.Context, s *server, served <-chan struct{}) {
+	if n := s.inFlight.Load(); n > 0 {
+		w.log.Info("draining", "calls", n, "timeout", w.cfg.DrainTimeout)
+	}
+	late := time.NewTimer(w.cfg.DrainTimeout)
+	defer late.Stop()
+	select {
+	case <-served:
+	case <-life.Done():
+	case <-late.C:
+		if n := s.inFlight.Load(); n > 0 {
+			w.log.Warn("drain timeout, calls go to other workers", "calls", n)
+		}
+	}
+}
+
+// register enters the worker in discovery once it can be called. It tries until
+// it succeeds, ctx ends (nil, nil), or the identity is taken.
+func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease, error) {
+	in := disco.Instance{
+		Kind: disco.Worker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
+		Namespace: w.cfg.Namespace, Component: w.cfg.Component, Endpoint: w.cfg.Endpoint,
+		Host: w.cfg.Host, PID: w.cfg.PID, Meta: w.cardJSON,
+	}
+	select {
+	case in.Addr = <-addr:
+	case <-ctx.Done():
+		return nil, nil
+	}
+	for wait := newBackoff(); ; {
+		lease, err := w.planes.Registry.Register(ctx, in)
+		switch {
+		case err == nil:
+			w.log.Info("ready", "model", w.card.Name, "engine", w.card.Engine, "addr", in.Addr)
+			return lease, nil
+		case ctx.Err() != nil:
+			return nil, nil
+		case fault.Of(err) == fault.Conflict || fault.Of(err) == fault.Invalid:
+			return nil, err
+		}
+		w.throttle.Log(ctx, slog.LevelWarn, "cannot register, trying again", "error", err)
+		if wait.sleep(ctx) != nil {
+			return nil, nil
+		}
+	}
+}
+
+// release leaves discovery, within bounds.
+func (w *Worker) release(life context.Context, lease disco.Lease) {
+	if lease == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(life), releaseTimeout)
+	defer cancel()
+	if err := lease.Release(ctx); err != nil {
+		w.log.Warn("cannot leave discovery, the lease will run out", "error", err)
+	}
+}
+
+// mergeDone returns a context that ends with either of two.
+func mergeDone(a, b context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(a)
+	stop := context.AfterFunc(b, cancel)
+	return ctx, func() { stop(); cancel() }
+}
