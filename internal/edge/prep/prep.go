@@ -60,18 +60,19 @@ type Chat struct {
 	ContinueFinal bool
 }
 
+// Segment is a run of prompt text. In special ones, and only there, the names of
+// special tokens stand for the tokens; what a client wrote is never special, so
+// that nobody can end a turn or open another role by spelling a token's name.
+type Segment struct {
+	Text    string
+	Special bool
+}
+
 // Template renders a conversation into the text that the model was trained on.
 // Implementations are safe for concurrent use.
 type Template interface {
-	// Render returns the prompt text, special tokens included, or a *fault.Error
-	// of code Invalid if the template refuses the conversation.
-	Render(c *Chat) (string, error)
-}
-
-// Pipeline is all that a served model needs between text and tokens.
-type Pipeline struct {
-	Tokenizer Tokenizer
-	Template  Template
-	// StopTokens end a turn besides the model card's own.
-	StopTokens []kv.Token
+	// Render appends the prompt to dst, or returns a *fault.Error: Invalid if the
+	// template refuses the conversation, Unimplemented if it cannot render it.
+	// Neighbouring segments of one kind mean the same as one segment.
+	Render(dst []Segment, c *Chat) ([]Segment, error)
 }

@@ -7,6 +7,28 @@ import (
 	"time"
 )
 
+// Limits that every bus keeps, whatever carries it.
+const (
+	// MaxData bounds the data of one message, in bytes; a longer one is TooLarge.
+	// It leaves room for headers under the default limit of a NATS server, 1 MiB.
+	MaxData = 768 << 10
+	// MaxKey bounds a key, in bytes, and MaxName the name of a topic; longer
+	// ones are Invalid.
+	MaxKey  = 128
+	MaxName = 128
+	// Queue is how many messages of a topic that is not durable wait for a
+	// subscriber, and QueueBytes how many bytes of them. Beyond either the
+	// oldest are lost.
+	Queue      = 1024
+	QueueBytes = 8 << 20
+)
+
+// What 0 stands for in a Topic.
+const (
+	DefaultMaxBytes = 64 << 20
+	DefaultMaxAge   = time.Hour
+)
+
 // Topic names a stream of messages and says how it is kept. Everyone who uses a
 // topic passes an equal value.
 type Topic struct {

@@ -1,0 +1,89 @@
+// Package chat makes the pipeline between text and tokens for one model: the
+// tokenizer of its checkpoint, or the built-in one, and a chat template that
+// fits the vocabulary.
+//
+// The templates here are Go code. They hand markup and what clients wrote to the
+// tokenizer as separate segments, so that the text of a message can never act as
+// a special token. A conversation renders to a prefix of what the same
+// conversation with more turns renders to, so that the turns share cached blocks.
+package chat
+
+import (
+	"fmt"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/prep"
+)
+
+// roles are what the templates know, in the order that errors list them.
+var roles = [...]string{"system", "developer", "user", "assistant", "tool", "function"}
+
+// turns is a template that writes each message as an opening, the content as it
+// is, and a closing. The generation prompt is the assistant's opening.
+type turns struct {
+	begin string // before the first message
+	open  func(dst []prep.Segment, role string) []prep.Segment
+	close []prep.Segment
+}
+
+// Render implements prep.Template.
+func (t *turns) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, error) {
+	if err := check(c); err != nil {
+		return dst, err
+	}
+	if t.begin != "" {
+		dst = append(dst, prep.Segment{Text: t.begin, Special: true})
+	}
+	for i := range c.Messages {
+		m := &c.Messages[i]
+		dst = t.open(dst, canonical(m.Role))
+		if m.Content != "" {
+			dst = append(dst, prep.Segment{Text: m.Content})
+		}
+		if !c.ContinueFinal || i+1 < len(c.Messages) {
+			dst = append(dst, t.close...)
+		}
+	}
+	if c.AddGenerationPrompt {
+		dst = t.open(dst, "assistant")
+	}
+	return dst, nil
+}
+
+// canonical maps the roles that are two names of one thing.
+func canonical(role string) string {
+	switch role {
+	case "developer":
+		return "system"
+	case "function":
+		return "tool"
+	}
+	return role
+}
+
+// check refuses what no template can render.
+func check(c *prep.Chat) error {
+	if len(c.Messages) == 0 {
+		return fault.Param("messages", "messages must have at least one message")
+	}
+	if c.AddGenerationPrompt && c.ContinueFinal {
+		return fault.Param("continue_final_message", "continue_final_message and add_generation_prompt exclude each other; set one of them to false")
+	}
+	for i := range c.Messages {
+		if !known(c.Messages[i].Role) {
+			field := fmt.Sprintf("messages[%d].role", i)
+			return fault.Param(field, "%s must be one of %s", field, strings.Join(roles[:], ", "))
+		}
+	}
+	return nil
+}
+
+func known(role string) bool {
+	for _, r := range roles {
+		if r == role {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,168 @@
+package chat
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/token"
+)
+
+// Ref locates a tokenizer. It has the fields of engine.TokenizerRef, which
+// converts to it.
+type Ref struct {
+	Kind   string // "builtin" or "dir"
+	Dir    string // the checkpoint's directory, for "dir"
+	Digest string // what the pipeline's digest must be; "" if it may be any
+}
+
+// Open makes the pipeline that ref describes. From a directory it reads
+// tokenizer.json and, where they exist, tokenizer_config.json and
+// chat_template.jinja. The error is a *fault.Error: NotFound if there is no
+// tokenizer, Conflict if the digest is another one, Unimplemented or Invalid if
+// the files cannot be used.
+func Open(ref Ref) (*prep.Pipeline, error) {
+	var p *prep.Pipeline
+	var err error
+	switch ref.Kind {
+	case "builtin":
+		p, err = openBuiltin()
+	case "dir":
+		p, err = openDir(ref.Dir)
+	default:
+		return nil, fault.New(fault.Unimplemented, "open tokenizer: kind %q is not known; use builtin or dir", ref.Kind)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if ref.Digest != "" && ref.Digest != p.Digest {
+		return nil, fault.New(fault.Conflict, "open tokenizer: the files here have digest %.12s, the worker's have %.12s; give both the same checkpoint", p.Digest, ref.Digest)
+	}
+	return p, nil
+}
+
+func openBuiltin() (*prep.Pipeline, error) {
+	t, err := token.Builtin()
+	if err != nil {
+		return nil, err
+	}
+	d := newDigest()
+	tokenizer, config := token.BuiltinFiles()
+	d.add(tokenizerFile, tokenizer)
+	d.add(configFile, config)
+	return &prep.Pipeline{
+		Tokenizer:    t,
+		Template:     builtin(),
+		TemplateName: "builtin",
+		StopTokens:   ids(t, turnEnd),
+		Digest:       d.sum(),
+	}, nil
+}
+
+// The files of a checkpoint that matter here.
+const (
+	tokenizerFile = "tokenizer.json"
+	configFile    = "tokenizer_config.json"
+	templateFile  = "chat_template.jinja"
+)
+
+func openDir(dir string) (*prep.Pipeline, error) {
+	d := newDigest()
+	tokenizer, err := d.read(dir, tokenizerFile)
+	if err != nil {
+		return nil, err
+	}
+	if tokenizer == nil {
+		return nil, fault.New(fault.NotFound, "open tokenizer %s: there is no %s; convert the checkpoint's tokenizer to that form", dir, tokenizerFile)
+	}
+	config, err := d.read(dir, configFile)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.read(dir, templateFile); err != nil {
+		return nil, err
+	}
+	t, err := token.Parse(tokenizer, config)
+	if err != nil {
+		return nil, reopen(dir, err)
+	}
+	p := &prep.Pipeline{Tokenizer: t, Digest: d.sum()}
+	setTemplate(p)
+	return p, nil
+}
+
+func reopen(dir string, err error) error {
+	return fault.New(fault.Of(err), "open tokenizer %s: %w", dir, err)
+}
+
+// setTemplate chooses among the templates that are Go code by the vocabulary; a
+// checkpoint's own Jinja template is not evaluated.
+func setTemplate(p *prep.Pipeline) {
+	if len(ids(p.Tokenizer, chatMLStart, chatMLEnd)) == 2 {
+		p.Template = chatML()
+		p.TemplateName = "chatml, chosen by the vocabulary; the checkpoint's own template is not evaluated"
+		p.StopTokens = ids(p.Tokenizer, chatMLEnd)
+		return
+	}
+	p.TemplateName = "none; the checkpoint's own template is not evaluated, and its vocabulary fits no built-in one"
+}
+
+// ids returns the special tokens of t among names.
+func ids(t prep.Tokenizer, names ...string) []kv.Token {
+	var found []kv.Token
+	for _, name := range names {
+		if id, ok := t.ID(name); ok && t.Special(id) {
+			found = append(found, id)
+		}
+	}
+	return found
+}
+
+// digest is SHA-256 over files, each as its name and contents with their lengths
+// as little-endian u64 before them.
+type digest struct{ h hash.Hash }
+
+func newDigest() digest { return digest{sha256.New()} }
+
+func (d digest) sum() string { return hex.EncodeToString(d.h.Sum(nil)) }
+
+func (d digest) add(name string, contents []byte) {
+	for _, part := range [][]byte{[]byte(name), contents} {
+		d.h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(part))))
+		d.h.Write(part)
+	}
+}
+
+// maxFile bounds what is read into memory: ten times the largest tokenizers.
+const maxFile = 256 << 20
+
+// read returns and digests the contents of a file, nil if it does not exist.
+func (d digest) read(dir, name string) ([]byte, error) {
+	path := filepath.Join(dir, name)
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.New(fault.Internal, "open tokenizer: %w", err)
+	}
+	defer f.Close()
+	contents, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fault.New(fault.Internal, "read tokenizer: %w", err)
+	}
+	if len(contents) > maxFile {
+		return nil, fault.New(fault.TooLarge, "read tokenizer %s: larger than %d bytes", path, maxFile)
+	}
+	d.add(name, contents)
+	return contents, nil
+}

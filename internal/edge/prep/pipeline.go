@@ -1,0 +1,74 @@
+package prep
+
+import (
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// Pipeline is all that a served model needs between text and tokens. It does not
+// change once made and is safe for concurrent use.
+type Pipeline struct {
+	Tokenizer Tokenizer
+	// Template renders chats; nil if the model serves completions only.
+	Template Template
+	// TemplateName says which template that is and why, for logs.
+	TemplateName string
+	// StopTokens end a turn besides the model card's own.
+	StopTokens []kv.Token
+	// Digest is the hex SHA-256 over the files that all this was made from.
+	Digest string
+}
+
+// EncodeChat appends the prompt of a conversation to dst. The error is a
+// *fault.Error: Invalid if the conversation is not one, Unimplemented if the
+// model has no template that can render it.
+func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
+	if p.Template == nil {
+		return dst, fault.New(fault.Unimplemented, "this model has no chat template; use /v1/completions")
+	}
+	segments, err := p.Template.Render(nil, c)
+	if err != nil {
+		return dst, err
+	}
+	for len(segments) > 0 {
+		n := sameKind(segments)
+		dst = p.Tokenizer.Encode(dst, join(segments[:n]), EncodeOptions{ParseSpecial: segments[0].Special})
+		segments = segments[n:]
+	}
+	return dst, nil
+}
+
+// EncodeText appends the tokens of a raw prompt to dst: special tokens in it are
+// recognised, and those that the model expects around a text are added. A client
+// that sends one has taken the place of the template.
+func (p *Pipeline) EncodeText(dst []kv.Token, text string) []kv.Token {
+	return p.Tokenizer.Encode(dst, text, EncodeOptions{ParseSpecial: true, AddSpecial: true})
+}
+
+// sameKind returns how many segments at the start are of the first one's kind.
+func sameKind(segments []Segment) int {
+	n := 1
+	for n < len(segments) && segments[n].Special == segments[0].Special {
+		n++
+	}
+	return n
+}
+
+// join puts segments together before they are encoded: a word may span them.
+func join(segments []Segment) string {
+	if len(segments) == 1 {
+		return segments[0].Text
+	}
+	var b strings.Builder
+	size := 0
+	for _, s := range segments {
+		size += len(s.Text)
+	}
+	b.Grow(size)
+	for _, s := range segments {
+		b.WriteString(s.Text)
+	}
+	return b.String()
+}

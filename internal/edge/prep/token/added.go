@@ -1,0 +1,160 @@
+package token
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"penstock/core/kv"
+)
+
+// added is a token that is found in text as it stands, before any word is cut.
+type added struct {
+	id      kv.Token
+	content string
+	// special: an instruction to the model rather than text.
+	special bool
+	// singleWord: only where no word character touches it. lstrip, rstrip: it
+	// takes the white space before or after it along.
+	singleWord, lstrip, rstrip bool
+	// normalized: looked for after the other added tokens, in normalized text.
+	normalized bool
+}
+
+// addedSet finds added tokens: the leftmost, and of several there the longest.
+// It is a trie over bytes.
+type addedSet struct {
+	tokens []added
+	nodes  []trieNode
+	root   [256]int32 // first step, 0 if none
+}
+
+type trieNode struct {
+	edges []trieEdge // ascending by byte
+	token int32      // index in tokens of the one that ends here, or -1
+}
+
+type trieEdge struct {
+	b    byte
+	node int32
+}
+
+func newAddedSet(tokens []added) *addedSet {
+	s := &addedSet{tokens: tokens, nodes: []trieNode{{token: -1}}}
+	for i, t := range tokens {
+		if t.content == "" {
+			continue
+		}
+		at := int32(0)
+		for j := range len(t.content) {
+			at = s.grow(at, t.content[j])
+		}
+		s.nodes[at].token = int32(i)
+	}
+	for _, e := range s.nodes[0].edges {
+		s.root[e.b] = e.node
+	}
+	return s
+}
+
+// grow returns the node after at by b, made if need be.
+func (s *addedSet) grow(at int32, b byte) int32 {
+	i, found := searchEdge(s.nodes[at].edges, b)
+	if found {
+		return s.nodes[at].edges[i].node
+	}
+	node := int32(len(s.nodes))
+	s.nodes = append(s.nodes, trieNode{token: -1})
+	s.nodes[at].edges = slices.Insert(s.nodes[at].edges, i, trieEdge{b, node})
+	return node
+}
+
+func searchEdge(edges []trieEdge, b byte) (int, bool) {
+	return slices.BinarySearchFunc(edges, b, func(e trieEdge, b byte) int { return int(e.b) - int(b) })
+}
+
+// find returns the first match at or after from, and where it lies before any
+// stripping; nil if there is none.
+func (s *addedSet) find(text string, from int) (match *added, start, end int) {
+	for i := from; i < len(text); i++ {
+		at := s.root[text[i]]
+		if at == 0 {
+			continue
+		}
+		if t, stop := s.longest(text, i+1, at); t >= 0 {
+			return &s.tokens[t], i, stop
+		}
+	}
+	return nil, 0, 0
+}
+
+// longest follows text from position i and node at, and returns the token of the
+// deepest node that has one, and where it ends; -1 if none.
+func (s *addedSet) longest(text string, i int, at int32) (token int32, end int) {
+	token = -1
+	for {
+		if t := s.nodes[at].token; t >= 0 {
+			token, end = t, i
+		}
+		if i == len(text) {
+			return token, end
+		}
+		e, found := searchEdge(s.nodes[at].edges, text[i])
+		if !found {
+			return token, end
+		}
+		at = s.nodes[at].edges[e].node
+		i++
+	}
+}
+
+// piece is a part of a text: an added token, or plain text if token is nil.
+type piece struct {
+	token *added
+	text  string
+}
+
+// pieces calls yield with the parts of text in order; none is empty plain text.
+// Special tokens count as plain text unless parseSpecial is set. It stops early
+// if yield returns false.
+func (s *addedSet) pieces(text string, parseSpecial bool, yield func(piece) bool) {
+	done := 0 // text before it was yielded
+	for from := 0; ; {
+		t, start, end := s.find(text, from)
+		if t == nil {
+			break
+		}
+		from = end
+		if t.special && !parseSpecial || t.singleWord && touchesWord(text, start, end) {
+			continue
+		}
+		if t.lstrip {
+			start = max(done, len(strings.TrimRightFunc(text[:start], unicode.IsSpace)))
+		}
+		if t.rstrip {
+			end = len(text) - len(strings.TrimLeftFunc(text[end:], unicode.IsSpace))
+		}
+		if done < start && !yield(piece{text: text[done:start]}) {
+			return
+		}
+		if !yield(piece{token: t}) {
+			return
+		}
+		done, from = end, end
+	}
+	if done < len(text) {
+		yield(piece{text: text[done:]})
+	}
+}
+
+func touchesWord(text string, start, end int) bool {
+	before, _ := utf8.DecodeLastRuneInString(text[:start])
+	after, _ := utf8.DecodeRuneInString(text[end:])
+	return start > 0 && wordCharacter(before) || end < len(text) && wordCharacter(after)
+}
+
+// wordCharacter is \w as Unicode Technical Standard 18 defines it.
+func wordCharacter(r rune) bool {
+	return unicode.In(r, unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc, unicode.Join_Control)
+}

@@ -1,0 +1,48 @@
+package token
+
+// Alphabet returns the byte-level alphabet, which writes each byte as one printable character, so that
+// vocabularies are plain text: the bytes that are printable Latin-1 stand for
+// themselves, the others for U+0100 onwards in order. It is GPT-2's.
+func Alphabet() (chars [256]rune) {
+	next := rune(0x100)
+	for b := range 256 {
+		if printable(b) {
+			chars[b] = rune(b)
+			continue
+		}
+		chars[b] = next
+		next++
+	}
+	return chars
+}
+
+func printable(b int) bool {
+	return '!' <= b && b <= '~' || 0xA1 <= b && b <= 0xAC || 0xAE <= b && b <= 0xFF
+}
+
+// bytesOf is the inverse alphabet. Its characters are all below 0x180.
+type bytesOf [0x180]int16
+
+func newBytesOf() *bytesOf {
+	inverse := new(bytesOf)
+	for i := range inverse {
+		inverse[i] = -1
+	}
+	for b, r := range Alphabet() {
+		inverse[r] = int16(b)
+	}
+	return inverse
+}
+
+// append appends the bytes that entry stands for. An entry with a character
+// outside the alphabet stands for its own text, as the reference has it.
+func (inverse *bytesOf) append(dst []byte, entry string) []byte {
+	start := len(dst)
+	for _, r := range entry {
+		if int(r) >= len(inverse) || inverse[r] < 0 {
+			return append(dst[:start], entry...)
+		}
+		dst = append(dst, byte(inverse[r]))
+	}
+	return dst
+}

@@ -1,0 +1,98 @@
+package token
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+// class says what a character is to a pre-tokenizer's regular expression. The
+// zero value is everything that is neither letter, number nor white space.
+type class uint8
+
+const (
+	letter  class = 1 << iota // \p{L}
+	number                    // \p{N}
+	space                     // \s, the Unicode property White_Space
+	newline                   // \r or \n; space is set too
+)
+
+// classes answers by one load for every code point that has a class: the last
+// letter is U+323AF.
+type classes [0x323B0]class
+
+func newClasses() *classes {
+	c := new(classes)
+	c.mark(unicode.L, letter)
+	c.mark(unicode.N, number)
+	c.mark(unicode.White_Space, space)
+	c.markRanges(letters16(), letter)
+	c.markRanges(numbers16(), number)
+	c['\r'] |= newline
+	c['\n'] |= newline
+	return c
+}
+
+func (c *classes) mark(table *unicode.RangeTable, bit class) {
+	for _, r := range table.R16 {
+		c.markRange(int(r.Lo), int(r.Hi), int(r.Stride), bit)
+	}
+	for _, r := range table.R32 {
+		c.markRange(int(r.Lo), int(r.Hi), int(r.Stride), bit)
+	}
+}
+
+func (c *classes) markRanges(ranges [][2]int, bit class) {
+	for _, r := range ranges {
+		c.markRange(r[0], r[1], 1, bit)
+	}
+}
+
+func (c *classes) markRange(low, high, stride int, bit class) {
+	for p := low; p <= high && p < len(c); p += stride {
+		c[p] |= bit
+	}
+}
+
+// at returns the class and the width of the first character of s; of the empty
+// string it is (0, 0). A broken byte is a character of width 1 and class zero.
+func (c *classes) at(s string) (class, int) {
+	if len(s) == 0 {
+		return 0, 0
+	}
+	if s[0] < utf8.RuneSelf {
+		return c[s[0]], 1
+	}
+	r, width := utf8.DecodeRuneInString(s)
+	if int(r) < len(c) {
+		return c[r], width
+	}
+	return 0, width
+}
+
+// run returns the length of the longest prefix of s whose characters all have
+// one of the bits in any.
+func (c *classes) run(s string, any class) int {
+	i := 0
+	for i < len(s) {
+		k, width := c.at(s[i:])
+		if k&any == 0 {
+			break
+		}
+		i += width
+	}
+	return i
+}
+
+// otherRun returns the length of the longest prefix of s that has no letter, no
+// number and no white space.
+func (c *classes) otherRun(s string) int {
+	i := 0
+	for i < len(s) {
+		k, width := c.at(s[i:])
+		if k != 0 {
+			break
+		}
+		i += width
+	}
+	return i
+}

@@ -1,0 +1,120 @@
+package token
+
+import (
+	"unicode/utf8"
+
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+)
+
+// decoder holds back the bytes of a character that is not complete.
+type decoder struct {
+	t       *Tokenizer
+	keep    bool
+	pending []byte // fewer than utf8.UTFMax bytes, a beginning of a character
+	buf     [32]byte
+}
+
+// NewDecoder returns an incremental decoder for one stream. Its output is the
+// bytes of all tokens with every maximal part of a broken character replaced by
+// U+FFFD, which is what Python's "replace" and the Unicode standard do,
+// wherever the tokens' borders fall. Ids that are not in the vocabulary stand
+// for nothing.
+func (t *Tokenizer) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
+	d := &decoder{t: t, keep: opts.KeepSpecial}
+	d.pending = d.buf[:0]
+	return d
+}
+
+// Push appends the text that id completes to dst; it may be none.
+func (d *decoder) Push(dst []byte, id kv.Token) []byte {
+	if !d.keep && d.t.Special(id) {
+		return dst
+	}
+	text := d.t.bytes(id)
+	if len(d.pending) == 0 && utf8.ValidString(text) {
+		return append(dst, text...)
+	}
+	d.pending = append(d.pending, text...)
+	dst, n := appendComplete(dst, d.pending)
+	d.pending = d.pending[:copy(d.pending, d.pending[n:])]
+	return dst
+}
+
+// Flush appends what is left, broken characters as U+FFFD.
+func (d *decoder) Flush(dst []byte) []byte {
+	if len(d.pending) > 0 {
+		d.pending = d.pending[:0]
+		dst = append(dst, replacement...)
+	}
+	return dst
+}
+
+const replacement = "\uFFFD"
+
+// appendComplete appends src to dst with broken characters replaced, except for
+// a tail that further bytes could complete. n is the length of what it used.
+func appendComplete(dst, src []byte) (out []byte, n int) {
+	for n < len(src) {
+		size, whole := character(src[n:])
+		switch {
+		case whole:
+			dst = append(dst, src[n:n+size]...)
+		case n+size == len(src) && size < need(src[n]):
+			return dst, n
+		default:
+			dst = append(dst, replacement...)
+		}
+		n += size
+	}
+	return dst, n
+}
+
+// character returns the length of the longest prefix of src, at least 1, that
+// is a character or could begin one, and whether it is a whole one.
+func character(src []byte) (size int, whole bool) {
+	want := need(src[0])
+	for size = 1; size < want && size < len(src); size++ {
+		low, high := byte(0x80), byte(0xBF)
+		if size == 1 {
+			low, high = secondRange(src[0])
+		}
+		if src[size] < low || src[size] > high {
+			return size, false
+		}
+	}
+	return size, size == want
+}
+
+// need is the length of the character that lead begins; 0 if it begins none.
+func need(lead byte) int {
+	switch {
+	case lead < 0x80:
+		return 1
+	case lead < 0xC2:
+		return 0
+	case lead < 0xE0:
+		return 2
+	case lead < 0xF0:
+		return 3
+	case lead < 0xF5:
+		return 4
+	}
+	return 0
+}
+
+// secondRange is what may follow lead: table 3-7 of the Unicode standard, which
+// rules out overlong forms, surrogates and what lies beyond U+10FFFF.
+func secondRange(lead byte) (low, high byte) {
+	switch lead {
+	case 0xE0:
+		return 0xA0, 0xBF
+	case 0xED:
+		return 0x80, 0x9F
+	case 0xF0:
+		return 0x90, 0xBF
+	case 0xF4:
+		return 0x80, 0x8F
+	}
+	return 0x80, 0xBF
+}

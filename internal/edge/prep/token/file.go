@@ -1,0 +1,175 @@
+package token
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"penstock/core/kv"
+)
+
+// file is a tokenizer.json. Truncation and padding are left out on purpose: what
+// a training script saved there is not for a server to apply.
+type file struct {
+	AddedTokens   []fileAdded     `json:"added_tokens"`
+	Normalizer    json.RawMessage `json:"normalizer"`
+	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
+	PostProcessor json.RawMessage `json:"post_processor"`
+	Decoder       json.RawMessage `json:"decoder"`
+	Model         fileModel       `json:"model"`
+}
+
+type fileAdded struct {
+	ID         kv.Token `json:"id"`
+	Content    string   `json:"content"`
+	SingleWord bool     `json:"single_word"`
+	LStrip     bool     `json:"lstrip"`
+	RStrip     bool     `json:"rstrip"`
+	Normalized bool     `json:"normalized"`
+	Special    bool     `json:"special"`
+}
+
+type fileModel struct {
+	Type                    string          `json:"type"`
+	Dropout                 float64         `json:"dropout"`
+	ContinuingSubwordPrefix string          `json:"continuing_subword_prefix"`
+	EndOfWordSuffix         string          `json:"end_of_word_suffix"`
+	ByteFallback            bool            `json:"byte_fallback"`
+	IgnoreMerges            bool            `json:"ignore_merges"`
+	Vocab                   json.RawMessage `json:"vocab"`
+	Merges                  []fileMerge     `json:"merges"`
+}
+
+// fileConfig is what a tokenizer_config.json can add. What goes before a text is
+// left to tokenizer.json: classes that override it there keep the two equal.
+type fileConfig struct {
+	EOS   fileToken              `json:"eos_token"`
+	Added map[kv.Token]fileAdded `json:"added_tokens_decoder"`
+}
+
+// fileToken is a token as its text, as an object with its content, or null.
+type fileToken struct{ content string }
+
+// UnmarshalJSON accepts the three spellings.
+func (t *fileToken) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '{' {
+		var long fileAdded
+		err := json.Unmarshal(b, &long)
+		t.content = long.Content
+		return err
+	}
+	return json.Unmarshal(b, &t.content)
+}
+
+// fileMerge is a merge as "a b" or as ["a", "b"].
+type fileMerge struct{ left, right string }
+
+// UnmarshalJSON accepts both spellings.
+func (m *fileMerge) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '[' {
+		var pair []string
+		if err := json.Unmarshal(b, &pair); err != nil {
+			return err
+		}
+		if len(pair) != 2 {
+			return malformed("a merge has %d parts, not 2", len(pair))
+		}
+		m.left, m.right = pair[0], pair[1]
+		return nil
+	}
+	var line string
+	if err := json.Unmarshal(b, &line); err != nil {
+		return err
+	}
+	return m.parse(line)
+}
+
+func (m *fileMerge) parse(line string) error {
+	left, right, ok := strings.Cut(line, " ")
+	if !ok || strings.Contains(right, " ") {
+		return malformed("a merge is not two entries with one space between them")
+	}
+	m.left, m.right = left, right
+	return nil
+}
+
+// step is one component of a stage: its type, and the fields that any of the
+// supported types have.
+type step struct {
+	Type string `json:"type"`
+
+	// Sequence, by the name that its kind of stage uses.
+	Normalizers   []json.RawMessage `json:"normalizers"`
+	PreTokenizers []json.RawMessage `json:"pretokenizers"`
+	Processors    []json.RawMessage `json:"processors"`
+	Decoders      []json.RawMessage `json:"decoders"`
+
+	// Split
+	Pattern  pattern `json:"pattern"`
+	Behavior string  `json:"behavior"`
+	Invert   bool    `json:"invert"`
+
+	// ByteLevel
+	AddPrefixSpace *bool `json:"add_prefix_space"`
+	UseRegex       *bool `json:"use_regex"`
+
+	// Digits
+	IndividualDigits bool `json:"individual_digits"`
+
+	// TemplateProcessing
+	Single        []templatePiece            `json:"single"`
+	SpecialTokens map[string]templateSpecial `json:"special_tokens"`
+}
+
+type pattern struct {
+	Regex  string
+	String string
+}
+
+// templatePiece is {"SpecialToken": {"id": NAME}} or {"Sequence": {"id": "A"}}.
+type templatePiece struct {
+	SpecialToken *struct {
+		ID string `json:"id"`
+	}
+	Sequence *struct {
+		ID string `json:"id"`
+	}
+}
+
+type templateSpecial struct {
+	IDs []kv.Token `json:"ids"`
+}
+
+// steps returns the components of a stage in order, sequences taken apart. A
+// stage that is absent or null has none.
+func steps(raw json.RawMessage) ([]step, error) {
+	return appendSteps(nil, raw, 0)
+}
+
+// maxNesting bounds sequences inside sequences; real files have one level.
+const maxNesting = 8
+
+func appendSteps(dst []step, raw json.RawMessage, depth int) ([]step, error) {
+	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+		return dst, nil
+	}
+	if depth > maxNesting {
+		return nil, malformed("sequences are nested more than %d deep", maxNesting)
+	}
+	var s step
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return nil, err
+	}
+	if s.Type != "Sequence" {
+		return append(dst, s), nil
+	}
+	for _, list := range [][]json.RawMessage{s.Normalizers, s.PreTokenizers, s.Processors, s.Decoders} {
+		for _, inner := range list {
+			var err error
+			if dst, err = appendSteps(dst, inner, depth+1); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return dst, nil
+}

@@ -1,0 +1,33 @@
+package token
+
+import (
+	"unicode"
+	"unicode/utf8"
+
+	"penstock/core/kv"
+)
+
+// MaskedIDs returns, ascending, the ids that a model without sense must not
+// draw, so that whatever it answers is clean text: special tokens, the
+// end-of-text token, tokens that are not valid UTF-8 by themselves or hold a
+// control character other than tab and line feed, and ids below VocabSize that
+// the vocabulary does not have.
+func (t *Tokenizer) MaskedIDs() []kv.Token {
+	var masked []kv.Token
+	for id := range kv.Token(t.VocabSize()) {
+		isEOS := t.hasEOS && id == t.eos
+		if isEOS || t.Special(id) || !t.known(id) || !printableText(t.bytes(id)) {
+			masked = append(masked, id)
+		}
+	}
+	return masked
+}
+
+func printableText(s string) bool {
+	for _, r := range s {
+		if unicode.IsControl(r) && r != '\t' && r != '\n' {
+			return false
+		}
+	}
+	return utf8.ValidString(s)
+}

@@ -1,0 +1,175 @@
+package token
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// nfcData is described in tools/fixtures/make_nfc.py, which made it.
+//
+//go:embed nfc.txt
+var nfcData string
+
+// nfc is Unicode normalization form C (Unicode Standard Annex 15) with the
+// tables of the reference implementation.
+type nfc struct {
+	// unsettled has a bit for every code point that can change in, or change,
+	// its surroundings; text without one is normalized already.
+	unsettled [(nfcLimit + 63) / 64]uint64
+	class     map[rune]uint8   // canonical combining class, where it is not 0
+	parts     map[rune][2]rune // canonical decomposition; the second may be 0
+	composed  map[[2]rune]rune
+}
+
+// nfcLimit is above every code point that normalization concerns.
+const nfcLimit = 0x30000
+
+// The arithmetic of Hangul syllables, chapter 3.12 of the Unicode standard.
+const (
+	hangulS, hangulL, hangulV, hangulT = 0xAC00, 0x1100, 0x1161, 0x11A7
+
+	hangulLs, hangulVs, hangulTs = 19, 21, 28
+)
+
+func newNFC() (*nfc, error) {
+	n := &nfc{class: map[rune]uint8{}, parts: map[rune][2]rune{}, composed: map[[2]rune]rune{}}
+	for line := range strings.Lines(nfcData) {
+		if err := n.read(line); err != nil {
+			return nil, fmt.Errorf("nfc data: %w", err)
+		}
+	}
+	for v := range rune(hangulVs) {
+		n.unsettle(hangulV + v)
+	}
+	for t := range rune(hangulTs) {
+		n.unsettle(hangulT + t)
+	}
+	return n, nil
+}
+
+// read takes in one line of the data.
+func (n *nfc) read(line string) error {
+	if strings.HasPrefix(line, "C") {
+		var first, last rune
+		var class uint8
+		if _, err := fmt.Sscanf(line, "C %X %X %d", &first, &last, &class); err != nil {
+			return err
+		}
+		for r := first; r <= last; r++ {
+			n.class[r] = class
+			n.unsettle(r)
+		}
+		return nil
+	}
+	kind, rest, _ := strings.Cut(line, " ")
+	var point rune
+	var parts [2]rune
+	if count, err := fmt.Sscanf(rest, "%X %X %X", &point, &parts[0], &parts[1]); count < 2 {
+		return err
+	}
+	n.parts[point] = parts
+	if kind == "X" {
+		n.unsettle(point)
+		return nil
+	}
+	n.composed[parts] = point
+	n.unsettle(parts[1])
+	return nil
+}
+
+func (n *nfc) unsettle(r rune) {
+	if r < nfcLimit {
+		n.unsettled[r/64] |= 1 << (r % 64)
+	}
+}
+
+// normalize returns text in normal form C. Text that is already, nearly all
+// there is, comes back as it is.
+func (n *nfc) normalize(text string) string {
+	if n.settled(text) {
+		return text
+	}
+	runes := make([]rune, 0, len(text))
+	for _, r := range text {
+		runes = n.decompose(runes, r)
+	}
+	n.order(runes)
+	return string(n.compose(runes))
+}
+
+func (n *nfc) settled(text string) bool {
+	for _, r := range text {
+		if r >= 0x300 && r < nfcLimit && n.unsettled[r/64]&(1<<(r%64)) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// decompose appends the full canonical decomposition of r.
+func (n *nfc) decompose(dst []rune, r rune) []rune {
+	if s := r - hangulS; 0 <= s && s < hangulLs*hangulVs*hangulTs {
+		dst = append(dst, hangulL+s/(hangulVs*hangulTs), hangulV+s/hangulTs%hangulVs)
+		if t := s % hangulTs; t > 0 {
+			dst = append(dst, hangulT+t)
+		}
+		return dst
+	}
+	parts, ok := n.parts[r]
+	if !ok {
+		return append(dst, r)
+	}
+	dst = n.decompose(dst, parts[0])
+	if parts[1] != 0 {
+		dst = n.decompose(dst, parts[1])
+	}
+	return dst
+}
+
+// order sorts every run of marks by class, keeping equals in place.
+func (n *nfc) order(runes []rune) {
+	for i := 0; i < len(runes); {
+		end := i
+		for end < len(runes) && n.class[runes[end]] != 0 {
+			end++
+		}
+		slices.SortStableFunc(runes[i:end], func(a, b rune) int { return int(n.class[a]) - int(n.class[b]) })
+		i = end + 1
+	}
+}
+
+// compose puts together, in place, what follows a starter and is not blocked
+// from it by a mark of the same or a higher class in between.
+func (n *nfc) compose(runes []rune) []rune {
+	out := runes[:0]
+	starter := -1
+	last := uint8(0) // class of the character before, 0 right after the starter
+	for _, r := range runes {
+		class := n.class[r]
+		if starter >= 0 && (last == 0 || last < class) {
+			if c, ok := n.join(out[starter], r); ok {
+				out[starter] = c
+				continue
+			}
+		}
+		if class == 0 {
+			starter = len(out)
+		}
+		last = class
+		out = append(out, r)
+	}
+	return out
+}
+
+func (n *nfc) join(a, b rune) (rune, bool) {
+	if l, v := a-hangulL, b-hangulV; 0 <= l && l < hangulLs && 0 <= v && v < hangulVs {
+		return hangulS + (l*hangulVs+v)*hangulTs, true
+	}
+	if s, t := a-hangulS, b-hangulT; 0 <= s && s < hangulLs*hangulVs*hangulTs && s%hangulTs == 0 && 0 < t && t < hangulTs {
+		return a + t, true
+	}
+	c, ok := n.composed[[2]rune{a, b}]
+	return c, ok
+}

@@ -1,0 +1,104 @@
+package token
+
+import (
+	"encoding/json"
+	"errors"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// Parse reads a tokenizer from the contents of a checkpoint's tokenizer.json
+// and, if there is one, its tokenizer_config.json (else nil), which names the
+// end-of-text token and may list further added tokens. It returns a
+// *fault.Error: Unimplemented names what this package does not support, Invalid
+// says what is wrong with a file. It keeps no reference to its arguments.
+func Parse(tokenizer, config []byte) (*Tokenizer, error) {
+	var f file
+	if err := json.Unmarshal(tokenizer, &f); err != nil {
+		return nil, parseError("tokenizer.json", err)
+	}
+	var c fileConfig
+	if config != nil {
+		if err := json.Unmarshal(config, &c); err != nil {
+			return nil, parseError("tokenizer_config.json", err)
+		}
+	}
+	t := new(Tokenizer)
+	if err := t.build(&f, &c); err != nil {
+		return nil, parseError("tokenizer.json", err)
+	}
+	if err := t.setEOS(c.EOS.content); err != nil {
+		return nil, parseError("tokenizer_config.json", err)
+	}
+	return t, nil
+}
+
+// parseError wraps err with the file that it is about; what is not classified is
+// the file's fault.
+func parseError(name string, err error) error {
+	code := fault.Invalid
+	var classified *fault.Error
+	if errors.As(err, &classified) {
+		code = classified.Code
+	}
+	return fault.New(code, "parse %s: %w", name, err)
+}
+
+// unsupported is the error about a part of a tokenizer that is not implemented.
+func unsupported(format string, args ...any) error {
+	return fault.New(fault.Unimplemented, format, args...)
+}
+
+// malformed is the error about a tokenizer that contradicts itself.
+func malformed(format string, args ...any) error {
+	return fault.New(fault.Invalid, format, args...)
+}
+
+func (t *Tokenizer) build(f *file, c *fileConfig) error {
+	if err := f.Model.check(); err != nil {
+		return err
+	}
+	var vocab map[string]kv.Token
+	if err := json.Unmarshal(f.Model.Vocab, &vocab); err != nil {
+		return err
+	}
+	tokens, err := addedTokens(f.AddedTokens, c.Added)
+	if err != nil {
+		return err
+	}
+	if t.normalizers, err = newNormalizers(f.Normalizer); err != nil {
+		return err
+	}
+	if err := t.setVocabulary(vocab, tokens); err != nil {
+		return err
+	}
+	t.setAdded(tokens)
+	if t.model, err = t.newModel(&f.Model, vocab); err != nil {
+		return err
+	}
+	return t.setStages(f)
+}
+
+func (t *Tokenizer) setStages(f *file) error {
+	var err error
+	if t.stages, err = newStages(f.PreTokenizer); err != nil {
+		return err
+	}
+	if err := checkDecoder(f.Decoder); err != nil {
+		return err
+	}
+	return t.setPostProcessor(f.PostProcessor)
+}
+
+func (t *Tokenizer) setEOS(content string) error {
+	if content == "" {
+		return nil
+	}
+	id, ok := t.ID(content)
+	if !ok {
+		return malformed("eos_token is not in the vocabulary of tokenizer.json")
+	}
+	t.eos, t.hasEOS = id, true
+	return nil
+}

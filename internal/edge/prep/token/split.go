@@ -1,0 +1,206 @@
+package token
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// The regular expressions that cut text into words before byte-pair merging, as
+// checkpoints spell them. Each is recognised by its exact text and matched by
+// hand-written code; no expression is ever interpreted.
+const (
+	// PatternGPT2 is what the ByteLevel pre-tokenizer applies by itself.
+	PatternGPT2 = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	// PatternLlama3 is that of Llama 3 and, before it, cl100k: numbers in groups
+	// of three.
+	PatternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	// PatternQwen2 is that of Qwen 2 to 3: one digit at a time.
+	PatternQwen2 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+)
+
+// splitter returns the length of the first word of text, which is not empty. It
+// is at least 1: the words of a text, put together, are the text.
+type splitter func(text string) int
+
+// Splitter returns the function that gives the length of the first match of
+// pattern in a text that is not empty. The matches cover the text without gaps.
+// ok is false if pattern is none of the known ones.
+func Splitter(pattern string) (next func(text string) int, ok bool) {
+	c := newClasses()
+	switch pattern {
+	case PatternGPT2:
+		return c.nextGPT2, true
+	case PatternLlama3:
+		return c.nextLlama3, true
+	case PatternQwen2:
+		return c.nextQwen2, true
+	}
+	return nil, false
+}
+
+func (c *classes) nextGPT2(s string) int {
+	if n := contraction(s); n > 0 {
+		return n
+	}
+	// A word, number or run of signs may carry the one space before it.
+	lead := 0
+	if s[0] == ' ' {
+		lead = 1
+	}
+	switch k, width := c.at(s[lead:]); {
+	case width == 0 || k&space != 0:
+		return c.nextSpaces(s)
+	case k&letter != 0:
+		return lead + c.run(s[lead:], letter)
+	case k&number != 0:
+		return lead + c.run(s[lead:], number)
+	default:
+		return lead + c.otherRun(s[lead:])
+	}
+}
+
+func (c *classes) nextLlama3(s string) int { return c.nextGrouped(s, 3) }
+
+func (c *classes) nextQwen2(s string) int { return c.nextGrouped(s, 1) }
+
+// nextGrouped is the cl100k family: contractions in either case, any one
+// character but a number or line break may lead a word, numbers come in groups
+// of at most digits, signs take the line breaks after them along.
+func (c *classes) nextGrouped(s string, digits int) int {
+	if n := foldedContraction(s); n > 0 {
+		return n
+	}
+	first, width := c.at(s)
+	if first&letter != 0 {
+		return c.run(s, letter)
+	}
+	if first&number != 0 {
+		return c.nextDigits(s, digits)
+	}
+	if first&newline == 0 {
+		if n := c.run(s[width:], letter); n > 0 {
+			return width + n
+		}
+	}
+	lead := 0
+	if s[0] == ' ' {
+		lead = 1
+	}
+	if n := c.otherRun(s[lead:]); n > 0 {
+		n += lead
+		return n + c.run(s[n:], newline)
+	}
+	return c.nextLines(s)
+}
+
+func (c *classes) nextDigits(s string, limit int) int {
+	n := 0
+	for range limit {
+		k, width := c.at(s[n:])
+		if k&number == 0 {
+			break
+		}
+		n += width
+	}
+	return n
+}
+
+// nextLines matches \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line break of a
+// run of white space if there is one.
+func (c *classes) nextLines(s string) int {
+	n := c.run(s, space)
+	if i := strings.LastIndexAny(s[:n], "\r\n"); i >= 0 {
+		return i + 1
+	}
+	return leaveLast(s, n)
+}
+
+// nextSpaces matches \s+(?!\S)|\s+ .
+func (c *classes) nextSpaces(s string) int {
+	return leaveLast(s, c.run(s, space))
+}
+
+// leaveLast shortens a run of n bytes of white space by its last character if
+// something follows it, so that the next word can carry it, but never to
+// nothing.
+func leaveLast(s string, n int) int {
+	if n == len(s) {
+		return n
+	}
+	_, last := utf8.DecodeLastRuneInString(s[:n])
+	if n > last {
+		return n - last
+	}
+	return n
+}
+
+// contraction returns the length of 's 't 're 've 'm 'll 'd at the start of s,
+// or 0.
+func contraction(s string) int {
+	if len(s) < 2 || s[0] != '\'' {
+		return 0
+	}
+	return 1 + suffix(s[1], second(s))
+}
+
+// foldedContraction is contraction in either case. Unicode folds the long s
+// (U+017F) to s.
+func foldedContraction(s string) int {
+	if len(s) < 2 || s[0] != '\'' {
+		return 0
+	}
+	if strings.HasPrefix(s[1:], "ſ") {
+		return 1 + len("ſ")
+	}
+	return 1 + suffix(s[1]|0x20, second(s)|0x20)
+}
+
+func second(s string) byte {
+	if len(s) < 3 {
+		return 0
+	}
+	return s[2]
+}
+
+// suffix returns the length of the contraction's letters, or -1.
+func suffix(a, b byte) int {
+	switch {
+	case a == 's' || a == 't' || a == 'm' || a == 'd':
+		return 1
+	case b == 'e' && (a == 'r' || a == 'v'), b == 'l' && a == 'l':
+		return 2
+	}
+	return -1
+}
+
+// nextWhole leaves text in one piece.
+func nextWhole(s string) int { return len(s) }
+
+// nextDigit sets each number apart.
+func (c *classes) nextDigit(s string) int {
+	k, width := c.at(s)
+	if k&number != 0 {
+		return width
+	}
+	return c.untilNumber(s)
+}
+
+// nextNumber sets each run of numbers apart.
+func (c *classes) nextNumber(s string) int {
+	if n := c.run(s, number); n > 0 {
+		return n
+	}
+	return c.untilNumber(s)
+}
+
+func (c *classes) untilNumber(s string) int {
+	i := 0
+	for i < len(s) {
+		k, width := c.at(s[i:])
+		if k&number != 0 {
+			break
+		}
+		i += width
+	}
+	return i
+}

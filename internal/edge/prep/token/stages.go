@@ -1,0 +1,171 @@
+package token
+
+import (
+	"encoding/json"
+
+	"penstock/core/kv"
+)
+
+// normalizer rewrites text before it is cut.
+type normalizer func(string) string
+
+// newNormalizers reads the normalizers; none is the usual case.
+func newNormalizers(raw json.RawMessage) ([]normalizer, error) {
+	list, err := steps(raw)
+	if err != nil {
+		return nil, err
+	}
+	var normalizers []normalizer
+	for _, s := range list {
+		if s.Type != "NFC" {
+			return nil, unsupported("normalizer %s is not supported", s.Type)
+		}
+		n, err := newNFC()
+		if err != nil {
+			return nil, err
+		}
+		normalizers = append(normalizers, n.normalize)
+	}
+	return normalizers, nil
+}
+
+// newStages reads the pre-tokenizers: any number that cut, then ByteLevel.
+func newStages(raw json.RawMessage) ([]stage, error) {
+	list, err := steps(raw)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 || list[len(list)-1].Type != "ByteLevel" {
+		return nil, unsupported("a pre_tokenizer that does not end in ByteLevel is not supported")
+	}
+	stages := make([]stage, len(list))
+	for i, s := range list {
+		switch {
+		case s.Type == "Split":
+			stages[i], err = splitStage(&s)
+		case s.Type == "Digits":
+			stages[i] = digitsStage(&s)
+		case s.Type == "ByteLevel" && i == len(list)-1:
+			stages[i], err = byteLevelStage(&s)
+		default:
+			err = unsupported("pre_tokenizer %s in place %d of %d is not supported", s.Type, i+1, len(list))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return stages, nil
+}
+
+func splitStage(s *step) (stage, error) {
+	if s.Behavior != "Isolated" || s.Invert {
+		return stage{}, unsupported("pre_tokenizer Split with behavior %q and invert %t is not supported; only Isolated without invert is", s.Behavior, s.Invert)
+	}
+	next, ok := Splitter(s.Pattern.Regex)
+	if !ok {
+		return stage{}, unsupported("pre_tokenizer Split with the pattern %q is not supported", s.Pattern.Regex+s.Pattern.String)
+	}
+	return stage{next: next}, nil
+}
+
+func digitsStage(s *step) stage {
+	c := newClasses()
+	c.markRanges(numbers17(), number)
+	if s.IndividualDigits {
+		return stage{next: c.nextDigit}
+	}
+	return stage{next: c.nextNumber}
+}
+
+func byteLevelStage(s *step) (stage, error) {
+	if s.AddPrefixSpace == nil {
+		return stage{}, malformed("pre_tokenizer ByteLevel has no add_prefix_space")
+	}
+	next := nextWhole
+	if s.UseRegex == nil || *s.UseRegex {
+		next = newClasses().nextGPT2
+	}
+	return stage{prefix: *s.AddPrefixSpace, next: next}, nil
+}
+
+func checkDecoder(raw json.RawMessage) error {
+	list, err := steps(raw)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		return unsupported("a tokenizer without a decoder is not supported; byte-level vocabularies need ByteLevel")
+	}
+	for _, s := range list {
+		if s.Type != "ByteLevel" {
+			return unsupported("decoder %s is not supported", s.Type)
+		}
+	}
+	if len(list) > 1 {
+		return unsupported("more than one decoder is not supported")
+	}
+	return nil
+}
+
+// setPostProcessor reads what surrounds a text when special tokens are added. A
+// ByteLevel post-processor only moves offsets, which nobody here asks for.
+func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
+	list, err := steps(raw)
+	if err != nil {
+		return err
+	}
+	templates := 0
+	for _, s := range list {
+		switch s.Type {
+		case "ByteLevel":
+		case "TemplateProcessing":
+			templates++
+			err = t.setTemplate(&s)
+		default:
+			err = unsupported("post_processor %s is not supported", s.Type)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if templates > 1 {
+		return unsupported("more than one post_processor TemplateProcessing is not supported")
+	}
+	return nil
+}
+
+func (t *Tokenizer) setTemplate(s *step) error {
+	sequences := 0
+	for _, p := range s.Single {
+		if p.SpecialToken == nil {
+			sequences++
+			continue
+		}
+		ids, err := t.templateIDs(s, p.SpecialToken.ID)
+		if err != nil {
+			return err
+		}
+		if sequences == 0 {
+			t.begin = append(t.begin, ids...)
+		} else {
+			t.end = append(t.end, ids...)
+		}
+	}
+	if sequences != 1 {
+		return malformed("post_processor TemplateProcessing has %d sequences in its template for one text", sequences)
+	}
+	return nil
+}
+
+func (t *Tokenizer) templateIDs(s *step, name string) ([]kv.Token, error) {
+	special, ok := s.SpecialTokens[name]
+	if !ok {
+		return nil, malformed("post_processor TemplateProcessing names the token %q but does not define it", name)
+	}
+	for _, id := range special.IDs {
+		if !t.known(id) {
+			return nil, malformed("post_processor TemplateProcessing uses the id %d, which is not in the vocabulary", id)
+		}
+	}
+	return special.IDs, nil
+}

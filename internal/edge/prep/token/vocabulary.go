@@ -1,0 +1,194 @@
+package token
+
+import (
+	"slices"
+	"strings"
+
+	"penstock/core/kv"
+)
+
+// maxID bounds ids, and so the memory that a short malicious file can ask for:
+// eight times the largest vocabularies in use.
+const maxID = 1 << 21
+
+// setVocabulary lays out the entries of the model and the added tokens.
+func (t *Tokenizer) setVocabulary(vocab map[string]kv.Token, tokens []added) error {
+	names, err := entryNames(vocab, tokens)
+	if err != nil {
+		return err
+	}
+	e := entries{
+		start:   make([]uint32, len(names)+1),
+		known:   make([]bool, len(names)),
+		special: make([]bool, len(names)),
+	}
+	for _, a := range tokens {
+		e.special[a.id] = a.special
+		if a.normalized {
+			names[a.id] = t.normalize(a.content) // decoding shows it so, as in the reference
+		}
+	}
+	inverse := newBytesOf()
+	var text []byte
+	for id, name := range names {
+		if e.special[id] {
+			text = append(text, name...)
+		} else {
+			text = inverse.append(text, name)
+		}
+		e.known[id] = name != ""
+		e.start[id+1] = uint32(len(text))
+	}
+	e.text = string(text)
+	t.entries = e
+	t.setWords(vocab)
+	return nil
+}
+
+// entryNames returns the entry of each id as the file spells it; "" if the id is
+// not used.
+func entryNames(vocab map[string]kv.Token, tokens []added) ([]string, error) {
+	largest := kv.Token(0)
+	for _, id := range vocab {
+		largest = max(largest, id)
+	}
+	for _, a := range tokens {
+		largest = max(largest, a.id)
+	}
+	if largest >= maxID {
+		return nil, unsupported("a vocabulary with the id %d is not supported; ids must be below %d", largest, maxID)
+	}
+	names := make([]string, largest+1)
+	for name, id := range vocab {
+		if name == "" || names[id] != "" {
+			return nil, malformed("the id %d has an empty entry or more than one", id)
+		}
+		names[id] = name
+	}
+	for _, a := range tokens {
+		if have, ok := vocab[a.content]; ok && have != a.id || names[a.id] != "" && names[a.id] != a.content {
+			return nil, malformed("the added token %q and the vocabulary disagree about the id %d", a.content, a.id)
+		}
+		names[a.id] = a.content
+	}
+	return names, nil
+}
+
+func (t *Tokenizer) setWords(vocab map[string]kv.Token) {
+	t.words = make(map[string]kv.Token, len(vocab))
+	for _, id := range vocab {
+		if t.Special(id) {
+			continue // never the result of encoding plain text
+		}
+		word := t.bytes(id)
+		if other, ok := t.words[word]; !ok || id < other {
+			t.words[word] = id
+		}
+	}
+}
+
+// addedTokens returns the added tokens of tokenizer.json and those that only
+// tokenizer_config.json lists, by id.
+func addedTokens(list []fileAdded, further map[kv.Token]fileAdded) ([]added, error) {
+	seen := make(map[string]kv.Token, len(list))
+	var tokens []added
+	add := func(id kv.Token, f fileAdded) error {
+		if f.Content == "" {
+			return nil
+		}
+		if have, ok := seen[f.Content]; ok {
+			if have != id {
+				return malformed("the added token %q has the ids %d and %d", f.Content, have, id)
+			}
+			return nil
+		}
+		seen[f.Content] = id
+		tokens = append(tokens, added{
+			id: id, content: f.Content, special: f.Special, normalized: f.Normalized,
+			singleWord: f.SingleWord, lstrip: f.LStrip, rstrip: f.RStrip,
+		})
+		return nil
+	}
+	for _, f := range list {
+		if err := add(f.ID, f); err != nil {
+			return nil, err
+		}
+	}
+	for _, id := range sortedKeys(further) {
+		if err := add(id, further[id]); err != nil {
+			return nil, err
+		}
+	}
+	return tokens, nil
+}
+
+func sortedKeys(m map[kv.Token]fileAdded) []kv.Token {
+	keys := make([]kv.Token, 0, len(m))
+	for id := range m {
+		keys = append(keys, id)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (t *Tokenizer) setAdded(tokens []added) {
+	t.names = make(map[string]kv.Token, len(tokens))
+	var raw, normalized []added
+	for _, a := range tokens {
+		t.names[a.content] = a.id
+		if a.normalized {
+			a.content = t.normalize(a.content)
+			normalized = append(normalized, a)
+		} else {
+			raw = append(raw, a)
+		}
+	}
+	t.raw, t.added = newAddedSet(raw), newAddedSet(normalized)
+}
+
+// check refuses the options of byte-pair encoding that change its result and
+// are not implemented. Files older than the type field have it empty.
+func (m *fileModel) check() error {
+	switch {
+	case m.Type != "BPE" && m.Type != "":
+		return unsupported("model %s is not supported", m.Type)
+	case len(m.Vocab) == 0 || !strings.HasPrefix(string(m.Vocab[:1]), "{"):
+		return unsupported("a model without a vocabulary by entry is not supported")
+	case m.Dropout != 0:
+		return unsupported("BPE dropout is not supported: it makes encoding random")
+	case m.ContinuingSubwordPrefix != "":
+		return unsupported("BPE continuing_subword_prefix is not supported")
+	case m.EndOfWordSuffix != "":
+		return unsupported("BPE end_of_word_suffix is not supported")
+	case m.ByteFallback:
+		return unsupported("BPE byte_fallback is not supported")
+	}
+	return nil
+}
+
+func (t *Tokenizer) newModel(f *fileModel, vocab map[string]kv.Token) (*bpe, error) {
+	m := &bpe{merges: newPairs(len(f.Merges)), cache: new(cache)}
+	if f.IgnoreMerges {
+		m.whole = t.words
+	}
+	for b, r := range Alphabet() {
+		id, ok := vocab[string(r)]
+		if !ok || t.Special(id) {
+			return nil, unsupported("a vocabulary without an entry for the byte 0x%02x is not supported", b)
+		}
+		m.single[b] = id
+	}
+	for rank, pair := range f.Merges {
+		left, haveLeft := vocab[pair.left]
+		right, haveRight := vocab[pair.right]
+		id, have := vocab[pair.left+pair.right]
+		if !haveLeft || !haveRight || !have {
+			return nil, malformed("merge %d is about entries that the vocabulary does not have", rank)
+		}
+		if t.Special(id) {
+			return nil, unsupported("merge %d makes a special token, which plain text could then forge", rank)
+		}
+		m.merges.add(left, right, merge{uint32(rank), id})
+	}
+	return m, nil
+}

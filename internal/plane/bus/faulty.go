@@ -1,0 +1,187 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// Faults says how a bus misbehaves. Probabilities are from 0 to 1; the zero
+// value is a bus without faults.
+type Faults struct {
+	// Topics are the names of the topics that misbehave; nil means all.
+	Topics []string
+	// Fail is the probability that Publish says Unavailable. As with a real
+	// store that tells nothing about the message: half of them are kept.
+	Fail float64
+	// Lose is the probability that Publish returns nil and nobody gets the
+	// message, as if its publisher had never sent it.
+	Lose float64
+	// Drop is the probability that one subscription misses a message. On a
+	// durable topic its Seq is missing.
+	Drop float64
+	// Duplicate is the probability that a message is delivered twice in a row.
+	Duplicate float64
+	// Reorder is the probability that a message is delivered after the one that
+	// follows it. Until one follows, it is held.
+	Reorder float64
+	// Delay holds up each delivery by a random time below it.
+	Delay time.Duration
+}
+
+// FaultyBus passes messages to another bus and spoils some of them. It breaks
+// the contract of Bus on purpose: it is for the tests of those who must cope.
+type FaultyBus struct {
+	inner Bus
+	seed  uint64
+	mu    struct {
+		sync.Mutex
+		faults     Faults
+		published  map[site]uint64 // messages so far, by topic and key
+		subscribed map[string]uint64
+	}
+}
+
+var _ Bus = (*FaultyBus)(nil)
+
+// site is where a fault may strike: publishing to a topic under a key, or the
+// nth subscription to a topic.
+type site struct {
+	topic, key string
+	sub        uint64 // 0 for publishing
+}
+
+// Faulty wraps inner. What happens to a message depends on nothing but the
+// seed, its topic and key, and how many there were before it: of its key when
+// publishing, of the subscription when delivering.
+func Faulty(inner Bus, seed uint64, f Faults) *FaultyBus {
+	b := &FaultyBus{inner: inner, seed: seed}
+	b.mu.faults = f
+	b.mu.published = make(map[site]uint64)
+	b.mu.subscribed = make(map[string]uint64)
+	return b
+}
+
+// Set changes the faults of the messages that follow.
+func (b *FaultyBus) Set(f Faults) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.faults = f
+}
+
+// Publish implements Bus.
+func (b *FaultyBus) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+	s := site{topic: t.Name, key: key}
+	f, rng := b.faults(t.Name), b.rng(s, b.count(s))
+	fail, keep, lose := rng.Float64() < f.Fail, rng.Float64() < 0.5, rng.Float64() < f.Lose
+	if lose && !fail || fail && !keep {
+		if fail {
+			return errInjected(t)
+		}
+		return ctx.Err()
+	}
+	err := b.inner.Publish(ctx, t, key, data)
+	if err == nil && fail {
+		return errInjected(t)
+	}
+	return err
+}
+
+func errInjected(t Topic) error {
+	return fault.New(fault.Unavailable, "publish %s: whether it was kept is not known (injected)", t.Name)
+}
+
+// Subscribe implements Bus.
+func (b *FaultyBus) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+	d := &delivery{bus: b, site: site{topic: t.Name, sub: b.subscription(t.Name)}, sink: sink}
+	return b.inner.Subscribe(ctx, t, from, func(m Message) error { return d.deliver(ctx, m) }, ready)
+}
+
+// delivery is one subscription of a FaultyBus.
+type delivery struct {
+	bus  *FaultyBus
+	site site
+	sink func(Message) error
+	n    uint64   // messages so far
+	held *Message // to come after the next
+}
+
+func (d *delivery) deliver(ctx context.Context, m Message) error {
+	f, rng := d.bus.faults(d.site.topic), d.bus.rng(d.site, d.n)
+	d.n++
+	drop, twice, late := rng.Float64() < f.Drop, rng.Float64() < f.Duplicate, rng.Float64() < f.Reorder
+	if f.Delay > 0 {
+		t := time.NewTimer(time.Duration(rng.Int64N(int64(f.Delay))))
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	var due []Message
+	switch {
+	case drop:
+	case late && d.held == nil:
+		m.Data = bytes.Clone(m.Data)
+		d.held = &m
+		return nil
+	case twice:
+		due = append(due, m, m)
+	default:
+		due = append(due, m)
+	}
+	if d.held != nil {
+		due = append(due, *d.held)
+		d.held = nil
+	}
+	for _, m := range due {
+		if err := d.sink(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// faults returns those in force for a topic.
+func (b *FaultyBus) faults(topic string) Faults {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f := b.mu.faults; f.Topics == nil || slices.Contains(f.Topics, topic) {
+		return f
+	}
+	return Faults{}
+}
+
+// count returns how many messages there were at s, and adds one.
+func (b *FaultyBus) count(s site) uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.mu.published[s]
+	b.mu.published[s] = n + 1
+	return n
+}
+
+// subscription numbers the subscriptions to a topic from 1.
+func (b *FaultyBus) subscription(topic string) uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.subscribed[topic]++
+	return b.mu.subscribed[topic]
+}
+
+// rng returns the random source of the nth message at s.
+func (b *FaultyBus) rng(s site, n uint64) *rand.Rand {
+	h := fnv.New64a()
+	h.Write([]byte(s.topic + "\x00" + s.key + "\x00"))
+	h.Write(binary.LittleEndian.AppendUint64(nil, s.sub))
+	h.Write(binary.LittleEndian.AppendUint64(nil, n))
+	return rand.New(rand.NewPCG(b.seed, h.Sum64()))
+}

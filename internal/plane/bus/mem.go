@@ -1,0 +1,208 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// Mem is the event plane within one process. It has no goroutines of its own:
+// messages pass from Publish to the goroutines that are in Subscribe.
+type Mem struct {
+	dropped atomic.Uint64
+	mu      struct {
+		sync.Mutex
+		topics map[string]*memTopic
+	}
+}
+
+var _ Bus = (*Mem)(nil)
+
+// NewMem returns a bus without messages.
+func NewMem() *Mem {
+	b := &Mem{}
+	b.mu.topics = make(map[string]*memTopic)
+	return b
+}
+
+// Dropped returns how many messages of topics that are not durable were lost by
+// subscribers that fell behind.
+func (b *Mem) Dropped() uint64 { return b.dropped.Load() }
+
+type memTopic struct {
+	topic Topic
+	mu    struct {
+		sync.Mutex
+		journal journal         // of a durable topic
+		wakes   []chan struct{} // of its subscribers, each with room for a token
+		queues  []*queue        // of subscribers to another topic
+	}
+}
+
+// Publish implements Bus. It does not wait for anybody.
+func (b *Mem) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	mt, err := b.topic(t)
+	if err != nil {
+		return err
+	}
+	if err := checkMessage(mt.topic, key, data); err != nil {
+		return err
+	}
+	data = bytes.Clone(data)
+	mt.mu.Lock()
+	defer mt.mu.Unlock()
+	if mt.topic.Durable {
+		mt.mu.journal.append(entry{key, data, time.Now()})
+		for _, w := range mt.mu.wakes {
+			select {
+			case w <- struct{}{}:
+			default:
+			}
+		}
+		return nil
+	}
+	for _, q := range mt.mu.queues {
+		b.dropped.Add(q.push(Message{Key: key, Data: data}))
+	}
+	return nil
+}
+
+// Subscribe implements Bus.
+func (b *Mem) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+	mt, err := b.topic(t)
+	if err != nil {
+		return err
+	}
+	if mt.topic.Durable {
+		return mt.follow(ctx, from, sink, ready)
+	}
+	q := mt.join()
+	defer mt.leave(q)
+	if ready != nil {
+		ready()
+	}
+	return drain(ctx, q, sink)
+}
+
+// drain passes the messages of q to sink until ctx ends or sink fails.
+func drain(ctx context.Context, q *queue, sink func(Message) error) error {
+	var buf []byte
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-q.wake:
+		}
+		for ctx.Err() == nil {
+			m, ok := q.pop()
+			if !ok {
+				break
+			}
+			buf = append(buf[:0], m.Data...) // others have the same data
+			m.Data = buf
+			if err := sink(m); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// topic returns the state of t, which must equal the first of its name.
+func (b *Mem) topic(t Topic) (*memTopic, error) {
+	t, err := t.normal()
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	mt := b.mu.topics[t.Name]
+	if mt == nil {
+		mt = &memTopic{topic: t}
+		mt.mu.journal = journal{maxBytes: t.MaxBytes, maxAge: t.MaxAge, first: 1}
+		b.mu.topics[t.Name] = mt
+	}
+	if mt.topic != t {
+		return nil, errUnequal(t, mt.topic)
+	}
+	return mt, nil
+}
+
+func errUnequal(t, o Topic) error {
+	return fault.New(fault.Conflict, "topic %s: used with %+v and with %+v; everyone must pass an equal value", t.Name, o, t)
+}
+
+func (mt *memTopic) join() *queue {
+	q := newQueue()
+	mt.mu.Lock()
+	defer mt.mu.Unlock()
+	mt.mu.queues = append(mt.mu.queues, q)
+	return q
+}
+
+func (mt *memTopic) leave(q *queue) {
+	mt.mu.Lock()
+	defer mt.mu.Unlock()
+	mt.mu.queues = slices.DeleteFunc(mt.mu.queues, func(o *queue) bool { return o == q })
+}
+
+// follow reads the journal from a position of its own; there is no queue to
+// overflow, but messages that the journal drops first are missed.
+func (mt *memTopic) follow(ctx context.Context, from uint64, sink func(Message) error, ready func()) error {
+	wake, target := mt.watch()
+	defer mt.unwatch(wake)
+	var buf []byte
+	next := max(from, 1)
+	for ctx.Err() == nil {
+		e, seq, ok := mt.next(next)
+		next = seq
+		if ready != nil && next > target {
+			ready()
+			ready = nil
+		}
+		if !ok {
+			select {
+			case <-ctx.Done():
+			case <-wake:
+			}
+			continue
+		}
+		buf = append(buf[:0], e.data...) // others have the same data
+		if err := sink(Message{Key: e.key, Data: buf, Seq: seq}); err != nil {
+			return err
+		}
+		next = seq + 1
+	}
+	return nil
+}
+
+// watch returns a channel that gets a token after each message, and the number
+// of the last one before.
+func (mt *memTopic) watch() (wake chan struct{}, last uint64) {
+	wake = make(chan struct{}, 1)
+	mt.mu.Lock()
+	defer mt.mu.Unlock()
+	mt.mu.wakes = append(mt.mu.wakes, wake)
+	return wake, mt.mu.journal.last()
+}
+
+func (mt *memTopic) unwatch(wake chan struct{}) {
+	mt.mu.Lock()
+	defer mt.mu.Unlock()
+	mt.mu.wakes = slices.DeleteFunc(mt.mu.wakes, func(o chan struct{}) bool { return o == wake })
+}
+
+// next returns the first message kept from seq on, and its number.
+func (mt *memTopic) next(seq uint64) (e entry, n uint64, ok bool) {
+	mt.mu.Lock()
+	defer mt.mu.Unlock()
+	mt.mu.journal.trim(time.Now())
+	return mt.mu.journal.at(seq)
+}

@@ -1,0 +1,67 @@
+package bus
+
+import "sync"
+
+// queue holds the messages of one subscriber to a topic that is not durable.
+// Pushing never waits: beyond its bounds the oldest messages are lost.
+type queue struct {
+	wake chan struct{} // holds a token when the queue may not be empty
+	mu   struct {
+		sync.Mutex
+		ring  []Message // capacity grows to Queue and stays
+		head  int       // index of the oldest
+		count int
+		bytes int // of data
+	}
+}
+
+func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
+
+// push appends a message, which the queue keeps, and returns how many of the
+// oldest were lost to make room.
+func (q *queue) push(m Message) (lost uint64) {
+	q.mu.Lock()
+	for q.mu.count == Queue || q.mu.count > 0 && q.mu.bytes+len(m.Data) > QueueBytes {
+		q.dropOldest()
+		lost++
+	}
+	if q.mu.count == len(q.mu.ring) {
+		q.grow()
+	}
+	q.mu.ring[(q.mu.head+q.mu.count)%len(q.mu.ring)] = m
+	q.mu.count++
+	q.mu.bytes += len(m.Data)
+	q.mu.Unlock()
+
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+	return lost
+}
+
+// pop removes the oldest message; ok is false if there is none.
+func (q *queue) pop() (m Message, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mu.count == 0 {
+		return Message{}, false
+	}
+	m = q.mu.ring[q.mu.head]
+	q.dropOldest()
+	return m, true
+}
+
+func (q *queue) dropOldest() {
+	q.mu.bytes -= len(q.mu.ring[q.mu.head].Data)
+	q.mu.ring[q.mu.head] = Message{}
+	q.mu.head = (q.mu.head + 1) % len(q.mu.ring)
+	q.mu.count--
+}
+
+func (q *queue) grow() {
+	ring := make([]Message, min(max(16, 2*len(q.mu.ring)), Queue))
+	n := copy(ring, q.mu.ring[q.mu.head:])
+	copy(ring[n:], q.mu.ring[:q.mu.head])
+	q.mu.ring, q.mu.head = ring, 0
+}

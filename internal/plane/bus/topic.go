@@ -1,0 +1,70 @@
+package bus
+
+import (
+	"strings"
+
+	"penstock/core/fault"
+)
+
+// normal returns t with its defaults filled in, or what is wrong with it.
+func (t Topic) normal() (Topic, error) {
+	if err := checkName(t.Name); err != nil {
+		return t, err
+	}
+	if t.MaxBytes < 0 || t.MaxAge < 0 {
+		return t, fault.New(fault.Invalid, "topic %s: the limits must not be negative, have %d bytes and %v", t.Name, t.MaxBytes, t.MaxAge)
+	}
+	if !t.Durable {
+		t.MaxBytes, t.MaxAge = 0, 0 // nothing is kept that they could bound
+		return t, nil
+	}
+	if t.MaxBytes == 0 {
+		t.MaxBytes = DefaultMaxBytes
+	}
+	if t.MaxAge == 0 {
+		t.MaxAge = DefaultMaxAge
+	}
+	if t.MaxBytes < minMaxBytes {
+		return t, fault.New(fault.Invalid, "topic %s: MaxBytes is %d, a durable topic needs at least %d", t.Name, t.MaxBytes, minMaxBytes)
+	}
+	return t, nil
+}
+
+// checkName accepts words of letters, digits, '-' and '_' joined by single dots.
+func checkName(name string) error {
+	if len(name) > MaxName {
+		return fault.New(fault.Invalid, "topic name: %d bytes, at most %d are allowed", len(name), MaxName)
+	}
+	for word := range strings.SplitSeq(name, ".") {
+		if word == "" || strings.IndexFunc(word, func(r rune) bool { return !nameRune(r) }) >= 0 {
+			return fault.New(fault.Invalid, "topic name %q: use letters, digits, '-' and '_' in words joined by single dots", name)
+		}
+	}
+	return nil
+}
+
+func nameRune(r rune) bool {
+	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_'
+}
+
+// checkMessage says whether a message may go to t, which is normal.
+func checkMessage(t Topic, key string, data []byte) error {
+	if len(key) > MaxKey {
+		return fault.New(fault.Invalid, "publish %s: the key has %d bytes, at most %d are allowed", t.Name, len(key), MaxKey)
+	}
+	limit := int64(MaxData)
+	if t.Durable {
+		limit = min(limit, t.MaxBytes-overhead-MaxKey)
+	}
+	if int64(len(data)) > limit {
+		return fault.New(fault.TooLarge, "publish %s: the message has %d bytes, at most %d are allowed", t.Name, len(data), limit)
+	}
+	return nil
+}
+
+// minMaxBytes is the least that a durable topic may keep.
+const minMaxBytes = 4 << 10
+
+// overhead is what a kept message costs besides its key and data: record and
+// subject of a JetStream file store come to about as much.
+const overhead = 64

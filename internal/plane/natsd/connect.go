@@ -1,0 +1,73 @@
+package natsd
+
+import (
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Connect connects to the server at urls, one or several separated by commas.
+// Afterwards the connection returns by itself whenever it breaks. opts come
+// last, for credentials and TLS. The caller closes it.
+func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	nc, err := nats.Connect(urls, append(connOptions(name, log), opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w; check that a NATS server runs there", redact(urls), err)
+	}
+	return nc, nil
+}
+
+// connOptions are those of every connection of ours.
+func connOptions(name string, log *slog.Logger) []nats.Option {
+	return []nats.Option{
+		nats.Name(name),
+		nats.Timeout(2 * time.Second),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(100 * time.Millisecond),
+		nats.ReconnectJitter(250*time.Millisecond, time.Second),
+		nats.IgnoreAuthErrorAbort(), // credentials may be rotated under us
+		// What is published during an interruption fails then and there instead
+		// of arriving late, after its publisher has tried again.
+		nats.ReconnectBufSize(-1),
+		// A server that has stopped answering is noticed within about 10 s.
+		nats.PingInterval(5 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil { // nil when we closed it
+				log.Warn("nats connection lost", "name", name, "err", err)
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) { log.Info("nats connection restored", "name", name) }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			subject := ""
+			if sub != nil {
+				subject = sub.Subject
+			}
+			log.Warn("nats error", "name", name, "subject", subject, "err", err)
+		}),
+	}
+}
+
+// redact returns urls without the passwords in them.
+func redact(urls string) string {
+	list := strings.Split(urls, ",")
+	for i, s := range list {
+		u, err := url.Parse(strings.TrimSpace(s))
+		if err != nil {
+			list[i] = "(unreadable URL)"
+			continue
+		}
+		if u.User != nil {
+			u.User = url.User("xxxxx") // a user without password is a token
+		}
+		list[i] = u.String()
+	}
+	return strings.Join(list, ",")
+}

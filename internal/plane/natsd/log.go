@@ -1,0 +1,48 @@
+package natsd
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+)
+
+// logger passes the server's log on and remembers its first fatal message,
+// which is the only way in which the server tells why it did not start.
+type logger struct {
+	out *slog.Logger
+	mu  struct {
+		sync.Mutex
+		fatal string
+	}
+}
+
+func (l *logger) Noticef(format string, v ...any) {
+	l.out.Debug("nats server", "text", fmt.Sprintf(format, v...))
+}
+
+func (l *logger) Warnf(format string, v ...any) {
+	l.out.Warn("nats server", "text", fmt.Sprintf(format, v...))
+}
+
+func (l *logger) Errorf(format string, v ...any) {
+	l.out.Error("nats server", "text", fmt.Sprintf(format, v...))
+}
+
+// Fatalf does not end the process: that is Start's caller's decision.
+func (l *logger) Fatalf(format string, v ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.fatal == "" {
+		l.mu.fatal = fmt.Sprintf(format, v...)
+	}
+}
+
+// Debugf and Tracef are switched off in the server.
+func (l *logger) Debugf(string, ...any) {}
+func (l *logger) Tracef(string, ...any) {}
+
+func (l *logger) fatalMessage() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.fatal
+}

@@ -1,0 +1,142 @@
+package natsd
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// Server is a running embedded server.
+type Server struct {
+	nats  *server.Server
+	lock  *os.File
+	temp  string // directory to remove; "" if none
+	log   *slog.Logger
+	close sync.Once
+	err   error // of Close
+}
+
+// Start starts a server and returns when clients can use it, within
+// milliseconds if DataDir is empty or small.
+func Start(cfg Config) (_ *Server, err error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("start nats: %w", err)
+	}
+	s := &Server{log: cfg.Log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("start nats: %w", err), s.Close())
+		}
+	}()
+	dir := cfg.DataDir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "penstock-nats-"); err != nil {
+			return nil, fmt.Errorf("temporary directory: %w; set TMPDIR or give a data directory", err)
+		}
+		s.temp = dir
+	}
+	if s.lock, err = lockDir(dir); err != nil {
+		return nil, err
+	}
+	log := &logger{out: cfg.Log}
+	if s.nats, err = server.NewServer(options(&cfg, dir)); err != nil {
+		return nil, err
+	}
+	s.nats.SetLoggerV2(log, false, false, false)
+	s.nats.Start() // returns when it accepts connections, or has logged why not
+	if msg := log.fatalMessage(); msg != "" {
+		return nil, explain(msg, &cfg, dir)
+	}
+	if !s.nats.ReadyForConnections(10 * time.Second) {
+		return nil, errors.New("not ready within 10 s")
+	}
+	return s, nil
+}
+
+func options(cfg *Config, dir string) *server.Options {
+	o := &server.Options{
+		ServerName:         "penstock",
+		DontListen:         cfg.Listen == "",
+		NoSigs:             true, // signals are the program's
+		JetStream:          true,
+		StoreDir:           dir,
+		JetStreamMaxStore:  cfg.MaxStore,
+		JetStreamMaxMemory: cfg.MaxMemory,
+		// A client that vanished without closing its connection is dropped, and
+		// its subscriptions with it, within about 15 s.
+		PingInterval: 5 * time.Second,
+		MaxPingsOut:  2,
+	}
+	if cfg.Listen != "" {
+		o.Host, o.Port, _ = cfg.hostPort() // Validate has seen it
+		if o.Host == "" {
+			o.Host = "0.0.0.0"
+		}
+		if o.Port == 0 {
+			o.Port = server.RANDOM_PORT
+		}
+	}
+	return o
+}
+
+// explain adds to the server's last words what the operator can do.
+func explain(msg string, cfg *Config, dir string) error {
+	switch {
+	case strings.HasPrefix(msg, "Error listening on port"):
+		return fmt.Errorf("listen on %s: %s; stop what uses the port or choose another", cfg.Listen, msg)
+	case strings.HasPrefix(msg, "Can't start JetStream"):
+		return fmt.Errorf("data directory %s: %s; check its space and permissions or choose another", dir, msg)
+	}
+	return errors.New(msg)
+}
+
+// URL returns where other processes reach the server; "" if it does not listen.
+func (s *Server) URL() string {
+	addr, ok := s.nats.Addr().(*net.TCPAddr)
+	if !ok {
+		return ""
+	}
+	host := addr.IP.String()
+	if addr.IP.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "nats://" + net.JoinHostPort(host, strconv.Itoa(addr.Port))
+}
+
+// Connect returns a connection within the process, which the caller closes
+// before the server. It survives interruptions as one over a network does.
+func (s *Server) Connect(name string) (*nats.Conn, error) {
+	nc, err := nats.Connect("", append(connOptions(name, s.log), nats.InProcessServer(s.nats))...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the embedded nats: %w", err)
+	}
+	return nc, nil
+}
+
+// Close stops the server, waits for it and removes what was temporary. It is
+// idempotent.
+func (s *Server) Close() error {
+	s.close.Do(func() {
+		if s.nats != nil {
+			s.nats.Shutdown()
+			s.nats.WaitForShutdown()
+		}
+		if s.lock != nil {
+			s.err = s.lock.Close() // releases the lock
+		}
+		if s.temp != "" {
+			s.err = errors.Join(s.err, os.RemoveAll(s.temp))
+		}
+	})
+	return s.err
+}
