@@ -25,8 +25,8 @@ type decisions struct {
 
 // decided is the JSON of GET /v1/router/decisions.
 type decided struct {
-	RequestID string            `json:"request_id"`
-	Model     string            `json:"model"`
+	RequestID string           `json:"request_id"`
+	Model     string           `json:"model"`
 	Attempts  []decidedAttempt `json:"attempts"`
 }
 

@@ -82,7 +82,7 @@ func (r *Router) tidy() {
 	r.dropStrangers(now)
 	for _, m := range r.mu.members {
 		if m.card.KVEvents && m.mismatch(r.mu.sources) == 0 && now.Sub(m.since) >= settle {
-			if r.mu.tracker.Expect(m.worker, m.in.Epoch) {
+			if r.mu.tracker.Expect(now, m.worker, m.in.Epoch) {
 				r.mu.index.Drop(m.worker)
 			}
 			r.checkLag(now, m)

@@ -60,7 +60,8 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 			rm.events[k][o] = events.WithLabelValues(k.String(), o.String())
 		}
 	}
-	m.Collect(&state{r: r,
+	m.Collect(&state{
+		r:      r,
 		blocks: prometheus.NewDesc(obs.Namespace+"_index_blocks", "Distinct prefixes in the index.", nil, nil),
 		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Estimated memory of the index.", nil, nil),
 		lag:    prometheus.NewDesc(obs.Namespace+"_feed_lag_seconds", "For how long the event feed furthest behind its worker has been so.", nil, nil),

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 
 // Route chooses a worker for one attempt of a request and counts the request as
 // active there until Free. It fails as [route.Router.Pick] does, with NotFound
-// for an unknown model, and with ctx's error.
+// for an unknown model, and with Canceled or Deadline when ctx has ended.
 func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := live(ctx); err != nil {
 		return route.Decision{}, err
 	}
 	var d route.Decision
@@ -39,7 +40,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 // it; it changes nothing. When no worker can be chosen the error comes with the
 // exclusions.
 func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explanation, error) {
-	if err := ctx.Err(); err != nil {
+	if err := live(ctx); err != nil {
 		return route.Explanation{}, err
 	}
 	var ex route.Explanation
@@ -48,6 +49,17 @@ func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explana
 		return err
 	})
 	return ex, err
+}
+
+// live returns an error of our own vocabulary when ctx has ended.
+func live(ctx context.Context) error {
+	switch err := ctx.Err(); {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return fault.New(fault.Deadline, "the request's time ran out before a worker was chosen")
+	}
+	return fault.New(fault.Canceled, "the request ended before a worker was chosen")
 }
 
 // Prefilled says that the worker has computed an attempt's prompt.
