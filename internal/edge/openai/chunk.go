@@ -77,13 +77,22 @@ func (c *TokenCounts) Add(o TokenCounts) {
 	c.Cached += o.Cached
 }
 
-// AnswerExt is the object "nvext" of an answer: every attempt that was routed.
+// AnswerExt is the object "nvext" of an answer.
 type AnswerExt struct {
+	// Attempts are all that were routed, in that order.
 	Attempts []Attempt
 	// WorkerFields adds worker_id, the worker of the last attempt.
 	WorkerFields bool
-	// Tokens, if not nil, are the prompt's; only where nothing was generated.
-	Tokens []kv.Token
+	// Query, if not nil, is all there is: the request only asked.
+	Query *QueryAnswer
+}
+
+// QueryAnswer answers the annotation query_instance_id: where the request would
+// have gone, and its prompt.
+type QueryAnswer struct {
+	Worker        kv.Worker
+	OverlapBlocks int
+	Tokens        []kv.Token
 }
 
 // Attempt is one attempt at one prompt of a request.
@@ -194,6 +203,9 @@ func appendExt(dst []byte, x *AnswerExt) []byte {
 	if x == nil {
 		return dst
 	}
+	if x.Query != nil {
+		return appendQuery(dst, x.Query)
+	}
 	dst = append(dst, `,"nvext":{"attempts":`...)
 	dst = strconv.AppendInt(dst, int64(len(x.Attempts)), 10)
 	dst = append(dst, `,"workers":[`...)
@@ -201,31 +213,45 @@ func appendExt(dst []byte, x *AnswerExt) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(dst, `{"prompt":`...)
-		dst = strconv.AppendInt(dst, int64(a.Prompt), 10)
-		dst = append(dst, `,"attempt":`...)
-		dst = strconv.AppendUint(dst, uint64(a.Number), 10)
-		dst = append(dst, `,"worker_id":`...)
-		dst = strconv.AppendUint(dst, uint64(a.Worker.ID), 10)
-		dst = append(dst, `,"dp_rank":`...)
-		dst = strconv.AppendUint(dst, uint64(a.Worker.Rank), 10)
-		dst = append(dst, `,"overlap_blocks":`...)
-		dst = strconv.AppendInt(dst, int64(a.OverlapBlocks), 10)
-		dst = append(dst, '}')
+		dst = appendAttempt(dst, a)
 	}
 	dst = append(dst, ']')
 	if n := len(x.Attempts); x.WorkerFields && n > 0 {
-		last := x.Attempts[n-1].Worker
-		dst = append(dst, `,"worker_id":{"decode_worker_id":`...)
-		dst = strconv.AppendUint(dst, uint64(last.ID), 10)
-		dst = append(dst, `,"decode_dp_rank":`...)
-		dst = strconv.AppendUint(dst, uint64(last.Rank), 10)
-		dst = append(dst, '}')
+		dst = append(dst, ',')
+		dst = appendWorkerFields(dst, x.Attempts[n-1].Worker)
 	}
-	if x.Tokens != nil {
-		dst = append(dst, `,"token_ids":`...)
-		dst = appendTokens(dst, x.Tokens)
-	}
+	return append(dst, '}')
+}
+
+func appendAttempt(dst []byte, a Attempt) []byte {
+	dst = append(dst, `{"prompt":`...)
+	dst = strconv.AppendInt(dst, int64(a.Prompt), 10)
+	dst = append(dst, `,"attempt":`...)
+	dst = strconv.AppendUint(dst, uint64(a.Number), 10)
+	dst = append(dst, `,"worker_id":`...)
+	dst = strconv.AppendUint(dst, uint64(a.Worker.ID), 10)
+	dst = append(dst, `,"dp_rank":`...)
+	dst = strconv.AppendUint(dst, uint64(a.Worker.Rank), 10)
+	dst = append(dst, `,"overlap_blocks":`...)
+	dst = strconv.AppendInt(dst, int64(a.OverlapBlocks), 10)
+	return append(dst, '}')
+}
+
+func appendWorkerFields(dst []byte, w kv.Worker) []byte {
+	dst = append(dst, `"worker_id":{"decode_worker_id":`...)
+	dst = strconv.AppendUint(dst, uint64(w.ID), 10)
+	dst = append(dst, `,"decode_dp_rank":`...)
+	dst = strconv.AppendUint(dst, uint64(w.Rank), 10)
+	return append(dst, '}')
+}
+
+func appendQuery(dst []byte, q *QueryAnswer) []byte {
+	dst = append(dst, `,"nvext":{`...)
+	dst = appendWorkerFields(dst, q.Worker)
+	dst = append(dst, `,"overlap_blocks":`...)
+	dst = strconv.AppendInt(dst, int64(q.OverlapBlocks), 10)
+	dst = append(dst, `,"token_ids":`...)
+	dst = appendTokens(dst, q.Tokens)
 	return append(dst, '}')
 }
 

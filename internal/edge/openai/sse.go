@@ -1,10 +1,6 @@
 package openai
 
-import (
-	"strconv"
-
-	"penstock/core/kv"
-)
+import "strconv"
 
 // AppendEvent appends c as one server-sent event. It allocates only if dst must
 // grow.
@@ -28,10 +24,10 @@ func AppendErrorEvent(dst []byte, err error) []byte {
 // query_instance_id in a stream: the worker and the prompt's tokens, each as a
 // named event whose value is a comment, which is the form that clients of the
 // annotation read.
-func AppendQueryEvents(dst []byte, worker kv.Worker, tokens []kv.Token) []byte {
+func AppendQueryEvents(dst []byte, q *QueryAnswer) []byte {
 	dst = append(dst, "event: worker_instance_id\n: \""...)
-	dst = strconv.AppendUint(dst, uint64(worker.ID), 10)
+	dst = strconv.AppendUint(dst, uint64(q.Worker.ID), 10)
 	dst = append(dst, "\"\n\nevent: token_data\n: "...)
-	dst = appendTokens(dst, tokens)
+	dst = appendTokens(dst, q.Tokens)
 	return append(dst, "\n\n"...)
 }

@@ -1,0 +1,151 @@
+package frontend
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/openai"
+)
+
+// answer turns the events of a request's generations into its response. It is
+// used by one goroutine. Nothing is sent before a worker has accepted the first
+// attempt; a whole answer is sent only when it is complete.
+type answer struct {
+	w         http.ResponseWriter
+	control   *http.ResponseController
+	timeout   time.Duration // of one write
+	stream    bool
+	collector openai.Collector // of a whole answer; its Head serves streams too
+	ext       openai.AnswerExt
+	open      int  // choices that have not finished
+	accepted  bool // by a worker
+	committed bool // status and headers are out
+	buf       []byte
+}
+
+// take handles one event.
+func (a *answer) take(e *event) error {
+	switch e.kind {
+	case routed:
+		a.ext.Attempts = append(a.ext.Attempts, openai.Attempt{
+			Prompt:        e.prompt,
+			Number:        e.attempt,
+			Worker:        e.decision.Worker,
+			OverlapBlocks: e.decision.OverlapBlocks,
+		})
+		return nil
+	case accepted:
+		return a.accept(e)
+	}
+	return a.extend(e.chunks)
+}
+
+// accept commits a stream when the first worker takes the request.
+func (a *answer) accept(e *event) error {
+	if a.accepted {
+		return nil
+	}
+	a.accepted = true
+	h := a.w.Header()
+	h.Set("x-penstock-worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
+	h.Set("x-penstock-overlap-blocks", strconv.Itoa(e.decision.OverlapBlocks))
+	if !a.stream {
+		return nil
+	}
+	return a.openStream()
+}
+
+func (a *answer) openStream() error {
+	h := a.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no") // a proxy must not hold tokens back
+	a.committed = true
+	a.w.WriteHeader(http.StatusOK)
+	return a.send(nil)
+}
+
+// extend takes chunks that belong together: a stream sends them in one write.
+func (a *answer) extend(chunks []openai.Chunk) error {
+	for i := range chunks {
+		c := &chunks[i]
+		if c.Kind == openai.Finish {
+			if a.open--; a.open == 0 && a.stream && !a.collector.Head.IncludeUsage {
+				c.Ext = &a.ext
+			}
+		}
+		if a.stream {
+			a.buf = a.collector.Head.AppendEvent(a.buf, c)
+		} else {
+			a.collector.Add(c)
+		}
+	}
+	if !a.stream {
+		return nil
+	}
+	return a.flush()
+}
+
+// finish ends a complete answer.
+func (a *answer) finish(counts openai.TokenCounts) error {
+	usage := openai.Chunk{Kind: openai.Usage, Tokens: counts, Ext: &a.ext}
+	if !a.stream {
+		a.collector.Add(&usage)
+		return a.whole(append(a.collector.AppendBody(nil), '\n'))
+	}
+	if a.collector.Head.IncludeUsage {
+		a.buf = a.collector.Head.AppendEvent(a.buf, &usage)
+	}
+	a.buf = openai.AppendDone(a.buf)
+	return a.flush()
+}
+
+// whole sends a complete body.
+func (a *answer) whole(body []byte) error {
+	h := a.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	a.committed = true
+	a.w.WriteHeader(http.StatusOK)
+	return a.send(body)
+}
+
+// fail ends an answer that will not be complete: with a status while that is
+// possible, else with an event.
+func (a *answer) fail(err error) {
+	if a.committed {
+		// A client that does not take it is gone, and there is no one else to tell.
+		_ = a.send(openai.AppendErrorEvent(nil, err))
+		return
+	}
+	a.deadline()
+	openai.WriteError(a.w, err)
+}
+
+func (a *answer) flush() error {
+	err := a.send(a.buf)
+	a.buf = a.buf[:0]
+	return err
+}
+
+// send writes b and what the server buffered before it.
+func (a *answer) send(b []byte) error {
+	a.deadline()
+	_, err := a.w.Write(b)
+	if err == nil {
+		err = a.control.Flush()
+	}
+	if err != nil {
+		return fault.New(fault.Canceled, "the client does not take the answer: %w", err)
+	}
+	return nil
+}
+
+// deadline bounds the next write. Only a real connection has one; a response
+// that is recorded never blocks.
+func (a *answer) deadline() { _ = a.control.SetWriteDeadline(time.Now().Add(a.timeout)) }
+
+// close lifts the deadline: it would outlive the request on its connection.
+func (a *answer) close() { _ = a.control.SetWriteDeadline(time.Time{}) }

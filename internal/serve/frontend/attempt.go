@@ -1,0 +1,238 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/route"
+	"penstock/internal/edge/openai"
+	"penstock/internal/engine"
+)
+
+// method is the request plane's name of a generation.
+const method = "generate"
+
+var (
+	// errEnough ends a call whose tokens are no longer needed.
+	errEnough = errors.New("frontend: every choice has ended")
+	// errStalled is the cause of a call's end when its worker was silent.
+	errStalled = errors.New("frontend: the worker sent nothing for too long")
+)
+
+// try makes one attempt on the worker that was chosen and reserved for it. It
+// returns nil when every choice is done.
+func (g *generation) try(ctx context.Context, attempt uint32, d route.Decision) error {
+	defer g.f.deps.Router.Free(g.route.ID, attempt)
+	g.decision, g.accepted, g.prefilled = d, false, false
+	g.request.Attempt = attempt
+	if attempt > 1 {
+		g.resume()
+	}
+	if err := g.emit(&event{kind: routed, prompt: g.index, attempt: attempt, decision: d}); err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// The timer runs only while the worker is waited for, never while the client is.
+	limit := g.f.cfg.StallTimeout
+	stall := time.AfterFunc(limit, func() { cancel(errStalled) })
+	defer stall.Stop()
+
+	body := engine.AppendRequest(nil, &g.request)
+	err := g.f.deps.Plane.Call(ctx, d.Addr, method, body, func(frame []byte) error {
+		stall.Stop()
+		defer stall.Reset(limit)
+		return g.take(frame)
+	})
+	switch {
+	case g.left == 0:
+		return nil // whatever became of the call, the answer is complete
+	case errors.Is(context.Cause(ctx), errStalled):
+		return fault.New(fault.Unavailable, "worker %d sent nothing for %v", d.Worker.ID, limit)
+	case err == nil:
+		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
+	}
+	return err
+}
+
+// resume puts what is out already into the next attempt's request.
+func (g *generation) resume() {
+	g.request.Generated = g.request.Generated[:0]
+	g.request.Done = g.request.Done[:0]
+	for i := range g.choices {
+		c := &g.choices[i]
+		c.ended = c.done // the engine of this attempt does not even begin it
+		g.request.Generated = append(g.request.Generated, c.tokens)
+		g.request.Done = append(g.request.Done, c.done)
+	}
+}
+
+// take handles one frame of the attempt in progress.
+func (g *generation) take(frame []byte) error {
+	d := &g.delta
+	if err := engine.DecodeDelta(frame, d); err != nil {
+		return g.broken("a frame that cannot be read", err)
+	}
+	if d.Attempt != g.request.Attempt {
+		return nil // a late answer
+	}
+	if err := g.accept(); err != nil || d.Accepted {
+		return err
+	}
+	if d.Choice < 0 || d.Choice >= len(g.choices) {
+		return g.broken("an unknown choice", nil)
+	}
+	if c := &g.choices[d.Choice]; c.done { // by a stop string, which the engine does not know
+		c.ended = c.ended || d.Finish != engine.NotFinished
+		return nil
+	}
+	if err := g.output(d); err != nil {
+		return err
+	}
+	if g.left == 0 && !g.allEnded() {
+		return errEnough
+	}
+	return nil
+}
+
+// accept reports the attempt's first frame.
+func (g *generation) accept() error {
+	if g.accepted {
+		return nil
+	}
+	g.accepted = true
+	return g.emit(&event{kind: accepted, prompt: g.index, attempt: g.request.Attempt, decision: g.decision})
+}
+
+// allEnded reports whether the engine itself ended every choice. Its call then
+// ends by itself.
+func (g *generation) allEnded() bool {
+	for i := range g.choices {
+		if !g.choices[i].ended {
+			return false
+		}
+	}
+	return true
+}
+
+// output takes the tokens of one delta and tells the answer what can go out.
+func (g *generation) output(d *engine.Delta) error {
+	c := &g.choices[d.Choice]
+	old := len(c.tokens) - d.Pos // tokens that an earlier attempt delivered
+	switch {
+	case old < 0 || d.Pos < 0:
+		return g.broken("tokens with a gap before them", nil)
+	case g.rules.logprobs && len(d.Logprobs) != len(d.Tokens):
+		return g.broken("tokens without log-probabilities", nil)
+	}
+	old = min(old, len(d.Tokens))
+	if fresh := len(d.Tokens) - old; fresh > 0 {
+		g.observe(d, fresh)
+	}
+
+	reason := g.decode(c, d, old)
+	if reason != "" {
+		c.done = true
+		g.left--
+	}
+	return g.send(d.Choice, reason)
+}
+
+// decode pushes the tokens of d from old on through the choice, and returns why
+// the choice is finished; "" if it is not. A stop string ends it before the
+// engine does, and what comes after it does not count.
+func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason string) {
+	c.ended = d.Finish != engine.NotFinished
+	for i := old; i < len(d.Tokens); i++ {
+		g.counts.Completion++
+		last := i == len(d.Tokens)-1
+		if last && d.Finish == engine.FinishStop && !g.rules.keepStop {
+			c.pushStop(d.Tokens[i])
+			break
+		}
+		var lp *engine.Logprob
+		if g.rules.logprobs {
+			lp = &d.Logprobs[i]
+		}
+		if c.push(&g.rules, d.Tokens[i], lp) {
+			return "stop"
+		}
+	}
+	if d.Finish == engine.NotFinished {
+		return ""
+	}
+	if c.end(&g.rules) || d.Finish == engine.FinishStop {
+		return "stop"
+	}
+	return "length"
+}
+
+// send emits what the choice has to say.
+func (g *generation) send(index int, reason string) error {
+	c := &g.choices[index]
+	n := g.base() + index
+	chunks := g.chunks[:0]
+	if !c.begun {
+		c.begun = true
+		if g.role {
+			chunks = append(chunks, openai.Chunk{Kind: openai.Role, Choice: n})
+		}
+		if g.echo != "" {
+			chunks = append(chunks, openai.Chunk{Kind: openai.Text, Choice: n, Text: []byte(g.echo)})
+		}
+	}
+	text, logprobs := c.take()
+	if len(text) > 0 || len(logprobs) > 0 {
+		chunks = append(chunks, openai.Chunk{Kind: openai.Text, Choice: n, Text: text, Logprobs: logprobs})
+	}
+	if reason != "" {
+		chunks = append(chunks, openai.Chunk{Kind: openai.Finish, Choice: n, Reason: reason})
+	}
+	g.chunks = chunks
+	if len(chunks) == 0 {
+		return nil
+	}
+	err := g.emit(&event{kind: output, prompt: g.index, attempt: g.request.Attempt, chunks: chunks})
+	c.sent(len(text))
+	return err
+}
+
+// base is the index in the answer of this prompt's first choice.
+func (g *generation) base() int { return g.index * len(g.choices) }
+
+// observe keeps the books of fresh tokens that have come.
+func (g *generation) observe(d *engine.Delta, fresh int) {
+	now := time.Now()
+	if !g.prefilled {
+		g.prefilled = true
+		g.f.deps.Router.Prefilled(g.route.ID, g.request.Attempt)
+	}
+	if g.counts.Completion == 0 {
+		g.firstToken.Observe(now.Sub(g.started).Seconds())
+		g.numerics = g.f.catalog.current(g.model).numerics(g.decision.Worker.ID)
+	}
+	if d.Choice == 0 && !g.cachedKnown {
+		g.cachedKnown = true
+		g.counts.Cached = d.Cached
+	}
+	if last := g.lastToken[d.Choice]; !last.IsZero() {
+		each := now.Sub(last).Seconds() / float64(fresh)
+		for range fresh {
+			g.interToken.Observe(each)
+		}
+	}
+	g.lastToken[d.Choice] = now
+}
+
+// broken is the error of a worker that does not keep to the engine contract: a
+// defect, which another worker would only hide.
+func (g *generation) broken(what string, cause error) error {
+	return &fault.Error{
+		Code:    fault.Internal,
+		Message: "the worker sent " + what + ": this is a defect of the server",
+		Err:     cause,
+	}
+}

@@ -1,0 +1,362 @@
+package frontend
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/edge/openai"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
+)
+
+const (
+	retryOpen = 30 * time.Second // between tries to open a tokenizer that failed
+	maxLost   = 1024             // models remembered without a worker
+)
+
+// catalog is what the registered workers serve, as one immutable snapshot after
+// another. One goroutine, in run, makes them; anyone reads the latest.
+type catalog struct {
+	open func(engine.TokenizerRef) (*prep.Pipeline, error)
+	log  *slog.Logger
+	snap atomic.Pointer[snapshot]
+
+	// Owned by run.
+	pipes map[engine.TokenizerRef]*prep.Pipeline
+	said  map[string]string // the last complaint about each subject, so that it is made once
+}
+
+type snapshot struct {
+	models    []*model // by name
+	names     map[string]*model
+	instances []instance // all that are registered, by id
+}
+
+// model is one served model. Its card is that of its reference instance: the one
+// it had before, else the one of lowest id.
+type model struct {
+	card    engine.Card
+	pipe    *prep.Pipeline // nil if it cannot be opened
+	created time.Time      // when this frontend first saw it
+	workers []instance     // those that a request may go to; none if all are gone
+	unfit   []kv.WorkerID  // those that serve the name with another vocabulary
+}
+
+// instance is one registered worker.
+type instance struct {
+	disco.Instance
+	card engine.Card
+	bad  string // why nothing is sent to it; "" if nothing is wrong
+}
+
+func newCatalog(open func(engine.TokenizerRef) (*prep.Pipeline, error), log *slog.Logger) *catalog {
+	c := &catalog{
+		open:  open,
+		log:   log,
+		pipes: map[engine.TokenizerRef]*prep.Pipeline{},
+		said:  map[string]string{},
+	}
+	c.snap.Store(&snapshot{names: map[string]*model{}})
+	return c
+}
+
+// run keeps the catalog until ctx ends. Opening a tokenizer takes its time and
+// may fail for a while: the watch never waits for it, and the latest set wins.
+func (c *catalog) run(ctx context.Context, registry disco.Registry) error {
+	sets := make(chan []disco.Instance, 1)
+	watched := make(chan error, 1)
+	go func() {
+		watched <- registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+			select {
+			case <-sets: // superseded
+			default:
+			}
+			sets <- set // this is the only sender, so there is room
+		})
+	}()
+	retry := time.NewTicker(retryOpen)
+	defer retry.Stop()
+	var set []disco.Instance
+	for {
+		select {
+		case set = <-sets:
+			c.update(set)
+		case <-retry.C:
+			if c.anyClosed() {
+				c.update(set)
+			}
+		case err := <-watched:
+			if err == nil && ctx.Err() == nil {
+				err = errors.New("the watch ended by itself")
+			}
+			if err != nil {
+				return fmt.Errorf("watch workers: %w", err)
+			}
+			return nil
+		}
+	}
+}
+
+func (c *catalog) anyClosed() bool {
+	return slices.ContainsFunc(c.snap.Load().models, func(m *model) bool { return m.pipe == nil })
+}
+
+// update makes the snapshot of a set of instances.
+func (c *catalog) update(set []disco.Instance) {
+	next := &snapshot{names: map[string]*model{}}
+	byName := map[string][]instance{}
+	var order []string
+	for _, in := range set {
+		card, err := engine.DecodeCard(in.Meta)
+		i := instance{Instance: in, card: card}
+		if err != nil {
+			i.bad = "its model card cannot be read"
+			c.complain(fmt.Sprint("card of ", in.ID), err.Error(), slog.Uint64("worker", uint64(in.ID)))
+			next.instances = append(next.instances, i)
+			continue
+		}
+		if byName[card.Name] == nil {
+			order = append(order, card.Name)
+		}
+		byName[card.Name] = append(byName[card.Name], i)
+	}
+	old := c.snap.Load()
+	for _, name := range order {
+		was := old.names[name]
+		if was != nil && was.card.Name != name {
+			was = nil // the name was an alias
+		}
+		next.models = append(next.models, c.model(was, byName[name]))
+		next.instances = append(next.instances, byName[name]...)
+	}
+	next.keepLost(old)
+	next.index()
+	c.snap.Store(next)
+	maps.DeleteFunc(c.pipes, func(_ engine.TokenizerRef, p *prep.Pipeline) bool {
+		return !slices.ContainsFunc(next.models, func(m *model) bool { return m.pipe == p })
+	})
+}
+
+// model makes one model of its instances, at least one, and marks those that do
+// not fit the reference.
+func (c *catalog) model(old *model, ins []instance) *model {
+	m := &model{card: reference(old, ins), created: time.Now()}
+	if old != nil {
+		m.created = old.created
+	}
+	m.pipe = c.pipeline(m.card)
+	for i := range ins {
+		in := &ins[i]
+		if !fits(&m.card, &in.card) {
+			in.bad = "its tokenizer or vocabulary is not that of the model's other workers"
+			m.unfit = append(m.unfit, in.ID)
+			c.complain(fmt.Sprint("fit of ", in.ID), in.bad, slog.Uint64("worker", uint64(in.ID)), slog.String("model", m.card.Name))
+			continue
+		}
+		m.card.ContextLength = min(m.card.ContextLength, in.card.ContextLength)
+		m.workers = append(m.workers, *in)
+	}
+	return m
+}
+
+// reference picks the card that the model's other instances are measured by, so
+// that a newcomer never changes a model that is being served.
+func reference(old *model, ins []instance) engine.Card {
+	if old != nil {
+		for _, in := range ins {
+			if fits(&old.card, &in.card) {
+				return in.card
+			}
+		}
+	}
+	return ins[0].card
+}
+
+// fits reports whether the same tokens mean the same to both.
+func fits(a, b *engine.Card) bool {
+	if a.VocabSize != b.VocabSize || a.Tokenizer.Kind != b.Tokenizer.Kind {
+		return false
+	}
+	if a.Tokenizer.Digest != "" && b.Tokenizer.Digest != "" {
+		return a.Tokenizer.Digest == b.Tokenizer.Digest
+	}
+	return a.Tokenizer == b.Tokenizer
+}
+
+// pipeline returns the pipeline of a card's tokenizer, nil if it cannot be opened.
+func (c *catalog) pipeline(card engine.Card) *prep.Pipeline {
+	ref := card.Tokenizer
+	if p := c.pipes[ref]; p != nil {
+		return p
+	}
+	p, err := c.open(ref)
+	if err == nil && ref.Digest != "" && p.Digest != "" && ref.Digest != p.Digest {
+		err = errors.New("its files are not those that the workers have: the digests differ")
+	}
+	if err != nil {
+		c.complain("tokenizer of "+card.Name, "tokenizer: "+err.Error(), slog.String("model", card.Name))
+		return nil
+	}
+	c.log.Info("tokenizer opened", "model", card.Name, "kind", ref.Kind, "template", p.TemplateName)
+	c.pipes[ref] = p
+	return p
+}
+
+// complain logs what is wrong with a subject, once until it changes.
+func (c *catalog) complain(subject, what string, args ...any) {
+	if c.said[subject] == what {
+		return
+	}
+	if len(c.said) >= maxLost {
+		clear(c.said)
+	}
+	c.said[subject] = what
+	c.log.Warn("a worker or its model cannot be used", append(args, "reason", what)...)
+}
+
+// keepLost keeps the models whose last worker is gone: asking for one is not a
+// mistake, it is too early or too late.
+func (s *snapshot) keepLost(old *snapshot) {
+	have := map[string]bool{}
+	for _, m := range s.models {
+		have[m.card.Name] = true
+	}
+	lost := 0
+	for _, m := range old.models {
+		if have[m.card.Name] || lost >= maxLost {
+			continue
+		}
+		lost++
+		gone := *m
+		gone.workers, gone.unfit = nil, nil
+		s.models = append(s.models, &gone)
+	}
+}
+
+// index sorts the snapshot and makes its names. A model's own name comes before
+// another's alias, a served model before a lost one.
+func (s *snapshot) index() {
+	slices.SortFunc(s.models, func(a, b *model) int { return strings.Compare(a.card.Name, b.card.Name) })
+	slices.SortFunc(s.instances, func(a, b instance) int { return cmp.Compare(a.ID, b.ID) })
+	for _, m := range s.models {
+		s.names[m.card.Name] = m
+	}
+	for _, m := range s.models {
+		for _, alias := range m.card.Aliases {
+			if have := s.names[alias]; have == nil || len(have.workers) == 0 && have.card.Name != alias {
+				s.names[alias] = m
+			}
+		}
+	}
+}
+
+// servable reports whether requests can be served.
+func (m *model) servable() bool { return m.pipe != nil && len(m.workers) > 0 }
+
+// numerics returns the numerics of a worker of the model; "" if it is not known.
+func (m *model) numerics(id kv.WorkerID) string {
+	for i := range m.workers {
+		if m.workers[i].ID == id {
+			return m.workers[i].card.Numerics
+		}
+	}
+	return ""
+}
+
+// otherNumerics returns the workers that are known not to have these numerics.
+func (m *model) otherNumerics(numerics string) []kv.WorkerID {
+	var ids []kv.WorkerID
+	if numerics == "" {
+		return nil
+	}
+	for i := range m.workers {
+		if m.workers[i].card.Numerics != numerics {
+			ids = append(ids, m.workers[i].ID)
+		}
+	}
+	return ids
+}
+
+// find returns the model that a client names. The error lists those there are.
+func (c *catalog) find(name string) (*model, error) {
+	s := c.snap.Load()
+	m := s.names[name]
+	switch {
+	case m == nil:
+		return nil, s.unknown(name)
+	case len(m.workers) == 0:
+		return nil, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
+	case m.pipe == nil:
+		return nil, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened here: the frontend's log says why", m.card.Name)
+	}
+	return m, nil
+}
+
+// current returns the latest state of a model that was found earlier.
+func (c *catalog) current(m *model) *model {
+	if now := c.snap.Load().names[m.card.Name]; now != nil && fits(&m.card, &now.card) {
+		return now
+	}
+	return m
+}
+
+func (s *snapshot) unknown(name string) error {
+	const some = 8
+	var have []string
+	for _, m := range s.models {
+		if m.servable() {
+			have = append(have, "'"+m.card.Name+"'")
+		}
+	}
+	list := "no model is being served yet"
+	if n := len(have); n > some {
+		list = "available: " + strings.Join(have[:some], ", ") + fmt.Sprintf(" and %d more (GET /v1/models)", n-some)
+	} else if n > 0 {
+		list = "available: " + strings.Join(have, ", ")
+	}
+	e := fault.New(fault.NotFound, "the model '%s' does not exist; %s", short(name), list)
+	e.Param = "model"
+	return e
+}
+
+// short bounds a client's word where a message repeats it.
+func short(s string) string {
+	const limit = 128
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "…"
+}
+
+// list returns the names that can be asked for, models and then aliases.
+func (s *snapshot) list() []openai.Model {
+	var out []openai.Model
+	for _, m := range s.models {
+		if m.servable() {
+			out = append(out, m.listed(m.card.Name))
+		}
+	}
+	for _, m := range s.models {
+		for _, alias := range m.card.Aliases {
+			if m.servable() && s.names[alias] == m && alias != m.card.Name {
+				out = append(out, m.listed(alias))
+			}
+		}
+	}
+	return out
+}
+
+func (m *model) listed(id string) openai.Model {
+	return openai.Model{ID: id, Root: m.card.Name, Created: m.created.Unix(), ContextLength: m.card.ContextLength}
+}

@@ -1,0 +1,144 @@
+package frontend
+
+import (
+	"unicode/utf8"
+
+	"penstock/core/kv"
+	"penstock/internal/edge/openai"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+)
+
+// choice turns the tokens of one choice into text that can go out. It outlives
+// attempts: the text does not care which worker a token came from.
+type choice struct {
+	tokens  []kv.Token // all that were delivered, for an attempt that resumes
+	begun   bool       // its first chunk is out
+	done    bool
+	ended   bool // by the engine, not by a stop string
+	decoder prep.Decoder
+	stop    matcher
+
+	// text is decoded and not out yet. It begins at byte base of the choice's
+	// whole text; chars is the length of that whole text in characters, echo
+	// included.
+	text  []byte
+	base  int
+	chars int
+
+	logprobs []openai.Logprob // of tokens that are not out yet
+	starts   []int            // where the text of each begins, in bytes of the whole
+	arena    []byte           // holds their bytes
+	spent    int              // how many of logprobs the last take returned
+}
+
+// textRules are what a request says about text; the same for all its choices.
+type textRules struct {
+	tokenizer prep.Tokenizer
+	needles   needles
+	minTokens int  // no stop string ends a choice before so many tokens
+	keepStop  bool // what stopped a choice stays in its text
+	logprobs  bool
+}
+
+// push takes the next token. It reports whether a stop string is complete: the
+// text then ends where that string says, and the token is the choice's last.
+func (c *choice) push(r *textRules, t kv.Token, lp *engine.Logprob) (stopped bool) {
+	c.tokens = append(c.tokens, t)
+	if r.logprobs {
+		c.addLogprob(r, lp)
+	}
+	at := len(c.text)
+	c.text = c.decoder.Push(c.text, t)
+	return c.grown(r, at)
+}
+
+// pushStop takes a stop token, which ends the choice and has no text of its own.
+func (c *choice) pushStop(t kv.Token) { c.tokens = append(c.tokens, t) }
+
+// end takes the engine's word that the choice is finished. It reports whether
+// what was still in the decoder completed a stop string.
+func (c *choice) end(r *textRules) (stopped bool) {
+	at := len(c.text)
+	c.text = c.decoder.Flush(c.text)
+	return c.grown(r, at)
+}
+
+// grown looks for stop strings in the text from at on, which is new.
+func (c *choice) grown(r *textRules, at int) (stopped bool) {
+	fresh := c.text[at:]
+	if len(c.tokens) >= r.minTokens {
+		if end, length := c.stop.feed(fresh); length > 0 {
+			cut := at + end
+			c.chars += utf8.RuneCount(fresh[:end])
+			if !r.keepStop {
+				c.chars -= utf8.RuneCount(c.text[cut-length : cut])
+				cut -= length
+			}
+			c.text = c.text[:cut]
+			c.dropLogprobs(c.base + cut)
+			return true
+		}
+	}
+	c.chars += utf8.RuneCount(fresh)
+	return false
+}
+
+func (c *choice) addLogprob(r *textRules, lp *engine.Logprob) {
+	out := openai.Logprob{Logprob: lp.Logprob, Offset: c.chars}
+	out.Token = c.bytes(r, lp.Token)
+	if len(lp.Top) > 0 {
+		out.Top = make([]openai.TokenLogprob, len(lp.Top))
+		for i, t := range lp.Top {
+			out.Top[i] = openai.TokenLogprob{Token: c.bytes(r, t.Token), Logprob: t.Logprob}
+		}
+	}
+	c.logprobs = append(c.logprobs, out)
+	c.starts = append(c.starts, c.base+len(c.text))
+}
+
+// bytes returns what a token stands for, in the choice's arena.
+func (c *choice) bytes(r *textRules, t kv.Token) []byte {
+	at := len(c.arena)
+	c.arena, _ = r.tokenizer.AppendBytes(c.arena, t)
+	return c.arena[at:len(c.arena):len(c.arena)]
+}
+
+// dropLogprobs forgets the tokens whose text begins at byte end or later: a stop
+// string took it away.
+func (c *choice) dropLogprobs(end int) {
+	n := len(c.starts)
+	for n > 0 && c.starts[n-1] >= end {
+		n--
+	}
+	c.logprobs, c.starts = c.logprobs[:n], c.starts[:n]
+}
+
+// take returns the text that can go out now, all of it once the choice is done,
+// and the log-probabilities of the tokens that it came from. Both are valid until
+// the next push, and taken for good by sent.
+func (c *choice) take() (text []byte, logprobs []openai.Logprob) {
+	n, m := len(c.text), len(c.logprobs)
+	if !c.done {
+		n -= c.stop.held()
+		for m > 0 && c.starts[m-1] >= c.base+n {
+			m--
+		}
+	}
+	c.spent = m
+	return c.text[:n], c.logprobs[:m:m]
+}
+
+// sent drops what the last take returned, of which text had n bytes.
+func (c *choice) sent(n int) {
+	c.base += n
+	c.text = c.text[:copy(c.text, c.text[n:])]
+	if c.spent == 0 {
+		return
+	}
+	c.logprobs = c.logprobs[:copy(c.logprobs, c.logprobs[c.spent:])]
+	c.starts = c.starts[:copy(c.starts, c.starts[c.spent:])]
+	if c.spent = 0; len(c.logprobs) == 0 {
+		c.arena = c.arena[:0]
+	}
+}

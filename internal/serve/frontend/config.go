@@ -1,0 +1,89 @@
+package frontend
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config bounds what a frontend does for its clients. Zero fields take the
+// defaults of EnsureDefaults.
+type Config struct {
+	// MaxBodyBytes bounds a request's body; beyond it the answer is 413 and the
+	// rest is not read. Default 32 MiB.
+	MaxBodyBytes int64
+	// MaxInflight bounds the generation requests being served; beyond it the
+	// answer is 503 at once. Default 4096.
+	MaxInflight int
+	// MigrationLimit is how many further attempts a request has when a worker
+	// fails under it. Default 3; negative is none.
+	MigrationLimit int
+	// StallTimeout is how long a worker may send nothing before it is given up
+	// for another. It covers waiting in the engine's queue and prefill. Default
+	// 5 minutes.
+	StallTimeout time.Duration
+	// RequestTimeout bounds a whole request; 0 is no bound.
+	RequestTimeout time.Duration
+	// HeaderTimeout and BodyTimeout bound how long a client may take to send its
+	// headers (default 10 s) and its body (default 60 s).
+	HeaderTimeout time.Duration
+	BodyTimeout   time.Duration
+	// WriteTimeout bounds each write: a client that takes nothing for so long is
+	// gone. Default 60 s.
+	WriteTimeout time.Duration
+	// IdleTimeout closes connections without requests. Default 120 s.
+	IdleTimeout time.Duration
+	// MaxHeaderBytes bounds a request's headers. Default 64 KiB.
+	MaxHeaderBytes int
+	// DrainTimeout is how long requests may go on when the frontend is told to
+	// stop, before they are cut off. Default 30 s.
+	DrainTimeout time.Duration
+}
+
+// EnsureDefaults fills in what is not set.
+func (c *Config) EnsureDefaults() {
+	setDefault(&c.MaxBodyBytes, 32<<20)
+	setDefault(&c.MaxInflight, 4096)
+	setDefault(&c.MigrationLimit, 3)
+	setDefault(&c.StallTimeout, 5*time.Minute)
+	setDefault(&c.HeaderTimeout, 10*time.Second)
+	setDefault(&c.BodyTimeout, time.Minute)
+	setDefault(&c.WriteTimeout, time.Minute)
+	setDefault(&c.IdleTimeout, 2*time.Minute)
+	setDefault(&c.MaxHeaderBytes, 64<<10)
+	setDefault(&c.DrainTimeout, 30*time.Second)
+}
+
+func setDefault[T comparable](field *T, v T) {
+	var zero T
+	if *field == zero {
+		*field = v
+	}
+}
+
+// Validate reports every field that cannot be.
+func (c *Config) Validate() error {
+	var errs []error
+	for _, f := range [...]struct {
+		name string
+		v    int64
+	}{
+		{"MaxBodyBytes", c.MaxBodyBytes},
+		{"MaxInflight", int64(c.MaxInflight)},
+		{"StallTimeout", int64(c.StallTimeout)},
+		{"HeaderTimeout", int64(c.HeaderTimeout)},
+		{"BodyTimeout", int64(c.BodyTimeout)},
+		{"WriteTimeout", int64(c.WriteTimeout)},
+		{"IdleTimeout", int64(c.IdleTimeout)},
+		{"MaxHeaderBytes", int64(c.MaxHeaderBytes)},
+		{"DrainTimeout", int64(c.DrainTimeout)},
+	} {
+		if f.v <= 0 {
+			errs = append(errs, fmt.Errorf("frontend config: %s must be positive, not %d", f.name, f.v))
+		}
+	}
+	if c.RequestTimeout < 0 {
+		errs = append(errs, fmt.Errorf("frontend config: RequestTimeout must not be negative, but is %v", c.RequestTimeout))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,95 @@
+// Package frontend serves the OpenAI API: it decodes a request, turns it into
+// tokens, asks the router for a worker, calls the worker over the request plane
+// and turns its tokens back into text, as a stream or as a whole.
+//
+// A request is a fixed conversation with one worker at a time. When the worker
+// fails, the next attempt starts on another with the tokens that are already
+// out, so that the client sees one answer. Everything an attempt holds (its
+// reservation at the router, its call) is released on every way out of it.
+package frontend
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"penstock/core/route"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+)
+
+// Router decides which worker serves a prompt and keeps account of it.
+// Implementations are safe for concurrent use.
+type Router interface {
+	// Route chooses a worker and reserves the request's load there under the
+	// request's ID and Attempt. The error is a *fault.Error, and nothing is
+	// reserved then. It keeps nothing of req.
+	Route(ctx context.Context, req *route.Request) (route.Decision, error)
+	// Prefilled says that the attempt's first token has come.
+	Prefilled(id string, attempt uint32)
+	// Free ends the attempt's reservation.
+	Free(id string, attempt uint32)
+	// Explain answers as Route would and changes nothing.
+	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
+}
+
+// Deps are what a frontend works with. All but Mount are required.
+type Deps struct {
+	Router   Router
+	Plane    rpc.Plane
+	Registry disco.Registry
+	// Open returns the pipeline of a model's tokenizer. It is called once for
+	// each distinct reference, and again later if it failed.
+	Open    func(engine.TokenizerRef) (*prep.Pipeline, error)
+	Metrics *obs.Metrics
+	Log     *slog.Logger
+	// Mount are further handlers by their ServeMux pattern, such as the router's
+	// API.
+	Mount map[string]http.Handler
+}
+
+// Frontend is one HTTP frontend.
+type Frontend struct {
+	cfg     Config
+	deps    Deps
+	catalog *catalog
+	metrics *metrics
+	// throttled is for what a bad hour repeats.
+	throttled *obs.Throttle
+	ids       ids
+	inflight  atomic.Int64
+	draining  atomic.Bool
+	handler   http.Handler
+}
+
+// New returns a frontend that does nothing yet.
+func New(cfg Config, deps Deps) (*Frontend, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Router == nil || deps.Plane == nil || deps.Registry == nil || deps.Open == nil ||
+		deps.Metrics == nil || deps.Log == nil {
+		return nil, errors.New("new frontend: a dependency is missing")
+	}
+	f := &Frontend{
+		cfg:       cfg,
+		deps:      deps,
+		catalog:   newCatalog(deps.Open, deps.Log),
+		metrics:   newMetrics(deps.Metrics),
+		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
+	}
+	f.ids.init()
+	f.handler = f.routes()
+	return f, nil
+}
+
+// Handler serves the frontend's whole HTTP surface. It knows models only while
+// Run is running.
+func (f *Frontend) Handler() http.Handler { return f.handler }

@@ -1,0 +1,213 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/openai"
+)
+
+// retrySoon is what a client that was refused for load is told to wait.
+const retrySoon = time.Second
+
+// generate serves one of the generation endpoints.
+func (f *Frontend) generate(endpoint openai.Endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := &call{f: f, r: r, endpoint: endpoint, started: time.Now()}
+		c.id = f.ids.claim(r.Header)
+		defer f.ids.release(c.id)
+		w.Header().Set("x-request-id", c.id)
+		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout}
+		defer c.answer.close()
+
+		f.inflight.Add(1)
+		f.metrics.inflight.Inc()
+		defer f.inflight.Add(-1)
+		defer f.metrics.inflight.Dec()
+
+		err := c.serve()
+		if err != nil {
+			c.answer.fail(err)
+		}
+		c.account(err)
+	}
+}
+
+// call is one generation request.
+type call struct {
+	f        *Frontend
+	r        *http.Request
+	id       string
+	endpoint openai.Endpoint
+	started  time.Time
+	model    string // for metrics; "" until it is known to exist
+	answer   *answer
+}
+
+// serve answers the request, or returns why not.
+func (c *call) serve() error {
+	if err := c.f.admit(); err != nil {
+		return err
+	}
+	ctx := c.r.Context()
+	if limit := c.f.cfg.RequestTimeout; limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit,
+			fault.New(fault.Deadline, "the request took longer than %v", limit))
+		defer cancel()
+	}
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	req, err := openai.Decode(c.endpoint, body)
+	if err != nil {
+		return err
+	}
+	m, err := c.f.catalog.find(req.Model)
+	if err != nil {
+		return err
+	}
+	c.model = m.card.Name
+	p := &planner{call: c, req: req, model: m}
+	gens, err := p.plan()
+	if err != nil {
+		return err
+	}
+	if req.Ext.Asks(openai.QueryInstance) {
+		return c.query(ctx, gens)
+	}
+	if err := c.generateAll(ctx, gens); err != nil {
+		return err
+	}
+	return c.answer.finish(c.total(gens))
+}
+
+// admit refuses what there is no room for. The request is counted already.
+func (f *Frontend) admit() error {
+	switch {
+	case f.draining.Load():
+		f.metrics.rejections.WithLabelValues("draining").Inc()
+		return &fault.Error{Code: fault.Unavailable, Message: "this frontend is shutting down: send the request again", RetryAfter: retrySoon}
+	case f.inflight.Load() > int64(f.cfg.MaxInflight):
+		f.metrics.rejections.WithLabelValues("inflight").Inc()
+		return &fault.Error{Code: fault.Overloaded, Message: "too many requests in progress: try again later", RetryAfter: retrySoon}
+	}
+	return nil
+}
+
+// body reads the request's body within its bounds.
+func (c *call) body() ([]byte, error) {
+	limit := c.f.cfg.MaxBodyBytes
+	tooLarge := fault.New(fault.TooLarge, "the request body is larger than %d bytes", limit)
+	if c.r.ContentLength > limit {
+		// The rest of the body is not worth reading to save the connection.
+		c.answer.w.Header().Set("Connection", "close")
+		return nil, tooLarge
+	}
+	// Only a real connection has a deadline.
+	_ = c.answer.control.SetReadDeadline(time.Now().Add(c.f.cfg.BodyTimeout))
+	defer func() { _ = c.answer.control.SetReadDeadline(time.Time{}) }()
+	body, err := io.ReadAll(http.MaxBytesReader(c.answer.w, c.r.Body, limit))
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		return nil, tooLarge
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, fault.New(fault.Deadline, "the request body did not arrive within %v", c.f.cfg.BodyTimeout)
+	case err != nil:
+		return nil, &fault.Error{Code: fault.Canceled, Message: "the request body ended early", Err: err}
+	}
+	return body, nil
+}
+
+// generateAll runs the generations, side by side if there are several, until all
+// are complete or one has failed.
+func (c *call) generateAll(ctx context.Context, gens []*generation) error {
+	if len(gens) == 1 {
+		gens[0].emit = c.answer.take
+		return gens[0].run(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	relay := make(chan relayed)
+	done := make(chan error, len(gens))
+	for _, g := range gens {
+		ack := make(chan error, 1)
+		g.emit = func(e *event) error {
+			select {
+			case relay <- relayed{e, ack}:
+				return <-ack
+			case <-ctx.Done():
+				return ended(ctx)
+			}
+		}
+		go func() { done <- g.run(ctx) }()
+	}
+	var first error
+	for left := len(gens); left > 0; {
+		select {
+		case r := <-relay:
+			r.ack <- c.answer.take(r.event)
+		case err := <-done:
+			left--
+			if err != nil && first == nil {
+				first = err
+				cancel()
+			}
+		}
+	}
+	return first
+}
+
+// relayed is an event on its way to the one goroutine that writes the answer.
+type relayed struct {
+	event *event
+	ack   chan<- error // has room for the result
+}
+
+func (c *call) total(gens []*generation) openai.TokenCounts {
+	var sum openai.TokenCounts
+	for _, g := range gens {
+		sum.Add(g.counts)
+	}
+	m := c.f.metrics
+	m.prompt.WithLabelValues(c.model).Add(float64(sum.Prompt))
+	m.output.WithLabelValues(c.model).Add(float64(sum.Completion))
+	m.cached.WithLabelValues(c.model).Add(float64(sum.Cached))
+	return sum
+}
+
+// account keeps the books of a request that is over, and logs what an operator
+// should know of it.
+func (c *call) account(err error) {
+	status := http.StatusOK
+	if err != nil {
+		status = fault.Of(err).Class().Status
+	}
+	m := c.f.metrics
+	m.requests.WithLabelValues(c.model, c.endpoint.String(), strconv.Itoa(status)).Inc()
+	m.duration.WithLabelValues(c.model, c.endpoint.String()).Observe(time.Since(c.started).Seconds())
+	if status < http.StatusInternalServerError {
+		return
+	}
+	args := []any{
+		"request", c.id, "endpoint", c.endpoint.String(), "model", c.model, "status", status,
+		"attempts", len(c.answer.ext.Attempts), "error", err,
+	}
+	if cause := errors.Unwrap(err); cause != nil {
+		args = append(args, "cause", cause)
+	}
+	if fault.Of(err) == fault.Internal {
+		c.f.deps.Log.Error("request failed", args...)
+		return
+	}
+	c.f.throttled.Log(c.r.Context(), slog.LevelWarn, "request not served", args...)
+}

@@ -1,0 +1,153 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/edge/openai"
+	"penstock/internal/engine"
+)
+
+// generation is one prompt of a request on its way through workers. It belongs
+// to one goroutine.
+type generation struct {
+	f       *Frontend
+	model   *model // as it was when the request came; each attempt looks again
+	index   int    // of the prompt
+	started time.Time
+	emit    func(*event) error
+
+	request engine.Request // of the attempt in progress
+	route   route.Request
+	rules   textRules
+	echo    string
+	role    bool // choices begin with a role chunk
+	choices []choice
+	left    int // choices not done
+
+	counts      openai.TokenCounts
+	cachedKnown bool
+	numerics    string // of the worker that the first token came from
+	lastToken   []time.Time
+
+	// Of the attempt in progress.
+	decision  route.Decision
+	accepted  bool
+	prefilled bool
+	delta     engine.Delta
+	chunks    []openai.Chunk
+
+	firstToken prometheus.Observer
+	interToken prometheus.Observer
+}
+
+// event is what a generation tells the answer that it is part of. It is valid
+// during the call only.
+type event struct {
+	kind     eventKind
+	prompt   int
+	attempt  uint32
+	decision route.Decision
+	chunks   []openai.Chunk
+}
+
+type eventKind uint8
+
+const (
+	routed   eventKind = iota // an attempt goes to decision's worker
+	accepted                  // the worker took it
+	output                    // chunks continue the answer
+)
+
+// run makes attempts until the generation is complete, ctx ends, or an attempt
+// fails that no other worker can make good.
+func (g *generation) run(ctx context.Context) error {
+	var failed []kv.WorkerID
+	var last error
+	for attempt := uint32(1); ; attempt++ {
+		decision, err := g.choose(ctx, attempt, failed)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return ended(ctx)
+		case last != nil && fault.Of(err).Class().Retryable:
+			return exhausted(last, attempt-1)
+		default:
+			return err
+		}
+		if attempt > 1 {
+			g.f.metrics.migrations.WithLabelValues(g.migration()).Inc()
+		}
+		last = g.try(ctx, attempt, decision)
+		switch {
+		case last == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ended(ctx)
+		case !fault.Of(last).Class().Retryable:
+			return last
+		case int(attempt) > g.f.cfg.MigrationLimit || g.route.Pin.ID != 0:
+			return exhausted(last, attempt)
+		}
+		failed = append(failed, decision.Worker.ID)
+	}
+}
+
+// migration names the kind of a further attempt for metrics.
+func (g *generation) migration() string {
+	if g.counts.Completion > 0 {
+		return "ongoing_request"
+	}
+	return "new_request"
+}
+
+// choose asks the router for a worker that has not failed this prompt. Once
+// tokens are out, a worker of the same numerics is preferred: only it goes on bit
+// for bit. Another is better than none.
+func (g *generation) choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error) {
+	m := g.f.catalog.current(g.model)
+	req := g.route
+	req.Attempt = attempt
+	excluded := slices.Concat(m.unfit, failed)
+	if g.counts.Completion > 0 {
+		if strange := m.otherNumerics(g.numerics); len(strange) > 0 {
+			req.Exclude = append(strange, excluded...)
+			d, err := g.f.deps.Router.Route(ctx, &req)
+			if err == nil || ctx.Err() != nil {
+				return d, err
+			}
+		}
+	}
+	req.Exclude = excluded
+	return g.f.deps.Router.Route(ctx, &req)
+}
+
+// ended returns why a request's context ended: the cause that the frontend gave,
+// or that the client went away.
+func ended(ctx context.Context) error {
+	var f *fault.Error
+	if errors.As(context.Cause(ctx), &f) {
+		return f
+	}
+	return &fault.Error{Code: fault.Canceled, Message: "the client closed the connection", Err: context.Cause(ctx)}
+}
+
+// exhausted is what a client is told when the last worker that could be tried
+// has failed too. The cause may name addresses and is for the log.
+func exhausted(err error, attempts uint32) error {
+	f := openai.Fault(err)
+	return &fault.Error{
+		Code:       f.Code,
+		Message:    fmt.Sprintf("no worker could finish the request (%d tried): send it again", attempts),
+		RetryAfter: f.RetryAfter,
+		Err:        err,
+	}
+}

@@ -1,0 +1,48 @@
+package frontend
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/internal/obs"
+)
+
+type metrics struct {
+	requests   *prometheus.CounterVec   // model, endpoint, status
+	firstToken *prometheus.HistogramVec // model
+	interToken *prometheus.HistogramVec // model
+	duration   *prometheus.HistogramVec // model, endpoint
+	inflight   prometheus.Gauge
+	prompt     *prometheus.CounterVec // model
+	output     *prometheus.CounterVec // model
+	cached     *prometheus.CounterVec // model
+	migrations *prometheus.CounterVec // kind
+	rejections *prometheus.CounterVec // reason
+}
+
+func newMetrics(m *obs.Metrics) *metrics {
+	return &metrics{
+		requests: m.Counter("frontend_requests_total",
+			"Generation requests by the status of their outcome; 499 is a client that went away.", "model", "endpoint", "status"),
+		firstToken: m.Histogram("frontend_time_to_first_token_seconds",
+			"Time from a request's arrival to the first token of each of its prompts.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "model"),
+		interToken: m.Histogram("frontend_inter_token_latency_seconds",
+			"Time between tokens of one choice.",
+			[]float64{.0005, .001, .0025, .005, .01, .02, .03, .05, .075, .1, .25, .5, 1, 5}, "model"),
+		duration: m.Histogram("frontend_request_duration_seconds",
+			"Time from a request's arrival to the end of its answer.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}, "model", "endpoint"),
+		inflight: m.Gauge("frontend_inflight",
+			"Generation requests being served.").WithLabelValues(),
+		prompt: m.Counter("frontend_prompt_tokens_total",
+			"Prompt tokens of answered requests.", "model"),
+		output: m.Counter("frontend_output_tokens_total",
+			"Tokens generated for clients.", "model"),
+		cached: m.Counter("frontend_cached_tokens_total",
+			"Prompt tokens that engines served from their caches.", "model"),
+		migrations: m.Counter("frontend_migrations_total",
+			"Further attempts after a worker failed: before the first token (new_request) or after it (ongoing_request).", "kind"),
+		rejections: m.Counter("frontend_rejections_total",
+			"Requests refused at the door.", "reason"),
+	}
+}

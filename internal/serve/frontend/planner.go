@@ -1,0 +1,342 @@
+package frontend
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"math/rand/v2"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/edge/openai"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+)
+
+// planner turns a decoded request into generations for one model: what the
+// request says, what the model's card fills in, and what neither allows.
+type planner struct {
+	call  *call
+	req   *openai.Request
+	model *model
+}
+
+// plan returns a generation for each prompt and prepares the answer for them.
+func (p *planner) plan() ([]*generation, error) {
+	pin, err := p.pin()
+	if err != nil {
+		return nil, err
+	}
+	sampling, err := p.sampling()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.vocabulary(); err != nil {
+		return nil, err
+	}
+	prompts, err := p.prompts()
+	if err != nil {
+		return nil, err
+	}
+	needles := newNeedles(p.req.Stop)
+	gens := make([]*generation, len(prompts))
+	for i, tokens := range prompts {
+		stop, err := p.stop(len(tokens))
+		if err != nil {
+			return nil, err
+		}
+		gens[i] = p.generation(i, tokens, sampling, stop, needles)
+		gens[i].route.Pin = pin
+		if i > 0 { // prompts share what the client set, and nothing else
+			id := p.call.id + "/" + strconv.Itoa(i)
+			gens[i].request.ID, gens[i].route.ID = id, id
+			if p.req.Seed == nil {
+				gens[i].request.Sampling.Seed = rand.Uint64()
+			}
+		}
+	}
+	p.answer(len(prompts) * p.req.N)
+	return gens, nil
+}
+
+func (p *planner) generation(i int, tokens []kv.Token, sampling engine.Sampling, stop engine.Stop, ns needles) *generation {
+	f, q, card := p.call.f, p.req, &p.model.card
+	salt := kv.Salt{Namespace: q.CacheSalt}
+	g := &generation{
+		f:       f,
+		model:   p.model,
+		index:   i,
+		started: p.call.started,
+		request: engine.Request{
+			ID:       p.call.id,
+			Model:    card.Name,
+			Salt:     salt,
+			Prompt:   tokens,
+			Choices:  q.N,
+			Sampling: sampling,
+			Stop:     stop,
+			Logprobs: q.Logprobs,
+		},
+		route: route.Request{
+			ID:             p.call.id,
+			Model:          card.Name,
+			Tokens:         tokens,
+			Salt:           salt,
+			ExpectedOutput: q.Ext.ExpectedOutput,
+			Override:       q.Ext.Override,
+		},
+		rules: textRules{
+			tokenizer: p.model.pipe.Tokenizer,
+			needles:   ns,
+			minTokens: q.MinTokens,
+			keepStop:  q.KeepStop,
+			logprobs:  q.Logprobs >= 0,
+		},
+		role:       q.Endpoint == openai.Chat,
+		choices:    make([]choice, q.N),
+		left:       q.N,
+		counts:     openai.TokenCounts{Prompt: len(tokens)},
+		lastToken:  make([]time.Time, q.N),
+		firstToken: f.metrics.firstToken.WithLabelValues(card.Name),
+		interToken: f.metrics.interToken.WithLabelValues(card.Name),
+	}
+	if q.Echo {
+		g.echo = p.echo(i, tokens)
+	}
+	for j := range g.choices {
+		g.choices[j].decoder = p.model.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: q.KeepSpecial})
+		g.choices[j].stop = newMatcher(ns)
+		g.choices[j].chars = utf8.RuneCountInString(g.echo)
+	}
+	return g
+}
+
+// answer prepares the response for so many choices.
+func (p *planner) answer(choices int) {
+	q, a := p.req, p.call.answer
+	prefix := "chatcmpl-"
+	if q.Endpoint == openai.Completion {
+		prefix = "cmpl-"
+	}
+	a.stream = q.Stream
+	a.open = choices
+	a.ext.WorkerFields = q.Ext.WorkerFields
+	a.collector.Head = openai.Head{
+		Endpoint:     q.Endpoint,
+		ID:           prefix + p.call.id,
+		Model:        q.Model,
+		Fingerprint:  fingerprint(p.model.card.Numerics),
+		Created:      p.call.started.Unix(),
+		IncludeUsage: q.IncludeUsage,
+		Alternatives: max(0, q.Logprobs),
+	}
+}
+
+// fingerprint is the short form of a card's numerics that clients see.
+func fingerprint(numerics string) string {
+	if numerics == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(numerics))
+	return "fp_" + hex.EncodeToString(sum[:5])
+}
+
+// prompts returns the tokens of each prompt.
+func (p *planner) prompts() ([][]kv.Token, error) {
+	q := p.req
+	if q.Ext.Tokens != nil {
+		return [][]kv.Token{q.Ext.Tokens}, p.known("nvext.token_data", q.Ext.Tokens)
+	}
+	if q.Endpoint == openai.Chat {
+		tokens, err := p.model.pipe.EncodeChat(nil, p.chat())
+		return [][]kv.Token{tokens}, err
+	}
+	all := make([][]kv.Token, len(q.Prompts))
+	for i, prompt := range q.Prompts {
+		if prompt.Tokens == nil {
+			all[i] = p.model.pipe.EncodeText(nil, prompt.Text)
+			continue
+		}
+		if err := p.known("prompt", prompt.Tokens); err != nil {
+			return nil, err
+		}
+		all[i] = prompt.Tokens
+	}
+	return all, nil
+}
+
+func (p *planner) chat() *prep.Chat {
+	chat := &prep.Chat{
+		Messages:            make([]prep.Message, len(p.req.Messages)),
+		AddGenerationPrompt: p.req.AddGenerationPrompt,
+		ContinueFinal:       p.req.ContinueFinal,
+	}
+	for i, m := range p.req.Messages {
+		chat.Messages[i] = prep.Message{Role: m.Role, Name: m.Name, Content: m.Content}
+	}
+	return chat
+}
+
+// echo is the text of a prompt that the answer begins with.
+func (p *planner) echo(i int, tokens []kv.Token) string {
+	if q := p.req; q.Ext.Tokens == nil && q.Prompts[i].Tokens == nil {
+		return q.Prompts[i].Text
+	}
+	d := p.model.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: p.req.KeepSpecial})
+	var text []byte
+	for _, t := range tokens {
+		text = d.Push(text, t)
+	}
+	return string(d.Flush(text))
+}
+
+// stop returns when choices end after a prompt of n tokens.
+func (p *planner) stop(n int) (engine.Stop, error) {
+	q, card := p.req, &p.model.card
+	param := "messages"
+	if q.Endpoint == openai.Completion {
+		param = "prompt"
+	}
+	if q.Ext.Tokens != nil {
+		param = "nvext.token_data"
+	}
+	switch {
+	case n == 0:
+		return engine.Stop{}, fault.Param(param, "the prompt has no tokens: it must have at least one")
+	case n+1 > card.ContextLength:
+		return engine.Stop{}, fault.Param(param, "the prompt has %d tokens, and the context length of the model '%s' is %d tokens, output included: shorten the prompt", n, card.Name, card.ContextLength)
+	}
+	room := card.ContextLength - n
+	limit := q.MaxTokens
+	if limit == 0 {
+		limit = card.DefaultMaxTokens
+	}
+	if limit == 0 || limit > room {
+		limit = room
+	}
+	stop := engine.Stop{
+		MaxTokens: limit,
+		MinTokens: min(q.MinTokens, limit),
+		Tokens:    q.StopTokens,
+		IgnoreEOS: q.IgnoreEOS,
+	}
+	if !q.IgnoreEOS && len(p.model.pipe.StopTokens) > 0 {
+		stop.Tokens = append(append([]kv.Token(nil), stop.Tokens...), p.model.pipe.StopTokens...)
+	}
+	return stop, nil
+}
+
+// sampling returns the card's recommendations with what the client set.
+func (p *planner) sampling() (engine.Sampling, error) {
+	q := p.req
+	s := p.model.card.Defaults
+	override(&s.Temperature, q.Temperature)
+	override(&s.TopP, q.TopP)
+	override(&s.MinP, q.MinP)
+	override(&s.PresencePenalty, q.PresencePenalty)
+	override(&s.FrequencyPenalty, q.FrequencyPenalty)
+	override(&s.RepetitionPenalty, q.RepetitionPenalty)
+	override(&s.TopK, q.TopK)
+	s.TopK = max(0, s.TopK)
+	if q.TopP != nil && *q.TopP == 0 {
+		s.TopP = leastTopP
+	}
+	s.Seed = rand.Uint64()
+	override(&s.Seed, q.Seed)
+	if q.Bias != nil {
+		s.Bias = make([]engine.TokenBias, len(q.Bias))
+		for i, b := range q.Bias {
+			s.Bias[i] = engine.TokenBias{Token: b.Token, Bias: b.Bias}
+		}
+	}
+	if q.N > 1 && s.Temperature == 0 {
+		return s, fault.Param("n", "'n' greater than 1 needs a 'temperature' greater than 0: at 0 all %d choices would be equal", q.N)
+	}
+	return s, nil
+}
+
+// leastTopP stands for a client's top_p of 0, which leaves the likeliest token
+// only; the engine contract reads 0 as off.
+const leastTopP = 1e-9
+
+func override[T any](field *T, set *T) {
+	if set != nil {
+		*field = *set
+	}
+}
+
+// vocabulary checks the token ids that stand outside prompts.
+func (p *planner) vocabulary() error {
+	if err := p.known("stop_token_ids", p.req.StopTokens); err != nil {
+		return err
+	}
+	for _, b := range p.req.Bias {
+		if err := p.known("logit_bias", []kv.Token{b.Token}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// known checks that a client's token ids are in the vocabulary.
+func (p *planner) known(param string, tokens []kv.Token) error {
+	size := p.model.card.VocabSize
+	for i, t := range tokens {
+		if int64(t) >= int64(size) {
+			return fault.Param(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, p.model.card.Name, size)
+		}
+	}
+	return nil
+}
+
+// pin returns the worker that the client demands; the zero Worker if it leaves
+// the choice to the router. Headers win over the body.
+func (p *planner) pin() (kv.Worker, error) {
+	h := p.call.r.Header
+	pin := kv.Worker{ID: p.req.Ext.Worker}
+	if name, v := header(h, "x-worker-instance-id", "x-dynamo-worker-instance-id"); v != "" {
+		id, err := workerID(name, v)
+		if err != nil {
+			return kv.Worker{}, err
+		}
+		pin.ID = id
+	}
+	// Nothing is prefilled apart from decoding yet, but a bad id is a mistake.
+	if name, v := header(h, "x-prefill-instance-id", "x-dynamo-prefill-instance-id"); v != "" {
+		if _, err := workerID(name, v); err != nil {
+			return kv.Worker{}, err
+		}
+	}
+	if name, v := header(h, "x-dp-rank", "x-dynamo-dp-rank"); v != "" {
+		rank, err := strconv.ParseUint(v, 10, 32)
+		switch {
+		case err != nil:
+			return kv.Worker{}, fault.Param(name, "the header %s must be a decimal rank, not %q", name, short(v))
+		case pin.ID == 0:
+			return kv.Worker{}, fault.Param(name, "the header %s needs a worker id beside it (x-worker-instance-id)", name)
+		}
+		pin.Rank = uint32(rank)
+	}
+	return pin, nil
+}
+
+func workerID(name, v string) (kv.WorkerID, error) {
+	id, err := strconv.ParseUint(v, 10, 64)
+	if err != nil || id == 0 || id > uint64(kv.MaxWorkerID) {
+		return 0, fault.Param(name, "the header %s must be a decimal worker id between 1 and %d, not %q", name, kv.MaxWorkerID, short(v))
+	}
+	return kv.WorkerID(id), nil
+}
+
+// header returns the first of the named headers that is set, with its name.
+func header(h interface{ Get(string) string }, names ...string) (name, value string) {
+	for _, name := range names {
+		if v := h.Get(name); v != "" {
+			return name, v
+		}
+	}
+	return "", ""
+}

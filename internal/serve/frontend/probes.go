@@ -1,0 +1,103 @@
+package frontend
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"penstock/core/kv"
+	"penstock/internal/edge/openai"
+)
+
+func (f *Frontend) listModels(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, append(openai.AppendModels(nil, f.catalog.snap.Load().list()), '\n'))
+}
+
+func (f *Frontend) oneModel(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	s := f.catalog.snap.Load()
+	for _, m := range s.list() {
+		if m.ID == id {
+			writeJSON(w, http.StatusOK, append(openai.AppendModel(nil, m), '\n'))
+			return
+		}
+	}
+	openai.WriteError(w, s.unknown(id))
+}
+
+// live says that the process runs.
+func live(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, []byte("{\"status\":\"live\"}\n"))
+}
+
+// healthBody is the answer of GET /health.
+type healthBody struct {
+	Status    string           `json:"status"` // healthy, unhealthy, draining
+	Models    []healthModel    `json:"models"`
+	Instances []healthInstance `json:"instances"`
+}
+
+type healthModel struct {
+	ID      string `json:"id"`
+	Workers int    `json:"workers"`
+	Reason  string `json:"reason,omitempty"` // why it cannot be served
+}
+
+type healthInstance struct {
+	WorkerID kv.WorkerID `json:"worker_id"`
+	Model    string      `json:"model"`
+	Engine   string      `json:"engine"`
+	Host     string      `json:"host"`
+	PID      int         `json:"pid"`
+	State    string      `json:"state"` // ready, unconfirmed, unfit
+	Reason   string      `json:"reason,omitempty"`
+}
+
+// health says whether requests can be served: 200 if at least one model can.
+func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
+	s := f.catalog.snap.Load()
+	body := healthBody{Status: "unhealthy", Models: []healthModel{}, Instances: []healthInstance{}}
+	status := http.StatusServiceUnavailable
+	for _, m := range s.models {
+		h := healthModel{ID: m.card.Name, Workers: len(m.workers)}
+		switch {
+		case len(m.workers) == 0:
+			h.Reason = "no worker"
+		case m.pipe == nil:
+			h.Reason = "its tokenizer cannot be opened"
+		default:
+			body.Status, status = "healthy", http.StatusOK
+		}
+		body.Models = append(body.Models, h)
+	}
+	for _, in := range s.instances {
+		body.Instances = append(body.Instances, in.health())
+	}
+	if f.draining.Load() {
+		body.Status, status = "draining", http.StatusServiceUnavailable
+	}
+	b, err := json.Marshal(body)
+	if err != nil { // numbers and strings always marshal
+		openai.WriteError(w, err)
+		return
+	}
+	writeJSON(w, status, append(b, '\n'))
+}
+
+func (in *instance) health() healthInstance {
+	h := healthInstance{
+		WorkerID: in.ID,
+		Model:    in.card.Name,
+		Engine:   in.card.Engine,
+		Host:     in.Host,
+		PID:      in.PID,
+		State:    "ready",
+		Reason:   in.bad,
+	}
+	switch {
+	case in.bad != "":
+		h.State = "unfit"
+	case in.Unconfirmed:
+		h.State = "unconfirmed"
+	}
+	return h
+}

@@ -1,0 +1,75 @@
+package frontend
+
+import (
+	"encoding/hex"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+)
+
+const maxRequestID = 128
+
+// ids hands out the ids of running requests: they name reservations, so no two
+// running requests may share one.
+type ids struct {
+	mu struct {
+		sync.Mutex
+		running map[string]struct{}
+	}
+}
+
+func (s *ids) init() { s.mu.running = make(map[string]struct{}) }
+
+// claim returns the id of a request until release: the client's own if it sent
+// one that can be used, with a random suffix if a running request has it
+// already, else a random one.
+func (s *ids) claim(h http.Header) string {
+	id := h.Get("x-request-id")
+	if id == "" {
+		id = h.Get("x-dynamo-request-id")
+	}
+	if !sane(id) {
+		id = randomHex() + randomHex()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	base := id
+	for {
+		if _, taken := s.mu.running[id]; !taken {
+			s.mu.running[id] = struct{}{}
+			return id
+		}
+		id = base + "~" + randomHex()
+	}
+}
+
+func (s *ids) release(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.running, id)
+}
+
+func randomHex() string {
+	var b [8]byte
+	for i, v := 0, rand.Uint64(); i < len(b); i, v = i+1, v>>8 {
+		b[i] = byte(v)
+	}
+	return hex.EncodeToString(b[:])
+}
+
+// sane reports whether a client's id can be logged, sent in a header and used as
+// a key: neither '~' nor '/', which make derived ids.
+func sane(id string) bool {
+	if id == "" || len(id) > maxRequestID {
+		return false
+	}
+	for i := range len(id) {
+		switch c := id[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case c == '-' || c == '_' || c == '.' || c == ':':
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,82 @@
+package frontend
+
+// needles are a request's stop strings, prepared once and shared by the matchers
+// of its choices.
+type needles []needle
+
+// needle is one string with its failure function (Knuth, Morris and Pratt 1977):
+// fail[k] is the length of the longest proper prefix of text that is a suffix of
+// text[:k]. It makes matching linear in the text, whatever the string.
+type needle struct {
+	text string
+	fail []int32
+}
+
+func newNeedles(stops []string) needles {
+	ns := make(needles, len(stops))
+	for i, s := range stops {
+		fail := make([]int32, len(s)+1)
+		k := int32(0)
+		for j := 1; j < len(s); j++ {
+			for k > 0 && s[k] != s[j] {
+				k = fail[k]
+			}
+			if s[k] == s[j] {
+				k++
+			}
+			fail[j+1] = k
+		}
+		ns[i] = needle{text: s, fail: fail}
+	}
+	return ns
+}
+
+// matcher finds the first of the needles in a text that comes in pieces. It must
+// not be fed after a match.
+type matcher struct {
+	needles needles
+	state   []int32 // for each needle, how much of it the text ends with
+}
+
+func newMatcher(ns needles) matcher {
+	return matcher{needles: ns, state: make([]int32, len(ns))}
+}
+
+// feed takes the next piece. At the first byte that completes a needle it
+// returns the number of bytes of b up to and including that byte and the length
+// of the needle, the longest if several end there; 0, 0 if there is no match.
+func (m *matcher) feed(b []byte) (end, length int) {
+	if len(m.needles) == 0 {
+		return 0, 0
+	}
+	for i, c := range b {
+		for j := range m.needles {
+			n := &m.needles[j]
+			k := m.state[j]
+			for k > 0 && n.text[k] != c {
+				k = n.fail[k]
+			}
+			if n.text[k] == c {
+				k++
+			}
+			m.state[j] = k
+			if int(k) == len(n.text) {
+				length = max(length, len(n.text))
+			}
+		}
+		if length > 0 {
+			return i + 1, length
+		}
+	}
+	return 0, 0
+}
+
+// held is how many bytes at the end of the text may yet begin a needle. They
+// begin with a needle's first byte, so never within a character.
+func (m *matcher) held() int {
+	h := int32(0)
+	for _, k := range m.state {
+		h = max(h, k)
+	}
+	return int(h)
+}
