@@ -104,6 +104,7 @@ func TestEventsBelongToTheCaller(t *testing.T) {
 	}
 	serve(t, s, 1, prompt(0, 25))
 	serve(t, s, 1, prompt(100, 25))
+	serve(t, s, 1, prompt(300, 25)) // a second removal
 	events := append(s.Events(nil), s.Dump(nil)...)
 	var copies []kv.Event
 	for _, e := range events {

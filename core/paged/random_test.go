@@ -47,6 +47,7 @@ var (
 		{{Hash: 1, Start: 4, End: 12}},
 		{{Hash: 2, Start: 14, End: 18}, {Hash: 1, Start: 3, End: 12}},
 		{{Hash: 1, Start: 3, End: 12}, {Hash: 1, Start: 9, End: 9}, {Hash: 2, Start: 14, End: 18}},
+		{{Hash: 3, Start: -5, End: 0}},
 		{{Hash: 3, Start: -5, End: 2}, {Hash: 4, Start: 30, End: 1 << 40}},
 	}
 )
@@ -119,7 +120,7 @@ func drive(r *rig, src source) error {
 			tokens := someTokens(r.twin.cfg, salt, pick)
 			seq := Sequence{ID: id, Salt: salt, Tokens: tokens, Prompt: len(tokens), Media: someMedia[pick(len(someMedia))]}
 			if len(tokens) > 1 {
-				seq.Prompt -= pick(2)
+				seq.Prompt = 1 + pick(len(tokens))
 			}
 			if pick(16) == 0 {
 				seq.ID = max(1, id-1)
@@ -140,7 +141,7 @@ func drive(r *rig, src source) error {
 		case op == 14:
 			err = r.plan() // and the batch fails
 		case op == 15:
-			if !r.s.planned { // a failed batch must not be committed
+			if !r.planned { // a failed batch must not be committed
 				err = r.commit(debts)
 				debts = nil
 			}

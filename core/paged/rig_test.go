@@ -19,6 +19,7 @@ type rig struct {
 
 	replica map[kv.SeqHash]bool // what the events say is registered
 	step    Step
+	planned bool // step is not committed
 	want    Step // the twin's
 	trace   []string
 }
@@ -68,6 +69,7 @@ func (r *rig) remove(id SeqID) error {
 // plan calls Step on both.
 func (r *rig) plan() error {
 	r.s.Step(&r.step)
+	r.planned = true
 	r.twin.step(&r.want)
 	r.logf("step %s", describe(&r.step))
 	if got, want := describe(&r.step), describe(&r.want); got != want {
@@ -107,6 +109,7 @@ func (r *rig) commit(sampled []Sampled) error {
 		}
 	}
 	r.s.Commit(sampled)
+	r.planned = false
 	r.twin.commit(sampled)
 	return r.verify()
 }
@@ -120,7 +123,7 @@ func (r *rig) clear() error {
 }
 
 // drain takes the events, compares them with the twin's one by one, and follows
-// them. The twin forgets none, so exact is false if the log may have been lost.
+// them. Callers drain often enough that the log is never lost.
 func (r *rig) drain() error {
 	events := r.s.Events(nil)
 	r.logf("events %d", len(events))

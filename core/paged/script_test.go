@@ -183,7 +183,12 @@ func (d *scripted) step() (string, error) {
 	}
 	var out strings.Builder
 	for _, w := range r.step.Work {
-		fmt.Fprintf(&out, "%d: %d+%d in %v", w.ID, w.Start, len(w.Tokens), w.Blocks)
+		fmt.Fprintf(&out, "%d: %d+%d in ", w.ID, w.Start, len(w.Tokens))
+		if len(w.Blocks) > 50 {
+			fmt.Fprintf(&out, "%d blocks", len(w.Blocks))
+		} else {
+			fmt.Fprint(&out, w.Blocks)
+		}
 		if w.Cached > 0 {
 			fmt.Fprintf(&out, " hit %d", w.Cached)
 		}
@@ -207,7 +212,7 @@ func (d *scripted) step() (string, error) {
 func (d *scripted) commit(args []datadriven.CmdArg) error {
 	r := d.rig
 	var sampled []Sampled
-	if r.s.planned {
+	if r.planned {
 		if err := r.compute(); err != nil {
 			return err
 		}

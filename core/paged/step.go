@@ -19,13 +19,9 @@ func (s *Scheduler) Step(out *Step) {
 
 // discard forgets a plan that was not committed.
 func (s *Scheduler) discard() {
-	if !s.planned {
-		return
-	}
 	for q := s.running.head; q != nil; q = q.next {
 		q.planned = 0
 	}
-	s.planned = false
 }
 
 // planDecodes gives every sequence that lacks one token that token, oldest first,
@@ -56,24 +52,20 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 }
 
 // planPrefills spends the budget on sequences that lack more than one token,
-// oldest first, as far as there are blocks. None is started or admitted behind one
-// that remains unfinished; so all but the newest have the blocks for what is known
-// of them, and a prefill has nobody to preempt. It keeps what it has until an older
-// sequence needs it.
+// oldest first, as far as there are blocks. One that remains unfinished has spent the
+// budget or the last block, so none is admitted behind it: all but the newest have
+// the blocks for what is known of them, and a prefill has nobody to preempt. It keeps
+// what it has until an older sequence needs it.
+//
+// Without chunking, a prefill that is here was planned whole in a step that failed,
+// with the same sequences before it, so it has its blocks and fits again.
 func (s *Scheduler) planPrefills() {
 	for q := s.running.head; q != nil && s.budget > 0; q = q.next {
 		pending := q.pending()
 		if pending <= 1 {
 			continue
 		}
-		n := min(pending, s.budget, s.room(q))
-		if s.cfg.Chunking == Off && n < pending {
-			n = 0
-		}
-		s.give(q, n)
-		if n < pending {
-			s.budget = 0
-		}
+		s.give(q, min(pending, s.budget, s.room(q)))
 	}
 }
 
@@ -98,14 +90,14 @@ func (s *Scheduler) emit(out *Step) {
 			continue
 		}
 		end := q.computed + q.planned
+		table := s.cfg.blocksFor(end)
 		out.Work = append(out.Work, Work{
 			ID:     q.id,
 			Start:  q.computed,
 			Tokens: q.tokens[q.computed:end:end],
-			Blocks: q.blocks[:s.cfg.blocksFor(end)],
+			Blocks: q.blocks[:table:table],
 			Sample: end == len(q.tokens),
 			Cached: q.cached,
 		})
-		s.planned = true
 	}
 }

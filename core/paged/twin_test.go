@@ -207,12 +207,8 @@ func (w *twin) step(out *Step) {
 		if n <= 1 || budget == 0 {
 			continue
 		}
-		can := min(n, budget, room(q))
-		if w.cfg.Chunking == Off && can < n {
-			can = 0
-		}
-		give(q, can)
-		if can < n {
+		give(q, min(n, budget, room(q)))
+		if q.planned < n { // none behind it
 			budget = 0
 		}
 	}

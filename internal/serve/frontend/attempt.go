@@ -11,9 +11,6 @@ import (
 	"penstock/internal/engine"
 )
 
-// method is the request plane's name of a generation.
-const method = "generate"
-
 var (
 	// errEnough ends a call whose tokens are no longer needed.
 	errEnough = errors.New("frontend: every choice has ended")
@@ -42,7 +39,7 @@ func (g *generation) try(ctx context.Context, attempt uint32, d route.Decision) 
 	defer stall.Stop()
 
 	body := engine.AppendRequest(nil, &g.request)
-	err := g.f.deps.Plane.Call(ctx, d.Addr, method, body, func(frame []byte) error {
+	err := g.f.deps.Plane.Call(ctx, d.Addr, engine.MethodGenerate, body, func(frame []byte) error {
 		stall.Stop()
 		defer stall.Reset(limit)
 		return g.take(frame)

@@ -59,6 +59,35 @@ func digestNFC(n *nfc, block rune) string {
 	return hex.EncodeToString(sum[:])
 }
 
+func TestNFCBlocking(t *testing.T) {
+	n, err := newNFC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"a\u0301":              "\u00E1",
+		"a\u0305\u0301":        "a\u0305\u0301", // an equal class in between blocks
+		"a\u0316\u0301":        "\u00E1\u0316",
+		"a\u0301\u0316":        "\u00E1\u0316",
+		"ab\u0301":             "ab\u0301",
+		"\u0301a":              "\u0301a",
+		"\u1100\u1161":         "\uAC00",
+		"\u1100\u1161\u11A8":   "\uAC01",
+		"\uAC00\u11A8":         "\uAC01",
+		"\uAC01\u11A8":         "\uAC01\u11A8", // no room for another final
+		"\uAC00\u11A7":         "\uAC00\u11A7", // not a final
+		"\u1100\u0301\u1161":   "\u1100\u0301\u1161",
+		"\u0B47\u0300\u0B3E":   "\u0B47\u0300\u0B3E",
+		"\u212B":               "\u00C5",
+		"\u0958":               "\u0915\u093C", // never composes
+		"\U0001D157\U0001D165": "\U0001D157\U0001D165",
+	} {
+		if got := n.normalize(text); got != want {
+			t.Errorf("%+q: got %+q, want %+q", text, got, want)
+		}
+	}
+}
+
 // TestNFCManyMarks gives one character as many marks as a request may hold: only
 // that it ends says anything here.
 func TestNFCManyMarks(t *testing.T) {
