@@ -11,7 +11,7 @@ const (
 	ln2Hi  = 0.693359375             // 355/512
 	ln2Lo  = -2.12194440054690583e-4 // ln 2 - ln2Hi
 	expMin = -87                     // exp of less is taken to be 0; it would be subnormal
-	expMax = 88                      // exp of more is taken to be exp(88), 1.65e38
+	expMax = 88                      // exp of more is taken to be infinite; it would be from 88.72 on
 	// magic rounds to an integer when added and subtracted: beyond 2^23 a
 	// float32 has no fraction bits.
 	magic = 0x1.8p23
@@ -32,7 +32,8 @@ func exponentials(x []float32, shift float32) {
 			continue
 		}
 		if v > expMax {
-			v = expMax
+			x[i] = float32(math.Inf(1))
+			continue
 		}
 		n := float32(float32(v*log2e)+magic) - magic
 		r := v - float32(n*ln2Hi)

@@ -196,8 +196,7 @@ func (avx2) swiglu(dst, gate, up []float32) {
 
 // exponential is that of exponentials, for eight lanes, with fused products.
 func exponential(x archsimd.Float32x8) archsimd.Float32x8 {
-	small := x.Less(archsimd.BroadcastFloat32x8(expMin))
-	x = archsimd.BroadcastFloat32x8(expMax).Min(x) // in this order NaN stays
+	small, large := x.Less(archsimd.BroadcastFloat32x8(expMin)), x.Greater(archsimd.BroadcastFloat32x8(expMax))
 	n := x.Mul(archsimd.BroadcastFloat32x8(log2e)).RoundToEven()
 	r := n.MulAdd(archsimd.BroadcastFloat32x8(-ln2Hi), x)
 	r = n.MulAdd(archsimd.BroadcastFloat32x8(-ln2Lo), r)
@@ -212,5 +211,6 @@ func exponential(x archsimd.Float32x8) archsimd.Float32x8 {
 	p = p.MulAdd(r, one)
 	power := n.ConvertToInt32().Add(archsimd.BroadcastInt32x8(127)).ShiftAllLeft(23).AsFloat32x8()
 	var zero archsimd.Float32x8
-	return zero.Merge(p.Mul(power), small)
+	infinity := archsimd.BroadcastFloat32x8(float32(math.Inf(1)))
+	return zero.Merge(infinity.Merge(p.Mul(power), large), small) // NaN is neither
 }
