@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"penstock/internal/obs"
 )
 
 // Config is the effective tree. Field tags define each setting once: "key" is
@@ -132,6 +134,12 @@ func (c *Config) Validate() error {
 	p.between("max-body-bytes", int(c.MaxBodyBytes), 1024, 1<<40)
 	p.between("max-inflight", c.MaxInflight, 1, 1<<24)
 	p.positive("drain-timeout", c.DrainTimeout)
+	if c.MaxBatchedTokens < c.MaxNumSeqs {
+		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", c.MaxBatchedTokens, c.MaxNumSeqs))
+	}
+	if _, err := obs.ParseLevels(c.LogLevel); err != nil {
+		p.add("log-level", err.Error())
+	}
 	p.oneOf("log-format", c.LogFormat, "text", "json")
 	if c.ModelPath != "" {
 		if st, err := os.Stat(c.ModelPath); err != nil || !st.IsDir() {

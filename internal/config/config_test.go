@@ -88,9 +88,10 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 			`:1: unknown key "wokers"; did you mean "workers"?`, `:2: workers:`, `:3: key "workers" given twice`,
 			`PENSTOCK_WORKRS names no setting; did you mean "workers"?`, `PENSTOCK_MAX_INFLIGHT: `,
 		}},
-		{"values out of range", "workers: 0\nhttp-addr: 8000\nrouter-mode: best\nnamespace: a.b\ndrain-timeout: -1s\nmodel-path: /nonexistent\nkv-overlap-score-weight: .nan\n", nil, []string{
+		{"values out of range", "workers: 0\nhttp-addr: 8000\nrouter-mode: best\nnamespace: a.b\ndrain-timeout: -1s\nmodel-path: /nonexistent\nkv-overlap-score-weight: .nan\nlog-level: loud\nmax-num-seqs: 1000\n", nil, []string{
 			"workers: 0 is not between", `http-addr: "8000" is not HOST:PORT`, `router-mode: "best" is not one of kv,`,
 			`namespace: "a.b" must be`, "drain-timeout: -1s must be positive", `model-path: "/nonexistent" is not a directory`, "kv-overlap-score-weight: NaN",
+			`log-level: log level "loud"`, "max-num-batched-tokens: 512 is less than the 1000",
 		}},
 		{"a bare number as duration", "drain-timeout: 30\n", nil, []string{`"30" is not a duration like 30s`}},
 		{"no mapping", "- a\n", nil, []string{`want lines of "key: value"`}},

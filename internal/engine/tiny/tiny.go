@@ -87,6 +87,16 @@ var (
 
 // New loads or makes the model and reserves its cache. It starts nothing.
 func New(cfg Config) (*Engine, error) {
+	replicas, err := NewReplicas(cfg, 1)
+	if err != nil {
+		return nil, err
+	}
+	return replicas[0], nil
+}
+
+// NewReplicas is New for count engines that share one copy of the weights; each
+// has a cache of its own.
+func NewReplicas(cfg Config, count int) ([]*Engine, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -95,7 +105,13 @@ func New(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
 	}
-	return assemble(cfg, n)
+	replicas := make([]*Engine, count)
+	for i := range replicas {
+		if replicas[i], err = assemble(cfg, n); err != nil {
+			return nil, err
+		}
+	}
+	return replicas, nil
 }
 
 // network is a model with what its checkpoint says about its use.

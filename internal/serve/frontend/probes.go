@@ -24,6 +24,16 @@ func (f *Frontend) oneModel(w http.ResponseWriter, r *http.Request) {
 	openai.WriteError(w, s.unknown(id))
 }
 
+// Workers returns how many workers of the model this frontend can send requests
+// to; 0 also while the model's tokenizer cannot be opened.
+func (f *Frontend) Workers(model string) int {
+	m := f.catalog.snap.Load().names[model]
+	if m == nil || m.pipe == nil {
+		return 0
+	}
+	return len(m.workers)
+}
+
 // live says that the process runs.
 func live(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, []byte("{\"status\":\"live\"}\n"))

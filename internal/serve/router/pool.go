@@ -132,3 +132,14 @@ func (r *Router) find(model string) (*pool, error) {
 	e.Param = "model"
 	return nil, e
 }
+
+// Workers returns how many workers requests for the model can be routed to.
+func (r *Router) Workers(model string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.mu.names[model]
+	if p == nil {
+		return 0
+	}
+	return len(p.router.Workers())
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"penstock/internal/config"
+)
+
+// loadConfig merges file, environment and the flags of cmd.
+func loadConfig(cmd *cobra.Command, flags *config.Flags) (*config.Loaded, error) {
+	path, _ := cmd.Flags().GetString("config")
+	if path == "" {
+		path = os.Getenv(config.EnvFile)
+	}
+	l, err := config.Load(path, os.Environ(), flags)
+	return l, usage(err)
+}
+
+func addConfigFlag(cmd *cobra.Command) {
+	cmd.Flags().String("config", "", "configuration file (env "+config.EnvFile+")")
+}
+
+func newConfig() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "config",
+		Short:   "Show or check the effective configuration",
+		Example: "  penstock config show\n  penstock config validate --config penstock.yaml",
+		Args:    args(cobra.NoArgs),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newConfigShow(), newConfigValidate())
+	return cmd
+}
+
+func newConfigShow() *cobra.Command {
+	var asJSON bool
+	var server string
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Print every setting with its value and where it came from",
+		Example: `  penstock config show --config penstock.yaml
+  PENSTOCK_WORKERS=4 penstock config show --router-mode random
+  penstock config show --server http://127.0.0.1:8000   # of a running process`,
+		Args: args(cobra.NoArgs),
+	}
+	flags := config.AddFlags(cmd.Flags(), "up")
+	addConfigFlag(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&server, "server", "", "URL of a running process to ask instead")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var rows struct {
+			Rows []config.Setting `json:"rows"`
+		}
+		if server != "" {
+			if err := newClient(server).get(cmd.Context(), "/v1/config", &rows); err != nil {
+				return err
+			}
+		} else {
+			l, err := loadConfig(cmd, flags)
+			if err != nil {
+				return err
+			}
+			rows.Rows = l.Settings()
+		}
+		if asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(rows)
+		}
+		return printSettings(cmd.OutOrStdout(), rows.Rows)
+	}
+	return cmd
+}
+
+// printSettings writes the settings as a YAML file that would give the same
+// tree, with the origin of each value as a comment.
+func printSettings(w io.Writer, rows []config.Setting) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, s := range rows {
+		value, err := json.Marshal(s.Value) // JSON scalars and lists are YAML
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(tw, "%s: %s\t# %s\n", s.Key, value, s.Origin)
+	}
+	return tw.Flush()
+}
+
+func newConfigValidate() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "validate",
+		Short:   "Check file, environment and flags, and report everything wrong at once",
+		Example: "  penstock config validate --config penstock.yaml",
+		Args:    args(cobra.NoArgs),
+	}
+	flags := config.AddFlags(cmd.Flags(), "up")
+	addConfigFlag(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		_, err := loadConfig(cmd, flags)
+		if asJSON {
+			answer := struct {
+				Valid    bool     `json:"valid"`
+				Problems []string `json:"problems"`
+			}{err == nil, []string{}}
+			if err != nil {
+				answer.Problems = strings.Split(err.Error(), "\n")
+			}
+			if e := json.NewEncoder(cmd.OutOrStdout()).Encode(answer); e != nil {
+				return e
+			}
+			return err
+		}
+		if err == nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), "configuration is valid")
+		}
+		return err
+	}
+	return cmd
+}

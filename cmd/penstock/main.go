@@ -1,0 +1,67 @@
+// Command penstock is a distributed serving stack for large language models:
+// one binary that plays every role. "penstock up" starts all of them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"penstock/internal/node"
+)
+
+// The exit codes.
+const (
+	exitDone     = 0
+	exitFailed   = 1
+	exitUsage    = 2 // the command line or the configuration is wrong
+	exitNotReady = 3 // something did not become ready in time
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run executes one command line and returns its exit code. The first interrupt
+// asks the command to stop; the second ends the process at once.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal has its default effect again
+
+	cmd := newRoot()
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	fmt.Fprintf(stderr, "penstock: %v\n", err)
+	var coded codedError
+	if errors.As(err, &coded) {
+		return coded.code
+	}
+	if errors.Is(err, node.ErrNotReady) {
+		return exitNotReady
+	}
+	return exitFailed
+}
+
+// codedError is an error with an exit code other than 1.
+type codedError struct {
+	error
+	code int
+}
+
+func (e codedError) Unwrap() error { return e.error }
+
+// usage marks err as the caller's mistake.
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return codedError{err, exitUsage}
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// newRoot returns the whole command tree.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "penstock",
+		Short: "Serve large language models behind a KV-cache-aware router",
+		Long: `Penstock serves large language models through an OpenAI-compatible API and sends
+each request to the worker that already holds most of its KV cache.
+
+Start with "penstock up": it needs nothing else.`,
+		Example:       "  penstock up\n  penstock up --model-path ./Qwen2.5-0.5B-Instruct --workers 2",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          unknownCommand,
+
+		SuggestionsMinimumDistance: 2,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(fmt.Errorf("%w; see \"%s --help\"", err, cmd.CommandPath()))
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newUp(), newRoute(), newWorkers(), newEvents(), newConfig(), newVersion())
+	return root
+}
+
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	msg := fmt.Sprintf("unknown command %q", args[0])
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		msg += fmt.Sprintf("; did you mean %q?", s[0])
+	}
+	return usage(fmt.Errorf("%s; see \"penstock --help\"", msg))
+}
+
+// args turns a check of the arguments into one that marks its error as usage.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usage(fmt.Errorf("%w; see \"%s --help\"", err, cmd.CommandPath()))
+		}
+		return nil
+	}
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// maxPromptFile bounds a file given to route, in bytes.
+const maxPromptFile = 32 << 20
+
+type routeFlags struct {
+	server, model, messages, tokens string
+	explain, asJSON                 bool
+	weight, temperature             float64
+}
+
+func newRoute() *cobra.Command {
+	var f routeFlags
+	cmd := &cobra.Command{
+		Use:   "route [TEXT]",
+		Short: "Ask where a prompt would go and why, without sending it",
+		Long: `Ask a running router which worker it would choose for a prompt and why. The prompt is
+one user message, or a conversation or token ids from a file. Nothing is sent to a
+worker and nothing is reserved.`,
+		Example: `  penstock route "Where would this go?"
+  penstock route --explain --messages conversation.json
+  penstock route --tokens ids.json --json`,
+		Args: args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+	}
+	addServerFlag(cmd, &f.server)
+	cmd.Flags().StringVar(&f.model, "model", "", "model to route for; may be left out where there is only one")
+	cmd.Flags().StringVar(&f.messages, "messages", "", "file with a JSON array of messages, - for standard input")
+	cmd.Flags().StringVar(&f.tokens, "tokens", "", "file with a JSON array of token ids, - for standard input")
+	cmd.Flags().BoolVar(&f.explain, "explain", false, "show every candidate with every term of its cost")
+	cmd.Flags().Float64Var(&f.weight, "kv-overlap-score-weight", 0, "weight to use for this question instead of the configured one")
+	cmd.Flags().Float64Var(&f.temperature, "router-temperature", 0, "temperature to use for this question instead of the configured one")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// explanation is the answer of /v1/router/explain.
+type explanation struct {
+	Decision *struct {
+		WorkerID      uint64  `json:"worker_id"`
+		DPRank        uint32  `json:"dp_rank"`
+		OverlapBlocks int     `json:"overlap_blocks"`
+		BlockSize     int     `json:"block_size"`
+		Mode          string  `json:"mode"`
+		Cost          float64 `json:"cost"`
+	} `json:"decision"`
+	Reason        string      `json:"reason"` // why there is no decision
+	OverlapWeight float64     `json:"overlap_score_weight"`
+	Temperature   float64     `json:"router_temperature"`
+	PromptTokens  int         `json:"prompt_tokens"`
+	PromptBlocks  int         `json:"prompt_blocks"`
+	Candidates    []candidate `json:"candidates"`
+	Excluded      []struct {
+		WorkerID uint64 `json:"worker_id"`
+		DPRank   uint32 `json:"dp_rank"`
+		Reason   string `json:"reason"`
+	} `json:"excluded"`
+}
+
+type candidate struct {
+	WorkerID uint64 `json:"worker_id"`
+	DPRank   uint32 `json:"dp_rank"`
+	Overlap  struct {
+		Device int `json:"device"`
+		Host   int `json:"host"`
+		Disk   int `json:"disk"`
+		Pool   int `json:"pool"`
+	} `json:"overlap_blocks"`
+	PrefillTokens  int     `json:"prefill_tokens"`
+	PrefillBlocks  float64 `json:"prefill_blocks"`
+	DecodeBlocks   int     `json:"decode_blocks"`
+	ActiveRequests int     `json:"active_requests"`
+	Affinity       float64 `json:"affinity"`
+	Cost           float64 `json:"cost"`
+	Probability    float64 `json:"probability"`
+}
+
+func (f *routeFlags) run(cmd *cobra.Command, args []string) error {
+	body, err := f.question(cmd, args)
+	if err != nil {
+		return err
+	}
+	c := newClient(f.server)
+	if f.model == "" {
+		if f.model, err = c.onlyModel(cmd.Context()); err != nil {
+			return err
+		}
+	}
+	body["model"] = f.model
+	var raw json.RawMessage
+	if err := c.post(cmd.Context(), "/v1/router/explain", body, &raw); err != nil {
+		return err
+	}
+	if f.asJSON {
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), string(raw))
+		return err
+	}
+	var e explanation
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return fmt.Errorf("answer of the router: %w", err)
+	}
+	return e.print(cmd.OutOrStdout(), f.explain)
+}
+
+// question builds the body of the call from the arguments and flags.
+func (f *routeFlags) question(cmd *cobra.Command, args []string) (map[string]any, error) {
+	given := len(args)
+	for _, s := range []string{f.messages, f.tokens} {
+		if s != "" {
+			given++
+		}
+	}
+	if given != 1 {
+		return nil, usage(errors.New("give one prompt: TEXT, --messages FILE or --tokens FILE"))
+	}
+	body := map[string]any{}
+	override := map[string]any{}
+	if cmd.Flags().Changed("kv-overlap-score-weight") {
+		override["overlap_score_weight"] = f.weight
+	}
+	if cmd.Flags().Changed("router-temperature") {
+		override["router_temperature"] = f.temperature
+	}
+	if len(override) > 0 {
+		body["router_config_override"] = override
+	}
+	switch {
+	case f.messages != "":
+		return body, readJSON(cmd.InOrStdin(), f.messages, body, "messages")
+	case f.tokens != "":
+		return body, readJSON(cmd.InOrStdin(), f.tokens, body, "token_ids")
+	}
+	body["messages"] = []map[string]string{{"role": "user", "content": args[0]}}
+	return body, nil
+}
+
+func readJSON(stdin io.Reader, path string, body map[string]any, key string) error {
+	in := stdin
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		in = file
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxPromptFile+1))
+	if err != nil {
+		return err
+	}
+	if len(data) > maxPromptFile {
+		return fmt.Errorf("%s: larger than %d bytes", path, maxPromptFile)
+	}
+	if !json.Valid(data) {
+		return fmt.Errorf("%s: not valid JSON; want an array", path)
+	}
+	body[key] = json.RawMessage(data)
+	return nil
+}
+
+// print writes the decision and, if all is set, every candidate with its terms.
+func (e *explanation) print(w io.Writer, all bool) error {
+	if d := e.Decision; d != nil {
+		fmt.Fprintf(w, "worker %d rank %d: holds %d of the prompt's %d full blocks (%d tokens, blocks of %d); mode %s, cost %.2f\n",
+			d.WorkerID, d.DPRank, d.OverlapBlocks, e.PromptBlocks, e.PromptTokens, d.BlockSize, d.Mode, d.Cost)
+	} else {
+		fmt.Fprintf(w, "no worker: %s\n", e.Reason)
+	}
+	if all {
+		if err := e.printCandidates(w); err != nil {
+			return err
+		}
+	}
+	if all || e.Decision == nil {
+		for _, x := range e.Excluded {
+			fmt.Fprintf(w, "excluded: worker %d rank %d: %s\n", x.WorkerID, x.DPRank, x.Reason)
+		}
+	}
+	return nil
+}
+
+func (e *explanation) printCandidates(w io.Writer) error {
+	fmt.Fprintf(w, "\ncost = %g × prefill blocks + decode blocks − affinity; the least wins (temperature %g)\n\n", e.OverlapWeight, e.Temperature)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "WORKER\tRANK\tOVERLAP\tPREFILL TOKENS\tPREFILL BLOCKS\tDECODE BLOCKS\tREQUESTS\tAFFINITY\tCOST\tCHANCE\t")
+	for _, c := range e.Candidates {
+		overlap := c.Overlap.Device + c.Overlap.Host + c.Overlap.Disk + c.Overlap.Pool
+		fmt.Fprintf(tw, "%d\t%d\t%d\t%d\t%.2f\t%d\t%d\t%g\t%.2f\t%.0f%%\t\n", c.WorkerID, c.DPRank, overlap,
+			c.PrefillTokens, c.PrefillBlocks, c.DecodeBlocks, c.ActiveRequests, c.Affinity, c.Cost, 100*c.Probability)
+	}
+	return tw.Flush()
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock/internal/config"
+	"penstock/internal/node"
+)
+
+func newUp() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start everything in one process: a KV-aware LLM service on this machine",
+		Long: `Start embedded NATS with JetStream, discovery, a frontend with the KV router and the
+workers of an engine in one process. Ctrl-C lets running requests finish and exits.
+
+Without --model-path the workers serve the built-in model penstock-tiny. It is a
+real transformer with random weights: its answers are nonsense, made of words.`,
+		Example: `  penstock up
+  penstock up --workers 4 --router-mode round-robin
+  penstock up --model-path ./Qwen2.5-0.5B-Instruct --http-addr 127.0.0.1:9000
+  penstock up --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it is ready`,
+		Args: args(cobra.NoArgs),
+	}
+	flags := config.AddFlags(cmd.Flags(), "up")
+	addConfigFlag(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		l, err := loadConfig(cmd, flags)
+		if err != nil {
+			return err
+		}
+		ready := func(r node.Ready) {
+			if asJSON {
+				// A reader that went away is not a reason to stop serving.
+				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+				return
+			}
+			welcome(cmd.ErrOrStderr(), r)
+		}
+		err = node.Up(cmd.Context(), l, cmd.ErrOrStderr(), ready)
+		if err == nil && !asJSON {
+			fmt.Fprintln(cmd.ErrOrStderr(), "penstock: stopped")
+		}
+		return err
+	}
+	return cmd
+}
+
+// welcome is the one screen that up prints.
+func welcome(w io.Writer, r node.Ready) {
+	fmt.Fprintf(w, `
+  Penstock serves %s on %s  (ready in %v)
+
+  Try it:
+
+    curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \
+      -d '{"model": "%s", "stream": true, "messages": [{"role": "user", "content": "Where does the water go?"}]}'
+
+  %d workers, engine %s, %d KV blocks of %d tokens each, routed by %s
+  Metrics:  %s/metrics
+  Look in:  penstock workers · penstock route --explain "some text" · penstock events%s
+  Stop:     Ctrl-C (running requests may finish)
+
+`, r.Model, r.URL, r.Took.Round(time.Millisecond), r.URL, r.Model, r.Workers, r.Engine, r.Blocks, r.BlockSize, r.RouterMode, r.URL, serverHint(r.URL))
+}
+
+// serverHint adds the flag that the other commands need when the address is not
+// the one they ask by default.
+func serverHint(url string) string {
+	if url == defaultServer {
+		return ""
+	}
+	return "   (with --server " + url + ")"
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+func newWorkers() *cobra.Command {
+	var server string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "workers",
+		Short:   "List the workers: model, state, load, cached blocks and health of the event feed",
+		Example: "  penstock workers\n  penstock workers --server http://127.0.0.1:9000 --json",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var raw json.RawMessage
+			if err := newClient(server).get(cmd.Context(), "/v1/router/workers", &raw); err != nil {
+				return err
+			}
+			if asJSON {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), string(raw))
+				return err
+			}
+			return printWorkers(cmd.OutOrStdout(), raw)
+		},
+	}
+	addServerFlag(cmd, &server)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// workerRow is one row of the answer of /v1/router/workers.
+type workerRow struct {
+	WorkerID uint64 `json:"worker_id"`
+	DPRank   uint32 `json:"dp_rank"`
+	Role     string `json:"role"`
+	Model    string `json:"model"`
+	Engine   string `json:"engine"`
+	Host     string `json:"host"`
+	PID      int    `json:"pid"`
+	State    string `json:"state"`
+	Problem  string `json:"problem"`
+	Load     struct {
+		ActiveRequests int `json:"active_requests"`
+		Reported       *struct {
+			Running     int `json:"running"`
+			Waiting     int `json:"waiting"`
+			UsedBlocks  int `json:"used_blocks"`
+			TotalBlocks int `json:"total_blocks"`
+		} `json:"reported"`
+	} `json:"load"`
+	CachedBlocks int `json:"cached_blocks"`
+	Feed         struct {
+		State   string `json:"state"`
+		LastSeq uint64 `json:"last_seq"`
+		Gaps    uint64 `json:"gaps"`
+		Lagging bool   `json:"lagging"`
+	} `json:"feed"`
+}
+
+// feed tells the health of a worker's event feed in a few words.
+func (r *workerRow) feed() string {
+	s := r.Feed.State
+	if r.Feed.LastSeq > 0 {
+		s += fmt.Sprintf(", event %d", r.Feed.LastSeq)
+	}
+	if r.Feed.Gaps > 0 {
+		s += fmt.Sprintf(", %d gaps", r.Feed.Gaps)
+	}
+	if r.Feed.Lagging {
+		s += ", lagging"
+	}
+	return s
+}
+
+// reported tells what the worker last said of itself: sequences running and
+// waiting, blocks in use and in all.
+func (r *workerRow) reported() (running, waiting, used, total string) {
+	l := r.Load.Reported
+	if l == nil {
+		return "?", "?", "?", "?"
+	}
+	return strconv.Itoa(l.Running), strconv.Itoa(l.Waiting), strconv.Itoa(l.UsedBlocks), strconv.Itoa(l.TotalBlocks)
+}
+
+func printWorkers(w io.Writer, raw []byte) error {
+	var table struct {
+		Rows []workerRow `json:"rows"`
+	}
+	if err := json.Unmarshal(raw, &table); err != nil {
+		return fmt.Errorf("answer of the router: %w", err)
+	}
+	if len(table.Rows) == 0 {
+		fmt.Fprintln(w, "no workers")
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "WORKER\tRANK\tROLE\tMODEL\tENGINE\tHOST\tPID\tSTATE\tREQUESTS\tRUNNING\tWAITING\tUSED\tCACHED\tBLOCKS\tFEED")
+	for i := range table.Rows {
+		r := &table.Rows[i]
+		running, waiting, used, total := r.reported()
+		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", r.WorkerID, r.DPRank, r.Role, r.Model, r.Engine,
+			r.Host, r.PID, r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, r.feed())
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, r := range table.Rows {
+		if r.Problem != "" {
+			fmt.Fprintf(w, "\nworker %d rank %d: %s\n", r.WorkerID, r.DPRank, r.Problem)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/edge/prep/token"
+	"penstock/internal/engine"
+	"penstock/internal/engine/tiny"
+	"penstock/internal/serve/router"
+)
+
+// modelResult is a served model, or why there is none.
+type modelResult struct {
+	engines []*tiny.Engine // at least one, sharing their weights
+	pipe    *prep.Pipeline
+	err     error
+}
+
+func (m *modelResult) card() engine.Card { return m.engines[0].Card() }
+
+// openModel makes the engines of all workers and the pipeline of their model.
+func openModel(cfg *config.Config, log *slog.Logger) modelResult {
+	ref := chat.Ref{Kind: "builtin"}
+	if cfg.ModelPath != "" {
+		ref = chat.Ref{Kind: "dir", Dir: cfg.ModelPath}
+	}
+	pipe, err := chat.Open(ref)
+	if err != nil {
+		return modelResult{err: err}
+	}
+	obsTemplate(log, pipe)
+	tc := tiny.Config{
+		ModelPath:   cfg.ModelPath,
+		Tokenizer:   engine.TokenizerRef{Kind: ref.Kind, Dir: ref.Dir, Digest: pipe.Digest},
+		BlockSize:   cfg.KVCacheBlockSize,
+		Blocks:      cfg.KVCacheBlocks,
+		MaxSeqs:     cfg.MaxNumSeqs,
+		TokenBudget: cfg.MaxBatchedTokens,
+		MaxWaiting:  cfg.MaxWaiting,
+	}
+	if len(cfg.ServedModelName) > 0 {
+		tc.Name, tc.Aliases = cfg.ServedModelName[0], cfg.ServedModelName[1:]
+	}
+	if cfg.ModelPath == "" {
+		tc.Vocabulary, err = builtinVocabulary()
+		if err != nil {
+			return modelResult{err: err}
+		}
+	}
+	engines, err := tiny.NewReplicas(tc, cfg.Workers)
+	if err != nil {
+		return modelResult{err: err}
+	}
+	if need, have := pipe.Tokenizer.VocabSize(), engines[0].Card().VocabSize; need > have {
+		return modelResult{err: fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", engines[0].Card().Name, need-1, have)}
+	}
+	return modelResult{engines: engines, pipe: pipe}
+}
+
+func obsTemplate(log *slog.Logger, pipe *prep.Pipeline) {
+	log.Debug("tokenizer opened", "template", pipe.TemplateName, "vocabulary", pipe.Tokenizer.VocabSize())
+}
+
+func builtinVocabulary() (tiny.Vocabulary, error) {
+	t, err := token.Builtin()
+	if err != nil {
+		return tiny.Vocabulary{}, err
+	}
+	v := tiny.Vocabulary{Size: t.VocabSize(), Mask: t.MaskedIDs()}
+	if eos, ok := t.EOS(); ok {
+		v.EOS = []kv.Token{eos}
+	}
+	return v, nil
+}
+
+// open hands out the pipeline of the one model of this process.
+func (m *modelResult) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
+	if ref.Digest != m.pipe.Digest {
+		return nil, fault.New(fault.Conflict, "this frontend has another tokenizer than the worker")
+	}
+	return m.pipe, nil
+}
+
+// Tokens implements router.Prompter.
+func (m *modelResult) Tokens(_ context.Context, _ string, p router.Prompt) ([]kv.Token, error) {
+	if len(p.Messages) == 0 {
+		return m.pipe.EncodeText(nil, p.Text), nil
+	}
+	return m.pipe.EncodeChat(nil, &prep.Chat{Messages: p.Messages, AddGenerationPrompt: true})
+}

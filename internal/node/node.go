@@ -1,0 +1,35 @@
+// Package node is the composition root: the one place that names concrete
+// implementations, starts them in the order in which they need each other, and
+// stops them in the reverse.
+package node
+
+import (
+	"errors"
+	"runtime"
+	"time"
+)
+
+// ErrNotReady is returned when something did not become ready in time.
+var ErrNotReady = errors.New("not ready in time")
+
+// Ready describes a node that serves.
+type Ready struct {
+	URL        string        `json:"url"`
+	Model      string        `json:"model"`
+	Engine     string        `json:"engine"`
+	Workers    int           `json:"workers"`
+	Blocks     int           `json:"blocks"` // of each worker
+	BlockSize  int           `json:"block_size"`
+	RouterMode string        `json:"router_mode"`
+	NATS       string        `json:"nats,omitempty"` // URL, if it is open to others
+	Took       time.Duration `json:"took_ns"`        // from the call to readiness
+}
+
+// Features lists what this build has besides the common parts.
+func Features() []string {
+	features := []string{"engine:tiny", "nats:embedded"}
+	if simd {
+		features = append(features, "kernel:simd-"+runtime.GOARCH)
+	}
+	return features
+}

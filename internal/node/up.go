@@ -1,0 +1,228 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/config"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/serve/frontend"
+	"penstock/internal/serve/router"
+	"penstock/internal/serve/worker"
+)
+
+// readyTimeout bounds the time from start to the first request that could be
+// served. Loading a checkpoint is not part of it.
+const readyTimeout = 30 * time.Second
+
+// Up runs all roles in this process until ctx ends: embedded NATS, workers, the
+// router and a frontend. It calls ready once, when requests can be served. Logs
+// go to stderr. When ctx ends it lets running requests finish, within the drain
+// timeout, and returns nil.
+func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Ready)) (err error) {
+	began := time.Now()
+	log, err := newLogger(cfg, stderr)
+	if err != nil {
+		return err
+	}
+	ln, err := listen(cfg.HTTPAddr, log)
+	if err != nil {
+		return err
+	}
+	defer ln.Close() // the frontend closes it too, once it runs
+
+	// The model and the server do not need each other: make them at once.
+	models := make(chan modelResult, 1)
+	go func() { models <- openModel(&cfg.Config, log) }()
+	nats, err := startNATS(&cfg.Config, log)
+	model := <-models
+	if err = errors.Join(err, model.err); err != nil {
+		return errors.Join(err, nats.Close())
+	}
+	defer func() { err = errors.Join(err, nats.Close()) }()
+
+	u := up{cfg: cfg, log: log, metrics: obs.NewMetrics(), nats: nats, model: model, rpc: rpc.NewMem()}
+	stages, life := newStages(ctx)
+	defer func() { err = errors.Join(err, stages.stop()) }()
+	if err := u.start(life, stages, ln); err != nil {
+		return err
+	}
+	if err := u.await(life); err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped before it was ready
+		}
+		return err
+	}
+	card := model.card()
+	ready(Ready{
+		URL: "http://" + ln.Addr().String(), Model: card.Name, Engine: card.Engine, Workers: cfg.Workers,
+		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: cfg.RouterMode, NATS: nats.URL(), Took: time.Since(began),
+	})
+	<-life.Done()
+	log.Info("stopping", "running_requests_may_take", cfg.DrainTimeout.String())
+	return nil
+}
+
+// up is what Up builds services from.
+type up struct {
+	cfg     *config.Loaded
+	log     *slog.Logger
+	metrics *obs.Metrics
+	nats    *natsServer
+	model   modelResult
+	rpc     rpc.Plane
+
+	router   *router.Router
+	frontend *frontend.Frontend
+}
+
+// start builds all services and starts them: the router, which others report
+// to, then the workers, then the frontend, so that they stop in the order in
+// which requests pass through them.
+func (u *up) start(ctx context.Context, stages *stages, ln net.Listener) error {
+	events, err := bus.NewNATS(u.nats.conn, bus.NATSConfig{Log: obs.Component(u.log, "bus")})
+	if err != nil {
+		return err
+	}
+	registry, err := disco.NewMem(), error(nil)
+	if err != nil {
+		return err
+	}
+	if u.router, err = u.newRouter(events, registry); err != nil {
+		return err
+	}
+	workers, err := u.newWorkers(worker.Planes{RPC: u.rpc, Bus: events, Registry: registry})
+	if err != nil {
+		return err
+	}
+	if u.frontend, err = u.newFrontend(registry); err != nil {
+		return err
+	}
+	stages.start(ctx, "router", u.router.Run)
+	stages.start(ctx, "worker", workers...)
+	stages.start(ctx, "frontend", func(ctx context.Context) error { return u.frontend.Run(ctx, ln) })
+	return nil
+}
+
+func (u *up) newRouter(events bus.Bus, registry disco.Registry) (*router.Router, error) {
+	return router.New(router.Config{
+		Namespace: u.cfg.Namespace,
+		Route: route.Config{
+			Mode: route.Mode(u.cfg.RouterMode), OverlapWeight: &u.cfg.OverlapScoreWeight,
+			Temperature: u.cfg.RouterTemperature, Seed: u.cfg.RouterSeed,
+		},
+		ReservationTTL: time.Duration(u.cfg.ActiveRequestExpiry),
+		MaxBodyBytes:   u.cfg.MaxBodyBytes,
+	}, router.Planes{Bus: events, Registry: registry, RPC: u.rpc}, &u.model, u.metrics, u.log)
+}
+
+func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	metrics := worker.NewMetrics(u.metrics)
+	var runs []func(context.Context) error
+	for i, eng := range u.model.engines {
+		w, err := worker.New(worker.Config{
+			// Small numbers: the workers of one process need to be told apart from
+			// each other only. A restart on the same data is a higher epoch.
+			ID: kv.WorkerID(i + 1), Epoch: uint64(time.Now().UnixNano()),
+			Namespace: u.cfg.Namespace, Component: u.cfg.Component, Endpoint: u.cfg.Endpoint,
+			Host: host, PID: os.Getpid(),
+			MaxCalls:     u.cfg.MaxNumSeqs + u.cfg.MaxWaiting,
+			DrainTimeout: time.Duration(u.cfg.DrainTimeout),
+		}, eng, planes, metrics, u.log)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, w.Run)
+	}
+	return runs, nil
+}
+
+func (u *up) newFrontend(registry disco.Registry) (*frontend.Frontend, error) {
+	limit := u.cfg.MigrationLimit
+	if limit == 0 {
+		limit = -1 // the frontend reads 0 as its default
+	}
+	return frontend.New(frontend.Config{
+		MaxBodyBytes: u.cfg.MaxBodyBytes, MaxInflight: u.cfg.MaxInflight,
+		MigrationLimit: limit, DrainTimeout: time.Duration(u.cfg.DrainTimeout),
+	}, frontend.Deps{
+		Router: u.router, Plane: u.rpc, Registry: registry, Open: u.model.open,
+		Metrics: u.metrics, Log: obs.Component(u.log, "frontend"),
+		Mount: map[string]http.Handler{
+			"/v1/router/": u.router.Handler(),
+			"/v1/config":  configHandler(u.cfg),
+		},
+	})
+}
+
+// await returns when requests can be served by every worker.
+func (u *up) await(ctx context.Context) error {
+	late := time.NewTimer(readyTimeout)
+	defer late.Stop()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for model := u.model.card().Name; ; {
+		if u.router.Workers(model) == u.cfg.Workers && u.frontend.Workers(model) == u.cfg.Workers {
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-late.C:
+			return fmt.Errorf("%w: of %d workers the router sees %d and the frontend %d after %v; the log says more with --log-level debug",
+				ErrNotReady, u.cfg.Workers, u.router.Workers(model), u.frontend.Workers(model), readyTimeout)
+		}
+	}
+}
+
+// configHandler shows the effective configuration to "config show --server".
+func configHandler(cfg *config.Loaded) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		// Plain values: encoding cannot fail, and a client that is gone is gone.
+		_ = json.NewEncoder(w).Encode(map[string]any{"rows": cfg.Settings()})
+	})
+}
+
+func newLogger(cfg *config.Loaded, w io.Writer) (*slog.Logger, error) {
+	levels, err := obs.ParseLevels(cfg.LogLevel)
+	if err != nil {
+		return nil, err
+	}
+	return obs.NewLogger(w, obs.Format(cfg.LogFormat), levels)
+}
+
+// listen opens the HTTP address. It says what to do if somebody else has it, and
+// warns if others than this machine can reach it.
+func listen(addr string, log *slog.Logger) (net.Listener, error) {
+	ln, err := net.Listen("tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("http-addr %s is in use by another process; stop it or choose another with --http-addr, for example 127.0.0.1:0 for a free port", addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("http-addr: %w", err)
+	}
+	if tcp, ok := ln.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		log.Warn("the HTTP API listens beyond this machine without TLS and without keys", "addr", ln.Addr().String())
+	}
+	return ln, nil
+}

@@ -1,0 +1,285 @@
+// Command soak holds many streaming clients on a running Penstock for a while
+// and fails if any of them saw an error, or if the server keeps goroutines or
+// memory afterwards.
+//
+//	penstock up &
+//	go run ./test/soak -clients 200 -for 60s
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// What the server may have more after the soak than after the warm-up: some
+// goroutines of connections that are about to close, and memory of the requests
+// that were in progress when the garbage was last collected.
+const (
+	spareGoroutines = 32
+	spareHeapBytes  = 32 << 20
+)
+
+// settle bounds the wait for the server to come to rest.
+const settle = 30 * time.Second
+
+func main() {
+	s := soak{}
+	flag.StringVar(&s.url, "url", "http://127.0.0.1:8000", "Penstock to hold clients on")
+	flag.IntVar(&s.clients, "clients", 200, "streaming clients at once")
+	flag.DurationVar(&s.length, "for", 60*time.Second, "how long")
+	flag.IntVar(&s.tokens, "tokens", 32, "tokens of each answer")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := s.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+}
+
+type soak struct {
+	url     string
+	clients int
+	length  time.Duration
+	tokens  int
+
+	client *http.Client
+	mu     struct {
+		sync.Mutex
+		answers int
+		tokens  int
+		ttft    []time.Duration
+		errs    map[string]int
+	}
+}
+
+func (s *soak) run(ctx context.Context) error {
+	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: s.clients}}
+	s.mu.errs = map[string]int{}
+
+	// The warm-up opens as many connections and fills as much cache as the soak.
+	s.hold(ctx, 3*time.Second)
+	before, err := s.rest(ctx, server{})
+	if err != nil {
+		return err
+	}
+	s.mu.answers, s.mu.tokens, s.mu.ttft = 0, 0, nil
+
+	began := time.Now()
+	s.hold(ctx, s.length)
+	took := time.Since(began)
+	after, err := s.rest(ctx, before)
+	if err != nil {
+		return err
+	}
+	slices.Sort(s.mu.ttft)
+	fmt.Printf("%d clients for %v: %d answers, %.0f tokens/s, TTFT p50 %v p99 %v\n", s.clients, took.Round(time.Second),
+		s.mu.answers, float64(s.mu.tokens)/took.Seconds(), s.percentile(50), s.percentile(99))
+	fmt.Printf("server before: %v\nserver after:  %v\n", before, after)
+	for what, n := range s.mu.errs {
+		fmt.Printf("%d× %s\n", n, what)
+	}
+	switch {
+	case len(s.mu.errs) > 0:
+		return errors.New("clients saw errors")
+	case s.mu.answers == 0:
+		return errors.New("no answer was completed")
+	case !after.within(before):
+		return errors.New("the server did not return to what it was")
+	}
+	return ctx.Err()
+}
+
+func (s *soak) percentile(p int) time.Duration {
+	if len(s.mu.ttft) == 0 {
+		return 0
+	}
+	return s.mu.ttft[(len(s.mu.ttft)-1)*p/100].Round(time.Millisecond)
+}
+
+// hold keeps the clients busy for a time; each finishes the answer it is in.
+func (s *soak) hold(ctx context.Context, length time.Duration) {
+	end := time.Now().Add(length)
+	var clients sync.WaitGroup
+	for c := range s.clients {
+		clients.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(c)))
+			for time.Now().Before(end) && ctx.Err() == nil {
+				if err := s.answer(ctx, random); err != nil && ctx.Err() == nil {
+					s.mu.Lock()
+					s.mu.errs[err.Error()]++
+					s.mu.Unlock()
+				}
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// answer asks one of a few conversations to go on and reads the stream.
+func (s *soak) answer(ctx context.Context, random *rand.Rand) error {
+	group := random.IntN(8)
+	body, err := json.Marshal(map[string]any{
+		"model": "penstock-tiny", "stream": true, "max_tokens": s.tokens, "seed": random.Uint32(),
+		"stream_options": map[string]any{"include_usage": true},
+		"messages": []map[string]string{
+			{"role": "system", "content": strings.Repeat(fmt.Sprintf("You are keeper %d of the sluice. ", group), 6)},
+			{"role": "user", "content": fmt.Sprintf("What happened in hour %d?", random.IntN(1000))},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
+		return fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	return s.read(resp.Body, began)
+}
+
+func (s *soak) read(body io.Reader, began time.Time) error {
+	var first time.Duration
+	tokens, done := 0, false
+	lines := bufio.NewScanner(body)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		switch {
+		case !ok:
+			continue
+		case data == "[DONE]":
+			done = true
+			continue
+		}
+		if first == 0 {
+			first = time.Since(began)
+		}
+		var chunk struct {
+			Error *struct{ Message string }
+			Usage *struct {
+				Output int `json:"completion_tokens"`
+			}
+		}
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+			return fmt.Errorf("chunk: %w", err)
+		}
+		if chunk.Error != nil {
+			return errors.New(chunk.Error.Message)
+		}
+		if chunk.Usage != nil {
+			tokens = chunk.Usage.Output
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	if !done || tokens == 0 {
+		return errors.New("the stream broke off")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.answers++
+	s.mu.tokens += tokens
+	s.mu.ttft = append(s.mu.ttft, first)
+	return nil
+}
+
+// server is what /metrics says of the process.
+type server struct {
+	goroutines, heap, rss float64
+}
+
+func (v server) String() string {
+	return fmt.Sprintf("%.0f goroutines, %.1f MiB live heap, %.1f MiB resident", v.goroutines, v.heap/(1<<20), v.rss/(1<<20))
+}
+
+func (v server) within(before server) bool {
+	return v.goroutines <= before.goroutines+spareGoroutines && v.heap <= before.heap+spareHeapBytes
+}
+
+// rest waits until the server is within bounds of before, and returns the last
+// look if it never is.
+func (s *soak) rest(ctx context.Context, before server) (server, error) {
+	s.client.CloseIdleConnections()
+	end := time.Now().Add(settle)
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	var last server
+	for calm := 0; ; {
+		v, err := s.look(ctx)
+		if err != nil {
+			return v, err
+		}
+		quiet := v.goroutines == last.goroutines
+		if before != (server{}) {
+			quiet = v.within(before)
+		}
+		if last = v; quiet {
+			calm++
+		} else {
+			calm = 0
+		}
+		if calm == 4 || time.Now().After(end) {
+			return v, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return v, ctx.Err()
+		}
+	}
+}
+
+func (s *soak) look(ctx context.Context) (server, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/metrics", nil)
+	if err != nil {
+		return server{}, err
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return server{}, err
+	}
+	defer resp.Body.Close()
+	var v server
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			continue // a comment
+		}
+		switch name {
+		case "go_goroutines":
+			v.goroutines = n
+		case "go_gc_heap_live_bytes":
+			v.heap = n
+		case "process_resident_memory_bytes":
+			v.rss = n
+		}
+	}
+	return v, lines.Err()
+}
