@@ -144,12 +144,25 @@ func TestNumerics(t *testing.T) {
 	if build(other, portable{}, same) == base {
 		t.Error("another epsilon does not show")
 	}
+	if build(cfg, secretive{}, same) == base {
+		t.Error("arithmetic that differs under the same name does not show")
+	}
 	seen := map[string]bool{}
 	for _, k := range kernels() {
 		seen[build(cfg, k, same)] = true
 	}
 	if len(seen) != len(kernels()) {
 		t.Error("two kernels have the same numerics")
+	}
+}
+
+// secretive is a kernel that rounds differently from the one it calls itself.
+type secretive struct{ portable }
+
+func (secretive) swiglu(dst, gate, up []float32) {
+	portable{}.swiglu(dst, gate, up)
+	for i := range dst {
+		dst[i] = math.Nextafter32(dst[i], 1)
 	}
 }
 
