@@ -14,7 +14,7 @@ import (
 func TestForwardAllocates(t *testing.T) {
 	for _, k := range kernels() {
 		m := randomModel(t, shapes["grouped"], k)
-		c := m.newCache(64, 16, slabRows, 4)
+		c := newTestCache(m, 64, 16, slabRows, 4)
 		rng := rand.New(rand.NewPCG(1, 5))
 		logits := make([]float32, m.cfg.VocabSize)
 		work := []Work{
@@ -39,7 +39,7 @@ func TestForwardAllocates(t *testing.T) {
 
 func TestForwardRefuses(t *testing.T) {
 	m := randomModel(t, shapes["grouped"], portable{})
-	c := m.newCache(4, 16, slabRows, 1)
+	c := newTestCache(m, 4, 16, slabRows, 1)
 	poison(c)
 	good := Work{Tokens: []kv.Token{1}, Blocks: []int32{0}}
 	long := make([]kv.Token, 65)
@@ -81,7 +81,7 @@ func TestForwardAfterPanic(t *testing.T) {
 	m := randomModel(t, shapes["grouped"], portable{})
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 6)), 50, m.cfg.VocabSize)
 	want := everyLogits(t, m, tokens)
-	c := m.newCache(4, 16, slabRows, 3)
+	c := newTestCache(m, 4, 16, slabRows, 3)
 	work := Work{Tokens: tokens, Blocks: table(0, 50, 16), Logits: make([]float32, m.cfg.VocabSize)}
 	func() {
 		defer func() {
@@ -211,7 +211,7 @@ func TestValidateReportsAll(t *testing.T) {
 
 func TestBlockBytes(t *testing.T) {
 	m := randomModel(t, shapes["grouped"], portable{})
-	c := m.newCache(3, 16, 1, 1)
+	c := newTestCache(m, 3, 16, 1, 1)
 	total := 0
 	for l := range c.keys {
 		total += 4 * (len(c.keys[l]) + len(c.values[l]))
