@@ -25,6 +25,10 @@ func tileTokens(c *Config) int { return max(1, tileQueries/c.group()) }
 
 // cutTiles cuts the spans into tiles. The cut decides about speed only.
 func (s *slab) cutTiles() {
+	s.attention = 0
+	for _, sp := range s.spans {
+		s.attention += 2 * sp.count * (sp.start + sp.count) * s.model.cfg.Heads * s.model.cfg.HeadDim
+	}
 	size := tileTokens(&s.model.cfg)
 	for i, sp := range s.spans {
 		for at := 0; at < sp.count; at += size {

@@ -63,8 +63,19 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
+// BenchmarkNew builds the model from weights in memory.
+func BenchmarkNew(b *testing.B) {
+	weights := randomWeights(benchConfig, 7)
+	for b.Loop() {
+		if _, err := New(benchConfig, weights); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkProduct multiplies on one core as the model does, for the shape of
-// gate and up, beside the library's own 512³ product with all cores.
+// gate and up, beside the library's own 512³ product with as many as it takes;
+// run it with GOMAXPROCS=1 to compare.
 func BenchmarkProduct(b *testing.B) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	floats := func(n int) []float32 {
@@ -86,15 +97,15 @@ func BenchmarkProduct(b *testing.B) {
 		report(b, n, n, n)
 	})
 	const in, out = 256, 1408
-	w := newMatrix(in, out)
-	w.pack(0, floats(in*out))
 	for _, k := range kernels() {
+		w := newMatrix(in, out, k.columns())
+		w.pack(0, floats(in*out))
 		for _, n := range []int{1, 8, 64} {
 			b.Run(fmt.Sprintf("%s/rows%d", k.name(), n), func(b *testing.B) {
 				x, z := floats(n*in), make([]float32, n*out)
 				for b.Loop() {
 					for p := range w.panels() {
-						w.multiplyPanel(k, p, n, x, z[p*panelWidth:], out)
+						w.multiplyPanel(k, p, n, x, z[p*w.wide:], out)
 					}
 				}
 				report(b, n, out, in)

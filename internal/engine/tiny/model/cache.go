@@ -25,8 +25,9 @@ type Cache struct {
 }
 
 // NewCache returns a cache of blocks blocks of blockSize tokens, all undefined.
-// It takes Config.BlockBytes for each block, and scratch memory of some
-// kilobytes for each of 256 tokens. It panics if there is no block or token.
+// Its memory is fixed: Config.BlockBytes for each block; the intermediate results
+// of 256 tokens; and, for each processor, the attention scores of some 16 queries
+// over the longest sequence. It panics if there is no block or token.
 func (m *Model) NewCache(blocks, blockSize int) *Cache {
 	return m.newCache(blocks, blockSize, slabRows, runtime.GOMAXPROCS(0))
 }

@@ -13,6 +13,7 @@ import (
 // allocates nothing.
 type crew struct {
 	helpers []func() // bodies of the goroutines beside the caller
+	worth   int      // the work that pays for waking one of them
 	wait    sync.WaitGroup
 
 	// The step in progress. job and tasks are written before the helpers start.
@@ -28,8 +29,13 @@ type panicked struct {
 	stack []byte
 }
 
+// wakeWork is the usual worth of a helper, in multiplications and additions of a
+// product: some tens of microseconds.
+const wakeWork = 1 << 18
+
+// newCrew returns a crew of width workers, the caller included.
 func newCrew(width int) *crew {
-	c := &crew{}
+	c := &crew{worth: wakeWork}
 	for worker := 1; worker < width; worker++ {
 		c.helpers = append(c.helpers, func() {
 			defer c.wait.Done()
@@ -39,16 +45,14 @@ func newCrew(width int) *crew {
 	return c
 }
 
-// width is the number of workers, the caller included.
-func (c *crew) width() int { return len(c.helpers) + 1 }
-
 // do runs job once for each task in [0, tasks) and returns when all are done.
-// Tasks must not depend on each other. A panic in a job stops the hand-out of
-// further tasks and is raised again here, after every goroutine has ended.
-func (c *crew) do(tasks int, job func(task, worker int)) {
+// work is what they cost together: steps that cost little stay in the calling
+// goroutine. Tasks must not depend on each other. A panic in a job is raised
+// again here, after every goroutine has ended; of several, one.
+func (c *crew) do(tasks, work int, job func(task, worker int)) {
 	c.job, c.tasks = job, int64(tasks)
 	c.next.Store(0)
-	helpers := min(len(c.helpers), tasks-1)
+	helpers := min(len(c.helpers), tasks-1, work/c.worth)
 	for i := range helpers {
 		c.wait.Add(1)
 		go c.helpers[i]()
@@ -63,7 +67,6 @@ func (c *crew) do(tasks int, job func(task, worker int)) {
 func (c *crew) work(worker int) {
 	defer func() {
 		if v := recover(); v != nil {
-			c.next.Store(c.tasks)
 			c.panic.CompareAndSwap(nil, &panicked{v, debug.Stack()})
 		}
 	}()

@@ -12,7 +12,7 @@ func TestCrewRunsEachTaskOnce(t *testing.T) {
 		for tasks := range 40 {
 			ran := make([]atomic.Int32, tasks)
 			busy := make([]atomic.Int32, width)
-			c.do(tasks, func(task, worker int) {
+			c.do(tasks, width*wakeWork, func(task, worker int) {
 				if busy[worker].Add(1) != 1 {
 					t.Errorf("worker %d does two tasks at once", worker)
 				}
@@ -40,16 +40,31 @@ func TestCrewPanic(t *testing.T) {
 					t.Fatalf("task %d: got %q, want the panic's value and where it was", bad, text)
 				}
 			}()
-			c.do(10, func(task, _ int) {
+			c.do(10, 4*wakeWork, func(task, _ int) {
 				if task == bad {
 					panic("broken task")
 				}
 			})
 		}()
 		var ran atomic.Int32
-		c.do(10, func(int, int) { ran.Add(1) })
+		c.do(10, 4*wakeWork, func(int, int) { ran.Add(1) })
 		if ran.Load() != 10 {
 			t.Fatalf("after a panic %d of 10 tasks ran", ran.Load())
 		}
 	}
+}
+
+// TestCrewStaysSmall checks that little work wakes nobody.
+func TestCrewStaysSmall(t *testing.T) {
+	c := newCrew(4)
+	c.do(100, 2*wakeWork-1, func(_, worker int) {
+		if worker > 1 {
+			t.Errorf("worker %d was woken", worker)
+		}
+	})
+	c.do(100, wakeWork-1, func(_, worker int) {
+		if worker > 0 {
+			t.Errorf("worker %d was woken", worker)
+		}
+	})
 }

@@ -46,7 +46,7 @@ func (s *slab) run() {
 		s.layer = i
 		s.through(l.qkv, s.normed, s.qkv)
 		s.overRows(s.jobs.store)
-		s.crew.do(len(s.tiles)*s.model.cfg.KVHeads, s.jobs.attend)
+		s.crew.do(len(s.tiles)*s.model.cfg.KVHeads, s.attention, s.jobs.attend)
 		s.through(l.out, s.heads, s.delta)
 		s.overRows(s.jobs.afterAttention)
 		s.through(l.gateUp, s.normed, s.gateUp)

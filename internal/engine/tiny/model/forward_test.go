@@ -14,7 +14,7 @@ import (
 func TestForwardAllocates(t *testing.T) {
 	for _, k := range kernels() {
 		m := randomModel(t, shapes["grouped"], k)
-		c := m.newCache(64, 16, slabRows, 4)
+		c := newTestCache(m, 64, 16, slabRows, 4)
 		rng := rand.New(rand.NewPCG(1, 5))
 		logits := make([]float32, m.cfg.VocabSize)
 		work := []Work{
@@ -39,7 +39,7 @@ func TestForwardAllocates(t *testing.T) {
 
 func TestForwardRefuses(t *testing.T) {
 	m := randomModel(t, shapes["grouped"], portable{})
-	c := m.newCache(4, 16, slabRows, 1)
+	c := newTestCache(m, 4, 16, slabRows, 1)
 	poison(c)
 	good := Work{Tokens: []kv.Token{1}, Blocks: []int32{0}}
 	long := make([]kv.Token, 65)
@@ -81,7 +81,7 @@ func TestForwardAfterPanic(t *testing.T) {
 	m := randomModel(t, shapes["grouped"], portable{})
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 6)), 50, m.cfg.VocabSize)
 	want := everyLogits(t, m, tokens)
-	c := m.newCache(4, 16, slabRows, 3)
+	c := newTestCache(m, 4, 16, slabRows, 3)
 	work := Work{Tokens: tokens, Blocks: table(0, 50, 16), Logits: make([]float32, m.cfg.VocabSize)}
 	func() {
 		defer func() {
@@ -144,12 +144,25 @@ func TestNumerics(t *testing.T) {
 	if build(other, portable{}, same) == base {
 		t.Error("another epsilon does not show")
 	}
+	if build(cfg, secretive{}, same) == base {
+		t.Error("arithmetic that differs under the same name does not show")
+	}
 	seen := map[string]bool{}
 	for _, k := range kernels() {
 		seen[build(cfg, k, same)] = true
 	}
 	if len(seen) != len(kernels()) {
 		t.Error("two kernels have the same numerics")
+	}
+}
+
+// secretive is a kernel that rounds differently from the one it calls itself.
+type secretive struct{ portable }
+
+func (secretive) swiglu(dst, gate, up []float32) {
+	portable{}.swiglu(dst, gate, up)
+	for i := range dst {
+		dst[i] = math.Nextafter32(dst[i], 1)
 	}
 }
 
@@ -198,7 +211,7 @@ func TestValidateReportsAll(t *testing.T) {
 
 func TestBlockBytes(t *testing.T) {
 	m := randomModel(t, shapes["grouped"], portable{})
-	c := m.newCache(3, 16, 1, 1)
+	c := newTestCache(m, 3, 16, 1, 1)
 	total := 0
 	for l := range c.keys {
 		total += 4 * (len(c.keys[l]) + len(c.values[l]))

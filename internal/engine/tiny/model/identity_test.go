@@ -55,7 +55,7 @@ func TestChunks(t *testing.T) {
 		tokens := randomTokens(rand.New(rand.NewPCG(1, 1)), 100, m.cfg.VocabSize)
 		want := everyLogits(t, m, tokens)
 		blocks := table(0, len(tokens), 16)
-		c := m.newCache(len(blocks), 16, slabRows, 2)
+		c := newTestCache(m, len(blocks), 16, slabRows, 2)
 		logits := make([]float32, m.cfg.VocabSize)
 		for cut := range tokens {
 			poison(c)
@@ -80,7 +80,7 @@ func TestLongPrompt(t *testing.T) {
 		tokens := randomTokens(rand.New(rand.NewPCG(2, 2)), 600, m.cfg.VocabSize)
 		want := everyLogits(t, m, tokens)
 		for _, workers := range []int{1, 3} {
-			c := m.newCache(38, 16, slabRows, workers)
+			c := newTestCache(m, 38, 16, slabRows, workers)
 			poison(c)
 			logits := make([]float32, m.cfg.VocabSize)
 			forward(t, m, c, Work{Tokens: tokens, Blocks: table(0, 600, 16), Logits: logits})
@@ -118,7 +118,7 @@ func playSchedule(t *testing.T, m *Model, rng *rand.Rand) error {
 	t.Helper()
 	const pool = 512
 	blockSize := []int{2, 5, 16, 32}[rng.IntN(4)]
-	c := m.newCache(pool, blockSize, 1+rng.IntN(150), 1+rng.IntN(4))
+	c := newTestCache(m, pool, blockSize, 1+rng.IntN(150), 1+rng.IntN(4))
 	poison(c)
 	free := rng.Perm(pool)
 	prefix := randomTokens(rng, 40, m.cfg.VocabSize)
@@ -178,7 +178,7 @@ func TestNoLogits(t *testing.T) {
 	eachModel(t, func(t *testing.T, m *Model) {
 		tokens := randomTokens(rand.New(rand.NewPCG(4, 4)), 20, m.cfg.VocabSize)
 		want := everyLogits(t, m, tokens)
-		c := m.newCache(2, 16, slabRows, 2)
+		c := newTestCache(m, 2, 16, slabRows, 2)
 		forward(t, m, c, Work{Tokens: tokens[:19], Blocks: table(0, 20, 16)})
 		logits := make([]float32, m.cfg.VocabSize)
 		forward(t, m, c, Work{Tokens: tokens[19:], Start: 19, Blocks: table(0, 20, 16), Logits: logits})

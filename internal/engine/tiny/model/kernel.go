@@ -21,7 +21,7 @@ type kernel interface {
 	set(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
 	// add computes c += a·b.
 	add(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
-	// columns is how many columns a product needs to run at full speed.
+	// columns is the number of columns that products run fastest with.
 	columns() int
 	// softmax replaces the first n elements of row by exp(x - max) and returns
 	// their sum. row has at least n elements rounded up to a multiple of lanes;

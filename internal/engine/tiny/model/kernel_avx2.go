@@ -63,7 +63,7 @@ func addRow(n, k int, a, b []float32, ldb int, c []float32) {
 		tile1x16(k, a, b[j:], ldb, c[j:])
 	}
 	for ; j < n; j += lanes {
-		tile1x8(k, a, b, ldb, j, min(j+lanes, n), c)
+		tile1x8(k, a, b[j:], ldb, c[j:min(j+lanes, n)])
 	}
 }
 
@@ -143,14 +143,38 @@ func tile1x16(k int, a, b []float32, ldb int, c []float32) {
 	s1.StoreSlice(c[8:])
 }
 
-// tile1x8 adds up to eight columns, from first to end.
-func tile1x8(k int, a, b []float32, ldb, first, end int, c []float32) {
-	c = c[first:end]
-	s := archsimd.LoadFloat32x8SlicePart(c)
-	for p, v := range a[:k] {
-		s = archsimd.BroadcastFloat32x8(v).MulAdd(archsimd.LoadFloat32x8SlicePart(b[p*ldb+first:p*ldb+end]), s)
+// tile1x8 adds eight columns, or as many as c has.
+func tile1x8(k int, a, b []float32, ldb int, c []float32) {
+	s := loadLanes(c)
+	at := 0
+	for _, v := range a[:k] {
+		s = archsimd.BroadcastFloat32x8(v).MulAdd(loadLanes(b[at:][:len(c)]), s)
+		at += ldb
 	}
-	s.StoreSlicePart(c)
+	storeLanes(s, c)
+}
+
+// loadLanes loads up to eight elements and fills up with zeros. The library's own
+// partial load makes a pointer to all eight, which the race detector's pointer
+// checks take for an error.
+func loadLanes(x []float32) archsimd.Float32x8 {
+	if len(x) == lanes {
+		return archsimd.LoadFloat32x8Slice(x)
+	}
+	var full [lanes]float32
+	copy(full[:], x)
+	return archsimd.LoadFloat32x8(&full)
+}
+
+// storeLanes stores as many elements as x has.
+func storeLanes(v archsimd.Float32x8, x []float32) {
+	if len(x) == lanes {
+		v.StoreSlice(x)
+		return
+	}
+	var full [lanes]float32
+	v.Store(&full)
+	copy(x, full[:])
 }
 
 func (avx2) softmax(row []float32, n int) float32 {
@@ -188,8 +212,8 @@ func (avx2) swiglu(dst, gate, up []float32) {
 	one, zero := archsimd.BroadcastFloat32x8(1), archsimd.BroadcastFloat32x8(0)
 	for i := 0; i < len(dst); i += lanes {
 		end := min(i+lanes, len(dst))
-		g, u := archsimd.LoadFloat32x8SlicePart(gate[i:end]), archsimd.LoadFloat32x8SlicePart(up[i:end])
-		g.Div(one.Add(exponential(zero.Sub(g)))).Mul(u).StoreSlicePart(dst[i:end])
+		g, u := loadLanes(gate[i:end]), loadLanes(up[i:end])
+		storeLanes(g.Div(one.Add(exponential(zero.Sub(g)))).Mul(u), dst[i:end])
 	}
 	archsimd.ClearAVXUpperBits()
 }

@@ -1,34 +1,31 @@
 package model
 
-// panelWidth is the number of output columns that are kept together. A panel of
-// the widths in use fits the second-level cache, and its rows are whole cache
-// lines.
-const panelWidth = 128
-
-// depth is how many inputs are multiplied at a time: depth × panelWidth floats
-// of weights stay in the first-level cache while all rows pass over them.
+// depth is how many inputs are multiplied at a time: depth times a panel's
+// width floats of weights stay in the first-level cache while all rows pass over
+// them.
 const depth = 64
 
 // matrix holds weights for the product a·W, with a of shape [n, rows]. A
 // checkpoint stores the transpose of W, one row for each output. Here the
-// outputs are columns, cut into panels of panelWidth: within a panel the weights
-// are [rows, width], contiguous, so that a product runs over memory once, in
-// order. The last panel may be narrower.
+// outputs are columns, cut into panels as wide as the kernel likes its products:
+// within a panel the weights are [rows, width], contiguous, so that a product
+// runs over memory once, in order. The last panel may be narrower.
 type matrix struct {
 	rows, cols int // inputs, outputs
+	wide       int // columns of a panel, but for the last
 	data       []float32
 }
 
-func newMatrix(rows, cols int) *matrix {
-	return &matrix{rows: rows, cols: cols, data: make([]float32, rows*cols)}
+func newMatrix(rows, cols, wide int) *matrix {
+	return &matrix{rows: rows, cols: cols, wide: wide, data: make([]float32, rows*cols)}
 }
 
-func (w *matrix) panels() int { return (w.cols + panelWidth - 1) / panelWidth }
+func (w *matrix) panels() int { return (w.cols + w.wide - 1) / w.wide }
 
 // panel returns the weights of panel p and its width.
 func (w *matrix) panel(p int) ([]float32, int) {
-	first := p * panelWidth
-	width := min(panelWidth, w.cols-first)
+	first := p * w.wide
+	width := min(w.wide, w.cols-first)
 	return w.data[first*w.rows:][:width*w.rows], width
 }
 
@@ -36,8 +33,8 @@ func (w *matrix) panel(p int) ([]float32, int) {
 func (w *matrix) pack(first int, src []float32) {
 	for out := 0; out*w.rows < len(src); out++ {
 		col := first + out
-		panel, width := w.panel(col / panelWidth)
-		at := col % panelWidth
+		panel, width := w.panel(col / w.wide)
+		at := col % w.wide
 		for _, v := range src[out*w.rows:][:w.rows] {
 			panel[at] = v
 			at += width
@@ -47,8 +44,8 @@ func (w *matrix) pack(first int, src []float32) {
 
 // column copies one column, the weights of one output, into dst.
 func (w *matrix) column(dst []float32, col int) {
-	panel, width := w.panel(col / panelWidth)
-	at := col % panelWidth
+	panel, width := w.panel(col / w.wide)
+	at := col % w.wide
 	for i := range dst[:w.rows] {
 		dst[i] = panel[at]
 		at += width

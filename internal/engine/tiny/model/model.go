@@ -63,7 +63,7 @@ func newModel(cfg Config, w Tensors, k kernel) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{cfg: cfg, kernel: k, freqs: cfg.frequencies()}
-	l := newLoader(w, cfg.Specs())
+	l := newLoader(w, cfg.Specs(), k.columns())
 	for i := range cfg.Layers {
 		m.layers = append(m.layers, m.loadLayer(l, i))
 	}
@@ -158,13 +158,14 @@ func ignorable(c *Config, name string) bool {
 // it does nothing; the error is looked at once, at the end.
 type loader struct {
 	source Tensors
+	wide   int // columns of a panel
 	shapes map[string][]int
 	sum    *digester
 	err    error
 }
 
-func newLoader(w Tensors, specs []Spec) *loader {
-	l := &loader{source: w, shapes: make(map[string][]int), sum: newDigester()}
+func newLoader(w Tensors, specs []Spec, wide int) *loader {
+	l := &loader{source: w, wide: wide, shapes: make(map[string][]int), sum: newDigester()}
 	for _, s := range specs {
 		l.shapes[s.Name] = s.Shape
 	}
@@ -210,7 +211,7 @@ func (l *loader) matrix(rows, cols int, names ...string) *matrix {
 	if l.err != nil {
 		return nil
 	}
-	w := newMatrix(rows, cols)
+	w := newMatrix(rows, cols, l.wide)
 	first := 0
 	for _, name := range names {
 		data := l.fetch(name)

@@ -178,7 +178,7 @@ func everyLogits(t *testing.T, m *Model, tokens []kv.Token) [][]float32 {
 	t.Helper()
 	const size = 16
 	blocks := table(0, len(tokens), size)
-	c := m.newCache(len(blocks), size, 1, 1)
+	c := newTestCache(m, len(blocks), size, 1, 1)
 	logits := make([][]float32, len(tokens))
 	for p := range tokens {
 		logits[p] = make([]float32, m.cfg.VocabSize)

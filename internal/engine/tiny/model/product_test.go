@@ -16,16 +16,16 @@ func randomFloats(rng *rand.Rand, n int) []float32 {
 }
 
 // packed returns a matrix and the weights it was made from, [cols, rows].
-func packed(rng *rand.Rand, rows, cols int) (*matrix, []float32) {
+func packed(rng *rand.Rand, rows, cols, wide int) (*matrix, []float32) {
 	src := randomFloats(rng, rows*cols)
-	w := newMatrix(rows, cols)
+	w := newMatrix(rows, cols, wide)
 	w.pack(0, src)
 	return w, src
 }
 
 func multiplyAll(k kernel, w *matrix, n int, a, c []float32) {
 	for p := range w.panels() {
-		w.multiplyPanel(k, p, n, a, c[p*panelWidth:], w.cols)
+		w.multiplyPanel(k, p, n, a, c[p*w.wide:], w.cols)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestRowsAlone(t *testing.T) {
 			t.Run(fmt.Sprintf("%dx%d/%s", shape.rows, shape.cols, k.name()), func(t *testing.T) {
 				t.Parallel()
 				rng := rand.New(rand.NewPCG(11, uint64(shape.cols)))
-				w, _ := packed(rng, shape.rows, shape.cols)
+				w, _ := packed(rng, shape.rows, shape.cols, k.columns())
 				const most = 600
 				a := randomFloats(rng, most*shape.rows)
 				alone, together := make([]float32, most*shape.cols), make([]float32, most*shape.cols)
@@ -141,9 +141,10 @@ func accumulate(k kernel, sum, x, y float32) float32 {
 // what was packed.
 func TestPack(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 13))
-	for _, cols := range []int{1, panelWidth - 1, panelWidth, panelWidth + 1, 3*panelWidth + 5} {
+	const wide = 24
+	for _, cols := range []int{1, wide - 1, wide, wide + 1, 3*wide + 5} {
 		const rows = 7
-		w, src := packed(rng, rows, cols)
+		w, src := packed(rng, rows, cols, wide)
 		row, column := make([]float32, cols), make([]float32, rows)
 		multiplyAll(portable{}, w, 1, []float32{0, 0, 0, 1, 0, 0, 0}, row)
 		for col := range cols {

@@ -57,3 +57,10 @@ func table(first, n, blockSize int) []int32 {
 	}
 	return blocks
 }
+
+// newTestCache is newCache with a crew that works together on small models too.
+func newTestCache(m *Model, blocks, blockSize, rows, workers int) *Cache {
+	c := m.newCache(blocks, blockSize, rows, workers)
+	c.slab.crew.worth = 1
+	return c
+}

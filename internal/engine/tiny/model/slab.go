@@ -14,7 +14,9 @@ type slab struct {
 	rows  []row
 	spans []span
 	tiles []tile
-	wants []want
+	// attention is the work of one layer's attention, for the crew.
+	attention int
+	wants     []want
 
 	x      []float32 // [rows, HiddenSize], the residual stream
 	normed []float32 // [rows, HiddenSize]
@@ -67,7 +69,7 @@ type workspace struct {
 	scores []float32 // [tileRows, positions]
 	sums   []float32 // [tileRows], of the exponentials of scores
 	out    []float32 // [tileRows, HeadDim]
-	panel  []float32 // [rows, panelWidth], of the head
+	panel  []float32 // [rows, wide], of the head
 }
 
 func newSlab(c *Cache, rows, workers int) *slab {
@@ -98,7 +100,7 @@ func newSlab(c *Cache, rows, workers int) *slab {
 			scores: make([]float32, tileRows*roundUp(positions, lanes)),
 			sums:   make([]float32, tileRows),
 			out:    make([]float32, tileRows*cfg.HeadDim),
-			panel:  make([]float32, rows*panelWidth),
+			panel:  make([]float32, rows*m.head.wide),
 		})
 	}
 	s.jobs.enter, s.jobs.store, s.jobs.attend = s.enter, s.store, s.attend

@@ -6,9 +6,13 @@ package model
 // grain is how many rows make a task: enough to be worth a goroutine.
 const grain = 8
 
+// elementWork is the cost of an element in these steps, in terms of a product.
+const elementWork = 16
+
 // overRows runs one of the jobs below over all rows.
 func (s *slab) overRows(job func(task, worker int)) {
-	s.crew.do((len(s.rows)+grain-1)/grain, job)
+	work := len(s.rows) * s.model.cfg.Intermediate * elementWork
+	s.crew.do((len(s.rows)+grain-1)/grain, work, job)
 }
 
 // grainRows returns the rows of a task.
