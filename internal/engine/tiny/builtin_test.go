@@ -41,7 +41,7 @@ func newBuiltin(t testing.TB, change func(*Config)) *Engine {
 // greedy returns a request for n greedy tokens after a prompt that depends on
 // seed in every token.
 func greedy(seed, prompt, n int) *engine.Request {
-	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: n}}
+	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: n, IgnoreEOS: true}}
 	for i := range prompt {
 		req.Prompt = append(req.Prompt, kv.Token(130+splitmix(uint64(seed), uint64(i))%1900))
 	}
