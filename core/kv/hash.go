@@ -103,11 +103,19 @@ func (h Hasher) Chain(dst []SeqHash, tokens []Token, media []Media) []SeqHash {
 	return dst
 }
 
-// mediaBlock hashes block and hashes as one piece. The buffer holds a block of
-// 512 tokens with 32 media without an allocation.
+// mediaBlock hashes block and hashes as one piece. A block of 512 tokens with 32
+// media needs no allocation; the usual ones need no large buffer to be cleared.
 func (h Hasher) mediaBlock(block []Token, hashes []uint64) BlockHash {
-	var stack [4*512 + 8*32]byte
-	buf := append(stack[:0], littleEndian(block)...)
+	if 4*len(block)+8*len(hashes) <= 320 {
+		var small [320]byte
+		return h.joined(small[:0], block, hashes)
+	}
+	var large [4*512 + 8*32]byte
+	return h.joined(large[:0], block, hashes)
+}
+
+func (h Hasher) joined(buf []byte, block []Token, hashes []uint64) BlockHash {
+	buf = append(buf, littleEndian(block)...)
 	for _, m := range hashes {
 		buf = binary.LittleEndian.AppendUint64(buf, m)
 	}

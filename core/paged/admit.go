@@ -24,7 +24,7 @@ func (s *Scheduler) admit() {
 			return
 		}
 		s.start(q, hits, tip)
-		s.plan(q, min(pending, s.budget), nil) // preempts nobody: it fits
+		s.give(q, min(pending, s.budget))
 	}
 }
 

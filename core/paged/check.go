@@ -63,8 +63,9 @@ func (s *Scheduler) checkQueues() error {
 }
 
 // checkTables: waiting sequences have nothing; running ones have blocks for what
-// is computed and planned and not beyond what is known; the registered head of a
-// table is a chain that holds the sequence's own tokens.
+// is computed and planned and not beyond what is known, all but the newest for all
+// that is known before the last token; nothing is in chunks without chunking; the registered head of a table is a chain
+// that holds the sequence's own tokens.
 func (s *Scheduler) checkTables() error {
 	for q := s.waiting.head; q != nil; q = q.next {
 		if len(q.blocks) != 0 || q.computed != 0 || q.planned != 0 || q.registered != 0 || q.due {
@@ -75,10 +76,12 @@ func (s *Scheduler) checkTables() error {
 		switch {
 		case q.planned < 0 || q.computed < 0 || q.planned > q.pending():
 			return fmt.Errorf("sequence %d: %d tokens planned after %d of %d", q.id, q.planned, q.computed, len(q.tokens))
-		case q.planned > 0 && !s.planned:
-			return fmt.Errorf("sequence %d is planned without a step", q.id)
 		case len(q.blocks) < s.cfg.blocksFor(q.computed+q.planned), len(q.blocks) > s.cfg.blocksFor(len(q.tokens)):
 			return fmt.Errorf("sequence %d: %d blocks for %d of %d tokens", q.id, len(q.blocks), q.computed+q.planned, len(q.tokens))
+		case s.cfg.Chunking == Off && q.planned > 0 && q.planned < q.pending():
+			return fmt.Errorf("sequence %d: %d of %d tokens planned without chunking", q.id, q.planned, q.pending())
+		case q.next != nil && len(q.blocks) < s.cfg.blocksFor(len(q.tokens)-1):
+			return fmt.Errorf("sequence %d: %d blocks for %d tokens, and others run behind it", q.id, len(q.blocks), len(q.tokens))
 		case q.due && q.pending() != 0:
 			return fmt.Errorf("sequence %d is due with %d tokens pending", q.id, q.pending())
 		case s.cfg.Reuse == On && !q.sealed && q.registered != q.computed/s.cfg.BlockSize:

@@ -3,18 +3,16 @@ package paged
 // Commit says that the planned batch was computed: its tokens are in the cache,
 // its full blocks are registered, and sampled are the next tokens of sequences
 // whose Work asked for one, in any order. What names no such sequence is ignored.
+// After a batch that failed there is no Commit until the next Step.
 //
 // A sequence without its token is not scheduled but keeps its blocks; a later
 // Commit may bring the token, unless the sequence was preempted meanwhile, in
 // which case it is computed and asked for again.
 func (s *Scheduler) Commit(sampled []Sampled) {
-	if s.planned {
-		for q := s.running.head; q != nil; q = q.next {
-			if q.planned > 0 {
-				s.advance(q)
-			}
+	for q := s.running.head; q != nil; q = q.next {
+		if q.planned > 0 {
+			s.advance(q)
 		}
-		s.planned = false
 	}
 	for _, t := range sampled {
 		if q := s.byID[t.ID]; q != nil && q.due {

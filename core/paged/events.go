@@ -8,7 +8,7 @@ import "penstock/core/kv"
 // event. The events belong to the caller.
 //
 // If more happened than it takes to describe the whole cache, the answer is that
-// of Dump; so a shell that never asks costs no memory.
+// of Dump; so a shell that never asks costs no more memory than that.
 func (s *Scheduler) Events(dst []kv.Event) []kv.Event {
 	if s.pool.log.lost {
 		s.pool.log.reset()

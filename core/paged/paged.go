@@ -132,7 +132,6 @@ type Scheduler struct {
 
 	preempted int     // of the waiting, those that ran before
 	arrivals  uint64  // sequences added
-	planned   bool    // a Step was not committed yet
 	budget    int     // tokens left in the Step being planned
 	gate      gate    // says when the head of the queue is worth another look
 	hits      []int32 // scratch of match

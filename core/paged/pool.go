@@ -35,7 +35,7 @@ type block struct {
 // note is what few blocks have: media, and of a sequence's first block the salt.
 type note struct {
 	salt  kv.Salt
-	media []kv.Media // with positions relative to the block's first token
+	media []kv.Media // those that show in the block
 }
 
 // content is what a full block holds and after what. Two blocks of equal content
@@ -173,7 +173,7 @@ func (p *pool) holds(b int32, c *content) bool {
 		return (c.parent != none || c.salt == kv.Salt{}) && !c.hasMedia()
 	}
 	n := p.notes[b]
-	return (c.parent != none || n.salt == c.salt) && c.sameMedia(n.media)
+	return (c.parent != none || n.salt == c.salt) && c.shows(n.media)
 }
 
 // write keeps what holds compares.
@@ -186,7 +186,7 @@ func (p *pool) write(b int32, c *content) {
 	if c.parent == none {
 		n.salt = c.salt
 	}
-	n.media = c.localMedia()
+	n.media = c.shown()
 	if (n.salt == kv.Salt{}) && n.media == nil {
 		return
 	}

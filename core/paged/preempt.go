@@ -1,18 +1,17 @@
 package paged
 
-// preempt takes the newest running sequence out of the batch. Its blocks go, what
-// it was given of this step's budget comes back, and it waits in front of all
-// others to be computed again; its full blocks may still be cached by then.
+// preempt takes the newest running sequence, which has no part in the step yet,
+// out of the batch. Its blocks go, and it waits in front of all others to be
+// computed again; its full blocks may still be cached by then.
 func (s *Scheduler) preempt(q *sequence, out *Step) {
 	if len(q.tokens) >= s.Limit() {
 		s.fail(q, out)
 		return
 	}
-	s.budget += q.planned
 	s.stats.PrefillTokens -= q.left()
 	s.leave(q)
 	s.release(q)
-	q.computed, q.planned, q.due = 0, 0, false
+	q.computed, q.due = 0, false
 	q.goal = len(q.tokens)
 	s.stats.PrefillTokens += q.left()
 

@@ -30,7 +30,6 @@ func (s *Scheduler) leave(q *sequence) {
 			s.preempted--
 		}
 	}
-	s.gate.closed = false
 }
 
 // release lets go of q's blocks, last to first, so that of those that nobody

@@ -9,7 +9,7 @@ func (s *Scheduler) Step(out *Step) {
 	s.budget = s.cfg.TokenBudget
 
 	if prefills := s.planDecodes(out); prefills {
-		s.planPrefills(out)
+		s.planPrefills()
 	}
 	if len(out.Preempted) == 0 {
 		s.admit()
@@ -19,17 +19,14 @@ func (s *Scheduler) Step(out *Step) {
 
 // discard forgets a plan that was not committed.
 func (s *Scheduler) discard() {
-	if !s.planned {
-		return
-	}
 	for q := s.running.head; q != nil; q = q.next {
 		q.planned = 0
 	}
-	s.planned = false
 }
 
 // planDecodes gives every sequence that lacks one token that token, oldest first,
-// and reports whether there are some that lack more.
+// and reports whether there are some that lack more. While a block is lacking, it
+// preempts the newest running sequence.
 func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 	for q := s.running.head; q != nil; {
 		next := q.next
@@ -39,9 +36,14 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 		case pending > 1:
 			prefills = true
 		case pending == 1:
-			if !s.plan(q, 1, out) {
-				return prefills // it was the newest
+			for s.room(q) == 0 {
+				newest := s.running.tail
+				s.preempt(newest, out)
+				if newest == q {
+					return prefills
+				}
 			}
+			s.give(q, 1)
 			next = q.next // some behind it may be gone
 		}
 		q = next
@@ -50,40 +52,35 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 }
 
 // planPrefills spends the budget on sequences that lack more than one token,
-// oldest first.
-func (s *Scheduler) planPrefills(out *Step) {
+// oldest first, as far as there are blocks. One that remains unfinished has spent the
+// budget or the last block, so none is admitted behind it: all but the newest have
+// the blocks for what is known of them, and a prefill has nobody to preempt. It keeps
+// what it has until an older sequence needs it.
+//
+// Without chunking, a prefill that is here was planned whole in a step that failed,
+// with the same sequences before it, so it has its blocks and fits again.
+func (s *Scheduler) planPrefills() {
 	for q := s.running.head; q != nil && s.budget > 0; q = q.next {
 		pending := q.pending()
 		if pending <= 1 {
 			continue
 		}
-		if s.cfg.Chunking == Off && pending > s.budget {
-			return
-		}
-		if !s.plan(q, min(pending, s.budget), out) {
-			return // it was the newest
-		}
+		s.give(q, min(pending, s.budget, s.room(q)))
 	}
 }
 
-// plan schedules the next n tokens of the running sequence q. While blocks are
-// lacking, it preempts the newest running sequence; it reports false if that was
-// q in the end.
-func (s *Scheduler) plan(q *sequence, n int, out *Step) bool {
-	need := s.cfg.blocksFor(q.computed+n) - len(q.blocks)
-	for need > s.pool.available() {
-		newest := s.running.tail
-		s.preempt(newest, out)
-		if newest == q {
-			return false
-		}
-	}
-	for range need {
+// room is the number of tokens for which q has blocks or can get them.
+func (s *Scheduler) room(q *sequence) int {
+	return (len(q.blocks)+s.pool.available())*s.cfg.BlockSize - q.computed
+}
+
+// give schedules the next n tokens of q, for which there is room.
+func (s *Scheduler) give(q *sequence, n int) {
+	for len(q.blocks) < s.cfg.blocksFor(q.computed+n) {
 		q.blocks = append(q.blocks, s.pool.take())
 	}
 	q.planned = n
 	s.budget -= n
-	return true
 }
 
 // emit writes the plan out.
@@ -93,14 +90,14 @@ func (s *Scheduler) emit(out *Step) {
 			continue
 		}
 		end := q.computed + q.planned
+		table := s.cfg.blocksFor(end)
 		out.Work = append(out.Work, Work{
 			ID:     q.id,
 			Start:  q.computed,
 			Tokens: q.tokens[q.computed:end:end],
-			Blocks: q.blocks[:s.cfg.blocksFor(end)],
+			Blocks: q.blocks[:table:table],
 			Sample: end == len(q.tokens),
 			Cached: q.cached,
 		})
-		s.planned = true
 	}
 }

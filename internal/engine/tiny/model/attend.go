@@ -51,8 +51,11 @@ func (s *slab) attend(task, worker int) {
 	keys, values := s.cache.keys[s.layer], s.cache.values[s.layer]
 
 	s.gatherQueries(ws.query, t, head)
-	for b := range used {
-		k.set(queries, size, dim, ws.query, dim, s.cache.head(keys, blocks[b], head), size, ws.scores[b*size:], width)
+	for b := 0; b < used; b += s.runBlocks {
+		some := blocks[b:min(b+s.runBlocks, used)]
+		run := s.gatherKeys(ws.keys, keys, some, head)
+		cols := len(some) * size
+		k.set(queries, cols, dim, ws.query, dim, run, cols, ws.scores[b*size:], width)
 	}
 	out := ws.out[:queries*dim]
 	clear(out)
@@ -86,6 +89,23 @@ func (s *slab) gatherQueries(dst []float32, t *tile, head int) {
 			dst[i*n+j] = v * scale
 		}
 	}
+}
+
+// gatherKeys returns one head of the keys of some blocks as one matrix
+// [HeadDim, len(blocks)·blockSize]: in dst, unless a single block is one already.
+func (s *slab) gatherKeys(dst, keys []float32, blocks []int32, head int) []float32 {
+	if len(blocks) == 1 {
+		return s.cache.head(keys, blocks[0], head)
+	}
+	size := s.cache.blockSize
+	width := len(blocks) * size
+	for i, b := range blocks {
+		from := s.cache.head(keys, b, head)
+		for d := range s.model.cfg.HeadDim {
+			copy(dst[d*width+i*size:][:size], from[d*size:])
+		}
+	}
+	return dst
 }
 
 // scatterHeads divides each query's output by the sum of its weights and puts it

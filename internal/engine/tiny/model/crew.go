@@ -39,12 +39,9 @@ func newCrew(width int) *crew {
 	return c
 }
 
-// width is the number of workers, the caller included.
-func (c *crew) width() int { return len(c.helpers) + 1 }
-
 // do runs job once for each task in [0, tasks) and returns when all are done.
-// Tasks must not depend on each other. A panic in a job stops the hand-out of
-// further tasks and is raised again here, after every goroutine has ended.
+// Tasks must not depend on each other. A panic in a job is raised again here,
+// after every goroutine has ended; of several, one.
 func (c *crew) do(tasks int, job func(task, worker int)) {
 	c.job, c.tasks = job, int64(tasks)
 	c.next.Store(0)
@@ -63,7 +60,6 @@ func (c *crew) do(tasks int, job func(task, worker int)) {
 func (c *crew) work(worker int) {
 	defer func() {
 		if v := recover(); v != nil {
-			c.next.Store(c.tasks)
 			c.panic.CompareAndSwap(nil, &panicked{v, debug.Stack()})
 		}
 	}()

@@ -1,8 +1,6 @@
 package model
 
 import (
-	"math"
-
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/gonum"
 )
@@ -23,6 +21,8 @@ type kernel interface {
 	set(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
 	// add computes c += a·b.
 	add(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
+	// columns is how many columns a product needs to run at full speed.
+	columns() int
 	// softmax replaces the first n elements of row by exp(x - max) and returns
 	// their sum. row has at least n elements rounded up to a multiple of lanes;
 	// what follows the first n is overwritten.
@@ -41,12 +41,16 @@ const lanes = 8
 // product sums differently, so a single row takes the same way as many.
 type portable struct{}
 
-// maxGonum is the largest extent, in either direction, of a product that gonum
-// is sure to compute in the calling goroutine: it goes parallel from four
-// tiles of 64 × 64 on.
-const maxGonum = 64
+// A product of up to gonumRows rows and gonumCols columns is computed in the
+// calling goroutine: gonum goes parallel from four tiles of 64 × 64 on.
+const (
+	gonumRows = 64
+	gonumCols = 128
+)
 
 func (portable) name() string { return "gonum" }
+
+func (portable) columns() int { return gonumCols }
 
 func (portable) set(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
 	gonumProduct(m, n, k, a, lda, b, ldb, 0, c, ldc)
@@ -57,10 +61,10 @@ func (portable) add(m, n, k int, a []float32, lda int, b []float32, ldb int, c [
 }
 
 func gonumProduct(m, n, k int, a []float32, lda int, b []float32, ldb int, beta float32, c []float32, ldc int) {
-	for i := 0; i < m; i += maxGonum {
-		rows := min(maxGonum, m-i)
-		for j := 0; j < n; j += maxGonum {
-			cols := min(maxGonum, n-j)
+	for i := 0; i < m; i += gonumRows {
+		rows := min(gonumRows, m-i)
+		for j := 0; j < n; j += gonumCols {
+			cols := min(gonumCols, n-j)
 			gonum.Implementation{}.Sgemm(blas.NoTrans, blas.NoTrans, rows, cols, k, 1, a[i*lda:], lda, b[j:], ldb, beta, c[i*ldc+j:], ldc)
 		}
 	}
@@ -68,23 +72,47 @@ func gonumProduct(m, n, k int, a []float32, lda int, b []float32, ldb int, beta 
 
 func (portable) softmax(row []float32, n int) float32 {
 	row = row[:n]
-	highest := float32(math.Inf(-1))
+	highest := row[0]
 	for _, v := range row {
-		highest = max(highest, v)
+		if v > highest {
+			highest = v
+		}
 	}
-	var sum float64
-	for i, v := range row {
-		e := exp(v - highest)
-		row[i] = e
-		sum += float64(e)
+	exponentials(row, highest)
+	return sum(row)
+}
+
+// sum adds the elements in four interleaved sums, so that additions do not wait
+// for each other. Which one an element goes to depends on its index alone.
+func sum(x []float32) float32 {
+	var s0, s1, s2, s3 float64
+	for len(x) >= 4 {
+		s0 += float64(x[0])
+		s1 += float64(x[1])
+		s2 += float64(x[2])
+		s3 += float64(x[3])
+		x = x[4:]
 	}
-	return float32(sum)
+	for i, v := range x {
+		switch i {
+		case 0:
+			s0 += float64(v)
+		case 1:
+			s1 += float64(v)
+		case 2:
+			s2 += float64(v)
+		}
+	}
+	return float32((s0 + s1) + (s2 + s3))
 }
 
 func (portable) swiglu(dst, gate, up []float32) {
 	gate, up = gate[:len(dst)], up[:len(dst)]
 	for i, g := range gate {
-		sigmoid := 1 / (1 + exp(-g))
-		dst[i] = float32(g*sigmoid) * up[i]
+		dst[i] = -g
+	}
+	exponentials(dst, 0)
+	for i, g := range gate {
+		dst[i] = float32(g/(1+dst[i])) * up[i]
 	}
 }

@@ -3,11 +3,11 @@ package model
 // panelWidth is the number of output columns that are kept together. A panel of
 // the widths in use fits the second-level cache, and its rows are whole cache
 // lines.
-const panelWidth = 64
+const panelWidth = 128
 
 // depth is how many inputs are multiplied at a time: depth × panelWidth floats
 // of weights stay in the first-level cache while all rows pass over them.
-const depth = 128
+const depth = 64
 
 // matrix holds weights for the product a·W, with a of shape [n, rows]. A
 // checkpoint stores the transpose of W, one row for each output. Here the

@@ -8,6 +8,8 @@ type slab struct {
 	cache *Cache
 	crew  *crew
 	max   int // rows
+	// runBlocks is how many blocks of keys are multiplied together.
+	runBlocks int
 
 	rows  []row
 	spans []span
@@ -61,6 +63,7 @@ type want struct {
 // workspace is the scratch memory of one worker of the crew.
 type workspace struct {
 	query  []float32 // [tileRows, HeadDim]
+	keys   []float32 // [HeadDim, runBlocks·blockSize]
 	scores []float32 // [tileRows, positions]
 	sums   []float32 // [tileRows], of the exponentials of scores
 	out    []float32 // [tileRows, HeadDim]
@@ -71,7 +74,7 @@ func newSlab(c *Cache, rows, workers int) *slab {
 	m := c.model
 	cfg := &m.cfg
 	s := &slab{
-		model: m, cache: c, crew: newCrew(workers), max: rows,
+		model: m, cache: c, crew: newCrew(workers), max: rows, runBlocks: max(1, m.kernel.columns()/c.blockSize),
 		rows:   make([]row, 0, rows),
 		spans:  make([]span, 0, rows),
 		tiles:  make([]tile, 0, rows),
@@ -91,6 +94,7 @@ func newSlab(c *Cache, rows, workers int) *slab {
 	for range workers {
 		s.workers = append(s.workers, workspace{
 			query:  make([]float32, tileRows*cfg.HeadDim),
+			keys:   make([]float32, cfg.HeadDim*s.runBlocks*c.blockSize),
 			scores: make([]float32, tileRows*roundUp(positions, lanes)),
 			sums:   make([]float32, tileRows),
 			out:    make([]float32, tileRows*cfg.HeadDim),

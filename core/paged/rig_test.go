@@ -1,0 +1,244 @@
+package paged
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// rig drives a scheduler with everything that can contradict it: its own
+// invariants, a naive twin, a shadow of the KV cache and a replica that follows
+// its events.
+type rig struct {
+	s    *Scheduler
+	twin *twin
+	mem  *shadow
+	seqs map[SeqID]*Sequence // with the output appended to Tokens
+
+	replica map[kv.SeqHash]bool // what the events say is registered
+	step    Step
+	planned bool // step is not committed
+	want    Step // the twin's
+	trace   []string
+}
+
+func newRig(cfg Config) (*rig, error) {
+	s, err := New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &rig{
+		s:       s,
+		twin:    &twin{cfg: cfg},
+		mem:     newShadow(cfg.BlockSize),
+		seqs:    map[SeqID]*Sequence{},
+		replica: map[kv.SeqHash]bool{},
+	}, nil
+}
+
+func (r *rig) logf(format string, args ...any) {
+	r.trace = append(r.trace, fmt.Sprintf(format, args...))
+}
+
+func (r *rig) add(seq Sequence) error {
+	r.logf("add %+v", seq)
+	err := r.s.Add(seq)
+	if took := r.twin.add(seq); took != (err == nil) {
+		return fmt.Errorf("Add: %v, twin took it: %v", err, took)
+	}
+	if err == nil {
+		own := seq
+		own.Tokens = slices.Clone(seq.Tokens)
+		r.seqs[seq.ID] = &own
+	}
+	return r.verify()
+}
+
+func (r *rig) remove(id SeqID) error {
+	r.logf("remove %d", id)
+	ok := r.s.Remove(id)
+	if want := r.twin.remove(id); ok != want {
+		return fmt.Errorf("Remove is %v, twin says %v", ok, want)
+	}
+	delete(r.seqs, id)
+	return r.verify()
+}
+
+// plan calls Step on both.
+func (r *rig) plan() error {
+	r.s.Step(&r.step)
+	r.planned = true
+	r.twin.step(&r.want)
+	r.logf("step %s", describe(&r.step))
+	if got, want := describe(&r.step), describe(&r.want); got != want {
+		return fmt.Errorf("step is\n%s, twin says\n%s", got, want)
+	}
+	for _, w := range r.step.Work {
+		own := r.seqs[w.ID].Tokens[w.Start : w.Start+len(w.Tokens)]
+		if !slices.Equal(w.Tokens, own) {
+			return fmt.Errorf("sequence %d: tokens are %v, want %v", w.ID, w.Tokens, own)
+		}
+	}
+	for _, id := range r.step.Failed {
+		delete(r.seqs, id)
+	}
+	return r.verify()
+}
+
+// compute runs the planned batch in the shadow.
+func (r *rig) compute() error {
+	return r.mem.compute(r.step.Work, func(id SeqID) ([]int, bool) {
+		q, ok := r.seqs[id]
+		if !ok {
+			return nil, true
+		}
+		return r.mem.prefixes(q.Salt, q.Tokens, q.Media), false
+	})
+}
+
+// commit commits with these tokens.
+func (r *rig) commit(sampled []Sampled) error {
+	r.logf("commit %v", sampled)
+	took := map[SeqID]bool{} // only the first token of each
+	for _, t := range sampled {
+		if q := r.s.byID[t.ID]; q != nil && !took[t.ID] && (q.due || q.planned > 0 && q.planned == q.pending()) {
+			took[t.ID] = true
+			r.seqs[t.ID].Tokens = append(r.seqs[t.ID].Tokens, t.Token)
+		}
+	}
+	r.s.Commit(sampled)
+	r.planned = false
+	r.twin.commit(sampled)
+	return r.verify()
+}
+
+func (r *rig) clear() error {
+	r.logf("clear")
+	if got, want := r.s.Clear(), r.twin.clear(); got != want {
+		return fmt.Errorf("Clear forgot %d blocks, twin says %d", got, want)
+	}
+	return r.verify()
+}
+
+// drain takes the events, compares them with the twin's one by one, and follows
+// them. Callers drain often enough that the log is never lost.
+func (r *rig) drain() error {
+	events := r.s.Events(nil)
+	r.logf("events %d", len(events))
+	var got []string
+	if err := replay(r.replica, events, &got); err != nil {
+		return err
+	}
+	if want := r.twin.events; !slices.Equal(got, want) {
+		return fmt.Errorf("events are %v, twin says %v", got, want)
+	}
+	r.twin.events = nil
+	if err := r.same(r.replica); err != nil {
+		return fmt.Errorf("after events: %w", err)
+	}
+	dumped := map[kv.SeqHash]bool{}
+	if err := replay(dumped, r.s.Dump(nil), nil); err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	if err := r.same(dumped); err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	return nil
+}
+
+// same reports whether set is the set of registered blocks, as the twin knows it.
+func (r *rig) same(set map[kv.SeqHash]bool) error {
+	for _, b := range r.twin.cache {
+		if !set[b.seq] {
+			return fmt.Errorf("block %x is missing", b.seq)
+		}
+	}
+	if len(set) != len(r.twin.cache) {
+		return fmt.Errorf("%d blocks, twin has %d", len(set), len(r.twin.cache))
+	}
+	return nil
+}
+
+// verify checks what holds after every operation.
+func (r *rig) verify() error {
+	if err := r.s.Check(); err != nil {
+		return err
+	}
+	if got, want := r.s.Stats(), r.twin.figures(); got != want {
+		return fmt.Errorf("stats are %+v, twin says %+v", got, want)
+	}
+	for _, b := range r.twin.cache {
+		if _, ok := r.s.pool.index[b.seq]; !ok {
+			return fmt.Errorf("block %x is not registered", b.seq)
+		}
+	}
+	if got, want := len(r.s.pool.index), len(r.twin.cache); got != want {
+		return fmt.Errorf("%d blocks are registered, twin says %d", got, want)
+	}
+	return nil
+}
+
+// replay applies events to the set of prefixes as a stranger would who knows
+// nothing but kv: a block is stored after its parent and once, and removed once
+// and before its parent.
+func replay(set map[kv.SeqHash]bool, events []kv.Event, seen *[]string) error {
+	note := func(format string, args ...any) {
+		if seen != nil {
+			*seen = append(*seen, fmt.Sprintf(format, args...))
+		}
+	}
+	for _, e := range events {
+		switch e.Kind {
+		case kv.Cleared:
+			clear(set)
+			note("cleared")
+		case kv.Stored:
+			if len(e.Blocks) == 0 {
+				return errors.New("stored event without blocks")
+			}
+			if (e.Start == 0) != (e.Parent == 0) || e.Start > 0 && !set[e.Parent] {
+				return fmt.Errorf("blocks stored at %d after %x, which is not there", e.Start, e.Parent)
+			}
+			parent := e.Parent
+			for i, b := range e.Blocks {
+				parent = kv.Extend(parent, e.Start+uint32(i), b)
+				if set[parent] {
+					return fmt.Errorf("%x stored twice", parent)
+				}
+				set[parent] = true
+				note("stored %x", parent)
+			}
+		case kv.Removed:
+			if len(e.Seqs) == 0 {
+				return errors.New("removed event without blocks")
+			}
+			for _, seq := range e.Seqs {
+				if !set[seq] {
+					return fmt.Errorf("%x removed, which is not there", seq)
+				}
+				delete(set, seq)
+				note("removed %x", seq)
+			}
+		default:
+			return fmt.Errorf("event of kind %v", e.Kind)
+		}
+	}
+	return nil
+}
+
+// describe prints a step without what a twin cannot know: which blocks.
+func describe(s *Step) string {
+	text := ""
+	for _, w := range s.Work {
+		text += fmt.Sprintf("work %d: %d+%d, table %d, sample %v, cached %d\n", w.ID, w.Start, len(w.Tokens), len(w.Blocks), w.Sample, w.Cached)
+	}
+	if len(s.Preempted) > 0 {
+		text += fmt.Sprintf("preempted %v\n", s.Preempted)
+	}
+	if len(s.Failed) > 0 {
+		text += fmt.Sprintf("failed %v\n", s.Failed)
+	}
+	return text
+}

@@ -1,0 +1,123 @@
+package checkpoint
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/kv"
+)
+
+func TestDecodeConfig(t *testing.T) {
+	for _, test := range []struct {
+		name, json string
+		want       Config
+	}{
+		{
+			"old spelling",
+			`{"architectures":["LlamaForCausalLM"],"hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,
+			"num_key_value_heads":2,"intermediate_size":96,"vocab_size":128,"max_position_embeddings":512,"rms_norm_eps":1e-05,
+			"hidden_act":"silu","rope_theta":500000.0,"torch_dtype":"bfloat16","eos_token_id": [1, 2],
+			"rope_scaling":{"factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":256,"rope_type":"llama3"}}`,
+			Config{
+				Architectures: []string{"LlamaForCausalLM"}, HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 96,
+				VocabSize: 128, MaxPositions: 512, RMSEps: 1e-5, Activation: "silu", EOS: []kv.Token{1, 2},
+				Rope: Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPositions: 256},
+			},
+		},
+		{
+			"new spelling",
+			`{"head_dim":16,"rope_parameters":{"rope_theta":10000.0,"rope_type":"linear","factor":2},"tie_word_embeddings":true,
+			"attention_bias":true,"mlp_bias":true,"eos_token_id":7,"layer_types":["full_attention"],"sliding_window":9}`,
+			Config{
+				HeadDim: 16, Rope: Rope{Theta: 10000, Type: "linear", Factor: 2}, TieEmbeddings: true,
+				AttentionBias: true, MLPBias: true, EOS: []kv.Token{7}, LayerTypes: []string{"full_attention"}, SlidingWindow: 9,
+			},
+		},
+		{
+			"nulls and switches",
+			`{"sliding_window":4096,"use_sliding_window":false,"rope_scaling":null,"eos_token_id":null,"num_key_value_heads":null,
+			"quantization_config":{"bits":4},"partial_rotary_factor":0.5}`,
+			Config{Quantization: "unnamed", Rope: Rope{Partial: 0.5}},
+		},
+		{
+			"keys of an unknown scaling are its own",
+			`{"rope_scaling":{"type":"yarn","beta_fast":32,"factor":4}}`,
+			Config{Rope: Rope{Type: "yarn", Factor: 4}},
+		},
+		{
+			"keys are exact",
+			`{"Hidden_Size":64}`,
+			Config{},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := decodeConfig([]byte(test.json))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDecodeConfigRefuses(t *testing.T) {
+	for _, test := range []struct{ json, want string }{
+		{`[]`, "want an object"},
+		{`{"hidden_size":1,"hidden_size":2}`, `"hidden_size" occurs twice`},
+		{`{"hidden_size":"1"}`, "hidden_size"},
+		{`{"hidden_size":1.5}`, "hidden_size"},
+		{`{"eos_token_id":-1}`, "eos_token_id"},
+		{`{"eos_token_id":[4294967296]}`, "eos_token_id"},
+		{`{"rope_parameters":{"rope_type":"linear","factors":[1]}}`, `rope_parameters: unknown key "factors"`},
+		{`{"rope_parameters":{"full_attention":{"rope_type":"default"}}}`, `unknown key "full_attention"`},
+		{`{"rope_scaling":[]}`, "rope_scaling"},
+		{`{"quantization_config":7}`, "quantization_config"},
+		{`{} {}`, "data after the end"},
+	} {
+		if _, err := decodeConfig([]byte(test.json)); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", test.json, err, test.want)
+		}
+	}
+}
+
+func TestReadConfigBounds(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, configFile, []byte(`{"a":"`+strings.Repeat("x", maxConfig)+`"}`))
+	if _, err := ReadConfig(dir); err == nil || !strings.Contains(err.Error(), "config.json: not a regular file of at most") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestReadGeneration(t *testing.T) {
+	dir := t.TempDir()
+	if got, err := ReadGeneration(dir); err != nil || !cmp.Equal(got, Generation{}) {
+		t.Errorf("without a file: %+v, %v", got, err)
+	}
+	write(t, dir, generationFile, []byte(`{"do_sample":false,"eos_token_id":[3,4],"temperature":0.7,"top_k":20,"max_length":9}`))
+	got, err := ReadGeneration(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Generation{EOS: []kv.Token{3, 4}, DoSample: new(bool), Temperature: new(float64), TopK: new(int)}
+	*want.Temperature, *want.TopK = 0.7, 20
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	write(t, dir, generationFile, []byte(`{"top_k":"many"}`))
+	if _, err := ReadGeneration(dir); err == nil || !strings.Contains(err.Error(), "generation_config.json: top_k") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzDecodeConfig(f *testing.F) {
+	f.Add([]byte(`{"eos_token_id":[1],"rope_scaling":{"type":"linear","factor":2},"quantization_config":{}}`))
+	f.Add([]byte(`{"eos_token_id":1,"rope_parameters":{"rope_theta":1e4,"rope_type":"llama3"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		decodeConfig(data)
+		decodeGeneration(data)
+	})
+}

@@ -1,0 +1,13 @@
+//go:build goexperiment.simd && amd64
+
+package model
+
+import "simd/archsimd"
+
+// kernels lists those that this machine can run.
+func kernels() []kernel {
+	if archsimd.X86.AVX2() && archsimd.X86.FMA() {
+		return []kernel{portable{}, avx2{}}
+	}
+	return []kernel{portable{}}
+}
