@@ -55,9 +55,9 @@ func spied(t *testing.T, e *Engine) (*Engine, *spy, context.Context) {
 	return e, s, enginetest.Start(t, e)
 }
 
-// workload is requests of all kinds: short and long, greedy and drawn, with and
+// workload is n requests of all kinds: short and long, greedy and drawn, with and
 // without penalties, one choice and several, in families that share prefixes.
-func workload(vocab, output int) []*engine.Request {
+func workload(n, vocab, output int) []*engine.Request {
 	samplings := []engine.Sampling{
 		{},
 		{Temperature: 1, Seed: 5},
@@ -66,7 +66,7 @@ func workload(vocab, output int) []*engine.Request {
 		{RepetitionPenalty: 1.3},
 	}
 	var all []*engine.Request
-	for i := range 15 {
+	for i := range n {
 		req := within(vocab, greedy(i%4, 3+i*11%70, output/2+i*3%(output/2)))
 		// Members of a family differ in their last token.
 		req.Prompt[len(req.Prompt)-1] = kv.Token(10 + i)
@@ -171,12 +171,12 @@ func happened(t *testing.T, what string, n int64) {
 // TestIdentity is the promise of the package: tokens and log-probabilities are
 // the same bits whatever else the engine does, did, or has in its cache.
 func TestIdentity(t *testing.T) {
-	identity(t, workload(96, 40), small)
+	identity(t, workload(15, 96, 40), small)
 }
 
 // TestBuiltinIdentity is the same with the model that ships.
 func TestBuiltinIdentity(t *testing.T) {
-	identity(t, workload(2048, 12), func(t testing.TB, change func(*Config)) *Engine {
+	identity(t, workload(8, 2048, 8), func(t testing.TB, change func(*Config)) *Engine {
 		return newBuiltin(t, func(c *Config) {
 			c.BlockSize, c.Blocks, c.MaxContext = 4, 120, 320
 			change(c)
@@ -254,7 +254,7 @@ func identity(t *testing.T, requests []*engine.Request, make func(testing.TB, fu
 		}
 	})
 	t.Run("preemption", func(t *testing.T) {
-		e, _, ctx := spied(t, make(t, func(c *Config) { c.Blocks, c.MaxSeqs = 80, 16 }))
+		e, _, ctx := spied(t, make(t, func(c *Config) { c.Blocks, c.MaxSeqs = 40, 16 }))
 		same(t, "preempted", want, together(t, ctx, e, requests, false))
 		same(t, "preempted", want, together(t, ctx, e, requests, true))
 		happened(t, "a preemption", int64(e.Load().Preemptions))
