@@ -51,6 +51,12 @@ func builtin(v *Vocabulary) (*network, error) {
 	}, nil
 }
 
+// sharpness multiplies the query weights. With 1 a random model attends to all
+// positions nearly alike, so its next token hardly depends on anything but the
+// last one, and greedy answers run in circles: of 200 tokens, 20 to 130 were
+// distinct over 24 prompts. With 4 it was 160 to 187.
+const sharpness = 4
+
 // randomWeights makes weights for shape: norms of 1 and matrices of standard
 // deviation 1/√columns, so that every product keeps the variance of what it is
 // applied to. (With the customary 0.02 an untrained model of this size is dead:
@@ -65,9 +71,12 @@ func randomWeights(shape *model.Config, seed uint64) model.Map {
 		data := make([]float32, size)
 		switch {
 		case len(spec.Shape) == 2:
-			columns := spec.Shape[1]
-			fill(data, splitmix(seed, uint64(i)), 1/math.Sqrt(float64(columns)))
-		case strings.HasSuffix(spec.Name, ".weight"):
+			deviation := 1 / math.Sqrt(float64(spec.Shape[1]))
+			if strings.Contains(spec.Name, "q_proj") {
+				deviation *= sharpness
+			}
+			fill(data, splitmix(seed, uint64(i)), deviation)
+		default:
 			for j := range data {
 				data[j] = 1
 			}

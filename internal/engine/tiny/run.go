@@ -21,11 +21,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	defer l.end()
 	for ctx.Err() == nil {
-		l.takeAborts()
-		l.takeInbox()
-		busy := l.step()
-		l.report()
-		if busy {
+		if l.turn() {
 			continue
 		}
 		select {
@@ -34,6 +30,16 @@ func (e *Engine) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// turn looks at what was handed to the loop, computes one batch and tells what
+// came of it. It reports whether there was a batch.
+func (l *loop) turn() bool {
+	l.takeAborts()
+	l.takeInbox()
+	busy := l.step()
+	l.report()
+	return busy
 }
 
 // loop is what the goroutine of Run owns.

@@ -1,0 +1,85 @@
+package tiny
+
+import (
+	"errors"
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestOutboxMerges(t *testing.T) {
+	o := newOutbox(3, []int{0, 5})
+	o.finish(1, engine.FinishStop)
+	if deltas, last, err := o.take(); len(deltas) != 0 || last || err != nil {
+		t.Fatalf("before it is accepted: %+v, %v, %v", deltas, last, err)
+	}
+	o.accept()
+	o.put(0, 10, nil, 32, engine.NotFinished)
+	o.put(0, 11, nil, 0, engine.NotFinished)
+	want := []engine.Delta{
+		{Attempt: 3, Accepted: true},
+		{Attempt: 3, Choice: 0, Tokens: []kv.Token{10, 11}, Cached: 32},
+		{Attempt: 3, Choice: 1, Pos: 5, Finish: engine.FinishStop},
+	}
+	deltas, last, err := o.take()
+	if diff := cmp.Diff(want, deltas); diff != "" || last || err != nil {
+		t.Fatalf("last %v, error %v (-want +got)\n%s", last, err, diff)
+	}
+
+	o.put(0, 12, &engine.Logprob{Token: 12, Logprob: -1}, 0, engine.FinishLength)
+	o.close(nil)
+	o.close(errors.New("too late"))
+	want = []engine.Delta{{
+		Attempt: 3, Choice: 0, Pos: 2, Tokens: []kv.Token{12},
+		Logprobs: []engine.Logprob{{Token: 12, Logprob: -1}}, Finish: engine.FinishLength,
+	}}
+	deltas, last, err = o.take()
+	if diff := cmp.Diff(want, deltas); diff != "" || !last || err != nil {
+		t.Fatalf("last %v, error %v (-want +got)\n%s", last, err, diff)
+	}
+	if deltas, last, _ := o.take(); len(deltas) != 0 || !last {
+		t.Fatalf("after the last: %+v, %v", deltas, last)
+	}
+}
+
+// TestOutboxHoldsWhatItHandedOut checks that deltas stay as they are while the
+// loop goes on, until the next take.
+func TestOutboxHoldsWhatItHandedOut(t *testing.T) {
+	o := newOutbox(1, []int{0})
+	o.accept()
+	next := kv.Token(0)
+	for round := range 50 {
+		for range 1 + round%7 {
+			o.put(0, next, nil, 0, engine.NotFinished)
+			next++
+		}
+		deltas, _, _ := o.take()
+		d := deltas[len(deltas)-1]
+		for range 5 {
+			o.put(0, next, nil, 0, engine.NotFinished)
+			next++
+		}
+		for i, x := range d.Tokens {
+			if int(x) != d.Pos+i {
+				t.Fatalf("round %d: position %d holds token %d", round, d.Pos+i, x)
+			}
+		}
+	}
+}
+
+func TestOutboxDoesNotAllocateWhenWarm(t *testing.T) {
+	o := newOutbox(1, []int{0})
+	o.accept()
+	pass := func() {
+		o.put(0, 1, nil, 0, engine.NotFinished)
+		o.take()
+	}
+	pass()
+	pass()
+	if n := testing.AllocsPerRun(100, pass); n != 0 {
+		t.Errorf("%v allocations per token", n)
+	}
+}
