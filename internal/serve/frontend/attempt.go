@@ -23,6 +23,7 @@ var (
 func (g *generation) try(ctx context.Context, attempt uint32, d route.Decision) error {
 	defer g.f.deps.Router.Free(g.route.ID, attempt)
 	g.decision, g.accepted, g.prefilled = d, false, false
+	g.computes = g.f.catalog.current(g.model).numerics(d.Worker.ID)
 	g.request.Attempt = attempt
 	if attempt > 1 {
 		g.resume()
@@ -101,7 +102,7 @@ func (g *generation) accept() error {
 		return nil
 	}
 	g.accepted = true
-	return g.emit(&event{kind: accepted, prompt: g.index, attempt: g.request.Attempt, decision: g.decision})
+	return g.emit(&event{kind: accepted, prompt: g.index, attempt: g.request.Attempt, decision: g.decision, numerics: g.computes})
 }
 
 // allEnded reports whether the engine itself ended every choice. Its call then
@@ -209,7 +210,7 @@ func (g *generation) observe(d *engine.Delta, fresh int) {
 	}
 	if g.counts.Completion == 0 {
 		g.firstToken.Observe(now.Sub(g.started).Seconds())
-		g.numerics = g.f.catalog.current(g.model).numerics(g.decision.Worker.ID)
+		g.numerics = g.computes
 	}
 	if d.Choice == 0 && !g.cachedKnown {
 		g.cachedKnown = true
