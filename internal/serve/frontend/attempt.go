@@ -28,7 +28,7 @@ func (g *generation) try(ctx context.Context, attempt uint32, d route.Decision) 
 	if attempt > 1 {
 		g.resume()
 	}
-	if err := g.emit(&event{kind: routed, prompt: g.index, attempt: attempt, decision: d}); err != nil {
+	if err := g.tell(routed, nil); err != nil {
 		return err
 	}
 
@@ -102,7 +102,7 @@ func (g *generation) accept() error {
 		return nil
 	}
 	g.accepted = true
-	return g.emit(&event{kind: accepted, prompt: g.index, attempt: g.request.Attempt, decision: g.decision, numerics: g.computes})
+	return g.tell(accepted, nil)
 }
 
 // allEnded reports whether the engine itself ended every choice. Its call then
@@ -193,9 +193,22 @@ func (g *generation) send(index int, reason string) error {
 	if len(chunks) == 0 {
 		return nil
 	}
-	err := g.emit(&event{kind: output, prompt: g.index, attempt: g.request.Attempt, chunks: chunks})
+	err := g.tell(output, chunks)
 	c.sent(len(text))
 	return err
+}
+
+// tell emits an event of the attempt in progress.
+func (g *generation) tell(kind eventKind, chunks []openai.Chunk) error {
+	g.event = event{
+		kind:     kind,
+		prompt:   g.index,
+		attempt:  g.request.Attempt,
+		decision: g.decision,
+		numerics: g.computes,
+		chunks:   chunks,
+	}
+	return g.emit(&g.event)
 }
 
 // base is the index in the answer of this prompt's first choice.

@@ -45,6 +45,7 @@ type generation struct {
 	prefilled bool
 	delta     engine.Delta
 	chunks    []openai.Chunk
+	event     event // the one being emitted
 
 	firstToken prometheus.Observer
 	interToken prometheus.Observer

@@ -284,7 +284,7 @@ func TestCutOffHangingClient(t *testing.T) {
 	})
 }
 
-// TestRunFails: when the registry or the listener fails, Run says so.
+// TestRunFails: when the listener fails, Run says so.
 func TestRunFails(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.lis.Close()
@@ -293,12 +293,23 @@ func TestRunFails(t *testing.T) {
 		}
 		w.ran <- nil
 	})
+}
+
+// TestRegistryFails: what was known holds until the registry is back.
+func TestRegistryFails(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.worker(1, constant("one"))
 		w.registry.fail(fault.New(fault.Internal, "the store is broken"))
-		if err := <-w.ran; err == nil || !strings.Contains(err.Error(), "watch workers: the store is broken") {
-			t.Errorf("Run returned %v", err)
+		time.Sleep(time.Minute)
+		if a := w.post("/v1/completions", hello); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
 		}
-		w.ran <- nil
+		w.registry.fail(nil)
+		w.worker(2, constant("two"))
+		time.Sleep(retryWatch + pause)
+		if n := len(w.f.catalog.snap.Load().instances); n != 2 {
+			t.Errorf("%d instances are known", n)
+		}
 	})
 }
 

@@ -6,10 +6,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
+	"penstock/internal/plane/rpc"
 )
 
 var story = regexp.MustCompile(`,"nvext":\{[^\n]*\}`)
@@ -68,6 +70,43 @@ func TestMigrationIsInvisible(t *testing.T) {
 		}
 		if moved < 50 {
 			t.Errorf("only %d requests moved", moved)
+		}
+	})
+}
+
+// TestFaultyPlane: over a plane that refuses, breaks and delays calls, many
+// requests at once each have the answer that they should, or say that nobody
+// could finish them.
+func TestFaultyPlane(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		for id := kv.WorkerID(1); id <= 4; id++ {
+			w.worker(id, constant("the quick brown fox"))
+		}
+		w.faulty.Set(rpc.Faults{Refuse: 0.2, Cut: 0.4, CutAfter: 12, Delay: 5 * time.Millisecond})
+		const requests = 100
+		answers := make(chan answerOf, requests)
+		for i := range requests {
+			body := fmt.Sprintf(`{"model":"bytes","prompt":"%d","stream":%v,"stop":"fox"}`, i, i%2 == 0)
+			go func() { answers <- w.post("/v1/completions", body) }()
+		}
+		whole, broken := 0, 0
+		for range requests {
+			a := <-answers
+			text := ""
+			for _, m := range regexp.MustCompile(`"text":"([^"]*)"`).FindAllStringSubmatch(a.body, -1) {
+				text += m[1]
+			}
+			switch {
+			case a.status == 200 && text == "the quick brown ":
+				whole++
+			case strings.Contains(a.body, `"code":"unavailable"`) && strings.HasPrefix("the quick brown ", text):
+				broken++
+			default:
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		}
+		if whole < 50 || broken == 0 {
+			t.Errorf("%d answers are whole, %d are broken: the test proves little", whole, broken)
 		}
 	})
 }

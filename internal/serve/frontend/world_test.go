@@ -33,6 +33,7 @@ type world struct {
 	t        *testing.T
 	f        *Frontend
 	plane    *rpc.Mem
+	faulty   *rpc.FaultyPlane // what the frontend calls; without faults unless told
 	router   *ledger
 	registry *registry
 	metrics  *obs.Metrics
@@ -60,8 +61,9 @@ func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
 			opens:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return bytePipeline(), nil },
 		}
 		w.router = &ledger{w: w}
+		w.faulty = rpc.Faulty(w.plane, 1, rpc.Faults{})
 		f, err := New(cfg, Deps{
-			Router: w.router, Plane: w.plane, Registry: w.registry, Metrics: w.metrics,
+			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
 			Open: func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
 			Log:  slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
 		})
@@ -375,7 +377,7 @@ func (r *registry) remove(id kv.WorkerID) {
 	r.wake()
 }
 
-// fail makes watches end with err.
+// fail makes watches end with err, until it is nil.
 func (r *registry) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
