@@ -79,7 +79,7 @@ func TestChunks(t *testing.T) {
 			c + `{"index":0,"delta":{"content":"é"},"logprobs":{"content":[` +
 				`{"token":"é","logprob":-0.5,"bytes":[195,169],"top_logprobs":[{"token":"é","logprob":-0.5,"bytes":[195,169]},{"token":"\\xc3","logprob":-2,"bytes":[195]}]},` +
 				`{"token":"\\xc3","logprob":-9999,"bytes":[195],"top_logprobs":[{"token":"x","logprob":-1,"bytes":[120]},{"token":"x","logprob":-3,"bytes":[120]}]}` +
-				`]},"finish_reason":null}]}`,
+				`],"refusal":null},"finish_reason":null}]}`,
 		},
 		{"completion text", tops, Chunk{Kind: Text, Text: []byte("a")}, l + `{"index":0,"text":"a","logprobs":null,"finish_reason":null}]}`},
 		{"completion finish", tops, Chunk{Kind: Finish, Choice: 2, Reason: "stop"}, l + `{"index":2,"text":"","logprobs":null,"finish_reason":"stop"}]}`},
@@ -255,9 +255,6 @@ func foldChoice(endpoint Endpoint, choices []any, c map[string]any) []any {
 		sum := map[string]any{}
 		for k, v := range lps {
 			sum[k] = v
-		}
-		if endpoint == Chat {
-			sum["refusal"] = nil
 		}
 		to["logprobs"] = sum
 		return choices

@@ -170,7 +170,7 @@ func (h *Head) appendChoice(dst []byte, c *Chunk) []byte {
 	default:
 		dst = append(dst, `{"content":[`...)
 		dst = appendChatLogprobs(dst, c.Logprobs)
-		dst = append(dst, `]}`...)
+		dst = append(dst, `],"refusal":null}`...)
 	}
 	dst = append(dst, `,"finish_reason":`...)
 	if c.Kind == Finish {

@@ -35,15 +35,17 @@ type generation struct {
 
 	counts      openai.TokenCounts
 	cachedKnown bool
-	numerics    string // of the worker that the first token came from
+	numerics    string // that the first token came from
 	lastToken   []time.Time
 
 	// Of the attempt in progress.
 	decision  route.Decision
+	computes  string // the worker's numerics
 	accepted  bool
 	prefilled bool
 	delta     engine.Delta
 	chunks    []openai.Chunk
+	event     event // the one being emitted
 
 	firstToken prometheus.Observer
 	interToken prometheus.Observer
@@ -56,6 +58,7 @@ type event struct {
 	prompt   int
 	attempt  uint32
 	decision route.Decision
+	numerics string // of the decision's worker
 	chunks   []openai.Chunk
 }
 

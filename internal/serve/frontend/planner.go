@@ -1,8 +1,6 @@
 package frontend
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -128,20 +126,10 @@ func (p *planner) answer(choices int) {
 		Endpoint:     q.Endpoint,
 		ID:           prefix + p.call.id,
 		Model:        q.Model,
-		Fingerprint:  fingerprint(p.model.card.Numerics),
 		Created:      p.call.started.Unix(),
 		IncludeUsage: q.IncludeUsage,
 		Alternatives: max(0, q.Logprobs),
 	}
-}
-
-// fingerprint is the short form of a card's numerics that clients see.
-func fingerprint(numerics string) string {
-	if numerics == "" {
-		return ""
-	}
-	sum := sha256.Sum256([]byte(numerics))
-	return "fp_" + hex.EncodeToString(sum[:5])
 }
 
 // prompts returns the tokens of each prompt.
