@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"penstock/core/fault"
 	"penstock/internal/edge/openai"
@@ -112,7 +113,8 @@ func explainJSON(err error) error {
 		if field == "" {
 			return fault.New(fault.Invalid, "the body must be a JSON object")
 		}
-		return fault.Param(field, "%s has a value of the wrong type or out of range (%s)", field, wrongType.Value)
+		kind, _, _ := strings.Cut(wrongType.Value, " ") // the rest is the value
+		return fault.Param(field, "%s has a value of the wrong type or out of range (a %s)", field, kind)
 	case errors.As(err, &syntax):
 		return fault.New(fault.Invalid, "the body is not valid JSON (at byte %d)", syntax.Offset)
 	}

@@ -35,6 +35,7 @@ type Engine struct {
 	mu struct {
 		sync.Mutex
 		cache    []entry // in order of storing, so parents come first
+		ever     map[kv.SeqHash]bool
 		watchers []*watcher
 		running  int
 	}
@@ -73,7 +74,9 @@ func New(cfg Config) *Engine {
 	if err != nil {
 		panic(err)
 	}
-	return &Engine{cfg: cfg, hasher: h}
+	e := &Engine{cfg: cfg, hasher: h}
+	e.mu.ever = map[kv.SeqHash]bool{}
+	return e
 }
 
 // Token is what an engine answers to a prompt: of any engine the same.
@@ -159,6 +162,13 @@ func (e *Engine) Held() []kv.SeqHash {
 	return held
 }
 
+// Ever reports whether the cache has held a prefix at some time.
+func (e *Engine) Ever(seq kv.SeqHash) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.ever[seq]
+}
+
 // Evict removes the n blocks stored last.
 func (e *Engine) Evict(n int) {
 	e.mu.Lock()
@@ -190,6 +200,7 @@ func (e *Engine) store(prompt []kv.Token) (cached int) {
 			contiguous = false
 			c := entry{seq: seq, parent: parent, start: uint32(i), block: b}
 			e.mu.cache = append(e.mu.cache, c)
+			e.mu.ever[seq] = true
 			e.publish(c.event())
 		}
 		parent = seq

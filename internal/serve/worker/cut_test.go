@@ -42,7 +42,7 @@ func drawEvents(t *rapid.T) []kv.Event {
 			events = append(events, kv.Event{Kind: kv.Removed, Seqs: []kv.SeqHash{kv.SeqHash(i)}})
 		}
 	}
-	for i := range rapid.IntRange(0, 20).Draw(t, "events") {
+	for i := range rapid.IntRange(0, 5).Draw(t, "events") {
 		n := rapid.SampledFrom([]int{0, 1, 2, maxRecordHashes - 1, maxRecordHashes, maxRecordHashes + 1, 3*maxRecordHashes + 7}).Draw(t, "hashes")
 		ev := kv.Event{Kind: kv.EventKind(rapid.IntRange(1, 3).Draw(t, "kind"))}
 		switch ev.Kind {
