@@ -6,37 +6,50 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"penstock/internal/config"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
 )
 
-// natsServer is the embedded server with this process's connection to it.
-type natsServer struct {
-	server *natsd.Server
-	conn   *nats.Conn
+// natsPlanes are the embedded server and the planes over it. Fields are nil
+// where starting stopped.
+type natsPlanes struct {
+	server   *natsd.Server
+	conn     *nats.Conn
+	events   *bus.NATS
+	registry *disco.NATS
 }
 
-func startNATS(cfg *config.Config, log *slog.Logger) (*natsServer, error) {
-	n := &natsServer{}
+// startNATS starts the server and opens the planes. On an error the caller
+// closes what there is, as otherwise.
+func startNATS(cfg *config.Config, log *slog.Logger) (*natsPlanes, error) {
+	p := &natsPlanes{}
 	var err error
-	n.server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATSListen, Log: log})
+	p.server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATSListen, Log: log})
 	if err != nil {
-		return n, err
+		return p, err
 	}
-	n.conn, err = n.server.Connect("penstock")
-	return n, err
+	if p.conn, err = p.server.Connect("penstock"); err != nil {
+		return p, err
+	}
+	if p.events, err = bus.NewNATS(p.conn, bus.NATSConfig{Log: obs.Component(log, "bus")}); err != nil {
+		return p, err
+	}
+	p.registry, err = disco.NewNATS(p.conn, disco.NATSConfig{Log: obs.Component(log, "disco")})
+	return p, err
 }
 
-// URL is where others reach the server; "" if it is not open to them.
-func (n *natsServer) URL() string { return n.server.URL() }
-
-// Close closes the connection, then the server, as far as they were opened.
-func (n *natsServer) Close() error {
-	var err error
-	if n.conn != nil {
-		n.conn.Close()
+// Close closes what was opened, the last first.
+func (p *natsPlanes) Close() error {
+	if p.registry != nil {
+		p.registry.Close()
 	}
-	if n.server != nil {
-		err = n.server.Close()
+	if p.conn != nil {
+		p.conn.Close()
 	}
-	return err
+	if p.server != nil {
+		return p.server.Close()
+	}
+	return nil
 }

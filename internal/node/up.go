@@ -17,8 +17,6 @@ import (
 	"penstock/core/route"
 	"penstock/internal/config"
 	"penstock/internal/obs"
-	"penstock/internal/plane/bus"
-	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/serve/frontend"
 	"penstock/internal/serve/router"
@@ -70,7 +68,7 @@ func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Re
 	card := model.card()
 	ready(Ready{
 		URL: "http://" + ln.Addr().String(), Model: card.Name, Engine: card.Engine, Workers: cfg.Workers,
-		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: cfg.RouterMode, NATS: nats.URL(), Took: time.Since(began),
+		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: cfg.RouterMode, NATS: nats.server.URL(), Took: time.Since(began),
 	})
 	<-life.Done()
 	log.Info("stopping", "running_requests_may_take", cfg.DrainTimeout.String())
@@ -82,7 +80,7 @@ type up struct {
 	cfg     *config.Loaded
 	log     *slog.Logger
 	metrics *obs.Metrics
-	nats    *natsServer
+	nats    *natsPlanes
 	model   modelResult
 	rpc     rpc.Plane
 
@@ -94,22 +92,15 @@ type up struct {
 // to, then the workers, then the frontend, so that they stop in the order in
 // which requests pass through them.
 func (u *up) start(ctx context.Context, stages *stages, ln net.Listener) error {
-	events, err := bus.NewNATS(u.nats.conn, bus.NATSConfig{Log: obs.Component(u.log, "bus")})
+	var err error
+	if u.router, err = u.newRouter(); err != nil {
+		return err
+	}
+	workers, err := u.newWorkers(worker.Planes{RPC: u.rpc, Bus: u.nats.events, Registry: u.nats.registry})
 	if err != nil {
 		return err
 	}
-	registry, err := disco.NewMem(), error(nil)
-	if err != nil {
-		return err
-	}
-	if u.router, err = u.newRouter(events, registry); err != nil {
-		return err
-	}
-	workers, err := u.newWorkers(worker.Planes{RPC: u.rpc, Bus: events, Registry: registry})
-	if err != nil {
-		return err
-	}
-	if u.frontend, err = u.newFrontend(registry); err != nil {
+	if u.frontend, err = u.newFrontend(); err != nil {
 		return err
 	}
 	stages.start(ctx, "router", u.router.Run)
@@ -118,7 +109,7 @@ func (u *up) start(ctx context.Context, stages *stages, ln net.Listener) error {
 	return nil
 }
 
-func (u *up) newRouter(events bus.Bus, registry disco.Registry) (*router.Router, error) {
+func (u *up) newRouter() (*router.Router, error) {
 	return router.New(router.Config{
 		Namespace: u.cfg.Namespace,
 		Route: route.Config{
@@ -127,7 +118,7 @@ func (u *up) newRouter(events bus.Bus, registry disco.Registry) (*router.Router,
 		},
 		ReservationTTL: time.Duration(u.cfg.ActiveRequestExpiry),
 		MaxBodyBytes:   u.cfg.MaxBodyBytes,
-	}, router.Planes{Bus: events, Registry: registry, RPC: u.rpc}, &u.model, u.metrics, u.log)
+	}, router.Planes{Bus: u.nats.events, Registry: u.nats.registry, RPC: u.rpc}, &u.model, u.metrics, u.log)
 }
 
 func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, error) {
@@ -155,7 +146,7 @@ func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, er
 	return runs, nil
 }
 
-func (u *up) newFrontend(registry disco.Registry) (*frontend.Frontend, error) {
+func (u *up) newFrontend() (*frontend.Frontend, error) {
 	limit := u.cfg.MigrationLimit
 	if limit == 0 {
 		limit = -1 // the frontend reads 0 as its default
@@ -164,7 +155,7 @@ func (u *up) newFrontend(registry disco.Registry) (*frontend.Frontend, error) {
 		MaxBodyBytes: u.cfg.MaxBodyBytes, MaxInflight: u.cfg.MaxInflight,
 		MigrationLimit: limit, DrainTimeout: time.Duration(u.cfg.DrainTimeout),
 	}, frontend.Deps{
-		Router: u.router, Plane: u.rpc, Registry: registry, Open: u.model.open,
+		Router: u.router, Plane: u.rpc, Registry: u.nats.registry, Open: u.model.open,
 		Metrics: u.metrics, Log: obs.Component(u.log, "frontend"),
 		Mount: map[string]http.Handler{
 			"/v1/router/": u.router.Handler(),
