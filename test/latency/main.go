@@ -1,0 +1,249 @@
+// Command latency measures what the README says of Penstock's latency, from
+// outside: the time from the start of the process to the first token, and the
+// time to first token of a long prompt with and without its blocks in a cache.
+//
+//	go build -o penstock ./cmd/penstock
+//	go run ./test/latency -bin ./penstock
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	bin := flag.String("bin", "./penstock", "the binary to measure")
+	runs := flag.Int("runs", 5, "starts, and pairs of requests")
+	asJSON := flag.Bool("json", false, "print JSON")
+	flag.Parse()
+	if err := measure(*bin, *runs, *asJSON); err != nil {
+		fmt.Fprintln(os.Stderr, "latency:", err)
+		os.Exit(1)
+	}
+}
+
+// result is what is printed; times are medians in milliseconds.
+type result struct {
+	Machine        string  `json:"machine"`
+	Go             string  `json:"go"`
+	Runs           int     `json:"runs"`
+	StartToToken   float64 `json:"start_to_first_token_ms"`
+	PromptTokens   int     `json:"prompt_tokens"`
+	ColdTTFT       float64 `json:"ttft_cold_ms"`
+	CachedTTFT     float64 `json:"ttft_cached_ms"`
+	CachedTokens   int     `json:"cached_tokens"`
+	SameWorker     int     `json:"second_on_same_worker"`
+	Ratio          float64 `json:"ttft_cached_over_cold"` // median of the pairs' ratios
+	RandomSame     int     `json:"random_second_on_same_worker"`
+	RandomUncached int     `json:"random_second_uncached"`
+}
+
+func measure(bin string, runs int, asJSON bool) error {
+	r := result{Machine: fmt.Sprintf("%s/%s, %d CPUs", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()), Go: runtime.Version(), Runs: runs}
+	var starts []float64
+	for range runs {
+		ms, err := firstToken(bin)
+		if err != nil {
+			return err
+		}
+		starts = append(starts, ms)
+	}
+	r.StartToToken = median(starts)
+	if err := r.pairs(bin, runs, "kv"); err != nil {
+		return err
+	}
+	if err := r.pairs(bin, runs, "random"); err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(os.Stdout).Encode(r)
+	}
+	fmt.Printf("process start to first token: %.0f ms (median of %d)\n", r.StartToToken, runs)
+	fmt.Printf("a prompt of %d tokens asked twice, router mode kv: TTFT %.0f ms, then %.1f ms with %d tokens cached (ratio %.3f); second on the same worker %d of %d\n",
+		r.PromptTokens, r.ColdTTFT, r.CachedTTFT, r.CachedTokens, r.Ratio, r.SameWorker, runs)
+	fmt.Printf("router mode random: second on the same worker %d of %d, without any cached token %d of %d\n",
+		r.RandomSame, runs, r.RandomUncached, runs)
+	return nil
+}
+
+// firstToken starts the binary and returns the milliseconds to its first token.
+func firstToken(bin string) (float64, error) {
+	began := time.Now()
+	s, err := start(bin)
+	if err != nil {
+		return 0, err
+	}
+	defer s.stop()
+	a, err := s.ask("Where does the water go?", 4)
+	if err != nil {
+		return 0, err
+	}
+	return ms(a.first.Sub(began)), nil
+}
+
+// pairs asks long prompts twice.
+func (r *result) pairs(bin string, runs int, mode string) error {
+	s, err := start(bin, "--router-mode", mode)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	var cold, cached, ratios []float64
+	for i := range runs {
+		var prompt strings.Builder
+		for n := range 80 {
+			fmt.Fprintf(&prompt, "In year %d of book %d the gate was opened %d times. ", n, i, n*7%13)
+		}
+		first, err := s.ask(prompt.String(), 1)
+		if err != nil {
+			return err
+		}
+		// The events of the first answer travel to the router meanwhile.
+		time.Sleep(100 * time.Millisecond)
+		second, err := s.ask(prompt.String(), 1)
+		if err != nil {
+			return err
+		}
+		same := first.worker == second.worker
+		if mode == "random" {
+			if same {
+				r.RandomSame++
+			}
+			if second.cached == 0 {
+				r.RandomUncached++
+			}
+			continue
+		}
+		if same {
+			r.SameWorker++
+		}
+		r.PromptTokens, r.CachedTokens = second.prompt, second.cached
+		cold, cached = append(cold, ms(first.ttft)), append(cached, ms(second.ttft))
+		ratios = append(ratios, ms(second.ttft)/ms(first.ttft))
+	}
+	if mode == "kv" {
+		r.ColdTTFT, r.CachedTTFT, r.Ratio = median(cold), median(cached), median(ratios)
+	}
+	return nil
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+// server is a running Penstock.
+type server struct {
+	cmd   *exec.Cmd
+	url   string
+	model string
+}
+
+func start(bin string, args ...string) (*server, error) {
+	s := &server{cmd: exec.Command(bin, append([]string{"up", "--http-addr", "127.0.0.1:0", "--json"}, args...)...)}
+	var log bytes.Buffer
+	s.cmd.Stderr = &log
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	var ready struct{ URL, Model string }
+	if err := json.NewDecoder(out).Decode(&ready); err != nil {
+		s.stop()
+		return nil, fmt.Errorf("%s did not start: %w\n%s", bin, err, &log)
+	}
+	s.url, s.model = ready.URL, ready.Model
+	return s, nil
+}
+
+func (s *server) stop() {
+	_ = s.cmd.Process.Signal(syscall.SIGINT)
+	_ = s.cmd.Wait()
+}
+
+type answer struct {
+	worker         string
+	first          time.Time
+	ttft           time.Duration
+	prompt, cached int
+}
+
+// ask streams one answer of at most the given number of tokens.
+func (s *server) ask(prompt string, tokens int) (answer, error) {
+	body, err := json.Marshal(map[string]any{
+		"model": s.model, "stream": true, "max_tokens": tokens, "temperature": 0,
+		"stream_options": map[string]any{"include_usage": true},
+		"messages":       []map[string]string{{"role": "user", "content": prompt}},
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	began := time.Now()
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
+		return answer{}, fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	a := answer{worker: resp.Header.Get("x-penstock-worker")}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok || data == "[DONE]" {
+			continue
+		}
+		var c struct {
+			Choices []struct {
+				Delta struct{ Content string }
+			}
+			Usage *struct {
+				Prompt  int `json:"prompt_tokens"`
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			}
+		}
+		if err := json.Unmarshal([]byte(data), &c); err != nil {
+			return a, err
+		}
+		if a.first.IsZero() && len(c.Choices) > 0 && c.Choices[0].Delta.Content != "" {
+			a.first = time.Now()
+			a.ttft = a.first.Sub(began)
+		}
+		if c.Usage != nil {
+			a.prompt, a.cached = c.Usage.Prompt, c.Usage.Details.Cached
+		}
+	}
+	if a.first.IsZero() {
+		return a, errors.Join(errors.New("no token came"), lines.Err())
+	}
+	return a, lines.Err()
+}
