@@ -93,6 +93,7 @@ func (w *watcher) run(ctx context.Context) error {
 			pending = c.pending && held < maxHeld
 		case <-timer.C:
 			w.view.tick(time.Now())
+			w.view.touched = true // something was due, be it only garbage
 		}
 		if pending {
 			held++
