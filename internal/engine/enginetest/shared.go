@@ -44,42 +44,48 @@ func (s *suite) testConcurrent(t *testing.T) {
 	idle(t, e, "after all requests")
 }
 
-// testCancel ends the context after every delta in turn: when the request was
-// just accepted, at its first token and later.
+// testCancel ends the context within each call of the sink in turn: when the
+// request was just accepted, at its first token and later. Only a request whose
+// last delta was the one that the sink had may still succeed.
 func (s *suite) testCancel(t *testing.T) {
 	e, ctx := s.start(t)
 	for after := range 5 {
 		reqCtx, cancel := context.WithCancel(ctx)
 		req := s.request(uint64(20+after), 50, 200)
 		req.Choices, req.Sampling = 2, engine.Sampling{Temperature: 1}
-		var deltas int
-		err := e.Generate(reqCtx, req, func(*engine.Delta) error {
+		r, deltas := NewRecorder(req), 0
+		err := e.Generate(reqCtx, req, func(d *engine.Delta) error {
 			if deltas == after {
 				cancel()
 			}
 			deltas++
-			return nil
+			return r.Sink(d)
 		})
 		cancel()
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("canceled at delta %d: error %v", after, err)
+		complete := err == nil && after > 0 && deltas <= after+1 && r.Complete() == nil
+		if !errors.Is(err, context.Canceled) && !complete {
+			t.Errorf("canceled at delta %d: error %v after %d deltas", after, err, deltas)
 		}
 		idle(t, e, "after a canceled request")
 	}
 }
 
+// testSinkError fails each call of the sink in turn. An engine may merge deltas,
+// so that the later calls never come.
 func (s *suite) testSinkError(t *testing.T) {
 	e, ctx := s.start(t)
 	broken := errors.New("sink is broken")
 	for after := range 4 {
-		var deltas int
-		err := e.Generate(ctx, s.request(uint64(30+after), 50, 200), func(*engine.Delta) error {
+		req := s.request(uint64(30+after), 50, 200)
+		r, deltas := NewRecorder(req), 0
+		err := e.Generate(ctx, req, func(d *engine.Delta) error {
 			if deltas++; deltas > after {
 				return broken
 			}
-			return nil
+			return r.Sink(d)
 		})
-		if !errors.Is(err, broken) || deltas != after+1 {
+		complete := err == nil && after > 1 && deltas <= after && r.Complete() == nil
+		if (!errors.Is(err, broken) || deltas != after+1) && !complete {
 			t.Errorf("sink broken at delta %d: error %v after %d deltas", after, err, deltas)
 		}
 		idle(t, e, "after a broken sink")

@@ -62,9 +62,9 @@ func TestBuiltinSpeaks(t *testing.T) {
 	ctx := enginetest.Start(t, e)
 	mask := vocabulary().Mask
 	var wg sync.WaitGroup
-	for seed := range 12 {
+	for seed := range 6 {
 		wg.Go(func() {
-			req := greedy(seed, 5+seed*4, 200)
+			req := greedy(seed, 5+seed*8, 200)
 			got, err := enginetest.Generate(ctx, e, req)
 			if err != nil {
 				t.Errorf("prompt %d: %v", seed, err)
@@ -91,7 +91,7 @@ func TestBuiltinListensToEveryToken(t *testing.T) {
 	ctx := enginetest.Start(t, e)
 	const length, output = 40, 24
 	want := mustGenerate(t, ctx, e, greedy(1, length, output))[0].Tokens
-	for at := 0; at < length; at += 3 {
+	for at := 0; at < length; at += 6 {
 		req := greedy(1, length, output)
 		req.Prompt[at] ^= 1
 		if got := mustGenerate(t, ctx, e, req)[0].Tokens; slices.Equal(got, want) {

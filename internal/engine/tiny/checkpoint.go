@@ -46,7 +46,7 @@ func recommended(g *checkpoint.Generation) engine.Sampling {
 	}
 	return engine.Sampling{
 		Temperature:       valueOr(g.Temperature, 1),
-		TopK:              valueOr(g.TopK, 0),
+		TopK:              max(0, valueOr(g.TopK, 0)), // some files write off as -1
 		TopP:              valueOr(g.TopP, 0),
 		MinP:              valueOr(g.MinP, 0),
 		RepetitionPenalty: valueOr(g.RepetitionPenalty, 0),

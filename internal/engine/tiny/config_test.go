@@ -84,8 +84,16 @@ func TestCheckpointErrors(t *testing.T) {
 	}
 }
 
+func TestImpossibleDefaults(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "small")
+	writeCheckpoint(t, dir, map[string]any{"top_p": 7})
+	if _, err := New(Config{ModelPath: dir}); err == nil || !strings.Contains(err.Error(), "top_p") {
+		t.Errorf("top_p of 7 in generation_config.json: %v", err)
+	}
+}
+
 func TestRecommended(t *testing.T) {
-	yes, no, temperature, penalty, topK := true, false, 0.7, 1.1, 50
+	yes, no, temperature, penalty, topK, off := true, false, 0.7, 1.1, 50, -1
 	for name, c := range map[string]struct {
 		in   checkpoint.Generation
 		want engine.Sampling
@@ -93,6 +101,7 @@ func TestRecommended(t *testing.T) {
 		"silent":      {checkpoint.Generation{}, engine.Sampling{Temperature: 1}},
 		"sampled":     {checkpoint.Generation{DoSample: &yes, Temperature: &temperature, TopK: &topK}, engine.Sampling{Temperature: 0.7, TopK: 50}},
 		"greedy":      {checkpoint.Generation{DoSample: &no, Temperature: &temperature, RepetitionPenalty: &penalty}, engine.Sampling{RepetitionPenalty: 1.1}},
+		"off":         {checkpoint.Generation{TopK: &off}, engine.Sampling{Temperature: 1}},
 		"unspecified": {checkpoint.Generation{Temperature: &temperature}, engine.Sampling{Temperature: 0.7}},
 	} {
 		if diff := cmp.Diff(c.want, recommended(&c.in)); diff != "" {

@@ -29,17 +29,20 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 		case <-r.out.ready:
 		case <-ctx.Done():
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
 		deltas, last, err := r.out.take()
 		for i := range deltas {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if err := sink(&deltas[i]); err != nil {
 				return err
 			}
 		}
-		if last {
+		switch {
+		case last:
 			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
 		}
 	}
 }

@@ -171,33 +171,31 @@ func happened(t *testing.T, what string, n int64) {
 // TestIdentity is the promise of the package: tokens and log-probabilities are
 // the same bits whatever else the engine does, did, or has in its cache.
 func TestIdentity(t *testing.T) {
-	identity(t, workload(15, 96, 40), small)
+	identity(t, workload(15, 96, 40), []int{1, 3, 7, 16}, small)
 }
 
 // TestBuiltinIdentity is the same with the model that ships.
 func TestBuiltinIdentity(t *testing.T) {
-	identity(t, workload(8, 2048, 8), func(t testing.TB, change func(*Config)) *Engine {
+	identity(t, workload(8, 2048, 8), []int{7}, func(t testing.TB, change func(*Config)) *Engine {
 		return newBuiltin(t, func(c *Config) {
-			c.BlockSize, c.Blocks, c.MaxContext = 4, 120, 320
+			c.BlockSize, c.Blocks, c.MaxContext = 4, 120, 320 // as small does
 			change(c)
 		})
 	})
 }
 
-func identity(t *testing.T, requests []*engine.Request, make func(testing.TB, func(*Config)) *Engine) {
+func identity(t *testing.T, requests []*engine.Request, budgets []int, make func(testing.TB, func(*Config)) *Engine) {
 	// The reference: one sequence, nothing cached, a prompt in one piece.
-	cold, coldSpy, coldCtx := spied(t, make(t, func(c *Config) { c.Reuse, c.TokenBudget = paged.Off, 512 }))
+	cold, coldSpy, coldCtx := spied(t, make(t, func(c *Config) { c.Reuse, c.TokenBudget, c.MaxSeqs = paged.Off, 512, 1 }))
 	want, cached := alone(t, coldCtx, cold, requests)
-	if cached != 0 || coldSpy.chunks.Load() != 0 {
-		t.Fatalf("the reference is not cold: %d tokens cached, %d chunks", cached, coldSpy.chunks.Load())
+	if cached != 0 || coldSpy.chunks.Load() != 0 || coldSpy.crowded.Load() != 0 {
+		t.Fatalf("the reference is not cold: %d tokens cached, %d chunks, %d batches", cached, coldSpy.chunks.Load(), coldSpy.crowded.Load())
 	}
 
 	t.Run("prefix hit", func(t *testing.T) {
 		e, s, ctx := spied(t, make(t, func(c *Config) { c.Blocks = 4000 }))
-		for range 2 {
-			got, _ := alone(t, ctx, e, requests)
-			same(t, "on a warm engine", want, got)
-		}
+		got, _ := alone(t, ctx, e, requests)
+		same(t, "on an engine that gets warm", want, got)
 		before := s.computed.Load()
 		got, cached := alone(t, ctx, e, requests)
 		same(t, "on a warm engine", want, got)
@@ -217,7 +215,7 @@ func identity(t *testing.T, requests []*engine.Request, make func(testing.TB, fu
 		same(t, "one after the other", want, together(t, ctx, e, requests, true))
 		happened(t, "a step of both prompts and output", s.mixed.Load())
 	})
-	for _, budget := range []int{1, 3, 7, 16} {
+	for _, budget := range budgets {
 		t.Run(fmt.Sprint("chunks of ", budget), func(t *testing.T) {
 			e, s, ctx := spied(t, make(t, func(c *Config) { c.MaxSeqs, c.TokenBudget, c.Blocks = min(3, budget), budget, 1000 }))
 			same(t, "chunked", want, together(t, ctx, e, requests, true))
@@ -254,9 +252,17 @@ func identity(t *testing.T, requests []*engine.Request, make func(testing.TB, fu
 		}
 	})
 	t.Run("preemption", func(t *testing.T) {
-		e, _, ctx := spied(t, make(t, func(c *Config) { c.Blocks, c.MaxSeqs = 40, 16 }))
-		same(t, "preempted", want, together(t, ctx, e, requests, false))
-		same(t, "preempted", want, together(t, ctx, e, requests, true))
+		// Three choices of 80 tokens in the end, a prompt of 20 in common, do not
+		// fit 120 tokens together.
+		crowd := within(96, greedy(9, 20, 60))
+		crowd.ID, crowd.Choices, crowd.Sampling, crowd.Logprobs = "crowd", 3, engine.Sampling{Temperature: 1, Seed: 8}, 2
+		wantCrowd, _ := alone(t, coldCtx, cold, []*engine.Request{crowd})
+
+		e, _, ctx := spied(t, make(t, func(c *Config) { c.Blocks, c.MaxSeqs = 30, 16 }))
+		got, _ := alone(t, ctx, e, []*engine.Request{crowd})
+		same(t, "preempted", wantCrowd, got)
 		happened(t, "a preemption", int64(e.Load().Preemptions))
+		same(t, "preempted", want, together(t, ctx, e, requests, false))
+		same(t, "preempted", append(wantCrowd, want...), together(t, ctx, e, append([]*engine.Request{crowd}, requests...), true))
 	})
 }

@@ -16,7 +16,7 @@ import (
 // in all ways, over a cache that is too small for them, and checks after every
 // turn that the scheduler is consistent and that no sequence is forgotten.
 func TestStorm(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) { storm(t, seed) })
 	}
 }

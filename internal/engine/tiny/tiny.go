@@ -128,6 +128,9 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	if shape.VocabSize > sample.MaxVocab {
 		return nil, fmt.Errorf("tiny model %s: vocabulary of %d tokens; at most %d are supported", cfg.Name, shape.VocabSize, sample.MaxVocab)
 	}
+	if err := sample.Validate(&n.defaults, -1, shape.VocabSize); err != nil {
+		return nil, fmt.Errorf("tiny model %s: generation_config.json: %w", cfg.Name, err)
+	}
 	if cfg.Blocks == 0 {
 		cfg.Blocks = max(1, defaultCacheBytes/shape.BlockBytes(cfg.BlockSize))
 	}
@@ -210,4 +213,9 @@ func (e *Engine) poke() {
 }
 
 // baseName is the name of a checkpoint's directory.
-func baseName(dir string) string { return filepath.Base(filepath.Clean(dir)) }
+func baseName(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs // "." has a name too
+	}
+	return filepath.Base(dir)
+}
