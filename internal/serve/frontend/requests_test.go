@@ -240,10 +240,11 @@ func TestOnePromptFails(t *testing.T) {
 			return nil
 		}
 		w.worker(7, s)
+		started := time.Now()
 		a := w.post("/v1/completions", `{"model":"bytes","prompt":["a","b","c"]}`)
 		synctest.Wait()
-		if running, cancelled := s.state(); a.status != 500 || running != 0 || cancelled != 2 {
-			t.Errorf("%d %s: %d calls run, %d cancelled", a.status, a.body, running, cancelled)
+		if running, cancelled := s.state(); a.status != 500 || running != 0 || cancelled != 2 || time.Since(started) != pause {
+			t.Errorf("after %v: %d %s: %d calls run, %d cancelled", time.Since(started), a.status, a.body, running, cancelled)
 		}
 	})
 }
