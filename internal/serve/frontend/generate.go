@@ -21,7 +21,7 @@ const retrySoon = time.Second
 func (f *Frontend) generate(endpoint openai.Endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, endpoint: endpoint, started: time.Now()}
-		c.id = f.ids.claim(r.Header)
+		c.id = f.ids.claim(w.Header().Get("x-request-id"))
 		defer f.ids.release(c.id)
 		w.Header().Set("x-request-id", c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout}
