@@ -29,7 +29,7 @@ type LoadReport struct {
 	// all before it were published. 0 if it publishes none. It lets a router tell
 	// how far behind it is, and that the last events of a worker were lost.
 	KVNext uint64 `json:"kv_next,omitempty"`
-	Load  Load   `json:"load"`
+	Load   Load   `json:"load"`
 }
 
 // EncodeLoadReport returns the JSON of r.

@@ -1,0 +1,248 @@
+package feed
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"penstock/core/kv"
+)
+
+// sameRecord compares what a record says: no list is the same as an empty one.
+var sameRecord = cmp.Options{cmpopts.IgnoreUnexported(Record{}), cmpopts.EquateEmpty()}
+
+func example() *Record {
+	return &Record{
+		Worker: kv.Worker{ID: 7}, Epoch: 2, First: 1, BlockSize: 16,
+		Events: []kv.Event{
+			{Kind: kv.Cleared},
+			{Kind: kv.Stored, Blocks: []kv.BlockHash{0x1111111111111111, 0x2222222222222222}},
+		},
+	}
+}
+
+// anyRecord draws a record that DecodeRecord accepts.
+func anyRecord(t *rapid.T) *Record {
+	event := rapid.Custom(func(t *rapid.T) kv.Event {
+		hash := rapid.Uint64()
+		switch ev := (kv.Event{Tier: kv.Tier(rapid.IntRange(0, kv.Tiers-1).Draw(t, "tier"))}); rapid.IntRange(0, 3).Draw(t, "kind") {
+		case 0:
+			return kv.Event{Kind: kv.Cleared}
+		case 1:
+			ev.Kind = kv.Removed
+			ev.Seqs = rapid.SliceOfN(rapid.Map(hash, func(h uint64) kv.SeqHash { return kv.SeqHash(h) }), 0, 5).Draw(t, "seqs")
+			return ev
+		default:
+			ev.Kind = kv.Stored
+			ev.Start = rapid.Uint32Max(math.MaxUint32-5).Draw(t, "start")
+			ev.Parent = kv.SeqHash(hash.Draw(t, "parent"))
+			ev.Blocks = rapid.SliceOfN(rapid.Map(hash, func(h uint64) kv.BlockHash { return kv.BlockHash(h) }), 0, 5).Draw(t, "blocks")
+			return ev
+		}
+	})
+	return &Record{
+		Worker: kv.Worker{
+			ID:   kv.WorkerID(rapid.Uint64Max(uint64(kv.MaxWorkerID)).Draw(t, "id")),
+			Rank: rapid.Uint32().Draw(t, "rank"),
+		},
+		Epoch:     rapid.Uint64().Draw(t, "epoch"),
+		First:     rapid.Uint64Range(1, math.MaxUint64-MaxEvents).Draw(t, "first"),
+		BlockSize: rapid.Uint32().Draw(t, "block size"),
+		Events:    rapid.SliceOfN(event, 0, 6).Draw(t, "events"),
+	}
+}
+
+// TestRoundTrip decodes every record into the same Record, so that nothing of an
+// earlier one may show, with trailing bytes as a newer version would add them.
+func TestRoundTrip(t *testing.T) {
+	var got Record
+	rapid.Check(t, func(t *rapid.T) {
+		want := anyRecord(t)
+		data := AppendRecord([]byte("before"), want)
+		data, ok := bytes.CutPrefix(data, []byte("before"))
+		if !ok {
+			t.Fatal("AppendRecord overwrote what was there")
+		}
+		size := headerSize
+		for _, ev := range want.Events {
+			size += EventSize(ev)
+		}
+		if len(data) != size {
+			t.Fatalf("%d bytes, EventSize says %d", len(data), size)
+		}
+		trailing := rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "trailing")
+		if err := DecodeRecord(&got, append(data, trailing...)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, &got, sameRecord); diff != "" {
+			t.Fatalf("-want +got\n%s", diff)
+		}
+	})
+}
+
+// TestTruncated says that no proper part of a record is a record.
+func TestTruncated(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		data := AppendRecord(nil, anyRecord(t))
+		n := rapid.IntRange(0, len(data)-1).Draw(t, "length")
+		var got Record
+		if err := DecodeRecord(&got, data[:n]); err == nil {
+			t.Fatalf("the first %d of %d bytes were accepted", n, len(data))
+		}
+	})
+}
+
+// TestDocumentedExample decodes the bytes that docs/format/kvevent.md shows.
+func TestDocumentedExample(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/format/kvevent.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(doc), "## Example")
+	_, after, _ = strings.Cut(after, "```\n")
+	text, _, _ := strings.Cut(after, "```")
+	want, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := AppendRecord(nil, example()); !bytes.Equal(got, want) {
+		t.Errorf("encoded\n%x, documented\n%x", got, want)
+	}
+	var got Record
+	if err := DecodeRecord(&got, want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(example(), &got, sameRecord); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+func TestMalformed(t *testing.T) {
+	put := func(at int, bytes ...byte) func([]byte) []byte {
+		return func(data []byte) []byte {
+			copy(data[at:], bytes)
+			return data
+		}
+	}
+	const body = headerSize
+	for _, c := range []struct {
+		name string
+		do   func([]byte) []byte
+		want string
+	}{
+		{"empty", func([]byte) []byte { return nil }, "shorter than a header"},
+		{"other first byte", put(0, '{'), "first byte is 0x7b"},
+		{"newer version", put(1, 2), "unknown version 2"},
+		{"worker id", put(15, 1), "worker id"},
+		{"sequence number 0", put(24, 0), "sequence number 0"},
+		{"sequence number at the end", put(24, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff), "sequence number 18446744073709551615"},
+		{"too many events", put(36, 1, 0, 1), "65537 events"},
+		{"more events than bytes", put(36, 0, 1), "256 events do not fit"},
+		{"body longer than data", put(40, 0x25), "events of 37 bytes in 36"},
+		{"body shorter than events", put(40, 0x23), "event 1: cut short"},
+		{"fewer events than body", put(36, 1), "34 bytes after the last event"},
+		{"kind 0", put(body, 0), "event 0: unknown kind 0"},
+		{"kind 4", put(body+2, 4), "event 1: unknown kind 4"},
+		{"tier 4", put(body+3, 4), "event 1: unknown tier 4"},
+		{"count beyond data", put(body+16, 3), "event 1: cut short"},
+		{"count that overflows", put(body+16, 0xff, 0xff, 0xff, 0xff), "event 1: cut short"},
+		{"start that overflows", put(body+4, 0xff, 0xff, 0xff, 0xff), "longest sequence"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var r Record
+			err := DecodeRecord(&r, c.do(AppendRecord(nil, example())))
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %q does not say %q", err, c.want)
+			}
+			if got := errors.Is(err, ErrVersion); got != (c.name == "newer version") {
+				t.Errorf("errors.Is(err, ErrVersion) = %t", got)
+			}
+		})
+	}
+}
+
+// TestEventsDoNotShare says that appending to one event's hashes leaves the next
+// event's alone.
+func TestEventsDoNotShare(t *testing.T) {
+	r := &Record{First: 1, Events: []kv.Event{
+		{Kind: kv.Stored, Blocks: []kv.BlockHash{1}},
+		{Kind: kv.Stored, Blocks: []kv.BlockHash{2}},
+	}}
+	var got Record
+	if err := DecodeRecord(&got, AppendRecord(nil, r)); err != nil {
+		t.Fatal(err)
+	}
+	_ = append(got.Events[0].Blocks, 99)
+	if got.Events[1].Blocks[0] != 2 {
+		t.Error("the second event changed")
+	}
+}
+
+func TestCodecAllocatesNothing(t *testing.T) {
+	r := example()
+	r.Events = append(r.Events, kv.Event{Kind: kv.Removed, Seqs: make([]kv.SeqHash, 100)})
+	data := AppendRecord(nil, r)
+	var got Record
+	if allocs := testing.AllocsPerRun(100, func() {
+		data = AppendRecord(data[:0], r)
+		if err := DecodeRecord(&got, data); err != nil {
+			t.Fatal(err)
+		}
+	}); allocs != 0 {
+		t.Errorf("%v allocations per record, want 0", allocs)
+	}
+}
+
+// FuzzDecodeRecord says that no bytes make DecodeRecord panic or take more memory
+// than they justify, and that what it accepts survives a round trip.
+func FuzzDecodeRecord(f *testing.F) {
+	data := AppendRecord(nil, example())
+	f.Add(data)
+	f.Add(data[:headerSize])
+	r := example()
+	r.Events = append(r.Events, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: []kv.SeqHash{1, 2, 3}})
+	f.Add(AppendRecord(nil, r))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var got, again Record
+		if err := DecodeRecord(&got, data); err != nil {
+			return
+		}
+		if len(got.Events) > len(data) || cap(got.blocks) > len(data) || cap(got.seqs) > len(data) {
+			t.Fatalf("%d bytes became %d events, %d and %d hashes", len(data), len(got.Events), cap(got.blocks), cap(got.seqs))
+		}
+		encoded := AppendRecord(nil, &got)
+		if err := DecodeRecord(&again, encoded); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(&got, &again, sameRecord); diff != "" {
+			t.Fatalf("-first +second\n%s", diff)
+		}
+	})
+}
+
+func BenchmarkDecodeRecord(b *testing.B) {
+	r := &Record{Worker: kv.Worker{ID: 1}, First: 1}
+	for range 16 {
+		r.Events = append(r.Events, kv.Event{Kind: kv.Stored, Blocks: make([]kv.BlockHash, 64)})
+	}
+	data := AppendRecord(nil, r)
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	var got Record
+	for b.Loop() {
+		if err := DecodeRecord(&got, data); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package feed
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"penstock/core/kv"
+)
+
+// TestScripts runs the golden scripts. Each command is at a time after the start:
+//
+//	accept at=DURATION      one record per line: W EPOCH FIRST EVENTS, where EVENTS
+//	                        are letters (C cleared, S stored, R removed) or -
+//	expect at=DURATION      lines: W EPOCH
+//	due at=DURATION
+//	next at=DURATION
+//	forget                  lines: W
+//	health
+//
+// A worker is ID or ID.RANK.
+func TestScripts(t *testing.T) {
+	// Time has no particular zero, and may be negative.
+	const start = kv.Mono(-1_000_000_000_000)
+	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
+		tr := mustTracker(t, Config{})
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var at time.Duration
+			if d.HasArg("at") {
+				var s string
+				d.ScanArgs(t, "at", &s)
+				var err error
+				if at, err = time.ParseDuration(s); err != nil {
+					d.Fatalf(t, "%v", err)
+				}
+			}
+			out := runCommand(t, tr, d, start, start.Add(at))
+			if err := tr.Check(); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			return out
+		})
+	})
+}
+
+func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv.Mono) string {
+	var out strings.Builder
+	for line := range strings.Lines(d.Input) {
+		line = strings.TrimSpace(line)
+		f := strings.Fields(line)
+		fmt.Fprintf(&out, "%s: ", line)
+		switch w := parseWorker(t, f[0]); d.Cmd {
+		case "accept":
+			r := &Record{Worker: w, Epoch: parseUint(t, f[1]), First: parseUint(t, f[2]), Events: parseEvents(t, f[3])}
+			fmt.Fprintln(&out, verdict(tr.Accept(now, r)))
+		case "expect":
+			fmt.Fprintf(&out, "drop=%t\n", tr.Expect(now, w, parseUint(t, f[1])))
+		case "forget":
+			fmt.Fprintln(&out, tr.Forget(w))
+		}
+	}
+	switch d.Cmd {
+	case "due":
+		fmt.Fprintln(&out, tr.Due(now, nil))
+	case "next":
+		if at, ok := tr.NextDue(); ok {
+			fmt.Fprintf(&out, "in %v\n", at.Sub(now))
+		} else {
+			fmt.Fprintln(&out, "never")
+		}
+	case "health":
+		for _, h := range tr.AppendHealth(nil) {
+			one, ok := tr.Health(h.Worker)
+			if !ok || one != h {
+				d.Fatalf(t, "Health(%v) is %+v, AppendHealth says %+v", h.Worker, one, h)
+			}
+			fmt.Fprintf(&out, "%d.%d epoch=%d %s last=%d applied=%d gaps=%d duplicates=%d ignored=%d stale=%d resyncs=%d",
+				h.Worker.ID, h.Worker.Rank, h.Epoch, h.State, h.LastSeq, h.Applied, h.Gaps, h.Duplicates, h.Ignored, h.Stale, h.Resyncs)
+			if h.Applied > 0 {
+				fmt.Fprintf(&out, " at=%v", h.LastEvent.Sub(start))
+			}
+			out.WriteString("\n")
+		}
+	}
+	return out.String()
+}
+
+func verdict(v Verdict) string {
+	s := v.Outcome.String()
+	if v.Outcome == Apply {
+		s += fmt.Sprintf(" skip=%d", v.Skip)
+	}
+	if v.Drop {
+		s += " drop"
+	}
+	if v.Resync {
+		s += " resync"
+	}
+	return s
+}
+
+func mustTracker(t testing.TB, cfg Config) *Tracker {
+	t.Helper()
+	tr, err := NewTracker(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+func parseUint(t *testing.T, s string) uint64 {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func parseWorker(t *testing.T, s string) kv.Worker {
+	id, rank, ok := strings.Cut(s, ".")
+	w := kv.Worker{ID: kv.WorkerID(parseUint(t, id))}
+	if ok {
+		w.Rank = uint32(parseUint(t, rank))
+	}
+	return w
+}
+
+func parseEvents(t *testing.T, s string) []kv.Event {
+	if s == "-" {
+		return nil
+	}
+	kinds := map[rune]kv.EventKind{'C': kv.Cleared, 'S': kv.Stored, 'R': kv.Removed}
+	var out []kv.Event
+	for _, c := range s {
+		if kinds[c] == 0 {
+			t.Fatalf("unknown event %q", c)
+		}
+		out = append(out, kv.Event{Kind: kinds[c]})
+	}
+	return out
+}
+
+func TestConfig(t *testing.T) {
+	for _, cfg := range []Config{
+		{MinBackoff: -1},
+		{MinBackoff: time.Minute},
+		{MinBackoff: 2, MaxBackoff: 1},
+	} {
+		if _, err := NewTracker(cfg); err == nil {
+			t.Errorf("%+v was accepted", cfg)
+		}
+	}
+	cfg := Config{MinBackoff: -1, MaxBackoff: -2}
+	if err := cfg.Validate(); strings.Count(err.Error(), "\n") != 1 {
+		t.Errorf("not every problem is reported: %v", err)
+	}
+}
+
+func TestNames(t *testing.T) {
+	if Gap.String() != "gap" || Outcome(99).String() != "outcome?" || Live.String() != "live" || Doubt.String() != "resync" {
+		t.Error("a name changed")
+	}
+}
+
+func TestAcceptAllocatesNothing(t *testing.T) {
+	tr := mustTracker(t, Config{})
+	r := &Record{Worker: kv.Worker{ID: 1}, First: 1, Events: []kv.Event{{Kind: kv.Cleared}, {Kind: kv.Stored}}}
+	if allocs := testing.AllocsPerRun(100, func() {
+		tr.Accept(0, r)
+		r.First += 2
+	}); allocs != 0 {
+		t.Errorf("%v allocations per record, want 0", allocs)
+	}
+}

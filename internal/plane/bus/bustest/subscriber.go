@@ -1,0 +1,119 @@
+package bustest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/internal/plane/bus"
+)
+
+// patience bounds every wait of the suite; no test passes by reaching it.
+const patience = 20 * time.Second
+
+// message is a bus.Message that may be kept.
+type message struct {
+	key, data string
+	seq       uint64
+}
+
+// subscriber collects the messages of one subscription.
+type subscriber struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	ready  chan struct{} // closed when ready was called
+	done   chan struct{} // closed when Subscribe has returned
+	err    error         // what it returned
+	change chan struct{} // holds a token after a message
+	mu     struct {
+		sync.Mutex
+		got []message
+	}
+}
+
+// subscribe starts a subscription that ends with the test.
+func subscribe(t *testing.T, b bus.Bus, topic bus.Topic, from uint64) *subscriber {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &subscriber{t: t, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{}), change: make(chan struct{}, 1)}
+	go func() {
+		defer close(s.done)
+		s.err = b.Subscribe(ctx, topic, from, s.sink, func() { close(s.ready) })
+	}()
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *subscriber) sink(m bus.Message) error {
+	s.mu.Lock()
+	s.mu.got = append(s.mu.got, message{m.Key, string(m.Data), m.Seq})
+	s.mu.Unlock()
+	select {
+	case s.change <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// stop ends the subscription and waits for it.
+func (s *subscriber) stop() {
+	s.cancel()
+	<-s.done
+	if s.err != nil {
+		s.t.Errorf("Subscribe returned %v after its context ended, want nil", s.err)
+		s.err = nil
+	}
+}
+
+// messages returns what has come so far.
+func (s *subscriber) messages() []message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]message(nil), s.mu.got...)
+}
+
+// awaitReady waits until ready was called.
+func (s *subscriber) awaitReady() *subscriber {
+	s.t.Helper()
+	select {
+	case <-s.ready:
+	case <-s.done:
+		s.t.Fatalf("Subscribe returned %v before it was ready", s.err)
+	case <-time.After(patience):
+		s.t.Fatal("ready was not called")
+	}
+	return s
+}
+
+// await waits until n messages have come and returns all that have.
+func (s *subscriber) await(n int) []message {
+	s.t.Helper()
+	return s.awaitThat(fmt.Sprintf("%d messages", n), func(got []message) bool { return len(got) >= n })
+}
+
+// awaitThat waits until what has come satisfies a condition, and returns it.
+func (s *subscriber) awaitThat(what string, ok func([]message) bool) []message {
+	s.t.Helper()
+	limit := time.After(patience)
+	for {
+		if got := s.messages(); ok(got) {
+			return got
+		}
+		select {
+		case <-s.change:
+		case <-s.done:
+			s.t.Fatalf("Subscribe returned %v while waiting for %s", s.err, what)
+		case <-limit:
+			s.t.Fatalf("%s did not come; %d messages have", what, len(s.messages()))
+		}
+	}
+}
+
+func publish(t *testing.T, b bus.Bus, topic bus.Topic, key, data string) {
+	t.Helper()
+	if err := b.Publish(t.Context(), topic, key, []byte(data)); err != nil {
+		t.Fatalf("publish to %s: %v", topic.Name, err)
+	}
+}

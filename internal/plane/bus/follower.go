@@ -1,0 +1,115 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/internal/plane/natsd"
+)
+
+// follower is one subscription to a durable topic over NATS. It reads the stream
+// from the next message it wants, and begins again there after every
+// interruption, so that its sink sees each message once.
+type follower struct {
+	bus   *NATS
+	topic *natsTopic
+	next  uint64    // sequence number that the sink is to get next
+	life  time.Time // when the stream that next refers to was created
+	sink  func(Message) error
+	ready func() // nil once called
+}
+
+func (f *follower) run(ctx context.Context) error {
+	var retry backoff
+	interrupted := false
+	for {
+		var sinkErr error
+		err := f.read(ctx, func(m natsd.Msg) error {
+			sinkErr = f.deliver(m)
+			return sinkErr
+		}, func() {
+			retry = backoff{}
+			if interrupted {
+				interrupted = false
+				f.bus.cfg.Log.Info("event stream resumed", "topic", f.topic.topic.Name)
+			}
+			if f.ready != nil {
+				f.ready()
+				f.ready = nil
+			}
+		})
+		switch {
+		case ctx.Err() != nil && sinkErr == nil:
+			return nil
+		case sinkErr != nil:
+			return sinkErr
+		case f.bus.nc.IsClosed():
+			return unavailable("subscribe", f.topic.topic.Name, nats.ErrConnectionClosed)
+		case !transient(err):
+			return unavailable("subscribe", f.topic.topic.Name, err)
+		}
+		if !interrupted {
+			interrupted = true
+			f.bus.cfg.Log.Warn("event stream interrupted", "topic", f.topic.topic.Name, "err", err)
+		}
+		retry.wait(ctx)
+	}
+}
+
+// read passes messages from f.next on until something ends it.
+func (f *follower) read(ctx context.Context, sink func(natsd.Msg) error, caughtUp func()) error {
+	cctx, stop := natsd.WhileConnected(ctx, f.bus.nc)
+	s, err := f.bus.openStream(cctx, f.topic)
+	if cctx.Err() != nil {
+		err = context.Cause(cctx)
+	}
+	stop()
+	if err != nil {
+		return err
+	}
+	f.position(s.CachedInfo())
+	from := natsd.From{Subjects: []string{f.topic.base + "*"}, Seq: f.next}
+	return natsd.Tail(ctx, f.bus.nc, f.bus.js, f.topic.stream, from, sink, caughtUp)
+}
+
+// position moves f.next back if the stream is not the one it refers to, or has
+// lost its end: those numbers will be given, or were given, to other messages.
+func (f *follower) position(info *jetstream.StreamInfo) {
+	known := !f.life.IsZero()
+	if known && !f.life.Equal(info.Created) {
+		f.next = 1
+	}
+	if known && f.next > info.State.LastSeq+1 {
+		f.next = info.State.LastSeq + 1
+	}
+	f.life = info.Created
+}
+
+func (f *follower) deliver(m natsd.Msg) error {
+	f.next = m.Seq + 1
+	key, err := decodeKey(strings.TrimPrefix(m.Subject, f.topic.base))
+	if err != nil {
+		f.bus.malformed.Add(1)
+		return nil
+	}
+	return f.sink(Message{Key: key, Data: m.Data, Seq: m.Seq})
+}
+
+// transient says whether trying again may mend err: anything but a refusal by
+// the server for a reason that will not go away by itself.
+func transient(err error) bool {
+	var api *jetstream.APIError
+	if errors.Is(err, natsd.ErrInterrupted) || !errors.As(err, &api) {
+		return true
+	}
+	switch api.Code {
+	case 404, 408, 409, 503: // gone, timed out, conflict, not up yet
+		return true
+	}
+	return false
+}

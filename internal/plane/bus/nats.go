@@ -1,0 +1,249 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/core/fault"
+	"penstock/internal/plane/natsd"
+)
+
+// NATSConfig configures a bus over NATS.
+type NATSConfig struct {
+	// Prefix begins every subject and stream name; those who are to hear each
+	// other use the same. It is formed like a topic's name. Empty is "penstock".
+	Prefix string
+	// Replicas is the number of copies of each stream that this bus creates, for
+	// a cluster of servers. 0 is 1.
+	Replicas int
+	// Log gets interruptions of subscriptions. Nil discards them.
+	Log *slog.Logger
+}
+
+// EnsureDefaults replaces zero values by their defaults.
+func (c *NATSConfig) EnsureDefaults() {
+	if c.Prefix == "" {
+		c.Prefix = "penstock"
+	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Validate reports everything that is wrong with c.
+func (c *NATSConfig) Validate() error {
+	var errs []error
+	if err := checkName(c.Prefix); err != nil {
+		errs = append(errs, fault.New(fault.Invalid, "bus prefix: %w", err))
+	}
+	if c.Replicas < 1 || c.Replicas > 5 {
+		errs = append(errs, fault.New(fault.Invalid, "bus replicas: have %d, JetStream allows 1 to 5", c.Replicas))
+	}
+	return errors.Join(errs...)
+}
+
+// NATS is the event plane over a NATS server: a durable topic is a JetStream
+// file stream, any other is plain publish and subscribe. Subjects, stream names
+// and limits are in docs/format/bus.md.
+type NATS struct {
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	cfg       NATSConfig
+	dropped   atomic.Uint64
+	malformed atomic.Uint64
+	mu        struct {
+		sync.Mutex
+		topics map[string]*natsTopic
+	}
+}
+
+var _ Bus = (*NATS)(nil)
+
+// NewNATS returns a bus over nc, which stays the caller's. It talks to the
+// server only when it is used, and has no goroutines of its own.
+func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, unavailable("open bus", cfg.Prefix, err)
+	}
+	b := &NATS{nc: nc, js: js, cfg: cfg}
+	b.mu.topics = make(map[string]*natsTopic)
+	return b, nil
+}
+
+// Dropped returns how many messages of topics that are not durable were lost by
+// subscribers that fell behind.
+func (b *NATS) Dropped() uint64 { return b.dropped.Load() }
+
+// Malformed returns how many messages were ignored because nobody who uses this
+// package can have sent them.
+func (b *NATS) Malformed() uint64 { return b.malformed.Load() }
+
+// natsTopic is what this bus knows of a topic.
+type natsTopic struct {
+	topic   Topic
+	base    string // subject up to and including the dot before the key
+	stream  string // name of the stream of a durable topic
+	ensured atomic.Bool
+}
+
+// Publish implements Bus.
+func (b *NATS) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	nt, err := b.topic(t)
+	if err != nil {
+		return err
+	}
+	if err := checkMessage(nt.topic, key, data); err != nil {
+		return err
+	}
+	subject := string(appendKey([]byte(nt.base), key))
+	if nt.topic.Durable {
+		return b.store(ctx, nt, subject, data)
+	}
+	if err := b.nc.Publish(subject, data); err != nil {
+		return unavailable("publish", nt.topic.Name, err)
+	}
+	return nil
+}
+
+// store publishes to the stream of nt and waits for its acknowledgement, but not
+// beyond the connection over which it would come.
+func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []byte) error {
+	cctx, stop := natsd.WhileConnected(ctx, b.nc)
+	defer stop()
+	for attempt := 1; ; attempt++ {
+		err := b.ensure(cctx, nt)
+		if err == nil {
+			_, err = b.js.Publish(cctx, subject, data, jetstream.WithExpectStream(nt.stream))
+		}
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		// Nobody listened, so nothing was kept: the stream has been lost since
+		// it was ensured.
+		if attempt == 1 && errors.Is(err, jetstream.ErrNoStreamResponse) {
+			nt.ensured.Store(false)
+			continue
+		}
+		if cctx.Err() != nil {
+			err = context.Cause(cctx)
+		}
+		return unavailable("publish", nt.topic.Name, err)
+	}
+}
+
+// Subscribe implements Bus. If the server comes back without its data, or with
+// less than was delivered already, Seq goes back: what follows is new.
+func (b *NATS) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+	nt, err := b.topic(t)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if ready == nil {
+		ready = func() {}
+	}
+	if nt.topic.Durable {
+		f := &follower{bus: b, topic: nt, next: max(from, 1), sink: sink, ready: ready}
+		return f.run(ctx)
+	}
+	return b.listen(ctx, nt, sink, ready)
+}
+
+// listen receives the messages of a topic that is not durable.
+func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) error, ready func()) error {
+	lctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	q := newQueue()
+	sub, err := b.nc.Subscribe(nt.base+"*", func(m *nats.Msg) {
+		key, err := decodeKey(strings.TrimPrefix(m.Subject, nt.base))
+		if err != nil {
+			b.malformed.Add(1)
+			return
+		}
+		b.dropped.Add(q.push(Message{Key: key, Data: m.Data})) // Data is ours
+	})
+	if err != nil {
+		return unavailable("subscribe", nt.topic.Name, err)
+	}
+	defer sub.Unsubscribe()
+	sub.SetClosedHandler(func(string) { cancel() })
+
+	if b.inForce(lctx) {
+		ready()
+	}
+	err = drain(lctx, q, sink)
+	if err == nil && ctx.Err() == nil {
+		err = unavailable("subscribe", nt.topic.Name, nats.ErrConnectionClosed)
+	}
+	return err
+}
+
+// inForce waits until the server has seen every subscription of the connection;
+// false if ctx ended before. An interruption meanwhile does no harm: the library
+// subscribes again by itself.
+func (b *NATS) inForce(ctx context.Context) bool {
+	var retry backoff
+	for ctx.Err() == nil {
+		fctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		err := b.nc.FlushWithContext(fctx)
+		cancel()
+		if err == nil {
+			return true
+		}
+		retry.wait(ctx)
+	}
+	return false
+}
+
+// topic returns the state of t, which must equal the first of its name.
+func (b *NATS) topic(t Topic) (*natsTopic, error) {
+	t, err := t.normal()
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	nt := b.mu.topics[t.Name]
+	if nt == nil {
+		nt = &natsTopic{
+			topic:  t,
+			base:   b.cfg.Prefix + "." + t.Name + ".",
+			stream: strings.ReplaceAll(b.cfg.Prefix+"_"+t.Name, ".", "+"),
+		}
+		b.mu.topics[t.Name] = nt
+	}
+	if nt.topic != t {
+		return nil, errUnequal(t, nt.topic)
+	}
+	return nt, nil
+}
+
+// unavailable hides the cause from errors.Is: a time limit within the client
+// library is not the end of the caller's context.
+func unavailable(op, subject string, err error) error {
+	return fault.New(fault.Unavailable, "%s %s: %v; check the connection to the NATS server", op, subject, err)
+}

@@ -1,0 +1,75 @@
+package bus
+
+import (
+	"strings"
+
+	"penstock/core/fault"
+)
+
+// A key is one token of a NATS subject: letters, digits, '-', '_', '/' and ':'
+// stand for themselves, any other byte is '=' and two upper-case hex digits, and
+// the empty key is a lone '='. The encoding is canonical: a token that is not
+// exactly what appendKey writes is refused.
+
+const hexDigits = "0123456789ABCDEF"
+
+func plainByte(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+		c == '-' || c == '_' || c == '/' || c == ':'
+}
+
+// appendKey appends the token for key to dst.
+func appendKey(dst []byte, key string) []byte {
+	if key == "" {
+		return append(dst, '=')
+	}
+	for i := range len(key) {
+		if c := key[i]; plainByte(c) {
+			dst = append(dst, c)
+		} else {
+			dst = append(dst, '=', hexDigits[c>>4], hexDigits[c&15])
+		}
+	}
+	return dst
+}
+
+// decodeKey is the inverse of appendKey.
+func decodeKey(token string) (string, error) {
+	if token == "=" {
+		return "", nil
+	}
+	if token == "" || len(token) > 3*MaxKey {
+		return "", errKey(token)
+	}
+	if strings.IndexByte(token, '=') < 0 {
+		for i := range len(token) {
+			if !plainByte(token[i]) {
+				return "", errKey(token)
+			}
+		}
+		return token, nil
+	}
+	key := make([]byte, 0, len(token))
+	for i := 0; i < len(token); i++ {
+		c := token[i]
+		if c == '=' {
+			if i+2 >= len(token) {
+				return "", errKey(token)
+			}
+			hi, lo := strings.IndexByte(hexDigits, token[i+1]), strings.IndexByte(hexDigits, token[i+2])
+			if hi < 0 || lo < 0 || plainByte(byte(hi<<4|lo)) {
+				return "", errKey(token)
+			}
+			c = byte(hi<<4 | lo)
+			i += 2
+		} else if !plainByte(c) {
+			return "", errKey(token)
+		}
+		key = append(key, c)
+	}
+	return string(key), nil
+}
+
+func errKey(token string) error {
+	return fault.New(fault.Invalid, "subject: a token of %d bytes is not an encoded key", len(token))
+}

@@ -1,0 +1,74 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/core/feed"
+	"penstock/core/prefix"
+	"penstock/core/route"
+)
+
+// Config is the policy and the bounds of a router.
+type Config struct {
+	// Namespace is that of the workers to route to, and of their topics.
+	Namespace string
+	// Route decides, Index and Feed bound what is known of caches.
+	Route route.Config
+	Index prefix.Config
+	Feed  feed.Config
+	// BlockSize, if not 0, is the block size that every worker must have; a
+	// worker with another one gets no requests. 0 takes it from the model cards.
+	BlockSize int
+	// ReservationTTL is how long a request may count as active; it must exceed
+	// the longest one.
+	ReservationTTL time.Duration
+	// Grace is how long entries of a worker are kept that discovery does not
+	// know (yet: its events may come first).
+	Grace time.Duration
+	// Decisions is how many requests' decisions are remembered.
+	Decisions int
+	// MaxBodyBytes bounds the body of an API call.
+	MaxBodyBytes int64
+}
+
+// EnsureDefaults fills in what is not set.
+func (c *Config) EnsureDefaults() {
+	if c.Namespace == "" {
+		c.Namespace = "penstock"
+	}
+	c.Route.EnsureDefaults()
+	c.Index.EnsureDefaults()
+	c.Feed.EnsureDefaults()
+	if c.ReservationTTL == 0 {
+		c.ReservationTTL = 10 * time.Minute
+	}
+	if c.Grace == 0 {
+		c.Grace = 30 * time.Second
+	}
+	if c.Decisions == 0 {
+		c.Decisions = 1024
+	}
+	if c.MaxBodyBytes == 0 {
+		c.MaxBodyBytes = 32 << 20
+	}
+}
+
+// Validate reports every problem of c. Call EnsureDefaults first.
+func (c *Config) Validate() error {
+	errs := []error{c.Route.Validate(), c.Index.Validate(), c.Feed.Validate()}
+	if c.BlockSize != 0 && (c.BlockSize < 2 || c.BlockSize > 65536) {
+		errs = append(errs, fmt.Errorf("router: the block size must be between 2 and 65536 tokens, not %d", c.BlockSize))
+	}
+	if c.ReservationTTL < 0 || c.Grace < 0 {
+		errs = append(errs, errors.New("router: reservation ttl and grace must be positive"))
+	}
+	if c.Decisions < 1 {
+		errs = append(errs, fmt.Errorf("router: at least 1 decision must be remembered, not %d", c.Decisions))
+	}
+	if c.MaxBodyBytes < 1 {
+		errs = append(errs, fmt.Errorf("router: max body bytes must be positive, not %d", c.MaxBodyBytes))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,161 @@
+package router
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	mathrand "math/rand/v2"
+	"net/http"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/edge/openai"
+	"penstock/internal/engine"
+)
+
+// generateBody is the body of POST /v1/router/generate.
+type generateBody struct {
+	Model    string          `json:"model"`
+	TokenIDs []kv.Token      `json:"token_ids"`
+	Stop     stopConditions  `json:"stop_conditions"`
+	Sampling json.RawMessage `json:"sampling_options"`
+	Override route.Override  `json:"router_config_override"`
+	WorkerID kv.WorkerID     `json:"worker_id"`
+	Rank     uint32          `json:"dp_rank"`
+}
+
+type stopConditions struct {
+	MaxTokens int        `json:"max_tokens"`
+	MinTokens int        `json:"min_tokens"`
+	Tokens    []kv.Token `json:"stop_token_ids"`
+	IgnoreEOS bool       `json:"ignore_eos"`
+}
+
+// generated is one event of the answer.
+type generated struct {
+	TokenIDs []kv.Token `json:"token_ids"`
+	Cached   int        `json:"cached_tokens,omitempty"`
+	Finish   string     `json:"finish_reason,omitempty"` // stop or length
+	WorkerID uint64     `json:"worker_id"`
+	Rank     uint32     `json:"dp_rank"`
+}
+
+// serveGenerate routes token ids to a worker and streams token ids back. It makes
+// one attempt: moving a stream between workers is the frontend's work.
+func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
+	if r.planes.RPC == nil {
+		return fault.New(fault.Unimplemented, "this router has no request plane: ask best_worker and call the worker")
+	}
+	var body generateBody
+	if err := r.readJSON(w, req, &body); err != nil {
+		return err
+	}
+	ereq, err := r.engineRequest(&body)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(req.Context())
+	defer cancel()
+	d, err := r.Route(ctx, &route.Request{
+		ID: ereq.ID, Attempt: ereq.Attempt, Model: body.Model, Tokens: body.TokenIDs, Override: body.Override,
+		Pin: kv.Worker{ID: body.WorkerID, Rank: body.Rank},
+	})
+	if err != nil {
+		return err
+	}
+	defer r.Free(ereq.ID, ereq.Attempt)
+
+	var out *stream // once a worker has accepted
+	var delta engine.Delta
+	err = r.planes.RPC.Call(ctx, d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func(frame []byte) error {
+		if err := engine.DecodeDelta(frame, &delta); err != nil {
+			return err
+		}
+		if out == nil {
+			out = newStream(w)
+		}
+		if delta.Accepted {
+			return out.rc.Flush()
+		}
+		r.Prefilled(ereq.ID, ereq.Attempt)
+		b, err := json.Marshal(generated{append([]kv.Token{}, delta.Tokens...), delta.Cached, finishName(delta.Finish), uint64(d.Worker.ID), d.Worker.Rank})
+		if err != nil {
+			return err
+		}
+		return out.write("data: %s\n\n", b)
+	})
+	if out == nil {
+		return err
+	}
+	defer out.end()
+	if err != nil {
+		_ = out.write("data: %s\n\n", openai.AppendError(nil, err))
+		return nil
+	}
+	_ = out.write("data: [DONE]\n\n")
+	return nil
+}
+
+// engineRequest is the engine's side of a body, checked against the model.
+func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
+	card, err := r.card(body.Model)
+	if err != nil {
+		return nil, err
+	}
+	room := card.ContextLength - len(body.TokenIDs)
+	switch {
+	case len(body.TokenIDs) == 0:
+		return nil, fault.Param("token_ids", "token_ids is missing or empty")
+	case room < 1:
+		return nil, fault.Param("token_ids", "the prompt has %d tokens and the context of %s is %d", len(body.TokenIDs), card.Name, card.ContextLength)
+	case body.Stop.MaxTokens < 0 || body.Stop.MinTokens < 0:
+		return nil, fault.Param("stop_conditions", "max_tokens and min_tokens must not be negative")
+	}
+	limit := body.Stop.MaxTokens
+	if limit == 0 {
+		limit = card.DefaultMaxTokens
+	}
+	if limit == 0 {
+		limit = room
+	}
+	sampling := card.Defaults
+	sampling.Seed = mathrand.Uint64()
+	if len(body.Sampling) > 0 {
+		if err := json.Unmarshal(body.Sampling, &sampling); err != nil {
+			return nil, explainJSON(err)
+		}
+	}
+	ereq := &engine.Request{
+		ID: "router-" + rand.Text(), Attempt: 1, Model: card.Name, Prompt: body.TokenIDs, Choices: 1, Sampling: sampling,
+		Stop:     engine.Stop{MaxTokens: min(limit, room), MinTokens: body.Stop.MinTokens, Tokens: body.Stop.Tokens, IgnoreEOS: body.Stop.IgnoreEOS},
+		Logprobs: -1,
+	}
+	return ereq, ereq.Validate()
+}
+
+// card returns the model card of a worker that serves model.
+func (r *Router) card(model string) (engine.Card, error) {
+	p, err := r.find(model)
+	if err != nil {
+		return engine.Card{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.mu.members {
+		if m.card.Name == p.model {
+			return m.card, nil
+		}
+	}
+	return engine.Card{}, fault.New(fault.Unavailable, "no worker serves %s now; start one or try again", p.model)
+}
+
+func finishName(f engine.Finish) string {
+	switch f {
+	case engine.FinishStop:
+		return "stop"
+	case engine.FinishLength:
+		return "length"
+	}
+	return ""
+}

@@ -1,0 +1,126 @@
+package router
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/openai"
+)
+
+// Handler serves the router API, all of it below /v1/router/. It works before
+// and during Run; after it, what it knows stays as it was.
+func (r *Router) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, e := range []struct {
+		method, path string
+		serve        func(http.ResponseWriter, *http.Request) error
+	}{
+		{http.MethodPost, "best_worker", r.serveBestWorker},
+		{http.MethodPost, "potential_loads", r.servePotentialLoads},
+		{http.MethodPost, "explain", r.serveExplain},
+		{http.MethodPost, "generate", r.serveGenerate},
+		{http.MethodGet, "decisions", r.serveDecisions},
+		{http.MethodGet, "index", r.serveIndex},
+		{http.MethodGet, "index/dump", r.serveDump},
+		{http.MethodGet, "workers", r.serveWorkers},
+		{http.MethodGet, "events", r.serveEvents},
+	} {
+		mux.HandleFunc("/v1/router/"+e.path, func(w http.ResponseWriter, req *http.Request) {
+			if req.Method != e.method && (e.method != http.MethodGet || req.Method != http.MethodHead) {
+				refuseMethod(w, e.method, req)
+				return
+			}
+			if err := e.serve(w, req); err != nil {
+				r.refuse(w, req, err)
+			}
+		})
+	}
+	mux.HandleFunc("/v1/router/", func(w http.ResponseWriter, req *http.Request) {
+		openai.WriteError(w, fault.New(fault.NotFound, "the router API has no %.100q", req.URL.Path))
+	})
+	return mux
+}
+
+// refuse answers with err. Handlers return an error only before their first byte.
+func (r *Router) refuse(w http.ResponseWriter, req *http.Request, err error) {
+	if req.Context().Err() != nil {
+		err = fault.New(fault.Canceled, "the client went away")
+	}
+	if fault.Of(err) == fault.Internal {
+		r.log.Error("router API call failed", "path", req.URL.Path, "error", err)
+	}
+	openai.WriteError(w, err)
+}
+
+// refuseMethod answers 405, which is no code of the vocabulary: it is about HTTP.
+func refuseMethod(w http.ResponseWriter, allow string, req *http.Request) {
+	w.Header().Set("Allow", allow)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusMethodNotAllowed)
+	err := fault.New(fault.Invalid, "%s takes %s, not %.20s", req.URL.Path, allow, req.Method)
+	_, _ = w.Write(append(openai.AppendError(nil, err), '\n'))
+}
+
+// rows is the JSON of a table.
+type rows[T any] struct {
+	Rows []T `json:"rows"`
+}
+
+func writeJSON(w http.ResponseWriter, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(b, '\n')) // a client that does not take it is gone
+	return nil
+}
+
+func hex(v uint64) string { return fmt.Sprintf("%016x", v) }
+
+// readJSON decodes the whole body into v: fields that v does not have, and
+// anything after the object, are errors of the client.
+func (r *Router) readJSON(w http.ResponseWriter, req *http.Request, v any) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes))
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil && d.More() {
+		return fault.New(fault.Invalid, "the body has something after the JSON object")
+	}
+	return explainJSON(err)
+}
+
+// explainJSON turns a decoder's error into one that a client can act on, without
+// names of this program's types or parts of the body.
+func explainJSON(err error) error {
+	var tooLarge *http.MaxBytesError
+	var wrongType *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	var own *fault.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &tooLarge):
+		return fault.New(fault.TooLarge, "the body is larger than %d bytes", tooLarge.Limit)
+	case errors.As(err, &wrongType):
+		field := wrongType.Field
+		if field == "" {
+			return fault.New(fault.Invalid, "the body must be a JSON object")
+		}
+		kind, _, _ := strings.Cut(wrongType.Value, " ") // the rest is the value
+		return fault.Param(field, "%s has a value of the wrong type or out of range (a %s)", field, kind)
+	case errors.As(err, &syntax):
+		return fault.New(fault.Invalid, "the body is not valid JSON (at byte %d)", syntax.Offset)
+	}
+	var field string
+	if _, serr := fmt.Sscanf(err.Error(), "json: unknown field %q", &field); serr == nil {
+		return fault.Param(field, "unknown field %.100q", field)
+	}
+	return fault.New(fault.Invalid, "the body is not a whole JSON object")
+}

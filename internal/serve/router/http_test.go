@@ -1,0 +1,346 @@
+package router_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/serve/router"
+	"penstock/internal/serve/servetest"
+)
+
+// TestHTTP runs the scripts in testdata against a router whose workers are only
+// said to exist. Its commands:
+//
+//	worker id=N [epoch=N] [model=NAME] [block-size=N] [feed=off] [unconfirmed]
+//	garbage id=N                          an instance with a broken card
+//	gone id=N
+//	events id=N seq=N [epoch=N] [block-size=N]
+//	    cleared | stored TOKEN… | removed TOKEN… (prefixes that the tokens end)
+//	load id=N running=N state=NAME
+//	route id=NAME [attempt=N] model=NAME [worker=N] tokens=N..N
+//	prefilled id=NAME, free id=NAME [attempt=N]
+//	advance by=DURATION
+//	METHOD PATH, with a body: get, post, put
+func TestHTTP(t *testing.T) {
+	for _, name := range []string{"queries", "state", "errors"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{cluster: newCluster(t), in: map[kv.WorkerID]disco.Instance{}}
+				defer s.startRouter(router.Config{MaxBodyBytes: 4096})()
+				datadriven.RunTest(t, "testdata/"+name+".txt", s.command)
+			})
+		})
+	}
+}
+
+type script struct {
+	*cluster
+	in map[kv.WorkerID]disco.Instance
+}
+
+func (s *script) command(t *testing.T, d *datadriven.TestData) string {
+	defer synctest.Wait()
+	switch d.Cmd {
+	case "get", "post", "put":
+		return s.http(d)
+	case "worker", "garbage":
+		s.worker(d)
+	case "gone":
+		s.registry.Delete(s.in[arg[kv.WorkerID](d, "id", 0)])
+	case "events":
+		s.events(d)
+	case "load":
+		s.load(d)
+	case "route":
+		return s.route(d)
+	case "prefilled":
+		s.router.Prefilled(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
+	case "free":
+		s.router.Free(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
+	case "advance":
+		by, err := time.ParseDuration(arg(d, "by", ""))
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		<-time.After(by)
+	default:
+		d.Fatalf(t, "unknown command %s", d.Cmd)
+	}
+	return ""
+}
+
+// arg returns an argument of a command, or its default.
+func arg[T any](d *datadriven.TestData, name string, def T) T {
+	for _, a := range d.CmdArgs {
+		if a.Key == name && len(a.Vals) == 1 {
+			if _, err := fmt.Sscan(a.Vals[0], &def); err != nil {
+				panic(fmt.Sprintf("%s: %s: %v", d.Pos, name, err))
+			}
+		}
+	}
+	return def
+}
+
+func (s *script) worker(d *datadriven.TestData) {
+	id := arg(d, "id", kv.WorkerID(0))
+	card := servetest.Card(arg(d, "model", "m"))
+	card.BlockSize = arg(d, "block-size", 4)
+	card.KVEvents = arg(d, "feed", "on") == "on"
+	meta, err := engine.EncodeCard(card)
+	if err != nil {
+		panic(err)
+	}
+	if d.Cmd == "garbage" {
+		meta = []byte(`{"name":"m"}`)
+	}
+	in := disco.Instance{
+		Kind: disco.Worker, ID: id, Epoch: arg(d, "epoch", uint64(1)), Namespace: arg(d, "namespace", "penstock"),
+		Addr: fmt.Sprint("addr-", id), Host: "host", PID: 100 + int(id), Meta: meta, Unconfirmed: d.HasArg("unconfirmed"),
+	}
+	s.in[id] = in
+	s.registry.Set(in)
+}
+
+func (s *script) events(d *datadriven.TestData) {
+	w := kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}
+	size := arg(d, "block-size", 4)
+	rec := feed.Record{Worker: w, Epoch: arg(d, "epoch", uint64(1)), First: arg(d, "seq", uint64(1)), BlockSize: uint32(size)}
+	hasher, err := kv.NewHasher(size, kv.Salt{})
+	if err != nil {
+		panic(err)
+	}
+	for line := range strings.Lines(d.Input) {
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		var tokens []kv.Token
+		for _, f := range strings.Fields(rest) {
+			tokens = append(tokens, span(f)...)
+		}
+		switch kind {
+		case "cleared":
+			rec.Events = append(rec.Events, kv.Event{Kind: kv.Cleared})
+		case "stored":
+			rec.Events = append(rec.Events, kv.Event{Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens, nil)})
+		case "removed":
+			chain := hasher.Chain(nil, tokens, nil)
+			rec.Events = append(rec.Events, kv.Event{Kind: kv.Removed, Seqs: chain[len(chain)-1:]})
+		default:
+			d.Fatalf(s.t, "unknown event %s", kind)
+		}
+	}
+	if err := s.bus.Publish(s.t.Context(), bus.KVEvents("penstock"), engine.WorkerKey(w), feed.AppendRecord(nil, &rec)); err != nil {
+		d.Fatalf(s.t, "%v", err)
+	}
+}
+
+// span reads tokens: "3" or "0..9".
+func span(text string) (tokens []kv.Token) {
+	var from, to kv.Token
+	if n, _ := fmt.Sscanf(text, "%d..%d", &from, &to); n < 2 {
+		to = from
+	}
+	for t := from; t <= to; t++ {
+		tokens = append(tokens, t)
+	}
+	return tokens
+}
+
+func (s *script) load(d *datadriven.TestData) {
+	id := arg(d, "id", kv.WorkerID(0))
+	b, err := engine.EncodeLoadReport(engine.LoadReport{
+		WorkerID: id, Epoch: arg(d, "epoch", uint64(1)), State: arg(d, "state", engine.StateReady),
+		Load: engine.Load{Running: arg(d, "running", 0), TotalBlocks: 64},
+	})
+	if err == nil {
+		err = s.bus.Publish(s.t.Context(), bus.Load("penstock"), engine.WorkerKey(kv.Worker{ID: id}), b)
+	}
+	if err != nil {
+		d.Fatalf(s.t, "%v", err)
+	}
+}
+
+func (s *script) route(d *datadriven.TestData) string {
+	dec, err := s.router.Route(s.t.Context(), &route.Request{
+		ID: arg(d, "id", ""), Attempt: arg(d, "attempt", uint32(1)), Model: arg(d, "model", "m"),
+		Tokens: span(arg(d, "tokens", "")), Pin: kv.Worker{ID: arg(d, "worker", kv.WorkerID(0))},
+	})
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	return fmt.Sprintf("worker %d at %s, overlap %d\n", dec.Worker.ID, dec.Addr, dec.OverlapBlocks)
+}
+
+func (s *script) http(d *datadriven.TestData) string {
+	body := d.Input
+	if n := arg(d, "fill", 0); n > 0 {
+		body = strings.Repeat(body, n)
+	}
+	rec := httptest.NewRecorder()
+	req := httptest.NewRequestWithContext(s.t.Context(), strings.ToUpper(d.Cmd), d.CmdArgs[0].String(), strings.NewReader(body))
+	s.router.Handler().ServeHTTP(rec, req)
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "%d %s", rec.Code, rec.Header().Get("Content-Type"))
+	for _, h := range []string{"Allow", "Retry-After"} {
+		if v := rec.Header().Get(h); v != "" {
+			fmt.Fprintf(&out, ", %s: %s", h, v)
+		}
+	}
+	out.WriteByte('\n')
+	if rec.Header().Get("Content-Type") == "application/json" {
+		if err := json.Indent(&out, rec.Body.Bytes(), "", " "); err != nil {
+			d.Fatalf(s.t, "%v in %s", err, rec.Body)
+		}
+	} else {
+		out.Write(rec.Body.Bytes())
+	}
+	return out.String()
+}
+
+// TestEventsStream: what happens reaches those who watch, a client that does not
+// read is told what it missed, and all ends with the router.
+func TestEventsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		stop := c.startRouter(router.Config{})
+		s := &script{cluster: c, in: map[kv.WorkerID]disco.Instance{}}
+		publish := func(first uint64, n int) {
+			rec := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: 4}
+			for range n {
+				rec.Events = append(rec.Events, kv.Event{Kind: kv.Cleared})
+			}
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock"), "1/0", feed.AppendRecord(nil, &rec)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		publish(1, 1) // before anybody watches
+		synctest.Wait()
+
+		w := newGate()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.router.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/router/events", nil))
+		}()
+		synctest.Wait()
+		s.events(&datadriven.TestData{
+			CmdArgs: []datadriven.CmdArg{{Key: "id", Vals: []string{"1"}}, {Key: "seq", Vals: []string{"2"}}},
+			Input:   "stored 1..8\nremoved 1..8\n",
+		})
+		synctest.Wait()
+		want := []string{
+			": cache events",
+			`data: {"worker_id":1,"dp_rank":0,"epoch":1,"seq":2,"kind":"stored","outcome":"apply","tier":"device","block_size":4,"blocks":["`,
+			`data: {"worker_id":1,"dp_rank":0,"epoch":1,"seq":3,"kind":"removed","outcome":"apply","tier":"device","block_size":4,"seqs":["`,
+		}
+		got := w.take()
+		if len(got) != len(want) {
+			t.Fatalf("%d events: %q", len(got), got)
+		}
+		for i := range want {
+			if !strings.HasPrefix(got[i], want[i]) {
+				t.Errorf("event %d is %s, want %s", i, got[i], want[i])
+			}
+		}
+
+		w.close() // the client stops reading
+		publish(4, 400)
+		synctest.Wait()
+		w.open()
+		synctest.Wait()
+		got = w.take()
+		// One event was being written and 256 waited.
+		if n := len(got); n != 258 || !slices.Contains(got, "event: dropped\ndata: {\"dropped\":143}") {
+			t.Errorf("%d messages arrived: %q … %q", n, got[:3], got[n-2:])
+		}
+		<-time.After(15 * time.Second)
+		synctest.Wait()
+		if got := w.take(); len(got) != 1 || got[0] != ":" {
+			t.Errorf("a quiet stream sends %q", got)
+		}
+		stop()
+		<-done
+	})
+}
+
+// gate is a response writer that can be made to stall.
+type gate struct {
+	header http.Header
+	pass   chan struct{} // holds a token while writes go through
+	buf    bytes.Buffer
+}
+
+func newGate() *gate {
+	g := &gate{header: http.Header{}, pass: make(chan struct{}, 1)}
+	g.open()
+	return g
+}
+
+func (g *gate) open()               { g.pass <- struct{}{} }
+func (g *gate) close()              { <-g.pass }
+func (g *gate) Header() http.Header { return g.header }
+func (g *gate) WriteHeader(int)     {}
+func (g *gate) Flush()              {}
+
+func (g *gate) Write(p []byte) (int, error) {
+	<-g.pass
+	defer func() { g.pass <- struct{}{} }()
+	return g.buf.Write(p)
+}
+
+// take returns the messages written since the last call.
+func (g *gate) take() []string {
+	<-g.pass
+	defer func() { g.pass <- struct{}{} }()
+	text := strings.TrimSuffix(g.buf.String(), "\n\n")
+	g.buf.Reset()
+	return strings.Split(text, "\n\n")
+}
+
+func TestEventsWatchersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		stop := c.startRouter(router.Config{})
+		watch := func() int {
+			rec := httptest.NewRecorder()
+			c.router.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/router/events", nil))
+			return rec.Code
+		}
+		for range 64 {
+			go watch()
+		}
+		synctest.Wait()
+		if code := watch(); code != 503 {
+			t.Errorf("watcher 65: status %d, want 503", code)
+		}
+		stop()
+		if code := watch(); code != 503 {
+			t.Errorf("after the router's end: status %d, want 503", code)
+		}
+	})
+}
+
+func TestNewReportsEverything(t *testing.T) {
+	cfg := router.Config{BlockSize: 1, Decisions: -1, Grace: -1, MaxBodyBytes: -1, Route: route.Config{Mode: "best"}}
+	_, err := router.New(cfg, router.Planes{}, nil, obs.NewMetrics(), nil)
+	for _, want := range []string{"block size", "decision", "grace", "body", `"best"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not reported in: %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,258 @@
+package router
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/prefix"
+	"penstock/core/slots"
+	"penstock/internal/engine"
+)
+
+func (r *Router) serveDecisions(w http.ResponseWriter, req *http.Request) error {
+	id := req.URL.Query().Get("request_id")
+	if id == "" {
+		return fault.Param("request_id", "request_id is missing")
+	}
+	d, err := r.decisions.get(id)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, d)
+}
+
+// feedRow is the JSON of one worker's feed.
+type feedRow struct {
+	// State is live or resync (see core/feed), none for a worker that publishes
+	// no events, off if this router uses none, waiting before the first record,
+	// or mismatch if the events' block size is not the card's.
+	State      string  `json:"state"`
+	Epoch      uint64  `json:"epoch"`
+	LastSeq    uint64  `json:"last_seq"`
+	Events     uint64  `json:"events"`
+	Gaps       uint64  `json:"gaps"`
+	Duplicates uint64  `json:"duplicates"`
+	Resyncs    uint64  `json:"resyncs"`
+	Lagging    bool    `json:"lagging"`
+	IdleFor    float64 `json:"idle_seconds"` // since the last event applied
+}
+
+// loadRow is the JSON of a worker's load: first what this router has sent there,
+// then what the worker last reported of itself.
+type loadRow struct {
+	ActiveRequests int          `json:"active_requests"`
+	ActiveBlocks   int          `json:"active_blocks"`
+	PrefillTokens  int          `json:"prefill_tokens"`
+	Reported       *engine.Load `json:"reported"`         // null if it was not heard of
+	ReportedFor    float64      `json:"reported_seconds"` // age of the report
+}
+
+// workerRow is the JSON of one rank of one worker.
+type workerRow struct {
+	WorkerID     uint64  `json:"worker_id"`
+	Rank         uint32  `json:"dp_rank"`
+	Role         string  `json:"role"`
+	Model        string  `json:"model"`
+	Engine       string  `json:"engine"`
+	Host         string  `json:"host"`
+	PID          int     `json:"pid"`
+	State        string  `json:"state"` // ready, draining, unconfirmed or error
+	Problem      string  `json:"problem,omitempty"`
+	Load         loadRow `json:"load"`
+	CachedBlocks int     `json:"cached_blocks"`
+	Feed         feedRow `json:"feed"`
+}
+
+func (r *Router) serveWorkers(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, rows[workerRow]{r.workers()})
+}
+
+// workers returns the table of workers, those that cannot be used at the end.
+func (r *Router) workers() []workerRow {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	table := []workerRow{}
+	for _, m := range r.mu.members {
+		table = append(table, r.row(now, m))
+	}
+	for _, b := range r.mu.broken {
+		table = append(table, workerRow{
+			WorkerID: uint64(b.in.ID), Role: "aggregated", Host: b.in.Host, PID: b.in.PID,
+			State: "error", Problem: b.problem, Feed: feedRow{State: "none"},
+		})
+	}
+	return table
+}
+
+// row describes one member. The caller holds mu.
+func (r *Router) row(now kv.Mono, m *member) workerRow {
+	row := workerRow{
+		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Role: "aggregated", Model: m.card.Name, Engine: m.card.Engine,
+		Host: m.in.Host, PID: m.in.PID, State: "ready", CachedBlocks: r.mu.index.Held(m.worker), Feed: r.feedRow(now, m),
+	}
+	p := r.mu.names[m.card.Name]
+	size := m.mismatch(r.mu.sources)
+	switch {
+	case size != 0:
+		row.State = "error"
+		row.Problem = fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", size, m.card.BlockSize)
+	case p != nil && p.blockSize != m.card.BlockSize:
+		row.State = "error"
+		row.Problem = fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
+	case m.draining(now):
+		row.State = engine.StateDraining
+	case m.in.Unconfirmed:
+		row.State = "unconfirmed"
+	}
+	var l slots.Load
+	if p != nil {
+		l = p.active.Load(m.worker)
+	}
+	row.Load = loadRow{ActiveRequests: l.Requests, ActiveBlocks: l.Blocks, PrefillTokens: l.PrefillTokens}
+	if m.reported {
+		row.Load.Reported = new(m.load.Load)
+		row.Load.ReportedFor = seconds(now.Sub(m.loadAt))
+		if !r.events {
+			row.CachedBlocks = m.load.Load.CachedBlocks
+		}
+	}
+	return row
+}
+
+// feedRow describes one member's feed. The caller holds mu.
+func (r *Router) feedRow(now kv.Mono, m *member) feedRow {
+	h, known := r.mu.tracker.Health(m.worker)
+	switch {
+	case !m.card.KVEvents:
+		return feedRow{State: "none"}
+	case !r.events:
+		return feedRow{State: "off"}
+	case m.mismatch(r.mu.sources) != 0:
+		return feedRow{State: "mismatch"}
+	case !known:
+		return feedRow{State: "waiting"}
+	}
+	row := healthRow(now, h)
+	row.Lagging = m.lagging
+	return row
+}
+
+func healthRow(now kv.Mono, h feed.Health) feedRow {
+	row := feedRow{
+		State: h.State.String(), Epoch: h.Epoch, LastSeq: h.LastSeq, Events: h.Applied,
+		Gaps: h.Gaps, Duplicates: h.Duplicates, Resyncs: h.Resyncs,
+	}
+	if h.Applied > 0 {
+		row.IdleFor = seconds(now.Sub(h.LastEvent))
+	}
+	return row
+}
+
+// seconds is d rounded to milliseconds.
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+func (r *Router) indexStats() prefix.Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.index.Stats()
+}
+
+// indexRow is the JSON of the index as a whole.
+type indexRow struct {
+	Events   bool         `json:"events"`    // whether events are consumed
+	CaughtUp bool         `json:"caught_up"` // whether what was kept of them has been read
+	Workers  int          `json:"workers"`
+	Blocks   int          `json:"blocks"`
+	Entries  int          `json:"entries"`
+	Bytes    int          `json:"bytes"`
+	Counts   indexCounts  `json:"counts"`
+	Feeds    []workerFeed `json:"feeds"`
+}
+
+type indexCounts struct {
+	Stored     uint64 `json:"stored"`
+	Duplicates uint64 `json:"duplicates"`
+	Removed    uint64 `json:"removed"`
+	Unknown    uint64 `json:"unknown"`
+	Refused    uint64 `json:"refused"`
+	Orphans    uint64 `json:"orphans"`
+	Clears     uint64 `json:"clears"`
+}
+
+type workerFeed struct {
+	WorkerID uint64 `json:"worker_id"`
+	Rank     uint32 `json:"dp_rank"`
+	Blocks   int    `json:"blocks"`
+	feedRow
+}
+
+func (r *Router) serveIndex(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, r.indexRow())
+}
+
+func (r *Router) indexRow() indexRow {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	st := r.mu.index.Stats()
+	row := indexRow{
+		Events: r.events, CaughtUp: r.caughtUp.Load(),
+		Workers: st.Workers, Blocks: st.Blocks, Entries: st.Entries, Bytes: st.Bytes,
+		Counts: indexCounts{st.Counts.Stored, st.Counts.Duplicates, st.Counts.Removed, st.Counts.Unknown, st.Counts.Refused, st.Counts.Orphans, st.Counts.Clears},
+		Feeds:  []workerFeed{},
+	}
+	for _, h := range r.mu.tracker.AppendHealth(nil) {
+		row.Feeds = append(row.Feeds, workerFeed{uint64(h.Worker.ID), h.Worker.Rank, r.mu.index.Held(h.Worker), healthRow(now, h)})
+	}
+	return row
+}
+
+// dumpRow is one line of the dump of the index.
+type dumpRow struct {
+	WorkerID uint64 `json:"worker_id"`
+	Rank     uint32 `json:"dp_rank"`
+	Tier     string `json:"tier"`
+	Seq      string `json:"seq"`
+}
+
+// serveDump streams what every worker holds, one worker after another: each is
+// a consistent picture, the whole is not.
+func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := bufio.NewWriter(w)
+	enc := json.NewEncoder(out)
+	var blocks []prefix.Block
+	for _, worker := range r.holders() {
+		if req.Context().Err() != nil {
+			return nil
+		}
+		blocks = r.held(blocks[:0], worker)
+		for _, b := range blocks {
+			row := dumpRow{uint64(worker.ID), worker.Rank, b.Tier.String(), hex(uint64(b.Seq))}
+			if enc.Encode(row) != nil {
+				return nil // the client is gone
+			}
+		}
+	}
+	_ = out.Flush()
+	return nil
+}
+
+func (r *Router) holders() []kv.Worker {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.index.AppendWorkers(nil)
+}
+
+func (r *Router) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.index.AppendBlocks(dst, w)
+}

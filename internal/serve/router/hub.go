@@ -1,0 +1,145 @@
+package router
+
+import (
+	"encoding/json"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"penstock/core/fault"
+	"penstock/core/feed"
+	"penstock/core/kv"
+)
+
+const (
+	// maxTails bounds those who watch events at once, tailQueue the events that
+	// wait for each of them; the newest are dropped and counted beyond it.
+	maxTails  = 64
+	tailQueue = 256
+)
+
+// hub passes cache events on to those who watch them. Nobody watching costs
+// nothing, and a slow watcher holds nobody up.
+type hub struct {
+	watched atomic.Bool
+	mu      struct {
+		sync.Mutex
+		tails  []*tail
+		closed bool
+	}
+}
+
+// tail is one watcher.
+type tail struct {
+	events  chan []byte // JSON, shared: not to be changed
+	dropped atomic.Uint64
+	ended   chan struct{} // closed when the router stops
+}
+
+func (h *hub) init() { h.mu.tails = nil }
+
+// watch adds a watcher, to be removed by unwatch.
+func (h *hub) watch() (*tail, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.mu.closed:
+		return nil, fault.New(fault.Unavailable, "the router is shutting down")
+	case len(h.mu.tails) == maxTails:
+		return nil, fault.New(fault.Overloaded, "%d clients watch events already; try again when one has left", maxTails)
+	}
+	t := &tail{events: make(chan []byte, tailQueue), ended: make(chan struct{})}
+	h.mu.tails = append(h.mu.tails, t)
+	h.watched.Store(true)
+	return t, nil
+}
+
+func (h *hub) unwatch(t *tail) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.tails = slices.DeleteFunc(h.mu.tails, func(o *tail) bool { return o == t })
+	h.watched.Store(len(h.mu.tails) > 0)
+}
+
+// close ends all watches.
+func (h *hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.mu.closed {
+		for _, t := range h.mu.tails {
+			close(t.ended)
+		}
+	}
+	h.mu.closed = true
+}
+
+// publish passes on the events of a record: those before skip were known.
+func (h *hub) publish(rec *feed.Record, outcome string, skip int) {
+	if !h.watched.Load() {
+		return
+	}
+	for i := range rec.Events {
+		o := outcome
+		if i < skip {
+			o = feed.Duplicate.String()
+		}
+		b, err := json.Marshal(eventRow(rec, i, o))
+		if err != nil {
+			continue // plain data: cannot happen
+		}
+		h.pass(b)
+	}
+}
+
+func (h *hub) pass(b []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.mu.tails {
+		select {
+		case t.events <- b:
+		default:
+			t.dropped.Add(1)
+		}
+	}
+}
+
+// kvEvent is the JSON of one cache event. Hashes are 16 hex digits: they exceed
+// what a JSON number keeps.
+type kvEvent struct {
+	WorkerID  uint64   `json:"worker_id"`
+	Rank      uint32   `json:"dp_rank"`
+	Epoch     uint64   `json:"epoch"`
+	Seq       uint64   `json:"seq"`
+	Kind      string   `json:"kind"`
+	Outcome   string   `json:"outcome"`
+	Tier      string   `json:"tier"`
+	BlockSize uint32   `json:"block_size"`
+	Start     uint32   `json:"start,omitempty"`
+	Parent    string   `json:"parent,omitempty"`
+	Blocks    []string `json:"blocks,omitempty"` // contents of what was stored
+	Seqs      []string `json:"seqs,omitempty"`   // prefixes stored or removed
+}
+
+func eventRow(rec *feed.Record, i int, outcome string) kvEvent {
+	ev := &rec.Events[i]
+	row := kvEvent{
+		WorkerID: uint64(rec.Worker.ID), Rank: rec.Worker.Rank, Epoch: rec.Epoch, Seq: rec.First + uint64(i),
+		Kind: ev.Kind.String(), Outcome: outcome, Tier: ev.Tier.String(), BlockSize: rec.BlockSize,
+	}
+	if ev.Kind == kv.Stored {
+		row.Start = ev.Start
+		if ev.Start > 0 {
+			row.Parent = hex(uint64(ev.Parent))
+		}
+		seq := ev.Parent
+		for j, b := range ev.Blocks {
+			seq = kv.Extend(seq, ev.Start+uint32(j), b)
+			row.Blocks = append(row.Blocks, hex(uint64(b)))
+			row.Seqs = append(row.Seqs, hex(uint64(seq)))
+		}
+	}
+	for _, s := range ev.Seqs {
+		row.Seqs = append(row.Seqs, hex(uint64(s)))
+	}
+	return row
+}

@@ -1,0 +1,170 @@
+package router
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/plane/bus"
+)
+
+const (
+	// upkeep is how often what has no event of its own is looked at.
+	upkeep = time.Second
+	// settle is how long a worker may be known to discovery before its events
+	// are missed.
+	settle = 2 * time.Second
+	// stuck is how long a worker's feed may stand still behind what the worker
+	// says it has published before the rest counts as lost.
+	stuck = 5 * time.Second
+)
+
+// maintain asks workers in doubt for their caches, frees what leaked and forgets
+// who is gone, until ctx ends.
+func (r *Router) maintain(ctx context.Context) {
+	tick := time.NewTicker(upkeep)
+	defer tick.Stop()
+	var ask []kv.Worker
+	for {
+		select {
+		case <-r.resync:
+		case <-tick.C:
+			r.tidy()
+		case <-ctx.Done():
+			return
+		}
+		ask = r.due(ask[:0])
+		for _, w := range ask {
+			r.ask(ctx, w)
+		}
+	}
+}
+
+// ask tells one worker to describe its cache. A request that fails is repeated
+// when the tracker finds it due again.
+func (r *Router) ask(ctx context.Context, w kv.Worker) {
+	r.metrics.resyncs.Inc()
+	err := r.planes.Bus.Publish(ctx, bus.KVResync(r.cfg.Namespace), engine.WorkerKey(w), nil)
+	if err != nil && ctx.Err() == nil {
+		r.throttle.Log(ctx, slog.LevelWarn, "cannot ask a worker for its cache", "worker", uint64(w.ID), "error", err)
+	}
+}
+
+// due appends to dst the members that must be asked now. Workers that discovery
+// does not know are not asked: they may be long gone.
+func (r *Router) due(dst []kv.Worker) []kv.Worker {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.mu.tracker.Due(r.now(), r.mu.asked)
+	for _, w := range all {
+		if m := r.member(w); m != nil && m.card.KVEvents {
+			dst = append(dst, w)
+		}
+	}
+	r.mu.asked = all[:0]
+	return dst
+}
+
+// tidy does what time alone brings about.
+func (r *Router) tidy() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	for _, p := range r.mu.pools {
+		r.metrics.leaked.Add(float64(p.active.Expire(now)))
+	}
+	if !r.events || !r.caughtUp.Load() {
+		return
+	}
+	r.dropStrangers(now)
+	for _, m := range r.mu.members {
+		if m.card.KVEvents && m.mismatch(r.mu.sources) == 0 && now.Sub(m.since) >= settle {
+			if r.mu.tracker.Expect(now, m.worker, m.in.Epoch) {
+				r.mu.index.Drop(m.worker)
+			}
+			r.checkLag(now, m)
+		}
+	}
+}
+
+// dropStrangers forgets the workers whose events came and whom discovery did not
+// get to know within the grace.
+func (r *Router) dropStrangers(now kv.Mono) {
+	var gone []kv.Worker
+	for w, s := range r.mu.sources {
+		if r.member(w) == nil && now.Sub(s.since) >= r.cfg.Grace {
+			gone = append(gone, w)
+		}
+	}
+	for _, w := range gone { // their order does not matter: each is its own affair
+		r.mu.tracker.Forget(w)
+		r.mu.index.Drop(w)
+		delete(r.mu.sources, w)
+	}
+}
+
+// checkLag compares what a worker says it has published with what has arrived.
+// A feed that stands still behind it has lost its end, which no later event
+// shows while the worker is idle: the tracker learns of it by a record without
+// events.
+func (r *Router) checkLag(now kv.Mono, m *member) {
+	h, known := r.mu.tracker.Health(m.worker)
+	if !known || !m.reported || m.load.Epoch != h.Epoch || h.State != feed.Live || m.load.KVNext <= h.LastSeq+1 {
+		m.lagging = false
+		return
+	}
+	if !m.lagging || m.at != h.LastSeq {
+		if !m.lagging {
+			m.behind = now
+		}
+		m.lagging, m.at, m.stillSince = true, h.LastSeq, now
+		return
+	}
+	if now.Sub(m.stillSince) < stuck {
+		return
+	}
+	m.lagging = false
+	rec := feed.Record{Worker: m.worker, Epoch: h.Epoch, First: m.load.KVNext, BlockSize: uint32(m.card.BlockSize)}
+	v := r.mu.tracker.Accept(now, &rec)
+	r.obey(m.worker, nil, v)
+	r.metrics.fed(&rec, v)
+}
+
+// lag returns for how long the feed that is furthest behind has been so.
+func (r *Router) lag() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var most time.Duration
+	now := r.now()
+	for _, m := range r.mu.members {
+		if m.lagging {
+			most = max(most, now.Sub(m.behind))
+		}
+	}
+	return most
+}
+
+// takeLoad notes a worker's report about itself.
+func (r *Router) takeLoad(m bus.Message) error {
+	report, err := engine.DecodeLoadReport(m.Data)
+	w := kv.Worker{ID: report.WorkerID, Rank: report.Rank}
+	if err != nil || m.Key != engine.WorkerKey(w) {
+		r.metrics.malformed.Inc()
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mb := r.member(w)
+	if mb == nil || mb.in.Epoch != report.Epoch {
+		return nil
+	}
+	was := mb.draining(r.now())
+	mb.load, mb.loadAt, mb.reported = report, r.now(), true
+	if mb.draining(r.now()) != was {
+		r.rebuild()
+	}
+	return nil
+}

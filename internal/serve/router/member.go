@@ -1,0 +1,162 @@
+package router
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
+)
+
+// member is one rank of a worker that discovery knows.
+type member struct {
+	worker kv.Worker
+	in     disco.Instance
+	card   engine.Card
+	since  kv.Mono // when this life of it was first seen
+
+	// load is the worker's last report; it means something only if reported.
+	load     engine.LoadReport
+	loadAt   kv.Mono
+	reported bool
+
+	// lagging says that the worker has published more than has arrived: since
+	// behind, and with event at the last one since stillSince.
+	lagging            bool
+	behind, stillSince kv.Mono
+	at                 uint64
+}
+
+// brokenInstance is one that discovery knows and nobody can use.
+type brokenInstance struct {
+	in      disco.Instance
+	problem string
+}
+
+// mismatch is the block size of m's events if it is not that of its card, else 0.
+func (m *member) mismatch(sources map[kv.Worker]*source) int {
+	if s := sources[m.worker]; s != nil && s.blockSize != m.card.BlockSize {
+		return s.blockSize
+	}
+	return 0
+}
+
+// setInstances takes over the set of workers from discovery.
+func (r *Router) setInstances(ins []disco.Instance) {
+	next, broken := r.parse(ins)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	for _, m := range next {
+		old := r.member(m.worker)
+		switch {
+		case old == nil:
+			m.since = now
+		case old.in.Epoch != m.in.Epoch: // another life: nothing of the old one holds
+			m.since = now
+			r.forget(m.worker, m.in.Epoch)
+		default:
+			in, card := m.in, m.card
+			*m = *old
+			m.in, m.card = in, card
+		}
+	}
+	for _, old := range r.mu.members {
+		if _, stays := findMember(next, old.worker); !stays {
+			r.mu.tracker.Forget(old.worker)
+			r.mu.index.Drop(old.worker)
+			delete(r.mu.sources, old.worker)
+		}
+	}
+	r.mu.members, r.mu.broken = next, broken
+	for _, m := range next {
+		if m.mismatch(r.mu.sources) != 0 { // its events came before its card
+			r.mu.tracker.Forget(m.worker)
+			r.mu.index.Drop(m.worker)
+		}
+	}
+	r.rebuild()
+}
+
+// forget drops what is known of a life of w before epoch. What its new life has
+// published already stays.
+func (r *Router) forget(w kv.Worker, epoch uint64) {
+	if h, ok := r.mu.tracker.Health(w); ok && h.Epoch >= epoch {
+		return
+	}
+	r.mu.tracker.Forget(w)
+	r.mu.index.Drop(w)
+	delete(r.mu.sources, w)
+}
+
+// parse returns the members among ins, ascending, and those that cannot be used.
+func (r *Router) parse(ins []disco.Instance) (members []*member, broken []brokenInstance) {
+	known := r.cards()
+	for _, in := range ins {
+		if in.Namespace != r.cfg.Namespace {
+			continue
+		}
+		if in.ID == 0 || in.ID > kv.MaxWorkerID {
+			broken = append(broken, brokenInstance{in, fmt.Sprintf("its id %d is out of range", in.ID)})
+			continue
+		}
+		if old := known[in.ID]; old != nil && bytes.Equal(old.in.Meta, in.Meta) {
+			members = appendRanks(members, in, old.card)
+			continue
+		}
+		card, err := engine.DecodeCard(in.Meta)
+		if err != nil {
+			broken = append(broken, brokenInstance{in, err.Error()})
+			continue
+		}
+		members = appendRanks(members, in, card)
+	}
+	slices.SortFunc(members, func(a, b *member) int { return a.worker.Compare(b.worker) })
+	members = slices.CompactFunc(members, func(a, b *member) bool { return a.worker == b.worker })
+	slices.SortFunc(broken, func(a, b brokenInstance) int { return cmp.Compare(a.in.ID, b.in.ID) })
+	return members, broken
+}
+
+// cards returns a member of each known worker, for its decoded card: a set of
+// hundreds changes by one at a time.
+func (r *Router) cards() map[kv.WorkerID]*member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	cards := make(map[kv.WorkerID]*member, len(r.mu.members))
+	for _, m := range r.mu.members {
+		cards[m.worker.ID] = m
+	}
+	return cards
+}
+
+func appendRanks(members []*member, in disco.Instance, card engine.Card) []*member {
+	for rank := range card.Ranks {
+		members = append(members, &member{worker: kv.Worker{ID: in.ID, Rank: uint32(rank)}, in: in, card: card})
+	}
+	return members
+}
+
+// member returns the member of w, or nil. The caller holds mu.
+func (r *Router) member(w kv.Worker) *member {
+	at, ok := findMember(r.mu.members, w)
+	if !ok {
+		return nil
+	}
+	return r.mu.members[at]
+}
+
+func findMember(members []*member, w kv.Worker) (at int, ok bool) {
+	return slices.BinarySearchFunc(members, w, func(m *member, w kv.Worker) int { return m.worker.Compare(w) })
+}
+
+// fresh is how long a load report speaks for a worker.
+const fresh = 30 * time.Second
+
+// draining reports whether the worker said so of this life.
+func (m *member) draining(now kv.Mono) bool {
+	return m.reported && m.load.State == engine.StateDraining && now.Sub(m.loadAt) < fresh
+}

@@ -1,0 +1,115 @@
+package router
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/core/fault"
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/obs"
+)
+
+// stage is a part of a decision.
+type stage int
+
+const (
+	stageHash  stage = iota // of the prompt, without the lock
+	stageLock               // waiting for it
+	stageMatch              // looking the prompt up
+	stagePick               // choosing and reserving
+	stages
+)
+
+var stageNames = [stages]string{"hash", "lock", "match", "pick"}
+
+// routerMetrics are the router's instruments, resolved once: decisions and
+// records look nothing up.
+type routerMetrics struct {
+	stages    [stages]prometheus.Observer
+	overlap   prometheus.Observer
+	predicted prometheus.Counter
+	decisions *prometheus.CounterVec
+	leaked    prometheus.Counter
+
+	events    [kv.Cleared + 1][feed.Stale + 1]prometheus.Counter
+	gaps      prometheus.Counter
+	resyncs   prometheus.Counter
+	malformed prometheus.Counter
+}
+
+func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
+	decision := m.Histogram("router_decision_seconds", "Time of a decision by stage.", prometheus.ExponentialBuckets(1e-6, 4, 10), "stage")
+	events := m.Counter("index_events_total", "Cache events received, by kind and what became of them.", "kind", "outcome")
+	rm := routerMetrics{
+		overlap:   m.Histogram("router_overlap_blocks", "Blocks of the prompt that the chosen worker is believed to hold.", []float64{0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096}).WithLabelValues(),
+		predicted: m.Counter("router_predicted_cached_tokens_total", "Prompt tokens believed to be in the chosen worker's cache.").WithLabelValues(),
+		decisions: m.Counter("router_decisions_total", "Decisions by how they ended.", "outcome"),
+		leaked:    m.Counter("router_reservations_expired_total", "Reservations that nobody freed.").WithLabelValues(),
+		gaps:      m.Counter("feed_gaps_total", "Losses in workers' event feeds.").WithLabelValues(),
+		resyncs:   m.Counter("feed_resyncs_total", "Times a worker was asked to describe its cache.").WithLabelValues(),
+		malformed: m.Counter("feed_malformed_total", "Messages of workers that could not be read.").WithLabelValues(),
+	}
+	for s, name := range stageNames {
+		rm.stages[s] = decision.WithLabelValues(name)
+	}
+	for k := kv.Stored; k <= kv.Cleared; k++ {
+		for o := feed.Apply; o <= feed.Stale; o++ {
+			rm.events[k][o] = events.WithLabelValues(k.String(), o.String())
+		}
+	}
+	m.Collect(&state{
+		r:      r,
+		blocks: prometheus.NewDesc(obs.Namespace+"_index_blocks", "Distinct prefixes in the index.", nil, nil),
+		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Estimated memory of the index.", nil, nil),
+		lag:    prometheus.NewDesc(obs.Namespace+"_feed_lag_seconds", "For how long the event feed furthest behind its worker has been so.", nil, nil),
+	})
+	return rm
+}
+
+func (m *routerMetrics) stage(s stage, took time.Duration) { m.stages[s].Observe(took.Seconds()) }
+
+func (m *routerMetrics) decided(d *route.Decision) {
+	m.decisions.WithLabelValues("ok").Inc()
+	m.overlap.Observe(float64(d.OverlapBlocks))
+	m.predicted.Add(float64(d.OverlapBlocks * d.BlockSize))
+}
+
+func (m *routerMetrics) failed(err error) { m.decisions.WithLabelValues(fault.Of(err).String()).Inc() }
+
+// fed counts the events of a record that was judged.
+func (m *routerMetrics) fed(rec *feed.Record, v feed.Verdict) {
+	if v.Outcome == feed.Gap {
+		m.gaps.Inc()
+	}
+	for i, ev := range rec.Events {
+		outcome := v.Outcome
+		if outcome == feed.Apply && i < v.Skip {
+			outcome = feed.Duplicate
+		}
+		m.events[ev.Kind][outcome].Inc()
+	}
+}
+
+// state is collected when somebody looks.
+type state struct {
+	r                  *Router
+	blocks, bytes, lag *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (s *state) Describe(ch chan<- *prometheus.Desc) {
+	ch <- s.blocks
+	ch <- s.bytes
+	ch <- s.lag
+}
+
+// Collect implements prometheus.Collector.
+func (s *state) Collect(ch chan<- prometheus.Metric) {
+	st := s.r.indexStats()
+	ch <- prometheus.MustNewConstMetric(s.blocks, prometheus.GaugeValue, float64(st.Blocks))
+	ch <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(st.Bytes))
+	ch <- prometheus.MustNewConstMetric(s.lag, prometheus.GaugeValue, s.r.lag().Seconds())
+}

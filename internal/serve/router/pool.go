@@ -1,0 +1,134 @@
+package router
+
+import (
+	"cmp"
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/route"
+	"penstock/core/slots"
+)
+
+// pool is one model: its workers and what is active on them. All is guarded by
+// the router's mu but what is said not to change.
+type pool struct {
+	model     string // does not change
+	blockSize int    // does not change
+	active    *slots.Table
+	router    *route.Router
+	// gone says that a pool of another block size took this one's place.
+	gone bool
+}
+
+// rebuild makes the pools follow the members. A model keeps its pool, without
+// workers, when the last one leaves: it is unavailable then, not unknown. The
+// caller holds mu.
+func (r *Router) rebuild() {
+	byModel := slices.Clone(r.mu.members)
+	slices.SortStableFunc(byModel, func(a, b *member) int { return cmp.Compare(a.card.Name, b.card.Name) })
+
+	pools := r.mu.pools
+	r.mu.pools = nil
+	for len(pools) > 0 || len(byModel) > 0 {
+		var old *pool
+		var members []*member
+		switch {
+		case len(byModel) == 0 || len(pools) > 0 && pools[0].model < byModel[0].card.Name:
+			old, pools = pools[0], pools[1:]
+		default:
+			if len(pools) > 0 && pools[0].model == byModel[0].card.Name {
+				old, pools = pools[0], pools[1:]
+			}
+			n := 1
+			for n < len(byModel) && byModel[n].card.Name == byModel[0].card.Name {
+				n++
+			}
+			members, byModel = byModel[:n], byModel[n:]
+		}
+		if p := r.fill(old, members); p != nil {
+			r.mu.pools = append(r.mu.pools, p)
+		}
+	}
+	r.rename()
+}
+
+// fill returns the pool of members: old if their block size allows it.
+func (r *Router) fill(old *pool, members []*member) *pool {
+	p := old
+	if size := r.poolBlockSize(old, members); p == nil || p.blockSize != size {
+		if old != nil {
+			old.gone = true
+		}
+		var err error
+		if p, err = r.newPool(members[0].card.Name, size); err != nil {
+			// The card and the configuration are valid: this is a defect.
+			r.log.Error("cannot route a model", "model", members[0].card.Name, "error", err)
+			return nil
+		}
+	}
+	now := r.now()
+	targets := make([]route.Target, 0, len(members))
+	for _, m := range members {
+		state := route.Ready
+		if m.draining(now) {
+			state = route.Draining
+		}
+		targets = append(targets, route.Target{Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, State: state})
+	}
+	if err := p.router.SetWorkers(targets); err != nil {
+		r.log.Error("cannot take over the workers of a model", "model", p.model, "error", err)
+	}
+	return p
+}
+
+// poolBlockSize is the configured size, or the pool's as long as any worker has
+// it (or none is there to say otherwise), or that of the first worker.
+func (r *Router) poolBlockSize(old *pool, members []*member) int {
+	switch {
+	case r.cfg.BlockSize != 0:
+		return r.cfg.BlockSize
+	case old != nil && (len(members) == 0 || slices.ContainsFunc(members, func(m *member) bool { return m.card.BlockSize == old.blockSize })):
+		return old.blockSize
+	}
+	return members[0].card.BlockSize
+}
+
+func (r *Router) newPool(model string, blockSize int) (*pool, error) {
+	active, err := slots.New(slots.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL})
+	if err != nil {
+		return nil, err
+	}
+	router, err := route.New(r.cfg.Route, active)
+	if err != nil {
+		return nil, err
+	}
+	return &pool{model: model, blockSize: blockSize, active: active, router: router}, nil
+}
+
+// rename rebuilds the table of names: models first, then aliases in order, none
+// of which takes a name that is there.
+func (r *Router) rename() {
+	clear(r.mu.names)
+	for _, p := range r.mu.pools {
+		r.mu.names[p.model] = p
+	}
+	for _, m := range r.mu.members {
+		for _, alias := range m.card.Aliases {
+			if r.mu.names[alias] == nil {
+				r.mu.names[alias] = r.mu.names[m.card.Name]
+			}
+		}
+	}
+}
+
+// find returns the pool that serves model.
+func (r *Router) find(model string) (*pool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.mu.names[model]; p != nil {
+		return p, nil
+	}
+	e := fault.New(fault.NotFound, "the model %.100q does not exist; GET /v1/models lists those that do", model)
+	e.Param = "model"
+	return nil, e
+}

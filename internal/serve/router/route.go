@@ -1,0 +1,139 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/core/slots"
+)
+
+// Route chooses a worker for one attempt of a request and counts the request as
+// active there until Free. It fails as [route.Router.Pick] does, with NotFound
+// for an unknown model, and with Canceled or Deadline when ctx has ended.
+func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision, error) {
+	if err := live(ctx); err != nil {
+		return route.Decision{}, err
+	}
+	var d route.Decision
+	err := r.decide(req, func(p *pool, q *route.Query) (err error) {
+		d, err = p.router.Pick(r.now(), q)
+		return err
+	})
+	r.decisions.routed(req, &d, err, time.Now())
+	if err != nil {
+		r.metrics.failed(err)
+		return route.Decision{}, err
+	}
+	r.metrics.decided(&d)
+	r.log.LogAttrs(ctx, slog.LevelDebug, "routed",
+		slog.String("request", req.ID), slog.Uint64("attempt", uint64(req.Attempt)),
+		slog.Uint64("worker", uint64(d.Worker.ID)), slog.Int("overlap_blocks", d.OverlapBlocks), slog.Float64("cost", d.Cost))
+	return d, nil
+}
+
+// Explain returns the decision that Route would make now and all that leads to
+// it; it changes nothing. When no worker can be chosen the error comes with the
+// exclusions.
+func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explanation, error) {
+	if err := live(ctx); err != nil {
+		return route.Explanation{}, err
+	}
+	var ex route.Explanation
+	err := r.decide(req, func(p *pool, q *route.Query) (err error) {
+		ex, err = p.router.Explain(q)
+		return err
+	})
+	return ex, err
+}
+
+// live returns an error of our own vocabulary when ctx has ended.
+func live(ctx context.Context) error {
+	switch err := ctx.Err(); {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return fault.New(fault.Deadline, "the request's time ran out before a worker was chosen")
+	}
+	return fault.New(fault.Canceled, "the request ended before a worker was chosen")
+}
+
+// Prefilled says that the worker has computed an attempt's prompt.
+func (r *Router) Prefilled(id string, attempt uint32) {
+	if r.each(func(p *pool) bool { return p.active.Prefilled(slots.Key{ID: id, Attempt: attempt}) }) {
+		r.decisions.prefilled(id, attempt, time.Now())
+	}
+}
+
+// Free ends an attempt's reservation. One that is not there is no error: the
+// worker may be gone.
+func (r *Router) Free(id string, attempt uint32) {
+	r.each(func(p *pool) bool { return p.active.Free(slots.Key{ID: id, Attempt: attempt}) })
+	r.decisions.freed(id, attempt, time.Now())
+}
+
+// each calls f with one pool after another until it answers true.
+func (r *Router) each(f func(*pool) bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.mu.pools {
+		if f(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// decide hashes the request's prompt, looks it up, and calls f under mu.
+func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) error {
+	sc := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(sc)
+	q := route.Query{
+		Key:          slots.Key{ID: req.ID, Attempt: req.Attempt},
+		PromptTokens: len(req.Tokens), ExpectedOutput: max(0, req.ExpectedOutput),
+		Override: req.Override, Pin: req.Pin, Exclude: req.Exclude,
+	}
+	for {
+		p, err := r.find(req.Model)
+		if err != nil {
+			return err
+		}
+		start := time.Now()
+		hasher, err := kv.NewHasher(p.blockSize, req.Salt)
+		if err != nil {
+			return fault.New(fault.Internal, "hash the prompt for %s: %w", p.model, err)
+		}
+		sc.chain = hasher.Chain(sc.chain[:0], req.Tokens, req.Media)
+		q.Chain = sc.chain
+		r.metrics.stage(stageHash, time.Since(start))
+		if done, err := r.locked(p, sc, &q, f); done {
+			return err
+		}
+		// The model came back with another block size meanwhile; hash anew.
+	}
+}
+
+// locked matches and calls f, unless p is no longer the model's pool.
+func (r *Router) locked(p *pool, sc *scratch, q *route.Query, f func(*pool, *route.Query) error) (done bool, err error) {
+	start := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.gone {
+		return false, nil
+	}
+	locked := time.Now()
+	if r.events && p.router.NeedsOverlaps(&q.Override) {
+		sc.overlaps = r.mu.index.Match(sc.overlaps[:0], q.Chain)
+		q.Overlaps = sc.overlaps
+	}
+	matched := time.Now()
+	err = f(p, q)
+	r.metrics.stage(stageLock, locked.Sub(start))
+	r.metrics.stage(stageMatch, matched.Sub(locked))
+	r.metrics.stage(stagePick, time.Since(matched))
+	return true, err
+}

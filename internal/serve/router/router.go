@@ -1,0 +1,153 @@
+// Package router is the shell around the routing core: it feeds the index from
+// the event plane and the set of workers from discovery, answers the frontend's
+// question where a request should go, and shows what it knows over HTTP.
+package router
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/prefix"
+	"penstock/core/route"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+)
+
+// Planes are what a router reaches the world through. RPC is used by the
+// generate call of the HTTP API only; without it that call is not offered.
+type Planes struct {
+	Bus      bus.Bus
+	Registry disco.Registry
+	RPC      rpc.Plane
+}
+
+// Router routes the requests of all models. It is safe for concurrent use.
+//
+// The core structures have one owner: whoever holds mu. Every hold is short: a
+// decision, or the events of one record, whose number workers bound. Nothing is
+// called and nothing waited for under it.
+type Router struct {
+	cfg      Config
+	planes   Planes
+	prompter Prompter
+	metrics  routerMetrics
+	log      *slog.Logger
+	throttle *obs.Throttle
+	started  time.Time // zero of Mono
+	events   bool      // whether decisions use overlaps, so that events are consumed
+	// caughtUp is set once the event plane has delivered what it kept.
+	caughtUp atomic.Bool
+	// resync wakes the one who asks workers for their caches.
+	resync    chan struct{}
+	scratch   sync.Pool // of *scratch
+	decisions decisions
+	hub       hub
+
+	mu struct {
+		sync.Mutex
+		tracker *feed.Tracker
+		index   *prefix.Index
+		sources map[kv.Worker]*source
+		members []*member // ascending by worker
+		broken  []brokenInstance
+		pools   []*pool // ascending by model
+		names   map[string]*pool
+		asked   []kv.Worker // to be asked for a resync
+	}
+}
+
+// source is a worker whose events arrived, known to discovery or not.
+type source struct {
+	since     kv.Mono // of its first record
+	blockSize int     // of its last record
+}
+
+// scratch is what one decision needs beside the shared state.
+type scratch struct {
+	chain    []kv.SeqHash
+	overlaps []kv.Overlap
+}
+
+// New returns a router that knows no worker until Run. prompter may be nil: then
+// the HTTP API takes token ids only.
+func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log *slog.Logger) (*Router, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	tracker, err := feed.NewTracker(cfg.Feed)
+	if err != nil {
+		return nil, err
+	}
+	index, err := prefix.New(cfg.Index)
+	if err != nil {
+		return nil, err
+	}
+	log = obs.Component(log, "router")
+	r := &Router{
+		cfg: cfg, planes: planes, prompter: prompter, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
+		started: time.Now(),
+		events:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		resync:  make(chan struct{}, 1),
+	}
+	r.scratch.New = func() any { return new(scratch) }
+	r.decisions.init(cfg.Decisions)
+	r.hub.init()
+	r.mu.tracker, r.mu.index = tracker, index
+	r.mu.sources = map[kv.Worker]*source{}
+	r.mu.names = map[string]*pool{}
+	r.metrics = newMetrics(metrics, r)
+	return r, nil
+}
+
+// Run follows discovery, loads and events until ctx ends; it returns nil then.
+// It can be called once. A router serves whatever it knows at any time: before the
+// first catch-up with few overlaps, without discovery with the last known workers.
+func (r *Router) Run(ctx context.Context) error {
+	var parts sync.WaitGroup
+	part := func(op string, f func() error) {
+		parts.Go(func() { r.keep(ctx, op, f) })
+	}
+	part("watch workers", func() error { return r.planes.Registry.Watch(ctx, disco.Worker, r.setInstances) })
+	part("follow loads", func() error {
+		return r.planes.Bus.Subscribe(ctx, bus.Load(r.cfg.Namespace), 0, r.takeLoad, nil)
+	})
+	if r.events {
+		part("follow cache events", func() error { return r.follow(ctx) })
+	}
+	parts.Go(func() { r.maintain(ctx) })
+	parts.Wait()
+	r.hub.close()
+	r.throttle.Flush(context.WithoutCancel(ctx))
+	return nil
+}
+
+// keep repeats f until ctx ends: a plane that fails is no reason to stop serving.
+func (r *Router) keep(ctx context.Context, op string, f func() error) {
+	const least, most = 100 * time.Millisecond, 5 * time.Second
+	for wait := least; ; wait = min(2*wait, most) {
+		err := f()
+		if ctx.Err() != nil {
+			return
+		}
+		r.throttle.Log(ctx, slog.LevelWarn, "a plane failed, trying again", "op", op, "error", err)
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// now is the time for the core. Callers that pass it on to more than one call
+// take it under mu, so that it does not go backwards.
+func (r *Router) now() kv.Mono { return kv.Mono(time.Since(r.started)) }

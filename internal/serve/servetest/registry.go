@@ -1,0 +1,117 @@
+package servetest
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"penstock/internal/plane/disco"
+)
+
+// Registry is a discovery store whose contents and failures a test controls.
+type Registry struct {
+	mu struct {
+		sync.Mutex
+		ins     []disco.Instance
+		fail    []error
+		changed chan struct{} // closed at the next change
+	}
+}
+
+var _ disco.Registry = (*Registry)(nil)
+
+// NewRegistry returns an empty store.
+func NewRegistry() *Registry {
+	r := &Registry{}
+	r.mu.changed = make(chan struct{})
+	return r
+}
+
+// Fail makes the next calls of Register fail, one with each error.
+func (r *Registry) Fail(errs ...error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.fail = append(r.mu.fail, errs...)
+}
+
+// Set replaces an instance, or adds it.
+func (r *Registry) Set(in disco.Instance) {
+	r.edit(func(ins []disco.Instance) []disco.Instance {
+		return append(without(ins, in), in)
+	})
+}
+
+// Delete removes an instance, as the end of its lease would.
+func (r *Registry) Delete(in disco.Instance) {
+	r.edit(func(ins []disco.Instance) []disco.Instance { return without(ins, in) })
+}
+
+// Instances returns what is registered, by id.
+func (r *Registry) Instances() []disco.Instance {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.ins
+}
+
+func without(ins []disco.Instance, in disco.Instance) []disco.Instance {
+	return slices.DeleteFunc(slices.Clone(ins), func(o disco.Instance) bool { return o.Kind == in.Kind && o.ID == in.ID })
+}
+
+// edit replaces the set by f's answer, which must be a new slice.
+func (r *Registry) edit(f func([]disco.Instance) []disco.Instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.ins = f(r.mu.ins)
+	slices.SortFunc(r.mu.ins, func(a, b disco.Instance) int { return cmp.Compare(a.ID, b.ID) })
+	close(r.mu.changed)
+	r.mu.changed = make(chan struct{})
+}
+
+// Register implements disco.Registry.
+func (r *Registry) Register(ctx context.Context, in disco.Instance) (disco.Lease, error) {
+	if err := r.failure(); err != nil {
+		return nil, err
+	}
+	r.Set(in)
+	return &lease{r: r, in: in}, ctx.Err()
+}
+
+func (r *Registry) failure() (err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.mu.fail) > 0 {
+		err, r.mu.fail = r.mu.fail[0], r.mu.fail[1:]
+	}
+	return err
+}
+
+// Watch implements disco.Registry.
+func (r *Registry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
+	for {
+		r.mu.Lock()
+		ins, changed := r.mu.ins, r.mu.changed
+		r.mu.Unlock()
+		sink(slices.DeleteFunc(slices.Clone(ins), func(in disco.Instance) bool { return in.Kind != kind }))
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+type lease struct {
+	r  *Registry
+	in disco.Instance
+}
+
+func (l *lease) Update(_ context.Context, in disco.Instance) error {
+	l.r.Set(in)
+	return nil
+}
+
+func (l *lease) Release(context.Context) error {
+	l.r.Delete(l.in)
+	return nil
+}

@@ -1,0 +1,116 @@
+package worker
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/core/kv"
+)
+
+// replay is what a set of prefixes becomes by events, the naive way.
+func replay(events []kv.Event) map[kv.SeqHash]bool {
+	held := map[kv.SeqHash]bool{}
+	for _, ev := range events {
+		switch ev.Kind {
+		case kv.Cleared:
+			clear(held)
+		case kv.Removed:
+			for _, s := range ev.Seqs {
+				delete(held, s)
+			}
+		case kv.Stored:
+			seq := ev.Parent
+			for i, b := range ev.Blocks {
+				seq = kv.Extend(seq, ev.Start+uint32(i), b)
+				held[seq] = true
+			}
+		}
+	}
+	return held
+}
+
+// drawEvents returns a run of events: some far too long for a record, and
+// sometimes more than fit one.
+func drawEvents(t *rapid.T) []kv.Event {
+	var events []kv.Event
+	if rapid.Bool().Draw(t, "many") {
+		for i := range maxRecordEvents + 10 {
+			events = append(events, kv.Event{Kind: kv.Removed, Seqs: []kv.SeqHash{kv.SeqHash(i)}})
+		}
+	}
+	for i := range rapid.IntRange(0, 5).Draw(t, "events") {
+		n := rapid.SampledFrom([]int{0, 1, 2, maxRecordHashes - 1, maxRecordHashes, maxRecordHashes + 1, 3*maxRecordHashes + 7}).Draw(t, "hashes")
+		ev := kv.Event{Kind: kv.EventKind(rapid.IntRange(1, 3).Draw(t, "kind"))}
+		switch ev.Kind {
+		case kv.Stored:
+			ev.Start, ev.Parent = uint32(i%2*5), kv.SeqHash(i)
+			for j := range n {
+				ev.Blocks = append(ev.Blocks, kv.BlockHash(10_000*i+j))
+			}
+		case kv.Removed:
+			for j := range n {
+				ev.Seqs = append(ev.Seqs, kv.SeqHash(10_000*i+j))
+			}
+		}
+		events = append(events, ev)
+	}
+	return events
+}
+
+// TestCut: pieces fit a record, come in order, and mean the same.
+func TestCut(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		events := drawEvents(t)
+		given := slices.Clone(events)
+		var c cutter
+		c.reset(events)
+		var all []kv.Event
+		for piece := c.next(); len(piece) > 0; piece = c.next() {
+			hashes := 0
+			for _, ev := range piece {
+				hashes += len(ev.Blocks) + len(ev.Seqs)
+			}
+			if hashes > maxRecordHashes || len(piece) > maxRecordEvents {
+				t.Fatalf("a piece has %d events and %d hashes", len(piece), hashes)
+			}
+			all = append(all, piece...)
+		}
+		if diff := cmp.Diff(given, events); diff != "" {
+			t.Fatalf("the caller's events were changed:\n%s", diff)
+		}
+		if want, got := replay(events), replay(all); !maps.Equal(want, got) {
+			t.Fatalf("the pieces leave %v, the events %v", got, want)
+		}
+		if got, want := count(all), count(events); got != want {
+			t.Fatalf("the pieces have %v hashes by kind, the events %v", got, want)
+		}
+	})
+}
+
+func count(events []kv.Event) (n [4]int) {
+	for _, ev := range events {
+		n[ev.Kind] += len(ev.Blocks) + len(ev.Seqs)
+		if ev.Kind == kv.Cleared {
+			n[ev.Kind]++
+		}
+	}
+	return n
+}
+
+func TestCutSteadyStateDoesNotAllocate(t *testing.T) {
+	events := []kv.Event{{Kind: kv.Stored, Blocks: make([]kv.BlockHash, 8)}, {Kind: kv.Removed, Seqs: make([]kv.SeqHash, 8)}}
+	var c cutter
+	run := func() {
+		c.reset(events)
+		for len(c.next()) > 0 {
+		}
+	}
+	run()
+	if n := testing.AllocsPerRun(100, run); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
