@@ -194,8 +194,9 @@ func (c *call) account(err error) {
 	m := c.f.metrics
 	m.requests.WithLabelValues(c.model, c.endpoint.String(), strconv.Itoa(status)).Inc()
 	m.duration.WithLabelValues(c.model, c.endpoint.String()).Observe(time.Since(c.started).Seconds())
-	if status < http.StatusInternalServerError {
-		return
+	code := fault.Of(err)
+	if status < http.StatusInternalServerError || code == fault.Unimplemented {
+		return // the client's affair
 	}
 	args := []any{
 		"request", c.id, "endpoint", c.endpoint.String(), "model", c.model, "status", status,
@@ -204,7 +205,7 @@ func (c *call) account(err error) {
 	if cause := errors.Unwrap(err); cause != nil {
 		args = append(args, "cause", cause)
 	}
-	if fault.Of(err) == fault.Internal {
+	if code == fault.Internal {
 		c.f.deps.Log.Error("request failed", args...)
 		return
 	}

@@ -51,7 +51,7 @@ func TestBadInputs(t *testing.T) {
 			{text, `{"model":"bytes","prompt":["ok","` + strings.Repeat("x", 80) + `"]}`, 400, "context length"},
 			{text, `{"model":"bytes","prompt":[[]]}`, 400, "no tokens"},
 			{text, `{"model":"bytes","prompt":"x","stream":"yes"}`, 400, "must be a boolean"},
-			{text, `{"model":"bytes","prompt":"x","best_of":4}`, 501, "best_of"},
+			{text, `{"model":"bytes","prompt":"x","best_of":4}`, 400, "best_of"},
 		} {
 			a := w.post(tt.path, tt.body, "x-request-id", "me")
 			if a.status != tt.status || !strings.Contains(a.body, tt.words) || !strings.HasPrefix(a.body, `{"error":{"message":`) {
