@@ -188,3 +188,19 @@ func TestStateNames(t *testing.T) {
 		t.Error("a name changed")
 	}
 }
+
+// TestSetWorkersCopies says that the caller's list stays the caller's.
+func TestSetWorkersCopies(t *testing.T) {
+	r := mustRouter(t, Config{}, mustTable(t, 16))
+	list := []Target{{Worker: kv.Worker{ID: 2}}, {Worker: kv.Worker{ID: 1}}}
+	if err := r.SetWorkers(list); err != nil {
+		t.Fatal(err)
+	}
+	if list[0].Worker.ID != 2 {
+		t.Error("the caller's list was sorted")
+	}
+	list[1].Worker.ID = 9
+	if got := r.Workers(); got[0].Worker.ID != 1 || got[1].Worker.ID != 2 {
+		t.Errorf("the router's list is %v", got)
+	}
+}

@@ -8,8 +8,7 @@ import (
 )
 
 // Decode reads the body of a request to an endpoint. It keeps nothing of body.
-// The error is a *fault.Error of code Invalid (or Unimplemented, for what the
-// API defines and this server does not offer) that names the field.
+// The error is a *fault.Error of code Invalid that names the field.
 func Decode(endpoint Endpoint, body []byte) (*Request, error) {
 	r, err := newReader(body)
 	if err != nil {
@@ -282,14 +281,10 @@ func (d *decoder) checkCompletion() error {
 		return fault.Param("best_of", "'best_of' (%d) must not be less than 'n' (%d)", d.bestOf, q.N)
 	}
 	if d.bestOf > q.N {
-		e := fault.New(fault.Unimplemented, "'best_of' greater than 'n' is not supported: ask for n choices and pick one")
-		e.Param = "best_of"
-		return e
+		return fault.Param("best_of", "'best_of' greater than 'n' is not supported: ask for n choices and pick one")
 	}
 	if q.Echo && q.Logprobs >= 0 {
-		e := fault.New(fault.Unimplemented, "'echo' with 'logprobs' is not supported: log-probabilities of prompt tokens are not computed")
-		e.Param = "echo"
-		return e
+		return fault.Param("echo", "'echo' with 'logprobs' is not supported: log-probabilities of prompt tokens are not computed")
 	}
 	return nil
 }

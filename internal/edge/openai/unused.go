@@ -54,10 +54,10 @@ func (d *decoder) unused(key string) (known bool, err error) {
 }
 
 // notSupported refuses the value being read: ignoring it would change the answer.
+// The status is 400 and not 501, which clients take for a server's trouble and
+// try again.
 func (d *decoder) notSupported() error {
-	e := fault.New(fault.Unimplemented, "'%s' is not supported by this server: leave it out", d.param())
-	e.Param = d.param()
-	return e
+	return d.refuse("is not supported by this server: leave it out")
 }
 
 // unsupported refuses a key inside a known object that nobody defines.

@@ -163,9 +163,6 @@ func (a *answer) send(b []byte) error {
 	return nil
 }
 
-// deadline bounds the next write. Only a real connection has one; a response
-// that is recorded never blocks.
+// deadline bounds the next write; the server lifts it when the request is over.
+// Only a real connection has one: a response that is recorded never blocks.
 func (a *answer) deadline() { _ = a.control.SetWriteDeadline(time.Now().Add(a.timeout)) }
-
-// close lifts the deadline: it would outlive the request on its connection.
-func (a *answer) close() { _ = a.control.SetWriteDeadline(time.Time{}) }

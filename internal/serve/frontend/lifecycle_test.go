@@ -161,6 +161,9 @@ func TestConnectionIsKept(t *testing.T) {
 				t.Errorf("%d %q %v", a.status, a.body, a.err)
 			}
 			time.Sleep(10 * time.Second)
+			if a := w.get("/v1/models"); a.status != 200 { // sets no deadline of its own
+				t.Errorf("%d %q %v", a.status, a.body, a.err)
+			}
 		}
 		if n := w.lis.dials; n != 1 {
 			t.Errorf("%d connections were made", n)

@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -320,7 +321,7 @@ func workerID(name, v string) (kv.WorkerID, error) {
 }
 
 // header returns the first of the named headers that is set, with its name.
-func header(h interface{ Get(string) string }, names ...string) (name, value string) {
+func header(h http.Header, names ...string) (name, value string) {
 	for _, name := range names {
 		if v := h.Get(name); v != "" {
 			return name, v

@@ -51,7 +51,7 @@ func TestBadInputs(t *testing.T) {
 			{text, `{"model":"bytes","prompt":["ok","` + strings.Repeat("x", 80) + `"]}`, 400, "context length"},
 			{text, `{"model":"bytes","prompt":[[]]}`, 400, "no tokens"},
 			{text, `{"model":"bytes","prompt":"x","stream":"yes"}`, 400, "must be a boolean"},
-			{text, `{"model":"bytes","prompt":"x","best_of":4}`, 501, "best_of"},
+			{text, `{"model":"bytes","prompt":"x","best_of":4}`, 400, "best_of"},
 		} {
 			a := w.post(tt.path, tt.body, "x-request-id", "me")
 			if a.status != tt.status || !strings.Contains(a.body, tt.words) || !strings.HasPrefix(a.body, `{"error":{"message":`) {
@@ -114,25 +114,48 @@ func TestLargeBodies(t *testing.T) {
 }
 
 func TestRequestIDs(t *testing.T) {
-	var s ids
-	s.init()
-	h := func(id string) http.Header { return http.Header{"X-Request-Id": {id}} }
-	if id := s.claim(h("my-id.1:a_B")); id != "my-id.1:a_B" {
-		t.Errorf("claimed %q", id)
-	}
-	again := s.claim(h("my-id.1:a_B"))
-	if !strings.HasPrefix(again, "my-id.1:a_B~") || len(again) != len("my-id.1:a_B~")+16 {
-		t.Errorf("a second claim gives %q", again)
-	}
-	s.release("my-id.1:a_B")
-	if id := s.claim(h("my-id.1:a_B")); id != "my-id.1:a_B" {
-		t.Errorf("after release: %q", id)
+	const id = "my-id.1:a_B"
+	if got := requestID(http.Header{"X-Request-Id": {id}}); got != id {
+		t.Errorf("%q becomes %q", id, got)
 	}
 	for _, bad := range []string{"", "a b", "a/b", "a~b", "é", "a\n", strings.Repeat("a", 129)} {
-		if id := s.claim(h(bad)); len(id) != 32 || !sane(id) {
-			t.Errorf("%q gives %q", bad, id)
+		if got := requestID(http.Header{"X-Request-Id": {bad}}); len(got) != 32 || !sane(got) {
+			t.Errorf("%q becomes %q", bad, got)
 		}
 	}
+	var s ids
+	s.init()
+	if got := s.claim(id); got != id {
+		t.Errorf("claimed %q", got)
+	}
+	again := s.claim(id)
+	if !strings.HasPrefix(again, id+"~") || len(again) != len(id)+17 {
+		t.Errorf("a second claim gives %q", again)
+	}
+	s.release(id)
+	if got := s.claim(id); got != id {
+		t.Errorf("after release: %q", got)
+	}
+}
+
+// TestSameRequestID: two running requests of one name do not share reservations.
+func TestSameRequestID(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		finish := make(chan struct{})
+		s := constant("hello")
+		s.interlude = func() { <-finish }
+		w.worker(1, s)
+		came := make(chan answerOf, 2)
+		for range 2 {
+			go func() { came <- w.post("/v1/completions", hello, "x-request-id", "same") }()
+			synctest.Wait()
+		}
+		close(finish)
+		first, second := <-came, <-came
+		if first.status != 200 || second.status != 200 || first.header.Get("x-request-id") == second.header.Get("x-request-id") {
+			t.Errorf("%d %v and %d %v", first.status, first.header, second.status, second.header)
+		}
+	})
 }
 
 // TestPlan is what the router and the engine get for a request.
@@ -240,10 +263,11 @@ func TestOnePromptFails(t *testing.T) {
 			return nil
 		}
 		w.worker(7, s)
+		started := time.Now()
 		a := w.post("/v1/completions", `{"model":"bytes","prompt":["a","b","c"]}`)
 		synctest.Wait()
-		if running, cancelled := s.state(); a.status != 500 || running != 0 || cancelled != 2 {
-			t.Errorf("%d %s: %d calls run, %d cancelled", a.status, a.body, running, cancelled)
+		if running, cancelled := s.state(); a.status != 500 || running != 0 || cancelled != 2 || time.Since(started) != pause {
+			t.Errorf("after %v: %d %s: %d calls run, %d cancelled", time.Since(started), a.status, a.body, running, cancelled)
 		}
 	})
 }

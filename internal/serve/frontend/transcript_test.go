@@ -62,9 +62,7 @@ func (w *world) command(d *datadriven.TestData) string {
 		}
 		headers = append(headers, arg.Key, arg.Vals[0])
 	}
-	if method == http.MethodPost {
-		headers = append([]string{"x-request-id", "r"}, headers...)
-	}
+	headers = append([]string{"x-request-id", "r"}, headers...)
 	resp := w.send(w.t.Context(), method, d.CmdArgs[0].Key, strings.NewReader(d.Input), headers...)
 	return printAnswer(read(resp), brief)
 }
