@@ -152,10 +152,10 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 func (r *Router) Explain(q *Query) (Explanation, error) {
 	ex := Explanation{PromptTokens: q.PromptTokens, PromptBlocks: q.PromptTokens / r.active.BlockSize()}
 	p, err := r.policy(q)
+	ex.OverlapWeight, ex.Temperature = p.weight, p.temperature
 	if err != nil {
 		return ex, err
 	}
-	ex.OverlapWeight, ex.Temperature = p.weight, p.temperature
 	for i := range r.targets {
 		if why := r.refuse(&r.targets[i], q); why != eligible {
 			ex.Excluded = append(ex.Excluded, Exclusion{Worker: r.targets[i].Worker, Reason: r.reason(why, &r.targets[i], q)})

@@ -7,7 +7,8 @@ import (
 	"penstock/core/kv"
 )
 
-// Head is what all chunks of one answer, and the whole answer, have in common.
+// Head is what all chunks of one answer, and the whole answer, have in common. It
+// must not change once a chunk has been appended, and serves one goroutine.
 type Head struct {
 	Endpoint    Endpoint
 	ID          string // chatcmpl-… or cmpl-…
@@ -20,6 +21,8 @@ type Head struct {
 	// Alternatives is how many alternatives of each token were asked for; 0 also
 	// if no log-probabilities were.
 	Alternatives int
+
+	opening []byte // of every chunk, made by the first
 }
 
 // ChunkKind says which part of an answer a Chunk is.
@@ -106,11 +109,14 @@ type Attempt struct {
 // AppendChunk appends c as one JSON object of a stream. It allocates only if dst
 // must grow.
 func (h *Head) AppendChunk(dst []byte, c *Chunk) []byte {
-	object := "chat.completion.chunk"
-	if h.Endpoint == Completion {
-		object = "text_completion"
+	if h.opening == nil {
+		object := "chat.completion.chunk"
+		if h.Endpoint == Completion {
+			object = "text_completion"
+		}
+		h.opening = h.appendOpening(nil, object)
 	}
-	dst = h.appendOpening(dst, object)
+	dst = append(dst, h.opening...)
 	switch {
 	case c.Kind == Usage:
 		dst = append(dst, `],"usage":`...)
@@ -164,7 +170,7 @@ func (h *Head) appendChoice(dst []byte, c *Chunk) []byte {
 	default:
 		dst = append(dst, `{"content":[`...)
 		dst = appendChatLogprobs(dst, c.Logprobs)
-		dst = append(dst, `]}`...)
+		dst = append(dst, `],"refusal":null}`...)
 	}
 	dst = append(dst, `,"finish_reason":`...)
 	if c.Kind == Finish {

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 )
 
 // Decode reads the body of a request to an endpoint. It keeps nothing of body.
@@ -122,7 +123,10 @@ func (d *decoder) common(key string) (known bool, err error) {
 	case "stop":
 		return true, d.stop()
 	case "stop_token_ids":
-		return true, d.tokens(&q.StopTokens)
+		var tokens []kv.Token
+		err := d.tokens(&tokens)
+		q.StopTokens = append(q.StopTokens, tokens...)
+		return true, err
 	case "ignore_eos":
 		return true, d.flag(&q.IgnoreEOS)
 	case "include_stop_str_in_output":

@@ -63,7 +63,12 @@ func (f *follower) run(ctx context.Context) error {
 
 // read passes messages from f.next on until something ends it.
 func (f *follower) read(ctx context.Context, sink func(natsd.Msg) error, caughtUp func()) error {
-	s, err := f.bus.openStream(ctx, f.topic)
+	cctx, stop := natsd.WhileConnected(ctx, f.bus.nc)
+	s, err := f.bus.openStream(cctx, f.topic)
+	if cctx.Err() != nil {
+		err = context.Cause(cctx)
+	}
+	stop()
 	if err != nil {
 		return err
 	}

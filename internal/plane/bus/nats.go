@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/core/fault"
+	"penstock/internal/plane/natsd"
 )
 
 // NATSConfig configures a bus over NATS.
@@ -123,12 +124,15 @@ func (b *NATS) Publish(ctx context.Context, t Topic, key string, data []byte) er
 	return nil
 }
 
-// store publishes to the stream of nt and waits for its acknowledgement.
+// store publishes to the stream of nt and waits for its acknowledgement, but not
+// beyond the connection over which it would come.
 func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []byte) error {
+	cctx, stop := natsd.WhileConnected(ctx, b.nc)
+	defer stop()
 	for attempt := 1; ; attempt++ {
-		err := b.ensure(ctx, nt)
+		err := b.ensure(cctx, nt)
 		if err == nil {
-			_, err = b.js.Publish(ctx, subject, data, jetstream.WithExpectStream(nt.stream))
+			_, err = b.js.Publish(cctx, subject, data, jetstream.WithExpectStream(nt.stream))
 		}
 		if err == nil {
 			return nil
@@ -141,6 +145,9 @@ func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []
 		if attempt == 1 && errors.Is(err, jetstream.ErrNoStreamResponse) {
 			nt.ensured.Store(false)
 			continue
+		}
+		if cctx.Err() != nil {
+			err = context.Cause(cctx)
 		}
 		return unavailable("publish", nt.topic.Name, err)
 	}

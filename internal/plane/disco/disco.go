@@ -9,7 +9,11 @@ import (
 	"penstock/core/kv"
 )
 
-// Kind is what an instance is.
+// MaxRecord bounds what is stored of one instance, as JSON, in bytes; a larger
+// one is TooLarge. Base64 makes Meta a third longer.
+const MaxRecord = 256 << 10
+
+// Kind is what an instance is: a word of letters, digits, '-' and '_'.
 type Kind string
 
 // The kinds of instance.
@@ -41,16 +45,21 @@ type Instance struct {
 // Lease keeps an instance registered: it refreshes the liveness key by itself
 // and registers again, under the same identity, after the store was away.
 type Lease interface {
-	// Update replaces what is registered; the identity must be the same.
+	// Update replaces what is registered; Kind, ID and Epoch must be the same.
+	// After Unavailable the change is made when the store is back. Conflict
+	// means that the registration is no longer ours: it was released, or a newer
+	// life of the instance has replaced it.
 	Update(ctx context.Context, in Instance) error
-	// Release removes the registration now. It is idempotent.
+	// Release removes the registration now, if it is still ours. After an error
+	// it ends by itself when the lease runs out. It is idempotent.
 	Release(ctx context.Context) error
 }
 
 // Registry is a discovery store. Implementations are safe for concurrent use.
 type Registry interface {
 	// Register adds an instance and keeps it there until the lease is released.
-	// It returns once watchers can see it.
+	// It returns once watchers can see it. It replaces a lower Epoch of the same
+	// instance; while an equal or higher one is alive it is a Conflict.
 	Register(ctx context.Context, in Instance) (Lease, error)
 	// Watch calls sink with the full set of instances of kind, ordered by ID,
 	// first as it is now and then whenever it changed, until ctx ends (it

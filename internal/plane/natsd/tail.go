@@ -46,18 +46,14 @@ const (
 // (ErrInterrupted). caughtUp is called once, when everything that was there at
 // the start has been passed on or is gone.
 func Tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, from From, sink func(Msg) error, caughtUp func()) error {
-	tctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer onConnectionLost(nc, func() {
-		cancel(fmt.Errorf("tail %s: %w: connection lost", stream, ErrInterrupted))
-	})()
-
-	err := tail(tctx, js, stream, from, sink, caughtUp)
+	cctx, stop := WhileConnected(ctx, nc)
+	defer stop()
+	err := tail(cctx, js, stream, from, sink, caughtUp)
 	switch {
 	case ctx.Err() != nil:
 		return nil
-	case tctx.Err() != nil:
-		return context.Cause(tctx)
+	case cctx.Err() != nil:
+		return fmt.Errorf("tail %s: %w", stream, context.Cause(cctx))
 	}
 	return err
 }
@@ -67,9 +63,12 @@ func tail(ctx context.Context, js jetstream.JetStream, stream string, from From,
 	if err != nil {
 		return fmt.Errorf("tail %s: %w", stream, err)
 	}
-	defer deleteConsumer(ctx, js, stream, cons.CachedInfo().Name)
 	r := &reader{stream: stream, cons: cons, sink: sink, caughtUp: caughtUp, behind: cons.CachedInfo().NumPending}
-	return r.run(ctx)
+	err = r.run(ctx)
+	if !errors.Is(err, ErrInterrupted) { // else the server may be unable to answer
+		deleteConsumer(ctx, js, stream, cons.CachedInfo().Name)
+	}
+	return err
 }
 
 func consumerConfig(from From) jetstream.ConsumerConfig {
@@ -162,6 +161,9 @@ func (r *reader) fetch(ctx context.Context) (n int, err error) {
 		}
 		n++
 	}
+	if ctx.Err() != nil && err == nil {
+		return n, ctx.Err()
+	}
 	if err == nil && batch.Error() != nil && !errors.Is(batch.Error(), context.DeadlineExceeded) {
 		err = interrupted(r.stream, batch.Error())
 	}
@@ -198,24 +200,4 @@ func (r *reader) pass(ctx context.Context, m jetstream.Msg) error {
 
 func interrupted(stream string, err error) error {
 	return fmt.Errorf("tail %s: %w: %w", stream, ErrInterrupted, err)
-}
-
-// onConnectionLost calls lost once if the connection is or gets broken or
-// closed. The returned function ends the watch and waits for it.
-func onConnectionLost(nc *nats.Conn, lost func()) (stop func()) {
-	status := nc.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if _, ok := <-status; ok {
-			lost()
-		}
-	}()
-	if !nc.IsConnected() { // before the watch began
-		lost()
-	}
-	return func() {
-		nc.RemoveStatusListener(status)
-		<-done
-	}
 }

@@ -1,7 +1,10 @@
 package frontend
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -48,6 +51,7 @@ func (a *answer) accept(e *event) error {
 		return nil
 	}
 	a.accepted = true
+	a.collector.Head.Fingerprint = fingerprint(e.numerics)
 	h := a.w.Header()
 	h.Set("x-penstock-worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
 	h.Set("x-penstock-overlap-blocks", strconv.Itoa(e.decision.OverlapBlocks))
@@ -55,6 +59,15 @@ func (a *answer) accept(e *event) error {
 		return nil
 	}
 	return a.openStream()
+}
+
+// fingerprint is the short form of a card's numerics that clients see.
+func fingerprint(numerics string) string {
+	if numerics == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(numerics))
+	return "fp_" + hex.EncodeToString(sum[:5])
 }
 
 func (a *answer) openStream() error {
@@ -73,7 +86,7 @@ func (a *answer) extend(chunks []openai.Chunk) error {
 		c := &chunks[i]
 		if c.Kind == openai.Finish {
 			if a.open--; a.open == 0 && a.stream && !a.collector.Head.IncludeUsage {
-				c.Ext = &a.ext
+				c.Ext = a.story()
 			}
 		}
 		if a.stream {
@@ -90,7 +103,7 @@ func (a *answer) extend(chunks []openai.Chunk) error {
 
 // finish ends a complete answer.
 func (a *answer) finish(counts openai.TokenCounts) error {
-	usage := openai.Chunk{Kind: openai.Usage, Tokens: counts, Ext: &a.ext}
+	usage := openai.Chunk{Kind: openai.Usage, Tokens: counts, Ext: a.story()}
 	if !a.stream {
 		a.collector.Add(&usage)
 		return a.whole(append(a.collector.AppendBody(nil), '\n'))
@@ -100,6 +113,13 @@ func (a *answer) finish(counts openai.TokenCounts) error {
 	}
 	a.buf = openai.AppendDone(a.buf)
 	return a.flush()
+}
+
+// story returns how the answer came about: by prompt, then attempt, whatever the
+// order in which prompts that run side by side were routed.
+func (a *answer) story() *openai.AnswerExt {
+	slices.SortStableFunc(a.ext.Attempts, func(x, y openai.Attempt) int { return x.Prompt - y.Prompt })
+	return &a.ext
 }
 
 // whole sends a complete body.
@@ -143,9 +163,6 @@ func (a *answer) send(b []byte) error {
 	return nil
 }
 
-// deadline bounds the next write. Only a real connection has one; a response
-// that is recorded never blocks.
+// deadline bounds the next write; the server lifts it when the request is over.
+// Only a real connection has one: a response that is recorded never blocks.
 func (a *answer) deadline() { _ = a.control.SetWriteDeadline(time.Now().Add(a.timeout)) }
-
-// close lifts the deadline: it would outlive the request on its connection.
-func (a *answer) close() { _ = a.control.SetWriteDeadline(time.Time{}) }

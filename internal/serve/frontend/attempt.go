@@ -11,9 +11,6 @@ import (
 	"penstock/internal/engine"
 )
 
-// method is the request plane's name of a generation.
-const method = "generate"
-
 var (
 	// errEnough ends a call whose tokens are no longer needed.
 	errEnough = errors.New("frontend: every choice has ended")
@@ -26,11 +23,12 @@ var (
 func (g *generation) try(ctx context.Context, attempt uint32, d route.Decision) error {
 	defer g.f.deps.Router.Free(g.route.ID, attempt)
 	g.decision, g.accepted, g.prefilled = d, false, false
+	g.computes = g.f.catalog.current(g.model).numerics(d.Worker.ID)
 	g.request.Attempt = attempt
 	if attempt > 1 {
 		g.resume()
 	}
-	if err := g.emit(&event{kind: routed, prompt: g.index, attempt: attempt, decision: d}); err != nil {
+	if err := g.tell(routed, nil); err != nil {
 		return err
 	}
 
@@ -42,7 +40,7 @@ func (g *generation) try(ctx context.Context, attempt uint32, d route.Decision) 
 	defer stall.Stop()
 
 	body := engine.AppendRequest(nil, &g.request)
-	err := g.f.deps.Plane.Call(ctx, d.Addr, method, body, func(frame []byte) error {
+	err := g.f.deps.Plane.Call(ctx, d.Addr, engine.MethodGenerate, body, func(frame []byte) error {
 		stall.Stop()
 		defer stall.Reset(limit)
 		return g.take(frame)
@@ -104,7 +102,7 @@ func (g *generation) accept() error {
 		return nil
 	}
 	g.accepted = true
-	return g.emit(&event{kind: accepted, prompt: g.index, attempt: g.request.Attempt, decision: g.decision})
+	return g.tell(accepted, nil)
 }
 
 // allEnded reports whether the engine itself ended every choice. Its call then
@@ -195,9 +193,22 @@ func (g *generation) send(index int, reason string) error {
 	if len(chunks) == 0 {
 		return nil
 	}
-	err := g.emit(&event{kind: output, prompt: g.index, attempt: g.request.Attempt, chunks: chunks})
+	err := g.tell(output, chunks)
 	c.sent(len(text))
 	return err
+}
+
+// tell emits an event of the attempt in progress.
+func (g *generation) tell(kind eventKind, chunks []openai.Chunk) error {
+	g.event = event{
+		kind:     kind,
+		prompt:   g.index,
+		attempt:  g.request.Attempt,
+		decision: g.decision,
+		numerics: g.computes,
+		chunks:   chunks,
+	}
+	return g.emit(&g.event)
 }
 
 // base is the index in the answer of this prompt's first choice.
@@ -212,7 +223,7 @@ func (g *generation) observe(d *engine.Delta, fresh int) {
 	}
 	if g.counts.Completion == 0 {
 		g.firstToken.Observe(now.Sub(g.started).Seconds())
-		g.numerics = g.f.catalog.current(g.model).numerics(g.decision.Worker.ID)
+		g.numerics = g.computes
 	}
 	if d.Choice == 0 && !g.cachedKnown {
 		g.cachedKnown = true

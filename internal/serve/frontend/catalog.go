@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,8 @@ import (
 const (
 	retryOpen = 30 * time.Second // between tries to open a tokenizer that failed
 	maxLost   = 1024             // models remembered without a worker
+
+	retryWatch = 5 * time.Second // before the registry is watched again
 )
 
 // catalog is what the registered workers serve, as one immutable snapshot after
@@ -73,18 +76,11 @@ func newCatalog(open func(engine.TokenizerRef) (*prep.Pipeline, error), log *slo
 
 // run keeps the catalog until ctx ends. Opening a tokenizer takes its time and
 // may fail for a while: the watch never waits for it, and the latest set wins.
-func (c *catalog) run(ctx context.Context, registry disco.Registry) error {
+func (c *catalog) run(ctx context.Context, registry disco.Registry) {
 	sets := make(chan []disco.Instance, 1)
-	watched := make(chan error, 1)
-	go func() {
-		watched <- registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
-			select {
-			case <-sets: // superseded
-			default:
-			}
-			sets <- set // this is the only sender, so there is room
-		})
-	}()
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	watch.Go(func() { c.watch(ctx, registry, sets) })
 	retry := time.NewTicker(retryOpen)
 	defer retry.Stop()
 	var set []disco.Instance
@@ -96,14 +92,31 @@ func (c *catalog) run(ctx context.Context, registry disco.Registry) error {
 			if c.anyClosed() {
 				c.update(set)
 			}
-		case err := <-watched:
-			if err == nil && ctx.Err() == nil {
-				err = errors.New("the watch ended by itself")
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watch puts the latest set of instances into sets, which has room for one. A
+// registry that fails is asked again: until it answers, what is known holds.
+func (c *catalog) watch(ctx context.Context, registry disco.Registry, sets chan []disco.Instance) {
+	for {
+		err := registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+			select {
+			case <-sets: // superseded
+			default:
 			}
-			if err != nil {
-				return fmt.Errorf("watch workers: %w", err)
-			}
-			return nil
+			sets <- set // nobody else sends, so there is room
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		c.log.Warn("the watch of workers ended; it begins again", "error", err, "after", retryWatch)
+		select {
+		case <-time.After(retryWatch):
+		case <-ctx.Done():
+			return
 		}
 	}
 }

@@ -78,6 +78,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 		deps.Metrics == nil || deps.Log == nil {
 		return nil, errors.New("new frontend: a dependency is missing")
 	}
+	deps.Log = obs.Component(deps.Log, "frontend")
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,

@@ -21,11 +21,10 @@ const retrySoon = time.Second
 func (f *Frontend) generate(endpoint openai.Endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, endpoint: endpoint, started: time.Now()}
-		c.id = f.ids.claim(r.Header)
+		c.id = f.ids.claim(w.Header().Get("x-request-id"))
 		defer f.ids.release(c.id)
 		w.Header().Set("x-request-id", c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout}
-		defer c.answer.close()
 
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
@@ -112,9 +111,9 @@ func (c *call) body() ([]byte, error) {
 		c.answer.w.Header().Set("Connection", "close")
 		return nil, tooLarge
 	}
-	// Only a real connection has a deadline.
+	// The server lifts the deadline when it has seen the end of the body. Only a
+	// real connection has one.
 	_ = c.answer.control.SetReadDeadline(time.Now().Add(c.f.cfg.BodyTimeout))
-	defer func() { _ = c.answer.control.SetReadDeadline(time.Time{}) }()
 	body, err := io.ReadAll(http.MaxBytesReader(c.answer.w, c.r.Body, limit))
 	var over *http.MaxBytesError
 	switch {

@@ -35,15 +35,17 @@ type generation struct {
 
 	counts      openai.TokenCounts
 	cachedKnown bool
-	numerics    string // of the worker that the first token came from
+	numerics    string // that the first token came from
 	lastToken   []time.Time
 
 	// Of the attempt in progress.
 	decision  route.Decision
+	computes  string // the worker's numerics
 	accepted  bool
 	prefilled bool
 	delta     engine.Delta
 	chunks    []openai.Chunk
+	event     event // the one being emitted
 
 	firstToken prometheus.Observer
 	interToken prometheus.Observer
@@ -56,6 +58,7 @@ type event struct {
 	prompt   int
 	attempt  uint32
 	decision route.Decision
+	numerics string // of the decision's worker
 	chunks   []openai.Chunk
 }
 
@@ -78,7 +81,7 @@ func (g *generation) run(ctx context.Context) error {
 		case err == nil:
 		case ctx.Err() != nil:
 			return ended(ctx)
-		case last != nil && fault.Of(err).Class().Retryable:
+		case last != nil:
 			return exhausted(last, attempt-1)
 		default:
 			return err
@@ -127,7 +130,12 @@ func (g *generation) choose(ctx context.Context, attempt uint32, failed []kv.Wor
 		}
 	}
 	req.Exclude = excluded
-	return g.f.deps.Router.Route(ctx, &req)
+	d, err := g.f.deps.Router.Route(ctx, &req)
+	if fault.Of(err) == fault.NotFound && req.Pin.ID == 0 {
+		// The catalog has the model and the router has not, or no longer.
+		err = fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
+	}
+	return d, err
 }
 
 // ended returns why a request's context ended: the cause that the frontend gave,

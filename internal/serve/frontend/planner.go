@@ -1,9 +1,8 @@
 package frontend
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -128,20 +127,10 @@ func (p *planner) answer(choices int) {
 		Endpoint:     q.Endpoint,
 		ID:           prefix + p.call.id,
 		Model:        q.Model,
-		Fingerprint:  fingerprint(p.model.card.Numerics),
 		Created:      p.call.started.Unix(),
 		IncludeUsage: q.IncludeUsage,
 		Alternatives: max(0, q.Logprobs),
 	}
-}
-
-// fingerprint is the short form of a card's numerics that clients see.
-func fingerprint(numerics string) string {
-	if numerics == "" {
-		return ""
-	}
-	sum := sha256.Sum256([]byte(numerics))
-	return "fp_" + hex.EncodeToString(sum[:5])
 }
 
 // prompts returns the tokens of each prompt.
@@ -332,7 +321,7 @@ func workerID(name, v string) (kv.WorkerID, error) {
 }
 
 // header returns the first of the named headers that is set, with its name.
-func header(h interface{ Get(string) string }, names ...string) (name, value string) {
+func header(h http.Header, names ...string) (name, value string) {
 	for _, name := range names {
 		if v := h.Get(name); v != "" {
 			return name, v

@@ -23,7 +23,7 @@ func (c *call) query(ctx context.Context, gens []*generation) error {
 	d := x.Decision
 	q := &openai.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.request.Prompt}
 	a := c.answer
-	if err := a.accept(&event{decision: d}); err != nil {
+	if err := a.accept(&event{decision: d, numerics: g.model.numerics(d.Worker.ID)}); err != nil {
 		return err
 	}
 	if a.stream {

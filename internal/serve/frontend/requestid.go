@@ -20,17 +20,9 @@ type ids struct {
 
 func (s *ids) init() { s.mu.running = make(map[string]struct{}) }
 
-// claim returns the id of a request until release: the client's own if it sent
-// one that can be used, with a random suffix if a running request has it
-// already, else a random one.
-func (s *ids) claim(h http.Header) string {
-	id := h.Get("x-request-id")
-	if id == "" {
-		id = h.Get("x-dynamo-request-id")
-	}
-	if !sane(id) {
-		id = randomHex() + randomHex()
-	}
+// claim reserves an id for a running request until release. One that a running
+// request has already gets a random suffix.
+func (s *ids) claim(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	base := id
@@ -47,6 +39,25 @@ func (s *ids) release(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.running, id)
+}
+
+// requestID returns the id that a request goes by: the client's own if it sent
+// one that can be used, else a random one.
+func requestID(h http.Header) string {
+	_, id := header(h, "x-request-id", "x-dynamo-request-id")
+	if !sane(id) {
+		id = randomHex() + randomHex()
+	}
+	return id
+}
+
+// named gives every response an x-request-id, so that a client can say which one
+// it means.
+func named(inner http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("x-request-id", requestID(r.Header))
+		inner.ServeHTTP(w, r)
+	})
 }
 
 func randomHex() string {

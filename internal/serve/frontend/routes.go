@@ -26,7 +26,7 @@ func (f *Frontend) routes() http.Handler {
 	if f.deps.Mount["/"] == nil {
 		mux.HandleFunc("/", unknownPath)
 	}
-	return mux
+	return named(mux)
 }
 
 // only passes requests of the given methods to h.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"penstock/core/fault"
@@ -37,17 +38,14 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ErrorLog:          slog.NewLogLogger(f.deps.Log.Handler(), slog.LevelWarn),
 	}
-	followed := make(chan error, 1)
+	var followed sync.WaitGroup
+	followed.Go(func() { f.catalog.run(follow, f.deps.Registry) })
 	served := make(chan error, 1)
-	go func() { followed <- f.catalog.run(follow, f.deps.Registry) }()
 	go func() { served <- srv.Serve(ln) }()
 
 	var err error
 	select {
 	case <-ctx.Done():
-	case err = <-followed:
-		followed <- nil
-		err = fmt.Errorf("frontend: %w", err)
 	case err = <-served:
 		served <- nil
 		err = fmt.Errorf("frontend: serve %s: %w", ln.Addr(), err)
@@ -61,7 +59,7 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	}
 	unfollow()
 	<-served
-	<-followed
+	followed.Wait()
 	f.throttled.Flush(context.WithoutCancel(ctx))
 	return err
 }

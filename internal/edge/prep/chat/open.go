@@ -59,13 +59,9 @@ func openBuiltin() (*prep.Pipeline, error) {
 	tokenizer, config := token.BuiltinFiles()
 	d.add(tokenizerFile, tokenizer)
 	d.add(configFile, config)
-	return &prep.Pipeline{
-		Tokenizer:    t,
-		Template:     builtin(),
-		TemplateName: "builtin",
-		StopTokens:   ids(t, turnEnd),
-		Digest:       d.sum(),
-	}, nil
+	p := &prep.Pipeline{Tokenizer: t, Digest: d.sum()}
+	setTemplate(p)
+	return p, nil
 }
 
 // The files of a checkpoint that matter here.
@@ -104,17 +100,22 @@ func reopen(dir string, err error) error {
 	return fault.New(fault.Of(err), "open tokenizer %s: %w", dir, err)
 }
 
-// setTemplate chooses among the templates that are Go code by the vocabulary; a
+// setTemplate chooses among the templates that are Go code by the vocabulary. A
 // checkpoint's own Jinja template is not evaluated.
 func setTemplate(p *prep.Pipeline) {
-	if len(ids(p.Tokenizer, chatMLStart, chatMLEnd)) == 2 {
-		p.Template = chatML()
-		p.TemplateName = "chatml, chosen by the vocabulary; the checkpoint's own template is not evaluated"
-		p.StopTokens = ids(p.Tokenizer, chatMLEnd)
+	if p.StopTokens = ids(p.Tokenizer, turnEnd); hasAll(p.Tokenizer, builtinTokens()) {
+		p.Template, p.TemplateName = builtin(), "builtin"
 		return
 	}
+	if p.StopTokens = ids(p.Tokenizer, chatMLEnd); hasAll(p.Tokenizer, []string{chatMLStart, chatMLEnd}) {
+		p.Template, p.TemplateName = chatML(), "chatml, chosen by the vocabulary; the checkpoint's own template is not evaluated"
+		return
+	}
+	p.StopTokens = nil
 	p.TemplateName = "none; the checkpoint's own template is not evaluated, and its vocabulary fits no built-in one"
 }
+
+func hasAll(t prep.Tokenizer, names []string) bool { return len(ids(t, names...)) == len(names) }
 
 // ids returns the special tokens of t among names.
 func ids(t prep.Tokenizer, names ...string) []kv.Token {

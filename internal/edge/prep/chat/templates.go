@@ -6,26 +6,27 @@ import "penstock/internal/edge/prep"
 // opens a turn and <|end|> closes it, with no other character in between, so
 // that an assistant's turn is exactly what the model generated.
 func builtin() prep.Template {
-	open := map[string]prep.Segment{}
-	for _, role := range [...]string{"system", "user", "assistant", "tool"} {
-		open[role] = prep.Segment{Text: "<|" + role + "|>", Special: true}
-	}
 	return &turns{
-		begin: "<|begin|>",
+		begin: textBegin,
 		open: func(dst []prep.Segment, role string) []prep.Segment {
-			return append(dst, open[role])
+			return append(dst, prep.Segment{Text: "<|" + role + "|>", Special: true})
 		},
 		close: []prep.Segment{{Text: turnEnd, Special: true}},
 	}
 }
 
-// The tokens that end a turn in the two templates.
-const (
-	turnEnd   = "<|end|>"
-	chatMLEnd = "<|im_end|>"
-)
+// builtinTokens are the special tokens that the template needs.
+func builtinTokens() []string {
+	return []string{textBegin, turnEnd, "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"}
+}
 
-const chatMLStart = "<|im_start|>"
+const (
+	textBegin = "<|begin|>"
+	turnEnd   = "<|end|>"
+
+	chatMLStart = "<|im_start|>"
+	chatMLEnd   = "<|im_end|>"
+)
 
 // chatML is the plain form of the template that Qwen and many others build on.
 func chatML() prep.Template {

@@ -130,7 +130,7 @@ func (s *addedSet) pieces(text string, parseSpecial bool, yield func(piece) bool
 			continue
 		}
 		if t.lstrip {
-			start = max(done, len(strings.TrimRightFunc(text[:start], unicode.IsSpace)))
+			start = len(strings.TrimRightFunc(text[:start], unicode.IsSpace))
 		}
 		if t.rstrip {
 			end = len(text) - len(strings.TrimLeftFunc(text[end:], unicode.IsSpace))

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"unicode/utf8"
 
 	"penstock/core/kv"
 	"penstock/internal/edge/prep"
@@ -131,6 +132,27 @@ func decodeAll(tok *Tokenizer, ids []kv.Token, keep bool) string {
 		text = d.Push(text, id)
 	}
 	return string(d.Flush(text))
+}
+
+func TestReferenceSplits(t *testing.T) {
+	var want map[string][][]int
+	unmarshalFixture(t, "splits", &want)
+	c := newClasses()
+	for name, next := range map[string]splitter{
+		"gpt2": c.nextGPT2, "llama3": c.nextLlama3, "qwen2": c.nextQwen2, "digit": c.nextDigit, "number": c.nextNumber,
+	} {
+		for i, text := range fixtureTexts(t) {
+			var got []int
+			for rest := text; rest != ""; {
+				n := next(rest)
+				got = append(got, utf8.RuneCountInString(rest[:n]))
+				rest = rest[n:]
+			}
+			if !slices.Equal(got, want[name][i]) {
+				t.Errorf("%s: text %d %q: words of %v, want %v", name, i, text, got, want[name][i])
+			}
+		}
+	}
 }
 
 func TestReferenceClasses(t *testing.T) {

@@ -101,11 +101,23 @@ func (n *nfc) normalize(text string) string {
 
 func (n *nfc) settled(text string) bool {
 	for _, r := range text {
-		if r >= 0x300 && r < nfcLimit && n.unsettled[r/64]&(1<<(r%64)) != 0 {
+		if n.unsettles(r) {
 			return false
 		}
 	}
 	return true
+}
+
+func (n *nfc) unsettles(r rune) bool {
+	return 0x300 <= r && r < nfcLimit && n.unsettled[r/64]&(1<<(r%64)) != 0
+}
+
+// classOf returns the combining class of r. Only what unsettles has one.
+func (n *nfc) classOf(r rune) uint8 {
+	if !n.unsettles(r) {
+		return 0
+	}
+	return n.class[r]
 }
 
 // decompose appends the full canonical decomposition of r.
@@ -116,6 +128,9 @@ func (n *nfc) decompose(dst []rune, r rune) []rune {
 			dst = append(dst, hangulT+t)
 		}
 		return dst
+	}
+	if r < 0xC0 {
+		return append(dst, r) // nothing below decomposes
 	}
 	parts, ok := n.parts[r]
 	if !ok {
@@ -132,7 +147,7 @@ func (n *nfc) decompose(dst []rune, r rune) []rune {
 func (n *nfc) order(runes []rune) {
 	for i := 0; i < len(runes); {
 		end := i
-		for end < len(runes) && n.class[runes[end]] != 0 {
+		for end < len(runes) && n.classOf(runes[end]) != 0 {
 			end++
 		}
 		slices.SortStableFunc(runes[i:end], func(a, b rune) int { return int(n.class[a]) - int(n.class[b]) })
@@ -147,7 +162,7 @@ func (n *nfc) compose(runes []rune) []rune {
 	starter := -1
 	last := uint8(0) // class of the character before, 0 right after the starter
 	for _, r := range runes {
-		class := n.class[r]
+		class := n.classOf(r)
 		if starter >= 0 && (last == 0 || last < class) {
 			if c, ok := n.join(out[starter], r); ok {
 				out[starter] = c
@@ -163,7 +178,11 @@ func (n *nfc) compose(runes []rune) []rune {
 	return out
 }
 
+// join returns what a and b compose to. Only what unsettles can be a b.
 func (n *nfc) join(a, b rune) (rune, bool) {
+	if !n.unsettles(b) {
+		return 0, false
+	}
 	if l, v := a-hangulL, b-hangulV; 0 <= l && l < hangulLs && 0 <= v && v < hangulVs {
 		return hangulS + (l*hangulVs+v)*hangulTs, true
 	}

@@ -1,0 +1,82 @@
+package route
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/core/slots"
+)
+
+// busy returns a router of 64 workers with 16 requests each, and a query of 2000
+// tokens that all of them hold some of.
+func busy(t testing.TB, cfg Config) (*Router, *Query) {
+	t.Helper()
+	const workers, perWorker, depth = 64, 16, 125
+	active := mustTable(t, 16)
+	r := mustRouter(t, cfg, active)
+	rng := rand.New(rand.NewPCG(1, 2))
+	prompt := func() []kv.SeqHash {
+		c := make([]kv.SeqHash, depth)
+		for i := range c {
+			c[i] = kv.SeqHash(rng.Uint64())
+		}
+		return c
+	}
+	q := &Query{Key: slots.Key{ID: "request", Attempt: 1}, Chain: prompt(), PromptTokens: 16 * depth}
+	var list []Target
+	for i := range workers {
+		w := kv.Worker{ID: kv.WorkerID(i + 1)}
+		list = append(list, Target{Worker: w, Addr: fmt.Sprintf("10.0.0.%d:7000", i), BlockSize: 16, State: Ready})
+		q.Overlaps = append(q.Overlaps, kv.Overlap{Worker: w, Blocks: [kv.Tiers]int{i}})
+	}
+	if err := r.SetWorkers(list); err != nil {
+		t.Fatal(err)
+	}
+	for i := range workers * perWorker {
+		key := slots.Key{ID: fmt.Sprint("background ", i), Attempt: 1}
+		c := prompt()
+		copy(c, q.Chain[:i%depth])
+		if err := active.Reserve(0, key, list[i%workers].Worker, slots.Demand{Chain: c, PromptTokens: 16 * depth}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r, q
+}
+
+func TestPickAllocatesNothing(t *testing.T) {
+	for _, mode := range []Mode{KV, RoundRobin, Random, PowerOfTwo, LeastLoaded, Direct} {
+		r, q := busy(t, Config{Mode: mode, Temperature: 0.5})
+		if mode == Direct {
+			q.Pin = kv.Worker{ID: 7}
+		}
+		step := func() {
+			if _, err := r.Pick(0, q); err != nil {
+				t.Fatal(err)
+			}
+			r.active.Free(q.Key)
+		}
+		for range 1000 {
+			step()
+		}
+		if allocs := testing.AllocsPerRun(500, step); allocs != 0 {
+			t.Errorf("mode %s: %v allocations per pick, want 0", mode, allocs)
+		}
+	}
+}
+
+func BenchmarkPick(b *testing.B) {
+	for _, mode := range []Mode{KV, RoundRobin, PowerOfTwo} {
+		b.Run(fmt.Sprintf("workers=64/mode=%s", mode), func(b *testing.B) {
+			r, q := busy(b, Config{Mode: mode})
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := r.Pick(0, q); err != nil {
+					b.Fatal(err)
+				}
+				r.active.Free(q.Key)
+			}
+		})
+	}
+}

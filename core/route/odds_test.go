@@ -1,0 +1,206 @@
+package route
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// anyCandidates draws candidates with few distinct loads and costs, so that
+// there are ties.
+func anyCandidates(t *rapid.T) []candidate {
+	n := rapid.IntRange(1, 8).Draw(t, "candidates")
+	out := make([]candidate, n)
+	for i := range out {
+		out[i].Worker.ID = kv.WorkerID(i + 1)
+		out[i].Cost = rapid.SampledFrom([]float64{0, 1, 2.5, 40, 1e12, -3}).Draw(t, "cost")
+		out[i].load = load{rapid.IntRange(0, 2).Draw(t, "blocks"), rapid.IntRange(0, 2).Draw(t, "requests")}
+	}
+	return out
+}
+
+// TestTwoChoices compares the closed formula with all ordered pairs.
+func TestTwoChoices(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cands := anyCandidates(t)
+		want := make([]float64, len(cands))
+		pairs := max(1, len(cands)*(len(cands)-1))
+		for i := range cands {
+			for j := range cands {
+				switch c := cands[i].load.compare(cands[j].load); {
+				case i == j && len(cands) > 1:
+				case c < 0:
+					want[i] += 1 / float64(pairs)
+				case c > 0:
+					want[j] += 1 / float64(pairs)
+				default:
+					want[i] += 0.5 / float64(pairs)
+					want[j] += 0.5 / float64(pairs)
+				}
+			}
+		}
+		var r Router
+		r.twoChoices(cands)
+		for i := range cands {
+			if math.Abs(cands[i].Probability-want[i]) > 1e-12 {
+				t.Fatalf("candidate %d of %v: %g, want %g", i, cands, cands[i].Probability, want[i])
+			}
+		}
+	})
+}
+
+// TestSoftmax checks what the temperature means: the odds of two candidates are
+// exp of their distance in cost over range and temperature.
+func TestSoftmax(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cands := anyCandidates(t)
+		temperature := rapid.SampledFrom([]float64{5e-324, 0.01, 0.5, 1, 3, maxTemperature}).Draw(t, "temperature")
+		softmax(cands, temperature)
+		least, most, sum := math.Inf(1), math.Inf(-1), 0.0
+		for _, c := range cands {
+			least, most, sum = min(least, c.Cost), max(most, c.Cost), sum+c.Probability
+		}
+		if math.IsNaN(sum) || math.Abs(sum-1) > 1e-9 {
+			t.Fatalf("probabilities add up to %g: %v", sum, cands)
+		}
+		for _, a := range cands {
+			for _, b := range cands {
+				if most == least {
+					if a.Probability != b.Probability {
+						t.Fatalf("equal costs, unequal odds: %v", cands)
+					}
+					continue
+				}
+				want := math.Exp(-(a.Cost-least)/(most-least)/temperature) / math.Exp(-(b.Cost-least)/(most-least)/temperature)
+				if got := a.Probability / b.Probability; b.Probability > 1e-300 && math.Abs(got-want) > 1e-9*want {
+					t.Fatalf("odds of %g to %g at %g: %g, want %g", a.Cost, b.Cost, temperature, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestChooseFollowsTheOdds counts many draws. The counts are fixed by the seed,
+// and lie within four standard deviations of what the odds say.
+func TestChooseFollowsTheOdds(t *testing.T) {
+	const draws = 200_000
+	for seed := range uint64(4) {
+		cands := make([]candidate, 5)
+		for i, p := range []float64{0.5, 0, 0.3, 0.15, 0.05} {
+			cands[i].Probability = p
+		}
+		r := Router{cfg: Config{Seed: seed}}
+		counts := make([]int, len(cands))
+		for range draws {
+			counts[r.choose(cands)]++
+			r.decisions++
+		}
+		for i, c := range cands {
+			want, dev := draws*c.Probability, math.Sqrt(draws*c.Probability*(1-c.Probability))
+			if math.Abs(float64(counts[i])-want) > 4*dev {
+				t.Errorf("seed %d: candidate %d drawn %d times, want %g±%g", seed, i, counts[i], want, dev)
+			}
+		}
+	}
+}
+
+// TestChooseNeverTakesTheImpossible says that rounding cannot lead to a candidate
+// with probability 0: the last one here, when the sum falls short of the draw.
+func TestChooseNeverTakesTheImpossible(t *testing.T) {
+	cands := make([]candidate, 3)
+	cands[1].Probability = 1e-18 // as if all the rest had been rounded away
+	var r Router
+	for range 100 {
+		if got := r.choose(cands); got != 1 {
+			t.Fatalf("draw %d took candidate %d", r.decisions, got)
+		}
+		r.decisions++
+	}
+}
+
+// TestExtremeCosts says that costs stay ordered at the bounds of the weight.
+func TestExtremeCosts(t *testing.T) {
+	active := mustTable(t, 2)
+	r := mustRouter(t, Config{OverlapWeight: new(float64(maxWeight)), Temperature: 5e-324}, active)
+	if err := r.SetWorkers([]Target{{Worker: kv.Worker{ID: 1}, BlockSize: 2, State: Ready}, {Worker: kv.Worker{ID: 2}, BlockSize: 2, State: Ready}}); err != nil {
+		t.Fatal(err)
+	}
+	q := &Query{PromptTokens: math.MaxInt32, Overlaps: []kv.Overlap{{Worker: kv.Worker{ID: 2}, Blocks: [kv.Tiers]int{1}}}}
+	ex, err := r.Explain(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ex.Decision.Worker.ID != 2 || ex.Candidates[1].Probability != 1 {
+		t.Errorf("%+v", ex)
+	}
+}
+
+func TestNeedsOverlaps(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		o    Override
+		want bool
+	}{
+		{Config{}, Override{}, true},
+		{Config{OverlapWeight: new(0.0)}, Override{}, false},
+		{Config{OverlapWeight: new(0.0)}, Override{OverlapWeight: new(1.0)}, true},
+		{Config{}, Override{OverlapWeight: new(0.0)}, false},
+		{Config{Mode: RoundRobin}, Override{}, false},
+		{Config{Mode: RoundRobin}, Override{Mode: new(KV)}, true},
+		{Config{}, Override{Mode: new(LeastLoaded)}, false},
+		{Config{}, Override{Temperature: new(-1.0)}, false},
+	} {
+		if got := mustRouter(t, c.cfg, mustTable(t, 16)).NeedsOverlaps(&c.o); got != c.want {
+			t.Errorf("%+v with %+v: %t", c.cfg, c.o, got)
+		}
+	}
+}
+
+// TestRefusedPickChangesNothing says that neither the draw nor the turn moves on
+// when a pick fails.
+func TestRefusedPickChangesNothing(t *testing.T) {
+	r, q := busy(t, Config{Mode: RoundRobin})
+	first, err := r.Pick(0, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := r.Explain(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := r.Pick(0, q); fault.Of(err) != fault.Conflict {
+			t.Fatalf("picked twice: %v", err)
+		}
+	}
+	after, err := r.Explain(q)
+	if err != nil || after.Decision != before.Decision || after.Decision.Worker == first.Worker {
+		t.Errorf("%+v, before %+v: %v", after.Decision, before.Decision, err)
+	}
+}
+
+func TestStateNames(t *testing.T) {
+	if NotReady.String() != "not ready" || Draining.String() != "draining" || State(9).String() != "not ready" {
+		t.Error("a name changed")
+	}
+}
+
+// TestSetWorkersCopies says that the caller's list stays the caller's.
+func TestSetWorkersCopies(t *testing.T) {
+	r := mustRouter(t, Config{}, mustTable(t, 16))
+	list := []Target{{Worker: kv.Worker{ID: 2}}, {Worker: kv.Worker{ID: 1}}}
+	if err := r.SetWorkers(list); err != nil {
+		t.Fatal(err)
+	}
+	if list[0].Worker.ID != 2 {
+		t.Error("the caller's list was sorted")
+	}
+	list[1].Worker.ID = 9
+	if got := r.Workers(); got[0].Worker.ID != 1 || got[1].Worker.ID != 2 {
+		t.Errorf("the router's list is %v", got)
+	}
+}

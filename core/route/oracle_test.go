@@ -1,0 +1,204 @@
+package route
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/slots"
+)
+
+// naive keeps what a router should know in the plainest form.
+type naive struct {
+	targets []Target // ascending
+	active  map[slots.Key]booking
+}
+
+type booking struct {
+	worker  kv.Worker
+	path    string
+	tokens  int
+	prefill int
+}
+
+const size = 16 // tokens in a block
+
+// cost is the formula, over sets of paths instead of hashes and counts.
+func (n *naive) cost(w kv.Worker, path string, tokens, overlap int, weight float64) (prefill float64, decode, requests int, cost float64) {
+	blocks := map[string]bool{}
+	work, unnamed := 0, tokens/size-len(path)
+	for i := range path {
+		blocks[path[:i+1]] = true
+	}
+	for _, b := range n.active {
+		if b.worker != w {
+			continue
+		}
+		for i := range b.path {
+			blocks[b.path[:i+1]] = true
+		}
+		work += b.prefill
+		unnamed += b.tokens/size - len(b.path)
+		requests++
+	}
+	prefill = float64(work+max(0, tokens-overlap*size)) / size
+	decode = len(blocks) + unnamed
+	return prefill, decode, requests, weight*prefill + float64(decode)
+}
+
+// agrees makes random decisions and compares each explanation with the naive
+// twin's costs, and each pick with the explanation.
+func agrees(t *rapid.T) {
+	active, err := slots.New(slots.Config{BlockSize: size})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Config{Seed: rapid.Uint64().Draw(t, "seed")}, active)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := naive{active: map[slots.Key]booking{}}
+	next := 0
+	path := rapid.StringOfN(rapid.RuneFrom([]rune("xy")), 0, 5, -1)
+	worker := rapid.Custom(func(t *rapid.T) kv.Worker {
+		return kv.Worker{ID: kv.WorkerID(rapid.IntRange(1, 4).Draw(t, "id")), Rank: rapid.Uint32Max(1).Draw(t, "rank")}
+	})
+	t.Repeat(map[string]func(*rapid.T){
+		"": func(t *rapid.T) {
+			if err := active.Check(); err != nil {
+				t.Fatal(err)
+			}
+			if active.Len() != len(n.active) {
+				t.Fatalf("%d reservations, want %d", active.Len(), len(n.active))
+			}
+		},
+		"workers": func(t *rapid.T) {
+			var list []Target
+			for i, w := range rapid.SliceOfNDistinct(worker, 0, 6, rapid.ID[kv.Worker]).Draw(t, "workers") {
+				list = append(list, Target{
+					Worker: w, Addr: fmt.Sprint("addr ", i), BlockSize: size,
+					State: State(rapid.SampledFrom([]State{Ready, Ready, Ready, Draining, NotReady}).Draw(t, "state")),
+				})
+			}
+			if err := r.SetWorkers(list); err != nil {
+				t.Fatal(err)
+			}
+			slices.SortFunc(list, func(a, b Target) int { return a.Worker.Compare(b.Worker) })
+			n.targets = list
+			for key, b := range n.active {
+				if _, found := find(list, b.worker); !found {
+					delete(n.active, key)
+				}
+			}
+		},
+		"pick": func(t *rapid.T) {
+			next++
+			p := path.Draw(t, "path")
+			q := &Query{Key: slots.Key{ID: fmt.Sprint(next), Attempt: 1}, Chain: chain(p), PromptTokens: len(p)*size + rapid.IntRange(0, 40).Draw(t, "more tokens")}
+			overlap := map[kv.Worker]int{}
+			for _, w := range rapid.SliceOfNDistinct(worker, 0, 4, rapid.ID[kv.Worker]).Draw(t, "holders") {
+				overlap[w] = rapid.IntRange(0, len(p)).Draw(t, "overlap")
+				q.Overlaps = append(q.Overlaps, kv.Overlap{Worker: w, Blocks: [kv.Tiers]int{overlap[w]}})
+			}
+			slices.SortFunc(q.Overlaps, func(a, b kv.Overlap) int { return a.Worker.Compare(b.Worker) })
+			mode := rapid.SampledFrom([]Mode{KV, KV, RoundRobin, Random, PowerOfTwo, LeastLoaded}).Draw(t, "mode")
+			weight := rapid.SampledFrom([]float64{0, 0.5, 1, 2}).Draw(t, "weight")
+			temperature := rapid.SampledFrom([]float64{0, 0, 0.3, 5}).Draw(t, "temperature")
+			q.Override = Override{Mode: &mode, OverlapWeight: &weight, Temperature: &temperature}
+			for range rapid.IntRange(0, 1).Draw(t, "excluded") {
+				q.Exclude = append(q.Exclude, worker.Draw(t, "exclude").ID)
+			}
+			n.pick(t, r, q, p, overlap)
+		},
+		"prefilled": func(t *rapid.T) {
+			key := slots.Key{ID: fmt.Sprint(rapid.IntRange(1, next+1).Draw(t, "key")), Attempt: 1}
+			b, ok := n.active[key]
+			if active.Prefilled(key) != ok {
+				t.Fatalf("prefilled %v is not %t", key, ok)
+			}
+			if ok {
+				b.prefill = 0
+				n.active[key] = b
+			}
+		},
+		"free": func(t *rapid.T) {
+			key := slots.Key{ID: fmt.Sprint(rapid.IntRange(1, next+1).Draw(t, "key")), Attempt: 1}
+			_, ok := n.active[key]
+			if active.Free(key) != ok {
+				t.Fatalf("free %v is not %t", key, ok)
+			}
+			delete(n.active, key)
+		},
+	})
+}
+
+func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[kv.Worker]int) {
+	ex, err := r.Explain(q)
+	again, errAgain := r.Explain(q)
+	if diff := cmp.Diff(ex, again); diff != "" || (err == nil) != (errAgain == nil) {
+		t.Fatalf("explaining changed something:\n%s", diff)
+	}
+	var eligible []Target
+	for _, target := range n.targets {
+		if target.State == Ready && !slices.Contains(q.Exclude, target.Worker.ID) {
+			eligible = append(eligible, target)
+		}
+	}
+	if len(ex.Excluded) != len(n.targets)-len(eligible) {
+		t.Fatalf("excluded %v of %v", ex.Excluded, n.targets)
+	}
+	dec, pickErr := r.Pick(0, q)
+	if len(eligible) == 0 {
+		if fault.Of(err) != fault.Unavailable || fault.Of(pickErr) != fault.Unavailable || err == nil || pickErr == nil {
+			t.Fatalf("nobody is eligible: %v, %v", err, pickErr)
+		}
+		return
+	}
+	if err != nil || pickErr != nil {
+		t.Fatalf("explain: %v, pick: %v", err, pickErr)
+	}
+	if diff := cmp.Diff(ex.Decision, dec); diff != "" {
+		t.Fatalf("-explained +picked\n%s", diff)
+	}
+	if len(ex.Candidates) != len(eligible) {
+		t.Fatalf("candidates %v, eligible %v", ex.Candidates, eligible)
+	}
+	sum := 0.0
+	for i, c := range ex.Candidates {
+		w := eligible[i].Worker
+		prefill, decode, requests, cost := n.cost(w, path, q.PromptTokens, overlap[w], *q.Override.OverlapWeight)
+		if c.Worker != w || c.PrefillBlocks != prefill || c.DecodeBlocks != decode || c.ActiveRequests != requests || c.Cost != cost {
+			t.Fatalf("worker %v: %+v, want prefill %g decode %d requests %d cost %g", w, c, prefill, decode, requests, cost)
+		}
+		if c.Worker == dec.Worker {
+			if c.Probability == 0 || dec.Cost != cost || dec.OverlapBlocks != overlap[w] || dec.Addr != eligible[i].Addr {
+				t.Fatalf("picked %+v, which is %+v", dec, c)
+			}
+			n.active[q.Key] = booking{w, path, q.PromptTokens, c.PrefillTokens - n.prefill(w)}
+		}
+		sum += c.Probability
+	}
+	if math.Abs(sum-1) > 1e-9 {
+		t.Fatalf("probabilities add up to %g", sum)
+	}
+}
+
+func (n *naive) prefill(w kv.Worker) int {
+	sum := 0
+	for _, b := range n.active {
+		if b.worker == w {
+			sum += b.prefill
+		}
+	}
+	return sum
+}
+
+func TestRouterAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees) }
+
+func FuzzRouter(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees)) }

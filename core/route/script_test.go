@@ -1,0 +1,276 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/slots"
+)
+
+// chain returns the SeqHash of every prefix of path, which has a letter for each
+// block.
+func chain(path string) []kv.SeqHash {
+	var out []kv.SeqHash
+	var seq kv.SeqHash
+	for i, name := range []byte(path) {
+		seq = kv.Extend(seq, uint32(i), kv.BlockHash(name))
+		out = append(out, seq)
+	}
+	return out
+}
+
+func mustTable(t testing.TB, blockSize int) *slots.Table {
+	t.Helper()
+	table, err := slots.New(slots.Config{BlockSize: blockSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
+	t.Helper()
+	r, err := New(cfg, active)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestScripts runs the golden scripts. Blocks are of 16 tokens, and a path has a
+// letter for each. Commands:
+//
+//	router [mode=M] [weight=F] [temperature=F] [seed=N]
+//	workers                    lines: W STATE [block-size=N]
+//	reserve id=ID w=W chain=PATH [overlap=N] [prefilled]
+//	pick id=ID [QUERY] [times=N]
+//	explain [QUERY]
+//	free id=ID
+//
+// with QUERY any of chain=PATH, tokens=N (what the chain has, unless given),
+// overlap=(W:N,…) where N may be DEVICE+HOST, pin=W, exclude=(ID,…), and the
+// overrides mode=M, weight=F, temperature=F. A worker is ID or ID.RANK, an id a
+// name or NAME.ATTEMPT. With times, each pick is freed at once and the line
+// counts the workers that were picked.
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
+		s := &script{active: mustTable(t, 16)}
+		s.router = mustRouter(t, Config{}, s.active)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			out := s.run(t, d)
+			if err := s.active.Check(); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			return out
+		})
+	})
+}
+
+type script struct {
+	active *slots.Table
+	router *Router
+}
+
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	switch d.Cmd {
+	case "router":
+		cfg := Config{OverlapWeight: float(t, d, "weight")}
+		var mode string
+		d.MaybeScanArgs(t, "mode", &mode)
+		cfg.Mode = Mode(mode)
+		if v := float(t, d, "temperature"); v != nil {
+			cfg.Temperature = *v
+		}
+		d.MaybeScanArgs(t, "seed", &cfg.Seed)
+		s.active = mustTable(t, 16)
+		r, err := New(cfg, s.active)
+		if err != nil {
+			return err.Error() + "\n"
+		}
+		s.router = r
+	case "workers":
+		if err := s.router.SetWorkers(targets(t, d)); err != nil {
+			return err.Error() + "\n"
+		}
+	case "reserve":
+		q := query(t, d)
+		demand := slots.Demand{Chain: q.Chain, PromptTokens: q.PromptTokens}
+		d.MaybeScanArgs(t, "overlap", &demand.OverlapBlocks)
+		var w string
+		d.ScanArgs(t, "w", &w)
+		if err := s.active.Reserve(0, q.Key, worker(t, w), demand); err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		if d.HasArg("prefilled") {
+			s.active.Prefilled(q.Key)
+		}
+	case "pick":
+		q := query(t, d)
+		if d.HasArg("times") {
+			return s.tally(t, d, q)
+		}
+		dec, err := s.router.Pick(0, q)
+		if err != nil {
+			return failure(err)
+		}
+		return decision(dec)
+	case "explain":
+		ex, err := s.router.Explain(query(t, d))
+		return explanation(ex, err)
+	case "free":
+		s.active.Free(query(t, d).Key)
+	default:
+		d.Fatalf(t, "unknown command %s", d.Cmd)
+	}
+	return ""
+}
+
+func (s *script) tally(t *testing.T, d *datadriven.TestData, q *Query) string {
+	var times int
+	d.ScanArgs(t, "times", &times)
+	counts := map[kv.Worker]int{}
+	for range times {
+		dec, err := s.router.Pick(0, q)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		s.active.Free(q.Key)
+		counts[dec.Worker]++
+	}
+	var out strings.Builder
+	for _, target := range s.router.Workers() {
+		fmt.Fprintf(&out, "%s: %d\n", short(target.Worker), counts[target.Worker])
+	}
+	return out.String()
+}
+
+func targets(t *testing.T, d *datadriven.TestData) []Target {
+	states := map[string]State{"ready": Ready, "draining": Draining, "not-ready": NotReady}
+	var out []Target
+	for line := range strings.Lines(d.Input) {
+		f := strings.Fields(line)
+		state, ok := states[f[1]]
+		if !ok {
+			d.Fatalf(t, "unknown state %s", f[1])
+		}
+		target := Target{Worker: worker(t, f[0]), Addr: "addr-" + f[0], BlockSize: 16, State: state}
+		if len(f) > 2 {
+			target.BlockSize = int(*number(t, strings.TrimPrefix(f[2], "block-size=")))
+		}
+		out = append(out, target)
+	}
+	return out
+}
+
+func query(t *testing.T, d *datadriven.TestData) *Query {
+	q := &Query{Key: slots.Key{Attempt: 1}}
+	var id, path, pin string
+	d.MaybeScanArgs(t, "id", &id)
+	name, attempt, ok := strings.Cut(id, ".")
+	q.Key.ID = name
+	if ok {
+		q.Key.Attempt = uint32(*number(t, attempt))
+	}
+	d.MaybeScanArgs(t, "chain", &path)
+	q.Chain, q.PromptTokens = chain(path), 16*len(path)
+	d.MaybeScanArgs(t, "tokens", &q.PromptTokens)
+	if d.MaybeScanArgs(t, "pin", &pin); pin != "" {
+		q.Pin = worker(t, pin)
+	}
+	for _, arg := range d.CmdArgs {
+		switch {
+		case arg.Key == "exclude":
+			for _, v := range arg.Vals {
+				q.Exclude = append(q.Exclude, worker(t, v).ID)
+			}
+		case arg.Key == "overlap" && d.Cmd != "reserve":
+			for _, v := range arg.Vals {
+				w, n, _ := strings.Cut(v, ":")
+				device, host, both := strings.Cut(n, "+")
+				o := kv.Overlap{Worker: worker(t, w)}
+				o.Blocks[kv.TierDevice] = int(*number(t, device))
+				if both {
+					o.Blocks[kv.TierHost] = int(*number(t, host))
+				}
+				q.Overlaps = append(q.Overlaps, o)
+			}
+		}
+	}
+	if d.Cmd == "pick" || d.Cmd == "explain" {
+		q.Override.OverlapWeight = float(t, d, "weight")
+		q.Override.Temperature = float(t, d, "temperature")
+		var mode string
+		if d.MaybeScanArgs(t, "mode", &mode); mode != "" {
+			q.Override.Mode = new(Mode(mode))
+		}
+	}
+	return q
+}
+
+// float returns the argument as a number, nil if it is not there.
+func float(t *testing.T, d *datadriven.TestData, arg string) *float64 {
+	var s string
+	if d.MaybeScanArgs(t, arg, &s); s == "" {
+		return nil
+	}
+	return number(t, s)
+}
+
+func number(t *testing.T, s string) *float64 {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &v
+}
+
+func worker(t *testing.T, s string) kv.Worker {
+	id, rank, ok := strings.Cut(s, ".")
+	w := kv.Worker{ID: kv.WorkerID(*number(t, id))}
+	if ok {
+		w.Rank = uint32(*number(t, rank))
+	}
+	return w
+}
+
+func short(w kv.Worker) string {
+	if w.Rank == 0 {
+		return fmt.Sprint(w.ID)
+	}
+	return fmt.Sprintf("%d.%d", w.ID, w.Rank)
+}
+
+func failure(err error) string {
+	out := fault.Of(err).String()
+	if fe, ok := errors.AsType[*fault.Error](err); ok && fe.Param != "" {
+		out += " (" + fe.Param + ")"
+	}
+	return out + ": " + err.Error() + "\n"
+}
+
+func decision(d Decision) string {
+	return fmt.Sprintf("%s at %s by %s, overlap %d of %d tokens, cost %g\n", short(d.Worker), d.Addr, d.Mode, d.OverlapBlocks, d.BlockSize, d.Cost)
+}
+
+func explanation(ex Explanation, err error) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "weight %g temperature %g prompt %d tokens, %d blocks\n", ex.OverlapWeight, ex.Temperature, ex.PromptTokens, ex.PromptBlocks)
+	for _, c := range ex.Candidates {
+		fmt.Fprintf(&out, "  %s: overlap %v prefill %d = %g decode %d active %d cost %g probability %.4f\n",
+			short(c.Worker), c.Overlap, c.PrefillTokens, c.PrefillBlocks, c.DecodeBlocks, c.ActiveRequests, c.Cost, c.Probability)
+	}
+	for _, e := range ex.Excluded {
+		fmt.Fprintf(&out, "  %s: %s\n", short(e.Worker), e.Reason)
+	}
+	if err != nil {
+		return out.String() + failure(err)
+	}
+	return out.String() + decision(ex.Decision)
+}

@@ -1,0 +1,113 @@
+package slots
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"testing"
+
+	"penstock/core/kv"
+)
+
+// prompts makes chains of depth blocks of which the first shared are the same.
+func prompts(n, shared, depth int) [][]kv.SeqHash {
+	rng := rand.New(rand.NewPCG(1, 2))
+	common := make([]kv.SeqHash, shared)
+	for i := range common {
+		common[i] = kv.SeqHash(rng.Uint64())
+	}
+	out := make([][]kv.SeqHash, n)
+	for i := range out {
+		out[i] = append([]kv.SeqHash(nil), common...)
+		for range depth - shared {
+			out[i] = append(out[i], kv.SeqHash(rng.Uint64()))
+		}
+	}
+	return out
+}
+
+func keys(n int) []Key {
+	out := make([]Key, n)
+	for i := range out {
+		out[i] = Key{"request-" + strconv.Itoa(i), 1}
+	}
+	return out
+}
+
+// load64 reserves 16 requests on each of 64 workers.
+func load64(t testing.TB, table *Table, chains [][]kv.SeqHash, keys []Key) {
+	t.Helper()
+	for i := range keys {
+		d := Demand{Chain: chains[i%len(chains)], PromptTokens: 16 * len(chains[0])}
+		if err := table.Reserve(0, keys[i], kv.Worker{ID: kv.WorkerID(i%64 + 1)}, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	table := mustNew(t, Config{BlockSize: 16})
+	chains, keys := prompts(256, 20, 120), keys(1024)
+	load64(t, table, chains, keys)
+	i := 0
+	step := func() {
+		key, w := keys[i%len(keys)], kv.Worker{ID: kv.WorkerID(i%64 + 1)}
+		table.Prefilled(key)
+		table.Grow(key, 20)
+		table.Free(key)
+		d := Demand{Chain: chains[i*7%len(chains)], PromptTokens: 2000, OverlapBlocks: 20}
+		table.Project(w, d)
+		if err := table.Reserve(kv.Mono(i), key, w, d); err != nil {
+			t.Fatal(err)
+		}
+		i++
+	}
+	for range 4 * len(keys) { // until maps and records have their size
+		step()
+	}
+	if allocs := testing.AllocsPerRun(2000, step); allocs != 0 {
+		t.Errorf("%v allocations per request, want 0", allocs)
+	}
+}
+
+// TestLongChainsGiveMemoryBack says that a vacant record does not keep what a
+// huge prompt took.
+func TestLongChainsGiveMemoryBack(t *testing.T) {
+	table := mustNew(t, Config{BlockSize: 16})
+	long := prompts(1, 0, keepChain+1)[0]
+	if err := table.Reserve(0, Key{"r", 1}, kv.Worker{ID: 1}, Demand{Chain: long, PromptTokens: 16 * len(long)}); err != nil {
+		t.Fatal(err)
+	}
+	table.Free(Key{"r", 1})
+	if c := cap(table.requests[0].chain); c > keepChain {
+		t.Errorf("a vacant record keeps %d blocks", c)
+	}
+}
+
+func BenchmarkReserveFree(b *testing.B) {
+	table := mustNew(b, Config{BlockSize: 16})
+	chains, keys := prompts(256, 20, 120), keys(1024)
+	load64(b, table, chains, keys)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		key := keys[i%len(keys)]
+		table.Free(key)
+		d := Demand{Chain: chains[i*7%len(chains)], PromptTokens: 2000}
+		if err := table.Reserve(0, key, kv.Worker{ID: kv.WorkerID(i%64 + 1)}, d); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkProject64 asks for the load of each of 64 workers for one prompt.
+func BenchmarkProject64(b *testing.B) {
+	table := mustNew(b, Config{BlockSize: 16})
+	chains, keys := prompts(256, 20, 120), keys(1024)
+	load64(b, table, chains, keys)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		d := Demand{Chain: chains[i%len(chains)], PromptTokens: 2000}
+		for w := range 64 {
+			table.Project(kv.Worker{ID: kv.WorkerID(w + 1)}, d)
+		}
+	}
+}

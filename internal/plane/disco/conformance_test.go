@@ -1,0 +1,58 @@
+package disco_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/disco/discotest"
+	"penstock/internal/plane/natsd"
+)
+
+func TestMem(t *testing.T) {
+	discotest.Run(t, func(*testing.T) disco.Registry { return disco.NewMem() })
+}
+
+// A registry without faults behind the wrapper is still a registry.
+func TestFaultyWithoutFaults(t *testing.T) {
+	discotest.Run(t, func(*testing.T) disco.Registry { return disco.Faulty(disco.NewMem(), 1, disco.Faults{}) })
+}
+
+func TestNATSEmbedded(t *testing.T) {
+	discotest.Run(t, func(t *testing.T) disco.Registry { return openNATS(t, natsd.Config{}) })
+}
+
+func TestNATSOverTCP(t *testing.T) {
+	discotest.Run(t, func(t *testing.T) disco.Registry { return openNATS(t, natsd.Config{Listen: "127.0.0.1:0"}) })
+}
+
+// openNATS opens a registry on a server of its own.
+func openNATS(t *testing.T, cfg natsd.Config) disco.Registry {
+	t.Helper()
+	s, err := natsd.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	connect := s.Connect
+	if s.URL() != "" {
+		connect = func(name string) (*nats.Conn, error) { return natsd.Connect(s.URL(), name, nil) }
+	}
+	nc, err := connect("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	r, err := disco.NewNATS(nc, disco.NATSConfig{TTL: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}

@@ -1,0 +1,128 @@
+package discotest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/plane/disco"
+)
+
+// patience bounds every wait of the suite; no test passes by reaching it.
+const patience = 20 * time.Second
+
+// watcher collects the sets of one Watch.
+type watcher struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	done   chan struct{} // closed when Watch has returned
+	err    error         // what it returned
+	change chan struct{} // holds a token after a set
+	mu     struct {
+		sync.Mutex
+		sets [][]disco.Instance
+	}
+}
+
+// watch starts a watch that ends with the test.
+func watch(t *testing.T, r disco.Registry, kind disco.Kind) *watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watcher{t: t, cancel: cancel, done: make(chan struct{}), change: make(chan struct{}, 1)}
+	go func() {
+		defer close(w.done)
+		w.err = r.Watch(ctx, kind, w.sink)
+	}()
+	t.Cleanup(func() {
+		w.cancel()
+		<-w.done
+		if w.err != nil {
+			t.Errorf("Watch returned %v after its context ended, want nil", w.err)
+		}
+	})
+	return w
+}
+
+func (w *watcher) sink(set []disco.Instance) {
+	w.mu.Lock()
+	w.mu.sets = append(w.mu.sets, set)
+	w.mu.Unlock()
+	select {
+	case w.change <- struct{}{}:
+	default:
+	}
+}
+
+// sets returns all sets so far.
+func (w *watcher) sets() [][]disco.Instance {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([][]disco.Instance(nil), w.mu.sets...)
+}
+
+// await waits until the newest set, as text, is want.
+func (w *watcher) await(want string) {
+	w.t.Helper()
+	limit := time.After(patience)
+	for {
+		last := "nothing"
+		if sets := w.sets(); len(sets) > 0 {
+			last = text(sets[len(sets)-1])
+		}
+		if last == want {
+			return
+		}
+		select {
+		case <-w.change:
+		case <-w.done:
+			w.t.Fatalf("Watch returned %v while waiting for [%s]", w.err, want)
+		case <-limit:
+			w.t.Fatalf("[%s] did not come; the newest set is [%s]", want, last)
+		}
+	}
+}
+
+// text shows a set as "id/epoch@addr", with a "?" behind the unconfirmed.
+func text(set []disco.Instance) string {
+	var parts []string
+	for _, in := range set {
+		s := fmt.Sprintf("%d/%d@%s", in.ID, in.Epoch, in.Addr)
+		if in.Unconfirmed {
+			s += "?"
+		}
+		parts = append(parts, s)
+	}
+	return strings.Join(parts, " ")
+}
+
+func worker(id kv.WorkerID, epoch uint64, addr string) disco.Instance {
+	return disco.Instance{Kind: disco.Worker, ID: id, Epoch: epoch, Addr: addr}
+}
+
+// register registers in until the end of the test.
+func register(t *testing.T, r disco.Registry, in disco.Instance) disco.Lease {
+	t.Helper()
+	l, err := r.Register(t.Context(), in)
+	if err != nil {
+		t.Fatalf("register %d: %v", in.ID, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := l.Release(ctx); err != nil {
+			t.Errorf("release %d: %v", in.ID, err)
+		}
+	})
+	return l
+}
+
+func release(t *testing.T, l disco.Lease) {
+	t.Helper()
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+}

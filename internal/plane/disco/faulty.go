@@ -1,0 +1,235 @@
+package disco
+
+import (
+	"context"
+	"encoding/binary"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// Faults says how a registry misbehaves. The zero value is one without faults.
+type Faults struct {
+	// Fail is the probability, from 0 to 1, that Register or Update says
+	// Unavailable and does nothing.
+	Fail float64
+	// Delay holds up each delivery of a set by a random time below it.
+	Delay time.Duration
+}
+
+// FaultyRegistry passes calls to another registry, fails some of them, and can
+// be cut off from it.
+type FaultyRegistry struct {
+	inner Registry
+	seed  uint64
+	mu    struct {
+		sync.Mutex
+		faults  Faults
+		down    bool
+		calls   map[name]uint64
+		watches []*faultyWatch
+		opened  uint64
+	}
+}
+
+var _ Registry = (*FaultyRegistry)(nil)
+
+// Faulty wraps inner. Whether a call fails depends on nothing but the seed, the
+// instance, and how many calls there were for it before.
+func Faulty(inner Registry, seed uint64, f Faults) *FaultyRegistry {
+	r := &FaultyRegistry{inner: inner, seed: seed}
+	r.mu.faults = f
+	r.mu.calls = make(map[name]uint64)
+	return r
+}
+
+// Set changes the faults of the calls that follow.
+func (r *FaultyRegistry) Set(f Faults) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.faults = f
+}
+
+// Down puts the store out of reach: Register, Update and Release are
+// Unavailable, and watchers keep their last set, marked unconfirmed.
+func (r *FaultyRegistry) Down() { r.turn(true) }
+
+// Up brings the store back: watchers get the set as it is then.
+func (r *FaultyRegistry) Up() { r.turn(false) }
+
+func (r *FaultyRegistry) turn(down bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.down = down
+	for _, w := range r.mu.watches {
+		w.notify()
+	}
+}
+
+// admit draws whether one call for n may pass.
+func (r *FaultyRegistry) admit(op string, n name) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	call := r.mu.calls[n]
+	r.mu.calls[n] = call + 1
+	rng := source(r.seed, string(n.kind), uint64(n.id), call)
+	if r.mu.down || rng.Float64() < r.mu.faults.Fail {
+		return fault.New(fault.Unavailable, "%s %s %d: the store is out of reach (injected)", op, n.kind, n.id)
+	}
+	return nil
+}
+
+// Register implements Registry.
+func (r *FaultyRegistry) Register(ctx context.Context, in Instance) (Lease, error) {
+	n := name{in.Kind, in.ID}
+	if err := r.admit("register", n); err != nil {
+		return nil, err
+	}
+	l, err := r.inner.Register(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyLease{r, n, l}, nil
+}
+
+type faultyLease struct {
+	registry *FaultyRegistry
+	name     name
+	inner    Lease
+}
+
+// Update implements Lease.
+func (l *faultyLease) Update(ctx context.Context, in Instance) error {
+	if err := l.registry.admit("update", l.name); err != nil {
+		return err
+	}
+	return l.inner.Update(ctx, in)
+}
+
+// Release implements Lease. It fails only while the store is out of reach; the
+// registration stays then, and a later call removes it.
+func (l *faultyLease) Release(ctx context.Context) error {
+	if l.registry.isDown() {
+		return fault.New(fault.Unavailable, "release %s %d: the store is out of reach (injected)", l.name.kind, l.name.id)
+	}
+	return l.inner.Release(ctx)
+}
+
+func (r *FaultyRegistry) isDown() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.down
+}
+
+// faultyWatch is one Watch: the newest set of the inner registry, and a channel
+// that gets a token when it or the state of the store changed.
+type faultyWatch struct {
+	wake chan struct{}
+	mu   struct {
+		sync.Mutex
+		set     []Instance
+		version uint64 // of set; 0 before the first
+	}
+}
+
+func (w *faultyWatch) notify() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *faultyWatch) put(set []Instance) {
+	w.mu.Lock()
+	w.mu.set = set
+	w.mu.version++
+	w.mu.Unlock()
+	w.notify()
+}
+
+func (w *faultyWatch) get() ([]Instance, uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.set, w.mu.version
+}
+
+// Watch implements Registry.
+func (r *FaultyRegistry) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
+	w, rng := r.open(kind)
+	defer r.close(w)
+	ictx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- r.inner.Watch(ictx, kind, w.put) }()
+
+	var shown []Instance
+	var version uint64 // of shown; 0 also after it was marked
+	for {
+		select {
+		case err := <-ended:
+			return err // nil when ctx ended
+		case <-w.wake:
+		}
+		r.pause(ictx, rng)
+		if ctx.Err() != nil {
+			continue // to wait for the inner watch
+		}
+		set, v := w.get()
+		switch down := r.isDown(); {
+		case down && version != 0:
+			for i := range shown {
+				shown[i].Unconfirmed = true
+			}
+			version = 0
+			sink(cloneSet(shown))
+		case !down && v != version:
+			shown, version = cloneSet(set), v
+			sink(cloneSet(set))
+		}
+	}
+}
+
+// open starts a watch; its random source depends on the order of watches.
+func (r *FaultyRegistry) open(kind Kind) (*faultyWatch, *rand.Rand) {
+	w := &faultyWatch{wake: make(chan struct{}, 1)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.watches = append(r.mu.watches, w)
+	r.mu.opened++
+	return w, source(r.seed, "watch "+string(kind), r.mu.opened, 0)
+}
+
+func (r *FaultyRegistry) close(w *faultyWatch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.watches = slices.DeleteFunc(r.mu.watches, func(o *faultyWatch) bool { return o == w })
+}
+
+// pause waits for a random time below the delay in force, or for ctx's end.
+func (r *FaultyRegistry) pause(ctx context.Context, rng *rand.Rand) {
+	r.mu.Lock()
+	limit := r.mu.faults.Delay
+	r.mu.Unlock()
+	if limit <= 0 {
+		return
+	}
+	t := time.NewTimer(time.Duration(rng.Int64N(int64(limit))))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// source returns the random source of call n about something.
+func source(seed uint64, what string, id, n uint64) *rand.Rand {
+	h := fnv.New64a()
+	h.Write([]byte(what + "\x00"))
+	h.Write(binary.LittleEndian.AppendUint64(nil, id))
+	h.Write(binary.LittleEndian.AppendUint64(nil, n))
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}

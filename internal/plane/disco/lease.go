@@ -1,0 +1,292 @@
+package disco
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/core/fault"
+)
+
+// natsLease is one registration. A goroutine of its own refreshes the liveness
+// key and does whatever else concerns the registration, one thing at a time, so
+// that its fields need no lock.
+type natsLease struct {
+	reg     *NATS
+	updates chan update
+	release chan struct{} // closed by the first Release
+	once    chan struct{} // holds a token until then
+	done    chan struct{} // closed when the goroutine has ended
+	err     error         // of the removal, after done
+
+	rec        record // what is, or is to be, registered
+	data       []byte // its JSON
+	claim      []byte // JSON of the liveness key
+	leaseRev   uint64 // of our liveness key
+	recordRev  uint64 // of our record
+	superseded bool   // a newer life has replaced ours
+}
+
+// update asks the goroutine for an Update.
+type update struct {
+	ctx   context.Context // of one call, which waits for the reply
+	in    Instance
+	reply chan error
+}
+
+// Register implements Registry.
+func (r *NATS) Register(ctx context.Context, in Instance) (Lease, error) {
+	in.Unconfirmed = false
+	l := &natsLease{
+		reg:     r,
+		updates: make(chan update),
+		release: make(chan struct{}),
+		once:    make(chan struct{}, 1),
+		done:    make(chan struct{}),
+	}
+	l.once <- struct{}{}
+	l.rec.Holder = newHolder()
+	if err := l.describe(in); err != nil {
+		return nil, err
+	}
+	claim, err := json.Marshal(claim{Epoch: in.Epoch, Holder: l.rec.Holder})
+	if err != nil {
+		return nil, fmt.Errorf("register %s %d: %w", in.Kind, in.ID, err)
+	}
+	l.claim = claim
+	if err := r.while(ctx, l.op("register"), l.take); err != nil {
+		return nil, err
+	}
+	if err := r.keep(l); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// newHolder returns 128 random bits in hex.
+func newHolder() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// keep starts the goroutine of l, unless the registry was closed.
+func (r *NATS) keep(l *natsLease) error {
+	ctx, stop := context.WithCancel(context.Background())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.closed {
+		stop()
+		return fault.New(fault.Unavailable, "%s: the registry is closed", l.op("register"))
+	}
+	r.mu.stops[l] = stop
+	r.leases.Go(func() {
+		defer close(l.done)
+		defer r.forget(l)
+		l.run(ctx)
+	})
+	return nil
+}
+
+func (r *NATS) forget(l *natsLease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.stops[l]() // frees the context
+	delete(r.mu.stops, l)
+}
+
+func (l *natsLease) name() name { return name{l.rec.Kind, l.rec.ID} }
+
+func (l *natsLease) op(verb string) string {
+	return fmt.Sprintf("%s %s %d", verb, l.rec.Kind, l.rec.ID)
+}
+
+// describe makes in what is to be registered.
+func (l *natsLease) describe(in Instance) error {
+	rec := record{Instance: in, Holder: l.rec.Holder}
+	data, err := encodeRecord(rec)
+	if err != nil {
+		return err
+	}
+	rec.Meta = nil // in data
+	l.rec, l.data = rec, data
+	return nil
+}
+
+// run refreshes and serves requests until the lease is released, the connection
+// is closed, or ctx ends.
+func (l *natsLease) run(ctx context.Context) {
+	timer := time.NewTimer(l.reg.refreshAfter())
+	defer timer.Stop()
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			l.err = fault.New(fault.Unavailable, "%s: the registry was closed before; the lease runs out by itself", l.op("release"))
+			return
+		case <-l.release:
+			l.err = l.remove(ctx)
+			return
+		case u := <-l.updates:
+			u.reply <- l.update(u.ctx, u.in)
+			continue
+		case <-timer.C:
+		}
+		if l.reg.nc.IsClosed() {
+			l.err = unavailable(l.op("release"), nats.ErrConnectionClosed)
+			l.reg.cfg.Log.Error("registration ends: the connection was closed", "kind", l.rec.Kind, "id", l.rec.ID)
+			return
+		}
+		if l.superseded {
+			continue // answer, but do nothing any more
+		}
+		err := l.refresh(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case fault.Of(err) == fault.Conflict && err != nil:
+			l.superseded = true
+			l.reg.cfg.Log.Error("registration lost to another holder", "kind", l.rec.Kind, "id", l.rec.ID, "err", err)
+		case err != nil && !failed:
+			failed = true
+			l.reg.cfg.Log.Warn("registration cannot be refreshed", "kind", l.rec.Kind, "id", l.rec.ID, "err", err)
+		case err == nil && failed:
+			failed = false
+			l.reg.cfg.Log.Info("registration refreshed again", "kind", l.rec.Kind, "id", l.rec.ID)
+		}
+		if failed {
+			timer.Reset(l.reg.retryAfter())
+		} else {
+			timer.Reset(l.reg.refreshAfter())
+		}
+	}
+}
+
+// refreshAfter is a third of the TTL, less up to a tenth at random, so that two
+// refreshes may fail and many processes do not refresh together.
+func (r *NATS) refreshAfter() time.Duration {
+	d := r.cfg.TTL / 3
+	return d - mathrand.N(d/10)
+}
+
+// retryAfter spaces out attempts while the store is away.
+func (r *NATS) retryAfter() time.Duration {
+	d := min(r.cfg.TTL/10, 500*time.Millisecond)
+	return d + mathrand.N(d)
+}
+
+// refresh writes the liveness key once more. A plain update of the key would
+// lose its time to live, so it is published with one. If somebody else wrote the
+// key, or it is gone, or the bucket is, the registration is taken anew.
+func (l *natsLease) refresh(ctx context.Context) error {
+	return l.reg.while(ctx, l.op("refresh"), func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, max(l.reg.cfg.TTL/2, time.Second))
+		defer cancel()
+		rev, err := l.putLease(ctx, l.leaseRev)
+		if err == nil {
+			l.leaseRev = rev
+			return nil
+		}
+		if lostRace(err) || errors.Is(err, jetstream.ErrNoStreamResponse) {
+			return l.take(ctx)
+		}
+		return err
+	})
+}
+
+// putLease writes the liveness key if rev is its last revision.
+func (l *natsLease) putLease(ctx context.Context, rev uint64) (uint64, error) {
+	m := nats.NewMsg(l.reg.subject(leaseKey(l.name())))
+	m.Data = l.claim
+	ack, err := l.reg.js.PublishMsg(ctx, m,
+		jetstream.WithMsgTTL(l.reg.cfg.TTL),
+		jetstream.WithExpectStream(l.reg.stream()),
+		jetstream.WithExpectLastSequencePerSubject(rev))
+	if err != nil {
+		return 0, err
+	}
+	return ack.Sequence, nil
+}
+
+// update serves an Update.
+func (l *natsLease) update(ctx context.Context, in Instance) error {
+	if l.superseded {
+		return errReleased(in)
+	}
+	in.Unconfirmed = false
+	if err := sameIdentity(l.rec.Instance, in); err != nil {
+		return err
+	}
+	if err := l.describe(in); err != nil {
+		return err
+	}
+	err := l.reg.while(ctx, l.op("update"), l.take)
+	if err != nil && fault.Of(err) == fault.Conflict {
+		l.superseded = true
+		return errReleased(in)
+	}
+	return err
+}
+
+// remove takes the record away, then the liveness key, if they are still ours.
+func (l *natsLease) remove(ctx context.Context) error {
+	if l.superseded {
+		return nil
+	}
+	return l.reg.while(ctx, l.op("release"), func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, max(l.reg.cfg.TTL/2, time.Second))
+		defer cancel()
+		b, err := l.reg.bucket(ctx)
+		if err != nil {
+			return err
+		}
+		if err := purge(ctx, b, recordKey(l.name()), l.recordRev); err != nil {
+			return err
+		}
+		return purge(ctx, b, leaseKey(l.name()), l.leaseRev)
+	})
+}
+
+// purge removes a key if rev is still its last revision.
+func purge(ctx context.Context, b jetstream.KeyValue, key string, rev uint64) error {
+	err := b.Purge(ctx, key, jetstream.LastRevision(rev), jetstream.PurgeTTL(markerTTL))
+	if err != nil && !lostRace(err) {
+		return err
+	}
+	return nil // removed, or another's
+}
+
+// Update implements Lease.
+func (l *natsLease) Update(ctx context.Context, in Instance) error {
+	u := update{ctx: ctx, in: in, reply: make(chan error, 1)}
+	select {
+	case l.updates <- u:
+		return <-u.reply
+	case <-l.done:
+		return errReleased(in)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Release implements Lease.
+func (l *natsLease) Release(ctx context.Context) error {
+	select {
+	case <-l.once:
+		close(l.release)
+	default:
+	}
+	select {
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

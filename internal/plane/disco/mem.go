@@ -1,0 +1,198 @@
+package disco
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"penstock/core/kv"
+)
+
+// Mem is the discovery plane within one process. Nothing is ever unconfirmed,
+// and it has no goroutines of its own.
+type Mem struct {
+	mu struct {
+		sync.Mutex
+		held     map[name]*memLease
+		watchers []*memWatcher
+	}
+}
+
+var _ Registry = (*Mem)(nil)
+
+// NewMem returns a registry without instances.
+func NewMem() *Mem {
+	m := &Mem{}
+	m.mu.held = make(map[name]*memLease)
+	return m
+}
+
+// name identifies an instance.
+type name struct {
+	kind Kind
+	id   kv.WorkerID
+}
+
+// memLease is one registration. It is in force while Mem.mu.held refers to it.
+type memLease struct {
+	mem *Mem
+	in  Instance // guarded by Mem.mu
+}
+
+// memWatcher is one Watch; its channel gets a token after each change.
+type memWatcher struct {
+	kind Kind
+	wake chan struct{}
+}
+
+// Register implements Registry.
+func (m *Mem) Register(ctx context.Context, in Instance) (Lease, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	in, err := memInstance(in)
+	if err != nil {
+		return nil, err
+	}
+	l := &memLease{mem: m, in: in}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := name{in.Kind, in.ID}
+	if old := m.mu.held[n]; old != nil && old.in.Epoch >= in.Epoch {
+		return nil, errHeld(in, old.in.Epoch)
+	}
+	m.mu.held[n] = l
+	m.changed(in.Kind)
+	return l, nil
+}
+
+// memInstance returns a copy of in if it may be registered anywhere.
+func memInstance(in Instance) (Instance, error) {
+	in.Unconfirmed = false
+	in.Meta = bytes.Clone(in.Meta)
+	_, err := encodeRecord(record{Instance: in, Holder: "0123456789abcdef0123456789abcdef"})
+	return in, err
+}
+
+// Update implements Lease.
+func (l *memLease) Update(ctx context.Context, in Instance) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	in, err := memInstance(in)
+	if err != nil {
+		return err
+	}
+	l.mem.mu.Lock()
+	defer l.mem.mu.Unlock()
+	if err := sameIdentity(l.in, in); err != nil {
+		return err
+	}
+	if l.mem.mu.held[name{in.Kind, in.ID}] != l {
+		return errReleased(in)
+	}
+	l.in = in
+	l.mem.changed(in.Kind)
+	return nil
+}
+
+// Release implements Lease.
+func (l *memLease) Release(context.Context) error {
+	l.mem.mu.Lock()
+	defer l.mem.mu.Unlock()
+	n := name{l.in.Kind, l.in.ID}
+	if l.mem.mu.held[n] == l {
+		delete(l.mem.mu.held, n)
+		l.mem.changed(n.kind)
+	}
+	return nil
+}
+
+// changed wakes the watchers of kind; Mem.mu is held.
+func (m *Mem) changed(kind Kind) {
+	for _, w := range m.mu.watchers {
+		if w.kind == kind {
+			select {
+			case w.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// Watch implements Registry. Changes that happen during a call of sink come
+// together in the next one.
+func (m *Mem) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
+	if err := checkKind(kind); err != nil {
+		return err
+	}
+	w := &memWatcher{kind: kind, wake: make(chan struct{}, 1)}
+	m.join(w)
+	defer m.leave(w)
+	w.wake <- struct{}{} // the set as it is now
+	var last []Instance
+	for first := true; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.wake:
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		set := m.set(kind)
+		if first || !equalSets(set, last) {
+			first = false
+			last = cloneSet(set)
+			sink(set)
+		}
+	}
+}
+
+func (m *Mem) join(w *memWatcher) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.watchers = append(m.mu.watchers, w)
+}
+
+func (m *Mem) leave(w *memWatcher) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.watchers = slices.DeleteFunc(m.mu.watchers, func(o *memWatcher) bool { return o == w })
+}
+
+// set returns a copy of the instances of kind, ordered by ID.
+func (m *Mem) set(kind Kind) []Instance {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var set []Instance
+	for n, l := range m.mu.held {
+		if n.kind == kind {
+			in := l.in
+			in.Meta = bytes.Clone(in.Meta)
+			set = append(set, in)
+		}
+	}
+	slices.SortFunc(set, func(a, b Instance) int { return cmp.Compare(a.ID, b.ID) })
+	return set
+}
+
+// cloneSet returns a copy of set that shares nothing with it.
+func cloneSet(set []Instance) []Instance {
+	set = slices.Clone(set)
+	for i := range set {
+		set[i].Meta = bytes.Clone(set[i].Meta)
+	}
+	return set
+}
+
+func equalSets(a, b []Instance) bool { return slices.EqualFunc(a, b, equalInstances) }
+
+func equalInstances(a, b Instance) bool {
+	return a.Kind == b.Kind && a.ID == b.ID && a.Epoch == b.Epoch &&
+		a.Namespace == b.Namespace && a.Component == b.Component && a.Endpoint == b.Endpoint &&
+		a.Addr == b.Addr && a.Host == b.Host && a.PID == b.PID &&
+		bytes.Equal(a.Meta, b.Meta) && a.Unconfirmed == b.Unconfirmed
+}

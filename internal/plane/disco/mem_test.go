@@ -1,0 +1,158 @@
+package disco_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/plane/disco"
+)
+
+// sets watches workers within a bubble.
+type sets struct {
+	got  []string
+	stop func()
+}
+
+func watchIn(t *testing.T, r disco.Registry) *sets {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	s, done := &sets{}, make(chan struct{})
+	go func() {
+		defer close(done)
+		err := r.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+			var parts []string
+			for _, in := range set {
+				text := fmt.Sprint(in.ID)
+				if in.Unconfirmed {
+					text += "?"
+				}
+				parts = append(parts, text)
+			}
+			s.got = append(s.got, "["+strings.Join(parts, " ")+"]")
+		})
+		if err != nil {
+			t.Errorf("Watch: %v", err)
+		}
+	}()
+	s.stop = func() {
+		cancel()
+		<-done
+	}
+	synctest.Wait()
+	return s
+}
+
+func (s *sets) check(t *testing.T, want string) {
+	t.Helper()
+	synctest.Wait()
+	if got := strings.Join(s.got, " "); got != want {
+		t.Errorf("sets %s, want %s", got, want)
+	}
+}
+
+func worker(id kv.WorkerID) disco.Instance { return disco.Instance{Kind: disco.Worker, ID: id} }
+
+func registerIn(t *testing.T, r disco.Registry, id kv.WorkerID) disco.Lease {
+	t.Helper()
+	l, err := r.Register(t.Context(), worker(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// The registry in memory lives in a bubble, for any time.
+func TestMemInBubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := disco.NewMem()
+		s := watchIn(t, r)
+		l := registerIn(t, r, 1)
+		s.check(t, "[] [1]")
+		<-time.After(1000 * time.Hour)
+		s.check(t, "[] [1]")
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.check(t, "[] [1] []")
+		s.stop()
+	})
+}
+
+func TestFaultyOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := disco.Faulty(disco.NewMem(), 1, disco.Faults{})
+		s := watchIn(t, r)
+		one, two := registerIn(t, r, 1), registerIn(t, r, 2)
+		synctest.Wait()
+		s.got = nil
+		r.Down()
+		s.check(t, "[1? 2?]")
+		for what, err := range map[string]error{
+			"register": func() error { _, err := r.Register(t.Context(), worker(3)); return err }(),
+			"update":   one.Update(t.Context(), worker(1)),
+			"release":  two.Release(t.Context()),
+		} {
+			if fault.Of(err) != fault.Unavailable {
+				t.Errorf("%s: error %v, want Unavailable", what, err)
+			}
+		}
+		r.Down() // again: nothing new
+		s.check(t, "[1? 2?]")
+		r.Up()
+		s.check(t, "[1? 2?] [1 2]")
+		if err := two.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.check(t, "[1? 2?] [1 2] [1]")
+		s.stop()
+	})
+}
+
+func TestFaultyFails(t *testing.T) {
+	story := func(seed uint64) string {
+		r := disco.Faulty(disco.NewMem(), seed, disco.Faults{Fail: 0.5})
+		var out strings.Builder
+		for id := range kv.WorkerID(100) {
+			switch _, err := r.Register(t.Context(), worker(id)); {
+			case err == nil:
+				out.WriteByte('+')
+			case fault.Of(err) == fault.Unavailable:
+				out.WriteByte('-')
+			default:
+				t.Fatal(err)
+			}
+		}
+		return out.String()
+	}
+	a := story(1)
+	if n := strings.Count(a, "-"); n < 25 || n > 75 {
+		t.Errorf("%d of 100 registrations failed, want about half", n)
+	}
+	if story(1) != a {
+		t.Error("one seed, two stories")
+	}
+	if story(2) == a {
+		t.Error("two seeds, one story")
+	}
+}
+
+func TestFaultyDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := disco.Faulty(disco.NewMem(), 1, disco.Faults{Delay: time.Minute})
+		s := watchIn(t, r)
+		registerIn(t, r, 1)
+		s.check(t, "") // held up
+		<-time.After(3 * time.Minute)
+		if got := strings.Join(s.got, " "); !strings.HasSuffix(got, "[1]") {
+			t.Errorf("sets %s, want the newest to be [1]", got)
+		}
+		registerIn(t, r, 2)
+		s.stop() // in the middle of a delay
+	})
+}

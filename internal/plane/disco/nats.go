@@ -1,0 +1,217 @@
+package disco
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/plane/natsd"
+)
+
+// NATSConfig configures a registry in a NATS key-value bucket.
+type NATSConfig struct {
+	// Bucket is the bucket's name, of letters, digits, '-' and '_'; those who are
+	// to see each other use the same. Empty is "penstock_discovery".
+	Bucket string
+	// TTL is how long an instance that has stopped refreshing stays, in whole
+	// seconds, which is what the server can do. Everybody should use the same.
+	// 0 is 10 s.
+	TTL time.Duration
+	// Replicas is the number of copies of a bucket that this registry creates,
+	// for a cluster of servers. 0 is 1.
+	Replicas int
+	// Log gets lost registrations, interruptions and unreadable records. Nil
+	// discards them.
+	Log *slog.Logger
+}
+
+// EnsureDefaults replaces zero values by their defaults.
+func (c *NATSConfig) EnsureDefaults() {
+	if c.Bucket == "" {
+		c.Bucket = "penstock_discovery"
+	}
+	if c.TTL == 0 {
+		c.TTL = 10 * time.Second
+	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Validate reports everything that is wrong with c.
+func (c *NATSConfig) Validate() error {
+	var errs []error
+	if checkKind(Kind(c.Bucket)) != nil {
+		errs = append(errs, fault.New(fault.Invalid, "discovery bucket %q: use up to 64 letters, digits, '-' and '_'", c.Bucket))
+	}
+	if c.TTL < time.Second || c.TTL%time.Second != 0 {
+		errs = append(errs, fault.New(fault.Invalid, "discovery ttl: have %v, use whole seconds, at least one", c.TTL))
+	}
+	if c.Replicas < 1 || c.Replicas > 5 {
+		errs = append(errs, fault.New(fault.Invalid, "discovery replicas: have %d, JetStream allows 1 to 5", c.Replicas))
+	}
+	return errors.Join(errs...)
+}
+
+// NATS is the discovery plane in a NATS key-value bucket. An instance has a
+// record, which lasts, and a liveness key with a time to live, which its process
+// refreshes; the bytes of both are in docs/format/disco.md.
+type NATS struct {
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	cfg       NATSConfig
+	malformed atomic.Uint64
+	leases    sync.WaitGroup // goroutines of the registrations in force
+	mu        struct {
+		sync.Mutex
+		closed bool
+		stops  map[*natsLease]context.CancelFunc
+	}
+}
+
+var _ Registry = (*NATS)(nil)
+
+// NewNATS returns a registry over nc, which stays the caller's. It talks to the
+// server only when it is used.
+func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, unavailable("open discovery", err)
+	}
+	r := &NATS{nc: nc, js: js, cfg: cfg}
+	r.mu.stops = make(map[*natsLease]context.CancelFunc)
+	return r, nil
+}
+
+// Close stops refreshing every registration that was not released, and waits
+// for that. They disappear when their leases run out, as after a crash; whoever
+// wants them gone at once releases them first. It is idempotent.
+func (r *NATS) Close() {
+	r.mu.Lock()
+	r.mu.closed = true
+	for _, stop := range r.mu.stops {
+		stop()
+	}
+	r.mu.Unlock()
+	r.leases.Wait()
+}
+
+// Malformed returns how many records and liveness keys could not be read.
+func (r *NATS) Malformed() uint64 { return r.malformed.Load() }
+
+// The keys of an instance. Both begin with a word of their own, so that one
+// filter covers the keys of one sort and kind.
+const (
+	recordWord = "instance"
+	leaseWord  = "lease"
+)
+
+func recordKey(n name) string { return fmt.Sprintf("%s.%s.%d", recordWord, n.kind, n.id) }
+func leaseKey(n name) string  { return fmt.Sprintf("%s.%s.%d", leaseWord, n.kind, n.id) }
+
+// subject returns the subject of a key of the bucket, or a filter for several.
+func (r *NATS) subject(key string) string { return "$KV." + r.cfg.Bucket + "." + key }
+
+// stream returns the name of the bucket's stream.
+func (r *NATS) stream() string { return "KV_" + r.cfg.Bucket }
+
+// splitSubject returns the word and id of a subject of kind.
+func (r *NATS) splitSubject(kind Kind, subject string) (word string, id kv.WorkerID, ok bool) {
+	key, ok := strings.CutPrefix(subject, r.subject(""))
+	if !ok {
+		return "", 0, false
+	}
+	parts := strings.Split(key, ".")
+	if len(parts) != 3 || parts[1] != string(kind) {
+		return "", 0, false
+	}
+	n, err := strconv.ParseUint(parts[2], 10, 64)
+	if err != nil || kv.WorkerID(n) > kv.MaxWorkerID || strconv.FormatUint(n, 10) != parts[2] {
+		return "", 0, false
+	}
+	return parts[0], kv.WorkerID(n), true
+}
+
+// markerTTL is how long the server keeps the marks of removed keys. Watchers read
+// everything anew after an interruption, so they need not last longer than one
+// delivery takes.
+const markerTTL = time.Minute
+
+// maxBucket bounds the bucket, in bytes; when it is full, registering fails.
+const maxBucket = 64 << 20
+
+// bucket opens the bucket; it creates it if it is missing. An existing one keeps
+// the settings that its operator gave it.
+func (r *NATS) bucket(ctx context.Context) (jetstream.KeyValue, error) {
+	b, err := r.js.KeyValue(ctx, r.cfg.Bucket)
+	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return b, err
+	}
+	b, err = r.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket:         r.cfg.Bucket,
+		Description:    "Penstock discovery",
+		MaxValueSize:   MaxRecord + 1<<10, // and the headers
+		MaxBytes:       maxBucket,
+		Storage:        jetstream.FileStorage,
+		Replicas:       r.cfg.Replicas,
+		LimitMarkerTTL: markerTTL, // else nobody would hear of a key that ran out
+	})
+	if errors.Is(err, jetstream.ErrBucketExists) { // another was faster
+		return r.js.KeyValue(ctx, r.cfg.Bucket)
+	}
+	return b, err
+}
+
+// lostRace says whether a write failed because the key had changed meanwhile.
+func lostRace(err error) bool {
+	var api *jetstream.APIError
+	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == codeWrongLastSequenceConstant) {
+		return true
+	}
+	return errors.Is(err, jetstream.ErrKeyExists)
+}
+
+// codeWrongLastSequenceConstant is what a replicated stream says instead.
+const codeWrongLastSequenceConstant jetstream.ErrorCode = 10164
+
+// unavailable hides the cause from errors.Is: a time limit within the client
+// library is not the end of the caller's context.
+func unavailable(op string, err error) error {
+	return fault.New(fault.Unavailable, "%s: %v; check the connection to the NATS server", op, err)
+}
+
+// while runs one operation on the store under ctx, at most until the connection
+// is lost, and makes its failure one that a caller may see.
+func (r *NATS) while(ctx context.Context, op string, f func(context.Context) error) error {
+	cctx, stop := natsd.WhileConnected(ctx, r.nc)
+	defer stop()
+	err := f(cctx)
+	var typed *fault.Error
+	switch {
+	case err == nil || errors.As(err, &typed):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case cctx.Err() != nil:
+		err = context.Cause(cctx)
+	}
+	return unavailable(op, err)
+}

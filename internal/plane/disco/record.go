@@ -1,0 +1,102 @@
+package disco
+
+import (
+	"encoding/json"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// record is what a store keeps of an instance: the instance's own fields and
+// who wrote them.
+type record struct {
+	Instance
+	// Holder names one registration, at random, so that a process recognises its
+	// own records after the store was away.
+	Holder string `json:"holder"`
+}
+
+// claim is what a store keeps in a liveness key.
+type claim struct {
+	Epoch  uint64 `json:"epoch"`
+	Holder string `json:"holder"`
+}
+
+// encodeRecord returns the JSON of r if r may be registered.
+func encodeRecord(r record) ([]byte, error) {
+	if err := checkKind(r.Kind); err != nil {
+		return nil, err
+	}
+	if r.ID > kv.MaxWorkerID {
+		return nil, fault.New(fault.Invalid, "register %s %d: the id must be below 2^53", r.Kind, r.ID)
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "register %s %d: %w", r.Kind, r.ID, err)
+	}
+	if len(b) > MaxRecord {
+		return nil, fault.New(fault.TooLarge, "register %s %d: the record has %d bytes, at most %d are allowed", r.Kind, r.ID, len(b), MaxRecord)
+	}
+	return b, nil
+}
+
+// decodeRecord reads what is stored for an instance. Fields of newer versions
+// are ignored; what contradicts the key is refused.
+func decodeRecord(kind Kind, id kv.WorkerID, data []byte) (record, error) {
+	var r record
+	if len(data) > MaxRecord {
+		return r, fault.New(fault.TooLarge, "record: %d bytes, at most %d are allowed", len(data), MaxRecord)
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return record{}, fault.New(fault.Invalid, "record: %w", err)
+	}
+	if r.Kind != kind || r.ID != id {
+		return record{}, fault.New(fault.Invalid, "record: it does not describe the instance of its key")
+	}
+	if r.Holder == "" {
+		return record{}, fault.New(fault.Invalid, "record: it has no holder")
+	}
+	return r, nil
+}
+
+// decodeClaim reads a liveness key.
+func decodeClaim(data []byte) (claim, error) {
+	var c claim
+	if len(data) > 1<<10 {
+		return c, fault.New(fault.TooLarge, "lease: %d bytes, at most 1024 are allowed", len(data))
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return claim{}, fault.New(fault.Invalid, "lease: %w", err)
+	}
+	if c.Holder == "" {
+		return claim{}, fault.New(fault.Invalid, "lease: it has no holder")
+	}
+	return c, nil
+}
+
+func checkKind(k Kind) error {
+	bad := func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_')
+	}
+	if k == "" || len(k) > 64 || strings.IndexFunc(string(k), bad) >= 0 {
+		return fault.New(fault.Invalid, "kind %q: use up to 64 letters, digits, '-' and '_'", k)
+	}
+	return nil
+}
+
+// sameIdentity says whether in may be an update of old.
+func sameIdentity(old, in Instance) error {
+	if old.Kind != in.Kind || old.ID != in.ID || old.Epoch != in.Epoch {
+		return fault.New(fault.Invalid, "update %s %d of epoch %d: an update must not change kind, id or epoch", old.Kind, old.ID, old.Epoch)
+	}
+	return nil
+}
+
+func errReleased(in Instance) error {
+	return fault.New(fault.Conflict, "update %s %d of epoch %d: the registration was released or replaced by a newer life", in.Kind, in.ID, in.Epoch)
+}
+
+func errHeld(in Instance, epoch uint64) error {
+	return fault.New(fault.Conflict, "register %s %d of epoch %d: epoch %d is registered and alive; use another id, or a higher epoch to replace it", in.Kind, in.ID, in.Epoch, epoch)
+}

@@ -1,0 +1,225 @@
+package disco
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"penstock/core/kv"
+)
+
+// TestView runs the scripts of what the store tells and what a watcher shows,
+// with a TTL of 10 s. One line is one event:
+//
+//	record ID ADDR [REVISION] | unreadable ID | removed ID
+//	lease ID | expired ID
+//	begin | synced | lost | at SECONDS
+//
+// After each the shown set is printed if it changed, and garbage when it is due.
+func TestView(t *testing.T) {
+	datadriven.Walk(t, "testdata/view", func(t *testing.T, path string) {
+		v, now, shown := newView(10*time.Second), time.Unix(0, 0), ""
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var out strings.Builder
+			for line := range strings.Lines(d.Input) {
+				line = strings.TrimSpace(line)
+				if err := runView(v, &now, strings.Fields(line)); err != nil {
+					t.Fatalf("%s: %q: %v", d.Pos, line, err)
+				}
+				if err := v.Check(); err != nil {
+					t.Fatalf("%s: after %q: %v", d.Pos, line, err)
+				}
+				if s := viewText(v); s != shown {
+					shown = s
+					fmt.Fprintf(&out, "%s: [%s]\n", line, s)
+				}
+				if dead := v.garbage(now); len(dead) > 0 {
+					fmt.Fprintf(&out, "%s: garbage %v\n", line, dead)
+				}
+			}
+			if next := v.next(); !next.IsZero() {
+				fmt.Fprintf(&out, "next at %d\n", next.Unix())
+			}
+			return out.String()
+		})
+	})
+}
+
+func runView(v *view, now *time.Time, f []string) error {
+	arg := func(i int) uint64 {
+		if i >= len(f) {
+			return 0
+		}
+		n, err := strconv.ParseUint(f[i], 10, 64)
+		if err != nil {
+			panic(err)
+		}
+		return n
+	}
+	switch f[0] {
+	case "record":
+		id := kv.WorkerID(arg(1))
+		v.put(*now, Instance{Kind: Worker, ID: id, Addr: f[2]}, arg(3))
+	case "unreadable":
+		v.keep(*now, kv.WorkerID(arg(1)))
+	case "removed":
+		v.removed(kv.WorkerID(arg(1)))
+	case "lease":
+		v.refresh(*now, kv.WorkerID(arg(1)))
+	case "expired":
+		v.expired(*now, kv.WorkerID(arg(1)))
+	case "begin":
+		v.begin()
+	case "synced":
+		v.synced(*now)
+	case "lost":
+		v.disconnect()
+	case "at":
+		*now = time.Unix(int64(arg(1)), 0)
+		v.tick(*now)
+	default:
+		return fmt.Errorf("unknown event")
+	}
+	return nil
+}
+
+func viewText(v *view) string {
+	var parts []string
+	for _, in := range v.set() {
+		s := fmt.Sprintf("%d@%s", in.ID, in.Addr)
+		if in.Unconfirmed {
+			s += "?"
+		}
+		parts = append(parts, s)
+	}
+	return strings.Join(parts, " ")
+}
+
+// TestViewRandom lets a store with keys that come, go and are lost, and whose
+// connection breaks, tell a view what it has. Whatever happens, the invariants
+// hold; and once the store has been in reach and at rest for two TTLs, the view
+// shows, without doubt, exactly what has a record and a liveness key.
+func TestViewRandom(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		v, now := newView(10*time.Second), time.Unix(0, 0)
+		records, leases := map[kv.WorkerID]string{}, map[kv.WorkerID]bool{}
+		connected := false
+		fail := func(what string, args ...any) {
+			t.Helper()
+			t.Fatalf("seed %d: %s", seed, fmt.Sprintf(what, args...))
+		}
+		connect := func() {
+			v.begin()
+			for id := range kv.WorkerID(5) {
+				if leases[id] {
+					v.refresh(now, id)
+				} else if rng.IntN(2) == 0 {
+					v.expired(now, id) // its mark is still there
+				}
+				if addr, ok := records[id]; ok {
+					v.put(now, Instance{Kind: Worker, ID: id, Addr: addr}, 1)
+				} else if rng.IntN(2) == 0 {
+					v.removed(id)
+				}
+			}
+			v.synced(now)
+			connected = true
+		}
+		for step := range 300 {
+			id := kv.WorkerID(rng.IntN(5))
+			switch rng.IntN(9) {
+			case 0:
+				records[id] = strconv.Itoa(step)
+				if connected {
+					v.put(now, Instance{Kind: Worker, ID: id, Addr: records[id]}, 1)
+				}
+			case 1:
+				delete(records, id)
+				if connected {
+					v.removed(id)
+				}
+			case 2, 3, 4:
+				leases[id] = true
+				if connected {
+					v.refresh(now, id)
+				}
+			case 5:
+				delete(leases, id)
+				if connected {
+					v.expired(now, id)
+				}
+			case 6:
+				connected = false
+				v.disconnect()
+			case 7:
+				connect()
+			case 8:
+				now = now.Add(time.Duration(rng.IntN(8)) * time.Second)
+				v.tick(now)
+			}
+			if err := v.Check(); err != nil {
+				fail("step %d: %v", step, err)
+			}
+			// Whoever is alive by every sign is shown, at any time.
+			if connected {
+				set := v.set()
+				for id, addr := range records {
+					i := slices.IndexFunc(set, func(in Instance) bool { return in.ID == id && in.Addr == addr && !in.Unconfirmed })
+					if leases[id] && i < 0 {
+						fail("step %d: instance %d is alive and not shown", step, id)
+					}
+				}
+			}
+		}
+		connect()
+		now = now.Add(20 * time.Second)
+		v.tick(now)
+		var want []string
+		for id := range kv.WorkerID(5) {
+			if addr, ok := records[id]; ok && leases[id] {
+				want = append(want, fmt.Sprintf("%d@%s", id, addr))
+			}
+		}
+		if got := viewText(v); got != strings.Join(want, " ") {
+			fail("at rest it shows [%s], want %v", got, want)
+		}
+		// What has a record alone is garbage by now, and only that.
+		var dead []kv.WorkerID
+		for id := range records {
+			if !leases[id] {
+				dead = append(dead, id)
+			}
+		}
+		slices.Sort(dead)
+		got := []kv.WorkerID{}
+		for _, d := range v.garbage(now) {
+			got = append(got, d.id)
+		}
+		if !slices.Equal(got, dead) {
+			fail("garbage %v, want %v", got, dead)
+		}
+		if again := v.garbage(now); len(again) > 0 {
+			fail("garbage twice: %v", again)
+		}
+	}
+}
+
+// A refresh of what is confirmed costs nothing and asks for nothing.
+func TestViewRefreshIsIdle(t *testing.T) {
+	v, now := newView(10*time.Second), time.Unix(0, 0)
+	v.begin()
+	v.refresh(now, 1)
+	v.put(now, Instance{Kind: Worker, ID: 1}, 1)
+	v.synced(now)
+	v.touched = false
+	if n := testing.AllocsPerRun(100, func() { v.refresh(now, 1) }); n != 0 || v.touched {
+		t.Errorf("%v allocations, touched %v; want neither", n, v.touched)
+	}
+}

@@ -1,0 +1,58 @@
+package frontend
+
+import (
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/edge/openai"
+	"penstock/internal/engine"
+)
+
+// plain is a decoder of ASCII that allocates nothing.
+type plain struct{}
+
+func (plain) Push(dst []byte, id kv.Token) []byte { return append(dst, byte(id)) }
+func (plain) Flush(dst []byte) []byte             { return dst }
+
+// TestTokensDoNotAllocate: a delta on its way from the request plane to the
+// bytes of an event costs no memory beyond the record of its tokens, which grows
+// by doubling.
+func TestTokensDoNotAllocate(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.worker(7, constant("hi"))
+		head := openai.Head{ID: "id", Model: "bytes"}
+		buf := make([]byte, 0, 4096)
+		g := &generation{
+			f: w.f, request: engine.Request{Attempt: 1}, rules: textRules{tokenizer: byteTokenizer{}},
+			choices: make([]choice, 1), left: 1, lastToken: make([]time.Time, 1), accepted: true, prefilled: true,
+			firstToken: w.f.metrics.firstToken.WithLabelValues("bytes"),
+			interToken: w.f.metrics.interToken.WithLabelValues("bytes"),
+		}
+		g.emit = func(e *event) error {
+			for i := range e.chunks {
+				buf = head.AppendEvent(buf[:0], &e.chunks[i])
+			}
+			return nil
+		}
+		c := &g.choices[0]
+		c.decoder, c.stop = plain{}, newMatcher(newNeedles([]string{"stop", "ttt"}))
+		c.tokens = make([]kv.Token, 0, 1000)
+		pos := 0
+		var frame []byte
+		d := engine.Delta{Attempt: 1, Tokens: []kv.Token{'t', 'o'}}
+		if n := testing.AllocsPerRun(200, func() {
+			d.Pos = pos
+			pos += len(d.Tokens)
+			frame = engine.AppendDelta(frame[:0], &d)
+			if err := g.take(frame); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%v allocations for each delta", n)
+		}
+		if len(buf) == 0 {
+			t.Error("nothing was emitted")
+		}
+	})
+}

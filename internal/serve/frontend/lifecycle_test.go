@@ -1,0 +1,396 @@
+package frontend
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/fault"
+)
+
+const hello = `{"model":"bytes","prompt":"hi","stream":true}`
+
+// TestNothingBeforeAcceptance: no byte goes out before a worker has taken the
+// request, and headers go out when it has, before there is a token.
+func TestNothingBeforeAcceptance(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		accept, speak := make(chan struct{}), make(chan struct{})
+		s := constant("hi")
+		s.beforehand = func() { <-accept }
+		s.interlude = func() { <-speak }
+		w.worker(7, s)
+		came := make(chan *http.Response, 1)
+		go func() { came <- w.send(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(hello)) }()
+		synctest.Wait()
+		if len(came) != 0 {
+			t.Fatal("headers before acceptance")
+		}
+		close(accept)
+		synctest.Wait()
+		if len(came) != 1 {
+			t.Fatal("no headers after acceptance")
+		}
+		resp := <-came
+		if resp.StatusCode != 200 || resp.Header.Get("x-penstock-worker") != "7" || resp.Header.Get("x-request-id") == "" {
+			t.Errorf("%d %v", resp.StatusCode, resp.Header)
+		}
+		close(speak)
+		if a := read(resp); !strings.HasSuffix(a.body, "data: [DONE]\n\n") {
+			t.Errorf("%q", a.body)
+		}
+	})
+}
+
+// TestDisconnect: when the client goes, the worker is told at once and
+// everything is released, whatever the request was waiting for.
+func TestDisconnect(t *testing.T) {
+	for name, tt := range map[string]struct {
+		body string
+		s    *script
+		read bool // the client reads a first line
+	}{
+		"mid-stream":        {hello, &script{say: func(int) string { return "hello" }, frames: 2}, true},
+		"whole answer":      {`{"model":"bytes","prompt":"hi"}`, &script{say: func(int) string { return "hello" }, frames: 2}, false},
+		"before the answer": {hello, &script{mute: true}, false},
+		"several prompts":   {`{"model":"bytes","prompt":["hi","ho"],"stream":true}`, &script{say: func(int) string { return "hello" }, frames: 2}, true},
+	} {
+		inWorld(t, Config{}, func(t *testing.T, w *world) {
+			w.worker(7, tt.s)
+			w.worker(8, constant("must not be asked"))
+			ctx, cancel := context.WithCancel(t.Context())
+			started := time.Now()
+			done := make(chan error, 1)
+			go func() {
+				req := must(http.NewRequestWithContext(ctx, http.MethodPost, "http://x/v1/completions", strings.NewReader(tt.body)))
+				resp, err := w.client.Do(req)
+				if err == nil {
+					if tt.read {
+						_, err = bufio.NewReader(resp.Body).ReadString('\n')
+					}
+					if err == nil && !tt.read {
+						_, err = io.ReadAll(resp.Body)
+					}
+					if tt.read {
+						<-ctx.Done()
+					}
+					resp.Body.Close()
+				}
+				done <- err
+			}()
+			synctest.Wait()
+			if running, _ := tt.s.state(); running == 0 {
+				t.Fatalf("%s: the worker has nothing to do", name)
+			}
+			cancel()
+			<-done
+			synctest.Wait()
+			running, cancelled := tt.s.state()
+			if running != 0 || cancelled == 0 {
+				t.Errorf("%s: %d calls run, %d were cancelled", name, running, cancelled)
+			}
+			if time.Since(started) != 0 {
+				t.Errorf("%s: it took %v", name, time.Since(started))
+			}
+			if got := w.metric(`frontend_requests_total{endpoint="completions",model="bytes",status="499"}`); got != "1" {
+				t.Errorf("%s: %q requests counted as 499", name, got)
+			}
+			w.check()
+		})
+	}
+}
+
+// TestStall: a worker that falls silent is given up for another.
+func TestStall(t *testing.T) {
+	inWorld(t, Config{StallTimeout: 5 * time.Second}, func(t *testing.T, w *world) {
+		silent := &script{say: func(int) string { return "hello" }, frames: 2}
+		w.worker(1, silent)
+		w.worker(2, constant("hello"))
+		started := time.Now()
+		a := w.post("/v1/completions", `{"model":"bytes","prompt":"hi"}`)
+		if a.status != 200 || !strings.Contains(a.body, `"text":"hello"`) || time.Since(started) != 5*time.Second {
+			t.Errorf("after %v: %d %s", time.Since(started), a.status, a.body)
+		}
+		synctest.Wait()
+		if running, cancelled := silent.state(); running != 0 || cancelled != 1 {
+			t.Errorf("%d calls run, %d were cancelled", running, cancelled)
+		}
+	})
+}
+
+// TestSlowClient: a client that takes nothing is cut off, and is not mistaken
+// for a silent worker.
+func TestSlowClient(t *testing.T) {
+	inWorld(t, Config{WriteTimeout: 20 * time.Second, StallTimeout: 5 * time.Second}, func(t *testing.T, w *world) {
+		s := constant(strings.Repeat("long ", 90))
+		w.worker(1, s)
+		w.worker(2, constant("must not be asked"))
+		started := time.Now()
+		conn, err := w.lis.dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(hello), hello)
+		time.Sleep(19 * time.Second)
+		synctest.Wait()
+		if running, _ := s.state(); running != 1 {
+			t.Errorf("%d calls run while the client is waited for", running)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if running, _ := s.state(); running != 0 || len(w.router.routed()) != 1 {
+			t.Errorf("after %v %d calls run, %d attempts", time.Since(started), running, len(w.router.routed()))
+		}
+		conn.Close()
+	})
+}
+
+// TestConnectionIsKept: the deadlines of one request do not outlive it.
+func TestConnectionIsKept(t *testing.T) {
+	inWorld(t, Config{WriteTimeout: time.Second, BodyTimeout: time.Second, IdleTimeout: time.Hour}, func(t *testing.T, w *world) {
+		s := constant("hi")
+		w.worker(1, s)
+		for range 2 {
+			s.interlude = func() { time.Sleep(10 * time.Second) } // longer than the body may take
+			if a := w.post("/v1/completions", hello); a.err != nil || !strings.HasSuffix(a.body, "[DONE]\n\n") {
+				t.Errorf("%d %q %v", a.status, a.body, a.err)
+			}
+			time.Sleep(10 * time.Second)
+			if a := w.get("/v1/models"); a.status != 200 { // sets no deadline of its own
+				t.Errorf("%d %q %v", a.status, a.body, a.err)
+			}
+		}
+		if n := w.lis.dials; n != 1 {
+			t.Errorf("%d connections were made", n)
+		}
+	})
+}
+
+// TestSlowBody: a client that does not send its body is told so.
+func TestSlowBody(t *testing.T) {
+	inWorld(t, Config{BodyTimeout: 3 * time.Second}, func(t *testing.T, w *world) {
+		body, feed := io.Pipe()
+		defer feed.Close()
+		go func() { _, _ = io.WriteString(feed, `{"model":`) }()
+		started := time.Now()
+		a := read(w.send(t.Context(), http.MethodPost, "/v1/completions", body))
+		if a.status != 504 || !strings.Contains(a.body, "did not arrive within 3s") || time.Since(started) != 3*time.Second {
+			t.Errorf("after %v: %d %s", time.Since(started), a.status, a.body)
+		}
+	})
+}
+
+func TestRequestTimeout(t *testing.T) {
+	inWorld(t, Config{RequestTimeout: 3 * time.Second}, func(t *testing.T, w *world) {
+		w.worker(1, &script{say: func(int) string { return "hello" }, frames: 1})
+		if a := w.post("/v1/completions", `{"model":"bytes","prompt":"hi"}`); a.status != 504 || !strings.Contains(a.body, "longer than 3s") {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		a := w.post("/v1/completions", hello)
+		if a.status != 200 || !strings.Contains(a.body, `"text":"h"`) || !strings.HasSuffix(a.body, `"code":"deadline_exceeded"}}`+"\n\n") {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	})
+}
+
+// begin starts a stream and waits until it hangs.
+func (w *world) begin() <-chan answerOf {
+	came := make(chan answerOf, 1)
+	go func() { came <- w.post("/v1/completions", hello) }()
+	synctest.Wait()
+	return came
+}
+
+func (w *world) direct(method, path, body string) *recorder {
+	rec := &recorder{header: http.Header{}}
+	w.f.Handler().ServeHTTP(rec, must(http.NewRequestWithContext(w.t.Context(), method, path, strings.NewReader(body))))
+	return rec
+}
+
+// TestDrain: what is in progress finishes, what comes is refused.
+func TestDrain(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		finish := make(chan struct{})
+		s := constant("hello")
+		s.interlude = func() { <-finish }
+		w.worker(1, s)
+		stream := w.begin()
+		w.stop()
+		synctest.Wait()
+		if rec := w.direct(http.MethodPost, "/v1/completions", hello); rec.status != 503 || rec.header.Get("Retry-After") != "1" || !strings.Contains(rec.body.String(), "shutting down") {
+			t.Errorf("a new request: %d %v %s", rec.status, rec.header, rec.body.String())
+		}
+		if rec := w.direct(http.MethodGet, "/health", ""); rec.status != 503 || !strings.Contains(rec.body.String(), "draining") {
+			t.Errorf("health: %d %s", rec.status, rec.body.String())
+		}
+		if rec := w.direct(http.MethodGet, "/live", ""); rec.status != 200 {
+			t.Errorf("live: %d", rec.status)
+		}
+		// The stream needs the catalog still: a worker that comes now is seen.
+		w.worker(2, constant("hello"))
+		if n := len(w.f.catalog.snap.Load().instances); n != 2 {
+			t.Errorf("%d instances are known", n)
+		}
+		time.Sleep(pause)
+		close(finish)
+		if a := <-stream; a.status != 200 || !strings.HasSuffix(a.body, "[DONE]\n\n") {
+			t.Errorf("%d %q", a.status, a.body)
+		}
+		if got := w.metric(`frontend_rejections_total{reason="draining"}`); got != "1" {
+			t.Errorf("%q rejections", got)
+		}
+	})
+}
+
+// TestCutOff: what does not finish in time is cut off with an error.
+func TestCutOff(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		s := &script{say: func(int) string { return "hello" }, frames: 2}
+		w.worker(1, s)
+		stream := w.begin()
+		started := time.Now()
+		w.stop()
+		a := <-stream
+		if a.status != 200 || !strings.Contains(a.body, "shutting down") || !strings.Contains(a.body, `"code":"unavailable"`) {
+			t.Errorf("%d %q", a.status, a.body)
+		}
+		if time.Since(started) != 30*time.Second {
+			t.Errorf("it took %v", time.Since(started))
+		}
+	})
+}
+
+// TestCutOffHangingClient: even a client that takes nothing does not hold up the
+// end.
+func TestCutOffHangingClient(t *testing.T) {
+	inWorld(t, Config{WriteTimeout: time.Hour}, func(t *testing.T, w *world) {
+		w.worker(1, constant(strings.Repeat("long ", 90)))
+		conn, err := w.lis.dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(hello), hello)
+		synctest.Wait()
+		started := time.Now()
+		w.stop()
+		err = <-w.ran
+		if d := time.Since(started); err != nil || d != 30*time.Second+cutOff {
+			t.Errorf("after %v: %v", d, err)
+		}
+		w.ran <- nil
+		conn.Close()
+	})
+}
+
+// TestRunFails: when the listener fails, Run says so.
+func TestRunFails(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.lis.Close()
+		if err := <-w.ran; err == nil || !strings.Contains(err.Error(), "frontend: serve pipe") {
+			t.Errorf("Run returned %v", err)
+		}
+		w.ran <- nil
+	})
+}
+
+// TestRegistryFails: what was known holds until the registry is back.
+func TestRegistryFails(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.worker(1, constant("one"))
+		w.registry.fail(fault.New(fault.Internal, "the store is broken"))
+		time.Sleep(time.Minute)
+		if a := w.post("/v1/completions", hello); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		w.registry.fail(nil)
+		w.worker(2, constant("two"))
+		time.Sleep(retryWatch + pause)
+		if n := len(w.f.catalog.snap.Load().instances); n != 2 {
+			t.Errorf("%d instances are known", n)
+		}
+	})
+}
+
+// TestOverload: beyond the bound requests are refused at once.
+func TestOverload(t *testing.T) {
+	inWorld(t, Config{MaxInflight: 2}, func(t *testing.T, w *world) {
+		finish := make(chan struct{})
+		s := constant("hello")
+		s.interlude = func() { <-finish }
+		w.worker(1, s)
+		first, second := w.begin(), w.begin()
+		a := w.post("/v1/completions", hello)
+		if a.status != 503 || a.header.Get("Retry-After") != "1" || !strings.Contains(a.body, `"code":"overloaded"`) {
+			t.Errorf("%d %v %s", a.status, a.header, a.body)
+		}
+		if got := w.metric("frontend_inflight"); got != "2" {
+			t.Errorf("%q in flight", got)
+		}
+		close(finish)
+		for _, c := range []<-chan answerOf{first, second} {
+			if a := <-c; !strings.HasSuffix(a.body, "[DONE]\n\n") {
+				t.Errorf("%d %q", a.status, a.body)
+			}
+		}
+		if a := w.post("/v1/completions", hello); a.status != 200 {
+			t.Errorf("afterwards: %d %s", a.status, a.body)
+		}
+	})
+}
+
+// TestStopStringEndsTheCall: the engine does not know stop strings, so the call
+// is cancelled at once; one that ends by itself is not.
+func TestStopStringEndsTheCall(t *testing.T) {
+	for _, tt := range []struct {
+		fields    string
+		cancelled int
+	}{
+		{`"stop":"ll","n":1`, 1},
+		{`"stop":"ll","n":3`, 1},
+		{`"max_tokens":3`, 0},
+		{`"n":1`, 0},
+	} {
+		inWorld(t, Config{}, func(t *testing.T, w *world) {
+			s := constant("hell" + strings.Repeat("o", 200)) // beyond the plane's credit
+			w.worker(1, s)
+			started := time.Now()
+			a := w.post("/v1/completions", `{"model":"bytes","prompt":"hi",`+tt.fields+`}`)
+			synctest.Wait()
+			running, cancelled := s.state()
+			if a.status != 200 || running != 0 || cancelled != tt.cancelled || time.Since(started) != 0 {
+				t.Errorf("%s: %d, %d calls run, %d cancelled, want %d", tt.fields, a.status, running, cancelled, tt.cancelled)
+			}
+		})
+	}
+}
+
+// TestTimes: the histograms see tokens when they come.
+func TestTimes(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		s := constant("abc")
+		s.interlude = func() { time.Sleep(3 * time.Second) }
+		w.worker(1, s)
+		w.post("/v1/completions", hello)
+		for series, want := range map[string]string{
+			`frontend_time_to_first_token_seconds_sum{model="bytes"}`:                         "3",
+			`frontend_time_to_first_token_seconds_count{model="bytes"}`:                       "1",
+			`frontend_inter_token_latency_seconds_count{model="bytes"}`:                       "3",
+			`frontend_inter_token_latency_seconds_sum{model="bytes"}`:                         "0",
+			`frontend_request_duration_seconds_sum{endpoint="completions",model="bytes"}`:     "3",
+			`frontend_requests_total{endpoint="completions",model="bytes",status="200"}`:      "1",
+			`frontend_requests_total{endpoint="chat_completions",model="bytes",status="200"}`: "",
+			`frontend_cached_tokens_total{model="bytes"}`:                                     "0",
+			`frontend_time_to_first_token_seconds_bucket{model="bytes",le="2.5"}`:             "0",
+			`frontend_time_to_first_token_seconds_bucket{model="bytes",le="5"}`:               "1",
+		} {
+			if got := w.metric(series); got != want {
+				t.Errorf("%s is %q, want %q", series, got, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,434 @@
+package frontend
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+)
+
+// world is a frontend with everything around it, in one bubble: workers with
+// scripted engines behind the in-memory request plane, a router that keeps a
+// ledger, a registry, and an HTTP client over pipes.
+type world struct {
+	t        *testing.T
+	f        *Frontend
+	plane    *rpc.Mem
+	faulty   *rpc.FaultyPlane // what the frontend calls; without faults unless told
+	router   *ledger
+	registry *registry
+	metrics  *obs.Metrics
+	log      *bytes.Buffer
+	lis      *pipeListener
+	client   *http.Client
+	stop     context.CancelFunc // tells the frontend to end
+	ran      chan error         // what Run returned
+	workers  sync.WaitGroup
+	opens    func(engine.TokenizerRef) (*prep.Pipeline, error)
+}
+
+// inWorld runs test in a bubble with a running frontend, and checks at the end
+// that nothing is left behind.
+func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{
+			t:        t,
+			plane:    rpc.NewMem(),
+			registry: newRegistry(),
+			metrics:  obs.NewMetrics(),
+			log:      &bytes.Buffer{},
+			lis:      newPipeListener(),
+			ran:      make(chan error, 1),
+			opens:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return bytePipeline(), nil },
+		}
+		w.router = &ledger{w: w}
+		w.faulty = rpc.Faulty(w.plane, 1, rpc.Faults{})
+		f, err := New(cfg, Deps{
+			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
+			Open: func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
+			Log:  slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.f = f
+		w.client = &http.Client{Transport: &http.Transport{DialContext: w.lis.dial, DisableCompression: true}}
+		var ctx context.Context
+		ctx, w.stop = context.WithCancel(t.Context())
+		serve, noMore := context.WithCancel(t.Context())
+		w.registry.serve = serve
+		go func() { w.ran <- f.Run(ctx, w.lis) }()
+		synctest.Wait()
+
+		test(t, w)
+
+		w.stop()
+		w.client.CloseIdleConnections()
+		if err := <-w.ran; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		noMore()
+		w.workers.Wait()
+		w.check()
+	})
+}
+
+// check states what must hold when no request is in progress.
+func (w *world) check() {
+	w.t.Helper()
+	if err := w.router.check(); err != nil {
+		w.t.Error(err)
+	}
+	if n := w.f.inflight.Load(); n != 0 {
+		w.t.Errorf("%d requests are in flight", n)
+	}
+	w.f.ids.mu.Lock()
+	defer w.f.ids.mu.Unlock()
+	if n := len(w.f.ids.mu.running); n != 0 {
+		w.t.Errorf("%d request ids are claimed", n)
+	}
+}
+
+// worker starts a worker with a scripted engine and registers it.
+func (w *world) worker(id kv.WorkerID, s *script, change ...func(*engine.Card)) {
+	w.t.Helper()
+	card := engine.Card{
+		Name: "bytes", Aliases: []string{"b"}, Engine: "script", BlockSize: 16, Blocks: 64, Ranks: 1,
+		ContextLength: 512, VocabSize: byteVocab, EOS: []kv.Token{byteEOS}, Numerics: "n1",
+		Defaults: engine.Sampling{Temperature: 1}, Tokenizer: engine.TokenizerRef{Kind: "builtin"},
+	}
+	for _, c := range change {
+		c(&card)
+	}
+	ready := make(chan string)
+	w.workers.Go(func() {
+		if err := w.plane.Serve(w.registry.serve, "", s.handle, func(addr string) { ready <- addr }); err != nil {
+			w.t.Errorf("serve: %v", err)
+		}
+	})
+	addr := <-ready
+	meta, err := engine.EncodeCard(card)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.registry.set(disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Addr: addr, Host: "host", PID: 1, Meta: meta})
+	synctest.Wait()
+}
+
+// answerOf is a response read to its end.
+type answerOf struct {
+	status int
+	header http.Header
+	body   string
+	err    error // of reading the body
+}
+
+// post sends a JSON body and reads the whole answer.
+func (w *world) post(path, body string, headers ...string) answerOf {
+	w.t.Helper()
+	resp := w.send(w.t.Context(), http.MethodPost, path, strings.NewReader(body), headers...)
+	return read(resp)
+}
+
+func (w *world) get(path string) answerOf {
+	w.t.Helper()
+	return read(w.send(w.t.Context(), http.MethodGet, path, nil))
+}
+
+// send sends a request; headers are names and values by turns.
+func (w *world) send(ctx context.Context, method, path string, body io.Reader, headers ...string) *http.Response {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, "http://penstock"+path, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return resp
+}
+
+func read(resp *http.Response) answerOf {
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return answerOf{resp.StatusCode, resp.Header, string(b), err}
+}
+
+// metric returns the value of a metric by its name and labels as they print. A
+// request is accounted for after its answer is out.
+func (w *world) metric(series string) string {
+	synctest.Wait()
+	rec := &recorder{header: http.Header{}}
+	w.metrics.Handler().ServeHTTP(rec, must(http.NewRequest(http.MethodGet, "/metrics", nil)))
+	for line := range strings.Lines(rec.body.String()) {
+		if v, ok := strings.CutPrefix(line, "penstock_"+series+" "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// recorder is a response that is not a connection.
+type recorder struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) WriteHeader(status int)      { r.status = status }
+func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }
+
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}
+
+// ledger is a router: the worker of lowest id that is not excluded. It checks
+// that reservations are made and freed once.
+type ledger struct {
+	w  *world
+	mu struct {
+		sync.Mutex
+		state    map[string]string // by id and attempt: reserved, prefilled, freed
+		requests []route.Request
+		defects  []error
+		fail     error // of the next Route
+	}
+}
+
+func ledgerKey(id string, attempt uint32) string { return fmt.Sprintf("%s#%d", id, attempt) }
+
+func (l *ledger) Route(_ context.Context, req *route.Request) (route.Decision, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := *req
+	kept.Exclude = slices.Clone(req.Exclude)
+	l.mu.requests = append(l.mu.requests, kept)
+	if err := l.mu.fail; err != nil {
+		return route.Decision{}, err
+	}
+	d, err := l.pick(req)
+	if err != nil {
+		return d, err
+	}
+	if l.mu.state == nil {
+		l.mu.state = map[string]string{}
+	}
+	key := ledgerKey(req.ID, req.Attempt)
+	if was := l.mu.state[key]; was != "" && was != "freed" {
+		l.defect("%s is reserved twice", key)
+	}
+	l.mu.state[key] = "reserved"
+	return d, nil
+}
+
+func (l *ledger) pick(req *route.Request) (route.Decision, error) {
+	for _, in := range l.w.registry.instances() {
+		if slices.Contains(req.Exclude, in.ID) || req.Pin.ID != 0 && req.Pin.ID != in.ID {
+			continue
+		}
+		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model {
+			continue
+		}
+		return route.Decision{Worker: kv.Worker{ID: in.ID, Rank: req.Pin.Rank}, Addr: in.Addr, OverlapBlocks: len(req.Tokens) / 16, BlockSize: 16}, nil
+	}
+	return route.Decision{}, fault.New(fault.Unavailable, "no worker can take the request")
+}
+
+func (l *ledger) Explain(_ context.Context, req *route.Request) (route.Explanation, error) {
+	d, err := l.pick(req)
+	return route.Explanation{Decision: d}, err
+}
+
+func (l *ledger) Prefilled(id string, attempt uint32) { l.move(id, attempt, "prefilled", "reserved") }
+
+func (l *ledger) Free(id string, attempt uint32) {
+	l.move(id, attempt, "freed", "reserved", "prefilled")
+}
+
+func (l *ledger) move(id string, attempt uint32, to string, from ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := ledgerKey(id, attempt)
+	if was := l.mu.state[key]; !slices.Contains(from, was) {
+		l.defect("%s is %s when it was %q", key, to, was)
+	}
+	l.mu.state[key] = to
+}
+
+func (l *ledger) defect(format string, args ...any) {
+	l.mu.defects = append(l.mu.defects, fmt.Errorf(format, args...))
+}
+
+// check reports misuse, and reservations that were not freed.
+func (l *ledger) check() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	errs := l.mu.defects
+	for key, state := range l.mu.state {
+		if state != "freed" {
+			errs = append(errs, fmt.Errorf("%s is still %s", key, state))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *ledger) routed() []route.Request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.mu.requests)
+}
+
+// registry is a discovery store of one process.
+type registry struct {
+	serve context.Context // of the workers
+	mu    struct {
+		sync.Mutex
+		set     []disco.Instance
+		changed chan struct{}
+		broken  error
+	}
+}
+
+func newRegistry() *registry {
+	r := &registry{}
+	r.mu.changed = make(chan struct{})
+	return r
+}
+
+func (r *registry) Register(context.Context, disco.Instance) (disco.Lease, error) {
+	return nil, errors.New("not in this test")
+}
+
+func (r *registry) Watch(ctx context.Context, _ disco.Kind, sink func([]disco.Instance)) error {
+	for {
+		r.mu.Lock()
+		set, changed, broken := slices.Clone(r.mu.set), r.mu.changed, r.mu.broken
+		r.mu.Unlock()
+		if broken != nil {
+			return broken
+		}
+		sink(set)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func (r *registry) instances() []disco.Instance {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.mu.set)
+}
+
+// set adds or replaces an instance.
+func (r *registry) set(in disco.Instance) {
+	r.remove(in.ID)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.set = append(r.mu.set, in)
+	slices.SortFunc(r.mu.set, func(a, b disco.Instance) int { return int(a.ID) - int(b.ID) })
+	r.wake()
+}
+
+func (r *registry) remove(id kv.WorkerID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.set = slices.DeleteFunc(r.mu.set, func(in disco.Instance) bool { return in.ID == id })
+	r.wake()
+}
+
+// fail makes watches end with err, until it is nil.
+func (r *registry) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.broken = err
+	r.wake()
+}
+
+func (r *registry) wake() {
+	close(r.mu.changed)
+	r.mu.changed = make(chan struct{})
+}
+
+// pipeListener makes connections out of pipes: a bubble has no sockets.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+	dials  int
+}
+
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+		l.dials++
+		return client, nil
+	case <-l.closed:
+		return nil, errors.New("refused")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
+
+const pause = time.Second // of virtual time, longer than anything that should be immediate
