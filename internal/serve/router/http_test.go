@@ -28,7 +28,7 @@ import (
 // TestHTTP runs the scripts in testdata against a router whose workers are only
 // said to exist. Its commands:
 //
-//	worker id=N [epoch=N] [model=NAME] [block-size=N] [feed=off] [unconfirmed]
+//	worker id=N [epoch=N] [model=NAME] [alias=NAME] [block-size=N] [feed=off] [namespace=NAME] [unconfirmed]
 //	garbage id=N                          an instance with a broken card
 //	gone id=N
 //	events id=N seq=N [epoch=N] [block-size=N]
@@ -39,7 +39,7 @@ import (
 //	advance by=DURATION
 //	METHOD PATH, with a body: get, post, put
 func TestHTTP(t *testing.T) {
-	for _, name := range []string{"queries", "state", "errors"} {
+	for _, name := range []string{"queries", "state", "feeds", "errors"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{cluster: newCluster(t), in: map[kv.WorkerID]disco.Instance{}}
@@ -103,6 +103,9 @@ func (s *script) worker(d *datadriven.TestData) {
 	card := servetest.Card(arg(d, "model", "m"))
 	card.BlockSize = arg(d, "block-size", 4)
 	card.KVEvents = arg(d, "feed", "on") == "on"
+	if alias := arg(d, "alias", ""); alias != "" {
+		card.Aliases = []string{alias}
+	}
 	meta, err := engine.EncodeCard(card)
 	if err != nil {
 		panic(err)

@@ -63,6 +63,11 @@ func (r *Router) apply(rec *feed.Record) (v feed.Verdict, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, w := r.now(), rec.Worker
+	m := r.member(w)
+	if m != nil && rec.Epoch < m.in.Epoch {
+		// Discovery knows of a newer life, of which the tracker may not.
+		return feed.Verdict{Outcome: feed.Stale}, true
+	}
 	s := r.mu.sources[w]
 	if s == nil {
 		if len(r.mu.sources) == maxSources {
@@ -72,7 +77,7 @@ func (r *Router) apply(rec *feed.Record) (v feed.Verdict, ok bool) {
 		r.mu.sources[w] = s
 	}
 	s.blockSize = int(rec.BlockSize)
-	if m := r.member(w); m != nil && m.mismatch(r.mu.sources) != 0 {
+	if m != nil && m.mismatch(r.mu.sources) != 0 {
 		r.mu.tracker.Forget(w)
 		r.mu.index.Drop(w)
 		return v, false

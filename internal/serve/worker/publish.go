@@ -86,10 +86,6 @@ func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
 // watch runs one watch of the engine, until it fails, ctx ends, or a resync is
 // asked for (errResync).
 func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
-	select {
-	case <-p.resync: // the description that follows answers it
-	default:
-	}
 	watching, stop := context.WithCancelCause(ctx)
 	var listener sync.WaitGroup
 	listener.Go(func() {

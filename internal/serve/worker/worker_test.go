@@ -261,6 +261,15 @@ func TestRefuses(t *testing.T) {
 				t.Errorf("%s with an empty body: %v, want %v", method, err, want)
 			}
 		}
+		err := r.rpc.Call(t.Context(), addr, engine.MethodPing, nil, func(f []byte) error {
+			if !strings.Contains(string(f), `"in_flight":0`) {
+				t.Errorf("refused calls count as served: %s", f)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 		if !strings.Contains(r.log.String(), "engine bug") {
 			t.Error("the panic was not logged")
 		}
