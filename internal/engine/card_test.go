@@ -147,3 +147,27 @@ func TestLoadReport(t *testing.T) {
 		t.Errorf("key %q", got)
 	}
 }
+
+func FuzzDecodeLoadReport(f *testing.F) {
+	b, err := EncodeLoadReport(LoadReport{WorkerID: 7, Epoch: 12, State: StateReady, KVNext: 9})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := DecodeLoadReport(b)
+		if err != nil {
+			return
+		}
+		again, err := EncodeLoadReport(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(again) > maxLoadReport {
+			return // escaping can double the length of a state
+		}
+		if got, err := DecodeLoadReport(again); err != nil || got != r {
+			t.Fatalf("%+v became %+v, %v", r, got, err)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"penstock/core/kv"
 )
@@ -56,5 +57,13 @@ func DecodeLoadReport(b []byte) (LoadReport, error) {
 	return r, nil
 }
 
-// WorkerKey is the key under which a worker publishes on the bus: "<id>/<rank>".
-func WorkerKey(w kv.Worker) string { return fmt.Sprintf("%d/%d", w.ID, w.Rank) }
+// WorkerKey is the key under which a worker publishes on the bus: "<id>/<rank>",
+// both decimal.
+func WorkerKey(w kv.Worker) string { return string(AppendWorkerKey(nil, w)) }
+
+// AppendWorkerKey appends w's [WorkerKey] to dst.
+func AppendWorkerKey(dst []byte, w kv.Worker) []byte {
+	dst = strconv.AppendUint(dst, uint64(w.ID), 10)
+	dst = append(dst, '/')
+	return strconv.AppendUint(dst, uint64(w.Rank), 10)
+}

@@ -2,8 +2,10 @@ package router_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -346,4 +348,36 @@ func TestNewReportsEverything(t *testing.T) {
 			t.Errorf("%q is not reported in: %v", want, err)
 		}
 	}
+}
+
+// FuzzQuery: whatever a client sends, it is told something that it can use.
+func FuzzQuery(f *testing.F) {
+	f.Add([]byte(`{"model":"m","token_ids":[1,2,3,4],"router_config_override":{"router_temperature":0.5}}`))
+	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`))
+	f.Add([]byte(`{"model":"m","prompt":"x","cache_salt":"y"}`))
+	meta, err := engine.EncodeCard(servetest.Card("m"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	registry := servetest.NewRegistry()
+	registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Meta: meta})
+	told := make(signals, 1)
+	r, err := router.New(router.Config{}, router.Planes{Bus: bus.NewMem(), Registry: toldRegistry{registry, told}}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		f.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(f.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	<-told
+	f.Cleanup(func() { cancel(); <-done })
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, path := range []string{"explain", "best_worker", "potential_loads", "generate"} {
+			rec := httptest.NewRecorder()
+			r.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/router/"+path, bytes.NewReader(body)))
+			if rec.Code >= 500 && rec.Code != http.StatusNotImplemented || !json.Valid(rec.Body.Bytes()) {
+				t.Fatalf("%s: status %d, %s", path, rec.Code, rec.Body)
+			}
+		}
+	})
 }

@@ -35,7 +35,8 @@ func (r *Router) take(ctx context.Context, rec *feed.Record, m bus.Message) {
 		r.throttle.Log(ctx, slog.LevelWarn, "malformed cache events", "key", m.Key, "error", err)
 		return
 	}
-	if m.Key != engine.WorkerKey(rec.Worker) {
+	var key [40]byte
+	if m.Key != string(engine.AppendWorkerKey(key[:0], rec.Worker)) {
 		r.metrics.malformed.Inc()
 		r.throttle.Log(ctx, slog.LevelWarn, "cache events under another worker's key", "key", m.Key)
 		return

@@ -1,0 +1,150 @@
+package router_test
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/serve/router"
+	"penstock/internal/serve/servetest"
+	"penstock/internal/serve/worker"
+)
+
+// signals tells of each call of a sink, after it has returned.
+type signals chan struct{}
+
+func (s signals) give() {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+}
+
+type toldBus struct {
+	bus.Bus
+	told signals
+}
+
+func (b toldBus) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink func(bus.Message) error, ready func()) error {
+	return b.Bus.Subscribe(ctx, t, from, func(m bus.Message) error {
+		defer b.told.give()
+		return sink(m)
+	}, ready)
+}
+
+type toldRegistry struct {
+	disco.Registry
+	told signals
+}
+
+func (r toldRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
+	return r.Registry.Watch(ctx, kind, func(ins []disco.Instance) {
+		defer r.told.give()
+		sink(ins)
+	})
+}
+
+// until waits until f holds, looking again whenever it is told of something.
+func (s signals) until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	late := time.NewTimer(30 * time.Second)
+	defer late.Stop()
+	for !f() {
+		select {
+		case <-s:
+		case <-late.C:
+			t.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+// TestOverNATS goes once through the life of a worker over the embedded server.
+func TestOverNATS(t *testing.T) {
+	server, err := natsd.Start(natsd.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	nc, err := server.Connect("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	events, err := bus.NewNATS(nc, bus.NATSConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := disco.NewNATS(nc, disco.NATSConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(registry.Close)
+
+	told := make(signals, 1)
+	calls, metrics := rpc.NewMem(), obs.NewMetrics()
+	r, err := router.New(router.Config{}, router.Planes{Bus: toldBus{events, told}, Registry: toldRegistry{registry, told}}, nil, metrics, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := servetest.New(servetest.Config{Card: servetest.Card("m")})
+	w, err := worker.New(worker.Config{ID: 7, Epoch: 1}, e, worker.Planes{RPC: calls, Bus: events, Registry: registry}, worker.NewMetrics(metrics), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(run func(context.Context) error) (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- run(ctx) }()
+		return func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	defer start(r.Run)()
+	stopWorker := start(w.Run)
+
+	req := &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 41, 1)}
+	var d route.Decision
+	told.until(t, "the worker is found", func() bool {
+		d, err = r.Route(t.Context(), req)
+		return err == nil
+	})
+	ereq := &engine.Request{ID: "a", Attempt: 1, Model: "m", Prompt: req.Tokens, Choices: 1, Stop: engine.Stop{MaxTokens: 3}, Logprobs: -1}
+	if err := calls.Call(t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	r.Free("a", 1)
+	c := &cluster{t: t, router: r}
+	told.until(t, "the index follows", func() bool {
+		return maps.EqualFunc(c.dump(), map[kv.WorkerID][]kv.SeqHash{7: e.Held()}, slices.Equal)
+	})
+	if ex, err := r.Explain(t.Context(), req); err != nil || ex.Decision.OverlapBlocks != 10 {
+		t.Errorf("the second time: %+v, %v", ex.Decision, err)
+	}
+	stopWorker()
+	told.until(t, "the worker is gone", func() bool {
+		_, err = r.Explain(t.Context(), req)
+		return fault.Of(err) == fault.Unavailable && err != nil
+	})
+	if n := len(c.dump()); n != 0 {
+		t.Errorf("%d workers still have entries", n)
+	}
+}
