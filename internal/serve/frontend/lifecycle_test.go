@@ -165,7 +165,7 @@ func TestConnectionIsKept(t *testing.T) {
 				t.Errorf("%d %q %v", a.status, a.body, a.err)
 			}
 		}
-		if n := w.lis.dials; n != 1 {
+		if n := w.lis.dials.Load(); n != 1 {
 			t.Errorf("%d connections were made", n)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -395,7 +396,7 @@ type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
-	dials  int
+	dials  atomic.Int32
 }
 
 func newPipeListener() *pipeListener {
@@ -406,7 +407,7 @@ func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) 
 	client, server := net.Pipe()
 	select {
 	case l.conns <- server:
-		l.dials++
+		l.dials.Add(1)
 		return client, nil
 	case <-l.closed:
 		return nil, errors.New("refused")
