@@ -102,7 +102,7 @@ func printEvent(w io.Writer, data string, asJSON bool) error {
 		}
 	}
 	outcome := ""
-	if e.Outcome != "applied" {
+	if e.Outcome != "apply" {
 		outcome = "  (" + e.Outcome + ")"
 	}
 	_, err := fmt.Fprintf(w, "worker %d rank %d  event %d  %-7s %s%s  %s%s\n",

@@ -132,7 +132,7 @@ func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, er
 		w, err := worker.New(worker.Config{
 			// Small numbers: the workers of one process need to be told apart from
 			// each other only. A restart on the same data is a higher epoch.
-			ID: kv.WorkerID(i + 1), Epoch: uint64(time.Now().UnixNano()),
+			ID: kv.WorkerID(i + 1), Epoch: uint64(time.Now().UnixMilli()),
 			Namespace: u.cfg.Namespace, Component: u.cfg.Component, Endpoint: u.cfg.Endpoint,
 			Host: host, PID: os.Getpid(),
 			MaxCalls:     u.cfg.MaxNumSeqs + u.cfg.MaxWaiting,
@@ -156,7 +156,7 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 		MigrationLimit: limit, DrainTimeout: time.Duration(u.cfg.DrainTimeout),
 	}, frontend.Deps{
 		Router: u.router, Plane: u.rpc, Registry: u.nats.registry, Open: u.model.open,
-		Metrics: u.metrics, Log: obs.Component(u.log, "frontend"),
+		Metrics: u.metrics, Log: u.log,
 		Mount: map[string]http.Handler{
 			"/v1/router/": u.router.Handler(),
 			"/v1/config":  configHandler(u.cfg),
