@@ -159,6 +159,29 @@ func testQueueIsBounded(t *testing.T) {
 	if err := e.Generate(ctx, two, r.Sink); fault.Of(err) != fault.Overloaded || r.Accepted {
 		t.Errorf("two choices with room for one: %v, accepted %v", err, r.Accepted)
 	}
+	// One that gives up leaves its place to another.
+	one, giveUp := context.WithCancel(ctx)
+	given := make(chan error, 1)
+	go func() {
+		_, err := enginetest.Generate(one, e, within(96, greedy(8, 10, 5)))
+		given <- err
+	}()
+	synctest.Wait()
+	r = enginetest.NewRecorder(within(96, greedy(9, 10, 5)))
+	if err := e.Generate(ctx, within(96, greedy(9, 10, 5)), r.Sink); fault.Of(err) != fault.Overloaded {
+		t.Errorf("a request to a full queue: %v", err)
+	}
+	giveUp()
+	if err := <-given; !errors.Is(err, context.Canceled) {
+		t.Errorf("giving up: %v", err)
+	}
+	wg.Go(func() {
+		if _, err := enginetest.Generate(ctx, e, within(96, greedy(9, 10, 5))); err != nil {
+			t.Errorf("a request in the place of another: %v", err)
+		}
+	})
+	synctest.Wait()
+
 	many := within(96, greedy(9, 10, 5))
 	many.Choices = 6
 	if err := e.Generate(ctx, many, r.Sink); fault.Of(err) != fault.Invalid {
@@ -167,6 +190,42 @@ func testQueueIsBounded(t *testing.T) {
 	runCtx := enginetest.Start(t, e)
 	wg.Wait()
 	mustGenerate(t, runCtx, e, two)
+}
+
+// TestStopReleasesEverybody ends Run while one request is computed and another is
+// in the inbox.
+func TestStopReleasesEverybody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := small(t, nil)
+		g := &gate{e.forward, make(chan struct{}), make(chan struct{})}
+		e.forward = g
+		run, stop := context.WithCancel(context.Background())
+		ran, results := make(chan error, 1), make(chan error, 2)
+		send := func(i int) {
+			go func() {
+				_, err := enginetest.Generate(context.Background(), e, within(96, greedy(i, 10, 5)))
+				results <- err
+			}()
+		}
+		go func() { ran <- e.Run(run) }()
+		send(1)
+		<-g.enter
+		send(2)
+		synctest.Wait()
+		stop()
+		g.leave <- struct{}{}
+		if err := <-ran; err != nil {
+			t.Errorf("run: %v", err)
+		}
+		for range 2 {
+			if err := <-results; fault.Of(err) != fault.Unavailable {
+				t.Errorf("a request when the engine stopped: %v", err)
+			}
+		}
+		if l := e.Load(); l.Running != 0 || l.Waiting != 0 || l.UsedBlocks != 0 || e.mu.sequences != 0 {
+			t.Errorf("not idle: %+v, %d sequences", l, e.mu.sequences)
+		}
+	})
 }
 
 // TestChoicesShareThePrompt counts what the model computes: the prompt once.

@@ -33,13 +33,11 @@ type choice struct {
 	added   bool // the scheduler has it
 	sampler *sample.Choice
 	stops   []kv.Token // that end it
-	least   int        // output tokens before stops count
 	most    int        // output tokens
 	counted bool       // its cached count was delivered
 }
 
-// newRequest returns req as the engine keeps it. limit is the longest that a
-// sequence may become. req must be valid.
+// newRequest returns req as the engine keeps it. req must be valid.
 func newRequest(req *engine.Request, card *engine.Card) *request {
 	stops := req.Stop.Tokens
 	if !req.Stop.IgnoreEOS {
@@ -56,7 +54,7 @@ func newRequest(req *engine.Request, card *engine.Card) *request {
 		if req.Done != nil && req.Done[i] {
 			continue
 		}
-		c := &choice{request: r, index: i, stops: stops, least: req.Stop.MinTokens, most: most}
+		c := &choice{request: r, index: i, stops: stops, most: most}
 		before := generatedBy(req, i)
 		if finish := c.finishBefore(before); finish != engine.NotFinished {
 			r.out.finish(i, finish)
@@ -95,7 +93,7 @@ func (c *choice) finishBefore(generated []kv.Token) engine.Finish {
 // does.
 func (c *choice) finish(token kv.Token, n int) engine.Finish {
 	switch {
-	case n >= c.least && slices.Contains(c.stops, token):
+	case slices.Contains(c.stops, token): // never drawn before MinTokens
 		return engine.FinishStop
 	case n >= c.most:
 		return engine.FinishLength

@@ -2,6 +2,7 @@ package sample
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -108,6 +109,35 @@ func TestFiltersOnLargeVocabulary(t *testing.T) {
 			if err != nil || got.Token != want {
 				t.Errorf("scale %v %+v: token %d (%v), naive %d", scale, p.Sampling, got.Token, err, want)
 			}
+		}
+	}
+}
+
+// TestNucleusIsAsSmallAsCanBe has filters at the exact share that tokens reach.
+func TestNucleusIsAsSmallAsCanBe(t *testing.T) {
+	for _, c := range []struct {
+		sampling engine.Sampling
+		kept     []kv.Token
+	}{
+		{engine.Sampling{TopP: 0.25}, []kv.Token{1}},
+		{engine.Sampling{TopP: 0.5}, []kv.Token{1, 2}},
+		{engine.Sampling{TopP: 0.51}, []kv.Token{1, 2, 4}},
+		{engine.Sampling{TopP: 0.5, TopK: 2}, []kv.Token{1}},
+		{engine.Sampling{TopK: 3}, []kv.Token{1, 2, 4}},
+		{engine.Sampling{MinP: 1}, []kv.Token{1, 2, 4, 5}},
+	} {
+		drawn := map[kv.Token]bool{}
+		for seed := range uint64(200) {
+			c.sampling.Temperature, c.sampling.Seed = 1, seed
+			logits := []float32{-40, 3, 3, -40, 3, 3}
+			got, err := New(6, nil).Next(NewChoice(Params{Sampling: c.sampling, Logprobs: -1}, nil, nil), logits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			drawn[got.Token] = true
+		}
+		if got := slices.Sorted(maps.Keys(drawn)); !slices.Equal(got, c.kept) {
+			t.Errorf("%+v: drew %v, want %v", c.sampling, got, c.kept)
 		}
 	}
 }
@@ -233,6 +263,19 @@ func TestLogprobs(t *testing.T) {
 			if i > 0 && !(got.Top[i-1].Logprob > alt.Logprob || got.Top[i-1].Logprob == alt.Logprob && got.Top[i-1].Token < alt.Token) {
 				t.Errorf("n=%d: alternatives %d and %d out of order: %+v", n, i-1, i, got.Top)
 			}
+		}
+		better := 0 // than the last alternative, itself included
+		for i, l := range before {
+			if n == 0 || slices.Contains(mask, kv.Token(i)) {
+				continue
+			}
+			last := got.Top[n-1].Token
+			if l > before[last] || l == before[last] && i <= int(last) {
+				better++
+			}
+		}
+		if better != n {
+			t.Errorf("n=%d: %d tokens are at least as likely as the last alternative", n, better)
 		}
 		if n >= 2 && (got.Top[0].Token != 10 || got.Top[1].Token != 200) {
 			t.Errorf("n=%d: the best alternatives are %+v; bias and stops must not show", n, got.Top[:2])
