@@ -138,6 +138,9 @@ func (l *natsLease) run(ctx context.Context) {
 			return
 		case u := <-l.updates:
 			u.reply <- l.update(u.ctx, u.in)
+			if !l.stored {
+				timer.Reset(l.reg.retryAfter())
+			}
 			continue
 		case <-timer.C:
 		}

@@ -248,6 +248,26 @@ func TestNATSOutage(t *testing.T) {
 	}
 }
 
+// An update that failed is made when the store is back, even if the outage was so
+// short that the liveness key has survived it.
+func TestNATSUpdateDuringShortOutage(t *testing.T) {
+	t.Parallel()
+	cfg := natsd.Config{Listen: freeAddr(t), DataDir: t.TempDir()}
+	s := startServer(t, cfg)
+	long := NATSConfig{TTL: time.Minute}
+	l := register(t, open(t, s, long), instance(1, "a"))
+	sets := watchSets(t, open(t, s, long))
+	await(t, sets, "1@a")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Update(t.Context(), instance(1, "b")); fault.Of(err) != fault.Unavailable {
+		t.Errorf("update without a store: error %v, want Unavailable", err)
+	}
+	startServer(t, cfg)
+	await(t, sets, "1@b")
+}
+
 // Who does not come back after an outage is gone in the end, and takes nobody
 // along.
 func TestNATSDiesDuringOutage(t *testing.T) {
