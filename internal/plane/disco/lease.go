@@ -32,6 +32,7 @@ type natsLease struct {
 	claim      []byte // JSON of the liveness key
 	leaseRev   uint64 // of our liveness key
 	recordRev  uint64 // of our record
+	stored     bool   // data is known to be the record
 	superseded bool   // a newer life has replaced ours
 }
 
@@ -117,7 +118,7 @@ func (l *natsLease) describe(in Instance) error {
 		return err
 	}
 	rec.Meta = nil // in data
-	l.rec, l.data = rec, data
+	l.rec, l.data, l.stored = rec, data, false
 	return nil
 }
 
@@ -137,6 +138,9 @@ func (l *natsLease) run(ctx context.Context) {
 			return
 		case u := <-l.updates:
 			u.reply <- l.update(u.ctx, u.in)
+			if !l.stored {
+				timer.Reset(l.reg.retryAfter())
+			}
 			continue
 		case <-timer.C:
 		}
@@ -184,11 +188,15 @@ func (r *NATS) retryAfter() time.Duration {
 
 // refresh writes the liveness key once more. A plain update of the key would
 // lose its time to live, so it is published with one. If somebody else wrote the
-// key, or it is gone, or the bucket is, the registration is taken anew.
+// key, or it is gone, or the bucket is, the registration is taken anew; and so it
+// is if an update could not be made before.
 func (l *natsLease) refresh(ctx context.Context) error {
 	return l.reg.while(ctx, l.op("refresh"), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, max(l.reg.cfg.TTL/2, time.Second))
 		defer cancel()
+		if !l.stored { // an update failed
+			return l.take(ctx)
+		}
 		rev, err := l.putLease(ctx, l.leaseRev)
 		if err == nil {
 			l.leaseRev = rev

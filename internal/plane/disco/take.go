@@ -14,8 +14,10 @@ import (
 const takeAttempts = 16
 
 // take makes the instance ours in the store: first the liveness key, which
-// decides between holders, then the record. Each write demands the revision that
-// was read, so of several who try at once the highest epoch ends up with both.
+// decides between holders, then the record. Both are read before either is
+// written, the record first, and each write demands the revision that was read.
+// So whoever writes the record over another's has read it before it took the
+// liveness key: of several who try at once the highest epoch ends up with both.
 func (l *natsLease) take(ctx context.Context) error {
 	b, err := l.reg.bucket(ctx)
 	if err != nil {
@@ -32,6 +34,10 @@ func (l *natsLease) take(ctx context.Context) error {
 
 // tryTake is one attempt; lostRace of its error asks for another.
 func (l *natsLease) tryTake(ctx context.Context, b jetstream.KeyValue) error {
+	recordRev, err := lastRevision(ctx, b, recordKey(l.name()))
+	if err != nil {
+		return err
+	}
 	held, leaseRev, err := l.readClaim(ctx, b)
 	if err != nil {
 		return err
@@ -48,7 +54,7 @@ func (l *natsLease) tryTake(ctx context.Context, b jetstream.KeyValue) error {
 		return err
 	}
 	l.leaseRev = leaseRev
-	return l.putRecord(ctx, b)
+	return l.putRecord(ctx, b, recordRev)
 }
 
 // readClaim returns the claim in force and its revision; none and 0 if there is
@@ -69,22 +75,31 @@ func (l *natsLease) readClaim(ctx context.Context, b jetstream.KeyValue) (claim,
 	return c, e.Revision(), nil
 }
 
-// putRecord writes the record over whatever is there: the liveness key is ours.
+// putRecord writes the record if rev, or none at all for 0, is its last revision.
 // It writes even what is there already, because a watcher may be about to remove
 // it as the leftover of a dead process.
-func (l *natsLease) putRecord(ctx context.Context, b jetstream.KeyValue) error {
+func (l *natsLease) putRecord(ctx context.Context, b jetstream.KeyValue, rev uint64) (err error) {
 	key := recordKey(l.name())
-	var rev uint64
-	e, err := b.Get(ctx, key)
-	switch {
-	case errors.Is(err, jetstream.ErrKeyNotFound):
+	if rev == 0 {
 		rev, err = b.Create(ctx, key, l.data)
-	case err == nil:
-		rev, err = b.Update(ctx, key, l.data, e.Revision())
+	} else {
+		rev, err = b.Update(ctx, key, l.data, rev)
 	}
 	if err != nil {
 		return err
 	}
-	l.recordRev = rev
+	l.recordRev, l.stored = rev, true
 	return nil
+}
+
+// lastRevision returns the revision of a key; 0 if there is none.
+func lastRevision(ctx context.Context, b jetstream.KeyValue, key string) (uint64, error) {
+	e, err := b.Get(ctx, key)
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return e.Revision(), nil
 }

@@ -101,9 +101,9 @@ func testResubscribe(t *testing.T, b bus.Bus) {
 	for round := range 5 {
 		publishNumbers(t, b, durable, uint64(round*40+1), uint64(round*40+40))
 		s := subscribe(t, b, durable, next)
-		got := s.await(20)
+		s.await(20)
 		s.stop()
-		got = s.messages()
+		got := s.messages()
 		checkRun(t, got, next, number)
 		next += uint64(len(got))
 	}
