@@ -15,6 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -32,6 +33,13 @@ import (
 const (
 	spareGoroutines = 32
 	spareHeapBytes  = 32 << 20
+)
+
+// A cache counts as full from this share of its blocks on. One that is not full
+// by the longest warm-up is too large for this machine.
+const (
+	fullCache     = 0.98
+	longestWarmUp = 2 * time.Minute
 )
 
 // settle bounds the wait for the server to come to rest.
@@ -72,8 +80,9 @@ func (s *soak) run(ctx context.Context) error {
 	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: s.clients}}
 	s.mu.errs = map[string]int{}
 
-	// The warm-up opens as many connections and fills as much cache as the soak.
-	s.hold(ctx, 3*time.Second)
+	if err := s.warmUp(ctx); err != nil {
+		return err
+	}
 	before, err := s.rest(ctx, server{})
 	if err != nil {
 		return err
@@ -103,6 +112,29 @@ func (s *soak) run(ctx context.Context) error {
 		return errors.New("the server did not return to what it was")
 	}
 	return ctx.Err()
+}
+
+// warmUp holds the clients until the server is as large as it gets: its workers'
+// KV caches are full, and its garbage was collected twice since, so that the live
+// heap that it reports is of now.
+func (s *soak) warmUp(ctx context.Context) error {
+	collect := math.Inf(1) // collections that are enough
+	for end := time.Now().Add(longestWarmUp); ; {
+		s.hold(ctx, 3*time.Second)
+		v, err := s.look(ctx)
+		if err != nil {
+			return err
+		}
+		if v.cached >= fullCache*v.total && math.IsInf(collect, 1) {
+			collect = v.collections + 2
+		}
+		if v.collections >= collect {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("after %v %.0f of %.0f blocks are in use: start the server with fewer (--kv-cache-blocks)", longestWarmUp, v.cached, v.total)
+		}
+	}
 }
 
 func (s *soak) percentile(p int) time.Duration {
@@ -211,6 +243,8 @@ func (s *soak) read(body io.Reader, began time.Time) error {
 // server is what /metrics says of the process.
 type server struct {
 	goroutines, heap, rss float64
+	cached, total         float64 // KV blocks of all workers
+	collections           float64 // of garbage, since the start
 }
 
 func (v server) String() string {
@@ -272,9 +306,17 @@ func (s *soak) look(ctx context.Context) (server, error) {
 		if err != nil {
 			continue // a comment
 		}
-		switch name {
+		switch base, labels, _ := strings.Cut(name, "{"); base {
+		case "penstock_worker_load":
+			if strings.Contains(labels, `"cached_blocks"`) || strings.Contains(labels, `"used_blocks"`) {
+				v.cached += n
+			} else if strings.Contains(labels, `"total_blocks"`) {
+				v.total += n
+			}
 		case "go_goroutines":
 			v.goroutines = n
+		case "go_gc_duration_seconds_count":
+			v.collections = n
 		case "go_gc_heap_live_bytes":
 			v.heap = n
 		case "process_resident_memory_bytes":
