@@ -192,6 +192,44 @@ func TestNATSServerLosesData(t *testing.T) {
 	}
 }
 
+// A stream that was replaced by a longer one is read from its beginning, though
+// it has the number that the reader wanted next.
+func TestNATSStreamReplaced(t *testing.T) {
+	nc := dial(t, startServer(t, natsd.Config{}))
+	b, writer := newBus(t, nc, NATSConfig{}), newBus(t, nc, NATSConfig{})
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func(what string, n int) {
+		for i := range n {
+			if err := writer.Publish(t.Context(), testTopic, "k", fmt.Appendf(nil, "%s%d", what, i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	publish("old", 5)
+	var got []string
+	done := errors.New("done")
+	err = b.Subscribe(t.Context(), testTopic, 0, func(m Message) error {
+		got = append(got, fmt.Sprintf("%d:%s", m.Seq, m.Data))
+		switch len(got) {
+		case 5:
+			if err := js.DeleteStream(t.Context(), "penstock_kv-events"); err != nil {
+				return err
+			}
+			publish("new", 10)
+		case 15:
+			return done
+		}
+		return nil
+	}, nil)
+	want := "[1:old0 2:old1 3:old2 4:old3 5:old4 1:new0 2:new1 3:new2 4:new3 5:new4 6:new5 7:new6 8:new7 9:new8 10:new9]"
+	if err != done || fmt.Sprint(got) != want {
+		t.Errorf("error %v, got %v", err, got)
+	}
+}
+
 // The stream is deleted under a publisher: the next message creates it again.
 func TestNATSStreamDeleted(t *testing.T) {
 	nc := dial(t, startServer(t, natsd.Config{}))

@@ -153,9 +153,14 @@ func TestNATSCrash(t *testing.T) {
 	sets := watchSets(t, alive)
 	register(t, alive, instance(1, "a"))
 	await(t, sets, "1@a")
-	keys := rawKeys(t, alive, "instance.worker.2")
+	keys, leases := rawKeys(t, alive, "instance.worker.2"), rawKeys(t, alive, "lease.worker.2")
 	register(t, crashed, instance(2, "b"))
 	await(t, sets, "1@a 2@b")
+	for puts := 0; puts < 2; { // a refreshed key must run out too
+		if e := <-leases; e != nil {
+			puts++
+		}
+	}
 	start := time.Now()
 	crashed.Close()
 	if before := await(t, sets, "1@a"); len(before) > 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -169,6 +170,49 @@ func TestTailInterrupted(t *testing.T) {
 				t.Errorf("error %v, want ErrInterrupted", err)
 			}
 		})
+	}
+}
+
+// The loss of the connection ends a pull request that is under way, without
+// waiting for heartbeats to stay away.
+func TestTailInterruptedWhileWaiting(t *testing.T) {
+	f := newFixture(t)
+	f.publish(t, "s.a", "x")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // heartbeats take 10
+	defer cancel()
+	err := Tail(ctx, f.nc, f.js, "S", From{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error {
+		return f.nc.ForceReconnect()
+	}, func() {})
+	if !errors.Is(err, ErrInterrupted) {
+		t.Errorf("error %v, want ErrInterrupted", err)
+	}
+}
+
+func TestWhileConnected(t *testing.T) {
+	f := newFixture(t)
+	ctx, stop := WhileConnected(t.Context(), f.nc)
+	if ctx.Err() != nil {
+		t.Fatalf("ended at once: %v", context.Cause(ctx))
+	}
+	stop()
+	if ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrInterrupted) {
+		t.Errorf("after stop the cause is %v", context.Cause(ctx))
+	}
+	ctx, stop = WhileConnected(t.Context(), f.nc)
+	if err := f.nc.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	stop()
+	if !errors.Is(context.Cause(ctx), ErrInterrupted) {
+		t.Errorf("after the connection was lost the cause is %v", context.Cause(ctx))
+	}
+	f.nc.Close()
+	ctx, stop = WhileConnected(t.Context(), f.nc)
+	<-ctx.Done()
+	stop()
+	if !errors.Is(context.Cause(ctx), ErrInterrupted) {
+		t.Errorf("without a connection the cause is %v", context.Cause(ctx))
 	}
 }
 

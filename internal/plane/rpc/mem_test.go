@@ -72,6 +72,32 @@ func TestMemCreditIsExact(t *testing.T) {
 	})
 }
 
+// What a goroutine sends that the handler left behind comes too late, even while
+// the caller is still receiving.
+func TestMemLateSendDuringRecv(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := rpc.NewMem()
+		var late func([]byte) error
+		stop := serveMem(t, p, "w", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
+			late = send
+			return send([]byte("in time"))
+		})
+		n := 0
+		err := p.Call(t.Context(), "w", "m", nil, func([]byte) error {
+			n++
+			synctest.Wait() // the handler has returned
+			if late([]byte("late")) == nil {
+				t.Error("a send after the handler returned succeeded")
+			}
+			return nil
+		})
+		if err != nil || n != 1 {
+			t.Errorf("error %v after %d frames, want one frame", err, n)
+		}
+		stop()
+	})
+}
+
 // A caller that is stuck in recv has still gone away when its context ends.
 func TestMemHandlerSeesCancelDuringRecv(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
