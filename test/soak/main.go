@@ -35,12 +35,8 @@ const (
 	spareHeapBytes  = 32 << 20
 )
 
-// A cache counts as full from this share of its blocks on. One that is not full
-// by the longest warm-up is too large for this machine.
-const (
-	fullCache     = 0.98
-	longestWarmUp = 2 * time.Minute
-)
+// longestWarmUp bounds the wait for the server to grow to its size.
+const longestWarmUp = 3 * time.Minute
 
 // settle bounds the wait for the server to come to rest.
 const settle = 30 * time.Second
@@ -114,25 +110,25 @@ func (s *soak) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// warmUp holds the clients until the server is as large as it gets: its workers'
-// KV caches are full, and its garbage was collected twice since, so that the live
-// heap that it reports is of now.
+// warmUp holds the clients until the server is as large as it gets: its workers
+// keep no more blocks than a round before, and its garbage was collected twice
+// since, so that the live heap that it reports is of now.
 func (s *soak) warmUp(ctx context.Context) error {
-	collect := math.Inf(1) // collections that are enough
+	kept, collect := 0.0, math.Inf(1) // collections that are enough
 	for end := time.Now().Add(longestWarmUp); ; {
 		s.hold(ctx, 3*time.Second)
 		v, err := s.look(ctx)
 		if err != nil {
 			return err
 		}
-		if v.cached >= fullCache*v.total && math.IsInf(collect, 1) {
+		if v.cached > 0 && v.cached <= 1.01*kept && math.IsInf(collect, 1) {
 			collect = v.collections + 2
 		}
-		if v.collections >= collect {
+		if kept = v.cached; v.collections >= collect {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("after %v %.0f of %.0f blocks are in use: start the server with fewer (--kv-cache-blocks)", longestWarmUp, v.cached, v.total)
+			return fmt.Errorf("after %v the caches still grow (%.0f blocks kept): start the server with fewer blocks (--kv-cache-blocks)", longestWarmUp, v.cached)
 		}
 	}
 }
@@ -243,7 +239,7 @@ func (s *soak) read(body io.Reader, began time.Time) error {
 // server is what /metrics says of the process.
 type server struct {
 	goroutines, heap, rss float64
-	cached, total         float64 // KV blocks of all workers
+	cached                float64 // KV blocks that all workers keep for reuse
 	collections           float64 // of garbage, since the start
 }
 
@@ -308,10 +304,8 @@ func (s *soak) look(ctx context.Context) (server, error) {
 		}
 		switch base, labels, _ := strings.Cut(name, "{"); base {
 		case "penstock_worker_load":
-			if strings.Contains(labels, `"cached_blocks"`) || strings.Contains(labels, `"used_blocks"`) {
+			if strings.Contains(labels, `"cached_blocks"`) {
 				v.cached += n
-			} else if strings.Contains(labels, `"total_blocks"`) {
-				v.total += n
 			}
 		case "go_goroutines":
 			v.goroutines = n
