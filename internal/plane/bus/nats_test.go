@@ -444,3 +444,24 @@ func BenchmarkNATSReplay(b *testing.B) {
 	}
 	b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 }
+
+// A user that leaves while the server creates its stream must not make the server
+// leave the stream's files open when it is closed next: goroutines that outlive
+// the tests would show it.
+func TestNATSLeavingDuringCreation(t *testing.T) {
+	for n := range 40 {
+		s, err := natsd.Start(natsd.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc := dial(t, s)
+		b := newBus(t, nc, NATSConfig{})
+		ctx, leave := context.WithTimeout(t.Context(), time.Duration(n)*25*time.Microsecond)
+		_ = b.Publish(ctx, Topic{Name: "left", Durable: true}, "k", nil) // may or may not be in time
+		leave()
+		nc.Close()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

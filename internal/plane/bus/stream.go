@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/internal/plane/natsd"
 )
 
 // ensure makes sure, once, that the stream of nt exists and has its limits.
@@ -22,7 +24,7 @@ func (b *NATS) ensure(ctx context.Context, nt *natsTopic) error {
 func (b *NATS) openStream(ctx context.Context, nt *natsTopic) (jetstream.Stream, error) {
 	s, err := b.js.Stream(ctx, nt.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = b.js.CreateStream(ctx, b.streamConfig(nt))
+		s, err = b.createStream(ctx, nt)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another was faster
 			s, err = b.js.Stream(ctx, nt.stream)
 		}
@@ -40,6 +42,15 @@ func (b *NATS) openStream(ctx context.Context, nt *natsTopic) (jetstream.Stream,
 	}
 	nt.ensured.Store(true)
 	return s, nil
+}
+
+func (b *NATS) createStream(ctx context.Context, nt *natsTopic) (jetstream.Stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ctx, done := natsd.SeeThrough(ctx, b.nc)
+	defer done()
+	return b.js.CreateStream(ctx, b.streamConfig(nt))
 }
 
 func (b *NATS) streamConfig(nt *natsTopic) jetstream.StreamConfig {

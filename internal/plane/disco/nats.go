@@ -165,6 +165,11 @@ func (r *NATS) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return b, err
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ctx, done := natsd.SeeThrough(ctx, r.nc)
+	defer done()
 	b, err = r.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket:         r.cfg.Bucket,
 		Description:    "Penstock discovery",
