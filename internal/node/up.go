@@ -45,7 +45,7 @@ func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Re
 
 	// The model and the server do not need each other: make them at once.
 	models := make(chan modelResult, 1)
-	go func() { models <- openModel(&cfg.Config, log) }()
+	go func() { models <- openModel(&cfg.Config) }()
 	nats, err := startNATS(&cfg.Config, log)
 	model := <-models
 	if err = errors.Join(err, model.err); err != nil {
@@ -171,7 +171,7 @@ func (u *up) await(ctx context.Context) error {
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	for model := u.model.card().Name; ; {
-		if u.router.Workers(model) == u.cfg.Workers && u.frontend.Workers(model) == u.cfg.Workers {
+		if min(u.router.Workers(model), u.frontend.Workers(model)) >= u.cfg.Workers {
 			return nil
 		}
 		select {
