@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -67,7 +68,7 @@ func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Re
 	}
 	card := model.card()
 	ready(Ready{
-		URL: "http://" + ln.Addr().String(), Model: card.Name, Engine: card.Engine, Workers: cfg.Workers,
+		URL: "http://" + reachable(ln.Addr()), Model: card.Name, Chat: model.pipe.Template != nil, Engine: card.Engine, Workers: cfg.Workers,
 		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: cfg.RouterMode, NATS: nats.server.URL(), Took: time.Since(began),
 	})
 	<-life.Done()
@@ -216,4 +217,14 @@ func listen(addr string, log *slog.Logger) (net.Listener, error) {
 		log.Warn("the HTTP API listens beyond this machine without TLS and without keys", "addr", ln.Addr().String())
 	}
 	return ln, nil
+}
+
+// reachable returns the host and port at which this machine reaches a listener:
+// one that listens on every address has none of its own.
+func reachable(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsUnspecified() {
+		return addr.String()
+	}
+	return net.JoinHostPort("localhost", strconv.Itoa(tcp.Port))
 }

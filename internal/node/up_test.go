@@ -1,0 +1,24 @@
+package node
+
+import (
+	"net"
+	"testing"
+)
+
+func TestReachable(t *testing.T) {
+	for _, tc := range []struct{ listens, want string }{
+		{"127.0.0.1:8000", "127.0.0.1:8000"},
+		{"[::1]:8000", "[::1]:8000"},
+		{"192.0.2.1:8000", "192.0.2.1:8000"},
+		{"0.0.0.0:8000", "localhost:8000"},
+		{"[::]:8000", "localhost:8000"},
+	} {
+		addr, err := net.ResolveTCPAddr("tcp", tc.listens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := reachable(addr); got != tc.want {
+			t.Errorf("a listener at %s is reached at %s, want %s", tc.listens, got, tc.want)
+		}
+	}
+}
