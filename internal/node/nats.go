@@ -41,6 +41,9 @@ func startNATS(cfg *config.Config, log *slog.Logger) (*natsPlanes, error) {
 	if err != nil {
 		return p, err
 	}
+	if cfg.NATSListen != "" && !loopback(cfg.NATSListen) {
+		log.Warn("the NATS server listens beyond this machine without TLS and without credentials: who reaches it can read and forge events", "addr", cfg.NATSListen)
+	}
 	if p.conn, err = p.server.Connect("penstock"); err != nil {
 		return p, err
 	}

@@ -213,10 +213,17 @@ func listen(addr string, log *slog.Logger) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http-addr: %w", err)
 	}
-	if tcp, ok := ln.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+	if !loopback(ln.Addr().String()) {
 		log.Warn("the HTTP API listens beyond this machine without TLS and without keys", "addr", ln.Addr().String())
 	}
 	return ln, nil
+}
+
+// loopback reports whether only this machine can reach a host and port; a name
+// other than localhost is taken for one that others can reach.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }
 
 // reachable returns the host and port at which this machine reaches a listener:
