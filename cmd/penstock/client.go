@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,11 +60,13 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
-// onlyModel returns the name of the model served, if it is one.
+// onlyModel returns the name of the model served, if it is one; its aliases are
+// listed with it.
 func (c *client) onlyModel(ctx context.Context) (string, error) {
 	var list struct {
 		Data []struct {
-			ID string `json:"id"`
+			ID   string `json:"id"`
+			Root string `json:"root"` // of an alias, the model's own name
 		} `json:"data"`
 	}
 	if err := c.get(ctx, "/v1/models", &list); err != nil {
@@ -71,7 +74,12 @@ func (c *client) onlyModel(ctx context.Context) (string, error) {
 	}
 	var names []string
 	for _, m := range list.Data {
-		names = append(names, m.ID)
+		if m.Root == "" {
+			m.Root = m.ID
+		}
+		if !slices.Contains(names, m.Root) {
+			names = append(names, m.Root)
+		}
 	}
 	switch len(names) {
 	case 0:

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"penstock/internal/config"
 )
@@ -59,6 +61,9 @@ func newConfigShow() *cobra.Command {
 			Rows []config.Setting `json:"rows"`
 		}
 		if server != "" {
+			if err := onlyOf(cmd, "server", "json"); err != nil {
+				return err
+			}
 			if err := newClient(server).get(cmd.Context(), "/v1/config", &rows); err != nil {
 				return err
 			}
@@ -75,6 +80,17 @@ func newConfigShow() *cobra.Command {
 		return printSettings(cmd.OutOrStdout(), rows.Rows)
 	}
 	return cmd
+}
+
+// onlyOf refuses a command line with flags other than the given ones.
+func onlyOf(cmd *cobra.Command, names ...string) error {
+	var err error
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(names, f.Name) {
+			err = usage(fmt.Errorf("--%s has no effect on what --%s shows; leave one of them out", f.Name, names[0]))
+		}
+	})
+	return err
 }
 
 // printSettings writes the settings as a YAML file that would give the same

@@ -16,6 +16,7 @@ each request to the worker that already holds most of its KV cache.
 
 Start with "penstock up": it needs nothing else.`,
 		Example:       "  penstock up\n  penstock up --model-path ./Qwen2.5-0.5B-Instruct --workers 2",
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          unknownCommand,
@@ -23,6 +24,7 @@ Start with "penstock up": it needs nothing else.`,
 		SuggestionsMinimumDistance: 2,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see \"%s --help\"", err, cmd.CommandPath()))
 	})

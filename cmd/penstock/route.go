@@ -16,7 +16,7 @@ const maxPromptFile = 32 << 20
 
 type routeFlags struct {
 	server, model, messages, tokens string
-	explain, asJSON                 bool
+	raw, explain, asJSON            bool
 	weight, temperature             float64
 }
 
@@ -26,23 +26,33 @@ func newRoute() *cobra.Command {
 		Use:   "route [TEXT]",
 		Short: "Ask where a prompt would go and why, without sending it",
 		Long: `Ask a running router which worker it would choose for a prompt and why. The prompt is
-one user message, or a conversation or token ids from a file. Nothing is sent to a
-worker and nothing is reserved.`,
+one user message, or a plain text as /v1/completions takes it, or a conversation or
+token ids from a file. Nothing is sent to a worker and nothing is reserved.`,
 		Example: `  penstock route "Where would this go?"
+  penstock route --raw "Once upon a time"
   penstock route --explain --messages conversation.json
   penstock route --tokens ids.json --json`,
-		Args: args(cobra.MaximumNArgs(1)),
+		Args: args(oneText),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	addServerFlag(cmd, &f.server)
 	cmd.Flags().StringVar(&f.model, "model", "", "model to route for; may be left out where there is only one")
 	cmd.Flags().StringVar(&f.messages, "messages", "", "file with a JSON array of messages, - for standard input")
 	cmd.Flags().StringVar(&f.tokens, "tokens", "", "file with a JSON array of token ids, - for standard input")
+	cmd.Flags().BoolVar(&f.raw, "raw", false, "TEXT is the whole prompt: no chat template around it")
 	cmd.Flags().BoolVar(&f.explain, "explain", false, "show every candidate with every term of its cost")
 	cmd.Flags().Float64Var(&f.weight, "kv-overlap-score-weight", 0, "weight to use for this question instead of the configured one")
 	cmd.Flags().Float64Var(&f.temperature, "router-temperature", 0, "temperature to use for this question instead of the configured one")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// oneText refuses what a shell makes of a text without quotes.
+func oneText(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("%d texts: put quotes around one", len(args))
+	}
+	return nil
 }
 
 // explanation is the answer of /v1/router/explain.
@@ -124,6 +134,9 @@ func (f *routeFlags) question(cmd *cobra.Command, args []string) (map[string]any
 	if given != 1 {
 		return nil, usage(errors.New("give one prompt: TEXT, --messages FILE or --tokens FILE"))
 	}
+	if f.raw && len(args) == 0 {
+		return nil, usage(errors.New("--raw goes with TEXT; messages always have the chat template, token ids never"))
+	}
 	body := map[string]any{}
 	override := map[string]any{}
 	if cmd.Flags().Changed("kv-overlap-score-weight") {
@@ -140,6 +153,9 @@ func (f *routeFlags) question(cmd *cobra.Command, args []string) (map[string]any
 		return body, readJSON(cmd.InOrStdin(), f.messages, body, "messages")
 	case f.tokens != "":
 		return body, readJSON(cmd.InOrStdin(), f.tokens, body, "token_ids")
+	case f.raw:
+		body["prompt"] = args[0]
+		return body, nil
 	}
 	body["messages"] = []map[string]string{{"role": "user", "content": args[0]}}
 	return body, nil

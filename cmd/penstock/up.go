@@ -55,20 +55,36 @@ real transformer with random weights: its answers are nonsense, made of words.`,
 
 // welcome is the one screen that up prints.
 func welcome(w io.Writer, r node.Ready) {
+	path, prompt, route := "/v1/chat/completions", `"messages": [{"role": "user", "content": "Where does the water go?"}]`, "route"
+	if !r.Chat {
+		path, prompt, route = "/v1/completions", `"prompt": "Where does the water"`, "route --raw"
+	}
 	fmt.Fprintf(w, `
   Penstock serves %s on %s  (ready in %v)
 
   Try it:
 
-    curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \
-      -d '{"model": "%s", "stream": true, "messages": [{"role": "user", "content": "Where does the water go?"}]}'
+    curl -N %s%s -H 'Content-Type: application/json' \
+      -d '{"model": "%s", "stream": true, %s}'
 
-  %d workers, engine %s, %d KV blocks of %d tokens each, routed by %s
+  %s, engine %s, %d KV blocks of %d tokens each, routed by %s
   Metrics:  %s/metrics
-  Look in:  penstock workers · penstock route --explain "some text" · penstock events%s
+`, r.Model, r.URL, r.Took.Round(time.Millisecond), r.URL, path, r.Model, prompt,
+		workers(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode, r.URL)
+	if r.NATS != "" {
+		fmt.Fprintf(w, "  NATS:     %s\n", r.NATS)
+	}
+	fmt.Fprintf(w, `  Look in:  penstock workers · penstock %s --explain "some text" · penstock events%s
   Stop:     Ctrl-C (running requests may finish)
 
-`, r.Model, r.URL, r.Took.Round(time.Millisecond), r.URL, r.Model, r.Workers, r.Engine, r.Blocks, r.BlockSize, r.RouterMode, r.URL, serverHint(r.URL))
+`, route, serverHint(r.URL))
+}
+
+func workers(n int) string {
+	if n == 1 {
+		return "1 worker"
+	}
+	return fmt.Sprintf("%d workers", n)
 }
 
 // serverHint adds the flag that the other commands need when the address is not

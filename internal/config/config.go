@@ -52,7 +52,7 @@ type Config struct {
 	MaxInflight  int     `key:"max-inflight" on:"up" help:"requests a frontend serves at once before it answers 503"`
 	DrainTimeout Seconds `key:"drain-timeout" on:"up" help:"time that running requests have to finish after Ctrl-C"`
 
-	LogLevel  string `key:"log-level" on:"up" help:"debug, info, warn or error, with exceptions per component: info,router=debug"`
+	LogLevel  string `key:"log-level" on:"up" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats): info,router=debug"`
 	LogFormat string `key:"log-format" on:"up" help:"text or json"`
 }
 
@@ -82,7 +82,7 @@ func Defaults() Config {
 		Endpoint:            "generate",
 		Engine:              "tiny",
 		Workers:             2,
-		Model:               "penstock-tiny",
+		Model:               builtinModel,
 		ServedModelName:     []string{},
 		KVCacheBlockSize:    16,
 		MaxNumSeqs:          256,
@@ -100,6 +100,12 @@ func Defaults() Config {
 	}
 }
 
+// builtinModel is the model that needs no files.
+const builtinModel = "penstock-tiny"
+
+// maxBlockSize is the largest block of the one engine there is, in tokens.
+const maxBlockSize = 1024
+
 // Validate reports everything that is wrong with the tree at once, each problem
 // with the key to change.
 func (c *Config) Validate() error {
@@ -114,14 +120,16 @@ func (c *Config) Validate() error {
 	p.oneOf("engine", c.Engine, "tiny")
 	p.between("workers", c.Workers, 1, 1024)
 	if c.ModelPath == "" {
-		p.oneOf("model", c.Model, "penstock-tiny")
+		if c.Model != builtinModel {
+			p.add("model", fmt.Sprintf("%q is not built in, only %s is; serve a checkpoint with model-path, and name it with served-model-name", c.Model, builtinModel))
+		}
 	}
 	for _, n := range c.ServedModelName {
 		if strings.TrimSpace(n) == "" {
 			p.add("served-model-name", "must not be blank")
 		}
 	}
-	p.between("kv-cache-block-size", c.KVCacheBlockSize, 2, 65536)
+	p.between("kv-cache-block-size", c.KVCacheBlockSize, 2, maxBlockSize)
 	p.between("kv-cache-blocks", c.KVCacheBlocks, 0, 1<<24)
 	p.between("max-num-seqs", c.MaxNumSeqs, 1, 65536)
 	p.between("max-num-batched-tokens", c.MaxBatchedTokens, 1, 1<<20)

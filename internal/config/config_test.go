@@ -93,6 +93,13 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 			`namespace: "a.b" must be`, "drain-timeout: -1s must be positive", `model-path: "/nonexistent" is not a directory`, "kv-overlap-score-weight: NaN",
 			`log-level: log level "loud"`, "max-num-batched-tokens: 512 is less than the 1000",
 		}},
+		{"bad values beside unknown keys", "wokers: 2\nworkers: 0\n", []string{"PENSTOCK_MAX_WAITING=-1"}, []string{
+			`:1: unknown key "wokers"`, "workers: 0 is not between", "max-waiting: -1 is not between",
+		}},
+		{"no values", "workers:\nhttp-addr: ~\n", []string{"PENSTOCK_MAX_INFLIGHT=", "PENSTOCK_DRAIN_TIMEOUT= "}, []string{
+			":1: workers has no value", ":2: http-addr has no value", "PENSTOCK_MAX_INFLIGHT: it is empty", "PENSTOCK_DRAIN_TIMEOUT: it is empty",
+		}},
+		{"a block size beyond the engine's", "kv-cache-block-size: 1025\n", nil, []string{"kv-cache-block-size: 1025 is not between 2 and 1024"}},
 		{"a bare number as duration", "drain-timeout: 30\n", nil, []string{`"30" is not a duration like 30s`}},
 		{"no mapping", "- a\n", nil, []string{`want lines of "key: value"`}},
 		{"no yaml", "a: [\n", nil, []string{"yaml: "}},
@@ -108,6 +115,16 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestEmptyVariables(t *testing.T) {
+	l, err := Load(write(t, "data-dir: d\nserved-model-name: [a]\n"), []string{"PENSTOCK_DATA_DIR=", "PENSTOCK_SERVED_MODEL_NAME="}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.DataDir != "" || len(l.ServedModelName) != 0 {
+		t.Errorf("data-dir %q, served-model-name %q, want none", l.DataDir, l.ServedModelName)
 	}
 }
 

@@ -95,19 +95,18 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 
 // Load merges the defaults, the file at path (none if empty), the variables of
 // environ that begin with PENSTOCK_, and the flags that were set (nil if there
-// are none), and validates the result. It reports every problem of the file and
-// the environment at once; a key or variable that names no setting is one.
+// are none), and validates the result. It reports every problem at once; a key or
+// variable that names no setting is one.
 func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l := &Loaded{Config: Defaults(), origin: map[string]string{}}
 	for _, f := range settings() {
 		l.origin[keyOf(f)] = "default"
 	}
 	err := errors.Join(l.file(path), l.environment(environ))
-	if err != nil {
-		return nil, err
-	}
 	l.flags(flags)
-	if err := l.Validate(); err != nil {
+	// What could not be read still has the value of the layer before, so nothing
+	// is reported twice.
+	if err = errors.Join(err, l.Validate()); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -143,6 +142,8 @@ func (l *Loaded) file(path string) error {
 			errs = append(errs, fmt.Errorf("config file %s: unknown key %q%s", at, key.Value, suggest(key.Value)))
 		case seen[key.Value]:
 			errs = append(errs, fmt.Errorf("config file %s: key %q given twice", at, key.Value))
+		case value.Tag == "!!null":
+			errs = append(errs, fmt.Errorf("config file %s: %s has no value; give it one or leave the line out", at, key.Value))
 		default:
 			if err := value.Decode(target); err != nil {
 				errs = append(errs, fmt.Errorf("config file %s: %s: %w", at, key.Value, err))
@@ -200,8 +201,14 @@ func parse(target any, value string) error {
 		*p = value
 		return nil
 	case *[]string:
-		*p = strings.Split(value, ",")
+		*p = []string{}
+		if value != "" {
+			*p = strings.Split(value, ",")
+		}
 		return nil
+	}
+	if strings.TrimSpace(value) == "" {
+		return errors.New("it is empty; give it a value or unset it")
 	}
 	return yaml.Unmarshal([]byte(value), target)
 }

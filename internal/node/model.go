@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -26,7 +25,7 @@ type modelResult struct {
 func (m *modelResult) card() engine.Card { return m.engines[0].Card() }
 
 // openModel makes the engines of all workers and the pipeline of their model.
-func openModel(cfg *config.Config, log *slog.Logger) modelResult {
+func openModel(cfg *config.Config) modelResult {
 	ref := chat.Ref{Kind: "builtin"}
 	if cfg.ModelPath != "" {
 		ref = chat.Ref{Kind: "dir", Dir: cfg.ModelPath}
@@ -35,7 +34,6 @@ func openModel(cfg *config.Config, log *slog.Logger) modelResult {
 	if err != nil {
 		return modelResult{err: err}
 	}
-	obsTemplate(log, pipe)
 	tc := tiny.Config{
 		ModelPath:   cfg.ModelPath,
 		Tokenizer:   engine.TokenizerRef{Kind: ref.Kind, Dir: ref.Dir, Digest: pipe.Digest},
@@ -62,10 +60,6 @@ func openModel(cfg *config.Config, log *slog.Logger) modelResult {
 		return modelResult{err: fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", engines[0].Card().Name, need-1, have)}
 	}
 	return modelResult{engines: engines, pipe: pipe}
-}
-
-func obsTemplate(log *slog.Logger, pipe *prep.Pipeline) {
-	log.Debug("tokenizer opened", "template", pipe.TemplateName, "vocabulary", pipe.Tokenizer.VocabSize())
 }
 
 func builtinVocabulary() (tiny.Vocabulary, error) {

@@ -16,6 +16,7 @@ var ErrNotReady = errors.New("not ready in time")
 type Ready struct {
 	URL        string        `json:"url"`
 	Model      string        `json:"model"`
+	Chat       bool          `json:"chat"` // whether the model has a chat template
 	Engine     string        `json:"engine"`
 	Workers    int           `json:"workers"`
 	Blocks     int           `json:"blocks"` // of each worker

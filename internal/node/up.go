@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -45,7 +46,7 @@ func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Re
 
 	// The model and the server do not need each other: make them at once.
 	models := make(chan modelResult, 1)
-	go func() { models <- openModel(&cfg.Config, log) }()
+	go func() { models <- openModel(&cfg.Config) }()
 	nats, err := startNATS(&cfg.Config, log)
 	model := <-models
 	if err = errors.Join(err, model.err); err != nil {
@@ -67,7 +68,7 @@ func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Re
 	}
 	card := model.card()
 	ready(Ready{
-		URL: "http://" + ln.Addr().String(), Model: card.Name, Engine: card.Engine, Workers: cfg.Workers,
+		URL: "http://" + reachable(ln.Addr()), Model: card.Name, Chat: model.pipe.Template != nil, Engine: card.Engine, Workers: cfg.Workers,
 		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: cfg.RouterMode, NATS: nats.server.URL(), Took: time.Since(began),
 	})
 	<-life.Done()
@@ -171,7 +172,7 @@ func (u *up) await(ctx context.Context) error {
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	for model := u.model.card().Name; ; {
-		if u.router.Workers(model) == u.cfg.Workers && u.frontend.Workers(model) == u.cfg.Workers {
+		if min(u.router.Workers(model), u.frontend.Workers(model)) >= u.cfg.Workers {
 			return nil
 		}
 		select {
@@ -212,8 +213,25 @@ func listen(addr string, log *slog.Logger) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http-addr: %w", err)
 	}
-	if tcp, ok := ln.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+	if !loopback(ln.Addr().String()) {
 		log.Warn("the HTTP API listens beyond this machine without TLS and without keys", "addr", ln.Addr().String())
 	}
 	return ln, nil
+}
+
+// loopback reports whether only this machine can reach a host and port; a name
+// other than localhost is taken for one that others can reach.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
+}
+
+// reachable returns the host and port at which this machine reaches a listener:
+// one that listens on every address has none of its own.
+func reachable(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsUnspecified() {
+		return addr.String()
+	}
+	return net.JoinHostPort("localhost", strconv.Itoa(tcp.Port))
 }

@@ -89,6 +89,9 @@ func ownCheckpoint(t *testing.T) string {
 
 func TestServesACheckpoint(t *testing.T) {
 	s := start(t, "model-path="+ownCheckpoint(t), "served-model-name=river,stream")
+	if !s.ready.Chat {
+		t.Error("it is said to have no chat template")
+	}
 	if s.ready.Model != "river" {
 		t.Errorf("model %q, want the first served name", s.ready.Model)
 	}

@@ -281,6 +281,16 @@ func TestObservability(t *testing.T) {
 			t.Errorf("/metrics lacks %s", name)
 		}
 	}
+	contract, err := os.ReadFile("../../docs/product.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(metrics)) {
+		name, ok := strings.CutPrefix(line, "# TYPE penstock_")
+		if name, _, _ = strings.Cut(name, " "); ok && !strings.Contains(string(contract), "`"+name+"`") {
+			t.Errorf("docs/product.md does not have %s", name)
+		}
+	}
 	var rows struct {
 		Rows []config.Setting `json:"rows"`
 	}

@@ -26,7 +26,7 @@ type Pipeline struct {
 // model has no template that can render it.
 func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
 	if p.Template == nil {
-		return dst, fault.New(fault.Unimplemented, "this model has no chat template; use /v1/completions")
+		return dst, fault.New(fault.Unimplemented, "this model has no chat template; give a plain prompt instead of messages (/v1/completions, penstock route --raw)")
 	}
 	segments, err := p.Template.Render(nil, c)
 	if err != nil {

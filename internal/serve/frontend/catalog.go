@@ -221,6 +221,9 @@ func (c *catalog) pipeline(card engine.Card) *prep.Pipeline {
 		c.complain("tokenizer of "+card.Name, "tokenizer: "+err.Error(), slog.String("model", card.Name))
 		return nil
 	}
+	if p.Template == nil {
+		c.log.Warn("the model has no chat template that is known here: chat completions are refused, completions are served", "model", card.Name)
+	}
 	c.log.Info("tokenizer opened", "model", card.Name, "kind", ref.Kind, "template", p.TemplateName)
 	c.pipes[ref] = p
 	return p

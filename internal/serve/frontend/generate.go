@@ -83,10 +83,12 @@ func (c *call) serve() error {
 	if req.Ext.Asks(openai.QueryInstance) {
 		return c.query(ctx, gens)
 	}
-	if err := c.generateAll(ctx, gens); err != nil {
+	err = c.generateAll(ctx, gens)
+	sum := c.total(gens)
+	if err != nil {
 		return err
 	}
-	return c.answer.finish(c.total(gens))
+	return c.answer.finish(sum)
 }
 
 // admit refuses what there is no room for. The request is counted already.
@@ -172,10 +174,15 @@ type relayed struct {
 	ack   chan<- error // has room for the result
 }
 
+// total returns the usage of the whole request and counts it, also of requests
+// that fail or whose client goes: the tokens were computed. Prompts that got none
+// are not in it.
 func (c *call) total(gens []*generation) openai.TokenCounts {
 	var sum openai.TokenCounts
 	for _, g := range gens {
-		sum.Add(g.counts)
+		if g.counts.Completion > 0 {
+			sum.Add(g.counts)
+		}
 	}
 	m := c.f.metrics
 	m.prompt.WithLabelValues(c.model).Add(float64(sum.Prompt))

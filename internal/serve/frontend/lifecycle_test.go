@@ -54,11 +54,13 @@ func TestDisconnect(t *testing.T) {
 		body string
 		s    *script
 		read bool // the client reads a first line
+
+		prompt, output string // tokens counted; "" if it depends on whose turn it was
 	}{
-		"mid-stream":        {hello, &script{say: func(int) string { return "hello" }, frames: 2}, true},
-		"whole answer":      {`{"model":"bytes","prompt":"hi"}`, &script{say: func(int) string { return "hello" }, frames: 2}, false},
-		"before the answer": {hello, &script{mute: true}, false},
-		"several prompts":   {`{"model":"bytes","prompt":["hi","ho"],"stream":true}`, &script{say: func(int) string { return "hello" }, frames: 2}, true},
+		"mid-stream":        {hello, &script{say: func(int) string { return "hello" }, frames: 2}, true, "2", "2"},
+		"whole answer":      {`{"model":"bytes","prompt":"hi"}`, &script{say: func(int) string { return "hello" }, frames: 2}, false, "2", "2"},
+		"before the answer": {hello, &script{mute: true}, false, "0", "0"},
+		"several prompts":   {`{"model":"bytes","prompt":["hi","ho"],"stream":true}`, &script{say: func(int) string { return "hello" }, frames: 2}, true, "", ""},
 	} {
 		inWorld(t, Config{}, func(t *testing.T, w *world) {
 			w.worker(7, tt.s)
@@ -99,6 +101,11 @@ func TestDisconnect(t *testing.T) {
 			}
 			if got := w.metric(`frontend_requests_total{endpoint="completions",model="bytes",status="499"}`); got != "1" {
 				t.Errorf("%s: %q requests counted as 499", name, got)
+			}
+			for series, want := range map[string]string{"frontend_prompt_tokens_total": tt.prompt, "frontend_output_tokens_total": tt.output} {
+				if got := w.metric(series + `{model="bytes"}`); want != "" && got != want {
+					t.Errorf("%s: %s is %q, want %s: tokens count whether or not somebody waits for them", name, series, got, want)
+				}
 			}
 			w.check()
 		})

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// routed answers like a server that serves the given list of models, and keeps
+// the last question about a prompt.
+func routed(t *testing.T, models string) (url string, asked *map[string]any) {
+	t.Helper()
+	asked = new(map[string]any)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(models)) })
+	mux.HandleFunc("POST /v1/router/explain", func(w http.ResponseWriter, r *http.Request) {
+		if err := json.NewDecoder(r.Body).Decode(asked); err != nil {
+			t.Error(err)
+		}
+		_, _ = w.Write([]byte(`{"decision":{"worker_id":2,"block_size":16,"mode":"kv"},"prompt_tokens":5}`))
+	})
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s.URL, asked
+}
+
+func TestRouteAsksAboutTheOnlyModel(t *testing.T) {
+	for _, tc := range []struct {
+		name, models, model, err string
+	}{
+		{"one", `{"data":[{"id":"m","root":"m"}]}`, "m", ""},
+		{"one with an alias", `{"data":[{"id":"m","root":"m"},{"id":"latest","root":"m"}]}`, "m", ""},
+		{"of another server", `{"data":[{"id":"m"}]}`, "m", ""},
+		{"two", `{"data":[{"id":"m","root":"m"},{"id":"o","root":"o"},{"id":"latest","root":"m"}]}`, "", "choose one with --model: m, o\n"},
+		{"none", `{"data":[]}`, "", "serves no model yet"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			url, asked := routed(t, tc.models)
+			var out, errs bytes.Buffer
+			code := run([]string{"route", "--server", url, "hello"}, &out, &errs)
+			if tc.err != "" {
+				if code == exitDone || !strings.Contains(errs.String(), tc.err) {
+					t.Errorf("exit code %d, %q, want an error that has %q", code, errs.String(), tc.err)
+				}
+				return
+			}
+			if code != exitDone || (*asked)["model"] != tc.model {
+				t.Errorf("exit code %d, asked about %v, want %s: %s", code, (*asked)["model"], tc.model, errs.String())
+			}
+		})
+	}
+}
+
+func TestRouteRawIsAPlainPrompt(t *testing.T) {
+	url, asked := routed(t, `{"data":[{"id":"m","root":"m"}]}`)
+	var out, errs bytes.Buffer
+	if code := run([]string{"route", "--server", url, "--raw", "hello"}, &out, &errs); code != exitDone {
+		t.Fatalf("exit code %d: %s", code, errs.String())
+	}
+	if (*asked)["prompt"] != "hello" || (*asked)["messages"] != nil {
+		t.Errorf("asked %v, want the prompt as it is", *asked)
+	}
+}
