@@ -161,6 +161,7 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 			"/v1/router/": u.router.Handler(),
 			"/v1/config":  configHandler(u.cfg),
 		},
+		OnDrain: u.router.EndWatches,
 	})
 }
 

@@ -39,7 +39,7 @@ type Router interface {
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 }
 
-// Deps are what a frontend works with. All but Mount are required.
+// Deps are what a frontend works with. All but Mount and OnDrain are required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
@@ -52,6 +52,9 @@ type Deps struct {
 	// Mount are further handlers by their ServeMux pattern, such as the router's
 	// API.
 	Mount map[string]http.Handler
+	// OnDrain, if not nil, is called once when Run begins to drain: to end the
+	// responses of Mount that end by nothing else. It must not wait for them.
+	OnDrain func()
 }
 
 // Frontend is one HTTP frontend.

@@ -14,8 +14,13 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// serveEvents streams cache events as they arrive, until the client leaves or the
-// router stops. What a slow client misses is said with an event "dropped".
+// EndWatches ends the streams of cache events and refuses new ones, for good:
+// whoever drains the server that has the handler cannot wait for their clients
+// to leave. Run does it too at its end.
+func (r *Router) EndWatches() { r.hub.close() }
+
+// serveEvents streams cache events as they arrive, until the client leaves or
+// the watches are ended. What a slow client misses is said with an event "dropped".
 func (r *Router) serveEvents(w http.ResponseWriter, req *http.Request) error {
 	t, err := r.hub.watch()
 	if err != nil {

@@ -61,7 +61,7 @@ func (h *hub) unwatch(t *tail) {
 	h.watched.Store(len(h.mu.tails) > 0)
 }
 
-// close ends all watches.
+// close ends all watches and lets nobody in any more. It is idempotent.
 func (h *hub) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -124,7 +124,7 @@ func (r *Router) Run(ctx context.Context) error {
 	}
 	parts.Go(func() { r.maintain(ctx) })
 	parts.Wait()
-	r.hub.close()
+	r.EndWatches()
 	r.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
 }
