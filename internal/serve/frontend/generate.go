@@ -111,9 +111,6 @@ func (c *call) body() ([]byte, error) {
 		c.answer.w.Header().Set("Connection", "close")
 		return nil, tooLarge
 	}
-	// The server lifts the deadline when it has seen the end of the body. Only a
-	// real connection has one.
-	_ = c.answer.control.SetReadDeadline(time.Now().Add(c.f.cfg.BodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(c.answer.w, c.r.Body, limit))
 	var over *http.MaxBytesError
 	switch {

@@ -185,6 +185,70 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
+// TestSlowClientsOfOthers: a client that does not send its body or does not take
+// its answer holds no handler, whosever it is.
+func TestSlowClientsOfOthers(t *testing.T) {
+	inWorld(t, Config{BodyTimeout: 3 * time.Second, WriteTimeout: 5 * time.Second}, func(t *testing.T, w *world) {
+		for _, tt := range []struct {
+			head    string
+			handler http.HandlerFunc
+			after   time.Duration
+		}{
+			{"POST /mounted HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345", func(_ http.ResponseWriter, r *http.Request) {
+				if _, err := io.ReadAll(r.Body); err == nil {
+					t.Error("the body is complete")
+				}
+			}, 3 * time.Second},
+			{"GET /mounted HTTP/1.1\r\nHost: x\r\n\r\n", func(rw http.ResponseWriter, _ *http.Request) {
+				for {
+					if _, err := rw.Write(make([]byte, 4096)); err != nil {
+						return
+					}
+				}
+			}, 5 * time.Second},
+		} {
+			started, done := time.Now(), make(chan time.Duration, 1)
+			w.mounted = func(rw http.ResponseWriter, r *http.Request) {
+				defer func() { done <- time.Since(started) }()
+				tt.handler(rw, r)
+			}
+			conn := must(w.lis.dial(t.Context(), "", ""))
+			_, _ = io.WriteString(conn, tt.head)
+			select {
+			case took := <-done:
+				if took != tt.after {
+					t.Errorf("%.4s: ended after %v, want %v", tt.head, took, tt.after)
+				}
+			case <-time.After(time.Hour):
+				t.Errorf("%.4s: the handler still runs", tt.head)
+			}
+			conn.Close()
+		}
+	})
+}
+
+// TestQuietHandlersLive: a handler that waits for longer than clients may take,
+// and then bounds its own write, is not cut off.
+func TestQuietHandlersLive(t *testing.T) {
+	inWorld(t, Config{BodyTimeout: time.Second, WriteTimeout: time.Second}, func(t *testing.T, w *world) {
+		w.mounted = func(rw http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			select {
+			case <-time.After(time.Minute):
+			case <-r.Context().Done():
+				t.Error("the context of the request ended")
+			}
+			_ = http.NewResponseController(rw).SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = io.WriteString(rw, "late")
+		}
+		for _, body := range []io.Reader{nil, strings.NewReader("body")} {
+			if a := read(w.send(t.Context(), http.MethodPost, "/mounted", body)); a.body != "late" || a.err != nil {
+				t.Errorf("%q %v", a.body, a.err)
+			}
+		}
+	})
+}
+
 func TestRequestTimeout(t *testing.T) {
 	inWorld(t, Config{RequestTimeout: 3 * time.Second}, func(t *testing.T, w *world) {
 		w.worker(1, &script{say: func(int) string { return "hello" }, frames: 1})

@@ -76,7 +76,7 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 			out = newStream(w)
 		}
 		if delta.Accepted {
-			return out.rc.Flush()
+			return out.write("")
 		}
 		r.Prefilled(ereq.ID, ereq.Attempt)
 		b, err := json.Marshal(generated{append([]kv.Token{}, delta.Tokens...), delta.Cached, finishName(delta.Finish), uint64(d.Worker.ID), d.Worker.Rank})
@@ -88,7 +88,6 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	if out == nil {
 		return err
 	}
-	defer out.end()
 	if err != nil {
 		_ = out.write("data: %s\n\n", openai.AppendError(nil, err))
 		return nil

@@ -53,6 +53,7 @@ func (r *Router) refuse(w http.ResponseWriter, req *http.Request, err error) {
 	if fault.Of(err) == fault.Internal {
 		r.log.Error("router API call failed", "path", req.URL.Path, "error", err)
 	}
+	bound(http.NewResponseController(w)) // the call may have waited for long
 	openai.WriteError(w, err)
 }
 
