@@ -4,7 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"penstock/core/fault"
@@ -15,26 +19,35 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// TestBlockSizeChangesMeanwhile: a prompt that was hashed for a pool which is
-// gone by the time the lock is held is hashed anew.
-func TestBlockSizeChangesMeanwhile(t *testing.T) {
-	r, err := New(Config{}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+// serving returns a router that knows one worker of the model m.
+func serving(t *testing.T, cfg Config, metrics *obs.Metrics) *Router {
+	t.Helper()
+	r, err := New(cfg, Planes{}, nil, metrics, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	instance := func(blockSize int) disco.Instance {
-		meta, err := engine.EncodeCard(engine.Card{Name: "m", BlockSize: blockSize, Ranks: 1, ContextLength: 100, VocabSize: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Meta: meta}
+	r.setInstances([]disco.Instance{instance(t, 4)})
+	return r
+}
+
+func instance(t *testing.T, blockSize int) disco.Instance {
+	t.Helper()
+	meta, err := engine.EncodeCard(engine.Card{Name: "m", BlockSize: blockSize, Ranks: 1, ContextLength: 100, VocabSize: 100})
+	if err != nil {
+		t.Fatal(err)
 	}
-	r.setInstances([]disco.Instance{instance(4)})
+	return disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Meta: meta}
+}
+
+// TestBlockSizeChangesMeanwhile: a prompt that was hashed for a pool which is
+// gone by the time the lock is held is hashed anew.
+func TestBlockSizeChangesMeanwhile(t *testing.T) {
+	r := serving(t, Config{}, obs.NewMetrics())
 	old, err := r.find("m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.setInstances([]disco.Instance{instance(8)})
+	r.setInstances([]disco.Instance{instance(t, 8)})
 	done, _ := r.locked(old, &scratch{}, &route.Query{}, func(*pool, *route.Query) error {
 		t.Error("decided with hashes of the wrong block size")
 		return nil
@@ -46,6 +59,28 @@ func TestBlockSizeChangesMeanwhile(t *testing.T) {
 	if err != nil || d.BlockSize != 8 {
 		t.Errorf("routed to %+v, %v", d, err)
 	}
+}
+
+// TestLeaksAreCounted: a reservation that nobody freed is counted whoever finds
+// it, the upkeep or the next decision.
+func TestLeaksAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics := obs.NewMetrics()
+		r := serving(t, Config{ReservationTTL: time.Minute}, metrics)
+		for _, id := range []string{"a", "b"} {
+			if _, err := r.Route(t.Context(), &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: make([]kv.Token, 20)}); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(2 * time.Minute)
+		}
+		r.tidy()
+		r.tidy()
+		rec := httptest.NewRecorder()
+		metrics.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+		if want := "penstock_router_reservations_expired_total 2\n"; !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("%q is missing", want)
+		}
+	})
 }
 
 // TestDecisionsAreBounded: the request that came first is forgotten first, and

@@ -16,6 +16,7 @@ type pool struct {
 	blockSize int    // does not change
 	active    *slots.Table
 	router    *route.Router
+	leaked    uint64 // reservations of active that expired and are in the metrics
 	// gone says that a pool of another block size took this one's place.
 	gone bool
 }
