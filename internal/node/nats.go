@@ -40,6 +40,13 @@ func startNATS(cfg *config.Config, log *slog.Logger) (*natsPlanes, error) {
 	return p, err
 }
 
+// measure shows what the planes lost or could not read.
+func (p *natsPlanes) measure(m *obs.Metrics) {
+	m.CounterFunc("bus_dropped_total", "Messages of topics that are not durable, lost by subscribers that fell behind.", p.events.Dropped)
+	m.CounterFunc("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.events.Malformed)
+	m.CounterFunc("disco_malformed_total", "Records of the discovery plane that could not be read.", p.registry.Malformed)
+}
+
 // Close closes what was opened, the last first.
 func (p *natsPlanes) Close() error {
 	if p.registry != nil {

@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 )
 
@@ -75,12 +77,32 @@ func TestLeaksAreCounted(t *testing.T) {
 		}
 		r.tidy()
 		r.tidy()
-		rec := httptest.NewRecorder()
-		metrics.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-		if want := "penstock_router_reservations_expired_total 2\n"; !strings.Contains(rec.Body.String(), want) {
-			t.Errorf("%q is missing", want)
-		}
+		wantMetric(t, metrics, "penstock_router_reservations_expired_total 2")
 	})
+}
+
+// TestRefusedEventsAreCounted: events of another block size than the card's leave
+// the index alone and show in the metrics.
+func TestRefusedEventsAreCounted(t *testing.T) {
+	metrics := obs.NewMetrics()
+	r := serving(t, Config{}, metrics)
+	sent := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: 1, BlockSize: 8, Events: []kv.Event{
+		{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1, 2}},
+	}}
+	r.take(t.Context(), new(feed.Record), bus.Message{Key: "1/0", Data: feed.AppendRecord(nil, &sent)})
+	wantMetric(t, metrics, `penstock_index_events_total{kind="stored",outcome="refused"} 1`)
+	if n := r.indexStats().Blocks; n != 0 {
+		t.Errorf("%d blocks are in the index", n)
+	}
+}
+
+func wantMetric(t *testing.T, metrics *obs.Metrics, line string) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	metrics.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if !strings.Contains(rec.Body.String(), line+"\n") {
+		t.Errorf("%q is missing", line)
+	}
 }
 
 // TestDecisionsAreBounded: the request that came first is forgotten first, and
