@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
 )
 
 const hello = `{"model":"bytes","prompt":"hi","stream":true}`
@@ -183,6 +186,55 @@ func TestSlowBody(t *testing.T) {
 			t.Errorf("after %v: %d %s", time.Since(started), a.status, a.body)
 		}
 	})
+}
+
+// crashing is a tokenizer with a defect in one of its parts.
+type crashing struct {
+	byteTokenizer
+	encode, decode bool
+}
+
+func (c crashing) Encode(dst []kv.Token, text string, opts prep.EncodeOptions) []kv.Token {
+	if c.encode {
+		panic("encode: a prompt of secrets")
+	}
+	return c.byteTokenizer.Encode(dst, text, opts)
+}
+
+func (c crashing) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
+	if c.decode {
+		return crashingDecoder{}
+	}
+	return c.byteTokenizer.NewDecoder(opts)
+}
+
+type crashingDecoder struct{}
+
+func (crashingDecoder) Push([]byte, kv.Token) []byte { panic("push") }
+func (crashingDecoder) Flush([]byte) []byte          { panic("flush") }
+
+// TestDefects: a panic is the failure of the request that it happens in, which is
+// accounted for like any other, and of nothing else.
+func TestDefects(t *testing.T) {
+	for _, tok := range []crashing{{encode: true}, {decode: true}} {
+		inWorld(t, Config{}, func(t *testing.T, w *world) {
+			w.opens = func(engine.TokenizerRef) (*prep.Pipeline, error) {
+				p := bytePipeline()
+				p.Tokenizer = tok
+				return p, nil
+			}
+			w.worker(1, constant("hi"))
+			for _, prompt := range []string{`"hi"`, `["hi","ho"]`} {
+				a := w.post("/v1/completions", `{"model":"bytes","prompt":`+prompt+`}`)
+				if a.status != 500 || !strings.Contains(a.body, `"code":"internal_error"`) || strings.Contains(a.body, "panic") {
+					t.Errorf("%+v %s: %d %s %v", tok, prompt, a.status, a.body, a.err)
+				}
+			}
+			if got := w.metric(`frontend_requests_total{endpoint="completions",model="bytes",status="500"}`); got != "2" {
+				t.Errorf("%q requests failed", got)
+			}
+		})
+	}
 }
 
 // TestSlowClientsOfOthers: a client that does not send its body or does not take
