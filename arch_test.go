@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -143,9 +144,16 @@ func TestArchitecture(t *testing.T) {
 			return true
 		})
 	})
+	tree, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for pkg, ok := range documented {
 		if !ok {
 			t.Errorf("%s: no package comment", pkg)
+		}
+		if !strings.Contains(string(tree), path.Base(pkg)+"/") {
+			t.Errorf("%s: ARCHITECTURE.md does not say where it is", pkg)
 		}
 	}
 }
