@@ -35,7 +35,7 @@ func openModel(cfg *config.Config, log *slog.Logger) modelResult {
 	if err != nil {
 		return modelResult{err: err}
 	}
-	obsTemplate(log, pipe)
+	log.Debug("tokenizer opened", "template", pipe.TemplateName, "vocabulary", pipe.Tokenizer.VocabSize())
 	tc := tiny.Config{
 		ModelPath:   cfg.ModelPath,
 		Tokenizer:   engine.TokenizerRef{Kind: ref.Kind, Dir: ref.Dir, Digest: pipe.Digest},
@@ -62,10 +62,6 @@ func openModel(cfg *config.Config, log *slog.Logger) modelResult {
 		return modelResult{err: fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", engines[0].Card().Name, need-1, have)}
 	}
 	return modelResult{engines: engines, pipe: pipe}
-}
-
-func obsTemplate(log *slog.Logger, pipe *prep.Pipeline) {
-	log.Debug("tokenizer opened", "template", pipe.TemplateName, "vocabulary", pipe.Tokenizer.VocabSize())
 }
 
 func builtinVocabulary() (tiny.Vocabulary, error) {

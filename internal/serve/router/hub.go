@@ -36,8 +36,6 @@ type tail struct {
 	ended   chan struct{} // closed when the router stops
 }
 
-func (h *hub) init() { h.mu.tails = nil }
-
 // watch adds a watcher, to be removed by unwatch.
 func (h *hub) watch() (*tail, error) {
 	h.mu.Lock()

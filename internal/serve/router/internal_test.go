@@ -28,13 +28,13 @@ func serving(t *testing.T, cfg Config, metrics *obs.Metrics) *Router {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.setInstances([]disco.Instance{instance(t, 4)})
+	r.setInstances([]disco.Instance{instance(t, "m", 4)})
 	return r
 }
 
-func instance(t *testing.T, blockSize int) disco.Instance {
+func instance(t *testing.T, model string, blockSize int) disco.Instance {
 	t.Helper()
-	meta, err := engine.EncodeCard(engine.Card{Name: "m", BlockSize: blockSize, Ranks: 1, ContextLength: 100, VocabSize: 100})
+	meta, err := engine.EncodeCard(engine.Card{Name: model, BlockSize: blockSize, Ranks: 1, ContextLength: 100, VocabSize: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestBlockSizeChangesMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.setInstances([]disco.Instance{instance(t, 8)})
+	r.setInstances([]disco.Instance{instance(t, "m", 8)})
 	done, _ := r.locked(old, &scratch{}, &route.Query{}, func(*pool, *route.Query) error {
 		t.Error("decided with hashes of the wrong block size")
 		return nil
@@ -79,6 +79,25 @@ func TestLeaksAreCounted(t *testing.T) {
 		r.tidy()
 		wantMetric(t, metrics, "penstock_router_reservations_expired_total 2")
 	})
+}
+
+// TestLostModelsAreBounded: a model whose workers are gone is remembered, but not
+// any number of them.
+func TestLostModelsAreBounded(t *testing.T) {
+	r := serving(t, Config{}, obs.NewMetrics())
+	for i := range maxLost + 10 {
+		r.setInstances([]disco.Instance{instance(t, fmt.Sprintf("model %04d", i), 4)})
+	}
+	if n := len(r.mu.pools); n != maxLost+1 {
+		t.Errorf("%d models are known, want %d", n, maxLost+1)
+	}
+	if _, err := r.find("model 0000"); err != nil {
+		t.Errorf("a lost model: %v", err)
+	}
+	last := fmt.Sprintf("model %04d", maxLost+9)
+	if _, err := r.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: last, Tokens: make([]kv.Token, 20)}); err != nil {
+		t.Errorf("the model that is served: %v", err)
+	}
 }
 
 // TestRefusedEventsAreCounted: events of another block size than the card's leave
