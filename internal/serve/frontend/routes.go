@@ -55,9 +55,7 @@ func only(h http.Handler, methods ...string) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		w.Header().Set("Allow", allow)
-		body := openai.AppendError(nil, fault.New(fault.Invalid, "the method %s is not allowed here: use %s", short(r.Method), allow))
-		writeJSON(w, http.StatusMethodNotAllowed, append(body, '\n'))
+		openai.RefuseMethod(w, r, allow)
 	})
 }
 

@@ -31,7 +31,7 @@ func (r *Router) Handler() http.Handler {
 	} {
 		mux.HandleFunc("/v1/router/"+e.path, func(w http.ResponseWriter, req *http.Request) {
 			if req.Method != e.method && (e.method != http.MethodGet || req.Method != http.MethodHead) {
-				refuseMethod(w, e.method, req)
+				openai.RefuseMethod(w, req, e.method)
 				return
 			}
 			if err := e.serve(w, req); err != nil {
@@ -55,15 +55,6 @@ func (r *Router) refuse(w http.ResponseWriter, req *http.Request, err error) {
 	}
 	bound(http.NewResponseController(w)) // the call may have waited for long
 	openai.WriteError(w, err)
-}
-
-// refuseMethod answers 405, which is no code of the vocabulary: it is about HTTP.
-func refuseMethod(w http.ResponseWriter, allow string, req *http.Request) {
-	w.Header().Set("Allow", allow)
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusMethodNotAllowed)
-	err := fault.New(fault.Invalid, "%s takes %s, not %.20s", req.URL.Path, allow, req.Method)
-	_, _ = w.Write(append(openai.AppendError(nil, err), '\n'))
 }
 
 // rows is the JSON of a table.
