@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -121,8 +122,8 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	sampling := card.Defaults
 	sampling.Seed = mathrand.Uint64()
 	if len(body.Sampling) > 0 {
-		if err := json.Unmarshal(body.Sampling, &sampling); err != nil {
-			return nil, explainJSON(err)
+		if err := decodeJSON(bytes.NewReader(body.Sampling), &sampling); err != nil {
+			return nil, err
 		}
 	}
 	ereq := &engine.Request{

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
@@ -77,7 +78,11 @@ func hex(v uint64) string { return fmt.Sprintf("%016x", v) }
 // readJSON decodes the whole body into v: fields that v does not have, and
 // anything after the object, are errors of the client.
 func (r *Router) readJSON(w http.ResponseWriter, req *http.Request, v any) error {
-	d := json.NewDecoder(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes))
+	return decodeJSON(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes), v)
+}
+
+func decodeJSON(in io.Reader, v any) error {
+	d := json.NewDecoder(in)
 	d.DisallowUnknownFields()
 	err := d.Decode(v)
 	if err == nil && d.More() {

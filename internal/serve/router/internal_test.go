@@ -1,6 +1,7 @@
 package router
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -112,6 +113,27 @@ func TestRefusedEventsAreCounted(t *testing.T) {
 	wantMetric(t, metrics, `penstock_index_events_total{kind="stored",outcome="refused"} 1`)
 	if n := r.indexStats().Blocks; n != 0 {
 		t.Errorf("%d blocks are in the index", n)
+	}
+}
+
+// TestGenerateIsStrict: what a client asks for is understood or refused by name,
+// before a worker sees it.
+func TestGenerateIsStrict(t *testing.T) {
+	r := serving(t, Config{}, obs.NewMetrics())
+	for _, tt := range []struct{ body, param string }{
+		{`{"sampling_options":{"temprature":1}}`, "temprature"},
+		{`{"sampling_options":{"top_k":5000000000}}`, "top_k"},
+		{`{"stop_conditions":{"min_tokens":5000000000}}`, "min_tokens"},
+	} {
+		body := generateBody{Model: "m", TokenIDs: []kv.Token{1}}
+		if err := json.Unmarshal([]byte(tt.body), &body); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.engineRequest(&body)
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Code != fault.Invalid || f.Param != tt.param {
+			t.Errorf("%s: %v, want it to name %s", tt.body, err, tt.param)
+		}
 	}
 }
 
