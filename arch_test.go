@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -44,11 +45,11 @@ var mayImportOnly = map[string][]string{
 	"internal/simcluster": {"core/", "internal/engine", "internal/engine/sim", "internal/replay"}, // machines, not services
 }
 
-// Core is deterministic: these packages and calls would make it a service.
+// Core is deterministic: these packages, with those below them, and calls would
+// make it a service.
 var (
-	impureImport = []string{"context", "log", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "sync"}
+	impureImport = []string{"context", "crypto/rand", "hash/maphash", "log", "math/rand", "net", "os", "runtime", "sync", "syscall"}
 	impureCall   = []string{"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.NewTimer", "time.NewTicker", "time.Tick"}
-	mayLock      = []string{"core/prefix"} // concurrency is part of the algorithm
 	coreThird    = map[string][]string{"core/kv": {"github.com/zeebo/xxh3"}}
 )
 
@@ -63,10 +64,12 @@ func rankOf(pkg string) int {
 	return r
 }
 
-func TestArchitecture(t *testing.T) {
+// sources calls visit with every file of Go that is part of the product, parsed,
+// and the package that it is in.
+func sources(t *testing.T, visit func(fset *token.FileSet, pkg string, f *ast.File)) {
+	t.Helper()
 	fset := token.NewFileSet()
-	documented := map[string]bool{}
-	filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -75,15 +78,25 @@ func TestArchitecture(t *testing.T) {
 		case d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go"):
 			return nil
 		}
-		pkg := path.Dir(filepath.ToSlash(file))
-		from := rankOf(pkg)
-		if from < 0 {
-			t.Errorf("%s: %s has no rank; place it in the layer table and say why", file, pkg)
-			return nil
-		}
 		f, err := parser.ParseFile(fset, file, nil, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return err
+		}
+		visit(fset, path.Dir(filepath.ToSlash(file)), f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestArchitecture(t *testing.T) {
+	documented := map[string]bool{}
+	sources(t, func(fset *token.FileSet, pkg string, f *ast.File) {
+		from := rankOf(pkg)
+		if from < 0 {
+			t.Errorf("%s: %s has no rank; place it in the layer table and say why", fset.Position(f.Package), pkg)
+			return
 		}
 		documented[pkg] = documented[pkg] || f.Doc != nil
 		core := strings.HasPrefix(pkg, "core/")
@@ -96,7 +109,7 @@ func TestArchitecture(t *testing.T) {
 				switch {
 				case core && strings.Contains(p, ".") && !slices.Contains(coreThird[pkg], p):
 					t.Errorf("%s: core imports %s; core is standard library only", at, p)
-				case core && slices.Contains(impureImport, p) && !(p == "sync" && slices.Contains(mayLock, pkg)):
+				case core && slices.ContainsFunc(impureImport, func(bad string) bool { return p == bad || strings.HasPrefix(p, bad+"/") }):
 					t.Errorf("%s: core imports %s; pass what you need in as data", at, p)
 				}
 				continue
@@ -130,11 +143,95 @@ func TestArchitecture(t *testing.T) {
 			}
 			return true
 		})
-		return nil
 	})
+	tree, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for pkg, ok := range documented {
 		if !ok {
 			t.Errorf("%s: no package comment", pkg)
 		}
+		if !strings.Contains(string(tree), path.Base(pkg)+"/") {
+			t.Errorf("%s: ARCHITECTURE.md does not say where it is", pkg)
+		}
 	}
+}
+
+// TestStyle holds the rules of STYLE.md that can be told from the text.
+func TestStyle(t *testing.T) {
+	sources(t, func(fset *token.FileSet, pkg string, f *ast.File) {
+		bad := func(n ast.Node, format string, args ...any) {
+			t.Errorf("%s: "+format, append([]any{fset.Position(n.Pos())}, args...)...)
+		}
+		for _, decl := range f.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil && d.Name.Name == "init" {
+					bad(d, "func init; let the caller construct what it needs")
+				}
+				if d.Name.IsExported() && exportedReceiver(d) {
+					if d.Doc == nil {
+						bad(d, "%s has no comment", d.Name)
+					}
+					for _, p := range d.Type.Params.List {
+						if id, ok := p.Type.(*ast.Ident); ok && id.Name == "bool" {
+							bad(p, "%s has a boolean parameter; give the two cases names", d.Name)
+						}
+					}
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if name := undocumented(d, spec); name != "" {
+						bad(spec, "%s has no comment", name)
+					}
+				}
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && pkg != "internal/config" {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "os" && (s.Sel.Name == "Getenv" || s.Sel.Name == "LookupEnv") {
+					bad(n, "os.%s outside internal/config; make it a setting", s.Sel.Name)
+				}
+			}
+			return true
+		})
+	})
+}
+
+// exportedReceiver reports whether d is a function, or a method that others see.
+func exportedReceiver(d *ast.FuncDecl) bool {
+	if d.Recv == nil {
+		return true
+	}
+	typ := d.Recv.List[0].Type
+	if p, ok := typ.(*ast.StarExpr); ok {
+		typ = p.X
+	}
+	if g, ok := typ.(*ast.IndexExpr); ok {
+		typ = g.X
+	}
+	id, ok := typ.(*ast.Ident)
+	return ok && id.IsExported()
+}
+
+// undocumented returns the exported name of spec that neither it nor the group
+// around it says anything about.
+func undocumented(d *ast.GenDecl, spec ast.Spec) string {
+	if d.Doc != nil {
+		return ""
+	}
+	switch s := spec.(type) {
+	case *ast.TypeSpec:
+		if s.Name.IsExported() && s.Doc == nil {
+			return s.Name.Name
+		}
+	case *ast.ValueSpec:
+		for _, name := range s.Names {
+			if name.IsExported() && s.Doc == nil && s.Comment == nil {
+				return name.Name
+			}
+		}
+	}
+	return ""
 }

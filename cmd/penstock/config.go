@@ -18,9 +18,6 @@ import (
 // loadConfig merges file, environment and the flags of cmd.
 func loadConfig(cmd *cobra.Command, flags *config.Flags) (*config.Loaded, error) {
 	path, _ := cmd.Flags().GetString("config")
-	if path == "" {
-		path = os.Getenv(config.EnvFile)
-	}
 	l, err := config.Load(path, os.Environ(), flags)
 	return l, usage(err)
 }

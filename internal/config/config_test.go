@@ -49,6 +49,15 @@ func TestEverySettingIsDescribed(t *testing.T) {
 	}
 }
 
+func TestFileOfTheEnvironment(t *testing.T) {
+	env := []string{EnvFile + "=" + write(t, "workers: 3\n")}
+	for path, want := range map[string]int{"": 3, write(t, "workers: 5\n"): 5} {
+		if l, err := Load(path, env, nil); err != nil || l.Workers != want {
+			t.Errorf("path %q: %+v, %v, want %d workers", path, l, err, want)
+		}
+	}
+}
+
 func TestLayers(t *testing.T) {
 	path := write(t, "workers: 3\nrouter-mode: random\ndrain-timeout: 5s\nserved-model-name: [a, b]\n")
 	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)

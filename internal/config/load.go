@@ -93,14 +93,17 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 	}
 }
 
-// Load merges the defaults, the file at path (none if empty), the variables of
-// environ that begin with PENSTOCK_, and the flags that were set (nil if there
-// are none), and validates the result. It reports every problem at once; a key or
-// variable that names no setting is one.
+// Load merges the defaults, the file at path (or that of EnvFile in environ; none
+// if both are empty), the variables of environ that begin with PENSTOCK_, and the
+// flags that were set (nil if there are none), and validates the result. It
+// reports every problem at once; a key or variable that names no setting is one.
 func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l := &Loaded{Config: Defaults(), origin: map[string]string{}}
 	for _, f := range settings() {
 		l.origin[keyOf(f)] = "default"
+	}
+	if path == "" {
+		path = fileOf(environ)
 	}
 	err := errors.Join(l.file(path), l.environment(environ))
 	l.flags(flags)
@@ -110,6 +113,16 @@ func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// fileOf returns the value of EnvFile; "" if it is not set.
+func fileOf(environ []string) (path string) {
+	for _, kv := range environ {
+		if name, value, _ := strings.Cut(kv, "="); name == EnvFile {
+			path = value
+		}
+	}
+	return path
 }
 
 func (l *Loaded) file(path string) error {

@@ -114,6 +114,8 @@ func TestRequestValidate(t *testing.T) {
 		"done":        func(r *Request) { r.Done = r.Done[:1] },
 		"max_tokens":  func(r *Request) { r.Stop.MaxTokens = 0 },
 		"logprobs":    func(r *Request) { r.Logprobs = -2 },
+		"min_tokens":  func(r *Request) { r.Stop.MinTokens = 1 << 31 },
+		"top_k":       func(r *Request) { r.Sampling.TopK = 1 << 31 },
 		"media":       func(r *Request) { r.Media[0].End = len(r.Prompt) + 1 },
 		"temperature": func(r *Request) { r.Sampling.Temperature = math.NaN() },
 		"top_p":       func(r *Request) { r.Sampling.TopP = math.Inf(1) },

@@ -23,6 +23,12 @@ func (r *Request) Validate() error {
 		return fault.Param("done", "%d choices of %d say whether they are done", len(r.Done), r.Choices)
 	case r.Stop.MaxTokens < 1:
 		return fault.Param("max_tokens", "max_tokens must be at least 1, not %d", r.Stop.MaxTokens)
+	case r.Stop.MaxTokens > math.MaxInt32: // as large as the wire's numbers are
+		return fault.Param("max_tokens", "max_tokens must be at most %d, not %d", math.MaxInt32, r.Stop.MaxTokens)
+	case r.Stop.MinTokens < 0 || r.Stop.MinTokens > math.MaxInt32:
+		return fault.Param("min_tokens", "min_tokens must be between 0 and %d, not %d", math.MaxInt32, r.Stop.MinTokens)
+	case r.Sampling.TopK < math.MinInt32 || r.Sampling.TopK > math.MaxInt32:
+		return fault.Param("top_k", "top_k must be at most %d, not %d", math.MaxInt32, r.Sampling.TopK)
 	case r.Logprobs < -1:
 		return fault.Param("logprobs", "logprobs must be at least 0, or -1 for none, not %d", r.Logprobs)
 	}

@@ -2,13 +2,10 @@ package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/internal/config"
 	"penstock/internal/obs"
@@ -25,9 +22,6 @@ type natsPlanes struct {
 	events   *bus.NATS
 	registry *disco.NATS
 }
-
-// registryBucket is where the instances of an embedded server register.
-const registryBucket = "penstock_discovery"
 
 // forgetTimeout bounds the removal of old registrations, in the same process.
 const forgetTimeout = 10 * time.Second
@@ -50,39 +44,21 @@ func startNATS(cfg *config.Config, log *slog.Logger) (*natsPlanes, error) {
 	if p.events, err = bus.NewNATS(p.conn, bus.NATSConfig{Log: obs.Component(log, "bus")}); err != nil {
 		return p, err
 	}
-	if err = forgetInstances(p.conn); err != nil {
+	if p.registry, err = disco.NewNATS(p.conn, disco.NATSConfig{Log: obs.Component(log, "disco")}); err != nil {
 		return p, err
 	}
-	p.registry, err = disco.NewNATS(p.conn, disco.NATSConfig{Bucket: registryBucket, Log: obs.Component(log, "disco")})
-	return p, err
-}
-
-// forgetInstances removes what was registered before this server started. A data
-// directory belongs to one process at a time, so the workers that the process
-// before it left there, when it was killed, are dead and their addresses mean
-// nothing or somebody else; their leases would keep them in the fleet for a
-// while. Processes elsewhere that are alive register again when they find their
-// leases gone, as after any loss of the store.
-func forgetInstances(conn *nats.Conn) error {
+	// A data directory belongs to one process at a time: the workers that the
+	// process before it left there, when it was killed, are dead.
 	ctx, cancel := context.WithTimeout(context.Background(), forgetTimeout)
 	defer cancel()
-	if err := purge(ctx, conn, "KV_"+registryBucket); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("forget the registrations of the process before: %w", err)
-	}
-	return nil
+	return p, p.registry.Forget(ctx)
 }
 
-// purge empties a stream, which keeps its settings.
-func purge(ctx context.Context, conn *nats.Conn, name string) error {
-	js, err := jetstream.New(conn)
-	if err != nil {
-		return err
-	}
-	stream, err := js.Stream(ctx, name)
-	if err != nil {
-		return err
-	}
-	return stream.Purge(ctx)
+// measure shows what the planes lost or could not read.
+func (p *natsPlanes) measure(m *obs.Metrics) {
+	m.CounterFunc("bus_dropped_total", "Messages of topics that are not durable, lost by subscribers that fell behind.", p.events.Dropped)
+	m.CounterFunc("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.events.Malformed)
+	m.CounterFunc("disco_malformed_total", "Records of the discovery plane that could not be read.", p.registry.Malformed)
 }
 
 // Close closes what was opened, the last first.

@@ -55,11 +55,12 @@ func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Re
 	defer func() { err = errors.Join(err, nats.Close()) }()
 
 	u := up{cfg: cfg, log: log, metrics: obs.NewMetrics(), nats: nats, model: model, rpc: rpc.NewMem()}
-	stages, life := newStages(ctx)
-	defer func() { err = errors.Join(err, stages.stop()) }()
-	if err := u.start(life, stages, ln); err != nil {
+	if err := u.build(); err != nil {
 		return err
 	}
+	stages, life := newStages(ctx)
+	defer func() { err = errors.Join(err, stages.stop()) }()
+	u.start(life, stages, ln)
 	if err := u.await(life); err != nil {
 		if ctx.Err() != nil {
 			return nil // stopped before it was ready
@@ -85,29 +86,34 @@ type up struct {
 	model   modelResult
 	rpc     rpc.Plane
 
+	// What build makes.
 	router   *router.Router
+	workers  []func(context.Context) error
 	frontend *frontend.Frontend
 }
 
-// start builds all services and starts them: the router, which others report
-// to, then the workers, then the frontend, so that they stop in the order in
-// which requests pass through them.
-func (u *up) start(ctx context.Context, stages *stages, ln net.Listener) error {
+// build makes all services, and with them all metrics.
+func (u *up) build() error {
+	u.nats.measure(u.metrics)
 	var err error
 	if u.router, err = u.newRouter(); err != nil {
 		return err
 	}
-	workers, err := u.newWorkers(worker.Planes{RPC: u.rpc, Bus: u.nats.events, Registry: u.nats.registry})
+	u.workers, err = u.newWorkers(worker.Planes{RPC: u.rpc, Bus: u.nats.events, Registry: u.nats.registry})
 	if err != nil {
 		return err
 	}
-	if u.frontend, err = u.newFrontend(); err != nil {
-		return err
-	}
+	u.frontend, err = u.newFrontend()
+	return err
+}
+
+// start starts the services: the router, which others report to, then the
+// workers, then the frontend, so that they stop in the order in which requests
+// pass through them.
+func (u *up) start(ctx context.Context, stages *stages, ln net.Listener) {
 	stages.start(ctx, "router", u.router.Run)
-	stages.start(ctx, "worker", workers...)
+	stages.start(ctx, "worker", u.workers...)
 	stages.start(ctx, "frontend", func(ctx context.Context) error { return u.frontend.Run(ctx, ln) })
-	return nil
 }
 
 func (u *up) newRouter() (*router.Router, error) {
@@ -162,6 +168,7 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 			"/v1/router/": u.router.Handler(),
 			"/v1/config":  configHandler(u.cfg),
 		},
+		OnDrain: u.router.EndWatches,
 	})
 }
 

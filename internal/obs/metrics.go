@@ -64,5 +64,13 @@ func (m *Metrics) Histogram(name, help string, buckets []float64, labels ...stri
 	return h
 }
 
+// CounterFunc creates a counter named penstock_<name> whose value f returns; f is
+// safe for concurrent use and never returns less than before.
+func (m *Metrics) CounterFunc(name, help string, f func() uint64) {
+	m.reg.MustRegister(prometheus.NewCounterFunc(
+		prometheus.CounterOpts{Namespace: Namespace, Name: name, Help: help},
+		func() float64 { return float64(f()) }))
+}
+
 // Collect registers a collector of the caller's own making.
 func (m *Metrics) Collect(c prometheus.Collector) { m.reg.MustRegister(c) }

@@ -149,8 +149,7 @@ type answer struct {
 	prompt  int
 	output  int
 	cached  int
-	ttft    time.Duration // streamed only
-	err     string        // error message, of a status or inside the stream
+	err     string // error message, of a status or inside the stream
 }
 
 // completion is the JSON of a chunk or a whole answer.
@@ -222,7 +221,6 @@ func (s *server) stream(ctx context.Context, path string, body map[string]any) (
 	if err != nil {
 		return answer{}, err
 	}
-	began := time.Now()
 	resp, err := s.client.Do(req)
 	if err != nil {
 		return answer{}, err
@@ -246,9 +244,6 @@ func (s *server) stream(ctx context.Context, path string, body map[string]any) (
 			return a, err
 		}
 		a.fold(&c)
-		if a.ttft == 0 && a.text != "" {
-			a.ttft = time.Since(began)
-		}
 	}
 	if err := lines.Err(); err != nil {
 		return a, err

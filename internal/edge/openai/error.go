@@ -59,6 +59,17 @@ func WriteError(w http.ResponseWriter, err error) {
 	_, _ = w.Write(append(AppendError(nil, f), '\n'))
 }
 
+// RefuseMethod answers a request whose method the path does not take: 405, which
+// is no code of the vocabulary, since it is about HTTP. allow lists those it does.
+func RefuseMethod(w http.ResponseWriter, r *http.Request, allow string) {
+	h := w.Header()
+	h.Set("Allow", allow)
+	h.Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusMethodNotAllowed)
+	err := fault.New(fault.Invalid, "the method %.20s is not allowed here: use %s", r.Method, allow)
+	_, _ = w.Write(append(AppendError(nil, err), '\n'))
+}
+
 // retryAfter is d in whole seconds, rounded up, at least one.
 func retryAfter(d time.Duration) string {
 	return strconv.Itoa(int(max(1, math.Ceil(d.Seconds()))))

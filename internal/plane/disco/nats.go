@@ -114,6 +114,24 @@ func (r *NATS) Close() {
 	r.leases.Wait()
 }
 
+// Forget removes every instance that is registered in the bucket. It is for the
+// owner of a store that has just started: what is registered there is of a life
+// before, and its leases would keep the dead in the fleet for a while. Processes
+// elsewhere that are alive register again when they find their leases gone, as
+// after any loss of the store.
+func (r *NATS) Forget(ctx context.Context) error {
+	return r.while(ctx, "forget instances", func(ctx context.Context) error {
+		s, err := r.js.Stream(ctx, r.stream())
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return s.Purge(ctx)
+	})
+}
+
 // Malformed returns how many records and liveness keys could not be read.
 func (r *NATS) Malformed() uint64 { return r.malformed.Load() }
 

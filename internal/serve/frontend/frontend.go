@@ -39,7 +39,7 @@ type Router interface {
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 }
 
-// Deps are what a frontend works with. All but Mount are required.
+// Deps are what a frontend works with. All but Mount and OnDrain are required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
@@ -50,8 +50,12 @@ type Deps struct {
 	Metrics *obs.Metrics
 	Log     *slog.Logger
 	// Mount are further handlers by their ServeMux pattern, such as the router's
-	// API.
+	// API. BodyTimeout and WriteTimeout hold for them, from the arrival of the
+	// request: one that takes longer sets write deadlines of its own.
 	Mount map[string]http.Handler
+	// OnDrain, if not nil, is called once when Run begins to drain: to end the
+	// responses of Mount that end by nothing else. It must not wait for them.
+	OnDrain func()
 }
 
 // Frontend is one HTTP frontend.

@@ -3,10 +3,13 @@ package frontend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -31,12 +34,28 @@ func (f *Frontend) generate(endpoint openai.Endpoint) http.HandlerFunc {
 		defer f.inflight.Add(-1)
 		defer f.metrics.inflight.Dec()
 
-		err := c.serve()
+		err := contained(c.serve)
 		if err != nil {
 			c.answer.fail(err)
 		}
 		c.account(err)
 	}
+}
+
+// contained calls f and makes a panic in it an error: a defect is the failure of
+// the request that it shows in, not of those beside it. The value of the panic may
+// be part of a prompt, so only what the runtime itself panics with is kept.
+func contained(f func() error) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case runtime.Error:
+			err = fmt.Errorf("panic: %w\n%s", p, debug.Stack())
+		default:
+			err = fmt.Errorf("panic: %T\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
 }
 
 // call is one generation request.
@@ -113,9 +132,6 @@ func (c *call) body() ([]byte, error) {
 		c.answer.w.Header().Set("Connection", "close")
 		return nil, tooLarge
 	}
-	// The server lifts the deadline when it has seen the end of the body. Only a
-	// real connection has one.
-	_ = c.answer.control.SetReadDeadline(time.Now().Add(c.f.cfg.BodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(c.answer.w, c.r.Body, limit))
 	var over *http.MaxBytesError
 	switch {
@@ -150,7 +166,7 @@ func (c *call) generateAll(ctx context.Context, gens []*generation) error {
 				return ended(ctx)
 			}
 		}
-		go func() { done <- g.run(ctx) }()
+		go func() { done <- contained(func() error { return g.run(ctx) }) }()
 	}
 	var first error
 	for left := len(gens); left > 0; {

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
 )
 
 const hello = `{"model":"bytes","prompt":"hi","stream":true}`
@@ -188,6 +191,119 @@ func TestSlowBody(t *testing.T) {
 		a := read(w.send(t.Context(), http.MethodPost, "/v1/completions", body))
 		if a.status != 504 || !strings.Contains(a.body, "did not arrive within 3s") || time.Since(started) != 3*time.Second {
 			t.Errorf("after %v: %d %s", time.Since(started), a.status, a.body)
+		}
+	})
+}
+
+// crashing is a tokenizer with a defect in one of its parts.
+type crashing struct {
+	byteTokenizer
+	encode, decode bool
+}
+
+func (c crashing) Encode(dst []kv.Token, text string, opts prep.EncodeOptions) []kv.Token {
+	if c.encode {
+		panic("encode: a prompt of secrets")
+	}
+	return c.byteTokenizer.Encode(dst, text, opts)
+}
+
+func (c crashing) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
+	if c.decode {
+		return crashingDecoder{}
+	}
+	return c.byteTokenizer.NewDecoder(opts)
+}
+
+type crashingDecoder struct{}
+
+func (crashingDecoder) Push([]byte, kv.Token) []byte { panic("push") }
+func (crashingDecoder) Flush([]byte) []byte          { panic("flush") }
+
+// TestDefects: a panic is the failure of the request that it happens in, which is
+// accounted for like any other, and of nothing else.
+func TestDefects(t *testing.T) {
+	for _, tok := range []crashing{{encode: true}, {decode: true}} {
+		inWorld(t, Config{}, func(t *testing.T, w *world) {
+			w.opens = func(engine.TokenizerRef) (*prep.Pipeline, error) {
+				p := bytePipeline()
+				p.Tokenizer = tok
+				return p, nil
+			}
+			w.worker(1, constant("hi"))
+			for _, prompt := range []string{`"hi"`, `["hi","ho"]`} {
+				a := w.post("/v1/completions", `{"model":"bytes","prompt":`+prompt+`}`)
+				if a.status != 500 || !strings.Contains(a.body, `"code":"internal_error"`) || strings.Contains(a.body, "panic") {
+					t.Errorf("%+v %s: %d %s %v", tok, prompt, a.status, a.body, a.err)
+				}
+			}
+			if got := w.metric(`frontend_requests_total{endpoint="completions",model="bytes",status="500"}`); got != "2" {
+				t.Errorf("%q requests failed", got)
+			}
+		})
+	}
+}
+
+// TestSlowClientsOfOthers: a client that does not send its body or does not take
+// its answer holds no handler, whosever it is.
+func TestSlowClientsOfOthers(t *testing.T) {
+	inWorld(t, Config{BodyTimeout: 3 * time.Second, WriteTimeout: 5 * time.Second}, func(t *testing.T, w *world) {
+		for _, tt := range []struct {
+			head    string
+			handler http.HandlerFunc
+			after   time.Duration
+		}{
+			{"POST /mounted HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345", func(_ http.ResponseWriter, r *http.Request) {
+				if _, err := io.ReadAll(r.Body); err == nil {
+					t.Error("the body is complete")
+				}
+			}, 3 * time.Second},
+			{"GET /mounted HTTP/1.1\r\nHost: x\r\n\r\n", func(rw http.ResponseWriter, _ *http.Request) {
+				for {
+					if _, err := rw.Write(make([]byte, 4096)); err != nil {
+						return
+					}
+				}
+			}, 5 * time.Second},
+		} {
+			started, done := time.Now(), make(chan time.Duration, 1)
+			w.mounted = func(rw http.ResponseWriter, r *http.Request) {
+				defer func() { done <- time.Since(started) }()
+				tt.handler(rw, r)
+			}
+			conn := must(w.lis.dial(t.Context(), "", ""))
+			_, _ = io.WriteString(conn, tt.head)
+			select {
+			case took := <-done:
+				if took != tt.after {
+					t.Errorf("%.4s: ended after %v, want %v", tt.head, took, tt.after)
+				}
+			case <-time.After(time.Hour):
+				t.Errorf("%.4s: the handler still runs", tt.head)
+			}
+			conn.Close()
+		}
+	})
+}
+
+// TestQuietHandlersLive: a handler that waits for longer than clients may take,
+// and then bounds its own write, is not cut off.
+func TestQuietHandlersLive(t *testing.T) {
+	inWorld(t, Config{BodyTimeout: time.Second, WriteTimeout: time.Second}, func(t *testing.T, w *world) {
+		w.mounted = func(rw http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			select {
+			case <-time.After(time.Minute):
+			case <-r.Context().Done():
+				t.Error("the context of the request ended")
+			}
+			_ = http.NewResponseController(rw).SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = io.WriteString(rw, "late")
+		}
+		for _, body := range []io.Reader{nil, strings.NewReader("body")} {
+			if a := read(w.send(t.Context(), http.MethodPost, "/mounted", body)); a.body != "late" || a.err != nil {
+				t.Errorf("%q %v", a.body, a.err)
+			}
 		}
 	})
 }

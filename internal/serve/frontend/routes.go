@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/internal/edge/openai"
@@ -26,7 +27,24 @@ func (f *Frontend) routes() http.Handler {
 	if f.deps.Mount["/"] == nil {
 		mux.HandleFunc("/", unknownPath)
 	}
-	return named(mux)
+	return f.timely(named(mux))
+}
+
+// timely bounds how long a client may take to send the body of a request, and to
+// take the answer. A handler that takes its time or streams moves the second
+// with each write. The server lifts both when the request is over.
+func (f *Frontend) timely(inner http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Only a real connection has deadlines.
+		control, now := http.NewResponseController(w), time.Now()
+		if r.Body != http.NoBody {
+			// Lifted at the end of the body. Without a body the server reads on for
+			// the client's end from the start, which must not time out.
+			_ = control.SetReadDeadline(now.Add(f.cfg.BodyTimeout))
+		}
+		_ = control.SetWriteDeadline(now.Add(f.cfg.WriteTimeout))
+		inner.ServeHTTP(w, r)
+	})
 }
 
 // only passes requests of the given methods to h.
@@ -37,9 +55,7 @@ func only(h http.Handler, methods ...string) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		w.Header().Set("Allow", allow)
-		body := openai.AppendError(nil, fault.New(fault.Invalid, "the method %s is not allowed here: use %s", short(r.Method), allow))
-		writeJSON(w, http.StatusMethodNotAllowed, append(body, '\n'))
+		openai.RefuseMethod(w, r, allow)
 	})
 }
 

@@ -52,6 +52,9 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	}
 
 	f.draining.Store(true)
+	if f.deps.OnDrain != nil {
+		f.deps.OnDrain()
+	}
 	e := f.drain(srv, cut)
 	door.close()
 	if e != nil && err == nil {

@@ -45,6 +45,7 @@ type world struct {
 	ran      chan error         // what Run returned
 	workers  sync.WaitGroup
 	opens    func(engine.TokenizerRef) (*prep.Pipeline, error)
+	mounted  http.HandlerFunc // serves /mounted; replaced by a test before it asks
 }
 
 // inWorld runs test in a bubble with a running frontend, and checks at the end
@@ -67,6 +68,9 @@ func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
 			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
 			Open: func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
 			Log:  slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
+			Mount: map[string]http.Handler{
+				"/mounted": http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.mounted(rw, r) }),
+			},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -76,7 +77,7 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 			out = newStream(w)
 		}
 		if delta.Accepted {
-			return out.rc.Flush()
+			return out.write("")
 		}
 		r.Prefilled(ereq.ID, ereq.Attempt)
 		b, err := json.Marshal(generated{append([]kv.Token{}, delta.Tokens...), delta.Cached, finishName(delta.Finish), uint64(d.Worker.ID), d.Worker.Rank})
@@ -88,7 +89,6 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	if out == nil {
 		return err
 	}
-	defer out.end()
 	if err != nil {
 		_ = out.write("data: %s\n\n", openai.AppendError(nil, err))
 		return nil
@@ -122,8 +122,8 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	sampling := card.Defaults
 	sampling.Seed = mathrand.Uint64()
 	if len(body.Sampling) > 0 {
-		if err := json.Unmarshal(body.Sampling, &sampling); err != nil {
-			return nil, explainJSON(err)
+		if err := decodeJSON(bytes.NewReader(body.Sampling), &sampling); err != nil {
+			return nil, err
 		}
 	}
 	ereq := &engine.Request{

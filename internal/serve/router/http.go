@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
@@ -31,7 +32,7 @@ func (r *Router) Handler() http.Handler {
 	} {
 		mux.HandleFunc("/v1/router/"+e.path, func(w http.ResponseWriter, req *http.Request) {
 			if req.Method != e.method && (e.method != http.MethodGet || req.Method != http.MethodHead) {
-				refuseMethod(w, e.method, req)
+				openai.RefuseMethod(w, req, e.method)
 				return
 			}
 			if err := e.serve(w, req); err != nil {
@@ -53,16 +54,8 @@ func (r *Router) refuse(w http.ResponseWriter, req *http.Request, err error) {
 	if fault.Of(err) == fault.Internal {
 		r.log.Error("router API call failed", "path", req.URL.Path, "error", err)
 	}
+	bound(http.NewResponseController(w)) // the call may have waited for long
 	openai.WriteError(w, err)
-}
-
-// refuseMethod answers 405, which is no code of the vocabulary: it is about HTTP.
-func refuseMethod(w http.ResponseWriter, allow string, req *http.Request) {
-	w.Header().Set("Allow", allow)
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusMethodNotAllowed)
-	err := fault.New(fault.Invalid, "%s takes %s, not %.20s", req.URL.Path, allow, req.Method)
-	_, _ = w.Write(append(openai.AppendError(nil, err), '\n'))
 }
 
 // rows is the JSON of a table.
@@ -85,7 +78,11 @@ func hex(v uint64) string { return fmt.Sprintf("%016x", v) }
 // readJSON decodes the whole body into v: fields that v does not have, and
 // anything after the object, are errors of the client.
 func (r *Router) readJSON(w http.ResponseWriter, req *http.Request, v any) error {
-	d := json.NewDecoder(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes))
+	return decodeJSON(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes), v)
+}
+
+func decodeJSON(in io.Reader, v any) error {
+	d := json.NewDecoder(in)
 	d.DisallowUnknownFields()
 	err := d.Decode(v)
 	if err == nil && d.More() {

@@ -14,8 +14,13 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// serveEvents streams cache events as they arrive, until the client leaves or the
-// router stops. What a slow client misses is said with an event "dropped".
+// EndWatches ends the streams of cache events and refuses new ones, for good:
+// whoever drains the server that has the handler cannot wait for their clients
+// to leave. Run does it too at its end.
+func (r *Router) EndWatches() { r.hub.close() }
+
+// serveEvents streams cache events as they arrive, until the client leaves or
+// the watches are ended. What a slow client misses is said with an event "dropped".
 func (r *Router) serveEvents(w http.ResponseWriter, req *http.Request) error {
 	t, err := r.hub.watch()
 	if err != nil {
@@ -23,7 +28,6 @@ func (r *Router) serveEvents(w http.ResponseWriter, req *http.Request) error {
 	}
 	defer r.hub.unwatch(t)
 	s := newStream(w)
-	defer s.end()
 	if s.write(": cache events\n\n") != nil {
 		return nil
 	}
@@ -63,15 +67,15 @@ func newStream(w http.ResponseWriter) *stream {
 	return &stream{w: w, rc: http.NewResponseController(w)}
 }
 
-// end takes the deadline off the connection, which may serve another request.
-func (s *stream) end() { _ = s.rc.SetWriteDeadline(time.Time{}) }
-
 // write sends text at once.
 func (s *stream) write(format string, args ...any) error {
-	// A writer without deadlines is not a connection and does not stall.
-	_ = s.rc.SetWriteDeadline(time.Now().Add(writeTimeout))
+	bound(s.rc)
 	if _, err := fmt.Fprintf(s.w, format, args...); err != nil {
 		return err
 	}
 	return s.rc.Flush()
 }
+
+// bound gives the client until writeTimeout from now to take what is written
+// next. A writer without deadlines is not a connection and does not stall.
+func bound(rc *http.ResponseController) { _ = rc.SetWriteDeadline(time.Now().Add(writeTimeout)) }

@@ -226,6 +226,7 @@ type dumpRow struct {
 // a consistent picture, the whole is not.
 func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
+	rc := http.NewResponseController(w)
 	out := bufio.NewWriter(w)
 	enc := json.NewEncoder(out)
 	var blocks []prefix.Block
@@ -234,7 +235,10 @@ func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
 			return nil
 		}
 		blocks = r.held(blocks[:0], worker)
-		for _, b := range blocks {
+		for i, b := range blocks {
+			if i%1024 == 0 {
+				bound(rc)
+			}
 			row := dumpRow{uint64(worker.ID), worker.Rank, b.Tier.String(), hex(uint64(b.Seq))}
 			if enc.Encode(row) != nil {
 				return nil // the client is gone

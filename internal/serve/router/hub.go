@@ -36,8 +36,6 @@ type tail struct {
 	ended   chan struct{} // closed when the router stops
 }
 
-func (h *hub) init() { h.mu.tails = nil }
-
 // watch adds a watcher, to be removed by unwatch.
 func (h *hub) watch() (*tail, error) {
 	h.mu.Lock()
@@ -61,7 +59,7 @@ func (h *hub) unwatch(t *tail) {
 	h.watched.Store(len(h.mu.tails) > 0)
 }
 
-// close ends all watches.
+// close ends all watches and lets nobody in any more. It is idempotent.
 func (h *hub) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -43,6 +43,7 @@ func (r *Router) take(ctx context.Context, rec *feed.Record, m bus.Message) {
 	}
 	verdict, ok := r.apply(rec)
 	if !ok {
+		r.metrics.unfed(rec)
 		r.throttle.Log(ctx, slog.LevelWarn, "cache events not used", "key", m.Key, "block_size", rec.BlockSize)
 		r.hub.publish(rec, outcomeRefused, 0)
 		return

@@ -1,40 +1,56 @@
 package router
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 )
+
+// serving returns a router that knows one worker of the model m.
+func serving(t *testing.T, cfg Config, metrics *obs.Metrics) *Router {
+	t.Helper()
+	r, err := New(cfg, Planes{}, nil, metrics, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.setInstances([]disco.Instance{instance(t, "m", 4)})
+	return r
+}
+
+func instance(t *testing.T, model string, blockSize int) disco.Instance {
+	t.Helper()
+	meta, err := engine.EncodeCard(engine.Card{Name: model, BlockSize: blockSize, Ranks: 1, ContextLength: 100, VocabSize: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Meta: meta}
+}
 
 // TestBlockSizeChangesMeanwhile: a prompt that was hashed for a pool which is
 // gone by the time the lock is held is hashed anew.
 func TestBlockSizeChangesMeanwhile(t *testing.T) {
-	r, err := New(Config{}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	instance := func(blockSize int) disco.Instance {
-		meta, err := engine.EncodeCard(engine.Card{Name: "m", BlockSize: blockSize, Ranks: 1, ContextLength: 100, VocabSize: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Meta: meta}
-	}
-	r.setInstances([]disco.Instance{instance(4)})
+	r := serving(t, Config{}, obs.NewMetrics())
 	old, err := r.find("m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.setInstances([]disco.Instance{instance(8)})
+	r.setInstances([]disco.Instance{instance(t, "m", 8)})
 	done, _ := r.locked(old, &scratch{}, &route.Query{}, func(*pool, *route.Query) error {
 		t.Error("decided with hashes of the wrong block size")
 		return nil
@@ -45,6 +61,88 @@ func TestBlockSizeChangesMeanwhile(t *testing.T) {
 	d, err := r.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: make([]kv.Token, 20)})
 	if err != nil || d.BlockSize != 8 {
 		t.Errorf("routed to %+v, %v", d, err)
+	}
+}
+
+// TestLeaksAreCounted: a reservation that nobody freed is counted whoever finds
+// it, the upkeep or the next decision.
+func TestLeaksAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics := obs.NewMetrics()
+		r := serving(t, Config{ReservationTTL: time.Minute}, metrics)
+		for _, id := range []string{"a", "b"} {
+			if _, err := r.Route(t.Context(), &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: make([]kv.Token, 20)}); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(2 * time.Minute)
+		}
+		r.tidy()
+		r.tidy()
+		wantMetric(t, metrics, "penstock_router_reservations_expired_total 2")
+	})
+}
+
+// TestLostModelsAreBounded: a model whose workers are gone is remembered, but not
+// any number of them.
+func TestLostModelsAreBounded(t *testing.T) {
+	r := serving(t, Config{}, obs.NewMetrics())
+	for i := range maxLost + 10 {
+		r.setInstances([]disco.Instance{instance(t, fmt.Sprintf("model %04d", i), 4)})
+	}
+	if n := len(r.mu.pools); n != maxLost+1 {
+		t.Errorf("%d models are known, want %d", n, maxLost+1)
+	}
+	if _, err := r.find("model 0000"); err != nil {
+		t.Errorf("a lost model: %v", err)
+	}
+	last := fmt.Sprintf("model %04d", maxLost+9)
+	if _, err := r.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: last, Tokens: make([]kv.Token, 20)}); err != nil {
+		t.Errorf("the model that is served: %v", err)
+	}
+}
+
+// TestRefusedEventsAreCounted: events of another block size than the card's leave
+// the index alone and show in the metrics.
+func TestRefusedEventsAreCounted(t *testing.T) {
+	metrics := obs.NewMetrics()
+	r := serving(t, Config{}, metrics)
+	sent := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: 1, BlockSize: 8, Events: []kv.Event{
+		{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1, 2}},
+	}}
+	r.take(t.Context(), new(feed.Record), bus.Message{Key: "1/0", Data: feed.AppendRecord(nil, &sent)})
+	wantMetric(t, metrics, `penstock_index_events_total{kind="stored",outcome="refused"} 1`)
+	if n := r.indexStats().Blocks; n != 0 {
+		t.Errorf("%d blocks are in the index", n)
+	}
+}
+
+// TestGenerateIsStrict: what a client asks for is understood or refused by name,
+// before a worker sees it.
+func TestGenerateIsStrict(t *testing.T) {
+	r := serving(t, Config{}, obs.NewMetrics())
+	for _, tt := range []struct{ body, param string }{
+		{`{"sampling_options":{"temprature":1}}`, "temprature"},
+		{`{"sampling_options":{"top_k":5000000000}}`, "top_k"},
+		{`{"stop_conditions":{"min_tokens":5000000000}}`, "min_tokens"},
+	} {
+		body := generateBody{Model: "m", TokenIDs: []kv.Token{1}}
+		if err := json.Unmarshal([]byte(tt.body), &body); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.engineRequest(&body)
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Code != fault.Invalid || f.Param != tt.param {
+			t.Errorf("%s: %v, want it to name %s", tt.body, err, tt.param)
+		}
+	}
+}
+
+func wantMetric(t *testing.T, metrics *obs.Metrics, line string) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	metrics.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if !strings.Contains(rec.Body.String(), line+"\n") {
+		t.Errorf("%q is missing", line)
 	}
 }
 

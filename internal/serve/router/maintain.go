@@ -74,7 +74,9 @@ func (r *Router) tidy() {
 	defer r.mu.Unlock()
 	now := r.now()
 	for _, p := range r.mu.pools {
-		r.metrics.leaked.Add(float64(p.active.Expire(now)))
+		p.active.Expire(now)
+		r.metrics.leaked.Add(float64(p.active.Expired() - p.leaked)) // decisions free some too
+		p.leaked = p.active.Expired()
 	}
 	if !r.events || !r.caughtUp.Load() {
 		return

@@ -35,6 +35,7 @@ type routerMetrics struct {
 	leaked    prometheus.Counter
 
 	events    [kv.Cleared + 1][feed.Stale + 1]prometheus.Counter
+	refused   [kv.Cleared + 1]prometheus.Counter
 	gaps      prometheus.Counter
 	resyncs   prometheus.Counter
 	malformed prometheus.Counter
@@ -59,6 +60,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		for o := feed.Apply; o <= feed.Stale; o++ {
 			rm.events[k][o] = events.WithLabelValues(k.String(), o.String())
 		}
+		rm.refused[k] = events.WithLabelValues(k.String(), outcomeRefused)
 	}
 	m.Collect(&state{
 		r:      r,
@@ -90,6 +92,13 @@ func (m *routerMetrics) fed(rec *feed.Record, v feed.Verdict) {
 			outcome = feed.Duplicate
 		}
 		m.events[ev.Kind][outcome].Inc()
+	}
+}
+
+// unfed counts the events of a record that is not used at all.
+func (m *routerMetrics) unfed(rec *feed.Record) {
+	for _, ev := range rec.Events {
+		m.refused[ev.Kind].Inc()
 	}
 }
 

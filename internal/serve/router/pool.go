@@ -16,18 +16,23 @@ type pool struct {
 	blockSize int    // does not change
 	active    *slots.Table
 	router    *route.Router
-	// gone says that a pool of another block size took this one's place.
+	leaked    uint64 // reservations of active that expired and are in the metrics
+	// gone says that this is not, or no longer, the pool of its model: one of
+	// another block size took its place, or the model was forgotten.
 	gone bool
 }
 
+// maxLost bounds the models that are known without having a worker.
+const maxLost = 1024
+
 // rebuild makes the pools follow the members. A model keeps its pool, without
-// workers, when the last one leaves: it is unavailable then, not unknown. The
-// caller holds mu.
+// workers, when the last one leaves: it is unavailable then, not unknown. Beyond
+// maxLost of them it is forgotten. The caller holds mu.
 func (r *Router) rebuild() {
 	byModel := slices.Clone(r.mu.members)
 	slices.SortStableFunc(byModel, func(a, b *member) int { return cmp.Compare(a.card.Name, b.card.Name) })
 
-	pools := r.mu.pools
+	pools, lost := r.mu.pools, 0
 	r.mu.pools = nil
 	for len(pools) > 0 || len(byModel) > 0 {
 		var old *pool
@@ -44,6 +49,13 @@ func (r *Router) rebuild() {
 				n++
 			}
 			members, byModel = byModel[:n], byModel[n:]
+		}
+		if len(members) == 0 {
+			if lost == maxLost {
+				old.gone = true
+				continue
+			}
+			lost++
 		}
 		if p := r.fill(old, members); p != nil {
 			r.mu.pools = append(r.mu.pools, p)

@@ -99,7 +99,6 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	}
 	r.scratch.New = func() any { return new(scratch) }
 	r.decisions.init(cfg.Decisions)
-	r.hub.init()
 	r.mu.tracker, r.mu.index = tracker, index
 	r.mu.sources = map[kv.Worker]*source{}
 	r.mu.names = map[string]*pool{}
@@ -124,7 +123,7 @@ func (r *Router) Run(ctx context.Context) error {
 	}
 	parts.Go(func() { r.maintain(ctx) })
 	parts.Wait()
-	r.hub.close()
+	r.EndWatches()
 	r.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
 }

@@ -1,0 +1,110 @@
+package node
+
+import (
+	"io"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/internal/config"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+)
+
+// metric is what documents and registry both say of a metric, in the form of the
+// document's table.
+type metric struct{ labels, meaning string }
+
+// TestMetricsAreDocumented: docs/metrics.md lists what a node registers, neither
+// more nor less, with its labels and its help.
+func TestMetricsAreDocumented(t *testing.T) {
+	registered, types := registry(t)
+	documented := map[string]metric{}
+	data, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("(?m)^\\| `(penstock_\\w+)` \\| (\\w+) \\| (.*?) ?\\| (.*) \\|$")
+	for _, m := range row.FindAllStringSubmatch(string(data), -1) {
+		name, typ := m[1], m[2]
+		if _, twice := documented[name]; twice {
+			t.Errorf("%s is listed twice", name)
+		}
+		documented[name] = metric{labels: m[3], meaning: m[4]}
+		if want, known := types[name]; known && typ != want {
+			t.Errorf("%s is listed as a %s and is a %s", name, typ, want)
+		}
+		if (typ == "counter") != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is no name for a %s", name, typ)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(registered)) {
+		if have, want := documented[name], registered[name]; have != want {
+			t.Errorf("docs/metrics.md says of %s %q, want the row\n| `%s` | … | %s | %s |", name, have, name, want.labels, want.meaning)
+		}
+		delete(documented, name)
+	}
+	for name := range documented {
+		t.Errorf("docs/metrics.md lists %s, which does not exist", name)
+	}
+}
+
+// registry returns the metrics of our own that a node has, and the types of those
+// that have a value before anything happened.
+func registry(t *testing.T) (metrics map[string]metric, types map[string]string) {
+	t.Helper()
+	cfg, err := config.Load("", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := newLogger(cfg, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nothing runs, so the planes are not used.
+	u := up{
+		cfg: cfg, log: log, metrics: obs.NewMetrics(), rpc: rpc.NewMem(),
+		nats: &natsPlanes{events: &bus.NATS{}, registry: &disco.NATS{}},
+	}
+	if err := u.build(); err != nil {
+		t.Fatal(err)
+	}
+	all := u.metrics.Gatherer().(*prometheus.Registry)
+	described := make(chan *prometheus.Desc)
+	go func() {
+		defer close(described)
+		all.Describe(described)
+	}()
+	metrics, types = map[string]metric{}, map[string]string{}
+	desc := regexp.MustCompile(`^Desc\{fqName: "(\w+)", help: "(.*)", unit: ".*", constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
+	for d := range described {
+		m := desc.FindStringSubmatch(d.String())
+		switch {
+		case m == nil:
+			t.Errorf("cannot read %v", d)
+			continue
+		case !strings.HasPrefix(m[1], obs.Namespace+"_"):
+			continue // of the Go runtime or the process
+		}
+		labels := ""
+		if m[3] != "" {
+			labels = "`" + strings.ReplaceAll(m[3], ",", "`, `") + "`"
+		}
+		metrics[m[1]] = metric{labels: labels, meaning: m[2]}
+	}
+	families, err := all.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		types[f.GetName()] = strings.ToLower(f.GetType().String())
+	}
+	return metrics, types
+}
