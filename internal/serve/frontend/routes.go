@@ -15,16 +15,16 @@ func (f *Frontend) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/v1/chat/completions", only(f.generate(openai.Chat), http.MethodPost))
 	mux.Handle("/v1/completions", only(f.generate(openai.Completion), http.MethodPost))
-	mux.Handle("/v1/models", only(http.HandlerFunc(f.listModels), http.MethodGet, http.MethodHead))
-	mux.Handle("/v1/models/{id...}", only(http.HandlerFunc(f.oneModel), http.MethodGet, http.MethodHead))
-	mux.Handle("/health", only(http.HandlerFunc(f.health), http.MethodGet, http.MethodHead))
-	mux.Handle("/live", only(http.HandlerFunc(live), http.MethodGet, http.MethodHead))
-	mux.Handle("/metrics", only(f.deps.Metrics.Handler(), http.MethodGet, http.MethodHead))
+	mux.Handle("/v1/models", only(f.timed(http.HandlerFunc(f.listModels)), http.MethodGet, http.MethodHead))
+	mux.Handle("/v1/models/{id...}", only(f.timed(http.HandlerFunc(f.oneModel)), http.MethodGet, http.MethodHead))
+	mux.Handle("/health", only(f.timed(http.HandlerFunc(f.health)), http.MethodGet, http.MethodHead))
+	mux.Handle("/live", only(f.timed(http.HandlerFunc(live)), http.MethodGet, http.MethodHead))
+	mux.Handle("/metrics", only(f.timed(f.deps.Metrics.Handler()), http.MethodGet, http.MethodHead))
 	for pattern, handler := range f.deps.Mount {
-		mux.Handle(pattern, handler)
+		mux.Handle(pattern, f.timed(handler))
 	}
 	if f.deps.Mount["/"] == nil {
-		mux.HandleFunc("/", unknownPath)
+		mux.Handle("/", f.timed(http.HandlerFunc(unknownPath)))
 	}
 	return named(mux)
 }

@@ -33,10 +33,13 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{
 		Handler:           door,
 		ReadHeaderTimeout: f.cfg.HeaderTimeout,
-		IdleTimeout:       f.cfg.IdleTimeout,
-		MaxHeaderBytes:    f.cfg.MaxHeaderBytes,
-		BaseContext:       func(net.Listener) context.Context { return base },
-		ErrorLog:          slog.NewLogLogger(f.deps.Log.Handler(), slog.LevelWarn),
+		// Of headers and body, also one that no handler reads: the server itself
+		// waits for its rest. It is lifted at the end of the body.
+		ReadTimeout:    f.cfg.HeaderTimeout + f.cfg.BodyTimeout,
+		IdleTimeout:    f.cfg.IdleTimeout,
+		MaxHeaderBytes: f.cfg.MaxHeaderBytes,
+		BaseContext:    func(net.Listener) context.Context { return base },
+		ErrorLog:       slog.NewLogLogger(f.deps.Log.Handler(), slog.LevelWarn),
 	}
 	var followed sync.WaitGroup
 	followed.Go(func() { f.catalog.run(follow, f.deps.Registry) })
