@@ -156,7 +156,7 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 		MigrationLimit: limit, DrainTimeout: time.Duration(u.cfg.DrainTimeout),
 	}, frontend.Deps{
 		Router: u.router, Plane: u.rpc, Registry: u.nats.registry, Open: u.model.open,
-		Metrics: u.metrics, Log: u.log,
+		Metrics: u.metrics, Log: u.log, Draining: u.router.EndWatches,
 		Mount: map[string]http.Handler{
 			"/v1/router/": u.router.Handler(),
 			"/v1/config":  configHandler(u.cfg),

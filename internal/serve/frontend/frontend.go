@@ -39,7 +39,7 @@ type Router interface {
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 }
 
-// Deps are what a frontend works with. All but Mount are required.
+// Deps are what a frontend works with. All but Mount and Draining are required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
@@ -52,6 +52,10 @@ type Deps struct {
 	// Mount are further handlers by their ServeMux pattern, such as the router's
 	// API.
 	Mount map[string]http.Handler
+	// Draining, if not nil, is called once when a drain begins: responses of Mount
+	// that would never end by themselves must end then, because the drain waits for
+	// every response.
+	Draining func()
 }
 
 // Frontend is one HTTP frontend.

@@ -55,6 +55,9 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	}
 
 	f.draining.Store(true)
+	if f.deps.Draining != nil {
+		f.deps.Draining()
+	}
 	e := f.drain(srv, cut)
 	door.close()
 	if e != nil && err == nil {

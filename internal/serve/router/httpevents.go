@@ -14,8 +14,14 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// serveEvents streams cache events as they arrive, until the client leaves or the
-// router stops. What a slow client misses is said with an event "dropped".
+// EndWatches ends the streams of cache events, which have no end of their own,
+// and begins no new ones. The server that they pass through calls it when it
+// starts to wait for its responses; without it they last until the router stops.
+// It may be called more than once.
+func (r *Router) EndWatches() { r.hub.close() }
+
+// serveEvents streams cache events as they arrive, until the client leaves, the
+// router stops or EndWatches is called. What a slow client misses is said with an event "dropped".
 func (r *Router) serveEvents(w http.ResponseWriter, req *http.Request) error {
 	t, err := r.hub.watch()
 	if err != nil {
