@@ -355,7 +355,7 @@ func TestEventsOfALaterLife(t *testing.T) {
 		c.mustServe("a", prompt(0, 40, 1))
 		<-time.After(time.Minute) // the grace and then some
 		c.checkIndex()
-		publish() // once more, while the worker is known
+		publish()                 // once more, while the worker is known
 		<-time.After(time.Minute) // the grace and then some
 		c.mustServe("b", prompt(500, 40, 1))
 		c.checkIndex()
@@ -713,11 +713,19 @@ data: [DONE]
 			`{"model":"m","token_ids":[]}`:                                            400,
 			`{"model":"m","token_ids":[1],"stop_conditions":{"max_tokens":-1}}`:       400,
 			`{"model":"m","token_ids":[1],"sampling_options":{"temperature":"warm"}}`: 400,
+			`{"model":"m","token_ids":[1],"sampling_options":{"temprature":1}}`:       400,
 			`{"model":"m","token_ids":[1],"worker_id":9}`:                             404,
 			`{"model":"x","token_ids":[1]}`:                                           404,
 		} {
 			if rec := post(body); rec.Code != want {
 				t.Errorf("%s: status %d, want %d: %s", body, rec.Code, want, rec.Body)
+			}
+		}
+		// Beyond what the wire can carry, and still an answer about the field.
+		for _, n := range []string{"3", "1000000000000000000"} {
+			rec := post(`{"model":"m","token_ids":[1],"stop_conditions":{"max_tokens":2,"min_tokens":` + n + `}}`)
+			if rec.Code != 400 || !strings.Contains(rec.Body.String(), `"param":"stop_conditions.min_tokens"`) {
+				t.Errorf("min_tokens %s: status %d: %s", n, rec.Code, rec.Body)
 			}
 		}
 		synctest.Wait()
