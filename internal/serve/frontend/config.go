@@ -12,6 +12,10 @@ type Config struct {
 	// MaxBodyBytes bounds a request's body; beyond it the answer is 413 and the
 	// rest is not read. Default 32 MiB.
 	MaxBodyBytes int64
+	// BodyMemory bounds the memory of all bodies being read and decoded at once;
+	// beyond it the answer is 503. Default 512 MiB, and at least two of the
+	// largest bodies.
+	BodyMemory int64
 	// MaxInflight bounds the generation requests being served; beyond it the
 	// answer is 503 at once. Default 4096.
 	MaxInflight int
@@ -43,6 +47,7 @@ type Config struct {
 // EnsureDefaults fills in what is not set.
 func (c *Config) EnsureDefaults() {
 	setDefault(&c.MaxBodyBytes, 32<<20)
+	setDefault(&c.BodyMemory, max(512<<20, 4*c.MaxBodyBytes))
 	setDefault(&c.MaxInflight, 4096)
 	setDefault(&c.MigrationLimit, 3)
 	setDefault(&c.StallTimeout, 5*time.Minute)
@@ -69,6 +74,7 @@ func (c *Config) Validate() error {
 		v    int64
 	}{
 		{"MaxBodyBytes", c.MaxBodyBytes},
+		{"BodyMemory", c.BodyMemory},
 		{"MaxInflight", int64(c.MaxInflight)},
 		{"StallTimeout", int64(c.StallTimeout)},
 		{"HeaderTimeout", int64(c.HeaderTimeout)},

@@ -67,6 +67,7 @@ type Frontend struct {
 	// throttled is for what a bad hour repeats.
 	throttled *obs.Throttle
 	ids       ids
+	bodies    budget // memory of the bodies being read
 	inflight  atomic.Int64
 	draining  atomic.Bool
 	handler   http.Handler
@@ -90,6 +91,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 		metrics:   newMetrics(deps.Metrics),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
+	f.bodies.limit = cfg.BodyMemory
 	f.ids.init()
 	f.handler = f.routes()
 	return f, nil

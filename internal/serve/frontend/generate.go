@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -81,11 +79,7 @@ func (c *call) serve() error {
 			fault.New(fault.Deadline, "the request took longer than %v", limit))
 		defer cancel()
 	}
-	body, err := c.body()
-	if err != nil {
-		return err
-	}
-	req, err := openai.Decode(c.endpoint, body)
+	req, err := c.decode()
 	if err != nil {
 		return err
 	}
@@ -121,28 +115,6 @@ func (f *Frontend) admit() error {
 		return &fault.Error{Code: fault.Overloaded, Message: "too many requests in progress: try again later", RetryAfter: retrySoon}
 	}
 	return nil
-}
-
-// body reads the request's body within its bounds.
-func (c *call) body() ([]byte, error) {
-	limit := c.f.cfg.MaxBodyBytes
-	tooLarge := fault.New(fault.TooLarge, "the request body is larger than %d bytes", limit)
-	if c.r.ContentLength > limit {
-		// The rest of the body is not worth reading to save the connection.
-		c.answer.w.Header().Set("Connection", "close")
-		return nil, tooLarge
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.answer.w, c.r.Body, limit))
-	var over *http.MaxBytesError
-	switch {
-	case errors.As(err, &over):
-		return nil, tooLarge
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, fault.New(fault.Deadline, "the request body did not arrive within %v", c.f.cfg.BodyTimeout)
-	case err != nil:
-		return nil, &fault.Error{Code: fault.Canceled, Message: "the request body ended early", Err: err}
-	}
-	return body, nil
 }
 
 // generateAll runs the generations, side by side if there are several, until all

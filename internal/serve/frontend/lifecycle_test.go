@@ -517,3 +517,47 @@ func TestTimes(t *testing.T) {
 		}
 	})
 }
+
+// TestBodyThatNobodyReads: a handler that does not want a body does not wait for
+// one without end, and neither does the server behind it.
+func TestBodyThatNobodyReads(t *testing.T) {
+	inWorld(t, Config{HeaderTimeout: time.Second, BodyTimeout: 3 * time.Second}, func(t *testing.T, w *world) {
+		for _, line := range []string{"GET /health", "POST /health", "POST /v1/nothing", "GET /metrics"} {
+			conn, err := w.lis.dial(t.Context(), "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			started := time.Now()
+			_ = conn.SetReadDeadline(started.Add(time.Minute))
+			fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", line)
+			if _, err := io.Copy(io.Discard, conn); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+			if d := time.Since(started); d < 3*time.Second || d > 4*time.Second {
+				t.Errorf("%s: the connection was held for %v", line, d)
+			}
+			conn.Close()
+		}
+	})
+}
+
+// TestAnswerThatNobodyTakes: a client that asks and does not read is cut off on
+// every path.
+func TestAnswerThatNobodyTakes(t *testing.T) {
+	inWorld(t, Config{WriteTimeout: 20 * time.Second}, func(t *testing.T, w *world) {
+		for _, path := range []string{"/health", "/live", "/metrics", "/v1/models", "/v1/models/bytes", "/mounted"} {
+			conn, err := w.lis.dial(t.Context(), "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+			time.Sleep(21 * time.Second)
+			synctest.Wait()
+			// The server has closed its end: what is written fails.
+			if _, err := conn.Write([]byte("G")); err == nil {
+				t.Errorf("%s: the connection is open still", path)
+			}
+			conn.Close()
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"log/slog"
@@ -110,6 +111,37 @@ func TestLargeBodies(t *testing.T) {
 			t.Errorf("%q %v", answer[:n], err)
 		}
 		conn.Close()
+	})
+}
+
+// TestBodyMemory: bodies that are being read share their memory, and one that
+// finds none left is refused, not queued. What was taken is given back.
+func TestBodyMemory(t *testing.T) {
+	inWorld(t, Config{BodyMemory: 4 * firstBody}, func(t *testing.T, w *world) {
+		half, rest := io.Pipe()
+		first := make(chan int, 1)
+		send := func(body io.Reader) int {
+			req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", body))
+			req.ContentLength = -1
+			rec := &recorder{header: http.Header{}}
+			w.f.Handler().ServeHTTP(rec, req)
+			return rec.status
+		}
+		go func() { first <- send(half) }()
+		if _, err := rest.Write(bytes.Repeat([]byte(" "), 2*firstBody+1)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // it holds all of the budget
+		if status := send(strings.NewReader("{}")); status != http.StatusServiceUnavailable {
+			t.Errorf("a second body: status %d", status)
+		}
+		rest.Close()
+		if status := <-first; status != http.StatusBadRequest {
+			t.Errorf("the first body, of spaces: status %d", status)
+		}
+		if status := send(strings.NewReader("{}")); status != http.StatusBadRequest {
+			t.Errorf("a body after it: status %d", status)
+		}
 	})
 }
 

@@ -119,6 +119,10 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	if limit == 0 {
 		limit = room
 	}
+	limit = min(limit, room)
+	if body.Stop.MinTokens > limit {
+		return nil, fault.Param("stop_conditions.min_tokens", "min_tokens is %d and at most %d tokens can be generated", body.Stop.MinTokens, limit)
+	}
 	sampling := card.Defaults
 	sampling.Seed = mathrand.Uint64()
 	if len(body.Sampling) > 0 {
@@ -128,7 +132,7 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	}
 	ereq := &engine.Request{
 		ID: "router-" + rand.Text(), Attempt: 1, Model: card.Name, Prompt: body.TokenIDs, Choices: 1, Sampling: sampling,
-		Stop:     engine.Stop{MaxTokens: min(limit, room), MinTokens: body.Stop.MinTokens, Tokens: body.Stop.Tokens, IgnoreEOS: body.Stop.IgnoreEOS},
+		Stop:     engine.Stop{MaxTokens: limit, MinTokens: body.Stop.MinTokens, Tokens: body.Stop.Tokens, IgnoreEOS: body.Stop.IgnoreEOS},
 		Logprobs: -1,
 	}
 	return ereq, ereq.Validate()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -39,7 +40,8 @@ type message struct {
 	Content content `json:"content"`
 }
 
-// content is a string or a list of text parts.
+// content is a string or a list of text parts, which make lines: the frontend
+// reads them the same way, and the answer here must be about the same prompt.
 type content string
 
 func (c *content) UnmarshalJSON(b []byte) error {
@@ -55,13 +57,17 @@ func (c *content) UnmarshalJSON(b []byte) error {
 	if json.Unmarshal(b, &parts) != nil {
 		return fault.Param("messages", "the content of a message must be a string or a list of text parts")
 	}
-	*c = ""
-	for _, p := range parts {
+	var text strings.Builder
+	for i, p := range parts {
 		if p.Type != "text" {
 			return fault.Param("messages", "content parts of type %.40q are not supported here", p.Type)
 		}
-		*c += content(p.Text)
+		if i > 0 {
+			text.WriteByte('\n')
+		}
+		text.WriteString(p.Text)
 	}
+	*c = content(text.String())
 	return nil
 }
 

@@ -75,8 +75,11 @@ func (r *Router) apply(rec *feed.Record) (v feed.Verdict, ok bool) {
 		if len(r.mu.sources) == maxSources {
 			return v, false
 		}
-		s = &source{since: now}
+		s = &source{epoch: rec.Epoch, since: now}
 		r.mu.sources[w] = s
+	}
+	if rec.Epoch > s.epoch {
+		s.epoch, s.since = rec.Epoch, now
 	}
 	s.blockSize = int(rec.BlockSize)
 	if m != nil && m.mismatch(r.mu.sources) != 0 {

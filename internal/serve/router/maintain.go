@@ -92,12 +92,14 @@ func (r *Router) tidy() {
 	}
 }
 
-// dropStrangers forgets the workers whose events came and whom discovery did not
-// get to know within the grace.
+// dropStrangers forgets the workers, and the later lives of workers, whose events
+// came and whom discovery did not get to know within the grace. Of a worker that
+// discovery knows by an earlier life, that life is then asked for its cache: the
+// later one may be older, from before the clock was set back.
 func (r *Router) dropStrangers(now kv.Mono) {
 	var gone []kv.Worker
 	for w, s := range r.mu.sources {
-		if r.member(w) == nil && now.Sub(s.since) >= r.cfg.Grace {
+		if m := r.member(w); (m == nil || m.in.Epoch < s.epoch) && now.Sub(s.since) >= r.cfg.Grace {
 			gone = append(gone, w)
 		}
 	}

@@ -92,6 +92,9 @@ func (r *Router) each(f func(*pool) bool) bool {
 func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) error {
 	sc := r.scratch.Get().(*scratch)
 	defer r.scratch.Put(sc)
+	if m := req.Override.Mode; m != nil && *m == route.KV && !r.events {
+		return fault.Param("router_config_override.router_mode", "this router does not follow cache events, so it cannot route by them: start it with --router-mode kv and a kv-overlap-score-weight above 0")
+	}
 	q := route.Query{
 		Key:          slots.Key{ID: req.ID, Attempt: req.Attempt},
 		PromptTokens: len(req.Tokens), ExpectedOutput: max(0, req.ExpectedOutput),

@@ -65,7 +65,8 @@ type Router struct {
 
 // source is a worker whose events arrived, known to discovery or not.
 type source struct {
-	since     kv.Mono // of its first record
+	epoch     uint64  // the latest life that a record came from
+	since     kv.Mono // of that life's first record
 	blockSize int     // of its last record
 }
 

@@ -333,6 +333,35 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// TestEventsOfALaterLife: events of a life that discovery does not confirm, as
+// after a clock was set back between two lives on the same data, do not stay in
+// the index for ever, nor keep those of the real life out.
+func TestEventsOfALaterLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{})()
+		defer c.stopWorkers()
+		later := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 9, First: 1, BlockSize: 4, Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1, 2, 3}},
+		}}
+		publish := func() {
+			t.Helper()
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock"), "1/0", feed.AppendRecord(nil, &later)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		publish()
+		c.startWorker(1, 5)
+		c.mustServe("a", prompt(0, 40, 1))
+		<-time.After(time.Minute) // the grace and then some
+		c.checkIndex()
+		publish()                 // once more, while the worker is known
+		<-time.After(time.Minute) // the grace and then some
+		c.mustServe("b", prompt(500, 40, 1))
+		c.checkIndex()
+	})
+}
+
 // TestGapHeals: whatever the event plane does to the records, the index is right
 // again some time after it has stopped.
 func TestGapHeals(t *testing.T) {
@@ -684,11 +713,19 @@ data: [DONE]
 			`{"model":"m","token_ids":[]}`:                                            400,
 			`{"model":"m","token_ids":[1],"stop_conditions":{"max_tokens":-1}}`:       400,
 			`{"model":"m","token_ids":[1],"sampling_options":{"temperature":"warm"}}`: 400,
+			`{"model":"m","token_ids":[1],"sampling_options":{"temprature":1}}`:       400,
 			`{"model":"m","token_ids":[1],"worker_id":9}`:                             404,
 			`{"model":"x","token_ids":[1]}`:                                           404,
 		} {
 			if rec := post(body); rec.Code != want {
 				t.Errorf("%s: status %d, want %d: %s", body, rec.Code, want, rec.Body)
+			}
+		}
+		// Beyond what the wire can carry, and still an answer about the field.
+		for _, n := range []string{"3", "1000000000000000000"} {
+			rec := post(`{"model":"m","token_ids":[1],"stop_conditions":{"max_tokens":2,"min_tokens":` + n + `}}`)
+			if rec.Code != 400 || !strings.Contains(rec.Body.String(), `"param":"stop_conditions.min_tokens"`) {
+				t.Errorf("min_tokens %s: status %d: %s", n, rec.Code, rec.Body)
 			}
 		}
 		synctest.Wait()

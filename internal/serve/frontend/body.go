@@ -1,0 +1,90 @@
+package frontend
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync/atomic"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/openai"
+)
+
+// firstBody is the memory that a body begins with; it doubles as the body comes.
+const firstBody = 16 << 10
+
+// budget is memory that requests share, in bytes.
+type budget struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// take reserves n bytes if they are there.
+func (b *budget) take(n int) bool {
+	if b.used.Add(int64(n)) > b.limit {
+		b.used.Add(int64(-n))
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int) { b.used.Add(int64(-n)) }
+
+// decode reads the request's body and decodes it. The body's memory counts
+// against the budget of all bodies for as long as that takes.
+func (c *call) decode() (*openai.Request, error) {
+	body, held, err := c.body()
+	defer c.f.bodies.give(held)
+	if err != nil {
+		return nil, err
+	}
+	return openai.Decode(c.endpoint, body)
+}
+
+// body reads the request's body within its bounds. held is what it took from the
+// budget, also if it fails.
+func (c *call) body() (body []byte, held int, err error) {
+	limit := c.f.cfg.MaxBodyBytes
+	if c.r.ContentLength > limit {
+		// The rest of the body is not worth reading to save the connection.
+		c.answer.w.Header().Set("Connection", "close")
+		return nil, 0, tooLarge(limit)
+	}
+	in := http.MaxBytesReader(c.answer.w, c.r.Body, limit)
+	for {
+		if len(body) == cap(body) {
+			more := max(cap(body), firstBody)
+			if !c.f.bodies.take(more) {
+				c.f.metrics.rejections.WithLabelValues("body_memory").Inc()
+				return nil, held, &fault.Error{Code: fault.Overloaded, Message: "too many large requests at once: try again later", RetryAfter: retrySoon}
+			}
+			held += more
+			body = append(make([]byte, 0, cap(body)+more), body...) // exactly what was taken
+		}
+		n, err := in.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		if errors.Is(err, io.EOF) {
+			return body, held, nil
+		}
+		if err != nil {
+			return nil, held, c.unread(err)
+		}
+	}
+}
+
+func tooLarge(limit int64) error {
+	return fault.New(fault.TooLarge, "the request body is larger than %d bytes", limit)
+}
+
+// unread says why a body could not be read.
+func (c *call) unread(err error) error {
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		return tooLarge(over.Limit)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fault.New(fault.Deadline, "the request body did not arrive within %v", c.f.cfg.BodyTimeout)
+	}
+	return &fault.Error{Code: fault.Canceled, Message: "the request body ended early", Err: err}
+}
