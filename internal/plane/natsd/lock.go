@@ -8,13 +8,15 @@ import (
 	"strings"
 )
 
+const lockName = "penstock.lock"
+
 // lockDir creates dir if needed and takes the lock in it, which the returned
 // file holds until it is closed or the process ends, however it ends.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w; make it writable or choose another", dir, err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "penstock.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("data directory %s: %w; make it writable or choose another", dir, err)
 	}

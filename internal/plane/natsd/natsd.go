@@ -14,7 +14,7 @@ import (
 type Config struct {
 	// DataDir holds the JetStream files; it is created if it is missing, and one
 	// server at a time may use it. Empty means a temporary directory that Close
-	// removes.
+	// removes, or else the next server that is started with one.
 	DataDir string
 	// Listen is the host:port for other processes; port 0 chooses a free one.
 	// Empty means none: only this process can connect.

@@ -40,12 +40,13 @@ func Start(cfg Config) (_ *Server, err error) {
 	}()
 	dir := cfg.DataDir
 	if dir == "" {
-		if dir, err = os.MkdirTemp("", "penstock-nats-"); err != nil {
-			return nil, fmt.Errorf("temporary directory: %w; set TMPDIR or give a data directory", err)
-		}
-		s.temp = dir
+		removeAbandoned(cfg.Log)
+		s.temp, s.lock, err = lockTemp()
+		dir = s.temp
+	} else {
+		s.lock, err = lockDir(dir)
 	}
-	if s.lock, err = lockDir(dir); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	log := &logger{out: cfg.Log}
