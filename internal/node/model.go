@@ -24,8 +24,9 @@ type modelResult struct {
 
 func (m *modelResult) card() engine.Card { return m.engines[0].Card() }
 
-// openModel makes the engines of all workers and the pipeline of their model.
-func openModel(cfg *config.Config) modelResult {
+// openModel makes the engines of all workers and the pipeline of their model,
+// unless ctx ends first.
+func openModel(ctx context.Context, cfg *config.Config) modelResult {
 	ref := chat.Ref{Kind: "builtin"}
 	if cfg.ModelPath != "" {
 		ref = chat.Ref{Kind: "dir", Dir: cfg.ModelPath}
@@ -52,7 +53,7 @@ func openModel(cfg *config.Config) modelResult {
 			return modelResult{err: err}
 		}
 	}
-	engines, err := tiny.NewReplicas(tc, cfg.Workers)
+	engines, err := tiny.NewReplicas(ctx, tc, cfg.Workers)
 	if err != nil {
 		return modelResult{err: err}
 	}

@@ -28,7 +28,7 @@ const forgetTimeout = 10 * time.Second
 
 // startNATS starts the server and opens the planes. On an error the caller
 // closes what there is, as otherwise.
-func startNATS(cfg *config.Config, log *slog.Logger) (*natsPlanes, error) {
+func startNATS(ctx context.Context, cfg *config.Config, log *slog.Logger) (*natsPlanes, error) {
 	p := &natsPlanes{}
 	var err error
 	p.server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATSListen, Log: obs.Component(log, "nats")})
@@ -49,7 +49,7 @@ func startNATS(cfg *config.Config, log *slog.Logger) (*natsPlanes, error) {
 	}
 	// A data directory belongs to one process at a time: the workers that the
 	// process before it left there, when it was killed, are dead.
-	ctx, cancel := context.WithTimeout(context.Background(), forgetTimeout)
+	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 	defer cancel()
 	return p, p.registry.Forget(ctx)
 }

@@ -46,9 +46,12 @@ func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Re
 
 	// The model and the server do not need each other: make them at once.
 	models := make(chan modelResult, 1)
-	go func() { models <- openModel(&cfg.Config) }()
-	nats, err := startNATS(&cfg.Config, log)
+	go func() { models <- openModel(ctx, &cfg.Config) }()
+	nats, err := startNATS(ctx, &cfg.Config, log)
 	model := <-models
+	if ctx.Err() != nil {
+		return nats.Close() // stopped before it was ready
+	}
 	if err = errors.Join(err, model.err); err != nil {
 		return errors.Join(err, nats.Close())
 	}

@@ -1,6 +1,7 @@
 package tiny
 
 import (
+	"context"
 	"math"
 	"strings"
 
@@ -36,9 +37,9 @@ func builtinShape(vocab int) model.Config {
 }
 
 // builtin makes the built-in network for a vocabulary.
-func builtin(v *Vocabulary) (*network, error) {
+func builtin(ctx context.Context, v *Vocabulary) (*network, error) {
 	shape := builtinShape(v.Size)
-	m, err := model.New(shape, randomWeights(&shape, builtinSeed))
+	m, err := model.New(ctx, shape, randomWeights(&shape, builtinSeed))
 	if err != nil {
 		return nil, err
 	}

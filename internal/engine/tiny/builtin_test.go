@@ -31,7 +31,7 @@ func newBuiltin(t testing.TB, change func(*Config)) *Engine {
 	if change != nil {
 		change(&cfg)
 	}
-	e, err := New(cfg)
+	e, err := New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

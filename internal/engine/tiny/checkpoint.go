@@ -1,6 +1,7 @@
 package tiny
 
 import (
+	"context"
 	"slices"
 
 	"penstock/core/kv"
@@ -10,11 +11,11 @@ import (
 )
 
 // open returns the network that cfg names.
-func open(cfg *Config) (*network, error) {
+func open(ctx context.Context, cfg *Config) (*network, error) {
 	if cfg.ModelPath == "" {
-		return builtin(&cfg.Vocabulary)
+		return builtin(ctx, &cfg.Vocabulary)
 	}
-	m, info, err := model.Load(cfg.ModelPath)
+	m, info, err := model.Load(ctx, cfg.ModelPath)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func TestConfigReportsEveryProblem(t *testing.T) {
 			t.Errorf("nothing about %q in:\n%v", problem, err)
 		}
 	}
-	if _, err := New(Config{}); err == nil {
+	if _, err := New(t.Context(), Config{}); err == nil {
 		t.Error("a built-in model without a vocabulary")
 	}
 }
@@ -57,7 +57,7 @@ func TestCheckpoint(t *testing.T) {
 	writeCheckpoint(t, dir, map[string]any{
 		"eos_token_id": []int{7, 8, 4000}, "do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05,
 	})
-	e, err := New(Config{ModelPath: dir, Blocks: 120, BlockSize: 4, MaxSeqs: 16, TokenBudget: 48, Mask: []kv.Token{0, 1, 2, 8}, Aliases: []string{"alias"}})
+	e, err := New(t.Context(), Config{ModelPath: dir, Blocks: 120, BlockSize: 4, MaxSeqs: 16, TokenBudget: 48, Mask: []kv.Token{0, 1, 2, 8}, Aliases: []string{"alias"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestCheckpoint(t *testing.T) {
 }
 
 func TestCheckpointErrors(t *testing.T) {
-	if _, err := New(Config{ModelPath: filepath.Join(t.TempDir(), "nothing")}); err == nil || !strings.Contains(err.Error(), "nothing") {
+	if _, err := New(t.Context(), Config{ModelPath: filepath.Join(t.TempDir(), "nothing")}); err == nil || !strings.Contains(err.Error(), "nothing") {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }
@@ -87,7 +87,7 @@ func TestCheckpointErrors(t *testing.T) {
 func TestImpossibleDefaults(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "small")
 	writeCheckpoint(t, dir, map[string]any{"top_p": 7})
-	if _, err := New(Config{ModelPath: dir}); err == nil || !strings.Contains(err.Error(), "top_p") {
+	if _, err := New(t.Context(), Config{ModelPath: dir}); err == nil || !strings.Contains(err.Error(), "top_p") {
 		t.Errorf("top_p of 7 in generation_config.json: %v", err)
 	}
 }

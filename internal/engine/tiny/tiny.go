@@ -24,6 +24,7 @@
 package tiny
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"path/filepath"
@@ -85,9 +86,10 @@ var (
 	_ forwarder         = (*model.Model)(nil)
 )
 
-// New loads or makes the model and reserves its cache. It starts nothing.
-func New(cfg Config) (*Engine, error) {
-	replicas, err := NewReplicas(cfg, 1)
+// New loads or makes the model and reserves its cache. It starts nothing. Loading
+// ends early, with ctx's error, when ctx does.
+func New(ctx context.Context, cfg Config) (*Engine, error) {
+	replicas, err := NewReplicas(ctx, cfg, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -96,12 +98,12 @@ func New(cfg Config) (*Engine, error) {
 
 // NewReplicas is New for count engines that share one copy of the weights; each
 // has a cache of its own.
-func NewReplicas(cfg Config, count int) ([]*Engine, error) {
+func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n, err := open(&cfg)
+	n, err := open(ctx, &cfg)
 	if err != nil {
 		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
 	}
@@ -134,9 +136,9 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	if cfg.Blocks == 0 {
 		cfg.Blocks = max(1, defaultCacheBytes/shape.BlockBytes(cfg.BlockSize))
 	}
-	context := min(shape.MaxPositions, cfg.Blocks*cfg.BlockSize)
+	length := min(shape.MaxPositions, cfg.Blocks*cfg.BlockSize)
 	if cfg.MaxContext > 0 {
-		context = min(context, cfg.MaxContext)
+		length = min(length, cfg.MaxContext)
 	}
 	e := &Engine{
 		cfg:  cfg,
@@ -148,7 +150,7 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			BlockSize:        cfg.BlockSize,
 			Blocks:           cfg.Blocks,
 			Ranks:            1,
-			ContextLength:    context,
+			ContextLength:    length,
 			VocabSize:        shape.VocabSize,
 			DefaultMaxTokens: n.defaultMaxTokens,
 			EOS:              n.eos,
@@ -161,7 +163,7 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			BlockSize:   cfg.BlockSize,
 			MaxSeqs:     cfg.MaxSeqs,
 			TokenBudget: cfg.TokenBudget,
-			MaxContext:  context,
+			MaxContext:  length,
 			// The engine's own bound on sequences is reached first.
 			MaxWaiting: cfg.MaxSeqs + cfg.MaxWaiting,
 			Reuse:      cfg.Reuse,

@@ -33,7 +33,7 @@ func small(t testing.TB, change func(*Config)) *Engine {
 		t.Fatal(err)
 	}
 	shape := smallShape()
-	m, err := model.New(shape, randomWeights(&shape, 1))
+	m, err := model.New(t.Context(), shape, randomWeights(&shape, 1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -149,10 +149,18 @@ const maxFile = 256 << 20
 // read returns and digests the contents of a file, nil if it does not exist.
 func (d digest) read(dir, name string) ([]byte, error) {
 	path := filepath.Join(dir, name)
-	f, err := os.Open(path)
+	// Opening a named pipe would wait for somebody to write to it.
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return nil, fault.New(fault.Invalid, "open tokenizer %s: not a regular file but of type %s", path, info.Mode().Type())
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	if err != nil {
+		return nil, fault.New(fault.Internal, "open tokenizer: %w", err)
+	}
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "open tokenizer: %w", err)
 	}

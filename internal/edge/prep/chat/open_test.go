@@ -149,7 +149,7 @@ func TestOpenErrors(t *testing.T) {
 		"no kind":      {Ref{}, fault.Unimplemented, "builtin or dir"},
 		"no file":      {Ref{Kind: "dir", Dir: checkpoint(t, nil)}, fault.NotFound, "tokenizer.json"},
 		"no directory": {Ref{Kind: "dir", Dir: "/nonexistent/checkpoint"}, fault.NotFound, "/nonexistent/checkpoint"},
-		"unreadable":   {Ref{Kind: "dir", Dir: unreadable(t)}, fault.Internal, "tokenizer.json"},
+		"unreadable":   {Ref{Kind: "dir", Dir: unreadable(t)}, fault.Invalid, "tokenizer.json: not a regular file"},
 		"broken":       {Ref{Kind: "dir", Dir: checkpoint(t, map[string][]byte{tokenizerFile: []byte("{")})}, fault.Invalid, "parse tokenizer.json"},
 		"broken config": {
 			Ref{Kind: "dir", Dir: checkpoint(t, map[string][]byte{tokenizerFile: tokenizer, configFile: []byte("{")})},

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 )
@@ -150,7 +149,7 @@ func (c *Checkpoint) Close() error {
 
 // readSmall reads a whole file of at most limit bytes.
 func readSmall(dir, name string, limit int64) ([]byte, error) {
-	f, err := os.Open(filepath.Join(dir, name))
+	f, err := openRegular(filepath.Join(dir, name), name)
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +158,8 @@ func readSmall(dir, name string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
 	}
-	if !info.Mode().IsRegular() || info.Size() > limit {
-		return nil, fmt.Errorf("checkpoint %s: not a regular file of at most %d bytes", name, limit)
+	if info.Size() > limit {
+		return nil, fmt.Errorf("checkpoint %s: %d bytes, more than the %d that are read", name, info.Size(), limit)
 	}
 	data := make([]byte, info.Size())
 	if n, err := f.ReadAt(data, 0); n < len(data) {

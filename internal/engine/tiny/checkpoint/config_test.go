@@ -66,6 +66,10 @@ func TestDecodeConfig(t *testing.T) {
 
 func TestDecodeConfigRefuses(t *testing.T) {
 	for _, test := range []struct{ json, want string }{
+		{``, "ends in the middle of an object; the file is truncated, fetch it again"},
+		{`{"hidden_size":64,"rope_sc`, "the file is truncated"},
+		{`{"hidden_size":`, "the file is truncated"},
+		{`{"rope_scaling":{"factor":8.0`, "the file is truncated"},
 		{`[]`, "want an object"},
 		{`{"hidden_size":1,"hidden_size":2}`, `"hidden_size" occurs twice`},
 		{`{"hidden_size":"1"}`, "hidden_size"},
@@ -87,7 +91,7 @@ func TestDecodeConfigRefuses(t *testing.T) {
 func TestReadConfigBounds(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, configFile, []byte(`{"a":"`+strings.Repeat("x", maxConfig)+`"}`))
-	if _, err := ReadConfig(dir); err == nil || !strings.Contains(err.Error(), "config.json: not a regular file of at most") {
+	if _, err := ReadConfig(dir); err == nil || !strings.Contains(err.Error(), "bytes, more than the 4194304 that are read") {
 		t.Fatalf("got %v", err)
 	}
 }

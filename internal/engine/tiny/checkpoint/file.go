@@ -17,7 +17,7 @@ type file struct {
 }
 
 func openFile(path, name string) (*file, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path, name)
 	if err != nil {
 		return nil, err
 	}
@@ -29,15 +29,25 @@ func openFile(path, name string) (*file, error) {
 	return s, nil
 }
 
+// openRegular opens a file to read. What is no regular file is refused before it
+// is opened: opening a named pipe waits for somebody to write to it.
+func openRegular(path, name string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("checkpoint %s: not a regular file but of type %s", name, info.Mode().Type())
+	}
+	return os.Open(path)
+}
+
 // readHeader reads the length, then the header. The length is checked against
 // the size of the file before anything is allocated by it.
 func (s *file) readHeader() error {
 	info, err := s.f.Stat()
 	if err != nil {
 		return err
-	}
-	if !info.Mode().IsRegular() {
-		return errors.New("not a regular file")
 	}
 	var prefix [8]byte
 	if info.Size() < int64(len(prefix)) {

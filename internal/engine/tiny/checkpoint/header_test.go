@@ -37,8 +37,8 @@ func TestDecodeHeaderRefuses(t *testing.T) {
 		want   string
 	}{
 		{"no object", `[]`, 0, "want an object"},
-		{"empty", ``, 0, "EOF"},
-		{"cut", `{` + ok, 8, "EOF"},
+		{"empty", ``, 0, "the file is truncated"},
+		{"cut", `{` + ok, 8, "the file is truncated"},
 		{"trailing", `{` + ok + `} {}`, 8, "data after the end"},
 		{"tensor twice", `{` + ok + `,` + ok + `}`, 8, `key "a" occurs twice`},
 		{"key twice", `{"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8, `tensor "a": key "dtype" occurs twice`},

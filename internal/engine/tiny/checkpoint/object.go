@@ -15,6 +15,14 @@ import (
 // must consume the value. A key that occurs twice is an error, because readers
 // disagree about which value counts.
 func walkObject(dec *json.Decoder, visit func(key string) error) error {
+	err := walk(dec, visit)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("ends in the middle of an object; the file is truncated, fetch it again")
+	}
+	return err
+}
+
+func walk(dec *json.Decoder, visit func(key string) error) error {
 	if err := expectDelim(dec, '{', "an object"); err != nil {
 		return err
 	}

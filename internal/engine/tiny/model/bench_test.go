@@ -67,7 +67,7 @@ func BenchmarkDecode(b *testing.B) {
 func BenchmarkNew(b *testing.B) {
 	weights := randomWeights(benchConfig, 7)
 	for b.Loop() {
-		if _, err := New(benchConfig, weights); err != nil {
+		if _, err := New(b.Context(), benchConfig, weights); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -116,7 +116,7 @@ func TestNumerics(t *testing.T) {
 	build := func(cfg Config, k kernel, change func(Map)) string {
 		weights := randomWeights(cfg, 7)
 		change(weights)
-		m, err := newModel(cfg, weights, k)
+		m, err := newModel(t.Context(), cfg, weights, k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,14 +184,14 @@ func TestNewRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			weights := randomWeights(cfg, 7)
 			test.change(weights)
-			if _, err := New(cfg, weights); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := New(t.Context(), cfg, weights); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Fatalf("got %v, want %q", err, test.want)
 			}
 		})
 	}
 	weights := randomWeights(cfg, 7)
 	weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = Tensor{}
-	if _, err := New(cfg, weights); err != nil {
+	if _, err := New(t.Context(), cfg, weights); err != nil {
 		t.Fatalf("the rotary table of old checkpoints: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -15,16 +16,17 @@ type Info struct {
 
 // Load builds the model in a checkpoint directory: config.json, weights as
 // safetensors, and generation_config.json if it is there. What the package does
-// not compute is refused by name rather than computed wrongly.
-func Load(dir string) (*Model, Info, error) {
-	m, info, err := load(dir, fastest())
+// not compute is refused by name rather than computed wrongly. It ends early, with
+// ctx's error, when ctx does: weights may be many seconds' reading.
+func Load(ctx context.Context, dir string) (*Model, Info, error) {
+	m, info, err := load(ctx, dir, fastest())
 	if err != nil {
 		return nil, Info{}, fmt.Errorf("load %s: %w", dir, err)
 	}
 	return m, info, nil
 }
 
-func load(dir string, k kernel) (_ *Model, info Info, err error) {
+func load(ctx context.Context, dir string, k kernel) (_ *Model, info Info, err error) {
 	if info.Config, err = checkpoint.ReadConfig(dir); err != nil {
 		return nil, info, err
 	}
@@ -39,7 +41,7 @@ func load(dir string, k kernel) (_ *Model, info Info, err error) {
 	if err != nil {
 		return nil, info, err
 	}
-	m, err := newModel(cfg, weights, k)
+	m, err := newModel(ctx, cfg, weights, k)
 	return m, info, errors.Join(err, weights.Close())
 }
 

@@ -1,7 +1,9 @@
 package model
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,7 +14,7 @@ import (
 )
 
 func TestLoadInfo(t *testing.T) {
-	m, info, err := Load("testdata/llama3")
+	m, info, err := Load(t.Context(), "testdata/llama3")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +29,7 @@ func TestLoadInfo(t *testing.T) {
 	if g.DoSample == nil || !*g.DoSample || *g.Temperature != 0.6 || *g.TopK != 20 || *g.TopP != 0.9 || *g.RepetitionPenalty != 1.1 || g.MinP != nil {
 		t.Errorf("got %+v", g)
 	}
-	if _, info, err = Load("testdata/llama-bf16"); err != nil || !slices.Equal(info.Config.EOS, []kv.Token{2}) {
+	if _, info, err = Load(t.Context(), "testdata/llama-bf16"); err != nil || !slices.Equal(info.Config.EOS, []kv.Token{2}) {
 		t.Errorf("end tokens are %v (%v)", info.Config.EOS, err)
 	}
 }
@@ -68,7 +70,7 @@ func TestLoadRefuses(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := changed(t, "testdata/llama3", test.key, test.value)
-			_, _, err := Load(dir)
+			_, _, err := Load(t.Context(), dir)
 			switch {
 			case test.want == "" && err != nil:
 				t.Fatalf("got %v", err)
@@ -109,7 +111,36 @@ func changed(t *testing.T, from, key string, value any) string {
 }
 
 func TestLoadWithoutFiles(t *testing.T) {
-	if _, _, err := Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "config.json") {
+	if _, _, err := Load(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "config.json") {
 		t.Fatalf("got %v, want one about config.json", err)
+	}
+}
+
+// stopping are weights during whose loading the caller loses interest.
+type stopping struct {
+	Tensors
+	after int // tensors
+	stop  context.CancelFunc
+}
+
+func (s *stopping) Tensor(name string) (Tensor, error) {
+	if s.after--; s.after == 0 {
+		s.stop()
+	}
+	return s.Tensors.Tensor(name)
+}
+
+func TestLoadingEndsWithContext(t *testing.T) {
+	cfg := shapes["grouped"]
+	ctx, stop := context.WithCancel(t.Context())
+	w := &stopping{Tensors: randomWeights(cfg, 1), after: 1, stop: stop}
+	if _, err := New(ctx, cfg, w); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped at the first weight: %v", err)
+	}
+	if perLayer := (len(cfg.Specs()) - 2) / cfg.Layers; w.after < -perLayer {
+		t.Errorf("%d more weights were read, of %d in a layer", -w.after, perLayer)
+	}
+	if _, _, err := Load(ctx, "testdata/llama3"); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped before: %v", err)
 	}
 }

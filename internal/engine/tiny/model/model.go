@@ -16,6 +16,7 @@
 package model
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -50,12 +51,12 @@ type layer struct {
 // [Config.Specs] for names and shapes. The weights are copied into a layout of
 // the model's own. It is an error if one is missing, has another shape, is not
 // finite, or is not known: a checkpoint with a weight that would be ignored is
-// another architecture.
-func New(cfg Config, w Tensors) (*Model, error) {
-	return newModel(cfg, w, fastest())
+// another architecture. It ends early, with ctx's error, when ctx does.
+func New(ctx context.Context, cfg Config, w Tensors) (*Model, error) {
+	return newModel(ctx, cfg, w, fastest())
 }
 
-func newModel(cfg Config, w Tensors, k kernel) (*Model, error) {
+func newModel(ctx context.Context, cfg Config, w Tensors, k kernel) (*Model, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -65,6 +66,9 @@ func newModel(cfg Config, w Tensors, k kernel) (*Model, error) {
 	m := &Model{cfg: cfg, kernel: k, freqs: cfg.frequencies()}
 	l := newLoader(w, cfg.Specs(), k.columns())
 	for i := range cfg.Layers {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("model: loading stopped before layer %d of %d: %w", i, cfg.Layers, err)
+		}
 		m.layers = append(m.layers, m.loadLayer(l, i))
 	}
 	m.norm = l.vector(finalNormName)

@@ -153,7 +153,7 @@ func TestNaive(t *testing.T) {
 		for _, k := range kernels() {
 			t.Run(name+"/"+k.name(), func(t *testing.T) {
 				weights := randomWeights(cfg, 3)
-				m, err := newModel(cfg, weights, k)
+				m, err := newModel(t.Context(), cfg, weights, k)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -34,7 +34,7 @@ func randomWeights(cfg Config, seed uint64) Map {
 
 func randomModel(tb testing.TB, cfg Config, k kernel) *Model {
 	tb.Helper()
-	m, err := newModel(cfg, randomWeights(cfg, 7), k)
+	m, err := newModel(tb.Context(), cfg, randomWeights(cfg, 7), k)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TestReference(t *testing.T) {
 		for _, k := range kernels() {
 			t.Run(name+"/"+k.name(), func(t *testing.T) {
 				dir := filepath.Join("testdata", name)
-				m, _, err := load(dir, k)
+				m, _, err := load(t.Context(), dir, k)
 				if err != nil {
 					t.Fatal(err)
 				}
