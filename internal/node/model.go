@@ -43,6 +43,7 @@ func openModel(ctx context.Context, cfg *config.Config) modelResult {
 		MaxSeqs:     cfg.MaxNumSeqs,
 		TokenBudget: cfg.MaxBatchedTokens,
 		MaxWaiting:  cfg.MaxWaiting,
+		MemoryLimit: memory(),
 	}
 	if len(cfg.ServedModelName) > 0 {
 		tc.Name, tc.Aliases = cfg.ServedModelName[0], cfg.ServedModelName[1:]
@@ -55,7 +56,7 @@ func openModel(ctx context.Context, cfg *config.Config) modelResult {
 	}
 	engines, err := tiny.NewReplicas(ctx, tc, cfg.Workers)
 	if err != nil {
-		return modelResult{err: err}
+		return modelResult{err: explainMemory(err)}
 	}
 	if need, have := pipe.Tokenizer.VocabSize(), engines[0].Card().VocabSize; need > have {
 		return modelResult{err: fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", engines[0].Card().Name, need-1, have)}

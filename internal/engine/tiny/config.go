@@ -33,6 +33,9 @@ type Config struct {
 	// Blocks is the capacity of the KV cache; by default as many as fit 128 MiB.
 	// A cache smaller than the model's context shortens the context.
 	Blocks int
+	// MemoryLimit is how many bytes the weights and the caches of all engines that
+	// are made together may take; more is a *MemoryError. 0 is no limit.
+	MemoryLimit uint64
 	// MaxContext shortens the model's context; 0 does not.
 	MaxContext int
 	MaxSeqs    int // sequences computed in one step; 32

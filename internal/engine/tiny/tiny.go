@@ -97,7 +97,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 }
 
 // NewReplicas is New for count engines that share one copy of the weights; each
-// has a cache of its own.
+// has a cache of its own. If they would not fit, the error is a *MemoryError.
 func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -106,6 +106,13 @@ func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) 
 	n, err := open(ctx, &cfg)
 	if err != nil {
 		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
+	}
+	shape := n.model.Config()
+	if cfg.Blocks == 0 {
+		cfg.Blocks = max(1, defaultCacheBytes/shape.BlockBytes(cfg.BlockSize))
+	}
+	if err := checkMemory(&cfg, &shape, count); err != nil {
+		return nil, err
 	}
 	replicas := make([]*Engine, count)
 	for i := range replicas {
@@ -132,9 +139,6 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	}
 	if err := sample.Validate(&n.defaults, -1, shape.VocabSize); err != nil {
 		return nil, fmt.Errorf("tiny model %s: generation_config.json: %w", cfg.Name, err)
-	}
-	if cfg.Blocks == 0 {
-		cfg.Blocks = max(1, defaultCacheBytes/shape.BlockBytes(cfg.BlockSize))
 	}
 	length := min(shape.MaxPositions, cfg.Blocks*cfg.BlockSize)
 	if cfg.MaxContext > 0 {

@@ -157,5 +157,17 @@ func (c *Config) BlockBytes(blockSize int) int {
 	return 2 * 4 * c.Layers * c.KVHeads * c.HeadDim * blockSize
 }
 
+// WeightBytes is the memory that the weights of a model take.
+func (c *Config) WeightBytes() (bytes uint64) {
+	for _, s := range c.Specs() {
+		size := uint64(4)
+		for _, n := range s.Shape {
+			size *= uint64(n)
+		}
+		bytes += size
+	}
+	return bytes
+}
+
 // qkvCols is the width of the fused query, key and value projection.
 func (c *Config) qkvCols() int { return (c.Heads + 2*c.KVHeads) * c.HeadDim }

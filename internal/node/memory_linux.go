@@ -1,0 +1,21 @@
+package node
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// memory returns how many bytes of memory this process may have: those of the
+// machine or, if that is less, of its control groups. 0 is not known.
+func memory() uint64 {
+	var total uint64
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err == nil {
+		total = uint64(info.Totalram) * uint64(info.Unit)
+	}
+	if limit := cgroupLimit(os.DirFS("/")); limit != 0 && (total == 0 || limit < total) {
+		return limit
+	}
+	return total
+}
