@@ -23,6 +23,21 @@ func (t *Tracker) Expect(now kv.Mono, w kv.Worker, epoch uint64) (drop bool) {
 	return known
 }
 
+// Disown puts w in doubt because its feed is ahead of it: what was accepted under
+// numbers from next on was not its own, though in its name. A Cleared event with
+// the number next or a later one ends the doubt.
+// Of a worker that is not known there is nothing to do.
+func (t *Tracker) Disown(now kv.Mono, w kv.Worker, next uint64) Verdict {
+	at, known := t.find(w)
+	if !known {
+		return Verdict{}
+	}
+	f := &t.feeds[at]
+	f.state, f.next = Doubt, max(1, next)
+	f.health.Gaps++
+	return Verdict{Outcome: Gap, Drop: true, Resync: t.ask(now, f)}
+}
+
 // Due appends to dst, in order, the workers that must be asked for a resync at
 // now, and counts them as asked. Requests can be lost, so it is called again at
 // the time that [Tracker.NextDue] gives.

@@ -17,6 +17,7 @@ import (
 //	accept at=DURATION      one record per line: W EPOCH FIRST EVENTS, where EVENTS
 //	                        are letters (C cleared, S stored, R removed) or -
 //	expect at=DURATION      lines: W EPOCH
+//	disown at=DURATION      lines: W NEXT
 //	due at=DURATION
 //	next at=DURATION
 //	forget                  lines: W
@@ -59,6 +60,9 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 			fmt.Fprintln(&out, verdict(tr.Accept(now, r)))
 		case "expect":
 			fmt.Fprintf(&out, "drop=%t\n", tr.Expect(now, w, parseUint(t, f[1])))
+		case "disown":
+			v := tr.Disown(now, w, parseUint(t, f[1]))
+			fmt.Fprintln(&out, verdict(v))
 		case "forget":
 			fmt.Fprintln(&out, tr.Forget(w))
 		}

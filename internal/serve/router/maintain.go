@@ -88,6 +88,7 @@ func (r *Router) tidy() {
 				r.mu.index.Drop(m.worker)
 			}
 			r.checkLag(now, m)
+			r.checkLead(now, m)
 		}
 	}
 }
@@ -135,6 +136,33 @@ func (r *Router) checkLag(now kv.Mono, m *member) {
 	v := r.mu.tracker.Accept(now, &rec)
 	r.obey(m.worker, nil, v)
 	r.metrics.fed(&rec, v)
+}
+
+// checkLead is the mirror of checkLag. Reports are older than events, so the feed
+// of a busy worker is ahead of them by a little all the time; but an event that
+// the worker has still not published by a report of long after its arrival was
+// never the worker's: somebody else used its name. Numbers up to that one would
+// make the true events look like old ones, so all of it is dropped, and the
+// worker's own count holds. (A forgery of the very next numbers is not found so:
+// who may publish at all is the bus's affair.)
+func (r *Router) checkLead(now kv.Mono, m *member) {
+	h, known := r.mu.tracker.Health(m.worker)
+	if !known || !m.reported || m.load.Epoch != h.Epoch || m.load.KVNext > h.LastSeq {
+		m.leading = false
+		return
+	}
+	if !m.leading || m.load.KVNext > m.top {
+		m.leading, m.ahead, m.top = true, now, h.LastSeq
+		return
+	}
+	if m.loadAt.Sub(m.ahead) < stuck {
+		return
+	}
+	m.leading = false
+	r.obey(m.worker, nil, r.mu.tracker.Disown(now, m.worker, m.load.KVNext))
+	r.metrics.gaps.Inc()
+	r.log.Warn("cache events are ahead of what their worker has published; does somebody else publish in its name?",
+		"worker", uint64(m.worker.ID), "last", m.top, "next", m.load.KVNext)
 }
 
 // lag returns for how long the feed that is furthest behind has been so.

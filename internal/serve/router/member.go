@@ -29,6 +29,12 @@ type member struct {
 	lagging            bool
 	behind, stillSince kv.Mono
 	at                 uint64
+
+	// leading says that more has arrived than the worker says it has published:
+	// since ahead, when the last one was event top.
+	leading bool
+	ahead   kv.Mono
+	top     uint64
 }
 
 // brokenInstance is one that discovery knows and nobody can use.

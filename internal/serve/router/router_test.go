@@ -440,6 +440,62 @@ func TestLostTail(t *testing.T) {
 	})
 }
 
+// TestForgedNumbers: a record that claims to be a worker's, with a number that the
+// worker is far from, makes its true events look like old ones, or the end of its
+// doubt come too early for ever. What the worker says about itself decides.
+func TestForgedNumbers(t *testing.T) {
+	for name, events := range map[string][]kv.Event{
+		"a cleared cache": {{Kind: kv.Cleared}},
+		"a gap":           {{Kind: kv.Removed, Seqs: []kv.SeqHash{1}}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t)
+			defer c.startRouter(router.Config{})()
+			defer c.stopWorkers()
+			c.startWorker(1, 1)
+			c.mustServe("a", prompt(0, 40, 1))
+			w := kv.Worker{ID: 1}
+			rec := &feed.Record{Worker: w, Epoch: 1, First: 1 << 40, BlockSize: uint32(servetest.Card("m").BlockSize), Events: events}
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock"), engine.WorkerKey(w), feed.AppendRecord(nil, rec)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if n := len(c.dump()[1]); n != 0 {
+				t.Fatalf("%s: %d blocks after the forgery", name, n)
+			}
+			<-time.After(30 * time.Second)
+			c.engines[1].Evict(2)
+			c.mustServe("b", prompt(500, 40, 1))
+			<-time.After(time.Second)
+			c.checkIndex()
+			if row := c.workers()[1]; row.Feed.State != "live" || len(c.dump()[1]) == 0 {
+				t.Errorf("%s: %+v", name, row.Feed)
+			}
+		})
+	}
+}
+
+// TestBusyFeed: what a worker says about itself is always a little older than
+// its events. That is no reason for doubt.
+func TestBusyFeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{})()
+		defer c.stopWorkers()
+		c.startWorker(1, 1)
+		gaps := 0
+		for i := range 600 {
+			c.mustServe(fmt.Sprint(i), prompt(100*(i%20), 24, i))
+			<-time.After(70 * time.Millisecond)
+			gaps = max(gaps, c.workers()[1].Feed.Gaps)
+		}
+		if gaps != 0 {
+			t.Errorf("%d gaps", gaps)
+		}
+		c.checkIndex()
+	})
+}
+
 // TestLateRouter: a router that comes last learns what is cached, from the kept
 // events or, if the first ones are gone, from the workers.
 func TestLateRouter(t *testing.T) {
