@@ -44,7 +44,7 @@ func (c *Config) EnsureDefaults() {
 func (c *Config) Validate() error {
 	var errs []error
 	if !c.Mode.known() {
-		errs = append(errs, fmt.Errorf("route: mode %q is not one of %s", string(c.Mode), modeNames))
+		errs = append(errs, fmt.Errorf("route: mode %.100q is not one of %s", string(c.Mode), modeNames))
 	}
 	if c.OverlapWeight == nil || !within(*c.OverlapWeight, maxWeight) {
 		errs = append(errs, fmt.Errorf("route: overlap weight must be between 0 and %g", maxWeight))

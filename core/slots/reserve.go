@@ -11,7 +11,7 @@ import (
 func (t *Table) Reserve(now kv.Mono, key Key, w kv.Worker, d Demand) error {
 	t.Expire(now)
 	if _, ok := t.byKey[key]; ok {
-		return fault.New(fault.Conflict, "attempt %d of request %q is active already; give every attempt its own number", key.Attempt, key.ID)
+		return fault.New(fault.Conflict, "attempt %d of request %.100q is active already; give every attempt its own number", key.Attempt, key.ID)
 	}
 	if d.PromptTokens < 0 || d.OverlapBlocks < 0 || d.ExpectedOutput < 0 || len(d.Chain)*t.cfg.BlockSize > d.PromptTokens {
 		return fault.New(fault.Internal, "slots: reserve: %d prompt tokens do not go with a chain of %d blocks, an overlap of %d and an expected output of %d",

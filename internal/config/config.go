@@ -67,7 +67,7 @@ func (s Seconds) String() string { return time.Duration(s).String() }
 func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
 	d, err := time.ParseDuration(n.Value)
 	if err != nil {
-		return fmt.Errorf("%q is not a duration like 30s or 10m", n.Value)
+		return fmt.Errorf("%.100q is not a duration like 30s or 10m", n.Value)
 	}
 	*s = Seconds(d)
 	return nil
@@ -106,6 +106,12 @@ const builtinModel = "penstock-tiny"
 // maxBlockSize is the largest block of the one engine there is, in tokens.
 const maxBlockSize = 1024
 
+// Components lists the parts of the process that log under a name of their own.
+func Components() []string { return []string{"frontend", "router", "worker", "bus", "disco", "nats"} }
+
+// Levels reads LogLevel. A component that there is not is an error.
+func (c *Config) Levels() (obs.Levels, error) { return obs.ParseLevels(c.LogLevel, Components()) }
+
 // Validate reports everything that is wrong with the tree at once, each problem
 // with the key to change.
 func (c *Config) Validate() error {
@@ -121,7 +127,7 @@ func (c *Config) Validate() error {
 	p.between("workers", c.Workers, 1, 1024)
 	if c.ModelPath == "" {
 		if c.Model != builtinModel {
-			p.add("model", fmt.Sprintf("%q is not built in, only %s is; serve a checkpoint with model-path, and name it with served-model-name", c.Model, builtinModel))
+			p.add("model", fmt.Sprintf("%.100q is not built in, only %s is; serve a checkpoint with model-path, and name it with served-model-name", c.Model, builtinModel))
 		}
 	}
 	for _, n := range c.ServedModelName {
@@ -135,8 +141,8 @@ func (c *Config) Validate() error {
 	p.between("max-num-batched-tokens", c.MaxBatchedTokens, 1, 1<<20)
 	p.between("max-waiting", c.MaxWaiting, 1, 1<<20)
 	p.oneOf("router-mode", c.RouterMode, "kv", "round-robin", "random", "power-of-two", "least-loaded", "direct")
-	p.notNegative("kv-overlap-score-weight", c.OverlapScoreWeight)
-	p.notNegative("router-temperature", c.RouterTemperature)
+	p.weight("kv-overlap-score-weight", c.OverlapScoreWeight)
+	p.weight("router-temperature", c.RouterTemperature)
 	p.between("migration-limit", c.MigrationLimit, 0, 100)
 	p.positive("active-request-expiry", c.ActiveRequestExpiry)
 	p.between("max-body-bytes", int(c.MaxBodyBytes), 1024, 1<<40)
@@ -145,13 +151,13 @@ func (c *Config) Validate() error {
 	if c.MaxBatchedTokens < c.MaxNumSeqs {
 		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", c.MaxBatchedTokens, c.MaxNumSeqs))
 	}
-	if _, err := obs.ParseLevels(c.LogLevel); err != nil {
+	if _, err := c.Levels(); err != nil {
 		p.add("log-level", err.Error())
 	}
 	p.oneOf("log-format", c.LogFormat, "text", "json")
 	if c.ModelPath != "" {
 		if st, err := os.Stat(c.ModelPath); err != nil || !st.IsDir() {
-			p.add("model-path", fmt.Sprintf("%q is not a directory; name one with config.json and *.safetensors", c.ModelPath))
+			p.add("model-path", fmt.Sprintf("%.100q is not a directory; name one with config.json and *.safetensors", c.ModelPath))
 		}
 	}
 	return errors.Join(p...)
@@ -165,14 +171,14 @@ func (p *problems) add(key, what string) {
 
 func (p *problems) address(key, v string) {
 	if _, port, err := net.SplitHostPort(v); err != nil || port == "" {
-		p.add(key, fmt.Sprintf("%q is not HOST:PORT, for example 127.0.0.1:8000", v))
+		p.add(key, fmt.Sprintf("%.100q is not HOST:PORT, for example 127.0.0.1:8000", v))
 	}
 }
 
 func (p *problems) name(key, v string) {
 	ok := v != "" && len(v) <= 64 && strings.Trim(v, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == ""
 	if !ok {
-		p.add(key, fmt.Sprintf("%q must be 1 to 64 letters, digits, '-' or '_'", v))
+		p.add(key, fmt.Sprintf("%.100q must be 1 to 64 letters, digits, '-' or '_'", v))
 	}
 }
 
@@ -182,7 +188,7 @@ func (p *problems) oneOf(key, v string, choices ...string) {
 			return
 		}
 	}
-	p.add(key, fmt.Sprintf("%q is not one of %s", v, strings.Join(choices, ", ")))
+	p.add(key, fmt.Sprintf("%.100q is not one of %s", v, strings.Join(choices, ", ")))
 }
 
 func (p *problems) between(key string, v, lo, hi int) {
@@ -191,9 +197,12 @@ func (p *problems) between(key string, v, lo, hi int) {
 	}
 }
 
-func (p *problems) notNegative(key string, v float64) {
-	if !(v >= 0 && v <= 1e9) {
-		p.add(key, fmt.Sprintf("%v must be 0 or more", v))
+// maxWeight keeps products of a weight and a number of blocks exact enough.
+const maxWeight = 1e9
+
+func (p *problems) weight(key string, v float64) {
+	if !(v >= 0 && v <= maxWeight) {
+		p.add(key, fmt.Sprintf("%v is not between 0 and %v", v, maxWeight))
 	}
 }
 

@@ -1,9 +1,14 @@
 package config
 
 import (
+	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +92,48 @@ func TestLayers(t *testing.T) {
 	}
 }
 
+// TestComponents: the names that --log-level takes are those that the parts of
+// the process log under.
+func TestComponents(t *testing.T) {
+	used := map[string]bool{}
+	call := regexp.MustCompile(`obs\.Component\([^,]+, "(\w+)"\)`)
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range call.FindAllStringSubmatch(string(source), -1) {
+			used[m[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.Sorted(maps.Keys(used))
+	if have := slices.Sorted(slices.Values(Components())); !slices.Equal(have, want) {
+		t.Errorf("components are %v, those that log are %v", have, want)
+	}
+	field, _ := reflect.TypeFor[Config]().FieldByName("LogLevel")
+	if list := strings.Join(Components(), ", "); !strings.Contains(field.Tag.Get("help"), "("+list+")") {
+		t.Errorf("the help of log-level does not list %s", list)
+	}
+}
+
+// TestEchoesAreBounded: a message quotes the beginning of what was given.
+func TestEchoesAreBounded(t *testing.T) {
+	long := strings.Repeat("x", 10_000)
+	for _, key := range []string{"namespace", "http-addr", "router-mode", "model", "model-path", "log-level", "log-format", "drain-timeout", "workers", long} {
+		_, inFile := Load(write(t, key+": "+long+"\n"), nil, nil)
+		_, inEnv := Load("", []string{Env(key) + "=" + long}, nil)
+		for _, err := range []error{inFile, inEnv} {
+			if err == nil || len(err.Error()) > 1000 {
+				t.Errorf("%.20s: an error of %d bytes: %.300v", key, len(fmt.Sprint(err)), err)
+			}
+		}
+	}
+}
+
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	for _, tc := range []struct {
 		name, file string
@@ -99,12 +146,14 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 		}},
 		{"values out of range", "workers: 0\nhttp-addr: 8000\nrouter-mode: best\nnamespace: a.b\ndrain-timeout: -1s\nmodel-path: /nonexistent\nkv-overlap-score-weight: .nan\nlog-level: loud\nmax-num-seqs: 1000\n", nil, []string{
 			"workers: 0 is not between", `http-addr: "8000" is not HOST:PORT`, `router-mode: "best" is not one of kv,`,
-			`namespace: "a.b" must be`, "drain-timeout: -1s must be positive", `model-path: "/nonexistent" is not a directory`, "kv-overlap-score-weight: NaN",
+			`namespace: "a.b" must be`, "drain-timeout: -1s must be positive", `model-path: "/nonexistent" is not a directory`, "kv-overlap-score-weight: NaN is not between 0 and 1e+09",
 			`log-level: log level "loud"`, "max-num-batched-tokens: 512 is less than the 1000",
 		}},
 		{"bad values beside unknown keys", "wokers: 2\nworkers: 0\n", []string{"PENSTOCK_MAX_WAITING=-1"}, []string{
 			`:1: unknown key "wokers"`, "workers: 0 is not between", "max-waiting: -1 is not between",
 		}},
+		{"a component that is not there", "log-level: info,ruoter=debug\n", nil, []string{`there is no component "ruoter"; there are frontend, router, worker, bus, disco, nats`}},
+		{"a weight beyond sense", "router-temperature: 1e+308\n", nil, []string{"router-temperature: 1e+308 is not between 0 and 1e+09"}},
 		{"no values", "workers:\nhttp-addr: ~\n", []string{"PENSTOCK_MAX_INFLIGHT=", "PENSTOCK_DRAIN_TIMEOUT= "}, []string{
 			":1: workers has no value", ":2: http-addr has no value", "PENSTOCK_MAX_INFLIGHT: it is empty", "PENSTOCK_DRAIN_TIMEOUT: it is empty",
 		}},

@@ -152,9 +152,9 @@ func (l *Loaded) file(path string) error {
 		target, ok := l.field(key.Value)
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("config file %s: unknown key %q%s", at, key.Value, suggest(key.Value)))
+			errs = append(errs, fmt.Errorf("config file %s: unknown key %.100q%s", at, key.Value, suggest(key.Value)))
 		case seen[key.Value]:
-			errs = append(errs, fmt.Errorf("config file %s: key %q given twice", at, key.Value))
+			errs = append(errs, fmt.Errorf("config file %s: key %.100q given twice", at, key.Value))
 		case value.Tag == "!!null":
 			errs = append(errs, fmt.Errorf("config file %s: %s has no value; give it one or leave the line out", at, key.Value))
 		default:
@@ -194,7 +194,7 @@ func (l *Loaded) environment(environ []string) error {
 		key := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
 		target, ok := l.field(key)
 		if !ok {
-			errs = append(errs, fmt.Errorf("environment: %s names no setting%s", name, suggest(key)))
+			errs = append(errs, fmt.Errorf("environment: %.100s names no setting%s", name, suggest(key)))
 			continue
 		}
 		if err := parse(target, value); err != nil {
@@ -262,6 +262,9 @@ func keyOf(f reflect.StructField) string { return f.Tag.Get("key") }
 
 // suggest names the setting whose key is most like the one given, if any is.
 func suggest(key string) string {
+	if len(key) > 64 {
+		return "" // nothing is like it, and measuring takes long
+	}
 	best, bestDist := "", len(key)/3+1
 	for _, f := range settings() {
 		if d := distance(key, keyOf(f)); d <= bestDist {
@@ -271,7 +274,7 @@ func suggest(key string) string {
 	if best == "" {
 		return ""
 	}
-	return fmt.Sprintf("; did you mean %q?", best)
+	return fmt.Sprintf("; did you mean %.100q?", best)
 }
 
 // distance is the Levenshtein distance.

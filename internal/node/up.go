@@ -206,7 +206,7 @@ func configHandler(cfg *config.Loaded) http.Handler {
 }
 
 func newLogger(cfg *config.Loaded, w io.Writer) (*slog.Logger, error) {
-	levels, err := obs.ParseLevels(cfg.LogLevel)
+	levels, err := cfg.Levels()
 	if err != nil {
 		return nil, err
 	}

@@ -31,10 +31,10 @@ type Levels struct {
 }
 
 // ParseLevels reads the form of --log-level: comma-separated levels, a bare one
-// for everything and component=level for one component, as "info,media=debug".
+// for everything and component=level for one component, as "info,router=debug".
 // Levels are debug, info, warn and error; without a bare one the base is info.
-// Every problem is reported.
-func ParseLevels(s string) (Levels, error) {
+// Every problem is reported, and that a component is not among those given.
+func ParseLevels(s string, components []string) (Levels, error) {
 	l := Levels{of: map[string]slog.Level{}}
 	var errs []error
 	bare := 0
@@ -52,9 +52,11 @@ func ParseLevels(s string) (Levels, error) {
 		component = strings.TrimSpace(component)
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("log level %q: not one of debug, info, warn, error", name))
+			errs = append(errs, fmt.Errorf("log level %.100q: not one of debug, info, warn, error", name))
 		case named && component == "":
-			errs = append(errs, fmt.Errorf("log level %q: the component before = is missing", part))
+			errs = append(errs, fmt.Errorf("log level %.100q: the component before = is missing", part))
+		case named && !slices.Contains(components, component):
+			errs = append(errs, fmt.Errorf("log level %.100q: there is no component %.100q; there are %s", part, component, strings.Join(components, ", ")))
 		case named:
 			l.of[component] = level
 		default:
@@ -62,7 +64,7 @@ func ParseLevels(s string) (Levels, error) {
 		}
 	}
 	if bare > 1 {
-		errs = append(errs, fmt.Errorf("log levels %q: %d levels for all components, give one", s, bare))
+		errs = append(errs, fmt.Errorf("log levels %.100q: %d levels for all components, give one", s, bare))
 	}
 	return l, errors.Join(errs...)
 }
@@ -100,7 +102,7 @@ func NewLogger(w io.Writer, format Format, levels Levels) (*slog.Logger, error) 
 	case JSON:
 		h = slog.NewJSONHandler(w, all)
 	default:
-		return nil, fmt.Errorf("log format %q: not one of %s, %s", format, Text, JSON)
+		return nil, fmt.Errorf("log format %.100q: not one of %s, %s", format, Text, JSON)
 	}
 	return slog.New(&leveled{Handler: h, levels: levels, least: levels.base}), nil
 }

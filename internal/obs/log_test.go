@@ -14,7 +14,7 @@ import (
 
 func mustLevels(t *testing.T, s string) Levels {
 	t.Helper()
-	l, err := ParseLevels(s)
+	l, err := ParseLevels(s, []string{"a", "b", "media", "quiet", "router"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,11 +36,11 @@ func TestParseLevels(t *testing.T) {
 }
 
 func TestParseLevelsReportsEverything(t *testing.T) {
-	_, err := ParseLevels("loud,=debug,media=quiet,info,warn")
+	_, err := ParseLevels("loud,=debug,media=quiet,info,warn,medai=debug", []string{"bus", "media"})
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{`"loud"`, `"=debug"`, `"quiet"`, "give one"} {
+	for _, want := range []string{`"loud"`, `"=debug"`, `"quiet"`, "give one", `there is no component "medai"; there are bus, media`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not reported in:\n%v", want, err)
 		}

@@ -299,7 +299,7 @@ func (d *decoder) part(text *strings.Builder) error {
 		return d.refuse("needs a 'type'")
 	case kind == "image_url" || kind == "image" || kind == "input_image" || kind == "input_audio" ||
 		kind == "audio_url" || kind == "video_url" || kind == "file":
-		return d.refuse("is of type %q, which is not supported by this model: send text only", kind)
+		return d.refuse("is of type %.100q, which is not supported by this model: send text only", kind)
 	case kind != "text":
 		return d.refuse("has an unknown type: the parts supported are of type \"text\"")
 	case !given:

@@ -37,7 +37,7 @@ func checkName(name string) error {
 	}
 	for word := range strings.SplitSeq(name, ".") {
 		if word == "" || strings.IndexFunc(word, func(r rune) bool { return !nameRune(r) }) >= 0 {
-			return fault.New(fault.Invalid, "topic name %q: use letters, digits, '-' and '_' in words joined by single dots", name)
+			return fault.New(fault.Invalid, "topic name %.100q: use letters, digits, '-' and '_' in words joined by single dots", name)
 		}
 	}
 	return nil

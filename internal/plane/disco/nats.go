@@ -56,7 +56,7 @@ func (c *NATSConfig) EnsureDefaults() {
 func (c *NATSConfig) Validate() error {
 	var errs []error
 	if checkKind(Kind(c.Bucket)) != nil {
-		errs = append(errs, fault.New(fault.Invalid, "discovery bucket %q: use up to 64 letters, digits, '-' and '_'", c.Bucket))
+		errs = append(errs, fault.New(fault.Invalid, "discovery bucket %.100q: use up to 64 letters, digits, '-' and '_'", c.Bucket))
 	}
 	if c.TTL < time.Second || c.TTL%time.Second != 0 {
 		errs = append(errs, fault.New(fault.Invalid, "discovery ttl: have %v, use whole seconds, at least one", c.TTL))

@@ -80,7 +80,7 @@ func checkKind(k Kind) error {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_')
 	}
 	if k == "" || len(k) > 64 || strings.IndexFunc(string(k), bad) >= 0 {
-		return fault.New(fault.Invalid, "kind %q: use up to 64 letters, digits, '-' and '_'", k)
+		return fault.New(fault.Invalid, "kind %.100q: use up to 64 letters, digits, '-' and '_'", k)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	if c.Listen != "" {
 		if _, _, err := c.hostPort(); err != nil {
-			errs = append(errs, fmt.Errorf("listen address %q: %w; use HOST:PORT", c.Listen, err))
+			errs = append(errs, fmt.Errorf("listen address %.100q: %w; use HOST:PORT", c.Listen, err))
 		}
 	}
 	if c.MaxStore < 0 || c.MaxMemory < 0 {
@@ -61,7 +61,7 @@ func (c *Config) hostPort() (host string, port int, err error) {
 	}
 	n, err := strconv.ParseUint(p, 10, 16)
 	if err != nil {
-		return "", 0, fmt.Errorf("port %q is not a number from 0 to 65535", p)
+		return "", 0, fmt.Errorf("port %.100q is not a number from 0 to 65535", p)
 	}
 	return host, int(n), nil
 }

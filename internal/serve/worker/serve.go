@@ -42,7 +42,7 @@ func (s *server) handle(ctx context.Context, method string, body []byte, send fu
 	case engine.MethodPing:
 		return s.ping(send)
 	}
-	return fault.New(fault.Unimplemented, "this worker serves %s and %s, not %q", engine.MethodGenerate, engine.MethodPing, method)
+	return fault.New(fault.Unimplemented, "this worker serves %s and %s, not %.100q", engine.MethodGenerate, engine.MethodPing, method)
 }
 
 func (s *server) ping(send func([]byte) error) error {
@@ -116,7 +116,7 @@ func (s *server) accept(body []byte) (*engine.Request, error) {
 		err = req.Validate()
 	}
 	if err == nil && !w.card.Names(req.Model) {
-		err = fault.New(fault.NotFound, "worker %d serves %q, not %q", w.cfg.ID, w.card.Name, req.Model)
+		err = fault.New(fault.NotFound, "worker %d serves %.100q, not %.100q", w.cfg.ID, w.card.Name, req.Model)
 	}
 	if err != nil {
 		s.inFlight.Add(-1)

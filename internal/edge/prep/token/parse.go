@@ -37,12 +37,11 @@ func Parse(tokenizer, config []byte) (*Tokenizer, error) {
 // parseError wraps err with the file that it is about; what is not classified is
 // the file's fault.
 func parseError(name string, err error) error {
-	code := fault.Invalid
 	var classified *fault.Error
 	if errors.As(err, &classified) {
-		code = classified.Code
+		return fault.New(classified.Code, "parse %s: %w", name, err)
 	}
-	return fault.New(code, "parse %s: %w", name, err)
+	return fault.New(fault.Invalid, "parse %s: %.200v", name, err) // the decoder echoes numbers of any length
 }
 
 // unsupported is the error about a part of a tokenizer that is not implemented.

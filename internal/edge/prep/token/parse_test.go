@@ -221,3 +221,23 @@ func checkParse(t *testing.T, file, config string) {
 	decodeAll(tok, ids, false)
 	tok.MaskedIDs()
 }
+
+// TestEchoesAreBounded: a message quotes the beginning of what the file has.
+func TestEchoesAreBounded(t *testing.T) {
+	long := strings.Repeat("7", 1<<20)
+	for _, file := range []string{
+		`{"model":{"type":"` + long + `"}}`,
+		`{"model":{"type":"BPE","dropout":"` + long + `"}}`,
+		`{"model":{"type":"BPE","vocab":{"a":` + long + `}}}`,
+		`{"model":{"type":"BPE","vocab":{"a":0}},"added_tokens":[{"id":0,"content":"` + long + `"}]}`,
+		`{"model":{"type":"BPE","vocab":{"a":0}},"added_tokens":[{"id":1,"content":"` + long + `"},{"id":2,"content":"` + long + `"}]}`,
+		`{"model":{"type":"BPE","vocab":{"a":0}},"normalizer":{"type":"` + long + `"}}`,
+		`{"model":{"type":"BPE","vocab":{"a":0}},"pre_tokenizer":{"type":"` + long + `"}}`,
+		`{"model":{"type":"BPE","vocab":{"a":0}},"pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"` + long + `"}}}`,
+		`{"model":{"type":"BPE","vocab":{"a":0}},"decoder":{"type":"` + long + `"}}`,
+	} {
+		if _, err := Parse([]byte(file), nil); err == nil || len(err.Error()) > 1000 {
+			t.Errorf("%.60s: an error of %d bytes: %.300v", file, len(fmt.Sprint(err)), err)
+		}
+	}
+}

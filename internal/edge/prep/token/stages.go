@@ -18,7 +18,7 @@ func newNormalizers(raw json.RawMessage) ([]normalizer, error) {
 	var normalizers []normalizer
 	for _, s := range list {
 		if s.Type != "NFC" {
-			return nil, unsupported("normalizer %s is not supported", s.Type)
+			return nil, unsupported("normalizer %.100s is not supported", s.Type)
 		}
 		n, err := newNFC()
 		if err != nil {
@@ -48,7 +48,7 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 		case s.Type == "ByteLevel" && i == len(list)-1:
 			stages[i], err = byteLevelStage(&s)
 		default:
-			err = unsupported("pre_tokenizer %s in place %d of %d is not supported", s.Type, i+1, len(list))
+			err = unsupported("pre_tokenizer %.100s in place %d of %d is not supported", s.Type, i+1, len(list))
 		}
 		if err != nil {
 			return nil, err
@@ -59,11 +59,11 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 
 func splitStage(s *step) (stage, error) {
 	if s.Behavior != "Isolated" || s.Invert {
-		return stage{}, unsupported("pre_tokenizer Split with behavior %q and invert %t is not supported; only Isolated without invert is", s.Behavior, s.Invert)
+		return stage{}, unsupported("pre_tokenizer Split with behavior %.100q and invert %t is not supported; only Isolated without invert is", s.Behavior, s.Invert)
 	}
 	next, ok := Splitter(s.Pattern.Regex)
 	if !ok {
-		return stage{}, unsupported("pre_tokenizer Split with the pattern %q is not supported", s.Pattern.Regex+s.Pattern.String)
+		return stage{}, unsupported("pre_tokenizer Split with the pattern %.100q is not supported", s.Pattern.Regex+s.Pattern.String)
 	}
 	return stage{next: next}, nil
 }
@@ -98,7 +98,7 @@ func checkDecoder(raw json.RawMessage) error {
 	}
 	for _, s := range list {
 		if s.Type != "ByteLevel" {
-			return unsupported("decoder %s is not supported", s.Type)
+			return unsupported("decoder %.100s is not supported", s.Type)
 		}
 	}
 	if len(list) > 1 {
@@ -122,7 +122,7 @@ func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
 			templates++
 			err = t.setTemplate(&s)
 		default:
-			err = unsupported("post_processor %s is not supported", s.Type)
+			err = unsupported("post_processor %.100s is not supported", s.Type)
 		}
 		if err != nil {
 			return err
@@ -160,7 +160,7 @@ func (t *Tokenizer) setTemplate(s *step) error {
 func (t *Tokenizer) templateIDs(s *step, name string) ([]kv.Token, error) {
 	special, ok := s.SpecialTokens[name]
 	if !ok {
-		return nil, malformed("post_processor TemplateProcessing names the token %q but does not define it", name)
+		return nil, malformed("post_processor TemplateProcessing names the token %.100q but does not define it", name)
 	}
 	for _, id := range special.IDs {
 		if !t.known(id) {

@@ -67,7 +67,7 @@ func entryNames(vocab map[string]kv.Token, tokens []added) ([]string, error) {
 	}
 	for _, a := range tokens {
 		if have, ok := vocab[a.content]; ok && have != a.id || names[a.id] != "" && names[a.id] != a.content {
-			return nil, malformed("the added token %q and the vocabulary disagree about the id %d", a.content, a.id)
+			return nil, malformed("the added token %.100q and the vocabulary disagree about the id %d", a.content, a.id)
 		}
 		names[a.id] = a.content
 	}
@@ -98,7 +98,7 @@ func addedTokens(list []fileAdded, further map[kv.Token]fileAdded) ([]added, err
 		}
 		if have, ok := seen[f.Content]; ok {
 			if have != id {
-				return malformed("the added token %q has the ids %d and %d", f.Content, have, id)
+				return malformed("the added token %.100q has the ids %d and %d", f.Content, have, id)
 			}
 			return nil
 		}
@@ -151,7 +151,7 @@ func (t *Tokenizer) setAdded(tokens []added) {
 func (m *fileModel) check() error {
 	switch {
 	case m.Type != "BPE" && m.Type != "":
-		return unsupported("model %s is not supported", m.Type)
+		return unsupported("model %.100s is not supported", m.Type)
 	case len(m.Vocab) == 0 || !strings.HasPrefix(string(m.Vocab[:1]), "{"):
 		return unsupported("a model without a vocabulary by entry is not supported")
 	case m.Dropout != 0:

@@ -106,7 +106,7 @@ func (c *Checkpoint) openSharded(dir string) error {
 	}
 	for _, name := range sortedKeys(weights) {
 		if _, ok := c.tensors[name]; !ok {
-			return fmt.Errorf("checkpoint %s: tensor %q is not in %s as the index says; fetch both again", indexFile, name, weights[name])
+			return fmt.Errorf("checkpoint %s: tensor %.100q is not in %s as the index says; fetch both again", indexFile, name, weights[name])
 		}
 	}
 	return nil
@@ -128,11 +128,11 @@ func (c *Checkpoint) Names() []string { return c.names }
 func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 	at, ok := c.tensors[name]
 	if !ok {
-		return Tensor{}, fmt.Errorf("checkpoint: tensor %q is missing", name)
+		return Tensor{}, fmt.Errorf("checkpoint: tensor %.100q is missing", name)
 	}
 	t, err := at.file.read(at.entry)
 	if err != nil {
-		return Tensor{}, fmt.Errorf("checkpoint %s: tensor %q: %w", at.file.name, name, err)
+		return Tensor{}, fmt.Errorf("checkpoint %s: tensor %.100q: %w", at.file.name, name, err)
 	}
 	return t, nil
 }

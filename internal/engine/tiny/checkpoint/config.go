@@ -140,7 +140,7 @@ func decodeRope(r *Rope, obj object) error {
 		}
 		for _, field := range sortedKeys(rope) {
 			if _, ok := known[field]; !ok {
-				return fmt.Errorf("%s: unknown key %q", key, field)
+				return fmt.Errorf("%s: unknown key %.100q", key, field)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -124,4 +125,35 @@ func FuzzDecodeConfig(f *testing.F) {
 		decodeConfig(data)
 		decodeGeneration(data)
 	})
+}
+
+// TestEchoesAreBounded: a message quotes the beginning of what the file has.
+func TestEchoesAreBounded(t *testing.T) {
+	long := strings.Repeat("7", 1<<20)
+	for _, json := range []string{
+		`{"hidden_size":` + long + `}`,
+		`{"eos_token_id":[` + long + `]}`,
+		`{"` + long + `":1,"` + long + `":2}`,
+		`{"rope_parameters":{"` + long + `":2}}`,
+		`{"rope_parameters":{"factor":` + long + `}}`,
+		long,
+		`"` + long + `"`,
+	} {
+		if _, err := decodeConfig([]byte(json)); err == nil || len(err.Error()) > 1000 {
+			t.Errorf("%.60s: an error of %d bytes: %.300v", json, len(fmt.Sprint(err)), err)
+		}
+	}
+	for _, header := range []string{
+		`{"` + long + `":{}}`,
+		`{"a":{"dtype":"` + long + `","shape":[],"data_offsets":[0,0]}}`,
+		`{"a":{"dtype":"F32","shape":[` + long + `],"data_offsets":[0,0]}}`,
+		`{"a":{"` + long + `":1}}`,
+	} {
+		if _, err := decodeHeader([]byte(header), 0); err == nil || len(err.Error()) > 1000 {
+			t.Errorf("header %.60s: an error of %d bytes: %.300v", header, len(fmt.Sprint(err)), err)
+		}
+	}
+	if _, err := decodeIndex([]byte(`{"weight_map":{"a":` + long + `}}`)); err == nil || len(err.Error()) > 1000 {
+		t.Errorf("index: an error of %d bytes: %.300v", len(fmt.Sprint(err)), err)
+	}
 }

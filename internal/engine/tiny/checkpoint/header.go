@@ -38,7 +38,7 @@ func decodeHeader(header []byte, size int64) ([]entry, error) {
 		}
 		e, err := decodeEntry(dec, key)
 		if err != nil {
-			return fmt.Errorf("tensor %q: %w", key, err)
+			return fmt.Errorf("tensor %.100q: %w", key, err)
 		}
 		entries = append(entries, e)
 		return nil
@@ -79,7 +79,7 @@ func decodeEntry(dec *json.Decoder, name string) (entry, error) {
 		case "data_offsets":
 			offsets, err = readInts(dec, 2)
 		default:
-			return fmt.Errorf("unknown key %q", key)
+			return fmt.Errorf("unknown key %.100q", key)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
@@ -105,7 +105,7 @@ func decodeEntry(dec *json.Decoder, name string) (entry, error) {
 func (e *entry) checkSize(shape []int64) error {
 	unit := e.dtype.size()
 	if unit == 0 {
-		return fmt.Errorf("dtype %q is not supported; convert the checkpoint to BF16, F16 or F32", string(e.dtype))
+		return fmt.Errorf("dtype %.100q is not supported; convert the checkpoint to BF16, F16 or F32", string(e.dtype))
 	}
 	total := uint64(unit)
 	for _, n := range shape {
@@ -130,11 +130,11 @@ func layOut(entries []entry, size int64) error {
 	for _, e := range entries {
 		switch {
 		case e.begin < at:
-			return fmt.Errorf("tensor %q: overlaps the tensor before it", e.name)
+			return fmt.Errorf("tensor %.100q: overlaps the tensor before it", e.name)
 		case e.begin > at:
-			return fmt.Errorf("tensor %q: %d unused bytes before it", e.name, e.begin-at)
+			return fmt.Errorf("tensor %.100q: %d unused bytes before it", e.name, e.begin-at)
 		case e.end > size:
-			return fmt.Errorf("tensor %q: ends %d bytes after the end of the file; the file is truncated, fetch it again", e.name, e.end-size)
+			return fmt.Errorf("tensor %.100q: ends %d bytes after the end of the file; the file is truncated, fetch it again", e.name, e.end-size)
 		}
 		at = e.end
 	}

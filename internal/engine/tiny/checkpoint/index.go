@@ -16,6 +16,7 @@ const maxShards = 1024
 // the shard that holds it.
 func decodeIndex(data []byte) (map[string]string, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
 	var weights map[string]string
 	shards := make(map[string]struct{})
 	err := walkObject(dec, func(key string) error {
@@ -30,7 +31,7 @@ func decodeIndex(data []byte) (map[string]string, error) {
 				err = checkShardName(shard)
 			}
 			if err != nil {
-				return fmt.Errorf("tensor %q: %w", tensor, err)
+				return fmt.Errorf("tensor %.100q: %w", tensor, err)
 			}
 			shards[shard] = struct{}{}
 			if len(shards) > maxShards {
@@ -61,7 +62,7 @@ func decodeIndex(data []byte) (map[string]string, error) {
 // be a symbolic link, as in the caches of download tools.
 func checkShardName(name string) error {
 	if !filepath.IsLocal(name) || strings.ContainsAny(name, `/\:`) || !strings.HasSuffix(name, ".safetensors") {
-		return fmt.Errorf("shard %q is not the name of a .safetensors file in the same directory", name)
+		return fmt.Errorf("shard %.100q is not the name of a .safetensors file in the same directory", name)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func walk(dec *json.Decoder, visit func(key string) error) error {
 			return fmt.Errorf("key is not a string")
 		}
 		if _, dup := seen[key]; dup {
-			return fmt.Errorf("key %q occurs twice", key)
+			return fmt.Errorf("key %.100q occurs twice", key)
 		}
 		seen[key] = struct{}{}
 		if err := visit(key); err != nil {
@@ -56,7 +56,7 @@ func readString(dec *json.Decoder) (string, error) {
 	}
 	s, ok := tok.(string)
 	if !ok {
-		return "", fmt.Errorf("got %v, want a string", tok)
+		return "", fmt.Errorf("got %.100v, want a string", tok)
 	}
 	return s, nil
 }
@@ -75,12 +75,12 @@ func readInts(dec *json.Decoder, limit int) ([]int64, error) {
 		}
 		num, ok := tok.(json.Number)
 		if !ok {
-			return nil, fmt.Errorf("got %v, want a number", tok)
+			return nil, fmt.Errorf("got %.100v, want a number", tok)
 		}
 		// The sign and range check is the parser's: 63 bits, no fraction.
 		n, err := strconv.ParseUint(num.String(), 10, 63)
 		if err != nil {
-			return nil, fmt.Errorf("number %s is not an integer in range", num)
+			return nil, fmt.Errorf("number %.100s is not an integer in range", num)
 		}
 		if len(list) == limit {
 			return nil, fmt.Errorf("more than %d numbers", limit)
@@ -97,7 +97,7 @@ func expectDelim(dec *json.Decoder, want json.Delim, what string) error {
 		return err
 	}
 	if tok != want {
-		return fmt.Errorf("got %v, want %s", tok, what)
+		return fmt.Errorf("got %.100v, want %s", tok, what)
 	}
 	return nil
 }
@@ -119,11 +119,12 @@ type object map[string]json.RawMessage
 
 func parseObject(data []byte) (object, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
 	obj := make(object)
 	err := walkObject(dec, func(key string) error {
 		var raw json.RawMessage
 		if err := dec.Decode(&raw); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
+			return fmt.Errorf("%.100s: %w", key, err)
 		}
 		obj[key] = raw
 		return nil
@@ -147,7 +148,7 @@ func (o object) get(key string, dst any) error {
 		return nil
 	}
 	if err := json.Unmarshal(o[key], dst); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
+		return fmt.Errorf("%s: %.200s", key, err) // it echoes numbers, of any length
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (s *RopeScaling) validate() error {
 		}
 		return nil
 	}
-	return fmt.Errorf("model config: rope scaling %q is not supported; supported are linear and llama3", s.Type)
+	return fmt.Errorf("model config: rope scaling %.100q is not supported; supported are linear and llama3", s.Type)
 }
 
 // Spec names one weight of a model and its shape: rows are outputs, columns are

@@ -79,7 +79,7 @@ func configure(c *checkpoint.Config) (Config, error) {
 
 func (cfg *Config) setArchitecture(c *checkpoint.Config) error {
 	if len(c.Architectures) != 1 {
-		return fmt.Errorf("config.json: architectures %q, want one", c.Architectures)
+		return fmt.Errorf("config.json: %d architectures, want one", len(c.Architectures))
 	}
 	switch c.Architectures[0] {
 	case "LlamaForCausalLM", "MistralForCausalLM":
@@ -88,7 +88,7 @@ func (cfg *Config) setArchitecture(c *checkpoint.Config) error {
 	case "Qwen3ForCausalLM":
 		cfg.QKNorm = true
 	default:
-		return fmt.Errorf("config.json: architecture %q is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM", c.Architectures[0])
+		return fmt.Errorf("config.json: architecture %.100q is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM", c.Architectures[0])
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func unsupported(c *checkpoint.Config) (errs []error) {
 		errs = append(errs, fmt.Errorf("config.json: "+format, args...))
 	}
 	if c.Activation != "silu" {
-		refuse("hidden_act %q is not supported; supported is silu", c.Activation)
+		refuse("hidden_act %.100q is not supported; supported is silu", c.Activation)
 	}
 	if c.AttentionBias {
 		refuse("attention_bias is not supported for this architecture")
@@ -131,7 +131,7 @@ func unsupported(c *checkpoint.Config) (errs []error) {
 	}
 	for i, typ := range c.LayerTypes {
 		if typ != "full_attention" {
-			refuse("layer %d is of type %q; supported is full_attention", i, typ)
+			refuse("layer %d is of type %.100q; supported is full_attention", i, typ)
 			break
 		}
 	}

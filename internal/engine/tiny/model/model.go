@@ -147,7 +147,7 @@ func checkNames(c *Config, names []string) error {
 			errs = append(errs, errors.New("model: and more"))
 			break
 		}
-		errs = append(errs, fmt.Errorf("model: weight %q does not belong to a model of this configuration; is the architecture in its config.json right?", name))
+		errs = append(errs, fmt.Errorf("model: weight %.100q does not belong to a model of this configuration; is the architecture in its config.json right?", name))
 	}
 	return errors.Join(errs...)
 }
@@ -195,11 +195,11 @@ func (l *loader) fetch(name string) []float32 {
 	}
 	switch i := firstNotFinite(t.Data); {
 	case !slices.Equal(t.Shape, want):
-		l.err = fmt.Errorf("model: weight %q has shape %v, its configuration says %v", name, t.Shape, want)
+		l.err = fmt.Errorf("model: weight %.100q has shape %v, its configuration says %v", name, t.Shape, want)
 	case len(t.Data) != elements:
-		l.err = fmt.Errorf("model: weight %q has %d elements for shape %v", name, len(t.Data), t.Shape)
+		l.err = fmt.Errorf("model: weight %.100q has %d elements for shape %v", name, len(t.Data), t.Shape)
 	case i >= 0:
-		l.err = fmt.Errorf("model: weight %q is not finite at element %d; the checkpoint is damaged", name, i)
+		l.err = fmt.Errorf("model: weight %.100q is not finite at element %d; the checkpoint is damaged", name, i)
 	default:
 		l.sum.weight(name, t.Data)
 		return t.Data

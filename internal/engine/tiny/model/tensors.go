@@ -35,7 +35,7 @@ func (m Map) Names() []string { return slices.Sorted(maps.Keys(m)) }
 func (m Map) Tensor(name string) (Tensor, error) {
 	t, ok := m[name]
 	if !ok {
-		return Tensor{}, fmt.Errorf("model: tensor %q is missing", name)
+		return Tensor{}, fmt.Errorf("model: tensor %.100q is missing", name)
 	}
 	return t, nil
 }
