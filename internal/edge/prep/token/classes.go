@@ -6,7 +6,7 @@ import (
 )
 
 // class says what a character is to a pre-tokenizer's regular expression. The
-// zero value is everything that is neither letter, number nor white space.
+// zero value is control characters and what Unicode has not assigned.
 type class uint8
 
 const (
@@ -14,10 +14,14 @@ const (
 	number                    // \p{N}
 	space                     // \s, the Unicode property White_Space
 	newline                   // \r or \n; space is set too
+	upper                     // [\p{Lu}\p{Lt}]; letter is set too
+	lower                     // \p{Ll}; letter is set too
+	mark                      // \p{M}
+	sign                      // [\p{P}\p{S}]
 )
 
-// classes answers by one load for every code point that has a class: the last
-// letter is U+323AF.
+// classes answers by one load for every code point that has a class, except the
+// marks from U+E0100 to U+E01EF: the last letter is U+323AF.
 type classes [0x323B0]class
 
 func newClasses() *classes {
@@ -25,7 +29,17 @@ func newClasses() *classes {
 	c.mark(unicode.L, letter)
 	c.mark(unicode.N, number)
 	c.mark(unicode.White_Space, space)
+	c.mark(unicode.Lu, upper)
+	c.mark(unicode.Lt, upper)
+	c.mark(unicode.Ll, lower)
+	c.mark(unicode.M, mark)
+	c.mark(unicode.P, sign)
+	c.mark(unicode.S, sign)
 	c.markRanges(letters16(), letter)
+	c.markRanges(uppers16(), upper)
+	c.markRanges(lowers16(), lower)
+	c.markRanges(marks16(), mark)
+	c.markRanges(signs16(), sign)
 	c.markRanges(numbers16(), number)
 	c['\r'] |= newline
 	c['\n'] |= newline
@@ -54,7 +68,7 @@ func (c *classes) markRange(low, high, stride int, bit class) {
 }
 
 // at returns the class and the width of the first character of s; of the empty
-// string it is (0, 0). A broken byte is a character of width 1 and class zero.
+// string it is (0, 0). A broken byte is a sign of width 1, as U+FFFD is.
 func (c *classes) at(s string) (class, int) {
 	if len(s) == 0 {
 		return 0, 0
@@ -65,6 +79,9 @@ func (c *classes) at(s string) (class, int) {
 	r, width := utf8.DecodeRuneInString(s)
 	if int(r) < len(c) {
 		return c[r], width
+	}
+	if 0xE0100 <= r && r <= 0xE01EF { // variation selectors
+		return mark, width
 	}
 	return 0, width
 }
@@ -89,7 +106,7 @@ func (c *classes) otherRun(s string) int {
 	i := 0
 	for i < len(s) {
 		k, width := c.at(s[i:])
-		if k != 0 {
+		if k&(letter|number|space) != 0 {
 			break
 		}
 		i += width

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"unicode/utf8"
@@ -50,6 +51,10 @@ func FuzzSplit(f *testing.F) {
 	}
 	c := newClasses()
 	splitters := []splitter{c.nextGPT2, c.nextLlama3, c.nextQwen2, c.nextDigit, c.nextNumber, nextWhole}
+	later := laterSplitters(f)
+	for _, name := range slices.Sorted(maps.Keys(later)) {
+		splitters = append(splitters, later[name])
+	}
 	f.Fuzz(func(t *testing.T, text string) {
 		for i, next := range splitters {
 			for rest := text; rest != ""; {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // nfcData is described in tools/fixtures/make_nfc.py, which made it.
@@ -99,9 +100,11 @@ func (n *nfc) normalize(text string) string {
 	return string(n.compose(runes))
 }
 
+// settled reports that text is in normal form and valid: broken bytes become
+// U+FFFD whatever else is in the text.
 func (n *nfc) settled(text string) bool {
 	for _, r := range text {
-		if n.unsettles(r) {
+		if n.unsettles(r) || r == utf8.RuneError {
 			return false
 		}
 	}

@@ -76,7 +76,13 @@ func (t *Tokenizer) build(f *file, c *fileConfig) error {
 	if t.model, err = t.newModel(&f.Model, vocab); err != nil {
 		return err
 	}
-	return t.setStages(f)
+	if err := t.setStages(f); err != nil {
+		return err
+	}
+	if c := newClasses(); t.hasSeams(f, c) {
+		t.chunks = newChunks(c, chunkBudget)
+	}
+	return nil
 }
 
 func (t *Tokenizer) setStages(f *file) error {

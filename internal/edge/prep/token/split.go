@@ -16,6 +16,17 @@ const (
 	PatternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	// PatternQwen2 is that of Qwen 2 to 3: one digit at a time.
 	PatternQwen2 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	// PatternCL100K is the original spelling of Llama 3's, with possessive
+	// repetition, which changes no match.
+	PatternCL100K = `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`
+	// PatternQwen35 is that of Qwen 3.5: marks belong to words.
+	PatternQwen35 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	// PatternO200K is that of GPT-4o, gpt-oss and Llama 4: a capital begins a new
+	// word after a small letter, and words take their contractions along.
+	PatternO200K = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	// PatternTekken is that of Mistral's Tekken vocabularies and of Nemotron 3:
+	// O200K without contractions, one digit at a time.
+	PatternTekken = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
 // splitter returns the length of the first word of text, which is not empty. It
@@ -30,10 +41,16 @@ func Splitter(pattern string) (next func(text string) int, ok bool) {
 	switch pattern {
 	case PatternGPT2:
 		return c.nextGPT2, true
-	case PatternLlama3:
+	case PatternLlama3, PatternCL100K:
 		return c.nextLlama3, true
 	case PatternQwen2:
 		return c.nextQwen2, true
+	case PatternQwen35:
+		return c.nextQwen35, true
+	case PatternO200K:
+		return c.nextO200K, true
+	case PatternTekken:
+		return c.nextTekken, true
 	}
 	return nil, false
 }

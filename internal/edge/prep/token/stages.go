@@ -45,6 +45,8 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 			stages[i], err = splitStage(&s)
 		case s.Type == "Digits":
 			stages[i] = digitsStage(&s)
+		case s.Type == "Punctuation":
+			stages[i], err = punctuationStage(&s)
 		case s.Type == "ByteLevel" && i == len(list)-1:
 			stages[i], err = byteLevelStage(&s)
 		default:
@@ -57,16 +59,23 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 	return stages, nil
 }
 
+// splitStage reads a Split. To remove what does not match, of a pattern that
+// matches everything, is the same as to set each match apart.
 func splitStage(s *step) (stage, error) {
-	if s.Behavior != "Isolated" || s.Invert {
+	if next, ok := Splitter(s.Pattern.Regex); ok && (isolates(s) || s.Behavior == "Removed" && s.Invert) {
+		return stage{next: next}, nil
+	}
+	if !isolates(s) {
 		return stage{}, unsupported("pre_tokenizer Split with behavior %.100q and invert %t is not supported; only Isolated without invert is", s.Behavior, s.Invert)
 	}
-	next, ok := Splitter(s.Pattern.Regex)
+	next, ok := sparseSplitter(s.Pattern.Regex)
 	if !ok {
 		return stage{}, unsupported("pre_tokenizer Split with the pattern %.100q is not supported", s.Pattern.Regex+s.Pattern.String)
 	}
 	return stage{next: next}, nil
 }
+
+func isolates(s *step) bool { return s.Behavior == "Isolated" && !s.Invert }
 
 func digitsStage(s *step) stage {
 	c := newClasses()
@@ -75,6 +84,19 @@ func digitsStage(s *step) stage {
 		return stage{next: c.nextDigit}
 	}
 	return stage{next: c.nextNumber}
+}
+
+// punctuationStage reads a Punctuation; a file that leaves its behavior out is
+// from before there was a choice.
+func punctuationStage(s *step) (stage, error) {
+	c := newPunctuation()
+	switch s.Behavior {
+	case "Isolated", "":
+		return stage{next: c.nextSign}, nil
+	case "Contiguous":
+		return stage{next: c.nextSigns}, nil
+	}
+	return stage{}, unsupported("pre_tokenizer Punctuation with behavior %q is not supported; only Isolated and Contiguous are", s.Behavior)
 }
 
 func byteLevelStage(s *step) (stage, error) {

@@ -17,8 +17,8 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// Tokenizer is a tokenizer read by [Parse]. It does not change and is safe for
-// concurrent use.
+// Tokenizer is a tokenizer read by [Parse]. What it answers does not change, and
+// it is safe for concurrent use.
 type Tokenizer struct {
 	normalizers []normalizer
 	stages      []stage // pre-tokenizers; each cuts the words of the one before
@@ -32,6 +32,7 @@ type Tokenizer struct {
 	entries     entries
 	words       map[string]kv.Token // model vocabulary by bytes, special tokens left out
 	names       map[string]kv.Token // added tokens by content
+	chunks      *chunks             // nil if this tokenizer's texts cannot be cut at seams
 }
 
 var _ prep.Tokenizer = (*Tokenizer)(nil)
@@ -58,12 +59,21 @@ func (t *Tokenizer) Encode(dst []kv.Token, text string, opts prep.EncodeOptions)
 	if opts.AddSpecial {
 		dst = append(dst, t.begin...)
 	}
-	t.raw.pieces(text, opts.ParseSpecial, func(outer piece) bool {
+	dst = t.appendChunks(dst, text, opts.ParseSpecial)
+	if opts.AddSpecial {
+		dst = append(dst, t.end...)
+	}
+	return dst
+}
+
+// appendPlain encodes text by itself.
+func (t *Tokenizer) appendPlain(dst []kv.Token, text string, parseSpecial bool) []kv.Token {
+	t.raw.pieces(text, parseSpecial, func(outer piece) bool {
 		if outer.token != nil {
 			dst = append(dst, outer.token.id)
 			return true
 		}
-		t.added.pieces(t.normalize(outer.text), opts.ParseSpecial, func(p piece) bool {
+		t.added.pieces(t.normalize(outer.text), parseSpecial, func(p piece) bool {
 			if p.token != nil {
 				dst = append(dst, p.token.id)
 			} else {
@@ -73,9 +83,6 @@ func (t *Tokenizer) Encode(dst []kv.Token, text string, opts prep.EncodeOptions)
 		})
 		return true
 	})
-	if opts.AddSpecial {
-		dst = append(dst, t.end...)
-	}
 	return dst
 }
 

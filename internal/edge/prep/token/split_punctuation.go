@@ -1,0 +1,49 @@
+package token
+
+import "unicode"
+
+// newPunctuation returns classes that know one thing: which characters the
+// Punctuation pre-tokenizer sets apart, as sign.
+func newPunctuation() *classes {
+	c := new(classes)
+	c.mark(unicode.P, sign)
+	more, fewer := punctuation8()
+	c.markRanges(more, sign)
+	for _, r := range fewer {
+		clear(c[r[0] : r[1]+1])
+	}
+	for b := range 128 {
+		if unicode.IsSymbol(rune(b)) {
+			c[b] = sign
+		}
+	}
+	return c
+}
+
+// nextSign sets each sign apart.
+func (c *classes) nextSign(s string) int {
+	if k, width := c.at(s); k&sign != 0 {
+		return width
+	}
+	return c.untilSign(s)
+}
+
+// nextSigns sets each run of signs apart.
+func (c *classes) nextSigns(s string) int {
+	if n := c.run(s, sign); n > 0 {
+		return n
+	}
+	return c.untilSign(s)
+}
+
+func (c *classes) untilSign(s string) int {
+	n := 0
+	for n < len(s) {
+		k, width := c.at(s[n:])
+		if k&sign != 0 {
+			break
+		}
+		n += width
+	}
+	return n
+}

@@ -1,0 +1,40 @@
+package token
+
+// nextQwen35 is nextQwen2 with marks as letters: they continue a word, begin
+// one, and are no signs.
+func (c *classes) nextQwen35(s string) int {
+	if n := foldedContraction(s); n > 0 {
+		return n
+	}
+	first, width := c.at(s)
+	if first&number != 0 {
+		return width
+	}
+	if first&letter != 0 {
+		return c.run(s, letter|mark)
+	}
+	if first&newline == 0 {
+		if n := c.run(s[width:], letter|mark); n > 0 {
+			return width + n
+		}
+	}
+	if first&mark != 0 {
+		return width
+	}
+	lead := 0
+	if s[0] == ' ' {
+		lead = 1
+	}
+	n := lead
+	for n < len(s) {
+		k, width := c.at(s[n:])
+		if k&(letter|mark|number|space) != 0 {
+			break
+		}
+		n += width
+	}
+	if n > lead {
+		return n + c.run(s[n:], newline)
+	}
+	return c.nextLines(s)
+}
