@@ -272,10 +272,15 @@ func (p *planner) vocabulary() error {
 
 // known checks that a client's token ids are in the vocabulary.
 func (p *planner) known(param string, tokens []kv.Token) error {
-	size := p.model.card.VocabSize
+	return p.model.known(param, tokens)
+}
+
+// known checks that token ids are in the model's vocabulary.
+func (m *model) known(param string, tokens []kv.Token) error {
+	size := m.card.VocabSize
 	for i, t := range tokens {
 		if int64(t) >= int64(size) {
-			return fault.Param(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, p.model.card.Name, size)
+			return fault.Param(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, m.card.Name, size)
 		}
 	}
 	return nil
@@ -284,8 +289,12 @@ func (p *planner) known(param string, tokens []kv.Token) error {
 // pin returns the worker that the client demands; the zero Worker if it leaves
 // the choice to the router. Headers win over the body.
 func (p *planner) pin() (kv.Worker, error) {
-	h := p.call.r.Header
-	pin := kv.Worker{ID: p.req.Ext.Worker}
+	return pinned(p.call.r.Header, p.req.Ext.Worker)
+}
+
+// pinned returns the worker that headers demand, else the body's.
+func pinned(h http.Header, body kv.WorkerID) (kv.Worker, error) {
+	pin := kv.Worker{ID: body}
 	if name, v := header(h, "x-worker-instance-id", "x-dynamo-worker-instance-id"); v != "" {
 		id, err := workerID(name, v)
 		if err != nil {
