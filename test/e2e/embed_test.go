@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"testing"
 )
@@ -66,11 +68,38 @@ func TestSameEmbeddings(t *testing.T) {
 	for _, text := range texts {
 		whole.complete("/v1/completions", map[string]any{"model": "penstock-tiny", "prompt": text, "max_tokens": 1})
 	}
+	if n := whole.spread(texts); n != 2 {
+		t.Errorf("the inputs of one request went to %d workers, want both", n)
+	}
 	check("with the texts in the cache", whole.embed(texts))
 	whole.idle()
 	chunked := start(t, "max-num-batched-tokens=48", "max-num-seqs=16", "workers=1")
 	check("in chunks", chunked.embed(texts))
 	chunked.idle()
+}
+
+// spread embeds the texts three times over, and returns how many workers they
+// went to.
+func (s *server) spread(texts []string) int {
+	s.t.Helper()
+	s.embed(slices.Concat(texts, texts, texts), "x-request-id", "spread")
+	workers := map[uint64]bool{}
+	for i := range 3 * len(texts) {
+		id := "spread"
+		if i > 0 {
+			id = fmt.Sprintf("spread/%d", i)
+		}
+		var d struct {
+			Attempts []struct {
+				WorkerID uint64 `json:"worker_id"`
+			} `json:"attempts"`
+		}
+		s.get("/v1/router/decisions?request_id="+url.QueryEscape(id), &d)
+		for _, a := range d.Attempts {
+			workers[a.WorkerID] = true
+		}
+	}
+	return len(workers)
 }
 
 func TestClientThatLeavesItsEmbeddingsFreesTheirBlocks(t *testing.T) {

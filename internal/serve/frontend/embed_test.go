@@ -30,6 +30,11 @@ func (s *script) embed(ctx context.Context, body []byte, send func([]byte) error
 	s.mu.Lock()
 	s.mu.embeds = append(s.mu.embeds, req)
 	s.mu.Unlock()
+	if s.veto != nil {
+		if err := s.veto(&engine.Request{ID: req.ID, Prompt: req.Prompt}); err != nil {
+			return err
+		}
+	}
 	switch {
 	case s.refuse != nil:
 		return s.refuse
@@ -253,6 +258,24 @@ func TestEmbeddingsBroken(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEmbeddingsOneFails: an input that can never be embedded ends the others.
+func TestEmbeddingsOneFails(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		s := &script{mute: true, veto: func(req *engine.Request) error {
+			if req.Prompt[0] == 9 {
+				return fault.Param("input", "too odd")
+			}
+			return nil
+		}}
+		w.worker(3, s, embeds)
+		begin := time.Now()
+		a := w.post("/v1/embeddings", `{"model":"b","input":[[7],[8],[9],[10]]}`)
+		if took := time.Since(begin); a.status != http.StatusBadRequest || !strings.Contains(a.body, "too odd") || took != 0 {
+			t.Errorf("after %v: %d %s", took, a.status, a.body)
+		}
+	})
 }
 
 // TestEmbeddingsLengths: vectors of different lengths are no answer.
