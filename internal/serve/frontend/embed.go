@@ -21,9 +21,9 @@ func (c *call) embed() error {
 	if err := c.f.admit(); err != nil {
 		return err
 	}
-	ctx, cancel := c.limited()
+	ctx, cancel := c.context()
 	defer cancel()
-	req, err := decode(c, openai.DecodeEmbeddings)
+	req, err := decoded(c, openai.DecodeEmbeddings)
 	if err != nil {
 		return err
 	}

@@ -72,24 +72,14 @@ type call struct {
 	answer   *answer
 }
 
-// limited returns the request's context with the bound on a whole request.
-func (c *call) limited() (context.Context, context.CancelFunc) {
-	limit := c.f.cfg.RequestTimeout
-	if limit == 0 {
-		return context.WithCancel(c.r.Context())
-	}
-	return context.WithTimeoutCause(c.r.Context(), limit,
-		fault.New(fault.Deadline, "the request took longer than %v", limit))
-}
-
 // serve answers a generation request, or returns why not.
 func (c *call) serve() error {
 	if err := c.f.admit(); err != nil {
 		return err
 	}
-	ctx, cancel := c.limited()
+	ctx, cancel := c.context()
 	defer cancel()
-	req, err := c.decode()
+	req, err := decoded(c, func(body []byte) (*openai.Request, error) { return openai.Decode(c.endpoint, body) })
 	if err != nil {
 		return err
 	}
@@ -112,6 +102,16 @@ func (c *call) serve() error {
 		return err
 	}
 	return c.answer.finish(sum)
+}
+
+// context is that of the request, bounded by RequestTimeout.
+func (c *call) context() (context.Context, context.CancelFunc) {
+	limit := c.f.cfg.RequestTimeout
+	if limit <= 0 {
+		return c.r.Context(), func() {}
+	}
+	return context.WithTimeoutCause(c.r.Context(), limit,
+		fault.New(fault.Deadline, "the request took longer than %v", limit))
 }
 
 // admit refuses what there is no room for. The request is counted already.
