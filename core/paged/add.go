@@ -18,6 +18,9 @@ func (s *Scheduler) Add(seq Sequence) error {
 	}
 	s.arrivals++
 	q := newSequence(seq, s.arrivals, hasher, s.cfg.BlockSize)
+	if s.cfg.Reuse == Off {
+		q.reuse = Off
+	}
 	s.byID[q.id] = q
 	s.waiting.pushBack(q)
 	s.stats.PrefillTokens += q.left()

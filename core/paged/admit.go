@@ -33,7 +33,7 @@ func (s *Scheduler) admit() {
 // until the next call and not held yet; tip is the name of the last.
 func (s *Scheduler) match(q *sequence) (hits []int32, tip kv.SeqHash) {
 	s.hits = s.hits[:0]
-	if s.cfg.Reuse == Off {
+	if q.reuse == Off {
 		return nil, 0
 	}
 	parent := int32(none)

@@ -84,7 +84,7 @@ func (s *Scheduler) checkTables() error {
 			return fmt.Errorf("sequence %d: %d blocks for %d tokens, and others run behind it", q.id, len(q.blocks), len(q.tokens))
 		case q.due && q.pending() != 0:
 			return fmt.Errorf("sequence %d is due with %d tokens pending", q.id, q.pending())
-		case s.cfg.Reuse == On && !q.sealed && q.registered != q.computed/s.cfg.BlockSize:
+		case q.reuse == On && !q.sealed && q.registered != q.computed/s.cfg.BlockSize:
 			return fmt.Errorf("sequence %d: %d blocks registered of %d tokens", q.id, q.registered, q.computed)
 		}
 		if err := s.checkTable(q); err != nil {

@@ -29,7 +29,7 @@ func (s *Scheduler) advance(q *sequence) {
 	s.stats.PrefillTokens += q.left()
 	q.planned = 0
 	q.due = q.pending() == 0
-	if s.cfg.Reuse == On {
+	if q.reuse == On {
 		s.register(q)
 	}
 }

@@ -60,6 +60,11 @@ type Sequence struct {
 	Prompt int
 	// Media are the objects whose placeholders are among Tokens, in any order.
 	Media []kv.Media
+	// Reuse off makes the sequence take nothing from the cache and leave nothing
+	// in it, so that each of its tokens is computed for it: one that is wanted for
+	// what the model computes on the way, not for what K and V lead to. Whenever a
+	// Work of it has Start 0 it is computed from the beginning.
+	Reuse Switch
 }
 
 // Work is the part of one sequence in a batch. Its slices belong to the

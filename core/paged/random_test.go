@@ -119,6 +119,9 @@ func drive(r *rig, src source) error {
 			salt := someSalts[pick(len(someSalts))]
 			tokens := someTokens(r.twin.cfg, salt, pick)
 			seq := Sequence{ID: id, Salt: salt, Tokens: tokens, Prompt: len(tokens), Media: someMedia[pick(len(someMedia))]}
+			if pick(16) == 0 {
+				seq.Reuse = Off
+			}
 			if len(tokens) > 1 {
 				seq.Prompt = 1 + pick(len(tokens))
 			}

@@ -146,6 +146,8 @@ func (d *scripted) add(cmd *datadriven.TestData) (string, error) {
 			}
 		case "prompt":
 			cmd.ScanArgs(d.t, "prompt", &seq.Prompt)
+		case "reuse":
+			seq.Reuse = Off
 		case "lora":
 			seq.Salt.LoRA = a.Vals[0]
 		case "ns":

@@ -16,6 +16,7 @@ type sequence struct {
 	media   []kv.Media // without empty ranges and repetitions, sorted
 	tokens  []kv.Token // prompt, then output
 	prompt  int        // how many of tokens are prompt
+	reuse   Switch     // off if the scheduler's or its own is
 
 	blocks     []int32 // table; the first registered ones are in the index
 	registered int
@@ -44,6 +45,7 @@ func newSequence(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) 
 		// Room for the first output, so that a prompt is not copied twice.
 		tokens: append(make([]kv.Token, 0, len(seq.Tokens)+blockSize), seq.Tokens...),
 		prompt: seq.Prompt,
+		reuse:  seq.Reuse,
 		goal:   len(seq.Tokens),
 	}
 }

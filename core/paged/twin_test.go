@@ -215,7 +215,7 @@ func (w *twin) step(out *Step) {
 	for len(out.Preempted) == 0 && budget > 0 && len(w.waiting) > 0 && len(w.running) < w.cfg.MaxSeqs {
 		q := w.waiting[0]
 		var hits []*twinBlock
-		if w.cfg.Reuse == On {
+		if w.cfg.Reuse == On && q.Reuse == On {
 			for i, seq := range w.chain(q) {
 				b := w.named(seq)
 				if b == nil || b.path != w.path(q, i+1) || (i+1)*w.cfg.BlockSize >= len(q.tokens) {
@@ -269,7 +269,7 @@ func (w *twin) commit(sampled []Sampled) {
 			q.due = q.computed == len(q.tokens)
 		}
 		q.planned = 0
-		if w.cfg.Reuse == Off {
+		if w.cfg.Reuse == Off || q.Reuse == Off {
 			continue
 		}
 		chain := w.chain(q)

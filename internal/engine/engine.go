@@ -84,6 +84,9 @@ type Card struct {
 	// KVEvents says that the worker publishes what its cache holds. The worker
 	// sets it; without it routers expect no event feed.
 	KVEvents bool `json:"kv_events,omitempty"`
+	// Embeddings says that the engine is an Embedder. The worker sets it; others
+	// are not asked for embeddings.
+	Embeddings bool `json:"embeddings,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
 }

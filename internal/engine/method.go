@@ -4,6 +4,9 @@ package engine
 const (
 	// MethodGenerate takes a Request and answers with Delta frames.
 	MethodGenerate = "generate"
+	// MethodEmbed takes an EmbedRequest and answers with one frame, an Embedding,
+	// if the model card says that the engine makes them.
+	MethodEmbed = "embed"
 	// MethodPing takes nothing and answers with one frame, a Pong as JSON.
 	MethodPing = "ping"
 )

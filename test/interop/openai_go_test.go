@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +105,34 @@ func TestWholeEqualsStream(t *testing.T) {
 	}
 	if got, want := text.String(), whole.Choices[0].Message.Content; got != want {
 		t.Errorf("streamed %q, whole %q", got, want)
+	}
+}
+
+func TestEmbeddings(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client := newClient(t)
+	params := openai.EmbeddingNewParams{
+		Model: "penstock-tiny",
+		Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{"the mill", "the sluice", "the mill"}},
+	}
+	got, err := client.Embeddings.New(ctx, params)
+	if err != nil || len(got.Data) != 3 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for i, e := range got.Data {
+		if e.Index != int64(i) || len(e.Embedding) == 0 || slices.Equal(e.Embedding, got.Data[0].Embedding) != (i != 1) {
+			t.Errorf("embedding %d: index %d, %d elements", i, e.Index, len(e.Embedding))
+		}
+	}
+	if got.Usage.PromptTokens < 3 || got.Usage.PromptTokens != got.Usage.TotalTokens {
+		t.Errorf("usage %+v", got.Usage)
+	}
+	params.Dimensions = openai.Int(8)
+	_, err = client.Embeddings.New(ctx, params)
+	var apiErr *openai.Error
+	if !errors.As(err, &apiErr) || apiErr.StatusCode != 400 || apiErr.Param != "dimensions" {
+		t.Errorf("dimensions: %v", err)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"penstock/core/kv"
 )
 
-// Decode reads the body of a request to an endpoint. It keeps nothing of body.
+// Decode reads the body of a request to a generation endpoint. It keeps nothing of body.
 // The error is a *fault.Error of code Invalid that names the field.
 func Decode(endpoint Endpoint, body []byte) (*Request, error) {
 	r, err := newReader(body)
@@ -72,12 +72,26 @@ func (d *decoder) field(key string) error {
 	if known, err = d.unused(key); known || err != nil {
 		return err
 	}
+	return d.unknownKey(key)
+}
+
+// unknownKey notes a key that nobody defines, so that all are reported together.
+func (d *decoder) unknownKey(key string) error {
 	if len(d.unknown) < 16 {
 		d.unknown = append(d.unknown, clip(key))
 	} else {
 		d.unknownDropped++
 	}
 	return d.skip()
+}
+
+// unknownKeys refuses those that were noted.
+func (d *decoder) unknownKeys() error {
+	names := strings.Join(d.unknown, ", ")
+	if d.unknownDropped > 0 {
+		names += ", …"
+	}
+	return fault.Param(d.unknown[0], "Unsupported parameter(s): %s", names)
 }
 
 // common reads the fields that both endpoints have.
@@ -185,7 +199,7 @@ func (d *decoder) completion(key string) (known bool, err error) {
 	switch key {
 	case "prompt":
 		d.prompt = true
-		return true, d.prompts()
+		return true, d.prompts(maxChoices)
 	case "logprobs":
 		return true, d.integer(&d.req.Logprobs, 0, 5)
 	case "echo":
@@ -202,11 +216,7 @@ func (d *decoder) completion(key string) (known bool, err error) {
 func (d *decoder) check() error {
 	q := d.req
 	if len(d.unknown) > 0 {
-		names := strings.Join(d.unknown, ", ")
-		if d.unknownDropped > 0 {
-			names += ", …"
-		}
-		return fault.Param(d.unknown[0], "Unsupported parameter(s): %s", names)
+		return d.unknownKeys()
 	}
 	if strings.TrimSpace(q.Model) == "" {
 		return fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")

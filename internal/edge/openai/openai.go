@@ -1,5 +1,5 @@
-// Package openai is the wire form of the OpenAI API: strict decoding of chat
-// and completion requests, and the bytes of answers, streams and errors.
+// Package openai is the wire form of the OpenAI API: strict decoding of chat,
+// completion and embedding requests, and the bytes of answers, streams and errors.
 //
 // Decoding knows every field that OpenAI and the servers in the field define.
 // A field is understood, or accepted because ignoring it cannot change the
@@ -13,19 +13,23 @@ import (
 	"penstock/core/route"
 )
 
-// Endpoint is one of the two generation endpoints.
+// Endpoint is one of the endpoints that models serve.
 type Endpoint uint8
 
 // The endpoints.
 const (
 	Chat       Endpoint = iota // POST /v1/chat/completions
 	Completion                 // POST /v1/completions
+	Embeddings                 // POST /v1/embeddings; not for Decode
 )
 
 // String returns the endpoint's name as metrics print it.
 func (e Endpoint) String() string {
-	if e == Completion {
+	switch e {
+	case Completion:
 		return "completions"
+	case Embeddings:
+		return "embeddings"
 	}
 	return "chat_completions"
 }

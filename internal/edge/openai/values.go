@@ -165,8 +165,8 @@ func (d *decoder) salt(dst *string) error {
 }
 
 // prompts reads a string, an array of strings, an array of token ids, or an
-// array of arrays of token ids.
-func (d *decoder) prompts() error {
+// array of arrays of token ids: at most so many prompts.
+func (d *decoder) prompts(most int) error {
 	const want = "a string, an array of strings, an array of token ids or an array of such arrays"
 	q := d.req
 	if d.kind() == kindString {
@@ -182,9 +182,9 @@ func (d *decoder) prompts() error {
 		if k != all {
 			return d.expected(string(all) + " like the first element")
 		}
-		if k != kindNumber && i >= maxChoices {
+		if k != kindNumber && i >= most {
 			d.path = d.path[:len(d.path)-1]
-			return d.refuse("must have at most %d prompts", maxChoices)
+			return d.refuse("must have at most %d prompts", most)
 		}
 		switch k {
 		case kindNumber:

@@ -47,6 +47,7 @@ func (l *loop) add(c *choice) error {
 		Tokens: c.tokens(),
 		Prompt: len(c.request.req.Prompt),
 		Media:  c.request.req.Media,
+		Reuse:  c.request.reuse(),
 	})
 	if err != nil {
 		return err

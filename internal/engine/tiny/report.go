@@ -38,10 +38,10 @@ func (l *loop) reportLoad() {
 func (l *loop) deliver() {
 	for i := range l.results {
 		r := &l.results[i]
-		if r.err != nil {
+		c := r.choice
+		if r.err != nil || c.request.sum != nil {
 			continue
 		}
-		c := r.choice
 		cached := 0
 		if !c.counted {
 			c.counted, cached = true, c.request.cached

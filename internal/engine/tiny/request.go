@@ -9,7 +9,7 @@ import (
 	"penstock/internal/engine/tiny/sample"
 )
 
-// request is one call of Generate inside the engine.
+// request is one call of Generate or Embed inside the engine.
 type request struct {
 	req *engine.Request // the caller's, unchanged until Generate returns
 	out *outbox
@@ -23,6 +23,9 @@ type request struct {
 	led    bool // the others were started
 	cached int  // prompt tokens that the leader found in the cache
 	over   bool // nothing of it is in the scheduler, or will be
+	// sum is that of the last hidden states, of a call of Embed; nil for Generate.
+	// Such a request has one choice, which ends when its prompt is computed.
+	sum []float64
 }
 
 // choice is one sequence of a request. It is of the loop.

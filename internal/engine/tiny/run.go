@@ -63,7 +63,7 @@ type loop struct {
 	freed   int // choices that ended
 }
 
-// result is a token that a step gave a choice.
+// result is a token that a step gave a choice, or the end of an embedding.
 type result struct {
 	choice *choice
 	token  engine.Logprob

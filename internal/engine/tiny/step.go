@@ -34,14 +34,20 @@ func (l *loop) step() bool {
 }
 
 // prepare turns the plan into work for the model, with a row of logits for each
-// sequence that samples.
+// sequence that samples, and the sum for each that is embedded.
 func (l *loop) prepare() {
 	l.work = l.work[:0]
 	rows := 0
 	for i := range l.plan.Work {
 		w := &l.plan.Work[i]
 		work := model.Work{Tokens: w.Tokens, Start: w.Start, Blocks: w.Blocks}
-		if w.Sample {
+		switch sum := l.live[w.ID].request.sum; {
+		case sum != nil:
+			if w.Start == 0 { // for the first time, or again after a preemption
+				clear(sum)
+			}
+			work.Sum = sum
+		case w.Sample:
 			if rows == len(l.logits) {
 				l.logits = append(l.logits, make([]float32, l.card.VocabSize))
 			}
@@ -77,7 +83,7 @@ func (l *loop) failBatch(err error) {
 	}
 }
 
-// sampleAll draws the tokens that the plan asks for. A request for which none
+// sampleAll draws the tokens that the plan asks for, and ends what is embedded. A request for which none
 // can be drawn fails in settle.
 func (l *loop) sampleAll() {
 	l.sampled, l.results = l.sampled[:0], l.results[:0]
@@ -87,6 +93,10 @@ func (l *loop) sampleAll() {
 			continue
 		}
 		c := l.live[w.ID]
+		if c.request.sum != nil { // complete, without a token
+			l.results = append(l.results, result{choice: c, finish: engine.FinishStop})
+			continue
+		}
 		r := result{choice: c}
 		r.token, r.err = l.sampler.Next(c.sampler, l.work[i].Logits)
 		if r.err == nil {

@@ -21,6 +21,13 @@
 // The tokens of a request are a function of the request and of [engine.Card]'s
 // Numerics alone: not of the batch around it, of how its prompt was cut into
 // steps, of what came from the cache, nor of preemptions and earlier attempts.
+//
+// # Embeddings
+//
+// An embedding is a sequence without sampling: its last hidden states are summed
+// as they are computed, and it ends with its prompt. It does not take part in
+// prefix reuse, in either direction: of a cached token there are K and V but no
+// hidden state, and what it would leave in the cache nobody is known to ask for.
 package tiny
 
 import (
@@ -47,6 +54,7 @@ type Engine struct {
 
 	scheduler paged.Config
 	forward   forwarder
+	hidden    int // size of a hidden state
 	cache     *model.Cache
 	watchers  hub
 	// wake tells the loop that the inbox, the aborts or the watchers changed.
@@ -83,6 +91,7 @@ var (
 	_ engine.Engine     = (*Engine)(nil)
 	_ engine.KVSource   = (*Engine)(nil)
 	_ engine.LoadSource = (*Engine)(nil)
+	_ engine.Embedder   = (*Engine)(nil)
 	_ forwarder         = (*model.Model)(nil)
 )
 
@@ -173,6 +182,7 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			Reuse:      cfg.Reuse,
 		},
 		forward: n.model,
+		hidden:  shape.HiddenSize,
 		wake:    make(chan struct{}, 1),
 	}
 	if err := e.scheduler.Validate(); err != nil {

@@ -72,7 +72,7 @@ func (g *generation) resume() {
 func (g *generation) take(frame []byte) error {
 	d := &g.delta
 	if err := engine.DecodeDelta(frame, d); err != nil {
-		return g.broken("a frame that cannot be read", err)
+		return broken("a frame that cannot be read", err)
 	}
 	if d.Attempt != g.request.Attempt {
 		return nil // a late answer
@@ -81,7 +81,7 @@ func (g *generation) take(frame []byte) error {
 		return err
 	}
 	if d.Choice < 0 || d.Choice >= len(g.choices) {
-		return g.broken("an unknown choice", nil)
+		return broken("an unknown choice", nil)
 	}
 	if c := &g.choices[d.Choice]; c.done { // by a stop string, which the engine does not know
 		c.ended = c.ended || d.Finish != engine.NotFinished
@@ -122,9 +122,9 @@ func (g *generation) output(d *engine.Delta) error {
 	old := len(c.tokens) - d.Pos // tokens that an earlier attempt delivered
 	switch {
 	case old < 0 || d.Pos < 0:
-		return g.broken("tokens with a gap before them", nil)
+		return broken("tokens with a gap before them", nil)
 	case g.rules.logprobs && len(d.Logprobs) != len(d.Tokens):
-		return g.broken("tokens without log-probabilities", nil)
+		return broken("tokens without log-probabilities", nil)
 	}
 	old = min(old, len(d.Tokens))
 	if fresh := len(d.Tokens) - old; fresh > 0 {
@@ -240,7 +240,7 @@ func (g *generation) observe(d *engine.Delta, fresh int) {
 
 // broken is the error of a worker that does not keep to the engine contract: a
 // defect, which another worker would only hide.
-func (g *generation) broken(what string, cause error) error {
+func broken(what string, cause error) error {
 	return &fault.Error{
 		Code:    fault.Internal,
 		Message: "the worker sent " + what + ": this is a defect of the server",

@@ -290,6 +290,17 @@ func (m *model) numerics(id kv.WorkerID) string {
 	return ""
 }
 
+// withoutEmbeddings returns the workers whose engines make none.
+func (m *model) withoutEmbeddings() []kv.WorkerID {
+	var ids []kv.WorkerID
+	for i := range m.workers {
+		if !m.workers[i].card.Embeddings {
+			ids = append(ids, m.workers[i].ID)
+		}
+	}
+	return ids
+}
+
 // otherNumerics returns the workers that are known not to have these numerics.
 func (m *model) otherNumerics(numerics string) []kv.WorkerID {
 	var ids []kv.WorkerID

@@ -20,6 +20,11 @@ const retrySoon = time.Second
 
 // generate serves one of the generation endpoints.
 func (f *Frontend) generate(endpoint openai.Endpoint) http.HandlerFunc {
+	return f.answering(endpoint, (*call).serve)
+}
+
+// answering keeps the books of the calls to an endpoint around what serves them.
+func (f *Frontend) answering(endpoint openai.Endpoint, serve func(*call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, endpoint: endpoint, started: time.Now()}
 		c.id = f.ids.claim(w.Header().Get("x-request-id"))
@@ -32,7 +37,7 @@ func (f *Frontend) generate(endpoint openai.Endpoint) http.HandlerFunc {
 		defer f.inflight.Add(-1)
 		defer f.metrics.inflight.Dec()
 
-		err := contained(c.serve)
+		err := contained(func() error { return serve(c) })
 		if err != nil {
 			c.answer.fail(err)
 		}
@@ -56,7 +61,7 @@ func contained(f func() error) (err error) {
 	return f()
 }
 
-// call is one generation request.
+// call is one request to a model.
 type call struct {
 	f        *Frontend
 	r        *http.Request
@@ -67,19 +72,14 @@ type call struct {
 	answer   *answer
 }
 
-// serve answers the request, or returns why not.
+// serve answers a generation request, or returns why not.
 func (c *call) serve() error {
 	if err := c.f.admit(); err != nil {
 		return err
 	}
-	ctx := c.r.Context()
-	if limit := c.f.cfg.RequestTimeout; limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit,
-			fault.New(fault.Deadline, "the request took longer than %v", limit))
-		defer cancel()
-	}
-	req, err := c.decode()
+	ctx, cancel := c.context()
+	defer cancel()
+	req, err := decoded(c, func(body []byte) (*openai.Request, error) { return openai.Decode(c.endpoint, body) })
 	if err != nil {
 		return err
 	}
@@ -102,6 +102,16 @@ func (c *call) serve() error {
 		return err
 	}
 	return c.answer.finish(sum)
+}
+
+// context is that of the request, bounded by RequestTimeout.
+func (c *call) context() (context.Context, context.CancelFunc) {
+	limit := c.f.cfg.RequestTimeout
+	if limit <= 0 {
+		return c.r.Context(), func() {}
+	}
+	return context.WithTimeoutCause(c.r.Context(), limit,
+		fault.New(fault.Deadline, "the request took longer than %v", limit))
 }
 
 // admit refuses what there is no room for. The request is counted already.

@@ -3,7 +3,6 @@ package frontend
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -73,35 +72,7 @@ const (
 // run makes attempts until the generation is complete, ctx ends, or an attempt
 // fails that no other worker can make good.
 func (g *generation) run(ctx context.Context) error {
-	var failed []kv.WorkerID
-	var last error
-	for attempt := uint32(1); ; attempt++ {
-		decision, err := g.choose(ctx, attempt, failed)
-		switch {
-		case err == nil:
-		case ctx.Err() != nil:
-			return ended(ctx)
-		case last != nil:
-			return exhausted(last, attempt-1)
-		default:
-			return err
-		}
-		if attempt > 1 {
-			g.f.metrics.migrations.WithLabelValues(g.migration()).Inc()
-		}
-		last = g.try(ctx, attempt, decision)
-		switch {
-		case last == nil:
-			return nil
-		case ctx.Err() != nil:
-			return ended(ctx)
-		case !fault.Of(last).Class().Retryable:
-			return last
-		case int(attempt) > g.f.cfg.MigrationLimit || g.route.Pin.ID != 0:
-			return exhausted(last, attempt)
-		}
-		failed = append(failed, decision.Worker.ID)
-	}
+	return g.f.attempts(ctx, g, g.route.Pin.ID != 0)
 }
 
 // migration names the kind of a further attempt for metrics.
@@ -130,12 +101,7 @@ func (g *generation) choose(ctx context.Context, attempt uint32, failed []kv.Wor
 		}
 	}
 	req.Exclude = excluded
-	d, err := g.f.deps.Router.Route(ctx, &req)
-	if fault.Of(err) == fault.NotFound && req.Pin.ID == 0 {
-		// The catalog has the model and the router has not, or no longer.
-		err = fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
-	}
-	return d, err
+	return g.f.route(ctx, m, &req)
 }
 
 // ended returns why a request's context ended: the cause that the frontend gave,
@@ -146,16 +112,4 @@ func ended(ctx context.Context) error {
 		return f
 	}
 	return &fault.Error{Code: fault.Canceled, Message: "the client closed the connection", Err: context.Cause(ctx)}
-}
-
-// exhausted is what a client is told when the last worker that could be tried
-// has failed too. The cause may name addresses and is for the log.
-func exhausted(err error, attempts uint32) error {
-	f := openai.Fault(err)
-	return &fault.Error{
-		Code:       f.Code,
-		Message:    fmt.Sprintf("no worker could finish the request (%d tried): send it again", attempts),
-		RetryAfter: f.RetryAfter,
-		Err:        err,
-	}
 }

@@ -137,7 +137,7 @@ func (p *planner) answer(choices int) {
 func (p *planner) prompts() ([][]kv.Token, error) {
 	q := p.req
 	if q.Ext.Tokens != nil {
-		return [][]kv.Token{q.Ext.Tokens}, p.known("nvext.token_data", q.Ext.Tokens)
+		return [][]kv.Token{q.Ext.Tokens}, p.model.known("nvext.token_data", q.Ext.Tokens)
 	}
 	if q.Endpoint == openai.Chat {
 		tokens, err := p.model.pipe.EncodeChat(nil, p.chat())
@@ -149,7 +149,7 @@ func (p *planner) prompts() ([][]kv.Token, error) {
 			all[i] = p.model.pipe.EncodeText(nil, prompt.Text)
 			continue
 		}
-		if err := p.known("prompt", prompt.Tokens); err != nil {
+		if err := p.model.known("prompt", prompt.Tokens); err != nil {
 			return nil, err
 		}
 		all[i] = prompt.Tokens
@@ -259,11 +259,11 @@ func override[T any](field *T, set *T) {
 
 // vocabulary checks the token ids that stand outside prompts.
 func (p *planner) vocabulary() error {
-	if err := p.known("stop_token_ids", p.req.StopTokens); err != nil {
+	if err := p.model.known("stop_token_ids", p.req.StopTokens); err != nil {
 		return err
 	}
 	for _, b := range p.req.Bias {
-		if err := p.known("logit_bias", []kv.Token{b.Token}); err != nil {
+		if err := p.model.known("logit_bias", []kv.Token{b.Token}); err != nil {
 			return err
 		}
 	}
@@ -271,11 +271,11 @@ func (p *planner) vocabulary() error {
 }
 
 // known checks that a client's token ids are in the vocabulary.
-func (p *planner) known(param string, tokens []kv.Token) error {
-	size := p.model.card.VocabSize
+func (m *model) known(param string, tokens []kv.Token) error {
+	size := m.card.VocabSize
 	for i, t := range tokens {
 		if int64(t) >= int64(size) {
-			return fault.Param(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, p.model.card.Name, size)
+			return fault.Param(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, m.card.Name, size)
 		}
 	}
 	return nil
@@ -284,8 +284,12 @@ func (p *planner) known(param string, tokens []kv.Token) error {
 // pin returns the worker that the client demands; the zero Worker if it leaves
 // the choice to the router. Headers win over the body.
 func (p *planner) pin() (kv.Worker, error) {
-	h := p.call.r.Header
-	pin := kv.Worker{ID: p.req.Ext.Worker}
+	return pinned(p.call.r.Header, p.req.Ext.Worker)
+}
+
+// pinned returns the worker that headers demand, else the body's.
+func pinned(h http.Header, body kv.WorkerID) (kv.Worker, error) {
+	pin := kv.Worker{ID: body}
 	if name, v := header(h, "x-worker-instance-id", "x-dynamo-worker-instance-id"); v != "" {
 		id, err := workerID(name, v)
 		if err != nil {

@@ -33,6 +33,7 @@ type script struct {
 
 	mu struct {
 		sync.Mutex
+		embeds    []engine.EmbedRequest
 		requests  []engine.Request
 		cancelled int // calls that ended because the caller went away
 		running   int
@@ -69,6 +70,9 @@ func (s *script) handle(ctx context.Context, method string, body []byte, send fu
 }
 
 func (s *script) answer(ctx context.Context, method string, body []byte, send func([]byte) error) error {
+	if method == engine.MethodEmbed {
+		return s.embed(ctx, body, send)
+	}
 	if method != engine.MethodGenerate {
 		return fault.New(fault.Unimplemented, "method %s", method)
 	}

@@ -25,7 +25,7 @@ type server struct {
 	aborted chan struct{}
 	abort   func()
 	// calls are the goroutines that serve them. A handler may return before its
-	// goroutine: see generate.
+	// goroutine: see carry.
 	calls sync.WaitGroup
 }
 
@@ -39,10 +39,12 @@ func (s *server) handle(ctx context.Context, method string, body []byte, send fu
 	switch method {
 	case engine.MethodGenerate:
 		return s.generate(ctx, body, send)
+	case engine.MethodEmbed:
+		return s.embed(ctx, body, send)
 	case engine.MethodPing:
 		return s.ping(send)
 	}
-	return fault.New(fault.Unimplemented, "this worker serves %s and %s, not %.100q", engine.MethodGenerate, engine.MethodPing, method)
+	return fault.New(fault.Unimplemented, "this worker serves %s, %s and %s, not %.100q", engine.MethodGenerate, engine.MethodEmbed, engine.MethodPing, method)
 }
 
 func (s *server) ping(send func([]byte) error) error {
@@ -71,9 +73,7 @@ func (s *server) report() engine.LoadReport {
 	return r
 }
 
-// generate serves one request. The engine works in a goroutine of its own, so
-// that at the end of a drain the handler can return, and end the call, even
-// while a frame waits for a caller that has stopped reading.
+// generate serves one request.
 func (s *server) generate(ctx context.Context, body []byte, send func([]byte) error) error {
 	w := s.w
 	req, err := s.accept(body)
@@ -81,54 +81,111 @@ func (s *server) generate(ctx context.Context, body []byte, send func([]byte) er
 		w.metrics.refused(err)
 		return err
 	}
-	defer s.inFlight.Add(-1)
-	w.metrics.inFlight.Inc()
-	defer w.metrics.inFlight.Dec()
-
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	c := &call{w: w, req: req, send: send, started: time.Now()}
-	done := make(chan error, 1)
-	s.calls.Go(func() { done <- c.run(ctx) })
-	select {
-	case err = <-done:
-	case <-s.aborted:
-		// What the engine reached is not awaited: the call ends here.
-		err = fault.New(fault.Unavailable, "worker %d is shutting down", w.cfg.ID)
-	}
+	defer s.leave()
+	c := &call{w: w, subject: subject{req.ID, req.Attempt, len(req.Prompt)}, req: req, send: send, started: time.Now()}
+	err = s.carry(ctx, c.run)
 	c.finished(ctx, err)
 	return err
 }
 
+// carry runs the engine's part of a call. The engine works in a goroutine of its
+// own, so that at the end of a drain the handler can return, and end the call,
+// even while a frame waits for a caller that has stopped reading.
+func (s *server) carry(ctx context.Context, run func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	s.calls.Go(func() { done <- run(ctx) })
+	select {
+	case err := <-done:
+		return err
+	case <-s.aborted:
+		// What the engine reached is not awaited: the call ends here.
+		return fault.New(fault.Unavailable, "worker %d is shutting down", s.w.cfg.ID)
+	}
+}
+
 // accept decodes a request and checks that it can be served here. On success it
-// has counted the call as in flight.
+// has counted the call as in flight, until leave.
 func (s *server) accept(body []byte) (*engine.Request, error) {
+	req := new(engine.Request)
+	return req, s.enter(func() (model string, err error) {
+		if err := engine.DecodeRequest(body, req); err != nil {
+			return "", err
+		}
+		return req.Model, req.Validate()
+	})
+}
+
+// enter counts a call as in flight if there is room for it, and if it can be
+// read and is for the model served here.
+func (s *server) enter(read func() (model string, err error)) error {
 	w := s.w
 	if s.inFlight.Add(1) > int64(w.cfg.MaxCalls) {
 		s.inFlight.Add(-1)
 		err := fault.New(fault.Overloaded, "worker %d already serves %d calls", w.cfg.ID, w.cfg.MaxCalls)
 		err.RetryAfter = time.Second
-		return nil, err
+		return err
 	}
-	req := new(engine.Request)
-	err := engine.DecodeRequest(body, req)
-	if err == nil {
-		err = req.Validate()
-	}
-	if err == nil && !w.card.Names(req.Model) {
-		err = fault.New(fault.NotFound, "worker %d serves %.100q, not %.100q", w.cfg.ID, w.card.Name, req.Model)
+	model, err := read()
+	if err == nil && !w.card.Names(model) {
+		err = fault.New(fault.NotFound, "worker %d serves %.100q, not %.100q", w.cfg.ID, w.card.Name, model)
 	}
 	if err != nil {
 		s.inFlight.Add(-1)
-		return nil, err
+		return err
 	}
-	return req, nil
+	w.metrics.inFlight.Inc()
+	return nil
 }
 
-// call is one request in progress. Counters are atomic because an aborted
+func (s *server) leave() {
+	s.w.metrics.inFlight.Dec()
+	s.inFlight.Add(-1)
+}
+
+// subject is what the log and the metrics know a call by.
+type subject struct {
+	id      string
+	attempt uint32
+	prompt  int // tokens
+}
+
+// guard calls the engine and makes of its error one for the caller. A panic is
+// the request's failure, not the process's.
+func (w *Worker) guard(ctx context.Context, s subject, serve func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.log.Error("engine panicked", "request", s.id, "attempt", s.attempt, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = fault.New(fault.Internal, "worker %d failed on this request", w.cfg.ID)
+		}
+	}()
+	err = serve()
+	var f *fault.Error
+	switch {
+	case err == nil || errors.As(err, &f):
+		return err
+	case ctx.Err() != nil:
+		return fault.New(fault.Canceled, "the caller went away")
+	}
+	w.log.Error("engine failed", "request", s.id, "attempt", s.attempt, "error", err)
+	return fault.New(fault.Internal, "worker %d failed on this request", w.cfg.ID)
+}
+
+// ended keeps the books of a call that is over.
+func (w *Worker) ended(ctx context.Context, s subject, cached, output int64, took time.Duration, err error) {
+	w.metrics.finished(s.prompt, cached, output, took, err)
+	w.log.LogAttrs(ctx, slog.LevelDebug, "call",
+		slog.String("request", s.id), slog.Uint64("attempt", uint64(s.attempt)),
+		slog.Int("prompt_tokens", s.prompt), slog.Int64("cached_tokens", cached),
+		slog.Int64("output_tokens", output), slog.Duration("took", took), slog.String("outcome", outcome(err)))
+}
+
+// call is one generation in progress. Counters are atomic because an aborted
 // call's are read while its goroutine may still be at work.
 type call struct {
 	w       *Worker
+	subject subject
 	req     *engine.Request
 	send    func([]byte) error
 	started time.Time
@@ -137,24 +194,9 @@ type call struct {
 	cached  atomic.Int64
 }
 
-// run drives the engine. A panic is the request's failure, not the process's.
-func (c *call) run(ctx context.Context) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			c.w.log.Error("engine panicked", "request", c.req.ID, "attempt", c.req.Attempt, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = fault.New(fault.Internal, "worker %d failed on this request", c.w.cfg.ID)
-		}
-	}()
-	err = c.w.eng.Generate(ctx, c.req, c.deliver)
-	var f *fault.Error
-	switch {
-	case err == nil || errors.As(err, &f):
-		return err
-	case ctx.Err() != nil:
-		return fault.New(fault.Canceled, "the caller went away")
-	}
-	c.w.log.Error("engine failed", "request", c.req.ID, "attempt", c.req.Attempt, "error", err)
-	return fault.New(fault.Internal, "worker %d failed on this request", c.w.cfg.ID)
+// run drives the engine.
+func (c *call) run(ctx context.Context) error {
+	return c.w.guard(ctx, c.subject, func() error { return c.w.eng.Generate(ctx, c.req, c.deliver) })
 }
 
 // deliver sends one delta to the caller.
@@ -169,13 +211,7 @@ func (c *call) deliver(d *engine.Delta) error {
 }
 
 func (c *call) finished(ctx context.Context, err error) {
-	took := time.Since(c.started)
-	output, cached := c.output.Load(), c.cached.Load()
-	c.w.metrics.finished(len(c.req.Prompt), cached, output, took, err)
-	c.w.log.LogAttrs(ctx, slog.LevelDebug, "call",
-		slog.String("request", c.req.ID), slog.Uint64("attempt", uint64(c.req.Attempt)),
-		slog.Int("prompt_tokens", len(c.req.Prompt)), slog.Int64("cached_tokens", cached),
-		slog.Int64("output_tokens", output), slog.Duration("took", took), slog.String("outcome", outcome(err)))
+	c.w.ended(ctx, c.subject, c.cached.Load(), c.output.Load(), time.Since(c.started), err)
 }
 
 // outcome is how metrics and logs name the end of a call.

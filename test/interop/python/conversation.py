@@ -47,6 +47,19 @@ def main(url):
     check(len(completion.choices) == 4, f"{len(completion.choices)} choices")
     check(completion.choices[0].logprobs.token_logprobs, "no logprobs")
 
+    embeddings = client.embeddings.create(model=model, input=["the mill", "the sluice", "the mill"])  # as base64
+    vectors = [e.embedding for e in embeddings.data]
+    check(vectors[0] == vectors[2] != vectors[1], "embeddings are not those of their texts")
+    check(abs(sum(x * x for x in vectors[0]) - 1) < 1e-5, "an embedding is not of length 1")
+    numbers = client.embeddings.create(model=model, input="the mill", encoding_format="float").data[0].embedding
+    check(all(abs(a - b) < 1e-7 for a, b in zip(numbers, vectors[0], strict=True)), "base64 and numbers differ")
+    check(embeddings.usage.prompt_tokens == embeddings.usage.total_tokens > 0, f"usage {embeddings.usage}")
+    try:
+        client.embeddings.create(model=model, input="the mill", dimensions=8)
+        check(False, "dimensions were accepted")
+    except openai.BadRequestError as e:
+        check(e.param == "dimensions", f"param {e.param!r}")
+
     try:
         client.chat.completions.create(model="no-such-model", messages=messages)
         check(False, "an unknown model was accepted")

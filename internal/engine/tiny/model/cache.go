@@ -85,6 +85,11 @@ type Work struct {
 	// Logits receives those of the last token, before any softmax: VocabSize
 	// values, or nil if they are not wanted.
 	Logits []float32
+	// Sum, if not nil, has HiddenSize elements, to which the last hidden state of
+	// each token is added, in order of position: what the head would be given, so
+	// after the final norm. The sum over a sequence has the same bits however it is
+	// cut into works, if each of its tokens is computed once.
+	Sum []float64
 }
 
 // check finds mistakes that would read or write memory of others.
@@ -100,6 +105,8 @@ func (c *Cache) check(w *Work) error {
 		return fmt.Errorf("%d blocks of %d tokens do not hold %d positions", len(w.Blocks), c.blockSize, end)
 	case w.Logits != nil && len(w.Logits) != cfg.VocabSize:
 		return fmt.Errorf("room for %d logits, the vocabulary has %d", len(w.Logits), cfg.VocabSize)
+	case w.Sum != nil && len(w.Sum) != cfg.HiddenSize:
+		return fmt.Errorf("room for the sum of %d elements of hidden states, they have %d", len(w.Sum), cfg.HiddenSize)
 	}
 	for _, b := range w.Blocks {
 		if b < 0 || int(b) >= c.blocks {

@@ -54,6 +54,7 @@ func (s *slab) run() {
 		s.through(l.down, s.act, s.delta)
 		s.overRows(s.jobs.afterMLP)
 	}
+	s.sumHidden()
 	s.throughHead()
 	s.reset()
 }

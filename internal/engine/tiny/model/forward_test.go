@@ -19,7 +19,7 @@ func TestForwardAllocates(t *testing.T) {
 		logits := make([]float32, m.cfg.VocabSize)
 		work := []Work{
 			{Tokens: randomTokens(rng, 300, m.cfg.VocabSize), Blocks: table(0, 300, 16), Logits: logits},
-			{Tokens: []kv.Token{1}, Start: 100, Blocks: table(20, 101, 16), Logits: make([]float32, m.cfg.VocabSize)},
+			{Tokens: []kv.Token{1}, Start: 100, Blocks: table(20, 101, 16), Logits: make([]float32, m.cfg.VocabSize), Sum: make([]float64, m.cfg.HiddenSize)},
 		}
 		run := func() {
 			if err := m.Forward(c, work); err != nil {
@@ -56,6 +56,7 @@ func TestForwardRefuses(t *testing.T) {
 		{"negative block", Work{Tokens: []kv.Token{1}, Blocks: []int32{-1}}, "block -1"},
 		{"unknown token", Work{Tokens: []kv.Token{1, 150}, Blocks: []int32{0}}, "position 1 is outside of the vocabulary of 150"},
 		{"room for logits", Work{Tokens: []kv.Token{1}, Blocks: []int32{0}, Logits: make([]float32, 149)}, "room for 149 logits"},
+		{"room for a sum", Work{Tokens: []kv.Token{1}, Blocks: []int32{0}, Sum: make([]float64, 3)}, "room for the sum of 3"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := m.Forward(c, []Work{good, test.work})

@@ -8,15 +8,26 @@ import (
 	"penstock/core/kv"
 )
 
-// naiveLogits is the decoder as it stands in papers: whole sequence, no cache,
-// one number at a time, in float64. It returns the logits after every position.
+// naiveLogits returns the logits after every position.
 func naiveLogits(cfg Config, weights Map, tokens []kv.Token) [][]float64 {
+	head := weights[embedName].Data
+	if !cfg.TieEmbeddings {
+		head = weights[headName].Data
+	}
+	x := naiveHidden(cfg, weights, tokens)
+	logits := make([][]float64, len(x))
+	for t, hidden := range x {
+		logits[t] = naiveProduct(hidden, head)
+	}
+	return logits
+}
+
+// naiveHidden is the decoder as it stands in papers: whole sequence, no cache,
+// one number at a time, in float64. It returns the last hidden state of every
+// position, after the final norm.
+func naiveHidden(cfg Config, weights Map, tokens []kv.Token) [][]float64 {
 	w := func(name string) []float32 { return weights[name].Data }
 	embed := w(embedName)
-	head := embed
-	if !cfg.TieEmbeddings {
-		head = w(headName)
-	}
 	x := make([][]float64, len(tokens))
 	for t, token := range tokens {
 		x[t] = make([]float64, cfg.HiddenSize)
@@ -50,11 +61,10 @@ func naiveLogits(cfg Config, weights Map, tokens []kv.Token) [][]float64 {
 			}
 		}
 	}
-	logits := make([][]float64, len(x))
 	for t := range x {
-		logits[t] = naiveProduct(naiveNorm(x[t], w(finalNormName), cfg.RMSEps), head)
+		x[t] = naiveNorm(x[t], w(finalNormName), cfg.RMSEps)
 	}
-	return logits
+	return x
 }
 
 // naiveProduct multiplies with weights of shape [outputs, len(x)].

@@ -54,6 +54,7 @@ type span struct {
 	first  int // row
 	count  int
 	start  int // position of the first row
+	sum    []float64
 }
 
 // want is a row whose logits are wanted.
@@ -123,7 +124,7 @@ func (s *slab) reset() {
 func (s *slab) take(w *Work, at int) int {
 	n := min(len(w.Tokens)-at, s.max-len(s.rows))
 	size := s.cache.blockSize
-	s.spans = append(s.spans, span{blocks: w.Blocks, first: len(s.rows), count: n, start: w.Start + at})
+	s.spans = append(s.spans, span{blocks: w.Blocks, first: len(s.rows), count: n, start: w.Start + at, sum: w.Sum})
 	for i := at; i < at+n; i++ {
 		p := w.Start + i
 		s.rows = append(s.rows, row{token: int(w.Tokens[i]), position: p, block: w.Blocks[p/size], slot: p % size})

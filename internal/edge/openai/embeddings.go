@@ -1,0 +1,151 @@
+package openai
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"math"
+	"strconv"
+	"strings"
+
+	"penstock/core/fault"
+)
+
+// maxInputs bounds the inputs of one request; OpenAI's bound is the same.
+const maxInputs = 2048
+
+// EmbeddingsRequest is a decoded request to POST /v1/embeddings.
+type EmbeddingsRequest struct {
+	Model  string
+	Inputs []Prompt // at least one
+	Format VectorFormat
+}
+
+// VectorFormat is how an answer writes vectors.
+type VectorFormat uint8
+
+// The formats.
+const (
+	Floats VectorFormat = iota // an array of numbers
+	Base64                     // standard base64 of 4 bytes per number, little-endian
+)
+
+// DecodeEmbeddings reads the body of a request for embeddings. It keeps nothing
+// of body. The error is a *fault.Error of code Invalid that names the field.
+func DecodeEmbeddings(body []byte) (*EmbeddingsRequest, error) {
+	r, err := newReader(body)
+	if err != nil {
+		return nil, err
+	}
+	q := &EmbeddingsRequest{}
+	d := &decoder{reader: r, req: &Request{Endpoint: Embeddings}}
+	err = r.object(func(key string) error {
+		if none, err := d.null(); none || err != nil {
+			return err
+		}
+		return d.embeddings(key, q)
+	})
+	if err == nil {
+		err = r.end()
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case len(d.unknown) > 0:
+		return nil, d.unknownKeys()
+	case strings.TrimSpace(q.Model) == "":
+		return nil, fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+	case len(d.req.Prompts) == 0:
+		return nil, fault.Param("input", "'input' is required")
+	}
+	q.Inputs = d.req.Prompts
+	return q, nil
+}
+
+// embeddings reads the value of one top-level key.
+func (d *decoder) embeddings(key string, q *EmbeddingsRequest) error {
+	switch key {
+	case "model":
+		return d.text(&q.Model)
+	case "input":
+		return d.prompts(maxInputs)
+	case "encoding_format":
+		return d.vectorFormat(&q.Format)
+	case "dimensions", "truncate_prompt_tokens", "input_type", "task":
+		return d.notSupported()
+	case "user":
+		return d.user()
+	case "priority":
+		_, err := d.int()
+		return err
+	case "add_special_tokens":
+		return d.only(true)
+	}
+	return d.unknownKey(key)
+}
+
+func (d *decoder) vectorFormat(dst *VectorFormat) error {
+	s, err := d.string()
+	switch {
+	case err != nil:
+		return err
+	case s == "float":
+		*dst = Floats
+		return nil
+	case s == "base64":
+		*dst = Base64
+		return nil
+	}
+	return d.refuse("must be float or base64")
+}
+
+// EmbeddingsAnswer is the answer to a request for embeddings.
+type EmbeddingsAnswer struct {
+	Model   string // as the client named it
+	Vectors [][]float32
+	Format  VectorFormat
+	Tokens  int // of all inputs
+}
+
+// AppendEmbeddings appends a as JSON. All numbers must be finite.
+func AppendEmbeddings(dst []byte, a *EmbeddingsAnswer) []byte {
+	dst = append(dst, `{"object":"list","data":[`...)
+	for i, v := range a.Vectors {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"object":"embedding","index":`...)
+		dst = strconv.AppendInt(dst, int64(i), 10)
+		dst = append(dst, `,"embedding":`...)
+		dst = a.Format.appendVector(dst, v)
+		dst = append(dst, '}')
+	}
+	dst = append(dst, `],"model":`...)
+	dst = appendString(dst, a.Model)
+	dst = append(dst, `,"usage":{"prompt_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(a.Tokens), 10)
+	dst = append(dst, `,"total_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(a.Tokens), 10)
+	return append(dst, `}}`...)
+}
+
+// appendVector appends a vector. As numbers each is the shortest that reads back
+// as the same 32 bits.
+func (f VectorFormat) appendVector(dst []byte, v []float32) []byte {
+	if f == Base64 {
+		raw := make([]byte, 0, 4*len(v))
+		for _, x := range v {
+			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
+		}
+		dst = append(dst, '"')
+		dst = base64.StdEncoding.AppendEncode(dst, raw)
+		return append(dst, '"')
+	}
+	dst = append(dst, '[')
+	for i, x := range v {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendFloat(dst, float64(x), 'g', -1, 32)
+	}
+	return append(dst, ']')
+}

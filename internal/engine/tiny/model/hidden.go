@@ -1,0 +1,17 @@
+package model
+
+// sumHidden adds the last hidden states to the sums that are wanted: one row
+// after another, as float64, so that where a sequence was cut does not show.
+func (s *slab) sumHidden() {
+	for i := range s.spans {
+		sp := &s.spans[i]
+		if sp.sum == nil {
+			continue
+		}
+		for row := sp.first; row < sp.first+sp.count; row++ {
+			for d, v := range part(s.normed, row, s.model.cfg.HiddenSize) {
+				sp.sum[d] += float64(v)
+			}
+		}
+	}
+}

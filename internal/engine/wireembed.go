@@ -1,0 +1,107 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+)
+
+// The fields of a request for an embedding. Numbers are never reused.
+const (
+	embedID = iota + 1
+	embedAttempt
+	embedModel
+	embedPrompt
+)
+
+// The fields of an embedding. Numbers are never reused.
+const (
+	embeddingAttempt = iota + 1
+	embeddingVector
+)
+
+// AppendEmbedRequest appends the encoding of r to dst.
+func AppendEmbedRequest(dst []byte, r *EmbedRequest) []byte {
+	dst = append(dst, wireVersion)
+	dst = appendString(dst, embedID, r.ID)
+	dst = appendUint(dst, embedAttempt, uint64(r.Attempt))
+	dst = appendString(dst, embedModel, r.Model)
+	return appendTokens(dst, embedPrompt, r.Prompt)
+}
+
+// DecodeEmbedRequest sets r to the request that b encodes, reusing its slice. It
+// keeps nothing of b. Whether the values make sense is
+// [EmbedRequest.Validate]'s question; what fails here is malformed. After an
+// error r is unspecified.
+func DecodeEmbedRequest(b []byte, r *EmbedRequest) error {
+	old := *r
+	*r = EmbedRequest{Prompt: old.Prompt[:0]}
+	d, err := newReader("embedding request", b)
+	if err != nil {
+		return err
+	}
+	for d.next() {
+		switch d.field {
+		case embedID:
+			r.ID = d.string(old.ID)
+		case embedAttempt:
+			r.Attempt = d.uint32()
+		case embedModel:
+			r.Model = d.string(old.Model)
+		case embedPrompt:
+			r.Prompt = d.tokens(r.Prompt)
+		default:
+			d.skip()
+		}
+	}
+	return d.err()
+}
+
+// AppendEmbedding appends the encoding of e to dst.
+func AppendEmbedding(dst []byte, e *Embedding) []byte {
+	dst = append(dst, wireVersion)
+	dst = appendUint(dst, embeddingAttempt, uint64(e.Attempt))
+	if len(e.Vector) == 0 {
+		return dst
+	}
+	dst = slices.Grow(dst, 4*len(e.Vector)+2*binary.MaxVarintLen64)
+	dst = appendKey(dst, embeddingVector, kindBytes)
+	dst = binary.AppendUvarint(dst, 4*uint64(len(e.Vector)))
+	for _, v := range e.Vector {
+		dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))
+	}
+	return dst
+}
+
+// DecodeEmbedding sets e to the embedding that b encodes, reusing its slice. It
+// keeps nothing of b. What fails here is malformed; after an error e is
+// unspecified.
+func DecodeEmbedding(b []byte, e *Embedding) error {
+	*e = Embedding{Vector: e.Vector[:0]}
+	d, err := newReader("embedding", b)
+	if err != nil {
+		return err
+	}
+	for d.next() {
+		switch d.field {
+		case embeddingAttempt:
+			e.Attempt = d.uint32()
+		case embeddingVector:
+			e.Vector = d.floats(e.Vector)
+		default:
+			d.skip()
+		}
+	}
+	return d.err()
+}
+
+// floats appends numbers of 4 bytes each to dst.
+func (r *wireReader) floats(dst []float32) []float32 {
+	s := r.sub()
+	dst = slices.Grow(dst, len(s.rest)/4)
+	for len(s.rest) > 0 && !s.bad {
+		dst = append(dst, s.float32())
+	}
+	r.join(&s)
+	return dst
+}
