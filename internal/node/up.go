@@ -136,13 +136,17 @@ func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, er
 	if err != nil {
 		host = "localhost"
 	}
+	epoch, err := nextEpoch(u.cfg.DataDir, time.Now())
+	if err != nil {
+		return nil, err
+	}
 	metrics := worker.NewMetrics(u.metrics)
 	var runs []func(context.Context) error
 	for i, eng := range u.model.engines {
 		w, err := worker.New(worker.Config{
 			// Small numbers: the workers of one process need to be told apart from
 			// each other only. A restart on the same data is a higher epoch.
-			ID: kv.WorkerID(i + 1), Epoch: uint64(time.Now().UnixMilli()),
+			ID: kv.WorkerID(i + 1), Epoch: epoch,
 			Namespace: u.cfg.Namespace, Component: u.cfg.Component, Endpoint: u.cfg.Endpoint,
 			Host: host, PID: os.Getpid(),
 			MaxCalls:     u.cfg.MaxNumSeqs + u.cfg.MaxWaiting,

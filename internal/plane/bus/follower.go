@@ -9,7 +9,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"penstock/internal/backoff"
 	"penstock/internal/plane/natsd"
+)
+
+// The waits between attempts at a server that is away.
+const (
+	minRetry = 25 * time.Millisecond
+	maxRetry = time.Second
 )
 
 // follower is one subscription to a durable topic over NATS. It reads the stream
@@ -25,7 +32,7 @@ type follower struct {
 }
 
 func (f *follower) run(ctx context.Context) error {
-	var retry backoff
+	retry := backoff.Backoff{Least: minRetry, Most: maxRetry}
 	interrupted := false
 	for {
 		var sinkErr error
@@ -33,7 +40,7 @@ func (f *follower) run(ctx context.Context) error {
 			sinkErr = f.deliver(m)
 			return sinkErr
 		}, func() {
-			retry = backoff{}
+			retry.Reset()
 			if interrupted {
 				interrupted = false
 				f.bus.cfg.Log.Info("event stream resumed", "topic", f.topic.topic.Name)
@@ -57,7 +64,7 @@ func (f *follower) run(ctx context.Context) error {
 			interrupted = true
 			f.bus.cfg.Log.Warn("event stream interrupted", "topic", f.topic.topic.Name, "err", err)
 		}
-		retry.wait(ctx)
+		_ = retry.Wait(ctx) // the end of ctx shows in the next attempt
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/core/fault"
+	"penstock/internal/backoff"
 	"penstock/internal/plane/natsd"
 )
 
@@ -206,7 +207,7 @@ func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) err
 // false if ctx ended before. An interruption meanwhile does no harm: the library
 // subscribes again by itself.
 func (b *NATS) inForce(ctx context.Context) bool {
-	var retry backoff
+	retry := backoff.Backoff{Least: minRetry, Most: maxRetry}
 	for ctx.Err() == nil {
 		fctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := b.nc.FlushWithContext(fctx)
@@ -214,7 +215,7 @@ func (b *NATS) inForce(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
-		retry.wait(ctx)
+		_ = retry.Wait(ctx) // its end is looked at above
 	}
 	return false
 }

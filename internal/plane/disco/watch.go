@@ -10,6 +10,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/plane/natsd"
 )
 
@@ -204,17 +205,7 @@ func (w *watcher) follow(ctx context.Context) {
 			interrupted = true
 			log.Warn("discovery watch interrupted", "kind", w.kind, "err", err)
 		}
-		pause(ctx)
-	}
-}
-
-// pause waits 100 to 200 ms, or until ctx ends.
-func pause(ctx context.Context) {
-	t := time.NewTimer(100*time.Millisecond + rand.N(100*time.Millisecond))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
+		_ = backoff.Pause(ctx, 100*time.Millisecond+rand.N(100*time.Millisecond)) // the end of ctx shows in the next attempt
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/edge/openai"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -113,9 +114,7 @@ func (c *catalog) watch(ctx context.Context, registry disco.Registry, sets chan 
 			return
 		}
 		c.log.Warn("the watch of workers ended; it begins again", "error", err, "after", retryWatch)
-		select {
-		case <-time.After(retryWatch):
-		case <-ctx.Done():
+		if backoff.Pause(ctx, retryWatch) != nil {
 			return
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/route"
+	"penstock/internal/backoff"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
@@ -131,18 +132,14 @@ func (r *Router) Run(ctx context.Context) error {
 
 // keep repeats f until ctx ends: a plane that fails is no reason to stop serving.
 func (r *Router) keep(ctx context.Context, op string, f func() error) {
-	const least, most = 100 * time.Millisecond, 5 * time.Second
-	for wait := least; ; wait = min(2*wait, most) {
+	wait := backoff.Backoff{Least: 100 * time.Millisecond, Most: 5 * time.Second}
+	for {
 		err := f()
 		if ctx.Err() != nil {
 			return
 		}
 		r.throttle.Log(ctx, slog.LevelWarn, "a plane failed, trying again", "op", op, "error", err)
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if wait.Wait(ctx) != nil {
 			return
 		}
 	}

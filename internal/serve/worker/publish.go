@@ -10,6 +10,7 @@ import (
 
 	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 )
@@ -72,12 +73,12 @@ func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
 			return nil
 		case errors.Is(err, errResync):
 			p.w.metrics.watches.WithLabelValues("resync").Inc()
-			wait = newBackoff()
+			wait.Reset()
 			continue
 		}
 		p.w.metrics.watches.WithLabelValues("error").Inc()
 		p.w.throttle.Log(ctx, slog.LevelWarn, "cache watch ended, starting over", "error", err)
-		if wait.sleep(ctx) != nil {
+		if wait.Wait(ctx) != nil {
 			return nil
 		}
 	}
@@ -89,7 +90,7 @@ func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 	watching, stop := context.WithCancelCause(ctx)
 	var listener sync.WaitGroup
 	listener.Go(func() {
-		if pause(watching, minDescribe) != nil {
+		if backoff.Pause(watching, minDescribe) != nil {
 			return
 		}
 		select {
@@ -145,7 +146,7 @@ func (p *publisher) keep(ctx context.Context) error {
 		}
 		p.w.metrics.bad.Inc()
 		p.w.throttle.Log(ctx, slog.LevelWarn, "cannot publish cache events, trying again", "error", err)
-		if err := wait.sleep(ctx); err != nil {
+		if err := wait.Wait(ctx); err != nil {
 			return err
 		}
 	}

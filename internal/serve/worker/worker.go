@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/backoff"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -177,7 +178,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease,
 			return nil, err
 		}
 		w.throttle.Log(ctx, slog.LevelWarn, "cannot register, trying again", "error", err)
-		if wait.sleep(ctx) != nil {
+		if wait.Wait(ctx) != nil {
 			return nil, nil
 		}
 	}
@@ -193,6 +194,11 @@ func (w *Worker) release(life context.Context, lease disco.Lease) {
 	if err := lease.Release(ctx); err != nil {
 		w.log.Warn("cannot leave discovery, the lease will run out", "error", err)
 	}
+}
+
+// newBackoff spaces out attempts at a plane that fails.
+func newBackoff() *backoff.Backoff {
+	return &backoff.Backoff{Least: 50 * time.Millisecond, Most: 2 * time.Second}
 }
 
 // mergeDone returns a context that ends with either of two.

@@ -1,0 +1,49 @@
+package backoff
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Backoff{Least: 100 * time.Millisecond, Most: 500 * time.Millisecond}
+		for round := range 3 {
+			jitter := time.Duration(0)
+			for i, least := range []time.Duration{100, 200, 400, 500, 500, 500} {
+				least *= time.Millisecond
+				began := time.Now()
+				if err := b.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				took := time.Since(began)
+				if took < least || took > least*3/2 {
+					t.Errorf("round %d: wait %d is %v, want %v and up to a half more", round, i, took, least)
+				}
+				jitter += took - least
+			}
+			if jitter == 0 {
+				t.Error("nothing is random")
+			}
+			b.Reset()
+		}
+	})
+}
+
+func TestEndOfContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		b := Backoff{Least: time.Hour, Most: time.Hour}
+		if err := b.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if err := Pause(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}

@@ -1,0 +1,75 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	epochFile = "penstock.epoch"
+	// maxEpoch is far beyond any clock, in milliseconds, and far from the end of
+	// the numbers.
+	maxEpoch = 1 << 62
+)
+
+// nextEpoch returns the epoch of the workers of this process: the time in
+// milliseconds, or one more than the last epoch of the data directory if the
+// clock was set back since. Events of that epoch may still be in the directory's
+// streams, and a lower one would count as older than they are. The caller has the
+// directory's lock; "" is a directory that goes with the process.
+func nextEpoch(dir string, now time.Time) (uint64, error) {
+	epoch := uint64(now.UnixMilli())
+	if dir == "" {
+		return epoch, nil
+	}
+	path := filepath.Join(dir, epochFile)
+	last, err := readEpoch(path)
+	if err != nil {
+		return 0, err
+	}
+	epoch = max(epoch, last+1)
+	if err := replaceFile(path, fmt.Appendf(nil, "%d\n", epoch)); err != nil {
+		return 0, fmt.Errorf("data directory %s: %w; check its space and permissions", dir, err)
+	}
+	return epoch, nil
+}
+
+// readEpoch returns the number in a file, 0 if there is no file.
+func readEpoch(path string) (uint64, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("last epoch: %w", err)
+	}
+	epoch, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil || epoch > maxEpoch {
+		return 0, fmt.Errorf("last epoch: %s does not hold a time in milliseconds; remove it", path)
+	}
+	return epoch, nil
+}
+
+// replaceFile writes a file so that a crash leaves the old contents or the new.
+func replaceFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,182 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/engine/tiny"
+	"penstock/internal/obs"
+	"penstock/internal/plane/rpc"
+)
+
+// TestIndexIsTheTruth: after a storm in which caches overflowed, the router's
+// index has, block by block, what the engines hold.
+func TestIndexIsTheTruth(t *testing.T) {
+	cfg, err := config.Load("", []string{"PENSTOCK_KV_CACHE_BLOCKS=96", "PENSTOCK_MAX_NUM_SEQS=16", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_WORKERS=3"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	planes, err := startNATS(t.Context(), &cfg.Config, log)
+	defer func() {
+		if err := planes.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := up{cfg: cfg, log: log, metrics: obs.NewMetrics(), nats: planes, model: openModel(t.Context(), &cfg.Config), rpc: rpc.NewMem()}
+	if u.model.err != nil {
+		t.Fatal(u.model.err)
+	}
+	if err := u.build(); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stages, life := newStages(t.Context())
+	defer func() {
+		if err := stages.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	u.start(life, stages, ln)
+	if err := u.await(life); err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	url := "http://" + ln.Addr().String()
+
+	var storm sync.WaitGroup
+	for c := range 12 {
+		storm.Go(func() {
+			for i := range 6 {
+				complete(t, client, url, c*6+i)
+			}
+		})
+	}
+	storm.Wait()
+
+	late := time.NewTimer(readyTimeout)
+	defer late.Stop()
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for {
+		have, want := dump(t, client, url), map[kv.WorkerID][]kv.SeqHash{}
+		blocks := 0
+		for i, e := range u.model.engines {
+			held := holds(t, e)
+			blocks += len(held)
+			want[kv.WorkerID(i+1)] = held
+		}
+		if maps.EqualFunc(have, want, slices.Equal) {
+			if blocks < 96 {
+				t.Errorf("the engines hold %d blocks: the storm was none", blocks)
+			}
+			return
+		}
+		select {
+		case <-look.C:
+		case <-late.C:
+			t.Fatalf("the index says\n%v\nthe engines hold\n%v", have, want)
+		}
+	}
+}
+
+// complete sends prompt i: six beginnings, with ends of their own.
+func complete(t *testing.T, client *http.Client, url string, i int) {
+	prompt := make([]int, 0, 512)
+	for j := range 200 + i%6*40 {
+		prompt = append(prompt, 300+(j*31+i%6*17)%1200)
+	}
+	for j := range 40 + i {
+		prompt = append(prompt, 300+(j*7+i*13)%1200)
+	}
+	body, err := json.Marshal(map[string]any{"model": "penstock-tiny", "prompt": prompt, "max_tokens": 3 + i%20})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	resp, err := client.Post(url+"/v1/completions", "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer resp.Body.Close()
+	if answer, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("request %d: %s, %v: %s", i, resp.Status, err, answer)
+	}
+}
+
+// dump reads what the index says each worker holds, ascending.
+func dump(t *testing.T, client *http.Client, url string) map[kv.WorkerID][]kv.SeqHash {
+	t.Helper()
+	resp, err := client.Get(url + "/v1/router/index/dump")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	held := map[kv.WorkerID][]kv.SeqHash{}
+	for d := json.NewDecoder(resp.Body); ; {
+		var row struct {
+			WorkerID kv.WorkerID `json:"worker_id"`
+			Seq      string      `json:"seq"`
+		}
+		if err := d.Decode(&row); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		var seq uint64
+		if _, err := fmt.Sscanf(row.Seq, "%x", &seq); err != nil {
+			t.Fatalf("%q: %v", row.Seq, err)
+		}
+		held[row.WorkerID] = append(held[row.WorkerID], kv.SeqHash(seq))
+	}
+	for _, seqs := range held {
+		slices.Sort(seqs)
+	}
+	return held
+}
+
+// errDescribed ends a watch after its first events, which describe the cache.
+var errDescribed = errors.New("described")
+
+// holds asks an engine what its cache holds, ascending.
+func holds(t *testing.T, e *tiny.Engine) []kv.SeqHash {
+	t.Helper()
+	var held []kv.SeqHash
+	err := e.WatchKV(t.Context(), func(events []kv.Event) error {
+		for _, ev := range events {
+			seq := ev.Parent
+			for i, b := range ev.Blocks {
+				seq = kv.Extend(seq, ev.Start+uint32(i), b)
+				held = append(held, seq)
+			}
+		}
+		return errDescribed
+	})
+	if !errors.Is(err, errDescribed) && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	slices.Sort(held)
+	return slices.Compact(held)
+}
