@@ -12,6 +12,7 @@ import (
 type bpe struct {
 	single [256]kv.Token // the token of each byte
 	merges *pairs
+	reach  reach
 	// whole is asked before merging: the vocabulary by bytes. nil unless the
 	// model ignores merges for words that it knows.
 	whole map[string]kv.Token

@@ -58,6 +58,22 @@ func randomModel(rng *rand.Rand) (*bpe, map[[2]kv.Token]merge) {
 		m.merges.add(entries[left], entries[right], found)
 		ranks[[2]kv.Token{entries[left], entries[right]}] = found
 	}
+	lowest := map[[2]kv.Token]uint32{}
+	for pair, found := range ranks {
+		for name, id := range entries {
+			if id != pair[1] {
+				continue
+			}
+			key := [2]kv.Token{pair[0], kv.Token(name[0])}
+			if have, ok := lowest[key]; !ok || found.rank < have {
+				lowest[key] = found.rank
+			}
+		}
+	}
+	m.reach = packReach(lowest, entries, 9)
+	if rng.IntN(4) == 0 {
+		m.reach.words = nil
+	}
 	return m, ranks
 }
 

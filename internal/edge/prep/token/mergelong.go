@@ -1,6 +1,10 @@
 package token
 
-import "penstock/core/kv"
+import (
+	"slices"
+
+	"penstock/core/kv"
+)
 
 // mergeScratch is the working memory for one long word: a doubly linked list of
 // symbols and a heap of the merges that are possible between them.
@@ -28,13 +32,14 @@ func newCandidate(rank uint32, pos int32) candidate { return candidate(rank)<<32
 func (c candidate) rank() uint32 { return uint32(c >> 32) }
 func (c candidate) pos() int32   { return int32(uint32(c)) }
 
-// mergeLong takes O(n log n) for a word of n bytes.
+// mergeLong takes O(n log n) for a word of n bytes; about its memory see
+// [bpe.mergeWindows].
 func (m *bpe) mergeLong(dst []kv.Token, word string) []kv.Token {
 	s, _ := m.pool.Get().(*mergeScratch)
 	if s == nil {
 		s = new(mergeScratch)
 	}
-	dst = s.merge(dst, word, m)
+	dst = m.mergeWindows(dst, word, s, window)
 	if cap(s.symbols) <= keepScratch {
 		m.pool.Put(s)
 	}
@@ -46,7 +51,19 @@ func (m *bpe) mergeLong(dst []kv.Token, word string) []kv.Token {
 const keepScratch = 1 << 16
 
 func (s *mergeScratch) merge(dst []kv.Token, word string, m *bpe) []kv.Token {
-	s.symbols, s.heap = s.symbols[:0], s.heap[:0]
+	s.start(m, word)
+	for len(s.heap) > 0 {
+		c := s.pop()
+		if now := s.mergeAt(m, c.pos()); now.rank == c.rank() {
+			s.join(m, c.pos(), now.id)
+		}
+	}
+	return s.appendIDs(dst)
+}
+
+// start makes the bytes of word the symbols, and offers what they merge to.
+func (s *mergeScratch) start(m *bpe, word string) {
+	s.symbols, s.heap = slices.Grow(s.symbols[:0], len(word)), slices.Grow(s.heap[:0], len(word))
 	for i := range len(word) {
 		s.symbols = append(s.symbols, symbol{m.single[word[i]], int32(i - 1), int32(i + 1)})
 	}
@@ -54,12 +71,10 @@ func (s *mergeScratch) merge(dst []kv.Token, word string, m *bpe) []kv.Token {
 	for i := range s.symbols {
 		s.offer(m, int32(i))
 	}
-	for len(s.heap) > 0 {
-		c := s.pop()
-		if now := s.mergeAt(m, c.pos()); now.rank == c.rank() {
-			s.join(m, c.pos(), now.id)
-		}
-	}
+}
+
+// appendIDs appends what the symbols are now.
+func (s *mergeScratch) appendIDs(dst []kv.Token) []kv.Token {
 	for i := int32(0); i >= 0; i = s.symbols[i].next {
 		dst = append(dst, s.symbols[i].id)
 	}

@@ -167,7 +167,7 @@ func (m *fileModel) check() error {
 }
 
 func (t *Tokenizer) newModel(f *fileModel, vocab map[string]kv.Token) (*bpe, error) {
-	m := &bpe{merges: newPairs(len(f.Merges)), cache: new(cache)}
+	m := &bpe{merges: newPairs(len(f.Merges)), reach: newReach(f.Merges, vocab, t.words), cache: new(cache)}
 	if f.IgnoreMerges {
 		m.whole = t.words
 	}
