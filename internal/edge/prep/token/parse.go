@@ -56,6 +56,11 @@ func malformed(format string, args ...any) error {
 }
 
 func (t *Tokenizer) build(f *file, c *fileConfig) error {
+	if is, err := f.byteLevel(); err != nil {
+		return err
+	} else if !is {
+		return t.buildPlain(f, c)
+	}
 	if err := f.Model.check(); err != nil {
 		return err
 	}
