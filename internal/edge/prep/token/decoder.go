@@ -21,6 +21,9 @@ type decoder struct {
 // wherever the tokens' borders fall. Ids that are not in the vocabulary stand
 // for nothing.
 func (t *Tokenizer) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
+	if t.plain != nil {
+		return t.newChainDecoder(opts)
+	}
 	d := &decoder{t: t, keep: opts.KeepSpecial}
 	d.pending = d.buf[:0]
 	return d

@@ -36,6 +36,10 @@ type fileModel struct {
 	EndOfWordSuffix         string          `json:"end_of_word_suffix"`
 	ByteFallback            bool            `json:"byte_fallback"`
 	IgnoreMerges            bool            `json:"ignore_merges"`
+	UnkToken                string          `json:"unk_token"`
+	FuseUnk                 bool            `json:"fuse_unk"`
+	UnkID                   *kv.Token       `json:"unk_id"`
+	MaxInputCharsPerWord    *int            `json:"max_input_chars_per_word"`
 	Vocab                   json.RawMessage `json:"vocab"`
 	Merges                  []fileMerge     `json:"merges"`
 }
@@ -116,6 +120,34 @@ type step struct {
 	// Digits
 	IndividualDigits bool `json:"individual_digits"`
 
+	// BertProcessing and RobertaProcessing: [NAME, ID]
+	Cls *templatePair `json:"cls"`
+	Sep *templatePair `json:"sep"`
+
+	// Metaspace
+	Replacement   string `json:"replacement"`
+	PrependScheme string `json:"prepend_scheme"`
+	Split         *bool  `json:"split"`
+
+	// Normalizers
+	Prepend             string `json:"prepend"`
+	StripLeft           bool   `json:"strip_left"`
+	StripRight          bool   `json:"strip_right"`
+	CleanText           *bool  `json:"clean_text"`
+	HandleChineseChars  *bool  `json:"handle_chinese_chars"`
+	StripAccents        *bool  `json:"strip_accents"`
+	Lowercase           *bool  `json:"lowercase"`
+	PrecompiledCharsmap string `json:"precompiled_charsmap"`
+
+	// Content is Replace's, of a normalizer or decoder, and Strip's.
+	Content string `json:"content"`
+
+	// Decoders
+	Start   int    `json:"start"`
+	Stop    int    `json:"stop"`
+	Prefix  string `json:"prefix"`
+	Cleanup bool   `json:"cleanup"`
+
 	// TemplateProcessing
 	Single        []templatePiece            `json:"single"`
 	SpecialTokens map[string]templateSpecial `json:"special_tokens"`
@@ -134,6 +166,17 @@ type templatePiece struct {
 	Sequence *struct {
 		ID string `json:"id"`
 	}
+}
+
+// templatePair is a token as ["[SEP]", 102].
+type templatePair struct {
+	name string
+	id   kv.Token
+}
+
+// UnmarshalJSON reads the list of two.
+func (p *templatePair) UnmarshalJSON(b []byte) error {
+	return json.Unmarshal(b, &[]any{&p.name, &p.id})
 }
 
 type templateSpecial struct {

@@ -3,6 +3,7 @@ package token
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -46,15 +47,31 @@ func parseError(name string, err error) error {
 
 // unsupported is the error about a part of a tokenizer that is not implemented.
 func unsupported(format string, args ...any) error {
-	return fault.New(fault.Unimplemented, format, args...)
+	return fault.New(fault.Unimplemented, format, clip(args)...)
 }
 
 // malformed is the error about a tokenizer that contradicts itself.
 func malformed(format string, args ...any) error {
-	return fault.New(fault.Invalid, format, args...)
+	return fault.New(fault.Invalid, format, clip(args)...)
+}
+
+// clip cuts the texts of a file that an error quotes: they may be of any length.
+func clip(args []any) []any {
+	const most = 100
+	for i, a := range args {
+		if s, ok := a.(string); ok && len(s) > most {
+			args[i] = strings.ToValidUTF8(s[:most], "") + "…"
+		}
+	}
+	return args
 }
 
 func (t *Tokenizer) build(f *file, c *fileConfig) error {
+	if is, err := f.byteLevel(); err != nil {
+		return err
+	} else if !is {
+		return t.buildPlain(f, c)
+	}
 	if err := f.Model.check(); err != nil {
 		return err
 	}

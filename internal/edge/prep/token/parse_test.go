@@ -43,8 +43,8 @@ func TestParseRefuses(t *testing.T) {
 		code   fault.Code
 		says   string
 	}{
-		"normalizer":        {component("normalizer", "BertNormalizer"), fault.Unimplemented, "normalizer BertNormalizer"},
-		"in a sequence":     {set("normalizer", object{"type": "Sequence", "normalizers": []any{object{"type": "NFC"}, object{"type": "Prepend"}}}), fault.Unimplemented, "normalizer Prepend"},
+		"normalizer":        {component("normalizer", "ByteLevel"), fault.Unimplemented, "normalizer ByteLevel"},
+		"in a sequence":     {set("normalizer", object{"type": "Sequence", "normalizers": []any{object{"type": "NFC"}, object{"type": "Unknown"}}}), fault.Unimplemented, "normalizer Unknown"},
 		"pre-tokenizer":     {component("pre_tokenizer", "Metaspace"), fault.Unimplemented, "does not end in ByteLevel"},
 		"none":              {set("pre_tokenizer", nil), fault.Unimplemented, "does not end in ByteLevel"},
 		"before ByteLevel":  {set("pre_tokenizer", object{"type": "Sequence", "pretokenizers": []any{object{"type": "Whitespace"}, byteLevel}}), fault.Unimplemented, "pre_tokenizer Whitespace in place 1 of 2"},
@@ -54,7 +54,7 @@ func TestParseRefuses(t *testing.T) {
 		"behavior":          {set("pre_tokenizer", object{"type": "Sequence", "pretokenizers": []any{object{"type": "Split", "behavior": "Removed", "pattern": object{"Regex": PatternGPT2}}, byteLevel}}), fault.Unimplemented, `behavior "Removed"`},
 		"decoder":           {component("decoder", "WordPiece"), fault.Unimplemented, "decoder WordPiece"},
 		"no decoder":        {set("decoder", nil), fault.Unimplemented, "without a decoder"},
-		"post-processor":    {component("post_processor", "BertProcessing"), fault.Unimplemented, "post_processor BertProcessing"},
+		"post-processor":    {component("post_processor", "Unknown"), fault.Unimplemented, "post_processor Unknown"},
 		"no sequence":       {component("post_processor", "TemplateProcessing"), fault.Invalid, "0 sequences"},
 		"undefined token":   {set("post_processor", object{"type": "TemplateProcessing", "single": []any{object{"SpecialToken": object{"id": "<s>"}}}}), fault.Invalid, `"<s>"`},
 		"unknown id":        {set("post_processor", object{"type": "TemplateProcessing", "single": []any{object{"SpecialToken": object{"id": "<s>"}}}, "special_tokens": object{"<s>": object{"ids": []any{5000}}}}), fault.Invalid, "5000"},
@@ -200,6 +200,9 @@ func FuzzParse(f *testing.F) {
 func FuzzParseFile(f *testing.F) {
 	f.Add(`{"model":{"vocab":{}},"added_tokens":[{"id":0,"content":"x"}]}`, `{"eos_token":null}`)
 	f.Add(`{"model":{"type":"WordPiece"}}`, `{}`)
+	f.Add(`{"model":{"type":"WordPiece","unk_token":"u","continuing_subword_prefix":"##","vocab":{"u":0,"##a":1}},"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"},"decoder":{"type":"WordPiece","prefix":"##","cleanup":true}}`, `{}`)
+	f.Add(`{"model":{"type":"Unigram","unk_id":0,"byte_fallback":true,"vocab":[["<unk>",0],["▁T",-1.5],["<0x0A>",-3]]},"normalizer":{"type":"Precompiled","precompiled_charsmap":"BAAAAAAEAAA="},"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Metaspace","replacement":"▁"}]}}`, `{}`)
+	f.Add(`{"model":{"type":"BPE","unk_token":"u","fuse_unk":true,"byte_fallback":true,"vocab":{"u":0,"▁":1,"T":2,"▁T":3,"<0x0A>":4},"merges":["▁ T"]},"normalizer":{"type":"Prepend","prepend":"▁"},"pre_tokenizer":{"type":"Split","pattern":{"String":"e"},"behavior":"MergedWithNext","invert":true},"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}}`, `{}`)
 	f.Fuzz(checkParse)
 }
 

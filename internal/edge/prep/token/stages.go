@@ -6,29 +6,6 @@ import (
 	"penstock/core/kv"
 )
 
-// normalizer rewrites text before it is cut.
-type normalizer func(string) string
-
-// newNormalizers reads the normalizers; none is the usual case.
-func newNormalizers(raw json.RawMessage) ([]normalizer, error) {
-	list, err := steps(raw)
-	if err != nil {
-		return nil, err
-	}
-	var normalizers []normalizer
-	for _, s := range list {
-		if s.Type != "NFC" {
-			return nil, unsupported("normalizer %.100s is not supported", s.Type)
-		}
-		n, err := newNFC()
-		if err != nil {
-			return nil, err
-		}
-		normalizers = append(normalizers, n.normalize)
-	}
-	return normalizers, nil
-}
-
 // newStages reads the pre-tokenizers: any number that cut, then ByteLevel.
 func newStages(raw json.RawMessage) ([]stage, error) {
 	list, err := steps(raw)
@@ -143,6 +120,9 @@ func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
 		case "TemplateProcessing":
 			templates++
 			err = t.setTemplate(&s)
+		case "BertProcessing", "RobertaProcessing":
+			templates++
+			err = t.setSurrounds(&s)
 		default:
 			err = unsupported("post_processor %.100s is not supported", s.Type)
 		}
@@ -151,8 +131,22 @@ func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
 		}
 	}
 	if templates > 1 {
-		return unsupported("more than one post_processor TemplateProcessing is not supported")
+		return unsupported("more than one post_processor that adds tokens is not supported")
 	}
+	return nil
+}
+
+// setSurrounds reads the older ways to put one token before and one after.
+func (t *Tokenizer) setSurrounds(s *step) error {
+	for _, p := range []*templatePair{s.Cls, s.Sep} {
+		if p == nil {
+			return malformed("post_processor %s has not both cls and sep", s.Type)
+		}
+		if !t.known(p.id) {
+			return malformed("post_processor %s uses the id %d, which is not in the vocabulary", s.Type, p.id)
+		}
+	}
+	t.begin, t.end = append(t.begin, s.Cls.id), append(t.end, s.Sep.id)
 	return nil
 }
 

@@ -4,9 +4,11 @@
 // The file describes four stages, and so does this package: a normalizer
 // rewrites text, a pre-tokenizer cuts it into words, a model turns each word
 // into ids, and a decoder turns ids into text. What is implemented is byte-level
-// byte-pair encoding, the family of GPT-2, Llama 3 and Qwen. A file that asks
-// for anything else is refused when it is read, by the name of what is missing:
-// a tokenizer that is nearly right makes a model quietly worse.
+// byte-pair encoding, the family of GPT-2, Llama 3 and Qwen, and what works on
+// characters: SentencePiece's byte-pair encoding (Llama 2, Mistral, Gemma),
+// Unigram (T5, XLM-R) and WordPiece (BERT). A file that asks for anything else
+// is refused when it is read, by the name of what is missing: a tokenizer that
+// is nearly right makes a model quietly worse.
 //
 // Text is valid UTF-8. A broken byte does no harm: it is cut off as a sign would
 // be and encoded as the token of that byte, or as U+FFFD by a normalizer.
@@ -33,6 +35,7 @@ type Tokenizer struct {
 	words       map[string]kv.Token // model vocabulary by bytes, special tokens left out
 	names       map[string]kv.Token // added tokens by content
 	chunks      *chunks             // nil if this tokenizer's texts cannot be cut at seams
+	plain       *plain              // nil if the vocabulary is byte-level
 }
 
 var _ prep.Tokenizer = (*Tokenizer)(nil)
@@ -68,17 +71,23 @@ func (t *Tokenizer) Encode(dst []kv.Token, text string, opts prep.EncodeOptions)
 
 // appendPlain encodes text by itself.
 func (t *Tokenizer) appendPlain(dst []kv.Token, text string, parseSpecial bool) []kv.Token {
+	first := true // nothing of text was before
 	t.raw.pieces(text, parseSpecial, func(outer piece) bool {
 		if outer.token != nil {
 			dst = append(dst, outer.token.id)
+			first = false
 			return true
 		}
 		t.added.pieces(t.normalize(outer.text), parseSpecial, func(p piece) bool {
-			if p.token != nil {
+			switch {
+			case p.token != nil:
 				dst = append(dst, p.token.id)
-			} else {
+			case t.plain != nil:
+				dst = t.plain.append(dst, p.text, first)
+			default:
 				dst = t.appendText(dst, p.text, t.stages)
 			}
+			first = false
 			return true
 		})
 		return true

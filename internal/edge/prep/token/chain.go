@@ -1,0 +1,293 @@
+package token
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+)
+
+// chain is the decoder of a vocabulary that is not byte-level: what is done to
+// each entry, and what to the text that they make together.
+type chain struct {
+	steps []chainStep
+	// bytes: entries like <0x0A> stand for a byte, which is looked at after before
+	// of the steps. The others work on characters, also on those spelled in bytes.
+	bytes  bool
+	before int
+	// spaced: entries are put together with spaces, as without any decoder.
+	spaced bool
+	// Strip after everything is one: up to stripped of the character strip go from
+	// the beginning.
+	strip    string
+	stripped int
+}
+
+// chainStep rewrites one entry. first says that no entry was before it.
+type chainStep func(entry string, first bool) string
+
+// newChain reads the decoders.
+func newChain(raw json.RawMessage) (*chain, error) {
+	list, err := steps(raw)
+	if err != nil {
+		return nil, err
+	}
+	c := &chain{spaced: len(list) == 0}
+	fused := false
+	for i, s := range list {
+		switch {
+		case s.Type == "Fuse":
+			fused = true
+		case fused:
+			if err := c.setStrip(&s); err != nil {
+				return nil, err
+			}
+		case s.Type == "ByteFallback":
+			if c.bytes {
+				return nil, unsupported("more than one decoder ByteFallback is not supported")
+			}
+			c.bytes, c.before = true, i
+		default:
+			step, err := newChainStep(&s)
+			if err != nil {
+				return nil, err
+			}
+			if c.bytes && !s.onCharacters() {
+				return nil, unsupported("decoder %s after ByteFallback is not supported", s.Type)
+			}
+			c.steps = append(c.steps, step)
+		}
+	}
+	return c, nil
+}
+
+// setStrip reads what comes after Fuse.
+func (c *chain) setStrip(s *step) error {
+	switch {
+	case s.Type != "Strip":
+		return unsupported("decoder %s after Fuse is not supported", s.Type)
+	case c.strip != "":
+		return unsupported("more than one decoder Strip after Fuse is not supported")
+	case s.Stop != 0:
+		return unsupported("decoder Strip after Fuse with stop is not supported: a stream has no end to cut")
+	case utf8.RuneCountInString(s.Content) != 1 || s.Start < 0:
+		return malformed("decoder Strip has not one character as content, or a negative start")
+	}
+	c.strip, c.stripped = s.Content, s.Start
+	return nil
+}
+
+func newChainStep(s *step) (chainStep, error) {
+	switch s.Type {
+	case "Replace":
+		replace, err := replacer(s)
+		return func(entry string, _ bool) string { return replace(entry) }, err
+	case "Strip":
+		if utf8.RuneCountInString(s.Content) != 1 || s.Start < 0 || s.Stop < 0 {
+			return nil, malformed("decoder Strip has not one character as content, or a negative start or stop")
+		}
+		return func(entry string, _ bool) string { return stripEnds(entry, s.Content, s.Start, s.Stop) }, nil
+	case "Metaspace":
+		m, err := newMetaspace(s)
+		if err != nil {
+			return nil, err
+		}
+		return m.decode, nil
+	case "WordPiece":
+		return wordPieceStep(s.Prefix, s.Cleanup), nil
+	}
+	return nil, unsupported("decoder %s is not supported with this model", s.Type)
+}
+
+// onCharacters reports whether a decoder does the same to a text and, one by one,
+// to its characters.
+func (s *step) onCharacters() bool {
+	return s.Type == "Metaspace" || s.Type == "Replace" && utf8.RuneCountInString(s.Pattern.String) == 1
+}
+
+func stripEnds(entry, char string, start, stop int) string {
+	for ; start > 0 && strings.HasPrefix(entry, char); start-- {
+		entry = entry[len(char):]
+	}
+	for ; stop > 0 && strings.HasSuffix(entry, char); stop-- {
+		entry = entry[:len(entry)-len(char)]
+	}
+	return entry
+}
+
+func (m *metaspace) decode(entry string, first bool) string {
+	space := " "
+	if first && m.scheme != "never" {
+		space = ""
+	}
+	return strings.ReplaceAll(entry, m.mark, space)
+}
+
+// wordPieceStep puts spaces before entries that begin a word. The clean-up is for
+// English, and entry by entry.
+func wordPieceStep(prefix string, cleanup bool) chainStep {
+	english := [][2]string{
+		{" .", "."},
+		{" ?", "?"},
+		{" !", "!"},
+		{" ,", ","},
+		{" ' ", "'"},
+		{" n't", "n't"},
+		{" 'm", "'m"},
+		{" do not", " don't"},
+		{" 's", "'s"},
+		{" 've", "'ve"},
+		{" 're", "'re"},
+	}
+	return func(entry string, first bool) string {
+		if rest, ok := strings.CutPrefix(entry, prefix); ok && !first {
+			entry = rest
+		} else if !first {
+			entry = " " + entry
+		}
+		if cleanup {
+			for _, pair := range english {
+				entry = strings.ReplaceAll(entry, pair[0], pair[1])
+			}
+		}
+		return entry
+	}
+}
+
+// render returns what an entry is decoded to. If it stands for a byte, that is
+// the byte and isByte is set.
+func (c *chain) render(entry string, first bool) (text string, isByte bool) {
+	for i := 0; i <= len(c.steps); i++ {
+		if c.bytes && i == c.before {
+			if b, ok := byteOf(entry); ok {
+				return string([]byte{b}), true
+			}
+		}
+		if i < len(c.steps) {
+			entry = c.steps[i](entry, first)
+		}
+	}
+	if c.spaced && !first {
+		entry = " " + entry
+	}
+	return entry, false
+}
+
+// renderSpelled returns what a character spelled in bytes is decoded to.
+func (c *chain) renderSpelled(char string, first bool) string {
+	for _, step := range c.steps[c.before:] {
+		char = step(char, first)
+	}
+	return char
+}
+
+// byteOf reads entries like <0x0A>; the digits may be of either case.
+func byteOf(entry string) (byte, bool) {
+	if len(entry) != 6 || !strings.HasPrefix(entry, "<0x") || entry[5] != '>' {
+		return 0, false
+	}
+	b, err := strconv.ParseUint(entry[3:5], 16, 8)
+	return byte(b), err == nil
+}
+
+// byteName is the entry that stands for b.
+func byteName(b byte) string {
+	const digits = "0123456789ABCDEF"
+	return "<0x" + string([]byte{digits[b>>4], digits[b&15]}) + ">"
+}
+
+// chainDecoder decodes one stream. Characters spelled in bytes come out as soon
+// as they are whole; what no longer can become one comes out as U+FFFD for every
+// byte up to the next entry that is not a byte. (The reference, which sees
+// the end of a run of bytes before its beginning is shown, replaces all of a run
+// that is broken anywhere. No stream can do that and not wait.)
+type chainDecoder struct {
+	t     *Tokenizer
+	keep  bool
+	begun bool // an entry was pushed
+	first bool // nothing was before this entry or this run of bytes
+	strip int  // characters that may yet go from the beginning
+	// pending is the beginning of a character; broken: the run of bytes is.
+	pending []byte
+	broken  bool
+	buf     [utf8.UTFMax]byte
+}
+
+func (t *Tokenizer) newChainDecoder(opts prep.DecodeOptions) *chainDecoder {
+	d := &chainDecoder{t: t, keep: opts.KeepSpecial, strip: t.plain.chain.stripped}
+	d.pending = d.buf[:0]
+	return d
+}
+
+// Push appends the text that id completes to dst; it may be none.
+func (d *chainDecoder) Push(dst []byte, id kv.Token) []byte {
+	if !d.keep && d.t.Special(id) || !d.t.known(id) {
+		return dst
+	}
+	text, isByte := d.t.bytes(id), d.t.plain.isByte(id)
+	d.first = !d.begun || d.first && isByte
+	d.begun = true
+	if isByte {
+		return d.pushByte(dst, text[0])
+	}
+	dst = d.endRun(dst)
+	if d.first {
+		d.first = false
+		text, _ = d.t.plain.chain.render(d.t.plain.name(id), true)
+	}
+	return d.emit(dst, text)
+}
+
+func (d *chainDecoder) pushByte(dst []byte, b byte) []byte {
+	if d.broken {
+		return d.emit(dst, replacement)
+	}
+	d.pending = append(d.pending, b)
+	switch size, whole := character(d.pending); {
+	case whole:
+		dst = d.emit(dst, d.t.plain.chain.renderSpelled(string(d.pending), d.first))
+		d.pending = d.pending[:0]
+	case size < len(d.pending) || size >= need(d.pending[0]):
+		d.broken = true
+		dst = d.flushPending(dst)
+	}
+	return dst
+}
+
+// endRun ends a run of bytes.
+func (d *chainDecoder) endRun(dst []byte) []byte {
+	d.broken = false
+	return d.flushPending(dst)
+}
+
+func (d *chainDecoder) flushPending(dst []byte) []byte {
+	for range d.pending {
+		dst = d.emit(dst, replacement)
+	}
+	d.pending = d.pending[:0]
+	return dst
+}
+
+// emit appends text, without what is to be stripped from the beginning.
+func (d *chainDecoder) emit(dst []byte, text string) []byte {
+	for d.strip > 0 && text != "" {
+		rest, ok := strings.CutPrefix(text, d.t.plain.chain.strip)
+		if !ok {
+			d.strip = 0
+			break
+		}
+		text = rest
+		d.strip--
+	}
+	return append(dst, text...)
+}
+
+// Flush appends what is left, broken characters as U+FFFD, and begins anew.
+func (d *chainDecoder) Flush(dst []byte) []byte {
+	dst = d.endRun(dst)
+	d.begun, d.first, d.strip = false, false, d.t.plain.chain.stripped
+	return dst
+}

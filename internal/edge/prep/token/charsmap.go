@@ -1,0 +1,175 @@
+package token
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"strings"
+	"unicode/utf8"
+)
+
+// charsmap is a normalizer that SentencePiece compiled into its model: a double
+// array from byte strings to what replaces them.
+type charsmap struct {
+	units    []uint32
+	blob     string // replacements, each ended by a zero byte
+	clusters *clusters
+}
+
+// newCharsmap reads the base64 of the length of the array in bytes, the array,
+// and the replacements, integers little-endian.
+func newCharsmap(encoded string) (normalizer, error) {
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return nil, malformed("normalizer Precompiled: %v", err)
+	}
+	if len(raw) == 0 {
+		return func(text string) string { return text }, nil
+	}
+	if len(raw) < 4 || uint64(binary.LittleEndian.Uint32(raw)) > uint64(len(raw)-4) {
+		return nil, malformed("normalizer Precompiled is cut off")
+	}
+	size := int(binary.LittleEndian.Uint32(raw))
+	raw = raw[4:]
+	m := &charsmap{units: make([]uint32, size/4), blob: string(raw[size:])}
+	if !utf8.ValidString(m.blob) {
+		return nil, malformed("normalizer Precompiled has replacements that are not UTF-8")
+	}
+	for i := range m.units {
+		m.units[i] = binary.LittleEndian.Uint32(raw[4*i:])
+	}
+	if m.clusters, err = newClusters(); err != nil {
+		return nil, err
+	}
+	return m.normalize, nil
+}
+
+// wholeCluster is the length in bytes below which a cluster is looked up as one.
+const wholeCluster = 6
+
+// normalize replaces grapheme clusters of a few bytes by what their shortest
+// prefix in the map stands for, and everything else character by character. That
+// a cluster can lose its marks in this way is how the reference has it.
+func (m *charsmap) normalize(text string) string {
+	var b strings.Builder
+	for text != "" {
+		n := m.clusters.next(text)
+		cluster := text[:n]
+		text = text[n:]
+		if n < wholeCluster {
+			if to, ok := m.lookup(cluster); ok {
+				b.WriteString(to)
+				continue
+			}
+		}
+		for cluster != "" {
+			_, width := utf8.DecodeRuneInString(cluster)
+			if to, ok := m.lookup(cluster[:width]); ok {
+				b.WriteString(to)
+			} else {
+				b.WriteString(cluster[:width])
+			}
+			cluster = cluster[width:]
+		}
+	}
+	return b.String()
+}
+
+// lookup returns the replacement of the shortest prefix of key that has one.
+func (m *charsmap) lookup(key string) (string, bool) {
+	at := uint32(0)
+	unit, ok := m.unit(at)
+	for i := 0; ok && i < len(key) && key[i] != 0; i++ {
+		at ^= offset(unit) ^ uint32(key[i])
+		if unit, ok = m.unit(at); !ok || unit&(1<<31|0xFF) != uint32(key[i]) {
+			return "", false
+		}
+		if unit>>8&1 == 0 {
+			continue
+		}
+		leaf, ok := m.unit(at ^ offset(unit))
+		if start := leaf &^ (1 << 31); ok && uint64(start) <= uint64(len(m.blob)) {
+			to, _, _ := strings.Cut(m.blob[start:], "\x00")
+			return to, true
+		}
+		return "", false
+	}
+	return "", false
+}
+
+func (m *charsmap) unit(at uint32) (uint32, bool) {
+	if uint64(at) >= uint64(len(m.units)) {
+		return 0, false
+	}
+	return m.units[at], true
+}
+
+// offset is where the children of a unit are, relative to it.
+func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
+
+// clusters finds grapheme clusters as far as they matter to charsmap: those of
+// less than wholeCluster bytes, and that nothing longer is taken for one.
+type clusters struct{ extends *runeSet }
+
+func newClusters() (*clusters, error) {
+	p, err := newProperties()
+	if err != nil {
+		return nil, err
+	}
+	return &clusters{&p.extends}, nil
+}
+
+// next returns the length of the first cluster of text. Clusters that go on for
+// other reasons than marks and joiners (syllables of Hangul, flags, families) are
+// cut up: they are too long to be looked up as one. It could only matter to a part
+// that carries a mark of its own and has a replacement without it.
+func (c *clusters) next(text string) int {
+	r, n := utf8.DecodeRuneInString(text)
+	if r == '\r' && len(text) > 1 && text[1] == '\n' {
+		return 2
+	}
+	for prepends(r) && n < len(text) {
+		next, width := utf8.DecodeRuneInString(text[n:])
+		if breaks(next) {
+			break
+		}
+		r = next
+		n += width
+	}
+	if breaks(r) {
+		return n
+	}
+	for n < len(text) {
+		next, width := utf8.DecodeRuneInString(text[n:])
+		if !c.extends.has(next) {
+			break
+		}
+		n += width
+	}
+	return n
+}
+
+// prepends: Grapheme_Cluster_Break=Prepend.
+func prepends(r rune) bool {
+	switch {
+	case r < 0x600:
+		return false
+	case r <= 0x605, r == 0x6DD, r == 0x70F, r == 0x890, r == 0x891, r == 0x8E2, r == 0xD4E,
+		r == 0x110BD, r == 0x110CD, r == 0x111C2, r == 0x111C3, r == 0x113D1, r == 0x1193F, r == 0x11941, r == 0x11A3A, 0x11A84 <= r && r <= 0x11A89,
+		r == 0x11D46, r == 0x11F02:
+		return true
+	}
+	return false
+}
+
+// breaks: no cluster goes on after it, or on to it: Grapheme_Cluster_Break is
+// Control, CR or LF.
+func breaks(r rune) bool {
+	switch {
+	case r < 0x20, 0x7F <= r && r < 0xA0, r == 0xAD, r == 0x61C, r == 0x180E, r == 0x200B, r == 0x200E, r == 0x200F,
+		0x2028 <= r && r <= 0x202E, 0x2060 <= r && r <= 0x206F, r == 0xFEFF, 0xFFF0 <= r && r <= 0xFFFB,
+		0x13430 <= r && r <= 0x1343F, 0x1BCA0 <= r && r <= 0x1BCA3, 0x1D173 <= r && r <= 0x1D17A,
+		0xE0000 <= r && r <= 0xE001F, 0xE0080 <= r && r <= 0xE00FF, 0xE01F0 <= r && r <= 0xE0FFF:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,300 @@
+package token
+
+import (
+	"encoding/json"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// cutter is a pre-tokenizer of a vocabulary that is not byte-level: it yields the
+// words of text, none of them empty. first says that text begins where the whole
+// input does, and of a word that it does.
+type cutter func(text string, first bool, yield func(word string, first bool))
+
+// newCutters reads the pre-tokenizers. altersStart names a normalizer that can
+// take away the beginning of a text, "" if there is none.
+func newCutters(raw json.RawMessage, altersStart string) ([]cutter, error) {
+	list, err := steps(raw)
+	if err != nil {
+		return nil, err
+	}
+	var cutters []cutter
+	for _, s := range list {
+		c, err := newCutter(&s, altersStart)
+		if err != nil {
+			return nil, err
+		}
+		cutters = append(cutters, c)
+	}
+	return cutters, nil
+}
+
+func newCutter(s *step, altersStart string) (cutter, error) {
+	switch s.Type {
+	case "WhitespaceSplit":
+		return splitRule{find: findRune(unicode.IsSpace), behavior: removed}.cut, nil
+	case "CharDelimiterSplit", "UnicodeScripts", "FixedLength", "ByteLevel":
+		return nil, unsupported("pre_tokenizer %s is not supported with this model", s.Type)
+	case "Digits":
+		return digitsCutter(s), nil
+	case "Split":
+		return splitCutter(s)
+	case "Metaspace":
+		return newMetaspaceCutter(s, altersStart)
+	case "Whitespace", "Punctuation", "BertPreTokenizer":
+		p, err := newProperties()
+		if err != nil {
+			return nil, err
+		}
+		return p.cutter(s)
+	}
+	return nil, unsupported("pre_tokenizer %s is not supported", s.Type)
+}
+
+// cutter makes the pre-tokenizers that go by character properties.
+func (p *properties) cutter(s *step) (cutter, error) {
+	signs := findRune(p.punctuation.has)
+	switch s.Type {
+	case "Whitespace":
+		return splitRule{find: p.findWordOrSigns, behavior: removed, invert: true}.cut, nil
+	case "Punctuation":
+		b, err := behaviorOf(s.Behavior)
+		return splitRule{find: signs, behavior: b}.cut, err
+	}
+	spaces := splitRule{find: findRune(unicode.IsSpace), behavior: removed}
+	apart := splitRule{find: signs, behavior: isolated}
+	return func(text string, first bool, yield func(string, bool)) {
+		spaces.cut(text, first, func(word string, first bool) { apart.cut(word, first, yield) })
+	}, nil
+}
+
+// findWordOrSigns matches \w+|[^\w\s]+ .
+func (p *properties) findWordOrSigns(text string) (start, end int) {
+	start = strings.IndexFunc(text, func(r rune) bool { return !unicode.IsSpace(r) })
+	if start < 0 {
+		return -1, -1
+	}
+	r, _ := utf8.DecodeRuneInString(text[start:])
+	word := p.word.has(r)
+	n := strings.IndexFunc(text[start:], func(r rune) bool { return unicode.IsSpace(r) || p.word.has(r) != word })
+	if n < 0 {
+		return start, len(text)
+	}
+	return start, start + n
+}
+
+func digitsCutter(s *step) cutter {
+	c := newClasses()
+	c.markRanges(numbers17(), number)
+	rule := splitRule{behavior: contiguous, find: findRune(func(r rune) bool { return int(r) < len(c) && c[r]&number != 0 })}
+	if s.IndividualDigits {
+		rule.behavior = isolated
+	}
+	return rule.cut
+}
+
+func splitCutter(s *step) (cutter, error) {
+	b, err := behaviorOf(s.Behavior)
+	if err != nil {
+		return nil, err
+	}
+	rule := splitRule{behavior: b, invert: s.Invert}
+	if s.Pattern.String != "" {
+		rule.find = findString(s.Pattern.String)
+		return rule.cut, nil
+	}
+	next, ok := Splitter(s.Pattern.Regex)
+	if !ok {
+		return nil, unsupported("pre_tokenizer Split with the pattern %q is not supported", s.Pattern.Regex)
+	}
+	rule.find = func(text string) (int, int) { return 0, next(text) }
+	return rule.cut, nil
+}
+
+// behavior says what becomes of the matches of a pattern.
+type behavior int
+
+const (
+	removed behavior = iota
+	isolated
+	mergedWithPrevious
+	mergedWithNext
+	contiguous
+)
+
+func behaviorOf(name string) (behavior, error) {
+	switch name {
+	case "Removed":
+		return removed, nil
+	case "Isolated", "":
+		return isolated, nil
+	case "MergedWithPrevious":
+		return mergedWithPrevious, nil
+	case "MergedWithNext":
+		return mergedWithNext, nil
+	case "Contiguous":
+		return contiguous, nil
+	}
+	return 0, unsupported("a pre_tokenizer with the behavior %q is not supported", name)
+}
+
+// splitRule cuts text at the matches of a pattern.
+type splitRule struct {
+	// find returns the first match in a text that is not empty, or -1. A match is
+	// not empty.
+	find     func(text string) (start, end int)
+	behavior behavior
+	invert   bool // what does not match counts as match, and the reverse
+}
+
+func findRune(has func(rune) bool) func(string) (int, int) {
+	return func(text string) (int, int) {
+		start := strings.IndexFunc(text, has)
+		if start < 0 {
+			return -1, -1
+		}
+		_, width := utf8.DecodeRuneInString(text[start:])
+		return start, start + width
+	}
+}
+
+func findString(pattern string) func(string) (int, int) {
+	return func(text string) (int, int) {
+		start := strings.Index(text, pattern)
+		return start, start + len(pattern)
+	}
+}
+
+// span is a part of a text.
+type span struct {
+	start, end int
+	match      bool
+}
+
+func (rule splitRule) cut(text string, first bool, yield func(string, bool)) {
+	for _, s := range rule.merge(rule.spans(text)) {
+		if rule.behavior == removed && s.match {
+			continue
+		}
+		yield(text[s.start:s.end], first && s.start == 0)
+	}
+}
+
+// spans covers text with matches and what is between them.
+func (rule splitRule) spans(text string) []span {
+	var spans []span
+	for at := 0; at < len(text); {
+		start, end := rule.find(text[at:])
+		if start < 0 {
+			spans = append(spans, span{at, len(text), rule.invert})
+			break
+		}
+		if start > 0 {
+			spans = append(spans, span{at, at + start, rule.invert})
+		}
+		spans = append(spans, span{at + start, at + end, !rule.invert})
+		at += end
+	}
+	return spans
+}
+
+// merge joins, in place, the spans that the behavior does not keep apart.
+func (rule splitRule) merge(spans []span) []span {
+	out := spans[:0]
+	joins := false // the span before is one that the next can join
+	for i, s := range spans {
+		next := i+1 < len(spans) && rule.joins(s.match, spans[i+1].match)
+		if joins {
+			out[len(out)-1].end = s.end
+		} else {
+			out = append(out, s)
+		}
+		joins = next
+	}
+	return out
+}
+
+// joins reports whether a span and the one after it become one.
+func (rule splitRule) joins(match, next bool) bool {
+	switch rule.behavior {
+	case mergedWithPrevious:
+		return !match && next
+	case mergedWithNext:
+		return match && !next
+	case contiguous:
+		return match == next
+	}
+	return false
+}
+
+// metaspace writes spaces as a character of their own.
+type metaspace struct {
+	mark   string
+	scheme string // always, first, never
+	split  splitRule
+	whole  bool // do not cut
+}
+
+// newMetaspace reads what the pre-tokenizer and the decoder of the name share.
+// Older files say add_prefix_space instead of prepend_scheme.
+func newMetaspace(s *step) (*metaspace, error) {
+	m := &metaspace{mark: s.Replacement, scheme: s.PrependScheme, whole: s.Split != nil && !*s.Split}
+	if utf8.RuneCountInString(m.mark) != 1 {
+		return nil, malformed("Metaspace has the replacement %q, not one character", s.Replacement)
+	}
+	never := s.AddPrefixSpace != nil && !*s.AddPrefixSpace
+	switch {
+	case m.scheme == "" && never:
+		m.scheme = "never"
+	case m.scheme == "":
+		m.scheme = "always"
+	case never && m.scheme != "never":
+		return nil, malformed("Metaspace has add_prefix_space and a prepend_scheme that disagree")
+	}
+	if m.scheme != "always" && m.scheme != "first" && m.scheme != "never" {
+		return nil, unsupported("Metaspace with the prepend_scheme %q is not supported", m.scheme)
+	}
+	m.split = splitRule{find: findString(m.mark), behavior: mergedWithNext}
+	return m, nil
+}
+
+func newMetaspaceCutter(s *step, altersStart string) (cutter, error) {
+	m, err := newMetaspace(s)
+	if err != nil {
+		return nil, err
+	}
+	if m.scheme == "first" && altersStart != "" {
+		return nil, unsupported("Metaspace with the prepend_scheme first after the normalizer %s is not supported", altersStart)
+	}
+	return m.cut, nil
+}
+
+func (m *metaspace) cut(text string, first bool, yield func(string, bool)) {
+	text = strings.ReplaceAll(text, " ", m.mark)
+	if (m.scheme == "always" || m.scheme == "first" && first) && !strings.HasPrefix(text, m.mark) {
+		text = m.mark + text
+	}
+	if m.whole {
+		yield(text, first)
+		return
+	}
+	m.split.cut(text, first, yield)
+}
+
+// altersStart returns the name of a normalizer that can take away the beginning
+// of a text, so that what is left does not begin where the input does.
+func altersStart(raw json.RawMessage) (string, error) {
+	list, err := steps(raw)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range list {
+		switch {
+		case s.Type == "Strip" && s.StripLeft, s.Type == "Replace" && s.Content == "",
+			s.Type == "BertNormalizer", s.Type == "StripAccents", s.Type == "Nmt":
+			return s.Type, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,313 @@
+package token
+
+import (
+	"encoding/json"
+	"strings"
+	"unicode"
+)
+
+// normalizer rewrites text before it is cut.
+type normalizer func(string) string
+
+// normalizerSet makes normalizers and shares their tables, which are read when
+// the first one needs them.
+type normalizerSet struct {
+	nfc   *nfc
+	props *properties
+}
+
+// newNormalizers reads the normalizers; none is the usual case of byte-level
+// vocabularies.
+func newNormalizers(raw json.RawMessage) ([]normalizer, error) {
+	list, err := steps(raw)
+	if err != nil {
+		return nil, err
+	}
+	var set normalizerSet
+	var normalizers []normalizer
+	for _, s := range list {
+		n, err := set.normalizer(&s)
+		if err != nil {
+			return nil, err
+		}
+		normalizers = append(normalizers, n)
+	}
+	return normalizers, nil
+}
+
+func (set *normalizerSet) normalizer(s *step) (normalizer, error) {
+	switch s.Type {
+	case "Prepend":
+		return prepend(s.Prepend), nil
+	case "Replace":
+		return replacer(s)
+	case "Strip":
+		return strip(s.StripLeft, s.StripRight), nil
+	case "Nmt":
+		return nmt, nil
+	case "Precompiled":
+		return newCharsmap(s.PrecompiledCharsmap)
+	case "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer":
+		return set.tabled(s)
+	}
+	return nil, unsupported("normalizer %s is not supported", s.Type)
+}
+
+// tabled makes the normalizers that need tables.
+func (set *normalizerSet) tabled(s *step) (normalizer, error) {
+	var err error
+	if set.nfc == nil {
+		if set.nfc, err = newNFC(); err != nil {
+			return nil, err
+		}
+	}
+	if s.Type == "NFC" {
+		return set.nfc.normalize, nil
+	}
+	if set.props == nil {
+		if set.props, err = newProperties(); err != nil {
+			return nil, err
+		}
+	}
+	p, n := set.props, set.nfc
+	switch s.Type {
+	case "NFD":
+		return n.decomposed, nil
+	case "NFKC":
+		return func(text string) string { return n.compatible(text, p.compatible, n.compose) }, nil
+	case "NFKD":
+		return func(text string) string { return n.compatible(text, p.compatible, nil) }, nil
+	case "Lowercase":
+		return p.lowercase, nil
+	case "StripAccents":
+		return func(text string) string { return p.accents.remove(text) }, nil
+	}
+	return set.bert(s)
+}
+
+// bert is the order of BertNormalizer; accents go if the text is lowered and
+// nothing else is said.
+func (set *normalizerSet) bert(s *step) (normalizer, error) {
+	if s.CleanText == nil || s.HandleChineseChars == nil || s.Lowercase == nil {
+		return nil, malformed("normalizer BertNormalizer has not all of clean_text, handle_chinese_chars and lowercase")
+	}
+	p, n := set.props, set.nfc
+	clean, chinese, lower := *s.CleanText, *s.HandleChineseChars, *s.Lowercase
+	accents := lower
+	if s.StripAccents != nil {
+		accents = *s.StripAccents
+	}
+	return func(text string) string {
+		if clean {
+			text = strings.Map(func(r rune) rune {
+				switch {
+				case p.other.has(r):
+					return -1
+				case unicode.IsSpace(r):
+					return ' '
+				}
+				return r
+			}, text)
+		}
+		if chinese {
+			text = setIdeographsApart(text)
+		}
+		if accents {
+			text = p.bertAccents.remove(n.decomposed(text))
+		}
+		if lower {
+			text = p.lowercase(text)
+		}
+		return text
+	}, nil
+}
+
+func setIdeographsApart(text string) string {
+	if strings.IndexFunc(text, bertIdeograph) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if bertIdeograph(r) {
+			b.WriteByte(' ')
+			b.WriteRune(r)
+			b.WriteByte(' ')
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// bertIdeograph is what the reference takes for a Chinese character; one of its
+// ranges begins later than the block that it is about.
+func bertIdeograph(r rune) bool {
+	return 0x4E00 <= r && r <= 0x9FFF || 0x3400 <= r && r <= 0x4DBF || 0x20000 <= r && r <= 0x2A6DF ||
+		0x2A700 <= r && r <= 0x2B73F || 0x2B740 <= r && r <= 0x2B81F || 0x2B920 <= r && r <= 0x2CEAF ||
+		0xF900 <= r && r <= 0xFAFF || 0x2F800 <= r && r <= 0x2FA1F
+}
+
+func prepend(prefix string) normalizer {
+	return func(text string) string {
+		if text == "" {
+			return text
+		}
+		return prefix + text
+	}
+}
+
+// replacer is Replace with a string or one of the expressions that checkpoints
+// have.
+func replacer(s *step) (normalizer, error) {
+	content := s.Content
+	if old := s.Pattern.String; old != "" {
+		return func(text string) string { return strings.ReplaceAll(text, old, content) }, nil
+	}
+	switch s.Pattern.Regex {
+	case " {2,}":
+		return func(text string) string { return replaceRuns(text, 2, content, isBlank) }, nil
+	case " +":
+		return func(text string) string { return replaceRuns(text, 1, content, isBlank) }, nil
+	case `\s+`:
+		return func(text string) string { return replaceRuns(text, 1, content, unicode.IsSpace) }, nil
+	}
+	return nil, unsupported("Replace with the pattern %q is not supported", s.Pattern.Regex)
+}
+
+func isBlank(r rune) bool { return r == ' ' }
+
+// replaceRuns replaces every longest run of at least least characters in set.
+func replaceRuns(text string, least int, content string, set func(rune) bool) string {
+	var b strings.Builder
+	for text != "" {
+		start := strings.IndexFunc(text, set)
+		if start < 0 {
+			break
+		}
+		length, count := 0, 0
+		for i, r := range text[start:] {
+			if !set(r) {
+				break
+			}
+			length, count = i+len(string(r)), count+1
+		}
+		b.WriteString(text[:start])
+		if count >= least {
+			b.WriteString(content)
+		} else {
+			b.WriteString(text[start : start+length])
+		}
+		text = text[start+length:]
+	}
+	b.WriteString(text)
+	return b.String()
+}
+
+func strip(left, right bool) normalizer {
+	return func(text string) string {
+		if left {
+			text = strings.TrimLeftFunc(text, unicode.IsSpace)
+		}
+		if right {
+			text = strings.TrimRightFunc(text, unicode.IsSpace)
+		}
+		return text
+	}
+}
+
+// nmt removes control characters and makes unusual spaces plain ones, as
+// SentencePiece's nmt rules do.
+func nmt(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case 1 <= r && r <= 8, r == 0x0B, 0x0E <= r && r <= 0x1F, r == 0x7F, r == 0x8F, r == 0x9F:
+			return -1
+		case r == 0x09, r == 0x0A, r == 0x0C, r == 0x0D, r == 0x1680, 0x200B <= r && r <= 0x200F,
+			r == 0x2028, r == 0x2029, r == 0x2581, r == 0xFEFF, r == 0xFFFD:
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+func (p *properties) lowercase(text string) string {
+	var b strings.Builder
+	for i, r := range text {
+		to, ok := p.lower[r]
+		if ok && b.Len() == 0 {
+			b.WriteString(text[:i])
+		}
+		switch {
+		case ok:
+			b.WriteString(to)
+		case b.Len() > 0:
+			b.WriteRune(r)
+		}
+	}
+	if b.Len() == 0 {
+		return text
+	}
+	return b.String()
+}
+
+// remove returns text without the characters of the set.
+func (s *runeSet) remove(text string) string {
+	return strings.Map(func(r rune) rune {
+		if s.has(r) {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// decomposed returns text in normal form D.
+func (n *nfc) decomposed(text string) string {
+	if belowDecompositions(text) {
+		return text
+	}
+	runes := make([]rune, 0, len(text))
+	for _, r := range text {
+		runes = n.decompose(runes, r)
+	}
+	n.order(runes)
+	return string(runes)
+}
+
+// compatible returns text in normal form KD, or KC if compose is given.
+func (n *nfc) compatible(text string, table map[rune]string, compose func([]rune) []rune) string {
+	if isASCII(text) {
+		return text
+	}
+	runes := make([]rune, 0, len(text))
+	for _, r := range text {
+		if to, ok := table[r]; ok {
+			runes = append(runes, []rune(to)...)
+		} else {
+			runes = n.decompose(runes, r)
+		}
+	}
+	n.order(runes)
+	if compose != nil {
+		runes = compose(runes)
+	}
+	return string(runes)
+}
+
+func isASCII(text string) bool {
+	for i := range len(text) {
+		if text[i] >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+// belowDecompositions: nothing below U+00C0 decomposes canonically.
+func belowDecompositions(text string) bool {
+	for _, r := range text {
+		if r >= 0xC0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,229 @@
+package token
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"penstock/core/kv"
+)
+
+// plain is what a tokenizer whose vocabulary is not byte-level has instead of
+// stages and the byte-level model.
+type plain struct {
+	cutters []cutter
+	model   wordModel
+	chain   *chain
+	// names are the entries as the file spells them: id i is
+	// names[start[i]:start[i+1]].
+	names string
+	start []uint32
+	bytes []bool // ids that stand for one byte
+}
+
+// wordModel turns a word, which is not empty, into ids. It is safe for
+// concurrent use.
+type wordModel interface {
+	appendWord(dst []kv.Token, word string) []kv.Token
+}
+
+// byteLevel reports whether a file is about a vocabulary in the byte-level
+// alphabet.
+func (f *file) byteLevel() (bool, error) {
+	for _, raw := range []json.RawMessage{f.PreTokenizer, f.Decoder} {
+		list, err := steps(raw)
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(list, func(s step) bool { return s.Type == "ByteLevel" }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// buildPlain is build for what is not byte-level.
+func (t *Tokenizer) buildPlain(f *file, c *fileConfig) error {
+	vocab, scores, err := f.Model.plainVocabulary()
+	if err != nil {
+		return err
+	}
+	tokens, err := addedTokens(f.AddedTokens, c.Added)
+	if err != nil {
+		return err
+	}
+	if t.normalizers, err = newNormalizers(f.Normalizer); err != nil {
+		return err
+	}
+	p := new(plain)
+	if p.chain, err = newChain(f.Decoder); err != nil {
+		return err
+	}
+	t.plain = p
+	if err := t.setPlainVocabulary(vocab, tokens); err != nil {
+		return err
+	}
+	t.setAdded(tokens)
+	if p.model, err = t.newPlainModel(&f.Model, vocab, scores); err != nil {
+		return err
+	}
+	alters, err := altersStart(f.Normalizer)
+	if err != nil {
+		return err
+	}
+	if p.cutters, err = newCutters(f.PreTokenizer, alters); err != nil {
+		return err
+	}
+	return t.setPostProcessor(f.PostProcessor)
+}
+
+func (t *Tokenizer) newPlainModel(f *fileModel, vocab map[string]kv.Token, scores []float64) (wordModel, error) {
+	switch f.Type {
+	case "BPE", "":
+		return t.newCharBPE(f, vocab)
+	case "Unigram":
+		return t.newUnigram(f, vocab, scores)
+	case "WordPiece":
+		return t.newWordPiece(f, vocab)
+	}
+	return nil, unsupported("model %s is not supported", f.Type)
+}
+
+// plainVocabulary returns the entries, and of Unigram their scores by id.
+func (m *fileModel) plainVocabulary() (vocab map[string]kv.Token, scores []float64, err error) {
+	if m.Type == "Unigram" {
+		return m.scoredVocabulary()
+	}
+	if m.Type != "WordPiece" {
+		if err := m.checkBPE(); err != nil {
+			return nil, nil, err
+		}
+	}
+	if len(m.Vocab) == 0 || !strings.HasPrefix(string(m.Vocab[:1]), "{") {
+		return nil, nil, unsupported("a model without a vocabulary by entry is not supported")
+	}
+	err = json.Unmarshal(m.Vocab, &vocab)
+	return vocab, nil, err
+}
+
+// setPlainVocabulary lays out the entries as they are decoded after another.
+func (t *Tokenizer) setPlainVocabulary(vocab map[string]kv.Token, tokens []added) error {
+	names, err := entryNames(vocab, tokens)
+	if err != nil {
+		return err
+	}
+	p := t.plain
+	e := entries{start: make([]uint32, len(names)+1), known: make([]bool, len(names)), special: make([]bool, len(names))}
+	p.start, p.bytes = make([]uint32, len(names)+1), make([]bool, len(names))
+	for _, a := range tokens {
+		e.special[a.id] = a.special
+		if a.normalized {
+			names[a.id] = t.normalize(a.content) // decoding shows it so, as in the reference
+		}
+	}
+	var text, spelled strings.Builder
+	for id, name := range names {
+		if name != "" {
+			rendered, isByte := p.chain.render(name, false)
+			text.WriteString(rendered)
+			spelled.WriteString(name)
+			e.known[id], p.bytes[id] = true, isByte
+		}
+		e.start[id+1], p.start[id+1] = uint32(text.Len()), uint32(spelled.Len())
+	}
+	e.text, p.names = text.String(), spelled.String()
+	t.entries = e
+	t.setPlainWords(vocab)
+	return nil
+}
+
+// setPlainWords is setWords with entries that stand for a byte only where
+// nothing else stands for the same.
+func (t *Tokenizer) setPlainWords(vocab map[string]kv.Token) {
+	t.words = make(map[string]kv.Token, len(vocab))
+	rank := func(id kv.Token) uint64 {
+		if t.plain.isByte(id) {
+			return 1<<32 | uint64(id)
+		}
+		return uint64(id)
+	}
+	for _, id := range vocab {
+		if t.Special(id) {
+			continue
+		}
+		word := t.bytes(id)
+		if other, ok := t.words[word]; !ok || rank(id) < rank(other) {
+			t.words[word] = id
+		}
+	}
+}
+
+func (p *plain) isByte(id kv.Token) bool { return int(id) < len(p.bytes) && p.bytes[id] }
+
+func (p *plain) name(id kv.Token) string { return p.names[p.start[id]:p.start[id+1]] }
+
+// append encodes a piece of normalized text. first says that the input begins
+// with it.
+func (p *plain) append(dst []kv.Token, text string, first bool) []kv.Token {
+	return p.appendCut(dst, text, first, p.cutters)
+}
+
+func (p *plain) appendCut(dst []kv.Token, text string, first bool, cutters []cutter) []kv.Token {
+	if text == "" {
+		return dst
+	}
+	if len(cutters) == 0 {
+		return p.model.appendWord(dst, text)
+	}
+	cutters[0](text, first, func(word string, first bool) {
+		dst = p.appendCut(dst, word, first, cutters[1:])
+	})
+	return dst
+}
+
+// remembered is a model with a cache of words before it.
+type remembered struct {
+	model wordModel
+	cache cache
+}
+
+func (r *remembered) appendWord(dst []kv.Token, word string) []kv.Token {
+	if len(word) > cacheable {
+		return r.model.appendWord(dst, word)
+	}
+	hash := hashWord(word)
+	if ids, ok := r.cache.get(hash, word); ok {
+		return append(dst, ids...)
+	}
+	start := len(dst)
+	dst = r.model.appendWord(dst, word)
+	r.cache.put(hash, word, dst[start:])
+	return dst
+}
+
+// byteEntries are the ids of <0x00> to <0xFF>, where the vocabulary has them.
+type byteEntries struct {
+	ids  [256]kv.Token
+	have [256]bool
+}
+
+func (t *Tokenizer) newByteEntries(vocab map[string]kv.Token) *byteEntries {
+	e := new(byteEntries)
+	for b := range 256 {
+		id, ok := vocab[byteName(byte(b))]
+		e.ids[b], e.have[b] = id, ok && !t.Special(id)
+	}
+	return e
+}
+
+// append appends the ids of the bytes of text if there are entries for all.
+func (e *byteEntries) append(dst []kv.Token, text string) ([]kv.Token, bool) {
+	start := len(dst)
+	for i := range len(text) {
+		if !e.have[text[i]] {
+			return dst[:start], false
+		}
+		dst = append(dst, e.ids[text[i]])
+	}
+	return dst, true
+}

@@ -1,0 +1,255 @@
+package token
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"sync"
+	"unicode/utf8"
+
+	"penstock/core/kv"
+)
+
+// unigram takes, of all ways to put a word together from entries, the one with
+// the largest sum of scores.
+type unigram struct {
+	trie     *byteTrie
+	scores   []float64
+	unk      kv.Token
+	unkScore float64
+	bytes    *byteEntries // nil without byte fallback
+	pool     sync.Pool    // *unigramScratch
+}
+
+// unkPenalty is what an unknown character costs below the least likely entry.
+const unkPenalty = 10
+
+// scoredVocabulary reads a list of entries and scores.
+func (m *fileModel) scoredVocabulary() (map[string]kv.Token, []float64, error) {
+	var list []scored
+	if len(m.Vocab) == 0 {
+		return nil, nil, malformed("the Unigram model has no vocabulary")
+	}
+	if err := json.Unmarshal(m.Vocab, &list); err != nil {
+		return nil, nil, err
+	}
+	vocab := make(map[string]kv.Token, len(list))
+	scores := make([]float64, len(list))
+	for i, s := range list {
+		if _, ok := vocab[s.name]; ok {
+			return nil, nil, unsupported("a Unigram vocabulary with the entry %q twice is not supported", s.name)
+		}
+		vocab[s.name], scores[i] = kv.Token(i), s.score
+	}
+	return vocab, scores, nil
+}
+
+// scored is an entry as ["▁the", -3.2].
+type scored struct {
+	name  string
+	score float64
+}
+
+// UnmarshalJSON reads the list of two.
+func (s *scored) UnmarshalJSON(b []byte) error {
+	return json.Unmarshal(b, &[]any{&s.name, &s.score})
+}
+
+func (t *Tokenizer) newUnigram(f *fileModel, vocab map[string]kv.Token, scores []float64) (wordModel, error) {
+	if f.UnkID == nil {
+		return nil, unsupported("a Unigram model without unk_id is not supported")
+	}
+	if int(*f.UnkID) >= len(scores) {
+		return nil, malformed("unk_id %d is not in the vocabulary", *f.UnkID)
+	}
+	m := &unigram{trie: newByteTrie(), scores: scores, unk: *f.UnkID}
+	least := math.Inf(1)
+	for _, s := range scores {
+		least = min(least, s)
+	}
+	m.unkScore = least - unkPenalty
+	for name, id := range vocab {
+		if !t.Special(id) {
+			m.trie.add(name, id)
+		}
+	}
+	if f.ByteFallback {
+		m.bytes = t.newByteEntries(vocab)
+	}
+	return &remembered{model: m}, nil
+}
+
+// unigramNode is the best way to a position of a word.
+type unigramNode struct {
+	score float64
+	start int32 // of the last entry, -1 if the position is not reached
+	id    kv.Token
+}
+
+type unigramScratch struct {
+	nodes []unigramNode
+	ends  []int32 // of the entries, last first
+}
+
+func (m *unigram) appendWord(dst []kv.Token, word string) []kv.Token {
+	s, _ := m.pool.Get().(*unigramScratch)
+	if s == nil {
+		s = new(unigramScratch)
+	}
+	m.walk(s, word)
+	dst = m.collect(dst, s, word)
+	if cap(s.nodes) <= keepScratch {
+		m.pool.Put(s)
+	}
+	return dst
+}
+
+// walk finds the best way to every position. Of equals the one found first stays.
+func (m *unigram) walk(s *unigramScratch, word string) {
+	s.nodes = slices.Grow(s.nodes[:0], len(word)+1)[:len(word)+1]
+	for i := range s.nodes {
+		s.nodes[i] = unigramNode{start: -1}
+	}
+	for start := 0; start < len(word); {
+		_, width := utf8.DecodeRuneInString(word[start:])
+		here := s.nodes[start].score
+		single := false // the character here is an entry
+		node := uint32(0)
+		for end := start; end < len(word); {
+			var ok bool
+			if node, ok = m.trie.step(node, word[end]); !ok {
+				break
+			}
+			end++
+			if id, ok := m.trie.token(node); ok {
+				s.nodes[end].offer(m.scores[id]+here, start, id)
+				single = single || end-start == width
+			}
+		}
+		if !single {
+			s.nodes[start+width].offer(m.unkScore+here, start, m.unk)
+		}
+		start += width
+	}
+}
+
+func (n *unigramNode) offer(score float64, start int, id kv.Token) {
+	if n.start < 0 || score > n.score {
+		*n = unigramNode{score, int32(start), id}
+	}
+}
+
+// collect goes back from the end and appends the ids. Neighbouring unknown
+// characters are one, which is then looked up by its text, as in the reference.
+func (m *unigram) collect(dst []kv.Token, s *unigramScratch, word string) []kv.Token {
+	s.ends = s.ends[:0]
+	unknown := false
+	for end := int32(len(word)); end > 0; end = s.nodes[end].start {
+		is := s.nodes[end].id == m.unk
+		if !is || !unknown {
+			s.ends = append(s.ends, end)
+		}
+		unknown = is
+	}
+	start := int32(0)
+	for _, end := range slices.Backward(s.ends) {
+		dst = m.appendEntry(dst, word[start:end])
+		start = end
+	}
+	return dst
+}
+
+func (m *unigram) appendEntry(dst []kv.Token, text string) []kv.Token {
+	if id, ok := m.trie.lookup(text); ok {
+		return append(dst, id)
+	}
+	if m.bytes != nil {
+		var ok bool
+		if dst, ok = m.bytes.append(dst, text); ok {
+			return dst
+		}
+	}
+	return append(dst, m.unk)
+}
+
+// byteTrie maps strings to ids, byte by byte: nodes are numbers, edges lie in one
+// table of open addressing, at most half full.
+type byteTrie struct {
+	slots  []trieSlot
+	shift  uint8
+	tokens []int32 // by node, -1 if no entry ends there
+}
+
+type trieSlot struct {
+	key  uint64 // the node before, its byte, and a bit that marks the slot as taken
+	node uint32
+}
+
+const trieTaken = 1 << 63
+
+func newByteTrie() *byteTrie {
+	return &byteTrie{slots: make([]trieSlot, 1<<10), shift: 64 - 10, tokens: []int32{-1}}
+}
+
+func (t *byteTrie) add(text string, id kv.Token) {
+	node := uint32(0)
+	for i := range len(text) {
+		slot := t.slot(node, text[i])
+		if slot.key == 0 {
+			*slot = trieSlot{trieKey(node, text[i]), uint32(len(t.tokens))}
+			t.tokens = append(t.tokens, -1)
+		}
+		node = slot.node
+		if 2*len(t.tokens) > len(t.slots) {
+			t.grow()
+		}
+	}
+	t.tokens[node] = int32(id)
+}
+
+func trieKey(node uint32, b byte) uint64 { return trieTaken | uint64(node)<<8 | uint64(b) }
+
+// slot returns where the edge is, or the free slot where it would be.
+func (t *byteTrie) slot(node uint32, b byte) *trieSlot {
+	const golden = 0x9E3779B97F4A7C15
+	key := trieKey(node, b)
+	mask := len(t.slots) - 1
+	for i := int(key * golden >> t.shift); ; i = (i + 1) & mask {
+		slot := &t.slots[i]
+		if slot.key == key || slot.key == 0 {
+			return slot
+		}
+	}
+}
+
+func (t *byteTrie) grow() {
+	old := t.slots
+	t.slots = make([]trieSlot, 2*len(old))
+	t.shift--
+	for _, s := range old {
+		if s.key != 0 {
+			*t.slot(uint32(s.key>>8), byte(s.key)) = s
+		}
+	}
+}
+
+// step returns the node after node by b.
+func (t *byteTrie) step(node uint32, b byte) (uint32, bool) {
+	slot := t.slot(node, b)
+	return slot.node, slot.key != 0
+}
+
+func (t *byteTrie) token(node uint32) (kv.Token, bool) {
+	id := t.tokens[node]
+	return kv.Token(id), id >= 0
+}
+
+func (t *byteTrie) lookup(text string) (kv.Token, bool) {
+	node, ok := uint32(0), true
+	for i := range len(text) {
+		if node, ok = t.step(node, text[i]); !ok {
+			return 0, false
+		}
+	}
+	return t.token(node)
+}
