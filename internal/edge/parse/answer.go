@@ -9,38 +9,47 @@ type Call struct {
 	Complete bool
 }
 
-// Answer is the fold of the events of one choice.
+// Answer is what one choice says.
 type Answer struct {
 	Content, Reasoning string
 	Calls              []Call
 }
 
-// Fold adds events to a. The strings are made in one step each, so that a whole
-// answer costs one Push, one Close and one Fold.
-func (a *Answer) Fold(events []Event) {
-	var said, thought, args []byte
+// Fold makes an Answer of events, in time linear in their text. The zero value
+// is ready; it serves one goroutine.
+type Fold struct {
+	content, reasoning []byte
+	calls              []Call
+	arguments          [][]byte // of calls
+}
+
+// Add takes the events of one Push or Close, in order, and keeps none of them.
+func (f *Fold) Add(events []Event) {
 	for i := range events {
-		e := &events[i]
-		switch e.Kind {
+		switch e := &events[i]; e.Kind {
 		case Content:
-			said = append(said, e.Text...)
+			f.content = append(f.content, e.Text...)
 		case Reasoning:
-			thought = append(thought, e.Text...)
+			f.reasoning = append(f.reasoning, e.Text...)
 		case CallBegin:
-			a.Calls = append(a.Calls, Call{ID: e.ID, Name: e.Name})
+			f.calls = append(f.calls, Call{ID: e.ID, Name: e.Name})
+			f.arguments = append(f.arguments, nil)
 		case Arguments:
-			args = append(args, e.Text...)
-			if i+1 < len(events) && events[i+1].Kind == Arguments {
-				continue
-			}
-			a.Calls[e.Index].Arguments += string(args)
-			args = args[:0]
+			f.arguments[e.Index] = append(f.arguments[e.Index], e.Text...)
 		case CallEnd:
-			a.Calls[e.Index].Complete = true
+			f.calls[e.Index].Complete = true
 		}
 	}
-	a.Content += string(said)
-	a.Reasoning += string(thought)
+}
+
+// Answer returns the fold of all that was added.
+func (f *Fold) Answer() Answer {
+	a := Answer{Content: string(f.content), Reasoning: string(f.reasoning)}
+	for i, c := range f.calls {
+		c.Arguments = string(f.arguments[i])
+		a.Calls = append(a.Calls, c)
+	}
+	return a
 }
 
 // Whole parses a whole answer.
@@ -49,8 +58,8 @@ func Whole(cfg Config, text []byte) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	var a Answer
-	a.Fold(p.Push(nil, text))
-	a.Fold(p.Close(nil))
-	return a, nil
+	var f Fold
+	f.Add(p.Push(nil, text))
+	f.Add(p.Close(nil))
+	return f.Answer(), nil
 }

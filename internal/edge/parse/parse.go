@@ -2,7 +2,7 @@
 // and which functions it calls with what arguments.
 //
 // There is one parser, and it is incremental: text comes in pieces of any size,
-// events go out, and a whole answer is the fold of its events (Answer), so that
+// events go out, and a whole answer is the fold of its events (Fold), so that
 // a streamed answer and a whole one cannot differ. It reads byte by byte; what
 // it says depends on the bytes and never on where the pieces end. Work is linear
 // in the text, and what it holds back is bounded by maxHeld.

@@ -37,25 +37,25 @@ func inPieces(t *testing.T, cfg Config, text string, cuts ...int) Answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var a Answer
+	var f Fold
 	var events []Event
 	from := 0
 	for _, cut := range append(cuts, len(text)) {
 		events = p.Push(events[:0], []byte(text[from:cut]))
-		check(t, &a, events)
-		a.Fold(events)
+		check(t, &f, events)
+		f.Add(events)
 		from = cut
 	}
 	events = p.Close(events[:0])
-	check(t, &a, events)
-	a.Fold(events)
-	return a
+	check(t, &f, events)
+	f.Add(events)
+	return f.Answer()
 }
 
 // check holds the order of events.
-func check(t *testing.T, a *Answer, events []Event) {
+func check(t *testing.T, f *Fold, events []Event) {
 	t.Helper()
-	calls, ended := len(a.Calls), len(a.Calls) > 0 && a.Calls[len(a.Calls)-1].Complete
+	calls, ended := len(f.calls), len(f.calls) > 0 && f.calls[len(f.calls)-1].Complete
 	for _, e := range events {
 		switch {
 		case e.Kind == CallBegin && (e.Index != calls || e.Name == "" || e.ID == ""):
