@@ -281,3 +281,26 @@ func BenchmarkPush(b *testing.B) {
 		})
 	}
 }
+
+// TestLongNames says that a header longer than any name is no call, and that
+// what follows can be one.
+func TestLongNames(t *testing.T) {
+	for format, header := range map[string]string{
+		"mistral":     "[TOOL_CALLS]%s[ARGS]{}",
+		"kimi_k2":     "<|tool_call_begin|>%s<|tool_call_argument_begin|>{}<|tool_call_end|>",
+		"deepseek_v3": "<｜tool▁call▁begin｜>%s<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
+		"harmony":     "<|channel|>commentary to=functions.%s<|message|>{}<|call|>",
+		"qwen3_coder": "<tool_call><function=%s></function></tool_call>",
+		"gemma":       "<start_function_call>call:%s{}<end_function_call>",
+		"pythonic":    "<|python_start|>[%s()]<|python_end|>",
+	} {
+		text := fmt.Sprintf(header, strings.Repeat("n", 2*maxName+1))
+		a, err := Whole(Config{Tools: format}, []byte(text+fmt.Sprintf(header, "f")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Calls) != 1 || a.Calls[0].Name != "f" {
+			t.Errorf("%s: %d calls: %+v", format, len(a.Calls), a)
+		}
+	}
+}
