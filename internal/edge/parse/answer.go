@@ -1,0 +1,65 @@
+package parse
+
+// Call is one call of a function.
+type Call struct {
+	ID, Name string
+	// Arguments is JSON, as far as the model wrote it.
+	Arguments string
+	// Complete says that the call's end was seen.
+	Complete bool
+}
+
+// Answer is what one choice says.
+type Answer struct {
+	Content, Reasoning string
+	Calls              []Call
+}
+
+// Fold makes an Answer of events, in time linear in their text. The zero value
+// is ready; it serves one goroutine.
+type Fold struct {
+	content, reasoning []byte
+	calls              []Call
+	arguments          [][]byte // of calls
+}
+
+// Add takes the events of one Push or Close, in order, and keeps none of them.
+func (f *Fold) Add(events []Event) {
+	for i := range events {
+		switch e := &events[i]; e.Kind {
+		case Content:
+			f.content = append(f.content, e.Text...)
+		case Reasoning:
+			f.reasoning = append(f.reasoning, e.Text...)
+		case CallBegin:
+			f.calls = append(f.calls, Call{ID: e.ID, Name: e.Name})
+			f.arguments = append(f.arguments, nil)
+		case Arguments:
+			f.arguments[e.Index] = append(f.arguments[e.Index], e.Text...)
+		case CallEnd:
+			f.calls[e.Index].Complete = true
+		}
+	}
+}
+
+// Answer returns the fold of all that was added.
+func (f *Fold) Answer() Answer {
+	a := Answer{Content: string(f.content), Reasoning: string(f.reasoning)}
+	for i, c := range f.calls {
+		c.Arguments = string(f.arguments[i])
+		a.Calls = append(a.Calls, c)
+	}
+	return a
+}
+
+// Whole parses a whole answer.
+func Whole(cfg Config, text []byte) (Answer, error) {
+	p, err := New(cfg)
+	if err != nil {
+		return Answer{}, err
+	}
+	var f Fold
+	f.Add(p.Push(nil, text))
+	f.Add(p.Close(nil))
+	return f.Answer(), nil
+}

@@ -1,0 +1,142 @@
+package parse
+
+import (
+	"slices"
+	"strings"
+)
+
+// format is a way to write calls.
+type format struct {
+	names     []string // the first is ours, the others what engines call it
+	open      []string // markers that begin calls; open's arg is the place here
+	bare      []string // what begins calls where content begins; open's arg is negative
+	drop      []string // tokens that say nothing
+	separator string   // bytes between bare calls
+	machine   func() opener
+	shortIDs  bool
+	harmony   bool
+}
+
+// formats is the table. Names other than the first are those that vLLM, SGLang
+// and their users write.
+var formats = []format{
+	{
+		names: []string{"hermes", "qwen", "qwen25", "qwen2.5", "granite4"}, open: []string{"<tool_call>"},
+		machine: func() opener { return newObjects("</tool_call>") },
+	},
+	{
+		names: []string{"llama3_json", "llama3", "llama4_json"}, open: []string{"<|python_tag|>"}, bare: []string{"{", "["}, separator: ";,",
+		drop: []string{"<|eom_id|>", "<|eot_id|>"}, machine: func() opener { return newObjects() },
+	},
+	{names: []string{"json"}, bare: []string{"{", "["}, machine: func() opener { return newObjects() }},
+	{
+		names: []string{"pythonic", "llama4_pythonic", "olmo3"}, open: []string{"<|python_start|>"}, bare: []string{"["},
+		drop: []string{"<|python_end|>", "<|eom_id|>", "<|eot|>", "<|eot_id|>"}, machine: func() opener { return &pythonic{} },
+	},
+	{names: []string{"mistral"}, open: []string{"[TOOL_CALLS]"}, machine: newMistral, shortIDs: true},
+	{
+		names: []string{"deepseek_v3", "deepseek_v31", "deepseekv3", "deepseekv31", "deepseek_r1"},
+		open:  []string{"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"},
+		machine: func() opener {
+			return newHeaded(deepseekName, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
+		},
+	},
+	{names: []string{"deepseek_v32", "deepseekv32"}, open: []string{"<｜DSML｜function_calls>"}, machine: func() opener { return newElements(dsml) }},
+	{
+		names: []string{"kimi_k2"}, open: []string{"<|tool_calls_section_begin|>", "<|tool_call_begin|>"},
+		machine: func() opener {
+			return newHeaded(kimiName, "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>")
+		},
+	},
+	{names: []string{"harmony", "gpt_oss", "openai"}, harmony: true},
+	{names: []string{"glm45", "glm", "glm47"}, open: []string{"<tool_call>"}, machine: func() opener { return newElements(glm) }},
+	{names: []string{"minimax_m2", "minimax"}, open: []string{"<minimax:tool_call>"}, machine: func() opener { return newElements(miniMax) }},
+	{names: []string{"minimax_m1"}, open: []string{"<tool_calls>"}, machine: func() opener { return newObjects("</tool_calls>") }},
+	{names: []string{"qwen3_coder", "qwen3_xml", "nemotron_nano", "nemotron3"}, open: []string{"<tool_call>", "<function="}, machine: func() opener { return newElements(qwenCoder) }},
+	{
+		names: []string{"phi4", "phi4_mini_json"}, open: []string{"functools", "<|tool_call|>"}, drop: []string{"<|/tool_call|>"},
+		machine: func() opener { return newObjects() },
+	},
+	{names: []string{"granite"}, open: []string{"<|tool_call|>", "<tool_call>"}, drop: []string{"</tool_call>"}, machine: func() opener { return newObjects() }},
+	{names: []string{"nemotron_deci"}, open: []string{"<TOOLCALL>"}, machine: func() opener { return newObjects("</TOOLCALL>") }},
+	{names: []string{"gemma", "functiongemma"}, open: []string{"<start_function_call>"}, machine: func() opener { return newGemma("<escape>", "<end_function_call>") }},
+	{names: []string{"gemma4"}, open: []string{"<|tool_call>"}, machine: func() opener { return newGemma(`<|"|>`, "<tool_call|>") }},
+}
+
+// style is a way to mark reasoning.
+type style struct {
+	names     []string
+	open, end []string
+	forced    bool // the template opens it, or the model does without a marker
+	anywhere  bool // the markers are tokens that cannot be typed
+	harmony   bool
+}
+
+var thinkTags = style{open: []string{"<think>"}, end: []string{"</think>"}}
+
+var styles = []style{
+	{names: []string{"deepseek_r1", "minimax_append_think", "minimax_m2", "step3", "nemotron3", "kimi_k25"}, open: thinkTags.open, end: thinkTags.end, forced: true},
+	{names: []string{"qwen3", "basic", "deepseek_v3", "glm45", "nemotron", "nemotron_deci", "nemotron_nano", "hunyuan"}, open: thinkTags.open, end: thinkTags.end},
+	{names: []string{"kimi"}, open: []string{"◁think▷", "<think>"}, end: []string{"◁/think▷", "</think>"}},
+	{names: []string{"mistral"}, open: []string{"[THINK]"}, end: []string{"[/THINK]"}, anywhere: true},
+	{names: []string{"gpt_oss", "harmony"}, harmony: true},
+	{
+		names: []string{"granite"}, open: []string{"Here is my thought process:", "Here's my thought process:", "<think>"},
+		end: []string{"Here is my response:", "Here's my response:", "</think>"},
+	},
+}
+
+// Formats lists the names that Config.Tools may have, those of ours only.
+func Formats() []string {
+	var names []string
+	for _, f := range formats {
+		names = append(names, f.names[0])
+	}
+	return names
+}
+
+// Styles lists the names that Config.Reasoning may have, those of ours only.
+func Styles() []string {
+	var names []string
+	for _, s := range styles {
+		names = append(names, s.names[0])
+	}
+	return names
+}
+
+func findFormat(name string) (format, bool) {
+	for _, f := range formats {
+		if slices.Contains(f.names, name) {
+			return f, true
+		}
+	}
+	return format{}, name == ""
+}
+
+func findStyle(name string) (style, bool) {
+	for _, s := range styles {
+		if slices.Contains(s.names, name) {
+			return s, true
+		}
+	}
+	return style{}, name == ""
+}
+
+// OpenAfter says whether an answer to prompt, as the model's template rendered
+// it, begins inside reasoning: whether the last marker of the reasoning style
+// behind the last other text opens it.
+func OpenAfter(reasoning, prompt string) Start {
+	s, _ := findStyle(reasoning)
+	prompt = strings.TrimRight(prompt, " \n\r\t")
+	for _, m := range s.open {
+		if strings.HasSuffix(prompt, m) {
+			return StartOpen
+		}
+	}
+	for _, m := range s.end {
+		if strings.HasSuffix(prompt, m) {
+			return StartClosed
+		}
+	}
+	return StyleDecides
+}

@@ -1,0 +1,91 @@
+package parse
+
+import "strings"
+
+// gemma reads call:NAME{key:value,…} between markers, where a token quotes
+// strings and keys have no quotes.
+type gemma struct {
+	header, body set
+	phase        gemmaPhase
+	buf          []byte
+	l            python
+	out          []byte
+}
+
+type gemmaPhase uint8
+
+const (
+	gemmaHeader gemmaPhase = iota
+	gemmaBody
+	gemmaPast
+)
+
+const (
+	actQuote = actFormat + iota
+	actGemmaEnd
+)
+
+func newGemma(quote, end string) *gemma {
+	e := literal{end, actGemmaEnd, 0}
+	return &gemma{header: newSet(e), body: newSet(e, literal{quote, actQuote, 0})}
+}
+
+func (g *gemma) open(p *Parser, _ int) {
+	p.mach, p.set = g, &g.header
+	g.phase, g.buf = gemmaHeader, g.buf[:0]
+}
+
+func (g *gemma) char(p *Parser, c byte) {
+	switch g.phase {
+	case gemmaHeader:
+		if c != '{' {
+			if g.buf = append(g.buf, c); len(g.buf) > maxName {
+				p.giveUp()
+			}
+			return
+		}
+		name, ok := strings.CutPrefix(strings.TrimSpace(string(g.buf)), "call:")
+		if name = strings.TrimSpace(name); !ok || name == "" {
+			p.giveUp()
+			return
+		}
+		p.call(name, "")
+		g.phase, g.l, p.set = gemmaBody, python{}, &g.body
+		g.char(p, c)
+	case gemmaBody:
+		inside := g.l.inside(c)
+		g.out = g.l.step(g.out[:0], c)
+		p.emit(Arguments, g.out...)
+		if !inside && g.l.depth == 0 {
+			p.finish()
+			g.phase, p.set = gemmaPast, &g.header
+		}
+	case gemmaPast:
+		if !isSpace(c) {
+			p.stray(c)
+		}
+	}
+}
+
+func (g *gemma) marker(p *Parser, l literal) {
+	if l.act == actQuote {
+		g.out = g.l.toggle(g.out[:0])
+		p.emit(Arguments, g.out...)
+		return
+	}
+	if p.tentative {
+		p.giveUp()
+		return
+	}
+	if g.phase == gemmaBody {
+		p.emit(Arguments, g.l.flush(nil)...)
+		p.finish()
+	}
+	p.leave()
+}
+
+func (g *gemma) end(p *Parser) {
+	if g.phase == gemmaBody {
+		p.emit(Arguments, g.l.flush(nil)...)
+	}
+}

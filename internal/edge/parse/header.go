@@ -1,0 +1,190 @@
+package parse
+
+import "strings"
+
+// The markers of headed.
+const (
+	actSection = actFormat + iota
+	actBegin
+	actSeparator
+	actEnd
+	actSectionEnd
+)
+
+// headed reads calls whose name stands in a header before their arguments:
+//
+//	section begin ( call begin, header, separator, arguments, call end )* section end
+//
+// The markers are tokens that text cannot contain, so they count everywhere.
+type headed struct {
+	between, header, body set
+	// name takes the name and the id from a header. ok is false if the name
+	// stands on a line behind the separator.
+	name func(header string) (name, id string, ok bool)
+
+	phase headedPhase
+	buf   []byte
+	v     value
+	began bool // a call has begun
+	wrote bool
+}
+
+type headedPhase uint8
+
+const (
+	wantCall headedPhase = iota
+	inHeader
+	wantBody // DeepSeek: the arguments, or a line with the name
+	inLine
+	wantFence // what stands between the line and the arguments
+	wantArguments
+	inBody
+	pastBody
+)
+
+// newHeaded makes the machine; the markers are in the order of the text.
+func newHeaded(name func(string) (string, string, bool), section, begin, separator, end, sectionEnd string) *headed {
+	b, e, se := literal{begin, actBegin, 0}, literal{end, actEnd, 0}, literal{sectionEnd, actSectionEnd, 0}
+	return &headed{
+		name:    name,
+		between: newSet(b, se, literal{section, actSection, 0}),
+		header:  newSet(literal{separator, actSeparator, 0}, b, e, se),
+		body:    newSet(b, e, se),
+	}
+}
+
+// open begins behind the section's marker (arg 0) or a call's (arg 1).
+func (h *headed) open(p *Parser, arg int) {
+	p.mach = h
+	h.to(p, wantCall)
+	if arg == 1 {
+		h.to(p, inHeader)
+	}
+}
+
+func (h *headed) to(p *Parser, ph headedPhase) {
+	h.phase, h.buf = ph, h.buf[:0]
+	switch ph {
+	case wantCall:
+		h.began = false
+		p.set = &h.between
+	case inHeader:
+		p.set = &h.header
+	default:
+		p.set = &h.body
+	}
+}
+
+func (h *headed) char(p *Parser, c byte) {
+	switch h.phase {
+	case wantCall:
+		if !isSpace(c) {
+			p.stray(c)
+		}
+	case inHeader:
+		if h.buf = append(h.buf, c); len(h.buf) > maxName {
+			p.giveUp()
+		}
+	case wantBody:
+		switch {
+		case isSpace(c):
+		case c == '{':
+			h.begin(p, string(h.buf), "")
+			h.char(p, c)
+		default:
+			h.phase = inLine
+			h.buf = append(h.buf[:0], c)
+		}
+	case inLine:
+		if c != '\n' {
+			if h.buf = append(h.buf, c); len(h.buf) > maxName {
+				p.giveUp()
+			}
+			return
+		}
+		h.begin(p, strings.TrimSpace(string(h.buf)), "")
+		h.phase = wantFence
+	case wantFence:
+		if c == '{' || c == '[' {
+			h.phase = wantArguments
+			h.char(p, c)
+		}
+	case wantArguments:
+		if isSpace(c) {
+			return
+		}
+		h.phase, h.v, h.wrote = inBody, value{}, true
+		fallthrough
+	case inBody:
+		part, done := h.v.step(c)
+		if part {
+			p.emit(Arguments, c)
+		}
+		if done {
+			h.phase = pastBody
+		}
+	}
+}
+
+// begin begins the call.
+func (h *headed) begin(p *Parser, name, id string) {
+	h.wrote = false
+	h.began = true
+	p.call(name, id)
+	h.phase = wantArguments
+}
+
+func (h *headed) marker(p *Parser, l literal) {
+	if l.act == actSeparator {
+		name, id, ok := h.name(strings.TrimSpace(string(h.buf)))
+		switch {
+		case name == "":
+			p.giveUp()
+		case ok:
+			h.to(p, wantArguments)
+			h.begin(p, name, id)
+		default:
+			h.to(p, wantBody)
+			h.buf = append(h.buf, name...)
+		}
+		return
+	}
+	if h.phase == inLine || h.phase == wantBody && string(h.buf) != "function" { // a call without arguments
+		h.begin(p, strings.TrimSpace(string(h.buf)), "")
+	}
+	if h.began {
+		if !h.wrote {
+			p.emit(Arguments, '{', '}')
+		}
+		p.finish()
+		h.began = false
+	} else if p.tentative && !(h.phase == wantCall && (l.act == actBegin || l.act == actSection)) {
+		p.giveUp()
+		return
+	}
+	switch l.act {
+	case actBegin:
+		if !p.tentative {
+			p.suppose(l.text)
+		}
+		h.to(p, inHeader)
+	case actSectionEnd:
+		p.leave()
+	default:
+		h.to(p, wantCall)
+	}
+}
+
+func (h *headed) end(*Parser) {}
+
+// kimiName reads "functions.NAME:INDEX", which is also the id.
+func kimiName(header string) (name, id string, ok bool) {
+	name = strings.TrimPrefix(header, "functions.")
+	if i := strings.LastIndexByte(name, ':'); i >= 0 {
+		name = name[:i]
+	}
+	return name, header, true
+}
+
+// deepseekName reads the name, or the type of the tool, whose name then follows.
+func deepseekName(header string) (name, id string, ok bool) { return header, "", false }

@@ -1,0 +1,24 @@
+package parse
+
+import (
+	"crypto/sha256"
+	"strconv"
+)
+
+const alphanumeric = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+// callID makes the id of a call: a function of the seed and the index, so that
+// a resumed stream repeats it. Mistral's templates refuse ids that are not nine
+// letters and digits.
+func (p *Parser) callID(index int) string {
+	sum := sha256.Sum256([]byte(p.cfg.Seed + "/" + strconv.Itoa(index)))
+	prefix, n := "call_", 24
+	if p.shortIDs {
+		prefix, n = "", 9
+	}
+	id := append(make([]byte, 0, 32), prefix...)
+	for _, b := range sum[:n] {
+		id = append(id, alphanumeric[int(b)%len(alphanumeric)])
+	}
+	return string(id)
+}

@@ -1,0 +1,299 @@
+// Package parse takes the text of a model apart: what it says, what it thinks,
+// and which functions it calls with what arguments.
+//
+// There is one parser, and it is incremental: text comes in pieces of any size,
+// events go out, and a whole answer is the fold of its events (Fold), so that
+// a streamed answer and a whole one cannot differ. It reads byte by byte; what
+// it says depends on the bytes and never on where the pieces end. Work is linear
+// in the text, and what it holds back is bounded by maxHeld.
+//
+// The rules, for all formats:
+//
+//   - Reasoning comes first. Its opening marker counts only before anything else
+//     was said, unless it is a token that cannot be typed. Call markup inside
+//     reasoning is reasoning, not a call.
+//   - A call begins when its name is complete. Until then its markup is held;
+//     if it turns out to be no call, or the text ends, the markup is content,
+//     byte for byte.
+//   - Arguments given as JSON are passed on as they were written. If the text
+//     ends inside of them, so do they: nothing is repaired, and the call has no
+//     CallEnd.
+//   - Arguments given in another form become compact JSON. Parameters in XML
+//     have the type that the function's schema gives them; without one, a
+//     value that is JSON and no string is that value, and anything else a string.
+//   - White space next to markup is layout and dropped, but that before calls is
+//     kept if content follows them.
+//   - What is left of a call's frame behind its arguments (a fence, a closing
+//     bracket too many) is dropped, as are unknown keys of a call object.
+//   - Formats without a marker of their own (bare JSON, Python calls) are calls
+//     only at the beginning of the content and, if functions are known, only
+//     with a known name.
+package parse
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// maxHeld is how many bytes of markup are held until they prove to be a call;
+// more is content. maxName bounds a name or an id in a header, maxSpace the
+// white space that waits for what follows it.
+const (
+	maxHeld  = 64 << 10
+	maxName  = 256
+	maxSpace = 256
+)
+
+// Kind says what an Event tells.
+type Kind uint8
+
+// The kinds. For each call there is one CallBegin, then any number of
+// Arguments, then a CallEnd unless the text ended before.
+const (
+	Content Kind = iota
+	Reasoning
+	CallBegin
+	Arguments
+	CallEnd
+)
+
+// String returns the kind's name, for tests and logs.
+func (k Kind) String() string {
+	return [...]string{"content", "reasoning", "call", "arguments", "end"}[k]
+}
+
+// Event is one step of an answer.
+type Event struct {
+	Kind Kind
+	// Index counts the calls of the answer from 0. CallBegin, Arguments, CallEnd.
+	Index int
+	// Name is the function that is called. CallBegin.
+	Name string
+	// ID is the call's id: the model's own where its format has one, else made
+	// from Config.Seed and Index. CallBegin.
+	ID string
+	// Text continues the content, the reasoning or the arguments. It is valid
+	// until the parser is used again, and ends between characters if the text
+	// that was pushed did.
+	Text []byte
+
+	from, to int // of Text in Parser.out
+}
+
+// Start says whether an answer begins inside reasoning.
+type Start uint8
+
+// StyleDecides leaves it to the reasoning style; OpenAfter finds out the others.
+const (
+	StyleDecides Start = iota
+	StartOpen
+	StartClosed
+)
+
+// Function is a tool that the client offered.
+type Function struct {
+	Name string
+	// Parameters is the JSON schema of its arguments; may be nil.
+	Parameters []byte
+}
+
+// Config says how a model writes.
+type Config struct {
+	// Tools and Reasoning name a format and a style (see Formats and Styles); ""
+	// is none, and its markup is content.
+	Tools, Reasoning string
+	Start            Start
+	Functions        []Function
+	// Seed makes the ids of calls, one per choice of an answer.
+	Seed string
+}
+
+// Parser parses one choice of an answer. It serves one goroutine.
+type Parser struct {
+	cfg   Config
+	types map[string]map[string]typeMask // of parameters, by function
+	known map[string]bool                // names of functions
+
+	mach machine
+	set  *set   // the markers that mach waits for
+	hold []byte // a proper beginning of a marker of set
+
+	tentative bool   // raw may prove to be no call
+	raw       []byte // markup as written
+	space     []byte // white space that may touch markup
+	touch     bool   // the last thing was markup
+
+	tool              opener // nil without a format
+	shortIDs          bool
+	start, mid, after set // of content: nothing said yet, amid, directly after a call
+	rethink, think    set // of reasoning: nothing thought yet, amid
+	calls             int
+
+	events []Event
+	base   int // of this Push in events
+	out    []byte
+}
+
+// machine reads one part of a format.
+type machine interface {
+	char(p *Parser, c byte)
+	marker(p *Parser, l literal) // which p's set had
+	end(p *Parser)               // of the text; what is held has been read
+}
+
+// opener is the machine of a format of calls; open begins it behind a marker.
+type opener interface {
+	machine
+	open(p *Parser, arg int)
+}
+
+// New returns a parser, or an error that lists the names there are.
+func New(cfg Config) (*Parser, error) {
+	p := &Parser{cfg: cfg, types: parameterTypes(cfg.Functions), known: map[string]bool{}}
+	for _, f := range cfg.Functions {
+		p.known[f.Name] = true
+	}
+	f, ok := findFormat(cfg.Tools)
+	if !ok {
+		return nil, fmt.Errorf("parse: unknown tool-call format %q; there are %s", cfg.Tools, strings.Join(Formats(), ", "))
+	}
+	s, ok := findStyle(cfg.Reasoning)
+	if !ok {
+		return nil, fmt.Errorf("parse: unknown reasoning style %q; there are %s", cfg.Reasoning, strings.Join(Styles(), ", "))
+	}
+	if f.harmony || s.harmony {
+		h := &harmony{calls: f.harmony}
+		h.idle(p)
+		return p, nil
+	}
+	for _, b := range f.bare {
+		for _, m := range s.open {
+			if strings.HasPrefix(m, b) {
+				return nil, fmt.Errorf("parse: reasoning style %q begins like calls in format %q; choose another of the two", cfg.Reasoning, cfg.Tools)
+			}
+		}
+	}
+	var tools, bare, first, anywhere, done []literal
+	for i, m := range f.open {
+		tools = append(tools, literal{m, actTool, i})
+	}
+	for i, m := range f.bare {
+		bare = append(bare, literal{m, actTool, -1 - i})
+	}
+	for _, m := range f.drop {
+		tools = append(tools, literal{m, actDrop, 0})
+	}
+	for _, m := range s.open {
+		first = append(first, literal{m, actThink, 0})
+	}
+	if s.anywhere {
+		anywhere = first
+	}
+	for _, m := range s.end {
+		done = append(done, literal{m, actEndThink, 0})
+	}
+	p.start = newSet(slices.Concat(tools, bare, first)...)
+	p.mid = newSet(slices.Concat(tools, anywhere)...)
+	p.after = newSet(slices.Concat(tools, bare, anywhere)...)
+	if f.separator != "" {
+		for _, c := range f.separator {
+			p.after.add(literal{string(c), actDrop, 0})
+		}
+	}
+	p.think, p.rethink = newSet(done...), newSet(done...)
+	for _, m := range s.open { // a model may repeat what its template wrote
+		p.rethink.add(literal{m, actDrop, 0})
+	}
+	p.shortIDs = f.shortIDs
+	if f.machine != nil {
+		p.tool = f.machine()
+	}
+	p.mach, p.set = content, &p.start
+	if len(done) > 0 && (cfg.Start == StartOpen || cfg.Start == StyleDecides && s.forced) {
+		p.mach, p.set, p.touch = reasoning, &p.rethink, true
+	}
+	return p, nil
+}
+
+// Push reads text and appends the events that it completes to dst.
+func (p *Parser) Push(dst []Event, text []byte) []Event {
+	p.begin(dst)
+	for i := 0; i < len(text); {
+		if n := p.run(text[i:]); n > 0 {
+			i += n
+			continue
+		}
+		p.feed(text[i])
+		i++
+	}
+	return p.flush()
+}
+
+// Close ends the text and appends the last events to dst. The parser is done.
+func (p *Parser) Close(dst []Event) []Event {
+	p.begin(dst)
+	p.set = &noMarkers
+	held := p.hold
+	p.hold = nil
+	for _, c := range held {
+		p.char(c)
+		p.set = &noMarkers
+	}
+	if p.tentative {
+		p.giveUp()
+	}
+	if p.touch { // what stands before a call and has nothing behind it
+		p.space = p.space[:0]
+	}
+	p.mach.end(p)
+	return p.flush()
+}
+
+func (p *Parser) begin(dst []Event) {
+	p.events, p.base, p.out = dst, len(dst), p.out[:0]
+}
+
+func (p *Parser) flush() []Event {
+	for i := p.base; i < len(p.events); i++ {
+		if e := &p.events[i]; e.to > e.from {
+			e.Text = p.out[e.from:e.to:e.to]
+		}
+	}
+	dst := p.events
+	p.events = nil
+	return dst
+}
+
+// emit appends text to the event of kind that is being made, or makes one.
+func (p *Parser) emit(k Kind, text ...byte) {
+	if len(text) == 0 {
+		return
+	}
+	from := len(p.out)
+	p.out = append(p.out, text...)
+	index := 0
+	if k == Arguments {
+		index = p.calls - 1
+	}
+	if n := len(p.events); n > p.base && p.events[n-1].Kind == k {
+		p.events[n-1].to = len(p.out)
+		return
+	}
+	p.events = append(p.events, Event{Kind: k, Index: index, from: from, to: len(p.out)})
+}
+
+// call begins the call of name. id is the model's, or "".
+func (p *Parser) call(name, id string) {
+	p.tentative, p.raw = false, p.raw[:0]
+	if id == "" {
+		id = p.callID(p.calls)
+	}
+	p.events = append(p.events, Event{Kind: CallBegin, Index: p.calls, Name: name, ID: id})
+	p.calls++
+}
+
+// finish ends the last call.
+func (p *Parser) finish() {
+	p.events = append(p.events, Event{Kind: CallEnd, Index: p.calls - 1})
+}

@@ -1,0 +1,247 @@
+package parse
+
+import (
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// python rewrites literals of Python, and of languages like it, as compact
+// JSON: strings in either quote, tuples, True, False, None, trailing commas,
+// names without quotes.
+type python struct {
+	depth int
+	quote byte // that ends the string, 0 outside of strings, rawQuote for tokens
+	// opening counts the quotes at a string's beginning: after one the string
+	// has begun, after two it may be empty. triple strings end at a run of three.
+	opening, run int
+	triple       bool
+	esc          []byte
+	word         []byte // that the next byte completes
+	spaced       bool   // behind word
+	comma        bool   // not written yet
+}
+
+// rawQuote stands for a token that quotes: nothing inside is escaped.
+const rawQuote = 1
+
+// inside reports whether c would be read as part of a string.
+func (l *python) inside(c byte) bool { return l.quote != 0 && !(l.opening == 2 && c != l.quote) }
+
+// step reads c and appends what that completes to dst.
+func (l *python) step(dst []byte, c byte) []byte {
+	if l.opening == 2 && c != l.quote {
+		dst = l.flush(dst)
+	}
+	if l.quote != 0 {
+		return l.string(dst, c)
+	}
+	if len(l.word) > 0 {
+		switch {
+		case isSpace(c):
+			l.spaced = true
+			return dst
+		case isWord(c) && len(l.word) < maxHeld:
+			if l.spaced {
+				l.word, l.spaced = append(l.word, ' '), false
+			}
+			l.word = append(l.word, c)
+			return dst
+		case c == ':':
+			dst = appendQuoted(dst, l.word)
+			l.word = l.word[:0]
+		case (c == '"' || c == '\'') && len(l.word) == 1: // r'…', b'…'
+			l.word = l.word[:0]
+		default:
+			dst = l.flush(dst)
+		}
+		l.spaced = false
+	}
+	switch c {
+	case ' ', '\n', '\r', '\t':
+	case ',':
+		l.comma = true
+	case ':':
+		dst = append(dst, c)
+	case '(', '[', '{':
+		dst = l.next(dst)
+		l.depth++
+		if c == '(' {
+			c = '['
+		}
+		dst = append(dst, c)
+	case ')', ']', '}':
+		l.comma = false
+		l.depth--
+		if c == ')' {
+			c = ']'
+		}
+		dst = append(dst, c)
+	case '"', '\'':
+		dst = append(l.next(dst), '"')
+		l.quote, l.opening = c, 1
+	default:
+		dst = l.next(dst)
+		l.word = append(l.word, c)
+	}
+	return dst
+}
+
+func isWord(c byte) bool {
+	switch c {
+	case ',', ':', '(', '[', '{', ')', ']', '}', '"', '\'':
+		return false
+	}
+	return true
+}
+
+// next writes the comma before a value.
+func (l *python) next(dst []byte) []byte {
+	if l.comma {
+		l.comma = false
+		return append(dst, ',')
+	}
+	return dst
+}
+
+// toggle reads a token that quotes.
+func (l *python) toggle(dst []byte) []byte {
+	if l.quote == rawQuote {
+		l.quote = 0
+		return append(dst, '"')
+	}
+	dst = append(l.next(l.flush(dst)), '"')
+	l.quote = rawQuote
+	return dst
+}
+
+// flush writes the word, or the end of the string, that was complete.
+func (l *python) flush(dst []byte) []byte {
+	if l.opening == 2 {
+		l.quote, l.opening = 0, 0
+		return append(dst, '"')
+	}
+	if len(l.word) == 0 {
+		return dst
+	}
+	switch w := string(l.word); {
+	case w == "True", w == "true":
+		dst = append(dst, "true"...)
+	case w == "False", w == "false":
+		dst = append(dst, "false"...)
+	case w == "None", w == "null":
+		dst = append(dst, "null"...)
+	case json.Valid(l.word):
+		dst = append(dst, w...)
+	default:
+		dst = appendQuoted(dst, l.word)
+	}
+	l.word, l.spaced = l.word[:0], false
+	return dst
+}
+
+// string reads c inside of a string.
+func (l *python) string(dst []byte, c byte) []byte {
+	if l.quote == rawQuote {
+		return appendEscaped(dst, c)
+	}
+	if len(l.esc) > 0 {
+		return l.escape(dst, c)
+	}
+	if c == l.quote {
+		switch {
+		case l.opening == 1:
+			l.opening = 2
+		case l.opening == 2:
+			l.opening, l.triple, l.run = 0, true, 0
+		case l.triple:
+			if l.run++; l.run == 3 {
+				l.quote, l.triple, l.run = 0, false, 0
+				dst = append(dst, '"')
+			}
+		default:
+			l.quote = 0
+			dst = append(dst, '"')
+		}
+		return dst
+	}
+	for ; l.run > 0; l.run-- {
+		dst = appendEscaped(dst, l.quote)
+	}
+	l.opening = 0
+	if c == '\\' {
+		l.esc = append(l.esc[:0], c)
+		return dst
+	}
+	return appendEscaped(dst, c)
+}
+
+// escape reads c inside of an escape. One that Python does not know is text.
+func (l *python) escape(dst []byte, c byte) []byte {
+	l.esc = append(l.esc, c)
+	kind := l.esc[1]
+	if len(l.esc) == 2 {
+		switch kind {
+		case 'x', 'u', 'U':
+			return dst
+		}
+		l.esc = l.esc[:0]
+		switch kind {
+		case '\n':
+			return dst
+		case '\'':
+			return append(dst, kind)
+		case '"', '\\', 'n', 'r', 't', 'b', 'f':
+			return append(dst, '\\', kind)
+		case 'a', 'v', '0':
+			return appendEscaped(dst, map[byte]byte{'a': 7, 'v': 11, '0': 0}[kind])
+		}
+		return appendEscaped(append(dst, '\\', '\\'), c)
+	}
+	if !isHex(c) {
+		for _, e := range l.esc[:len(l.esc)-1] {
+			dst = appendEscaped(dst, e)
+		}
+		l.esc = l.esc[:0]
+		return l.string(dst, c)
+	}
+	digits := l.esc[2:]
+	switch {
+	case kind == 'x' && len(digits) == 2:
+		dst = append(append(dst, `\u00`...), digits...)
+	case kind == 'u' && len(digits) == 4:
+		dst = append(append(dst, `\u`...), digits...)
+	case kind == 'U' && len(digits) == 8:
+		var r rune
+		for _, d := range digits {
+			r = r<<4 | rune(hexValue(d))
+		}
+		if r >= 0 && r < ' ' || r == '"' || r == '\\' {
+			dst = appendEscaped(dst, byte(r))
+		} else {
+			dst = utf8.AppendRune(dst, r)
+		}
+	default:
+		return dst
+	}
+	l.esc = l.esc[:0]
+	return dst
+}
+
+func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f' }
+
+func hexValue(c byte) byte {
+	if c <= '9' {
+		return c - '0'
+	}
+	return c | 0x20 - 'a' + 10
+}
+
+// pythonValue returns literal v as JSON; it is not valid if v was no literal.
+func pythonValue(v []byte) []byte {
+	var l python
+	var dst []byte
+	for _, c := range v {
+		dst = l.step(dst, c)
+	}
+	return l.flush(dst)
+}

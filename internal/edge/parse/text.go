@@ -1,0 +1,78 @@
+package parse
+
+// text reads content or reasoning, and is the Kind that it reads.
+type text Kind
+
+const (
+	content   = text(Content)
+	reasoning = text(Reasoning)
+)
+
+func (t text) char(p *Parser, c byte) {
+	if isSpace(c) {
+		if p.touch {
+			return
+		}
+		if p.space = append(p.space, c); len(p.space) > maxSpace {
+			t.end(p)
+		}
+		return
+	}
+	p.touch = false
+	p.set = &p.mid
+	if t == reasoning {
+		p.set = &p.think
+	}
+	t.end(p)
+	p.emit(Kind(t), c)
+}
+
+func (t text) marker(p *Parser, l literal) {
+	switch l.act {
+	case actThink:
+		p.space = p.space[:0]
+		p.mach, p.set, p.touch = reasoning, &p.rethink, true
+	case actEndThink:
+		p.space = p.space[:0]
+		p.mach, p.set, p.touch = content, &p.start, true
+	case actTool:
+		p.suppose(l.text)
+		p.tool.open(p, l.arg)
+	}
+}
+
+// end says the white space that did not touch markup.
+func (t text) end(p *Parser) {
+	p.emit(Kind(t), p.space...)
+	p.space = p.space[:0]
+}
+
+// suppose holds what follows, with markup first, until it proves to be a call.
+func (p *Parser) suppose(markup string) {
+	p.tentative = true
+	p.raw = append(p.raw[:0], markup...)
+}
+
+// giveUp says what was held: it is no call.
+func (p *Parser) giveUp() {
+	content.end(p)
+	p.emit(Content, p.raw...)
+	p.tentative, p.raw = false, p.raw[:0]
+	p.mach, p.set, p.touch = content, &p.mid, false
+}
+
+// leave goes back to content behind calls.
+func (p *Parser) leave() {
+	p.mach, p.set, p.touch = content, &p.after, true
+}
+
+// stray handles a byte where markup should be: what was held is no call, or
+// the calls have ended and content goes on.
+func (p *Parser) stray(c byte) {
+	if p.tentative { // raw has c
+		p.giveUp()
+		return
+	}
+	p.leave()
+	p.mach.char(p, c)
+}

@@ -1,0 +1,83 @@
+package parse
+
+import "encoding/json"
+
+// value finds the end of one JSON value without looking at more than brackets
+// and quotes.
+type value struct {
+	depth   int
+	inside  bool // of a string
+	escaped bool
+}
+
+// step reads c, which follows the value's beginning. part says that c belongs
+// to the value, done that the value is complete.
+func (v *value) step(c byte) (part, done bool) {
+	if v.inside {
+		switch {
+		case v.escaped:
+			v.escaped = false
+		case c == '\\':
+			v.escaped = true
+		case c == '"':
+			v.inside = false
+			return true, v.depth == 0
+		}
+		return true, false
+	}
+	switch c {
+	case '"':
+		v.inside = true
+	case '{', '[':
+		v.depth++
+	case '}', ']':
+		if v.depth == 0 {
+			return false, true
+		}
+		v.depth--
+		return true, v.depth == 0
+	case ',', ' ', '\n', '\r', '\t':
+		if v.depth == 0 {
+			return false, true
+		}
+	}
+	return true, false
+}
+
+// unquoted is the string that JSON text b stands for, or b.
+func unquoted(b []byte) string {
+	var s string
+	if json.Unmarshal(b, &s) != nil {
+		return string(b)
+	}
+	return s
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendEscaped appends one byte of the inside of a JSON string.
+func appendEscaped(dst []byte, c byte) []byte {
+	switch c {
+	case '"', '\\':
+		return append(dst, '\\', c)
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	}
+	if c < ' ' {
+		return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&0xf])
+	}
+	return append(dst, c)
+}
+
+// appendQuoted appends s as a JSON string.
+func appendQuoted(dst, s []byte) []byte {
+	dst = append(dst, '"')
+	for _, c := range s {
+		dst = appendEscaped(dst, c)
+	}
+	return append(dst, '"')
+}

@@ -1,0 +1,320 @@
+package parse
+
+import (
+	"bytes"
+	"strings"
+)
+
+// xmlForm is the tags of a format that gives each parameter an element.
+type xmlForm struct {
+	sectionEnd         string
+	call, callEnd      string // call is "" where the name follows the section's tag
+	param, valueEnd    string
+	keyEnd, valueBegin string // "" where the key is an attribute, up to '>'
+}
+
+var (
+	qwenCoder = xmlForm{"</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>", "", ""}
+	miniMax   = xmlForm{"</minimax:tool_call>", "<invoke name=", "</invoke>", "<parameter name=", "</parameter>", "", ""}
+	glm       = xmlForm{"</tool_call>", "", "", "<arg_key>", "</arg_value>", "</arg_key>", "<arg_value>"}
+	dsml      = xmlForm{"</｜DSML｜function_calls>", "<｜DSML｜invoke name=", "</｜DSML｜invoke>", "<｜DSML｜parameter name=", "</｜DSML｜parameter>", "", ""}
+)
+
+// elements reads calls whose parameters are elements.
+type elements struct {
+	section, name, body, key, gap, value set
+	glm                                  bool
+
+	phase  elementPhase
+	buf    []byte
+	fn     string
+	params int
+	typ    typeMask
+	begun  bool // a call
+	first  bool // nothing of the value was read
+	line   bool // a newline is held: the value may end behind it
+	object bool // the arguments are one object
+	json   value
+}
+
+type elementPhase uint8
+
+const (
+	elementSection elementPhase = iota
+	elementName
+	elementBody
+	elementJSON // arguments as one object, in place of parameters
+	elementKey
+	elementGap
+	elementText  // a value that is a string
+	elementValue // a value that must be seen whole
+)
+
+const (
+	actCall = actFormat + iota
+	actCallEnd
+	actParam
+	actKeyEnd
+	actValueBegin
+	actValueEnd
+	actElementsEnd
+)
+
+func newElements(f xmlForm) *elements {
+	e := &elements{glm: f.call == ""}
+	fill := func(s *set, text string, a act) {
+		if text != "" {
+			s.add(literal{text, a, 0})
+		}
+	}
+	for _, s := range []*set{&e.section, &e.name, &e.body} {
+		fill(s, f.sectionEnd, actElementsEnd)
+	}
+	fill(&e.section, f.call, actCall)
+	fill(&e.body, f.callEnd, actCallEnd)
+	fill(&e.body, f.param, actParam)
+	fill(&e.name, f.param, actParam)
+	fill(&e.key, f.keyEnd, actKeyEnd)
+	fill(&e.gap, f.valueBegin, actValueBegin)
+	fill(&e.value, f.valueEnd, actValueEnd)
+	if !e.glm { // the name is an attribute
+		e.name = set{}
+	}
+	return e
+}
+
+func (e *elements) open(p *Parser, arg int) {
+	p.mach = e
+	e.begun = false
+	e.to(p, elementSection, &e.section)
+	if arg == 1 || e.glm {
+		e.to(p, elementName, &e.name)
+	}
+}
+
+func (e *elements) to(p *Parser, ph elementPhase, s *set) {
+	e.phase, p.set, e.buf = ph, s, e.buf[:0]
+}
+
+func (e *elements) char(p *Parser, c byte) {
+	switch e.phase {
+	case elementSection:
+		if !isSpace(c) {
+			p.stray(c)
+		}
+	case elementName:
+		switch {
+		case e.glm && c == '\n' && len(bytes.TrimSpace(e.buf)) == 0:
+		case e.glm && c == '\n', !e.glm && c == '>':
+			e.call(p)
+		default:
+			if e.buf = append(e.buf, c); len(e.buf) > maxName {
+				p.giveUp()
+			}
+		}
+	case elementBody:
+		if c == '{' && e.params == 0 {
+			e.phase, e.json, e.object = elementJSON, value{}, true
+			e.params++
+			e.char(p, c)
+		}
+	case elementJSON:
+		part, done := e.json.step(c)
+		if part {
+			p.emit(Arguments, c)
+		}
+		p.set = &e.body
+		switch {
+		case done:
+			e.phase = elementBody
+		case e.json.inside:
+			p.set = &noMarkers
+		}
+	case elementKey:
+		if !e.glm && c == '>' {
+			e.attribute(p)
+			return
+		}
+		if len(e.buf) < maxHeld {
+			e.buf = append(e.buf, c)
+		}
+	case elementText:
+		e.text(p, c)
+	case elementValue:
+		if e.buf = append(e.buf, c); len(e.buf) > maxHeld {
+			e.spill(p)
+		}
+	}
+}
+
+// call begins the call that buf names.
+func (e *elements) call(p *Parser) {
+	e.fn, _ = attribute(e.buf)
+	if e.fn == "" {
+		p.giveUp()
+		return
+	}
+	p.call(e.fn, "")
+	e.params, e.begun, e.object, e.json = 0, true, false, value{}
+	e.to(p, elementBody, &e.body)
+}
+
+// attribute reads a value with or without quotes, and what follows it.
+func attribute(b []byte) (value, rest string) {
+	s := strings.TrimSpace(string(b))
+	if s == "" || s[0] != '"' && s[0] != '\'' {
+		return s, ""
+	}
+	value, rest, _ = strings.Cut(s[1:], s[:1])
+	return value, rest
+}
+
+// attribute begins the value whose key, and perhaps type, buf is.
+func (e *elements) attribute(p *Parser) {
+	key, rest := attribute(e.buf)
+	e.write(p, key)
+	if strings.Contains(rest, `string="true"`) {
+		e.typ = typeString
+	}
+	e.begin(p)
+}
+
+// write says key.
+func (e *elements) write(p *Parser, key string) {
+	sep := byte(',')
+	if e.params == 0 {
+		sep = '{'
+	}
+	e.params++
+	e.typ = p.types[e.fn][key]
+	p.emit(Arguments, append(appendQuoted([]byte{sep}, []byte(key)), ':')...)
+}
+
+// begin begins a value.
+func (e *elements) begin(p *Parser) {
+	e.first, e.line = true, false
+	e.to(p, elementValue, &e.value)
+	if e.typ == typeString {
+		e.phase = elementText
+		p.emit(Arguments, '"')
+	}
+}
+
+// text reads a byte of a string. One newline at its beginning and one at its
+// end are layout.
+func (e *elements) text(p *Parser, c byte) {
+	if c == '\n' && e.first {
+		e.first = false
+		return
+	}
+	e.first = false
+	if e.line {
+		p.emit(Arguments, '\\', 'n')
+	}
+	if e.line = c == '\n'; !e.line {
+		var b [6]byte
+		p.emit(Arguments, appendEscaped(b[:0], c)...)
+	}
+}
+
+// spill makes a value that is too long to be held a string.
+func (e *elements) spill(p *Parser) {
+	p.emit(Arguments, '"')
+	for _, c := range e.buf {
+		e.text(p, c)
+	}
+	e.phase, e.buf = elementText, e.buf[:0]
+}
+
+func (e *elements) marker(p *Parser, l literal) {
+	switch l.act {
+	case actCall:
+		if !p.tentative {
+			p.suppose(l.text)
+		}
+		e.to(p, elementName, &e.name)
+	case actParam:
+		if e.phase == elementName { // GLM without a newline
+			if e.call(p); !e.begun {
+				return
+			}
+		}
+		if e.object { // has all arguments
+			return
+		}
+		e.to(p, elementKey, &e.key)
+	case actKeyEnd:
+		e.write(p, string(bytes.TrimSpace(e.buf)))
+		e.to(p, elementGap, &e.gap)
+	case actValueBegin:
+		e.begin(p)
+	case actValueEnd:
+		if e.phase == elementText {
+			p.emit(Arguments, '"')
+		} else {
+			p.emit(Arguments, appendTyped(nil, trimLine(e.buf), e.typ)...)
+		}
+		e.to(p, elementBody, &e.body)
+	case actCallEnd:
+		e.finish(p)
+		e.to(p, elementSection, &e.section)
+	case actElementsEnd:
+		if e.phase == elementName && len(bytes.TrimSpace(e.buf)) > 0 {
+			e.call(p)
+		}
+		if p.tentative {
+			p.giveUp()
+			return
+		}
+		e.finish(p)
+		if p.mach == machine(e) {
+			p.leave()
+		}
+	}
+}
+
+// finish ends the call that is open, if one is.
+func (e *elements) finish(p *Parser) {
+	if !e.begun {
+		return
+	}
+	e.begun = false
+	switch {
+	case e.params == 0:
+		p.emit(Arguments, '{', '}')
+	case !e.object:
+		p.emit(Arguments, '}')
+	}
+	p.finish()
+}
+
+// end says as much of a value as there is, without the quote that would end it.
+func (e *elements) end(p *Parser) {
+	switch e.phase {
+	case elementText:
+		if e.line {
+			p.emit(Arguments, '\\', 'n')
+		}
+	case elementValue:
+		v := trimLine(e.buf)
+		switch {
+		case len(v) == 0:
+		case fits(bytes.TrimSpace(v), e.typ), e.typ != 0 && e.typ&typeString == 0:
+			p.emit(Arguments, bytes.TrimSpace(v)...)
+		default:
+			q := appendQuoted(nil, v)
+			p.emit(Arguments, q[:len(q)-1]...)
+		}
+	case elementKey:
+		q := appendQuoted([]byte{','}, e.buf)
+		if e.params == 0 {
+			q[0] = '{'
+		}
+		p.emit(Arguments, q[:len(q)-1]...)
+	}
+}
+
+// trimLine removes one newline at either end.
+func trimLine(b []byte) []byte {
+	return bytes.TrimSuffix(bytes.TrimPrefix(b, []byte("\n")), []byte("\n"))
+}
