@@ -193,7 +193,7 @@ func (d *decoder) completion(key string) (known bool, err error) {
 	case "best_of":
 		return true, d.integer(&d.bestOf, 0, 20)
 	case "suffix":
-		return true, d.emptyString()
+		return true, d.usual("")
 	}
 	return false, nil
 }
