@@ -208,8 +208,8 @@ func (d *decoder) check() error {
 		}
 		return fault.Param(d.unknown[0], "Unsupported parameter(s): %s", names)
 	}
-	if strings.TrimSpace(q.Model) == "" {
-		return fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+	if err := d.checkModel(); err != nil {
+		return err
 	}
 	if d.maxCompletion > 0 {
 		if q.MaxTokens > 0 && q.MaxTokens != d.maxCompletion {

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"penstock/core/fault"
-	"penstock/internal/edge/openai"
 )
 
 // firstBody is the memory that a body begins with; it doubles as the body comes.
@@ -31,15 +30,15 @@ func (b *budget) take(n int) bool {
 
 func (b *budget) give(n int) { b.used.Add(int64(-n)) }
 
-// decode reads the request's body and decodes it. The body's memory counts
+// decoded reads the request's body and decodes it. The body's memory counts
 // against the budget of all bodies for as long as that takes.
-func (c *call) decode() (*openai.Request, error) {
+func decoded[T any](c *call, decode func(body []byte) (*T, error)) (*T, error) {
 	body, held, err := c.body()
 	defer c.f.bodies.give(held)
 	if err != nil {
 		return nil, err
 	}
-	return openai.Decode(c.endpoint, body)
+	return decode(body)
 }
 
 // body reads the request's body within its bounds. held is what it took from the
@@ -56,8 +55,7 @@ func (c *call) body() (body []byte, held int, err error) {
 		if len(body) == cap(body) {
 			more := max(cap(body), firstBody)
 			if !c.f.bodies.take(more) {
-				c.f.metrics.rejections.WithLabelValues("body_memory").Inc()
-				return nil, held, &fault.Error{Code: fault.Overloaded, Message: "too many large requests at once: try again later", RetryAfter: retrySoon}
+				return nil, held, c.noMemory()
 			}
 			held += more
 			body = append(make([]byte, 0, cap(body)+more), body...) // exactly what was taken
@@ -71,6 +69,12 @@ func (c *call) body() (body []byte, held int, err error) {
 			return nil, held, c.unread(err)
 		}
 	}
+}
+
+// noMemory is the error of a request that the budget has no room for.
+func (c *call) noMemory() error {
+	c.f.metrics.rejections.WithLabelValues("body_memory").Inc()
+	return &fault.Error{Code: fault.Overloaded, Message: "too many large requests at once: try again later", RetryAfter: retrySoon}
 }
 
 func tooLarge(limit int64) error {

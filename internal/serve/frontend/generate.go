@@ -72,24 +72,18 @@ func (c *call) serve() error {
 	if err := c.f.admit(); err != nil {
 		return err
 	}
-	ctx := c.r.Context()
-	if limit := c.f.cfg.RequestTimeout; limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit,
-			fault.New(fault.Deadline, "the request took longer than %v", limit))
-		defer cancel()
-	}
-	req, err := c.decode()
+	ctx, cancel := c.context()
+	defer cancel()
+	req, err := decoded(c, func(body []byte) (*openai.Request, error) { return openai.Decode(c.endpoint, body) })
 	if err != nil {
 		return err
 	}
-	m, err := c.f.catalog.find(req.Model)
+	m, err := c.find(req.Model)
 	if err != nil {
 		return err
 	}
-	c.model = m.card.Name
 	p := &planner{call: c, req: req, model: m}
-	gens, err := p.plan()
+	gens, err := p.plan(ctx)
 	if err != nil {
 		return err
 	}
@@ -102,6 +96,16 @@ func (c *call) serve() error {
 		return err
 	}
 	return c.answer.finish(sum)
+}
+
+// context is that of the request, bounded by RequestTimeout.
+func (c *call) context() (context.Context, context.CancelFunc) {
+	limit := c.f.cfg.RequestTimeout
+	if limit <= 0 {
+		return c.r.Context(), func() {}
+	}
+	return context.WithTimeoutCause(c.r.Context(), limit,
+		fault.New(fault.Deadline, "the request took longer than %v", limit))
 }
 
 // admit refuses what there is no room for. The request is counted already.

@@ -16,6 +16,8 @@ func (f *Frontend) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/v1/chat/completions", only(f.generate(openai.Chat), http.MethodPost))
 	mux.Handle("/v1/completions", only(f.generate(openai.Completion), http.MethodPost))
+	mux.Handle("/tokenize", only(f.text("tokenize", (*call).tokenize), http.MethodPost))
+	mux.Handle("/detokenize", only(f.text("detokenize", (*call).detokenize), http.MethodPost))
 	mux.Handle("/v1/models", only(http.HandlerFunc(f.listModels), http.MethodGet, http.MethodHead))
 	mux.Handle("/v1/models/{id...}", only(http.HandlerFunc(f.oneModel), http.MethodGet, http.MethodHead))
 	mux.Handle("/health", only(http.HandlerFunc(f.health), http.MethodGet, http.MethodHead))
