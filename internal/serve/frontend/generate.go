@@ -25,7 +25,8 @@ func (f *Frontend) generate(endpoint openai.Endpoint) http.HandlerFunc {
 		c.id = f.ids.claim(w.Header().Get("x-request-id"))
 		defer f.ids.release(c.id)
 		w.Header().Set("x-request-id", c.id)
-		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout}
+		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive}
+		defer c.answer.close()
 
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
@@ -74,6 +75,9 @@ func (c *call) serve() error {
 	}
 	ctx, cancel := c.context()
 	defer cancel()
+	ctx, broken := context.WithCancelCause(ctx)
+	defer broken(nil)
+	c.answer.broken = broken
 	req, err := decoded(c, func(body []byte) (*openai.Request, error) { return openai.Decode(c.endpoint, body) })
 	if err != nil {
 		return err
