@@ -191,6 +191,45 @@ func TestFieldsAreComplete(t *testing.T) {
 	}
 }
 
+// TestTokenFieldsAreComplete: the same for the endpoints between text and tokens.
+func TestTokenFieldsAreComplete(t *testing.T) {
+	tree, err := parser.ParseFile(token.NewFileSet(), "tokenize.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := map[string][]Field{"DecodeTokenize": TokenizeFields(), "DecodeDetokenize": DetokenizeFields()}
+	for _, decl := range tree.Decls {
+		f, ok := decl.(*ast.FuncDecl)
+		if !ok || tables[f.Name.Name] == nil {
+			continue
+		}
+		var have []string
+		for _, field := range tables[f.Name.Name] {
+			have = append(have, field.Name)
+		}
+		reads := caseStrings(f)
+		slices.Sort(have)
+		slices.Sort(reads)
+		if !cmp.Equal(have, reads) {
+			t.Errorf("%s reads %v, listed are %v", f.Name.Name, reads, have)
+		}
+		delete(tables, f.Name.Name)
+	}
+	if len(tables) > 0 {
+		t.Errorf("not in the source: %v", tables)
+	}
+}
+
+// TestSchemasAreJSON: every schema is a JSON object.
+func TestSchemasAreJSON(t *testing.T) {
+	for _, f := range slices.Concat(Fields(Chat), Fields(Completion), TokenizeFields(), DetokenizeFields()) {
+		var schema map[string]any
+		if err := json.Unmarshal([]byte(f.Schema), &schema); f.Schema != "" && err != nil {
+			t.Errorf("%s: %v in %s", f.Name, err, f.Schema)
+		}
+	}
+}
+
 func caseStrings(f *ast.FuncDecl) []string {
 	var keys []string
 	ast.Inspect(f, func(n ast.Node) bool {
