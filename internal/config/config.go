@@ -50,6 +50,7 @@ type Config struct {
 
 	MaxBodyBytes int64   `key:"max-body-bytes" on:"up" help:"largest request body"`
 	MaxInflight  int     `key:"max-inflight" on:"up" help:"requests a frontend serves at once before it answers 503"`
+	SSEKeepAlive Seconds `key:"sse-keep-alive" on:"up" help:"silence after which a stream says that it lives, with a comment that clients skip"`
 	DrainTimeout Seconds `key:"drain-timeout" on:"up" help:"time that running requests have to finish after Ctrl-C"`
 
 	LogLevel  string `key:"log-level" on:"up" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats): info,router=debug"`
@@ -94,6 +95,7 @@ func Defaults() Config {
 		ActiveRequestExpiry: Seconds(10 * time.Minute),
 		MaxBodyBytes:        32 << 20,
 		MaxInflight:         4096,
+		SSEKeepAlive:        Seconds(15 * time.Second),
 		DrainTimeout:        Seconds(30 * time.Second),
 		LogLevel:            "info",
 		LogFormat:           "text",
@@ -147,6 +149,7 @@ func (c *Config) Validate() error {
 	p.positive("active-request-expiry", c.ActiveRequestExpiry)
 	p.between("max-body-bytes", int(c.MaxBodyBytes), 1024, 1<<40)
 	p.between("max-inflight", c.MaxInflight, 1, 1<<24)
+	p.positive("sse-keep-alive", c.SSEKeepAlive)
 	p.positive("drain-timeout", c.DrainTimeout)
 	if c.MaxBatchedTokens < c.MaxNumSeqs {
 		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", c.MaxBatchedTokens, c.MaxNumSeqs))

@@ -168,6 +168,7 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 	return frontend.New(frontend.Config{
 		MaxBodyBytes: u.cfg.MaxBodyBytes, MaxInflight: u.cfg.MaxInflight,
 		MigrationLimit: limit, DrainTimeout: time.Duration(u.cfg.DrainTimeout),
+		KeepAlive: time.Duration(u.cfg.SSEKeepAlive),
 	}, frontend.Deps{
 		Router: u.router, Plane: u.rpc, Registry: u.nats.registry, Open: u.model.open,
 		Metrics: u.metrics, Log: u.log,

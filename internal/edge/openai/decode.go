@@ -207,7 +207,7 @@ func (d *decoder) completion(key string) (known bool, err error) {
 	case "best_of":
 		return true, d.integer(&d.bestOf, 0, 20)
 	case "suffix":
-		return true, d.emptyString()
+		return true, d.usual("")
 	}
 	return false, nil
 }
@@ -218,8 +218,8 @@ func (d *decoder) check() error {
 	if len(d.unknown) > 0 {
 		return d.unknownKeys()
 	}
-	if strings.TrimSpace(q.Model) == "" {
-		return fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+	if err := d.checkModel(); err != nil {
+		return err
 	}
 	if d.maxCompletion > 0 {
 		if q.MaxTokens > 0 && q.MaxTokens != d.maxCompletion {

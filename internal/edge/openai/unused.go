@@ -22,6 +22,8 @@ func (d *decoder) unused(key string) (known bool, err error) {
 		return true, err
 	case "prediction": // a hint for speed
 		return true, d.skip()
+	case "prompt_cache_options": // hints too: what can be reused is found by itself
+		return true, d.object(func(string) error { return d.skip() })
 	case "priority":
 		_, err := d.int()
 		return true, err
@@ -43,7 +45,11 @@ func (d *decoder) unused(key string) (known bool, err error) {
 		return true, d.only(true)
 	case "add_special_tokens":
 		return true, d.only(d.req.Endpoint == Completion)
-	case "audio", "web_search_options", "reasoning_effort", "verbosity", "prompt_logprobs",
+	case "reasoning_effort":
+		return true, d.usual("none")
+	case "verbosity":
+		return true, d.usual("medium")
+	case "audio", "web_search_options", "moderation", "prompt_logprobs",
 		"truncate_prompt_tokens", "allowed_token_ids", "chat_template", "chat_template_kwargs",
 		"mm_processor_kwargs", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
 		"guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern",
@@ -80,9 +86,10 @@ func (d *decoder) only(ok bool) error {
 	return err
 }
 
-func (d *decoder) emptyString() error {
+// usual reads a string that must be the one that asks for what happens anyway.
+func (d *decoder) usual(ok string) error {
 	s, err := d.string()
-	if err == nil && s != "" {
+	if err == nil && s != ok {
 		return d.notSupported()
 	}
 	return err

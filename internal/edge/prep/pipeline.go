@@ -44,7 +44,7 @@ func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
 // recognised, and those that the model expects around a text are added. A client
 // that sends one has taken the place of the template.
 func (p *Pipeline) EncodeText(dst []kv.Token, text string) []kv.Token {
-	return p.Tokenizer.Encode(dst, text, EncodeOptions{ParseSpecial: true, AddSpecial: true})
+	return p.Tokenizer.Encode(dst, text, RawPrompt())
 }
 
 // sameKind returns how many segments at the start are of the first one's kind.

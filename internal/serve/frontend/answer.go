@@ -19,7 +19,10 @@ type answer struct {
 	w         http.ResponseWriter
 	control   *http.ResponseController
 	timeout   time.Duration // of one write
+	silent    time.Duration // until a stream says that it lives
+	broken    func(error)   // ends the request whose stream cannot be written
 	stream    bool
+	out       *stream          // nil before a stream is open
 	collector openai.Collector // of a whole answer; its Head serves streams too
 	ext       openai.AnswerExt
 	open      int  // choices that have not finished
@@ -77,10 +80,22 @@ func (a *answer) openStream() error {
 	h.Set("X-Accel-Buffering", "no") // a proxy must not hold tokens back
 	a.committed = true
 	a.w.WriteHeader(http.StatusOK)
-	return a.send(nil)
+	if err := a.send(nil); err != nil {
+		return err
+	}
+	a.out = newStream(a.silent, a.send, a.broken)
+	go a.out.run() // close waits for it
+	return nil
 }
 
-// extend takes chunks that belong together: a stream sends them in one write.
+// close returns when nothing more is written.
+func (a *answer) close() {
+	if a.out != nil {
+		_ = a.out.close() // a client that does not take the rest is gone
+	}
+}
+
+// extend takes chunks that belong together: a stream never parts them.
 func (a *answer) extend(chunks []openai.Chunk) error {
 	for i := range chunks {
 		c := &chunks[i]
@@ -112,7 +127,10 @@ func (a *answer) finish(counts openai.TokenCounts) error {
 		a.buf = a.collector.Head.AppendEvent(a.buf, &usage)
 	}
 	a.buf = openai.AppendDone(a.buf)
-	return a.flush()
+	if err := a.flush(); err != nil {
+		return err
+	}
+	return a.out.close()
 }
 
 // story returns how the answer came about: by prompt, then attempt, whatever the
@@ -136,8 +154,10 @@ func (a *answer) whole(body []byte) error {
 // possible, else with an event.
 func (a *answer) fail(err error) {
 	if a.committed {
-		// A client that does not take it is gone, and there is no one else to tell.
-		_ = a.send(openai.AppendErrorEvent(nil, err))
+		if a.out != nil {
+			// A client that does not take it is gone, and there is no one else to tell.
+			_ = a.out.put(openai.AppendErrorEvent(nil, err))
+		}
 		return
 	}
 	a.deadline()
@@ -145,7 +165,7 @@ func (a *answer) fail(err error) {
 }
 
 func (a *answer) flush() error {
-	err := a.send(a.buf)
+	err := a.out.put(a.buf)
 	a.buf = a.buf[:0]
 	return err
 }

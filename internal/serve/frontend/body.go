@@ -55,8 +55,7 @@ func (c *call) body() (body []byte, held int, err error) {
 		if len(body) == cap(body) {
 			more := max(cap(body), firstBody)
 			if !c.f.bodies.take(more) {
-				c.f.metrics.rejections.WithLabelValues("body_memory").Inc()
-				return nil, held, &fault.Error{Code: fault.Overloaded, Message: "too many large requests at once: try again later", RetryAfter: retrySoon}
+				return nil, held, c.noMemory()
 			}
 			held += more
 			body = append(make([]byte, 0, cap(body)+more), body...) // exactly what was taken
@@ -70,6 +69,12 @@ func (c *call) body() (body []byte, held int, err error) {
 			return nil, held, c.unread(err)
 		}
 	}
+}
+
+// noMemory is the error of a request that the budget has no room for.
+func (c *call) noMemory() error {
+	c.f.metrics.rejections.WithLabelValues("body_memory").Inc()
+	return &fault.Error{Code: fault.Overloaded, Message: "too many large requests at once: try again later", RetryAfter: retrySoon}
 }
 
 func tooLarge(limit int64) error {

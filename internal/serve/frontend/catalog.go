@@ -52,6 +52,7 @@ type snapshot struct {
 type model struct {
 	card    engine.Card
 	pipe    *prep.Pipeline // nil if it cannot be opened
+	encoder prep.Encoder   // makes its prompts; nil with pipe
 	created time.Time      // when this frontend first saw it
 	workers []instance     // those that a request may go to; none if all are gone
 	unfit   []kv.WorkerID  // those that serve the name with another vocabulary
@@ -167,7 +168,9 @@ func (c *catalog) model(old *model, ins []instance) *model {
 	if old != nil {
 		m.created = old.created
 	}
-	m.pipe = c.pipeline(m.card)
+	if m.pipe = c.pipeline(m.card); m.pipe != nil {
+		m.encoder = prep.Local{Pipeline: m.pipe}
+	}
 	for i := range ins {
 		in := &ins[i]
 		if !fits(&m.card, &in.card) {

@@ -35,6 +35,9 @@ type Config struct {
 	// WriteTimeout bounds each write: a client that takes nothing for so long is
 	// gone. Default 60 s.
 	WriteTimeout time.Duration
+	// KeepAlive is how long a stream may be silent before a comment says that it
+	// lives. Default 15 s.
+	KeepAlive time.Duration
 	// IdleTimeout closes connections without requests. Default 120 s.
 	IdleTimeout time.Duration
 	// MaxHeaderBytes bounds a request's headers. Default 64 KiB.
@@ -54,6 +57,7 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.HeaderTimeout, 10*time.Second)
 	setDefault(&c.BodyTimeout, time.Minute)
 	setDefault(&c.WriteTimeout, time.Minute)
+	setDefault(&c.KeepAlive, 15*time.Second)
 	setDefault(&c.IdleTimeout, 2*time.Minute)
 	setDefault(&c.MaxHeaderBytes, 64<<10)
 	setDefault(&c.DrainTimeout, 30*time.Second)
@@ -80,6 +84,7 @@ func (c *Config) Validate() error {
 		{"HeaderTimeout", int64(c.HeaderTimeout)},
 		{"BodyTimeout", int64(c.BodyTimeout)},
 		{"WriteTimeout", int64(c.WriteTimeout)},
+		{"KeepAlive", int64(c.KeepAlive)},
 		{"IdleTimeout", int64(c.IdleTimeout)},
 		{"MaxHeaderBytes", int64(c.MaxHeaderBytes)},
 		{"DrainTimeout", int64(c.DrainTimeout)},

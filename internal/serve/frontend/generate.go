@@ -30,7 +30,8 @@ func (f *Frontend) answering(endpoint openai.Endpoint, serve func(*call) error) 
 		c.id = f.ids.claim(w.Header().Get("x-request-id"))
 		defer f.ids.release(c.id)
 		w.Header().Set("x-request-id", c.id)
-		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout}
+		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive}
+		defer c.answer.close()
 
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
@@ -79,17 +80,19 @@ func (c *call) serve() error {
 	}
 	ctx, cancel := c.context()
 	defer cancel()
+	ctx, broken := context.WithCancelCause(ctx)
+	defer broken(nil)
+	c.answer.broken = broken
 	req, err := decoded(c, func(body []byte) (*openai.Request, error) { return openai.Decode(c.endpoint, body) })
 	if err != nil {
 		return err
 	}
-	m, err := c.f.catalog.find(req.Model)
+	m, err := c.find(req.Model)
 	if err != nil {
 		return err
 	}
-	c.model = m.card.Name
 	p := &planner{call: c, req: req, model: m}
-	gens, err := p.plan()
+	gens, err := p.plan(ctx)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ type metrics struct {
 func newMetrics(m *obs.Metrics) *metrics {
 	return &metrics{
 		requests: m.Counter("frontend_requests_total",
-			"Generation requests by the status of their outcome; 499 is a client that went away.", "model", "endpoint", "status"),
+			"Generation, tokenize and detokenize requests by the status of their outcome; 499 is a client that went away.", "model", "endpoint", "status"),
 		firstToken: m.Histogram("frontend_time_to_first_token_seconds",
 			"Time from a request's arrival to the first token of each of its prompts.",
 			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "model"),
@@ -33,7 +33,7 @@ func newMetrics(m *obs.Metrics) *metrics {
 			"Time from a request's arrival to the end of its answer.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}, "model", "endpoint"),
 		inflight: m.Gauge("frontend_inflight",
-			"Generation requests being served.").WithLabelValues(),
+			"Generation, tokenize and detokenize requests being served.").WithLabelValues(),
 		prompt: m.Counter("frontend_prompt_tokens_total",
 			"Prompt tokens of requests that got tokens, finished or not.", "model"),
 		output: m.Counter("frontend_output_tokens_total",

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"context"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -24,7 +25,7 @@ type planner struct {
 }
 
 // plan returns a generation for each prompt and prepares the answer for them.
-func (p *planner) plan() ([]*generation, error) {
+func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	pin, err := p.pin()
 	if err != nil {
 		return nil, err
@@ -36,7 +37,10 @@ func (p *planner) plan() ([]*generation, error) {
 	if err := p.vocabulary(); err != nil {
 		return nil, err
 	}
-	prompts, err := p.prompts()
+	prompts, err := p.prompts(ctx)
+	if ctx.Err() != nil {
+		return nil, ended(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -134,19 +138,23 @@ func (p *planner) answer(choices int) {
 }
 
 // prompts returns the tokens of each prompt.
-func (p *planner) prompts() ([][]kv.Token, error) {
+func (p *planner) prompts(ctx context.Context) ([][]kv.Token, error) {
 	q := p.req
 	if q.Ext.Tokens != nil {
 		return [][]kv.Token{q.Ext.Tokens}, p.model.known("nvext.token_data", q.Ext.Tokens)
 	}
 	if q.Endpoint == openai.Chat {
-		tokens, err := p.model.pipe.EncodeChat(nil, p.chat())
+		tokens, err := p.model.encoder.EncodeChat(ctx, conversation(q))
 		return [][]kv.Token{tokens}, err
 	}
 	all := make([][]kv.Token, len(q.Prompts))
 	for i, prompt := range q.Prompts {
 		if prompt.Tokens == nil {
-			all[i] = p.model.pipe.EncodeText(nil, prompt.Text)
+			tokens, err := p.model.encoder.EncodeText(ctx, prompt.Text, prep.RawPrompt())
+			if err != nil {
+				return nil, err
+			}
+			all[i] = tokens
 			continue
 		}
 		if err := p.model.known("prompt", prompt.Tokens); err != nil {
@@ -157,13 +165,13 @@ func (p *planner) prompts() ([][]kv.Token, error) {
 	return all, nil
 }
 
-func (p *planner) chat() *prep.Chat {
+func conversation(q *openai.Request) *prep.Chat {
 	chat := &prep.Chat{
-		Messages:            make([]prep.Message, len(p.req.Messages)),
-		AddGenerationPrompt: p.req.AddGenerationPrompt,
-		ContinueFinal:       p.req.ContinueFinal,
+		Messages:            make([]prep.Message, len(q.Messages)),
+		AddGenerationPrompt: q.AddGenerationPrompt,
+		ContinueFinal:       q.ContinueFinal,
 	}
-	for i, m := range p.req.Messages {
+	for i, m := range q.Messages {
 		chat.Messages[i] = prep.Message{Role: m.Role, Name: m.Name, Content: m.Content}
 	}
 	return chat

@@ -27,7 +27,10 @@ func (c *call) query(ctx context.Context, gens []*generation) error {
 		return err
 	}
 	if a.stream {
-		return a.send(openai.AppendDone(openai.AppendQueryEvents(nil, q)))
+		if err := a.out.put(openai.AppendDone(openai.AppendQueryEvents(nil, q))); err != nil {
+			return err
+		}
+		return a.out.close()
 	}
 	a.collector.Add(&openai.Chunk{
 		Kind:   openai.Usage,

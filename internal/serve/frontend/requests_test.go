@@ -431,23 +431,6 @@ func TestMount(t *testing.T) {
 	})
 }
 
-func TestEncode(t *testing.T) {
-	inWorld(t, Config{}, func(t *testing.T, w *world) {
-		if _, err := w.f.EncodeText("bytes", "x"); err == nil {
-			t.Error("tokens of a model that is not there")
-		}
-		w.worker(7, constant("hi"))
-		text, err := w.f.EncodeText("b", "hi")
-		if err != nil || !cmp.Equal(text, encodeBytes("hi")) {
-			t.Errorf("%v %v", text, err)
-		}
-		chat, err := w.f.EncodeChat("bytes", &prep.Chat{Messages: []prep.Message{{Role: "user", Content: "hi"}}})
-		if err != nil || !cmp.Equal(chat, append(encodeBytes("user:hi"), byteTurn)) {
-			t.Errorf("%v %v", chat, err)
-		}
-	})
-}
-
 func TestConfig(t *testing.T) {
 	c := Config{MaxBodyBytes: -1, DrainTimeout: -1, RequestTimeout: -1}
 	c.EnsureDefaults()

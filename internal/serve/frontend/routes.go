@@ -14,14 +14,9 @@ import (
 // other methods and paths get the API's error object.
 func (f *Frontend) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/v1/chat/completions", only(f.generate(openai.Chat), http.MethodPost))
-	mux.Handle("/v1/completions", only(f.generate(openai.Completion), http.MethodPost))
-	mux.Handle("/v1/models", only(http.HandlerFunc(f.listModels), http.MethodGet, http.MethodHead))
-	mux.Handle("/v1/models/{id...}", only(http.HandlerFunc(f.oneModel), http.MethodGet, http.MethodHead))
-	mux.Handle("/v1/embeddings", only(f.answering(openai.Embeddings, (*call).embed), http.MethodPost))
-	mux.Handle("/health", only(http.HandlerFunc(f.health), http.MethodGet, http.MethodHead))
-	mux.Handle("/live", only(http.HandlerFunc(live), http.MethodGet, http.MethodHead))
-	mux.Handle("/metrics", only(f.deps.Metrics.Handler(), http.MethodGet, http.MethodHead))
+	for _, e := range f.endpoints() {
+		mux.Handle(e.pattern, only(e.handler, e.methods()...))
+	}
 	for pattern, handler := range f.deps.Mount {
 		mux.Handle(pattern, handler)
 	}

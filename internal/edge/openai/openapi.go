@@ -1,0 +1,155 @@
+package openai
+
+import "strconv"
+
+// Operation is one method of one path, as a description of the API lists it.
+type Operation struct {
+	Path    string // parameters in braces: /v1/models/{id}
+	Method  string // in lower case
+	Summary string
+	// Fields are those of the request's body, a JSON object; nil if it has none.
+	Fields []Field
+	// Answer is the media type of a successful answer; a body that has a field
+	// "stream" may ask for server-sent events instead.
+	Answer string
+	// Params are the names of the path's parameters.
+	Params []string
+}
+
+// TokenizeFields are the fields of POST /tokenize.
+func TokenizeFields() []Field {
+	return []Field{
+		{"model", Mapped, true, anyString},
+		{"prompt", Mapped, false, anyString},
+		{"messages", Mapped, false, messagesSchema},
+		{"add_special_tokens", Mapped, false, anyBoolean},
+		{"add_generation_prompt", Mapped, false, anyBoolean},
+		{"continue_final_message", Mapped, false, anyBoolean},
+		{"return_token_strs", Mapped, false, anyBoolean},
+		{"tools", Refused, false, noElements},
+		{"chat_template", Refused, false, ""},
+		{"chat_template_kwargs", Refused, false, ""},
+		{"mm_processor_kwargs", Refused, false, ""},
+	}
+}
+
+// DetokenizeFields are the fields of POST /detokenize.
+func DetokenizeFields() []Field {
+	return []Field{{"model", Mapped, true, anyString}, {"tokens", Mapped, true, tokenIDs}}
+}
+
+// EmbeddingsFields are the fields of POST /v1/embeddings.
+func EmbeddingsFields() []Field {
+	return []Field{
+		{"model", Mapped, true, anyString},
+		{"input", Mapped, true, promptSchema},
+		{"encoding_format", Mapped, false, `{"enum":["float","base64"]}`},
+		{"user", Accepted, false, anyString},
+		{"priority", Accepted, false, anyInteger},
+		{"add_special_tokens", Accepted, false, yes},
+		{"dimensions", Refused, false, ""},
+		{"truncate_prompt_tokens", Refused, false, ""},
+		{"input_type", Refused, false, ""},
+		{"task", Refused, false, ""},
+	}
+}
+
+// AppendOpenAPI appends the description of operations as OpenAPI 3.1. Those of
+// one path follow each other.
+func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
+	dst = append(dst, `{"openapi":"3.1.0","info":{"title":"Penstock","version":`...)
+	dst = appendString(dst, version)
+	dst = append(dst, `},"paths":{`...)
+	for i, op := range ops {
+		switch {
+		case i == 0:
+		case ops[i-1].Path == op.Path:
+			dst = append(dst, ',')
+		default:
+			dst = append(dst, "},"...)
+		}
+		if i == 0 || ops[i-1].Path != op.Path {
+			dst = appendString(dst, op.Path)
+			dst = append(dst, ":{"...)
+		}
+		dst = appendOperation(dst, &op)
+	}
+	if len(ops) > 0 {
+		dst = append(dst, '}')
+	}
+	dst = append(dst, `},"components":{"schemas":{"Error":{"type":"object","required":["error"],"properties":{"error":{"type":"object",`...)
+	return append(dst, `"required":["message","type","param","code"],"properties":{"message":{"type":"string"},"type":{"type":"string"},`+
+		`"param":{"type":["string","null"]},"code":{"type":"string"}}}}}}}}`...)
+}
+
+func appendOperation(dst []byte, op *Operation) []byte {
+	dst = appendString(dst, op.Method)
+	dst = append(dst, `:{"summary":`...)
+	dst = appendString(dst, op.Summary)
+	if len(op.Params) > 0 {
+		dst = append(dst, `,"parameters":[`...)
+		for i, name := range op.Params {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = append(dst, `{"in":"path","required":true,"schema":{"type":"string"},"name":`...)
+			dst = appendString(dst, name)
+			dst = append(dst, '}')
+		}
+		dst = append(dst, ']')
+	}
+	streams := false
+	if op.Fields != nil {
+		dst = append(dst, `,"requestBody":{"required":true,"content":{"application/json":{"schema":`...)
+		dst = appendBody(dst, op.Fields)
+		dst = append(dst, `}}}`...)
+		for _, f := range op.Fields {
+			streams = streams || f.Name == "stream"
+		}
+	}
+	dst = append(dst, `,"responses":{"200":{"description":"done","content":{`...)
+	dst = appendString(dst, op.Answer)
+	dst = append(dst, `:{}`...)
+	if streams {
+		dst = append(dst, `,"text/event-stream":{}`...)
+	}
+	return append(dst, `}},"default":{"description":"refused or failed","content":{"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}}}}}`...)
+}
+
+// appendBody appends the schema of a body with these fields. Null is a field not
+// given.
+func appendBody(dst []byte, fields []Field) []byte {
+	dst = append(dst, `{"type":"object","additionalProperties":false,"required":[`...)
+	n := 0
+	for _, f := range fields {
+		if !f.Required {
+			continue
+		}
+		if n++; n > 1 {
+			dst = append(dst, ',')
+		}
+		dst = appendString(dst, f.Name)
+	}
+	dst = append(dst, `],"properties":{`...)
+	for i, f := range fields {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendString(dst, f.Name)
+		dst = append(dst, `:{"x-penstock-treatment":`...)
+		dst = strconv.AppendQuote(dst, f.Treatment.String())
+		switch {
+		case f.Schema == "":
+			dst = append(dst, `,"type":"null"}`...)
+		case f.Required:
+			dst = append(dst, `,"allOf":[`...)
+			dst = append(dst, f.Schema...)
+			dst = append(dst, `]}`...)
+		default:
+			dst = append(dst, `,"anyOf":[`...)
+			dst = append(dst, f.Schema...)
+			dst = append(dst, `,{"type":"null"}]}`...)
+		}
+	}
+	return append(dst, `}}`...)
+}

@@ -1,0 +1,158 @@
+package openai
+
+import (
+	"strconv"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// TokenizeRequest is a decoded request to POST /tokenize.
+type TokenizeRequest struct {
+	// Chat has the model and, if the request is about a conversation, its
+	// messages; if it has none, the request is about Prompt.
+	Chat   Request
+	Prompt string
+	// AddSpecial adds what the model expects around a text. Prompt only.
+	AddSpecial bool
+	// Strings asks for the text of each token.
+	Strings bool
+}
+
+// DecodeTokenize reads the body of POST /tokenize. It keeps nothing of body. The
+// error is a *fault.Error of code Invalid that names the field.
+func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
+	q := &TokenizeRequest{Chat: Request{Endpoint: Chat, AddGenerationPrompt: true}, AddSpecial: true}
+	d := &decoder{req: &q.Chat}
+	var prompt, special bool
+	err := d.whole(body, func(key string) error {
+		switch key {
+		case "prompt":
+			prompt = true
+			return d.text(&q.Prompt)
+		case "add_special_tokens":
+			special = true
+			return d.flag(&q.AddSpecial)
+		case "return_token_strs":
+			return d.flag(&q.Strings)
+		case "model":
+			return d.text(&q.Chat.Model)
+		case "messages", "add_generation_prompt", "continue_final_message":
+			_, err := d.chat(key)
+			return err
+		case "tools":
+			return d.emptyArray()
+		case "chat_template", "chat_template_kwargs", "mm_processor_kwargs":
+			return d.notSupported()
+		}
+		return d.unsupported()
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case prompt == d.messages:
+		return nil, fault.Param("prompt", "give one of 'prompt' and 'messages'")
+	case prompt:
+		return q, d.checkModel()
+	case special && q.AddSpecial:
+		return nil, fault.Param("add_special_tokens", "'add_special_tokens' is not supported with 'messages': the template has them")
+	}
+	if err := d.checkModel(); err != nil {
+		return nil, err
+	}
+	return q, d.checkChat()
+}
+
+// DetokenizeRequest is a decoded request to POST /detokenize.
+type DetokenizeRequest struct {
+	Model  string
+	Tokens []kv.Token
+}
+
+// DecodeDetokenize reads the body of POST /detokenize, as DecodeTokenize does.
+func DecodeDetokenize(body []byte) (*DetokenizeRequest, error) {
+	d := &decoder{req: &Request{}}
+	var tokens []kv.Token
+	err := d.whole(body, func(key string) error {
+		switch key {
+		case "model":
+			return d.text(&d.req.Model)
+		case "tokens":
+			return d.tokens(&tokens)
+		}
+		return d.unsupported()
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case tokens == nil:
+		return nil, fault.Param("tokens", "'tokens' is required")
+	}
+	return &DetokenizeRequest{Model: d.req.Model, Tokens: tokens}, d.checkModel()
+}
+
+// whole reads body, which must be one object, and has visit read what is not null.
+func (d *decoder) whole(body []byte, visit func(key string) error) (err error) {
+	if d.reader, err = newReader(body); err != nil {
+		return err
+	}
+	err = d.object(func(key string) error {
+		if none, err := d.null(); none || err != nil {
+			return err
+		}
+		return visit(key)
+	})
+	if err != nil {
+		return err
+	}
+	return d.end()
+}
+
+func (d *decoder) checkModel() error {
+	if strings.TrimSpace(d.req.Model) == "" {
+		return fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+	}
+	return nil
+}
+
+// Tokenized is the answer of POST /tokenize.
+type Tokenized struct {
+	Tokens        []kv.Token
+	ContextLength int // of the model, in tokens
+	// Text, if not nil, appends what a token stands for; it need not be whole
+	// characters.
+	Text func(dst []byte, t kv.Token) []byte
+}
+
+// AppendTokenized appends the answer as JSON. Bytes of a token that are no UTF-8
+// become U+FFFD.
+func AppendTokenized(dst []byte, a *Tokenized) []byte {
+	dst = append(dst, `{"count":`...)
+	dst = strconv.AppendInt(dst, int64(len(a.Tokens)), 10)
+	dst = append(dst, `,"max_model_len":`...)
+	dst = strconv.AppendInt(dst, int64(a.ContextLength), 10)
+	dst = append(dst, `,"tokens":`...)
+	dst = appendTokens(dst, a.Tokens)
+	dst = append(dst, `,"token_strs":`...)
+	if a.Text == nil {
+		return append(dst, "null}"...)
+	}
+	dst = append(dst, '[')
+	var text []byte
+	for i, t := range a.Tokens {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		text = a.Text(text[:0], t)
+		dst = appendString(dst, text)
+	}
+	return append(dst, `]}`...)
+}
+
+// AppendDetokenized appends the answer of POST /detokenize.
+func AppendDetokenized(dst, text []byte) []byte {
+	dst = append(dst, `{"prompt":`...)
+	dst = appendString(dst, text)
+	return append(dst, '}')
+}

@@ -1,0 +1,66 @@
+package frontend
+
+import (
+	"net/http"
+	"strings"
+
+	"penstock/internal/edge/openai"
+)
+
+// endpoint is a path of the frontend's own, with what /openapi.json says of it.
+type endpoint struct {
+	pattern string // of ServeMux
+	handler http.Handler
+	openai.Operation
+}
+
+// methods are those that the path takes: HEAD comes with GET.
+func (e *endpoint) methods() []string {
+	if e.Method == "get" {
+		return []string{http.MethodGet, http.MethodHead}
+	}
+	return []string{strings.ToUpper(e.Method)}
+}
+
+// endpoints is the one table of what the frontend serves itself.
+func (f *Frontend) endpoints() []endpoint {
+	const get, post, anyJSON = "get", "post", "application/json"
+	at := func(path string, h http.HandlerFunc, method, summary string, fields []openai.Field) endpoint {
+		return endpoint{pattern: path, handler: h, Operation: openai.Operation{
+			Path: path, Method: method, Summary: summary, Fields: fields, Answer: anyJSON,
+		}}
+	}
+	table := []endpoint{
+		at("/v1/chat/completions", f.generate(openai.Chat), post, "Continue a conversation", openai.Fields(openai.Chat)),
+		at("/v1/completions", f.generate(openai.Completion), post, "Continue a text", openai.Fields(openai.Completion)),
+		at("/v1/embeddings", f.answering(openai.Embeddings, (*call).embed), post, "Vectors of texts", openai.EmbeddingsFields()),
+		at("/tokenize", f.text("tokenize", (*call).tokenize), post, "The tokens of a prompt or a conversation", openai.TokenizeFields()),
+		at("/detokenize", f.text("detokenize", (*call).detokenize), post, "The text of tokens", openai.DetokenizeFields()),
+		at("/v1/models", f.listModels, get, "The models that can be asked for", nil),
+		at("/v1/models/{id}", f.oneModel, get, "One model", nil),
+		at("/health", f.health, get, "Whether requests can be served, and by which workers", nil),
+		at("/live", live, get, "Whether the process runs", nil),
+		at("/metrics", f.deps.Metrics.Handler().ServeHTTP, get, "Metrics for Prometheus", nil),
+		at("/openapi.json", f.openAPI, get, "This description", nil),
+	}
+	for i := range table {
+		switch e := &table[i]; e.Path {
+		case "/v1/models/{id}":
+			e.pattern, e.Params = "/v1/models/{id...}", []string{"id"}
+		case "/metrics":
+			e.Answer = "text/plain"
+		}
+	}
+	return table
+}
+
+// openAPI describes the frontend's own endpoints; what is mounted beside them
+// has documents of its own.
+func (f *Frontend) openAPI(w http.ResponseWriter, _ *http.Request) {
+	table := f.endpoints()
+	ops := make([]openai.Operation, len(table))
+	for i := range table {
+		ops[i] = table[i].Operation
+	}
+	writeJSON(w, http.StatusOK, append(openai.AppendOpenAPI(nil, "1", ops), '\n'))
+}

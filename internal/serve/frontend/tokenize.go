@@ -1,0 +1,146 @@
+package frontend
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/edge/openai"
+	"penstock/internal/edge/prep"
+)
+
+// text serves an endpoint between text and tokens, which no worker is asked for.
+// It has a place among the requests in progress, and counts as one of them.
+func (f *Frontend) text(name string, serve func(*call, context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := &call{f: f, r: r, id: w.Header().Get("x-request-id")}
+		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout}
+		f.inflight.Add(1)
+		f.metrics.inflight.Inc()
+		defer f.inflight.Add(-1)
+		defer f.metrics.inflight.Dec()
+
+		err := contained(func() error {
+			if err := f.admit(); err != nil {
+				return err
+			}
+			ctx, cancel := c.context()
+			defer cancel()
+			return serve(c, ctx)
+		})
+		status := http.StatusOK
+		if err != nil {
+			c.answer.fail(err)
+			status = fault.Of(err).Class().Status
+		}
+		f.metrics.requests.WithLabelValues(c.model, name, strconv.Itoa(status)).Inc()
+		if status == http.StatusInternalServerError {
+			f.deps.Log.Error("request failed", "request", c.id, "endpoint", name, "model", c.model, "error", err)
+		}
+	}
+}
+
+// tokenize answers POST /tokenize: the tokens that a prompt or a conversation
+// would be sent to a worker as.
+func (c *call) tokenize(ctx context.Context) error {
+	req, err := decoded(c, openai.DecodeTokenize)
+	if err != nil {
+		return err
+	}
+	m, err := c.find(req.Chat.Model)
+	if err != nil {
+		return err
+	}
+	tokens, err := encode(ctx, m.encoder, req)
+	if err != nil {
+		return err
+	}
+	out := openai.Tokenized{Tokens: tokens, ContextLength: m.card.ContextLength}
+	size := len(tokens) * tokenBytes
+	if req.Strings {
+		out.Text = func(dst []byte, t kv.Token) []byte {
+			dst, _ = m.pipe.Tokenizer.AppendBytes(dst, t)
+			return dst
+		}
+		size += stringBytes * textLen(m, tokens)
+	}
+	return c.bounded(size, func() []byte { return openai.AppendTokenized(nil, &out) })
+}
+
+func encode(ctx context.Context, e prep.Encoder, req *openai.TokenizeRequest) (tokens []kv.Token, err error) {
+	if len(req.Chat.Messages) > 0 {
+		tokens, err = e.EncodeChat(ctx, conversation(&req.Chat))
+	} else {
+		tokens, err = e.EncodeText(ctx, req.Prompt, prep.EncodeOptions{ParseSpecial: true, AddSpecial: req.AddSpecial})
+	}
+	if err != nil && ctx.Err() != nil {
+		return nil, ended(ctx)
+	}
+	return tokens, err
+}
+
+// detokenize answers POST /detokenize: the text of tokens, special ones included.
+func (c *call) detokenize(context.Context) error {
+	req, err := decoded(c, openai.DecodeDetokenize)
+	if err != nil {
+		return err
+	}
+	m, err := c.find(req.Model)
+	if err != nil {
+		return err
+	}
+	if err := m.known("tokens", req.Tokens); err != nil {
+		return err
+	}
+	size := textLen(m, req.Tokens)
+	if size > int(c.f.cfg.MaxBodyBytes) {
+		return fault.Param("tokens", "'tokens' stand for a text of %d bytes; the limit is %d", size, c.f.cfg.MaxBodyBytes)
+	}
+	return c.bounded(size*(1+stringBytes), func() []byte {
+		d := m.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: true})
+		var text []byte
+		for _, t := range req.Tokens {
+			text = d.Push(text, t)
+		}
+		return openai.AppendDetokenized(nil, d.Flush(text))
+	})
+}
+
+// find returns the model that a request names, and names it in its metrics.
+func (c *call) find(name string) (*model, error) {
+	m, err := c.f.catalog.find(name)
+	if err == nil {
+		c.model = m.card.Name
+	}
+	return m, err
+}
+
+// What the answers take at most, in bytes: a token as a number, with its comma
+// and the quotes and comma of its text; a byte of text in JSON.
+const (
+	tokenBytes  = 14
+	stringBytes = 6
+)
+
+// bounded sends the body that the function makes, of at most size bytes, which count
+// against the budget of all bodies meanwhile.
+func (c *call) bounded(size int, body func() []byte) error {
+	if !c.f.bodies.take(size) {
+		return c.noMemory()
+	}
+	defer c.f.bodies.give(size)
+	return c.answer.whole(append(body(), '\n'))
+}
+
+// textLen is the number of bytes that tokens stand for.
+func textLen(m *model, tokens []kv.Token) int {
+	n := 0
+	var text []byte
+	for _, t := range tokens {
+		text, _ = m.pipe.Tokenizer.AppendBytes(text[:0], t)
+		n += len(text)
+	}
+	return n
+}
