@@ -52,6 +52,13 @@ type (
 // List makes a value of items.
 func List(items ...any) any { return &list{items} }
 
+// Items returns what a value that List made, or an array of JSON, holds; nil for
+// others. The caller does not change it.
+func Items(v any) []any {
+	items, _ := sequence(v)
+	return items
+}
+
 func (v *view) item(i int) any {
 	switch v.name {
 	case "dict_keys":
