@@ -47,6 +47,9 @@ func (d *Dict) get(key any) (any, bool) {
 	return d.vals[i], true
 }
 
+// maxKey bounds the form of a tuple as a key, whose parts can be one another.
+const maxKey = 1 << 16
+
 // These hold keys that are equal in Python and not in Go in one form.
 type (
 	noneKey   struct{}
@@ -81,6 +84,9 @@ func hashable(key any) any {
 			h := hashable(item)
 			s := reprKey(h)
 			text += strconv.Itoa(len(s)) + ":" + s
+			if len(text) > maxKey {
+				throw("a tuple is too large for a key")
+			}
 		}
 		return tupleKey(text)
 	case *undef:

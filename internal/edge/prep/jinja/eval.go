@@ -386,7 +386,7 @@ func (s *state) at(of any, i int64) (any, bool) {
 		if i < 0 || i >= int64(len(of)) {
 			return nil, false
 		}
-		s.spend(int(i) / 8)
+		s.spend(int(i))
 		for _, r := range of {
 			if i == 0 {
 				return string(r), true

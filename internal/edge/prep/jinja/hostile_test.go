@@ -32,6 +32,8 @@ func hostileTemplates() map[string]string {
 		"power":            "{{ 9 ** (9 ** 9) }}",
 		"batch":            "{{ [1] | batch(10 ** 12, 0) | list }}",
 		"slices":           "{{ [1] | slice(10 ** 12) | list }}",
+		"tuples as keys":   "{% set n = namespace(s=()) %}{% for a in range(40) %}{% set n.s = (n.s, n.s) %}{% endfor %}{{ {n.s: 1} }}",
+		"strip":            "{{ ('x' * 1000000).strip('y' * 1000000 ~ 'x') }}",
 		"join":             "{{ range(99999) | join('x' * 100000) }}",
 		"deep parentheses": "{{ " + strings.Repeat("(", 100000) + "1" + strings.Repeat(")", 100000) + " }}",
 		"deep unary":       "{{ " + strings.Repeat("-", 100000) + "1 }}",

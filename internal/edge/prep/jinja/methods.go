@@ -149,6 +149,10 @@ func (s *state) textMethod(t, name string, a *args) any {
 		in := space
 		if chars != nil {
 			set := text(chars)
+			if len(t) > s.steps*16/(len(set)+1) {
+				throw("the template takes too long: too many characters to strip")
+			}
+			s.steps -= len(t) * len(set) / 16
 			in = func(r rune) bool { return strings.ContainsRune(set, r) }
 		}
 		if name != "rstrip" {
