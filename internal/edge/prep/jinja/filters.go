@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // filterFunc is a filter: v is what stands before the bar.
@@ -354,13 +355,7 @@ func groupby(s *state, v any, a *args) any {
 
 // reversed is Python's reversed().
 func (s *state) reversed(v any) func() (any, bool) {
-	var items []any
-	switch v := v.(type) {
-	case string, *list, *tuple, *Dict, *view, *span, *group, *undef:
-		items = s.collect(v)
-	default:
-		items = s.collect(v)
-	}
+	items := s.collect(v)
 	i := len(items)
 	return func() (any, bool) {
 		s.step()
@@ -450,13 +445,11 @@ func changeCase(s *state, how, t string) any {
 }
 
 func capital(t string) string {
-	for i, r := range t {
-		if i == 0 {
-			continue
-		}
-		return string(unicode.ToTitle([]rune(t)[0])) + lower(t[i:]) + strings.Repeat(string(r), 0)
+	first, size := utf8.DecodeRuneInString(t)
+	if size == len(t) {
+		return upper(t)
 	}
-	return upper(t)
+	return string(unicode.ToTitle(first)) + lower(t[size:])
 }
 
 // upper and lower map as Python does where one character becomes several.
@@ -693,8 +686,7 @@ func round(s *state, v any, a *args) any {
 			return f
 		}
 		r := math.RoundToEven(x*scale) / scale
-		if i, ok := bigInt(v); ok {
-			_ = i
+		if _, ok := bigInt(v); ok {
 			return int64(r)
 		}
 		return r
