@@ -49,11 +49,22 @@ type Message struct {
 	Role    string // system, developer, user, assistant, tool, function
 	Name    string
 	Content string
+
+	// Parts, if there are any, stand for Content: a JSON array of content parts.
+	Parts []byte
+	// ToolCalls is a JSON array of what the assistant called, ToolCallID which of
+	// those a tool's message answers, Reasoning what the assistant thought.
+	ToolCalls  []byte
+	ToolCallID string
+	Reasoning  string
 }
 
 // Chat is a conversation to render.
 type Chat struct {
 	Messages []Message
+	// Tools is a JSON array of what the model may call; nil if nothing. JSON that
+	// a client wrote stays text, since templates print it in the client's order.
+	Tools []byte
 	// AddGenerationPrompt ends the prompt where the assistant speaks next.
 	AddGenerationPrompt bool
 	// ContinueFinal leaves the last message open for the model to go on with.

@@ -1,11 +1,12 @@
 // Package chat makes the pipeline between text and tokens for one model: the
-// tokenizer of its checkpoint, or the built-in one, and a chat template that
-// fits the vocabulary.
+// tokenizer of its checkpoint, or the built-in one, and the checkpoint's own chat
+// template, or one that fits the vocabulary if it has none.
 //
-// The templates here are Go code. They hand markup and what clients wrote to the
+// The templates that fit a vocabulary are Go code. They hand markup and what clients wrote to the
 // tokenizer as separate segments, so that the text of a message can never act as
 // a special token. A conversation renders to a prefix of what the same
 // conversation with more turns renders to, so that the turns share cached blocks.
+// A checkpoint's own template promises neither: see scripted.
 package chat
 
 import (
@@ -62,19 +63,41 @@ func canonical(role string) string {
 	return role
 }
 
-// check refuses what no template can render.
+// check refuses what the templates that are Go code cannot render.
 func check(c *prep.Chat) error {
+	if err := checkFlags(c); err != nil {
+		return err
+	}
+	if len(c.Tools) > 0 {
+		return unrendered("tools")
+	}
+	for i := range c.Messages {
+		field := fmt.Sprintf("messages[%d]", i)
+		if m := &c.Messages[i]; len(m.ToolCalls) > 0 {
+			return unrendered(field + ".tool_calls")
+		} else if len(m.Parts) > 0 {
+			return unrendered(field + ".content")
+		} else if !known(m.Role) {
+			field += ".role"
+			return fault.Param(field, "%s must be one of %s", field, strings.Join(roles[:], ", "))
+		}
+	}
+	return nil
+}
+
+func unrendered(field string) error {
+	err := fault.New(fault.Unimplemented, "this model has no chat template of its own, and the one in its place cannot show %s", field)
+	err.Param = field
+	return err
+}
+
+// checkFlags refuses what no template can render.
+func checkFlags(c *prep.Chat) error {
 	if len(c.Messages) == 0 {
 		return fault.Param("messages", "messages must have at least one message")
 	}
 	if c.AddGenerationPrompt && c.ContinueFinal {
 		return fault.Param("continue_final_message", "continue_final_message and add_generation_prompt exclude each other; set one of them to false")
-	}
-	for i := range c.Messages {
-		if !known(c.Messages[i].Role) {
-			field := fmt.Sprintf("messages[%d].role", i)
-			return fault.Param(field, "%s must be one of %s", field, strings.Join(roles[:], ", "))
-		}
 	}
 	return nil
 }

@@ -84,7 +84,8 @@ func openDir(dir string) (*prep.Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := d.read(dir, templateFile); err != nil {
+	template, err := d.read(dir, templateFile)
+	if err != nil {
 		return nil, err
 	}
 	t, err := token.Parse(tokenizer, config)
@@ -92,27 +93,51 @@ func openDir(dir string) (*prep.Pipeline, error) {
 		return nil, reopen(dir, err)
 	}
 	p := &prep.Pipeline{Tokenizer: t, Digest: d.sum()}
-	setTemplate(p)
+	parsed, err := parseConfig(config)
+	if err != nil {
+		return nil, reopen(dir, err)
+	}
+	setOwnTemplate(p, parsed, template)
 	return p, nil
+}
+
+// setOwnTemplate takes the checkpoint's own template, or one that is Go code if
+// it has none. One that cannot be run is not replaced by another: a model that
+// sees other prompts than it was trained on answers worse, and nobody knows why.
+func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file []byte) {
+	sources, from, err := c.sources(file)
+	if err == nil && sources == nil {
+		setTemplate(p)
+		return
+	}
+	var t *scripted
+	if err == nil {
+		t, err = newScripted(sources, c.named)
+	}
+	if err != nil {
+		p.TemplateName = "none; the checkpoint's own, in " + from + ", cannot be used: " + err.Error()
+		return
+	}
+	p.Template, p.TemplateName = t, "jinja, from "+from
+	p.StopTokens = ids(p.Tokenizer, stops(sources, c.named)...)
 }
 
 func reopen(dir string, err error) error {
 	return fault.New(fault.Of(err), "open tokenizer %s: %w", dir, err)
 }
 
-// setTemplate chooses among the templates that are Go code by the vocabulary. A
-// checkpoint's own Jinja template is not evaluated.
+// setTemplate chooses among the templates that are Go code by the vocabulary.
 func setTemplate(p *prep.Pipeline) {
 	if p.StopTokens = ids(p.Tokenizer, turnEnd); hasAll(p.Tokenizer, builtinTokens()) {
 		p.Template, p.TemplateName = builtin(), "builtin"
 		return
 	}
 	if p.StopTokens = ids(p.Tokenizer, chatMLEnd); hasAll(p.Tokenizer, []string{chatMLStart, chatMLEnd}) {
-		p.Template, p.TemplateName = chatML(), "chatml, chosen by the vocabulary; the checkpoint's own template is not evaluated"
+		p.Template, p.TemplateName = chatML(), "chatml, chosen by the vocabulary; the checkpoint has no template of its own"
 		return
 	}
 	p.StopTokens = nil
-	p.TemplateName = "none; the checkpoint's own template is not evaluated, and its vocabulary fits no built-in one"
+	p.TemplateName = "none; the checkpoint has none of its own, and its vocabulary fits no built-in one"
 }
 
 func hasAll(t prep.Tokenizer, names []string) bool { return len(ids(t, names...)) == len(names) }

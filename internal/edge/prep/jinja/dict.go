@@ -1,0 +1,114 @@
+package jinja
+
+import (
+	"math"
+	"math/big"
+	"strconv"
+)
+
+// Dict is a mapping that keeps the order in which its keys came, as Python's
+// does. A key is nil, a bool, a number, a string or a tuple of those; numbers
+// that are equal are one key. It is not safe for concurrent writing.
+type Dict struct {
+	at   map[any]int
+	keys []any
+	vals []any
+}
+
+// NewDict returns an empty dictionary.
+func NewDict() *Dict { return &Dict{at: map[any]int{}} }
+
+// Len returns the number of keys.
+func (d *Dict) Len() int { return len(d.keys) }
+
+// Set gives key a value; a key that is already there keeps its place. v is what
+// the package comment calls a value.
+func (d *Dict) Set(key string, v any) { d.put(key, v) }
+
+// Get returns the value of key.
+func (d *Dict) Get(key string) (v any, ok bool) { return d.get(key) }
+
+func (d *Dict) put(key, v any) {
+	k := hashable(key)
+	if i, ok := d.at[k]; ok {
+		d.vals[i] = v
+		return
+	}
+	d.at[k] = len(d.keys)
+	d.keys = append(d.keys, key)
+	d.vals = append(d.vals, v)
+}
+
+func (d *Dict) get(key any) (any, bool) {
+	i, ok := d.at[hashable(key)]
+	if !ok {
+		return nil, false
+	}
+	return d.vals[i], true
+}
+
+// maxKey bounds the form of a tuple as a key, whose parts can be one another.
+const maxKey = 1 << 16
+
+// These hold keys that are equal in Python and not in Go in one form.
+type (
+	noneKey   struct{}
+	bigKey    string
+	tupleKey  string
+	objectKey struct{ v any }
+)
+
+// hashable returns the form of a key that Go's maps compare as Python does. It
+// throws if Python could not hash it.
+func hashable(key any) any {
+	switch k := key.(type) {
+	case nil:
+		return noneKey{}
+	case bool:
+		if k {
+			return int64(1)
+		}
+		return int64(0)
+	case string, int64:
+		return k
+	case *big.Int:
+		return bigKey(k.String())
+	case float64:
+		if k == math.Trunc(k) && math.Abs(k) < 1<<62 {
+			return int64(k)
+		}
+		return k
+	case *tuple:
+		text := ""
+		for _, item := range k.items {
+			h := hashable(item)
+			s := reprKey(h)
+			text += strconv.Itoa(len(s)) + ":" + s
+			if len(text) > maxKey {
+				throw("a tuple is too large for a key")
+			}
+		}
+		return tupleKey(text)
+	case *undef:
+		return objectKey{"undefined"}
+	case *list, *Dict:
+		throw("unhashable type: '%s'", typeName(key))
+	}
+	return objectKey{key}
+}
+
+func reprKey(h any) string {
+	switch h := h.(type) {
+	case string:
+		return "s" + h
+	case int64:
+		return "i" + strconv.FormatInt(h, 10)
+	case bigKey:
+		return "b" + string(h)
+	case tupleKey:
+		return "t" + string(h)
+	case float64:
+		return "f" + strconv.FormatFloat(h, 'g', -1, 64)
+	}
+	return "o"
+}

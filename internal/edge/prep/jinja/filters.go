@@ -1,0 +1,801 @@
+package jinja
+
+import (
+	"html"
+	"math"
+	"math/big"
+	"net/url"
+	"sort"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// filterFunc is a filter: v is what stands before the bar.
+type filterFunc func(s *state, v any, a *args) any
+
+// filterNamed returns a filter of the built-in set, nil if there is none.
+func filterNamed(name string) filterFunc {
+	switch name {
+	case "abs":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			if truth(s.holds("<", v, int64(0))) {
+				return s.arith("-", int64(0), v)
+			}
+			return s.arith("+", v, int64(0))
+		}
+	case "attr":
+		return func(s *state, v any, a *args) any {
+			name := text(a.bind("name!")[0])
+			if out, ok := s.attr(v, name); ok {
+				return out
+			}
+			return missing(v, name)
+		}
+	case "batch":
+		return batch
+	case "capitalize", "upper", "lower", "title":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			return changeCase(s, name, s.str(v))
+		}
+	case "center":
+		return func(s *state, v any, a *args) any {
+			b := a.bind("width")
+			return s.method(s.str(v), "center", &args{pos: []any{or(b[0], int64(80))}, kw: NewDict()})
+		}
+	case "count", "length":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			return s.length(v)
+		}
+	case "d", "default":
+		return func(_ *state, v any, a *args) any {
+			b := a.bind("default_value", "boolean")
+			if _, ok := v.(*undef); ok || truth(or(b[1], false)) && !truth(v) {
+				return or(b[0], "")
+			}
+			return v
+		}
+	case "dictsort":
+		return dictsort
+	case "e", "escape", "forceescape":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			out := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(s.str(v))
+			s.spend(len(out))
+			return out
+		}
+	case "first":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			if item, ok := s.iterate(v)(); ok {
+				return item
+			}
+			return &undef{"No first item, sequence was empty."}
+		}
+	case "last":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			next := s.reversed(v)
+			if item, ok := next(); ok {
+				return item
+			}
+			return &undef{"No last item, sequence was empty."}
+		}
+	case "float":
+		return func(_ *state, v any, a *args) any {
+			if f, ok := toFloat(v); ok {
+				return f
+			}
+			undefined(v)
+			return or(a.bind("default")[0], 0.0)
+		}
+	case "format":
+		return func(s *state, v any, a *args) any {
+			if a.kw.Len() > 0 {
+				return s.percent(s.str(v), a.kw)
+			}
+			return s.percent(s.str(v), &tuple{a.pos})
+		}
+	case "groupby":
+		return groupby
+	case "indent":
+		return indent
+	case "int":
+		return toInt
+	case "join":
+		return join
+	case "list":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			return &list{s.collect(v)}
+		}
+	case "items":
+		return func(_ *state, v any, a *args) any {
+			a.bind()
+			d, ok := v.(*Dict)
+			if !ok {
+				if _, none := v.(*undef); !none {
+					return generate(func() (any, bool) {
+						throw("Can only get item pairs from a mapping.")
+						return nil, false
+					})
+				}
+				d = NewDict()
+			}
+			i := -1
+			return generate(func() (any, bool) {
+				if i++; i >= d.Len() {
+					return nil, false
+				}
+				return &tuple{[]any{d.keys[i], d.vals[i]}}, true
+			})
+		}
+	case "map":
+		return mapped
+	case "min", "max":
+		return func(s *state, v any, a *args) any { return s.extreme(name, v, a) }
+	case "pprint":
+		return func(s *state, v any, a *args) any {
+			var b strings.Builder
+			s.repr(&b, v, 0)
+			s.spend(b.Len())
+			return b.String()
+		}
+	case "select", "reject", "selectattr", "rejectattr":
+		return func(s *state, v any, a *args) any {
+			return selected(s, v, a, strings.HasPrefix(name, "select"), strings.HasSuffix(name, "attr"))
+		}
+	case "replace":
+		return func(s *state, v any, a *args) any {
+			b := a.bind("old!", "new!", "count")
+			n, ok := integer(or(b[2], int64(-1)))
+			if b[2] == nil {
+				n, ok = -1, true
+			}
+			if !ok {
+				throw("'%s' object cannot be interpreted as an integer", typeName(b[2]))
+			}
+			return s.replace(s.str(v), s.str(b[0]), s.str(b[1]), n)
+		}
+	case "reverse":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			if t, ok := v.(string); ok {
+				s.spend(len(t))
+				return cutText(t, s.length(t)-1, -1, s.length(t), s.length(t))
+			}
+			return generate(s.reversed(v))
+		}
+	case "round":
+		return round
+	case "safe", "string":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			return s.str(v)
+		}
+	case "slice":
+		return sliced
+	case "sort":
+		return func(s *state, v any, a *args) any {
+			b := a.bind("reverse", "case_sensitive", "attribute")
+			return s.sorted(s.collect(v), s.keyOf(b[2], b[1], true), truth(or(b[0], false)))
+		}
+	case "striptags":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			return striptags(s.str(v))
+		}
+	case "sum":
+		return func(s *state, v any, a *args) any {
+			b := a.bind("attribute", "start")
+			total := or(b[1], int64(0))
+			if _, ok := total.(string); ok {
+				throw("sum() can't sum strings [use ''.join(seq) instead]")
+			}
+			next, key := s.iterate(v), s.keyOf(b[0], true, false)
+			for item, ok := next(); ok; item, ok = next() {
+				total = s.arith("+", total, key(item))
+			}
+			return total
+		}
+	case "tojson":
+		return tojson
+	case "trim":
+		return func(s *state, v any, a *args) any {
+			b := a.bind("chars")
+			return s.method(s.str(v), "strip", &args{pos: []any{or(b[0], nil)}, kw: NewDict()})
+		}
+	case "truncate":
+		return truncate
+	case "unique":
+		return unique
+	case "urlencode":
+		return urlencode
+	case "wordcount":
+		return func(s *state, v any, a *args) any {
+			a.bind()
+			return int64(len(strings.FieldsFunc(s.str(v), func(r rune) bool { return !wordRune(r) })))
+		}
+	case "filesizeformat":
+		return filesize
+	}
+	return nil
+}
+
+// or returns v, or what stands for an argument that was not given.
+func or(v, otherwise any) any {
+	if given(v) {
+		return v
+	}
+	return otherwise
+}
+
+// text returns a string argument.
+func text(v any) string {
+	t, ok := v.(string)
+	if !ok {
+		undefined(v)
+		throw("expected str, got %s", typeName(v))
+	}
+	return t
+}
+
+// keyOf returns how to get an attribute ("a.b", a number, several with commas),
+// in lower case unless sensitive.
+func (s *state) keyOf(attribute, sensitive any, several bool) func(v any) any {
+	fold := func(v any) any {
+		if t, ok := v.(string); ok && !truth(or(sensitive, false)) {
+			s.spend(len(t))
+			return lower(t)
+		}
+		return v
+	}
+	attribute = or(attribute, nil)
+	if attribute == nil {
+		return fold
+	}
+	path, isText := attribute.(string)
+	if !isText {
+		return func(v any) any { return fold(s.item(v, attribute)) }
+	}
+	paths := []string{path}
+	if several {
+		paths = strings.Split(path, ",")
+	}
+	one := func(v any, path string) any {
+		for _, part := range strings.Split(path, ".") {
+			if i, err := strconv.ParseInt(part, 10, 64); err == nil {
+				v = s.item(v, i)
+			} else {
+				v = s.item(v, part)
+			}
+		}
+		return v
+	}
+	return func(v any) any {
+		if len(paths) == 1 {
+			return fold(one(v, paths[0]))
+		}
+		keys := make([]any, len(paths))
+		for i, p := range paths {
+			keys[i] = fold(one(v, p))
+		}
+		return &list{keys}
+	}
+}
+
+// sorted sorts stably.
+func (s *state) sorted(items []any, key func(any) any, reverse bool) any {
+	keys := make([]any, len(items))
+	order := make([]int, len(items))
+	for i, item := range items {
+		keys[i], order[i] = key(item), i
+	}
+	sort.SliceStable(order, func(i, j int) bool {
+		if reverse {
+			return s.compare("<", keys[order[j]], keys[order[i]]) < 0
+		}
+		return s.compare("<", keys[order[i]], keys[order[j]]) < 0
+	})
+	out := make([]any, len(items))
+	for i, from := range order {
+		out[i] = items[from]
+	}
+	return &list{out}
+}
+
+func dictsort(s *state, v any, a *args) any {
+	b := a.bind("case_sensitive", "by", "reverse")
+	d, ok := v.(*Dict)
+	if !ok {
+		undefined(v)
+		throw("'%s' object has no attribute 'items'", typeName(v))
+	}
+	at := int64(0)
+	switch or(b[1], "key") {
+	case "key":
+	case "value":
+		at = 1
+	default:
+		throw(`You can only sort by either "key" or "value"`)
+	}
+	return s.sorted(s.collect(&view{"dict_items", d}), s.keyOf(at, b[0], false), truth(or(b[2], false)))
+}
+
+func groupby(s *state, v any, a *args) any {
+	b := a.bind("attribute!", "default", "case_sensitive")
+	with := func(key func(any) any) func(any) any {
+		return func(v any) any {
+			out := key(v)
+			if _, none := out.(*undef); none && given(b[1]) {
+				return b[1]
+			}
+			return out
+		}
+	}
+	folded, plain := with(s.keyOf(b[0], b[2], false)), with(s.keyOf(b[0], true, false))
+	out := &list{}
+	var last any
+	for _, item := range s.sorted(s.collect(v), folded, false).(*list).items {
+		key := folded(item)
+		if n := len(out.items); n > 0 && s.equal(last, key, 0) {
+			g := out.items[n-1].(*group)
+			g.list.items = append(g.list.items, item)
+			continue
+		}
+		last = key
+		out.items = append(out.items, &group{plain(item), &list{[]any{item}}})
+	}
+	return out
+}
+
+// reversed is Python's reversed().
+func (s *state) reversed(v any) func() (any, bool) {
+	items := s.collect(v)
+	i := len(items)
+	return func() (any, bool) {
+		s.step()
+		if i--; i < 0 {
+			return nil, false
+		}
+		return items[i], true
+	}
+}
+
+func batch(s *state, v any, a *args) any {
+	b := a.bind("linecount!", "fill_with")
+	n, _ := integer(b[0])
+	next := s.iterate(v)
+	done := false
+	return generate(func() (any, bool) {
+		var row []any
+		for !done && int64(len(row)) < n {
+			item, ok := next()
+			if done = !ok; ok {
+				row = append(row, item)
+			}
+		}
+		if row == nil {
+			return nil, false
+		}
+		if fill := or(b[1], nil); fill != nil && int64(len(row)) < n {
+			row = append(row, s.repeatItems([]any{fill}, n-int64(len(row)))...)
+		}
+		return &list{row}, true
+	})
+}
+
+func sliced(s *state, v any, a *args) any {
+	b := a.bind("slices!", "fill_with")
+	n, ok := integer(b[0])
+	if !ok || n == 0 {
+		throw("slices must be a number that is not 0")
+	}
+	items := s.collect(v)
+	size, extra := int64(len(items))/n, int64(len(items))%n
+	i, at := int64(-1), int64(0)
+	return generate(func() (any, bool) {
+		s.step()
+		if i++; i >= n {
+			return nil, false
+		}
+		end := at + size
+		if i < extra {
+			end++
+		}
+		row := append([]any(nil), items[at:end]...)
+		if fill := or(b[1], nil); fill != nil && i >= extra {
+			row = append(row, fill)
+		}
+		at = end
+		return &list{row}, true
+	})
+}
+
+func changeCase(s *state, how, t string) any {
+	s.spend(2 * len(t))
+	switch how {
+	case "upper":
+		return upper(t)
+	case "lower":
+		return lower(t)
+	case "capitalize":
+		return capital(t)
+	}
+	var b strings.Builder
+	start := true
+	for _, r := range t {
+		if strings.ContainsRune("-({[<", r) || space(r) {
+			start = true
+			b.WriteRune(r)
+			continue
+		}
+		if start {
+			b.WriteString(upper(string(r)))
+		} else {
+			b.WriteString(lower(string(r)))
+		}
+		start = false
+	}
+	return b.String()
+}
+
+func capital(t string) string {
+	first, size := utf8.DecodeRuneInString(t)
+	if size == len(t) {
+		return upper(t)
+	}
+	return string(unicode.ToTitle(first)) + lower(t[size:])
+}
+
+// upper and lower map as Python does where one character becomes several.
+func upper(t string) string {
+	return strings.ReplaceAll(strings.ToUpper(strings.ReplaceAll(t, "ß", "SS")), "ŉ", "ʼN")
+}
+
+func lower(t string) string {
+	return strings.ToLower(strings.ReplaceAll(t, "İ", "i̇"))
+}
+
+func toFloat(v any) (float64, bool) {
+	t, ok := v.(string)
+	if !ok {
+		return number(v)
+	}
+	t = strings.ReplaceAll(strings.TrimFunc(t, space), "_", "")
+	if strings.ContainsAny(t, "xXpP") {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(t, 64)
+	if err != nil && !math.IsInf(f, 0) {
+		return 0, false
+	}
+	return f, true
+}
+
+func toInt(_ *state, v any, a *args) any {
+	b := a.bind("default", "base")
+	undefined(v)
+	base, _ := integer(or(b[1], int64(10)))
+	if t, ok := v.(string); ok && base >= 0 && base <= 36 && base != 1 && len(t) < 1000 {
+		t = strings.ToLower(strings.TrimFunc(t, space))
+		prefix := map[int64]string{2: "0b", 8: "0o", 16: "0x"}[base]
+		if prefix != "" {
+			t = strings.Replace(t, prefix, "", 1)
+		}
+		if n, ok := new(big.Int).SetString(t, int(base)); ok && !strings.Contains(t, "_") {
+			return small(n)
+		}
+	}
+	if n, ok := bigInt(v); ok {
+		return small(n)
+	}
+	if f, ok := toFloat(v); ok && !math.IsInf(f, 0) && !math.IsNaN(f) {
+		n, _ := new(big.Float).SetFloat64(f).Int(nil)
+		return small(n)
+	}
+	return or(b[0], int64(0))
+}
+
+func join(s *state, v any, a *args) any {
+	b := a.bind("d", "attribute")
+	sep := s.str(or(b[0], ""))
+	key := func(v any) any { return v }
+	if or(b[1], nil) != nil {
+		key = s.keyOf(b[1], true, false)
+	}
+	var out strings.Builder
+	next := s.iterate(v)
+	for first := true; ; first = false {
+		item, ok := next()
+		if !ok {
+			s.spend(out.Len())
+			return out.String()
+		}
+		if !first {
+			out.WriteString(sep)
+		}
+		out.WriteString(s.str(key(item)))
+		s.room(out.Len())
+	}
+}
+
+func indent(s *state, v any, a *args) any {
+	b := a.bind("width", "first", "blank")
+	pad := ""
+	switch w := or(b[0], int64(4)).(type) {
+	case string:
+		pad = w
+	default:
+		n, ok := integer(w)
+		if !ok {
+			throw("can't multiply sequence by non-int of type '%s'", typeName(w))
+		}
+		pad = s.repeat(" ", n).(string)
+	}
+	lines := splitLines(text(v)+"\n", false)
+	var out strings.Builder
+	for i, line := range lines {
+		if i > 0 {
+			out.WriteByte('\n')
+		}
+		if i == 0 && truth(or(b[1], false)) || i > 0 && (line != "" || truth(or(b[2], false))) {
+			out.WriteString(pad)
+		}
+		out.WriteString(line)
+		s.room(out.Len())
+	}
+	s.spend(out.Len())
+	return out.String()
+}
+
+func mapped(s *state, v any, a *args) any {
+	var f func(any) any
+	if attribute, ok := a.kw.get("attribute"); ok && len(a.pos) == 0 {
+		key := s.keyOf(attribute, true, false)
+		otherwise, has := a.kw.get("default")
+		has = has && otherwise != nil
+		f = func(v any) any {
+			out := key(v)
+			if _, none := out.(*undef); none && has {
+				return otherwise
+			}
+			return out
+		}
+	} else if len(a.pos) > 0 {
+		name := text(a.pos[0])
+		filter := filterNamed(name)
+		rest := &args{a.pos[1:], a.kw}
+		f = func(v any) any {
+			if filter == nil {
+				throw("No filter named '%s'", name)
+			}
+			return filter(s, v, rest)
+		}
+	} else {
+		throw("map requires a filter argument")
+	}
+	if !truth(v) {
+		v = &list{}
+	}
+	next := s.iterate(v)
+	return generate(func() (any, bool) {
+		item, ok := next()
+		if !ok {
+			return nil, false
+		}
+		return f(item), true
+	})
+}
+
+func selected(s *state, v any, a *args, keep, byAttr bool) any {
+	key := func(v any) any { return v }
+	pos := a.pos
+	if byAttr {
+		if len(pos) == 0 {
+			throw("Missing parameter for attribute name")
+		}
+		key = s.keyOf(pos[0], true, false)
+		pos = pos[1:]
+	}
+	holds := truth
+	if len(pos) > 0 {
+		name := text(pos[0])
+		test := testNamed(name)
+		rest := &args{pos[1:], a.kw}
+		holds = func(v any) bool {
+			if test == nil {
+				throw("No test named '%s'", name)
+			}
+			return test(s, v, rest)
+		}
+	}
+	if !truth(v) {
+		v = &list{}
+	}
+	next := s.iterate(v)
+	return generate(func() (any, bool) {
+		for {
+			item, ok := next()
+			if !ok {
+				return nil, false
+			}
+			if holds(key(item)) == keep {
+				return item, true
+			}
+		}
+	})
+}
+
+func (s *state) extreme(name string, v any, a *args) any {
+	b := a.bind("case_sensitive", "attribute")
+	next, key := s.iterate(v), s.keyOf(b[1], b[0], false)
+	best, ok := next()
+	if !ok {
+		return &undef{"No aggregated item, sequence was empty."}
+	}
+	for item, ok := next(); ok; item, ok = next() {
+		op := map[string]string{"min": "<", "max": ">"}[name]
+		if s.holds(op, key(item), key(best)) {
+			best = item
+		}
+	}
+	return best
+}
+
+func unique(s *state, v any, a *args) any {
+	b := a.bind("case_sensitive", "attribute")
+	next, key := s.iterate(v), s.keyOf(b[1], b[0], false)
+	seen := NewDict()
+	return generate(func() (any, bool) {
+		for {
+			item, ok := next()
+			if !ok {
+				return nil, false
+			}
+			k := key(item)
+			if _, dup := seen.get(k); !dup {
+				s.spend(64)
+				seen.put(k, true)
+				return item, true
+			}
+		}
+	})
+}
+
+func round(s *state, v any, a *args) any {
+	b := a.bind("precision", "method")
+	n, ok := integer(or(b[0], int64(0)))
+	x, isNumber := number(v)
+	if !ok || !isNumber || n > 300 || n < -300 {
+		undefined(v)
+		throw("cannot round %s", typeName(v))
+	}
+	scale := math.Pow(10, float64(n))
+	switch or(b[1], "common") {
+	case "common":
+		if i, ok := bigInt(v); ok && n >= 0 {
+			return small(i)
+		}
+		if n > 0 {
+			f, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'f', int(n), 64), 64)
+			return f
+		}
+		r := math.RoundToEven(x*scale) / scale
+		if _, ok := bigInt(v); ok {
+			return int64(r)
+		}
+		return r
+	case "ceil":
+		return math.Ceil(x*scale) / scale
+	case "floor":
+		return math.Floor(x*scale) / scale
+	}
+	throw("method must be common, ceil or floor")
+	return nil
+}
+
+func striptags(t string) string {
+	var b strings.Builder
+	for t != "" {
+		at := strings.IndexByte(t, '<')
+		if at < 0 {
+			break
+		}
+		close := ">"
+		if strings.HasPrefix(t[at:], "<!--") {
+			close = "-->"
+		}
+		end := strings.Index(t[at:], close)
+		if end < 0 {
+			break
+		}
+		b.WriteString(t[:at])
+		t = t[at+end+len(close):]
+	}
+	b.WriteString(t)
+	return html.UnescapeString(strings.Join(strings.FieldsFunc(b.String(), space), " "))
+}
+
+func truncate(s *state, v any, a *args) any {
+	b := a.bind("length", "killwords", "end", "leeway")
+	n, _ := integer(or(b[0], int64(255)))
+	leeway, ok := integer(or(b[3], int64(5)))
+	if !ok {
+		leeway = 5
+	}
+	end := text(or(b[2], "..."))
+	if n < s.length(end) || leeway < 0 {
+		throw("expected length >= %d, got %d", s.length(end), n)
+	}
+	size := s.length(v)
+	t := text(v)
+	if size <= n+leeway {
+		return t
+	}
+	t = cutText(t, 0, 1, min(n-s.length(end), size), size)
+	if at := strings.LastIndexByte(t, ' '); at >= 0 && !truth(or(b[1], false)) {
+		t = t[:at]
+	}
+	return t + end
+}
+
+func urlencode(s *state, v any, a *args) any {
+	a.bind()
+	quote := func(v any, plus bool) string {
+		out := strings.ReplaceAll(url.QueryEscape(s.str(v)), "%7E", "~")
+		if !plus {
+			out = strings.ReplaceAll(strings.ReplaceAll(out, "+", "%20"), "%2F", "/")
+		}
+		s.spend(len(out))
+		return out
+	}
+	if t, ok := v.(string); ok {
+		return quote(t, false)
+	}
+	if d, ok := v.(*Dict); ok {
+		v = &view{"dict_items", d}
+	}
+	if _, ok := number(v); ok {
+		return quote(v, false)
+	}
+	var parts []string
+	for _, item := range s.collect(v) {
+		pair := s.collect(item)
+		if len(pair) != 2 {
+			throw("not enough values to unpack (expected 2, got %d)", len(pair))
+		}
+		parts = append(parts, quote(pair[0], true)+"="+quote(pair[1], true))
+	}
+	return strings.Join(parts, "&")
+}
+
+func filesize(_ *state, v any, a *args) any {
+	b := a.bind("binary")
+	n, ok := toFloat(v)
+	if !ok {
+		undefined(v)
+		throw("could not convert %s to float", typeName(v))
+	}
+	base, suffix := 1000.0, "B"
+	prefixes := "kMGTPEZY"
+	if truth(or(b[0], false)) {
+		base, suffix, prefixes = 1024, "iB", "KMGTPEZY"
+	}
+	switch {
+	case n == 1:
+		return "1 Byte"
+	case n < base:
+		return strconv.FormatInt(int64(n), 10) + " Bytes"
+	}
+	for i := range prefixes {
+		if n /= base; n < base || i == len(prefixes)-1 {
+			return strconv.FormatFloat(n, 'f', 1, 64) + " " + prefixes[i:i+1] + suffix
+		}
+	}
+	return ""
+}

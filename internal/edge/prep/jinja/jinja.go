@@ -1,0 +1,210 @@
+// Package jinja runs chat templates: Jinja2 as Hugging Face runs it, with
+// trim_blocks and lstrip_blocks on, loop controls, generation blocks, its own
+// tojson, raise_exception and strftime_now, in an immutable sandbox.
+//
+// A template is compiled once to a tree and rendered by walking it over Python's
+// values: nil, bool, int64, *big.Int, float64, string, what List makes, and
+// *Dict, which keeps the order of its keys. Nothing can be called or read but
+// what is listed here, and nothing a template is given can be changed by it.
+// Steps, output, memory and depth are bounded, so that a hostile template, or a
+// hostile conversation in a decent one, ends with an error.
+//
+// What differs from Python: no template inheritance or imports, strings that are
+// marked safe are plain, since nothing is escaped unless asked for, and what
+// prints an address in Python prints none.
+package jinja
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// The bounds of a template and of one rendering.
+const (
+	maxSource  = 1 << 20  // bytes of a template
+	maxDepth   = 160      // levels of the tree, of macros within macros, of values within values
+	maxChain   = 1000     // operators in a row
+	maxSteps   = 300_000  // nodes evaluated and items walked, beyond those that the input's size allows
+	maxBytes   = 32 << 20 // bytes made, output included, likewise
+	maxRange   = 100_000  // items of a range, as in Python's sandbox
+	maxIntBits = 4096     // bits of an integer
+)
+
+// Template is a compiled template. It does not change and is safe for concurrent
+// use.
+type Template struct{ body []stmt }
+
+// failure is what throw panics with; it does not leave the package.
+type failure struct {
+	line    int // 0 if the state knows
+	message string
+	raised  bool // by the template itself
+}
+
+func throw(format string, a ...any) { throwAt(0, format, a...) }
+
+func throwAt(line int, format string, a ...any) {
+	panic(&failure{line: line, message: fmt.Sprintf(format, a...)})
+}
+
+// caught turns a panic of throw into an error, and lets others through.
+func caught(r any, code fault.Code, line int) error {
+	f, ok := r.(*failure)
+	if !ok {
+		panic(r)
+	}
+	if f.raised {
+		return fault.New(code, "%s", f.message)
+	}
+	if f.line > 0 {
+		line = f.line
+	}
+	return fault.New(code, "chat template, line %d: %s", line, f.message)
+}
+
+// Compile parses a template. The error is a *fault.Error with the code
+// Unimplemented and names the line and what cannot be understood.
+func Compile(source string) (t *Template, err error) {
+	if len(source) > maxSource {
+		return nil, fault.New(fault.Unimplemented, "chat template: larger than %d bytes", maxSource)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			t, err = nil, caught(r, fault.Unimplemented, 1)
+		}
+	}()
+	return &Template{parse(source)}, nil
+}
+
+// Render runs the template with the names in vars; now is what strftime_now
+// tells. The error is a *fault.Error with the code Invalid: what the template
+// raised, word for word, or what went wrong and on which line.
+func (t *Template) Render(vars *Dict, now time.Time) (text string, err error) {
+	size := measure(vars, 0)
+	s := &state{now: now, steps: maxSteps + size, bytes: maxBytes + 64*size, out: new(strings.Builder)}
+	defer func() {
+		if r := recover(); r != nil {
+			if e, ok := r.(runtime.Error); ok {
+				panic(e)
+			}
+			text, err = "", caught(r, fault.Invalid, s.line)
+		}
+	}()
+	sc := &scope{parent: globals()}
+	for i, k := range vars.keys {
+		if name, ok := k.(string); ok {
+			sc.set(name, vars.vals[i])
+		}
+	}
+	s.run(t.body, &scope{parent: sc})
+	return s.out.String(), nil
+}
+
+// measure returns about how many bytes a value is.
+func measure(v any, depth int) int {
+	if depth > maxDepth {
+		return 0
+	}
+	n := 8
+	switch v := v.(type) {
+	case string:
+		n += len(v)
+	case *list:
+		for _, item := range v.items {
+			n += measure(item, depth+1)
+		}
+	case *Dict:
+		for i, k := range v.keys {
+			n += measure(k, depth+1) + measure(v.vals[i], depth+1)
+		}
+	}
+	return n
+}
+
+// state is one rendering.
+type state struct {
+	now   time.Time
+	out   *strings.Builder
+	line  int
+	steps int // left
+	bytes int // left
+	depth int // of calls
+}
+
+// step pays for one step.
+func (s *state) step() {
+	if s.steps--; s.steps < 0 {
+		throw("the template takes too long: the limit of steps is reached")
+	}
+}
+
+// spend pays for n bytes made.
+func (s *state) spend(n int) {
+	s.room(n)
+	s.bytes -= n
+}
+
+// room throws if n bytes cannot be made.
+func (s *state) room(n int) {
+	if n < 0 || n > s.bytes {
+		throw("the template makes too much: the limit of its output and memory is reached")
+	}
+}
+
+// write appends to the output.
+func (s *state) write(text string) {
+	s.spend(len(text))
+	s.out.WriteString(text)
+}
+
+// capture returns what f writes.
+func (s *state) capture(f func()) string {
+	out := s.out
+	s.out = new(strings.Builder)
+	f()
+	text := s.out.String()
+	s.out = out
+	return text
+}
+
+// call guards the depth of what f runs.
+func (s *state) nested(f func()) {
+	if s.depth++; s.depth > maxDepth {
+		throw("maximum recursion depth exceeded")
+	}
+	f()
+	s.depth--
+}
+
+// scope holds the names of a block; what is not here is looked up outside.
+type scope struct {
+	parent *scope
+	names  []string
+	vals   []any
+}
+
+func (sc *scope) set(name string, v any) {
+	for i, n := range sc.names {
+		if n == name {
+			sc.vals[i] = v
+			return
+		}
+	}
+	sc.names = append(sc.names, name)
+	sc.vals = append(sc.vals, v)
+}
+
+func (sc *scope) get(name string) (any, bool) {
+	for ; sc != nil; sc = sc.parent {
+		for i, n := range sc.names {
+			if n == name {
+				return sc.vals[i], true
+			}
+		}
+	}
+	return nil, false
+}

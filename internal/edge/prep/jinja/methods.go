@@ -1,0 +1,484 @@
+package jinja
+
+import (
+	"math/big"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// attr is the attribute of a value: a field, or a method bound to it. Names that
+// begin with an underscore, and methods that change what they belong to, are
+// there and may not be touched, as in Python's immutable sandbox.
+func (s *state) attr(v any, name string) (any, bool) {
+	if strings.HasPrefix(name, "_") {
+		return nil, false
+	}
+	switch v := v.(type) {
+	case *loop:
+		return v.attr(name)
+	case *namespace:
+		return v.attrs.get(name)
+	case *macro:
+		switch name {
+		case "name":
+			return v.name, true
+		case "arguments":
+			out := &tuple{}
+			for _, p := range v.def.params {
+				out.items = append(out.items, p)
+			}
+			return out, true
+		case "caller":
+			return v.def.caller, true
+		case "catch_kwargs":
+			return v.def.kwargs, true
+		case "catch_varargs":
+			return v.def.varargs, true
+		}
+		return nil, false
+	case *group:
+		switch name {
+		case "grouper":
+			return v.grouper, true
+		case "list":
+			return v.list, true
+		}
+	}
+	if !hasMethod(v, name) {
+		return nil, false
+	}
+	if changes(v, name) {
+		return &undef{"access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."}, true
+	}
+	return &function{name, func(s *state, a *args) any { return s.method(v, name, a) }}, true
+}
+
+func changes(v any, name string) bool {
+	switch v.(type) {
+	case *list:
+		return slices.Contains(strings.Fields("append clear extend insert pop remove reverse sort"), name)
+	case *Dict:
+		return slices.Contains(strings.Fields("clear pop popitem setdefault update"), name)
+	}
+	return false
+}
+
+func hasMethod(v any, name string) bool {
+	names := ""
+	switch v.(type) {
+	case string:
+		names = "strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
+			"find rfind index rindex count join format zfill center ljust rjust isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower " +
+			"istitle isascii isidentifier partition rpartition removeprefix removesuffix expandtabs encode"
+	case *Dict:
+		names = "items keys values get copy clear pop popitem setdefault update"
+	case *list:
+		names = "index count copy append clear extend insert pop remove reverse sort"
+	case *tuple, *span, *group:
+		names = "index count"
+	case float64:
+		names = "is_integer"
+	case int64, *big.Int, bool:
+		names = "bit_length"
+	}
+	return slices.Contains(strings.Fields(names), name)
+}
+
+// method calls a method of v that hasMethod knows.
+func (s *state) method(v any, name string, a *args) any {
+	switch v := v.(type) {
+	case string:
+		s.spend(len(v) / 4)
+		return s.textMethod(v, name, a)
+	case *Dict:
+		switch name {
+		case "items", "keys", "values":
+			a.bind()
+			return &view{"dict_" + name, v}
+		case "copy":
+			a.bind()
+			s.spend(64 * v.Len())
+			return v.without("\x00")
+		case "get":
+			b := a.bind("key!", "default")
+			if out, ok := v.get(b[0]); ok {
+				return out
+			}
+			return or(b[1], nil)
+		}
+	case *list, *tuple, *group:
+		items, _ := sequence(v)
+		switch name {
+		case "copy":
+			return &list{s.collect(v)}
+		case "index", "count":
+			want := a.bind("value!")[0]
+			n := int64(0)
+			for i, item := range items {
+				if s.equal(item, want, 0) {
+					if n++; name == "index" {
+						return int64(i)
+					}
+				}
+			}
+			if name == "index" {
+				throw("the value is not in the list")
+			}
+			return n
+		}
+	case *span:
+		if name == "count" || name == "index" {
+			return s.method(&list{s.collect(v)}, name, a)
+		}
+	case float64:
+		return v == float64(int64(v))
+	case int64, *big.Int, bool:
+		n, _ := bigInt(v)
+		return int64(n.BitLen())
+	}
+	throw("'%s' of '%s' is not supported", name, typeName(v))
+	return nil
+}
+
+func (s *state) textMethod(t, name string, a *args) any {
+	switch name {
+	case "strip", "lstrip", "rstrip":
+		chars := or(a.bind("chars")[0], nil)
+		in := space
+		if chars != nil {
+			set := text(chars)
+			if len(t) > s.steps*16/(len(set)+1) {
+				throw("the template takes too long: too many characters to strip")
+			}
+			s.steps -= len(t) * len(set) / 16
+			in = func(r rune) bool { return strings.ContainsRune(set, r) }
+		}
+		if name != "rstrip" {
+			t = strings.TrimLeftFunc(t, in)
+		}
+		if name != "lstrip" {
+			t = strings.TrimRightFunc(t, in)
+		}
+		return t
+	case "split", "rsplit":
+		b := a.bind("sep", "maxsplit")
+		n, _ := integer(or(b[1], int64(-1)))
+		parts := split(t, or(b[0], nil), n, name == "rsplit")
+		s.spend(16 * len(parts))
+		return texts(parts)
+	case "splitlines":
+		lines := splitLines(t, truth(or(a.bind("keepends")[0], false)))
+		s.spend(16 * len(lines))
+		return texts(lines)
+	case "startswith", "endswith":
+		b := a.bind("prefix!", "start", "end")
+		options, ok := b[0].(*tuple)
+		if !ok {
+			options = &tuple{[]any{b[0]}}
+		}
+		t = s.part(t, b[1], b[2])
+		for _, o := range options.items {
+			if name == "startswith" && strings.HasPrefix(t, text(o)) || name == "endswith" && strings.HasSuffix(t, text(o)) {
+				return true
+			}
+		}
+		return false
+	case "replace":
+		b := a.bind("old!", "new!", "count")
+		n, _ := integer(or(b[2], int64(-1)))
+		return s.replace(t, text(b[0]), text(b[1]), n)
+	case "upper", "lower", "capitalize":
+		a.bind()
+		return changeCase(s, name, t)
+	case "casefold":
+		a.bind()
+		return strings.ReplaceAll(lower(t), "ß", "ss")
+	case "title":
+		a.bind()
+		return titled(t)
+	case "swapcase":
+		a.bind()
+		return strings.Map(func(r rune) rune {
+			if unicode.IsUpper(r) {
+				return unicode.ToLower(r)
+			}
+			return unicode.ToUpper(r)
+		}, t)
+	case "find", "rfind", "index", "rindex":
+		return s.find(t, name, a.bind("sub!", "start", "end"))
+	case "count":
+		b := a.bind("sub!", "start", "end")
+		return int64(strings.Count(s.part(t, b[1], b[2]), text(b[0])))
+	case "join":
+		var out strings.Builder
+		for i, item := range s.collect(a.bind("iterable!")[0]) {
+			if i > 0 {
+				out.WriteString(t)
+			}
+			piece, ok := item.(string)
+			if !ok {
+				throw("sequence item %d: expected str instance, %s found", i, typeName(item))
+			}
+			out.WriteString(piece)
+			s.room(out.Len())
+		}
+		s.spend(out.Len())
+		return out.String()
+	case "format":
+		return s.format(t, a)
+	case "zfill", "center", "ljust", "rjust":
+		return s.pad(t, name, a.bind("width!", "fillchar"))
+	case "partition", "rpartition":
+		return partition(t, text(a.bind("sep!")[0]), name == "rpartition")
+	case "removeprefix":
+		return strings.TrimPrefix(t, text(a.bind("prefix!")[0]))
+	case "removesuffix":
+		return strings.TrimSuffix(t, text(a.bind("suffix!")[0]))
+	}
+	if is := charTest(name); is != nil {
+		a.bind()
+		return is(t)
+	}
+	throw("'str.%s' is not supported", name)
+	return nil
+}
+
+func texts(parts []string) any {
+	out := &list{make([]any, len(parts))}
+	for i, p := range parts {
+		out.items[i] = p
+	}
+	return out
+}
+
+// part is t[start:end].
+func (s *state) part(t string, start, end any) string {
+	start, end = or(start, nil), or(end, nil)
+	if start == nil && end == nil {
+		return t
+	}
+	out, ok := s.slice(t, &slicing{[3]any{start, end, nil}}).(string)
+	if !ok {
+		throw("slice indices must be integers or None")
+	}
+	return out
+}
+
+func (s *state) find(t, name string, b []any) any {
+	sub := text(b[0])
+	part := s.part(t, b[1], b[2])
+	at := strings.Index(part, sub)
+	if name[0] == 'r' {
+		at = strings.LastIndex(part, sub)
+	}
+	if at < 0 {
+		if strings.HasSuffix(name, "index") {
+			throw("substring not found")
+		}
+		return int64(-1)
+	}
+	from := int64(0)
+	if start := or(b[1], nil); start != nil {
+		from, _, _, _ = (&slicing{[3]any{start, nil, nil}}).resolve(s.length(t))
+	}
+	return from + int64(utf8.RuneCountInString(part[:at]))
+}
+
+// split is str.split and str.rsplit; a nil separator is any run of space.
+func split(t string, sep any, n int64, right bool) []string {
+	if sep == nil {
+		return splitSpace(t, n, right)
+	}
+	by := text(sep)
+	if by == "" {
+		throw("empty separator")
+	}
+	if n < 0 || n > int64(len(t)) {
+		return strings.Split(t, by)
+	}
+	if !right {
+		return strings.SplitN(t, by, int(n)+1)
+	}
+	var tail []string
+	for ; n > 0; n-- {
+		at := strings.LastIndex(t, by)
+		if at < 0 {
+			break
+		}
+		tail = append(tail, t[at+len(by):])
+		t = t[:at]
+	}
+	tail = append(tail, t)
+	slices.Reverse(tail)
+	return tail
+}
+
+func splitSpace(t string, n int64, right bool) []string {
+	if n < 0 {
+		return strings.FieldsFunc(t, space)
+	}
+	var out []string
+	if right {
+		t = strings.TrimRightFunc(t, space)
+	} else {
+		t = strings.TrimLeftFunc(t, space)
+	}
+	for ; t != "" && n > 0; n-- {
+		if right {
+			at := strings.LastIndexFunc(t, space)
+			if at < 0 {
+				break
+			}
+			_, size := utf8.DecodeRuneInString(t[at:])
+			out = append(out, t[at+size:])
+			t = strings.TrimRightFunc(t[:at], space)
+		} else {
+			at := strings.IndexFunc(t, space)
+			if at < 0 {
+				break
+			}
+			out = append(out, t[:at])
+			t = strings.TrimLeftFunc(t[at:], space)
+		}
+	}
+	if t != "" {
+		out = append(out, t)
+	}
+	if right {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// splitLines cuts at Python's line ends; the ends are kept or not.
+func splitLines(t string, keep bool) []string {
+	var out []string
+	for t != "" {
+		at := strings.IndexFunc(t, func(r rune) bool {
+			return r >= '\n' && r <= '\r' || r >= 0x1c && r <= 0x1e || r == 0x85 || r == 0x2028 || r == 0x2029
+		})
+		if at < 0 {
+			return append(out, t)
+		}
+		_, size := utf8.DecodeRuneInString(t[at:])
+		if strings.HasPrefix(t[at:], "\r\n") {
+			size = 2
+		}
+		if keep {
+			out = append(out, t[:at+size])
+		} else {
+			out = append(out, t[:at])
+		}
+		t = t[at+size:]
+	}
+	return out
+}
+
+// replace is str.replace, whose result it pays for before it is made.
+func (s *state) replace(t, old, with string, n int64) any {
+	count := int64(strings.Count(t, old))
+	if n >= 0 && n < count {
+		count = n
+	}
+	if grow := int64(len(with) - len(old)); grow > 0 && count > int64(s.bytes)/grow {
+		s.room(-1)
+	}
+	s.spend(len(t) + int(count)*max(0, len(with)-len(old)))
+	return strings.Replace(t, old, with, int(count))
+}
+
+func titled(t string) string {
+	var b strings.Builder
+	start := true
+	for _, r := range t {
+		if start {
+			b.WriteRune(unicode.ToTitle(r))
+		} else {
+			b.WriteRune(unicode.ToLower(r))
+		}
+		start = !unicode.IsLetter(r)
+	}
+	return b.String()
+}
+
+func (s *state) pad(t, how string, b []any) any {
+	width, ok := integer(b[0])
+	if !ok {
+		throw("'%s' object cannot be interpreted as an integer", typeName(b[0]))
+	}
+	fill := text(or(b[1], " "))
+	if utf8.RuneCountInString(fill) != 1 {
+		throw("The fill character must be exactly one character long")
+	}
+	n := width - s.length(t)
+	if n <= 0 {
+		return t
+	}
+	switch how {
+	case "zfill":
+		zeros := s.repeat("0", n).(string)
+		if t != "" && (t[0] == '+' || t[0] == '-') {
+			return t[:1] + zeros + t[1:]
+		}
+		return zeros + t
+	case "ljust":
+		return t + s.repeat(fill, n).(string)
+	case "rjust":
+		return s.repeat(fill, n).(string) + t
+	}
+	left := n/2 + n&width&1
+	return s.repeat(fill, left).(string) + t + s.repeat(fill, n-left).(string)
+}
+
+func partition(t, sep string, right bool) any {
+	if sep == "" {
+		throw("empty separator")
+	}
+	at := strings.Index(t, sep)
+	if right {
+		at = strings.LastIndex(t, sep)
+	}
+	switch {
+	case at >= 0:
+		return &tuple{[]any{t[:at], sep, t[at+len(sep):]}}
+	case right:
+		return &tuple{[]any{"", "", t}}
+	}
+	return &tuple{[]any{t, "", ""}}
+}
+
+// charTest returns the methods that ask about every character.
+func charTest(name string) func(t string) bool {
+	all := func(is func(r rune) bool) func(t string) bool {
+		return func(t string) bool {
+			return t != "" && strings.IndexFunc(t, func(r rune) bool { return !is(r) }) < 0
+		}
+	}
+	switch name {
+	case "isdigit", "isdecimal":
+		return all(unicode.IsDigit)
+	case "isnumeric":
+		return all(unicode.IsNumber)
+	case "isalpha":
+		return all(unicode.IsLetter)
+	case "isalnum":
+		return all(func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) })
+	case "isspace":
+		return all(space)
+	case "isupper":
+		return func(t string) bool { return cased(t, true) }
+	case "islower":
+		return func(t string) bool { return cased(t, false) }
+	case "istitle":
+		return func(t string) bool {
+			return cased(t, true) || titled(t) == t && strings.IndexFunc(t, unicode.IsLetter) >= 0
+		}
+	case "isascii":
+		return func(t string) bool { return strings.IndexFunc(t, func(r rune) bool { return r > 127 }) < 0 }
+	case "isidentifier":
+		return func(t string) bool { return all(wordRune)(t) && !unicode.IsDigit(rune(t[0])) }
+	}
+	return nil
+}

@@ -1,0 +1,747 @@
+package jinja
+
+import "slices"
+
+// parser makes the tree of a template from its tokens: recursive descent with
+// the precedences of Jinja2, which are not Python's everywhere.
+type parser struct {
+	tokens []lexeme
+	pos    int
+	depth  int
+	loops  int // loops around, in this macro or call block
+
+	// used are the names read in each macro around, the innermost last.
+	used []map[string]bool
+	// unknown are filters and tests that do not exist and would be needed
+	// whatever the conditions in the template are.
+	unknown []lexeme
+}
+
+func parse(source string) []stmt {
+	p := &parser{tokens: lex(source)}
+	body := p.body()
+	if t := p.cur(); t.kind != tokEOF {
+		p.fail(t, "unexpected %s", t)
+	}
+	if len(p.unknown) > 0 {
+		t := p.unknown[0]
+		p.fail(t, "No filter or test named '%s'", t.text)
+	}
+	return body
+}
+
+func (p *parser) cur() lexeme { return p.tokens[p.pos] }
+
+func (p *parser) look() lexeme { return p.tokens[min(p.pos+1, len(p.tokens)-1)] }
+
+func (p *parser) next() lexeme {
+	t := p.tokens[p.pos]
+	if t.kind != tokEOF {
+		p.pos++
+	}
+	return t
+}
+
+func (p *parser) fail(t lexeme, format string, a ...any) { throwAt(t.line, format, a...) }
+
+func (p *parser) skipOp(op string) bool {
+	if p.cur().is(op) {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) skipName(name string) bool {
+	if p.cur().name(name) {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) expectOp(op string) lexeme {
+	if !p.cur().is(op) {
+		p.fail(p.cur(), "expected token '%s', got %s", op, p.cur())
+	}
+	return p.next()
+}
+
+func (p *parser) expectName(name string) lexeme {
+	if !p.cur().name(name) {
+		p.fail(p.cur(), "expected token '%s', got %s", name, p.cur())
+	}
+	return p.next()
+}
+
+func (p *parser) expect(k kind, what string) lexeme {
+	if p.cur().kind != k {
+		p.fail(p.cur(), "expected %s, got %s", what, p.cur())
+	}
+	return p.next()
+}
+
+// enter bounds the depth of the tree; its result undoes it.
+func (p *parser) enter() func() {
+	if p.depth++; p.depth > maxDepth {
+		p.fail(p.cur(), "nested too deeply: more than %d levels", maxDepth)
+	}
+	return func() { p.depth-- }
+}
+
+// body parses text and tags up to a tag whose name is among ends; that name is
+// the current token then.
+func (p *parser) body(ends ...string) []stmt {
+	defer p.enter()()
+	var body []stmt
+	for {
+		t := p.cur()
+		switch t.kind {
+		case tokEOF:
+			if len(ends) > 0 {
+				p.fail(t, "unexpected end of template, expected '%s'", ends[len(ends)-1])
+			}
+			return body
+		case tokData:
+			p.next()
+			body = append(body, &textStmt{t.text})
+		case tokVarBegin:
+			p.next()
+			body = append(body, &printStmt{t.line, p.tuple(true, "")})
+			p.expect(tokVarEnd, "end of print statement")
+		case tokBlockBegin:
+			p.next()
+			name := p.cur()
+			if name.kind != tokName {
+				p.fail(name, "tag name expected")
+			}
+			if slices.Contains(ends, name.text) {
+				return body
+			}
+			body = append(body, p.statement())
+			p.expect(tokBlockEnd, "end of statement block")
+		default:
+			p.fail(t, "unexpected %s", t)
+		}
+	}
+}
+
+// block parses the rest of a tag and its body up to one of ends, which it takes.
+func (p *parser) block(ends ...string) (body []stmt, end string) {
+	p.skipOp(":")
+	p.expect(tokBlockEnd, "end of statement block")
+	body = p.body(ends...)
+	return body, p.next().text
+}
+
+func (p *parser) statement() stmt {
+	t := p.next()
+	switch t.text {
+	case "for":
+		return p.forStmt(t)
+	case "if":
+		return p.ifStmt()
+	case "set":
+		return p.set(t)
+	case "macro":
+		name := p.target()
+		n, ok := name.(*nameExpr)
+		if !ok {
+			p.fail(t, "expected the macro's name")
+		}
+		m := p.signature(n.name, t.line)
+		p.expectBody(m, "endmacro")
+		return &macroStmt{m}
+	case "call":
+		return p.call(t)
+	case "filter":
+		f := p.filter(nil)
+		for n := 0; p.cur().is("|"); {
+			p.chained(&n)
+			p.next()
+			f = p.filter(f)
+		}
+		body, _ := p.block("endfilter")
+		return &filterStmt{f, body}
+	case "with":
+		return p.with()
+	case "print":
+		s := &groupStmt{}
+		for p.cur().kind != tokBlockEnd {
+			if len(s.body) > 0 {
+				p.expectOp(",")
+			}
+			s.body = append(s.body, &printStmt{t.line, p.expr()})
+		}
+		return s
+	case "generation":
+		loops := p.loops
+		p.loops = 0
+		body, _ := p.block("endgeneration")
+		p.loops = loops
+		return &generationStmt{body}
+	case "break", "continue":
+		if p.loops == 0 {
+			p.fail(t, "'%s' outside loop", t.text)
+		}
+		if t.text == "break" {
+			return jumpStmt(breaking)
+		}
+		return jumpStmt(continuing)
+	case "extends", "include", "import", "from", "block", "autoescape":
+		p.fail(t, "the tag '%s' is not supported: a chat template is one file", t.text)
+	}
+	p.fail(t, "Encountered unknown tag '%s'.", t.text)
+	return nil
+}
+
+func (p *parser) forStmt(t lexeme) stmt {
+	f := &forStmt{line: t.line}
+	f.target = p.targets("in", false)
+	p.expectName("in")
+	f.iter = p.tuple(false, "recursive")
+	if p.skipName("if") {
+		f.test = p.expr()
+	}
+	f.recursive = p.skipName("recursive")
+	p.loops++
+	var end string
+	f.body, end = p.block("endfor", "else")
+	p.loops--
+	if end == "else" {
+		f.otherwise, _ = p.block("endfor")
+	}
+	return f
+}
+
+func (p *parser) ifStmt() stmt {
+	marked := len(p.unknown)
+	s := &ifStmt{}
+	for {
+		test := p.tuple(false, "")
+		body, end := p.block("elif", "else", "endif")
+		s.tests = append(s.tests, test)
+		s.bodies = append(s.bodies, body)
+		if end == "elif" {
+			continue
+		}
+		if end == "else" {
+			s.otherwise, _ = p.block("endif")
+		}
+		p.unknown = p.unknown[:marked]
+		return s
+	}
+}
+
+func (p *parser) set(t lexeme) stmt {
+	target := p.targets("", true)
+	if p.skipOp("=") {
+		return &setStmt{t.line, target, p.tuple(true, "")}
+	}
+	var f *filterExpr
+	for n := 0; p.cur().is("|"); {
+		p.chained(&n)
+		p.next()
+		if f == nil {
+			f = p.filter(nil)
+		} else {
+			f = p.filter(f)
+		}
+	}
+	body, _ := p.block("endset")
+	return &setBlockStmt{t.line, target, f, body}
+}
+
+func (p *parser) with() stmt {
+	s := &withStmt{}
+	for p.cur().kind != tokBlockEnd {
+		if len(s.targets) > 0 {
+			p.expectOp(",")
+		}
+		s.targets = append(s.targets, p.targets("", false))
+		p.expectOp("=")
+		s.values = append(s.values, p.expr())
+	}
+	s.body, _ = p.block("endwith")
+	return s
+}
+
+func (p *parser) call(t lexeme) stmt {
+	m := &macroDef{line: t.line, name: "caller"}
+	if p.cur().is("(") {
+		m = p.signature("caller", t.line)
+	}
+	call, ok := p.expr().(*callExpr)
+	if !ok {
+		p.fail(t, "expected call")
+	}
+	p.expectBody(m, "endcall")
+	return &callStmt{t.line, call, m}
+}
+
+// signature parses the parameters of a macro.
+func (p *parser) signature(name string, line int) *macroDef {
+	m := &macroDef{line: line, name: name}
+	p.expectOp("(")
+	for !p.cur().is(")") {
+		if len(m.params) > 0 {
+			p.expectOp(",")
+		}
+		t := p.cur()
+		n, ok := p.target().(*nameExpr)
+		if !ok {
+			p.fail(t, "expected the name of a parameter")
+		}
+		var value expr
+		if p.skipOp("=") {
+			value = p.expr()
+		} else if k := len(m.defaults); k > 0 && m.defaults[k-1] != nil {
+			p.fail(t, "non-default argument follows default argument")
+		}
+		m.params = append(m.params, n.name)
+		m.defaults = append(m.defaults, value)
+	}
+	p.expectOp(")")
+	return m
+}
+
+// expectBody parses what a macro does, and notes which of the special names it
+// reads: only those does it accept.
+func (p *parser) expectBody(m *macroDef, end string) {
+	loops := p.loops
+	p.loops = 0
+	p.used = append(p.used, map[string]bool{})
+	m.body, _ = p.block(end)
+	used := p.used[len(p.used)-1]
+	p.used = p.used[:len(p.used)-1]
+	p.loops = loops
+	m.caller, m.kwargs, m.varargs = used["caller"], used["kwargs"], used["varargs"]
+	for name := range used {
+		p.use(name)
+	}
+}
+
+func (p *parser) use(name string) {
+	if n := len(p.used); n > 0 {
+		p.used[n-1][name] = true
+	}
+}
+
+// target parses a single name to assign to.
+func (p *parser) target() expr {
+	t := p.expect(tokName, "a name")
+	p.assignable(t)
+	return &nameExpr{t.line, t.text}
+}
+
+func (p *parser) assignable(t lexeme) {
+	switch t.text {
+	case "true", "false", "none", "True", "False", "None":
+		p.fail(t, "can't assign to 'const'")
+	}
+}
+
+// targets parses what a loop or a set assigns to; end is a name that ends it.
+func (p *parser) targets(end string, attributes bool) expr {
+	defer p.enter()()
+	var items []expr
+	for {
+		if len(items) > 0 && p.tupleEnd(end) {
+			return &tupleExpr{items}
+		}
+		var item expr
+		if p.skipOp("(") {
+			item = p.targets("", false)
+			p.expectOp(")")
+		} else {
+			t := p.expect(tokName, "a name to assign to")
+			p.assignable(t)
+			item = &nameExpr{t.line, t.text}
+			if attributes && p.cur().is(".") {
+				p.next()
+				item = &nsExpr{t.line, t.text, p.expect(tokName, "a name").text}
+			}
+		}
+		if !p.cur().is(",") {
+			if items == nil {
+				return item
+			}
+			return &tupleExpr{append(items, item)}
+		}
+		p.next()
+		items = append(items, item)
+	}
+}
+
+func (p *parser) tupleEnd(end string) bool {
+	t := p.cur()
+	return t.kind == tokVarEnd || t.kind == tokBlockEnd || t.is(")") || end != "" && t.name(end)
+}
+
+// tuple parses an expression, or several with commas between them.
+func (p *parser) tuple(conditional bool, end string) expr {
+	one := p.or
+	if conditional {
+		one = p.expr
+	}
+	var items []expr
+	for {
+		if p.tupleEnd(end) {
+			if items == nil {
+				p.fail(p.cur(), "Expected an expression, got %s", p.cur())
+			}
+			return &tupleExpr{items}
+		}
+		e := one()
+		if !p.cur().is(",") {
+			if items == nil {
+				return e
+			}
+			return &tupleExpr{append(items, e)}
+		}
+		p.next()
+		items = append(items, e)
+	}
+}
+
+func (p *parser) expr() expr {
+	defer p.enter()()
+	marked := len(p.unknown)
+	e, n := p.or(), 0
+	for p.cur().name("if") {
+		p.chained(&n)
+		line := p.next().line
+		c := &condExpr{line: line, then: e, test: p.or()}
+		if p.skipName("else") {
+			c.otherwise = p.expr()
+		}
+		e = c
+		p.unknown = p.unknown[:marked]
+	}
+	return e
+}
+
+func (p *parser) or() expr {
+	e, n := p.and(), 0
+	for p.skipName("or") {
+		p.chained(&n)
+		e = &logicExpr{or: true, a: e, b: p.and()}
+	}
+	return e
+}
+
+func (p *parser) and() expr {
+	e, n := p.not(), 0
+	for p.skipName("and") {
+		p.chained(&n)
+		e = &logicExpr{a: e, b: p.not()}
+	}
+	return e
+}
+
+func (p *parser) not() expr {
+	defer p.enter()()
+	if p.skipName("not") {
+		return &notExpr{p.not()}
+	}
+	return p.comparison()
+}
+
+func (p *parser) comparison() expr {
+	c := &compareExpr{line: p.cur().line, first: p.sum()}
+	for {
+		t := p.cur()
+		op := ""
+		switch {
+		case t.kind == tokOp && slices.Contains([]string{"==", "!=", "<", "<=", ">", ">="}, t.text):
+			op = t.text
+		case t.name("in"):
+			op = "in"
+		case t.name("not") && p.look().name("in"):
+			p.next()
+			op = "not in"
+		}
+		if op == "" {
+			break
+		}
+		p.next()
+		c.ops = append(c.ops, op)
+		c.rest = append(c.rest, p.sum())
+	}
+	if c.ops == nil {
+		return c.first
+	}
+	return c
+}
+
+// chained bounds how many operators follow one another: each is a level of the
+// tree.
+func (p *parser) chained(n *int) {
+	if *n++; *n > maxChain {
+		p.fail(p.cur(), "more than %d operators in a row", maxChain)
+	}
+}
+
+// binary parses operators of one precedence, from the left.
+func (p *parser) binary(operand func() expr, ops ...string) expr {
+	e, n := operand(), 0
+	for p.cur().kind == tokOp && slices.Contains(ops, p.cur().text) {
+		p.chained(&n)
+		t := p.next()
+		e = &binaryExpr{t.line, t.text, e, operand()}
+	}
+	return e
+}
+
+func (p *parser) sum() expr { return p.binary(p.concat, "+", "-") }
+
+func (p *parser) concat() expr {
+	e := p.product()
+	if !p.cur().is("~") {
+		return e
+	}
+	items := []expr{e}
+	for p.skipOp("~") {
+		items = append(items, p.product())
+	}
+	return &concatExpr{items}
+}
+
+func (p *parser) product() expr { return p.binary(p.power, "*", "/", "//", "%") }
+
+func (p *parser) power() expr { return p.binary(func() expr { return p.unary(true) }, "**") }
+
+func (p *parser) unary(filters bool) expr {
+	defer p.enter()()
+	t := p.cur()
+	var e expr
+	if t.is("-") || t.is("+") {
+		p.next()
+		e = &signExpr{t.line, t.text == "-", p.unary(false)}
+	} else {
+		e = p.primary()
+	}
+	e = p.postfix(e)
+	for n := 0; filters; {
+		p.chained(&n)
+		switch t := p.cur(); {
+		case t.is("|"):
+			p.next()
+			e = p.filter(e)
+		case t.name("is"):
+			e = p.test(e)
+		case t.is("("):
+			e = p.callOf(e)
+		default:
+			return e
+		}
+	}
+	return e
+}
+
+func (p *parser) primary() expr {
+	t := p.next()
+	switch {
+	case t.kind == tokName:
+		switch t.text {
+		case "true", "True":
+			return constExpr{true}
+		case "false", "False":
+			return constExpr{false}
+		case "none", "None":
+			return constExpr{nil}
+		}
+		p.use(t.text)
+		return &nameExpr{t.line, t.text}
+	case t.kind == tokString:
+		text := t.text
+		for p.cur().kind == tokString {
+			text += p.next().text
+		}
+		return constExpr{text}
+	case t.kind == tokNumber:
+		return constExpr{t.num}
+	case t.is("("):
+		if p.skipOp(")") {
+			return &tupleExpr{}
+		}
+		e := p.tuple(true, "")
+		p.expectOp(")")
+		return e
+	case t.is("["):
+		e := &listExpr{}
+		for !p.cur().is("]") {
+			if e.items != nil {
+				if p.expectOp(","); p.cur().is("]") {
+					break
+				}
+			}
+			e.items = append(e.items, p.expr())
+		}
+		p.expectOp("]")
+		return e
+	case t.is("{"):
+		e := &dictExpr{}
+		for !p.cur().is("}") {
+			if e.keys != nil {
+				if p.expectOp(","); p.cur().is("}") {
+					break
+				}
+			}
+			e.keys = append(e.keys, p.expr())
+			p.expectOp(":")
+			e.vals = append(e.vals, p.expr())
+		}
+		p.expectOp("}")
+		return e
+	}
+	p.fail(t, "unexpected %s", t)
+	return nil
+}
+
+func (p *parser) postfix(e expr) expr {
+	for n := 0; ; {
+		p.chained(&n)
+		switch t := p.cur(); {
+		case t.is("."):
+			p.next()
+			name := p.next()
+			switch {
+			case name.kind == tokName:
+				e = &attrExpr{t.line, e, name.text}
+			case name.kind == tokNumber:
+				e = &itemExpr{t.line, e, constExpr{name.num}}
+			default:
+				p.fail(name, "expected name or number")
+			}
+		case t.is("["):
+			p.next()
+			e = &itemExpr{t.line, e, p.subscript()}
+		case t.is("("):
+			e = p.callOf(e)
+		default:
+			return e
+		}
+	}
+}
+
+func (p *parser) subscript() expr {
+	var items []expr
+	for !p.cur().is("]") {
+		if items != nil {
+			p.expectOp(",")
+		}
+		items = append(items, p.subscribed())
+	}
+	p.expectOp("]")
+	if len(items) == 1 {
+		return items[0]
+	}
+	return &tupleExpr{items}
+}
+
+func (p *parser) subscribed() expr {
+	s := &sliceExpr{}
+	if !p.cur().is(":") {
+		s.parts[0] = p.expr()
+		if !p.cur().is(":") {
+			return s.parts[0]
+		}
+	}
+	for i := 1; i <= 2 && p.skipOp(":"); i++ {
+		if t := p.cur(); !t.is(":") && !t.is("]") && !t.is(",") {
+			s.parts[i] = p.expr()
+		}
+	}
+	return s
+}
+
+func (p *parser) callOf(callee expr) expr {
+	line := p.cur().line
+	return &callExpr{line, callee, p.arguments()}
+}
+
+func (p *parser) arguments() argList {
+	var a argList
+	open := p.expectOp("(")
+	ensure := func(ok bool) {
+		if !ok {
+			p.fail(open, "invalid syntax for function call expression")
+		}
+	}
+	for first := true; !p.cur().is(")"); first = false {
+		if !first {
+			if p.expectOp(","); p.cur().is(")") {
+				break
+			}
+		}
+		switch {
+		case p.cur().is("*"):
+			ensure(a.star == nil && a.stars == nil)
+			p.next()
+			a.star = p.expr()
+		case p.cur().is("**"):
+			ensure(a.stars == nil)
+			p.next()
+			a.stars = p.expr()
+		case p.cur().kind == tokName && p.look().is("="):
+			ensure(a.stars == nil)
+			name := p.next().text
+			p.next()
+			ensure(!slices.Contains(a.names, name))
+			a.names = append(a.names, name)
+			a.named = append(a.named, p.expr())
+		default:
+			ensure(a.star == nil && a.stars == nil && a.names == nil)
+			a.items = append(a.items, p.expr())
+		}
+	}
+	p.expectOp(")")
+	return a
+}
+
+// dotted parses the name of a filter or test.
+func (p *parser) dotted() lexeme {
+	t := p.expect(tokName, "a name")
+	for p.skipOp(".") {
+		t.text += "." + p.expect(tokName, "a name").text
+	}
+	return t
+}
+
+// filter parses one filter, after the bar; of is nil for the body of a block.
+func (p *parser) filter(of expr) *filterExpr {
+	defer p.enter()()
+	t := p.dotted()
+	f := &filterExpr{line: t.line, name: t.text, of: of, call: filterNamed(t.text)}
+	if f.call == nil {
+		p.unknown = append(p.unknown, t)
+	}
+	if p.cur().is("(") {
+		f.args = p.arguments()
+	}
+	return f
+}
+
+func (p *parser) test(of expr) expr {
+	p.next()
+	negated := p.skipName("not")
+	t := p.dotted()
+	e := &testExpr{line: t.line, name: t.text, of: of, call: testNamed(t.text)}
+	if e.call == nil {
+		p.unknown = append(p.unknown, t)
+	}
+	switch c := p.cur(); {
+	case c.is("("):
+		e.args = p.arguments()
+	case c.kind == tokName && !c.name("else") && !c.name("or") && !c.name("and"), c.kind == tokString, c.kind == tokNumber, c.is("["), c.is("{"):
+		if c.name("is") {
+			p.fail(c, "You cannot chain multiple tests with is")
+		}
+		e.args.items = []expr{p.postfix(p.primary())}
+	}
+	if negated {
+		return &notExpr{e}
+	}
+	return e
+}
