@@ -112,7 +112,9 @@ func (r *result) pairs(bin string, runs int, mode string) error {
 		if err != nil {
 			return err
 		}
-		// The events of the first answer travel to the router meanwhile.
+		// A user's pause: the events of the first answer travel to the router
+		// meanwhile. Nothing is asserted on it; if it were too short for them, the
+		// figures would say so.
 		time.Sleep(100 * time.Millisecond)
 		second, err := s.ask(prompt.String(), 1)
 		if err != nil {

@@ -49,7 +49,8 @@ type world struct {
 }
 
 // inWorld runs test in a bubble with a running frontend, and checks at the end
-// that nothing is left behind.
+// that nothing is left behind. Time is virtual in it: a time.Sleep in these tests
+// takes no time, ends exactly when it says, and waits for nothing else to happen.
 func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
