@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,86 +16,80 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
 )
 
-// FuzzString compares appendString with encoding/json.
-func FuzzString(f *testing.F) {
-	for _, s := range []string{"", "plain", "\"\\/\b\f\n\r\t\x00\x1f\x7f", "é😀\u2028\u2029\ufffd", "<&>", "\xff\xc3", "a\xe2\x80b", "\xed\xa0\x80"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		var want bytes.Buffer
-		e := json.NewEncoder(&want)
-		e.SetEscapeHTML(false)
-		if err := e.Encode(s); err != nil {
-			t.Fatal(err)
-		}
-		got := appendString(nil, s)
-		if string(got) != strings.TrimSuffix(want.String(), "\n") {
-			t.Fatalf("%q: got %s, want %s", s, got, want.String())
-		}
-		if b := appendString(nil, []byte(s)); !bytes.Equal(b, got) {
-			t.Fatalf("%q: bytes give %s, string %s", s, b, got)
-		}
-	})
-}
-
-var chatHead = Head{Endpoint: Chat, ID: "chatcmpl-1", Model: "m", Fingerprint: "fp_1", Created: 7}
+var chatForm = form{head: &api.Head{ID: "1", Model: "m", Fingerprint: "fp_1", Created: 7}}
 
 // TestChunks is the shape of every kind of chunk.
 func TestChunks(t *testing.T) {
-	usage, tops := chatHead, Head{Endpoint: Completion, ID: "cmpl-1", Model: "m", Created: 7, Alternatives: 2}
-	usage.IncludeUsage = true
+	usage, tops := chatForm, form{head: &api.Head{ID: "1", Model: "m", Created: 7}, endpoint: api.Completion, alternatives: 2}
+	usage.includeUsage = true
 	none := tops
-	none.Alternatives = 0
-	lps := []Logprob{
-		{Token: []byte("é"), Logprob: -0.5, Offset: 3, Top: []TokenLogprob{{[]byte("é"), -0.5}, {[]byte("\xc3"), -2}}},
-		{Token: []byte("\xc3"), Logprob: float32(math.Inf(-1)), Offset: 4, Top: []TokenLogprob{{[]byte("x"), -1}, {[]byte("x"), -3}}},
+	none.alternatives = 0
+	lps := []api.Logprob{
+		{Token: []byte("é"), Logprob: -0.5, Offset: 3, Top: []api.TokenLogprob{{Token: []byte("é"), Logprob: -0.5}, {Token: []byte("\xc3"), Logprob: -2}}},
+		{Token: []byte("\xc3"), Logprob: float32(math.Inf(-1)), Offset: 4, Top: []api.TokenLogprob{{Token: []byte("x"), Logprob: -1}, {Token: []byte("x"), Logprob: -3}}},
 	}
 	const c = `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","system_fingerprint":"fp_1","choices":[`
 	const l = `{"id":"cmpl-1","object":"text_completion","created":7,"model":"m","system_fingerprint":null,"choices":[`
 	tests := []struct {
 		name  string
-		head  Head
-		chunk Chunk
+		form  form
+		chunk api.Chunk
 		want  string
 	}{
-		{"role", chatHead, Chunk{Kind: Role, Choice: 1}, c + `{"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`},
-		{"text", chatHead, Chunk{Kind: Text, Text: []byte("a\n")}, c + `{"index":0,"delta":{"content":"a\n"},"logprobs":null,"finish_reason":null}]}`},
-		{"finish", chatHead, Chunk{Kind: Finish, Reason: "stop"}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}`},
-		{"finish with usage to come", usage, Chunk{Kind: Finish, Reason: "length"}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null}`},
-		{"usage", usage, Chunk{Kind: Usage, Tokens: TokenCounts{Prompt: 5, Completion: 2, Cached: 4}}, c + `],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4}}}`},
+		{"role", chatForm, api.Chunk{Kind: api.Role, Choice: 1}, c + `{"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`},
+		{"text", chatForm, api.Chunk{Kind: api.Text, Text: []byte("a\n")}, c + `{"index":0,"delta":{"content":"a\n"},"logprobs":null,"finish_reason":null}]}`},
+		{"reasoning", chatForm, api.Chunk{Kind: api.Reasoning, Text: []byte("hm")}, c + `{"index":0,"delta":{"reasoning_content":"hm"},"logprobs":null,"finish_reason":null}]}`},
 		{
-			"nvext", chatHead,
-			Chunk{Kind: Finish, Reason: "stop", Ext: &AnswerExt{WorkerFields: true, Attempts: []Attempt{{0, 1, kv.Worker{ID: 9}, 3}, {0, 2, kv.Worker{ID: 8, Rank: 1}, 0}}}},
+			"call", chatForm,
+			api.Chunk{Kind: api.CallBegin, Call: 1, CallID: "call_1", Name: "f\""},
+			c + `{"index":0,"delta":{"tool_calls":[{"index":1,"id":"call_1","type":"function","function":{"name":"f\"","arguments":""}}]},"logprobs":null,"finish_reason":null}]}`,
+		},
+		{
+			"arguments", chatForm,
+			api.Chunk{Kind: api.Arguments, Call: 1, Text: []byte(`{"a":`)},
+			c + `{"index":0,"delta":{"tool_calls":[{"index":1,"function":{"arguments":"{\"a\":"}}]},"logprobs":null,"finish_reason":null}]}`,
+		},
+		{"finish with calls", chatForm, api.Chunk{Kind: api.Finish, Reason: api.ReasonCalls}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"tool_calls"}]}`},
+		{"finish", chatForm, api.Chunk{Kind: api.Finish, Reason: api.ReasonStop}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}`},
+		{"finish with usage to come", usage, api.Chunk{Kind: api.Finish, Reason: api.ReasonLength}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null}`},
+		{"usage", usage, api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 5, Completion: 2, Cached: 4, Reasoning: 1}}, c + `],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":1}}}`},
+		{
+			"nvext", chatForm,
+			api.Chunk{Kind: api.Finish, Reason: api.ReasonStop, Ext: &api.AnswerExt{WorkerFields: true, Attempts: []api.Attempt{{Number: 1, Worker: kv.Worker{ID: 9}, OverlapBlocks: 3}, {Number: 2, Worker: kv.Worker{ID: 8, Rank: 1}}}}},
 			c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"nvext":{"attempts":2,"workers":[` +
 				`{"prompt":0,"attempt":1,"worker_id":9,"dp_rank":0,"overlap_blocks":3},{"prompt":0,"attempt":2,"worker_id":8,"dp_rank":1,"overlap_blocks":0}],` +
 				`"worker_id":{"decode_worker_id":8,"decode_dp_rank":1}}}`,
 		},
 		{
-			"chat logprobs", chatHead,
-			Chunk{Kind: Text, Text: []byte("é"), Logprobs: lps},
+			"chat logprobs", chatForm,
+			api.Chunk{Kind: api.Text, Text: []byte("é"), Logprobs: lps},
 			c + `{"index":0,"delta":{"content":"é"},"logprobs":{"content":[` +
 				`{"token":"é","logprob":-0.5,"bytes":[195,169],"top_logprobs":[{"token":"é","logprob":-0.5,"bytes":[195,169]},{"token":"\\xc3","logprob":-2,"bytes":[195]}]},` +
 				`{"token":"\\xc3","logprob":-9999,"bytes":[195],"top_logprobs":[{"token":"x","logprob":-1,"bytes":[120]},{"token":"x","logprob":-3,"bytes":[120]}]}` +
 				`],"refusal":null},"finish_reason":null}]}`,
 		},
-		{"completion text", tops, Chunk{Kind: Text, Text: []byte("a")}, l + `{"index":0,"text":"a","logprobs":null,"finish_reason":null}]}`},
-		{"completion finish", tops, Chunk{Kind: Finish, Choice: 2, Reason: "stop"}, l + `{"index":2,"text":"","logprobs":null,"finish_reason":"stop"}]}`},
+		{"completion text", tops, api.Chunk{Kind: api.Text, Text: []byte("a")}, l + `{"index":0,"text":"a","logprobs":null,"finish_reason":null}]}`},
+		{"completion finish", tops, api.Chunk{Kind: api.Finish, Choice: 2, Reason: api.ReasonStop}, l + `{"index":2,"text":"","logprobs":null,"finish_reason":"stop"}]}`},
 		{
 			"completion logprobs", tops,
-			Chunk{Kind: Text, Text: []byte("é"), Logprobs: lps},
+			api.Chunk{Kind: api.Text, Text: []byte("é"), Logprobs: lps},
 			l + `{"index":0,"text":"é","logprobs":{"tokens":["é","bytes:\\xc3"],"token_logprobs":[-0.5,-9999],` +
 				`"top_logprobs":[{"é":-0.5,"bytes:\\xc3":-2},{"x":-1,"bytes:\\xc3":-9999}],"text_offset":[3,4]},"finish_reason":null}]}`,
 		},
 		{
 			"completion logprobs without alternatives", none,
-			Chunk{Kind: Text, Text: []byte("a"), Logprobs: []Logprob{{Token: []byte("a"), Logprob: -1}}},
+			api.Chunk{Kind: api.Text, Text: []byte("a"), Logprobs: []api.Logprob{{Token: []byte("a"), Logprob: -1}}},
 			l + `{"index":0,"text":"a","logprobs":{"tokens":["a"],"token_logprobs":[-1],"top_logprobs":null,"text_offset":[0]},"finish_reason":null}]}`,
 		},
 	}
 	for _, tt := range tests {
-		got := string(tt.head.AppendChunk(nil, &tt.chunk))
+		s := stream{form: tt.form}
+		got, _ := strings.CutPrefix(string(s.Append(nil, &tt.chunk)), "data: ")
+		got, _ = strings.CutSuffix(got, "\n\n")
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", tt.name, diff)
 		}
@@ -107,34 +100,37 @@ func TestChunks(t *testing.T) {
 }
 
 func TestChunksDoNotAllocate(t *testing.T) {
-	h := chatHead
+	h := stream{form: chatForm}
 	buf := make([]byte, 0, 4096)
 	text := []byte(" wörld\n")
-	lps := []Logprob{{Token: text, Logprob: -1.25, Top: []TokenLogprob{{text, -1.25}}}}
-	completion := Head{Endpoint: Completion, ID: "x", Model: "m", Alternatives: 1}
-	for _, c := range []Chunk{
-		{Kind: Role},
-		{Kind: Text, Text: text},
-		{Kind: Text, Text: text, Logprobs: lps},
-		{Kind: Finish, Reason: "stop", Ext: &AnswerExt{Attempts: []Attempt{{Worker: kv.Worker{ID: 1}}}}},
-		{Kind: Usage},
+	lps := []api.Logprob{{Token: text, Logprob: -1.25, Top: []api.TokenLogprob{{Token: text, Logprob: -1.25}}}}
+	completion := stream{form: form{head: &api.Head{ID: "x", Model: "m"}, endpoint: api.Completion, alternatives: 1}}
+	for _, c := range []api.Chunk{
+		{Kind: api.Role},
+		{Kind: api.Text, Text: text},
+		{Kind: api.Text, Text: text, Logprobs: lps},
+		{Kind: api.Finish, Reason: api.ReasonStop, Ext: &api.AnswerExt{Attempts: []api.Attempt{{Worker: kv.Worker{ID: 1}}}}},
+		{Kind: api.Reasoning, Text: text},
+		{Kind: api.CallBegin, CallID: "call_1", Name: "f"},
+		{Kind: api.Arguments, Text: text},
+		{Kind: api.Usage},
 	} {
-		if n := testing.AllocsPerRun(100, func() { h.AppendEvent(buf, &c) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { h.Append(buf, &c) }); n != 0 {
 			t.Errorf("chat chunk of kind %d: %v allocations", c.Kind, n)
 		}
-		if n := testing.AllocsPerRun(100, func() { completion.AppendEvent(buf, &c) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { completion.Append(buf, &c) }); n != 0 {
 			t.Errorf("completion chunk of kind %d: %v allocations", c.Kind, n)
 		}
 	}
 }
 
 func BenchmarkAppendEvent(b *testing.B) {
-	h := chatHead
+	h := stream{form: chatForm}
 	buf := make([]byte, 0, 4096)
-	c := Chunk{Kind: Text, Text: []byte(" world")}
+	c := api.Chunk{Kind: api.Text, Text: []byte(" world")}
 	b.ReportAllocs()
 	for b.Loop() {
-		h.AppendEvent(buf, &c)
+		h.Append(buf, &c)
 	}
 }
 
@@ -143,44 +139,56 @@ func BenchmarkAppendEvent(b *testing.B) {
 func TestFold(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		head := Head{Endpoint: Endpoint(rng.IntN(2)), ID: "id", Model: "m\"", Fingerprint: "fp", IncludeUsage: true, Alternatives: rng.IntN(3)}
-		col := Collector{Head: head}
-		var stream []byte
-		for _, c := range randomChunks(rng, head) {
-			stream = head.AppendEvent(stream, &c)
-			col.Add(&c)
+		f := form{
+			head:     &api.Head{ID: "id", Model: "m\"", Fingerprint: "fp"},
+			endpoint: api.Endpoint(rng.IntN(2)), includeUsage: true, alternatives: rng.IntN(3),
 		}
-		body := col.AppendBody(nil)
+		whole, parts := body{form: f}, stream{form: f}
+		var events []byte
+		for _, c := range randomChunks(rng, f) {
+			events = parts.Append(events, &c)
+			whole.Append(nil, &c)
+		}
+		body := whole.End(nil)
 		var got map[string]any
 		if err := json.Unmarshal(body, &got); err != nil {
 			t.Fatalf("seed %d: %v in %s", seed, err, body)
 		}
-		if diff := cmp.Diff(foldStream(t, head.Endpoint, stream), got); diff != "" {
+		if diff := cmp.Diff(foldStream(t, f.endpoint, events), got); diff != "" {
 			t.Fatalf("seed %d: (-stream +body)\n%s", seed, diff)
 		}
 	}
 }
 
 // randomChunks returns the chunks of an answer whose choices take turns.
-func randomChunks(rng *rand.Rand, h Head) []Chunk {
+func randomChunks(rng *rand.Rand, h form) []api.Chunk {
 	words := []string{"a", " b", "é", "😀", "\n", "\"", "\u2028"}
 	token := func() []byte { return []byte(words[rng.IntN(len(words))]) }
 	n := 1 + rng.IntN(3)
 	withLogprobs := rng.IntN(2) == 0
-	var out []Chunk
-	if h.Endpoint == Chat {
+	var out []api.Chunk
+	if h.endpoint == api.Chat {
 		for i := range n {
-			out = append(out, Chunk{Kind: Role, Choice: i})
+			out = append(out, api.Chunk{Kind: api.Role, Choice: i})
 		}
 	}
+	calls := make([]int, n)
 	for range rng.IntN(12) {
-		c := Chunk{Kind: Text, Choice: rng.IntN(n), Text: token()}
+		c := api.Chunk{Kind: api.Text, Choice: rng.IntN(n), Text: token()}
+		if h.endpoint == api.Chat && rng.IntN(3) == 0 {
+			out = append(out, randomCall(rng, c.Choice, calls[c.Choice], token)...)
+			calls[c.Choice]++
+			continue
+		}
+		if h.endpoint == api.Chat && rng.IntN(3) == 0 {
+			c.Kind = api.Reasoning
+		}
 		if withLogprobs {
-			c.Logprobs = []Logprob{}
+			c.Logprobs = []api.Logprob{}
 			for range rng.IntN(3) {
-				lp := Logprob{Token: token(), Logprob: -float32(rng.IntN(8)) / 2, Offset: rng.IntN(9)}
-				for range h.Alternatives {
-					lp.Top = append(lp.Top, TokenLogprob{token(), -float32(rng.IntN(8)) / 2})
+				lp := api.Logprob{Token: token(), Logprob: -float32(rng.IntN(8)) / 2, Offset: rng.IntN(9)}
+				for range h.alternatives {
+					lp.Top = append(lp.Top, api.TokenLogprob{Token: token(), Logprob: -float32(rng.IntN(8)) / 2})
 				}
 				c.Logprobs = append(c.Logprobs, lp)
 			}
@@ -188,13 +196,22 @@ func randomChunks(rng *rand.Rand, h Head) []Chunk {
 		out = append(out, c)
 	}
 	for i := range n {
-		out = append(out, Chunk{Kind: Finish, Choice: i, Reason: "stop"})
+		out = append(out, api.Chunk{Kind: api.Finish, Choice: i, Reason: api.ReasonStop})
 	}
-	return append(out, Chunk{Kind: Usage, Tokens: TokenCounts{rng.IntN(9), rng.IntN(9), rng.IntN(9)}, Ext: &AnswerExt{Attempts: []Attempt{{Number: 1}}}})
+	return append(out, api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: rng.IntN(9), Completion: rng.IntN(9), Cached: rng.IntN(9), Reasoning: rng.IntN(9)}, Ext: &api.AnswerExt{Attempts: []api.Attempt{{Number: 1}}}})
+}
+
+// randomCall returns the chunks of one call.
+func randomCall(rng *rand.Rand, choice, index int, token func() []byte) []api.Chunk {
+	out := []api.Chunk{{Kind: api.CallBegin, Choice: choice, Call: index, CallID: string(token()), Name: string(token())}}
+	for range rng.IntN(3) {
+		out = append(out, api.Chunk{Kind: api.Arguments, Choice: choice, Call: index, Text: token()})
+	}
+	return append(out, api.Chunk{Kind: api.CallEnd, Choice: choice, Call: index})
 }
 
 // foldStream does what a client does, with nothing but encoding/json.
-func foldStream(t *testing.T, endpoint Endpoint, stream []byte) map[string]any {
+func foldStream(t *testing.T, endpoint api.Endpoint, stream []byte) map[string]any {
 	t.Helper()
 	out := map[string]any{}
 	choices := []any{}
@@ -216,15 +233,20 @@ func foldStream(t *testing.T, endpoint Endpoint, stream []byte) map[string]any {
 			choices = foldChoice(endpoint, choices, c.(map[string]any))
 		}
 	}
+	for _, c := range choices {
+		if m, ok := c.(map[string]any)["message"].(map[string]any); ok && m["tool_calls"] != nil && m["content"] == "" {
+			m["content"] = nil // nothing but calls
+		}
+	}
 	out["choices"] = choices
 	return out
 }
 
-func foldChoice(endpoint Endpoint, choices []any, c map[string]any) []any {
+func foldChoice(endpoint api.Endpoint, choices []any, c map[string]any) []any {
 	i := int(c["index"].(float64))
 	for len(choices) <= i {
 		fresh := map[string]any{"index": float64(len(choices)), "logprobs": nil, "finish_reason": nil}
-		if endpoint == Chat {
+		if endpoint == api.Chat {
 			fresh["message"] = map[string]any{"content": "", "refusal": nil}
 		} else {
 			fresh["text"] = ""
@@ -235,14 +257,20 @@ func foldChoice(endpoint Endpoint, choices []any, c map[string]any) []any {
 	if r := c["finish_reason"]; r != nil {
 		to["finish_reason"] = r
 	}
-	if endpoint == Chat {
+	if endpoint == api.Chat {
 		message := to["message"].(map[string]any)
 		delta := c["delta"].(map[string]any)
 		if role, ok := delta["role"]; ok {
 			message["role"] = role
 		}
-		if text, ok := delta["content"]; ok {
-			message["content"] = message["content"].(string) + text.(string)
+		for _, field := range []string{"content", "reasoning_content"} {
+			if text, ok := delta[field]; ok {
+				have, _ := message[field].(string)
+				message[field] = have + text.(string)
+			}
+		}
+		if calls, ok := delta["tool_calls"]; ok {
+			foldCall(message, calls.([]any)[0].(map[string]any))
 		}
 	} else {
 		to["text"] = to["text"].(string) + c["text"].(string)
@@ -266,6 +294,19 @@ func foldChoice(endpoint Endpoint, choices []any, c map[string]any) []any {
 		}
 	}
 	return choices
+}
+
+// foldCall adds what one chunk says of a call to a message.
+func foldCall(message, call map[string]any) {
+	all, _ := message["tool_calls"].([]any)
+	function := call["function"].(map[string]any)
+	if _, begins := call["id"]; begins {
+		delete(call, "index")
+		message["tool_calls"] = append(all, call)
+		return
+	}
+	to := all[int(call["index"].(float64))].(map[string]any)["function"].(map[string]any)
+	to["arguments"] = to["arguments"].(string) + function["arguments"].(string)
 }
 
 func TestErrors(t *testing.T) {
@@ -304,7 +345,7 @@ func TestModels(t *testing.T) {
 }
 
 func TestQueryEvents(t *testing.T) {
-	got := string(AppendQueryEvents(nil, &QueryAnswer{Worker: kv.Worker{ID: 12}, Tokens: []kv.Token{1, 2}}))
+	got := string(AppendQueryEvents(nil, &api.QueryAnswer{Worker: kv.Worker{ID: 12}, Tokens: []kv.Token{1, 2}}))
 	if want := "event: worker_instance_id\n: \"12\"\n\nevent: token_data\n: [1,2]\n\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -312,7 +353,7 @@ func TestQueryEvents(t *testing.T) {
 
 func TestClip(t *testing.T) {
 	s := strings.Repeat("é", 40)
-	if c := clip(s); !utf8.ValidString(c) || len(c) > 70 {
+	if c := strictjson.Clip(s); !utf8.ValidString(c) || len(c) > 70 {
 		t.Errorf("clip gives %q", c)
 	}
 }

@@ -5,25 +5,27 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
 )
 
 // Decode reads the body of a request to a generation endpoint. It keeps nothing of body.
 // The error is a *fault.Error of code Invalid that names the field.
-func Decode(endpoint Endpoint, body []byte) (*Request, error) {
-	r, err := newReader(body)
+func Decode(endpoint api.Endpoint, body []byte) (*api.Request, error) {
+	r, err := strictjson.NewReader(body)
 	if err != nil {
 		return nil, err
 	}
-	d := &decoder{reader: r, req: &Request{
+	d := &decoder{Reader: r, req: &api.Request{
 		Endpoint:            endpoint,
 		AddGenerationPrompt: true,
 		N:                   1,
 		Logprobs:            -1,
 	}}
-	if err := r.object(d.field); err != nil {
+	if err := r.Object(d.field); err != nil {
 		return nil, err
 	}
-	if err := r.end(); err != nil {
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	if err := d.check(); err != nil {
@@ -35,8 +37,8 @@ func Decode(endpoint Endpoint, body []byte) (*Request, error) {
 // decoder reads one request. What it keeps beside the request are fields that
 // mean something only together with others.
 type decoder struct {
-	*reader
-	req *Request
+	*strictjson.Reader
+	req *api.Request
 
 	unknown        []string // the first top-level keys that nobody defines
 	unknownDropped int      // the number of further ones
@@ -54,14 +56,14 @@ type decoder struct {
 
 // field reads the value of one top-level key. A null is a field not given.
 func (d *decoder) field(key string) error {
-	if none, err := d.null(); none || err != nil {
+	if none, err := d.Null(); none || err != nil {
 		return err
 	}
 	known, err := d.common(key)
 	if known || err != nil {
 		return err
 	}
-	if d.req.Endpoint == Chat {
+	if d.req.Endpoint == api.Chat {
 		known, err = d.chat(key)
 	} else {
 		known, err = d.completion(key)
@@ -78,11 +80,11 @@ func (d *decoder) field(key string) error {
 // unknownKey notes a key that nobody defines, so that all are reported together.
 func (d *decoder) unknownKey(key string) error {
 	if len(d.unknown) < 16 {
-		d.unknown = append(d.unknown, clip(key))
+		d.unknown = append(d.unknown, strictjson.Clip(key))
 	} else {
 		d.unknownDropped++
 	}
-	return d.skip()
+	return d.Skip()
 }
 
 // unknownKeys refuses those that were noted.
@@ -99,35 +101,35 @@ func (d *decoder) common(key string) (known bool, err error) {
 	q := d.req
 	switch key {
 	case "model":
-		return true, d.text(&q.Model)
+		return true, d.Text(&q.Model)
 	case "stream":
-		return true, d.flag(&q.Stream)
+		return true, d.Flag(&q.Stream)
 	case "stream_options":
 		d.streamOptions = true
-		return true, d.object(d.streamOption)
+		return true, d.Object(d.streamOption)
 	case "n":
-		return true, d.integer(&q.N, 1, maxChoices)
+		return true, d.Integer(&q.N, 1, maxChoices)
 	case "max_tokens":
-		return true, d.integer(&q.MaxTokens, 1, maxCount)
+		return true, d.Integer(&q.MaxTokens, 1, strictjson.MaxCount)
 	case "min_tokens":
-		return true, d.integer(&q.MinTokens, 0, maxCount)
+		return true, d.Integer(&q.MinTokens, 0, strictjson.MaxCount)
 	case "temperature":
-		return true, d.number(&q.Temperature, 0, 2)
+		return true, d.Number(&q.Temperature, 0, 2)
 	case "top_p":
-		return true, d.number(&q.TopP, 0, 1)
+		return true, d.Number(&q.TopP, 0, 1)
 	case "min_p":
-		return true, d.number(&q.MinP, 0, 1)
+		return true, d.Number(&q.MinP, 0, 1)
 	case "top_k":
 		q.TopK = new(int)
-		return true, d.integer(q.TopK, -1, maxCount)
+		return true, d.Integer(q.TopK, -1, strictjson.MaxCount)
 	case "presence_penalty":
-		return true, d.number(&q.PresencePenalty, -2, 2)
+		return true, d.Number(&q.PresencePenalty, -2, 2)
 	case "frequency_penalty":
-		return true, d.number(&q.FrequencyPenalty, -2, 2)
+		return true, d.Number(&q.FrequencyPenalty, -2, 2)
 	case "repetition_penalty":
 		return true, d.repetition()
 	case "seed":
-		n, err := d.int()
+		n, err := d.Int()
 		seed := uint64(n)
 		q.Seed = &seed
 		return true, err
@@ -141,35 +143,35 @@ func (d *decoder) common(key string) (known bool, err error) {
 		q.StopTokens = append(q.StopTokens, tokens...)
 		return true, err
 	case "ignore_eos":
-		return true, d.flag(&q.IgnoreEOS)
+		return true, d.Flag(&q.IgnoreEOS)
 	case "include_stop_str_in_output":
-		return true, d.flag(&q.KeepStop)
+		return true, d.Flag(&q.KeepStop)
 	case "skip_special_tokens":
 		skip := true
-		err := d.flag(&skip)
+		err := d.Flag(&skip)
 		q.KeepSpecial = !skip
 		return true, err
 	case "cache_salt":
 		return true, d.salt(&q.CacheSalt)
 	case "nvext":
-		return true, d.object(d.ext)
+		return true, d.Object(d.ext)
 	}
 	return false, nil
 }
 
 func (d *decoder) streamOption(key string) error {
-	if none, err := d.null(); none || err != nil {
+	if none, err := d.Null(); none || err != nil {
 		return err
 	}
 	switch key {
 	case "include_usage":
-		return d.flag(&d.req.IncludeUsage)
+		return d.Flag(&d.req.IncludeUsage)
 	case "include_obfuscation":
 		return d.either()
 	case "continuous_usage_stats":
 		return d.only(false)
 	}
-	return d.unsupported()
+	return d.Unsupported()
 }
 
 // chat reads the fields that only chat requests have.
@@ -177,19 +179,19 @@ func (d *decoder) chat(key string) (known bool, err error) {
 	switch key {
 	case "messages":
 		d.messages = true
-		return true, d.array("an array of messages", d.message)
+		return true, d.Array("an array of messages", d.message)
 	case "max_completion_tokens":
-		return true, d.integer(&d.maxCompletion, 1, maxCount)
+		return true, d.Integer(&d.maxCompletion, 1, strictjson.MaxCount)
 	case "logprobs":
-		return true, d.flag(&d.logprobs)
+		return true, d.Flag(&d.logprobs)
 	case "top_logprobs":
-		return true, d.integer(&d.topLogprobs, 0, 20)
+		return true, d.Integer(&d.topLogprobs, 0, 20)
 	case "add_generation_prompt":
-		err := d.flag(&d.req.AddGenerationPrompt)
+		err := d.Flag(&d.req.AddGenerationPrompt)
 		d.addGeneration = d.req.AddGenerationPrompt
 		return true, err
 	case "continue_final_message":
-		return true, d.flag(&d.req.ContinueFinal)
+		return true, d.Flag(&d.req.ContinueFinal)
 	}
 	return false, nil
 }
@@ -201,11 +203,11 @@ func (d *decoder) completion(key string) (known bool, err error) {
 		d.prompt = true
 		return true, d.prompts(maxChoices)
 	case "logprobs":
-		return true, d.integer(&d.req.Logprobs, 0, 5)
+		return true, d.Integer(&d.req.Logprobs, 0, 5)
 	case "echo":
-		return true, d.flag(&d.req.Echo)
+		return true, d.Flag(&d.req.Echo)
 	case "best_of":
-		return true, d.integer(&d.bestOf, 0, 20)
+		return true, d.Integer(&d.bestOf, 0, 20)
 	case "suffix":
 		return true, d.usual("")
 	}
@@ -246,7 +248,7 @@ func (d *decoder) check() error {
 	case q.CacheSalt != d.extSalt:
 		return fault.Param("nvext.cache_salt", "'nvext.cache_salt' and 'cache_salt' differ: give one of them")
 	}
-	if q.Endpoint == Chat {
+	if q.Endpoint == api.Chat {
 		return d.checkChat()
 	}
 	return d.checkCompletion()
@@ -282,7 +284,7 @@ func (d *decoder) checkCompletion() error {
 		return fault.Param("prompt", "'prompt' is required")
 	}
 	if len(q.Prompts) == 0 {
-		q.Prompts = make([]Prompt, 1)
+		q.Prompts = make([]api.Prompt, 1)
 	}
 	if all := len(q.Prompts) * q.N; all > maxChoices {
 		return fault.Param("n", "%d prompts with 'n' = %d make %d choices; the limit is %d", len(q.Prompts), q.N, all, maxChoices)

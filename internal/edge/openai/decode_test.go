@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,23 +14,24 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/edge/api"
 )
 
 func ptr[T any](v T) *T { return &v }
 
-func chatDefaults(change func(*Request)) *Request {
-	r := &Request{
-		Endpoint: Chat, Model: "m", AddGenerationPrompt: true, N: 1, Logprobs: -1,
-		Messages: []Message{{Role: "user", Content: "hi"}},
+func chatDefaults(change func(*api.Request)) *api.Request {
+	r := &api.Request{
+		Endpoint: api.Chat, Model: "m", AddGenerationPrompt: true, N: 1, Logprobs: -1,
+		Messages: []api.Message{{Role: "user", Content: "hi"}},
 	}
 	change(r)
 	return r
 }
 
-func completionDefaults(change func(*Request)) *Request {
-	r := &Request{
-		Endpoint: Completion, Model: "m", AddGenerationPrompt: true, N: 1, Logprobs: -1,
-		Prompts: []Prompt{{Text: "hi"}},
+func completionDefaults(change func(*api.Request)) *api.Request {
+	r := &api.Request{
+		Endpoint: api.Completion, Model: "m", AddGenerationPrompt: true, N: 1, Logprobs: -1,
+		Prompts: []api.Prompt{{Text: "hi"}},
 	}
 	change(r)
 	return r
@@ -40,48 +40,48 @@ func completionDefaults(change func(*Request)) *Request {
 func TestDecodeChat(t *testing.T) {
 	tests := []struct {
 		fields string // beside model and one message
-		change func(*Request)
+		change func(*api.Request)
 	}{
-		{``, func(*Request) {}},
-		{`"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false}`, func(r *Request) { r.Stream, r.IncludeUsage = true, true }},
-		{`"stream":null,"temperature":null,"tools":null,"stop":null,"nvext":null`, func(*Request) {}},
-		{`"max_tokens":5`, func(r *Request) { r.MaxTokens = 5 }},
-		{`"max_completion_tokens":5`, func(r *Request) { r.MaxTokens = 5 }},
-		{`"max_tokens":5,"max_completion_tokens":5,"min_tokens":5`, func(r *Request) { r.MaxTokens, r.MinTokens = 5, 5 }},
-		{`"max_tokens":5.0`, func(r *Request) { r.MaxTokens = 5 }},
-		{`"max_tokens":1e2`, func(r *Request) { r.MaxTokens = 100 }},
-		{`"temperature":2,"top_p":0,"min_p":1,"top_k":-1,"presence_penalty":-2,"frequency_penalty":2,"repetition_penalty":0.5`, func(r *Request) {
+		{``, func(*api.Request) {}},
+		{`"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false}`, func(r *api.Request) { r.Stream, r.IncludeUsage = true, true }},
+		{`"stream":null,"temperature":null,"tools":null,"stop":null,"nvext":null`, func(*api.Request) {}},
+		{`"max_tokens":5`, func(r *api.Request) { r.MaxTokens = 5 }},
+		{`"max_completion_tokens":5`, func(r *api.Request) { r.MaxTokens = 5 }},
+		{`"max_tokens":5,"max_completion_tokens":5,"min_tokens":5`, func(r *api.Request) { r.MaxTokens, r.MinTokens = 5, 5 }},
+		{`"max_tokens":5.0`, func(r *api.Request) { r.MaxTokens = 5 }},
+		{`"max_tokens":1e2`, func(r *api.Request) { r.MaxTokens = 100 }},
+		{`"temperature":2,"top_p":0,"min_p":1,"top_k":-1,"presence_penalty":-2,"frequency_penalty":2,"repetition_penalty":0.5`, func(r *api.Request) {
 			r.Temperature, r.TopP, r.MinP, r.TopK = ptr(2.0), ptr(0.0), ptr(1.0), ptr(-1)
 			r.PresencePenalty, r.FrequencyPenalty, r.RepetitionPenalty = ptr(-2.0), ptr(2.0), ptr(0.5)
 		}},
-		{`"n":128`, func(r *Request) { r.N = 128 }},
-		{`"seed":-1`, func(r *Request) { r.Seed = ptr(^uint64(0)) }},
-		{`"stop":"a"`, func(r *Request) { r.Stop = []string{"a"} }},
-		{`"stop":["a","b"]`, func(r *Request) { r.Stop = []string{"a", "b"} }},
-		{`"stop":[7,8],"stop_token_ids":[9],"ignore_eos":true`, func(r *Request) {
+		{`"n":128`, func(r *api.Request) { r.N = 128 }},
+		{`"seed":-1`, func(r *api.Request) { r.Seed = ptr(^uint64(0)) }},
+		{`"stop":"a"`, func(r *api.Request) { r.Stop = []string{"a"} }},
+		{`"stop":["a","b"]`, func(r *api.Request) { r.Stop = []string{"a", "b"} }},
+		{`"stop":[7,8],"stop_token_ids":[9],"ignore_eos":true`, func(r *api.Request) {
 			r.StopTokens, r.IgnoreEOS = []kv.Token{7, 8, 9}, true
 		}},
-		{`"logit_bias":{"50":-100,"7":1.5}`, func(r *Request) { r.Bias = []TokenBias{{7, 1.5}, {50, -100}} }},
-		{`"logprobs":true,"top_logprobs":20`, func(r *Request) { r.Logprobs = 20 }},
-		{`"logprobs":true`, func(r *Request) { r.Logprobs = 0 }},
-		{`"logprobs":false`, func(*Request) {}},
-		{`"continue_final_message":true`, func(r *Request) { r.ContinueFinal, r.AddGenerationPrompt = true, false }},
-		{`"add_generation_prompt":false`, func(r *Request) { r.AddGenerationPrompt = false }},
-		{`"include_stop_str_in_output":true,"skip_special_tokens":false`, func(r *Request) { r.KeepStop, r.KeepSpecial = true, true }},
-		{`"store":true,"metadata":{"a":"b"},"user":"u","service_tier":"auto","parallel_tool_calls":false,"prediction":{"type":"content","content":"x"}`, func(*Request) {}},
-		{`"tools":[],"tool_choice":"none","response_format":{"type":"text"},"modalities":["text"],"priority":3,"detokenize":true`, func(*Request) {}},
-		{`"cache_salt":"s"`, func(r *Request) { r.CacheSalt = "s" }},
+		{`"logit_bias":{"50":-100,"7":1.5}`, func(r *api.Request) { r.Bias = []api.TokenBias{{Token: 7, Bias: 1.5}, {Token: 50, Bias: -100}} }},
+		{`"logprobs":true,"top_logprobs":20`, func(r *api.Request) { r.Logprobs = 20 }},
+		{`"logprobs":true`, func(r *api.Request) { r.Logprobs = 0 }},
+		{`"logprobs":false`, func(*api.Request) {}},
+		{`"continue_final_message":true`, func(r *api.Request) { r.ContinueFinal, r.AddGenerationPrompt = true, false }},
+		{`"add_generation_prompt":false`, func(r *api.Request) { r.AddGenerationPrompt = false }},
+		{`"include_stop_str_in_output":true,"skip_special_tokens":false`, func(r *api.Request) { r.KeepStop, r.KeepSpecial = true, true }},
+		{`"store":true,"metadata":{"a":"b"},"user":"u","service_tier":"auto","parallel_tool_calls":false,"prediction":{"type":"content","content":"x"}`, func(*api.Request) {}},
+		{`"tools":[],"tool_choice":"none","response_format":{"type":"text"},"modalities":["text"],"priority":3,"detokenize":true`, func(*api.Request) {}},
+		{`"cache_salt":"s"`, func(r *api.Request) { r.CacheSalt = "s" }},
 		{`"nvext":{"cache_salt":"s","annotations":["query_instance_id"],"backend_instance_id":9007199254740991,"token_data":[1,2],
 			"agent_hints":{"osl":32,"priority":1,"speculative_prefill":false},"extra_fields":["worker_id"],
-			"router_config_override":{"overlap_score_weight":0.5,"router_temperature":1,"router_mode":"random"}}`, func(r *Request) {
+			"router_config_override":{"overlap_score_weight":0.5,"router_temperature":1,"router_mode":"random"}}`, func(r *api.Request) {
 			r.CacheSalt = "s"
-			r.Ext = RequestExt{
-				Annotations: []string{QueryInstance}, Worker: kv.MaxWorkerID, Tokens: []kv.Token{1, 2}, ExpectedOutput: 32, WorkerFields: true,
+			r.Ext = api.RequestExt{
+				Annotations: []string{api.QueryInstance}, Worker: kv.MaxWorkerID, Tokens: []kv.Token{1, 2}, ExpectedOutput: 32, WorkerFields: true,
 				Override: route.Override{OverlapWeight: ptr(0.5), Temperature: ptr(1.0), Mode: ptr(route.Random)},
 			}
 		}},
-		{`"nvext":{"greed_sampling":true}`, func(r *Request) { r.Temperature = ptr(0.0) }},
-		{`"nvext":{"decode_worker_id":5,"prefill_worker_id":6,"agent_context":{"session_id":"x"},"use_raw_prompt":false}`, func(r *Request) { r.Ext.Worker = 5 }},
+		{`"nvext":{"greed_sampling":true}`, func(r *api.Request) { r.Temperature = ptr(0.0) }},
+		{`"nvext":{"decode_worker_id":5,"prefill_worker_id":6,"agent_context":{"session_id":"x"},"use_raw_prompt":false}`, func(r *api.Request) { r.Ext.Worker = 5 }},
 	}
 	for _, tt := range tests {
 		body := `{"model":"m","messages":[{"role":"user","content":"hi"}]`
@@ -89,7 +89,7 @@ func TestDecodeChat(t *testing.T) {
 			body += "," + tt.fields
 		}
 		body += "}"
-		got, err := Decode(Chat, []byte(body))
+		got, err := Decode(api.Chat, []byte(body))
 		if err != nil {
 			t.Errorf("%s: %v", tt.fields, err)
 			continue
@@ -103,18 +103,18 @@ func TestDecodeChat(t *testing.T) {
 func TestDecodeMessages(t *testing.T) {
 	tests := []struct {
 		messages string
-		want     []Message
+		want     []api.Message
 	}{
-		{`[{"role":"system","content":"a"},{"content":"b","role":"developer"},{"role":"tool","content":"c","tool_call_id":"x"},{"role":"function","name":"f","content":""}]`, []Message{
-			{"system", "", "a"}, {"developer", "", "b"}, {"tool", "", "c"}, {"function", "f", ""},
+		{`[{"role":"system","content":"a"},{"content":"b","role":"developer"},{"role":"tool","content":"c","tool_call_id":"x"},{"role":"function","name":"f","content":""}]`, []api.Message{
+			{Role: "system", Name: "", Content: "a"}, {Role: "developer", Name: "", Content: "b"}, {Role: "tool", Name: "", Content: "c"}, {Role: "function", Name: "f", Content: ""},
 		}},
-		{`[{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]}]`, []Message{{"user", "", "a\nb"}}},
-		{`[{"role":"user","content":[]}]`, []Message{{"user", "", ""}}},
-		{`[{"role":"assistant","content":"x","refusal":null,"tool_calls":[],"audio":null,"function_call":null,"annotations":[],"reasoning_content":"because"}]`, []Message{{"assistant", "", "x"}}},
-		{`[{"role":"user","content":"\u00e9\ud83d\ude00\n\"\\\/\b\f\r\t"}]`, []Message{{"user", "", "é😀\n\"\\/\b\f\r\t"}}},
+		{`[{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]}]`, []api.Message{{Role: "user", Name: "", Content: "a\nb"}}},
+		{`[{"role":"user","content":[]}]`, []api.Message{{Role: "user", Name: "", Content: ""}}},
+		{`[{"role":"assistant","content":"x","refusal":null,"tool_calls":[],"audio":null,"function_call":null,"annotations":[],"reasoning_content":"because"}]`, []api.Message{{Role: "assistant", Name: "", Content: "x"}}},
+		{`[{"role":"user","content":"\u00e9\ud83d\ude00\n\"\\\/\b\f\r\t"}]`, []api.Message{{Role: "user", Name: "", Content: "é😀\n\"\\/\b\f\r\t"}}},
 	}
 	for _, tt := range tests {
-		got, err := Decode(Chat, []byte(`{"model":"m","messages":`+tt.messages+`}`))
+		got, err := Decode(api.Chat, []byte(`{"model":"m","messages":`+tt.messages+`}`))
 		if err != nil {
 			t.Errorf("%s: %v", tt.messages, err)
 			continue
@@ -128,19 +128,19 @@ func TestDecodeMessages(t *testing.T) {
 func TestDecodeCompletion(t *testing.T) {
 	tests := []struct {
 		fields string // beside the model
-		change func(*Request)
+		change func(*api.Request)
 	}{
-		{`"prompt":"hi"`, func(*Request) {}},
-		{`"prompt":["a","b"]`, func(r *Request) { r.Prompts = []Prompt{{Text: "a"}, {Text: "b"}} }},
-		{`"prompt":[1,2,3]`, func(r *Request) { r.Prompts = []Prompt{{Tokens: []kv.Token{1, 2, 3}}} }},
-		{`"prompt":[[1,2],[3]]`, func(r *Request) { r.Prompts = []Prompt{{Tokens: []kv.Token{1, 2}}, {Tokens: []kv.Token{3}}} }},
-		{`"prompt":"hi","logprobs":5`, func(r *Request) { r.Logprobs = 5 }},
-		{`"prompt":"hi","echo":true,"best_of":2,"n":2,"suffix":""`, func(r *Request) { r.Echo, r.N = true, 2 }},
-		{`"nvext":{"token_data":[4]}`, func(r *Request) { r.Prompts, r.Ext.Tokens = []Prompt{{}}, []kv.Token{4} }},
-		{`"prompt":"hi","add_special_tokens":true,"best_of":0`, func(*Request) {}},
+		{`"prompt":"hi"`, func(*api.Request) {}},
+		{`"prompt":["a","b"]`, func(r *api.Request) { r.Prompts = []api.Prompt{{Text: "a"}, {Text: "b"}} }},
+		{`"prompt":[1,2,3]`, func(r *api.Request) { r.Prompts = []api.Prompt{{Tokens: []kv.Token{1, 2, 3}}} }},
+		{`"prompt":[[1,2],[3]]`, func(r *api.Request) { r.Prompts = []api.Prompt{{Tokens: []kv.Token{1, 2}}, {Tokens: []kv.Token{3}}} }},
+		{`"prompt":"hi","logprobs":5`, func(r *api.Request) { r.Logprobs = 5 }},
+		{`"prompt":"hi","echo":true,"best_of":2,"n":2,"suffix":""`, func(r *api.Request) { r.Echo, r.N = true, 2 }},
+		{`"nvext":{"token_data":[4]}`, func(r *api.Request) { r.Prompts, r.Ext.Tokens = []api.Prompt{{}}, []kv.Token{4} }},
+		{`"prompt":"hi","add_special_tokens":true,"best_of":0`, func(*api.Request) {}},
 	}
 	for _, tt := range tests {
-		got, err := Decode(Completion, []byte(`{"model":"m",`+tt.fields+`}`))
+		got, err := Decode(api.Completion, []byte(`{"model":"m",`+tt.fields+`}`))
 		if err != nil {
 			t.Errorf("%s: %v", tt.fields, err)
 			continue
@@ -162,170 +162,170 @@ func TestDecodeRefuses(t *testing.T) {
 	long := strings.Repeat("k", 200)
 
 	tests := []struct {
-		endpoint Endpoint
+		endpoint api.Endpoint
 		body     string
 		param    string
 		words    string
 	}{
 		// The text itself.
-		{Chat, ``, "", "not valid JSON: unexpected end at byte 0"},
-		{Chat, `[]`, "", "the request body must be an object, not an array"},
-		{Chat, `"x"`, "", "must be an object, not a string"},
-		{Chat, `{"model"`, "", "unexpected end"},
-		{Chat, `{"model":"m"`, "", "unexpected end"},
-		{Chat, `{"model":"m",}`, "", "unexpected character at byte 13"},
-		{Chat, `{model:"m"}`, "", "unexpected character at byte 1"},
-		{Chat, `{"model":"m" "n":1}`, "", "unexpected character"},
-		{Chat, chat(`"seed":01`), "", "unexpected character"},
-		{Chat, chat(`"n":-`), "", "invalid number"},
-		{Chat, chat(`"n":1.`), "", "invalid number"},
-		{Chat, chat(`"n":1e`), "", "invalid number"},
-		{Chat, chat(`"stream":tru`), "", "unexpected character"},
-		{Chat, chat(`"stream":nul`), "", "unexpected character"},
-		{Chat, chat(`"n":NaN`), "", "unexpected character"},
-		{Chat, chat(`"n":1`) + ` {}`, "", "unexpected data after the end"},
-		{Chat, chat("\"user\":\"a\x01b\""), "", "control character"},
-		{Chat, chat(`"user":"\x"`), "", "invalid escape"},
-		{Chat, chat(`"user":"\ud800"`), "", "invalid escape"},
-		{Chat, chat(`"user":"\ud800\u0041"`), "", "invalid escape"},
-		{Chat, chat(`"user":"\udc00\ud800"`), "", "invalid escape"},
-		{Chat, "{\"model\":\"\xff\"}", "", "not valid UTF-8 (byte 10)"},
-		{Chat, "\xef\xbb\xbf{}", "", "unexpected character at byte 0"},
-		{Chat, chat(`"n":1,"n":1`), "n", "'n' is given twice"},
-		{Chat, chat(`"metadata":{"a":1,"\u0061":2}`), "metadata.a", "given twice"},
-		{Chat, chat(`"metadata":{"a":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`), "", "nested deeper than 64"},
-		{Chat, chat(`"metadata":` + manyKeys(maxKeys+1)), "metadata", "more than 16384 keys"},
+		{api.Chat, ``, "", "not valid JSON: unexpected end at byte 0"},
+		{api.Chat, `[]`, "", "the request body must be an object, not an array"},
+		{api.Chat, `"x"`, "", "must be an object, not a string"},
+		{api.Chat, `{"model"`, "", "unexpected end"},
+		{api.Chat, `{"model":"m"`, "", "unexpected end"},
+		{api.Chat, `{"model":"m",}`, "", "unexpected character at byte 13"},
+		{api.Chat, `{model:"m"}`, "", "unexpected character at byte 1"},
+		{api.Chat, `{"model":"m" "n":1}`, "", "unexpected character"},
+		{api.Chat, chat(`"seed":01`), "", "unexpected character"},
+		{api.Chat, chat(`"n":-`), "", "invalid number"},
+		{api.Chat, chat(`"n":1.`), "", "invalid number"},
+		{api.Chat, chat(`"n":1e`), "", "invalid number"},
+		{api.Chat, chat(`"stream":tru`), "", "unexpected character"},
+		{api.Chat, chat(`"stream":nul`), "", "unexpected character"},
+		{api.Chat, chat(`"n":NaN`), "", "unexpected character"},
+		{api.Chat, chat(`"n":1`) + ` {}`, "", "unexpected data after the end"},
+		{api.Chat, chat("\"user\":\"a\x01b\""), "", "control character"},
+		{api.Chat, chat(`"user":"\x"`), "", "invalid escape"},
+		{api.Chat, chat(`"user":"\ud800"`), "", "invalid escape"},
+		{api.Chat, chat(`"user":"\ud800\u0041"`), "", "invalid escape"},
+		{api.Chat, chat(`"user":"\udc00\ud800"`), "", "invalid escape"},
+		{api.Chat, "{\"model\":\"\xff\"}", "", "not valid UTF-8 (byte 10)"},
+		{api.Chat, "\xef\xbb\xbf{}", "", "unexpected character at byte 0"},
+		{api.Chat, chat(`"n":1,"n":1`), "n", "'n' is given twice"},
+		{api.Chat, chat(`"metadata":{"a":1,"\u0061":2}`), "metadata.a", "given twice"},
+		{api.Chat, chat(`"metadata":{"a":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`), "", "nested deeper than 64"},
+		{api.Chat, chat(`"metadata":` + manyKeys(1<<14+1)), "metadata", "more than 16384 keys"},
 
 		// Fields that nobody defines.
-		{Chat, chat(`"frobnicate":1,"temperatur":2`), "frobnicate", "Unsupported parameter(s): frobnicate, temperatur"},
-		{Chat, chat(`"Temperature":1`), "Temperature", "Unsupported parameter(s): Temperature"},
-		{Chat, chat(`"` + long + `":1`), long[:64] + "…", "Unsupported"},
-		{Chat, chat(`"prompt":"x"`), "prompt", "Unsupported parameter(s): prompt"},
-		{Completion, text(`"messages":[]`), "messages", "Unsupported"},
-		{Completion, text(`"max_completion_tokens":1`), "max_completion_tokens", "Unsupported"},
-		{Chat, chat(`"nvext":{"foo":1}`), "nvext.foo", "Unsupported parameter(s): nvext.foo"},
-		{Chat, chat(`"stream":true,"stream_options":{"foo":1}`), "stream_options.foo", "Unsupported"},
+		{api.Chat, chat(`"frobnicate":1,"temperatur":2`), "frobnicate", "Unsupported parameter(s): frobnicate, temperatur"},
+		{api.Chat, chat(`"Temperature":1`), "Temperature", "Unsupported parameter(s): Temperature"},
+		{api.Chat, chat(`"` + long + `":1`), long[:64] + "…", "Unsupported"},
+		{api.Chat, chat(`"prompt":"x"`), "prompt", "Unsupported parameter(s): prompt"},
+		{api.Completion, text(`"messages":[]`), "messages", "Unsupported"},
+		{api.Completion, text(`"max_completion_tokens":1`), "max_completion_tokens", "Unsupported"},
+		{api.Chat, chat(`"nvext":{"foo":1}`), "nvext.foo", "Unsupported parameter(s): nvext.foo"},
+		{api.Chat, chat(`"stream":true,"stream_options":{"foo":1}`), "stream_options.foo", "Unsupported"},
 
 		// What is required.
-		{Chat, `{}`, "model", "'model' is required"},
-		{Chat, `{"model":" ",` + msg + `}`, "model", "must not be blank"},
-		{Chat, `{"model":"m"}`, "messages", "'messages' is required"},
-		{Chat, messages(`[]`), "messages", "at least one"},
-		{Completion, `{"model":"m"}`, "prompt", "'prompt' is required"},
-		{Completion, `{"model":"m","prompt":null}`, "prompt", "'prompt' is required"},
+		{api.Chat, `{}`, "model", "'model' is required"},
+		{api.Chat, `{"model":" ",` + msg + `}`, "model", "must not be blank"},
+		{api.Chat, `{"model":"m"}`, "messages", "'messages' is required"},
+		{api.Chat, messages(`[]`), "messages", "at least one"},
+		{api.Completion, `{"model":"m"}`, "prompt", "'prompt' is required"},
+		{api.Completion, `{"model":"m","prompt":null}`, "prompt", "'prompt' is required"},
 
 		// Types.
-		{Chat, `{"model":5}`, "model", "'model' must be a string, not a number"},
-		{Chat, `{"model":{}}`, "model", "must be a string, not an object"},
-		{Chat, chat(`"n":"1"`), "n", "'n' must be an integer, not a string"},
-		{Chat, chat(`"n":true`), "n", "must be an integer, not a boolean"},
-		{Chat, chat(`"n":1.5`), "n", "must be an integer"},
-		{Chat, chat(`"stream":1`), "stream", "must be a boolean, not a number"},
-		{Chat, chat(`"temperature":"hot"`), "temperature", "must be a number, not a string"},
-		{Chat, chat(`"stop":5`), "stop", "must be a string or an array of strings, not a number"},
-		{Chat, chat(`"stop":["a",null]`), "stop[1]", "must be a string, not null"},
-		{Chat, chat(`"logit_bias":[]`), "logit_bias", "must be an object, not an array"},
-		{Chat, chat(`"logprobs":1`), "logprobs", "must be a boolean"},
-		{Completion, text(`"logprobs":true`), "logprobs", "must be an integer"},
-		{Chat, messages(`{}`), "messages", "must be an array of messages, not an object"},
-		{Chat, messages(`["hi"]`), "messages[0]", "must be an object, not a string"},
-		{Chat, chat(`"nvext":{"agent_hints":{"osl":"x"}}`), "nvext.agent_hints.osl", "must be an integer, not a string"},
+		{api.Chat, `{"model":5}`, "model", "'model' must be a string, not a number"},
+		{api.Chat, `{"model":{}}`, "model", "must be a string, not an object"},
+		{api.Chat, chat(`"n":"1"`), "n", "'n' must be an integer, not a string"},
+		{api.Chat, chat(`"n":true`), "n", "must be an integer, not a boolean"},
+		{api.Chat, chat(`"n":1.5`), "n", "must be an integer"},
+		{api.Chat, chat(`"stream":1`), "stream", "must be a boolean, not a number"},
+		{api.Chat, chat(`"temperature":"hot"`), "temperature", "must be a number, not a string"},
+		{api.Chat, chat(`"stop":5`), "stop", "must be a string or an array of strings, not a number"},
+		{api.Chat, chat(`"stop":["a",null]`), "stop[1]", "must be a string, not null"},
+		{api.Chat, chat(`"logit_bias":[]`), "logit_bias", "must be an object, not an array"},
+		{api.Chat, chat(`"logprobs":1`), "logprobs", "must be a boolean"},
+		{api.Completion, text(`"logprobs":true`), "logprobs", "must be an integer"},
+		{api.Chat, messages(`{}`), "messages", "must be an array of messages, not an object"},
+		{api.Chat, messages(`["hi"]`), "messages[0]", "must be an object, not a string"},
+		{api.Chat, chat(`"nvext":{"agent_hints":{"osl":"x"}}`), "nvext.agent_hints.osl", "must be an integer, not a string"},
 
 		// Limits.
-		{Chat, chat(`"temperature":2.1`), "temperature", "'temperature' must be between 0 and 2, not 2.1"},
-		{Chat, chat(`"temperature":-0.1`), "temperature", "between 0 and 2"},
-		{Chat, chat(`"temperature":1e999`), "temperature", "out of range"},
-		{Chat, chat(`"top_p":1.01`), "top_p", "between 0 and 1"},
-		{Chat, chat(`"min_p":-1`), "min_p", "between 0 and 1"},
-		{Chat, chat(`"top_k":-2`), "top_k", "at least -1"},
-		{Chat, chat(`"presence_penalty":2.5`), "presence_penalty", "between -2 and 2"},
-		{Chat, chat(`"frequency_penalty":-2.5`), "frequency_penalty", "between -2 and 2"},
-		{Chat, chat(`"length_penalty":3`), "length_penalty", "between -2 and 2"},
-		{Chat, chat(`"repetition_penalty":0`), "repetition_penalty", "greater than 0"},
-		{Chat, chat(`"repetition_penalty":2.5`), "repetition_penalty", "between 0 and 2"},
-		{Chat, chat(`"n":0`), "n", "between 1 and 128"},
-		{Chat, chat(`"n":129`), "n", "between 1 and 128"},
-		{Chat, chat(`"max_tokens":-5`), "max_tokens", "'max_tokens' must be at least 1, not -5"},
-		{Chat, chat(`"max_tokens":0`), "max_tokens", "at least 1"},
-		{Chat, chat(`"max_tokens":99999999999`), "max_tokens", "between 1 and 2147483647"},
-		{Chat, chat(`"max_completion_tokens":-1`), "max_completion_tokens", "at least 1"},
-		{Chat, chat(`"max_tokens":1,"max_completion_tokens":2`), "max_completion_tokens", "contradict"},
-		{Chat, chat(`"max_tokens":1,"min_tokens":2`), "min_tokens", "must not exceed"},
-		{Chat, chat(`"min_tokens":-1`), "min_tokens", "at least 0"},
-		{Chat, chat(`"top_logprobs":21,"logprobs":true`), "top_logprobs", "between 0 and 20"},
-		{Chat, chat(`"top_logprobs":2`), "top_logprobs", "only with 'logprobs'"},
-		{Completion, text(`"logprobs":6`), "logprobs", "between 0 and 5"},
-		{Chat, chat(`"seed":1e300`), "seed", "out of range"},
-		{Chat, chat(`"seed":1.5`), "seed", "must be an integer"},
-		{Chat, chat(`"stop":""`), "stop", "empty string"},
-		{Chat, chat(`"stop":[]`), "stop", "must not be empty"},
-		{Chat, chat(`"stop":["a",""]`), "stop[1]", "empty string"},
-		{Chat, chat(`"stop":[` + strings.Repeat(`"a",`, 32) + `"a"]`), "stop", "at most 32"},
-		{Chat, chat(`"logit_bias":{"x":1}`), "logit_bias.x", "token id"},
-		{Chat, chat(`"logit_bias":{"-1":1}`), "logit_bias.-1", "token id"},
-		{Chat, chat(`"logit_bias":{"1":101}`), "logit_bias.1", "between -100 and 100"},
-		{Chat, chat(`"logit_bias":{"1":1,"01":1}`), "logit_bias", "names token 1 twice"},
-		{Chat, chat(`"stop_token_ids":[-1]`), "stop_token_ids[0]", "token id"},
-		{Chat, chat(`"stop_token_ids":[4294967296]`), "stop_token_ids[0]", "token id"},
-		{Chat, chat(`"user":" "`), "user", "blank"},
-		{Chat, chat(`"cache_salt":""`), "cache_salt", "between 1 and 1024"},
-		{Chat, chat(`"cache_salt":"a","nvext":{"cache_salt":"b"}`), "nvext.cache_salt", "differ"},
-		{Chat, chat(`"stream_options":{"include_usage":true}`), "stream_options", "only with 'stream'"},
-		{Chat, chat(`"continue_final_message":true,"add_generation_prompt":true`), "continue_final_message", "must not both"},
-		{Completion, text(`"best_of":21`), "best_of", "between 0 and 20"},
-		{Completion, text(`"n":3,"best_of":2`), "best_of", "must not be less"},
-		{Completion, `{"model":"m","n":65,"prompt":["a","b"]}`, "n", "make 130 choices"},
-		{Completion, prompt(`[]`), "prompt", "empty array"},
-		{Completion, prompt(`["a",1]`), "prompt[1]", "must be a string like the first element, not a number"},
-		{Completion, prompt(`[[1],2]`), "prompt[1]", "must be an array like"},
-		{Completion, prompt(`[[1,"a"]]`), "prompt[0][1]", "must be an integer, not a string"},
-		{Completion, prompt(`[null]`), "prompt[0]", "must be a string, a token id"},
-		{Completion, prompt(`{}`), "prompt", "must be a string, an array"},
-		{Completion, prompt(`[` + strings.Repeat(`"a",`, 128) + `"a"]`), "prompt", "at most 128"},
+		{api.Chat, chat(`"temperature":2.1`), "temperature", "'temperature' must be between 0 and 2, not 2.1"},
+		{api.Chat, chat(`"temperature":-0.1`), "temperature", "between 0 and 2"},
+		{api.Chat, chat(`"temperature":1e999`), "temperature", "out of range"},
+		{api.Chat, chat(`"top_p":1.01`), "top_p", "between 0 and 1"},
+		{api.Chat, chat(`"min_p":-1`), "min_p", "between 0 and 1"},
+		{api.Chat, chat(`"top_k":-2`), "top_k", "at least -1"},
+		{api.Chat, chat(`"presence_penalty":2.5`), "presence_penalty", "between -2 and 2"},
+		{api.Chat, chat(`"frequency_penalty":-2.5`), "frequency_penalty", "between -2 and 2"},
+		{api.Chat, chat(`"length_penalty":3`), "length_penalty", "between -2 and 2"},
+		{api.Chat, chat(`"repetition_penalty":0`), "repetition_penalty", "greater than 0"},
+		{api.Chat, chat(`"repetition_penalty":2.5`), "repetition_penalty", "between 0 and 2"},
+		{api.Chat, chat(`"n":0`), "n", "between 1 and 128"},
+		{api.Chat, chat(`"n":129`), "n", "between 1 and 128"},
+		{api.Chat, chat(`"max_tokens":-5`), "max_tokens", "'max_tokens' must be at least 1, not -5"},
+		{api.Chat, chat(`"max_tokens":0`), "max_tokens", "at least 1"},
+		{api.Chat, chat(`"max_tokens":99999999999`), "max_tokens", "between 1 and 2147483647"},
+		{api.Chat, chat(`"max_completion_tokens":-1`), "max_completion_tokens", "at least 1"},
+		{api.Chat, chat(`"max_tokens":1,"max_completion_tokens":2`), "max_completion_tokens", "contradict"},
+		{api.Chat, chat(`"max_tokens":1,"min_tokens":2`), "min_tokens", "must not exceed"},
+		{api.Chat, chat(`"min_tokens":-1`), "min_tokens", "at least 0"},
+		{api.Chat, chat(`"top_logprobs":21,"logprobs":true`), "top_logprobs", "between 0 and 20"},
+		{api.Chat, chat(`"top_logprobs":2`), "top_logprobs", "only with 'logprobs'"},
+		{api.Completion, text(`"logprobs":6`), "logprobs", "between 0 and 5"},
+		{api.Chat, chat(`"seed":1e300`), "seed", "out of range"},
+		{api.Chat, chat(`"seed":1.5`), "seed", "must be an integer"},
+		{api.Chat, chat(`"stop":""`), "stop", "empty string"},
+		{api.Chat, chat(`"stop":[]`), "stop", "must not be empty"},
+		{api.Chat, chat(`"stop":["a",""]`), "stop[1]", "empty string"},
+		{api.Chat, chat(`"stop":[` + strings.Repeat(`"a",`, 32) + `"a"]`), "stop", "at most 32"},
+		{api.Chat, chat(`"logit_bias":{"x":1}`), "logit_bias.x", "token id"},
+		{api.Chat, chat(`"logit_bias":{"-1":1}`), "logit_bias.-1", "token id"},
+		{api.Chat, chat(`"logit_bias":{"1":101}`), "logit_bias.1", "between -100 and 100"},
+		{api.Chat, chat(`"logit_bias":{"1":1,"01":1}`), "logit_bias", "names token 1 twice"},
+		{api.Chat, chat(`"stop_token_ids":[-1]`), "stop_token_ids[0]", "token id"},
+		{api.Chat, chat(`"stop_token_ids":[4294967296]`), "stop_token_ids[0]", "token id"},
+		{api.Chat, chat(`"user":" "`), "user", "blank"},
+		{api.Chat, chat(`"cache_salt":""`), "cache_salt", "between 1 and 1024"},
+		{api.Chat, chat(`"cache_salt":"a","nvext":{"cache_salt":"b"}`), "nvext.cache_salt", "differ"},
+		{api.Chat, chat(`"stream_options":{"include_usage":true}`), "stream_options", "only with 'stream'"},
+		{api.Chat, chat(`"continue_final_message":true,"add_generation_prompt":true`), "continue_final_message", "must not both"},
+		{api.Completion, text(`"best_of":21`), "best_of", "between 0 and 20"},
+		{api.Completion, text(`"n":3,"best_of":2`), "best_of", "must not be less"},
+		{api.Completion, `{"model":"m","n":65,"prompt":["a","b"]}`, "n", "make 130 choices"},
+		{api.Completion, prompt(`[]`), "prompt", "empty array"},
+		{api.Completion, prompt(`["a",1]`), "prompt[1]", "must be a string like the first element, not a number"},
+		{api.Completion, prompt(`[[1],2]`), "prompt[1]", "must be an array like"},
+		{api.Completion, prompt(`[[1,"a"]]`), "prompt[0][1]", "must be an integer, not a string"},
+		{api.Completion, prompt(`[null]`), "prompt[0]", "must be a string, a token id"},
+		{api.Completion, prompt(`{}`), "prompt", "must be a string, an array"},
+		{api.Completion, prompt(`[` + strings.Repeat(`"a",`, 128) + `"a"]`), "prompt", "at most 128"},
 
 		// Messages.
-		{Chat, messages(`[{"content":"x"}]`), "messages[0]", "needs a 'role'"},
-		{Chat, messages(`[{"role":"user"}]`), "messages[0]", "needs 'content'"},
-		{Chat, messages(`[{"role":"user","content":null}]`), "messages[0]", "needs 'content'"},
-		{Chat, messages(`[{"role":"robot","content":"x"}]`), "messages[0].role", "one of system, developer, user, assistant, tool and function"},
-		{Chat, messages(`[{"role":"user","content":"x","foo":1}]`), "messages[0].foo", "Unsupported"},
-		{Chat, messages(`[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]`), "messages[0].content[0]", "not supported by this model"},
-		{Chat, messages(`[{"role":"user","content":[{"type":"input_audio"}]}]`), "messages[0].content[0]", "not supported by this model"},
-		{Chat, messages(`[{"role":"user","content":[{"type":"video"}]}]`), "messages[0].content[0]", "unknown type"},
-		{Chat, messages(`[{"role":"user","content":[{"text":"a"}]}]`), "messages[0].content[0]", "needs a 'type'"},
-		{Chat, messages(`[{"role":"user","content":[{"type":"text"}]}]`), "messages[0].content[0]", "needs 'text'"},
-		{Chat, messages(`[{"role":"user","content":5}]`), "messages[0].content", "must be a string or an array of content parts, not a number"},
-		{Chat, messages(`[{"role":"assistant","content":"","tool_calls":[{"id":"x"}]}]`), "messages[0].tool_calls", "not supported"},
+		{api.Chat, messages(`[{"content":"x"}]`), "messages[0]", "needs a 'role'"},
+		{api.Chat, messages(`[{"role":"user"}]`), "messages[0]", "needs 'content'"},
+		{api.Chat, messages(`[{"role":"user","content":null}]`), "messages[0]", "needs 'content'"},
+		{api.Chat, messages(`[{"role":"robot","content":"x"}]`), "messages[0].role", "one of system, developer, user, assistant, tool and function"},
+		{api.Chat, messages(`[{"role":"user","content":"x","foo":1}]`), "messages[0].foo", "Unsupported"},
+		{api.Chat, messages(`[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]`), "messages[0].content[0]", "not supported by this model"},
+		{api.Chat, messages(`[{"role":"user","content":[{"type":"input_audio"}]}]`), "messages[0].content[0]", "not supported by this model"},
+		{api.Chat, messages(`[{"role":"user","content":[{"type":"video"}]}]`), "messages[0].content[0]", "unknown type"},
+		{api.Chat, messages(`[{"role":"user","content":[{"text":"a"}]}]`), "messages[0].content[0]", "needs a 'type'"},
+		{api.Chat, messages(`[{"role":"user","content":[{"type":"text"}]}]`), "messages[0].content[0]", "needs 'text'"},
+		{api.Chat, messages(`[{"role":"user","content":5}]`), "messages[0].content", "must be a string or an array of content parts, not a number"},
+		{api.Chat, messages(`[{"role":"assistant","content":"","tool_calls":[{"id":"x"}]}]`), "messages[0].tool_calls", "not supported"},
 
 		// Known, and not offered.
-		{Chat, chat(`"tools":[{"type":"function"}]`), "tools", "'tools' is not supported"},
-		{Chat, chat(`"tool_choice":"required"`), "tool_choice", "not supported"},
-		{Chat, chat(`"tool_choice":{"type":"function"}`), "tool_choice", "not supported"},
-		{Chat, chat(`"response_format":{"type":"json_schema","json_schema":{}}`), "response_format", "not supported"},
-		{Chat, chat(`"response_format":{"type":"json_object"}`), "response_format", "not supported"},
-		{Chat, chat(`"response_format":{"type":"x"}`), "response_format", "text, json_object or json_schema"},
-		{Chat, chat(`"modalities":["text","audio"]`), "modalities[1]", "not supported"},
-		{Chat, chat(`"audio":{"voice":"x"}`), "audio", "not supported"},
-		{Chat, chat(`"reasoning_effort":"low"`), "reasoning_effort", "not supported"},
-		{Chat, chat(`"guided_json":{}`), "guided_json", "not supported"},
-		{Chat, chat(`"use_beam_search":true`), "use_beam_search", "not supported"},
-		{Chat, chat(`"add_special_tokens":true`), "add_special_tokens", "not supported"},
-		{Completion, text(`"suffix":"x"`), "suffix", "not supported"},
-		{Completion, text(`"best_of":2`), "best_of", "not supported"},
-		{Completion, text(`"echo":true,"logprobs":1`), "echo", "not supported"},
+		{api.Chat, chat(`"tools":[{"type":"function"}]`), "tools", "'tools' is not supported"},
+		{api.Chat, chat(`"tool_choice":"required"`), "tool_choice", "not supported"},
+		{api.Chat, chat(`"tool_choice":{"type":"function"}`), "tool_choice", "not supported"},
+		{api.Chat, chat(`"response_format":{"type":"json_schema","json_schema":{}}`), "response_format", "not supported"},
+		{api.Chat, chat(`"response_format":{"type":"json_object"}`), "response_format", "not supported"},
+		{api.Chat, chat(`"response_format":{"type":"x"}`), "response_format", "text, json_object or json_schema"},
+		{api.Chat, chat(`"modalities":["text","audio"]`), "modalities[1]", "not supported"},
+		{api.Chat, chat(`"audio":{"voice":"x"}`), "audio", "not supported"},
+		{api.Chat, chat(`"reasoning_effort":"low"`), "reasoning_effort", "not supported"},
+		{api.Chat, chat(`"guided_json":{}`), "guided_json", "not supported"},
+		{api.Chat, chat(`"use_beam_search":true`), "use_beam_search", "not supported"},
+		{api.Chat, chat(`"add_special_tokens":true`), "add_special_tokens", "not supported"},
+		{api.Completion, text(`"suffix":"x"`), "suffix", "not supported"},
+		{api.Completion, text(`"best_of":2`), "best_of", "not supported"},
+		{api.Completion, text(`"echo":true,"logprobs":1`), "echo", "not supported"},
 
 		// nvext.
-		{Chat, chat(`"nvext":5`), "nvext", "must be an object"},
-		{Chat, chat(`"nvext":{"backend_instance_id":0}`), "nvext.backend_instance_id", "between 1 and 9007199254740991"},
-		{Chat, chat(`"nvext":{"backend_instance_id":9007199254740992}`), "nvext.backend_instance_id", "between 1 and"},
-		{Chat, chat(`"nvext":{"backend_instance_id":1,"decode_worker_id":2}`), "nvext.decode_worker_id", "contradicts"},
-		{Chat, chat(`"nvext":{"token_data":[]}`), "nvext.token_data", "must not be empty"},
-		{Chat, chat(`"nvext":{"router_config_override":{"overlap_score_weight":-1}}`), "nvext.router_config_override.overlap_score_weight", "between 0"},
-		{Chat, chat(`"nvext":{"router_config_override":{"router_mode":"best"}}`), "nvext.router_config_override.router_mode", "one of kv, round-robin"},
-		{Chat, chat(`"nvext":{"extra_fields":["timing"]}`), "nvext.extra_fields[0]", "not supported"},
-		{Chat, chat(`"nvext":{"greed_sampling":true},"temperature":1`), "nvext.greed_sampling", "contradicts"},
-		{Chat, chat(`"nvext":{"annotations":[` + strings.Repeat(`"a",`, 32) + `"a"]}`), "nvext.annotations", "at most 32"},
-		{Completion, `{"model":"m","prompt":["a","b"],"nvext":{"token_data":[1]}}`, "nvext.token_data", "one prompt"},
+		{api.Chat, chat(`"nvext":5`), "nvext", "must be an object"},
+		{api.Chat, chat(`"nvext":{"backend_instance_id":0}`), "nvext.backend_instance_id", "between 1 and 9007199254740991"},
+		{api.Chat, chat(`"nvext":{"backend_instance_id":9007199254740992}`), "nvext.backend_instance_id", "between 1 and"},
+		{api.Chat, chat(`"nvext":{"backend_instance_id":1,"decode_worker_id":2}`), "nvext.decode_worker_id", "contradicts"},
+		{api.Chat, chat(`"nvext":{"token_data":[]}`), "nvext.token_data", "must not be empty"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"overlap_score_weight":-1}}`), "nvext.router_config_override.overlap_score_weight", "between 0"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"router_mode":"best"}}`), "nvext.router_config_override.router_mode", "one of kv, round-robin"},
+		{api.Chat, chat(`"nvext":{"extra_fields":["timing"]}`), "nvext.extra_fields[0]", "not supported"},
+		{api.Chat, chat(`"nvext":{"greed_sampling":true},"temperature":1`), "nvext.greed_sampling", "contradicts"},
+		{api.Chat, chat(`"nvext":{"annotations":[` + strings.Repeat(`"a",`, 32) + `"a"]}`), "nvext.annotations", "at most 32"},
+		{api.Completion, `{"model":"m","prompt":["a","b"],"nvext":{"token_data":[1]}}`, "nvext.token_data", "one prompt"},
 	}
 	for _, tt := range tests {
 		name := tt.body
@@ -367,7 +367,7 @@ func TestErrorsAreInTheClientsWords(t *testing.T) {
 		`{"model":"m","messages":[{"role":"` + secret + `","content":"x"}]}`,
 		`{"model":"m","messages":[{"role":"user","content":[{"type":"` + secret + `"}]}]}`,
 	} {
-		_, err := Decode(Chat, []byte(body))
+		_, err := Decode(api.Chat, []byte(body))
 		if err == nil {
 			t.Fatalf("%s was accepted", body)
 		}
@@ -385,7 +385,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"model":"m","prompt":"a","seed":-1e2,"metadata":{"a":[{},[]]}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		kept := slices.Clone(body)
-		for _, endpoint := range []Endpoint{Chat, Completion} {
+		for _, endpoint := range []api.Endpoint{api.Chat, api.Completion} {
 			req, err := Decode(endpoint, body)
 			if err != nil {
 				var fe *fault.Error
@@ -414,7 +414,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // checkRequest states what Decode promises about a request.
-func checkRequest(t *testing.T, r *Request) {
+func checkRequest(t *testing.T, r *api.Request) {
 	t.Helper()
 	within := func(name string, v *float64, lo, hi float64) {
 		if v != nil && !(*v >= lo && *v <= hi) {
@@ -431,86 +431,9 @@ func checkRequest(t *testing.T, r *Request) {
 		len(r.Stop) > maxStops || slices.Contains(r.Stop, "") || r.Logprobs < -1 || r.Logprobs > 20 {
 		t.Errorf("%+v", r)
 	}
-	if (r.Endpoint == Chat) != (len(r.Messages) > 0) || (r.Endpoint == Completion) != (len(r.Prompts) > 0) {
+	if (r.Endpoint == api.Chat) != (len(r.Messages) > 0) || (r.Endpoint == api.Completion) != (len(r.Prompts) > 0) {
 		t.Errorf("%d messages and %d prompts", len(r.Messages), len(r.Prompts))
 	}
-}
-
-// FuzzReader compares the cursor with encoding/json: what it accepts means the
-// same there, and what it refuses beyond that is a duplicate key, a lone
-// surrogate, invalid UTF-8, depth or size.
-func FuzzReader(f *testing.F) {
-	for _, s := range []string{
-		`null`, ` {"a":[1,-0.5e+3,"x\ud83d\ude00"],"b":{}} `, `[tru]`, `"\ud800"`, `{"a":1,"a":2}`, `-`, `1e5`, `"\u00zz"`, `[1,]`, `{"":{"":1}}`,
-	} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		r, err := newReader(text)
-		if err != nil {
-			if utf8.Valid(text) {
-				t.Fatal(err)
-			}
-			return
-		}
-		got, err := r.any()
-		if err == nil {
-			err = r.end()
-		}
-		var want any
-		wantErr := json.Unmarshal(text, &want)
-		if err != nil {
-			beyond := strings.Contains(err.Error(), "twice") || strings.Contains(err.Error(), "invalid escape") ||
-				strings.Contains(err.Error(), "nested") || strings.Contains(err.Error(), "out of range")
-			if wantErr == nil && !beyond {
-				t.Fatalf("refused %q: %v", text, err)
-			}
-			return
-		}
-		if wantErr != nil {
-			t.Fatalf("accepted %q: %v", text, wantErr)
-		}
-		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("%q: got %#v, want %#v", text, got, want)
-		}
-		// skip must see the same end.
-		s, _ := newReader(text)
-		if err := s.skip(); err != nil || s.end() != nil {
-			t.Fatalf("skip of %q: %v", text, err)
-		}
-	})
-}
-
-// any reads a value as encoding/json would.
-func (r *reader) any() (any, error) {
-	switch r.kind() {
-	case kindNull:
-		_, err := r.null()
-		return nil, err
-	case kindBool:
-		return r.bool()
-	case kindNumber:
-		return r.float()
-	case kindString:
-		return r.string()
-	case kindArray:
-		out := []any{}
-		err := r.array("an array", func(int) error {
-			v, err := r.any()
-			out = append(out, v)
-			return err
-		})
-		return out, err
-	case kindObject:
-		out := map[string]any{}
-		err := r.object(func(key string) error {
-			v, err := r.any()
-			out[key] = v
-			return err
-		})
-		return out, err
-	}
-	return nil, r.unexpected()
 }
 
 func BenchmarkDecode(b *testing.B) {
@@ -519,7 +442,7 @@ func BenchmarkDecode(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Decode(Chat, body); err != nil {
+		if _, err := Decode(api.Chat, body); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"penstock/core/fault"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
 )
 
 // maxInputs bounds the inputs of one request; OpenAI's bound is the same.
@@ -16,7 +18,7 @@ const maxInputs = 2048
 // EmbeddingsRequest is a decoded request to POST /v1/embeddings.
 type EmbeddingsRequest struct {
 	Model  string
-	Inputs []Prompt // at least one
+	Inputs []api.Prompt // at least one
 	Format VectorFormat
 }
 
@@ -32,20 +34,20 @@ const (
 // DecodeEmbeddings reads the body of a request for embeddings. It keeps nothing
 // of body. The error is a *fault.Error of code Invalid that names the field.
 func DecodeEmbeddings(body []byte) (*EmbeddingsRequest, error) {
-	r, err := newReader(body)
+	r, err := strictjson.NewReader(body)
 	if err != nil {
 		return nil, err
 	}
 	q := &EmbeddingsRequest{}
-	d := &decoder{reader: r, req: &Request{Endpoint: Embeddings}}
-	err = r.object(func(key string) error {
-		if none, err := d.null(); none || err != nil {
+	d := &decoder{Reader: r, req: &api.Request{Endpoint: api.Embeddings}}
+	err = r.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
 			return err
 		}
 		return d.embeddings(key, q)
 	})
 	if err == nil {
-		err = r.end()
+		err = r.End()
 	}
 	switch {
 	case err != nil:
@@ -65,7 +67,7 @@ func DecodeEmbeddings(body []byte) (*EmbeddingsRequest, error) {
 func (d *decoder) embeddings(key string, q *EmbeddingsRequest) error {
 	switch key {
 	case "model":
-		return d.text(&q.Model)
+		return d.Text(&q.Model)
 	case "input":
 		return d.prompts(maxInputs)
 	case "encoding_format":
@@ -75,7 +77,7 @@ func (d *decoder) embeddings(key string, q *EmbeddingsRequest) error {
 	case "user":
 		return d.user()
 	case "priority":
-		_, err := d.int()
+		_, err := d.Int()
 		return err
 	case "add_special_tokens":
 		return d.only(true)
@@ -84,7 +86,7 @@ func (d *decoder) embeddings(key string, q *EmbeddingsRequest) error {
 }
 
 func (d *decoder) vectorFormat(dst *VectorFormat) error {
-	s, err := d.string()
+	s, err := d.String()
 	switch {
 	case err != nil:
 		return err
@@ -95,7 +97,7 @@ func (d *decoder) vectorFormat(dst *VectorFormat) error {
 		*dst = Base64
 		return nil
 	}
-	return d.refuse("must be float or base64")
+	return d.Refuse("must be float or base64")
 }
 
 // EmbeddingsAnswer is the answer to a request for embeddings.
@@ -120,7 +122,7 @@ func AppendEmbeddings(dst []byte, a *EmbeddingsAnswer) []byte {
 		dst = append(dst, '}')
 	}
 	dst = append(dst, `],"model":`...)
-	dst = appendString(dst, a.Model)
+	dst = strictjson.AppendString(dst, a.Model)
 	dst = append(dst, `,"usage":{"prompt_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(a.Tokens), 10)
 	dst = append(dst, `,"total_tokens":`...)

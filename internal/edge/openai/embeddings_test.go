@@ -14,15 +14,16 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/edge/api"
 )
 
 func TestDecodeEmbeddings(t *testing.T) {
 	for body, want := range map[string]EmbeddingsRequest{
-		`{"model":"m","input":"hi"}`:                                {Inputs: []Prompt{{Text: "hi"}}},
-		`{"model":"m","input":["a","b"],"encoding_format":"float"}`: {Inputs: []Prompt{{Text: "a"}, {Text: "b"}}},
-		`{"model":"m","input":[1,2],"encoding_format":"base64"}`:    {Inputs: []Prompt{{Tokens: []kv.Token{1, 2}}}, Format: Base64},
+		`{"model":"m","input":"hi"}`:                                {Inputs: []api.Prompt{{Text: "hi"}}},
+		`{"model":"m","input":["a","b"],"encoding_format":"float"}`: {Inputs: []api.Prompt{{Text: "a"}, {Text: "b"}}},
+		`{"model":"m","input":[1,2],"encoding_format":"base64"}`:    {Inputs: []api.Prompt{{Tokens: []kv.Token{1, 2}}}, Format: Base64},
 		`{"model":"m","input":[[1],[2,3]],"user":"u","dimensions":null,"priority":1,"add_special_tokens":true}`: {
-			Inputs: []Prompt{{Tokens: []kv.Token{1}}, {Tokens: []kv.Token{2, 3}}},
+			Inputs: []api.Prompt{{Tokens: []kv.Token{1}}, {Tokens: []kv.Token{2, 3}}},
 		},
 	} {
 		want.Model = "m"

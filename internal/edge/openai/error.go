@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/strictjson"
 )
 
 // AppendError appends err as the API's error object. An error without a
@@ -16,17 +17,17 @@ func AppendError(dst []byte, err error) []byte {
 	f := Fault(err)
 	class := f.Code.Class()
 	dst = append(dst, `{"error":{"message":`...)
-	dst = appendString(dst, f.Message)
+	dst = strictjson.AppendString(dst, f.Message)
 	dst = append(dst, `,"type":`...)
-	dst = appendString(dst, class.Type)
+	dst = strictjson.AppendString(dst, class.Type)
 	dst = append(dst, `,"param":`...)
 	if f.Param == "" {
 		dst = append(dst, "null"...)
 	} else {
-		dst = appendString(dst, f.Param)
+		dst = strictjson.AppendString(dst, f.Param)
 	}
 	dst = append(dst, `,"code":`...)
-	dst = appendString(dst, class.Name)
+	dst = strictjson.AppendString(dst, class.Name)
 	return append(dst, `}}`...)
 }
 

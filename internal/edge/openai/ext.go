@@ -14,7 +14,7 @@ const (
 
 // ext reads one field of nvext.
 func (d *decoder) ext(key string) error {
-	if none, err := d.null(); none || err != nil {
+	if none, err := d.Null(); none || err != nil {
 		return err
 	}
 	x := &d.req.Ext
@@ -31,13 +31,13 @@ func (d *decoder) ext(key string) error {
 			return err
 		}
 		if len(x.Tokens) == 0 {
-			return d.refuse("must not be empty: leave it out for none")
+			return d.Refuse("must not be empty: leave it out for none")
 		}
 		return nil
 	case "agent_hints":
-		return d.object(d.hint)
+		return d.Object(d.hint)
 	case "router_config_override":
-		return d.object(d.override)
+		return d.Object(d.override)
 	case "cache_salt":
 		return d.salt(&d.extSalt)
 	case "extra_fields":
@@ -47,21 +47,20 @@ func (d *decoder) ext(key string) error {
 	case "use_raw_prompt":
 		return d.only(false)
 	case "agent_context": // describes the client
-		return d.object(func(string) error { return d.skip() })
+		return d.Object(func(string) error { return d.Skip() })
 	case "max_thinking_tokens", "session_control":
 		return d.notSupported()
 	}
-	return d.unsupported()
+	return d.Unsupported()
 }
 
 func (d *decoder) annotations() error {
 	x := &d.req.Ext
-	return d.array("an array of strings", func(i int) error {
+	return d.Array("an array of strings", func(i int) error {
 		if i >= maxAnnotations {
-			d.path = d.path[:len(d.path)-1]
-			return d.refuse("must have at most %d entries", maxAnnotations)
+			return d.RefuseParent("must have at most %d entries", maxAnnotations)
 		}
-		s, err := d.string()
+		s, err := d.String()
 		x.Annotations = append(x.Annotations, s)
 		return err
 	})
@@ -75,57 +74,57 @@ func (d *decoder) worker() error {
 		return err
 	}
 	if have := d.req.Ext.Worker; have != 0 && have != id {
-		return d.refuse("contradicts the other worker id of 'nvext': give one of them")
+		return d.Refuse("contradicts the other worker id of 'nvext': give one of them")
 	}
 	d.req.Ext.Worker = id
 	return nil
 }
 
 func (d *decoder) workerID() (kv.WorkerID, error) {
-	n, err := d.int()
+	n, err := d.Int()
 	if err != nil {
 		return 0, err
 	}
 	if n < 1 || n > int64(kv.MaxWorkerID) {
-		return 0, d.refuse("must be a worker id between 1 and %d, not %d", kv.MaxWorkerID, n)
+		return 0, d.Refuse("must be a worker id between 1 and %d, not %d", kv.MaxWorkerID, n)
 	}
 	return kv.WorkerID(n), nil
 }
 
 func (d *decoder) hint(key string) error {
-	if none, err := d.null(); none || err != nil {
+	if none, err := d.Null(); none || err != nil {
 		return err
 	}
 	switch key {
 	case "osl":
-		return d.integer(&d.req.Ext.ExpectedOutput, 0, maxTokenHint)
+		return d.Integer(&d.req.Ext.ExpectedOutput, 0, maxTokenHint)
 	case "priority", "strict_priority":
-		_, err := d.int()
+		_, err := d.Int()
 		return err
 	case "speculative_prefill":
 		return d.either()
 	}
-	return d.unsupported()
+	return d.Unsupported()
 }
 
 func (d *decoder) override(key string) error {
-	if none, err := d.null(); none || err != nil {
+	if none, err := d.Null(); none || err != nil {
 		return err
 	}
 	o := &d.req.Ext.Override
 	switch key {
 	case "overlap_score_weight":
-		return d.number(&o.OverlapWeight, 0, 1e6)
+		return d.Number(&o.OverlapWeight, 0, 1e6)
 	case "router_temperature":
-		return d.number(&o.Temperature, 0, 1e6)
+		return d.Number(&o.Temperature, 0, 1e6)
 	case "router_mode":
 		return d.mode()
 	}
-	return d.unsupported()
+	return d.Unsupported()
 }
 
 func (d *decoder) mode() error {
-	s, err := d.string()
+	s, err := d.String()
 	if err != nil {
 		return err
 	}
@@ -135,13 +134,13 @@ func (d *decoder) mode() error {
 		d.req.Ext.Override.Mode = &mode
 		return nil
 	}
-	return d.refuse("must be one of %s, %s, %s, %s, %s and %s",
+	return d.Refuse("must be one of %s, %s, %s, %s, %s and %s",
 		route.KV, route.RoundRobin, route.Random, route.PowerOfTwo, route.LeastLoaded, route.Direct)
 }
 
 func (d *decoder) extraFields() error {
-	return d.array("an array of strings", func(int) error {
-		s, err := d.string()
+	return d.Array("an array of strings", func(int) error {
+		s, err := d.String()
 		switch {
 		case err != nil:
 			return err
@@ -151,13 +150,13 @@ func (d *decoder) extraFields() error {
 		case s == "timing" || s == "routed_experts" || s == "engine_data" || s == "stop_reason":
 			return d.notSupported()
 		}
-		return d.refuse("must be the name of an extra field: worker_id")
+		return d.Refuse("must be the name of an extra field: worker_id")
 	})
 }
 
 // greedy reads greed_sampling, which is temperature 0 by another name.
 func (d *decoder) greedy() error {
-	on, err := d.bool()
+	on, err := d.Bool()
 	if on {
 		d.greed = true
 	}

@@ -1,5 +1,7 @@
 package openai
 
+import "penstock/internal/edge/api"
+
 // Treatment is what the decoder does with a field of a request.
 type Treatment uint8
 
@@ -49,8 +51,8 @@ const promptSchema = `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"
 
 // Fields lists the fields that an endpoint's requests may have. Any other is
 // refused by name.
-func Fields(e Endpoint) []Field {
-	if e == Chat {
+func Fields(e api.Endpoint) []Field {
+	if e == api.Chat {
 		return append(append(chatFields(), sharedFields()...), unusedFields()...)
 	}
 	return append(append(completionFields(), sharedFields()...), unusedFields()...)

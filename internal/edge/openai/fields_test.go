@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/fault"
+	"penstock/internal/edge/api"
 )
 
 // samples are, by field, a value that is taken and, for refused fields, one that
@@ -46,8 +47,8 @@ var samples = map[string][2]string{
 var beside = map[string]string{"top_logprobs": `"logprobs":true`, "stream_options": `"stream":true`}
 
 // sample returns the samples of a field, also of those that differ by endpoint.
-func sample(e Endpoint, f Field) (taken, refused string) {
-	chat := e == Chat
+func sample(e api.Endpoint, f Field) (taken, refused string) {
+	chat := e == api.Chat
 	switch {
 	case f.Name == "logprobs" && !chat:
 		return `5`, ""
@@ -63,7 +64,7 @@ func sample(e Endpoint, f Field) (taken, refused string) {
 	return samples[f.Name][0], samples[f.Name][1]
 }
 
-func bodyWith(e Endpoint, field, value string) string {
+func bodyWith(e api.Endpoint, field, value string) string {
 	parts := []string{`"` + field + `":` + value}
 	if with := beside[field]; with != "" {
 		parts = append(parts, with)
@@ -72,9 +73,9 @@ func bodyWith(e Endpoint, field, value string) string {
 		parts = append(parts, `"model":"m"`)
 	}
 	switch {
-	case e == Chat && field != "messages":
+	case e == api.Chat && field != "messages":
 		parts = append(parts, `"messages":[{"role":"user","content":"hi"}]`)
-	case e == Completion && field != "prompt":
+	case e == api.Completion && field != "prompt":
 		parts = append(parts, `"prompt":"hi"`)
 	}
 	return `{` + strings.Join(parts, ",") + `}`
@@ -83,7 +84,7 @@ func bodyWith(e Endpoint, field, value string) string {
 // TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted
 // one does not, a refused one is refused by its name unless it asks for nothing.
 func TestFieldsAreTreatedAsTheySay(t *testing.T) {
-	for _, e := range []Endpoint{Chat, Completion} {
+	for _, e := range []api.Endpoint{api.Chat, api.Completion} {
 		seen := map[string]bool{}
 		for _, f := range Fields(e) {
 			if seen[f.Name] {
@@ -141,7 +142,7 @@ func TestOfficialClientFields(t *testing.T) {
 	if len(client.Chat) < 30 || len(client.Completion) < 15 || len(client.StreamOptions) < 2 {
 		t.Fatalf("the list of %s is not one", client.Package)
 	}
-	for e, names := range map[Endpoint][]string{Chat: client.Chat, Completion: client.Completion} {
+	for e, names := range map[api.Endpoint][]string{api.Chat: client.Chat, api.Completion: client.Completion} {
 		for _, name := range names {
 			if n := len(listed(e, name)); n != 1 {
 				t.Errorf("%s sends %s to %v: it is listed %d times, not once", client.Package, name, e, n)
@@ -149,21 +150,21 @@ func TestOfficialClientFields(t *testing.T) {
 		}
 	}
 	for _, name := range client.StreamOptions {
-		if _, err := Decode(Chat, []byte(bodyWith(Chat, "stream_options", `{"`+name+`":true}`))); err != nil {
+		if _, err := Decode(api.Chat, []byte(bodyWith(api.Chat, "stream_options", `{"`+name+`":true}`))); err != nil {
 			t.Errorf("stream_options.%s: %v", name, err)
 		}
 	}
 }
 
-func listed(e Endpoint, name string) []Field {
+func listed(e api.Endpoint, name string) []Field {
 	return slices.DeleteFunc(Fields(e), func(f Field) bool { return f.Name != name })
 }
 
 // TestFieldsAreComplete: what the decoder's switches know is listed. It reads the
 // source, so that a field cannot be added without saying how it is treated.
 func TestFieldsAreComplete(t *testing.T) {
-	methods := map[string][]Endpoint{
-		"common": {Chat, Completion}, "chat": {Chat}, "completion": {Completion}, "unused": {Chat, Completion},
+	methods := map[string][]api.Endpoint{
+		"common": {api.Chat, api.Completion}, "chat": {api.Chat}, "completion": {api.Completion}, "unused": {api.Chat, api.Completion},
 	}
 	found := 0
 	for _, file := range []string{"decode.go", "unused.go"} {
@@ -227,7 +228,7 @@ func TestOtherFieldsAreComplete(t *testing.T) {
 
 // TestSchemasAreJSON: every schema is a JSON object.
 func TestSchemasAreJSON(t *testing.T) {
-	for _, f := range slices.Concat(Fields(Chat), Fields(Completion), TokenizeFields(), DetokenizeFields(), EmbeddingsFields()) {
+	for _, f := range slices.Concat(Fields(api.Chat), Fields(api.Completion), TokenizeFields(), DetokenizeFields(), EmbeddingsFields()) {
 		var schema map[string]any
 		if err := json.Unmarshal([]byte(f.Schema), &schema); f.Schema != "" && err != nil {
 			t.Errorf("%s: %v in %s", f.Name, err, f.Schema)

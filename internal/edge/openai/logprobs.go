@@ -2,12 +2,16 @@ package openai
 
 import (
 	"bytes"
+	"math"
 	"strconv"
 	"unicode/utf8"
+
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
 )
 
 // appendChatLogprobs appends the elements of a chat choice's logprobs.content.
-func appendChatLogprobs(dst []byte, lps []Logprob) []byte {
+func appendChatLogprobs(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -43,12 +47,14 @@ func appendToken(dst, token []byte, logprob float32) []byte {
 	return append(dst, ']')
 }
 
+const hexDigits = "0123456789abcdef"
+
 // appendTokenText appends a token as a JSON string. One that is not whole
 // characters is written as mark and the escapes \xNN of all its bytes, so that
 // different tokens stay different.
 func appendTokenText(dst, token []byte, mark string) []byte {
 	if utf8.Valid(token) {
-		return appendString(dst, token)
+		return strictjson.AppendString(dst, token)
 	}
 	dst = append(dst, '"')
 	dst = append(dst, mark...)
@@ -60,13 +66,13 @@ func appendTokenText(dst, token []byte, mark string) []byte {
 
 // appendCompletionLogprobs appends a completions choice's logprobs: four
 // parallel arrays.
-func (h *Head) appendCompletionLogprobs(dst []byte, lps []Logprob) []byte {
+func (f *form) appendCompletionLogprobs(dst []byte, lps []api.Logprob) []byte {
 	dst = append(dst, `{"tokens":[`...)
 	dst = appendTokenTexts(dst, lps)
 	dst = append(dst, `],"token_logprobs":[`...)
 	dst = appendTokenLogprobs(dst, lps)
 	dst = append(dst, `],"top_logprobs":`...)
-	if h.Alternatives == 0 {
+	if f.alternatives == 0 {
 		dst = append(dst, "null"...)
 	} else {
 		dst = append(dst, '[')
@@ -78,7 +84,7 @@ func (h *Head) appendCompletionLogprobs(dst []byte, lps []Logprob) []byte {
 	return append(dst, `]}`...)
 }
 
-func appendTokenTexts(dst []byte, lps []Logprob) []byte {
+func appendTokenTexts(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -88,7 +94,7 @@ func appendTokenTexts(dst []byte, lps []Logprob) []byte {
 	return dst
 }
 
-func appendTokenLogprobs(dst []byte, lps []Logprob) []byte {
+func appendTokenLogprobs(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -101,7 +107,7 @@ func appendTokenLogprobs(dst []byte, lps []Logprob) []byte {
 // appendTops appends, for each token, an object from alternatives to their
 // log-probabilities. The chosen token is always one of them. Tokens of equal
 // text make one key, the likeliest's.
-func appendTops(dst []byte, lps []Logprob) []byte {
+func appendTops(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -126,7 +132,7 @@ func appendTops(dst []byte, lps []Logprob) []byte {
 	return dst
 }
 
-func named(top []TokenLogprob, token []byte) bool {
+func named(top []api.TokenLogprob, token []byte) bool {
 	for _, t := range top {
 		if bytes.Equal(t.Token, token) {
 			return true
@@ -144,7 +150,7 @@ func appendTop(dst []byte, n int, token []byte, logprob float32) []byte {
 	return appendLogprob(dst, logprob)
 }
 
-func appendOffsets(dst []byte, lps []Logprob) []byte {
+func appendOffsets(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -152,4 +158,13 @@ func appendOffsets(dst []byte, lps []Logprob) []byte {
 		dst = strconv.AppendInt(dst, int64(lps[i].Offset), 10)
 	}
 	return dst
+}
+
+// appendLogprob appends a log-probability. JSON has no infinity: what has no
+// probability at all prints as -9999, as the field does.
+func appendLogprob(dst []byte, p float32) []byte {
+	if p < -9999 || math.IsNaN(float64(p)) || math.IsInf(float64(p), 1) {
+		return append(dst, "-9999"...)
+	}
+	return strconv.AppendFloat(dst, float64(p), 'g', -1, 32)
 }

@@ -1,6 +1,10 @@
 package openai
 
-import "strconv"
+import (
+	"strconv"
+
+	"penstock/internal/strictjson"
+)
 
 // Model is one served model as GET /v1/models lists it.
 type Model struct {
@@ -13,11 +17,11 @@ type Model struct {
 // AppendModel appends m as JSON.
 func AppendModel(dst []byte, m Model) []byte {
 	dst = append(dst, `{"id":`...)
-	dst = appendString(dst, m.ID)
+	dst = strictjson.AppendString(dst, m.ID)
 	dst = append(dst, `,"object":"model","created":`...)
 	dst = strconv.AppendInt(dst, m.Created, 10)
 	dst = append(dst, `,"owned_by":"penstock","root":`...)
-	dst = appendString(dst, m.Root)
+	dst = strictjson.AppendString(dst, m.Root)
 	dst = append(dst, `,"max_model_len":`...)
 	dst = strconv.AppendInt(dst, int64(m.ContextLength), 10)
 	return append(dst, '}')

@@ -1,6 +1,10 @@
 package openai
 
-import "strconv"
+import (
+	"strconv"
+
+	"penstock/internal/strictjson"
+)
 
 // Operation is one method of one path, as a description of the API lists it.
 type Operation struct {
@@ -58,7 +62,7 @@ func EmbeddingsFields() []Field {
 // one path follow each other.
 func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 	dst = append(dst, `{"openapi":"3.1.0","info":{"title":"Penstock","version":`...)
-	dst = appendString(dst, version)
+	dst = strictjson.AppendString(dst, version)
 	dst = append(dst, `},"paths":{`...)
 	for i, op := range ops {
 		switch {
@@ -69,7 +73,7 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 			dst = append(dst, "},"...)
 		}
 		if i == 0 || ops[i-1].Path != op.Path {
-			dst = appendString(dst, op.Path)
+			dst = strictjson.AppendString(dst, op.Path)
 			dst = append(dst, ":{"...)
 		}
 		dst = appendOperation(dst, &op)
@@ -83,9 +87,9 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 }
 
 func appendOperation(dst []byte, op *Operation) []byte {
-	dst = appendString(dst, op.Method)
+	dst = strictjson.AppendString(dst, op.Method)
 	dst = append(dst, `:{"summary":`...)
-	dst = appendString(dst, op.Summary)
+	dst = strictjson.AppendString(dst, op.Summary)
 	if len(op.Params) > 0 {
 		dst = append(dst, `,"parameters":[`...)
 		for i, name := range op.Params {
@@ -93,7 +97,7 @@ func appendOperation(dst []byte, op *Operation) []byte {
 				dst = append(dst, ',')
 			}
 			dst = append(dst, `{"in":"path","required":true,"schema":{"type":"string"},"name":`...)
-			dst = appendString(dst, name)
+			dst = strictjson.AppendString(dst, name)
 			dst = append(dst, '}')
 		}
 		dst = append(dst, ']')
@@ -108,7 +112,7 @@ func appendOperation(dst []byte, op *Operation) []byte {
 		}
 	}
 	dst = append(dst, `,"responses":{"200":{"description":"done","content":{`...)
-	dst = appendString(dst, op.Answer)
+	dst = strictjson.AppendString(dst, op.Answer)
 	dst = append(dst, `:{}`...)
 	if streams {
 		dst = append(dst, `,"text/event-stream":{}`...)
@@ -128,14 +132,14 @@ func appendBody(dst []byte, fields []Field) []byte {
 		if n++; n > 1 {
 			dst = append(dst, ',')
 		}
-		dst = appendString(dst, f.Name)
+		dst = strictjson.AppendString(dst, f.Name)
 	}
 	dst = append(dst, `],"properties":{`...)
 	for i, f := range fields {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendString(dst, f.Name)
+		dst = strictjson.AppendString(dst, f.Name)
 		dst = append(dst, `:{"x-penstock-treatment":`...)
 		dst = strconv.AppendQuote(dst, f.Treatment.String())
 		switch {

@@ -6,13 +6,15 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
 )
 
 // TokenizeRequest is a decoded request to POST /tokenize.
 type TokenizeRequest struct {
 	// Chat has the model and, if the request is about a conversation, its
 	// messages; if it has none, the request is about Prompt.
-	Chat   Request
+	Chat   api.Request
 	Prompt string
 	// AddSpecial adds what the model expects around a text. Prompt only.
 	AddSpecial bool
@@ -23,21 +25,21 @@ type TokenizeRequest struct {
 // DecodeTokenize reads the body of POST /tokenize. It keeps nothing of body. The
 // error is a *fault.Error of code Invalid that names the field.
 func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
-	q := &TokenizeRequest{Chat: Request{Endpoint: Chat, AddGenerationPrompt: true}, AddSpecial: true}
+	q := &TokenizeRequest{Chat: api.Request{Endpoint: api.Chat, AddGenerationPrompt: true}, AddSpecial: true}
 	d := &decoder{req: &q.Chat}
 	var prompt, special bool
 	err := d.whole(body, func(key string) error {
 		switch key {
 		case "prompt":
 			prompt = true
-			return d.text(&q.Prompt)
+			return d.Text(&q.Prompt)
 		case "add_special_tokens":
 			special = true
-			return d.flag(&q.AddSpecial)
+			return d.Flag(&q.AddSpecial)
 		case "return_token_strs":
-			return d.flag(&q.Strings)
+			return d.Flag(&q.Strings)
 		case "model":
-			return d.text(&q.Chat.Model)
+			return d.Text(&q.Chat.Model)
 		case "messages", "add_generation_prompt", "continue_final_message":
 			_, err := d.chat(key)
 			return err
@@ -46,7 +48,7 @@ func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
 		case "chat_template", "chat_template_kwargs", "mm_processor_kwargs":
 			return d.notSupported()
 		}
-		return d.unsupported()
+		return d.Unsupported()
 	})
 	switch {
 	case err != nil:
@@ -72,16 +74,16 @@ type DetokenizeRequest struct {
 
 // DecodeDetokenize reads the body of POST /detokenize, as DecodeTokenize does.
 func DecodeDetokenize(body []byte) (*DetokenizeRequest, error) {
-	d := &decoder{req: &Request{}}
+	d := &decoder{req: &api.Request{}}
 	var tokens []kv.Token
 	err := d.whole(body, func(key string) error {
 		switch key {
 		case "model":
-			return d.text(&d.req.Model)
+			return d.Text(&d.req.Model)
 		case "tokens":
 			return d.tokens(&tokens)
 		}
-		return d.unsupported()
+		return d.Unsupported()
 	})
 	switch {
 	case err != nil:
@@ -94,11 +96,11 @@ func DecodeDetokenize(body []byte) (*DetokenizeRequest, error) {
 
 // whole reads body, which must be one object, and has visit read what is not null.
 func (d *decoder) whole(body []byte, visit func(key string) error) (err error) {
-	if d.reader, err = newReader(body); err != nil {
+	if d.Reader, err = strictjson.NewReader(body); err != nil {
 		return err
 	}
-	err = d.object(func(key string) error {
-		if none, err := d.null(); none || err != nil {
+	err = d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
 			return err
 		}
 		return visit(key)
@@ -106,7 +108,7 @@ func (d *decoder) whole(body []byte, visit func(key string) error) (err error) {
 	if err != nil {
 		return err
 	}
-	return d.end()
+	return d.End()
 }
 
 func (d *decoder) checkModel() error {
@@ -133,7 +135,7 @@ func AppendTokenized(dst []byte, a *Tokenized) []byte {
 	dst = append(dst, `,"max_model_len":`...)
 	dst = strconv.AppendInt(dst, int64(a.ContextLength), 10)
 	dst = append(dst, `,"tokens":`...)
-	dst = appendTokens(dst, a.Tokens)
+	dst = api.AppendTokens(dst, a.Tokens)
 	dst = append(dst, `,"token_strs":`...)
 	if a.Text == nil {
 		return append(dst, "null}"...)
@@ -145,7 +147,7 @@ func AppendTokenized(dst []byte, a *Tokenized) []byte {
 			dst = append(dst, ',')
 		}
 		text = a.Text(text[:0], t)
-		dst = appendString(dst, text)
+		dst = strictjson.AppendString(dst, text)
 	}
 	return append(dst, `]}`...)
 }
@@ -153,6 +155,6 @@ func AppendTokenized(dst []byte, a *Tokenized) []byte {
 // AppendDetokenized appends the answer of POST /detokenize.
 func AppendDetokenized(dst, text []byte) []byte {
 	dst = append(dst, `{"prompt":`...)
-	dst = appendString(dst, text)
+	dst = strictjson.AppendString(dst, text)
 	return append(dst, '}')
 }

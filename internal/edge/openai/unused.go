@@ -3,7 +3,8 @@ package openai
 import (
 	"strings"
 
-	"penstock/core/fault"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
 )
 
 // unused reads the fields that the field's servers define and this one does not
@@ -16,20 +17,20 @@ func (d *decoder) unused(key string) (known bool, err error) {
 	case "store", "parallel_tool_calls", "include_reasoning":
 		return true, d.either()
 	case "metadata":
-		return true, d.object(func(string) error { return d.skip() })
+		return true, d.Object(func(string) error { return d.Skip() })
 	case "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id":
-		_, err := d.string()
+		_, err := d.String()
 		return true, err
 	case "prediction": // a hint for speed
-		return true, d.skip()
+		return true, d.Skip()
 	case "prompt_cache_options": // hints too: what can be reused is found by itself
-		return true, d.object(func(string) error { return d.skip() })
+		return true, d.Object(func(string) error { return d.Skip() })
 	case "priority":
-		_, err := d.int()
+		_, err := d.Int()
 		return true, err
 	case "length_penalty": // of beam search
 		var f *float64
-		return true, d.number(&f, -2, 2)
+		return true, d.Number(&f, -2, 2)
 	case "tools", "functions", "bad_words", "logits_processors", "documents",
 		"bad_words_token_ids":
 		return true, d.emptyArray()
@@ -44,7 +45,7 @@ func (d *decoder) unused(key string) (known bool, err error) {
 	case "detokenize", "spaces_between_special_tokens":
 		return true, d.only(true)
 	case "add_special_tokens":
-		return true, d.only(d.req.Endpoint == Completion)
+		return true, d.only(d.req.Endpoint == api.Completion)
 	case "reasoning_effort":
 		return true, d.usual("none")
 	case "verbosity":
@@ -59,27 +60,24 @@ func (d *decoder) unused(key string) (known bool, err error) {
 	return false, nil
 }
 
+const notSupported = "is not supported by this server: leave it out"
+
 // notSupported refuses the value being read: ignoring it would change the answer.
 // The status is 400 and not 501, which clients take for a server's trouble and
 // try again.
 func (d *decoder) notSupported() error {
-	return d.refuse("is not supported by this server: leave it out")
-}
-
-// unsupported refuses a key inside a known object that nobody defines.
-func (d *decoder) unsupported() error {
-	return fault.Param(d.param(), "Unsupported parameter(s): %s", d.param())
+	return d.Refuse(notSupported)
 }
 
 // either reads a boolean that does not matter.
 func (d *decoder) either() error {
-	_, err := d.bool()
+	_, err := d.Bool()
 	return err
 }
 
 // only reads a boolean that must be ok.
 func (d *decoder) only(ok bool) error {
-	b, err := d.bool()
+	b, err := d.Bool()
 	if err == nil && b != ok {
 		return d.notSupported()
 	}
@@ -88,7 +86,7 @@ func (d *decoder) only(ok bool) error {
 
 // usual reads a string that must be the one that asks for what happens anyway.
 func (d *decoder) usual(ok string) error {
-	s, err := d.string()
+	s, err := d.String()
 	if err == nil && s != ok {
 		return d.notSupported()
 	}
@@ -96,26 +94,25 @@ func (d *decoder) usual(ok string) error {
 }
 
 func (d *decoder) emptyArray() error {
-	return d.array("an array", func(int) error {
-		d.path = d.path[:len(d.path)-1]
-		return d.notSupported()
+	return d.Array("an array", func(int) error {
+		return d.RefuseParent(notSupported)
 	})
 }
 
 func (d *decoder) user() error {
-	s, err := d.string()
+	s, err := d.String()
 	if err == nil && strings.TrimSpace(s) == "" {
-		return d.refuse("must not be blank: leave it out for none")
+		return d.Refuse("must not be blank: leave it out for none")
 	}
 	return err
 }
 
 // toolChoice accepts what means no tool where there are none.
 func (d *decoder) toolChoice() error {
-	if d.kind() != kindString {
+	if d.Kind() != strictjson.StringKind {
 		return d.notSupported()
 	}
-	s, err := d.string()
+	s, err := d.String()
 	if err == nil && s != "none" && s != "auto" {
 		return d.notSupported()
 	}
@@ -124,11 +121,11 @@ func (d *decoder) toolChoice() error {
 
 func (d *decoder) responseFormat() error {
 	var kind string
-	err := d.object(func(key string) error {
+	err := d.Object(func(key string) error {
 		if key == "type" {
-			return d.text(&kind)
+			return d.Text(&kind)
 		}
-		return d.skip()
+		return d.Skip()
 	})
 	switch {
 	case err != nil:
@@ -138,12 +135,12 @@ func (d *decoder) responseFormat() error {
 	case kind == "json_object" || kind == "json_schema":
 		return d.notSupported()
 	}
-	return d.refuse("needs a 'type' of text, json_object or json_schema")
+	return d.Refuse("needs a 'type' of text, json_object or json_schema")
 }
 
 func (d *decoder) modalities() error {
-	return d.array("an array of strings", func(int) error {
-		s, err := d.string()
+	return d.Array("an array of strings", func(int) error {
+		s, err := d.String()
 		if err == nil && s != "text" {
 			return d.notSupported()
 		}

@@ -7,72 +7,35 @@ import (
 	"strings"
 
 	"penstock/core/kv"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
 )
 
 const (
 	maxChoices = 128
-	maxCount   = math.MaxInt32 // of tokens
 	maxStops   = 32
 	maxSalt    = 1024 // bytes
 )
 
-func (d *decoder) flag(dst *bool) (err error) {
-	*dst, err = d.bool()
-	return err
-}
-
-func (d *decoder) text(dst *string) (err error) {
-	*dst, err = d.string()
-	return err
-}
-
-// number reads a number within [lo, hi].
-func (d *decoder) number(dst **float64, lo, hi float64) error {
-	f, err := d.float()
-	if err != nil {
-		return err
-	}
-	if f < lo || f > hi {
-		return d.refuse("must be between %v and %v, not %v", lo, hi, f)
-	}
-	*dst = &f
-	return nil
-}
-
 // repetition reads repetition_penalty: a factor in (0, 2].
 func (d *decoder) repetition() error {
-	if err := d.number(&d.req.RepetitionPenalty, 0, 2); err != nil {
+	if err := d.Number(&d.req.RepetitionPenalty, 0, 2); err != nil {
 		return err
 	}
 	if *d.req.RepetitionPenalty == 0 {
-		return d.refuse("must be greater than 0 and at most 2, not 0")
+		return d.Refuse("must be greater than 0 and at most 2, not 0")
 	}
-	return nil
-}
-
-// integer reads an integer within [lo, hi].
-func (d *decoder) integer(dst *int, lo, hi int64) error {
-	n, err := d.int()
-	switch {
-	case err != nil:
-		return err
-	case n < lo && hi == maxCount:
-		return d.refuse("must be at least %d, not %d", lo, n)
-	case n < lo || n > hi:
-		return d.refuse("must be between %d and %d, not %d", lo, hi, n)
-	}
-	*dst = int(n)
 	return nil
 }
 
 // token reads a token id.
 func (d *decoder) token() (kv.Token, error) {
-	n, err := d.int()
+	n, err := d.Int()
 	if err != nil {
 		return 0, err
 	}
 	if n < 0 || n > math.MaxUint32 {
-		return 0, d.refuse("must be a token id, not %d", n)
+		return 0, d.Refuse("must be a token id, not %d", n)
 	}
 	return kv.Token(n), nil
 }
@@ -80,7 +43,7 @@ func (d *decoder) token() (kv.Token, error) {
 // tokens reads an array of token ids; it may be empty, but is not nil then.
 func (d *decoder) tokens(dst *[]kv.Token) error {
 	*dst = []kv.Token{}
-	return d.array("an array of token ids", func(int) error {
+	return d.Array("an array of token ids", func(int) error {
 		t, err := d.token()
 		*dst = append(*dst, t)
 		return err
@@ -89,20 +52,19 @@ func (d *decoder) tokens(dst *[]kv.Token) error {
 
 // stop reads one stop string, several, or an array of stop token ids.
 func (d *decoder) stop() error {
-	switch d.kind() {
-	case kindString:
+	switch d.Kind() {
+	case strictjson.StringKind:
 		return d.stopString()
-	case kindArray:
+	case strictjson.ArrayKind:
 	default:
-		return d.expected("a string or an array of strings")
+		return d.Expected("a string or an array of strings")
 	}
 	n := 0
-	err := d.array("a string or an array of strings", func(i int) error {
+	err := d.Array("a string or an array of strings", func(i int) error {
 		if n = i + 1; n > maxStops {
-			d.path = d.path[:len(d.path)-1]
-			return d.refuse("must have at most %d entries", maxStops)
+			return d.RefuseParent("must have at most %d entries", maxStops)
 		}
-		if d.kind() == kindNumber {
+		if d.Kind() == strictjson.NumberKind {
 			t, err := d.token()
 			d.req.StopTokens = append(d.req.StopTokens, t)
 			return err
@@ -110,18 +72,18 @@ func (d *decoder) stop() error {
 		return d.stopString()
 	})
 	if err == nil && n == 0 {
-		return d.refuse("must not be empty: leave it out for none")
+		return d.Refuse("must not be empty: leave it out for none")
 	}
 	return err
 }
 
 func (d *decoder) stopString() error {
-	s, err := d.string()
+	s, err := d.String()
 	if err != nil {
 		return err
 	}
 	if s == "" {
-		return d.refuse("must not be an empty string")
+		return d.Refuse("must not be an empty string")
 	}
 	d.req.Stop = append(d.req.Stop, s)
 	return nil
@@ -129,36 +91,36 @@ func (d *decoder) stopString() error {
 
 // bias reads logit_bias: an object from token ids to numbers.
 func (d *decoder) bias() error {
-	err := d.object(func(key string) error {
+	err := d.Object(func(key string) error {
 		id, err := strconv.ParseUint(key, 10, 32)
 		if err != nil {
-			return d.refuse("must have a token id as its key")
+			return d.Refuse("must have a token id as its key")
 		}
 		var b *float64
-		if err := d.number(&b, -100, 100); err != nil {
+		if err := d.Number(&b, -100, 100); err != nil {
 			return err
 		}
-		d.req.Bias = append(d.req.Bias, TokenBias{Token: kv.Token(id), Bias: float32(*b)})
+		d.req.Bias = append(d.req.Bias, api.TokenBias{Token: kv.Token(id), Bias: float32(*b)})
 		return nil
 	})
-	slices.SortFunc(d.req.Bias, func(a, b TokenBias) int {
+	slices.SortFunc(d.req.Bias, func(a, b api.TokenBias) int {
 		return int(int64(a.Token) - int64(b.Token))
 	})
 	for i := 1; i < len(d.req.Bias) && err == nil; i++ {
 		if d.req.Bias[i].Token == d.req.Bias[i-1].Token { // "7" and "007"
-			return d.refuse("names token %d twice", d.req.Bias[i].Token)
+			return d.Refuse("names token %d twice", d.req.Bias[i].Token)
 		}
 	}
 	return err
 }
 
 func (d *decoder) salt(dst *string) error {
-	s, err := d.string()
+	s, err := d.String()
 	if err != nil {
 		return err
 	}
 	if s == "" || len(s) > maxSalt {
-		return d.refuse("must have between 1 and %d bytes, not %d", maxSalt, len(s))
+		return d.Refuse("must have between 1 and %d bytes, not %d", maxSalt, len(s))
 	}
 	*dst = s
 	return nil
@@ -169,52 +131,51 @@ func (d *decoder) salt(dst *string) error {
 func (d *decoder) prompts(most int) error {
 	const want = "a string, an array of strings, an array of token ids or an array of such arrays"
 	q := d.req
-	if d.kind() == kindString {
-		q.Prompts = make([]Prompt, 1)
-		return d.text(&q.Prompts[0].Text)
+	if d.Kind() == strictjson.StringKind {
+		q.Prompts = make([]api.Prompt, 1)
+		return d.Text(&q.Prompts[0].Text)
 	}
-	var all kind // of the first element, and so of all
-	err := d.array(want, func(i int) error {
-		k := d.kind()
+	var all strictjson.Kind // of the first element, and so of all
+	err := d.Array(want, func(i int) error {
+		k := d.Kind()
 		if i == 0 {
 			all = k
 		}
 		if k != all {
-			return d.expected(string(all) + " like the first element")
+			return d.Expected(string(all) + " like the first element")
 		}
-		if k != kindNumber && i >= most {
-			d.path = d.path[:len(d.path)-1]
-			return d.refuse("must have at most %d prompts", most)
+		if k != strictjson.NumberKind && i >= most {
+			return d.RefuseParent("must have at most %d prompts", most)
 		}
 		switch k {
-		case kindNumber:
+		case strictjson.NumberKind:
 			t, err := d.token()
 			if i == 0 {
-				q.Prompts = make([]Prompt, 1)
+				q.Prompts = make([]api.Prompt, 1)
 			}
 			q.Prompts[0].Tokens = append(q.Prompts[0].Tokens, t)
 			return err
-		case kindString:
-			q.Prompts = append(q.Prompts, Prompt{})
-			return d.text(&q.Prompts[i].Text)
-		case kindArray:
-			q.Prompts = append(q.Prompts, Prompt{})
+		case strictjson.StringKind:
+			q.Prompts = append(q.Prompts, api.Prompt{})
+			return d.Text(&q.Prompts[i].Text)
+		case strictjson.ArrayKind:
+			q.Prompts = append(q.Prompts, api.Prompt{})
 			return d.tokens(&q.Prompts[i].Tokens)
 		}
-		return d.expected("a string, a token id or an array of token ids")
+		return d.Expected("a string, a token id or an array of token ids")
 	})
 	if err == nil && len(q.Prompts) == 0 {
-		return d.refuse("must not be an empty array")
+		return d.Refuse("must not be an empty array")
 	}
 	return err
 }
 
 // message reads one element of messages.
 func (d *decoder) message(int) error {
-	var m Message
+	var m api.Message
 	var role, content bool
-	err := d.object(func(key string) error {
-		if none, err := d.null(); none || err != nil {
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
 			return err
 		}
 		switch key {
@@ -225,7 +186,7 @@ func (d *decoder) message(int) error {
 			content = true
 			return d.content(&m.Content)
 		case "name":
-			return d.text(&m.Name)
+			return d.Text(&m.Name)
 		case "tool_calls":
 			return d.emptyArray()
 		case "function_call", "audio":
@@ -233,41 +194,41 @@ func (d *decoder) message(int) error {
 		case "tool_call_id", "refusal", "annotations", "reasoning", "reasoning_content":
 			// A tool's answer is told by its role; what a client echoes of an
 			// earlier answer beside its content is not part of the prompt.
-			return d.skip()
+			return d.Skip()
 		}
-		return d.unsupported()
+		return d.Unsupported()
 	})
 	switch {
 	case err != nil:
 		return err
 	case !role:
-		return d.refuse("needs a 'role'")
+		return d.Refuse("needs a 'role'")
 	case !content:
-		return d.refuse("needs 'content'")
+		return d.Refuse("needs 'content'")
 	}
 	d.req.Messages = append(d.req.Messages, m)
 	return nil
 }
 
 func (d *decoder) role(dst *string) error {
-	if err := d.text(dst); err != nil {
+	if err := d.Text(dst); err != nil {
 		return err
 	}
 	switch *dst {
 	case "system", "developer", "user", "assistant", "tool", "function":
 		return nil
 	}
-	return d.refuse("must be one of system, developer, user, assistant, tool and function")
+	return d.Refuse("must be one of system, developer, user, assistant, tool and function")
 }
 
 // content reads a string or an array of text parts.
 func (d *decoder) content(dst *string) error {
 	const want = "a string or an array of content parts"
-	if d.kind() == kindString {
-		return d.text(dst)
+	if d.Kind() == strictjson.StringKind {
+		return d.Text(dst)
 	}
 	var text strings.Builder
-	err := d.array(want, func(i int) error {
+	err := d.Array(want, func(i int) error {
 		if i > 0 {
 			text.WriteByte('\n')
 		}
@@ -282,28 +243,28 @@ func (d *decoder) content(dst *string) error {
 func (d *decoder) part(text *strings.Builder) error {
 	var kind, s string
 	var given bool
-	err := d.object(func(key string) error {
+	err := d.Object(func(key string) error {
 		switch key {
 		case "type":
-			return d.text(&kind)
+			return d.Text(&kind)
 		case "text":
 			given = true
-			return d.text(&s)
+			return d.Text(&s)
 		}
-		return d.skip()
+		return d.Skip()
 	})
 	switch {
 	case err != nil:
 		return err
 	case kind == "":
-		return d.refuse("needs a 'type'")
+		return d.Refuse("needs a 'type'")
 	case kind == "image_url" || kind == "image" || kind == "input_image" || kind == "input_audio" ||
 		kind == "audio_url" || kind == "video_url" || kind == "file":
-		return d.refuse("is of type %.100q, which is not supported by this model: send text only", kind)
+		return d.Refuse("is of type %.100q, which is not supported by this model: send text only", kind)
 	case kind != "text":
-		return d.refuse("has an unknown type: the parts supported are of type \"text\"")
+		return d.Refuse("has an unknown type: the parts supported are of type \"text\"")
 	case !given:
-		return d.refuse("needs 'text'")
+		return d.Refuse("needs 'text'")
 	}
 	text.WriteString(s)
 	return nil

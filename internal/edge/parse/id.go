@@ -11,7 +11,7 @@ const alphanumeric = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV
 // a resumed stream repeats it. Mistral's templates refuse ids that are not nine
 // letters and digits.
 func (p *Parser) callID(index int) string {
-	sum := sha256.Sum256([]byte(p.cfg.Seed + "/" + strconv.Itoa(index)))
+	sum := sha256.Sum256([]byte(p.seed + "/" + strconv.Itoa(index)))
 	prefix, n := "call_", 24
 	if p.shortIDs {
 		prefix, n = "", 9

@@ -2,7 +2,7 @@
 // and which functions it calls with what arguments.
 //
 // There is one parser, and it is incremental: text comes in pieces of any size,
-// events go out, and a whole answer is the fold of its events (Fold), so that
+// events go out, and a whole answer is the fold of its events, so that
 // a streamed answer and a whole one cannot differ. It reads byte by byte; what
 // it says depends on the bytes and never on where the pieces end. Work is linear
 // in the text, and what it holds back is bounded by maxHeld.
@@ -71,7 +71,7 @@ type Event struct {
 	// Name is the function that is called. CallBegin.
 	Name string
 	// ID is the call's id: the model's own where its format has one, else made
-	// from Config.Seed and Index. CallBegin.
+	// from the parser's seed and Index. CallBegin.
 	ID string
 	// Text continues the content, the reasoning or the arguments. It is valid
 	// until the parser is used again, and ends between characters if the text
@@ -98,22 +98,35 @@ type Function struct {
 	Parameters []byte
 }
 
-// Config says how a model writes.
+// Config says how a model writes, and what it may call.
 type Config struct {
 	// Tools and Reasoning name a format and a style (see Formats and Styles); ""
 	// is none, and its markup is content.
 	Tools, Reasoning string
-	Start            Start
 	Functions        []Function
-	// Seed makes the ids of calls, one per choice of an answer.
-	Seed string
+}
+
+// Grammar is what the parsers of one request's choices have in common. It does not
+// change and is safe for concurrent use.
+type Grammar struct {
+	types map[string]map[string]typeMask // of parameters, by function
+	known map[string]bool                // names of functions
+
+	harmony, harmonyCalls bool
+
+	machine           func() opener // nil without a format
+	shortIDs          bool
+	start, mid, after set // of content: nothing said yet, amid, directly after a call
+	rethink, think    set // of reasoning: nothing thought yet, amid
+	thinks            bool
+	forced            bool // begins inside reasoning if nobody knows better
 }
 
 // Parser parses one choice of an answer. It serves one goroutine.
 type Parser struct {
-	cfg   Config
-	types map[string]map[string]typeMask // of parameters, by function
-	known map[string]bool                // names of functions
+	*Grammar
+	seed string
+	tool opener // nil without a format
 
 	mach machine
 	set  *set   // the markers that mach waits for
@@ -123,12 +136,7 @@ type Parser struct {
 	raw       []byte // markup as written
 	space     []byte // white space that may touch markup
 	touch     bool   // the last thing was markup
-
-	tool              opener // nil without a format
-	shortIDs          bool
-	start, mid, after set // of content: nothing said yet, amid, directly after a call
-	rethink, think    set // of reasoning: nothing thought yet, amid
-	calls             int
+	calls     int
 
 	events []Event
 	base   int // of this Push in events
@@ -148,11 +156,12 @@ type opener interface {
 	open(p *Parser, arg int)
 }
 
-// New returns a parser, or an error that lists the names there are.
-func New(cfg Config) (*Parser, error) {
-	p := &Parser{cfg: cfg, types: parameterTypes(cfg.Functions), known: map[string]bool{}}
+// Compile returns the grammar of a model, or an error that lists the names there
+// are.
+func Compile(cfg Config) (*Grammar, error) {
+	g := &Grammar{types: parameterTypes(cfg.Functions), known: map[string]bool{}}
 	for _, f := range cfg.Functions {
-		p.known[f.Name] = true
+		g.known[f.Name] = true
 	}
 	f, ok := findFormat(cfg.Tools)
 	if !ok {
@@ -162,11 +171,6 @@ func New(cfg Config) (*Parser, error) {
 	if !ok {
 		return nil, fmt.Errorf("parse: unknown reasoning style %q; there are %s", cfg.Reasoning, strings.Join(Styles(), ", "))
 	}
-	if f.harmony || s.harmony {
-		h := &harmony{calls: f.harmony}
-		h.idle(p)
-		return p, nil
-	}
 	for _, b := range f.bare {
 		for _, m := range s.open {
 			if strings.HasPrefix(m, b) {
@@ -174,6 +178,15 @@ func New(cfg Config) (*Parser, error) {
 			}
 		}
 	}
+	g.harmony, g.harmonyCalls = f.harmony || s.harmony, f.harmony
+	g.machine, g.shortIDs = f.machine, f.shortIDs
+	g.thinks, g.forced = len(s.end) > 0, s.forced
+	g.markers(&f, &s)
+	return g, nil
+}
+
+// markers sets what each state waits for.
+func (g *Grammar) markers(f *format, s *style) {
 	var tools, bare, first, anywhere, done []literal
 	for i, m := range f.open {
 		tools = append(tools, literal{m, actTool, i})
@@ -193,27 +206,50 @@ func New(cfg Config) (*Parser, error) {
 	for _, m := range s.end {
 		done = append(done, literal{m, actEndThink, 0})
 	}
-	p.start = newSet(slices.Concat(tools, bare, first)...)
-	p.mid = newSet(slices.Concat(tools, anywhere)...)
-	p.after = newSet(slices.Concat(tools, bare, anywhere)...)
-	if f.separator != "" {
-		for _, c := range f.separator {
-			p.after.add(literal{string(c), actDrop, 0})
-		}
+	g.start = newSet(slices.Concat(tools, bare, first)...)
+	g.mid = newSet(slices.Concat(tools, anywhere)...)
+	g.after = newSet(slices.Concat(tools, bare, anywhere)...)
+	for _, c := range f.separator {
+		g.after.add(literal{string(c), actDrop, 0})
 	}
-	p.think, p.rethink = newSet(done...), newSet(done...)
+	g.think, g.rethink = newSet(done...), newSet(done...)
 	for _, m := range s.open { // a model may repeat what its template wrote
-		p.rethink.add(literal{m, actDrop, 0})
+		g.rethink.add(literal{m, actDrop, 0})
 	}
-	p.shortIDs = f.shortIDs
-	if f.machine != nil {
-		p.tool = f.machine()
+}
+
+// Parser returns the parser of one choice, whose answer begins as start says. seed
+// makes the ids of its calls: choices of one answer have different ones, and the
+// same choice, resumed, the same.
+func (g *Grammar) Parser(start Start, seed string) *Parser {
+	p := &Parser{Grammar: g, seed: seed}
+	switch {
+	case g.harmony:
+		h := &harmony{calls: g.harmonyCalls}
+		h.idle(p)
+		return p
+	case g.machine != nil:
+		p.tool = g.machine()
 	}
 	p.mach, p.set = content, &p.start
-	if len(done) > 0 && (cfg.Start == StartOpen || cfg.Start == StyleDecides && s.forced) {
+	if g.opens(start) {
 		p.mach, p.set, p.touch = reasoning, &p.rethink, true
 	}
-	return p, nil
+	return p
+}
+
+// opens reports whether an answer begins inside reasoning.
+func (g *Grammar) opens(start Start) bool {
+	return g.thinks && (start == StartOpen || start == StyleDecides && g.forced)
+}
+
+// Thinking reports whether the text that comes next is reasoning, as far as can be
+// told before it has come.
+func (p *Parser) Thinking() bool {
+	if h, ok := p.mach.(*harmony); ok {
+		return h.phase == harmonyBody && h.kind == Reasoning
+	}
+	return p.mach == machine(reasoning)
 }
 
 // Push reads text and appends the events that it completes to dst.

@@ -12,9 +12,9 @@ import (
 )
 
 // configOf reads tools=, reasoning= and start= of a script's command.
-func configOf(t *testing.T, d *datadriven.TestData, fs []Function) Config {
+func configOf(t *testing.T, d *datadriven.TestData, fs []Function) config {
 	t.Helper()
-	cfg := Config{Functions: fs, Seed: "seed"}
+	cfg := config{Config: Config{Functions: fs}, Seed: "seed"}
 	for _, arg := range d.CmdArgs {
 		switch v := arg.Vals[0]; arg.Key {
 		case "tools":
@@ -31,9 +31,9 @@ func configOf(t *testing.T, d *datadriven.TestData, fs []Function) Config {
 }
 
 // inPieces parses text as it comes in pieces that end at cuts.
-func inPieces(t *testing.T, cfg Config, text string, cuts ...int) Answer {
+func inPieces(t *testing.T, cfg config, text string, cuts ...int) Answer {
 	t.Helper()
-	p, err := New(cfg)
+	p, err := newParser(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,12 +42,12 @@ func markup() []string {
 }
 
 // allConfigs returns every format with every style.
-func allConfigs() []Config {
-	var cs []Config
+func allConfigs() []config {
+	var cs []config
 	for _, f := range append(Formats(), "") {
 		for _, s := range append(Styles(), "") {
-			cfg := Config{Tools: f, Reasoning: s, Functions: testFunctions, Seed: "s"}
-			if _, err := New(cfg); err == nil { // bare lists and [THINK] exclude each other
+			cfg := config{Config: Config{Tools: f, Reasoning: s, Functions: testFunctions}, Seed: "s"}
+			if _, err := newParser(cfg); err == nil { // bare lists and [THINK] exclude each other
 				cs = append(cs, cfg)
 			}
 		}
@@ -139,7 +139,7 @@ func TestAgainstNaive(t *testing.T) {
 			fmt.Fprintf(&b, "\n<tool_call>\n{\"name\": \"f\", \"arguments\": %s}\n</tool_call>", args)
 		}
 		text := b.String()
-		got, err := Whole(Config{Tools: "hermes", Reasoning: "qwen3"}, []byte(text))
+		got, err := Whole(config{Config: Config{Tools: "hermes", Reasoning: "qwen3"}}, []byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestPlainTextIsKept(t *testing.T) {
 // TestMarkersArePrefixFree holds what set.match relies on.
 func TestMarkersArePrefixFree(t *testing.T) {
 	for _, cfg := range allConfigs() {
-		p, err := New(cfg)
+		p, err := newParser(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ func TestHoldsLittle(t *testing.T) {
 	for _, f := range formats {
 		for _, begin := range append(append([]string{"<|channel|>"}, f.open...), f.bare...) {
 			for _, more := range []string{" ", "a", `{"arguments": {"x": `, `"`, "[", "<tool_"} {
-				p, err := New(Config{Tools: f.names[0]})
+				p, err := newParser(config{Config: Config{Tools: f.names[0]}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -210,7 +210,7 @@ func TestHoldsLittle(t *testing.T) {
 // TestAllocations says that a stream of text costs none.
 func TestAllocations(t *testing.T) {
 	for _, text := range []string{"some words, ", `{"a": "b"}, `} {
-		p, err := New(Config{Tools: "hermes", Reasoning: "qwen3"})
+		p, err := newParser(config{Config: Config{Tools: "hermes", Reasoning: "qwen3"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,7 +269,7 @@ func BenchmarkPush(b *testing.B) {
 			b.ReportAllocs()
 			var events []Event
 			for b.Loop() {
-				p, err := New(Config{Tools: "hermes", Reasoning: "qwen3"})
+				p, err := newParser(config{Config: Config{Tools: "hermes", Reasoning: "qwen3"}})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -295,7 +295,7 @@ func TestLongNames(t *testing.T) {
 		"pythonic":    "<|python_start|>[%s()]<|python_end|>",
 	} {
 		text := fmt.Sprintf(header, strings.Repeat("n", 2*maxName+1))
-		a, err := Whole(Config{Tools: format}, []byte(text+fmt.Sprintf(header, "f")))
+		a, err := Whole(config{Config: Config{Tools: format}}, []byte(text+fmt.Sprintf(header, "f")))
 		if err != nil {
 			t.Fatal(err)
 		}

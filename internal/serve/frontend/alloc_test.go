@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
 )
@@ -21,7 +22,7 @@ func (plain) Flush(dst []byte) []byte             { return dst }
 func TestTokensDoNotAllocate(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(7, constant("hi"))
-		head := openai.Head{ID: "id", Model: "bytes"}
+		writer := openai.NewWriter(&api.Request{Stream: true, Logprobs: -1}, &api.Head{ID: "id", Model: "bytes"})
 		buf := make([]byte, 0, 4096)
 		g := &generation{
 			f: w.f, request: engine.Request{Attempt: 1}, rules: textRules{tokenizer: byteTokenizer{}},
@@ -31,7 +32,7 @@ func TestTokensDoNotAllocate(t *testing.T) {
 		}
 		g.emit = func(e *event) error {
 			for i := range e.chunks {
-				buf = head.AppendEvent(buf[:0], &e.chunks[i])
+				buf = writer.Append(buf[:0], &e.chunks[i])
 			}
 			return nil
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 )
 
 // answer turns the events of a request's generations into its response. It is
@@ -22,9 +22,11 @@ type answer struct {
 	silent    time.Duration // until a stream says that it lives
 	broken    func(error)   // ends the request whose stream cannot be written
 	stream    bool
-	out       *stream          // nil before a stream is open
-	collector openai.Collector // of a whole answer; its Head serves streams too
-	ext       openai.AnswerExt
+	out       *stream // nil before a stream is open
+	head      api.Head
+	writer    api.Writer // nil before the request is understood
+	refuse    func(http.ResponseWriter, error)
+	ext       api.AnswerExt
 	open      int  // choices that have not finished
 	accepted  bool // by a worker
 	committed bool // status and headers are out
@@ -35,7 +37,7 @@ type answer struct {
 func (a *answer) take(e *event) error {
 	switch e.kind {
 	case routed:
-		a.ext.Attempts = append(a.ext.Attempts, openai.Attempt{
+		a.ext.Attempts = append(a.ext.Attempts, api.Attempt{
 			Prompt:        e.prompt,
 			Number:        e.attempt,
 			Worker:        e.decision.Worker,
@@ -54,7 +56,7 @@ func (a *answer) accept(e *event) error {
 		return nil
 	}
 	a.accepted = true
-	a.collector.Head.Fingerprint = fingerprint(e.numerics)
+	a.head.Fingerprint = fingerprint(e.numerics)
 	h := a.w.Header()
 	h.Set("x-penstock-worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
 	h.Set("x-penstock-overlap-blocks", strconv.Itoa(e.decision.OverlapBlocks))
@@ -96,37 +98,29 @@ func (a *answer) close() {
 }
 
 // extend takes chunks that belong together: a stream never parts them.
-func (a *answer) extend(chunks []openai.Chunk) error {
+func (a *answer) extend(chunks []api.Chunk) error {
 	for i := range chunks {
 		c := &chunks[i]
-		if c.Kind == openai.Finish {
-			if a.open--; a.open == 0 && a.stream && !a.collector.Head.IncludeUsage {
+		if c.Kind == api.Finish {
+			if a.open--; a.open == 0 {
 				c.Ext = a.story()
 			}
 		}
-		if a.stream {
-			a.buf = a.collector.Head.AppendEvent(a.buf, c)
-		} else {
-			a.collector.Add(c)
-		}
+		a.buf = a.writer.Append(a.buf, c)
 	}
-	if !a.stream {
+	if len(a.buf) == 0 {
 		return nil
 	}
 	return a.flush()
 }
 
 // finish ends a complete answer.
-func (a *answer) finish(counts openai.TokenCounts) error {
-	usage := openai.Chunk{Kind: openai.Usage, Tokens: counts, Ext: a.story()}
+func (a *answer) finish(counts api.TokenCounts) error {
+	a.buf = a.writer.Append(a.buf, &api.Chunk{Kind: api.Usage, Tokens: counts, Ext: a.story()})
+	a.buf = a.writer.End(a.buf)
 	if !a.stream {
-		a.collector.Add(&usage)
-		return a.whole(append(a.collector.AppendBody(nil), '\n'))
+		return a.whole(append(a.buf, '\n'))
 	}
-	if a.collector.Head.IncludeUsage {
-		a.buf = a.collector.Head.AppendEvent(a.buf, &usage)
-	}
-	a.buf = openai.AppendDone(a.buf)
 	if err := a.flush(); err != nil {
 		return err
 	}
@@ -135,8 +129,8 @@ func (a *answer) finish(counts openai.TokenCounts) error {
 
 // story returns how the answer came about: by prompt, then attempt, whatever the
 // order in which prompts that run side by side were routed.
-func (a *answer) story() *openai.AnswerExt {
-	slices.SortStableFunc(a.ext.Attempts, func(x, y openai.Attempt) int { return x.Prompt - y.Prompt })
+func (a *answer) story() *api.AnswerExt {
+	slices.SortStableFunc(a.ext.Attempts, func(x, y api.Attempt) int { return x.Prompt - y.Prompt })
 	return &a.ext
 }
 
@@ -156,12 +150,12 @@ func (a *answer) fail(err error) {
 	if a.committed {
 		if a.out != nil {
 			// A client that does not take it is gone, and there is no one else to tell.
-			_ = a.out.put(openai.AppendErrorEvent(nil, err))
+			_ = a.out.put(a.writer.Fail(nil, err))
 		}
 		return
 	}
 	a.deadline()
-	openai.WriteError(a.w, err)
+	a.refuse(a.w, err)
 }
 
 func (a *answer) flush() error {

@@ -7,7 +7,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/route"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 	"penstock/internal/engine"
 )
 
@@ -132,7 +132,7 @@ func (g *generation) output(d *engine.Delta) error {
 	}
 
 	reason := g.decode(c, d, old)
-	if reason != "" {
+	if reason != api.NoReason {
 		c.done = true
 		g.left--
 	}
@@ -140,9 +140,9 @@ func (g *generation) output(d *engine.Delta) error {
 }
 
 // decode pushes the tokens of d from old on through the choice, and returns why
-// the choice is finished; "" if it is not. A stop string ends it before the
+// the choice is finished; NoReason if it is not. A stop string ends it before the
 // engine does, and what comes after it does not count.
-func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason string) {
+func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Reason) {
 	c.ended = d.Finish != engine.NotFinished
 	for i := old; i < len(d.Tokens); i++ {
 		g.counts.Completion++
@@ -156,38 +156,38 @@ func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason string)
 			lp = &d.Logprobs[i]
 		}
 		if c.push(&g.rules, d.Tokens[i], lp) {
-			return "stop"
+			return api.ReasonStop
 		}
 	}
 	if d.Finish == engine.NotFinished {
-		return ""
+		return api.NoReason
 	}
 	if c.end(&g.rules) || d.Finish == engine.FinishStop {
-		return "stop"
+		return api.ReasonStop
 	}
-	return "length"
+	return api.ReasonLength
 }
 
 // send emits what the choice has to say.
-func (g *generation) send(index int, reason string) error {
+func (g *generation) send(index int, reason api.Reason) error {
 	c := &g.choices[index]
 	n := g.base() + index
 	chunks := g.chunks[:0]
 	if !c.begun {
 		c.begun = true
 		if g.role {
-			chunks = append(chunks, openai.Chunk{Kind: openai.Role, Choice: n})
+			chunks = append(chunks, api.Chunk{Kind: api.Role, Choice: n})
 		}
 		if g.echo != "" {
-			chunks = append(chunks, openai.Chunk{Kind: openai.Text, Choice: n, Text: []byte(g.echo)})
+			chunks = append(chunks, api.Chunk{Kind: api.Text, Choice: n, Text: []byte(g.echo)})
 		}
 	}
 	text, logprobs := c.take()
 	if len(text) > 0 || len(logprobs) > 0 {
-		chunks = append(chunks, openai.Chunk{Kind: openai.Text, Choice: n, Text: text, Logprobs: logprobs})
+		chunks = append(chunks, api.Chunk{Kind: api.Text, Choice: n, Text: text, Logprobs: logprobs})
 	}
-	if reason != "" {
-		chunks = append(chunks, openai.Chunk{Kind: openai.Finish, Choice: n, Reason: reason})
+	if reason != api.NoReason {
+		chunks = append(chunks, api.Chunk{Kind: api.Finish, Choice: n, Reason: reason})
 	}
 	g.chunks = chunks
 	if len(chunks) == 0 {
@@ -199,7 +199,7 @@ func (g *generation) send(index int, reason string) error {
 }
 
 // tell emits an event of the attempt in progress.
-func (g *generation) tell(kind eventKind, chunks []openai.Chunk) error {
+func (g *generation) tell(kind eventKind, chunks []api.Chunk) error {
 	g.event = event{
 		kind:     kind,
 		prompt:   g.index,

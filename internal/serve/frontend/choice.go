@@ -4,7 +4,7 @@ import (
 	"unicode/utf8"
 
 	"penstock/core/kv"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
@@ -26,10 +26,10 @@ type choice struct {
 	base  int
 	chars int
 
-	logprobs []openai.Logprob // of tokens that are not out yet
-	starts   []int            // where the text of each begins, in bytes of the whole
-	arena    []byte           // holds their bytes
-	spent    int              // how many of logprobs the last take returned
+	logprobs []api.Logprob // of tokens that are not out yet
+	starts   []int         // where the text of each begins, in bytes of the whole
+	arena    []byte        // holds their bytes
+	spent    int           // how many of logprobs the last take returned
 }
 
 // textRules are what a request says about text; the same for all its choices.
@@ -85,12 +85,12 @@ func (c *choice) grown(r *textRules, at int) (stopped bool) {
 }
 
 func (c *choice) addLogprob(r *textRules, lp *engine.Logprob) {
-	out := openai.Logprob{Logprob: lp.Logprob, Offset: c.chars}
+	out := api.Logprob{Logprob: lp.Logprob, Offset: c.chars}
 	out.Token = c.bytes(r, lp.Token)
 	if len(lp.Top) > 0 {
-		out.Top = make([]openai.TokenLogprob, len(lp.Top))
+		out.Top = make([]api.TokenLogprob, len(lp.Top))
 		for i, t := range lp.Top {
-			out.Top[i] = openai.TokenLogprob{Token: c.bytes(r, t.Token), Logprob: t.Logprob}
+			out.Top[i] = api.TokenLogprob{Token: c.bytes(r, t.Token), Logprob: t.Logprob}
 		}
 	}
 	c.logprobs = append(c.logprobs, out)
@@ -117,7 +117,7 @@ func (c *choice) dropLogprobs(end int) {
 // take returns the text that can go out now, all of it once the choice is done,
 // and the log-probabilities of the tokens that it came from. Both are valid until
 // the next push, and taken for good by sent.
-func (c *choice) take() (text []byte, logprobs []openai.Logprob) {
+func (c *choice) take() (text []byte, logprobs []api.Logprob) {
 	n, m := len(c.text), len(c.logprobs)
 	if !c.done {
 		n -= c.stop.held()

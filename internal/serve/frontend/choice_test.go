@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"penstock/core/kv"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
@@ -85,7 +85,7 @@ type outcome struct {
 	logprobs string // token, number and offset of each
 }
 
-func (o *outcome) add(lp openai.Logprob) {
+func (o *outcome) add(lp api.Logprob) {
 	o.logprobs += string(rune('0'+int(lp.Logprob)%10)) + "@" + string(rune('a'+lp.Offset)) + " "
 }
 
@@ -109,7 +109,7 @@ func naiveChoice(tokens []kv.Token, stops []string, r *textRules) outcome {
 			if start >= cut {
 				continue
 			}
-			o.add(openai.Logprob{Logprob: float32(i + 1), Offset: utf8.RuneCountInString(decode(i, false))})
+			o.add(api.Logprob{Logprob: float32(i + 1), Offset: utf8.RuneCountInString(decode(i, false))})
 		}
 		return o
 	}

@@ -7,6 +7,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
 )
@@ -95,7 +96,7 @@ func (c *call) embeddings(m *model, req *openai.EmbeddingsRequest) ([]*embedding
 }
 
 // input returns the tokens of an input that the model can take.
-func (m *model) input(param string, p openai.Prompt) ([]kv.Token, error) {
+func (m *model) input(param string, p api.Prompt) ([]kv.Token, error) {
 	tokens := p.Tokens
 	if tokens == nil {
 		tokens = m.pipe.EncodeText(nil, p.Text)

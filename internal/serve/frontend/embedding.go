@@ -10,7 +10,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 	"penstock/internal/engine"
 )
 
@@ -24,7 +24,7 @@ type embedding struct {
 	route   route.Request
 
 	decision route.Decision // of the last attempt
-	tried    []openai.Attempt
+	tried    []api.Attempt
 	vector   []float32 // nil until it has come
 }
 
@@ -43,7 +43,7 @@ func (e *embedding) choose(ctx context.Context, attempt uint32, failed []kv.Work
 func (e *embedding) try(ctx context.Context, attempt uint32, d route.Decision) error {
 	defer e.f.deps.Router.Free(e.route.ID, attempt)
 	e.decision, e.request.Attempt = d, attempt
-	e.tried = append(e.tried, openai.Attempt{Prompt: e.index, Number: attempt, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks})
+	e.tried = append(e.tried, api.Attempt{Prompt: e.index, Number: attempt, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks})
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

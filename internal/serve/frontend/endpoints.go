@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 )
 
@@ -31,9 +32,9 @@ func (f *Frontend) endpoints() []endpoint {
 		}}
 	}
 	table := []endpoint{
-		at("/v1/chat/completions", f.generate(openai.Chat), post, "Continue a conversation", openai.Fields(openai.Chat)),
-		at("/v1/completions", f.generate(openai.Completion), post, "Continue a text", openai.Fields(openai.Completion)),
-		at("/v1/embeddings", f.answering(openai.Embeddings, (*call).embed), post, "Vectors of texts", openai.EmbeddingsFields()),
+		at("/v1/chat/completions", f.generate(openAI(api.Chat)), post, "Continue a conversation", openai.Fields(api.Chat)),
+		at("/v1/completions", f.generate(openAI(api.Completion)), post, "Continue a text", openai.Fields(api.Completion)),
+		at("/v1/embeddings", f.answering(openAI(api.Embeddings), (*call).embed), post, "Vectors of texts", openai.EmbeddingsFields()),
 		at("/tokenize", f.text("tokenize", (*call).tokenize), post, "The tokens of a prompt or a conversation", openai.TokenizeFields()),
 		at("/detokenize", f.text("detokenize", (*call).detokenize), post, "The text of tokens", openai.DetokenizeFields()),
 		at("/v1/models", f.listModels, get, "The models that can be asked for", nil),

@@ -12,25 +12,25 @@ import (
 	"time"
 
 	"penstock/core/fault"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 )
 
 // retrySoon is what a client that was refused for load is told to wait.
 const retrySoon = time.Second
 
-// generate serves one of the generation endpoints.
-func (f *Frontend) generate(endpoint openai.Endpoint) http.HandlerFunc {
-	return f.answering(endpoint, (*call).serve)
+// generate serves the generation endpoint of a dialect.
+func (f *Frontend) generate(d dialect) http.HandlerFunc {
+	return f.answering(d, func(c *call) error { return c.serve(d) })
 }
 
 // answering keeps the books of the calls to an endpoint around what serves them.
-func (f *Frontend) answering(endpoint openai.Endpoint, serve func(*call) error) http.HandlerFunc {
+func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &call{f: f, r: r, endpoint: endpoint, started: time.Now()}
+		c := &call{f: f, r: r, endpoint: d.endpoint, started: time.Now()}
 		c.id = f.ids.claim(w.Header().Get("x-request-id"))
 		defer f.ids.release(c.id)
 		w.Header().Set("x-request-id", c.id)
-		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive}
+		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive, refuse: d.refuse}
 		defer c.answer.close()
 
 		f.inflight.Add(1)
@@ -67,14 +67,14 @@ type call struct {
 	f        *Frontend
 	r        *http.Request
 	id       string
-	endpoint openai.Endpoint
+	endpoint api.Endpoint
 	started  time.Time
 	model    string // for metrics; "" until it is known to exist
 	answer   *answer
 }
 
 // serve answers a generation request, or returns why not.
-func (c *call) serve() error {
+func (c *call) serve(d dialect) error {
 	if err := c.f.admit(); err != nil {
 		return err
 	}
@@ -83,7 +83,11 @@ func (c *call) serve() error {
 	ctx, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
 	c.answer.broken = broken
-	req, err := decoded(c, func(body []byte) (*openai.Request, error) { return openai.Decode(c.endpoint, body) })
+	var writer newWriter
+	req, err := decoded(c, func(body []byte) (q *api.Request, err error) {
+		q, writer, err = d.decode(body)
+		return q, err
+	})
 	if err != nil {
 		return err
 	}
@@ -91,12 +95,15 @@ func (c *call) serve() error {
 	if err != nil {
 		return err
 	}
+	c.answer.stream = req.Stream
+	c.answer.head = api.Head{ID: c.id, Model: req.Model, Created: c.started.Unix()}
+	c.answer.writer = writer(&c.answer.head)
 	p := &planner{call: c, req: req, model: m}
 	gens, err := p.plan(ctx)
 	if err != nil {
 		return err
 	}
-	if req.Ext.Asks(openai.QueryInstance) {
+	if req.Ext.Asks(api.QueryInstance) {
 		return c.query(ctx, gens)
 	}
 	err = c.generateAll(ctx, gens)
@@ -178,8 +185,8 @@ type relayed struct {
 // total returns the usage of the whole request and counts it, also of requests
 // that fail or whose client goes: the tokens were computed. Prompts that got none
 // are not in it.
-func (c *call) total(gens []*generation) openai.TokenCounts {
-	var sum openai.TokenCounts
+func (c *call) total(gens []*generation) api.TokenCounts {
+	var sum api.TokenCounts
 	for _, g := range gens {
 		if g.counts.Completion > 0 {
 			sum.Add(g.counts)

@@ -11,7 +11,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 	"penstock/internal/engine"
 )
 
@@ -32,7 +32,7 @@ type generation struct {
 	choices []choice
 	left    int // choices not done
 
-	counts      openai.TokenCounts
+	counts      api.TokenCounts
 	cachedKnown bool
 	numerics    string // that the first token came from
 	lastToken   []time.Time
@@ -43,7 +43,7 @@ type generation struct {
 	accepted  bool
 	prefilled bool
 	delta     engine.Delta
-	chunks    []openai.Chunk
+	chunks    []api.Chunk
 	event     event // the one being emitted
 
 	firstToken prometheus.Observer
@@ -58,7 +58,7 @@ type event struct {
 	attempt  uint32
 	decision route.Decision
 	numerics string // of the decision's worker
-	chunks   []openai.Chunk
+	chunks   []api.Chunk
 }
 
 type eventKind uint8

@@ -11,7 +11,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
@@ -20,7 +20,7 @@ import (
 // request says, what the model's card fills in, and what neither allows.
 type planner struct {
 	call  *call
-	req   *openai.Request
+	req   *api.Request
 	model *model
 }
 
@@ -61,7 +61,9 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 			}
 		}
 	}
-	p.answer(len(prompts) * p.req.N)
+	a := p.call.answer
+	a.open = len(prompts) * p.req.N
+	a.ext.WorkerFields = p.req.Ext.WorkerFields
 	return gens, nil
 }
 
@@ -98,10 +100,10 @@ func (p *planner) generation(i int, tokens []kv.Token, sampling engine.Sampling,
 			keepStop:  q.KeepStop,
 			logprobs:  q.Logprobs >= 0,
 		},
-		role:       q.Endpoint == openai.Chat,
+		role:       q.Endpoint.Talks(),
 		choices:    make([]choice, q.N),
 		left:       q.N,
-		counts:     openai.TokenCounts{Prompt: len(tokens)},
+		counts:     api.TokenCounts{Prompt: len(tokens)},
 		lastToken:  make([]time.Time, q.N),
 		firstToken: f.metrics.firstToken.WithLabelValues(card.Name),
 		interToken: f.metrics.interToken.WithLabelValues(card.Name),
@@ -117,33 +119,13 @@ func (p *planner) generation(i int, tokens []kv.Token, sampling engine.Sampling,
 	return g
 }
 
-// answer prepares the response for so many choices.
-func (p *planner) answer(choices int) {
-	q, a := p.req, p.call.answer
-	prefix := "chatcmpl-"
-	if q.Endpoint == openai.Completion {
-		prefix = "cmpl-"
-	}
-	a.stream = q.Stream
-	a.open = choices
-	a.ext.WorkerFields = q.Ext.WorkerFields
-	a.collector.Head = openai.Head{
-		Endpoint:     q.Endpoint,
-		ID:           prefix + p.call.id,
-		Model:        q.Model,
-		Created:      p.call.started.Unix(),
-		IncludeUsage: q.IncludeUsage,
-		Alternatives: max(0, q.Logprobs),
-	}
-}
-
 // prompts returns the tokens of each prompt.
 func (p *planner) prompts(ctx context.Context) ([][]kv.Token, error) {
 	q := p.req
 	if q.Ext.Tokens != nil {
 		return [][]kv.Token{q.Ext.Tokens}, p.model.known("nvext.token_data", q.Ext.Tokens)
 	}
-	if q.Endpoint == openai.Chat {
+	if q.Endpoint.Talks() {
 		tokens, err := p.model.encoder.EncodeChat(ctx, conversation(q))
 		return [][]kv.Token{tokens}, err
 	}
@@ -165,7 +147,7 @@ func (p *planner) prompts(ctx context.Context) ([][]kv.Token, error) {
 	return all, nil
 }
 
-func conversation(q *openai.Request) *prep.Chat {
+func conversation(q *api.Request) *prep.Chat {
 	chat := &prep.Chat{
 		Messages:            make([]prep.Message, len(q.Messages)),
 		AddGenerationPrompt: q.AddGenerationPrompt,
@@ -194,7 +176,7 @@ func (p *planner) echo(i int, tokens []kv.Token) string {
 func (p *planner) stop(n int) (engine.Stop, error) {
 	q, card := p.req, &p.model.card
 	param := "messages"
-	if q.Endpoint == openai.Completion {
+	if q.Endpoint == api.Completion {
 		param = "prompt"
 	}
 	if q.Ext.Tokens != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"penstock/core/fault"
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 )
 
@@ -11,7 +12,7 @@ import (
 // what its tokens are. Nothing is reserved or generated.
 func (c *call) query(ctx context.Context, gens []*generation) error {
 	if len(gens) != 1 {
-		return fault.Param("nvext.annotations", "'%s' takes one prompt, not %d", openai.QueryInstance, len(gens))
+		return fault.Param("nvext.annotations", "'%s' takes one prompt, not %d", api.QueryInstance, len(gens))
 	}
 	g := gens[0]
 	g.route.Attempt = 1
@@ -21,21 +22,21 @@ func (c *call) query(ctx context.Context, gens []*generation) error {
 		return err
 	}
 	d := x.Decision
-	q := &openai.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.request.Prompt}
+	q := &api.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.request.Prompt}
 	a := c.answer
 	if err := a.accept(&event{decision: d, numerics: g.model.numerics(d.Worker.ID)}); err != nil {
 		return err
 	}
 	if a.stream {
-		if err := a.out.put(openai.AppendDone(openai.AppendQueryEvents(nil, q))); err != nil {
+		if err := a.out.put(a.writer.End(openai.AppendQueryEvents(nil, q))); err != nil {
 			return err
 		}
 		return a.out.close()
 	}
-	a.collector.Add(&openai.Chunk{
-		Kind:   openai.Usage,
-		Tokens: openai.TokenCounts{Prompt: g.counts.Prompt},
-		Ext:    &openai.AnswerExt{Query: q},
+	a.writer.Append(nil, &api.Chunk{
+		Kind:   api.Usage,
+		Tokens: api.TokenCounts{Prompt: g.counts.Prompt},
+		Ext:    &api.AnswerExt{Query: q},
 	})
-	return a.whole(append(a.collector.AppendBody(nil), '\n'))
+	return a.whole(append(a.writer.End(nil), '\n'))
 }

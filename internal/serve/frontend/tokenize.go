@@ -16,7 +16,7 @@ import (
 func (f *Frontend) text(name string, serve func(*call, context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, id: w.Header().Get("x-request-id")}
-		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout}
+		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: openai.WriteError}
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
 		defer f.inflight.Add(-1)

@@ -1,13 +1,13 @@
-package openai
+package strictjson
 
 import "unicode/utf8"
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string. Bytes that are no UTF-8 become
+// AppendString appends s as a JSON string. Bytes that are no UTF-8 become
 // U+FFFD, one for each. It escapes what JSON demands and the two line
 // separators that JavaScript forbids; '<', '>' and '&' stay.
-func appendString[S []byte | string](dst []byte, s S) []byte {
+func AppendString[S []byte | string](dst []byte, s S) []byte {
 	dst = append(dst, '"')
 	start := 0 // of what is not appended yet
 	for i := 0; i < len(s); {

@@ -1,5 +1,20 @@
 package parse
 
+// config says how one choice is parsed.
+type config struct {
+	Config
+	Start Start
+	Seed  string
+}
+
+func newParser(cfg config) (*Parser, error) {
+	g, err := Compile(cfg.Config)
+	if err != nil {
+		return nil, err
+	}
+	return g.Parser(cfg.Start, cfg.Seed), nil
+}
+
 // Call is one call of a function.
 type Call struct {
 	ID, Name string
@@ -53,8 +68,8 @@ func (f *Fold) Answer() Answer {
 }
 
 // Whole parses a whole answer.
-func Whole(cfg Config, text []byte) (Answer, error) {
-	p, err := New(cfg)
+func Whole(cfg config, text []byte) (Answer, error) {
+	p, err := newParser(cfg)
 	if err != nil {
 		return Answer{}, err
 	}

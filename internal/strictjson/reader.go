@@ -1,4 +1,11 @@
-package openai
+// Package strictjson reads JSON as strangers write it, and writes strings as
+// they read them.
+//
+// A [Reader] is a cursor that leaves nothing to luck: what encoding/json lets
+// pass (keys given twice, keys in another case, half of a surrogate pair, bytes
+// that are no UTF-8) is an error here, sizes are bounded, and an error names the
+// field by its path and says in JSON's words what it must be.
+package strictjson
 
 import (
 	"math"
@@ -15,24 +22,25 @@ const (
 	maxKeys  = 1 << 14 // keys of one object
 )
 
-// kind is the type of a JSON value, told by its first byte.
-type kind string
+// Kind is the type of a JSON value, told by its first byte.
+type Kind string
 
+// The kinds of values, as errors name them.
 const (
-	kindNull    kind = "null"
-	kindBool    kind = "a boolean"
-	kindNumber  kind = "a number"
-	kindString  kind = "a string"
-	kindArray   kind = "an array"
-	kindObject  kind = "an object"
-	kindInvalid kind = "no JSON value"
+	NullKind    Kind = "null"
+	BoolKind    Kind = "a boolean"
+	NumberKind  Kind = "a number"
+	StringKind  Kind = "a string"
+	ArrayKind   Kind = "an array"
+	ObjectKind  Kind = "an object"
+	InvalidKind Kind = "no JSON value"
 )
 
-// reader is a strict cursor over one JSON text. Unlike encoding/json it refuses
+// Reader is a strict cursor over one JSON text. Unlike encoding/json it refuses
 // duplicate keys, lone surrogates, invalid UTF-8 and deep nesting, compares keys
 // exactly, and reports a wrong type by the path of the field and in JSON's own
 // words. Each value is read once, in order: by one of the typed methods or skip.
-type reader struct {
+type Reader struct {
 	data  []byte
 	pos   int
 	depth int
@@ -46,11 +54,13 @@ type step struct {
 	index int
 }
 
-func newReader(data []byte) (*reader, error) {
+// NewReader returns a Reader at the start of data, of which it keeps hold. The
+// error is that of data that is no UTF-8.
+func NewReader(data []byte) (*Reader, error) {
 	if !utf8.Valid(data) {
 		return nil, fault.New(fault.Invalid, "the request body is not valid UTF-8 (byte %d)", invalidAt(data))
 	}
-	return &reader{data: data}, nil
+	return &Reader{data: data}, nil
 }
 
 func invalidAt(data []byte) int {
@@ -64,8 +74,8 @@ func invalidAt(data []byte) int {
 	return len(data)
 }
 
-// param is the path of the value being read, such as "messages[0].content".
-func (r *reader) param() string {
+// Param is the path of the value being read, such as "messages[0].content".
+func (r *Reader) Param() string {
 	var b strings.Builder
 	for _, s := range r.path {
 		switch {
@@ -75,16 +85,16 @@ func (r *reader) param() string {
 			b.WriteByte(']')
 		case b.Len() > 0:
 			b.WriteByte('.')
-			b.WriteString(clip(s.key))
+			b.WriteString(Clip(s.key))
 		default:
-			b.WriteString(clip(s.key))
+			b.WriteString(Clip(s.key))
 		}
 	}
 	return b.String()
 }
 
-// clip bounds a client's key where a message repeats it.
-func clip(key string) string {
+// Clip bounds a client's key where a message repeats it.
+func Clip(key string) string {
 	const limit = 64
 	if len(key) <= limit {
 		return key
@@ -97,37 +107,52 @@ func clip(key string) string {
 }
 
 // syntax returns the error of a text that is not JSON.
-func (r *reader) syntax(what string) error {
+func (r *Reader) syntax(what string) error {
 	return fault.New(fault.Invalid, "the request body is not valid JSON: %s at byte %d", what, r.pos)
 }
 
-// refuse returns an Invalid error about the value being read.
-func (r *reader) refuse(format string, args ...any) error {
-	p := r.param()
+// Refuse returns an Invalid error about the value being read.
+func (r *Reader) Refuse(format string, args ...any) error {
+	p := r.Param()
 	if p == "" {
 		return fault.New(fault.Invalid, "the request body "+format, args...)
 	}
 	return fault.Param(p, "'%s' "+format, append([]any{p}, args...)...)
 }
 
-// expected returns the error of a value of the wrong type.
-func (r *reader) expected(want string) error {
-	got := r.kind()
-	if got == kindInvalid {
+// RefuseParent returns an Invalid error about the array or the object that the
+// value being read is in.
+func (r *Reader) RefuseParent(format string, args ...any) error {
+	if n := len(r.path); n > 0 {
+		r.path = r.path[:n-1]
+	}
+	return r.Refuse(format, args...)
+}
+
+// Unsupported returns the error of a key that nobody defines: the value being
+// read is that key's.
+func (r *Reader) Unsupported() error {
+	return fault.Param(r.Param(), "Unsupported parameter(s): %s", r.Param())
+}
+
+// Expected returns the error of a value of the wrong type.
+func (r *Reader) Expected(want string) error {
+	got := r.Kind()
+	if got == InvalidKind {
 		return r.unexpected()
 	}
-	return r.refuse("must be %s, not %s", want, got)
+	return r.Refuse("must be %s, not %s", want, got)
 }
 
 // unexpected is the syntax error of a byte that begins nothing.
-func (r *reader) unexpected() error {
+func (r *Reader) unexpected() error {
 	if r.space(); r.pos >= len(r.data) {
 		return r.syntax("unexpected end")
 	}
 	return r.syntax("unexpected character")
 }
 
-func (r *reader) space() {
+func (r *Reader) space() {
 	for r.pos < len(r.data) {
 		switch r.data[r.pos] {
 		case ' ', '\t', '\n', '\r':
@@ -138,38 +163,38 @@ func (r *reader) space() {
 	}
 }
 
-// kind tells the type of the next value without reading it.
-func (r *reader) kind() kind {
+// Kind tells the type of the next value without reading it.
+func (r *Reader) Kind() Kind {
 	r.space()
 	if r.pos >= len(r.data) {
-		return kindInvalid
+		return InvalidKind
 	}
 	switch c := r.data[r.pos]; {
 	case c == 'n':
-		return kindNull
+		return NullKind
 	case c == 't' || c == 'f':
-		return kindBool
+		return BoolKind
 	case c == '"':
-		return kindString
+		return StringKind
 	case c == '[':
-		return kindArray
+		return ArrayKind
 	case c == '{':
-		return kindObject
+		return ObjectKind
 	case c == '-' || '0' <= c && c <= '9':
-		return kindNumber
+		return NumberKind
 	}
-	return kindInvalid
+	return InvalidKind
 }
 
-// null reads a null if that is the next value.
-func (r *reader) null() (bool, error) {
-	if r.kind() != kindNull {
+// Null reads a null if that is the next value.
+func (r *Reader) Null() (bool, error) {
+	if r.Kind() != NullKind {
 		return false, nil
 	}
 	return true, r.word("null")
 }
 
-func (r *reader) word(w string) error {
+func (r *Reader) word(w string) error {
 	if len(r.data)-r.pos < len(w) || string(r.data[r.pos:r.pos+len(w)]) != w {
 		return r.syntax("unexpected character")
 	}
@@ -177,9 +202,10 @@ func (r *reader) word(w string) error {
 	return nil
 }
 
-func (r *reader) bool() (bool, error) {
-	if r.kind() != kindBool {
-		return false, r.expected("a boolean")
+// Bool reads a boolean.
+func (r *Reader) Bool() (bool, error) {
+	if r.Kind() != BoolKind {
+		return false, r.Expected("a boolean")
 	}
 	if r.data[r.pos] == 't' {
 		return true, r.word("true")
@@ -187,10 +213,10 @@ func (r *reader) bool() (bool, error) {
 	return false, r.word("false")
 }
 
-// string reads a string.
-func (r *reader) string() (string, error) {
-	if r.kind() != kindString {
-		return "", r.expected("a string")
+// String reads a string.
+func (r *Reader) String() (string, error) {
+	if r.Kind() != StringKind {
+		return "", r.Expected("a string")
 	}
 	start := r.pos + 1
 	for i := start; i < len(r.data); i++ {
@@ -211,7 +237,7 @@ func (r *reader) string() (string, error) {
 
 // escaped reads the rest of a string that began at start and has its first
 // escape at r.data[i].
-func (r *reader) escaped(start, i int) (string, error) {
+func (r *Reader) escaped(start, i int) (string, error) {
 	out := append(make([]byte, 0, i-start+64), r.data[start:i]...)
 	for i < len(r.data) {
 		switch c := r.data[i]; {
@@ -295,9 +321,9 @@ func hex4(s []byte) (c rune, ok bool) {
 }
 
 // literal reads a number and returns its text, which stays valid with the body.
-func (r *reader) literal(want string) (string, error) {
-	if r.kind() != kindNumber {
-		return "", r.expected(want)
+func (r *Reader) literal(want string) (string, error) {
+	if r.Kind() != NumberKind {
+		return "", r.Expected(want)
 	}
 	start := r.pos
 	if r.data[r.pos] == '-' {
@@ -327,7 +353,7 @@ func (r *reader) literal(want string) (string, error) {
 	return string(r.data[start:r.pos]), nil
 }
 
-func (r *reader) digits() bool {
+func (r *Reader) digits() bool {
 	start := r.pos
 	for r.pos < len(r.data) && '0' <= r.data[r.pos] && r.data[r.pos] <= '9' {
 		r.pos++
@@ -335,21 +361,21 @@ func (r *reader) digits() bool {
 	return r.pos > start
 }
 
-// float reads a number; one beyond float64 is refused.
-func (r *reader) float() (float64, error) {
+// Float reads a number; one beyond float64 is refused.
+func (r *Reader) Float() (float64, error) {
 	lit, err := r.literal("a number")
 	if err != nil {
 		return 0, err
 	}
 	f, err := strconv.ParseFloat(lit, 64)
 	if err != nil {
-		return 0, r.refuse("is a number out of range")
+		return 0, r.Refuse("is a number out of range")
 	}
 	return f, nil
 }
 
-// int reads an integer; 1.0 and 1e2 are integers.
-func (r *reader) int() (int64, error) {
+// Int reads an integer; 1.0 and 1e2 are integers.
+func (r *Reader) Int() (int64, error) {
 	lit, err := r.literal("an integer")
 	if err != nil {
 		return 0, err
@@ -360,17 +386,17 @@ func (r *reader) int() (int64, error) {
 	f, err := strconv.ParseFloat(lit, 64)
 	switch {
 	case err != nil || math.Abs(f) > 1<<53:
-		return 0, r.refuse("is an integer out of range")
+		return 0, r.Refuse("is an integer out of range")
 	case f != math.Trunc(f):
-		return 0, r.refuse("must be an integer")
+		return 0, r.Refuse("must be an integer")
 	}
 	return int64(f), nil
 }
 
-// object reads an object; visit reads the value of each key.
-func (r *reader) object(visit func(key string) error) error {
-	if r.kind() != kindObject {
-		return r.expected("an object")
+// Object reads an object; visit reads the value of each key.
+func (r *Reader) Object(visit func(key string) error) error {
+	if r.Kind() != ObjectKind {
+		return r.Expected("an object")
 	}
 	if err := r.enter(); err != nil {
 		return err
@@ -381,10 +407,10 @@ func (r *reader) object(visit func(key string) error) error {
 		if done || err != nil {
 			return err
 		}
-		if r.kind() != kindString {
+		if r.Kind() != StringKind {
 			return r.unexpected()
 		}
-		key, err := r.string()
+		key, err := r.String()
 		if err != nil {
 			return err
 		}
@@ -395,10 +421,9 @@ func (r *reader) object(visit func(key string) error) error {
 		r.path = append(r.path, step{key: key, index: -1})
 		switch {
 		case !seen.add(key):
-			return r.refuse("is given twice")
+			return r.Refuse("is given twice")
 		case seen.len() > maxKeys:
-			r.path = r.path[:len(r.path)-1]
-			return r.refuse("has more than %d keys", maxKeys)
+			return r.RefuseParent("has more than %d keys", maxKeys)
 		}
 		if err := visit(key); err != nil {
 			return err
@@ -407,10 +432,10 @@ func (r *reader) object(visit func(key string) error) error {
 	}
 }
 
-// array reads an array; visit reads each element.
-func (r *reader) array(want string, visit func(i int) error) error {
-	if r.kind() != kindArray {
-		return r.expected(want)
+// Array reads an array; visit reads each element.
+func (r *Reader) Array(want string, visit func(i int) error) error {
+	if r.Kind() != ArrayKind {
+		return r.Expected(want)
 	}
 	if err := r.enter(); err != nil {
 		return err
@@ -429,7 +454,7 @@ func (r *reader) array(want string, visit func(i int) error) error {
 }
 
 // enter steps over an opening bracket.
-func (r *reader) enter() error {
+func (r *Reader) enter() error {
 	if r.depth++; r.depth > maxDepth {
 		return fault.New(fault.Invalid, "the request body is nested deeper than %d levels", maxDepth)
 	}
@@ -439,7 +464,7 @@ func (r *reader) enter() error {
 
 // next steps over what stands before an element: nothing, a comma, or the
 // closing bracket, which ends the container.
-func (r *reader) next(closing byte, first bool) (done bool, err error) {
+func (r *Reader) next(closing byte, first bool) (done bool, err error) {
 	r.space()
 	switch {
 	case r.pos >= len(r.data):
@@ -457,30 +482,30 @@ func (r *reader) next(closing byte, first bool) (done bool, err error) {
 	return false, nil
 }
 
-// skip reads a value of any type and keeps nothing.
-func (r *reader) skip() error {
-	switch r.kind() {
-	case kindNull:
+// Skip reads a value of any type and keeps nothing.
+func (r *Reader) Skip() error {
+	switch r.Kind() {
+	case NullKind:
 		return r.word("null")
-	case kindBool:
-		_, err := r.bool()
+	case BoolKind:
+		_, err := r.Bool()
 		return err
-	case kindNumber:
+	case NumberKind:
 		_, err := r.literal("a number")
 		return err
-	case kindString:
-		_, err := r.string()
+	case StringKind:
+		_, err := r.String()
 		return err
-	case kindArray:
-		return r.array("an array", func(int) error { return r.skip() })
-	case kindObject:
-		return r.object(func(string) error { return r.skip() })
+	case ArrayKind:
+		return r.Array("an array", func(int) error { return r.Skip() })
+	case ObjectKind:
+		return r.Object(func(string) error { return r.Skip() })
 	}
 	return r.unexpected()
 }
 
-// end checks that nothing follows the value read.
-func (r *reader) end() error {
+// End checks that nothing follows the value read.
+func (r *Reader) End() error {
 	if r.space(); r.pos < len(r.data) {
 		return r.syntax("unexpected data after the end")
 	}

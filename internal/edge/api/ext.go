@@ -1,0 +1,77 @@
+package api
+
+import (
+	"strconv"
+
+	"penstock/core/kv"
+)
+
+// AppendExt appends the member "nvext" of an answer with a comma before it; nothing
+// if x is nil.
+func AppendExt(dst []byte, x *AnswerExt) []byte {
+	if x == nil {
+		return dst
+	}
+	if x.Query != nil {
+		return appendQuery(dst, x.Query)
+	}
+	dst = append(dst, `,"nvext":{"attempts":`...)
+	dst = strconv.AppendInt(dst, int64(len(x.Attempts)), 10)
+	dst = append(dst, `,"workers":[`...)
+	for i, a := range x.Attempts {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendAttempt(dst, a)
+	}
+	dst = append(dst, ']')
+	if n := len(x.Attempts); x.WorkerFields && n > 0 {
+		dst = append(dst, ',')
+		dst = appendWorkerFields(dst, x.Attempts[n-1].Worker)
+	}
+	return append(dst, '}')
+}
+
+func appendAttempt(dst []byte, a Attempt) []byte {
+	dst = append(dst, `{"prompt":`...)
+	dst = strconv.AppendInt(dst, int64(a.Prompt), 10)
+	dst = append(dst, `,"attempt":`...)
+	dst = strconv.AppendUint(dst, uint64(a.Number), 10)
+	dst = append(dst, `,"worker_id":`...)
+	dst = strconv.AppendUint(dst, uint64(a.Worker.ID), 10)
+	dst = append(dst, `,"dp_rank":`...)
+	dst = strconv.AppendUint(dst, uint64(a.Worker.Rank), 10)
+	dst = append(dst, `,"overlap_blocks":`...)
+	dst = strconv.AppendInt(dst, int64(a.OverlapBlocks), 10)
+	return append(dst, '}')
+}
+
+func appendWorkerFields(dst []byte, w kv.Worker) []byte {
+	dst = append(dst, `"worker_id":{"decode_worker_id":`...)
+	dst = strconv.AppendUint(dst, uint64(w.ID), 10)
+	dst = append(dst, `,"decode_dp_rank":`...)
+	dst = strconv.AppendUint(dst, uint64(w.Rank), 10)
+	return append(dst, '}')
+}
+
+func appendQuery(dst []byte, q *QueryAnswer) []byte {
+	dst = append(dst, `,"nvext":{`...)
+	dst = appendWorkerFields(dst, q.Worker)
+	dst = append(dst, `,"overlap_blocks":`...)
+	dst = strconv.AppendInt(dst, int64(q.OverlapBlocks), 10)
+	dst = append(dst, `,"token_ids":`...)
+	dst = AppendTokens(dst, q.Tokens)
+	return append(dst, '}')
+}
+
+// AppendTokens appends token ids as a JSON array.
+func AppendTokens(dst []byte, tokens []kv.Token) []byte {
+	dst = append(dst, '[')
+	for i, t := range tokens {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendUint(dst, uint64(t), 10)
+	}
+	return append(dst, ']')
+}

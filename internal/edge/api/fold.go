@@ -1,0 +1,90 @@
+package api
+
+// Fold makes a whole answer of its chunks, in time linear in their text. The zero
+// value is ready.
+type Fold struct {
+	Choices []Choice
+	Tokens  TokenCounts
+	Ext     *AnswerExt
+}
+
+// Choice is one choice so far.
+type Choice struct {
+	// Items are what it said, thought and called, in that order.
+	Items []Item
+	// Reason is NoReason until it has ended.
+	Reason     Reason
+	StopString string
+}
+
+// Item is a run of text or of reasoning, or one call.
+type Item struct {
+	Kind ChunkKind // Text, Reasoning or CallBegin
+	// Text is the text, the reasoning or the arguments.
+	Text []byte
+	// CallID and Name are those of a call, whose arguments are Complete if its end
+	// was seen.
+	CallID, Name string
+	Complete     bool
+}
+
+// Add takes the next chunk and keeps nothing of it but its Ext.
+func (f *Fold) Add(c *Chunk) {
+	if c.Ext != nil {
+		f.Ext = c.Ext
+	}
+	if c.Kind == Usage {
+		f.Tokens = c.Tokens
+		return
+	}
+	for len(f.Choices) <= c.Choice {
+		f.Choices = append(f.Choices, Choice{})
+	}
+	f.Choices[c.Choice].add(c)
+}
+
+func (h *Choice) add(c *Chunk) {
+	switch c.Kind {
+	case Text, Reasoning:
+		if len(c.Text) == 0 {
+			return // log-probabilities only
+		}
+		if n := len(h.Items); n == 0 || h.Items[n-1].Kind != c.Kind {
+			h.Items = append(h.Items, Item{Kind: c.Kind})
+		}
+		last := &h.Items[len(h.Items)-1]
+		last.Text = append(last.Text, c.Text...)
+	case CallBegin:
+		h.Items = append(h.Items, Item{Kind: CallBegin, CallID: c.CallID, Name: c.Name})
+	case Arguments:
+		if last := h.call(); last != nil {
+			last.Text = append(last.Text, c.Text...)
+		}
+	case CallEnd:
+		if last := h.call(); last != nil {
+			last.Complete = true
+		}
+	case Finish:
+		h.Reason, h.StopString = c.Reason, c.StopString
+	}
+}
+
+// call returns the last call.
+func (h *Choice) call() *Item {
+	for i := len(h.Items) - 1; i >= 0; i-- {
+		if h.Items[i].Kind == CallBegin {
+			return &h.Items[i]
+		}
+	}
+	return nil
+}
+
+// AppendText appends all of the choice's text, or all of its reasoning, to dst.
+func (h *Choice) AppendText(dst []byte, kind ChunkKind) []byte {
+	for i := range h.Items {
+		if h.Items[i].Kind == kind {
+			dst = append(dst, h.Items[i].Text...)
+		}
+	}
+	return dst
+}

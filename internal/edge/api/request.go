@@ -1,0 +1,161 @@
+package api
+
+import (
+	"slices"
+
+	"penstock/core/kv"
+	"penstock/core/route"
+)
+
+// Request is a decoded request whose every field is within its limits. What
+// depends on the model (context length, vocabulary, default sampling, formats of
+// tool calls) is left to whoever knows the model: nil pointers are fields that the
+// client did not set.
+type Request struct {
+	Endpoint Endpoint
+	Model    string
+
+	Messages            []Message // of conversations; at least one
+	AddGenerationPrompt bool      // of conversations
+	ContinueFinal       bool      // of conversations
+
+	// Tools are the functions that the model may call, in the client's order, and
+	// ToolsJSON the same as the array of a chat request, which templates print.
+	Tools      []Tool
+	ToolsJSON  []byte
+	ToolChoice ToolChoice
+	// OneCall says that the answer may have one call at most.
+	OneCall bool
+
+	Format Format
+	// TemplateArgs is a JSON object of further variables for the chat template;
+	// nil if none.
+	TemplateArgs []byte
+	// HideReasoning leaves what the model thought out of the answer.
+	HideReasoning bool
+
+	Prompts []Prompt // completions only; at least one
+	Echo    bool     // completions only: the answer begins with the prompt
+
+	Stream       bool
+	IncludeUsage bool // the stream ends with a chunk of usage
+
+	N         int // choices for each prompt, at least 1
+	MaxTokens int // 0 if not set
+	MinTokens int
+
+	Temperature       *float64
+	TopP              *float64
+	MinP              *float64
+	TopK              *int // -1 and 0 are off
+	PresencePenalty   *float64
+	FrequencyPenalty  *float64
+	RepetitionPenalty *float64
+	Seed              *uint64
+	Bias              []TokenBias // ascending by token
+
+	Stop        []string // none is empty
+	StopTokens  []kv.Token
+	IgnoreEOS   bool
+	KeepStop    bool // the stop string stays in the text
+	KeepSpecial bool // special tokens stay in the text
+
+	Logprobs int // -1 for none, else how many alternatives beside the chosen token
+
+	CacheSalt string
+	Ext       RequestExt
+}
+
+// Message is one turn of a conversation. Content given as parts is their texts
+// joined by newlines.
+type Message struct {
+	Role    string // system, developer, user, assistant, tool or function
+	Name    string
+	Content string
+	// ToolCalls is a JSON array of what the assistant called, as chat requests
+	// have it: {"id","type":"function","function":{"name","arguments"}}, arguments
+	// being JSON in a string. nil if nothing.
+	ToolCalls []byte
+	// ToolCallID says which call a tool's message answers.
+	ToolCallID string
+	// Reasoning is what the assistant thought before it spoke.
+	Reasoning string
+}
+
+// Tool is a function that the model may call.
+type Tool struct {
+	Name string
+	// Parameters is the JSON schema of its arguments; nil for an object of any kind.
+	Parameters []byte
+}
+
+// ToolMode says what the model may or must do with its tools.
+type ToolMode uint8
+
+// The modes.
+const (
+	ToolAuto     ToolMode = iota // answer, or call
+	ToolNone                     // answer
+	ToolRequired                 // call at least one
+	ToolNamed                    // call ToolChoice.Name
+)
+
+// ToolChoice is a mode and, for ToolNamed, the tool, which is one of the request's.
+type ToolChoice struct {
+	Mode ToolMode
+	Name string
+}
+
+// FormatKind says what kind of text the answer must be.
+type FormatKind uint8
+
+// The kinds.
+const (
+	FormatText   FormatKind = iota
+	FormatJSON              // a JSON object
+	FormatSchema            // JSON that matches Format.Schema
+)
+
+// Format is what the text of the answer must be.
+type Format struct {
+	Kind   FormatKind
+	Schema []byte // FormatSchema only
+	// Param is the field that asked, for errors.
+	Param string
+}
+
+// Prompt is one prompt of a completions request: Tokens, or Text if that is nil.
+type Prompt struct {
+	Text   string
+	Tokens []kv.Token
+}
+
+// TokenBias adds Bias to the logit of Token.
+type TokenBias struct {
+	Token kv.Token
+	Bias  float32
+}
+
+// RequestExt is the request object "nvext".
+type RequestExt struct {
+	// Annotations ask for extra information about the request.
+	Annotations []string
+	// Worker is backend_instance_id or decode_worker_id: the worker that must
+	// serve the request; 0 if none.
+	Worker kv.WorkerID
+	// Tokens are token_data: the prompt, tokenized by the client; nil if none.
+	Tokens []kv.Token
+	// ExpectedOutput is agent_hints.osl; 0 if none.
+	ExpectedOutput int
+	// Override is router_config_override.
+	Override route.Override
+	// WorkerFields asks for nvext.worker_id in the answer.
+	WorkerFields bool
+}
+
+// QueryInstance is the annotation that asks which worker would serve a request,
+// without sending it there.
+const QueryInstance = "query_instance_id"
+
+// Asks reports whether the request carries an annotation.
+func (x *RequestExt) Asks(annotation string) bool { return slices.Contains(x.Annotations, annotation) }

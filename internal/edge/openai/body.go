@@ -1,0 +1,176 @@
+package openai
+
+import (
+	"strconv"
+
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
+
+// body collects the chunks of one answer into the whole answer.
+type body struct {
+	form
+	fold     api.Fold
+	logprobs []collected // by choice
+}
+
+// collected are the log-probabilities of one choice as the JSON that they become:
+// elements of chat's one array, or of the four of completions.
+type collected struct {
+	given  bool
+	arrays [4][]byte
+}
+
+// Append implements api.Writer: a whole answer has nothing to say before its end.
+func (b *body) Append(dst []byte, c *api.Chunk) []byte {
+	b.fold.Add(c)
+	if c.Logprobs == nil {
+		return dst
+	}
+	for len(b.logprobs) <= c.Choice {
+		b.logprobs = append(b.logprobs, collected{})
+	}
+	b.logprobs[c.Choice].add(b.endpoint, c.Logprobs)
+	return dst
+}
+
+// Fail implements api.Writer: what is sent whole is not begun before it is complete.
+func (b *body) Fail(dst []byte, err error) []byte { return AppendError(dst, err) }
+
+func (c *collected) add(endpoint api.Endpoint, lps []api.Logprob) {
+	c.given = true
+	if endpoint.Talks() {
+		c.extend(0, lps, appendChatLogprobs)
+		return
+	}
+	appenders := [...]func([]byte, []api.Logprob) []byte{appendTokenTexts, appendTokenLogprobs, appendTops, appendOffsets}
+	for i, appender := range appenders {
+		c.extend(i, lps, appender)
+	}
+}
+
+func (c *collected) extend(i int, lps []api.Logprob, appender func([]byte, []api.Logprob) []byte) {
+	if len(lps) == 0 {
+		return
+	}
+	if len(c.arrays[i]) > 0 {
+		c.arrays[i] = append(c.arrays[i], ',')
+	}
+	c.arrays[i] = appender(c.arrays[i], lps)
+}
+
+// End implements api.Writer. A choice whose Finish has not been added has a
+// finish_reason of null.
+func (b *body) End(dst []byte) []byte {
+	object := "chat.completion"
+	if b.endpoint == api.Completion {
+		object = "text_completion"
+	}
+	dst = b.appendOpening(dst, object)
+	for i := range b.fold.Choices {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = b.appendChoice(dst, i)
+	}
+	dst = append(dst, `],"usage":`...)
+	dst = appendUsage(dst, b.fold.Tokens)
+	dst = api.AppendExt(dst, b.fold.Ext)
+	return append(dst, '}')
+}
+
+func (b *body) appendChoice(dst []byte, i int) []byte {
+	choice := &b.fold.Choices[i]
+	dst = append(dst, `{"index":`...)
+	dst = strconv.AppendInt(dst, int64(i), 10)
+	if b.endpoint == api.Completion {
+		dst = append(dst, `,"text":`...)
+		dst = strictjson.AppendString(dst, choice.AppendText(nil, api.Text))
+	} else {
+		dst = append(dst, `,"message":`...)
+		dst = appendMessage(dst, choice)
+	}
+	dst = append(dst, `,"logprobs":`...)
+	if i < len(b.logprobs) && b.logprobs[i].given {
+		dst = b.appendLogprobs(dst, &b.logprobs[i])
+	} else {
+		dst = append(dst, "null"...)
+	}
+	dst = append(dst, `,"finish_reason":`...)
+	dst = appendReason(dst, choice.Reason)
+	return append(dst, '}')
+}
+
+// appendMessage appends what the assistant said. The content is null if it is
+// nothing but calls.
+func appendMessage(dst []byte, choice *api.Choice) []byte {
+	dst = append(dst, `{"role":"assistant","content":`...)
+	text := choice.AppendText(nil, api.Text)
+	calls := 0
+	for i := range choice.Items {
+		if choice.Items[i].Kind == api.CallBegin {
+			calls++
+		}
+	}
+	if len(text) == 0 && calls > 0 {
+		dst = append(dst, "null"...)
+	} else {
+		dst = strictjson.AppendString(dst, text)
+	}
+	dst = append(dst, `,"refusal":null`...)
+	if thought := choice.AppendText(nil, api.Reasoning); len(thought) > 0 {
+		dst = append(dst, `,"reasoning_content":`...)
+		dst = strictjson.AppendString(dst, thought)
+	}
+	if calls > 0 {
+		dst = append(dst, `,"tool_calls":[`...)
+		dst = appendCalls(dst, choice.Items)
+		dst = append(dst, ']')
+	}
+	return append(dst, '}')
+}
+
+// appendCalls appends the calls among items, arguments as far as they go.
+func appendCalls(dst []byte, items []api.Item) []byte {
+	n := 0
+	for i := range items {
+		it := &items[i]
+		if it.Kind != api.CallBegin {
+			continue
+		}
+		if n++; n > 1 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"id":`...)
+		dst = strictjson.AppendString(dst, it.CallID)
+		dst = append(dst, `,"type":"function","function":{"name":`...)
+		dst = strictjson.AppendString(dst, it.Name)
+		dst = append(dst, `,"arguments":`...)
+		dst = strictjson.AppendString(dst, it.Text)
+		dst = append(dst, `}}`...)
+	}
+	return dst
+}
+
+func (b *body) appendLogprobs(dst []byte, c *collected) []byte {
+	if b.endpoint.Talks() {
+		dst = append(dst, `{"content":[`...)
+		dst = append(dst, c.arrays[0]...)
+		return append(dst, `],"refusal":null}`...)
+	}
+	dst = append(dst, `{"tokens":[`...)
+	dst = append(dst, c.arrays[0]...)
+	dst = append(dst, `],"token_logprobs":[`...)
+	dst = append(dst, c.arrays[1]...)
+	dst = append(dst, `],"top_logprobs":`...)
+	if b.alternatives == 0 {
+		dst = append(dst, "null"...)
+	} else {
+		dst = append(dst, '[')
+		dst = append(dst, c.arrays[2]...)
+		dst = append(dst, ']')
+	}
+	dst = append(dst, `,"text_offset":[`...)
+	dst = append(dst, c.arrays[3]...)
+	return append(dst, `]}`...)
+}

@@ -1,0 +1,186 @@
+package openai
+
+import (
+	"strconv"
+
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
+
+// form is how the answer of one request is printed.
+type form struct {
+	head     *api.Head
+	endpoint api.Endpoint
+	// includeUsage says that a chunk of usage ends the stream; the others then have
+	// a usage of null.
+	includeUsage bool
+	// alternatives is how many alternatives of each token were asked for; 0 also
+	// if no log-probabilities were.
+	alternatives int
+}
+
+// NewWriter returns what prints the answer of a request: as a stream, or whole.
+func NewWriter(q *api.Request, h *api.Head) api.Writer {
+	f := form{head: h, endpoint: q.Endpoint, includeUsage: q.IncludeUsage, alternatives: max(0, q.Logprobs)}
+	if q.Stream {
+		return &stream{form: f}
+	}
+	return &body{form: f}
+}
+
+// stream prints an answer chunk by chunk.
+type stream struct {
+	form
+	opening []byte // of every chunk, made by the first
+}
+
+// Append implements api.Writer. It allocates only if dst must grow.
+func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
+	if c.Kind == api.CallEnd || c.Kind == api.Usage && !s.includeUsage {
+		return dst // nothing says so here
+	}
+	dst = append(dst, "data: "...)
+	dst = s.appendChunk(dst, c)
+	return append(dst, "\n\n"...)
+}
+
+// End implements api.Writer.
+func (s *stream) End(dst []byte) []byte { return append(dst, "data: [DONE]\n\n"...) }
+
+// Fail implements api.Writer.
+func (s *stream) Fail(dst []byte, err error) []byte { return AppendErrorEvent(dst, err) }
+
+// appendChunk appends c as one JSON object.
+func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
+	if s.opening == nil {
+		object := "chat.completion.chunk"
+		if s.endpoint == api.Completion {
+			object = "text_completion"
+		}
+		s.opening = s.appendOpening(nil, object)
+	}
+	dst = append(dst, s.opening...)
+	switch {
+	case c.Kind == api.Usage:
+		dst = append(dst, `],"usage":`...)
+		dst = appendUsage(dst, c.Tokens)
+		dst = api.AppendExt(dst, c.Ext)
+	case s.includeUsage: // the chunk of usage has the story
+		dst = s.appendChoice(dst, c)
+		dst = append(dst, `],"usage":null`...)
+	default:
+		dst = s.appendChoice(dst, c)
+		dst = append(dst, ']')
+		dst = api.AppendExt(dst, c.Ext)
+	}
+	return append(dst, '}')
+}
+
+// appendOpening appends an answer's head up to and including the bracket that
+// opens its choices.
+func (f *form) appendOpening(dst []byte, object string) []byte {
+	prefix := "chatcmpl-"
+	if f.endpoint == api.Completion {
+		prefix = "cmpl-"
+	}
+	dst = append(dst, `{"id":`...)
+	dst = strictjson.AppendString(dst, prefix+f.head.ID)
+	dst = append(dst, `,"object":"`...)
+	dst = append(dst, object...)
+	dst = append(dst, `","created":`...)
+	dst = strconv.AppendInt(dst, f.head.Created, 10)
+	dst = append(dst, `,"model":`...)
+	dst = strictjson.AppendString(dst, f.head.Model)
+	dst = append(dst, `,"system_fingerprint":`...)
+	if f.head.Fingerprint == "" {
+		dst = append(dst, "null"...)
+	} else {
+		dst = strictjson.AppendString(dst, f.head.Fingerprint)
+	}
+	return append(dst, `,"choices":[`...)
+}
+
+func (f *form) appendChoice(dst []byte, c *api.Chunk) []byte {
+	dst = append(dst, `{"index":`...)
+	dst = strconv.AppendInt(dst, int64(c.Choice), 10)
+	if f.endpoint == api.Completion {
+		dst = append(dst, `,"text":`...)
+		dst = strictjson.AppendString(dst, c.Text)
+	} else {
+		dst = append(dst, `,"delta":{`...)
+		dst = appendDelta(dst, c)
+		dst = append(dst, '}')
+	}
+	dst = append(dst, `,"logprobs":`...)
+	switch {
+	case c.Logprobs == nil:
+		dst = append(dst, "null"...)
+	case f.endpoint == api.Completion:
+		dst = f.appendCompletionLogprobs(dst, c.Logprobs)
+	default:
+		dst = append(dst, `{"content":[`...)
+		dst = appendChatLogprobs(dst, c.Logprobs)
+		dst = append(dst, `],"refusal":null}`...)
+	}
+	dst = append(dst, `,"finish_reason":`...)
+	dst = appendReason(dst, c.Reason)
+	return append(dst, '}')
+}
+
+// appendDelta appends the fields of a chat chunk's delta.
+func appendDelta(dst []byte, c *api.Chunk) []byte {
+	switch c.Kind {
+	case api.Role:
+		return append(dst, `"role":"assistant","content":""`...)
+	case api.Text:
+		dst = append(dst, `"content":`...)
+		return strictjson.AppendString(dst, c.Text)
+	case api.Reasoning:
+		dst = append(dst, `"reasoning_content":`...)
+		return strictjson.AppendString(dst, c.Text)
+	case api.CallBegin:
+		dst = appendCallIndex(dst, c.Call)
+		dst = append(dst, `,"id":`...)
+		dst = strictjson.AppendString(dst, c.CallID)
+		dst = append(dst, `,"type":"function","function":{"name":`...)
+		dst = strictjson.AppendString(dst, c.Name)
+		return append(dst, `,"arguments":""}}]`...)
+	case api.Arguments:
+		dst = appendCallIndex(dst, c.Call)
+		dst = append(dst, `,"function":{"arguments":`...)
+		dst = strictjson.AppendString(dst, c.Text)
+		return append(dst, `}}]`...)
+	}
+	return dst
+}
+
+func appendCallIndex(dst []byte, call int) []byte {
+	dst = append(dst, `"tool_calls":[{"index":`...)
+	return strconv.AppendInt(dst, int64(call), 10)
+}
+
+func appendReason(dst []byte, r api.Reason) []byte {
+	switch r {
+	case api.ReasonStop:
+		return append(dst, `"stop"`...)
+	case api.ReasonLength:
+		return append(dst, `"length"`...)
+	case api.ReasonCalls:
+		return append(dst, `"tool_calls"`...)
+	}
+	return append(dst, "null"...)
+}
+
+func appendUsage(dst []byte, t api.TokenCounts) []byte {
+	dst = append(dst, `{"prompt_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(t.Prompt), 10)
+	dst = append(dst, `,"completion_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(t.Completion), 10)
+	dst = append(dst, `,"total_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(t.Prompt+t.Completion), 10)
+	dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(t.Cached), 10)
+	dst = append(dst, `},"completion_tokens_details":{"reasoning_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(t.Reasoning), 10)
+	return append(dst, `}}`...)
+}

@@ -1,0 +1,37 @@
+package frontend
+
+import (
+	"net/http"
+
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/openai"
+)
+
+// dialect is an API that a generation endpoint speaks.
+type dialect struct {
+	endpoint api.Endpoint
+	// decode reads a request, and returns with it what makes the writer of its
+	// answer.
+	decode func(body []byte) (*api.Request, newWriter, error)
+	// refuse writes an error as a whole response.
+	refuse func(http.ResponseWriter, error)
+}
+
+// newWriter makes the writer of one answer. The head's Fingerprint is set before
+// the writer's first chunk.
+type newWriter func(*api.Head) api.Writer
+
+// openAI is the API of chat and text completions.
+func openAI(endpoint api.Endpoint) dialect {
+	return dialect{
+		endpoint: endpoint,
+		decode: func(body []byte) (*api.Request, newWriter, error) {
+			q, err := openai.Decode(endpoint, body)
+			if err != nil {
+				return nil, nil, err
+			}
+			return q, func(h *api.Head) api.Writer { return openai.NewWriter(q, h) }, nil
+		},
+		refuse: openai.WriteError,
+	}
+}

@@ -1,0 +1,58 @@
+package strictjson
+
+import "math"
+
+// MaxCount is the largest number of things that a request can ask for; an integer
+// bounded by it is told its lower bound only.
+const MaxCount = math.MaxInt32
+
+// Flag reads a boolean into dst.
+func (r *Reader) Flag(dst *bool) (err error) {
+	*dst, err = r.Bool()
+	return err
+}
+
+// Text reads a string into dst.
+func (r *Reader) Text(dst *string) (err error) {
+	*dst, err = r.String()
+	return err
+}
+
+// Number reads a number within [lo, hi] into a new value at dst.
+func (r *Reader) Number(dst **float64, lo, hi float64) error {
+	f, err := r.Float()
+	if err != nil {
+		return err
+	}
+	if f < lo || f > hi {
+		return r.Refuse("must be between %v and %v, not %v", lo, hi, f)
+	}
+	*dst = &f
+	return nil
+}
+
+// Integer reads an integer within [lo, hi] into dst.
+func (r *Reader) Integer(dst *int, lo, hi int64) error {
+	n, err := r.Int()
+	switch {
+	case err != nil:
+		return err
+	case n < lo && hi == MaxCount:
+		return r.Refuse("must be at least %d, not %d", lo, n)
+	case n < lo || n > hi:
+		return r.Refuse("must be between %d and %d, not %d", lo, hi, n)
+	}
+	*dst = int(n)
+	return nil
+}
+
+// Raw reads a value of any type and returns its text as it was written, a part of
+// what the Reader was made of.
+func (r *Reader) Raw() ([]byte, error) {
+	r.space()
+	start := r.pos
+	if err := r.Skip(); err != nil {
+		return nil, err
+	}
+	return r.data[start:r.pos:r.pos], nil
+}
