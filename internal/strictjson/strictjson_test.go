@@ -107,4 +107,3 @@ func FuzzString(f *testing.F) {
 		}
 	})
 }
-
