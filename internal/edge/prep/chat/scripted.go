@@ -163,7 +163,36 @@ func (t *scripted) variables(c *prep.Chat) (*jinja.Dict, error) {
 			vars.Set(name, text)
 		}
 	}
-	return vars, nil
+	return vars, setArgs(vars, c.Args)
+}
+
+// reserved are the variables that a request sets by fields of their own.
+var reserved = [...]string{"messages", "tools", "documents", "add_generation_prompt"}
+
+// argsField is where clients put args, as vLLM names it.
+const argsField = "chat_template_kwargs"
+
+// setArgs adds the variables in args, which may take the place of special tokens
+// but not of what the request says elsewhere.
+func setArgs(vars *jinja.Dict, args []byte) error {
+	if len(args) == 0 {
+		return nil
+	}
+	v, err := jinja.FromJSON(args)
+	if err != nil {
+		return fault.Param(argsField, "%s: %v", argsField, err)
+	}
+	d, ok := v.(*jinja.Dict)
+	if !ok {
+		return fault.Param(argsField, "%s must be a JSON object", argsField)
+	}
+	for _, name := range reserved {
+		if _, ok := d.Get(name); ok {
+			return fault.Param(argsField+"."+name, "%s cannot set %s; use the request's own field for it, if there is one", argsField, name)
+		}
+	}
+	d.Each(vars.Set)
+	return nil
 }
 
 func message(m *prep.Message, open bool) (*jinja.Dict, error) {

@@ -117,6 +117,34 @@ func TestOwnTemplateRaises(t *testing.T) {
 	}
 }
 
+// TestOwnTemplateArgs: clients set further variables, in place of special tokens
+// too, but none that the request has a field for.
+func TestOwnTemplateArgs(t *testing.T) {
+	p := ownTemplate(t, map[string]any{"bos_token": "<s>"}, "{{ bos_token }}{{ enable_thinking }}{{ extra | tojson }}")
+	chat := oneTurn("x")
+	chat.Args = []byte(`{"enable_thinking":false,"extra":{"z":1,"a":[2]},"bos_token":"B"}`)
+	if got, want := renderText(t, p, chat), `BFalse{"z": 1, "a": [2]}`; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for args, param := range map[string]string{
+		`[1]`:                                  "chat_template_kwargs",
+		`{`:                                    "chat_template_kwargs",
+		`{"messages":[]}`:                      "chat_template_kwargs.messages",
+		`{"tools":null}`:                       "chat_template_kwargs.tools",
+		`{"documents":[]}`:                     "chat_template_kwargs.documents",
+		`{"a":1,"add_generation_prompt":true}`: "chat_template_kwargs.add_generation_prompt",
+	} {
+		chat.Args = []byte(args)
+		var refused *fault.Error
+		if _, err := p.Template.Render(nil, chat); !errors.As(err, &refused) || refused.Code != fault.Invalid || refused.Param != param {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	if _, err := chatML().Render(nil, chat); err != nil {
+		t.Errorf("a template that is Go code: %v", err)
+	}
+}
+
 func TestOwnTemplateClock(t *testing.T) {
 	s, err := newScripted(map[string]string{"default": "{{ strftime_now('%d %b %Y') }}"}, nil)
 	if err != nil {
