@@ -135,13 +135,16 @@ func (g *generation) output(d *engine.Delta) error {
 	if reason != api.NoReason {
 		c.done = true
 		g.left--
+		c.read()
+		reason = c.speech.reason(reason)
 	}
 	return g.send(d.Choice, reason)
 }
 
 // decode pushes the tokens of d from old on through the choice, and returns why
 // the choice is finished; NoReason if it is not. A stop string ends it before the
-// engine does, and what comes after it does not count.
+// engine does, as a call does that must be the only one, and what comes after it
+// does not count.
 func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Reason) {
 	c.ended = d.Finish != engine.NotFinished
 	for i := old; i < len(d.Tokens); i++ {
@@ -157,6 +160,14 @@ func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Rea
 		}
 		if c.push(&g.rules, d.Tokens[i], lp) {
 			return api.ReasonStop
+		}
+		c.read()
+		if c.speech.thinking {
+			g.counts.Reasoning++
+		}
+		if g.rules.oneCall && c.speech.called() {
+			c.speech.keepFirstCall()
+			return api.ReasonCalls
 		}
 	}
 	if d.Finish == engine.NotFinished {
@@ -176,18 +187,20 @@ func (g *generation) send(index int, reason api.Reason) error {
 	if !c.begun {
 		c.begun = true
 		if g.role {
-			chunks = append(chunks, api.Chunk{Kind: api.Role, Choice: n})
+			chunks = append(chunks, api.Chunk{Kind: api.Role, Choice: n, Tokens: api.TokenCounts{Prompt: g.counts.Prompt, Cached: g.counts.Cached}})
 		}
 		if g.echo != "" {
 			chunks = append(chunks, api.Chunk{Kind: api.Text, Choice: n, Text: []byte(g.echo)})
 		}
 	}
 	text, logprobs := c.take()
-	if len(text) > 0 || len(logprobs) > 0 {
+	if c.speech.parser != nil {
+		chunks = c.speech.appendChunks(chunks, n, logprobs, &g.rules)
+	} else if len(text) > 0 || len(logprobs) > 0 {
 		chunks = append(chunks, api.Chunk{Kind: api.Text, Choice: n, Text: text, Logprobs: logprobs})
 	}
 	if reason != api.NoReason {
-		chunks = append(chunks, api.Chunk{Kind: api.Finish, Choice: n, Reason: reason})
+		chunks = append(chunks, api.Chunk{Kind: api.Finish, Choice: n, Reason: reason, StopString: c.stopped})
 	}
 	g.chunks = chunks
 	if len(chunks) == 0 {
