@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/edge/api"
 	"penstock/internal/engine"
@@ -150,7 +151,7 @@ func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Rea
 	for i := old; i < len(d.Tokens); i++ {
 		g.counts.Completion++
 		last := i == len(d.Tokens)-1
-		if last && d.Finish == engine.FinishStop && !g.rules.keepStop {
+		if last && d.Finish == engine.FinishStop && !g.keepsStop(c, d.Tokens[i]) {
 			c.pushStop(d.Tokens[i])
 			break
 		}
@@ -177,6 +178,13 @@ func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Rea
 		return api.ReasonStop
 	}
 	return api.ReasonLength
+}
+
+// keepsStop reports whether the text of the stop token t is the choice's. That of a
+// special token is not: a choice that is parsed has special tokens in its text,
+// which others leave out.
+func (g *generation) keepsStop(c *choice, t kv.Token) bool {
+	return g.rules.keepStop && (c.speech.parser == nil || !g.rules.tokenizer.Special(t))
 }
 
 // send emits what the choice has to say.
