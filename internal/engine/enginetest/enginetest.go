@@ -30,7 +30,7 @@ type Options struct {
 	Prompt func(seed uint64, n int) []kv.Token
 }
 
-// Test runs the suite. Optional abilities (KVSource, LoadSource, Embedder) are tested
+// Test runs the suite. Optional abilities (KVSource, LoadSource, Embedder, Preprocessor) are tested
 // where the engine has them.
 func Test(t *testing.T, o Options) {
 	s := &suite{Options: o, card: o.New(t).Card()}
@@ -53,6 +53,7 @@ func Test(t *testing.T, o Options) {
 	t.Run("SlowSink", s.testSlowSink)
 	t.Run("Cached", s.testCached)
 	t.Run("Embed", s.testEmbed)
+	t.Run("Preprocess", s.testPreprocess)
 	t.Run("Watch", s.testWatch)
 	t.Run("SlowWatcher", s.testSlowWatcher)
 }
