@@ -20,7 +20,7 @@ func NewExtras(r *strictjson.Reader, q *api.Request) *Extras {
 
 // ExtraFields lists the fields that Extras reads.
 func ExtraFields() []Field {
-	all := append(sharedFields(), unusedFields()...)
+	all := append(append(chatFields(), sharedFields()...), unusedFields()...)
 	return slices.DeleteFunc(all, func(f Field) bool { return !isExtra(f.Name) })
 }
 
@@ -28,7 +28,7 @@ func isExtra(key string) bool {
 	switch key {
 	case "min_tokens", "min_p", "top_k", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logit_bias",
 		"stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "cache_salt", "nvext",
-		"priority", "request_id":
+		"chat_template_kwargs", "include_reasoning", "priority", "request_id":
 		return true
 	}
 	return false
@@ -40,14 +40,26 @@ func (x *Extras) Field(key string) (known bool, err error) {
 	if !isExtra(key) {
 		return false, nil
 	}
-	if known, err = x.d.common(key); known || err != nil {
-		return known, err
+	for _, read := range []func(string) (bool, error){x.d.common, x.d.chat, x.d.unused} {
+		if known, err = read(key); known || err != nil {
+			break
+		}
 	}
-	return x.d.unused(key)
+	return known, err
+}
+
+// Effort reads how much the model should think, which chat requests have as
+// reasoning_effort.
+func (x *Extras) Effort() (string, error) {
+	err := x.d.reasoningEffort()
+	return x.d.effort, err
 }
 
 // Check judges the fields together once all of the request has been read.
-func (x *Extras) Check() error { return x.d.checkExt() }
+func (x *Extras) Check() error {
+	x.d.setTemplateArgs()
+	return x.d.checkExt()
+}
 
 // checkExt judges the fields that nvext has under other names too.
 func (d *decoder) checkExt() error {

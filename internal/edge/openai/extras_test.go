@@ -38,7 +38,7 @@ func TestExtras(t *testing.T) {
 	if known, err := NewExtras(r, &api.Request{}).Field("model"); known || err != nil {
 		t.Errorf("model is read: %v", err)
 	}
-	if len(fields) != 17 {
+	if len(fields) != 19 {
 		t.Errorf("%d fields are listed", len(fields))
 	}
 }

@@ -49,7 +49,6 @@ type decoder struct {
 	turn          turn // of the assistant, that the input is in
 	tools         []tool
 	choice        choice
-	args          templateArgs
 }
 
 // field reads the value of one top-level key. A null is a field not given.
@@ -89,8 +88,6 @@ func (d *decoder) talk(key string) (known bool, err error) {
 		return true, d.Object(d.text)
 	case "reasoning":
 		return true, d.Object(d.reasoning)
-	case "chat_template_kwargs":
-		return true, d.args.read(d.Reader)
 	case "max_output_tokens":
 		return true, d.Integer(&q.MaxTokens, 1, strictjson.MaxCount)
 	}
@@ -111,11 +108,6 @@ func (d *decoder) setting(key string) (known bool, err error) {
 		return true, d.Integer(&e.topLogprobs, 0, 20)
 	case "include":
 		return true, d.Array("an array of strings", d.include)
-	case "include_reasoning":
-		shown := true
-		err := d.Flag(&shown)
-		q.HideReasoning = !shown
-		return true, err
 	case "metadata":
 		return true, d.metadata()
 	case "max_tool_calls": // of the built-in tools, of which there are none
@@ -175,7 +167,6 @@ func (d *decoder) check() error {
 	if n := q.echo.topLogprobs; d.logprobs || n > 0 {
 		q.Logprobs = n
 	}
-	q.TemplateArgs = d.args.object()
 	if err := d.checkTools(); err != nil {
 		return err
 	}

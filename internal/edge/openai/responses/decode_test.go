@@ -75,7 +75,7 @@ func TestDecode(t *testing.T) {
 			q.TemplateArgs = []byte(`{"reasoning_effort":"none","enable_thinking":false,"thinking":false}`)
 		}},
 		{`"reasoning":{"effort":"none"},"chat_template_kwargs":{"a": [1, 2],"thinking":true}`, func(q *api.Request) {
-			q.TemplateArgs = []byte(`{"a":[1,2],"thinking":true,"reasoning_effort":"none","enable_thinking":false}`)
+			q.TemplateArgs = []byte(`{"a": [1, 2],"thinking":true,"reasoning_effort":"none","enable_thinking":false}`)
 		}},
 		{`"reasoning":{"effort":null},"chat_template_kwargs":{}`, func(*api.Request) {}},
 		{`"include_reasoning":false`, func(q *api.Request) { q.HideReasoning = true }},
@@ -206,6 +206,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{`"input":"x","tools":[{"type":"function","name":"a b"}]`, "tools[0].name", "letters"},
 		{`"input":"x","tools":[{"type":"function","name":""}]`, "tools[0].name", "letters"},
 		{`"input":"x","tools":[{"type":"function","name":"f","parameters":[]}]`, "tools[0].parameters", "an object"},
+		{`"input":"x","tools":[{"type":"function","name":"f","parameters":{"type":"string"}}]`, "tools[0].parameters.type", "must be object"},
 		{`"input":"x","tools":[{"type":"function","name":"f","parameters":{"a":1,"a":2}}]`, "tools[0].parameters.a", "twice"},
 		{`"input":"x","tools":[{"type":"function","name":"f","defer_loading":true}]`, "tools[0].defer_loading", "not supported"},
 		{`"input":"x","tools":[` + f + `,` + f + `]`, "tools", "two functions"},

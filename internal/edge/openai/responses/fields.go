@@ -28,7 +28,6 @@ func effective() []openai.Field {
 		{Name: "parallel_tool_calls", Treatment: is, Schema: anyBoolean},
 		{Name: "text", Treatment: is, Schema: `{"type":"object","additionalProperties":false,"properties":{"format":` + formatSchema + `,"verbosity":{"enum":["medium",null]}}}`},
 		{Name: "reasoning", Treatment: is, Schema: reasoningSchema},
-		{Name: "chat_template_kwargs", Treatment: is, Schema: anyObject},
 		{Name: "max_output_tokens", Treatment: is, Schema: count},
 
 		{Name: "stream", Treatment: is, Schema: anyBoolean},
@@ -36,7 +35,6 @@ func effective() []openai.Field {
 		{Name: "top_p", Treatment: is, Schema: `{"type":"number","minimum":0,"maximum":1}`},
 		{Name: "top_logprobs", Treatment: is, Schema: `{"type":"integer","minimum":0,"maximum":20}`},
 		{Name: "include", Treatment: is, Schema: `{"type":"array","items":` + includeSchema + `}`},
-		{Name: "include_reasoning", Treatment: is, Schema: anyBoolean},
 		{Name: "metadata", Treatment: is, Schema: `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`},
 		{Name: "max_tool_calls", Treatment: is, Schema: count},
 		{Name: "user", Treatment: is, Schema: anyString},

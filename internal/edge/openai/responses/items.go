@@ -24,7 +24,7 @@ func (d *decoder) items() error {
 
 // item reads one item of the input.
 func (d *decoder) item() error {
-	kind, err := d.kind()
+	kind, err := d.TypeAhead()
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (d *decoder) parts(dst *string) error {
 // part reads one part. What a client sends back of an answer beside its text is
 // not part of the prompt.
 func (d *decoder) part(text *strings.Builder) error {
-	kind, err := d.kind()
+	kind, err := d.TypeAhead()
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (d *decoder) text(key string) error {
 
 // format reads what the text of the answer must be.
 func (d *decoder) format() error {
-	kind, err := d.kind()
+	kind, err := d.TypeAhead()
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func (d *decoder) tool(i int) error {
 	if i >= maxTools {
 		return d.RefuseParent("must have at most %d tools", maxTools)
 	}
-	kind, err := d.kind()
+	kind, err := d.TypeAhead()
 	switch {
 	case err != nil:
 		return err
@@ -59,7 +59,7 @@ func (d *decoder) toolField(t *tool, key string) error {
 	case "description":
 		return d.optional(&t.description)
 	case "parameters":
-		return d.raw(&t.parameters)
+		return d.parameters(&t.parameters)
 	case "strict":
 		t.strict = new(bool)
 		return d.Flag(t.strict)
@@ -71,6 +71,24 @@ func (d *decoder) toolField(t *tool, key string) error {
 		return d.Refuse(notSupported)
 	}
 	return d.Unsupported()
+}
+
+// parameters reads the schema of a function's arguments, which are an object.
+func (d *decoder) parameters(dst *[]byte) error {
+	text, err := d.Capture(func() error {
+		return d.Object(func(key string) error {
+			if key != "type" || d.Kind() != strictjson.StringKind {
+				return d.Skip()
+			}
+			s, err := d.String()
+			if err == nil && s != "object" {
+				return d.Refuse("must be object: the arguments of a function are members of an object")
+			}
+			return err
+		})
+	})
+	*dst = compact(text)
+	return err
 }
 
 func (d *decoder) toolName(dst *string) error {
@@ -116,7 +134,7 @@ func (d *decoder) toolChoice() error {
 	if d.Kind() != strictjson.ObjectKind {
 		return d.Expected("a string or an object")
 	}
-	kind, err := d.kind()
+	kind, err := d.TypeAhead()
 	switch {
 	case err != nil:
 		return err

@@ -1,7 +1,5 @@
 package responses
 
-import "penstock/internal/strictjson"
-
 const notSupported = "is not supported by this server: leave it out"
 
 // unused reads the fields that nothing is done with: accepted where ignoring them
@@ -87,18 +85,4 @@ func (d *decoder) usual(ok ...string) error {
 		}
 	}
 	return d.Refuse(notSupported)
-}
-
-// kind tells the "type" of the object that is the next value without reading it;
-// "" if it has none.
-func (d *decoder) kind() (string, error) {
-	ahead := *d.Reader // reads on alone: d.Reader stays where it is
-	var kind string
-	err := ahead.Object(func(key string) error {
-		if key == "type" && ahead.Kind() == strictjson.StringKind {
-			return ahead.Text(&kind)
-		}
-		return ahead.Skip()
-	})
-	return kind, err
 }
