@@ -53,7 +53,7 @@ var logprobs = []api.Logprob{
 }
 
 // fullRequest sets everything that an answer repeats.
-const fullRequest = `"instructions":"be brief","max_output_tokens":9,"max_tool_calls":3,"metadata":{"k\n":"v"},"parallel_tool_calls":false,` +
+const fullRequest = `"instructions":"be brief","max_output_tokens":9,"max_tool_calls":3,"metadata":{"k\n":"v","l":"w","m":""},"parallel_tool_calls":false,` +
 	`"prompt_cache_key":"pk","reasoning":{"effort":"low","summary":"auto"},"safety_identifier":"si","service_tier":"flex","store":true,"temperature":0.5,` +
 	`"text":{"format":{"type":"json_schema","name":"n","description":"d","schema":{ "type" : "object" },"strict":true},"verbosity":"medium"},` +
 	`"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object",

@@ -146,6 +146,11 @@ func TestDecodeItems(t *testing.T) {
 			{Role: "assistant", Reasoning: "a\nb", Content: "c", ToolCalls: []byte("[" + chat1 + "," + chat2 + "]")},
 			{Role: "tool", ToolCallID: "c1", Content: "one"},
 		}},
+		{"a text between calls", strings.Join([]string{spoken("a"), call1, spoken("b"), call2, result1, result2}, ","), []api.Message{
+			{Role: "assistant", Content: "a\nb", ToolCalls: []byte("[" + chat1 + "," + chat2 + "]")},
+			{Role: "tool", ToolCallID: "c1", Content: "one"},
+			{Role: "tool", ToolCallID: "c2", Content: "two"},
+		}},
 		{"texts follow each other", spoken("a") + `,` + spoken("b") + `,` + thought("c") + `,` + spoken("d"), []api.Message{
 			{Role: "assistant", Content: "a"}, {Role: "assistant", Content: "b"}, {Role: "assistant", Reasoning: "c", Content: "d"},
 		}},
