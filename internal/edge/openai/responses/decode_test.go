@@ -193,6 +193,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{`"input":[{"role":"user","content":[{"text":"x"}]}]`, "input[0].content[0]", "needs a 'type'"},
 		{`"input":[{"role":"user","content":[{"type":"input_text"}]}]`, "input[0].content[0]", "needs 'text'"},
 		{`"input":[{"role":"user","content":[{"type":"sound","text":"x"}]}]`, "input[0].content[0]", "unknown type"},
+		{`"input":[{"role":"user","content":[{"type":"input_text","text":"x","txt":1}]}]`, "input[0].content[0].txt", "Unsupported"},
 		{`"input":[{"role":"user","content":"x","nme":1}]`, "input[0].nme", "Unsupported"},
 		{`"input":[{"type":"function_call","name":"f","arguments":"{}"}]`, "input[0]", "'call_id'"},
 		{`"input":[{"type":"function_call","call_id":"c","arguments":"{}"}]`, "input[0]", "'name'"},

@@ -259,13 +259,19 @@ func (d *decoder) part(text *strings.Builder) error {
 	}
 	var given bool
 	err = d.Object(func(key string) error {
-		if key != field {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case field:
+			s, err := d.String()
+			given = true
+			text.WriteString(s)
+			return err
+		case "type", "annotations", "logprobs", "prompt_cache_breakpoint", "cache_control":
 			return d.Skip()
 		}
-		s, err := d.String()
-		given = true
-		text.WriteString(s)
-		return err
+		return d.Unsupported()
 	})
 	if err == nil && !given {
 		return d.Refuse("needs '%s'", field)
