@@ -7,8 +7,9 @@
 // nothing is dropped in silence. What the API leaves to its own models is treated
 // so:
 //
-//   - Turns of one role in a row are one turn, as the API says. Several blocks of
-//     text, or of thinking, are joined by newlines.
+//   - Turns of one role in a row are one turn, as the API says. Blocks of text in a
+//     row, or of thinking, are joined by newlines; those that a call or a thought
+//     stands between were one text when the model wrote them, and are again.
 //   - Results of tools become messages of tools, before the text of the turn that
 //     they came in, under the name of the call that they answer. An error without a
 //     text says "error"; one with a text is that text, since templates know no

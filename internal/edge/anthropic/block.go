@@ -59,15 +59,16 @@ func (d *decoder) block(t *turn) error {
 	}
 	switch b.kind {
 	case "text":
-		t.texts = append(t.texts, b.text)
+		t.texts = t.piece(t.texts, b.kind, b.text)
 	case "thinking":
-		t.thoughts = append(t.thoughts, b.thinking)
+		t.thoughts = t.piece(t.thoughts, b.kind, b.thinking)
 	case "tool_use":
-		return d.toolUse(&b, t)
+		err = d.toolUse(&b, t)
 	case "tool_result":
-		return d.toolResult(&b, t)
+		err = d.toolResult(&b, t)
 	}
-	return nil
+	t.last = b.kind
+	return err
 }
 
 // blockFields reads the keys of a block, of whose values read takes those that

@@ -333,11 +333,12 @@ func TestLongConversations(t *testing.T) {
 		"messages that differ":  `{"role":"user","content":"x"},{"role":"assistant","content":"x"},{"role":"user","content":"x"}`,
 		"empty messages":        `{"role":"user","content":[]}`,
 		"long texts of a turn":  `{"role":"user","content":"` + strings.Repeat("x", 4096) + `"}`,
+		"parted texts":          `{"role":"assistant","content":[{"type":"text","text":"x"},{"type":"tool_use","id":"a","name":"f","input":{}}]}`,
 		"results of tools":      `{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}`,
 		"blocks within content": `{"role":"user","content":[{"type":"text","text":""},{"type":"text","text":""},{"type":"text","text":""}]}`,
 	} {
 		items := strings.Repeat(item+",", size/len(item))
-		body := []byte(`{"model":"m","max_tokens":1,"messages":[` + items + item + `]}`)
+		body := []byte(`{"model":"m","max_tokens":1,"messages":[` + items + `{"role":"user","content":"x"}]}`)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		if _, err := Decode(body); err != nil {

@@ -8,13 +8,25 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// turn is what one or more messages in a row of one role said.
+// turn is what one or more messages in a row of one role said. Texts and thoughts
+// are pieces with what stands between them.
 type turn struct {
 	role     string
 	texts    []string
 	thoughts []string
 	calls    []string      // elements of api.Message.ToolCalls
 	results  []api.Message // of tools
+	last     string        // the type of the last block
+}
+
+// piece appends s to the pieces of a kind of block: on a line of its own, unless
+// an answer had blocks of another kind in between, which part what is one text.
+func (t *turn) piece(pieces []string, kind, s string) []string {
+	parted := t.last != kind && (t.last == "text" || t.last == "thinking" || t.last == "tool_use")
+	if len(pieces) > 0 && !parted {
+		pieces = append(pieces, "\n")
+	}
+	return append(pieces, s)
 }
 
 // message reads one element of messages. Its role may come after its content, so
@@ -71,10 +83,18 @@ func (d *decoder) add(t *turn) {
 		*last = *t
 		return
 	}
-	last.texts = append(last.texts, t.texts...)
-	last.thoughts = append(last.thoughts, t.thoughts...)
+	last.texts = more(last.texts, t.texts)
+	last.thoughts = more(last.thoughts, t.thoughts)
 	last.calls = append(last.calls, t.calls...)
 	last.results = append(last.results, t.results...)
+}
+
+// more appends the pieces of a further message.
+func more(pieces, further []string) []string {
+	if len(pieces) > 0 && len(further) > 0 {
+		pieces = append(pieces, "\n")
+	}
+	return append(pieces, further...)
 }
 
 // flush makes messages of the last turn.
@@ -89,7 +109,7 @@ func (d *decoder) flush() {
 	if t.role == "" || len(t.texts) == 0 && (len(t.results) > 0 || t.role == "system") {
 		return // nothing else was said
 	}
-	m := api.Message{Role: t.role, Content: strings.Join(t.texts, "\n"), Reasoning: strings.Join(t.thoughts, "\n")}
+	m := api.Message{Role: t.role, Content: strings.Join(t.texts, ""), Reasoning: strings.Join(t.thoughts, "")}
 	if len(t.calls) > 0 {
 		m.ToolCalls = []byte("[" + strings.Join(t.calls, ",") + "]")
 	}
@@ -105,19 +125,19 @@ func (d *decoder) systemPrompt() error {
 	if len(t.calls)+len(t.thoughts)+len(t.results) > 0 {
 		return d.Refuse("must have blocks of type \"text\" only")
 	}
-	d.system = strings.Join(withoutBilling(t.texts), "\n")
+	d.system = strings.Join(withoutBilling(t.texts), "")
 	return nil
 }
 
-// withoutBilling removes the line that Claude Code puts before its system prompt:
-// a text of its own, or the first line of one.
+// withoutBilling removes the line that Claude Code puts before its system prompt
+// from the pieces of a text: the first of them, or the first line of that.
 func withoutBilling(texts []string) []string {
 	if len(texts) == 0 || !strings.HasPrefix(texts[0], "x-anthropic-billing-header:") {
 		return texts
 	}
 	_, rest, _ := strings.Cut(texts[0], "\n")
 	if rest == "" {
-		return texts[1:]
+		return texts[min(2, len(texts)):] // and what stands after it
 	}
 	texts[0] = rest
 	return texts
