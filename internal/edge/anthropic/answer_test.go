@@ -237,6 +237,9 @@ func randomChunks(rng *rand.Rand) []api.Chunk {
 		}
 		out = append(out, c)
 	}
+	if rng.IntN(16) == 0 {
+		out = append(out, api.Chunk{Kind: api.Arguments, Text: []byte("of no call")}, api.Chunk{Kind: api.CallEnd})
+	}
 	calls := 0
 	for range rng.IntN(12) {
 		if rng.IntN(3) > 0 {

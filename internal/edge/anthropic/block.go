@@ -1,8 +1,6 @@
 package anthropic
 
 import (
-	"slices"
-
 	"penstock/core/fault"
 	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
@@ -11,14 +9,15 @@ import (
 // block is a content block as it was read. Its type may come after the rest, so
 // that what it has is judged at the end.
 type block struct {
-	kind  string
-	keys  []string // that it has
-	given []string // those that are not null
+	kind string
+	keys []string // that it has
+	said bool     // of text, thinking and input, that which it needs is not null
 
 	text     string // of text
 	thinking string // of thinking
 	// A call's.
-	id, name, input string
+	id, name        string
+	input           []byte // a part of the body
 	caller, toolset string
 	// A result's.
 	useID   string
@@ -28,23 +27,35 @@ type block struct {
 	bad error // what is wrong, if the block is of a type that is taken
 }
 
-// blockKeys are the keys that a block of a type may have; nil of a type that is
-// not taken. The last of tool_use is in our own answers, for calls that were cut
-// short.
-func blockKeys(kind string) []string {
+// takes reports whether blocks of a type are understood.
+func takes(kind string) bool {
 	switch kind {
-	case "text":
-		return []string{"type", "text", "citations", "cache_control"}
-	case "thinking":
-		return []string{"type", "thinking", "signature"}
-	case "redacted_thinking":
-		return []string{"type", "data"}
-	case "tool_use":
-		return []string{"type", "id", "name", "input", "caller", "toolset_name", "cache_control", "partial_json"}
-	case "tool_result":
-		return []string{"type", "tool_use_id", "content", "is_error", "toolset_name", "cache_control"}
+	case "text", "thinking", "redacted_thinking", "tool_use", "tool_result":
+		return true
 	}
-	return nil
+	return false
+}
+
+// blockHas reports whether blocks of a type may have a key. partial_json is in our
+// own answers, for calls that were cut short.
+func blockHas(kind, key string) bool {
+	switch key {
+	case "type", "cache_control":
+		return true
+	case "text", "citations":
+		return kind == "text"
+	case "thinking", "signature":
+		return kind == "thinking"
+	case "data":
+		return kind == "redacted_thinking"
+	case "id", "name", "input", "caller", "partial_json":
+		return kind == "tool_use"
+	case "tool_use_id", "content", "is_error":
+		return kind == "tool_result"
+	case "toolset_name":
+		return kind == "tool_use" || kind == "tool_result"
+	}
+	return false
 }
 
 // block reads one content block into t.
@@ -82,9 +93,7 @@ func (d *decoder) blockFields(b *block, read func(b *block, key string) error) e
 		if none, err := d.Null(); none || err != nil {
 			return err
 		}
-		if len(b.given) < enough {
-			b.given = append(b.given, key)
-		}
+		b.said = b.said || key == "text" || key == "thinking" || key == "input"
 		return read(b, key)
 	})
 }
@@ -131,7 +140,7 @@ func (d *decoder) input(b *block) error {
 		b.note(d.Expected("an object"))
 	}
 	raw, err := d.Raw()
-	b.input = string(raw)
+	b.input = raw
 	return err
 }
 
@@ -160,18 +169,19 @@ func (d *decoder) resultContent(b *block) error {
 		b.note(d.Expected("a string or an array of content blocks"))
 		return d.Skip()
 	}
-	first := true
 	var text []byte
-	err := d.Array("an array", func(int) error {
-		if d.Kind() != strictjson.ObjectKind {
-			b.note(d.Expected("an object"))
+	err := d.Array("an array", func(i int) error {
+		switch {
+		case b.bad != nil:
+			return d.Skip()
+		case d.Kind() != strictjson.ObjectKind:
+			b.bad = d.Expected("an object")
 			return d.Skip()
 		}
 		s, err := d.resultPart(b)
-		if !first {
+		if i > 0 {
 			text = append(text, '\n')
 		}
-		first = false
 		text = append(text, s...)
 		return err
 	})
@@ -179,17 +189,17 @@ func (d *decoder) resultContent(b *block) error {
 	return err
 }
 
-// resultPart reads one block of a tool's result.
+// resultPart reads one block of the result b, with which nothing is wrong yet.
 func (d *decoder) resultPart(b *block) (string, error) {
 	var part block
 	err := d.blockFields(&part, d.partField)
 	switch {
 	case err != nil:
 		return "", err
-	case blockKeys(part.kind) != nil && part.kind != "text":
-		b.note(d.Refuse("is of type %.100q, which is no result of a tool: send text only", part.kind))
+	case takes(part.kind) && part.kind != "text":
+		b.bad = d.Refuse("is of type %.100q, which is no result of a tool: send text only", part.kind)
 	default:
-		b.note(d.checkBlock(&part))
+		b.bad = d.checkBlock(&part)
 	}
 	return part.text, nil
 }
@@ -213,24 +223,23 @@ func (d *decoder) partField(part *block, key string) error {
 
 // checkBlock judges what all types have in common.
 func (d *decoder) checkBlock(b *block) error {
-	keys := blockKeys(b.kind)
 	switch {
 	case b.kind == "" && b.bad == nil:
 		return d.Refuse("needs a 'type'")
 	case b.kind == "":
 		return b.bad
-	case keys == nil:
+	case !takes(b.kind):
 		return d.Refuse("is of type %.100q, which is not supported by this server: send text only", b.kind)
 	case b.bad != nil:
 		return b.bad
 	}
 	for _, key := range b.keys {
-		if !slices.Contains(keys, key) {
+		if !blockHas(b.kind, key) {
 			p := d.Param() + "." + strictjson.Clip(key)
 			return fault.Param(p, "Unsupported parameter(s): %s", p)
 		}
 	}
-	if needs := blockNeeds(b.kind); needs != "" && !slices.Contains(b.given, needs) {
+	if needs := blockNeeds(b.kind); needs != "" && !b.said {
 		return d.Refuse("needs '%s'", needs)
 	}
 	return nil
@@ -259,13 +268,14 @@ func (d *decoder) toolUse(b *block, t *turn) error {
 	case b.toolset != "":
 		return d.Refuse("is of a toolset, which is not supported by this server: send custom tools")
 	}
-	call := append(make([]byte, 0, 96+len(b.input)), `{"id":`...)
-	call = strictjson.AppendString(call, b.id)
-	call = append(call, `,"type":"function","function":{"name":`...)
-	call = strictjson.AppendString(call, b.name)
-	call = append(call, `,"arguments":`...)
-	call = strictjson.AppendString(call, b.input)
-	t.calls = append(t.calls, string(append(call, `}}`...)))
+	c := append(t.calls, ',')
+	c = append(c, `{"id":`...)
+	c = strictjson.AppendString(c, b.id)
+	c = append(c, `,"type":"function","function":{"name":`...)
+	c = strictjson.AppendString(c, b.name)
+	c = append(c, `,"arguments":`...)
+	c = strictjson.AppendString(c, b.input)
+	t.calls = append(c, `}}`...)
 	if d.names == nil {
 		d.names = map[string]string{}
 	}

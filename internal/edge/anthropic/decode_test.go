@@ -137,8 +137,8 @@ func TestMessages(t *testing.T) {
 		{"no blocks", `{"role":"user","content":[]}`, []api.Message{user("")}, false},
 		{"turns in a row", `{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]}`, []api.Message{user("a\nb")}, false},
 		{
-			"a system message in between", `{"role":"user","content":"a"},{"role":"system","content":"s"},{"role":"system","content":[]},{"role":"user","content":"b"}`,
-			[]api.Message{user("a"), {Role: "system", Content: "s"}, user("b")},
+			"a system message in between", `{"role":"user","content":"a"},{"role":"system","content":"s"},{"role":"system","content":[]},{"role":"system","content":"t"},{"role":"user","content":"b"}`,
+			[]api.Message{user("a"), {Role: "system", Content: "s"}, {Role: "system", Content: "t"}, user("b")},
 			false,
 		},
 		{
@@ -287,6 +287,7 @@ func TestRefusals(t *testing.T) {
 		{says(`{"role":"user","content":[{"content":[{"source":{},"type":"image"}],"type":"tool_result","tool_use_id":"a"}]}`), "messages[0].content[0].content[0]", `"image"`},
 		{says(`{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"type":"thinking","thinking":"x"}]}]}`), "messages[0].content[0].content[0]", `"thinking"`},
 		{says(`{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":5}]}]}`), "messages[0].content[0].content[0].text", "a string"},
+		{says(`{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"type":5,"text":"x"}]}]}`), "messages[0].content[0].content[0].type", "a string"},
 		{says(`{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":["x"]}]}`), "messages[0].content[0].content[0]", "an object"},
 		{says(`{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":{}}]}`), "messages[0].content[0].content", "a string or an array"},
 		{strings.Repeat(`{"a":`, 100), "", "nested deeper"},
@@ -347,6 +348,25 @@ func TestLongConversations(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		if got := after.TotalAlloc - before.TotalAlloc; got > 32*size {
 			t.Errorf("%s: %d bytes for a body of %d", name, got, len(body))
+		}
+	}
+}
+
+// TestRefusalsAreCheap: what is wrong many times costs no more than once.
+func TestRefusalsAreCheap(t *testing.T) {
+	const size = 1 << 20
+	for name, parts := range map[string][2]string{
+		"numbers as results":  {`"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[`, `1`},
+		"images as results":   {`"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[`, `{"type":"image"}`},
+		"results of a search": {`"messages":[{"role":"user","content":[{"content":[`, `{"type":"web_search_result"}`},
+	} {
+		body := []byte(`{"model":"m","max_tokens":1,` + parts[0] + strings.Repeat(parts[1]+",", size/len(parts[1])) + parts[1] + `]}]}]}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := Decode(body)
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; err == nil || got > 8*size {
+			t.Errorf("%s: %d bytes for a body of %d: %v", name, got, len(body), err)
 		}
 	}
 }

@@ -176,7 +176,7 @@ func TestOfficialClientFields(t *testing.T) {
 		}
 	}
 	for _, kind := range list("block_types") {
-		if blockKeys(kind) == nil {
+		if !takes(kind) {
 			byName(kind, e.bodyWith("messages", `[{"role":"user","content":[{"content":{},"source":{},"type":"`+kind+`"}]}]`))
 		}
 	}

@@ -133,7 +133,7 @@ func firstByte(text []byte) byte {
 func appendStop(dst []byte, r api.Reason, stop string) []byte {
 	dst = append(dst, `"stop_reason":`...)
 	switch {
-	case r == api.ReasonStop && stop != "":
+	case stop != "":
 		dst = append(dst, `"stop_sequence"`...)
 	case r == api.ReasonStop:
 		dst = append(dst, `"end_turn"`...)
@@ -145,7 +145,7 @@ func appendStop(dst []byte, r api.Reason, stop string) []byte {
 		dst = append(dst, "null"...)
 	}
 	dst = append(dst, `,"stop_sequence":`...)
-	if r != api.ReasonStop || stop == "" {
+	if stop == "" {
 		return append(dst, "null"...)
 	}
 	return strictjson.AppendString(dst, stop)

@@ -14,7 +14,7 @@ type turn struct {
 	role     string
 	texts    []string
 	thoughts []string
-	calls    []string      // elements of api.Message.ToolCalls
+	calls    []byte        // elements of api.Message.ToolCalls, each after a comma
 	results  []api.Message // of tools
 	last     string        // the type of the last block
 }
@@ -111,7 +111,8 @@ func (d *decoder) flush() {
 	}
 	m := api.Message{Role: t.role, Content: strings.Join(t.texts, ""), Reasoning: strings.Join(t.thoughts, "")}
 	if len(t.calls) > 0 {
-		m.ToolCalls = []byte("[" + strings.Join(t.calls, ",") + "]")
+		t.calls[0] = '['
+		m.ToolCalls = append(t.calls, ']')
 	}
 	q.Messages = append(q.Messages, m)
 }
