@@ -140,7 +140,9 @@ func TestSpeech(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inWorld(t, Config{}, func(t *testing.T, w *world) {
-				card := func(c *engine.Card) { c.ToolParser, c.ReasoningParser, c.Guided, c.ContextLength = tt.tools, tt.reasoning, true, 4096 }
+				card := func(c *engine.Card) {
+					c.ToolParser, c.ReasoningParser, c.Guided, c.ContextLength = tt.tools, tt.reasoning, true, 4096
+				}
 				dying := constant(tt.says)
 				w.worker(7, dying, card)
 				w.worker(8, constant(tt.says), card)
@@ -213,7 +215,9 @@ func TestGuides(t *testing.T) {
 	tool := func(name string) string {
 		return `{"type":"function","function":{"name":"` + name + `","parameters":` + schema + `}}`
 	}
-	moved := func(root string) string { return strings.Replace(schema, "#/$defs/d", root+"/properties/arguments/$defs/d", 1) }
+	moved := func(root string) string {
+		return strings.Replace(schema, "#/$defs/d", root+"/properties/arguments/$defs/d", 1)
+	}
 	one := fmt.Sprintf(object, "f", moved("#"))
 	for _, tt := range []struct{ name, with, want string }{
 		{"free", ``, ``},
