@@ -133,7 +133,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 				continue
 			}
 			_, err = Decode(e, []byte(bodyWith(e, f.Name, refused)))
-			if fl := Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
+			if fl := api.Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
 				t.Errorf("%v %s: %s is answered with %v", e, f.Name, refused, err)
 			}
 		}
@@ -241,7 +241,7 @@ func TestOfficialClientObjects(t *testing.T) {
 		switch {
 		case s.refused == "" && err != nil:
 			t.Errorf("%s: %v", s.fields, err)
-		case s.refused != "" && (err == nil || Fault(err).Param != s.refused || !strings.Contains(err.Error(), "not supported")):
+		case s.refused != "" && (err == nil || api.Fault(err).Param != s.refused || !strings.Contains(err.Error(), "not supported")):
 			t.Errorf("%s: %v, want the refusal of %s", s.fields, err, s.refused)
 		}
 	}

@@ -21,6 +21,8 @@ type Operation struct {
 	// Schema is the JSON schema of a successful answer, Events that of the data of
 	// a stream's events; "" for paths of OpenAI's API and for what has no schema.
 	Schema, Events string
+	// Error is the JSON schema of an error; "" for OpenAI's.
+	Error string
 	// Params are the names of the path's parameters.
 	Params []string
 }
@@ -210,6 +212,14 @@ func appendRefusals(dst []byte, op *Operation) []byte {
 		}
 		dst = append(dst, ',')
 		dst = strictjson.AppendString(dst, status)
+		if op.Error != "" {
+			dst = append(dst, `:{"description":`...)
+			dst = strictjson.AppendString(dst, r.description)
+			dst = append(dst, `,"content":{"application/json":{"schema":`...)
+			dst = append(dst, op.Error...)
+			dst = append(dst, `}}}`...)
+			continue
+		}
 		dst = append(dst, `:{"$ref":"#/components/responses/`...)
 		dst = append(dst, r.name...)
 		dst = append(dst, `"}`...)
