@@ -222,6 +222,8 @@ func TestRefused(t *testing.T) {
 		{`{"oneOf":[{"const":1},{"const":1.0}]}`, "#", `"oneOf"`},
 		{`{"oneOf":[{},{"type":"null"}]}`, "#", `"oneOf"`},
 		{`{"$ref":"other.json"}`, "#", `"$ref"`},
+		{`{"$ref":"#/%4"}`, "#", `"$ref"`},
+		{`{"$ref":"#/%zz"}`, "#", `"$ref"`},
 		{`{"$ref":"#/nowhere"}`, "#", `"$ref"`},
 		{`{"$ref":"#"}`, "#", "itself"},
 		{`{"anyOf":[{"$ref":"#"},{"type":"null"}]}`, "#", "itself"},

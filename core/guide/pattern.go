@@ -374,20 +374,23 @@ func except(names []string, b *budget) (*dfa, error) {
 	slices.Sort(cuts)
 	cuts = slices.Compact(cuts)
 	d := &dfa{first: slices.DeleteFunc(cuts, func(r rune) bool { return r > utf8.MaxRune })}
-	// State 0 is the empty string, 1 is what begins no name.
-	grow := func(accept bool, to int32) bool {
+	// State 0 is the empty string, 1 is what begins no name; every character leads
+	// to that until a name goes another way.
+	grow := func() bool {
 		for _, first := range d.first {
+			next := int32(1)
 			if first == highFirst {
-				d.table = append(d.table, -1)
-				continue
+				next = -1
 			}
-			d.table = append(d.table, to)
+			d.table = append(d.table, next)
 		}
-		d.accept = append(d.accept, accept)
+		d.accept = append(d.accept, true)
 		return b.spend(len(d.first), len(d.first))
 	}
-	if !grow(true, 1) || !grow(true, 1) {
-		return nil, errPatternLarge
+	for range 2 {
+		if !grow() {
+			return nil, errPatternLarge
+		}
 	}
 	for _, name := range names {
 		q := 0
@@ -395,7 +398,7 @@ func except(names []string, b *budget) (*dfa, error) {
 			cell := q*len(d.first) + d.class(r)
 			if d.table[cell] == 1 {
 				d.table[cell] = int32(len(d.accept))
-				if !grow(true, 1) {
+				if !grow() {
 					return nil, errPatternLarge
 				}
 			}

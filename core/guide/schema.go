@@ -1,7 +1,6 @@
 package guide
 
 import (
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,8 +84,8 @@ func (c *compiler) resolve(v *value) (*value, error) {
 		return nil, refuse(v, "$ref", "must be a string")
 	}
 	pointer, local := strings.CutPrefix(ref.text, "#")
-	pointer, err := url.PathUnescape(pointer)
-	if !local || err != nil || pointer != "" && pointer[0] != '/' {
+	pointer, ok := percentDecoded(pointer)
+	if !local || !ok || pointer != "" && pointer[0] != '/' {
 		return nil, refuse(v, "$ref", "must point into this schema, as #/$defs/name does")
 	}
 	at := c.root
@@ -108,6 +107,31 @@ func (c *compiler) resolve(v *value) (*value, error) {
 		}
 	}
 	return at, nil
+}
+
+// percentDecoded undoes the escapes of a URI; ok is false if one is broken.
+func percentDecoded(s string) (out string, ok bool) {
+	if !strings.Contains(s, "%") {
+		return s, true
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+2 >= len(s) {
+			return "", false
+		}
+		high, okHigh := hexDigit(s[i+1])
+		low, okLow := hexDigit(s[i+2])
+		if !okHigh || !okLow {
+			return "", false
+		}
+		b.WriteByte(byte(high<<4 | low))
+		i += 2
+	}
+	return b.String(), true
 }
 
 // combination makes a rule from the schemas of anyOf, oneOf or allOf.
