@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock/core/fault"
 	"penstock/internal/engine"
 )
 
@@ -263,4 +264,24 @@ func TestGuides(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestGuideRefusals: what an engine cannot enforce is said about the field that
+// asked for it.
+func TestGuideRefusals(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		s := constant("{}")
+		s.refuse = fault.Param(engine.GuideParam, "multipleOf is not supported")
+		w.worker(7, s, func(c *engine.Card) { c.Guided, c.ContextLength = true, 1<<20 })
+		for with, param := range map[string]string{
+			`"response_format":{"type":"json_object"}`:      "response_format",
+			`"guided_json":{"type":"object"}`:               "guided_json",
+			`"tool_choice":"required","tools":` + toolsJSON: "tool_choice",
+		} {
+			a := w.post("/v1/chat/completions", `{"model":"bytes","messages":[{"role":"user","content":"x"}],`+with+`}`)
+			if a.status != 400 || !strings.Contains(a.body, `multipleOf is not supported","type":"invalid_request_error","param":"`+param+`"`) {
+				t.Errorf("%s: %d %s", param, a.status, a.body)
+			}
+		}
+	})
 }
