@@ -73,6 +73,8 @@ func (d *decoder) block(t *turn) error {
 		t.texts = t.piece(t.texts, b.kind, b.text)
 	case "thinking":
 		t.thoughts = t.piece(t.thoughts, b.kind, b.thinking)
+	case "redacted_thinking":
+		t.sealed = true
 	case "tool_use":
 		err = d.toolUse(&b, t)
 	case "tool_result":

@@ -264,6 +264,10 @@ func TestRefusals(t *testing.T) {
 		{has(`{"type":"tool_result","tool_use_id":"a"}`), "messages[0]", "its role is assistant"},
 		{says(`{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]}`), "messages", "tool_result"},
 		{says(`{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"thinking","thinking":"a"}]}`), "messages", "ends with thinking"},
+		{says(`{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"thinking","thinking":"a"},{"type":"text","text":""}]}`), "messages", "ends with thinking"},
+		{says(`{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"redacted_thinking","data":"a"}]}`), "messages", "ends with thinking"},
+		{says(`{"role":"user","content":[{"type":"redacted_thinking","data":"a"}]}`), "messages[0]", "its role is user"},
+		{in(`"system":[{"type":"redacted_thinking","data":"a"}]`), "system", "text"},
 		{says(`{"role":"assistant","content":""}`), "messages", "at least one"},
 
 		{has(`{}`), "messages[0].content[0]", "'type'"},
