@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"slices"
 	"strings"
 
 	"penstock/core/fault"
@@ -52,6 +53,11 @@ type decoder struct {
 	topLogprobs    int
 	bestOf         int
 	extSalt        string
+	tools          []declared
+	toolsText      []byte // the array of them, a part of the body
+	choice         toolChoice
+	args           templateArgs
+	effort         string // reasoning_effort
 }
 
 // field reads the value of one top-level key. A null is a field not given.
@@ -140,7 +146,12 @@ func (d *decoder) common(key string) (known bool, err error) {
 	case "stop_token_ids":
 		var tokens []kv.Token
 		err := d.tokens(&tokens)
-		q.StopTokens = append(q.StopTokens, tokens...)
+		if len(q.StopTokens) > 0 { // of "stop"
+			tokens = slices.Concat(q.StopTokens, tokens)
+		}
+		if len(tokens) > 0 {
+			q.StopTokens = tokens
+		}
 		return true, err
 	case "ignore_eos":
 		return true, d.Flag(&q.IgnoreEOS)
@@ -153,6 +164,12 @@ func (d *decoder) common(key string) (known bool, err error) {
 		return true, err
 	case "cache_salt":
 		return true, d.salt(&q.CacheSalt)
+	case "response_format":
+		return true, d.responseFormat()
+	case "guided_json":
+		return true, d.guidedJSON()
+	case "structured_outputs":
+		return true, d.structuredOutputs()
 	case "nvext":
 		return true, d.Object(d.ext)
 	}
@@ -192,6 +209,28 @@ func (d *decoder) chat(key string) (known bool, err error) {
 		return true, err
 	case "continue_final_message":
 		return true, d.Flag(&d.req.ContinueFinal)
+	case "tools":
+		return true, d.toolList()
+	case "tool_choice":
+		return true, d.toolChoice()
+	case "parallel_tool_calls":
+		parallel := true
+		err := d.Flag(&parallel)
+		d.req.OneCall = !parallel
+		return true, err
+	case "functions":
+		return true, d.noElements(nowTools)
+	case "function_call":
+		return true, d.noChoice(nowToolChoice)
+	case "chat_template_kwargs":
+		return true, d.templateArgs()
+	case "reasoning_effort":
+		return true, d.reasoningEffort()
+	case "include_reasoning":
+		include := true
+		err := d.Flag(&include)
+		d.req.HideReasoning = !include
+		return true, err
 	}
 	return false, nil
 }
@@ -210,6 +249,16 @@ func (d *decoder) completion(key string) (known bool, err error) {
 		return true, d.Integer(&d.bestOf, 0, 20)
 	case "suffix":
 		return true, d.usual("")
+	case "tools", "functions":
+		return true, d.noElements(notSupported)
+	case "tool_choice", "function_call":
+		return true, d.noChoice(notSupported)
+	case "parallel_tool_calls", "include_reasoning":
+		return true, d.either()
+	case "reasoning_effort":
+		return true, d.usual("none")
+	case "chat_template_kwargs":
+		return true, d.notSupported()
 	}
 	return false, nil
 }
@@ -235,18 +284,8 @@ func (d *decoder) check() error {
 	if d.streamOptions && !q.Stream {
 		return fault.Param("stream_options", "'stream_options' is allowed only with 'stream': true")
 	}
-	if d.greed {
-		if q.Temperature != nil && *q.Temperature != 0 {
-			return fault.Param("nvext.greed_sampling", "'nvext.greed_sampling' contradicts 'temperature' (%v): give one of them", *q.Temperature)
-		}
-		q.Temperature = new(float64)
-	}
-	switch {
-	case d.extSalt == "":
-	case q.CacheSalt == "":
-		q.CacheSalt = d.extSalt
-	case q.CacheSalt != d.extSalt:
-		return fault.Param("nvext.cache_salt", "'nvext.cache_salt' and 'cache_salt' differ: give one of them")
+	if err := d.checkExt(); err != nil {
+		return err
 	}
 	if q.Endpoint == api.Chat {
 		return d.checkChat()
@@ -271,7 +310,8 @@ func (d *decoder) checkChat() error {
 		}
 		q.AddGenerationPrompt = false
 	}
-	return nil
+	d.setTemplateArgs()
+	return d.checkTools()
 }
 
 func (d *decoder) checkCompletion() error {

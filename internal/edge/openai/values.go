@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"penstock/core/kv"
 	"penstock/internal/edge/api"
@@ -28,6 +27,15 @@ func (d *decoder) repetition() error {
 	return nil
 }
 
+// push appends v to a list that clients can make long: it doubles where append
+// would copy the list four times as often.
+func push[T any](list []T, v T) []T {
+	if len(list) == cap(list) {
+		list = slices.Grow(list, max(8, len(list)))
+	}
+	return append(list, v)
+}
+
 // token reads a token id.
 func (d *decoder) token() (kv.Token, error) {
 	n, err := d.Int()
@@ -45,7 +53,7 @@ func (d *decoder) tokens(dst *[]kv.Token) error {
 	*dst = []kv.Token{}
 	return d.Array("an array of token ids", func(int) error {
 		t, err := d.token()
-		*dst = append(*dst, t)
+		*dst = push(*dst, t)
 		return err
 	})
 }
@@ -153,7 +161,7 @@ func (d *decoder) prompts(most int) error {
 			if i == 0 {
 				q.Prompts = make([]api.Prompt, 1)
 			}
-			q.Prompts[0].Tokens = append(q.Prompts[0].Tokens, t)
+			q.Prompts[0].Tokens = push(q.Prompts[0].Tokens, t)
 			return err
 		case strictjson.StringKind:
 			q.Prompts = append(q.Prompts, api.Prompt{})
@@ -168,104 +176,4 @@ func (d *decoder) prompts(most int) error {
 		return d.Refuse("must not be an empty array")
 	}
 	return err
-}
-
-// message reads one element of messages.
-func (d *decoder) message(int) error {
-	var m api.Message
-	var role, content bool
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
-			return err
-		}
-		switch key {
-		case "role":
-			role = true
-			return d.role(&m.Role)
-		case "content":
-			content = true
-			return d.content(&m.Content)
-		case "name":
-			return d.Text(&m.Name)
-		case "tool_calls":
-			return d.emptyArray()
-		case "function_call", "audio":
-			return d.notSupported()
-		case "tool_call_id", "refusal", "annotations", "reasoning", "reasoning_content":
-			// A tool's answer is told by its role; what a client echoes of an
-			// earlier answer beside its content is not part of the prompt.
-			return d.Skip()
-		}
-		return d.Unsupported()
-	})
-	switch {
-	case err != nil:
-		return err
-	case !role:
-		return d.Refuse("needs a 'role'")
-	case !content:
-		return d.Refuse("needs 'content'")
-	}
-	d.req.Messages = append(d.req.Messages, m)
-	return nil
-}
-
-func (d *decoder) role(dst *string) error {
-	if err := d.Text(dst); err != nil {
-		return err
-	}
-	switch *dst {
-	case "system", "developer", "user", "assistant", "tool", "function":
-		return nil
-	}
-	return d.Refuse("must be one of system, developer, user, assistant, tool and function")
-}
-
-// content reads a string or an array of text parts.
-func (d *decoder) content(dst *string) error {
-	const want = "a string or an array of content parts"
-	if d.Kind() == strictjson.StringKind {
-		return d.Text(dst)
-	}
-	var text strings.Builder
-	err := d.Array(want, func(i int) error {
-		if i > 0 {
-			text.WriteByte('\n')
-		}
-		return d.part(&text)
-	})
-	*dst = text.String()
-	return err
-}
-
-// part reads one content part. Its type may come after the rest, so that the
-// text is judged at the end.
-func (d *decoder) part(text *strings.Builder) error {
-	var kind, s string
-	var given bool
-	err := d.Object(func(key string) error {
-		switch key {
-		case "type":
-			return d.Text(&kind)
-		case "text":
-			given = true
-			return d.Text(&s)
-		}
-		return d.Skip()
-	})
-	switch {
-	case err != nil:
-		return err
-	case kind == "":
-		return d.Refuse("needs a 'type'")
-	case kind == "image_url" || kind == "image" || kind == "input_image" || kind == "input_audio" ||
-		kind == "audio_url" || kind == "video_url" || kind == "file":
-		return d.Refuse("is of type %.100q, which is not supported by this model: send text only", kind)
-	case kind != "text":
-		return d.Refuse("has an unknown type: the parts supported are of type \"text\"")
-	case !given:
-		return d.Refuse("needs 'text'")
-	}
-	text.WriteString(s)
-	return nil
 }

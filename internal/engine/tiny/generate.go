@@ -111,6 +111,8 @@ func (e *Engine) check(req *engine.Request) error {
 		return fault.Param("min_tokens", "min_tokens is %d; it must be between 0 and max_tokens, %d", req.Stop.MinTokens, req.Stop.MaxTokens)
 	case req.Salt.LoRA != "":
 		return fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
+	case req.Guide != nil && !e.card.Guided:
+		return engine.RefuseGuide()
 	}
 	if err := sample.Validate(&req.Sampling, req.Logprobs, e.card.VocabSize); err != nil {
 		return err
