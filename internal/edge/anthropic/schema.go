@@ -32,18 +32,12 @@ func EventSchema() string {
 		closed("type", is("content_block_stop"), "index", aCount),
 		closed("type", is("message_delta"), "delta", closed(stopSchema()...), "usage", usageSchema(), "nvext?", answerExt),
 		closed("type", is("message_stop")),
-		ErrorSchema(),
+		ErrorSchema,
 	)
 }
 
 // CountSchema is the JSON schema of an answer of /v1/messages/count_tokens.
 func CountSchema() string { return closed("input_tokens", aCount) }
-
-// ErrorSchema is the JSON schema of the body of an error, and of the event that
-// ends a broken stream.
-func ErrorSchema() string {
-	return closed("type", is("error"), "error", closed("type", anyString, "message", anyString), "request_id", stringOrNull)
-}
 
 const (
 	aCount       = `{"type":"integer","minimum":0}`

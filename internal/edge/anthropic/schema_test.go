@@ -29,7 +29,7 @@ func TestSchemas(t *testing.T) {
 			schema = EventSchema()
 			texts = slices.DeleteFunc(texts, func(line string) bool { return !strings.HasPrefix(line, "data: ") })
 		case strings.HasSuffix(file, "errors.jsonl"):
-			schema = ErrorSchema()
+			schema = ErrorSchema
 		case strings.HasSuffix(file, "count.json"):
 			schema = CountSchema()
 		}
