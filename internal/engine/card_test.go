@@ -15,7 +15,7 @@ func goodCard() Card {
 	return Card{
 		Name: "penstock-tiny", Aliases: []string{"tiny"}, Engine: "tiny", BlockSize: 16, Blocks: 1024, Ranks: 1,
 		ContextLength: 8192, VocabSize: 2048, DefaultMaxTokens: 128, EOS: []kv.Token{1, 2},
-		Defaults: Sampling{Temperature: 0.7, TopP: 0.9}, Numerics: "abc", Tokenizer: TokenizerRef{Kind: "builtin"},
+		Defaults: Sampling{Temperature: 0.7, TopP: 0.9}, Numerics: "abc", Guided: true, Tokenizer: TokenizerRef{Kind: "builtin"},
 	}
 }
 
@@ -119,6 +119,7 @@ func TestRequestValidate(t *testing.T) {
 		"media":       func(r *Request) { r.Media[0].End = len(r.Prompt) + 1 },
 		"temperature": func(r *Request) { r.Sampling.Temperature = math.NaN() },
 		"top_p":       func(r *Request) { r.Sampling.TopP = math.Inf(1) },
+		GuideParam:    func(r *Request) { r.Guide.Schema = []byte("{") },
 		"logit_bias":  func(r *Request) { r.Sampling.Bias[0].Bias = float32(math.Inf(-1)) },
 	} {
 		r := good()
@@ -127,6 +128,24 @@ func TestRequestValidate(t *testing.T) {
 		if !ok || err.Code != fault.Invalid || err.Param != param {
 			t.Errorf("%s: %v", param, err)
 		}
+	}
+}
+
+func TestGuideValidate(t *testing.T) {
+	for name, schema := range map[string]string{
+		"empty": "", "not JSON": "{]", "two values": "{}{}", "too long": `"` + strings.Repeat("x", MaxSchema-1) + `"`,
+	} {
+		r := Request{Attempt: 1, Prompt: []kv.Token{1}, Choices: 1, Stop: Stop{MaxTokens: 1}, Guide: &Guide{Schema: []byte(schema)}}
+		err, ok := r.Validate().(*fault.Error)
+		if !ok || err.Code != fault.Invalid || err.Param != GuideParam {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := (&Guide{Schema: []byte(`"` + strings.Repeat("x", MaxSchema-2) + `"`)}).validate(); err != nil {
+		t.Errorf("the longest: %v", err)
+	}
+	if err, ok := RefuseGuide().(*fault.Error); !ok || err.Code != fault.Unimplemented || err.Param != GuideParam {
+		t.Errorf("refused with %v", RefuseGuide())
 	}
 }
 

@@ -87,6 +87,13 @@ type Card struct {
 	// Embeddings says that the engine is an Embedder. The worker sets it; others
 	// are not asked for embeddings.
 	Embeddings bool `json:"embeddings,omitempty"`
+	// Guided says that the engine takes requests with a Guide.
+	Guided bool `json:"guided,omitempty"`
+	// ToolParser and ReasoningParser name the form in which the model writes calls
+	// and reasoning: "" for what its chat template, vocabulary or name tells,
+	// "none" for neither.
+	ToolParser      string `json:"tool_parser,omitempty"`
+	ReasoningParser string `json:"reasoning_parser,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
 }
@@ -118,7 +125,36 @@ type Request struct {
 	// Logprobs is -1 for none, else how many alternatives to report beside the
 	// chosen token.
 	Logprobs int
+	// Guide constrains the text of every choice; nil is free text. Only engines
+	// whose card says Guided take it, others refuse it with [RefuseGuide].
+	Guide *Guide
 }
+
+// Guide is what the text of a choice must be. It holds of the text as a whole,
+// Generated included, when the choice ends with FinishStop; one that ends with
+// FinishLength is a beginning of such a text.
+//
+// Stop tokens may be drawn exactly where the text before them is complete; text
+// that they have themselves does not count. Other tokens without text are never
+// drawn. MinTokens does not hold back the end of a text to which nothing can be
+// added. If no stop token can be drawn, because the model has
+// none or IgnoreEOS is set, the choice ends by itself after the token that no other
+// may follow; a text that is complete and may go on, such as a number, goes on.
+// That end is a delta without tokens whose Finish is FinishStop, so that nobody
+// takes the last token for a stop token.
+type Guide struct {
+	// Schema is a JSON Schema that the text must match: of 1 to MaxSchema bytes.
+	// {"type":"object"} asks for any object. What an engine cannot enforce it
+	// refuses as Invalid, about the parameter GuideParam.
+	Schema []byte
+}
+
+// MaxSchema bounds the schema of a guide in bytes.
+const MaxSchema = 256 << 10
+
+// GuideParam is the client's name of what a guide is made from; errors about
+// guides carry it.
+const GuideParam = "response_format"
 
 // Sampling says how tokens are drawn. The zero value is greedy, but
 // RepetitionPenalty 0 reads as 1. The JSON form is that of model cards.
@@ -154,7 +190,7 @@ type Finish uint8
 // The reasons; the zero value means that the choice goes on.
 const (
 	NotFinished  Finish = iota
-	FinishStop          // the last token is a stop token; it is in Tokens
+	FinishStop          // the last token is a stop token; it is in Tokens. Without Tokens, the guide's end
 	FinishLength        // MaxTokens or the context length
 )
 

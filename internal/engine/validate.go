@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"math"
 
 	"penstock/core/fault"
@@ -37,7 +38,34 @@ func (r *Request) Validate() error {
 			return fault.Param("media", "a media object fills tokens %d to %d of a prompt of %d", m.Start, m.End, len(r.Prompt))
 		}
 	}
+	if err := r.Guide.validate(); err != nil {
+		return err
+	}
 	return r.Sampling.validate()
+}
+
+// RefuseGuide is the answer of an engine that cannot guide to a request with a
+// Guide: Unimplemented, about GuideParam.
+func RefuseGuide() error {
+	err := fault.New(fault.Unimplemented, "this model's engine cannot hold its answers to a JSON schema; ask without response_format, or ask another model")
+	err.Param = GuideParam
+	return err
+}
+
+// validate checks what adapters rely on when they pass a schema on: that it is
+// JSON, of a bounded size. nil is valid.
+func (g *Guide) validate() error {
+	switch {
+	case g == nil:
+		return nil
+	case len(g.Schema) == 0:
+		return fault.Param(GuideParam, "the JSON schema is empty")
+	case len(g.Schema) > MaxSchema:
+		return fault.Param(GuideParam, "the JSON schema has %d bytes; at most %d are taken", len(g.Schema), MaxSchema)
+	case !json.Valid(g.Schema):
+		return fault.Param(GuideParam, "the JSON schema is not valid JSON")
+	}
+	return nil
 }
 
 func (s *Sampling) validate() error {

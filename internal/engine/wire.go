@@ -13,9 +13,15 @@ import (
 // (number<<2 | kind) and a value of that kind; a field with its zero value is
 // left out, and a reader skips the numbers it does not know.
 
-// wireVersion is the first byte of every message. It changes only if an older
-// reader could misread the rest; new fields do not change it.
-const wireVersion = 1
+// The first byte of every message. It is another one only if an older reader
+// would misunderstand the rest, which most new fields do not do. A writer takes
+// the least version that says all.
+const (
+	wireVersion = 1
+	// guidedVersion is that of requests with a guide: a reader that skipped the
+	// guide would answer with free text.
+	guidedVersion = 2
+)
 
 // MaxChoices bounds the choices of one request, and so what a decoder allocates
 // for the bookkeeping of each.
@@ -54,6 +60,7 @@ const (
 	reqStopTokens
 	reqIgnoreEOS
 	reqLogprobs
+	reqGuide // of guidedVersion
 )
 
 // The fields of a delta. Numbers are never reused.
@@ -71,7 +78,11 @@ const (
 // AppendRequest appends the encoding of r to dst. It allocates only if dst must
 // grow.
 func AppendRequest(dst []byte, r *Request) []byte {
-	dst = append(dst, wireVersion)
+	if r.Guide != nil {
+		dst = append(dst, guidedVersion)
+	} else {
+		dst = append(dst, wireVersion)
+	}
 	dst = appendString(dst, reqID, r.ID)
 	dst = appendUint(dst, reqAttempt, uint64(r.Attempt))
 	dst = appendString(dst, reqModel, r.Model)
@@ -103,17 +114,23 @@ func AppendRequest(dst []byte, r *Request) []byte {
 	dst = appendInt(dst, reqMinTokens, r.Stop.MinTokens)
 	dst = appendTokens(dst, reqStopTokens, r.Stop.Tokens)
 	dst = appendBool(dst, reqIgnoreEOS, r.Stop.IgnoreEOS)
-	return appendInt(dst, reqLogprobs, r.Logprobs)
+	dst = appendInt(dst, reqLogprobs, r.Logprobs)
+	if r.Guide != nil {
+		dst = appendKey(dst, reqGuide, kindBytes)
+		dst = binary.AppendUvarint(dst, uint64(len(r.Guide.Schema)))
+		dst = append(dst, r.Guide.Schema...)
+	}
+	return dst
 }
 
-// DecodeRequest sets r to the request that b encodes, reusing r's slices. It
-// keeps nothing of b. Whether the values make sense is [Request.Validate]'s
+// DecodeRequest sets r to the request that b encodes, reusing r's slices and
+// guide. It keeps nothing of b. Whether the values make sense is [Request.Validate]'s
 // question; what fails here is malformed. After an error r is unspecified.
 func DecodeRequest(b []byte, r *Request) error {
 	prompt, media, bias, stop := r.Prompt[:0], r.Media[:0], r.Sampling.Bias[:0], r.Stop.Tokens[:0]
 	old := *r
 	*r = Request{Prompt: prompt, Media: media, Sampling: Sampling{Bias: bias}, Stop: Stop{Tokens: stop}}
-	d, err := newReader("request", b)
+	d, err := newReader("request", b, guidedVersion)
 	if err != nil {
 		return err
 	}
@@ -175,9 +192,14 @@ func DecodeRequest(b []byte, r *Request) error {
 			r.Stop.IgnoreEOS = d.bool()
 		case reqLogprobs:
 			r.Logprobs = d.int()
+		case reqGuide:
+			r.Guide = d.guide(old.Guide)
 		default:
 			d.skip()
 		}
+	}
+	if d.version == guidedVersion && r.Guide == nil {
+		d.fail() // there is no other reason for this version
 	}
 	return d.err()
 }
@@ -201,7 +223,7 @@ func AppendDelta(dst []byte, d *Delta) []byte {
 // unspecified.
 func DecodeDelta(b []byte, d *Delta) error {
 	*d = Delta{Tokens: d.Tokens[:0], Logprobs: d.Logprobs[:0]}
-	r, err := newReader("delta", b)
+	r, err := newReader("delta", b, wireVersion)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ func fullRequest() *Request {
 		},
 		Stop:     Stop{MaxTokens: 128, MinTokens: 2, Tokens: []kv.Token{2, 50256}, IgnoreEOS: true},
 		Logprobs: -1,
+		Guide:    &Guide{Schema: []byte(`{"type":"object"}`)},
 	}
 }
 
@@ -53,16 +54,30 @@ func fullDelta() *Delta {
 	}
 }
 
-// TestRequestBytes pins the example of docs/format/engine.md to the code.
+// TestRequestBytes pins the examples of docs/format/engine.md to the code.
 func TestRequestBytes(t *testing.T) {
+	plain := &Request{ID: "r1", Attempt: 1, Model: "m", Prompt: []kv.Token{1, 2, 300}, Choices: 1, Stop: Stop{MaxTokens: 5}, Logprobs: -1}
+	if got, want := AppendRequest(nil, plain), documented(t, "    01 "); !bytes.Equal(got, want) {
+		t.Errorf("encoded % x\nthe document says % x", got, want)
+	}
+	guided := *plain
+	guided.Guide = &Guide{Schema: []byte(`{"type":"object"}`)}
+	if got, want := AppendRequest(nil, &guided), documented(t, "    02 "); !bytes.Equal(got, want) {
+		t.Errorf("with a guide: encoded % x\nthe document says % x", got, want)
+	}
+}
+
+// documented returns the bytes of the example whose first line begins with
+// prefix and names the version.
+func documented(t *testing.T, prefix string) (want []byte) {
+	t.Helper()
 	doc, err := os.ReadFile("../../docs/format/engine.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want []byte
 	in := false
 	for line := range strings.Lines(string(doc)) {
-		if in = in || strings.Contains(line, "version\n") && strings.HasPrefix(line, "    01 "); !in {
+		if in = in || strings.Contains(line, "version\n") && strings.HasPrefix(line, prefix); !in {
 			continue
 		}
 		if strings.TrimSpace(line) == "" {
@@ -75,10 +90,7 @@ func TestRequestBytes(t *testing.T) {
 		}
 		want = append(want, b...)
 	}
-	r := &Request{ID: "r1", Attempt: 1, Model: "m", Prompt: []kv.Token{1, 2, 300}, Choices: 1, Stop: Stop{MaxTokens: 5}, Logprobs: -1}
-	if got := AppendRequest(nil, r); !bytes.Equal(got, want) {
-		t.Errorf("encoded % x\nthe document says % x", got, want)
-	}
+	return want
 }
 
 func TestRequestRoundTrip(t *testing.T) {
@@ -126,6 +138,9 @@ func TestRandomRoundTrip(t *testing.T) {
 			Sampling:  Sampling{Temperature: rapid.Float64().Draw(t, "temperature"), Seed: rapid.Uint64().Draw(t, "seed")},
 			Stop:      Stop{MaxTokens: i32.Draw(t, "max"), Tokens: tokens.Draw(t, "stop"), IgnoreEOS: rapid.Bool().Draw(t, "eos")},
 			Logprobs:  rapid.IntRange(-1, 20).Draw(t, "logprobs"),
+		}
+		if rapid.Bool().Draw(t, "guided") {
+			want.Guide = &Guide{Schema: rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "schema")}
 		}
 		if err := DecodeRequest(AppendRequest(nil, want), &req); err != nil {
 			t.Fatal(err)
@@ -185,7 +200,11 @@ func TestMalformed(t *testing.T) {
 		code fault.Code
 	}{
 		"empty":              {nil, fault.Invalid},
-		"version":            {[]byte{2}, fault.Unimplemented},
+		"version":            {[]byte{3}, fault.Unimplemented},
+		"version too low":    {[]byte{0}, fault.Unimplemented},
+		"guide of version 1": {appendString([]byte{1}, reqGuide, "{}"), fault.Invalid},
+		"version 2 for none": {[]byte{2}, fault.Invalid},
+		"long guide":         {appendString([]byte{2}, reqGuide, strings.Repeat(" ", MaxSchema+1)), fault.Invalid},
 		"cut key":            {[]byte{1, 0x80}, fault.Invalid},
 		"cut string":         {[]byte{1, reqID<<2 | kindBytes, 5, 'a'}, fault.Invalid},
 		"huge length":        {append([]byte{1, reqPrompt<<2 | kindBytes}, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1), fault.Invalid},
@@ -210,6 +229,9 @@ func TestMalformed(t *testing.T) {
 		if err := DecodeRequest(c.body, new(Request)); err == nil || fault.Of(err) != c.code {
 			t.Errorf("%s: %v, want %v", name, err, c.code)
 		}
+	}
+	if err := DecodeDelta([]byte{2}, new(Delta)); fault.Of(err) != fault.Unimplemented {
+		t.Errorf("a delta of the version of guides: %v", err)
 	}
 	for name, body := range map[string][]byte{
 		"finish of 9 bits":  appendUint([]byte{1}, deltaFinish, 256),
@@ -279,6 +301,7 @@ func TestHostileCounts(t *testing.T) {
 func FuzzDecodeRequest(f *testing.F) {
 	f.Add(AppendRequest(nil, fullRequest()))
 	f.Add(AppendRequest(nil, &Request{}))
+	f.Add(AppendRequest(nil, &Request{Guide: &Guide{}}))
 	f.Add([]byte{wireVersion, 60 << 2, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r, again Request

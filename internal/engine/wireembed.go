@@ -36,7 +36,7 @@ func AppendEmbedRequest(dst []byte, r *EmbedRequest) []byte {
 func DecodeEmbedRequest(b []byte, r *EmbedRequest) error {
 	old := *r
 	*r = EmbedRequest{Prompt: old.Prompt[:0]}
-	d, err := newReader("embedding request", b)
+	d, err := newReader("embedding request", b, wireVersion)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func AppendEmbedding(dst []byte, e *Embedding) []byte {
 // unspecified.
 func DecodeEmbedding(b []byte, e *Embedding) error {
 	*e = Embedding{Vector: e.Vector[:0]}
-	d, err := newReader("embedding", b)
+	d, err := newReader("embedding", b, wireVersion)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 // methods return zeros after it, and next ends the walk.
 type wireReader struct {
 	message string
+	version byte
 	rest    []byte
 	field   uint64
 	kind    uint64
@@ -21,15 +22,16 @@ type wireReader struct {
 	bad   bool
 }
 
-func newReader(message string, b []byte) (wireReader, error) {
+// newReader reads a message of a version up to the newest that it may have.
+func newReader(message string, b []byte, newest byte) (wireReader, error) {
 	if len(b) == 0 {
 		return wireReader{}, fault.New(fault.Invalid, "decode engine %s: empty message", message)
 	}
-	if b[0] != wireVersion {
+	if b[0] < wireVersion || b[0] > newest {
 		return wireReader{}, fault.New(fault.Unimplemented,
-			"decode engine %s: wire version %d is not known here, only %d; upgrade the older side", message, b[0], wireVersion)
+			"decode engine %s: wire version %d is not known here, the newest is %d; upgrade the older side", message, b[0], newest)
 	}
-	return wireReader{message: message, rest: b[1:], floor: 1}, nil
+	return wireReader{message: message, version: b[0], rest: b[1:], floor: 1}, nil
 }
 
 // next moves to the next field; false at the end or after a failure.
@@ -218,6 +220,20 @@ func (r *wireReader) tokens(dst []kv.Token) []kv.Token {
 	}
 	r.join(&s)
 	return dst
+}
+
+// guide returns the guide of a request, in the memory of old if there is one.
+func (r *wireReader) guide(old *Guide) *Guide {
+	b := r.bytes()
+	if r.version < guidedVersion || len(b) > MaxSchema {
+		r.fail()
+		return nil
+	}
+	if old == nil {
+		old = new(Guide)
+	}
+	old.Schema = append(old.Schema[:0], b...)
+	return old
 }
 
 func (r *wireReader) media() kv.Media {

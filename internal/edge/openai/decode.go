@@ -284,18 +284,8 @@ func (d *decoder) check() error {
 	if d.streamOptions && !q.Stream {
 		return fault.Param("stream_options", "'stream_options' is allowed only with 'stream': true")
 	}
-	if d.greed {
-		if q.Temperature != nil && *q.Temperature != 0 {
-			return fault.Param("nvext.greed_sampling", "'nvext.greed_sampling' contradicts 'temperature' (%v): give one of them", *q.Temperature)
-		}
-		q.Temperature = new(float64)
-	}
-	switch {
-	case d.extSalt == "":
-	case q.CacheSalt == "":
-		q.CacheSalt = d.extSalt
-	case q.CacheSalt != d.extSalt:
-		return fault.Param("nvext.cache_salt", "'nvext.cache_salt' and 'cache_salt' differ: give one of them")
+	if err := d.checkExt(); err != nil {
+		return err
 	}
 	if q.Endpoint == api.Chat {
 		return d.checkChat()

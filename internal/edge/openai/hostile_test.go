@@ -137,7 +137,7 @@ func TestManyMessages(t *testing.T) {
 	body := []byte(`{"model":"m","messages":[` + strings.Repeat(`{"role":"user","content":""},`, maxMessages) + `0]}`)
 	var err error
 	got := allocated(func() { _, err = Decode(api.Chat, body) })
-	if err == nil || Fault(err).Param != "messages" || !strings.Contains(err.Error(), "at most 65536") {
+	if err == nil || api.Fault(err).Param != "messages" || !strings.Contains(err.Error(), "at most 65536") {
 		t.Error(err)
 	}
 	if got > maxMessages*300 {

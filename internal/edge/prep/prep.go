@@ -65,6 +65,10 @@ type Chat struct {
 	// Tools is a JSON array of what the model may call; nil if nothing. JSON that
 	// a client wrote stays text, since templates print it in the client's order.
 	Tools []byte
+	// Args is a JSON object of further variables for the template
+	// (chat_template_kwargs); nil if none. Templates that are Go code have no use
+	// for any and ignore it.
+	Args []byte
 	// AddGenerationPrompt ends the prompt where the assistant speaks next.
 	AddGenerationPrompt bool
 	// ContinueFinal leaves the last message open for the model to go on with.

@@ -107,6 +107,14 @@ func (s *suite) testInvalid(t *testing.T) {
 			t.Errorf("%s: the request was accepted", name)
 		}
 	}
+	if !s.card.Guided {
+		req := s.request(1, 10, 5)
+		req.Guide = &engine.Guide{Schema: []byte(`{"type":"object"}`)}
+		_, err := Generate(ctx, e, req)
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Code != fault.Unimplemented || f.Param != engine.GuideParam {
+			t.Errorf("a guide for an engine that cannot: error %v, want Unimplemented about %s", err, engine.GuideParam)
+		}
+	}
 	idle(t, e, "after invalid requests")
 }
 

@@ -18,7 +18,10 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	if err := e.check(req); err != nil {
 		return err
 	}
-	r := newRequest(req, &e.card)
+	r, err := e.newRequest(req)
+	if err != nil {
+		return err
+	}
 	if err := e.submit(r); err != nil {
 		return err
 	}
@@ -111,6 +114,8 @@ func (e *Engine) check(req *engine.Request) error {
 		return fault.Param("min_tokens", "min_tokens is %d; it must be between 0 and max_tokens, %d", req.Stop.MinTokens, req.Stop.MaxTokens)
 	case req.Salt.LoRA != "":
 		return fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
+	case req.Guide != nil && !e.card.Guided:
+		return engine.RefuseGuide()
 	}
 	if err := sample.Validate(&req.Sampling, req.Logprobs, e.card.VocabSize); err != nil {
 		return err

@@ -100,6 +100,9 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 			return err
 		}
 	}
+	if req.Guide != nil && !e.cfg.Card.Guided {
+		return engine.RefuseGuide()
+	}
 	if len(req.Prompt)+1 > e.cfg.Card.ContextLength {
 		return fault.New(fault.Invalid, "the prompt is too long")
 	}

@@ -3,6 +3,7 @@ package chat
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -18,7 +19,8 @@ import (
 // keep the two apart.
 type scripted struct {
 	plain *jinja.Template
-	tools *jinja.Template // for requests with tools
+	tools *jinja.Template // for requests with tools; nil if none shows them
+	calls bool            // the templates show what the assistant called
 	named map[string]string
 	now   func() time.Time
 }
@@ -93,13 +95,22 @@ func newScripted(sources, named map[string]string) (*scripted, error) {
 	if t.plain, err = jinja.Compile(sources["default"]); err != nil {
 		return nil, err
 	}
-	t.tools = t.plain
 	if source, ok := sources["tool_use"]; ok {
 		if t.tools, err = jinja.Compile(source); err != nil {
 			return nil, err
 		}
+	} else if strings.Contains(sources["default"], "tools") {
+		t.tools = t.plain
 	}
+	t.calls = strings.Contains(sources["default"]+sources["tool_use"], "tool_calls")
 	return t, nil
+}
+
+// unshown refuses what a model would never see.
+func unshown(field string) error {
+	err := fault.New(fault.Unimplemented, "this model's chat template does not show %s: leave it out, or ask a model that was trained on it", field)
+	err.Param = field
+	return err
 }
 
 // continueTag marks the end of a message that is left open, as the reference
@@ -111,13 +122,18 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 	if err := checkFlags(c); err != nil {
 		return dst, err
 	}
+	if i := slices.IndexFunc(c.Messages, func(m prep.Message) bool { return len(m.ToolCalls) > 0 }); i >= 0 && !t.calls {
+		return dst, unshown(fmt.Sprintf("messages[%d].tool_calls", i))
+	}
 	vars, err := t.variables(c)
 	if err != nil {
 		return dst, err
 	}
 	tmpl := t.plain
 	if len(c.Tools) > 0 {
-		tmpl = t.tools
+		if tmpl = t.tools; tmpl == nil {
+			return dst, unshown("tools")
+		}
 	}
 	text, err := tmpl.Render(vars, t.now())
 	if err != nil {
@@ -163,7 +179,36 @@ func (t *scripted) variables(c *prep.Chat) (*jinja.Dict, error) {
 			vars.Set(name, text)
 		}
 	}
-	return vars, nil
+	return vars, setArgs(vars, c.Args)
+}
+
+// reserved are the variables that a request sets by fields of their own.
+var reserved = [...]string{"messages", "tools", "documents", "add_generation_prompt"}
+
+// argsField is where clients put args, as vLLM names it.
+const argsField = "chat_template_kwargs"
+
+// setArgs adds the variables in args, which may take the place of special tokens
+// but not of what the request says elsewhere.
+func setArgs(vars *jinja.Dict, args []byte) error {
+	if len(args) == 0 {
+		return nil
+	}
+	v, err := jinja.FromJSON(args)
+	if err != nil {
+		return fault.Param(argsField, "%s: %v", argsField, err)
+	}
+	d, ok := v.(*jinja.Dict)
+	if !ok {
+		return fault.Param(argsField, "%s must be a JSON object", argsField)
+	}
+	for _, name := range reserved {
+		if _, ok := d.Get(name); ok {
+			return fault.Param(argsField+"."+name, "%s cannot set %s; use the request's own field for it, if there is one", argsField, name)
+		}
+	}
+	d.Each(vars.Set)
+	return nil
 }
 
 func message(m *prep.Message, open bool) (*jinja.Dict, error) {

@@ -117,6 +117,34 @@ func TestOwnTemplateRaises(t *testing.T) {
 	}
 }
 
+// TestOwnTemplateArgs: clients set further variables, in place of special tokens
+// too, but none that the request has a field for.
+func TestOwnTemplateArgs(t *testing.T) {
+	p := ownTemplate(t, map[string]any{"bos_token": "<s>"}, "{{ bos_token }}{{ enable_thinking }}{{ extra | tojson }}")
+	chat := oneTurn("x")
+	chat.Args = []byte(`{"enable_thinking":false,"extra":{"z":1,"a":[2]},"bos_token":"B"}`)
+	if got, want := renderText(t, p, chat), `BFalse{"z": 1, "a": [2]}`; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for args, param := range map[string]string{
+		`[1]`:                                  "chat_template_kwargs",
+		`{`:                                    "chat_template_kwargs",
+		`{"messages":[]}`:                      "chat_template_kwargs.messages",
+		`{"tools":null}`:                       "chat_template_kwargs.tools",
+		`{"documents":[]}`:                     "chat_template_kwargs.documents",
+		`{"a":1,"add_generation_prompt":true}`: "chat_template_kwargs.add_generation_prompt",
+	} {
+		chat.Args = []byte(args)
+		var refused *fault.Error
+		if _, err := p.Template.Render(nil, chat); !errors.As(err, &refused) || refused.Code != fault.Invalid || refused.Param != param {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	if _, err := chatML().Render(nil, chat); err != nil {
+		t.Errorf("a template that is Go code: %v", err)
+	}
+}
+
 func TestOwnTemplateClock(t *testing.T) {
 	s, err := newScripted(map[string]string{"default": "{{ strftime_now('%d %b %Y') }}"}, nil)
 	if err != nil {
@@ -147,16 +175,31 @@ func TestOwnTemplateRefused(t *testing.T) {
 	}
 }
 
-// TestGoTemplatesRefuseTools: they cannot show them, so they say so.
-func TestGoTemplatesRefuseTools(t *testing.T) {
-	user := prep.Message{Role: "user", Content: "x"}
+// TestGoTemplatesRefuseParts: they cannot show them, so they say so.
+func TestGoTemplatesRefuseParts(t *testing.T) {
+	c := &prep.Chat{Messages: []prep.Message{{Role: "user", Parts: []byte("[]")}}}
+	var refused *fault.Error
+	if _, err := chatML().Render(nil, c); !errors.As(err, &refused) || refused.Code != fault.Unimplemented || refused.Param != "messages[0].content" {
+		t.Error(err)
+	}
+}
+
+// TestUnshownToolsAreRefused: a template that does not look at them would drop
+// them, and nobody would know why the model calls nothing.
+func TestUnshownToolsAreRefused(t *testing.T) {
+	tools, user := []byte(`[{"type":"function","function":{"name":"f"}}]`), prep.Message{Role: "user", Content: "x"}
+	called := prep.Message{Role: "assistant", ToolCalls: []byte(`[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]`)}
+	blind := ownTemplate(t, map[string]any{"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}, "")
+	seeing := ownTemplate(t, map[string]any{"chat_template": "{{ tools }}{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}"}, "")
 	for param, c := range map[string]*prep.Chat{
-		"tools":                  {Tools: []byte("[]"), Messages: []prep.Message{user}},
-		"messages[0].tool_calls": {Messages: []prep.Message{{Role: "assistant", ToolCalls: []byte("[]")}}},
-		"messages[0].content":    {Messages: []prep.Message{{Role: "user", Parts: []byte("[]")}}},
+		"tools":                  {Tools: tools, Messages: []prep.Message{user}},
+		"messages[1].tool_calls": {Messages: []prep.Message{user, called}},
 	} {
 		var refused *fault.Error
-		if _, err := chatML().Render(nil, c); !errors.As(err, &refused) || refused.Code != fault.Unimplemented || refused.Param != param {
+		if _, err := blind.EncodeChat(nil, c); !errors.As(err, &refused) || refused.Code != fault.Unimplemented || refused.Param != param {
+			t.Errorf("%s: %v", param, err)
+		}
+		if _, err := seeing.EncodeChat(nil, c); err != nil {
 			t.Errorf("%s: %v", param, err)
 		}
 	}

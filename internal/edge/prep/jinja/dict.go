@@ -28,6 +28,15 @@ func (d *Dict) Set(key string, v any) { d.put(key, v) }
 // Get returns the value of key.
 func (d *Dict) Get(key string) (v any, ok bool) { return d.get(key) }
 
+// Each calls f with the keys that are strings, and their values, in order.
+func (d *Dict) Each(f func(key string, v any)) {
+	for i, k := range d.keys {
+		if key, ok := k.(string); ok {
+			f(key, d.vals[i])
+		}
+	}
+}
+
 func (d *Dict) put(key, v any) {
 	k := hashable(key)
 	if i, ok := d.at[k]; ok {
