@@ -55,6 +55,9 @@ func (f *Frontend) endpoints() []endpoint {
 			e.pattern, e.Params = "/v1/models/{id...}", []string{"id"}
 		case "/v1/messages", "/v1/messages/count_tokens":
 			e.Error = anthropic.ErrorSchema
+			if e.Schema, e.Events = anthropic.Schema(), anthropic.EventSchema(); e.Path != "/v1/messages" {
+				e.Schema, e.Events = anthropic.CountSchema(), ""
+			}
 		case "/metrics":
 			e.Answer = "text/plain"
 		}
