@@ -5,7 +5,7 @@ import "strings"
 // Schema is the JSON schema of a whole answer. It is closed: it has every member
 // that this package prints. Its one reference is to the component AnswerExt, which
 // the description of the API has.
-func Schema() string { return responseSchema("completed", "incomplete", "failed") }
+func Schema() string { return responseSchema("completed", "incomplete") }
 
 // EventSchema is the JSON schema of the data of a stream's events, closed likewise.
 func EventSchema() string {
@@ -14,7 +14,7 @@ func EventSchema() string {
 	with := func(at []string, more ...string) []string { return append(at[:len(at):len(at)], more...) }
 	return anyOf(
 		event([]string{"response.created", "response.in_progress"}, "response", responseSchema("in_progress")),
-		event([]string{"response.completed", "response.incomplete", "response.failed"}, "response", Schema()),
+		event([]string{"response.completed", "response.incomplete", "response.failed"}, "response", responseSchema("completed", "incomplete", "failed")),
 		event([]string{"response.output_item.added", "response.output_item.done"}, "output_index", aCount, "item", outputSchema()),
 		event([]string{"response.content_part.added", "response.content_part.done"}, with(part, "part", anyOf(textPart(), reasoningPart()))...),
 		event([]string{"response.output_text.delta"}, with(part, "logprobs", listOf(logprobSchema()), "delta", aString)...),
