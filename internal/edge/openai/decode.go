@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"slices"
 	"strings"
 
 	"penstock/core/fault"
@@ -145,7 +146,12 @@ func (d *decoder) common(key string) (known bool, err error) {
 	case "stop_token_ids":
 		var tokens []kv.Token
 		err := d.tokens(&tokens)
-		q.StopTokens = append(q.StopTokens, tokens...)
+		if len(q.StopTokens) > 0 { // of "stop"
+			tokens = slices.Concat(q.StopTokens, tokens)
+		}
+		if len(tokens) > 0 {
+			q.StopTokens = tokens
+		}
 		return true, err
 	case "ignore_eos":
 		return true, d.Flag(&q.IgnoreEOS)
