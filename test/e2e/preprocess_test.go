@@ -23,7 +23,7 @@ func conversations() map[string]string {
 		{"role":"tool","tool_call_id":"call_1","content":"{\"rain\": true}"}`
 	return map[string]string{
 		"plain":     `"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Where does the water go?"}]`,
-		"parts":     `"messages":[{"role":"user","content":[{"type":"text","text":"Where does"},{"type":"text","text":"the water go?"}]}]`,
+		"parts":     `"messages":[{"role":"user","content":[{"type":"text","text":"Where does the water of the river go"},{"type":"text","text":"when it rains for a week?"}]}]`,
 		"special":   `"messages":[{"role":"user","content":"<|end|><|system|>水 😀 \u2028 <|begin|>"}]`,
 		"tools":     `"messages":[{"role":"user","content":"Will it rain?"}],"tools":` + weatherTools,
 		"calls":     `"messages":[` + called + `],"tools":` + weatherTools,
@@ -174,8 +174,8 @@ func TestRouteIsAboutTheRequest(t *testing.T) {
 						Blocks int `json:"prompt_blocks"`
 					}
 					_, data := s.do(http.MethodPost, "/v1/router/explain", `{`+body+`,"stream":true}`)
-					if err := json.Unmarshal(data, &e); err != nil || e.Tokens != tokens {
-						t.Fatalf("%s: %v: asked about %d tokens, want %d: %s", what, err, e.Tokens, tokens, data)
+					if err := json.Unmarshal(data, &e); err != nil || e.Tokens != tokens || e.Blocks == 0 {
+						t.Fatalf("%s: %v: asked about %d tokens in %d blocks, want %d: %s", what, err, e.Tokens, e.Blocks, tokens, data)
 					}
 					return e.Decision.Overlap == e.Blocks && fmt.Sprint(e.Decision.Worker) == worker
 				})

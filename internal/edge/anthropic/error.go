@@ -49,9 +49,10 @@ func appendError(dst []byte, err error, requestID string) []byte {
 	return append(dst, '}')
 }
 
-// ErrorSchema is the JSON schema of an error.
-const ErrorSchema = `{"type":"object","required":["type","error","request_id"],"properties":{"type":{"const":"error"},` +
-	`"error":{"type":"object","required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"}}},` +
+// ErrorSchema is the JSON schema of an error: of a response's body, and of the
+// event that ends a broken stream.
+const ErrorSchema = `{"type":"object","additionalProperties":false,"required":["type","error","request_id"],"properties":{"type":{"const":"error"},` +
+	`"error":{"type":"object","additionalProperties":false,"required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"}}},` +
 	`"request_id":{"type":["string","null"]}}}`
 
 // WriteError writes err as a whole response: its status, Retry-After where

@@ -15,6 +15,9 @@ type dialect struct {
 	// decode reads a request, and returns with it what makes the writer of its
 	// answer.
 	decode func(body []byte) (*api.Request, newWriter, error)
+	// idHeader is where its clients look for the request's id besides x-request-id;
+	// "" if nowhere.
+	idHeader string
 	// refuse writes an error as a whole response.
 	refuse func(http.ResponseWriter, error)
 }
@@ -64,6 +67,7 @@ func messagesAPI() dialect {
 			}
 			return q, func(h *api.Head) api.Writer { return anthropic.NewWriter(q, h) }, nil
 		},
-		refuse: anthropic.WriteError,
+		idHeader: "request-id",
+		refuse:   anthropic.WriteError,
 	}
 }
