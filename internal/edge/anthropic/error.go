@@ -1,12 +1,10 @@
 package anthropic
 
 import (
-	"errors"
-	"math"
 	"net/http"
-	"strconv"
 
 	"penstock/core/fault"
+	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
 
@@ -37,7 +35,7 @@ func errorType(c fault.Code) string {
 // appendError appends err as the API's error object. An error without a
 // *fault.Error in its chain is a defect: the client learns that, and no detail.
 func appendError(dst []byte, err error, requestID string) []byte {
-	f := asFault(err)
+	f := api.Fault(err)
 	dst = append(dst, `{"type":"error","error":{"type":"`...)
 	dst = append(dst, errorType(f.Code)...)
 	dst = append(dst, `","message":`...)
@@ -51,38 +49,23 @@ func appendError(dst []byte, err error, requestID string) []byte {
 	return append(dst, '}')
 }
 
-// asFault returns the first *fault.Error in err's chain, or the Internal error
-// that a client is told instead of an error of another kind.
-func asFault(err error) *fault.Error {
-	var f *fault.Error
-	if errors.As(err, &f) {
-		return f
-	}
-	return &fault.Error{
-		Code:    fault.Internal,
-		Message: "internal error: the server's log has the cause under the x-request-id of this response",
-		Err:     err,
-	}
-}
+// ErrorSchema is the JSON schema of an error: of a response's body, and of the
+// event that ends a broken stream.
+const ErrorSchema = `{"type":"object","additionalProperties":false,"required":["type","error","request_id"],"properties":{"type":{"const":"error"},` +
+	`"error":{"type":"object","additionalProperties":false,"required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"}}},` +
+	`"request_id":{"type":["string","null"]}}}`
 
 // WriteError writes err as a whole response: its status, Retry-After where
 // waiting helps, and the error object. The header x-request-id, if w has it, is
-// repeated under the name that the official clients read, and so is whether to
-// try again, which they would guess from the status: they repeat every 409 and
-// everything above 499.
+// repeated under the name that the official clients read.
 func WriteError(w http.ResponseWriter, err error) {
-	f := asFault(err)
+	f := api.Fault(err)
 	class := f.Code.Class()
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
+	api.SetErrorHeader(h, f)
 	id := h.Get("x-request-id")
 	if id != "" {
 		h.Set("request-id", id)
-	}
-	h.Set("x-should-retry", strconv.FormatBool(class.Retryable))
-	if class.Status == http.StatusServiceUnavailable || class.Status == http.StatusTooManyRequests {
-		// In whole seconds, rounded up, at least one.
-		h.Set("Retry-After", strconv.Itoa(int(max(1, math.Ceil(f.RetryAfter.Seconds())))))
 	}
 	w.WriteHeader(class.Status)
 	// A client that does not take its error is gone.

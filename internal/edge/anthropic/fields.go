@@ -1,34 +1,6 @@
 package anthropic
 
-// Treatment is what the decoder does with a field of a request.
-type Treatment uint8
-
-// The treatments.
-const (
-	// Mapped fields change the answer as the API says.
-	Mapped Treatment = iota
-	// Accepted fields are read, checked and without effect: ignoring them cannot
-	// change the answer.
-	Accepted
-	// Refused fields are answered with 400 and their name, but for values that ask
-	// for what happens anyway.
-	Refused
-)
-
-// String returns the treatment's name as documents print it.
-func (t Treatment) String() string {
-	return [...]string{"mapped", "accepted", "refused"}[t]
-}
-
-// Field is a top-level field of a request.
-type Field struct {
-	Name      string
-	Treatment Treatment
-	Required  bool
-	// Schema is the JSON schema of what is taken; "" if that is null only, which
-	// is a field not given whatever its name.
-	Schema string
-}
+import "penstock/internal/edge/api"
 
 // Schemas of several fields, and of parts of them.
 const (
@@ -45,28 +17,28 @@ const (
 
 // Fields lists the fields that requests to /v1/messages may have. Any other is
 // refused by name.
-func Fields() []Field {
+func Fields() []api.Field {
 	return append(append(commonFields(), unusedFields()...), createFields()...)
 }
 
 // CountFields lists those of /v1/messages/count_tokens.
-func CountFields() []Field { return append(commonFields(), unusedFields()...) }
+func CountFields() []api.Field { return append(commonFields(), unusedFields()...) }
 
 // commonFields are those of decoder.common.
-func commonFields() []Field {
-	return []Field{
-		{"model", Mapped, true, anyString},
-		{"messages", Mapped, true, messagesSchema},
-		{"system", Mapped, false, textOrBlocks},
-		{"tools", Mapped, false, toolsSchema},
-		{"tool_choice", Mapped, false, `{"type":"object","required":["type"],"additionalProperties":false,"properties":{` +
-			`"type":{"enum":["auto","any","tool","none"]},"name":{"type":"string"},"disable_parallel_tool_use":{"type":"boolean"}}}`},
-		{"thinking", Mapped, false, `{"type":"object","required":["type"],"additionalProperties":false,"properties":{` +
-			`"type":{"enum":["enabled","adaptive","disabled"]},"budget_tokens":{"type":"integer","minimum":1,"description":"without effect"},` +
-			`"display":{"enum":["summarized","omitted",null]}}}`},
-		{"output_config", Mapped, false, `{"type":"object","additionalProperties":false,"properties":{` +
-			`"effort":{"enum":["low","medium","high","xhigh","max",null]},"format":{"anyOf":[{"type":"null"},` + formatSchema + `]}}}`},
-		{"output_format", Mapped, false, formatSchema},
+func commonFields() []api.Field {
+	return []api.Field{
+		api.Needs("model", anyString),
+		api.Needs("messages", messagesSchema),
+		api.Maps("system", textOrBlocks),
+		api.Maps("tools", toolsSchema),
+		api.Maps("tool_choice", `{"type":"object","required":["type"],"additionalProperties":false,"properties":{`+
+			`"type":{"enum":["auto","any","tool","none"]},"name":{"type":"string"},"disable_parallel_tool_use":{"type":"boolean"}}}`),
+		api.Maps("thinking", `{"type":"object","required":["type"],"additionalProperties":false,"properties":{`+
+			`"type":{"enum":["enabled","adaptive","disabled"]},"budget_tokens":{"type":"integer","minimum":1,"description":"without effect"},`+
+			`"display":{"enum":["summarized","omitted",null]}}}`),
+		api.Maps("output_config", `{"type":"object","additionalProperties":false,"properties":{`+
+			`"effort":{"enum":["low","medium","high","xhigh","max",null]},"format":{"anyOf":[{"type":"null"},`+formatSchema+`]}}}`),
+		api.Maps("output_format", formatSchema),
 	}
 }
 
@@ -83,36 +55,36 @@ const toolsSchema = `{"type":"array","maxItems":1536,"items":{"type":"object","r
 	`"type":{"enum":["custom",null]},"name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,128}$"},"description":{"type":"string"},"input_schema":{"type":"object"}}}}`
 
 // createFields are those of decoder.create.
-func createFields() []Field {
-	return []Field{
-		{"max_tokens", Mapped, true, `{"type":"integer","minimum":1}`},
-		{"stream", Mapped, false, anyBoolean},
-		{"stop_sequences", Mapped, false, `{"type":"array","maxItems":32,"items":{"type":"string","minLength":1}}`},
-		{"temperature", Mapped, false, `{"type":"number","minimum":0,"maximum":1}`},
-		{"top_p", Mapped, false, `{"type":"number","minimum":0,"maximum":1}`},
-		{"top_k", Mapped, false, `{"type":"integer","minimum":0}`},
-		{"cache_salt", Mapped, false, `{"type":"string","minLength":1,"maxLength":1024}`},
-		{"metadata", Accepted, false, anyObject},
-		{"diagnostics", Accepted, false, anyObject},
-		{"service_tier", Accepted, false, anyString},
-		{"inference_geo", Refused, false, `{"const":"global"}`},
-		{"fallbacks", Refused, false, noElements},
-		{Name: "container", Treatment: Refused},
-		{Name: "fallback_credit_token", Treatment: Refused},
-		{Name: "thread", Treatment: Refused},
+func createFields() []api.Field {
+	return []api.Field{
+		api.Needs("max_tokens", `{"type":"integer","minimum":1}`),
+		api.Maps("stream", anyBoolean),
+		api.Maps("stop_sequences", `{"type":"array","maxItems":32,"items":{"type":"string","minLength":1}}`),
+		api.Maps("temperature", `{"type":"number","minimum":0,"maximum":1}`),
+		api.Maps("top_p", `{"type":"number","minimum":0,"maximum":1}`),
+		api.Maps("top_k", `{"type":"integer","minimum":0}`),
+		api.Maps("cache_salt", `{"type":"string","minLength":1,"maxLength":1024}`),
+		api.Accepts("metadata", anyObject),
+		api.Accepts("diagnostics", anyObject),
+		api.Accepts("service_tier", anyString),
+		api.Refuses("inference_geo", `{"const":"global"}`),
+		api.Refuses("fallbacks", noElements),
+		api.Refuses("container", ""),
+		api.Refuses("fallback_credit_token", ""),
+		api.Refuses("thread", ""),
 	}
 }
 
 // unusedFields are those of decoder.unused.
-func unusedFields() []Field {
-	return []Field{
-		{"cache_control", Accepted, false, anyObject},
-		{"speed", Accepted, false, `{"enum":["standard","fast"]}`},
-		{"mcp_servers", Refused, false, noElements},
-		{"context_management", Refused, false, `{"type":"object","additionalProperties":false,"properties":{"edits":{"type":"array","items":{` +
-			`"type":"object","required":["type","keep"],"properties":{"type":{"const":"clear_thinking_20251015"},` +
-			`"keep":{"anyOf":[{"const":"all"},{"type":"object","required":["type"],"properties":{"type":{"const":"all"}}}]}}}}}}`},
-		{Name: "billing_policy", Treatment: Refused},
-		{Name: "compaction", Treatment: Refused},
+func unusedFields() []api.Field {
+	return []api.Field{
+		api.Accepts("cache_control", anyObject),
+		api.Accepts("speed", `{"enum":["standard","fast"]}`),
+		api.Refuses("mcp_servers", noElements),
+		api.Refuses("context_management", `{"type":"object","additionalProperties":false,"properties":{"edits":{"type":"array","items":{`+
+			`"type":"object","required":["type","keep"],"properties":{"type":{"const":"clear_thinking_20251015"},`+
+			`"keep":{"anyOf":[{"const":"all"},{"type":"object","required":["type"],"properties":{"type":{"const":"all"}}}]}}}}}}`),
+		api.Refuses("billing_policy", ""),
+		api.Refuses("compaction", ""),
 	}
 }

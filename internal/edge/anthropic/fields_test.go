@@ -21,7 +21,7 @@ import (
 // endpoint is one of the two that the package decodes.
 type endpoint struct {
 	name   string
-	fields []Field
+	fields []api.Field
 	decode func([]byte) (*api.Request, error)
 }
 
@@ -69,7 +69,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 			if f.Schema == "" {
 				taken, refused = `null`, `1`
 			}
-			if taken == "" || (refused != "") != (f.Treatment == Refused) {
+			if taken == "" || (refused != "") != (f.Treatment == api.Refused) {
 				t.Errorf("%s %s: its samples are %q and %q", e.name, f.Name, taken, refused)
 				continue
 			}
@@ -87,7 +87,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 				t.Errorf("%s %s: %s is refused: %v", e.name, f.Name, taken, err)
 				continue
 			}
-			if changed := !cmp.Equal(got, plain); changed != (f.Treatment == Mapped) {
+			if changed := !cmp.Equal(got, plain); changed != (f.Treatment == api.Mapped) {
 				t.Errorf("%s %s is %v, and %s changes the request: %v", e.name, f.Name, f.Treatment, taken, changed)
 			}
 			if f.Required {
@@ -155,7 +155,7 @@ func TestOfficialClientFields(t *testing.T) {
 			if key == "type" {
 				continue
 			}
-			unsupported(name+"."+key, e.bodyWith("messages", `[{"role":"user","content":[{"type":"`+kind+`","`+key+`":null}]}]`))
+			unsupported(name+"."+key, e.bodyWith("messages", `[{"role":"user","content":[{"type":"`+kind+`","`+key+`":5}]}]`))
 		}
 	}
 	for name, form := range map[string][2]string{
@@ -176,7 +176,7 @@ func TestOfficialClientFields(t *testing.T) {
 		}
 	}
 	for _, kind := range list("block_types") {
-		if !takes(kind) {
+		if !slices.Contains([]string{"text", "thinking", "redacted_thinking", "tool_use", "tool_result"}, kind) {
 			byName(kind, e.bodyWith("messages", `[{"role":"user","content":[{"content":{},"source":{},"type":"`+kind+`"}]}]`))
 		}
 	}
@@ -195,15 +195,15 @@ func TestOfficialClientFields(t *testing.T) {
 	}
 }
 
-func listed(fields []Field, name string) []Field {
-	return slices.DeleteFunc(slices.Clone(fields), func(f Field) bool { return f.Name != name })
+func listed(fields []api.Field, name string) []api.Field {
+	return slices.DeleteFunc(slices.Clone(fields), func(f api.Field) bool { return f.Name != name })
 }
 
 // TestFieldsAreComplete: what the decoder's switches know is listed, and nothing
 // else is. It reads the source, so that a field cannot be added without saying how
 // it is treated.
 func TestFieldsAreComplete(t *testing.T) {
-	tables := map[string][]Field{"common": commonFields(), "create": createFields(), "unused": unusedFields()}
+	tables := map[string][]api.Field{"common": commonFields(), "create": createFields(), "unused": unusedFields()}
 	for _, file := range []string{"decode.go", "unused.go"} {
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
@@ -256,7 +256,7 @@ func TestSchemasAreJSON(t *testing.T) {
 			t.Errorf("%s: %v in %s", f.Name, err, f.Schema)
 		}
 	}
-	if got := Mapped.String() + Accepted.String() + Refused.String(); got != "mappedacceptedrefused" {
+	if got := api.Mapped.String() + api.Accepted.String() + api.Refused.String(); got != "mappedacceptedrefused" {
 		t.Errorf("the treatments are %s", got)
 	}
 }

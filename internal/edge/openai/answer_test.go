@@ -326,9 +326,9 @@ func TestErrors(t *testing.T) {
 		should string
 		want   string
 	}{
-		{param, 400, "", "", `{"error":{"message":"'n' is \"odd\"","type":"invalid_request_error","param":"n","code":"invalid_request"}}`},
-		{fmt.Errorf("wrapped: %w", busy), 503, "2", "", `{"error":{"message":"busy","type":"service_unavailable_error","param":null,"code":"overloaded"}}`},
-		{fault.New(fault.Unavailable, "none"), 503, "1", "", `{"error":{"message":"none","type":"service_unavailable_error","param":null,"code":"unavailable"}}`},
+		{param, 400, "", "false", `{"error":{"message":"'n' is \"odd\"","type":"invalid_request_error","param":"n","code":"invalid_request"}}`},
+		{fmt.Errorf("wrapped: %w", busy), 503, "2", "true", `{"error":{"message":"busy","type":"service_unavailable_error","param":null,"code":"overloaded"}}`},
+		{fault.New(fault.Unavailable, "none"), 503, "1", "true", `{"error":{"message":"none","type":"service_unavailable_error","param":null,"code":"unavailable"}}`},
 		{errors.New("secret detail"), 500, "", "false", `{"error":{"message":"internal error: the server's log has the cause under the x-request-id of this response","type":"server_error","param":null,"code":"internal_error"}}`},
 	}
 	for _, tt := range tests {

@@ -60,8 +60,8 @@ func TestDecodeEmbeddingsRefuses(t *testing.T) {
 		`{`:                                                    "",
 	} {
 		_, err := DecodeEmbeddings([]byte(body))
-		if err == nil || fault.Of(err) != fault.Invalid || Fault(err).Param != param {
-			t.Errorf("%.80s: %v of param %q, want %q", body, err, Fault(err).Param, param)
+		if err == nil || fault.Of(err) != fault.Invalid || api.Fault(err).Param != param {
+			t.Errorf("%.80s: %v of param %q, want %q", body, err, api.Fault(err).Param, param)
 		}
 	}
 }

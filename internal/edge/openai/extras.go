@@ -20,9 +20,9 @@ func NewExtras(r *strictjson.Reader, q *api.Request) *Extras {
 }
 
 // ExtraFields lists the fields that Extras reads.
-func ExtraFields() []Field {
+func ExtraFields() []api.Field {
 	all := append(append(chatFields(), sharedFields()...), unusedFields()...)
-	return slices.DeleteFunc(all, func(f Field) bool { return !isExtra(f.Name) })
+	return slices.DeleteFunc(all, func(f api.Field) bool { return !isExtra(f.Name) })
 }
 
 func isExtra(key string) bool {

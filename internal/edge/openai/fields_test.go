@@ -51,7 +51,7 @@ var beside = map[string]string{
 }
 
 // sample returns the samples of a field, also of those that differ by endpoint.
-func sample(e api.Endpoint, f Field) (taken, refused string) {
+func sample(e api.Endpoint, f api.Field) (taken, refused string) {
 	chat := e == api.Chat
 	switch {
 	case f.Name == "logprobs" && !chat:
@@ -108,7 +108,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 			}
 			seen[f.Name] = true
 			taken, refused := sample(e, f)
-			if taken == "" || (refused != "") != (f.Treatment == Refused) {
+			if taken == "" || (refused != "") != (f.Treatment == api.Refused) {
 				t.Errorf("%v %s: its samples are %q and %q", e, f.Name, taken, refused)
 				continue
 			}
@@ -126,14 +126,14 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 				t.Errorf("%v %s: %s is refused: %v", e, f.Name, taken, err)
 				continue
 			}
-			if changed := !cmp.Equal(got, plain); changed != (f.Treatment == Mapped) {
+			if changed := !cmp.Equal(got, plain); changed != (f.Treatment == api.Mapped) {
 				t.Errorf("%v %s is %v, and %s changes the request: %v", e, f.Name, f.Treatment, taken, changed)
 			}
 			if refused == "" {
 				continue
 			}
 			_, err = Decode(e, []byte(bodyWith(e, f.Name, refused)))
-			if fl := Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
+			if fl := api.Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
 				t.Errorf("%v %s: %s is answered with %v", e, f.Name, refused, err)
 			}
 		}
@@ -176,7 +176,7 @@ func TestOfficialClientFields(t *testing.T) {
 		}
 	}
 	for _, name := range client.Embeddings {
-		if !slices.ContainsFunc(EmbeddingsFields(), func(f Field) bool { return f.Name == name }) {
+		if !slices.ContainsFunc(EmbeddingsFields(), func(f api.Field) bool { return f.Name == name }) {
 			t.Errorf("%s sends %s for embeddings: it is not listed", client.Package, name)
 		}
 	}
@@ -241,7 +241,7 @@ func TestOfficialClientObjects(t *testing.T) {
 		switch {
 		case s.refused == "" && err != nil:
 			t.Errorf("%s: %v", s.fields, err)
-		case s.refused != "" && (err == nil || Fault(err).Param != s.refused || !strings.Contains(err.Error(), "not supported")):
+		case s.refused != "" && (err == nil || api.Fault(err).Param != s.refused || !strings.Contains(err.Error(), "not supported")):
 			t.Errorf("%s: %v, want the refusal of %s", s.fields, err, s.refused)
 		}
 	}
@@ -283,8 +283,8 @@ func within(v any, path string) []map[string]any {
 	return out
 }
 
-func listed(e api.Endpoint, name string) []Field {
-	return slices.DeleteFunc(Fields(e), func(f Field) bool { return f.Name != name })
+func listed(e api.Endpoint, name string) []api.Field {
+	return slices.DeleteFunc(Fields(e), func(f api.Field) bool { return f.Name != name })
 }
 
 // TestFieldsAreComplete: what the decoder's switches know is listed. It reads the
@@ -322,7 +322,7 @@ func TestFieldsAreComplete(t *testing.T) {
 // TestOtherFieldsAreComplete: the same for the endpoints that generate nothing, by
 // the function that reads their keys.
 func TestOtherFieldsAreComplete(t *testing.T) {
-	tables := map[string][]Field{
+	tables := map[string][]api.Field{
 		"DecodeTokenize": TokenizeFields(), "DecodeDetokenize": DetokenizeFields(), "embeddings": EmbeddingsFields(),
 	}
 	for _, file := range []string{"tokenize.go", "embeddings.go"} {

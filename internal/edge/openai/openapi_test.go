@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/edge/api"
 )
@@ -30,6 +31,7 @@ func described(t testing.TB) *description {
 		{Path: "/v1/models/{id}", Method: "get", Answer: "application/json", Params: []string{"id"}},
 		{Path: "/other", Method: "post", Answer: "text/plain", Schema: `{"type":"string"}`},
 		{Path: "/other", Method: "get", Answer: "text/plain"},
+		{Path: "/stranger", Method: "post", Answer: "application/json", Fields: DetokenizeFields(), Schema: `{"type":"object"}`, Failure: `{"type":"array"}`},
 	}
 	d := &description{}
 	if err := json.Unmarshal(AppendOpenAPI(nil, "1", ops), &d.root); err != nil {
@@ -273,6 +275,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		"/v1/models get":            "200 default: application/json",
 		"/v1/models/{id} get":       "200 404 default: application/json",
 		"/other post":               "200 default: text/plain",
+		"/stranger post":            "200 default: application/json",
 	} {
 		where, method, _ := strings.Cut(operation, " ")
 		responses := d.at("#/paths/" + strings.ReplaceAll(where, "/", "~1") + "/" + method + "/responses").(map[string]any)
@@ -286,6 +289,15 @@ func TestOpenAPIAnswers(t *testing.T) {
 				t.Errorf("%s: %s has no schema", operation, name)
 			}
 		}
+	}
+}
+
+// TestOpenAPIFailure: an API with errors of another form says so.
+func TestOpenAPIFailure(t *testing.T) {
+	d := described(t)
+	schema := d.at("#/paths/~1stranger/post/responses/default/content/application~1json/schema")
+	if d.matches(schema, []byte(`[]`)) != nil || d.matches(schema, AppendError(nil, fault.New(fault.Invalid, "x"))) == nil {
+		t.Errorf("the schema is %v", schema)
 	}
 }
 
@@ -369,7 +381,7 @@ func TestAnswerSchemas(t *testing.T) {
 		"Detokenized": AppendDetokenized(nil, []byte("a")),
 		"Models":      AppendModels(nil, []Model{{ID: "m", Root: "r", Created: 1, ContextLength: 2}}),
 		"Model":       AppendModel(nil, Model{ID: "m", Root: "r", Created: 1, ContextLength: 2}),
-		"Error":       AppendError(nil, Fault(nil)),
+		"Error":       AppendError(nil, api.Fault(nil)),
 	} {
 		if err := d.matches(d.component(name), text); err != nil {
 			t.Errorf("%s: %v in %s", name, err, text)

@@ -14,7 +14,6 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/edge/api"
-	"penstock/internal/edge/openai"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -258,12 +257,12 @@ func TestDecodeRefuses(t *testing.T) {
 			body = `{` + tt.fields + `}`
 		}
 		_, err := Decode([]byte(body))
-		if f := openai.Fault(err); err == nil || f.Code != fault.Invalid || f.Param != tt.param || !strings.Contains(f.Message, tt.says) {
-			t.Errorf("%s: %v (param %q), want %q and %q", tt.fields, err, openai.Fault(err).Param, tt.param, tt.says)
+		if f := api.Fault(err); err == nil || f.Code != fault.Invalid || f.Param != tt.param || !strings.Contains(f.Message, tt.says) {
+			t.Errorf("%s: %v (param %q), want %q and %q", tt.fields, err, api.Fault(err).Param, tt.param, tt.says)
 		}
 	}
 	for _, body := range []string{`{"input":"x"}`, `{"model":" ","input":"x"}`} {
-		if _, err := Decode([]byte(body)); openai.Fault(err).Param != "model" {
+		if _, err := Decode([]byte(body)); api.Fault(err).Param != "model" {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
@@ -313,6 +312,7 @@ func TestHostile(t *testing.T) {
 		`{"model":"m","input":"x","max_output_tokens":` + strings.Repeat("9", 1<<16) + `}`:             "out of range",
 		`{"model":"m","input":"x","metadata":{` + pairs(20_000) + `}}`:                                 "16 keys",
 		`{"model":"m","input":"x","tools":[` + strings.Repeat(`{"type":"function","name":"f"},`, 2000): "at most 1536",
+		`{"model":"m","input":[` + strings.Repeat(`{"role":"user","content":""},`, maxItems) + `0]}`:   "at most 65536 items",
 		"{\"model\":\"\xff\"}":        "UTF-8",
 		``:                            "unexpected end",
 		`{"model":"m","input":"x"} x`: "after the end",

@@ -1,6 +1,9 @@
 package responses
 
-import "penstock/internal/edge/openai"
+import (
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/openai"
+)
 
 // Schemas of several fields.
 const (
@@ -12,57 +15,55 @@ const (
 )
 
 // Fields lists the fields that a request may have. Any other is refused by name.
-func Fields() []openai.Field {
+func Fields() []api.Field {
 	return append(append(effective(), unused()...), openai.ExtraFields()...)
 }
 
 // effective are the fields of decoder.talk and decoder.setting.
-func effective() []openai.Field {
-	const is = openai.Mapped
-	return []openai.Field{
-		{Name: "model", Treatment: is, Required: true, Schema: anyString},
-		{Name: "input", Treatment: is, Required: true, Schema: `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":` + itemSchema + `}]}`},
-		{Name: "instructions", Treatment: is, Schema: anyString},
-		{Name: "tools", Treatment: is, Schema: `{"type":"array","maxItems":1536,"items":` + toolSchema + `}`},
-		{Name: "tool_choice", Treatment: is, Schema: choiceSchema},
-		{Name: "parallel_tool_calls", Treatment: is, Schema: anyBoolean},
-		{Name: "text", Treatment: is, Schema: `{"type":"object","additionalProperties":false,"properties":{"format":` + formatSchema + `,"verbosity":{"enum":["medium",null]}}}`},
-		{Name: "reasoning", Treatment: is, Schema: reasoningSchema},
-		{Name: "max_output_tokens", Treatment: is, Schema: count},
+func effective() []api.Field {
+	return []api.Field{
+		api.Needs("model", anyString),
+		api.Needs("input", `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"maxItems":65536,"items":`+itemSchema+`}]}`),
+		api.Maps("instructions", anyString),
+		api.Maps("tools", `{"type":"array","maxItems":1536,"items":`+toolSchema+`}`),
+		api.Maps("tool_choice", choiceSchema),
+		api.Maps("parallel_tool_calls", anyBoolean),
+		api.Maps("text", `{"type":"object","additionalProperties":false,"properties":{"format":`+formatSchema+`,"verbosity":{"enum":["medium",null]}}}`),
+		api.Maps("reasoning", reasoningSchema),
+		api.Maps("max_output_tokens", count),
 
-		{Name: "stream", Treatment: is, Schema: anyBoolean},
-		{Name: "temperature", Treatment: is, Schema: `{"type":"number","minimum":0,"maximum":2}`},
-		{Name: "top_p", Treatment: is, Schema: `{"type":"number","minimum":0,"maximum":1}`},
-		{Name: "top_logprobs", Treatment: is, Schema: `{"type":"integer","minimum":0,"maximum":20}`},
-		{Name: "include", Treatment: is, Schema: `{"type":"array","items":` + includeSchema + `}`},
-		{Name: "metadata", Treatment: is, Schema: `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`},
-		{Name: "max_tool_calls", Treatment: is, Schema: count},
-		{Name: "user", Treatment: is, Schema: anyString},
-		{Name: "safety_identifier", Treatment: is, Schema: anyString},
-		{Name: "prompt_cache_key", Treatment: is, Schema: anyString},
+		api.Maps("stream", anyBoolean),
+		api.Maps("temperature", `{"type":"number","minimum":0,"maximum":2}`),
+		api.Maps("top_p", `{"type":"number","minimum":0,"maximum":1}`),
+		api.Maps("top_logprobs", `{"type":"integer","minimum":0,"maximum":20}`),
+		api.Maps("include", `{"type":"array","items":`+includeSchema+`}`),
+		api.Maps("metadata", `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`),
+		api.Maps("max_tool_calls", count),
+		api.Maps("user", anyString),
+		api.Maps("safety_identifier", anyString),
+		api.Maps("prompt_cache_key", anyString),
 	}
 }
 
 // unused are the fields of decoder.unused.
-func unused() []openai.Field {
-	const taken, not = openai.Accepted, openai.Refused
-	return []openai.Field{
-		{Name: "store", Treatment: taken, Schema: anyBoolean},
-		{Name: "service_tier", Treatment: taken, Schema: anyString},
-		{Name: "prompt_cache_retention", Treatment: taken, Schema: anyString},
-		{Name: "prompt_cache_options", Treatment: taken, Schema: `{"type":"object","additionalProperties":false,"properties":{` +
-			`"mode":{"type":["string","null"]},"ttl":{"type":["string","null"]},"prewarm":{"enum":[false,null]},"comparison_response_id":{"type":"null"}}}`},
-		{Name: "image", Treatment: taken, Schema: anyObject},
-		{Name: "stream_options", Treatment: taken, Schema: `{"type":"object","additionalProperties":false,"properties":{"include_obfuscation":{"type":["boolean","null"]}}}`},
+func unused() []api.Field {
+	return []api.Field{
+		api.Accepts("store", anyBoolean),
+		api.Accepts("service_tier", anyString),
+		api.Accepts("prompt_cache_retention", anyString),
+		api.Accepts("prompt_cache_options", `{"type":"object","additionalProperties":false,"properties":{`+
+			`"mode":{"type":["string","null"]},"ttl":{"type":["string","null"]},"prewarm":{"enum":[false,null]},"comparison_response_id":{"type":"null"}}}`),
+		api.Accepts("image", anyObject),
+		api.Accepts("stream_options", `{"type":"object","additionalProperties":false,"properties":{"include_obfuscation":{"type":["boolean","null"]}}}`),
 
-		{Name: "background", Treatment: not, Schema: `{"const":false}`},
-		{Name: "truncation", Treatment: not, Schema: `{"const":"disabled"}`},
-		{Name: "context_management", Treatment: not, Schema: `{"type":"array","maxItems":0}`},
-		{Name: "previous_response_id", Treatment: not},
-		{Name: "conversation", Treatment: not},
-		{Name: "prompt", Treatment: not},
-		{Name: "moderation", Treatment: not},
-		{Name: "access_programs", Treatment: not},
+		api.Refuses("background", `{"const":false}`),
+		api.Refuses("truncation", `{"const":"disabled"}`),
+		api.Refuses("context_management", `{"type":"array","maxItems":0}`),
+		api.Refuses("previous_response_id", ""),
+		api.Refuses("conversation", ""),
+		api.Refuses("prompt", ""),
+		api.Refuses("moderation", ""),
+		api.Refuses("access_programs", ""),
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/fault"
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 )
 
@@ -65,7 +66,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 		}
 		seen[f.Name] = true
 		taken, refused := samples[f.Name][0], samples[f.Name][1]
-		if taken == "" || (refused != "") != (f.Treatment == openai.Refused) {
+		if taken == "" || (refused != "") != (f.Treatment == api.Refused) {
 			t.Errorf("%s: its samples are %q and %q", f.Name, taken, refused)
 			continue
 		}
@@ -86,14 +87,14 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 			t.Errorf("%s: %s is refused: %v", f.Name, taken, err)
 			continue
 		}
-		if changed := !cmp.Equal(got, plain, whole); changed != (f.Treatment == openai.Mapped) {
+		if changed := !cmp.Equal(got, plain, whole); changed != (f.Treatment == api.Mapped) {
 			t.Errorf("%s is %v, and %s changes the request: %v", f.Name, f.Treatment, taken, changed)
 		}
 		if refused == "" {
 			continue
 		}
 		_, err = Decode([]byte(bodyWith(f.Name, refused)))
-		if fl := openai.Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name {
+		if fl := api.Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name {
 			t.Errorf("%s: %s is answered with %v", f.Name, refused, err)
 		}
 	}
@@ -123,7 +124,7 @@ func TestOfficialClientFields(t *testing.T) {
 }
 
 func listed(name string) bool {
-	return slices.ContainsFunc(Fields(), func(f openai.Field) bool { return f.Name == name })
+	return slices.ContainsFunc(Fields(), func(f api.Field) bool { return f.Name == name })
 }
 
 // TestFieldsAreComplete: what the decoder's switches know is listed. It reads the

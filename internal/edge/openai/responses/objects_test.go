@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/fault"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 )
 
 // object is a kind of object inside a request that is taken.
@@ -140,7 +140,7 @@ func holdObject(t *testing.T, path string, o object, members []string) {
 	for name, value := range o.refused {
 		with := "{" + o.members + `,"` + name + `":` + value + "}"
 		_, err := Decode([]byte(`{"model":"m",` + fmt.Sprintf(o.around, with) + `}`))
-		if f := openai.Fault(err); err == nil || f.Code != fault.Invalid || !strings.HasSuffix(f.Param, "."+name) || strings.Contains(f.Message, "Unsupported") {
+		if f := api.Fault(err); err == nil || f.Code != fault.Invalid || !strings.HasSuffix(f.Param, "."+name) || strings.Contains(f.Message, "Unsupported") {
 			t.Errorf("%s.%s: %v", path, name, err)
 		}
 	}
@@ -168,7 +168,7 @@ func refuseType(t *testing.T, path string) {
 		"input[]": `"input":[` + as + `]`, "tools[]": `"input":"x","tools":[` + as + `]`, "tool_choice": `"input":"x","tool_choice":` + as,
 	}[where]
 	_, err := Decode([]byte(`{"model":"m",` + body + `}`))
-	f := openai.Fault(err)
+	f := api.Fault(err)
 	if err == nil || f.Code != fault.Invalid || !strings.HasPrefix(f.Param, strings.TrimSuffix(where, "[]")) {
 		t.Errorf("%s: %s is answered with %v", path, body, err)
 	}

@@ -67,7 +67,7 @@ func (s *stream) End(dst []byte) []byte {
 // Fail implements api.Writer: the response as far as it came, and then the error
 // in the form that clients raise.
 func (s *stream) Fail(dst []byte, err error) []byte {
-	f := openai.Fault(err)
+	f := api.Fault(err)
 	dst = s.begin(dst)
 	dst = s.appendStep(dst, "response.failed", failed, appendFailure(nil, f))
 
