@@ -21,9 +21,6 @@ type Operation struct {
 	// Schema is the JSON schema of a successful answer, Events that of the data of
 	// a stream's events; "" for paths of OpenAI's API and for what has no schema.
 	Schema, Events string
-	// Failure is the JSON schema of what is answered instead of a success; "" for
-	// this API's error object, whose statuses are listed one by one.
-	Failure string
 	// Error is the JSON schema of an error; "" for OpenAI's.
 	Error string
 	// Params are the names of the path's parameters.
@@ -203,11 +200,6 @@ func appendContent(dst []byte, media, schema string) []byte {
 // appendRefusals appends what an operation answers if it does not succeed, each
 // with a comma before it. One without a body can refuse little.
 func appendRefusals(dst []byte, op *Operation) []byte {
-	if op.Failure != "" {
-		dst = append(dst, `,"default":{"description":"refused or failed","content":{`...)
-		dst = appendContent(dst, "application/json", op.Failure)
-		return append(dst, `}}`...)
-	}
 	all := refusals()
 	for i, r := range all {
 		other := i == len(all)-1

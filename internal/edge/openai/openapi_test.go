@@ -31,7 +31,7 @@ func described(t testing.TB) *description {
 		{Path: "/v1/models/{id}", Method: "get", Answer: "application/json", Params: []string{"id"}},
 		{Path: "/other", Method: "post", Answer: "text/plain", Schema: `{"type":"string"}`},
 		{Path: "/other", Method: "get", Answer: "text/plain"},
-		{Path: "/stranger", Method: "post", Answer: "application/json", Fields: DetokenizeFields(), Schema: `{"type":"object"}`, Failure: `{"type":"array"}`},
+		{Path: "/stranger", Method: "post", Answer: "application/json", Fields: DetokenizeFields(), Schema: `{"type":"object"}`, Error: `{"type":"array"}`},
 	}
 	d := &description{}
 	if err := json.Unmarshal(AppendOpenAPI(nil, "1", ops), &d.root); err != nil {
@@ -292,12 +292,14 @@ func TestOpenAPIAnswers(t *testing.T) {
 	}
 }
 
-// TestOpenAPIFailure: an API with errors of another form says so.
-func TestOpenAPIFailure(t *testing.T) {
+// TestOpenAPIErrors: an API with errors of another form says so of each status.
+func TestOpenAPIErrors(t *testing.T) {
 	d := described(t)
-	schema := d.at("#/paths/~1stranger/post/responses/default/content/application~1json/schema")
-	if d.matches(schema, []byte(`[]`)) != nil || d.matches(schema, AppendError(nil, fault.New(fault.Invalid, "x"))) == nil {
-		t.Errorf("the schema is %v", schema)
+	for _, status := range []string{"400", "503", "default"} {
+		schema := d.at("#/paths/~1stranger/post/responses/" + status + "/content/application~1json/schema")
+		if d.matches(schema, []byte(`[]`)) != nil || d.matches(schema, AppendError(nil, fault.New(fault.Invalid, "x"))) == nil {
+			t.Errorf("%s: the schema is %v", status, schema)
+		}
 	}
 }
 
