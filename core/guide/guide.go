@@ -47,7 +47,7 @@ const (
 	MaxDepth = 128
 
 	maxSchemaDepth  = 128     // how deep the schema's own JSON nests
-	maxCode         = 1 << 18 // instructions
+	maxCode         = 1 << 16 // instructions
 	maxAlternatives = 256     // of one anyOf, oneOf or type; optional properties in a row
 	// maxThreads is how many readings of a text are followed at once. A schema
 	// whose alternatives are more ambiguous than that is followed in the first

@@ -366,6 +366,9 @@ func walk(t *testing.T, rng *rand.Rand, schema string, s *State, patience int) [
 	var text []byte
 	for {
 		list := allowed(s)
+		if want := s.Complete() && len(list) == 0; s.Ended() != want {
+			t.Fatalf("%s: %q has ended: %v, want %v", schema, text, !want, want)
+		}
 		if s.Complete() && (len(list) == 0 || len(text) > patience || rng.IntN(4) == 0) {
 			return text
 		}

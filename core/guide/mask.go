@@ -46,6 +46,10 @@ func NewMasks(v *Vocab) *Masks {
 // *fault.Error of code Invalid: the schema has so many readings of this text that
 // it would take too long to follow them all.
 func (m *Masks) Of(s *State) ([]uint64, error) {
+	if s.inNumber() { // seldom comes again, and little can follow
+		clear(m.fresh)
+		return m.fresh, m.walk(s, m.fresh)
+	}
 	m.key = s.appendKey(m.key[:0], uint32(m.vocab.longest))
 	if mask, ok := m.known[string(m.key)]; ok {
 		return mask, nil
@@ -63,6 +67,16 @@ func (m *Masks) Of(s *State) ([]uint64, error) {
 	}
 	m.known[string(m.key)] = mask
 	return mask, nil
+}
+
+// inNumber reports whether some reading is within a number.
+func (s *State) inNumber() bool {
+	for i := range s.threads {
+		if t := &s.threads[i]; s.g.code[t.pc].op == opNumber && t.c != numberStart {
+			return true
+		}
+	}
+	return false
 }
 
 // The work of one mask: what a few readings of every token take.

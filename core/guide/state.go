@@ -65,15 +65,28 @@ func (s *State) Write(text []byte) bool {
 }
 
 // Complete reports whether the text so far matches the schema.
-func (s *State) Complete() bool { return complete(s.g, s.threads) }
-
-func complete(g *Grammar, threads []thread) bool {
-	for i := range threads {
-		if g.code[threads[i].pc].op == opEnd {
+func (s *State) Complete() bool {
+	for i := range s.threads {
+		if s.g.code[s.threads[i].pc].op == opEnd {
 			return true
 		}
 	}
 	return false
+}
+
+// Ended reports whether the text is complete and no byte may follow.
+func (s *State) Ended() bool {
+	if !s.Complete() {
+		return false
+	}
+	mark := len(s.frames)
+	for b := range 256 {
+		if s.spare = s.advance(s.spare[:0], s.threads, byte(b)); len(s.spare) > 0 {
+			s.frames = s.frames[:mark]
+			return false
+		}
+	}
+	return true
 }
 
 // begin starts a step.
