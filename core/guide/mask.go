@@ -79,6 +79,26 @@ func (s *State) inNumber() bool {
 	return false
 }
 
+// inString reports whether some reading is between two characters of a string
+// without a pattern, and how many further ones it may have.
+func (s *State) inString() (n uint32, ok bool) {
+	for i := range s.threads {
+		t := &s.threads[i]
+		in := &s.g.code[t.pc]
+		if in.op != opText || t.c != plain {
+			continue
+		}
+		if x := &s.g.texts[in.x]; x.dfa == nil {
+			left := unlimited
+			if x.max != unlimited {
+				left = x.max - uint32(t.a)
+			}
+			n, ok = max(n, left), true
+		}
+	}
+	return n, ok
+}
+
 // The work of one mask: what a few readings of every token take.
 const (
 	workPerNode = 4
@@ -88,7 +108,13 @@ const (
 // walk sets the bits of the tokens that may come in s. It follows the trie where
 // the grammar does: one level of threads per byte of the path.
 func (m *Masks) walk(s *State, mask []uint64) error {
-	v := m.vocab
+	v := &m.vocab.all
+	if n, ok := s.inString(); ok {
+		v = &m.vocab.others
+		for i, word := range m.vocab.contents[min(n, maxContent)] {
+			mask[i] |= word
+		}
+	}
 	m.levels[0] = append(m.levels[0][:0], s.threads...)
 	m.marks[0] = len(s.frames)
 	defer func() { s.frames = s.frames[:m.marks[0]] }()

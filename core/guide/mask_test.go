@@ -25,6 +25,8 @@ func randomVocab(rng *rand.Rand, n int) [][]byte {
 		texts = append(texts, b)
 	}
 	texts[n/2] = nil
+	texts[n/2+1] = bytes.Repeat([]byte("a"), maxContent+1)
+	texts[n/2+2] = bytes.Repeat([]byte("日"), maxContent)
 	return texts
 }
 
@@ -80,21 +82,22 @@ func TestMasks(t *testing.T) {
 // are not used where another number allows something else.
 func TestCounting(t *testing.T) {
 	texts := [][]byte{[]byte(`"`), []byte("a"), []byte("aaaa"), []byte(`aa"`), []byte("["), []byte("]"), []byte(","), []byte("1"), []byte("1,1,1")}
+	texts = append(texts, bytes.Repeat([]byte("日"), 8), bytes.Repeat([]byte("a"), maxContent+2))
 	masks := NewMasks(vocabOf(texts))
-	s := compiled(t, `{"type":"string","minLength":40,"maxLength":60}`).NewState()
+	s := compiled(t, `{"type":"string","minLength":40,"maxLength":160}`).NewState()
 	s.Next('"')
-	for n := range 61 {
+	for n := range 161 {
 		mask := maskOf(t, masks, s)[0]
-		for id, text := range texts[:4] {
+		for id, text := range texts {
 			if want := s.clone().Write(text); want != (mask>>id&1 == 1) {
 				t.Fatalf("after %d characters %q may come: %v", n, text, want)
 			}
 		}
-		if s.Next('a') != (n < 60) {
+		if s.Next('a') != (n < 160) {
 			t.Fatalf("character %d", n+1)
 		}
 	}
-	if n := len(masks.known); n < 6 || n > 30 {
+	if n := len(masks.known); n < 100 || n > 145 {
 		t.Errorf("%d masks are remembered", n)
 	}
 	masks = NewMasks(vocabOf(texts))

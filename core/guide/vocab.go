@@ -5,11 +5,21 @@ import (
 	"unicode/utf8"
 )
 
-// Vocab is the tokens of a model as a trie of their bytes. It does not change
-// and is safe for concurrent use.
+// Vocab is the tokens of a model as tries of their bytes. It does not change and
+// is safe for concurrent use.
 type Vocab struct {
 	size    int
 	longest int // bytes of a token
+	all     trie
+	// Most tokens can stand in a string as they are. In a string without a pattern
+	// these need not be tried: contents has those of at most so many characters, as
+	// bits, and others is the trie of the rest.
+	contents [maxContent + 1][]uint64
+	others   trie
+}
+
+// trie is tokens by their bytes.
+type trie struct {
 	// nodes are in the order of a walk that visits a node before its children, and
 	// these by their bytes.
 	nodes []node
@@ -28,6 +38,9 @@ type node struct {
 // maxToken bounds the bytes of a token; longer ones are never allowed. Longer
 // ones of real vocabularies are runs of white space.
 const maxToken = 1 << 10
+
+// maxContent bounds the characters of the tokens that count as contents.
+const maxContent = 64
 
 // NewVocab returns the trie of n tokens, of which text returns the bytes; those
 // for which it returns none are never allowed. It keeps nothing that text
@@ -56,8 +69,38 @@ func NewVocab(n int, text func(id int) []byte) *Vocab {
 		}
 		return int(a - b)
 	})
-	v.build(texts, order)
+	v.all = newTrie(texts, order)
+	for i := range v.contents {
+		v.contents[i] = make([]uint64, (n+63)/64)
+	}
+	var others []int32
+	for _, id := range order {
+		s := texts[id]
+		v.longest = max(v.longest, len(s))
+		count := utf8.RuneCountInString(s)
+		if count > maxContent || !isContent(s) {
+			others = append(others, id)
+			continue
+		}
+		v.contents[count][id/64] |= 1 << (id % 64)
+	}
+	for count := 1; count <= maxContent; count++ {
+		for i, word := range v.contents[count-1] {
+			v.contents[count][i] |= word
+		}
+	}
+	v.others = newTrie(texts, others)
 	return v
+}
+
+// isContent reports whether s can stand in a JSON string as it is.
+func isContent(s string) bool {
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] == '"' || s[i] == '\\' {
+			return false
+		}
+	}
+	return utf8.ValidString(s)
 }
 
 // continues reports whether every continuation byte of UTF-8 is a token.
@@ -71,13 +114,14 @@ func continues(texts []string) bool {
 	return !slices.Contains(have[:], false)
 }
 
-// build adds the tokens in the order of their texts, which is that of the walk.
-func (v *Vocab) build(texts []string, order []int32) {
+// newTrie returns the trie of the tokens in order, which is that of their texts
+// and of the walk.
+func newTrie(texts []string, order []int32) trie {
+	var v trie
 	var path []int32 // the nodes of the text before
 	before := ""
 	for _, id := range order {
 		s := texts[id]
-		v.longest = max(v.longest, len(s))
 		common := 0
 		for common < min(len(s), len(before)) && s[common] == before[common] {
 			common++
@@ -99,4 +143,5 @@ func (v *Vocab) build(texts []string, order []int32) {
 	}
 	// A node's tokens end where those of the next begin; one more ends the last.
 	v.nodes = append(v.nodes, node{first: int32(len(v.tokens))})
+	return v
 }
