@@ -2,8 +2,8 @@ package guide
 
 import "slices"
 
-// maxProofs bounds the pairs of schemas that are compared for one oneOf.
-const maxProofs = 1 << 14
+// maxProofs bounds the schemas, names and values that are compared for one oneOf.
+const maxProofs = 1 << 18
 
 // checkDisjoint refuses alternatives that one value might match two of.
 func (c *compiler) checkDisjoint(v *value, list []*value) error {
@@ -30,6 +30,9 @@ func (c *compiler) disjoint(a, b *value, proofs *int) bool {
 	}
 	valuesA, valuesB := listed(a), listed(b)
 	if valuesA != nil && valuesB != nil {
+		if *proofs -= len(valuesA) * len(valuesB); *proofs < 0 {
+			return false
+		}
 		return !slices.ContainsFunc(valuesA, func(x *value) bool {
 			return slices.ContainsFunc(valuesB, func(y *value) bool { return mayEqual(x, y) })
 		})
@@ -59,6 +62,9 @@ func (c *compiler) discriminated(a, b *value, proofs *int) bool {
 		return func(v *value) bool { return v.kind == kindString && v.text == name }
 	}
 	for _, key := range requiredA.items {
+		if *proofs -= len(requiredB.items); *proofs < 0 {
+			return false
+		}
 		if !slices.ContainsFunc(requiredB.items, names(key.text)) {
 			continue
 		}

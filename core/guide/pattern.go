@@ -39,10 +39,13 @@ func (d *dfa) class(r rune) int {
 // The bounds of all automata of a schema together, and of one pattern.
 const (
 	maxPattern = 2048    // bytes
-	maxProgram = 20_000  // instructions
+	maxProgram = 5_000   // instructions
 	maxCells   = 1 << 20 // entries of tables
-	maxWork    = 1 << 23 // instructions looked at
+	maxWork    = 1 << 20 // instructions looked at
 )
+
+// workPerInstruction is what making a program costs, in instructions looked at.
+const workPerInstruction = 16
 
 // budget is what is left of the bounds.
 type budget struct{ cells, work int }
@@ -88,7 +91,7 @@ func newPattern(pattern string, b *budget) (*dfa, error) {
 	if err != nil {
 		return nil, patternError("is not a regular expression that is supported here (RE2 syntax): " + err.Error())
 	}
-	if programSize(re) > maxProgram {
+	if size := programSize(re); size > maxProgram || !b.spend(0, workPerInstruction*size) {
 		return nil, errPatternLarge
 	}
 	prog, err := syntax.Compile(re.Simplify())

@@ -19,6 +19,8 @@ type value struct {
 	text  string   // of a string; of a number as it was written
 	keys  []string // of an object, in order
 	items []*value // of an object or an array
+	// index finds the members of a large object; nil of others.
+	index map[string]int
 
 	parent *value
 	name   string // key or index in parent
@@ -94,7 +96,7 @@ func (p *parser) value(parent *value, name string, depth int) (*value, error) {
 
 func (p *parser) object(v *value, depth int) error {
 	v.kind = kindObject
-	seen := map[string]bool{}
+	seen := map[string]int{}
 	for p.d.More() {
 		token, err := p.d.Token()
 		if err != nil {
@@ -102,15 +104,18 @@ func (p *parser) object(v *value, depth int) error {
 		}
 		key := token.(string) // nothing else can stand there
 		p.replaced = p.replaced || strings.ContainsRune(key, utf8.RuneError)
-		if seen[key] {
+		if _, twice := seen[key]; twice {
 			return refuse(v, key, "is there twice")
 		}
-		seen[key] = true
+		seen[key] = len(v.keys)
 		item, err := p.value(v, key, depth+1)
 		if err != nil {
 			return err
 		}
 		v.keys, v.items = append(v.keys, key), append(v.items, item)
+	}
+	if len(v.keys) > 16 {
+		v.index = seen
 	}
 	return p.close()
 }
@@ -137,6 +142,12 @@ func (p *parser) close() error {
 
 // get returns a member of an object; nil if there is none.
 func (v *value) get(key string) *value {
+	if v.index != nil {
+		if i, ok := v.index[key]; ok {
+			return v.items[i]
+		}
+		return nil
+	}
 	if i := slices.Index(v.keys, key); i >= 0 {
 		return v.items[i]
 	}
