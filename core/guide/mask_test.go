@@ -146,18 +146,31 @@ func TestMasksAreBounded(t *testing.T) {
 	}
 }
 
+// TestMaskFrames: what one branch of the trie opens is forgotten in the next.
+func TestMaskFrames(t *testing.T) {
+	s := compiled(t, `{"type":"array"}`).NewState()
+	maskOf(t, NewMasks(vocabOf(brackets())), s)
+	if n := cap(s.frames); n > 200 {
+		t.Errorf("%d frames at once", n)
+	}
+}
+
+// brackets returns every run of up to 11 brackets.
+func brackets() (texts [][]byte) {
+	for n := range 1 << 12 {
+		text := strings.NewReplacer("0", "[", "1", "]").Replace(fmt.Sprintf("%b", n+1)[1:])
+		texts = append(texts, []byte(text))
+	}
+	return texts
+}
+
 // TestAmbiguity: a mask that would take too long is refused, and the state is as
 // it was.
 func TestAmbiguity(t *testing.T) {
 	s := compiled(t, ladder()).NewState()
 	s.Write([]byte(strings.Repeat("[", 20)))
 	before := len(s.frames)
-	var texts [][]byte
-	for n := range 1 << 12 { // every run of up to 11 brackets
-		text := strings.NewReplacer("0", "[", "1", "]").Replace(fmt.Sprintf("%b", n+1)[1:])
-		texts = append(texts, []byte(text))
-	}
-	_, err := NewMasks(vocabOf(texts)).Of(s)
+	_, err := NewMasks(vocabOf(brackets())).Of(s)
 	if fault.Of(err) != fault.Invalid || err == nil {
 		t.Fatalf("error %v, want %v", err, fault.Invalid)
 	}
