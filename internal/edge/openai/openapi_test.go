@@ -275,7 +275,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		"/v1/models get":            "200 default: application/json",
 		"/v1/models/{id} get":       "200 404 default: application/json",
 		"/other post":               "200 default: text/plain",
-		"/stranger post":            "200 default: application/json",
+		"/stranger post":            "200 400 404 413 500 503 504 default: application/json",
 	} {
 		where, method, _ := strings.Cut(operation, " ")
 		responses := d.at("#/paths/" + strings.ReplaceAll(where, "/", "~1") + "/" + method + "/responses").(map[string]any)
