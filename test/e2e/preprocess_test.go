@@ -111,6 +111,8 @@ func TestPreprocessMakesNoDifference(t *testing.T) {
 					`"prompt":["one","two","three"],"max_tokens":5,"temperature":1,"seed":3,"echo":true`,
 				},
 				"/v1/messages/count_tokens": {`"messages":[{"role":"user","content":"Where does the water go?"}]`},
+				"/v1/messages":              {`"messages":[{"role":"user","content":"Where does the water go?"}],"max_tokens":7,"temperature":0`},
+				"/v1/responses":             {`"input":"Where does the water go?","max_output_tokens":7,"temperature":0`},
 			} {
 				for _, body := range bodies {
 					body = `{"model":"m",` + body + `}`
@@ -142,7 +144,7 @@ func TestPreprocessMakesNoDifference(t *testing.T) {
 func (s *server) answer(path, body string) string {
 	s.t.Helper()
 	_, data := s.do(http.MethodPost, path, body)
-	return regexp.MustCompile(`"(id|created|worker_id)":("[^"]*"|\d+)`).ReplaceAllString(string(data), `"$1":_`)
+	return regexp.MustCompile(`"(id|created|created_at|completed_at|worker_id)":("[^"]*"|\d+)`).ReplaceAllString(string(data), `"$1":_`)
 }
 
 // TestRouteIsAboutTheRequest: a question about a chat request is answered about the
