@@ -3,6 +3,8 @@ package chat
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +109,37 @@ func TestOwnTemplateTools(t *testing.T) {
 	var refused *fault.Error
 	if _, err := p.Template.Render(nil, chat); !errors.As(err, &refused) || refused.Param != "tools" {
 		t.Errorf("broken tools: %v", err)
+	}
+}
+
+// TestOwnTemplateToolUseFile: the template for tools may be in a file of its own.
+func TestOwnTemplateToolUseFile(t *testing.T) {
+	dir := checkpoint(t, map[string][]byte{tokenizerFile: fixture(t, "qwen2"), templateFile: []byte("plain")})
+	before, err := Open(Ref{Kind: "dir", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, toolUseFile)
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("{{ tools | tojson }}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Open(Ref{Kind: "dir", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Digest == before.Digest {
+		t.Error("the digest says nothing of the file")
+	}
+	chat := oneTurn("x")
+	if got := renderText(t, p, chat); got != "plain" {
+		t.Errorf("without tools: %q", got)
+	}
+	chat.Tools = []byte(`[]`)
+	if got := renderText(t, p, chat); got != "[]" {
+		t.Errorf("with tools: %q", got)
 	}
 }
 
