@@ -68,6 +68,7 @@ func (s *state) assign(target expr, v any, sc *scope) {
 		if !ok {
 			throw("cannot assign attribute on non-namespace object")
 		}
+		storable(t.attr)
 		s.spend(16)
 		ns.attrs.put(t.attr, v)
 	case *tupleExpr:

@@ -64,9 +64,7 @@ func filterNamed(name string) filterFunc {
 	case "e", "escape", "forceescape":
 		return func(s *state, v any, a *args) any {
 			a.bind()
-			out := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(s.str(v))
-			s.spend(len(out))
-			return out
+			return s.escape(s.str(v))
 		}
 	case "first":
 		return func(s *state, v any, a *args) any {
@@ -139,12 +137,7 @@ func filterNamed(name string) filterFunc {
 	case "min", "max":
 		return func(s *state, v any, a *args) any { return s.extreme(name, v, a) }
 	case "pprint":
-		return func(s *state, v any, a *args) any {
-			var b strings.Builder
-			s.repr(&b, v, 0)
-			s.spend(b.Len())
-			return b.String()
-		}
+		return pprint
 	case "select", "reject", "selectattr", "rejectattr":
 		return func(s *state, v any, a *args) any {
 			return selected(s, v, a, strings.HasPrefix(name, "select"), strings.HasSuffix(name, "attr"))
@@ -215,6 +208,12 @@ func filterNamed(name string) filterFunc {
 		return unique
 	case "urlencode":
 		return urlencode
+	case "urlize":
+		return urlize
+	case "wordwrap":
+		return wordwrap
+	case "xmlattr":
+		return xmlattr
 	case "wordcount":
 		return func(s *state, v any, a *args) any {
 			a.bind()

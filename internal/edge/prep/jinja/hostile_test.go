@@ -68,7 +68,8 @@ func TestErrorsNameTheLine(t *testing.T) {
 		"a\n{% if %}":                   "line 2",
 		"a\n\n{{ x.y }}":                "line 3: 'x' is undefined",
 		"{% for i in [1] %}\n{{ 1/0 }}": "line 2",
-		"\n{% include 'x' %}":           "'include' is not supported",
+		"\n{% include 'x' %}":           "line 2: no loader",
+		"\n{% autoescape true %}":       "line 2: autoescape is not supported",
 		"\n{{ 1 / 0 }}":                 "line 2: division by zero",
 	} {
 		if _, err := render(source, NewDict()); err == nil || !strings.Contains(err.Error(), says) {

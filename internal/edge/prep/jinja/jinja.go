@@ -9,9 +9,9 @@
 // Steps, output, memory and depth are bounded, so that a hostile template, or a
 // hostile conversation in a decent one, ends with an error.
 //
-// What differs from Python: no template inheritance or imports, strings that are
-// marked safe are plain, since nothing is escaped unless asked for, and what
-// prints an address in Python prints none.
+// What differs from Python: strings that are marked safe are plain, since nothing
+// is escaped unless asked for, so that escaping twice does; autoescape and random
+// are refused; and what prints an address in Python prints none.
 package jinja
 
 import (
@@ -36,7 +36,10 @@ const (
 
 // Template is a compiled template. It does not change and is safe for concurrent
 // use.
-type Template struct{ body []stmt }
+type Template struct {
+	body   []stmt
+	blocks map[string]*blockStmt
+}
 
 // failure is what throw panics with; it does not leave the package.
 type failure struct {
@@ -77,7 +80,7 @@ func Compile(source string) (t *Template, err error) {
 			t, err = nil, caught(r, fault.Unimplemented, 1)
 		}
 	}()
-	return &Template{parse(source)}, nil
+	return parse(source), nil
 }
 
 // Render runs the template with the names in vars; now is what strftime_now
@@ -100,7 +103,9 @@ func (t *Template) Render(vars *Dict, now time.Time) (text string, err error) {
 			sc.set(name, vars.vals[i])
 		}
 	}
-	s.run(t.body, &scope{parent: sc})
+	sc.set("self", &self{t.blocks})
+	s.top = &scope{parent: sc}
+	s.run(t.body, s.top)
 	return s.out.String(), nil
 }
 
@@ -128,6 +133,7 @@ func measure(v any, depth int) int {
 // state is one rendering.
 type state struct {
 	now   time.Time
+	top   *scope // the template's own names
 	out   *strings.Builder
 	line  int
 	steps int // left

@@ -18,6 +18,12 @@ func (s *state) attr(v any, name string) (any, bool) {
 	switch v := v.(type) {
 	case *loop:
 		return v.attr(name)
+	case *self:
+		return v.attr(name)
+	case *function:
+		if v.name == "dict" && name == "fromkeys" {
+			return &function{name, fromKeys}, true
+		}
 	case *namespace:
 		return v.attrs.get(name)
 	case *macro:

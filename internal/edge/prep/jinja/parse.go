@@ -9,16 +9,18 @@ type parser struct {
 	pos    int
 	depth  int
 	loops  int // loops around, in this macro or call block
+	scopes int // statements around that have names of their own, this one included
 
 	// used are the names read in each macro around, the innermost last.
 	used []map[string]bool
 	// unknown are filters and tests that do not exist and would be needed
 	// whatever the conditions in the template are.
 	unknown []lexeme
+	blocks  map[string]*blockStmt
 }
 
-func parse(source string) []stmt {
-	p := &parser{tokens: lex(source)}
+func parse(source string) *Template {
+	p := &parser{tokens: lex(source), blocks: map[string]*blockStmt{}}
 	body := p.body()
 	if t := p.cur(); t.kind != tokEOF {
 		p.fail(t, "unexpected %s", t)
@@ -27,7 +29,7 @@ func parse(source string) []stmt {
 		t := p.unknown[0]
 		p.fail(t, "No filter or test named '%s'", t.text)
 	}
-	return body
+	return &Template{body, p.blocks}
 }
 
 func (p *parser) cur() lexeme { return p.tokens[p.pos] }
@@ -136,6 +138,10 @@ func (p *parser) block(ends ...string) (body []stmt, end string) {
 
 func (p *parser) statement() stmt {
 	t := p.next()
+	if t.text != "if" {
+		p.scopes++
+		defer func() { p.scopes-- }()
+	}
 	switch t.text {
 	case "for":
 		return p.forStmt(t)
@@ -188,8 +194,17 @@ func (p *parser) statement() stmt {
 			return jumpStmt(breaking)
 		}
 		return jumpStmt(continuing)
-	case "extends", "include", "import", "from", "block", "autoescape":
-		p.fail(t, "the tag '%s' is not supported: a chat template is one file", t.text)
+	case "block":
+		return p.blockStmt(t)
+	case "extends":
+		if p.scopes > 1 {
+			p.fail(t, "cannot use extend from a non top-level scope")
+		}
+		return p.load(t)
+	case "include", "import", "from":
+		return p.load(t)
+	case "autoescape":
+		return p.autoescape(t)
 	}
 	p.fail(t, "Encountered unknown tag '%s'.", t.text)
 	return nil

@@ -117,6 +117,8 @@ func typeName(v any) string {
 		return "_GroupTuple"
 	case *slicing:
 		return "slice"
+	case *self:
+		return "TemplateReference"
 	}
 	return "function"
 }
@@ -237,6 +239,8 @@ func (s *state) repr(b *strings.Builder, v any, depth int) {
 			reprString(b, v.name)
 			b.WriteString(">")
 		}
+	case *self:
+		b.WriteString("<TemplateReference None>")
 	case *loop:
 		fmt.Fprintf(b, "<LoopContext %d/%d>", v.index+1, v.length())
 	default:
