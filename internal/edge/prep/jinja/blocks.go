@@ -74,7 +74,7 @@ func (p *parser) blockStmt(t lexeme) stmt {
 	b.required = p.skipName("required")
 	loops, used := p.loops, p.used
 	p.loops, p.used = 0, nil
-	b.body, _ = p.block("endblock")
+	p.within(func() { b.body, _ = p.block("endblock") })
 	p.loops, p.used = loops, used
 	if b.required && !blank(b.body) {
 		p.fail(t, "Required blocks can only contain comments or whitespace")
@@ -154,6 +154,7 @@ func (p *parser) autoescape(t lexeme) stmt {
 	if !ok || truth(c.value) {
 		p.fail(t, "autoescape is not supported: a prompt is no HTML")
 	}
-	body, _ := p.block("endautoescape")
-	return &scopeStmt{body}
+	s := new(scopeStmt)
+	p.within(func() { s.body, _ = p.block("endautoescape") })
+	return s
 }

@@ -238,6 +238,16 @@ func numeric(op string, a, b any) (v any, ok bool) {
 	if pok && qok && op != "/" && (op != "**" || q.Sign() >= 0) {
 		return small(integers(op, p, q)), true
 	}
+	if pok && qok && op == "/" && q.Sign() != 0 {
+		f, _ := new(big.Rat).SetFrac(p, q).Float64()
+		if p.Sign() == 0 && q.Sign() < 0 {
+			f = math.Copysign(0, -1)
+		}
+		if math.IsInf(f, 0) {
+			throw("integer division result too large for a float")
+		}
+		return f, true
+	}
 	x, xok := number(a)
 	y, yok := number(b)
 	if !xok || !yok {
@@ -310,14 +320,26 @@ func floats(op string, x, y float64) float64 {
 	if op == "/" {
 		return x / y
 	}
+	// The rest has the sign of y, and the quotient is that without it.
 	m := math.Mod(x, y)
-	if m != 0 && (m < 0) != (y < 0) {
+	whole := (x - m) / y
+	if m == 0 {
+		m = math.Copysign(0, y)
+	} else if (m < 0) != (y < 0) {
 		m += y
+		whole--
 	}
 	if op == "%" {
 		return m
 	}
-	return math.Floor((x-m)/y + 0.5)
+	if whole == 0 {
+		return math.Copysign(0, x/y)
+	}
+	down := math.Floor(whole)
+	if whole-down > 0.5 {
+		down++
+	}
+	return down
 }
 
 func (e *attrExpr) eval(s *state, sc *scope) any {
@@ -444,11 +466,11 @@ func (s *state) slice(of any, cut *slicing) any {
 	case isSpan:
 		n = r.len()
 	default:
-		return &undef{typeName(of) + " object cannot be sliced"}
+		throw("'%s' object is not subscriptable with a slice", typeName(of))
 	}
 	start, step, count, ok := cut.resolve(n)
 	if !ok {
-		return &undef{"slice indices must be integers or None"}
+		throw("slice indices must be integers or None")
 	}
 	if isText {
 		return cutText(text, start, step, count, n)

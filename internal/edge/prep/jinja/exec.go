@@ -50,6 +50,9 @@ func (t *setBlockStmt) exec(s *state, sc *scope) jump {
 	s.line = t.line
 	var j jump
 	var v any = s.capture(func() { j = s.run(t.body, &scope{parent: sc}) })
+	if j != onward { // a break or continue leaves the block before its end is reached
+		return j
+	}
 	if t.filter != nil {
 		v = t.filter.apply(s, sc, v)
 	}
@@ -100,8 +103,20 @@ func (w *withStmt) exec(s *state, sc *scope) jump {
 func (f *filterStmt) exec(s *state, sc *scope) jump {
 	var j jump
 	text := s.capture(func() { j = s.run(f.body, &scope{parent: sc}) })
-	s.write(s.str(f.filter.apply(s, sc, text)))
+	if j != onward {
+		return j
+	}
+	s.writeText(f.filter.apply(s, sc, text))
 	return j
+}
+
+// writeText writes what a filter or a call made of a block, which must be a text.
+func (s *state) writeText(v any) {
+	t, ok := v.(string)
+	if !ok {
+		throw("sequence item 0: expected str instance, %s found", typeName(v))
+	}
+	s.write(t)
 }
 
 func (g *generationStmt) exec(s *state, sc *scope) jump {
@@ -117,10 +132,10 @@ func (m *macroStmt) exec(s *state, sc *scope) jump {
 
 func (c *callStmt) exec(s *state, sc *scope) jump {
 	s.line = c.line
-	caller := &macro{"caller", c.def, sc}
+	caller := &macro{"", c.def, sc}
 	a := c.call.args.eval(s, sc)
 	a.kw.put("caller", caller)
-	s.write(s.str(s.call(c.call.callee.eval(s, sc), a)))
+	s.writeText(s.call(c.call.callee.eval(s, sc), a))
 	return onward
 }
 

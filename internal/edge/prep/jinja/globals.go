@@ -83,6 +83,7 @@ func (s *state) newDict(a *args) *Dict {
 	s.spend(64)
 	if len(a.pos) == 1 {
 		from := a.pos[0]
+		undefined(from)
 		if m, ok := from.(*Dict); ok {
 			from = &view{"dict_items", m}
 		}

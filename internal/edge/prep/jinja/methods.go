@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"math"
 	"math/big"
 	"slices"
 	"strings"
@@ -29,6 +30,9 @@ func (s *state) attr(v any, name string) (any, bool) {
 	case *macro:
 		switch name {
 		case "name":
+			if v.name == "" { // what a call block passes on
+				return nil, true
+			}
 			return v.name, true
 		case "arguments":
 			out := &tuple{}
@@ -77,7 +81,7 @@ func hasMethod(v any, name string) bool {
 	case string:
 		names = "strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
 			"find rfind index rindex count join format zfill center ljust rjust isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower " +
-			"istitle isascii isidentifier partition rpartition removeprefix removesuffix expandtabs encode"
+			"istitle isascii isidentifier partition rpartition removeprefix removesuffix expandtabs isprintable format_map encode"
 	case *Dict:
 		names = "items keys values get copy clear pop popitem setdefault update"
 	case *list:
@@ -139,7 +143,7 @@ func (s *state) method(v any, name string, a *args) any {
 			return s.method(&list{s.collect(v)}, name, a)
 		}
 	case float64:
-		return v == float64(int64(v))
+		return v == math.Trunc(v) && !math.IsInf(v, 0)
 	case int64, *big.Int, bool:
 		n, _ := bigInt(v)
 		return int64(n.BitLen())
@@ -184,9 +188,9 @@ func (s *state) textMethod(t, name string, a *args) any {
 		if !ok {
 			options = &tuple{[]any{b[0]}}
 		}
-		t = s.part(t, b[1], b[2])
+		t, _, inside := s.window(t, b[1], b[2])
 		for _, o := range options.items {
-			if name == "startswith" && strings.HasPrefix(t, text(o)) || name == "endswith" && strings.HasSuffix(t, text(o)) {
+			if prefix := text(o); inside && (name == "startswith" && strings.HasPrefix(t, prefix) || name == "endswith" && strings.HasSuffix(t, prefix)) {
 				return true
 			}
 		}
@@ -200,23 +204,23 @@ func (s *state) textMethod(t, name string, a *args) any {
 		return changeCase(s, name, t)
 	case "casefold":
 		a.bind()
-		return strings.ReplaceAll(lower(t), "ß", "ss")
+		return caseFold(t)
 	case "title":
 		a.bind()
 		return titled(t)
 	case "swapcase":
 		a.bind()
-		return strings.Map(func(r rune) rune {
-			if unicode.IsUpper(r) {
-				return unicode.ToLower(r)
-			}
-			return unicode.ToUpper(r)
-		}, t)
+		return swapCase(t)
 	case "find", "rfind", "index", "rindex":
 		return s.find(t, name, a.bind("sub!", "start", "end"))
 	case "count":
 		b := a.bind("sub!", "start", "end")
-		return int64(strings.Count(s.part(t, b[1], b[2]), text(b[0])))
+		part, _, inside := s.window(t, b[1], b[2])
+		n := strings.Count(part, text(b[0]))
+		if !inside {
+			n = 0
+		}
+		return int64(n)
 	case "join":
 		var out strings.Builder
 		for i, item := range s.collect(a.bind("iterable!")[0]) {
@@ -234,6 +238,14 @@ func (s *state) textMethod(t, name string, a *args) any {
 		return out.String()
 	case "format":
 		return s.format(t, a)
+	case "format_map":
+		d, ok := a.bind("mapping!")[0].(*Dict)
+		if !ok {
+			throw("str.format_map is supported for dictionaries only")
+		}
+		return s.format(t, &args{kw: d})
+	case "expandtabs":
+		return s.expandTabs(t, or(a.bind("tabsize")[0], int64(8)))
 	case "zfill", "center", "ljust", "rjust":
 		return s.pad(t, name, a.bind("width!", "fillchar"))
 	case "partition", "rpartition":
@@ -265,29 +277,44 @@ func (s *state) part(t string, start, end any) string {
 	if start == nil && end == nil {
 		return t
 	}
-	out, ok := s.slice(t, &slicing{[3]any{start, end, nil}}).(string)
-	if !ok {
-		throw("slice indices must be integers or None")
+	return s.slice(t, &slicing{[3]any{start, end, nil}}).(string)
+}
+
+// window is t[start:end] and where it begins; inside is false if that is nowhere in
+// t, where not even an empty text is found.
+func (s *state) window(t string, start, end any) (part string, from int64, inside bool) {
+	start, end = or(start, nil), or(end, nil)
+	if start == nil && end == nil {
+		return t, 0, true
 	}
-	return out
+	n := s.length(t)
+	from, _, count, ok := (&slicing{[3]any{start, end, nil}}).resolve(n)
+	if !ok {
+		throw("slice indices must be integers or None or have an __index__ method")
+	}
+	if i, given := integer(start); given && i > n {
+		return "", 0, false
+	}
+	_, _, before, _ := (&slicing{[3]any{nil, end, nil}}).resolve(n)
+	if from > before {
+		return "", 0, false
+	}
+	s.spend(len(t))
+	return cutText(t, from, 1, count, n), from, true
 }
 
 func (s *state) find(t, name string, b []any) any {
 	sub := text(b[0])
-	part := s.part(t, b[1], b[2])
+	part, from, inside := s.window(t, b[1], b[2])
 	at := strings.Index(part, sub)
 	if name[0] == 'r' {
 		at = strings.LastIndex(part, sub)
 	}
-	if at < 0 {
+	if at < 0 || !inside {
 		if strings.HasSuffix(name, "index") {
 			throw("substring not found")
 		}
 		return int64(-1)
-	}
-	from := int64(0)
-	if start := or(b[1], nil); start != nil {
-		from, _, _, _ = (&slicing{[3]any{start, nil, nil}}).resolve(s.length(t))
 	}
 	return from + int64(utf8.RuneCountInString(part[:at]))
 }
@@ -395,18 +422,29 @@ func (s *state) replace(t, old, with string, n int64) any {
 	return strings.Replace(t, old, with, int(count))
 }
 
-func titled(t string) string {
-	var b strings.Builder
-	start := true
-	for _, r := range t {
-		if start {
-			b.WriteRune(unicode.ToTitle(r))
-		} else {
-			b.WriteRune(unicode.ToLower(r))
-		}
-		start = !unicode.IsLetter(r)
+// expandTabs replaces tabs by spaces up to the next column that is a multiple of
+// size.
+func (s *state) expandTabs(t string, size any) any {
+	n, ok := integer(size)
+	if !ok {
+		throw("'%s' object cannot be interpreted as an integer", typeName(size))
 	}
-	return b.String()
+	var out strings.Builder
+	column := int64(0)
+	for _, r := range t {
+		switch {
+		case r != '\t':
+			out.WriteRune(r)
+			if column++; r == '\n' || r == '\r' {
+				column = 0
+			}
+		case n > 0:
+			fill := n - column%n
+			column += fill
+			out.WriteString(s.repeat(" ", fill).(string))
+		}
+	}
+	return out.String()
 }
 
 func (s *state) pad(t, how string, b []any) any {
@@ -463,10 +501,12 @@ func charTest(name string) func(t string) bool {
 		}
 	}
 	switch name {
-	case "isdigit", "isdecimal":
+	case "isdecimal":
 		return all(unicode.IsDigit)
+	case "isdigit":
+		return all(func(r rune) bool { return unicode.IsDigit(r) || unicode.Is(digitSigns, r) })
 	case "isnumeric":
-		return all(unicode.IsNumber)
+		return all(func(r rune) bool { return unicode.IsNumber(r) || strings.ContainsRune(numerals, r) })
 	case "isalpha":
 		return all(unicode.IsLetter)
 	case "isalnum":
@@ -478,13 +518,18 @@ func charTest(name string) func(t string) bool {
 	case "islower":
 		return func(t string) bool { return cased(t, false) }
 	case "istitle":
-		return func(t string) bool {
-			return cased(t, true) || titled(t) == t && strings.IndexFunc(t, unicode.IsLetter) >= 0
-		}
+		return isTitled
 	case "isascii":
 		return func(t string) bool { return strings.IndexFunc(t, func(r rune) bool { return r > 127 }) < 0 }
+	case "isprintable":
+		return func(t string) bool { return strings.IndexFunc(t, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 }
 	case "isidentifier":
-		return func(t string) bool { return all(wordRune)(t) && !unicode.IsDigit(rune(t[0])) }
+		begins := func(r rune) bool { return r == '_' || unicode.In(r, unicode.L, unicode.Nl, unicode.Other_ID_Start) }
+		return func(t string) bool {
+			return t != "" && begins(first(t)) && strings.IndexFunc(t, func(r rune) bool {
+				return !begins(r) && !unicode.In(r, unicode.Mn, unicode.Mc, unicode.Nd, unicode.Pc, unicode.Other_ID_Continue)
+			}) < 0
+		}
 	}
 	return nil
 }

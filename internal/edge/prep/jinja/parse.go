@@ -9,14 +9,38 @@ type parser struct {
 	pos    int
 	depth  int
 	loops  int // loops around, in this macro or call block
-	scopes int // statements around that have names of their own, this one included
+	frames int // statements around that have names of their own
 
 	// used are the names read in each macro around, the innermost last.
 	used []map[string]bool
-	// unknown are filters and tests that do not exist and would be needed
-	// whatever the conditions in the template are.
-	unknown []lexeme
+	// unknown are filters and tests that do not exist, unless a condition within
+	// the same frame may keep them from being needed.
+	unknown []unknown
 	blocks  map[string]*blockStmt
+}
+
+// unknown is the name of a filter or test, and the frame that it is in.
+type unknown struct {
+	lexeme
+	frame int
+}
+
+// within parses what has names of its own.
+func (p *parser) within(f func()) {
+	p.frames++
+	f()
+	p.frames--
+}
+
+// excuse forgets those unknown since the mark that are in this frame.
+func (p *parser) excuse(mark int) {
+	kept := p.unknown[:mark]
+	for _, u := range p.unknown[mark:] {
+		if u.frame != p.frames {
+			kept = append(kept, u)
+		}
+	}
+	p.unknown = kept
 }
 
 func parse(source string) *Template {
@@ -26,7 +50,7 @@ func parse(source string) *Template {
 		p.fail(t, "unexpected %s", t)
 	}
 	if len(p.unknown) > 0 {
-		t := p.unknown[0]
+		t := p.unknown[0].lexeme
 		p.fail(t, "No filter or test named '%s'", t.text)
 	}
 	return &Template{body, p.blocks}
@@ -138,10 +162,6 @@ func (p *parser) block(ends ...string) (body []stmt, end string) {
 
 func (p *parser) statement() stmt {
 	t := p.next()
-	if t.text != "if" {
-		p.scopes++
-		defer func() { p.scopes-- }()
-	}
 	switch t.text {
 	case "for":
 		return p.forStmt(t)
@@ -155,20 +175,21 @@ func (p *parser) statement() stmt {
 		if !ok {
 			p.fail(t, "expected the macro's name")
 		}
-		m := p.signature(n.name, t.line)
-		p.expectBody(m, "endmacro")
+		var m *macroDef
+		p.within(func() {
+			m = p.signature(n.name, t.line)
+			p.expectBody(m, "endmacro")
+		})
 		return &macroStmt{m}
 	case "call":
 		return p.call(t)
 	case "filter":
-		f := p.filter(nil)
-		for n := 0; p.cur().is("|"); {
-			p.chained(&n)
-			p.next()
-			f = p.filter(f)
-		}
-		body, _ := p.block("endfilter")
-		return &filterStmt{f, body}
+		s := new(filterStmt)
+		p.within(func() {
+			s.filter = p.filters(p.filter(nil))
+			s.body, _ = p.block("endfilter")
+		})
+		return s
 	case "with":
 		return p.with()
 	case "print":
@@ -181,11 +202,12 @@ func (p *parser) statement() stmt {
 		}
 		return s
 	case "generation":
+		s := new(generationStmt)
 		loops := p.loops
 		p.loops = 0
-		body, _ := p.block("endgeneration")
+		p.within(func() { s.body, _ = p.block("endgeneration") })
 		p.loops = loops
-		return &generationStmt{body}
+		return s
 	case "break", "continue":
 		if p.loops == 0 {
 			p.fail(t, "'%s' outside loop", t.text)
@@ -197,7 +219,7 @@ func (p *parser) statement() stmt {
 	case "block":
 		return p.blockStmt(t)
 	case "extends":
-		if p.scopes > 1 {
+		if p.frames > 0 {
 			p.fail(t, "cannot use extend from a non top-level scope")
 		}
 		return p.load(t)
@@ -215,17 +237,19 @@ func (p *parser) forStmt(t lexeme) stmt {
 	f.target = p.targets("in", false)
 	p.expectName("in")
 	f.iter = p.tuple(false, "recursive")
-	if p.skipName("if") {
-		f.test = p.expr()
-	}
-	f.recursive = p.skipName("recursive")
-	p.loops++
-	var end string
-	f.body, end = p.block("endfor", "else")
-	p.loops--
-	if end == "else" {
-		f.otherwise, _ = p.block("endfor")
-	}
+	p.within(func() {
+		if p.skipName("if") {
+			f.test = p.expr()
+		}
+		f.recursive = p.skipName("recursive")
+		p.loops++
+		var end string
+		f.body, end = p.block("endfor", "else")
+		p.loops--
+		if end == "else" {
+			f.otherwise, _ = p.block("endfor")
+		}
+	})
 	return f
 }
 
@@ -243,7 +267,7 @@ func (p *parser) ifStmt() stmt {
 		if end == "else" {
 			s.otherwise, _ = p.block("endif")
 		}
-		p.unknown = p.unknown[:marked]
+		p.excuse(marked)
 		return s
 	}
 }
@@ -253,18 +277,23 @@ func (p *parser) set(t lexeme) stmt {
 	if p.skipOp("=") {
 		return &setStmt{t.line, target, p.tuple(true, "")}
 	}
-	var f *filterExpr
-	for n := 0; p.cur().is("|"); {
-		p.chained(&n)
-		p.next()
-		if f == nil {
-			f = p.filter(nil)
-		} else {
-			f = p.filter(f)
+	s := &setBlockStmt{line: t.line, target: target}
+	p.within(func() {
+		if p.skipOp("|") {
+			s.filter = p.filters(p.filter(nil))
 		}
+		s.body, _ = p.block("endset")
+	})
+	return s
+}
+
+// filters parses more filters after one.
+func (p *parser) filters(f *filterExpr) *filterExpr {
+	for n := 0; p.skipOp("|"); {
+		p.chained(&n)
+		f = p.filter(f)
 	}
-	body, _ := p.block("endset")
-	return &setBlockStmt{t.line, target, f, body}
+	return f
 }
 
 func (p *parser) with() stmt {
@@ -277,20 +306,20 @@ func (p *parser) with() stmt {
 		p.expectOp("=")
 		s.values = append(s.values, p.expr())
 	}
-	s.body, _ = p.block("endwith")
+	p.within(func() { s.body, _ = p.block("endwith") })
 	return s
 }
 
 func (p *parser) call(t lexeme) stmt {
 	m := &macroDef{line: t.line, name: "caller"}
 	if p.cur().is("(") {
-		m = p.signature("caller", t.line)
+		p.within(func() { m = p.signature("caller", t.line) })
 	}
 	call, ok := p.expr().(*callExpr)
 	if !ok {
 		p.fail(t, "expected call")
 	}
-	p.expectBody(m, "endcall")
+	p.within(func() { p.expectBody(m, "endcall") })
 	return &callStmt{t.line, call, m}
 }
 
@@ -431,7 +460,7 @@ func (p *parser) expr() expr {
 			c.otherwise = p.expr()
 		}
 		e = c
-		p.unknown = p.unknown[:marked]
+		p.excuse(marked)
 	}
 	return e
 }
@@ -730,7 +759,7 @@ func (p *parser) filter(of expr) *filterExpr {
 	t := p.dotted()
 	f := &filterExpr{line: t.line, name: t.text, of: of, call: filterNamed(t.text)}
 	if f.call == nil {
-		p.unknown = append(p.unknown, t)
+		p.unknown = append(p.unknown, unknown{t, p.frames})
 	}
 	if p.cur().is("(") {
 		f.args = p.arguments()
@@ -744,7 +773,7 @@ func (p *parser) test(of expr) expr {
 	t := p.dotted()
 	e := &testExpr{line: t.line, name: t.text, of: of, call: testNamed(t.text)}
 	if e.call == nil {
-		p.unknown = append(p.unknown, t)
+		p.unknown = append(p.unknown, unknown{t, p.frames})
 	}
 	switch c := p.cur(); {
 	case c.is("("):

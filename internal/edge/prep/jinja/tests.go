@@ -24,6 +24,7 @@ func testNamed(name string) testFunc {
 	case "filter", "test":
 		return func(_ *state, v any, a *args) bool {
 			a.bind()
+			hashable(v)
 			n, ok := v.(string)
 			return ok && (name == "filter" && filterNamed(n) != nil || name == "test" && testNamed(n) != nil)
 		}
@@ -74,11 +75,13 @@ func cased(text string, wantUpper bool) bool {
 	found := false
 	for _, r := range text {
 		switch {
-		case unicode.IsUpper(r), unicode.IsTitle(r):
+		case unicode.IsTitle(r):
+			return false
+		case isUpper(r):
 			if found = true; !wantUpper {
 				return false
 			}
-		case unicode.IsLower(r):
+		case isLower(r):
 			if found = true; wantUpper {
 				return false
 			}
