@@ -184,7 +184,7 @@ func filterNamed(name string) filterFunc {
 	case "sort":
 		return func(s *state, v any, a *args) any {
 			b := a.bind("reverse", "case_sensitive", "attribute")
-			return s.sorted(s.collect(v), s.sortKey(b[2], b[1]), truth(or(b[0], false)))
+			return s.sorted(s.collect(v), s.sortKey(b[2], b[1]), flag(b[0]))
 		}
 	case "striptags":
 		return func(s *state, v any, a *args) any {
@@ -326,6 +326,15 @@ func (s *state) lazy(v any) func() (any, bool) {
 	}
 }
 
+// flag is an argument that Python takes for true or false if it is an integer.
+func flag(v any) bool {
+	n, ok := integer(or(v, false))
+	if !ok {
+		throw("'%s' object cannot be interpreted as an integer", typeName(v))
+	}
+	return n != 0
+}
+
 // sorted sorts stably.
 func (s *state) sorted(items []any, key func(any) any, reverse bool) any {
 	keys := make([]any, len(items))
@@ -361,7 +370,7 @@ func dictsort(s *state, v any, a *args) any {
 	default:
 		throw(`You can only sort by either "key" or "value"`)
 	}
-	return s.sorted(s.collect(&view{"dict_items", d}), s.keyOf(at, b[0], nil), truth(or(b[2], false)))
+	return s.sorted(s.collect(&view{"dict_items", d}), s.keyOf(at, b[0], nil), flag(b[2]))
 }
 
 func groupby(s *state, v any, a *args) any {
@@ -830,7 +839,7 @@ func urlencode(s *state, v any, a *args) any {
 	return strings.Join(parts, "&")
 }
 
-func filesize(_ *state, v any, a *args) any {
+func filesize(s *state, v any, a *args) any {
 	b := a.bind("binary")
 	n, ok := toFloat(v)
 	if !ok {
@@ -846,11 +855,16 @@ func filesize(_ *state, v any, a *args) any {
 	case n == 1:
 		return "1 Byte"
 	case n < base:
-		return strconv.FormatInt(int64(n), 10) + " Bytes"
+		return strconv.FormatFloat(math.Trunc(finite(n))+0, 'f', 0, 64) + " Bytes"
 	}
+	unit := base
 	for i := range prefixes {
-		if n /= base; n < base || i == len(prefixes)-1 {
-			return strconv.FormatFloat(n, 'f', 1, 64) + " " + prefixes[i:i+1] + suffix
+		// Above 10^22 products of thousands are not the nearest numbers.
+		if unit *= base; base == 1000 {
+			unit = math.Pow10(3 * (i + 2))
+		}
+		if n < unit || i == len(prefixes)-1 {
+			return s.formatSpec(base*n/unit, ".1f") + " " + prefixes[i:i+1] + suffix
 		}
 	}
 	return ""
