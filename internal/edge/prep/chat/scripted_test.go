@@ -178,6 +178,27 @@ func TestOwnTemplateArgs(t *testing.T) {
 	}
 }
 
+// TestOwnTemplateHostileJSON: JSON that cannot be a value is refused by the name
+// of its field.
+func TestOwnTemplateHostileJSON(t *testing.T) {
+	p := ownTemplate(t, nil, "{{ messages | tojson }}{{ tools }}")
+	for name, hostile := range map[string]string{
+		"deep": strings.Repeat("[", 100_000), "huge number": strings.Repeat("9", 100_000), "cut": `[{"a":`, "two values": "[] []",
+	} {
+		for param, chat := range map[string]*prep.Chat{
+			"tools":                {Tools: []byte(hostile), Messages: []prep.Message{{Role: "user"}}},
+			"chat_template_kwargs": {Args: []byte(hostile), Messages: []prep.Message{{Role: "user"}}},
+			"messages[0]":          {Messages: []prep.Message{{Role: "user", Parts: []byte(hostile)}}},
+			"messages[1]":          {Messages: []prep.Message{{Role: "user"}, {Role: "assistant", ToolCalls: []byte(hostile)}}},
+		} {
+			var refused *fault.Error
+			if _, err := p.Template.Render(nil, chat); !errors.As(err, &refused) || refused.Code != fault.Invalid || refused.Param != param {
+				t.Errorf("%s in %s: %v", name, param, err)
+			}
+		}
+	}
+}
+
 func TestOwnTemplateClock(t *testing.T) {
 	s, err := newScripted(map[string]string{"default": "{{ strftime_now('%d %b %Y') }}"}, nil)
 	if err != nil {

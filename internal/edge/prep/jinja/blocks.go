@@ -12,6 +12,7 @@ type (
 		name     string
 		body     []stmt
 		scoped   bool // it sees the names around it, not only the template's own
+		frame    *frame
 		required bool // a template that extends this one must have it; there is none
 	}
 	loadStmt struct {
@@ -19,7 +20,10 @@ type (
 		of      expr
 		lenient bool // an include that ignores what is missing
 	}
-	scopeStmt struct{ body []stmt }
+	scopeStmt struct {
+		body  []stmt
+		frame *frame
+	}
 )
 
 func (b *blockStmt) exec(s *state, sc *scope) jump {
@@ -30,7 +34,7 @@ func (b *blockStmt) exec(s *state, sc *scope) jump {
 	if !b.scoped {
 		sc = s.top
 	}
-	s.nested(func() { s.run(b.body, &scope{parent: sc}) })
+	s.nested(func() { s.run(b.body, b.frame.scope(sc)) })
 	return onward
 }
 
@@ -46,7 +50,7 @@ func (l *loadStmt) exec(s *state, sc *scope) jump {
 	return onward
 }
 
-func (b *scopeStmt) exec(s *state, sc *scope) jump { return s.run(b.body, &scope{parent: sc}) }
+func (b *scopeStmt) exec(s *state, sc *scope) jump { return s.run(b.body, b.frame.scope(sc)) }
 
 // self is the variable of that name: its attributes are the blocks.
 type self struct{ blocks map[string]*blockStmt }
@@ -59,7 +63,7 @@ func (b *self) attr(name string) (any, bool) {
 	return &function{name, func(s *state, a *args) any {
 		a.bind()
 		return s.capture(func() {
-			s.nested(func() { s.run(block.body, &scope{parent: s.top}) })
+			s.nested(func() { s.run(block.body, block.frame.scope(s.top)) })
 		})
 	}}, true
 }
@@ -74,7 +78,10 @@ func (p *parser) blockStmt(t lexeme) stmt {
 	b.required = p.skipName("required")
 	loops, used := p.loops, p.used
 	p.loops, p.used = 0, nil
-	p.within(func() { b.body, _ = p.block("endblock") })
+	outer := p.frame
+	p.frame = nil // it knows the template's variables only
+	b.frame = p.within(func() { b.body, _ = p.block("endblock") })
+	p.frame = outer
 	p.loops, p.used = loops, used
 	if b.required && !blank(b.body) {
 		p.fail(t, "Required blocks can only contain comments or whitespace")
@@ -155,6 +162,6 @@ func (p *parser) autoescape(t lexeme) stmt {
 		p.fail(t, "autoescape is not supported: a prompt is no HTML")
 	}
 	s := new(scopeStmt)
-	p.within(func() { s.body, _ = p.block("endautoescape") })
+	s.frame = p.within(func() { s.body, _ = p.block("endautoescape") })
 	return s
 }

@@ -81,7 +81,7 @@ func hashable(key any) any {
 	case string, int64:
 		return k
 	case *big.Int:
-		return bigKey(k.String())
+		return bigKey(strconv.Itoa(k.Sign()) + string(k.Bytes()))
 	case float64:
 		if k == math.Trunc(k) && math.Abs(k) < 1<<62 {
 			return int64(k)
@@ -98,6 +98,8 @@ func hashable(key any) any {
 			}
 		}
 		return tupleKey(text)
+	case *group:
+		return hashable(&tuple{[]any{k.grouper, k.list}})
 	case *undef:
 		return objectKey{"undefined"}
 	case *list, *Dict:

@@ -183,7 +183,7 @@ func (s *state) arith(op string, a, b any) any {
 				return same(b, s.repeatItems(items, n))
 			}
 		}
-		if v, ok := numeric(op, a, b); ok {
+		if v, ok := s.numeric(op, a, b); ok {
 			return v
 		}
 	}
@@ -227,7 +227,7 @@ func (s *state) repeatItems(items []any, n int64) []any {
 }
 
 // numeric computes on two numbers; ok is false if they are not.
-func numeric(op string, a, b any) (v any, ok bool) {
+func (s *state) numeric(op string, a, b any) (v any, ok bool) {
 	if x, ok := a.(int64); ok {
 		if y, ok := b.(int64); ok && op == "+" && x < 1<<62 && y < 1<<62 && x > -1<<62 && y > -1<<62 {
 			return x + y, true
@@ -238,7 +238,8 @@ func numeric(op string, a, b any) (v any, ok bool) {
 	if pok && qok && op != "/" && (op != "**" || q.Sign() >= 0) {
 		return small(integers(op, p, q)), true
 	}
-	if pok && qok && op == "/" && q.Sign() != 0 {
+	if pok && qok && op == "/" && q.Sign() != 0 && max(p.BitLen(), q.BitLen()) > 53 {
+		s.read(slowly * slowly * max(p.BitLen(), q.BitLen()))
 		f, _ := new(big.Rat).SetFrac(p, q).Float64()
 		if p.Sign() == 0 && q.Sign() < 0 {
 			f = math.Copysign(0, -1)
@@ -359,8 +360,14 @@ func (e *attrExpr) eval(s *state, sc *scope) any {
 }
 
 func missing(of any, name string) any {
+	if len(name) > maxHint {
+		name = name[:maxHint]
+	}
 	return &undef{"'" + typeName(of) + " object' has no attribute '" + name + "'"}
 }
+
+// maxHint bounds the name in what an error says.
+const maxHint = 100
 
 func (e *itemExpr) eval(s *state, sc *scope) any {
 	of := e.of.eval(s, sc)
@@ -381,6 +388,7 @@ func (s *state) item(of, key any) any {
 		case *list, *Dict:
 			return &undef{"dict object has no such element"}
 		}
+		s.readKey(key)
 		if v, ok := d.get(key); ok {
 			return v
 		}
@@ -408,7 +416,7 @@ func (s *state) at(of any, i int64) (any, bool) {
 		if i < 0 || i >= int64(len(of)) {
 			return nil, false
 		}
-		s.spend(int(i))
+		s.read(slowly * int(i))
 		for _, r := range of {
 			if i == 0 {
 				return string(r), true
@@ -459,6 +467,7 @@ func (s *state) slice(of any, cut *slicing) any {
 	r, isSpan := of.(*span)
 	switch {
 	case isText:
+		s.read(slowly * len(text))
 		s.spend(len(text))
 		n = int64(utf8.RuneCountInString(text))
 	case isItems:

@@ -49,7 +49,7 @@ func (t *setStmt) exec(s *state, sc *scope) jump {
 func (t *setBlockStmt) exec(s *state, sc *scope) jump {
 	s.line = t.line
 	var j jump
-	var v any = s.capture(func() { j = s.run(t.body, &scope{parent: sc}) })
+	var v any = s.capture(func() { j = s.run(t.body, t.frame.scope(sc)) })
 	if j != onward { // a break or continue leaves the block before its end is reached
 		return j
 	}
@@ -89,7 +89,7 @@ func (s *state) assign(target expr, v any, sc *scope) {
 }
 
 func (w *withStmt) exec(s *state, sc *scope) jump {
-	inner := &scope{parent: sc}
+	inner := w.frame.scope(sc)
 	vals := make([]any, len(w.values))
 	for i, v := range w.values {
 		vals[i] = v.eval(s, sc)
@@ -102,7 +102,7 @@ func (w *withStmt) exec(s *state, sc *scope) jump {
 
 func (f *filterStmt) exec(s *state, sc *scope) jump {
 	var j jump
-	text := s.capture(func() { j = s.run(f.body, &scope{parent: sc}) })
+	text := s.capture(func() { j = s.run(f.body, f.frame.scope(sc)) })
 	if j != onward {
 		return j
 	}
@@ -120,7 +120,7 @@ func (s *state) writeText(v any) {
 }
 
 func (g *generationStmt) exec(s *state, sc *scope) jump {
-	s.nested(func() { s.run(g.body, &scope{parent: sc}) })
+	s.nested(func() { s.run(g.body, g.frame.scope(sc)) })
 	return onward
 }
 
@@ -148,7 +148,7 @@ type macro struct {
 
 func (m *macro) call(s *state, a *args) any {
 	d := m.def
-	sc := &scope{parent: m.sc}
+	sc := d.frame.scope(m.sc)
 	given := 0
 	explicit := false
 	for i, name := range d.params {

@@ -87,7 +87,8 @@ func filterNamed(name string) filterFunc {
 			return &undef{"No last item, sequence was empty."}
 		}
 	case "float":
-		return func(_ *state, v any, a *args) any {
+		return func(s *state, v any, a *args) any {
+			s.readKey(v)
 			if f, ok := toFloat(v); ok {
 				return f
 			}
@@ -162,6 +163,7 @@ func filterNamed(name string) filterFunc {
 			a.bind()
 			if t, ok := v.(string); ok {
 				s.spend(len(t))
+				s.read(slowly * len(t))
 				return cutText(t, s.length(t)-1, -1, s.length(t), s.length(t))
 			}
 			switch v.(type) {
@@ -189,7 +191,10 @@ func filterNamed(name string) filterFunc {
 	case "striptags":
 		return func(s *state, v any, a *args) any {
 			a.bind()
-			return striptags(s.str(v))
+			t := s.str(v)
+			s.read(slowly * len(t))
+			s.spend(8 * len(t))
+			return striptags(t)
 		}
 	case "sum":
 		return func(s *state, v any, a *args) any {
@@ -226,7 +231,10 @@ func filterNamed(name string) filterFunc {
 	case "wordcount":
 		return func(s *state, v any, a *args) any {
 			a.bind()
-			return int64(len(strings.FieldsFunc(s.str(v), func(r rune) bool { return !wordRune(r) })))
+			t := s.str(v)
+			s.read(slowly * len(t))
+			s.spend(8 * len(t))
+			return int64(len(strings.FieldsFunc(t, func(r rune) bool { return !wordRune(r) })))
 		}
 	case "filesizeformat":
 		return filesize
@@ -267,6 +275,7 @@ func (s *state) keyOf(attribute, sensitive, otherwise any) func(v any) any {
 		}
 		if t, ok := v.(string); ok && fold {
 			s.spend(len(t))
+			s.read(slowly * len(t))
 			return lower(t)
 		}
 		return v
@@ -467,7 +476,8 @@ func floorDiv(a, n int64) (quotient, rest int64) {
 }
 
 func changeCase(s *state, how, t string) any {
-	s.spend(2 * len(t))
+	s.spend(3 * len(t))
+	s.read(slowly * len(t))
 	switch how {
 	case "upper":
 		return upper(t)
@@ -513,8 +523,9 @@ func toFloat(v any) (float64, bool) {
 	return f, true
 }
 
-func toInt(_ *state, v any, a *args) any {
+func toInt(s *state, v any, a *args) any {
 	b := a.bind("default", "base")
+	s.readKey(v)
 	undefined(v)
 	base, _ := integer(or(b[1], int64(10)))
 	if t, ok := v.(string); ok && base >= 0 && base <= 36 && base != 1 && len(t) < 1000 {
@@ -573,6 +584,8 @@ func indent(s *state, v any, a *args) any {
 		}
 		pad = s.repeat(" ", n).(string)
 	}
+	s.read(slowly * len(text(v)))
+	s.spend(16 * strings.Count(text(v), "\n"))
 	lines := splitLines(text(v)+"\n", false)
 	var out strings.Builder
 	for i, line := range lines {
@@ -703,6 +716,7 @@ func unique(s *state, v any, a *args) any {
 				return nil, false
 			}
 			k := key(item)
+			s.readKey(k)
 			if _, dup := seen.get(k); !dup {
 				s.spend(64)
 				seen.put(k, true)
@@ -801,6 +815,9 @@ func truncate(s *state, v any, a *args) any {
 	if size <= n+leeway {
 		return v
 	}
+	if _, isText := v.(string); !isText && truth(or(b[1], false)) {
+		return s.arith("+", s.slice(v, &slicing{[3]any{nil, n - s.length(end), nil}}), end)
+	}
 	t := text(v)
 	t = cutText(t, 0, 1, min(n-s.length(end), size), size)
 	if at := strings.LastIndexByte(t, ' '); at >= 0 && !truth(or(b[1], false)) {
@@ -825,7 +842,7 @@ func urlencode(s *state, v any, a *args) any {
 	if d, ok := v.(*Dict); ok {
 		v = &view{"dict_items", d}
 	}
-	if _, ok := number(v); ok {
+	if !kindTest("iterable")(v) {
 		return quote(v, false)
 	}
 	var parts []string

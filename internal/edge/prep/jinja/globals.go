@@ -38,7 +38,11 @@ func globals() *scope {
 			panic(&failure{message: s.str(a.bind("message!")[0]), raised: true})
 		},
 		"strftime_now": func(s *state, a *args) any {
-			return strftime(s.now, text(a.bind("format!")[0]))
+			format := text(a.bind("format!")[0])
+			s.read(slowly * slowly * len(format))
+			out := strftime(s.now, format)
+			s.spend(len(out))
+			return out
 		},
 	} {
 		sc.set(name, &function{name, f})

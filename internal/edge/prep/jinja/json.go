@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"math/big"
+	"strconv"
 	"strings"
 	"unicode/utf16"
 )
@@ -70,6 +71,9 @@ func readJSON(d *json.Decoder, depth int) (any, error) {
 }
 
 func readNumber(text string) (any, error) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, nil
+	}
 	if !strings.ContainsAny(text, ".eE") {
 		if len(text) > maxIntBits/4 {
 			return nil, errors.New("integer too large")

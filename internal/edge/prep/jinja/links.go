@@ -112,6 +112,7 @@ func (l *linker) all(t string) string {
 // are none of it, unless they close what it opens.
 func (l *linker) word(t string) string {
 	l.s.spend(len(t))
+	l.s.read(slowly * len(t))
 	head := linkHead.FindString(t)
 	middle := t[len(head):]
 	tail := linkTail.FindString(middle)
@@ -132,8 +133,11 @@ func (l *linker) word(t string) string {
 }
 
 func (l *linker) link(t string) string {
+	if strings.ContainsAny(t, ".@[") {
+		l.s.read(slowly * slowly * slowly * len(t)) // for the patterns
+	}
 	switch {
-	case linkPattern.MatchString(t):
+	case strings.ContainsAny(t, ".[") && linkPattern.MatchString(t):
 		to := t
 		if !strings.HasPrefix(t, "https://") && !strings.HasPrefix(t, "http://") {
 			to = "https://" + t

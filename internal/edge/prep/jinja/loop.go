@@ -144,7 +144,7 @@ func (f *forStmt) walk(s *state, sc *scope, over any, depth int64) jump {
 	// continue count as none.
 	ended := false
 	for l.advance() {
-		inner := &scope{parent: sc, names: make([]string, 0, 4), vals: make([]any, 0, 4)}
+		inner := f.frame.scope(sc)
 		inner.set("loop", l)
 		s.assign(f.target, l.current, inner)
 		j := s.run(f.body, inner)
@@ -154,7 +154,7 @@ func (f *forStmt) walk(s *state, sc *scope, over any, depth int64) jump {
 		ended = ended || j == onward
 	}
 	if !ended {
-		return s.run(f.otherwise, &scope{parent: sc})
+		return s.run(f.otherwise, f.elseFrame.scope(sc))
 	}
 	return onward
 }

@@ -13,7 +13,7 @@ import (
 // begin with an underscore, and methods that change what they belong to, are
 // there and may not be touched, as in Python's immutable sandbox.
 func (s *state) attr(v any, name string) (any, bool) {
-	if strings.HasPrefix(name, "_") {
+	if strings.HasPrefix(name, "_") || len(name) > maxHint {
 		return nil, false
 	}
 	switch v := v.(type) {
@@ -68,39 +68,58 @@ func (s *state) attr(v any, name string) (any, bool) {
 func changes(v any, name string) bool {
 	switch v.(type) {
 	case *list:
-		return slices.Contains(strings.Fields("append clear extend insert pop remove reverse sort"), name)
+		return listChanges[name]
 	case *Dict:
-		return slices.Contains(strings.Fields("clear pop popitem setdefault update"), name)
+		return dictChanges[name]
 	}
 	return false
 }
 
+// The methods there are, of which some are refused when they are called.
+var (
+	textMethods = names("strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
+		"find rfind index rindex count join format zfill center ljust rjust isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower " +
+		"istitle isascii isidentifier partition rpartition removeprefix removesuffix expandtabs isprintable format_map encode")
+	dictChanges  = names("clear pop popitem setdefault update")
+	dictMethods  = names("items keys values get copy clear pop popitem setdefault update")
+	listChanges  = names("append clear extend insert pop remove reverse sort")
+	listMethods  = names("index count copy append clear extend insert pop remove reverse sort")
+	tupleMethods = names("index count")
+	floatMethods = names("is_integer")
+	intMethods   = names("bit_length")
+)
+
+func names(list string) map[string]bool {
+	out := map[string]bool{}
+	for _, name := range strings.Fields(list) {
+		out[name] = true
+	}
+	return out
+}
+
 func hasMethod(v any, name string) bool {
-	names := ""
 	switch v.(type) {
 	case string:
-		names = "strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
-			"find rfind index rindex count join format zfill center ljust rjust isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower " +
-			"istitle isascii isidentifier partition rpartition removeprefix removesuffix expandtabs isprintable format_map encode"
+		return textMethods[name]
 	case *Dict:
-		names = "items keys values get copy clear pop popitem setdefault update"
+		return dictMethods[name]
 	case *list:
-		names = "index count copy append clear extend insert pop remove reverse sort"
+		return listMethods[name]
 	case *tuple, *span, *group:
-		names = "index count"
+		return tupleMethods[name]
 	case float64:
-		names = "is_integer"
+		return floatMethods[name]
 	case int64, *big.Int, bool:
-		names = "bit_length"
+		return intMethods[name]
 	}
-	return slices.Contains(strings.Fields(names), name)
+	return false
 }
 
 // method calls a method of v that hasMethod knows.
 func (s *state) method(v any, name string, a *args) any {
 	switch v := v.(type) {
 	case string:
-		s.spend(len(v) / 4)
+		s.read(len(v))
 		return s.textMethod(v, name, a)
 	case *Dict:
 		switch name {
@@ -113,6 +132,7 @@ func (s *state) method(v any, name string, a *args) any {
 			return v.without("\x00")
 		case "get":
 			b := a.bind("key!", "default")
+			s.readKey(b[0])
 			if out, ok := v.get(b[0]); ok {
 				return out
 			}
@@ -157,7 +177,9 @@ func (s *state) textMethod(t, name string, a *args) any {
 	case "strip", "lstrip", "rstrip":
 		chars := or(a.bind("chars")[0], nil)
 		in := space
-		if chars != nil {
+		if chars == nil {
+			s.read(slowly * len(t))
+		} else {
 			set := text(chars)
 			if len(t) > s.steps*16/(len(set)+1) {
 				throw("the template takes too long: too many characters to strip")
@@ -174,12 +196,14 @@ func (s *state) textMethod(t, name string, a *args) any {
 		return t
 	case "split", "rsplit":
 		b := a.bind("sep", "maxsplit")
-		n, _ := integer(or(b[1], int64(-1)))
+		n := index(or(b[1], int64(-1)))
+		s.read(slowly * len(t))
 		parts := split(t, or(b[0], nil), n, name == "rsplit")
 		s.spend(16 * len(parts))
 		return texts(parts)
 	case "splitlines":
-		lines := splitLines(t, truth(or(a.bind("keepends")[0], false)))
+		s.read(slowly * len(t))
+		lines := splitLines(t, flag(a.bind("keepends")[0]))
 		s.spend(16 * len(lines))
 		return texts(lines)
 	case "startswith", "endswith":
@@ -197,19 +221,25 @@ func (s *state) textMethod(t, name string, a *args) any {
 		return false
 	case "replace":
 		b := a.bind("old!", "new!", "count")
-		n, _ := integer(or(b[2], int64(-1)))
+		n := index(or(b[2], int64(-1)))
 		return s.replace(t, text(b[0]), text(b[1]), n)
 	case "upper", "lower", "capitalize":
 		a.bind()
 		return changeCase(s, name, t)
 	case "casefold":
 		a.bind()
+		s.spend(3 * len(t))
+		s.read(slowly * len(t))
 		return caseFold(t)
 	case "title":
 		a.bind()
+		s.spend(3 * len(t))
+		s.read(slowly * len(t))
 		return titled(t)
 	case "swapcase":
 		a.bind()
+		s.spend(3 * len(t))
+		s.read(slowly * len(t))
 		return swapCase(t)
 	case "find", "rfind", "index", "rindex":
 		return s.find(t, name, a.bind("sub!", "start", "end"))
@@ -257,10 +287,20 @@ func (s *state) textMethod(t, name string, a *args) any {
 	}
 	if is := charTest(name); is != nil {
 		a.bind()
+		s.read(slowly * len(t))
 		return is(t)
 	}
 	throw("'str.%s' is not supported", name)
 	return nil
+}
+
+// index returns an argument that must be an integer.
+func index(v any) int64 {
+	n, ok := integer(v)
+	if !ok {
+		throw("'%s' object cannot be interpreted as an integer", typeName(v))
+	}
+	return n
 }
 
 func texts(parts []string) any {
@@ -411,6 +451,7 @@ func splitLines(t string, keep bool) []string {
 
 // replace is str.replace, whose result it pays for before it is made.
 func (s *state) replace(t, old, with string, n int64) any {
+	s.read(len(t))
 	count := int64(strings.Count(t, old))
 	if n >= 0 && n < count {
 		count = n
@@ -429,6 +470,8 @@ func (s *state) expandTabs(t string, size any) any {
 	if !ok {
 		throw("'%s' object cannot be interpreted as an integer", typeName(size))
 	}
+	s.read(slowly * len(t))
+	s.spend(len(t))
 	var out strings.Builder
 	column := int64(0)
 	for _, r := range t {

@@ -1,6 +1,9 @@
 package jinja
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // parser makes the tree of a template from its tokens: recursive descent with
 // the precedences of Jinja2, which are not Python's everywhere.
@@ -17,19 +20,16 @@ type parser struct {
 	// the same frame may keep them from being needed.
 	unknown []unknown
 	blocks  map[string]*blockStmt
+	frame   *frame // the innermost
+	all     []*frame
+	// branches is how many conditions are around within the frame.
+	branches int
 }
 
 // unknown is the name of a filter or test, and the frame that it is in.
 type unknown struct {
 	lexeme
 	frame int
-}
-
-// within parses what has names of its own.
-func (p *parser) within(f func()) {
-	p.frames++
-	f()
-	p.frames--
 }
 
 // excuse forgets those unknown since the mark that are in this frame.
@@ -45,7 +45,12 @@ func (p *parser) excuse(mark int) {
 
 func parse(source string) *Template {
 	p := &parser{tokens: lex(source), blocks: map[string]*blockStmt{}}
-	body := p.body()
+	t := &Template{blocks: p.blocks}
+	t.frame = p.within(func() {
+		p.frames = 0
+		t.body = p.body()
+		p.frames = 1
+	})
 	if t := p.cur(); t.kind != tokEOF {
 		p.fail(t, "unexpected %s", t)
 	}
@@ -53,7 +58,10 @@ func parse(source string) *Template {
 		t := p.unknown[0].lexeme
 		p.fail(t, "No filter or test named '%s'", t.text)
 	}
-	return &Template{body, p.blocks}
+	for _, f := range p.all {
+		f.settle()
+	}
+	return t
 }
 
 func (p *parser) cur() lexeme { return p.tokens[p.pos] }
@@ -176,16 +184,18 @@ func (p *parser) statement() stmt {
 			p.fail(t, "expected the macro's name")
 		}
 		var m *macroDef
-		p.within(func() {
+		p.sets(n.name)
+		f := p.within(func() {
 			m = p.signature(n.name, t.line)
 			p.expectBody(m, "endmacro")
 		})
+		m.frame = f
 		return &macroStmt{m}
 	case "call":
 		return p.call(t)
 	case "filter":
 		s := new(filterStmt)
-		p.within(func() {
+		s.frame = p.within(func() {
 			s.filter = p.filters(p.filter(nil))
 			s.body, _ = p.block("endfilter")
 		})
@@ -205,7 +215,7 @@ func (p *parser) statement() stmt {
 		s := new(generationStmt)
 		loops := p.loops
 		p.loops = 0
-		p.within(func() { s.body, _ = p.block("endgeneration") })
+		s.frame = p.within(func() { s.body, _ = p.block("endgeneration") })
 		p.loops = loops
 		return s
 	case "break", "continue":
@@ -238,18 +248,23 @@ func (p *parser) forStmt(t lexeme) stmt {
 	p.expectName("in")
 	f.iter = p.tuple(false, "recursive")
 	p.within(func() {
+		p.setsAll(f.target)
 		if p.skipName("if") {
 			f.test = p.expr()
 		}
-		f.recursive = p.skipName("recursive")
-		p.loops++
-		var end string
-		f.body, end = p.block("endfor", "else")
-		p.loops--
-		if end == "else" {
-			f.otherwise, _ = p.block("endfor")
-		}
 	})
+	f.recursive = p.skipName("recursive")
+	p.loops++
+	var end string
+	f.frame = p.within(func() {
+		p.setsAll(f.target)
+		f.body, end = p.block("endfor", "else")
+	})
+	p.loops--
+	f.elseFrame = f.frame
+	if end == "else" {
+		f.elseFrame = p.within(func() { f.otherwise, _ = p.block("endfor") })
+	}
 	return f
 }
 
@@ -258,14 +273,18 @@ func (p *parser) ifStmt() stmt {
 	s := &ifStmt{}
 	for {
 		test := p.tuple(false, "")
+		p.branches++
 		body, end := p.block("elif", "else", "endif")
+		p.branches--
 		s.tests = append(s.tests, test)
 		s.bodies = append(s.bodies, body)
 		if end == "elif" {
 			continue
 		}
 		if end == "else" {
+			p.branches++
 			s.otherwise, _ = p.block("endif")
+			p.branches--
 		}
 		p.excuse(marked)
 		return s
@@ -275,10 +294,13 @@ func (p *parser) ifStmt() stmt {
 func (p *parser) set(t lexeme) stmt {
 	target := p.targets("", true)
 	if p.skipOp("=") {
-		return &setStmt{t.line, target, p.tuple(true, "")}
+		s := &setStmt{t.line, target, p.tuple(true, "")}
+		p.setsAll(target)
+		return s
 	}
 	s := &setBlockStmt{line: t.line, target: target}
-	p.within(func() {
+	p.setsAll(target)
+	s.frame = p.within(func() {
 		if p.skipOp("|") {
 			s.filter = p.filters(p.filter(nil))
 		}
@@ -306,7 +328,12 @@ func (p *parser) with() stmt {
 		p.expectOp("=")
 		s.values = append(s.values, p.expr())
 	}
-	p.within(func() { s.body, _ = p.block("endwith") })
+	s.frame = p.within(func() {
+		for _, target := range s.targets {
+			p.setsAll(target)
+		}
+		s.body, _ = p.block("endwith")
+	})
 	return s
 }
 
@@ -319,7 +346,7 @@ func (p *parser) call(t lexeme) stmt {
 	if !ok {
 		p.fail(t, "expected call")
 	}
-	p.within(func() { p.expectBody(m, "endcall") })
+	m.frame = p.within(func() { p.expectBody(m, "endcall") })
 	return &callStmt{t.line, call, m}
 }
 
@@ -342,6 +369,7 @@ func (p *parser) signature(name string, line int) *macroDef {
 		} else if k := len(m.defaults); k > 0 && m.defaults[k-1] != nil {
 			p.fail(t, "non-default argument follows default argument")
 		}
+		p.sets(n.name)
 		m.params = append(m.params, n.name)
 		m.defaults = append(m.defaults, value)
 	}
@@ -361,11 +389,17 @@ func (p *parser) expectBody(m *macroDef, end string) {
 	p.loops = loops
 	m.caller, m.kwargs, m.varargs = used["caller"], used["kwargs"], used["varargs"]
 	for name := range used {
-		p.use(name)
+		p.pass(name)
 	}
 }
 
 func (p *parser) use(name string) {
+	p.frame.known[name] = true
+	p.pass(name)
+}
+
+// pass notes a name that the macro around reads.
+func (p *parser) pass(name string) {
 	if n := len(p.used); n > 0 {
 		p.used[n-1][name] = true
 	}
@@ -598,11 +632,14 @@ func (p *parser) primary() expr {
 		p.use(t.text)
 		return &nameExpr{t.line, t.text}
 	case t.kind == tokString:
-		text := t.text
-		for p.cur().kind == tokString {
-			text += p.next().text
+		if p.cur().kind != tokString {
+			return constExpr{t.text}
 		}
-		return constExpr{text}
+		text := new(strings.Builder)
+		for text.WriteString(t.text); p.cur().kind == tokString; {
+			text.WriteString(p.next().text)
+		}
+		return constExpr{text.String()}
 	case t.kind == tokNumber:
 		return constExpr{t.num}
 	case t.is("("):

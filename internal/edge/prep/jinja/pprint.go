@@ -76,6 +76,7 @@ func (p *printer) compare(a, b any) int {
 func (p *printer) repr(v any) string {
 	var b strings.Builder
 	p.s.repr(&b, v, 0)
+	p.s.read(b.Len())
 	p.s.spend(b.Len() / 8)
 	return b.String()
 }

@@ -31,7 +31,9 @@ func testNamed(name string) testFunc {
 	case "lower", "upper":
 		return func(s *state, v any, a *args) bool {
 			a.bind()
-			return cased(s.str(v), name == "upper")
+			t := s.str(v)
+			s.read(slowly * len(t))
+			return cased(t, name == "upper")
 		}
 	case "sameas":
 		return func(_ *state, v any, a *args) bool {

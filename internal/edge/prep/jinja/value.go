@@ -194,10 +194,13 @@ func (s *state) repr(b *strings.Builder, v any, depth int) {
 	}
 	switch v := v.(type) {
 	case string:
+		s.read(slowly * len(v))
+		s.room(b.Len() + len(v))
 		reprString(b, v)
 	case nil, bool, int64:
 		b.WriteString(s.str(v))
 	case *big.Int:
+		s.read(v.BitLen() * slowly)
 		b.WriteString(v.String())
 	case float64:
 		b.WriteString(formatFloat(v))
@@ -376,7 +379,11 @@ func (s *state) equal(a, b any, depth int) bool {
 	s.step()
 	if x, ok := a.(string); ok {
 		y, ok := b.(string)
-		return ok && x == y
+		if !ok || len(x) != len(y) {
+			return false
+		}
+		s.read(len(x))
+		return x == y
 	}
 	if x, ok := number(a); ok {
 		y, ok := number(b)
@@ -399,9 +406,11 @@ func (s *state) equal(a, b any, depth int) bool {
 	case *list:
 		b, ok := b.(*list)
 		return ok && s.equalItems(a.items, b.items, depth)
-	case *tuple:
-		b, ok := b.(*tuple)
-		return ok && s.equalItems(a.items, b.items, depth)
+	case *tuple, *group:
+		x, _ := sequence(a)
+		y, ok := sequence(b)
+		_, isList := b.(*list)
+		return ok && !isList && s.equalItems(x, y, depth)
 	case *span:
 		b, ok := b.(*span)
 		return ok && *a == *b
@@ -438,6 +447,7 @@ func (s *state) compare(op string, a, b any) int {
 	s.step()
 	if x, ok := a.(string); ok {
 		if y, ok := b.(string); ok {
+			s.read(min(len(x), len(y)))
 			return strings.Compare(x, y)
 		}
 	}
@@ -501,7 +511,7 @@ func (s *state) length(v any) int64 {
 	case *undef:
 		return 0
 	case string:
-		s.spend(len(v) / 8)
+		s.read(len(v))
 		return int64(utf8.RuneCountInString(v))
 	case *Dict:
 		return int64(v.Len())
@@ -552,7 +562,10 @@ func (s *state) iterate(v any) func() (any, bool) {
 	case *span:
 		return over(int(v.len()), func(i int) any { return v.at(int64(i)) })
 	case *iterator:
-		return v.next
+		return func() (item any, ok bool) {
+			s.nested(func() { item, ok = v.next() }) // generators walk generators
+			return item, ok
+		}
 	case *loop:
 		return v.iterate(s)
 	}
@@ -590,9 +603,10 @@ func (s *state) contains(container, v any) bool {
 			undefined(v)
 			throw("'in <string>' requires string as left operand, not %s", typeName(v))
 		}
-		s.spend(len(c) / 8)
+		s.read(len(c))
 		return strings.Contains(c, text)
 	case *Dict:
+		s.readKey(v)
 		_, ok := c.get(v)
 		return ok
 	case *view:

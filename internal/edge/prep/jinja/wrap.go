@@ -23,6 +23,7 @@ func wordwrap(s *state, v any, a *args) any {
 	w := &wrapper{s: s, width: int(width), long: truth(or(b[1], true)), hyphens: truth(hyphens), compounds: hyphens == true}
 	// Of each character a rune and its place in a chunk are kept.
 	s.spend(32 * len(t))
+	s.read(2 * slowly * len(t))
 	var out strings.Builder
 	for i, line := range splitLines(t, false) {
 		if i > 0 {
