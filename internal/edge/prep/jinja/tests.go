@@ -14,8 +14,11 @@ func testNamed(name string) testFunc {
 	case "odd", "even":
 		return func(s *state, v any, a *args) bool {
 			a.bind()
-			odd := s.equal(s.arith("%", v, int64(2)), int64(1), 0)
-			return odd == (name == "odd")
+			rest := int64(0)
+			if name == "odd" {
+				rest = 1
+			}
+			return s.equal(s.arith("%", v, int64(2)), rest, 0)
 		}
 	case "divisibleby":
 		return func(s *state, v any, a *args) bool {
