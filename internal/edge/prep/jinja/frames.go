@@ -15,11 +15,10 @@ type frame struct {
 
 // scope returns a scope for one run of the frame.
 func (f *frame) scope(parent *scope) *scope {
-	sc := &scope{parent: parent}
-	if len(f.names) > 0 {
-		sc.names = append(make([]string, 0, len(f.names)+4), f.names...)
-		sc.vals = append(make([]any, 0, len(f.names)+4), f.vals...)
-	}
+	n := len(f.names)
+	sc := &scope{parent: parent, names: make([]string, n, n+4), vals: make([]any, n, n+4)}
+	copy(sc.names, f.names)
+	copy(sc.vals, f.vals)
 	return sc
 }
 

@@ -25,13 +25,13 @@ import (
 
 // The bounds of a template and of one rendering.
 const (
-	maxSource  = 1 << 20  // bytes of a template
-	maxDepth   = 160      // levels of the tree, of macros within macros, of values within values
-	maxChain   = 1000     // operators in a row
-	maxSteps   = 300_000  // nodes evaluated and items walked, beyond those that the input's size allows
-	maxBytes   = 32 << 20 // bytes made, output included, likewise
-	maxRange   = 100_000  // items of a range, as in Python's sandbox
-	maxIntBits = 4096     // bits of an integer
+	maxSource  = 256 << 10 // bytes of a template
+	maxDepth   = 160       // levels of the tree, of macros within macros, of values within values
+	maxChain   = 1000      // operators in a row
+	maxSteps   = 300_000   // nodes evaluated and items walked, beyond those that the input's size allows
+	maxBytes   = 8 << 20   // bytes made, output included, likewise
+	maxRange   = 100_000   // items of a range, as in Python's sandbox
+	maxIntBits = 4096      // bits of an integer
 )
 
 // Template is a compiled template. It does not change and is safe for concurrent
