@@ -141,7 +141,7 @@ func (p *parser) body(ends ...string) []stmt {
 			body = append(body, &textStmt{t.text})
 		case tokVarBegin:
 			p.next()
-			body = append(body, &printStmt{t.line, p.tuple(true, "")})
+			body = append(body, &printStmt{t.line, p.tuple(true)})
 			p.expect(tokVarEnd, "end of print statement")
 		case tokBlockBegin:
 			p.next()
@@ -244,9 +244,9 @@ func (p *parser) statement() stmt {
 
 func (p *parser) forStmt(t lexeme) stmt {
 	f := &forStmt{line: t.line}
-	f.target = p.targets("in", false)
+	f.target = p.targets(false)
 	p.expectName("in")
-	f.iter = p.tuple(false, "recursive")
+	f.iter = p.tuple(false)
 	p.within(func() {
 		p.setsAll(f.target)
 		if p.skipName("if") {
@@ -272,7 +272,7 @@ func (p *parser) ifStmt() stmt {
 	marked := len(p.unknown)
 	s := &ifStmt{}
 	for {
-		test := p.tuple(false, "")
+		test := p.tuple(false)
 		p.branches++
 		body, end := p.block("elif", "else", "endif")
 		p.branches--
@@ -292,9 +292,9 @@ func (p *parser) ifStmt() stmt {
 }
 
 func (p *parser) set(t lexeme) stmt {
-	target := p.targets("", true)
+	target := p.targets(true)
 	if p.skipOp("=") {
-		s := &setStmt{t.line, target, p.tuple(true, "")}
+		s := &setStmt{t.line, target, p.tuple(true)}
 		p.setsAll(target)
 		return s
 	}
@@ -324,7 +324,7 @@ func (p *parser) with() stmt {
 		if len(s.targets) > 0 {
 			p.expectOp(",")
 		}
-		s.targets = append(s.targets, p.targets("", false))
+		s.targets = append(s.targets, p.targets(false))
 		p.expectOp("=")
 		s.values = append(s.values, p.expr())
 	}
@@ -419,17 +419,17 @@ func (p *parser) assignable(t lexeme) {
 	}
 }
 
-// targets parses what a loop or a set assigns to; end is a name that ends it.
-func (p *parser) targets(end string, attributes bool) expr {
+// targets parses what a loop or a set assigns to.
+func (p *parser) targets(attributes bool) expr {
 	defer p.enter()()
 	var items []expr
 	for {
-		if len(items) > 0 && p.tupleEnd(end) {
+		if len(items) > 0 && p.tupleEnd() {
 			return &tupleExpr{items}
 		}
 		var item expr
 		if p.skipOp("(") {
-			item = p.targets("", false)
+			item = p.targets(false)
 			p.expectOp(")")
 		} else {
 			t := p.expect(tokName, "a name to assign to")
@@ -451,20 +451,20 @@ func (p *parser) targets(end string, attributes bool) expr {
 	}
 }
 
-func (p *parser) tupleEnd(end string) bool {
+func (p *parser) tupleEnd() bool {
 	t := p.cur()
-	return t.kind == tokVarEnd || t.kind == tokBlockEnd || t.is(")") || end != "" && t.name(end)
+	return t.kind == tokVarEnd || t.kind == tokBlockEnd || t.is(")")
 }
 
 // tuple parses an expression, or several with commas between them.
-func (p *parser) tuple(conditional bool, end string) expr {
+func (p *parser) tuple(conditional bool) expr {
 	one := p.or
 	if conditional {
 		one = p.expr
 	}
 	var items []expr
 	for {
-		if p.tupleEnd(end) {
+		if p.tupleEnd() {
 			if items == nil {
 				p.fail(p.cur(), "Expected an expression, got %s", p.cur())
 			}
@@ -646,7 +646,7 @@ func (p *parser) primary() expr {
 		if p.skipOp(")") {
 			return &tupleExpr{}
 		}
-		e := p.tuple(true, "")
+		e := p.tuple(true)
 		p.expectOp(")")
 		return e
 	case t.is("["):
