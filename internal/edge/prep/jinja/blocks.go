@@ -32,7 +32,7 @@ func (b *blockStmt) exec(s *state, sc *scope) jump {
 		throw("Required block '%s' not found", b.name)
 	}
 	if !b.scoped {
-		sc = s.top
+		sc = s.exported()
 	}
 	s.nested(func() { s.run(b.body, b.frame.scope(sc)) })
 	return onward
@@ -63,7 +63,7 @@ func (b *self) attr(name string) (any, bool) {
 	return &function{name, func(s *state, a *args) any {
 		a.bind()
 		return s.capture(func() {
-			s.nested(func() { s.run(block.body, block.frame.scope(s.top)) })
+			s.nested(func() { s.run(block.body, block.frame.scope(s.exported())) })
 		})
 	}}, true
 }

@@ -14,7 +14,7 @@ func (e *nameExpr) eval(s *state, sc *scope) any {
 	if v, ok := sc.get(e.name); ok {
 		return v
 	}
-	return &undef{"'" + e.name + "' is undefined"}
+	return &undef{hint: "'" + e.name + "' is undefined"}
 }
 
 func (e *nsExpr) eval(*state, *scope) any { return nil }
@@ -49,7 +49,7 @@ func (e *condExpr) eval(s *state, sc *scope) any {
 	case e.otherwise != nil:
 		return e.otherwise.eval(s, sc)
 	}
-	return &undef{"the inline if-expression evaluated to false and no else section was defined"}
+	return &undef{hint: "the inline if-expression evaluated to false and no else section was defined"}
 }
 
 func (e *logicExpr) eval(s *state, sc *scope) any {
@@ -363,7 +363,7 @@ func missing(of any, name string) any {
 	if len(name) > maxHint {
 		name = name[:maxHint]
 	}
-	return &undef{"'" + typeName(of) + " object' has no attribute '" + name + "'"}
+	return &undef{hint: "'" + typeName(of) + " object' has no attribute '" + name + "'"}
 }
 
 // maxHint bounds the name in what an error says.
@@ -386,7 +386,7 @@ func (s *state) item(of, key any) any {
 	if d, ok := of.(*Dict); ok {
 		switch key.(type) {
 		case *list, *Dict:
-			return &undef{"dict object has no such element"}
+			return &undef{hint: "dict object has no such element"}
 		}
 		s.readKey(key)
 		if v, ok := d.get(key); ok {
@@ -403,7 +403,7 @@ func (s *state) item(of, key any) any {
 		}
 		return missing(of, name)
 	}
-	return &undef{typeName(of) + " object has no such element"}
+	return &undef{hint: typeName(of) + " object has no such element"}
 }
 
 // at is the item of a sequence at i, which counts from the end if negative.

@@ -49,12 +49,13 @@ func (t *setStmt) exec(s *state, sc *scope) jump {
 func (t *setBlockStmt) exec(s *state, sc *scope) jump {
 	s.line = t.line
 	var j jump
-	var v any = s.capture(func() { j = s.run(t.body, t.frame.scope(sc)) })
+	inner := t.frame.scope(sc)
+	var v any = s.capture(func() { j = s.run(t.body, inner) })
 	if j != onward { // a break or continue leaves the block before its end is reached
 		return j
 	}
 	if t.filter != nil {
-		v = t.filter.apply(s, sc, v)
+		v = t.filter.apply(s, inner, v)
 	}
 	s.assign(t.target, v, sc)
 	return j
@@ -102,11 +103,12 @@ func (w *withStmt) exec(s *state, sc *scope) jump {
 
 func (f *filterStmt) exec(s *state, sc *scope) jump {
 	var j jump
-	text := s.capture(func() { j = s.run(f.body, f.frame.scope(sc)) })
+	inner := f.frame.scope(sc)
+	text := s.capture(func() { j = s.run(f.body, inner) })
 	if j != onward {
 		return j
 	}
-	s.writeText(f.filter.apply(s, sc, text))
+	s.writeText(f.filter.apply(s, inner, text))
 	return j
 }
 
@@ -165,7 +167,7 @@ func (m *macro) call(s *state, a *args) any {
 		case d.defaults[i] != nil:
 			sc.set(name, d.defaults[i].eval(s, sc))
 		default:
-			sc.set(name, &undef{"parameter '" + name + "' was not provided"})
+			sc.set(name, &undef{hint: "parameter '" + name + "' was not provided"})
 		}
 	}
 	rest := NewDict()
@@ -177,7 +179,7 @@ func (m *macro) call(s *state, a *args) any {
 	if d.caller && !explicit {
 		caller, ok := rest.get("caller")
 		if !ok {
-			caller = &undef{"No caller defined"}
+			caller = &undef{hint: "No caller defined"}
 		}
 		sc.set("caller", caller)
 		rest = rest.without("caller")

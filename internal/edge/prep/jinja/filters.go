@@ -75,7 +75,7 @@ func filterNamed(name string) filterFunc {
 			if item, ok := s.iterate(v)(); ok {
 				return item
 			}
-			return &undef{"No first item, sequence was empty."}
+			return &undef{hint: "No first item, sequence was empty."}
 		}
 	case "last":
 		return func(s *state, v any, a *args) any {
@@ -84,7 +84,7 @@ func filterNamed(name string) filterFunc {
 			if item, ok := next(); ok {
 				return item
 			}
-			return &undef{"No last item, sequence was empty."}
+			return &undef{hint: "No last item, sequence was empty."}
 		}
 	case "float":
 		return func(s *state, v any, a *args) any {
@@ -693,7 +693,7 @@ func (s *state) extreme(name string, v any, a *args) any {
 	next, key := s.iterate(v), s.keyOf(b[1], b[0], nil)
 	best, ok := next()
 	if !ok {
-		return &undef{"No aggregated item, sequence was empty."}
+		return &undef{hint: "No aggregated item, sequence was empty."}
 	}
 	op := map[string]string{"min": "<", "max": ">"}[name]
 	least := key(best)

@@ -22,12 +22,25 @@ func (f *frame) scope(parent *scope) *scope {
 	return sc
 }
 
+// exported returns what blocks see: the variables, and the template's own names as
+// far as they are set.
+func (s *state) exported() *scope {
+	sc := &scope{parent: s.top.parent}
+	s.read(perStep * len(s.top.names))
+	for i, name := range s.top.names {
+		if u, ok := s.top.vals[i].(*undef); !ok || !u.unset {
+			sc.set(name, s.top.vals[i])
+		}
+	}
+	return sc
+}
+
 // settle finds the names of a frame when all frames around it have been read.
 func (f *frame) settle() {
 	for _, name := range f.first {
 		if !f.outer.knows(name) {
 			f.names = append(f.names, name)
-			f.vals = append(f.vals, &undef{"'" + name + "' is undefined"})
+			f.vals = append(f.vals, &undef{hint: "'" + name + "' is undefined", unset: true})
 		}
 	}
 }

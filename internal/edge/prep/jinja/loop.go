@@ -82,14 +82,14 @@ func (l *loop) attr(name string) (any, bool) {
 		return l.depth, true
 	case "previtem":
 		if l.index == 0 {
-			return &undef{"there is no previous item"}, true
+			return &undef{hint: "there is no previous item"}, true
 		}
 		return l.before, true
 	case "nextitem":
 		if v, ok := l.peek(); ok {
 			return v, true
 		}
-		return &undef{"there is no next item"}, true
+		return &undef{hint: "there is no next item"}, true
 	case "cycle":
 		return &function{"cycle", func(_ *state, a *args) any {
 			if len(a.pos) == 0 {

@@ -60,7 +60,7 @@ func (s *state) attr(v any, name string) (any, bool) {
 		return nil, false
 	}
 	if changes(v, name) {
-		return &undef{"access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."}, true
+		return &undef{hint: "access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."}, true
 	}
 	return &function{name, func(s *state, a *args) any { return s.method(v, name, a) }}, true
 }

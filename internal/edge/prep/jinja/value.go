@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/big"
@@ -17,7 +18,10 @@ type (
 
 	// undef stands for a name or attribute that is not there. It prints as
 	// nothing and is an empty sequence; hint says what using it otherwise means.
-	undef struct{ hint string }
+	undef struct {
+		hint  string
+		unset bool // a name that its frame has not set yet
+	}
 
 	// namespace is the one thing whose attributes a template may set.
 	namespace struct{ attrs *Dict }
@@ -390,12 +394,7 @@ func (s *state) equal(a, b any, depth int) bool {
 		if !ok {
 			return false
 		}
-		p, pok := bigInt(a)
-		q, qok := bigInt(b)
-		if pok && qok {
-			return p.Cmp(q) == 0
-		}
-		return x == y
+		return compareNumbers(a, b, x, y) == 0
 	}
 	switch a := a.(type) {
 	case nil:
@@ -430,6 +429,31 @@ func (s *state) equal(a, b any, depth int) bool {
 	return a == b
 }
 
+// unordered is what comparing with NaN gives.
+const unordered = 2
+
+// compareNumbers compares a and b, which are about x and y, exactly.
+func compareNumbers(a, b any, x, y float64) int {
+	if i, ok := a.(int64); ok {
+		if j, ok := b.(int64); ok {
+			return cmp.Compare(i, j)
+		}
+	}
+	p, pok := bigInt(a)
+	q, qok := bigInt(b)
+	switch {
+	case math.IsNaN(x) || math.IsNaN(y):
+		return unordered
+	case pok && qok:
+		return p.Cmp(q)
+	case pok && !math.IsInf(y, 0):
+		return new(big.Float).SetInt(p).Cmp(big.NewFloat(y))
+	case qok && !math.IsInf(x, 0):
+		return big.NewFloat(x).Cmp(new(big.Float).SetInt(q))
+	}
+	return cmp.Compare(x, y)
+}
+
 func (s *state) equalItems(a, b []any, depth int) bool {
 	if len(a) != len(b) {
 		return false
@@ -451,22 +475,9 @@ func (s *state) compare(op string, a, b any) int {
 			return strings.Compare(x, y)
 		}
 	}
-	if p, ok := bigInt(a); ok {
-		if q, ok := bigInt(b); ok {
-			return p.Cmp(q)
-		}
-	}
 	if x, ok := number(a); ok {
 		if y, ok := number(b); ok {
-			switch {
-			case x < y:
-				return -1
-			case x > y:
-				return 1
-			case x == y:
-				return 0
-			}
-			return 2 // NaN: no comparison holds
+			return compareNumbers(a, b, x, y)
 		}
 	}
 	x, xok := sequence(a)
