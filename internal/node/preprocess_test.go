@@ -84,7 +84,7 @@ func TestServedEngineIsTheFrontend(t *testing.T) {
 			Messages: []prep.Message{
 				{Role: "developer", Content: "Be \"brief\" <|end|>\u2028"},
 				{Role: "user", Name: "ann", Content: "水 😀 <|assistant|>"},
-				{Role: "assistant", Reasoning: "Hm.", ToolCalls: []byte(`[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"b\": 1}"}}]`)},
+				{Role: "assistant", NoContent: true, Reasoning: "Hm.", ToolCalls: []byte(`[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"b\": 1}"}}]`)},
 				{Role: "tool", ToolCallID: "c", Content: "7"},
 			},
 			Tools: []byte(`[ {"type":"function", "function":{"name":"f","parameters":{"z":1.0,"a":{}}}} ]`),

@@ -34,10 +34,13 @@ func appendMessage(dst []byte, m *Message) []byte {
 	dst = append(dst, `{"role":`...)
 	dst = strictjson.AppendString(dst, m.Role)
 	dst = appendText(dst, `,"name":`, m.Name)
-	if len(m.Parts) > 0 {
-		dst = appendRaw(dst, `,"content":`, m.Parts)
-	} else {
-		dst = append(dst, `,"content":`...)
+	dst = append(dst, `,"content":`...)
+	switch {
+	case len(m.Parts) > 0:
+		dst = append(dst, m.Parts...)
+	case m.NoContent:
+		dst = append(dst, "null"...)
+	default:
 		dst = strictjson.AppendString(dst, m.Content)
 	}
 	dst = appendText(dst, `,"reasoning_content":`, m.Reasoning)
@@ -115,7 +118,7 @@ func (d *chatDecoder) field(key string) error {
 
 // message reads one element of messages.
 func (d *chatDecoder) message(int) error {
-	var m Message
+	m := Message{NoContent: true}
 	err := d.Object(func(key string) error {
 		if none, err := d.Null(); none || err != nil {
 			return err
@@ -126,6 +129,7 @@ func (d *chatDecoder) message(int) error {
 		case "name":
 			return d.Text(&m.Name)
 		case "content":
+			m.NoContent = false
 			if d.Kind() == strictjson.StringKind {
 				return d.Text(&m.Content)
 			}

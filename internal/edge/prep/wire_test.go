@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -20,12 +21,34 @@ func full() *prep.Chat {
 		Messages: []prep.Message{
 			{Role: "system", Content: "Be \"brief\".\n\u2028"},
 			{Role: "user", Name: "ann", Parts: []byte(`[ {"type":"text","text":"What?"}, {"text":"é","type":"text"} ]`)},
-			{Role: "assistant", Reasoning: "Hm.", ToolCalls: []byte(`[{"id":"c1", "type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}]`)},
+			{Role: "assistant", NoContent: true, Reasoning: "Hm.", ToolCalls: []byte(`[{"id":"c1", "type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}]`)},
 			{Role: "tool", ToolCallID: "c1", Content: "7"},
 		},
 		Tools:         []byte(`[{"type":"function","function":{"name":"f","parameters":{"z":1.0,"a":{}}}}]`),
 		Args:          []byte(`{"enable_thinking":false,"a":null}`),
 		ContinueFinal: true,
+	}
+}
+
+// TestChatIsWhole: full has a value for every field there is, so that one that is
+// added cannot be forgotten on the way: the tests below would miss it.
+func TestChatIsWhole(t *testing.T) {
+	set := map[string]bool{"AddGenerationPrompt": true} // excluded by ContinueFinal
+	note := func(v reflect.Value) {
+		for i := range v.NumField() {
+			name := v.Type().Field(i).Name
+			set[name] = set[name] || !v.Field(i).IsZero()
+		}
+	}
+	c := full()
+	note(reflect.ValueOf(*c))
+	for _, m := range c.Messages {
+		note(reflect.ValueOf(m))
+	}
+	for name, ok := range set {
+		if !ok {
+			t.Errorf("no message of the tests has %s", name)
+		}
 	}
 }
 
@@ -47,7 +70,7 @@ func TestChatDocumented(t *testing.T) {
 func TestChatBytes(t *testing.T) {
 	const want = `{"messages":[{"role":"system","content":"Be \"brief\".\n\u2028"},` +
 		`{"role":"user","name":"ann","content":[ {"type":"text","text":"What?"}, {"text":"é","type":"text"} ]},` +
-		`{"role":"assistant","content":"","reasoning_content":"Hm.","tool_calls":[{"id":"c1", "type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}]},` +
+		`{"role":"assistant","content":null,"reasoning_content":"Hm.","tool_calls":[{"id":"c1", "type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}]},` +
 		`{"role":"tool","content":"7","tool_call_id":"c1"}],` +
 		`"tools":[{"type":"function","function":{"name":"f","parameters":{"z":1.0,"a":{}}}}],` +
 		`"chat_template_kwargs":{"enable_thinking":false,"a":null},"add_generation_prompt":false,"continue_final_message":true}`
@@ -92,6 +115,8 @@ func TestChatRoundTrip(t *testing.T) {
 			}
 			if m.Parts = raw(`[{"type":"text","text":"x"}]`).Draw(t, "parts"); m.Parts != nil {
 				m.Content = ""
+			} else if m.Content == "" {
+				m.NoContent = rapid.Bool().Draw(t, "no content")
 			}
 			want.Messages = append(want.Messages, m)
 		}
@@ -108,11 +133,11 @@ func TestChatRoundTrip(t *testing.T) {
 // TestDecodeChatAsWritten reads what others may write: a chat request leaves
 // things out.
 func TestDecodeChatAsWritten(t *testing.T) {
-	got, err := prep.DecodeChat([]byte(` {"tools":null,"messages":[{"content":null,"role":"user"}]} `))
+	got, err := prep.DecodeChat([]byte(` {"tools":null,"messages":[{"content":null,"role":"user"},{"role":"assistant"},{"role":"user","content":""}]} `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &prep.Chat{Messages: []prep.Message{{Role: "user"}}, AddGenerationPrompt: true}
+	want := &prep.Chat{Messages: []prep.Message{{Role: "user", NoContent: true}, {Role: "assistant", NoContent: true}, {Role: "user"}}, AddGenerationPrompt: true}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -158,8 +183,8 @@ func FuzzDecodeChat(f *testing.F) {
 			return
 		}
 		for i := range c.Messages {
-			if len(c.Messages[i].Parts) > 0 && c.Messages[i].Content != "" {
-				t.Fatal("a message has parts and a text")
+			if m := &c.Messages[i]; m.Content != "" && (len(m.Parts) > 0 || m.NoContent) || m.NoContent && len(m.Parts) > 0 {
+				t.Fatalf("message %d has more than one content, or none and one", i)
 			}
 		}
 		again, err := prep.DecodeChat(prep.AppendChat(nil, c))
