@@ -83,6 +83,8 @@ func (c *Card) Validate() error {
 	check(c.VocabSize >= 1 && c.VocabSize <= 1<<31-1, "vocab_size must be positive, not %d", c.VocabSize)
 	check(c.DefaultMaxTokens >= 0, "default_max_tokens must not be negative, but is %d", c.DefaultMaxTokens)
 	check(len(c.EOS) <= maxEOS, "%d eos tokens, at most %d are allowed", len(c.EOS), maxEOS)
+	check(c.ToolParser == "" || goodName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
+	check(c.ReasoningParser == "" || goodName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
 	for _, t := range c.EOS {
 		check(int64(t) < int64(c.VocabSize), "eos token %d is not below vocab_size %d", t, c.VocabSize)
 	}

@@ -89,6 +89,11 @@ type Card struct {
 	Embeddings bool `json:"embeddings,omitempty"`
 	// Guided says that the engine takes requests with a Guide.
 	Guided bool `json:"guided,omitempty"`
+	// ToolParser and ReasoningParser name the form in which the model writes calls
+	// and reasoning: "" for what its chat template, vocabulary or name tells,
+	// "none" for neither.
+	ToolParser      string `json:"tool_parser,omitempty"`
+	ReasoningParser string `json:"reasoning_parser,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
 }
