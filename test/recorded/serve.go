@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/serve/frontend"
+	"penstock/internal/serve/router"
+	"penstock/internal/serve/worker"
+)
+
+// workersOfEach is how many workers a model has: one to fail, one to go on.
+const workersOfEach = 2
+
+// readyTimeout bounds the time until every model can be asked.
+const readyTimeout = 30 * time.Second
+
+// system is a router, a frontend and workers on planes in memory.
+type system struct {
+	dialects []*dialect
+	pipes    map[engine.TokenizerRef]*prep.Pipeline
+	router   *router.Router
+	workers  []*worker.Worker
+	frontend *frontend.Frontend
+}
+
+// build makes the system of the dialects. Files of their pipelines go to scratch.
+func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, error) {
+	levels, err := obs.ParseLevels("warn", nil)
+	if err != nil {
+		return nil, err
+	}
+	log, err := obs.NewLogger(stderr, "text", levels)
+	if err != nil {
+		return nil, err
+	}
+	s := &system{dialects: dialects, pipes: map[engine.TokenizerRef]*prep.Pipeline{}}
+	metrics := obs.NewMetrics()
+	planes := worker.Planes{RPC: rpc.NewMem(), Bus: bus.NewMem(), Registry: disco.NewMem()}
+	s.router, err = router.New(router.Config{Route: route.Config{Mode: route.RoundRobin}},
+		router.Planes{Bus: planes.Bus, Registry: planes.Registry, RPC: planes.RPC}, nil, metrics, log)
+	if err != nil {
+		return nil, err
+	}
+	counts := worker.NewMetrics(metrics)
+	for _, d := range dialects {
+		engines, err := s.engines(d, filepath.Join(scratch, d.name))
+		if err != nil {
+			return nil, fmt.Errorf("model %s: %w", d.name, err)
+		}
+		for _, eng := range engines {
+			w, err := worker.New(worker.Config{ID: kv.WorkerID(len(s.workers) + 1), Epoch: 1}, eng, planes, counts, log)
+			if err != nil {
+				return nil, err
+			}
+			s.workers = append(s.workers, w)
+		}
+	}
+	s.frontend, err = frontend.New(frontend.Config{}, frontend.Deps{
+		Router: s.router, Plane: planes.RPC, Registry: planes.Registry, Open: s.open, Metrics: metrics, Log: log,
+		Mount: map[string]http.Handler{"/v1/router/": s.router.Handler()}, OnDrain: s.router.EndWatches,
+	})
+	return s, err
+}
+
+// engines makes those of one dialect, whose pipeline has its files in dir.
+func (s *system) engines(d *dialect, dir string) ([]*player, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	pipe, ref, err := openPipeline(d, dir)
+	if err != nil {
+		return nil, err
+	}
+	s.pipes[ref] = pipe
+	var engines []*player
+	for range workersOfEach {
+		e, err := newPlayer(d, pipe, ref)
+		if err != nil {
+			return nil, err
+		}
+		engines = append(engines, e)
+	}
+	return engines, nil
+}
+
+// open hands out the pipelines that were opened for the workers.
+func (s *system) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
+	if p := s.pipes[ref]; p != nil {
+		return p, nil
+	}
+	return nil, fault.New(fault.NotFound, "no recordings have this tokenizer")
+}
+
+// serve runs everything until ctx ends or a part fails, and calls ready once. The
+// frontend stops first, then the workers, then the router, so that what is in
+// progress may finish.
+func (s *system) serve(ctx context.Context, ln net.Listener, ready func()) error {
+	ctx, failed := context.WithCancelCause(ctx)
+	defer failed(nil)
+	var errs []error
+	var stops []func() error
+	start := func(runs ...func(context.Context) error) {
+		life, stop := context.WithCancel(context.WithoutCancel(ctx))
+		var done sync.WaitGroup
+		ends := make(chan error, len(runs))
+		for _, run := range runs {
+			done.Go(func() {
+				err := run(life)
+				if err != nil {
+					failed(err)
+				}
+				ends <- err
+			})
+		}
+		stops = append(stops, func() (err error) {
+			stop()
+			done.Wait()
+			for range runs {
+				err = errors.Join(err, <-ends)
+			}
+			return err
+		})
+	}
+	var workers []func(context.Context) error
+	for _, w := range s.workers {
+		workers = append(workers, w.Run)
+	}
+	start(s.router.Run)
+	start(workers...)
+	start(func(ctx context.Context) error { return s.frontend.Run(ctx, ln) })
+	if err := s.await(ctx); err != nil {
+		errs = append(errs, err)
+	} else {
+		ready()
+		<-ctx.Done()
+	}
+	for i := len(stops) - 1; i >= 0; i-- {
+		errs = append(errs, stops[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// await returns when every model can be asked, or ctx has ended.
+func (s *system) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		waiting := 0
+		for _, d := range s.dialects {
+			if min(s.router.Workers(d.name), s.frontend.Workers(d.name)) < workersOfEach {
+				waiting++
+			}
+		}
+		if waiting == 0 {
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%d models are not ready: %w", waiting, context.Cause(ctx))
+		}
+	}
+}
