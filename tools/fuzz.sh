@@ -1,13 +1,70 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the repository for the given time each (default 10s):
-# tools/fuzz.sh 30s
+# Fuzzes.
+#
+#   tools/fuzz.sh [TIME]                    every target of the repository, for that long each (10s)
+#   tools/fuzz.sh -cpu 20m [-keep] PKG...   each package, its targets by turns, until they have used
+#                                           so many CPU-minutes; -keep adds some of the inputs that
+#                                           were found to reach new code to testdata/fuzz
+#
+# What a target finds is written to the package's testdata/fuzz, where go test
+# runs it from then on. It exits 1 if anything was found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-time="${1:-10s}"
-grep -rlE '^func Fuzz[A-Z]' --include='*_test.go' . | sort | while read -r file; do
-  pkg="./$(dirname "${file#./}")"
-  grep -oE '^func Fuzz[A-Za-z0-9_]+' "$file" | cut -d' ' -f2 | while read -r target; do
-    echo "$pkg $target"
-    go test "$pkg" -run '^$' -fuzz "^$target\$" -fuzztime "$time" </dev/null
+
+targets() { # of a package's directory
+  grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$1"/*_test.go 2>/dev/null | cut -d' ' -f2 || true
+}
+
+if [ "${1:-}" != -cpu ]; then
+  time="${1:-10s}"
+  grep -rlE '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r pkg; do
+    for target in $(targets "$pkg"); do
+      echo "$pkg $target"
+      go test "$pkg" -run '^$' -fuzz "^$target\$" -fuzztime "$time" </dev/null
+    done
   done
+  exit
+fi
+
+budget=$(( ${2%m} * 60 ))
+shift 2
+keep=""
+if [ "${1:-}" = -keep ]; then keep=yes; shift; fi
+round=60 # seconds for a target at a time
+kept=48  # inputs that -keep leaves in testdata for a target, none above 4 KiB
+found=0
+for pkg in "$@"; do
+  pkg="./${pkg#./}"
+  pkg="${pkg%/}"
+  work="$(mktemp -d)"
+  go test -c -fuzz=. -o "$work/fuzz.test" "$pkg"
+  cache="$(go env GOCACHE)/fuzz/$(go list "$pkg")"
+  used=0
+  while [ "$used" -lt "$budget" ]; do
+    for target in $(targets "$pkg"); do
+      # The CPU time of the run and of its workers, in seconds.
+      TIMEFORMAT='%U %S'
+      cpu="$( { time (cd "$pkg" && "$work/fuzz.test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "${round}s" \
+        -test.parallel 1 -test.fuzzcachedir "$cache" </dev/null >"$work/log" 2>&1 || echo found >"$work/found"); } 2>&1 | tail -n1)"
+      used="$(awk -v a="$used" -v b="$cpu" 'BEGIN { split(b, s, " "); printf "%d", a + s[1] + s[2] + 0.5 }')"
+      echo "$pkg $target: $(grep -oE 'execs: [0-9]+' "$work/log" | tail -n1), $used of $budget CPU-seconds"
+      if [ -e "$work/found" ]; then
+        cat "$work/log"
+        rm "$work/found"
+        found=1
+        break 2
+      fi
+      if [ "$used" -ge "$budget" ]; then break; fi
+    done
+  done
+  if [ -n "$keep" ]; then
+    for target in $(targets "$pkg"); do
+      [ -d "$cache/$target" ] || continue
+      mkdir -p "$pkg/testdata/fuzz/$target"
+      # The names are hashes: the first of them are a fair sample.
+      find "$cache/$target" -type f -size -8 | sort | awk -v n="$kept" 'NR <= n' | xargs -r cp -t "$pkg/testdata/fuzz/$target"
+    done
+  fi
+  rm -rf "$work"
 done
+exit "$found"

@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"penstock/internal/edge/parse"
 	"penstock/internal/obs"
 )
 
@@ -34,6 +35,9 @@ type Config struct {
 	Model           string   `key:"model" on:"up" help:"built-in model to serve; not used with --model-path"`
 	ModelPath       string   `key:"model-path" on:"up" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json)"`
 	ServedModelName []string `key:"served-model-name" on:"up" help:"name that clients use, repeatable; the first is the model's own"`
+
+	ToolCallParser  string `key:"tool-call-parser" on:"up" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
+	ReasoningParser string `key:"reasoning-parser" on:"up" help:"form in which the model writes reasoning: auto, none, or a name such as qwen3, deepseek_r1, gpt_oss, mistral, granite"`
 
 	KVCacheBlockSize int `key:"kv-cache-block-size" on:"up" help:"tokens per KV-cache block"`
 	KVCacheBlocks    int `key:"kv-cache-blocks" on:"up" help:"KV-cache blocks per worker; 0 sizes the cache from the model"`
@@ -85,6 +89,8 @@ func Defaults() Config {
 		Workers:             2,
 		Model:               builtinModel,
 		ServedModelName:     []string{},
+		ToolCallParser:      auto,
+		ReasoningParser:     auto,
 		KVCacheBlockSize:    16,
 		MaxNumSeqs:          256,
 		MaxBatchedTokens:    512,
@@ -101,6 +107,9 @@ func Defaults() Config {
 		LogFormat:           "text",
 	}
 }
+
+// auto is a parser that is found out.
+const auto = "auto"
 
 // builtinModel is the model that needs no files.
 const builtinModel = "penstock-tiny"
@@ -137,6 +146,8 @@ func (c *Config) Validate() error {
 			p.add("served-model-name", "must not be blank")
 		}
 	}
+	p.parser("tool-call-parser", parse.Config{Tools: c.ToolCallParser})
+	p.parser("reasoning-parser", parse.Config{Reasoning: c.ReasoningParser})
 	p.between("kv-cache-block-size", c.KVCacheBlockSize, 2, maxBlockSize)
 	p.between("kv-cache-blocks", c.KVCacheBlocks, 0, 1<<24)
 	p.between("max-num-seqs", c.MaxNumSeqs, 1, 65536)
@@ -192,6 +203,20 @@ func (p *problems) oneOf(key, v string, choices ...string) {
 		}
 	}
 	p.add(key, fmt.Sprintf("%.100q is not one of %s", v, strings.Join(choices, ", ")))
+}
+
+// parser checks the name of a parser, which is auto, none or one that package parse
+// knows.
+func (p *problems) parser(key string, cfg parse.Config) {
+	switch cfg.Tools + cfg.Reasoning {
+	case auto, "none":
+		return
+	case "":
+		p.add(key, "must not be empty: auto or none")
+	}
+	if _, err := parse.Compile(cfg); err != nil {
+		p.add(key, strings.TrimPrefix(err.Error(), "parse: "))
+	}
 }
 
 func (p *problems) between(key string, v, lo, hi int) {

@@ -197,7 +197,7 @@ func (l *Loaded) environment(environ []string) error {
 			errs = append(errs, fmt.Errorf("environment: %.100s names no setting%s", name, suggest(key)))
 			continue
 		}
-		if err := parse(target, value); err != nil {
+		if err := decode(target, value); err != nil {
 			errs = append(errs, fmt.Errorf("environment: %s: %w", name, err))
 			continue
 		}
@@ -206,9 +206,9 @@ func (l *Loaded) environment(environ []string) error {
 	return errors.Join(errs...)
 }
 
-// parse reads a value as it stands in an environment variable; the items of a
+// decode reads a value as it stands in an environment variable; the items of a
 // list are separated by commas.
-func parse(target any, value string) error {
+func decode(target any, value string) error {
 	switch p := target.(type) {
 	case *string:
 		*p = value

@@ -149,6 +149,7 @@ func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, er
 			ID: kv.WorkerID(i + 1), Epoch: epoch,
 			Namespace: u.cfg.Namespace, Component: u.cfg.Component, Endpoint: u.cfg.Endpoint,
 			Host: host, PID: os.Getpid(),
+			ToolParser: named(u.cfg.ToolCallParser), ReasoningParser: named(u.cfg.ReasoningParser),
 			MaxCalls:     u.cfg.MaxNumSeqs + u.cfg.MaxWaiting,
 			DrainTimeout: time.Duration(u.cfg.DrainTimeout),
 		}, eng, planes, metrics, u.log)
@@ -158,6 +159,14 @@ func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, er
 		runs = append(runs, w.Run)
 	}
 	return runs, nil
+}
+
+// named is what a card says of a parser: nothing if it is found out.
+func named(parser string) string {
+	if parser == "auto" {
+		return ""
+	}
+	return parser
 }
 
 func (u *up) newFrontend() (*frontend.Frontend, error) {

@@ -1,6 +1,11 @@
 package parse
 
-import "testing"
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
 
 func TestDetect(t *testing.T) {
 	vocabulary := func(tokens ...string) func(string) bool {
@@ -68,6 +73,34 @@ func TestOpenAfter(t *testing.T) {
 	} {
 		if got := OpenAfter("qwen3", prompt); got != want {
 			t.Errorf("%q: got %d, want %d", prompt, got, want)
+		}
+	}
+}
+
+// TestDocument: operators find every name in the document, and none that is not.
+func TestDocument(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/parsers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := func(names []string) string {
+		others := ""
+		for i, n := range names[1:] {
+			if i > 0 {
+				others += ", "
+			}
+			others += "`" + n + "`"
+		}
+		return strings.ReplaceAll(fmt.Sprintf("| `%s` | %s |", names[0], others), "|  |", "| |")
+	}
+	for _, f := range formats {
+		if want := row(f.names); !strings.Contains(string(text), want) {
+			t.Errorf("format: no row %s", want)
+		}
+	}
+	for _, s := range styles {
+		if want := row(s.names); !strings.Contains(string(text), want) {
+			t.Errorf("style: no row %s", want)
 		}
 	}
 }

@@ -15,6 +15,12 @@ type Pipeline struct {
 	Template Template
 	// TemplateName says which template that is and why, for logs.
 	TemplateName string
+	// TemplateText is the source of the model's own template, which shows how it
+	// writes calls; "" if it has none.
+	TemplateText string
+	// ToolFormat is the form in which Template itself shows calls, as package parse
+	// names it; "" if that is for TemplateText to tell.
+	ToolFormat string
 	// StopTokens end a turn besides the model card's own.
 	StopTokens []kv.Token
 	// Digest is the hex SHA-256 over the files that all this was made from.

@@ -7,6 +7,7 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
+	"penstock/internal/edge/parse"
 	"penstock/internal/engine"
 )
 
@@ -20,6 +21,15 @@ func (plain) Flush(dst []byte) []byte             { return dst }
 // bytes of an event costs no memory beyond the record of its tokens, which grows
 // by doubling.
 func TestTokensDoNotAllocate(t *testing.T) {
+	grammar, err := parse.Compile(parse.Config{Tools: "hermes", Reasoning: "qwen3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("plain", func(t *testing.T) { tokensDoNotAllocate(t, nil) })
+	t.Run("parsed", func(t *testing.T) { tokensDoNotAllocate(t, grammar) })
+}
+
+func tokensDoNotAllocate(t *testing.T, grammar *parse.Grammar) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(7, constant("hi"))
 		writer := openai.NewWriter(&api.Request{Stream: true, Logprobs: -1}, &api.Head{ID: "id", Model: "bytes"})
@@ -39,6 +49,9 @@ func TestTokensDoNotAllocate(t *testing.T) {
 		c := &g.choices[0]
 		c.decoder, c.stop = plain{}, newMatcher(newNeedles([]string{"stop", "ttt"}))
 		c.tokens = make([]kv.Token, 0, 1000)
+		if grammar != nil {
+			c.speech.parser = grammar.Parser(parse.StyleDecides, "seed")
+		}
 		pos := 0
 		var frame []byte
 		d := engine.Delta{Attempt: 1, Tokens: []kv.Token{'t', 'o'}}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/edge/api"
 	"penstock/internal/engine"
@@ -135,19 +136,22 @@ func (g *generation) output(d *engine.Delta) error {
 	if reason != api.NoReason {
 		c.done = true
 		g.left--
+		c.read()
+		reason = c.speech.reason(reason)
 	}
 	return g.send(d.Choice, reason)
 }
 
 // decode pushes the tokens of d from old on through the choice, and returns why
 // the choice is finished; NoReason if it is not. A stop string ends it before the
-// engine does, and what comes after it does not count.
+// engine does, as a call does that must be the only one, and what comes after it
+// does not count.
 func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Reason) {
 	c.ended = d.Finish != engine.NotFinished
 	for i := old; i < len(d.Tokens); i++ {
 		g.counts.Completion++
 		last := i == len(d.Tokens)-1
-		if last && d.Finish == engine.FinishStop && !g.rules.keepStop {
+		if last && d.Finish == engine.FinishStop && !g.keepsStop(c, d.Tokens[i]) {
 			c.pushStop(d.Tokens[i])
 			break
 		}
@@ -157,6 +161,14 @@ func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Rea
 		}
 		if c.push(&g.rules, d.Tokens[i], lp) {
 			return api.ReasonStop
+		}
+		c.read()
+		if c.speech.thinking {
+			g.counts.Reasoning++
+		}
+		if g.rules.oneCall && c.speech.called() {
+			c.speech.keepFirstCall()
+			return api.ReasonCalls
 		}
 	}
 	if d.Finish == engine.NotFinished {
@@ -168,6 +180,13 @@ func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Rea
 	return api.ReasonLength
 }
 
+// keepsStop reports whether the text of the stop token t is the choice's. That of a
+// special token is not: a choice that is parsed has special tokens in its text,
+// which others leave out.
+func (g *generation) keepsStop(c *choice, t kv.Token) bool {
+	return g.rules.keepStop && (c.speech.parser == nil || !g.rules.tokenizer.Special(t))
+}
+
 // send emits what the choice has to say.
 func (g *generation) send(index int, reason api.Reason) error {
 	c := &g.choices[index]
@@ -176,18 +195,20 @@ func (g *generation) send(index int, reason api.Reason) error {
 	if !c.begun {
 		c.begun = true
 		if g.role {
-			chunks = append(chunks, api.Chunk{Kind: api.Role, Choice: n})
+			chunks = append(chunks, api.Chunk{Kind: api.Role, Choice: n, Tokens: api.TokenCounts{Prompt: g.counts.Prompt, Cached: g.counts.Cached}})
 		}
 		if g.echo != "" {
 			chunks = append(chunks, api.Chunk{Kind: api.Text, Choice: n, Text: []byte(g.echo)})
 		}
 	}
 	text, logprobs := c.take()
-	if len(text) > 0 || len(logprobs) > 0 {
+	if c.speech.parser != nil {
+		chunks = c.speech.appendChunks(chunks, n, logprobs, &g.rules)
+	} else if len(text) > 0 || len(logprobs) > 0 {
 		chunks = append(chunks, api.Chunk{Kind: api.Text, Choice: n, Text: text, Logprobs: logprobs})
 	}
 	if reason != api.NoReason {
-		chunks = append(chunks, api.Chunk{Kind: api.Finish, Choice: n, Reason: reason})
+		chunks = append(chunks, api.Chunk{Kind: api.Finish, Choice: n, Reason: reason, StopString: c.stopped})
 	}
 	g.chunks = chunks
 	if len(chunks) == 0 {

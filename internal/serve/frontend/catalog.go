@@ -53,6 +53,7 @@ type model struct {
 	card    engine.Card
 	pipe    *prep.Pipeline // nil if it cannot be opened
 	encoder prep.Encoder   // makes its prompts; nil with pipe
+	manner  manner         // how it writes calls and reasoning
 	created time.Time      // when this frontend first saw it
 	workers []instance     // those that a request may go to; none if all are gone
 	unfit   []kv.WorkerID  // those that serve the name with another vocabulary
@@ -170,6 +171,11 @@ func (c *catalog) model(old *model, ins []instance) *model {
 	}
 	if m.pipe = c.pipeline(m.card); m.pipe != nil {
 		m.encoder = prep.Local{Pipeline: m.pipe}
+		m.manner = mannerOf(&m.card, m.pipe)
+		if err := m.manner.check(); err != nil {
+			c.complain("parsers of "+m.card.Name, err.Error(), slog.String("model", m.card.Name))
+			m.manner = manner{}
+		}
 	}
 	for i := range ins {
 		in := &ins[i]
@@ -297,6 +303,17 @@ func (m *model) withoutEmbeddings() []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
 		if !m.workers[i].card.Embeddings {
+			ids = append(ids, m.workers[i].ID)
+		}
+	}
+	return ids
+}
+
+// unguided returns the workers whose engines keep to no schema.
+func (m *model) unguided() []kv.WorkerID {
+	var ids []kv.WorkerID
+	for i := range m.workers {
+		if !m.workers[i].card.Guided {
 			ids = append(ids, m.workers[i].ID)
 		}
 	}

@@ -18,6 +18,8 @@ type choice struct {
 	ended   bool // by the engine, not by a stop string
 	decoder prep.Decoder
 	stop    matcher
+	stopped string // the stop string that ended it
+	speech  speech
 
 	// text is decoded and not out yet. It begins at byte base of the choice's
 	// whole text; chars is the length of that whole text in characters, echo
@@ -39,6 +41,9 @@ type textRules struct {
 	minTokens int  // no stop string ends a choice before so many tokens
 	keepStop  bool // what stopped a choice stays in its text
 	logprobs  bool
+	// oneCall ends a choice behind its first call; hideReasoning keeps what it
+	// thought out of the answer.
+	oneCall, hideReasoning bool
 }
 
 // push takes the next token. It reports whether a stop string is complete: the
@@ -71,6 +76,7 @@ func (c *choice) grown(r *textRules, at int) (stopped bool) {
 		if end, length := c.stop.feed(fresh); length > 0 {
 			cut := at + end
 			c.chars += utf8.RuneCount(fresh[:end])
+			c.stopped = string(c.text[cut-length : cut])
 			if !r.keepStop {
 				c.chars -= utf8.RuneCount(c.text[cut-length : cut])
 				cut -= length
@@ -114,13 +120,41 @@ func (c *choice) dropLogprobs(end int) {
 	c.logprobs, c.starts = c.logprobs[:n], c.starts[:n]
 }
 
+// read moves what can be read of the text through the choice's parser, if it has
+// one, and ends the parser's text when the choice is done.
+func (c *choice) read() {
+	if c.speech.parser == nil {
+		return
+	}
+	n := c.free()
+	c.speech.push(c.text[:n])
+	c.drop(n)
+	if c.done {
+		c.speech.close()
+	}
+}
+
+// free is how much of the text can go out now: all but what may become a stop
+// string.
+func (c *choice) free() int {
+	if c.done {
+		return len(c.text)
+	}
+	return len(c.text) - c.stop.held()
+}
+
+// drop forgets the first n bytes of the text.
+func (c *choice) drop(n int) {
+	c.base += n
+	c.text = c.text[:copy(c.text, c.text[n:])]
+}
+
 // take returns the text that can go out now, all of it once the choice is done,
 // and the log-probabilities of the tokens that it came from. Both are valid until
 // the next push, and taken for good by sent.
 func (c *choice) take() (text []byte, logprobs []api.Logprob) {
-	n, m := len(c.text), len(c.logprobs)
+	n, m := c.free(), len(c.logprobs)
 	if !c.done {
-		n -= c.stop.held()
 		for m > 0 && c.starts[m-1] >= c.base+n {
 			m--
 		}
@@ -131,8 +165,8 @@ func (c *choice) take() (text []byte, logprobs []api.Logprob) {
 
 // sent drops what the last take returned, of which text had n bytes.
 func (c *choice) sent(n int) {
-	c.base += n
-	c.text = c.text[:copy(c.text, c.text[n:])]
+	c.drop(n)
+	c.speech.sent()
 	if c.spent == 0 {
 		return
 	}

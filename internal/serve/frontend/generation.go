@@ -91,6 +91,9 @@ func (g *generation) choose(ctx context.Context, attempt uint32, failed []kv.Wor
 	req := g.route
 	req.Attempt = attempt
 	excluded := slices.Concat(m.unfit, failed)
+	if g.request.Guide != nil {
+		excluded = append(excluded, m.unguided()...)
+	}
 	if g.counts.Completion > 0 {
 		if strange := m.otherNumerics(g.numerics); len(strange) > 0 {
 			req.Exclude = append(strange, excluded...)

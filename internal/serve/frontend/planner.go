@@ -37,6 +37,14 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	if err := p.vocabulary(); err != nil {
 		return nil, err
 	}
+	guide, err := p.guide()
+	if err != nil {
+		return nil, err
+	}
+	grammar, err := p.grammar()
+	if err != nil {
+		return nil, err
+	}
 	prompts, err := p.prompts(ctx)
 	if ctx.Err() != nil {
 		return nil, ended(ctx)
@@ -53,6 +61,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 		}
 		gens[i] = p.generation(i, tokens, sampling, stop, needles)
 		gens[i].route.Pin = pin
+		gens[i].request.Guide = guide
 		if i > 0 { // prompts share what the client set, and nothing else
 			id := p.call.id + "/" + strconv.Itoa(i)
 			gens[i].request.ID, gens[i].route.ID = id, id
@@ -60,6 +69,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 				gens[i].request.Sampling.Seed = rand.Uint64()
 			}
 		}
+		p.listen(gens[i], grammar)
 	}
 	a := p.call.answer
 	a.open = len(prompts) * p.req.N
@@ -150,11 +160,18 @@ func (p *planner) prompts(ctx context.Context) ([][]kv.Token, error) {
 func conversation(q *api.Request) *prep.Chat {
 	chat := &prep.Chat{
 		Messages:            make([]prep.Message, len(q.Messages)),
+		Args:                q.TemplateArgs,
 		AddGenerationPrompt: q.AddGenerationPrompt,
 		ContinueFinal:       q.ContinueFinal,
 	}
 	for i, m := range q.Messages {
-		chat.Messages[i] = prep.Message{Role: m.Role, Name: m.Name, Content: m.Content}
+		chat.Messages[i] = prep.Message{
+			Role: m.Role, Name: m.Name, Content: m.Content,
+			ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Reasoning: m.Reasoning,
+		}
+	}
+	if q.ToolChoice.Mode != api.ToolNone { // what must not be called is not shown
+		chat.Tools = q.ToolsJSON
 	}
 	return chat
 }

@@ -17,6 +17,8 @@ type Config struct {
 	// Namespace, Component and Endpoint place the worker in discovery, and the
 	// namespace its topics on the bus.
 	Namespace, Component, Endpoint string
+	// ToolParser and ReasoningParser are put on the model's card; "" is not said.
+	ToolParser, ReasoningParser string
 	// Addr is where to serve on the request plane; "" lets the plane choose.
 	Addr string
 	// Host and PID are shown to operators.

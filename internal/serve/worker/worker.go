@@ -52,6 +52,12 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	card := eng.Card()
 	_, card.KVEvents = eng.(engine.KVSource)
 	_, card.Embeddings = eng.(engine.Embedder)
+	if cfg.ToolParser != "" {
+		card.ToolParser = cfg.ToolParser
+	}
+	if cfg.ReasoningParser != "" {
+		card.ReasoningParser = cfg.ReasoningParser
+	}
 	if card.Ranks != 1 {
 		return nil, fmt.Errorf("worker: the engine has %d data-parallel ranks and a worker serves one; run a worker for each", card.Ranks)
 	}

@@ -21,7 +21,11 @@ import (
 var roles = [...]string{"system", "developer", "user", "assistant", "tool", "function"}
 
 // turns is a template that writes each message as an opening, the content as it
-// is, and a closing. The generation prompt is the assistant's opening.
+// is, what the message calls, and a closing. The generation prompt is the
+// assistant's opening. What there is to call stands at the end of the first
+// message if that is the system's, else in a turn of the system before it. What
+// the assistant thought in earlier turns is left out, as most models' own
+// templates do.
 type turns struct {
 	begin string // before the first message
 	open  func(dst []prep.Segment, role string) []prep.Segment
@@ -36,11 +40,28 @@ func (t *turns) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, error)
 	if t.begin != "" {
 		dst = append(dst, prep.Segment{Text: t.begin, Special: true})
 	}
+	tools, err := toolsText(c.Tools)
+	if err != nil {
+		return dst, err
+	}
+	if tools != "" && canonical(c.Messages[0].Role) != "system" {
+		dst = t.open(dst, "system")
+		dst = append(dst, prep.Segment{Text: tools})
+		dst = append(dst, t.close...)
+		tools = ""
+	}
 	for i := range c.Messages {
 		m := &c.Messages[i]
 		dst = t.open(dst, canonical(m.Role))
 		if m.Content != "" {
 			dst = append(dst, prep.Segment{Text: m.Content})
+		}
+		if tools != "" { // the first message is the system's
+			dst = append(dst, prep.Segment{Text: "\n\n" + tools})
+			tools = ""
+		}
+		if dst, err = appendCalls(dst, m); err != nil {
+			return dst, fault.Param(fmt.Sprintf("messages[%d].tool_calls", i), "messages[%d].tool_calls: %v", i, err)
 		}
 		if !c.ContinueFinal || i+1 < len(c.Messages) {
 			dst = append(dst, t.close...)
@@ -68,14 +89,9 @@ func check(c *prep.Chat) error {
 	if err := checkFlags(c); err != nil {
 		return err
 	}
-	if len(c.Tools) > 0 {
-		return unrendered("tools")
-	}
 	for i := range c.Messages {
 		field := fmt.Sprintf("messages[%d]", i)
-		if m := &c.Messages[i]; len(m.ToolCalls) > 0 {
-			return unrendered(field + ".tool_calls")
-		} else if len(m.Parts) > 0 {
+		if m := &c.Messages[i]; len(m.Parts) > 0 {
 			return unrendered(field + ".content")
 		} else if !known(m.Role) {
 			field += ".role"

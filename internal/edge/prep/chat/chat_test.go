@@ -16,13 +16,16 @@ import (
 )
 
 // TestTemplates renders the conversations of testdata/templates: one message to
-// a line, as "role: content" with Go's escapes. Markup is shown in brackets.
+// a line, as "role: content" with Go's escapes, or "role: content calls JSON". Markup is shown in brackets.
 func TestTemplates(t *testing.T) {
 	templates := map[string]prep.Template{"builtin": builtin(), "chatml": chatML()}
 	datadriven.RunTest(t, "testdata/templates", func(t *testing.T, d *datadriven.TestData) string {
 		c := &prep.Chat{Messages: parseMessages(t, d.Input)}
 		c.AddGenerationPrompt = d.HasArg("generate")
 		c.ContinueFinal = d.HasArg("continue")
+		if d.HasArg("tools") {
+			c.Tools = []byte(`[{"type":"function","function":{"name":"f","parameters":{}}}, {"type":"function","function":{"name":"g"}}]`)
+		}
 		segments, err := templates[d.Cmd].Render(nil, c)
 		if err != nil {
 			var refused *fault.Error
@@ -51,7 +54,11 @@ func parseMessages(t *testing.T, input string) []prep.Message {
 			t.Fatalf("no role in %q", line)
 		}
 		content = strings.ReplaceAll(strings.TrimPrefix(content, " "), `\n`, "\n")
-		messages = append(messages, prep.Message{Role: role, Content: content})
+		m := prep.Message{Role: role, Content: content}
+		if content, calls, ok := strings.Cut(content, " calls "); ok {
+			m.Content, m.ToolCalls = content, []byte(calls)
+		}
+		messages = append(messages, m)
 	}
 	return messages
 }

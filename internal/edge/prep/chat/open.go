@@ -118,7 +118,7 @@ func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file []byte) {
 		p.TemplateName = "none; the checkpoint's own, in " + from + ", cannot be used: " + err.Error()
 		return
 	}
-	p.Template, p.TemplateName = t, "jinja, from "+from
+	p.Template, p.TemplateName, p.TemplateText = t, "jinja, from "+from, sources["default"]+sources["tool_use"]
 	p.StopTokens = ids(p.Tokenizer, stops(sources, c.named)...)
 }
 
@@ -129,11 +129,12 @@ func reopen(dir string, err error) error {
 // setTemplate chooses among the templates that are Go code by the vocabulary.
 func setTemplate(p *prep.Pipeline) {
 	if p.StopTokens = ids(p.Tokenizer, turnEnd); hasAll(p.Tokenizer, builtinTokens()) {
-		p.Template, p.TemplateName = builtin(), "builtin"
+		p.Template, p.TemplateName, p.ToolFormat = builtin(), "builtin", toolFormat
 		return
 	}
 	if p.StopTokens = ids(p.Tokenizer, chatMLEnd); hasAll(p.Tokenizer, []string{chatMLStart, chatMLEnd}) {
 		p.Template, p.TemplateName = chatML(), "chatml, chosen by the vocabulary; the checkpoint has no template of its own"
+		p.ToolFormat = toolFormat
 		return
 	}
 	p.StopTokens = nil

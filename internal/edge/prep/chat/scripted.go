@@ -3,6 +3,7 @@ package chat
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -18,7 +19,8 @@ import (
 // keep the two apart.
 type scripted struct {
 	plain *jinja.Template
-	tools *jinja.Template // for requests with tools
+	tools *jinja.Template // for requests with tools; nil if none shows them
+	calls bool            // the templates show what the assistant called
 	named map[string]string
 	now   func() time.Time
 }
@@ -93,13 +95,22 @@ func newScripted(sources, named map[string]string) (*scripted, error) {
 	if t.plain, err = jinja.Compile(sources["default"]); err != nil {
 		return nil, err
 	}
-	t.tools = t.plain
 	if source, ok := sources["tool_use"]; ok {
 		if t.tools, err = jinja.Compile(source); err != nil {
 			return nil, err
 		}
+	} else if strings.Contains(sources["default"], "tools") {
+		t.tools = t.plain
 	}
+	t.calls = strings.Contains(sources["default"]+sources["tool_use"], "tool_calls")
 	return t, nil
+}
+
+// unshown refuses what a model would never see.
+func unshown(field string) error {
+	err := fault.New(fault.Unimplemented, "this model's chat template does not show %s: leave it out, or ask a model that was trained on it", field)
+	err.Param = field
+	return err
 }
 
 // continueTag marks the end of a message that is left open, as the reference
@@ -111,13 +122,18 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 	if err := checkFlags(c); err != nil {
 		return dst, err
 	}
+	if i := slices.IndexFunc(c.Messages, func(m prep.Message) bool { return len(m.ToolCalls) > 0 }); i >= 0 && !t.calls {
+		return dst, unshown(fmt.Sprintf("messages[%d].tool_calls", i))
+	}
 	vars, err := t.variables(c)
 	if err != nil {
 		return dst, err
 	}
 	tmpl := t.plain
 	if len(c.Tools) > 0 {
-		tmpl = t.tools
+		if tmpl = t.tools; tmpl == nil {
+			return dst, unshown("tools")
+		}
 	}
 	text, err := tmpl.Render(vars, t.now())
 	if err != nil {

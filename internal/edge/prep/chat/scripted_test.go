@@ -175,16 +175,31 @@ func TestOwnTemplateRefused(t *testing.T) {
 	}
 }
 
-// TestGoTemplatesRefuseTools: they cannot show them, so they say so.
-func TestGoTemplatesRefuseTools(t *testing.T) {
-	user := prep.Message{Role: "user", Content: "x"}
+// TestGoTemplatesRefuseParts: they cannot show them, so they say so.
+func TestGoTemplatesRefuseParts(t *testing.T) {
+	c := &prep.Chat{Messages: []prep.Message{{Role: "user", Parts: []byte("[]")}}}
+	var refused *fault.Error
+	if _, err := chatML().Render(nil, c); !errors.As(err, &refused) || refused.Code != fault.Unimplemented || refused.Param != "messages[0].content" {
+		t.Error(err)
+	}
+}
+
+// TestUnshownToolsAreRefused: a template that does not look at them would drop
+// them, and nobody would know why the model calls nothing.
+func TestUnshownToolsAreRefused(t *testing.T) {
+	tools, user := []byte(`[{"type":"function","function":{"name":"f"}}]`), prep.Message{Role: "user", Content: "x"}
+	called := prep.Message{Role: "assistant", ToolCalls: []byte(`[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]`)}
+	blind := ownTemplate(t, map[string]any{"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}, "")
+	seeing := ownTemplate(t, map[string]any{"chat_template": "{{ tools }}{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}"}, "")
 	for param, c := range map[string]*prep.Chat{
-		"tools":                  {Tools: []byte("[]"), Messages: []prep.Message{user}},
-		"messages[0].tool_calls": {Messages: []prep.Message{{Role: "assistant", ToolCalls: []byte("[]")}}},
-		"messages[0].content":    {Messages: []prep.Message{{Role: "user", Parts: []byte("[]")}}},
+		"tools":                  {Tools: tools, Messages: []prep.Message{user}},
+		"messages[1].tool_calls": {Messages: []prep.Message{user, called}},
 	} {
 		var refused *fault.Error
-		if _, err := chatML().Render(nil, c); !errors.As(err, &refused) || refused.Code != fault.Unimplemented || refused.Param != param {
+		if _, err := blind.EncodeChat(nil, c); !errors.As(err, &refused) || refused.Code != fault.Unimplemented || refused.Param != param {
+			t.Errorf("%s: %v", param, err)
+		}
+		if _, err := seeing.EncodeChat(nil, c); err != nil {
 			t.Errorf("%s: %v", param, err)
 		}
 	}

@@ -1,0 +1,73 @@
+package chat
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/prep"
+)
+
+// toolFormat is the form of calls that the templates which are Go code show, as
+// package parse names it: the one that most models without one of their own were
+// trained on.
+const toolFormat = "hermes"
+
+// toolsText tells the model what it may call, and how; "" if nothing.
+func toolsText(tools []byte) (string, error) {
+	if len(tools) == 0 {
+		return "", nil
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(tools, &list) != nil {
+		return "", fault.Param("tools", "tools: must be a JSON array of functions")
+	}
+	if len(list) == 0 {
+		return "", nil
+	}
+	var b strings.Builder
+	b.WriteString("You may call these functions, one JSON object on each line:\n<tools>\n")
+	for _, tool := range list {
+		var line bytes.Buffer
+		if err := json.Compact(&line, tool); err != nil {
+			return "", fault.Param("tools", "tools: %v", err)
+		}
+		b.Write(line.Bytes())
+		b.WriteByte('\n')
+	}
+	b.WriteString("</tools>\nFor each call write its name and its arguments:\n<tool_call>\n" +
+		`{"name": NAME, "arguments": {…}}` + "\n</tool_call>")
+	return b.String(), nil
+}
+
+// appendCalls appends what the assistant called in a message, in the form that
+// toolsText asks for. Arguments that are no JSON stay as they are: the model wrote
+// them so.
+func appendCalls(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
+	if len(m.ToolCalls) == 0 {
+		return dst, nil
+	}
+	var calls []struct {
+		Function struct {
+			Name      string `json:"name"`
+			Arguments string `json:"arguments"`
+		} `json:"function"`
+	}
+	if json.Unmarshal(m.ToolCalls, &calls) != nil {
+		return dst, errors.New("must be a JSON array of calls of functions")
+	}
+	var b strings.Builder
+	for i, call := range calls {
+		if i > 0 || m.Content != "" {
+			b.WriteByte('\n')
+		}
+		name, err := json.Marshal(call.Function.Name)
+		if err != nil {
+			return dst, err
+		}
+		b.WriteString("<tool_call>\n{\"name\": " + string(name) + ", \"arguments\": " + call.Function.Arguments + "}\n</tool_call>")
+	}
+	return append(dst, prep.Segment{Text: b.String()}), nil
+}

@@ -1,0 +1,120 @@
+package frontend
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/api"
+	"penstock/internal/engine"
+	"penstock/internal/strictjson"
+)
+
+// guide returns the schema that the answers to the request must match; nil if they
+// are free. It is refused by the name of the field that asked if no engine of the
+// model can keep to it.
+func (p *planner) guide() (*engine.Guide, error) {
+	q := p.req
+	param := q.Format.Param
+	var schema []byte
+	switch mode := q.ToolChoice.Mode; {
+	case mode == api.ToolRequired || mode == api.ToolNamed:
+		param, schema = "tool_choice", callsSchema(q)
+	case q.Format.Kind == api.FormatText:
+		return nil, nil
+	case mode == api.ToolAuto && len(q.Tools) > 0:
+		return nil, fault.Param(param, "'%s' with tools that the model may call or not is not supported: set 'tool_choice' to none, or leave one of the two out", param)
+	case q.Format.Kind == api.FormatJSON:
+		schema = []byte(`{"type":"object"}`)
+	default:
+		schema = q.Format.Schema
+	}
+	switch {
+	case len(p.model.unguided()) == len(p.model.workers):
+		return nil, fault.Param(param, "the engine of the model '%s' cannot keep to a schema, which '%s' asks for: leave it out", p.model.card.Name, param)
+	case len(schema) > engine.MaxSchema:
+		return nil, fault.Param(param, "'%s' makes a schema of %d bytes; the limit is %d", param, len(schema), engine.MaxSchema)
+	}
+	return &engine.Guide{Schema: schema}, nil
+}
+
+// callsSchema is the schema of an answer that is nothing but calls: an object of
+// name and arguments, or an array of such objects if there may be several.
+func callsSchema(q *api.Request) []byte {
+	tools := q.Tools
+	if q.ToolChoice.Mode == api.ToolNamed {
+		i := slices.IndexFunc(tools, func(t api.Tool) bool { return t.Name == q.ToolChoice.Name })
+		tools = tools[i : i+1]
+	}
+	several := q.ToolChoice.Mode == api.ToolRequired && !q.OneCall
+	root := "#"
+	if several {
+		root = "#/items"
+	}
+	var calls []string
+	for i, t := range tools {
+		at := root
+		if len(tools) > 1 {
+			at += "/anyOf/" + strconv.Itoa(i)
+		}
+		arguments := `{"type":"object"}`
+		if len(t.Parameters) > 0 {
+			arguments = string(rebased(t.Parameters, at+"/properties/arguments"))
+		}
+		name := strictjson.AppendString(nil, t.Name)
+		calls = append(calls, fmt.Sprintf(`{"type":"object","properties":{"name":{"const":%s},"arguments":%s},"required":["name","arguments"],"additionalProperties":false}`, name, arguments))
+	}
+	schema := calls[0]
+	if len(calls) > 1 {
+		schema = `{"anyOf":[` + strings.Join(calls, ",") + `]}`
+	}
+	if several {
+		schema = `{"type":"array","minItems":1,"items":` + schema + `}`
+	}
+	return []byte(schema)
+}
+
+// rebased returns a schema whose references to itself hold where it stands in
+// another, at the JSON pointer root. Everything else stays as the client wrote it,
+// since the order of properties is that of the answer.
+func rebased(schema []byte, root string) []byte {
+	var out []byte
+	d := json.NewDecoder(bytes.NewReader(schema))
+	var object []bool // of each open bracket
+	copied := 0       // of schema
+	key, ref := true, false
+	for {
+		before := d.InputOffset()
+		token, err := d.Token()
+		if err != nil { // the end: what comes here is JSON
+			return append(out, schema[copied:]...)
+		}
+		switch t := token.(type) {
+		case json.Delim:
+			if t == '{' || t == '[' {
+				object = append(object, t == '{')
+			} else {
+				object = object[:len(object)-1]
+			}
+			key, ref = true, false
+			continue
+		case string:
+			inObject := len(object) > 0 && object[len(object)-1]
+			if inObject && key {
+				key, ref = false, t == "$ref"
+				continue
+			}
+			if ref && strings.HasPrefix(t, "#") {
+				from := int(before) + bytes.IndexByte(schema[before:], '"')
+				out = append(out, schema[copied:from]...)
+				out = strictjson.AppendString(out, root+strings.TrimPrefix(t, "#"))
+				copied = int(d.InputOffset())
+			}
+		}
+		key, ref = true, false
+	}
+}

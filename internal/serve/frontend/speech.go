@@ -1,0 +1,196 @@
+package frontend
+
+import (
+	"math/rand/v2"
+	"strconv"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/parse"
+	"penstock/internal/edge/prep"
+)
+
+// speech takes the text of one choice apart into what the model says, thinks and
+// calls. Its zero value passes text on as it is.
+type speech struct {
+	parser *parse.Parser // nil if the text is all there is
+	events []parse.Event
+	pieces []piece // that are not out yet
+	text   []byte  // of pieces
+
+	thinking bool
+	begun    int  // calls
+	open     bool // the last of them has not ended
+	shut     bool // nothing more is said
+}
+
+// piece is one step of the answer, its text a part of speech.text.
+type piece struct {
+	kind     api.ChunkKind
+	call     int
+	id, name string
+	from, to int
+}
+
+// push reads text, which is the choice's next.
+func (s *speech) push(text []byte) {
+	if s.shut {
+		return
+	}
+	s.events = s.parser.Push(s.events[:0], text)
+	s.take()
+}
+
+// close reads the end of the text.
+func (s *speech) close() {
+	if s.shut {
+		return
+	}
+	s.events = s.parser.Close(s.events[:0])
+	s.take()
+}
+
+// kinds are what chunks call the kinds of events.
+var kinds = [...]api.ChunkKind{
+	parse.Content:   api.Text,
+	parse.Reasoning: api.Reasoning,
+	parse.CallBegin: api.CallBegin,
+	parse.Arguments: api.Arguments,
+	parse.CallEnd:   api.CallEnd,
+}
+
+// take keeps the events until they go out: their text is the parser's.
+func (s *speech) take() {
+	for i := range s.events {
+		e := &s.events[i]
+		switch e.Kind {
+		case parse.CallBegin:
+			s.begun, s.open = s.begun+1, true
+		case parse.CallEnd:
+			s.open = false
+		}
+		from := len(s.text)
+		s.text = append(s.text, e.Text...)
+		p := piece{kind: kinds[e.Kind], call: e.Index, id: e.ID, name: e.Name, from: from, to: len(s.text)}
+		if n := len(s.pieces); n > 0 && len(e.Text) > 0 && s.pieces[n-1].kind == p.kind {
+			s.pieces[n-1].to = p.to
+			continue
+		}
+		s.pieces = append(s.pieces, p)
+	}
+	s.thinking = s.parser.Thinking()
+}
+
+// called reports whether the first call is complete.
+func (s *speech) called() bool { return s.begun > 1 || s.begun == 1 && !s.open }
+
+// keepFirstCall forgets what came and what comes behind the first call.
+func (s *speech) keepFirstCall() {
+	for i := range s.pieces {
+		if s.pieces[i].kind == api.CallEnd {
+			s.pieces = s.pieces[:i+1]
+			break
+		}
+	}
+	s.begun, s.open, s.shut = 1, false, true
+}
+
+// reason is why the choice ended, given why its text did.
+func (s *speech) reason(r api.Reason) api.Reason {
+	if r == api.ReasonStop && s.begun > 0 && !s.open {
+		return api.ReasonCalls
+	}
+	return r
+}
+
+// appendChunks appends what was said since the last time, of the choice of index n.
+// Log-probabilities go with the first piece that can have some.
+func (s *speech) appendChunks(dst []api.Chunk, n int, logprobs []api.Logprob, r *textRules) []api.Chunk {
+	for i := range s.pieces {
+		p := &s.pieces[i]
+		if p.kind == api.Reasoning && r.hideReasoning {
+			continue
+		}
+		c := api.Chunk{Kind: p.kind, Choice: n, Call: p.call, CallID: p.id, Name: p.name, Text: s.text[p.from:p.to]}
+		if p.kind == api.Text || p.kind == api.Reasoning {
+			c.Logprobs, logprobs = logprobs, nil
+		}
+		dst = append(dst, c)
+	}
+	if len(logprobs) > 0 {
+		dst = append(dst, api.Chunk{Kind: api.Text, Choice: n, Logprobs: logprobs})
+	}
+	return dst
+}
+
+// sent forgets the pieces, which are out.
+func (s *speech) sent() { s.pieces, s.text = s.pieces[:0], s.text[:0] }
+
+// grammar returns what takes the answers to the request apart; nil if they are
+// plain text.
+func (p *planner) grammar() (*parse.Grammar, error) {
+	q, cfg := p.req, parse.Config{Reasoning: p.model.manner.reasoning}
+	mode := q.ToolChoice.Mode
+	switch {
+	case !q.Endpoint.Talks():
+		return nil, nil
+	case mode == api.ToolRequired || mode == api.ToolNamed: // the guide makes it JSON
+		cfg = parse.Config{Tools: "json", Functions: functions(q.Tools)}
+	case q.Format.Kind != api.FormatText: // all of the text is the JSON
+		return nil, nil
+	case mode == api.ToolAuto && len(q.Tools) > 0:
+		if cfg.Tools = p.model.manner.tools; cfg.Tools == "" {
+			return nil, fault.Param("tools", "how the model '%s' writes calls is not known: name the format where its worker is started (--tool-call-parser), or leave 'tools' out", p.model.card.Name)
+		}
+		cfg.Functions = functions(q.Tools)
+	}
+	if cfg.Tools == "" && cfg.Reasoning == "" {
+		return nil, nil
+	}
+	g, err := parse.Compile(cfg)
+	if err != nil { // names that exclude each other; the catalog's log says so too
+		return nil, fault.Param("tools", "the model '%s' cannot be given tools: %v", p.model.card.Name, err)
+	}
+	return g, nil
+}
+
+func functions(tools []api.Tool) []parse.Function {
+	fs := make([]parse.Function, len(tools))
+	for i, t := range tools {
+		fs[i] = parse.Function{Name: t.Name, Parameters: t.Parameters}
+	}
+	return fs
+}
+
+// tail is how many tokens at the end of a prompt tell whether its answer begins
+// inside reasoning: an assistant's opening and a marker.
+const tail = 24
+
+// startsAfter says whether an answer to a prompt begins inside reasoning.
+func (p *planner) startsAfter(prompt []kv.Token) parse.Start {
+	d := p.model.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: true})
+	var text []byte
+	for _, t := range prompt[max(0, len(prompt)-tail):] {
+		text = d.Push(text, t)
+	}
+	return parse.OpenAfter(p.model.manner.reasoning, string(d.Flush(text)))
+}
+
+// listen gives each choice of a generation its parser.
+func (p *planner) listen(g *generation, grammar *parse.Grammar) {
+	if grammar == nil {
+		return
+	}
+	g.rules.oneCall, g.rules.hideReasoning = p.req.OneCall, p.req.HideReasoning
+	start := p.startsAfter(g.request.Prompt)
+	// Clients that give several requests one id must not get one id for two calls.
+	seed := strconv.FormatUint(rand.Uint64(), 36)
+	for i := range g.choices {
+		c := &g.choices[i]
+		c.speech.parser = grammar.Parser(start, seed+"/"+strconv.Itoa(i))
+		c.speech.thinking = c.speech.parser.Thinking()
+		// Markup is made of special tokens where the vocabulary has some for it.
+		c.decoder = g.rules.tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: true})
+	}
+}
