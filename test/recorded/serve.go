@@ -29,6 +29,9 @@ import (
 // workersOfEach is how many workers a model has: one to fail, one to go on.
 const workersOfEach = 2
 
+// maxBody bounds request bodies: one that is too large need not be large.
+const maxBody = 1 << 20
+
 // readyTimeout bounds the time until every model can be asked.
 const readyTimeout = 30 * time.Second
 
@@ -73,7 +76,7 @@ func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, erro
 			s.workers = append(s.workers, w)
 		}
 	}
-	s.frontend, err = frontend.New(frontend.Config{}, frontend.Deps{
+	s.frontend, err = frontend.New(frontend.Config{MaxBodyBytes: maxBody}, frontend.Deps{
 		Router: s.router, Plane: planes.RPC, Registry: planes.Registry, Open: s.open, Metrics: metrics, Log: log,
 		Mount: map[string]http.Handler{"/v1/router/": s.router.Handler()}, OnDrain: s.router.EndWatches,
 	})
