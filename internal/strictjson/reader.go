@@ -11,15 +11,15 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"penstock/core/fault"
 )
 
 const (
-	maxDepth = 64      // nesting of arrays and objects
-	maxKeys  = 1 << 14 // keys of one object
+	maxDepth  = 64      // nesting of arrays and objects
+	maxKeys   = 1 << 14 // keys of one object
+	maxNumber = 1 << 10 // bytes of a number as it is written
 )
 
 // Kind is the type of a JSON value, told by its first byte.
@@ -37,20 +37,25 @@ const (
 )
 
 // Reader is a strict cursor over one JSON text. Unlike encoding/json it refuses
-// duplicate keys, lone surrogates, invalid UTF-8 and deep nesting, compares keys
-// exactly, and reports a wrong type by the path of the field and in JSON's own
-// words. Each value is read once, in order: by one of the typed methods or skip.
+// duplicate keys, lone surrogates, invalid UTF-8, deep nesting and numbers that
+// nothing could hold, compares keys exactly, and reports a wrong type by the path
+// of the field and in JSON's own words. Each value is read once, in order: by one
+// of the typed methods, or by Skip or Raw, which are as strict about what is in it.
+//
+// The work is linear in the text, and what a Reader keeps is bounded by its depth
+// and the keys of the objects that are open.
 type Reader struct {
 	data  []byte
 	pos   int
 	depth int
 	path  []step
+	seen  keys
 }
 
 // step is one element of the path to the value being read: the index of an
 // array element, or a key if index is negative.
 type step struct {
-	key   string
+	key   []byte
 	index int
 }
 
@@ -85,9 +90,9 @@ func (r *Reader) Param() string {
 			b.WriteByte(']')
 		case b.Len() > 0:
 			b.WriteByte('.')
-			b.WriteString(Clip(s.key))
+			b.WriteString(Clip(string(s.key)))
 		default:
-			b.WriteString(Clip(s.key))
+			b.WriteString(Clip(string(s.key)))
 		}
 	}
 	return b.String()
@@ -213,154 +218,6 @@ func (r *Reader) Bool() (bool, error) {
 	return false, r.word("false")
 }
 
-// String reads a string.
-func (r *Reader) String() (string, error) {
-	if r.Kind() != StringKind {
-		return "", r.Expected("a string")
-	}
-	start := r.pos + 1
-	for i := start; i < len(r.data); i++ {
-		switch c := r.data[i]; {
-		case c == '"':
-			r.pos = i + 1
-			return string(r.data[start:i]), nil
-		case c == '\\':
-			return r.escaped(start, i)
-		case c < ' ':
-			r.pos = i
-			return "", r.syntax("control character in a string")
-		}
-	}
-	r.pos = len(r.data)
-	return "", r.syntax("unexpected end")
-}
-
-// escaped reads the rest of a string that began at start and has its first
-// escape at r.data[i].
-func (r *Reader) escaped(start, i int) (string, error) {
-	out := append(make([]byte, 0, i-start+64), r.data[start:i]...)
-	for i < len(r.data) {
-		switch c := r.data[i]; {
-		case c == '"':
-			r.pos = i + 1
-			return string(out), nil
-		case c < ' ':
-			r.pos = i
-			return "", r.syntax("control character in a string")
-		case c != '\\':
-			out = append(out, c)
-			i++
-		default:
-			var n int
-			if out, n = unescape(out, r.data[i:]); n == 0 {
-				r.pos = i
-				return "", r.syntax("invalid escape in a string")
-			}
-			i += n
-		}
-	}
-	r.pos = len(r.data)
-	return "", r.syntax("unexpected end")
-}
-
-// unescape appends what the escape at the start of s stands for and returns its
-// length; 0 if it is none. Surrogates must come in pairs.
-func unescape(dst, s []byte) ([]byte, int) {
-	if len(s) < 2 {
-		return dst, 0
-	}
-	switch s[1] {
-	case '"', '\\', '/':
-		return append(dst, s[1]), 2
-	case 'b':
-		return append(dst, '\b'), 2
-	case 'f':
-		return append(dst, '\f'), 2
-	case 'n':
-		return append(dst, '\n'), 2
-	case 'r':
-		return append(dst, '\r'), 2
-	case 't':
-		return append(dst, '\t'), 2
-	case 'u':
-		c, ok := hex4(s)
-		if !ok {
-			return dst, 0
-		}
-		if !utf16.IsSurrogate(c) {
-			return utf8.AppendRune(dst, c), 6
-		}
-		low, ok := hex4(s[6:])
-		pair := utf16.DecodeRune(c, low)
-		if !ok || pair == utf8.RuneError {
-			return dst, 0
-		}
-		return utf8.AppendRune(dst, pair), 12
-	}
-	return dst, 0
-}
-
-// hex4 reads \uXXXX at the start of s.
-func hex4(s []byte) (c rune, ok bool) {
-	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
-		return 0, false
-	}
-	for _, h := range s[2:6] {
-		switch {
-		case '0' <= h && h <= '9':
-			c = c<<4 | rune(h-'0')
-		case 'a' <= h && h <= 'f':
-			c = c<<4 | rune(h-'a'+10)
-		case 'A' <= h && h <= 'F':
-			c = c<<4 | rune(h-'A'+10)
-		default:
-			return 0, false
-		}
-	}
-	return c, true
-}
-
-// literal reads a number and returns its text, which stays valid with the body.
-func (r *Reader) literal(want string) (string, error) {
-	if r.Kind() != NumberKind {
-		return "", r.Expected(want)
-	}
-	start := r.pos
-	if r.data[r.pos] == '-' {
-		r.pos++
-	}
-	switch {
-	case r.pos < len(r.data) && r.data[r.pos] == '0':
-		r.pos++
-	case !r.digits():
-		return "", r.syntax("invalid number")
-	}
-	if r.pos < len(r.data) && r.data[r.pos] == '.' {
-		r.pos++
-		if !r.digits() {
-			return "", r.syntax("invalid number")
-		}
-	}
-	if r.pos < len(r.data) && (r.data[r.pos] == 'e' || r.data[r.pos] == 'E') {
-		r.pos++
-		if r.pos < len(r.data) && (r.data[r.pos] == '+' || r.data[r.pos] == '-') {
-			r.pos++
-		}
-		if !r.digits() {
-			return "", r.syntax("invalid number")
-		}
-	}
-	return string(r.data[start:r.pos]), nil
-}
-
-func (r *Reader) digits() bool {
-	start := r.pos
-	for r.pos < len(r.data) && '0' <= r.data[r.pos] && r.data[r.pos] <= '9' {
-		r.pos++
-	}
-	return r.pos > start
-}
-
 // Float reads a number; one beyond float64 is refused.
 func (r *Reader) Float() (float64, error) {
 	lit, err := r.literal("a number")
@@ -369,7 +226,7 @@ func (r *Reader) Float() (float64, error) {
 	}
 	f, err := strconv.ParseFloat(lit, 64)
 	if err != nil {
-		return 0, r.Refuse("is a number out of range")
+		return 0, r.outOfRange()
 	}
 	return f, nil
 }
@@ -398,38 +255,61 @@ func (r *Reader) Object(visit func(key string) error) error {
 	if r.Kind() != ObjectKind {
 		return r.Expected("an object")
 	}
+	return r.object(func(key []byte) error { return visit(string(key)) })
+}
+
+// object reads the object that is there; key is valid until visit returns.
+func (r *Reader) object(visit func(key []byte) error) error {
 	if err := r.enter(); err != nil {
 		return err
 	}
-	seen := keySet{}
+	mine := r.seen.open()
+	at := len(r.path)
+	r.path = append(r.path, step{index: -1})
 	for first := true; ; first = false {
 		done, err := r.next('}', first)
-		if done || err != nil {
-			return err
-		}
-		if r.Kind() != StringKind {
-			return r.unexpected()
-		}
-		key, err := r.String()
 		if err != nil {
 			return err
 		}
-		if r.space(); r.pos >= len(r.data) || r.data[r.pos] != ':' {
-			return r.unexpected()
+		if done {
+			r.seen.close(mine)
+			r.path = r.path[:at]
+			return nil
 		}
-		r.pos++
-		r.path = append(r.path, step{key: key, index: -1})
+		key, err := r.key()
+		if err != nil {
+			return err
+		}
+		r.path[at].key = key
 		switch {
-		case !seen.add(key):
+		case !r.seen.add(&mine, key):
 			return r.Refuse("is given twice")
-		case seen.len() > maxKeys:
+		case r.seen.len(mine) > maxKeys:
 			return r.RefuseParent("has more than %d keys", maxKeys)
 		}
 		if err := visit(key); err != nil {
 			return err
 		}
-		r.path = r.path[:len(r.path)-1]
 	}
+}
+
+// key reads a key and the colon behind it. It is a part of the text if it can be.
+func (r *Reader) key() ([]byte, error) {
+	if r.space(); r.pos >= len(r.data) || r.data[r.pos] != '"' {
+		return nil, r.unexpected()
+	}
+	s, err := r.scan()
+	if err != nil {
+		return nil, err
+	}
+	if r.space(); r.pos >= len(r.data) || r.data[r.pos] != ':' {
+		return nil, r.unexpected()
+	}
+	r.pos++
+	if s.plain() {
+		return r.data[s.start:s.end:s.end], nil
+	}
+	return []byte(s.text(r.data)), nil
 }
 
 // Array reads an array; visit reads each element.
@@ -440,16 +320,21 @@ func (r *Reader) Array(want string, visit func(i int) error) error {
 	if err := r.enter(); err != nil {
 		return err
 	}
+	at := len(r.path)
+	r.path = append(r.path, step{})
 	for i := 0; ; i++ {
 		done, err := r.next(']', i == 0)
-		if done || err != nil {
+		if err != nil {
 			return err
 		}
-		r.path = append(r.path, step{index: i})
+		if done {
+			r.path = r.path[:at]
+			return nil
+		}
+		r.path[at].index = i
 		if err := visit(i); err != nil {
 			return err
 		}
-		r.path = r.path[:len(r.path)-1]
 	}
 }
 
@@ -482,64 +367,10 @@ func (r *Reader) next(closing byte, first bool) (done bool, err error) {
 	return false, nil
 }
 
-// Skip reads a value of any type and keeps nothing.
-func (r *Reader) Skip() error {
-	switch r.Kind() {
-	case NullKind:
-		return r.word("null")
-	case BoolKind:
-		_, err := r.Bool()
-		return err
-	case NumberKind:
-		_, err := r.literal("a number")
-		return err
-	case StringKind:
-		_, err := r.String()
-		return err
-	case ArrayKind:
-		return r.Array("an array", func(int) error { return r.Skip() })
-	case ObjectKind:
-		return r.Object(func(string) error { return r.Skip() })
-	}
-	return r.unexpected()
-}
-
 // End checks that nothing follows the value read.
 func (r *Reader) End() error {
 	if r.space(); r.pos < len(r.data) {
 		return r.syntax("unexpected data after the end")
 	}
 	return nil
-}
-
-// keySet finds duplicate keys: a scan while there are few, a map beyond.
-type keySet struct {
-	few  []string
-	many map[string]struct{}
-}
-
-func (s *keySet) len() int { return max(len(s.few), len(s.many)) }
-
-// add reports whether key is new.
-func (s *keySet) add(key string) bool {
-	const few = 16
-	if s.many != nil {
-		n := len(s.many)
-		s.many[key] = struct{}{}
-		return len(s.many) > n
-	}
-	for _, k := range s.few {
-		if k == key {
-			return false
-		}
-	}
-	s.few = append(s.few, key)
-	if len(s.few) > few {
-		s.many = make(map[string]struct{}, 2*few)
-		for _, k := range s.few {
-			s.many[k] = struct{}{}
-		}
-		s.few = nil
-	}
-	return true
 }

@@ -45,14 +45,3 @@ func (r *Reader) Integer(dst *int, lo, hi int64) error {
 	*dst = int(n)
 	return nil
 }
-
-// Raw reads a value of any type and returns its text as it was written, a part of
-// what the Reader was made of.
-func (r *Reader) Raw() ([]byte, error) {
-	r.space()
-	start := r.pos
-	if err := r.Skip(); err != nil {
-		return nil, err
-	}
-	return r.data[start:r.pos:r.pos], nil
-}

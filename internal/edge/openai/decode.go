@@ -52,6 +52,11 @@ type decoder struct {
 	topLogprobs    int
 	bestOf         int
 	extSalt        string
+	tools          []declared
+	toolsText      []byte // the array of them, a part of the body
+	choice         toolChoice
+	args           templateArgs
+	effort         string // reasoning_effort
 }
 
 // field reads the value of one top-level key. A null is a field not given.
@@ -153,6 +158,12 @@ func (d *decoder) common(key string) (known bool, err error) {
 		return true, err
 	case "cache_salt":
 		return true, d.salt(&q.CacheSalt)
+	case "response_format":
+		return true, d.responseFormat()
+	case "guided_json":
+		return true, d.guidedJSON()
+	case "structured_outputs":
+		return true, d.structuredOutputs()
 	case "nvext":
 		return true, d.Object(d.ext)
 	}
@@ -192,6 +203,28 @@ func (d *decoder) chat(key string) (known bool, err error) {
 		return true, err
 	case "continue_final_message":
 		return true, d.Flag(&d.req.ContinueFinal)
+	case "tools":
+		return true, d.toolList()
+	case "tool_choice":
+		return true, d.toolChoice()
+	case "parallel_tool_calls":
+		parallel := true
+		err := d.Flag(&parallel)
+		d.req.OneCall = !parallel
+		return true, err
+	case "functions":
+		return true, d.noElements(nowTools)
+	case "function_call":
+		return true, d.noChoice(nowToolChoice)
+	case "chat_template_kwargs":
+		return true, d.templateArgs()
+	case "reasoning_effort":
+		return true, d.reasoningEffort()
+	case "include_reasoning":
+		include := true
+		err := d.Flag(&include)
+		d.req.HideReasoning = !include
+		return true, err
 	}
 	return false, nil
 }
@@ -210,6 +243,16 @@ func (d *decoder) completion(key string) (known bool, err error) {
 		return true, d.Integer(&d.bestOf, 0, 20)
 	case "suffix":
 		return true, d.usual("")
+	case "tools", "functions":
+		return true, d.noElements(notSupported)
+	case "tool_choice", "function_call":
+		return true, d.noChoice(notSupported)
+	case "parallel_tool_calls", "include_reasoning":
+		return true, d.either()
+	case "reasoning_effort":
+		return true, d.usual("none")
+	case "chat_template_kwargs":
+		return true, d.notSupported()
 	}
 	return false, nil
 }
@@ -271,7 +314,8 @@ func (d *decoder) checkChat() error {
 		}
 		q.AddGenerationPrompt = false
 	}
-	return nil
+	d.setTemplateArgs()
+	return d.checkTools()
 }
 
 func (d *decoder) checkCompletion() error {

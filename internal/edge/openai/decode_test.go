@@ -68,8 +68,8 @@ func TestDecodeChat(t *testing.T) {
 		{`"continue_final_message":true`, func(r *api.Request) { r.ContinueFinal, r.AddGenerationPrompt = true, false }},
 		{`"add_generation_prompt":false`, func(r *api.Request) { r.AddGenerationPrompt = false }},
 		{`"include_stop_str_in_output":true,"skip_special_tokens":false`, func(r *api.Request) { r.KeepStop, r.KeepSpecial = true, true }},
-		{`"store":true,"metadata":{"a":"b"},"user":"u","service_tier":"auto","parallel_tool_calls":false,"prediction":{"type":"content","content":"x"}`, func(*api.Request) {}},
-		{`"tools":[],"tool_choice":"none","response_format":{"type":"text"},"modalities":["text"],"priority":3,"detokenize":true`, func(*api.Request) {}},
+		{`"store":true,"metadata":{"a":"b"},"user":"u","service_tier":"auto","parallel_tool_calls":true,"prediction":{"type":"content","content":"x"}`, func(*api.Request) {}},
+		{`"tools":[],"tool_choice":"auto","functions":[],"function_call":"none","response_format":{"type":"text"},"modalities":["text"],"priority":3,"detokenize":true`, func(*api.Request) {}},
 		{`"cache_salt":"s"`, func(r *api.Request) { r.CacheSalt = "s" }},
 		{`"nvext":{"cache_salt":"s","annotations":["query_instance_id"],"backend_instance_id":9007199254740991,"token_data":[1,2],
 			"agent_hints":{"osl":32,"priority":1,"speculative_prefill":false},"extra_fields":["worker_id"],
@@ -106,11 +106,20 @@ func TestDecodeMessages(t *testing.T) {
 		want     []api.Message
 	}{
 		{`[{"role":"system","content":"a"},{"content":"b","role":"developer"},{"role":"tool","content":"c","tool_call_id":"x"},{"role":"function","name":"f","content":""}]`, []api.Message{
-			{Role: "system", Name: "", Content: "a"}, {Role: "developer", Name: "", Content: "b"}, {Role: "tool", Name: "", Content: "c"}, {Role: "function", Name: "f", Content: ""},
+			{Role: "system", Name: "", Content: "a"}, {Role: "developer", Name: "", Content: "b"}, {Role: "tool", Name: "", Content: "c", ToolCallID: "x"}, {Role: "function", Name: "f", Content: ""},
 		}},
 		{`[{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]}]`, []api.Message{{Role: "user", Name: "", Content: "a\nb"}}},
 		{`[{"role":"user","content":[]}]`, []api.Message{{Role: "user", Name: "", Content: ""}}},
-		{`[{"role":"assistant","content":"x","refusal":null,"tool_calls":[],"audio":null,"function_call":null,"annotations":[],"reasoning_content":"because"}]`, []api.Message{{Role: "assistant", Name: "", Content: "x"}}},
+		{`[{"role":"assistant","content":"x","refusal":null,"tool_calls":[],"audio":null,"function_call":null,"annotations":[],"reasoning_content":"because"}]`, []api.Message{{Role: "assistant", Name: "", Content: "x", Reasoning: "because"}}},
+		{`[{"role":"assistant","tool_calls":[ {"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"},"index":0} ]},{"role":"tool","content":[{"type":"text","text":"1"}],"tool_call_id":"a"},{"role":"tool","content":"2"}]`, []api.Message{
+			{Role: "assistant", ToolCalls: []byte(`[ {"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"},"index":0} ]`)},
+			{Role: "tool", Content: "1", ToolCallID: "a"},
+			{Role: "tool", Content: "2"},
+		}},
+		{`[{"role":"assistant","content":null,"reasoning":"hm","reasoning_content":"hm","refusal":"no"}]`, []api.Message{{Role: "assistant", Content: "no", Reasoning: "hm"}}},
+		{`[{"role":"assistant","content":"a","refusal":"b"}]`, []api.Message{{Role: "assistant", Content: "a\nb"}}},
+		{`[{"content":[{"type":"text","text":"a","refusal":null,"prompt_cache_breakpoint":{"mode":"explicit"}},{"refusal":"b","type":"refusal"}],"role":"assistant"}]`, []api.Message{{Role: "assistant", Content: "a\nb"}}},
+		{`[{"role":"user","content":"x","tool_calls":[],"reasoning":"","refusal":"","tool_call_id":null}]`, []api.Message{{Role: "user", Content: "x"}}},
 		{`[{"role":"user","content":"\u00e9\ud83d\ude00\n\"\\\/\b\f\r\t"}]`, []api.Message{{Role: "user", Name: "", Content: "é😀\n\"\\/\b\f\r\t"}}},
 	}
 	for _, tt := range tests {
@@ -295,19 +304,106 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, messages(`[{"role":"user","content":[{"text":"a"}]}]`), "messages[0].content[0]", "needs a 'type'"},
 		{api.Chat, messages(`[{"role":"user","content":[{"type":"text"}]}]`), "messages[0].content[0]", "needs 'text'"},
 		{api.Chat, messages(`[{"role":"user","content":5}]`), "messages[0].content", "must be a string or an array of content parts, not a number"},
-		{api.Chat, messages(`[{"role":"assistant","content":"","tool_calls":[{"id":"x"}]}]`), "messages[0].tool_calls", "not supported"},
+		{api.Chat, messages(`[{"role":"user","content":[{"type":"text","text":"a","foo":1}]}]`), "messages[0].content[0].foo", "Unsupported"},
+		{api.Chat, messages(`[{"role":"user","content":[{"type":"refusal","refusal":"a"}]}]`), "messages[0]", "only role assistant"},
+		{api.Chat, messages(`[{"role":"assistant","content":[{"type":"refusal","text":"a"}]}]`), "messages[0].content[0]", "needs 'refusal'"},
+		{api.Chat, messages(`[{"role":"assistant","content":null,"tool_calls":[]}]`), "messages[0]", "needs 'content' or 'tool_calls'"},
+		{api.Chat, messages(`[{"role":"assistant","content":"a","function_call":{"name":"f","arguments":""}}]`), "messages[0].function_call", "use 'tool_calls'"},
+		{api.Chat, messages(`[{"role":"assistant","content":"a","audio":{"id":"x"}}]`), "messages[0].audio", "not supported"},
+		{api.Chat, messages(`[{"role":"assistant","content":"a","reasoning":"a","reasoning_content":"b"}]`), "messages[0].reasoning_content", "differs"},
+		{api.Chat, messages(`[{"role":"user","content":"a","reasoning":"a"}]`), "messages[0]", "only role assistant"},
+		{api.Chat, messages(`[{"role":"user","content":"a","tool_call_id":"a"}]`), "messages[0]", "only role tool"},
+		{api.Chat, messages(`[{"role":"user","content":"a","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":""}}]}]`), "messages[0]", "only role assistant"},
+		{api.Chat, messages(`[{"role":"tool","tool_call_id":"a"}]`), "messages[0]", "needs 'content'"},
+		{api.Chat, messages(`[{"role":"assistant","tool_calls":[{"id":"x"}]}]`), "messages[0].tool_calls[0]", "needs a 'type'"},
+		{api.Chat, messages(`[{"role":"assistant","tool_calls":[{"id":"x","type":"custom","custom":{"name":"f","input":""}}]}]`), "messages[0].tool_calls[0]", "type custom, which is not supported"},
+		{api.Chat, messages(`[{"role":"assistant","tool_calls":[{"type":"function","function":{"name":"f","arguments":""}}]}]`), "messages[0].tool_calls[0]", "needs an 'id'"},
+		{api.Chat, messages(`[{"role":"assistant","tool_calls":[{"id":1,"type":"function","function":{"name":"f","arguments":""}}]}]`), "messages[0].tool_calls[0].id", "must be a string"},
+		{api.Chat, messages(`[{"role":"assistant","tool_calls":[{"id":"x","type":"function","function":{"arguments":""}}]}]`), "messages[0].tool_calls[0]", "with a 'name'"},
+		{api.Chat, messages(`[{"role":"assistant","tool_calls":[{"id":"x","type":"function","function":{"name":"f"}}]}]`), "messages[0].tool_calls[0]", "needs 'function.arguments'"},
+		{api.Chat, messages(`[{"role":"assistant","tool_calls":[{"id":"x","type":"function","function":{"name":"f","arguments":{}}}]}]`), "messages[0].tool_calls[0].function.arguments", "must be a string, not an object"},
+		{api.Chat, messages(`[{"role":"assistant","tool_calls":[{"id":"x","id":"y"}]}]`), "messages[0].tool_calls[0].id", "given twice"},
+
+		// Tools.
+		{api.Chat, chat(`"tools":{}`), "tools", "must be an array of tools"},
+		{api.Chat, chat(`"tools":[{"type":"function"}]`), "tools[0]", "needs a 'function'"},
+		{api.Chat, chat(`"tools":[{"function":{"name":"f"}}]`), "tools[0]", "needs a 'type'"},
+		{api.Chat, chat(`"tools":[{"type":"custom","custom":{"name":"f"}}]`), "tools[0]", "type custom, which is not supported"},
+		{api.Chat, chat(`"tools":[{"type":"web_search"}]`), "tools[0]", "must be function"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{}}]`), "tools[0]", "with a 'name'"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":""}}]`), "tools[0].function.name", "1 to 96"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":"` + strings.Repeat("f", 97) + `"}}]`), "tools[0].function.name", "1 to 96"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":"f g"}}]`), "tools[0].function.name", "characters"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":"é"}}]`), "tools[0].function.name", "characters"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":"f","parameters":[]}}]`), "tools[0].function.parameters", "must be an object"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"string"}}}]`), "tools[0].function.parameters.type", "must be object"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{"a":{},"a":{}}}}}]`), "tools[0].function.parameters.properties.a", "given twice"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":"f","parameters":{"maximum":1e999999}}}]`), "tools[0].function.parameters.maximum", "out of range"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":"f","strict":1}}]`), "tools[0].function.strict", "must be a boolean"},
+		{api.Chat, chat(`"tools":[{"type":"function","function":{"name":"f","description":1}}]`), "tools[0].function.description", "must be a string"},
+		{api.Chat, chat(`"tools":[` + function("f") + `,` + function("g") + `,` + function("f") + `]`), "tools[2]", "the function name of 'tools[0]'"},
+		{api.Chat, chat(`"tools":[` + functions(maxTools+1) + `]`), "tools", "at most 1536"},
+		{api.Chat, chat(`"tool_choice":"required"`), "tool_choice", "only with 'tools'"},
+		{api.Chat, chat(`"tool_choice":"required","tools":[]`), "tool_choice", "only with 'tools'"},
+		{api.Chat, chat(`"tool_choice":{"type":"function","function":{"name":"f"}}`), "tool_choice", "only with 'tools'"},
+		{api.Chat, chat(`"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[` + function("f") + `]}}`), "tool_choice", "only with 'tools'"},
+		{api.Chat, chat(`"tool_choice":{"type":"function"}`), "tool_choice", "with a 'name'"},
+		{api.Chat, chat(`"tool_choice":{"function":{"name":"f"}}`), "tool_choice", "a 'type'"},
+		{api.Chat, chat(`"tool_choice":{"type":"custom","custom":{"name":"f"}}`), "tool_choice", "not supported"},
+		{api.Chat, chat(`"tool_choice":{"type":"function","name":"f"}`), "tool_choice.name", "Unsupported"},
+		{api.Chat, chat(`"tool_choice":"any"`), "tool_choice", "none, auto, required"},
+		{api.Chat, chat(`"tool_choice":1`), "tool_choice", "none, auto, required"},
+		{api.Chat, chat(`"tool_choice":{"type":"function","function":{"name":"g"}},"tools":[` + function("f") + `]`), "tool_choice.function.name", "one of 'tools'"},
+		{api.Chat, chat(`"tool_choice":{"type":"allowed_tools"},"tools":[` + function("f") + `]`), "tool_choice", "needs 'allowed_tools'"},
+		{api.Chat, chat(`"tool_choice":{"type":"allowed_tools","allowed_tools":{"tools":[` + function("f") + `]}}`), "tool_choice.allowed_tools", "needs a 'mode'"},
+		{api.Chat, chat(`"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}`), "tool_choice.allowed_tools", "at least one"},
+		{api.Chat, chat(`"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"mcp"}]}}`), "tool_choice.allowed_tools.tools[0]", "needs a 'type' of function"},
+		{api.Chat, chat(`"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[` + function("g") + `]}},"tools":[` + function("f") + `]`), "tool_choice.allowed_tools.tools", "functions of 'tools' only"},
+		{api.Chat, chat(`"tool_choice":{"type":"function","function":{"name":"f"},"allowed_tools":{"mode":"auto","tools":[` + function("f") + `]}},"tools":[` + function("f") + `]`), "tool_choice", "what goes with it"},
+		{api.Chat, chat(`"parallel_tool_calls":1`), "parallel_tool_calls", "must be a boolean"},
+		{api.Chat, chat(`"functions":[{"name":"f"}]`), "functions", "use 'tools'"},
+		{api.Chat, chat(`"function_call":{"name":"f"}`), "function_call", "use 'tool_choice'"},
+		{api.Completion, text(`"tools":[` + function("f") + `]`), "tools", "not supported"},
+		{api.Completion, text(`"tool_choice":"required"`), "tool_choice", "not supported"},
+
+		// The form of the text.
+		{api.Chat, chat(`"response_format":{}`), "response_format", "text, json_object or json_schema"},
+		{api.Chat, chat(`"response_format":{"type":"x"}`), "response_format", "text, json_object or json_schema"},
+		{api.Chat, chat(`"response_format":{"type":"json_schema"}`), "response_format", "needs 'json_schema'"},
+		{api.Chat, chat(`"response_format":{"type":"json_schema","json_schema":{}}`), "response_format.json_schema", "needs a 'name'"},
+		{api.Chat, chat(`"response_format":{"type":"json_schema","json_schema":{"name":""}}`), "response_format.json_schema.name", "1 to 64"},
+		{api.Chat, chat(`"response_format":{"type":"json_schema","json_schema":{"name":"a.b"}}`), "response_format.json_schema.name", "characters"},
+		{api.Chat, chat(`"response_format":{"type":"json_schema","json_schema":{"name":"a"}}`), "response_format.json_schema", "needs a 'schema'"},
+		{api.Chat, chat(`"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":false}}`), "response_format.json_schema.schema", "must not be false"},
+		{api.Chat, chat(`"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":"{}"}}`), "response_format.json_schema.schema", "an object or true"},
+		{api.Chat, chat(`"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"a":1,"a":1}}}`), "response_format.json_schema.schema.a", "given twice"},
+		{api.Chat, chat(`"response_format":{"type":"json_object","json_schema":{"name":"a","schema":{}}}`), "response_format", "goes with a 'type' of json_schema"},
+		{api.Chat, chat(`"response_format":{"type":"text","x":1}`), "response_format.x", "Unsupported"},
+		{api.Chat, chat(`"guided_json":1`), "guided_json", "an object or true"},
+		{api.Chat, chat(`"guided_json":"{"`), "guided_json", "a string with one in it"},
+		{api.Chat, chat(`"guided_json":"{\"a\":1,\"a\":1}"`), "guided_json", "a string with one in it"},
+		{api.Chat, chat(`"guided_json":{},"response_format":{"type":"json_object"}`), "response_format", "'guided_json' and 'response_format' both"},
+		{api.Chat, chat(`"structured_outputs":{}`), "structured_outputs", "needs 'json'"},
+		{api.Chat, chat(`"structured_outputs":{"json":{},"json_object":true}`), "structured_outputs", "give one of them"},
+		{api.Chat, chat(`"structured_outputs":{"regex":"a"}`), "structured_outputs.regex", "not supported"},
+		{api.Chat, chat(`"structured_outputs":{"json":{},"disable_any_whitespace":true}`), "structured_outputs.disable_any_whitespace", "not supported"},
+		{api.Chat, chat(`"structured_outputs":{"x":1}`), "structured_outputs.x", "Unsupported"},
+		{api.Chat, chat(`"guided_choice":["a","b"]`), "guided_choice", "not supported"},
+		{api.Chat, chat(`"guided_regex":"a"`), "guided_regex", "not supported"},
+		{api.Chat, chat(`"guided_grammar":"a"`), "guided_grammar", "not supported"},
+
+		// The template.
+		{api.Chat, chat(`"chat_template_kwargs":[]`), "chat_template_kwargs", "must be an object"},
+		{api.Chat, chat(`"chat_template_kwargs":{"a":{"b":1,"b":1}}`), "chat_template_kwargs.a.b", "given twice"},
+		{api.Chat, chat(`"reasoning_effort":"great"`), "reasoning_effort", "one of none, minimal"},
+		{api.Chat, chat(`"chat_template":"x"`), "chat_template", "not supported"},
+		{api.Chat, chat(`"documents":[{}]`), "documents", "not supported"},
+		{api.Completion, text(`"reasoning_effort":"low"`), "reasoning_effort", "not supported"},
+		{api.Completion, text(`"chat_template_kwargs":{}`), "chat_template_kwargs", "not supported"},
 
 		// Known, and not offered.
-		{api.Chat, chat(`"tools":[{"type":"function"}]`), "tools", "'tools' is not supported"},
-		{api.Chat, chat(`"tool_choice":"required"`), "tool_choice", "not supported"},
-		{api.Chat, chat(`"tool_choice":{"type":"function"}`), "tool_choice", "not supported"},
-		{api.Chat, chat(`"response_format":{"type":"json_schema","json_schema":{}}`), "response_format", "not supported"},
-		{api.Chat, chat(`"response_format":{"type":"json_object"}`), "response_format", "not supported"},
-		{api.Chat, chat(`"response_format":{"type":"x"}`), "response_format", "text, json_object or json_schema"},
 		{api.Chat, chat(`"modalities":["text","audio"]`), "modalities[1]", "not supported"},
 		{api.Chat, chat(`"audio":{"voice":"x"}`), "audio", "not supported"},
-		{api.Chat, chat(`"reasoning_effort":"low"`), "reasoning_effort", "not supported"},
-		{api.Chat, chat(`"guided_json":{}`), "guided_json", "not supported"},
 		{api.Chat, chat(`"use_beam_search":true`), "use_beam_search", "not supported"},
 		{api.Chat, chat(`"add_special_tokens":true`), "add_special_tokens", "not supported"},
 		{api.Completion, text(`"suffix":"x"`), "suffix", "not supported"},
@@ -342,6 +438,19 @@ func TestDecodeRefuses(t *testing.T) {
 			t.Errorf("%s:\n got %v %q %q\nwant %q … %q", name, f.Code, f.Param, f.Message, tt.param, tt.words)
 		}
 	}
+}
+
+// function is a tool of that name.
+func function(name string) string {
+	return `{"type":"function","function":{"name":"` + name + `"}}`
+}
+
+func functions(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = function(fmt.Sprintf("f%d", i))
+	}
+	return strings.Join(all, ",")
 }
 
 func manyKeys(n int) string {

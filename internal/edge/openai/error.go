@@ -45,8 +45,10 @@ func Fault(err error) *fault.Error {
 	}
 }
 
-// WriteError writes err as a whole response: its status, Retry-After where
-// waiting helps, and the error object.
+// WriteError writes err as a whole response: its status, by which the official
+// clients choose the exception that they raise, Retry-After where waiting helps,
+// and the error object. Those clients try again after 409 and every 5xx, so they
+// are told where that is useless.
 func WriteError(w http.ResponseWriter, err error) {
 	f := Fault(err)
 	class := f.Code.Class()
@@ -54,6 +56,9 @@ func WriteError(w http.ResponseWriter, err error) {
 	h.Set("Content-Type", "application/json")
 	if class.Status == http.StatusServiceUnavailable || class.Status == http.StatusTooManyRequests {
 		h.Set("Retry-After", retryAfter(f.RetryAfter))
+	}
+	if !class.Retryable && (class.Status == http.StatusConflict || class.Status >= 500) {
+		h.Set("X-Should-Retry", "false")
 	}
 	w.WriteHeader(class.Status)
 	// A client that does not take its error is gone.

@@ -43,6 +43,7 @@ const (
 	tokenIDs   = `{"type":"array","items":{"type":"integer","minimum":0}}`
 	yes        = `{"const":true}`
 	no         = `{"const":false}`
+	noneOrAuto = `{"enum":["none","auto"]}`
 )
 
 // promptSchema is a text, texts, token ids or arrays of them.
@@ -66,15 +67,18 @@ func chatFields() []Field {
 		{"top_logprobs", Mapped, false, `{"type":"integer","minimum":0,"maximum":20}`},
 		{"add_generation_prompt", Mapped, false, anyBoolean},
 		{"continue_final_message", Mapped, false, anyBoolean},
+		{"tools", Mapped, false, toolsSchema},
+		{"tool_choice", Mapped, false, toolChoiceSchema},
+		{"parallel_tool_calls", Mapped, false, anyBoolean},
+		{"chat_template_kwargs", Mapped, false, anyObject},
+		{"reasoning_effort", Mapped, false, `{"enum":["none","minimal","low","medium","high","xhigh","max"]}`},
+		{"include_reasoning", Mapped, false, anyBoolean},
+		{"functions", Refused, false, noElements},
+		{"function_call", Refused, false, noneOrAuto},
 		{"echo", Refused, false, no},
 		{"add_special_tokens", Refused, false, no},
 	}
 }
-
-const messagesSchema = `{"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],"properties":{` +
-	`"role":{"enum":["system","developer","user","assistant","tool","function"]},` +
-	`"content":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],"properties":{` +
-	`"type":{"const":"text"},"text":{"type":"string"}}}}]},"name":{"type":"string"}}}}`
 
 func completionFields() []Field {
 	return []Field{
@@ -84,6 +88,14 @@ func completionFields() []Field {
 		{"best_of", Refused, false, `{"type":"integer","minimum":0,"maximum":20,"description":"0, or what n is"}`},
 		{"suffix", Refused, false, `{"const":""}`},
 		{"add_special_tokens", Refused, false, yes},
+		{"parallel_tool_calls", Accepted, false, anyBoolean},
+		{"include_reasoning", Accepted, false, anyBoolean},
+		{"tools", Refused, false, noElements},
+		{"tool_choice", Refused, false, noneOrAuto},
+		{"functions", Refused, false, noElements},
+		{"function_call", Refused, false, noneOrAuto},
+		{"chat_template_kwargs", Refused, false, ""},
+		{"reasoning_effort", Refused, false, `{"const":"none"}`},
 	}
 }
 
@@ -111,6 +123,9 @@ func sharedFields() []Field {
 		{"include_stop_str_in_output", Mapped, false, anyBoolean},
 		{"skip_special_tokens", Mapped, false, anyBoolean},
 		{"cache_salt", Mapped, false, `{"type":"string","minLength":1,"maxLength":1024}`},
+		{"response_format", Mapped, false, responseFormatSchema},
+		{"guided_json", Mapped, false, schemaOrText},
+		{"structured_outputs", Mapped, false, structuredOutputsSchema},
 		{"nvext", Mapped, false, anyObject},
 	}
 }
@@ -120,8 +135,6 @@ func unusedFields() []Field {
 	fields := []Field{
 		{"user", Accepted, false, `{"type":"string","minLength":1}`},
 		{"store", Accepted, false, anyBoolean},
-		{"parallel_tool_calls", Accepted, false, anyBoolean},
-		{"include_reasoning", Accepted, false, anyBoolean},
 		{"metadata", Accepted, false, anyObject},
 		{"service_tier", Accepted, false, anyString},
 		{"safety_identifier", Accepted, false, anyString},
@@ -133,25 +146,21 @@ func unusedFields() []Field {
 		{"priority", Accepted, false, anyInteger},
 		{"length_penalty", Accepted, false, `{"type":"number","minimum":-2,"maximum":2}`},
 
-		{"tool_choice", Refused, false, `{"enum":["none","auto"]}`},
-		{"function_call", Refused, false, `{"enum":["none","auto"]}`},
-		{"response_format", Refused, false, `{"type":"object","required":["type"],"properties":{"type":{"const":"text"}}}`},
 		{"modalities", Refused, false, `{"type":"array","items":{"const":"text"}}`},
-		{"reasoning_effort", Refused, false, `{"const":"none"}`},
 		{"verbosity", Refused, false, `{"const":"medium"}`},
 		{"detokenize", Refused, false, yes},
 		{"spaces_between_special_tokens", Refused, false, yes},
 	}
-	for _, name := range []string{"tools", "functions", "bad_words", "logits_processors", "documents", "bad_words_token_ids"} {
+	for _, name := range []string{"bad_words", "logits_processors", "documents", "bad_words_token_ids"} {
 		fields = append(fields, Field{Name: name, Treatment: Refused, Schema: noElements})
 	}
 	for _, name := range []string{"use_beam_search", "return_tokens_as_token_ids", "return_token_ids"} {
 		fields = append(fields, Field{Name: name, Treatment: Refused, Schema: no})
 	}
 	for _, name := range []string{
-		"allowed_token_ids", "audio", "chat_template", "chat_template_kwargs", "guided_choice", "guided_decoding_backend",
-		"guided_grammar", "guided_json", "guided_regex", "guided_whitespace_pattern", "kv_transfer_params", "mm_processor_kwargs",
-		"moderation", "prompt_logprobs", "structured_outputs", "truncate_prompt_tokens", "web_search_options",
+		"allowed_token_ids", "audio", "chat_template", "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_regex",
+		"guided_whitespace_pattern", "kv_transfer_params", "mm_processor_kwargs", "moderation", "prompt_logprobs",
+		"truncate_prompt_tokens", "web_search_options",
 	} {
 		fields = append(fields, Field{Name: name, Treatment: Refused})
 	}

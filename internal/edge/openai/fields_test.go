@@ -29,22 +29,26 @@ var samples = map[string][2]string{
 	"frequency_penalty": {`1`}, "repetition_penalty": {`1.5`}, "seed": {`1`}, "logit_bias": {`{"5":1}`}, "stop": {`"x"`},
 	"stop_token_ids": {`[5]`}, "ignore_eos": {`true`}, "include_stop_str_in_output": {`true`}, "skip_special_tokens": {`false`},
 	"cache_salt": {`"x"`}, "nvext": {`{"token_data":[1]}`},
-	"user": {`"x"`}, "store": {`true`}, "parallel_tool_calls": {`true`}, "include_reasoning": {`true`}, "metadata": {`{"a":"b"}`},
+	"user": {`"x"`}, "store": {`true`}, "parallel_tool_calls": {`false`}, "include_reasoning": {`false`}, "metadata": {`{"a":"b"}`},
 	"service_tier": {`"flex"`}, "safety_identifier": {`"x"`}, "prompt_cache_key": {`"x"`}, "prompt_cache_retention": {`"24h"`},
 	"prompt_cache_options": {`{"mode":"implicit"}`}, "request_id": {`"x"`}, "prediction": {`{"type":"content","content":"x"}`},
 	"priority": {`1`}, "length_penalty": {`1`},
-	"tool_choice": {`"none"`, `"required"`}, "function_call": {`"auto"`, `{"name":"f"}`},
-	"response_format": {`{"type":"text"}`, `{"type":"json_schema","json_schema":{"name":"x","schema":{}}}`},
-	"modalities":      {`["text"]`, `["text","audio"]`}, "reasoning_effort": {`"none"`, `"low"`}, "verbosity": {`"medium"`, `"low"`},
+	"function_call":   {`"auto"`, `{"name":"f"}`},
+	"response_format": {`{"type":"json_schema","json_schema":{"name":"x","schema":{}}}`}, "guided_json": {`"{}"`},
+	"structured_outputs": {`{"json_object":true}`}, "chat_template_kwargs": {`{"a":1}`},
+	"modalities": {`["text"]`, `["text","audio"]`}, "verbosity": {`"medium"`, `"low"`},
 	"detokenize": {`true`, `false`}, "spaces_between_special_tokens": {`true`, `false`},
-	"tools": {`[]`, `[{"type":"function","function":{"name":"f"}}]`}, "functions": {`[]`, `[{"name":"f"}]`},
+	"functions": {`[]`, `[{"name":"f"}]`},
 	"bad_words": {`[]`, `["x"]`}, "logits_processors": {`[]`, `["x"]`}, "documents": {`[]`, `[{}]`}, "bad_words_token_ids": {`[]`, `[[1]]`},
 	"use_beam_search": {`false`, `true`}, "return_tokens_as_token_ids": {`false`, `true`}, "return_token_ids": {`false`, `true`},
 	"audio": {`null`, `{"voice":"alloy","format":"wav"}`}, "web_search_options": {`null`, `{}`}, "moderation": {`null`, `{"model":"x"}`},
 }
 
 // beside are further fields without which one means nothing.
-var beside = map[string]string{"top_logprobs": `"logprobs":true`, "stream_options": `"stream":true`}
+var beside = map[string]string{
+	"top_logprobs": `"logprobs":true`, "stream_options": `"stream":true`,
+	"tool_choice": `"tools":[{"type":"function","function":{"name":"f"}}]`,
+}
 
 // sample returns the samples of a field, also of those that differ by endpoint.
 func sample(e api.Endpoint, f Field) (taken, refused string) {
@@ -58,15 +62,27 @@ func sample(e api.Endpoint, f Field) (taken, refused string) {
 		return `false`, `true`
 	case f.Name == "add_special_tokens":
 		return `true`, `false`
+	case f.Name == "tools" && chat:
+		return `[` + function("f") + `]`, ""
+	case f.Name == "tools":
+		return `[]`, `[` + function("f") + `]`
+	case f.Name == "tool_choice" && chat:
+		return `{"type":"function","function":{"name":"f"}}`, ""
+	case f.Name == "tool_choice":
+		return `"none"`, `"required"`
+	case f.Name == "reasoning_effort" && chat:
+		return `"low"`, ""
+	case f.Name == "reasoning_effort":
+		return `"none"`, `"low"`
 	case f.Schema == "":
-		return `null`, `1`
+		return `null`, `{}`
 	}
 	return samples[f.Name][0], samples[f.Name][1]
 }
 
 func bodyWith(e api.Endpoint, field, value string) string {
 	parts := []string{`"` + field + `":` + value}
-	if with := beside[field]; with != "" {
+	if with := beside[field]; with != "" && (field != "tool_choice" || e == api.Chat) {
 		parts = append(parts, with)
 	}
 	if field != "model" {

@@ -3,6 +3,7 @@ package openai
 import (
 	"strconv"
 
+	"penstock/core/fault"
 	"penstock/internal/strictjson"
 )
 
@@ -16,6 +17,9 @@ type Operation struct {
 	// Answer is the media type of a successful answer; a body that has a field
 	// "stream" may ask for server-sent events instead.
 	Answer string
+	// Schema is the JSON schema of a successful answer, Events that of the data of
+	// a stream's events; "" for paths of OpenAI's API and for what has no schema.
+	Schema, Events string
 	// Params are the names of the path's parameters.
 	Params []string
 }
@@ -30,9 +34,9 @@ func TokenizeFields() []Field {
 		{"add_generation_prompt", Mapped, false, anyBoolean},
 		{"continue_final_message", Mapped, false, anyBoolean},
 		{"return_token_strs", Mapped, false, anyBoolean},
-		{"tools", Refused, false, noElements},
+		{"tools", Mapped, false, toolsSchema},
+		{"chat_template_kwargs", Mapped, false, anyObject},
 		{"chat_template", Refused, false, ""},
-		{"chat_template_kwargs", Refused, false, ""},
 		{"mm_processor_kwargs", Refused, false, ""},
 	}
 }
@@ -81,9 +85,47 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 	if len(ops) > 0 {
 		dst = append(dst, '}')
 	}
-	dst = append(dst, `},"components":{"schemas":{"Error":{"type":"object","required":["error"],"properties":{"error":{"type":"object",`...)
-	return append(dst, `"required":["message","type","param","code"],"properties":{"message":{"type":"string"},"type":{"type":"string"},`+
-		`"param":{"type":["string","null"]},"code":{"type":"string"}}}}}}}}`...)
+	dst = append(dst, `},"components":{"schemas":{`...)
+	for i, c := range components() {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strictjson.AppendString(dst, c.name)
+		dst = append(dst, ':')
+		dst = append(dst, c.schema...)
+	}
+	dst = append(dst, `},"responses":{`...)
+	for i, r := range refusals() {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strictjson.AppendString(dst, r.name)
+		dst = append(dst, `:{"description":`...)
+		dst = strictjson.AppendString(dst, r.description)
+		dst = append(dst, `,"content":{"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}}}`...)
+	}
+	return append(dst, `}}}`...)
+}
+
+// refusal is a status that operations answer with, and what it says.
+type refusal struct {
+	name        string
+	code        fault.Code
+	description string
+}
+
+// refusals are those that operations with a body can answer with; the last one
+// stands for all others.
+func refusals() []refusal {
+	return []refusal{
+		{"Invalid", fault.Invalid, "the request can never succeed as it is; param names the field that is wrong"},
+		{"NotFound", fault.NotFound, "there is no such model"},
+		{"TooLarge", fault.TooLarge, "the body is larger than the server takes"},
+		{"Failed", fault.Internal, "the server failed"},
+		{"Unavailable", fault.Unavailable, "no worker can take the request now; Retry-After says when to try again"},
+		{"Late", fault.Deadline, "time ran out"},
+		{"Other", 0, "refused or failed"},
+	}
 }
 
 func appendOperation(dst []byte, op *Operation) []byte {
@@ -112,12 +154,66 @@ func appendOperation(dst []byte, op *Operation) []byte {
 		}
 	}
 	dst = append(dst, `,"responses":{"200":{"description":"done","content":{`...)
-	dst = strictjson.AppendString(dst, op.Answer)
-	dst = append(dst, `:{}`...)
+	whole, event := op.schemas()
+	dst = appendContent(dst, op.Answer, whole)
 	if streams {
-		dst = append(dst, `,"text/event-stream":{}`...)
+		dst = append(dst, ',')
+		dst = appendContent(dst, "text/event-stream", event)
 	}
-	return append(dst, `}},"default":{"description":"refused or failed","content":{"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}}}}}`...)
+	dst = append(dst, `}}`...)
+	return append(appendRefusals(dst, op), `}}`...)
+}
+
+// schemas returns the JSON schemas of a whole answer and of the data of a stream's
+// events, "" if there is none.
+func (op *Operation) schemas() (whole, event string) {
+	whole, event = answers(op.Path)
+	if whole != "" {
+		whole = `{"$ref":"#/components/schemas/` + whole + `"}`
+	}
+	if event != "" {
+		event = `{"description":"the data of each event","anyOf":[{"$ref":"#/components/schemas/` + event +
+			`"},{"$ref":"#/components/schemas/Error"},{"const":"[DONE]"}]}`
+	}
+	if op.Schema != "" {
+		whole = op.Schema
+	}
+	if op.Events != "" {
+		event = op.Events
+	}
+	return whole, event
+}
+
+func appendContent(dst []byte, media, schema string) []byte {
+	dst = strictjson.AppendString(dst, media)
+	dst = append(dst, `:{`...)
+	if schema != "" {
+		dst = append(dst, `"schema":`...)
+		dst = append(dst, schema...)
+	}
+	return append(dst, '}')
+}
+
+// appendRefusals appends what an operation answers if it does not succeed, each
+// with a comma before it. One without a body can refuse little.
+func appendRefusals(dst []byte, op *Operation) []byte {
+	all := refusals()
+	for i, r := range all {
+		other := i == len(all)-1
+		if op.Fields == nil && !other && !(r.code == fault.NotFound && len(op.Params) > 0) {
+			continue
+		}
+		status := "default"
+		if !other {
+			status = strconv.Itoa(r.code.Class().Status)
+		}
+		dst = append(dst, ',')
+		dst = strictjson.AppendString(dst, status)
+		dst = append(dst, `:{"$ref":"#/components/responses/`...)
+		dst = append(dst, r.name...)
+		dst = append(dst, `"}`...)
+	}
+	return dst
 }
 
 // appendBody appends the schema of a body with these fields. Null is a field not

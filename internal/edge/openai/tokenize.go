@@ -28,6 +28,7 @@ func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
 	q := &TokenizeRequest{Chat: api.Request{Endpoint: api.Chat, AddGenerationPrompt: true}, AddSpecial: true}
 	d := &decoder{req: &q.Chat}
 	var prompt, special bool
+	var chatOnly string // a field that goes with messages
 	err := d.whole(body, func(key string) error {
 		switch key {
 		case "prompt":
@@ -43,9 +44,11 @@ func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
 		case "messages", "add_generation_prompt", "continue_final_message":
 			_, err := d.chat(key)
 			return err
-		case "tools":
-			return d.emptyArray()
-		case "chat_template", "chat_template_kwargs", "mm_processor_kwargs":
+		case "tools", "chat_template_kwargs":
+			chatOnly = key
+			_, err := d.chat(key)
+			return err
+		case "chat_template", "mm_processor_kwargs":
 			return d.notSupported()
 		}
 		return d.Unsupported()
@@ -55,6 +58,8 @@ func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
 		return nil, err
 	case prompt == d.messages:
 		return nil, fault.Param("prompt", "give one of 'prompt' and 'messages'")
+	case prompt && chatOnly != "":
+		return nil, fault.Param(chatOnly, "'%s' is allowed only with 'messages'", chatOnly)
 	case prompt:
 		return q, d.checkModel()
 	case special && q.AddSpecial:

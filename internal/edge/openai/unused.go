@@ -14,7 +14,7 @@ func (d *decoder) unused(key string) (known bool, err error) {
 	switch key {
 	case "user":
 		return true, d.user()
-	case "store", "parallel_tool_calls", "include_reasoning":
+	case "store":
 		return true, d.either()
 	case "metadata":
 		return true, d.Object(func(string) error { return d.Skip() })
@@ -31,13 +31,8 @@ func (d *decoder) unused(key string) (known bool, err error) {
 	case "length_penalty": // of beam search
 		var f *float64
 		return true, d.Number(&f, -2, 2)
-	case "tools", "functions", "bad_words", "logits_processors", "documents",
-		"bad_words_token_ids":
-		return true, d.emptyArray()
-	case "tool_choice", "function_call":
-		return true, d.toolChoice()
-	case "response_format":
-		return true, d.responseFormat()
+	case "bad_words", "logits_processors", "documents", "bad_words_token_ids":
+		return true, d.noElements(notSupported)
 	case "modalities":
 		return true, d.modalities()
 	case "echo", "use_beam_search", "return_tokens_as_token_ids", "return_token_ids":
@@ -46,21 +41,25 @@ func (d *decoder) unused(key string) (known bool, err error) {
 		return true, d.only(true)
 	case "add_special_tokens":
 		return true, d.only(d.req.Endpoint == api.Completion)
-	case "reasoning_effort":
-		return true, d.usual("none")
 	case "verbosity":
 		return true, d.usual("medium")
 	case "audio", "web_search_options", "moderation", "prompt_logprobs",
-		"truncate_prompt_tokens", "allowed_token_ids", "chat_template", "chat_template_kwargs",
-		"mm_processor_kwargs", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-		"guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern",
+		"truncate_prompt_tokens", "allowed_token_ids", "chat_template",
+		"mm_processor_kwargs", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern",
 		"kv_transfer_params":
 		return true, d.notSupported()
 	}
 	return false, nil
 }
 
-const notSupported = "is not supported by this server: leave it out"
+// Why fields are refused. OpenAI's older names of tools are not offered, since
+// clients that use them read calls in another form.
+const (
+	notSupported  = "is not supported by this server: leave it out"
+	nowTools      = "is not supported by this server: use 'tools'"
+	nowToolCalls  = "is not supported by this server: use 'tool_calls'"
+	nowToolChoice = "is not supported by this server: use 'tool_choice'"
+)
 
 // notSupported refuses the value being read: ignoring it would change the answer.
 // The status is 400 and not 501, which clients take for a server's trouble and
@@ -93,12 +92,6 @@ func (d *decoder) usual(ok string) error {
 	return err
 }
 
-func (d *decoder) emptyArray() error {
-	return d.Array("an array", func(int) error {
-		return d.RefuseParent(notSupported)
-	})
-}
-
 func (d *decoder) user() error {
 	s, err := d.String()
 	if err == nil && strings.TrimSpace(s) == "" {
@@ -107,35 +100,20 @@ func (d *decoder) user() error {
 	return err
 }
 
-// toolChoice accepts what means no tool where there are none.
-func (d *decoder) toolChoice() error {
+// noChoice accepts what means no tool where there are none, and refuses the rest.
+func (d *decoder) noChoice(why string) error {
 	if d.Kind() != strictjson.StringKind {
-		return d.notSupported()
+		return d.Refuse("%s", why)
 	}
 	s, err := d.String()
 	if err == nil && s != "none" && s != "auto" {
-		return d.notSupported()
+		return d.Refuse("%s", why)
 	}
 	return err
 }
 
-func (d *decoder) responseFormat() error {
-	var kind string
-	err := d.Object(func(key string) error {
-		if key == "type" {
-			return d.Text(&kind)
-		}
-		return d.Skip()
-	})
-	switch {
-	case err != nil:
-		return err
-	case kind == "text":
-		return nil
-	case kind == "json_object" || kind == "json_schema":
-		return d.notSupported()
-	}
-	return d.Refuse("needs a 'type' of text, json_object or json_schema")
+func (d *decoder) noElements(why string) error {
+	return d.Array("an array", func(int) error { return d.RefuseParent("%s", why) })
 }
 
 func (d *decoder) modalities() error {

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"penstock/core/kv"
 	"penstock/internal/edge/api"
@@ -168,104 +167,4 @@ func (d *decoder) prompts(most int) error {
 		return d.Refuse("must not be an empty array")
 	}
 	return err
-}
-
-// message reads one element of messages.
-func (d *decoder) message(int) error {
-	var m api.Message
-	var role, content bool
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
-			return err
-		}
-		switch key {
-		case "role":
-			role = true
-			return d.role(&m.Role)
-		case "content":
-			content = true
-			return d.content(&m.Content)
-		case "name":
-			return d.Text(&m.Name)
-		case "tool_calls":
-			return d.emptyArray()
-		case "function_call", "audio":
-			return d.notSupported()
-		case "tool_call_id", "refusal", "annotations", "reasoning", "reasoning_content":
-			// A tool's answer is told by its role; what a client echoes of an
-			// earlier answer beside its content is not part of the prompt.
-			return d.Skip()
-		}
-		return d.Unsupported()
-	})
-	switch {
-	case err != nil:
-		return err
-	case !role:
-		return d.Refuse("needs a 'role'")
-	case !content:
-		return d.Refuse("needs 'content'")
-	}
-	d.req.Messages = append(d.req.Messages, m)
-	return nil
-}
-
-func (d *decoder) role(dst *string) error {
-	if err := d.Text(dst); err != nil {
-		return err
-	}
-	switch *dst {
-	case "system", "developer", "user", "assistant", "tool", "function":
-		return nil
-	}
-	return d.Refuse("must be one of system, developer, user, assistant, tool and function")
-}
-
-// content reads a string or an array of text parts.
-func (d *decoder) content(dst *string) error {
-	const want = "a string or an array of content parts"
-	if d.Kind() == strictjson.StringKind {
-		return d.Text(dst)
-	}
-	var text strings.Builder
-	err := d.Array(want, func(i int) error {
-		if i > 0 {
-			text.WriteByte('\n')
-		}
-		return d.part(&text)
-	})
-	*dst = text.String()
-	return err
-}
-
-// part reads one content part. Its type may come after the rest, so that the
-// text is judged at the end.
-func (d *decoder) part(text *strings.Builder) error {
-	var kind, s string
-	var given bool
-	err := d.Object(func(key string) error {
-		switch key {
-		case "type":
-			return d.Text(&kind)
-		case "text":
-			given = true
-			return d.Text(&s)
-		}
-		return d.Skip()
-	})
-	switch {
-	case err != nil:
-		return err
-	case kind == "":
-		return d.Refuse("needs a 'type'")
-	case kind == "image_url" || kind == "image" || kind == "input_image" || kind == "input_audio" ||
-		kind == "audio_url" || kind == "video_url" || kind == "file":
-		return d.Refuse("is of type %.100q, which is not supported by this model: send text only", kind)
-	case kind != "text":
-		return d.Refuse("has an unknown type: the parts supported are of type \"text\"")
-	case !given:
-		return d.Refuse("needs 'text'")
-	}
-	text.WriteString(s)
-	return nil
 }

@@ -1,0 +1,258 @@
+package openai
+
+import (
+	"bytes"
+	"strings"
+
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
+
+// turn is an element of messages while it is read: what a member means may depend
+// on others that come after it.
+type turn struct {
+	api.Message
+	content     bool // given
+	refusal     string
+	refusalPart bool // a part of the content is one
+}
+
+// message reads one element of messages. A null is a member not given.
+func (d *decoder) message(int) error {
+	var m turn
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		return d.member(&m, key)
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.checkMessage(&m); err != nil {
+		return err
+	}
+	d.req.Messages = append(d.req.Messages, m.Message)
+	return nil
+}
+
+// member reads the value of one key of a message.
+func (d *decoder) member(m *turn, key string) error {
+	switch key {
+	case "role":
+		return d.role(&m.Role)
+	case "content":
+		m.content = true
+		return d.content(m)
+	case "name":
+		return d.Text(&m.Name)
+	case "tool_calls":
+		return d.toolCalls(m)
+	case "tool_call_id":
+		return d.Text(&m.ToolCallID)
+	case "reasoning_content", "reasoning":
+		return d.thought(m)
+	case "refusal":
+		return d.Text(&m.refusal)
+	case "annotations": // of an earlier answer's text, and no part of it
+		return d.Skip()
+	case "function_call":
+		return d.Refuse(nowToolCalls)
+	case "audio":
+		return d.notSupported()
+	}
+	return d.Unsupported()
+}
+
+// thought reads what the assistant thought, which has two names. Clients that
+// echo both give it twice.
+func (d *decoder) thought(m *turn) error {
+	s, err := d.String()
+	switch {
+	case err != nil || s == "" || s == m.Reasoning:
+		return err
+	case m.Reasoning != "":
+		return d.Refuse("differs from the message's other reasoning: give one of 'reasoning_content' and 'reasoning'")
+	}
+	m.Reasoning = s
+	return nil
+}
+
+// checkMessage judges a message as a whole. What the assistant said instead of an
+// answer, its refusal, is what it said: text like other text.
+func (d *decoder) checkMessage(m *turn) error {
+	if m.Role == "" {
+		return d.Refuse("needs a 'role'")
+	}
+	if m.Role != "assistant" {
+		switch {
+		case m.ToolCalls != nil:
+			return d.Refuse("has 'tool_calls', which only role assistant has")
+		case m.refusal != "" || m.refusalPart:
+			return d.Refuse("has a 'refusal', which only role assistant has")
+		case m.Reasoning != "":
+			return d.Refuse("has reasoning, which only role assistant has")
+		}
+	}
+	if m.ToolCallID != "" && m.Role != "tool" {
+		return d.Refuse("has a 'tool_call_id', which only role tool has")
+	}
+	switch {
+	case m.refusal == "":
+	case m.Content == "":
+		m.Content = m.refusal
+	default:
+		m.Content += "\n" + m.refusal
+	}
+	switch {
+	case m.content || m.refusal != "" || m.ToolCalls != nil:
+		return nil
+	case m.Role == "assistant":
+		return d.Refuse("needs 'content' or 'tool_calls'")
+	}
+	return d.Refuse("needs 'content'")
+}
+
+func (d *decoder) role(dst *string) error {
+	if err := d.Text(dst); err != nil {
+		return err
+	}
+	switch *dst {
+	case "system", "developer", "user", "assistant", "tool", "function":
+		return nil
+	}
+	return d.Refuse("must be one of system, developer, user, assistant, tool and function")
+}
+
+// toolCalls reads what the assistant called and keeps it as it was written, with
+// members that nobody defines: clients echo what they were given. An empty array
+// is none.
+func (d *decoder) toolCalls(m *turn) error {
+	n := 0
+	text, err := d.Capture(func() error {
+		return d.Array("an array of tool calls", func(i int) error {
+			n = i + 1
+			return d.toolCall()
+		})
+	})
+	if n > 0 {
+		m.ToolCalls = bytes.Clone(text)
+	}
+	return err
+}
+
+func (d *decoder) toolCall() error {
+	var kind, id, name, arguments optional
+	err := d.Object(func(key string) error {
+		switch key {
+		case "id":
+			return id.read(d)
+		case "type":
+			return kind.read(d)
+		case "function":
+			return d.Object(func(key string) error {
+				switch key {
+				case "name":
+					return name.read(d)
+				case "arguments":
+					return arguments.read(d)
+				}
+				return d.Skip()
+			})
+		}
+		return d.Skip()
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind.text == "custom":
+		return d.Refuse("is of type custom, which is not supported by this server: send calls of functions")
+	case kind.text != "function":
+		return d.Refuse("needs a 'type', which must be function")
+	case !id.given:
+		return d.Refuse("needs an 'id', which the tool's message answers")
+	case name.text == "":
+		return d.Refuse("needs a 'function' with a 'name'")
+	case !arguments.given:
+		return d.Refuse("needs 'function.arguments': JSON in a string")
+	}
+	return nil
+}
+
+// optional is a string that may be missing.
+type optional struct {
+	text  string
+	given bool
+}
+
+func (o *optional) read(d *decoder) error {
+	o.given = true
+	return d.Text(&o.text)
+}
+
+// content reads a string or an array of parts of text.
+func (d *decoder) content(m *turn) error {
+	const want = "a string or an array of content parts"
+	if d.Kind() == strictjson.StringKind {
+		return d.Text(&m.Content)
+	}
+	var text strings.Builder
+	err := d.Array(want, func(i int) error {
+		if i > 0 {
+			text.WriteByte('\n')
+		}
+		return d.part(m, &text)
+	})
+	m.Content = text.String()
+	return err
+}
+
+// part reads one content part. Its type may come after the rest, so that the
+// text is judged at the end.
+func (d *decoder) part(m *turn, text *strings.Builder) error {
+	var kind string
+	var said, refused optional
+	var stray error
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "type":
+			return d.Text(&kind)
+		case "text":
+			return said.read(d)
+		case "refusal":
+			return refused.read(d)
+		case "prompt_cache_breakpoint", "cache_control": // what can be reused is found by itself
+			return d.Skip()
+		}
+		if stray == nil {
+			stray = d.Unsupported()
+		}
+		return d.Skip()
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind == "":
+		return d.Refuse("needs a 'type'")
+	case kind == "image_url" || kind == "image" || kind == "input_image" || kind == "input_audio" ||
+		kind == "audio_url" || kind == "video_url" || kind == "file":
+		return d.Refuse("is of type %.100q, which is not supported by this model: send text only", kind)
+	case kind != "text" && kind != "refusal":
+		return d.Refuse("has an unknown type: the parts supported are of type \"text\"")
+	case stray != nil:
+		return stray
+	case kind == "refusal" && !refused.given:
+		return d.Refuse("needs 'refusal'")
+	case kind == "refusal":
+		m.refusalPart = true
+		text.WriteString(refused.text)
+		return nil
+	case !said.given:
+		return d.Refuse("needs 'text'")
+	}
+	text.WriteString(said.text)
+	return nil
+}

@@ -1,0 +1,318 @@
+package openai
+
+import (
+	"bytes"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
+
+const (
+	maxTools    = 1536
+	maxToolName = 96 // bytes; OpenAI's bound is 64, other servers' more
+)
+
+// declared is an element of tools: what it says, and its text, a part of the body.
+// Members that nobody defines stay in the text, which is what templates print.
+type declared struct {
+	name       string
+	parameters []byte
+	text       []byte
+}
+
+// toolChoice is tool_choice, judged when the tools are known too.
+type toolChoice struct {
+	api.ToolChoice
+	subset  bool // the model may call what is in allowed, and nothing else
+	allowed []string
+}
+
+// toolList reads tools.
+func (d *decoder) toolList() (err error) {
+	byName := map[string]int{}
+	d.toolsText, err = d.Capture(func() error {
+		return d.Array("an array of tools", func(i int) error {
+			if i >= maxTools {
+				return d.RefuseParent("must have at most %d tools", maxTools)
+			}
+			t, err := d.tool()
+			if err != nil {
+				return err
+			}
+			if first, twice := byName[t.name]; twice {
+				return d.Refuse("has the function name of 'tools[%d]': names must differ", first)
+			}
+			byName[t.name] = i
+			d.tools = append(d.tools, t)
+			return nil
+		})
+	})
+	return err
+}
+
+func (d *decoder) tool() (t declared, err error) {
+	var kind string
+	t.text, err = d.Capture(func() error {
+		return d.Object(func(key string) error {
+			switch key {
+			case "type":
+				return d.Text(&kind)
+			case "function":
+				return d.function(&t)
+			}
+			return d.Skip()
+		})
+	})
+	switch {
+	case err != nil:
+		return t, err
+	case kind == "custom":
+		return t, d.Refuse("is of type custom, which is not supported by this server: declare functions")
+	case kind != "function":
+		return t, d.Refuse("needs a 'type', which must be function")
+	case t.name == "":
+		return t, d.Refuse("needs a 'function' with a 'name'")
+	}
+	return t, nil
+}
+
+// function reads the declaration of a function.
+func (d *decoder) function(t *declared) error {
+	return d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "name":
+			return d.toolName(&t.name)
+		case "description":
+			_, err := d.String()
+			return err
+		case "parameters":
+			return d.parameters(&t.parameters)
+		case "strict":
+			return d.either()
+		}
+		return d.Skip()
+	})
+}
+
+func (d *decoder) toolName(dst *string) error {
+	if err := d.Text(dst); err != nil {
+		return err
+	}
+	if !isName(*dst, maxToolName, "_-.") {
+		return d.Refuse("must have 1 to %d of the characters a-z, A-Z, 0-9, '_', '-' and '.'", maxToolName)
+	}
+	return nil
+}
+
+// isName reports whether s has 1 to most bytes, each a letter, a digit or one of
+// others.
+func isName(s string, most int, others string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || bytes.IndexByte([]byte(others), c) >= 0) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= most
+}
+
+// parameters reads the schema of a function's arguments, which are an object.
+func (d *decoder) parameters(dst *[]byte) (err error) {
+	*dst, err = d.Capture(func() error {
+		return d.Object(func(key string) error {
+			if key != "type" || d.Kind() != strictjson.StringKind {
+				return d.Skip()
+			}
+			s, err := d.String()
+			if err == nil && s != "object" {
+				return d.Refuse("must be object: the arguments of a function are members of an object")
+			}
+			return err
+		})
+	})
+	return err
+}
+
+// toolChoice reads tool_choice.
+func (d *decoder) toolChoice() error {
+	const want = "none, auto, required or an object that names a function"
+	c := &d.choice
+	if d.Kind() == strictjson.StringKind {
+		s, err := d.String()
+		switch {
+		case err != nil:
+			return err
+		case s == "none":
+			c.Mode = api.ToolNone
+		case s == "auto":
+			c.Mode = api.ToolAuto
+		case s == "required":
+			c.Mode = api.ToolRequired
+		default:
+			return d.Refuse("must be " + want)
+		}
+		return nil
+	}
+	if d.Kind() != strictjson.ObjectKind {
+		return d.Expected(want)
+	}
+	var kind, name string
+	err := d.Object(func(key string) error {
+		switch key {
+		case "type":
+			return d.Text(&kind)
+		case "function":
+			return d.named(&name)
+		case "allowed_tools":
+			return d.allowedTools()
+		case "custom":
+			return d.Skip()
+		}
+		return d.Unsupported()
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind == "allowed_tools" && !c.subset:
+		return d.Refuse("needs 'allowed_tools'")
+	case kind == "allowed_tools" && name == "":
+		return nil
+	case kind == "function" && name == "":
+		return d.Refuse("needs a 'function' with a 'name'")
+	case kind == "function" && !c.subset:
+		c.ToolChoice = api.ToolChoice{Mode: api.ToolNamed, Name: name}
+		return nil
+	case kind == "custom":
+		return d.notSupported()
+	}
+	return d.Refuse("must have a 'type' of function or allowed_tools, and what goes with it")
+}
+
+// named reads an object with the name of a function.
+func (d *decoder) named(dst *string) error {
+	return d.Object(func(key string) error {
+		if key == "name" {
+			return d.Text(dst)
+		}
+		return d.Unsupported()
+	})
+}
+
+// allowedTools reads the choice among some of the tools.
+func (d *decoder) allowedTools() error {
+	var mode string
+	err := d.Object(func(key string) error {
+		switch key {
+		case "mode":
+			return d.Text(&mode)
+		case "tools":
+			return d.Array("an array of tools", d.allowedTool)
+		}
+		return d.Unsupported()
+	})
+	c := &d.choice
+	c.subset = true
+	switch {
+	case err != nil:
+		return err
+	case mode == "required":
+		c.Mode = api.ToolRequired
+	case mode == "auto":
+		c.Mode = api.ToolAuto
+	default:
+		return d.Refuse("needs a 'mode' of auto or required")
+	}
+	if len(c.allowed) == 0 {
+		return d.Refuse("needs 'tools' with at least one tool")
+	}
+	return nil
+}
+
+func (d *decoder) allowedTool(i int) error {
+	if i >= maxTools {
+		return d.RefuseParent("must have at most %d tools", maxTools)
+	}
+	var kind, name string
+	err := d.Object(func(key string) error {
+		switch key {
+		case "type":
+			return d.Text(&kind)
+		case "function":
+			return d.named(&name)
+		}
+		return d.Unsupported()
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind != "function" || name == "":
+		return d.Refuse("needs a 'type' of function and a 'function' with a 'name'")
+	}
+	d.choice.allowed = append(d.choice.allowed, name)
+	return nil
+}
+
+// checkTools puts the tools and the choice among them into the request.
+//
+// A choice of allowed tools leaves the others out of the request altogether: what
+// the model is not told of it does not call. OpenAI tells it of all and has its
+// decoder hold back, so that the prompt stays the same; here a changed choice is
+// a changed prompt, which costs the reuse of its cache and nothing else.
+func (d *decoder) checkTools() error {
+	q, c := d.req, &d.choice
+	if len(d.tools) == 0 {
+		if c.subset || c.Mode == api.ToolRequired || c.Mode == api.ToolNamed {
+			return fault.Param("tool_choice", "'tool_choice' is allowed only with 'tools', but for none and auto")
+		}
+		q.ToolChoice = c.ToolChoice
+		return nil
+	}
+	if c.subset {
+		if err := d.keepAllowed(); err != nil {
+			return err
+		}
+	} else {
+		q.ToolsJSON = bytes.Clone(d.toolsText)
+	}
+	found := c.Mode != api.ToolNamed
+	q.Tools = make([]api.Tool, len(d.tools))
+	for i, t := range d.tools {
+		q.Tools[i] = api.Tool{Name: t.name, Parameters: bytes.Clone(t.parameters)}
+		found = found || t.name == c.Name
+	}
+	if !found {
+		return fault.Param("tool_choice.function.name", "'tool_choice.function.name' must be the name of one of 'tools'")
+	}
+	q.ToolChoice = c.ToolChoice
+	return nil
+}
+
+// keepAllowed drops the tools that the choice does not allow.
+func (d *decoder) keepAllowed() error {
+	const param = "tool_choice.allowed_tools.tools"
+	allowed := make(map[string]bool, len(d.choice.allowed))
+	for _, name := range d.choice.allowed {
+		allowed[name] = true
+	}
+	kept := make([]declared, 0, len(allowed))
+	text := []byte{'['}
+	for _, t := range d.tools {
+		if !allowed[t.name] {
+			continue
+		}
+		if len(kept) > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, t.text...)
+		kept = append(kept, t)
+	}
+	if len(kept) < len(allowed) {
+		return fault.Param(param, "'%s' must name functions of 'tools' only", param)
+	}
+	d.tools, d.req.ToolsJSON = kept, append(text, ']')
+	return nil
+}

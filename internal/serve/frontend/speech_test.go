@@ -1,0 +1,262 @@
+package frontend
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/internal/engine"
+)
+
+const toolsJSON = `[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}},` +
+	`{"type":"function","function":{"name":"time","parameters":{"type":"object","properties":{}}}}]`
+
+// said is what a client makes of one choice.
+type said struct {
+	Content   any // nil, or a string
+	Reasoning string
+	Calls     []string // name and arguments
+	Finish    string
+}
+
+// whole reads the first choice of a whole answer.
+func whole(t *testing.T, body string) (out said, usage map[string]any) {
+	t.Helper()
+	var a struct {
+		Choices []struct {
+			Message struct {
+				Content   any    `json:"content"`
+				Reasoning string `json:"reasoning_content"`
+				Calls     []struct {
+					ID       string
+					Type     string
+					Function struct{ Name, Arguments string }
+				} `json:"tool_calls"`
+			}
+			Finish string `json:"finish_reason"`
+		}
+		Usage map[string]any
+	}
+	if err := json.Unmarshal([]byte(body), &a); err != nil || len(a.Choices) == 0 {
+		t.Fatalf("%v in %s", err, body)
+	}
+	m := a.Choices[0].Message
+	out = said{Content: m.Content, Reasoning: m.Reasoning, Finish: a.Choices[0].Finish}
+	ids := map[string]bool{}
+	for _, c := range m.Calls {
+		if c.ID == "" || ids[c.ID] || c.Type != "function" {
+			t.Errorf("call %+v in %s", c, body)
+		}
+		ids[c.ID] = true
+		out.Calls = append(out.Calls, c.Function.Name+" "+c.Function.Arguments)
+	}
+	return out, a.Usage
+}
+
+// streamed folds the first choice of a stream.
+func streamed(t *testing.T, body string) (out said) {
+	t.Helper()
+	var text strings.Builder
+	var calls [][2]string
+	for event := range strings.SplitSeq(strings.TrimSpace(body), "\n\n") {
+		data, _ := strings.CutPrefix(event, "data: ")
+		if data == "[DONE]" {
+			continue
+		}
+		var chunk struct {
+			Choices []struct {
+				Index int
+				Delta struct {
+					Content   string
+					Reasoning string `json:"reasoning_content"`
+					Calls     []struct {
+						Index    int
+						ID       string
+						Function struct{ Name, Arguments string }
+					} `json:"tool_calls"`
+				}
+				Finish string `json:"finish_reason"`
+			}
+		}
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+			t.Fatalf("%v in %s", err, event)
+		}
+		for _, c := range chunk.Choices {
+			if c.Index != 0 {
+				continue
+			}
+			text.WriteString(c.Delta.Content)
+			out.Reasoning += c.Delta.Reasoning
+			for _, call := range c.Delta.Calls {
+				if call.ID != "" {
+					calls = append(calls, [2]string{call.Function.Name, ""})
+				}
+				calls[call.Index][1] += call.Function.Arguments
+			}
+			if c.Finish != "" {
+				out.Finish = c.Finish
+			}
+		}
+	}
+	for _, c := range calls {
+		out.Calls = append(out.Calls, c[0]+" "+c[1])
+	}
+	if out.Content = text.String(); text.Len() == 0 && len(calls) > 0 {
+		out.Content = nil
+	}
+	return out
+}
+
+// TestSpeech: what models write is told apart into content, reasoning and calls,
+// the same in a stream as in a whole answer, however the worker parts it, and when
+// a worker dies amid.
+func TestSpeech(t *testing.T) {
+	const call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>"
+	const tools = `,"tools":` + toolsJSON
+	for _, tt := range []struct {
+		name, tools, reasoning string // of the card
+		says, with             string
+		want                   said
+	}{
+		{"plain", "none", "none", "hello", ``, said{Content: "hello", Finish: "stop"}},
+		{"reasoning", "", "qwen3", "<think>hm</think>\nhi", ``, said{Content: "hi", Reasoning: "hm", Finish: "stop"}},
+		{"hidden reasoning", "", "qwen3", "<think>hm</think>hi", `,"include_reasoning":false`, said{Content: "hi", Finish: "stop"}},
+		{"forced reasoning", "", "deepseek_r1", "hm</think>hi", ``, said{Content: "hi", Reasoning: "hm", Finish: "stop"}},
+		{"cut in reasoning", "", "qwen3", "<think>hm and on", `,"max_tokens":10`, said{Content: "", Reasoning: "hm ", Finish: "length"}},
+		{"no format asked for", "hermes", "", call, ``, said{Content: call, Finish: "stop"}},
+		{"call", "hermes", "", call, tools, said{Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
+		{"text and two calls", "hermes", "", "ok " + call + "\n" + call, tools, said{Content: "ok", Calls: []string{`weather {"city": "Oslo"}`, `weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
+		{"one call only", "hermes", "", "ok " + call + "\n" + call + " more", tools + `,"parallel_tool_calls":false`, said{Content: "ok", Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
+		{"none", "hermes", "", "hi", tools + `,"tool_choice":"none"`, said{Content: "hi", Finish: "stop"}},
+		{"reasoning and call", "hermes", "qwen3", "<think>hm</think>" + call, tools, said{Reasoning: "hm", Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
+		{"cut in a call", "hermes", "", call, tools + `,"max_tokens":56`, said{Calls: []string{`weather {"city": "O`}, Finish: "length"}},
+		{"stop string in a call", "hermes", "", call, tools + `,"stop":"Os"`, said{Calls: []string{`weather {"city": "`}, Finish: "stop"}},
+		{"required", "hermes", "qwen3", `[{"name":"weather","arguments":{"city":"Oslo"}},{"name":"time","arguments":{}}]`, tools + `,"tool_choice":"required"`, said{Calls: []string{`weather {"city":"Oslo"}`, `time {}`}, Finish: "tool_calls"}},
+		{"named", "", "", `{"name":"time","arguments":{}}`, tools + `,"tool_choice":{"type":"function","function":{"name":"time"}}`, said{Calls: []string{`time {}`}, Finish: "tool_calls"}},
+		{"format", "hermes", "qwen3", `{"name":"<think>"}`, `,"response_format":{"type":"json_object"}`, said{Content: `{"name":"<think>"}`, Finish: "stop"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, Config{}, func(t *testing.T, w *world) {
+				card := func(c *engine.Card) { c.ToolParser, c.ReasoningParser, c.Guided, c.ContextLength = tt.tools, tt.reasoning, true, 4096 }
+				dying := constant(tt.says)
+				w.worker(7, dying, card)
+				w.worker(8, constant(tt.says), card)
+				body := `{"model":"bytes","messages":[{"role":"user","content":"x"}]` + tt.with
+				for _, dying.batch = range []int{1, 5, 1000} {
+					for _, dying.dieAfter = range []int{0, 1, 7} {
+						a := w.post("/v1/chat/completions", body+`}`)
+						if a.status != 200 {
+							t.Fatal(a.status, a.body)
+						}
+						got, _ := whole(t, a.body)
+						if diff := cmp.Diff(tt.want, got); diff != "" {
+							t.Errorf("batch %d, dies after %d (-want +got)\n%s", dying.batch, dying.dieAfter, diff)
+						}
+						a = w.post("/v1/chat/completions", body+`,"stream":true}`)
+						if diff := cmp.Diff(tt.want, streamed(t, a.body)); diff != "" {
+							t.Errorf("streamed, batch %d, dies after %d (-want +got)\n%s", dying.batch, dying.dieAfter, diff)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestReasoningTokens: usage counts what the model thought with, the opening marker included.
+func TestReasoningTokens(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.worker(7, constant("<think>abc</think>de"), func(c *engine.Card) { c.ReasoningParser = "qwen3" })
+		_, usage := whole(t, w.post("/v1/chat/completions", `{"model":"bytes","messages":[{"role":"user","content":"x"}]}`).body)
+		got := usage["completion_tokens_details"].(map[string]any)["reasoning_tokens"]
+		// A token is a byte here: the one that completes the opening marker, three
+		// thoughts, and all of the closing marker but the one that completes it.
+		if want := float64(len(">abc</think")); got != want {
+			t.Errorf("%v reasoning tokens, want %v", got, want)
+		}
+	})
+}
+
+// TestSpeechLogprobs: no token's log-probability is lost to markup.
+func TestSpeechLogprobs(t *testing.T) {
+	const says = "<think>a</think>b<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>"
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.worker(7, constant(says), func(c *engine.Card) { c.ToolParser, c.ReasoningParser = "hermes", "qwen3" })
+		body := `{"model":"bytes","messages":[{"role":"user","content":"x"}],"logprobs":true,"tools":` + toolsJSON + `}`
+		var a struct {
+			Choices []struct {
+				Logprobs struct{ Content []struct{ Token string } }
+			}
+		}
+		text := w.post("/v1/chat/completions", body).body
+		if err := json.Unmarshal([]byte(text), &a); err != nil {
+			t.Fatal(err)
+		}
+		var all strings.Builder
+		for _, lp := range a.Choices[0].Logprobs.Content {
+			all.WriteString(lp.Token)
+		}
+		if all.String() != says {
+			t.Errorf("log-probabilities of %q, want those of %q", all.String(), says)
+		}
+	})
+}
+
+// TestGuides: what must be JSON goes to the engine as a schema; what no engine can
+// keep to is refused by name, and a worker that cannot is passed over.
+func TestGuides(t *testing.T) {
+	const schema = `{"type":"object","properties":{"b":{"$ref":"#/$defs/d"},"a":{"const":1}},"$defs":{"d":{"enum":["#/x"]}}}`
+	const object = `{"type":"object","properties":{"name":{"const":%q},"arguments":%s},"required":["name","arguments"],"additionalProperties":false}`
+	tool := func(name string) string {
+		return `{"type":"function","function":{"name":"` + name + `","parameters":` + schema + `}}`
+	}
+	moved := func(root string) string { return strings.Replace(schema, "#/$defs/d", root+"/properties/arguments/$defs/d", 1) }
+	one := fmt.Sprintf(object, "f", moved("#"))
+	for _, tt := range []struct{ name, with, want string }{
+		{"free", ``, ``},
+		{"object", `"response_format":{"type":"json_object"}`, `{"type":"object"}`},
+		{"schema", `"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":` + schema + `}}`, schema},
+		{"named", `"tools":[` + tool("g") + `,` + tool("f") + `],"tool_choice":{"type":"function","function":{"name":"f"}}`, one},
+		{"one required", `"tools":[` + tool("f") + `],"tool_choice":"required","parallel_tool_calls":false`, one},
+		{"required", `"tools":[` + tool("f") + `],"tool_choice":"required"`, `{"type":"array","minItems":1,"items":` + fmt.Sprintf(object, "f", moved("#/items")) + `}`},
+		{
+			"one of two", `"tools":[` + tool("f") + `,{"type":"function","function":{"name":"g"}}],"tool_choice":"required","parallel_tool_calls":false`,
+			`{"anyOf":[` + fmt.Sprintf(object, "f", moved("#/anyOf/0")) + `,` + fmt.Sprintf(object, "g", `{"type":"object"}`) + `]}`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, Config{}, func(t *testing.T, w *world) {
+				able, unable := constant("{}"), constant("{}")
+				w.worker(7, unable, func(c *engine.Card) { c.ContextLength = 1 << 20 })
+				body := `{"model":"bytes","messages":[{"role":"user","content":"x"}]`
+				if tt.with != "" {
+					body += "," + tt.with
+				}
+				if a := w.post("/v1/chat/completions", body+"}"); tt.want != "" && (a.status != 400 || !strings.Contains(a.body, "cannot keep to a schema")) {
+					t.Errorf("without a guided engine: %d %s", a.status, a.body)
+				}
+				w.worker(8, able, func(c *engine.Card) { c.Guided, c.ContextLength = true, 1<<20 })
+				if a := w.post("/v1/chat/completions", body+"}"); a.status != 200 {
+					t.Fatal(a.status, a.body)
+				}
+				var got string
+				for _, r := range able.seen() {
+					if r.Guide != nil {
+						got = string(r.Guide.Schema)
+					}
+				}
+				if got != tt.want {
+					t.Errorf("schema\n%s, want\n%s", got, tt.want)
+				}
+				for _, r := range unable.seen() {
+					if r.Guide != nil {
+						t.Error("a worker that keeps to no schema was given one")
+					}
+				}
+			})
+		})
+	}
+}

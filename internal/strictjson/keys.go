@@ -1,0 +1,87 @@
+package strictjson
+
+import (
+	"bytes"
+	"hash/maphash"
+)
+
+// keys finds keys given twice in one object: by comparing while there are few, by
+// a hash table beyond. Objects are inside one another, so both the keys and the
+// tables are stacks, which all objects of a text share: an object's part begins
+// where it was opened, and grows only while none is open in it.
+type keys struct {
+	all   [][]byte
+	table []uint32 // open addressing: 1 + index among the object's keys, 0 is free
+	seed  maphash.Seed
+}
+
+// keySet is one object's part.
+type keySet struct {
+	base      int // in keys.all
+	tableBase int
+	tableSize int // a power of two, more than twice the keys; 0 while there are few
+}
+
+const fewKeys = 16
+
+func (k *keys) open() keySet {
+	return keySet{base: len(k.all), tableBase: len(k.table)}
+}
+
+// close forgets s, which is the last one open.
+func (k *keys) close(s keySet) {
+	clear(k.all[s.base:])
+	k.all = k.all[:s.base]
+	k.table = k.table[:s.tableBase]
+}
+
+func (k *keys) len(s keySet) int { return len(k.all) - s.base }
+
+// add adds key to s, which is the last one open, and reports whether it is new.
+func (k *keys) add(s *keySet, key []byte) bool {
+	mine := k.all[s.base:]
+	if s.tableSize == 0 {
+		for _, have := range mine {
+			if bytes.Equal(have, key) {
+				return false
+			}
+		}
+	} else if !k.place(*s, len(mine), key) {
+		return false
+	}
+	k.all = append(k.all, key)
+	switch n := len(mine) + 1; {
+	case s.tableSize == 0 && n == fewKeys:
+		k.grow(s, 4*fewKeys)
+	case s.tableSize > 0 && 2*n >= s.tableSize:
+		k.grow(s, 2*s.tableSize)
+	}
+	return true
+}
+
+// place enters key under index i, unless it is there.
+func (k *keys) place(s keySet, i int, key []byte) bool {
+	table, mine := k.table[s.tableBase:][:s.tableSize], k.all[s.base:]
+	mask := uint64(s.tableSize - 1)
+	for at := maphash.Bytes(k.seed, key) & mask; ; at = (at + 1) & mask {
+		switch have := table[at]; {
+		case have == 0:
+			table[at] = uint32(i + 1)
+			return true
+		case bytes.Equal(mine[have-1], key):
+			return false
+		}
+	}
+}
+
+// grow makes s's table so large and enters all its keys.
+func (k *keys) grow(s *keySet, size int) {
+	if k.seed == (maphash.Seed{}) {
+		k.seed = maphash.MakeSeed()
+	}
+	s.tableSize = size
+	k.table = append(k.table[:s.tableBase], make([]uint32, size)...)
+	for i, key := range k.all[s.base:] {
+		k.place(*s, i, key)
+	}
+}

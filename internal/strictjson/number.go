@@ -1,0 +1,80 @@
+package strictjson
+
+import "strconv"
+
+// literal reads a number and returns its text.
+func (r *Reader) literal(want string) (string, error) {
+	if r.Kind() != NumberKind {
+		return "", r.Expected(want)
+	}
+	start := r.pos
+	if _, err := r.number(); err != nil {
+		return "", err
+	}
+	return string(r.data[start:r.pos]), nil
+}
+
+// number steps over a number. ordinary says that it is small enough to be told
+// from its form that a float64 holds it.
+func (r *Reader) number() (ordinary bool, err error) {
+	const (
+		shortExponent = 2   // digits
+		shortNumber   = 100 // bytes beside the exponent
+	)
+	start := r.pos
+	if r.data[r.pos] == '-' {
+		r.pos++
+	}
+	switch {
+	case r.pos < len(r.data) && r.data[r.pos] == '0':
+		r.pos++
+	case r.digits() == 0:
+		return false, r.syntax("invalid number")
+	}
+	if r.pos < len(r.data) && r.data[r.pos] == '.' {
+		r.pos++
+		if r.digits() == 0 {
+			return false, r.syntax("invalid number")
+		}
+	}
+	ordinary = r.pos-start <= shortNumber
+	if r.pos < len(r.data) && (r.data[r.pos] == 'e' || r.data[r.pos] == 'E') {
+		r.pos++
+		if r.pos < len(r.data) && (r.data[r.pos] == '+' || r.data[r.pos] == '-') {
+			r.pos++
+		}
+		n := r.digits()
+		if n == 0 {
+			return false, r.syntax("invalid number")
+		}
+		ordinary = ordinary && n <= shortExponent
+	}
+	if n := r.pos - start; n > maxNumber {
+		return false, r.Refuse("is a number out of range: it has %d characters, the limit is %d", n, maxNumber)
+	}
+	return ordinary, nil
+}
+
+// digits steps over digits and returns how many there were.
+func (r *Reader) digits() int {
+	start := r.pos
+	for r.pos < len(r.data) && '0' <= r.data[r.pos] && r.data[r.pos] <= '9' {
+		r.pos++
+	}
+	return r.pos - start
+}
+
+// skipNumber reads a number that nobody needs, and refuses what Float would.
+func (r *Reader) skipNumber() error {
+	start := r.pos
+	ordinary, err := r.number()
+	if ordinary || err != nil {
+		return err
+	}
+	if _, err := strconv.ParseFloat(string(r.data[start:r.pos]), 64); err != nil {
+		return r.outOfRange()
+	}
+	return nil
+}
+
+func (r *Reader) outOfRange() error { return r.Refuse("is a number out of range") }

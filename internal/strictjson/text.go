@@ -1,0 +1,138 @@
+package strictjson
+
+import (
+	"bytes"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// String reads a string.
+func (r *Reader) String() (string, error) {
+	if r.Kind() != StringKind {
+		return "", r.Expected("a string")
+	}
+	s, err := r.scan()
+	if err != nil {
+		return "", err
+	}
+	return s.text(r.data), nil
+}
+
+// span is a string in the text.
+type span struct {
+	start, end int // between the quotes
+	size       int // of what it stands for, in bytes
+}
+
+// plain reports whether the string stands for itself: every escape is longer than
+// what it stands for.
+func (s span) plain() bool { return s.size == s.end-s.start }
+
+// text is what the string stands for.
+func (s span) text(data []byte) string {
+	if s.plain() {
+		return string(data[s.start:s.end])
+	}
+	var b strings.Builder
+	b.Grow(s.size)
+	for rest := data[s.start:s.end]; len(rest) > 0; {
+		n := bytes.IndexByte(rest, '\\')
+		if n < 0 {
+			n = len(rest)
+		}
+		b.Write(rest[:n])
+		if rest = rest[n:]; len(rest) > 0 {
+			c, n := escape(rest)
+			b.WriteRune(c)
+			rest = rest[n:]
+		}
+	}
+	return b.String()
+}
+
+// scan steps over the string whose opening quote is next.
+func (r *Reader) scan() (span, error) {
+	data := r.data
+	s := span{start: r.pos + 1}
+	for i := s.start; i < len(data); {
+		switch c := data[i]; {
+		case c == '"':
+			r.pos, s.end = i+1, i
+			s.size += i - s.start
+			return s, nil
+		case c == '\\':
+			char, n := escape(data[i:])
+			if n == 0 {
+				r.pos = i
+				return s, r.syntax("invalid escape in a string")
+			}
+			s.size += utf8.RuneLen(char) - n
+			i += n
+		case c < ' ':
+			r.pos = i
+			return s, r.syntax("control character in a string")
+		default:
+			i++
+		}
+	}
+	r.pos = len(data)
+	return s, r.syntax("unexpected end")
+}
+
+// escape returns what the escape at the start of s stands for and its length; 0
+// if it is none. Surrogates must come in pairs.
+func escape(s []byte) (c rune, n int) {
+	if len(s) < 2 {
+		return 0, 0
+	}
+	switch s[1] {
+	case '"', '\\', '/':
+		return rune(s[1]), 2
+	case 'b':
+		return '\b', 2
+	case 'f':
+		return '\f', 2
+	case 'n':
+		return '\n', 2
+	case 'r':
+		return '\r', 2
+	case 't':
+		return '\t', 2
+	case 'u':
+		c, ok := hex4(s)
+		switch {
+		case !ok:
+			return 0, 0
+		case !utf16.IsSurrogate(c):
+			return c, 6
+		}
+		low, ok := hex4(s[6:])
+		pair := utf16.DecodeRune(c, low)
+		if !ok || pair == utf8.RuneError {
+			return 0, 0
+		}
+		return pair, 12
+	}
+	return 0, 0
+}
+
+// hex4 reads \uXXXX at the start of s.
+func hex4(s []byte) (c rune, ok bool) {
+	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
+		return 0, false
+	}
+	for _, h := range s[2:6] {
+		switch {
+		case '0' <= h && h <= '9':
+			c = c<<4 | rune(h-'0')
+		case 'a' <= h && h <= 'f':
+			c = c<<4 | rune(h-'a'+10)
+		case 'A' <= h && h <= 'F':
+			c = c<<4 | rune(h-'A'+10)
+		default:
+			return 0, false
+		}
+	}
+	return c, true
+}
