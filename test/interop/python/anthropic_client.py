@@ -124,7 +124,7 @@ def message_case(client, c):
 
 def truncated(client):
     """A call whose input ends in the middle loses nothing in the stream."""
-    r = {**request(case("hermes", "parallel")), "max_tokens": 120}
+    r = {**request(case("hermes", "parallel")), "max_tokens": 150}
     streamed, _ = of_events(client.messages.create(**r, stream=True))
     whole = of_message(client.messages.create(**r))
     expect((whole.finish, streamed.finish), ("length", "length"), "finish")
