@@ -5,6 +5,7 @@
 UP_URL is a running "penstock up", RECORDED_URL a running test/recorded. Prints a
 line for each check and exits 1 if any failed."""
 
+import asyncio
 import json
 import sys
 from typing import Literal
@@ -43,6 +44,9 @@ def request(c):
         r["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     if want.get("effort") == "none":
         r["thinking"] = {"type": "disabled"}
+    elif "reasoning" in want:
+        r["thinking"] = {"type": "enabled", "budget_tokens": 1024}
+        r["max_tokens"] = 2000
     return r
 
 
@@ -149,6 +153,26 @@ def stop_sequence(client):
     expect((m.stop_reason, m.stop_sequence, m.content[0].text), ("stop_sequence", "noon", text[: text.index("noon")]), "stop sequence")
 
 
+def prefilled(client):
+    """The last message is the assistant's, and the answer goes on with it."""
+    messages = [{"role": "user", "content": "play:text"}, {"role": "assistant", "content": "They said: "}]
+    case("hermes", "text").check(of_message(client.messages.create(model="hermes", max_tokens=500, messages=messages)))
+
+
+def side_by_side(url):
+    """All recordings at once over one client: no stream takes a piece of another."""
+
+    async def collect(client, c):
+        streamed, _ = of_events([event async for event in await client.messages.create(**request(c), stream=True)])
+        c.check(streamed)
+
+    async def every():
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="unused", max_retries=0, timeout=60) as client:
+            await asyncio.gather(*(collect(client, c) for c in cases() for _ in range(3)))
+
+    asyncio.run(every())
+
+
 def parsed(client):
     got = client.messages.parse(model="hermes", max_tokens=500, messages=[{"role": "user", "content": "play:object"}], output_format=dict)
     expect(got.parsed_output["city"], "Paris", "parsed output")
@@ -196,12 +220,14 @@ def errors(client, model):
 
     def bad(word, **more):
         e = raises(anthropic.BadRequestError, lambda: client.messages.create(**{"model": model, "max_tokens": 10, "messages": ask, **more}))
-        expect((e.type, word in e.message), ("invalid_request_error", True), f"error of {more}: {e.message}")
+        expect((e.type, word in e.message), ("invalid_request_error", True), f"error {e.message}")
 
-    bad("temperature", temperature=9)
+    bad("temperature", extra_body={"temperature": 9})  # no longer among the client's own
     bad("messages", messages=[])
     bad("max_tokens", max_tokens=0)
-    bad("no_such_tool", tools=own(TOOLS), tool_choice={"type": "tool", "name": "no_such_tool"})
+    bad("tool_choice", tools=own(TOOLS), tool_choice={"type": "tool", "name": "no_such_tool"})
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    bad("image", messages=[{"role": "user", "content": [image]}])
     e = raises(anthropic.NotFoundError, lambda: client.messages.create(model="no-such-model", max_tokens=10, messages=ask))
     expect((e.type, "no-such-model" in e.message), ("not_found_error", True), "unknown model")
     raises(anthropic.NotFoundError, lambda: client.messages.count_tokens(model="no-such-model", messages=ask))
@@ -231,7 +257,7 @@ def conversation(client):
 
 
 def whole_is_stream_up(client):
-    r = {"model": UP_MODEL, "messages": [{"role": "user", "content": "Tell me of the dam."}], "max_tokens": 24, "temperature": 0, "tools": own(TOOLS)}
+    r = {"model": UP_MODEL, "messages": [{"role": "user", "content": "Tell me of the dam."}], "max_tokens": 24, "tools": own(TOOLS), "extra_body": {"temperature": 0}}
     whole, (streamed, _) = of_message(client.messages.create(**r)), of_events(client.messages.create(**r, stream=True))
     expect(streamed.same(whole), True, f"stream {streamed} is the whole {whole}")
 
@@ -265,6 +291,8 @@ def main(up_url, recorded_url):
     for model in ("hermes", "qwen3", "deepseek-r1", "gpt-oss", "llama3"):
         report.check(f"recorded tool result {model}", tool_turn, recorded, model)
     report.check("recorded stop sequence", stop_sequence, recorded)
+    report.check("recorded prefill", prefilled, recorded)
+    report.check("recorded streams side by side, asynchronous client", side_by_side, recorded_url)
     report.check("recorded parse", parsed, recorded)
     report.check("recorded count_tokens", counted, recorded, "hermes", "play:text")
     report.check("recorded broken stream: APIStatusError api_error", broken_stream, recorded)
