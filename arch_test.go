@@ -30,15 +30,16 @@ var rank = map[string]int{
 }
 
 var mayImport = map[string][]string{
-	"core/route":                 {"core/slots"}, // choosing and reserving are one step
-	"internal/plane/bus":         {"internal/plane/natsd"},
-	"internal/plane/rpc":         {"internal/plane/natsd"},
-	"internal/plane/disco":       {"internal/plane/natsd"},
-	"internal/edge/openai":       {"internal/edge/api"},                                    // a dialect of it
-	"internal/edge/anthropic":    {"internal/edge/api"},                                    // likewise
-	"internal/edge/prep/chat":    {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
-	"internal/engine/tiny/model": {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
-	"internal/node":              {"internal/config"},
+	"core/route":                     {"core/slots"}, // choosing and reserving are one step
+	"internal/plane/bus":             {"internal/plane/natsd"},
+	"internal/plane/rpc":             {"internal/plane/natsd"},
+	"internal/plane/disco":           {"internal/plane/natsd"},
+	"internal/edge/openai":           {"internal/edge/api"},                                    // a dialect of it
+	"internal/edge/anthropic":        {"internal/edge/api"},                                    // likewise
+	"internal/edge/openai/responses": {"internal/edge/api"},                                    // likewise
+	"internal/edge/prep/chat":        {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
+	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
+	"internal/node":                  {"internal/config"},
 }
 
 // mayImportOnly narrows what its layer would allow.

@@ -134,10 +134,10 @@ type Request struct {
 // Generated included, when the choice ends with FinishStop; one that ends with
 // FinishLength is a beginning of such a text.
 //
-// Of the tokens without text only stop tokens may be drawn, and these exactly
-// where the text is complete; a stop token that has text may be drawn where the
-// text is complete with it. MinTokens does not hold back the end of a text to
-// which nothing can be added. If no stop token can be drawn, because the model has
+// Stop tokens may be drawn exactly where the text before them is complete; text
+// that they have themselves does not count. Other tokens without text are never
+// drawn. MinTokens does not hold back the end of a text to which nothing can be
+// added. If no stop token can be drawn, because the model has
 // none or IgnoreEOS is set, the choice ends by itself after the token that no other
 // may follow; a text that is complete and may go on, such as a number, goes on.
 // That end is a delta without tokens whose Finish is FinishStop, so that nobody

@@ -43,6 +43,7 @@ func openModel(ctx context.Context, cfg *config.Config) modelResult {
 		MaxSeqs:     cfg.MaxNumSeqs,
 		TokenBudget: cfg.MaxBatchedTokens,
 		MaxWaiting:  cfg.MaxWaiting,
+		Text:        tokenText(pipe.Tokenizer),
 		MemoryLimit: memory(),
 	}
 	if len(cfg.ServedModelName) > 0 {

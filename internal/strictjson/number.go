@@ -2,16 +2,16 @@ package strictjson
 
 import "strconv"
 
-// literal reads a number and returns its text.
-func (r *Reader) literal(want string) (string, error) {
+// literal reads a number and returns its text, a part of the Reader's.
+func (r *Reader) literal(want string) ([]byte, error) {
 	if r.Kind() != NumberKind {
-		return "", r.Expected(want)
+		return nil, r.Expected(want)
 	}
 	start := r.pos
 	if _, err := r.number(); err != nil {
-		return "", err
+		return nil, err
 	}
-	return string(r.data[start:r.pos]), nil
+	return r.data[start:r.pos], nil
 }
 
 // number steps over a number. ordinary says that it is small enough to be told

@@ -224,7 +224,7 @@ func (r *Reader) Float() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	f, err := strconv.ParseFloat(lit, 64)
+	f, err := strconv.ParseFloat(string(lit), 64)
 	if err != nil {
 		return 0, r.outOfRange()
 	}
@@ -237,10 +237,10 @@ func (r *Reader) Int() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n, err := strconv.ParseInt(lit, 10, 64); err == nil {
+	if n, err := strconv.ParseInt(string(lit), 10, 64); err == nil {
 		return n, nil
 	}
-	f, err := strconv.ParseFloat(lit, 64)
+	f, err := strconv.ParseFloat(string(lit), 64)
 	switch {
 	case err != nil || math.Abs(f) > 1<<53:
 		return 0, r.Refuse("is an integer out of range")

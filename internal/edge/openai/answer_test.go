@@ -86,6 +86,7 @@ func TestChunks(t *testing.T) {
 			l + `{"index":0,"text":"a","logprobs":{"tokens":["a"],"token_logprobs":[-1],"top_logprobs":null,"text_offset":[0]},"finish_reason":null}]}`,
 		},
 	}
+	d := described(t)
 	for _, tt := range tests {
 		s := stream{form: tt.form}
 		got, _ := strings.CutPrefix(string(s.Append(nil, &tt.chunk)), "data: ")
@@ -93,8 +94,9 @@ func TestChunks(t *testing.T) {
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", tt.name, diff)
 		}
-		if !json.Valid([]byte(got)) {
-			t.Errorf("%s: not JSON", tt.name)
+		_, event := answers(path(tt.form.endpoint))
+		if err := d.matches(d.component(event), []byte(got)); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 }
@@ -137,6 +139,7 @@ func BenchmarkAppendEvent(b *testing.B) {
 // TestFold is the property that a stream and a whole answer are the same: for
 // random answers, what a client makes of the stream's chunks is the body.
 func TestFold(t *testing.T) {
+	d := described(t)
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		f := form{
@@ -156,6 +159,10 @@ func TestFold(t *testing.T) {
 		}
 		if diff := cmp.Diff(foldStream(t, f.endpoint, events), got); diff != "" {
 			t.Fatalf("seed %d: (-stream +body)\n%s", seed, diff)
+		}
+		name, _ := answers(path(f.endpoint))
+		if err := d.matches(d.component(name), body); err != nil {
+			t.Fatalf("seed %d: %v in %s", seed, err, body)
 		}
 	}
 }
@@ -316,21 +323,64 @@ func TestErrors(t *testing.T) {
 		err    error
 		status int
 		retry  string
+		should string
 		want   string
 	}{
-		{param, 400, "", `{"error":{"message":"'n' is \"odd\"","type":"invalid_request_error","param":"n","code":"invalid_request"}}`},
-		{fmt.Errorf("wrapped: %w", busy), 503, "2", `{"error":{"message":"busy","type":"service_unavailable_error","param":null,"code":"overloaded"}}`},
-		{fault.New(fault.Unavailable, "none"), 503, "1", `{"error":{"message":"none","type":"service_unavailable_error","param":null,"code":"unavailable"}}`},
-		{errors.New("secret detail"), 500, "", `{"error":{"message":"internal error: the server's log has the cause under the x-request-id of this response","type":"server_error","param":null,"code":"internal_error"}}`},
+		{param, 400, "", "false", `{"error":{"message":"'n' is \"odd\"","type":"invalid_request_error","param":"n","code":"invalid_request"}}`},
+		{fmt.Errorf("wrapped: %w", busy), 503, "2", "true", `{"error":{"message":"busy","type":"service_unavailable_error","param":null,"code":"overloaded"}}`},
+		{fault.New(fault.Unavailable, "none"), 503, "1", "true", `{"error":{"message":"none","type":"service_unavailable_error","param":null,"code":"unavailable"}}`},
+		{errors.New("secret detail"), 500, "", "false", `{"error":{"message":"internal error: the server's log has the cause under the x-request-id of this response","type":"server_error","param":null,"code":"internal_error"}}`},
 	}
 	for _, tt := range tests {
 		w := httptest.NewRecorder()
 		WriteError(w, tt.err)
-		if w.Code != tt.status || w.Header().Get("Retry-After") != tt.retry || w.Body.String() != tt.want+"\n" || w.Header().Get("Content-Type") != "application/json" {
+		if w.Code != tt.status || w.Header().Get("Retry-After") != tt.retry || w.Header().Get("X-Should-Retry") != tt.should || w.Body.String() != tt.want+"\n" || w.Header().Get("Content-Type") != "application/json" {
 			t.Errorf("%v: %d %v %s", tt.err, w.Code, w.Header(), w.Body)
 		}
 		if got := string(AppendErrorEvent(nil, tt.err)); got != "data: "+tt.want+"\n\n" {
 			t.Errorf("%v: event %q", tt.err, got)
+		}
+	}
+}
+
+// TestErrorsAreTyped: the official clients raise the exceptions of these names by
+// the status alone, and try again after 408, 409, 429 and every 5xx unless they
+// are told not to.
+func TestErrorsAreTyped(t *testing.T) {
+	want := map[fault.Code]string{
+		fault.Internal:      "InternalServerError",
+		fault.Invalid:       "BadRequestError",
+		fault.NotFound:      "NotFoundError",
+		fault.TooLarge:      "APIStatusError",
+		fault.Limited:       "RateLimitError, again",
+		fault.Overloaded:    "InternalServerError, again",
+		fault.Unavailable:   "InternalServerError, again",
+		fault.Conflict:      "ConflictError",
+		fault.Canceled:      "APIStatusError",
+		fault.Deadline:      "InternalServerError, again",
+		fault.Unauthorized:  "AuthenticationError",
+		fault.Unimplemented: "InternalServerError",
+	}
+	for code, name := range want {
+		w := httptest.NewRecorder()
+		WriteError(w, fault.New(code, "x"))
+		got := map[int]string{
+			400: "BadRequestError", 401: "AuthenticationError", 403: "PermissionDeniedError", 404: "NotFoundError",
+			409: "ConflictError", 422: "UnprocessableEntityError", 429: "RateLimitError",
+		}[w.Code]
+		switch {
+		case got != "":
+		case w.Code >= 500:
+			got = "InternalServerError"
+		default:
+			got = "APIStatusError"
+		}
+		again := w.Code == 408 || w.Code == 409 || w.Code == 429 || w.Code >= 500
+		if again && w.Header().Get("X-Should-Retry") != "false" {
+			got += ", again"
+		}
+		if got != name {
+			t.Errorf("%v: clients see %s, want %s", code, got, name)
 		}
 	}
 }

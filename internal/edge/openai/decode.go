@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"slices"
 	"strings"
 
 	"penstock/core/fault"
@@ -145,7 +146,12 @@ func (d *decoder) common(key string) (known bool, err error) {
 	case "stop_token_ids":
 		var tokens []kv.Token
 		err := d.tokens(&tokens)
-		q.StopTokens = append(q.StopTokens, tokens...)
+		if len(q.StopTokens) > 0 { // of "stop"
+			tokens = slices.Concat(q.StopTokens, tokens)
+		}
+		if len(tokens) > 0 {
+			q.StopTokens = tokens
+		}
 		return true, err
 	case "ignore_eos":
 		return true, d.Flag(&q.IgnoreEOS)
@@ -278,18 +284,8 @@ func (d *decoder) check() error {
 	if d.streamOptions && !q.Stream {
 		return fault.Param("stream_options", "'stream_options' is allowed only with 'stream': true")
 	}
-	if d.greed {
-		if q.Temperature != nil && *q.Temperature != 0 {
-			return fault.Param("nvext.greed_sampling", "'nvext.greed_sampling' contradicts 'temperature' (%v): give one of them", *q.Temperature)
-		}
-		q.Temperature = new(float64)
-	}
-	switch {
-	case d.extSalt == "":
-	case q.CacheSalt == "":
-		q.CacheSalt = d.extSalt
-	case q.CacheSalt != d.extSalt:
-		return fault.Param("nvext.cache_salt", "'nvext.cache_salt' and 'cache_salt' differ: give one of them")
+	if err := d.checkExt(); err != nil {
+		return err
 	}
 	if q.Endpoint == api.Chat {
 		return d.checkChat()

@@ -38,6 +38,7 @@ func completionDefaults(change func(*api.Request)) *api.Request {
 }
 
 func TestDecodeChat(t *testing.T) {
+	d := described(t)
 	tests := []struct {
 		fields string // beside model and one message
 		change func(*api.Request)
@@ -93,6 +94,9 @@ func TestDecodeChat(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", tt.fields, err)
 			continue
+		}
+		if err := d.matches(d.request(path(api.Chat)), []byte(body)); err != nil {
+			t.Errorf("%s: %v", tt.fields, err)
 		}
 		if diff := cmp.Diff(chatDefaults(tt.change), got); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", tt.fields, diff)
@@ -492,6 +496,18 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a\u00e9"}]}],"n":2,"stop":["x"],"logit_bias":{"1":2.5}}`))
 	f.Add([]byte(`{"model":"m","prompt":[[1,2],[3]],"logprobs":2,"nvext":{"token_data":[1]}}`))
 	f.Add([]byte(`{"model":"m","prompt":"a","seed":-1e2,"metadata":{"a":[{},[]]}}`))
+	for _, fields := range []string{
+		`"messages":[{"role":"assistant","content":null,"refusal":"r","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"a","content":"1"}]`,
+		`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":{"type":"function","function":{"name":"f"}}`,
+		`"tools":[` + functions(2) + `],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[` + functions(1) + `]}}`,
+		`"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"a":[1e5]}}}`,
+		`"guided_json":"{\"type\":\"string\"}"`, `"structured_outputs":{"json":true}`,
+		`"reasoning_effort":"none","chat_template_kwargs":{ "thinking":true },"include_reasoning":false`,
+	} {
+		f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],` + fields + `}`))
+		f.Add([]byte(`{"model":"m",` + fields + `}`))
+	}
+	d := described(f)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		kept := slices.Clone(body)
 		for _, endpoint := range []api.Endpoint{api.Chat, api.Completion} {
@@ -510,6 +526,9 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("accepted what is not JSON: %q", body)
 			}
 			checkRequest(t, req)
+			if err := d.matches(d.request(path(endpoint)), body); err != nil {
+				t.Fatalf("%q is taken: %v", body, err)
+			}
 			before := fmt.Sprint(req)
 			for i := range body {
 				body[i] = 'x'
@@ -540,8 +559,56 @@ func checkRequest(t *testing.T, r *api.Request) {
 		len(r.Stop) > maxStops || slices.Contains(r.Stop, "") || r.Logprobs < -1 || r.Logprobs > 20 {
 		t.Errorf("%+v", r)
 	}
+	checkTools(t, r)
 	if (r.Endpoint == api.Chat) != (len(r.Messages) > 0) || (r.Endpoint == api.Completion) != (len(r.Prompts) > 0) {
 		t.Errorf("%d messages and %d prompts", len(r.Messages), len(r.Prompts))
+	}
+}
+
+// checkTools states what Decode promises about JSON that it hands on, which
+// encoding/json reads here.
+func checkTools(t *testing.T, r *api.Request) {
+	t.Helper()
+	var tools []map[string]any
+	if len(r.Tools) > 0 {
+		if err := json.Unmarshal(r.ToolsJSON, &tools); err != nil {
+			t.Error(err)
+		}
+	} else if r.ToolsJSON != nil {
+		t.Errorf("no tools, and %q", r.ToolsJSON)
+	}
+	if len(tools) != len(r.Tools) {
+		t.Fatalf("%d tools, %d as JSON", len(r.Tools), len(tools))
+	}
+	chosen := r.ToolChoice.Mode != api.ToolNamed
+	names := map[string]bool{}
+	for i, tool := range r.Tools {
+		if name := tools[i]["function"].(map[string]any)["name"]; name != tool.Name {
+			t.Errorf("tool %d is %q, as JSON %q", i, tool.Name, name)
+		}
+		if names[tool.Name] || tool.Parameters != nil && !json.Valid(tool.Parameters) {
+			t.Errorf("%+v", tool)
+		}
+		names[tool.Name] = true
+		chosen = chosen || tool.Name == r.ToolChoice.Name
+	}
+	if !chosen || r.ToolChoice.Mode == api.ToolRequired && len(r.Tools) == 0 {
+		t.Errorf("%+v of %v", r.ToolChoice, names)
+	}
+	var object map[string]any
+	if r.TemplateArgs != nil && (json.Unmarshal(r.TemplateArgs, &object) != nil || len(object) == 0) {
+		t.Errorf("variables %q", r.TemplateArgs)
+	}
+	if (r.Format.Kind == api.FormatSchema) != (r.Format.Schema != nil) || (r.Format.Kind == api.FormatText) != (r.Format.Param == "") ||
+		r.Format.Schema != nil && !json.Valid(r.Format.Schema) {
+		t.Errorf("%+v", r.Format)
+	}
+	for _, m := range r.Messages {
+		var calls []any
+		if m.ToolCalls != nil && (json.Unmarshal(m.ToolCalls, &calls) != nil || len(calls) == 0 || m.Role != "assistant") ||
+			m.ToolCallID != "" && m.Role != "tool" || m.Reasoning != "" && m.Role != "assistant" {
+			t.Errorf("%+v", m)
+		}
 	}
 }
 

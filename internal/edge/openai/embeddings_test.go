@@ -60,8 +60,8 @@ func TestDecodeEmbeddingsRefuses(t *testing.T) {
 		`{`:                                                    "",
 	} {
 		_, err := DecodeEmbeddings([]byte(body))
-		if err == nil || fault.Of(err) != fault.Invalid || Fault(err).Param != param {
-			t.Errorf("%.80s: %v of param %q, want %q", body, err, Fault(err).Param, param)
+		if err == nil || fault.Of(err) != fault.Invalid || api.Fault(err).Param != param {
+			t.Errorf("%.80s: %v of param %q, want %q", body, err, api.Fault(err).Param, param)
 		}
 	}
 }
@@ -124,6 +124,7 @@ func readVector(t *testing.T, format VectorFormat, b []byte) (v []float32) {
 func FuzzDecodeEmbeddings(f *testing.F) {
 	f.Add([]byte(`{"model":"m","input":["a","b"],"encoding_format":"base64"}`))
 	f.Add([]byte(`{"model":"m","input":[[1],[2,3]],"dimensions":3}`))
+	d := described(f)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := DecodeEmbeddings(body)
 		if err != nil {
@@ -134,6 +135,9 @@ func FuzzDecodeEmbeddings(f *testing.F) {
 		}
 		if !json.Valid(body) || q.Model == "" || len(q.Inputs) == 0 || len(q.Inputs) > maxInputs {
 			t.Fatalf("decoded to %+v", q)
+		}
+		if err := d.matches(d.request("/v1/embeddings"), body); err != nil {
+			t.Fatalf("%q is taken: %v", body, err)
 		}
 	})
 }

@@ -2,36 +2,6 @@ package openai
 
 import "penstock/internal/edge/api"
 
-// Treatment is what the decoder does with a field of a request.
-type Treatment uint8
-
-// The treatments.
-const (
-	// Mapped fields change the answer as those who defined them say.
-	Mapped Treatment = iota
-	// Accepted fields are read, checked and without effect: ignoring them cannot
-	// change the answer.
-	Accepted
-	// Refused fields are answered with 400 and their name, but for values that ask
-	// for what happens anyway.
-	Refused
-)
-
-// String returns the treatment's name as documents print it.
-func (t Treatment) String() string {
-	return [...]string{"mapped", "accepted", "refused"}[t]
-}
-
-// Field is a top-level field of a request.
-type Field struct {
-	Name      string
-	Treatment Treatment
-	Required  bool
-	// Schema is the JSON schema of what is taken; "" if that is null only, which
-	// is a field not given whatever its name.
-	Schema string
-}
-
 // Schemas of several fields.
 const (
 	anyBoolean = `{"type":"boolean"}`
@@ -52,117 +22,117 @@ const promptSchema = `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"
 
 // Fields lists the fields that an endpoint's requests may have. Any other is
 // refused by name.
-func Fields(e api.Endpoint) []Field {
+func Fields(e api.Endpoint) []api.Field {
 	if e == api.Chat {
 		return append(append(chatFields(), sharedFields()...), unusedFields()...)
 	}
 	return append(append(completionFields(), sharedFields()...), unusedFields()...)
 }
 
-func chatFields() []Field {
-	return []Field{
-		{"messages", Mapped, true, messagesSchema},
-		{"max_completion_tokens", Mapped, false, count},
-		{"logprobs", Mapped, false, anyBoolean},
-		{"top_logprobs", Mapped, false, `{"type":"integer","minimum":0,"maximum":20}`},
-		{"add_generation_prompt", Mapped, false, anyBoolean},
-		{"continue_final_message", Mapped, false, anyBoolean},
-		{"tools", Mapped, false, toolsSchema},
-		{"tool_choice", Mapped, false, toolChoiceSchema},
-		{"parallel_tool_calls", Mapped, false, anyBoolean},
-		{"chat_template_kwargs", Mapped, false, anyObject},
-		{"reasoning_effort", Mapped, false, `{"enum":["none","minimal","low","medium","high","xhigh","max"]}`},
-		{"include_reasoning", Mapped, false, anyBoolean},
-		{"functions", Refused, false, noElements},
-		{"function_call", Refused, false, noneOrAuto},
-		{"echo", Refused, false, no},
-		{"add_special_tokens", Refused, false, no},
+func chatFields() []api.Field {
+	return []api.Field{
+		api.Needs("messages", messagesSchema),
+		api.Maps("max_completion_tokens", count),
+		api.Maps("logprobs", anyBoolean),
+		api.Maps("top_logprobs", `{"type":"integer","minimum":0,"maximum":20}`),
+		api.Maps("add_generation_prompt", anyBoolean),
+		api.Maps("continue_final_message", anyBoolean),
+		api.Maps("tools", toolsSchema),
+		api.Maps("tool_choice", toolChoiceSchema),
+		api.Maps("parallel_tool_calls", anyBoolean),
+		api.Maps("chat_template_kwargs", anyObject),
+		api.Maps("reasoning_effort", `{"enum":["none","minimal","low","medium","high","xhigh","max"]}`),
+		api.Maps("include_reasoning", anyBoolean),
+		api.Refuses("functions", noElements),
+		api.Refuses("function_call", noneOrAuto),
+		api.Refuses("echo", no),
+		api.Refuses("add_special_tokens", no),
 	}
 }
 
-func completionFields() []Field {
-	return []Field{
-		{"prompt", Mapped, false, promptSchema},
-		{"logprobs", Mapped, false, `{"type":"integer","minimum":0,"maximum":5}`},
-		{"echo", Mapped, false, anyBoolean},
-		{"best_of", Refused, false, `{"type":"integer","minimum":0,"maximum":20,"description":"0, or what n is"}`},
-		{"suffix", Refused, false, `{"const":""}`},
-		{"add_special_tokens", Refused, false, yes},
-		{"parallel_tool_calls", Accepted, false, anyBoolean},
-		{"include_reasoning", Accepted, false, anyBoolean},
-		{"tools", Refused, false, noElements},
-		{"tool_choice", Refused, false, noneOrAuto},
-		{"functions", Refused, false, noElements},
-		{"function_call", Refused, false, noneOrAuto},
-		{"chat_template_kwargs", Refused, false, ""},
-		{"reasoning_effort", Refused, false, `{"const":"none"}`},
+func completionFields() []api.Field {
+	return []api.Field{
+		api.Maps("prompt", promptSchema),
+		api.Maps("logprobs", `{"type":"integer","minimum":0,"maximum":5}`),
+		api.Maps("echo", anyBoolean),
+		api.Refuses("best_of", `{"type":"integer","minimum":0,"maximum":20,"description":"0, or what n is"}`),
+		api.Refuses("suffix", `{"const":""}`),
+		api.Refuses("add_special_tokens", yes),
+		api.Accepts("parallel_tool_calls", anyBoolean),
+		api.Accepts("include_reasoning", anyBoolean),
+		api.Refuses("tools", noElements),
+		api.Refuses("tool_choice", noneOrAuto),
+		api.Refuses("functions", noElements),
+		api.Refuses("function_call", noneOrAuto),
+		api.Refuses("chat_template_kwargs", ""),
+		api.Refuses("reasoning_effort", `{"const":"none"}`),
 	}
 }
 
-func sharedFields() []Field {
-	return []Field{
-		{"model", Mapped, true, anyString},
-		{"stream", Mapped, false, anyBoolean},
-		{"stream_options", Mapped, false, `{"type":"object","additionalProperties":false,"properties":{` +
-			`"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"type":["boolean","null"]},"continuous_usage_stats":{"enum":[false,null]}}}`},
-		{"n", Mapped, false, `{"type":"integer","minimum":1,"maximum":128}`},
-		{"max_tokens", Mapped, false, count},
-		{"min_tokens", Mapped, false, `{"type":"integer","minimum":0}`},
-		{"temperature", Mapped, false, `{"type":"number","minimum":0,"maximum":2}`},
-		{"top_p", Mapped, false, `{"type":"number","minimum":0,"maximum":1}`},
-		{"min_p", Mapped, false, `{"type":"number","minimum":0,"maximum":1}`},
-		{"top_k", Mapped, false, `{"type":"integer","minimum":-1}`},
-		{"presence_penalty", Mapped, false, `{"type":"number","minimum":-2,"maximum":2}`},
-		{"frequency_penalty", Mapped, false, `{"type":"number","minimum":-2,"maximum":2}`},
-		{"repetition_penalty", Mapped, false, `{"type":"number","exclusiveMinimum":0,"maximum":2}`},
-		{"seed", Mapped, false, anyInteger},
-		{"logit_bias", Mapped, false, `{"type":"object","additionalProperties":{"type":"number","minimum":-100,"maximum":100}}`},
-		{"stop", Mapped, false, `{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"maxItems":32,"items":{"anyOf":[{"type":"string","minLength":1},{"type":"integer","minimum":0}]}}]}`},
-		{"stop_token_ids", Mapped, false, tokenIDs},
-		{"ignore_eos", Mapped, false, anyBoolean},
-		{"include_stop_str_in_output", Mapped, false, anyBoolean},
-		{"skip_special_tokens", Mapped, false, anyBoolean},
-		{"cache_salt", Mapped, false, `{"type":"string","minLength":1,"maxLength":1024}`},
-		{"response_format", Mapped, false, responseFormatSchema},
-		{"guided_json", Mapped, false, schemaOrText},
-		{"structured_outputs", Mapped, false, structuredOutputsSchema},
-		{"nvext", Mapped, false, anyObject},
+func sharedFields() []api.Field {
+	return []api.Field{
+		api.Needs("model", anyString),
+		api.Maps("stream", anyBoolean),
+		api.Maps("stream_options", `{"type":"object","additionalProperties":false,"properties":{`+
+			`"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"type":["boolean","null"]},"continuous_usage_stats":{"enum":[false,null]}}}`),
+		api.Maps("n", `{"type":"integer","minimum":1,"maximum":128}`),
+		api.Maps("max_tokens", count),
+		api.Maps("min_tokens", `{"type":"integer","minimum":0}`),
+		api.Maps("temperature", `{"type":"number","minimum":0,"maximum":2}`),
+		api.Maps("top_p", `{"type":"number","minimum":0,"maximum":1}`),
+		api.Maps("min_p", `{"type":"number","minimum":0,"maximum":1}`),
+		api.Maps("top_k", `{"type":"integer","minimum":-1}`),
+		api.Maps("presence_penalty", `{"type":"number","minimum":-2,"maximum":2}`),
+		api.Maps("frequency_penalty", `{"type":"number","minimum":-2,"maximum":2}`),
+		api.Maps("repetition_penalty", `{"type":"number","exclusiveMinimum":0,"maximum":2}`),
+		api.Maps("seed", anyInteger),
+		api.Maps("logit_bias", `{"type":"object","additionalProperties":{"type":"number","minimum":-100,"maximum":100}}`),
+		api.Maps("stop", `{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"maxItems":32,"items":{"anyOf":[{"type":"string","minLength":1},{"type":"integer","minimum":0}]}}]}`),
+		api.Maps("stop_token_ids", tokenIDs),
+		api.Maps("ignore_eos", anyBoolean),
+		api.Maps("include_stop_str_in_output", anyBoolean),
+		api.Maps("skip_special_tokens", anyBoolean),
+		api.Maps("cache_salt", `{"type":"string","minLength":1,"maxLength":1024}`),
+		api.Maps("response_format", responseFormatSchema),
+		api.Maps("guided_json", schemaOrText),
+		api.Maps("structured_outputs", structuredOutputsSchema),
+		api.Maps("nvext", anyObject),
 	}
 }
 
 // unusedFields are those of decoder.unused.
-func unusedFields() []Field {
-	fields := []Field{
-		{"user", Accepted, false, `{"type":"string","minLength":1}`},
-		{"store", Accepted, false, anyBoolean},
-		{"metadata", Accepted, false, anyObject},
-		{"service_tier", Accepted, false, anyString},
-		{"safety_identifier", Accepted, false, anyString},
-		{"prompt_cache_key", Accepted, false, anyString},
-		{"prompt_cache_options", Accepted, false, anyObject},
-		{"prompt_cache_retention", Accepted, false, anyString},
-		{"request_id", Accepted, false, anyString},
-		{"prediction", Accepted, false, `{}`},
-		{"priority", Accepted, false, anyInteger},
-		{"length_penalty", Accepted, false, `{"type":"number","minimum":-2,"maximum":2}`},
+func unusedFields() []api.Field {
+	fields := []api.Field{
+		api.Accepts("user", `{"type":"string","minLength":1}`),
+		api.Accepts("store", anyBoolean),
+		api.Accepts("metadata", anyObject),
+		api.Accepts("service_tier", anyString),
+		api.Accepts("safety_identifier", anyString),
+		api.Accepts("prompt_cache_key", anyString),
+		api.Accepts("prompt_cache_options", anyObject),
+		api.Accepts("prompt_cache_retention", anyString),
+		api.Accepts("request_id", anyString),
+		api.Accepts("prediction", `{}`),
+		api.Accepts("priority", anyInteger),
+		api.Accepts("length_penalty", `{"type":"number","minimum":-2,"maximum":2}`),
 
-		{"modalities", Refused, false, `{"type":"array","items":{"const":"text"}}`},
-		{"verbosity", Refused, false, `{"const":"medium"}`},
-		{"detokenize", Refused, false, yes},
-		{"spaces_between_special_tokens", Refused, false, yes},
+		api.Refuses("modalities", `{"type":"array","items":{"const":"text"}}`),
+		api.Refuses("verbosity", `{"const":"medium"}`),
+		api.Refuses("detokenize", yes),
+		api.Refuses("spaces_between_special_tokens", yes),
 	}
 	for _, name := range []string{"bad_words", "logits_processors", "documents", "bad_words_token_ids"} {
-		fields = append(fields, Field{Name: name, Treatment: Refused, Schema: noElements})
+		fields = append(fields, api.Refuses(name, noElements))
 	}
 	for _, name := range []string{"use_beam_search", "return_tokens_as_token_ids", "return_token_ids"} {
-		fields = append(fields, Field{Name: name, Treatment: Refused, Schema: no})
+		fields = append(fields, api.Refuses(name, no))
 	}
 	for _, name := range []string{
 		"allowed_token_ids", "audio", "chat_template", "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_regex",
 		"guided_whitespace_pattern", "kv_transfer_params", "mm_processor_kwargs", "moderation", "prompt_logprobs",
 		"truncate_prompt_tokens", "web_search_options",
 	} {
-		fields = append(fields, Field{Name: name, Treatment: Refused})
+		fields = append(fields, api.Refuses(name, ""))
 	}
 	return fields
 }

@@ -51,7 +51,7 @@ var beside = map[string]string{
 }
 
 // sample returns the samples of a field, also of those that differ by endpoint.
-func sample(e api.Endpoint, f Field) (taken, refused string) {
+func sample(e api.Endpoint, f api.Field) (taken, refused string) {
 	chat := e == api.Chat
 	switch {
 	case f.Name == "logprobs" && !chat:
@@ -108,7 +108,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 			}
 			seen[f.Name] = true
 			taken, refused := sample(e, f)
-			if taken == "" || (refused != "") != (f.Treatment == Refused) {
+			if taken == "" || (refused != "") != (f.Treatment == api.Refused) {
 				t.Errorf("%v %s: its samples are %q and %q", e, f.Name, taken, refused)
 				continue
 			}
@@ -126,38 +126,48 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 				t.Errorf("%v %s: %s is refused: %v", e, f.Name, taken, err)
 				continue
 			}
-			if changed := !cmp.Equal(got, plain); changed != (f.Treatment == Mapped) {
+			if changed := !cmp.Equal(got, plain); changed != (f.Treatment == api.Mapped) {
 				t.Errorf("%v %s is %v, and %s changes the request: %v", e, f.Name, f.Treatment, taken, changed)
 			}
 			if refused == "" {
 				continue
 			}
 			_, err = Decode(e, []byte(bodyWith(e, f.Name, refused)))
-			if fl := Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
+			if fl := api.Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
 				t.Errorf("%v %s: %s is answered with %v", e, f.Name, refused, err)
 			}
 		}
 	}
 }
 
-// TestOfficialClientFields: whatever the official client can send, we know.
-func TestOfficialClientFields(t *testing.T) {
-	var client struct {
-		Package       string   `json:"package"`
-		Chat          []string `json:"chat_completions"`
-		Completion    []string `json:"completions"`
-		StreamOptions []string `json:"stream_options"`
-	}
+// clientFields is what the official client can send.
+type clientFields struct {
+	Package    string              `json:"package"`
+	Chat       []string            `json:"chat_completions"`
+	Completion []string            `json:"completions"`
+	Embeddings []string            `json:"embeddings"`
+	Nested     map[string][]string `json:"nested"` // members of objects inside chat's fields, by path
+}
+
+func readClientFields(t *testing.T) *clientFields {
+	t.Helper()
 	b, err := os.ReadFile("testdata/client_fields.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(b, &client); err != nil {
+	var c clientFields
+	if err := json.Unmarshal(b, &c); err != nil {
 		t.Fatal(err)
 	}
-	if len(client.Chat) < 30 || len(client.Completion) < 15 || len(client.StreamOptions) < 2 {
-		t.Fatalf("the list of %s is not one", client.Package)
+	if len(c.Chat) < 30 || len(c.Completion) < 15 || len(c.Embeddings) < 5 || len(c.Nested) < 50 {
+		t.Fatalf("the list of %s is not one", c.Package)
 	}
+	return &c
+}
+
+// TestOfficialClientFields: whatever the official client can send, we know.
+func TestOfficialClientFields(t *testing.T) {
+	client := readClientFields(t)
 	for e, names := range map[api.Endpoint][]string{api.Chat: client.Chat, api.Completion: client.Completion} {
 		for _, name := range names {
 			if n := len(listed(e, name)); n != 1 {
@@ -165,15 +175,116 @@ func TestOfficialClientFields(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range client.StreamOptions {
-		if _, err := Decode(api.Chat, []byte(bodyWith(api.Chat, "stream_options", `{"`+name+`":true}`))); err != nil {
-			t.Errorf("stream_options.%s: %v", name, err)
+	for _, name := range client.Embeddings {
+		if !slices.ContainsFunc(EmbeddingsFields(), func(f api.Field) bool { return f.Name == name }) {
+			t.Errorf("%s sends %s for embeddings: it is not listed", client.Package, name)
 		}
 	}
 }
 
-func listed(e api.Endpoint, name string) []Field {
-	return slices.DeleteFunc(Fields(e), func(f Field) bool { return f.Name != name })
+// nestedSamples are bodies that have, between them, every member of every object
+// that the official client can send inside chat's fields, and the field that the
+// refusal of a body names; "" if it is taken.
+var nestedSamples = []struct{ fields, refused string }{
+	{
+		`"messages":[
+			{"role":"developer","name":"n","content":[{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}}]},
+			{"role":"system","name":"n","content":[{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}}]},
+			{"role":"user","name":"n","content":[{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"explicit","ttl":"12h"}}]},
+			{"role":"assistant","name":"n","refusal":"no","content":[{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}},{"type":"refusal","refusal":"r"}],
+				"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},
+			{"role":"tool","tool_call_id":"c","content":[{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}}]},
+			{"role":"function","name":"f","content":"1"}],
+		"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"},"strict":true}}],
+		"tool_choice":{"type":"function","function":{"name":"f"}},
+		"response_format":{"type":"json_schema","json_schema":{"name":"n","description":"d","schema":{},"strict":true}},
+		"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":true},
+		"prompt_cache_options":{"mode":"implicit","ttl":"30m"},
+		"prediction":{"type":"content","content":[{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}}]}`, "",
+	},
+	{
+		`"tools":[{"type":"function","function":{"name":"f"}}],"response_format":{"type":"json_object"},
+		"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"f"}}]}}`, "",
+	},
+	{`"response_format":{"type":"text"}`, ""},
+	{`"messages":[{"role":"assistant","content":"","audio":{"id":"a"}}]`, "messages[0].audio"},
+	{`"messages":[{"role":"assistant","content":"","function_call":{"name":"f","arguments":""}}]`, "messages[0].function_call"},
+	{`"messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"f","input":""}}]}]`, "messages[0].tool_calls[0]"},
+	{`"messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"x","file_id":"x","filename":"x"},"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}}]}]`, "messages[0].content[0]"},
+	{`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x","detail":"low"},"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}}]}]`, "messages[0].content[0]"},
+	{`"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"x","format":"wav"},"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}}]}]`, "messages[0].content[0]"},
+	{`"tools":[{"type":"custom","custom":{"name":"f","description":"d","format":{"type":"grammar","grammar":{"syntax":"lark","definition":"x"}}}},
+		{"type":"custom","custom":{"name":"g","format":{"type":"text"}}}]`, "tools[0]"},
+	{`"tool_choice":{"type":"custom","custom":{"name":"f"}}`, "tool_choice"},
+	{`"functions":[{"name":"f","description":"d","parameters":{}}]`, "functions"},
+	{`"function_call":{"name":"f"}`, "function_call"},
+	{`"audio":{"format":"wav","voice":{"id":"x"}}`, "audio"},
+	{`"moderation":{"model":"m","policy":{"input":{"mode":"block"},"output":{"mode":"block"}}}`, "moderation"},
+	{`"web_search_options":{"search_context_size":"low","user_location":{"type":"approximate","approximate":{"city":"c","country":"c","region":"r","timezone":"t"}}}`, "web_search_options"},
+}
+
+// TestOfficialClientObjects: the same for the objects inside fields.
+func TestOfficialClientObjects(t *testing.T) {
+	client := readClientFields(t)
+	var bodies []any
+	for _, s := range nestedSamples {
+		body := `{"model":"m",` + s.fields + `}`
+		if !strings.Contains(s.fields, `"messages"`) {
+			body = `{"model":"m","messages":[{"role":"user","content":"hi"}],` + s.fields + `}`
+		}
+		var v any
+		if err := json.Unmarshal([]byte(body), &v); err != nil {
+			t.Fatal(err)
+		}
+		bodies = append(bodies, v)
+		_, err := Decode(api.Chat, []byte(body))
+		switch {
+		case s.refused == "" && err != nil:
+			t.Errorf("%s: %v", s.fields, err)
+		case s.refused != "" && (err == nil || api.Fault(err).Param != s.refused || !strings.Contains(err.Error(), "not supported")):
+			t.Errorf("%s: %v, want the refusal of %s", s.fields, err, s.refused)
+		}
+	}
+	for path, names := range client.Nested {
+		var objects []map[string]any
+		for _, body := range bodies {
+			objects = append(objects, within(body, path)...)
+		}
+		for _, name := range names {
+			if !slices.ContainsFunc(objects, func(o map[string]any) bool { return o[name] != nil }) {
+				t.Errorf("%s sends %s.%s: no sample has it", client.Package, path, name)
+			}
+		}
+	}
+}
+
+// within returns the objects that a path of clientFields leads to: names divided
+// by dots, [] for the elements of an array, and in braces the role or the type.
+func within(v any, path string) []map[string]any {
+	head, rest, deeper := strings.Cut(path, ".")
+	head, kind, _ := strings.Cut(strings.TrimSuffix(head, "}"), "{")
+	head, several := strings.CutSuffix(head, "[]")
+	object, _ := v.(map[string]any)
+	members := []any{object[head]}
+	if several {
+		members, _ = object[head].([]any)
+	}
+	var out []map[string]any
+	for _, m := range members {
+		o, ok := m.(map[string]any)
+		switch {
+		case !ok || kind != "" && o["role"] != kind && o["type"] != kind:
+		case deeper:
+			out = append(out, within(o, rest)...)
+		default:
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func listed(e api.Endpoint, name string) []api.Field {
+	return slices.DeleteFunc(Fields(e), func(f api.Field) bool { return f.Name != name })
 }
 
 // TestFieldsAreComplete: what the decoder's switches know is listed. It reads the
@@ -211,7 +322,7 @@ func TestFieldsAreComplete(t *testing.T) {
 // TestOtherFieldsAreComplete: the same for the endpoints that generate nothing, by
 // the function that reads their keys.
 func TestOtherFieldsAreComplete(t *testing.T) {
-	tables := map[string][]Field{
+	tables := map[string][]api.Field{
 		"DecodeTokenize": TokenizeFields(), "DecodeDetokenize": DetokenizeFields(), "embeddings": EmbeddingsFields(),
 	}
 	for _, file := range []string{"tokenize.go", "embeddings.go"} {

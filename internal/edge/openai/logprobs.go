@@ -10,6 +10,11 @@ import (
 	"penstock/internal/strictjson"
 )
 
+// AppendLogprobs appends the elements of a JSON array of log-probabilities as chat
+// answers have them: {"token","logprob","bytes","top_logprobs"}, with commas
+// between them.
+func AppendLogprobs(dst []byte, lps []api.Logprob) []byte { return appendChatLogprobs(dst, lps) }
+
 // appendChatLogprobs appends the elements of a chat choice's logprobs.content.
 func appendChatLogprobs(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {

@@ -17,8 +17,15 @@ type turn struct {
 	refusalPart bool // a part of the content is one
 }
 
-// message reads one element of messages. A null is a member not given.
-func (d *decoder) message(int) error {
+// maxMessages bounds what a body of tiny messages becomes: each is a struct of a
+// hundred bytes.
+const maxMessages = 1 << 16
+
+// message reads element i of messages. A null is a member not given.
+func (d *decoder) message(i int) error {
+	if i >= maxMessages {
+		return d.RefuseParent("must have at most %d messages", maxMessages)
+	}
 	var m turn
 	err := d.Object(func(key string) error {
 		if none, err := d.Null(); none || err != nil {
@@ -32,7 +39,7 @@ func (d *decoder) message(int) error {
 	if err := d.checkMessage(&m); err != nil {
 		return err
 	}
-	d.req.Messages = append(d.req.Messages, m.Message)
+	d.req.Messages = push(d.req.Messages, m.Message)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"penstock/core/fault"
+	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
 
@@ -13,52 +14,54 @@ type Operation struct {
 	Method  string // in lower case
 	Summary string
 	// Fields are those of the request's body, a JSON object; nil if it has none.
-	Fields []Field
+	Fields []api.Field
 	// Answer is the media type of a successful answer; a body that has a field
 	// "stream" may ask for server-sent events instead.
 	Answer string
 	// Schema is the JSON schema of a successful answer, Events that of the data of
 	// a stream's events; "" for paths of OpenAI's API and for what has no schema.
 	Schema, Events string
+	// Error is the JSON schema of an error; "" for OpenAI's.
+	Error string
 	// Params are the names of the path's parameters.
 	Params []string
 }
 
 // TokenizeFields are the fields of POST /tokenize.
-func TokenizeFields() []Field {
-	return []Field{
-		{"model", Mapped, true, anyString},
-		{"prompt", Mapped, false, anyString},
-		{"messages", Mapped, false, messagesSchema},
-		{"add_special_tokens", Mapped, false, anyBoolean},
-		{"add_generation_prompt", Mapped, false, anyBoolean},
-		{"continue_final_message", Mapped, false, anyBoolean},
-		{"return_token_strs", Mapped, false, anyBoolean},
-		{"tools", Mapped, false, toolsSchema},
-		{"chat_template_kwargs", Mapped, false, anyObject},
-		{"chat_template", Refused, false, ""},
-		{"mm_processor_kwargs", Refused, false, ""},
+func TokenizeFields() []api.Field {
+	return []api.Field{
+		api.Needs("model", anyString),
+		api.Maps("prompt", anyString),
+		api.Maps("messages", messagesSchema),
+		api.Maps("add_special_tokens", anyBoolean),
+		api.Maps("add_generation_prompt", anyBoolean),
+		api.Maps("continue_final_message", anyBoolean),
+		api.Maps("return_token_strs", anyBoolean),
+		api.Maps("tools", toolsSchema),
+		api.Maps("chat_template_kwargs", anyObject),
+		api.Refuses("chat_template", ""),
+		api.Refuses("mm_processor_kwargs", ""),
 	}
 }
 
 // DetokenizeFields are the fields of POST /detokenize.
-func DetokenizeFields() []Field {
-	return []Field{{"model", Mapped, true, anyString}, {"tokens", Mapped, true, tokenIDs}}
+func DetokenizeFields() []api.Field {
+	return []api.Field{api.Needs("model", anyString), api.Needs("tokens", tokenIDs)}
 }
 
 // EmbeddingsFields are the fields of POST /v1/embeddings.
-func EmbeddingsFields() []Field {
-	return []Field{
-		{"model", Mapped, true, anyString},
-		{"input", Mapped, true, promptSchema},
-		{"encoding_format", Mapped, false, `{"enum":["float","base64"]}`},
-		{"user", Accepted, false, anyString},
-		{"priority", Accepted, false, anyInteger},
-		{"add_special_tokens", Accepted, false, yes},
-		{"dimensions", Refused, false, ""},
-		{"truncate_prompt_tokens", Refused, false, ""},
-		{"input_type", Refused, false, ""},
-		{"task", Refused, false, ""},
+func EmbeddingsFields() []api.Field {
+	return []api.Field{
+		api.Needs("model", anyString),
+		api.Needs("input", promptSchema),
+		api.Maps("encoding_format", `{"enum":["float","base64"]}`),
+		api.Accepts("user", anyString),
+		api.Accepts("priority", anyInteger),
+		api.Accepts("add_special_tokens", yes),
+		api.Refuses("dimensions", ""),
+		api.Refuses("truncate_prompt_tokens", ""),
+		api.Refuses("input_type", ""),
+		api.Refuses("task", ""),
 	}
 }
 
@@ -209,6 +212,14 @@ func appendRefusals(dst []byte, op *Operation) []byte {
 		}
 		dst = append(dst, ',')
 		dst = strictjson.AppendString(dst, status)
+		if op.Error != "" {
+			dst = append(dst, `:{"description":`...)
+			dst = strictjson.AppendString(dst, r.description)
+			dst = append(dst, `,"content":{"application/json":{"schema":`...)
+			dst = append(dst, op.Error...)
+			dst = append(dst, `}}}`...)
+			continue
+		}
 		dst = append(dst, `:{"$ref":"#/components/responses/`...)
 		dst = append(dst, r.name...)
 		dst = append(dst, `"}`...)
@@ -218,7 +229,7 @@ func appendRefusals(dst []byte, op *Operation) []byte {
 
 // appendBody appends the schema of a body with these fields. Null is a field not
 // given.
-func appendBody(dst []byte, fields []Field) []byte {
+func appendBody(dst []byte, fields []api.Field) []byte {
 	dst = append(dst, `{"type":"object","additionalProperties":false,"required":[`...)
 	n := 0
 	for _, f := range fields {

@@ -3,7 +3,7 @@ package openai
 // Schemas of what requests have inside their fields. A null member is one that is
 // not given. Every reference is to one of components.
 const (
-	messagesSchema = `{"type":"array","minItems":1,"items":{"$ref":"#/components/schemas/Message"}}`
+	messagesSchema = `{"type":"array","minItems":1,"maxItems":65536,"items":{"$ref":"#/components/schemas/Message"}}`
 	toolsSchema    = `{"type":"array","maxItems":1536,"items":{"$ref":"#/components/schemas/Tool"}}`
 
 	toolChoiceSchema = `{"anyOf":[{"enum":["none","auto","required"]},{"$ref":"#/components/schemas/FunctionName"},` +

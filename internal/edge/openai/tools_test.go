@@ -25,6 +25,7 @@ func TestDecodeTools(t *testing.T) {
 	allow := func(mode, names string) string {
 		return `"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"` + mode + `","tools":[` + names + `]}}`
 	}
+	d := described(t)
 	tests := []struct {
 		fields string
 		change func(*api.Request)
@@ -98,6 +99,10 @@ func TestDecodeTools(t *testing.T) {
 		}
 		if diff := cmp.Diff(chatDefaults(tt.change), got); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", tt.fields, diff)
+		}
+		checkRequest(t, got)
+		if err := d.matches(d.request(path(api.Chat)), []byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],`+tt.fields+`}`)); err != nil {
+			t.Errorf("%s: %v", tt.fields, err)
 		}
 	}
 }

@@ -27,6 +27,15 @@ func (d *decoder) repetition() error {
 	return nil
 }
 
+// push appends v to a list that clients can make long: it doubles where append
+// would copy the list four times as often.
+func push[T any](list []T, v T) []T {
+	if len(list) == cap(list) {
+		list = slices.Grow(list, max(8, len(list)))
+	}
+	return append(list, v)
+}
+
 // token reads a token id.
 func (d *decoder) token() (kv.Token, error) {
 	n, err := d.Int()
@@ -44,7 +53,7 @@ func (d *decoder) tokens(dst *[]kv.Token) error {
 	*dst = []kv.Token{}
 	return d.Array("an array of token ids", func(int) error {
 		t, err := d.token()
-		*dst = append(*dst, t)
+		*dst = push(*dst, t)
 		return err
 	})
 }
@@ -152,7 +161,7 @@ func (d *decoder) prompts(most int) error {
 			if i == 0 {
 				q.Prompts = make([]api.Prompt, 1)
 			}
-			q.Prompts[0].Tokens = append(q.Prompts[0].Tokens, t)
+			q.Prompts[0].Tokens = push(q.Prompts[0].Tokens, t)
 			return err
 		case strictjson.StringKind:
 			q.Prompts = append(q.Prompts, api.Prompt{})

@@ -28,6 +28,9 @@ type Options struct {
 	// differ from the first token on. Nil draws them uniformly from the
 	// vocabulary.
 	Prompt func(seed uint64, n int) []kv.Token
+	// Text returns the text of a token; "" if it has none. Engines whose card says
+	// Guided need it.
+	Text func(kv.Token) string
 }
 
 // Test runs the suite. Optional abilities (KVSource, LoadSource, Embedder) are tested
@@ -52,6 +55,7 @@ func Test(t *testing.T, o Options) {
 	t.Run("SinkError", s.testSinkError)
 	t.Run("SlowSink", s.testSlowSink)
 	t.Run("Cached", s.testCached)
+	t.Run("Guide", s.testGuide)
 	t.Run("Embed", s.testEmbed)
 	t.Run("Watch", s.testWatch)
 	t.Run("SlowWatcher", s.testSlowWatcher)

@@ -33,6 +33,12 @@ func (s *suite) testResume(t *testing.T) {
 		"logprobs": func(r *engine.Request) {
 			r.Logprobs, r.Sampling = 3, engine.Sampling{Temperature: 1, Seed: 15, PresencePenalty: 1}
 		},
+		"guide": func(r *engine.Request) {
+			if s.card.Guided {
+				r.Guide = &engine.Guide{Schema: []byte(`{"type":"object","properties":{"k":{"type":"array","items":{"type":"integer","maximum":9999}}},"required":["k"]}`)}
+			}
+			r.Choices, r.Logprobs, r.Sampling = 3, 2, engine.Sampling{Temperature: 1, Seed: 16, PresencePenalty: 0.5}
+		},
 		"minimum": func(r *engine.Request) {
 			r.Stop.MinTokens = 9
 			for i := range s.card.VocabSize / 2 {

@@ -27,7 +27,7 @@ func vocabulary() Vocabulary {
 
 func newBuiltin(t testing.TB, change func(*Config)) *Engine {
 	t.Helper()
-	cfg := Config{Vocabulary: vocabulary(), Blocks: 1024}
+	cfg := Config{Vocabulary: vocabulary(), Blocks: 1024, Text: pieceText}
 	if change != nil {
 		change(&cfg)
 	}

@@ -26,6 +26,11 @@ type Config struct {
 	// Tokenizer goes into the card. The default is the built-in one, or the
 	// files in ModelPath.
 	Tokenizer engine.TokenizerRef
+	// Text appends to dst the bytes of a token as they stand in decoded text; ok is
+	// false for one that has none, such as a special token. It is called from
+	// several goroutines. With it the engine can hold answers to a schema; nil means
+	// that the tokens' texts are not known.
+	Text func(dst []byte, t kv.Token) (out []byte, ok bool)
 	// Mask are tokens that a checkpoint's model must not draw.
 	Mask []kv.Token
 

@@ -61,7 +61,7 @@ func TestCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reference := small(t, nil)
+	reference := small(t, func(c *Config) { c.Text = nil })
 	want := engine.Card{
 		Name: "small", Aliases: []string{"alias"}, Engine: "tiny", BlockSize: 4, Blocks: 120, Ranks: 1, ContextLength: 320, VocabSize: 96,
 		EOS: []kv.Token{7, 8}, Numerics: reference.Card().Numerics, Tokenizer: engine.TokenizerRef{Kind: "dir", Dir: dir},

@@ -18,7 +18,10 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	if err := e.check(req); err != nil {
 		return err
 	}
-	r := newRequest(req, &e.card)
+	r, err := e.newRequest(req)
+	if err != nil {
+		return err
+	}
 	if err := e.submit(r); err != nil {
 		return err
 	}

@@ -75,7 +75,22 @@ func workload(n, vocab, output int) []*engine.Request {
 		req.Stop.IgnoreEOS = true
 		all = append(all, req)
 	}
+	for i, schema := range guidedSchemas {
+		req := within(vocab, greedy(i%4, 9+i*17%50, output))
+		req.ID, req.Logprobs, req.Stop.IgnoreEOS = fmt.Sprint("guided-", i), 2, i%2 == 0
+		req.Sampling, req.Choices = samplings[(i+1)%len(samplings)], 1+i%2
+		req.Guide = &engine.Guide{Schema: []byte(schema)}
+		all = append(all, req)
+	}
 	return all
+}
+
+// guidedSchemas are of texts that end soon and of some that do not.
+var guidedSchemas = []string{
+	`{"type":"object","properties":{"name":{"type":"string","maxLength":5},"n":{"type":"integer","minimum":-99,"maximum":99},"ok":{"type":"boolean"}},"required":["name","n"]}`,
+	`{"type":"array","items":{"enum":["a","ab",12,null]},"minItems":2,"maxItems":6}`,
+	`{"type":"object"}`,
+	`{"anyOf":[{"type":"string","pattern":"^[a-f]{3,9}$"},{"type":"number","minimum":0,"maximum":1}]}`,
 }
 
 // within moves the prompt of req into a vocabulary.

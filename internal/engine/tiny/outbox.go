@@ -37,6 +37,7 @@ type piece struct {
 	logprobs []engine.Logprob
 	cached   int
 	finish   engine.Finish
+	bare     bool // the end is a delta of its own
 }
 
 func (p *piece) empty() bool { return len(p.tokens) == 0 && p.finish == engine.NotFinished }
@@ -75,10 +76,11 @@ func (o *outbox) put(choice int, token kv.Token, logprob *engine.Logprob, cached
 	o.notify()
 }
 
-// finish ends a choice without a further token.
+// finish ends a choice without a further token, in a delta without tokens.
 func (o *outbox) finish(choice int, finish engine.Finish) {
 	o.mu.Lock()
-	o.mu.pending[choice].finish = finish
+	p := &o.mu.pending[choice]
+	p.finish, p.bare = finish, true
 	o.mu.Unlock()
 	o.notify()
 }
@@ -119,15 +121,13 @@ func (o *outbox) take() (deltas []engine.Delta, last bool, err error) {
 		if p.empty() {
 			continue
 		}
-		o.deltas = append(o.deltas, engine.Delta{
-			Attempt:  o.attempt,
-			Choice:   i,
-			Pos:      p.pos,
-			Tokens:   p.tokens,
-			Logprobs: p.logprobs,
-			Cached:   p.cached,
-			Finish:   p.finish,
-		})
+		d := engine.Delta{Attempt: o.attempt, Choice: i, Pos: p.pos, Tokens: p.tokens, Logprobs: p.logprobs, Cached: p.cached, Finish: p.finish}
+		if p.bare && len(p.tokens) > 0 {
+			d.Finish = engine.NotFinished
+			o.deltas = append(o.deltas, d)
+			d = engine.Delta{Attempt: o.attempt, Choice: i, Pos: p.pos + len(p.tokens), Finish: p.finish}
+		}
+		o.deltas = append(o.deltas, d)
 		next := piece{pos: p.pos + len(p.tokens), tokens: o.spare[i].tokens[:0], logprobs: o.spare[i].logprobs[:0]}
 		o.spare[i] = *p
 		*p = next

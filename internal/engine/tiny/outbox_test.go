@@ -45,6 +45,24 @@ func TestOutboxMerges(t *testing.T) {
 	}
 }
 
+// TestOutboxEndsBare: an end without a token is never in a delta with tokens.
+func TestOutboxEndsBare(t *testing.T) {
+	o := newOutbox(1, []int{2})
+	o.accept()
+	o.put(0, 10, nil, 8, engine.NotFinished)
+	o.put(0, 11, nil, 0, engine.NotFinished)
+	o.finish(0, engine.FinishStop)
+	want := []engine.Delta{
+		{Attempt: 1, Accepted: true},
+		{Attempt: 1, Pos: 2, Tokens: []kv.Token{10, 11}, Cached: 8},
+		{Attempt: 1, Pos: 4, Finish: engine.FinishStop},
+	}
+	deltas, _, err := o.take()
+	if diff := cmp.Diff(want, deltas); diff != "" || err != nil {
+		t.Fatalf("error %v (-want +got)\n%s", err, diff)
+	}
+}
+
 // TestOutboxHoldsWhatItHandedOut checks that deltas stay as they are while the
 // loop goes on, until the next take.
 func TestOutboxHoldsWhatItHandedOut(t *testing.T) {

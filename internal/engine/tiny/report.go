@@ -1,5 +1,7 @@
 package tiny
 
+import "penstock/internal/engine"
+
 // report tells everybody outside what the loop did since the last report: first
 // the watchers, then Load, then the callers of Generate. So whoever has the end
 // of a request finds it gone from the load.
@@ -46,11 +48,17 @@ func (l *loop) deliver() {
 		if !c.counted {
 			c.counted, cached = true, c.request.cached
 		}
-		out := c.request.out
+		out, finish := c.request.out, r.finish
+		if r.bare {
+			finish = engine.NotFinished
+		}
 		if c.request.req.Logprobs >= 0 {
-			out.put(c.index, r.token.Token, &r.token, cached, r.finish)
+			out.put(c.index, r.token.Token, &r.token, cached, finish)
 		} else {
-			out.put(c.index, r.token.Token, nil, cached, r.finish)
+			out.put(c.index, r.token.Token, nil, cached, finish)
+		}
+		if r.bare {
+			out.finish(c.index, r.finish)
 		}
 	}
 	l.results = l.results[:0]

@@ -38,10 +38,17 @@ type choice struct {
 	stops   []kv.Token // that end it
 	most    int        // output tokens
 	counted bool       // its cached count was delivered
+	guide   *follower  // nil if the text is free
 }
 
-// newRequest returns req as the engine keeps it. req must be valid.
-func newRequest(req *engine.Request, card *engine.Card) *request {
+// newRequest returns req as the engine keeps it. req must be valid, but for its
+// guide: the error is Invalid if that cannot be followed.
+func (e *Engine) newRequest(req *engine.Request) (*request, error) {
+	card := &e.card
+	rules, err := e.guides.open(req.Guide)
+	if err != nil {
+		return nil, err
+	}
 	stops := req.Stop.Tokens
 	if !req.Stop.IgnoreEOS {
 		stops = slices.Concat(stops, card.EOS)
@@ -59,6 +66,12 @@ func newRequest(req *engine.Request, card *engine.Card) *request {
 		}
 		c := &choice{request: r, index: i, stops: stops, most: most}
 		before := generatedBy(req, i)
+		if rules != nil {
+			c.guide = newFollower(rules, stops, e.drawable(stops), req.Stop.MinTokens)
+			if err := c.guide.resume(before); err != nil {
+				return nil, err
+			}
+		}
 		if finish := c.finishBefore(before); finish != engine.NotFinished {
 			r.out.finish(i, finish)
 			continue
@@ -72,7 +85,14 @@ func newRequest(req *engine.Request, card *engine.Card) *request {
 		}, req.Prompt, before)
 		r.open = append(r.open, c)
 	}
-	return r
+	return r, nil
+}
+
+// drawable returns those of tokens that the model may draw.
+func (e *Engine) drawable(tokens []kv.Token) []kv.Token {
+	return slices.DeleteFunc(slices.Clone(tokens), func(t kv.Token) bool {
+		return int(t) >= e.card.VocabSize || slices.Contains(e.mask, t)
+	})
 }
 
 // generatedBy returns what earlier attempts delivered of a choice.
@@ -97,6 +117,8 @@ func (c *choice) finishBefore(generated []kv.Token) engine.Finish {
 func (c *choice) finish(token kv.Token, n int) engine.Finish {
 	switch {
 	case slices.Contains(c.stops, token): // never drawn before MinTokens
+		return engine.FinishStop
+	case c.guide != nil && c.guide.over():
 		return engine.FinishStop
 	case n >= c.most:
 		return engine.FinishLength

@@ -56,6 +56,7 @@ type loop struct {
 	work    []model.Work
 	logits  [][]float32 // rows, one for each sequence that samples
 	sampled []paged.Sampled
+	allowed []uint64 // by a guide, as bits
 
 	// What report is to tell.
 	results []result
@@ -68,6 +69,7 @@ type result struct {
 	choice *choice
 	token  engine.Logprob
 	finish engine.Finish
+	bare   bool  // the end is not that of the token
 	err    error // no token could be drawn
 }
 

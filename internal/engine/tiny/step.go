@@ -3,6 +3,7 @@ package tiny
 import (
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/paged"
@@ -98,9 +99,10 @@ func (l *loop) sampleAll() {
 			continue
 		}
 		r := result{choice: c}
-		r.token, r.err = l.sampler.Next(c.sampler, l.work[i].Logits)
+		r.token, r.err = l.draw(c, l.work[i].Logits)
 		if r.err == nil {
 			r.finish = c.finish(r.token.Token, c.sampler.Position())
+			r.bare = r.finish == engine.FinishStop && !slices.Contains(c.stops, r.token.Token)
 			l.sampled = append(l.sampled, paged.Sampled{ID: w.ID, Token: r.token.Token})
 		}
 		if !c.request.led {
@@ -108,6 +110,23 @@ func (l *loop) sampleAll() {
 		}
 		l.results = append(l.results, r)
 	}
+}
+
+// draw draws a choice's next token, one that its guide allows.
+func (l *loop) draw(c *choice, logits []float32) (engine.Logprob, error) {
+	if c.guide == nil {
+		return l.sampler.Next(c.sampler, logits, nil)
+	}
+	allowed, err := c.guide.allowed(l.allowed, c.sampler.Position())
+	if err != nil {
+		return engine.Logprob{}, err
+	}
+	l.allowed = allowed
+	token, err := l.sampler.Next(c.sampler, logits, allowed)
+	if err == nil {
+		err = c.guide.take(token.Token)
+	}
+	return token, err
 }
 
 // settle acts on the tokens that were drawn: choices end, others of the same

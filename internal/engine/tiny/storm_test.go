@@ -152,7 +152,14 @@ func TestStepHardlyAllocates(t *testing.T) {
 	for i := range 8 {
 		req := within(96, greedy(i, 20, 280))
 		req.Sampling = engine.Sampling{Temperature: 1, TopK: 20, TopP: 0.9}
-		if err := e.submit(newRequest(req, &e.card)); err != nil {
+		if i%2 == 1 {
+			req.Guide = &engine.Guide{Schema: []byte(`{"type":"string","minLength":1000}`)}
+		}
+		r, err := e.newRequest(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.submit(r); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -22,6 +22,12 @@
 // Numerics alone: not of the batch around it, of how its prompt was cut into
 // steps, of what came from the cache, nor of preemptions and earlier attempts.
 //
+// # Guides
+//
+// Where the texts of tokens are known, a request may have a guide. Its place in
+// the schema is rebuilt from the text of what was generated before, so it is a
+// function of the request too.
+//
 // # Embeddings
 //
 // An embedding is a sequence without sampling: its last hidden states are summed
@@ -37,6 +43,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"penstock/core/guide"
 	"penstock/core/kv"
 	"penstock/core/paged"
 	"penstock/internal/engine"
@@ -51,6 +58,8 @@ type Engine struct {
 	cfg  Config
 	card engine.Card
 	mask []kv.Token
+	// guides are the schemas in use; nil if the engine cannot guide.
+	guides *guides
 
 	scheduler paged.Config
 	forward   forwarder
@@ -136,6 +145,7 @@ func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) 
 type network struct {
 	model            *model.Model
 	eos, mask        []kv.Token
+	vocab            *guide.Vocab // of the tokens that may be drawn; nil if their texts are not known
 	defaults         engine.Sampling
 	defaultMaxTokens int
 }
@@ -153,6 +163,9 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	if cfg.MaxContext > 0 {
 		length = min(length, cfg.MaxContext)
 	}
+	if cfg.Text != nil && n.vocab == nil {
+		n.vocab = newVocab(cfg.Text, n.mask, shape.VocabSize)
+	}
 	e := &Engine{
 		cfg:  cfg,
 		mask: n.mask,
@@ -169,6 +182,7 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			EOS:              n.eos,
 			Defaults:         n.defaults,
 			Numerics:         numerics(n),
+			Guided:           n.vocab != nil,
 			Tokenizer:        cfg.Tokenizer,
 		},
 		scheduler: paged.Config{
@@ -188,6 +202,9 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	if err := e.scheduler.Validate(); err != nil {
 		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
 	}
+	if n.vocab != nil {
+		e.guides = newGuides(n.vocab, cfg.Text)
+	}
 	e.cache = n.model.NewCache(cfg.Blocks, cfg.BlockSize)
 	e.watchers.limit = max(minBacklog, cfg.Blocks)
 	e.mu.load.TotalBlocks = cfg.Blocks
@@ -195,13 +212,18 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 }
 
 // numerics names what the tokens depend on: the model's logits, the version of
-// what package sample makes of them, and the mask.
+// what package sample makes of them, the mask, and the version of what package
+// guide allows.
 func numerics(n *network) string {
 	mask := xxh3.New()
 	for _, t := range n.mask {
 		mask.Write(binary.LittleEndian.AppendUint32(nil, uint32(t)))
 	}
-	return fmt.Sprintf("%s-sample1-%08x", n.model.Numerics(), uint32(mask.Sum64()))
+	name := fmt.Sprintf("%s-sample1-%08x", n.model.Numerics(), uint32(mask.Sum64()))
+	if n.vocab != nil {
+		name += "-guide1"
+	}
+	return name
 }
 
 // Card describes the model served.

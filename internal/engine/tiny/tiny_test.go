@@ -21,10 +21,23 @@ func smallShape() model.Config {
 	}
 }
 
+// pieces are the texts of test tokens, by id.
+var pieces = []string{
+	"", "", "", "{", "}", "[", "]", "", "", ":", ",", `"`, `\`, "-", ".", "/", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9",
+	"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x", "y", "z",
+	`{"`, `":`, `,"`, `"}`, `],`, `[[`, `"]`, `":"`, "é", "日", " ", "true", "null", "E", "+", "_", "ab", "na", "me", "12", "00", "},", "!",
+}
+
+// pieceText gives tokens the texts of pieces; those beyond repeat them.
+func pieceText(dst []byte, t kv.Token) ([]byte, bool) {
+	text := pieces[int(t)%len(pieces)]
+	return append(dst, text...), text != ""
+}
+
 // small returns an engine over the small model with room for few sequences.
 func small(t testing.TB, change func(*Config)) *Engine {
 	t.Helper()
-	cfg := Config{Name: "small", Blocks: 120, BlockSize: 4, MaxSeqs: 16, TokenBudget: 48, Vocabulary: Vocabulary{Size: 96}}
+	cfg := Config{Name: "small", Blocks: 120, BlockSize: 4, MaxSeqs: 16, TokenBudget: 48, Vocabulary: Vocabulary{Size: 96}, Text: pieceText}
 	if change != nil {
 		change(&cfg)
 	}
@@ -45,5 +58,16 @@ func small(t testing.TB, change func(*Config)) *Engine {
 }
 
 func TestConformance(t *testing.T) {
-	enginetest.Test(t, enginetest.Options{New: func(t testing.TB) engine.Engine { return small(t, nil) }})
+	enginetest.Test(t, enginetest.Options{
+		New:  func(t testing.TB) engine.Engine { return small(t, nil) },
+		Text: func(token kv.Token) string { return pieces[int(token)%len(pieces)] },
+	})
+}
+
+// TestConformanceUnguided is that of an engine which does not know the texts of
+// its tokens.
+func TestConformanceUnguided(t *testing.T) {
+	enginetest.Test(t, enginetest.Options{New: func(t testing.TB) engine.Engine {
+		return small(t, func(c *Config) { c.Text = nil })
+	}})
 }

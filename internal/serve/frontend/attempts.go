@@ -7,7 +7,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/edge/openai"
+	"penstock/internal/edge/api"
 )
 
 // task is a prompt that is tried on one worker after another. It belongs to one
@@ -68,7 +68,7 @@ func (f *Frontend) route(ctx context.Context, m *model, req *route.Request) (rou
 // exhausted is what a client is told when the last worker that could be tried
 // has failed too. The cause may name addresses and is for the log.
 func exhausted(err error, attempts uint32) error {
-	f := openai.Fault(err)
+	f := api.Fault(err)
 	return &fault.Error{
 		Code:       f.Code,
 		Message:    fmt.Sprintf("no worker could finish the request (%d tried): send it again", attempts),

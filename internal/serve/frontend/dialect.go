@@ -3,8 +3,10 @@ package frontend
 import (
 	"net/http"
 
+	"penstock/internal/edge/anthropic"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
+	"penstock/internal/edge/openai/responses"
 )
 
 // dialect is an API that a generation endpoint speaks.
@@ -33,5 +35,35 @@ func openAI(endpoint api.Endpoint) dialect {
 			return q, func(h *api.Head) api.Writer { return openai.NewWriter(q, h) }, nil
 		},
 		refuse: openai.WriteError,
+	}
+}
+
+// responsesAPI is OpenAI's other API of conversations.
+func responsesAPI() dialect {
+	return dialect{
+		endpoint: api.Responses,
+		decode: func(body []byte) (*api.Request, newWriter, error) {
+			q, err := responses.Decode(body)
+			if err != nil {
+				return nil, nil, err
+			}
+			return q.Request, q.NewWriter, nil
+		},
+		refuse: openai.WriteError,
+	}
+}
+
+// messagesAPI is Anthropic's.
+func messagesAPI() dialect {
+	return dialect{
+		endpoint: api.Messages,
+		decode: func(body []byte) (*api.Request, newWriter, error) {
+			q, err := anthropic.Decode(body)
+			if err != nil {
+				return nil, nil, err
+			}
+			return q, func(h *api.Head) api.Writer { return anthropic.NewWriter(q, h) }, nil
+		},
+		refuse: anthropic.WriteError,
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"net/http"
 	"strings"
 
+	"penstock/internal/edge/anthropic"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
+	"penstock/internal/edge/openai/responses"
 )
 
 // endpoint is a path of the frontend's own, with what /openapi.json says of it.
@@ -26,7 +28,7 @@ func (e *endpoint) methods() []string {
 // endpoints is the one table of what the frontend serves itself.
 func (f *Frontend) endpoints() []endpoint {
 	const get, post, anyJSON = "get", "post", "application/json"
-	at := func(path string, h http.HandlerFunc, method, summary string, fields []openai.Field) endpoint {
+	at := func(path string, h http.HandlerFunc, method, summary string, fields []api.Field) endpoint {
 		return endpoint{pattern: path, handler: h, Operation: openai.Operation{
 			Path: path, Method: method, Summary: summary, Fields: fields, Answer: anyJSON,
 		}}
@@ -34,9 +36,12 @@ func (f *Frontend) endpoints() []endpoint {
 	table := []endpoint{
 		at("/v1/chat/completions", f.generate(openAI(api.Chat)), post, "Continue a conversation", openai.Fields(api.Chat)),
 		at("/v1/completions", f.generate(openAI(api.Completion)), post, "Continue a text", openai.Fields(api.Completion)),
+		at("/v1/responses", f.generate(responsesAPI()), post, "Continue a conversation of items", responses.Fields()),
+		at("/v1/messages", f.generate(messagesAPI()), post, "Continue a conversation, as Anthropic's API has it", anthropic.Fields()),
+		at("/v1/messages/count_tokens", f.text("count_tokens", anthropic.WriteError, (*call).countTokens), post, "How many tokens a conversation has", anthropic.CountFields()),
 		at("/v1/embeddings", f.answering(openAI(api.Embeddings), (*call).embed), post, "Vectors of texts", openai.EmbeddingsFields()),
-		at("/tokenize", f.text("tokenize", (*call).tokenize), post, "The tokens of a prompt or a conversation", openai.TokenizeFields()),
-		at("/detokenize", f.text("detokenize", (*call).detokenize), post, "The text of tokens", openai.DetokenizeFields()),
+		at("/tokenize", f.text("tokenize", openai.WriteError, (*call).tokenize), post, "The tokens of a prompt or a conversation", openai.TokenizeFields()),
+		at("/detokenize", f.text("detokenize", openai.WriteError, (*call).detokenize), post, "The text of tokens", openai.DetokenizeFields()),
 		at("/v1/models", f.listModels, get, "The models that can be asked for", nil),
 		at("/v1/models/{id}", f.oneModel, get, "One model", nil),
 		at("/health", f.health, get, "Whether requests can be served, and by which workers", nil),
@@ -48,6 +53,8 @@ func (f *Frontend) endpoints() []endpoint {
 		switch e := &table[i]; e.Path {
 		case "/v1/models/{id}":
 			e.pattern, e.Params = "/v1/models/{id...}", []string{"id"}
+		case "/v1/messages", "/v1/messages/count_tokens":
+			e.Error = anthropic.ErrorSchema
 		case "/metrics":
 			e.Answer = "text/plain"
 		}

@@ -27,10 +27,12 @@ type generation struct {
 	request engine.Request // of the attempt in progress
 	route   route.Request
 	rules   textRules
-	echo    string
-	role    bool // choices begin with a role chunk
-	choices []choice
-	left    int // choices not done
+	// guideParam is the client's field that the guide was made from.
+	guideParam string
+	echo       string
+	role       bool // choices begin with a role chunk
+	choices    []choice
+	left       int // choices not done
 
 	counts      api.TokenCounts
 	cachedKnown bool
@@ -72,7 +74,7 @@ const (
 // run makes attempts until the generation is complete, ctx ends, or an attempt
 // fails that no other worker can make good.
 func (g *generation) run(ctx context.Context) error {
-	return g.f.attempts(ctx, g, g.route.Pin.ID != 0)
+	return g.unguided(g.f.attempts(ctx, g, g.route.Pin.ID != 0))
 }
 
 // migration names the kind of a further attempt for metrics.

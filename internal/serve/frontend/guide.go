@@ -18,12 +18,11 @@ import (
 // are free. It is refused by the name of the field that asked if no engine of the
 // model can keep to it.
 func (p *planner) guide() (*engine.Guide, error) {
-	q := p.req
-	param := q.Format.Param
+	q, param := p.req, p.guideParam()
 	var schema []byte
 	switch mode := q.ToolChoice.Mode; {
 	case mode == api.ToolRequired || mode == api.ToolNamed:
-		param, schema = "tool_choice", callsSchema(q)
+		schema = callsSchema(q)
 	case q.Format.Kind == api.FormatText:
 		return nil, nil
 	case mode == api.ToolAuto && len(q.Tools) > 0:
@@ -40,6 +39,26 @@ func (p *planner) guide() (*engine.Guide, error) {
 		return nil, fault.Param(param, "'%s' makes a schema of %d bytes; the limit is %d", param, len(schema), engine.MaxSchema)
 	}
 	return &engine.Guide{Schema: schema}, nil
+}
+
+// guideParam is the field that asked for the guide.
+func (p *planner) guideParam() string {
+	if mode := p.req.ToolChoice.Mode; mode == api.ToolRequired || mode == api.ToolNamed {
+		return "tool_choice"
+	}
+	return p.req.Format.Param
+}
+
+// unguided is an engine's refusal of the guide in the client's terms: engines know
+// one name for what it was made from.
+func (g *generation) unguided(err error) error {
+	f := api.Fault(err)
+	if g.request.Guide == nil || f.Param != engine.GuideParam || f.Param == g.guideParam {
+		return err
+	}
+	told := *f
+	told.Param = g.guideParam
+	return &told
 }
 
 // callsSchema is the schema of an answer that is nothing but calls: an object of

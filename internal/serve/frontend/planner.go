@@ -61,7 +61,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 		}
 		gens[i] = p.generation(i, tokens, sampling, stop, needles)
 		gens[i].route.Pin = pin
-		gens[i].request.Guide = guide
+		gens[i].request.Guide, gens[i].guideParam = guide, p.guideParam()
 		if i > 0 { // prompts share what the client set, and nothing else
 			id := p.call.id + "/" + strconv.Itoa(i)
 			gens[i].request.ID, gens[i].route.ID = id, id

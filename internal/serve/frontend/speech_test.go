@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock/core/fault"
 	"penstock/internal/engine"
 )
 
@@ -140,7 +141,9 @@ func TestSpeech(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inWorld(t, Config{}, func(t *testing.T, w *world) {
-				card := func(c *engine.Card) { c.ToolParser, c.ReasoningParser, c.Guided, c.ContextLength = tt.tools, tt.reasoning, true, 4096 }
+				card := func(c *engine.Card) {
+					c.ToolParser, c.ReasoningParser, c.Guided, c.ContextLength = tt.tools, tt.reasoning, true, 4096
+				}
 				dying := constant(tt.says)
 				w.worker(7, dying, card)
 				w.worker(8, constant(tt.says), card)
@@ -213,7 +216,9 @@ func TestGuides(t *testing.T) {
 	tool := func(name string) string {
 		return `{"type":"function","function":{"name":"` + name + `","parameters":` + schema + `}}`
 	}
-	moved := func(root string) string { return strings.Replace(schema, "#/$defs/d", root+"/properties/arguments/$defs/d", 1) }
+	moved := func(root string) string {
+		return strings.Replace(schema, "#/$defs/d", root+"/properties/arguments/$defs/d", 1)
+	}
 	one := fmt.Sprintf(object, "f", moved("#"))
 	for _, tt := range []struct{ name, with, want string }{
 		{"free", ``, ``},
@@ -259,4 +264,24 @@ func TestGuides(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestGuideRefusals: what an engine cannot enforce is said about the field that
+// asked for it.
+func TestGuideRefusals(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		s := constant("{}")
+		s.refuse = fault.Param(engine.GuideParam, "multipleOf is not supported")
+		w.worker(7, s, func(c *engine.Card) { c.Guided, c.ContextLength = true, 1<<20 })
+		for with, param := range map[string]string{
+			`"response_format":{"type":"json_object"}`:      "response_format",
+			`"guided_json":{"type":"object"}`:               "guided_json",
+			`"tool_choice":"required","tools":` + toolsJSON: "tool_choice",
+		} {
+			a := w.post("/v1/chat/completions", `{"model":"bytes","messages":[{"role":"user","content":"x"}],`+with+`}`)
+			if a.status != 400 || !strings.Contains(a.body, `multipleOf is not supported","type":"invalid_request_error","param":"`+param+`"`) {
+				t.Errorf("%s: %d %s", param, a.status, a.body)
+			}
+		}
+	})
 }

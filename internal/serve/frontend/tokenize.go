@@ -7,16 +7,17 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/edge/anthropic"
 	"penstock/internal/edge/openai"
 	"penstock/internal/edge/prep"
 )
 
 // text serves an endpoint between text and tokens, which no worker is asked for.
 // It has a place among the requests in progress, and counts as one of them.
-func (f *Frontend) text(name string, serve func(*call, context.Context) error) http.HandlerFunc {
+func (f *Frontend) text(name string, refuse func(http.ResponseWriter, error), serve func(*call, context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, id: w.Header().Get("x-request-id")}
-		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: openai.WriteError}
+		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: refuse}
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
 		defer f.inflight.Add(-1)
@@ -67,6 +68,27 @@ func (c *call) tokenize(ctx context.Context) error {
 		size += stringBytes * textLen(m, tokens)
 	}
 	return c.bounded(size, func() []byte { return openai.AppendTokenized(nil, &out) })
+}
+
+// countTokens answers POST /v1/messages/count_tokens: how long the prompt of a
+// conversation is.
+func (c *call) countTokens(ctx context.Context) error {
+	q, err := decoded(c, anthropic.DecodeCount)
+	if err != nil {
+		return err
+	}
+	m, err := c.find(q.Model)
+	if err != nil {
+		return err
+	}
+	tokens, err := m.encoder.EncodeChat(ctx, conversation(q))
+	switch {
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case err != nil:
+		return err
+	}
+	return c.answer.whole(append(anthropic.AppendCount(nil, len(tokens)), '\n'))
 }
 
 func encode(ctx context.Context, e prep.Encoder, req *openai.TokenizeRequest) (tokens []kv.Token, err error) {

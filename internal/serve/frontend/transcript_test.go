@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,6 +84,12 @@ func (w *world) workerCommand(d *datadriven.TestData) string {
 	}
 	w.worker(kv.WorkerID(intArg(d, "id", 0)), s, func(c *engine.Card) {
 		c.ContextLength = intArg(d, "context", c.ContextLength)
+		for key, field := range map[string]*string{"tools": &c.ToolParser, "reasoning": &c.ReasoningParser} {
+			if d.HasArg(key) {
+				d.ScanArgs(w.t, key, field)
+			}
+		}
+		c.Guided = d.HasArg("guided")
 		if d.HasArg("numerics") {
 			d.ScanArgs(w.t, "numerics", &c.Numerics)
 		}
@@ -96,6 +103,9 @@ func intArg(d *datadriven.TestData, key string, n int) int {
 	}
 	return n
 }
+
+// callID finds the ids of calls, which are drawn for each request.
+var callID = regexp.MustCompile(`("(?:fc_)?)call_\w{24}(")`)
 
 // printAnswer prints a response without what every response has.
 func printAnswer(a answerOf, brief bool) string {
@@ -118,7 +128,7 @@ func printAnswer(a answerOf, brief bool) string {
 		if i := strings.Index(line, `"choices":`); brief && i > 0 {
 			line = strings.Repeat("data: ", strings.Count(line[:i], "data: ")) + "{…" + line[i:]
 		}
-		b.WriteString(line)
+		b.WriteString(callID.ReplaceAllString(line, "${1}call_…$2"))
 	}
 	if a.err != nil {
 		fmt.Fprintf(&b, "read: %v\n", a.err)

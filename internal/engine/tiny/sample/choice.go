@@ -85,17 +85,20 @@ func (c *Choice) penalizes() bool {
 	return p.RepetitionPenalty != 1 || p.FrequencyPenalty != 0 || p.PresencePenalty != 0
 }
 
-// adjusts reports whether adjust would change any logit.
+// adjusts reports whether adjust would change any logit without a mask.
 func (c *Choice) adjusts() bool {
 	return c.penalizes() || len(c.params.Sampling.Bias) > 0 || c.position < c.params.MinTokens
 }
 
-// adjust applies steps 2 to 5 of the package's order to logits. Every product is
+// adjust applies steps 2 to 6 of the package's order to logits. Every product is
 // rounded by its conversion before it enters a sum, which forbids the compiler
 // to fuse the two.
-func (c *Choice) adjust(logits []float32) {
+func (c *Choice) adjust(logits []float32, allowed []uint64) {
 	p := &c.params.Sampling
-	if c.position < c.params.MinTokens {
+	switch {
+	case allowed != nil:
+		keep(logits, allowed)
+	case c.position < c.params.MinTokens:
 		for _, t := range c.params.Stops {
 			if int(t) < len(logits) {
 				logits[t] = float32(math.Inf(-1))
@@ -119,5 +122,15 @@ func (c *Choice) adjust(logits []float32) {
 			l -= presence
 		}
 		logits[o.token] = l
+	}
+}
+
+// keep makes the logits of the tokens that are not allowed -Inf.
+func keep(logits []float32, allowed []uint64) {
+	negInf := float32(math.Inf(-1))
+	for i := range logits {
+		if allowed[i/64]>>(i%64)&1 == 0 {
+			logits[i] = negInf
+		}
 	}
 }

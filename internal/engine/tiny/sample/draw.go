@@ -14,7 +14,7 @@ const weightBits = 44
 // lightest is below ln(2^-44): weights of tokens beneath it round down to zero.
 const lightest = -31
 
-// draw picks one token of logits in proportion to its weight, steps 7 to 11 of
+// draw picks one token of logits in proportion to its weight, steps 8 to 12 of
 // the package's order. best is the best token; random is uniform over 64 bits.
 func (s *Sampler) draw(logits []float32, best kv.Token, p *engine.Sampling, random uint64) kv.Token {
 	s.weigh(logits, logits[best], p.Temperature)

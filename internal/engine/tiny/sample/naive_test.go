@@ -11,14 +11,19 @@ import (
 // naiveNext is the package's order written down as it reads: full sorts, big
 // integers, package math's exponential, counting by scanning. output is what
 // the choice has generated so far.
-func naiveNext(p Params, mask, prompt, output []kv.Token, logits []float32) kv.Token {
+func naiveNext(p Params, mask, prompt, output []kv.Token, logits []float32, allowed []uint64) kv.Token {
 	l := slices.Clone(logits)
 	for i := range l {
 		if slices.Contains(mask, kv.Token(i)) || math.IsNaN(float64(l[i])) {
 			l[i] = float32(math.Inf(-1))
 		}
 	}
-	if len(output) < p.MinTokens {
+	for i := range l {
+		if allowed != nil && allowed[i/64]&(1<<(i%64)) == 0 {
+			l[i] = float32(math.Inf(-1))
+		}
+	}
+	if allowed == nil && len(output) < p.MinTokens {
 		for _, t := range p.Stops {
 			l[t] = float32(math.Inf(-1))
 		}

@@ -14,19 +14,22 @@
 //  1. mask: the logits of the vocabulary's masked tokens become -Inf, and NaN
 //     becomes -Inf. This is the model's own distribution; log-probabilities are
 //     those of its softmax.
-//  2. stop tokens become -Inf while the output is shorter than MinTokens.
-//  3. bias: added to the logits of the tokens named.
-//  4. repetition penalty: the logit of each token that occurs in the prompt or
+//  2. guide: the logits of the tokens that may not come become -Inf. Whoever
+//     guides has heeded MinTokens.
+//  3. without a guide, stop tokens become -Inf while the output is shorter than
+//     MinTokens.
+//  4. bias: added to the logits of the tokens named.
+//  5. repetition penalty: the logit of each token that occurs in the prompt or
 //     the output is divided by it if positive, multiplied by it otherwise.
-//  5. frequency and presence penalty: from the logit of each token in the output
+//  6. frequency and presence penalty: from the logit of each token in the output
 //     are subtracted frequency × (times it occurs), then presence.
-//  6. temperature 0 ends here: the largest logit wins.
-//  7. temperature: the weight of a token is exp((logit - largest) / temperature).
-//  8. top-k keeps the k best tokens.
-//  9. top-p keeps the fewest best tokens that together have at least the share p
+//  7. temperature 0 ends here: the largest logit wins.
+//  8. temperature: the weight of a token is exp((logit - largest) / temperature).
+//  9. top-k keeps the k best tokens.
+//  10. top-p keeps the fewest best tokens that together have at least the share p
 //     of the weight left by top-k.
-//  10. min-p keeps the tokens whose weight is at least the share p of the best's.
-//  11. one of the tokens kept is drawn in proportion to its weight.
+//  11. min-p keeps the tokens whose weight is at least the share p of the best's.
+//  12. one of the tokens kept is drawn in proportion to its weight.
 //
 // "Best" is the larger logit and, among equals, the lower id.
 //
@@ -75,18 +78,20 @@ func New(size int, mask []kv.Token) *Sampler {
 }
 
 // Next draws the token at c's current position from logits, which has one entry
-// per token of the vocabulary; it leaves the mask applied to them. The token
+// per token of the vocabulary; it leaves the mask applied to them. allowed has the
+// tokens that the guide allows as bits, token i being bit i%64 of word i/64; nil
+// is no guide. The token
 // counts as output of c from then on. Top is newly allocated when c asks for
 // alternatives, and nothing else is; Logprob is 0 when c does not ask for
 // log-probabilities. The error is Internal and means that no token at all could
 // be drawn: the model computed no number, or everything is masked.
-func (s *Sampler) Next(c *Choice, logits []float32) (engine.Logprob, error) {
+func (s *Sampler) Next(c *Choice, logits []float32, allowed []uint64) (engine.Logprob, error) {
 	s.applyMask(logits)
 	adjusted := logits
-	if c.adjusts() {
+	if allowed != nil || c.adjusts() {
 		adjusted = s.adjusted
 		copy(adjusted, logits)
-		c.adjust(adjusted)
+		c.adjust(adjusted, allowed)
 	}
 	best, ok := argmax(adjusted)
 	if !ok {

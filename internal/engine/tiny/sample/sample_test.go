@@ -76,8 +76,21 @@ func TestNextIsTheNaiveDraw(t *testing.T) {
 					logits[i] = float32(math.Round(float64(l)/grain) * grain)
 				}
 			}
-			want := naiveNext(p, mask, prompt, output, logits)
-			got, err := s.Next(c, logits)
+			var allowed []uint64
+			if rapid.Bool().Draw(t, "guided") {
+				allowed = make([]uint64, (vocab+63)/64)
+				some := 0 // that is not masked, so that something can be drawn
+				for slices.Contains(mask, kv.Token(some)) {
+					some++
+				}
+				for i := range vocab {
+					if i == some || rng.IntN(3) == 0 {
+						allowed[i/64] |= 1 << (i % 64)
+					}
+				}
+			}
+			want := naiveNext(p, mask, prompt, output, logits, allowed)
+			got, err := s.Next(c, logits, allowed)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,8 +117,8 @@ func TestFiltersOnLargeVocabulary(t *testing.T) {
 			p := Params{Sampling: sampling, Logprobs: -1}
 			p.Sampling.Seed = rng.Uint64()
 			logits := normalLogits(rng, vocab, scale)
-			want := naiveNext(p, nil, nil, nil, logits)
-			got, err := New(vocab, nil).Next(NewChoice(p, nil, nil), logits)
+			want := naiveNext(p, nil, nil, nil, logits, nil)
+			got, err := New(vocab, nil).Next(NewChoice(p, nil, nil), logits, nil)
 			if err != nil || got.Token != want {
 				t.Errorf("scale %v %+v: token %d (%v), naive %d", scale, p.Sampling, got.Token, err, want)
 			}
@@ -130,7 +143,7 @@ func TestNucleusIsAsSmallAsCanBe(t *testing.T) {
 		for seed := range uint64(200) {
 			c.sampling.Temperature, c.sampling.Seed = 1, seed
 			logits := []float32{-40, 3, 3, -40, 3, 3}
-			got, err := New(6, nil).Next(NewChoice(Params{Sampling: c.sampling, Logprobs: -1}, nil, nil), logits)
+			got, err := New(6, nil).Next(NewChoice(Params{Sampling: c.sampling, Logprobs: -1}, nil, nil), logits, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,7 +175,7 @@ func TestDrawsFollowTheDistribution(t *testing.T) {
 	s := New(len(logits), nil)
 	draw := func(seed uint64, choice, position int) kv.Token {
 		p := Params{Sampling: engine.Sampling{Temperature: temperature, Seed: seed}, Choice: choice, Logprobs: -1}
-		got, err := s.Next(NewChoice(p, nil, make([]kv.Token, position)), slices.Clone(logits))
+		got, err := s.Next(NewChoice(p, nil, make([]kv.Token, position)), slices.Clone(logits), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +256,7 @@ func TestLogprobs(t *testing.T) {
 			Bias: []engine.TokenBias{{Token: 10, Bias: -100}},
 		}, Logprobs: n, MinTokens: 3, Stops: []kv.Token{200}}
 		before := slices.Clone(logits)
-		got, err := New(vocab, mask).Next(NewChoice(p, []kv.Token{10, 11}, []kv.Token{12}), logits)
+		got, err := New(vocab, mask).Next(NewChoice(p, []kv.Token{10, 11}, []kv.Token{12}), logits, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,7 +298,7 @@ func TestLogprobs(t *testing.T) {
 
 func TestLogprobsOfAlmostNothing(t *testing.T) {
 	logits := []float32{1, 2, 3}
-	got, err := New(3, []kv.Token{0, 2}).Next(NewChoice(Params{Logprobs: 3}, nil, nil), logits)
+	got, err := New(3, []kv.Token{0, 2}).Next(NewChoice(Params{Logprobs: 3}, nil, nil), logits, nil)
 	want := engine.Logprob{Token: 1, Logprob: 0, Top: []engine.TokenLogprob{{Token: 1, Logprob: 0}}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("(-want +got) %v\n%s", err, diff)
@@ -308,7 +321,7 @@ func TestNothingToDraw(t *testing.T) {
 		if name == "infinite" {
 			c = NewChoice(Params{Logprobs: -1}, nil, nil)
 		}
-		if _, err := s.Next(c, logits); fault.Of(err) != fault.Internal || err == nil {
+		if _, err := s.Next(c, logits, nil); fault.Of(err) != fault.Internal || err == nil {
 			t.Errorf("%s: error %v", name, err)
 		}
 		if c.Position() != 0 {
@@ -328,7 +341,7 @@ func TestResumedChoiceGoesOn(t *testing.T) {
 			s, c := New(vocab, nil), NewChoice(p, prompt, generated)
 			var out []engine.Logprob
 			for pos := len(generated); pos < length; pos++ {
-				got, err := s.Next(c, normalLogits(rand.New(rand.NewPCG(seed, uint64(pos))), vocab, 2))
+				got, err := s.Next(c, normalLogits(rand.New(rand.NewPCG(seed, uint64(pos))), vocab, 2), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -393,7 +406,7 @@ func TestNextDoesNotAllocate(t *testing.T) {
 		"filtered": {Sampling: engine.Sampling{Temperature: 1, TopK: 50, TopP: 0.9, MinP: 0.01, Bias: []engine.TokenBias{{Token: 1, Bias: 1}}}, Logprobs: 0},
 	} {
 		s, c := New(vocab, []kv.Token{4}), NewChoice(p, nil, nil)
-		if n := testing.AllocsPerRun(100, func() { s.Next(c, logits) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { s.Next(c, logits, nil) }); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
@@ -411,7 +424,7 @@ func BenchmarkNext(b *testing.B) {
 				logits := normalLogits(rand.New(rand.NewPCG(3, 3)), vocab, 3)
 				s, c := New(vocab, nil), NewChoice(Params{Sampling: sampling, Logprobs: -1}, nil, nil)
 				for b.Loop() {
-					s.Next(c, logits)
+					s.Next(c, logits, nil)
 				}
 			})
 		}

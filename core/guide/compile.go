@@ -1,0 +1,222 @@
+package guide
+
+import (
+	"penstock/core/fault"
+)
+
+// compiler makes the program of a schema. Each schema that is reached is a rule:
+// a run of code that writes one value and returns. Code is made from its end to
+// its beginning, since every instruction names what follows it.
+type compiler struct {
+	g        Grammar
+	root     *value
+	rules    map[*value]int // by the schema that they are made of
+	all      []rule
+	any      int // the rule of any value; -1 before it is made
+	patterns map[string]*dfa
+	budget   budget
+}
+
+// rule is one value. Its room is how many values nest in it at least: a rule is
+// entered only where they have room, so that no text becomes impossible to end.
+type rule struct {
+	at    *value
+	entry int32
+	// Either alternatives, which nest no deeper, or calls that cannot be avoided.
+	alternatives []int
+	calls        []int
+	room         int
+}
+
+const noRoom = MaxDepth
+
+func (c *compiler) compile() (*Grammar, error) {
+	c.budget = budget{cells: maxCells, work: maxWork}
+	end := c.emit(instr{op: opEnd})
+	root, err := c.rule(c.root)
+	if err != nil {
+		return nil, err
+	}
+	c.g.start = c.call(root, end)
+	if err := c.measure(); err != nil {
+		return nil, err
+	}
+	if err := c.circles(); err != nil {
+		return nil, err
+	}
+	if len(c.g.code) > maxCode {
+		return nil, tooLarge()
+	}
+	for i := range c.g.code {
+		switch in := &c.g.code[i]; in.op {
+		case opCall:
+			in.x = c.all[in.x].entry
+		case opRoom:
+			in.x = int32(c.all[in.x].room) + in.y
+		}
+	}
+	return &c.g, nil
+}
+
+func tooLarge() error {
+	return fault.New(fault.Invalid, "the JSON schema is too large; simplify it, or send less of it")
+}
+
+// emit appends an instruction and returns where it is. Beyond the bound nothing
+// is kept: full says so.
+func (c *compiler) emit(in instr) int32 {
+	if c.full() {
+		return 0
+	}
+	c.g.code = append(c.g.code, in)
+	return int32(len(c.g.code) - 1)
+}
+
+// full reports whether the program has outgrown its bound.
+func (c *compiler) full() bool { return len(c.g.code) > maxCode }
+
+// split goes on at each of targets.
+func (c *compiler) split(targets ...int32) int32 {
+	if len(targets) == 1 {
+		return targets[0]
+	}
+	from := int32(len(c.g.targets))
+	c.g.targets = append(c.g.targets, targets...)
+	return c.emit(instr{op: opSplit, x: from, y: int32(len(c.g.targets))})
+}
+
+// call writes the value of a rule and then goes on at next.
+func (c *compiler) call(rule int, next int32) int32 {
+	return c.emit(instr{op: opCall, next: next, x: int32(rule)})
+}
+
+// guard goes on at next if there is room for a call of the rule.
+func (c *compiler) guard(rule int, next int32) int32 {
+	return c.emit(instr{op: opRoom, next: next, x: int32(rule), y: 1})
+}
+
+// literal writes bytes.
+func (c *compiler) literal(s string, next int32) int32 {
+	if s == "" || c.full() {
+		return next
+	}
+	from := int32(len(c.g.bytes))
+	c.g.bytes = append(c.g.bytes, s...)
+	return c.emit(instr{op: opLiteral, next: next, x: from, y: int32(len(c.g.bytes))})
+}
+
+// rule returns the rule of a schema, which it makes if it is new.
+func (c *compiler) rule(v *value) (int, error) {
+	if r, ok := c.rules[v]; ok {
+		return r, nil
+	}
+	r := c.reserve(v)
+	c.rules[v] = r
+	body, err := c.schema(r, v)
+	if err == nil && c.full() {
+		err = tooLarge()
+	}
+	if err != nil {
+		return 0, err
+	}
+	c.g.code[c.all[r].entry].next = body
+	return r, nil
+}
+
+// reserve makes a rule whose code is not there yet.
+func (c *compiler) reserve(v *value) int {
+	r := len(c.all)
+	c.all = append(c.all, rule{at: v, entry: c.emit(instr{op: opRoom, x: int32(r)})})
+	return r
+}
+
+// either is the body of a rule that is one of others.
+func (c *compiler) either(r int, rules []int) int32 {
+	c.all[r].alternatives = rules
+	targets := make([]int32, len(rules))
+	for i, other := range rules {
+		targets[i] = c.all[other].entry
+	}
+	return c.split(targets...)
+}
+
+// measure finds the room of every rule, by the least depth first: at each depth
+// it settles the rules all of whose calls, or one of whose alternatives, are
+// settled. What is never settled can never end.
+func (c *compiler) measure() error {
+	users := make([][]int, len(c.all))
+	waiting := make([]int, len(c.all)) // calls not settled
+	var now, next []int
+	for i := range c.all {
+		r := &c.all[i]
+		r.room = noRoom
+		waiting[i] = len(r.calls)
+		for _, used := range r.alternatives {
+			users[used] = append(users[used], i)
+		}
+		for _, used := range r.calls {
+			users[used] = append(users[used], i)
+		}
+		if len(r.alternatives) == 0 && len(r.calls) == 0 {
+			now = append(now, i)
+		}
+	}
+	for depth := 0; depth < noRoom && len(now) > 0; depth++ {
+		next = next[:0]
+		for len(now) > 0 {
+			i := now[len(now)-1]
+			now = now[:len(now)-1]
+			if c.all[i].room <= depth {
+				continue
+			}
+			c.all[i].room = depth
+			for _, user := range users[i] {
+				if len(c.all[user].alternatives) > 0 {
+					now = append(now, user)
+				} else if waiting[user]--; waiting[user] == 0 {
+					next = append(next, user)
+				}
+			}
+		}
+		now, next = next, now
+	}
+	for i := range c.all {
+		if c.all[i].room == noRoom {
+			return refuse(c.all[i].at, "", "can never end: it requires itself, or nests deeper than %d levels", MaxDepth)
+		}
+	}
+	return nil
+}
+
+// circles refuses rules that are alternatives of themselves.
+func (c *compiler) circles() error {
+	const entered, left = 1, 2
+	state := make([]uint8, len(c.all))
+	type step struct{ rule, next int }
+	for start := range c.all {
+		path := []step{{rule: start}}
+		if state[start] == left {
+			continue
+		}
+		state[start] = entered
+		for len(path) > 0 {
+			top := &path[len(path)-1]
+			r := &c.all[top.rule]
+			if top.next == len(r.alternatives) {
+				state[top.rule] = left
+				path = path[:len(path)-1]
+				continue
+			}
+			other := r.alternatives[top.next]
+			top.next++
+			switch state[other] {
+			case entered:
+				return refuse(c.all[other].at, "", "refers to itself without anything in between")
+			case 0:
+				state[other] = entered
+				path = append(path, step{rule: other})
+			}
+		}
+	}
+	return nil
+}

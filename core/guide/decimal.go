@@ -1,0 +1,222 @@
+package guide
+
+import (
+	"math"
+	"strconv"
+	"strings"
+)
+
+// decimal is a number of a schema, exactly: ±0.digits × 10^point, without zeros
+// at either end; no digits are zero.
+type decimal struct {
+	negative bool
+	digits   string
+	point    int
+}
+
+// parseDecimal reads a JSON number. ok is false if it has more digits or a
+// larger exponent than anybody means.
+func parseDecimal(s string) (d decimal, ok bool) {
+	s, d.negative = strings.CutPrefix(s, "-")
+	exponent := 0
+	if i := strings.IndexAny(s, "eE"); i >= 0 {
+		n, err := strconv.Atoi(strings.TrimPrefix(s[i+1:], "+"))
+		if err != nil || n < -400 || n > 400 {
+			return d, false
+		}
+		s, exponent = s[:i], n
+	}
+	integer, fraction, _ := strings.Cut(s, ".")
+	if len(integer)+len(fraction) > 400 {
+		return d, false
+	}
+	d.digits, d.point = integer+fraction, len(integer)+exponent
+	trimmed := strings.TrimLeft(d.digits, "0")
+	d.point -= len(d.digits) - len(trimmed)
+	if d.digits = strings.TrimRight(trimmed, "0"); d.digits == "" {
+		return decimal{}, true // minus zero too
+	}
+	return d, true
+}
+
+// parts returns the digits before and after the point. Only for numbers whose
+// exponent is bounded, as parseDecimal sees to.
+func (d decimal) parts() (integer, fraction string) {
+	switch {
+	case d.point <= 0 && d.digits != "":
+		return "", strings.Repeat("0", -d.point) + d.digits
+	case d.point >= len(d.digits):
+		return d.digits + strings.Repeat("0", d.point-len(d.digits)), ""
+	}
+	return d.digits[:d.point], d.digits[d.point:]
+}
+
+// compare returns -1, 0 or 1 as a is less than, equal to or more than b.
+func (a decimal) compare(b decimal) int {
+	if a.sign() != b.sign() {
+		return cmp(a.sign(), b.sign())
+	}
+	order := 0
+	if a.digits != "" {
+		if order = cmp(a.point, b.point); order == 0 {
+			order = strings.Compare(a.digits, b.digits)
+		}
+	}
+	if a.negative {
+		return -order
+	}
+	return order
+}
+
+func (d decimal) sign() int {
+	switch {
+	case d.digits == "":
+		return 0
+	case d.negative:
+		return -1
+	}
+	return 1
+}
+
+func cmp(a, b int) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// limit is an end of a range of numbers.
+type limit struct {
+	decimal
+	open bool // the number itself is outside
+}
+
+// integers returns the numbers without fraction between the limits, nil limits
+// being none, of those whose magnitude is below 2^63. ok is false if there are
+// none.
+func integers(low, high *limit) (n number, ok bool) {
+	least, most := int64(-math.MaxInt64), int64(math.MaxInt64)
+	if low != nil {
+		if least, ok = low.inside(1); !ok {
+			return n, false
+		}
+	}
+	if high != nil {
+		if most, ok = high.inside(-1); !ok {
+			return n, false
+		}
+	}
+	if least > most {
+		return n, false
+	}
+	n.whole = true
+	if most >= 0 {
+		n.positive = wholeSide(uint64(max(least, 0)), uint64(most))
+	}
+	if least < 0 {
+		n.negative = wholeSide(uint64(-min(most, -1)), uint64(-least))
+	}
+	return n, true
+}
+
+func wholeSide(low, high uint64) side {
+	return side{any: true, low: bound{integer: low}, high: bound{integer: high}, first: low, last: high}
+}
+
+// inside returns the nearest integer on the inner side of a limit, which is up
+// or down by direction. ok is false if all integers are outside.
+func (l *limit) inside(direction int) (v int64, ok bool) {
+	integer, fraction := l.parts()
+	v, err := strconv.ParseInt("0"+integer, 10, 64)
+	if err != nil { // farther out than any integer
+		return int64(-direction) * math.MaxInt64, l.sign() != direction
+	}
+	if l.negative {
+		v = -v
+	}
+	// v is the limit without its fraction, so not farther from zero.
+	if fraction == "" && !l.open || fraction != "" && l.sign() != direction {
+		return v, true
+	}
+	if v == int64(direction)*math.MaxInt64 {
+		return 0, false
+	}
+	return v + int64(direction), true
+}
+
+// maxBoundDigits is how many digits after the point a bound may have, fewer than
+// are written, so that there is a number between any two bounds.
+const maxBoundDigits = 20
+
+// decimals returns the numbers between the limits, nil limits being none. ok is
+// false if there are none, or if a limit has too many digits.
+func decimals(low, high *limit) (n number, ok bool) {
+	zero, none := bound{}, bound{integer: maxInteger + 1, open: true}
+	n.exponent = low == nil && high == nil
+	lowBound, highBound := zero, none
+	for _, l := range []*limit{low, high} {
+		if l == nil {
+			continue
+		}
+		b, ok := l.bound()
+		if !ok {
+			return n, false
+		}
+		if l == low {
+			lowBound = b
+		} else {
+			highBound = b
+		}
+	}
+	// Zero, with either sign, is within the bounds if both sides may have it.
+	switch {
+	case low == nil || low.sign() < 0:
+		n.positive = between(zero, highBound, high == nil || high.sign() >= 0)
+	default:
+		n.positive = between(lowBound, highBound, high == nil || high.sign() >= 0)
+	}
+	magnitude := none
+	if low != nil {
+		magnitude = lowBound
+	}
+	if low == nil || low.sign() < 0 {
+		if high == nil || high.sign() > 0 {
+			n.negative = between(zero, magnitude, true)
+		} else {
+			n.negative = between(highBound, magnitude, true)
+		}
+	}
+	return n, n.positive.any || n.negative.any
+}
+
+// bound returns the magnitude of a limit; ok is false if it has too many digits.
+func (l *limit) bound() (b bound, ok bool) {
+	integer, fraction := l.parts()
+	b = bound{fraction: fraction, open: l.open}
+	var err error
+	b.integer, err = strconv.ParseUint("0"+integer, 10, 64)
+	return b, err == nil && b.integer <= maxInteger && len(fraction) <= maxBoundDigits
+}
+
+// between returns the magnitudes between two bounds, if there can be any.
+func between(low, high bound, possible bool) side {
+	s := side{low: low, high: high, first: low.integer, last: high.integer}
+	if high.fraction == "" && high.open {
+		if high.integer == 0 {
+			return side{}
+		}
+		s.last--
+	}
+	order := cmp(int(low.integer), int(high.integer))
+	if order == 0 {
+		order = strings.Compare(low.fraction, high.fraction)
+	}
+	s.any = possible && (order < 0 || order == 0 && !low.open && !high.open)
+	if !s.any {
+		return side{}
+	}
+	return s
+}

@@ -1,0 +1,177 @@
+package guide
+
+import (
+	"encoding/binary"
+
+	"penstock/core/fault"
+)
+
+// Masks tells which tokens of a vocabulary may come in the states of one
+// grammar, and remembers it for the states that come again. It is not safe for
+// concurrent use.
+type Masks struct {
+	vocab  *Vocab
+	words  int
+	levels [][]thread // by depth in the trie
+	marks  []int      // how many frames there were at each depth
+	key    []byte
+	known  map[string][]uint64
+	max    int
+	fresh  []uint64 // of the last state that was not kept
+}
+
+// cacheBytes bounds the masks kept, about 4 MiB.
+const cacheBytes = 4 << 20
+
+// maxKey bounds the states that are kept to those that are small.
+const maxKey = 4 << 10
+
+// NewMasks returns masks over v of the states of one grammar.
+func NewMasks(v *Vocab) *Masks {
+	words := (v.size + 63) / 64
+	return &Masks{
+		vocab:  v,
+		words:  words,
+		levels: make([][]thread, v.longest+1),
+		marks:  make([]int, v.longest+1),
+		known:  map[string][]uint64{},
+		max:    max(16, cacheBytes/(8*words+256)),
+		fresh:  make([]uint64, words),
+	}
+}
+
+// Of returns the tokens whose bytes may come next in s, as one bit per token,
+// token i being bit i%64 of word i/64. s is as it was when Of returns. The caller
+// must not change the mask, which holds until the next call. The error is a
+// *fault.Error of code Invalid: the schema has so many readings of this text that
+// it would take too long to follow them all.
+func (m *Masks) Of(s *State) ([]uint64, error) {
+	if s.inNumber() { // seldom comes again, and little can follow
+		clear(m.fresh)
+		return m.fresh, m.walk(s, m.fresh)
+	}
+	m.key = s.appendKey(m.key[:0], uint32(m.vocab.longest))
+	if mask, ok := m.known[string(m.key)]; ok {
+		return mask, nil
+	}
+	if len(m.key) > maxKey {
+		clear(m.fresh)
+		return m.fresh, m.walk(s, m.fresh)
+	}
+	mask := make([]uint64, m.words)
+	if err := m.walk(s, mask); err != nil {
+		return nil, err
+	}
+	if len(m.known) >= m.max {
+		clear(m.known) // rare, and what is needed comes back
+	}
+	m.known[string(m.key)] = mask
+	return mask, nil
+}
+
+// inNumber reports whether some reading is within a number.
+func (s *State) inNumber() bool {
+	for i := range s.threads {
+		if t := &s.threads[i]; s.g.code[t.pc].op == opNumber && t.c != numberStart {
+			return true
+		}
+	}
+	return false
+}
+
+// inString reports whether some reading is between two characters of a string
+// without a pattern, and how many further ones it may have.
+func (s *State) inString() (n uint32, ok bool) {
+	for i := range s.threads {
+		t := &s.threads[i]
+		in := &s.g.code[t.pc]
+		if in.op != opText || t.c != plain {
+			continue
+		}
+		if x := &s.g.texts[in.x]; x.dfa == nil {
+			left := unlimited
+			if x.max != unlimited {
+				left = x.max - uint32(t.a)
+			}
+			n, ok = max(n, left), true
+		}
+	}
+	return n, ok
+}
+
+// The work of one mask: what a few readings of every token take.
+const (
+	workPerNode = 4
+	workAtLeast = 250_000
+)
+
+// walk sets the bits of the tokens that may come in s. It follows the trie where
+// the grammar does: one level of threads per byte of the path.
+func (m *Masks) walk(s *State, mask []uint64) error {
+	v := &m.vocab.all
+	if n, ok := s.inString(); ok {
+		v = &m.vocab.others
+		for i, word := range m.vocab.contents[min(n, maxContent)] {
+			mask[i] |= word
+		}
+	}
+	m.levels[0] = append(m.levels[0][:0], s.threads...)
+	m.marks[0] = len(s.frames)
+	defer func() { s.frames = s.frames[:m.marks[0]] }()
+	s.work = 0
+	for i := 0; i < len(v.nodes)-1; {
+		n := &v.nodes[i]
+		// The frames that the levels above made are in use; those behind them were
+		// of another branch.
+		s.frames = s.frames[:m.marks[n.depth-1]]
+		level := s.advance(m.levels[n.depth][:0], m.levels[n.depth-1], n.byte)
+		m.levels[n.depth], m.marks[n.depth] = level, len(s.frames)
+		if len(level) == 0 {
+			i = int(n.skip)
+			continue
+		}
+		if s.work > workPerNode*len(v.nodes)+workAtLeast {
+			return fault.New(fault.Invalid, "the JSON schema has too many alternatives that begin alike; simplify its anyOf")
+		}
+		for _, t := range v.tokens[n.first:v.nodes[i+1].first] {
+			mask[t/64] |= 1 << (t % 64)
+		}
+		i++
+	}
+	return nil
+}
+
+// appendKey appends what tells s from other states as far as texts of up to
+// reach bytes can tell.
+func (s *State) appendKey(dst []byte, reach uint32) []byte {
+	for i := range s.threads {
+		t := &s.threads[i]
+		dst = binary.AppendUvarint(dst, uint64(t.pc))
+		a := t.a
+		if in := &s.g.code[t.pc]; in.op == opText && s.g.texts[in.x].dfa == nil {
+			a = s.g.texts[in.x].near(uint32(a), reach)
+		}
+		dst = binary.AppendUvarint(dst, a)
+		dst = binary.AppendUvarint(dst, uint64(t.b))
+		dst = binary.AppendUvarint(dst, uint64(t.c))
+		for f := t.frame; f > 0; f = s.frames[f].parent {
+			dst = binary.AppendUvarint(dst, uint64(s.frames[f].ret)+1)
+			dst = binary.AppendUvarint(dst, uint64(s.frames[f].count))
+		}
+		dst = append(dst, 0)
+	}
+	return dst
+}
+
+// near returns a number that is the same for numbers of characters which differ
+// from the limits by so much that reach further characters meet neither.
+func (x *text) near(n, reach uint32) uint64 {
+	missing, left := uint32(0), reach+1
+	if n < x.min {
+		missing = min(x.min-n, reach+1)
+	}
+	if x.max != unlimited {
+		left = min(x.max-n, reach+1)
+	}
+	return uint64(missing)<<32 | uint64(left)
+}

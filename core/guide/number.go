@@ -1,0 +1,203 @@
+package guide
+
+// number is which numbers may be written. Positive and negative ones have bounds
+// of their own, of the magnitude.
+type number struct {
+	whole    bool // no point
+	exponent bool // one digit and an exponent may be written
+	positive side
+	negative side
+}
+
+// side is the magnitudes of one sign: those from low to high.
+type side struct {
+	any       bool // false if there is none
+	low, high bound
+	// first and last are the integers that a magnitude within the bounds may
+	// begin with, before the point.
+	first, last uint64
+}
+
+// bound is a decimal number: the integer, and the digits after the point without
+// trailing zeros. The number itself is not within an open bound.
+type bound struct {
+	integer  uint64
+	fraction string
+	open     bool
+}
+
+const (
+	maxInteger  = 999_999_999_999_999_999 // 18 digits
+	maxFraction = 25                      // digits after the point
+	maxExponent = 307                     // of a number that is finite in 64 bits
+)
+
+// A thread in a number keeps in a the integer, or the exponent; in c what was
+// read last; and in b how many digits of the fraction or the exponent there are,
+// shifted, beside flags.
+const (
+	numberStart = iota
+	numberMinus
+	numberZero
+	numberDigits
+	numberPoint
+	numberFraction
+	numberE
+	numberSign
+	numberExponent
+)
+
+const (
+	isNegative = 1 << iota
+	atLow      // equal to the lower bound so far, digit by digit
+	atHigh
+	countShift = 8
+)
+
+func (n *number) side(t *thread) *side {
+	if t.b&isNegative != 0 {
+		return &n.negative
+	}
+	return &n.positive
+}
+
+// next takes a byte; false if no number that may be written goes on with it.
+func (n *number) next(t *thread, b byte) bool {
+	switch {
+	case b >= '0' && b <= '9':
+		return n.digit(t, b)
+	case b == '-' && t.c == numberStart && n.negative.any:
+		t.c, t.b = numberMinus, isNegative
+		return true
+	case b == '.' && (t.c == numberZero || t.c == numberDigits) && !n.whole:
+		return n.point(t)
+	case (b == 'e' || b == 'E') && n.exponent && t.a > 0 && t.a < 10 && (t.c == numberDigits || t.c == numberFraction):
+		t.a, t.b, t.c = 0, 0, numberE
+		return true
+	case (b == '+' || b == '-') && t.c == numberE:
+		t.c = numberSign
+		return true
+	}
+	return false
+}
+
+func (n *number) digit(t *thread, b byte) bool {
+	d := uint64(b - '0')
+	switch t.c {
+	case numberStart, numberMinus:
+		s := n.side(t)
+		t.a = d
+		if d == 0 {
+			t.c = numberZero
+			return s.any && s.first == 0
+		}
+		t.c = numberDigits
+		return s.any && reaches(d, s.first, s.last)
+	case numberDigits:
+		s := n.side(t)
+		if t.a > (s.last-min(d, s.last))/10 {
+			return false
+		}
+		t.a = t.a*10 + d
+		return reaches(t.a, s.first, s.last)
+	case numberPoint, numberFraction:
+		t.c = numberFraction
+		return n.fraction(t, b)
+	case numberE, numberSign, numberExponent:
+		t.c = numberExponent
+		if t.a = t.a*10 + d; t.b>>countShift == 3 || t.a > maxExponent {
+			return false
+		}
+		t.b += 1 << countShift
+		return true
+	}
+	return false
+}
+
+// reaches reports whether an integer between first and last is p or begins with
+// its digits. p is not 0.
+func reaches(p, first, last uint64) bool {
+	low, high := p, p
+	for low <= last {
+		if high >= first {
+			return true
+		}
+		if low > last/10 {
+			return false
+		}
+		low, high = low*10, high*10+9
+	}
+	return false
+}
+
+func (n *number) point(t *thread) bool {
+	s := n.side(t)
+	t.c = numberPoint
+	if t.a == s.low.integer {
+		t.b |= atLow
+	}
+	if t.a == s.high.integer {
+		t.b |= atHigh
+	}
+	// The integer is between first and last, so some fraction fits.
+	return t.a >= s.first && t.a <= s.last
+}
+
+// fraction takes a digit after the point. It compares with the bounds from left
+// to right: while all digits were equal to a bound's, the next one decides.
+func (n *number) fraction(t *thread, b byte) bool {
+	s := n.side(t)
+	at := int(t.b >> countShift)
+	if at == maxFraction {
+		return false
+	}
+	t.b += 1 << countShift
+	if t.b&atLow != 0 {
+		switch d := s.low.digit(at); {
+		case b < d:
+			return false
+		case b > d:
+			t.b &^= atLow
+		case s.low.open && at+1 == maxFraction: // equal, and no digit is left to exceed it
+			return false
+		}
+	}
+	if t.b&atHigh != 0 {
+		switch d := s.high.digit(at); {
+		case b > d:
+			return false
+		case b < d:
+			t.b &^= atHigh
+		case s.high.open && at+1 >= len(s.high.fraction): // equal, and digits only add
+			return false
+		}
+	}
+	return true
+}
+
+func (b *bound) digit(at int) byte {
+	if at < len(b.fraction) {
+		return b.fraction[at]
+	}
+	return '0'
+}
+
+// complete reports whether the number may end.
+func (n *number) complete(t *thread) bool {
+	s := n.side(t)
+	switch t.c {
+	case numberExponent:
+		return true
+	case numberZero, numberDigits:
+		low, high := &s.low, &s.high
+		return (t.a > low.integer || t.a == low.integer && low.fraction == "" && !low.open) &&
+			(t.a < high.integer || t.a == high.integer && (high.fraction != "" || !high.open))
+	case numberFraction:
+		digits := int(t.b >> countShift)
+		// Equal so far: less than a bound that has more digits, else equal to it.
+		low := t.b&atLow == 0 || digits >= len(s.low.fraction) && !s.low.open
+		high := t.b&atHigh == 0 || digits < len(s.high.fraction) || !s.high.open
+		return low && high
+	}
+	return false
+}

@@ -1,0 +1,265 @@
+package guide
+
+import (
+	"slices"
+	"unicode/utf8"
+)
+
+// format is what a format means: a pattern of strings, or the limits of numbers.
+type format struct {
+	name    string
+	kind    kind
+	pattern string
+	low     string
+	high    string
+}
+
+const (
+	datePattern = `[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))`
+	timePattern = `([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])`
+	atomPattern = `[A-Za-z0-9!#$%&'*+/=?^_{|}~-]+`
+	namePattern = `[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?`
+	bytePattern = `(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])`
+)
+
+// formats are those that are enforced. Each pattern allows no string that the
+// format's standard does not: RFC 3339, RFC 4122, RFC 5321 and RFC 2673.
+var formats = []format{
+	{name: "date", kind: kindString, pattern: `^` + datePattern + `$`},
+	{name: "time", kind: kindString, pattern: `^` + timePattern + `$`},
+	{name: "date-time", kind: kindString, pattern: `^` + datePattern + `T` + timePattern + `$`},
+	{name: "uuid", kind: kindString, pattern: `^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`},
+	{name: "email", kind: kindString, pattern: `^` + atomPattern + `(\.` + atomPattern + `)*@` + namePattern + `(\.` + namePattern + `)+$`},
+	{name: "ipv4", kind: kindString, pattern: `^(` + bytePattern + `\.){3}` + bytePattern + `$`},
+	{name: "int32", kind: kindInteger, low: "-2147483648", high: "2147483647"},
+	{name: "int64", kind: kindInteger},
+	{name: "float", kind: kindNumber},
+	{name: "double", kind: kindNumber},
+}
+
+// formatOf returns the format that v names, if it is about values of type t; nil
+// if v names none or one that is about others.
+func formatOf(v *value, t kind) (*format, error) {
+	named := v.get("format")
+	if named == nil {
+		return nil, nil
+	}
+	i := slices.IndexFunc(formats, func(f format) bool { return f.name == named.text })
+	if named.kind != kindString || i < 0 {
+		return nil, refuse(v, "format", "is supported as date, time, date-time, uuid, email, ipv4, int32, int64, float and double; leave it out")
+	}
+	if f := &formats[i]; (f.kind == kindString) == (t == kindString) {
+		return f, nil
+	}
+	return nil, nil
+}
+
+// formatKind is the type that a format is about.
+func formatKind(name string) kind {
+	for i := range formats {
+		if formats[i].name == name {
+			return formats[i].kind
+		}
+	}
+	return kindString
+}
+
+// text makes a string and goes on at next.
+func (c *compiler) text(v *value, next int32) (int32, error) {
+	least, most, err := bounds(v, "minLength", "maxLength")
+	if err != nil {
+		return 0, err
+	}
+	x := text{min: least, max: most}
+	key, pattern, err := patternOf(v)
+	if err != nil {
+		return 0, err
+	}
+	if key != "" {
+		if x.dfa, err = c.automaton(pattern, least, most); err != nil {
+			return 0, refuse(v, key, "%w", err)
+		}
+	}
+	c.g.texts = append(c.g.texts, x)
+	return c.literal(`"`, c.emit(instr{op: opText, x: int32(len(c.g.texts) - 1), next: next})), nil
+}
+
+// patternOf returns the pattern of v's strings and the keyword that it is from,
+// "" if there is none.
+func patternOf(v *value) (key, pattern string, err error) {
+	f, err := formatOf(v, kindString)
+	if err != nil {
+		return "", "", err
+	}
+	p := v.get("pattern")
+	switch {
+	case f != nil && p != nil:
+		return "", "", refuse(v, "pattern", "is not supported beside \"format\"")
+	case f != nil:
+		return "format", f.pattern, nil
+	case p == nil:
+		return "", "", nil
+	case p.kind != kindString:
+		return "", "", refuse(v, "pattern", "must be a string")
+	}
+	return "pattern", p.text, nil
+}
+
+// automaton returns that of a pattern, which schemas tend to repeat.
+func (c *compiler) automaton(pattern string, least, most uint32) (*dfa, error) {
+	d := c.patterns[pattern]
+	if d == nil {
+		var err error
+		if d, err = newPattern(pattern, &c.budget); err != nil {
+			return nil, err
+		}
+		c.patterns[pattern] = d
+	}
+	if least == 0 && most == unlimited {
+		return d, nil
+	}
+	return d.limit(least, most, &c.budget)
+}
+
+// number makes an integer or a number and goes on at next.
+func (c *compiler) number(v *value, t kind, next int32) (int32, error) {
+	low, err := limitOf(v, "minimum", "exclusiveMinimum", 1)
+	if err != nil {
+		return 0, err
+	}
+	high, err := limitOf(v, "maximum", "exclusiveMaximum", -1)
+	if err != nil {
+		return 0, err
+	}
+	f, err := formatOf(v, t)
+	if err != nil {
+		return 0, err
+	}
+	if f != nil && f.kind == kindInteger {
+		t = kindInteger
+	}
+	if f != nil && f.low != "" {
+		low, high = tighter(low, exactly(f.low), 1), tighter(high, exactly(f.high), -1)
+	}
+	n, ok := integers(low, high)
+	if t == kindNumber {
+		n, ok = decimals(low, high)
+	}
+	if !ok {
+		return 0, refuse(v, "", "allows no number that can be written here: its bounds exclude each other, or have more than 18 digits before or %d after the point", maxBoundDigits)
+	}
+	c.g.numbers = append(c.g.numbers, n)
+	return c.emit(instr{op: opNumber, x: int32(len(c.g.numbers) - 1), next: next}), nil
+}
+
+func exactly(s string) *limit {
+	d, _ := parseDecimal(s)
+	return &limit{decimal: d}
+}
+
+// limitOf returns the limit that two keywords set together: the one farther in
+// the direction, which is up for lower limits; nil if there is none.
+func limitOf(v *value, closed, open string, direction int) (*limit, error) {
+	var found *limit
+	for _, key := range []string{closed, open} {
+		item := v.get(key)
+		if item == nil {
+			continue
+		}
+		if item.kind != kindNumber {
+			return nil, refuse(v, key, "must be a number")
+		}
+		d, ok := parseDecimal(item.text)
+		if !ok {
+			return nil, refuse(v, key, "has too many digits")
+		}
+		found = tighter(found, &limit{decimal: d, open: key == open}, direction)
+	}
+	return found, nil
+}
+
+// tighter returns that of two limits which is farther in the direction; nil is
+// no limit.
+func tighter(a, b *limit, direction int) *limit {
+	if a == nil {
+		return b
+	}
+	order := a.compare(b.decimal) * direction
+	if order > 0 || order == 0 && a.open {
+		return a
+	}
+	return b
+}
+
+// spell writes one text. A character beyond ASCII stands in a string, and may be
+// escaped there.
+func (c *compiler) spell(s string, next int32) int32 {
+	end := len(s)
+	for end > 0 && !c.full() {
+		start := end
+		for start > 0 && s[start-1] < utf8.RuneSelf {
+			start--
+		}
+		if start < end {
+			next, end = c.literal(s[start:end], next), start
+			continue
+		}
+		r, size := utf8.DecodeLastRuneInString(s[:end])
+		start = end - size
+		next, end = c.split(c.literal(s[start:end], next), c.literal(escaped(r), next)), start
+	}
+	return next
+}
+
+// escaped returns the escape of a character beyond ASCII.
+func escaped(r rune) string {
+	const hex = "0123456789abcdef"
+	unit := func(u rune) string {
+		return string([]byte{'\\', 'u', hex[u>>12&15], hex[u>>8&15], hex[u>>4&15], hex[u&15]})
+	}
+	if r < beyond {
+		return unit(r)
+	}
+	r -= beyond
+	return unit(highFirst+r>>10) + unit(lowFirst+r&0x3FF)
+}
+
+// spellings writes one of texts, which are sorted, distinct, and equal up to
+// from. What several begin with is written once, so that there are never more
+// readings than there are next characters.
+func (c *compiler) spellings(texts []string, from int, next int32) int32 {
+	if c.full() {
+		return next
+	}
+	common := shared(texts[0][from:], texts[len(texts)-1][from:])
+	at := from + common
+	var targets []int32
+	rest := texts
+	if len(rest[0]) == at {
+		targets = append(targets, next)
+		rest = rest[1:]
+	}
+	for len(rest) > 0 {
+		_, size := utf8.DecodeRuneInString(rest[0][at:])
+		n := 1
+		for n < len(rest) && len(rest[n]) >= at+size && rest[n][at:at+size] == rest[0][at:at+size] {
+			n++
+		}
+		targets = append(targets, c.spellings(rest[:n], at, next))
+		rest = rest[n:]
+	}
+	return c.spell(texts[0][from:at], c.split(targets...))
+}
+
+// shared returns how many bytes a and b have in common at their beginnings, in
+// whole characters.
+func shared(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	for n > 0 && n < len(a) && !utf8.RuneStart(a[n]) {
+		n--
+	}
+	return n
+}

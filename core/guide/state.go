@@ -1,0 +1,259 @@
+package guide
+
+// State is a place in a text: the set of all readings of the schema that the
+// bytes so far agree with. It is not safe for concurrent use.
+type State struct {
+	g       *Grammar
+	threads []thread
+	frames  []frame
+	spare   []thread
+
+	// Of one step: where the frames made in it begin, and which instructions were
+	// reached, by the number of the step.
+	base    int
+	step    uint32
+	reached []uint32
+	rules   []visit
+	work    int     // threads and frames looked at, for who wants to bound it
+	compact int     // how many frames to gather before unused ones are dropped
+	moved   []int32 // of compaction
+}
+
+// visit is a rule that was entered in this step.
+type visit struct{ pc, frame int32 }
+
+// NewState returns the state of an empty text.
+func (g *Grammar) NewState() *State {
+	s := &State{g: g, reached: make([]uint32, len(g.code))}
+	s.Reset()
+	return s
+}
+
+// Reset goes back to the empty text.
+func (s *State) Reset() {
+	s.frames = append(s.frames[:0], frame{parent: -1})
+	s.compact = 64
+	s.begin()
+	s.threads = s.follow(s.threads[:0], thread{pc: s.g.start})
+}
+
+// Next takes the next byte of the text. If the byte cannot come here, it returns
+// false and changes nothing.
+func (s *State) Next(b byte) bool {
+	mark := len(s.frames)
+	s.spare = s.advance(s.spare[:0], s.threads, b)
+	if len(s.spare) == 0 {
+		s.frames = s.frames[:mark]
+		return false
+	}
+	s.threads, s.spare = s.spare, s.threads
+	if len(s.frames) >= s.compact {
+		s.sweep()
+	}
+	return true
+}
+
+// Write takes the bytes of text. If they cannot come here, it returns false and
+// the state is that after those that can.
+func (s *State) Write(text []byte) bool {
+	for _, b := range text {
+		if !s.Next(b) {
+			return false
+		}
+	}
+	return true
+}
+
+// Complete reports whether the text so far matches the schema.
+func (s *State) Complete() bool {
+	for i := range s.threads {
+		if s.g.code[s.threads[i].pc].op == opEnd {
+			return true
+		}
+	}
+	return false
+}
+
+// Ended reports whether the text is complete and no byte may follow.
+func (s *State) Ended() bool {
+	if !s.Complete() {
+		return false
+	}
+	mark := len(s.frames)
+	for b := range 256 {
+		if s.spare = s.advance(s.spare[:0], s.threads, byte(b)); len(s.spare) > 0 {
+			s.frames = s.frames[:mark]
+			return false
+		}
+	}
+	return true
+}
+
+// begin starts a step.
+func (s *State) begin() {
+	s.base = len(s.frames)
+	s.rules = s.rules[:0]
+	if s.step++; s.step == 0 { // after 2^32 steps
+		clear(s.reached)
+		s.step = 1
+	}
+}
+
+// advance appends to dst where the threads of src are after b.
+func (s *State) advance(dst, src []thread, b byte) []thread {
+	s.begin()
+	s.work += len(src)
+	for i := range src {
+		t := src[i]
+		in := &s.g.code[t.pc]
+		switch in.op {
+		case opLiteral:
+			at := in.x + int32(t.a)
+			switch {
+			case s.g.bytes[at] != b:
+			case at+1 == in.y:
+				dst = s.follow(dst, thread{pc: in.next, frame: t.frame})
+			default:
+				t.a++
+				dst = s.add(dst, t)
+			}
+		case opText:
+			switch s.g.texts[in.x].next(&t, b) {
+			case ended:
+				dst = s.follow(dst, thread{pc: in.next, frame: t.frame})
+			case going:
+				dst = s.add(dst, t)
+			}
+		case opNumber:
+			n := &s.g.numbers[in.x]
+			if !n.next(&t, b) {
+				continue
+			}
+			dst = s.add(dst, t)
+			if n.complete(&t) {
+				dst = s.follow(dst, thread{pc: in.next, frame: t.frame})
+			}
+		}
+	}
+	return dst
+}
+
+// follow appends to dst every place where t waits for a byte or ends.
+func (s *State) follow(dst []thread, t thread) []thread {
+	for {
+		in := &s.g.code[t.pc]
+		switch in.op {
+		case opSplit:
+			targets := s.g.targets[in.x:in.y]
+			for _, pc := range targets[:len(targets)-1] {
+				dst = s.follow(dst, thread{pc: pc, frame: t.frame})
+			}
+			t.pc = targets[len(targets)-1]
+		case opRoom:
+			if int(s.frames[t.frame].depth+in.x) > MaxDepth || s.entered(t) {
+				return dst
+			}
+			t.pc = in.next
+		case opCall:
+			t.frame = s.push(frame{parent: t.frame, ret: in.next, depth: s.frames[t.frame].depth + 1})
+			t.pc = in.x
+		case opReturn:
+			f := &s.frames[t.frame]
+			t.pc, t.frame = f.ret, f.parent
+		case opCount:
+			if f := s.frames[t.frame]; f.count < in.x {
+				f.count++
+				t.frame = s.push(f)
+			}
+			t.pc = in.next
+		case opMore:
+			if s.frames[t.frame].count >= in.x {
+				return dst
+			}
+			t.pc = in.next
+		case opEnough:
+			if s.frames[t.frame].count < in.x {
+				return dst
+			}
+			t.pc = in.next
+		default:
+			return s.add(dst, t)
+		}
+	}
+}
+
+// entered reports whether t enters a rule that was entered in this step with the
+// same frame: all that follows is known. Without it, alternatives that lead to
+// the same rules would be followed once for every way there.
+func (s *State) entered(t thread) bool {
+	if s.reached[t.pc] == s.step {
+		for _, v := range s.rules {
+			if v.pc == t.pc && v.frame == t.frame {
+				return true
+			}
+		}
+	}
+	s.work++
+	s.reached[t.pc] = s.step
+	s.rules = append(s.rules, visit{t.pc, t.frame})
+	return false
+}
+
+// push returns the frame like f that was made in this step, or makes it.
+func (s *State) push(f frame) int32 {
+	s.work += 1 + (len(s.frames)-s.base)/8 // comparing is quick
+	for i := s.base; i < len(s.frames); i++ {
+		if s.frames[i] == f {
+			return int32(i)
+		}
+	}
+	s.frames = append(s.frames, f)
+	return int32(len(s.frames) - 1)
+}
+
+// add appends t to dst unless it is there.
+func (s *State) add(dst []thread, t thread) []thread {
+	if s.reached[t.pc] == s.step {
+		for i := range dst {
+			if dst[i] == t {
+				return dst
+			}
+		}
+	}
+	s.reached[t.pc] = s.step
+	if len(dst) == maxThreads {
+		return dst
+	}
+	return append(dst, t)
+}
+
+// sweep drops the frames that no thread returns through. Parents stand before
+// their children, so one pass down finds what is used and one pass up moves it.
+func (s *State) sweep() {
+	s.moved = append(s.moved[:0], make([]int32, len(s.frames))...)
+	for i := range s.threads {
+		s.moved[s.threads[i].frame] = 1
+	}
+	for i := len(s.frames) - 1; i > 0; i-- {
+		if p := s.frames[i].parent; s.moved[i] != 0 && p >= 0 {
+			s.moved[p] = 1
+		}
+	}
+	n := int32(0)
+	for i, f := range s.frames {
+		if s.moved[i] == 0 {
+			continue
+		}
+		if f.parent >= 0 {
+			f.parent = s.moved[f.parent]
+		}
+		s.frames[n] = f
+		s.moved[i] = n
+		n++
+	}
+	s.frames = s.frames[:n]
+	for i := range s.threads {
+		s.threads[i].frame = s.moved[s.threads[i].frame]
+	}
+	s.compact = 2*int(n) + 64
+}

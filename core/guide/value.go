@@ -1,0 +1,244 @@
+package guide
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"penstock/core/fault"
+)
+
+// value is a JSON value that keeps the order of members and the spelling of
+// numbers.
+type value struct {
+	kind  kind
+	text  string   // of a string; of a number as it was written
+	keys  []string // of an object, in order
+	items []*value // of an object or an array
+	// index finds the members of a large object; nil of others.
+	index map[string]int
+
+	parent *value
+	name   string // key or index in parent
+}
+
+// kind is a JSON type as schemas name them; true and false are boolean.
+type kind uint8
+
+const (
+	kindNull kind = iota
+	kindBoolean
+	kindObject
+	kindArray
+	kindNumber
+	kindString
+	kindInteger // of schemas only: a number without fraction
+)
+
+var kindNames = [...]string{"null", "boolean", "object", "array", "number", "string", "integer"}
+
+// parse reads the schema's own JSON.
+func parse(schema []byte) (*value, error) {
+	p := parser{d: json.NewDecoder(bytes.NewReader(schema))}
+	p.d.UseNumber()
+	if !utf8.Valid(schema) {
+		return nil, fault.New(fault.Invalid, "the JSON schema is not valid UTF-8")
+	}
+	v, err := p.value(nil, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	if p.d.More() {
+		return nil, fault.New(fault.Invalid, "the JSON schema is followed by something else")
+	}
+	if p.replaced && bytes.Contains(bytes.ToLower(schema), []byte(`\ud`)) {
+		return nil, fault.New(fault.Invalid, "the JSON schema has half of a surrogate pair, which is no character")
+	}
+	return v, nil
+}
+
+type parser struct {
+	d        *json.Decoder
+	replaced bool // some string has U+FFFD, which the decoder puts for what is no character
+}
+
+func (p *parser) value(parent *value, name string, depth int) (*value, error) {
+	v := &value{parent: parent, name: name}
+	token, err := p.d.Token()
+	switch {
+	case err != nil:
+		return nil, fault.New(fault.Invalid, "the JSON schema is not valid JSON: %w", err)
+	case depth > maxSchemaDepth:
+		return nil, refuse(parent, "", "nests deeper than %d levels", maxSchemaDepth)
+	}
+	switch token := token.(type) {
+	case json.Delim:
+		if token == '{' {
+			return v, p.object(v, depth)
+		}
+		return v, p.array(v, depth)
+	case string:
+		v.kind, v.text = kindString, token
+		p.replaced = p.replaced || strings.ContainsRune(token, utf8.RuneError)
+	case json.Number:
+		v.kind, v.text = kindNumber, token.String()
+	case bool:
+		v.kind, v.text = kindBoolean, strconv.FormatBool(token)
+	default:
+		v.kind, v.text = kindNull, "null"
+	}
+	return v, nil
+}
+
+func (p *parser) object(v *value, depth int) error {
+	v.kind = kindObject
+	seen := map[string]int{}
+	for p.d.More() {
+		token, err := p.d.Token()
+		if err != nil {
+			return fault.New(fault.Invalid, "the JSON schema is not valid JSON: %w", err)
+		}
+		key := token.(string) // nothing else can stand there
+		p.replaced = p.replaced || strings.ContainsRune(key, utf8.RuneError)
+		if _, twice := seen[key]; twice {
+			return refuse(v, key, "is there twice")
+		}
+		seen[key] = len(v.keys)
+		item, err := p.value(v, key, depth+1)
+		if err != nil {
+			return err
+		}
+		v.keys, v.items = append(v.keys, key), append(v.items, item)
+	}
+	if len(v.keys) > 16 {
+		v.index = seen
+	}
+	return p.close()
+}
+
+func (p *parser) array(v *value, depth int) error {
+	v.kind = kindArray
+	for p.d.More() {
+		item, err := p.value(v, strconv.Itoa(len(v.items)), depth+1)
+		if err != nil {
+			return err
+		}
+		v.items = append(v.items, item)
+	}
+	return p.close()
+}
+
+// close takes the end of an object or an array.
+func (p *parser) close() error {
+	if _, err := p.d.Token(); err != nil {
+		return fault.New(fault.Invalid, "the JSON schema is not valid JSON: %w", err)
+	}
+	return nil
+}
+
+// get returns a member of an object; nil if there is none.
+func (v *value) get(key string) *value {
+	if v.index != nil {
+		if i, ok := v.index[key]; ok {
+			return v.items[i]
+		}
+		return nil
+	}
+	if i := slices.Index(v.keys, key); i >= 0 {
+		return v.items[i]
+	}
+	return nil
+}
+
+// pointer is where v is, as a JSON pointer in the form of a URI fragment,
+// shortened in the middle if it is long.
+func (v *value) pointer() string {
+	var names []string
+	for ; v != nil && v.parent != nil; v = v.parent {
+		names = append(names, escapePointer.Replace(v.name))
+	}
+	slices.Reverse(names)
+	p := "#"
+	for _, name := range names {
+		p += "/" + name
+		if len(p) > 200 {
+			return strings.ToValidUTF8(p[:200], "") + "…"
+		}
+	}
+	return p
+}
+
+var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+// refuse returns the error about a keyword of the schema v, or about v itself if
+// the keyword is empty.
+func refuse(v *value, keyword, format string, args ...any) error {
+	subject := "the schema"
+	if keyword != "" {
+		if len(keyword) > 100 {
+			keyword = strings.ToValidUTF8(keyword[:100], "") + "…"
+		}
+		subject = strconv.Quote(keyword)
+	}
+	return fault.New(fault.Invalid, "JSON schema at %s: %s %w", v.pointer(), subject, fmt.Errorf(format, args...))
+}
+
+// appendJSON appends the compact text of v: members in their order, numbers as
+// they were written.
+func (v *value) appendJSON(dst []byte) []byte {
+	switch v.kind {
+	case kindObject:
+		dst = append(dst, '{')
+		for i, item := range v.items {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = append(appendString(dst, v.keys[i]), ':')
+			dst = item.appendJSON(dst)
+		}
+		return append(dst, '}')
+	case kindArray:
+		dst = append(dst, '[')
+		for i, item := range v.items {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = item.appendJSON(dst)
+		}
+		return append(dst, ']')
+	case kindString:
+		return appendString(dst, v.text)
+	}
+	return append(dst, v.text...)
+}
+
+// appendString appends s as JSON with as few escapes as can be.
+func appendString(dst []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := range len(s) {
+		switch b := s[i]; {
+		case b == '"' || b == '\\':
+			dst = append(dst, '\\', b)
+		case b >= 0x20:
+			dst = append(dst, b)
+		case b == '\b':
+			dst = append(dst, '\\', 'b')
+		case b == '\f':
+			dst = append(dst, '\\', 'f')
+		case b == '\n':
+			dst = append(dst, '\\', 'n')
+		case b == '\r':
+			dst = append(dst, '\\', 'r')
+		case b == '\t':
+			dst = append(dst, '\\', 't')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hex[b>>4], hex[b&15])
+		}
+	}
+	return append(dst, '"')
+}

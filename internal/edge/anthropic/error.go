@@ -1,0 +1,72 @@
+package anthropic
+
+import (
+	"net/http"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
+
+// errorType returns the API's word for a code. It is told apart from the status,
+// which is that of core/fault's table for all APIs.
+func errorType(c fault.Code) string {
+	switch c {
+	case fault.Invalid, fault.Canceled, fault.Unimplemented:
+		return "invalid_request_error"
+	case fault.NotFound:
+		return "not_found_error"
+	case fault.TooLarge:
+		return "request_too_large"
+	case fault.Limited:
+		return "rate_limit_error"
+	case fault.Overloaded, fault.Unavailable:
+		return "overloaded_error"
+	case fault.Conflict:
+		return "conflict_error"
+	case fault.Deadline:
+		return "timeout_error"
+	case fault.Unauthorized:
+		return "authentication_error"
+	}
+	return "api_error"
+}
+
+// appendError appends err as the API's error object. An error without a
+// *fault.Error in its chain is a defect: the client learns that, and no detail.
+func appendError(dst []byte, err error, requestID string) []byte {
+	f := api.Fault(err)
+	dst = append(dst, `{"type":"error","error":{"type":"`...)
+	dst = append(dst, errorType(f.Code)...)
+	dst = append(dst, `","message":`...)
+	dst = strictjson.AppendString(dst, f.Message)
+	dst = append(dst, `},"request_id":`...)
+	if requestID == "" {
+		dst = append(dst, "null"...)
+	} else {
+		dst = strictjson.AppendString(dst, requestID)
+	}
+	return append(dst, '}')
+}
+
+// ErrorSchema is the JSON schema of an error.
+const ErrorSchema = `{"type":"object","required":["type","error","request_id"],"properties":{"type":{"const":"error"},` +
+	`"error":{"type":"object","required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"}}},` +
+	`"request_id":{"type":["string","null"]}}}`
+
+// WriteError writes err as a whole response: its status, Retry-After where
+// waiting helps, and the error object. The header x-request-id, if w has it, is
+// repeated under the name that the official clients read.
+func WriteError(w http.ResponseWriter, err error) {
+	f := api.Fault(err)
+	class := f.Code.Class()
+	h := w.Header()
+	api.SetErrorHeader(h, f)
+	id := h.Get("x-request-id")
+	if id != "" {
+		h.Set("request-id", id)
+	}
+	w.WriteHeader(class.Status)
+	// A client that does not take its error is gone.
+	_, _ = w.Write(append(appendError(nil, f, id), '\n'))
+}

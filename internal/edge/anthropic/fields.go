@@ -1,0 +1,90 @@
+package anthropic
+
+import "penstock/internal/edge/api"
+
+// Schemas of several fields, and of parts of them.
+const (
+	anyBoolean   = `{"type":"boolean"}`
+	anyString    = `{"type":"string"}`
+	anyObject    = `{"type":"object"}`
+	noElements   = `{"type":"array","maxItems":0}`
+	formatSchema = `{"type":"object","required":["type","schema"],"additionalProperties":false,"properties":{` +
+		`"type":{"const":"json_schema"},"schema":{"type":"object"}}}`
+	textBlock = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{` +
+		`"type":{"const":"text"},"text":{"type":"string"},"citations":{},"cache_control":{}}}`
+	textOrBlocks = `{"anyOf":[{"type":"string"},{"type":"array","items":` + textBlock + `}]}`
+)
+
+// Fields lists the fields that requests to /v1/messages may have. Any other is
+// refused by name.
+func Fields() []api.Field {
+	return append(append(commonFields(), unusedFields()...), createFields()...)
+}
+
+// CountFields lists those of /v1/messages/count_tokens.
+func CountFields() []api.Field { return append(commonFields(), unusedFields()...) }
+
+// commonFields are those of decoder.common.
+func commonFields() []api.Field {
+	return []api.Field{
+		api.Needs("model", anyString),
+		api.Needs("messages", messagesSchema),
+		api.Maps("system", textOrBlocks),
+		api.Maps("tools", toolsSchema),
+		api.Maps("tool_choice", `{"type":"object","required":["type"],"additionalProperties":false,"properties":{`+
+			`"type":{"enum":["auto","any","tool","none"]},"name":{"type":"string"},"disable_parallel_tool_use":{"type":"boolean"}}}`),
+		api.Maps("thinking", `{"type":"object","required":["type"],"additionalProperties":false,"properties":{`+
+			`"type":{"enum":["enabled","adaptive","disabled"]},"budget_tokens":{"type":"integer","minimum":1,"description":"without effect"},`+
+			`"display":{"enum":["summarized","omitted",null]}}}`),
+		api.Maps("output_config", `{"type":"object","additionalProperties":false,"properties":{`+
+			`"effort":{"enum":["low","medium","high","xhigh","max",null]},"format":{"anyOf":[{"type":"null"},`+formatSchema+`]}}}`),
+		api.Maps("output_format", formatSchema),
+	}
+}
+
+const messagesSchema = `{"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{` +
+	`"role":{"enum":["user","assistant","system"]},"content":{"anyOf":[{"type":"string"},{"type":"array","items":{"anyOf":[` +
+	textBlock + `,` +
+	`{"type":"object","required":["type","thinking"],"properties":{"type":{"const":"thinking"},"thinking":{"type":"string"},"signature":{"type":"string"}}},` +
+	`{"type":"object","required":["type"],"properties":{"type":{"const":"redacted_thinking"},"data":{"type":"string"}}},` +
+	`{"type":"object","required":["type","id","name","input"],"properties":{"type":{"const":"tool_use"},"id":{"type":"string"},"name":{"type":"string"},"input":{"type":"object"}}},` +
+	`{"type":"object","required":["type","tool_use_id"],"properties":{"type":{"const":"tool_result"},"tool_use_id":{"type":"string"},"content":` + textOrBlocks + `,"is_error":{"type":"boolean"}}}` +
+	`]}}]}}}}`
+
+const toolsSchema = `{"type":"array","maxItems":1536,"items":{"type":"object","required":["name","input_schema"],"properties":{` +
+	`"type":{"enum":["custom",null]},"name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,128}$"},"description":{"type":"string"},"input_schema":{"type":"object"}}}}`
+
+// createFields are those of decoder.create.
+func createFields() []api.Field {
+	return []api.Field{
+		api.Needs("max_tokens", `{"type":"integer","minimum":1}`),
+		api.Maps("stream", anyBoolean),
+		api.Maps("stop_sequences", `{"type":"array","maxItems":32,"items":{"type":"string","minLength":1}}`),
+		api.Maps("temperature", `{"type":"number","minimum":0,"maximum":1}`),
+		api.Maps("top_p", `{"type":"number","minimum":0,"maximum":1}`),
+		api.Maps("top_k", `{"type":"integer","minimum":0}`),
+		api.Maps("cache_salt", `{"type":"string","minLength":1,"maxLength":1024}`),
+		api.Accepts("metadata", anyObject),
+		api.Accepts("diagnostics", anyObject),
+		api.Accepts("service_tier", anyString),
+		api.Refuses("inference_geo", `{"const":"global"}`),
+		api.Refuses("fallbacks", noElements),
+		api.Refuses("container", ""),
+		api.Refuses("fallback_credit_token", ""),
+		api.Refuses("thread", ""),
+	}
+}
+
+// unusedFields are those of decoder.unused.
+func unusedFields() []api.Field {
+	return []api.Field{
+		api.Accepts("cache_control", anyObject),
+		api.Accepts("speed", `{"enum":["standard","fast"]}`),
+		api.Refuses("mcp_servers", noElements),
+		api.Refuses("context_management", `{"type":"object","additionalProperties":false,"properties":{"edits":{"type":"array","items":{`+
+			`"type":"object","required":["type","keep"],"properties":{"type":{"const":"clear_thinking_20251015"},`+
+			`"keep":{"anyOf":[{"const":"all"},{"type":"object","required":["type"],"properties":{"type":{"const":"all"}}}]}}}}}}`),
+		api.Refuses("billing_policy", ""),
+		api.Refuses("compaction", ""),
+	}
+}

@@ -1,0 +1,262 @@
+package anthropic
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/api"
+)
+
+// endpoint is one of the two that the package decodes.
+type endpoint struct {
+	name   string
+	fields []api.Field
+	decode func([]byte) (*api.Request, error)
+}
+
+func endpoints() []endpoint {
+	return []endpoint{{"messages", Fields(), Decode}, {"count_tokens", CountFields(), DecodeCount}}
+}
+
+// bodyWith is the body of a request that has a field beside those that it must have.
+func (e endpoint) bodyWith(field, value string) string {
+	parts := []string{`"` + field + `":` + value}
+	for _, f := range e.fields {
+		if f.Required && f.Name != field {
+			parts = append(parts, `"`+f.Name+`":`+map[string]string{"model": `"m"`, "max_tokens": `1`, "messages": `[{"role":"user","content":"hi"}]`}[f.Name])
+		}
+	}
+	if field == "tool_choice" {
+		parts = append(parts, `"tools":[{"name":"f","input_schema":{}}]`)
+	}
+	return `{` + strings.Join(parts, ",") + `}`
+}
+
+// samples are, by field, a value that is taken and, for refused fields, one that
+// is not.
+var samples = map[string][2]string{
+	"model": {`"other"`}, "messages": {`[{"role":"user","content":"other"}]`}, "max_tokens": {`5`}, "system": {`"s"`},
+	"tools": {`[{"name":"f","input_schema":{}}]`}, "tool_choice": {`{"type":"any"}`}, "thinking": {`{"type":"enabled","budget_tokens":1024}`},
+	"output_config": {`{"effort":"low"}`}, "output_format": {`{"type":"json_schema","schema":{}}`}, "stream": {`true`}, "stop_sequences": {`["x"]`},
+	"temperature": {`0.5`}, "top_p": {`0.5`}, "top_k": {`5`}, "cache_salt": {`"x"`},
+	"metadata": {`{"user_id":"x"}`}, "diagnostics": {`{"previous_message_id":"msg_1"}`}, "service_tier": {`"auto"`}, "cache_control": {`{"type":"ephemeral"}`}, "speed": {`"fast"`},
+	"inference_geo": {`"global"`, `"us"`}, "fallbacks": {`[]`, `[{"model":"x"}]`}, "mcp_servers": {`[]`, `[{"type":"url"}]`},
+	"context_management": {`{"edits":[]}`, `{"edits":[{"type":"compact_20260112"}]}`},
+}
+
+// TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted
+// one does not, a refused one is refused by its name unless it asks for nothing.
+func TestFieldsAreTreatedAsTheySay(t *testing.T) {
+	for _, e := range endpoints() {
+		seen := map[string]bool{}
+		for _, f := range e.fields {
+			if seen[f.Name] {
+				t.Errorf("%s %s is listed twice", e.name, f.Name)
+			}
+			seen[f.Name] = true
+			taken, refused := samples[f.Name][0], samples[f.Name][1]
+			if f.Schema == "" {
+				taken, refused = `null`, `1`
+			}
+			if taken == "" || (refused != "") != (f.Treatment == api.Refused) {
+				t.Errorf("%s %s: its samples are %q and %q", e.name, f.Name, taken, refused)
+				continue
+			}
+			twin := e.bodyWith(f.Name, "null")
+			if f.Required {
+				twin = e.bodyWith("cache_control", "null")
+			}
+			plain, err := e.decode([]byte(twin))
+			if err != nil {
+				t.Errorf("%s: %v", twin, err)
+				continue
+			}
+			got, err := e.decode([]byte(e.bodyWith(f.Name, taken)))
+			if err != nil {
+				t.Errorf("%s %s: %s is refused: %v", e.name, f.Name, taken, err)
+				continue
+			}
+			if changed := !cmp.Equal(got, plain); changed != (f.Treatment == api.Mapped) {
+				t.Errorf("%s %s is %v, and %s changes the request: %v", e.name, f.Name, f.Treatment, taken, changed)
+			}
+			if f.Required {
+				if _, err := e.decode([]byte(e.bodyWith(f.Name, "null"))); param(err) != f.Name {
+					t.Errorf("%s without %s is answered with %v", e.name, f.Name, err)
+				}
+			}
+			if refused == "" {
+				continue
+			}
+			_, err = e.decode([]byte(e.bodyWith(f.Name, refused)))
+			if param(err) != f.Name && !strings.HasPrefix(param(err), f.Name+"[") && !strings.HasPrefix(param(err), f.Name+".") {
+				t.Errorf("%s %s: %s is answered with %v", e.name, f.Name, refused, err)
+			}
+		}
+	}
+}
+
+// param is the field that an error is about; "" also if it is not about one.
+func param(err error) string {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.Invalid {
+		return ""
+	}
+	return f.Param
+}
+
+// TestOfficialClientFields: whatever the official client can send, we know: on top,
+// and within what a request is made of.
+func TestOfficialClientFields(t *testing.T) {
+	b, err := os.ReadFile("testdata/client_fields.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lists map[string]json.RawMessage
+	if err := json.Unmarshal(b, &lists); err != nil {
+		t.Fatal(err)
+	}
+	list := func(name string) []string {
+		var out []string
+		if err := json.Unmarshal(lists[name], &out); err != nil || len(out) < 2 {
+			t.Fatalf("the list %s of %s is not one: %v", name, lists["package"], err)
+		}
+		return out
+	}
+	for _, e := range endpoints() {
+		for _, name := range append(list(e.name), list(e.name+"_beta")...) {
+			if n := len(listed(e.fields, name)); n != 1 {
+				t.Errorf("%s sends %s to %s: it is listed %d times, not once", lists["package"], name, e.name, n)
+			}
+		}
+	}
+
+	unsupported := func(what, body string) {
+		t.Helper()
+		if _, err := Decode([]byte(body)); err != nil && strings.Contains(err.Error(), "Unsupported") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	e := endpoints()[0]
+	for name, kind := range map[string]string{
+		"text": "text", "thinking_block": "thinking", "redacted_thinking": "redacted_thinking", "tool_use": "tool_use", "tool_result": "tool_result",
+	} {
+		for _, key := range list(name) {
+			if key == "type" {
+				continue
+			}
+			unsupported(name+"."+key, e.bodyWith("messages", `[{"role":"user","content":[{"type":"`+kind+`","`+key+`":null}]}]`))
+		}
+	}
+	for name, form := range map[string][2]string{
+		"tool": {"tools", `[{"%":[]}]`}, "tool_choice": {"tool_choice", `{"%":false}`}, "thinking": {"thinking", `{"%":1}`},
+		"output_config": {"output_config", `{"%":{}}`}, "output_format": {"output_format", `{"%":{}}`},
+	} {
+		for _, key := range list(name) {
+			unsupported(name+"."+key, e.bodyWith(form[0], strings.ReplaceAll(form[1], "%", key)))
+		}
+	}
+
+	// Types are taken, or refused under their own name.
+	byName := func(kind, body string) {
+		t.Helper()
+		_, err := Decode([]byte(body))
+		if err != nil && !strings.Contains(err.Error(), `"`+kind+`"`) && !strings.Contains(err.Error(), "type "+kind) {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+	for _, kind := range list("block_types") {
+		if !takes(kind) {
+			byName(kind, e.bodyWith("messages", `[{"role":"user","content":[{"content":{},"source":{},"type":"`+kind+`"}]}]`))
+		}
+	}
+	for _, kind := range list("tool_types") {
+		byName(kind, e.bodyWith("tools", `[{"name":"f","input_schema":{},"type":"`+kind+`"}]`))
+	}
+	for _, kind := range list("thinking_types") {
+		byName(kind, e.bodyWith("thinking", `{"type":"`+kind+`"}`))
+	}
+	for _, kind := range list("tool_choice_types") {
+		name := ""
+		if kind == "tool" {
+			name = `,"name":"f"`
+		}
+		byName(kind, e.bodyWith("tool_choice", `{"type":"`+kind+`"`+name+`}`))
+	}
+}
+
+func listed(fields []api.Field, name string) []api.Field {
+	return slices.DeleteFunc(slices.Clone(fields), func(f api.Field) bool { return f.Name != name })
+}
+
+// TestFieldsAreComplete: what the decoder's switches know is listed, and nothing
+// else is. It reads the source, so that a field cannot be added without saying how
+// it is treated.
+func TestFieldsAreComplete(t *testing.T) {
+	tables := map[string][]api.Field{"common": commonFields(), "create": createFields(), "unused": unusedFields()}
+	for _, file := range []string{"decode.go", "unused.go"} {
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range tree.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok || tables[f.Name.Name] == nil {
+				continue
+			}
+			var have []string
+			for _, field := range tables[f.Name.Name] {
+				have = append(have, field.Name)
+			}
+			reads := caseStrings(f)
+			slices.Sort(have)
+			slices.Sort(reads)
+			if diff := cmp.Diff(have, reads); diff != "" {
+				t.Errorf("%s (-listed +read)\n%s", f.Name.Name, diff)
+			}
+			delete(tables, f.Name.Name)
+		}
+	}
+	if len(tables) > 0 {
+		t.Errorf("not in the source: %v", tables)
+	}
+}
+
+func caseStrings(f *ast.FuncDecl) []string {
+	var keys []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		if c, ok := n.(*ast.CaseClause); ok {
+			for _, e := range c.List {
+				if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					key, _ := strconv.Unquote(lit.Value)
+					keys = append(keys, key)
+				}
+			}
+		}
+		return true
+	})
+	return keys
+}
+
+// TestSchemasAreJSON: every schema is a JSON object.
+func TestSchemasAreJSON(t *testing.T) {
+	for _, f := range Fields() {
+		var schema map[string]any
+		if err := json.Unmarshal([]byte(f.Schema), &schema); f.Schema != "" && err != nil {
+			t.Errorf("%s: %v in %s", f.Name, err, f.Schema)
+		}
+	}
+	if got := api.Mapped.String() + api.Accepted.String() + api.Refused.String(); got != "mappedacceptedrefused" {
+		t.Errorf("the treatments are %s", got)
+	}
+}

@@ -1,0 +1,172 @@
+package anthropic
+
+import (
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
+
+// turn is what one or more messages in a row of one role said. Texts and thoughts
+// are pieces with what stands between them.
+type turn struct {
+	role     string
+	texts    []string
+	thoughts []string
+	calls    []byte        // elements of api.Message.ToolCalls, each after a comma
+	results  []api.Message // of tools
+	last     string        // the type of the last block
+}
+
+// piece appends s to the pieces of a kind of block: on a line of its own, unless
+// an answer had blocks of another kind in between, which part what is one text.
+func (t *turn) piece(pieces []string, kind, s string) []string {
+	parted := t.last != kind && (t.last == "text" || t.last == "thinking" || t.last == "tool_use")
+	if len(pieces) > 0 && !parted {
+		pieces = append(pieces, "\n")
+	}
+	return append(pieces, s)
+}
+
+// message reads one element of messages. Its role may come after its content, so
+// that the two are judged together at the end.
+func (d *decoder) message(int) error {
+	var t turn
+	var content bool
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "role":
+			return d.Text(&t.role)
+		case "content":
+			content = true
+			return d.content(&t)
+		}
+		return d.Unsupported()
+	})
+	switch {
+	case err != nil:
+		return err
+	case t.role == "":
+		return d.Refuse("needs a 'role'")
+	case t.role != "user" && t.role != "assistant" && t.role != "system":
+		return d.Refuse("has an unknown role: it must be user, assistant or system")
+	case !content:
+		return d.Refuse("needs 'content'")
+	case t.role != "assistant" && len(t.calls)+len(t.thoughts) > 0:
+		return d.Refuse("has blocks of an assistant (tool_use, thinking), and its role is %s", t.role)
+	case t.role != "user" && len(t.results) > 0:
+		return d.Refuse("has a tool_result, and its role is %s: the user gives it", t.role)
+	}
+	d.add(&t)
+	return nil
+}
+
+// content reads a string or an array of blocks.
+func (d *decoder) content(t *turn) error {
+	if d.Kind() == strictjson.StringKind {
+		s, err := d.String()
+		t.texts = append(t.texts, s)
+		return err
+	}
+	return d.Array("a string or an array of content blocks", func(int) error { return d.block(t) })
+}
+
+// add takes a message's turn: as one of its own, or as more of the last.
+func (d *decoder) add(t *turn) {
+	last := &d.turn
+	if t.role != last.role || t.role == "system" {
+		d.flush()
+		*last = *t
+		return
+	}
+	last.texts = more(last.texts, t.texts)
+	last.thoughts = more(last.thoughts, t.thoughts)
+	last.calls = append(last.calls, t.calls...)
+	last.results = append(last.results, t.results...)
+}
+
+// more appends the pieces of a further message.
+func more(pieces, further []string) []string {
+	if len(pieces) > 0 && len(further) > 0 {
+		pieces = append(pieces, "\n")
+	}
+	return append(pieces, further...)
+}
+
+// flush makes messages of the last turn.
+func (d *decoder) flush() {
+	t := d.turn
+	d.turn = turn{}
+	q := d.req
+	q.Messages = append(q.Messages, t.results...)
+	if t.role == "system" {
+		t.texts = withoutBilling(t.texts)
+	}
+	if t.role == "" || len(t.texts) == 0 && (len(t.results) > 0 || t.role == "system") {
+		return // nothing else was said
+	}
+	m := api.Message{Role: t.role, Content: strings.Join(t.texts, ""), Reasoning: strings.Join(t.thoughts, "")}
+	if len(t.calls) > 0 {
+		t.calls[0] = '['
+		m.ToolCalls = append(t.calls, ']')
+	}
+	q.Messages = append(q.Messages, m)
+}
+
+// systemPrompt reads the field "system": a string or an array of blocks of text.
+func (d *decoder) systemPrompt() error {
+	var t turn
+	if err := d.content(&t); err != nil {
+		return err
+	}
+	if len(t.calls)+len(t.thoughts)+len(t.results) > 0 {
+		return d.Refuse("must have blocks of type \"text\" only")
+	}
+	d.system = strings.Join(withoutBilling(t.texts), "")
+	return nil
+}
+
+// withoutBilling removes the line that Claude Code puts before its system prompt
+// from the pieces of a text: the first of them, or the first line of that.
+func withoutBilling(texts []string) []string {
+	if len(texts) == 0 || !strings.HasPrefix(texts[0], "x-anthropic-billing-header:") {
+		return texts
+	}
+	_, rest, _ := strings.Cut(texts[0], "\n")
+	if rest == "" {
+		return texts[min(2, len(texts)):] // and what stands after it
+	}
+	texts[0] = rest
+	return texts
+}
+
+// conversation completes the messages: the system prompt comes first, and an
+// assistant's turn at the end is the beginning of the answer.
+func (d *decoder) conversation() error {
+	q := d.req
+	last := d.turn
+	opening := last.role == "assistant" && len(last.thoughts)+len(last.calls) == 0 && strings.Join(last.texts, "") == ""
+	if opening {
+		d.turn = turn{} // an answer that begins with nothing
+	}
+	d.flush()
+	switch {
+	case len(q.Messages) == 0:
+		return fault.Param("messages", "'messages' is required and must have at least one message of the user")
+	case last.role != "assistant" || opening:
+	case len(last.calls) > 0:
+		return fault.Param("messages", "'messages' ends with a tool_use: give the tool_result in a message of the user")
+	case len(last.texts) == 0:
+		return fault.Param("messages", "'messages' ends with thinking: an answer can be continued from its text only")
+	default:
+		q.ContinueFinal, q.AddGenerationPrompt = true, false
+	}
+	if d.system != "" {
+		q.Messages = append([]api.Message{{Role: "system", Content: d.system}}, q.Messages...)
+	}
+	return nil
+}

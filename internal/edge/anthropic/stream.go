@@ -1,0 +1,174 @@
+package anthropic
+
+import (
+	"strconv"
+
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
+
+// noBlock is the index of no content block.
+const noBlock = -1
+
+// stream prints an answer event by event: content blocks one after the other, each
+// begun by the first chunk of its kind.
+type stream struct {
+	head  *api.Head
+	begun bool // message_start was printed
+
+	blocks int           // begun so far
+	open   int           // the block that is open; noBlock if none
+	kind   api.ChunkKind // of the open block: Text, Reasoning or CallBegin
+	call   int           // the block of the last call, which late arguments belong to
+
+	// The end, which Finish tells in part and Usage completes.
+	reason     api.Reason
+	stopString string
+	ext        *api.AnswerExt
+	tokens     api.TokenCounts
+	told       bool // message_delta was printed
+}
+
+// Append implements api.Writer. It allocates only if dst must grow.
+func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
+	if !s.begun {
+		s.tokens = c.Tokens // of the prompt
+		dst = s.appendStart(dst)
+	}
+	switch c.Kind {
+	case api.Text, api.Reasoning:
+		if len(c.Text) == 0 {
+			return dst // log-probabilities only, which this API has not
+		}
+		return s.appendText(dst, c)
+	case api.CallBegin:
+		return s.appendCall(dst, c)
+	case api.Arguments:
+		if s.call == noBlock || len(c.Text) == 0 {
+			return dst
+		}
+		return appendDelta(dst, s.call, `"input_json_delta","partial_json":`, c.Text)
+	case api.CallEnd:
+		if s.open != noBlock && s.open == s.call {
+			dst = s.appendClose(dst)
+		}
+	case api.Finish:
+		s.reason, s.stopString = c.Reason, c.StopString
+		s.keepExt(c)
+		dst = s.appendClose(dst)
+	case api.Usage:
+		s.tokens = c.Tokens
+		s.keepExt(c)
+		dst = s.appendEnd(dst)
+	}
+	return dst
+}
+
+// keepExt keeps how the answer came about until the end.
+func (s *stream) keepExt(c *api.Chunk) {
+	if c.Ext != nil {
+		s.ext = c.Ext
+	}
+}
+
+// End implements api.Writer. Without a Usage the end says what is known.
+func (s *stream) End(dst []byte) []byte {
+	if !s.begun {
+		dst = s.appendStart(dst)
+	}
+	if !s.told {
+		dst = s.appendEnd(dst)
+	}
+	return append(dst, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"...)
+}
+
+// Fail implements api.Writer.
+func (s *stream) Fail(dst []byte, err error) []byte {
+	dst = append(dst, "event: error\ndata: "...)
+	dst = appendError(dst, err, s.head.ID)
+	return append(dst, "\n\n"...)
+}
+
+// appendStart appends the event that has the message without its content.
+func (s *stream) appendStart(dst []byte) []byte {
+	s.begun = true
+	dst = append(dst, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":"...)
+	dst = appendOpening(dst, s.head)
+	dst = append(dst, `,"content":[],"stop_reason":null,"stop_sequence":null,"usage":`...)
+	dst = appendInputUsage(dst, s.tokens)
+	return append(dst, ",\"output_tokens\":0}}}\n\n"...)
+}
+
+// appendText appends text or reasoning, in a block of its kind.
+func (s *stream) appendText(dst []byte, c *api.Chunk) []byte {
+	if s.open == noBlock || s.kind != c.Kind {
+		dst = s.appendOpen(dst, c.Kind)
+		if c.Kind == api.Text {
+			dst = append(dst, `{"type":"text","text":""}`...)
+		} else {
+			dst = append(dst, `{"type":"thinking","thinking":"","signature":""}`...)
+		}
+		dst = append(dst, "}\n\n"...)
+	}
+	if c.Kind == api.Text {
+		return appendDelta(dst, s.open, `"text_delta","text":`, c.Text)
+	}
+	return appendDelta(dst, s.open, `"thinking_delta","thinking":`, c.Text)
+}
+
+// appendCall begins the block of a call.
+func (s *stream) appendCall(dst []byte, c *api.Chunk) []byte {
+	dst = s.appendOpen(dst, api.CallBegin)
+	s.call = s.open
+	dst = appendToolUse(dst, c.CallID, c.Name)
+	return append(dst, "{}}}\n\n"...)
+}
+
+// appendOpen closes the block that is open and begins the next, up to the block
+// itself.
+func (s *stream) appendOpen(dst []byte, kind api.ChunkKind) []byte {
+	dst = s.appendClose(dst)
+	s.open, s.kind = s.blocks, kind
+	s.blocks++
+	dst = append(dst, "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":"...)
+	dst = strconv.AppendInt(dst, int64(s.open), 10)
+	return append(dst, `,"content_block":`...)
+}
+
+// appendClose ends the block that is open, if any. Clients that send thinking back
+// look for its signature, which is empty.
+func (s *stream) appendClose(dst []byte) []byte {
+	if s.open == noBlock {
+		return dst
+	}
+	if s.kind == api.Reasoning {
+		dst = appendDelta(dst, s.open, `"signature_delta","signature":`, nil)
+	}
+	dst = append(dst, "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":"...)
+	dst = strconv.AppendInt(dst, int64(s.open), 10)
+	s.open = noBlock
+	return append(dst, "}\n\n"...)
+}
+
+// appendDelta appends more of a block; opening is the delta's type and the key of
+// its text.
+func appendDelta(dst []byte, index int, opening string, text []byte) []byte {
+	dst = append(dst, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":"...)
+	dst = strconv.AppendInt(dst, int64(index), 10)
+	dst = append(dst, `,"delta":{"type":`...)
+	dst = append(dst, opening...)
+	dst = strictjson.AppendString(dst, text)
+	return append(dst, "}}\n\n"...)
+}
+
+// appendEnd appends the event that says why and at what cost the answer ended.
+func (s *stream) appendEnd(dst []byte) []byte {
+	s.told = true
+	dst = s.appendClose(dst)
+	dst = append(dst, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{"...)
+	dst = appendStop(dst, s.reason, s.stopString)
+	dst = append(dst, `},"usage":`...)
+	dst = appendUsage(dst, s.tokens)
+	dst = api.AppendExt(dst, s.ext)
+	return append(dst, "}\n\n"...)
+}

@@ -1,0 +1,213 @@
+package anthropic
+
+import (
+	"bytes"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
+
+const (
+	maxTools    = 1536
+	maxToolName = 128 // bytes
+)
+
+// tool is an element of tools as it was read. Its type may come last, so that what
+// it has is judged at the end.
+type tool struct {
+	kind, name  string
+	description string
+	schema      []byte
+	bad         error // what is wrong, if it is a custom tool
+}
+
+// note keeps the first thing that is wrong with a tool, until its type is known.
+func (t *tool) note(err error) {
+	if t.bad == nil {
+		t.bad = err
+	}
+}
+
+// tools reads the functions that the model may call, and writes them as a chat
+// request has them.
+func (d *decoder) tools() error {
+	q := d.req
+	names := map[string]bool{}
+	out := []byte{'['}
+	err := d.Array("an array of tools", func(i int) error {
+		if i >= maxTools {
+			return d.RefuseParent("must have at most %d tools", maxTools)
+		}
+		t, err := d.tool()
+		if err != nil {
+			return err
+		}
+		if names[t.name] {
+			return d.Refuse("has the name of an earlier tool: names must differ")
+		}
+		names[t.name] = true
+		q.Tools = append(q.Tools, api.Tool{Name: t.name, Parameters: t.schema})
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = t.appendFunction(out)
+		return nil
+	})
+	if len(q.Tools) > 0 {
+		q.ToolsJSON = append(out, ']')
+	}
+	return err
+}
+
+func (d *decoder) tool() (*tool, error) {
+	t := &tool{}
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		return d.toolField(t, key)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case t.kind != "" && t.kind != "custom":
+		return nil, d.Refuse("is of type %.100q, which is not supported by this server: send custom tools with an 'input_schema'", t.kind)
+	case t.bad != nil:
+		return nil, t.bad
+	case t.name == "":
+		return nil, d.Refuse("needs a 'name'")
+	case t.schema == nil:
+		return nil, d.Refuse("needs an 'input_schema'")
+	}
+	return t, nil
+}
+
+// toolField reads the value of one key of a tool.
+func (d *decoder) toolField(t *tool, key string) error {
+	switch key {
+	case "type":
+		return d.Text(&t.kind)
+	case "name":
+		if err := d.Text(&t.name); err != nil {
+			return err
+		}
+		if !validName(t.name) {
+			t.note(d.Refuse("must have between 1 and %d letters, digits, '_', '-' and '.'", maxToolName))
+		}
+		return nil
+	case "description":
+		return d.Text(&t.description)
+	case "input_schema":
+		if d.Kind() != strictjson.ObjectKind {
+			return d.Expected("an object")
+		}
+		raw, err := d.Raw()
+		t.schema = bytes.Clone(raw)
+		return err
+	case "cache_control", "eager_input_streaming", "strict":
+		// Arguments are streamed as the model writes them.
+		return d.Skip()
+	case "defer_loading": // until a tool that searches tools finds it
+		return d.unset()
+	case "input_examples":
+		return d.emptyArray()
+	case "allowed_callers":
+		return d.Array("an array of strings", func(int) error { return d.usual("direct") })
+	}
+	t.note(d.Unsupported())
+	return d.Skip()
+}
+
+// unset reads a boolean that must be false.
+func (d *decoder) unset() error {
+	on, err := d.Bool()
+	if err == nil && on {
+		return d.notSupported()
+	}
+	return err
+}
+
+// validName reports whether s can be a function's name.
+func validName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-', c == '.':
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxToolName
+}
+
+// appendFunction appends t as an element of a chat request's tools.
+func (t *tool) appendFunction(dst []byte) []byte {
+	dst = append(dst, `{"type":"function","function":{"name":`...)
+	dst = strictjson.AppendString(dst, t.name)
+	if t.description != "" {
+		dst = append(dst, `,"description":`...)
+		dst = strictjson.AppendString(dst, t.description)
+	}
+	dst = append(dst, `,"parameters":`...)
+	dst = append(dst, t.schema...)
+	return append(dst, `}}`...)
+}
+
+// toolChoice reads what the model may or must do with the tools.
+func (d *decoder) toolChoice() error {
+	c := &d.req.ToolChoice
+	var kind string
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "type":
+			return d.Text(&kind)
+		case "name":
+			return d.Text(&c.Name)
+		case "disable_parallel_tool_use":
+			return d.Flag(&d.req.OneCall)
+		}
+		return d.Unsupported()
+	})
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case "auto":
+		c.Mode = api.ToolAuto
+	case "any":
+		c.Mode = api.ToolRequired
+	case "tool":
+		c.Mode = api.ToolNamed
+	case "none":
+		c.Mode = api.ToolNone
+	default:
+		return d.Refuse("needs a 'type' of auto, any, tool or none")
+	}
+	if (c.Name != "") != (c.Mode == api.ToolNamed) {
+		return d.Refuse("must have a 'name' if its type is tool, and only then")
+	}
+	return nil
+}
+
+// checkToolChoice judges tool_choice beside tools.
+func (d *decoder) checkToolChoice() error {
+	c := d.req.ToolChoice
+	switch c.Mode {
+	case api.ToolRequired:
+		if len(d.req.Tools) == 0 {
+			return fault.Param("tool_choice", "'tool_choice' of type any needs 'tools'")
+		}
+	case api.ToolNamed:
+		for _, t := range d.req.Tools {
+			if t.Name == c.Name {
+				return nil
+			}
+		}
+		return fault.Param("tool_choice", "'tool_choice' names a tool that is not among 'tools'")
+	}
+	return nil
+}

@@ -1,0 +1,280 @@
+package responses
+
+import (
+	"strings"
+
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
+
+// items reads the input: a text of the user's, or an array of items.
+func (d *decoder) items() error {
+	if d.Kind() == strictjson.StringKind {
+		s, err := d.String()
+		d.req.Messages = append(d.req.Messages, api.Message{Role: "user", Content: s})
+		return err
+	}
+	err := d.Array("a string or an array of items", func(int) error { return d.item() })
+	d.endTurn()
+	if err == nil && len(d.req.Messages) == 0 {
+		return d.Refuse("must have at least one item that says something")
+	}
+	return err
+}
+
+// item reads one item of the input.
+func (d *decoder) item() error {
+	kind, err := d.TypeAhead()
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case "", "message":
+		return d.message()
+	case "function_call":
+		return d.functionCall()
+	case "function_call_output":
+		return d.functionOutput()
+	case "reasoning":
+		return d.thought()
+	case "item_reference":
+		return d.Refuse("is a reference to an item, and this server keeps none: send the item itself")
+	}
+	return d.Refuse("is of type %.100q, which is not supported by this server: the items supported are message, function_call, function_call_output and reasoning", kind)
+}
+
+// message reads an item of type message, in either of its forms: that of input,
+// and that of output, which a client sends back.
+func (d *decoder) message() error {
+	var m api.Message
+	var content bool
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "type":
+			return d.Skip()
+		case "role":
+			return d.role(&m.Role)
+		case "content":
+			content = true
+			return d.content(&m.Content)
+		case "id", "status", "phase":
+			_, err := d.String()
+			return err
+		}
+		return d.Unsupported()
+	})
+	switch {
+	case err != nil:
+		return err
+	case m.Role == "" && !content:
+		return d.Refuse("needs a 'type', or 'role' and 'content': a reference to a kept item is not supported")
+	case m.Role == "":
+		return d.Refuse("needs a 'role'")
+	case !content:
+		return d.Refuse("needs 'content'")
+	case m.Role == "assistant":
+		d.say(m.Content)
+		return nil
+	}
+	d.endTurn()
+	d.req.Messages = append(d.req.Messages, m)
+	return nil
+}
+
+func (d *decoder) role(dst *string) error {
+	if err := d.Text(dst); err != nil {
+		return err
+	}
+	switch *dst {
+	case "system", "developer", "user", "assistant":
+		return nil
+	}
+	return d.Refuse("must be one of system, developer, user and assistant")
+}
+
+// functionCall reads what the assistant called. What is not known of a call that
+// this server answered (a namespace, a later answer) is refused.
+func (d *decoder) functionCall() error {
+	var id, name, arguments *string
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "call_id":
+			return d.optional(&id)
+		case "name":
+			return d.optional(&name)
+		case "arguments":
+			return d.optional(&arguments)
+		case "type", "caller":
+			return d.Skip()
+		case "id", "status":
+			_, err := d.String()
+			return err
+		case "async":
+			return d.only(false)
+		case "namespace":
+			return d.Refuse(notSupported)
+		}
+		return d.Unsupported()
+	})
+	switch {
+	case err != nil:
+		return err
+	case id == nil || *id == "":
+		return d.Refuse("needs a 'call_id'")
+	case name == nil || *name == "":
+		return d.Refuse("needs a 'name'")
+	case arguments == nil:
+		return d.Refuse("needs 'arguments', which are JSON in a string")
+	}
+	d.call(*id, *name, *arguments)
+	return nil
+}
+
+// functionOutput reads what a function answered. A call_id that is left out is
+// left out of the prompt.
+func (d *decoder) functionOutput() error {
+	m := api.Message{Role: "tool"}
+	var output bool
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "call_id":
+			return d.Text(&m.ToolCallID)
+		case "name":
+			return d.Text(&m.Name)
+		case "output":
+			output = true
+			return d.content(&m.Content)
+		case "type", "caller":
+			return d.Skip()
+		case "id", "status":
+			_, err := d.String()
+			return err
+		case "namespace":
+			return d.Refuse(notSupported)
+		}
+		return d.Unsupported()
+	})
+	switch {
+	case err != nil:
+		return err
+	case !output:
+		return d.Refuse("needs 'output'")
+	}
+	d.endTurn()
+	d.req.Messages = append(d.req.Messages, m)
+	return nil
+}
+
+// thought reads an item of type reasoning: its content, or its summary if that is
+// all there is. One that is encrypted only was made by another server, and leaving
+// it out would change the answer.
+func (d *decoder) thought() error {
+	var content, summary string
+	var encrypted bool
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "content":
+			return d.parts(&content)
+		case "summary":
+			return d.parts(&summary)
+		case "encrypted_content":
+			s, err := d.String()
+			encrypted = s != ""
+			return err
+		case "type":
+			return d.Skip()
+		case "id", "status":
+			_, err := d.String()
+			return err
+		}
+		return d.Unsupported()
+	})
+	switch {
+	case err != nil:
+		return err
+	case content != "":
+		d.think(content)
+	case summary != "":
+		d.think(summary)
+	case encrypted:
+		return d.Refuse("has nothing but encrypted reasoning, which this server cannot read: leave it out")
+	}
+	return nil
+}
+
+// content reads a string or an array of parts.
+func (d *decoder) content(dst *string) error {
+	switch d.Kind() {
+	case strictjson.StringKind:
+		return d.Text(dst)
+	case strictjson.ArrayKind:
+		return d.parts(dst)
+	}
+	return d.Expected("a string or an array of content parts")
+}
+
+// parts reads an array of parts; their texts are joined by newlines.
+func (d *decoder) parts(dst *string) error {
+	var text strings.Builder
+	err := d.Array("an array of content parts", func(i int) error {
+		if i > 0 {
+			text.WriteByte('\n')
+		}
+		return d.part(&text)
+	})
+	*dst = text.String()
+	return err
+}
+
+// part reads one part. What a client sends back of an answer beside its text is
+// not part of the prompt.
+func (d *decoder) part(text *strings.Builder) error {
+	kind, err := d.TypeAhead()
+	if err != nil {
+		return err
+	}
+	field := "text"
+	switch kind {
+	case "input_text", "output_text", "text", "reasoning_text", "summary_text":
+	case "refusal":
+		field = "refusal"
+	case "input_image", "input_file", "input_audio", "input_video", "computer_screenshot":
+		return d.Refuse("is of type %.100q, which is not supported by this model: send text only", kind)
+	case "":
+		return d.Refuse("needs a 'type'")
+	default:
+		return d.Refuse("has an unknown type: the parts supported are of type \"input_text\", \"output_text\" and \"refusal\"")
+	}
+	var given bool
+	err = d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case field:
+			s, err := d.String()
+			given = true
+			text.WriteString(s)
+			return err
+		case "type", "annotations", "logprobs", "prompt_cache_breakpoint", "cache_control":
+			return d.Skip()
+		}
+		return d.Unsupported()
+	})
+	if err == nil && !given {
+		return d.Refuse("needs '%s'", field)
+	}
+	return err
+}
