@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
+	"slices"
 	"time"
 
 	"penstock/core/fault"
@@ -118,47 +118,56 @@ func (s *system) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 func (s *system) serve(ctx context.Context, ln net.Listener, ready func()) error {
 	ctx, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
-	var errs []error
-	var stops []func() error
-	start := func(runs ...func(context.Context) error) {
-		life, stop := context.WithCancel(context.WithoutCancel(ctx))
-		var done sync.WaitGroup
-		ends := make(chan error, len(runs))
-		for _, run := range runs {
-			done.Go(func() {
-				err := run(life)
-				if err != nil {
-					failed(err)
-				}
-				ends <- err
-			})
-		}
-		stops = append(stops, func() (err error) {
-			stop()
-			done.Wait()
-			for range runs {
-				err = errors.Join(err, <-ends)
-			}
-			return err
-		})
-	}
 	var workers []func(context.Context) error
 	for _, w := range s.workers {
 		workers = append(workers, w.Run)
 	}
-	start(s.router.Run)
-	start(workers...)
-	start(func(ctx context.Context) error { return s.frontend.Run(ctx, ln) })
-	if err := s.await(ctx); err != nil {
-		errs = append(errs, err)
-	} else {
+	stages := []*stage{
+		start(ctx, failed, s.router.Run),
+		start(ctx, failed, workers...),
+		start(ctx, failed, func(ctx context.Context) error { return s.frontend.Run(ctx, ln) }),
+	}
+	err := s.await(ctx)
+	if err == nil {
 		ready()
 		<-ctx.Done()
 	}
-	for i := len(stops) - 1; i >= 0; i-- {
-		errs = append(errs, stops[i]())
+	for _, st := range slices.Backward(stages) {
+		err = errors.Join(err, st.end())
 	}
-	return errors.Join(errs...)
+	return err
+}
+
+// stage is a set of services that start and stop together.
+type stage struct {
+	stop context.CancelFunc
+	ends chan error // has room for the result of each
+}
+
+// start runs services until the stage ends. One that fails is reported at once;
+// the end of ctx is not theirs.
+func start(ctx context.Context, failed context.CancelCauseFunc, runs ...func(context.Context) error) *stage {
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	st := &stage{stop: stop, ends: make(chan error, len(runs))}
+	for _, run := range runs {
+		go func() {
+			err := run(life)
+			if err != nil {
+				failed(err)
+			}
+			st.ends <- err
+		}()
+	}
+	return st
+}
+
+// end stops the services and waits for them.
+func (st *stage) end() (err error) {
+	st.stop()
+	for range cap(st.ends) {
+		err = errors.Join(err, <-st.ends)
+	}
+	return err
 }
 
 // await returns when every model can be asked, or ctx has ended.
