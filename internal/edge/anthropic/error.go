@@ -54,6 +54,9 @@ const ErrorSchema = `{"type":"object","required":["type","error","request_id"],"
 	`"error":{"type":"object","required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"}}},` +
 	`"request_id":{"type":["string","null"]}}}`
 
+// IDHeader is the header of a response in which clients look for the request's id.
+const IDHeader = "request-id"
+
 // WriteError writes err as a whole response: its status, Retry-After where
 // waiting helps, and the error object. The header x-request-id, if w has it, is
 // repeated under the name that the official clients read.
@@ -64,7 +67,7 @@ func WriteError(w http.ResponseWriter, err error) {
 	api.SetErrorHeader(h, f)
 	id := h.Get("x-request-id")
 	if id != "" {
-		h.Set("request-id", id)
+		h.Set(IDHeader, id)
 	}
 	w.WriteHeader(class.Status)
 	// A client that does not take its error is gone.

@@ -17,6 +17,9 @@ type dialect struct {
 	decode func(body []byte) (*api.Request, newWriter, error)
 	// refuse writes an error as a whole response.
 	refuse func(http.ResponseWriter, error)
+	// idHeader is where its clients look for the request's id, besides x-request-id;
+	// "" if nowhere.
+	idHeader string
 }
 
 // newWriter makes the writer of one answer. The head's Fingerprint is set before
@@ -64,6 +67,7 @@ func messagesAPI() dialect {
 			}
 			return q, func(h *api.Head) api.Writer { return anthropic.NewWriter(q, h) }, nil
 		},
-		refuse: anthropic.WriteError,
+		refuse:   anthropic.WriteError,
+		idHeader: anthropic.IDHeader,
 	}
 }

@@ -30,6 +30,9 @@ func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFun
 		c.id = f.ids.claim(w.Header().Get("x-request-id"))
 		defer f.ids.release(c.id)
 		w.Header().Set("x-request-id", c.id)
+		if d.idHeader != "" {
+			w.Header().Set(d.idHeader, c.id)
+		}
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive, refuse: d.refuse}
 		defer c.answer.close()
 
