@@ -147,6 +147,36 @@ def tool_turn(client, model):
     case(model, "text").check(of_message(client.messages.create(model=model, max_tokens=500, messages=messages, tools=own(TOOLS))))
 
 
+def tool_runner(client):
+    """The client calls the tool and sends its result, which says what is played
+    next. Threads are kept by a server, and Penstock keeps none."""
+    asked = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str, days: int) -> str:
+        """The weather of a city."""
+        asked.append((city, days))
+        return "22 °C; play:text"
+
+    for streamed in (False, True):
+        runner = client.beta.messages.tool_runner(
+            model="hermes", max_tokens=500, messages=[{"role": "user", "content": "play:call"}], tools=[get_weather], thread=False, stream=streamed
+        )
+        *_, last = (m.get_final_message() if streamed else m for m in runner)
+        case("hermes", "text").check(of_message(last))
+    expect(asked, [("Köln", 2)] * 2, "what the tool was asked")
+
+
+def request_ids(client):
+    ask = {"model": "hermes", "messages": [{"role": "user", "content": "play:text"}]}
+    for answer in (client.messages.create(**ask, max_tokens=5), client.messages.count_tokens(**ask)):
+        expect(bool(answer._request_id), True, "request-id of an answer")
+    with client.messages.stream(**ask, max_tokens=5) as stream:
+        expect(bool(stream.request_id), True, "request-id of a stream")
+    e = raises(anthropic.NotFoundError, lambda: client.messages.create(**{**ask, "model": "no-such-model"}, max_tokens=5))
+    expect((bool(e.request_id), e.body["request_id"]), (True, e.request_id), "request-id of an error")
+
+
 def stop_sequence(client):
     text = case("hermes", "text").want["content"]
     m = client.messages.create(model="hermes", max_tokens=500, messages=[{"role": "user", "content": "play:text"}], stop_sequences=["noon"])
@@ -290,6 +320,8 @@ def main(up_url, recorded_url):
     report.check("recorded truncated in a call", truncated, recorded)
     for model in ("hermes", "qwen3", "deepseek-r1", "gpt-oss", "llama3"):
         report.check(f"recorded tool result {model}", tool_turn, recorded, model)
+    report.check("recorded tool_runner: whole, stream", tool_runner, recorded)
+    report.check("recorded request ids", request_ids, recorded)
     report.check("recorded stop sequence", stop_sequence, recorded)
     report.check("recorded prefill", prefilled, recorded)
     report.check("recorded streams side by side, asynchronous client", side_by_side, recorded_url)

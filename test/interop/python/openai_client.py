@@ -252,6 +252,45 @@ def parsed_tool(client):
     expect(done.choices[0].message.tool_calls[0].function.parsed_arguments, get_weather(city="Köln", days=2), "arguments")
 
 
+def parsed_response_tool(client):
+    class get_weather(BaseModel):
+        city: str
+        days: int
+
+    done = client.responses.parse(model="hermes", input="play:call", tools=[openai.pydantic_responses_function_tool(get_weather)])
+    expect(done.output[0].parsed_arguments, get_weather(city="Köln", days=2), "arguments")
+
+
+def parsed_too_short(client):
+    """What the limit cut off is the client's LengthFinishReasonError, not broken JSON."""
+    ask = {"model": "hermes", "messages": [{"role": "user", "content": "play:object"}], "response_format": Weather, "max_tokens": 4}
+    raises(openai.LengthFinishReasonError, lambda: client.chat.completions.parse(**ask))
+    with client.chat.completions.stream(**ask) as stream:
+        raises(openai.LengthFinishReasonError, stream.get_final_completion)
+
+
+def forms_of_content(client):
+    want = case("hermes", "text")
+    parts = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, {"role": "user", "content": [{"type": "text", "text": "play:text"}]}]
+    want.check(of_completion(client.chat.completions.create(model="hermes", messages=parts)))
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "play:text"}]}]
+    want.check(of_response(client.responses.create(model="hermes", instructions="Be brief.", input=items)))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    e = raises(openai.BadRequestError, lambda: client.chat.completions.create(model="hermes", messages=[{"role": "user", "content": [image]}]))
+    expect("image_url" in e.message, True, e.message)
+
+
+def response_details(client):
+    r = client.responses.create(model="qwen3", input="play:text", include=["message.output_text.logprobs"], top_logprobs=2, metadata={"mill": "3"})
+    thought, said = r.output
+    expect((thought.type, said.type, r.metadata), ("reasoning", "message", {"mill": "3"}), "items and metadata")
+    # The markup between thought and answer is tokens of the model too.
+    tokens = "".join(t.token for t in said.content[0].logprobs)
+    expect(tokens.endswith(r.output_text), True, f"tokens {tokens!r} of {r.output_text!r}")
+    u = r.usage
+    expect((u.total_tokens, 5 < u.output_tokens_details.reasoning_tokens < u.output_tokens), (u.input_tokens + u.output_tokens, True), f"usage {u}")
+
+
 def details(client):
     """Choices, log-probabilities, stop strings and usage, whole and streamed."""
     request = {"model": "hermes", "messages": [{"role": "user", "content": "play:text"}]}
@@ -371,6 +410,7 @@ def response_errors(client, model):
     bad("previous_response_id", previous_response_id="resp_1")
     bad("tool_choice", tools=flat(TOOLS), tool_choice={"type": "function", "name": "no_such_tool"})
     raises(openai.NotFoundError, lambda: client.responses.create(model="no-such-model", input="x"))
+    raises(openai.NotFoundError, lambda: client.responses.retrieve("resp_1"))  # nothing is stored
     expect(raises(openai.APIStatusError, lambda: client.responses.create(model=model, input=TOO_LARGE)).status_code, 413, "status")
 
 
@@ -463,6 +503,8 @@ def schema_up(client):
 def models(client, at_least):
     listed = [m.id for m in client.models.list()]
     expect(len(listed) >= at_least, True, f"models {listed}")
+    expect(client.models.retrieve(listed[0]).id, listed[0], "one model")
+    raises(openai.NotFoundError, lambda: client.models.retrieve("no-such-model"))
 
 
 def main(up_url, recorded_url):
@@ -478,7 +520,11 @@ def main(up_url, recorded_url):
         report.check(f"recorded responses tool result {model}", response_tool_turn, recorded, model)
     report.check("recorded parse and stream into a type", parsed_recording, recorded)
     report.check("recorded pydantic_function_tool", parsed_tool, recorded)
+    report.check("recorded pydantic_responses_function_tool", parsed_response_tool, recorded)
+    report.check("recorded parse of an answer cut off: LengthFinishReasonError", parsed_too_short, recorded)
+    report.check("recorded forms of content", forms_of_content, recorded)
     report.check("recorded n, logprobs, stop, usage", details, recorded)
+    report.check("recorded details of responses", response_details, recorded)
     report.check("recorded streams side by side, asynchronous client", side_by_side, recorded_url)
     report.check("recorded completions", completions_recorded, recorded)
     report.check("recorded models", models, recorded, 10)
