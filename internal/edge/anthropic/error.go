@@ -49,13 +49,11 @@ func appendError(dst []byte, err error, requestID string) []byte {
 	return append(dst, '}')
 }
 
-// ErrorSchema is the JSON schema of an error.
-const ErrorSchema = `{"type":"object","required":["type","error","request_id"],"properties":{"type":{"const":"error"},` +
-	`"error":{"type":"object","required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"}}},` +
+// ErrorSchema is the JSON schema of an error: of a response's body, and of the
+// event that ends a broken stream.
+const ErrorSchema = `{"type":"object","additionalProperties":false,"required":["type","error","request_id"],"properties":{"type":{"const":"error"},` +
+	`"error":{"type":"object","additionalProperties":false,"required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"}}},` +
 	`"request_id":{"type":["string","null"]}}}`
-
-// IDHeader is the header of a response in which clients look for the request's id.
-const IDHeader = "request-id"
 
 // WriteError writes err as a whole response: its status, Retry-After where
 // waiting helps, and the error object. The header x-request-id, if w has it, is
@@ -67,7 +65,7 @@ func WriteError(w http.ResponseWriter, err error) {
 	api.SetErrorHeader(h, f)
 	id := h.Get("x-request-id")
 	if id != "" {
-		h.Set(IDHeader, id)
+		h.Set("request-id", id)
 	}
 	w.WriteHeader(class.Status)
 	// A client that does not take its error is gone.

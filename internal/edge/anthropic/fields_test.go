@@ -155,7 +155,7 @@ func TestOfficialClientFields(t *testing.T) {
 			if key == "type" {
 				continue
 			}
-			unsupported(name+"."+key, e.bodyWith("messages", `[{"role":"user","content":[{"type":"`+kind+`","`+key+`":null}]}]`))
+			unsupported(name+"."+key, e.bodyWith("messages", `[{"role":"user","content":[{"type":"`+kind+`","`+key+`":5}]}]`))
 		}
 	}
 	for name, form := range map[string][2]string{
@@ -176,7 +176,7 @@ func TestOfficialClientFields(t *testing.T) {
 		}
 	}
 	for _, kind := range list("block_types") {
-		if !takes(kind) {
+		if !slices.Contains([]string{"text", "thinking", "redacted_thinking", "tool_use", "tool_result"}, kind) {
 			byName(kind, e.bodyWith("messages", `[{"role":"user","content":[{"content":{},"source":{},"type":"`+kind+`"}]}]`))
 		}
 	}

@@ -16,8 +16,12 @@ type turn struct {
 	thoughts []string
 	calls    []byte        // elements of api.Message.ToolCalls, each after a comma
 	results  []api.Message // of tools
+	sealed   bool          // it has redacted thinking
 	last     string        // the type of the last block
 }
+
+// assistant reports whether t has blocks that only an assistant's turns have.
+func (t *turn) assistant() bool { return t.sealed || len(t.calls)+len(t.thoughts) > 0 }
 
 // piece appends s to the pieces of a kind of block: on a line of its own, unless
 // an answer had blocks of another kind in between, which part what is one text.
@@ -56,7 +60,7 @@ func (d *decoder) message(int) error {
 		return d.Refuse("has an unknown role: it must be user, assistant or system")
 	case !content:
 		return d.Refuse("needs 'content'")
-	case t.role != "assistant" && len(t.calls)+len(t.thoughts) > 0:
+	case t.role != "assistant" && t.assistant():
 		return d.Refuse("has blocks of an assistant (tool_use, thinking), and its role is %s", t.role)
 	case t.role != "user" && len(t.results) > 0:
 		return d.Refuse("has a tool_result, and its role is %s: the user gives it", t.role)
@@ -123,7 +127,7 @@ func (d *decoder) systemPrompt() error {
 	if err := d.content(&t); err != nil {
 		return err
 	}
-	if len(t.calls)+len(t.thoughts)+len(t.results) > 0 {
+	if t.assistant() || len(t.results) > 0 {
 		return d.Refuse("must have blocks of type \"text\" only")
 	}
 	d.system = strings.Join(withoutBilling(t.texts), "")
@@ -149,7 +153,8 @@ func withoutBilling(texts []string) []string {
 func (d *decoder) conversation() error {
 	q := d.req
 	last := d.turn
-	opening := last.role == "assistant" && len(last.thoughts)+len(last.calls) == 0 && strings.Join(last.texts, "") == ""
+	silent := strings.Join(last.texts, "") == ""
+	opening := last.role == "assistant" && silent && !last.assistant()
 	if opening {
 		d.turn = turn{} // an answer that begins with nothing
 	}
@@ -160,7 +165,7 @@ func (d *decoder) conversation() error {
 	case last.role != "assistant" || opening:
 	case len(last.calls) > 0:
 		return fault.Param("messages", "'messages' ends with a tool_use: give the tool_result in a message of the user")
-	case len(last.texts) == 0:
+	case silent:
 		return fault.Param("messages", "'messages' ends with thinking: an answer can be continued from its text only")
 	default:
 		q.ContinueFinal, q.AddGenerationPrompt = true, false

@@ -13,20 +13,11 @@ const (
 	maxToolName = 128 // bytes
 )
 
-// tool is an element of tools as it was read. Its type may come last, so that what
-// it has is judged at the end.
+// tool is an element of tools.
 type tool struct {
-	kind, name  string
+	name        string
 	description string
 	schema      []byte
-	bad         error // what is wrong, if it is a custom tool
-}
-
-// note keeps the first thing that is wrong with a tool, until its type is known.
-func (t *tool) note(err error) {
-	if t.bad == nil {
-		t.bad = err
-	}
 }
 
 // tools reads the functions that the model may call, and writes them as a chat
@@ -61,20 +52,18 @@ func (d *decoder) tools() error {
 }
 
 func (d *decoder) tool() (*tool, error) {
-	t := &tool{}
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
-			return err
-		}
-		return d.toolField(t, key)
-	})
+	kind, err := d.TypeAhead()
 	switch {
 	case err != nil:
 		return nil, err
-	case t.kind != "" && t.kind != "custom":
-		return nil, d.Refuse("is of type %.100q, which is not supported by this server: send custom tools with an 'input_schema'", t.kind)
-	case t.bad != nil:
-		return nil, t.bad
+	case kind != "" && kind != "custom":
+		return nil, d.Refuse("is of type %.100q, which is not supported by this server: send custom tools with an 'input_schema'", kind)
+	}
+	t := &tool{}
+	err = d.members(func(key string) (bool, error) { return d.toolField(t, key) })
+	switch {
+	case err != nil:
+		return nil, err
 	case t.name == "":
 		return nil, d.Refuse("needs a 'name'")
 	case t.schema == nil:
@@ -84,39 +73,34 @@ func (d *decoder) tool() (*tool, error) {
 }
 
 // toolField reads the value of one key of a tool.
-func (d *decoder) toolField(t *tool, key string) error {
+func (d *decoder) toolField(t *tool, key string) (known bool, err error) {
 	switch key {
-	case "type":
-		return d.Text(&t.kind)
 	case "name":
-		if err := d.Text(&t.name); err != nil {
-			return err
+		err := d.Text(&t.name)
+		if err == nil && !validName(t.name) {
+			return true, d.Refuse("must have between 1 and %d letters, digits, '_', '-' and '.'", maxToolName)
 		}
-		if !validName(t.name) {
-			t.note(d.Refuse("must have between 1 and %d letters, digits, '_', '-' and '.'", maxToolName))
-		}
-		return nil
+		return true, err
 	case "description":
-		return d.Text(&t.description)
+		return true, d.Text(&t.description)
 	case "input_schema":
 		if d.Kind() != strictjson.ObjectKind {
-			return d.Expected("an object")
+			return true, d.Expected("an object")
 		}
 		raw, err := d.Raw()
 		t.schema = bytes.Clone(raw)
-		return err
-	case "cache_control", "eager_input_streaming", "strict":
+		return true, err
+	case "eager_input_streaming", "strict":
 		// Arguments are streamed as the model writes them.
-		return d.Skip()
+		return true, d.Skip()
 	case "defer_loading": // until a tool that searches tools finds it
-		return d.unset()
+		return true, d.unset()
 	case "input_examples":
-		return d.emptyArray()
+		return true, d.emptyArray()
 	case "allowed_callers":
-		return d.Array("an array of strings", func(int) error { return d.usual("direct") })
+		return true, d.Array("an array of strings", func(int) error { return d.usual("direct") })
 	}
-	t.note(d.Unsupported())
-	return d.Skip()
+	return false, nil
 }
 
 // unset reads a boolean that must be false.

@@ -10,7 +10,8 @@ import (
 
 // Extras reads the fields that chat requests have beside those of the official
 // clients, for another form of request that takes them as well: sampling as the
-// servers in the field know it, cache_salt and nvext.
+// servers in the field know it, variables of the chat template, cache_salt and
+// nvext.
 type Extras struct{ d decoder }
 
 // NewExtras returns what reads such fields with r into q.

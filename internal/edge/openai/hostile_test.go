@@ -57,7 +57,6 @@ func hostile(size int) map[string]struct {
 		"key twice in a tool": {fill(`"tools":[{"type":"function","type":"`, `a`, `"}]`), "given twice"},
 		"too many keys":       {fill(`"metadata":{`+keys(1<<14+1, "0")+`"z":"`, `a`, `"}`), "more than 16384 keys"},
 		"too many tools":      {fill(`"tools":[`+functions(maxTools), `,{}`, `]`), "at most 1536"},
-		"too many messages":   {talk(`[`, `{"role":"user","content":""},`, `0]`), "at most 65536"},
 		"too many stops":      {fill(`"stop":["a"`, `,"a"`, `]`), "at most 32"},
 
 		// Refused at the end of a scan, or after all of it.
@@ -91,11 +90,11 @@ func hostile(size int) map[string]struct {
 
 // TestHostile: whatever the body, a clear error of bounded length, and memory in
 // proportion to the body: what is allocated on the way is less than six times its
-// size, and little where the trouble is at its start. Messages are larger than
-// they look, and therefore limited.
+// size, and little where the trouble is at its start.
 func TestHostile(t *testing.T) {
-	const size = 2 << 20
-	for name, tt := range hostile(size) {
+	const size = 512 << 10
+	bodies := hostile(size)
+	for name, tt := range bodies {
 		var err error
 		got := allocated(func() { _, err = Decode(api.Chat, tt.body) })
 		switch {
@@ -105,16 +104,13 @@ func TestHostile(t *testing.T) {
 		case fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), tt.words) || len(err.Error()) > 4096:
 			t.Errorf("%s: %.200v, want %q", name, err, tt.words)
 		}
-		limit := uint64(6 * size)
-		if name == "too many messages" {
-			limit += maxMessages << 8
-		}
+		limit := uint64(6*size + 1<<20) // the rest is for the keys of one object
 		if got > limit {
 			t.Errorf("%s: %d bytes of memory for a body of %d", name, got, len(tt.body))
 		}
 	}
 	for _, name := range []string{"arrays too deep", "objects too deep", "schema too deep", "key twice", "key twice in a tool", "digits", "exponent", "digits in a tool", "half a pair"} {
-		body := hostile(size)[name].body
+		body := bodies[name].body
 		if got := allocated(func() { _, _ = Decode(api.Chat, body) }); got > 64<<10 {
 			t.Errorf("%s: %d bytes of memory", name, got)
 		}
@@ -123,7 +119,7 @@ func TestHostile(t *testing.T) {
 
 // TestWorkIsLinear: of what grows with a body, allocations grow no faster.
 func TestWorkIsLinear(t *testing.T) {
-	small, large := hostile(1<<20), hostile(4<<20)
+	small, large := hostile(256<<10), hostile(1<<20)
 	for name := range small {
 		count := func(body []byte) float64 {
 			return testing.AllocsPerRun(1, func() { _, _ = Decode(api.Chat, body) })
@@ -131,6 +127,21 @@ func TestWorkIsLinear(t *testing.T) {
 		if a, b := count(small[name].body), count(large[name].body); b > 4.5*a+100 {
 			t.Errorf("%s: %v allocations, and %v for four times the size", name, a, b)
 		}
+	}
+}
+
+// TestManyMessages: a message is larger than it looks, so their number is limited,
+// and so is their memory: 104 bytes for each, and as much again while the list
+// grows.
+func TestManyMessages(t *testing.T) {
+	body := []byte(`{"model":"m","messages":[` + strings.Repeat(`{"role":"user","content":""},`, maxMessages) + `0]}`)
+	var err error
+	got := allocated(func() { _, err = Decode(api.Chat, body) })
+	if err == nil || api.Fault(err).Param != "messages" || !strings.Contains(err.Error(), "at most 65536") {
+		t.Error(err)
+	}
+	if got > maxMessages*300 {
+		t.Errorf("%d bytes of memory", got)
 	}
 }
 

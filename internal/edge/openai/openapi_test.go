@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/edge/api"
 )
@@ -30,6 +31,7 @@ func described(t testing.TB) *description {
 		{Path: "/v1/models/{id}", Method: "get", Answer: "application/json", Params: []string{"id"}},
 		{Path: "/other", Method: "post", Answer: "text/plain", Schema: `{"type":"string"}`},
 		{Path: "/other", Method: "get", Answer: "text/plain"},
+		{Path: "/stranger", Method: "post", Answer: "application/json", Fields: DetokenizeFields(), Schema: `{"type":"object"}`, Error: `{"type":"array"}`},
 	}
 	d := &description{}
 	if err := json.Unmarshal(AppendOpenAPI(nil, "1", ops), &d.root); err != nil {
@@ -273,6 +275,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		"/v1/models get":            "200 default: application/json",
 		"/v1/models/{id} get":       "200 404 default: application/json",
 		"/other post":               "200 default: text/plain",
+		"/stranger post":            "200 400 404 413 500 503 504 default: application/json",
 	} {
 		where, method, _ := strings.Cut(operation, " ")
 		responses := d.at("#/paths/" + strings.ReplaceAll(where, "/", "~1") + "/" + method + "/responses").(map[string]any)
@@ -285,6 +288,17 @@ func TestOpenAPIAnswers(t *testing.T) {
 			if m.(map[string]any)["schema"] == nil {
 				t.Errorf("%s: %s has no schema", operation, name)
 			}
+		}
+	}
+}
+
+// TestOpenAPIErrors: an API with errors of another form says so of each status.
+func TestOpenAPIErrors(t *testing.T) {
+	d := described(t)
+	for _, status := range []string{"400", "503", "default"} {
+		schema := d.at("#/paths/~1stranger/post/responses/" + status + "/content/application~1json/schema")
+		if d.matches(schema, []byte(`[]`)) != nil || d.matches(schema, AppendError(nil, fault.New(fault.Invalid, "x"))) == nil {
+			t.Errorf("%s: the schema is %v", status, schema)
 		}
 	}
 }

@@ -31,7 +31,9 @@ func (d *decoder) repetition() error {
 // would copy the list four times as often.
 func push[T any](list []T, v T) []T {
 	if len(list) == cap(list) {
-		list = slices.Grow(list, max(8, len(list)))
+		grown := make([]T, len(list), max(8, 2*len(list)))
+		copy(grown, list)
+		list = grown
 	}
 	return append(list, v)
 }

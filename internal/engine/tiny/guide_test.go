@@ -90,12 +90,14 @@ func TestGuideMinTokens(t *testing.T) {
 		if short.Finish != engine.FinishStop || len(short.Tokens) > 20 {
 			t.Errorf("seed %d: %q, finish %d", seed, textOf(short.Tokens), short.Finish)
 		}
-		req = guidedBy(`{"type":"string","minLength":1}`, seed, 200)
-		req.Stop.Tokens, req.Stop.MinTokens = []kv.Token{7}, 30
+		req = guidedBy(`{"type":"integer","minimum":100}`, seed, 200)
+		req.Stop.IgnoreEOS = false
 		req.Sampling.Bias = []engine.TokenBias{{Token: 7, Bias: 100}}
-		long := mustGenerate(t, ctx, e, req)[0]
-		if n := len(long.Tokens); long.Finish == engine.FinishStop && !json.Valid([]byte(textOf(long.Tokens[:n-1]))) {
-			t.Errorf("seed %d: %q, finish %d", seed, textOf(long.Tokens), long.Finish)
+		early := mustGenerate(t, ctx, e, req)[0]
+		req.Stop.MinTokens = 6
+		late := mustGenerate(t, ctx, e, req)[0]
+		if len(early.Tokens) > 4 || len(late.Tokens) != 7 || late.Finish != engine.FinishStop {
+			t.Errorf("seed %d: %q, and of at least 6 tokens %q", seed, textOf(early.Tokens), textOf(late.Tokens))
 		}
 	}
 }

@@ -15,11 +15,11 @@ type dialect struct {
 	// decode reads a request, and returns with it what makes the writer of its
 	// answer.
 	decode func(body []byte) (*api.Request, newWriter, error)
-	// refuse writes an error as a whole response.
-	refuse func(http.ResponseWriter, error)
-	// idHeader is where its clients look for the request's id, besides x-request-id;
+	// idHeader is where its clients look for the request's id besides x-request-id;
 	// "" if nowhere.
 	idHeader string
+	// refuse writes an error as a whole response.
+	refuse func(http.ResponseWriter, error)
 }
 
 // newWriter makes the writer of one answer. The head's Fingerprint is set before
@@ -67,7 +67,7 @@ func messagesAPI() dialect {
 			}
 			return q, func(h *api.Head) api.Writer { return anthropic.NewWriter(q, h) }, nil
 		},
+		idHeader: "request-id",
 		refuse:   anthropic.WriteError,
-		idHeader: anthropic.IDHeader,
 	}
 }

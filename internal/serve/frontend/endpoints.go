@@ -53,8 +53,13 @@ func (f *Frontend) endpoints() []endpoint {
 		switch e := &table[i]; e.Path {
 		case "/v1/models/{id}":
 			e.pattern, e.Params = "/v1/models/{id...}", []string{"id"}
+		case "/v1/responses":
+			e.Schema, e.Events = responses.Schema(), responses.EventSchema()
 		case "/v1/messages", "/v1/messages/count_tokens":
 			e.Error = anthropic.ErrorSchema
+			if e.Schema, e.Events = anthropic.Schema(), anthropic.EventSchema(); e.Path != "/v1/messages" {
+				e.Schema, e.Events = anthropic.CountSchema(), ""
+			}
 		case "/metrics":
 			e.Answer = "text/plain"
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -162,6 +163,7 @@ func TestSpeech(t *testing.T) {
 						if diff := cmp.Diff(tt.want, streamed(t, a.body)); diff != "" {
 							t.Errorf("streamed, batch %d, dies after %d (-want +got)\n%s", dying.batch, dying.dieAfter, diff)
 						}
+						synctest.Wait() // for the worker whose answer nobody needed to its end
 					}
 				}
 			})

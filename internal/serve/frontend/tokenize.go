@@ -88,7 +88,6 @@ func (c *call) countTokens(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	c.answer.w.Header().Set(anthropic.IDHeader, c.id)
 	return c.answer.whole(append(anthropic.AppendCount(nil, len(tokens)), '\n'))
 }
 

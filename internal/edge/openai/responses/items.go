@@ -95,8 +95,8 @@ func (d *decoder) role(dst *string) error {
 	return d.Refuse("must be one of system, developer, user and assistant")
 }
 
-// functionCall reads what the assistant called. What is not known of a call that
-// this server answered (a namespace, a later answer) is refused.
+// functionCall reads what the assistant called. Namespaces and calls that are
+// answered later are OpenAI's alone, and refused.
 func (d *decoder) functionCall() error {
 	var id, name, arguments *string
 	err := d.Object(func(key string) error {
