@@ -85,6 +85,9 @@ func TestTexts(t *testing.T) {
 		{`{"type":"integer","exclusiveMinimum":10,"exclusiveMaximum":100.5}`, []string{`11`, `100`}, []string{`10`, `101`, `1`, `-1`, `0`}},
 		{`{"type":"integer","minimum":100}`, []string{`100`, `1000`, `9223372036854775807`}, []string{`99`, `0`, `-1`, `10`}},
 		{`{"type":"integer","format":"int32"}`, []string{`2147483647`, `-2147483648`}, []string{`2147483648`}},
+		{`{"type":"integer","format":"int32","minimum":2147483645,"exclusiveMaximum":2147483647}`, []string{`2147483645`, `2147483646`}, []string{`2147483647`}},
+		{`{"type":"integer","format":"int32","exclusiveMinimum":-2147483648,"maximum":0}`, []string{`-2147483647`}, []string{`-2147483648`}},
+		{`{"type":"number","minimum":3,"exclusiveMinimum":3,"maximum":4}`, []string{`3.1`, `4`}, []string{`3`, `3.0`}},
 		{`{"type":"number"}`, []string{`0`, `-0`, `1.5`, `-0.001`, `1e5`, `1.5E+300`, `1e-07`, `123456789012345678`}, []string{`1.`, `.5`, `01`, `1e400`, `1e308`, `12e3`, `1e`, `1e+`, `0e1`, `--1`}},
 		{`{"type":"number","minimum":0,"maximum":1}`, []string{`0`, `1`, `0.5`, `0.0`, `1.000`, `0.999`}, []string{`1.1`, `-0.1`, `2`, `1.001`, `1e0`, `-1`, `-0`}},
 		{`{"type":"number","exclusiveMinimum":0,"exclusiveMaximum":1}`, []string{`0.5`, `0.0001`}, []string{`0`, `1`, `0.0`, `1.0`, `0.`}},
@@ -126,6 +129,7 @@ func TestTexts(t *testing.T) {
 
 // TestBounds holds integers and numbers around the bounds against them.
 func TestBounds(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
 	bounds := []string{"-101", "-99.5", "-10", "-0.5", "0", "0.05", "0.5", "9", "9.5", "10", "100.25"}
 	var values []any
 	for _, b := range []string{"0", "0.05", "0.5", "1", "9", "9.5", "10", "11", "95", "99", "99.5", "100", "101", "100.25", "1000"} {
@@ -145,6 +149,11 @@ func TestBounds(t *testing.T) {
 						t.Fatal(err)
 					}
 					g, err := Compile([]byte(schema))
+					if err == nil {
+						for range 3 {
+							walk(t, rng, schema, g.NewState(), 30)
+						}
+					}
 					for _, v := range values {
 						text := string(v.(json.Number))
 						want := valid(tree, tree, v)
@@ -435,6 +444,19 @@ func TestDepth(t *testing.T) {
 	}
 	if !s.Write([]byte(`b":[[`)) || n != MaxDepth-3 {
 		t.Errorf("%d levels and then %v", n, allowed(s))
+	}
+}
+
+// TestDepthBehindAComma is TestDepth for a property that is not the first.
+func TestDepthBehindAComma(t *testing.T) {
+	s := compiled(t, `{"type":"object","properties":{"b":{"type":"array","prefixItems":[{"type":"array"}],"minItems":1},"a":{"$ref":"#"}},"required":["b"]}`).NewState()
+	n := 0
+	for s.Write([]byte(`{"b":[[]],"a":`)) {
+		n++
+	}
+	// What was written of the next level is {"b":[[]]: only its end may come.
+	if list := allowed(s); n != MaxDepth-3 || string(list) != "}" {
+		t.Errorf("%d levels and then %q", n, list)
 	}
 }
 

@@ -101,7 +101,7 @@ func (s *State) inString() (n uint32, ok bool) {
 
 // The work of one mask: what a few readings of every token take.
 const (
-	workPerNode = 4
+	workPerNode = 16
 	workAtLeast = 250_000
 )
 

@@ -146,18 +146,37 @@ func TestMasksAreBounded(t *testing.T) {
 	}
 }
 
+// TestMaskFrames: what one branch of the trie opens is forgotten in the next.
+func TestMaskFrames(t *testing.T) {
+	s := compiled(t, `{"type":"array"}`).NewState()
+	var texts [][]byte
+	for i := range 1000 {
+		texts = append(texts, fmt.Appendf(nil, "[%d,[", i))
+	}
+	maskOf(t, NewMasks(vocabOf(texts)), s)
+	if n := cap(s.frames); n > 200 {
+		t.Errorf("%d frames at once", n)
+	}
+}
+
+// brackets returns every run of up to 9 brackets and commas.
+func brackets() [][]byte {
+	texts := [][]byte{nil}
+	for at := 0; len(texts[at]) < 9; at++ {
+		for _, b := range []byte("[],") {
+			texts = append(texts, append(bytes.Clone(texts[at]), b))
+		}
+	}
+	return texts
+}
+
 // TestAmbiguity: a mask that would take too long is refused, and the state is as
 // it was.
 func TestAmbiguity(t *testing.T) {
 	s := compiled(t, ladder()).NewState()
 	s.Write([]byte(strings.Repeat("[", 20)))
 	before := len(s.frames)
-	var texts [][]byte
-	for n := range 1 << 12 { // every run of up to 11 brackets
-		text := strings.NewReplacer("0", "[", "1", "]").Replace(fmt.Sprintf("%b", n+1)[1:])
-		texts = append(texts, []byte(text))
-	}
-	_, err := NewMasks(vocabOf(texts)).Of(s)
+	_, err := NewMasks(vocabOf(brackets())).Of(s)
 	if fault.Of(err) != fault.Invalid || err == nil {
 		t.Fatalf("error %v, want %v", err, fault.Invalid)
 	}

@@ -186,13 +186,11 @@ func (x *text) unit(t *thread, b byte) verdict {
 	from := t.b << left
 	to := from | (1<<left - 1)
 	if t.c == hex3 {
-		switch {
-		case from >= lowFirst && from <= lowLast:
-			return dead
-		case from >= highFirst && from <= highLast:
+		if from >= highFirst && from <= highLast {
 			t.b, t.c = from<<16, low
 			return x.pairs(t.a, from, from)
 		}
+		// A low surrogate died with the digit before.
 		t.b, t.c = 0, plain
 		return x.character(t, rune(from))
 	}

@@ -312,6 +312,7 @@ func TestHostile(t *testing.T) {
 		`{"model":"m","input":"x","max_output_tokens":` + strings.Repeat("9", 1<<16) + `}`:             "out of range",
 		`{"model":"m","input":"x","metadata":{` + pairs(20_000) + `}}`:                                 "16 keys",
 		`{"model":"m","input":"x","tools":[` + strings.Repeat(`{"type":"function","name":"f"},`, 2000): "at most 1536",
+		`{"model":"m","input":[` + strings.Repeat(`{"role":"user","content":""},`, maxItems) + `0]}`:   "at most 65536 items",
 		"{\"model\":\"\xff\"}":        "UTF-8",
 		``:                            "unexpected end",
 		`{"model":"m","input":"x"} x`: "after the end",

@@ -23,7 +23,7 @@ func Fields() []api.Field {
 func effective() []api.Field {
 	return []api.Field{
 		api.Needs("model", anyString),
-		api.Needs("input", `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":`+itemSchema+`}]}`),
+		api.Needs("input", `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"maxItems":65536,"items":`+itemSchema+`}]}`),
 		api.Maps("instructions", anyString),
 		api.Maps("tools", `{"type":"array","maxItems":1536,"items":`+toolSchema+`}`),
 		api.Maps("tool_choice", choiceSchema),

@@ -7,6 +7,10 @@ import (
 	"penstock/internal/strictjson"
 )
 
+// maxItems bounds what a body of tiny items becomes: each is a message of a hundred
+// bytes and more. Chat requests have the same bound.
+const maxItems = 1 << 16
+
 // items reads the input: a text of the user's, or an array of items.
 func (d *decoder) items() error {
 	if d.Kind() == strictjson.StringKind {
@@ -14,7 +18,7 @@ func (d *decoder) items() error {
 		d.req.Messages = append(d.req.Messages, api.Message{Role: "user", Content: s})
 		return err
 	}
-	err := d.Array("a string or an array of items", func(int) error { return d.item() })
+	err := d.Array("a string or an array of items", d.item)
 	d.endTurn()
 	if err == nil && len(d.req.Messages) == 0 {
 		return d.Refuse("must have at least one item that says something")
@@ -23,7 +27,10 @@ func (d *decoder) items() error {
 }
 
 // item reads one item of the input.
-func (d *decoder) item() error {
+func (d *decoder) item(i int) error {
+	if i >= maxItems {
+		return d.RefuseParent("must have at most %d items", maxItems)
+	}
 	kind, err := d.TypeAhead()
 	if err != nil {
 		return err
