@@ -98,7 +98,7 @@ pids=()
 
 printf '\n=== interop\n%s' "$summary"
 if [ "$failed" != 0 ]; then
-  for name in up recorded; do printf '\n%s said last:\n' "$name"; tail -20 "$work/$name.log"; done
+  for name in up recorded; do printf '\n%s said last:\n' "$name"; tail -5 "$work/$name.log"; done
   exit 1
 fi
 echo "interop passed"
