@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -62,5 +65,51 @@ func TestRouteRawIsAPlainPrompt(t *testing.T) {
 	}
 	if (*asked)["prompt"] != "hello" || (*asked)["messages"] != nil {
 		t.Errorf("asked %v, want the prompt as it is", *asked)
+	}
+}
+
+// TestRouteMessages: a file has a whole chat request or its messages, and what it
+// says goes out letter by letter.
+func TestRouteMessages(t *testing.T) {
+	const messages = `[ {"role":"user","content":"a < b"} ]`
+	for name, c := range map[string]struct {
+		file  string
+		flags []string
+		want  string
+	}{
+		"array":     {" " + messages + "\n", nil, `{"messages":` + messages + `,"model":"m"}`},
+		"request":   {`{"tools": [{"z":1.0, "a":"<"}], "messages": ` + messages + `, "model": "n"}`, nil, `{"messages":` + messages + `,"model":"n","tools":[{"z":1.0, "a":"<"}]}`},
+		"of no one": {`{"messages":` + messages + `}`, nil, `{"messages":` + messages + `,"model":"m"}`},
+		"of another": {
+			`{"messages":` + messages + `,"model":"n"}`,
+			[]string{"--model", "o", "--router-temperature", "2"},
+			`{"messages":` + messages + `,"model":"o","router_config_override":{"router_temperature":2}}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked []byte
+			mux := http.NewServeMux()
+			mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":[{"id":"m"}]}`)) })
+			mux.HandleFunc("POST /v1/router/explain", func(w http.ResponseWriter, r *http.Request) {
+				var err error
+				if asked, err = io.ReadAll(r.Body); err != nil {
+					t.Error(err)
+				}
+				_, _ = w.Write([]byte(`{}`))
+			})
+			s := httptest.NewServer(mux)
+			defer s.Close()
+			file := filepath.Join(t.TempDir(), "request.json")
+			if err := os.WriteFile(file, []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var out, errs bytes.Buffer
+			if code := run(append([]string{"route", "--server", s.URL, "--messages", file}, c.flags...), &out, &errs); code != exitDone {
+				t.Fatalf("exit code %d: %s", code, errs.String())
+			}
+			if string(asked) != c.want {
+				t.Errorf("asked\n%s, want\n%s", asked, c.want)
+			}
+		})
 	}
 }

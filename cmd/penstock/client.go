@@ -95,9 +95,12 @@ func (c *client) onlyModel(ctx context.Context) (string, error) {
 func (c *client) open(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
-			return nil, err
+		data, raw := in.(json.RawMessage) // goes as it is
+		if !raw {
+			var err error
+			if data, err = json.Marshal(in); err != nil {
+				return nil, err
+			}
 		}
 		body = bytes.NewReader(data)
 	}

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -26,8 +29,9 @@ func newRoute() *cobra.Command {
 		Use:   "route [TEXT]",
 		Short: "Ask where a prompt would go and why, without sending it",
 		Long: `Ask a running router which worker it would choose for a prompt and why. The prompt is
-one user message, or a plain text as /v1/completions takes it, or a conversation or
-token ids from a file. Nothing is sent to a worker and nothing is reserved.`,
+one user message, or a plain text as /v1/completions takes it, or a conversation (a
+whole request to /v1/chat/completions, tools and all, or its messages alone) or token
+ids from a file. Nothing is sent to a worker and nothing is reserved.`,
 		Example: `  penstock route "Where would this go?"
   penstock route --raw "Once upon a time"
   penstock route --explain --messages conversation.json
@@ -36,8 +40,8 @@ token ids from a file. Nothing is sent to a worker and nothing is reserved.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	addServerFlag(cmd, &f.server)
-	cmd.Flags().StringVar(&f.model, "model", "", "model to route for; may be left out where there is only one")
-	cmd.Flags().StringVar(&f.messages, "messages", "", "file with a JSON array of messages, - for standard input")
+	cmd.Flags().StringVar(&f.model, "model", "", "model to route for; may be left out where there is only one, or the request names it")
+	cmd.Flags().StringVar(&f.messages, "messages", "", "file with a chat request or an array of messages as JSON, - for standard input")
 	cmd.Flags().StringVar(&f.tokens, "tokens", "", "file with a JSON array of token ids, - for standard input")
 	cmd.Flags().BoolVar(&f.raw, "raw", false, "TEXT is the whole prompt: no chat template around it")
 	cmd.Flags().BoolVar(&f.explain, "explain", false, "show every candidate with every term of its cost")
@@ -97,19 +101,23 @@ type candidate struct {
 }
 
 func (f *routeFlags) run(cmd *cobra.Command, args []string) error {
-	body, err := f.question(cmd, args)
+	q, err := f.question(cmd, args)
 	if err != nil {
 		return err
 	}
 	c := newClient(f.server)
-	if f.model == "" {
+	if f.model == "" && q["model"] == nil {
 		if f.model, err = c.onlyModel(cmd.Context()); err != nil {
 			return err
 		}
 	}
-	body["model"] = f.model
+	if f.model != "" {
+		if err := q.set("model", f.model); err != nil {
+			return err
+		}
+	}
 	var raw json.RawMessage
-	if err := c.post(cmd.Context(), "/v1/router/explain", body, &raw); err != nil {
+	if err := c.post(cmd.Context(), "/v1/router/explain", q.body(), &raw); err != nil {
 		return err
 	}
 	if f.asJSON {
@@ -124,7 +132,7 @@ func (f *routeFlags) run(cmd *cobra.Command, args []string) error {
 }
 
 // question builds the body of the call from the arguments and flags.
-func (f *routeFlags) question(cmd *cobra.Command, args []string) (map[string]any, error) {
+func (f *routeFlags) question(cmd *cobra.Command, args []string) (members, error) {
 	given := len(args)
 	for _, s := range []string{f.messages, f.tokens} {
 		if s != "" {
@@ -137,7 +145,10 @@ func (f *routeFlags) question(cmd *cobra.Command, args []string) (map[string]any
 	if f.raw && len(args) == 0 {
 		return nil, usage(errors.New("--raw goes with TEXT; messages always have the chat template, token ids never"))
 	}
-	body := map[string]any{}
+	q, err := f.prompt(cmd.InOrStdin(), args)
+	if err != nil {
+		return nil, err
+	}
 	override := map[string]any{}
 	if cmd.Flags().Changed("kv-overlap-score-weight") {
 		override["overlap_score_weight"] = f.weight
@@ -146,43 +157,79 @@ func (f *routeFlags) question(cmd *cobra.Command, args []string) (map[string]any
 		override["router_temperature"] = f.temperature
 	}
 	if len(override) > 0 {
-		body["router_config_override"] = override
+		return q, q.set("router_config_override", override)
 	}
-	switch {
-	case f.messages != "":
-		return body, readJSON(cmd.InOrStdin(), f.messages, body, "messages")
-	case f.tokens != "":
-		return body, readJSON(cmd.InOrStdin(), f.tokens, body, "token_ids")
-	case f.raw:
-		body["prompt"] = args[0]
-		return body, nil
-	}
-	body["messages"] = []map[string]string{{"role": "user", "content": args[0]}}
-	return body, nil
+	return q, nil
 }
 
-func readJSON(stdin io.Reader, path string, body map[string]any, key string) error {
+// prompt returns the members that say what the question is about.
+func (f *routeFlags) prompt(stdin io.Reader, args []string) (members, error) {
+	q := members{}
+	switch {
+	case f.messages != "":
+		data, err := readJSON(stdin, f.messages)
+		if err != nil {
+			return nil, err
+		}
+		if data[0] != '{' {
+			return members{"messages": data}, nil
+		}
+		return q, json.Unmarshal(data, &q)
+	case f.tokens != "":
+		data, err := readJSON(stdin, f.tokens)
+		return members{"token_ids": data}, err
+	case f.raw:
+		return q, q.set("prompt", args[0])
+	}
+	return q, q.set("messages", []map[string]string{{"role": "user", "content": args[0]}})
+}
+
+// readJSON returns the JSON in a file, without white space around it.
+func readJSON(stdin io.Reader, path string) (json.RawMessage, error) {
 	in := stdin
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer file.Close()
 		in = file
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxPromptFile+1))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(data) > maxPromptFile {
-		return fmt.Errorf("%s: larger than %d bytes", path, maxPromptFile)
+		return nil, fmt.Errorf("%s: larger than %d bytes", path, maxPromptFile)
 	}
 	if !json.Valid(data) {
-		return fmt.Errorf("%s: not valid JSON; want an array", path)
+		return nil, fmt.Errorf("%s: not valid JSON; want an array, or with --messages a whole chat request", path)
 	}
-	body[key] = json.RawMessage(data)
-	return nil
+	return bytes.TrimSpace(data), nil
+}
+
+// members are those of a JSON object. What a file has of them is sent as it was
+// written: templates print tools in their own order and form.
+type members map[string]json.RawMessage
+
+func (m members) set(key string, v any) error {
+	data, err := json.Marshal(v)
+	m[key] = data
+	return err
+}
+
+// body returns the object.
+func (m members) body() json.RawMessage {
+	out := []byte{'{'}
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		name, _ := json.Marshal(key) // a string cannot fail
+		out = append(append(out, name...), ':')
+		out = append(out, m[key]...)
+	}
+	return append(out, '}')
 }
 
 // print writes the decision and, if all is set, every candidate with its terms.

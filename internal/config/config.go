@@ -39,6 +39,8 @@ type Config struct {
 	ToolCallParser  string `key:"tool-call-parser" on:"up" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
 	ReasoningParser string `key:"reasoning-parser" on:"up" help:"form in which the model writes reasoning: auto, none, or a name such as qwen3, deepseek_r1, gpt_oss, mistral, granite"`
 
+	Preprocess string `key:"preprocess" on:"up" help:"who tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
+
 	KVCacheBlockSize int `key:"kv-cache-block-size" on:"up" help:"tokens per KV-cache block"`
 	KVCacheBlocks    int `key:"kv-cache-blocks" on:"up" help:"KV-cache blocks per worker; 0 sizes the cache from the model"`
 	MaxNumSeqs       int `key:"max-num-seqs" on:"up" help:"sequences that a worker runs at once"`
@@ -91,6 +93,7 @@ func Defaults() Config {
 		ServedModelName:     []string{},
 		ToolCallParser:      auto,
 		ReasoningParser:     auto,
+		Preprocess:          "local",
 		KVCacheBlockSize:    16,
 		MaxNumSeqs:          256,
 		MaxBatchedTokens:    512,
@@ -148,6 +151,7 @@ func (c *Config) Validate() error {
 	}
 	p.parser("tool-call-parser", parse.Config{Tools: c.ToolCallParser})
 	p.parser("reasoning-parser", parse.Config{Reasoning: c.ReasoningParser})
+	p.oneOf("preprocess", c.Preprocess, "local", "engine")
 	p.between("kv-cache-block-size", c.KVCacheBlockSize, 2, maxBlockSize)
 	p.between("kv-cache-blocks", c.KVCacheBlocks, 0, 1<<24)
 	p.between("max-num-seqs", c.MaxNumSeqs, 1, 65536)

@@ -87,6 +87,9 @@ type Card struct {
 	// Embeddings says that the engine is an Embedder. The worker sets it; others
 	// are not asked for embeddings.
 	Embeddings bool `json:"embeddings,omitempty"`
+	// Preprocess says that the engine is a Preprocessor. The worker sets it; others
+	// are not asked for prompts.
+	Preprocess bool `json:"preprocess,omitempty"`
 	// Guided says that the engine takes requests with a Guide.
 	Guided bool `json:"guided,omitempty"`
 	// ToolParser and ReasoningParser name the form in which the model writes calls

@@ -7,6 +7,9 @@ const (
 	// MethodEmbed takes an EmbedRequest and answers with one frame, an Embedding,
 	// if the model card says that the engine makes them.
 	MethodEmbed = "embed"
+	// MethodPreprocess takes a PreprocessRequest and answers with one frame, a
+	// Preprocessed, if the model card says that the engine makes prompts.
+	MethodPreprocess = "preprocess"
 	// MethodPing takes nothing and answers with one frame, a Pong as JSON.
 	MethodPing = "ping"
 )

@@ -89,13 +89,7 @@ func AppendRequest(dst []byte, r *Request) []byte {
 	dst = appendString(dst, reqLoRA, r.Salt.LoRA)
 	dst = appendString(dst, reqNamespace, r.Salt.Namespace)
 	dst = appendTokens(dst, reqPrompt, r.Prompt)
-	for _, m := range r.Media {
-		dst = appendKey(dst, reqMedia, kindBytes)
-		dst = binary.AppendUvarint(dst, uint64(8+intLen(m.Start)+intLen(m.End)))
-		dst = binary.LittleEndian.AppendUint64(dst, m.Hash)
-		dst = binary.AppendVarint(dst, int64(m.Start))
-		dst = binary.AppendVarint(dst, int64(m.End))
-	}
+	dst = appendMedia(dst, reqMedia, r.Media)
 	for _, g := range r.Generated {
 		dst = appendPacked(dst, reqGenerated, g)
 	}
@@ -316,6 +310,18 @@ func appendPacked(dst []byte, field uint64, tokens []kv.Token) []byte {
 	dst = binary.AppendUvarint(dst, uint64(size))
 	for _, t := range tokens {
 		dst = binary.AppendUvarint(dst, uint64(t))
+	}
+	return dst
+}
+
+// appendMedia appends a field for each media object.
+func appendMedia(dst []byte, field uint64, media []kv.Media) []byte {
+	for _, m := range media {
+		dst = appendKey(dst, field, kindBytes)
+		dst = binary.AppendUvarint(dst, uint64(8+intLen(m.Start)+intLen(m.End)))
+		dst = binary.LittleEndian.AppendUint64(dst, m.Hash)
+		dst = binary.AppendVarint(dst, int64(m.Start))
+		dst = binary.AppendVarint(dst, int64(m.End))
 	}
 	return dst
 }

@@ -12,7 +12,6 @@ import (
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny"
-	"penstock/internal/serve/router"
 )
 
 // modelResult is a served model, or why there is none.
@@ -83,12 +82,4 @@ func (m *modelResult) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 		return nil, fault.New(fault.Conflict, "this frontend has another tokenizer than the worker")
 	}
 	return m.pipe, nil
-}
-
-// Tokens implements router.Prompter.
-func (m *modelResult) Tokens(_ context.Context, _ string, p router.Prompt) ([]kv.Token, error) {
-	if len(p.Messages) == 0 {
-		return m.pipe.EncodeText(nil, p.Text), nil
-	}
-	return m.pipe.EncodeChat(nil, &prep.Chat{Messages: p.Messages, AddGenerationPrompt: true})
 }

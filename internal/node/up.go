@@ -90,6 +90,7 @@ type up struct {
 	rpc     rpc.Plane
 
 	// What build makes.
+	prompts  prompts
 	router   *router.Router
 	workers  []func(context.Context) error
 	frontend *frontend.Frontend
@@ -107,6 +108,7 @@ func (u *up) build() error {
 		return err
 	}
 	u.frontend, err = u.newFrontend()
+	u.prompts.frontend = u.frontend
 	return err
 }
 
@@ -128,7 +130,7 @@ func (u *up) newRouter() (*router.Router, error) {
 		},
 		ReservationTTL: time.Duration(u.cfg.ActiveRequestExpiry),
 		MaxBodyBytes:   u.cfg.MaxBodyBytes,
-	}, router.Planes{Bus: u.nats.events, Registry: u.nats.registry, RPC: u.rpc}, &u.model, u.metrics, u.log)
+	}, router.Planes{Bus: u.nats.events, Registry: u.nats.registry, RPC: u.rpc}, &u.prompts, u.metrics, u.log)
 }
 
 func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, error) {
@@ -152,7 +154,7 @@ func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, er
 			ToolParser: named(u.cfg.ToolCallParser), ReasoningParser: named(u.cfg.ReasoningParser),
 			MaxCalls:     u.cfg.MaxNumSeqs + u.cfg.MaxWaiting,
 			DrainTimeout: time.Duration(u.cfg.DrainTimeout),
-		}, eng, planes, metrics, u.log)
+		}, withPrompts(eng, u.model.pipe), planes, metrics, u.log)
 		if err != nil {
 			return nil, err
 		}
@@ -177,7 +179,8 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 	return frontend.New(frontend.Config{
 		MaxBodyBytes: u.cfg.MaxBodyBytes, MaxInflight: u.cfg.MaxInflight,
 		MigrationLimit: limit, DrainTimeout: time.Duration(u.cfg.DrainTimeout),
-		KeepAlive: time.Duration(u.cfg.SSEKeepAlive),
+		KeepAlive:  time.Duration(u.cfg.SSEKeepAlive),
+		Preprocess: frontend.Preprocess(u.cfg.Preprocess),
 	}, frontend.Deps{
 		Router: u.router, Plane: u.rpc, Registry: u.nats.registry, Open: u.model.open,
 		Metrics: u.metrics, Log: u.log,

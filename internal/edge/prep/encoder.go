@@ -6,6 +6,15 @@ import (
 	"penstock/core/kv"
 )
 
+// Prompt is what an engine is given to answer.
+type Prompt struct {
+	Tokens []kv.Token
+	// Media are the media objects that the prompt shows, by the tokens that hold
+	// their places and the hash of their contents; nil if it shows none. Only
+	// engines put media into a prompt: nothing in this process reads any.
+	Media []kv.Media
+}
+
 // Encoder turns what a client sent into the tokens that the engine sees: [Local]
 // in this process, or something that asks the engine, where a model's tokenizer
 // or template cannot be had here. It may wait for others, so it takes a context
@@ -16,9 +25,9 @@ import (
 // that does not answer Unavailable.
 type Encoder interface {
 	// EncodeChat returns the prompt of a conversation.
-	EncodeChat(ctx context.Context, c *Chat) ([]kv.Token, error)
-	// EncodeText returns the tokens of a text.
-	EncodeText(ctx context.Context, text string, opts EncodeOptions) ([]kv.Token, error)
+	EncodeChat(ctx context.Context, c *Chat) (Prompt, error)
+	// EncodeText returns the prompt that a text is. It shows no media.
+	EncodeText(ctx context.Context, text string, opts EncodeOptions) (Prompt, error)
 }
 
 // RawPrompt is how the prompt of a client that uses no template is encoded:
@@ -33,17 +42,18 @@ type Local struct{ Pipeline *Pipeline }
 var _ Encoder = Local{}
 
 // EncodeChat implements [Encoder].
-func (l Local) EncodeChat(ctx context.Context, c *Chat) ([]kv.Token, error) {
+func (l Local) EncodeChat(ctx context.Context, c *Chat) (Prompt, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return Prompt{}, err
 	}
-	return l.Pipeline.EncodeChat(nil, c)
+	tokens, err := l.Pipeline.EncodeChat(nil, c)
+	return Prompt{Tokens: tokens}, err
 }
 
 // EncodeText implements [Encoder].
-func (l Local) EncodeText(ctx context.Context, text string, opts EncodeOptions) ([]kv.Token, error) {
+func (l Local) EncodeText(ctx context.Context, text string, opts EncodeOptions) (Prompt, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return Prompt{}, err
 	}
-	return l.Pipeline.Tokenizer.Encode(nil, text, opts), nil
+	return Prompt{Tokens: l.Pipeline.Tokenizer.Encode(nil, text, opts)}, nil
 }

@@ -24,10 +24,10 @@ func TestLocal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := local.EncodeChat(t.Context(), conversation); err != nil || !cmp.Equal(got, want) {
+	if got, err := local.EncodeChat(t.Context(), conversation); err != nil || !cmp.Equal(got, prep.Prompt{Tokens: want}) {
 		t.Errorf("%v %v, not %v", got, err, want)
 	}
-	if got, err := local.EncodeText(t.Context(), "some text", prep.RawPrompt()); err != nil || !cmp.Equal(got, pipe.EncodeText(nil, "some text")) {
+	if got, err := local.EncodeText(t.Context(), "some text", prep.RawPrompt()); err != nil || !cmp.Equal(got, prep.Prompt{Tokens: pipe.EncodeText(nil, "some text")}) {
 		t.Errorf("%v %v", got, err)
 	}
 	gone, cancel := context.WithCancel(t.Context())

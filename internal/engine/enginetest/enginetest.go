@@ -33,13 +33,10 @@ type Options struct {
 	Text func(kv.Token) string
 }
 
-// Test runs the suite. Optional abilities (KVSource, LoadSource, Embedder) are tested
+// Test runs the suite. Optional abilities (KVSource, LoadSource, Embedder, Preprocessor) are tested
 // where the engine has them.
 func Test(t *testing.T, o Options) {
-	s := &suite{Options: o, card: o.New(t).Card()}
-	if s.Prompt == nil {
-		s.Prompt = s.uniform
-	}
+	s := newSuite(t, o)
 	t.Run("Card", s.testCard)
 	t.Run("Lifecycle", s.testLifecycle)
 	t.Run("Invalid", s.testInvalid)
@@ -57,8 +54,21 @@ func Test(t *testing.T, o Options) {
 	t.Run("Cached", s.testCached)
 	t.Run("Guide", s.testGuide)
 	t.Run("Embed", s.testEmbed)
+	t.Run("Preprocess", s.testPreprocess)
 	t.Run("Watch", s.testWatch)
 	t.Run("SlowWatcher", s.testSlowWatcher)
+}
+
+// TestPreprocess runs the part of the suite that is about prompts, for a
+// Preprocessor around an engine that is tested by itself.
+func TestPreprocess(t *testing.T, o Options) { newSuite(t, o).testPreprocess(t) }
+
+func newSuite(t *testing.T, o Options) *suite {
+	s := &suite{Options: o, card: o.New(t).Card()}
+	if s.Prompt == nil {
+		s.Prompt = s.uniform
+	}
+	return s
 }
 
 type suite struct {

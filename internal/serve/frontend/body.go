@@ -55,7 +55,7 @@ func (c *call) body() (body []byte, held int, err error) {
 		if len(body) == cap(body) {
 			more := max(cap(body), firstBody)
 			if !c.f.bodies.take(more) {
-				return nil, held, c.noMemory()
+				return nil, held, c.f.noMemory()
 			}
 			held += more
 			body = append(make([]byte, 0, cap(body)+more), body...) // exactly what was taken
@@ -72,8 +72,8 @@ func (c *call) body() (body []byte, held int, err error) {
 }
 
 // noMemory is the error of a request that the budget has no room for.
-func (c *call) noMemory() error {
-	c.f.metrics.rejections.WithLabelValues("body_memory").Inc()
+func (f *Frontend) noMemory() error {
+	f.metrics.rejections.WithLabelValues("body_memory").Inc()
 	return &fault.Error{Code: fault.Overloaded, Message: "too many large requests at once: try again later", RetryAfter: retrySoon}
 }
 

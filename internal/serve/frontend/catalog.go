@@ -33,8 +33,10 @@ const (
 // another. One goroutine, in run, makes them; anyone reads the latest.
 type catalog struct {
 	open func(engine.TokenizerRef) (*prep.Pipeline, error)
-	log  *slog.Logger
-	snap atomic.Pointer[snapshot]
+	// encoder returns what makes the prompts of a model.
+	encoder func(*model) prep.Encoder
+	log     *slog.Logger
+	snap    atomic.Pointer[snapshot]
 
 	// Owned by run.
 	pipes map[engine.TokenizerRef]*prep.Pipeline
@@ -52,7 +54,7 @@ type snapshot struct {
 type model struct {
 	card    engine.Card
 	pipe    *prep.Pipeline // nil if it cannot be opened
-	encoder prep.Encoder   // makes its prompts; nil with pipe
+	encoder prep.Encoder   // makes its prompts; nil if nothing can
 	manner  manner         // how it writes calls and reasoning
 	created time.Time      // when this frontend first saw it
 	workers []instance     // those that a request may go to; none if all are gone
@@ -66,12 +68,13 @@ type instance struct {
 	bad  string // why nothing is sent to it; "" if nothing is wrong
 }
 
-func newCatalog(open func(engine.TokenizerRef) (*prep.Pipeline, error), log *slog.Logger) *catalog {
+func newCatalog(open func(engine.TokenizerRef) (*prep.Pipeline, error), encoder func(*model) prep.Encoder, log *slog.Logger) *catalog {
 	c := &catalog{
-		open:  open,
-		log:   log,
-		pipes: map[engine.TokenizerRef]*prep.Pipeline{},
-		said:  map[string]string{},
+		open:    open,
+		encoder: encoder,
+		log:     log,
+		pipes:   map[engine.TokenizerRef]*prep.Pipeline{},
+		said:    map[string]string{},
 	}
 	c.snap.Store(&snapshot{names: map[string]*model{}})
 	return c
@@ -169,8 +172,8 @@ func (c *catalog) model(old *model, ins []instance) *model {
 	if old != nil {
 		m.created = old.created
 	}
-	if m.pipe = c.pipeline(m.card); m.pipe != nil {
-		m.encoder = prep.Local{Pipeline: m.pipe}
+	var err error
+	if m.pipe, err = c.pipeline(m.card); err == nil {
 		m.manner = mannerOf(&m.card, m.pipe)
 		if err := m.manner.check(); err != nil {
 			c.complain("parsers of "+m.card.Name, err.Error(), slog.String("model", m.card.Name))
@@ -188,7 +191,28 @@ func (c *catalog) model(old *model, ins []instance) *model {
 		m.card.ContextLength = min(m.card.ContextLength, in.card.ContextLength)
 		m.workers = append(m.workers, *in)
 	}
+	m.encoder = c.encoder(m)
+	c.lacks(m, err)
 	return m
+}
+
+// lacks logs what the model cannot be asked for because of its tokenizer or its
+// template, and what to do about it; cause is why the tokenizer cannot be opened.
+func (c *catalog) lacks(m *model, cause error) {
+	name := m.card.Name
+	_, asks := m.encoder.(*remote)
+	remedy := ""
+	if m.preprocesses() && !asks {
+		remedy = "; its engines make prompts: start the frontend with --preprocess engine"
+	}
+	switch {
+	case cause != nil:
+		c.complain("tokenizer of "+name, "tokenizer: "+cause.Error()+"; without it no tokens become text here"+remedy, slog.String("model", name))
+	case asks && !m.preprocesses():
+		c.complain("prompts of "+name, "no engine of it makes prompts: start the frontend with --preprocess local", slog.String("model", name))
+	case !asks && m.pipe.Template == nil:
+		c.complain("template of "+name, "template: "+m.pipe.TemplateName+"; chat completions are refused, completions are served"+remedy, slog.String("model", name))
+	}
 }
 
 // reference picks the card that the model's other instances are measured by, so
@@ -215,26 +239,22 @@ func fits(a, b *engine.Card) bool {
 	return a.Tokenizer == b.Tokenizer
 }
 
-// pipeline returns the pipeline of a card's tokenizer, nil if it cannot be opened.
-func (c *catalog) pipeline(card engine.Card) *prep.Pipeline {
+// pipeline returns the pipeline of a card's tokenizer, or why it cannot be opened.
+func (c *catalog) pipeline(card engine.Card) (*prep.Pipeline, error) {
 	ref := card.Tokenizer
 	if p := c.pipes[ref]; p != nil {
-		return p
+		return p, nil
 	}
 	p, err := c.open(ref)
 	if err == nil && ref.Digest != "" && p.Digest != "" && ref.Digest != p.Digest {
 		err = errors.New("its files are not those that the workers have: the digests differ")
 	}
 	if err != nil {
-		c.complain("tokenizer of "+card.Name, "tokenizer: "+err.Error(), slog.String("model", card.Name))
-		return nil
-	}
-	if p.Template == nil {
-		c.log.Warn("the model has no chat template that is known here: chat completions are refused, completions are served", "model", card.Name)
+		return nil, err
 	}
 	c.log.Info("tokenizer opened", "model", card.Name, "kind", ref.Kind, "template", p.TemplateName)
 	c.pipes[ref] = p
-	return p
+	return p, nil
 }
 
 // complain logs what is wrong with a subject, once until it changes.
@@ -246,7 +266,7 @@ func (c *catalog) complain(subject, what string, args ...any) {
 		clear(c.said)
 	}
 	c.said[subject] = what
-	c.log.Warn("a worker or its model cannot be used", append(args, "reason", what)...)
+	c.log.Warn("a worker or its model cannot be used as it is", append(args, "reason", what)...)
 }
 
 // keepLost keeps the models whose last worker is gone: asking for one is not a
@@ -320,6 +340,11 @@ func (m *model) unguided() []kv.WorkerID {
 	return ids
 }
 
+// preprocesses reports whether an engine of the model makes prompts.
+func (m *model) preprocesses() bool {
+	return slices.ContainsFunc(m.workers, func(in instance) bool { return in.card.Preprocess })
+}
+
 // otherNumerics returns the workers that are known not to have these numerics.
 func (m *model) otherNumerics(numerics string) []kv.WorkerID {
 	var ids []kv.WorkerID
@@ -334,8 +359,32 @@ func (m *model) otherNumerics(numerics string) []kv.WorkerID {
 	return ids
 }
 
-// find returns the model that a client names. The error lists those there are.
+// find returns the model that a client names, for a request whose tokens must
+// become text. The error lists the models that there are.
 func (c *catalog) find(name string) (*model, error) {
+	m, err := c.named(name)
+	if err == nil && m.pipe == nil {
+		return nil, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened here, so that no tokens can become text: the frontend's log says why", m.card.Name)
+	}
+	return m, err
+}
+
+// encodes returns the model that a client names, for a request that needs no more
+// of a tokenizer than the tokens of a text.
+func (c *catalog) encodes(name string) (*model, error) {
+	m, err := c.named(name)
+	if err == nil && m.encoder == nil {
+		remedy := ""
+		if m.preprocesses() {
+			remedy = ", and with --preprocess engine its engines make the tokens"
+		}
+		return nil, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened here: the frontend's log says why%s", m.card.Name, remedy)
+	}
+	return m, err
+}
+
+// named returns the model of a name, if it has workers.
+func (c *catalog) named(name string) (*model, error) {
 	s := c.snap.Load()
 	m := s.names[name]
 	switch {
@@ -343,8 +392,6 @@ func (c *catalog) find(name string) (*model, error) {
 		return nil, s.unknown(name)
 	case len(m.workers) == 0:
 		return nil, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
-	case m.pipe == nil:
-		return nil, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened here: the frontend's log says why", m.card.Name)
 	}
 	return m, nil
 }

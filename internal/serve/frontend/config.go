@@ -26,6 +26,12 @@ type Config struct {
 	// for another. It covers waiting in the engine's queue and prefill. Default
 	// 5 minutes.
 	StallTimeout time.Duration
+	// Preprocess says who makes prompts of texts and conversations. Default
+	// PreprocessLocal.
+	Preprocess Preprocess
+	// PreprocessTimeout is how long a worker may take to make a prompt before
+	// another is asked. Default 30 s.
+	PreprocessTimeout time.Duration
 	// RequestTimeout bounds a whole request; 0 is no bound.
 	RequestTimeout time.Duration
 	// HeaderTimeout and BodyTimeout bound how long a client may take to send its
@@ -47,6 +53,21 @@ type Config struct {
 	DrainTimeout time.Duration
 }
 
+// Preprocess says who makes prompts of texts and conversations.
+type Preprocess string
+
+// The makers of prompts.
+const (
+	// PreprocessLocal has this process tokenize and run chat templates.
+	PreprocessLocal Preprocess = "local"
+	// PreprocessEngine has the model's engines do it, for models whose tokenizer or
+	// template is refused here. Tokens become text here in any case: where a model's
+	// tokenizer cannot be opened at all, completions are refused, and only what
+	// needs no text of tokens is served (embeddings, /tokenize, the router's
+	// questions).
+	PreprocessEngine Preprocess = "engine"
+)
+
 // EnsureDefaults fills in what is not set.
 func (c *Config) EnsureDefaults() {
 	setDefault(&c.MaxBodyBytes, 32<<20)
@@ -54,6 +75,8 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.MaxInflight, 4096)
 	setDefault(&c.MigrationLimit, 3)
 	setDefault(&c.StallTimeout, 5*time.Minute)
+	setDefault(&c.Preprocess, PreprocessLocal)
+	setDefault(&c.PreprocessTimeout, 30*time.Second)
 	setDefault(&c.HeaderTimeout, 10*time.Second)
 	setDefault(&c.BodyTimeout, time.Minute)
 	setDefault(&c.WriteTimeout, time.Minute)
@@ -81,6 +104,7 @@ func (c *Config) Validate() error {
 		{"BodyMemory", c.BodyMemory},
 		{"MaxInflight", int64(c.MaxInflight)},
 		{"StallTimeout", int64(c.StallTimeout)},
+		{"PreprocessTimeout", int64(c.PreprocessTimeout)},
 		{"HeaderTimeout", int64(c.HeaderTimeout)},
 		{"BodyTimeout", int64(c.BodyTimeout)},
 		{"WriteTimeout", int64(c.WriteTimeout)},
@@ -92,6 +116,9 @@ func (c *Config) Validate() error {
 		if f.v <= 0 {
 			errs = append(errs, fmt.Errorf("frontend config: %s must be positive, not %d", f.name, f.v))
 		}
+	}
+	if c.Preprocess != PreprocessLocal && c.Preprocess != PreprocessEngine {
+		errs = append(errs, fmt.Errorf("frontend config: Preprocess must be %s or %s, not %.100q", PreprocessLocal, PreprocessEngine, c.Preprocess))
 	}
 	if c.RequestTimeout < 0 {
 		errs = append(errs, fmt.Errorf("frontend config: RequestTimeout must not be negative, but is %v", c.RequestTimeout))

@@ -5,16 +5,10 @@ import (
 	"strconv"
 
 	"penstock/core/fault"
-	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
 )
-
-// embedsAtOnce bounds the inputs of one request that are with workers at one
-// time, so that a request of thousands leaves room in their queues.
-const embedsAtOnce = 16
 
 // embed answers a request for embeddings, or returns why not. Each input is a
 // task of its own, with its own routing decision.
@@ -28,16 +22,20 @@ func (c *call) embed() error {
 	if err != nil {
 		return err
 	}
-	m, err := c.f.catalog.find(req.Model)
+	m, err := c.find(c.f.catalog.encodes, req.Model)
 	if err != nil {
 		return err
 	}
-	c.model = m.card.Name
-	all, err := c.embeddings(m, req)
+	all, err := c.embeddings(ctx, m, req)
 	if err != nil {
 		return err
 	}
-	err = c.embedAll(ctx, all)
+	err = sideBySide(ctx, len(all), atOnce, func(ctx context.Context, i int) error {
+		return c.f.attempts(ctx, all[i], all[i].route.Pin.ID != 0)
+	})
+	if err != nil && ctx.Err() != nil {
+		err = ended(ctx)
+	}
 	answer := openai.EmbeddingsAnswer{Model: req.Model, Format: req.Format}
 	for _, e := range all {
 		c.answer.ext.Attempts = append(c.answer.ext.Attempts, e.tried...)
@@ -63,7 +61,7 @@ func (c *call) embed() error {
 }
 
 // embeddings returns a task for each input.
-func (c *call) embeddings(m *model, req *openai.EmbeddingsRequest) ([]*embedding, error) {
+func (c *call) embeddings(ctx context.Context, m *model, req *openai.EmbeddingsRequest) ([]*embedding, error) {
 	pin, err := pinned(c.r.Header, 0)
 	if err != nil {
 		return nil, err
@@ -71,14 +69,20 @@ func (c *call) embeddings(m *model, req *openai.EmbeddingsRequest) ([]*embedding
 	if len(m.withoutEmbeddings()) == len(m.workers) {
 		return nil, fault.Param("model", "the model '%s' makes no embeddings: name one that does", m.card.Name)
 	}
-	all := make([]*embedding, len(req.Inputs))
-	for i, input := range req.Inputs {
-		param := "input"
-		if len(req.Inputs) > 1 {
-			param = "input[" + strconv.Itoa(i) + "]"
+	param := func(i int) string {
+		if len(req.Inputs) == 1 {
+			return "input"
 		}
-		tokens, err := m.input(param, input)
-		if err != nil {
+		return "input[" + strconv.Itoa(i) + "]"
+	}
+	prompts, err := m.encode(ctx, req.Inputs, param)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*embedding, len(prompts))
+	for i, prompt := range prompts {
+		tokens := prompt.Tokens
+		if err := m.embeds(param(i), len(tokens)); err != nil {
 			return nil, err
 		}
 		id := c.id
@@ -95,53 +99,13 @@ func (c *call) embeddings(m *model, req *openai.EmbeddingsRequest) ([]*embedding
 	return all, nil
 }
 
-// input returns the tokens of an input that the model can take.
-func (m *model) input(param string, p api.Prompt) ([]kv.Token, error) {
-	tokens := p.Tokens
-	if tokens == nil {
-		tokens = m.pipe.EncodeText(nil, p.Text)
-	} else if err := m.known(param, tokens); err != nil {
-		return nil, err
-	}
-	switch n := len(tokens); {
+// embeds checks that the model can take an input of so many tokens.
+func (m *model) embeds(param string, n int) error {
+	switch {
 	case n == 0:
-		return nil, fault.Param(param, "'%s' has no tokens: it must have at least one", param)
+		return fault.Param(param, "'%s' has no tokens: it must have at least one", param)
 	case n >= m.card.ContextLength:
-		return nil, fault.Param(param, "'%s' has %d tokens, and the model '%s' takes at most %d: shorten it", param, n, m.card.Name, m.card.ContextLength-1)
+		return fault.Param(param, "'%s' has %d tokens, and the model '%s' takes at most %d: shorten it", param, n, m.card.Name, m.card.ContextLength-1)
 	}
-	return tokens, nil
-}
-
-// embedAll completes the tasks, some at a time, until all are complete or one has
-// failed. It returns when all that it started have ended.
-func (c *call) embedAll(ctx context.Context, all []*embedding) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	queue := make(chan *embedding, len(all))
-	for _, e := range all {
-		queue <- e
-	}
-	close(queue)
-	hands := min(len(all), embedsAtOnce)
-	done := make(chan error, hands)
-	for range hands {
-		go func() {
-			done <- contained(func() error {
-				for e := range queue {
-					if err := c.f.attempts(ctx, e, e.route.Pin.ID != 0); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		}()
-	}
-	var first error
-	for range hands {
-		if err := <-done; err != nil && first == nil {
-			first = err
-			cancel()
-		}
-	}
-	return first
+	return nil
 }

@@ -67,7 +67,8 @@ type Frontend struct {
 	// throttled is for what a bad hour repeats.
 	throttled *obs.Throttle
 	ids       ids
-	bodies    budget // memory of the bodies being read
+	turn      atomic.Uint64 // of the workers that make prompts
+	bodies    budget        // memory of the bodies being read
 	inflight  atomic.Int64
 	draining  atomic.Bool
 	handler   http.Handler
@@ -87,10 +88,10 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,
-		catalog:   newCatalog(deps.Open, deps.Log),
 		metrics:   newMetrics(deps.Metrics),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
+	f.catalog = newCatalog(deps.Open, f.encoder, deps.Log)
 	f.bodies.limit = cfg.BodyMemory
 	f.ids.init()
 	f.handler = f.routes()

@@ -91,7 +91,7 @@ func (c *call) serve(d dialect) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.find(req.Model)
+	m, err := c.find(c.f.catalog.find, req.Model)
 	if err != nil {
 		return err
 	}
@@ -114,13 +114,15 @@ func (c *call) serve(d dialect) error {
 	return c.answer.finish(sum)
 }
 
-// context is that of the request, bounded by RequestTimeout.
+// context is that of the request, bounded by RequestTimeout. It knows the
+// request's id: encoders are shared by requests.
 func (c *call) context() (context.Context, context.CancelFunc) {
+	ctx := context.WithValue(c.r.Context(), idKey{}, c.id)
 	limit := c.f.cfg.RequestTimeout
 	if limit <= 0 {
-		return c.r.Context(), func() {}
+		return ctx, func() {}
 	}
-	return context.WithTimeoutCause(c.r.Context(), limit,
+	return context.WithTimeoutCause(ctx, limit,
 		fault.New(fault.Deadline, "the request took longer than %v", limit))
 }
 

@@ -41,7 +41,7 @@ func newMetrics(m *obs.Metrics) *metrics {
 		cached: m.Counter("frontend_cached_tokens_total",
 			"Prompt tokens that engines served from their caches.", "model"),
 		migrations: m.Counter("frontend_migrations_total",
-			"Further attempts after a worker failed: before the first token (new_request) or after it (ongoing_request).", "kind"),
+			"Further attempts after a worker failed: before the first token (new_request), after it (ongoing_request), or when a prompt was to be made (preprocess).", "kind"),
 		rejections: m.Counter("frontend_rejections_total",
 			"Requests refused at the door.", "reason"),
 	}

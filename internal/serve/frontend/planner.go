@@ -45,21 +45,18 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	prompts, err := p.prompts(ctx)
-	if ctx.Err() != nil {
-		return nil, ended(ctx)
-	}
+	prompts, err := p.model.prompts(ctx, p.req)
 	if err != nil {
 		return nil, err
 	}
 	needles := newNeedles(p.req.Stop)
 	gens := make([]*generation, len(prompts))
-	for i, tokens := range prompts {
-		stop, err := p.stop(len(tokens))
+	for i, prompt := range prompts {
+		stop, err := p.stop(len(prompt.Tokens))
 		if err != nil {
 			return nil, err
 		}
-		gens[i] = p.generation(i, tokens, sampling, stop, needles)
+		gens[i] = p.generation(i, prompt, sampling, stop, needles)
 		gens[i].route.Pin = pin
 		gens[i].request.Guide, gens[i].guideParam = guide, p.guideParam()
 		if i > 0 { // prompts share what the client set, and nothing else
@@ -77,7 +74,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	return gens, nil
 }
 
-func (p *planner) generation(i int, tokens []kv.Token, sampling engine.Sampling, stop engine.Stop, ns needles) *generation {
+func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling, stop engine.Stop, ns needles) *generation {
 	f, q, card := p.call.f, p.req, &p.model.card
 	salt := kv.Salt{Namespace: q.CacheSalt}
 	g := &generation{
@@ -89,7 +86,8 @@ func (p *planner) generation(i int, tokens []kv.Token, sampling engine.Sampling,
 			ID:       p.call.id,
 			Model:    card.Name,
 			Salt:     salt,
-			Prompt:   tokens,
+			Prompt:   prompt.Tokens,
+			Media:    prompt.Media,
 			Choices:  q.N,
 			Sampling: sampling,
 			Stop:     stop,
@@ -98,7 +96,8 @@ func (p *planner) generation(i int, tokens []kv.Token, sampling engine.Sampling,
 		route: route.Request{
 			ID:             p.call.id,
 			Model:          card.Name,
-			Tokens:         tokens,
+			Tokens:         prompt.Tokens,
+			Media:          prompt.Media,
 			Salt:           salt,
 			ExpectedOutput: q.Ext.ExpectedOutput,
 			Override:       q.Ext.Override,
@@ -113,13 +112,13 @@ func (p *planner) generation(i int, tokens []kv.Token, sampling engine.Sampling,
 		role:       q.Endpoint.Talks(),
 		choices:    make([]choice, q.N),
 		left:       q.N,
-		counts:     api.TokenCounts{Prompt: len(tokens)},
+		counts:     api.TokenCounts{Prompt: len(prompt.Tokens)},
 		lastToken:  make([]time.Time, q.N),
 		firstToken: f.metrics.firstToken.WithLabelValues(card.Name),
 		interToken: f.metrics.interToken.WithLabelValues(card.Name),
 	}
 	if q.Echo {
-		g.echo = p.echo(i, tokens)
+		g.echo = p.echo(i, prompt.Tokens)
 	}
 	for j := range g.choices {
 		g.choices[j].decoder = p.model.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: q.KeepSpecial})
@@ -127,53 +126,6 @@ func (p *planner) generation(i int, tokens []kv.Token, sampling engine.Sampling,
 		g.choices[j].chars = utf8.RuneCountInString(g.echo)
 	}
 	return g
-}
-
-// prompts returns the tokens of each prompt.
-func (p *planner) prompts(ctx context.Context) ([][]kv.Token, error) {
-	q := p.req
-	if q.Ext.Tokens != nil {
-		return [][]kv.Token{q.Ext.Tokens}, p.model.known("nvext.token_data", q.Ext.Tokens)
-	}
-	if q.Endpoint.Talks() {
-		tokens, err := p.model.encoder.EncodeChat(ctx, conversation(q))
-		return [][]kv.Token{tokens}, err
-	}
-	all := make([][]kv.Token, len(q.Prompts))
-	for i, prompt := range q.Prompts {
-		if prompt.Tokens == nil {
-			tokens, err := p.model.encoder.EncodeText(ctx, prompt.Text, prep.RawPrompt())
-			if err != nil {
-				return nil, err
-			}
-			all[i] = tokens
-			continue
-		}
-		if err := p.model.known("prompt", prompt.Tokens); err != nil {
-			return nil, err
-		}
-		all[i] = prompt.Tokens
-	}
-	return all, nil
-}
-
-func conversation(q *api.Request) *prep.Chat {
-	chat := &prep.Chat{
-		Messages:            make([]prep.Message, len(q.Messages)),
-		Args:                q.TemplateArgs,
-		AddGenerationPrompt: q.AddGenerationPrompt,
-		ContinueFinal:       q.ContinueFinal,
-	}
-	for i, m := range q.Messages {
-		chat.Messages[i] = prep.Message{
-			Role: m.Role, Name: m.Name, Content: m.Content,
-			ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Reasoning: m.Reasoning,
-		}
-	}
-	if q.ToolChoice.Mode != api.ToolNone { // what must not be called is not shown
-		chat.Tools = q.ToolsJSON
-	}
-	return chat
 }
 
 // echo is the text of a prompt that the answer begins with.

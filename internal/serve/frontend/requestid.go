@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"context"
 	"encoding/hex"
 	"math/rand/v2"
 	"net/http"
@@ -16,6 +17,15 @@ type ids struct {
 		sync.Mutex
 		running map[string]struct{}
 	}
+}
+
+// idKey finds the id of a request in its context.
+type idKey struct{}
+
+// idOf returns the id of the request that ctx is of; "" if it has none.
+func idOf(ctx context.Context) string {
+	id, _ := ctx.Value(idKey{}).(string)
+	return id
 }
 
 func (s *ids) init() { s.mu.running = make(map[string]struct{}) }

@@ -28,12 +28,14 @@ type script struct {
 	endEarly bool // returns without having finished
 	mute     bool // never accepts
 	veto     func(*engine.Request) error
+	maker    maker // of prompts
 	// beforehand and interlude run before and after accepting.
 	beforehand, interlude func()
 
 	mu struct {
 		sync.Mutex
 		embeds    []engine.EmbedRequest
+		asked     []engine.PreprocessRequest
 		requests  []engine.Request
 		cancelled int // calls that ended because the caller went away
 		running   int
@@ -72,6 +74,9 @@ func (s *script) handle(ctx context.Context, method string, body []byte, send fu
 func (s *script) answer(ctx context.Context, method string, body []byte, send func([]byte) error) error {
 	if method == engine.MethodEmbed {
 		return s.embed(ctx, body, send)
+	}
+	if method == engine.MethodPreprocess {
+		return s.preprocess(ctx, body, send)
 	}
 	if method != engine.MethodGenerate {
 		return fault.New(fault.Unimplemented, "method %s", method)

@@ -51,14 +51,19 @@ func (c *call) tokenize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.find(req.Chat.Model)
+	find := c.f.catalog.encodes
+	if req.Strings {
+		find = c.f.catalog.find
+	}
+	m, err := c.find(find, req.Chat.Model)
 	if err != nil {
 		return err
 	}
-	tokens, err := encode(ctx, m.encoder, req)
+	prompt, err := encode(ctx, m.encoder, req)
 	if err != nil {
 		return err
 	}
+	tokens := prompt.Tokens
 	out := openai.Tokenized{Tokens: tokens, ContextLength: m.card.ContextLength}
 	size := len(tokens) * tokenBytes
 	if req.Strings {
@@ -78,30 +83,27 @@ func (c *call) countTokens(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.find(q.Model)
+	m, err := c.find(c.f.catalog.encodes, q.Model)
 	if err != nil {
 		return err
 	}
-	tokens, err := m.encoder.EncodeChat(ctx, conversation(q))
-	switch {
-	case ctx.Err() != nil:
-		return ended(ctx)
-	case err != nil:
+	prompts, err := m.prompts(ctx, q)
+	if err != nil {
 		return err
 	}
-	return c.answer.whole(append(anthropic.AppendCount(nil, len(tokens)), '\n'))
+	return c.answer.whole(append(anthropic.AppendCount(nil, len(prompts[0].Tokens)), '\n'))
 }
 
-func encode(ctx context.Context, e prep.Encoder, req *openai.TokenizeRequest) (tokens []kv.Token, err error) {
+func encode(ctx context.Context, e prep.Encoder, req *openai.TokenizeRequest) (p prep.Prompt, err error) {
 	if len(req.Chat.Messages) > 0 {
-		tokens, err = e.EncodeChat(ctx, conversation(&req.Chat))
+		p, err = e.EncodeChat(ctx, conversation(&req.Chat))
 	} else {
-		tokens, err = e.EncodeText(ctx, req.Prompt, prep.EncodeOptions{ParseSpecial: true, AddSpecial: req.AddSpecial})
+		p, err = e.EncodeText(ctx, req.Prompt, prep.EncodeOptions{ParseSpecial: true, AddSpecial: req.AddSpecial})
 	}
 	if err != nil && ctx.Err() != nil {
-		return nil, ended(ctx)
+		return prep.Prompt{}, ended(ctx)
 	}
-	return tokens, err
+	return p, err
 }
 
 // detokenize answers POST /detokenize: the text of tokens, special ones included.
@@ -110,7 +112,7 @@ func (c *call) detokenize(context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.find(req.Model)
+	m, err := c.find(c.f.catalog.find, req.Model)
 	if err != nil {
 		return err
 	}
@@ -131,9 +133,10 @@ func (c *call) detokenize(context.Context) error {
 	})
 }
 
-// find returns the model that a request names, and names it in its metrics.
-func (c *call) find(name string) (*model, error) {
-	m, err := c.f.catalog.find(name)
+// find returns the model that a request names, as the catalog finds it for what the
+// request wants, and names it in its metrics.
+func (c *call) find(find func(name string) (*model, error), name string) (*model, error) {
+	m, err := find(name)
 	if err == nil {
 		c.model = m.card.Name
 	}
@@ -151,7 +154,7 @@ const (
 // against the budget of all bodies meanwhile.
 func (c *call) bounded(size int, body func() []byte) error {
 	if !c.f.bodies.take(size) {
-		return c.noMemory()
+		return c.f.noMemory()
 	}
 	defer c.f.bodies.give(size)
 	return c.answer.whole(append(body(), '\n'))

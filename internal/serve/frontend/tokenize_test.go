@@ -88,13 +88,13 @@ func TestTokenizeIsBounded(t *testing.T) {
 // elsewhere is an encoder that asks somebody who does not answer.
 type elsewhere struct{}
 
-func (elsewhere) EncodeChat(ctx context.Context, _ *prep.Chat) ([]kv.Token, error) {
+func (elsewhere) EncodeChat(ctx context.Context, _ *prep.Chat) (prep.Prompt, error) {
 	<-ctx.Done()
-	return nil, ctx.Err()
+	return prep.Prompt{}, ctx.Err()
 }
 
-func (elsewhere) EncodeText(context.Context, string, prep.EncodeOptions) ([]kv.Token, error) {
-	return nil, fault.New(fault.Unavailable, "the engine does not answer")
+func (elsewhere) EncodeText(context.Context, string, prep.EncodeOptions) (prep.Prompt, error) {
+	return prep.Prompt{}, fault.New(fault.Unavailable, "the engine does not answer")
 }
 
 // TestEncoderFails: an encoder that waits ends with its request, and its errors

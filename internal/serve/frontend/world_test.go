@@ -238,7 +238,8 @@ type ledger struct {
 		state    map[string]string // by id and attempt: reserved, prefilled, freed
 		requests []route.Request
 		defects  []error
-		fail     error // of the next Route
+		fail     error       // of the next Route
+		only     kv.WorkerID // of all that can be chosen; 0 is any
 	}
 }
 
@@ -268,8 +269,19 @@ func (l *ledger) Route(_ context.Context, req *route.Request) (route.Decision, e
 	return d, nil
 }
 
+// pinned makes every request go to one worker.
+func (l *ledger) pinned(id kv.WorkerID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.only = id
+}
+
+// pick chooses. The caller holds mu, or is the only one.
 func (l *ledger) pick(req *route.Request) (route.Decision, error) {
 	for _, in := range l.w.registry.instances() {
+		if l.mu.only != 0 && l.mu.only != in.ID {
+			continue
+		}
 		if slices.Contains(req.Exclude, in.ID) || req.Pin.ID != 0 && req.Pin.ID != in.ID {
 			continue
 		}

@@ -2,119 +2,50 @@ package router
 
 import (
 	"context"
-	"encoding/json"
+	"io"
 	"net/http"
-	"strings"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 )
 
-// Prompter turns what a client sent into the token ids that a model would see.
-// The composition root has the tokenizers.
+// Prompter makes the prompt that a worker would be given. The composition root has
+// the tokenizers.
 type Prompter interface {
-	Tokens(ctx context.Context, model string, p Prompt) ([]kv.Token, error)
+	// Prompt returns the prompt of a request to chat completions, or of one to
+	// completions with one prompt. The error is a *fault.Error.
+	Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error)
 }
 
-// Prompt is a text or, if Messages is not empty, a conversation.
-type Prompt struct {
-	Text     string
-	Messages []prep.Message
-}
-
-// query is the body of the calls that ask about a prompt.
-type query struct {
-	Model     string         `json:"model"`
-	TokenIDs  []kv.Token     `json:"token_ids"`
-	Prompt    *string        `json:"prompt"`
-	Messages  []message      `json:"messages"`
-	Override  route.Override `json:"router_config_override"`
-	CacheSalt string         `json:"cache_salt"`
-}
-
-type message struct {
-	Role    string  `json:"role"`
-	Name    string  `json:"name"`
-	Content content `json:"content"`
-}
-
-// content is a string or a list of text parts, which make lines: the frontend
-// reads them the same way, and the answer here must be about the same prompt.
-type content string
-
-func (c *content) UnmarshalJSON(b []byte) error {
-	var s string
-	if json.Unmarshal(b, &s) == nil {
-		*c = content(s)
-		return nil
-	}
-	var parts []struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
-	}
-	if json.Unmarshal(b, &parts) != nil {
-		return fault.Param("messages", "the content of a message must be a string or a list of text parts")
-	}
-	var text strings.Builder
-	for i, p := range parts {
-		if p.Type != "text" {
-			return fault.Param("messages", "content parts of type %.40q are not supported here", p.Type)
-		}
-		if i > 0 {
-			text.WriteByte('\n')
-		}
-		text.WriteString(p.Text)
-	}
-	*c = content(text.String())
-	return nil
-}
-
-// query reads a query and puts it to Explain.
+// query reads a question about a prompt and puts it to Explain.
 func (r *Router) query(w http.ResponseWriter, req *http.Request) (route.Explanation, error) {
-	var q query
-	if err := r.readJSON(w, req, &q); err != nil {
-		return route.Explanation{}, err
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes))
+	if err != nil {
+		return route.Explanation{}, explainJSON(err)
 	}
-	tokens, err := r.tokens(req.Context(), &q)
+	q, err := decodeQuery(body)
 	if err != nil {
 		return route.Explanation{}, err
 	}
-	return r.Explain(req.Context(), &route.Request{
-		Model: q.Model, Tokens: tokens, Override: q.Override, Salt: kv.Salt{Namespace: q.CacheSalt},
-	})
-}
-
-// tokens returns the prompt of a query, which gives it in one of three ways.
-func (r *Router) tokens(ctx context.Context, q *query) ([]kv.Token, error) {
-	ways := 0
-	for _, given := range []bool{len(q.TokenIDs) > 0, q.Prompt != nil, len(q.Messages) > 0} {
-		if given {
-			ways++
+	if _, err := r.find(q.request.Model); err != nil {
+		return route.Explanation{}, err
+	}
+	prompt := prep.Prompt{Tokens: q.tokens}
+	if len(q.tokens) == 0 {
+		if r.prompter == nil {
+			return route.Explanation{}, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids")
+		}
+		if prompt, err = r.prompter.Prompt(req.Context(), q.request); err != nil {
+			return route.Explanation{}, err
 		}
 	}
-	switch {
-	case q.Model == "":
-		return nil, fault.Param("model", "model is missing")
-	case ways != 1:
-		return nil, fault.Param("token_ids", "give the prompt as one of token_ids, prompt and messages, and not empty")
-	case len(q.TokenIDs) > 0:
-		return q.TokenIDs, nil
-	case r.prompter == nil:
-		return nil, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids")
-	}
-	if _, err := r.find(q.Model); err != nil {
-		return nil, err
-	}
-	var p Prompt
-	if q.Prompt != nil {
-		p.Text = *q.Prompt
-	}
-	for _, m := range q.Messages {
-		p.Messages = append(p.Messages, prep.Message{Role: m.Role, Name: m.Name, Content: string(m.Content)})
-	}
-	return r.prompter.Tokens(ctx, q.Model, p)
+	return r.Explain(req.Context(), &route.Request{
+		Model: q.request.Model, Tokens: prompt.Tokens, Media: prompt.Media, Salt: kv.Salt{Namespace: q.request.CacheSalt},
+		ExpectedOutput: q.request.Ext.ExpectedOutput, Override: q.override(), Pin: kv.Worker{ID: q.request.Ext.Worker},
+	})
 }
 
 type bestWorker struct {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -176,25 +175,5 @@ func TestDecisionsAreBounded(t *testing.T) {
 	}
 	if a := got.Attempts[0]; a.Error != fault.Internal.String() {
 		t.Errorf("attempt %+v", a)
-	}
-}
-
-// TestContentParts: parts are the lines of one text, and however many there are,
-// reading them takes memory in proportion to the body.
-func TestContentParts(t *testing.T) {
-	var c content
-	if err := json.Unmarshal([]byte(`[{"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]`), &c); err != nil || c != "a\n\nb" {
-		t.Errorf("read as %q, %v", c, err)
-	}
-	const n = 10_000
-	body := []byte("[" + strings.Repeat(`{"type":"text","text":"abcdefgh"},`, n-1) + `{"type":"text","text":"abcdefgh"}]`)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	if err := json.Unmarshal(body, &c); err != nil || len(c) != 9*n-1 {
-		t.Fatalf("%d bytes, %v", len(c), err)
-	}
-	runtime.ReadMemStats(&after)
-	if used := after.TotalAlloc - before.TotalAlloc; used > 100*uint64(len(body)) {
-		t.Errorf("a body of %d bytes took %d bytes of memory", len(body), used)
 	}
 }

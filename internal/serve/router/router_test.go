@@ -24,6 +24,8 @@ import (
 	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -108,19 +110,26 @@ func (c *cluster) stopWorkers() {
 // byteTokens takes every byte for a token.
 type byteTokens struct{}
 
-func (byteTokens) Tokens(_ context.Context, _ string, p router.Prompt) ([]kv.Token, error) {
-	text := p.Text
-	for _, m := range p.Messages {
-		text += m.Role + ":" + m.Content + "\n"
+func (byteTokens) Prompt(_ context.Context, q *api.Request) (prep.Prompt, error) {
+	var text string
+	if !q.Endpoint.Talks() {
+		text = q.Prompts[0].Text
 	}
+	for _, m := range q.Messages {
+		text += m.Role + ":" + m.Content + string(m.ToolCalls) + "\n"
+	}
+	if q.ToolChoice.Mode != api.ToolNone {
+		text += string(q.ToolsJSON)
+	}
+	text += string(q.TemplateArgs)
 	if strings.Contains(text, "refuse") {
-		return nil, fault.Param("messages", "the template refuses the conversation")
+		return prep.Prompt{}, fault.Param("messages", "the template refuses the conversation")
 	}
-	var tokens []kv.Token
+	var p prep.Prompt
 	for _, b := range []byte(text) {
-		tokens = append(tokens, kv.Token(b))
+		p.Tokens = append(p.Tokens, kv.Token(b))
 	}
-	return tokens, nil
+	return p, nil
 }
 
 // prompt returns n tokens of which the last is unlike that of any other tail.

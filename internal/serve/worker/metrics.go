@@ -23,7 +23,7 @@ type Metrics struct {
 // NewMetrics creates the instruments; once per registry.
 func NewMetrics(m *obs.Metrics) *Metrics {
 	return &Metrics{
-		requests:  m.Counter("worker_requests_total", "Calls by how they ended; client_closed_request is a call that its caller ended: the client went away, or a stop string was found.", "worker", "outcome"),
+		requests:  m.Counter("worker_requests_total", "Calls (generations, embeddings, prompts made) by how they ended; client_closed_request is a call that its caller ended: the client went away, or a stop string was found.", "worker", "outcome"),
 		prompt:    m.Counter("worker_prompt_tokens_total", "Prompt tokens of the calls served.", "worker"),
 		cached:    m.Counter("worker_cached_tokens_total", "Prompt tokens served from cache.", "worker"),
 		output:    m.Counter("worker_output_tokens_total", "Tokens generated.", "worker"),

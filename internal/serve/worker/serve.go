@@ -41,10 +41,13 @@ func (s *server) handle(ctx context.Context, method string, body []byte, send fu
 		return s.generate(ctx, body, send)
 	case engine.MethodEmbed:
 		return s.embed(ctx, body, send)
+	case engine.MethodPreprocess:
+		return s.preprocess(ctx, body, send)
 	case engine.MethodPing:
 		return s.ping(send)
 	}
-	return fault.New(fault.Unimplemented, "this worker serves %s, %s and %s, not %.100q", engine.MethodGenerate, engine.MethodEmbed, engine.MethodPing, method)
+	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s and %s, not %.100q",
+		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPing, method)
 }
 
 func (s *server) ping(send func([]byte) error) error {

@@ -52,6 +52,7 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	card := eng.Card()
 	_, card.KVEvents = eng.(engine.KVSource)
 	_, card.Embeddings = eng.(engine.Embedder)
+	_, card.Preprocess = eng.(engine.Preprocessor)
 	if cfg.ToolParser != "" {
 		card.ToolParser = cfg.ToolParser
 	}

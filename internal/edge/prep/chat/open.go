@@ -117,6 +117,9 @@ func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file, toolUse []byte) {
 		setTemplate(p)
 		return
 	}
+	// How a model ends turns and writes calls is in its template, whoever runs it.
+	p.TemplateText = sources["default"] + sources["tool_use"]
+	p.StopTokens = ids(p.Tokenizer, stops(sources, c.named)...)
 	var t *scripted
 	if err == nil {
 		t, err = newScripted(sources, c.named)
@@ -125,8 +128,7 @@ func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file, toolUse []byte) {
 		p.TemplateName = "none; the checkpoint's own, in " + from + ", cannot be used: " + err.Error()
 		return
 	}
-	p.Template, p.TemplateName, p.TemplateText = t, "jinja, from "+from, sources["default"]+sources["tool_use"]
-	p.StopTokens = ids(p.Tokenizer, stops(sources, c.named)...)
+	p.Template, p.TemplateName = t, "jinja, from "+from
 }
 
 func reopen(dir string, err error) error {

@@ -115,6 +115,23 @@ func TestOpenWithoutTemplate(t *testing.T) {
 	}
 }
 
+// TestOpenRefusedTemplate: a template that cannot be run here still tells how turns
+// end and calls are written, for prompts that others make.
+func TestOpenRefusedTemplate(t *testing.T) {
+	template := "{% bogus %}{{ '<tool_call>' }}<|im_end|>"
+	p, err := Open(Ref{Kind: "dir", Dir: checkpoint(t, map[string][]byte{tokenizerFile: fixture(t, "qwen2"), templateFile: []byte(template)})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Template != nil || !strings.HasPrefix(p.TemplateName, "none") || !strings.Contains(p.TemplateName, templateFile) {
+		t.Errorf("template %v, %q", p.Template, p.TemplateName)
+	}
+	end, _ := p.Tokenizer.ID("<|im_end|>")
+	if !slices.Equal(p.StopTokens, []kv.Token{end}) || p.TemplateText != template {
+		t.Errorf("stop tokens %v, text %q", p.StopTokens, p.TemplateText)
+	}
+}
+
 // TestDigest: every file counts, by name and contents.
 func TestDigest(t *testing.T) {
 	tokenizer, config := token.BuiltinFiles()

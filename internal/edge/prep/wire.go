@@ -1,0 +1,154 @@
+package prep
+
+import (
+	"slices"
+
+	"penstock/internal/strictjson"
+)
+
+// The form in which a conversation travels to an engine is that of a chat request
+// (docs/format/engine.md): engines of other makes take it nearly as it is. This is
+// the one place that writes and reads it. JSON that a client wrote (parts, calls,
+// tools, arguments) goes through letter by letter, since templates print it.
+
+// AppendChat appends c as a JSON object to dst. What c has as JSON must be JSON of
+// the kind that its comment says, and its texts UTF-8: then DecodeChat returns an
+// equal conversation.
+func AppendChat(dst []byte, c *Chat) []byte {
+	dst = append(dst, `{"messages":[`...)
+	for i := range c.Messages {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendMessage(dst, &c.Messages[i])
+	}
+	dst = append(dst, ']')
+	dst = appendRaw(dst, `,"tools":`, c.Tools)
+	dst = appendRaw(dst, `,"chat_template_kwargs":`, c.Args)
+	dst = appendFlag(dst, `,"add_generation_prompt":`, c.AddGenerationPrompt)
+	dst = appendFlag(dst, `,"continue_final_message":`, c.ContinueFinal)
+	return append(dst, '}')
+}
+
+func appendMessage(dst []byte, m *Message) []byte {
+	dst = append(dst, `{"role":`...)
+	dst = strictjson.AppendString(dst, m.Role)
+	dst = appendText(dst, `,"name":`, m.Name)
+	if len(m.Parts) > 0 {
+		dst = appendRaw(dst, `,"content":`, m.Parts)
+	} else {
+		dst = append(dst, `,"content":`...)
+		dst = strictjson.AppendString(dst, m.Content)
+	}
+	dst = appendText(dst, `,"reasoning_content":`, m.Reasoning)
+	dst = appendRaw(dst, `,"tool_calls":`, m.ToolCalls)
+	dst = appendText(dst, `,"tool_call_id":`, m.ToolCallID)
+	return append(dst, '}')
+}
+
+// appendRaw appends a key and JSON, or nothing if there is none.
+func appendRaw(dst []byte, key string, raw []byte) []byte {
+	if len(raw) == 0 {
+		return dst
+	}
+	return append(append(dst, key...), raw...)
+}
+
+// appendText appends a key and a text, or nothing if it is empty.
+func appendText(dst []byte, key, text string) []byte {
+	if text == "" {
+		return dst
+	}
+	return strictjson.AppendString(append(dst, key...), text)
+}
+
+func appendFlag(dst []byte, key string, v bool) []byte {
+	if dst = append(dst, key...); v {
+		return append(dst, "true"...)
+	}
+	return append(dst, "false"...)
+}
+
+// DecodeChat reads what [AppendChat] wrote. It keeps nothing of b. A field that it
+// does not know is refused: without it the prompt would be another one. The error
+// is a *fault.Error of code Invalid that names the field. Whether the conversation
+// is one is the template's question.
+func DecodeChat(b []byte) (*Chat, error) {
+	r, err := strictjson.NewReader(b)
+	if err != nil {
+		return nil, err
+	}
+	d := chatDecoder{Reader: r, chat: &Chat{AddGenerationPrompt: true}} // the default of chat requests
+	if err := r.Object(d.field); err != nil {
+		return nil, err
+	}
+	if err := r.End(); err != nil {
+		return nil, err
+	}
+	return d.chat, nil
+}
+
+type chatDecoder struct {
+	*strictjson.Reader
+	chat *Chat
+}
+
+// field reads the value of one key of a conversation.
+func (d *chatDecoder) field(key string) error {
+	if none, err := d.Null(); none || err != nil {
+		return err
+	}
+	switch key {
+	case "messages":
+		return d.Array("an array of messages", d.message)
+	case "tools":
+		return d.raw(&d.chat.Tools, strictjson.ArrayKind)
+	case "chat_template_kwargs":
+		return d.raw(&d.chat.Args, strictjson.ObjectKind)
+	case "add_generation_prompt":
+		return d.Flag(&d.chat.AddGenerationPrompt)
+	case "continue_final_message":
+		return d.Flag(&d.chat.ContinueFinal)
+	}
+	return d.Unsupported()
+}
+
+// message reads one element of messages.
+func (d *chatDecoder) message(int) error {
+	var m Message
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "role":
+			return d.Text(&m.Role)
+		case "name":
+			return d.Text(&m.Name)
+		case "content":
+			if d.Kind() == strictjson.StringKind {
+				return d.Text(&m.Content)
+			}
+			return d.raw(&m.Parts, strictjson.ArrayKind)
+		case "reasoning_content":
+			return d.Text(&m.Reasoning)
+		case "tool_calls":
+			return d.raw(&m.ToolCalls, strictjson.ArrayKind)
+		case "tool_call_id":
+			return d.Text(&m.ToolCallID)
+		}
+		return d.Unsupported()
+	})
+	d.chat.Messages = append(d.chat.Messages, m)
+	return err
+}
+
+// raw reads JSON of one kind and keeps a copy of its text.
+func (d *chatDecoder) raw(dst *[]byte, kind strictjson.Kind) error {
+	if d.Kind() != kind {
+		return d.Expected(string(kind))
+	}
+	text, err := d.Raw()
+	*dst = slices.Clone(text)
+	return err
+}

@@ -1,0 +1,222 @@
+package engine
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+func chatRequest() *PreprocessRequest {
+	return &PreprocessRequest{ID: "req-1", Attempt: 3, Model: "m", Chat: []byte(`{"messages":[{"role":"user","content":"hi"}]}`)}
+}
+
+func textRequest() *PreprocessRequest {
+	return &PreprocessRequest{ID: "req-1", Attempt: 3, Model: "m", Text: "hi", ParseSpecial: true, AddSpecial: true}
+}
+
+func fullPreprocessed() *Preprocessed {
+	return &Preprocessed{
+		Attempt: 2, Tokens: []kv.Token{0, 1, 127, 128, 300, math.MaxUint32},
+		Media: []kv.Media{{Hash: math.MaxUint64, Start: 0, End: 2}, {Hash: 7, Start: 2, End: 5}},
+	}
+}
+
+// TestPreprocessBytes pins the examples of docs/format/engine.md to the code.
+func TestPreprocessBytes(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/format/engine.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spaced := strings.ReplaceAll(string(doc), "  ", " ")
+	for name, got := range map[string][]byte{
+		"text":         AppendPreprocessRequest(nil, &PreprocessRequest{ID: "r1", Attempt: 1, Model: "m", Text: "hi", ParseSpecial: true, AddSpecial: true}),
+		"conversation": AppendPreprocessRequest(nil, &PreprocessRequest{Attempt: 1, Model: "m", Chat: []byte(`{}`)}),
+		"prompt":       AppendPreprocessed(nil, &Preprocessed{Attempt: 1, Tokens: []kv.Token{1, 2, 300}, Media: []kv.Media{{Hash: 258, Start: 1, End: 3}}}),
+	} {
+		if !strings.Contains(spaced, fmt.Sprintf(" % x\n", got)) {
+			t.Errorf("the %s is % x, which is not what is documented", name, got)
+		}
+	}
+}
+
+func TestPreprocessRoundTrip(t *testing.T) {
+	var req PreprocessRequest
+	var answer Preprocessed
+	rapid.Check(t, func(t *rapid.T) {
+		want := &PreprocessRequest{
+			ID: rapid.String().Draw(t, "id"), Attempt: rapid.Uint32().Draw(t, "attempt"), Model: rapid.String().Draw(t, "model"),
+			Chat: rapid.SliceOf(rapid.Byte()).Draw(t, "chat"), Text: rapid.String().Draw(t, "text"),
+			ParseSpecial: rapid.Bool().Draw(t, "parse"), AddSpecial: rapid.Bool().Draw(t, "add"),
+		}
+		if err := DecodePreprocessRequest(AppendPreprocessRequest(nil, want), &req); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, &req, sameBits); diff != "" {
+			t.Fatal(diff)
+		}
+		wantAnswer := &Preprocessed{Attempt: want.Attempt}
+		for _, v := range rapid.SliceOf(rapid.Uint32()).Draw(t, "tokens") {
+			wantAnswer.Tokens = append(wantAnswer.Tokens, kv.Token(v))
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "media") {
+			wantAnswer.Media = append(wantAnswer.Media, kv.Media{
+				Hash: rapid.Uint64().Draw(t, "hash"), Start: int(rapid.Int32().Draw(t, "start")), End: int(rapid.Int32().Draw(t, "end")),
+			})
+		}
+		if err := DecodePreprocessed(AppendPreprocessed(nil, wantAnswer), &answer); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(wantAnswer, &answer, sameBits); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func TestPreprocessLaterVersion(t *testing.T) {
+	var r PreprocessRequest
+	if err := DecodePreprocessRequest(appendString(AppendPreprocessRequest(nil, textRequest()), 40, "new"), &r); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(textRequest(), &r, sameBits); diff != "" {
+		t.Error(diff)
+	}
+	var p Preprocessed
+	if err := DecodePreprocessed(appendUint(AppendPreprocessed(nil, fullPreprocessed()), 40, 7), &p); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(fullPreprocessed(), &p, sameBits); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPreprocessMalformed(t *testing.T) {
+	for name, body := range map[string][]byte{
+		"empty":      nil,
+		"cut string": {1, prepText<<2 | kindBytes, 5, 'a'},
+		"wrong kind": {1, prepChat<<2 | kindInt, 1},
+		"no flag":    {1, prepAddSpecial<<2 | kindInt, 2},
+		"descending": appendString(appendString([]byte{1}, prepText, "x"), prepModel, "x"),
+	} {
+		if err := DecodePreprocessRequest(body, new(PreprocessRequest)); fault.Of(err) != fault.Invalid || err == nil {
+			t.Errorf("request, %s: %v, want %v", name, err, fault.Invalid)
+		}
+	}
+	for name, body := range map[string][]byte{
+		"empty":       nil,
+		"cut token":   {1, preppedTokens<<2 | kindBytes, 2, 1, 0x80},
+		"cut media":   {1, preppedMedia<<2 | kindBytes, 3, 1, 2, 3},
+		"wrong kind":  {1, preppedTokens<<2 | kindInt, 1},
+		"many tokens": appendTokens([]byte{1}, preppedTokens, make([]kv.Token, MaxPreprocessed+1)),
+		"many media":  appendMedia([]byte{1}, preppedMedia, make([]kv.Media, MaxPreprocessedMedia+1)),
+	} {
+		if err := DecodePreprocessed(body, new(Preprocessed)); fault.Of(err) != fault.Invalid || err == nil {
+			t.Errorf("answer, %s: %v, want %v", name, err, fault.Invalid)
+		}
+	}
+}
+
+func TestPreprocessRequestValidate(t *testing.T) {
+	both := chatRequest()
+	both.Text = "x"
+	special := chatRequest()
+	special.AddSpecial = true
+	unnumbered := textRequest()
+	unnumbered.Attempt = 0
+	for name, c := range map[string]struct {
+		req *PreprocessRequest
+		ok  bool
+	}{
+		"chat": {chatRequest(), true}, "text": {textRequest(), true}, "empty text": {&PreprocessRequest{Attempt: 1}, true},
+		"both": {both, false}, "chat with special tokens": {special, false}, "attempt": {unnumbered, false},
+	} {
+		if err := c.req.Validate(); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestPreprocessedValidate(t *testing.T) {
+	three := []kv.Token{1, 2, 9}
+	for name, c := range map[string]struct {
+		p    Preprocessed
+		want fault.Code
+		bad  bool
+	}{
+		"empty":            {p: Preprocessed{}},
+		"good":             {p: Preprocessed{Tokens: three, Media: []kv.Media{{Start: 0, End: 1}, {Start: 1, End: 3}}}},
+		"most tokens":      {p: Preprocessed{Tokens: make([]kv.Token, MaxPreprocessed)}},
+		"many tokens":      {Preprocessed{Tokens: make([]kv.Token, MaxPreprocessed+1)}, fault.Invalid, true},
+		"many media":       {Preprocessed{Tokens: three, Media: make([]kv.Media, MaxPreprocessedMedia+1)}, fault.Invalid, true},
+		"vocabulary":       {Preprocessed{Tokens: []kv.Token{1, 10}}, fault.Internal, true},
+		"media before":     {Preprocessed{Tokens: three, Media: []kv.Media{{Start: -1, End: 1}}}, fault.Internal, true},
+		"media beyond":     {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 2, End: 4}}}, fault.Internal, true},
+		"media backwards":  {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 2, End: 1}}}, fault.Internal, true},
+		"media descending": {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 1, End: 2}, {Start: 0, End: 1}}}, fault.Internal, true},
+	} {
+		if err := c.p.Validate(10); (err != nil) != c.bad || c.bad && fault.Of(err) != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestPreprocessedFitsAFrame: the largest prompt that engines may hand over is
+// within what the request plane carries in one frame.
+func TestPreprocessedFitsAFrame(t *testing.T) {
+	const frame = 8 << 20 // rpc.MaxFrame
+	p := &Preprocessed{
+		Attempt: math.MaxUint32, Tokens: slices.Repeat([]kv.Token{math.MaxUint32}, MaxPreprocessed),
+		Media: slices.Repeat([]kv.Media{{Hash: math.MaxUint64, Start: math.MaxInt32, End: math.MaxInt32}}, MaxPreprocessedMedia),
+	}
+	if n := len(AppendPreprocessed(nil, p)); n > frame {
+		t.Errorf("%d bytes, and a frame has %d", n, frame)
+	}
+}
+
+func FuzzDecodePreprocessRequest(f *testing.F) {
+	f.Add(AppendPreprocessRequest(nil, chatRequest()))
+	f.Add(AppendPreprocessRequest(nil, textRequest()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var r, again PreprocessRequest
+		if DecodePreprocessRequest(b, &r) != nil {
+			return
+		}
+		if len(r.Chat)+len(r.Text) > len(b) {
+			t.Fatalf("%d bytes decode to %d and %d", len(b), len(r.Chat), len(r.Text))
+		}
+		if err := DecodePreprocessRequest(AppendPreprocessRequest(nil, &r), &again); err != nil {
+			t.Fatalf("the encoding of a decoded request is refused: %v", err)
+		}
+		if diff := cmp.Diff(&r, &again, sameBits); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func FuzzDecodePreprocessed(f *testing.F) {
+	f.Add(AppendPreprocessed(nil, fullPreprocessed()))
+	f.Add(AppendPreprocessed(nil, &Preprocessed{}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var p, again Preprocessed
+		if DecodePreprocessed(b, &p) != nil {
+			return
+		}
+		if len(p.Tokens)+10*len(p.Media) > len(b) {
+			t.Fatalf("%d bytes decode to %d tokens and %d media objects", len(b), len(p.Tokens), len(p.Media))
+		}
+		if err := DecodePreprocessed(AppendPreprocessed(nil, &p), &again); err != nil {
+			t.Fatalf("the encoding of a decoded answer is refused: %v", err)
+		}
+		if diff := cmp.Diff(&p, &again, sameBits); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}

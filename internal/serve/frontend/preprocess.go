@@ -1,0 +1,150 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+)
+
+// encoder returns what makes the prompts of a model; nil if nothing can.
+func (f *Frontend) encoder(m *model) prep.Encoder {
+	switch {
+	case f.cfg.Preprocess == PreprocessEngine:
+		return &remote{f: f, model: m}
+	case m.pipe == nil:
+		return nil
+	case m.pipe.Template == nil && m.preprocesses():
+		return unrendered{Local: prep.Local{Pipeline: m.pipe}, model: m.card.Name}
+	}
+	return prep.Local{Pipeline: m.pipe}
+}
+
+// unrendered is the encoder of a model whose chat template cannot be run here,
+// while its engines can run it.
+type unrendered struct {
+	prep.Local
+	model string
+}
+
+// EncodeChat implements prep.Encoder.
+func (u unrendered) EncodeChat(context.Context, *prep.Chat) (prep.Prompt, error) {
+	return prep.Prompt{}, fault.New(fault.Unimplemented, "the chat template of the model '%s' cannot be run here, but its engines can run it: start the frontend with --preprocess engine, or send a plain prompt to /v1/completions", u.model)
+}
+
+// remote is the encoder that asks the engines of a model, one worker after another
+// until one answers.
+type remote struct {
+	f     *Frontend
+	model *model
+}
+
+var _ prep.Encoder = (*remote)(nil)
+
+// EncodeChat implements prep.Encoder.
+func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
+	return r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c)})
+}
+
+// EncodeText implements prep.Encoder.
+func (r *remote) EncodeText(ctx context.Context, text string, opts prep.EncodeOptions) (prep.Prompt, error) {
+	p, err := r.ask(ctx, &engine.PreprocessRequest{Text: text, ParseSpecial: opts.ParseSpecial, AddSpecial: opts.AddSpecial})
+	if err == nil && len(p.Media) > 0 {
+		return prep.Prompt{}, broken("media for a text", nil)
+	}
+	return p, err
+}
+
+// ask returns a worker's answer. The request counts against the memory of all
+// bodies meanwhile: it is as large as the client's.
+func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
+	size := len(req.Chat) + len(req.Text)
+	if !r.f.bodies.take(size) {
+		return prep.Prompt{}, r.f.noMemory()
+	}
+	defer r.f.bodies.give(size)
+	req.ID, req.Model = idOf(ctx), r.model.card.Name
+	p := &preprocessing{f: r.f, model: r.model, request: req}
+	if err := r.f.attempts(ctx, p, false); err != nil {
+		return prep.Prompt{}, err
+	}
+	return prep.Prompt{Tokens: p.answer.Tokens, Media: p.answer.Media}, nil
+}
+
+// preprocessing is a text or a conversation on its way through workers. It belongs
+// to one goroutine.
+type preprocessing struct {
+	f       *Frontend
+	model   *model // as it was when the request came; each attempt looks again
+	request *engine.PreprocessRequest
+	answer  *engine.Preprocessed // nil until it has come
+}
+
+func (p *preprocessing) migration() string { return "preprocess" }
+
+// choose takes the workers that can by turns: what they are asked for is none of
+// the load that the router knows, and depends on no cache.
+func (p *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
+	m := p.f.catalog.current(p.model)
+	var able []*instance
+	for i := range m.workers {
+		if in := &m.workers[i]; in.card.Preprocess && !slices.Contains(failed, in.ID) {
+			able = append(able, in)
+		}
+	}
+	switch {
+	case len(able) > 0:
+		in := able[(p.f.turn.Add(1)-1)%uint64(len(able))]
+		return route.Decision{Worker: kv.Worker{ID: in.ID}, Addr: in.Addr}, nil
+	case len(m.workers) == 0:
+		return route.Decision{}, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
+	}
+	return route.Decision{}, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.card.Name)
+}
+
+// errSlow is the cause of a call's end when its worker took too long.
+var errSlow = errors.New("frontend: the worker took too long to make a prompt")
+
+// try makes one attempt. Nothing is reserved for it.
+func (p *preprocessing) try(ctx context.Context, attempt uint32, d route.Decision) error {
+	limit := p.f.cfg.PreprocessTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errSlow)
+	defer cancel()
+	p.request.Attempt = attempt
+	body := engine.AppendPreprocessRequest(nil, p.request)
+	err := p.f.deps.Plane.Call(ctx, d.Addr, engine.MethodPreprocess, body, p.take)
+	switch {
+	case p.answer != nil:
+		return nil // whatever became of the call
+	case errors.Is(context.Cause(ctx), errSlow):
+		return fault.New(fault.Unavailable, "worker %d made no prompt within %v", d.Worker.ID, limit)
+	case err == nil:
+		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
+	}
+	return err
+}
+
+// take handles one frame of the attempt in progress.
+func (p *preprocessing) take(frame []byte) error {
+	got := new(engine.Preprocessed)
+	if err := engine.DecodePreprocessed(frame, got); err != nil {
+		return broken("a frame that cannot be read", err)
+	}
+	if got.Attempt != p.request.Attempt {
+		return nil // a late answer
+	}
+	if p.answer != nil {
+		p.answer = nil
+		return broken("a second prompt", nil)
+	}
+	if err := got.Validate(p.model.card.VocabSize); err != nil {
+		return broken("a prompt that is none", err)
+	}
+	p.answer = got
+	return nil
+}

@@ -1,0 +1,91 @@
+package frontend
+
+import (
+	"context"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/prep"
+)
+
+// Prompt returns what a worker would be given for a request to chat completions, or
+// to completions with one prompt: those who ask where a request would go mean this
+// prompt. The error is a *fault.Error.
+func (f *Frontend) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	m, err := f.catalog.encodes(q.Model)
+	if err != nil {
+		return prep.Prompt{}, err
+	}
+	if !q.Endpoint.Talks() && len(q.Prompts) != 1 {
+		return prep.Prompt{}, fault.Param("prompt", "'prompt' must be one prompt, not %d", len(q.Prompts))
+	}
+	all, err := m.prompts(ctx, q)
+	if err != nil {
+		return prep.Prompt{}, err
+	}
+	return all[0], nil
+}
+
+// prompts returns each prompt of a request, as this model's engines see it.
+func (m *model) prompts(ctx context.Context, q *api.Request) ([]prep.Prompt, error) {
+	if q.Ext.Tokens != nil {
+		return []prep.Prompt{{Tokens: q.Ext.Tokens}}, m.known("nvext.token_data", q.Ext.Tokens)
+	}
+	if q.Endpoint.Talks() {
+		p, err := m.encoder.EncodeChat(ctx, conversation(q))
+		if err != nil && ctx.Err() != nil {
+			err = ended(ctx)
+		}
+		return []prep.Prompt{p}, err
+	}
+	return m.encode(ctx, q.Prompts, func(int) string { return "prompt" })
+}
+
+// encode returns the prompts that a client gave as texts or tokens; param names
+// each for errors. An encoder that waits for others works on several at a time.
+func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int) string) ([]prep.Prompt, error) {
+	all := make([]prep.Prompt, len(given))
+	var texts []int
+	for i, p := range given {
+		if p.Tokens == nil {
+			texts = append(texts, i)
+			continue
+		}
+		if err := m.known(param(i), p.Tokens); err != nil {
+			return nil, err
+		}
+		all[i].Tokens = p.Tokens
+	}
+	hands := 1
+	if _, waits := m.encoder.(*remote); waits {
+		hands = atOnce
+	}
+	err := sideBySide(ctx, len(texts), hands, func(ctx context.Context, n int) (err error) {
+		i := texts[n]
+		all[i], err = m.encoder.EncodeText(ctx, given[i].Text, prep.RawPrompt())
+		return err
+	})
+	if err != nil && ctx.Err() != nil {
+		return nil, ended(ctx)
+	}
+	return all, err
+}
+
+func conversation(q *api.Request) *prep.Chat {
+	chat := &prep.Chat{
+		Messages:            make([]prep.Message, len(q.Messages)),
+		Args:                q.TemplateArgs,
+		AddGenerationPrompt: q.AddGenerationPrompt,
+		ContinueFinal:       q.ContinueFinal,
+	}
+	for i, m := range q.Messages {
+		chat.Messages[i] = prep.Message{
+			Role: m.Role, Name: m.Name, Content: m.Content,
+			ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Reasoning: m.Reasoning,
+		}
+	}
+	if q.ToolChoice.Mode != api.ToolNone { // what must not be called is not shown
+		chat.Tools = q.ToolsJSON
+	}
+	return chat
+}

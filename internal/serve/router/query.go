@@ -1,0 +1,154 @@
+package router
+
+import (
+	"bytes"
+	"math"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/openai"
+	"penstock/internal/strictjson"
+)
+
+// query is a question about a prompt: a request to chat completions or to
+// completions as clients send it, or token ids.
+type query struct {
+	request *api.Request
+	tokens  []kv.Token      // instead of a prompt; none if the request has one
+	said    *route.Override // beside the request; nil if it says nothing
+}
+
+// override is what the question says of the policy.
+func (q *query) override() route.Override {
+	if q.said != nil {
+		return *q.said
+	}
+	return q.request.Ext.Override
+}
+
+// decodeQuery reads the body of a question. Beside what is the router's own it is
+// the body of a request with messages or with a prompt, and it is read as such: an
+// answer about another prompt than the request has would be worth nothing. It keeps
+// nothing of body. The error is a *fault.Error of code Invalid that names the field.
+func decodeQuery(body []byte) (*query, error) {
+	r, err := strictjson.NewReader(body)
+	if err != nil {
+		return nil, err
+	}
+	d := queryDecoder{Reader: r, query: &query{}}
+	if err := r.Object(d.field); err != nil {
+		return nil, err
+	}
+	if err := r.End(); err != nil {
+		return nil, err
+	}
+	return d.query, d.decode()
+}
+
+type queryDecoder struct {
+	*strictjson.Reader
+	query *query
+	// rest are the members of the body that are not the router's own, without the
+	// braces around them.
+	rest             []byte
+	messages, prompt bool // are among them
+}
+
+// field reads the value of one top-level key. A null is a field not given.
+func (d *queryDecoder) field(key string) error {
+	if none, err := d.Null(); none || err != nil {
+		return err
+	}
+	switch key {
+	case "token_ids":
+		return d.Array("an array of token ids", d.token)
+	case "router_config_override":
+		return d.override()
+	case "messages":
+		d.messages = true
+	case "prompt":
+		d.prompt = true
+	}
+	raw, err := d.Raw()
+	if err != nil || key == "cache_salt" && string(raw) == `""` { // for none
+		return err
+	}
+	if len(d.rest) > 0 {
+		d.rest = append(d.rest, ',')
+	}
+	d.rest = append(strictjson.AppendString(d.rest, key), ':')
+	d.rest = append(d.rest, raw...)
+	return nil
+}
+
+func (d *queryDecoder) token(int) error {
+	n, err := d.Int()
+	if err != nil {
+		return err
+	}
+	if n < 0 || n > math.MaxUint32 {
+		return d.Refuse("must be a token id, not %d", n)
+	}
+	d.query.tokens = append(d.query.tokens, kv.Token(n))
+	return nil
+}
+
+func (d *queryDecoder) override() error {
+	if d.Kind() != strictjson.ObjectKind {
+		return d.Expected("an object")
+	}
+	raw, err := d.Raw()
+	if err != nil {
+		return err
+	}
+	d.query.said = new(route.Override)
+	return decodeJSON(bytes.NewReader(raw), d.query.said)
+}
+
+// decode reads the request that the members make which are not the router's own.
+func (d *queryDecoder) decode() (err error) {
+	ways := 0
+	for _, given := range [...]bool{len(d.query.tokens) > 0, d.prompt, d.messages} {
+		if given {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return fault.Param("token_ids", "give the prompt as one of token_ids, prompt and messages, and not empty")
+	}
+	body := append(append([]byte{'{'}, d.rest...), '}')
+	switch {
+	case d.messages:
+		d.query.request, err = openai.Decode(api.Chat, body)
+	case d.prompt:
+		d.query.request, err = openai.Decode(api.Completion, body)
+	default:
+		d.query.request, err = decodeBare(body)
+	}
+	return err
+}
+
+// decodeBare reads what may stand beside token ids.
+func decodeBare(body []byte) (*api.Request, error) {
+	r, err := strictjson.NewReader(body)
+	if err != nil {
+		return nil, err
+	}
+	q := &api.Request{}
+	err = r.Object(func(key string) error {
+		switch key {
+		case "model":
+			return r.Text(&q.Model)
+		case "cache_salt":
+			return r.Text(&q.CacheSalt)
+		}
+		return r.Unsupported()
+	})
+	if err == nil && strings.TrimSpace(q.Model) == "" {
+		err = fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+	}
+	return q, err
+}
