@@ -45,7 +45,7 @@ for pkg in "$@"; do
       # The CPU time of the run and of its workers, in seconds.
       TIMEFORMAT='%U %S'
       cpu="$( { time (cd "$pkg" && "$work/fuzz.test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "${round}s" \
-        -test.parallel 1 -test.fuzzcachedir "$cache" </dev/null >"$work/log" 2>&1 || echo found >"$work/found"); } 2>&1 | tail -n1)"
+        -test.parallel 1 -test.fuzzminimizetime 50x -test.fuzzcachedir "$cache" </dev/null >"$work/log" 2>&1 || echo found >"$work/found"); } 2>&1 | tail -n1)"
       used="$(awk -v a="$used" -v b="$cpu" 'BEGIN { split(b, s, " "); printf "%d", a + s[1] + s[2] + 0.5 }')"
       echo "$pkg $target: $(grep -oE 'execs: [0-9]+' "$work/log" | tail -n1), $used of $budget CPU-seconds"
       if [ -e "$work/found" ]; then

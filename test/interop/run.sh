@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Starts Penstock and holds the official OpenAI clients against it.
+# Starts "penstock up" and test/recorded and holds the official clients against
+# both: openai for Go, Python and JavaScript, and anthropic for Python.
 # Usage: test/interop/run.sh [PENSTOCK_BINARY]; without one it builds it.
-# Needs Go; Python is installed if the machine can (Debian), else that part is
-# left out and said so.
+# Needs Go; Python is installed if the machine can (Debian), JavaScript needs
+# node and npm. What cannot be installed is left out, and said so loudly.
 set -euo pipefail
 cd "$(dirname "$0")"
 work="$(mktemp -d)"
-pid=""
+pids=()
 cleanup() {
-  if [ -n "$pid" ]; then kill "$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; fi
+  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait || true
   rm -rf "$work"
 }
 trap cleanup EXIT
@@ -18,34 +20,85 @@ if [ -z "$bin" ]; then
   bin="$work/penstock"
   (cd ../.. && go build -o "$bin" ./cmd/penstock)
 fi
+bin="$(realpath "$bin")"
+(cd ../.. && go build -o "$work/recorded" ./test/recorded)
 
-# One JSON line on standard output says that it is ready, and where.
-mkfifo "$work/ready"
-"$bin" up --http-addr 127.0.0.1:0 --json >"$work/ready" 2>"$work/log" &
-pid=$!
-read -r -t 60 line <"$work/ready" || { echo "penstock did not start:"; cat "$work/log"; exit 1; }
-export PENSTOCK_URL
-PENSTOCK_URL="$(printf '%s' "$line" | sed -n 's/.*"url":"\([^"]*\)".*/\1/p')"
-echo "penstock at $PENSTOCK_URL"
-
-echo "--- openai-go"
-go test -count=1 ./...
-
-echo "--- openai (Python)"
-if ! python3 -m venv "$work/venv" >/dev/null 2>&1; then
-  if command -v apt-get >/dev/null 2>&1; then
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3 python3-venv >/dev/null
+# Registries are slow: the packages come while the first client runs.
+install_python() {
+  if ! python3 -m venv "$work/venv" && command -v apt-get; then
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3 python3-venv
   fi
-fi
-if python3 -m venv "$work/venv" >/dev/null 2>&1; then
-  "$work/venv/bin/pip" install -q --disable-pip-version-check -r python/requirements.txt
-  "$work/venv/bin/python" python/conversation.py "$PENSTOCK_URL"
+  python3 -m venv "$work/venv" && "$work/venv/bin/pip" install -q --no-compile --disable-pip-version-check -r python/requirements.txt
+}
+# The package asks for a newer Node than some machines have; what is used of it runs there.
+install_js() {
+  command -v node && cp -r js "$work/js" && cd "$work/js" &&
+    npm install --silent --no-audit --no-fund --no-package-lock --engine-strict=false
+}
+install_python >"$work/python.log" 2>&1 & installing_python=$!
+install_js >"$work/js.log" 2>&1 & installing_js=$!
+
+# serve NAME COMMAND… starts a server and sets url. One JSON line on standard
+# output says that it is ready, and where.
+serve() {
+  local name="$1" line
+  shift
+  mkfifo "$work/$name.ready"
+  "$@" >"$work/$name.ready" 2>"$work/$name.log" &
+  pids+=($!)
+  read -r -t 60 line <"$work/$name.ready" || { echo "$name did not start:"; cat "$work/$name.log"; exit 1; }
+  url="$(printf '%s' "$line" | sed -n 's/.*"url":"\([^"]*\)".*/\1/p')"
+  echo "$name at $url"
+}
+# The scripts send a body above 1 MiB to see it refused; test/recorded has the same limit.
+serve up "$bin" up --http-addr 127.0.0.1:0 --json --max-body-bytes 1048576
+export PENSTOCK_UP_URL="$url"
+serve recorded "$work/recorded" -recordings recordings
+export PENSTOCK_RECORDED_URL="$url"
+export PENSTOCK_RECORDINGS="$PWD/recordings"
+
+summary=""
+failed=0
+# hold CLIENT COMMAND… runs one client's checks.
+hold() {
+  local client="$1" began="$SECONDS" verdict=passed
+  shift
+  printf '\n--- %s\n' "$client"
+  "$@" || { verdict=FAILED; failed=1; }
+  summary+="$(printf '%-8s %-26s %3ss' "$verdict" "$client" "$((SECONDS - began))")"$'\n'
+}
+skip() {
+  printf '\n--- %s\nSKIPPED: %s\n' "$1" "$2"
+  summary+="$(printf '%-8s %-26s %s' SKIPPED "$1" "$2")"$'\n'
+}
+
+openai_go() { go test -count=1 -v ./... | grep -v '^=== '; } # a line for each check
+hold "openai-go" openai_go
+
+if wait "$installing_python"; then
+  export PYTHONPYCACHEPREFIX="$work/pyc" # nothing is written beside the scripts
+  hold "openai (Python)" "$work/venv/bin/python" python/openai_client.py "$PENSTOCK_UP_URL" "$PENSTOCK_RECORDED_URL"
+  hold "anthropic (Python)" "$work/venv/bin/python" python/anthropic_client.py "$PENSTOCK_UP_URL" "$PENSTOCK_RECORDED_URL"
 else
-  echo "SKIPPED: the Python client was not tested: no python3 with venv, and no apt-get to install it"
+  skip "openai, anthropic (Python)" "$(tail -1 "$work/python.log")"
 fi
 
-kill -INT "$pid"
-wait "$pid" && code=0 || code=$?
-pid=""
-[ "$code" = 0 ] || { echo "penstock exited $code after an interrupt:"; cat "$work/log"; exit 1; }
+if wait "$installing_js"; then
+  hold "openai (JavaScript)" node "$work/js/openai.mjs" "$PENSTOCK_UP_URL" "$PENSTOCK_RECORDED_URL"
+else
+  skip "openai (JavaScript)" "$(command -v node >/dev/null && tail -1 "$work/js.log" || echo "no node")"
+fi
+
+# Both servers end well when asked to.
+for pid in "${pids[@]}"; do kill -INT "$pid"; done
+for pid in "${pids[@]}"; do
+  wait "$pid" || { failed=1; summary+="FAILED   a server exited $? after an interrupt"$'\n'; }
+done
+pids=()
+
+printf '\n=== interop\n%s' "$summary"
+if [ "$failed" != 0 ]; then
+  for name in up recorded; do printf '\n%s said last:\n' "$name"; tail -5 "$work/$name.log"; done
+  exit 1
+fi
 echo "interop passed"

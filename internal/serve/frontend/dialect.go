@@ -22,6 +22,14 @@ type dialect struct {
 	refuse func(http.ResponseWriter, error)
 }
 
+// name gives a response the id of its request, for all clients and for those of d.
+func (d *dialect) name(w http.ResponseWriter, id string) {
+	w.Header().Set("x-request-id", id)
+	if d.idHeader != "" {
+		w.Header().Set(d.idHeader, id)
+	}
+}
+
 // newWriter makes the writer of one answer. The head's Fingerprint is set before
 // the writer's first chunk.
 type newWriter func(*api.Head) api.Writer

@@ -33,15 +33,16 @@ func (f *Frontend) endpoints() []endpoint {
 			Path: path, Method: method, Summary: summary, Fields: fields, Answer: anyJSON,
 		}}
 	}
+	plain := dialect{refuse: openai.WriteError}
 	table := []endpoint{
 		at("/v1/chat/completions", f.generate(openAI(api.Chat)), post, "Continue a conversation", openai.Fields(api.Chat)),
 		at("/v1/completions", f.generate(openAI(api.Completion)), post, "Continue a text", openai.Fields(api.Completion)),
 		at("/v1/responses", f.generate(responsesAPI()), post, "Continue a conversation of items", responses.Fields()),
 		at("/v1/messages", f.generate(messagesAPI()), post, "Continue a conversation, as Anthropic's API has it", anthropic.Fields()),
-		at("/v1/messages/count_tokens", f.text("count_tokens", anthropic.WriteError, (*call).countTokens), post, "How many tokens a conversation has", anthropic.CountFields()),
+		at("/v1/messages/count_tokens", f.text("count_tokens", messagesAPI(), (*call).countTokens), post, "How many tokens a conversation has", anthropic.CountFields()),
 		at("/v1/embeddings", f.answering(openAI(api.Embeddings), (*call).embed), post, "Vectors of texts", openai.EmbeddingsFields()),
-		at("/tokenize", f.text("tokenize", openai.WriteError, (*call).tokenize), post, "The tokens of a prompt or a conversation", openai.TokenizeFields()),
-		at("/detokenize", f.text("detokenize", openai.WriteError, (*call).detokenize), post, "The text of tokens", openai.DetokenizeFields()),
+		at("/tokenize", f.text("tokenize", plain, (*call).tokenize), post, "The tokens of a prompt or a conversation", openai.TokenizeFields()),
+		at("/detokenize", f.text("detokenize", plain, (*call).detokenize), post, "The text of tokens", openai.DetokenizeFields()),
 		at("/v1/models", f.listModels, get, "The models that can be asked for", nil),
 		at("/v1/models/{id}", f.oneModel, get, "One model", nil),
 		at("/health", f.health, get, "Whether requests can be served, and by which workers", nil),

@@ -29,10 +29,7 @@ func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFun
 		c := &call{f: f, r: r, endpoint: d.endpoint, started: time.Now()}
 		c.id = f.ids.claim(w.Header().Get("x-request-id"))
 		defer f.ids.release(c.id)
-		w.Header().Set("x-request-id", c.id)
-		if d.idHeader != "" {
-			w.Header().Set(d.idHeader, c.id)
-		}
+		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive, refuse: d.refuse}
 		defer c.answer.close()
 

@@ -14,10 +14,11 @@ import (
 
 // text serves an endpoint between text and tokens, which no worker is asked for.
 // It has a place among the requests in progress, and counts as one of them.
-func (f *Frontend) text(name string, refuse func(http.ResponseWriter, error), serve func(*call, context.Context) error) http.HandlerFunc {
+func (f *Frontend) text(name string, d dialect, serve func(*call, context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, id: w.Header().Get("x-request-id")}
-		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: refuse}
+		d.name(w, c.id)
+		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: d.refuse}
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
 		defer f.inflight.Add(-1)

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"penstock/core/fault"
+)
+
+// dialect is a model: how it writes, and what there is to play. Its file is
+// dialect.json in a directory named for it.
+type dialect struct {
+	name string
+	// ToolParser and ReasoningParser are those of the model's card.
+	ToolParser      string `json:"tool_parser"`
+	ReasoningParser string `json:"reasoning_parser"`
+	// Opening is what the chat template writes for the assistant before it speaks,
+	// Silent the same when the request turns thinking off.
+	Opening string `json:"opening"`
+	Silent  string `json:"silent"`
+
+	recordings map[string]*recording
+}
+
+// recording is one answer: NAME.txt has the text, byte for byte but for one line
+// end at its end, and NAME.json beside it what clients must make of it. Only what
+// the engine needs of the latter is here.
+type recording struct {
+	Text string `json:"-"`
+	// Fail breaks the answer; nil if nothing does.
+	Fail *failure `json:"fail"`
+}
+
+// failure is how a worker breaks an answer.
+type failure struct {
+	// After is how many tokens of the answer come first; with 0 the worker refuses
+	// the request.
+	After int `json:"after"`
+	// Attempts is how many attempts fail; the next one, if there is one, does not.
+	Attempts uint32 `json:"attempts"`
+	// Code is a name of core/fault.
+	Code string `json:"code"`
+
+	code fault.Code
+}
+
+// loadDialects reads every directory that has a dialect.json.
+func loadDialects(files fs.FS) ([]*dialect, error) {
+	found, err := fs.Glob(files, "*/dialect.json")
+	if err == nil && len(found) == 0 {
+		err = errors.New("no directory has a dialect.json")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load recordings: %w", err)
+	}
+	var all []*dialect
+	for _, file := range found { // sorted
+		d, err := loadDialect(files, path.Dir(file))
+		if err != nil {
+			return nil, fmt.Errorf("load recordings of %s: %w", path.Dir(file), err)
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+func loadDialect(files fs.FS, name string) (*dialect, error) {
+	d := &dialect{name: name, recordings: map[string]*recording{}}
+	if err := loadJSON(files, name+"/dialect.json", d); err != nil {
+		return nil, err
+	}
+	texts, err := fs.Glob(files, name+"/*.txt")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range texts {
+		text, err := fs.ReadFile(files, file)
+		if err != nil {
+			return nil, err
+		}
+		title := strings.TrimSuffix(file, ".txt")
+		r := &recording{Text: strings.TrimSuffix(string(text), "\n")}
+		if err := loadJSON(files, title+".json", r); err != nil {
+			return nil, err
+		}
+		if r.Fail != nil {
+			if r.Fail.code, err = codeOf(r.Fail.Code); err != nil {
+				return nil, fmt.Errorf("%s.json: %w", title, err)
+			}
+		}
+		d.recordings[path.Base(title)] = r
+	}
+	return d, nil
+}
+
+func loadJSON(files fs.FS, name string, v any) error {
+	data, err := fs.ReadFile(files, name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+func codeOf(name string) (fault.Code, error) {
+	for c := fault.Internal; c <= fault.Unimplemented; c++ {
+		if c.String() == name {
+			return c, nil
+		}
+	}
+	return 0, fmt.Errorf("no fault is called %q", name)
+}

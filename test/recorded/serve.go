@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/serve/frontend"
+	"penstock/internal/serve/router"
+	"penstock/internal/serve/worker"
+)
+
+// workersOfEach is how many workers a model has: one to fail, one to go on.
+const workersOfEach = 2
+
+// maxBody bounds request bodies: one that is too large need not be large.
+const maxBody = 1 << 20
+
+// readyTimeout bounds the time until every model can be asked.
+const readyTimeout = 30 * time.Second
+
+// system is a router, a frontend and workers on planes in memory.
+type system struct {
+	dialects []*dialect
+	pipes    map[engine.TokenizerRef]*prep.Pipeline
+	router   *router.Router
+	workers  []*worker.Worker
+	frontend *frontend.Frontend
+}
+
+// build makes the system of the dialects. Files of their pipelines go to scratch.
+func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, error) {
+	levels, err := obs.ParseLevels("warn", nil)
+	if err != nil {
+		return nil, err
+	}
+	log, err := obs.NewLogger(stderr, "text", levels)
+	if err != nil {
+		return nil, err
+	}
+	s := &system{dialects: dialects, pipes: map[engine.TokenizerRef]*prep.Pipeline{}}
+	metrics := obs.NewMetrics()
+	planes := worker.Planes{RPC: rpc.NewMem(), Bus: bus.NewMem(), Registry: disco.NewMem()}
+	s.router, err = router.New(router.Config{Route: route.Config{Mode: route.RoundRobin}},
+		router.Planes{Bus: planes.Bus, Registry: planes.Registry, RPC: planes.RPC}, nil, metrics, log)
+	if err != nil {
+		return nil, err
+	}
+	counts := worker.NewMetrics(metrics)
+	for _, d := range dialects {
+		engines, err := s.engines(d, filepath.Join(scratch, d.name))
+		if err != nil {
+			return nil, fmt.Errorf("model %s: %w", d.name, err)
+		}
+		for _, eng := range engines {
+			w, err := worker.New(worker.Config{ID: kv.WorkerID(len(s.workers) + 1), Epoch: 1}, eng, planes, counts, log)
+			if err != nil {
+				return nil, err
+			}
+			s.workers = append(s.workers, w)
+		}
+	}
+	s.frontend, err = frontend.New(frontend.Config{MaxBodyBytes: maxBody}, frontend.Deps{
+		Router: s.router, Plane: planes.RPC, Registry: planes.Registry, Open: s.open, Metrics: metrics, Log: log,
+		Mount: map[string]http.Handler{"/v1/router/": s.router.Handler()}, OnDrain: s.router.EndWatches,
+	})
+	return s, err
+}
+
+// engines makes those of one dialect, whose pipeline has its files in dir.
+func (s *system) engines(d *dialect, dir string) ([]*player, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	pipe, ref, err := openPipeline(d, dir)
+	if err != nil {
+		return nil, err
+	}
+	s.pipes[ref] = pipe
+	var engines []*player
+	for range workersOfEach {
+		e, err := newPlayer(d, pipe, ref)
+		if err != nil {
+			return nil, err
+		}
+		engines = append(engines, e)
+	}
+	return engines, nil
+}
+
+// open hands out the pipelines that were opened for the workers.
+func (s *system) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
+	if p := s.pipes[ref]; p != nil {
+		return p, nil
+	}
+	return nil, fault.New(fault.NotFound, "no recordings have this tokenizer")
+}
+
+// serve runs everything until ctx ends or a part fails, and calls ready once. The
+// frontend stops first, then the workers, then the router, so that what is in
+// progress may finish.
+func (s *system) serve(ctx context.Context, ln net.Listener, ready func()) error {
+	ctx, failed := context.WithCancelCause(ctx)
+	defer failed(nil)
+	var workers []func(context.Context) error
+	for _, w := range s.workers {
+		workers = append(workers, w.Run)
+	}
+	stages := []*stage{
+		start(ctx, failed, s.router.Run),
+		start(ctx, failed, workers...),
+		start(ctx, failed, func(ctx context.Context) error { return s.frontend.Run(ctx, ln) }),
+	}
+	err := s.await(ctx)
+	if err == nil {
+		ready()
+		<-ctx.Done()
+	}
+	for _, st := range slices.Backward(stages) {
+		err = errors.Join(err, st.end())
+	}
+	return err
+}
+
+// stage is a set of services that start and stop together.
+type stage struct {
+	stop context.CancelFunc
+	ends chan error // has room for the result of each
+}
+
+// start runs services until the stage ends. One that fails is reported at once;
+// the end of ctx is not theirs.
+func start(ctx context.Context, failed context.CancelCauseFunc, runs ...func(context.Context) error) *stage {
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	st := &stage{stop: stop, ends: make(chan error, len(runs))}
+	for _, run := range runs {
+		go func() {
+			err := run(life)
+			if err != nil {
+				failed(err)
+			}
+			st.ends <- err
+		}()
+	}
+	return st
+}
+
+// end stops the services and waits for them.
+func (st *stage) end() (err error) {
+	st.stop()
+	for range cap(st.ends) {
+		err = errors.Join(err, <-st.ends)
+	}
+	return err
+}
+
+// await returns when every model can be asked, or ctx has ended.
+func (s *system) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		waiting := 0
+		for _, d := range s.dialects {
+			if min(s.router.Workers(d.name), s.frontend.Workers(d.name)) < workersOfEach {
+				waiting++
+			}
+		}
+		if waiting == 0 {
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%d models are not ready: %w", waiting, context.Cause(ctx))
+		}
+	}
+}
