@@ -32,9 +32,9 @@ func (b *blockStmt) exec(s *state, sc *scope) jump {
 		throw("Required block '%s' not found", b.name)
 	}
 	if !b.scoped {
-		sc = s.exported()
+		sc = s.top
 	}
-	s.nested(func() { s.run(b.body, b.frame.scope(sc)) })
+	s.nested(func() { s.run(b.body, b.frame.scope(s.exported(sc))) })
 	return onward
 }
 
@@ -63,7 +63,7 @@ func (b *self) attr(name string) (any, bool) {
 	return &function{name, func(s *state, a *args) any {
 		a.bind()
 		return s.capture(func() {
-			s.nested(func() { s.run(block.body, block.frame.scope(s.exported())) })
+			s.nested(func() { s.run(block.body, block.frame.scope(s.exported(s.top))) })
 		})
 	}}, true
 }

@@ -154,7 +154,7 @@ func (s *state) arith(op string, a, b any) any {
 				return x + y
 			}
 		case "*":
-			if n, ok := integer(b); ok {
+			if n, ok := times(b); ok {
 				return s.repeat(x, n)
 			}
 		case "%":
@@ -169,18 +169,16 @@ func (s *state) arith(op string, a, b any) any {
 				return same(a, append(append([]any(nil), items...), more...))
 			}
 		case "*":
-			if n, ok := integer(b); ok {
+			if n, ok := times(b); ok {
 				return same(a, s.repeatItems(items, n))
 			}
 		}
 	default:
-		if n, ok := integer(a); ok && op == "*" {
-			switch y := b.(type) {
-			case string:
-				return s.repeat(y, n)
-			case *list, *tuple:
-				items, _ := sequence(y)
-				return same(b, s.repeatItems(items, n))
+		_, isInt := integer(a)
+		switch b.(type) {
+		case string, *list, *tuple:
+			if isInt && op == "*" {
+				return s.arith(op, b, a)
 			}
 		}
 		if v, ok := s.numeric(op, a, b); ok {
@@ -190,6 +188,14 @@ func (s *state) arith(op string, a, b any) any {
 	undefined(b)
 	throw("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 	return nil
+}
+
+// times is how often something is repeated.
+func times(v any) (int64, bool) {
+	if _, ok := v.(*big.Int); ok {
+		throw("cannot fit 'int' into an index-sized integer")
+	}
+	return integer(v)
 }
 
 // same returns items as the kind of sequence that like is.

@@ -802,19 +802,25 @@ func striptags(t string) string {
 
 func truncate(s *state, v any, a *args) any {
 	b := a.bind("length", "killwords", "end", "leeway")
-	n, _ := integer(or(b[0], int64(255)))
-	leeway, ok := integer(or(b[3], int64(5)))
+	limit, ok := number(or(b[0], int64(255)))
 	if !ok {
-		leeway = 5
+		throw("the length must be a number, not %s", typeName(b[0]))
+	}
+	leeway := 5.0
+	if or(b[3], nil) != nil {
+		if leeway, ok = number(b[3]); !ok {
+			throw("the leeway must be a number, not %s", typeName(b[3]))
+		}
 	}
 	end := or(b[2], "...")
-	if n < s.length(end) || leeway < 0 {
-		throw("expected length >= %d, got %d", s.length(end), n)
+	if limit < float64(s.length(end)) || leeway < 0 {
+		throw("expected length >= %d, got %v", s.length(end), limit)
 	}
 	size := s.length(v)
-	if size <= n+leeway {
+	if float64(size) <= limit+leeway {
 		return v
 	}
+	n := index(or(b[0], int64(255)))
 	if _, isText := v.(string); !isText && truth(or(b[1], false)) {
 		return s.arith("+", s.slice(v, &slicing{[3]any{nil, n - s.length(end), nil}}), end)
 	}

@@ -22,17 +22,19 @@ func (f *frame) scope(parent *scope) *scope {
 	return sc
 }
 
-// exported returns what blocks see: the variables, and the template's own names as
-// far as they are set.
-func (s *state) exported() *scope {
-	sc := &scope{parent: s.top.parent}
-	s.read(perStep * len(s.top.names))
-	for i, name := range s.top.names {
-		if u, ok := s.top.vals[i].(*undef); !ok || !u.unset {
-			sc.set(name, s.top.vals[i])
+// exported returns what a block sees: the variables, and the names from a scope up
+// to the template's own as far as they are set.
+func (s *state) exported(from *scope) *scope {
+	out := &scope{parent: s.top.parent}
+	for sc := from; sc != s.top.parent; sc = sc.parent {
+		s.read(perStep * len(sc.names))
+		for i, name := range sc.names {
+			if u, ok := sc.vals[i].(*undef); (!ok || !u.unset) && out.find(name) < 0 {
+				out.set(name, sc.vals[i])
+			}
 		}
 	}
-	return sc
+	return out
 }
 
 // settle finds the names of a frame when all frames around it have been read.

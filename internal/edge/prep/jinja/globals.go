@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// maxRaised bounds the message of a template's own error, in bytes.
+const maxRaised = 4096
+
 // globals are the names that every template has.
 func globals() *scope {
 	sc := new(scope)
@@ -35,7 +38,11 @@ func globals() *scope {
 			}}
 		},
 		"raise_exception": func(s *state, a *args) any {
-			panic(&failure{message: s.str(a.bind("message!")[0]), raised: true})
+			message := s.str(a.bind("message!")[0])
+			if len(message) > maxRaised {
+				message = strings.ToValidUTF8(message[:maxRaised], "") + "…"
+			}
+			panic(&failure{message: message, raised: true})
 		},
 		"strftime_now": func(s *state, a *args) any {
 			format := text(a.bind("format!")[0])

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"penstock/core/fault"
 )
@@ -166,6 +167,16 @@ func TestErrorsNameTheLine(t *testing.T) {
 		if _, err := render(source, NewDict()); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", source, err, says)
 		}
+	}
+}
+
+// TestRaisedMessage: a template's own words are an error's, up to a length.
+func TestRaisedMessage(t *testing.T) {
+	if _, err := render("{{ raise_exception('no \n \"tools\"') }}", NewDict()); err == nil || err.Error() != "no \n \"tools\"" {
+		t.Errorf("%v", err)
+	}
+	if _, err := render("{{ raise_exception('é' * 10 ** 6) }}", NewDict()); err == nil || len(err.Error()) > maxRaised+len("…") || !utf8.ValidString(err.Error()) {
+		t.Errorf("%d bytes", len(err.Error()))
 	}
 }
 

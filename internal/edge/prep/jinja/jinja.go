@@ -11,7 +11,8 @@
 //
 // What differs from Python: strings that are marked safe are plain, since nothing
 // is escaped unless asked for, so that escaping twice does; autoescape and random
-// are refused; and what prints an address in Python prints none.
+// are refused; a mistake in a constant is found when it is run, where Python may
+// find it when it compiles; and what prints an address in Python prints none.
 package jinja
 
 import (

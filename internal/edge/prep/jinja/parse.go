@@ -12,7 +12,7 @@ type parser struct {
 	pos    int
 	depth  int
 	loops  int // loops around, in this macro or call block
-	frames int // statements around that have names of their own
+	frames int // frames around this one: 0 in the template's own
 
 	// used are the names read in each macro around, the innermost last.
 	used []map[string]bool
@@ -44,13 +44,9 @@ func (p *parser) excuse(mark int) {
 }
 
 func parse(source string) *Template {
-	p := &parser{tokens: lex(source), blocks: map[string]*blockStmt{}}
+	p := &parser{tokens: lex(source), blocks: map[string]*blockStmt{}, frames: -1}
 	t := &Template{blocks: p.blocks}
-	t.frame = p.within(func() {
-		p.frames = 0
-		t.body = p.body()
-		p.frames = 1
-	})
+	t.frame = p.within(func() { t.body = p.body() })
 	if t := p.cur(); t.kind != tokEOF {
 		p.fail(t, "unexpected %s", t)
 	}
