@@ -1,6 +1,8 @@
 package prep
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
 	"penstock/core/fault"
@@ -34,6 +36,9 @@ func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
 	if p.Template == nil {
 		return dst, fault.New(fault.Unimplemented, "this model has no chat template; give a plain prompt instead of messages (/v1/completions, penstock route --raw)")
 	}
+	if err := p.unshown(c); err != nil {
+		return dst, err
+	}
 	segments, err := p.Template.Render(nil, c)
 	if err != nil {
 		return dst, err
@@ -44,6 +49,29 @@ func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
 		segments = segments[n:]
 	}
 	return dst, nil
+}
+
+// unshown refuses what the model would never see: a template of its own that does
+// not know of tools renders as if there were none, and nobody would know why the
+// model calls nothing.
+func (p *Pipeline) unshown(c *Chat) error {
+	if p.TemplateText == "" {
+		return nil
+	}
+	field := ""
+	if len(c.Tools) > 0 && !strings.Contains(p.TemplateText, "tools") {
+		field = "tools"
+	}
+	called := func(m Message) bool { return len(m.ToolCalls) > 0 }
+	if i := slices.IndexFunc(c.Messages, called); i >= 0 && !strings.Contains(p.TemplateText, "tool_calls") {
+		field = fmt.Sprintf("messages[%d].tool_calls", i)
+	}
+	if field == "" {
+		return nil
+	}
+	err := fault.New(fault.Unimplemented, "this model's chat template does not show %s: leave it out, or ask a model that was trained on it", field)
+	err.Param = field
+	return err
 }
 
 // EncodeText appends the tokens of a raw prompt to dst: special tokens in it are

@@ -49,6 +49,9 @@ type Message struct {
 	Role    string // system, developer, user, assistant, tool, function
 	Name    string
 	Content string
+	// NoContent says that the client sent none, or null: a template can tell that
+	// from an empty text.
+	NoContent bool
 
 	// Parts, if there are any, stand for Content: a JSON array of content parts.
 	Parts []byte

@@ -242,6 +242,7 @@ func TestConnectFailureHidesPasswords(t *testing.T) {
 }
 
 func TestServerLogIsQuiet(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir()) // in the usual one others may have left a directory to remove
 	var out bytes.Buffer
 	s := start(t, Config{Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo}))})
 	nc, _ := connect(t, s)

@@ -193,11 +193,13 @@ func (p *planner) echo(i int, tokens []kv.Token) string {
 func (p *planner) stop(n int) (engine.Stop, error) {
 	q, card := p.req, &p.model.card
 	param := "messages"
-	if q.Endpoint == api.Completion {
-		param = "prompt"
-	}
-	if q.Ext.Tokens != nil {
+	switch {
+	case q.Ext.Tokens != nil:
 		param = "nvext.token_data"
+	case q.Endpoint == api.Completion:
+		param = "prompt"
+	case q.Endpoint == api.Responses:
+		param = "input"
 	}
 	switch {
 	case n == 0:

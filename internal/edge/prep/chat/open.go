@@ -26,8 +26,8 @@ type Ref struct {
 }
 
 // Open makes the pipeline that ref describes. From a directory it reads
-// tokenizer.json and, where they exist, tokenizer_config.json and
-// chat_template.jinja. The error is a *fault.Error: NotFound if there is no
+// tokenizer.json and, where they exist, tokenizer_config.json,
+// chat_template.jinja and the template beside it for requests with tools. The error is a *fault.Error: NotFound if there is no
 // tokenizer, Conflict if the digest is another one, Unimplemented or Invalid if
 // the files cannot be used.
 func Open(ref Ref) (*prep.Pipeline, error) {
@@ -69,6 +69,7 @@ const (
 	tokenizerFile = "tokenizer.json"
 	configFile    = "tokenizer_config.json"
 	templateFile  = "chat_template.jinja"
+	toolUseFile   = "additional_chat_templates/tool_use.jinja"
 )
 
 func openDir(dir string) (*prep.Pipeline, error) {
@@ -88,6 +89,12 @@ func openDir(dir string) (*prep.Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
+	var toolUse []byte
+	if template != nil {
+		if toolUse, err = d.read(dir, toolUseFile); err != nil {
+			return nil, err
+		}
+	}
 	t, err := token.Parse(tokenizer, config)
 	if err != nil {
 		return nil, reopen(dir, err)
@@ -97,15 +104,15 @@ func openDir(dir string) (*prep.Pipeline, error) {
 	if err != nil {
 		return nil, reopen(dir, err)
 	}
-	setOwnTemplate(p, parsed, template)
+	setOwnTemplate(p, parsed, template, toolUse)
 	return p, nil
 }
 
 // setOwnTemplate takes the checkpoint's own template, or one that is Go code if
 // it has none. One that cannot be run is not replaced by another: a model that
 // sees other prompts than it was trained on answers worse, and nobody knows why.
-func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file []byte) {
-	sources, from, err := c.sources(file)
+func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file, toolUse []byte) {
+	sources, from, err := c.sources(file, toolUse)
 	if err == nil && sources == nil {
 		setTemplate(p)
 		return

@@ -2,6 +2,7 @@ package chat
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,10 +18,14 @@ import (
 // one text whose special tokens are recognised wherever they stand, so a client
 // that spells one in a message makes one: only the templates that are Go code
 // keep the two apart.
+//
+// The variables are those that apply_chat_template of Python's transformers
+// gives, with one step before that servers take: arguments of tool calls that are
+// JSON in a text become the object. The keys of a message come in one order,
+// whatever the client's was.
 type scripted struct {
 	plain *jinja.Template
-	tools *jinja.Template // for requests with tools; nil if none shows them
-	calls bool            // the templates show what the assistant called
+	tools *jinja.Template // for requests with tools
 	named map[string]string
 	now   func() time.Time
 }
@@ -31,7 +36,8 @@ type tokenizerConfig struct {
 	named    map[string]string
 }
 
-// namedTokens are the special tokens that templates know by name.
+// namedTokens are the special tokens that every tokenizer may have. Templates know
+// them by these names, and others by names that a configuration gives them.
 var namedTokens = [...]string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
 func parseConfig(config []byte) (c tokenizerConfig, err error) {
@@ -46,23 +52,54 @@ func parseConfig(config []byte) (c tokenizerConfig, err error) {
 	if err := json.Unmarshal(config, &all); err != nil {
 		return c, fault.New(fault.Invalid, "parse %s: %w", configFile, err)
 	}
-	for _, name := range namedTokens {
-		var text string
-		var long struct{ Content string }
-		if json.Unmarshal(all[name], &text) == nil && text != "" {
+	for name, raw := range all {
+		standard := slices.Contains(namedTokens[:], name)
+		if text, ok := tokenText(raw, standard); ok && (standard || strings.HasSuffix(name, "_token")) {
 			c.named[name] = text
-		} else if json.Unmarshal(all[name], &long) == nil && long.Content != "" {
-			c.named[name] = long.Content
+		}
+	}
+	for _, field := range [...]string{"extra_special_tokens", "model_specific_special_tokens"} {
+		var more map[string]json.RawMessage
+		if json.Unmarshal(all[field], &more) != nil {
+			continue // a list: tokens without names
+		}
+		for name, raw := range more {
+			if text, ok := tokenText(raw, false); ok {
+				c.named[name] = text
+			}
 		}
 	}
 	return c, nil
 }
 
+// tokenText reads a token that is a text, or an object with the text in it, which
+// must say what it is unless the name of the field does.
+func tokenText(raw json.RawMessage, standard bool) (text string, ok bool) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return "", false
+	}
+	if json.Unmarshal(raw, &text) == nil {
+		return text, true
+	}
+	var long struct {
+		Type    string `json:"__type"`
+		Content *string
+	}
+	if json.Unmarshal(raw, &long) != nil || long.Content == nil || !standard && long.Type != "AddedToken" {
+		return "", false
+	}
+	return *long.Content, true
+}
+
 // sources returns the templates of a checkpoint by name, and the file they are
-// in; that of templateFile hides those of configFile.
-func (c tokenizerConfig) sources(file []byte) (sources map[string]string, from string, err error) {
+// in; those in files of their own hide those of configFile.
+func (c tokenizerConfig) sources(file, toolUse []byte) (sources map[string]string, from string, err error) {
 	if len(file) > 0 {
-		return map[string]string{"default": string(file)}, templateFile, nil
+		sources = map[string]string{"default": string(file)}
+		if len(toolUse) > 0 {
+			sources["tool_use"] = string(toolUse)
+		}
+		return sources, templateFile, nil
 	}
 	if len(c.Template) == 0 || string(c.Template) == "null" {
 		return nil, "", nil
@@ -95,22 +132,13 @@ func newScripted(sources, named map[string]string) (*scripted, error) {
 	if t.plain, err = jinja.Compile(sources["default"]); err != nil {
 		return nil, err
 	}
+	t.tools = t.plain
 	if source, ok := sources["tool_use"]; ok {
 		if t.tools, err = jinja.Compile(source); err != nil {
 			return nil, err
 		}
-	} else if strings.Contains(sources["default"], "tools") {
-		t.tools = t.plain
 	}
-	t.calls = strings.Contains(sources["default"]+sources["tool_use"], "tool_calls")
 	return t, nil
-}
-
-// unshown refuses what a model would never see.
-func unshown(field string) error {
-	err := fault.New(fault.Unimplemented, "this model's chat template does not show %s: leave it out, or ask a model that was trained on it", field)
-	err.Param = field
-	return err
 }
 
 // continueTag marks the end of a message that is left open, as the reference
@@ -122,18 +150,13 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 	if err := checkFlags(c); err != nil {
 		return dst, err
 	}
-	if i := slices.IndexFunc(c.Messages, func(m prep.Message) bool { return len(m.ToolCalls) > 0 }); i >= 0 && !t.calls {
-		return dst, unshown(fmt.Sprintf("messages[%d].tool_calls", i))
-	}
-	vars, err := t.variables(c)
+	vars, final, err := t.variables(c)
 	if err != nil {
 		return dst, err
 	}
 	tmpl := t.plain
 	if len(c.Tools) > 0 {
-		if tmpl = t.tools; tmpl == nil {
-			return dst, unshown("tools")
-		}
+		tmpl = t.tools
 	}
 	text, err := tmpl.Render(vars, t.now())
 	if err != nil {
@@ -141,25 +164,32 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 	}
 	if c.ContinueFinal {
 		at := strings.LastIndex(text, strings.TrimSpace(continueTag))
-		if at < 0 {
+		if at < 0 || !strings.Contains(text, strings.TrimFunc(final, pythonSpace)) {
 			return dst, fault.Param("continue_final_message", "this model's chat template does not show the last message as it is, so that it cannot be continued")
 		}
 		open := strings.HasPrefix(text[at:], continueTag)
 		if text = text[:at]; !open {
-			text = strings.TrimRightFunc(text, unicode.IsSpace)
+			text = strings.TrimRightFunc(text, pythonSpace)
 		}
 	}
 	return append(dst, prep.Segment{Text: text, Special: true}), nil
 }
 
-// variables are what the reference gives a template.
-func (t *scripted) variables(c *prep.Chat) (*jinja.Dict, error) {
-	vars := jinja.NewDict()
+// pythonSpace is what Python strips from a text.
+func pythonSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
+
+// variables are what the reference gives a template, and the text that is left
+// open, if one is.
+func (t *scripted) variables(c *prep.Chat) (vars *jinja.Dict, final string, err error) {
+	vars = jinja.NewDict()
 	messages := make([]any, len(c.Messages))
 	for i := range c.Messages {
-		m, err := message(&c.Messages[i], c.ContinueFinal && i+1 == len(c.Messages))
+		m, err := message(&c.Messages[i])
+		if err == nil && c.ContinueFinal && i+1 == len(c.Messages) {
+			final, err = leaveOpen(m)
+		}
 		if err != nil {
-			return nil, fault.Param(fmt.Sprintf("messages[%d]", i), "messages[%d]: %v", i, err)
+			return nil, "", fault.Param(fmt.Sprintf("messages[%d]", i), "messages[%d]: %v", i, err)
 		}
 		messages[i] = m
 	}
@@ -168,18 +198,16 @@ func (t *scripted) variables(c *prep.Chat) (*jinja.Dict, error) {
 	if len(c.Tools) > 0 {
 		tools, err := jinja.FromJSON(c.Tools)
 		if err != nil {
-			return nil, fault.Param("tools", "tools: %v", err)
+			return nil, "", fault.Param("tools", "tools: %v", err)
 		}
 		vars.Set("tools", tools)
 	}
 	vars.Set("documents", nil)
 	vars.Set("add_generation_prompt", c.AddGenerationPrompt)
-	for _, name := range namedTokens {
-		if text, ok := t.named[name]; ok {
-			vars.Set(name, text)
-		}
+	for name, text := range t.named {
+		vars.Set(name, text)
 	}
-	return vars, setArgs(vars, c.Args)
+	return vars, final, setArgs(vars, c.Args)
 }
 
 // reserved are the variables that a request sets by fields of their own.
@@ -211,8 +239,13 @@ func setArgs(vars *jinja.Dict, args []byte) error {
 	return nil
 }
 
-func message(m *prep.Message, open bool) (*jinja.Dict, error) {
+// message returns what a template sees of m: only what is there, and what the
+// assistant thought under both names that templates read it by.
+func message(m *prep.Message) (*jinja.Dict, error) {
 	d := jinja.NewDict()
+	if m.Reasoning != "" {
+		d.Set("thinking", m.Reasoning)
+	}
 	d.Set("role", m.Role)
 	switch {
 	case len(m.Parts) > 0:
@@ -220,13 +253,8 @@ func message(m *prep.Message, open bool) (*jinja.Dict, error) {
 		if err != nil {
 			return nil, err
 		}
-		if open {
-			return nil, fault.New(fault.Invalid, "a message of parts cannot be continued")
-		}
 		d.Set("content", parts)
-	case open:
-		d.Set("content", m.Content+continueTag)
-	default:
+	case !m.NoContent:
 		d.Set("content", m.Content)
 	}
 	for _, field := range [...]struct{ name, text string }{{"name", m.Name}, {"tool_call_id", m.ToolCallID}, {"reasoning_content", m.Reasoning}} {
@@ -245,8 +273,34 @@ func message(m *prep.Message, open bool) (*jinja.Dict, error) {
 	return d, nil
 }
 
+// leaveOpen marks the end of a message's content, or of its last part that is
+// text, and returns that text.
+func leaveOpen(m *jinja.Dict) (final string, err error) {
+	content, _ := m.Get("content")
+	if text, ok := content.(string); ok {
+		m.Set("content", text+continueTag)
+		return text, nil
+	}
+	parts := jinja.Items(content)
+	for i := len(parts) - 1; i >= 0; i-- {
+		part, ok := parts[i].(*jinja.Dict)
+		if !ok {
+			break
+		}
+		v, ok := part.Get("text")
+		if text, isText := v.(string); isText {
+			part.Set("text", text+continueTag)
+			return text, nil
+		} else if ok {
+			break
+		}
+	}
+	return "", errors.New("it has no text that could be continued")
+}
+
 // openArguments replaces arguments that are JSON in a text, as clients send them,
-// by the object: templates are written for that, and encode it themselves.
+// by the object, and none by an empty one: templates are written for that, and
+// encode it themselves.
 func openArguments(calls any) {
 	for _, call := range jinja.Items(calls) {
 		d, ok := call.(*jinja.Dict)
@@ -259,6 +313,10 @@ func openArguments(calls any) {
 			continue
 		}
 		a, _ := function.Get("arguments")
+		if a == nil || a == "" {
+			function.Set("arguments", jinja.NewDict())
+			continue
+		}
 		text, ok := a.(string)
 		if !ok {
 			continue

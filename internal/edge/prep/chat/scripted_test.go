@@ -3,6 +3,8 @@ package chat
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +112,37 @@ func TestOwnTemplateTools(t *testing.T) {
 	}
 }
 
+// TestOwnTemplateToolUseFile: the template for tools may be in a file of its own.
+func TestOwnTemplateToolUseFile(t *testing.T) {
+	dir := checkpoint(t, map[string][]byte{tokenizerFile: fixture(t, "qwen2"), templateFile: []byte("plain")})
+	before, err := Open(Ref{Kind: "dir", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, toolUseFile)
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("{{ tools | tojson }}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Open(Ref{Kind: "dir", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Digest == before.Digest {
+		t.Error("the digest says nothing of the file")
+	}
+	chat := oneTurn("x")
+	if got := renderText(t, p, chat); got != "plain" {
+		t.Errorf("without tools: %q", got)
+	}
+	chat.Tools = []byte(`[]`)
+	if got := renderText(t, p, chat); got != "[]" {
+		t.Errorf("with tools: %q", got)
+	}
+}
+
 func TestOwnTemplateRaises(t *testing.T) {
 	p := ownTemplate(t, nil, "{{ raise_exception('roles must alternate') }}")
 	if _, err := p.EncodeChat(nil, oneTurn("x")); fault.Of(err) != fault.Invalid || err.Error() != "roles must alternate" {
@@ -145,6 +178,27 @@ func TestOwnTemplateArgs(t *testing.T) {
 	}
 }
 
+// TestOwnTemplateHostileJSON: JSON that cannot be a value is refused by the name
+// of its field.
+func TestOwnTemplateHostileJSON(t *testing.T) {
+	p := ownTemplate(t, nil, "{{ messages | tojson }}{{ tools }}")
+	for name, hostile := range map[string]string{
+		"deep": strings.Repeat("[", 100_000), "huge number": strings.Repeat("9", 100_000), "cut": `[{"a":`, "two values": "[] []",
+	} {
+		for param, chat := range map[string]*prep.Chat{
+			"tools":                {Tools: []byte(hostile), Messages: []prep.Message{{Role: "user"}}},
+			"chat_template_kwargs": {Args: []byte(hostile), Messages: []prep.Message{{Role: "user"}}},
+			"messages[0]":          {Messages: []prep.Message{{Role: "user", Parts: []byte(hostile)}}},
+			"messages[1]":          {Messages: []prep.Message{{Role: "user"}, {Role: "assistant", ToolCalls: []byte(hostile)}}},
+		} {
+			var refused *fault.Error
+			if _, err := p.Template.Render(nil, chat); !errors.As(err, &refused) || refused.Code != fault.Invalid || refused.Param != param {
+				t.Errorf("%s in %s: %v", name, param, err)
+			}
+		}
+	}
+}
+
 func TestOwnTemplateClock(t *testing.T) {
 	s, err := newScripted(map[string]string{"default": "{{ strftime_now('%d %b %Y') }}"}, nil)
 	if err != nil {
@@ -159,7 +213,7 @@ func TestOwnTemplateClock(t *testing.T) {
 // TestOwnTemplateRefused: what cannot be run is named, and no other template
 // takes its place.
 func TestOwnTemplateRefused(t *testing.T) {
-	for source, says := range map[string]string{"\n{% include 'x' %}": "line 2", "{{ x | nosuch }}": "nosuch"} {
+	for source, says := range map[string]string{"\n{% autoescape true %}": "line 2", "{{ x | nosuch }}": "nosuch"} {
 		p := ownTemplate(t, nil, source)
 		if p.Template != nil || !strings.Contains(p.TemplateName, says) || !strings.Contains(p.TemplateName, templateFile) {
 			t.Errorf("%q: template %q", source, p.TemplateName)

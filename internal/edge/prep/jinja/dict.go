@@ -10,13 +10,16 @@ import (
 // does. A key is nil, a bool, a number, a string or a tuple of those; numbers
 // that are equal are one key. It is not safe for concurrent writing.
 type Dict struct {
-	at   map[any]int
+	at   map[any]int // where each key is, once there are many
 	keys []any
 	vals []any
 }
 
+// manyKeys is more than most dictionaries have.
+const manyKeys = 8
+
 // NewDict returns an empty dictionary.
-func NewDict() *Dict { return &Dict{at: map[any]int{}} }
+func NewDict() *Dict { return new(Dict) }
 
 // Len returns the number of keys.
 func (d *Dict) Len() int { return len(d.keys) }
@@ -38,22 +41,53 @@ func (d *Dict) Each(f func(key string, v any)) {
 }
 
 func (d *Dict) put(key, v any) {
-	k := hashable(key)
-	if i, ok := d.at[k]; ok {
+	if i := d.find(key); i >= 0 {
 		d.vals[i] = v
 		return
 	}
-	d.at[k] = len(d.keys)
 	d.keys = append(d.keys, key)
 	d.vals = append(d.vals, v)
+	switch n := len(d.keys); {
+	case d.at != nil:
+		d.at[hashable(key)] = n - 1
+	case n > manyKeys:
+		d.at = make(map[any]int, 2*n)
+		for i, k := range d.keys {
+			d.at[hashable(k)] = i
+		}
+	}
 }
 
 func (d *Dict) get(key any) (any, bool) {
-	i, ok := d.at[hashable(key)]
-	if !ok {
-		return nil, false
+	if i := d.find(key); i >= 0 {
+		return d.vals[i], true
 	}
-	return d.vals[i], true
+	return nil, false
+}
+
+// find returns where key is, -1 if it is not there.
+func (d *Dict) find(key any) int {
+	if name, ok := key.(string); ok && d.at == nil {
+		for i, k := range d.keys {
+			if k, ok := k.(string); ok && k == name {
+				return i
+			}
+		}
+		return -1
+	}
+	h := hashable(key)
+	if d.at != nil {
+		if i, ok := d.at[h]; ok {
+			return i
+		}
+		return -1
+	}
+	for i, k := range d.keys {
+		if hashable(k) == h {
+			return i
+		}
+	}
+	return -1
 }
 
 // maxKey bounds the form of a tuple as a key, whose parts can be one another.
@@ -81,7 +115,7 @@ func hashable(key any) any {
 	case string, int64:
 		return k
 	case *big.Int:
-		return bigKey(k.String())
+		return bigKey(strconv.Itoa(k.Sign()) + string(k.Bytes()))
 	case float64:
 		if k == math.Trunc(k) && math.Abs(k) < 1<<62 {
 			return int64(k)
@@ -98,6 +132,8 @@ func hashable(key any) any {
 			}
 		}
 		return tupleKey(text)
+	case *group:
+		return hashable(&tuple{[]any{k.grouper, k.list}})
 	case *undef:
 		return objectKey{"undefined"}
 	case *list, *Dict:

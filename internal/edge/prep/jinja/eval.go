@@ -14,7 +14,7 @@ func (e *nameExpr) eval(s *state, sc *scope) any {
 	if v, ok := sc.get(e.name); ok {
 		return v
 	}
-	return &undef{"'" + e.name + "' is undefined"}
+	return &undef{hint: "'" + e.name + "' is undefined"}
 }
 
 func (e *nsExpr) eval(*state, *scope) any { return nil }
@@ -49,7 +49,7 @@ func (e *condExpr) eval(s *state, sc *scope) any {
 	case e.otherwise != nil:
 		return e.otherwise.eval(s, sc)
 	}
-	return &undef{"the inline if-expression evaluated to false and no else section was defined"}
+	return &undef{hint: "the inline if-expression evaluated to false and no else section was defined"}
 }
 
 func (e *logicExpr) eval(s *state, sc *scope) any {
@@ -183,7 +183,7 @@ func (s *state) arith(op string, a, b any) any {
 				return same(b, s.repeatItems(items, n))
 			}
 		}
-		if v, ok := numeric(op, a, b); ok {
+		if v, ok := s.numeric(op, a, b); ok {
 			return v
 		}
 	}
@@ -227,7 +227,7 @@ func (s *state) repeatItems(items []any, n int64) []any {
 }
 
 // numeric computes on two numbers; ok is false if they are not.
-func numeric(op string, a, b any) (v any, ok bool) {
+func (s *state) numeric(op string, a, b any) (v any, ok bool) {
 	if x, ok := a.(int64); ok {
 		if y, ok := b.(int64); ok && op == "+" && x < 1<<62 && y < 1<<62 && x > -1<<62 && y > -1<<62 {
 			return x + y, true
@@ -237,6 +237,17 @@ func numeric(op string, a, b any) (v any, ok bool) {
 	q, qok := bigInt(b)
 	if pok && qok && op != "/" && (op != "**" || q.Sign() >= 0) {
 		return small(integers(op, p, q)), true
+	}
+	if pok && qok && op == "/" && q.Sign() != 0 && max(p.BitLen(), q.BitLen()) > 53 {
+		s.read(slowly * slowly * max(p.BitLen(), q.BitLen()))
+		f, _ := new(big.Rat).SetFrac(p, q).Float64()
+		if p.Sign() == 0 && q.Sign() < 0 {
+			f = math.Copysign(0, -1)
+		}
+		if math.IsInf(f, 0) {
+			throw("integer division result too large for a float")
+		}
+		return f, true
 	}
 	x, xok := number(a)
 	y, yok := number(b)
@@ -310,14 +321,26 @@ func floats(op string, x, y float64) float64 {
 	if op == "/" {
 		return x / y
 	}
+	// The rest has the sign of y, and the quotient is that without it.
 	m := math.Mod(x, y)
-	if m != 0 && (m < 0) != (y < 0) {
+	whole := (x - m) / y
+	if m == 0 {
+		m = math.Copysign(0, y)
+	} else if (m < 0) != (y < 0) {
 		m += y
+		whole--
 	}
 	if op == "%" {
 		return m
 	}
-	return math.Floor((x-m)/y + 0.5)
+	if whole == 0 {
+		return math.Copysign(0, x/y)
+	}
+	down := math.Floor(whole)
+	if whole-down > 0.5 {
+		down++
+	}
+	return down
 }
 
 func (e *attrExpr) eval(s *state, sc *scope) any {
@@ -337,8 +360,14 @@ func (e *attrExpr) eval(s *state, sc *scope) any {
 }
 
 func missing(of any, name string) any {
-	return &undef{"'" + typeName(of) + " object' has no attribute '" + name + "'"}
+	if len(name) > maxHint {
+		name = name[:maxHint]
+	}
+	return &undef{hint: "'" + typeName(of) + " object' has no attribute '" + name + "'"}
 }
+
+// maxHint bounds the name in what an error says.
+const maxHint = 100
 
 func (e *itemExpr) eval(s *state, sc *scope) any {
 	of := e.of.eval(s, sc)
@@ -357,8 +386,9 @@ func (s *state) item(of, key any) any {
 	if d, ok := of.(*Dict); ok {
 		switch key.(type) {
 		case *list, *Dict:
-			return &undef{"dict object has no such element"}
+			return &undef{hint: "dict object has no such element"}
 		}
+		s.readKey(key)
 		if v, ok := d.get(key); ok {
 			return v
 		}
@@ -373,7 +403,7 @@ func (s *state) item(of, key any) any {
 		}
 		return missing(of, name)
 	}
-	return &undef{typeName(of) + " object has no such element"}
+	return &undef{hint: typeName(of) + " object has no such element"}
 }
 
 // at is the item of a sequence at i, which counts from the end if negative.
@@ -386,7 +416,7 @@ func (s *state) at(of any, i int64) (any, bool) {
 		if i < 0 || i >= int64(len(of)) {
 			return nil, false
 		}
-		s.spend(int(i))
+		s.read(slowly * int(i))
 		for _, r := range of {
 			if i == 0 {
 				return string(r), true
@@ -437,6 +467,7 @@ func (s *state) slice(of any, cut *slicing) any {
 	r, isSpan := of.(*span)
 	switch {
 	case isText:
+		s.read(slowly * len(text))
 		s.spend(len(text))
 		n = int64(utf8.RuneCountInString(text))
 	case isItems:
@@ -444,11 +475,11 @@ func (s *state) slice(of any, cut *slicing) any {
 	case isSpan:
 		n = r.len()
 	default:
-		return &undef{typeName(of) + " object cannot be sliced"}
+		throw("'%s' object is not subscriptable with a slice", typeName(of))
 	}
 	start, step, count, ok := cut.resolve(n)
 	if !ok {
-		return &undef{"slice indices must be integers or None"}
+		throw("slice indices must be integers or None")
 	}
 	if isText {
 		return cutText(text, start, step, count, n)

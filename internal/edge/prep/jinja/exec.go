@@ -49,9 +49,13 @@ func (t *setStmt) exec(s *state, sc *scope) jump {
 func (t *setBlockStmt) exec(s *state, sc *scope) jump {
 	s.line = t.line
 	var j jump
-	var v any = s.capture(func() { j = s.run(t.body, &scope{parent: sc}) })
+	inner := t.frame.scope(sc)
+	var v any = s.capture(func() { j = s.run(t.body, inner) })
+	if j != onward { // a break or continue leaves the block before its end is reached
+		return j
+	}
 	if t.filter != nil {
-		v = t.filter.apply(s, sc, v)
+		v = t.filter.apply(s, inner, v)
 	}
 	s.assign(t.target, v, sc)
 	return j
@@ -68,6 +72,7 @@ func (s *state) assign(target expr, v any, sc *scope) {
 		if !ok {
 			throw("cannot assign attribute on non-namespace object")
 		}
+		storable(t.attr)
 		s.spend(16)
 		ns.attrs.put(t.attr, v)
 	case *tupleExpr:
@@ -85,7 +90,7 @@ func (s *state) assign(target expr, v any, sc *scope) {
 }
 
 func (w *withStmt) exec(s *state, sc *scope) jump {
-	inner := &scope{parent: sc}
+	inner := w.frame.scope(sc)
 	vals := make([]any, len(w.values))
 	for i, v := range w.values {
 		vals[i] = v.eval(s, sc)
@@ -98,13 +103,26 @@ func (w *withStmt) exec(s *state, sc *scope) jump {
 
 func (f *filterStmt) exec(s *state, sc *scope) jump {
 	var j jump
-	text := s.capture(func() { j = s.run(f.body, &scope{parent: sc}) })
-	s.write(s.str(f.filter.apply(s, sc, text)))
+	inner := f.frame.scope(sc)
+	text := s.capture(func() { j = s.run(f.body, inner) })
+	if j != onward {
+		return j
+	}
+	s.writeText(f.filter.apply(s, inner, text))
 	return j
 }
 
+// writeText writes what a filter or a call made of a block, which must be a text.
+func (s *state) writeText(v any) {
+	t, ok := v.(string)
+	if !ok {
+		throw("sequence item 0: expected str instance, %s found", typeName(v))
+	}
+	s.write(t)
+}
+
 func (g *generationStmt) exec(s *state, sc *scope) jump {
-	s.nested(func() { s.run(g.body, &scope{parent: sc}) })
+	s.nested(func() { s.run(g.body, g.frame.scope(sc)) })
 	return onward
 }
 
@@ -116,10 +134,10 @@ func (m *macroStmt) exec(s *state, sc *scope) jump {
 
 func (c *callStmt) exec(s *state, sc *scope) jump {
 	s.line = c.line
-	caller := &macro{"caller", c.def, sc}
+	caller := &macro{"", c.def, sc}
 	a := c.call.args.eval(s, sc)
 	a.kw.put("caller", caller)
-	s.write(s.str(s.call(c.call.callee.eval(s, sc), a)))
+	s.writeText(s.call(c.call.callee.eval(s, sc), a))
 	return onward
 }
 
@@ -132,7 +150,7 @@ type macro struct {
 
 func (m *macro) call(s *state, a *args) any {
 	d := m.def
-	sc := &scope{parent: m.sc}
+	sc := d.frame.scope(m.sc)
 	given := 0
 	explicit := false
 	for i, name := range d.params {
@@ -149,7 +167,7 @@ func (m *macro) call(s *state, a *args) any {
 		case d.defaults[i] != nil:
 			sc.set(name, d.defaults[i].eval(s, sc))
 		default:
-			sc.set(name, &undef{"parameter '" + name + "' was not provided"})
+			sc.set(name, &undef{hint: "parameter '" + name + "' was not provided"})
 		}
 	}
 	rest := NewDict()
@@ -161,7 +179,7 @@ func (m *macro) call(s *state, a *args) any {
 	if d.caller && !explicit {
 		caller, ok := rest.get("caller")
 		if !ok {
-			caller = &undef{"No caller defined"}
+			caller = &undef{hint: "No caller defined"}
 		}
 		sc.set("caller", caller)
 		rest = rest.without("caller")

@@ -5,10 +5,10 @@ import (
 	"math"
 	"math/big"
 	"net/url"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -29,6 +29,9 @@ func filterNamed(name string) filterFunc {
 	case "attr":
 		return func(s *state, v any, a *args) any {
 			name := text(a.bind("name!")[0])
+			if !strings.HasPrefix(name, "__") || !strings.HasSuffix(name, "__") {
+				undefined(v)
+			}
 			if out, ok := s.attr(v, name); ok {
 				return out
 			}
@@ -64,9 +67,7 @@ func filterNamed(name string) filterFunc {
 	case "e", "escape", "forceescape":
 		return func(s *state, v any, a *args) any {
 			a.bind()
-			out := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(s.str(v))
-			s.spend(len(out))
-			return out
+			return s.escape(s.str(v))
 		}
 	case "first":
 		return func(s *state, v any, a *args) any {
@@ -74,7 +75,7 @@ func filterNamed(name string) filterFunc {
 			if item, ok := s.iterate(v)(); ok {
 				return item
 			}
-			return &undef{"No first item, sequence was empty."}
+			return &undef{hint: "No first item, sequence was empty."}
 		}
 	case "last":
 		return func(s *state, v any, a *args) any {
@@ -83,10 +84,11 @@ func filterNamed(name string) filterFunc {
 			if item, ok := next(); ok {
 				return item
 			}
-			return &undef{"No last item, sequence was empty."}
+			return &undef{hint: "No last item, sequence was empty."}
 		}
 	case "float":
-		return func(_ *state, v any, a *args) any {
+		return func(s *state, v any, a *args) any {
+			s.readKey(v)
 			if f, ok := toFloat(v); ok {
 				return f
 			}
@@ -139,12 +141,7 @@ func filterNamed(name string) filterFunc {
 	case "min", "max":
 		return func(s *state, v any, a *args) any { return s.extreme(name, v, a) }
 	case "pprint":
-		return func(s *state, v any, a *args) any {
-			var b strings.Builder
-			s.repr(&b, v, 0)
-			s.spend(b.Len())
-			return b.String()
-		}
+		return pprint
 	case "select", "reject", "selectattr", "rejectattr":
 		return func(s *state, v any, a *args) any {
 			return selected(s, v, a, strings.HasPrefix(name, "select"), strings.HasSuffix(name, "attr"))
@@ -166,7 +163,14 @@ func filterNamed(name string) filterFunc {
 			a.bind()
 			if t, ok := v.(string); ok {
 				s.spend(len(t))
+				s.read(slowly * len(t))
 				return cutText(t, s.length(t)-1, -1, s.length(t), s.length(t))
+			}
+			switch v.(type) {
+			case *iterator, *loop:
+				items := s.collect(v)
+				slices.Reverse(items)
+				return &list{items}
 			}
 			return generate(s.reversed(v))
 		}
@@ -182,12 +186,15 @@ func filterNamed(name string) filterFunc {
 	case "sort":
 		return func(s *state, v any, a *args) any {
 			b := a.bind("reverse", "case_sensitive", "attribute")
-			return s.sorted(s.collect(v), s.keyOf(b[2], b[1], true), truth(or(b[0], false)))
+			return s.sorted(s.collect(v), s.sortKey(b[2], b[1]), flag(b[0]))
 		}
 	case "striptags":
 		return func(s *state, v any, a *args) any {
 			a.bind()
-			return striptags(s.str(v))
+			t := s.str(v)
+			s.read(slowly * len(t))
+			s.spend(8 * len(t))
+			return striptags(t)
 		}
 	case "sum":
 		return func(s *state, v any, a *args) any {
@@ -196,7 +203,7 @@ func filterNamed(name string) filterFunc {
 			if _, ok := total.(string); ok {
 				throw("sum() can't sum strings [use ''.join(seq) instead]")
 			}
-			next, key := s.iterate(v), s.keyOf(b[0], true, false)
+			next, key := s.iterate(v), s.keyOf(b[0], true, nil)
 			for item, ok := next(); ok; item, ok = next() {
 				total = s.arith("+", total, key(item))
 			}
@@ -215,10 +222,19 @@ func filterNamed(name string) filterFunc {
 		return unique
 	case "urlencode":
 		return urlencode
+	case "urlize":
+		return urlize
+	case "wordwrap":
+		return wordwrap
+	case "xmlattr":
+		return xmlattr
 	case "wordcount":
 		return func(s *state, v any, a *args) any {
 			a.bind()
-			return int64(len(strings.FieldsFunc(s.str(v), func(r rune) bool { return !wordRune(r) })))
+			t := s.str(v)
+			s.read(slowly * len(t))
+			s.spend(8 * len(t))
+			return int64(len(strings.FieldsFunc(t, func(r rune) bool { return !wordRune(r) })))
 		}
 	case "filesizeformat":
 		return filesize
@@ -244,48 +260,88 @@ func text(v any) string {
 	return t
 }
 
-// keyOf returns how to get an attribute ("a.b", a number, several with commas),
-// in lower case unless sensitive.
-func (s *state) keyOf(attribute, sensitive any, several bool) func(v any) any {
-	fold := func(v any) any {
-		if t, ok := v.(string); ok && !truth(or(sensitive, false)) {
+// keyOf returns how to get an attribute ("a.b", a number), in lower case unless
+// sensitive. Otherwise stands for what is not there, unless it is nil or absent.
+func (s *state) keyOf(attribute, sensitive, otherwise any) func(v any) any {
+	path := attributePath(or(attribute, nil))
+	otherwise = or(otherwise, nil)
+	fold := !truth(or(sensitive, false))
+	return func(v any) any {
+		for _, part := range path {
+			v = s.item(v, part)
+			if _, none := v.(*undef); none && otherwise != nil {
+				v = otherwise
+			}
+		}
+		if t, ok := v.(string); ok && fold {
 			s.spend(len(t))
+			s.read(slowly * len(t))
 			return lower(t)
 		}
 		return v
 	}
-	attribute = or(attribute, nil)
-	if attribute == nil {
-		return fold
-	}
-	path, isText := attribute.(string)
-	if !isText {
-		return func(v any) any { return fold(s.item(v, attribute)) }
-	}
-	paths := []string{path}
-	if several {
-		paths = strings.Split(path, ",")
-	}
-	one := func(v any, path string) any {
-		for _, part := range strings.Split(path, ".") {
-			if i, err := strconv.ParseInt(part, 10, 64); err == nil {
-				v = s.item(v, i)
+}
+
+// attributePath cuts the name of an attribute at its points.
+func attributePath(attribute any) []any {
+	switch attribute := attribute.(type) {
+	case nil:
+		return nil
+	case string:
+		var path []any
+		for _, part := range strings.Split(attribute, ".") {
+			if i, err := strconv.ParseInt(part, 10, 64); err == nil && digits(part) {
+				path = append(path, i)
 			} else {
-				v = s.item(v, part)
+				path = append(path, part)
 			}
 		}
-		return v
+		return path
+	}
+	return []any{attribute}
+}
+
+// sortKey is keyOf for several attributes with commas between them: a list.
+func (s *state) sortKey(attribute, sensitive any) func(v any) any {
+	each := []any{or(attribute, nil)}
+	if t, ok := each[0].(string); ok {
+		each = nil
+		for _, one := range strings.Split(t, ",") {
+			each = append(each, one)
+		}
+	}
+	keys := make([]func(any) any, len(each))
+	for i, one := range each {
+		keys[i] = s.keyOf(one, sensitive, nil)
 	}
 	return func(v any) any {
-		if len(paths) == 1 {
-			return fold(one(v, paths[0]))
+		s.spend(16 * len(keys))
+		out := make([]any, len(keys))
+		for i, key := range keys {
+			out[i] = key(v)
 		}
-		keys := make([]any, len(paths))
-		for i, p := range paths {
-			keys[i] = fold(one(v, p))
-		}
-		return &list{keys}
+		return &list{out}
 	}
+}
+
+// lazy walks v, but not before it is asked to.
+func (s *state) lazy(v any) func() (any, bool) {
+	var next func() (any, bool)
+	return func() (any, bool) {
+		if next == nil {
+			next = s.iterate(v)
+		}
+		return next()
+	}
+}
+
+// flag is an argument that Python takes for true or false if it is an integer.
+func flag(v any) bool {
+	n, ok := integer(or(v, false))
+	if !ok {
+		throw("'%s' object cannot be interpreted as an integer", typeName(v))
+	}
+	return n != 0
 }
 
 // sorted sorts stably.
@@ -323,21 +379,12 @@ func dictsort(s *state, v any, a *args) any {
 	default:
 		throw(`You can only sort by either "key" or "value"`)
 	}
-	return s.sorted(s.collect(&view{"dict_items", d}), s.keyOf(at, b[0], false), truth(or(b[2], false)))
+	return s.sorted(s.collect(&view{"dict_items", d}), s.keyOf(at, b[0], nil), flag(b[2]))
 }
 
 func groupby(s *state, v any, a *args) any {
 	b := a.bind("attribute!", "default", "case_sensitive")
-	with := func(key func(any) any) func(any) any {
-		return func(v any) any {
-			out := key(v)
-			if _, none := out.(*undef); none && given(b[1]) {
-				return b[1]
-			}
-			return out
-		}
-	}
-	folded, plain := with(s.keyOf(b[0], b[2], false)), with(s.keyOf(b[0], true, false))
+	folded, plain := s.keyOf(b[0], b[2], b[1]), s.keyOf(b[0], true, b[1])
 	out := &list{}
 	var last any
 	for _, item := range s.sorted(s.collect(v), folded, false).(*list).items {
@@ -369,7 +416,7 @@ func (s *state) reversed(v any) func() (any, bool) {
 func batch(s *state, v any, a *args) any {
 	b := a.bind("linecount!", "fill_with")
 	n, _ := integer(b[0])
-	next := s.iterate(v)
+	next := s.lazy(v)
 	done := false
 	return generate(func() (any, bool) {
 		var row []any
@@ -391,16 +438,20 @@ func batch(s *state, v any, a *args) any {
 
 func sliced(s *state, v any, a *args) any {
 	b := a.bind("slices!", "fill_with")
-	n, ok := integer(b[0])
-	if !ok || n == 0 {
-		throw("slices must be a number that is not 0")
-	}
-	items := s.collect(v)
-	size, extra := int64(len(items))/n, int64(len(items))%n
+	var items []any
+	var n, size, extra int64
 	i, at := int64(-1), int64(0)
 	return generate(func() (any, bool) {
 		s.step()
-		if i++; i >= n {
+		if i++; i == 0 {
+			var ok bool
+			items = s.collect(v)
+			if n, ok = integer(b[0]); !ok || n == 0 {
+				throw("slices must be a number that is not 0")
+			}
+			size, extra = floorDiv(int64(len(items)), n)
+		}
+		if i >= n {
 			return nil, false
 		}
 		end := at + size
@@ -416,8 +467,17 @@ func sliced(s *state, v any, a *args) any {
 	})
 }
 
+// floorDiv divides as Python does.
+func floorDiv(a, n int64) (quotient, rest int64) {
+	if quotient, rest = a/n, a%n; rest != 0 && (rest < 0) != (n < 0) {
+		quotient, rest = quotient-1, rest+n
+	}
+	return quotient, rest
+}
+
 func changeCase(s *state, how, t string) any {
-	s.spend(2 * len(t))
+	s.spend(3 * len(t))
+	s.read(slowly * len(t))
 	switch how {
 	case "upper":
 		return upper(t)
@@ -426,40 +486,26 @@ func changeCase(s *state, how, t string) any {
 	case "capitalize":
 		return capital(t)
 	}
+	// Runs of what may stand before a word, and words, each by themselves.
 	var b strings.Builder
-	start := true
-	for _, r := range t {
-		if strings.ContainsRune("-({[<", r) || space(r) {
-			start = true
-			b.WriteRune(r)
-			continue
+	for t != "" {
+		end := strings.IndexFunc(t, func(r rune) bool { return beforeWord(r) != beforeWord(first(t)) })
+		if end < 0 {
+			end = len(t)
 		}
-		if start {
-			b.WriteString(upper(string(r)))
-		} else {
-			b.WriteString(lower(string(r)))
-		}
-		start = false
+		n := utf8.RuneLen(first(t))
+		b.WriteString(upper(t[:n]) + lower(t[n:end]))
+		t = t[end:]
 	}
 	return b.String()
 }
 
-func capital(t string) string {
-	first, size := utf8.DecodeRuneInString(t)
-	if size == len(t) {
-		return upper(t)
-	}
-	return string(unicode.ToTitle(first)) + lower(t[size:])
+func first(t string) rune {
+	r, _ := utf8.DecodeRuneInString(t)
+	return r
 }
 
-// upper and lower map as Python does where one character becomes several.
-func upper(t string) string {
-	return strings.ReplaceAll(strings.ToUpper(strings.ReplaceAll(t, "ß", "SS")), "ŉ", "ʼN")
-}
-
-func lower(t string) string {
-	return strings.ToLower(strings.ReplaceAll(t, "İ", "i̇"))
-}
+func beforeWord(r rune) bool { return strings.ContainsRune("-({[<", r) || space(r) }
 
 func toFloat(v any) (float64, bool) {
 	t, ok := v.(string)
@@ -477,8 +523,9 @@ func toFloat(v any) (float64, bool) {
 	return f, true
 }
 
-func toInt(_ *state, v any, a *args) any {
+func toInt(s *state, v any, a *args) any {
 	b := a.bind("default", "base")
+	s.readKey(v)
 	undefined(v)
 	base, _ := integer(or(b[1], int64(10)))
 	if t, ok := v.(string); ok && base >= 0 && base <= 36 && base != 1 && len(t) < 1000 {
@@ -506,7 +553,7 @@ func join(s *state, v any, a *args) any {
 	sep := s.str(or(b[0], ""))
 	key := func(v any) any { return v }
 	if or(b[1], nil) != nil {
-		key = s.keyOf(b[1], true, false)
+		key = s.keyOf(b[1], true, nil)
 	}
 	var out strings.Builder
 	next := s.iterate(v)
@@ -537,6 +584,8 @@ func indent(s *state, v any, a *args) any {
 		}
 		pad = s.repeat(" ", n).(string)
 	}
+	s.read(slowly * len(text(v)))
+	s.spend(16 * strings.Count(text(v), "\n"))
 	lines := splitLines(text(v)+"\n", false)
 	var out strings.Builder
 	for i, line := range lines {
@@ -554,94 +603,103 @@ func indent(s *state, v any, a *args) any {
 }
 
 func mapped(s *state, v any, a *args) any {
-	var f func(any) any
-	if attribute, ok := a.kw.get("attribute"); ok && len(a.pos) == 0 {
-		key := s.keyOf(attribute, true, false)
-		otherwise, has := a.kw.get("default")
-		has = has && otherwise != nil
-		f = func(v any) any {
-			out := key(v)
-			if _, none := out.(*undef); none && has {
-				return otherwise
-			}
-			return out
-		}
-	} else if len(a.pos) > 0 {
-		name := text(a.pos[0])
-		filter := filterNamed(name)
-		rest := &args{a.pos[1:], a.kw}
-		f = func(v any) any {
-			if filter == nil {
-				throw("No filter named '%s'", name)
-			}
-			return filter(s, v, rest)
-		}
-	} else {
-		throw("map requires a filter argument")
-	}
-	if !truth(v) {
-		v = &list{}
-	}
-	next := s.iterate(v)
-	return generate(func() (any, bool) {
-		item, ok := next()
-		if !ok {
-			return nil, false
-		}
-		return f(item), true
+	return s.each(v, func() func(item any) (any, bool) {
+		f := s.mapping(a)
+		return func(item any) (any, bool) { return f(item), true }
 	})
 }
 
-func selected(s *state, v any, a *args, keep, byAttr bool) any {
-	key := func(v any) any { return v }
-	pos := a.pos
-	if byAttr {
-		if len(pos) == 0 {
-			throw("Missing parameter for attribute name")
-		}
-		key = s.keyOf(pos[0], true, false)
-		pos = pos[1:]
-	}
-	holds := truth
-	if len(pos) > 0 {
-		name := text(pos[0])
-		test := testNamed(name)
-		rest := &args{pos[1:], a.kw}
-		holds = func(v any) bool {
-			if test == nil {
-				throw("No test named '%s'", name)
-			}
-			return test(s, v, rest)
-		}
-	}
-	if !truth(v) {
-		v = &list{}
-	}
-	next := s.iterate(v)
+// each is a generator over what prepare's function makes of the items of v, and
+// keeps. As in Python nothing is done, or wrong, before it is walked, and nothing
+// at all if v is false.
+func (s *state) each(v any, prepare func() func(item any) (any, bool)) any {
+	var next func() (any, bool)
+	var f func(item any) (any, bool)
 	return generate(func() (any, bool) {
+		if !truth(v) {
+			return nil, false
+		}
+		if next == nil {
+			f = prepare()
+			next = s.iterate(v)
+		}
 		for {
 			item, ok := next()
 			if !ok {
 				return nil, false
 			}
-			if holds(key(item)) == keep {
-				return item, true
+			if out, keep := f(item); keep {
+				return out, true
 			}
 		}
 	})
 }
 
+func (s *state) mapping(a *args) func(v any) any {
+	if attribute, ok := a.kw.get("attribute"); ok && len(a.pos) == 0 {
+		for _, k := range a.kw.keys {
+			if k != "attribute" && k != "default" {
+				throw("Unexpected keyword argument '%s'", k)
+			}
+		}
+		otherwise, _ := a.kw.get("default")
+		return s.keyOf(attribute, true, otherwise)
+	}
+	if len(a.pos) == 0 {
+		throw("map requires a filter argument")
+	}
+	name := text(a.pos[0])
+	filter := filterNamed(name)
+	rest := &args{a.pos[1:], a.kw}
+	return func(v any) any {
+		s.step()
+		if filter == nil {
+			throw("No filter named '%s'", name)
+		}
+		return filter(s, v, rest)
+	}
+}
+
+func selected(s *state, v any, a *args, keep, byAttr bool) any {
+	return s.each(v, func() func(item any) (any, bool) {
+		key := func(v any) any { return v }
+		pos := a.pos
+		if byAttr {
+			if len(pos) == 0 {
+				throw("Missing parameter for attribute name")
+			}
+			key = s.keyOf(pos[0], true, nil)
+			pos = pos[1:]
+		}
+		holds := truth
+		if len(pos) > 0 {
+			name := text(pos[0])
+			test := testNamed(name)
+			rest := &args{pos[1:], a.kw}
+			holds = func(v any) bool {
+				s.step()
+				if test == nil {
+					throw("No test named '%s'", name)
+				}
+				return test(s, v, rest)
+			}
+		}
+		return func(item any) (any, bool) { return item, holds(key(item)) == keep }
+	})
+}
+
 func (s *state) extreme(name string, v any, a *args) any {
 	b := a.bind("case_sensitive", "attribute")
-	next, key := s.iterate(v), s.keyOf(b[1], b[0], false)
+	next, key := s.iterate(v), s.keyOf(b[1], b[0], nil)
 	best, ok := next()
 	if !ok {
-		return &undef{"No aggregated item, sequence was empty."}
+		return &undef{hint: "No aggregated item, sequence was empty."}
 	}
+	op := map[string]string{"min": "<", "max": ">"}[name]
+	least := key(best)
 	for item, ok := next(); ok; item, ok = next() {
-		op := map[string]string{"min": "<", "max": ">"}[name]
-		if s.holds(op, key(item), key(best)) {
-			best = item
+		if k := key(item); s.holds(op, k, least) {
+			best, least = item, k
 		}
 	}
 	return best
@@ -649,7 +707,7 @@ func (s *state) extreme(name string, v any, a *args) any {
 
 func unique(s *state, v any, a *args) any {
 	b := a.bind("case_sensitive", "attribute")
-	next, key := s.iterate(v), s.keyOf(b[1], b[0], false)
+	next, key := s.lazy(v), s.keyOf(b[1], b[0], nil)
 	seen := NewDict()
 	return generate(func() (any, bool) {
 		for {
@@ -658,6 +716,7 @@ func unique(s *state, v any, a *args) any {
 				return nil, false
 			}
 			k := key(item)
+			s.readKey(k)
 			if _, dup := seen.get(k); !dup {
 				s.spend(64)
 				seen.put(k, true)
@@ -678,25 +737,45 @@ func round(s *state, v any, a *args) any {
 	scale := math.Pow(10, float64(n))
 	switch or(b[1], "common") {
 	case "common":
-		if i, ok := bigInt(v); ok && n >= 0 {
-			return small(i)
+		if i, ok := bigInt(v); ok {
+			return small(roundInt(i, n))
 		}
 		if n > 0 {
 			f, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'f', int(n), 64), 64)
 			return f
 		}
-		r := math.RoundToEven(x*scale) / scale
-		if _, ok := bigInt(v); ok {
-			return int64(r)
-		}
-		return r
+		return math.RoundToEven(x*scale) / scale
 	case "ceil":
-		return math.Ceil(x*scale) / scale
+		return (math.Ceil(finite(x)*scale) + 0) / scale
 	case "floor":
-		return math.Floor(x*scale) / scale
+		return (math.Floor(finite(x)*scale) + 0) / scale
 	}
 	throw("method must be common, ceil or floor")
 	return nil
+}
+
+// roundInt rounds to a power of ten below the last digit, halves to even.
+func roundInt(i *big.Int, precision int64) *big.Int {
+	if precision >= 0 {
+		return i
+	}
+	scale := new(big.Int).Exp(big.NewInt(10), big.NewInt(-precision), nil)
+	whole := integers("//", i, scale)
+	rest := integers("%", i, scale)
+	switch rest.Lsh(rest, 1).Cmp(scale) {
+	case 1:
+		whole.Add(whole, big.NewInt(1))
+	case 0:
+		whole.Add(whole, big.NewInt(int64(whole.Bit(0))))
+	}
+	return whole.Mul(whole, scale)
+}
+
+func finite(x float64) float64 {
+	if math.IsInf(x, 0) || math.IsNaN(x) {
+		throw("cannot convert float infinity or NaN to integer")
+	}
+	return x
 }
 
 func striptags(t string) string {
@@ -728,20 +807,23 @@ func truncate(s *state, v any, a *args) any {
 	if !ok {
 		leeway = 5
 	}
-	end := text(or(b[2], "..."))
+	end := or(b[2], "...")
 	if n < s.length(end) || leeway < 0 {
 		throw("expected length >= %d, got %d", s.length(end), n)
 	}
 	size := s.length(v)
-	t := text(v)
 	if size <= n+leeway {
-		return t
+		return v
 	}
+	if _, isText := v.(string); !isText && truth(or(b[1], false)) {
+		return s.arith("+", s.slice(v, &slicing{[3]any{nil, n - s.length(end), nil}}), end)
+	}
+	t := text(v)
 	t = cutText(t, 0, 1, min(n-s.length(end), size), size)
 	if at := strings.LastIndexByte(t, ' '); at >= 0 && !truth(or(b[1], false)) {
 		t = t[:at]
 	}
-	return t + end
+	return t + text(end)
 }
 
 func urlencode(s *state, v any, a *args) any {
@@ -760,7 +842,7 @@ func urlencode(s *state, v any, a *args) any {
 	if d, ok := v.(*Dict); ok {
 		v = &view{"dict_items", d}
 	}
-	if _, ok := number(v); ok {
+	if !kindTest("iterable")(v) {
 		return quote(v, false)
 	}
 	var parts []string
@@ -774,7 +856,7 @@ func urlencode(s *state, v any, a *args) any {
 	return strings.Join(parts, "&")
 }
 
-func filesize(_ *state, v any, a *args) any {
+func filesize(s *state, v any, a *args) any {
 	b := a.bind("binary")
 	n, ok := toFloat(v)
 	if !ok {
@@ -790,11 +872,16 @@ func filesize(_ *state, v any, a *args) any {
 	case n == 1:
 		return "1 Byte"
 	case n < base:
-		return strconv.FormatInt(int64(n), 10) + " Bytes"
+		return strconv.FormatFloat(math.Trunc(finite(n))+0, 'f', 0, 64) + " Bytes"
 	}
+	unit := base
 	for i := range prefixes {
-		if n /= base; n < base || i == len(prefixes)-1 {
-			return strconv.FormatFloat(n, 'f', 1, 64) + " " + prefixes[i:i+1] + suffix
+		// Above 10^22 products of thousands are not the nearest numbers.
+		if unit *= base; base == 1000 {
+			unit = math.Pow10(3 * (i + 2))
+		}
+		if n < unit || i == len(prefixes)-1 {
+			return s.formatSpec(base*n/unit, ".1f") + " " + prefixes[i:i+1] + suffix
 		}
 	}
 	return ""

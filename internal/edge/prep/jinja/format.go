@@ -6,75 +6,12 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // maxWidth bounds the width and precision of a formatted value.
 const maxWidth = 10_000
-
-// percent is Python's str % value.
-func (s *state) percent(t string, v any) any {
-	var out strings.Builder
-	positional, isTuple := v.(*tuple)
-	if !isTuple {
-		positional = &tuple{[]any{v}}
-	}
-	used := 0
-	for {
-		at := strings.IndexByte(t, '%')
-		if at < 0 {
-			break
-		}
-		out.WriteString(t[:at])
-		t = t[at+1:]
-		if rest, ok := strings.CutPrefix(t, "%"); ok {
-			out.WriteByte('%')
-			t = rest
-			continue
-		}
-		var arg any
-		named := false
-		if strings.HasPrefix(t, "(") {
-			end := strings.IndexByte(t, ')')
-			d, ok := v.(*Dict)
-			if end < 0 || !ok {
-				throw("format requires a mapping")
-			}
-			if arg, named = d.get(t[1:end]); !named {
-				throw("the mapping has no such key as the format names")
-			}
-			t = t[end+1:]
-		}
-		spec := len(t) - len(strings.TrimLeft(t, "-+ 0#"))
-		flags := t[:spec]
-		t = t[spec:]
-		width, t2 := leadingInt(t)
-		precision := -1
-		if rest, ok := strings.CutPrefix(t2, "."); ok {
-			precision, t2 = leadingInt(rest)
-		}
-		if t2 == "" {
-			throw("incomplete format")
-		}
-		verb := t2[0]
-		t = t2[1:]
-		if !named {
-			if used >= len(positional.items) {
-				throw("not enough arguments for format string")
-			}
-			arg = positional.items[used]
-			used++
-		}
-		out.WriteString(s.convert(verb, flags, width, precision, arg))
-		s.room(out.Len())
-	}
-	out.WriteString(t)
-	_, isDict := v.(*Dict)
-	if used < len(positional.items) && (isTuple || !isDict) {
-		throw("not all arguments converted during string formatting")
-	}
-	s.spend(out.Len())
-	return out.String()
-}
 
 // leadingInt takes a number, 0 if there is none.
 func leadingInt(t string) (n int, rest string) {
@@ -87,89 +24,28 @@ func leadingInt(t string) (n int, rest string) {
 	return n, t
 }
 
-func (s *state) convert(verb byte, flags string, width, precision int, arg any) string {
-	text := ""
-	switch verb {
-	case 's', 'r':
-		if text = s.str(arg); verb == 'r' {
-			var b strings.Builder
-			s.repr(&b, arg, 0)
-			text = b.String()
-		}
-		if precision >= 0 {
-			text = s.part(text, nil, int64(precision))
-		}
-		flags = strings.NewReplacer("0", "", "+", "", " ", "").Replace(flags)
-	case 'd', 'i', 'u':
-		n, ok := bigInt(arg)
-		if f, isFloat := arg.(float64); isFloat && !math.IsNaN(f) && !math.IsInf(f, 0) {
-			n, _ = new(big.Float).SetFloat64(f).Int(nil)
-			ok = true
-		}
-		if !ok {
-			throw("%%%c format: a real number is required, not %s", verb, typeName(arg))
-		}
-		text = n.String()
-	case 'x', 'X', 'o':
-		n, ok := bigInt(arg)
-		if !ok {
-			throw("%%%c format: an integer is required, not %s", verb, typeName(arg))
-		}
-		text = fmt.Sprintf("%"+string(rune(verb)), n)
-	case 'f', 'F', 'e', 'E', 'g', 'G':
-		f, ok := number(arg)
-		if !ok {
-			throw("must be real number, not %s", typeName(arg))
-		}
-		if precision < 0 {
-			precision = 6
-		}
-		text = strconv.FormatFloat(f, verb|0x20, precision, 64)
-		if verb|0x20 == 'g' {
-			text = fmt.Sprintf("%.*g", precision, f)
-		}
-		if verb < 'a' {
-			text = strings.ToUpper(text)
-		}
-	case 'c':
-		if n, ok := integer(arg); ok {
-			text = string(rune(n))
-		} else {
-			text = s.str(arg)
-		}
-	default:
-		throw("unsupported format character '%c'", verb)
-	}
-	if text != "" && text[0] != '-' && strings.ContainsRune("difFeEgG", rune(verb)) {
-		switch {
-		case strings.Contains(flags, "+"):
-			text = "+" + text
-		case strings.Contains(flags, " "):
-			text = " " + text
-		}
-	}
-	n := int64(width) - s.length(text)
-	switch {
-	case n <= 0:
-	case strings.Contains(flags, "-"):
-		text += strings.Repeat(" ", int(n))
-	case strings.Contains(flags, "0"):
-		sign := ""
-		if strings.ContainsAny(text[:1], "+- ") {
-			sign, text = text[:1], text[1:]
-		}
-		text = sign + strings.Repeat("0", int(n)) + text
-	default:
-		text = strings.Repeat(" ", int(n)) + text
-	}
-	return text
+// formatter is one use of str.format.
+type formatter struct {
+	s      *state
+	args   *args
+	auto   int64 // the next field without a number
+	manual bool  // fields have numbers
 }
 
-// format is str.format, with fields by number and name, attributes and items.
 func (s *state) format(t string, a *args) any {
+	out := (&formatter{s: s, args: a}).expand(t, 3)
+	s.spend(len(out))
+	return out
+}
+
+// expand replaces the fields in t, and those in their specifications as deep as
+// depth says.
+func (f *formatter) expand(t string, depth int) string {
+	if depth == 0 {
+		throw("Max string recursion exceeded")
+	}
 	var out strings.Builder
-	auto := int64(0)
-	for t != "" {
+	for {
 		at := strings.IndexAny(t, "{}")
 		if at < 0 {
 			break
@@ -182,110 +58,460 @@ func (s *state) format(t string, a *args) any {
 			t = t[1:]
 			continue
 		}
-		end := strings.IndexByte(t, '}')
-		if c == '}' || end < 0 {
+		if c == '}' || t == "" {
 			throw("Single '%c' encountered in format string", c)
 		}
-		field := t[:end]
-		t = t[end+1:]
-		field, spec, _ := strings.Cut(field, ":")
-		if strings.ContainsAny(field+spec, "{!") {
-			throw("nested fields and conversions in str.format are not supported")
-		}
-		out.WriteString(s.formatSpec(s.field(field, a, &auto), spec))
-		s.room(out.Len())
+		var field string
+		field, t = braced(t)
+		out.WriteString(f.field(field, depth))
+		f.s.step()
+		f.s.room(out.Len())
 	}
 	out.WriteString(t)
-	s.spend(out.Len())
 	return out.String()
 }
 
-func (s *state) field(field string, a *args, auto *int64) any {
+// braced takes what is up to the brace that closes a field.
+func braced(t string) (field, rest string) {
+	depth := 1
+	bracket, inSpec := false, false
+	for i, c := range []byte(t) {
+		switch {
+		case c == '[' && !inSpec:
+			bracket = true
+		case c == ']' && !inSpec:
+			bracket = false
+		case (c == ':' || c == '!') && !bracket:
+			inSpec = true
+		case c == '{' && !inSpec:
+			throw("unexpected '{' in field name")
+		case c == '{':
+			depth++
+		case c == '}' && !bracket:
+			if depth--; depth == 0 {
+				return t[:i], t[i+1:]
+			}
+		}
+	}
+	throw("expected '}' before end of string")
+	return "", ""
+}
+
+// field formats one field: a name, a conversion and a specification.
+func (f *formatter) field(field string, depth int) string {
+	end, bracket := 0, false
+	for end < len(field) && (bracket || field[end] != ':' && field[end] != '!') {
+		if field[end] == '[' {
+			bracket = true
+		} else if field[end] == ']' {
+			bracket = false
+		}
+		end++
+	}
+	name, rest := field[:end], field[end:]
+	var conversion byte
+	if after, ok := strings.CutPrefix(rest, "!"); ok {
+		if after == "" || len(after) > 1 && after[1] != ':' {
+			throw("expected ':' after conversion specifier")
+		}
+		conversion, rest = after[0], after[1:]
+	}
+	v := f.value(name)
+	switch conversion {
+	case 0:
+	case 's':
+		v = f.s.str(v)
+	case 'r', 'a':
+		v = f.s.conversion(v, conversion)
+	default:
+		throw("Unknown conversion specifier %c", conversion)
+	}
+	return f.s.formatSpec(v, f.expand(strings.TrimPrefix(rest, ":"), depth-1))
+}
+
+// conversion is repr, or ascii, of v.
+func (s *state) conversion(v any, verb byte) string {
+	var b strings.Builder
+	s.repr(&b, v, 0)
+	s.spend(b.Len())
+	if verb == 'r' {
+		return b.String()
+	}
+	var out strings.Builder
+	for _, r := range b.String() {
+		switch {
+		case r < 0x80:
+			out.WriteRune(r)
+		case r < 0x100:
+			fmt.Fprintf(&out, `\x%02x`, r)
+		case r < 0x10000:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&out, `\U%08x`, r)
+		}
+	}
+	return out.String()
+}
+
+// value finds what a field names: an argument, and attributes and items of it.
+func (f *formatter) value(field string) any {
 	end := strings.IndexAny(field, ".[")
 	if end < 0 {
 		end = len(field)
 	}
 	name, rest := field[:end], field[end:]
+	number := digits(name)
+	if field == "" || number && rest == "" {
+		if field != "" && f.auto > 0 || field == "" && f.manual {
+			throw("cannot switch between manual field specification and automatic field numbering")
+		}
+		f.manual = field != ""
+	}
 	var v any
-	i, err := strconv.ParseInt(name, 10, 64)
 	switch {
-	case name == "":
-		i = *auto
-		*auto++
-		fallthrough
-	case err == nil:
-		if i < 0 || i >= int64(len(a.pos)) {
+	case field == "", number:
+		i := f.auto
+		if field == "" {
+			f.auto++
+		} else if n, err := strconv.ParseInt(name, 10, 64); err != nil {
+			throw("Too many decimal digits in format string")
+		} else {
+			i = n
+		}
+		if i >= int64(len(f.args.pos)) {
 			throw("Replacement index %d out of range for positional args tuple", i)
 		}
-		v = a.pos[i]
+		v = f.args.pos[i]
 	default:
 		var ok bool
-		if v, ok = a.kw.get(name); !ok {
+		if v, ok = f.args.kw.get(name); !ok {
 			throw("str.format has no argument of that name")
 		}
 	}
 	for rest != "" {
-		if rest[0] == '[' {
-			key, tail, ok := strings.Cut(rest[1:], "]")
-			if !ok {
-				throw("Missing ']' in format string")
-			}
-			if n, err := strconv.ParseInt(key, 10, 64); err == nil {
-				v = s.item(v, n)
-			} else {
-				v = s.item(v, key)
-			}
-			rest = tail
-			continue
-		}
-		end := strings.IndexAny(rest[1:], ".[") + 1
-		if end == 0 {
-			end = len(rest)
-		}
-		found, ok := s.attr(v, rest[1:end])
-		if !ok {
-			found = s.item(v, rest[1:end])
-		}
-		v, rest = found, rest[end:]
+		v, rest = f.part(v, rest)
 	}
 	return v
 }
 
-// formatSpec is format(v, spec) for [[fill]align][sign][0][width][,][.precision][type].
-func (s *state) formatSpec(v any, spec string) string {
-	if spec == "" {
+// part finds the attribute or item of v that rest begins with.
+func (f *formatter) part(v any, rest string) (any, string) {
+	if rest[0] == '[' {
+		key, tail, ok := strings.Cut(rest[1:], "]")
+		if !ok {
+			throw("Missing ']' in format string")
+		}
+		if key == "" {
+			throw("Empty attribute in format string")
+		}
+		if tail != "" && tail[0] != '.' && tail[0] != '[' {
+			throw("Only '.' or '[' may follow ']' in format field specifier")
+		}
+		if n, err := strconv.ParseInt(key, 10, 64); err == nil && digits(key) {
+			return f.s.item(v, n), tail
+		}
+		return f.s.item(v, key), tail
+	}
+	end := strings.IndexAny(rest[1:], ".[") + 1
+	if end == 0 {
+		end = len(rest)
+	}
+	if end == 1 {
+		throw("Empty attribute in format string")
+	}
+	undefined(v)
+	found, ok := f.s.attr(v, rest[1:end])
+	if !ok {
+		found = f.s.item(v, rest[1:end])
+	}
+	return found, rest[end:]
+}
+
+func digits(t string) bool { return t != "" && strings.Trim(t, "0123456789") == "" }
+
+// spec is how to format a value: [[fill]align][sign][#][0][width][group][.precision][verb].
+type spec struct {
+	fill      string
+	align     byte // '<', '>', '^' or '='; 0 if it is for the kind of value to say
+	sign      byte // '+' or ' ' for what is not negative
+	alternate bool
+	width     int
+	group     byte // ',' or '_' between groups of digits
+	precision int  // -1 if there is none
+	verb      byte // 0 if there is none
+}
+
+// formatSpec is Python's format().
+func (s *state) formatSpec(v any, text string) string {
+	if text == "" {
 		return s.str(v)
 	}
-	fill, align := " ", byte(0)
-	if r := []rune(spec); len(r) > 1 && strings.ContainsRune("<>^", r[1]) {
-		fill, align = string(r[0]), byte(r[1])
-		spec = string(r[2:])
-	} else if strings.ContainsRune("<>^", r[0]) {
-		align, spec = spec[0], spec[1:]
+	f := parseSpec(text)
+	switch v := v.(type) {
+	case string:
+		return f.text(s, v)
+	case float64:
+		return f.float(s, v)
 	}
-	flags := spec[:len(spec)-len(strings.TrimLeft(spec, "+- 0"))]
-	width, rest := leadingInt(spec[len(flags):])
-	rest, comma := strings.CutPrefix(rest, ",")
-	precision := -1
-	if after, ok := strings.CutPrefix(rest, "."); ok {
-		precision, rest = leadingInt(after)
+	n, ok := bigInt(v)
+	if !ok {
+		throw("unsupported format string passed to %s.__format__", typeName(v))
 	}
-	_, isNumber := number(v)
-	if _, isFloat := v.(float64); rest == "" && isFloat {
-		if rest = "f"; precision < 0 {
-			return s.pad(s.str(v), map[byte]string{0: "rjust", '<': "ljust", '>': "rjust", '^': "center"}[align], []any{int64(width), fill}).(string)
+	if f.verb != 0 && strings.IndexByte("eEfFgG%", f.verb) >= 0 {
+		x, _ := number(v)
+		return f.float(s, x)
+	}
+	if f.precision >= 0 {
+		throw("Precision not allowed in integer format specifier")
+	}
+	if f.verb == 'c' {
+		i, ok := v.(int64)
+		if !ok || f.sign != 0 || f.alternate {
+			throw("%%c arg not in range, or with a sign")
 		}
-	} else if rest == "" && isNumber {
-		rest = "d"
-	} else if rest == "" {
-		rest = "s"
+		if f.align == 0 {
+			f.align = '<'
+		}
+		return f.pad(s, "", character(i))
 	}
-	if len(rest) != 1 || comma || !isNumber && rest != "s" || isNumber && rest == "s" {
-		throw("the format specifier is not supported")
+	return f.integer(s, n)
+}
+
+func parseSpec(text string) spec {
+	f := spec{fill: " ", precision: -1}
+	filled := false
+	_, size := utf8.DecodeRuneInString(text)
+	if len(text) > size && strings.IndexByte("<>^=", text[size]) >= 0 {
+		f.fill, f.align = text[:size], text[size]
+		text = text[size+1:]
+		filled = true
+	} else if strings.IndexByte("<>^=", text[0]) >= 0 {
+		f.align, text = text[0], text[1:]
 	}
-	if align == 0 && isNumber {
-		return s.convert(rest[0], strings.ReplaceAll(flags, "-", ""), width, precision, v)
+	if text != "" && strings.IndexByte("+- ", text[0]) >= 0 {
+		f.sign, text = text[0], text[1:]
 	}
-	text := s.convert(rest[0], strings.NewReplacer("-", "", "0", "").Replace(flags), 0, precision, v)
-	return s.pad(text, map[byte]string{0: "ljust", '<': "ljust", '>': "rjust", '^': "center"}[align], []any{int64(width), fill}).(string)
+	text, f.alternate = strings.CutPrefix(text, "#")
+	if rest, zero := strings.CutPrefix(text, "0"); zero && !filled {
+		text = rest
+		if f.fill = "0"; f.align == 0 {
+			f.align = '0' // '=' for numbers
+		}
+	}
+	f.width, text = leadingInt(text)
+	if text != "" && (text[0] == ',' || text[0] == '_') {
+		f.group, text = text[0], text[1:]
+	}
+	if rest, ok := strings.CutPrefix(text, "."); ok {
+		if rest == "" || rest[0] < '0' || rest[0] > '9' {
+			throw("Format specifier missing precision")
+		}
+		f.precision, text = leadingInt(rest)
+	}
+	if len(text) > 1 {
+		throw("Invalid format specifier")
+	}
+	if text != "" {
+		f.verb = text[0]
+	}
+	return f
+}
+
+// pad fills up to the width; prefix is the sign and such, which "=" keeps first.
+func (f *spec) pad(s *state, prefix, body string) string {
+	n := int64(f.width) - s.length(prefix) - s.length(body)
+	if n <= 0 {
+		return prefix + body
+	}
+	left := int64(0)
+	switch f.align {
+	case '>':
+		left = n
+	case '^':
+		left = n / 2
+	case '=', '0':
+		return prefix + s.repeat(f.fill, n).(string) + body
+	}
+	return s.repeat(f.fill, left).(string) + prefix + body + s.repeat(f.fill, n-left).(string)
+}
+
+func (f *spec) text(s *state, t string) string {
+	if f.verb != 0 && f.verb != 's' {
+		throw("Unknown format code '%c' for object of type 'str'", f.verb)
+	}
+	if f.sign != 0 || f.alternate || f.align == '=' || f.group != 0 {
+		throw("sign, '#', '=' and groups are not allowed in string format specifier")
+	}
+	if f.align == '0' {
+		f.align = '<'
+	}
+	if f.precision >= 0 {
+		t = s.part(t, nil, int64(f.precision))
+	}
+	return f.pad(s, "", t)
+}
+
+// signed returns what comes before the digits of a number.
+func (f *spec) signed(negative bool) string {
+	switch {
+	case negative:
+		return "-"
+	case f.sign == '+' || f.sign == ' ':
+		return string(f.sign)
+	}
+	return ""
+}
+
+func (f *spec) integer(s *state, n *big.Int) string {
+	base, size := 10, 3
+	prefix := ""
+	switch f.verb {
+	case 0, 'd', 'n':
+		if f.verb == 'n' && f.group != 0 {
+			throw("Cannot specify a group with 'n'.")
+		}
+	case 'b', 'o', 'x', 'X':
+		if f.group == ',' {
+			throw("Cannot specify ',' with '%c'.", f.verb)
+		}
+		base, size = map[byte]int{'b': 2, 'o': 8, 'x': 16, 'X': 16}[f.verb], 4
+		if f.alternate {
+			prefix = "0" + string(f.verb)
+		}
+	default:
+		throw("Unknown format code '%c' for object of type 'int'", f.verb)
+	}
+	text := new(big.Int).Abs(n).Text(base)
+	if f.verb == 'X' {
+		text = strings.ToUpper(text)
+	}
+	if f.precision > len(text) {
+		text = strings.Repeat("0", f.precision-len(text)) + text
+	}
+	return f.number(s, f.signed(n.Sign() < 0)+prefix, text, "", size)
+}
+
+// number puts groups into the whole part of a number and pads it.
+func (f *spec) number(s *state, prefix, whole, rest string, size int) string {
+	if f.group != 0 {
+		if f.fill == "0" && (f.align == '=' || f.align == '0') {
+			for have := len(prefix) + len(rest); have+len(grouped(whole, f.group, size)) < f.width; {
+				s.spend(1)
+				whole = "0" + whole
+			}
+		}
+		whole = grouped(whole, f.group, size)
+	}
+	if f.align == 0 {
+		f.align = '>'
+	}
+	return f.pad(s, prefix, whole+rest)
+}
+
+func grouped(whole string, with byte, size int) string {
+	var b strings.Builder
+	for i, c := range []byte(whole) {
+		if i > 0 && (len(whole)-i)%size == 0 {
+			b.WriteByte(with)
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
+func (f *spec) float(s *state, x float64) string {
+	verb, precision := f.verb, f.precision
+	prefix := f.signed(math.Signbit(x) && !math.IsNaN(x))
+	x = math.Abs(x)
+	tail := ""
+	dot := false // a whole number shows that it is a float
+	switch verb {
+	case 0:
+		if verb, dot = 'g', true; precision < 0 {
+			text := formatFloat(x)
+			if math.IsInf(x, 0) || math.IsNaN(x) {
+				return f.number(s, prefix, text, "", 3)
+			}
+			return f.split(s, prefix, text)
+		}
+	case 'n':
+		verb = 'g'
+	case '%':
+		verb, tail, x = 'f', "%", x*100
+	case 'e', 'E', 'f', 'F', 'g', 'G':
+	default:
+		throw("Unknown format code '%c' for object of type 'float'", verb)
+	}
+	if precision < 0 {
+		precision = 6
+	}
+	var text string
+	switch {
+	case math.IsInf(x, 0):
+		text = "inf"
+	case math.IsNaN(x):
+		text = "nan"
+	case verb|0x20 == 'g':
+		text = general(x, max(1, precision), f.alternate, dot)
+	default:
+		text = strconv.FormatFloat(x, verb|0x20, precision, 64)
+		if f.alternate && precision == 0 {
+			if at := strings.IndexByte(text, 'e'); at >= 0 {
+				text = text[:at] + "." + text[at:]
+			} else {
+				text += "."
+			}
+		}
+	}
+	s.spend(len(text))
+	if verb < 'a' {
+		text = strings.ToUpper(text)
+	}
+	return f.split(s, prefix, text+tail)
+}
+
+// split pads a number whose digits up to the point may be in groups.
+func (f *spec) split(s *state, prefix, text string) string {
+	end := len(text) - len(strings.TrimLeft(text, "0123456789"))
+	return f.number(s, prefix, text[:end], text[end:], 3)
+}
+
+// general is the form g: as many digits as precision says, with an exponent where
+// that is shorter, and zeros at the end only if all is set. dot keeps one digit
+// after the point.
+func general(x float64, precision int, all, dot bool) string {
+	text := strconv.FormatFloat(x, 'e', precision-1, 64)
+	at := strings.IndexByte(text, 'e')
+	exponent, _ := strconv.Atoi(text[at+1:])
+	limit := precision
+	if dot {
+		limit--
+	}
+	if exponent < -4 || exponent >= limit && x != 0 {
+		head, tail := text[:at], text[at:]
+		if !all && strings.Contains(head, ".") {
+			head = strings.TrimRight(strings.TrimRight(head, "0"), ".")
+		} else if all && !strings.Contains(head, ".") {
+			head += "."
+		}
+		return head + tail
+	}
+	text = strconv.FormatFloat(x, 'f', max(0, precision-1-exponent), 64)
+	if !all && strings.Contains(text, ".") {
+		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+	} else if all && !strings.Contains(text, ".") {
+		text += "."
+	}
+	if dot && !strings.Contains(text, ".") {
+		text += ".0"
+	}
+	return text
+}
+
+// character is the character of a code point.
+func character(n int64) string {
+	if n < 0 || n > unicode.MaxRune {
+		throw("%%c arg not in range(0x110000)")
+	}
+	return string(rune(n))
 }

@@ -14,8 +14,14 @@ func globals() *scope {
 		"dict": func(s *state, a *args) any {
 			return s.newDict(a)
 		},
-		"namespace": func(s *state, a *args) any { return &namespace{s.newDict(a)} },
-		"cycler":    newCycler,
+		"namespace": func(s *state, a *args) any {
+			d := s.newDict(a)
+			for _, k := range d.keys {
+				storable(k)
+			}
+			return &namespace{d}
+		},
+		"cycler": newCycler,
 		"joiner": func(s *state, a *args) any {
 			sep := or(a.bind("sep")[0], ", ")
 			used := false
@@ -32,7 +38,11 @@ func globals() *scope {
 			panic(&failure{message: s.str(a.bind("message!")[0]), raised: true})
 		},
 		"strftime_now": func(s *state, a *args) any {
-			return strftime(s.now, text(a.bind("format!")[0]))
+			format := text(a.bind("format!")[0])
+			s.read(slowly * slowly * len(format))
+			out := strftime(s.now, format)
+			s.spend(len(out))
+			return out
 		},
 	} {
 		sc.set(name, &function{name, f})
@@ -77,6 +87,7 @@ func (s *state) newDict(a *args) *Dict {
 	s.spend(64)
 	if len(a.pos) == 1 {
 		from := a.pos[0]
+		undefined(from)
 		if m, ok := from.(*Dict); ok {
 			from = &view{"dict_items", m}
 		}
@@ -93,6 +104,24 @@ func (s *state) newDict(a *args) *Dict {
 		d.put(k, a.kw.vals[i])
 	}
 	return d
+}
+
+// fromKeys is Python's dict.fromkeys.
+func fromKeys(s *state, a *args) any {
+	b := a.bind("iterable!", "value")
+	d := NewDict()
+	for _, k := range s.collect(b[0]) {
+		s.spend(64)
+		d.put(k, or(b[1], nil))
+	}
+	return d
+}
+
+// storable throws if no namespace may have an attribute of that name.
+func storable(name any) {
+	if t, ok := name.(string); ok && strings.HasPrefix(t, "_") {
+		throw("names that begin with an underscore cannot be stored in a namespace")
+	}
 }
 
 func newCycler(_ *state, a *args) any {

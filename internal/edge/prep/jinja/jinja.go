@@ -9,9 +9,9 @@
 // Steps, output, memory and depth are bounded, so that a hostile template, or a
 // hostile conversation in a decent one, ends with an error.
 //
-// What differs from Python: no template inheritance or imports, strings that are
-// marked safe are plain, since nothing is escaped unless asked for, and what
-// prints an address in Python prints none.
+// What differs from Python: strings that are marked safe are plain, since nothing
+// is escaped unless asked for, so that escaping twice does; autoescape and random
+// are refused; and what prints an address in Python prints none.
 package jinja
 
 import (
@@ -25,18 +25,22 @@ import (
 
 // The bounds of a template and of one rendering.
 const (
-	maxSource  = 1 << 20  // bytes of a template
-	maxDepth   = 160      // levels of the tree, of macros within macros, of values within values
-	maxChain   = 1000     // operators in a row
-	maxSteps   = 300_000  // nodes evaluated and items walked, beyond those that the input's size allows
-	maxBytes   = 32 << 20 // bytes made, output included, likewise
-	maxRange   = 100_000  // items of a range, as in Python's sandbox
-	maxIntBits = 4096     // bits of an integer
+	maxSource  = 256 << 10 // bytes of a template
+	maxDepth   = 160       // levels of the tree, of macros within macros, of values within values
+	maxChain   = 1000      // operators in a row
+	maxSteps   = 300_000   // nodes evaluated and items walked, beyond those that the input's size allows
+	maxBytes   = 8 << 20   // bytes made, output included, likewise
+	maxRange   = 100_000   // items of a range, as in Python's sandbox
+	maxIntBits = 4096      // bits of an integer
 )
 
 // Template is a compiled template. It does not change and is safe for concurrent
 // use.
-type Template struct{ body []stmt }
+type Template struct {
+	body   []stmt
+	frame  *frame
+	blocks map[string]*blockStmt
+}
 
 // failure is what throw panics with; it does not leave the package.
 type failure struct {
@@ -77,7 +81,7 @@ func Compile(source string) (t *Template, err error) {
 			t, err = nil, caught(r, fault.Unimplemented, 1)
 		}
 	}()
-	return &Template{parse(source)}, nil
+	return parse(source), nil
 }
 
 // Render runs the template with the names in vars; now is what strftime_now
@@ -85,7 +89,7 @@ func Compile(source string) (t *Template, err error) {
 // raised, word for word, or what went wrong and on which line.
 func (t *Template) Render(vars *Dict, now time.Time) (text string, err error) {
 	size := measure(vars, 0)
-	s := &state{now: now, steps: maxSteps + size, bytes: maxBytes + 64*size, out: new(strings.Builder)}
+	s := &state{now: now, steps: maxSteps + size, bytes: maxBytes + 16*size, out: new(strings.Builder)}
 	defer func() {
 		if r := recover(); r != nil {
 			if e, ok := r.(runtime.Error); ok {
@@ -100,7 +104,9 @@ func (t *Template) Render(vars *Dict, now time.Time) (text string, err error) {
 			sc.set(name, vars.vals[i])
 		}
 	}
-	s.run(t.body, &scope{parent: sc})
+	sc.set("self", &self{t.blocks})
+	s.top = t.frame.scope(sc)
+	s.run(t.body, s.top)
 	return s.out.String(), nil
 }
 
@@ -128,6 +134,7 @@ func measure(v any, depth int) int {
 // state is one rendering.
 type state struct {
 	now   time.Time
+	top   *scope // the template's own names
 	out   *strings.Builder
 	line  int
 	steps int // left
@@ -139,6 +146,36 @@ type state struct {
 func (s *state) step() {
 	if s.steps--; s.steps < 0 {
 		throw("the template takes too long: the limit of steps is reached")
+	}
+}
+
+// perStep is how many bytes are read for one step; what looks at each character
+// says that it reads several times as many.
+const (
+	perStep = 32
+	slowly  = 8
+)
+
+// read pays for looking at n bytes.
+func (s *state) read(n int) {
+	if n < perStep {
+		return
+	}
+	if s.steps -= n / perStep; s.steps < 0 {
+		throw("the template takes too long: the limit of steps is reached")
+	}
+}
+
+// readKey pays for looking a key up.
+func (s *state) readKey(key any) {
+	switch k := key.(type) {
+	case string:
+		s.read(len(k))
+	case *tuple:
+		for _, item := range k.items {
+			s.step()
+			s.readKey(item)
+		}
 	}
 }
 
@@ -185,25 +222,49 @@ type scope struct {
 	parent *scope
 	names  []string
 	vals   []any
+	at     map[string]int // of the names, once there are many
+}
+
+// manyNames is more than most scopes have.
+const manyNames = 16
+
+func (sc *scope) find(name string) int {
+	if sc.at != nil {
+		if i, ok := sc.at[name]; ok {
+			return i
+		}
+		return -1
+	}
+	for i, n := range sc.names {
+		if n == name {
+			return i
+		}
+	}
+	return -1
 }
 
 func (sc *scope) set(name string, v any) {
-	for i, n := range sc.names {
-		if n == name {
-			sc.vals[i] = v
-			return
-		}
+	if i := sc.find(name); i >= 0 {
+		sc.vals[i] = v
+		return
 	}
 	sc.names = append(sc.names, name)
 	sc.vals = append(sc.vals, v)
+	switch n := len(sc.names); {
+	case sc.at != nil:
+		sc.at[name] = n - 1
+	case n > manyNames:
+		sc.at = make(map[string]int, 2*n)
+		for i, name := range sc.names {
+			sc.at[name] = i
+		}
+	}
 }
 
 func (sc *scope) get(name string) (any, bool) {
 	for ; sc != nil; sc = sc.parent {
-		for i, n := range sc.names {
-			if n == name {
-				return sc.vals[i], true
-			}
+		if i := sc.find(name); i >= 0 {
+			return sc.vals[i], true
 		}
 	}
 	return nil, false

@@ -1,94 +1,12 @@
 package jinja
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/big"
 	"strings"
 	"unicode/utf16"
 )
-
-// FromJSON reads one JSON value and keeps the order of its keys; of a key that
-// comes twice the last value counts, at the first place, as in Python.
-func FromJSON(data []byte) (any, error) {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	v, err := readJSON(d, 0)
-	if err != nil {
-		return nil, fmt.Errorf("read JSON: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("read JSON: more than one value")
-	}
-	return v, nil
-}
-
-func readJSON(d *json.Decoder, depth int) (any, error) {
-	if depth > maxDepth {
-		return nil, fmt.Errorf("nested more than %d levels deep", maxDepth)
-	}
-	t, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch t := t.(type) {
-	case json.Number:
-		return readNumber(string(t))
-	case json.Delim:
-		if t == '[' {
-			out := &list{}
-			for d.More() {
-				v, err := readJSON(d, depth+1)
-				if err != nil {
-					return nil, err
-				}
-				out.items = append(out.items, v)
-			}
-			_, err := d.Token()
-			return out, err
-		}
-		out := NewDict()
-		for d.More() {
-			k, err := d.Token()
-			if err != nil {
-				return nil, err
-			}
-			v, err := readJSON(d, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			out.put(k, v)
-		}
-		_, err := d.Token()
-		return out, err
-	}
-	return t, nil // nil, bool or string
-}
-
-func readNumber(text string) (any, error) {
-	if !strings.ContainsAny(text, ".eE") {
-		if len(text) > maxIntBits/4 {
-			return nil, errors.New("integer too large")
-		}
-		n, ok := new(big.Int).SetString(text, 10)
-		if !ok {
-			return nil, errors.New("not a number")
-		}
-		if n.IsInt64() {
-			return n.Int64(), nil
-		}
-		return n, nil
-	}
-	f, ok := toFloat(text)
-	if !ok {
-		return nil, errors.New("not a number")
-	}
-	return f, nil
-}
 
 // encoder is json.dumps with its arguments.
 type encoder struct {

@@ -214,6 +214,9 @@ func (x *lexer) blockEnd(i int, close string) int {
 }
 
 func (x *lexer) comment() {
+	if x.pos == len(x.src) { // the reference misses no end where nothing follows
+		return
+	}
 	for i := x.pos; i < len(x.src); i++ {
 		if end := x.blockEnd(i, "#}"); end >= 0 {
 			x.advance(end)
@@ -224,6 +227,9 @@ func (x *lexer) comment() {
 }
 
 func (x *lexer) raw() {
+	if x.pos == len(x.src) {
+		return
+	}
 	for i := x.pos; i < len(x.src); i++ {
 		if !strings.HasPrefix(x.src[i:], "{%") {
 			continue

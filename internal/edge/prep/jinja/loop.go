@@ -82,14 +82,14 @@ func (l *loop) attr(name string) (any, bool) {
 		return l.depth, true
 	case "previtem":
 		if l.index == 0 {
-			return &undef{"there is no previous item"}, true
+			return &undef{hint: "there is no previous item"}, true
 		}
 		return l.before, true
 	case "nextitem":
 		if v, ok := l.peek(); ok {
 			return v, true
 		}
-		return &undef{"there is no next item"}, true
+		return &undef{hint: "there is no next item"}, true
 	case "cycle":
 		return &function{"cycle", func(_ *state, a *args) any {
 			if len(a.pos) == 0 {
@@ -110,11 +110,11 @@ func (l *loop) attr(name string) (any, bool) {
 func (f *forStmt) exec(s *state, sc *scope) jump {
 	s.line = f.line
 	s.step()
-	f.walk(s, sc, f.iter.eval(s, sc), 0)
-	return onward
+	return f.walk(s, sc, f.iter.eval(s, sc), 0)
 }
 
-func (f *forStmt) walk(s *state, sc *scope, over any, depth int64) {
+// walk runs the loop; how its else part ends is for the loop around.
+func (f *forStmt) walk(s *state, sc *scope, over any, depth int64) jump {
 	next := s.iterate(over)
 	if f.test != nil {
 		all := next
@@ -140,15 +140,21 @@ func (f *forStmt) walk(s *state, sc *scope, over any, depth int64) {
 			return text
 		}
 	}
+	// As in Jinja2 the else part runs if no item's body came to its end: break and
+	// continue count as none.
+	ended := false
 	for l.advance() {
-		inner := &scope{parent: sc, names: make([]string, 0, 4), vals: make([]any, 0, 4)}
+		inner := f.frame.scope(sc)
 		inner.set("loop", l)
 		s.assign(f.target, l.current, inner)
-		if s.run(f.body, inner) == breaking {
+		j := s.run(f.body, inner)
+		if j == breaking {
 			break
 		}
+		ended = ended || j == onward
 	}
-	if l.index < 0 {
-		s.run(f.otherwise, &scope{parent: sc})
+	if !ended {
+		return s.run(f.otherwise, f.elseFrame.scope(sc))
 	}
+	return onward
 }

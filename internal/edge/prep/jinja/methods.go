@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"math"
 	"math/big"
 	"slices"
 	"strings"
@@ -12,17 +13,26 @@ import (
 // begin with an underscore, and methods that change what they belong to, are
 // there and may not be touched, as in Python's immutable sandbox.
 func (s *state) attr(v any, name string) (any, bool) {
-	if strings.HasPrefix(name, "_") {
+	if strings.HasPrefix(name, "_") || len(name) > maxHint {
 		return nil, false
 	}
 	switch v := v.(type) {
 	case *loop:
 		return v.attr(name)
+	case *self:
+		return v.attr(name)
+	case *function:
+		if v.name == "dict" && name == "fromkeys" {
+			return &function{name, fromKeys}, true
+		}
 	case *namespace:
 		return v.attrs.get(name)
 	case *macro:
 		switch name {
 		case "name":
+			if v.name == "" { // what a call block passes on
+				return nil, true
+			}
 			return v.name, true
 		case "arguments":
 			out := &tuple{}
@@ -50,7 +60,7 @@ func (s *state) attr(v any, name string) (any, bool) {
 		return nil, false
 	}
 	if changes(v, name) {
-		return &undef{"access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."}, true
+		return &undef{hint: "access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."}, true
 	}
 	return &function{name, func(s *state, a *args) any { return s.method(v, name, a) }}, true
 }
@@ -58,39 +68,58 @@ func (s *state) attr(v any, name string) (any, bool) {
 func changes(v any, name string) bool {
 	switch v.(type) {
 	case *list:
-		return slices.Contains(strings.Fields("append clear extend insert pop remove reverse sort"), name)
+		return listChanges[name]
 	case *Dict:
-		return slices.Contains(strings.Fields("clear pop popitem setdefault update"), name)
+		return dictChanges[name]
 	}
 	return false
 }
 
+// The methods there are, of which some are refused when they are called.
+var (
+	textMethods = names("strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
+		"find rfind index rindex count join format zfill center ljust rjust isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower " +
+		"istitle isascii isidentifier partition rpartition removeprefix removesuffix expandtabs isprintable format_map encode")
+	dictChanges  = names("clear pop popitem setdefault update")
+	dictMethods  = names("items keys values get copy clear pop popitem setdefault update")
+	listChanges  = names("append clear extend insert pop remove reverse sort")
+	listMethods  = names("index count copy append clear extend insert pop remove reverse sort")
+	tupleMethods = names("index count")
+	floatMethods = names("is_integer")
+	intMethods   = names("bit_length")
+)
+
+func names(list string) map[string]bool {
+	out := map[string]bool{}
+	for _, name := range strings.Fields(list) {
+		out[name] = true
+	}
+	return out
+}
+
 func hasMethod(v any, name string) bool {
-	names := ""
 	switch v.(type) {
 	case string:
-		names = "strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
-			"find rfind index rindex count join format zfill center ljust rjust isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower " +
-			"istitle isascii isidentifier partition rpartition removeprefix removesuffix expandtabs encode"
+		return textMethods[name]
 	case *Dict:
-		names = "items keys values get copy clear pop popitem setdefault update"
+		return dictMethods[name]
 	case *list:
-		names = "index count copy append clear extend insert pop remove reverse sort"
+		return listMethods[name]
 	case *tuple, *span, *group:
-		names = "index count"
+		return tupleMethods[name]
 	case float64:
-		names = "is_integer"
+		return floatMethods[name]
 	case int64, *big.Int, bool:
-		names = "bit_length"
+		return intMethods[name]
 	}
-	return slices.Contains(strings.Fields(names), name)
+	return false
 }
 
 // method calls a method of v that hasMethod knows.
 func (s *state) method(v any, name string, a *args) any {
 	switch v := v.(type) {
 	case string:
-		s.spend(len(v) / 4)
+		s.read(len(v))
 		return s.textMethod(v, name, a)
 	case *Dict:
 		switch name {
@@ -103,6 +132,7 @@ func (s *state) method(v any, name string, a *args) any {
 			return v.without("\x00")
 		case "get":
 			b := a.bind("key!", "default")
+			s.readKey(b[0])
 			if out, ok := v.get(b[0]); ok {
 				return out
 			}
@@ -133,7 +163,7 @@ func (s *state) method(v any, name string, a *args) any {
 			return s.method(&list{s.collect(v)}, name, a)
 		}
 	case float64:
-		return v == float64(int64(v))
+		return v == math.Trunc(v) && !math.IsInf(v, 0)
 	case int64, *big.Int, bool:
 		n, _ := bigInt(v)
 		return int64(n.BitLen())
@@ -147,7 +177,9 @@ func (s *state) textMethod(t, name string, a *args) any {
 	case "strip", "lstrip", "rstrip":
 		chars := or(a.bind("chars")[0], nil)
 		in := space
-		if chars != nil {
+		if chars == nil {
+			s.read(slowly * len(t))
+		} else {
 			set := text(chars)
 			if len(t) > s.steps*16/(len(set)+1) {
 				throw("the template takes too long: too many characters to strip")
@@ -164,12 +196,14 @@ func (s *state) textMethod(t, name string, a *args) any {
 		return t
 	case "split", "rsplit":
 		b := a.bind("sep", "maxsplit")
-		n, _ := integer(or(b[1], int64(-1)))
+		n := index(or(b[1], int64(-1)))
+		s.read(slowly * len(t))
 		parts := split(t, or(b[0], nil), n, name == "rsplit")
 		s.spend(16 * len(parts))
 		return texts(parts)
 	case "splitlines":
-		lines := splitLines(t, truth(or(a.bind("keepends")[0], false)))
+		s.read(slowly * len(t))
+		lines := splitLines(t, flag(a.bind("keepends")[0]))
 		s.spend(16 * len(lines))
 		return texts(lines)
 	case "startswith", "endswith":
@@ -178,39 +212,45 @@ func (s *state) textMethod(t, name string, a *args) any {
 		if !ok {
 			options = &tuple{[]any{b[0]}}
 		}
-		t = s.part(t, b[1], b[2])
+		t, _, inside := s.window(t, b[1], b[2])
 		for _, o := range options.items {
-			if name == "startswith" && strings.HasPrefix(t, text(o)) || name == "endswith" && strings.HasSuffix(t, text(o)) {
+			if prefix := text(o); inside && (name == "startswith" && strings.HasPrefix(t, prefix) || name == "endswith" && strings.HasSuffix(t, prefix)) {
 				return true
 			}
 		}
 		return false
 	case "replace":
 		b := a.bind("old!", "new!", "count")
-		n, _ := integer(or(b[2], int64(-1)))
+		n := index(or(b[2], int64(-1)))
 		return s.replace(t, text(b[0]), text(b[1]), n)
 	case "upper", "lower", "capitalize":
 		a.bind()
 		return changeCase(s, name, t)
 	case "casefold":
 		a.bind()
-		return strings.ReplaceAll(lower(t), "ß", "ss")
+		s.spend(3 * len(t))
+		s.read(slowly * len(t))
+		return caseFold(t)
 	case "title":
 		a.bind()
+		s.spend(3 * len(t))
+		s.read(slowly * len(t))
 		return titled(t)
 	case "swapcase":
 		a.bind()
-		return strings.Map(func(r rune) rune {
-			if unicode.IsUpper(r) {
-				return unicode.ToLower(r)
-			}
-			return unicode.ToUpper(r)
-		}, t)
+		s.spend(3 * len(t))
+		s.read(slowly * len(t))
+		return swapCase(t)
 	case "find", "rfind", "index", "rindex":
 		return s.find(t, name, a.bind("sub!", "start", "end"))
 	case "count":
 		b := a.bind("sub!", "start", "end")
-		return int64(strings.Count(s.part(t, b[1], b[2]), text(b[0])))
+		part, _, inside := s.window(t, b[1], b[2])
+		n := strings.Count(part, text(b[0]))
+		if !inside {
+			n = 0
+		}
+		return int64(n)
 	case "join":
 		var out strings.Builder
 		for i, item := range s.collect(a.bind("iterable!")[0]) {
@@ -228,6 +268,14 @@ func (s *state) textMethod(t, name string, a *args) any {
 		return out.String()
 	case "format":
 		return s.format(t, a)
+	case "format_map":
+		d, ok := a.bind("mapping!")[0].(*Dict)
+		if !ok {
+			throw("str.format_map is supported for dictionaries only")
+		}
+		return s.format(t, &args{kw: d})
+	case "expandtabs":
+		return s.expandTabs(t, or(a.bind("tabsize")[0], int64(8)))
 	case "zfill", "center", "ljust", "rjust":
 		return s.pad(t, name, a.bind("width!", "fillchar"))
 	case "partition", "rpartition":
@@ -239,10 +287,20 @@ func (s *state) textMethod(t, name string, a *args) any {
 	}
 	if is := charTest(name); is != nil {
 		a.bind()
+		s.read(slowly * len(t))
 		return is(t)
 	}
 	throw("'str.%s' is not supported", name)
 	return nil
+}
+
+// index returns an argument that must be an integer.
+func index(v any) int64 {
+	n, ok := integer(v)
+	if !ok {
+		throw("'%s' object cannot be interpreted as an integer", typeName(v))
+	}
+	return n
 }
 
 func texts(parts []string) any {
@@ -259,29 +317,44 @@ func (s *state) part(t string, start, end any) string {
 	if start == nil && end == nil {
 		return t
 	}
-	out, ok := s.slice(t, &slicing{[3]any{start, end, nil}}).(string)
-	if !ok {
-		throw("slice indices must be integers or None")
+	return s.slice(t, &slicing{[3]any{start, end, nil}}).(string)
+}
+
+// window is t[start:end] and where it begins; inside is false if that is nowhere in
+// t, where not even an empty text is found.
+func (s *state) window(t string, start, end any) (part string, from int64, inside bool) {
+	start, end = or(start, nil), or(end, nil)
+	if start == nil && end == nil {
+		return t, 0, true
 	}
-	return out
+	n := s.length(t)
+	from, _, count, ok := (&slicing{[3]any{start, end, nil}}).resolve(n)
+	if !ok {
+		throw("slice indices must be integers or None or have an __index__ method")
+	}
+	if i, given := integer(start); given && i > n {
+		return "", 0, false
+	}
+	_, _, before, _ := (&slicing{[3]any{nil, end, nil}}).resolve(n)
+	if from > before {
+		return "", 0, false
+	}
+	s.spend(len(t))
+	return cutText(t, from, 1, count, n), from, true
 }
 
 func (s *state) find(t, name string, b []any) any {
 	sub := text(b[0])
-	part := s.part(t, b[1], b[2])
+	part, from, inside := s.window(t, b[1], b[2])
 	at := strings.Index(part, sub)
 	if name[0] == 'r' {
 		at = strings.LastIndex(part, sub)
 	}
-	if at < 0 {
+	if at < 0 || !inside {
 		if strings.HasSuffix(name, "index") {
 			throw("substring not found")
 		}
 		return int64(-1)
-	}
-	from := int64(0)
-	if start := or(b[1], nil); start != nil {
-		from, _, _, _ = (&slicing{[3]any{start, nil, nil}}).resolve(s.length(t))
 	}
 	return from + int64(utf8.RuneCountInString(part[:at]))
 }
@@ -378,6 +451,7 @@ func splitLines(t string, keep bool) []string {
 
 // replace is str.replace, whose result it pays for before it is made.
 func (s *state) replace(t, old, with string, n int64) any {
+	s.read(len(t))
 	count := int64(strings.Count(t, old))
 	if n >= 0 && n < count {
 		count = n
@@ -389,18 +463,31 @@ func (s *state) replace(t, old, with string, n int64) any {
 	return strings.Replace(t, old, with, int(count))
 }
 
-func titled(t string) string {
-	var b strings.Builder
-	start := true
-	for _, r := range t {
-		if start {
-			b.WriteRune(unicode.ToTitle(r))
-		} else {
-			b.WriteRune(unicode.ToLower(r))
-		}
-		start = !unicode.IsLetter(r)
+// expandTabs replaces tabs by spaces up to the next column that is a multiple of
+// size.
+func (s *state) expandTabs(t string, size any) any {
+	n, ok := integer(size)
+	if !ok {
+		throw("'%s' object cannot be interpreted as an integer", typeName(size))
 	}
-	return b.String()
+	s.read(slowly * len(t))
+	s.spend(len(t))
+	var out strings.Builder
+	column := int64(0)
+	for _, r := range t {
+		switch {
+		case r != '\t':
+			out.WriteRune(r)
+			if column++; r == '\n' || r == '\r' {
+				column = 0
+			}
+		case n > 0:
+			fill := n - column%n
+			column += fill
+			out.WriteString(s.repeat(" ", fill).(string))
+		}
+	}
+	return out.String()
 }
 
 func (s *state) pad(t, how string, b []any) any {
@@ -457,10 +544,12 @@ func charTest(name string) func(t string) bool {
 		}
 	}
 	switch name {
-	case "isdigit", "isdecimal":
+	case "isdecimal":
 		return all(unicode.IsDigit)
+	case "isdigit":
+		return all(func(r rune) bool { return unicode.IsDigit(r) || unicode.Is(digitSigns, r) })
 	case "isnumeric":
-		return all(unicode.IsNumber)
+		return all(func(r rune) bool { return unicode.IsNumber(r) || strings.ContainsRune(numerals, r) })
 	case "isalpha":
 		return all(unicode.IsLetter)
 	case "isalnum":
@@ -472,13 +561,18 @@ func charTest(name string) func(t string) bool {
 	case "islower":
 		return func(t string) bool { return cased(t, false) }
 	case "istitle":
-		return func(t string) bool {
-			return cased(t, true) || titled(t) == t && strings.IndexFunc(t, unicode.IsLetter) >= 0
-		}
+		return isTitled
 	case "isascii":
 		return func(t string) bool { return strings.IndexFunc(t, func(r rune) bool { return r > 127 }) < 0 }
+	case "isprintable":
+		return func(t string) bool { return strings.IndexFunc(t, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 }
 	case "isidentifier":
-		return func(t string) bool { return all(wordRune)(t) && !unicode.IsDigit(rune(t[0])) }
+		begins := func(r rune) bool { return r == '_' || unicode.In(r, unicode.L, unicode.Nl, unicode.Other_ID_Start) }
+		return func(t string) bool {
+			return t != "" && begins(first(t)) && strings.IndexFunc(t, func(r rune) bool {
+				return !begins(r) && !unicode.In(r, unicode.Mn, unicode.Mc, unicode.Nd, unicode.Pc, unicode.Other_ID_Continue)
+			}) < 0
+		}
 	}
 	return nil
 }

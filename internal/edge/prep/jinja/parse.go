@@ -1,6 +1,9 @@
 package jinja
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // parser makes the tree of a template from its tokens: recursive descent with
 // the precedences of Jinja2, which are not Python's everywhere.
@@ -9,25 +12,56 @@ type parser struct {
 	pos    int
 	depth  int
 	loops  int // loops around, in this macro or call block
+	frames int // statements around that have names of their own
 
 	// used are the names read in each macro around, the innermost last.
 	used []map[string]bool
-	// unknown are filters and tests that do not exist and would be needed
-	// whatever the conditions in the template are.
-	unknown []lexeme
+	// unknown are filters and tests that do not exist, unless a condition within
+	// the same frame may keep them from being needed.
+	unknown []unknown
+	blocks  map[string]*blockStmt
+	frame   *frame // the innermost
+	all     []*frame
+	// branches is how many conditions are around within the frame.
+	branches int
 }
 
-func parse(source string) []stmt {
-	p := &parser{tokens: lex(source)}
-	body := p.body()
+// unknown is the name of a filter or test, and the frame that it is in.
+type unknown struct {
+	lexeme
+	frame int
+}
+
+// excuse forgets those unknown since the mark that are in this frame.
+func (p *parser) excuse(mark int) {
+	kept := p.unknown[:mark]
+	for _, u := range p.unknown[mark:] {
+		if u.frame != p.frames {
+			kept = append(kept, u)
+		}
+	}
+	p.unknown = kept
+}
+
+func parse(source string) *Template {
+	p := &parser{tokens: lex(source), blocks: map[string]*blockStmt{}}
+	t := &Template{blocks: p.blocks}
+	t.frame = p.within(func() {
+		p.frames = 0
+		t.body = p.body()
+		p.frames = 1
+	})
 	if t := p.cur(); t.kind != tokEOF {
 		p.fail(t, "unexpected %s", t)
 	}
 	if len(p.unknown) > 0 {
-		t := p.unknown[0]
+		t := p.unknown[0].lexeme
 		p.fail(t, "No filter or test named '%s'", t.text)
 	}
-	return body
+	for _, f := range p.all {
+		f.settle()
+	}
+	return t
 }
 
 func (p *parser) cur() lexeme { return p.tokens[p.pos] }
@@ -107,7 +141,7 @@ func (p *parser) body(ends ...string) []stmt {
 			body = append(body, &textStmt{t.text})
 		case tokVarBegin:
 			p.next()
-			body = append(body, &printStmt{t.line, p.tuple(true, "")})
+			body = append(body, &printStmt{t.line, p.tuple(true)})
 			p.expect(tokVarEnd, "end of print statement")
 		case tokBlockBegin:
 			p.next()
@@ -149,20 +183,23 @@ func (p *parser) statement() stmt {
 		if !ok {
 			p.fail(t, "expected the macro's name")
 		}
-		m := p.signature(n.name, t.line)
-		p.expectBody(m, "endmacro")
+		var m *macroDef
+		p.sets(n.name)
+		f := p.within(func() {
+			m = p.signature(n.name, t.line)
+			p.expectBody(m, "endmacro")
+		})
+		m.frame = f
 		return &macroStmt{m}
 	case "call":
 		return p.call(t)
 	case "filter":
-		f := p.filter(nil)
-		for n := 0; p.cur().is("|"); {
-			p.chained(&n)
-			p.next()
-			f = p.filter(f)
-		}
-		body, _ := p.block("endfilter")
-		return &filterStmt{f, body}
+		s := new(filterStmt)
+		s.frame = p.within(func() {
+			s.filter = p.filters(p.filter(nil))
+			s.body, _ = p.block("endfilter")
+		})
+		return s
 	case "with":
 		return p.with()
 	case "print":
@@ -175,11 +212,12 @@ func (p *parser) statement() stmt {
 		}
 		return s
 	case "generation":
+		s := new(generationStmt)
 		loops := p.loops
 		p.loops = 0
-		body, _ := p.block("endgeneration")
+		s.frame = p.within(func() { s.body, _ = p.block("endgeneration") })
 		p.loops = loops
-		return &generationStmt{body}
+		return s
 	case "break", "continue":
 		if p.loops == 0 {
 			p.fail(t, "'%s' outside loop", t.text)
@@ -188,8 +226,17 @@ func (p *parser) statement() stmt {
 			return jumpStmt(breaking)
 		}
 		return jumpStmt(continuing)
-	case "extends", "include", "import", "from", "block", "autoescape":
-		p.fail(t, "the tag '%s' is not supported: a chat template is one file", t.text)
+	case "block":
+		return p.blockStmt(t)
+	case "extends":
+		if p.frames > 0 {
+			p.fail(t, "cannot use extend from a non top-level scope")
+		}
+		return p.load(t)
+	case "include", "import", "from":
+		return p.load(t)
+	case "autoescape":
+		return p.autoescape(t)
 	}
 	p.fail(t, "Encountered unknown tag '%s'.", t.text)
 	return nil
@@ -197,19 +244,26 @@ func (p *parser) statement() stmt {
 
 func (p *parser) forStmt(t lexeme) stmt {
 	f := &forStmt{line: t.line}
-	f.target = p.targets("in", false)
+	f.target = p.targets(false)
 	p.expectName("in")
-	f.iter = p.tuple(false, "recursive")
-	if p.skipName("if") {
-		f.test = p.expr()
-	}
+	f.iter = p.tuple(false)
+	p.within(func() {
+		p.setsAll(f.target)
+		if p.skipName("if") {
+			f.test = p.expr()
+		}
+	})
 	f.recursive = p.skipName("recursive")
 	p.loops++
 	var end string
-	f.body, end = p.block("endfor", "else")
+	f.frame = p.within(func() {
+		p.setsAll(f.target)
+		f.body, end = p.block("endfor", "else")
+	})
 	p.loops--
+	f.elseFrame = f.frame
 	if end == "else" {
-		f.otherwise, _ = p.block("endfor")
+		f.elseFrame = p.within(func() { f.otherwise, _ = p.block("endfor") })
 	}
 	return f
 }
@@ -218,38 +272,50 @@ func (p *parser) ifStmt() stmt {
 	marked := len(p.unknown)
 	s := &ifStmt{}
 	for {
-		test := p.tuple(false, "")
+		test := p.tuple(false)
+		p.branches++
 		body, end := p.block("elif", "else", "endif")
+		p.branches--
 		s.tests = append(s.tests, test)
 		s.bodies = append(s.bodies, body)
 		if end == "elif" {
 			continue
 		}
 		if end == "else" {
+			p.branches++
 			s.otherwise, _ = p.block("endif")
+			p.branches--
 		}
-		p.unknown = p.unknown[:marked]
+		p.excuse(marked)
 		return s
 	}
 }
 
 func (p *parser) set(t lexeme) stmt {
-	target := p.targets("", true)
+	target := p.targets(true)
 	if p.skipOp("=") {
-		return &setStmt{t.line, target, p.tuple(true, "")}
+		s := &setStmt{t.line, target, p.tuple(true)}
+		p.setsAll(target)
+		return s
 	}
-	var f *filterExpr
-	for n := 0; p.cur().is("|"); {
-		p.chained(&n)
-		p.next()
-		if f == nil {
-			f = p.filter(nil)
-		} else {
-			f = p.filter(f)
+	s := &setBlockStmt{line: t.line, target: target}
+	p.setsAll(target)
+	s.frame = p.within(func() {
+		if p.skipOp("|") {
+			s.filter = p.filters(p.filter(nil))
 		}
+		s.body, _ = p.block("endset")
+	})
+	return s
+}
+
+// filters parses more filters after one.
+func (p *parser) filters(f *filterExpr) *filterExpr {
+	for n := 0; p.skipOp("|"); {
+		p.chained(&n)
+		f = p.filter(f)
 	}
-	body, _ := p.block("endset")
-	return &setBlockStmt{t.line, target, f, body}
+	return f
 }
 
 func (p *parser) with() stmt {
@@ -258,24 +324,29 @@ func (p *parser) with() stmt {
 		if len(s.targets) > 0 {
 			p.expectOp(",")
 		}
-		s.targets = append(s.targets, p.targets("", false))
+		s.targets = append(s.targets, p.targets(false))
 		p.expectOp("=")
 		s.values = append(s.values, p.expr())
 	}
-	s.body, _ = p.block("endwith")
+	s.frame = p.within(func() {
+		for _, target := range s.targets {
+			p.setsAll(target)
+		}
+		s.body, _ = p.block("endwith")
+	})
 	return s
 }
 
 func (p *parser) call(t lexeme) stmt {
 	m := &macroDef{line: t.line, name: "caller"}
 	if p.cur().is("(") {
-		m = p.signature("caller", t.line)
+		p.within(func() { m = p.signature("caller", t.line) })
 	}
 	call, ok := p.expr().(*callExpr)
 	if !ok {
 		p.fail(t, "expected call")
 	}
-	p.expectBody(m, "endcall")
+	m.frame = p.within(func() { p.expectBody(m, "endcall") })
 	return &callStmt{t.line, call, m}
 }
 
@@ -298,6 +369,7 @@ func (p *parser) signature(name string, line int) *macroDef {
 		} else if k := len(m.defaults); k > 0 && m.defaults[k-1] != nil {
 			p.fail(t, "non-default argument follows default argument")
 		}
+		p.sets(n.name)
 		m.params = append(m.params, n.name)
 		m.defaults = append(m.defaults, value)
 	}
@@ -317,11 +389,17 @@ func (p *parser) expectBody(m *macroDef, end string) {
 	p.loops = loops
 	m.caller, m.kwargs, m.varargs = used["caller"], used["kwargs"], used["varargs"]
 	for name := range used {
-		p.use(name)
+		p.pass(name)
 	}
 }
 
 func (p *parser) use(name string) {
+	p.frame.known[name] = true
+	p.pass(name)
+}
+
+// pass notes a name that the macro around reads.
+func (p *parser) pass(name string) {
 	if n := len(p.used); n > 0 {
 		p.used[n-1][name] = true
 	}
@@ -341,17 +419,17 @@ func (p *parser) assignable(t lexeme) {
 	}
 }
 
-// targets parses what a loop or a set assigns to; end is a name that ends it.
-func (p *parser) targets(end string, attributes bool) expr {
+// targets parses what a loop or a set assigns to.
+func (p *parser) targets(attributes bool) expr {
 	defer p.enter()()
 	var items []expr
 	for {
-		if len(items) > 0 && p.tupleEnd(end) {
+		if len(items) > 0 && p.tupleEnd() {
 			return &tupleExpr{items}
 		}
 		var item expr
 		if p.skipOp("(") {
-			item = p.targets("", false)
+			item = p.targets(false)
 			p.expectOp(")")
 		} else {
 			t := p.expect(tokName, "a name to assign to")
@@ -373,20 +451,20 @@ func (p *parser) targets(end string, attributes bool) expr {
 	}
 }
 
-func (p *parser) tupleEnd(end string) bool {
+func (p *parser) tupleEnd() bool {
 	t := p.cur()
-	return t.kind == tokVarEnd || t.kind == tokBlockEnd || t.is(")") || end != "" && t.name(end)
+	return t.kind == tokVarEnd || t.kind == tokBlockEnd || t.is(")")
 }
 
 // tuple parses an expression, or several with commas between them.
-func (p *parser) tuple(conditional bool, end string) expr {
+func (p *parser) tuple(conditional bool) expr {
 	one := p.or
 	if conditional {
 		one = p.expr
 	}
 	var items []expr
 	for {
-		if p.tupleEnd(end) {
+		if p.tupleEnd() {
 			if items == nil {
 				p.fail(p.cur(), "Expected an expression, got %s", p.cur())
 			}
@@ -416,7 +494,7 @@ func (p *parser) expr() expr {
 			c.otherwise = p.expr()
 		}
 		e = c
-		p.unknown = p.unknown[:marked]
+		p.excuse(marked)
 	}
 	return e
 }
@@ -554,18 +632,21 @@ func (p *parser) primary() expr {
 		p.use(t.text)
 		return &nameExpr{t.line, t.text}
 	case t.kind == tokString:
-		text := t.text
-		for p.cur().kind == tokString {
-			text += p.next().text
+		if p.cur().kind != tokString {
+			return constExpr{t.text}
 		}
-		return constExpr{text}
+		text := new(strings.Builder)
+		for text.WriteString(t.text); p.cur().kind == tokString; {
+			text.WriteString(p.next().text)
+		}
+		return constExpr{text.String()}
 	case t.kind == tokNumber:
 		return constExpr{t.num}
 	case t.is("("):
 		if p.skipOp(")") {
 			return &tupleExpr{}
 		}
-		e := p.tuple(true, "")
+		e := p.tuple(true)
 		p.expectOp(")")
 		return e
 	case t.is("["):
@@ -715,7 +796,7 @@ func (p *parser) filter(of expr) *filterExpr {
 	t := p.dotted()
 	f := &filterExpr{line: t.line, name: t.text, of: of, call: filterNamed(t.text)}
 	if f.call == nil {
-		p.unknown = append(p.unknown, t)
+		p.unknown = append(p.unknown, unknown{t, p.frames})
 	}
 	if p.cur().is("(") {
 		f.args = p.arguments()
@@ -729,7 +810,7 @@ func (p *parser) test(of expr) expr {
 	t := p.dotted()
 	e := &testExpr{line: t.line, name: t.text, of: of, call: testNamed(t.text)}
 	if e.call == nil {
-		p.unknown = append(p.unknown, t)
+		p.unknown = append(p.unknown, unknown{t, p.frames})
 	}
 	switch c := p.cur(); {
 	case c.is("("):

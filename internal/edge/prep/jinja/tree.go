@@ -108,6 +108,8 @@ type (
 		iter, test      expr
 		recursive       bool
 		body, otherwise []stmt
+
+		frame, elseFrame *frame
 	}
 	ifStmt struct {
 		tests     []expr
@@ -124,10 +126,12 @@ type (
 		target expr
 		filter *filterExpr
 		body   []stmt
+		frame  *frame
 	}
 	withStmt struct {
 		targets, values []expr
 		body            []stmt
+		frame           *frame
 	}
 	macroDef struct {
 		line                    int
@@ -135,6 +139,7 @@ type (
 		params                  []string
 		defaults                []expr
 		body                    []stmt
+		frame                   *frame
 		caller, kwargs, varargs bool
 	}
 	macroStmt struct{ def *macroDef }
@@ -146,7 +151,11 @@ type (
 	filterStmt struct {
 		filter *filterExpr
 		body   []stmt
+		frame  *frame
 	}
-	generationStmt struct{ body []stmt }
-	jumpStmt       jump
+	generationStmt struct {
+		body  []stmt
+		frame *frame
+	}
+	jumpStmt jump
 )

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/big"
@@ -17,7 +18,10 @@ type (
 
 	// undef stands for a name or attribute that is not there. It prints as
 	// nothing and is an empty sequence; hint says what using it otherwise means.
-	undef struct{ hint string }
+	undef struct {
+		hint  string
+		unset bool // a name that its frame has not set yet
+	}
 
 	// namespace is the one thing whose attributes a template may set.
 	namespace struct{ attrs *Dict }
@@ -117,6 +121,8 @@ func typeName(v any) string {
 		return "_GroupTuple"
 	case *slicing:
 		return "slice"
+	case *self:
+		return "TemplateReference"
 	}
 	return "function"
 }
@@ -192,10 +198,13 @@ func (s *state) repr(b *strings.Builder, v any, depth int) {
 	}
 	switch v := v.(type) {
 	case string:
+		s.read(slowly * len(v))
+		s.room(b.Len() + len(v))
 		reprString(b, v)
 	case nil, bool, int64:
 		b.WriteString(s.str(v))
 	case *big.Int:
+		s.read(v.BitLen() * slowly)
 		b.WriteString(v.String())
 	case float64:
 		b.WriteString(formatFloat(v))
@@ -237,6 +246,8 @@ func (s *state) repr(b *strings.Builder, v any, depth int) {
 			reprString(b, v.name)
 			b.WriteString(">")
 		}
+	case *self:
+		b.WriteString("<TemplateReference None>")
 	case *loop:
 		fmt.Fprintf(b, "<LoopContext %d/%d>", v.index+1, v.length())
 	default:
@@ -372,19 +383,18 @@ func (s *state) equal(a, b any, depth int) bool {
 	s.step()
 	if x, ok := a.(string); ok {
 		y, ok := b.(string)
-		return ok && x == y
+		if !ok || len(x) != len(y) {
+			return false
+		}
+		s.read(len(x))
+		return x == y
 	}
 	if x, ok := number(a); ok {
 		y, ok := number(b)
 		if !ok {
 			return false
 		}
-		p, pok := bigInt(a)
-		q, qok := bigInt(b)
-		if pok && qok {
-			return p.Cmp(q) == 0
-		}
-		return x == y
+		return compareNumbers(a, b, x, y) == 0
 	}
 	switch a := a.(type) {
 	case nil:
@@ -395,9 +405,11 @@ func (s *state) equal(a, b any, depth int) bool {
 	case *list:
 		b, ok := b.(*list)
 		return ok && s.equalItems(a.items, b.items, depth)
-	case *tuple:
-		b, ok := b.(*tuple)
-		return ok && s.equalItems(a.items, b.items, depth)
+	case *tuple, *group:
+		x, _ := sequence(a)
+		y, ok := sequence(b)
+		_, isList := b.(*list)
+		return ok && !isList && s.equalItems(x, y, depth)
 	case *span:
 		b, ok := b.(*span)
 		return ok && *a == *b
@@ -417,6 +429,31 @@ func (s *state) equal(a, b any, depth int) bool {
 	return a == b
 }
 
+// unordered is what comparing with NaN gives.
+const unordered = 2
+
+// compareNumbers compares a and b, which are about x and y, exactly.
+func compareNumbers(a, b any, x, y float64) int {
+	if i, ok := a.(int64); ok {
+		if j, ok := b.(int64); ok {
+			return cmp.Compare(i, j)
+		}
+	}
+	p, pok := bigInt(a)
+	q, qok := bigInt(b)
+	switch {
+	case math.IsNaN(x) || math.IsNaN(y):
+		return unordered
+	case pok && qok:
+		return p.Cmp(q)
+	case pok && !math.IsInf(y, 0):
+		return new(big.Float).SetInt(p).Cmp(big.NewFloat(y))
+	case qok && !math.IsInf(x, 0):
+		return big.NewFloat(x).Cmp(new(big.Float).SetInt(q))
+	}
+	return cmp.Compare(x, y)
+}
+
 func (s *state) equalItems(a, b []any, depth int) bool {
 	if len(a) != len(b) {
 		return false
@@ -434,25 +471,13 @@ func (s *state) compare(op string, a, b any) int {
 	s.step()
 	if x, ok := a.(string); ok {
 		if y, ok := b.(string); ok {
+			s.read(min(len(x), len(y)))
 			return strings.Compare(x, y)
-		}
-	}
-	if p, ok := bigInt(a); ok {
-		if q, ok := bigInt(b); ok {
-			return p.Cmp(q)
 		}
 	}
 	if x, ok := number(a); ok {
 		if y, ok := number(b); ok {
-			switch {
-			case x < y:
-				return -1
-			case x > y:
-				return 1
-			case x == y:
-				return 0
-			}
-			return 2 // NaN: no comparison holds
+			return compareNumbers(a, b, x, y)
 		}
 	}
 	x, xok := sequence(a)
@@ -497,7 +522,7 @@ func (s *state) length(v any) int64 {
 	case *undef:
 		return 0
 	case string:
-		s.spend(len(v) / 8)
+		s.read(len(v))
 		return int64(utf8.RuneCountInString(v))
 	case *Dict:
 		return int64(v.Len())
@@ -548,7 +573,10 @@ func (s *state) iterate(v any) func() (any, bool) {
 	case *span:
 		return over(int(v.len()), func(i int) any { return v.at(int64(i)) })
 	case *iterator:
-		return v.next
+		return func() (item any, ok bool) {
+			s.nested(func() { item, ok = v.next() }) // generators walk generators
+			return item, ok
+		}
 	case *loop:
 		return v.iterate(s)
 	}
@@ -586,9 +614,10 @@ func (s *state) contains(container, v any) bool {
 			undefined(v)
 			throw("'in <string>' requires string as left operand, not %s", typeName(v))
 		}
-		s.spend(len(c) / 8)
+		s.read(len(c))
 		return strings.Contains(c, text)
 	case *Dict:
+		s.readKey(v)
 		_, ok := c.get(v)
 		return ok
 	case *view:

@@ -1,0 +1,90 @@
+package jinja
+
+// frame is what has names of its own: the template, the body of a loop, of a
+// macro and of most blocks, but not a condition. As in Jinja2 names belong to
+// frames by where they stand, not by when they are run: a name that a frame sets
+// before it reads it, and that no frame around knows, is undefined there until it
+// is set, even if the template is given a variable of that name.
+type frame struct {
+	outer *frame
+	known map[string]bool // read or set here
+	first []string        // set before read, whatever the conditions
+	names []string        // those of first that no frame around knows
+	vals  []any           // undefined, for each of names
+}
+
+// scope returns a scope for one run of the frame.
+func (f *frame) scope(parent *scope) *scope {
+	n := len(f.names)
+	sc := &scope{parent: parent, names: make([]string, n, n+4), vals: make([]any, n, n+4)}
+	copy(sc.names, f.names)
+	copy(sc.vals, f.vals)
+	return sc
+}
+
+// exported returns what blocks see: the variables, and the template's own names as
+// far as they are set.
+func (s *state) exported() *scope {
+	sc := &scope{parent: s.top.parent}
+	s.read(perStep * len(s.top.names))
+	for i, name := range s.top.names {
+		if u, ok := s.top.vals[i].(*undef); !ok || !u.unset {
+			sc.set(name, s.top.vals[i])
+		}
+	}
+	return sc
+}
+
+// settle finds the names of a frame when all frames around it have been read.
+func (f *frame) settle() {
+	for _, name := range f.first {
+		if !f.outer.knows(name) {
+			f.names = append(f.names, name)
+			f.vals = append(f.vals, &undef{hint: "'" + name + "' is undefined", unset: true})
+		}
+	}
+}
+
+func (f *frame) knows(name string) bool {
+	for ; f != nil; f = f.outer {
+		if f.known[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// within parses what is a frame of its own.
+func (p *parser) within(parse func()) *frame {
+	f := &frame{outer: p.frame, known: map[string]bool{}}
+	p.all = append(p.all, f)
+	branches := p.branches
+	p.frame, p.branches = f, 0
+	p.frames++
+	parse()
+	p.frames--
+	p.frame, p.branches = f.outer, branches
+	return f
+}
+
+// sets notes that a name is set here.
+func (p *parser) sets(name string) {
+	if f := p.frame; !f.known[name] {
+		f.known[name] = true
+		if p.branches == 0 {
+			f.first = append(f.first, name)
+		}
+	}
+}
+
+// setsAll notes the names that a target sets.
+func (p *parser) setsAll(target expr) {
+	switch t := target.(type) {
+	case *nameExpr:
+		p.sets(t.name)
+	case *tupleExpr:
+		for _, item := range t.items {
+			p.setsAll(item)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package jinja
+
+import (
+	"math"
+	"math/big"
+	"strings"
+)
+
+// percent is Python's str % value.
+func (s *state) percent(t string, v any) any {
+	p := &percents{s: s, rest: t, v: v, single: true}
+	switch args := v.(type) {
+	case *tuple:
+		p.args, p.single = args.items, false
+	case *group:
+		p.args, p.single = []any{args.grouper, args.list}, false
+	default:
+		p.args = []any{v}
+	}
+	var out strings.Builder
+	for {
+		at := strings.IndexByte(p.rest, '%')
+		if at < 0 {
+			break
+		}
+		out.WriteString(p.rest[:at])
+		p.rest = p.rest[at+1:]
+		out.WriteString(p.one())
+		s.step()
+		s.room(out.Len())
+	}
+	out.WriteString(p.rest)
+	if len(p.args) > 0 && !p.mapping() {
+		throw("not all arguments converted during string formatting")
+	}
+	s.spend(out.Len())
+	return out.String()
+}
+
+// percents is one use of the operator.
+type percents struct {
+	s      *state
+	rest   string // of the format
+	v      any
+	args   []any // not yet used
+	single bool  // v is the only argument, not a tuple of them
+}
+
+// mapping reports whether v can be asked for items: then it need not be used.
+func (p *percents) mapping() bool {
+	switch p.v.(type) {
+	case *Dict, *list, *span, *undef:
+		return p.single
+	}
+	return false
+}
+
+func (p *percents) next() any {
+	if len(p.args) == 0 {
+		throw("not enough arguments for format string")
+	}
+	v := p.args[0]
+	p.args = p.args[1:]
+	return v
+}
+
+// one writes the conversion after a percent sign.
+func (p *percents) one() string {
+	if rest, ok := strings.CutPrefix(p.rest, "%"); ok {
+		p.rest = rest
+		return "%"
+	}
+	var arg any
+	named := strings.HasPrefix(p.rest, "(")
+	if named {
+		arg = p.named()
+	}
+	f := spec{fill: " ", precision: -1}
+	zero := false
+	flags := len(p.rest) - len(strings.TrimLeft(p.rest, "-+ 0#"))
+	for _, flag := range []byte(p.rest[:flags]) {
+		switch flag {
+		case '-':
+			f.align = '<'
+		case '0':
+			zero = true
+		case '#':
+			f.alternate = true
+		case '+':
+			f.sign = '+'
+		case ' ':
+			if f.sign == 0 {
+				f.sign = ' '
+			}
+		}
+	}
+	p.rest = p.rest[flags:]
+	if f.width = p.number(); f.width < 0 {
+		f.align, f.width = '<', -f.width
+	}
+	if rest, ok := strings.CutPrefix(p.rest, "."); ok {
+		p.rest = rest
+		f.precision = max(0, p.number())
+	}
+	if p.rest != "" && strings.IndexByte("hlL", p.rest[0]) >= 0 {
+		p.rest = p.rest[1:]
+	}
+	if p.rest == "" {
+		throw("incomplete format")
+	}
+	f.verb = p.rest[0]
+	p.rest = p.rest[1:]
+	if !named {
+		arg = p.next()
+	}
+	if f.align == 0 {
+		if f.align = '>'; zero && strings.IndexByte("diuoxXeEfFgG", f.verb) >= 0 {
+			f.fill, f.align = "0", '='
+		}
+	}
+	return p.s.convert(f, arg)
+}
+
+// named takes the name of an argument in parentheses, which may have others in
+// it, and returns the argument.
+func (p *percents) named() any {
+	d, ok := p.v.(*Dict)
+	if !ok {
+		throw("format requires a mapping")
+	}
+	depth := 0
+	for i, c := range []byte(p.rest) {
+		switch c {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		}
+		if depth == 0 {
+			arg, ok := d.get(p.rest[1:i])
+			if !ok {
+				throw("the mapping has no such key as the format names")
+			}
+			p.rest = p.rest[i+1:]
+			return arg
+		}
+	}
+	throw("incomplete format key")
+	return nil
+}
+
+// number takes a width or precision, which an argument may have.
+func (p *percents) number() (n int) {
+	if rest, ok := strings.CutPrefix(p.rest, "*"); ok {
+		p.rest = rest
+		i, ok := p.next().(int64)
+		if !ok {
+			throw("* wants int")
+		}
+		if i > maxWidth || i < -maxWidth {
+			throw("width or precision above %d", maxWidth)
+		}
+		return int(i)
+	}
+	n, p.rest = leadingInt(p.rest)
+	return n
+}
+
+// convert formats v as % does.
+func (s *state) convert(f spec, v any) string {
+	switch f.verb {
+	case 's', 'r', 'a':
+		text := s.str(v)
+		if f.verb != 's' {
+			text = s.conversion(v, f.verb)
+		}
+		if f.precision >= 0 {
+			text = s.part(text, nil, int64(f.precision))
+		}
+		return f.pad(s, "", text)
+	case 'd', 'i', 'u':
+		if x, ok := v.(float64); ok && !math.IsNaN(x) && !math.IsInf(x, 0) {
+			v, _ = new(big.Float).SetFloat64(x).Int(nil)
+		}
+		n, ok := bigInt(v)
+		if !ok {
+			throw("%%%c format: a real number is required, not %s", f.verb, typeName(v))
+		}
+		f.verb = 'd'
+		return f.integer(s, n)
+	case 'x', 'X', 'o':
+		n, ok := bigInt(v)
+		if !ok {
+			throw("%%%c format: an integer is required, not %s", f.verb, typeName(v))
+		}
+		return f.integer(s, n)
+	case 'f', 'F', 'e', 'E', 'g', 'G':
+		x, ok := number(v)
+		if !ok {
+			throw("must be real number, not %s", typeName(v))
+		}
+		return f.float(s, x)
+	case 'c':
+		if text, ok := v.(string); ok {
+			if s.length(text) != 1 {
+				throw("%%c requires int or char")
+			}
+			return f.pad(s, "", text)
+		}
+		n, ok := integer(v)
+		if !ok {
+			throw("%%c requires int or char")
+		}
+		return f.pad(s, "", character(n))
+	}
+	throw("unsupported format character '%c'", f.verb)
+	return ""
+}

@@ -1,0 +1,208 @@
+package jinja
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// pprintWidth is how wide Python's pformat makes its lines, in characters.
+const pprintWidth = 80
+
+// pprint is Python's pprint.pformat: repr with the keys of dictionaries sorted,
+// over several lines where it is wider than one.
+func pprint(s *state, v any, a *args) any {
+	a.bind()
+	p := &printer{s: s}
+	p.value(p.ordered(v, 0), 0, 0, 0)
+	s.spend(p.b.Len())
+	return p.b.String()
+}
+
+type printer struct {
+	s *state
+	b strings.Builder
+}
+
+// ordered returns v with the dictionaries that pprint looks into sorted.
+func (p *printer) ordered(v any, depth int) any {
+	if depth > maxDepth {
+		throw("maximum recursion depth exceeded while getting the repr of an object")
+	}
+	p.s.step()
+	switch v := v.(type) {
+	case *list:
+		return &list{p.orderedItems(v.items, depth)}
+	case *tuple:
+		return &tuple{p.orderedItems(v.items, depth)}
+	case *Dict:
+		p.s.spend(64 * (1 + v.Len()))
+		order := make([]int, v.Len())
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortStableFunc(order, func(i, j int) int { return p.compare(v.keys[i], v.keys[j]) })
+		out := NewDict()
+		for _, i := range order {
+			out.put(v.keys[i], p.ordered(v.vals[i], depth+1))
+		}
+		return out
+	}
+	return v
+}
+
+func (p *printer) orderedItems(items []any, depth int) []any {
+	p.s.spend(16 * (1 + len(items)))
+	out := make([]any, len(items))
+	for i, item := range items {
+		out[i] = p.ordered(item, depth+1)
+	}
+	return out
+}
+
+// compare orders keys, those that Python does not order by the names of their
+// types.
+func (p *printer) compare(a, b any) int {
+	p.s.step()
+	_, x := number(a)
+	_, y := number(b)
+	switch {
+	case x && y, typeName(a) == "str" && typeName(b) == "str", typeName(a) == "tuple" && typeName(b) == "tuple":
+		return p.s.compare("<", a, b)
+	}
+	return strings.Compare(typeName(a), typeName(b))
+}
+
+func (p *printer) repr(v any) string {
+	var b strings.Builder
+	p.s.repr(&b, v, 0)
+	p.s.read(b.Len())
+	p.s.spend(b.Len() / 8)
+	return b.String()
+}
+
+// value writes v, which begins at a column and has to leave some columns free on
+// its last line; level is how deep in others it is.
+func (p *printer) value(v any, column, free, level int) {
+	text := p.repr(v)
+	if utf8.RuneCountInString(text) <= pprintWidth-column-free {
+		p.b.WriteString(text)
+		return
+	}
+	switch v := v.(type) {
+	case string:
+		p.text(v, column, free, level+1)
+	case *list:
+		p.items("[", v.items, "]", column, free, level+1)
+	case *tuple:
+		end := ")"
+		if len(v.items) == 1 {
+			end = ",)"
+		}
+		p.items("(", v.items, end, column, free, level+1)
+	case *Dict:
+		p.dict(v, column, free, level+1)
+	default:
+		p.b.WriteString(text)
+	}
+}
+
+func (p *printer) line(end string, column int) {
+	p.s.room(p.b.Len() + column)
+	p.b.WriteString(end + "\n" + strings.Repeat(" ", column))
+}
+
+func (p *printer) items(open string, items []any, end string, column, free, level int) {
+	p.b.WriteString(open)
+	for i, item := range items {
+		if i > 0 {
+			p.line(",", column+1)
+		}
+		after := 1
+		if i == len(items)-1 {
+			after = free + len(end)
+		}
+		p.value(item, column+1, after, level)
+	}
+	p.b.WriteString(end)
+}
+
+func (p *printer) dict(d *Dict, column, free, level int) {
+	p.b.WriteByte('{')
+	for i, k := range d.keys {
+		if i > 0 {
+			p.line(",", column+1)
+		}
+		key := p.repr(k)
+		p.b.WriteString(key + ": ")
+		after := 1
+		if i == d.Len()-1 {
+			after = free + 1
+		}
+		p.value(d.vals[i], column+1+utf8.RuneCountInString(key)+2, after, level)
+	}
+	p.b.WriteByte('}')
+}
+
+// text writes a string as several that follow one another, cut after lines and
+// words.
+func (p *printer) text(t string, column, free, level int) {
+	if level == 1 {
+		column++
+		free++
+	}
+	var chunks []string
+	lines := splitLines(t, true)
+	for i, line := range lines {
+		last := i == len(lines)-1
+		width := pprintWidth - column
+		if last {
+			width -= free
+		}
+		if text := p.repr(line); utf8.RuneCountInString(text) <= width {
+			chunks = append(chunks, text)
+			continue
+		}
+		chunks = append(chunks, p.words(line, pprintWidth-column, width)...)
+	}
+	if len(chunks) == 1 {
+		p.b.WriteString(chunks[0])
+		return
+	}
+	if level == 1 {
+		p.b.WriteByte('(')
+	}
+	for i, c := range chunks {
+		if i > 0 {
+			p.line("", column)
+		}
+		p.b.WriteString(c)
+	}
+	if level == 1 {
+		p.b.WriteByte(')')
+	}
+}
+
+// words cuts a line after words, each with the space behind it, so that what is
+// written of them fits the width, or that of the last.
+func (p *printer) words(line string, width, last int) []string {
+	var chunks []string
+	current := ""
+	for line != "" {
+		end := len(line) - len(strings.TrimLeftFunc(strings.TrimLeftFunc(line, func(r rune) bool { return !space(r) }), space))
+		part := line[:end]
+		if line = line[end:]; line == "" {
+			width = last
+		}
+		p.s.spend(len(current) / 8)
+		if utf8.RuneCountInString(p.repr(current+part)) > width {
+			if current != "" {
+				chunks = append(chunks, p.repr(current))
+			}
+			current = part
+		} else {
+			current += part
+		}
+	}
+	return append(chunks, p.repr(current))
+}
