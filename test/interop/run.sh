@@ -32,8 +32,8 @@ install_python() {
 }
 # The package asks for a newer Node than some machines have; what is used of it runs there.
 install_js() {
-  command -v node && cp -r js "$work/js" && cd "$work/js" &&
-    npm install --silent --no-audit --no-fund --no-package-lock --engine-strict=false
+  command -v node && command -v npm && cp -r js "$work/js" && cd "$work/js" &&
+    npm install --loglevel=error --no-audit --no-fund --no-package-lock --engine-strict=false
 }
 install_python >"$work/python.log" 2>&1 & installing_python=$!
 install_js >"$work/js.log" 2>&1 & installing_js=$!
@@ -59,6 +59,7 @@ export PENSTOCK_RECORDINGS="$PWD/recordings"
 
 summary=""
 failed=0
+skipped=0
 # hold CLIENT COMMAND… runs one client's checks.
 hold() {
   local client="$1" began="$SECONDS" verdict=passed
@@ -68,6 +69,7 @@ hold() {
   summary+="$(printf '%-8s %-26s %3ss' "$verdict" "$client" "$((SECONDS - began))")"$'\n'
 }
 skip() {
+  skipped=$((skipped + 1))
   printf '\n--- %s\nSKIPPED: %s\n' "$1" "$2"
   summary+="$(printf '%-8s %-26s %s' SKIPPED "$1" "$2")"$'\n'
 }
@@ -86,7 +88,7 @@ fi
 if wait "$installing_js"; then
   hold "openai (JavaScript)" node "$work/js/openai.mjs" "$PENSTOCK_UP_URL" "$PENSTOCK_RECORDED_URL"
 else
-  skip "openai (JavaScript)" "$(command -v node >/dev/null && tail -1 "$work/js.log" || echo "no node")"
+  skip "openai (JavaScript)" "$(command -v npm >/dev/null && grep -m1 error "$work/js.log" || echo "no node with npm")"
 fi
 
 # Both servers end well when asked to.
@@ -100,5 +102,9 @@ printf '\n=== interop\n%s' "$summary"
 if [ "$failed" != 0 ]; then
   for name in up recorded; do printf '\n%s said last:\n' "$name"; tail -5 "$work/$name.log"; done
   exit 1
+fi
+if [ "$skipped" != 0 ]; then
+  echo "interop passed as far as it could: not everything could be installed"
+  exit 0
 fi
 echo "interop passed"

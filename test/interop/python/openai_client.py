@@ -414,6 +414,12 @@ def response_errors(client, model):
     expect(raises(openai.APIStatusError, lambda: client.responses.create(model=model, input=TOO_LARGE)).status_code, 413, "status")
 
 
+def no_embeddings(client):
+    """An engine of recordings makes none."""
+    e = raises(openai.BadRequestError, lambda: client.embeddings.create(model="hermes", input="the mill"))
+    expect("embeddings" in e.message, True, e.message)
+
+
 def no_connection():
     """Nothing listens on port 1."""
     raises(openai.APIConnectionError, lambda: connect("http://127.0.0.1:1").models.list())
@@ -534,6 +540,7 @@ def main(up_url, recorded_url):
     report.check("recorded overloaded: InternalServerError 503", refused, recorded)
     report.check("recorded errors of chat", errors, recorded, "hermes")
     report.check("recorded errors of responses", response_errors, recorded, "hermes")
+    report.check("recorded embeddings refused", no_embeddings, recorded)
     report.check("no server: APIConnectionError", no_connection)
     report.check("up conversation in three turns, cached", conversation, up)
     report.check("up completions", completions_up, up)
