@@ -156,7 +156,7 @@ func TestMessages(t *testing.T) {
 		{
 			"calls of two messages in a row", `{"role":"assistant","content":[` + call + `]},{"role":"assistant","content":[` + call2 + `]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"x"}]}`,
 			[]api.Message{
-				{Role: "assistant", ToolCalls: []byte(`[` + called + `,` + called2 + `]`)},
+				{Role: "assistant", NoContent: true, ToolCalls: []byte(`[` + called + `,` + called2 + `]`)},
 				{Role: "tool", Name: "f", Content: "x", ToolCallID: "c1"},
 			},
 			false,

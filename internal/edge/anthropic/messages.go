@@ -117,6 +117,7 @@ func (d *decoder) flush() {
 	if len(t.calls) > 0 {
 		t.calls[0] = '['
 		m.ToolCalls = append(t.calls, ']')
+		m.NoContent = m.Content == ""
 	}
 	q.Messages = append(q.Messages, m)
 }

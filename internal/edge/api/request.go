@@ -72,6 +72,9 @@ type Message struct {
 	Role    string // system, developer, user, assistant, tool or function
 	Name    string
 	Content string
+	// NoContent says that there is none, which templates can tell from an empty
+	// text: the client sent null, or nothing but calls.
+	NoContent bool
 	// ToolCalls is a JSON array of what the assistant called, as chat requests
 	// have it: {"id","type":"function","function":{"name","arguments"}}, arguments
 	// being JSON in a string. nil if nothing.

@@ -116,7 +116,7 @@ func TestDecodeMessages(t *testing.T) {
 		{`[{"role":"user","content":[]}]`, []api.Message{{Role: "user", Name: "", Content: ""}}},
 		{`[{"role":"assistant","content":"x","refusal":null,"tool_calls":[],"audio":null,"function_call":null,"annotations":[],"reasoning_content":"because"}]`, []api.Message{{Role: "assistant", Name: "", Content: "x", Reasoning: "because"}}},
 		{`[{"role":"assistant","tool_calls":[ {"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"},"index":0} ]},{"role":"tool","content":[{"type":"text","text":"1"}],"tool_call_id":"a"},{"role":"tool","content":"2"}]`, []api.Message{
-			{Role: "assistant", ToolCalls: []byte(`[ {"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"},"index":0} ]`)},
+			{Role: "assistant", NoContent: true, ToolCalls: []byte(`[ {"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"},"index":0} ]`)},
 			{Role: "tool", Content: "1", ToolCallID: "a"},
 			{Role: "tool", Content: "2"},
 		}},

@@ -112,7 +112,10 @@ func (d *decoder) checkMessage(m *turn) error {
 		m.Content += "\n" + m.refusal
 	}
 	switch {
-	case m.content || m.refusal != "" || m.ToolCalls != nil:
+	case m.content || m.refusal != "":
+		return nil
+	case m.ToolCalls != nil:
+		m.NoContent = true
 		return nil
 	case m.Role == "assistant":
 		return d.Refuse("needs 'content' or 'tool_calls'")

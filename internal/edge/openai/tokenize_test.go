@@ -35,7 +35,7 @@ func TestDecodeTokenize(t *testing.T) {
 			r.Tools, r.ToolsJSON = []api.Tool{{Name: "f"}}, []byte(`[`+function("f")+`]`)
 		})},
 		{`"chat_template_kwargs":{"a":1},"messages":[{"role":"user","content":"hi"},{"role":"assistant","tool_calls":` + call + `}],"add_generation_prompt":false`, chat(func(r *api.Request) {
-			r.Messages = append(r.Messages, api.Message{Role: "assistant", ToolCalls: []byte(call)})
+			r.Messages = append(r.Messages, api.Message{Role: "assistant", NoContent: true, ToolCalls: []byte(call)})
 			r.TemplateArgs, r.AddGenerationPrompt = []byte(`{"a":1}`), false
 		})},
 		{`"messages":[{"role":"user","content":"hi"}],"continue_final_message":true`, chat(func(r *api.Request) {

@@ -92,7 +92,7 @@ const (
 		`{"role":"assistant","reasoning_content":"hm","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},` +
 		`{"role":"tool","tool_call_id":"c","content":"7"}],"chat_template_kwargs":{"k": 1}}`
 	seenChat = `{"messages":[{"role":"user","content":"hi"},` +
-		`{"role":"assistant","content":"","reasoning_content":"hm","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},` +
+		`{"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},` +
 		`{"role":"tool","content":"7","tool_call_id":"c"}],"chat_template_kwargs":{"k": 1},"add_generation_prompt":true,"continue_final_message":false}`
 )
 

@@ -80,7 +80,7 @@ func conversation(q *api.Request) *prep.Chat {
 	}
 	for i, m := range q.Messages {
 		chat.Messages[i] = prep.Message{
-			Role: m.Role, Name: m.Name, Content: m.Content,
+			Role: m.Role, Name: m.Name, Content: m.Content, NoContent: m.NoContent,
 			ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Reasoning: m.Reasoning,
 		}
 	}

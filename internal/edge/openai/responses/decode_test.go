@@ -140,7 +140,7 @@ func TestDecodeItems(t *testing.T) {
 			{Role: "tool", ToolCallID: "c2", Content: "two"},
 			{Role: "assistant", Content: "done"},
 		}},
-		{"calls alone", call1 + `,` + result1, []api.Message{{Role: "assistant", ToolCalls: []byte("[" + chat1 + "]")}, {Role: "tool", ToolCallID: "c1", Content: "one"}}},
+		{"calls alone", call1 + `,` + result1, []api.Message{{Role: "assistant", NoContent: true, ToolCalls: []byte("[" + chat1 + "]")}, {Role: "tool", ToolCallID: "c1", Content: "one"}}},
 		{"thoughts between calls", strings.Join([]string{thought("a"), call1, thought("b"), call2, spoken("c"), result1}, ","), []api.Message{
 			{Role: "assistant", Reasoning: "a\nb", Content: "c", ToolCalls: []byte("[" + chat1 + "," + chat2 + "]")},
 			{Role: "tool", ToolCallID: "c1", Content: "one"},

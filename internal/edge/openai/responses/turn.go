@@ -66,6 +66,7 @@ func (d *decoder) endTurn() {
 	m := api.Message{Role: "assistant", Content: string(t.content), Reasoning: string(t.reasoning)}
 	if t.calls != nil {
 		m.ToolCalls = append(t.calls, ']')
+		m.NoContent = m.Content == ""
 	}
 	d.req.Messages = append(d.req.Messages, m)
 	d.turn = turn{}
