@@ -686,7 +686,7 @@ func (p *parser) postfix(e expr) expr {
 			switch {
 			case name.kind == tokName:
 				e = &attrExpr{t.line, e, name.text}
-			case name.kind == tokNumber:
+			case name.kind == tokNumber && typeName(name.num) == "int":
 				e = &itemExpr{t.line, e, constExpr{name.num}}
 			default:
 				p.fail(name, "expected name or number")
