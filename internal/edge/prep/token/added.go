@@ -28,6 +28,7 @@ type addedSet struct {
 	tokens []added
 	nodes  []trieNode
 	root   [256]int32 // first step, 0 if none
+	word   *runeSet   // what makes a word; nil if no token asks
 }
 
 type trieNode struct {
@@ -40,8 +41,8 @@ type trieEdge struct {
 	node int32
 }
 
-func newAddedSet(tokens []added) *addedSet {
-	s := &addedSet{tokens: tokens, nodes: []trieNode{{token: -1}}}
+func newAddedSet(tokens []added, word *runeSet) *addedSet {
+	s := &addedSet{tokens: tokens, nodes: []trieNode{{token: -1}}, word: word}
 	for i, t := range tokens {
 		if t.content == "" {
 			continue
@@ -126,7 +127,7 @@ func (s *addedSet) pieces(text string, parseSpecial bool, yield func(piece) bool
 			break
 		}
 		from = end
-		if t.special && !parseSpecial || t.singleWord && touchesWord(text, start, end) {
+		if t.special && !parseSpecial || t.singleWord && s.touchesWord(text, start, end) {
 			continue
 		}
 		if t.lstrip {
@@ -148,13 +149,8 @@ func (s *addedSet) pieces(text string, parseSpecial bool, yield func(piece) bool
 	}
 }
 
-func touchesWord(text string, start, end int) bool {
+func (s *addedSet) touchesWord(text string, start, end int) bool {
 	before, _ := utf8.DecodeLastRuneInString(text[:start])
 	after, _ := utf8.DecodeRuneInString(text[end:])
-	return start > 0 && wordCharacter(before) || end < len(text) && wordCharacter(after)
-}
-
-// wordCharacter is \w as Unicode Technical Standard 18 defines it.
-func wordCharacter(r rune) bool {
-	return unicode.In(r, unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc, unicode.Join_Control)
+	return start > 0 && s.word.has(before) || end < len(text) && s.word.has(after)
 }

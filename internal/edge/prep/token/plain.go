@@ -63,7 +63,9 @@ func (t *Tokenizer) buildPlain(f *file, c *fileConfig) error {
 	if err := t.setPlainVocabulary(vocab, tokens); err != nil {
 		return err
 	}
-	t.setAdded(tokens)
+	if err := t.setAdded(tokens); err != nil {
+		return err
+	}
 	if p.model, err = t.newPlainModel(&f.Model, vocab, scores); err != nil {
 		return err
 	}

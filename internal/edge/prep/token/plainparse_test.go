@@ -107,7 +107,7 @@ func TestBordersChangeNothing(t *testing.T) {
 	if !ok {
 		t.Fatalf("the model is a %T", tok.plain.model)
 	}
-	for _, text := range plainCases(plainFragments(t))[:2000] {
+	for _, text := range caseTexts(plainFragments(t))[:2000] {
 		text = tok.normalize(text)
 		got, want := cut.appendWord(nil, text), cut.words.model.appendWord([]kv.Token{}, text)
 		if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -131,7 +131,7 @@ func sortedKeys(m map[kv.Token]fileAdded) []kv.Token {
 	return keys
 }
 
-func (t *Tokenizer) setAdded(tokens []added) {
+func (t *Tokenizer) setAdded(tokens []added) error {
 	t.names = make(map[string]kv.Token, len(tokens))
 	var raw, normalized []added
 	for _, a := range tokens {
@@ -143,7 +143,16 @@ func (t *Tokenizer) setAdded(tokens []added) {
 			raw = append(raw, a)
 		}
 	}
-	t.raw, t.added = newAddedSet(raw), newAddedSet(normalized)
+	var word *runeSet
+	if slices.ContainsFunc(tokens, func(a added) bool { return a.singleWord }) {
+		p, err := newProperties()
+		if err != nil {
+			return err
+		}
+		word = &p.word
+	}
+	t.raw, t.added = newAddedSet(raw, word), newAddedSet(normalized, word)
+	return nil
 }
 
 // check refuses the options of byte-pair encoding that change its result and
