@@ -15,6 +15,8 @@
 package token
 
 import (
+	"slices"
+
 	"penstock/core/kv"
 	"penstock/internal/edge/prep"
 )
@@ -62,12 +64,15 @@ func (t *Tokenizer) Encode(dst []kv.Token, text string, opts prep.EncodeOptions)
 	if opts.AddSpecial {
 		dst = append(dst, t.begin...)
 	}
-	dst = t.appendChunks(dst, text, opts.ParseSpecial)
+	dst = t.appendChunks(slices.Grow(dst, len(text)/bytesPerToken), text, opts.ParseSpecial)
 	if opts.AddSpecial {
 		dst = append(dst, t.end...)
 	}
 	return dst
 }
+
+// bytesPerToken is what room is made for; it is about that of English.
+const bytesPerToken = 4
 
 // appendPlain encodes text by itself.
 func (t *Tokenizer) appendPlain(dst []kv.Token, text string, parseSpecial bool) []kv.Token {

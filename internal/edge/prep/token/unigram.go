@@ -211,7 +211,6 @@ func trieKey(node uint32, b byte) uint64 { return trieTaken | uint64(node)<<8 | 
 
 // slot returns where the edge is, or the free slot where it would be.
 func (t *byteTrie) slot(node uint32, b byte) *trieSlot {
-	const golden = 0x9E3779B97F4A7C15
 	key := trieKey(node, b)
 	mask := len(t.slots) - 1
 	for i := int(key * golden >> t.shift); ; i = (i + 1) & mask {
