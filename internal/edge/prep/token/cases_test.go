@@ -2,9 +2,9 @@ package token
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -164,7 +164,16 @@ func caseLines(tok *Tokenizer, text string, forged bool) []string {
 	return lines
 }
 
-func idLine(ids []kv.Token) string { return strings.Trim(fmt.Sprint(ids), "[]") }
+func idLine(ids []kv.Token) string {
+	line := make([]byte, 0, 6*len(ids))
+	for i, id := range ids {
+		if i > 0 {
+			line = append(line, ' ')
+		}
+		line = strconv.AppendUint(line, uint64(id), 10)
+	}
+	return string(line)
+}
 
 func everyOther(ids []kv.Token) (half []kv.Token) {
 	for i := 0; i < len(ids); i += 2 {

@@ -2,12 +2,14 @@ package token
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"penstock/core/kv"
+	"penstock/internal/edge/prep"
 )
 
 // TestLexiconAgainstDefinition: the search gives what merging gives, also for
@@ -98,7 +100,7 @@ func longWords(n int) map[string]string {
 // TestLongWords: the models of the fixtures give for long words what merging them
 // in one go gives.
 func TestLongWords(t *testing.T) {
-	words := longWords(5 * longWord)
+	words := longWords(3 * longWord)
 	for _, name := range caseNames {
 		tok, _, _ := readCases(t, name)
 		for kind, text := range words {
@@ -132,4 +134,34 @@ func charModel(tok *Tokenizer) *charBPE {
 		return model.words.model.(*charBPE)
 	}
 	return nil
+}
+
+// TestHostileMemory bounds what encoding a long text takes beside its ids, in
+// bytes allocated for each byte of text, garbage included: nothing to speak of
+// where no normalizer rewrites the text. A text that normalizing makes longer
+// counts as long as it gets.
+func TestHostileMemory(t *testing.T) {
+	const size, scratch = 128 << 10, 256 << 10
+	words := longWords(size)
+	words["ligatures"] = strings.Repeat("ﷺ", size/3)
+	words["mixed marks"] = strings.Repeat("\u0301\u0316", size/4)
+	words["short words"] = strings.Repeat("a b ", size/4)
+	for name, budget := range map[string]float64{
+		"gpt2": 0.1, "llama3": 0.1, "gpt4o": 0.1, "deepseek": 0.1, "qwen2": 16,
+		"llama": 8, "gemma": 8, "mistral": 8, "t5": 8, "xlmr": 30, "bert": 16, "marks": 20,
+	} {
+		tok, _, _ := readCases(t, name)
+		ids := make([]kv.Token, 0, 16*size)
+		for kind, text := range words {
+			tok.Encode(ids, "a b", prep.EncodeOptions{}) // what is made once
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			tok.Encode(ids, text, prep.EncodeOptions{ParseSpecial: true})
+			runtime.ReadMemStats(&after)
+			taken := float64(after.TotalAlloc - before.TotalAlloc)
+			if length := max(len(text), len(tok.normalize(text))); taken > scratch+budget*float64(length) {
+				t.Errorf("%s: %s: %v bytes for %d, more than %v for each", name, kind, taken, length, budget)
+			}
+		}
+	}
 }

@@ -167,19 +167,16 @@ func (p *plain) name(id kv.Token) string { return p.names[p.start[id]:p.start[id
 // append encodes a piece of normalized text. first says that the input begins
 // with it.
 func (p *plain) append(dst []kv.Token, text string, first bool) []kv.Token {
-	return p.appendCut(dst, text, first, p.cutters)
-}
-
-func (p *plain) appendCut(dst []kv.Token, text string, first bool, cutters []cutter) []kv.Token {
-	if text == "" {
-		return dst
-	}
-	if len(cutters) == 0 {
+	if len(p.cutters) == 0 {
 		return p.model.appendWord(dst, text)
 	}
-	cutters[0](text, first, func(word string, first bool) {
-		dst = p.appendCut(dst, word, first, cutters[1:])
-	})
+	// One function for each cutter, made once for the piece and not once for each word.
+	yield := func(word string, _ bool) { dst = p.model.appendWord(dst, word) }
+	for _, cut := range slices.Backward(p.cutters) {
+		next := yield
+		yield = func(word string, first bool) { cut(word, first, next) }
+	}
+	yield(text, first)
 	return dst
 }
 
