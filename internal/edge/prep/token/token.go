@@ -76,14 +76,21 @@ const bytesPerToken = 4
 
 // appendPlain encodes text by itself.
 func (t *Tokenizer) appendPlain(dst []kv.Token, text string, parseSpecial bool) []kv.Token {
+	return t.appendRuns(dst, text, []run{{len(text), parseSpecial}})
+}
+
+// appendRuns encodes text by itself. There is one run only if special tokens are
+// looked for in normalized text.
+func (t *Tokenizer) appendRuns(dst []kv.Token, text string, runs []run) []kv.Token {
 	first := true // nothing of text was before
-	t.raw.pieces(text, parseSpecial, func(outer piece) bool {
+	t.raw.pieces(text, runs, func(outer piece) bool {
 		if outer.token != nil {
 			dst = append(dst, outer.token.id)
 			first = false
 			return true
 		}
-		t.added.pieces(t.normalize(outer.text), parseSpecial, func(p piece) bool {
+		normalized := t.normalize(outer.text)
+		t.added.pieces(normalized, []run{{len(normalized), runs[0].special}}, func(p piece) bool {
 			switch {
 			case p.token != nil:
 				dst = append(dst, p.token.id)
