@@ -87,6 +87,8 @@ func (t *Tokenizer) newPlainModel(f *fileModel, vocab map[string]kv.Token, score
 		return t.newUnigram(f, vocab, scores)
 	case "WordPiece":
 		return t.newWordPiece(f, vocab)
+	case "WordLevel":
+		return t.newWordLevel(f, vocab)
 	}
 	return nil, unsupported("model %s is not supported", f.Type)
 }
@@ -96,7 +98,7 @@ func (m *fileModel) plainVocabulary() (vocab map[string]kv.Token, scores []float
 	if m.Type == "Unigram" {
 		return m.scoredVocabulary()
 	}
-	if m.Type != "WordPiece" {
+	if m.Type != "WordPiece" && m.Type != "WordLevel" {
 		if err := m.checkBPE(); err != nil {
 			return nil, nil, err
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // plainNames are the tokenizers of make_plain.py.
-var plainNames = []string{"llama", "gemma", "mistral", "partial", "t5", "xlmr", "bert", "cased", "marks"}
+var plainNames = []string{"llama", "gemma", "mistral", "partial", "t5", "xlmr", "bert", "cased", "marks", "words"}
 
 // plainFixture is described in tools/fixtures/make_plain.py.
 type plainFixture struct {

@@ -6,7 +6,7 @@
 // into ids, and a decoder turns ids into text. What is implemented is byte-level
 // byte-pair encoding, the family of GPT-2, Llama 3 and Qwen, and what works on
 // characters: SentencePiece's byte-pair encoding (Llama 2, Mistral, Gemma),
-// Unigram (T5, XLM-R) and WordPiece (BERT). A file that asks for anything else
+// Unigram (T5, XLM-R), WordPiece (BERT) and whole words. A file that asks for anything else
 // is refused when it is read, by the name of what is missing: a tokenizer that
 // is nearly right makes a model quietly worse.
 //
