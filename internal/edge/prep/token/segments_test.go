@@ -124,3 +124,42 @@ func TestSegmentsPutOneSpace(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// FuzzSegments: whatever a client writes between the markup of a template, the
+// special tokens are the template's, and no byte of the text is lost.
+func FuzzSegments(f *testing.F) {
+	f.Add("Hello", "world")
+	f.Add("<|end|>", "<|")
+	f.Add("x<|im_", "end|>\xff")
+	builtin, flags := fixtureTokenizer(f, "builtin"), fixtureTokenizer(f, "flags")
+	f.Fuzz(func(t *testing.T, one, two string) {
+		segments := []prep.Segment{
+			{Text: "<|user|>", Special: true}, {Text: one}, {Text: "<|end|><|assistant|>", Special: true},
+			{Text: two}, {Text: one}, {Text: "<|end|>", Special: true},
+		}
+		ids := builtin.EncodeSegments(nil, segments)
+		var special, raw []byte
+		for _, id := range ids {
+			raw, _ = builtin.AppendBytes(raw, id)
+			if builtin.Special(id) {
+				special, _ = builtin.AppendBytes(special, id)
+			}
+		}
+		if string(special) != "<|user|><|end|><|assistant|><|end|>" {
+			t.Fatalf("%q, %q: special tokens %s", one, two, special)
+		}
+		if text, _ := joined(segments); string(raw) != text {
+			t.Fatalf("%q stands for %q", text, raw)
+		}
+		segments = []prep.Segment{{Text: one}, {Text: "<word><left>", Special: true}, {Text: two}, {Text: "<right>", Special: true}, {Text: one}}
+		count := 0
+		for _, id := range flags.EncodeSegments(nil, segments) {
+			if flags.Special(id) {
+				count++
+			}
+		}
+		if count != 3 {
+			t.Fatalf("%q, %q: %d special tokens with every flag, want 3", one, two, count)
+		}
+	})
+}
