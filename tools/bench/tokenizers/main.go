@@ -160,12 +160,13 @@ func marked(text string, i int) string {
 	var b strings.Builder
 	mark := " " + string(rune('A'+i%26)) + string(rune('a'+i/26))
 	for len(text) > 256 {
-		n := 256 + strings.IndexByte(text[256:]+" ", ' ')
+		n := 256 + max(0, strings.IndexByte(text[256:], ' '))
 		b.WriteString(text[:n])
 		b.WriteString(mark)
 		text = text[n:]
 	}
-	return b.String() + text
+	b.WriteString(text)
+	return b.String()
 }
 
 // together returns the nanoseconds for each byte that n goroutines take that

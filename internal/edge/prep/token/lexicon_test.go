@@ -148,7 +148,7 @@ func TestHostileMemory(t *testing.T) {
 	words["short words"] = strings.Repeat("a b ", size/4)
 	for name, budget := range map[string]float64{
 		"gpt2": 0.1, "llama3": 0.1, "gpt4o": 0.1, "deepseek": 0.1, "qwen2": 16,
-		"llama": 8, "gemma": 8, "mistral": 8, "t5": 8, "xlmr": 30, "bert": 16, "marks": 20,
+		"llama": 8, "gemma": 8, "mistral": 8, "t5": 16, "xlmr": 30, "bert": 16, "marks": 20,
 	} {
 		tok, _, _ := readCases(t, name)
 		ids := make([]kv.Token, 0, 16*size)

@@ -3,7 +3,9 @@ package token
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -155,6 +157,27 @@ func TestInBlocks(t *testing.T) {
 			if got := inBlocks(text, size, starts, compatible); got != whole {
 				t.Fatalf("NFKC of %+q by %d bytes: %+q, want %+q", text, size, got, whole)
 			}
+		}
+	}
+}
+
+// TestOrderRun: a long run of marks is sorted as a short one is, equals in place.
+func TestOrderRun(t *testing.T) {
+	n, err := newNFC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	marks := slices.Sorted(maps.Keys(n.class))
+	rng := rand.New(rand.NewPCG(2, 9))
+	for _, length := range []int{65, 1000} {
+		run := make([]rune, length)
+		for i := range run {
+			run[i] = marks[rng.IntN(len(marks))]
+		}
+		want := slices.Clone(run)
+		slices.SortStableFunc(want, func(a, b rune) int { return int(n.class[a]) - int(n.class[b]) })
+		if n.orderRun(run); !slices.Equal(run, want) {
+			t.Errorf("%d marks are not in order", length)
 		}
 	}
 }

@@ -134,8 +134,12 @@ func FuzzSegments(f *testing.F) {
 	builtin, flags := fixtureTokenizer(f, "builtin"), fixtureTokenizer(f, "flags")
 	f.Fuzz(func(t *testing.T, one, two string) {
 		segments := []prep.Segment{
-			{Text: "<|user|>", Special: true}, {Text: one}, {Text: "<|end|><|assistant|>", Special: true},
-			{Text: two}, {Text: one}, {Text: "<|end|>", Special: true},
+			{Text: "<|user|>", Special: true},
+			{Text: one},
+			{Text: "<|end|><|assistant|>", Special: true},
+			{Text: two},
+			{Text: one},
+			{Text: "<|end|>", Special: true},
 		}
 		ids := builtin.EncodeSegments(nil, segments)
 		var special, raw []byte
