@@ -43,6 +43,9 @@ func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
 	if err != nil {
 		return dst, err
 	}
+	if t, ok := p.Tokenizer.(SegmentEncoder); ok {
+		return t.EncodeSegments(dst, segments), nil
+	}
 	for len(segments) > 0 {
 		n := sameKind(segments)
 		dst = p.Tokenizer.Encode(dst, join(segments[:n]), EncodeOptions{ParseSpecial: segments[0].Special})

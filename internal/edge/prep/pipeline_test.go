@@ -82,3 +82,20 @@ func TestEncodeText(t *testing.T) {
 		t.Errorf("encoded %v, want %s", s.calls, want)
 	}
 }
+
+// joiner is a tokenizer that takes segments as one text.
+type joiner struct{ spy }
+
+func (j *joiner) EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token {
+	j.calls = append(j.calls, fmt.Sprint(segments))
+	return append(dst, 1)
+}
+
+func TestEncodeChatAsOneText(t *testing.T) {
+	j := new(joiner)
+	p := &Pipeline{Tokenizer: j, Template: fixed{segments: []Segment{{"<a>", true}, {"user\n", false}}}}
+	got, err := p.EncodeChat([]kv.Token{7}, &Chat{})
+	if err != nil || !slices.Equal(got, []kv.Token{7, 1}) || !slices.Equal(j.calls, []string{"[{<a> true} {user\n false}]"}) {
+		t.Errorf("%v, %v, %q", got, err, j.calls)
+	}
+}

@@ -24,6 +24,15 @@ type Tokenizer interface {
 	NewDecoder(opts DecodeOptions) Decoder
 }
 
+// SegmentEncoder is what a Tokenizer is besides if it matters to it that the
+// segments of a prompt are one text. Of another one each kind of segment is
+// encoded by itself.
+type SegmentEncoder interface {
+	// EncodeSegments appends the ids of the segments as of one text, in which
+	// special tokens are recognised in special segments only.
+	EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token
+}
+
 // EncodeOptions say how special tokens are treated.
 type EncodeOptions struct {
 	ParseSpecial bool

@@ -1,15 +1,24 @@
-// Command tokenizers measures the encoding of a text beside the seconds, cold
-// and warm, that it reads from the standard input, and prints the ratios. Cold is
-// the first text that a tokenizer sees; warm knows its words but is made to
-// encode all of it; remembered has seen the whole text.
+// Command tokenizers measures the encoding of a text on one, two and four
+// processors beside what reference.py says of other libraries on the standard
+// input, and prints the nanoseconds for each byte, the ratios and the speed-ups.
+//
+// Cold is the first text that a tokenizer sees. Warm knows the words but none of
+// the text, on one processor, two and four: texts differ by a word in every 256
+// bytes, and are more than are remembered; the others get the same text again and
+// again. Remembered has seen the whole text.
 package main
 
 import (
+	"bufio"
+	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -19,25 +28,41 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "tokenizers:", err)
 		os.Exit(1)
 	}
 }
 
-func run(args []string) error {
-	if len(args) != 2 {
-		return fmt.Errorf("name a tokenizer.json and a text, not %d files", len(args))
-	}
-	var cold, warm float64
-	if _, err := fmt.Scan(&cold, &warm); err != nil {
+// threads are how many processors are measured.
+var threads = [...]int{1, 2, 4}
+
+// figures are nanoseconds for each byte; 0 is not measured.
+type figures struct {
+	library    string
+	cold       float64
+	warm       [len(threads)]float64
+	remembered float64
+}
+
+func run(args []string, in io.Reader, out io.Writer) error {
+	flags := flag.NewFlagSet("tokenizers", flag.ContinueOnError)
+	seconds := flags.Float64("seconds", 3, "measure each figure for so long")
+	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	file, err := os.ReadFile(args[0])
+	if flags.NArg() != 2 {
+		return errors.New("name a tokenizer.json and a text")
+	}
+	others, err := readFigures(in)
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(args[1])
+	file, err := os.ReadFile(flags.Arg(0))
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(flags.Arg(1))
 	if err != nil {
 		return err
 	}
@@ -45,32 +70,76 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	runtime.GC()
-	size := float64(len(text)) / 1e6
-	ours := seconds(tok, string(text))
-	show("cold", size, ours, cold)
-	remembered := ours
-	for range 5 {
-		remembered = min(remembered, seconds(tok, string(text)))
-	}
-	best := warmed(tok, string(text))
-	show("warm", size, best, warm)
-	show("remembered", size, remembered, warm)
-	one := together(tok, string(text), 1)
-	for _, n := range []int{2, 4} {
-		fmt.Printf("  %d goroutines: %.2f times one\n", n, together(tok, string(text), n)/one)
+	ours := measure(tok, string(text), time.Duration(*seconds*float64(time.Second)))
+	fmt.Fprintf(out, "  %-12s %8s %8s %8s %8s   ns/byte, then speed-up\n", "", "cold", "1", "2", "4")
+	show(out, ours)
+	for _, f := range others {
+		show(out, f)
+		fmt.Fprintf(out, "  %-12s %7.1fx %7.1fx %7.1fx %7.1fx   of the time of penstock\n", "", f.cold/ours.cold,
+			f.warm[0]/ours.warm[0], f.warm[1]/ours.warm[1], f.warm[2]/ours.warm[2])
 	}
 	return nil
 }
 
-func show(what string, size, ours, theirs float64) {
-	fmt.Printf("  %-10s %7.1f MB/s, reference %5.1f MB/s, ratio %.1f\n", what, size/ours, size/theirs, theirs/ours)
+func show(out io.Writer, f *figures) {
+	fmt.Fprintf(out, "  %-12s %8.2f %8.2f %8.2f %8.2f   %.2f %.2f", f.library, f.cold, f.warm[0], f.warm[1], f.warm[2], f.warm[0]/f.warm[1], f.warm[0]/f.warm[2])
+	if f.remembered > 0 {
+		fmt.Fprintf(out, "; remembered %.2f", f.remembered)
+	}
+	fmt.Fprintln(out)
 }
 
-// seconds encodes text in the pieces that reference.py makes of it.
-func seconds(tok *token.Tokenizer, text string) float64 {
-	ids := make([]kv.Token, pieceSize)
-	start := time.Now()
+// readFigures reads lines of library, threads, cold and warm.
+func readFigures(in io.Reader) (all []*figures, err error) {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		var library string
+		var n int
+		var cold, warm float64
+		if _, err := fmt.Sscan(lines.Text(), &library, &n, &cold, &warm); err != nil {
+			return nil, fmt.Errorf("read %q: %w", lines.Text(), err)
+		}
+		if n == 1 {
+			all = append(all, &figures{library: library, cold: cold})
+		}
+		for i := range threads {
+			if threads[i] == n && len(all) > 0 {
+				all[len(all)-1].warm[i] = warm
+			}
+		}
+	}
+	return all, lines.Err()
+}
+
+func measure(tok *token.Tokenizer, text string, d time.Duration) *figures {
+	f := &figures{library: "penstock"}
+	runtime.GC()
+	runtime.GOMAXPROCS(1)
+	size := float64(len(text))
+	ids := make([]kv.Token, 0, len(text))
+	started := time.Now()
+	encode(tok, ids, text)
+	f.cold = float64(time.Since(started).Nanoseconds()) / size
+	started = time.Now()
+	encode(tok, ids, text)
+	f.remembered = float64(time.Since(started).Nanoseconds()) / size
+	var texts []string
+	for i := range textCount {
+		texts = append(texts, marked(text, i))
+	}
+	for i, n := range threads {
+		runtime.GOMAXPROCS(n)
+		f.warm[i] = together(tok, texts, n, d)
+	}
+	return f
+}
+
+// textCount is how many texts of a megabyte are encoded in turn: with their ids
+// they are twice what is remembered of texts.
+const textCount = 64
+
+// encode encodes text in the pieces that reference.py makes of it.
+func encode(tok *token.Tokenizer, ids []kv.Token, text string) {
 	for len(text) > 0 {
 		n := 0
 		for range pieceSize {
@@ -80,53 +149,42 @@ func seconds(tok *token.Tokenizer, text string) float64 {
 		ids = tok.Encode(ids[:0], text[:n], prep.EncodeOptions{ParseSpecial: true, AddSpecial: true})
 		text = text[n:]
 	}
-	return time.Since(start).Seconds()
 }
 
 // pieceSize is in characters.
 const pieceSize = 4096
 
-// warmed is the best of five with words known but no chunk remembered.
-func warmed(tok *token.Tokenizer, text string) float64 {
-	best := seconds(tok, marked(text, 0))
-	for i := range 5 {
-		best = min(best, seconds(tok, marked(text, i+1)))
-	}
-	return best
-}
-
-// marked puts a word in every 256 bytes, another one for each i, so that no chunk
-// is one that was seen before.
+// marked puts a word in every 256 bytes, another one for each i, so that no part
+// of one text is one of another.
 func marked(text string, i int) string {
 	var b strings.Builder
+	mark := " " + string(rune('A'+i%26)) + string(rune('a'+i/26))
 	for len(text) > 256 {
-		n := 256 + strings.IndexByte(text[256:]+" ", ' ')
+		n := 256 + max(0, strings.IndexByte(text[256:], ' '))
 		b.WriteString(text[:n])
-		b.WriteString(" " + string(rune('A'+i)))
+		b.WriteString(mark)
 		text = text[n:]
 	}
-	return b.String() + text
+	b.WriteString(text)
+	return b.String()
 }
 
-// together returns how many texts a second n goroutines encode, each text with
-// words known but no chunk remembered.
-func together(tok *token.Tokenizer, text string, n int) float64 {
-	const rounds = 8
-	texts := make([][]string, n)
-	for i := range texts {
-		for j := range rounds {
-			texts[i] = append(texts[i], marked(text, 1000*n+rounds*i+j))
-		}
-	}
-	start := time.Now()
+// together returns the nanoseconds for each byte that n goroutines take that
+// encode texts in turn for d.
+func together(tok *token.Tokenizer, texts []string, n int, d time.Duration) float64 {
+	var next, bytes atomic.Int64
 	var wg sync.WaitGroup
-	for _, mine := range texts {
+	started := time.Now()
+	for range n {
 		wg.Go(func() {
-			for _, text := range mine {
-				seconds(tok, text)
+			ids := make([]kv.Token, 0, len(texts[0]))
+			for time.Since(started) < d {
+				text := texts[int(next.Add(1))%len(texts)]
+				encode(tok, ids, text)
+				bytes.Add(int64(len(text)))
 			}
 		})
 	}
 	wg.Wait()
-	return float64(n*rounds) / time.Since(start).Seconds()
+	return float64(time.Since(started).Nanoseconds()) / float64(bytes.Load())
 }

@@ -172,7 +172,7 @@ func TestOpenErrors(t *testing.T) {
 			Ref{Kind: "dir", Dir: checkpoint(t, map[string][]byte{tokenizerFile: tokenizer, configFile: []byte("{")})},
 			fault.Invalid, "parse tokenizer_config.json",
 		},
-		"unsupported":    {Ref{Kind: "dir", Dir: checkpoint(t, map[string][]byte{tokenizerFile: []byte(`{"model":{"type":"WordLevel"}}`)})}, fault.Unimplemented, "WordLevel"},
+		"unsupported":    {Ref{Kind: "dir", Dir: checkpoint(t, map[string][]byte{tokenizerFile: []byte(`{"model":{"type":"Markov"}}`)})}, fault.Unimplemented, "Markov"},
 		"another digest": {Ref{Kind: "builtin", Digest: digest}, fault.Conflict, "000000000000"},
 	} {
 		p, err := Open(c.ref)

@@ -28,6 +28,7 @@ type addedSet struct {
 	tokens []added
 	nodes  []trieNode
 	root   [256]int32 // first step, 0 if none
+	word   *runeSet   // what makes a word; nil if no token asks
 }
 
 type trieNode struct {
@@ -40,8 +41,8 @@ type trieEdge struct {
 	node int32
 }
 
-func newAddedSet(tokens []added) *addedSet {
-	s := &addedSet{tokens: tokens, nodes: []trieNode{{token: -1}}}
+func newAddedSet(tokens []added, word *runeSet) *addedSet {
+	s := &addedSet{tokens: tokens, nodes: []trieNode{{token: -1}}, word: word}
 	for i, t := range tokens {
 		if t.content == "" {
 			continue
@@ -74,8 +75,8 @@ func searchEdge(edges []trieEdge, b byte) (int, bool) {
 	return slices.BinarySearchFunc(edges, b, func(e trieEdge, b byte) int { return int(e.b) - int(b) })
 }
 
-// find returns the first match at or after from, and where it lies before any
-// stripping; nil if there is none.
+// find returns the first match at or after from, and where it lies; nil if there
+// is none.
 func (s *addedSet) find(text string, from int) (match *added, start, end int) {
 	for i := from; i < len(text); i++ {
 		at := s.root[text[i]]
@@ -115,46 +116,63 @@ type piece struct {
 	text  string
 }
 
+// run is a part of a text, up to end, in which special tokens are found or are
+// text like any other. Added tokens neither go from one run over to the next nor
+// ask what is there.
+type run struct {
+	end     int
+	special bool
+}
+
 // pieces calls yield with the parts of text in order; none is empty plain text.
-// Special tokens count as plain text unless parseSpecial is set. It stops early
-// if yield returns false.
-func (s *addedSet) pieces(text string, parseSpecial bool, yield func(piece) bool) {
+// The runs cover text. It stops early if yield returns false.
+func (s *addedSet) pieces(text string, runs []run, yield func(piece) bool) {
 	done := 0 // text before it was yielded
-	for from := 0; ; {
-		t, start, end := s.find(text, from)
-		if t == nil {
-			break
-		}
-		from = end
-		if t.special && !parseSpecial || t.singleWord && touchesWord(text, start, end) {
-			continue
-		}
+	s.matches(text, runs, func(t *added, start, end int) (next int, more bool) {
 		if t.lstrip {
 			start = len(strings.TrimRightFunc(text[:start], unicode.IsSpace))
 		}
 		if t.rstrip {
 			end = len(text) - len(strings.TrimLeftFunc(text[end:], unicode.IsSpace))
 		}
-		if done < start && !yield(piece{text: text[done:start]}) {
-			return
+		if done < start && !yield(piece{text: text[done:start]}) || !yield(piece{token: t}) {
+			done = len(text)
+			return end, false
 		}
-		if !yield(piece{token: t}) {
-			return
-		}
-		done, from = end, end
-	}
+		done = end
+		return end, true
+	})
 	if done < len(text) {
 		yield(piece{text: text[done:]})
 	}
 }
 
-func touchesWord(text string, start, end int) bool {
-	before, _ := utf8.DecodeLastRuneInString(text[:start])
-	after, _ := utf8.DecodeRuneInString(text[end:])
-	return start > 0 && wordCharacter(before) || end < len(text) && wordCharacter(after)
+// matches calls yield with the added tokens in text, and where they lie before any
+// stripping, in order. It goes on from where yield says, or stops if that says so.
+func (s *addedSet) matches(text string, runs []run, yield func(t *added, start, end int) (next int, more bool)) {
+	from, begin := 0, 0
+	for _, r := range runs {
+		for from < r.end {
+			t, start, end := s.find(text[:r.end], from)
+			if t == nil {
+				from = r.end
+				break
+			}
+			from = end
+			if t.special && !r.special || t.singleWord && s.touchesWord(text[begin:r.end], start-begin, end-begin) {
+				continue
+			}
+			var more bool
+			if from, more = yield(t, start, end); !more {
+				return
+			}
+		}
+		begin = r.end
+	}
 }
 
-// wordCharacter is \w as Unicode Technical Standard 18 defines it.
-func wordCharacter(r rune) bool {
-	return unicode.In(r, unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc, unicode.Join_Control)
+func (s *addedSet) touchesWord(text string, start, end int) bool {
+	before, _ := utf8.DecodeLastRuneInString(text[:start])
+	after, _ := utf8.DecodeRuneInString(text[end:])
+	return start > 0 && s.word.has(before) || end < len(text) && s.word.has(after)
 }

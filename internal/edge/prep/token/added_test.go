@@ -52,7 +52,7 @@ func TestAddedAgainstDefinition(t *testing.T) {
 		text := randomWord(rng, rng.IntN(40))
 		want := naivePieces(tokens, text)
 		var got []string
-		newAddedSet(tokens).pieces(text, true, func(p piece) bool {
+		newAddedSet(tokens, nil).pieces(text, []run{{len(text), true}}, func(p piece) bool {
 			if p.token != nil {
 				got = append(got, fmt.Sprint(p.token.id))
 			} else {
@@ -67,10 +67,10 @@ func TestAddedAgainstDefinition(t *testing.T) {
 }
 
 func TestAddedStopsWhenTold(t *testing.T) {
-	s := newAddedSet([]added{{id: 1, content: "b"}})
+	s := newAddedSet([]added{{id: 1, content: "b"}}, nil)
 	for stopAfter := 1; stopAfter <= 3; stopAfter++ {
 		calls := 0
-		s.pieces("abab", true, func(piece) bool {
+		s.pieces("abab", []run{{4, true}}, func(piece) bool {
 			calls++
 			return calls < stopAfter
 		})

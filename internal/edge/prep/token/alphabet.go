@@ -37,12 +37,21 @@ func newBytesOf() *bytesOf {
 // append appends the bytes that entry stands for. An entry with a character
 // outside the alphabet stands for its own text, as the reference has it.
 func (inverse *bytesOf) append(dst []byte, entry string) []byte {
-	start := len(dst)
+	if text, ok := inverse.bytes(entry); ok {
+		return append(dst, text...)
+	}
+	return append(dst, entry...)
+}
+
+// bytes returns the bytes that entry spells; ok is false if it has a character
+// outside the alphabet.
+func (inverse *bytesOf) bytes(entry string) (text string, ok bool) {
+	spelled := make([]byte, 0, len(entry))
 	for _, r := range entry {
 		if int(r) >= len(inverse) || inverse[r] < 0 {
-			return append(dst[:start], entry...)
+			return "", false
 		}
-		dst = append(dst, byte(inverse[r]))
+		spelled = append(spelled, byte(inverse[r]))
 	}
-	return dst
+	return string(spelled), true
 }

@@ -36,7 +36,7 @@ func naiveMerge(m *bpe, ranks map[[2]kv.Token]merge, word string) []kv.Token {
 // randomModel has merges over a few letters in an order that no training would
 // give, so that results merge again at lower ranks.
 func randomModel(rng *rand.Rand) (*bpe, map[[2]kv.Token]merge) {
-	m := &bpe{merges: newPairs(100), cache: new(cache)}
+	m := &bpe{merger: merger{merges: newPairs(100)}, cache: new(cache)}
 	for b := range m.single {
 		m.single[b] = kv.Token(b)
 	}
@@ -58,23 +58,17 @@ func randomModel(rng *rand.Rand) (*bpe, map[[2]kv.Token]merge) {
 		m.merges.add(entries[left], entries[right], found)
 		ranks[[2]kv.Token{entries[left], entries[right]}] = found
 	}
-	lowest := map[[2]kv.Token]uint32{}
-	for pair, found := range ranks {
-		for name, id := range entries {
-			if id != pair[1] {
-				continue
-			}
-			key := [2]kv.Token{pair[0], kv.Token(name[0])}
-			if have, ok := lowest[key]; !ok || found.rank < have {
-				lowest[key] = found.rank
-			}
-		}
+	var words []word
+	for _, name := range names {
+		words = append(words, word{name, entries[name]})
 	}
-	m.reach = packReach(lowest, entries, 9)
-	if rng.IntN(4) == 0 {
-		m.reach.words = nil
-	}
+	m.lexicon = newLexicon(&m.merger, words, m.appendBytes)
 	return m, ranks
+}
+
+// mergeHeap merges a word with a heap, however short it is.
+func mergeHeap(m *bpe, word string) []kv.Token {
+	return new(mergeScratch).merge(m.merges, m.appendBytes(nil, word))
 }
 
 func TestMergeAgainstDefinition(t *testing.T) {
@@ -84,16 +78,16 @@ func TestMergeAgainstDefinition(t *testing.T) {
 		for range 20 {
 			word := randomWord(rng, 1+rng.IntN(shortWord))
 			want := naiveMerge(m, ranks, word)
-			if got := m.mergeShort(nil, word); !slices.Equal(got, want) {
-				t.Fatalf("seed %d: mergeShort(%q) = %v, want %v", seed, word, got, want)
+			if got := m.mergeShort(m.appendBytes(nil, word)); !slices.Equal(got, want) {
+				t.Fatalf("seed %d: %q merges to %v, want %v", seed, word, got, want)
 			}
-			if got := m.mergeLong(nil, word); !slices.Equal(got, want) {
-				t.Fatalf("seed %d: mergeLong(%q) = %v, want %v", seed, word, got, want)
+			if got := mergeHeap(m, word); !slices.Equal(got, want) {
+				t.Fatalf("seed %d: with a heap %q merges to %v, want %v", seed, word, got, want)
 			}
 		}
 		word := randomWord(rng, 300)
-		if got, want := m.mergeLong(nil, word), naiveMerge(m, ranks, word); !slices.Equal(got, want) {
-			t.Fatalf("seed %d: mergeLong(%q) = %v, want %v", seed, word, got, want)
+		if got, want := m.merge(m.appendBytes(nil, word)), naiveMerge(m, ranks, word); !slices.Equal(got, want) {
+			t.Fatalf("seed %d: %q merges to %v, want %v", seed, word, got, want)
 		}
 	}
 }
@@ -106,14 +100,14 @@ func randomWord(rng *rand.Rand, n int) string {
 	return string(word)
 }
 
-// TestMergeLongMemory bounds the heap for a long word by all the candidates there
-// can be: one for each neighbour and two for each merge.
-func TestMergeLongMemory(t *testing.T) {
+// TestMergeMemory bounds the heap for a word by all the candidates there can be:
+// one for each neighbour and two for each merge.
+func TestMergeMemory(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	m, _ := randomModel(rng)
 	word := randomWord(rng, 30_000)
 	s := new(mergeScratch)
-	s.merge(nil, word, m)
+	s.merge(m.merges, m.appendBytes(nil, word))
 	if cap(s.heap) > 4*len(word) {
 		t.Errorf("the heap grew to %d for a word of %d bytes", cap(s.heap), len(word))
 	}
@@ -131,9 +125,12 @@ func TestPairsAgainstMap(t *testing.T) {
 	}
 	for left := range kv.Token(200) {
 		for right := range kv.Token(200) {
-			got, ok := p.get(left, right)
-			if w, wantOK := want[[2]kv.Token{left, right}]; ok != wantOK || ok && got != w {
-				t.Fatalf("get(%d, %d) = %v, %t; want %v, %t", left, right, got, ok, w, wantOK)
+			w, ok := want[[2]kv.Token{left, right}]
+			if !ok {
+				w = merge{rank: noMerge}
+			}
+			if got := p.lookup(left, right); got != w {
+				t.Fatalf("lookup(%d, %d) = %v; want %v", left, right, got, w)
 			}
 		}
 	}

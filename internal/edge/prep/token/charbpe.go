@@ -1,6 +1,7 @@
 package token
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -16,8 +17,10 @@ type charBPE struct {
 	unk    kv.Token
 	hasUnk bool // else unknown characters are left out
 	fuse   bool // neighbouring unknown characters are one token
-	merges *bpe // what merges, and its scratch memory
-	whole  map[string]kv.Token
+	merger merger
+	// lexicon is nil if bytes or the unknown token merge with others.
+	lexicon *lexicon
+	whole   map[string]kv.Token
 }
 
 // spaceMark is what SentencePiece writes for a space.
@@ -38,7 +41,7 @@ func (m *fileModel) checkBPE() error {
 }
 
 func (t *Tokenizer) newCharBPE(f *fileModel, vocab map[string]kv.Token) (wordModel, error) {
-	m := &charBPE{chars: map[rune]kv.Token{}, fuse: f.FuseUnk, merges: &bpe{merges: newPairs(len(f.Merges))}}
+	m := &charBPE{chars: map[rune]kv.Token{}, fuse: f.FuseUnk, merger: merger{merges: newPairs(len(f.Merges))}}
 	for name, id := range vocab {
 		if r, n := utf8.DecodeRuneInString(name); n == len(name) && !t.Special(id) {
 			m.chars[r] = id
@@ -53,14 +56,18 @@ func (t *Tokenizer) newCharBPE(f *fileModel, vocab map[string]kv.Token) (wordMod
 		}
 	}
 	cuts := true
+	var joined []word
 	for rank, pair := range f.Merges {
-		joined, found, err := t.plainMerge(rank, pair, vocab)
+		found, err := t.plainMerge(rank, pair, vocab)
 		if err != nil {
 			return nil, err
 		}
-		m.merges.merges.add(vocab[pair.left], vocab[pair.right], found)
-		cuts = cuts && !strings.Contains(strings.TrimLeft(joined, spaceMark), spaceMark)
+		m.merger.merges.add(vocab[pair.left], vocab[pair.right], found)
+		w := word{pair.left + pair.right, found.id}
+		joined = append(joined, w)
+		cuts = cuts && !strings.Contains(strings.TrimLeft(w.text, spaceMark), spaceMark)
 	}
+	m.setLexicon(joined, f.Merges, vocab)
 	if f.IgnoreMerges {
 		m.whole = make(map[string]kv.Token, len(vocab))
 		for name, id := range vocab {
@@ -76,18 +83,33 @@ func (t *Tokenizer) newCharBPE(f *fileModel, vocab map[string]kv.Token) (wordMod
 	return &remembered{model: m}, nil
 }
 
-func (t *Tokenizer) plainMerge(rank int, pair fileMerge, vocab map[string]kv.Token) (joined string, found merge, err error) {
-	joined = pair.left + pair.right
+func (t *Tokenizer) plainMerge(rank int, pair fileMerge, vocab map[string]kv.Token) (merge, error) {
 	_, haveLeft := vocab[pair.left]
 	_, haveRight := vocab[pair.right]
-	id, have := vocab[joined]
+	id, have := vocab[pair.left+pair.right]
 	if !haveLeft || !haveRight || !have {
-		return "", merge{}, malformed("merge %d is about entries that the vocabulary does not have", rank)
+		return merge{}, malformed("merge %d is about entries that the vocabulary does not have", rank)
 	}
 	if t.Special(id) {
-		return "", merge{}, unsupported("merge %d makes a special token, which plain text could then forge", rank)
+		return merge{}, unsupported("merge %d makes a special token, which plain text could then forge", rank)
 	}
-	return joined, merge{uint32(rank), id}, nil
+	return merge{uint32(rank), id}, nil
+}
+
+// setLexicon makes the lexicon of characters and of what they merge to.
+func (m *charBPE) setLexicon(joined []word, merges []fileMerge, vocab map[string]kv.Token) {
+	for _, pair := range merges {
+		for _, name := range [...]string{pair.left, pair.right} {
+			if _, isByte := byteOf(name); isByte && m.bytes != nil || m.hasUnk && vocab[name] == m.unk {
+				return
+			}
+		}
+	}
+	words := slices.DeleteFunc(joined, func(w word) bool { return m.knownEnd(w.text) < len(w.text) })
+	for r, id := range m.chars {
+		words = append(words, word{string(r), id})
+	}
+	m.lexicon = newLexicon(&m.merger, words, m.appendSymbols)
 }
 
 // atBorders cuts text before every run of space marks, which no merge crosses,
@@ -117,42 +139,60 @@ func (m *charBPE) appendWord(dst []kv.Token, word string) []kv.Token {
 	if id, ok := m.whole[word]; ok {
 		return append(dst, id)
 	}
-	s, _ := m.merges.pool.Get().(*mergeScratch)
-	if s == nil {
-		s = new(mergeScratch)
+	if len(word) > longWord && m.lexicon != nil {
+		return m.appendLong(dst, word)
 	}
-	s.symbols, s.heap = s.symbols[:0], s.heap[:0]
 	start := len(dst)
 	dst = m.appendSymbols(dst, word)
-	for i, id := range dst[start:] {
-		s.symbols = append(s.symbols, symbol{id, int32(i - 1), int32(i + 1)})
-	}
-	dst = m.mergeSymbols(dst[:start], s)
-	if cap(s.symbols) <= keepScratch {
-		m.merges.pool.Put(s)
+	return dst[:start+len(m.merger.merge(dst[start:]))]
+}
+
+// appendLong encodes runs of known characters apart from what is between them:
+// that never merges.
+func (m *charBPE) appendLong(dst []kv.Token, word string) []kv.Token {
+	for word != "" {
+		n := m.knownEnd(word)
+		dst = m.lexicon.append(dst, word[:n])
+		word = word[n:]
+		n = m.unknownEnd(word)
+		dst = m.appendSymbols(dst, word[:n])
+		word = word[n:]
 	}
 	return dst
 }
 
-// mergeSymbols merges the symbols of s, the lowest rank first.
-func (m *charBPE) mergeSymbols(dst []kv.Token, s *mergeScratch) []kv.Token {
-	if len(s.symbols) == 0 {
-		return dst
-	}
-	s.symbols[len(s.symbols)-1].next = -1
-	for i := range s.symbols {
-		s.offer(m.merges, int32(i))
-	}
-	for len(s.heap) > 0 {
-		c := s.pop()
-		if now := s.mergeAt(m.merges, c.pos()); now.rank == c.rank() {
-			s.join(m.merges, c.pos(), now.id)
+// knownEnd returns the position of the first unknown character.
+func (m *charBPE) knownEnd(word string) int {
+	for i := 0; i < len(word); {
+		_, width, ok := m.char(word[i:])
+		if !ok {
+			return i
 		}
+		i += width
 	}
-	for i := int32(0); i >= 0; i = s.symbols[i].next {
-		dst = append(dst, s.symbols[i].id)
+	return len(word)
+}
+
+// unknownEnd returns the position of the first known character.
+func (m *charBPE) unknownEnd(word string) int {
+	for i := 0; i < len(word); {
+		_, width, ok := m.char(word[i:])
+		if ok {
+			return i
+		}
+		i += width
 	}
-	return dst
+	return len(word)
+}
+
+// char returns the entry of the first character of a text, and its length.
+func (m *charBPE) char(text string) (id kv.Token, width int, ok bool) {
+	r, width := utf8.DecodeRuneInString(text)
+	if r == utf8.RuneError && width == 1 {
+		return 0, width, false
+	}
+	id, ok = m.chars[r]
+	return id, width, ok
 }
 
 // appendSymbols appends the ids that merging starts from. An unknown token waits
@@ -160,11 +200,10 @@ func (m *charBPE) mergeSymbols(dst []kv.Token, s *mergeScratch) []kv.Token {
 func (m *charBPE) appendSymbols(dst []kv.Token, word string) []kv.Token {
 	waiting := false // an unknown token
 	for i := 0; i < len(word); {
-		r, width := utf8.DecodeRuneInString(word[i:])
+		id, width, ok := m.char(word[i:])
 		char := word[i : i+width]
 		i += width
-		id, ok := m.chars[r]
-		if ok && (r != utf8.RuneError || width > 1) {
+		if ok {
 			if waiting {
 				dst = append(dst, m.unk)
 				waiting = false

@@ -166,53 +166,44 @@ func findString(pattern string) func(string) (int, int) {
 	}
 }
 
-// span is a part of a text.
+// span is a part of a text; last says whether the last of what it is joined from
+// is a match.
 type span struct {
 	start, end int
 	match      bool
+	last       bool
 }
 
+// cut yields words as it finds them: it keeps nothing for each of them, since a
+// client can send a text of many.
 func (rule splitRule) cut(text string, first bool, yield func(string, bool)) {
-	for _, s := range rule.merge(rule.spans(text)) {
-		if rule.behavior == removed && s.match {
-			continue
+	var held span // not yielded yet, the next may join it
+	flush := func() {
+		if held.start < held.end && (rule.behavior != removed || !held.match) {
+			yield(text[held.start:held.end], first && held.start == 0)
 		}
-		yield(text[s.start:s.end], first && s.start == 0)
 	}
-}
-
-// spans covers text with matches and what is between them.
-func (rule splitRule) spans(text string) []span {
-	var spans []span
+	add := func(start, end int, match bool) {
+		if start == end {
+			return
+		}
+		if held.end > 0 && rule.joins(held.last, match) {
+			held.end, held.last = end, match
+			return
+		}
+		flush()
+		held = span{start, end, match, match}
+	}
 	for at := 0; at < len(text); {
 		start, end := rule.find(text[at:])
 		if start < 0 {
-			spans = append(spans, span{at, len(text), rule.invert})
-			break
+			start, end = len(text)-at, len(text)-at
 		}
-		if start > 0 {
-			spans = append(spans, span{at, at + start, rule.invert})
-		}
-		spans = append(spans, span{at + start, at + end, !rule.invert})
+		add(at, at+start, rule.invert)
+		add(at+start, at+end, !rule.invert)
 		at += end
 	}
-	return spans
-}
-
-// merge joins, in place, the spans that the behavior does not keep apart.
-func (rule splitRule) merge(spans []span) []span {
-	out := spans[:0]
-	joins := false // the span before is one that the next can join
-	for i, s := range spans {
-		next := i+1 < len(spans) && rule.joins(s.match, spans[i+1].match)
-		if joins {
-			out[len(out)-1].end = s.end
-		} else {
-			out = append(out, s)
-		}
-		joins = next
-	}
-	return out
+	flush()
 }
 
 // joins reports whether a span and the one after it become one.

@@ -92,12 +92,44 @@ func (n *nfc) normalize(text string) string {
 	if n.settled(text) {
 		return text
 	}
-	runes := make([]rune, 0, len(text))
-	for _, r := range text {
-		runes = n.decompose(runes, r)
+	return inBlocks(text, normalBlock, n.starts, func(runes []rune, block string) []rune {
+		for _, r := range block {
+			runes = n.decompose(runes, r)
+		}
+		n.order(runes)
+		return n.compose(runes)
+	})
+}
+
+// starts reports that r does nothing to what is before it.
+func (n *nfc) starts(r rune) bool { return !n.unsettles(r) }
+
+// normalBlock is how many bytes of text are normalized at a time.
+const normalBlock = 4 << 10
+
+// inBlocks rewrites text block by block, so that memory for its characters one by
+// one is not that of the whole text. A block goes on over size bytes to the next
+// character that starts. rewrite appends to an empty slice, which it may reuse.
+func inBlocks(text string, size int, starts func(rune) bool, rewrite func([]rune, string) []rune) string {
+	var b strings.Builder
+	b.Grow(len(text))
+	var runes []rune
+	for text != "" {
+		n := min(size, len(text))
+		for n < len(text) {
+			r, width := utf8.DecodeRuneInString(text[n:])
+			if starts(r) && utf8.RuneStart(text[n]) {
+				break
+			}
+			n += width
+		}
+		runes = rewrite(runes[:0], text[:n])
+		for _, r := range runes {
+			b.WriteRune(r)
+		}
+		text = text[n:]
 	}
-	n.order(runes)
-	return string(n.compose(runes))
+	return b.String()
 }
 
 // settled reports that text is in normal form and valid: broken bytes become
@@ -153,8 +185,28 @@ func (n *nfc) order(runes []rune) {
 		for end < len(runes) && n.classOf(runes[end]) != 0 {
 			end++
 		}
-		slices.SortStableFunc(runes[i:end], func(a, b rune) int { return int(n.class[a]) - int(n.class[b]) })
+		n.orderRun(runes[i:end])
 		i = end + 1
+	}
+}
+
+// orderRun sorts one run of marks. Text has a few; as many as a hostile text has
+// are sorted by counting, in time that grows as they do.
+func (n *nfc) orderRun(run []rune) {
+	if len(run) <= 64 {
+		slices.SortStableFunc(run, func(a, b rune) int { return int(n.class[a]) - int(n.class[b]) })
+		return
+	}
+	var place [257]int // of the next mark of each class
+	for _, r := range run {
+		place[int(n.class[r])+1]++
+	}
+	for class := 1; class < len(place); class++ {
+		place[class] += place[class-1]
+	}
+	for _, r := range slices.Clone(run) {
+		run[place[n.class[r]]] = r
+		place[n.class[r]]++
 	}
 }
 

@@ -3,6 +3,9 @@ package token
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -110,5 +113,71 @@ func TestNFCReturnsSettledTextItself(t *testing.T) {
 	const text = "Plain, café, 你好, 각, 😀"
 	if allocs := testing.AllocsPerRun(10, func() { _ = n.normalize(text) }); allocs != 0 {
 		t.Errorf("%v allocations", allocs)
+	}
+}
+
+// TestInBlocks: blocks of any size give what one block gives, of every
+// normalizer that works in them.
+func TestInBlocks(t *testing.T) {
+	n, err := newNFC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newProperties()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 9))
+	parts := []string{"a", "q", "é", "e\u0301", "\u0301", "\u0316", "\u0345", "각", "\u1100", "\u1161", "\u11a8", "ﬁ", "ﷺ", "ﾊ", "ﾞ", "½", "\u0344", "\u0958", "\xff", "\xe4", "\x80", "\n", "世", "😀"}
+	compose := func(runes []rune, block string) []rune {
+		for _, r := range block {
+			runes = n.decompose(runes, r)
+		}
+		n.order(runes)
+		return n.compose(runes)
+	}
+	compatible := func(runes []rune, block string) []rune {
+		return append(runes, []rune(n.compatible(block, p.compatible, n.compose))...)
+	}
+	starts := func(r rune) bool {
+		_, ok := p.compatible[r]
+		return !ok && n.starts(r)
+	}
+	for range 2000 {
+		var b strings.Builder
+		for range 1 + rng.IntN(30) {
+			b.WriteString(parts[rng.IntN(len(parts))])
+		}
+		text := b.String()
+		composed, whole := inBlocks(text, len(text), n.starts, compose), n.compatible(text, p.compatible, n.compose)
+		for _, size := range []int{1, 2, 3, 7, 20} {
+			if got := inBlocks(text, size, n.starts, compose); got != composed {
+				t.Fatalf("NFC of %+q by %d bytes: %+q, want %+q", text, size, got, composed)
+			}
+			if got := inBlocks(text, size, starts, compatible); got != whole {
+				t.Fatalf("NFKC of %+q by %d bytes: %+q, want %+q", text, size, got, whole)
+			}
+		}
+	}
+}
+
+// TestOrderRun: a long run of marks is sorted as a short one is, equals in place.
+func TestOrderRun(t *testing.T) {
+	n, err := newNFC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	marks := slices.Sorted(maps.Keys(n.class))
+	rng := rand.New(rand.NewPCG(2, 9))
+	for _, length := range []int{65, 1000} {
+		run := make([]rune, length)
+		for i := range run {
+			run[i] = marks[rng.IntN(len(marks))]
+		}
+		want := slices.Clone(run)
+		slices.SortStableFunc(want, func(a, b rune) int { return int(n.class[a]) - int(n.class[b]) })
+		if n.orderRun(run); !slices.Equal(run, want) {
+			t.Errorf("%d marks are not in order", length)
+		}
 	}
 }

@@ -265,12 +265,13 @@ func (n *nfc) decomposed(text string) string {
 	if belowDecompositions(text) {
 		return text
 	}
-	runes := make([]rune, 0, len(text))
-	for _, r := range text {
-		runes = n.decompose(runes, r)
-	}
-	n.order(runes)
-	return string(runes)
+	return inBlocks(text, normalBlock, n.starts, func(runes []rune, block string) []rune {
+		for _, r := range block {
+			runes = n.decompose(runes, r)
+		}
+		n.order(runes)
+		return runes
+	})
 }
 
 // compatible returns text in normal form KD, or KC if compose is given.
@@ -278,19 +279,24 @@ func (n *nfc) compatible(text string, table map[rune]string, compose func([]rune
 	if isASCII(text) {
 		return text
 	}
-	runes := make([]rune, 0, len(text))
-	for _, r := range text {
-		if to, ok := table[r]; ok {
-			runes = append(runes, []rune(to)...)
-		} else {
-			runes = n.decompose(runes, r)
+	starts := func(r rune) bool {
+		_, ok := table[r]
+		return !ok && n.starts(r)
+	}
+	return inBlocks(text, normalBlock, starts, func(runes []rune, block string) []rune {
+		for _, r := range block {
+			if to, ok := table[r]; ok {
+				runes = append(runes, []rune(to)...)
+			} else {
+				runes = n.decompose(runes, r)
+			}
 		}
-	}
-	n.order(runes)
-	if compose != nil {
-		runes = compose(runes)
-	}
-	return string(runes)
+		n.order(runes)
+		if compose != nil {
+			runes = compose(runes)
+		}
+		return runes
+	})
 }
 
 func isASCII(text string) bool {

@@ -89,7 +89,9 @@ func (t *Tokenizer) build(f *file, c *fileConfig) error {
 	if err := t.setVocabulary(vocab, tokens); err != nil {
 		return err
 	}
-	t.setAdded(tokens)
+	if err := t.setAdded(tokens); err != nil {
+		return err
+	}
 	if t.model, err = t.newModel(&f.Model, vocab); err != nil {
 		return err
 	}

@@ -63,7 +63,9 @@ func (t *Tokenizer) buildPlain(f *file, c *fileConfig) error {
 	if err := t.setPlainVocabulary(vocab, tokens); err != nil {
 		return err
 	}
-	t.setAdded(tokens)
+	if err := t.setAdded(tokens); err != nil {
+		return err
+	}
 	if p.model, err = t.newPlainModel(&f.Model, vocab, scores); err != nil {
 		return err
 	}
@@ -85,6 +87,8 @@ func (t *Tokenizer) newPlainModel(f *fileModel, vocab map[string]kv.Token, score
 		return t.newUnigram(f, vocab, scores)
 	case "WordPiece":
 		return t.newWordPiece(f, vocab)
+	case "WordLevel":
+		return t.newWordLevel(f, vocab)
 	}
 	return nil, unsupported("model %s is not supported", f.Type)
 }
@@ -94,7 +98,7 @@ func (m *fileModel) plainVocabulary() (vocab map[string]kv.Token, scores []float
 	if m.Type == "Unigram" {
 		return m.scoredVocabulary()
 	}
-	if m.Type != "WordPiece" {
+	if m.Type != "WordPiece" && m.Type != "WordLevel" {
 		if err := m.checkBPE(); err != nil {
 			return nil, nil, err
 		}
@@ -165,19 +169,16 @@ func (p *plain) name(id kv.Token) string { return p.names[p.start[id]:p.start[id
 // append encodes a piece of normalized text. first says that the input begins
 // with it.
 func (p *plain) append(dst []kv.Token, text string, first bool) []kv.Token {
-	return p.appendCut(dst, text, first, p.cutters)
-}
-
-func (p *plain) appendCut(dst []kv.Token, text string, first bool, cutters []cutter) []kv.Token {
-	if text == "" {
-		return dst
-	}
-	if len(cutters) == 0 {
+	if len(p.cutters) == 0 {
 		return p.model.appendWord(dst, text)
 	}
-	cutters[0](text, first, func(word string, first bool) {
-		dst = p.appendCut(dst, word, first, cutters[1:])
-	})
+	// One function for each cutter, made once for the piece and not once for each word.
+	yield := func(word string, _ bool) { dst = p.model.appendWord(dst, word) }
+	for _, cut := range slices.Backward(p.cutters) {
+		next := yield
+		yield = func(word string, first bool) { cut(word, first, next) }
+	}
+	yield(text, first)
 	return dst
 }
 

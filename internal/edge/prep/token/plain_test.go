@@ -1,10 +1,7 @@
 package token
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -15,14 +12,12 @@ import (
 )
 
 // plainNames are the tokenizers of make_plain.py.
-var plainNames = []string{"llama", "gemma", "mistral", "partial", "t5", "xlmr", "bert", "cased", "marks"}
+var plainNames = []string{"llama", "gemma", "mistral", "partial", "t5", "xlmr", "bert", "cased", "marks", "words"}
 
 // plainFixture is described in tools/fixtures/make_plain.py.
 type plainFixture struct {
 	Tokenizer json.RawMessage
 	Full      [][]kv.Token
-	Forged    []int
-	Digests   []string
 	Streams   [][]kv.Token
 	Keep      []string
 	Skip      []string
@@ -45,29 +40,8 @@ func plainFragments(tb testing.TB) []string {
 	return fragments
 }
 
-// plainCases puts the texts together as the script does.
-func plainCases(fragments []string) []string {
-	state := uint64(1)
-	below := func(n int) int {
-		state = state*6364136223846793005 + 1442695040888963407
-		return int((state >> 33) % uint64(n))
-	}
-	texts := make([]string, 12_000)
-	for i := range texts {
-		n := 1 + below(6)
-		between := []string{"", " ", "", "\n"}[below(4)]
-		parts := make([]string, n)
-		for j := range parts {
-			parts[j] = fragments[below(len(fragments))]
-		}
-		texts[i] = strings.Join(parts, between)
-	}
-	return texts
-}
-
 func TestReferencePlain(t *testing.T) {
 	fragments := plainFragments(t)
-	texts := plainCases(fragments)
 	for _, name := range plainNames {
 		t.Run(name, func(t *testing.T) {
 			tok, want := readPlain(t, name)
@@ -75,19 +49,6 @@ func TestReferencePlain(t *testing.T) {
 				got := tok.Encode(nil, text, prep.EncodeOptions{ParseSpecial: true, AddSpecial: true})
 				if !slices.Equal(got, want.Full[i]) {
 					t.Errorf("%+q:\n got %v\nwant %v", text, got, want.Full[i])
-				}
-			}
-			chunk := len(texts) / len(want.Digests)
-			for i, digest := range want.Digests {
-				if got := digestPlain(tok, texts[i*chunk:(i+1)*chunk], i*chunk, want.Forged); got != digest {
-					t.Errorf("one of the texts from %d on differs", i*chunk)
-				}
-			}
-			for _, i := range want.Forged {
-				unk := tok.unknown()
-				ids := tok.Encode(nil, texts[i], prep.EncodeOptions{})
-				if slices.ContainsFunc(ids, func(id kv.Token) bool { return tok.Special(id) && id != unk }) {
-					t.Errorf("plain text %+q gives a special token: %v", texts[i], ids)
 				}
 			}
 			for i, ids := range want.Streams {
@@ -110,22 +71,6 @@ func (t *Tokenizer) unknown() kv.Token {
 		}
 	}
 	return ^kv.Token(0)
-}
-
-func digestPlain(tok *Tokenizer, texts []string, at int, forged []int) string {
-	h := sha256.New()
-	for i, text := range texts {
-		writeIDs := func(ids []kv.Token) {
-			fmt.Fprintln(h, strings.Trim(fmt.Sprint(ids), "[]"))
-		}
-		writeIDs(tok.Encode(nil, text, prep.EncodeOptions{ParseSpecial: true, AddSpecial: true}))
-		if !slices.Contains(forged, at+i) {
-			plain := tok.Encode(nil, text, prep.EncodeOptions{})
-			writeIDs(plain)
-			fmt.Fprintln(h, decodeAll(tok, plain, true))
-		}
-	}
-	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
 // TestDecodePlainBytes: what a stream shows of bytes is whole characters, and

@@ -18,13 +18,14 @@ func TestParsePlainRefuses(t *testing.T) {
 		parts, says string
 		code        fault.Code
 	}{
-		{`"model":{"type":"WordLevel","vocab":{"a":0}}`, "model WordLevel", fault.Unimplemented},
+		{`"model":{"type":"Markov","vocab":{"a":0}}`, "model Markov", fault.Unimplemented},
 		{`"model":{"type":"BPE","vocab":{"a":0},"end_of_word_suffix":"</w>"}`, "end_of_word_suffix", fault.Unimplemented},
 		{`"model":{"type":"BPE","vocab":{"a":0},"continuing_subword_prefix":"##"}`, "continuing_subword_prefix", fault.Unimplemented},
 		{`"model":{"type":"BPE","vocab":{"a":0},"dropout":0.5}`, "dropout", fault.Unimplemented},
 		{`"model":{"type":"BPE","vocab":{"a":0},"unk_token":"u"}`, "unk_token", fault.Invalid},
 		{`"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}`, "merge 0", fault.Invalid},
 		{`"model":` + bpe + `,"added_tokens":[{"id":2,"content":"ab","special":true}]`, "forge", fault.Unimplemented},
+		{`"model":{"type":"WordLevel","vocab":{"a":0}}`, "unk_token", fault.Invalid},
 		{`"model":{"type":"Unigram"}`, "no vocabulary", fault.Invalid},
 		{`"model":{"type":"Unigram","vocab":[["a",-1]]}`, "unk_id", fault.Unimplemented},
 		{`"model":{"type":"Unigram","vocab":[["a",-1]],"unk_id":1}`, "unk_id 1", fault.Invalid},
@@ -107,7 +108,7 @@ func TestBordersChangeNothing(t *testing.T) {
 	if !ok {
 		t.Fatalf("the model is a %T", tok.plain.model)
 	}
-	for _, text := range plainCases(plainFragments(t))[:2000] {
+	for _, text := range caseTexts(plainFragments(t))[:2000] {
 		text = tok.normalize(text)
 		got, want := cut.appendWord(nil, text), cut.words.model.appendWord([]kv.Token{}, text)
 		if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -6,7 +6,7 @@
 // into ids, and a decoder turns ids into text. What is implemented is byte-level
 // byte-pair encoding, the family of GPT-2, Llama 3 and Qwen, and what works on
 // characters: SentencePiece's byte-pair encoding (Llama 2, Mistral, Gemma),
-// Unigram (T5, XLM-R) and WordPiece (BERT). A file that asks for anything else
+// Unigram (T5, XLM-R), WordPiece (BERT) and whole words. A file that asks for anything else
 // is refused when it is read, by the name of what is missing: a tokenizer that
 // is nearly right makes a model quietly worse.
 //
@@ -15,6 +15,8 @@
 package token
 
 import (
+	"slices"
+
 	"penstock/core/kv"
 	"penstock/internal/edge/prep"
 )
@@ -62,23 +64,33 @@ func (t *Tokenizer) Encode(dst []kv.Token, text string, opts prep.EncodeOptions)
 	if opts.AddSpecial {
 		dst = append(dst, t.begin...)
 	}
-	dst = t.appendChunks(dst, text, opts.ParseSpecial)
+	dst = t.appendChunks(slices.Grow(dst, len(text)/bytesPerToken), text, opts.ParseSpecial)
 	if opts.AddSpecial {
 		dst = append(dst, t.end...)
 	}
 	return dst
 }
 
+// bytesPerToken is what room is made for; it is about that of English.
+const bytesPerToken = 4
+
 // appendPlain encodes text by itself.
 func (t *Tokenizer) appendPlain(dst []kv.Token, text string, parseSpecial bool) []kv.Token {
+	return t.appendRuns(dst, text, []run{{len(text), parseSpecial}})
+}
+
+// appendRuns encodes text by itself. There is one run only if special tokens are
+// looked for in normalized text.
+func (t *Tokenizer) appendRuns(dst []kv.Token, text string, runs []run) []kv.Token {
 	first := true // nothing of text was before
-	t.raw.pieces(text, parseSpecial, func(outer piece) bool {
+	t.raw.pieces(text, runs, func(outer piece) bool {
 		if outer.token != nil {
 			dst = append(dst, outer.token.id)
 			first = false
 			return true
 		}
-		t.added.pieces(t.normalize(outer.text), parseSpecial, func(p piece) bool {
+		normalized := t.normalize(outer.text)
+		t.added.pieces(normalized, []run{{len(normalized), runs[0].special}}, func(p piece) bool {
 			switch {
 			case p.token != nil:
 				dst = append(dst, p.token.id)

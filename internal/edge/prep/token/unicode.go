@@ -20,7 +20,7 @@ type properties struct {
 	bertAccents runeSet // marks that BertNormalizer removes
 	accents     runeSet // marks that StripAccents removes
 	punctuation runeSet
-	word        runeSet // \w of the Whitespace pre-tokenizer
+	word        runeSet // \w of the Whitespace pre-tokenizer and around added tokens
 	extends     runeSet // joins the character before it to one grapheme cluster
 	lower       map[rune]string
 	compatible  map[rune]string // full compatibility decomposition

@@ -3,6 +3,7 @@ package token
 import (
 	"encoding/json"
 	"math"
+	"math/bits"
 	"slices"
 	"sync"
 	"unicode/utf8"
@@ -17,6 +18,7 @@ type unigram struct {
 	scores   []float64
 	unk      kv.Token
 	unkScore float64
+	window   int          // a power of two above the length in bytes of every entry and character
 	bytes    *byteEntries // nil without byte fallback
 	pool     sync.Pool    // *unigramScratch
 }
@@ -68,37 +70,51 @@ func (t *Tokenizer) newUnigram(f *fileModel, vocab map[string]kv.Token, scores [
 		least = min(least, s)
 	}
 	m.unkScore = least - unkPenalty
+	longest := utf8.UTFMax
 	for name, id := range vocab {
 		if !t.Special(id) {
 			m.trie.add(name, id)
+			longest = max(longest, len(name))
 		}
 	}
+	if longest > int(stepLength) {
+		return nil, unsupported("a Unigram vocabulary with an entry of %d bytes is not supported; at most %d are", longest, stepLength)
+	}
+	m.window = 1 << bits.Len(uint(longest))
 	if f.ByteFallback {
 		m.bytes = t.newByteEntries(vocab)
 	}
 	return &remembered{model: m}, nil
 }
 
-// unigramNode is the best way to a position of a word.
-type unigramNode struct {
-	score float64
-	start int32 // of the last entry, -1 if the position is not reached
-	id    kv.Token
+// unigramScratch is the working memory for one word: a few bytes for each of its
+// own.
+type unigramScratch struct {
+	// scores are those of the best ways to the last few positions, each at its
+	// position modulo their number.
+	scores []float64
+	// steps has, for each position, the last step of the best way to it.
+	steps []unigramStep
 }
 
-type unigramScratch struct {
-	nodes []unigramNode
-	ends  []int32 // of the entries, last first
-}
+// unigramStep is the length in bytes of the last entry on the way to a position,
+// 0 if it is not reached, and flags.
+type unigramStep uint16
+
+const (
+	stepUnknown unigramStep = 1 << 15 // it is the unknown token
+	stepTaken   unigramStep = 1 << 14 // the best way to the end of the word has an entry that ends here
+	stepLength              = stepTaken - 1
+)
 
 func (m *unigram) appendWord(dst []kv.Token, word string) []kv.Token {
 	s, _ := m.pool.Get().(*unigramScratch)
 	if s == nil {
-		s = new(unigramScratch)
+		s = &unigramScratch{scores: make([]float64, m.window)}
 	}
 	m.walk(s, word)
 	dst = m.collect(dst, s, word)
-	if cap(s.nodes) <= keepScratch {
+	if cap(s.steps) <= keepScratch {
 		m.pool.Put(s)
 	}
 	return dst
@@ -106,13 +122,12 @@ func (m *unigram) appendWord(dst []kv.Token, word string) []kv.Token {
 
 // walk finds the best way to every position. Of equals the one found first stays.
 func (m *unigram) walk(s *unigramScratch, word string) {
-	s.nodes = slices.Grow(s.nodes[:0], len(word)+1)[:len(word)+1]
-	for i := range s.nodes {
-		s.nodes[i] = unigramNode{start: -1}
-	}
+	s.steps = slices.Grow(s.steps[:0], len(word)+1)[:len(word)+1]
+	clear(s.steps)
+	s.scores[0] = 0
 	for start := 0; start < len(word); {
 		_, width := utf8.DecodeRuneInString(word[start:])
-		here := s.nodes[start].score
+		here := s.scores[start&(len(s.scores)-1)]
 		single := false // the character here is an entry
 		node := uint32(0)
 		for end := start; end < len(word); {
@@ -122,39 +137,53 @@ func (m *unigram) walk(s *unigramScratch, word string) {
 			}
 			end++
 			if id, ok := m.trie.token(node); ok {
-				s.nodes[end].offer(m.scores[id]+here, start, id)
+				s.offer(m.scores[id]+here, start, end, m.stepOf(id))
 				single = single || end-start == width
 			}
 		}
 		if !single {
-			s.nodes[start+width].offer(m.unkScore+here, start, m.unk)
+			s.offer(m.unkScore+here, start, start+width, stepUnknown)
 		}
 		start += width
 	}
 }
 
-func (n *unigramNode) offer(score float64, start int, id kv.Token) {
-	if n.start < 0 || score > n.score {
-		*n = unigramNode{score, int32(start), id}
+// stepOf returns the flags of a step by id.
+func (m *unigram) stepOf(id kv.Token) unigramStep {
+	if id == m.unk {
+		return stepUnknown
+	}
+	return 0
+}
+
+// offer takes the step from start to end if no better one is known.
+func (s *unigramScratch) offer(score float64, start, end int, flags unigramStep) {
+	best := &s.scores[end&(len(s.scores)-1)]
+	if s.steps[end] == 0 || score > *best {
+		*best, s.steps[end] = score, unigramStep(end-start)|flags
 	}
 }
 
-// collect goes back from the end and appends the ids. Neighbouring unknown
-// characters are one, which is then looked up by its text, as in the reference.
+// collect goes back from the end to see which steps are taken, and appends their
+// ids. Neighbouring unknown characters are one, which is then looked up by its
+// text, as in the reference.
 func (m *unigram) collect(dst []kv.Token, s *unigramScratch, word string) []kv.Token {
-	s.ends = s.ends[:0]
 	unknown := false
-	for end := int32(len(word)); end > 0; end = s.nodes[end].start {
-		is := s.nodes[end].id == m.unk
+	for end := len(word); end > 0; {
+		step := s.steps[end]
+		is := step&stepUnknown != 0
 		if !is || !unknown {
-			s.ends = append(s.ends, end)
+			s.steps[end] |= stepTaken
 		}
 		unknown = is
+		end -= int(step & stepLength)
 	}
-	start := int32(0)
-	for _, end := range slices.Backward(s.ends) {
-		dst = m.appendEntry(dst, word[start:end])
-		start = end
+	start := 0
+	for i, step := range s.steps {
+		if step&stepTaken != 0 {
+			dst = m.appendEntry(dst, word[start:i])
+			start = i
+		}
 	}
 	return dst
 }
@@ -211,7 +240,6 @@ func trieKey(node uint32, b byte) uint64 { return trieTaken | uint64(node)<<8 | 
 
 // slot returns where the edge is, or the free slot where it would be.
 func (t *byteTrie) slot(node uint32, b byte) *trieSlot {
-	const golden = 0x9E3779B97F4A7C15
 	key := trieKey(node, b)
 	mask := len(t.slots) - 1
 	for i := int(key * golden >> t.shift); ; i = (i + 1) & mask {

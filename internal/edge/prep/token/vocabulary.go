@@ -131,7 +131,7 @@ func sortedKeys(m map[kv.Token]fileAdded) []kv.Token {
 	return keys
 }
 
-func (t *Tokenizer) setAdded(tokens []added) {
+func (t *Tokenizer) setAdded(tokens []added) error {
 	t.names = make(map[string]kv.Token, len(tokens))
 	var raw, normalized []added
 	for _, a := range tokens {
@@ -143,7 +143,16 @@ func (t *Tokenizer) setAdded(tokens []added) {
 			raw = append(raw, a)
 		}
 	}
-	t.raw, t.added = newAddedSet(raw), newAddedSet(normalized)
+	var word *runeSet
+	if slices.ContainsFunc(tokens, func(a added) bool { return a.singleWord }) {
+		p, err := newProperties()
+		if err != nil {
+			return err
+		}
+		word = &p.word
+	}
+	t.raw, t.added = newAddedSet(raw, word), newAddedSet(normalized, word)
+	return nil
 }
 
 // check refuses the options of byte-pair encoding that change its result and
@@ -167,17 +176,20 @@ func (m *fileModel) check() error {
 }
 
 func (t *Tokenizer) newModel(f *fileModel, vocab map[string]kv.Token) (*bpe, error) {
-	m := &bpe{merges: newPairs(len(f.Merges)), reach: newReach(f.Merges, vocab, t.words), cache: new(cache)}
+	m := &bpe{merger: merger{merges: newPairs(len(f.Merges))}, cache: new(cache)}
 	if f.IgnoreMerges {
 		m.whole = t.words
 	}
+	words := make([]word, 0, len(m.single)+len(f.Merges))
 	for b, r := range Alphabet() {
 		id, ok := vocab[string(r)]
 		if !ok || t.Special(id) {
 			return nil, unsupported("a vocabulary without an entry for the byte 0x%02x is not supported", b)
 		}
 		m.single[b] = id
+		words = append(words, word{string([]byte{byte(b)}), id})
 	}
+	inverse := newBytesOf()
 	for rank, pair := range f.Merges {
 		left, haveLeft := vocab[pair.left]
 		right, haveRight := vocab[pair.right]
@@ -189,6 +201,10 @@ func (t *Tokenizer) newModel(f *fileModel, vocab map[string]kv.Token) (*bpe, err
 			return nil, unsupported("merge %d makes a special token, which plain text could then forge", rank)
 		}
 		m.merges.add(left, right, merge{uint32(rank), id})
+		if text, ok := inverse.bytes(pair.left + pair.right); ok {
+			words = append(words, word{text, id})
+		}
 	}
+	m.lexicon = newLexicon(&m.merger, words, m.appendBytes)
 	return m, nil
 }

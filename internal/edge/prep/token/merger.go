@@ -1,0 +1,193 @@
+package token
+
+import (
+	"slices"
+	"sync"
+
+	"penstock/core/kv"
+)
+
+// merger is the heart of byte-pair encoding: of all neighbouring symbols that
+// merge it takes those of the lowest rank, the leftmost first, until none can. It
+// is safe for concurrent use.
+type merger struct {
+	merges *pairs
+	pool   sync.Pool // *mergeScratch
+}
+
+// shortWord is the length in symbols up to which searching the whole word for
+// every merge beats keeping a heap.
+const shortWord = 32
+
+// merge merges symbols in place and returns what is left of them.
+func (m *merger) merge(symbols []kv.Token) []kv.Token {
+	if len(symbols) <= shortWord {
+		return m.mergeShort(symbols)
+	}
+	s, _ := m.pool.Get().(*mergeScratch)
+	if s == nil {
+		s = new(mergeScratch)
+	}
+	symbols = s.merge(m.merges, symbols)
+	if cap(s.links) <= keepScratch {
+		m.pool.Put(s)
+	}
+	return symbols
+}
+
+// mergeShort is quadratic in at most shortWord.
+func (m *merger) mergeShort(ids []kv.Token) []kv.Token {
+	var next [shortWord]merge // what ids[i] and ids[i+1] become
+	n := len(ids)
+	for i := range n - 1 {
+		next[i] = m.merges.lookup(ids[i], ids[i+1])
+	}
+	for n > 1 {
+		best := 0
+		for i := 1; i < n-1; i++ {
+			if next[i].rank < next[best].rank {
+				best = i
+			}
+		}
+		if next[best].rank == noMerge {
+			break
+		}
+		ids[best] = next[best].id
+		copy(ids[best+1:n-1], ids[best+2:n])
+		copy(next[best:n-2], next[best+1:n-1])
+		n--
+		if best > 0 {
+			next[best-1] = m.merges.lookup(ids[best-1], ids[best])
+		}
+		if best < n-1 {
+			next[best] = m.merges.lookup(ids[best], ids[best+1])
+		}
+	}
+	return ids[:n]
+}
+
+// keepScratch bounds, in symbols, the scratch that is kept for the next word, so
+// that one huge word does not pin its memory.
+const keepScratch = 1 << 16
+
+// mergeScratch is the working memory for one word: the symbols as a doubly linked
+// list, and a heap of the merges that are possible between them.
+type mergeScratch struct {
+	ids   []kv.Token
+	links []link
+	heap  []candidate
+}
+
+// link has the positions of a symbol's neighbours, -1 at the ends. A symbol that
+// was merged into its left neighbour has next == dead.
+type link struct{ prev, next int32 }
+
+const dead = -2
+
+// candidate says that the symbol at a position and the one after it could merge:
+// the rank above, the position below, so that the order of the numbers is the
+// order of merging. It is stale when the two no longer merge at that rank.
+type candidate uint64
+
+func newCandidate(rank uint32, pos int32) candidate { return candidate(rank)<<32 | candidate(pos) }
+
+func (c candidate) rank() uint32 { return uint32(c >> 32) }
+func (c candidate) pos() int32   { return int32(uint32(c)) }
+
+// merge takes O(n log n) for n symbols.
+func (s *mergeScratch) merge(p *pairs, ids []kv.Token) []kv.Token {
+	s.ids = ids
+	s.links, s.heap = slices.Grow(s.links[:0], len(ids)), slices.Grow(s.heap[:0], len(ids))
+	for i := range ids {
+		s.links = append(s.links, link{int32(i - 1), int32(i + 1)})
+	}
+	s.links[len(ids)-1].next = -1
+	for i := range ids {
+		s.offer(p, int32(i))
+	}
+	for len(s.heap) > 0 {
+		c := s.pop()
+		if now := s.mergeAt(p, c.pos()); now.rank == c.rank() {
+			s.join(p, c.pos(), now.id)
+		}
+	}
+	n := 0
+	for i := int32(0); i >= 0; i = s.links[i].next {
+		ids[n] = ids[i]
+		n++
+	}
+	s.ids = nil
+	return ids[:n]
+}
+
+// mergeAt returns what the symbol at pos and its right neighbour become.
+func (s *mergeScratch) mergeAt(p *pairs, pos int32) merge {
+	next := s.links[pos].next
+	if next < 0 {
+		return merge{rank: noMerge}
+	}
+	return p.lookup(s.ids[pos], s.ids[next])
+}
+
+// offer puts the merge of the symbol at pos on the heap, if there is one.
+func (s *mergeScratch) offer(p *pairs, pos int32) {
+	if found := s.mergeAt(p, pos); found.rank != noMerge {
+		s.push(newCandidate(found.rank, pos))
+	}
+}
+
+// join makes the symbol at pos and its right neighbour the one symbol id.
+func (s *mergeScratch) join(p *pairs, pos int32, id kv.Token) {
+	left := &s.links[pos]
+	right := &s.links[left.next]
+	s.ids[pos] = id
+	left.next, right.next = right.next, dead
+	if left.next >= 0 {
+		s.links[left.next].prev = pos
+	}
+	s.offer(p, pos)
+	if left.prev >= 0 {
+		s.offer(p, left.prev)
+	}
+}
+
+func (s *mergeScratch) push(c candidate) {
+	s.heap = append(s.heap, c)
+	h := s.heap
+	i := len(h) - 1
+	for i > 0 {
+		parent := (i - 1) / 2
+		if c >= h[parent] {
+			break
+		}
+		h[i] = h[parent]
+		i = parent
+	}
+	h[i] = c
+}
+
+func (s *mergeScratch) pop() candidate {
+	h := s.heap
+	top, last := h[0], h[len(h)-1]
+	h = h[:len(h)-1]
+	s.heap = h
+	i := 0
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			break
+		}
+		if child+1 < len(h) && h[child+1] < h[child] {
+			child++
+		}
+		if h[child] >= last {
+			break
+		}
+		h[i] = h[child]
+		i = child
+	}
+	if len(h) > 0 {
+		h[i] = last
+	}
+	return top
+}

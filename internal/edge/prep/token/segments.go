@@ -1,0 +1,90 @@
+package token
+
+import (
+	"slices"
+	"strings"
+
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+)
+
+var _ prep.SegmentEncoder = (*Tokenizer)(nil)
+
+// EncodeSegments appends the ids of the segments as of one text: words go over
+// borders, and what a normalizer or pre-tokenizer puts before a text comes once,
+// as the reference does with the text in one. Special tokens are those of special
+// segments, whatever is written in the others or next to them.
+func (t *Tokenizer) EncodeSegments(dst []kv.Token, segments []prep.Segment) []kv.Token {
+	text, runs := joined(segments)
+	if len(runs) == 0 {
+		return dst
+	}
+	dst = slices.Grow(dst, len(text)/bytesPerToken)
+	switch {
+	case len(runs) == 1:
+		return t.appendChunks(dst, text, runs[0].special)
+	case slices.ContainsFunc(t.added.tokens, func(a added) bool { return a.special }):
+		// Normalizing moves borders, so special tokens that are looked for after it
+		// cannot be told to be of a segment: each is encoded by itself.
+		return t.appendEach(dst, text, runs)
+	case t.raw.sameSpecials(text, runs):
+		return t.appendChunks(dst, text, true)
+	}
+	return t.appendRuns(dst, text, runs)
+}
+
+// joined returns the text of segments, and its runs of one kind; none is empty.
+func joined(segments []prep.Segment) (text string, runs []run) {
+	var b strings.Builder
+	size := 0
+	for _, s := range segments {
+		size += len(s.Text)
+	}
+	b.Grow(size)
+	for _, s := range segments {
+		b.WriteString(s.Text)
+		switch last := len(runs) - 1; {
+		case s.Text == "":
+		case last >= 0 && runs[last].special == s.Special:
+			runs[last].end = b.Len()
+		default:
+			runs = append(runs, run{b.Len(), s.Special})
+		}
+	}
+	return b.String(), runs
+}
+
+func (t *Tokenizer) appendEach(dst []kv.Token, text string, runs []run) []kv.Token {
+	start := 0
+	for _, r := range runs {
+		dst = t.appendPlain(dst, text[start:r.end], r.special)
+		start = r.end
+	}
+	return dst
+}
+
+// sameSpecials reports whether looking for special tokens everywhere in text finds
+// those of its special runs and no other: usual text, which spells none.
+func (s *addedSet) sameSpecials(text string, runs []run) bool {
+	type place struct {
+		t     *added
+		start int
+	}
+	var want []place
+	s.matches(text, runs, func(t *added, start, end int) (int, bool) {
+		if t.special {
+			want = append(want, place{t, start})
+		}
+		return end, true
+	})
+	same := true
+	s.matches(text, []run{{len(text), true}}, func(t *added, start, end int) (int, bool) {
+		if t.special {
+			if same = len(want) > 0 && want[0] == (place{t, start}); same {
+				want = want[1:]
+			}
+		}
+		return end, same
+	})
+	return same && len(want) == 0
+}
