@@ -120,6 +120,7 @@ type Grammar struct {
 	rethink, think    set // of reasoning: nothing thought yet, amid
 	thinks            bool
 	forced            bool // begins inside reasoning if nobody knows better
+	markup            []string
 }
 
 // Parser parses one choice of an answer. It serves one goroutine.
@@ -154,6 +155,7 @@ type machine interface {
 type opener interface {
 	machine
 	open(p *Parser, arg int)
+	sets() []*set // that it waits for once it is open
 }
 
 // Compile returns the grammar of a model, or an error that lists the names there
@@ -182,6 +184,7 @@ func Compile(cfg Config) (*Grammar, error) {
 	g.machine, g.shortIDs = f.machine, f.shortIDs
 	g.thinks, g.forced = len(s.end) > 0, s.forced
 	g.markers(&f, &s)
+	g.collect(&f, &s)
 	return g, nil
 }
 

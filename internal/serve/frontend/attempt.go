@@ -152,7 +152,7 @@ func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Rea
 		g.counts.Completion++
 		last := i == len(d.Tokens)-1
 		if last && d.Finish == engine.FinishStop && !g.keepsStop(c, d.Tokens[i]) {
-			c.pushStop(d.Tokens[i])
+			c.pushStop(&g.rules, d.Tokens[i])
 			break
 		}
 		var lp *engine.Logprob

@@ -20,6 +20,7 @@ type choice struct {
 	stop    matcher
 	stopped string // the stop string that ended it
 	speech  speech
+	closing []byte // markup that the stop token is, which the parser reads last
 
 	// text is decoded and not out yet. It begins at byte base of the choice's
 	// whole text; chars is the length of that whole text in characters, echo
@@ -59,14 +60,26 @@ func (c *choice) push(r *textRules, t kv.Token, lp *engine.Logprob) (stopped boo
 }
 
 // pushStop takes a stop token, which ends the choice and has no text of its own.
-func (c *choice) pushStop(t kv.Token) { c.tokens = append(c.tokens, t) }
+// But it may be markup: that which ends a call ends the turn in some formats.
+func (c *choice) pushStop(r *textRules, t kv.Token) {
+	c.tokens = append(c.tokens, t)
+	if c.speech.parser != nil && r.tokenizer.Special(t) {
+		if text, _ := r.tokenizer.AppendBytes(nil, t); c.speech.parser.Markup(string(text)) {
+			c.closing = text
+		}
+	}
+}
 
 // end takes the engine's word that the choice is finished. It reports whether
 // what was still in the decoder completed a stop string.
 func (c *choice) end(r *textRules) (stopped bool) {
 	at := len(c.text)
 	c.text = c.decoder.Flush(c.text)
-	return c.grown(r, at)
+	if c.grown(r, at) {
+		return true
+	}
+	c.text = append(c.text, c.closing...)
+	return false
 }
 
 // grown looks for stop strings in the text from at on, which is new.

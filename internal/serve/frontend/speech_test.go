@@ -171,6 +171,31 @@ func TestSpeech(t *testing.T) {
 	}
 }
 
+// TestStopTokenIsMarkup: a stop token has no text, but where it is the markup that
+// ends a call, the call has ended.
+func TestStopTokenIsMarkup(t *testing.T) {
+	for says, want := range map[string]said{
+		`<|channel|>commentary to=functions.weather<|message|>{"city": "Oslo"}`: {Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"},
+		`<|channel|>commentary to=functions.time<|message|>`:                    {Calls: []string{`time {}`}, Finish: "tool_calls"},
+		`<|channel|>final<|message|>hi`:                                         {Content: "hi", Finish: "stop"},
+	} {
+		inWorld(t, Config{}, func(t *testing.T, w *world) {
+			s := &script{tokens: append(encodeBytes(says), byteCall)}
+			w.worker(7, s, func(c *engine.Card) { c.ToolParser, c.ReasoningParser, c.ContextLength = "harmony", "gpt_oss", 4096 })
+			body := `{"model":"bytes","messages":[{"role":"user","content":"x"}],"stop_token_ids":[258],"tools":` + toolsJSON
+			for _, s.batch = range []int{1, 1000} {
+				got, _ := whole(t, w.post("/v1/chat/completions", body+`}`).body)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s (-want +got)\n%s", says, diff)
+				}
+				if diff := cmp.Diff(want, streamed(t, w.post("/v1/chat/completions", body+`,"stream":true}`).body)); diff != "" {
+					t.Errorf("streamed %s (-want +got)\n%s", says, diff)
+				}
+			}
+		})
+	}
+}
+
 // TestReasoningTokens: usage counts what the model thought with, the opening marker included.
 func TestReasoningTokens(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
