@@ -41,7 +41,9 @@ type textRules struct {
 	needles   needles
 	minTokens int  // no stop string ends a choice before so many tokens
 	keepStop  bool // what stopped a choice stays in its text
-	logprobs  bool
+	// keepSpecial keeps the text of special tokens that are no markup.
+	keepSpecial bool
+	logprobs    bool
 	// oneCall ends a choice behind its first call; hideReasoning keeps what it
 	// thought out of the answer.
 	oneCall, hideReasoning bool
@@ -54,9 +56,27 @@ func (c *choice) push(r *textRules, t kv.Token, lp *engine.Logprob) (stopped boo
 	if r.logprobs {
 		c.addLogprob(r, lp)
 	}
+	if c.unseen(r, t) {
+		return false
+	}
 	at := len(c.text)
 	c.text = c.decoder.Push(c.text, t)
 	return c.grown(r, at)
+}
+
+// unseen reports whether t leaves no text: a special token that the parser does not
+// read. The decoder of a choice without a parser knows what to leave out.
+func (c *choice) unseen(r *textRules, t kv.Token) bool {
+	return c.speech.parser != nil && !r.keepSpecial && r.tokenizer.Special(t) && c.markup(r, t) == nil
+}
+
+// markup returns the text of the special token t if the choice's parser reads it,
+// else nil.
+func (c *choice) markup(r *textRules, t kv.Token) []byte {
+	if text, _ := r.tokenizer.AppendBytes(nil, t); c.speech.parser.Markup(string(text)) {
+		return text
+	}
+	return nil
 }
 
 // pushStop takes a stop token, which ends the choice and has no text of its own.
@@ -64,9 +84,7 @@ func (c *choice) push(r *textRules, t kv.Token, lp *engine.Logprob) (stopped boo
 func (c *choice) pushStop(r *textRules, t kv.Token) {
 	c.tokens = append(c.tokens, t)
 	if c.speech.parser != nil && r.tokenizer.Special(t) {
-		if text, _ := r.tokenizer.AppendBytes(nil, t); c.speech.parser.Markup(string(text)) {
-			c.closing = text
-		}
+		c.closing = c.markup(r, t)
 	}
 }
 

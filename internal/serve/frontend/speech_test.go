@@ -196,6 +196,25 @@ func TestStopTokenIsMarkup(t *testing.T) {
 	}
 }
 
+// TestSpecialTokensInSpeech: special tokens that are no markup are left out of an
+// answer that is taken apart as of any other, unless the client wants them.
+func TestSpecialTokensInSpeech(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		says := append(encodeBytes("<think>a"), byteTurn)
+		says = append(append(says, encodeBytes("</think>b")...), byteTurn, 'c', byteEOS)
+		w.worker(7, &script{tokens: says}, func(c *engine.Card) { c.ReasoningParser = "qwen3" })
+		for with, want := range map[string]said{
+			``:                             {Content: "bc", Reasoning: "a", Finish: "stop"},
+			`,"skip_special_tokens":false`: {Content: "b<|turn|>c", Reasoning: "a<|turn|>", Finish: "stop"},
+		} {
+			got, _ := whole(t, w.post("/v1/chat/completions", `{"model":"bytes","messages":[{"role":"user","content":"x"}]`+with+`}`).body)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got)\n%s", with, diff)
+			}
+		}
+	})
+}
+
 // TestReasoningTokens: usage counts what the model thought with, the opening marker included.
 func TestReasoningTokens(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
