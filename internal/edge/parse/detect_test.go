@@ -77,6 +77,19 @@ func TestOpenAfter(t *testing.T) {
 	}
 }
 
+func TestContinued(t *testing.T) {
+	for text, want := range map[string]Start{
+		"The answer":                 StartAmid,
+		"<think>Okay, so":            StartOpen,
+		"<think>Okay</think>So":      StartAmid,
+		"a<think>b</think>c <think>": StartOpen,
+	} {
+		if got := Continued("deepseek_r1", text); got != want {
+			t.Errorf("%q: got %d, want %d", text, got, want)
+		}
+	}
+}
+
 // TestDocument: operators find every name in the document, and none that is not.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/parsers.md")

@@ -81,14 +81,15 @@ type Event struct {
 	from, to int // of Text in Parser.out
 }
 
-// Start says whether an answer begins inside reasoning.
+// Start says where an answer begins.
 type Start uint8
 
-// StyleDecides leaves it to the reasoning style; OpenAfter finds out the others.
+// The starts. OpenAfter and Continued find them out.
 const (
-	StyleDecides Start = iota
-	StartOpen
-	StartClosed
+	StyleDecides Start = iota // inside reasoning if the style says so
+	StartOpen                 // inside reasoning
+	StartClosed               // where content begins
+	StartAmid                 // amid content, where only markers begin anything
 )
 
 // Function is a tool that the client offered.
@@ -237,6 +238,8 @@ func (g *Grammar) Parser(start Start, seed string) *Parser {
 	p.mach, p.set = content, &p.start
 	if g.opens(start) {
 		p.mach, p.set, p.touch = reasoning, &p.rethink, true
+	} else if start == StartAmid {
+		p.set = &p.mid
 	}
 	return p
 }

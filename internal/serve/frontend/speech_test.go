@@ -215,6 +215,40 @@ func TestSpecialTokensInSpeech(t *testing.T) {
 	})
 }
 
+// TestContinuedSpeech: an answer that goes on with the assistant's last message is
+// what that was, whatever the model's answers begin with.
+func TestContinuedSpeech(t *testing.T) {
+	for _, tt := range []struct {
+		name, tools, reasoning string // of the card
+		final, says, with      string
+		want                   said
+	}{
+		{"content", "", "deepseek_r1", "It is", " warm", ``, said{Content: " warm", Finish: "stop"}},
+		{"reasoning", "", "deepseek_r1", "<think>Hm", "m</think>warm", ``, said{Content: "warm", Reasoning: "m", Finish: "stop"}},
+		{"optional reasoning", "", "qwen3", "<think>Hm", "m</think>warm", ``, said{Content: "warm", Reasoning: "m", Finish: "stop"}},
+		{"content behind reasoning", "", "deepseek_r1", "<think>Hm</think>It", " is", ``, said{Content: " is", Finish: "stop"}},
+		{"bare call", "llama3_json", "none", "In JSON: ", `{"name": "time", "parameters": {}}`, `,"tools":` + toolsJSON, said{Content: `{"name": "time", "parameters": {}}`, Finish: "stop"}},
+		{"marked call", "hermes", "none", "I ask. ", `<tool_call>{"name": "time", "arguments": {}}</tool_call>`, `,"tools":` + toolsJSON, said{Calls: []string{"time {}"}, Finish: "tool_calls"}},
+		{"required", "hermes", "none", "I ask. ", `[{"name":"time","arguments":{}}]`, `,"tool_choice":"required","tools":` + toolsJSON, said{Calls: []string{"time {}"}, Finish: "tool_calls"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, Config{}, func(t *testing.T, w *world) {
+				w.worker(7, constant(tt.says), func(c *engine.Card) {
+					c.ToolParser, c.ReasoningParser, c.Guided, c.ContextLength = tt.tools, tt.reasoning, true, 4096
+				})
+				a := w.post("/v1/chat/completions", fmt.Sprintf(`{"model":"bytes","continue_final_message":true,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":%q}]%s}`, tt.final, tt.with))
+				if a.status != 200 {
+					t.Fatal(a.status, a.body)
+				}
+				got, _ := whole(t, a.body)
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("(-want +got)\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
 // TestReasoningTokens: usage counts what the model thought with, the opening marker included.
 func TestReasoningTokens(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
