@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"slices"
 	"unicode/utf8"
 
 	"penstock/core/kv"
@@ -152,8 +153,9 @@ func (c *choice) dropLogprobs(end int) {
 }
 
 // read moves what can be read of the text through the choice's parser, if it has
-// one, and ends the parser's text when the choice is done.
-func (c *choice) read() {
+// one, and ends the parser's text when the choice is done. What must not be in the
+// answer ends there: calls behind the only one, and the tokens of hidden thoughts.
+func (c *choice) read(r *textRules) {
 	if c.speech.parser == nil {
 		return
 	}
@@ -163,6 +165,21 @@ func (c *choice) read() {
 	if c.done {
 		c.speech.close()
 	}
+	if r.oneCall && c.speech.called() {
+		c.speech.keepFirstCall()
+	}
+	if r.hideReasoning && c.speech.thinking {
+		c.hideLogprobs()
+	}
+}
+
+// hideLogprobs forgets the tokens that the parser has read.
+func (c *choice) hideLogprobs() {
+	n := 0
+	for n < len(c.starts) && c.starts[n] < c.base {
+		n++
+	}
+	c.logprobs, c.starts = slices.Delete(c.logprobs, 0, n), slices.Delete(c.starts, 0, n)
 }
 
 // free is how much of the text can go out now: all but what may become a stop

@@ -132,6 +132,7 @@ func TestSpeech(t *testing.T) {
 		{"call", "hermes", "", call, tools, said{Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
 		{"text and two calls", "hermes", "", "ok " + call + "\n" + call, tools, said{Content: "ok", Calls: []string{`weather {"city": "Oslo"}`, `weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
 		{"one call only", "hermes", "", "ok " + call + "\n" + call + " more", tools + `,"parallel_tool_calls":false`, said{Content: "ok", Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
+		{"one call only, the next one held", "hermes", "", call + call, tools + `,"parallel_tool_calls":false,"stop":"` + strings.NewReplacer("\n", `\n`, `"`, `\"`).Replace("}\n</tool_call>"+call) + ` more"`, said{Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
 		{"none", "hermes", "", "hi", tools + `,"tool_choice":"none"`, said{Content: "hi", Finish: "stop"}},
 		{"reasoning and call", "hermes", "qwen3", "<think>hm</think>" + call, tools, said{Reasoning: "hm", Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
 		{"cut in a call", "hermes", "", call, tools + `,"max_tokens":56`, said{Calls: []string{`weather {"city": "O`}, Finish: "length"}},
@@ -286,6 +287,48 @@ func TestSpeechLogprobs(t *testing.T) {
 			t.Errorf("log-probabilities of %q, want those of %q", all.String(), says)
 		}
 	})
+}
+
+// TestHiddenLogprobs: what must not be seen of the reasoning is not to be seen in
+// log-probabilities.
+func TestHiddenLogprobs(t *testing.T) {
+	for says, want := range map[string]string{
+		"<think>secret</think>hi": ">hi", // the token that ends the reasoning is none of it
+		"<think>secret":           "",
+	} {
+		for _, stop := range []string{"", "ret", "ets"} {
+			inWorld(t, Config{}, func(t *testing.T, w *world) {
+				s := constant(says)
+				w.worker(7, s, func(c *engine.Card) { c.ReasoningParser = "qwen3" })
+				body := `{"model":"bytes","messages":[{"role":"user","content":"x"}],"logprobs":true,"include_reasoning":false`
+				if stop != "" {
+					body += `,"stop":"` + stop + `"`
+				}
+				for _, s.batch = range []int{1, 1000} {
+					var a struct {
+						Choices []struct {
+							Logprobs struct{ Content []struct{ Token string } }
+						}
+					}
+					text := w.post("/v1/chat/completions", body+"}").body
+					if err := json.Unmarshal([]byte(text), &a); err != nil {
+						t.Fatal(err)
+					}
+					var all strings.Builder
+					for _, lp := range a.Choices[0].Logprobs.Content {
+						all.WriteString(lp.Token)
+					}
+					want := want
+					if stop == "ret" {
+						want = ""
+					}
+					if got := all.String(); strings.TrimPrefix(got, "<think") != want {
+						t.Errorf("%s, stop %q: log-probabilities of %q, want of %q", says, stop, got, want)
+					}
+				}
+			})
+		}
+	}
 }
 
 // TestGuides: what must be JSON goes to the engine as a schema; what no engine can
