@@ -109,6 +109,9 @@ type ToolChoice struct {
 	Name string
 }
 
+// Must reports whether the answer must be calls.
+func (c ToolChoice) Must() bool { return c.Mode == ToolRequired || c.Mode == ToolNamed }
+
 // FormatKind says what kind of text the answer must be.
 type FormatKind uint8
 

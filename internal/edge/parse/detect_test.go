@@ -77,6 +77,19 @@ func TestOpenAfter(t *testing.T) {
 	}
 }
 
+func TestContinued(t *testing.T) {
+	for text, want := range map[string]Start{
+		"The answer":                 StartAmid,
+		"<think>Okay, so":            StartOpen,
+		"<think>Okay</think>So":      StartAmid,
+		"a<think>b</think>c <think>": StartOpen,
+	} {
+		if got := Continued("deepseek_r1", text); got != want {
+			t.Errorf("%q: got %d, want %d", text, got, want)
+		}
+	}
+}
+
 // TestDocument: operators find every name in the document, and none that is not.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/parsers.md")
@@ -101,6 +114,46 @@ func TestDocument(t *testing.T) {
 	for _, s := range styles {
 		if want := row(s.names); !strings.Contains(string(text), want) {
 			t.Errorf("style: no row %s", want)
+		}
+	}
+}
+
+// TestMarkup: parsers are shown the special tokens that they read, and no others.
+func TestMarkup(t *testing.T) {
+	for _, f := range formats {
+		g, err := Compile(Config{Tools: f.names[0], Reasoning: map[bool]string{true: "gpt_oss", false: "qwen3"}[f.harmony]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"<|im_end|>", "</s>", "<|vision_start|>"} {
+			if g.Markup(text) {
+				t.Errorf("%s: %q is markup", f.names[0], text)
+			}
+		}
+		for _, text := range append(f.open, f.drop...) {
+			if !g.Markup(text) {
+				t.Errorf("%s: %q is no markup", f.names[0], text)
+			}
+		}
+	}
+	for tools, texts := range map[string][]string{
+		"harmony":      {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"},
+		"mistral":      {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"},
+		"deepseek_v3":  {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"},
+		"kimi_k2":      {"<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"},
+		"glm45":        {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"},
+		"hermes":       {"<tool_call>", "</tool_call>", "<think>", "</think>"},
+		"gemma":        {"<escape>", "<end_function_call>"},
+		"deepseek_v32": {"｜DSML｜"},
+	} {
+		g, err := Compile(Config{Tools: tools, Reasoning: map[bool]string{true: "gpt_oss", false: "qwen3"}[tools == "harmony"]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range texts {
+			if !g.Markup(text) {
+				t.Errorf("%s: %q is no markup", tools, text)
+			}
 		}
 	}
 }

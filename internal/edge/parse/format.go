@@ -122,6 +122,25 @@ func findStyle(name string) (style, bool) {
 	return style{}, name == ""
 }
 
+// Continued says where the rest of an answer begins whose beginning is text: inside
+// reasoning if the last of the style's markers in it opens some, else amid content.
+func Continued(reasoning, text string) Start {
+	s, _ := findStyle(reasoning)
+	if lastOf(s.open, text) > lastOf(s.end, text) {
+		return StartOpen
+	}
+	return StartAmid
+}
+
+// lastOf is where the last of the markers in text begins; -1 if there is none.
+func lastOf(markers []string, text string) int {
+	last := -1
+	for _, m := range markers {
+		last = max(last, strings.LastIndex(text, m))
+	}
+	return last
+}
+
 // OpenAfter says whether an answer to prompt, as the model's template rendered
 // it, begins inside reasoning: whether the last marker of the reasoning style
 // behind the last other text opens it.

@@ -89,3 +89,5 @@ func (g *gemma) end(p *Parser) {
 		p.emit(Arguments, g.l.flush(nil)...)
 	}
 }
+
+func (g *gemma) sets() []*set { return []*set{&g.header, &g.body} }

@@ -177,6 +177,8 @@ func (h *headed) marker(p *Parser, l literal) {
 
 func (h *headed) end(*Parser) {}
 
+func (h *headed) sets() []*set { return []*set{&h.between, &h.header, &h.body} }
+
 // kimiName reads "functions.NAME:INDEX", which is also the id.
 func kimiName(header string) (name, id string, ok bool) {
 	name = strings.TrimPrefix(header, "functions.")

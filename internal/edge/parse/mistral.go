@@ -109,3 +109,5 @@ func (m *mistral) marker(p *Parser, l literal) {
 }
 
 func (m *mistral) end(*Parser) {}
+
+func (m *mistral) sets() []*set { return []*set{&m.header} }

@@ -328,3 +328,5 @@ func (o *objects) end(p *Parser) {
 		p.emit(Arguments, o.esc...)
 	}
 }
+
+func (o *objects) sets() []*set { return []*set{&o.section, &o.inText} }

@@ -81,14 +81,15 @@ type Event struct {
 	from, to int // of Text in Parser.out
 }
 
-// Start says whether an answer begins inside reasoning.
+// Start says where an answer begins.
 type Start uint8
 
-// StyleDecides leaves it to the reasoning style; OpenAfter finds out the others.
+// The starts. OpenAfter and Continued find them out.
 const (
-	StyleDecides Start = iota
-	StartOpen
-	StartClosed
+	StyleDecides Start = iota // inside reasoning if the style says so
+	StartOpen                 // inside reasoning
+	StartClosed               // where content begins
+	StartAmid                 // amid content, where only markers begin anything
 )
 
 // Function is a tool that the client offered.
@@ -120,6 +121,7 @@ type Grammar struct {
 	rethink, think    set // of reasoning: nothing thought yet, amid
 	thinks            bool
 	forced            bool // begins inside reasoning if nobody knows better
+	markup            []string
 }
 
 // Parser parses one choice of an answer. It serves one goroutine.
@@ -154,6 +156,7 @@ type machine interface {
 type opener interface {
 	machine
 	open(p *Parser, arg int)
+	sets() []*set // that it waits for once it is open
 }
 
 // Compile returns the grammar of a model, or an error that lists the names there
@@ -182,6 +185,7 @@ func Compile(cfg Config) (*Grammar, error) {
 	g.machine, g.shortIDs = f.machine, f.shortIDs
 	g.thinks, g.forced = len(s.end) > 0, s.forced
 	g.markers(&f, &s)
+	g.collect(&f, &s)
 	return g, nil
 }
 
@@ -234,6 +238,8 @@ func (g *Grammar) Parser(start Start, seed string) *Parser {
 	p.mach, p.set = content, &p.start
 	if g.opens(start) {
 		p.mach, p.set, p.touch = reasoning, &p.rethink, true
+	} else if start == StartAmid {
+		p.set = &p.mid
 	}
 	return p
 }

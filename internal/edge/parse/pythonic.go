@@ -130,6 +130,8 @@ func (y *pythonic) close(p *Parser) {
 
 func (y *pythonic) marker(*Parser, literal) {}
 
+func (y *pythonic) sets() []*set { return nil }
+
 // end says the word or the quotes that waited for the next byte.
 func (y *pythonic) end(p *Parser) {
 	switch y.phase {

@@ -314,6 +314,10 @@ func (e *elements) end(p *Parser) {
 	}
 }
 
+func (e *elements) sets() []*set {
+	return []*set{&e.section, &e.name, &e.body, &e.key, &e.gap, &e.value}
+}
+
 // trimLine removes one newline at either end.
 func trimLine(b []byte) []byte {
 	return bytes.TrimSuffix(bytes.TrimPrefix(b, []byte("\n")), []byte("\n"))

@@ -136,7 +136,7 @@ func (g *generation) output(d *engine.Delta) error {
 	if reason != api.NoReason {
 		c.done = true
 		g.left--
-		c.read()
+		c.read(&g.rules)
 		reason = c.speech.reason(reason)
 	}
 	return g.send(d.Choice, reason)
@@ -152,7 +152,7 @@ func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Rea
 		g.counts.Completion++
 		last := i == len(d.Tokens)-1
 		if last && d.Finish == engine.FinishStop && !g.keepsStop(c, d.Tokens[i]) {
-			c.pushStop(d.Tokens[i])
+			c.pushStop(&g.rules, d.Tokens[i])
 			break
 		}
 		var lp *engine.Logprob
@@ -162,12 +162,11 @@ func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Rea
 		if c.push(&g.rules, d.Tokens[i], lp) {
 			return api.ReasonStop
 		}
-		c.read()
+		c.read(&g.rules)
 		if c.speech.thinking {
 			g.counts.Reasoning++
 		}
 		if g.rules.oneCall && c.speech.called() {
-			c.speech.keepFirstCall()
 			return api.ReasonCalls
 		}
 	}

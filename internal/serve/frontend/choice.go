@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"slices"
 	"unicode/utf8"
 
 	"penstock/core/kv"
@@ -20,6 +21,7 @@ type choice struct {
 	stop    matcher
 	stopped string // the stop string that ended it
 	speech  speech
+	closing []byte // markup that the stop token is, which the parser reads last
 
 	// text is decoded and not out yet. It begins at byte base of the choice's
 	// whole text; chars is the length of that whole text in characters, echo
@@ -40,7 +42,9 @@ type textRules struct {
 	needles   needles
 	minTokens int  // no stop string ends a choice before so many tokens
 	keepStop  bool // what stopped a choice stays in its text
-	logprobs  bool
+	// keepSpecial keeps the text of special tokens that are no markup.
+	keepSpecial bool
+	logprobs    bool
 	// oneCall ends a choice behind its first call; hideReasoning keeps what it
 	// thought out of the answer.
 	oneCall, hideReasoning bool
@@ -53,20 +57,48 @@ func (c *choice) push(r *textRules, t kv.Token, lp *engine.Logprob) (stopped boo
 	if r.logprobs {
 		c.addLogprob(r, lp)
 	}
+	if c.unseen(r, t) {
+		return false
+	}
 	at := len(c.text)
 	c.text = c.decoder.Push(c.text, t)
 	return c.grown(r, at)
 }
 
+// unseen reports whether t leaves no text: a special token that the parser does not
+// read. The decoder of a choice without a parser knows what to leave out.
+func (c *choice) unseen(r *textRules, t kv.Token) bool {
+	return c.speech.parser != nil && !r.keepSpecial && r.tokenizer.Special(t) && c.markup(r, t) == nil
+}
+
+// markup returns the text of the special token t if the choice's parser reads it,
+// else nil.
+func (c *choice) markup(r *textRules, t kv.Token) []byte {
+	if text, _ := r.tokenizer.AppendBytes(nil, t); c.speech.parser.Markup(string(text)) {
+		return text
+	}
+	return nil
+}
+
 // pushStop takes a stop token, which ends the choice and has no text of its own.
-func (c *choice) pushStop(t kv.Token) { c.tokens = append(c.tokens, t) }
+// But it may be markup: that which ends a call ends the turn in some formats.
+func (c *choice) pushStop(r *textRules, t kv.Token) {
+	c.tokens = append(c.tokens, t)
+	if c.speech.parser != nil && r.tokenizer.Special(t) {
+		c.closing = c.markup(r, t)
+	}
+}
 
 // end takes the engine's word that the choice is finished. It reports whether
 // what was still in the decoder completed a stop string.
 func (c *choice) end(r *textRules) (stopped bool) {
 	at := len(c.text)
 	c.text = c.decoder.Flush(c.text)
-	return c.grown(r, at)
+	if c.grown(r, at) {
+		return true
+	}
+	c.text = append(c.text, c.closing...)
+	return false
 }
 
 // grown looks for stop strings in the text from at on, which is new.
@@ -121,8 +153,9 @@ func (c *choice) dropLogprobs(end int) {
 }
 
 // read moves what can be read of the text through the choice's parser, if it has
-// one, and ends the parser's text when the choice is done.
-func (c *choice) read() {
+// one, and ends the parser's text when the choice is done. What must not be in the
+// answer ends there: calls behind the only one, and the tokens of hidden thoughts.
+func (c *choice) read(r *textRules) {
 	if c.speech.parser == nil {
 		return
 	}
@@ -132,6 +165,21 @@ func (c *choice) read() {
 	if c.done {
 		c.speech.close()
 	}
+	if r.oneCall && c.speech.called() {
+		c.speech.keepFirstCall()
+	}
+	if r.hideReasoning && c.speech.thinking {
+		c.hideLogprobs()
+	}
+}
+
+// hideLogprobs forgets the tokens that the parser has read.
+func (c *choice) hideLogprobs() {
+	n := 0
+	for n < len(c.starts) && c.starts[n] < c.base {
+		n++
+	}
+	c.logprobs, c.starts = slices.Delete(c.logprobs, 0, n), slices.Delete(c.starts, 0, n)
 }
 
 // free is how much of the text can go out now: all but what may become a stop

@@ -20,12 +20,12 @@ import (
 func (p *planner) guide() (*engine.Guide, error) {
 	q, param := p.req, p.guideParam()
 	var schema []byte
-	switch mode := q.ToolChoice.Mode; {
-	case mode == api.ToolRequired || mode == api.ToolNamed:
+	switch {
+	case q.ToolChoice.Must():
 		schema = callsSchema(q)
 	case q.Format.Kind == api.FormatText:
 		return nil, nil
-	case mode == api.ToolAuto && len(q.Tools) > 0:
+	case q.ToolChoice.Mode == api.ToolAuto && len(q.Tools) > 0:
 		return nil, fault.Param(param, "'%s' with tools that the model may call or not is not supported: set 'tool_choice' to none, or leave one of the two out", param)
 	case q.Format.Kind == api.FormatJSON:
 		schema = []byte(`{"type":"object"}`)
@@ -43,7 +43,7 @@ func (p *planner) guide() (*engine.Guide, error) {
 
 // guideParam is the field that asked for the guide.
 func (p *planner) guideParam() string {
-	if mode := p.req.ToolChoice.Mode; mode == api.ToolRequired || mode == api.ToolNamed {
+	if p.req.ToolChoice.Must() {
 		return "tool_choice"
 	}
 	return p.req.Format.Param

@@ -217,11 +217,12 @@ func contains(tokens []kv.Token, t kv.Token) bool {
 	return false
 }
 
-// The byte vocabulary: a token for each byte, and two special ones.
+// The byte vocabulary: a token for each byte, and three special ones.
 const (
 	byteEOS   kv.Token = 256
 	byteTurn  kv.Token = 257
-	byteVocab          = 258
+	byteCall  kv.Token = 258
+	byteVocab          = 259
 )
 
 func encodeBytes(text string) []kv.Token {
@@ -254,6 +255,8 @@ func (byteTokenizer) AppendBytes(dst []byte, id kv.Token) ([]byte, bool) {
 		return append(dst, "<|eos|>"...), true
 	case id == byteTurn:
 		return append(dst, "<|turn|>"...), true
+	case id == byteCall:
+		return append(dst, "<|call|>"...), true
 	}
 	return dst, false
 }

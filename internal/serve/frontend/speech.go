@@ -131,15 +131,14 @@ func (s *speech) sent() { s.pieces, s.text = s.pieces[:0], s.text[:0] }
 // plain text.
 func (p *planner) grammar() (*parse.Grammar, error) {
 	q, cfg := p.req, parse.Config{Reasoning: p.model.manner.reasoning}
-	mode := q.ToolChoice.Mode
 	switch {
 	case !q.Endpoint.Talks():
 		return nil, nil
-	case mode == api.ToolRequired || mode == api.ToolNamed: // the guide makes it JSON
+	case q.ToolChoice.Must(): // the guide makes it JSON
 		cfg = parse.Config{Tools: "json", Functions: functions(q.Tools)}
 	case q.Format.Kind != api.FormatText: // all of the text is the JSON
 		return nil, nil
-	case mode == api.ToolAuto && len(q.Tools) > 0:
+	case q.ToolChoice.Mode == api.ToolAuto && len(q.Tools) > 0:
 		if cfg.Tools = p.model.manner.tools; cfg.Tools == "" {
 			return nil, fault.Param("tools", "how the model '%s' writes calls is not known: name the format where its worker is started (--tool-call-parser), or leave 'tools' out", p.model.card.Name)
 		}
@@ -167,8 +166,15 @@ func functions(tools []api.Tool) []parse.Function {
 // inside reasoning: an assistant's opening and a marker.
 const tail = 24
 
-// startsAfter says whether an answer to a prompt begins inside reasoning.
+// startsAfter says where an answer to a prompt begins: inside reasoning, with
+// content, or amid the message that it continues. Calls that a guide demands are all
+// there is of an answer, whatever it continues.
 func (p *planner) startsAfter(prompt []kv.Token) parse.Start {
+	if q := p.req; q.ContinueFinal && q.Ext.Tokens == nil && !q.ToolChoice.Must() {
+		if text := q.Messages[len(q.Messages)-1].Content; text != "" {
+			return parse.Continued(p.model.manner.reasoning, text)
+		}
+	}
 	d := p.model.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: true})
 	var text []byte
 	for _, t := range prompt[max(0, len(prompt)-tail):] {

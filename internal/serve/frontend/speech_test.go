@@ -132,6 +132,7 @@ func TestSpeech(t *testing.T) {
 		{"call", "hermes", "", call, tools, said{Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
 		{"text and two calls", "hermes", "", "ok " + call + "\n" + call, tools, said{Content: "ok", Calls: []string{`weather {"city": "Oslo"}`, `weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
 		{"one call only", "hermes", "", "ok " + call + "\n" + call + " more", tools + `,"parallel_tool_calls":false`, said{Content: "ok", Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
+		{"one call only, the next one held", "hermes", "", call + call, tools + `,"parallel_tool_calls":false,"stop":"` + strings.NewReplacer("\n", `\n`, `"`, `\"`).Replace("}\n</tool_call>"+call) + ` more"`, said{Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
 		{"none", "hermes", "", "hi", tools + `,"tool_choice":"none"`, said{Content: "hi", Finish: "stop"}},
 		{"reasoning and call", "hermes", "qwen3", "<think>hm</think>" + call, tools, said{Reasoning: "hm", Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"}},
 		{"cut in a call", "hermes", "", call, tools + `,"max_tokens":56`, said{Calls: []string{`weather {"city": "O`}, Finish: "length"}},
@@ -165,6 +166,84 @@ func TestSpeech(t *testing.T) {
 						}
 						synctest.Wait() // for the worker whose answer nobody needed to its end
 					}
+				}
+			})
+		})
+	}
+}
+
+// TestStopTokenIsMarkup: a stop token has no text, but where it is the markup that
+// ends a call, the call has ended.
+func TestStopTokenIsMarkup(t *testing.T) {
+	for says, want := range map[string]said{
+		`<|channel|>commentary to=functions.weather<|message|>{"city": "Oslo"}`: {Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"},
+		`<|channel|>commentary to=functions.time<|message|>`:                    {Calls: []string{`time {}`}, Finish: "tool_calls"},
+		`<|channel|>final<|message|>hi`:                                         {Content: "hi", Finish: "stop"},
+	} {
+		inWorld(t, Config{}, func(t *testing.T, w *world) {
+			s := &script{tokens: append(encodeBytes(says), byteCall)}
+			w.worker(7, s, func(c *engine.Card) { c.ToolParser, c.ReasoningParser, c.ContextLength = "harmony", "gpt_oss", 4096 })
+			body := `{"model":"bytes","messages":[{"role":"user","content":"x"}],"stop_token_ids":[258],"tools":` + toolsJSON
+			for _, s.batch = range []int{1, 1000} {
+				got, _ := whole(t, w.post("/v1/chat/completions", body+`}`).body)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s (-want +got)\n%s", says, diff)
+				}
+				if diff := cmp.Diff(want, streamed(t, w.post("/v1/chat/completions", body+`,"stream":true}`).body)); diff != "" {
+					t.Errorf("streamed %s (-want +got)\n%s", says, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestSpecialTokensInSpeech: special tokens that are no markup are left out of an
+// answer that is taken apart as of any other, unless the client wants them.
+func TestSpecialTokensInSpeech(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		says := append(encodeBytes("<think>a"), byteTurn)
+		says = append(append(says, encodeBytes("</think>b")...), byteTurn, 'c', byteEOS)
+		w.worker(7, &script{tokens: says}, func(c *engine.Card) { c.ReasoningParser = "qwen3" })
+		for with, want := range map[string]said{
+			``:                             {Content: "bc", Reasoning: "a", Finish: "stop"},
+			`,"skip_special_tokens":false`: {Content: "b<|turn|>c", Reasoning: "a<|turn|>", Finish: "stop"},
+		} {
+			got, _ := whole(t, w.post("/v1/chat/completions", `{"model":"bytes","messages":[{"role":"user","content":"x"}]`+with+`}`).body)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got)\n%s", with, diff)
+			}
+		}
+	})
+}
+
+// TestContinuedSpeech: an answer that goes on with the assistant's last message is
+// what that was, whatever the model's answers begin with.
+func TestContinuedSpeech(t *testing.T) {
+	for _, tt := range []struct {
+		name, tools, reasoning string // of the card
+		final, says, with      string
+		want                   said
+	}{
+		{"content", "", "deepseek_r1", "It is", " warm", ``, said{Content: " warm", Finish: "stop"}},
+		{"reasoning", "", "deepseek_r1", "<think>Hm", "m</think>warm", ``, said{Content: "warm", Reasoning: "m", Finish: "stop"}},
+		{"optional reasoning", "", "qwen3", "<think>Hm", "m</think>warm", ``, said{Content: "warm", Reasoning: "m", Finish: "stop"}},
+		{"content behind reasoning", "", "deepseek_r1", "<think>Hm</think>It", " is", ``, said{Content: " is", Finish: "stop"}},
+		{"bare call", "llama3_json", "none", "In JSON: ", `{"name": "time", "parameters": {}}`, `,"tools":` + toolsJSON, said{Content: `{"name": "time", "parameters": {}}`, Finish: "stop"}},
+		{"marked call", "hermes", "none", "I ask. ", `<tool_call>{"name": "time", "arguments": {}}</tool_call>`, `,"tools":` + toolsJSON, said{Calls: []string{"time {}"}, Finish: "tool_calls"}},
+		{"required", "hermes", "none", "I ask. ", `[{"name":"time","arguments":{}}]`, `,"tool_choice":"required","tools":` + toolsJSON, said{Calls: []string{"time {}"}, Finish: "tool_calls"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, Config{}, func(t *testing.T, w *world) {
+				w.worker(7, constant(tt.says), func(c *engine.Card) {
+					c.ToolParser, c.ReasoningParser, c.Guided, c.ContextLength = tt.tools, tt.reasoning, true, 4096
+				})
+				a := w.post("/v1/chat/completions", fmt.Sprintf(`{"model":"bytes","continue_final_message":true,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":%q}]%s}`, tt.final, tt.with))
+				if a.status != 200 {
+					t.Fatal(a.status, a.body)
+				}
+				got, _ := whole(t, a.body)
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("(-want +got)\n%s", diff)
 				}
 			})
 		})
@@ -208,6 +287,48 @@ func TestSpeechLogprobs(t *testing.T) {
 			t.Errorf("log-probabilities of %q, want those of %q", all.String(), says)
 		}
 	})
+}
+
+// TestHiddenLogprobs: what must not be seen of the reasoning is not to be seen in
+// log-probabilities.
+func TestHiddenLogprobs(t *testing.T) {
+	for says, want := range map[string]string{
+		"<think>secret</think>hi": ">hi", // the token that ends the reasoning is none of it
+		"<think>secret":           "",
+	} {
+		for _, stop := range []string{"", "ret", "ets"} {
+			inWorld(t, Config{}, func(t *testing.T, w *world) {
+				s := constant(says)
+				w.worker(7, s, func(c *engine.Card) { c.ReasoningParser = "qwen3" })
+				body := `{"model":"bytes","messages":[{"role":"user","content":"x"}],"logprobs":true,"include_reasoning":false`
+				if stop != "" {
+					body += `,"stop":"` + stop + `"`
+				}
+				for _, s.batch = range []int{1, 1000} {
+					var a struct {
+						Choices []struct {
+							Logprobs struct{ Content []struct{ Token string } }
+						}
+					}
+					text := w.post("/v1/chat/completions", body+"}").body
+					if err := json.Unmarshal([]byte(text), &a); err != nil {
+						t.Fatal(err)
+					}
+					var all strings.Builder
+					for _, lp := range a.Choices[0].Logprobs.Content {
+						all.WriteString(lp.Token)
+					}
+					want := want
+					if stop == "ret" {
+						want = ""
+					}
+					if got := all.String(); strings.TrimPrefix(got, "<think") != want {
+						t.Errorf("%s, stop %q: log-probabilities of %q, want of %q", says, stop, got, want)
+					}
+				}
+			})
+		}
+	}
 }
 
 // TestGuides: what must be JSON goes to the engine as a schema; what no engine can
