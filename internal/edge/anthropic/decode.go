@@ -11,6 +11,11 @@ import (
 const (
 	maxStops = 32
 	maxSalt  = 1024 // bytes
+
+	// maxMessages bounds what a body of tiny messages becomes, and maxBlocks what one
+	// of tiny blocks does: each is a struct of up to a hundred bytes.
+	maxMessages = 1 << 16
+	maxBlocks   = 1 << 16 // of all messages
 )
 
 // Decode reads the body of POST /v1/messages. It keeps nothing of body. The error
@@ -39,6 +44,7 @@ type decoder struct {
 	unknown        []string // the first top-level keys that nobody defines
 	unknownDropped int      // the number of further ones
 
+	blocks  int // so far
 	system  string
 	turn    turn              // the last so far, to which further messages of its role belong
 	names   map[string]string // of the tools called so far, by the call's id

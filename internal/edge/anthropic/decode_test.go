@@ -450,3 +450,28 @@ func checkRequest(t *testing.T, q *api.Request) {
 		}
 	}
 }
+
+// TestManyMessages: a body of tiny messages or blocks does not become many times its
+// size.
+func TestManyMessages(t *testing.T) {
+	decode := func(messages string) error {
+		_, err := Decode([]byte(`{"model":"m","max_tokens":1,"messages":[` + messages + `]}`))
+		return err
+	}
+	const user, assistant = `{"role":"user","content":"a"}`, `{"role":"assistant","content":"a"}`
+	const result = `{"type":"tool_result","tool_use_id":"a"}`
+	alternating := strings.Repeat(user+","+assistant+",", maxMessages/2-1) + user + "," + assistant
+	results := `{"role":"user","content":[` + strings.Repeat(result+",", maxBlocks/2-1) + result + `]}`
+	for name, tt := range map[string]struct{ most, more, param string }{
+		"messages": {alternating, alternating + "," + user, "messages"},
+		"blocks":   {results + "," + results, results + "," + results + `,{"role":"user","content":[` + result + `]}`, "messages[2].content"},
+	} {
+		if err := decode(tt.most); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		var f *fault.Error
+		if err := decode(tt.more); !errors.As(err, &f) || f.Code != fault.Invalid || f.Param != tt.param {
+			t.Errorf("%s: one too many is %v, want a refusal of %s", name, err, tt.param)
+		}
+	}
+}

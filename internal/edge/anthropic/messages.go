@@ -35,7 +35,10 @@ func (t *turn) piece(pieces []string, kind, s string) []string {
 
 // message reads one element of messages. Its role may come after its content, so
 // that the two are judged together at the end.
-func (d *decoder) message(int) error {
+func (d *decoder) message(i int) error {
+	if i >= maxMessages {
+		return d.RefuseParent("must have at most %d messages", maxMessages)
+	}
 	var t turn
 	var content bool
 	err := d.Object(func(key string) error {
@@ -76,7 +79,12 @@ func (d *decoder) content(t *turn) error {
 		t.texts = append(t.texts, s)
 		return err
 	}
-	return d.Array("a string or an array of content blocks", func(int) error { return d.block(t) })
+	return d.Array("a string or an array of content blocks", func(int) error {
+		if d.blocks++; d.blocks > maxBlocks {
+			return d.RefuseParent("must have at most %d blocks together with those before it", maxBlocks)
+		}
+		return d.block(t)
+	})
 }
 
 // add takes a message's turn: as one of its own, or as more of the last.
