@@ -77,7 +77,7 @@ func (d *decoder) toolField(t *tool, key string) (known bool, err error) {
 	switch key {
 	case "name":
 		err := d.Text(&t.name)
-		if err == nil && !validName(t.name) {
+		if err == nil && !api.IsName(t.name, maxToolName, "_-.") {
 			return true, d.Refuse("must have between 1 and %d letters, digits, '_', '-' and '.'", maxToolName)
 		}
 		return true, err
@@ -110,19 +110,6 @@ func (d *decoder) unset() error {
 		return d.notSupported()
 	}
 	return err
-}
-
-// validName reports whether s can be a function's name.
-func validName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-', c == '.':
-		default:
-			return false
-		}
-	}
-	return s != "" && len(s) <= maxToolName
 }
 
 // appendFunction appends t as an element of a chat request's tools.

@@ -65,7 +65,7 @@ func (d *decoder) namedSchema(dst *[]byte) error {
 		case "name":
 			named = true
 			s, err := d.String()
-			if err == nil && !isName(s, maxFormatName, "_-") {
+			if err == nil && !api.IsName(s, maxFormatName, "_-") {
 				return d.Refuse("must have 1 to %d of the characters a-z, A-Z, 0-9, '_' and '-'", maxFormatName)
 			}
 			return err

@@ -102,22 +102,10 @@ func (d *decoder) toolName(dst *string) error {
 	if err := d.Text(dst); err != nil {
 		return err
 	}
-	if !isName(*dst, maxToolName, "_-.") {
+	if !api.IsName(*dst, maxToolName, "_-.") {
 		return d.Refuse("must have 1 to %d of the characters a-z, A-Z, 0-9, '_', '-' and '.'", maxToolName)
 	}
 	return nil
-}
-
-// isName reports whether s has 1 to most bytes, each a letter, a digit or one of
-// others.
-func isName(s string, most int, others string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || bytes.IndexByte([]byte(others), c) >= 0) {
-			return false
-		}
-	}
-	return s != "" && len(s) <= most
 }
 
 // parameters reads the schema of a function's arguments, which are an object.

@@ -82,7 +82,7 @@ func callsSchema(q *api.Request) []byte {
 		}
 		arguments := `{"type":"object"}`
 		if len(t.Parameters) > 0 {
-			arguments = string(rebased(t.Parameters, at+"/properties/arguments"))
+			arguments = string(rebased(objects(t.Parameters), at+"/properties/arguments"))
 		}
 		name := strictjson.AppendString(nil, t.Name)
 		calls = append(calls, fmt.Sprintf(`{"type":"object","properties":{"name":{"const":%s},"arguments":%s},"required":["name","arguments"],"additionalProperties":false}`, name, arguments))
@@ -95,6 +95,25 @@ func callsSchema(q *api.Request) []byte {
 		schema = `{"type":"array","minItems":1,"items":` + schema + `}`
 	}
 	return []byte(schema)
+}
+
+// objects returns the schema of a function's arguments as one of objects, which
+// arguments are though many schemas do not say so: {} allows anything.
+func objects(schema []byte) []byte {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(schema, &keys) != nil {
+		return schema
+	}
+	for _, key := range []string{"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"} {
+		if _, says := keys[key]; says {
+			return schema
+		}
+	}
+	out := []byte(`{"type":"object"`)
+	if len(keys) > 0 {
+		out = append(out, ',')
+	}
+	return append(out, bytes.TrimSpace(schema)[1:]...)
 }
 
 // rebased returns a schema whose references to itself hold where it stands in

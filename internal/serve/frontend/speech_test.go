@@ -343,11 +343,17 @@ func TestGuides(t *testing.T) {
 		return strings.Replace(schema, "#/$defs/d", root+"/properties/arguments/$defs/d", 1)
 	}
 	one := fmt.Sprintf(object, "f", moved("#"))
+	untyped := func(parameters string) string {
+		return `"tools":[{"type":"function","function":{"name":"f","parameters":` + parameters + `}}],"tool_choice":{"type":"function","function":{"name":"f"}}`
+	}
 	for _, tt := range []struct{ name, with, want string }{
 		{"free", ``, ``},
 		{"object", `"response_format":{"type":"json_object"}`, `{"type":"object"}`},
 		{"schema", `"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":` + schema + `}}`, schema},
 		{"named", `"tools":[` + tool("g") + `,` + tool("f") + `],"tool_choice":{"type":"function","function":{"name":"f"}}`, one},
+		{"any arguments", untyped(`{}`), fmt.Sprintf(object, "f", `{"type":"object"}`)},
+		{"untyped arguments", untyped(`{ "properties":{"a":{}}}`), fmt.Sprintf(object, "f", `{"type":"object", "properties":{"a":{}}}`)},
+		{"arguments by reference", untyped(`{"$ref":"#/$defs/a","$defs":{"a":{}}}`), fmt.Sprintf(object, "f", `{"$ref":"#/properties/arguments/$defs/a","$defs":{"a":{}}}`)},
 		{"one required", `"tools":[` + tool("f") + `],"tool_choice":"required","parallel_tool_calls":false`, one},
 		{"required", `"tools":[` + tool("f") + `],"tool_choice":"required"`, `{"type":"array","minItems":1,"items":` + fmt.Sprintf(object, "f", moved("#/items")) + `}`},
 		{

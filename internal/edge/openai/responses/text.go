@@ -90,7 +90,7 @@ func (d *decoder) formatField(f *format, key string) error {
 		if err := d.Text(&f.name); err != nil {
 			return err
 		}
-		if !isName(f.name, maxSchemaName, "_-") {
+		if !api.IsName(f.name, maxSchemaName, "_-") {
 			return d.Refuse("must be 1 to %d letters, digits, underscores or dashes", maxSchemaName)
 		}
 		return nil

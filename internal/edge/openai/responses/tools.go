@@ -95,25 +95,10 @@ func (d *decoder) toolName(dst *string) error {
 	if err := d.Text(dst); err != nil {
 		return err
 	}
-	if !isName(*dst, maxToolName, "_-.") {
+	if !api.IsName(*dst, maxToolName, "_-.") {
 		return d.Refuse("must be 1 to %d letters, digits, underscores, dashes or dots", maxToolName)
 	}
 	return nil
-}
-
-// isName reports whether s is at most so many ASCII letters, digits and marks, and
-// at least one.
-func isName(s string, most int, marks string) bool {
-	if s == "" || len(s) > most {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || slices.Contains([]byte(marks), c)) {
-			return false
-		}
-	}
-	return true
 }
 
 // choice is tool_choice.

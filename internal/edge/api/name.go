@@ -1,0 +1,18 @@
+package api
+
+import "strings"
+
+// IsName reports whether s can name a function or a schema: whether it has 1 to
+// most bytes, each an ASCII letter, a digit or one of marks.
+func IsName(s string, most int, marks string) bool {
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case strings.IndexByte(marks, c) >= 0:
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= most
+}
