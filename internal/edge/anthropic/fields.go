@@ -8,9 +8,9 @@ const (
 	anyString    = `{"type":"string"}`
 	anyObject    = `{"type":"object"}`
 	noElements   = `{"type":"array","maxItems":0}`
-	formatSchema = `{"type":"object","required":["type","schema"],"additionalProperties":false,"properties":{` +
+	formatSchema = `{"type":"object","required":["type","schema"],"additionalProperties":{"type":"null"},"properties":{` +
 		`"type":{"const":"json_schema"},"schema":{"type":"object"}}}`
-	textBlock = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{` +
+	textBlock = `{"type":"object","required":["type","text"],"additionalProperties":{"type":"null"},"properties":{` +
 		`"type":{"const":"text"},"text":{"type":"string"},"citations":{},"cache_control":{}}}`
 	textOrBlocks = `{"anyOf":[{"type":"string"},{"type":"array","items":` + textBlock + `}]}`
 )
@@ -31,18 +31,18 @@ func commonFields() []api.Field {
 		api.Needs("messages", messagesSchema),
 		api.Maps("system", textOrBlocks),
 		api.Maps("tools", toolsSchema),
-		api.Maps("tool_choice", `{"type":"object","required":["type"],"additionalProperties":false,"properties":{`+
+		api.Maps("tool_choice", `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{`+
 			`"type":{"enum":["auto","any","tool","none"]},"name":{"type":"string"},"disable_parallel_tool_use":{"type":"boolean"}}}`),
-		api.Maps("thinking", `{"type":"object","required":["type"],"additionalProperties":false,"properties":{`+
+		api.Maps("thinking", `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{`+
 			`"type":{"enum":["enabled","adaptive","disabled"]},"budget_tokens":{"type":"integer","minimum":1,"description":"without effect"},`+
 			`"display":{"enum":["summarized","omitted",null]}}}`),
-		api.Maps("output_config", `{"type":"object","additionalProperties":false,"properties":{`+
+		api.Maps("output_config", `{"type":"object","additionalProperties":{"type":"null"},"properties":{`+
 			`"effort":{"enum":["low","medium","high","xhigh","max",null]},"format":{"anyOf":[{"type":"null"},`+formatSchema+`]}}}`),
 		api.Maps("output_format", formatSchema),
 	}
 }
 
-const messagesSchema = `{"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{` +
+const messagesSchema = `{"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],"additionalProperties":{"type":"null"},"properties":{` +
 	`"role":{"enum":["user","assistant","system"]},"content":{"anyOf":[{"type":"string"},{"type":"array","items":{"anyOf":[` +
 	textBlock + `,` +
 	`{"type":"object","required":["type","thinking"],"properties":{"type":{"const":"thinking"},"thinking":{"type":"string"},"signature":{"type":"string"}}},` +
@@ -81,7 +81,7 @@ func unusedFields() []api.Field {
 		api.Accepts("cache_control", anyObject),
 		api.Accepts("speed", `{"enum":["standard","fast"]}`),
 		api.Refuses("mcp_servers", noElements),
-		api.Refuses("context_management", `{"type":"object","additionalProperties":false,"properties":{"edits":{"type":"array","items":{`+
+		api.Refuses("context_management", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"edits":{"type":"array","items":{`+
 			`"type":"object","required":["type","keep"],"properties":{"type":{"const":"clear_thinking_20251015"},`+
 			`"keep":{"anyOf":[{"const":"all"},{"type":"object","required":["type"],"properties":{"type":{"const":"all"}}}]}}}}}}`),
 		api.Refuses("billing_policy", ""),

@@ -73,7 +73,7 @@ func sharedFields() []api.Field {
 	return []api.Field{
 		api.Needs("model", anyString),
 		api.Maps("stream", anyBoolean),
-		api.Maps("stream_options", `{"type":"object","additionalProperties":false,"properties":{`+
+		api.Maps("stream_options", `{"type":"object","additionalProperties":{"type":"null"},"properties":{`+
 			`"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"type":["boolean","null"]},"continuous_usage_stats":{"enum":[false,null]}}}`),
 		api.Maps("n", `{"type":"integer","minimum":1,"maximum":128}`),
 		api.Maps("max_tokens", count),

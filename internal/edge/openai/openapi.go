@@ -230,7 +230,7 @@ func appendRefusals(dst []byte, op *Operation) []byte {
 // appendBody appends the schema of a body with these fields. Null is a field not
 // given.
 func appendBody(dst []byte, fields []api.Field) []byte {
-	dst = append(dst, `{"type":"object","additionalProperties":false,"required":[`...)
+	dst = append(dst, `{"type":"object","additionalProperties":{"type":"null"},"required":[`...)
 	n := 0
 	for _, f := range fields {
 		if !f.Required {

@@ -1,26 +1,26 @@
 package openai
 
 // Schemas of what requests have inside their fields. A null member is one that is
-// not given. Every reference is to one of components.
+// not given, whatever its name. Every reference is to one of components.
 const (
 	messagesSchema = `{"type":"array","minItems":1,"maxItems":65536,"items":{"$ref":"#/components/schemas/Message"}}`
 	toolsSchema    = `{"type":"array","maxItems":1536,"items":{"$ref":"#/components/schemas/Tool"}}`
 
 	toolChoiceSchema = `{"anyOf":[{"enum":["none","auto","required"]},{"$ref":"#/components/schemas/FunctionName"},` +
-		`{"type":"object","additionalProperties":false,"required":["type","allowed_tools"],"properties":{"type":{"const":"allowed_tools"},` +
-		`"allowed_tools":{"type":"object","additionalProperties":false,"required":["mode","tools"],"properties":{"mode":{"enum":["auto","required"]},` +
+		`{"type":"object","additionalProperties":{"type":"null"},"required":["type","allowed_tools"],"properties":{"type":{"const":"allowed_tools"},` +
+		`"allowed_tools":{"type":"object","additionalProperties":{"type":"null"},"required":["mode","tools"],"properties":{"mode":{"enum":["auto","required"]},` +
 		`"tools":{"type":"array","minItems":1,"maxItems":1536,"items":{"$ref":"#/components/schemas/FunctionName"}}}}}}]}`
 
 	responseFormatSchema = `{"anyOf":[` +
-		`{"type":"object","additionalProperties":false,"required":["type"],"properties":{"type":{"enum":["text","json_object"]},"json_schema":{"type":"null"}}},` +
-		`{"type":"object","additionalProperties":false,"required":["type","json_schema"],"properties":{"type":{"const":"json_schema"},` +
-		`"json_schema":{"type":"object","additionalProperties":false,"required":["name","schema"],"properties":{` +
+		`{"type":"object","additionalProperties":{"type":"null"},"required":["type"],"properties":{"type":{"enum":["text","json_object"]},"json_schema":{"type":"null"}}},` +
+		`{"type":"object","additionalProperties":{"type":"null"},"required":["type","json_schema"],"properties":{"type":{"const":"json_schema"},` +
+		`"json_schema":{"type":"object","additionalProperties":{"type":"null"},"required":["name","schema"],"properties":{` +
 		`"name":{"type":"string","pattern":"^[a-zA-Z0-9_-]{1,64}$"},"description":{"type":["string","null"]},` +
 		`"schema":{"$ref":"#/components/schemas/JSONSchema"},"strict":{"type":["boolean","null"]}}}}}]}`
 
 	schemaOrText = `{"anyOf":[{"$ref":"#/components/schemas/JSONSchema"},{"type":"string","contentMediaType":"application/schema+json"}]}`
 
-	structuredOutputsSchema = `{"type":"object","additionalProperties":false,"properties":{` +
+	structuredOutputsSchema = `{"type":"object","additionalProperties":{"type":"null"},"properties":{` +
 		`"json":{"anyOf":[` + schemaOrText + `,{"type":"null"}]},"json_object":{"type":["boolean","null"]},` +
 		`"disable_fallback":{"enum":[false,null]},"disable_any_whitespace":{"enum":[false,null]},"disable_additional_properties":{"enum":[false,null]},` +
 		`"regex":{"type":"null"},"choice":{"type":"null"},"grammar":{"type":"null"},"structural_tag":{"type":"null"},"whitespace_pattern":{"type":"null"}},` +
@@ -42,6 +42,7 @@ func components() []component {
 		head       = `"id":` + text + `,"created":` + integer + `,"model":` + text + `,"system_fingerprint":` + textOrNull + `,"nvext":{"$ref":"#/components/schemas/AnswerExt"}`
 		headNames  = `"id","object","created","model","system_fingerprint","choices"`
 		closed     = `"type":"object","additionalProperties":false,`
+		open       = `"type":"object","additionalProperties":{"type":"null"},` // what is null is not given
 	)
 	ref := func(name string) string { return `{"$ref":"#/components/schemas/` + name + `"}` }
 	orNull := func(schema string) string { return `{"anyOf":[` + schema + `,{"type":"null"}]}` }
@@ -52,21 +53,21 @@ func components() []component {
 
 		// Requests.
 		{"JSONSchema", `{"anyOf":[{"type":"object"},{"const":true}]}`},
-		{"Message", `{` + closed + `"required":["role"],"properties":{` +
+		{"Message", `{` + open + `"required":["role"],"properties":{` +
 			`"role":{"enum":["system","developer","user","assistant","tool","function"]},` +
 			`"content":{"anyOf":[{"type":["string","null"]},` + list(ref("ContentPart")) + `]},"name":` + textOrNull + `,` +
 			`"tool_calls":` + orNull(list(ref("ToolCall"))) + `,"tool_call_id":` + textOrNull + `,"reasoning_content":` + textOrNull + `,` +
 			`"reasoning":` + textOrNull + `,"refusal":` + textOrNull + `,"annotations":{},"function_call":{"type":"null"},"audio":{"type":"null"}},` +
 			`"anyOf":[{"properties":{"role":{"const":"assistant"}}},{"required":["content"],"properties":{"content":{"not":{"type":"null"}}}}]}`},
-		{"ContentPart", `{` + closed + `"required":["type"],"properties":{"type":{"enum":["text","refusal"]},"text":` + textOrNull + `,` +
+		{"ContentPart", `{` + open + `"required":["type"],"properties":{"type":{"enum":["text","refusal"]},"text":` + textOrNull + `,` +
 			`"refusal":` + textOrNull + `,"prompt_cache_breakpoint":{},"cache_control":{}},` +
 			`"anyOf":[{"required":["text"],"properties":{"type":{"const":"text"},"text":` + text + `}},` +
 			`{"required":["refusal"],"properties":{"type":{"const":"refusal"},"refusal":` + text + `}}]}`},
 		{"Tool", `{"type":"object","required":["type","function"],"properties":{"type":{"const":"function"},"function":{"type":"object","required":["name"],` +
 			`"properties":{"name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,96}$"},"description":` + textOrNull + `,` +
 			`"parameters":{"type":["object","null"],"properties":{"type":{"anyOf":[{"const":"object"},{"not":{"type":"string"}}]}}},"strict":{"type":["boolean","null"]}}}}}`},
-		{"FunctionName", `{` + closed + `"required":["type","function"],"properties":{"type":{"const":"function"},` +
-			`"function":{` + closed + `"required":["name"],"properties":{"name":{"type":"string","minLength":1}}}}}`},
+		{"FunctionName", `{` + open + `"required":["type","function"],"properties":{"type":{"const":"function"},` +
+			`"function":{` + open + `"required":["name"],"properties":{"name":{"type":"string","minLength":1}}}}}`},
 		{"ToolCall", `{"type":"object","required":["id","type","function"],"properties":{"id":` + text + `,"type":{"const":"function"},` +
 			`"function":{"type":"object","required":["name","arguments"],"properties":{"name":{"type":"string","minLength":1},"arguments":` + text + `}}}}`},
 

@@ -28,7 +28,7 @@ func effective() []api.Field {
 		api.Maps("tools", `{"type":"array","maxItems":1536,"items":`+toolSchema+`}`),
 		api.Maps("tool_choice", choiceSchema),
 		api.Maps("parallel_tool_calls", anyBoolean),
-		api.Maps("text", `{"type":"object","additionalProperties":false,"properties":{"format":`+formatSchema+`,"verbosity":{"enum":["medium",null]}}}`),
+		api.Maps("text", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"format":`+formatSchema+`,"verbosity":{"enum":["medium",null]}}}`),
 		api.Maps("reasoning", reasoningSchema),
 		api.Maps("max_output_tokens", count),
 
@@ -51,10 +51,10 @@ func unused() []api.Field {
 		api.Accepts("store", anyBoolean),
 		api.Accepts("service_tier", anyString),
 		api.Accepts("prompt_cache_retention", anyString),
-		api.Accepts("prompt_cache_options", `{"type":"object","additionalProperties":false,"properties":{`+
+		api.Accepts("prompt_cache_options", `{"type":"object","additionalProperties":{"type":"null"},"properties":{`+
 			`"mode":{"type":["string","null"]},"ttl":{"type":["string","null"]},"prewarm":{"enum":[false,null]},"comparison_response_id":{"type":"null"}}}`),
 		api.Accepts("image", anyObject),
-		api.Accepts("stream_options", `{"type":"object","additionalProperties":false,"properties":{"include_obfuscation":{"type":["boolean","null"]}}}`),
+		api.Accepts("stream_options", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"include_obfuscation":{"type":["boolean","null"]}}}`),
 
 		api.Refuses("background", `{"const":false}`),
 		api.Refuses("truncation", `{"const":"disabled"}`),
@@ -85,17 +85,17 @@ const itemSchema = `{"anyOf":[` +
 const toolSchema = `{"type":"object","required":["type","name"],"properties":{"type":{"const":"function"},"name":` + toolName + `,` +
 	`"description":{"type":["string","null"]},"parameters":{"type":["object","null"]},"strict":{"type":["boolean","null"]}}}`
 
-const namedSchema = `{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName + `}}`
+const namedSchema = `{"type":"object","required":["type","name"],"additionalProperties":{"type":"null"},"properties":{"type":{"const":"function"},"name":` + toolName + `}}`
 
 const choiceSchema = `{"anyOf":[{"enum":["none","auto","required"]},` + namedSchema + `,` +
-	`{"type":"object","required":["type","mode","tools"],"additionalProperties":false,"properties":{"type":{"const":"allowed_tools"},` +
+	`{"type":"object","required":["type","mode","tools"],"additionalProperties":{"type":"null"},"properties":{"type":{"const":"allowed_tools"},` +
 	`"mode":{"enum":["auto","required"]},"tools":{"type":"array","minItems":1,"items":` + namedSchema + `}}}]}`
 
 const formatSchema = `{"anyOf":[{"type":"null"},{"type":"object","required":["type"],"properties":{"type":{"enum":["text","json_object"]}}},` +
 	`{"type":"object","required":["type","name","schema"],"properties":{"type":{"const":"json_schema"},` +
 	`"name":{"type":"string","pattern":"^[a-zA-Z0-9_-]{1,64}$"},"schema":{"type":"object"},"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]}}}]}`
 
-const reasoningSchema = `{"type":"object","additionalProperties":false,"properties":{` +
+const reasoningSchema = `{"type":"object","additionalProperties":{"type":"null"},"properties":{` +
 	`"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},"summary":{"enum":["auto","concise","detailed",null]},` +
 	`"generate_summary":{"enum":["auto","concise","detailed",null]},"context":{"enum":["auto",null]},"mode":{"enum":["standard",null]}}}`
 
