@@ -496,6 +496,25 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestWorkOfAByte: a byte that very many readings agree with costs no more than
+// following as many as are kept.
+func TestWorkOfAByte(t *testing.T) {
+	item := `{"type":"array","items":{"$ref":"#"}}`
+	s := compiled(t, `{"anyOf":[`+strings.Repeat(item+",", maxAlternatives-1)+item+`]}`).NewState()
+	for _, b := range []byte("[[[],[[]],[") {
+		s.work = 0
+		if !s.Next(b) {
+			t.Fatalf("%q is refused", b)
+		}
+		if s.work > 200*maxThreads || len(s.frames) > 10*maxThreads {
+			t.Fatalf("%q took %d looks at readings and left %d frames", b, s.work, len(s.frames))
+		}
+	}
+	if s.Write([]byte("]]]")); !s.Complete() {
+		t.Error("the text cannot be ended")
+	}
+}
+
 // ladder is a schema of arrays in arrays with 2^30 readings of each.
 func ladder() string {
 	var b strings.Builder

@@ -14,7 +14,7 @@ type State struct {
 	step    uint32
 	reached []uint32
 	rules   []visit
-	work    int     // threads and frames looked at, for who wants to bound it
+	work    int     // threads, frames and rules looked at, for who wants to bound it
 	compact int     // how many frames to gather before unused ones are dropped
 	moved   []int32 // of compaction
 }
@@ -141,6 +141,11 @@ func (s *State) advance(dst, src []thread, b byte) []thread {
 // follow appends to dst every place where t waits for a byte or ends.
 func (s *State) follow(dst []thread, t thread) []thread {
 	for {
+		// What more readings would do, they would do in vain: nothing is added to as
+		// many as are followed. It is here that the work of a step is bounded.
+		if len(dst) == maxThreads {
+			return dst
+		}
 		in := &s.g.code[t.pc]
 		switch in.op {
 		case opSplit:
@@ -187,6 +192,7 @@ func (s *State) follow(dst []thread, t thread) []thread {
 // the same rules would be followed once for every way there.
 func (s *State) entered(t thread) bool {
 	if s.reached[t.pc] == s.step {
+		s.work += len(s.rules) / 64 // comparing is quick
 		for _, v := range s.rules {
 			if v.pc == t.pc && v.frame == t.frame {
 				return true
@@ -201,7 +207,7 @@ func (s *State) entered(t thread) bool {
 
 // push returns the frame like f that was made in this step, or makes it.
 func (s *State) push(f frame) int32 {
-	s.work += 1 + (len(s.frames)-s.base)/8 // comparing is quick
+	s.work += 1 + (len(s.frames)-s.base)/8
 	for i := s.base; i < len(s.frames); i++ {
 		if s.frames[i] == f {
 			return int32(i)
@@ -214,6 +220,7 @@ func (s *State) push(f frame) int32 {
 // add appends t to dst unless it is there.
 func (s *State) add(dst []thread, t thread) []thread {
 	if s.reached[t.pc] == s.step {
+		s.work += len(dst) / 64
 		for i := range dst {
 			if dst[i] == t {
 				return dst
