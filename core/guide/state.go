@@ -192,7 +192,7 @@ func (s *State) follow(dst []thread, t thread) []thread {
 // the same rules would be followed once for every way there.
 func (s *State) entered(t thread) bool {
 	if s.reached[t.pc] == s.step {
-		s.work += len(s.rules) / 8 // comparing is quick
+		s.work += len(s.rules) / 64 // comparing is quick
 		for _, v := range s.rules {
 			if v.pc == t.pc && v.frame == t.frame {
 				return true
@@ -220,7 +220,7 @@ func (s *State) push(f frame) int32 {
 // add appends t to dst unless it is there.
 func (s *State) add(dst []thread, t thread) []thread {
 	if s.reached[t.pc] == s.step {
-		s.work += len(dst) / 8
+		s.work += len(dst) / 64
 		for i := range dst {
 			if dst[i] == t {
 				return dst
