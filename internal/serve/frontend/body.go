@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"sync/atomic"
 
 	"penstock/core/fault"
 )
@@ -13,32 +12,23 @@ import (
 // firstBody is the memory that a body begins with; it doubles as the body comes.
 const firstBody = 16 << 10
 
-// budget is memory that requests share, in bytes.
-type budget struct {
-	limit int64
-	used  atomic.Int64
-}
-
-// take reserves n bytes if they are there.
-func (b *budget) take(n int) bool {
-	if b.used.Add(int64(n)) > b.limit {
-		b.used.Add(int64(-n))
-		return false
-	}
-	return true
-}
-
-func (b *budget) give(n int) { b.used.Add(int64(-n)) }
-
 // decoded reads the request's body and decodes it. The body's memory counts
-// against the budget of all bodies for as long as that takes.
+// against the budget of all bodies until the call is released: what was decoded
+// is as large.
 func decoded[T any](c *call, decode func(body []byte) (*T, error)) (*T, error) {
 	body, held, err := c.body()
-	defer c.f.bodies.give(held)
+	c.held += held
 	if err != nil {
 		return nil, err
 	}
 	return decode(body)
+}
+
+// release gives back what the call's body counts: the prompt is made, or nobody
+// wants it. It may be called again.
+func (c *call) release() {
+	c.f.bodies.give(c.held)
+	c.held = 0
 }
 
 // body reads the request's body within its bounds. held is what it took from the

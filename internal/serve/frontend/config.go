@@ -13,8 +13,9 @@ type Config struct {
 	// rest is not read. Default 32 MiB.
 	MaxBodyBytes int64
 	// BodyMemory bounds the memory of all bodies being read and decoded at once;
-	// beyond it the answer is 503. Default 512 MiB, and at least two of the
-	// largest bodies.
+	// beyond it the answer is 503. As much again bounds the prompts being made,
+	// which wait for each other. Default 512 MiB, and at least two of the largest
+	// bodies.
 	BodyMemory int64
 	// MaxInflight bounds the generation requests being served; beyond it the
 	// answer is 503 at once. Default 4096.

@@ -68,7 +68,8 @@ type Frontend struct {
 	throttled *obs.Throttle
 	ids       ids
 	turn      atomic.Uint64 // of the workers that make prompts
-	bodies    budget        // memory of the bodies being read
+	bodies    budget        // memory of the bodies being read and decoded
+	prompts   budget        // memory of the prompts being made
 	inflight  atomic.Int64
 	draining  atomic.Bool
 	handler   http.Handler
@@ -92,7 +93,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
 	f.catalog = newCatalog(deps.Open, f.encoder, deps.Log)
-	f.bodies.limit = cfg.BodyMemory
+	f.bodies.limit, f.prompts.limit = cfg.BodyMemory, cfg.BodyMemory
 	f.ids.init()
 	f.handler = f.routes()
 	return f, nil

@@ -32,6 +32,7 @@ func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFun
 		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive, refuse: d.refuse}
 		defer c.answer.close()
+		defer c.release()
 
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
@@ -71,6 +72,7 @@ type call struct {
 	started  time.Time
 	model    string // for metrics; "" until it is known to exist
 	answer   *answer
+	held     int // of the budget of bodies, in bytes
 }
 
 // serve answers a generation request, or returns why not.
@@ -103,6 +105,8 @@ func (c *call) serve(d dialect) error {
 	if err != nil {
 		return err
 	}
+	req.Messages = nil // they are tokens now
+	c.release()
 	if req.Ext.Asks(api.QueryInstance) {
 		return c.query(ctx, gens)
 	}

@@ -20,15 +20,15 @@ func (f *Frontend) encoder(m *model) prep.Encoder {
 	case m.pipe == nil:
 		return nil
 	case m.pipe.Template == nil && m.preprocesses():
-		return unrendered{Local: prep.Local{Pipeline: m.pipe}, model: m.card.Name}
+		return unrendered{counted: counted{prep.Local{Pipeline: m.pipe}, &f.prompts}, model: m.card.Name}
 	}
-	return prep.Local{Pipeline: m.pipe}
+	return counted{prep.Local{Pipeline: m.pipe}, &f.prompts}
 }
 
 // unrendered is the encoder of a model whose chat template cannot be run here,
 // while its engines can run it.
 type unrendered struct {
-	prep.Local
+	counted
 	model string
 }
 
@@ -60,14 +60,14 @@ func (r *remote) EncodeText(ctx context.Context, text string, opts prep.EncodeOp
 	return p, err
 }
 
-// ask returns a worker's answer. The request counts against the memory of all
-// bodies meanwhile: it is as large as the client's.
+// ask returns a worker's answer. It has its share of the memory of prompts being
+// made meanwhile, as those made here.
 func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
-	size := len(req.Chat) + len(req.Text)
-	if !r.f.bodies.take(size) {
-		return prep.Prompt{}, r.f.noMemory()
+	reserved, err := r.f.prompts.wait(ctx, promptCost*(len(req.Chat)+len(req.Text)))
+	if err != nil {
+		return prep.Prompt{}, err
 	}
-	defer r.f.bodies.give(size)
+	defer r.f.prompts.give(reserved)
 	req.ID, req.Model = idOf(ctx), r.model.card.Name
 	p := &preprocessing{f: r.f, model: r.model, request: req}
 	if err := r.f.attempts(ctx, p, false); err != nil {

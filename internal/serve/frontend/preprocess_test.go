@@ -418,7 +418,8 @@ func TestPreprocessWithoutTokenizer(t *testing.T) {
 	}
 }
 
-// TestPreprocessMemory: what is on its way to a worker counts as a body does.
+// TestPreprocessMemory: while prompts are made of them, bodies count, and prompts
+// that are too large to be made side by side wait for each other.
 func TestPreprocessMemory(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine, MaxBodyBytes: 64 << 10, BodyMemory: 128 << 10}, func(t *testing.T, w *world) {
 		w.worker(1, &script{maker: maker{mute: true}}, preprocesses)
@@ -435,8 +436,8 @@ func TestPreprocessMemory(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if used := w.f.bodies.used.Load(); used != int64(2*len(text)) {
-			t.Errorf("%d bytes are accounted for, want %d", used, 2*len(text))
+		if bodies, prompts := w.f.bodies.inUse(), w.f.prompts.inUse(); bodies != 2*64<<10 || prompts != 128<<10 {
+			t.Errorf("%d bytes of bodies and %d of prompts are accounted for", bodies, prompts)
 		}
 		if a := w.post("/tokenize", `{"model":"b","prompt":"`+text+`"}`); a.status != http.StatusServiceUnavailable {
 			t.Errorf("beyond the budget: %d %.200s", a.status, a.body)

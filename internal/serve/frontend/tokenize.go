@@ -19,6 +19,7 @@ func (f *Frontend) text(name string, d dialect, serve func(*call, context.Contex
 		c := &call{f: f, r: r, id: w.Header().Get("x-request-id")}
 		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: d.refuse}
+		defer c.release()
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
 		defer f.inflight.Add(-1)

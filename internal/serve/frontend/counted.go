@@ -1,0 +1,48 @@
+package frontend
+
+import (
+	"context"
+
+	"penstock/internal/edge/prep"
+)
+
+// counted is the encoder in this process. Making a prompt takes several times the
+// memory of what it is made from, so that requests share a budget for it and wait
+// for each other where they are large: a client that sends many at once makes
+// itself wait, not the process grow.
+type counted struct {
+	local prep.Local
+	room  *budget
+}
+
+var _ prep.Encoder = counted{}
+
+// promptCost is the memory that a byte of a conversation takes while its prompt is
+// made: the values that a template sees (up to 8 bytes), the text (2), the tokens (4,
+// and as much while their array grows).
+const promptCost = 18
+
+// EncodeChat implements prep.Encoder.
+func (c counted) EncodeChat(ctx context.Context, chat *prep.Chat) (prep.Prompt, error) {
+	size := len(chat.Tools) + len(chat.Args)
+	for i := range chat.Messages {
+		m := &chat.Messages[i]
+		size += len(m.Content) + len(m.Parts) + len(m.ToolCalls) + len(m.Reasoning)
+	}
+	reserved, err := c.room.wait(ctx, promptCost*size)
+	if err != nil {
+		return prep.Prompt{}, err
+	}
+	defer c.room.give(reserved)
+	return c.local.EncodeChat(ctx, chat)
+}
+
+// EncodeText implements prep.Encoder.
+func (c counted) EncodeText(ctx context.Context, text string, opts prep.EncodeOptions) (prep.Prompt, error) {
+	reserved, err := c.room.wait(ctx, promptCost*len(text))
+	if err != nil {
+		return prep.Prompt{}, err
+	}
+	defer c.room.give(reserved)
+	return c.local.EncodeText(ctx, text, opts)
+}
