@@ -175,7 +175,13 @@ func (h *headed) marker(p *Parser, l literal) {
 	}
 }
 
-func (h *headed) end(*Parser) {}
+// end ends a call whose arguments are complete: some models leave out the markers
+// behind the last one.
+func (h *headed) end(p *Parser) {
+	if h.began && h.phase == pastBody {
+		p.finish()
+	}
+}
 
 func (h *headed) sets() []*set { return []*set{&h.between, &h.header, &h.body} }
 

@@ -122,37 +122,69 @@ func objects(schema []byte) []byte {
 func rebased(schema []byte, root string) []byte {
 	var out []byte
 	d := json.NewDecoder(bytes.NewReader(schema))
-	var object []bool // of each open bracket
-	copied := 0       // of schema
-	key, ref := true, false
+	open := []bracket{{inside: ofSchema}} // each bracket that is open
+	copied := 0                           // of schema
 	for {
 		before := d.InputOffset()
 		token, err := d.Token()
 		if err != nil { // the end: what comes here is JSON
 			return append(out, schema[copied:]...)
 		}
-		switch t := token.(type) {
-		case json.Delim:
-			if t == '{' || t == '[' {
-				object = append(object, t == '{')
-			} else {
-				object = object[:len(object)-1]
+		in := &open[len(open)-1]
+		text, isText := token.(string)
+		switch {
+		case token == json.Delim('{') || token == json.Delim('['):
+			inside := in.inside
+			if in.object {
+				inside, in.key = in.member(), ""
 			}
-			key, ref = true, false
+			open = append(open, bracket{object: token == json.Delim('{'), inside: inside})
 			continue
-		case string:
-			inObject := len(object) > 0 && object[len(object)-1]
-			if inObject && key {
-				key, ref = false, t == "$ref"
-				continue
-			}
-			if ref && strings.HasPrefix(t, "#") {
-				from := int(before) + bytes.IndexByte(schema[before:], '"')
-				out = append(out, schema[copied:from]...)
-				out = strictjson.AppendString(out, root+strings.TrimPrefix(t, "#"))
-				copied = int(d.InputOffset())
-			}
+		case token == json.Delim('}') || token == json.Delim(']'):
+			open = open[:len(open)-1]
+			continue
+		case in.object && in.key == "":
+			in.key = "\x00" + text // so that an empty key is one too
+			continue
+		case isText && in.object && in.inside == ofSchema && in.key == "\x00$ref" && strings.HasPrefix(text, "#"):
+			from := int(before) + bytes.IndexByte(schema[before:], '"')
+			out = append(out, schema[copied:from]...)
+			out = strictjson.AppendString(out, root+strings.TrimPrefix(text, "#"))
+			copied = int(d.InputOffset())
 		}
-		key, ref = true, false
+		in.key = ""
 	}
+}
+
+// bracket is an array or an object of a JSON Schema that is being read.
+type bracket struct {
+	object bool
+	inside content
+	key    string // read, and its value not yet; "" if none
+}
+
+// content is what the members of a bracket are.
+type content uint8
+
+const (
+	ofSchema content = iota // keywords, or schemas in an array
+	ofNames                 // schemas by names that the client chose
+	ofValues                // what says nothing about itself, such as an enum's
+)
+
+// member is what is in the value of the key that was read.
+func (b *bracket) member() content {
+	switch {
+	case b.inside == ofNames:
+		return ofSchema
+	case b.inside == ofValues:
+		return ofValues
+	}
+	switch b.key[1:] {
+	case "properties", "patternProperties", "dependentSchemas", "$defs", "definitions":
+		return ofNames
+	case "const", "enum", "default", "examples":
+		return ofValues
+	}
+	return ofSchema
 }

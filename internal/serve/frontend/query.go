@@ -27,16 +27,22 @@ func (c *call) query(ctx context.Context, gens []*generation) error {
 	if err := a.accept(&event{decision: d, numerics: g.model.numerics(d.Worker.ID)}); err != nil {
 		return err
 	}
-	if a.stream {
-		if err := a.out.put(a.writer.End(openai.AppendQueryEvents(nil, q))); err != nil {
-			return err
-		}
-		return a.out.close()
-	}
-	a.writer.Append(nil, &api.Chunk{
+	all := &api.Chunk{
 		Kind:   api.Usage,
 		Tokens: api.TokenCounts{Prompt: g.counts.Prompt},
 		Ext:    &api.AnswerExt{Query: q},
-	})
-	return a.whole(append(a.writer.End(nil), '\n'))
+	}
+	if !a.stream {
+		return a.whole(append(a.writer.End(a.writer.Append(nil, all)), '\n'))
+	}
+	var events []byte
+	if c.endpoint == api.Responses { // whose clients read no other events than its own
+		events = a.writer.Append(events, all)
+	} else {
+		events = openai.AppendQueryEvents(events, q)
+	}
+	if err := a.out.put(a.writer.End(events)); err != nil {
+		return err
+	}
+	return a.out.close()
 }

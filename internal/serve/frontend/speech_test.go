@@ -414,3 +414,19 @@ func TestGuideRefusals(t *testing.T) {
 		}
 	})
 }
+
+// TestRebased: references move with their schema; what only looks like one stays.
+func TestRebased(t *testing.T) {
+	for schema, want := range map[string]string{
+		`{"$ref":"#"}`: `{"$ref":"#/r"}`,
+		`{ "anyOf" : [ {"$ref": "#/$defs/a"} , true ], "$defs":{"a":{"items":{"$ref":"#/$defs/a"}}} }`:                     `{ "anyOf" : [ {"$ref": "#/r/$defs/a"} , true ], "$defs":{"a":{"items":{"$ref":"#/r/$defs/a"}}} }`,
+		`{"const":{"$ref":"#/x"},"enum":[{"$ref":"#/x"},["$ref","#/x"]],"default":{"a":{"$ref":"#/x"}}}`:                   `{"const":{"$ref":"#/x"},"enum":[{"$ref":"#/x"},["$ref","#/x"]],"default":{"a":{"$ref":"#/x"}}}`,
+		`{"properties":{"$ref":{"type":"string"},"const":{"$ref":"#/x"},"":{"$ref":"#/y"},"enum":{"items":{"$ref":"#"}}}}`: `{"properties":{"$ref":{"type":"string"},"const":{"$ref":"#/r/x"},"":{"$ref":"#/r/y"},"enum":{"items":{"$ref":"#/r"}}}}`,
+		`{"$ref":"other#/x","title":"#/x","description":"$ref"}`:                                                           `{"$ref":"other#/x","title":"#/x","description":"$ref"}`,
+		`true`: `true`,
+	} {
+		if got := string(rebased([]byte(schema), "#/r")); got != want {
+			t.Errorf("%s\nbecomes %s\nwant    %s", schema, got, want)
+		}
+	}
+}
