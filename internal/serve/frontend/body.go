@@ -45,7 +45,11 @@ func (c *call) body() (body []byte, held int, err error) {
 		if len(body) == cap(body) {
 			more := max(cap(body), firstBody)
 			if !c.f.bodies.take(more) {
-				return nil, held, c.f.noMemory()
+				c.f.bodies.give(held)
+				// A client reads no answer before it has sent all: what is left is read,
+				// within the bounds of every body, and dropped.
+				_, _ = io.Copy(io.Discard, in)
+				return nil, 0, c.f.noMemory()
 			}
 			held += more
 			body = append(make([]byte, 0, cap(body)+more), body...) // exactly what was taken
