@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +74,12 @@ func TestTexts(t *testing.T) {
 		{`{"type":"string","pattern":"^[a-z]+$"}`, []string{`"abc"`, `"\u0061"`}, []string{`""`, `"aB"`, `"é"`, `"\u00e9"`, `"\n"`}},
 		{`{"type":"string","pattern":"b"}`, []string{`"b"`, `"abc"`, `"éb😀"`}, []string{`""`, `"ac"`}},
 		{`{"type":"string","pattern":"^(ab)*$","minLength":3,"maxLength":5}`, []string{`"abab"`}, []string{`"ab"`, `"ababab"`, `"aba"`}},
+		{ // as a client's library writes a time
+			`{"type":"string","format":"date-time","pattern":"^\\d{4}-\\d\\d-\\d\\dT(?:[01]\\d|2[0-3]):[0-5]\\d(?::[0-5]\\d(?:\\.\\d+)?)?(?:Z)$"}`,
+			[]string{`"2026-11-21T05:38:00Z"`, `"2026-11-21T05:38:00.5Z"`},
+			[]string{`"2026-11-21T05:38Z"`, `"2026-11-21T05:38:00+01:00"`, `"2026-11-31T05:38:00Z"`},
+		},
+		{`{"type":"string","format":"date","pattern":"^2","minLength":10}`, []string{`"2026-11-21"`}, []string{`"1999-12-31"`, `"2026-02-31"`, `"2"`}},
 		{`{"type":"string","pattern":"(?i)^é$|^$"}`, []string{`"é"`, `"É"`, `""`}, []string{`"e"`, `"éé"`}},
 		{`{"type":"string","pattern":"^\\p{L}{2}$"}`, []string{`"日本"`, `"\u65e5a"`, `"\ud801\udc00a"`}, []string{`"1a"`, `"😀a"`, `"\ud83d`}},
 		{`{"type":"string","format":"date"}`, []string{`"2024-12-31"`}, []string{`"2024-02-30"`, `"2024-13-01"`, `"2024-1-01"`, `"2024-06-31"`}},
@@ -208,6 +215,7 @@ func TestRefused(t *testing.T) {
 		{`{"type":"string","pattern":"(a|b)*a(a|b){30}"}`, "#", `"pattern"`},
 		{`{"type":"string","pattern":"((a{30}){30}){30}"}`, "#", `"pattern"`},
 		{`{"type":"string","pattern":"a","format":"date"}`, "#", `"pattern"`},
+		{`{"type":"string","pattern":"(?!a)","format":"date"}`, "#", `"pattern"`},
 		{`{"type":"string","format":"hostname"}`, "#", `"format"`},
 		{`{"type":"integer","minimum":3,"maximum":2}`, "#", "bounds"},
 		{`{"type":"integer","exclusiveMinimum":3,"exclusiveMaximum":4}`, "#", "bounds"},
@@ -524,4 +532,49 @@ func ladder() string {
 		fmt.Fprintf(&b, `"r%d":{"anyOf":[%s,%s]},`, i, item, item)
 	}
 	return b.String() + `"r30":{"type":"null"}}}`
+}
+
+// TestBoth holds the automaton of two patterns against regexp, over all short
+// strings of an alphabet.
+func TestBoth(t *testing.T) {
+	patterns := []string{`^[ab]*$`, `a`, `^a?b?é?$`, `é$`, `^(ab)*$|^é+$`, `^.$`, `[^a]b`, `^[\x{9f}-\x{ea}b]*$`}
+	words := []string{""}
+	for from := 0; from < len(words) && len(words[from]) < 4; from++ {
+		for _, r := range []string{"a", "b", "é"} {
+			words = append(words, words[from]+r)
+		}
+	}
+	budget := budget{cells: maxCells, work: maxWork}
+	for _, p := range patterns {
+		for _, q := range patterns {
+			var list [2]*dfa
+			for i, pattern := range []string{p, q} {
+				var err error
+				if list[i], err = newPattern(pattern, &budget); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d, err := both(list[0], list[1], &budget)
+			if err != nil && err != errPatternOther {
+				t.Fatalf("%s and %s: %v", p, q, err)
+			}
+			for _, w := range words {
+				want := regexp.MustCompile(p).MatchString(w) && regexp.MustCompile(q).MatchString(w)
+				if got := err == nil && runs(d, w); got != want {
+					t.Errorf("%s and %s: %q: %v, want %v", p, q, w, got, want)
+				}
+			}
+		}
+	}
+}
+
+// runs reports whether d accepts w.
+func runs(d *dfa, w string) bool {
+	q := int32(0)
+	for _, r := range w {
+		if q = d.next(uint64(q), r); q < 0 {
+			return false
+		}
+	}
+	return d.accept[q]
 }

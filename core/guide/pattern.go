@@ -79,6 +79,7 @@ const (
 	errPatternLarge patternError = "needs too large an automaton; simplify it"
 	errPatternEdge  patternError = "has an assertion other than ^ and $"
 	errPatternNone  patternError = "matches no string of the length asked for"
+	errPatternOther patternError = "matches no string of the format beside it"
 )
 
 // newPattern returns the automaton of the strings in which pattern matches
@@ -364,6 +365,47 @@ func (d *dfa) limit(least, most uint32, b *budget) (*dfa, error) {
 		}
 	}
 	return trim(out)
+}
+
+// both returns the automaton of the strings that are in d and in e: pairs of a
+// state of each, over the classes that neither tells apart.
+func both(d, e *dfa, b *budget) (*dfa, error) {
+	type pair struct{ d, e int32 }
+	first := slices.Concat(d.first, e.first)
+	slices.Sort(first)
+	out := &dfa{first: slices.Compact(first)}
+	ids := map[pair]int32{}
+	var pairs []pair
+	state := func(p pair) int32 {
+		id, ok := ids[p]
+		if !ok {
+			id = int32(len(pairs))
+			ids[p] = id
+			pairs = append(pairs, p)
+			out.accept = append(out.accept, d.accept[p.d] && e.accept[p.e])
+		}
+		return id
+	}
+	state(pair{})
+	for i := 0; i < len(pairs); i++ {
+		if !b.spend(len(out.first), len(out.first)) {
+			return nil, errPatternLarge
+		}
+		p := pairs[i]
+		for _, r := range out.first {
+			q := pair{d.next(uint64(p.d), r), e.next(uint64(p.e), r)}
+			if q.d < 0 || q.e < 0 {
+				out.table = append(out.table, -1)
+				continue
+			}
+			out.table = append(out.table, state(q))
+		}
+	}
+	out, err := trim(out)
+	if err != nil {
+		return nil, errPatternOther
+	}
+	return out, nil
 }
 
 // except returns the automaton of all strings but those of names.

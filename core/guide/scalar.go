@@ -71,54 +71,68 @@ func (c *compiler) text(v *value, next int32) (int32, error) {
 		return 0, err
 	}
 	x := text{min: least, max: most}
-	key, pattern, err := patternOf(v)
-	if err != nil {
+	if x.dfa, err = c.strings(v, least, most); err != nil {
 		return 0, err
-	}
-	if key != "" {
-		if x.dfa, err = c.automaton(pattern, least, most); err != nil {
-			return 0, refuse(v, key, "%w", err)
-		}
 	}
 	c.g.texts = append(c.g.texts, x)
 	return c.literal(`"`, c.emit(instr{op: opText, x: int32(len(c.g.texts) - 1), next: next})), nil
 }
 
-// patternOf returns the pattern of v's strings and the keyword that it is from,
-// "" if there is none.
-func patternOf(v *value) (key, pattern string, err error) {
+// strings returns the automaton of v's strings that have between least and most
+// characters; nil if neither a format nor a pattern says what they are made of.
+// Beside each other both hold: clients that know a format often send its pattern
+// too.
+func (c *compiler) strings(v *value, least, most uint32) (*dfa, error) {
 	f, err := formatOf(v, kindString)
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
-	p := v.get("pattern")
-	switch {
-	case f != nil && p != nil:
-		return "", "", refuse(v, "pattern", "is not supported beside \"format\"")
-	case f != nil:
-		return "format", f.pattern, nil
-	case p == nil:
-		return "", "", nil
-	case p.kind != kindString:
-		return "", "", refuse(v, "pattern", "must be a string")
+	var d *dfa
+	key := "format"
+	if f != nil {
+		if d, err = c.automaton(f.pattern); err != nil {
+			return nil, refuse(v, key, "%w", err)
+		}
 	}
-	return "pattern", p.text, nil
+	if p := v.get("pattern"); p != nil {
+		key = "pattern"
+		if p.kind != kindString {
+			return nil, refuse(v, key, "must be a string")
+		}
+		if d, err = c.also(d, p.text); err != nil {
+			return nil, refuse(v, key, "%w", err)
+		}
+	}
+	if d == nil || least == 0 && most == unlimited {
+		return d, nil
+	}
+	if d, err = d.limit(least, most, &c.budget); err != nil {
+		return nil, refuse(v, key, "%w", err)
+	}
+	return d, nil
+}
+
+// also returns the automaton of the strings of d, nil being all, that match
+// pattern too.
+func (c *compiler) also(d *dfa, pattern string) (*dfa, error) {
+	e, err := c.automaton(pattern)
+	if err != nil || d == nil {
+		return e, err
+	}
+	return both(d, e, &c.budget)
 }
 
 // automaton returns that of a pattern, which schemas tend to repeat.
-func (c *compiler) automaton(pattern string, least, most uint32) (*dfa, error) {
-	d := c.patterns[pattern]
-	if d == nil {
-		var err error
-		if d, err = newPattern(pattern, &c.budget); err != nil {
-			return nil, err
-		}
-		c.patterns[pattern] = d
-	}
-	if least == 0 && most == unlimited {
+func (c *compiler) automaton(pattern string) (*dfa, error) {
+	if d := c.patterns[pattern]; d != nil {
 		return d, nil
 	}
-	return d.limit(least, most, &c.budget)
+	d, err := newPattern(pattern, &c.budget)
+	if err != nil {
+		return nil, err
+	}
+	c.patterns[pattern] = d
+	return d, nil
 }
 
 // number makes an integer or a number and goes on at next.
