@@ -141,6 +141,26 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestThreads: the client's tool runner asks for a thread by itself, and goes on
+// without one where it is told so in the terms that it knows.
+func TestThreads(t *testing.T) {
+	_, err := Decode([]byte(`{"model":"m","max_tokens":1,"thread":{"type":"create"},"messages":[{"role":"user","content":"x"}]}`))
+	w := httptest.NewRecorder()
+	WriteError(w, err)
+	var body struct {
+		Error struct {
+			Details struct {
+				Code        string   `json:"error_code"`
+				Unsupported []string `json:"unsupported"`
+			}
+		}
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil || w.Code != 400 ||
+		body.Error.Details.Code != "thread_unsupported_request" || len(body.Error.Details.Unsupported) != 1 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 // TestInput: only objects are inputs, and nothing that was written is lost.
 func TestInput(t *testing.T) {
 	for arguments, want := range map[string]string{

@@ -40,6 +40,11 @@ func appendError(dst []byte, err error, requestID string) []byte {
 	dst = append(dst, errorType(f.Code)...)
 	dst = append(dst, `","message":`...)
 	dst = strictjson.AppendString(dst, f.Message)
+	if f.Param == "thread" {
+		// The official client's tool runner asks for a thread by itself; told so, it
+		// sends the whole conversation each time instead.
+		dst = append(dst, `,"details":{"error_code":"thread_unsupported_request","unsupported":["thread"]}`...)
+	}
 	dst = append(dst, `},"request_id":`...)
 	if requestID == "" {
 		dst = append(dst, "null"...)
@@ -52,7 +57,9 @@ func appendError(dst []byte, err error, requestID string) []byte {
 // ErrorSchema is the JSON schema of an error: of a response's body, and of the
 // event that ends a broken stream.
 const ErrorSchema = `{"type":"object","additionalProperties":false,"required":["type","error","request_id"],"properties":{"type":{"const":"error"},` +
-	`"error":{"type":"object","additionalProperties":false,"required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"}}},` +
+	`"error":{"type":"object","additionalProperties":false,"required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"},` +
+	`"details":{"type":"object","additionalProperties":false,"required":["error_code","unsupported"],"properties":{"error_code":{"type":"string"},` +
+	`"unsupported":{"type":"array","items":{"type":"string"}}}}}},` +
 	`"request_id":{"type":["string","null"]}}}`
 
 // WriteError writes err as a whole response: its status, Retry-After where

@@ -149,7 +149,7 @@ def tool_turn(client, model):
 
 def tool_runner(client):
     """The client calls the tool and sends its result, which says what is played
-    next. Threads are kept by a server, and Penstock keeps none."""
+    next. It asks for a thread, which Penstock does not keep, and goes on without."""
     asked = []
 
     @anthropic.beta_tool
@@ -160,7 +160,7 @@ def tool_runner(client):
 
     for streamed in (False, True):
         runner = client.beta.messages.tool_runner(
-            model="hermes", max_tokens=500, messages=[{"role": "user", "content": "play:call"}], tools=[get_weather], thread=False, stream=streamed
+            model="hermes", max_tokens=500, messages=[{"role": "user", "content": "play:call"}], tools=[get_weather], stream=streamed
         )
         *_, last = (m.get_final_message() if streamed else m for m in runner)
         case("hermes", "text").check(of_message(last))
