@@ -112,7 +112,8 @@ type frame struct {
 // properties, required, additionalProperties, items, prefixItems, minItems,
 // maxItems, enum, const, anyOf, allOf of one, oneOf whose alternatives are
 // provably disjoint, $ref within the schema, minLength, maxLength, pattern,
-// format (date, time, date-time, uuid, email, ipv4, int32, int64, float, double),
+// format (date, time, date-time, duration, uuid, email, hostname, uri, ipv4, ipv6,
+// int32, int64, float, double), propertyNames that any name matches,
 // minimum, maximum and their exclusive forms. Annotations are ignored. The error
 // is a *fault.Error of code Invalid that names the place, as a JSON pointer, and
 // the keyword. It keeps nothing of schema.

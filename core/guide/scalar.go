@@ -2,6 +2,7 @@ package guide
 
 import (
 	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -19,11 +20,13 @@ const (
 	timePattern = `([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])`
 	atomPattern = `[A-Za-z0-9!#$%&'*+/=?^_{|}~-]+`
 	namePattern = `[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?`
+	hostPattern = namePattern + `(\.` + namePattern + `){0,2}`
 	bytePattern = `(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])`
 )
 
 // formats are those that are enforced. Each pattern allows no string that the
-// format's standard does not: RFC 3339, RFC 4122, RFC 5321 and RFC 2673.
+// format's standard does not: RFC 3339, RFC 4122, RFC 5321,
+// RFC 2673, RFC 4291, RFC 1123 and RFC 3986.
 var formats = []format{
 	{name: "date", kind: kindString, pattern: `^` + datePattern + `$`},
 	{name: "time", kind: kindString, pattern: `^` + timePattern + `$`},
@@ -31,6 +34,10 @@ var formats = []format{
 	{name: "uuid", kind: kindString, pattern: `^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`},
 	{name: "email", kind: kindString, pattern: `^` + atomPattern + `(\.` + atomPattern + `)*@` + namePattern + `(\.` + namePattern + `)+$`},
 	{name: "ipv4", kind: kindString, pattern: `^(` + bytePattern + `\.){3}` + bytePattern + `$`},
+	{name: "ipv6", kind: kindString, pattern: `^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$`},
+	{name: "hostname", kind: kindString, pattern: `^` + hostPattern + `$`},
+	{name: "uri", kind: kindString, pattern: `^https?://` + hostPattern + `(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~-]*)*(\?[A-Za-z0-9._~=&-]*)?(#[A-Za-z0-9._~-]*)?$`},
+	{name: "duration", kind: kindString, pattern: `^P([0-9]{1,4}W|[0-9]{1,4}D|([0-9]{1,4}D)?T([0-9]{1,4}H([0-9]{1,2}M([0-9]{1,2}S)?)?|[0-9]{1,4}M([0-9]{1,2}S)?|[0-9]{1,4}S))$`},
 	{name: "int32", kind: kindInteger, low: "-2147483648", high: "2147483647"},
 	{name: "int64", kind: kindInteger},
 	{name: "float", kind: kindNumber},
@@ -46,7 +53,11 @@ func formatOf(v *value, t kind) (*format, error) {
 	}
 	i := slices.IndexFunc(formats, func(f format) bool { return f.name == named.text })
 	if named.kind != kindString || i < 0 {
-		return nil, refuse(v, "format", "is supported as date, time, date-time, uuid, email, ipv4, int32, int64, float and double; leave it out")
+		var names []string
+		for _, f := range formats {
+			names = append(names, f.name)
+		}
+		return nil, refuse(v, "format", "is %.40q, and there are %s; leave it out", named.text, strings.Join(names, ", "))
 	}
 	if f := &formats[i]; (f.kind == kindString) == (t == kindString) {
 		return f, nil

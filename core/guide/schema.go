@@ -37,7 +37,7 @@ func (c *compiler) schema(r int, v *value) (int32, error) {
 	for _, key := range v.keys {
 		_, isTyped := typed[key]
 		switch {
-		case slices.Contains(annotations, key) || key == "type" || key == "format" || isTyped:
+		case silent(v, key) || key == "type" || key == "format" || isTyped:
 		case !slices.Contains(composers, key):
 			return 0, refuse(v, key, "is not supported")
 		case composer != "":
@@ -51,7 +51,7 @@ func (c *compiler) schema(r int, v *value) (int32, error) {
 	}
 	for _, key := range v.keys {
 		value := key == "type" && (composer == "enum" || composer == "const")
-		if key != composer && !value && !slices.Contains(annotations, key) {
+		if key != composer && !value && !silent(v, key) {
 			return 0, refuse(v, key, "is not supported beside %q", composer)
 		}
 	}
@@ -62,6 +62,21 @@ func (c *compiler) schema(r int, v *value) (int32, error) {
 		return c.values(r, v, composer)
 	}
 	return c.combination(r, v, composer)
+}
+
+// silent reports whether a keyword of v says nothing about which values are valid.
+// What any name matches is said of names by those who have to say something.
+func silent(v *value, key string) bool {
+	if key != "propertyNames" {
+		return slices.Contains(annotations, key)
+	}
+	names := v.get(key)
+	if names.kind == kindBoolean {
+		return names.text == "true"
+	}
+	return names.kind == kindObject && !slices.ContainsFunc(names.keys, func(k string) bool {
+		return !slices.Contains(annotations, k) && (k != "type" || names.get(k).kind != kindString || names.get(k).text != "string")
+	})
 }
 
 // reference makes a rule that is the one that $ref names.
