@@ -204,6 +204,7 @@ func testEmbedCancel(t *testing.T, steps int) {
 		<-g.enter
 	}
 	cancel()
+	synctest.Wait() // it has seen that, before the chunk that may be its last is done
 	g.open(t)
 	g.leave <- struct{}{}
 	if err := <-result; !errors.Is(err, context.Canceled) {
