@@ -41,8 +41,7 @@ type decoder struct {
 	*strictjson.Reader
 	req *api.Request
 
-	unknown        []string // the first top-level keys that nobody defines
-	unknownDropped int      // the number of further ones
+	unknown strictjson.Unknown // top-level keys
 
 	blocks  int // so far
 	system  string
@@ -79,7 +78,8 @@ func (d *decoder) decode(body []byte, own func(key string) (known bool, err erro
 				return err
 			}
 		}
-		return d.unknownKey(key)
+		d.unknown.Note(key)
+		return d.Skip()
 	})
 	if err == nil {
 		err = d.End()
@@ -91,25 +91,6 @@ func (d *decoder) decode(body []byte, own func(key string) (known bool, err erro
 		return nil, err
 	}
 	return d.req, nil
-}
-
-// unknownKey notes a key that nobody defines, so that all are reported together.
-func (d *decoder) unknownKey(key string) error {
-	if len(d.unknown) < 16 {
-		d.unknown = append(d.unknown, strictjson.Clip(key))
-	} else {
-		d.unknownDropped++
-	}
-	return d.Skip()
-}
-
-// unknownKeys refuses those that were noted.
-func (d *decoder) unknownKeys() error {
-	names := strings.Join(d.unknown, ", ")
-	if d.unknownDropped > 0 {
-		names += ", …"
-	}
-	return fault.Param(d.unknown[0], "Unsupported parameter(s): %s", names)
 }
 
 // common reads the fields that say what the prompt is, which both endpoints have.
@@ -195,9 +176,10 @@ func (d *decoder) salt() error {
 // check judges the request as a whole, and completes it.
 func (d *decoder) check() error {
 	q := d.req
+	if err := d.unknown.Err(); err != nil {
+		return err
+	}
 	switch {
-	case len(d.unknown) > 0:
-		return d.unknownKeys()
 	case strings.TrimSpace(q.Model) == "":
 		return fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
 	case d.formats > 1:

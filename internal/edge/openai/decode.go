@@ -2,7 +2,6 @@ package openai
 
 import (
 	"slices"
-	"strings"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -41,23 +40,22 @@ type decoder struct {
 	*strictjson.Reader
 	req *api.Request
 
-	unknown        []string // the first top-level keys that nobody defines
-	unknownDropped int      // the number of further ones
-	messages       bool     // given
-	prompt         bool     // given
-	streamOptions  bool     // given
-	addGeneration  bool     // add_generation_prompt is given and true
-	logprobs       bool     // chat's switch for top_logprobs
-	greed          bool     // nvext.greed_sampling
-	maxCompletion  int
-	topLogprobs    int
-	bestOf         int
-	extSalt        string
-	tools          []declared
-	toolsText      []byte // the array of them, a part of the body
-	choice         toolChoice
-	args           templateArgs
-	effort         string // reasoning_effort
+	unknown       strictjson.Unknown // top-level keys
+	messages      bool               // given
+	prompt        bool               // given
+	streamOptions bool               // given
+	addGeneration bool               // add_generation_prompt is given and true
+	logprobs      bool               // chat's switch for top_logprobs
+	greed         bool               // nvext.greed_sampling
+	maxCompletion int
+	topLogprobs   int
+	bestOf        int
+	extSalt       string
+	tools         []declared
+	toolsText     []byte // the array of them, a part of the body
+	choice        toolChoice
+	args          templateArgs
+	effort        string // reasoning_effort
 }
 
 // field reads the value of one top-level key. A null is a field not given.
@@ -80,26 +78,8 @@ func (d *decoder) field(key string) error {
 	if known, err = d.unused(key); known || err != nil {
 		return err
 	}
-	return d.unknownKey(key)
-}
-
-// unknownKey notes a key that nobody defines, so that all are reported together.
-func (d *decoder) unknownKey(key string) error {
-	if len(d.unknown) < 16 {
-		d.unknown = append(d.unknown, strictjson.Clip(key))
-	} else {
-		d.unknownDropped++
-	}
+	d.unknown.Note(key)
 	return d.Skip()
-}
-
-// unknownKeys refuses those that were noted.
-func (d *decoder) unknownKeys() error {
-	names := strings.Join(d.unknown, ", ")
-	if d.unknownDropped > 0 {
-		names += ", …"
-	}
-	return fault.Param(d.unknown[0], "Unsupported parameter(s): %s", names)
 }
 
 // common reads the fields that both endpoints have.
@@ -266,8 +246,8 @@ func (d *decoder) completion(key string) (known bool, err error) {
 // check judges the request as a whole.
 func (d *decoder) check() error {
 	q := d.req
-	if len(d.unknown) > 0 {
-		return d.unknownKeys()
+	if err := d.unknown.Err(); err != nil {
+		return err
 	}
 	if err := d.checkModel(); err != nil {
 		return err

@@ -49,11 +49,12 @@ func DecodeEmbeddings(body []byte) (*EmbeddingsRequest, error) {
 	if err == nil {
 		err = r.End()
 	}
+	if err == nil {
+		err = d.unknown.Err()
+	}
 	switch {
 	case err != nil:
 		return nil, err
-	case len(d.unknown) > 0:
-		return nil, d.unknownKeys()
 	case strings.TrimSpace(q.Model) == "":
 		return nil, fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
 	case len(d.req.Prompts) == 0:
@@ -82,7 +83,8 @@ func (d *decoder) embeddings(key string, q *EmbeddingsRequest) error {
 	case "add_special_tokens":
 		return d.only(true)
 	}
-	return d.unknownKey(key)
+	d.unknown.Note(key)
+	return d.Skip()
 }
 
 func (d *decoder) vectorFormat(dst *VectorFormat) error {
