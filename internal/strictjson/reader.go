@@ -19,6 +19,7 @@ import (
 const (
 	maxDepth  = 64      // nesting of arrays and objects
 	maxKeys   = 1 << 14 // keys of one object
+	maxAll    = 1 << 20 // keys of all objects: comparing them is most of what a hostile text costs
 	maxNumber = 1 << 10 // bytes of a number as it is written
 )
 
@@ -50,6 +51,7 @@ type Reader struct {
 	depth int
 	path  []step
 	seen  keys
+	keys  int // read so far
 }
 
 // step is one element of the path to the value being read: the index of an
@@ -286,7 +288,10 @@ func (r *Reader) object(visit func(key []byte) error) error {
 			return r.Refuse("is given twice")
 		case r.seen.len(mine) > maxKeys:
 			return r.RefuseParent("has more than %d keys", maxKeys)
+		case r.keys == maxAll:
+			return fault.New(fault.Invalid, "the request body has more than %d keys", maxAll)
 		}
+		r.keys++
 		if err := visit(key); err != nil {
 			return err
 		}

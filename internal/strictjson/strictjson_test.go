@@ -285,3 +285,22 @@ func BenchmarkSkip(b *testing.B) {
 		})
 	}
 }
+
+// TestAllKeys: the keys of all objects together are bounded too.
+func TestAllKeys(t *testing.T) {
+	text := "[" + strings.Repeat(`{"a":0,"b":0,"c":0,"d":0},`, maxAll/4) + "0]"
+	r, err := NewReader([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Skip(); err != nil {
+		t.Errorf("%d keys: %v", maxAll, err)
+	}
+	more, err := NewReader([]byte(text[:len(text)-2] + `{"a":0}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := more.Skip(); err == nil || !strings.Contains(err.Error(), "more than 1048576 keys") {
+		t.Errorf("one more: %v", err)
+	}
+}
