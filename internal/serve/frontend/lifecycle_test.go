@@ -17,6 +17,9 @@ import (
 	"penstock/internal/engine"
 )
 
+// Every time.Sleep here is in a bubble of inWorld: it passes virtual time, and waits
+// for nothing else.
+
 const hello = `{"model":"bytes","prompt":"hi","stream":true}`
 
 // TestNothingBeforeAcceptance: no byte goes out before a worker has taken the

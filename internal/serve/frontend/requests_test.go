@@ -23,6 +23,9 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
+// Every time.Sleep here is in a bubble of inWorld: it passes virtual time, and waits
+// for nothing else.
+
 // TestBadInputs: whatever is wrong with a request, it has a status and a message,
 // and it never reaches the router or a worker.
 func TestBadInputs(t *testing.T) {
