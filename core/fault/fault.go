@@ -25,6 +25,7 @@ const (
 	Deadline                  // time ran out
 	Unauthorized              // credentials are missing or wrong
 	Unimplemented             // known, and not offered by this server
+	Draining                  // the worker is leaving as planned: another goes on
 )
 
 // Class is what a Code means to those outside.
@@ -48,6 +49,7 @@ var classes = [...]Class{
 	Deadline:      {"deadline_exceeded", 504, "timeout_error", true},
 	Unauthorized:  {"unauthorized", 401, "authentication_error", false},
 	Unimplemented: {"not_implemented", 501, "invalid_request_error", false},
+	Draining:      {"draining", 503, "service_unavailable_error", true},
 }
 
 // Class returns the row of the table for c; an unknown code reads as Internal.

@@ -109,7 +109,7 @@ func loadJSON(files fs.FS, name string, v any) error {
 }
 
 func codeOf(name string) (fault.Code, error) {
-	for c := fault.Internal; c <= fault.Unimplemented; c++ {
+	for c := fault.Internal; c <= fault.Draining; c++ {
 		if c.String() == name {
 			return c, nil
 		}

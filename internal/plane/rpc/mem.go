@@ -65,8 +65,8 @@ func (m *Mem) Call(ctx context.Context, addr, method string, body []byte, recv f
 	if s == nil {
 		return fault.New(fault.Unavailable, "call %s: nobody serves %q", method, addr)
 	}
-	// The handler sees the caller's end but none of its values, as over a network.
-	hctx, cancel := context.WithCancel(context.Background())
+	// The handler sees the caller's end and trace but none of its values, as over a network.
+	hctx, cancel := envelop(ctx).open(context.Background())
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 

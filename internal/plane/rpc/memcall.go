@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 
@@ -104,7 +103,7 @@ func (c *memCall) receive(ctx context.Context, recv func([]byte) error) error {
 				continue
 			default:
 			}
-			if err := ctx.Err(); err != nil {
+			if err := over(ctx); err != nil {
 				return err // the handler's error is then an echo of it
 			}
 			return c.err
@@ -126,22 +125,4 @@ func (c *memCall) deliver(ctx context.Context, f []byte, recv func([]byte) error
 		}
 	}
 	return nil
-}
-
-// outcome is what the caller gets for the handler's error: the client's part of
-// a *fault.Error, and Internal for anything else. The cause stays behind as
-// text, for logs, so that nobody comes to match on it.
-func outcome(method string, err error) error {
-	if err == nil {
-		return nil
-	}
-	var f *fault.Error
-	if errors.As(err, &f) {
-		return &fault.Error{Code: f.Code, Message: f.Message, Param: f.Param, RetryAfter: f.RetryAfter}
-	}
-	return &fault.Error{
-		Code:    fault.Internal,
-		Message: fmt.Sprintf("call %s: the handler failed; the caller's log says why", method),
-		Err:     errors.New(err.Error()),
-	}
 }

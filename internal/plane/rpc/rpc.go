@@ -17,12 +17,16 @@ const (
 
 // Handler serves calls. It returns when the call is done; a *fault.Error keeps
 // its code on the way to the caller, any other error arrives as Internal. ctx
-// ends when the caller goes away. send blocks while the caller is behind by the
+// ends when the caller goes away or its time is up; of its values it has the
+// caller's W3C trace context alone. send blocks while the caller is behind by the
 // plane's credit, copies the frame, and fails when the call is over. body must
 // not be kept.
 type Handler func(ctx context.Context, method string, body []byte, send func(frame []byte) error) error
 
 // Plane carries calls. Implementations are safe for concurrent use.
+//
+// Addresses are URLs whose scheme names the plane ("tcp://host:port"), except for
+// those within a process.
 type Plane interface {
 	// Serve answers calls at addr with h until ctx ends, then refuses new calls
 	// with Unavailable, waits for those in progress, and returns nil. An empty

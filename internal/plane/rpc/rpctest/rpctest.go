@@ -25,6 +25,8 @@ func Run(t *testing.T, open func(t *testing.T) rpc.Plane) {
 		{"backpressure", testBackpressure},
 		{"caller cancels", testCallerCancels},
 		{"caller's deadline", testCallerDeadline},
+		{"deadline travels", testDeadlineTravels},
+		{"trace", testTrace},
 		{"canceled before", testCanceledBefore},
 		{"recv fails", testRecvFails},
 		{"send after the end", testSendAfterEnd},
