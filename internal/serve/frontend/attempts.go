@@ -48,7 +48,9 @@ func (f *Frontend) attempts(ctx context.Context, t task, pinned bool) error {
 			return ended(ctx)
 		case !fault.Of(last).Class().Retryable:
 			return last
-		case int(attempt) > f.cfg.MigrationLimit || pinned:
+		}
+		f.deps.Router.Failed(decision.Worker, last)
+		if int(attempt) > f.cfg.MigrationLimit || pinned {
 			return exhausted(last, attempt)
 		}
 		failed = append(failed, decision.Worker.ID)

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -35,6 +36,9 @@ type Router interface {
 	Prefilled(id string, attempt uint32)
 	// Free ends the attempt's reservation.
 	Free(id string, attempt uint32)
+	// Failed says that a call to a worker ended in err, which is the worker's
+	// failure or its refusal and not the request's: [fault.Class] says Retryable.
+	Failed(w kv.Worker, err error)
 	// Explain answers as Route would and changes nothing.
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 }

@@ -301,6 +301,8 @@ func (l *ledger) Explain(_ context.Context, req *route.Request) (route.Explanati
 	return route.Explanation{Decision: d}, err
 }
 
+func (l *ledger) Failed(kv.Worker, error) {}
+
 func (l *ledger) Prefilled(id string, attempt uint32) { l.move(id, attempt, "prefilled", "reserved") }
 
 func (l *ledger) Free(id string, attempt uint32) {

@@ -76,6 +76,11 @@ func (r *Router) Free(id string, attempt uint32) {
 	r.decisions.freed(id, attempt, time.Now())
 }
 
+// Failed notes that a call to a worker ended in err.
+func (r *Router) Failed(w kv.Worker, err error) {
+	r.log.Debug("call failed", "worker", uint64(w.ID), "error", err)
+}
+
 // each calls f with one pool after another until it answers true.
 func (r *Router) each(f func(*pool) bool) bool {
 	r.mu.Lock()
