@@ -45,7 +45,7 @@ func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explana
 	}
 	var ex route.Explanation
 	err := r.decide(req, func(p *pool, q *route.Query) (err error) {
-		ex, err = p.router.Explain(q)
+		ex, err = p.router.Explain(r.now(), q)
 		return err
 	})
 	return ex, err
