@@ -36,7 +36,10 @@ type catalog struct {
 	// encoder returns what makes the prompts of a model.
 	encoder func(*model) prep.Encoder
 	log     *slog.Logger
-	snap    atomic.Pointer[snapshot]
+	// namespace and component are those of the instances that count.
+	namespace, component string
+
+	snap atomic.Pointer[snapshot]
 
 	// Owned by run.
 	pipes map[engine.TokenizerRef]*prep.Pipeline
@@ -135,6 +138,9 @@ func (c *catalog) update(set []disco.Instance) {
 	byName := map[string][]instance{}
 	var order []string
 	for _, in := range set {
+		if in.Namespace != c.namespace || in.Component != c.component {
+			continue
+		}
 		card, err := engine.DecodeCard(in.Meta)
 		i := instance{Instance: in, card: card}
 		if err != nil {

@@ -9,6 +9,9 @@ import (
 // Config bounds what a frontend does for its clients. Zero fields take the
 // defaults of EnsureDefaults.
 type Config struct {
+	// Namespace and Component are those of the workers that are served; others are
+	// none of this frontend's. Default "penstock" and "backend".
+	Namespace, Component string
 	// MaxBodyBytes bounds a request's body; beyond it the answer is 413 and the
 	// rest is not read. Default 32 MiB.
 	MaxBodyBytes int64
@@ -71,6 +74,8 @@ const (
 
 // EnsureDefaults fills in what is not set.
 func (c *Config) EnsureDefaults() {
+	setDefault(&c.Namespace, "penstock")
+	setDefault(&c.Component, "backend")
 	setDefault(&c.MaxBodyBytes, 32<<20)
 	setDefault(&c.BodyMemory, max(512<<20, 4*c.MaxBodyBytes))
 	setDefault(&c.MaxInflight, 4096)
