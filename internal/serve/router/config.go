@@ -6,18 +6,22 @@ import (
 	"time"
 
 	"penstock/core/feed"
+	"penstock/core/health"
 	"penstock/core/prefix"
 	"penstock/core/route"
 )
 
 // Config is the policy and the bounds of a router.
 type Config struct {
-	// Namespace is that of the workers to route to, and of their topics.
-	Namespace string
-	// Route decides, Index and Feed bound what is known of caches.
-	Route route.Config
-	Index prefix.Config
-	Feed  feed.Config
+	// Namespace and Component are those of the workers to route to, and Namespace
+	// that of their topics.
+	Namespace, Component string
+	// Route decides, Index and Feed bound what is known of caches, Health says when
+	// a worker counts as not answering.
+	Route  route.Config
+	Index  prefix.Config
+	Feed   feed.Config
+	Health health.Config
 	// BlockSize, if not 0, is the block size that every worker must have; a
 	// worker with another one gets no requests. 0 takes it from the model cards.
 	BlockSize int
@@ -38,9 +42,13 @@ func (c *Config) EnsureDefaults() {
 	if c.Namespace == "" {
 		c.Namespace = "penstock"
 	}
+	if c.Component == "" {
+		c.Component = "backend"
+	}
 	c.Route.EnsureDefaults()
 	c.Index.EnsureDefaults()
 	c.Feed.EnsureDefaults()
+	c.Health.EnsureDefaults()
 	if c.ReservationTTL == 0 {
 		c.ReservationTTL = 10 * time.Minute
 	}
@@ -57,7 +65,7 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c. Call EnsureDefaults first.
 func (c *Config) Validate() error {
-	errs := []error{c.Route.Validate(), c.Index.Validate(), c.Feed.Validate()}
+	errs := []error{c.Route.Validate(), c.Index.Validate(), c.Feed.Validate(), c.Health.Validate()}
 	if c.BlockSize != 0 && (c.BlockSize < 2 || c.BlockSize > 65536) {
 		errs = append(errs, fmt.Errorf("router: the block size must be between 2 and 65536 tokens, not %d", c.BlockSize))
 	}
