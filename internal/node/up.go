@@ -123,10 +123,11 @@ func (u *up) start(ctx context.Context, stages *stages, ln net.Listener) {
 
 func (u *up) newRouter() (*router.Router, error) {
 	return router.New(router.Config{
-		Namespace: u.cfg.Namespace,
+		Namespace: u.cfg.Namespace, Component: u.cfg.Component,
 		Route: route.Config{
 			Mode: route.Mode(u.cfg.RouterMode), OverlapWeight: &u.cfg.OverlapScoreWeight,
 			Temperature: u.cfg.RouterTemperature, Seed: u.cfg.RouterSeed,
+			Busy: route.Busy{DecodeBlocks: u.cfg.BusyThreshold, PrefillTokens: u.cfg.BusyPrefillTokens},
 		},
 		ReservationTTL: time.Duration(u.cfg.ActiveRequestExpiry),
 		MaxBodyBytes:   u.cfg.MaxBodyBytes,
@@ -177,6 +178,7 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 		limit = -1 // the frontend reads 0 as its default
 	}
 	return frontend.New(frontend.Config{
+		Namespace: u.cfg.Namespace, Component: u.cfg.Component,
 		MaxBodyBytes: u.cfg.MaxBodyBytes, MaxInflight: u.cfg.MaxInflight,
 		MigrationLimit: limit, DrainTimeout: time.Duration(u.cfg.DrainTimeout),
 		KeepAlive:  time.Duration(u.cfg.SSEKeepAlive),
@@ -185,8 +187,9 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 		Router: u.router, Plane: u.rpc, Registry: u.nats.registry, Open: u.model.open,
 		Metrics: u.metrics, Log: u.log,
 		Mount: map[string]http.Handler{
-			"/v1/router/": u.router.Handler(),
-			"/v1/config":  configHandler(u.cfg),
+			"/v1/router/":     u.router.Handler(),
+			"/busy_threshold": u.router.Handler(),
+			"/v1/config":      configHandler(u.cfg),
 		},
 		OnDrain: u.router.EndWatches,
 	})
