@@ -32,14 +32,12 @@ const (
 // catalog is what the registered workers serve, as one immutable snapshot after
 // another. One goroutine, in run, makes them; anyone reads the latest.
 type catalog struct {
-	open func(engine.TokenizerRef) (*prep.Pipeline, error)
+	takes func(*disco.Instance) bool // whether requests may go to an instance
+	open  func(engine.TokenizerRef) (*prep.Pipeline, error)
 	// encoder returns what makes the prompts of a model.
 	encoder func(*model) prep.Encoder
 	log     *slog.Logger
-	// namespace and component are those of the instances that count.
-	namespace, component string
-
-	snap atomic.Pointer[snapshot]
+	snap    atomic.Pointer[snapshot]
 
 	// Owned by run.
 	pipes map[engine.TokenizerRef]*prep.Pipeline
@@ -71,8 +69,9 @@ type instance struct {
 	bad  string // why nothing is sent to it; "" if nothing is wrong
 }
 
-func newCatalog(open func(engine.TokenizerRef) (*prep.Pipeline, error), encoder func(*model) prep.Encoder, log *slog.Logger) *catalog {
+func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef) (*prep.Pipeline, error), encoder func(*model) prep.Encoder, log *slog.Logger) *catalog {
 	c := &catalog{
+		takes:   takes,
 		open:    open,
 		encoder: encoder,
 		log:     log,
@@ -138,7 +137,7 @@ func (c *catalog) update(set []disco.Instance) {
 	byName := map[string][]instance{}
 	var order []string
 	for _, in := range set {
-		if in.Namespace != c.namespace || in.Component != c.component {
+		if !c.takes(&in) {
 			continue
 		}
 		card, err := engine.DecodeCard(in.Meta)

@@ -13,9 +13,10 @@ import (
 
 // Config is the policy and the bounds of a router.
 type Config struct {
-	// Namespace and Component are those of the workers to route to, and Namespace
-	// that of their topics.
-	Namespace, Component string
+	// Namespace is that of the workers to route to, and of their topics.
+	Namespace string
+	// Component is that of the workers to route to; "" takes those of all.
+	Component string
 	// Route decides, Index and Feed bound what is known of caches, Health says when
 	// a worker counts as not answering.
 	Route  route.Config
@@ -41,9 +42,6 @@ type Config struct {
 func (c *Config) EnsureDefaults() {
 	if c.Namespace == "" {
 		c.Namespace = "penstock"
-	}
-	if c.Component == "" {
-		c.Component = "backend"
 	}
 	c.Route.EnsureDefaults()
 	c.Index.EnsureDefaults()
