@@ -189,6 +189,7 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 			"/v1/config":  configHandler(u.cfg),
 		},
 		OnDrain: u.router.EndWatches,
+		OnModel: u.router.Refer,
 	})
 }
 
