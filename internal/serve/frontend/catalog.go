@@ -38,7 +38,7 @@ type catalog struct {
 	// refer, if not nil, is told the reference of every model.
 	refer func(model, checksum string)
 	log   *slog.Logger
-	snap    atomic.Pointer[snapshot]
+	snap  atomic.Pointer[snapshot]
 
 	// Owned by run.
 	pipes map[engine.TokenizerRef]*prep.Pipeline
