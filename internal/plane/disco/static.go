@@ -22,7 +22,7 @@ const maxAddrs = 4096
 // StaticConfig configures a registry that is a list of addresses.
 type StaticConfig struct {
 	// Addrs are on the request plane. A process that several of them reach is
-	// shown at the first.
+	// shown at the first. None is right for those who only register.
 	Addrs []string
 	// Ask asks who serves at an address. Draining says that it leaves; any other
 	// error that it did not answer.
@@ -48,8 +48,8 @@ func (c *StaticConfig) EnsureDefaults() {
 // Validate reports everything that is wrong with c.
 func (c *StaticConfig) Validate() error {
 	var errs []error
-	if len(c.Addrs) == 0 || len(c.Addrs) > maxAddrs {
-		errs = append(errs, fault.New(fault.Invalid, "static discovery: have %d addresses, 1 to %d are allowed", len(c.Addrs), maxAddrs))
+	if len(c.Addrs) > maxAddrs {
+		errs = append(errs, fault.New(fault.Invalid, "static discovery: have %d addresses, at most %d are allowed", len(c.Addrs), maxAddrs))
 	}
 	if slices.Contains(c.Addrs, "") {
 		errs = append(errs, fault.New(fault.Invalid, "static discovery: an address is empty"))
@@ -159,6 +159,9 @@ func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) er
 	}
 	w := &staticWatch{cfg: &s.cfg, kind: kind, wake: make(chan struct{}, 1)}
 	w.mu.slots = make([]staticSlot, len(s.cfg.Addrs))
+	if len(s.cfg.Addrs) == 0 {
+		w.wake <- struct{}{}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
 	defer asking.Wait()

@@ -164,6 +164,9 @@ func TestStaticLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcesses()
 		r := static(t, p, "a")
+		if last := shown(t, static(t, p)); last() != "" {
+			t.Errorf("shown [%s] at no address", last())
+		}
 		l, err := r.Register(t.Context(), life(1, 1))
 		if err != nil {
 			t.Fatal(err)
@@ -202,8 +205,8 @@ func TestStaticLease(t *testing.T) {
 func TestStaticConfig(t *testing.T) {
 	ask := newProcesses().ask
 	for name, cfg := range map[string]disco.StaticConfig{
-		"no address": {Ask: ask}, "an empty one": {Addrs: []string{"a", ""}, Ask: ask},
-		"nobody asks": {Addrs: []string{"a"}}, "negative": {Addrs: []string{"a"}, Ask: ask, Every: -1},
+		"an empty address": {Addrs: []string{"a", ""}, Ask: ask},
+		"nobody asks":      {Addrs: []string{"a"}}, "negative": {Addrs: []string{"a"}, Ask: ask, Every: -1},
 	} {
 		if _, err := disco.NewStatic(cfg); err == nil {
 			t.Errorf("%s: accepted", name)
