@@ -17,6 +17,7 @@ const (
 	eligible refusal = iota
 	notPinned
 	excluded
+	unfit
 	draining
 	notReady
 	notAnswering
@@ -33,6 +34,8 @@ func (r *Router) refuse(t *Target, q *Query) refusal {
 		return notPinned
 	case slices.Contains(q.Exclude, t.Worker.ID):
 		return excluded
+	case t.Unfit != "":
+		return unfit
 	case t.State == Draining:
 		return draining
 	case t.State == NotAnswering:
@@ -58,6 +61,8 @@ func (r *Router) reason(now kv.Mono, why refusal, t *Target, q *Query) string {
 		return r.cfg.Busy.why(r.active.Load(t.Worker), t.Blocks)
 	case notPinned:
 		return fmt.Sprintf("the request is pinned to worker %s", name(q.Pin))
+	case unfit:
+		return t.Unfit
 	case otherBlockSize:
 		return fmt.Sprintf("its blocks are of %d tokens, the router's of %d", t.BlockSize, r.active.BlockSize())
 	}
@@ -74,6 +79,7 @@ func rough(d time.Duration) time.Duration {
 
 var refusalNames = [refusals]string{
 	excluded:       "excluded by the request",
+	unfit:          "with another model card",
 	draining:       "draining",
 	notReady:       "not ready",
 	notAnswering:   "not answering",

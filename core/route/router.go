@@ -43,6 +43,9 @@ type Target struct {
 	State  State
 	// Since is when State began; it is for explanations.
 	Since kv.Mono
+	// Unfit says in words why requests for the model must not go to the worker,
+	// whatever its state: it is not quite the same model. "" if nothing is wrong.
+	Unfit string
 }
 
 // Query is a [Request] after its prompt was hashed and looked up.

@@ -87,6 +87,7 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 			"/v1/config":      configHandler(p.cfg),
 		},
 		OnDrain: r.EndWatches,
+		OnModel: r.Refer,
 	})
 }
 

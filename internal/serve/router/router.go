@@ -67,6 +67,8 @@ type Router struct {
 		asked   []kv.Worker // to be asked for a resync
 		health  *health.Machine
 		pinging int // pings that are out
+		// referred has, by model, what Refer was told last.
+		referred map[string]string
 	}
 }
 
@@ -115,6 +117,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	r.mu.tracker, r.mu.index, r.mu.health = tracker, index, checks
 	r.mu.sources = map[kv.Worker]*source{}
 	r.mu.names = map[string]*pool{}
+	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
 	return r, nil
 }
