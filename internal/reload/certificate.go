@@ -2,8 +2,6 @@ package reload
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -41,16 +39,3 @@ func (c *Certificate) use(cert, key []byte) error {
 
 // Get returns the pair in use, for [tls.Config.GetCertificate].
 func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.pair.Load(), nil }
-
-// Authorities reads certificates in PEM that others' are checked against.
-func Authorities(path string) (*x509.CertPool, error) {
-	data, err := readFile(path)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(data) {
-		return nil, errors.New(path + " has no certificate in PEM")
-	}
-	return pool, nil
-}

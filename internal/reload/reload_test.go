@@ -172,11 +172,4 @@ func TestCertificate(t *testing.T) {
 	if _, err := OpenCertificate(certPath, keyPath); err == nil {
 		t.Error("a certificate whose time is over was opened")
 	}
-	write(t, certPath, certA)
-	if _, err := Authorities(certPath); err != nil {
-		t.Error(err)
-	}
-	if _, err := Authorities(keyPath); err == nil {
-		t.Error("a key was taken for a certificate")
-	}
 }

@@ -3,7 +3,6 @@ package frontend
 import (
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"penstock/core/fault"
@@ -27,45 +26,24 @@ func (f *Frontend) guard(who audience, refuse func(http.ResponseWriter, error), 
 		return inner
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		client, err := identify(f.deps.Keys, r.Header)
+		identify := f.deps.Keys.Identify
+		if who == admins {
+			identify = f.deps.Keys.IdentifyAdmin
+		}
+		client, err := identify(r.Header)
 		v := visitOf(r.Context())
 		v.client = client
-		if err == nil && who == admins && !client.Key().Admin {
-			err = fault.New(fault.Forbidden, "the key %s may not do this: it takes one with admin: true in the key file", client.Key().Name)
-		}
 		if err != nil {
 			v.err = err
 			f.metrics.rejections.WithLabelValues("key").Inc()
 			if client == nil {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="penstock"`)
+				keys.Challenge(w.Header())
 			}
 			refuse(w, err)
 			return
 		}
 		inner.ServeHTTP(w, r)
 	})
-}
-
-// identify returns whose key a request has: as OpenAI's clients send it, or as
-// Anthropic's do. One that is good is enough.
-func identify(ring *keys.Ring, h http.Header) (*keys.Client, error) {
-	scheme, bearer, _ := strings.Cut(h.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		bearer = ""
-	}
-	other := h.Get("X-Api-Key")
-	for _, secret := range [...]string{strings.TrimSpace(bearer), other} {
-		if secret == "" {
-			continue
-		}
-		if c := ring.Find(secret); c != nil {
-			return c, nil
-		}
-	}
-	if bearer == "" && other == "" {
-		return nil, fault.New(fault.Unauthorized, "this server asks for an API key: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'")
-	}
-	return nil, fault.New(fault.Unauthorized, "the API key is not one of this server's: check it, or ask the operator for one")
 }
 
 // admit lets a request to a model in, until leave: there must be room for it, and
