@@ -40,7 +40,7 @@ func (f *Frontend) attempts(ctx context.Context, t task, pinned bool) error {
 		if attempt > 1 {
 			f.metrics.migrations.WithLabelValues(t.migration()).Inc()
 		}
-		last = t.try(ctx, attempt, decision)
+		last = f.try(ctx, t, attempt, decision)
 		switch {
 		case last == nil:
 			return nil

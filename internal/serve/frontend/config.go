@@ -54,6 +54,11 @@ type Config struct {
 	IdleTimeout time.Duration
 	// MaxHeaderBytes bounds a request's headers. Default 64 KiB.
 	MaxHeaderBytes int
+	// MaxStreams bounds the requests at once on one connection of HTTP/2. Default 250.
+	MaxStreams int
+	// OpenMetrics lets everybody read /metrics while keys are in force, which
+	// otherwise takes a key for administrators.
+	OpenMetrics bool
 	// DrainTimeout is how long requests may go on when the frontend is told to
 	// stop, before they are cut off. Default 30 s.
 	DrainTimeout time.Duration
@@ -89,6 +94,7 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.KeepAlive, 15*time.Second)
 	setDefault(&c.IdleTimeout, 2*time.Minute)
 	setDefault(&c.MaxHeaderBytes, 64<<10)
+	setDefault(&c.MaxStreams, 250)
 	setDefault(&c.DrainTimeout, 30*time.Second)
 }
 
@@ -122,6 +128,7 @@ func (c *Config) Validate() error {
 		{"KeepAlive", int64(c.KeepAlive)},
 		{"IdleTimeout", int64(c.IdleTimeout)},
 		{"MaxHeaderBytes", int64(c.MaxHeaderBytes)},
+		{"MaxStreams", int64(c.MaxStreams)},
 		{"DrainTimeout", int64(c.DrainTimeout)},
 	} {
 		if f.v <= 0 {
