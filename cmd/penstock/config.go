@@ -26,6 +26,22 @@ func addConfigFlag(cmd *cobra.Command) {
 	cmd.Flags().String("config", "", "configuration file (env "+config.EnvFile+")")
 }
 
+// addAllFlags defines the settings of every command, and --for, which names one.
+func addAllFlags(cmd *cobra.Command, command *string) *config.Flags {
+	flags := config.AddAllFlags(cmd.Flags())
+	addConfigFlag(cmd)
+	cmd.Flags().StringVar(command, "for", string(config.Up), "command whose settings they are: up, frontend, worker or router")
+	return flags
+}
+
+// loadFor is loadConfig for the settings of a command that --for named.
+func loadFor(cmd *cobra.Command, command string, flags *config.Flags) (*config.Loaded, error) {
+	if err := flags.For(command); err != nil {
+		return nil, usage(err)
+	}
+	return loadConfig(cmd, flags)
+}
+
 func newConfig() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "config",
@@ -40,17 +56,17 @@ func newConfig() *cobra.Command {
 
 func newConfigShow() *cobra.Command {
 	var asJSON bool
-	var server string
+	var server, command string
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Print every setting with its value and where it came from",
 		Example: `  penstock config show --config penstock.yaml
   PENSTOCK_WORKERS=4 penstock config show --router-mode random
+  penstock config show --for worker --nats nats://127.0.0.1:4222
   penstock config show --server http://127.0.0.1:8000   # of a running process`,
 		Args: args(cobra.NoArgs),
 	}
-	flags := config.AddFlags(cmd.Flags(), "up")
-	addConfigFlag(cmd)
+	flags := addAllFlags(cmd, &command)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&server, "server", "", "URL of a running process to ask instead")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -65,7 +81,7 @@ func newConfigShow() *cobra.Command {
 				return err
 			}
 		} else {
-			l, err := loadConfig(cmd, flags)
+			l, err := loadFor(cmd, command, flags)
 			if err != nil {
 				return err
 			}
@@ -106,17 +122,17 @@ func printSettings(w io.Writer, rows []config.Setting) error {
 
 func newConfigValidate() *cobra.Command {
 	var asJSON bool
+	var command string
 	cmd := &cobra.Command{
 		Use:     "validate",
 		Short:   "Check file, environment and flags, and report everything wrong at once",
-		Example: "  penstock config validate --config penstock.yaml",
+		Example: "  penstock config validate --config penstock.yaml\n  penstock config validate --for frontend --config penstock.yaml",
 		Args:    args(cobra.NoArgs),
 	}
-	flags := config.AddFlags(cmd.Flags(), "up")
-	addConfigFlag(cmd)
+	flags := addAllFlags(cmd, &command)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		_, err := loadConfig(cmd, flags)
+		_, err := loadFor(cmd, command, flags)
 		if asJSON {
 			answer := struct {
 				Valid    bool     `json:"valid"`

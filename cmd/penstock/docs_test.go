@@ -1,6 +1,8 @@
 package main
 
 import (
+	"flag"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -18,7 +20,7 @@ func TestProductDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	commands := names(t, string(text), "Commands", "`up` alone")
+	commands := names(t, string(text), "Commands", "`up` starts all")
 	var have []string
 	var walk func(prefix string, c *cobra.Command)
 	walk = func(prefix string, c *cobra.Command) {
@@ -34,19 +36,109 @@ func TestProductDocument(t *testing.T) {
 	walk("", newRoot())
 	same(t, "commands", commands, have)
 
-	cfg, err := config.Load("", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var keys []string
-	for _, s := range cfg.Settings() {
-		keys = append(keys, s.Key)
-		if up, _, err := newRoot().Find([]string{"up"}); err != nil || up.Flags().Lookup(s.Key) == nil {
-			t.Errorf("up has no flag --%s", s.Key)
+	var ofUp, others []string
+	for _, row := range settingRows(t) {
+		if slices.Contains(row.on, config.Up) {
+			ofUp = append(ofUp, row.key)
+		} else {
+			others = append(others, row.key)
 		}
 	}
 	settings := names(t, string(text), "Settings, each a flag of `up`, a key in `penstock.yaml` and a variable", "`kv-cache-block-size` sets")
-	same(t, "settings", settings, keys)
+	same(t, "settings of up", settings, ofUp)
+	settings = names(t, string(text), "Settings that `up` has not, because they are about several processes", "[settings.md]")
+	same(t, "settings of the others", settings, others)
+}
+
+// settingRow is a setting with the commands that have it.
+type settingRow struct {
+	key, help string
+	on        []config.Command
+	def       map[config.Command]any
+}
+
+// settingRows returns all settings, and checks that each is a flag of exactly the
+// commands that have it.
+func settingRows(t *testing.T) []*settingRow {
+	t.Helper()
+	rows := map[string]*settingRow{}
+	var order []*settingRow
+	for _, command := range config.Commands() {
+		cfg, err := config.Load("", []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0"}, config.NoFlags(command))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd, _, err := newRoot().Find([]string{string(command)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range cfg.Settings() {
+			flag := cmd.Flags().Lookup(s.Key)
+			if flag == nil {
+				t.Fatalf("%s has no flag --%s", command, s.Key)
+			}
+			row := rows[s.Key]
+			if row == nil {
+				row = &settingRow{key: s.Key, help: flag.Usage, def: map[config.Command]any{}}
+				rows[s.Key] = row
+				order = append(order, row)
+			}
+			if s.Key == "nats-listen" {
+				s.Value = "" // without one, or nats, the others cannot be loaded
+			}
+			row.on = append(row.on, command)
+			row.def[command] = s.Value
+		}
+	}
+	return order
+}
+
+var rewrite = flag.Bool("rewrite", false, "write docs/settings.md anew")
+
+// TestSettingsDocument: docs/settings.md is the table of the settings.
+func TestSettingsDocument(t *testing.T) {
+	const path = "../../docs/settings.md"
+	var b strings.Builder
+	b.WriteString(`# Settings
+
+Each is a flag (` + "`--http-addr`), a key in `penstock.yaml` (`http-addr`) and a variable (`PENSTOCK_HTTP_ADDR`" + `), each stronger than the one
+before it in the order file, variable, flag. ` + "`penstock config show --for COMMAND`" + ` prints the effective values and where they come from. A file or a
+variable may hold settings that the command has not; they have no effect on it. ` + "`DYN_REQUEST_PLANE`" + ` is read as ` + "`request-plane`" + `.
+
+| setting | commands | default | meaning |
+|---|---|---|---|
+`)
+	for _, row := range settingRows(t) {
+		var commands, defaults []string
+		for _, c := range row.on {
+			commands = append(commands, string(c))
+			value := fmt.Sprint(row.def[c])
+			if list, ok := row.def[c].([]string); ok {
+				value = strings.Join(list, ",")
+			}
+			if value == "" {
+				value = "none"
+			} else {
+				value = "`" + value + "`"
+			}
+			if !slices.Contains(defaults, value) {
+				defaults = append(defaults, value)
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", row.key, strings.Join(commands, ", "), strings.Join(defaults, " or "), strings.ReplaceAll(row.help, "|", "\\|"))
+	}
+	if *rewrite {
+		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(text) != b.String() {
+		t.Error("docs/settings.md is not what the settings are: go test ./cmd/penstock -run Settings -rewrite writes it")
+	}
 }
 
 // names returns the words in backquotes between the heading of an item of the

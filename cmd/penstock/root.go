@@ -14,8 +14,12 @@ func newRoot() *cobra.Command {
 		Long: `Penstock serves large language models through an OpenAI-compatible API and sends
 each request to the worker that already holds most of its KV cache.
 
-Start with "penstock up": it needs nothing else.`,
-		Example:       "  penstock up\n  penstock up --model-path ./Qwen2.5-0.5B-Instruct --workers 2",
+Start with "penstock up": it needs nothing else. A fleet is the same in processes:
+frontends, workers and, where wanted, routers.`,
+		Example: `  penstock up
+  penstock up --model-path ./Qwen2.5-0.5B-Instruct --workers 2
+  penstock frontend --nats-listen 127.0.0.1:4222 &
+  penstock worker --nats nats://127.0.0.1:4222`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -29,7 +33,7 @@ Start with "penstock up": it needs nothing else.`,
 		return usage(fmt.Errorf("%w; see \"%s --help\"", err, cmd.CommandPath()))
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newUp(), newRoute(), newWorkers(), newEvents(), newConfig(), newVersion())
+	root.AddCommand(newUp(), newFrontend(), newWorker(), newRouter(), newRoute(), newWorkers(), newEvents(), newConfig(), newVersion())
 	return root
 }
 

@@ -28,7 +28,7 @@ real transformer with random weights: its answers are nonsense, made of words.`,
   penstock up --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it is ready`,
 		Args: args(cobra.NoArgs),
 	}
-	flags := config.AddFlags(cmd.Flags(), "up")
+	flags := config.AddFlags(cmd.Flags(), config.Up)
 	addConfigFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

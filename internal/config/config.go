@@ -17,50 +17,86 @@ import (
 	"penstock/internal/obs"
 )
 
+// Command is a command that starts roles, and so has settings.
+type Command string
+
+// The commands with settings.
+const (
+	Up       Command = "up"       // every role in one process
+	Frontend Command = "frontend" // the HTTP APIs, with a router inside
+	Worker   Command = "worker"   // one engine
+	Router   Command = "router"   // a router alone, between frontends and workers
+)
+
+// Commands lists the commands with settings.
+func Commands() []Command { return []Command{Up, Frontend, Worker, Router} }
+
 // Config is the effective tree. Field tags define each setting once: "key" is
 // its name in penstock.yaml and, behind two dashes, on the command line; its
 // environment variable is PENSTOCK_ and the name in capitals; "help" is what
-// --help says; "on" lists the commands whose flag it is.
+// --help says; "on" lists the commands whose setting it is: the others accept it
+// in a file or a variable, which a whole fleet may share, and make nothing of it.
 type Config struct {
-	HTTPAddr string `key:"http-addr" on:"up" help:"address of the HTTP API, HOST:PORT; port 0 picks a free one"`
-	DataDir  string `key:"data-dir" on:"up" help:"directory of JetStream; empty uses a temporary one that goes with the process"`
+	HTTPAddr string `key:"http-addr" on:"up,frontend,worker,router" help:"address of the HTTP API, HOST:PORT; port 0 picks a free one; empty is none, for worker and router"`
+	DataDir  string `key:"data-dir" on:"up,frontend,worker,router" help:"directory of JetStream, if NATS is embedded, and of the worker's id; empty uses what goes with the process"`
 
-	NATSListen string `key:"nats-listen" on:"up" help:"also open the embedded NATS server to others at HOST:PORT"`
-	Namespace  string `key:"namespace" on:"up" help:"fleet that instances register in and find each other by"`
-	Component  string `key:"component" on:"up" help:"component name of the workers"`
-	Endpoint   string `key:"endpoint" on:"up" help:"endpoint name of the workers"`
+	NATSListen    string  `key:"nats-listen" on:"up,frontend,worker,router" help:"embed a NATS server that others reach at HOST:PORT (up always embeds one, for itself unless this is given)"`
+	NATS          string  `key:"nats" on:"frontend,worker,router" help:"URL of the fleet's NATS server, several separated by commas: nats://HOST:PORT, tls://…, with USER:PASSWORD@ if it asks"`
+	NATSCreds     string  `key:"nats-creds" on:"frontend,worker,router" help:"file with NATS credentials (JWT and seed)"`
+	NATSTokenFile string  `key:"nats-token-file" on:"up,frontend,worker,router" help:"file with the token that an embedded NATS server asks of others, and that is shown to --nats"`
+	NATSTLSCA     string  `key:"nats-tls-ca" on:"frontend,worker,router" help:"file with the certificates that sign the NATS server's (PEM); empty is the system's"`
+	NATSTLSCert   string  `key:"nats-tls-cert" on:"frontend,worker,router" help:"file with this process's certificate for NATS (PEM)"`
+	NATSTLSKey    string  `key:"nats-tls-key" on:"frontend,worker,router" help:"file with the key of nats-tls-cert (PEM)"`
+	NATSWait      Seconds `key:"nats-wait" on:"frontend,worker,router" help:"time that --nats has to answer at the start; later interruptions may last"`
 
-	Engine          string   `key:"engine" on:"up" help:"engine of the workers: tiny (a real transformer on the CPU)"`
+	Discovery     string   `key:"discovery" on:"frontend,worker,router" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`
+	DiscoveryDir  string   `key:"discovery-dir" on:"frontend,worker,router" help:"directory of --discovery file"`
+	StaticWorkers []string `key:"static-workers" on:"frontend,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable"`
+	Namespace     string   `key:"namespace" on:"up,frontend,worker,router" help:"fleet that instances register in and find each other by"`
+	Component     string   `key:"component" on:"up,frontend,worker,router" help:"component name of the workers: a worker's own, and that of those to whom a frontend or router sends"`
+	Endpoint      string   `key:"endpoint" on:"up,worker,router" help:"endpoint name that the workers, or the router, register"`
+	RouterName    string   `key:"router-component" on:"router" help:"component name of the router itself: frontends with this --component send to it"`
+	WorkerID      uint64   `key:"worker-id" on:"worker,router" help:"number of this instance in the fleet, below 2^53; 0 draws one, which --data-dir keeps"`
+
+	RequestPlane string `key:"request-plane" on:"frontend,worker,router" help:"what requests travel over to this process: tcp, http or nats; it calls others by what they advertise"`
+	RPCAddr      string `key:"rpc-addr" on:"worker,router" help:"address to serve requests at, HOST:PORT; port 0 picks a free one"`
+	RPCAdvertise string `key:"rpc-advertise" on:"worker,router" help:"HOST or HOST:PORT at which others reach rpc-addr; empty is what it listens on"`
+	RPCTLSCert   string `key:"rpc-tls-cert" on:"frontend,worker,router" help:"file with this process's certificate for the request plane (PEM)"`
+	RPCTLSKey    string `key:"rpc-tls-key" on:"frontend,worker,router" help:"file with the key of rpc-tls-cert (PEM)"`
+	RPCTLSCA     string `key:"rpc-tls-ca" on:"frontend,worker,router" help:"file with the certificates that sign those of the request plane (PEM): with it calls go over TLS, and a worker asks its callers for one"`
+	RPCTokenFile string `key:"rpc-token-file" on:"frontend,worker,router" help:"file with the token that callers show on the request plane"`
+
+	Engine          string   `key:"engine" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU)"`
 	Workers         int      `key:"workers" on:"up" help:"number of workers"`
-	Model           string   `key:"model" on:"up" help:"built-in model to serve; not used with --model-path"`
-	ModelPath       string   `key:"model-path" on:"up" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json)"`
-	ServedModelName []string `key:"served-model-name" on:"up" help:"name that clients use, repeatable; the first is the model's own"`
+	Model           string   `key:"model" on:"up,worker" help:"built-in model to serve; not used with --model-path"`
+	ModelPath       string   `key:"model-path" on:"up,frontend,worker" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json); for a frontend, where the tokenizer is if it is not where the workers have it"`
+	ServedModelName []string `key:"served-model-name" on:"up,worker" help:"name that clients use, repeatable; the first is the model's own"`
 
-	ToolCallParser  string `key:"tool-call-parser" on:"up" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
-	ReasoningParser string `key:"reasoning-parser" on:"up" help:"form in which the model writes reasoning: auto, none, or a name such as qwen3, deepseek_r1, gpt_oss, mistral, granite"`
+	ToolCallParser  string `key:"tool-call-parser" on:"up,worker" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
+	ReasoningParser string `key:"reasoning-parser" on:"up,worker" help:"form in which the model writes reasoning: auto, none, or a name such as qwen3, deepseek_r1, gpt_oss, mistral, granite"`
 
-	Preprocess string `key:"preprocess" on:"up" help:"who tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
+	Preprocess string `key:"preprocess" on:"up,frontend" help:"who tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
 
-	KVCacheBlockSize int `key:"kv-cache-block-size" on:"up" help:"tokens per KV-cache block"`
-	KVCacheBlocks    int `key:"kv-cache-blocks" on:"up" help:"KV-cache blocks per worker; 0 sizes the cache from the model"`
-	MaxNumSeqs       int `key:"max-num-seqs" on:"up" help:"sequences that a worker runs at once"`
-	MaxBatchedTokens int `key:"max-num-batched-tokens" on:"up" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks"`
-	MaxWaiting       int `key:"max-waiting" on:"up" help:"requests that a worker queues before it refuses more"`
+	KVCacheBlockSize int `key:"kv-cache-block-size" on:"up,worker" help:"tokens per KV-cache block"`
+	KVCacheBlocks    int `key:"kv-cache-blocks" on:"up,worker" help:"KV-cache blocks per worker; 0 sizes the cache from the model"`
+	MaxNumSeqs       int `key:"max-num-seqs" on:"up,worker" help:"sequences that a worker runs at once"`
+	MaxBatchedTokens int `key:"max-num-batched-tokens" on:"up,worker" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks"`
+	MaxWaiting       int `key:"max-waiting" on:"up,worker" help:"requests that a worker queues before it refuses more"`
 
-	RouterMode          string  `key:"router-mode" on:"up" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
-	OverlapScoreWeight  float64 `key:"kv-overlap-score-weight" on:"up" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
-	RouterTemperature   float64 `key:"router-temperature" on:"up" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
-	RouterSeed          uint64  `key:"router-seed" on:"up" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
-	MigrationLimit      int     `key:"migration-limit" on:"up" help:"times a request may move to another worker after a failure"`
-	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up" help:"age at which a reservation that nobody freed is dropped"`
+	RouterMode          string  `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
+	OverlapScoreWeight  float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
+	RouterTemperature   float64 `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
+	RouterSeed          uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
+	MigrationLimit      int     `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
+	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"age at which a reservation that nobody freed is dropped"`
 
-	MaxBodyBytes int64   `key:"max-body-bytes" on:"up" help:"largest request body"`
-	MaxInflight  int     `key:"max-inflight" on:"up" help:"requests a frontend serves at once before it answers 503"`
-	SSEKeepAlive Seconds `key:"sse-keep-alive" on:"up" help:"silence after which a stream says that it lives, with a comment that clients skip"`
-	DrainTimeout Seconds `key:"drain-timeout" on:"up" help:"time that running requests have to finish after Ctrl-C"`
+	MaxBodyBytes int64   `key:"max-body-bytes" on:"up,frontend,router" help:"largest request body"`
+	MaxInflight  int     `key:"max-inflight" on:"up,frontend,router" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
+	SSEKeepAlive Seconds `key:"sse-keep-alive" on:"up,frontend" help:"silence after which a stream says that it lives, with a comment that clients skip"`
+	DrainTimeout Seconds `key:"drain-timeout" on:"up,frontend,worker,router" help:"time that running requests have to finish after Ctrl-C or SIGTERM"`
 
-	LogLevel  string `key:"log-level" on:"up" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats): info,router=debug"`
-	LogFormat string `key:"log-format" on:"up" help:"text or json"`
+	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats, rpc, relay): info,router=debug"`
+	LogFormat string `key:"log-format" on:"up,frontend,worker,router" help:"text or json"`
 }
 
 // Seconds is a duration that is written like 30s or 10m everywhere.
@@ -80,13 +116,19 @@ func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// Defaults returns the tree before any file, variable or flag.
-func Defaults() Config {
-	return Config{
+// Defaults returns the tree of a command before any file, variable or flag.
+func Defaults(command Command) Config {
+	c := Config{
 		HTTPAddr:            "127.0.0.1:8000",
+		NATSWait:            Seconds(15 * time.Second),
+		Discovery:           "nats",
+		StaticWorkers:       []string{},
 		Namespace:           "penstock",
 		Component:           "backend",
 		Endpoint:            "generate",
+		RouterName:          "router",
+		RequestPlane:        "tcp",
+		RPCAddr:             "127.0.0.1:0",
 		Engine:              "tiny",
 		Workers:             2,
 		Model:               builtinModel,
@@ -109,6 +151,10 @@ func Defaults() Config {
 		LogLevel:            "info",
 		LogFormat:           "text",
 	}
+	if command == Worker || command == Router {
+		c.HTTPAddr = "" // several of them share a machine, and nobody need ask them
+	}
+	return c
 }
 
 // auto is a parser that is found out.
@@ -121,7 +167,9 @@ const builtinModel = "penstock-tiny"
 const maxBlockSize = 1024
 
 // Components lists the parts of the process that log under a name of their own.
-func Components() []string { return []string{"frontend", "router", "worker", "bus", "disco", "nats"} }
+func Components() []string {
+	return []string{"frontend", "router", "worker", "bus", "disco", "nats", "rpc", "relay"}
+}
 
 // Levels reads LogLevel. A component that there is not is an error.
 func (c *Config) Levels() (obs.Levels, error) { return obs.ParseLevels(c.LogLevel, Components()) }
@@ -130,10 +178,9 @@ func (c *Config) Levels() (obs.Levels, error) { return obs.ParseLevels(c.LogLeve
 // with the key to change.
 func (c *Config) Validate() error {
 	var p problems
-	p.address("http-addr", c.HTTPAddr)
-	if c.NATSListen != "" {
-		p.address("nats-listen", c.NATSListen)
-	}
+	p.optionalAddress("http-addr", c.HTTPAddr)
+	p.optionalAddress("nats-listen", c.NATSListen)
+	p.fleet(c)
 	p.name("namespace", c.Namespace)
 	p.name("component", c.Component)
 	p.name("endpoint", c.Endpoint)
@@ -185,6 +232,12 @@ type problems []error
 
 func (p *problems) add(key, what string) {
 	*p = append(*p, fmt.Errorf("%s: %s", key, what))
+}
+
+func (p *problems) optionalAddress(key, v string) {
+	if v != "" {
+		p.address(key, v)
+	}
 }
 
 func (p *problems) address(key, v string) {

@@ -47,7 +47,7 @@ func TestEverySettingIsDescribed(t *testing.T) {
 		}
 		seen[key] = true
 		fs := pflag.NewFlagSet("x", pflag.ContinueOnError)
-		AddFlags(fs, f.Tag.Get("on"))
+		AddFlags(fs, Command(strings.Split(f.Tag.Get("on"), ",")[0]))
 		if fs.Lookup(key) == nil {
 			t.Errorf("%s: type %v has no flag", key, f.Type)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"reflect"
 	"slices"
@@ -34,16 +35,25 @@ type Setting struct {
 // Loaded is an effective tree with the origin of each value.
 type Loaded struct {
 	Config
-	origin map[string]string
+	// Command is what the tree is for.
+	Command Command
+	origin  map[string]string
 }
 
-// Settings lists every setting in the order of the tree.
+// Settings lists every setting of the command in the order of the tree, without
+// the passwords in URLs.
 func (l *Loaded) Settings() []Setting {
 	var out []Setting
 	for _, f := range settings() {
+		if !isOn(f, l.Command) {
+			continue
+		}
 		v := reflect.ValueOf(l.Config).FieldByIndex(f.Index).Interface()
 		if s, ok := v.(Seconds); ok {
 			v = s.String()
+		}
+		if keyOf(f) == "nats" {
+			v = withoutSecrets(l.NATS)
 		}
 		out = append(out, Setting{Key: keyOf(f), Value: v, Origin: l.origin[keyOf(f)]})
 	}
@@ -55,23 +65,77 @@ func Env(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
 }
 
-// Flags are the settings that a command line gave.
-type Flags struct {
-	values Config
-	set    *pflag.FlagSet
+// withoutSecrets returns URLs without the passwords and tokens in them.
+func withoutSecrets(urls string) string {
+	if urls == "" {
+		return ""
+	}
+	list := strings.Split(urls, ",")
+	for i, one := range list {
+		u, err := url.Parse(strings.TrimSpace(one))
+		switch {
+		case err != nil:
+			list[i] = "(unreadable)"
+		case u.User != nil:
+			u.User = url.User("xxxxx") // a user without password is a token
+			list[i] = u.String()
+		}
+	}
+	return strings.Join(list, ",")
 }
 
-// AddFlags defines on fs the flags of the named command.
-func AddFlags(fs *pflag.FlagSet, command string) *Flags {
-	fl := &Flags{values: Defaults(), set: fs}
+// Flags are the settings that a command line gave.
+type Flags struct {
+	command Command
+	values  Config
+	set     *pflag.FlagSet
+}
+
+// AddFlags defines on fs the flags of the command.
+func AddFlags(fs *pflag.FlagSet, command Command) *Flags {
+	return addFlags(fs, command, func(f reflect.StructField) bool { return isOn(f, command) })
+}
+
+// AddAllFlags defines on fs the flags of every command, for a command line that
+// says only with [Flags.For] whose they are.
+func AddAllFlags(fs *pflag.FlagSet) *Flags {
+	return addFlags(fs, Up, func(reflect.StructField) bool { return true })
+}
+
+func addFlags(fs *pflag.FlagSet, command Command, has func(reflect.StructField) bool) *Flags {
+	fl := &Flags{command: command, values: Defaults(command), set: fs}
 	tree := reflect.ValueOf(&fl.values).Elem()
 	for _, f := range settings() {
-		if !slices.Contains(strings.Split(f.Tag.Get("on"), ","), command) {
-			continue
+		if has(f) {
+			addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), keyOf(f), f.Tag.Get("help"))
 		}
-		addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), keyOf(f), f.Tag.Get("help"))
 	}
 	return fl
+}
+
+// NoFlags are those of a command line that gave no setting of the command.
+func NoFlags(command Command) *Flags {
+	return AddFlags(pflag.NewFlagSet(string(command), pflag.ContinueOnError), command)
+}
+
+// For makes the flags those of the named command. A flag that was given and is
+// not one of its flags is an error, and so is a command without settings.
+func (fl *Flags) For(command string) error {
+	if !slices.Contains(Commands(), Command(command)) {
+		return fmt.Errorf("%.100q is not a command with settings; those are up, frontend, worker and router", command)
+	}
+	fl.command = Command(command)
+	var errs []error
+	for _, f := range settings() {
+		if fl.set.Changed(keyOf(f)) && !isOn(f, fl.command) {
+			errs = append(errs, fmt.Errorf("--%s is not a setting of %s, but of %s", keyOf(f), command, strings.ReplaceAll(f.Tag.Get("on"), ",", ", ")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func isOn(f reflect.StructField, command Command) bool {
+	return slices.Contains(strings.Split(f.Tag.Get("on"), ","), string(command))
 }
 
 func addFlag(fs *pflag.FlagSet, target any, key, help string) {
@@ -93,12 +157,16 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 	}
 }
 
-// Load merges the defaults, the file at path (or that of EnvFile in environ; none
-// if both are empty), the variables of environ that begin with PENSTOCK_, and the
-// flags that were set (nil if there are none), and validates the result. It
-// reports every problem at once; a key or variable that names no setting is one.
+// Load merges the defaults of a command, the file at path (or that of EnvFile in
+// environ; none if both are empty), the variables of environ that begin with
+// PENSTOCK_, and the flags that were set, and validates the result for the command
+// that the flags are of (nil is none of those of up). It reports every problem at
+// once; a key or variable that names no setting of any command is one.
 func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
-	l := &Loaded{Config: Defaults(), origin: map[string]string{}}
+	if flags == nil {
+		flags = NoFlags(Up)
+	}
+	l := &Loaded{Config: Defaults(flags.command), Command: flags.command, origin: map[string]string{}}
 	for _, f := range settings() {
 		l.origin[keyOf(f)] = "default"
 	}
@@ -109,7 +177,8 @@ func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.flags(flags)
 	// What could not be read still has the value of the layer before, so nothing
 	// is reported twice.
-	if err = errors.Join(err, l.Validate()); err != nil {
+	err = errors.Join(err, l.Validate())
+	if err = errors.Join(err, l.validateFor(l.Command)); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -184,8 +253,16 @@ func readFile(path string) ([]byte, error) {
 	return bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), nil
 }
 
+// environment takes over the variables. One that other systems have for the same
+// thing, by a name of theirs, is weaker than ours.
 func (l *Loaded) environment(environ []string) error {
 	var errs []error
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if name == "DYN_REQUEST_PLANE" && value != "" && l.Command != Up {
+			l.RequestPlane, l.origin["request-plane"] = value, "env "+name
+		}
+	}
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
 		if !strings.HasPrefix(name, envPrefix) || name == EnvFile {
@@ -227,9 +304,6 @@ func decode(target any, value string) error {
 }
 
 func (l *Loaded) flags(flags *Flags) {
-	if flags == nil {
-		return
-	}
 	from := reflect.ValueOf(&flags.values).Elem()
 	to := reflect.ValueOf(&l.Config).Elem()
 	for _, f := range settings() {

@@ -29,7 +29,7 @@ func nextEpoch(dir string, now time.Time) (uint64, error) {
 		return epoch, nil
 	}
 	path := filepath.Join(dir, epochFile)
-	last, err := readEpoch(path)
+	last, err := readNumber(path, maxEpoch, "last epoch, in milliseconds")
 	if err != nil {
 		return 0, err
 	}
@@ -40,20 +40,20 @@ func nextEpoch(dir string, now time.Time) (uint64, error) {
 	return epoch, nil
 }
 
-// readEpoch returns the number in a file, 0 if there is no file.
-func readEpoch(path string) (uint64, error) {
+// readNumber returns the number in a file, 0 if there is no file. what names it.
+func readNumber(path string, most uint64, what string) (uint64, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("last epoch: %w", err)
+		return 0, fmt.Errorf("%s: %w", what, err)
 	}
-	epoch, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
-	if err != nil || epoch > maxEpoch {
-		return 0, fmt.Errorf("last epoch: %s does not hold a time in milliseconds; remove it", path)
+	n, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil || n > most {
+		return 0, fmt.Errorf("%s: %s holds none; remove it", what, path)
 	}
-	return epoch, nil
+	return n, nil
 }
 
 // replaceFile writes a file so that a crash leaves the old contents or the new.

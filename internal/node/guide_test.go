@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"penstock/core/kv"
-	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
@@ -17,7 +16,7 @@ import (
 // TestGuidedAnswers asks the built-in model for JSON of a schema, and reads what
 // its tokenizer decodes.
 func TestGuidedAnswers(t *testing.T) {
-	m := openModel(t.Context(), &config.Config{KVCacheBlocks: 256, Workers: 1})
+	m := openModel(t.Context(), smallConfig(t))
 	if m.err != nil {
 		t.Fatal(m.err)
 	}
@@ -52,7 +51,7 @@ func TestGuidedAnswers(t *testing.T) {
 			Stop:   engine.Stop{MaxTokens: 400}, Guide: &engine.Guide{Schema: []byte(schema)},
 			Sampling: engine.Sampling{Temperature: 1, Seed: seed},
 		}
-		text, finish := generated(t, &m, req)
+		text, finish := generated(t, m, req)
 		d := json.NewDecoder(strings.NewReader(text))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&answer); err != nil || finish != engine.FinishStop {

@@ -56,33 +56,45 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// registry returns the metrics of our own that a node has, and the types of those
-// that have a value before anything happened.
+// registry returns the metrics of our own that processes have, and the types of
+// those that have a value before anything happened. Those of a frontend and of a
+// worker are those of up.
 func registry(t *testing.T) (metrics map[string]metric, types map[string]string) {
 	t.Helper()
-	cfg, err := config.Load("", nil, nil)
-	if err != nil {
-		t.Fatal(err)
+	metrics, types = map[string]metric{}, map[string]string{}
+	for command, as := range map[config.Command]func(*process) role{
+		config.Up:     func(p *process) role { return &up{process: p} },
+		config.Router: func(p *process) role { return &routerRole{process: p} },
+	} {
+		cfg, err := config.Load("", []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0"}, config.NoFlags(command))
+		if err != nil {
+			t.Fatal(err)
+		}
+		log, err := newLogger(cfg, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Nothing runs, so the planes are not used.
+		p := &process{
+			cfg: cfg, log: log, metrics: obs.NewMetrics(), model: &modelResult{},
+			planes: &planes{events: bus.NewMem(), registry: disco.NewMem(), rpc: rpc.NewMem(), dropped: none, malformed: none, unreadable: none},
+		}
+		if err := as(p).build(); err != nil {
+			t.Fatal(err)
+		}
+		describe(t, p.metrics.Gatherer().(*prometheus.Registry), metrics, types)
 	}
-	log, err := newLogger(cfg, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Nothing runs, so the planes are not used.
-	u := up{
-		cfg: cfg, log: log, metrics: obs.NewMetrics(), rpc: rpc.NewMem(),
-		nats: &natsPlanes{events: &bus.NATS{}, registry: &disco.NATS{}},
-	}
-	if err := u.build(); err != nil {
-		t.Fatal(err)
-	}
-	all := u.metrics.Gatherer().(*prometheus.Registry)
+	return metrics, types
+}
+
+// describe adds what is registered.
+func describe(t *testing.T, all *prometheus.Registry, metrics map[string]metric, types map[string]string) {
+	t.Helper()
 	described := make(chan *prometheus.Desc)
 	go func() {
 		defer close(described)
 		all.Describe(described)
 	}()
-	metrics, types = map[string]metric{}, map[string]string{}
 	desc := regexp.MustCompile(`^Desc\{fqName: "(\w+)", help: "(.*)", unit: ".*", constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
 	for d := range described {
 		m := desc.FindStringSubmatch(d.String())
@@ -106,5 +118,4 @@ func registry(t *testing.T) (metrics map[string]metric, types map[string]string)
 	for _, f := range families {
 		types[f.GetName()] = strings.ToLower(f.GetType().String())
 	}
-	return metrics, types
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
@@ -25,14 +24,14 @@ func (m *modelResult) card() engine.Card { return m.engines[0].Card() }
 
 // openModel makes the engines of all workers and the pipeline of their model,
 // unless ctx ends first.
-func openModel(ctx context.Context, cfg *config.Config) modelResult {
+func openModel(ctx context.Context, cfg *config.Loaded) *modelResult {
 	ref := chat.Ref{Kind: "builtin"}
 	if cfg.ModelPath != "" {
 		ref = chat.Ref{Kind: "dir", Dir: cfg.ModelPath}
 	}
 	pipe, err := chat.Open(ref)
 	if err != nil {
-		return modelResult{err: err}
+		return &modelResult{err: err}
 	}
 	tc := tiny.Config{
 		ModelPath:   cfg.ModelPath,
@@ -51,17 +50,21 @@ func openModel(ctx context.Context, cfg *config.Config) modelResult {
 	if cfg.ModelPath == "" {
 		tc.Vocabulary, err = builtinVocabulary()
 		if err != nil {
-			return modelResult{err: err}
+			return &modelResult{err: err}
 		}
 	}
-	engines, err := tiny.NewReplicas(ctx, tc, cfg.Workers)
+	count := 1
+	if cfg.Command == config.Up {
+		count = cfg.Workers
+	}
+	engines, err := tiny.NewReplicas(ctx, tc, count)
 	if err != nil {
-		return modelResult{err: explainMemory(err)}
+		return &modelResult{err: explainMemory(err)}
 	}
 	if need, have := pipe.Tokenizer.VocabSize(), engines[0].Card().VocabSize; need > have {
-		return modelResult{err: fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", engines[0].Card().Name, need-1, have)}
+		return &modelResult{err: fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", engines[0].Card().Name, need-1, have)}
 	}
-	return modelResult{engines: engines, pipe: pipe}
+	return &modelResult{engines: engines, pipe: pipe}
 }
 
 func builtinVocabulary() (tiny.Vocabulary, error) {
@@ -76,10 +79,20 @@ func builtinVocabulary() (tiny.Vocabulary, error) {
 	return v, nil
 }
 
-// open hands out the pipeline of the one model of this process.
-func (m *modelResult) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
-	if ref.Digest != m.pipe.Digest {
-		return nil, fault.New(fault.Conflict, "this frontend has another tokenizer than the worker")
+// openTokenizer opens the pipeline of a model's tokenizer: that of the engines of
+// this process, the built-in one, or the files that the worker names or, where
+// they are elsewhere here, those of model-path.
+func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error) {
+	if p.model != nil && ref.Digest == p.model.pipe.Digest {
+		return p.model.pipe, nil
 	}
-	return m.pipe, nil
+	pipe, err := chat.Open(chat.Ref(ref))
+	if err == nil || ref.Kind != "dir" {
+		return pipe, err
+	}
+	if p.cfg.ModelPath == "" || p.cfg.ModelPath == ref.Dir {
+		return nil, fmt.Errorf("%w; if the checkpoint is elsewhere on this machine, name its directory with --model-path", err)
+	}
+	ref.Dir = p.cfg.ModelPath
+	return chat.Open(chat.Ref(ref))
 }

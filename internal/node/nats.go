@@ -2,75 +2,74 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/obs"
-	"penstock/internal/plane/bus"
-	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
 )
 
-// natsPlanes are the embedded server and the planes over it. Fields are nil
-// where starting stopped.
-type natsPlanes struct {
-	server   *natsd.Server
-	conn     *nats.Conn
-	events   *bus.NATS
-	registry *disco.NATS
-}
-
-// forgetTimeout bounds the removal of old registrations, in the same process.
-const forgetTimeout = 10 * time.Second
-
-// startNATS starts the server and opens the planes. On an error the caller
-// closes what there is, as otherwise.
-func startNATS(ctx context.Context, cfg *config.Config, log *slog.Logger) (*natsPlanes, error) {
-	p := &natsPlanes{}
-	var err error
-	p.server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATSListen, Log: obs.Component(log, "nats")})
+// dial connects to the fleet's NATS server. It waits for one that does not answer
+// yet: the processes of a fleet start together. Once connected, the connection
+// returns by itself for ever.
+func dial(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logger) (*nats.Conn, error) {
+	opts, err := natsOptions(cfg, token)
 	if err != nil {
-		return p, err
+		return nil, err
 	}
-	if cfg.NATSListen != "" && !loopback(cfg.NATSListen) {
-		log.Warn("the NATS server listens beyond this machine without TLS and without credentials: who reaches it can read and forge events", "addr", cfg.NATSListen)
+	log = obs.Component(log, "nats")
+	late := time.Now().Add(time.Duration(cfg.NATSWait))
+	wait := backoff.Backoff{Least: 20 * time.Millisecond, Most: time.Second}
+	for said := false; ; said = true {
+		conn, err := natsd.Connect(cfg.NATS, "penstock "+string(cfg.Command), log, opts...)
+		switch {
+		case err == nil:
+			return conn, nil
+		case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired):
+			return nil, fmt.Errorf("%w; give the credentials it asks for: USER:PASSWORD@ in --nats, --nats-creds or --nats-token-file", err)
+		case !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, err
+		case !time.Now().Before(late):
+			return nil, fmt.Errorf("%w: %w (tried for %v, see --nats-wait), or embed one in a process of the fleet with --nats-listen", ErrNotReady, err, time.Duration(cfg.NATSWait))
+		case !said:
+			log.Warn("the NATS server does not answer yet, trying on", "error", err)
+		}
+		if err := wait.Wait(ctx); err != nil {
+			return nil, err
+		}
 	}
-	if p.conn, err = p.server.Connect("penstock"); err != nil {
-		return p, err
-	}
-	if p.events, err = bus.NewNATS(p.conn, bus.NATSConfig{Log: obs.Component(log, "bus")}); err != nil {
-		return p, err
-	}
-	if p.registry, err = disco.NewNATS(p.conn, disco.NATSConfig{Log: obs.Component(log, "disco")}); err != nil {
-		return p, err
-	}
-	// A data directory belongs to one process at a time: the workers that the
-	// process before it left there, when it was killed, are dead.
-	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
-	defer cancel()
-	return p, p.registry.Forget(ctx)
 }
 
-// measure shows what the planes lost or could not read.
-func (p *natsPlanes) measure(m *obs.Metrics) {
-	m.CounterFunc("bus_dropped_total", "Messages of topics that are not durable, lost by subscribers that fell behind.", p.events.Dropped)
-	m.CounterFunc("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.events.Malformed)
-	m.CounterFunc("disco_malformed_total", "Records of the discovery plane that could not be read.", p.registry.Malformed)
-}
-
-// Close closes what was opened, the last first.
-func (p *natsPlanes) Close() error {
-	if p.registry != nil {
-		p.registry.Close()
+// natsOptions are the credentials of a connection.
+func natsOptions(cfg *config.Loaded, token string) ([]nats.Option, error) {
+	var opts []nats.Option
+	if token != "" {
+		opts = append(opts, nats.Token(token))
 	}
-	if p.conn != nil {
-		p.conn.Close()
+	if cfg.NATSCreds != "" {
+		if _, err := os.Stat(cfg.NATSCreds); err != nil {
+			return nil, fmt.Errorf("nats-creds: %w", err)
+		}
+		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
 	}
-	if p.server != nil {
-		return p.server.Close()
+	own, err := certificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	roots, err := authorities("nats-tls-ca", cfg.NATSTLSCA)
+	if err != nil {
+		return nil, err
+	}
+	if roots != nil || len(own) > 0 {
+		opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: own}))
+	}
+	return opts, nil
 }

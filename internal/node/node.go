@@ -7,6 +7,8 @@ import (
 	"errors"
 	"runtime"
 	"time"
+
+	"penstock/core/kv"
 )
 
 // ErrNotReady is returned when something did not become ready in time.
@@ -24,6 +26,21 @@ type Ready struct {
 	RouterMode string        `json:"router_mode"`
 	NATS       string        `json:"nats,omitempty"` // URL, if it is open to others
 	Took       time.Duration `json:"took_ns"`        // from the call to readiness
+}
+
+// Started describes a process of one role that does its work.
+type Started struct {
+	Role     string        `json:"role"`                // frontend, worker or router
+	URL      string        `json:"url,omitempty"`       // of HTTP
+	Addr     string        `json:"addr,omitempty"`      // on the request plane
+	WorkerID kv.WorkerID   `json:"worker_id,omitempty"` // in the fleet
+	Model    string        `json:"model,omitempty"`
+	NATS     string        `json:"nats,omitempty"` // URL, if a server is embedded
+	Took     time.Duration `json:"took_ns"`        // from the call to readiness
+}
+
+func (p *process) started() Started {
+	return Started{Role: string(p.cfg.Command), URL: p.url(), NATS: p.planes.url(), Took: time.Since(p.began)}
 }
 
 // Features lists what this build has besides the common parts.

@@ -20,7 +20,6 @@ import (
 	"penstock/internal/config"
 	"penstock/internal/engine/tiny"
 	"penstock/internal/obs"
-	"penstock/internal/plane/rpc"
 )
 
 // TestIndexIsTheTruth: after a storm in which caches overflowed, the router's
@@ -31,7 +30,7 @@ func TestIndexIsTheTruth(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	planes, err := startNATS(t.Context(), &cfg.Config, log)
+	planes, err := openPlanes(t.Context(), cfg, log)
 	defer func() {
 		if err := planes.Close(); err != nil {
 			t.Error(err)
@@ -40,15 +39,15 @@ func TestIndexIsTheTruth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := up{cfg: cfg, log: log, metrics: obs.NewMetrics(), nats: planes, model: openModel(t.Context(), &cfg.Config), rpc: rpc.NewMem()}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := up{process: &process{cfg: cfg, log: log, metrics: obs.NewMetrics(), planes: planes, model: openModel(t.Context(), cfg), ln: ln}}
 	if u.model.err != nil {
 		t.Fatal(u.model.err)
 	}
 	if err := u.build(); err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
 		t.Fatal(err)
 	}
 	stages, life := newStages(t.Context())
@@ -57,7 +56,7 @@ func TestIndexIsTheTruth(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	u.start(life, stages, ln)
+	u.start(life, stages)
 	if err := u.await(life); err != nil {
 		t.Fatal(err)
 	}

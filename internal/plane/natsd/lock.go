@@ -2,6 +2,7 @@ package natsd
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -9,6 +10,17 @@ import (
 )
 
 const lockName = "penstock.lock"
+
+// Lock takes the lock of a data directory, which is created if it is missing, for
+// a process that keeps something there and starts no server in it. It holds until
+// it is closed or the process ends.
+func Lock(dir string) (io.Closer, error) {
+	f, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
 
 // lockDir creates dir if needed and takes the lock in it, which the returned
 // file holds until it is closed or the process ends, however it ends.

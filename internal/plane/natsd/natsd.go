@@ -19,6 +19,8 @@ type Config struct {
 	// Listen is the host:port for other processes; port 0 chooses a free one.
 	// Empty means none: only this process can connect.
 	Listen string
+	// Token, if not empty, is what others must show to connect.
+	Token string
 	// MaxStore bounds the files of all streams together and MaxMemory their
 	// memory, in bytes. 0 is 8 GiB and 64 MiB.
 	MaxStore, MaxMemory int64

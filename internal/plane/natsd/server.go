@@ -20,6 +20,7 @@ type Server struct {
 	nats  *server.Server
 	lock  *os.File
 	temp  string // directory to remove; "" if none
+	token string
 	log   *slog.Logger
 	close sync.Once
 	err   error // of Close
@@ -32,7 +33,7 @@ func Start(cfg Config) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("start nats: %w", err)
 	}
-	s := &Server{log: cfg.Log}
+	s := &Server{log: cfg.Log, token: cfg.Token}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("start nats: %w", err), s.Close())
@@ -75,8 +76,9 @@ func options(cfg *Config, dir string) *server.Options {
 		JetStreamMaxMemory: cfg.MaxMemory,
 		// A client that vanished without closing its connection is dropped, and
 		// its subscriptions with it, within about 15 s.
-		PingInterval: 5 * time.Second,
-		MaxPingsOut:  2,
+		PingInterval:  5 * time.Second,
+		MaxPingsOut:   2,
+		Authorization: cfg.Token,
 	}
 	if cfg.Listen != "" {
 		o.Host, o.Port, _ = cfg.hostPort() // Validate has seen it
@@ -117,7 +119,11 @@ func (s *Server) URL() string {
 // Connect returns a connection within the process, which the caller closes
 // before the server. It survives interruptions as one over a network does.
 func (s *Server) Connect(name string) (*nats.Conn, error) {
-	nc, err := nats.Connect("", append(connOptions(name, s.log), nats.InProcessServer(s.nats))...)
+	opts := append(connOptions(name, s.log), nats.InProcessServer(s.nats))
+	if s.token != "" {
+		opts = append(opts, nats.Token(s.token))
+	}
+	nc, err := nats.Connect("", opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the embedded nats: %w", err)
 	}

@@ -2,8 +2,6 @@ package rpc
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 
 	"penstock/core/fault"
 )
@@ -33,23 +31,11 @@ func newMemCall(cancel context.CancelFunc) *memCall {
 // serve runs the handler and records how it ended. The frames it sent are in
 // the channel by then, so a caller that sees done has only to drain it.
 func (c *memCall) serve(ctx context.Context, h Handler, method string, body []byte) {
-	defer close(c.done)
-	defer c.cancel() // a send by a goroutine that the handler left behind fails
-	returned := false
-	defer func() {
-		if returned {
-			return
-		}
-		// A panic, or runtime.Goexit, for which recover returns nil.
-		c.err = &fault.Error{
-			Code:    fault.Internal,
-			Message: fmt.Sprintf("call %s: the handler crashed; the caller's log says why", method),
-			Err:     fmt.Errorf("panic: %v\n%s", recover(), debug.Stack()),
-		}
-	}()
-	err := h(ctx, method, body, func(frame []byte) error { return c.send(ctx, frame) })
-	returned = true
-	c.err = outcome(method, err)
+	handle(ctx, h, method, body, func(frame []byte) error { return c.send(ctx, frame) }, func(err error) {
+		c.cancel() // a send by a goroutine that the handler left behind fails
+		c.err = err
+		close(c.done)
+	})
 }
 
 // send passes one frame on, waiting while the caller is behind by the credit.

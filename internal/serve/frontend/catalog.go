@@ -32,7 +32,8 @@ const (
 // catalog is what the registered workers serve, as one immutable snapshot after
 // another. One goroutine, in run, makes them; anyone reads the latest.
 type catalog struct {
-	open func(engine.TokenizerRef) (*prep.Pipeline, error)
+	takes func(*disco.Instance) bool // whether requests may go to an instance
+	open  func(engine.TokenizerRef) (*prep.Pipeline, error)
 	// encoder returns what makes the prompts of a model.
 	encoder func(*model) prep.Encoder
 	log     *slog.Logger
@@ -68,8 +69,9 @@ type instance struct {
 	bad  string // why nothing is sent to it; "" if nothing is wrong
 }
 
-func newCatalog(open func(engine.TokenizerRef) (*prep.Pipeline, error), encoder func(*model) prep.Encoder, log *slog.Logger) *catalog {
+func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef) (*prep.Pipeline, error), encoder func(*model) prep.Encoder, log *slog.Logger) *catalog {
 	c := &catalog{
+		takes:   takes,
 		open:    open,
 		encoder: encoder,
 		log:     log,
@@ -135,6 +137,9 @@ func (c *catalog) update(set []disco.Instance) {
 	byName := map[string][]instance{}
 	var order []string
 	for _, in := range set {
+		if !c.takes(&in) {
+			continue
+		}
 		card, err := engine.DecodeCard(in.Meta)
 		i := instance{Instance: in, card: card}
 		if err != nil {

@@ -4,11 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"penstock/internal/plane/disco"
 )
 
 // Config bounds what a frontend does for its clients. Zero fields take the
 // defaults of EnsureDefaults.
 type Config struct {
+	// Namespace and Component are those of the instances to send to; "" takes
+	// those of all.
+	Namespace, Component string
 	// MaxBodyBytes bounds a request's body; beyond it the answer is 413 and the
 	// rest is not read. Default 32 MiB.
 	MaxBodyBytes int64
@@ -85,6 +90,11 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.IdleTimeout, 2*time.Minute)
 	setDefault(&c.MaxHeaderBytes, 64<<10)
 	setDefault(&c.DrainTimeout, 30*time.Second)
+}
+
+// takes reports whether requests may go to an instance.
+func (c *Config) takes(in *disco.Instance) bool {
+	return (c.Namespace == "" || in.Namespace == c.Namespace) && (c.Component == "" || in.Component == c.Component)
 }
 
 func setDefault[T comparable](field *T, v T) {

@@ -96,7 +96,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 		metrics:   newMetrics(deps.Metrics),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
-	f.catalog = newCatalog(deps.Open, f.encoder, deps.Log)
+	f.catalog = newCatalog(cfg.takes, deps.Open, f.encoder, deps.Log)
 	f.bodies.limit, f.prompts.limit = cfg.BodyMemory, cfg.BodyMemory
 	f.ids.init()
 	f.handler = f.routes()

@@ -14,6 +14,8 @@ import (
 type Config struct {
 	// Namespace is that of the workers to route to, and of their topics.
 	Namespace string
+	// Component is that of the workers to route to; "" takes those of all.
+	Component string
 	// Route decides, Index and Feed bound what is known of caches.
 	Route route.Config
 	Index prefix.Config

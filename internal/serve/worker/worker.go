@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/core/fault"
@@ -40,6 +41,8 @@ type Worker struct {
 	metrics  workerMetrics
 	log      *slog.Logger
 	throttle *obs.Throttle
+	// registered is where the worker is, once discovery knows it.
+	registered atomic.Pointer[string]
 }
 
 // New returns a worker that does nothing until Run. metrics may be shared by the
@@ -177,6 +180,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease,
 		lease, err := w.planes.Registry.Register(ctx, in)
 		switch {
 		case err == nil:
+			w.registered.Store(&in.Addr)
 			w.log.Info("ready", "model", w.card.Name, "engine", w.card.Engine, "addr", in.Addr)
 			return lease, nil
 		case ctx.Err() != nil:

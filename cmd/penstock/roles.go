@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock/internal/config"
+	"penstock/internal/node"
+)
+
+// runRole is how package node runs a process of one role.
+type runRole func(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(node.Started)) error
+
+func newFrontend() *cobra.Command {
+	return newRole(config.Frontend, node.Frontend, &cobra.Command{
+		Short: "Serve the HTTP APIs for the workers of a fleet, with a router inside",
+		Long: `Serve the OpenAI-compatible API and the others for every model that the workers of a
+fleet serve, and route each request to the worker that holds most of its KV cache.
+A fleet may have several frontends; each knows all workers.
+
+It accepts requests at once and answers 503 while no worker is there. SIGTERM or
+Ctrl-C lets running requests finish.`,
+		Example: `  penstock frontend --nats-listen 127.0.0.1:4222          # embeds the fleet's NATS server
+  penstock frontend --nats nats://127.0.0.1:4222 --http-addr 127.0.0.1:8001
+  penstock frontend --nats nats://127.0.0.1:4222 --component router   # sends to router processes
+  penstock frontend --nats-listen 127.0.0.1:0 --json      # prints {"url":…,"nats":…} once it serves`,
+	})
+}
+
+func newWorker() *cobra.Command {
+	return newRole(config.Worker, node.Worker, &cobra.Command{
+		Short: "Serve one engine to the frontends and routers of a fleet",
+		Long: `Run one engine, register it in the fleet, serve requests on the request plane and
+publish what its KV cache holds. There is no HTTP unless --http-addr is given:
+/metrics, /health (200 while it takes requests) and /live.
+
+SIGTERM or Ctrl-C has it leave the fleet and finish what it has; what is left at
+the drain timeout goes on at another worker.`,
+		Example: `  penstock worker --nats nats://127.0.0.1:4222
+  penstock worker --nats nats://127.0.0.1:4222 --model-path ./Qwen2.5-0.5B-Instruct --data-dir ./worker-1
+  penstock worker --nats nats://10.0.0.5:4222 --rpc-addr 0.0.0.0:7000 --rpc-advertise 10.0.0.7
+  penstock worker --nats nats://127.0.0.1:4222 --http-addr 127.0.0.1:0 --json   # prints {"worker_id":…}`,
+	})
+}
+
+func newRouter() *cobra.Command {
+	return newRole(config.Router, node.Router, &cobra.Command{
+		Short: "Route for frontends: a process that is an instance of every model it routes to",
+		Long: `Register as an instance of each model that the workers of a fleet serve, under the
+component name "router", and pass every request on to the worker that holds most of
+its KV cache. When a worker fails the request goes on at another one. Frontends
+started with --component router send to it; with --http-addr it also offers the
+router API to others.`,
+		Example: `  penstock router --nats nats://127.0.0.1:4222
+  penstock router --nats nats://127.0.0.1:4222 --http-addr 127.0.0.1:8100
+  penstock frontend --nats nats://127.0.0.1:4222 --component router   # a frontend that uses it
+  penstock workers --server http://127.0.0.1:8100`,
+	})
+}
+
+// newRole completes the command of one role.
+func newRole(command config.Command, run runRole, cmd *cobra.Command) *cobra.Command {
+	var asJSON bool
+	cmd.Use = string(command)
+	cmd.Args = args(cobra.NoArgs)
+	flags := config.AddFlags(cmd.Flags(), command)
+	addConfigFlag(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		l, err := loadConfig(cmd, flags)
+		if err != nil {
+			return err
+		}
+		ready := func(s node.Started) {
+			if asJSON {
+				// A reader that went away is not a reason to stop serving.
+				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(s)
+				return
+			}
+			greet(cmd.ErrOrStderr(), l, s)
+		}
+		err = run(cmd.Context(), l, cmd.ErrOrStderr(), ready)
+		if err == nil && !asJSON {
+			fmt.Fprintf(cmd.ErrOrStderr(), "penstock: %s stopped\n", command)
+		}
+		return err
+	}
+	return cmd
+}
+
+// greet says what a process of one role is and how others find it.
+func greet(w io.Writer, l *config.Loaded, s node.Started) {
+	var b strings.Builder
+	took := s.Took.Round(time.Millisecond)
+	switch l.Command {
+	case config.Frontend:
+		fmt.Fprintf(&b, "\n  Penstock frontend on %s  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n", s.URL, took, l.Namespace, l.Component)
+	case config.Worker:
+		fmt.Fprintf(&b, "\n  Penstock worker %d serves %s at %s  (ready in %v)\n  Registered in namespace %s, component %s\n", s.WorkerID, s.Model, s.Addr, took, l.Namespace, l.Component)
+	case config.Router:
+		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s --nats %s\n", took, l.Namespace, l.Component, l.RouterName, natsOf(l, s))
+	}
+	if s.NATS != "" {
+		fmt.Fprintf(&b, "  NATS:      %s   (join with: penstock worker --nats %s)\n", s.NATS, s.NATS)
+	}
+	if s.URL != "" {
+		fmt.Fprintf(&b, "  Metrics:   %s/metrics\n", s.URL)
+	}
+	if s.URL != "" && l.Command != config.Worker {
+		fmt.Fprintf(&b, "  Look in:   penstock workers%s\n", serverHint(s.URL))
+	}
+	b.WriteString("  Stop:      Ctrl-C (running requests may finish)\n\n")
+	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
+}
+
+// natsOf is how another process reaches the NATS server of this one's fleet.
+func natsOf(l *config.Loaded, s node.Started) string {
+	if s.NATS != "" {
+		return s.NATS
+	}
+	if l.NATS == "" || strings.Contains(l.NATS, "@") {
+		return "URL" // none, or with a password
+	}
+	return l.NATS
+}

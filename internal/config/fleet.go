@@ -1,0 +1,101 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"penstock/core/kv"
+)
+
+// The choices of Discovery and RequestPlane.
+const (
+	DiscoveryNATS   = "nats"
+	DiscoveryFile   = "file"
+	DiscoveryStatic = "static"
+
+	PlaneTCP  = "tcp"
+	PlaneHTTP = "http"
+	PlaneNATS = "nats"
+)
+
+// fleet checks the settings by which processes find and reach each other.
+func (p *problems) fleet(c *Config) {
+	p.natsURLs(c.NATS)
+	p.oneOf("discovery", c.Discovery, DiscoveryNATS, DiscoveryFile, DiscoveryStatic)
+	p.oneOf("request-plane", c.RequestPlane, PlaneTCP, PlaneHTTP, PlaneNATS)
+	p.positive("nats-wait", c.NATSWait)
+	p.name("router-component", c.RouterName)
+	p.address("rpc-addr", c.RPCAddr)
+	if strings.ContainsAny(c.RPCAdvertise, "/ ") {
+		p.add("rpc-advertise", fmt.Sprintf("%.100q is not HOST or HOST:PORT", c.RPCAdvertise))
+	}
+	if c.WorkerID > uint64(kv.MaxWorkerID) {
+		p.add("worker-id", fmt.Sprintf("%d is not below 2^53", c.WorkerID))
+	}
+	for _, addr := range c.StaticWorkers {
+		if u, err := url.Parse(addr); err != nil || u.Host == "" || !slices.Contains([]string{"tcp", "http", "https", "nats"}, u.Scheme) {
+			p.add("static-workers", fmt.Sprintf("%.100q is not the address of a worker, for example tcp://10.0.0.7:7000", addr))
+		}
+	}
+	p.pair("nats-tls-cert", c.NATSTLSCert, "nats-tls-key", c.NATSTLSKey)
+	p.pair("rpc-tls-cert", c.RPCTLSCert, "rpc-tls-key", c.RPCTLSKey)
+}
+
+// natsURLs checks URLs separated by commas. What is wrong is not repeated: it may
+// hold a password.
+func (p *problems) natsURLs(urls string) {
+	if urls == "" {
+		return
+	}
+	for one := range strings.SplitSeq(urls, ",") {
+		u, err := url.Parse(strings.TrimSpace(one))
+		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			p.add("nats", "want URLs like nats://10.0.0.5:4222, separated by commas")
+			return
+		}
+	}
+}
+
+func (p *problems) pair(a, av, b, bv string) {
+	if (av == "") != (bv == "") {
+		p.add(a, fmt.Sprintf("goes together with %s; give both or neither", b))
+	}
+}
+
+// validateFor reports what does not go together in a process of the command.
+func (c *Config) validateFor(command Command) error {
+	var p problems
+	if (command == Up || command == Frontend) && c.HTTPAddr == "" {
+		p.add("http-addr", fmt.Sprintf("%s needs an address to serve at, for example 127.0.0.1:8000", command))
+	}
+	if command != Up {
+		p.connection(command, c)
+	}
+	return errors.Join(p...)
+}
+
+// connection checks that a process that is not whole by itself has a way to the
+// others.
+func (p *problems) connection(command Command, c *Config) {
+	switch {
+	case c.NATS != "" && c.NATSListen != "":
+		p.add("nats", "a process embeds a NATS server (nats-listen) or uses another's (nats); give one of them")
+	case c.NATS == "" && c.NATSListen == "" && c.Discovery == DiscoveryNATS:
+		p.add("nats", fmt.Sprintf("%s needs the fleet's NATS server: name it with --nats nats://HOST:PORT, or embed it here with --nats-listen 127.0.0.1:4222", command))
+	case c.NATS == "" && c.NATSListen == "" && c.RequestPlane == PlaneNATS && command != Frontend:
+		p.add("request-plane", "nats needs a NATS server: give --nats or --nats-listen, or choose tcp")
+	}
+	switch c.Discovery {
+	case DiscoveryFile:
+		if c.DiscoveryDir == "" {
+			p.add("discovery-dir", "discovery file needs the directory that all share")
+		}
+	case DiscoveryStatic:
+		if len(c.StaticWorkers) == 0 && command != Worker {
+			p.add("static-workers", "discovery static needs the addresses of the workers, for example --static-workers tcp://10.0.0.7:7000")
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"time"
+
+	"penstock/core/route"
+	"penstock/internal/config"
+	"penstock/internal/serve/frontend"
+	"penstock/internal/serve/router"
+)
+
+// Frontend runs a frontend with a router inside until ctx ends. It calls ready
+// once, when it accepts requests; until a worker is there it answers 503. Logs go
+// to stderr. When ctx ends it lets running requests finish, within the drain
+// timeout, and returns nil.
+func Frontend(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
+	return play(ctx, cfg, stderr, func(p *process) role { return &frontendRole{process: p, ready: ready} })
+}
+
+type frontendRole struct {
+	*process
+	ready func(Started)
+
+	// What build makes.
+	prompts  prompts
+	router   *router.Router
+	frontend *frontend.Frontend
+}
+
+func (f *frontendRole) build() error {
+	f.planes.measure(f.metrics)
+	var err error
+	if f.router, err = f.newRouter(&f.prompts); err != nil {
+		return err
+	}
+	f.frontend, err = f.newFrontend(f.router)
+	f.prompts.frontend = f.frontend
+	return err
+}
+
+func (f *frontendRole) start(ctx context.Context, stages *stages) {
+	stages.start(ctx, "router", f.router.Run)
+	stages.start(ctx, "frontend", func(ctx context.Context) error { return f.frontend.Run(ctx, f.ln) })
+}
+
+// await does not wait: the listener takes connections, and a frontend says itself
+// what it cannot serve yet.
+func (f *frontendRole) await(context.Context) error { return nil }
+
+func (f *frontendRole) announce() { f.ready(f.started()) }
+
+// newRouter makes the router of a frontend or of a router process.
+func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
+	return router.New(router.Config{
+		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
+		Route: route.Config{
+			Mode: route.Mode(p.cfg.RouterMode), OverlapWeight: &p.cfg.OverlapScoreWeight,
+			Temperature: p.cfg.RouterTemperature, Seed: p.cfg.RouterSeed,
+		},
+		ReservationTTL: time.Duration(p.cfg.ActiveRequestExpiry),
+		MaxBodyBytes:   p.cfg.MaxBodyBytes,
+	}, router.Planes{Bus: p.planes.events, Registry: p.planes.registry, RPC: p.planes.rpc}, prompter, p.metrics, p.log)
+}
+
+func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
+	limit := p.cfg.MigrationLimit
+	if limit == 0 {
+		limit = -1 // the frontend reads 0 as its default
+	}
+	return frontend.New(frontend.Config{
+		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
+		MaxBodyBytes: p.cfg.MaxBodyBytes, MaxInflight: p.cfg.MaxInflight,
+		MigrationLimit: limit, DrainTimeout: time.Duration(p.cfg.DrainTimeout),
+		KeepAlive:  time.Duration(p.cfg.SSEKeepAlive),
+		Preprocess: frontend.Preprocess(p.cfg.Preprocess),
+	}, frontend.Deps{
+		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, Open: p.openTokenizer,
+		Metrics: p.metrics, Log: p.log,
+		Mount: map[string]http.Handler{
+			"/v1/router/": r.Handler(),
+			"/v1/config":  configHandler(p.cfg),
+		},
+		OnDrain: r.EndWatches,
+	})
+}
+
+// configHandler shows the effective configuration to "config show --server".
+func configHandler(cfg *config.Loaded) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		// Plain values: encoding cannot fail, and a client that is gone is gone.
+		_ = json.NewEncoder(w).Encode(map[string]any{"rows": cfg.Settings()})
+	})
+}

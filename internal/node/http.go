@@ -1,0 +1,103 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/openai"
+)
+
+// handler serves what processes without a frontend have to show: probes, metrics,
+// the configuration, and what more has.
+func (p *process) handler(health func() (status int, body any), more map[string]http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	get := func(path string, h http.Handler) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet && r.Method != http.MethodHead {
+				openai.RefuseMethod(w, r, "GET, HEAD")
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+	get("/metrics", p.metrics.Handler())
+	get("/v1/config", configHandler(p.cfg))
+	get("/live", answering(func() (int, any) { return http.StatusOK, map[string]string{"status": "live"} }))
+	get("/health", answering(health))
+	for _, pattern := range slices.Sorted(maps.Keys(more)) {
+		mux.Handle(pattern, more[pattern])
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		openai.WriteError(w, fault.New(fault.NotFound, "a %s serves /health, /live, /metrics and /v1/config here; requests for models go to a frontend", p.cfg.Command))
+	})
+	return mux
+}
+
+// answering shows what f returns as JSON.
+func answering(f func() (status int, body any)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		status, body := f()
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		// Plain values: encoding cannot fail, and a client that is gone is gone.
+		_ = json.NewEncoder(w).Encode(body)
+	})
+}
+
+// The bounds of HTTP without a frontend.
+const (
+	headerTimeout  = 10 * time.Second
+	bodyTimeout    = time.Minute
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 64 << 10
+	closeTimeout   = 5 * time.Second
+)
+
+// serveHTTP serves h on ln, which it closes, until ctx ends; it returns nil then.
+func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger) error {
+	srv := &http.Server{
+		Handler:           bounded(h),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+	case <-ctx.Done():
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	err := srv.Shutdown(closing)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = srv.Close()
+	}
+	<-served
+	return err
+}
+
+// bounded bounds how long a client may take to send a body and to take an answer;
+// handlers that stream move the second themselves.
+func bounded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Only a real connection has deadlines.
+		control, now := http.NewResponseController(w), time.Now()
+		if r.Body != http.NoBody {
+			_ = control.SetReadDeadline(now.Add(bodyTimeout))
+		}
+		_ = control.SetWriteDeadline(now.Add(bodyTimeout))
+		h.ServeHTTP(w, r)
+	})
+}

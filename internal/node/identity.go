@@ -1,0 +1,57 @@
+package node
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"path/filepath"
+
+	"github.com/zeebo/xxh3"
+
+	"penstock/core/kv"
+	"penstock/internal/config"
+)
+
+// idFile keeps a worker's id in its data directory.
+const idFile = "penstock.worker"
+
+// workerID returns the number by which a fleet knows this process: the configured
+// one, or that of the data directory, where the first start puts one drawn at
+// random, or a random one. The caller has the directory's lock.
+func workerID(cfg *config.Loaded) (kv.WorkerID, error) {
+	switch {
+	case cfg.WorkerID != 0:
+		return kv.WorkerID(cfg.WorkerID), nil
+	case cfg.DataDir == "":
+		return drawID(), nil
+	}
+	path := filepath.Join(cfg.DataDir, idFile)
+	n, err := readNumber(path, uint64(kv.MaxWorkerID), "a worker's id")
+	if err != nil || n != 0 {
+		return kv.WorkerID(n), err
+	}
+	id := drawID()
+	if err := replaceFile(path, fmt.Appendf(nil, "%d\n", id)); err != nil {
+		return 0, fmt.Errorf("data directory %s: %w; check its space and permissions", cfg.DataDir, err)
+	}
+	return id, nil
+}
+
+// firstDrawn keeps drawn ids apart from the small numbers of workers that share a
+// process, and from those that people choose.
+const firstDrawn = 1 << 32
+
+// drawID returns one of 2^53 - 2^32 ids: of 10,000 drawn, two are equal once in
+// 180 million fleets.
+func drawID() kv.WorkerID {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return firstDrawn + kv.WorkerID(binary.LittleEndian.Uint64(b[:])%(uint64(kv.MaxWorkerID)-firstDrawn+1))
+}
+
+// modelID returns the id under which a router with an id registers for a model:
+// the same after a restart, and another one for every model.
+func modelID(router kv.WorkerID, model string) kv.WorkerID {
+	h := xxh3.HashStringSeed(model, uint64(router))
+	return firstDrawn + kv.WorkerID(h%(uint64(kv.MaxWorkerID)-firstDrawn+1))
+}

@@ -1,0 +1,178 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"penstock/internal/config"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/rpc"
+)
+
+// planes are what a process reaches others through. Fields are zero where opening
+// stopped.
+type planes struct {
+	server   *natsd.Server // nil unless NATS is embedded
+	conn     *nats.Conn    // nil without NATS
+	events   bus.Bus
+	registry disco.Registry
+	rpc      rpc.Plane
+	addr     string // where to serve on rpc; "" lets the plane choose
+
+	// What the planes lost or could not read.
+	dropped, malformed, unreadable func() uint64
+	closers                        []func() error
+}
+
+// forgetTimeout bounds the removal of old registrations, in the same process.
+const forgetTimeout = 10 * time.Second
+
+// none is the count of planes that lose nothing.
+func none() uint64 { return 0 }
+
+// openPlanes opens what the settings name. The planes are to be closed also after
+// an error.
+func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*planes, error) {
+	p := &planes{dropped: none, malformed: none, unreadable: none}
+	if err := p.openNATS(ctx, cfg, log); err != nil {
+		return p, err
+	}
+	if err := p.openBus(log); err != nil {
+		return p, err
+	}
+	if err := p.openRPC(cfg, log); err != nil {
+		return p, err
+	}
+	if err := p.openRegistry(cfg, log); err != nil {
+		return p, err
+	}
+	return p, p.forget(ctx, cfg)
+}
+
+// openNATS starts the embedded server or connects to the fleet's. Without either
+// there is no connection. It also takes the lock of the data directory.
+func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
+	token, err := secret("nats-token-file", cfg.NATSTokenFile)
+	if err != nil {
+		return err
+	}
+	switch {
+	case cfg.Command == config.Up || cfg.NATSListen != "":
+		return p.embed(cfg, token, log)
+	case cfg.DataDir != "":
+		lock, err := natsd.Lock(cfg.DataDir)
+		if err != nil {
+			return err
+		}
+		p.closers = append(p.closers, lock.Close)
+	}
+	if cfg.NATS == "" {
+		return nil
+	}
+	if p.conn, err = dial(ctx, cfg, token, log); err != nil {
+		return err
+	}
+	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
+	return nil
+}
+
+func (p *planes) embed(cfg *config.Loaded, token string, log *slog.Logger) (err error) {
+	p.server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATSListen, Token: token, Log: obs.Component(log, "nats")})
+	if err != nil {
+		return err
+	}
+	p.closers = append(p.closers, p.server.Close)
+	switch {
+	case cfg.NATSListen == "" || loopback(cfg.NATSListen):
+	case token == "":
+		log.Warn("the NATS server listens beyond this machine without TLS and without a token (--nats-token-file): who reaches it can read and forge events", "addr", cfg.NATSListen)
+	default:
+		log.Warn("the NATS server listens beyond this machine without TLS: who can read the network can read events and the token", "addr", cfg.NATSListen)
+	}
+	if p.conn, err = p.server.Connect("penstock"); err != nil {
+		return err
+	}
+	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
+	return nil
+}
+
+// openBus opens the event plane. Without NATS it ends at this process: routing
+// goes by what the router decides and by what workers answer to pings.
+func (p *planes) openBus(log *slog.Logger) error {
+	if p.conn == nil {
+		events := bus.NewMem()
+		p.events, p.dropped = events, events.Dropped
+		return nil
+	}
+	events, err := bus.NewNATS(p.conn, bus.NATSConfig{Log: obs.Component(log, "bus")})
+	if err != nil {
+		return err
+	}
+	p.events, p.dropped, p.malformed = events, events.Dropped, events.Malformed
+	return nil
+}
+
+func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
+	log = obs.Component(log, "disco")
+	discovery := cfg.Discovery
+	if cfg.Command == config.Up {
+		discovery = config.DiscoveryNATS
+	}
+	switch discovery {
+	case config.DiscoveryNATS:
+		registry, err := disco.NewNATS(p.conn, disco.NATSConfig{Log: log})
+		if err != nil {
+			return err
+		}
+		p.registry, p.unreadable = registry, registry.Malformed
+		p.closers = append(p.closers, func() error { registry.Close(); return nil })
+		return nil
+	}
+	return fmt.Errorf("discovery %s: there is none of that name", discovery)
+}
+
+// forget removes the registrations of the process that had the data directory
+// before: when it was killed its workers died with it. A server that others reach
+// may know others who live: their leases say who does.
+func (p *planes) forget(ctx context.Context, cfg *config.Loaded) error {
+	registry, ok := p.registry.(*disco.NATS)
+	if !ok || p.server == nil || cfg.NATSListen != "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
+	defer cancel()
+	return registry.Forget(ctx)
+}
+
+// url is where others reach the embedded NATS server; "" if they cannot.
+func (p *planes) url() string {
+	if p.server == nil {
+		return ""
+	}
+	return p.server.URL()
+}
+
+// measure shows what the planes lost or could not read.
+func (p *planes) measure(m *obs.Metrics) {
+	m.CounterFunc("bus_dropped_total", "Messages of topics that are not durable, lost by subscribers that fell behind.", p.dropped)
+	m.CounterFunc("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.malformed)
+	m.CounterFunc("disco_malformed_total", "Records of the discovery plane that could not be read.", p.unreadable)
+}
+
+// Close closes what was opened, the last first.
+func (p *planes) Close() error {
+	var errs []error
+	for i := len(p.closers) - 1; i >= 0; i-- {
+		errs = append(errs, p.closers[i]())
+	}
+	p.closers = nil
+	return errors.Join(errs...)
+}

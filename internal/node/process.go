@@ -1,0 +1,129 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"penstock/internal/config"
+	"penstock/internal/obs"
+)
+
+// readyTimeout bounds the time from start to the first request that could be
+// served. Loading a checkpoint is not part of it.
+const readyTimeout = 30 * time.Second
+
+// process is what the roles of one process share, and what they are built from.
+type process struct {
+	cfg     *config.Loaded
+	log     *slog.Logger
+	metrics *obs.Metrics
+	began   time.Time
+	ln      net.Listener // of HTTP; nil if there is none
+	planes  *planes
+	model   *modelResult // nil unless engines run here
+}
+
+// role is what a process does.
+type role interface {
+	// build makes all services, and with them all metrics.
+	build() error
+	// start starts the services, those first that others need.
+	start(ctx context.Context, stages *stages)
+	// await returns when the role can be told to be ready.
+	await(ctx context.Context) error
+	// announce tells the caller that it is.
+	announce()
+}
+
+// play runs a process with the role that as makes, until ctx ends. Then it lets
+// running requests finish, within the drain timeout, and returns nil.
+func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*process) role) (err error) {
+	p := &process{cfg: cfg, began: time.Now(), metrics: obs.NewMetrics()}
+	if p.log, err = newLogger(cfg, stderr); err != nil {
+		return err
+	}
+	if cfg.HTTPAddr != "" {
+		if p.ln, err = listen(cfg.HTTPAddr, p.log); err != nil {
+			return err
+		}
+		defer p.ln.Close() // whoever serves it closes it too, once it runs
+	}
+	if err = p.open(ctx); err != nil || ctx.Err() != nil {
+		err = errors.Join(err, p.planes.Close())
+		if ctx.Err() != nil {
+			return nil // stopped before it was ready
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, p.planes.Close()) }()
+
+	r := as(p)
+	if err := r.build(); err != nil {
+		return err
+	}
+	stages, life := newStages(ctx)
+	defer func() { err = errors.Join(err, stages.stop()) }()
+	r.start(life, stages)
+	if err := r.await(life); err != nil {
+		if ctx.Err() != nil || life.Err() != nil {
+			return nil // stopped before it was ready, or a stage says why not
+		}
+		return err
+	}
+	r.announce()
+	<-life.Done()
+	p.log.Info("stopping", "running_requests_may_take", cfg.DrainTimeout.String())
+	return nil
+}
+
+// open opens the planes and, where engines run, makes them: neither needs the
+// other, so both are made at once. What was opened before an error is in planes.
+func (p *process) open(ctx context.Context) error {
+	models := make(chan *modelResult, 1)
+	if p.cfg.Command == config.Up || p.cfg.Command == config.Worker {
+		go func() { models <- openModel(ctx, p.cfg) }()
+	} else {
+		models <- nil
+	}
+	var err error
+	p.planes, err = openPlanes(ctx, p.cfg, p.log)
+	if p.model = <-models; p.model != nil {
+		err = errors.Join(err, p.model.err)
+	}
+	return err
+}
+
+// until returns when ok says so, or with ctx's cause.
+func until(ctx context.Context, ok func() bool) error {
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for !ok() {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func newLogger(cfg *config.Loaded, w io.Writer) (*slog.Logger, error) {
+	levels, err := cfg.Levels()
+	if err != nil {
+		return nil, err
+	}
+	return obs.NewLogger(w, obs.Format(cfg.LogFormat), levels)
+}
+
+// url is where this machine reaches the HTTP API; "" if there is none.
+func (p *process) url() string {
+	if p.ln == nil {
+		return ""
+	}
+	return fmt.Sprint("http://", reachable(p.ln.Addr()))
+}

@@ -1,0 +1,119 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/engine"
+	"penstock/internal/serve/relay"
+	"penstock/internal/serve/router"
+	"penstock/internal/serve/worker"
+)
+
+// Router runs a router process until ctx ends: for frontends it is an instance of
+// every model that the workers of its component serve. It calls ready once, when
+// it follows the workers; it registers as soon as one is there. Logs go to stderr.
+// When ctx ends it leaves discovery, lets what passes through it finish, within
+// the drain timeout, and returns nil.
+func Router(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
+	return play(ctx, cfg, stderr, func(p *process) role { return &routerRole{process: p, ready: ready} })
+}
+
+type routerRole struct {
+	*process
+	ready   func(Started)
+	id      kv.WorkerID
+	router  *router.Router
+	relay   *relay.Relay
+	shells  *worker.Metrics
+	epochMu sync.Mutex
+	epoch   uint64 // the last one
+}
+
+func (r *routerRole) build() error {
+	r.planes.measure(r.metrics)
+	if r.cfg.RouterName == r.cfg.Component {
+		return fmt.Errorf("router-component %s is that of the workers: the router would send requests to itself; choose another", r.cfg.RouterName)
+	}
+	var err error
+	if r.id, err = workerID(r.cfg); err != nil {
+		return err
+	}
+	if r.epoch, err = nextEpoch(r.cfg.DataDir, time.Now()); err != nil {
+		return err
+	}
+	// It has no tokenizer: prompts come to it as token ids.
+	if r.router, err = r.newRouter(nil); err != nil {
+		return err
+	}
+	r.shells = worker.NewMetrics(r.metrics)
+	limit := r.cfg.MigrationLimit
+	if limit == 0 {
+		limit = -1 // the relay reads 0 as its default
+	}
+	r.relay, err = relay.New(relay.Config{
+		Namespace: r.cfg.Namespace, Component: r.cfg.Component, MigrationLimit: limit,
+	}, relay.Deps{
+		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve,
+		Metrics: r.metrics, Log: r.log,
+	})
+	return err
+}
+
+// serve is an instance of one model until ctx ends.
+func (r *routerRole) serve(ctx context.Context, model engine.Engine) error {
+	w, err := r.newWorker(modelID(r.id, model.Card().Name), r.nextEpoch(), r.cfg.RouterName, model, r.shells)
+	if err != nil {
+		return err
+	}
+	return w.Run(ctx)
+}
+
+// nextEpoch returns a higher epoch than any before: a model that comes back is
+// another life of its registration.
+func (r *routerRole) nextEpoch() uint64 {
+	r.epochMu.Lock()
+	defer r.epochMu.Unlock()
+	r.epoch = max(r.epoch+1, uint64(time.Now().UnixMilli()))
+	return r.epoch
+}
+
+func (r *routerRole) start(ctx context.Context, stages *stages) {
+	if r.ln != nil {
+		stages.start(ctx, "http", func(ctx context.Context) error {
+			// Streams of events end by nothing but their clients.
+			defer context.AfterFunc(ctx, r.router.EndWatches)()
+			return serveHTTP(ctx, r.ln, r.handler(r.health, map[string]http.Handler{"/v1/router/": r.router.Handler()}), r.log)
+		})
+	}
+	stages.start(ctx, "router", r.router.Run)
+	stages.start(ctx, "relay", r.relay.Run)
+}
+
+// await does not wait: a router without workers is one that waits for them.
+func (r *routerRole) await(context.Context) error { return nil }
+
+func (r *routerRole) announce() {
+	s := r.started()
+	s.WorkerID = r.id
+	r.ready(s)
+}
+
+// health is what GET /health says: 200 while any model is served.
+func (r *routerRole) health() (status int, body any) {
+	h := struct {
+		Status string `json:"status"` // healthy, unhealthy
+		Models int    `json:"models"`
+	}{"unhealthy", r.relay.Models()}
+	if h.Models == 0 {
+		return http.StatusServiceUnavailable, h
+	}
+	h.Status = "healthy"
+	return http.StatusOK, h
+}

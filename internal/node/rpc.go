@@ -1,0 +1,73 @@
+package node
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+
+	"penstock/internal/config"
+	"penstock/internal/obs"
+	"penstock/internal/plane/rpc"
+)
+
+// openRPC opens the request planes: the one that this process serves on, and all
+// by which it may have to call others.
+func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
+	if cfg.Command == config.Up {
+		p.rpc = rpc.NewMem() // everyone is here
+		return nil
+	}
+	log = obs.Component(log, "rpc")
+	token, err := secret("rpc-token-file", cfg.RPCTokenFile)
+	if err != nil {
+		return err
+	}
+	server, client, err := rpcTLS(cfg)
+	if err != nil {
+		return err
+	}
+	if cfg.RequestPlane != config.PlaneNATS {
+		p.addr = cfg.RPCAddr
+		if serves(cfg.Command) && !loopback(cfg.RPCAddr) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
+			log.Warn("the request plane listens beyond this machine without TLS, or takes any caller: give --rpc-tls-cert and --rpc-tls-key, and --rpc-tls-ca or --rpc-token-file", "addr", cfg.RPCAddr)
+		}
+	}
+	planes := map[string]rpc.Plane{}
+	overTCP, err := rpc.NewTCP(rpc.TCPConfig{Advertise: cfg.RPCAdvertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
+	if err != nil {
+		return err
+	}
+	p.closers = append(p.closers, overTCP.Close)
+	planes["tcp"] = overTCP
+	serving := planes[cfg.RequestPlane]
+	if serving == nil {
+		return fmt.Errorf("request-plane %s: this build has none of that name", cfg.RequestPlane)
+	}
+	p.rpc = &rpc.Schemes{Plane: serving, ByScheme: planes}
+	return nil
+}
+
+// serves reports whether processes of the command answer calls.
+func serves(c config.Command) bool { return c == config.Worker || c == config.Router }
+
+// rpcTLS returns how calls are taken and made: nil is without TLS.
+func rpcTLS(cfg *config.Loaded) (server, client *tls.Config, err error) {
+	own, err := certificate("rpc-tls-cert", cfg.RPCTLSCert, cfg.RPCTLSKey)
+	if err != nil {
+		return nil, nil, err
+	}
+	roots, err := authorities("rpc-tls-ca", cfg.RPCTLSCA)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(own) > 0 {
+		server = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: own}
+		if roots != nil {
+			server.ClientAuth, server.ClientCAs = tls.RequireAndVerifyClientCert, roots
+		}
+	}
+	if roots != nil {
+		client = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: own}
+	}
+	return server, client, nil
+}

@@ -1,0 +1,133 @@
+package node
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/engine"
+	"penstock/internal/serve/worker"
+)
+
+// Worker runs one worker until ctx ends. It calls ready once, when the worker is
+// registered and can be called. Logs go to stderr. When ctx ends the worker leaves
+// discovery, finishes what it has, within the drain timeout, and Worker returns nil.
+func Worker(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
+	return play(ctx, cfg, stderr, func(p *process) role { return &workerRole{process: p, ready: ready} })
+}
+
+type workerRole struct {
+	*process
+	ready  func(Started)
+	id     kv.WorkerID
+	worker *worker.Worker
+}
+
+func (w *workerRole) build() error {
+	w.planes.measure(w.metrics)
+	var err error
+	if w.id, err = workerID(w.cfg); err != nil {
+		return err
+	}
+	epoch, err := nextEpoch(w.cfg.DataDir, time.Now())
+	if err != nil {
+		return err
+	}
+	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Component, withPrompts(w.model.engines[0], w.model.pipe), worker.NewMetrics(w.metrics))
+	return err
+}
+
+func (w *workerRole) start(ctx context.Context, stages *stages) {
+	if w.ln != nil {
+		stages.start(ctx, "http", func(ctx context.Context) error {
+			return serveHTTP(ctx, w.ln, w.handler(w.health, nil), w.log)
+		})
+	}
+	stages.start(ctx, "worker", w.worker.Run)
+}
+
+func (w *workerRole) await(ctx context.Context) error {
+	return until(ctx, func() bool { _, ok := w.worker.Registered(); return ok })
+}
+
+func (w *workerRole) announce() {
+	s := w.started()
+	s.Model, s.WorkerID = w.model.card().Name, w.id
+	s.Addr, _ = w.worker.Registered()
+	w.ready(s)
+}
+
+// health is what GET /health says: 200 while requests are taken.
+func (w *workerRole) health() (status int, body any) {
+	h := struct {
+		Status   string      `json:"status"` // starting, ready, draining
+		Model    string      `json:"model"`
+		WorkerID kv.WorkerID `json:"worker_id"`
+		Addr     string      `json:"addr,omitempty"`
+	}{Status: "starting", Model: w.model.card().Name, WorkerID: w.id}
+	status = http.StatusServiceUnavailable
+	if addr, ok := w.worker.Registered(); ok {
+		h.Status, h.Addr, status = engine.StateReady, addr, http.StatusOK
+	}
+	return status, h
+}
+
+// newWorkers makes the workers of up, which share one model.
+func (p *process) newWorkers() ([]*worker.Worker, error) {
+	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	metrics := worker.NewMetrics(p.metrics)
+	var all []*worker.Worker
+	for i, eng := range p.model.engines {
+		// Small numbers: the workers of one process need to be told apart from
+		// each other only. A restart on the same data is a higher epoch.
+		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Component, withPrompts(eng, p.model.pipe), metrics)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+// newWorker puts an engine behind the planes.
+func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng engine.Engine, metrics *worker.Metrics) (*worker.Worker, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	cfg := worker.Config{
+		ID: id, Epoch: epoch,
+		Namespace: p.cfg.Namespace, Component: component, Endpoint: p.cfg.Endpoint,
+		Addr: p.planes.addr, Host: host, PID: os.Getpid(),
+		MaxCalls:     p.cfg.MaxInflight,
+		DrainTimeout: time.Duration(p.cfg.DrainTimeout),
+	}
+	if p.model != nil {
+		cfg.ToolParser, cfg.ReasoningParser = named(p.cfg.ToolCallParser), named(p.cfg.ReasoningParser)
+		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
+	}
+	return worker.New(cfg, eng, worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry}, metrics, p.log)
+}
+
+func runs(workers []*worker.Worker) []func(context.Context) error {
+	var all []func(context.Context) error
+	for _, w := range workers {
+		all = append(all, w.Run)
+	}
+	return all
+}
+
+// named is what a card says of a parser: nothing if it is found out.
+func named(parser string) string {
+	if parser == "auto" {
+		return ""
+	}
+	return parser
+}

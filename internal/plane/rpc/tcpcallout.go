@@ -1,0 +1,263 @@
+package rpc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+)
+
+// callOut is the caller's side of a call. The connection's reader puts frames of
+// the answer into a queue; the caller takes all there are at once and hands them
+// to recv where they lie.
+type callOut struct {
+	link   *clientLink
+	method string
+	id     uint32 // 0 until it is sent; of link.mu
+	at     uint64 // where in the link's bytes it begins; of link.mu
+
+	wake chan struct{} // for the caller, when waiting was set
+	over chan struct{} // closed when the outcome is known
+	mu   struct {
+		sync.Mutex
+		in      answers
+		part    gather // of a frame that is coming in parts
+		parting bool
+		frames  int64 // credit that the server has
+		bytes   int64
+		charged int // bytes of link.answers
+		waiting bool
+		ended   bool
+		err     error
+		again   bool
+	}
+	// The rest is the caller's alone.
+	taken answers // what it is handing to recv
+	owed  struct{ frames, bytes uint32 }
+}
+
+// answers are frames in the order in which they came: small ones as records of 4
+// bytes of length and as many bytes, large ones beside them, in their turn where
+// the length is largeFrame.
+type answers struct {
+	small []byte
+	large [][]byte
+}
+
+const largeFrame = 1 << 31
+
+var (
+	errAnswers = errors.New("too much is waiting for its callers")
+	errCredit  = errors.New("the server sent more than it had credit for")
+	errParts   = errors.New("the parts of a frame are not in order")
+)
+
+func newCallOut(l *clientLink, method string) *callOut {
+	c := &callOut{link: l, method: method, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	c.mu.frames, c.mu.bytes = Credit, tcpWindow
+	return c
+}
+
+// arrive takes a frame of the answer, or a part of one. An error but errAnswers
+// is the server's fault.
+func (c *callOut) arrive(t frameType, payload []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.ended {
+		return nil
+	}
+	if (t == frameMore) != c.mu.parting {
+		return errParts
+	}
+	switch t {
+	case frameData:
+		if err := c.payLocked(len(payload)); err != nil {
+			return err
+		}
+		need := len(c.mu.in.small) + 4 + len(payload)
+		if need > cap(c.mu.in.small) {
+			grown := max(2*cap(c.mu.in.small), need, 512)
+			if !c.chargeLocked(grown - cap(c.mu.in.small)) {
+				return errAnswers
+			}
+			c.mu.in.small = append(make([]byte, 0, grown), c.mu.in.small...)
+		}
+		c.mu.in.small = binary.LittleEndian.AppendUint32(c.mu.in.small, uint32(len(payload)))
+		c.mu.in.small = append(c.mu.in.small, payload...)
+		c.ringLocked()
+		return nil
+	case frameStart:
+		size, part, err := decodeStart(payload)
+		if err != nil {
+			return err
+		}
+		if size > MaxFrame {
+			return errTooMuch
+		}
+		if err := c.payLocked(int(size)); err != nil {
+			return err
+		}
+		if !c.chargeLocked(int(size) + 4) {
+			return errAnswers
+		}
+		c.mu.part, c.mu.parting = gather{size: int(size)}, true
+		payload = part
+	}
+	if err := c.mu.part.add(payload); err != nil {
+		return err
+	}
+	if c.mu.part.whole() {
+		c.mu.in.small = binary.LittleEndian.AppendUint32(c.mu.in.small, largeFrame)
+		c.mu.in.large = append(c.mu.in.large, c.mu.part.buf)
+		c.mu.part, c.mu.parting = gather{}, false
+		c.ringLocked()
+	}
+	return nil
+}
+
+// payLocked takes the credit for a frame of n bytes.
+func (c *callOut) payLocked(n int) error {
+	if c.mu.frames <= 0 || c.mu.bytes <= 0 {
+		return errCredit
+	}
+	c.mu.frames--
+	c.mu.bytes -= int64(n)
+	return nil
+}
+
+// chargeLocked sets n bytes of the connection's memory aside for the call.
+func (c *callOut) chargeLocked(n int) bool {
+	if !c.link.answers.take(n) {
+		return false
+	}
+	c.mu.charged += n
+	return true
+}
+
+// ringLocked wakes the caller if it waits.
+func (c *callOut) ringLocked() {
+	if c.mu.waiting {
+		c.mu.waiting = false
+		c.wake <- struct{}{} // never blocks: one ring for each wait
+	}
+}
+
+// finish records how the call ended, unless it has ended. What came before is
+// still delivered.
+func (c *callOut) finish(err error, again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.ended {
+		return
+	}
+	c.mu.ended, c.mu.err, c.mu.again = true, err, again
+	close(c.over)
+	c.ringLocked()
+}
+
+// receive hands frames to recv until the call has ended and all of them are
+// delivered, recv fails, or ctx ends.
+func (c *callOut) receive(ctx context.Context, recv func([]byte) error) (err error, again bool) {
+	for {
+		ended := c.take()
+		if err := c.deliver(ctx, recv); err != nil {
+			return err, false
+		}
+		if !ended {
+			continue
+		}
+		if err := over(ctx); err != nil {
+			return err, false // the handler's error is then an echo of it
+		}
+		return c.mu.err, c.mu.again // nobody writes them any more
+	}
+}
+
+// take exchanges the frames that came for those that were delivered. It waits
+// until there are some or the call has ended, which it reports.
+func (c *callOut) take() (ended bool) {
+	c.mu.Lock()
+	for len(c.mu.in.small) == 0 && !c.mu.ended {
+		c.mu.waiting = true
+		c.mu.Unlock()
+		<-c.wake
+		c.mu.Lock()
+	}
+	c.taken.small, c.taken.large = c.taken.small[:0], c.taken.large[:0]
+	c.taken, c.mu.in = c.mu.in, c.taken
+	ended = c.mu.ended
+	c.mu.Unlock()
+	return ended
+}
+
+// deliver hands what was taken to recv.
+func (c *callOut) deliver(ctx context.Context, recv func([]byte) error) error {
+	large := 0
+	for b := c.taken.small; len(b) > 0; {
+		var frame []byte
+		n := binary.LittleEndian.Uint32(b)
+		b = b[4:]
+		if n == largeFrame {
+			frame, c.taken.large[large] = c.taken.large[large], nil
+			large++
+		} else {
+			frame, b = b[:n], b[n:]
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := recv(frame); err != nil {
+			return err
+		}
+		if n == largeFrame {
+			c.refund(len(frame) + 4)
+		}
+		if err := c.repay(len(frame)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refund returns n bytes of the connection's memory.
+func (c *callOut) refund(n int) {
+	c.mu.Lock()
+	c.mu.charged -= n
+	c.mu.Unlock()
+	c.link.answers.give(n)
+}
+
+// repay gives the server credit for a frame of n bytes that was delivered, for
+// many frames at a time.
+func (c *callOut) repay(n int) error {
+	c.owed.frames++
+	c.owed.bytes += uint32(n)
+	if c.owed.frames < Credit/2 && c.owed.bytes < tcpWindow/2 {
+		return nil
+	}
+	owed := c.owed
+	c.owed.frames, c.owed.bytes = 0, 0
+	c.mu.Lock()
+	c.mu.frames += int64(owed.frames)
+	c.mu.bytes += int64(owed.bytes)
+	ended := c.mu.ended
+	c.mu.Unlock()
+	if ended {
+		return nil
+	}
+	var payload [8]byte
+	if err := c.link.out.now(frameCredit, c.id, appendCredit(payload[:0], owed.frames, owed.bytes)); err != nil {
+		c.link.shut(err) // the call ends with the link
+	}
+	return nil
+}
+
+// release returns the memory of a call that is over.
+func (c *callOut) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.ended = true
+	c.link.answers.give(c.mu.charged)
+	c.mu.charged = 0
+	c.mu.in, c.mu.part = answers{}, gather{}
+}

@@ -1,0 +1,192 @@
+package rpc
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// What ends a connection, beside errors of the network.
+var (
+	errSpeaksTLS = errors.New("the peer speaks TLS, and this side does not; give both the rpc TLS settings or neither")
+	errStranger  = errors.New("the peer is not a Penstock request plane")
+	errSilent    = errors.New("the peer has gone silent")
+	errClosed    = errors.New("this side has closed it")
+)
+
+// tcpIdle is how many times longer than otherwise a silence may be while no call
+// is in progress.
+const tcpIdle = 20
+
+// tcpLink is what both ends of a connection have in common: it reads frames,
+// writes those of its out, and notices when the peer is gone.
+type tcpLink struct {
+	conn net.Conn
+	out  tcpOut
+	cfg  *TCPConfig
+	// frame gets each frame but pings. The payload is only lent.
+	frame func(t frameType, id uint32, payload []byte) error
+	// tick is asked now and then whether the link is still wanted.
+	tick func() error
+
+	heard atomic.Bool // something came since the last look
+	life  struct {
+		sync.Mutex
+		calls int // in progress
+		quiet int // looks in a row that found nothing
+	}
+	end struct {
+		sync.Mutex
+		err error // the first reason to end
+	}
+}
+
+// run reads and writes until the link is shut, which is when it returns the
+// reason. By then nothing is written any more.
+func (l *tcpLink) run(buf []byte) error {
+	_ = l.conn.SetDeadline(time.Time{}) // that of the greeting; an error comes back from reads too
+	writer := make(chan struct{})
+	go func() {
+		defer close(writer)
+		l.shut(l.out.run(l.conn, l.cfg.WriteTimeout))
+	}()
+	l.life.Lock()
+	l.lookAgain()
+	l.life.Unlock()
+	l.shut(l.read(buf))
+	<-writer
+	l.end.Lock()
+	defer l.end.Unlock()
+	return l.end.err
+}
+
+// shut ends the link for the given reason, unless it has ended already.
+func (l *tcpLink) shut(err error) {
+	l.end.Lock()
+	first := l.end.err == nil
+	if first {
+		l.end.err = err
+	}
+	l.end.Unlock()
+	if first {
+		l.out.close(err)
+		l.conn.Close()
+	}
+}
+
+// read passes on what comes until an error. buf holds a frame of any size, and
+// more.
+func (l *tcpLink) read(buf []byte) error {
+	have := 0
+	for {
+		n, err := l.conn.Read(buf[have:])
+		if n > 0 {
+			if !l.heard.Load() {
+				l.heard.Store(true)
+			}
+			have += n
+			used, err := l.frames(buf[:have])
+			if err != nil {
+				return err
+			}
+			have = copy(buf, buf[used:have])
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = l.look()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// frames passes on the whole frames at the beginning of b and returns how many
+// bytes they were.
+func (l *tcpLink) frames(b []byte) (used int, err error) {
+	for len(b)-used >= tcpHeader {
+		t, id, n := frameHeader(b[used:])
+		if n > tcpPayload {
+			return used, fmt.Errorf("a frame of %d bytes, at most %d are allowed", n, tcpPayload)
+		}
+		if len(b)-used-tcpHeader < n {
+			break
+		}
+		payload := b[used+tcpHeader : used+tcpHeader+n]
+		used += tcpHeader + n
+		switch {
+		case t == framePing && n < pingSize:
+			return used, errShort("PING", payload)
+		case t == framePing:
+			l.out.pong(payload)
+		default:
+			if err := l.frame(t, id, payload); err != nil {
+				return used, err
+			}
+		}
+	}
+	return used, nil
+}
+
+// enter counts a call that begins.
+func (l *tcpLink) enter() {
+	l.life.Lock()
+	defer l.life.Unlock()
+	l.life.calls++
+	if l.life.calls == 1 { // from now on a silence is noticed soon
+		l.life.quiet = 0
+		l.lookAgain()
+	}
+}
+
+// leave counts a call that has ended and reports whether none is left.
+func (l *tcpLink) leave() (none bool) {
+	l.life.Lock()
+	defer l.life.Unlock()
+	l.life.calls--
+	return l.life.calls == 0
+}
+
+// lookAgain sets the time of the next look, two of them for a ping. l.life is
+// held.
+//
+// The deadline of reads is the clock. It is not moved by what comes: it costs
+// one timer for each look, not for each read. And silence is counted in looks, not
+// in time, so that a process that was itself stopped for a while does not take
+// its own silence for that of its peers.
+func (l *tcpLink) lookAgain() {
+	d := l.cfg.Ping / 2
+	if l.life.calls == 0 {
+		d *= tcpIdle
+	}
+	// An error is that the connection is closed: reads return it too.
+	_ = l.conn.SetReadDeadline(time.Now().Add(d))
+}
+
+// look is what becomes of the link now that the deadline of reads has passed.
+func (l *tcpLink) look() error {
+	if l.tick != nil {
+		if err := l.tick(); err != nil {
+			return err
+		}
+	}
+	l.life.Lock()
+	defer l.life.Unlock()
+	if l.heard.Swap(false) {
+		l.life.quiet = 0
+	} else {
+		l.life.quiet++
+	}
+	// The last byte came up to one look before the first of these.
+	if l.life.quiet >= int(2*l.cfg.Dead/l.cfg.Ping)-1 {
+		return errSilent
+	}
+	l.lookAgain()
+	if l.life.quiet == 0 || l.life.quiet%2 != 0 {
+		return nil
+	}
+	return errors.Join(l.out.now(framePing, 0, random(pingSize)), l.out.now(grease()))
+}

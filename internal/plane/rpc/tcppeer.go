@@ -1,0 +1,174 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// tcpPeer is the connection to one address, from the decision to dial it until
+// its last call has ended.
+type tcpPeer struct {
+	addr   string
+	cancel context.CancelFunc
+	ready  chan struct{} // closed when link or err is set
+	link   *clientLink
+	err    error
+}
+
+// reach returns the connection to addr, dialling it if there is none. Those who
+// want it at the same time share the attempt; it goes on if one of them leaves.
+func (t *TCP) reach(ctx context.Context, addr string) (*clientLink, error) {
+	p, err := t.peer(addr)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-p.ready:
+		return p.link, p.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (t *TCP) peer(addr string) (*tcpPeer, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.closed {
+		return nil, errors.New("this process is stopping")
+	}
+	if p := t.mu.peers[addr]; p != nil {
+		return p, nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &tcpPeer{addr: addr, cancel: cancel, ready: make(chan struct{})}
+	t.mu.peers[addr] = p
+	t.mu.all[p] = true
+	t.links.Add(1)
+	go func() {
+		defer t.links.Done()
+		defer cancel()
+		t.connect(ctx, p)
+		t.forget(p)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.mu.all, p)
+	}()
+	return p, nil
+}
+
+// forget has the next call to p's address dial.
+func (t *TCP) forget(p *tcpPeer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.peers[p.addr] == p {
+		delete(t.mu.peers, p.addr)
+	}
+}
+
+// connect dials p and serves the connection until it ends.
+func (t *TCP) connect(ctx context.Context, p *tcpPeer) {
+	conn, greeting, err := t.open(ctx, trimScheme(p.addr))
+	if err != nil {
+		p.err = fmt.Errorf("%s cannot be reached: %w", p.addr, err)
+		t.forget(p)
+		close(p.ready)
+		return
+	}
+	p.link = newClientLink(t, p, conn, greeting)
+	defer context.AfterFunc(ctx, func() { p.link.shut(errClosed) })()
+	close(p.ready)
+	p.link.serve()
+}
+
+// open dials addr and exchanges greetings.
+func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Dial)
+	defer cancel()
+	conn, err := t.dial(ctx, addr)
+	if err != nil {
+		return nil, hello{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	conn, greeting, err := t.greet(ctx, conn, addr)
+	if !stop() { // time is up, or the plane is being closed
+		err = fmt.Errorf("no greeting within %v", t.cfg.Dial)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, hello{}, err
+	}
+	return conn, greeting, nil
+}
+
+// greet is the client's part of the greeting, within TLS if that is configured.
+// The connection is the one to use from then on.
+func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, hello, error) {
+	if t.cfg.ClientTLS != nil {
+		secure := tls.Client(conn, clientTLS(t.cfg.ClientTLS, addr))
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return conn, hello{}, fmt.Errorf("TLS handshake (has the server rpc TLS settings, and do they fit ours?): %w", err)
+		}
+		conn = secure
+	}
+	ours := hello{least: tcpVersion, most: tcpVersion, token: t.cfg.Token, frames: Credit, bytes: tcpWindow}
+	if _, err := conn.Write(greeting(&ours)); err != nil {
+		return conn, hello{}, err
+	}
+	theirs, err := readGreeting(conn)
+	return conn, theirs, err
+}
+
+// readGreeting reads the server's answer to a greeting: its own, or why there is
+// none.
+func readGreeting(r io.Reader) (hello, error) {
+	if err := readMagic(r); err != nil {
+		return hello{}, greetingError(err)
+	}
+	t, payload, err := readFirst(r)
+	if err != nil {
+		return hello{}, greetingError(err)
+	}
+	switch t {
+	case frameHello:
+		h, err := decodeHello(payload)
+		if err == nil && !h.agrees() {
+			err = errVersions(&h)
+		}
+		return h, err
+	case frameGoaway:
+		_, why, err := decodeGoaway(payload)
+		if err != nil {
+			return hello{}, err
+		}
+		return hello{}, fmt.Errorf("the server refused: %w", why)
+	default:
+		return hello{}, fmt.Errorf("the first frame is of type %d", t)
+	}
+}
+
+func greetingError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the server closed the connection instead of greeting (it may want TLS, or have too many connections)")
+	}
+	return fmt.Errorf("waiting for the server's greeting: %w", err)
+}
+
+func errVersions(theirs *hello) error {
+	return fmt.Errorf("the peer speaks versions %d to %d of the request plane, this side %d; run builds that share one", theirs.least, theirs.most, tcpVersion)
+}
+
+// clientTLS returns c with the name that the server's certificate must have, the
+// host of addr unless c says another.
+func clientTLS(c *tls.Config, addr string) *tls.Config {
+	if c.ServerName != "" || c.InsecureSkipVerify {
+		return c
+	}
+	c = c.Clone()
+	c.ServerName, _, _ = net.SplitHostPort(addr)
+	return c
+}

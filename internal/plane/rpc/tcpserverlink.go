@@ -1,0 +1,207 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// serverLink is the handlers' end of a connection.
+type serverLink struct {
+	tcpLink
+	server        *tcpServer
+	frames, bytes int64 // credit that a call begins with
+	bodies        budget
+	handlers      sync.WaitGroup
+	buf           []byte
+	give          func() // returns buf
+
+	mu struct {
+		sync.Mutex
+		calls   map[uint32]*callIn
+		last    uint32 // number of the last call that was begun
+		leaving bool
+		linger  *time.Timer // until the client has closed
+	}
+}
+
+func newServerLink(s *tcpServer, conn net.Conn, theirs hello) *serverLink {
+	l := &serverLink{server: s, frames: int64(theirs.frames), bytes: int64(theirs.bytes), bodies: budget{limit: s.cfg.ConnBodies}}
+	if l.frames == 0 {
+		l.frames = Credit
+	}
+	if l.bytes == 0 {
+		l.bytes = tcpWindow
+	}
+	l.conn, l.cfg = conn, s.cfg
+	l.out.init(greeting(&hello{least: tcpVersion, most: tcpVersion, maxBody: MaxBody, calls: uint32(s.cfg.Calls)}))
+	l.tcpLink.frame = l.frame
+	l.buf, l.give = s.plane.buffer()
+	l.mu.calls = make(map[uint32]*callIn)
+	return l
+}
+
+// serve runs the link, ends its handlers when it has ended, and waits for them.
+func (l *serverLink) serve() {
+	err := l.run(l.buf)
+	l.give()
+	l.mu.Lock()
+	left := l.mu.calls
+	l.mu.calls = nil
+	if l.mu.linger != nil {
+		l.mu.linger.Stop()
+	}
+	l.mu.Unlock()
+	for _, c := range left {
+		l.drop(c)
+	}
+	if len(left) > 0 {
+		l.server.trouble.say("a connection with calls in progress broke", l.conn.RemoteAddr(), err)
+	}
+	l.handlers.Wait()
+}
+
+var errNumber = errors.New("the number of a call is not above that of the one before")
+
+// frame takes what the client sends.
+func (l *serverLink) frame(t frameType, id uint32, payload []byte) error {
+	switch t {
+	case frameCall:
+		return l.begin(id, payload)
+	case frameBody:
+		c := l.find(id)
+		if c == nil || c.start == nil {
+			return nil // refused, or cancelled
+		}
+		if err := c.body.add(payload); err != nil {
+			return fmt.Errorf("the body of call %d: %w", id, err)
+		}
+		if c.body.whole() {
+			c.run()
+		}
+		return nil
+	case frameCredit:
+		frames, bytes, err := decodeCredit(payload)
+		if err != nil {
+			return err
+		}
+		if c := l.find(id); c != nil {
+			c.earn(frames, bytes)
+		}
+		return nil
+	case frameCancel:
+		if c := l.remove(id); c != nil {
+			l.drop(c)
+		}
+		return nil
+	default:
+		return nil
+	}
+}
+
+// begin takes a call, or says at once why not.
+func (l *serverLink) begin(id uint32, payload []byte) error {
+	head, part, err := decodeCall(payload)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	if l.mu.leaving { // the client makes it elsewhere when it has read GOAWAY
+		l.mu.Unlock()
+		return nil
+	}
+	if id <= l.mu.last || id > lastCall {
+		l.mu.Unlock()
+		return errNumber
+	}
+	l.mu.last = id
+	calls := len(l.mu.calls)
+	l.mu.Unlock()
+
+	switch {
+	case calls >= l.cfg.Calls:
+		return l.refuse(id, fault.New(fault.Overloaded, "call %s: %d calls are in progress on this connection, and no more are taken", head.method, calls))
+	case head.size > MaxBody:
+		return l.refuse(id, fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", head.method, head.size, MaxBody))
+	case !l.bodies.take(head.size):
+		return l.refuse(id, fault.New(fault.Overloaded, "call %s: there is no room for its body of %d bytes beside those of other calls", head.method, head.size))
+	case !l.server.bodies.take(head.size):
+		l.bodies.give(head.size)
+		return l.refuse(id, fault.New(fault.Overloaded, "call %s: there is no room for its body of %d bytes beside those of other calls", head.method, head.size))
+	}
+	ctx, cancel := head.open(context.Background())
+	c := newCallIn(l, id, head.size, cancel)
+	c.start = func(body []byte) { c.serve(ctx, l.server.handler, head.method, body) }
+	if err := c.body.add(part); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.mu.calls[id] = c
+	l.mu.Unlock()
+	l.enter()
+	if c.body.whole() {
+		c.run()
+	}
+	return nil
+}
+
+// refuse ends a call that was not begun.
+func (l *serverLink) refuse(id uint32, why *fault.Error) error {
+	return l.out.now(frameEnd, id, appendFault(nil, why))
+}
+
+// find returns the call of that number, nil if it is over.
+func (l *serverLink) find(id uint32) *callIn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.calls[id]
+}
+
+// remove returns the call of that number, nil if it is over, which it now is.
+func (l *serverLink) remove(id uint32) *callIn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.mu.calls[id]
+	delete(l.mu.calls, id)
+	return c
+}
+
+// drop ends a call that was removed.
+func (l *serverLink) drop(c *callIn) {
+	c.cancel()
+	if c.start != nil { // there is no handler that will do so
+		c.settle()
+	}
+	if l.leave() {
+		l.lingerIfLeaving()
+	}
+}
+
+// goaway has the client make further calls elsewhere.
+func (l *serverLink) goaway() {
+	l.mu.Lock()
+	l.mu.leaving = true
+	last := l.mu.last
+	none := len(l.mu.calls) == 0
+	l.mu.Unlock()
+	if err := l.out.now(frameGoaway, 0, appendGoaway(nil, last, fault.New(fault.Unavailable, "the server is leaving"))); err != nil {
+		l.shut(err)
+	}
+	if none {
+		l.lingerIfLeaving()
+	}
+}
+
+// lingerIfLeaving gives the client of a link without calls time to close it.
+func (l *serverLink) lingerIfLeaving() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.leaving && len(l.mu.calls) == 0 && l.mu.calls != nil && l.mu.linger == nil {
+		l.mu.linger = time.AfterFunc(tcpLinger, func() { l.shut(errClosed) })
+	}
+}

@@ -1,0 +1,165 @@
+package rpc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// The byte layout of everything on a connection is in docs/format/rpc.md.
+
+// frameType says what the payload of a frame is. Numbers are never reused; a
+// reader passes over those that it does not know.
+type frameType uint8
+
+const (
+	frameHello  frameType = iota + 1
+	frameCall             // client: a call and the first part of its body
+	frameBody             // client: a further part
+	frameCancel           // client: the caller has gone away
+	frameCredit           // client: the caller has taken so many frames and bytes
+	frameData             // server: a frame of the answer
+	frameStart            // server: the first part of a frame of the answer, and its size
+	frameMore             // server: a further part
+	frameEnd              // server: how the handler ended
+	framePing
+	framePong
+	frameGoaway // server: no call after this one was begun, none will be
+)
+
+const (
+	// tcpHeader is the size of a frame's header in bytes: length of the payload
+	// (3), type (1), number of the call (4).
+	tcpHeader = 8
+	// tcpPayload bounds the payload of a frame. It is what one call can put before
+	// the next byte of another.
+	tcpPayload = 16 << 10
+	// pingSize is the payload of a PING, which its PONG repeats.
+	pingSize = 8
+	// maxMethod bounds the name of a method, in bytes.
+	maxMethod = 1 << 10
+	// lastCall is the greatest number of a call; then a connection is used up.
+	lastCall = 1 << 31
+)
+
+// appendFrameHeader appends the header of a frame with a payload of n bytes.
+func appendFrameHeader(dst []byte, t frameType, id uint32, n int) []byte {
+	return binary.LittleEndian.AppendUint64(dst, uint64(n)|uint64(t)<<24|uint64(id)<<32)
+}
+
+// frameHeader reads the first tcpHeader bytes of b.
+func frameHeader(b []byte) (t frameType, id uint32, n int) {
+	h := binary.LittleEndian.Uint64(b)
+	return frameType(h >> 24), uint32(h >> 32), int(h & (1<<24 - 1))
+}
+
+// callHead is what a call begins with.
+type callHead struct {
+	size   int // of the body, in bytes
+	method string
+	envelope
+}
+
+// appendCallHead appends what stands in a CALL before the body.
+func appendCallHead(dst []byte, h *callHead) []byte {
+	start := len(dst)
+	dst = append(dst, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.size))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.budget))
+	for _, s := range [...]string{h.method, h.parent, h.state} {
+		dst = binary.LittleEndian.AppendUint16(dst, uint16(len(s)))
+		dst = append(dst, s...)
+	}
+	binary.LittleEndian.PutUint16(dst[start:], uint16(len(dst)-start-2))
+	return dst
+}
+
+// decodeCall splits the payload of a CALL into its head and the first part of
+// the body, which aliases b. What a later version appends to the head is passed
+// over.
+func decodeCall(b []byte) (h callHead, body []byte, err error) {
+	if len(b) < 2 {
+		return h, nil, errShort("CALL", b)
+	}
+	n := int(binary.LittleEndian.Uint16(b))
+	if n < 12 || n > len(b)-2 {
+		return h, nil, fmt.Errorf("decode CALL: a head of %d bytes in %d", n, len(b))
+	}
+	head, body := b[2:2+n], b[2+n:]
+	size := binary.LittleEndian.Uint32(head)
+	if uint64(size) < uint64(len(body)) {
+		return h, nil, fmt.Errorf("decode CALL: %d bytes of a body of %d", len(body), size)
+	}
+	h.size = int(size)
+	h.budget = time.Duration(min(binary.LittleEndian.Uint64(head[4:]), math.MaxInt64))
+	head = head[12:]
+	for _, s := range [...]struct {
+		to    *string
+		limit int
+	}{{&h.method, maxMethod}, {&h.parent, maxTrace}, {&h.state, maxTrace}} {
+		if len(head) < 2 {
+			return h, nil, errShort("CALL", b)
+		}
+		n := int(binary.LittleEndian.Uint16(head))
+		head = head[2:]
+		if n > s.limit || n > len(head) {
+			return h, nil, fmt.Errorf("decode CALL: a text of %d bytes in %d, at most %d are allowed", n, len(head), s.limit)
+		}
+		*s.to, head = string(head[:n]), head[n:]
+	}
+	return h, body, nil
+}
+
+// decodeCredit reads how many frames, and bytes in them, the caller has taken.
+func decodeCredit(b []byte) (frames, bytes uint32, err error) {
+	if len(b) < 8 {
+		return 0, 0, errShort("CREDIT", b)
+	}
+	return binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), nil
+}
+
+// appendCredit appends the payload of a CREDIT.
+func appendCredit(dst []byte, frames, bytes uint32) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, frames)
+	return binary.LittleEndian.AppendUint32(dst, bytes)
+}
+
+// decodeStart splits the payload of a START into the size of the whole frame
+// and its first part.
+func decodeStart(b []byte) (size uint32, part []byte, err error) {
+	if len(b) < 4 {
+		return 0, nil, errShort("START", b)
+	}
+	return binary.LittleEndian.Uint32(b), b[4:], nil
+}
+
+// decodeEnd reads the outcome of a call: nil, or the handler's error.
+func decodeEnd(b []byte) (*fault.Error, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	return decodeFault(b)
+}
+
+// appendGoaway appends the payload of a GOAWAY: the last call that was begun,
+// and why.
+func appendGoaway(dst []byte, last uint32, why *fault.Error) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, last)
+	return appendFault(dst, why)
+}
+
+// decodeGoaway reads what appendGoaway wrote.
+func decodeGoaway(b []byte) (last uint32, why *fault.Error, err error) {
+	if len(b) < 4 {
+		return 0, nil, errShort("GOAWAY", b)
+	}
+	why, err = decodeFault(b[4:])
+	return binary.LittleEndian.Uint32(b), why, err
+}
+
+func errShort(frame string, b []byte) error {
+	return fmt.Errorf("decode %s: %d bytes are too few", frame, len(b))
+}

@@ -1,0 +1,63 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config says whose workers a relay stands for and how far it goes for a request.
+// Zero fields take the defaults of EnsureDefaults.
+type Config struct {
+	// Namespace and Component are those of the workers.
+	Namespace, Component string
+	// MigrationLimit is how many further attempts a request has when a worker
+	// fails under it, planned departures aside. Default 3; negative is none.
+	MigrationLimit int
+	// MigrationWait is how long a request that had a worker waits for another one
+	// when there is none. Default 8 s: less than callers wait for a worker, so that
+	// the request is not lost to both.
+	MigrationWait time.Duration
+	// StallTimeout is how long a worker may send nothing before it is given up for
+	// another. Default 4 minutes: less than callers wait for this relay.
+	StallTimeout time.Duration
+	// PreprocessTimeout is how long a worker may take to make a prompt before
+	// another is asked. Default 10 s.
+	PreprocessTimeout time.Duration
+}
+
+// EnsureDefaults fills in what is not set.
+func (c *Config) EnsureDefaults() {
+	if c.Namespace == "" {
+		c.Namespace = "penstock"
+	}
+	if c.Component == "" {
+		c.Component = "backend"
+	}
+	if c.MigrationLimit == 0 {
+		c.MigrationLimit = 3
+	}
+	if c.MigrationWait == 0 {
+		c.MigrationWait = 8 * time.Second
+	}
+	if c.StallTimeout == 0 {
+		c.StallTimeout = 4 * time.Minute
+	}
+	if c.PreprocessTimeout == 0 {
+		c.PreprocessTimeout = 10 * time.Second
+	}
+}
+
+// Validate reports every problem of c.
+func (c *Config) Validate() error {
+	var errs []error
+	for _, f := range [...]struct {
+		name string
+		v    time.Duration
+	}{{"MigrationWait", c.MigrationWait}, {"StallTimeout", c.StallTimeout}, {"PreprocessTimeout", c.PreprocessTimeout}} {
+		if f.v <= 0 {
+			errs = append(errs, fmt.Errorf("relay config: %s must be positive, not %v", f.name, f.v))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,187 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/backoff"
+	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
+)
+
+// model is one model and its workers, as discovery has them. It does not change.
+type model struct {
+	workers []worker
+}
+
+// worker is one registered worker.
+type worker struct {
+	id   kv.WorkerID
+	addr string
+	card engine.Card
+}
+
+// numerics returns the numerics of a worker; "" if it is not known.
+func (m *model) numerics(id kv.WorkerID) string {
+	for i := range m.workers {
+		if m.workers[i].id == id {
+			return m.workers[i].card.Numerics
+		}
+	}
+	return ""
+}
+
+// those returns the workers whose card is such.
+func (m *model) those(such func(*engine.Card) bool) []kv.WorkerID {
+	var ids []kv.WorkerID
+	for i := range m.workers {
+		if such(&m.workers[i].card) {
+			ids = append(ids, m.workers[i].id)
+		}
+	}
+	return ids
+}
+
+// model returns what is known of a model now; never nil.
+func (r *Relay) model(name string) *model {
+	if m := (*r.models.Load())[name]; m != nil {
+		return m
+	}
+	return &model{}
+}
+
+// card is the card that stands for all workers of the model: that of the first,
+// with every ability that any of them has.
+func (m *model) card() engine.Card {
+	card := m.workers[0].card
+	card.Blocks = 0
+	for i := range m.workers {
+		c := &m.workers[i].card
+		card.Blocks += c.Blocks
+		card.Embeddings = card.Embeddings || c.Embeddings
+		card.Preprocess = card.Preprocess || c.Preprocess
+		card.Guided = card.Guided || c.Guided
+	}
+	card.KVEvents = false
+	card.Ranks = 1
+	return card
+}
+
+// Run follows discovery and serves every model that has workers, until ctx ends;
+// it returns nil then, when all that it served is over. A model whose last worker
+// has left is served no more, and whose card has changed is served anew.
+func (r *Relay) Run(ctx context.Context) error {
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer r.throttled.Flush(context.WithoutCancel(ctx))
+	served := map[string]*service{}
+	defer func() {
+		for _, s := range served { // they end together: the order is no matter
+			s.stop()
+		}
+	}()
+	wait := backoff.Backoff{Least: 100 * time.Millisecond, Most: 5 * time.Second}
+	for {
+		err := r.deps.Registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+			next := r.parse(ctx, set)
+			r.models.Store(&next)
+			r.follow(ctx, &parts, served, next)
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		r.throttled.Log(ctx, slog.LevelWarn, "the watch of workers ended; it begins again", "error", err)
+		if wait.Wait(ctx) != nil {
+			return nil
+		}
+	}
+}
+
+// parse returns the models among the instances of the component. A worker whose
+// card cannot be read is the router's to name.
+func (r *Relay) parse(ctx context.Context, set []disco.Instance) map[string]*model {
+	models := map[string]*model{}
+	for i := range set {
+		in := &set[i]
+		if in.Namespace != r.cfg.Namespace || in.Component != r.cfg.Component {
+			continue
+		}
+		card, err := engine.DecodeCard(in.Meta)
+		if err != nil {
+			r.throttled.Log(ctx, slog.LevelWarn, "a worker's model card cannot be read", "worker", uint64(in.ID), "error", err)
+			continue
+		}
+		m := models[card.Name]
+		if m == nil {
+			m = &model{}
+			models[card.Name] = m
+		}
+		m.workers = append(m.workers, worker{id: in.ID, addr: in.Addr, card: card})
+	}
+	return models
+}
+
+// service is one model being served.
+type service struct {
+	stop context.CancelFunc
+	card []byte // JSON of what was registered, but for the number of blocks
+}
+
+// follow makes what is served follow the models.
+func (r *Relay) follow(ctx context.Context, parts *sync.WaitGroup, served map[string]*service, models map[string]*model) {
+	for name, s := range served { // each is its own affair
+		m := models[name]
+		if m != nil && bytes.Equal(s.card, identity(m.card())) {
+			continue
+		}
+		s.stop()
+		delete(served, name)
+	}
+	var names []string
+	for name := range models {
+		if served[name] == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		served[name] = r.serve(ctx, parts, models[name].card())
+	}
+}
+
+// identity is what of a card is the same as long as its registration holds.
+func identity(card engine.Card) []byte {
+	card.Blocks = 0
+	b, err := engine.EncodeCard(card)
+	if err != nil { // it was read as one
+		return nil
+	}
+	return b
+}
+
+// serve begins to serve a model. One that ends by itself begins again.
+func (r *Relay) serve(ctx context.Context, parts *sync.WaitGroup, card engine.Card) *service {
+	life, stop := context.WithCancel(ctx)
+	s := &service{stop: stop, card: identity(card)}
+	r.serving.Add(1)
+	parts.Go(func() {
+		defer r.serving.Add(-1)
+		wait := backoff.Backoff{Least: 100 * time.Millisecond, Most: 5 * time.Second}
+		for {
+			err := r.deps.Serve(life, r.Engine(card))
+			if life.Err() != nil {
+				return
+			}
+			r.throttled.Log(life, slog.LevelError, "a model is not served any more, trying again", "model", card.Name, "error", err)
+			if wait.Wait(life) != nil {
+				return
+			}
+		}
+	})
+	return s
+}

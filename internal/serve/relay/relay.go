@@ -1,0 +1,189 @@
+// Package relay makes one engine of the workers of a model: an engine whose
+// Generate asks a router for a worker, calls it, and passes its tokens on. When
+// the worker fails, it goes on at another with the tokens that are out, so that
+// whoever called sees one answer, and no failure while any worker lives. Behind
+// the shell that every engine has it is a router process: an instance of the
+// model like those that it stands for.
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+)
+
+// Router decides which worker serves a prompt and keeps account of it.
+// Implementations are safe for concurrent use.
+type Router interface {
+	// Route chooses a worker and reserves the request's load there under the
+	// request's ID and Attempt. The error is a *fault.Error, and nothing is
+	// reserved then. It keeps nothing of req.
+	Route(ctx context.Context, req *route.Request) (route.Decision, error)
+	// Prefilled says that the attempt's first token has come.
+	Prefilled(id string, attempt uint32)
+	// Free ends the attempt's reservation.
+	Free(id string, attempt uint32)
+	// Failed says that a call to a worker ended in err, which is the worker's
+	// failure or its refusal and not the request's: [fault.Class] says Retryable.
+	Failed(w kv.Worker, err error)
+}
+
+// Deps are what a relay works with. All are required.
+type Deps struct {
+	Router   Router
+	Plane    rpc.Plane
+	Registry disco.Registry
+	// Serve puts the engine of one model behind the planes until ctx ends, and
+	// returns nil then. It runs the engine. It is called again, for an engine of
+	// its own, when the model comes back after its last worker had left.
+	Serve   func(ctx context.Context, model engine.Engine) error
+	Metrics *obs.Metrics
+	Log     *slog.Logger
+}
+
+// Relay serves every model that workers of its component serve.
+type Relay struct {
+	cfg       Config
+	deps      Deps
+	metrics   metrics
+	throttled *obs.Throttle
+	models    atomic.Pointer[map[string]*model]
+	serving   atomic.Int64 // models being served
+	ids       ids
+}
+
+// New returns a relay that does nothing until Run.
+func New(cfg Config, deps Deps) (*Relay, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Router == nil || deps.Plane == nil || deps.Registry == nil || deps.Serve == nil || deps.Metrics == nil || deps.Log == nil {
+		return nil, errors.New("new relay: a dependency is missing")
+	}
+	deps.Log = obs.Component(deps.Log, "relay")
+	r := &Relay{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), throttled: obs.NewThrottle(deps.Log, 10*time.Second)}
+	r.models.Store(&map[string]*model{})
+	return r, nil
+}
+
+// Models returns how many models are being served.
+func (r *Relay) Models() int { return int(r.serving.Load()) }
+
+// Engine returns an engine that relays requests for the model of a card. It knows
+// the model's workers only while the relay runs. It embeds and makes prompts if
+// the card says so.
+func (r *Relay) Engine(card engine.Card) engine.Engine {
+	e := &relayed{r: r, card: card, running: make(chan struct{}), stopped: make(chan struct{})}
+	switch {
+	case card.Embeddings && card.Preprocess:
+		return struct {
+			*relayed
+			embedder
+			preprocessor
+		}{e, embedder{e}, preprocessor{e}}
+	case card.Embeddings:
+		return struct {
+			*relayed
+			embedder
+		}{e, embedder{e}}
+	case card.Preprocess:
+		return struct {
+			*relayed
+			preprocessor
+		}{e, preprocessor{e}}
+	}
+	return e
+}
+
+// relayed is the workers of one model as one engine.
+type relayed struct {
+	r        *Relay
+	card     engine.Card
+	inFlight atomic.Int64
+	turn     atomic.Uint64 // of the workers that make prompts
+	begin    sync.Once
+	running  chan struct{} // closed when Run begins
+	stopped  chan struct{} // closed when it ends
+}
+
+var (
+	_ engine.Engine       = (*relayed)(nil)
+	_ engine.LoadSource   = (*relayed)(nil)
+	_ engine.Embedder     = embedder{}
+	_ engine.Preprocessor = preprocessor{}
+)
+
+// Card implements engine.Engine.
+func (e *relayed) Card() engine.Card { return e.card }
+
+// Run implements engine.Engine: requests are taken until ctx ends, and those in
+// progress end as Unavailable then. It can be called once.
+func (e *relayed) Run(ctx context.Context) error {
+	e.begin.Do(func() { close(e.running) })
+	<-ctx.Done()
+	close(e.stopped)
+	return nil
+}
+
+// Load implements engine.LoadSource: the requests that pass through here. What
+// the workers compute for others is not in it.
+func (e *relayed) Load() engine.Load {
+	l := engine.Load{Running: int(e.inFlight.Load())}
+	for _, w := range e.r.model(e.card.Name).workers {
+		l.TotalBlocks += w.card.Blocks
+	}
+	return l
+}
+
+// errStopped is the cause of the end of requests that outlive Run.
+var errStopped = errors.New("relay: stopped")
+
+// enter waits for Run. The context it returns ends with ctx or with Run; leave
+// ends it.
+func (e *relayed) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case <-e.running:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	e.inFlight.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	over := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-e.stopped:
+			cancel(errStopped)
+		case <-over:
+		}
+	})
+	return ctx, func() {
+		close(over)
+		watch.Wait()
+		cancel(nil)
+		e.inFlight.Add(-1)
+	}, nil
+}
+
+// ended is what the caller gets when its request's context has ended.
+func ended(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errStopped) {
+		return fault.New(fault.Unavailable, "the router is shutting down")
+	}
+	return ctx.Err()
+}
