@@ -62,7 +62,7 @@ type leaving struct {
 // start sends a request and returns the load that it is alone.
 func (l *leaving) start(ctx context.Context, req fleet.Request) *fleet.Running {
 	load := l.e.load(l.door)
-	load.Mix = []fleet.Known{{Request: req}}
+	load.Mix, load.Limit = []fleet.Known{{Request: req}}, 1
 	return load.Start(ctx, 1)
 }
 
@@ -114,7 +114,7 @@ func (l *leaving) decode(ctx context.Context) (time.Duration, error) {
 // token is out.
 func (l *leaving) prefill(ctx context.Context) (time.Duration, error) {
 	req := endless(l.e, 100)
-	req.Body["prompt"] = strings.Repeat(fmt.Sprintf("%d litres passed gate %d. ", l.e.random.IntN(1e6), l.e.random.IntN(100)), 500)
+	req.Body["prompt"] = strings.Repeat(fmt.Sprintf("%d litres passed gate %d. ", l.e.random.IntN(1e6), l.e.random.IntN(100)), 300)
 	running := l.start(ctx, req)
 	err := l.until(ctx, func(ctx context.Context) error {
 		rows, err := fleet.Workers(ctx, l.door.URL())

@@ -72,7 +72,7 @@ func frontendDies(ctx context.Context, e *env, r *result, f *fleet.Fleet, freed 
 	r.flawless(&spared)
 	lost := doomed.Abandon()
 	if lost.Failed != 6 {
-		r.problem("of 6 streams of the dead frontend %d failed", lost.Failed)
+		r.problem("of 6 streams of the dead frontend %d failed: %v", lost.Failed, lost.Errors)
 	}
 	r.Sent += lost.Sent
 	r.Doomed += lost.Failed

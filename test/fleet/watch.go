@@ -171,15 +171,19 @@ func Until(ctx context.Context, every, patience time.Duration, ok func(context.C
 	defer cancel()
 	look := time.NewTicker(every)
 	defer look.Stop()
+	var last error
 	for {
 		err := ok(ctx)
 		if err == nil {
 			return time.Since(began), nil
 		}
+		if ctx.Err() == nil || last == nil {
+			last = err // not that the patience ended while ok asked
+		}
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return time.Since(began), fmt.Errorf("after %v still: %w", time.Since(began).Round(time.Millisecond), err)
+			return time.Since(began), fmt.Errorf("after %v still: %w", time.Since(began).Round(time.Millisecond), last)
 		}
 	}
 }
