@@ -2,8 +2,6 @@ package rpc
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 
 	"penstock/core/fault"
 )
@@ -35,27 +33,13 @@ func newMemCall(cancel context.CancelFunc) *memCall {
 func (c *memCall) serve(ctx context.Context, h Handler, method string, body []byte) {
 	defer close(c.done)
 	defer c.cancel() // a send by a goroutine that the handler left behind fails
-	returned := false
-	defer func() {
-		if returned {
-			return
-		}
-		// A panic, or runtime.Goexit, for which recover returns nil.
-		c.err = &fault.Error{
-			Code:    fault.Internal,
-			Message: fmt.Sprintf("call %s: the handler crashed; the caller's log says why", method),
-			Err:     fmt.Errorf("panic: %v\n%s", recover(), debug.Stack()),
-		}
-	}()
-	err := h(ctx, method, body, func(frame []byte) error { return c.send(ctx, frame) })
-	returned = true
-	c.err = outcome(method, err)
+	invoke(ctx, h, method, body, func(frame []byte) error { return c.send(ctx, frame) }, func(err error) { c.err = err })
 }
 
 // send passes one frame on, waiting while the caller is behind by the credit.
 func (c *memCall) send(ctx context.Context, frame []byte) error {
 	if len(frame) > MaxFrame {
-		return fault.New(fault.TooLarge, "send: the frame has %d bytes, at most %d are allowed", len(frame), MaxFrame)
+		return errFrameTooLarge(len(frame))
 	}
 	if ctx.Err() != nil {
 		return errOver()
@@ -125,4 +109,8 @@ func (c *memCall) deliver(ctx context.Context, f []byte, recv func([]byte) error
 		}
 	}
 	return nil
+}
+
+func errFrameTooLarge(n int) error {
+	return fault.New(fault.TooLarge, "send: the frame has %d bytes, at most %d are allowed", n, MaxFrame)
 }
