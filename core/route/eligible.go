@@ -16,6 +16,7 @@ const (
 	eligible refusal = iota
 	notPinned
 	excluded
+	unfit
 	draining
 	notReady
 	otherBlockSize
@@ -30,6 +31,8 @@ func (r *Router) refuse(t *Target, q *Query) refusal {
 		return notPinned
 	case slices.Contains(q.Exclude, t.Worker.ID):
 		return excluded
+	case t.Unfit != "":
+		return unfit
 	case t.State == Draining:
 		return draining
 	case t.State != Ready:
@@ -45,6 +48,8 @@ func (r *Router) reason(why refusal, t *Target, q *Query) string {
 	switch why {
 	case notPinned:
 		return fmt.Sprintf("the request is pinned to worker %s", name(q.Pin))
+	case unfit:
+		return t.Unfit
 	case otherBlockSize:
 		return fmt.Sprintf("its blocks are of %d tokens, the router's of %d", t.BlockSize, r.active.BlockSize())
 	}
@@ -53,6 +58,7 @@ func (r *Router) reason(why refusal, t *Target, q *Query) string {
 
 var refusalNames = [refusals]string{
 	excluded:       "excluded by the request",
+	unfit:          "with another model card",
 	draining:       "draining",
 	notReady:       "not ready",
 	otherBlockSize: "other block size",

@@ -38,6 +38,9 @@ type Target struct {
 	// size differs from the router's cannot be compared and is not picked.
 	BlockSize int
 	State     State
+	// Unfit says in words why requests for the model must not go to the worker,
+	// whatever its state: it is not quite the same model. "" if nothing is wrong.
+	Unfit string
 }
 
 // Query is a [Request] after its prompt was hashed and looked up.

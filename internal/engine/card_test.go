@@ -94,6 +94,14 @@ func FuzzDecodeCard(f *testing.F) {
 		if err := c.Validate(); err != nil {
 			t.Fatalf("decoded an invalid card: %v", err)
 		}
+		sealed, err := EncodeCard(c)
+		if err != nil {
+			return // escapes may make it longer
+		}
+		again, err := DecodeCard(sealed)
+		if err != nil || again.DiffersFrom(&c) != "" {
+			t.Fatalf("became another card: %v, %s", err, again.DiffersFrom(&c))
+		}
 	})
 }
 

@@ -12,6 +12,9 @@ const (
 	MethodPreprocess = "preprocess"
 	// MethodPing takes nothing and answers with one frame, a Pong as JSON.
 	MethodPing = "ping"
+	// MethodDescribe takes nothing and answers with one frame, a Description as
+	// JSON; a worker that leaves refuses it with Draining.
+	MethodDescribe = "describe"
 )
 
 // Pong is a worker's answer to a ping: it is there, and this is its state.

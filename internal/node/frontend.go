@@ -85,6 +85,7 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 			"/v1/config":  configHandler(p.cfg),
 		},
 		OnDrain: r.EndWatches,
+		OnModel: r.Refer,
 	})
 }
 

@@ -60,7 +60,7 @@ func (r *routerRole) build() error {
 	r.relay, err = relay.New(relay.Config{
 		Namespace: r.cfg.Namespace, Component: r.cfg.Component, MigrationLimit: limit,
 	}, relay.Deps{
-		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve,
+		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve, OnModel: r.router.Refer,
 		Metrics: r.metrics, Log: r.log,
 	})
 	return err

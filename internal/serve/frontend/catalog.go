@@ -36,8 +36,10 @@ type catalog struct {
 	open  func(engine.TokenizerRef) (*prep.Pipeline, error)
 	// encoder returns what makes the prompts of a model.
 	encoder func(*model) prep.Encoder
-	log     *slog.Logger
-	snap    atomic.Pointer[snapshot]
+	// refer, if not nil, is told the reference of every model.
+	refer func(model, checksum string)
+	log   *slog.Logger
+	snap  atomic.Pointer[snapshot]
 
 	// Owned by run.
 	pipes map[engine.TokenizerRef]*prep.Pipeline
@@ -59,7 +61,7 @@ type model struct {
 	manner  manner         // how it writes calls and reasoning
 	created time.Time      // when this frontend first saw it
 	workers []instance     // those that a request may go to; none if all are gone
-	unfit   []kv.WorkerID  // those that serve the name with another vocabulary
+	unfit   []kv.WorkerID  // those that serve the name by a card that differs
 }
 
 // instance is one registered worker.
@@ -165,13 +167,18 @@ func (c *catalog) update(set []disco.Instance) {
 	next.keepLost(old)
 	next.index()
 	c.snap.Store(next)
+	if c.refer != nil {
+		for _, name := range order {
+			c.refer(name, next.names[name].card.Checksum())
+		}
+	}
 	maps.DeleteFunc(c.pipes, func(_ engine.TokenizerRef, p *prep.Pipeline) bool {
 		return !slices.ContainsFunc(next.models, func(m *model) bool { return m.pipe == p })
 	})
 }
 
 // model makes one model of its instances, at least one, and marks those that do
-// not fit the reference.
+// differ from the reference.
 func (c *catalog) model(old *model, ins []instance) *model {
 	m := &model{card: reference(old, ins), created: time.Now()}
 	if old != nil {
@@ -187,13 +194,11 @@ func (c *catalog) model(old *model, ins []instance) *model {
 	}
 	for i := range ins {
 		in := &ins[i]
-		if !fits(&m.card, &in.card) {
-			in.bad = "its tokenizer or vocabulary is not that of the model's other workers"
+		if in.bad = in.card.DiffersFrom(&m.card); in.bad != "" {
 			m.unfit = append(m.unfit, in.ID)
 			c.complain(fmt.Sprint("fit of ", in.ID), in.bad, slog.Uint64("worker", uint64(in.ID)), slog.String("model", m.card.Name))
 			continue
 		}
-		m.card.ContextLength = min(m.card.ContextLength, in.card.ContextLength)
 		m.workers = append(m.workers, *in)
 	}
 	m.encoder = c.encoder(m)
@@ -225,7 +230,7 @@ func (c *catalog) lacks(m *model, cause error) {
 func reference(old *model, ins []instance) engine.Card {
 	if old != nil {
 		for _, in := range ins {
-			if fits(&old.card, &in.card) {
+			if sameModel(&in.card, &old.card) {
 				return in.card
 			}
 		}
@@ -233,15 +238,10 @@ func reference(old *model, ins []instance) engine.Card {
 	return ins[0].card
 }
 
-// fits reports whether the same tokens mean the same to both.
-func fits(a, b *engine.Card) bool {
-	if a.VocabSize != b.VocabSize || a.Tokenizer.Kind != b.Tokenizer.Kind {
-		return false
-	}
-	if a.Tokenizer.Digest != "" && b.Tokenizer.Digest != "" {
-		return a.Tokenizer.Digest == b.Tokenizer.Digest
-	}
-	return a.Tokenizer == b.Tokenizer
+// sameModel reports whether two cards are of one model.
+func sameModel(a, b *engine.Card) bool {
+	_, _, _, differ := a.Differs(b)
+	return !differ
 }
 
 // pipeline returns the pipeline of a card's tokenizer, or why it cannot be opened.
@@ -403,7 +403,7 @@ func (c *catalog) named(name string) (*model, error) {
 
 // current returns the latest state of a model that was found earlier.
 func (c *catalog) current(m *model) *model {
-	if now := c.snap.Load().names[m.card.Name]; now != nil && fits(&m.card, &now.card) {
+	if now := c.snap.Load().names[m.card.Name]; now != nil && sameModel(&m.card, &now.card) {
 		return now
 	}
 	return m

@@ -43,7 +43,8 @@ type Router interface {
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 }
 
-// Deps are what a frontend works with. All but Mount and OnDrain are required.
+// Deps are what a frontend works with. All but Mount, OnDrain and OnModel are
+// required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
@@ -60,6 +61,10 @@ type Deps struct {
 	// OnDrain, if not nil, is called once when Run begins to drain: to end the
 	// responses of Mount that end by nothing else. It must not wait for them.
 	OnDrain func()
+	// OnModel, if not nil, is told by which card a model is served here whenever
+	// the set of workers changed: its checksum, see [engine.Card.Checksum]. A router
+	// beside the frontend has to measure workers by the same.
+	OnModel func(model, checksum string)
 }
 
 // Frontend is one HTTP frontend.
@@ -97,6 +102,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
 	f.catalog = newCatalog(cfg.takes, deps.Open, f.encoder, deps.Log)
+	f.catalog.refer = deps.OnModel
 	f.bodies.limit, f.prompts.limit = cfg.BodyMemory, cfg.BodyMemory
 	f.ids.init()
 	f.handler = f.routes()

@@ -45,7 +45,8 @@ type world struct {
 	ran      chan error         // what Run returned
 	workers  sync.WaitGroup
 	opens    func(engine.TokenizerRef) (*prep.Pipeline, error)
-	mounted  http.HandlerFunc // serves /mounted; replaced by a test before it asks
+	mounted  http.HandlerFunc  // serves /mounted; replaced by a test before it asks
+	referred map[string]string // by which card each model is served; written by the catalog
 }
 
 // inWorld runs test in a bubble with a running frontend, and checks at the end
@@ -61,14 +62,16 @@ func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
 			log:      &bytes.Buffer{},
 			lis:      newPipeListener(),
 			ran:      make(chan error, 1),
+			referred: map[string]string{},
 			opens:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return bytePipeline(), nil },
 		}
 		w.router = &ledger{w: w}
 		w.faulty = rpc.Faulty(w.plane, 1, rpc.Faults{})
 		f, err := New(cfg, Deps{
 			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
-			Open: func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
-			Log:  slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
+			Open:    func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
+			Log:     slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
+			OnModel: func(model, checksum string) { w.referred[model] = checksum },
 			Mount: map[string]http.Handler{
 				"/mounted": http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.mounted(rw, r) }),
 			},

@@ -60,7 +60,9 @@ type Router struct {
 		broken  []brokenInstance
 		pools   []*pool // ascending by model
 		names   map[string]*pool
-		asked   []kv.Worker // to be asked for a resync
+		// referred has, by model, what Refer was told last.
+		referred map[string]string
+		asked    []kv.Worker // to be asked for a resync
 	}
 }
 
@@ -104,6 +106,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	r.mu.tracker, r.mu.index = tracker, index
 	r.mu.sources = map[kv.Worker]*source{}
 	r.mu.names = map[string]*pool{}
+	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
 	return r, nil
 }

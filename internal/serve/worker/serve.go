@@ -45,9 +45,11 @@ func (s *server) handle(ctx context.Context, method string, body []byte, send fu
 		return s.preprocess(ctx, body, send)
 	case engine.MethodPing:
 		return s.ping(send)
+	case engine.MethodDescribe:
+		return s.describe(send)
 	}
-	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s and %s, not %.100q",
-		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPing, method)
+	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s, %s and %s, not %.100q",
+		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPing, engine.MethodDescribe, method)
 }
 
 func (s *server) ping(send func([]byte) error) error {

@@ -82,7 +82,8 @@ var errEnded = errors.New("worker: ended")
 // Run runs the engine and serves it until ctx ends. Then it leaves discovery,
 // refuses new calls, lets those in progress finish within the drain timeout,
 // cancels the rest, and returns nil. It returns early with an error if the
-// engine or the request plane fails, or if another worker has its id.
+// engine or the request plane fails, or if another worker has its id, or serves
+// the name of its model by another card.
 func (w *Worker) Run(ctx context.Context) error {
 	// What the worker is made of outlives ctx by the drain.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -164,7 +165,8 @@ func (w *Worker) drain(life context.Context, s *server, served <-chan struct{}) 
 }
 
 // register enters the worker in discovery once it can be called. It tries until
-// it succeeds, ctx ends (nil, nil), or the identity is taken.
+// it succeeds, ctx ends (nil, nil), or the identity, or the model's name with
+// another card, is taken.
 func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease, error) {
 	in := disco.Instance{
 		Kind: disco.Worker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
@@ -175,6 +177,9 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease,
 	case in.Addr = <-addr:
 	case <-ctx.Done():
 		return nil, nil
+	}
+	if err := w.compare(ctx); err != nil {
+		return nil, err
 	}
 	for wait := newBackoff(); ; {
 		lease, err := w.planes.Registry.Register(ctx, in)

@@ -75,8 +75,13 @@ func newRig(t *testing.T, ecfg servetest.Config) *rig {
 
 func (r *rig) start(eng engine.Engine) {
 	r.t.Helper()
+	r.startOn(eng, r.registry)
+}
+
+func (r *rig) startOn(eng engine.Engine, registry disco.Registry) {
+	r.t.Helper()
 	log := slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	w, err := worker.New(r.cfg, eng, worker.Planes{RPC: r.rpc, Bus: r.bus, Registry: r.registry}, worker.NewMetrics(r.metrics), log)
+	w, err := worker.New(r.cfg, eng, worker.Planes{RPC: r.rpc, Bus: r.bus, Registry: registry}, worker.NewMetrics(r.metrics), log)
 	if err != nil {
 		r.t.Fatal(err)
 	}
