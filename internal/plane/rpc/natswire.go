@@ -35,8 +35,6 @@ const (
 	// natsChunk bounds the data of one message: a body that is longer goes through
 	// the object store, a frame that is longer in several messages.
 	natsChunk = 64 << 10
-	// maxMethod bounds a method's name, in bytes.
-	maxMethod = 1 << 10
 	maxObject = 64
 
 	natsMore = 1 // flag of a frame's message: the frame goes on in the next
