@@ -54,6 +54,8 @@ type Config struct {
 	MigrationLimit      int     `key:"migration-limit" on:"up" help:"times a request may move to another worker after a failure"`
 	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up" help:"age at which a reservation that nobody freed is dropped"`
 
+	CanaryInterval Seconds `key:"canary-interval" on:"up" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
+
 	MaxBodyBytes int64   `key:"max-body-bytes" on:"up" help:"largest request body"`
 	MaxInflight  int     `key:"max-inflight" on:"up" help:"requests a frontend serves at once before it answers 503"`
 	SSEKeepAlive Seconds `key:"sse-keep-alive" on:"up" help:"silence after which a stream says that it lives, with a comment that clients skip"`
@@ -102,6 +104,7 @@ func Defaults() Config {
 		OverlapScoreWeight:  1,
 		MigrationLimit:      3,
 		ActiveRequestExpiry: Seconds(10 * time.Minute),
+		CanaryInterval:      Seconds(10 * time.Second),
 		MaxBodyBytes:        32 << 20,
 		MaxInflight:         4096,
 		SSEKeepAlive:        Seconds(15 * time.Second),
@@ -162,6 +165,7 @@ func (c *Config) Validate() error {
 	p.weight("router-temperature", c.RouterTemperature)
 	p.between("migration-limit", c.MigrationLimit, 0, 100)
 	p.positive("active-request-expiry", c.ActiveRequestExpiry)
+	p.notNegative("canary-interval", c.CanaryInterval)
 	p.between("max-body-bytes", int(c.MaxBodyBytes), 1024, 1<<40)
 	p.between("max-inflight", c.MaxInflight, 1, 1<<24)
 	p.positive("sse-keep-alive", c.SSEKeepAlive)
@@ -235,6 +239,12 @@ const maxWeight = 1e9
 func (p *problems) weight(key string, v float64) {
 	if !(v >= 0 && v <= maxWeight) {
 		p.add(key, fmt.Sprintf("%v is not between 0 and %v", v, maxWeight))
+	}
+}
+
+func (p *problems) notNegative(key string, v Seconds) {
+	if v < 0 {
+		p.add(key, fmt.Sprintf("%v must not be negative; 0s turns it off", v))
 	}
 }
 

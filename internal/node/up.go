@@ -153,7 +153,7 @@ func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, er
 			Host: host, PID: os.Getpid(),
 			ToolParser: named(u.cfg.ToolCallParser), ReasoningParser: named(u.cfg.ReasoningParser),
 			MaxCalls:     u.cfg.MaxNumSeqs + u.cfg.MaxWaiting,
-			DrainTimeout: time.Duration(u.cfg.DrainTimeout),
+			DrainTimeout: time.Duration(u.cfg.DrainTimeout), CanaryInterval: orOff(u.cfg.CanaryInterval),
 		}, withPrompts(eng, u.model.pipe), planes, metrics, u.log)
 		if err != nil {
 			return nil, err
@@ -161,6 +161,15 @@ func (u *up) newWorkers(planes worker.Planes) ([]func(context.Context) error, er
 		runs = append(runs, w.Run)
 	}
 	return runs, nil
+}
+
+// orOff is a setting whose 0 turns off what services do at intervals: they read 0
+// as their default.
+func orOff(s config.Seconds) time.Duration {
+	if s == 0 {
+		return -1
+	}
+	return time.Duration(s)
 }
 
 // named is what a card says of a parser: nothing if it is found out.
