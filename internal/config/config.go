@@ -52,6 +52,7 @@ type Config struct {
 	RouterTemperature   float64 `key:"router-temperature" on:"up" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
 	RouterSeed          uint64  `key:"router-seed" on:"up" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
 	MigrationLimit      int     `key:"migration-limit" on:"up" help:"times a request may move to another worker after a failure"`
+	MigrationWait       Seconds `key:"migration-wait" on:"up" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
 	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up" help:"age at which a reservation that nobody freed is dropped"`
 
 	CanaryInterval Seconds `key:"canary-interval" on:"up" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
@@ -59,6 +60,7 @@ type Config struct {
 	MaxBodyBytes int64   `key:"max-body-bytes" on:"up" help:"largest request body"`
 	MaxInflight  int     `key:"max-inflight" on:"up" help:"requests a frontend serves at once before it answers 503"`
 	SSEKeepAlive Seconds `key:"sse-keep-alive" on:"up" help:"silence after which a stream says that it lives, with a comment that clients skip"`
+	DrainGrace   Seconds `key:"drain-grace" on:"up" help:"time that a frontend goes on taking requests after Ctrl-C, while /health says draining, so that load balancers find another"`
 	DrainTimeout Seconds `key:"drain-timeout" on:"up" help:"time that running requests have to finish after Ctrl-C"`
 
 	LogLevel  string `key:"log-level" on:"up" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats): info,router=debug"`
@@ -103,6 +105,7 @@ func Defaults() Config {
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
 		MigrationLimit:      3,
+		MigrationWait:       Seconds(10 * time.Second),
 		ActiveRequestExpiry: Seconds(10 * time.Minute),
 		CanaryInterval:      Seconds(10 * time.Second),
 		MaxBodyBytes:        32 << 20,
@@ -164,11 +167,13 @@ func (c *Config) Validate() error {
 	p.weight("kv-overlap-score-weight", c.OverlapScoreWeight)
 	p.weight("router-temperature", c.RouterTemperature)
 	p.between("migration-limit", c.MigrationLimit, 0, 100)
+	p.notNegative("migration-wait", c.MigrationWait)
 	p.positive("active-request-expiry", c.ActiveRequestExpiry)
 	p.notNegative("canary-interval", c.CanaryInterval)
 	p.between("max-body-bytes", int(c.MaxBodyBytes), 1024, 1<<40)
 	p.between("max-inflight", c.MaxInflight, 1, 1<<24)
 	p.positive("sse-keep-alive", c.SSEKeepAlive)
+	p.notNegative("drain-grace", c.DrainGrace)
 	p.positive("drain-timeout", c.DrainTimeout)
 	if c.MaxBatchedTokens < c.MaxNumSeqs {
 		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", c.MaxBatchedTokens, c.MaxNumSeqs))

@@ -187,7 +187,8 @@ func (u *up) newFrontend() (*frontend.Frontend, error) {
 	}
 	return frontend.New(frontend.Config{
 		MaxBodyBytes: u.cfg.MaxBodyBytes, MaxInflight: u.cfg.MaxInflight,
-		MigrationLimit: limit, DrainTimeout: time.Duration(u.cfg.DrainTimeout),
+		MigrationLimit: limit, MigrationWait: orOff(u.cfg.MigrationWait),
+		DrainGrace: time.Duration(u.cfg.DrainGrace), DrainTimeout: time.Duration(u.cfg.DrainTimeout),
 		KeepAlive:  time.Duration(u.cfg.SSEKeepAlive),
 		Preprocess: frontend.Preprocess(u.cfg.Preprocess),
 	}, frontend.Deps{
