@@ -74,7 +74,8 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 	return frontend.New(frontend.Config{
 		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
 		MaxBodyBytes: p.cfg.MaxBodyBytes, MaxInflight: p.cfg.MaxInflight,
-		MigrationLimit: limit, DrainTimeout: time.Duration(p.cfg.DrainTimeout),
+		MigrationLimit: limit, MigrationWait: orOff(p.cfg.MigrationWait),
+		DrainGrace: time.Duration(p.cfg.DrainGrace), DrainTimeout: time.Duration(p.cfg.DrainTimeout),
 		KeepAlive:  time.Duration(p.cfg.SSEKeepAlive),
 		Preprocess: frontend.Preprocess(p.cfg.Preprocess),
 	}, frontend.Deps{
