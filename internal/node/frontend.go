@@ -75,7 +75,8 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 	return frontend.New(frontend.Config{
 		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
 		MaxBodyBytes: p.cfg.MaxBodyBytes, MaxInflight: p.cfg.MaxInflight,
-		MigrationLimit: limit, DrainTimeout: time.Duration(p.cfg.DrainTimeout),
+		MigrationLimit: limit, MigrationWait: orOff(p.cfg.MigrationWait),
+		DrainGrace: time.Duration(p.cfg.DrainGrace), DrainTimeout: time.Duration(p.cfg.DrainTimeout),
 		RequestTimeout: time.Duration(p.cfg.RequestTimeout), HeaderTimeout: time.Duration(p.cfg.HeaderTimeout),
 		BodyTimeout: time.Duration(p.cfg.BodyTimeout), WriteTimeout: time.Duration(p.cfg.WriteTimeout),
 		IdleTimeout: time.Duration(p.cfg.IdleTimeout), MaxHeaderBytes: p.cfg.MaxHeaderBytes,

@@ -43,6 +43,7 @@ func (a *answer) take(e *event) error {
 			Number:        e.attempt,
 			Worker:        e.decision.Worker,
 			OverlapBlocks: e.decision.OverlapBlocks,
+			Inexact:       e.inexact,
 		})
 		return nil
 	case accepted:

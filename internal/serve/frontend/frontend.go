@@ -58,7 +58,7 @@ type Deps struct {
 	// API. BodyTimeout and WriteTimeout hold for them, from the arrival of the
 	// request: one that takes longer sets write deadlines of its own.
 	Mount map[string]http.Handler
-	// OnDrain, if not nil, is called once when Run begins to drain: to end the
+	// OnDrain, if not nil, is called once when Run takes no new requests: to end the
 	// responses of Mount that end by nothing else. It must not wait for them.
 	OnDrain func()
 	// OnModel, if not nil, is told by which card a model is served here whenever
@@ -87,7 +87,8 @@ type Frontend struct {
 	bodies    budget        // memory of the bodies being read and decoded
 	prompts   budget        // memory of the prompts being made
 	inflight  atomic.Int64
-	draining  atomic.Bool
+	leaving   atomic.Bool // it was told to stop
+	draining  atomic.Bool // and takes nothing new
 	handler   http.Handler
 }
 

@@ -96,7 +96,7 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 	for _, in := range s.instances {
 		body.Instances = append(body.Instances, in.health())
 	}
-	if f.draining.Load() {
+	if f.leaving.Load() {
 		body.Status, status = "draining", http.StatusServiceUnavailable
 	}
 	b, err := json.Marshal(body)
