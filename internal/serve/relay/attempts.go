@@ -35,13 +35,15 @@ type task interface {
 	choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error)
 	// try makes one attempt on the worker that was chosen and reserved for it.
 	try(ctx context.Context, attempt uint32, d route.Decision) error
+	// moved reports whether the last attempt brought anything.
+	moved() bool
 	// migration names the kind of a further attempt for metrics.
 	migration() string
 }
 
 // attempts makes attempts until the task is complete, ctx ends, or an attempt
 // fails that no other worker can make good. The first one that fails has a
-// successor at once, later ones after a pause. A request that had a worker waits
+// successor at once, as one has that brought tokens; others follow after a pause. A request that had a worker waits
 // for another when there is none, and those that failed may be it: whether they
 // answer again is the router's judgement.
 func (e *relayed) attempts(ctx context.Context, t task, attempt uint32) error {
@@ -93,7 +95,10 @@ func (e *relayed) attempts(ctx context.Context, t task, attempt uint32) error {
 			return exhausted(last, tried)
 		}
 		failed = append(failed, d.Worker.ID)
-		if tried > 1 && pause.Wait(ctx) != nil {
+		switch {
+		case t.moved():
+			pause.Reset()
+		case tried > 1 && pause.Wait(ctx) != nil:
 			return ended(ctx)
 		}
 	}

@@ -46,6 +46,8 @@ type embedding struct {
 	vector  []float32 // nil until it has come
 }
 
+func (t *embedding) moved() bool { return false }
+
 func (t *embedding) migration() string { return "new_request" }
 
 // choose asks the router by load alone: engines compute all of an input, whatever
@@ -112,6 +114,8 @@ type preprocessing struct {
 	request engine.PreprocessRequest
 	made    *engine.Preprocessed // nil until it has come
 }
+
+func (t *preprocessing) moved() bool { return false }
 
 func (t *preprocessing) migration() string { return "preprocess" }
 

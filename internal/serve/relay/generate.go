@@ -62,7 +62,7 @@ type generation struct {
 	accepted bool // the caller was told
 
 	// Of the attempt in progress.
-	prefilled bool
+	prefilled bool // tokens have come
 	delta     engine.Delta
 	numerics  string // of its worker
 	// computed are the numerics that the first token came from; "" before.
@@ -75,6 +75,8 @@ type choice struct {
 	sent   int        // how many of them were not generated here
 	done   bool
 }
+
+func (g *generation) moved() bool { return g.prefilled }
 
 func (g *generation) migration() string {
 	for i := range g.choices {

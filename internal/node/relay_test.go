@@ -1,0 +1,165 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/serve/relay"
+	"penstock/internal/serve/router"
+	"penstock/internal/serve/worker"
+)
+
+// relayWorld is workers, a router and a relay in one process, as the engine that
+// the relay makes of them. It runs while the engine does.
+type relayWorld struct {
+	engine.Engine // the relay's
+	process       *process
+	router        *router.Router
+	relay         *relay.Relay
+	workers       []*worker.Worker
+}
+
+// newRelayWorld makes one of n workers whose calls go through faulty. Its engines
+// have all abilities of the workers'.
+func newRelayWorld(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine.Engine {
+	t.Helper()
+	cfg, err := config.Load("", []string{
+		"PENSTOCK_KV_CACHE_BLOCKS=40", "PENSTOCK_MAX_NUM_SEQS=16", "PENSTOCK_WORKERS=" + fmt.Sprint(n), "PENSTOCK_ROUTER_SEED=1",
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	w := &relayWorld{process: &process{
+		cfg: cfg, log: log, metrics: obs.NewMetrics(), model: openModel(t.Context(), cfg),
+		planes: &planes{events: bus.NewMem(), registry: disco.NewMem(), rpc: rpc.NewMem()},
+	}}
+	if w.process.model.err != nil {
+		t.Fatal(w.process.model.err)
+	}
+	if w.workers, err = w.process.newWorkers(); err != nil {
+		t.Fatal(err)
+	}
+	if w.router, err = w.process.newRouter(nil); err != nil {
+		t.Fatal(err)
+	}
+	w.relay, err = relay.New(relay.Config{MigrationLimit: 1000}, relay.Deps{
+		Router: w.router, Plane: faulty(w.process.planes.rpc), Registry: w.process.planes.registry,
+		Serve:   func(ctx context.Context, _ engine.Engine) error { <-ctx.Done(); return nil },
+		Metrics: w.process.metrics, Log: log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	card := w.process.model.card()
+	card.Embeddings, card.Preprocess = true, true
+	w.Engine = w.relay.Engine(card)
+	return struct {
+		*relayWorld
+		engine.LoadSource
+		engine.Embedder
+		engine.Preprocessor
+	}{w, w.Engine.(engine.LoadSource), w.Engine.(engine.Embedder), w.Engine.(engine.Preprocessor)}
+}
+
+// Run implements engine.Engine: requests are taken once the workers are known.
+func (w *relayWorld) Run(ctx context.Context) error {
+	stages, life := newStages(context.Background())
+	stages.start(life, "router", w.router.Run)
+	stages.start(life, "relay", w.relay.Run)
+	stages.start(life, "worker", runs(w.workers)...)
+	model := w.Card().Name
+	err := until(ctx, func() bool { return w.router.Workers(model) == len(w.workers) && w.relay.Models() == 1 })
+	if err == nil || ctx.Err() != nil {
+		err = w.Engine.Run(ctx)
+	}
+	return errors.Join(err, stages.stop())
+}
+
+func sound(p rpc.Plane) rpc.Plane { return p }
+
+// TestRelayConforms: behind a relay workers are an engine like any other.
+func TestRelayConforms(t *testing.T) {
+	_, pipe := servedEngine(t, smallConfig(t))
+	enginetest.Test(t, enginetest.Options{
+		New: func(t testing.TB) engine.Engine { return newRelayWorld(t, 1, sound) },
+		Text: func(token kv.Token) string {
+			text, _ := tokenText(pipe.Tokenizer)(nil, token)
+			return string(text)
+		},
+	})
+}
+
+// relayedRequests are requests of every kind whose answers do not depend on where
+// they are computed.
+func relayedRequests() map[string]*engine.Request {
+	of := func(change func(*engine.Request)) *engine.Request {
+		r := &engine.Request{ID: "r", Attempt: 3, Model: "penstock-tiny", Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 24, IgnoreEOS: true}}
+		for i := range 50 {
+			r.Prompt = append(r.Prompt, kv.Token(300+i*7%500))
+		}
+		change(r)
+		return r
+	}
+	return map[string]*engine.Request{
+		"greedy": of(func(*engine.Request) {}),
+		"seeded": of(func(r *engine.Request) {
+			r.Choices, r.Sampling = 3, engine.Sampling{Temperature: 1.2, Seed: 5, PresencePenalty: 0.5, RepetitionPenalty: 1.2}
+		}),
+		"logprobs": of(func(r *engine.Request) {
+			r.Choices, r.Logprobs, r.Sampling = 2, 2, engine.Sampling{Temperature: 1, Seed: 6}
+		}),
+		"guided": of(func(r *engine.Request) {
+			r.Guide = &engine.Guide{Schema: []byte(`{"type":"array","items":{"type":"integer","maximum":999},"minItems":3}`)}
+			r.Sampling = engine.Sampling{Temperature: 1, Seed: 7}
+		}),
+		"goes on": of(func(r *engine.Request) {
+			r.Choices = 2
+			r.Generated, r.Done = [][]kv.Token{{310, 311}, {312}}, []bool{false, true}
+		}),
+	}
+}
+
+// TestRelayMovesRequests: with connections that break all the time, the answer is
+// that of one engine, and keeps to the contract of one; nothing is left reserved.
+func TestRelayMovesRequests(t *testing.T) {
+	e := newRelayWorld(t, 3, func(p rpc.Plane) rpc.Plane {
+		return rpc.Faulty(p, 1, rpc.Faults{Refuse: 0.05, Cut: 0.6, CutAfter: 12})
+	})
+	ctx := enginetest.Start(t, e)
+	direct, _ := servedEngine(t, smallConfig(t))
+	directCtx := enginetest.Start(t, direct)
+	var wg sync.WaitGroup
+	for name, req := range relayedRequests() {
+		want, err := enginetest.Generate(directCtx, direct, req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for i := range 6 {
+			wg.Go(func() {
+				got, err := enginetest.Generate(ctx, e, req)
+				for c := range got {
+					got[c].Cached = want[c].Cached
+				}
+				if err != nil || !cmp.Equal(want, got) {
+					t.Errorf("%s, %d: %v\n%s", name, i, err, cmp.Diff(want, got))
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
