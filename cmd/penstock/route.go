@@ -20,8 +20,8 @@ const maxPromptFile = 32 << 20
 type routeFlags struct {
 	target
 	model, messages, tokens string
-	raw, explain, asJSON            bool
-	weight, temperature             float64
+	raw, explain, asJSON    bool
+	weight, temperature     float64
 }
 
 func newRoute() *cobra.Command {
