@@ -60,6 +60,7 @@ func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 		Route: route.Config{
 			Mode: route.Mode(p.cfg.RouterMode), OverlapWeight: &p.cfg.OverlapScoreWeight,
 			Temperature: p.cfg.RouterTemperature, Seed: p.cfg.RouterSeed,
+			Busy: route.Busy{DecodeBlocks: p.cfg.BusyThreshold, PrefillTokens: p.cfg.BusyPrefillTokens},
 		},
 		ReservationTTL: time.Duration(p.cfg.ActiveRequestExpiry),
 		MaxBodyBytes:   p.cfg.MaxBodyBytes,
@@ -82,8 +83,9 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, Open: p.openTokenizer,
 		Metrics: p.metrics, Log: p.log,
 		Mount: map[string]http.Handler{
-			"/v1/router/": r.Handler(),
-			"/v1/config":  configHandler(p.cfg),
+			"/v1/router/":     r.Handler(),
+			"/busy_threshold": r.Handler(),
+			"/v1/config":      configHandler(p.cfg),
 		},
 		OnDrain: r.EndWatches,
 		OnModel: r.Refer,

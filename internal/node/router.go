@@ -95,7 +95,7 @@ func (r *routerRole) start(ctx context.Context, stages *stages) {
 		stages.start(ctx, "http", func(ctx context.Context) error {
 			// Streams of events end by nothing but their clients.
 			defer context.AfterFunc(ctx, r.router.EndWatches)()
-			return serveHTTP(ctx, r.ln, r.handler(r.health, map[string]http.Handler{"/v1/router/": r.router.Handler()}), r.log)
+			return serveHTTP(ctx, r.ln, r.handler(r.health, map[string]http.Handler{"/v1/router/": r.router.Handler(), "/busy_threshold": r.router.Handler()}), r.log)
 		})
 	}
 	stages.start(ctx, "router", r.router.Run)

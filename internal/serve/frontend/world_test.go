@@ -145,7 +145,7 @@ func (w *world) worker(id kv.WorkerID, s *script, change ...func(*engine.Card)) 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.registry.set(disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Addr: addr, Host: "host", PID: 1, Meta: meta})
+	w.registry.set(disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Host: "host", PID: 1, Meta: meta})
 	synctest.Wait()
 }
 
