@@ -2,8 +2,9 @@
 // pings, and says when to ping whom.
 //
 // A worker is taken to answer until a call or a ping to it fails. From then on it is
-// quarantined: nothing is sent to it but pings, at growing intervals, and the
-// first one that it answers brings it back. Doubt is cheap and trust is cheap to
+// quarantined: it is pinged, at growing intervals, and the first ping that it
+// answers brings it back. As long as no ping has failed it is no more than suspect,
+// and may still be used where there is no other. Doubt is cheap and trust is cheap to
 // regain, so that a wrong suspicion costs some milliseconds of one worker, and a
 // dead worker costs one request one attempt.
 //
@@ -83,8 +84,8 @@ type Cause uint8
 // The causes; the zero value is that of a worker that answers.
 const (
 	None       Cause = iota
-	CallFailed       // a call to it ended without its answer
-	PingFailed       // a ping did
+	CallFailed       // a call to it ended without its answer; no ping has ended since
+	PingFailed       // a ping did, be it the first sign or the proof
 )
 
 // String returns the cause in words.
@@ -297,6 +298,7 @@ func (m *Machine) Missed(now kv.Mono, p Ping) bool {
 		m.quarantine(e, now, PingFailed)
 		return true
 	}
+	e.status.Cause = PingFailed
 	e.retry = min(2*e.retry, m.cfg.RetryMost)
 	m.enqueue(e, now.Add(m.wait(e)))
 	return false

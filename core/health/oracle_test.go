@@ -111,6 +111,7 @@ func (n *naive) pinged(now kv.Mono, ping Ping, epoch uint64, answered bool) (cha
 		p.status, p.heard = Status{}, now
 		p.due = now.Add(n.idle(p))
 	case was:
+		p.status.Cause = PingFailed
 		p.fails++
 		p.due = now.Add(n.retry(p))
 	default:

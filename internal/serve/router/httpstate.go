@@ -111,6 +111,9 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 		row.Problem = fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
 	case m.draining(now):
 		row.State = engine.StateDraining
+	case r.suspected(m):
+		row.State = "suspect"
+		row.Problem = "a call to it failed: it gets requests only if there is no other worker, until it answers a ping"
 	case r.quarantined(m):
 		st, _ := r.mu.health.Status(m.worker.ID)
 		row.State = "quarantined"
