@@ -169,7 +169,7 @@ func gather(texts map[string]*strings.Builder, way string, v any) (n int) {
 			to := way + "." + key
 			switch part := v[key].(type) {
 			case string:
-				if !slices.Contains([]string{"content", "text", "delta", "arguments", "partial_json", "reasoning_content"}, key) {
+				if !slices.Contains([]string{"content", "text", "delta", "arguments", "partial_json", "reasoning_content", "reasoning", "thinking"}, key) {
 					continue
 				}
 				n += join(texts, to, part)
@@ -226,9 +226,35 @@ func sideBySide(jobs []func()) {
 // the answer of one whose worker was not, for every kind of request, whole and
 // streamed; and so with workers that leave as planned, which no limit counts.
 func TestEveryToken(t *testing.T) {
-	f := startFleet(t, fleetConfig{workers: 3, frontend: frontend.Config{MigrationLimit: 2}})
-	planned := startFleet(t, fleetConfig{workers: 3, frontend: frontend.Config{MigrationLimit: -1}})
-	requests := movable(t, f)
+	f, planned := startFleets(t, worker.Config{})
+	everyToken(t, f, planned, movable(t, f))
+}
+
+// TestEveryTokenOfThought is the same for a model that reasons.
+func TestEveryTokenOfThought(t *testing.T) {
+	f, planned := startFleets(t, worker.Config{ReasoningParser: "deepseek_r1"})
+	say := `"messages":[{"role":"user","content":"Where does the water go?"}]`
+	requests := map[string]movableRequest{
+		"chat":      {"/v1/chat/completions", say + `,"max_tokens":8,"temperature":1,"seed":3,"n":2`},
+		"messages":  {"/v1/messages", say + `,"max_tokens":8,"temperature":0`},
+		"responses": {"/v1/responses", `"input":"Where does the water go?","max_output_tokens":8,"temperature":0`},
+	}
+	if a := f.ask(t, requests["chat"], "whole", false); !strings.Contains(a, `"reasoning_tokens":16`) {
+		t.Errorf("the model does not reason: %s", a)
+	}
+	everyToken(t, f, planned, requests)
+}
+
+// startFleets starts a fleet whose workers may fail, and one whose workers may only
+// leave as planned.
+func startFleets(t *testing.T, wc worker.Config) (f, planned *fleet) {
+	f = startFleet(t, fleetConfig{workers: 3, worker: wc, frontend: frontend.Config{MigrationLimit: 2}})
+	planned = startFleet(t, fleetConfig{workers: 3, worker: wc, frontend: frontend.Config{MigrationLimit: -1}})
+	return f, planned
+}
+
+func everyToken(t *testing.T, f, planned *fleet, requests map[string]movableRequest) {
+	t.Helper()
 	var jobs []func()
 	var mu sync.Mutex
 	made := map[string]int{} // cuts, by name

@@ -103,16 +103,17 @@ func (c *canary) ask(ctx context.Context) error {
 		defer c.s.show()
 		done <- c.generate(ctx)
 	})
+	err := errSilent
 	select {
-	case err := <-done:
+	case e := <-done:
 		c.asked = nil
-		if ctx.Err() != nil {
-			return errSilent
+		if ctx.Err() == nil {
+			err = e
 		}
-		return err
 	case <-ctx.Done():
-		return errSilent
 	}
+	c.s.w.metrics.canaries.WithLabelValues(outcome(err)).Inc()
+	return err
 }
 
 // generate has the engine serve the request.
@@ -129,7 +130,7 @@ func (c *canary) generate(ctx context.Context) error {
 	})
 }
 
-var errSilent = fault.New(fault.Deadline, "the engine produced no token within %v", canaryTimeout)
+var errSilent error = fault.New(fault.Deadline, "the engine produced no token within %v", canaryTimeout)
 
 // judge draws the conclusion from the answer to a question asked at some time.
 func (c *canary) judge(ctx context.Context, asked time.Time, err error) {
@@ -137,7 +138,6 @@ func (c *canary) judge(ctx context.Context, asked time.Time, err error) {
 		return // the worker ends
 	}
 	s := c.s
-	s.w.metrics.canaries.WithLabelValues(outcome(err)).Inc()
 	if err == nil || s.lastBeat().After(asked) {
 		return // it has produced something: for the canary, or for a call beside it
 	}
