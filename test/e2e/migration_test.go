@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -366,6 +367,49 @@ func TestLoseWorkers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRollingRestart: every worker is replaced by its next life, one after another,
+// beneath streams that do not notice. None of the workers waits for its streams.
+func TestRollingRestart(t *testing.T) {
+	const workers, clients, tokens = 3, 8, 48
+	f := startFleet(t, fleetConfig{workers: workers, engines: 2 * workers, worker: worker.Config{DrainTimeout: time.Millisecond}})
+	want := make([]answer, clients)
+	for i := range want {
+		want[i] = f.complete("/v1/completions", sampled(i, tokens))
+	}
+	ctx, enough := context.WithCancel(t.Context())
+	defer enough()
+	var wg sync.WaitGroup
+	var answers atomic.Int64
+	for i := range clients {
+		wg.Go(func() {
+			for range 1000 {
+				if ctx.Err() != nil {
+					return
+				}
+				got, err := f.stream(t.Context(), "/v1/completions", sampled(i, tokens))
+				if err != nil || got.status != http.StatusOK || got.text != want[i].text || got.output != tokens || got.err != "" {
+					t.Errorf("request %d: %+v, %v\nalone: %+v", i, got, err, want[i])
+					return
+				}
+				answers.Add(1)
+			}
+		})
+	}
+	for id := 1; id <= workers; id++ {
+		f.eventually("it is at work", func() bool { return f.engines[id-1].Load().Running > 0 })
+		if err := f.leave[id-1](); err != nil {
+			t.Error(err)
+		}
+		f.join(id, 2, f.engines[workers+id-1])
+		f.eventually("its next life is known", func() bool { return f.known() == workers })
+	}
+	before := answers.Load()
+	f.eventually("answers come from new lives", func() bool { return answers.Load() > before+clients })
+	enough()
+	wg.Wait()
+	f.idle()
 }
 
 // TestLeave: a client that goes frees what its request holds, wherever it is.
