@@ -29,8 +29,8 @@ type canary struct {
 	request engine.Request
 
 	// Of run alone.
-	work    engine.Load  // as it was when it last changed while calls ran
-	changed time.Time    // when that was
+	work    engine.Load  // as it was at the last look while calls ran
+	changed time.Time    // when that last changed, or no call ran
 	asked   <-chan error // of a question whose end has not been seen; else nil
 }
 
@@ -79,9 +79,8 @@ func (c *canary) due(now time.Time) bool {
 		if work := src.Load(); work != c.work {
 			c.work, c.changed = work, now
 		}
-		silent = min(silent, now.Sub(c.changed))
 	}
-	return silent >= s.w.cfg.StallAfter
+	return min(silent, now.Sub(c.changed)) >= s.w.cfg.StallAfter
 }
 
 // ask asks the engine for one token, and returns nil once it has come. An engine
