@@ -249,8 +249,8 @@ func TestEveryTokenOfThought(t *testing.T) {
 // startFleets starts a fleet whose workers may fail, and one whose workers may only
 // leave as planned.
 func startFleets(t *testing.T, wc worker.Config) (f, planned *fleet) {
-	f = startFleet(t, fleetConfig{workers: 3, worker: wc, frontend: frontend.Config{MigrationLimit: 2}})
-	planned = startFleet(t, fleetConfig{workers: 3, worker: wc, frontend: frontend.Config{MigrationLimit: -1}})
+	f = startFleet(t, fleetConfig{workers: 3, worker: wc, pretend: true, frontend: frontend.Config{MigrationLimit: 2}})
+	planned = startFleet(t, fleetConfig{workers: 3, worker: wc, pretend: true, frontend: frontend.Config{MigrationLimit: -1}})
 	return f, planned
 }
 
