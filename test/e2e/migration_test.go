@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -169,7 +170,7 @@ func gather(texts map[string]*strings.Builder, way string, v any) (n int) {
 			to := way + "." + key
 			switch part := v[key].(type) {
 			case string:
-				if !slices.Contains([]string{"content", "text", "delta", "arguments", "partial_json", "reasoning_content"}, key) {
+				if !slices.Contains([]string{"content", "text", "delta", "arguments", "partial_json", "reasoning_content", "reasoning", "thinking"}, key) {
 					continue
 				}
 				n += join(texts, to, part)
@@ -226,9 +227,35 @@ func sideBySide(jobs []func()) {
 // the answer of one whose worker was not, for every kind of request, whole and
 // streamed; and so with workers that leave as planned, which no limit counts.
 func TestEveryToken(t *testing.T) {
-	f := startFleet(t, fleetConfig{workers: 3, frontend: frontend.Config{MigrationLimit: 2}})
-	planned := startFleet(t, fleetConfig{workers: 3, frontend: frontend.Config{MigrationLimit: -1}})
-	requests := movable(t, f)
+	f, planned := startFleets(t, worker.Config{})
+	everyToken(t, f, planned, movable(t, f))
+}
+
+// TestEveryTokenOfThought is the same for a model that reasons.
+func TestEveryTokenOfThought(t *testing.T) {
+	f, planned := startFleets(t, worker.Config{ReasoningParser: "deepseek_r1"})
+	say := `"messages":[{"role":"user","content":"Where does the water go?"}]`
+	requests := map[string]movableRequest{
+		"chat":      {"/v1/chat/completions", say + `,"max_tokens":8,"temperature":1,"seed":3,"n":2`},
+		"messages":  {"/v1/messages", say + `,"max_tokens":8,"temperature":0`},
+		"responses": {"/v1/responses", `"input":"Where does the water go?","max_output_tokens":8,"temperature":0`},
+	}
+	if a := f.ask(t, requests["chat"], "whole", false); !strings.Contains(a, `"reasoning_tokens":16`) {
+		t.Errorf("the model does not reason: %s", a)
+	}
+	everyToken(t, f, planned, requests)
+}
+
+// startFleets starts a fleet whose workers may fail, and one whose workers may only
+// leave as planned.
+func startFleets(t *testing.T, wc worker.Config) (f, planned *fleet) {
+	f = startFleet(t, fleetConfig{workers: 3, worker: wc, pretend: true, frontend: frontend.Config{MigrationLimit: 2}})
+	planned = startFleet(t, fleetConfig{workers: 3, worker: wc, pretend: true, frontend: frontend.Config{MigrationLimit: -1}})
+	return f, planned
+}
+
+func everyToken(t *testing.T, f, planned *fleet, requests map[string]movableRequest) {
+	t.Helper()
 	var jobs []func()
 	var mu sync.Mutex
 	made := map[string]int{} // cuts, by name
@@ -340,6 +367,49 @@ func TestLoseWorkers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRollingRestart: every worker is replaced by its next life, one after another,
+// beneath streams that do not notice. None of the workers waits for its streams.
+func TestRollingRestart(t *testing.T) {
+	const workers, clients, tokens = 3, 8, 48
+	f := startFleet(t, fleetConfig{workers: workers, engines: 2 * workers, worker: worker.Config{DrainTimeout: time.Millisecond}})
+	want := make([]answer, clients)
+	for i := range want {
+		want[i] = f.complete("/v1/completions", sampled(i, tokens))
+	}
+	ctx, enough := context.WithCancel(t.Context())
+	defer enough()
+	var wg sync.WaitGroup
+	var answers atomic.Int64
+	for i := range clients {
+		wg.Go(func() {
+			for range 1000 {
+				if ctx.Err() != nil {
+					return
+				}
+				got, err := f.stream(t.Context(), "/v1/completions", sampled(i, tokens))
+				if err != nil || got.status != http.StatusOK || got.text != want[i].text || got.output != tokens || got.err != "" {
+					t.Errorf("request %d: %+v, %v\nalone: %+v", i, got, err, want[i])
+					return
+				}
+				answers.Add(1)
+			}
+		})
+	}
+	for id := 1; id <= workers; id++ {
+		f.eventually("it is at work", func() bool { return f.engines[id-1].Load().Running > 0 })
+		if err := f.leave[id-1](); err != nil {
+			t.Error(err)
+		}
+		f.join(id, 2, f.engines[workers+id-1])
+		f.eventually("its next life is known", func() bool { return f.known() == workers })
+	}
+	before := answers.Load()
+	f.eventually("answers come from new lives", func() bool { return answers.Load() > before+clients })
+	enough()
+	wg.Wait()
+	f.idle()
 }
 
 // TestLeave: a client that goes frees what its request holds, wherever it is.

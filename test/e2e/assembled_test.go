@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,6 +36,10 @@ type fleet struct {
 	cuts    *cutter
 	engines []*tiny.Engine
 	leave   []func() error // has worker i+1 leave, and waits
+	// join has a worker run: a new one, or the next life of one that left.
+	join func(id int, epoch uint64, eng *tiny.Engine)
+	// known is how many workers can get requests.
+	known func() int
 	// occupied is how many requests the test itself keeps running.
 	occupied int
 }
@@ -45,10 +50,20 @@ func addr(id int) string { return fmt.Sprint("worker-", id) }
 // fleetConfig is what the tests change of a fleet.
 type fleetConfig struct {
 	workers  int
+	engines  int // at least one for each worker, more for those that join later
 	engine   tiny.Config
 	frontend frontend.Config
 	worker   worker.Config
+	// pretend says that what the test breaks are calls and not workers: the router is
+	// not told, or it would leave out workers that are well, and wait for those that
+	// pretend to leave.
+	pretend bool
 }
+
+// untold is a router that does not learn which calls failed.
+type untold struct{ frontend.Router }
+
+func (untold) Failed(kv.Worker, error) {}
 
 // startFleet runs a fleet until the test ends.
 func startFleet(t *testing.T, cfg fleetConfig) *fleet {
@@ -71,14 +86,18 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 		server: &server{t: t, log: &logBuffer{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}},
 		cuts:   newCutter(rpc.NewMem()),
 	}
-	f.engines = must(tiny.NewReplicas(t.Context(), ec, cfg.workers))(t)
+	f.engines = must(tiny.NewReplicas(t.Context(), ec, max(cfg.engines, cfg.workers)))(t)
 	log := slog.New(slog.NewTextHandler(f.log, nil))
 	metrics := obs.NewMetrics()
 	events, registry := bus.NewMem(), disco.NewMem()
 
 	r := must(router.New(router.Config{Route: route.Config{Mode: route.KV, Seed: 1}}, router.Planes{Bus: events, Registry: registry, RPC: f.cuts}, nil, metrics, log))(t)
+	var routes frontend.Router = r
+	if cfg.pretend {
+		routes = untold{r}
+	}
 	front := must(frontend.New(cfg.frontend, frontend.Deps{
-		Router: r, Plane: f.cuts, Registry: registry, Metrics: metrics, Log: log,
+		Router: routes, Plane: f.cuts, Registry: registry, Metrics: metrics, Log: log,
 		Open:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
 		Mount:   map[string]http.Handler{"/v1/router/": r.Handler()},
 		OnDrain: r.EndWatches,
@@ -91,31 +110,33 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 		parts.Go(func() { ended <- part(ctx) })
 		return sync.OnceValue(func() error { cancel(); return <-ended })
 	}
-	stops := []func() error{run(r.Run)}
+	stopRouter := run(r.Run)
 	shared := worker.NewMetrics(metrics)
-	for i, eng := range f.engines {
+	f.leave = make([]func() error, cfg.workers)
+	f.join = func(id int, epoch uint64, eng *tiny.Engine) {
 		wc := cfg.worker
-		wc.ID, wc.Epoch, wc.Addr = kv.WorkerID(i+1), 1, addr(i+1)
+		wc.ID, wc.Epoch, wc.Addr = kv.WorkerID(id), epoch, addr(id)
 		w := must(worker.New(wc, eng, worker.Planes{RPC: f.cuts, Bus: events, Registry: registry}, shared, log))(t)
-		f.leave = append(f.leave, run(w.Run))
+		f.leave[id-1] = run(w.Run)
 	}
-	stops = append(stops, f.leave...)
+	for i := range cfg.workers {
+		f.join(i+1, 1, f.engines[i])
+	}
 	ln := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	f.url = "http://" + ln.Addr().String()
-	stops = append(stops, run(func(ctx context.Context) error { return front.Run(ctx, ln) }))
+	stopFrontend := run(func(ctx context.Context) error { return front.Run(ctx, ln) })
 	t.Cleanup(func() {
 		f.client.CloseIdleConnections()
-		for i := len(stops) - 1; i >= 0; i-- {
-			if err := stops[i](); err != nil {
+		for _, stop := range slices.Concat([]func() error{stopFrontend}, f.leave, []func() error{stopRouter}) {
+			if err := stop(); err != nil {
 				t.Errorf("stop: %v\n%s", err, f.log)
 			}
 		}
 		parts.Wait()
 	})
 	name := f.engines[0].Card().Name
-	f.eventually("all workers are known", func() bool {
-		return min(r.Workers(name), front.Workers(name)) == cfg.workers
-	})
+	f.known = func() int { return min(r.Workers(name), front.Workers(name)) }
+	f.eventually("all workers are known", func() bool { return f.known() == cfg.workers })
 	return f
 }
 
