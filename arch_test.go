@@ -26,7 +26,7 @@ var rank = map[string]int{
 	"internal/plane": 2, "internal/edge": 2, "internal/obs": 2, "internal/engine": 2,
 	"internal/engine/": 3, "internal/serve": 3, "internal/replay": 3,
 	"internal/config": 4, "internal/node": 4, "internal/simcluster": 4,
-	"cmd": 5, "test": 5,
+	"cmd": 5, "test": 5, "bench": 5,
 }
 
 var mayImport = map[string][]string{
