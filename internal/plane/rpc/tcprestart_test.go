@@ -200,6 +200,27 @@ func TestTCPGoaway(t *testing.T) {
 	}
 }
 
+// A connection whose numbers are used up is followed by another.
+func TestTCPNumbersRunOut(t *testing.T) {
+	p, dialled := planeCounting(t, TCPConfig{})
+	s := startServing(t, p, "", func(_ context.Context, _ string, body []byte, send func([]byte) error) error { return send(body) })
+	for i := range 4 {
+		if i == 1 {
+			link := p.mu.peers[s.addr].link
+			link.mu.Lock()
+			link.mu.last = lastCall - 2
+			link.mu.Unlock()
+		}
+		got := ""
+		if err := p.Call(t.Context(), s.addr, "m", []byte("x"), func(f []byte) error { got += string(f); return nil }); err != nil || got != "x" {
+			t.Errorf("call %d: %q, %v", i, got, err)
+		}
+		if n, want := dialled.Load(), int64(1+i/3); n != want {
+			t.Errorf("after call %d there were %d connections, want %d", i, n, want)
+		}
+	}
+}
+
 // What a server may not send ends the connection; what a client does not know is
 // passed over.
 func TestTCPServersThatMisbehave(t *testing.T) {
