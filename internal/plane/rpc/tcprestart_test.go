@@ -160,24 +160,35 @@ func scripted(t *testing.T, each func(n int, c *rawClient)) (addr string) {
 	return tcpScheme + l.Addr().String()
 }
 
+// answer answers pings until the end, so that silence is not what ends the
+// connection, and calls as onCall does.
+func (c *rawClient) answer(onCall func(id uint32)) {
+	for {
+		typ, id, payload, err := c.next()
+		switch {
+		case err != nil:
+			return
+		case typ == framePing:
+			c.frame(framePong, 0, payload)
+		case typ == frameCall:
+			onCall(id)
+		}
+	}
+}
+
 // A server that is leaving names the last call that it began; those after it are
 // made again, elsewhere, until there is no elsewhere.
 func TestTCPGoaway(t *testing.T) {
 	leaving := fault.New(fault.Unavailable, "the server is leaving")
 	addr := scripted(t, func(n int, c *rawClient) {
-		for {
-			typ, id, _, err := c.next()
-			switch {
-			case err != nil:
-				return
-			case typ != frameCall:
-			case n < 2:
+		c.answer(func(id uint32) {
+			if n < 2 {
 				c.frame(frameGoaway, 0, appendGoaway(nil, id-1, leaving))
-			default:
-				c.frame(frameData, id, []byte("third time"))
-				c.frame(frameEnd, id, nil)
+				return
 			}
-		}
+			c.frame(frameData, id, []byte("third time"))
+			c.frame(frameEnd, id, nil)
+		})
 	})
 	p, dialled := planeCounting(t, TCPConfig{})
 	got := ""
@@ -185,15 +196,7 @@ func TestTCPGoaway(t *testing.T) {
 		t.Errorf("%q, %v, after %d connections", got, err, dialled.Load())
 	}
 	addr = scripted(t, func(_ int, c *rawClient) {
-		for {
-			typ, _, _, err := c.next()
-			if err != nil {
-				return
-			}
-			if typ == frameCall {
-				c.frame(frameGoaway, 0, appendGoaway(nil, 0, leaving))
-			}
-		}
+		c.answer(func(uint32) { c.frame(frameGoaway, 0, appendGoaway(nil, 0, leaving)) })
 	})
 	if err := p.Call(t.Context(), addr, "m", nil, discard); fault.Of(err) != fault.Unavailable {
 		t.Errorf("a server that is always leaving: %v", err)
@@ -257,7 +260,7 @@ func TestTCPServersThatMisbehave(t *testing.T) {
 			for range Credit + 1 {
 				c.frame(frameData, id, nil)
 			}
-			_, _, _, _ = c.next() // returns when the client has closed
+			c.answer(nil) // until the client has closed
 			close(hold)
 		}, false, hold},
 		"a part of nothing":  {func(c *rawClient, id uint32) { c.frame(frameMore, id, []byte("x")) }, false, nil},
@@ -273,15 +276,7 @@ func TestTCPServersThatMisbehave(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := scripted(t, func(_ int, c *rawClient) {
-				for {
-					typ, id, _, err := c.next()
-					if err != nil {
-						return
-					}
-					if typ == frameCall {
-						s.answer(c, id)
-					}
-				}
+				c.answer(func(id uint32) { s.answer(c, id) })
 			})
 			p, _ := planeCounting(t, TCPConfig{})
 			got := ""
