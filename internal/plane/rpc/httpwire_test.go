@@ -99,6 +99,18 @@ func TestHTTPRecordsGrowAsTheyCome(t *testing.T) {
 	}
 }
 
+func TestHTTPRecordsDoNotAllocate(t *testing.T) {
+	one := append(appendRecordHead(nil, recordFrame, 40), make([]byte, 40)...)
+	r := recordReader{r: bufio.NewReader(bytes.NewReader(bytes.Repeat(one, 2000)))}
+	if n := testing.AllocsPerRun(1000, func() {
+		if f, _, _, err := r.next(); err != nil || len(f) != 40 {
+			t.Fatalf("%d bytes, %v", len(f), err)
+		}
+	}); n != 0 {
+		t.Errorf("reading a frame allocates %v times", n)
+	}
+}
+
 func FuzzHTTPAnswer(f *testing.F) {
 	for _, b := range golden(f, "http-v1.txt") {
 		f.Add(b)

@@ -589,6 +589,10 @@ func TestNATSClose(t *testing.T) {
 	}
 }
 
+func TestNATSMethods(t *testing.T) {
+	testMethods(t, newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSConfig{}))
+}
+
 // A caller that stands still holds up nobody else, and loses nothing.
 func TestNATSSlowCaller(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
