@@ -348,9 +348,8 @@ func TestNATSFrameWithoutEnd(t *testing.T) {
 			return
 		}
 		for ; sent < allowed; sent++ {
-			if err := nc.Publish(m.Reply, frameMsg(1, sent+1, strings.Repeat("x", 60<<10))); err != nil {
-				t.Error(err)
-			}
+			// It may fail once the test is over.
+			_ = nc.Publish(m.Reply, frameMsg(1, sent+1, strings.Repeat("x", 60<<10)))
 		}
 	})
 	if err != nil {
