@@ -130,11 +130,11 @@ func (s *natsStore) publish(ctx context.Context, m *nats.Msg) error {
 	return err
 }
 
-// errWhole ends the reading of an object that is complete, errShort of one that
+// errWhole ends the reading of an object that is complete, errIncomplete of one that
 // is not.
 var (
-	errWhole = errors.New("whole")
-	errShort = errors.New("the object is gone, or incomplete")
+	errWhole      = errors.New("whole")
+	errIncomplete = errors.New("the object is gone, or incomplete")
 )
 
 // get reads the body of a call.
@@ -147,7 +147,7 @@ func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
 	defer stop(nil)
 	err := natsd.Tail(tctx, s.nc, s.js, s.name(), from, func(msg natsd.Msg) error {
 		if len(msg.Data) > m.size-len(body) {
-			return errShort
+			return errIncomplete
 		}
 		if body = append(body, msg.Data...); len(body) == m.size {
 			return errWhole
@@ -155,7 +155,7 @@ func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
 		return nil
 	}, func() {
 		if len(body) < m.size {
-			stop(errShort)
+			stop(errIncomplete)
 		}
 	})
 	if errors.Is(err, errWhole) {
