@@ -158,7 +158,7 @@ func TestHTTPDeadPeer(t *testing.T) {
 
 // Calls that begin together, before there is a connection, share one.
 func TestHTTPOneConnection(t *testing.T) {
-	const calls = 2000
+	const calls = 10_000
 	p := newHTTP(t, rpc.HTTPConfig{KeepAlive: time.Minute})
 	var entered sync.WaitGroup
 	entered.Add(calls)
@@ -334,6 +334,22 @@ func testLongPrompt(t *testing.T, p rpc.Plane) (stop func()) {
 	}
 	return stop
 }
+
+// testMethods calls methods by names that are something else in a URL.
+func testMethods(t *testing.T, p rpc.Plane) {
+	t.Helper()
+	addr, _ := serve(t, p, "", func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+		return send([]byte(method))
+	})
+	for _, method := range []string{"", "/", "a/b", "..", "a//../b", "ü %2F?#;", "\x00\xff"} {
+		got := "none"
+		if err := p.Call(t.Context(), addr, method, nil, func(f []byte) error { got = string(f); return nil }); err != nil || got != method {
+			t.Errorf("%q arrives as %q, %v", method, got, err)
+		}
+	}
+}
+
+func TestHTTPMethods(t *testing.T) { testMethods(t, newHTTP(t, rpc.HTTPConfig{})) }
 
 func TestHTTPLongPrompt(t *testing.T) { testLongPrompt(t, newHTTP(t, rpc.HTTPConfig{})) }
 
