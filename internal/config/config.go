@@ -101,7 +101,20 @@ type Config struct {
 	DrainGrace   Seconds `key:"drain-grace" on:"up,frontend" help:"time that a frontend goes on taking requests after Ctrl-C or SIGTERM, while /health says draining, so that load balancers find another"`
 	DrainTimeout Seconds `key:"drain-timeout" on:"up,frontend,worker,router" help:"time that running requests have to finish after Ctrl-C or SIGTERM"`
 
-	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats, rpc, relay): info,router=debug"`
+	TLSCert       string `key:"tls-cert" on:"up,frontend,worker,router" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is taken over"`
+	TLSKey        string `key:"tls-key" on:"up,frontend,worker,router" help:"file with the key of tls-cert (PEM)"`
+	APIKeyFile    string `key:"api-key-file" on:"up,frontend,worker,router" help:"file with API keys and their limits (YAML): with it every request to the HTTP API must show one; a changed file is taken over"`
+	MetricsAccess string `key:"metrics-access" on:"up,frontend,worker,router" help:"who may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
+	AccessLog     string `key:"access-log" on:"up,frontend" help:"on or off: a line for each HTTP request that is over, at level info of component access"`
+
+	RequestTimeout Seconds `key:"request-timeout" on:"up,frontend" help:"longest time of a whole request, its answer included; 0s is no bound"`
+	HeaderTimeout  Seconds `key:"header-timeout" on:"up,frontend" help:"longest time in which a client sends the headers of a request, and TLS agrees"`
+	BodyTimeout    Seconds `key:"body-timeout" on:"up,frontend" help:"longest time in which a client sends the body of a request"`
+	WriteTimeout   Seconds `key:"write-timeout" on:"up,frontend" help:"time after which a client that takes nothing of its answer is gone"`
+	IdleTimeout    Seconds `key:"idle-timeout" on:"up,frontend" help:"time after which a connection without a request is closed"`
+	MaxHeaderBytes int     `key:"max-header-bytes" on:"up,frontend" help:"largest headers of a request"`
+
+	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats, rpc, relay, access, traces): info,router=debug"`
 	LogFormat string `key:"log-format" on:"up,frontend,worker,router" help:"text or json"`
 }
 
@@ -156,8 +169,18 @@ func Defaults(command Command) Config {
 		MaxInflight:         4096,
 		SSEKeepAlive:        Seconds(15 * time.Second),
 		DrainTimeout:        Seconds(30 * time.Second),
+		MetricsAccess:       AccessAdmin,
+		AccessLog:           On,
+		HeaderTimeout:       Seconds(10 * time.Second),
+		BodyTimeout:         Seconds(time.Minute),
+		WriteTimeout:        Seconds(time.Minute),
+		IdleTimeout:         Seconds(2 * time.Minute),
+		MaxHeaderBytes:      64 << 10,
 		LogLevel:            "info",
 		LogFormat:           "text",
+	}
+	if command == Up {
+		c.AccessLog = Off // its screen is for people
 	}
 	if command == Worker || command == Router {
 		c.HTTPAddr = "" // several of them share a machine, and nobody need ask them
@@ -179,7 +202,7 @@ const maxBlockSize = 1024
 
 // Components lists the parts of the process that log under a name of their own.
 func Components() []string {
-	return []string{"frontend", "router", "worker", "bus", "disco", "nats", "rpc", "relay"}
+	return []string{"frontend", "router", "worker", "bus", "disco", "nats", "rpc", "relay", "access", "traces"}
 }
 
 // Levels reads LogLevel. A component that there is not is an error.
@@ -192,6 +215,7 @@ func (c *Config) Validate() error {
 	p.optionalAddress("http-addr", c.HTTPAddr)
 	p.optionalAddress("nats-listen", c.NATSListen)
 	p.fleet(c)
+	p.door(c)
 	p.name("namespace", c.Namespace)
 	p.name("component", c.Component)
 	p.name("endpoint", c.Endpoint)

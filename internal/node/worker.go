@@ -126,7 +126,7 @@ func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng 
 		cfg.ToolParser, cfg.ReasoningParser = named(p.cfg.ToolCallParser), named(p.cfg.ReasoningParser)
 		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
 	}
-	return worker.New(cfg, eng, worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry}, metrics, p.log)
+	return worker.New(cfg, eng, worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry, Tracer: p.tracer}, metrics, p.log)
 }
 
 func runs(workers []*worker.Worker) []func(context.Context) error {

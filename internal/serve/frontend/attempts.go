@@ -39,7 +39,7 @@ func (f *Frontend) attempts(ctx context.Context, t task, pinned bool) error {
 		if attempt > 1 {
 			f.metrics.migrations.WithLabelValues(t.migration()).Inc()
 		}
-		err = t.try(ctx, attempt, d)
+		err = f.try(ctx, t, attempt, d)
 		switch {
 		case err == nil:
 			return nil

@@ -58,6 +58,11 @@ type Config struct {
 	IdleTimeout time.Duration
 	// MaxHeaderBytes bounds a request's headers. Default 64 KiB.
 	MaxHeaderBytes int
+	// MaxStreams bounds the requests at once on one connection of HTTP/2. Default 250.
+	MaxStreams int
+	// OpenMetrics lets everybody read /metrics while keys are in force, which
+	// otherwise takes a key for administrators.
+	OpenMetrics bool
 	// DrainGrace is how long a frontend that is told to stop goes on as before, but
 	// for its health and for closing each connection with an answer, so that load
 	// balancers and clients find another. Default none.
@@ -98,6 +103,7 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.KeepAlive, 15*time.Second)
 	setDefault(&c.IdleTimeout, 2*time.Minute)
 	setDefault(&c.MaxHeaderBytes, 64<<10)
+	setDefault(&c.MaxStreams, 250)
 	setDefault(&c.DrainTimeout, 30*time.Second)
 }
 
@@ -131,6 +137,7 @@ func (c *Config) Validate() error {
 		{"KeepAlive", int64(c.KeepAlive)},
 		{"IdleTimeout", int64(c.IdleTimeout)},
 		{"MaxHeaderBytes", int64(c.MaxHeaderBytes)},
+		{"MaxStreams", int64(c.MaxStreams)},
 		{"DrainTimeout", int64(c.DrainTimeout)},
 	} {
 		if f.v <= 0 {

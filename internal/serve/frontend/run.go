@@ -35,6 +35,7 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 		ReadHeaderTimeout: f.cfg.HeaderTimeout,
 		IdleTimeout:       f.cfg.IdleTimeout,
 		MaxHeaderBytes:    f.cfg.MaxHeaderBytes,
+		HTTP2:             f.http2(),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ErrorLog:          slog.NewLogLogger(f.deps.Log.Handler(), slog.LevelWarn),
 	}

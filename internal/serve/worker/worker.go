@@ -29,6 +29,8 @@ type Planes struct {
 	RPC      rpc.Plane
 	Bus      bus.Bus
 	Registry disco.Registry
+	// Tracer, if not nil, gets the spans of calls.
+	Tracer *obs.Tracer
 }
 
 // Worker serves one engine. It serves one data-parallel rank, rank 0.
@@ -119,7 +121,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer refuse()
 	addr := make(chan string, 1)
 	part("serve", func() error {
-		return w.planes.RPC.Serve(serving, w.cfg.Addr, s.handle, func(a string) { addr <- a })
+		return w.planes.RPC.Serve(serving, w.cfg.Addr, traced(w.planes.Tracer, w, s.handle), func(a string) { addr <- a })
 	})
 	if src, ok := w.eng.(engine.KVSource); ok {
 		part("publish cache events", func() error { return s.publisher.run(life, src) })
