@@ -32,7 +32,7 @@ func TestHTTP(t *testing.T) {
 }
 
 func TestHTTPWithTLSAndToken(t *testing.T) {
-	server, client := certificates(t)
+	server, client := rpc.Certificates(t)
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
 		return newHTTP(t, rpc.HTTPConfig{ServerTLS: server, ClientTLS: client, Token: "s3cret"})
 	})
@@ -250,8 +250,8 @@ func TestHTTPReplacedWhileDraining(t *testing.T) {
 }
 
 func TestHTTPStrangers(t *testing.T) {
-	server, client := certificates(t)
-	_, other := certificates(t)
+	server, client := rpc.Certificates(t)
+	_, other := rpc.Certificates(t)
 	plain, _ := serve(t, newHTTP(t, rpc.HTTPConfig{Token: "right-one"}), "", nothing)
 	secure, _ := serve(t, newHTTP(t, rpc.HTTPConfig{ServerTLS: server}), "", nothing)
 	web := httptest.NewServer(http.NotFoundHandler())
