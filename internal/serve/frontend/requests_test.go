@@ -398,7 +398,7 @@ func TestNames(t *testing.T) {
 		name := func(name string, aliases ...string) func(*engine.Card) {
 			return func(c *engine.Card) { c.Name, c.Aliases = name, aliases }
 		}
-		w.registry.set(disco.Instance{Kind: disco.Worker, ID: 1, Meta: []byte("{")})
+		w.registry.set(disco.Instance{Kind: disco.Worker, ID: 1, Namespace: "penstock", Component: "backend", Meta: []byte("{")})
 		w.worker(2, constant("two"), name("x", "y", "z"))
 		w.worker(3, constant("three"), name("y", "z"))
 		for model, text := range map[string]string{"x": "two", "y": "three", "z": "two"} {

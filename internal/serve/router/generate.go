@@ -86,6 +86,9 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 		}
 		return out.write("data: %s\n\n", b)
 	})
+	if err != nil && ctx.Err() == nil && fault.Of(err).Class().Retryable {
+		r.Failed(d.Worker, err)
+	}
 	if out == nil {
 		return err
 	}

@@ -28,6 +28,8 @@ type member struct {
 	load     engine.LoadReport
 	loadAt   kv.Mono
 	reported bool
+	// leaving is until when a refused call counts that said that the worker drains.
+	leaving kv.Mono
 
 	// lagging says that the worker has published more than has arrived: since
 	// behind, and with event at the last one since stillSince.
@@ -85,6 +87,8 @@ func (r *Router) setInstances(ins []disco.Instance) {
 		}
 	}
 	r.mu.members, r.mu.broken = next, broken
+	r.mu.health.Set(now, watched(next))
+	r.wakeProbe()
 	for _, m := range next {
 		if m.mismatch(r.mu.sources) != 0 { // its events came before its card
 			r.mu.tracker.Forget(m.worker)
@@ -170,5 +174,10 @@ const fresh = 30 * time.Second
 
 // draining reports whether the worker said so of this life.
 func (m *member) draining(now kv.Mono) bool {
-	return m.reported && m.load.State == engine.StateDraining && now.Sub(m.loadAt) < fresh
+	return now < m.leaving || m.says(now, engine.StateDraining)
+}
+
+// says reports whether the worker's last report is of a state, and not too old.
+func (m *member) says(now kv.Mono, state string) bool {
+	return m.reported && m.load.State == state && now.Sub(m.loadAt) < fresh
 }

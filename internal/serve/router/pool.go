@@ -83,7 +83,11 @@ func (r *Router) fill(old *pool, members []*member) *pool {
 			old.gone = true
 		}
 		var err error
-		if p, err = r.newPool(card.Name, size); err != nil {
+		busy := r.cfg.Route.Busy
+		if old != nil {
+			busy = old.router.Busy()
+		}
+		if p, err = r.newPool(card.Name, size, busy); err != nil {
 			// The card and the configuration are valid: this is a defect.
 			r.log.Error("cannot route a model", "model", card.Name, "error", err)
 			return nil
@@ -105,23 +109,25 @@ func (r *Router) setTargets(p *pool, members []*member) {
 	now := r.now()
 	targets := make([]route.Target, 0, len(members))
 	for _, m := range members {
-		state := route.Ready
-		if m.draining(now) {
-			state = route.Draining
-		}
-		targets = append(targets, route.Target{Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, State: state, Unfit: m.unfit})
+		state, since := r.state(now, m)
+		targets = append(targets, route.Target{
+			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, Blocks: m.card.Blocks,
+			State: state, Since: since, Unfit: m.unfit,
+		})
 	}
 	if err := p.router.SetWorkers(targets); err != nil {
 		r.log.Error("cannot take over the workers of a model", "model", p.model, "error", err)
 	}
 }
 
-func (r *Router) newPool(model string, blockSize int) (*pool, error) {
+func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, error) {
 	active, err := slots.New(slots.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL})
 	if err != nil {
 		return nil, err
 	}
-	router, err := route.New(r.cfg.Route, active)
+	cfg := r.cfg.Route
+	cfg.Busy = busy
+	router, err := route.New(cfg, active)
 	if err != nil {
 		return nil, err
 	}
@@ -154,9 +160,13 @@ func (r *Router) find(model string) (*pool, error) {
 	if p := r.mu.names[model]; p != nil {
 		return p, nil
 	}
-	e := fault.New(fault.NotFound, "the model %.100q does not exist; GET /v1/models lists those that do", model)
+	return nil, unknownModel(model)
+}
+
+func unknownModel(name string) error {
+	e := fault.New(fault.NotFound, "the model %.100q does not exist; GET /v1/models lists those that do", name)
 	e.Param = "model"
-	return nil, e
+	return e
 }
 
 // Workers returns how many workers requests for the model can be routed to.
