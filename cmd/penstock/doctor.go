@@ -18,7 +18,8 @@ var errUnwell = errors.New("something does not work; what to do stands with each
 
 func newDoctor() *cobra.Command {
 	var asJSON bool
-	var server, command string
+	var t target
+	var command string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check settings, this machine and the running fleet, and say what to do",
@@ -35,15 +36,22 @@ Each check is ok, warn or fail. The exit code is 1 if any failed.`,
 		Args: args(cobra.NoArgs),
 	}
 	flags := addAllFlags(cmd, &command)
-	cmd.Flags().StringVar(&server, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
+	addCAFlag(cmd, &t)
+	cmd.Flags().StringVar(&t.server, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := flags.For(command); err != nil {
 			return usage(err)
 		}
+		// The file that a server takes keys from has one to show it.
+		t.keyFile, _ = cmd.Flags().GetString("api-key-file")
+		c, err := t.client()
+		if err != nil {
+			return err
+		}
 		path, _ := cmd.Flags().GetString("config")
 		l, err := config.Load(path, os.Environ(), flags)
-		found := node.Examine(cmd.Context(), node.Examination{Config: l, Invalid: err, Server: server})
+		found := node.Examine(cmd.Context(), node.Examination{Config: l, Invalid: err, Server: t.server, HTTP: c.http, Key: c.key})
 		if err := printFindings(cmd.OutOrStdout(), found, asJSON); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/config"
+	"penstock/internal/edge/keys"
 )
 
 // The outcomes of a check.
@@ -37,6 +38,10 @@ type Examination struct {
 	// Server is the URL of a running process with HTTP; "" is the one that has
 	// the address of the settings, if there is one.
 	Server string
+	// HTTP asks running processes, with Key as the bearer's unless it is "". Nil is
+	// a client without special trust.
+	HTTP *http.Client
+	Key  string
 }
 
 // checkTimeout bounds every question that a doctor asks another process.
@@ -46,8 +51,12 @@ const checkTimeout = 3 * time.Second
 // settings and the server lead to, and says what to do about what is wrong. It
 // changes nothing: nothing is created, registered or published.
 func Examine(ctx context.Context, e Examination) []Finding {
-	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler)}
-	d.http = &http.Client{Timeout: checkTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key}
+	if e.HTTP != nil {
+		d.http = *e.HTTP
+	}
+	d.http.Timeout = checkTimeout
+	defer d.http.CloseIdleConnections()
 	d.settings(e.Invalid)
 	d.machine()
 	if d.cfg != nil {
@@ -61,10 +70,13 @@ func Examine(ctx context.Context, e Examination) []Finding {
 
 // doctor collects findings. Fields are set as checks find out about them.
 type doctor struct {
-	cfg   *config.Loaded
-	log   *slog.Logger
-	http  *http.Client
-	found []Finding
+	cfg  *config.Loaded
+	log  *slog.Logger
+	http http.Client
+	key  string // shown to running processes
+	// ownKey is one of the settings, for the process of the settings alone.
+	ownKey string
+	found  []Finding
 }
 
 func (d *doctor) ok(check, format string, args ...any) {
@@ -90,19 +102,61 @@ func (d *doctor) settings(invalid error) {
 		d.fail("config", remedy, "%s", oneLine(invalid))
 		return
 	}
-	if _, _, err := rpcTLS(d.cfg); err != nil {
-		d.fail("config", remedy, "%s", oneLine(err))
-		return
-	}
-	_, err := secret("nats-token-file", d.cfg.NATSTokenFile)
-	if err == nil {
-		_, err = secret("rpc-token-file", d.cfg.RPCTokenFile)
-	}
-	if err != nil {
+	if err := errors.Join(d.secrets(), d.certificates()); err != nil {
 		d.fail("config", remedy, "%s", oneLine(err))
 		return
 	}
 	d.ok("config", "the settings of %s are valid", d.cfg.Command)
+}
+
+// secrets reads the tokens and keys that settings name.
+func (d *doctor) secrets() error {
+	_, nats := secret("nats-token-file", d.cfg.NATSTokenFile)
+	_, rpc := secret("rpc-token-file", d.cfg.RPCTokenFile)
+	if d.cfg.APIKeyFile == "" {
+		return errors.Join(nats, rpc)
+	}
+	_, err := keys.Open(d.cfg.APIKeyFile)
+	if err == nil {
+		d.ownKey, _ = AdminKey(d.cfg.APIKeyFile) // a file may have keys for users alone
+	}
+	if err != nil {
+		err = fmt.Errorf("api-key-file %s: %w", d.cfg.APIKeyFile, err)
+	}
+	return errors.Join(nats, rpc, err)
+}
+
+// soon is how long a certificate should still hold.
+const soon = 14 * 24 * time.Hour
+
+// certificates reads those that settings name, and tells which will not hold for
+// long.
+func (d *doctor) certificates() error {
+	cfg := d.cfg
+	var errs []error
+	for _, c := range []struct{ setting, cert, key string }{
+		{"tls-cert", cfg.TLSCert, cfg.TLSKey},
+		{"nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey},
+		{"rpc-tls-cert", cfg.RPCTLSCert, cfg.RPCTLSKey},
+	} {
+		own, err := certificate(c.setting, c.cert, c.key)
+		if err != nil || len(own) == 0 {
+			errs = append(errs, err)
+			continue
+		}
+		const remedy = "have a new one made, and replace the file"
+		switch leaf := own[0].Leaf; {
+		case time.Now().After(leaf.NotAfter) || time.Now().Before(leaf.NotBefore):
+			d.fail(c.setting, remedy, "%s holds from %s to %s", c.cert, leaf.NotBefore.Format(time.DateOnly), leaf.NotAfter.Format(time.DateOnly))
+		case time.Until(leaf.NotAfter) < soon:
+			d.warn(c.setting, remedy, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
+		default:
+			d.ok(c.setting, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
+		}
+	}
+	_, nats := authorities("nats-tls-ca", cfg.NATSTLSCA)
+	_, rpc := authorities("rpc-tls-ca", cfg.RPCTLSCA)
+	return errors.Join(append(errs, nats, rpc)...)
 }
 
 // ports checks that this process could listen where its settings say.
@@ -140,7 +194,7 @@ func (d *doctor) port(ctx context.Context, setting, addr string) {
 	switch {
 	case who.ours:
 		d.ok(setting, "%s is taken by a running Penstock (pid %d)", addr, who.pid)
-	case setting == "http-addr" && d.isPenstock(ctx, "http://"+addr):
+	case setting == "http-addr" && d.isPenstock(ctx, d.url(addr)):
 		d.ok(setting, "%s is taken by a running Penstock", addr)
 	default:
 		d.fail(setting, fmt.Sprintf("stop that process, or choose another address with --%s; port 0 picks a free one", setting), "%s is in use by %s", addr, who)

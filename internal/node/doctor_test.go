@@ -247,7 +247,7 @@ func TestExaminePorts(t *testing.T) {
 	addr := ln.Addr().String()
 	cfg := settingsOf(t, config.Up, "HTTP_ADDR="+addr)
 	ports := func() []Finding {
-		d := &doctor{cfg: cfg, http: &http.Client{Timeout: 100 * time.Millisecond}}
+		d := &doctor{cfg: cfg, http: http.Client{Timeout: 100 * time.Millisecond}}
 		d.ports(t.Context())
 		return d.found
 	}

@@ -1,8 +1,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,7 +29,11 @@ func (d *doctor) running(ctx context.Context, server string) {
 		if d.cfg == nil || d.cfg.HTTPAddr == "" || strings.HasSuffix(d.cfg.HTTPAddr, ":0") {
 			return
 		}
-		server = d.cfg.HTTPAddr
+		server = d.url(d.cfg.HTTPAddr)
+		if !d.isPenstock(ctx, server) {
+			return // the check of the port says who is there
+		}
+		d.key = cmp.Or(d.key, d.ownKey)
 	}
 	if !strings.Contains(server, "://") {
 		server = "http://" + server
@@ -36,17 +42,22 @@ func (d *doctor) running(ctx context.Context, server string) {
 	var health healthAnswer
 	asked := time.Now()
 	header, err := d.get(ctx, server+"/health", &health)
-	switch {
-	case err != nil && named:
+	if err != nil {
 		d.fail("server", "start it, or name another with --server", "%s: %v", server, err)
 		return
-	case err != nil:
-		return // the check of the port says who is there
 	}
 	d.health(server, &health)
 	d.skew(server, header, asked, time.Now())
 	d.workers(ctx, server)
 	d.index(ctx, server)
+}
+
+// url is where the process of these settings serves HTTP.
+func (d *doctor) url(addr string) string {
+	if d.cfg.TLSCert != "" {
+		return "https://" + addr
+	}
+	return "http://" + addr
 }
 
 // healthAnswer is what a frontend says of itself; other roles say less.
@@ -116,8 +127,12 @@ func (d *doctor) workers(ctx context.Context, server string) {
 			} `json:"feed"`
 		} `json:"rows"`
 	}
-	if _, err := d.get(ctx, server+"/v1/router/workers", &table); err != nil {
-		return // not a process with a router
+	_, err := d.get(ctx, server+"/v1/router/workers", &table)
+	if needsKey(err) {
+		d.warn("workers", "show a key for administrators: in the variable PENSTOCK_API_KEY, or one of --api-key-file", "%s does not tell of its workers: %v", server, err)
+	}
+	if err != nil {
+		return // or not a process with a router
 	}
 	ready, live := 0, 0
 	for _, r := range table.Rows {
@@ -174,13 +189,9 @@ func (d *doctor) index(ctx context.Context, server string) {
 
 // isPenstock reports whether a Penstock answers at a URL.
 func (d *doctor) isPenstock(ctx context.Context, server string) bool {
-	var config struct {
-		Rows []struct {
-			Key string `json:"key"`
-		} `json:"rows"`
-	}
-	_, err := d.get(ctx, server+"/v1/config", &config)
-	return err == nil && len(config.Rows) > 0
+	var live healthAnswer
+	_, err := d.get(ctx, server+"/live", &live)
+	return err == nil && live.Status == "live"
 }
 
 // get reads JSON from a URL, whatever the status but for those that say that
@@ -190,16 +201,32 @@ func (d *doctor) get(ctx context.Context, url string, out any) (http.Header, err
 	if err != nil {
 		return nil, err
 	}
+	if d.key != "" {
+		req.Header.Set("Authorization", "Bearer "+d.key)
+	}
 	resp, err := d.http.Do(req)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
-		return nil, fmt.Errorf("it answers %s", resp.Status)
+		return nil, &statusError{resp.StatusCode}
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxProbe)).Decode(out); err != nil {
 		return nil, fmt.Errorf("its answer is not what this version expects: %w", err)
 	}
 	return resp.Header, nil
+}
+
+// statusError is an answer that says no more than its status.
+type statusError struct{ status int }
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("it answers %d %s", e.status, http.StatusText(e.status))
+}
+
+// needsKey reports whether a question was refused for want of a key.
+func needsKey(err error) bool {
+	var e *statusError
+	return errors.As(err, &e) && (e.status == http.StatusUnauthorized || e.status == http.StatusForbidden)
 }
