@@ -15,7 +15,7 @@ const maxLoadReport = 4 << 10
 const (
 	StateReady    = "ready"
 	StateDraining = "draining"  // finishing what it has, taking nothing new
-	StateNotReady = "not_ready" // its engine does not answer
+	StateNotReady = "not_ready" // its engine does not answer; it may come back
 )
 
 // LoadReport is what a worker tells everyone about its load; docs/format/engine.md

@@ -75,9 +75,14 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 	return frontend.New(frontend.Config{
 		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
 		MaxBodyBytes: p.cfg.MaxBodyBytes, MaxInflight: p.cfg.MaxInflight,
-		MigrationLimit: limit, DrainTimeout: time.Duration(p.cfg.DrainTimeout),
-		KeepAlive:  time.Duration(p.cfg.SSEKeepAlive),
-		Preprocess: frontend.Preprocess(p.cfg.Preprocess),
+		MigrationLimit: limit, MigrationWait: orOff(p.cfg.MigrationWait),
+		DrainGrace: time.Duration(p.cfg.DrainGrace), DrainTimeout: time.Duration(p.cfg.DrainTimeout),
+		RequestTimeout: time.Duration(p.cfg.RequestTimeout), HeaderTimeout: time.Duration(p.cfg.HeaderTimeout),
+		BodyTimeout: time.Duration(p.cfg.BodyTimeout), WriteTimeout: time.Duration(p.cfg.WriteTimeout),
+		IdleTimeout: time.Duration(p.cfg.IdleTimeout), MaxHeaderBytes: p.cfg.MaxHeaderBytes,
+		OpenMetrics: p.cfg.MetricsAccess == config.AccessOpen,
+		KeepAlive:   time.Duration(p.cfg.SSEKeepAlive),
+		Preprocess:  frontend.Preprocess(p.cfg.Preprocess),
 	}, frontend.Deps{
 		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, Open: p.openTokenizer,
 		Metrics: p.metrics, Log: p.log,
@@ -88,6 +93,7 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 		},
 		OnDrain: r.EndWatches,
 		OnModel: r.Refer,
+		Keys:    p.door.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})
 }
 

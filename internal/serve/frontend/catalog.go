@@ -50,6 +50,12 @@ type snapshot struct {
 	models    []*model // by name
 	names     map[string]*model
 	instances []instance // all that are registered, by id
+	// superseded is closed when there is a newer one.
+	superseded chan struct{}
+}
+
+func newSnapshot() *snapshot {
+	return &snapshot{names: map[string]*model{}, superseded: make(chan struct{})}
 }
 
 // model is one served model. Its card is that of its reference instance: the one
@@ -80,7 +86,7 @@ func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef)
 		pipes:   map[engine.TokenizerRef]*prep.Pipeline{},
 		said:    map[string]string{},
 	}
-	c.snap.Store(&snapshot{names: map[string]*model{}})
+	c.snap.Store(newSnapshot())
 	return c
 }
 
@@ -135,7 +141,7 @@ func (c *catalog) anyClosed() bool {
 
 // update makes the snapshot of a set of instances.
 func (c *catalog) update(set []disco.Instance) {
-	next := &snapshot{names: map[string]*model{}}
+	next := newSnapshot()
 	byName := map[string][]instance{}
 	var order []string
 	for _, in := range set {
@@ -172,6 +178,7 @@ func (c *catalog) update(set []disco.Instance) {
 			c.refer(name, next.names[name].card.Checksum())
 		}
 	}
+	close(old.superseded)
 	maps.DeleteFunc(c.pipes, func(_ engine.TokenizerRef, p *prep.Pipeline) bool {
 		return !slices.ContainsFunc(next.models, func(m *model) bool { return m.pipe == p })
 	})

@@ -53,6 +53,11 @@ type world struct {
 // that nothing is left behind. Time is virtual in it: a time.Sleep in these tests
 // takes no time, ends exactly when it says, and waits for nothing else to happen.
 func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
+	inWorldWith(t, cfg, func(*Deps) {}, test)
+}
+
+// inWorldWith is inWorld with a frontend whose dependencies the test has changed.
+func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t:        t,
@@ -67,7 +72,7 @@ func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
 		}
 		w.router = &ledger{w: w}
 		w.faulty = rpc.Faulty(w.plane, 1, rpc.Faults{})
-		f, err := New(cfg, Deps{
+		deps := Deps{
 			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
 			Open:    func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
 			Log:     slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
@@ -75,7 +80,9 @@ func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
 			Mount: map[string]http.Handler{
 				"/mounted": http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.mounted(rw, r) }),
 			},
-		})
+		}
+		change(&deps)
+		f, err := New(cfg, deps)
 		if err != nil {
 			t.Fatal(err)
 		}

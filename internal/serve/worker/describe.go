@@ -14,7 +14,7 @@ import (
 // about to send requests.
 func (s *server) describe(send func([]byte) error) error {
 	cfg := &s.w.cfg
-	if s.draining.Load() {
+	if _, shut := s.door.inside(); shut {
 		return fault.New(fault.Draining, "worker %d is leaving", cfg.ID)
 	}
 	b, err := engine.EncodeDescription(engine.Description{
