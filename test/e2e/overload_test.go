@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -61,7 +62,7 @@ func TestOverload(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newOverloaded(t, pipe, tt.frontend, tt.busy)
+				f := newOverloaded(t, pipe, rpc.NewMem(), tt.frontend, tt.busy)
 				defer f.stop()
 				f.overload(tt.says)
 			})
@@ -76,17 +77,19 @@ type overloaded struct {
 	frontend *frontend.Frontend
 	router   *router.Router
 	engines  []*servetest.Engine
+	metrics  *obs.Metrics
 	end      context.CancelFunc
 	parts    sync.WaitGroup
 	sent     int
 }
 
-func newOverloaded(t *testing.T, pipe *prep.Pipeline, cfg frontend.Config, busy route.Busy) *overloaded {
+func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg frontend.Config, busy route.Busy) *overloaded {
 	f := &overloaded{t: t, pipe: pipe}
 	var ctx context.Context
 	ctx, f.end = context.WithCancel(t.Context())
-	calls, events, registry := rpc.NewMem(), bus.NewMem(), servetest.NewRegistry()
+	events, registry := bus.NewMem(), servetest.NewRegistry()
 	metrics, log := obs.NewMetrics(), slog.New(slog.DiscardHandler)
+	f.metrics = metrics
 	run := func(what string, part func(context.Context) error) {
 		f.parts.Go(func() {
 			if err := part(ctx); err != nil {
@@ -162,10 +165,8 @@ type tally struct {
 
 // send sends a request and enters what became of it.
 func (f *overloaded) send(to *tally, number int) {
-	body := fmt.Sprintf(`{"model":"m","prompt":"request %d asks for something of its own","max_tokens":%d,"seed":1}`, number, overloadTokens)
-	rec := httptest.NewRecorder()
 	began := time.Now()
-	f.frontend.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(f.t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(body)))
+	rec := f.post(f.t.Context(), number)
 	took := time.Since(began)
 	to.mu.Lock()
 	defer to.mu.Unlock()
@@ -180,6 +181,14 @@ func (f *overloaded) send(to *tally, number int) {
 	default:
 		f.t.Errorf("request %d: status %d, headers %v: %s", number, rec.Code, rec.Header(), rec.Body)
 	}
+}
+
+// post sends one request whose client goes when ctx ends.
+func (f *overloaded) post(ctx context.Context, number int) *httptest.ResponseRecorder {
+	body := fmt.Sprintf(`{"model":"m","prompt":"request %d asks for something of its own","max_tokens":%d,"seed":1}`, number, overloadTokens)
+	rec := httptest.NewRecorder()
+	f.frontend.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodPost, "/v1/completions", strings.NewReader(body)))
+	return rec
 }
 
 // load sends n requests, one every interval, and returns when all are answered.
@@ -251,5 +260,54 @@ func (f *overloaded) atRest() {
 	f.router.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(f.t.Context(), http.MethodGet, "/v1/router/workers", nil))
 	if n := strings.Count(rec.Body.String(), `"active_requests":0,"active_blocks":0,"prefill_tokens":0`); n != overloadWorkers {
 		f.t.Errorf("slots are not free: %s", rec.Body)
+	}
+}
+
+// TestSlotsAreFreed: whatever becomes of a request (it is served, refused, moved,
+// given up in a queue, in prefill, in decode or on its way to another worker), the
+// router's slots and the workers' turns are free when it is over. Connections are
+// refused and break, and every other client goes at some moment. Time is virtual.
+func TestSlotsAreFreed(t *testing.T) {
+	pipe, err := open.Open(open.Ref{Kind: "builtin"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := range uint64(4) {
+		synctest.Test(t, func(t *testing.T) {
+			calls := rpc.Faulty(rpc.NewMem(), seed, rpc.Faults{Refuse: 0.05, Cut: 0.4, CutAfter: 30, Delay: 5 * time.Millisecond})
+			f := newOverloaded(t, pipe, calls, frontend.Config{}, route.Busy{DecodeBlocks: 0.2})
+			defer f.stop()
+			rng := rand.New(rand.NewPCG(seed, 1))
+			var sent sync.WaitGroup
+			var mu sync.Mutex
+			statuses := map[int]int{}
+			for number := range 600 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if number%2 == 0 {
+					ctx, cancel = context.WithTimeout(t.Context(), time.Duration(rng.Int64N(int64(4*overloadAlone))))
+				}
+				sent.Go(func() {
+					defer cancel()
+					status := f.post(ctx, number).Code
+					mu.Lock()
+					defer mu.Unlock()
+					statuses[status]++
+				})
+				<-time.After(time.Duration(rng.Int64N(int64(30 * time.Millisecond))))
+			}
+			sent.Wait()
+			t.Logf("seed %d: answers by status: %v", seed, statuses)
+			if statuses[http.StatusOK] == 0 || statuses[499] == 0 {
+				t.Errorf("answers by status: %v", statuses)
+			}
+			f.atRest()
+			rec := httptest.NewRecorder()
+			f.metrics.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+			for _, want := range []string{"penstock_router_reservations_expired_total 0", "penstock_frontend_inflight 0"} {
+				if !strings.Contains(rec.Body.String(), want+"\n") {
+					t.Errorf("%s is missing", want)
+				}
+			}
+		})
 	}
 }
