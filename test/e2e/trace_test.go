@@ -225,6 +225,7 @@ func TestTrace(t *testing.T) {
 	want := strings.NewReplacer("FIRST", first, "SECOND", second).Replace(`POST /v1/completions http.response.status_code=200 output_tokens=6 (server, penstock-frontend)
   decode (internal, penstock-frontend)
   preprocess (internal, penstock-frontend)
+    tokenize (internal, penstock-frontend)
   route attempt=1 worker_id=FIRST excluded=0 (internal, penstock-frontend)
   attempt attempt=1 worker_id=FIRST error.type=unavailable failed: unavailable (client, penstock-frontend)
     worker generate worker_id=FIRST error.type=unavailable failed: unavailable (server, penstock-worker)
