@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -279,6 +280,10 @@ func TestCollectorAway(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(release)
+	// What reaches the SDK's own handler goes to standard error, without end.
+	before := otel.GetErrorHandler()
+	defer otel.SetErrorHandler(before)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.Errorf("the SDK says by itself: %v", err) }))
 	for _, endpoint := range []string{server.URL, "http://127.0.0.1:1"} {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
 		t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "64")
