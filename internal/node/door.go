@@ -9,10 +9,12 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"penstock/internal/config"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/openai"
+	"penstock/internal/obs"
 	"penstock/internal/reload"
 )
 
@@ -43,6 +45,7 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	if missing := d.missing(); missing != "" && !loopback(d.ln.Addr().String()) {
 		log.Warn("the HTTP API listens beyond this machine, and strangers may use it or read along", "addr", d.ln.Addr().String(), "without", missing)
 	}
+	d.ln = &crowd{Listener: d.ln, most: int64(cfg.MaxConnections), throttle: obs.NewThrottle(log, time.Minute)}
 	if d.cert != nil {
 		d.ln = tls.NewListener(d.ln, &tls.Config{
 			GetCertificate: d.cert.Get, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
