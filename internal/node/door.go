@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -32,6 +33,9 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	if cfg.APIKeyFile != "" {
 		if d.keys, err = keys.Open(cfg.APIKeyFile); err != nil {
 			return d, fmt.Errorf("api-key-file %s: %w", cfg.APIKeyFile, err)
+		}
+		if st, err := os.Stat(cfg.APIKeyFile); err == nil && st.Mode().Perm()&0o004 != 0 {
+			log.Warn("every user of this machine can read the key file: take that right away (chmod 600), or keep hashes of keys in it (sha256)", "path", cfg.APIKeyFile)
 		}
 	}
 	if cfg.TLSCert != "" {
