@@ -46,9 +46,7 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	if d.ln, err = listen(cfg.HTTPAddr); err != nil {
 		return d, err
 	}
-	if missing := d.missing(); missing != "" && !loopback(d.ln.Addr().String()) {
-		log.Warn("the HTTP API listens beyond this machine, and strangers may use it or read along", "addr", d.ln.Addr().String(), "without", missing)
-	}
+	d.warn(d.ln.Addr().String(), log)
 	d.ln = &crowd{Listener: d.ln, most: int64(cfg.MaxConnections), throttle: obs.NewThrottle(log, time.Minute)}
 	if d.cert != nil {
 		d.ln = tls.NewListener(d.ln, &tls.Config{
@@ -58,8 +56,8 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	return d, nil
 }
 
-// missing names what would keep strangers out.
-func (d *door) missing() string {
+// warn says what would keep strangers out, if they can come to addr at all.
+func (d *door) warn(addr string, log *slog.Logger) {
 	var list []string
 	if d.cert == nil {
 		list = append(list, "TLS (--tls-cert, --tls-key)")
@@ -67,7 +65,9 @@ func (d *door) missing() string {
 	if d.keys == nil {
 		list = append(list, "keys (--api-key-file)")
 	}
-	return strings.Join(list, " and ")
+	if len(list) > 0 && !loopback(addr) {
+		log.Warn("the HTTP API listens beyond this machine, and strangers may use it or read along", "addr", addr, "without", strings.Join(list, " and "))
+	}
 }
 
 func (d *door) scheme() string {

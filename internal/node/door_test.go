@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"penstock/internal/config"
+	"penstock/internal/edge/keys"
+	"penstock/internal/reload"
 )
 
 // opened is what openDoor makes of settings, and what it logs.
@@ -37,34 +40,43 @@ func keyFile(t *testing.T, mode os.FileMode) string {
 	if err := os.WriteFile(path, []byte("keys: [{name: a, key: sk-admin-0123456789, admin: true}, {name: u, key: sk-user-0123456789}]"), mode); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(path, mode); err != nil { // whatever the umask
+		t.Fatal(err)
+	}
 	return path
 }
 
 // TestDoorWarns: the log says exactly what is missing, and nothing where nobody else
 // can come.
 func TestDoorWarns(t *testing.T) {
-	keys := "PENSTOCK_API_KEY_FILE=" + keyFile(t, 0o600)
 	for _, tt := range []struct {
-		settings []string
-		has      []string
-		lack     string
+		d         door
+		addr      string
+		has, lack []string
 	}{
-		{nil, nil, "level"},
-		{[]string{"PENSTOCK_HTTP_ADDR=0.0.0.0:0"}, []string{"--tls-cert", "--api-key-file"}, ""},
-		{[]string{"PENSTOCK_HTTP_ADDR=0.0.0.0:0", keys}, []string{"--tls-cert"}, "--api-key-file"},
-		{[]string{"PENSTOCK_API_KEY_FILE=" + keyFile(t, 0o644)}, []string{"chmod 600"}, "sk-"},
+		{door{}, "127.0.0.1:8000", nil, []string{"level"}},
+		{door{}, "192.0.2.1:8000", []string{"--tls-cert", " and ", "--api-key-file"}, nil},
+		{door{keys: new(keys.Ring)}, "0.0.0.0:8000", []string{"--tls-cert"}, []string{"--api-key-file"}},
+		{door{cert: new(reload.Certificate)}, "[::]:8000", []string{"--api-key-file"}, []string{"--tls-cert"}},
+		{door{keys: new(keys.Ring), cert: new(reload.Certificate)}, "0.0.0.0:8000", nil, []string{"level"}},
 	} {
-		_, text, err := opened(t, tt.settings...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		var out bytes.Buffer
+		tt.d.warn(tt.addr, slog.New(slog.NewTextHandler(&out, nil)))
 		for _, s := range tt.has {
-			if !strings.Contains(text, s) {
-				t.Errorf("%v: the log lacks %s: %s", tt.settings, s, text)
+			if !strings.Contains(out.String(), s) {
+				t.Errorf("%s: the log lacks %s: %s", tt.addr, s, &out)
 			}
 		}
-		if tt.lack != "" && strings.Contains(text, tt.lack) {
-			t.Errorf("%v: the log has %s: %s", tt.settings, tt.lack, text)
+		for _, s := range tt.lack {
+			if strings.Contains(out.String(), s) {
+				t.Errorf("%s: the log has %s: %s", tt.addr, s, &out)
+			}
+		}
+	}
+	for mode, warned := range map[os.FileMode]bool{0o600: false, 0o640: false, 0o644: true} {
+		_, text, err := opened(t, "PENSTOCK_API_KEY_FILE="+keyFile(t, mode))
+		if err != nil || strings.Contains(text, "chmod 600") != warned || strings.Contains(text, "sk-") {
+			t.Errorf("a key file of mode %o: %v, %s", mode, err, text)
 		}
 	}
 }
