@@ -3,16 +3,21 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"penstock/internal/config"
+	"penstock/internal/node"
 )
 
 // defaultServer is where "penstock up" listens.
@@ -24,20 +29,52 @@ const maxAnswer = 64 << 20
 // client asks a running Penstock.
 type client struct {
 	server string
+	key    string // "" shows none
 	http   *http.Client
 }
 
-func newClient(server string) *client {
+// target is the process that a command asks, and how.
+type target struct {
+	server  string
+	keyFile string
+	ca      string
+}
+
+// addServerFlags defines the flags of a target.
+func addServerFlags(cmd *cobra.Command, t *target) {
+	cmd.Flags().StringVar(&t.server, "server", defaultServer, "URL of the running process to ask")
+	cmd.Flags().StringVar(&t.keyFile, "api-key-file", "", "key file whose first key for administrators is shown to the server (env "+config.EnvKey+" is a key itself)")
+	addCAFlag(cmd, t)
+}
+
+func addCAFlag(cmd *cobra.Command, t *target) {
+	cmd.Flags().StringVar(&t.ca, "ca", "", "file with the certificates that sign an https server's (PEM); empty is the system's")
+}
+
+// client returns what asks the target.
+func (t *target) client() (*client, error) {
+	server := t.server
 	if !strings.Contains(server, "://") {
 		server = "http://" + server
 	}
-	return &client{server: strings.TrimRight(server, "/"), http: &http.Client{Transport: &http.Transport{
-		ResponseHeaderTimeout: 30 * time.Second,
-	}}}
-}
-
-func addServerFlag(cmd *cobra.Command, server *string) {
-	cmd.Flags().StringVar(server, "server", defaultServer, "URL of the running process to ask")
+	c := &client{server: strings.TrimRight(server, "/"), key: config.APIKey(os.Environ())}
+	if t.keyFile != "" {
+		var err error
+		if c.key, err = node.AdminKey(t.keyFile); err != nil {
+			return nil, usage(fmt.Errorf("--api-key-file: %w", err))
+		}
+	}
+	transport := &http.Transport{ResponseHeaderTimeout: 30 * time.Second, ForceAttemptHTTP2: true}
+	if t.ca != "" {
+		roots, err := node.Authorities(t.ca)
+		if err != nil {
+			return nil, usage(fmt.Errorf("--ca: %w", err))
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	}
+	// A key is for one server: nobody is followed elsewhere with it.
+	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return c, nil
 }
 
 func (c *client) get(ctx context.Context, path string, out any) error {
@@ -109,10 +146,17 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 		return nil, usage(fmt.Errorf("--server: %w", err))
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
+		}
+		var unknown *tls.CertificateVerificationError
+		if errors.As(err, &unknown) {
+			return nil, fmt.Errorf("the certificate of %s is not one that is trusted here (name those that sign it with --ca): %w", c.server, unknown.Err)
 		}
 		return nil, fmt.Errorf("no answer from %s (is \"penstock up\" running? name another with --server): %w", c.server, errors.Unwrap(err))
 	}

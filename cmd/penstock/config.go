@@ -56,7 +56,8 @@ func newConfig() *cobra.Command {
 
 func newConfigShow() *cobra.Command {
 	var asJSON bool
-	var server, command string
+	var t target
+	var command string
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Print every setting with its value and where it came from",
@@ -68,16 +69,24 @@ func newConfigShow() *cobra.Command {
 	}
 	flags := addAllFlags(cmd, &command)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().StringVar(&server, "server", "", "URL of a running process to ask instead")
+	cmd.Flags().StringVar(&t.server, "server", "", "URL of a running process to ask instead")
+	addCAFlag(cmd, &t)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var rows struct {
 			Rows []config.Setting `json:"rows"`
 		}
-		if server != "" {
-			if err := onlyOf(cmd, "server", "json"); err != nil {
+		if t.server != "" {
+			if err := onlyOf(cmd, "server", "json", "api-key-file", "ca"); err != nil {
 				return err
 			}
-			if err := newClient(server).get(cmd.Context(), "/v1/config", &rows); err != nil {
+			// The setting of that name is the file that a server takes keys from, and
+			// whoever may read it has one to show.
+			t.keyFile, _ = cmd.Flags().GetString("api-key-file")
+			c, err := t.client()
+			if err != nil {
+				return err
+			}
+			if err := c.get(cmd.Context(), "/v1/config", &rows); err != nil {
 				return err
 			}
 		} else {

@@ -15,7 +15,7 @@ import (
 const maxEventLine = 4 << 20
 
 func newEvents() *cobra.Command {
-	var server string
+	var t target
 	var asJSON bool
 	var count int
 	cmd := &cobra.Command{
@@ -26,7 +26,11 @@ it. Blocks are shown by their hashes; events never carry token ids.`,
 		Example: "  penstock events\n  penstock events --count 10 --json",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			resp, err := newClient(server).open(cmd.Context(), http.MethodGet, "/v1/router/events", nil)
+			c, err := t.client()
+			if err != nil {
+				return err
+			}
+			resp, err := c.open(cmd.Context(), http.MethodGet, "/v1/router/events", nil)
 			if err != nil {
 				return err
 			}
@@ -38,7 +42,7 @@ it. Blocks are shown by their hashes; events never carry token ids.`,
 			return err
 		},
 	}
-	addServerFlag(cmd, &server)
+	addServerFlags(cmd, &t)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per event")
 	cmd.Flags().IntVar(&count, "count", 0, "stop after this many events; 0 goes on until Ctrl-C")
 	return cmd

@@ -18,9 +18,10 @@ import (
 const maxPromptFile = 32 << 20
 
 type routeFlags struct {
-	server, model, messages, tokens string
-	raw, explain, asJSON            bool
-	weight, temperature             float64
+	target
+	model, messages, tokens string
+	raw, explain, asJSON    bool
+	weight, temperature     float64
 }
 
 func newRoute() *cobra.Command {
@@ -39,7 +40,7 @@ ids from a file. Nothing is sent to a worker and nothing is reserved.`,
 		Args: args(oneText),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
-	addServerFlag(cmd, &f.server)
+	addServerFlags(cmd, &f.target)
 	cmd.Flags().StringVar(&f.model, "model", "", "model to route for; may be left out where there is only one, or the request names it")
 	cmd.Flags().StringVar(&f.messages, "messages", "", "file with a chat request or an array of messages as JSON, - for standard input")
 	cmd.Flags().StringVar(&f.tokens, "tokens", "", "file with a JSON array of token ids, - for standard input")
@@ -105,7 +106,10 @@ func (f *routeFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	c := newClient(f.server)
+	c, err := f.client()
+	if err != nil {
+		return err
+	}
 	if f.model == "" && q["model"] == nil {
 		if f.model, err = c.onlyModel(cmd.Context()); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 )
 
 func newWorkers() *cobra.Command {
-	var server string
+	var t target
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "workers",
@@ -20,7 +20,11 @@ func newWorkers() *cobra.Command {
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var raw json.RawMessage
-			if err := newClient(server).get(cmd.Context(), "/v1/router/workers", &raw); err != nil {
+			c, err := t.client()
+			if err != nil {
+				return err
+			}
+			if err := c.get(cmd.Context(), "/v1/router/workers", &raw); err != nil {
 				return err
 			}
 			if asJSON {
@@ -30,7 +34,7 @@ func newWorkers() *cobra.Command {
 			return printWorkers(cmd.OutOrStdout(), raw)
 		},
 	}
-	addServerFlag(cmd, &server)
+	addServerFlags(cmd, &t)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

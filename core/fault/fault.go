@@ -26,6 +26,7 @@ const (
 	Unauthorized              // credentials are missing or wrong
 	Unimplemented             // known, and not offered by this server
 	Draining                  // the worker is leaving as planned: another goes on
+	Forbidden                 // the credentials are good, and not for this
 )
 
 // Class is what a Code means to those outside.
@@ -50,6 +51,7 @@ var classes = [...]Class{
 	Unauthorized:  {"unauthorized", 401, "authentication_error", false},
 	Unimplemented: {"not_implemented", 501, "invalid_request_error", false},
 	Draining:      {"draining", 503, "service_unavailable_error", true},
+	Forbidden:     {"forbidden", 403, "permission_error", false},
 }
 
 // Class returns the row of the table for c; an unknown code reads as Internal.

@@ -9,9 +9,9 @@ import (
 	"penstock/core/slots"
 )
 
-// busy returns a router of 64 workers with 16 requests each, and a query of 2000
+// loaded returns a router of 64 workers with 16 requests each, and a query of 2000
 // tokens that all of them hold some of.
-func busy(t testing.TB, cfg Config) (*Router, *Query) {
+func loaded(t testing.TB, cfg Config) (*Router, *Query) {
 	t.Helper()
 	const workers, perWorker, depth = 64, 16, 125
 	active := mustTable(t, 16)
@@ -47,7 +47,7 @@ func busy(t testing.TB, cfg Config) (*Router, *Query) {
 
 func TestPickAllocatesNothing(t *testing.T) {
 	for _, mode := range []Mode{KV, RoundRobin, Random, PowerOfTwo, LeastLoaded, Direct} {
-		r, q := busy(t, Config{Mode: mode, Temperature: 0.5})
+		r, q := loaded(t, Config{Mode: mode, Temperature: 0.5})
 		if mode == Direct {
 			q.Pin = kv.Worker{ID: 7}
 		}
@@ -69,7 +69,7 @@ func TestPickAllocatesNothing(t *testing.T) {
 func BenchmarkPick(b *testing.B) {
 	for _, mode := range []Mode{KV, RoundRobin, PowerOfTwo} {
 		b.Run(fmt.Sprintf("workers=64/mode=%s", mode), func(b *testing.B) {
-			r, q := busy(b, Config{Mode: mode})
+			r, q := loaded(b, Config{Mode: mode})
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := r.Pick(0, q); err != nil {

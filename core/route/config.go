@@ -22,6 +22,8 @@ type Config struct {
 	// Seed starts the sequence of draws. Routers with equal seeds that see equal
 	// histories decide equally.
 	Seed uint64
+	// Busy says when a worker has enough to do.
+	Busy Busy
 }
 
 // The bounds of weights and temperatures keep costs finite.
@@ -51,6 +53,9 @@ func (c *Config) Validate() error {
 	}
 	if !within(c.Temperature, maxTemperature) {
 		errs = append(errs, fmt.Errorf("route: temperature must be between 0 and %g", maxTemperature))
+	}
+	if err := c.Busy.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

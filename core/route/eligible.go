@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -16,9 +17,12 @@ const (
 	eligible refusal = iota
 	notPinned
 	excluded
+	unfit
 	draining
 	notReady
+	notAnswering
 	otherBlockSize
+	busy
 	refusals
 )
 
@@ -30,43 +34,75 @@ func (r *Router) refuse(t *Target, q *Query) refusal {
 		return notPinned
 	case slices.Contains(q.Exclude, t.Worker.ID):
 		return excluded
+	case t.Unfit != "":
+		return unfit
 	case t.State == Draining:
 		return draining
+	case t.State == NotAnswering:
+		return notAnswering
 	case t.State != Ready:
 		return notReady
 	case t.BlockSize != r.active.BlockSize():
 		return otherBlockSize
+	case r.cfg.Busy != Busy{} && r.cfg.Busy.with(r.active.Load(t.Worker), t.Blocks):
+		return busy
 	}
 	return eligible
 }
 
-// reason says in words why t was refused.
-func (r *Router) reason(why refusal, t *Target, q *Query) string {
+// reason says in words why t was refused at a time.
+func (r *Router) reason(now kv.Mono, why refusal, t *Target, q *Query) string {
 	switch why {
+	case notReady:
+		return "not ready: its engine does not answer"
+	case notAnswering:
+		return "not answering for " + rough(now.Sub(t.Since)).String()
+	case busy:
+		return r.cfg.Busy.why(r.active.Load(t.Worker), t.Blocks)
 	case notPinned:
 		return fmt.Sprintf("the request is pinned to worker %s", name(q.Pin))
+	case unfit:
+		return t.Unfit
 	case otherBlockSize:
 		return fmt.Sprintf("its blocks are of %d tokens, the router's of %d", t.BlockSize, r.active.BlockSize())
 	}
 	return refusalNames[why]
 }
 
+// rough rounds a duration to what a reader wants to know of it.
+func rough(d time.Duration) time.Duration {
+	if d < 10*time.Second {
+		return max(d, 0).Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Second)
+}
+
 var refusalNames = [refusals]string{
 	excluded:       "excluded by the request",
+	unfit:          "with another model card",
 	draining:       "draining",
 	notReady:       "not ready",
+	notAnswering:   "not answering",
 	otherBlockSize: "other block size",
 }
 
-// unavailable is the error when no worker is eligible for q.
-func (r *Router) unavailable(q *Query) error {
+// retrySoon is when a request that found no worker may be tried again: by then a
+// worker that was in doubt has answered or not, and a busy one has done something.
+const retrySoon = time.Second
+
+// nobody is the error when no worker is eligible for q: Overloaded if all it takes
+// is a worker with less to do, else Unavailable, or NotFound for a pin to nowhere.
+func (r *Router) nobody(now kv.Mono, q *Query) error {
+	f := r.whyNobody(now, q)
+	if f.Code != fault.NotFound {
+		f.RetryAfter = retrySoon
+	}
+	return f
+}
+
+func (r *Router) whyNobody(now kv.Mono, q *Query) *fault.Error {
 	if q.Pin.ID != 0 {
-		at, found := find(r.targets, q.Pin)
-		if !found {
-			return fault.New(fault.NotFound, "worker %s does not serve this model; `penstock workers` lists those that do", name(q.Pin))
-		}
-		t := &r.targets[at]
-		return fault.New(fault.Unavailable, "worker %s cannot take the request: %s; leave the choice to the router or try again", name(q.Pin), r.reason(r.refuse(t, q), t, q))
+		return r.whyNotPinned(now, q)
 	}
 	if len(r.targets) == 0 {
 		return fault.New(fault.Unavailable, "no worker serves this model now; start one or try again")
@@ -74,6 +110,13 @@ func (r *Router) unavailable(q *Query) error {
 	var counts [refusals]int
 	for i := range r.targets {
 		counts[r.refuse(&r.targets[i], q)]++
+	}
+	switch n := counts[busy]; n {
+	case 0:
+	case len(r.targets):
+		return fault.New(fault.Overloaded, "all %d workers are busy; try again", n)
+	default:
+		return fault.New(fault.Overloaded, "the %d of %d workers that could take the request are busy; try again", n, len(r.targets))
 	}
 	var reasons []string
 	for why, n := range counts {
@@ -84,16 +127,42 @@ func (r *Router) unavailable(q *Query) error {
 	return fault.New(fault.Unavailable, "none of %d workers can take the request (%s); try again", len(r.targets), strings.Join(reasons, ", "))
 }
 
+func (r *Router) whyNotPinned(now kv.Mono, q *Query) *fault.Error {
+	at, found := find(r.targets, q.Pin)
+	if !found {
+		return fault.New(fault.NotFound, "worker %s does not serve this model; `penstock workers` lists those that do", name(q.Pin))
+	}
+	t := &r.targets[at]
+	why, code := r.refuse(t, q), fault.Unavailable
+	if why == busy {
+		code = fault.Overloaded
+	}
+	return fault.New(code, "worker %s cannot take the request: %s; leave the choice to the router or try again", name(q.Pin), r.reason(now, why, t, q))
+}
+
 // assess returns the eligible workers, ordered, with their costs and the
 // probability of each. The slice is valid until the next call.
-func (r *Router) assess(p *policy, q *Query) ([]candidate, error) {
+func (r *Router) assess(now kv.Mono, p *policy, q *Query) ([]candidate, error) {
+	cands := r.weigh(p, q, eligible)
+	if len(cands) == 0 && q.Moving {
+		cands = r.weigh(p, q, busy)
+	}
+	if len(cands) == 0 {
+		return nil, r.nobody(now, q)
+	}
+	r.odds(p, cands)
+	return cands, nil
+}
+
+// weigh returns the workers that are in a condition, with their costs.
+func (r *Router) weigh(p *policy, q *Query, condition refusal) []candidate {
 	cands, overlaps := r.candidates[:0], q.Overlaps
 	for i := range r.targets {
 		t := &r.targets[i]
 		for len(overlaps) > 0 && overlaps[0].Worker.Compare(t.Worker) < 0 {
 			overlaps = overlaps[1:]
 		}
-		if r.refuse(t, q) != eligible {
+		if r.refuse(t, q) != condition {
 			continue
 		}
 		var have [kv.Tiers]int
@@ -103,9 +172,5 @@ func (r *Router) assess(p *policy, q *Query) ([]candidate, error) {
 		cands = append(cands, r.cost(p, q, t, have))
 	}
 	r.candidates = cands
-	if len(cands) == 0 {
-		return nil, r.unavailable(q)
-	}
-	r.odds(p, cands)
-	return cands, nil
+	return cands
 }

@@ -130,7 +130,7 @@ func TestExtremeCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := &Query{PromptTokens: math.MaxInt32, Overlaps: []kv.Overlap{{Worker: kv.Worker{ID: 2}, Blocks: [kv.Tiers]int{1}}}}
-	ex, err := r.Explain(q)
+	ex, err := r.Explain(0, q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,12 +163,12 @@ func TestNeedsOverlaps(t *testing.T) {
 // TestRefusedPickChangesNothing says that neither the draw nor the turn moves on
 // when a pick fails.
 func TestRefusedPickChangesNothing(t *testing.T) {
-	r, q := busy(t, Config{Mode: RoundRobin})
+	r, q := loaded(t, Config{Mode: RoundRobin})
 	first, err := r.Pick(0, q)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := r.Explain(q)
+	before, err := r.Explain(0, q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestRefusedPickChangesNothing(t *testing.T) {
 			t.Fatalf("picked twice: %v", err)
 		}
 	}
-	after, err := r.Explain(q)
+	after, err := r.Explain(0, q)
 	if err != nil || after.Decision != before.Decision || after.Decision.Worker == first.Worker {
 		t.Errorf("%+v, before %+v: %v", after.Decision, before.Decision, err)
 	}

@@ -18,6 +18,7 @@ import (
 type naive struct {
 	targets []Target // ascending
 	active  map[slots.Key]booking
+	busy    Busy
 }
 
 type booking struct {
@@ -83,7 +84,8 @@ func agrees(t *rapid.T) {
 			for i, w := range rapid.SliceOfNDistinct(worker, 0, 6, rapid.ID[kv.Worker]).Draw(t, "workers") {
 				list = append(list, Target{
 					Worker: w, Addr: fmt.Sprint("addr ", i), BlockSize: size,
-					State: State(rapid.SampledFrom([]State{Ready, Ready, Ready, Draining, NotReady}).Draw(t, "state")),
+					State:  State(rapid.SampledFrom([]State{Ready, Ready, Ready, Draining, NotReady, NotAnswering}).Draw(t, "state")),
+					Blocks: rapid.SampledFrom([]int{0, 4, 8}).Draw(t, "blocks"),
 				})
 			}
 			if err := r.SetWorkers(list); err != nil {
@@ -95,6 +97,26 @@ func agrees(t *rapid.T) {
 				if _, found := find(list, b.worker); !found {
 					delete(n.active, key)
 				}
+			}
+		},
+		"state": func(t *rapid.T) {
+			w, state := worker.Draw(t, "worker"), rapid.SampledFrom([]State{Ready, NotAnswering}).Draw(t, "state")
+			at := slices.IndexFunc(n.targets, func(o Target) bool { return o.Worker == w })
+			want := at >= 0 && n.targets[at].State != state
+			if r.SetState(w, state, 1) != want {
+				t.Fatalf("state of %v: changed is not %t", w, want)
+			}
+			if at >= 0 {
+				n.targets[at].State = state
+			}
+		},
+		"busy": func(t *rapid.T) {
+			n.busy = Busy{
+				DecodeBlocks:  rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "share"),
+				PrefillTokens: rapid.SampledFrom([]int{0, 48, 100}).Draw(t, "tokens"),
+			}
+			if err := r.SetBusy(n.busy); err != nil {
+				t.Fatal(err)
 			}
 		},
 		"pick": func(t *rapid.T) {
@@ -114,6 +136,7 @@ func agrees(t *rapid.T) {
 			for range rapid.IntRange(0, 1).Draw(t, "excluded") {
 				q.Exclude = append(q.Exclude, worker.Draw(t, "exclude").ID)
 			}
+			q.Moving = rapid.Bool().Draw(t, "moving")
 			n.pick(t, r, q, p, overlap)
 		},
 		"prefilled": func(t *rapid.T) {
@@ -139,15 +162,27 @@ func agrees(t *rapid.T) {
 }
 
 func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[kv.Worker]int) {
-	ex, err := r.Explain(q)
-	again, errAgain := r.Explain(q)
+	ex, err := r.Explain(0, q)
+	again, errAgain := r.Explain(0, q)
 	if diff := cmp.Diff(ex, again); diff != "" || (err == nil) != (errAgain == nil) {
 		t.Fatalf("explaining changed something:\n%s", diff)
 	}
-	var eligible []Target
+	var eligible, busy []Target
 	for _, target := range n.targets {
-		if target.State == Ready && !slices.Contains(q.Exclude, target.Worker.ID) {
+		if target.State != Ready || slices.Contains(q.Exclude, target.Worker.ID) {
+			continue
+		}
+		if n.isBusy(&target) {
+			busy = append(busy, target)
+		} else {
 			eligible = append(eligible, target)
+		}
+	}
+	code := fault.Unavailable
+	if len(eligible) == 0 && len(busy) > 0 {
+		code = fault.Overloaded
+		if q.Moving {
+			eligible = busy
 		}
 	}
 	if len(ex.Excluded) != len(n.targets)-len(eligible) {
@@ -155,8 +190,8 @@ func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[k
 	}
 	dec, pickErr := r.Pick(0, q)
 	if len(eligible) == 0 {
-		if fault.Of(err) != fault.Unavailable || fault.Of(pickErr) != fault.Unavailable || err == nil || pickErr == nil {
-			t.Fatalf("nobody is eligible: %v, %v", err, pickErr)
+		if fault.Of(err) != code || fault.Of(pickErr) != code || err == nil || pickErr == nil {
+			t.Fatalf("nobody is eligible: %v, %v, want %v", err, pickErr, code)
 		}
 		return
 	}
@@ -187,6 +222,12 @@ func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[k
 	if math.Abs(sum-1) > 1e-9 {
 		t.Fatalf("probabilities add up to %g", sum)
 	}
+}
+
+func (n *naive) isBusy(target *Target) bool {
+	_, blocks, _, _ := n.cost(target.Worker, "", 0, 0, 0)
+	return n.busy.DecodeBlocks > 0 && target.Blocks > 0 && float64(blocks)/float64(target.Blocks) > n.busy.DecodeBlocks ||
+		n.busy.PrefillTokens > 0 && n.prefill(target.Worker) > n.busy.PrefillTokens
 }
 
 func (n *naive) prefill(w kv.Worker) int {

@@ -14,12 +14,13 @@ type State uint8
 // The states. The zero value is that of a worker of which only its existence is
 // known.
 const (
-	NotReady State = iota // it exists, and cannot serve
-	Ready                 // it takes requests
-	Draining              // it finishes what it has
+	NotReady     State = iota // it exists, and its engine does not answer
+	Ready                     // it takes requests
+	Draining                  // it finishes what it has
+	NotAnswering              // calls to it fail
 )
 
-var stateNames = [...]string{"not ready", "ready", "draining"}
+var stateNames = [...]string{"not ready", "ready", "draining", "not answering"}
 
 // String returns the state's name as tables print it.
 func (s State) String() string {
@@ -37,7 +38,14 @@ type Target struct {
 	// BlockSize is the number of tokens in one of its blocks. A worker whose
 	// size differs from the router's cannot be compared and is not picked.
 	BlockSize int
-	State     State
+	// Blocks is how many blocks it has; 0 if that is not known.
+	Blocks int
+	State  State
+	// Since is when State began; it is for explanations.
+	Since kv.Mono
+	// Unfit says in words why requests for the model must not go to the worker,
+	// whatever its state: it is not quite the same model. "" if nothing is wrong.
+	Unfit string
 }
 
 // Query is a [Request] after its prompt was hashed and looked up.
@@ -58,6 +66,8 @@ type Query struct {
 	Pin kv.Worker
 	// Exclude are workers that must not be chosen.
 	Exclude []kv.WorkerID
+	// Moving says that the request was let in before and comes from another worker.
+	Moving bool
 }
 
 // Router decides for the workers of one model. It has one owner: no method may
@@ -109,6 +119,17 @@ func (r *Router) SetWorkers(targets []Target) error {
 	return nil
 }
 
+// SetState changes the state of one worker, since a time, and reports whether there
+// is such a worker and its state was another. Reservations stay.
+func (r *Router) SetState(w kv.Worker, state State, since kv.Mono) bool {
+	at, found := find(r.targets, w)
+	if !found || r.targets[at].State == state {
+		return false
+	}
+	r.targets[at].State, r.targets[at].Since = state, since
+	return true
+}
+
 // Workers returns the workers in order. The caller must not change the slice.
 func (r *Router) Workers() []Target { return r.targets }
 
@@ -125,6 +146,7 @@ func (r *Router) NeedsOverlaps(o *Override) bool {
 //   - Invalid: the override is out of bounds, or mode direct names no worker
 //   - NotFound: the pinned worker does not exist
 //   - Unavailable: no worker, or not the pinned one, can take the request now
+//   - Overloaded: those that could, or the pinned one, are busy
 //   - Conflict: the attempt is reserved already
 //
 // and has changed nothing then.
@@ -133,7 +155,7 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	cands, err := r.assess(&p, q)
+	cands, err := r.assess(now, &p, q)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -149,19 +171,23 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 // Explain returns the decision that Pick would make for q now, and all that leads
 // to it; it changes nothing. It fails as Pick does, and also then says which
 // workers were excluded and why.
-func (r *Router) Explain(q *Query) (Explanation, error) {
+func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 	ex := Explanation{PromptTokens: q.PromptTokens, PromptBlocks: q.PromptTokens / r.active.BlockSize()}
 	p, err := r.policy(q)
 	ex.OverlapWeight, ex.Temperature = p.weight, p.temperature
 	if err != nil {
 		return ex, err
 	}
+	cands, err := r.assess(now, &p, q)
+	left := cands
 	for i := range r.targets {
-		if why := r.refuse(&r.targets[i], q); why != eligible {
-			ex.Excluded = append(ex.Excluded, Exclusion{Worker: r.targets[i].Worker, Reason: r.reason(why, &r.targets[i], q)})
+		t := &r.targets[i]
+		if len(left) > 0 && left[0].Worker == t.Worker {
+			left = left[1:]
+			continue
 		}
+		ex.Excluded = append(ex.Excluded, Exclusion{Worker: t.Worker, Reason: r.reason(now, r.refuse(t, q), t, q)})
 	}
-	cands, err := r.assess(&p, q)
 	if err != nil {
 		return ex, err
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
@@ -47,15 +48,17 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 // TestScripts runs the golden scripts. Blocks are of 16 tokens, and a path has a
 // letter for each. Commands:
 //
-//	router [mode=M] [weight=F] [temperature=F] [seed=N]
-//	workers                    lines: W STATE [block-size=N]
+//	router [mode=M] [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
+//	workers                    lines: W STATE [block-size=N] [blocks=N]
+//	state w=W state=STATE at=DURATION
+//	busy [blocks=F] [tokens=N]
 //	reserve id=ID w=W chain=PATH [overlap=N] [prefilled]
 //	pick id=ID [QUERY] [times=N]
-//	explain [QUERY]
+//	explain [QUERY] [at=DURATION]
 //	free id=ID
 //
 // with QUERY any of chain=PATH, tokens=N (what the chain has, unless given),
-// overlap=(W:N,…) where N may be DEVICE+HOST, pin=W, exclude=(ID,…), and the
+// overlap=(W:N,…) where N may be DEVICE+HOST, pin=W, exclude=(ID,…), moving, and the
 // overrides mode=M, weight=F, temperature=F. A worker is ID or ID.RANK, an id a
 // name or NAME.ATTEMPT. With times, each pick is freed at once and the line
 // counts the workers that were picked.
@@ -89,6 +92,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			cfg.Temperature = *v
 		}
 		d.MaybeScanArgs(t, "seed", &cfg.Seed)
+		cfg.Busy = thresholds(t, d, "busy-blocks", "busy-tokens")
 		s.active = mustTable(t, 16)
 		r, err := New(cfg, s.active)
 		if err != nil {
@@ -97,6 +101,15 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.router = r
 	case "workers":
 		if err := s.router.SetWorkers(targets(t, d)); err != nil {
+			return err.Error() + "\n"
+		}
+	case "state":
+		var w, state string
+		d.ScanArgs(t, "w", &w)
+		d.ScanArgs(t, "state", &state)
+		return fmt.Sprintln("changed:", s.router.SetState(worker(t, w), states[state], when(t, d)))
+	case "busy":
+		if err := s.router.SetBusy(thresholds(t, d, "blocks", "tokens")); err != nil {
 			return err.Error() + "\n"
 		}
 	case "reserve":
@@ -122,7 +135,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		return decision(dec)
 	case "explain":
-		ex, err := s.router.Explain(query(t, d))
+		ex, err := s.router.Explain(when(t, d), query(t, d))
 		return explanation(ex, err)
 	case "free":
 		s.active.Free(query(t, d).Key)
@@ -151,8 +164,28 @@ func (s *script) tally(t *testing.T, d *datadriven.TestData, q *Query) string {
 	return out.String()
 }
 
+var states = map[string]State{"ready": Ready, "draining": Draining, "not-ready": NotReady, "not-answering": NotAnswering}
+
+// when returns the time that a command says, 0 if none.
+func when(t *testing.T, d *datadriven.TestData) kv.Mono {
+	at := "0s"
+	d.MaybeScanArgs(t, "at", &at)
+	v, err := time.ParseDuration(at)
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	return kv.Mono(v)
+}
+
+func thresholds(t *testing.T, d *datadriven.TestData, blocks, tokens string) (b Busy) {
+	if v := float(t, d, blocks); v != nil {
+		b.DecodeBlocks = *v
+	}
+	d.MaybeScanArgs(t, tokens, &b.PrefillTokens)
+	return b
+}
+
 func targets(t *testing.T, d *datadriven.TestData) []Target {
-	states := map[string]State{"ready": Ready, "draining": Draining, "not-ready": NotReady}
 	var out []Target
 	for line := range strings.Lines(d.Input) {
 		f := strings.Fields(line)
@@ -161,8 +194,15 @@ func targets(t *testing.T, d *datadriven.TestData) []Target {
 			d.Fatalf(t, "unknown state %s", f[1])
 		}
 		target := Target{Worker: worker(t, f[0]), Addr: "addr-" + f[0], BlockSize: 16, State: state}
-		if len(f) > 2 {
-			target.BlockSize = int(*number(t, strings.TrimPrefix(f[2], "block-size=")))
+		for _, more := range f[2:] {
+			switch key, v, _ := strings.Cut(more, "="); key {
+			case "block-size":
+				target.BlockSize = int(*number(t, v))
+			case "blocks":
+				target.Blocks = int(*number(t, v))
+			default:
+				d.Fatalf(t, "unknown field %s", key)
+			}
 		}
 		out = append(out, target)
 	}
@@ -170,7 +210,7 @@ func targets(t *testing.T, d *datadriven.TestData) []Target {
 }
 
 func query(t *testing.T, d *datadriven.TestData) *Query {
-	q := &Query{Key: slots.Key{Attempt: 1}}
+	q := &Query{Key: slots.Key{Attempt: 1}, Moving: d.HasArg("moving")}
 	var id, path, pin string
 	d.MaybeScanArgs(t, "id", &id)
 	name, attempt, ok := strings.Cut(id, ".")

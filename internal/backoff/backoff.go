@@ -17,10 +17,14 @@ type Backoff struct {
 }
 
 // Wait waits for the next attempt, or returns ctx's error if it ends first.
-func (b *Backoff) Wait(ctx context.Context) error {
+func (b *Backoff) Wait(ctx context.Context) error { return Pause(ctx, b.Next()) }
+
+// Next returns how long to wait for the next attempt, for those who wait for
+// something else besides.
+func (b *Backoff) Next() time.Duration {
 	d := max(b.next, b.Least)
 	b.next = min(2*d, b.Most)
-	return Pause(ctx, d+rand.N(d/2+1))
+	return d + rand.N(d/2+1)
 }
 
 // Reset makes the next wait the least one: an attempt has succeeded.

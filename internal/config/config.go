@@ -87,15 +87,34 @@ type Config struct {
 	OverlapScoreWeight  float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
 	RouterTemperature   float64 `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
 	RouterSeed          uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
+	BusyThreshold       float64 `key:"busy-threshold" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
+	BusyPrefillTokens   int     `key:"busy-prefill-tokens" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
 	MigrationLimit      int     `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
+	MigrationWait       Seconds `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
 	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"age at which a reservation that nobody freed is dropped"`
+
+	CanaryInterval Seconds `key:"canary-interval" on:"up,worker" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
 
 	MaxBodyBytes int64   `key:"max-body-bytes" on:"up,frontend,router" help:"largest request body"`
 	MaxInflight  int     `key:"max-inflight" on:"up,frontend,router" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
 	SSEKeepAlive Seconds `key:"sse-keep-alive" on:"up,frontend" help:"silence after which a stream says that it lives, with a comment that clients skip"`
+	DrainGrace   Seconds `key:"drain-grace" on:"up,frontend" help:"time that a frontend goes on taking requests after Ctrl-C or SIGTERM, while /health says draining, so that load balancers find another"`
 	DrainTimeout Seconds `key:"drain-timeout" on:"up,frontend,worker,router" help:"time that running requests have to finish after Ctrl-C or SIGTERM"`
 
-	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats, rpc, relay): info,router=debug"`
+	TLSCert       string `key:"tls-cert" on:"up,frontend,worker,router" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is taken over"`
+	TLSKey        string `key:"tls-key" on:"up,frontend,worker,router" help:"file with the key of tls-cert (PEM)"`
+	APIKeyFile    string `key:"api-key-file" on:"up,frontend,worker,router" help:"file with API keys and their limits (YAML): with it every request to the HTTP API must show one; a changed file is taken over"`
+	MetricsAccess string `key:"metrics-access" on:"up,frontend,worker,router" help:"who may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
+	AccessLog     string `key:"access-log" on:"up,frontend" help:"on or off: a line for each HTTP request that is over, at level info of component access"`
+
+	RequestTimeout Seconds `key:"request-timeout" on:"up,frontend" help:"longest time of a whole request, its answer included; 0s is no bound"`
+	HeaderTimeout  Seconds `key:"header-timeout" on:"up,frontend" help:"longest time in which a client sends the headers of a request, and TLS agrees"`
+	BodyTimeout    Seconds `key:"body-timeout" on:"up,frontend" help:"longest time in which a client sends the body of a request"`
+	WriteTimeout   Seconds `key:"write-timeout" on:"up,frontend" help:"time after which a client that takes nothing of its answer is gone"`
+	IdleTimeout    Seconds `key:"idle-timeout" on:"up,frontend" help:"time after which a connection without a request is closed"`
+	MaxHeaderBytes int     `key:"max-header-bytes" on:"up,frontend" help:"largest headers of a request"`
+
+	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats, rpc, relay, access, traces): info,router=debug"`
 	LogFormat string `key:"log-format" on:"up,frontend,worker,router" help:"text or json"`
 }
 
@@ -143,16 +162,31 @@ func Defaults(command Command) Config {
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
 		MigrationLimit:      3,
+		MigrationWait:       Seconds(10 * time.Second),
 		ActiveRequestExpiry: Seconds(10 * time.Minute),
+		CanaryInterval:      Seconds(10 * time.Second),
 		MaxBodyBytes:        32 << 20,
 		MaxInflight:         4096,
 		SSEKeepAlive:        Seconds(15 * time.Second),
 		DrainTimeout:        Seconds(30 * time.Second),
+		MetricsAccess:       AccessAdmin,
+		AccessLog:           On,
+		HeaderTimeout:       Seconds(10 * time.Second),
+		BodyTimeout:         Seconds(time.Minute),
+		WriteTimeout:        Seconds(time.Minute),
+		IdleTimeout:         Seconds(2 * time.Minute),
+		MaxHeaderBytes:      64 << 10,
 		LogLevel:            "info",
 		LogFormat:           "text",
 	}
+	if command == Up {
+		c.AccessLog = Off // its screen is for people
+	}
 	if command == Worker || command == Router {
 		c.HTTPAddr = "" // several of them share a machine, and nobody need ask them
+	}
+	if command == Frontend {
+		c.DrainGrace = Seconds(5 * time.Second) // load balancers look every few seconds
 	}
 	return c
 }
@@ -168,7 +202,7 @@ const maxBlockSize = 1024
 
 // Components lists the parts of the process that log under a name of their own.
 func Components() []string {
-	return []string{"frontend", "router", "worker", "bus", "disco", "nats", "rpc", "relay"}
+	return []string{"frontend", "router", "worker", "bus", "disco", "nats", "rpc", "relay", "access", "traces"}
 }
 
 // Levels reads LogLevel. A component that there is not is an error.
@@ -181,6 +215,7 @@ func (c *Config) Validate() error {
 	p.optionalAddress("http-addr", c.HTTPAddr)
 	p.optionalAddress("nats-listen", c.NATSListen)
 	p.fleet(c)
+	p.door(c)
 	p.name("namespace", c.Namespace)
 	p.name("component", c.Component)
 	p.name("endpoint", c.Endpoint)
@@ -207,11 +242,18 @@ func (c *Config) Validate() error {
 	p.oneOf("router-mode", c.RouterMode, "kv", "round-robin", "random", "power-of-two", "least-loaded", "direct")
 	p.weight("kv-overlap-score-weight", c.OverlapScoreWeight)
 	p.weight("router-temperature", c.RouterTemperature)
+	if !(c.BusyThreshold >= 0 && c.BusyThreshold <= 1) {
+		p.add("busy-threshold", fmt.Sprintf("%v is not a share between 0 and 1", c.BusyThreshold))
+	}
+	p.between("busy-prefill-tokens", c.BusyPrefillTokens, 0, 1<<30)
 	p.between("migration-limit", c.MigrationLimit, 0, 100)
+	p.notNegative("migration-wait", c.MigrationWait)
 	p.positive("active-request-expiry", c.ActiveRequestExpiry)
+	p.notNegative("canary-interval", c.CanaryInterval)
 	p.between("max-body-bytes", int(c.MaxBodyBytes), 1024, 1<<40)
 	p.between("max-inflight", c.MaxInflight, 1, 1<<24)
 	p.positive("sse-keep-alive", c.SSEKeepAlive)
+	p.notNegative("drain-grace", c.DrainGrace)
 	p.positive("drain-timeout", c.DrainTimeout)
 	if c.MaxBatchedTokens < c.MaxNumSeqs {
 		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", c.MaxBatchedTokens, c.MaxNumSeqs))
@@ -288,6 +330,12 @@ const maxWeight = 1e9
 func (p *problems) weight(key string, v float64) {
 	if !(v >= 0 && v <= maxWeight) {
 		p.add(key, fmt.Sprintf("%v is not between 0 and %v", v, maxWeight))
+	}
+}
+
+func (p *problems) notNegative(key string, v Seconds) {
+	if v < 0 {
+		p.add(key, fmt.Sprintf("%v must not be negative; 0s turns it off", v))
 	}
 }
 

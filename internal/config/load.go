@@ -38,6 +38,9 @@ type Loaded struct {
 	// Command is what the tree is for.
 	Command Command
 	origin  map[string]string
+
+	traces   bool
+	noTraces string // why, though they are wanted
 }
 
 // Settings lists every setting of the command in the order of the tree, without
@@ -173,6 +176,7 @@ func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	if path == "" {
 		path = fileOf(environ)
 	}
+	l.traces, l.noTraces = traces(environ)
 	err := errors.Join(l.file(path), l.environment(environ))
 	l.flags(flags)
 	// What could not be read still has the value of the layer before, so nothing
@@ -185,13 +189,8 @@ func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 }
 
 // fileOf returns the value of EnvFile; "" if it is not set.
-func fileOf(environ []string) (path string) {
-	for _, kv := range environ {
-		if name, value, _ := strings.Cut(kv, "="); name == EnvFile {
-			path = value
-		}
-	}
-	return path
+func fileOf(environ []string) string {
+	return variable(environ, EnvFile)
 }
 
 func (l *Loaded) file(path string) error {
@@ -265,7 +264,7 @@ func (l *Loaded) environment(environ []string) error {
 	}
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		if !strings.HasPrefix(name, envPrefix) || name == EnvFile {
+		if !strings.HasPrefix(name, envPrefix) || name == EnvFile || name == EnvKey {
 			continue
 		}
 		key := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")

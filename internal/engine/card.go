@@ -18,12 +18,20 @@ const (
 	maxEOS       = 1024
 )
 
+// sealedCard is a card as it stands in discovery.
+type sealedCard struct {
+	Card
+	// Checksum is that of the card, so that nobody serves by one that was changed
+	// on its way. Builds before it wrote none.
+	Checksum string `json:"checksum,omitempty"`
+}
+
 // EncodeCard returns the JSON of a valid card, as it stands in discovery.
 func EncodeCard(c Card) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	b, err := json.Marshal(c)
+	b, err := json.Marshal(sealedCard{c, c.Checksum()})
 	if err != nil {
 		return nil, fmt.Errorf("encode model card: %w", err)
 	}
@@ -34,19 +42,23 @@ func EncodeCard(c Card) ([]byte, error) {
 }
 
 // DecodeCard reads a card from discovery. Fields of later versions are ignored;
-// a card that breaks a rule is an error that says which.
+// a card that breaks a rule, or is not that of its checksum, is an error that says
+// which.
 func DecodeCard(b []byte) (Card, error) {
 	if len(b) > MaxCardBytes {
 		return Card{}, fmt.Errorf("decode model card: %d bytes, at most %d are read", len(b), MaxCardBytes)
 	}
-	var c Card
+	var c sealedCard
 	if err := json.Unmarshal(b, &c); err != nil {
 		return Card{}, fmt.Errorf("decode model card: %w", err)
 	}
 	if err := c.Validate(); err != nil {
 		return Card{}, err
 	}
-	return c, nil
+	if sum := c.Card.Checksum(); c.Checksum != "" && c.Checksum != sum {
+		return Card{}, fmt.Errorf("decode model card: its checksum is %.64q and its fields make %s: it was changed on its way, or written by a version that knows more fields than this one; run the same version everywhere", c.Checksum, sum)
+	}
+	return c.Card, nil
 }
 
 // Names reports whether clients may ask for the model as name.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"math"
 	"strings"
 	"testing"
@@ -93,6 +94,14 @@ func FuzzDecodeCard(f *testing.F) {
 		}
 		if err := c.Validate(); err != nil {
 			t.Fatalf("decoded an invalid card: %v", err)
+		}
+		sealed, err := EncodeCard(c)
+		if err != nil {
+			return // escapes may make it longer
+		}
+		again, err := DecodeCard(sealed)
+		if err != nil || again.DiffersFrom(&c) != "" {
+			t.Fatalf("became another card: %v, %s", err, again.DiffersFrom(&c))
 		}
 	})
 }
@@ -189,6 +198,34 @@ func FuzzDecodeLoadReport(f *testing.F) {
 		}
 		if got, err := DecodeLoadReport(again); err != nil || got != r {
 			t.Fatalf("%+v became %+v, %v", r, got, err)
+		}
+	})
+}
+
+func FuzzDecodePong(f *testing.F) {
+	for _, s := range []string{
+		`{"worker_id":7,"dp_rank":0,"epoch":12,"state":"not_ready","kv_next":42,"load":{"running":1,"total_blocks":64},"in_flight":3}`,
+		`{"worker_id":9007199254740992}`, `{"later":{"field":[1]}}`, `{`, ``, strings.Repeat(" ", maxLoadReport+1),
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := DecodePong(b)
+		if err != nil {
+			if p != (Pong{}) {
+				t.Errorf("%+v came with %v", p, err)
+			}
+			return
+		}
+		if p.WorkerID > kv.MaxWorkerID || len(b) > maxLoadReport {
+			t.Errorf("%+v was read from %d bytes", p, len(b))
+		}
+		again, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := DecodePong(again); err == nil && back != p {
+			t.Errorf("%+v comes back as %+v", p, back)
 		}
 	})
 }

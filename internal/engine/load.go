@@ -14,7 +14,8 @@ const maxLoadReport = 4 << 10
 // The states that a worker reports of itself.
 const (
 	StateReady    = "ready"
-	StateDraining = "draining" // finishing what it has, taking nothing new
+	StateDraining = "draining"  // finishing what it has, taking nothing new
+	StateNotReady = "not_ready" // its engine does not answer; it may come back
 )
 
 // LoadReport is what a worker tells everyone about its load; docs/format/engine.md
@@ -24,7 +25,7 @@ type LoadReport struct {
 	Rank     uint32      `json:"dp_rank"`
 	// Epoch is that of the worker's registration; a lower one than is known is stale.
 	Epoch uint64 `json:"epoch"`
-	// State is StateReady or StateDraining.
+	// State is StateReady, StateDraining or StateNotReady.
 	State string `json:"state"`
 	// KVNext is the sequence number that the worker's next cache event will have:
 	// all before it were published. 0 if it publishes none. It lets a router tell

@@ -60,6 +60,7 @@ func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 		Route: route.Config{
 			Mode: route.Mode(p.cfg.RouterMode), OverlapWeight: &p.cfg.OverlapScoreWeight,
 			Temperature: p.cfg.RouterTemperature, Seed: p.cfg.RouterSeed,
+			Busy: route.Busy{DecodeBlocks: p.cfg.BusyThreshold, PrefillTokens: p.cfg.BusyPrefillTokens},
 		},
 		ReservationTTL: time.Duration(p.cfg.ActiveRequestExpiry),
 		MaxBodyBytes:   p.cfg.MaxBodyBytes,
@@ -74,17 +75,25 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 	return frontend.New(frontend.Config{
 		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
 		MaxBodyBytes: p.cfg.MaxBodyBytes, MaxInflight: p.cfg.MaxInflight,
-		MigrationLimit: limit, DrainTimeout: time.Duration(p.cfg.DrainTimeout),
-		KeepAlive:  time.Duration(p.cfg.SSEKeepAlive),
-		Preprocess: frontend.Preprocess(p.cfg.Preprocess),
+		MigrationLimit: limit, MigrationWait: orOff(p.cfg.MigrationWait),
+		DrainGrace: time.Duration(p.cfg.DrainGrace), DrainTimeout: time.Duration(p.cfg.DrainTimeout),
+		RequestTimeout: time.Duration(p.cfg.RequestTimeout), HeaderTimeout: time.Duration(p.cfg.HeaderTimeout),
+		BodyTimeout: time.Duration(p.cfg.BodyTimeout), WriteTimeout: time.Duration(p.cfg.WriteTimeout),
+		IdleTimeout: time.Duration(p.cfg.IdleTimeout), MaxHeaderBytes: p.cfg.MaxHeaderBytes,
+		OpenMetrics: p.cfg.MetricsAccess == config.AccessOpen,
+		KeepAlive:   time.Duration(p.cfg.SSEKeepAlive),
+		Preprocess:  frontend.Preprocess(p.cfg.Preprocess),
 	}, frontend.Deps{
 		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, Open: p.openTokenizer,
 		Metrics: p.metrics, Log: p.log,
 		Mount: map[string]http.Handler{
-			"/v1/router/": r.Handler(),
-			"/v1/config":  configHandler(p.cfg),
+			"/v1/router/":     r.Handler(),
+			"/busy_threshold": r.Handler(),
+			"/v1/config":      configHandler(p.cfg),
 		},
 		OnDrain: r.EndWatches,
+		OnModel: r.Refer,
+		Keys:    p.door.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/config"
 	"penstock/internal/edge/openai"
 )
 
@@ -29,12 +30,12 @@ func (p *process) handler(health func() (status int, body any), more map[string]
 			h.ServeHTTP(w, r)
 		})
 	}
-	get("/metrics", p.metrics.Handler())
-	get("/v1/config", configHandler(p.cfg))
+	get("/metrics", p.door.admins(p.metrics.Handler(), p.cfg.MetricsAccess))
+	get("/v1/config", p.door.admins(configHandler(p.cfg), config.AccessAdmin))
 	get("/live", answering(func() (int, any) { return http.StatusOK, map[string]string{"status": "live"} }))
 	get("/health", answering(health))
 	for _, pattern := range slices.Sorted(maps.Keys(more)) {
-		mux.Handle(pattern, more[pattern])
+		mux.Handle(pattern, p.door.admins(more[pattern], config.AccessAdmin))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		openai.WriteError(w, fault.New(fault.NotFound, "a %s serves /health, /live, /metrics and /v1/config here; requests for models go to a frontend", p.cfg.Command))

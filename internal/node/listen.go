@@ -3,24 +3,19 @@ package node
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strconv"
 	"syscall"
 )
 
-// listen opens the HTTP address. It says what to do if somebody else has it, and
-// warns if others than this machine can reach it.
-func listen(addr string, log *slog.Logger) (net.Listener, error) {
+// listen opens the HTTP address. It says what to do if somebody else has it.
+func listen(addr string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("http-addr %s is in use by another process; stop it or choose another with --http-addr, for example 127.0.0.1:0 for a free port", addr)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("http-addr: %w", err)
-	}
-	if !loopback(ln.Addr().String()) {
-		log.Warn("the HTTP API listens beyond this machine without TLS and without keys", "addr", ln.Addr().String())
 	}
 	return ln, nil
 }

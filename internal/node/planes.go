@@ -15,6 +15,7 @@ import (
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
 	"penstock/internal/plane/rpc"
+	"penstock/internal/serve/worker"
 )
 
 // planes are what a process reaches others through. Fields are zero where opening
@@ -135,6 +136,18 @@ func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 		p.registry, p.unreadable = registry, registry.Malformed
 		p.closers = append(p.closers, func() error { registry.Close(); return nil })
 		return nil
+	case config.DiscoveryFile:
+		registry, err := disco.NewFile(disco.FileConfig{Dir: cfg.DiscoveryDir, Log: log})
+		if err != nil {
+			return err
+		}
+		p.registry, p.unreadable = registry, registry.Malformed
+		p.closers = append(p.closers, func() error { registry.Close(); return nil })
+		return nil
+	case config.DiscoveryStatic:
+		var err error
+		p.registry, err = disco.NewStatic(disco.StaticConfig{Addrs: cfg.StaticWorkers, Ask: worker.Ask(p.rpc), Log: log})
+		return err
 	}
 	return fmt.Errorf("discovery %s: there is none of that name", discovery)
 }

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -24,6 +23,8 @@ type process struct {
 	metrics *obs.Metrics
 	began   time.Time
 	ln      net.Listener // of HTTP; nil if there is none
+	door    door         // of ln
+	tracer  *obs.Tracer  // nil unless the environment wants traces
 	planes  *planes
 	model   *modelResult // nil unless engines run here
 }
@@ -48,10 +49,19 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 		return err
 	}
 	if cfg.HTTPAddr != "" {
-		if p.ln, err = listen(cfg.HTTPAddr, p.log); err != nil {
+		if p.door, err = openDoor(cfg, p.log); err != nil {
 			return err
 		}
+		p.ln = p.door.ln
 		defer p.ln.Close() // whoever serves it closes it too, once it runs
+	}
+	traces, err := openTraces(ctx, cfg, p.log)
+	if err != nil {
+		return err
+	}
+	if traces != nil {
+		p.tracer = traces.Tracer()
+		defer traces.Close() // when all that has spans is over
 	}
 	if err = p.open(ctx); err != nil || ctx.Err() != nil {
 		err = errors.Join(err, p.planes.Close())
@@ -68,6 +78,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	}
 	stages, life := newStages(ctx)
 	defer func() { err = errors.Join(err, stages.stop()) }()
+	p.door.follow(life, stages, p.log)
 	r.start(life, stages)
 	if err := r.await(life); err != nil {
 		if ctx.Err() != nil || life.Err() != nil {
@@ -125,5 +136,5 @@ func (p *process) url() string {
 	if p.ln == nil {
 		return ""
 	}
-	return fmt.Sprint("http://", reachable(p.ln.Addr()))
+	return p.door.scheme() + "://" + reachable(p.ln.Addr())
 }

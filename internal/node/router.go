@@ -58,12 +58,18 @@ func (r *routerRole) build() error {
 		limit = -1 // the relay reads 0 as its default
 	}
 	r.relay, err = relay.New(relay.Config{
-		Namespace: r.cfg.Namespace, Component: r.cfg.Component, MigrationLimit: limit,
+		Namespace: r.cfg.Namespace, Component: r.cfg.Component,
+		MigrationLimit: limit, MigrationWait: r.migrationWait(),
 	}, relay.Deps{
-		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve,
+		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve, OnModel: r.router.Refer,
 		Metrics: r.metrics, Log: r.log,
 	})
 	return err
+}
+
+// migrationWait is less than frontends wait, so that a request is not lost to both.
+func (r *routerRole) migrationWait() time.Duration {
+	return max(time.Duration(r.cfg.MigrationWait)*4/5, 1) // 1 ns is not at all
 }
 
 // serve is an instance of one model until ctx ends.
@@ -89,7 +95,7 @@ func (r *routerRole) start(ctx context.Context, stages *stages) {
 		stages.start(ctx, "http", func(ctx context.Context) error {
 			// Streams of events end by nothing but their clients.
 			defer context.AfterFunc(ctx, r.router.EndWatches)()
-			return serveHTTP(ctx, r.ln, r.handler(r.health, map[string]http.Handler{"/v1/router/": r.router.Handler()}), r.log)
+			return serveHTTP(ctx, r.ln, r.handler(r.health, map[string]http.Handler{"/v1/router/": r.router.Handler(), "/busy_threshold": r.router.Handler()}), r.log)
 		})
 	}
 	stages.start(ctx, "router", r.router.Run)

@@ -2,7 +2,6 @@ package node
 
 import (
 	"crypto/tls"
-	"fmt"
 	"log/slog"
 
 	"penstock/internal/config"
@@ -39,9 +38,23 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 	}
 	p.closers = append(p.closers, overTCP.Close)
 	planes["tcp"] = overTCP
+	overHTTP, err := rpc.NewHTTP(rpc.HTTPConfig{Advertise: cfg.RPCAdvertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
+	if err != nil {
+		return err
+	}
+	p.closers = append(p.closers, func() error { overHTTP.Close(); return nil })
+	planes["http"], planes["https"] = overHTTP, overHTTP
+	if p.conn != nil {
+		overNATS, err := rpc.NewNATS(p.conn, rpc.NATSConfig{Log: log})
+		if err != nil {
+			return err
+		}
+		p.closers = append(p.closers, func() error { overNATS.Close(); return nil })
+		planes["nats"] = overNATS
+	}
 	serving := planes[cfg.RequestPlane]
-	if serving == nil {
-		return fmt.Errorf("request-plane %s: this build has none of that name", cfg.RequestPlane)
+	if serving == nil { // a frontend without NATS, which serves nobody here
+		serving = overTCP
 	}
 	p.rpc = &rpc.Schemes{Plane: serving, ByScheme: planes}
 	return nil

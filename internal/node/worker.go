@@ -64,14 +64,17 @@ func (w *workerRole) announce() {
 // health is what GET /health says: 200 while requests are taken.
 func (w *workerRole) health() (status int, body any) {
 	h := struct {
-		Status   string      `json:"status"` // starting, ready, draining
+		Status   string      `json:"status"` // starting, or what the worker reports: ready, not_ready, draining
 		Model    string      `json:"model"`
 		WorkerID kv.WorkerID `json:"worker_id"`
 		Addr     string      `json:"addr,omitempty"`
 	}{Status: "starting", Model: w.model.card().Name, WorkerID: w.id}
 	status = http.StatusServiceUnavailable
 	if addr, ok := w.worker.Registered(); ok {
-		h.Status, h.Addr, status = engine.StateReady, addr, http.StatusOK
+		h.Status, h.Addr = w.worker.Health().State, addr
+	}
+	if h.Status == engine.StateReady {
+		status = http.StatusOK
 	}
 	return status, h
 }
@@ -96,6 +99,10 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	return all, nil
 }
 
+// linger is how long a worker that has left discovery tells so those who have not
+// heard of it.
+const linger = 200 * time.Millisecond
+
 // newWorker puts an engine behind the planes.
 func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng engine.Engine, metrics *worker.Metrics) (*worker.Worker, error) {
 	host, err := os.Hostname()
@@ -106,14 +113,20 @@ func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng 
 		ID: id, Epoch: epoch,
 		Namespace: p.cfg.Namespace, Component: component, Endpoint: p.cfg.Endpoint,
 		Addr: p.planes.addr, Host: host, PID: os.Getpid(),
-		MaxCalls:     p.cfg.MaxInflight,
 		DrainTimeout: time.Duration(p.cfg.DrainTimeout),
+		// A router's engines are workers, who ask their own.
+		MaxCalls: p.cfg.MaxInflight, CanaryInterval: -1,
+	}
+	if p.cfg.Command != config.Up {
+		// Others hear of it over a network: until then they are told to go elsewhere.
+		cfg.Linger = linger
 	}
 	if p.model != nil {
+		cfg.CanaryInterval = orOff(p.cfg.CanaryInterval)
 		cfg.ToolParser, cfg.ReasoningParser = named(p.cfg.ToolCallParser), named(p.cfg.ReasoningParser)
 		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
 	}
-	return worker.New(cfg, eng, worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry}, metrics, p.log)
+	return worker.New(cfg, eng, worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry, Tracer: p.tracer}, metrics, p.log)
 }
 
 func runs(workers []*worker.Worker) []func(context.Context) error {
@@ -122,6 +135,15 @@ func runs(workers []*worker.Worker) []func(context.Context) error {
 		all = append(all, w.Run)
 	}
 	return all
+}
+
+// orOff is a setting whose 0 turns off what services do at intervals: they read 0
+// as their default.
+func orOff(s config.Seconds) time.Duration {
+	if s == 0 {
+		return -1
+	}
+	return time.Duration(s)
 }
 
 // named is what a card says of a parser: nothing if it is found out.

@@ -20,7 +20,7 @@ func errorType(c fault.Code) string {
 		return "request_too_large"
 	case fault.Limited:
 		return "rate_limit_error"
-	case fault.Overloaded, fault.Unavailable:
+	case fault.Overloaded, fault.Unavailable, fault.Draining:
 		return "overloaded_error"
 	case fault.Conflict:
 		return "conflict_error"
@@ -28,6 +28,8 @@ func errorType(c fault.Code) string {
 		return "timeout_error"
 	case fault.Unauthorized:
 		return "authentication_error"
+	case fault.Forbidden:
+		return "permission_error"
 	}
 	return "api_error"
 }

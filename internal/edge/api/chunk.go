@@ -119,4 +119,7 @@ type Attempt struct {
 	Number        uint32
 	Worker        kv.Worker
 	OverlapBlocks int // the router's belief
+	// Inexact says that the worker went on with the tokens of one of other numerics:
+	// what follows need not be what that one would have said.
+	Inexact bool
 }

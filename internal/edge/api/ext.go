@@ -43,6 +43,9 @@ func appendAttempt(dst []byte, a Attempt) []byte {
 	dst = strconv.AppendUint(dst, uint64(a.Worker.Rank), 10)
 	dst = append(dst, `,"overlap_blocks":`...)
 	dst = strconv.AppendInt(dst, int64(a.OverlapBlocks), 10)
+	if a.Inexact {
+		dst = append(dst, `,"inexact":true`...)
+	}
 	return append(dst, '}')
 }
 

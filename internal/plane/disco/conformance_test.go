@@ -1,6 +1,7 @@
 package disco_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -26,6 +27,38 @@ func TestNATSEmbedded(t *testing.T) {
 
 func TestNATSOverTCP(t *testing.T) {
 	discotest.Run(t, func(t *testing.T) disco.Registry { return openNATS(t, natsd.Config{Listen: "127.0.0.1:0"}) })
+}
+
+func TestFile(t *testing.T) {
+	discotest.Run(t, func(t *testing.T) disco.Registry { return openFile(t, t.TempDir()) })
+}
+
+// twoProcesses registers in one process and watches in another.
+type twoProcesses struct{ here, there disco.Registry }
+
+func (p twoProcesses) Register(ctx context.Context, in disco.Instance) (disco.Lease, error) {
+	return p.here.Register(ctx, in)
+}
+
+func (p twoProcesses) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
+	return p.there.Watch(ctx, kind, sink)
+}
+
+func TestFileBetweenProcesses(t *testing.T) {
+	discotest.Run(t, func(t *testing.T) disco.Registry {
+		dir := t.TempDir()
+		return twoProcesses{openFile(t, dir), openFile(t, dir)}
+	})
+}
+
+func openFile(t *testing.T, dir string) *disco.File {
+	t.Helper()
+	r, err := disco.NewFile(disco.FileConfig{Dir: dir, TTL: 2 * time.Second, Every: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
 }
 
 // openNATS opens a registry on a server of its own.

@@ -31,17 +31,15 @@ func newMemCall(cancel context.CancelFunc) *memCall {
 // serve runs the handler and records how it ended. The frames it sent are in
 // the channel by then, so a caller that sees done has only to drain it.
 func (c *memCall) serve(ctx context.Context, h Handler, method string, body []byte) {
-	handle(ctx, h, method, body, func(frame []byte) error { return c.send(ctx, frame) }, func(err error) {
-		c.cancel() // a send by a goroutine that the handler left behind fails
-		c.err = err
-		close(c.done)
-	})
+	defer close(c.done)
+	defer c.cancel() // a send by a goroutine that the handler left behind fails
+	invoke(ctx, h, method, body, func(frame []byte) error { return c.send(ctx, frame) }, func(err error) { c.err = err })
 }
 
 // send passes one frame on, waiting while the caller is behind by the credit.
 func (c *memCall) send(ctx context.Context, frame []byte) error {
 	if len(frame) > MaxFrame {
-		return fault.New(fault.TooLarge, "send: the frame has %d bytes, at most %d are allowed", len(frame), MaxFrame)
+		return errFrameTooLarge(len(frame))
 	}
 	if ctx.Err() != nil {
 		return errOver()
@@ -111,4 +109,8 @@ func (c *memCall) deliver(ctx context.Context, f []byte, recv func([]byte) error
 		}
 	}
 	return nil
+}
+
+func errFrameTooLarge(n int) error {
+	return fault.New(fault.TooLarge, "send: the frame has %d bytes, at most %d are allowed", n, MaxFrame)
 }

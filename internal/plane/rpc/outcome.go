@@ -29,7 +29,7 @@ func outcome(method string, err error) error {
 	}
 	return &fault.Error{
 		Code:    fault.Internal,
-		Message: fmt.Sprintf("call %s: the handler failed; the log of its process says why", method),
+		Message: fmt.Sprintf("call %s: the handler failed; the log says why", method),
 		Err:     errors.New(err.Error()),
 	}
 }

@@ -52,7 +52,7 @@ func (c *callIn) settle() {
 // serve runs the handler and sends how it ended.
 func (c *callIn) serve(ctx context.Context, h Handler, method string, body []byte) {
 	send := func(frame []byte) error { return c.send(ctx, frame) }
-	handle(ctx, h, method, body, send, func(err error) { c.finish(method, err) })
+	invoke(ctx, h, method, body, send, func(err error) { c.finish(method, err) })
 }
 
 // finish sends the outcome to a caller that is still there.
@@ -79,7 +79,7 @@ func (c *callIn) finish(method string, err error) {
 // connection by its buffer.
 func (c *callIn) send(ctx context.Context, frame []byte) error {
 	if len(frame) > MaxFrame {
-		return fault.New(fault.TooLarge, "send: the frame has %d bytes, at most %d are allowed", len(frame), MaxFrame)
+		return errFrameTooLarge(len(frame))
 	}
 	if ctx.Err() != nil {
 		return errOver()

@@ -150,7 +150,7 @@ func (s *tcpServer) serve(raw net.Conn) {
 	}
 	s.mu.Unlock()
 	if leaving {
-		refuse(conn, fault.New(fault.Unavailable, "the server is leaving"))
+		turnAway(conn, fault.New(fault.Unavailable, "the server is leaving"))
 		return
 	}
 	defer func() {
@@ -190,18 +190,18 @@ func (s *tcpServer) greet(conn net.Conn) (net.Conn, hello, error) {
 	}
 	if !h.agrees() {
 		err := errVersions(&h)
-		refuse(conn, fault.New(fault.Unimplemented, "%w", err))
+		turnAway(conn, fault.New(fault.Unimplemented, "%w", err))
 		return conn, hello{}, err
 	}
 	if !sameToken(h.token, s.cfg.Token) {
-		refuse(conn, fault.New(fault.Unauthorized, "the rpc token of the client is missing or not the server's; give all processes the same"))
+		turnAway(conn, fault.New(fault.Unauthorized, "the rpc token of the client is missing or not the server's; give all processes the same"))
 		return conn, hello{}, errors.New("the rpc token is missing or wrong")
 	}
 	return conn, h, nil
 }
 
-// refuse tells a client, in the place of a greeting, why it gets none.
-func refuse(conn net.Conn, why *fault.Error) {
+// turnAway tells a client, in the place of a greeting, why it gets none.
+func turnAway(conn net.Conn, why *fault.Error) {
 	// An error is that the client is gone.
 	_, _ = conn.Write(appendFirst(nil, frameGoaway, appendGoaway(nil, 0, why)))
 }

@@ -27,9 +27,10 @@ type answer struct {
 	writer    api.Writer // nil before the request is understood
 	refuse    func(http.ResponseWriter, error)
 	ext       api.AnswerExt
-	open      int  // choices that have not finished
-	accepted  bool // by a worker
-	committed bool // status and headers are out
+	open      int       // choices that have not finished
+	accepted  bool      // by a worker
+	committed bool      // status and headers are out
+	first     time.Time // when output began; zero before
 	buf       []byte
 }
 
@@ -42,6 +43,7 @@ func (a *answer) take(e *event) error {
 			Number:        e.attempt,
 			Worker:        e.decision.Worker,
 			OverlapBlocks: e.decision.OverlapBlocks,
+			Inexact:       e.inexact,
 		})
 		return nil
 	case accepted:
@@ -99,6 +101,9 @@ func (a *answer) close() {
 
 // extend takes chunks that belong together: a stream never parts them.
 func (a *answer) extend(chunks []api.Chunk) error {
+	if a.first.IsZero() {
+		a.first = time.Now()
+	}
 	for i := range chunks {
 		c := &chunks[i]
 		if c.Kind == api.Finish {

@@ -226,9 +226,16 @@ func (g *generation) tell(kind eventKind, chunks []api.Chunk) error {
 		attempt:  g.request.Attempt,
 		decision: g.decision,
 		numerics: g.computes,
+		inexact:  g.inexact(),
 		chunks:   chunks,
 	}
 	return g.emit(&g.event)
+}
+
+// inexact reports whether the worker goes on with tokens that came from other
+// numerics than its own, as far as both are known.
+func (g *generation) inexact() bool {
+	return g.tokens() > 0 && g.computes != "" && g.numerics != "" && g.computes != g.numerics
 }
 
 // base is the index in the answer of this prompt's first choice.

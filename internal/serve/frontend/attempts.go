@@ -17,43 +17,46 @@ type task interface {
 	choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error)
 	// try makes one attempt on the worker that was chosen and reserved for it.
 	try(ctx context.Context, attempt uint32, d route.Decision) error
+	// tokens is how many of its tokens are out: they bind it to go on.
+	tokens() int
 	// migration names the kind of a further attempt for metrics.
 	migration() string
 }
 
+// maxAttempts bounds the attempts of one task, planned moves and refusals
+// included.
+const maxAttempts = 64
+
 // attempts makes attempts until the task is complete, ctx ends, or an attempt
 // fails that no other worker can make good: if it is pinned to one, none can.
 func (f *Frontend) attempts(ctx context.Context, t task, pinned bool) error {
-	var failed []kv.WorkerID
-	var last error
+	m := newMigration(f, t)
 	for attempt := uint32(1); ; attempt++ {
-		decision, err := t.choose(ctx, attempt, failed)
-		switch {
-		case err == nil:
-		case ctx.Err() != nil:
-			return ended(ctx)
-		case last != nil:
-			return exhausted(last, attempt-1)
-		default:
+		d, err := m.choose(ctx, attempt)
+		if err != nil {
 			return err
 		}
 		if attempt > 1 {
 			f.metrics.migrations.WithLabelValues(t.migration()).Inc()
 		}
-		last = t.try(ctx, attempt, decision)
+		err = f.try(ctx, t, attempt, d)
 		switch {
-		case last == nil:
+		case err == nil:
 			return nil
 		case ctx.Err() != nil:
 			return ended(ctx)
-		case !fault.Of(last).Class().Retryable:
-			return last
 		}
-		f.deps.Router.Failed(decision.Worker, last)
-		if int(attempt) > f.cfg.MigrationLimit || pinned {
-			return exhausted(last, attempt)
+		err = misrouted(d, err)
+		if !fault.Of(err).Class().Retryable {
+			return err
 		}
-		failed = append(failed, decision.Worker.ID)
+		f.deps.Router.Failed(d.Worker, err)
+		if pinned {
+			return stays(d, err)
+		}
+		if err := m.again(ctx, d, err); err != nil {
+			return err
+		}
 	}
 }
 
@@ -67,14 +70,32 @@ func (f *Frontend) route(ctx context.Context, m *model, req *route.Request) (rou
 	return d, err
 }
 
+// misrouted makes of the error of a worker that does not know the model one that
+// others can make good: it was the model's worker when it was chosen.
+func misrouted(d route.Decision, err error) error {
+	if fault.Of(err) != fault.NotFound {
+		return err
+	}
+	return fault.New(fault.Unavailable, "worker %d no longer serves the model: %w", d.Worker.ID, err)
+}
+
 // exhausted is what a client is told when the last worker that could be tried
 // has failed too. The cause may name addresses and is for the log.
 func exhausted(err error, attempts uint32) error {
+	return unfinished(err, fmt.Sprintf("no worker could finish the request (%d tried): send it again", attempts))
+}
+
+// stays is what the client of a pinned request is told when its worker has failed.
+func stays(d route.Decision, err error) error {
+	return unfinished(err, fmt.Sprintf("worker %d, which the request is pinned to, could not finish it, and a pinned request does not move to another: send it again, or leave the choice to the router", d.Worker.ID))
+}
+
+// unfinished is an error that says message instead of what a worker said.
+func unfinished(err error, message string) error {
 	f := api.Fault(err)
-	return &fault.Error{
-		Code:       f.Code,
-		Message:    fmt.Sprintf("no worker could finish the request (%d tried): send it again", attempts),
-		RetryAfter: f.RetryAfter,
-		Err:        err,
+	code := f.Code
+	if code == fault.Draining { // a matter between us and our workers
+		code = fault.Unavailable
 	}
+	return &fault.Error{Code: code, Message: message, RetryAfter: f.RetryAfter, Err: err}
 }

@@ -40,7 +40,7 @@ func (c *call) body() (body []byte, held int, err error) {
 		c.answer.w.Header().Set("Connection", "close")
 		return nil, 0, tooLarge(limit)
 	}
-	in := http.MaxBytesReader(c.answer.w, c.r.Body, limit)
+	in := http.MaxBytesReader(connection(c.answer.w), c.r.Body, limit)
 	for {
 		if len(body) == cap(body) {
 			more := max(cap(body), firstBody)

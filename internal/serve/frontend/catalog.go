@@ -36,8 +36,10 @@ type catalog struct {
 	open  func(engine.TokenizerRef) (*prep.Pipeline, error)
 	// encoder returns what makes the prompts of a model.
 	encoder func(*model) prep.Encoder
-	log     *slog.Logger
-	snap    atomic.Pointer[snapshot]
+	// refer, if not nil, is told the reference of every model.
+	refer func(model, checksum string)
+	log   *slog.Logger
+	snap  atomic.Pointer[snapshot]
 
 	// Owned by run.
 	pipes map[engine.TokenizerRef]*prep.Pipeline
@@ -48,6 +50,12 @@ type snapshot struct {
 	models    []*model // by name
 	names     map[string]*model
 	instances []instance // all that are registered, by id
+	// superseded is closed when there is a newer one.
+	superseded chan struct{}
+}
+
+func newSnapshot() *snapshot {
+	return &snapshot{names: map[string]*model{}, superseded: make(chan struct{})}
 }
 
 // model is one served model. Its card is that of its reference instance: the one
@@ -59,7 +67,7 @@ type model struct {
 	manner  manner         // how it writes calls and reasoning
 	created time.Time      // when this frontend first saw it
 	workers []instance     // those that a request may go to; none if all are gone
-	unfit   []kv.WorkerID  // those that serve the name with another vocabulary
+	unfit   []kv.WorkerID  // those that serve the name by a card that differs
 }
 
 // instance is one registered worker.
@@ -78,7 +86,7 @@ func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef)
 		pipes:   map[engine.TokenizerRef]*prep.Pipeline{},
 		said:    map[string]string{},
 	}
-	c.snap.Store(&snapshot{names: map[string]*model{}})
+	c.snap.Store(newSnapshot())
 	return c
 }
 
@@ -133,7 +141,7 @@ func (c *catalog) anyClosed() bool {
 
 // update makes the snapshot of a set of instances.
 func (c *catalog) update(set []disco.Instance) {
-	next := &snapshot{names: map[string]*model{}}
+	next := newSnapshot()
 	byName := map[string][]instance{}
 	var order []string
 	for _, in := range set {
@@ -165,13 +173,19 @@ func (c *catalog) update(set []disco.Instance) {
 	next.keepLost(old)
 	next.index()
 	c.snap.Store(next)
+	if c.refer != nil {
+		for _, name := range order {
+			c.refer(name, next.names[name].card.Checksum())
+		}
+	}
+	close(old.superseded)
 	maps.DeleteFunc(c.pipes, func(_ engine.TokenizerRef, p *prep.Pipeline) bool {
 		return !slices.ContainsFunc(next.models, func(m *model) bool { return m.pipe == p })
 	})
 }
 
 // model makes one model of its instances, at least one, and marks those that do
-// not fit the reference.
+// differ from the reference.
 func (c *catalog) model(old *model, ins []instance) *model {
 	m := &model{card: reference(old, ins), created: time.Now()}
 	if old != nil {
@@ -187,13 +201,11 @@ func (c *catalog) model(old *model, ins []instance) *model {
 	}
 	for i := range ins {
 		in := &ins[i]
-		if !fits(&m.card, &in.card) {
-			in.bad = "its tokenizer or vocabulary is not that of the model's other workers"
+		if in.bad = in.card.DiffersFrom(&m.card); in.bad != "" {
 			m.unfit = append(m.unfit, in.ID)
 			c.complain(fmt.Sprint("fit of ", in.ID), in.bad, slog.Uint64("worker", uint64(in.ID)), slog.String("model", m.card.Name))
 			continue
 		}
-		m.card.ContextLength = min(m.card.ContextLength, in.card.ContextLength)
 		m.workers = append(m.workers, *in)
 	}
 	m.encoder = c.encoder(m)
@@ -225,7 +237,7 @@ func (c *catalog) lacks(m *model, cause error) {
 func reference(old *model, ins []instance) engine.Card {
 	if old != nil {
 		for _, in := range ins {
-			if fits(&old.card, &in.card) {
+			if sameModel(&in.card, &old.card) {
 				return in.card
 			}
 		}
@@ -233,15 +245,10 @@ func reference(old *model, ins []instance) engine.Card {
 	return ins[0].card
 }
 
-// fits reports whether the same tokens mean the same to both.
-func fits(a, b *engine.Card) bool {
-	if a.VocabSize != b.VocabSize || a.Tokenizer.Kind != b.Tokenizer.Kind {
-		return false
-	}
-	if a.Tokenizer.Digest != "" && b.Tokenizer.Digest != "" {
-		return a.Tokenizer.Digest == b.Tokenizer.Digest
-	}
-	return a.Tokenizer == b.Tokenizer
+// sameModel reports whether two cards are of one model.
+func sameModel(a, b *engine.Card) bool {
+	_, _, _, differ := a.Differs(b)
+	return !differ
 }
 
 // pipeline returns the pipeline of a card's tokenizer, or why it cannot be opened.
@@ -403,7 +410,7 @@ func (c *catalog) named(name string) (*model, error) {
 
 // current returns the latest state of a model that was found earlier.
 func (c *catalog) current(m *model) *model {
-	if now := c.snap.Load().names[m.card.Name]; now != nil && fits(&m.card, &now.card) {
+	if now := c.snap.Load().names[m.card.Name]; now != nil && sameModel(&m.card, &now.card) {
 		return now
 	}
 	return m

@@ -25,9 +25,13 @@ type Config struct {
 	// MaxInflight bounds the generation requests being served; beyond it the
 	// answer is 503 at once. Default 4096.
 	MaxInflight int
-	// MigrationLimit is how many further attempts a request has when a worker
-	// fails under it. Default 3; negative is none.
+	// MigrationLimit is how many workers may fail under a request beyond the first.
+	// Those that leave as planned do not count. Default 3; negative is none: the
+	// request then fails with its worker.
 	MigrationLimit int
+	// MigrationWait is how long a request that lost its worker waits for another
+	// while there is none. Default 10 s; negative is not at all.
+	MigrationWait time.Duration
 	// StallTimeout is how long a worker may send nothing before it is given up
 	// for another. It covers waiting in the engine's queue and prefill. Default
 	// 5 minutes.
@@ -54,8 +58,17 @@ type Config struct {
 	IdleTimeout time.Duration
 	// MaxHeaderBytes bounds a request's headers. Default 64 KiB.
 	MaxHeaderBytes int
-	// DrainTimeout is how long requests may go on when the frontend is told to
-	// stop, before they are cut off. Default 30 s.
+	// MaxStreams bounds the requests at once on one connection of HTTP/2. Default 250.
+	MaxStreams int
+	// OpenMetrics lets everybody read /metrics while keys are in force, which
+	// otherwise takes a key for administrators.
+	OpenMetrics bool
+	// DrainGrace is how long a frontend that is told to stop goes on as before, but
+	// for its health and for closing each connection with an answer, so that load
+	// balancers and clients find another. Default none.
+	DrainGrace time.Duration
+	// DrainTimeout is how long requests may go on after that, while no new ones are
+	// taken, before they are cut off. Default 30 s.
 	DrainTimeout time.Duration
 }
 
@@ -80,6 +93,7 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.BodyMemory, max(512<<20, 4*c.MaxBodyBytes))
 	setDefault(&c.MaxInflight, 4096)
 	setDefault(&c.MigrationLimit, 3)
+	setDefault(&c.MigrationWait, 10*time.Second)
 	setDefault(&c.StallTimeout, 5*time.Minute)
 	setDefault(&c.Preprocess, PreprocessLocal)
 	setDefault(&c.PreprocessTimeout, 30*time.Second)
@@ -89,6 +103,7 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.KeepAlive, 15*time.Second)
 	setDefault(&c.IdleTimeout, 2*time.Minute)
 	setDefault(&c.MaxHeaderBytes, 64<<10)
+	setDefault(&c.MaxStreams, 250)
 	setDefault(&c.DrainTimeout, 30*time.Second)
 }
 
@@ -122,6 +137,7 @@ func (c *Config) Validate() error {
 		{"KeepAlive", int64(c.KeepAlive)},
 		{"IdleTimeout", int64(c.IdleTimeout)},
 		{"MaxHeaderBytes", int64(c.MaxHeaderBytes)},
+		{"MaxStreams", int64(c.MaxStreams)},
 		{"DrainTimeout", int64(c.DrainTimeout)},
 	} {
 		if f.v <= 0 {
@@ -130,6 +146,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Preprocess != PreprocessLocal && c.Preprocess != PreprocessEngine {
 		errs = append(errs, fmt.Errorf("frontend config: Preprocess must be %s or %s, not %.100q", PreprocessLocal, PreprocessEngine, c.Preprocess))
+	}
+	if c.DrainGrace < 0 {
+		errs = append(errs, fmt.Errorf("frontend config: DrainGrace must not be negative, but is %v", c.DrainGrace))
 	}
 	if c.RequestTimeout < 0 {
 		errs = append(errs, fmt.Errorf("frontend config: RequestTimeout must not be negative, but is %v", c.RequestTimeout))

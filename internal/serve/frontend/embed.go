@@ -13,7 +13,7 @@ import (
 // embed answers a request for embeddings, or returns why not. Each input is a
 // task of its own, with its own routing decision.
 func (c *call) embed() error {
-	if err := c.f.admit(); err != nil {
+	if err := c.admit(); err != nil {
 		return err
 	}
 	ctx, cancel := c.context()
@@ -29,6 +29,9 @@ func (c *call) embed() error {
 	all, err := c.embeddings(ctx, m, req)
 	if err != nil {
 		return err
+	}
+	for _, e := range all {
+		c.spend(len(e.request.Prompt), 0)
 	}
 	err = sideBySide(ctx, len(all), atOnce, func(ctx context.Context, i int) error {
 		return c.f.attempts(ctx, all[i], all[i].route.Pin.ID != 0)
@@ -46,6 +49,9 @@ func (c *call) embed() error {
 		answer.Tokens += len(e.request.Prompt)
 	}
 	c.f.metrics.prompt.WithLabelValues(c.model).Add(float64(answer.Tokens))
+	if c.visit != nil {
+		c.visit.tokens.Prompt = answer.Tokens
+	}
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,8 @@ type embedding struct {
 	vector   []float32 // nil until it has come
 }
 
+func (e *embedding) tokens() int { return 0 }
+
 func (e *embedding) migration() string { return "new_request" }
 
 func (e *embedding) choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error) {

@@ -14,6 +14,10 @@ import (
 type endpoint struct {
 	pattern string // of ServeMux
 	handler http.Handler
+	// audience is who may use it while keys are in force, and refuse how the others
+	// are told.
+	audience audience
+	refuse   func(http.ResponseWriter, error)
 	openai.Operation
 }
 
@@ -29,7 +33,7 @@ func (e *endpoint) methods() []string {
 func (f *Frontend) endpoints() []endpoint {
 	const get, post, anyJSON = "get", "post", "application/json"
 	at := func(path string, h http.HandlerFunc, method, summary string, fields []api.Field) endpoint {
-		return endpoint{pattern: path, handler: h, Operation: openai.Operation{
+		return endpoint{pattern: path, handler: h, refuse: openai.WriteError, Operation: openai.Operation{
 			Path: path, Method: method, Summary: summary, Fields: fields, Answer: anyJSON,
 		}}
 	}
@@ -57,12 +61,17 @@ func (f *Frontend) endpoints() []endpoint {
 		case "/v1/responses":
 			e.Schema, e.Events = responses.Schema(), responses.EventSchema()
 		case "/v1/messages", "/v1/messages/count_tokens":
-			e.Error = anthropic.ErrorSchema
+			e.Error, e.refuse = anthropic.ErrorSchema, anthropic.WriteError
 			if e.Schema, e.Events = anthropic.Schema(), anthropic.EventSchema(); e.Path != "/v1/messages" {
 				e.Schema, e.Events = anthropic.CountSchema(), ""
 			}
 		case "/metrics":
 			e.Answer = "text/plain"
+			if e.audience = admins; f.cfg.OpenMetrics {
+				e.audience = everyone
+			}
+		case "/health", "/live":
+			e.audience = everyone
 		}
 	}
 	return table

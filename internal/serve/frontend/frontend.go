@@ -18,6 +18,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/edge/keys"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -43,7 +44,8 @@ type Router interface {
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 }
 
-// Deps are what a frontend works with. All but Mount and OnDrain are required.
+// Deps are what a frontend works with. All but Mount, OnDrain, OnModel, Keys,
+// AccessLog and Tracer are required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
@@ -57,9 +59,20 @@ type Deps struct {
 	// API. BodyTimeout and WriteTimeout hold for them, from the arrival of the
 	// request: one that takes longer sets write deadlines of its own.
 	Mount map[string]http.Handler
-	// OnDrain, if not nil, is called once when Run begins to drain: to end the
+	// OnDrain, if not nil, is called once when Run takes no new requests: to end the
 	// responses of Mount that end by nothing else. It must not wait for them.
 	OnDrain func()
+	// OnModel, if not nil, is told by which card a model is served here whenever
+	// the set of workers changed: its checksum, see [engine.Card.Checksum]. A router
+	// beside the frontend has to measure workers by the same.
+	OnModel func(model, checksum string)
+	// Keys, if not nil, are in force: who has none gets no further than /health and
+	// /live, and Mount is for administrators. The owner runs the ring.
+	Keys *keys.Ring
+	// AccessLog, if not nil, gets a line for each request that is over.
+	AccessLog *slog.Logger
+	// Tracer, if not nil, gets the spans of each request.
+	Tracer *obs.Tracer
 }
 
 // Frontend is one HTTP frontend.
@@ -75,7 +88,8 @@ type Frontend struct {
 	bodies    budget        // memory of the bodies being read and decoded
 	prompts   budget        // memory of the prompts being made
 	inflight  atomic.Int64
-	draining  atomic.Bool
+	leaving   atomic.Bool // it was told to stop
+	draining  atomic.Bool // and takes nothing new
 	handler   http.Handler
 }
 
@@ -90,13 +104,20 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 		return nil, errors.New("new frontend: a dependency is missing")
 	}
 	deps.Log = obs.Component(deps.Log, "frontend")
+	if deps.AccessLog != nil {
+		deps.AccessLog = obs.Component(deps.AccessLog, "access")
+	}
+	if deps.Tracer != nil {
+		deps.Router = tracedRouter{deps.Router, deps.Tracer}
+	}
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,
-		metrics:   newMetrics(deps.Metrics),
+		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
 	f.catalog = newCatalog(cfg.takes, deps.Open, f.encoder, deps.Log)
+	f.catalog.refer = deps.OnModel
 	f.bodies.limit, f.prompts.limit = cfg.BodyMemory, cfg.BodyMemory
 	f.ids.init()
 	f.handler = f.routes()

@@ -3,14 +3,17 @@ package frontend
 import (
 	"net/http"
 	"sync"
+	"sync/atomic"
 )
 
 // gate counts the handlers inside so that the end can wait for them, and lets
-// none in after that: a server that is closed may still start one.
+// none in after that: a server that is closed may still start one. Once the
+// frontend is leaving, no connection outlives the answer that began after that.
 type gate struct {
-	inner  http.Handler
-	inside sync.WaitGroup
-	mu     struct {
+	inner   http.Handler
+	leaving *atomic.Bool
+	inside  sync.WaitGroup
+	mu      struct {
 		sync.Mutex
 		closed bool
 	}
@@ -23,6 +26,9 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.inside.Done()
+	if g.leaving.Load() {
+		w.Header().Set("Connection", "close")
+	}
 	g.inner.ServeHTTP(w, r)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/edge/api"
+	"penstock/internal/edge/keys"
 )
 
 // retrySoon is what a client that was refused for load is told to wait.
@@ -26,13 +27,14 @@ func (f *Frontend) generate(d dialect) http.HandlerFunc {
 // answering keeps the books of the calls to an endpoint around what serves them.
 func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &call{f: f, r: r, endpoint: d.endpoint, started: time.Now()}
+		c := &call{f: f, r: r, endpoint: d.endpoint, started: time.Now(), visit: visitOf(r.Context())}
 		c.id = f.ids.claim(w.Header().Get("x-request-id"))
 		defer f.ids.release(c.id)
 		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive, refuse: d.refuse}
 		defer c.answer.close()
 		defer c.release()
+		defer c.leave()
 
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
@@ -44,6 +46,7 @@ func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFun
 			c.answer.fail(err)
 		}
 		c.account(err)
+		c.note(err)
 	}
 }
 
@@ -73,11 +76,14 @@ type call struct {
 	model    string // for metrics; "" until it is known to exist
 	answer   *answer
 	held     int // of the budget of bodies, in bytes
+
+	visit   *visit       // nil if nothing remembers visits
+	entered *keys.Client // that is to leave; nil if none
 }
 
 // serve answers a generation request, or returns why not.
 func (c *call) serve(d dialect) error {
-	if err := c.f.admit(); err != nil {
+	if err := c.admit(); err != nil {
 		return err
 	}
 	ctx, cancel := c.context()
@@ -85,11 +91,7 @@ func (c *call) serve(d dialect) error {
 	ctx, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
 	c.answer.broken = broken
-	var writer newWriter
-	req, err := decoded(c, func(body []byte) (q *api.Request, err error) {
-		q, writer, err = d.decode(body)
-		return q, err
-	})
+	req, writer, err := c.decode(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -100,8 +102,7 @@ func (c *call) serve(d dialect) error {
 	c.answer.stream = req.Stream
 	c.answer.head = api.Head{ID: c.id, Model: req.Model, Created: c.started.Unix()}
 	c.answer.writer = writer(&c.answer.head)
-	p := &planner{call: c, req: req, model: m}
-	gens, err := p.plan(ctx)
+	gens, err := c.preprocess(ctx, req, m)
 	if err != nil {
 		return err
 	}
@@ -116,6 +117,36 @@ func (c *call) serve(d dialect) error {
 		return err
 	}
 	return c.answer.finish(sum)
+}
+
+// decode reads the request.
+func (c *call) decode(ctx context.Context, d dialect) (*api.Request, newWriter, error) {
+	_, span := c.f.deps.Tracer.Start(ctx, "decode")
+	var writer newWriter
+	req, err := decoded(c, func(body []byte) (q *api.Request, err error) {
+		span.Int("penstock.body_bytes", int64(len(body)))
+		q, writer, err = d.decode(body)
+		return q, err
+	})
+	span.End(err)
+	return req, writer, err
+}
+
+// preprocess makes the prompts of the request and plans what is done with them.
+func (c *call) preprocess(ctx context.Context, req *api.Request, m *model) ([]*generation, error) {
+	ctx, span := c.f.deps.Tracer.Start(ctx, "preprocess")
+	p := &planner{call: c, req: req, model: m}
+	gens, err := p.plan(ctx)
+	tokens := 0
+	for _, g := range gens {
+		tokens += g.counts.Prompt
+	}
+	c.spend(tokens, 0)
+	span.Text("penstock.model", m.card.Name)
+	span.Int("penstock.prompts", int64(len(gens)))
+	span.Int("penstock.prompt_tokens", int64(tokens))
+	span.End(err)
+	return gens, err
 }
 
 // context is that of the request, bounded by RequestTimeout. It knows the
@@ -197,6 +228,10 @@ func (c *call) total(gens []*generation) api.TokenCounts {
 		if g.counts.Completion > 0 {
 			sum.Add(g.counts)
 		}
+	}
+	c.spend(0, sum.Completion)
+	if c.visit != nil {
+		c.visit.tokens = sum
 	}
 	m := c.f.metrics
 	m.prompt.WithLabelValues(c.model).Add(float64(sum.Prompt))

@@ -60,6 +60,7 @@ type event struct {
 	attempt  uint32
 	decision route.Decision
 	numerics string // of the decision's worker
+	inexact  bool   // they are not those that the tokens before came from
 	chunks   []api.Chunk
 }
 
@@ -77,9 +78,12 @@ func (g *generation) run(ctx context.Context) error {
 	return g.unguided(g.f.attempts(ctx, g, g.route.Pin.ID != 0))
 }
 
+// tokens is how many tokens are out.
+func (g *generation) tokens() int { return g.counts.Completion }
+
 // migration names the kind of a further attempt for metrics.
 func (g *generation) migration() string {
-	if g.counts.Completion > 0 {
+	if g.tokens() > 0 {
 		return "ongoing_request"
 	}
 	return "new_request"
@@ -87,7 +91,7 @@ func (g *generation) migration() string {
 
 // choose asks the router for a worker that has not failed this prompt. Once
 // tokens are out, a worker of the same numerics is preferred: only it goes on bit
-// for bit. Another is better than none.
+// for bit. Another is better than none, and the answer says so.
 func (g *generation) choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := g.f.catalog.current(g.model)
 	req := g.route

@@ -373,6 +373,73 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// TestDrainGrace: a frontend that was told to stop goes on for a while; balancers
+// see it by its health, clients by the end of their connections.
+func TestDrainGrace(t *testing.T) {
+	inWorld(t, Config{DrainGrace: 5 * time.Second}, func(t *testing.T, w *world) {
+		w.worker(1, constant("hello"))
+		started := time.Now()
+		kept := w.post("/v1/completions", moving)
+		if kept.status != 200 || kept.header.Get("Connection") != "" || w.lis.dials.Load() != 1 {
+			t.Fatalf("before: %d %v", kept.status, kept.header)
+		}
+		w.stop()
+		synctest.Wait()
+		for dials := int32(1); dials <= 3; dials++ { // the first on the connection that is open
+			resp := w.send(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(moving))
+			a := read(resp)
+			if !complete(a) || !resp.Close || w.lis.dials.Load() != dials {
+				t.Errorf("in the grace: %d %s, closes its connection: %v, connection %d", a.status, a.body, resp.Close, w.lis.dials.Load())
+			}
+		}
+		if a := w.get("/health"); a.status != 503 || !strings.Contains(a.body, `"status":"draining"`) {
+			t.Errorf("health: %d %s", a.status, a.body)
+		}
+		if a := w.get("/live"); a.status != 200 {
+			t.Errorf("live: %d", a.status)
+		}
+		if n := w.metric(`frontend_rejections_total{reason="draining"}`); n != "" {
+			t.Errorf("%q rejections", n)
+		}
+		// One that comes at the last moment is served to its end.
+		finish := make(chan struct{})
+		s := constant("hello")
+		s.interlude = func() { <-finish }
+		w.worker(2, s)
+		w.router.pinned(2)
+		time.Sleep(5*time.Second - time.Nanosecond)
+		last := make(chan answerOf, 1)
+		go func() { last <- w.post("/v1/completions", moving) }()
+		synctest.Wait()
+		time.Sleep(pause)
+		if rec := w.direct(http.MethodPost, "/v1/completions", hello); rec.status != 503 || !strings.Contains(rec.body.String(), "shutting down") {
+			t.Errorf("after the grace: %d %s", rec.status, rec.body.String())
+		}
+		close(finish)
+		if a := <-last; !complete(a) {
+			t.Errorf("the last one: %d %s", a.status, a.body)
+		}
+		if err := <-w.ran; err != nil || time.Since(started) < 5*time.Second {
+			t.Errorf("Run returned %v after %v", err, time.Since(started))
+		}
+		w.ran <- nil
+	})
+}
+
+// TestFailsInGrace: a listener that fails in the grace is an error still.
+func TestFailsInGrace(t *testing.T) {
+	inWorld(t, Config{DrainGrace: time.Hour}, func(t *testing.T, w *world) {
+		w.stop()
+		synctest.Wait()
+		started := time.Now()
+		w.lis.Close()
+		if err := <-w.ran; err == nil || !strings.Contains(err.Error(), "frontend: serve pipe") || time.Since(started) != 0 {
+			t.Errorf("Run returned %v", err)
+		}
+		w.ran <- nil
+	})
+}
+
 // TestCutOff: what does not finish in time is cut off with an error.
 func TestCutOff(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {

@@ -3,6 +3,7 @@ package frontend
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"penstock/internal/edge/keys"
 	"penstock/internal/obs"
 )
 
@@ -19,7 +20,8 @@ type metrics struct {
 	rejections *prometheus.CounterVec // reason
 }
 
-func newMetrics(m *obs.Metrics) *metrics {
+func newMetrics(m *obs.Metrics, ring *keys.Ring) *metrics {
+	m.Collect(&keyMetrics{ring: ring})
 	return &metrics{
 		requests: m.Counter("frontend_requests_total",
 			"Generation, tokenize and detokenize requests by the status of their outcome; 499 is a client that went away.", "model", "endpoint", "status"),

@@ -62,7 +62,7 @@ func TestMigrationIsInvisible(t *testing.T) {
 				moved++
 			}
 			clean := func(s string) string {
-				return regexp.MustCompile(`"cached_tokens":\d`).ReplaceAllString(story.ReplaceAllString(s, ""), "")
+				return regexp.MustCompile(`"(cached_tokens|created)":\d+`).ReplaceAllString(story.ReplaceAllString(s, ""), "")
 			}
 			if clean(got.body) != clean(want.body) {
 				t.Fatalf("seed %d: %s\n got %s\nwant %s", seed, body, got.body, want.body)
@@ -180,6 +180,9 @@ func TestNumerics(t *testing.T) {
 			a := w.post("/v1/completions", `{"model":"bytes","prompt":"p"}`)
 			if a.status != 200 || !strings.Contains(a.body, `"text":"hello"`) || !strings.Contains(a.body, `"attempt":2,`+tt.want) {
 				t.Errorf("%+v: %d %s", tt, a.status, a.body)
+			}
+			if told := strings.Contains(a.body, `"inexact":true`); told != (tt.die > 0 && !tt.same) {
+				t.Errorf("%+v: it is told to be inexact: %v", tt, told)
 			}
 		})
 	}

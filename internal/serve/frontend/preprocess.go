@@ -85,6 +85,8 @@ type preprocessing struct {
 	answer  *engine.Preprocessed // nil until it has come
 }
 
+func (p *preprocessing) tokens() int { return 0 }
+
 func (p *preprocessing) migration() string { return "preprocess" }
 
 // choose takes the workers that can by turns: what they are asked for is none of
@@ -101,6 +103,8 @@ func (p *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	case len(able) > 0:
 		in := able[(p.f.turn.Add(1)-1)%uint64(len(able))]
 		return route.Decision{Worker: kv.Worker{ID: in.ID}, Addr: in.Addr}, nil
+	case m.preprocesses():
+		return route.Decision{}, fault.New(fault.Unavailable, "no worker of the model '%s' that makes prompts is left: try again later", m.card.Name)
 	case len(m.workers) == 0:
 		return route.Decision{}, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
 	}

@@ -247,7 +247,7 @@ func TestPreprocessMoves(t *testing.T) {
 		// Turns go over those that have not failed, so that the order is 1, 3, 2 and 4.
 		begin := time.Now()
 		a := w.post("/v1/chat/completions", askChat)
-		if took := time.Since(begin); a.status != http.StatusOK || took != 10*time.Second {
+		if took := time.Since(begin); a.status != http.StatusOK || took < 10*time.Second || took > 10*time.Second+pause {
 			t.Errorf("after %v: %d %s", took, a.status, a.body)
 		}
 		if asked := good.asked(); len(asked) != 1 || asked[0].Attempt != 4 {
@@ -260,7 +260,7 @@ func TestPreprocessMoves(t *testing.T) {
 		synctest.Wait()
 		begin = time.Now()
 		a = w.post("/v1/chat/completions", askChat)
-		if took := time.Since(begin); a.status != http.StatusServiceUnavailable || took > 10*time.Second {
+		if took := time.Since(begin); a.status != http.StatusServiceUnavailable || took > 22*time.Second { // one that hangs, and the wait for another
 			t.Errorf("with nobody left, after %v: %d %s", took, a.status, a.body)
 		}
 	})

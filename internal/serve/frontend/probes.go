@@ -3,23 +3,37 @@ package frontend
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 
 	"penstock/core/kv"
 	"penstock/internal/edge/openai"
 )
 
-func (f *Frontend) listModels(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, append(openai.AppendModels(nil, f.catalog.snap.Load().list()), '\n'))
+func (f *Frontend) listModels(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusOK, append(openai.AppendModels(nil, f.catalog.snap.Load().listFor(r)), '\n'))
+}
+
+// listFor returns the names that the request's key may ask for.
+func (s *snapshot) listFor(r *http.Request) []openai.Model {
+	all := s.list()
+	if v := visitOf(r.Context()); v != nil && v.client != nil {
+		all = slices.DeleteFunc(all, func(m openai.Model) bool { return !v.client.Key().Allows(m.ID, m.Root) })
+	}
+	return all
 }
 
 func (f *Frontend) oneModel(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	s := f.catalog.snap.Load()
-	for _, m := range s.list() {
+	for _, m := range s.listFor(r) {
 		if m.ID == id {
 			writeJSON(w, http.StatusOK, append(openai.AppendModel(nil, m), '\n'))
 			return
 		}
+	}
+	if v := visitOf(r.Context()); v != nil && v.client != nil && v.client.Key().Models != nil {
+		openai.WriteError(w, notForKey(id, v.client))
+		return
 	}
 	openai.WriteError(w, s.unknown(id))
 }
@@ -82,7 +96,7 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 	for _, in := range s.instances {
 		body.Instances = append(body.Instances, in.health())
 	}
-	if f.draining.Load() {
+	if f.leaving.Load() {
 		body.Status, status = "draining", http.StatusServiceUnavailable
 	}
 	b, err := json.Marshal(body)

@@ -307,8 +307,8 @@ func TestOnePromptFails(t *testing.T) {
 	})
 }
 
-// TestUnfitWorkers: one that serves the name with another vocabulary gets
-// nothing, whichever came first.
+// TestUnfitWorkers: one that serves the name by a card that differs gets nothing,
+// whichever came first, and health says in what it differs.
 func TestUnfitWorkers(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(5, constant("five"))
@@ -320,16 +320,24 @@ func TestUnfitWorkers(t *testing.T) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 		h := w.get("/health").body
-		if strings.Count(h, `"state":"unfit"`) != 2 || strings.Count(h, `"state":"ready"`) != 2 {
+		if strings.Count(h, `"state":"unfit"`) != 3 || strings.Count(h, `"state":"ready"`) != 1 {
 			t.Errorf("health is %s", h)
 		}
-		if m := w.get("/v1/models").body; !strings.Contains(m, `"max_model_len":100`) {
-			t.Errorf("models are %s: the least context counts", m)
+		for _, want := range []string{"vocab_size is 300 here and ", "context_length is 100 here and 512 there"} {
+			if !strings.Contains(h, want) {
+				t.Errorf("health does not say %q: %s", want, h)
+			}
 		}
+		if m := w.get("/v1/models").body; !strings.Contains(m, `"max_model_len":512`) {
+			t.Errorf("models are %s: a worker that differs changes the model", m)
+		}
+		five := w.referred["bytes"]
 		// With its last fitting worker gone, the model is what the others serve.
 		w.registry.remove(5)
-		w.registry.remove(6)
 		synctest.Wait()
+		if five == "" || w.referred["bytes"] == five {
+			t.Errorf("the router was told to measure by %q, then %q", five, w.referred["bytes"])
+		}
 		if a := w.post("/v1/completions", `{"model":"bytes","prompt":"x"}`); !strings.Contains(a.body, `"text":"three"`) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
@@ -390,7 +398,7 @@ func TestNames(t *testing.T) {
 		name := func(name string, aliases ...string) func(*engine.Card) {
 			return func(c *engine.Card) { c.Name, c.Aliases = name, aliases }
 		}
-		w.registry.set(disco.Instance{Kind: disco.Worker, ID: 1, Meta: []byte("{")})
+		w.registry.set(disco.Instance{Kind: disco.Worker, ID: 1, Namespace: "penstock", Component: "backend", Meta: []byte("{")})
 		w.worker(2, constant("two"), name("x", "y", "z"))
 		w.worker(3, constant("three"), name("y", "z"))
 		for model, text := range map[string]string{"x": "two", "y": "three", "z": "two"} {

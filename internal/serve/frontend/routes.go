@@ -15,15 +15,15 @@ import (
 func (f *Frontend) routes() http.Handler {
 	mux := http.NewServeMux()
 	for _, e := range f.endpoints() {
-		mux.Handle(e.pattern, only(e.handler, e.methods()...))
+		mux.Handle(e.pattern, f.guard(e.audience, e.refuse, only(e.handler, e.methods()...)))
 	}
 	for pattern, handler := range f.deps.Mount {
-		mux.Handle(pattern, handler)
+		mux.Handle(pattern, f.guard(admins, openai.WriteError, handler))
 	}
 	if f.deps.Mount["/"] == nil {
-		mux.HandleFunc("/", unknownPath)
+		mux.Handle("/", f.guard(users, openai.WriteError, http.HandlerFunc(unknownPath)))
 	}
-	return f.timely(named(mux))
+	return f.timely(named(continued(f.observed(mux))))
 }
 
 // timely bounds how long a client may take to send the body of a request, and to

@@ -18,10 +18,10 @@ import (
 const cutOff = 5 * time.Second
 
 // Run follows the registry and serves HTTP on ln, which it closes, until ctx
-// ends; it returns nil then. At the end it stops accepting, refuses new requests
-// on open connections, lets those in progress finish within DrainTimeout, and
-// cuts off the rest with an error that says so. The registry is followed until
-// the last request is over.
+// ends; it returns nil then. At the end it is a lame duck for DrainGrace. Then it
+// stops accepting, refuses new requests on open connections, lets those in
+// progress finish within DrainTimeout, and cuts off the rest with an error that
+// says so. The registry is followed until the last request is over.
 func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	// What outlives ctx: requests in progress and the catalog.
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -29,12 +29,13 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	follow, unfollow := context.WithCancel(base)
 	defer unfollow()
 
-	door := &gate{inner: f.handler}
+	door := &gate{inner: f.handler, leaving: &f.leaving}
 	srv := &http.Server{
 		Handler:           door,
 		ReadHeaderTimeout: f.cfg.HeaderTimeout,
 		IdleTimeout:       f.cfg.IdleTimeout,
 		MaxHeaderBytes:    f.cfg.MaxHeaderBytes,
+		HTTP2:             f.http2(),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ErrorLog:          slog.NewLogLogger(f.deps.Log.Handler(), slog.LevelWarn),
 	}
@@ -46,11 +47,15 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	var err error
 	select {
 	case <-ctx.Done():
+		err = f.lameDuck(served)
 	case err = <-served:
+	}
+	if err != nil {
 		served <- nil
 		err = fmt.Errorf("frontend: serve %s: %w", ln.Addr(), err)
 	}
 
+	f.leaving.Store(true)
 	f.draining.Store(true)
 	if f.deps.OnDrain != nil {
 		f.deps.OnDrain()
@@ -65,6 +70,27 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	followed.Wait()
 	f.throttled.Flush(context.WithoutCancel(ctx))
 	return err
+}
+
+// lameDuck goes on serving for DrainGrace, so that nobody finds a closed port
+// before he could know: health says draining, and each answer closes its
+// connection. Idle connections stay open until a request on one of them is answered
+// so or the grace is over: to close one now would break the request that is just
+// being written to it. It returns the error of a server that fails meanwhile.
+func (f *Frontend) lameDuck(served <-chan error) error {
+	if f.cfg.DrainGrace == 0 {
+		return nil
+	}
+	f.leaving.Store(true)
+	f.deps.Log.Info("leaving: requests are still taken", "grace", f.cfg.DrainGrace)
+	grace := time.NewTimer(f.cfg.DrainGrace)
+	defer grace.Stop()
+	select {
+	case <-grace.C:
+		return nil
+	case err := <-served:
+		return err
+	}
 }
 
 // drain ends the server: by waiting, then by cutting requests off, at the last by

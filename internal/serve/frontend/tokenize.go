@@ -16,17 +16,18 @@ import (
 // It has a place among the requests in progress, and counts as one of them.
 func (f *Frontend) text(name string, d dialect, serve func(*call, context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &call{f: f, r: r, id: w.Header().Get("x-request-id")}
+		c := &call{f: f, r: r, id: w.Header().Get("x-request-id"), visit: visitOf(r.Context())}
 		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: d.refuse}
 		defer c.release()
+		defer c.leave()
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
 		defer f.inflight.Add(-1)
 		defer f.metrics.inflight.Dec()
 
 		err := contained(func() error {
-			if err := f.admit(); err != nil {
+			if err := c.admit(); err != nil {
 				return err
 			}
 			ctx, cancel := c.context()
@@ -42,6 +43,7 @@ func (f *Frontend) text(name string, d dialect, serve func(*call, context.Contex
 		if status == http.StatusInternalServerError {
 			f.deps.Log.Error("request failed", "request", c.id, "endpoint", name, "model", c.model, "error", err)
 		}
+		c.note(err)
 	}
 }
 
@@ -135,13 +137,14 @@ func (c *call) detokenize(context.Context) error {
 }
 
 // find returns the model that a request names, as the catalog finds it for what the
-// request wants, and names it in its metrics.
+// request wants and its key may have it, and names it in its metrics.
 func (c *call) find(find func(name string) (*model, error), name string) (*model, error) {
 	m, err := find(name)
-	if err == nil {
-		c.model = m.card.Name
+	if err = c.allowed(name, m, err); err != nil {
+		return nil, err
 	}
-	return m, err
+	c.model = m.card.Name
+	return m, nil
 }
 
 // What the answers take at most, in bytes: a token as a number, with its comma

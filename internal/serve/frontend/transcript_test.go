@@ -20,7 +20,8 @@ import (
 )
 
 // TestTranscripts runs the scripts of testdata/http: what goes in and what comes
-// out, to the byte. Each file is one world, on virtual time.
+// out, to the byte. Each file is one world, on virtual time, in which nobody waits
+// for workers.
 //
 //	worker id=N [batch=N cached=N die=N frames=N end-early refuse=CODE numerics=S context=N turn=TEXT]
 //	    starts a worker that says the input; die and frames count frames with tokens.
@@ -30,7 +31,7 @@ import (
 //	metric SERIES        prints a metric's value
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/http", func(t *testing.T, path string) {
-		inWorld(t, Config{}, func(t *testing.T, w *world) {
+		inWorld(t, Config{MigrationWait: -1}, func(t *testing.T, w *world) {
 			datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 				return w.command(d)
 			})

@@ -45,13 +45,19 @@ type world struct {
 	ran      chan error         // what Run returned
 	workers  sync.WaitGroup
 	opens    func(engine.TokenizerRef) (*prep.Pipeline, error)
-	mounted  http.HandlerFunc // serves /mounted; replaced by a test before it asks
+	mounted  http.HandlerFunc  // serves /mounted; replaced by a test before it asks
+	referred map[string]string // by which card each model is served; written by the catalog
 }
 
 // inWorld runs test in a bubble with a running frontend, and checks at the end
 // that nothing is left behind. Time is virtual in it: a time.Sleep in these tests
 // takes no time, ends exactly when it says, and waits for nothing else to happen.
 func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
+	inWorldWith(t, cfg, func(*Deps) {}, test)
+}
+
+// inWorldWith is inWorld with a frontend whose dependencies the test has changed.
+func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t:        t,
@@ -61,18 +67,22 @@ func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
 			log:      &bytes.Buffer{},
 			lis:      newPipeListener(),
 			ran:      make(chan error, 1),
+			referred: map[string]string{},
 			opens:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return bytePipeline(), nil },
 		}
 		w.router = &ledger{w: w}
 		w.faulty = rpc.Faulty(w.plane, 1, rpc.Faults{})
-		f, err := New(cfg, Deps{
+		deps := Deps{
 			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
-			Open: func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
-			Log:  slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
+			Open:    func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
+			Log:     slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
+			OnModel: func(model, checksum string) { w.referred[model] = checksum },
 			Mount: map[string]http.Handler{
 				"/mounted": http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.mounted(rw, r) }),
 			},
-		})
+		}
+		change(&deps)
+		f, err := New(cfg, deps)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +152,7 @@ func (w *world) worker(id kv.WorkerID, s *script, change ...func(*engine.Card)) 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.registry.set(disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Addr: addr, Host: "host", PID: 1, Meta: meta})
+	w.registry.set(disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Host: "host", PID: 1, Meta: meta})
 	synctest.Wait()
 }
 

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -43,9 +44,9 @@ type task interface {
 
 // attempts makes attempts until the task is complete, ctx ends, or an attempt
 // fails that no other worker can make good. The first one that fails has a
-// successor at once, as one has that brought tokens; others follow after a pause. A request that had a worker waits
-// for another when there is none, and those that failed may be it: whether they
-// answer again is the router's judgement.
+// successor at once, as one has that brought tokens; others follow after a pause.
+// When the router has no worker the request waits for one, and those that failed
+// may be it: whether they answer again is the router's judgement.
 func (e *relayed) attempts(ctx context.Context, t task, attempt uint32) error {
 	var failed []kv.WorkerID
 	var last error
@@ -57,14 +58,12 @@ func (e *relayed) attempts(ctx context.Context, t task, attempt uint32) error {
 		switch {
 		case ctx.Err() != nil:
 			return ended(ctx)
-		case err != nil && last == nil:
-			return err
 		case err != nil:
 			if since.IsZero() {
 				since = time.Now()
 			}
-			if time.Since(since) >= e.r.cfg.MigrationWait || !fault.Of(err).Class().Retryable {
-				return exhausted(last, tried)
+			if time.Since(since) >= e.r.patience(err, last) {
+				return cmp.Or(exhausted(last, tried), err)
 			}
 			failed = failed[:0]
 			if pause.Wait(ctx) != nil {
@@ -105,9 +104,24 @@ func (e *relayed) attempts(ctx context.Context, t task, attempt uint32) error {
 	return exhausted(last, maxAttempts)
 }
 
+// patience is how long a worker is waited for while the router has none because
+// of err, by a request whose last attempt ended in last; nil if it had none.
+func (r *Relay) patience(err, last error) time.Duration {
+	switch {
+	case last != nil && fault.Of(err).Class().Retryable:
+		return r.cfg.MigrationWait
+	case last == nil && fault.Of(err) == fault.Unavailable:
+		return min(r.cfg.MigrationWait, r.cfg.FirstWait)
+	}
+	return 0
+}
+
 // exhausted is what the caller is told when the last worker that could be tried
 // has failed too. A worker that leaves is no reason to think that this relay does.
 func exhausted(err error, attempts int) error {
+	if err == nil {
+		return nil
+	}
 	code := fault.Of(err)
 	if code == fault.Draining {
 		code = fault.Unavailable

@@ -18,6 +18,10 @@ type Config struct {
 	// when there is none. Default 8 s: less than callers wait for a worker, so that
 	// the request is not lost to both.
 	MigrationWait time.Duration
+	// FirstWait is how long a request that had none yet waits when no worker answers.
+	// The relay serves a model only while workers are registered, so that it is
+	// for a moment, or until discovery knows that they are gone. Default 1 s.
+	FirstWait time.Duration
 	// StallTimeout is how long a worker may send nothing before it is given up for
 	// another. Default 4 minutes: less than callers wait for this relay.
 	StallTimeout time.Duration
@@ -40,6 +44,9 @@ func (c *Config) EnsureDefaults() {
 	if c.MigrationWait == 0 {
 		c.MigrationWait = 8 * time.Second
 	}
+	if c.FirstWait == 0 {
+		c.FirstWait = time.Second
+	}
 	if c.StallTimeout == 0 {
 		c.StallTimeout = 4 * time.Minute
 	}
@@ -54,7 +61,7 @@ func (c *Config) Validate() error {
 	for _, f := range [...]struct {
 		name string
 		v    time.Duration
-	}{{"MigrationWait", c.MigrationWait}, {"StallTimeout", c.StallTimeout}, {"PreprocessTimeout", c.PreprocessTimeout}} {
+	}{{"MigrationWait", c.MigrationWait}, {"FirstWait", c.FirstWait}, {"StallTimeout", c.StallTimeout}, {"PreprocessTimeout", c.PreprocessTimeout}} {
 		if f.v <= 0 {
 			errs = append(errs, fmt.Errorf("relay config: %s must be positive, not %v", f.name, f.v))
 		}

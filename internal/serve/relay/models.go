@@ -123,7 +123,27 @@ func (r *Relay) parse(ctx context.Context, set []disco.Instance) map[string]*mod
 		}
 		m.workers = append(m.workers, worker{id: in.ID, addr: in.Addr, card: card})
 	}
+	for name, m := range models { // each is its own affair
+		m.keepFitting((*r.models.Load())[name])
+		if r.deps.OnModel != nil {
+			r.deps.OnModel(name, m.workers[0].card.Checksum())
+		}
+	}
 	return models
+}
+
+// keepFitting leaves out the workers whose card differs from the model's: the one
+// that it had, if any of them has it, so that a newcomer never changes a model that
+// is being served; else that of the first. The router names those left out.
+func (m *model) keepFitting(old *model) {
+	checksum := m.workers[0].card.Checksum()
+	if old != nil {
+		had := old.workers[0].card.Checksum()
+		if slices.ContainsFunc(m.workers, func(w worker) bool { return w.card.Checksum() == had }) {
+			checksum = had
+		}
+	}
+	m.workers = slices.DeleteFunc(m.workers, func(w worker) bool { return w.card.Checksum() != checksum })
 }
 
 // service is one model being served.

@@ -39,7 +39,7 @@ type Router interface {
 	Failed(w kv.Worker, err error)
 }
 
-// Deps are what a relay works with. All are required.
+// Deps are what a relay works with. All but OnModel are required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
@@ -47,7 +47,11 @@ type Deps struct {
 	// Serve puts the engine of one model behind the planes until ctx ends, and
 	// returns nil then. It runs the engine. It is called again, for an engine of
 	// its own, when the model comes back after its last worker had left.
-	Serve   func(ctx context.Context, model engine.Engine) error
+	Serve func(ctx context.Context, model engine.Engine) error
+	// OnModel, if not nil, is told by which card a model is served here whenever the
+	// set of workers changed: its checksum, see [engine.Card.Checksum]. Router has to
+	// measure workers by the same.
+	OnModel func(model, checksum string)
 	Metrics *obs.Metrics
 	Log     *slog.Logger
 }

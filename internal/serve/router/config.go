@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/core/feed"
+	"penstock/core/health"
 	"penstock/core/prefix"
 	"penstock/core/route"
 )
@@ -16,10 +17,12 @@ type Config struct {
 	Namespace string
 	// Component is that of the workers to route to; "" takes those of all.
 	Component string
-	// Route decides, Index and Feed bound what is known of caches.
-	Route route.Config
-	Index prefix.Config
-	Feed  feed.Config
+	// Route decides, Index and Feed bound what is known of caches, Health says when
+	// a worker counts as not answering.
+	Route  route.Config
+	Index  prefix.Config
+	Feed   feed.Config
+	Health health.Config
 	// BlockSize, if not 0, is the block size that every worker must have; a
 	// worker with another one gets no requests. 0 takes it from the model cards.
 	BlockSize int
@@ -43,6 +46,7 @@ func (c *Config) EnsureDefaults() {
 	c.Route.EnsureDefaults()
 	c.Index.EnsureDefaults()
 	c.Feed.EnsureDefaults()
+	c.Health.EnsureDefaults()
 	if c.ReservationTTL == 0 {
 		c.ReservationTTL = 10 * time.Minute
 	}
@@ -59,7 +63,7 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c. Call EnsureDefaults first.
 func (c *Config) Validate() error {
-	errs := []error{c.Route.Validate(), c.Index.Validate(), c.Feed.Validate()}
+	errs := []error{c.Route.Validate(), c.Index.Validate(), c.Feed.Validate(), c.Health.Validate()}
 	if c.BlockSize != 0 && (c.BlockSize < 2 || c.BlockSize > 65536) {
 		errs = append(errs, fmt.Errorf("router: the block size must be between 2 and 65536 tokens, not %d", c.BlockSize))
 	}

@@ -67,6 +67,10 @@ func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, a
 		e = d.add(req.ID)
 	}
 	e.Model = req.Model
+	if last := len(e.Attempts) - 1; last >= 0 && e.Attempts[last].Error != "" && e.Attempts[last].Attempt == req.Attempt {
+		e.Attempts[last] = a // asked again: it waits for a worker
+		return
+	}
 	if len(e.Attempts) == maxAttempts {
 		e.Attempts = slices.Delete(e.Attempts, 0, 1)
 	}

@@ -86,6 +86,9 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 		}
 		return out.write("data: %s\n\n", b)
 	})
+	if err != nil && ctx.Err() == nil && fault.Of(err).Class().Retryable {
+		r.Failed(d.Worker, err)
+	}
 	if out == nil {
 		return err
 	}
@@ -138,7 +141,7 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	return ereq, ereq.Validate()
 }
 
-// card returns the model card of a worker that serves model.
+// card returns the card that model is served by, if a worker serves it.
 func (r *Router) card(model string) (engine.Card, error) {
 	p, err := r.find(model)
 	if err != nil {
@@ -147,7 +150,7 @@ func (r *Router) card(model string) (engine.Card, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.mu.members {
-		if m.card.Name == p.model {
+		if m.card.Name == p.model && m.unfit == "" {
 			return m.card, nil
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"penstock/internal/edge/openai"
 )
 
-// Handler serves the router API, all of it below /v1/router/. It works before
-// and during Run; after it, what it knows stays as it was.
+// Handler serves the router API, all of it below /v1/router/ but /busy_threshold. It
+// works before and during Run; after it, what it knows stays as it was.
 func (r *Router) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, e := range []struct {
@@ -40,6 +40,11 @@ func (r *Router) Handler() http.Handler {
 			}
 		})
 	}
+	mux.HandleFunc(busyThreshold, func(w http.ResponseWriter, req *http.Request) {
+		if err := r.serveBusy(w, req); err != nil {
+			r.refuse(w, req, err)
+		}
+	})
 	mux.HandleFunc("/v1/router/", func(w http.ResponseWriter, req *http.Request) {
 		openai.WriteError(w, fault.New(fault.NotFound, "the router API has no %.100q", req.URL.Path))
 	})

@@ -10,12 +10,14 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
 
+	"penstock/core/fault"
 	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/route"
@@ -23,6 +25,7 @@ import (
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
 	"penstock/internal/serve/router"
 	"penstock/internal/serve/servetest"
 )
@@ -30,31 +33,54 @@ import (
 // TestHTTP runs the scripts in testdata against a router whose workers are only
 // said to exist. Its commands:
 //
-//	worker id=N [epoch=N] [model=NAME] [alias=NAME] [block-size=N] [feed=off] [namespace=NAME] [unconfirmed]
+//	worker id=N [epoch=N] [model=NAME] [alias=NAME] [block-size=N] [feed=off] [namespace=NAME] [component=NAME] [unconfirmed]
 //	garbage id=N                          an instance with a broken card
 //	gone id=N
 //	events id=N seq=N [epoch=N] [block-size=N]
 //	    cleared | stored TOKEN… | removed TOKEN… (prefixes that the tokens end)
 //	load id=N running=N state=NAME
 //	route id=NAME [attempt=N] model=NAME [worker=N] tokens=N..N
+//	failed id=N code=NAME                 a call to a worker
+//	silent id=N, loud id=N                no more answers to pings, and again
 //	prefilled id=NAME, free id=NAME [attempt=N]
 //	advance by=DURATION
 //	METHOD PATH, with a body: get, post, put
 func TestHTTP(t *testing.T) {
-	for _, name := range []string{"queries", "state", "feeds", "errors"} {
+	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{cluster: newCluster(t), in: map[kv.WorkerID]disco.Instance{}}
-				defer s.startRouter(router.Config{MaxBodyBytes: 4096})()
+				defer s.startRouterOver(s, router.Config{Component: "backend", MaxBodyBytes: 4096})()
 				datadriven.RunTest(t, "testdata/"+name+".txt", s.command)
 			})
 		})
 	}
 }
 
+// script is also the request plane of its router: pings to workers are answered,
+// unless the worker is silent, without saying anything of its load.
 type script struct {
 	*cluster
-	in map[kv.WorkerID]disco.Instance
+	in     map[kv.WorkerID]disco.Instance
+	silent sync.Map // addresses
+}
+
+func (s *script) isSilent(addr string) bool {
+	v, _ := s.silent.Load(addr)
+	return v == true
+}
+
+// Serve implements rpc.Plane; nobody serves here.
+func (s *script) Serve(context.Context, string, rpc.Handler, func(string)) error {
+	return fault.New(fault.Unimplemented, "nobody serves here")
+}
+
+// Call implements rpc.Plane.
+func (s *script) Call(_ context.Context, addr, method string, _ []byte, _ func([]byte) error) error {
+	if method == engine.MethodPing && !s.isSilent(addr) {
+		return fault.New(fault.Unimplemented, "no pings")
+	}
+	return fault.New(fault.Unavailable, "nobody serves %s", addr)
 }
 
 func (s *script) command(t *testing.T, d *datadriven.TestData) string {
@@ -76,6 +102,14 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 		s.router.Prefilled(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
 	case "free":
 		s.router.Free(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
+	case "failed":
+		code, ok := map[string]fault.Code{"unavailable": fault.Unavailable, "draining": fault.Draining, "overloaded": fault.Overloaded}[arg(d, "code", "")]
+		if !ok {
+			d.Fatalf(t, "which code?")
+		}
+		s.router.Failed(kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}, fault.New(code, "the call failed"))
+	case "silent", "loud":
+		s.silent.Store(s.in[arg[kv.WorkerID](d, "id", 0)].Addr, d.Cmd == "silent")
 	case "advance":
 		by, err := time.ParseDuration(arg(d, "by", ""))
 		if err != nil {
@@ -116,7 +150,7 @@ func (s *script) worker(d *datadriven.TestData) {
 		meta = []byte(`{"name":"m"}`)
 	}
 	in := disco.Instance{
-		Kind: disco.Worker, ID: id, Epoch: arg(d, "epoch", uint64(1)), Namespace: arg(d, "namespace", "penstock"),
+		Kind: disco.Worker, ID: id, Epoch: arg(d, "epoch", uint64(1)), Namespace: arg(d, "namespace", "penstock"), Component: arg(d, "component", "backend"),
 		Addr: fmt.Sprint("addr-", id), Host: "host", PID: 100 + int(id), Meta: meta, Unconfirmed: d.HasArg("unconfirmed"),
 	}
 	s.in[id] = in

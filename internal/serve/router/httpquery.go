@@ -131,7 +131,7 @@ type explainedExclusion struct {
 // what was asked for.
 func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
 	ex, err := r.query(w, req)
-	if err != nil && fault.Of(err) != fault.Unavailable {
+	if code := fault.Of(err); err != nil && code != fault.Unavailable && code != fault.Overloaded {
 		return err
 	}
 	out := explained{

@@ -62,7 +62,7 @@ type workerRow struct {
 	Engine       string  `json:"engine"`
 	Host         string  `json:"host"`
 	PID          int     `json:"pid"`
-	State        string  `json:"state"` // ready, draining, unconfirmed or error
+	State        string  `json:"state"` // ready, draining, quarantined, not_ready, unconfirmed, unfit or error
 	Problem      string  `json:"problem,omitempty"`
 	Load         loadRow `json:"load"`
 	CachedBlocks int     `json:"cached_blocks"`
@@ -100,6 +100,9 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 	p := r.mu.names[m.card.Name]
 	size := m.mismatch(r.mu.sources)
 	switch {
+	case m.unfit != "":
+		row.State = "unfit"
+		row.Problem = m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
 	case size != 0:
 		row.State = "error"
 		row.Problem = fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", size, m.card.BlockSize)
@@ -108,6 +111,13 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 		row.Problem = fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
 	case m.draining(now):
 		row.State = engine.StateDraining
+	case r.quarantined(m):
+		st, _ := r.mu.health.Status(m.worker.ID)
+		row.State = "quarantined"
+		row.Problem = fmt.Sprintf("it has not answered for %v (%v): it gets no requests until it answers a ping", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause)
+	case m.says(now, engine.StateNotReady):
+		row.State = engine.StateNotReady
+		row.Problem = "its engine does not answer: it gets no requests until it does; the worker's log says more"
 	case m.in.Unconfirmed:
 		row.State = "unconfirmed"
 	}

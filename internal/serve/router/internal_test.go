@@ -39,7 +39,7 @@ func instance(t *testing.T, model string, blockSize int) disco.Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Meta: meta}
+	return disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}
 }
 
 // TestBlockSizeChangesMeanwhile: a prompt that was hashed for a pool which is

@@ -78,6 +78,9 @@ func (r *Router) tidy() {
 		r.metrics.leaked.Add(float64(p.active.Expired() - p.leaked)) // decisions free some too
 		p.leaked = p.active.Expired()
 	}
+	for _, m := range r.mu.members {
+		r.settle(now, m) // what a worker said of itself has its time
+	}
 	if !r.events || !r.caughtUp.Load() {
 		return
 	}
@@ -189,14 +192,18 @@ func (r *Router) takeLoad(m bus.Message) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	mb := r.member(w)
-	if mb == nil || mb.in.Epoch != report.Epoch {
-		return nil
-	}
-	was := mb.draining(r.now())
-	mb.load, mb.loadAt, mb.reported = report, r.now(), true
-	if mb.draining(r.now()) != was {
-		r.rebuild()
-	}
+	now := r.now()
+	r.mu.health.Heard(now, w.ID, report.Epoch)
+	r.heed(now, report)
 	return nil
+}
+
+// heed takes over what a worker says of itself. The caller holds mu.
+func (r *Router) heed(now kv.Mono, report engine.LoadReport) {
+	m := r.member(kv.Worker{ID: report.WorkerID, Rank: report.Rank})
+	if m == nil || m.in.Epoch != report.Epoch {
+		return
+	}
+	m.load, m.loadAt, m.reported = report, now, true
+	r.settle(now, m)
 }

@@ -14,15 +14,22 @@ import (
 
 // member is one rank of a worker that discovery knows.
 type member struct {
-	worker kv.Worker
-	in     disco.Instance
-	card   engine.Card
-	since  kv.Mono // when this life of it was first seen
+	worker   kv.Worker
+	in       disco.Instance
+	card     engine.Card
+	checksum string  // of card
+	since    kv.Mono // when this life of it was first seen
+
+	// unfit says in what card is not the one that its model is served by, and
+	// saidUnfit what of that is in the log; "" if it is.
+	unfit, saidUnfit string
 
 	// load is the worker's last report; it means something only if reported.
 	load     engine.LoadReport
 	loadAt   kv.Mono
 	reported bool
+	// leaving is until when a refused call counts that said that the worker drains.
+	leaving kv.Mono
 
 	// lagging says that the worker has published more than has arrived: since
 	// behind, and with event at the last one since stillSince.
@@ -54,6 +61,7 @@ func (m *member) mismatch(sources map[kv.Worker]*source) int {
 // setInstances takes over the set of workers from discovery.
 func (r *Router) setInstances(ins []disco.Instance) {
 	next, broken := r.parse(ins)
+	defer r.reportUnfit() // once mu is free
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
@@ -66,9 +74,9 @@ func (r *Router) setInstances(ins []disco.Instance) {
 			m.since = now
 			r.forget(m.worker, m.in.Epoch)
 		default:
-			in, card := m.in, m.card
+			in, card, checksum := m.in, m.card, m.checksum
 			*m = *old
-			m.in, m.card = in, card
+			m.in, m.card, m.checksum = in, card, checksum
 		}
 	}
 	for _, old := range r.mu.members {
@@ -79,6 +87,8 @@ func (r *Router) setInstances(ins []disco.Instance) {
 		}
 	}
 	r.mu.members, r.mu.broken = next, broken
+	r.mu.health.Set(now, watched(next))
+	r.wakeProbe()
 	for _, m := range next {
 		if m.mismatch(r.mu.sources) != 0 { // its events came before its card
 			r.mu.tracker.Forget(m.worker)
@@ -111,7 +121,7 @@ func (r *Router) parse(ins []disco.Instance) (members []*member, broken []broken
 			continue
 		}
 		if old := known[in.ID]; old != nil && bytes.Equal(old.in.Meta, in.Meta) {
-			members = appendRanks(members, in, old.card)
+			members = appendRanks(members, in, old.card, old.checksum)
 			continue
 		}
 		card, err := engine.DecodeCard(in.Meta)
@@ -119,7 +129,7 @@ func (r *Router) parse(ins []disco.Instance) (members []*member, broken []broken
 			broken = append(broken, brokenInstance{in, err.Error()})
 			continue
 		}
-		members = appendRanks(members, in, card)
+		members = appendRanks(members, in, card, card.Checksum())
 	}
 	slices.SortFunc(members, func(a, b *member) int { return a.worker.Compare(b.worker) })
 	members = slices.CompactFunc(members, func(a, b *member) bool { return a.worker == b.worker })
@@ -139,9 +149,9 @@ func (r *Router) cards() map[kv.WorkerID]*member {
 	return cards
 }
 
-func appendRanks(members []*member, in disco.Instance, card engine.Card) []*member {
+func appendRanks(members []*member, in disco.Instance, card engine.Card, checksum string) []*member {
 	for rank := range card.Ranks {
-		members = append(members, &member{worker: kv.Worker{ID: in.ID, Rank: uint32(rank)}, in: in, card: card})
+		members = append(members, &member{worker: kv.Worker{ID: in.ID, Rank: uint32(rank)}, in: in, card: card, checksum: checksum})
 	}
 	return members
 }
@@ -164,5 +174,10 @@ const fresh = 30 * time.Second
 
 // draining reports whether the worker said so of this life.
 func (m *member) draining(now kv.Mono) bool {
-	return m.reported && m.load.State == engine.StateDraining && now.Sub(m.loadAt) < fresh
+	return now < m.leaving || m.says(now, engine.StateDraining)
+}
+
+// says reports whether the worker's last report is of a state, and not too old.
+func (m *member) says(now kv.Mono, state string) bool {
+	return m.reported && m.load.State == state && now.Sub(m.loadAt) < fresh
 }

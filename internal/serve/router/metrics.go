@@ -33,6 +33,8 @@ type routerMetrics struct {
 	predicted prometheus.Counter
 	decisions *prometheus.CounterVec
 	leaked    prometheus.Counter
+	pings     [pingOutcomes]prometheus.Counter
+	calls     *prometheus.CounterVec
 
 	events    [kv.Cleared + 1][feed.Stale + 1]prometheus.Counter
 	refused   [kv.Cleared + 1]prometheus.Counter
@@ -49,9 +51,14 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		predicted: m.Counter("router_predicted_cached_tokens_total", "Prompt tokens believed to be in the chosen worker's cache.").WithLabelValues(),
 		decisions: m.Counter("router_decisions_total", "Decisions by how they ended.", "outcome"),
 		leaked:    m.Counter("router_reservations_expired_total", "Reservations that nobody freed.").WithLabelValues(),
+		calls:     m.Counter("router_failed_calls_total", "Calls to workers that failed or were refused, by code.", "code"),
 		gaps:      m.Counter("feed_gaps_total", "Losses in workers' event feeds.").WithLabelValues(),
 		resyncs:   m.Counter("feed_resyncs_total", "Times a worker was asked to describe its cache.").WithLabelValues(),
 		malformed: m.Counter("feed_malformed_total", "Messages of workers that could not be read.").WithLabelValues(),
+	}
+	pings := m.Counter("router_pings_total", "Pings to workers by outcome.", "outcome")
+	for o, name := range pingOutcomeNames {
+		rm.pings[o] = pings.WithLabelValues(name)
 	}
 	for s, name := range stageNames {
 		rm.stages[s] = decision.WithLabelValues(name)
@@ -64,6 +71,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 	}
 	m.Collect(&state{
 		r:      r,
+		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),
 		blocks: prometheus.NewDesc(obs.Namespace+"_index_blocks", "Distinct prefixes in the index.", nil, nil),
 		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Estimated memory of the index.", nil, nil),
 		lag:    prometheus.NewDesc(obs.Namespace+"_feed_lag_seconds", "For how long the event feed furthest behind its worker has been so.", nil, nil),
@@ -104,12 +112,13 @@ func (m *routerMetrics) unfed(rec *feed.Record) {
 
 // state is collected when somebody looks.
 type state struct {
-	r                  *Router
-	blocks, bytes, lag *prometheus.Desc
+	r                          *Router
+	silent, blocks, bytes, lag *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (s *state) Describe(ch chan<- *prometheus.Desc) {
+	ch <- s.silent
 	ch <- s.blocks
 	ch <- s.bytes
 	ch <- s.lag
@@ -117,6 +126,7 @@ func (s *state) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (s *state) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(s.silent, prometheus.GaugeValue, float64(s.r.countQuarantined()))
 	st := s.r.indexStats()
 	ch <- prometheus.MustNewConstMetric(s.blocks, prometheus.GaugeValue, float64(st.Blocks))
 	ch <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(st.Bytes))

@@ -7,6 +7,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/route"
 	"penstock/core/slots"
+	"penstock/internal/engine"
 )
 
 // pool is one model: its workers and what is active on them. All is guarded by
@@ -14,9 +15,13 @@ import (
 type pool struct {
 	model     string // does not change
 	blockSize int    // does not change
-	active    *slots.Table
-	router    *route.Router
-	leaked    uint64 // reservations of active that expired and are in the metrics
+	// card is the one that the model's workers are measured by, with its checksum:
+	// see reference.
+	card     engine.Card
+	checksum string
+	active   *slots.Table
+	router   *route.Router
+	leaked   uint64 // reservations of active that expired and are in the metrics
 	// gone says that this is not, or no longer, the pool of its model: one of
 	// another block size took its place, or the model was forgotten.
 	gone bool
@@ -64,53 +69,65 @@ func (r *Router) rebuild() {
 	r.rename()
 }
 
-// fill returns the pool of members: old if their block size allows it.
+// fill returns the pool of members: old if their block size allows it, or if there
+// are none.
 func (r *Router) fill(old *pool, members []*member) *pool {
+	if len(members) == 0 {
+		r.setTargets(old, nil)
+		return old
+	}
+	card, checksum := r.reference(old, members)
 	p := old
-	if size := r.poolBlockSize(old, members); p == nil || p.blockSize != size {
+	if size := cmp.Or(r.cfg.BlockSize, card.BlockSize); p == nil || p.blockSize != size {
 		if old != nil {
 			old.gone = true
 		}
 		var err error
-		if p, err = r.newPool(members[0].card.Name, size); err != nil {
+		busy := r.cfg.Route.Busy
+		if old != nil {
+			busy = old.router.Busy()
+		}
+		if p, err = r.newPool(card.Name, size, busy); err != nil {
 			// The card and the configuration are valid: this is a defect.
-			r.log.Error("cannot route a model", "model", members[0].card.Name, "error", err)
+			r.log.Error("cannot route a model", "model", card.Name, "error", err)
 			return nil
 		}
 	}
+	p.card, p.checksum = card, checksum
+	for _, m := range members {
+		m.unfit = ""
+		if m.checksum != checksum {
+			m.unfit = m.card.DiffersFrom(&card)
+		}
+	}
+	r.setTargets(p, members)
+	return p
+}
+
+// setTargets gives the workers of p to its part of the core.
+func (r *Router) setTargets(p *pool, members []*member) {
 	now := r.now()
 	targets := make([]route.Target, 0, len(members))
 	for _, m := range members {
-		state := route.Ready
-		if m.draining(now) {
-			state = route.Draining
-		}
-		targets = append(targets, route.Target{Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, State: state})
+		state, since := r.state(now, m)
+		targets = append(targets, route.Target{
+			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, Blocks: m.card.Blocks,
+			State: state, Since: since, Unfit: m.unfit,
+		})
 	}
 	if err := p.router.SetWorkers(targets); err != nil {
 		r.log.Error("cannot take over the workers of a model", "model", p.model, "error", err)
 	}
-	return p
 }
 
-// poolBlockSize is the configured size, or the pool's as long as any worker has
-// it (or none is there to say otherwise), or that of the first worker.
-func (r *Router) poolBlockSize(old *pool, members []*member) int {
-	switch {
-	case r.cfg.BlockSize != 0:
-		return r.cfg.BlockSize
-	case old != nil && (len(members) == 0 || slices.ContainsFunc(members, func(m *member) bool { return m.card.BlockSize == old.blockSize })):
-		return old.blockSize
-	}
-	return members[0].card.BlockSize
-}
-
-func (r *Router) newPool(model string, blockSize int) (*pool, error) {
+func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, error) {
 	active, err := slots.New(slots.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL})
 	if err != nil {
 		return nil, err
 	}
-	router, err := route.New(r.cfg.Route, active)
+	cfg := r.cfg.Route
+	cfg.Busy = busy
+	router, err := route.New(cfg, active)
 	if err != nil {
 		return nil, err
 	}
@@ -125,6 +142,9 @@ func (r *Router) rename() {
 		r.mu.names[p.model] = p
 	}
 	for _, m := range r.mu.members {
+		if m.unfit != "" {
+			continue
+		}
 		for _, alias := range m.card.Aliases {
 			if r.mu.names[alias] == nil {
 				r.mu.names[alias] = r.mu.names[m.card.Name]
@@ -140,9 +160,13 @@ func (r *Router) find(model string) (*pool, error) {
 	if p := r.mu.names[model]; p != nil {
 		return p, nil
 	}
-	e := fault.New(fault.NotFound, "the model %.100q does not exist; GET /v1/models lists those that do", model)
+	return nil, unknownModel(model)
+}
+
+func unknownModel(name string) error {
+	e := fault.New(fault.NotFound, "the model %.100q does not exist; GET /v1/models lists those that do", name)
 	e.Param = "model"
-	return nil, e
+	return e
 }
 
 // Workers returns how many workers requests for the model can be routed to.

@@ -45,7 +45,7 @@ func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explana
 	}
 	var ex route.Explanation
 	err := r.decide(req, func(p *pool, q *route.Query) (err error) {
-		ex, err = p.router.Explain(q)
+		ex, err = p.router.Explain(r.now(), q)
 		return err
 	})
 	return ex, err
@@ -76,11 +76,6 @@ func (r *Router) Free(id string, attempt uint32) {
 	r.decisions.freed(id, attempt, time.Now())
 }
 
-// Failed notes that a call to a worker ended in err.
-func (r *Router) Failed(w kv.Worker, err error) {
-	r.log.Debug("call failed", "worker", uint64(w.ID), "error", err)
-}
-
 // each calls f with one pool after another until it answers true.
 func (r *Router) each(f func(*pool) bool) bool {
 	r.mu.Lock()
@@ -103,7 +98,7 @@ func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) e
 	q := route.Query{
 		Key:          slots.Key{ID: req.ID, Attempt: req.Attempt},
 		PromptTokens: len(req.Tokens), ExpectedOutput: max(0, req.ExpectedOutput),
-		Override: req.Override, Pin: req.Pin, Exclude: req.Exclude,
+		Override: req.Override, Pin: req.Pin, Exclude: req.Exclude, Moving: req.Attempt > 1,
 	}
 	for {
 		p, err := r.find(req.Model)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/core/feed"
+	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/route"
@@ -21,8 +22,9 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// Planes are what a router reaches the world through. RPC is used by the
-// generate call of the HTTP API only; without it that call is not offered.
+// Planes are what a router reaches the world through. RPC is used for pings and by
+// the generate call of the HTTP API; without it that call is not offered, and a worker
+// is taken to answer as long as discovery knows it.
 type Planes struct {
 	Bus      bus.Bus
 	Registry disco.Registry
@@ -45,8 +47,10 @@ type Router struct {
 	events   bool      // whether decisions use overlaps, so that events are consumed
 	// caughtUp is set once the event plane has delivered what it kept.
 	caughtUp atomic.Bool
-	// resync wakes the one who asks workers for their caches.
+	// resync wakes the one who asks workers for their caches, probe the one who
+	// pings them.
 	resync    chan struct{}
+	probe     chan struct{}
 	scratch   sync.Pool // of *scratch
 	decisions decisions
 	hub       hub
@@ -61,6 +65,10 @@ type Router struct {
 		pools   []*pool // ascending by model
 		names   map[string]*pool
 		asked   []kv.Worker // to be asked for a resync
+		health  *health.Machine
+		pinging int // pings that are out
+		// referred has, by model, what Refer was told last.
+		referred map[string]string
 	}
 }
 
@@ -92,18 +100,24 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	if err != nil {
 		return nil, err
 	}
+	checks, err := health.New(cfg.Health)
+	if err != nil {
+		return nil, err
+	}
 	log = obs.Component(log, "router")
 	r := &Router{
 		cfg: cfg, planes: planes, prompter: prompter, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 		started: time.Now(),
 		events:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
 		resync:  make(chan struct{}, 1),
+		probe:   make(chan struct{}, 1),
 	}
 	r.scratch.New = func() any { return new(scratch) }
 	r.decisions.init(cfg.Decisions)
-	r.mu.tracker, r.mu.index = tracker, index
+	r.mu.tracker, r.mu.index, r.mu.health = tracker, index, checks
 	r.mu.sources = map[kv.Worker]*source{}
 	r.mu.names = map[string]*pool{}
+	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
 	return r, nil
 }
@@ -122,6 +136,9 @@ func (r *Router) Run(ctx context.Context) error {
 	})
 	if r.events {
 		part("follow cache events", func() error { return r.follow(ctx) })
+	}
+	if r.planes.RPC != nil {
+		parts.Go(func() { r.checkHealth(ctx) })
 	}
 	parts.Go(func() { r.maintain(ctx) })
 	parts.Wait()

@@ -77,7 +77,13 @@ func (c *cluster) run(what string, f func(context.Context) error) (stop func()) 
 
 func (c *cluster) startRouter(cfg router.Config) (stop func()) {
 	c.t.Helper()
-	planes := router.Planes{Bus: c.bus, Registry: c.registry, RPC: c.rpc}
+	return c.startRouterOver(c.rpc, cfg)
+}
+
+// startRouterOver starts the router with a request plane of its own.
+func (c *cluster) startRouterOver(calls rpc.Plane, cfg router.Config) (stop func()) {
+	c.t.Helper()
+	planes := router.Planes{Bus: c.bus, Registry: c.registry, RPC: calls}
 	r, err := router.New(cfg, planes, byteTokens{}, c.metrics, slog.New(slog.DiscardHandler))
 	if err != nil {
 		c.t.Fatal(err)

@@ -54,6 +54,13 @@ func (r *Registry) Instances() []disco.Instance {
 	return r.mu.ins
 }
 
+// Changed returns a channel that is closed when the contents change next.
+func (r *Registry) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.changed
+}
+
 func without(ins []disco.Instance, in disco.Instance) []disco.Instance {
 	return slices.DeleteFunc(slices.Clone(ins), func(o disco.Instance) bool { return o.Kind == in.Kind && o.ID == in.ID })
 }

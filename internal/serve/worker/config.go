@@ -28,9 +28,19 @@ type Config struct {
 	// Overloaded.
 	MaxCalls int
 	// DrainTimeout is how long running calls may go on once Run's context has
-	// ended; then they fail as Unavailable, so that another worker takes over.
+	// ended; then they end as Draining, so that another worker takes over.
 	// Negative means not at all.
 	DrainTimeout time.Duration
+	// Linger is how long a worker without calls stays after it has left discovery:
+	// those who have not heard of it yet are told Draining, instead of finding
+	// nobody. 0 is not at all.
+	Linger time.Duration
+	// CanaryInterval is how long an idle engine may be silent before it is asked
+	// for a token, to see whether it works. Negative means that it never is.
+	CanaryInterval time.Duration
+	// StallAfter is how long an engine with calls in progress may produce nothing,
+	// and show no change of its load, before it is asked likewise.
+	StallAfter time.Duration
 	// LoadInterval is how often the load is looked at and published if it
 	// changed, LoadRefresh how often it is published anyway.
 	LoadInterval, LoadRefresh time.Duration
@@ -52,6 +62,12 @@ func (c *Config) EnsureDefaults() {
 	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 30 * time.Second
+	}
+	if c.CanaryInterval == 0 {
+		c.CanaryInterval = 10 * time.Second
+	}
+	if c.StallAfter == 0 {
+		c.StallAfter = 30 * time.Second
 	}
 	if c.LoadInterval == 0 {
 		c.LoadInterval = 250 * time.Millisecond
@@ -75,6 +91,9 @@ func (c *Config) Validate() error {
 	}
 	if c.LoadInterval < 0 || c.LoadRefresh < 0 {
 		errs = append(errs, errors.New("worker: the load intervals must be positive"))
+	}
+	if c.Linger < 0 || c.StallAfter < 0 {
+		errs = append(errs, errors.New("worker: Linger and StallAfter must not be negative"))
 	}
 	return errors.Join(errs...)
 }

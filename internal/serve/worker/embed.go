@@ -36,6 +36,7 @@ func (s *server) embed(ctx context.Context, body []byte, send func([]byte) error
 			if err != nil {
 				return err
 			}
+			s.beat()
 			return send(engine.AppendEmbedding(nil, &engine.Embedding{Attempt: req.Attempt, Vector: vector}))
 		})
 	})

@@ -161,7 +161,7 @@ func TestEmbedDrain(t *testing.T) {
 			}()
 			synctest.Wait()
 			r.stop()
-			if err := <-call; (err == nil) != finished || err != nil && fault.Of(err) != fault.Unavailable {
+			if err := <-call; (err == nil) != finished || err != nil && fault.Of(err) != fault.Draining {
 				t.Errorf("drained for %v: %v", timeout, err)
 			}
 		})

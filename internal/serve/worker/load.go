@@ -10,9 +10,39 @@ import (
 	"penstock/internal/plane/bus"
 )
 
+// announceTimeout bounds the wait for a report that must be out first.
+const announceTimeout = time.Second
+
+// announce publishes the load now and waits, within bounds, until it is out.
+func (s *server) announce(ctx context.Context) {
+	late := time.NewTimer(announceTimeout)
+	defer late.Stop()
+	out := make(chan struct{}, 1)
+	select {
+	case s.told <- out:
+	case <-late.C:
+		return
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-out:
+	case <-late.C:
+	case <-ctx.Done():
+	}
+}
+
+// poke has the load published now, without waiting for it.
+func (s *server) poke() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
 // publishLoad publishes the load when it changed since the last look, and at
-// longer intervals anyway, until ctx ends. Reports are gossip: one that cannot
-// be published is left out.
+// longer intervals anyway, until ctx ends. A state that changed is looked at at
+// once. Reports are gossip: one that cannot be published is left out.
 func (w *Worker) publishLoad(ctx context.Context, s *server) error {
 	topic := bus.Load(w.cfg.Namespace)
 	key := engine.WorkerKey(kv.Worker{ID: w.cfg.ID})
@@ -20,6 +50,7 @@ func (w *Worker) publishLoad(ctx context.Context, s *server) error {
 	defer tick.Stop()
 	var last engine.LoadReport
 	var said time.Time
+	var waiting chan<- struct{}
 	for {
 		if r := s.report(); r != last || time.Since(said) >= w.cfg.LoadRefresh {
 			w.metrics.loaded(r.Load)
@@ -32,8 +63,14 @@ func (w *Worker) publishLoad(ctx context.Context, s *server) error {
 			}
 			last, said = r, time.Now()
 		}
+		if waiting != nil {
+			waiting <- struct{}{} // it has room
+			waiting = nil
+		}
 		select {
 		case <-tick.C:
+		case <-s.changed:
+		case waiting = <-s.told:
 		case <-ctx.Done():
 			return nil
 		}

@@ -16,7 +16,8 @@ import (
 type Metrics struct {
 	requests, prompt, cached, output    *prometheus.CounterVec
 	events, publishes, retries, watches *prometheus.CounterVec
-	inFlight, load                      *prometheus.GaugeVec
+	canaries                            *prometheus.CounterVec
+	inFlight, load, ready               *prometheus.GaugeVec
 	duration                            *prometheus.HistogramVec
 }
 
@@ -33,15 +34,17 @@ func NewMetrics(m *obs.Metrics) *Metrics {
 		publishes: m.Counter("worker_kv_records_total", "Records of cache events published.", "worker"),
 		retries:   m.Counter("worker_kv_publish_failures_total", "Attempts to publish a record that failed and were repeated.", "worker"),
 		watches:   m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "worker", "reason"),
+		canaries:  m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "worker", "outcome"),
+		ready:     m.Gauge("worker_ready", "1, or 0 while the engine does not answer its canary.", "worker"),
 		load:      m.Gauge("worker_load", "The engine's load by quantity.", "worker", "quantity"),
 	}
 }
 
 // workerMetrics are one worker's.
 type workerMetrics struct {
-	requests, events, watches            *prometheus.CounterVec
+	requests, events, watches, canaries  *prometheus.CounterVec
 	prompt, cached, output, records, bad prometheus.Counter
-	inFlight                             prometheus.Gauge
+	inFlight, ready                      prometheus.Gauge
 	duration                             prometheus.Observer
 	load                                 *prometheus.GaugeVec
 }
@@ -50,6 +53,7 @@ func (m *Metrics) of(id kv.WorkerID) workerMetrics {
 	worker := prometheus.Labels{"worker": strconv.FormatUint(uint64(id), 10)}
 	return workerMetrics{
 		requests: m.requests.MustCurryWith(worker), events: m.events.MustCurryWith(worker), watches: m.watches.MustCurryWith(worker),
+		canaries: m.canaries.MustCurryWith(worker), ready: m.ready.With(worker),
 		prompt: m.prompt.With(worker), cached: m.cached.With(worker), output: m.output.With(worker),
 		records: m.publishes.With(worker), bad: m.retries.With(worker),
 		inFlight: m.inFlight.With(worker), duration: m.duration.With(worker), load: m.load.MustCurryWith(worker),

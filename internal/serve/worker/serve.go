@@ -19,20 +19,37 @@ import (
 type server struct {
 	w         *Worker
 	publisher *publisher
-	draining  atomic.Bool
-	inFlight  atomic.Int64
-	// aborted is closed when calls must end now.
+	door      *door
+	born      time.Time
+	// lastToken is when the engine last produced something, in nanoseconds since
+	// born; sick says that it does not answer its canary.
+	lastToken atomic.Int64
+	sick      atomic.Bool
+	// before is the load that is reported while the canary asks; nil otherwise.
+	before atomic.Pointer[engine.Load]
+	// changed wakes the one who publishes the load; told is for those who wait
+	// until it is out.
+	changed chan struct{}
+	told    chan chan<- struct{}
+	// aborted is closed when calls must end now, with why.
 	aborted chan struct{}
-	abort   func()
+	why     error
 	// calls are the goroutines that serve them. A handler may return before its
 	// goroutine: see carry.
 	calls sync.WaitGroup
 }
 
 func newServer(w *Worker) *server {
-	s := &server{w: w, publisher: newPublisher(w), aborted: make(chan struct{})}
-	s.abort = sync.OnceFunc(func() { close(s.aborted) })
-	return s
+	return &server{
+		w: w, publisher: newPublisher(w), door: newDoor(w.cfg.MaxCalls), born: time.Now(),
+		changed: make(chan struct{}, 1), told: make(chan chan<- struct{}), aborted: make(chan struct{}),
+	}
+}
+
+// abort ends all calls with err. It is called once.
+func (s *server) abort(err error) {
+	s.why = err
+	close(s.aborted)
 }
 
 func (s *server) handle(ctx context.Context, method string, body []byte, send func([]byte) error) error {
@@ -45,17 +62,25 @@ func (s *server) handle(ctx context.Context, method string, body []byte, send fu
 		return s.preprocess(ctx, body, send)
 	case engine.MethodPing:
 		return s.ping(send)
+	case engine.MethodDescribe:
+		return s.describe(send)
 	}
-	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s and %s, not %.100q",
-		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPing, method)
+	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s, %s and %s, not %.100q",
+		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPing, engine.MethodDescribe, method)
 }
 
 func (s *server) ping(send func([]byte) error) error {
-	b, err := json.Marshal(engine.Pong{LoadReport: s.report(), InFlight: int(s.inFlight.Load())})
+	b, err := json.Marshal(s.health())
 	if err != nil {
 		return fmt.Errorf("encode pong: %w", err)
 	}
 	return send(b)
+}
+
+// health is the worker's answer to a ping.
+func (s *server) health() engine.Pong {
+	calls, _ := s.door.inside()
+	return engine.Pong{LoadReport: s.report(), InFlight: calls}
 }
 
 // report is the worker's load now. An engine that reports none is judged by the
@@ -65,13 +90,22 @@ func (s *server) report() engine.LoadReport {
 	if s.w.card.KVEvents {
 		r.KVNext = s.publisher.next.Load()
 	}
-	if s.draining.Load() {
+	calls, leaving := s.door.inside()
+	switch {
+	case leaving:
 		r.State = engine.StateDraining
+	case s.sick.Load():
+		r.State = engine.StateNotReady
 	}
-	if src, ok := s.w.eng.(engine.LoadSource); ok {
+	before := s.before.Load()
+	src, ok := s.w.eng.(engine.LoadSource)
+	switch {
+	case !ok:
+		r.Load = engine.Load{Running: calls, TotalBlocks: s.w.card.Blocks}
+	case before != nil && calls == 0:
+		r.Load = *before
+	default:
 		r.Load = src.Load()
-	} else {
-		r.Load = engine.Load{Running: int(s.inFlight.Load()), TotalBlocks: s.w.card.Blocks}
 	}
 	return r
 }
@@ -85,7 +119,7 @@ func (s *server) generate(ctx context.Context, body []byte, send func([]byte) er
 		return err
 	}
 	defer s.leave()
-	c := &call{w: w, subject: subject{req.ID, req.Attempt, len(req.Prompt)}, req: req, send: send, started: time.Now()}
+	c := &call{w: w, beat: s.beat, subject: subject{req.ID, req.Attempt, len(req.Prompt)}, req: req, send: send, started: time.Now()}
 	err = s.carry(ctx, c.run)
 	c.finished(ctx, err)
 	return err
@@ -104,7 +138,7 @@ func (s *server) carry(ctx context.Context, run func(context.Context) error) err
 		return err
 	case <-s.aborted:
 		// What the engine reached is not awaited: the call ends here.
-		return fault.New(fault.Unavailable, "worker %d is shutting down", s.w.cfg.ID)
+		return s.why
 	}
 }
 
@@ -120,14 +154,11 @@ func (s *server) accept(body []byte) (*engine.Request, error) {
 	})
 }
 
-// enter counts a call as in flight if there is room for it, and if it can be
-// read and is for the model served here.
+// enter counts a call as in flight if there is room for it, the worker is not
+// leaving, and the call can be read and is for the model served here.
 func (s *server) enter(read func() (model string, err error)) error {
 	w := s.w
-	if s.inFlight.Add(1) > int64(w.cfg.MaxCalls) {
-		s.inFlight.Add(-1)
-		err := fault.New(fault.Overloaded, "worker %d already serves %d calls", w.cfg.ID, w.cfg.MaxCalls)
-		err.RetryAfter = time.Second
+	if err := s.door.enter(); err != nil {
 		return err
 	}
 	model, err := read()
@@ -135,7 +166,7 @@ func (s *server) enter(read func() (model string, err error)) error {
 		err = fault.New(fault.NotFound, "worker %d serves %.100q, not %.100q", w.cfg.ID, w.card.Name, model)
 	}
 	if err != nil {
-		s.inFlight.Add(-1)
+		s.door.leave()
 		return err
 	}
 	w.metrics.inFlight.Inc()
@@ -144,7 +175,7 @@ func (s *server) enter(read func() (model string, err error)) error {
 
 func (s *server) leave() {
 	s.w.metrics.inFlight.Dec()
-	s.inFlight.Add(-1)
+	s.door.leave()
 }
 
 // subject is what the log and the metrics know a call by.
@@ -188,6 +219,7 @@ func (w *Worker) ended(ctx context.Context, s subject, cached, output int64, too
 // call's are read while its goroutine may still be at work.
 type call struct {
 	w       *Worker
+	beat    func() // the engine has produced something
 	subject subject
 	req     *engine.Request
 	send    func([]byte) error
@@ -205,7 +237,10 @@ func (c *call) run(ctx context.Context) error {
 // deliver sends one delta to the caller.
 func (c *call) deliver(d *engine.Delta) error {
 	c.frame = engine.AppendDelta(c.frame[:0], d)
-	c.output.Add(int64(len(d.Tokens)))
+	if len(d.Tokens) > 0 {
+		c.beat()
+		c.output.Add(int64(len(d.Tokens)))
+	}
 	if d.Cached > 0 {
 		// Choices share one prompt; the first to report speaks for the request.
 		c.cached.CompareAndSwap(0, int64(d.Cached))

@@ -29,6 +29,8 @@ type Planes struct {
 	RPC      rpc.Plane
 	Bus      bus.Bus
 	Registry disco.Registry
+	// Tracer, if not nil, gets the spans of calls.
+	Tracer *obs.Tracer
 }
 
 // Worker serves one engine. It serves one data-parallel rank, rank 0.
@@ -38,6 +40,7 @@ type Worker struct {
 	card     engine.Card
 	cardJSON []byte
 	planes   Planes
+	server   *server
 	metrics  workerMetrics
 	log      *slog.Logger
 	throttle *obs.Throttle
@@ -70,19 +73,28 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	log = obs.Component(log, "worker").With(slog.Uint64("worker", uint64(cfg.ID)))
-	return &Worker{
+	w := &Worker{
 		cfg: cfg, eng: eng, card: card, cardJSON: cardJSON, planes: planes,
 		metrics: metrics.of(cfg.ID), log: log, throttle: obs.NewThrottle(log, 10*time.Second),
-	}, nil
+	}
+	w.server = newServer(w)
+	w.metrics.ready.Set(1)
+	return w, nil
 }
+
+// Health is what the worker answers to a ping: its state, its load, and how many
+// calls it serves.
+func (w *Worker) Health() engine.Pong { return w.server.health() }
 
 // errEnded is the cause with which a run ends that nothing went wrong in.
 var errEnded = errors.New("worker: ended")
 
-// Run runs the engine and serves it until ctx ends. Then it leaves discovery,
-// refuses new calls, lets those in progress finish within the drain timeout,
-// cancels the rest, and returns nil. It returns early with an error if the
-// engine or the request plane fails, or if another worker has its id.
+// Run runs the engine and serves it until ctx ends. Then it drains: it refuses new
+// calls as Draining, says so in its load report, leaves discovery, lets the calls
+// in progress finish within the drain timeout, ends the rest as Draining too, so
+// that others go on with them as planned, and returns nil. It returns early with
+// an error if the engine or the request plane fails, or if another worker has its
+// id, or serves the name of its model by another card. It can be called once.
 func (w *Worker) Run(ctx context.Context) error {
 	// What the worker is made of outlives ctx by the drain.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -104,20 +116,19 @@ func (w *Worker) Run(ctx context.Context) error {
 		return errors.New("stopped by itself")
 	})
 
-	s := newServer(w)
+	s := w.server
 	serving, refuse := context.WithCancel(life)
 	defer refuse()
-	served := make(chan struct{})
 	addr := make(chan string, 1)
 	part("serve", func() error {
-		defer close(served)
-		return w.planes.RPC.Serve(serving, w.cfg.Addr, s.handle, func(a string) { addr <- a })
+		return w.planes.RPC.Serve(serving, w.cfg.Addr, traced(w.planes.Tracer, w, s.handle), func(a string) { addr <- a })
 	})
 	if src, ok := w.eng.(engine.KVSource); ok {
 		part("publish cache events", func() error { return s.publisher.run(life, src) })
 		part("listen for resyncs", func() error { return s.publisher.listen(life) })
 	}
 	part("publish load", func() error { return w.publishLoad(life, s) })
+	part("ask the engine", func() error { return newCanary(s).run(life) })
 
 	// Registering must not hold up the end: it gives up when either ends.
 	starting, started := mergeDone(ctx, life)
@@ -131,11 +142,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	case <-life.Done(): // a part failed: nothing is left to finish on
 	}
 
-	s.draining.Store(true)
+	s.door.shut()
+	s.announce(life)
 	w.release(life, lease)
+	s.abort(w.drain(life, s))
 	refuse()
-	w.drain(life, s, served)
-	s.abort()
 	end(errEnded)
 	parts.Wait()
 	s.calls.Wait()
@@ -146,25 +157,37 @@ func (w *Worker) Run(ctx context.Context) error {
 }
 
 // drain waits until the calls in progress are done, their time is up, or the
-// worker is broken.
-func (w *Worker) drain(life context.Context, s *server, served <-chan struct{}) {
-	if n := s.inFlight.Load(); n > 0 {
-		w.log.Info("draining", "calls", n, "timeout", w.cfg.DrainTimeout)
-	}
+// worker is broken, but not less than Linger. It returns what those that are left
+// must end with.
+func (w *Worker) drain(life context.Context, s *server) error {
 	late := time.NewTimer(w.cfg.DrainTimeout)
 	defer late.Stop()
+	lingered := time.NewTimer(w.cfg.Linger)
+	defer lingered.Stop()
+	if n, _ := s.door.inside(); n > 0 {
+		w.log.Info("draining", "calls", n, "timeout", w.cfg.DrainTimeout)
+	}
 	select {
-	case <-served:
+	case <-s.door.empty:
+		select {
+		case <-lingered.C:
+		case <-life.Done():
+		}
 	case <-life.Done():
 	case <-late.C:
-		if n := s.inFlight.Load(); n > 0 {
-			w.log.Warn("drain timeout, calls go to other workers", "calls", n)
-		}
 	}
+	if life.Err() != nil {
+		return fault.New(fault.Unavailable, "worker %d has failed", w.cfg.ID)
+	}
+	if n, _ := s.door.inside(); n > 0 {
+		w.log.Warn("drain timeout, calls go to other workers", "calls", n)
+	}
+	return fault.New(fault.Draining, "worker %d has left: another goes on with the call", w.cfg.ID)
 }
 
 // register enters the worker in discovery once it can be called. It tries until
-// it succeeds, ctx ends (nil, nil), or the identity is taken.
+// it succeeds, ctx ends (nil, nil), or the identity, or the model's name with
+// another card, is taken.
 func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease, error) {
 	in := disco.Instance{
 		Kind: disco.Worker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
@@ -175,6 +198,9 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease,
 	case in.Addr = <-addr:
 	case <-ctx.Done():
 		return nil, nil
+	}
+	if err := w.compare(ctx); err != nil {
+		return nil, err
 	}
 	for wait := newBackoff(); ; {
 		lease, err := w.planes.Registry.Register(ctx, in)

@@ -38,6 +38,8 @@ type rig struct {
 	registry *servetest.Registry
 	metrics  *obs.Metrics
 	log      syncBuffer
+	watched  *history // of the registry, if not nil
+	w        *worker.Worker
 
 	cancel context.CancelFunc
 	ended  chan error
@@ -75,11 +77,21 @@ func newRig(t *testing.T, ecfg servetest.Config) *rig {
 
 func (r *rig) start(eng engine.Engine) {
 	r.t.Helper()
+	r.startOn(eng, r.registry)
+}
+
+func (r *rig) startOn(eng engine.Engine, registry disco.Registry) {
+	r.t.Helper()
 	log := slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	w, err := worker.New(r.cfg, eng, worker.Planes{RPC: r.rpc, Bus: r.bus, Registry: r.registry}, worker.NewMetrics(r.metrics), log)
+	planes := worker.Planes{RPC: r.rpc, Bus: r.bus, Registry: registry}
+	if r.watched != nil {
+		planes.Registry, planes.Bus = watched{registry, r.watched}, notedBus{r.bus, r.watched}
+	}
+	w, err := worker.New(r.cfg, eng, planes, worker.NewMetrics(r.metrics), log)
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	r.w = w
 	ctx, cancel := context.WithCancel(r.t.Context())
 	r.cancel, r.ended = cancel, make(chan error, 1)
 	go func() { r.ended <- w.Run(ctx) }()
@@ -355,11 +367,14 @@ func TestDrain(t *testing.T) {
 		if n := len(r.registry.Instances()); n != 0 {
 			t.Error("a draining worker is still in discovery")
 		}
-		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Unavailable || err == nil {
-			t.Errorf("a new call: %v, want unavailable", err)
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Draining {
+			t.Errorf("a new call: %v, want draining", err)
 		}
 		<-done
 		r.stop()
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Unavailable {
+			t.Errorf("a call after the end: %v, want unavailable", err)
+		}
 	})
 }
 
@@ -389,8 +404,8 @@ func TestDrainTimeout(t *testing.T) {
 			t.Errorf("the drain took %v, want the timeout", took)
 		}
 		close(release)
-		if err := <-stalled; fault.Of(err) != fault.Unavailable || err == nil {
-			t.Errorf("the unfinished call: %v, want unavailable", err)
+		if err := <-stalled; fault.Of(err) != fault.Draining {
+			t.Errorf("the unfinished call: %v, want draining", err)
 		}
 	})
 }

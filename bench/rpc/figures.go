@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"math/bits"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// result is what one cell came to.
+type result struct {
+	Tokens         uint64
+	Took           time.Duration
+	P50, P99       float64 // from send to receive, microseconds
+	Client, Server usage   // in the measured time, and of the server's life
+}
+
+// usage is what a process spent.
+type usage struct {
+	CPU    time.Duration
+	Allocs uint64
+	// Tokens is how many it handled meanwhile.
+	Tokens uint64
+}
+
+// spent returns what this process has spent so far.
+func spent() usage {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	var r syscall.Rusage
+	// It fails for wrong arguments alone.
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
+	return usage{CPU: time.Duration(r.Utime.Nano() + r.Stime.Nano()), Allocs: m.Mallocs}
+}
+
+func (u usage) since(before usage) usage {
+	return usage{CPU: u.CPU - before.CPU, Allocs: u.Allocs - before.Allocs}
+}
+
+func (r result) rate() float64 { return float64(r.Tokens) / r.Took.Seconds() }
+
+// print writes r as a line of "go test -bench".
+func (r result) print(name string) {
+	per := func(total float64, tokens uint64) float64 { return total / float64(max(tokens, 1)) }
+	fmt.Printf("Benchmark%s-%d %d %.0f tokens/s %.1f p50-us %.1f p99-us %.3f client-allocs/token %.3f server-allocs/token %.0f client-cpu-ns/token %.0f server-cpu-ns/token\n",
+		name, runtime.NumCPU(), r.Tokens, r.rate(), r.P50, r.P99,
+		per(float64(r.Client.Allocs), r.Client.Tokens), per(float64(r.Server.Allocs), r.Server.Tokens),
+		per(float64(r.Client.CPU), r.Client.Tokens), per(float64(r.Server.CPU), r.Server.Tokens))
+}
+
+// histogram counts durations in buckets an eighth of a power of two wide.
+type histogram [64 * 8]uint64
+
+func (h *histogram) add(d time.Duration) {
+	n := uint64(max(d, 8))
+	top := bits.Len64(n) - 1
+	h[top*8+int(n>>(top-3)&7)]++
+}
+
+func (h *histogram) merge(other *histogram) {
+	for i, n := range other {
+		h[i] += n
+	}
+}
+
+// quantile returns the upper end of the bucket in which q of all lie, in
+// microseconds.
+func (h *histogram) quantile(q float64) float64 {
+	var all, seen uint64
+	for _, n := range h {
+		all += n
+	}
+	for i, n := range h {
+		if seen += n; n > 0 && float64(seen) >= q*float64(all) {
+			return float64(uint64(9+i%8)<<(i/8)/8) / 1e3
+		}
+	}
+	return 0
+}

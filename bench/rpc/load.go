@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+const (
+	warmUp = 500 * time.Millisecond
+	pace   = 40 * time.Millisecond
+)
+
+// plane is one of the two ways to carry a stream.
+type plane interface {
+	// serve streams until stdin ends, and tells its address first.
+	serve(told func(addr string) error, until <-chan struct{}, stream func(send func([]byte) error) error) error
+	// connect returns a way to open streams, all on one connection.
+	connect(addr string) (open func(ctx context.Context, recv func([]byte) error) error, err error)
+}
+
+func planeOf(name string) (plane, error) {
+	switch name {
+	case "tcp":
+		return tcpPlane{}, nil
+	case "grpc":
+		return grpcPlane{}, nil
+	}
+	return nil, errors.New("no such plane: " + name)
+}
+
+// serve is the serving process.
+func serve(c cell) error {
+	p, err := planeOf(c.Plane)
+	if err != nil {
+		return err
+	}
+	says := json.NewEncoder(os.Stdout)
+	until := make(chan struct{})
+	go func() {
+		defer close(until)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}()
+	var tokens atomic.Uint64
+	before := spent()
+	err = p.serve(func(addr string) error { return says.Encode(addr) }, until, func(send func([]byte) error) error {
+		n, err := stream(c.Load, send)
+		tokens.Add(n)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	used := spent().since(before)
+	used.Tokens = tokens.Load()
+	return says.Encode(used)
+}
+
+// stream sends deltas, each with the moment at which it was sent, until the
+// caller has had enough, and returns how many.
+func stream(load string, send func([]byte) error) (n uint64, err error) {
+	delta := engine.Delta{Attempt: 1, Tokens: []kv.Token{128_000, 77, 1_234, 90_210, 3, 41, 512, 70_000}}
+	var tick <-chan time.Time
+	if load == "paced" {
+		time.Sleep(rand.N(pace))
+		t := time.NewTicker(pace)
+		defer t.Stop()
+		tick = t.C
+	}
+	frame := make([]byte, 0, 64)
+	for ; ; n++ {
+		if tick != nil {
+			<-tick
+		}
+		delta.Pos = int(n)
+		frame = binary.LittleEndian.AppendUint64(frame[:0], uint64(time.Now().UnixNano()))
+		if err := send(engine.AppendDelta(frame, &delta)); err != nil {
+			return n, nil // the caller has had enough
+		}
+	}
+}
+
+// call is the calling process.
+func call(c cell, addr string) (result, error) {
+	p, err := planeOf(c.Plane)
+	if err != nil {
+		return result{}, err
+	}
+	open, err := p.connect(addr)
+	if err != nil {
+		return result{}, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var (
+		callers   sync.WaitGroup
+		measuring atomic.Bool
+		counts    = make([]counter, c.Streams)
+		failed    atomic.Pointer[error]
+	)
+	for i := range c.Streams {
+		callers.Go(func() {
+			err := open(ctx, func(frame []byte) error {
+				if measuring.Load() {
+					counts[i].tokens++
+					counts[i].latency.add(time.Duration(time.Now().UnixNano() - int64(binary.LittleEndian.Uint64(frame))))
+				}
+				return nil
+			})
+			if ctx.Err() == nil {
+				failed.Store(&err)
+				cancel()
+			}
+		})
+	}
+	wait(ctx, warmUp)
+	before, start := spent(), time.Now()
+	measuring.Store(true)
+	wait(ctx, c.For)
+	measuring.Store(false)
+	r := result{Took: time.Since(start), Client: spent().since(before)}
+	cancel()
+	callers.Wait()
+	if err := failed.Load(); err != nil {
+		return r, *err
+	}
+	var all histogram
+	for i := range counts {
+		r.Tokens += counts[i].tokens
+		all.merge(&counts[i].latency)
+	}
+	r.Client.Tokens = r.Tokens
+	r.P50, r.P99 = all.quantile(0.5), all.quantile(0.99)
+	return r, nil
+}
+
+type counter struct {
+	tokens  uint64
+	latency histogram
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

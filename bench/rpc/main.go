@@ -1,0 +1,138 @@
+// Command rpc measures streams of token deltas over the request plane's TCP
+// beside those of grpc-go: one process serves, another calls, over the loopback
+// interface, the same frames on both. It prints its figures as "go test -bench"
+// does, for tools/benchjson; tools/bench/rpc.sh runs it.
+//
+// Two loads. In "flood" each stream sends as fast as it may: tokens/s says what
+// a connection carries. In "paced" each sends 25 tokens a second, as engines do:
+// the latency from send to receive is that of the transport, not of a queue.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// cell is one measurement.
+type cell struct {
+	Plane   string
+	Streams int
+	Load    string
+	For     time.Duration
+}
+
+func main() {
+	role := flag.String("role", "", "serve or call; empty runs both, as processes of their own")
+	plane := flag.String("plane", "tcp", "tcp or grpc")
+	load := flag.String("load", "flood", "flood or paced")
+	addr := flag.String("addr", "", "where to call")
+	streams := flag.String("streams", "1,100,1000,10000", "how many streams; several for a whole run")
+	window := flag.Duration("for", 1500*time.Millisecond, "how long to measure, after half a second that is not counted")
+	flag.Parse()
+	if err := run(*role, *addr, *streams, cell{Plane: *plane, Load: *load, For: *window}); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/rpc:", err)
+		os.Exit(1)
+	}
+}
+
+func run(role, addr, streams string, c cell) error {
+	if role == "serve" {
+		return serve(c)
+	}
+	var counts []int
+	for _, s := range strings.Split(streams, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			return err
+		}
+		counts = append(counts, n)
+	}
+	if role == "call" {
+		c.Streams = counts[0]
+		got, err := call(c, addr)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(got)
+	}
+	fmt.Println("pkg: penstock/bench/rpc")
+	fmt.Println("cpu:", cpu())
+	for _, load := range []string{"flood", "paced"} {
+		for _, n := range counts {
+			both := map[string]result{}
+			for _, plane := range []string{"grpc", "tcp"} {
+				got, err := measure(cell{Plane: plane, Streams: n, Load: load, For: c.For})
+				if err != nil {
+					return fmt.Errorf("%s, %d streams, %s: %w", plane, n, load, err)
+				}
+				both[plane] = got
+				got.print(fmt.Sprintf("load=%s/streams=%d/plane=%s", load, n, plane))
+			}
+			a, b := both["tcp"], both["grpc"]
+			fmt.Printf("Benchmark%s-%d 1 %.2f tokens/s-ratio %.3f p50-ratio %.3f p99-ratio\n",
+				fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), runtime.NumCPU(), a.rate()/b.rate(), a.P50/b.P50, a.P99/b.P99)
+		}
+	}
+	return nil
+}
+
+// measure starts both processes for one cell.
+func measure(c cell) (result, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return result{}, err
+	}
+	server := exec.Command(self, "-role", "serve", "-plane", c.Plane, "-load", c.Load)
+	server.Stderr = os.Stderr
+	in, err := server.StdinPipe()
+	if err != nil {
+		return result{}, err
+	}
+	out, err := server.StdoutPipe()
+	if err != nil {
+		return result{}, err
+	}
+	if err := server.Start(); err != nil {
+		return result{}, err
+	}
+	says := json.NewDecoder(out)
+	var addr string
+	if err := says.Decode(&addr); err != nil {
+		return result{}, fmt.Errorf("the server's address: %w", err)
+	}
+	client := exec.Command(self, "-role", "call", "-plane", c.Plane, "-load", c.Load,
+		"-streams", strconv.Itoa(c.Streams), "-for", c.For.String(), "-addr", addr)
+	client.Stderr = os.Stderr
+	text, callErr := client.Output()
+	in.Close() // the server says what it used, and ends
+	var r result
+	if callErr == nil {
+		callErr = json.Unmarshal(text, &r)
+	}
+	used := says.Decode(&r.Server)
+	if err := server.Wait(); err != nil {
+		return r, err
+	}
+	if callErr != nil {
+		return r, callErr
+	}
+	return r, used
+}
+
+// cpu returns the name of the processor.
+func cpu() string {
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(text)) {
+		if name, ok := strings.CutPrefix(line, "model name"); ok {
+			return strings.Trim(name, "\t :\n")
+		}
+	}
+	return runtime.GOARCH
+}

@@ -1,0 +1,64 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+
+	"penstock/core/slots"
+)
+
+// Busy are the loads above which a worker is busy: strictly above either of them.
+// A busy worker takes no new request; one that has to move, because its worker failed,
+// goes to a busy worker if there is no other, since it was let in once. What counts
+// is the load that the router itself predicts, not what workers report: it is
+// ahead of the next request, while reports are behind a burst.
+type Busy struct {
+	// DecodeBlocks is a share of a worker's blocks, from 0 to 1, that may be active;
+	// 0 is no threshold.
+	DecodeBlocks float64
+	// PrefillTokens is how many prompt tokens may wait for their prefill on a worker;
+	// 0 is no threshold.
+	PrefillTokens int
+}
+
+// Validate reports every problem of b at once.
+func (b Busy) Validate() error {
+	var errs []error
+	if !within(b.DecodeBlocks, 1) {
+		errs = append(errs, errors.New("route: the busy threshold of decode blocks must be a share between 0 and 1"))
+	}
+	if b.PrefillTokens < 0 {
+		errs = append(errs, fmt.Errorf("route: the busy threshold of prefill tokens must not be negative, but is %d", b.PrefillTokens))
+	}
+	return errors.Join(errs...)
+}
+
+// with reports whether a worker of so many blocks is busy under load l. The number
+// of blocks may be unknown, 0.
+func (b Busy) with(l slots.Load, blocks int) bool {
+	return b.overBlocks(l, blocks) || b.PrefillTokens > 0 && l.PrefillTokens > b.PrefillTokens
+}
+
+func (b Busy) overBlocks(l slots.Load, blocks int) bool {
+	return b.DecodeBlocks > 0 && blocks > 0 && float64(l.Blocks) > b.DecodeBlocks*float64(blocks)
+}
+
+// why says in words why a worker of so many blocks is busy under load l.
+func (b Busy) why(l slots.Load, blocks int) string {
+	if b.overBlocks(l, blocks) {
+		return fmt.Sprintf("busy: %d of its %d blocks are active, more than the share of %g", l.Blocks, blocks, b.DecodeBlocks)
+	}
+	return fmt.Sprintf("busy: %d prompt tokens wait for prefill, more than %d", l.PrefillTokens, b.PrefillTokens)
+}
+
+// Busy returns the thresholds in force.
+func (r *Router) Busy() Busy { return r.cfg.Busy }
+
+// SetBusy changes the thresholds, from the next decision on.
+func (r *Router) SetBusy(b Busy) error {
+	if err := b.Validate(); err != nil {
+		return err
+	}
+	r.cfg.Busy = b
+	return nil
+}

@@ -1,0 +1,75 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The choices of AccessLog and MetricsAccess.
+const (
+	On  = "on"
+	Off = "off"
+
+	AccessAdmin = "admin"
+	AccessOpen  = "open"
+)
+
+// door checks the settings of the way in over HTTP.
+func (p *problems) door(c *Config) {
+	p.pair("tls-cert", c.TLSCert, "tls-key", c.TLSKey)
+	p.oneOf("metrics-access", c.MetricsAccess, AccessAdmin, AccessOpen)
+	p.oneOf("access-log", c.AccessLog, On, Off)
+	if c.RequestTimeout < 0 {
+		p.add("request-timeout", fmt.Sprintf("%v must not be negative; 0s is no bound", c.RequestTimeout))
+	}
+	p.positive("header-timeout", c.HeaderTimeout)
+	p.positive("body-timeout", c.BodyTimeout)
+	p.positive("write-timeout", c.WriteTimeout)
+	p.positive("idle-timeout", c.IdleTimeout)
+	p.between("max-header-bytes", c.MaxHeaderBytes, 4096, 16<<20)
+}
+
+// EnvKey is the variable with the API key that commands show to the process that
+// they ask.
+const EnvKey = envPrefix + "API_KEY"
+
+// APIKey returns the value of EnvKey; "" if it is not set.
+func APIKey(environ []string) string { return variable(environ, EnvKey) }
+
+// variable returns the value of an environment variable; "" if it is not set.
+func variable(environ []string, name string) (value string) {
+	for _, kv := range environ {
+		if n, v, _ := strings.Cut(kv, "="); n == name {
+			value = v
+		}
+	}
+	return value
+}
+
+// Traces says whether the environment wants traces. trouble, if not "", says why
+// there are none though they are wanted.
+func (l *Loaded) Traces() (on bool, trouble string) { return l.traces, l.noTraces }
+
+// traces says whether the environment wants traces, by the variables that all who
+// use OpenTelemetry know: an endpoint of OTLP is named, and nothing says otherwise.
+// Everything else about them the OpenTelemetry SDK reads by itself.
+func traces(environ []string) (on bool, trouble string) {
+	get := func(name string) string { return strings.TrimSpace(variable(environ, name)) }
+	if get("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
+		return false, ""
+	}
+	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") || get("OTEL_TRACES_EXPORTER") == "none" {
+		return false, ""
+	}
+	if e := get("OTEL_TRACES_EXPORTER"); e != "" && e != "otlp" {
+		return false, fmt.Sprintf("OTEL_TRACES_EXPORTER is %.40q, and otlp is what there is", e)
+	}
+	protocol := get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+	if protocol == "" {
+		protocol = get("OTEL_EXPORTER_OTLP_PROTOCOL")
+	}
+	if protocol != "" && protocol != "http/protobuf" {
+		return false, fmt.Sprintf("the protocol of OTEL_EXPORTER_OTLP_PROTOCOL is %.40q, and http/protobuf is what is spoken, by collectors at port 4318", protocol)
+	}
+	return true, ""
+}

@@ -1,0 +1,270 @@
+package keys
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"penstock/core/limit"
+	"penstock/internal/reload"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	alice = "sk-alice-0123456789"
+	bob   = "sk-bob-0123456789ab"
+	carol = "sk-carol-0123456789"
+)
+
+func hashOf(secret string) string {
+	sum := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(sum[:])
+}
+
+func TestParse(t *testing.T) {
+	all, err := Parse(fmt.Appendf(nil, `
+keys:
+  - name: alice
+    key: %s
+    admin: true
+  - name: bob.2
+    sha256: [%s, %s]
+    models: [tiny, other]
+    requests_per_minute: 60
+    tokens_per_minute: 100000
+    max_inflight: 8
+`, alice, hashOf(bob), strings.ToUpper(hashOf(carol))))
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	a, b := all[0], all[1]
+	if a.Name != "alice" || !a.Admin || a.Models != nil || a.Limits != (limit.Limits{}) || !a.Allows("anything") {
+		t.Errorf("alice is %+v", a)
+	}
+	if b.Name != "bob.2" || b.Admin || b.Limits != (limit.Limits{RequestsPerMinute: 60, TokensPerMinute: 100000, MaxInflight: 8}) || len(b.digests) != 2 {
+		t.Errorf("bob is %+v", b)
+	}
+	for names, want := range map[string]bool{"tiny": true, "alias,other": true, "tin": false, "": false} {
+		if b.Allows(strings.Split(names, ",")...) != want {
+			t.Errorf("bob and the model %s: not %v", names, want)
+		}
+	}
+}
+
+// TestParseRefuses: every problem is reported, by its line, and never with what may
+// be a key.
+func TestParseRefuses(t *testing.T) {
+	key := "key: " + alice
+	for _, c := range []struct{ file, want string }{
+		{"", "no keys"},
+		{"keys: []", "no keys"},
+		{"a: b", "line 1: want the one member"},
+		{"- " + alice, "want the one member"},
+		{"keys:\n  - " + alice, "line 2: a key has the fields"},
+		{"keys:\n  - {name: a}", "neither key nor sha256"},
+		{"keys:\n  - {" + key + "}", "no name"},
+		{"keys:\n  - {name: a b, " + key + "}", "name must be"},
+		{"keys:\n  - {name: a, " + key + ", " + alice + ": 1}", "no such field"},
+		{"keys:\n  - {name: a, " + key + ", " + key + "}", "given twice"},
+		{"keys:\n  - {name: a, key: short}", "16 to 512 printable"},
+		{"keys:\n  - {name: a, key: '" + alice + " '}", "no spaces"},
+		{"keys:\n  - {name: a, key: []}", "1 to 8 keys"},
+		{"keys:\n  - {name: a, key: [[" + alice + "]]}", "want a text"},
+		{"keys:\n  - {name: a, sha256: " + alice + "}", "64 hexadecimal"},
+		{"keys:\n  - {name: a, sha256: " + hashOf(alice) + "00}", "64 hexadecimal"},
+		{"keys:\n  - {name: a, " + key + "}\n  - {name: a, key: " + bob + "}", "line 3: the name a is taken by the key of line 2"},
+		{"keys:\n  - {name: a, " + key + "}\n  - {name: b, sha256: " + hashOf(alice) + "}", "line 3: this key is that of line 2"},
+		{"keys:\n  - {name: a, " + key + ", admin: " + alice + "}", "true or false"},
+		{"keys:\n  - {name: a, " + key + ", admin: yes}", "true or false"},
+		{"keys:\n  - {name: a, " + key + ", max_inflight: " + alice + "}", "whole number"},
+		{"keys:\n  - {name: a, " + key + ", max_inflight: 0}", "leave it out"},
+		{"keys:\n  - {name: a, " + key + ", tokens_per_minute: 99999999999999999999}", "whole number"},
+		{"keys:\n  - {name: a, " + key + ", models: []}", "leave it out"},
+		{"keys:\n  - {name: a, " + key + ", models: [['x']]}", "name of a model"},
+		{"keys: *" + alice, "not YAML"},
+		{"keys:\n\t- " + alice, "not YAML at line 2"},
+	} {
+		_, err := Parse([]byte(c.file))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s\n\tgives %v\n\twant %s", c.file, err, c.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "alice") {
+			t.Errorf("the error has the key: %v", err)
+		}
+	}
+	_, err := Parse([]byte("keys:\n  - {name: a, key: x}\n  - {name: b, admin: 3, sha256: y}"))
+	if err == nil || strings.Count(err.Error(), "\n") != 2 {
+		t.Errorf("of three problems are reported:\n%v", err)
+	}
+}
+
+func TestSecret(t *testing.T) {
+	for _, c := range []struct{ file, want string }{
+		{"keys: [{name: a, key: " + alice + "}, {name: b, key: [" + bob + ", " + carol + "], admin: true}]", bob},
+		{"keys: [{name: h, sha256: " + hashOf(carol) + "}, {name: a, key: " + alice + "}, {name: b, key: " + bob + "}]", alice},
+		{"keys: [{name: h, sha256: " + hashOf(carol) + "}]", ""},
+		{"keys: []", ""},
+	} {
+		got, err := Secret([]byte(c.file))
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s gives %q, %v", c.file, got, err)
+		}
+	}
+}
+
+func open(t *testing.T, path, contents string) *Ring {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(contents), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestFind(t *testing.T) {
+	r := open(t, filepath.Join(t.TempDir(), "keys"), "keys: [{name: a, key: "+alice+"}, {name: b, sha256: "+hashOf(bob)+"}]")
+	for secret, want := range map[string]string{alice: "a", bob: "b", carol: "", "": "", alice + "x": "", hashOf(bob): "", strings.Repeat("x", 1<<20): ""} {
+		c := r.Find(secret)
+		if (c != nil) != (want != "") || c != nil && c.Key().Name != want {
+			t.Errorf("%.30q is the key of %v, want %q", secret, c, want)
+		}
+	}
+}
+
+// TestChange: who stays keeps what it has used, who goes is refused, and a broken
+// file changes nothing. Time is virtual.
+func TestChange(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	synctest.Test(t, func(t *testing.T) {
+		r := open(t, path, "keys: [{name: a, key: "+alice+", requests_per_minute: 2}, {name: b, key: "+bob+"}]")
+		var out bytes.Buffer
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- r.Run(ctx, slog.New(slog.NewTextHandler(&out, nil))) }()
+		change := func(contents string) {
+			t.Helper()
+			if err := os.WriteFile(path, []byte(contents), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(3 * reload.Every)
+			synctest.Wait()
+		}
+		a, b := r.Find(alice), r.Find(bob)
+		first, second := a.Enter(), a.Enter()
+		if first.Over != limit.None || second.Over != limit.None || b.Enter().Over != limit.None {
+			t.Fatal("who may was not let in")
+		}
+		a.Spend(10, 5)
+		change("keys: [{name: a, key: [" + alice + ", " + carol + "], requests_per_minute: 2, max_inflight: 9}]")
+		if r.Find(bob) != nil {
+			t.Error("a key that is gone is good")
+		}
+		if r.Find(carol) != a || r.Find(alice) != a || a.Key().Limits.MaxInflight != 9 {
+			t.Error("a key that changed is not the same client")
+		}
+		if v := a.Enter(); v.Over != limit.Requests || v.Wait <= 0 || v.Wait > 30*time.Second {
+			t.Errorf("what was used is forgotten: %+v", v)
+		}
+		change("keys: [{name: a, key: " + alice + ", sha256: oops}]")
+		if r.Find(carol) != a {
+			t.Error("a broken file took a key away")
+		}
+		if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "64 hexadecimal") || strings.Contains(text, "sk-") {
+			t.Errorf("logged %s", text)
+		}
+		b.Leave() // a request that outlives its key
+		a.Leave()
+		var got []string
+		r.Each(func(name string, u Usage) { got = append(got, fmt.Sprintf("%s %+v", name, u)) })
+		if want := "[a {Requests:2 Refused:[0 1 0 0] Prompt:10 Output:5 Inflight:1}]"; fmt.Sprint(got) != want {
+			t.Errorf("usage %v, want %s", got, want)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTogether uses a ring from many sides, for the race detector.
+func TestTogether(t *testing.T) {
+	file := "keys: [{name: a, key: " + alice + ", max_inflight: 4}]"
+	r := open(t, filepath.Join(t.TempDir(), "keys"), file)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				if c := r.Find(alice); c.Enter().Over == limit.None {
+					c.Spend(1, 1)
+					c.Leave()
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for range 50 {
+			if err := r.use([]byte(file)); err != nil {
+				t.Error(err)
+			}
+			r.Each(func(string, Usage) {})
+		}
+	})
+	all.Wait()
+	r.Each(func(_ string, u Usage) {
+		if u.Inflight != 0 || u.Requests+u.Refused[limit.Inflight] != 1600 || u.Prompt != u.Requests {
+			t.Errorf("%+v", u)
+		}
+	})
+}
+
+// FuzzParse: no file crashes the parser, and what it takes is whole.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		"keys: [{name: a, key: " + alice + ", admin: true, models: [x], max_inflight: 3}]",
+		"keys:\n  - name: b\n    sha256: " + hashOf(bob) + "\n    tokens_per_minute: 5\n",
+		"keys: &a [*a]", "keys: [{<<: {name: a}}]", "{}", "- ", "keys: [{name: !!binary aGk=, key: [a, b]}]",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		all, err := Parse(data)
+		if err != nil {
+			return
+		}
+		names, digests := map[string]bool{}, map[digest]bool{}
+		for _, k := range all {
+			if k.Name == "" || names[k.Name] || len(k.digests) == 0 || k.Limits.Validate() != nil || k.Models != nil && len(k.Models) == 0 {
+				t.Fatalf("%+v", k)
+			}
+			names[k.Name] = true
+			for _, d := range k.digests {
+				if digests[d] {
+					t.Fatalf("%+v has another's key", k)
+				}
+				digests[d] = true
+			}
+		}
+		if len(all) == 0 {
+			t.Fatal("no keys")
+		}
+		if s, err := Secret(data); err == nil && !digests[sha256.Sum256([]byte(s))] {
+			t.Fatal("the secret is none of the keys")
+		}
+	})
+}

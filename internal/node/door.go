@@ -1,0 +1,121 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+
+	"penstock/internal/config"
+	"penstock/internal/edge/keys"
+	"penstock/internal/edge/openai"
+	"penstock/internal/reload"
+)
+
+// door is the way in over HTTP. Its zero is that of a process that has none.
+type door struct {
+	ln   net.Listener
+	cert *reload.Certificate // nil without TLS
+	keys *keys.Ring          // nil where everybody may everything
+}
+
+// openDoor opens what the settings name. It warns of what is missing where others
+// than this machine can come in.
+func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
+	// The files first: they cost nothing, and need no closing.
+	if cfg.APIKeyFile != "" {
+		if d.keys, err = keys.Open(cfg.APIKeyFile); err != nil {
+			return d, fmt.Errorf("api-key-file %s: %w", cfg.APIKeyFile, err)
+		}
+	}
+	if cfg.TLSCert != "" {
+		if d.cert, err = reload.OpenCertificate(cfg.TLSCert, cfg.TLSKey); err != nil {
+			return d, fmt.Errorf("tls-cert %s, tls-key %s: %w", cfg.TLSCert, cfg.TLSKey, err)
+		}
+	}
+	if d.ln, err = listen(cfg.HTTPAddr); err != nil {
+		return d, err
+	}
+	if missing := d.missing(); missing != "" && !loopback(d.ln.Addr().String()) {
+		log.Warn("the HTTP API listens beyond this machine, and strangers may use it or read along", "addr", d.ln.Addr().String(), "without", missing)
+	}
+	if d.cert != nil {
+		d.ln = tls.NewListener(d.ln, &tls.Config{
+			GetCertificate: d.cert.Get, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		})
+	}
+	return d, nil
+}
+
+// missing names what would keep strangers out.
+func (d *door) missing() string {
+	var list []string
+	if d.cert == nil {
+		list = append(list, "TLS (--tls-cert, --tls-key)")
+	}
+	if d.keys == nil {
+		list = append(list, "keys (--api-key-file)")
+	}
+	return strings.Join(list, " and ")
+}
+
+func (d *door) scheme() string {
+	if d.cert != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// follow starts what takes over changes of files.
+func (d *door) follow(ctx context.Context, stages *stages, log *slog.Logger) {
+	if d.keys != nil {
+		stages.start(ctx, "api-key-file", func(ctx context.Context) error { return d.keys.Run(ctx, log) })
+	}
+	if d.cert != nil {
+		stages.start(ctx, "tls-cert", func(ctx context.Context) error { return d.cert.Run(ctx, log) })
+	}
+}
+
+// admins lets only administrators through to h, unless there are no keys or access
+// is open.
+func (d *door) admins(h http.Handler, access string) http.Handler {
+	if d.keys == nil || access == config.AccessOpen {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		client, err := d.keys.IdentifyAdmin(r.Header)
+		if err == nil {
+			h.ServeHTTP(w, r)
+			return
+		}
+		if client == nil {
+			keys.Challenge(w.Header())
+		}
+		openai.WriteError(w, err)
+	})
+}
+
+// accessLog is where a frontend says what it served; nil if it is not to.
+func (p *process) accessLog() *slog.Logger {
+	if p.cfg.AccessLog != config.On {
+		return nil
+	}
+	return p.log
+}
+
+// AdminKey returns a key of a key file that its owner can show to a process: the
+// first for administrators that stands there as it is, else the first of all.
+func AdminKey(path string) (key string, err error) {
+	_, err = reload.Open("API keys", func(contents [][]byte) error {
+		key, err = keys.Secret(contents[0])
+		return err
+	}, path)
+	return key, err
+}
+
+// Authorities reads the certificates that a server's must be signed by, in PEM.
+func Authorities(path string) (*x509.CertPool, error) { return authorities("ca", path) }

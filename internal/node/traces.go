@@ -1,0 +1,24 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+
+	"penstock/internal/config"
+	"penstock/internal/obs"
+	"penstock/internal/obs/otlp"
+)
+
+// openTraces opens the way of spans to a collector; nil if the environment wants
+// none.
+func openTraces(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*otlp.Traces, error) {
+	log = obs.Component(log, "traces")
+	on, trouble := cfg.Traces()
+	if trouble != "" {
+		log.Warn("traces are wanted and there are none", "reason", trouble)
+	}
+	if !on {
+		return nil, nil
+	}
+	return otlp.Open(context.WithoutCancel(ctx), "penstock-"+string(cfg.Command), log)
+}

@@ -1,0 +1,272 @@
+package disco
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// FileConfig configures a registry in a directory.
+type FileConfig struct {
+	// Dir is the directory; those who are to see each other use the same, on one
+	// machine or over a network. It is created if it is missing.
+	Dir string
+	// TTL is how long an instance that has stopped refreshing stays. Everybody
+	// should use the same. 0 is 10 s.
+	TTL time.Duration
+	// Every is how often a watch reads the directory. 0 is a twentieth of the TTL.
+	Every time.Duration
+	// Log gets lost registrations, interruptions and unreadable files. Nil discards
+	// them.
+	Log *slog.Logger
+}
+
+// EnsureDefaults replaces zero values by their defaults.
+func (c *FileConfig) EnsureDefaults() {
+	c.TTL = cmp.Or(c.TTL, 10*time.Second)
+	c.Every = cmp.Or(c.Every, c.TTL/20)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Validate reports everything that is wrong with c.
+func (c *FileConfig) Validate() error {
+	var errs []error
+	if c.Dir == "" {
+		errs = append(errs, fault.New(fault.Invalid, "file discovery: no directory is given"))
+	}
+	if c.TTL < 100*time.Millisecond {
+		errs = append(errs, fault.New(fault.Invalid, "file discovery ttl: have %v, use at least 100ms", c.TTL))
+	}
+	if c.Every <= 0 || c.Every > c.TTL/4 {
+		errs = append(errs, fault.New(fault.Invalid, "file discovery interval: have %v, it must be positive and at most a quarter of the ttl %v", c.Every, c.TTL))
+	}
+	return errors.Join(errs...)
+}
+
+// File is the discovery plane in a directory. Every registration has a file of
+// its own, which its process replaces again and again with a higher count: so no
+// two processes write one file, and no clock is compared with another's. The bytes
+// are in docs/format/disco.md.
+type File struct {
+	cfg       FileConfig
+	malformed atomic.Uint64
+	leases    sync.WaitGroup // goroutines of the registrations in force
+	mu        struct {
+		sync.Mutex
+		closed bool
+		held   map[string]context.CancelFunc // end registrations in force, by holder
+	}
+}
+
+var _ Registry = (*File)(nil)
+
+// NewFile returns a registry in cfg.Dir. A directory that cannot be read now is no
+// error: it may come.
+func NewFile(cfg FileConfig) (*File, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	f := &File{cfg: cfg}
+	f.mu.held = map[string]context.CancelFunc{}
+	return f, nil
+}
+
+// Close stops refreshing every registration that was not released, and waits for
+// that. They disappear when their leases run out, as after a crash. It is
+// idempotent.
+func (f *File) Close() {
+	f.mu.Lock()
+	f.mu.closed = true
+	for _, stop := range f.mu.held {
+		stop()
+	}
+	f.mu.Unlock()
+	f.leases.Wait()
+}
+
+// Malformed returns how many files could not be read.
+func (f *File) Malformed() uint64 { return f.malformed.Load() }
+
+// holds reports whether a registration of this object is in force.
+func (f *File) holds(holder string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, ok := f.mu.held[holder]
+	return ok
+}
+
+// dirUnavailable is the failure of the directory.
+func dirUnavailable(op string, err error) error {
+	return fault.New(fault.Unavailable, "%s: %v; check that the discovery directory is there and can be written", op, err)
+}
+
+// fileName is what the name of a registration's file says.
+type fileName struct {
+	name
+	epoch  uint64
+	holder string
+}
+
+const (
+	fileSuffix = ".json"
+	tempPrefix = ".tmp-"
+	maxHolder  = 64
+)
+
+func (n fileName) String() string {
+	return string(n.kind) + "." + strconv.FormatUint(uint64(n.id), 10) + "." + strconv.FormatUint(n.epoch, 10) + "." + n.holder + fileSuffix
+}
+
+// newer orders the registrations of one instance: the one with the highest epoch
+// counts, of several of one epoch the one with the least holder.
+func (n fileName) newer(o fileName) bool {
+	return n.epoch > o.epoch || n.epoch == o.epoch && n.holder < o.holder
+}
+
+// splitFileName reads the name of a file; what String would not have written is
+// none.
+func splitFileName(s string) (n fileName, ok bool) {
+	rest, ok := strings.CutSuffix(s, fileSuffix)
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != 4 || checkKind(Kind(parts[0])) != nil {
+		return fileName{}, false
+	}
+	id, err1 := strconv.ParseUint(parts[1], 10, 64)
+	epoch, err2 := strconv.ParseUint(parts[2], 10, 64)
+	n = fileName{name{Kind(parts[0]), kv.WorkerID(id)}, epoch, parts[3]}
+	if err1 != nil || err2 != nil || n.id > kv.MaxWorkerID || !isHex(n.holder) || n.String() != s {
+		return fileName{}, false
+	}
+	return n, true
+}
+
+func isHex(s string) bool {
+	return s != "" && len(s) <= maxHolder && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// beat is the second line of a file.
+type beat struct {
+	Count uint64 `json:"beat"`
+}
+
+// maxFile bounds a file: a record and a line with a number.
+const maxFile = MaxRecord + 64
+
+// encodeFile returns the contents of a registration's file: the record and how
+// often it was refreshed, each in a line.
+func encodeFile(record []byte, count uint64) []byte {
+	b := append(bytes.Clone(record), "\n{\"beat\":"...)
+	b = strconv.AppendUint(b, count, 10)
+	return append(b, "}\n"...)
+}
+
+// decodeFile reads the contents of the file n.
+func decodeFile(n fileName, data []byte) (r record, count uint64, err error) {
+	if len(data) > maxFile {
+		return record{}, 0, fault.New(fault.TooLarge, "file: more than %d bytes", maxFile)
+	}
+	first, second, ok := bytes.Cut(data, []byte("\n"))
+	if !ok {
+		return record{}, 0, fault.New(fault.Invalid, "file: it has no second line")
+	}
+	if r, err = decodeRecord(n.kind, n.id, first); err != nil {
+		return record{}, 0, err
+	}
+	if r.Epoch != n.epoch || r.Holder != n.holder {
+		return record{}, 0, fault.New(fault.Invalid, "file: it is of another registration than its name")
+	}
+	var b beat
+	if err := json.Unmarshal(second, &b); err != nil {
+		return record{}, 0, fault.New(fault.Invalid, "file: second line: %w", err)
+	}
+	return r, b.Count, nil
+}
+
+// list returns the names of the files that match.
+func (f *File) list(match func(fileName) bool) ([]fileName, error) {
+	entries, err := os.ReadDir(f.cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []fileName
+	for _, e := range entries {
+		if n, ok := splitFileName(e.Name()); ok && match(n) {
+			names = append(names, n)
+		}
+	}
+	return names, nil
+}
+
+func (f *File) path(n fileName) string { return filepath.Join(f.cfg.Dir, n.String()) }
+
+// load reads a file, at most what one may have and a byte.
+func (f *File) load(n fileName) ([]byte, error) {
+	file, err := os.Open(f.path(n))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, maxFile+1))
+}
+
+// store replaces a file, so that readers see the old contents or the new.
+func (f *File) store(n fileName, data []byte) (err error) {
+	if err := os.MkdirAll(f.cfg.Dir, 0o755); err != nil {
+		return err
+	}
+	temp := filepath.Join(f.cfg.Dir, tempPrefix+n.holder)
+	if err := os.WriteFile(temp, data, 0o644); err != nil {
+		return errors.Join(err, ignoreMissing(os.Remove(temp)))
+	}
+	if err := os.Rename(temp, f.path(n)); err != nil {
+		return errors.Join(err, ignoreMissing(os.Remove(temp)))
+	}
+	return nil
+}
+
+// remove removes a file; that it is gone is no error.
+func (f *File) remove(n fileName) error { return ignoreMissing(os.Remove(f.path(n))) }
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Register implements Registry. Whether an equal or higher epoch is alive can only
+// be seen by waiting whether its file changes: for a TTL if its process is dead,
+// for about a third of it if it lives.
+func (f *File) Register(ctx context.Context, in Instance) (Lease, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	l, err := f.newLease(in)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.take(ctx); err != nil {
+		return nil, err
+	}
+	if err := f.keep(l); err != nil {
+		return nil, errors.Join(err, f.remove(l.file))
+	}
+	return l, nil
+}

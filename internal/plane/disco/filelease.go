@@ -1,0 +1,297 @@
+package disco
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/backoff"
+)
+
+// fileLease is one registration. A goroutine of its own replaces the file and does
+// whatever else concerns the registration, one thing at a time, so that its fields
+// need no lock.
+type fileLease struct {
+	reg     *File
+	updates chan update
+	release chan struct{} // closed by the first Release
+	once    chan struct{} // holds a token until then
+	done    chan struct{} // closed when the goroutine has ended
+	err     error         // of the removal, after done
+
+	in         Instance // what is, or is to be, registered
+	file       fileName
+	record     []byte // JSON of in and the holder
+	count      uint64 // of the last attempt to write
+	written    bool   // record is known to be in the file
+	superseded bool   // a newer registration has replaced ours
+}
+
+func (f *File) newLease(in Instance) (*fileLease, error) {
+	l := &fileLease{
+		reg:     f,
+		updates: make(chan update),
+		release: make(chan struct{}),
+		once:    make(chan struct{}, 1),
+		done:    make(chan struct{}),
+	}
+	l.once <- struct{}{}
+	l.file = fileName{name{in.Kind, in.ID}, in.Epoch, newHolder()}
+	return l, l.describe(in)
+}
+
+// keep starts the goroutine of l, unless the registry was closed.
+func (f *File) keep(l *fileLease) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.closed {
+		return fault.New(fault.Unavailable, "%s: the registry is closed", l.op("register"))
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	f.mu.held[l.file.holder] = stop
+	f.leases.Go(func() {
+		defer close(l.done)
+		defer f.forget(l.file.holder)
+		l.run(ctx)
+	})
+	return nil
+}
+
+func (f *File) forget(holder string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.held[holder]() // frees the context
+	delete(f.mu.held, holder)
+}
+
+func (l *fileLease) op(verb string) string {
+	return fmt.Sprintf("%s %s %d", verb, l.file.kind, l.file.id)
+}
+
+// describe makes in what is to be registered.
+func (l *fileLease) describe(in Instance) error {
+	in.Unconfirmed = false
+	data, err := encodeRecord(record{Instance: in, Holder: l.file.holder})
+	if err != nil {
+		return err
+	}
+	in.Meta = nil // in data
+	l.in, l.record, l.written = in, data, false
+	return nil
+}
+
+// write puts the record into the file with the next count.
+func (l *fileLease) write() error {
+	l.count++
+	if err := l.reg.store(l.file, encodeFile(l.record, l.count)); err != nil {
+		return err
+	}
+	l.written = true
+	return nil
+}
+
+// take makes the instance ours: its file is written when no registration of an
+// equal or higher epoch is alive, and withdrawn if one was written meanwhile. Then
+// the files of lives before are removed; their processes notice that they were
+// replaced.
+func (l *fileLease) take(ctx context.Context) error {
+	for {
+		rivals, err := l.rivals(func(n fileName) bool { return n.epoch >= l.file.epoch })
+		if err != nil && ignoreMissing(err) != nil {
+			return dirUnavailable(l.op("register"), err)
+		}
+		if len(rivals) == 0 {
+			break
+		}
+		if err := l.outlive(ctx, rivals[0]); err != nil {
+			return err
+		}
+	}
+	err := l.write()
+	if err == nil {
+		err = l.settle()
+	}
+	if err != nil && fault.Of(err) != fault.Conflict {
+		_ = l.reg.remove(l.file) // or its lease runs out
+		return dirUnavailable(l.op("register"), err)
+	}
+	return err
+}
+
+// rivals returns the files of other registrations of the instance that match.
+func (l *fileLease) rivals(match func(fileName) bool) ([]fileName, error) {
+	return l.reg.list(func(n fileName) bool {
+		return n.name == l.file.name && n.holder != l.file.holder && match(n)
+	})
+}
+
+// outlive returns nil when the process of n is dead, or has left, and nothing of
+// it remains, and a Conflict if it lives: if its file changes within a TTL.
+func (l *fileLease) outlive(ctx context.Context, n fileName) error {
+	first, err := l.reg.load(n)
+	for start := time.Now(); ; {
+		switch {
+		case err != nil && ignoreMissing(err) == nil:
+			return nil
+		case err != nil:
+			return dirUnavailable(l.op("register"), err)
+		case l.reg.holds(n.holder):
+			return errHeld(l.in, n.epoch)
+		case time.Since(start) >= l.reg.cfg.TTL:
+			if err := l.reg.remove(n); err != nil {
+				return dirUnavailable(l.op("register"), err)
+			}
+			return nil
+		}
+		if err := backoff.Pause(ctx, l.reg.cfg.Every); err != nil {
+			return err
+		}
+		var now []byte
+		if now, err = l.reg.load(n); err == nil && !bytes.Equal(first, now) {
+			return errHeld(l.in, n.epoch)
+		}
+	}
+}
+
+// settle withdraws what was written if a newer registration is there, and removes
+// the older ones if not.
+func (l *fileLease) settle() error {
+	rivals, err := l.rivals(func(fileName) bool { return true })
+	if err != nil {
+		return err
+	}
+	for _, n := range rivals {
+		if n.newer(l.file) {
+			_ = l.reg.remove(l.file) // or its lease runs out; the newer one counts
+			return errHeld(l.in, n.epoch)
+		}
+	}
+	for _, n := range rivals {
+		if n.epoch < l.file.epoch {
+			_ = l.reg.remove(n) // or its process does, or whoever collects garbage
+		}
+	}
+	return nil
+}
+
+// run refreshes and serves requests until the lease is released or the registry
+// closed.
+func (l *fileLease) run(ctx context.Context) {
+	timer := time.NewTimer(l.refreshAfter())
+	defer timer.Stop()
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			l.err = fault.New(fault.Unavailable, "%s: the registry was closed before; the lease runs out by itself", l.op("release"))
+			return
+		case <-l.release:
+			if err := l.reg.remove(l.file); err != nil {
+				l.err = dirUnavailable(l.op("release"), err)
+			}
+			return
+		case u := <-l.updates:
+			u.reply <- l.update(u.in)
+			if !l.written {
+				timer.Reset(l.retryAfter())
+			}
+			continue
+		case <-timer.C:
+		}
+		if l.superseded {
+			continue // answer, but do nothing any more
+		}
+		err := l.refresh()
+		log := l.reg.cfg.Log.With("kind", l.file.kind, "id", uint64(l.file.id))
+		switch {
+		case err == nil && failed:
+			failed = false
+			log.Info("registration refreshed again")
+		case err == nil:
+		case fault.Of(err) == fault.Conflict:
+			log.Error("registration lost to another holder", "err", err)
+			continue
+		case !failed:
+			failed = true
+			log.Warn("registration cannot be refreshed", "err", err)
+		}
+		if failed {
+			timer.Reset(l.retryAfter())
+		} else {
+			timer.Reset(l.refreshAfter())
+		}
+	}
+}
+
+// refreshAfter is a third of the TTL, less up to a tenth at random, so that two
+// refreshes may fail and many processes do not refresh together.
+func (l *fileLease) refreshAfter() time.Duration {
+	d := l.reg.cfg.TTL / 3
+	return d - rand.N(d/10+1)
+}
+
+// retryAfter is how soon a refresh that failed is tried again.
+func (l *fileLease) retryAfter() time.Duration { return max(l.reg.cfg.TTL/10, time.Millisecond) }
+
+// refresh writes the file again, whatever has become of it, unless a newer
+// registration is there.
+func (l *fileLease) refresh() error {
+	newer, err := l.rivals(func(n fileName) bool { return n.newer(l.file) })
+	if err != nil && ignoreMissing(err) != nil {
+		return dirUnavailable(l.op("refresh"), err)
+	}
+	if len(newer) > 0 {
+		l.superseded = true
+		_ = l.reg.remove(l.file) // or whoever collects garbage does
+		return errReleased(l.in)
+	}
+	if err := l.write(); err != nil {
+		return dirUnavailable(l.op("refresh"), err)
+	}
+	return nil
+}
+
+// update serves an Update.
+func (l *fileLease) update(in Instance) error {
+	if l.superseded {
+		return errReleased(in)
+	}
+	if err := sameIdentity(l.in, in); err != nil {
+		return err
+	}
+	if err := l.describe(in); err != nil {
+		return err
+	}
+	return l.refresh()
+}
+
+// Update implements Lease.
+func (l *fileLease) Update(ctx context.Context, in Instance) error {
+	u := update{ctx: ctx, in: in, reply: make(chan error, 1)}
+	select {
+	case l.updates <- u:
+		return <-u.reply
+	case <-l.done:
+		return errReleased(in)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Release implements Lease.
+func (l *fileLease) Release(ctx context.Context) error {
+	select {
+	case <-l.once:
+		close(l.release)
+	default:
+	}
+	select {
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,279 @@
+package disco
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/backoff"
+)
+
+// maxAddrs bounds the list of a static registry: each address has a goroutine in
+// every watch.
+const maxAddrs = 4096
+
+// StaticConfig configures a registry that is a list of addresses.
+type StaticConfig struct {
+	// Addrs are on the request plane. A process that several of them reach is
+	// shown at the first. None is right for those who only register.
+	Addrs []string
+	// Ask asks who serves at an address. Draining says that it leaves; any other
+	// error that it did not answer.
+	Ask func(ctx context.Context, addr string) (Instance, error)
+	// Every is how often an address that answers is asked again, and at most the
+	// time between attempts at one that does not. 0 is 2 s.
+	Every time.Duration
+	// Timeout bounds one question. 0 is 2 s.
+	Timeout time.Duration
+	// Log gets who comes and who stops answering. Nil discards it.
+	Log *slog.Logger
+}
+
+// EnsureDefaults replaces zero values by their defaults.
+func (c *StaticConfig) EnsureDefaults() {
+	c.Every = cmp.Or(c.Every, 2*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 2*time.Second)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Validate reports everything that is wrong with c.
+func (c *StaticConfig) Validate() error {
+	var errs []error
+	if len(c.Addrs) > maxAddrs {
+		errs = append(errs, fault.New(fault.Invalid, "static discovery: have %d addresses, at most %d are allowed", len(c.Addrs), maxAddrs))
+	}
+	if slices.Contains(c.Addrs, "") {
+		errs = append(errs, fault.New(fault.Invalid, "static discovery: an address is empty"))
+	}
+	if c.Ask == nil {
+		errs = append(errs, errors.New("static discovery: nothing asks the addresses"))
+	}
+	if c.Every < 0 || c.Timeout < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "static discovery: intervals must be positive"))
+	}
+	return errors.Join(errs...)
+}
+
+// Static is discovery without a store: those who watch know the addresses and ask
+// each who it is. Registering is for the others to see, and there nobody looks:
+// it checks the instance and does nothing.
+//
+// What was known of an address that does not answer stays, unconfirmed, for as
+// long as it does not; one that never answered is not shown. One that says that
+// it leaves is gone.
+type Static struct{ cfg StaticConfig }
+
+var _ Registry = (*Static)(nil)
+
+// NewStatic returns a registry of the given addresses. It asks while it is
+// watched.
+func NewStatic(cfg StaticConfig) (*Static, error) {
+	cfg.EnsureDefaults()
+	cfg.Addrs = slices.Clone(cfg.Addrs)
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Static{cfg}, nil
+}
+
+// staticLease is a registration that is kept nowhere.
+type staticLease struct {
+	in Instance
+	mu struct {
+		sync.Mutex
+		released bool
+	}
+}
+
+// Register implements Registry.
+func (s *Static) Register(ctx context.Context, in Instance) (Lease, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	in, err := memInstance(in)
+	if err != nil {
+		return nil, err
+	}
+	return &staticLease{in: in}, nil
+}
+
+// Update implements Lease.
+func (l *staticLease) Update(ctx context.Context, in Instance) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := sameIdentity(l.in, in); err != nil {
+		return err
+	}
+	if _, err := memInstance(in); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.released {
+		return errReleased(in)
+	}
+	return nil
+}
+
+// Release implements Lease.
+func (l *staticLease) Release(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.released = true
+	return nil
+}
+
+// staticWatch is one Watch: what the goroutines of the addresses have learned.
+type staticWatch struct {
+	cfg  *StaticConfig
+	kind Kind
+	wake chan struct{} // holds a token after a change
+	mu   struct {
+		sync.Mutex
+		slots []staticSlot // as the addresses
+	}
+}
+
+// staticSlot is what is known of one address.
+type staticSlot struct {
+	asked    bool // it answered, or failed to, at least once
+	known    bool // it said who it is
+	instance Instance
+}
+
+// Watch implements Registry. The first set comes when every address has answered
+// or failed to.
+func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
+	if err := checkKind(kind); err != nil {
+		return err
+	}
+	w := &staticWatch{cfg: &s.cfg, kind: kind, wake: make(chan struct{}, 1)}
+	w.mu.slots = make([]staticSlot, len(s.cfg.Addrs))
+	if len(s.cfg.Addrs) == 0 {
+		w.wake <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	for i := range s.cfg.Addrs {
+		asking.Go(func() { w.follow(ctx, i) })
+	}
+	var last []Instance
+	for first := true; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.wake:
+		}
+		set, complete := w.set()
+		if ctx.Err() != nil || !complete || !first && equalSets(set, last) {
+			continue
+		}
+		first, last = false, cloneSet(set)
+		sink(set)
+	}
+}
+
+// follow asks one address until ctx ends.
+func (w *staticWatch) follow(ctx context.Context, i int) {
+	wait := backoff.Backoff{Least: min(100*time.Millisecond, w.cfg.Every), Most: w.cfg.Every}
+	failed := false
+	for ctx.Err() == nil {
+		in, err := w.ask(ctx, w.cfg.Addrs[i])
+		if ctx.Err() != nil {
+			return
+		}
+		w.note(i, in, err)
+		if err != nil {
+			if !failed {
+				w.cfg.Log.Warn("an address of static discovery does not say who it is", "addr", w.cfg.Addrs[i], "error", err)
+			}
+			failed = true
+			_ = wait.Wait(ctx) // the end of ctx shows above
+			continue
+		}
+		if failed {
+			w.cfg.Log.Info("an address of static discovery answers", "addr", w.cfg.Addrs[i], "kind", in.Kind, "id", uint64(in.ID))
+		}
+		failed = false
+		wait.Reset()
+		_ = backoff.Pause(ctx, w.cfg.Every-rand.N(w.cfg.Every/10+1)) // those asked together do not stay together
+	}
+}
+
+// ask puts the question once and checks the answer as a store would.
+func (w *staticWatch) ask(ctx context.Context, addr string) (Instance, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
+	defer cancel()
+	in, err := w.cfg.Ask(ctx, addr)
+	if err != nil {
+		return Instance{}, err
+	}
+	in.Addr = addr
+	if in, err = memInstance(in); err != nil {
+		return Instance{}, fmt.Errorf("ask %s: %w", addr, err)
+	}
+	return in, nil
+}
+
+// note takes over the answer of an address.
+func (w *staticWatch) note(i int, in Instance, err error) {
+	w.mu.Lock()
+	slot := &w.mu.slots[i]
+	slot.asked = true
+	switch {
+	case err == nil:
+		slot.known, slot.instance = true, in
+	case fault.Of(err) == fault.Draining:
+		slot.known = false
+	default:
+		slot.instance.Unconfirmed = true
+	}
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// set returns the instances of the watched kind, ordered by ID, and whether every
+// address has been asked. Of one instance at several addresses the newest life
+// counts, then what is confirmed, then the first address.
+func (w *staticWatch) set() (set []Instance, complete bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	complete = true
+	for _, slot := range w.mu.slots {
+		complete = complete && slot.asked
+		if slot.known && slot.instance.Kind == w.kind {
+			set = append(set, slot.instance)
+		}
+	}
+	slices.SortStableFunc(set, func(a, b Instance) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), -cmp.Compare(a.Epoch, b.Epoch), compareBool(a.Unconfirmed, b.Unconfirmed))
+	})
+	set = slices.CompactFunc(set, func(a, b Instance) bool { return a.ID == b.ID })
+	return cloneSet(set), complete
+}
+
+// compareBool orders false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}

@@ -1,0 +1,421 @@
+package rpc_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/rpc/rpctest"
+)
+
+// newHTTP returns a plane that ends with the test.
+func newHTTP(t *testing.T, cfg rpc.HTTPConfig) *rpc.HTTP {
+	t.Helper()
+	p, err := rpc.NewHTTP(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func TestHTTP(t *testing.T) {
+	rpctest.Run(t, func(t *testing.T) rpc.Plane { return newHTTP(t, rpc.HTTPConfig{}) })
+}
+
+func TestHTTPWithTLSAndToken(t *testing.T) {
+	server, client := certificates(t)
+	rpctest.Run(t, func(t *testing.T) rpc.Plane {
+		return newHTTP(t, rpc.HTTPConfig{ServerTLS: server, ClientTLS: client, Token: "s3cret"})
+	})
+}
+
+// certificates returns the two ends of TLS on 127.0.0.1.
+func certificates(t *testing.T) (server, client *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, &tls.Config{RootCAs: roots}
+}
+
+// serve serves h on p at addr and returns the address and what stops it.
+func serve(t *testing.T, p rpc.Plane, addr string, h rpc.Handler) (string, func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan string, 1), make(chan error, 1)
+	go func() { done <- p.Serve(ctx, addr, h, func(a string) { ready <- a }) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	select {
+	case addr = <-ready:
+	case err := <-done:
+		t.Fatalf("Serve: %v", err)
+	}
+	t.Cleanup(stop)
+	return addr, stop
+}
+
+func nothing(context.Context, string, []byte, func([]byte) error) error { return nil }
+
+func ignore([]byte) error { return nil }
+
+// proxy stands between a caller and a server and can let nothing through any more.
+type proxy struct {
+	addr  string
+	conns chan struct{} // one per connection that was made
+	held  sync.RWMutex  // held while nothing passes
+}
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{addr: l.Addr().String(), conns: make(chan struct{}, 10_000)}
+	var work sync.WaitGroup
+	var mu sync.Mutex
+	var open []net.Conn
+	work.Go(func() {
+		for {
+			a, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.conns <- struct{}{}
+			b, err := net.Dial("tcp", target)
+			if err != nil {
+				a.Close()
+				continue
+			}
+			mu.Lock()
+			open = append(open, a, b)
+			mu.Unlock()
+			work.Go(func() { p.pass(a, b) })
+			work.Go(func() { p.pass(b, a) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range open {
+			c.Close()
+		}
+		mu.Unlock()
+		work.Wait()
+	})
+	return p
+}
+
+// pass moves bytes until one end breaks, which the other learns only if bytes pass.
+func (p *proxy) pass(to, from net.Conn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		p.held.RLock()
+		if err == nil {
+			_, err = to.Write(buf[:n])
+		}
+		if err != nil {
+			to.Close()
+			from.Close()
+		}
+		p.held.RUnlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// A peer that is cut off without a word is noticed by both ends.
+func TestHTTPDeadPeer(t *testing.T) {
+	p := newHTTP(t, rpc.HTTPConfig{KeepAlive: 400 * time.Millisecond})
+	over := make(chan struct{})
+	addr, stop := serve(t, p, "", func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
+		if err := send(nil); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		close(over)
+		return ctx.Err()
+	})
+	between := newProxy(t, strings.TrimPrefix(addr, "http://"))
+	err := p.Call(t.Context(), "http://"+between.addr, "m", nil, func([]byte) error {
+		between.held.Lock()
+		return nil
+	})
+	if fault.Of(err) != fault.Unavailable {
+		t.Errorf("error %v, want Unavailable", err)
+	}
+	<-over // while nothing passes
+	between.held.Unlock()
+	stop()
+}
+
+// Calls that begin together, before there is a connection, share one.
+func TestHTTPOneConnection(t *testing.T) {
+	const calls = 2000
+	p := newHTTP(t, rpc.HTTPConfig{KeepAlive: time.Minute})
+	var entered sync.WaitGroup
+	entered.Add(calls)
+	addr, _ := serve(t, p, "", func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
+		entered.Done()
+		entered.Wait()
+		return send(body)
+	})
+	between := newProxy(t, strings.TrimPrefix(addr, "http://"))
+	var callers sync.WaitGroup
+	for range calls {
+		callers.Go(func() {
+			if err := p.Call(t.Context(), "http://"+between.addr, "m", []byte("b"), ignore); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	callers.Wait()
+	if n := len(between.conns); n != 1 {
+		t.Errorf("%d connections, want one", n)
+	}
+}
+
+// The next call finds a server that was away for a while.
+func TestHTTPServerReturns(t *testing.T) {
+	p := newHTTP(t, rpc.HTTPConfig{})
+	addr, stop := serve(t, p, "", nothing)
+	for range 3 {
+		if err := p.Call(t.Context(), addr, "m", nil, ignore); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.Of(err) != fault.Unavailable {
+			t.Fatalf("without a server: %v", err)
+		}
+		_, stop = serve(t, p, addr, nothing)
+	}
+}
+
+// A server that leaves with calls in progress does not keep callers from the one
+// that takes its place.
+func TestHTTPReplacedWhileDraining(t *testing.T) {
+	p := newHTTP(t, rpc.HTTPConfig{})
+	entered, leave := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan string), make(chan error)
+	go func() {
+		done <- p.Serve(ctx, "", func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+			if method == "probe" {
+				return nil
+			}
+			close(entered)
+			<-leave
+			return send([]byte("old"))
+		}, func(a string) { ready <- a })
+	}()
+	addr := <-ready
+	called := make(chan error)
+	go func() {
+		called <- p.Call(t.Context(), addr, "slow", nil, func(f []byte) error {
+			if string(f) != "old" {
+				t.Errorf("the old call got %q", f)
+			}
+			return nil
+		})
+	}()
+	<-entered
+	cancel()
+	for p.Call(t.Context(), addr, "probe", nil, ignore) == nil {
+	}
+	serve(t, p, addr, func(_ context.Context, _ string, _ []byte, send func([]byte) error) error { return send([]byte("new")) })
+	// The caller's connection is told to leave a moment after the server began to.
+	got := ""
+	for got == "" {
+		if err := p.Call(t.Context(), addr, "probe", nil, func(f []byte) error { got = string(f); return nil }); err != nil && fault.Of(err) != fault.Unavailable {
+			t.Fatal(err)
+		}
+	}
+	if got != "new" {
+		t.Errorf("got %q, want the new server's", got)
+	}
+	close(leave)
+	if err := <-called; err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHTTPStrangers(t *testing.T) {
+	server, client := certificates(t)
+	_, other := certificates(t)
+	plain, _ := serve(t, newHTTP(t, rpc.HTTPConfig{Token: "right-one"}), "", nothing)
+	secure, _ := serve(t, newHTTP(t, rpc.HTTPConfig{ServerTLS: server}), "", nothing)
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	for _, c := range []struct {
+		name, addr, says string
+		cfg              rpc.HTTPConfig
+	}{
+		{"no token", plain, "token", rpc.HTTPConfig{}},
+		{"wrong token", plain, "token", rpc.HTTPConfig{Token: "wrong-one"}},
+		{"unknown authority", secure, "unknown authority", rpc.HTTPConfig{ClientTLS: other}},
+		{"no TLS", strings.Replace(secure, "https", "http", 1), "", rpc.HTTPConfig{}},
+		{"TLS to none", strings.Replace(plain, "http", "https", 1), "", rpc.HTTPConfig{ClientTLS: client, Token: "right-one"}},
+		{"another server", web.URL, "", rpc.HTTPConfig{}},
+		{"no port", "http://127.0.0.1", "http://HOST:PORT", rpc.HTTPConfig{}},
+		{"a path", plain + "/x", "http://HOST:PORT", rpc.HTTPConfig{}},
+	} {
+		err := newHTTP(t, c.cfg).Call(t.Context(), c.addr, "m", []byte("body"), ignore)
+		if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: error %v, want Unavailable that says %q", c.name, err, c.says)
+		}
+		if err != nil && strings.Contains(err.Error(), "-one") {
+			t.Errorf("%s: the error has the token: %v", c.name, err)
+		}
+	}
+	if err := newHTTP(t, rpc.HTTPConfig{ClientTLS: client}).Call(t.Context(), secure, "m", nil, ignore); err != nil {
+		t.Errorf("with the right authority: %v", err)
+	}
+}
+
+// What a server does not take it refuses with a typed error.
+func TestHTTPOverloaded(t *testing.T) {
+	p := newHTTP(t, rpc.HTTPConfig{MaxCalls: 2, MaxBodies: rpc.MaxBody})
+	testOverloaded(t, p)
+}
+
+// testOverloaded is for servers of at most two calls and one body of the largest size.
+func testOverloaded(t *testing.T, p rpc.Plane) {
+	t.Helper()
+	entered, leave := make(chan struct{}), make(chan struct{})
+	addr, _ := serve(t, p, "", func(context.Context, string, []byte, func([]byte) error) error {
+		entered <- struct{}{}
+		<-leave
+		return nil
+	})
+	var calls sync.WaitGroup
+	call := func(body []byte) {
+		calls.Go(func() {
+			if err := p.Call(t.Context(), addr, "m", body, ignore); err != nil {
+				t.Error(err)
+			}
+		})
+		<-entered
+	}
+	call(make([]byte, 1<<20))
+	if err := p.Call(t.Context(), addr, "m", make([]byte, rpc.MaxBody), ignore); fault.Of(err) != fault.Overloaded {
+		t.Errorf("more bodies than there is room for: %v", err)
+	}
+	call(nil)
+	if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.Of(err) != fault.Overloaded {
+		t.Errorf("a third call: %v", err)
+	}
+	close(leave)
+	calls.Wait()
+}
+
+// testLongPrompt sends the body of a prompt of a million tokens.
+func testLongPrompt(t *testing.T, p rpc.Plane) (stop func()) {
+	t.Helper()
+	body := bytes.Repeat([]byte("toke"), 1<<20)
+	addr, stop := serve(t, p, "", func(_ context.Context, _ string, got []byte, send func([]byte) error) error {
+		if !bytes.Equal(got, body) {
+			return fault.New(fault.Internal, "the body of %d bytes differs", len(got))
+		}
+		return send([]byte("whole"))
+	})
+	got := ""
+	if err := p.Call(t.Context(), addr, "m", body, func(f []byte) error { got = string(f); return nil }); err != nil || got != "whole" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	return stop
+}
+
+func TestHTTPLongPrompt(t *testing.T) { testLongPrompt(t, newHTTP(t, rpc.HTTPConfig{})) }
+
+func TestHTTPConfig(t *testing.T) {
+	for _, c := range []rpc.HTTPConfig{
+		{Listen: "nowhere"}, {Advertise: "http://a"}, {Token: "a b"}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
+	} {
+		if _, err := rpc.NewHTTP(c); fault.Of(err) != fault.Invalid {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestHTTPAdvertise(t *testing.T) {
+	for _, c := range []struct{ listen, advertise, want string }{
+		{"127.0.0.1:0", "", "http://127.0.0.1:PORT"},
+		{"[::1]:0", "", "http://[::1]:PORT"},
+		{":0", "", ""},
+		{"0.0.0.0:0", "node-1", "http://node-1:PORT"},
+		{":0", "2001:db8::1", "http://[2001:db8::1]:PORT"},
+		{":0", "[2001:db8::1]:7", "http://[2001:db8::1]:7"},
+		{"127.0.0.1:0", "gate:99", "http://gate:99"},
+	} {
+		p := newHTTP(t, rpc.HTTPConfig{Listen: c.listen, Advertise: c.advertise})
+		ctx, cancel := context.WithCancel(t.Context())
+		got := ""
+		err := p.Serve(ctx, "", nothing, func(a string) {
+			got = a
+			cancel()
+		})
+		cancel()
+		if c.want == "" {
+			if fault.Of(err) != fault.Invalid {
+				t.Errorf("%+v: %q, %v, want an error that asks for a host", c, got, err)
+			}
+			continue
+		}
+		host, _, ok := strings.Cut(c.want, "PORT")
+		if err != nil || ok && (!strings.HasPrefix(got, host) || len(got) == len(host)) || !ok && got != c.want {
+			t.Errorf("%+v: %q, %v", c, got, err)
+		}
+	}
+}
+
+func TestHTTPServeRefusesAddresses(t *testing.T) {
+	p := newHTTP(t, rpc.HTTPConfig{})
+	for _, addr := range []string{"https://127.0.0.1:0", "tcp://127.0.0.1:0", "192.0.2.1:0"} {
+		err := p.Serve(t.Context(), addr, nothing, func(string) { t.Error("it serves") })
+		if fault.Of(err) != fault.Invalid {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+}

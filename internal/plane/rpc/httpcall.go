@@ -1,0 +1,136 @@
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// Call implements Plane.
+func (p *HTTP) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if len(body) > MaxBody {
+		return errBodyTooLarge(method, int64(len(body)))
+	}
+	u, err := httpTarget(addr, method)
+	if err != nil {
+		return err
+	}
+	src := &bodySource{}
+	src.mu.b = body
+	defer src.close()
+	rctx, cancel := context.WithCancel(context.WithValue(ctx, callStart{}, time.Now()))
+	defer cancel() // a stream that has not ended is reset
+
+	req := &http.Request{
+		Method: http.MethodPost, URL: u, Host: u.Host, Header: make(http.Header),
+		ContentLength: int64(len(body)), GetBody: src.open,
+	}
+	if len(body) > 0 {
+		req.Body, _ = src.open()
+	}
+	if p.cfg.Token != "" {
+		req.Header.Set("Authorization", bearer(p.cfg.Token))
+	}
+	writeEnvelope(req.Header, envelop(ctx))
+	resp, err := p.transport.RoundTrip(req.WithContext(rctx))
+	if err != nil {
+		if err := over(ctx); err != nil {
+			return err
+		}
+		return fault.New(fault.Unavailable, "call %s: cannot reach %s: %v", method, addr, err)
+	}
+	defer resp.Body.Close()
+	if resp.Header.Get("Content-Type") != httpType {
+		return p.strange(resp, addr, method)
+	}
+	return receiveHTTP(ctx, resp.Body, addr, method, recv)
+}
+
+// strange returns what an answer means that is none of ours.
+func (p *HTTP) strange(resp *http.Response, addr, method string) error {
+	if resp.StatusCode == http.StatusUnauthorized {
+		return fault.New(fault.Unavailable, "call %s: the server at %s refuses this process's rpc token; give both the same", method, addr)
+	}
+	return fault.New(fault.Unavailable, "call %s: what answers at %s with status %d is no server of this plane; check the address", method, addr, resp.StatusCode)
+}
+
+// receiveHTTP passes the frames of an answer to recv until its end.
+func receiveHTTP(ctx context.Context, body io.Reader, addr, method string, recv func([]byte) error) error {
+	r := recordReader{r: bufio.NewReader(body)}
+	for {
+		frame, ended, end, err := r.next()
+		switch {
+		case err != nil:
+			if err := over(ctx); err != nil {
+				return err
+			}
+			return fault.New(fault.Unavailable, "call %s: the connection to %s broke: %v", method, addr, err)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !ended:
+			if err := recv(frame); err != nil {
+				return err
+			}
+			continue
+		}
+		// The end of the stream comes with it; a stream that is read to its end
+		// needs no reset.
+		_, _ = r.r.Peek(1)
+		if err := over(ctx); err != nil {
+			return err // what the handler says is then an echo of it
+		}
+		return end
+	}
+}
+
+// bodySource is the body of one call. The transport may read it for a moment
+// longer than the call takes, when the slice is its owner's again.
+type bodySource struct {
+	mu struct {
+		sync.Mutex
+		b []byte
+	}
+}
+
+// open returns the body from its beginning.
+func (s *bodySource) open() (io.ReadCloser, error) { return &bodyReader{src: s}, nil }
+
+// close ends every reading of the body.
+func (s *bodySource) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.b = nil
+}
+
+type bodyReader struct {
+	src *bodySource
+	at  int
+}
+
+// Read implements io.Reader.
+func (r *bodyReader) Read(p []byte) (int, error) {
+	r.src.mu.Lock()
+	defer r.src.mu.Unlock()
+	switch b := r.src.mu.b; {
+	case b == nil:
+		return 0, fmt.Errorf("read body: the call is over")
+	case r.at == len(b):
+		return 0, io.EOF
+	default:
+		n := copy(p, b[r.at:])
+		r.at += n
+		return n, nil
+	}
+}
+
+// Close implements io.Closer.
+func (r *bodyReader) Close() error { return nil }

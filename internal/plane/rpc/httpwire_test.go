@@ -1,0 +1,168 @@
+package rpc
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// golden returns the messages in a file of testdata, by name. A line is a name
+// and bytes in hex, which may be of an older version; each must be readable for
+// ever.
+func golden(t testing.TB, file string) map[string][]byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]byte{}
+	for line := range strings.Lines(string(text)) {
+		name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name == "" || name[0] == '#' {
+			continue
+		}
+		b, err := hex.DecodeString(strings.ReplaceAll(rest, " ", ""))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		all[name] = b
+	}
+	return all
+}
+
+// read returns what a caller makes of the bytes of an answer.
+func read(b []byte) (string, error) {
+	var got []string
+	err := receiveHTTP(context.Background(), iotest.OneByteReader(bytes.NewReader(b)), "a", "m", func(f []byte) error {
+		got = append(got, string(f))
+		return nil
+	})
+	return strings.Join(got, ","), err
+}
+
+func TestHTTPAnswersOnTheWire(t *testing.T) {
+	for name, want := range map[string]string{
+		"frames": "hello, nil",
+		"fault":  "hello overloaded: queue full, 1.5s",
+		"grease": "a,b nil",
+		"cut":    "hello unavailable: call m: the connection to a broke: EOF, 0s",
+		"short":  " unavailable: call m: the connection to a broke: unexpected EOF, 0s",
+	} {
+		frames, err := read(golden(t, "http-v1.txt")[name])
+		got := frames + " nil"
+		var f *fault.Error
+		if errors.As(err, &f) {
+			got = fmt.Sprintf("%s %v: %s, %v", frames, f.Code, f.Message, f.RetryAfter)
+		}
+		if got != want {
+			t.Errorf("%s reads as %q, want %q", name, got, want)
+		}
+	}
+}
+
+// What this version writes is what is recorded.
+func TestHTTPAnswersAsRecorded(t *testing.T) {
+	frames := append(appendRecordHead(nil, recordFrame, 5), "hello"...)
+	ok := appendEnd(appendRecordHead(bytes.Clone(frames), recordFrame, 0), nil)
+	failed := appendEnd(bytes.Clone(frames), &fault.Error{Code: fault.Overloaded, Message: "queue full", Param: "p", RetryAfter: 1500 * time.Millisecond})
+	g := golden(t, "http-v1.txt")
+	if !bytes.Equal(ok, g["frames"]) || !bytes.Equal(failed, g["fault"]) {
+		t.Errorf("written:\nframes %x\nfault %x", ok, failed)
+	}
+	for range 1000 {
+		b := appendEnd(append(appendGrease(nil), frames...), nil)
+		if got, err := read(b); got != "hello" || err != nil {
+			t.Fatalf("%x reads as %q, %v", b, got, err)
+		}
+	}
+}
+
+// Memory follows what has come, not what was announced.
+func TestHTTPRecordsGrowAsTheyCome(t *testing.T) {
+	r := recordReader{r: bufio.NewReader(bytes.NewReader(append(appendRecordHead(nil, recordFrame, MaxFrame), 1, 2, 3)))}
+	if _, _, err := r.record(); err == nil || cap(r.buf) > readStep {
+		t.Errorf("%d bytes are held for 3: %v", cap(r.buf), err)
+	}
+	if _, err := read(appendRecordHead(nil, recordFrame, MaxFrame+1)); fault.Of(err) != fault.Unavailable {
+		t.Errorf("a record beyond the limit: %v", err)
+	}
+}
+
+func FuzzHTTPAnswer(f *testing.F) {
+	for _, b := range golden(f, "http-v1.txt") {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var frames [][]byte
+		err := receiveHTTP(t.Context(), bytes.NewReader(b), "a", "m", func(f []byte) error {
+			frames = append(frames, bytes.Clone(f))
+			return nil
+		})
+		var typed *fault.Error
+		if err != nil && !errors.As(err, &typed) {
+			t.Fatalf("an error without a code: %v", err)
+		}
+		// Written again it reads the same, whatever the pieces.
+		var again []byte
+		for _, f := range frames {
+			again = append(appendRecordHead(again, recordFrame, len(f)), f...)
+		}
+		if err == nil {
+			again = appendEnd(again, nil)
+		}
+		n := 0
+		err2 := receiveHTTP(t.Context(), iotest.HalfReader(bytes.NewReader(again)), "a", "m", func(f []byte) error {
+			if n >= len(frames) || !bytes.Equal(f, frames[n]) {
+				t.Errorf("frame %d differs", n)
+			}
+			n++
+			return nil
+		})
+		if n != len(frames) || (err == nil) != (err2 == nil) {
+			t.Errorf("%d frames and %v, then %d and %v", len(frames), err, n, err2)
+		}
+	})
+}
+
+// Those who waited while an attempt failed do not make one each.
+func TestHTTPDialFailuresAreShared(t *testing.T) {
+	d := newHTTPDialer(time.Second, nil)
+	dials := 0
+	failing := func() (net.Conn, error) { dials++; return nil, errors.New("no route") }
+	before := context.WithValue(t.Context(), callStart{}, time.Now())
+	for range 3 {
+		if _, err := d.share(before, "a", failing); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	if dials != 1 {
+		t.Errorf("%d attempts by those who waited, want 1", dials)
+	}
+	after := context.WithValue(t.Context(), callStart{}, time.Now())
+	if _, err := d.share(after, "b", failing); err == nil || dials != 2 {
+		t.Errorf("another address: %v after %d attempts", err, dials)
+	}
+	if _, err := d.share(after, "a", func() (net.Conn, error) { dials++; return nil, nil }); err != nil || dials != 3 {
+		t.Errorf("a call that came later: %v after %d attempts", err, dials)
+	}
+	if _, err := d.share(before, "a", failing); err == nil || dials != 4 {
+		t.Errorf("after a success: %v after %d attempts", err, dials)
+	}
+	for i := range 3 * maxFailed {
+		_, _ = d.share(after, fmt.Sprint(i), failing)
+	}
+	if n := len(d.mu.failed); n > maxFailed {
+		t.Errorf("%d failures are kept", n)
+	}
+}

@@ -1,0 +1,273 @@
+package rpc
+
+import (
+	"context"
+	"crypto/rand"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nats-io/nats.go"
+
+	"penstock/core/fault"
+)
+
+// natsCall is the caller's end of one call.
+type natsCall struct {
+	p       *NATS
+	id      uint64
+	subject string // of the server
+	inbox   string // of the answer; it names the call
+	method  string
+	// answer has the messages that were not taken yet: the credit bounds those of
+	// frames, and one is the end.
+	answer chan natsAnswer
+	failed chan error // why there is no end; one at most
+	taken  atomic.Uint64
+	spoke  atomic.Bool // since the last beat
+	mu     struct {
+		sync.Mutex
+		got      uint64 // number of the last message of the answer
+		over     bool   // the end has come, or the call has failed
+		accepted bool   // the server has taken the call, and with it the body
+		silent   int    // beats without a message
+	}
+}
+
+// creditStep is after how many messages the server is told that they were taken.
+const creditStep = Credit / 4
+
+func newNATSCall(p *NATS, id uint64, subject, method string) *natsCall {
+	return &natsCall{
+		p: p, id: id, subject: subject, inbox: p.inbox + strconv.FormatUint(id, 16), method: method,
+		answer: make(chan natsAnswer, Credit+1), failed: make(chan error, 1),
+	}
+}
+
+// Call implements Plane.
+func (p *NATS) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	subject, ok := strings.CutPrefix(addr, natsScheme)
+	switch {
+	case len(body) > MaxBody:
+		return errBodyTooLarge(method, int64(len(body)))
+	case !ok || !validSubject(subject):
+		return fault.New(fault.Unavailable, "call %s: %.100q is no address of the NATS plane; it is nats://SUBJECT", method, addr)
+	case len(method) > maxMethod:
+		return fault.New(fault.Invalid, "call: a method of %d bytes, at most %d are allowed", len(method), maxMethod)
+	}
+	m := natsCallMsg{method: method, size: len(body), body: body}
+	if len(body) > p.chunk() {
+		return p.callStored(ctx, subject, &m, recv)
+	}
+	_, err := p.call(ctx, subject, &m, recv)
+	return err
+}
+
+// callStored makes a call whose body is too long for a message. The server removes
+// the object, and if the call does not come that far, the caller.
+func (p *NATS) callStored(ctx context.Context, subject string, m *natsCallMsg, recv func([]byte) error) error {
+	object := rand.Text()
+	err := p.store.put(ctx, object, m)
+	accepted := false
+	if err == nil {
+		m.object, m.body = object, nil
+		accepted, err = p.call(ctx, subject, m, recv)
+	}
+	if !accepted {
+		p.background(func() { p.store.remove(object) })
+	}
+	return err
+}
+
+// call makes one call and reports whether the server took it.
+func (p *NATS) call(ctx context.Context, subject string, m *natsCallMsg, recv func([]byte) error) (accepted bool, err error) {
+	c, err := p.join(subject, m.method)
+	if err != nil {
+		return false, err
+	}
+	defer p.part(c)
+	m.envelope = envelop(ctx)
+	err = c.run(ctx, m, recv)
+	return c.accepted(), err
+}
+
+// run sends the call and receives its answer.
+func (c *natsCall) run(ctx context.Context, m *natsCallMsg, recv func([]byte) error) error {
+	if grease := natsGreaseMsg(); grease != nil {
+		_ = c.publish(grease) // if it cannot be sent, the call cannot either
+	}
+	if err := c.publish(appendNATSCall(nil, m)); err != nil {
+		return err
+	}
+	// A caller that stands still in recv has gone away too when ctx ends.
+	stop := context.AfterFunc(ctx, c.cancel)
+	err := c.receive(ctx, recv)
+	if stop() && err != nil {
+		c.cancel()
+	}
+	return err
+}
+
+// cancel tells the server that nobody wants the answer. If that is lost, the
+// silence tells it.
+func (c *natsCall) cancel() { _ = c.publish([]byte{natsCancelType}) }
+
+// publish sends a message to the server; its reply subject names the call.
+func (c *natsCall) publish(b []byte) error {
+	if err := c.p.nc.PublishRequest(c.subject, c.inbox, b); err != nil {
+		return fault.New(fault.Unavailable, "call %s: %v; check the connection to the NATS server", c.method, err)
+	}
+	return nil
+}
+
+// receive passes frames to recv until the end of the answer.
+func (c *natsCall) receive(ctx context.Context, recv func([]byte) error) error {
+	var parts []byte // of a frame that came in several messages
+	for {
+		var a natsAnswer
+		select {
+		case a = <-c.answer:
+		case err := <-c.failed:
+			if err := over(ctx); err != nil {
+				return err
+			}
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if a.typ == natsEndType {
+			if err := over(ctx); err != nil {
+				return err // what the handler says is then an echo of it
+			}
+			return a.end
+		}
+		if len(parts)+len(a.data) > MaxFrame {
+			return fault.New(fault.Unavailable, "call %s: the answer has a frame of more than %d bytes", c.method, MaxFrame)
+		}
+		switch {
+		case a.more:
+			parts = append(parts, a.data...)
+		case len(parts) > 0:
+			parts = append(parts, a.data...)
+			a.data = parts
+			fallthrough
+		default:
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := recv(a.data); err != nil {
+				return err
+			}
+			if parts = parts[:0]; cap(parts) > keepFrame {
+				parts = nil
+			}
+		}
+		if c.taken.Add(1)%creditStep == 0 {
+			if err := c.credit(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// credit tells the server how much of the answer was taken, and that somebody is
+// here.
+func (c *natsCall) credit() error {
+	c.spoke.Store(true)
+	return c.publish(appendNATSSeq(nil, natsCreditType, c.taken.Load()))
+}
+
+// beat speaks if nothing was said since the last beat, and counts the silence of
+// the other end.
+func (c *natsCall) beat() {
+	c.mu.Lock()
+	over := c.mu.over
+	c.mu.silent++
+	silent := c.mu.silent
+	c.mu.Unlock()
+	switch {
+	case over:
+	case silent > silentBeats:
+		c.fail(fault.New(fault.Unavailable, "call %s: the server has been silent for %v", c.method, c.p.cfg.KeepAlive))
+	case !c.spoke.Swap(false):
+		if err := c.credit(); err != nil {
+			c.fail(err)
+		}
+		c.spoke.Store(false)
+	}
+}
+
+// take sorts a message of the answer in. It never waits: the server keeps to the
+// credit.
+func (c *natsCall) take(m *nats.Msg) {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		c.fail(fault.New(fault.Unavailable, "call %s: nobody serves %s%s", c.method, natsScheme, c.subject))
+		return
+	}
+	a, err := decodeNATSAnswer(m.Data)
+	if err != nil {
+		c.fail(fault.New(fault.Unavailable, "call %s: the answer is malformed: %v", c.method, err))
+		return
+	}
+	if err := c.enter(a); err != nil {
+		c.fail(err)
+	}
+}
+
+// enter queues a frame or the end; the error says what makes the rest of the
+// answer worthless.
+func (c *natsCall) enter(a natsAnswer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.silent = 0
+	lost := false
+	switch {
+	case c.mu.over:
+		return nil
+	case a.typ == natsGoneType:
+		return fault.New(fault.Unavailable, "call %s: the server does not know the call; it was restarted, or a message was lost", c.method)
+	case a.typ == natsAliveType:
+		lost = a.seq > c.mu.got
+	case a.typ == natsFrameType || a.typ == natsEndType:
+		lost = a.seq != c.mu.got+1
+	default:
+		return nil
+	}
+	// An end alone may be that of a server which refused the call.
+	c.mu.accepted = c.mu.accepted || a.typ != natsEndType || a.end == nil
+	switch {
+	case lost:
+		return fault.New(fault.Unavailable, "call %s: a part of the answer was lost", c.method)
+	case a.typ == natsAliveType:
+		return nil
+	}
+	select {
+	case c.answer <- a:
+	default:
+		return fault.New(fault.Unavailable, "call %s: the server does not keep to the credit", c.method)
+	}
+	c.mu.got++
+	c.mu.over = a.typ == natsEndType
+	return nil
+}
+
+// fail ends the call with err, unless its end has come already.
+func (c *natsCall) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.over {
+		c.mu.over = true
+		c.failed <- err
+	}
+}
+
+// accepted reports whether the server has taken the call: it removes the body.
+func (c *natsCall) accepted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.accepted
+}

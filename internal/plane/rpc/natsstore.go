@@ -1,0 +1,231 @@
+package rpc
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/core/fault"
+	"penstock/internal/plane/natsd"
+)
+
+// natsStore keeps the bodies that do not fit a message in an object store, laid
+// out as every NATS client does it, so that the usual tools show what is there.
+// It differs in this: the name of an object is the token of its chunks' subject
+// too, so that whoever knows the name can read or remove it without asking, even
+// if only a part of it came to be written; and nothing remains of a removed one.
+type natsStore struct {
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	cfg *NATSConfig
+	mu  struct {
+		sync.Mutex
+		stream jetstream.Stream // nil until it was found or created
+	}
+}
+
+const (
+	// objectTTL is how long an object lasts whose receiver died.
+	objectTTL = 10 * time.Minute
+	// objectChunk is how much of an object is written at a time. The messages of
+	// other calls go between.
+	objectChunk = 256 << 10
+	// objectTime bounds reading, and removing, one object.
+	objectTime = 30 * time.Second
+	// storeTime bounds the storing of one chunk.
+	storeTime = 5 * time.Second
+)
+
+func (s *natsStore) name() string { return "OBJ_" + s.cfg.Bucket }
+
+func (s *natsStore) chunks(object string) string { return "$O." + s.cfg.Bucket + ".C." + object }
+
+func (s *natsStore) meta(object string) string {
+	return "$O." + s.cfg.Bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(object))
+}
+
+// put writes the body of a call to a new object. What was written before a failure
+// is the caller's to remove.
+func (s *natsStore) put(ctx context.Context, object string, m *natsCallMsg) error {
+	cctx, stop := natsd.WhileConnected(ctx, s.nc)
+	defer stop()
+	err := s.write(cctx, object, m.body)
+	if errors.Is(err, jetstream.ErrNoStreamResponse) {
+		s.forget() // the bucket has been lost since it was found
+		err = s.write(cctx, object, m.body)
+	}
+	if err == nil {
+		return nil
+	}
+	if err := over(ctx); err != nil {
+		return err
+	}
+	if cctx.Err() != nil {
+		err = context.Cause(cctx)
+	}
+	return s.fault(m.method, err)
+}
+
+// fault returns what a caller is told of a body that could not be stored.
+func (s *natsStore) fault(method string, err error) error {
+	var api *jetstream.APIError
+	if errors.As(err, &api) && (api.ErrorCode == codeStoreFailed || api.ErrorCode == codeNoResources) {
+		return fault.New(fault.Overloaded, "call %s: there is no room for the body in the bucket %s: %v", method, s.cfg.Bucket, err)
+	}
+	return fault.New(fault.Unavailable, "call %s: cannot store the body in the bucket %s: %v; bodies above %d bytes need JetStream", method, s.cfg.Bucket, err, natsChunk)
+}
+
+// What the server says when a stream, or its disk, is full.
+const (
+	codeStoreFailed jetstream.ErrorCode = 10077
+	codeNoResources jetstream.ErrorCode = 10047
+)
+
+// write writes the chunks of an object and then its description.
+func (s *natsStore) write(ctx context.Context, object string, body []byte) error {
+	if _, err := s.open(ctx); err != nil {
+		return err
+	}
+	size := objectChunk
+	if most := s.nc.MaxPayload(); most > natsOverhead {
+		size = int(min(most-natsOverhead, objectChunk))
+	}
+	info := jetstream.ObjectInfo{
+		ObjectMeta: jetstream.ObjectMeta{Name: object, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(size)}},
+		Bucket:     s.cfg.Bucket, NUID: object, Size: uint64(len(body)),
+	}
+	digest := sha256.New()
+	for len(body) > 0 {
+		n := min(size, len(body))
+		digest.Write(body[:n])
+		if err := s.publish(ctx, &nats.Msg{Subject: s.chunks(object), Data: body[:n]}); err != nil {
+			return err
+		}
+		body = body[n:]
+		info.Chunks++
+	}
+	info.Digest = jetstream.GetObjectDigestValue(digest)
+	b, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(s.meta(object))
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	m.Data = b
+	return s.publish(ctx, m)
+}
+
+// publish writes one message of an object and waits until it is stored.
+func (s *natsStore) publish(ctx context.Context, m *nats.Msg) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	_, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(s.name()))
+	return err
+}
+
+// errWhole ends the reading of an object that is complete, errIncomplete of one that
+// is not.
+var (
+	errWhole      = errors.New("whole")
+	errIncomplete = errors.New("the object is gone, or incomplete")
+)
+
+// get reads the body of a call.
+func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, objectTime)
+	defer cancel()
+	body := make([]byte, 0, m.size)
+	from := natsd.From{Subjects: []string{s.chunks(m.object)}, Seq: 1}
+	tctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	err := natsd.Tail(tctx, s.nc, s.js, s.name(), from, func(msg natsd.Msg) error {
+		if len(msg.Data) > m.size-len(body) {
+			return errIncomplete
+		}
+		if body = append(body, msg.Data...); len(body) == m.size {
+			return errWhole
+		}
+		return nil
+	}, func() {
+		if len(body) < m.size {
+			stop(errIncomplete)
+		}
+	})
+	if errors.Is(err, errWhole) {
+		return body, nil
+	}
+	if err == nil {
+		err = context.Cause(tctx)
+	}
+	return nil, fault.New(fault.Unavailable, "call %s: cannot read the body from the bucket %s: %v", m.method, s.cfg.Bucket, err)
+}
+
+// remove removes an object, or what there is of it; if it cannot, the object runs
+// out by itself.
+func (s *natsStore) remove(object string) {
+	ctx, cancel := context.WithTimeout(context.Background(), objectTime)
+	defer cancel()
+	ctx, stop := natsd.WhileConnected(ctx, s.nc)
+	defer stop()
+	stream, err := s.open(ctx)
+	if err != nil {
+		return
+	}
+	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunks(object)))
+	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.meta(object)))
+}
+
+// open returns the stream of the bucket, which it creates if it is missing. One
+// that exists keeps the settings that its operator gave it.
+func (s *natsStore) open(ctx context.Context) (jetstream.Stream, error) {
+	s.mu.Lock()
+	stream := s.mu.stream
+	s.mu.Unlock()
+	if stream != nil {
+		return stream, nil
+	}
+	stream, err := s.js.Stream(ctx, s.name())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = s.create(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.stream = stream
+	return stream, nil
+}
+
+func (s *natsStore) create(ctx context.Context) (jetstream.Stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ctx, done := natsd.SeeThrough(ctx, s.nc)
+	defer done()
+	_, err := s.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
+		Bucket:      s.cfg.Bucket,
+		Description: "Penstock request bodies",
+		TTL:         objectTTL,
+		MaxBytes:    s.cfg.MaxStore,
+		Storage:     jetstream.FileStorage,
+		Replicas:    s.cfg.Replicas,
+	})
+	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another was faster
+		return nil, err
+	}
+	return s.js.Stream(ctx, s.name())
+}
+
+func (s *natsStore) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.stream = nil
+}

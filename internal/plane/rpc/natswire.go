@@ -1,0 +1,193 @@
+package rpc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// The first byte of a message of the NATS plane says what it is. Those who get a
+// type that they do not know ignore it; they also ignore bytes that follow what
+// they know, except where these are the message's data.
+const (
+	natsCallType   = 1 // to the server: a call
+	natsCreditType = 2 // to the server: how much of the answer was taken; alive
+	natsCancelType = 3 // to the server: the caller wants no more
+	natsProbeType  = 4 // to the server: is anybody there
+
+	natsFrameType = 17 // to the caller: a frame, or a part of one
+	natsEndType   = 18 // to the caller: the call ended
+	natsAliveType = 19 // to the caller: how much was sent; alive
+	natsGoneType  = 20 // to the caller: no such call here
+
+	// natsGrease and the types above it never mean anything; they are sent now and
+	// then, so that nobody comes to choke on what it does not know.
+	natsGrease = 0x80
+)
+
+const (
+	natsVersion = 1
+	// natsChunk bounds the data of one message: a body that is longer goes through
+	// the object store, a frame that is longer in several messages.
+	natsChunk = 64 << 10
+	maxObject = 64
+
+	natsMore = 1 // flag of a frame's message: the frame goes on in the next
+
+	natsCallHead  = 4           // type, version, length of the header
+	natsCallFixed = 4 + 4 + 4*2 // budget, body, and four lengths
+	natsFrameHead = 1 + 1 + 8   // type, flags, sequence
+	natsSeqHead   = 1 + 8       // type, sequence
+	natsOverhead  = 4 << 10     // more than any message has beside its data
+	maxBudget     = 1<<32 - 1   // ms
+	maxEnd        = 7 + maxParam + maxMessage
+)
+
+// natsCallMsg is a call on the wire.
+type natsCallMsg struct {
+	envelope
+	method string
+	size   int    // of the whole body, in bytes
+	object string // the body's object; "" if the body is here
+	body   []byte
+}
+
+// appendNATSCall appends the message of a call:
+//
+//	1 byte   type 1
+//	1 byte   version 1
+//	2 bytes  length of the header
+//	         header: 4 bytes budget in ms (0 is none), 4 bytes length of the body,
+//	         2 bytes each length of method, traceparent, tracestate and object, and
+//	         these four one after another
+//	rest     body, unless there is an object
+func appendNATSCall(dst []byte, m *natsCallMsg) []byte {
+	le := binary.LittleEndian
+	dst = append(dst, natsCallType, natsVersion)
+	dst = le.AppendUint16(dst, uint16(natsCallFixed+len(m.method)+len(m.parent)+len(m.state)+len(m.object)))
+	dst = le.AppendUint32(dst, uint32(m.millis()))
+	dst = le.AppendUint32(dst, uint32(m.size))
+	for _, s := range []string{m.method, m.parent, m.state, m.object} {
+		dst = le.AppendUint16(dst, uint16(len(s)))
+	}
+	for _, s := range []string{m.method, m.parent, m.state, m.object} {
+		dst = append(dst, s...)
+	}
+	return append(dst, m.body...)
+}
+
+// decodeNATSCall reads what appendNATSCall wrote; body is part of b.
+func decodeNATSCall(b []byte) (*natsCallMsg, error) {
+	if len(b) < natsCallHead || b[0] != natsCallType {
+		return nil, errMalformed("call", b)
+	}
+	if b[1] != natsVersion {
+		return nil, fault.New(fault.Unimplemented, "a call of version %d, this server knows version %d; upgrade it", b[1], natsVersion)
+	}
+	le := binary.LittleEndian
+	n := int(le.Uint16(b[2:]))
+	if n < natsCallFixed || len(b) < natsCallHead+n {
+		return nil, errMalformed("call", b)
+	}
+	h, body := b[natsCallHead:natsCallHead+n], b[natsCallHead+n:]
+	m := &natsCallMsg{envelope: envelope{budget: time.Duration(le.Uint32(h)) * time.Millisecond}, body: body}
+	size := le.Uint32(h[4:])
+	rest := h[natsCallFixed:]
+	for i, f := range []struct {
+		to   *string
+		most int
+	}{{&m.method, maxMethod}, {&m.parent, maxTrace}, {&m.state, maxTrace}, {&m.object, maxObject}} {
+		n := int(le.Uint16(h[8+2*i:]))
+		if n > f.most || n > len(rest) {
+			return nil, errMalformed("call", b)
+		}
+		*f.to, rest = string(rest[:n]), rest[n:]
+	}
+	m.size = int(size)
+	switch {
+	case size > MaxBody:
+		return nil, errBodyTooLarge(m.method, int64(size))
+	case m.object == "" && len(body) != m.size:
+		return nil, errMalformed("call", b)
+	case m.object != "" && (!validSubject(m.object) || strings.Contains(m.object, ".")):
+		return nil, errMalformed("call", b)
+	}
+	return m, nil
+}
+
+// errMalformed says no more of a message than its size: it may have a prompt.
+func errMalformed(what string, b []byte) error {
+	return fault.New(fault.Invalid, "a malformed %s message of %d bytes", what, len(b))
+}
+
+// appendNATSSeq appends a message that has a number alone.
+func appendNATSSeq(dst []byte, typ byte, n uint64) []byte {
+	return binary.LittleEndian.AppendUint64(append(dst, typ), n)
+}
+
+// appendNATSFrame appends what stands before the data of a frame's message.
+func appendNATSFrame(dst []byte, flags byte, seq uint64) []byte {
+	return binary.LittleEndian.AppendUint64(append(dst, natsFrameType, flags), seq)
+}
+
+// appendNATSEnd appends the message that ends an answer. err is from outcome.
+func appendNATSEnd(dst []byte, seq uint64, err error) []byte {
+	dst = appendNATSSeq(dst, natsEndType, seq)
+	var f *fault.Error
+	if errors.As(err, &f) {
+		dst = appendFault(dst, f)
+	}
+	return dst
+}
+
+// natsAnswer is a message to a caller.
+type natsAnswer struct {
+	typ  byte
+	seq  uint64 // of a frame or an end; of the last one before a sign of life
+	more bool   // the frame goes on
+	data []byte // of the frame, part of the message
+	end  error  // how the call ended
+}
+
+// decodeNATSAnswer reads a message to a caller. A type that is not known is no
+// error.
+func decodeNATSAnswer(b []byte) (natsAnswer, error) {
+	if len(b) == 0 {
+		return natsAnswer{}, errors.New("an empty message")
+	}
+	a := natsAnswer{typ: b[0]}
+	least := map[byte]int{natsFrameType: natsFrameHead, natsEndType: natsSeqHead, natsAliveType: natsSeqHead}[a.typ]
+	if len(b) < least {
+		return a, fmt.Errorf("a message of type %d with %d bytes, at least %d are needed", a.typ, len(b), least)
+	}
+	switch a.typ {
+	case natsFrameType:
+		a.more, a.seq, a.data = b[1]&natsMore != 0, binary.LittleEndian.Uint64(b[2:]), b[natsFrameHead:]
+	case natsEndType:
+		a.seq = binary.LittleEndian.Uint64(b[1:])
+		if b = b[natsSeqHead:]; len(b) == 0 {
+			break
+		}
+		f, err := decodeFault(b)
+		if err != nil {
+			return a, err
+		}
+		a.end = f
+	case natsAliveType:
+		a.seq = binary.LittleEndian.Uint64(b[1:])
+	}
+	return a, nil
+}
+
+// natsGreaseMsg returns a message without meaning in one of sixteen cases.
+func natsGreaseMsg() []byte {
+	if rand.N(16) != 0 {
+		return nil
+	}
+	return appendNATSSeq(nil, natsGrease|byte(rand.N(128)), rand.Uint64())
+}

@@ -1,0 +1,41 @@
+package reload
+
+import (
+	"crypto/tls"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Certificate is a certificate chain with its private key, from files in PEM. It
+// follows them while its Files run.
+type Certificate struct {
+	*Files
+	pair atomic.Pointer[tls.Certificate]
+}
+
+// OpenCertificate reads a chain, the server's own certificate first, and its key.
+func OpenCertificate(certPath, keyPath string) (*Certificate, error) {
+	c := &Certificate{}
+	var err error
+	c.Files, err = Open("TLS certificate", func(contents [][]byte) error { return c.use(contents[0], contents[1]) }, certPath, keyPath)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Certificate) use(cert, key []byte) error {
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return err
+	}
+	if late := pair.Leaf.NotAfter; time.Now().After(late) {
+		return fmt.Errorf("the certificate ended at %s: get a new one", late.UTC().Format(time.RFC3339))
+	}
+	c.pair.Store(&pair)
+	return nil
+}
+
+// Get returns the pair in use, for [tls.Config.GetCertificate].
+func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.pair.Load(), nil }

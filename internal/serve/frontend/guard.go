@@ -1,0 +1,120 @@
+package frontend
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/limit"
+	"penstock/internal/edge/keys"
+)
+
+// audience is who may use a path while keys are in force.
+type audience uint8
+
+const (
+	users    audience = iota // who has a key
+	admins                   // whose key says admin
+	everyone                 // no key is asked for: what probes ask
+)
+
+// guard lets through who may use a path. refuse writes an error as the path's
+// clients read it. Without keys everybody may everything.
+func (f *Frontend) guard(who audience, refuse func(http.ResponseWriter, error), inner http.Handler) http.Handler {
+	if f.deps.Keys == nil || who == everyone {
+		return inner
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		identify := f.deps.Keys.Identify
+		if who == admins {
+			identify = f.deps.Keys.IdentifyAdmin
+		}
+		client, err := identify(r.Header)
+		v := visitOf(r.Context())
+		v.client = client
+		if err != nil {
+			v.err = err
+			f.metrics.rejections.WithLabelValues("key").Inc()
+			if client == nil {
+				keys.Challenge(w.Header())
+			}
+			refuse(w, err)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	})
+}
+
+// admit lets a request to a model in, until leave: there must be room for it, and
+// its key must not be over a limit.
+func (c *call) admit() error {
+	if err := c.f.admit(); err != nil {
+		return err
+	}
+	client := c.client()
+	if client == nil {
+		return nil
+	}
+	v := client.Enter()
+	if v.Over == limit.None {
+		c.entered = client
+		return nil
+	}
+	c.f.metrics.rejections.WithLabelValues("limit").Inc()
+	wait := max(retrySoon, v.Wait)
+	return &fault.Error{Code: fault.Limited, RetryAfter: wait, Message: overLimit(client.Key(), v.Over, wait)}
+}
+
+func overLimit(k *keys.Key, over limit.Kind, wait time.Duration) string {
+	what := map[limit.Kind]string{
+		limit.Requests: "its requests of a minute",
+		limit.Tokens:   "its tokens of a minute",
+		limit.Inflight: "its requests at once",
+	}[over]
+	return "the key " + k.Name + " has used up " + what + " (" + over.String() + "): try again in " + wait.Round(time.Second).String()
+}
+
+// client is whose key the call came with; nil without keys.
+func (c *call) client() *keys.Client {
+	if c.visit == nil {
+		return nil
+	}
+	return c.visit.client
+}
+
+// leave ends what admit began.
+func (c *call) leave() {
+	if c.entered != nil {
+		c.entered.Leave()
+	}
+}
+
+// spend counts tokens on the account of the call's key.
+func (c *call) spend(prompt, output int) {
+	if client := c.client(); client != nil {
+		client.Spend(prompt, output)
+	}
+}
+
+// allowed returns err, the outcome of looking a model up, unless the call's key is for
+// other models: then it says no more than that, whether there is such a model or not.
+func (c *call) allowed(asked string, m *model, err error) error {
+	client := c.client()
+	if client == nil || client.Key().Models == nil {
+		return err
+	}
+	var f *fault.Error
+	switch {
+	case err == nil && client.Key().Allows(asked, m.card.Name):
+		return nil
+	case errors.As(err, &f) && f.Code != fault.NotFound && client.Key().Allows(asked):
+		return err
+	}
+	return notForKey(asked, client)
+}
+
+// notForKey is the error of a model that a key may not ask for, or that is not there.
+func notForKey(asked string, client *keys.Client) error {
+	return fault.New(fault.NotFound, "there is no model '%s' for the key %s: GET /v1/models lists those that there are", short(asked), client.Key().Name)
+}

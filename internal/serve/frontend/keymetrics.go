@@ -1,0 +1,59 @@
+package frontend
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/core/limit"
+	"penstock/internal/edge/keys"
+	"penstock/internal/obs"
+)
+
+// The metrics of keys. Their series are those of the keys in force, so that a file
+// that changes often leaves none behind.
+var (
+	keyRequests = keyDesc("frontend_key_requests_total", "Requests to models that were let in, by the name of their key.")
+	keyRefused  = keyDesc("frontend_key_refused_total", "Requests to models that were over a limit of their key.", "limit")
+	keyTokens   = keyDesc("frontend_key_tokens_total", "Tokens of requests by the name of their key: of prompts as they are made, of output when a request ends.", "kind")
+	keyInflight = keyDesc("frontend_key_inflight", "Requests to models being served, by the name of their key.")
+)
+
+func keyDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(obs.Namespace+"_"+name, help, append([]string{"key"}, labels...), nil)
+}
+
+// keyMetrics reads the accounts of keys.
+type keyMetrics struct{ ring *keys.Ring } // nil without keys
+
+var _ prometheus.Collector = (*keyMetrics)(nil)
+
+// Describe implements prometheus.Collector.
+func (k *keyMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{keyRequests, keyRefused, keyTokens, keyInflight} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (k *keyMetrics) Collect(out chan<- prometheus.Metric) {
+	if k.ring == nil {
+		return
+	}
+	type row struct {
+		name string
+		u    keys.Usage
+	}
+	var rows []row // so that nobody is waited for under the ring's lock
+	k.ring.Each(func(name string, u keys.Usage) { rows = append(rows, row{name, u}) })
+	for _, r := range rows {
+		count := func(d *prometheus.Desc, n uint64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{r.name}, labels...)...)
+		}
+		count(keyRequests, r.u.Requests)
+		for _, over := range [...]limit.Kind{limit.Requests, limit.Tokens, limit.Inflight} {
+			count(keyRefused, r.u.Refused[over], over.String())
+		}
+		count(keyTokens, r.u.Prompt, "prompt")
+		count(keyTokens, r.u.Output, "output")
+		out <- prometheus.MustNewConstMetric(keyInflight, prometheus.GaugeValue, float64(r.u.Inflight), r.name)
+	}
+}

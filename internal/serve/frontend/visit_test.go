@@ -1,0 +1,137 @@
+package frontend
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"penstock/core/fault"
+	"penstock/internal/obs"
+)
+
+func accessLog(out io.Writer) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(&lockedWriter{w: out}, nil))
+}
+
+// lines returns the lines of an access log as they are, without their time.
+func lines(t *testing.T, out *bytes.Buffer) (all []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(out.String()) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// TestAccessLog: one line for each request, when it is over, with what became of it
+// and nothing of what was said.
+func TestAccessLog(t *testing.T) {
+	var out bytes.Buffer
+	inWorldWith(t, Config{}, func(d *Deps) { d.AccessLog = accessLog(&out) }, func(t *testing.T, w *world) {
+		failing := constant("never")
+		failing.refuse = fault.New(fault.Unavailable, "gone")
+		w.worker(1, failing)
+		s := constant("hello")
+		s.interlude = func() { time.Sleep(20 * time.Millisecond) } // virtual
+		w.worker(2, s)
+		w.mounted = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+		w.post("/v1/completions?password=secret-query", `{"model":"b","prompt":"secret prompt","stream":true}`, "x-request-id", "one", "User-Agent", "secret-agent")
+		w.post("/v1/completions", `{"model":"none","prompt":"secret prompt"}`, "x-request-id", "two")
+		w.get("/" + strings.Repeat("long", 100))
+		w.post("/tokenize", `{"model":"bytes","prompt":"secret prompt"}`)
+		if resp, err := w.client.Get("http://x/mounted"); err == nil {
+			resp.Body.Close()
+			t.Error("the connection was not cut")
+		}
+		synctest.Wait()
+
+		if strings.Contains(out.String(), "secret") || strings.Contains(out.String(), "hello") {
+			t.Errorf("the log has what it must not have:\n%s", &out)
+		}
+		all := lines(t, &out)
+		if len(all) != 5 {
+			t.Fatalf("%d lines:\n%s", len(all), &out)
+		}
+		for i, want := range []string{
+			`map[attempts:2 bytes:N cached_tokens:0 component:access duration_ms:N method:POST model:bytes msg:served outcome:ok output_tokens:6 path:/v1/completions prompt_tokens:13 proto:HTTP/1.1 remote:pipe request:one status:200 stream:true ttft_ms:20 workers:[1 2]]`,
+			`map[bytes:N component:access duration_ms:N method:POST msg:served outcome:not_found path:/v1/completions proto:HTTP/1.1 remote:pipe request:two status:404]`,
+			`map[bytes:N component:access duration_ms:N method:GET msg:served outcome:ok path:/` + strings.Repeat("long", 100)[:127] + `… proto:HTTP/1.1 remote:pipe request:ID status:404]`,
+			`map[attempts:0 bytes:N cached_tokens:0 component:access duration_ms:N method:POST model:bytes msg:served outcome:ok output_tokens:0 path:/tokenize prompt_tokens:0 proto:HTTP/1.1 remote:pipe request:ID status:200 stream:false workers:[]]`,
+			`map[bytes:N component:access duration_ms:N method:GET msg:served outcome:ok path:/mounted proto:HTTP/1.1 remote:pipe request:ID status:0]`,
+		} {
+			m := all[i]
+			delete(m, "time")
+			delete(m, "level")
+			if m["duration_ms"].(float64) < 0 || i < 4 && m["bytes"].(float64) < 10 {
+				t.Errorf("line %d: %v", i, m)
+			}
+			m["duration_ms"], m["bytes"] = "N", "N"
+			if id := m["request"].(string); len(id) == 32 {
+				m["request"] = "ID"
+			}
+			if got := fmt.Sprint(m); got != want {
+				t.Errorf("line %d is\n%s, want\n%s", i, got, want)
+			}
+		}
+	})
+}
+
+// TestAccessLogOfWhoWent: a stream whose client goes has the status that it had, and
+// an outcome that says so.
+func TestAccessLogOfWhoWent(t *testing.T) {
+	var out bytes.Buffer
+	inWorldWith(t, Config{WriteTimeout: time.Second}, func(d *Deps) { d.AccessLog = accessLog(&out) }, func(t *testing.T, w *world) {
+		w.worker(1, constant(strings.Repeat("long ", 90)))
+		conn := must(w.lis.dial(t.Context(), "", ""))
+		fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(hello), hello)
+		time.Sleep(5 * time.Second) // virtual
+		synctest.Wait()
+		conn.Close()
+		all := lines(t, &out)
+		if len(all) != 1 || all[0]["outcome"] != "client_closed_request" || all[0]["status"] != 200.0 {
+			t.Errorf("logged %s", &out)
+		}
+	})
+}
+
+// TestObservingNothing costs nothing: without a log, keys and traces the handler is
+// not even wrapped, and the stages of a request allocate nothing.
+func TestObservingNothing(t *testing.T) {
+	f := &Frontend{}
+	inner := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	r := must(http.NewRequest(http.MethodGet, "/live", nil))
+	handler := continued(f.observed(inner))
+	w := &recorder{header: http.Header{}}
+	if n := testing.AllocsPerRun(100, func() { handler.ServeHTTP(w, r) }); n != 0 {
+		t.Errorf("%v allocations for each request", n)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		ctx, span := f.deps.Tracer.Start(r.Context(), "stage")
+		span.Int("n", 1)
+		span.Text("s", "t")
+		span.End(nil)
+		if ctx != r.Context() {
+			t.Error("another context")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations for each stage", n)
+	}
+	_, span := obs.NewTracer(noop.NewTracerProvider()).Start(r.Context(), "stage")
+	if span.Recording() {
+		t.Error("a span that nobody sees is recording")
+	}
+	span.End(io.EOF)
+}

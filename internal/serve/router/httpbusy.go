@@ -1,0 +1,125 @@
+package router
+
+import (
+	"math"
+	"net/http"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/openai"
+)
+
+// busyThreshold is the path of the thresholds, which is not below the router API's:
+// it is where operators of other servers look for it.
+const busyThreshold = "/busy_threshold"
+
+// busyBody is the body of POST /busy_threshold. What is not given, or null, stays;
+// without values the call reads.
+type busyBody struct {
+	Model         string   `json:"model"`
+	DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
+	PrefillTokens *int     `json:"active_prefill_tokens_threshold"`
+}
+
+// busyRow is the JSON of a model's thresholds; null is one that is not set.
+type busyRow struct {
+	Model         string   `json:"model"`
+	DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
+	PrefillTokens *int     `json:"active_prefill_tokens_threshold"`
+}
+
+func newBusyRow(p *pool) busyRow {
+	row := busyRow{Model: p.model}
+	b := p.router.Busy()
+	if b.DecodeBlocks > 0 {
+		row.DecodeBlocks = &b.DecodeBlocks
+	}
+	if b.PrefillTokens > 0 {
+		row.PrefillTokens = &b.PrefillTokens
+	}
+	return row
+}
+
+// serveBusy reads and changes the thresholds above which the workers of a model
+// are busy. They hold from the next decision on, in this router, until it ends.
+func (r *Router) serveBusy(w http.ResponseWriter, req *http.Request) error {
+	switch req.Method {
+	case http.MethodGet, http.MethodHead:
+		return r.readBusy(w, req.URL.Query().Get("model"))
+	case http.MethodPost:
+	default:
+		openai.RefuseMethod(w, req, "GET, HEAD, POST")
+		return nil
+	}
+	var body busyBody
+	if err := r.readJSON(w, req, &body); err != nil {
+		return err
+	}
+	if body.Model == "" {
+		return fault.Param("model", "model is missing: GET /busy_threshold lists those that there are")
+	}
+	if err := body.check(); err != nil {
+		return err
+	}
+	row, err := r.setBusy(&body)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, row)
+}
+
+// check refuses values out of bounds by name.
+func (b *busyBody) check() error {
+	if v := b.DecodeBlocks; v != nil && !(*v >= 0 && *v <= 1) {
+		return fault.Param("active_decode_blocks_threshold", "active_decode_blocks_threshold must be a share between 0 and 1, 0 for none")
+	}
+	if v := b.PrefillTokens; v != nil && (*v < 0 || *v > math.MaxInt32) {
+		return fault.Param("active_prefill_tokens_threshold", "active_prefill_tokens_threshold must be between 0 and %d, 0 for none", math.MaxInt32)
+	}
+	return nil
+}
+
+// readBusy answers with the thresholds of one model, or with those of all.
+func (r *Router) readBusy(w http.ResponseWriter, model string) error {
+	if model == "" {
+		return writeJSON(w, rows[busyRow]{r.busyRows()})
+	}
+	row, err := r.setBusy(&busyBody{Model: model})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, row)
+}
+
+func (r *Router) busyRows() []busyRow {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	table := []busyRow{}
+	for _, p := range r.mu.pools {
+		table = append(table, newBusyRow(p))
+	}
+	return table
+}
+
+// setBusy changes what body has values for and returns what holds then.
+func (r *Router) setBusy(body *busyBody) (busyRow, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.mu.names[body.Model]
+	if p == nil {
+		return busyRow{}, unknownModel(body.Model)
+	}
+	b := p.router.Busy()
+	if body.DecodeBlocks != nil {
+		b.DecodeBlocks = *body.DecodeBlocks
+	}
+	if body.PrefillTokens != nil {
+		b.PrefillTokens = *body.PrefillTokens
+	}
+	if b != p.router.Busy() {
+		r.log.Info("busy thresholds changed", "model", p.model, "decode_blocks", b.DecodeBlocks, "prefill_tokens", b.PrefillTokens)
+	}
+	if err := p.router.SetBusy(b); err != nil {
+		return busyRow{}, err
+	}
+	return newBusyRow(p), nil
+}

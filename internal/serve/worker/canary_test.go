@@ -1,0 +1,252 @@
+package worker_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/engine"
+	"penstock/internal/serve/servetest"
+)
+
+var discard = slog.New(slog.DiscardHandler)
+
+// moody is an engine that can stop to answer, and counts who asks.
+type moody struct {
+	*servetest.Engine
+	mu struct {
+		sync.Mutex
+		mood    mood
+		changed chan struct{}
+		asked   []time.Time // by the canary
+	}
+}
+
+type mood int
+
+const (
+	well   mood = iota
+	silent      // takes requests and says nothing
+	deaf        // and does not even return when it is told to
+	failing
+)
+
+func newMoody(e *servetest.Engine) *moody {
+	m := &moody{Engine: e}
+	m.mu.changed = make(chan struct{})
+	return m
+}
+
+func (m *moody) be(now mood) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.mood = now
+	close(m.mu.changed)
+	m.mu.changed = make(chan struct{})
+}
+
+// canaries returns when the canary asked, since start.
+func (m *moody) canaries(start time.Time) (at []time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.mu.asked {
+		at = append(at, a.Sub(start))
+	}
+	m.mu.asked = nil
+	return at
+}
+
+func (m *moody) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
+	m.mu.Lock()
+	now, changed := m.mu.mood, m.mu.changed
+	if req.ID == "canary" {
+		m.mu.asked = append(m.mu.asked, time.Now())
+	}
+	m.mu.Unlock()
+	for now == deaf {
+		<-changed
+		m.mu.Lock()
+		now, changed = m.mu.mood, m.mu.changed
+		m.mu.Unlock()
+	}
+	switch now {
+	case silent:
+		<-ctx.Done()
+		return ctx.Err()
+	case failing:
+		return fault.New(fault.Internal, "no memory")
+	}
+	return m.Engine.Generate(ctx, req, sink)
+}
+
+// pass lets virtual time pass, and what is due at its end happen.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// metric returns the value of a metric by its name and labels as they print.
+func (r *rig) metric(series string) string {
+	rec := httptest.NewRecorder()
+	r.metrics.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for line := range strings.Lines(rec.Body.String()) {
+		if v, ok := strings.CutPrefix(line, "penstock_"+series+" "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// state is what a ping finds.
+func (r *rig) state() (state string) {
+	r.t.Helper()
+	err := r.rpc.Call(r.t.Context(), r.addr(), engine.MethodPing, nil, func(f []byte) error {
+		_, after, _ := strings.Cut(string(f), `"state":"`)
+		state, _, _ = strings.Cut(after, `"`)
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return state
+}
+
+// TestCanary: an idle engine is asked; one that does not answer makes its worker
+// not ready, at once and for all to hear, until it answers again.
+func TestCanary(t *testing.T) {
+	for _, mood := range []mood{silent, deaf, failing} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, servetest.Config{})
+			r.cfg.LoadInterval = time.Hour // what changes is said at once
+			r.cfg.LoadRefresh = time.Hour
+			h := &history{}
+			end := r.follow(h)
+			eng := newMoody(r.engine)
+			start := time.Now()
+			r.start(eng)
+			pass(time.Minute)
+			if got := eng.canaries(start); len(got) < 4 || got[0] < 10*time.Second || got[0] > 11*time.Second {
+				t.Errorf("in an idle minute it was asked at %v", got)
+			}
+			if r.state() != engine.StateReady || r.engine.Load().CachedBlocks != 0 {
+				t.Errorf("state %q, load %+v", r.state(), r.engine.Load())
+			}
+			eng.be(mood)
+			start = time.Now()
+			pass(16 * time.Second)
+			if r.state() != engine.StateNotReady {
+				t.Errorf("mood %d: state %q after %v", mood, r.state(), time.Since(start))
+			}
+			asked := len(eng.canaries(start))
+			pass(20 * time.Second)
+			switch again := len(eng.canaries(start)); {
+			case mood == deaf && (asked != 1 || again != 0):
+				t.Errorf("an engine that does not return was asked %d and %d times", asked, again)
+			case mood != deaf && again < 4:
+				t.Errorf("mood %d: asked %d times in 20 s while not ready", mood, again)
+			}
+			eng.be(well)
+			pass(4 * time.Second)
+			if r.state() != engine.StateReady {
+				t.Errorf("mood %d: state %q when it is well again", mood, r.state())
+			}
+			if got, want := h.seen(), []string{"ready", "not_ready", "ready"}; !slices.Equal(got, want) {
+				t.Errorf("mood %d: reported %q, want %q", mood, got, want)
+			}
+			if got := r.metric(`worker_canaries_total{outcome="ok",worker="7"}`); got == "" || got == "0" {
+				t.Errorf("%q canaries lived", got)
+			}
+			if got := r.metric(`worker_ready{worker="7"}`); got != "1" {
+				t.Errorf("ready is %q", got)
+			}
+			if got := r.metric(`worker_requests_total{outcome="ok",worker="7"}`); got != "" {
+				t.Errorf("%q requests are counted", got)
+			}
+			r.stop()
+			end()
+		})
+	}
+}
+
+// TestCanaryIsNotLoad: while the canary alone is at work the reported load is
+// that of before.
+func TestCanaryIsNotLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{Step: 2 * time.Second})
+		r.start(r.engine)
+		for range 30 {
+			pass(500 * time.Millisecond)
+			busy := r.engine.Load().Running
+			if n := r.w.Health().Load.Running; n != 0 {
+				t.Fatalf("%d sequences are reported, %d run", n, busy)
+			}
+		}
+		if got := r.metric(`worker_canaries_total{outcome="ok",worker="7"}`); got != "1" {
+			t.Errorf("%q canaries", got)
+		}
+		r.stop()
+	})
+}
+
+// TestCanaryRests: tokens are proof enough, and so is an engine whose load
+// changes; one that does neither while calls wait is asked.
+func TestCanaryRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{Step: 5 * time.Second})
+		eng := newMoody(r.engine)
+		start := time.Now()
+		r.start(eng)
+		req := request(4)
+		req.Stop.MaxTokens = 20
+		if _, err := r.generate(t.Context(), r.addr(), req); err != nil {
+			t.Fatal(err)
+		}
+		if got := eng.canaries(start); len(got) != 0 {
+			t.Errorf("beside a token every 5 s it was asked at %v", got)
+		}
+
+		eng.be(silent)
+		start = time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { _, err := r.generate(ctx, r.addr(), request(4)); done <- err }()
+		pass(34 * time.Second)
+		if got := eng.canaries(start); len(got) == 0 || got[0] < 30*time.Second {
+			t.Errorf("with a call that gets nothing it was asked at %v", got)
+		}
+		if r.state() != engine.StateNotReady {
+			t.Errorf("state %q", r.state())
+		}
+		// A token of a call is as good as the canary's.
+		eng.be(well)
+		if _, err := r.generate(t.Context(), r.addr(), request(4)); err != nil || r.state() != engine.StateReady {
+			t.Errorf("state %q after an answer, %v", r.state(), err)
+		}
+		cancel()
+		<-done
+		r.stop()
+	})
+}
+
+// TestNoCanary: it can be turned off.
+func TestNoCanary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		r.cfg.CanaryInterval = -1
+		eng := newMoody(r.engine)
+		r.start(eng)
+		pass(time.Hour)
+		if got := eng.canaries(time.Now()); len(got) != 0 {
+			t.Errorf("asked %d times", len(got))
+		}
+		r.stop()
+	})
+}

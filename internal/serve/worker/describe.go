@@ -1,0 +1,55 @@
+package worker
+
+import (
+	"context"
+	"errors"
+
+	"penstock/core/fault"
+	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/rpc"
+)
+
+// describe answers who the worker is. One that leaves does not: those who ask are
+// about to send requests.
+func (s *server) describe(send func([]byte) error) error {
+	cfg := &s.w.cfg
+	if _, shut := s.door.inside(); shut {
+		return fault.New(fault.Draining, "worker %d is leaving", cfg.ID)
+	}
+	b, err := engine.EncodeDescription(engine.Description{
+		ID: cfg.ID, Epoch: cfg.Epoch, Namespace: cfg.Namespace, Component: cfg.Component, Endpoint: cfg.Endpoint,
+		Host: cfg.Host, PID: cfg.PID, Card: s.w.cardJSON,
+	})
+	if err != nil {
+		return err
+	}
+	return send(b)
+}
+
+// Ask returns the question by which static discovery learns who serves at an
+// address: one call on plane. It fails as [rpc.Plane] does; what is no description
+// is Internal.
+func Ask(plane rpc.Plane) func(ctx context.Context, addr string) (disco.Instance, error) {
+	return func(ctx context.Context, addr string) (disco.Instance, error) {
+		var d engine.Description
+		err := plane.Call(ctx, addr, engine.MethodDescribe, nil, func(frame []byte) (err error) {
+			d, err = engine.DecodeDescription(frame)
+			return err
+		})
+		var typed *fault.Error
+		switch {
+		case err == nil && d.ID != 0:
+		case err == nil:
+			return disco.Instance{}, fault.New(fault.Internal, "ask %s: it did not say who it is", addr)
+		case errors.As(err, &typed) || ctx.Err() != nil:
+			return disco.Instance{}, err
+		default:
+			return disco.Instance{}, fault.New(fault.Internal, "ask %s: %w", addr, err)
+		}
+		return disco.Instance{
+			Kind: disco.Worker, ID: d.ID, Epoch: d.Epoch, Namespace: d.Namespace, Component: d.Component, Endpoint: d.Endpoint,
+			Addr: addr, Host: d.Host, PID: d.PID, Meta: d.Card,
+		}, nil
+	}
+}

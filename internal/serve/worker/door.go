@@ -1,0 +1,69 @@
+package worker
+
+import (
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// door counts the calls inside and bounds them. Once it is shut nobody comes in
+// any more, and those inside can be waited for.
+type door struct {
+	limit int
+	// empty is closed when the door is shut and nobody is inside.
+	empty chan struct{}
+	mu    struct {
+		sync.Mutex
+		inside int
+		shut   bool
+	}
+}
+
+func newDoor(limit int) *door { return &door{limit: limit, empty: make(chan struct{})} }
+
+// enter lets one call in, until leave. It fails with Draining behind a shut door
+// and with Overloaded when there is no room.
+func (d *door) enter() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.mu.shut:
+		return fault.New(fault.Draining, "the worker is leaving and takes no new calls: call another")
+	case d.mu.inside == d.limit:
+		err := fault.New(fault.Overloaded, "the worker already serves %d calls: try again later", d.limit)
+		err.RetryAfter = time.Second
+		return err
+	}
+	d.mu.inside++
+	return nil
+}
+
+func (d *door) leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.inside--
+	if d.mu.shut && d.mu.inside == 0 {
+		close(d.empty)
+	}
+}
+
+// shut closes the door and returns how many are inside. It may be called again.
+func (d *door) shut() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.mu.shut {
+		d.mu.shut = true
+		if d.mu.inside == 0 {
+			close(d.empty)
+		}
+	}
+	return d.mu.inside
+}
+
+// inside returns how many calls are being served, and whether the door is shut.
+func (d *door) inside() (calls int, shut bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.inside, d.mu.shut
+}

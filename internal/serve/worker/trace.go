@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"context"
+	"sync/atomic"
+
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/rpc"
+)
+
+// traced serves calls as stages of their callers' traces: the call, and within that
+// of a generation the time until its first token, which is waiting in the engine's
+// queue and prefill. Pings are no stage of anything.
+func traced(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
+	if t == nil {
+		return h
+	}
+	return func(ctx context.Context, method string, body []byte, send func([]byte) error) error {
+		if method == engine.MethodPing {
+			return h(ctx, method, body, send)
+		}
+		ctx, span := t.Serve(ctx, "worker "+known(method))
+		span.Int("penstock.worker_id", int64(w.cfg.ID))
+		span.Int("penstock.body_bytes", int64(len(body)))
+		var err error
+		if method == engine.MethodGenerate {
+			_, wait := t.Start(ctx, "queue and prefill")
+			first := &untilFirst{span: wait, send: send}
+			err = h(ctx, method, body, first.pass)
+			first.end(err)
+		} else {
+			err = h(ctx, method, body, send)
+		}
+		span.End(err)
+		return err
+	}
+}
+
+// known is a method's name; what a caller made up is no name for a span.
+func known(method string) string {
+	switch method {
+	case engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess:
+		return method
+	}
+	return "unknown"
+}
+
+// untilFirst ends a span at the first frame that has tokens. A frame may come from
+// another goroutine than the end of the call, and after it.
+type untilFirst struct {
+	span  obs.Span
+	send  func([]byte) error
+	delta engine.Delta
+	over  atomic.Bool
+}
+
+func (u *untilFirst) pass(frame []byte) error {
+	if !u.over.Load() && engine.DecodeDelta(frame, &u.delta) == nil && !u.delta.Accepted && u.over.CompareAndSwap(false, true) {
+		u.span.Int("penstock.cached_tokens", int64(u.delta.Cached))
+		u.span.End(nil)
+	}
+	return u.send(frame)
+}
+
+func (u *untilFirst) end(err error) {
+	if u.over.CompareAndSwap(false, true) {
+		u.span.End(err)
+	}
+}
