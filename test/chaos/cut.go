@@ -43,9 +43,11 @@ func cutProxy(ctx context.Context, e *env, r *result) error {
 		return err
 	}
 	defer e.end(f, r)
-	s := separation{e, r, f, f.Workers[0], "cut by a proxy",
+	s := separation{
+		e, r, f, f.Workers[0], "cut by a proxy",
 		func() error { rpc.cut(); bus.cut(); return nil },
-		func() error { rpc.mend(); bus.mend(); return nil }}
+		func() error { rpc.mend(); bus.mend(); return nil },
+	}
 	return s.hold(ctx, pick(e, 25*time.Second, 4*time.Second))
 }
 
