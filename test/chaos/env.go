@@ -124,6 +124,8 @@ func (e *env) learn(ctx context.Context) error {
 func (e *env) fleet(ctx context.Context, cfg fleet.Config) (*fleet.Fleet, error) {
 	e.fleets++
 	cfg.Bin, cfg.Ports = e.bin, e.ports
+	grace := e.flags("frontend", "drain-grace", "100ms") // nobody comes at the end of a scenario
+	cfg.HubArgs, cfg.FrontendArgs = slices.Concat(grace, cfg.HubArgs), slices.Concat(grace, cfg.FrontendArgs)
 	cfg.Dir = filepath.Join(e.dir, fmt.Sprintf("%02d-%s", e.fleets, e.name))
 	if cfg.NATSServer == "" {
 		cfg.NATSServer = e.nats
