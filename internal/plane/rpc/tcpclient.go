@@ -258,7 +258,7 @@ func (l *clientLink) call(ctx context.Context, method string, body []byte, recv 
 	}
 	if c.id != 0 {
 		// An error is that the call is over: receive knows how.
-		_ = l.out.long(c.over, frameBody, c.id, body[part:])
+		_ = l.out.long(c.over, new(outWait), frameBody, c.id, body[part:])
 	}
 	return c.receive(ctx, recv)
 }
