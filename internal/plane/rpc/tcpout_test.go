@@ -133,6 +133,44 @@ func TestOutLongOnesTakeTurns(t *testing.T) {
 	})
 }
 
+// However many long ones there are, a write carries turns of four.
+func TestOutLongOnesShareAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out tcpOut
+		out.init(nil)
+		var sending sync.WaitGroup
+		for id := range uint32(6) {
+			sending.Go(func() {
+				if err := out.long(nil, new(outWait), frameMore, id, make([]byte, 2*outTurn)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		var total [6]int
+		for range 3 {
+			synctest.Wait()
+			buf, err := out.take(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes := 0
+			eachFrame(t, buf, func(_ frameType, id uint32, payload []byte) {
+				bytes += len(payload)
+				total[id] += len(payload)
+			})
+			if bytes != outTurns*outTurn {
+				t.Errorf("a write of %d bytes, want %d", bytes, outTurns*outTurn)
+			}
+		}
+		sending.Wait()
+		for id, n := range total {
+			if n != 2*outTurn {
+				t.Errorf("%d bytes of %d came", n, id)
+			}
+		}
+	})
+}
+
 // A sender waits while the buffer is full, until there is room, its call is over,
 // or the connection is.
 func TestOutSendersWait(t *testing.T) {
