@@ -314,6 +314,33 @@ func TestHTTPStrangers(t *testing.T) {
 	}
 }
 
+// Close ends what is in progress, and nothing begins after it.
+func TestHTTPClose(t *testing.T) {
+	server, client := certificates(t)
+	for _, cfg := range []rpc.HTTPConfig{{}, {ServerTLS: server, ClientTLS: client}} {
+		p := newHTTP(t, cfg)
+		over := make(chan struct{})
+		addr, _ := serve(t, newHTTP(t, cfg), "", func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
+			_ = send(nil)
+			<-ctx.Done()
+			close(over)
+			return nil
+		})
+		err := p.Call(t.Context(), addr, "m", nil, func([]byte) error {
+			p.Close()
+			return nil
+		})
+		if fault.Of(err) != fault.Unavailable {
+			t.Errorf("error %v, want Unavailable", err)
+		}
+		<-over
+		p.Close()
+		if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.Of(err) != fault.Unavailable {
+			t.Errorf("a call after Close: %v", err)
+		}
+	}
+}
+
 // What a server does not take it refuses with a typed error.
 func TestHTTPOverloaded(t *testing.T) {
 	p := newHTTP(t, rpc.HTTPConfig{MaxCalls: 2, MaxBodies: rpc.MaxBody})

@@ -37,6 +37,7 @@ const (
 	natsChunk = 64 << 10
 	// maxMethod bounds a method's name, in bytes.
 	maxMethod = 1 << 10
+	// maxObject bounds the name of an object, in bytes.
 	maxObject = 64
 
 	natsMore = 1 // flag of a frame's message: the frame goes on in the next
@@ -46,8 +47,6 @@ const (
 	natsFrameHead = 1 + 1 + 8   // type, flags, sequence
 	natsSeqHead   = 1 + 8       // type, sequence
 	natsOverhead  = 4 << 10     // more than any message has beside its data
-	maxBudget     = 1<<32 - 1   // ms
-	maxEnd        = 7 + maxParam + maxMessage
 )
 
 // natsCallMsg is a call on the wire.
