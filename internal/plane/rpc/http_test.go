@@ -188,10 +188,11 @@ func TestHTTPDeadPeer(t *testing.T) {
 	stop()
 }
 
-// Calls that begin together, before there is a connection, share one.
-func TestHTTPOneConnection(t *testing.T) {
+// testTenThousand has as many calls in progress at once, which reach addr by way
+// of what there is between.
+func testTenThousand(t *testing.T, p rpc.Plane, between func(addr string) string) {
+	t.Helper()
 	const calls = 10_000
-	p := newHTTP(t, rpc.HTTPConfig{KeepAlive: time.Minute})
 	var entered sync.WaitGroup
 	entered.Add(calls)
 	addr, _ := serve(t, p, "", func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
@@ -199,17 +200,26 @@ func TestHTTPOneConnection(t *testing.T) {
 		entered.Wait()
 		return send(body)
 	})
-	between := newProxy(t, strings.TrimPrefix(addr, "http://"))
+	addr = between(addr)
 	var callers sync.WaitGroup
 	for range calls {
 		callers.Go(func() {
-			if err := p.Call(t.Context(), "http://"+between.addr, "m", []byte("b"), ignore); err != nil {
+			if err := p.Call(t.Context(), addr, "m", []byte("b"), ignore); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	callers.Wait()
-	if n := len(between.conns); n != 1 {
+}
+
+// Calls that begin together, before there is a connection, share one.
+func TestHTTPOneConnection(t *testing.T) {
+	var to *proxy
+	testTenThousand(t, newHTTP(t, rpc.HTTPConfig{KeepAlive: time.Minute}), func(addr string) string {
+		to = newProxy(t, strings.TrimPrefix(addr, "http://"))
+		return "http://" + to.addr
+	})
+	if n := len(to.conns); n != 1 {
 		t.Errorf("%d connections, want one", n)
 	}
 }
