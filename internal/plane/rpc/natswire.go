@@ -37,7 +37,6 @@ const (
 	natsChunk = 64 << 10
 	// maxMethod bounds a method's name, in bytes.
 	maxMethod = 1 << 10
-	// maxObject bounds the name of an object, in bytes.
 	maxObject = 64
 
 	natsMore = 1 // flag of a frame's message: the frame goes on in the next
