@@ -52,6 +52,12 @@ func (e envelope) open(parent context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(parent, e.budget)
 }
 
+// millis returns the budget in whole milliseconds, at most what four bytes hold. It
+// counts upwards: none is no deadline.
+func (e envelope) millis() int64 {
+	return min(int64((e.budget+time.Millisecond-1)/time.Millisecond), 1<<32-1)
+}
+
 // over returns ctx's error if it has ended. When its deadline has passed it waits
 // for that end, which is a moment away: the handler's clock, which runs beside it,
 // may have been the faster, and what the handler says then is an echo.
