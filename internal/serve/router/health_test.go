@@ -234,7 +234,6 @@ func TestFailedCallQuarantines(t *testing.T) {
 		if row := c.workers()[1]; row.Load.ActiveRequests != 0 || row.State != "ready" {
 			t.Errorf("%+v", row)
 		}
-		wantLine(t, c, `penstock_router_pings_total{outcome="answered"} 2`)
 		wantLine(t, c, `penstock_router_pings_total{outcome="failed"} 2`)
 		wantLine(t, c, `penstock_router_failed_calls_total{code="unavailable"} 1`)
 		wantLine(t, c, `penstock_router_quarantined_workers 0`)
