@@ -2,13 +2,15 @@
 // pings, and says when to ping whom.
 //
 // A worker is taken to answer until a call or a ping to it fails. From then on it is
-// quarantined: nothing is sent to it but pings, at growing intervals, and the
-// first one that it answers brings it back. Doubt is cheap and trust is cheap to
-// regain, so that a wrong suspicion costs some milliseconds of one worker, and a
-// dead worker costs one request one attempt.
+// quarantined: it is pinged, at once and then at growing intervals, and the first
+// ping that it answers brings it back. Doubt is cheap and trust is cheap to regain, so
+// that a wrong suspicion costs some milliseconds of one worker, and a dead worker
+// costs one request one attempt. Until a ping has failed too the worker is no more
+// than suspected: a connection may break for many reasons.
 //
 // A worker that is heard of otherwise is pinged only if discovery is in doubt about
-// it: what one hears through a third party does not show that it can be reached.
+// it. What one hears through a third party ends no quarantine: it does not show that
+// the worker can be reached.
 //
 // A Machine has one owner: no method may run beside another one.
 package health
@@ -31,11 +33,11 @@ type Config struct {
 	// DoubtEvery is how often a worker is pinged that discovery does not confirm.
 	DoubtEvery time.Duration
 	// RetryLeast and RetryMost bound the wait before a worker in quarantine is
-	// pinged (again). It doubles with each ping that fails.
+	// pinged again. It doubles with each ping that fails.
 	RetryLeast, RetryMost time.Duration
 	// Steady is how long a worker must have answered for its next quarantine to
-	// begin with RetryLeast; before that it goes on where the last one ended. It
-	// holds back a worker that answers pings and fails calls.
+	// begin with a ping at once; before that the waits go on growing from where the
+	// last one ended. It holds back a worker that answers pings and fails calls.
 	Steady time.Duration
 }
 
@@ -83,7 +85,7 @@ type Cause uint8
 // The causes; the zero value is that of a worker that answers.
 const (
 	None       Cause = iota
-	CallFailed       // a call to it ended without its answer
+	CallFailed       // a call to it ended without its answer, and no ping yet
 	PingFailed       // a ping did
 )
 
@@ -100,8 +102,9 @@ func (c Cause) String() string {
 
 // Status is what is known of a worker.
 type Status struct {
-	// Quarantined says that nothing but pings must be sent to it, since Since,
-	// because of Cause.
+	// Quarantined says that it has not answered since Since, because of Cause: nothing
+	// but pings must be sent to it while there is another worker, and after PingFailed
+	// nothing at all.
 	Quarantined bool
 	Since       kv.Mono
 	Cause       Cause
@@ -132,8 +135,9 @@ type entry struct {
 	heard  kv.Mono       // the last sign of life
 	due    kv.Mono       // of the next ping
 	ping   uint64        // number of the one that is out; 0 for none
-	retry  time.Duration // the last wait of the last quarantine; 0 before the first
-	back   kv.Mono       // end of the last quarantine
+	retry  time.Duration // the last wait of the last quarantine
+	back   kv.Mono       // its end
+	lapsed bool          // there was one
 	at     int           // in the queue; -1 outside
 }
 
@@ -148,7 +152,8 @@ func New(cfg Config) (*Machine, error) {
 
 // Set replaces the set of workers, given in any order; of two entries for one
 // worker the later life counts. A worker that is new, or in a new life, is taken to
-// answer, and one that is gone is forgotten. Memory is bounded by the set.
+// answer, but pinged within DoubtEvery unless it is heard of before: its address may
+// lead nowhere. One that is gone is forgotten. Memory is bounded by the set.
 func (m *Machine) Set(now kv.Mono, workers []Worker) {
 	next := slices.Clone(workers)
 	slices.SortFunc(next, func(a, b Worker) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(b.Epoch, a.Epoch)) })
@@ -163,11 +168,11 @@ func (m *Machine) Set(now kv.Mono, workers []Worker) {
 				m.forget(e)
 			}
 			e = &entry{Worker: w, heard: now, at: -1}
-			m.begin(e, now)
+			m.enqueue(e, m.soon(e, now))
 		case e.Confirmed != w.Confirmed:
 			e.Confirmed = w.Confirmed
 			if !e.status.Quarantined && e.ping == 0 {
-				m.begin(e, now)
+				m.change(e, now)
 			}
 		}
 		kept[w.ID] = e
@@ -191,18 +196,20 @@ func (m *Machine) forget(e *entry) {
 	e.at = gone
 }
 
-// begin sets the first ping of a worker that is new, or of which discovery has
-// changed its mind. Those that fall into doubt do so together: their first pings
-// are spread over one interval.
-func (m *Machine) begin(e *entry, now kv.Mono) {
-	due := e.heard.Add(m.period(e))
-	if !e.Confirmed {
-		due = now.Add(spread(e.ID, first, m.cfg.DoubtEvery))
-		if e.at >= 0 {
-			due = min(due, e.due) // a mind that changes often puts nothing off
-		}
+// change sets the next ping of a worker of which discovery has changed its mind. It
+// puts off none of one in doubt: discovery may change its mind often.
+func (m *Machine) change(e *entry, now kv.Mono) {
+	if e.Confirmed {
+		m.enqueue(e, e.heard.Add(m.period(e)))
+	} else {
+		m.enqueue(e, min(e.due, m.soon(e, now)))
 	}
-	m.enqueue(e, due)
+}
+
+// soon is when a worker is pinged that is new, or in doubt. Many are so together: it
+// is spread over one interval.
+func (m *Machine) soon(e *entry, now kv.Mono) kv.Mono {
+	return now.Add(spread(e.ID, first, m.cfg.DoubtEvery))
 }
 
 // Heard notes a sign of life of a worker other than the answer to a ping: it puts
@@ -236,12 +243,20 @@ func (m *Machine) quarantine(e *entry, now kv.Mono, why Cause) {
 	e.status = Status{Quarantined: true, Since: now, Cause: why}
 	m.quarantined++
 	e.ping = 0
-	if e.retry > 0 && now.Sub(e.back) < m.cfg.Steady {
-		e.retry = min(2*e.retry, m.cfg.RetryMost)
-	} else {
-		e.retry = m.cfg.RetryLeast
+	again := e.lapsed && now.Sub(e.back) < m.cfg.Steady
+	if !again {
+		e.retry = 0
 	}
+	if again || why == PingFailed {
+		m.grow(e)
+	}
+	e.lapsed = true
 	m.enqueue(e, now.Add(m.wait(e)))
+}
+
+// grow makes the wait before the next ping longer.
+func (m *Machine) grow(e *entry) {
+	e.retry = min(max(2*e.retry, m.cfg.RetryLeast), m.cfg.RetryMost)
 }
 
 // Due appends to dst the pings that must be sent now, at most limit of them, those
@@ -297,7 +312,8 @@ func (m *Machine) Missed(now kv.Mono, p Ping) bool {
 		m.quarantine(e, now, PingFailed)
 		return true
 	}
-	e.retry = min(2*e.retry, m.cfg.RetryMost)
+	e.status.Cause = PingFailed
+	m.grow(e)
 	m.enqueue(e, now.Add(m.wait(e)))
 	return false
 }
@@ -346,7 +362,7 @@ func (m *Machine) wait(e *entry) time.Duration {
 
 // The uses of spread: what is the same for one of them differs for the others.
 const (
-	first   = iota + 1 // ping in doubt
+	first   = iota + 1 // ping of one that is new or in doubt
 	later              // pings
 	retried            // pings in quarantine
 )

@@ -48,8 +48,11 @@ func (n *naive) idle(p *plain) time.Duration {
 }
 
 func (n *naive) retry(p *plain) time.Duration {
+	if p.fails == 0 {
+		return 0
+	}
 	d := n.cfg.RetryLeast
-	for range p.fails {
+	for range p.fails - 1 {
 		d = min(2*d, n.cfg.RetryMost)
 	}
 	return d - spread(p.ID, retried, d/4)
@@ -61,21 +64,17 @@ func (n *naive) set(now kv.Mono, set []Worker) {
 		if slices.ContainsFunc(set, func(o Worker) bool { return o.ID == w.ID && o.Epoch > w.Epoch }) {
 			continue
 		}
-		doubt := now.Add(spread(w.ID, first, n.cfg.DoubtEvery))
+		soon := now.Add(spread(w.ID, first, n.cfg.DoubtEvery))
 		p := n.find(w.ID)
 		if p == nil || p.Epoch != w.Epoch {
-			p = &plain{Worker: w, heard: now}
-			p.due = now.Add(n.idle(p))
-			if !w.Confirmed {
-				p.due = doubt
-			}
+			p = &plain{Worker: w, heard: now, due: soon}
 		} else if p.Confirmed != w.Confirmed {
 			p.Confirmed = w.Confirmed
 			if p.out == 0 && !p.status.Quarantined {
 				if p.Confirmed {
 					p.due = p.heard.Add(n.idle(p))
 				} else {
-					p.due = min(p.due, doubt)
+					p.due = min(p.due, soon)
 				}
 			}
 		}
@@ -91,6 +90,9 @@ func (n *naive) quarantine(now kv.Mono, p *plain, why Cause) {
 		p.fails++
 	} else {
 		p.fails = 0
+		if why == PingFailed {
+			p.fails = 1
+		}
 	}
 	p.tried = true
 	p.due = now.Add(n.retry(p))
@@ -111,6 +113,7 @@ func (n *naive) pinged(now kv.Mono, ping Ping, epoch uint64, answered bool) (cha
 		p.status, p.heard = Status{}, now
 		p.due = now.Add(n.idle(p))
 	case was:
+		p.status.Cause = PingFailed
 		p.fails++
 		p.due = now.Add(n.retry(p))
 	default:

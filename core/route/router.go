@@ -18,9 +18,12 @@ const (
 	Ready                     // it takes requests
 	Draining                  // it finishes what it has
 	NotAnswering              // calls to it fail
+	// Suspect is a worker that failed a call, of which it is not known yet whether
+	// that was more than the call's affair: it is used if there is no other.
+	Suspect
 )
 
-var stateNames = [...]string{"not ready", "ready", "draining", "not answering"}
+var stateNames = [...]string{"not ready", "ready", "draining", "not answering", "suspect"}
 
 // String returns the state's name as tables print it.
 func (s State) String() string {

@@ -44,8 +44,7 @@ type Router interface {
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 }
 
-// Deps are what a frontend works with. All but Mount, OnDrain, OnModel, Keys,
-// AccessLog and Tracer are required.
+// Deps are what a frontend works with. All from Mount on may be nil.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane

@@ -202,14 +202,17 @@ func TestLeavesWhileWaiting(t *testing.T) {
 			}()
 			time.Sleep(reprieve / 2)
 			synctest.Wait()
-			if n := w.f.inflight.Load(); n != 1 {
-				t.Fatalf("%d requests are in flight", n)
+			if n := w.f.inflight.Load(); n != 1 || w.metric("frontend_waiting") != "1" {
+				t.Fatalf("%d requests are in flight, %q wait", n, w.metric("frontend_waiting"))
 			}
 			leave()
 			<-left
 			synctest.Wait()
 			if n := w.f.inflight.Load(); n != 0 {
 				t.Errorf("%d requests are in flight after the client left", n)
+			}
+			if n := w.metric("frontend_waiting"); n != "0" {
+				t.Errorf("%q wait after the client left", n)
 			}
 			if n := w.metric(`frontend_requests_total{endpoint="completions",model="bytes",status="499"}`); n != "1" {
 				t.Errorf("%q requests are counted as left", n)

@@ -62,7 +62,7 @@ type workerRow struct {
 	Engine       string  `json:"engine"`
 	Host         string  `json:"host"`
 	PID          int     `json:"pid"`
-	State        string  `json:"state"` // ready, draining, quarantined, not_ready, unconfirmed, unfit or error
+	State        string  `json:"state"` // ready, draining, suspect, quarantined, not_ready, unconfirmed, unfit or error
 	Problem      string  `json:"problem,omitempty"`
 	Load         loadRow `json:"load"`
 	CachedBlocks int     `json:"cached_blocks"`
@@ -111,9 +111,12 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 		row.Problem = fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
 	case m.draining(now):
 		row.State = engine.StateDraining
+	case r.suspected(m):
+		row.State = "suspect"
+		row.Problem = "a call to it failed: it gets requests only if there is no other worker, until it answers a ping"
 	case r.quarantined(m):
-		st, _ := r.mu.health.Status(m.worker.ID)
 		row.State = "quarantined"
+		st, _ := r.mu.health.Status(m.worker.ID)
 		row.Problem = fmt.Sprintf("it has not answered for %v (%v): it gets no requests until it answers a ping", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause)
 	case m.says(now, engine.StateNotReady):
 		row.State = engine.StateNotReady
