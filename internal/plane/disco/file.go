@@ -199,7 +199,8 @@ func decodeFile(n fileName, data []byte) (r record, count uint64, err error) {
 	return r, b.Count, nil
 }
 
-// list returns the names of the files that match.
+// list returns the names of the files that match. What is no plain file, such as a
+// pipe, on which reading would wait, is none of ours.
 func (f *File) list(match func(fileName) bool) ([]fileName, error) {
 	entries, err := os.ReadDir(f.cfg.Dir)
 	if err != nil {
@@ -207,7 +208,7 @@ func (f *File) list(match func(fileName) bool) ([]fileName, error) {
 	}
 	var names []fileName
 	for _, e := range entries {
-		if n, ok := splitFileName(e.Name()); ok && match(n) {
+		if n, ok := splitFileName(e.Name()); ok && e.Type().IsRegular() && match(n) {
 			names = append(names, n)
 		}
 	}

@@ -304,6 +304,9 @@ func TestFileUnreadable(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if err := os.Mkdir(filepath.Join(w.dir, fileName{name{Worker, 4}, 1, "abc"}.String()), 0o700); err != nil {
+			t.Fatal(err)
+		}
 		w.after(fileTTL, last, "1@a")
 		if n := f.Malformed(); n != 1 {
 			t.Errorf("%d malformed files, want 1", n)

@@ -294,7 +294,7 @@ func TestHTTPStrangers(t *testing.T) {
 
 // Close ends what is in progress, and nothing begins after it.
 func TestHTTPClose(t *testing.T) {
-	server, client := certificates(t)
+	server, client := rpc.Certificates(t)
 	for _, cfg := range []rpc.HTTPConfig{{}, {ServerTLS: server, ClientTLS: client}} {
 		p := newHTTP(t, cfg)
 		over := make(chan struct{})
