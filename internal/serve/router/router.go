@@ -57,6 +57,7 @@ type Router struct {
 	scratch   sync.Pool // of *scratch
 	decisions decisions
 	hub       hub
+	calls     atomic.Int64 // of the API, with bodies, in progress
 
 	mu struct {
 		sync.Mutex

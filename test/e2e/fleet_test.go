@@ -1,0 +1,367 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"penstock/internal/config"
+	"penstock/internal/node"
+)
+
+// process is a process of one role, in the process of the test.
+type process struct {
+	server  // its HTTP, if it has any
+	started node.Started
+}
+
+// starter is how package node runs a role.
+type starter func(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(node.Started)) error
+
+func roleOf(command config.Command) starter {
+	switch command {
+	case config.Frontend:
+		return node.Frontend
+	case config.Worker:
+		return node.Worker
+	}
+	return node.Router
+}
+
+// loadRole returns the settings of a process, given as "key=value".
+func loadRole(t *testing.T, command config.Command, settings ...string) *config.Loaded {
+	t.Helper()
+	var env []string
+	if command == config.Frontend {
+		env = append(env, "PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_DRAIN_GRACE=0s", "PENSTOCK_ACCESS_LOG=off")
+	}
+	for _, s := range settings {
+		key, value, _ := strings.Cut(s, "=")
+		env = append(env, config.Env(key)+"="+value)
+	}
+	cfg, err := config.Load("", env, config.NoFlags(command))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// launch runs a process until the test ends.
+func launch(t *testing.T, command config.Command, settings ...string) *process {
+	t.Helper()
+	cfg := loadRole(t, command, settings...)
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &process{server: server{t: t, log: &logBuffer{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}}
+	ready := make(chan node.Started, 1)
+	ended := make(chan error, 1)
+	go func() { ended <- roleOf(command)(ctx, cfg, p.log, func(s node.Started) { ready <- s }) }()
+	select {
+	case p.started = <-ready:
+		p.url = p.started.URL
+	case err := <-ended:
+		cancel()
+		t.Fatalf("%s: %v\n%s", command, err, p.log)
+	}
+	p.stop = sync.OnceValue(func() error {
+		p.client.CloseIdleConnections()
+		cancel()
+		return <-ended
+	})
+	t.Cleanup(func() {
+		if err := p.stop(); err != nil {
+			t.Errorf("%s: %v\n%s", command, err, p.log)
+		}
+	})
+	return p
+}
+
+// serves waits until a frontend serves a model with so many workers.
+func (p *process) serves(model string, workers int) {
+	p.t.Helper()
+	p.eventually(fmt.Sprintf("%s with %d workers", model, workers), func() bool {
+		var health struct {
+			Models []struct {
+				ID      string
+				Workers int
+			}
+		}
+		_, data := p.do(http.MethodGet, "/health", nil)
+		if err := json.Unmarshal(data, &health); err != nil {
+			p.t.Fatalf("%v: %s", err, data)
+		}
+		for _, m := range health.Models {
+			if m.ID == model {
+				return m.Workers == workers
+			}
+		}
+		return false
+	})
+}
+
+// chatOf is a greedy request to a model.
+func chatOf(model, prompt string, maxTokens int) map[string]any {
+	body := chat(prompt, maxTokens)
+	body["model"] = model
+	return body
+}
+
+// TestFleet: two frontends, three workers of two models and a router, each a
+// process of its own, give the answers of one process.
+func TestFleet(t *testing.T) {
+	alone := start(t, "workers=1")
+	want := map[int]string{}
+	for i := range 4 {
+		want[i] = alone.complete("/v1/chat/completions", chat(longPrompt(i), 12)).text
+	}
+
+	// The frontend is there before any worker: it serves none, and says so.
+	first := launch(t, config.Frontend, "nats-listen=127.0.0.1:0", "router-seed=1")
+	if resp, data := first.do(http.MethodGet, "/health", nil); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("without workers /health is %s: %s", resp.Status, data)
+	}
+	if a := first.complete("/v1/chat/completions", chat("hello", 1)); a.status != http.StatusNotFound || !strings.Contains(a.err, "no model is being served yet") {
+		t.Errorf("without workers: %+v", a)
+	}
+	nats := "nats=" + first.started.NATS
+	workers := []*process{
+		launch(t, config.Worker, nats),
+		launch(t, config.Worker, nats),
+		launch(t, config.Worker, nats, "served-model-name=other", "http-addr=127.0.0.1:0"),
+	}
+	router := launch(t, config.Router, nats, "http-addr=127.0.0.1:0")
+	second := launch(t, config.Frontend, nats, "component=router")
+	first.serves("penstock-tiny", 2)
+	first.serves("other", 1)
+	second.serves("penstock-tiny", 1)
+	second.serves("other", 1)
+
+	ids := map[string]bool{}
+	for _, w := range workers {
+		ids[fmt.Sprint(w.started.WorkerID)] = true
+	}
+	if len(ids) != 3 {
+		t.Fatalf("the workers' ids are %v", ids)
+	}
+	for name, f := range map[string]*process{"beside workers": first, "behind a router": second} {
+		var clients sync.WaitGroup
+		for i := range 8 {
+			clients.Go(func() {
+				a, err := f.stream(t.Context(), "/v1/chat/completions", chat(longPrompt(i%4), 12))
+				if err != nil || a.text != want[i%4] || a.output != 12 {
+					t.Errorf("%s, prompt %d: %+v, %v, want %q", name, i%4, a, err, want[i%4])
+				}
+			})
+		}
+		clients.Wait()
+		if a := f.complete("/v1/chat/completions", chatOf("other", longPrompt(0), 12)); a.status != http.StatusOK || a.text != want[0] {
+			t.Errorf("%s, the other model: %+v", name, a)
+		}
+		if resp, data := f.do(http.MethodPost, "/v1/embeddings", map[string]any{"model": "other", "input": "water"}); resp.StatusCode != http.StatusOK {
+			t.Errorf("%s, embeddings: %s %s", name, resp.Status, data)
+		}
+	}
+	first.idle()
+
+	// A prompt that one frontend sent to a worker is known to the other and to the router.
+	held := first.complete("/v1/chat/completions", chat(longPrompt(9), 2))
+	router.eventually("the router knows what the workers hold", func() bool {
+		for _, w := range router.workers() {
+			if fmt.Sprint(w.WorkerID) == held.worker {
+				return w.CachedBlocks >= held.prompt/16 && w.Feed.State == "live"
+			}
+		}
+		return false
+	})
+	if a := second.complete("/v1/chat/completions", chat(longPrompt(9), 2)); a.cached < held.prompt-16 {
+		t.Errorf("the other frontend: %+v, although %s holds the prompt", a, held.worker)
+	}
+
+	for path, want := range map[string]int{"/health": 200, "/live": 200, "/metrics": 200, "/v1/config": 200, "/v1/chat/completions": 404} {
+		for _, p := range []*process{workers[2], router} {
+			if resp, data := p.do(http.MethodGet, path, nil); resp.StatusCode != want {
+				t.Errorf("%s %s: %s %.200s", p.started.Role, path, resp.Status, data)
+			}
+		}
+	}
+	if resp, data := router.do(http.MethodPost, "/v1/router/best_worker", map[string]any{"model": "other", "token_ids": []int{400, 401, 402}}); resp.StatusCode != 200 ||
+		!strings.Contains(string(data), fmt.Sprint(workers[2].started.WorkerID)) {
+		t.Errorf("best_worker: %s %s", resp.Status, data)
+	}
+}
+
+// TestFleetWorkerComesBack: a worker that is restarted on its directory is the
+// same instance in a later life, and its absence is no error but a pause.
+func TestFleetWorkerComesBack(t *testing.T) {
+	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
+	nats, dir := "nats="+f.started.NATS, "data-dir="+filepath.Join(t.TempDir(), "worker")
+	w := launch(t, config.Worker, nats, dir)
+	f.serves("penstock-tiny", 1)
+	want := f.complete("/v1/chat/completions", chat(longPrompt(1), 8))
+	if want.status != http.StatusOK {
+		t.Fatalf("%+v", want)
+	}
+	epoch := f.epochs()[0]
+	if err := w.stop(); err != nil {
+		t.Fatal(err)
+	}
+	f.serves("penstock-tiny", 0)
+	if a := f.complete("/v1/chat/completions", chat("hello", 1)); a.status != http.StatusServiceUnavailable || !strings.Contains(a.err, "no worker now") {
+		t.Errorf("without its worker: %+v", a)
+	}
+	again := launch(t, config.Worker, nats, dir)
+	f.serves("penstock-tiny", 1)
+	if again.started.WorkerID != w.started.WorkerID {
+		t.Errorf("it was worker %d and is %d", w.started.WorkerID, again.started.WorkerID)
+	}
+	if got := f.complete("/v1/chat/completions", chat(longPrompt(1), 8)); got.text != want.text || got.worker != want.worker || got.cached != 0 {
+		t.Errorf("afterwards %+v, before %+v", got, want)
+	}
+	f.eventually("a later epoch", func() bool { e := f.epochs(); return len(e) == 1 && e[0] > epoch })
+	other := launch(t, config.Worker, nats)
+	f.serves("penstock-tiny", 2)
+	if other.started.WorkerID == w.started.WorkerID {
+		t.Error("two workers have one id")
+	}
+}
+
+// epochs are those of the workers' feeds, by worker.
+func (p *process) epochs() []uint64 {
+	p.t.Helper()
+	var table struct {
+		Rows []struct {
+			Feed struct {
+				Epoch uint64 `json:"epoch"`
+			} `json:"feed"`
+		} `json:"rows"`
+	}
+	p.get("/v1/router/workers", &table)
+	var out []uint64
+	for _, r := range table.Rows {
+		out = append(out, r.Feed.Epoch)
+	}
+	return out
+}
+
+// TestFleetPlanes: requests travel over every plane, and processes on different
+// ones are one fleet.
+func TestFleetPlanes(t *testing.T) {
+	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
+	nats := "nats=" + f.started.NATS
+	for _, plane := range []string{"tcp", "http", "nats"} {
+		w := launch(t, config.Worker, nats, "request-plane="+plane, "served-model-name="+plane)
+		if !strings.HasPrefix(w.started.Addr, plane+"://") {
+			t.Errorf("the worker on %s is at %s", plane, w.started.Addr)
+		}
+	}
+	want := ""
+	for _, plane := range []string{"tcp", "http", "nats"} {
+		f.serves(plane, 1)
+		a, err := f.stream(t.Context(), "/v1/chat/completions", chatOf(plane, longPrompt(2), 10))
+		if err != nil || a.output != 10 || want != "" && a.text != want {
+			t.Errorf("over %s: %+v, %v, want %q", plane, a, err, want)
+		}
+		want = a.text
+	}
+	f.idle()
+}
+
+// TestFleetGuarded: with TLS, certificates on both sides and tokens the fleet
+// works, and who lacks one of them is told what to do, or gets nothing.
+func TestFleetGuarded(t *testing.T) {
+	dir := t.TempDir()
+	cert, key, token, other := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "token"), filepath.Join(dir, "other")
+	certify(t, cert, key, 1)
+	write(t, token, []byte("a-token-of-the-fleet\n"))
+	write(t, other, []byte("another-token\n"))
+	guard := []string{"rpc-tls-cert=" + cert, "rpc-tls-key=" + key, "rpc-tls-ca=" + cert, "rpc-token-file=" + token, "nats-token-file=" + token}
+	f := launch(t, config.Frontend, append(guard, "nats-listen=127.0.0.1:0")...)
+	nats := "nats=" + f.started.NATS
+	for _, plane := range []string{"tcp", "http"} {
+		launch(t, config.Worker, append(guard, nats, "request-plane="+plane, "served-model-name="+plane)...)
+		f.serves(plane, 1)
+		if a := f.complete("/v1/chat/completions", chatOf(plane, "hello", 3)); a.status != http.StatusOK || a.output != 3 {
+			t.Errorf("over %s: %+v\n%s", plane, a, f.log)
+		}
+	}
+	for name, wrong := range map[string][]string{
+		"no token":        {"nats-token-file="},
+		"another's token": {"nats-token-file=" + other},
+	} {
+		err := node.Worker(t.Context(), loadRole(t, config.Worker, append(wrong, nats)...), io.Discard, func(node.Started) { t.Error("ready") })
+		if err == nil || !strings.Contains(err.Error(), "--nats-token-file") || strings.Contains(err.Error(), "another-token") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, lacks := range map[string][]string{
+		"another's token": {"rpc-tls-cert=" + cert, "rpc-tls-key=" + key, "rpc-tls-ca=" + cert, "rpc-token-file=" + other},
+		"no certificate":  {"rpc-tls-ca=" + cert, "rpc-token-file=" + token},
+		"no TLS":          {"rpc-token-file=" + token},
+	} {
+		stranger := launch(t, config.Frontend, append(lacks, nats, "nats-token-file="+token, "migration-wait=0s")...)
+		stranger.serves("tcp", 1)
+		for _, model := range []string{"tcp", "http"} {
+			if a := stranger.complete("/v1/chat/completions", chatOf(model, "hello", 1)); a.status < 400 {
+				t.Errorf("%s, %s: %+v", name, model, a)
+			}
+		}
+	}
+}
+
+// TestFleetWithoutNATS: discovery by a directory, and by a list of addresses.
+func TestFleetWithoutNATS(t *testing.T) {
+	dir := []string{"discovery=file", "discovery-dir=" + t.TempDir()}
+	w := launch(t, config.Worker, dir...)
+	listed := launch(t, config.Worker, "discovery=static", "served-model-name=listed")
+	for name, f := range map[string]*process{
+		"file":   launch(t, config.Frontend, dir...),
+		"static": launch(t, config.Frontend, "discovery=static", "static-workers="+w.started.Addr+","+listed.started.Addr),
+	} {
+		f.serves("penstock-tiny", 1)
+		if a := f.complete("/v1/chat/completions", chat("hello", 3)); a.status != http.StatusOK || a.output != 3 {
+			t.Errorf("%s: %+v", name, a)
+		}
+		if name == "static" {
+			f.serves("listed", 1)
+		}
+	}
+}
+
+// TestFleetStartFailsWithAReason: what is wrong at the start is said with what to
+// do about it.
+func TestFleetStartFailsWithAReason(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	write(t, file, []byte("two words\n"))
+	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
+	nats := "nats=" + f.started.NATS
+	dir := "data-dir=" + t.TempDir()
+	launch(t, config.Worker, nats, dir)
+	for name, tc := range map[string]struct {
+		command  config.Command
+		settings []string
+		want     []string
+	}{
+		"nobody at the NATS URL": {config.Worker, []string{"nats=nats://user:secret@127.0.0.1:1", "nats-wait=1ms"}, []string{"127.0.0.1:1", "check that a NATS server runs there", "--nats-listen", "--nats-wait"}},
+		"a token that is none":   {config.Worker, []string{nats, "rpc-token-file=" + file}, []string{"rpc-token-file", "openssl rand"}},
+		"no certificate":         {config.Router, []string{nats, "rpc-tls-ca=" + file}, []string{"rpc-tls-ca", "PEM"}},
+		"a directory in use":     {config.Worker, []string{nats, dir}, []string{"in use by process", "choose another directory"}},
+		"a router to itself":     {config.Router, []string{nats, "component=router"}, []string{"router-component", "choose another"}},
+		"an address of nobody":   {config.Worker, []string{nats, "rpc-addr=0.0.0.0:0"}, []string{"listens on every address", "advertise"}},
+	} {
+		err := roleOf(tc.command)(t.Context(), loadRole(t, tc.command, tc.settings...), io.Discard, func(node.Started) { t.Errorf("%s: ready", name) })
+		if err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v\nlacks %q", name, err, want)
+			}
+		}
+	}
+}
