@@ -30,11 +30,12 @@ func kill(ctx context.Context, e *env, r *result) error {
 	defer e.end(f, r)
 	k := killing{e: e, f: f, load: e.load(f.Doors()...).Start(ctx, 6)}
 	runs := pick(e, e.runs, min(e.runs, 6))
-	for i := 0; i < runs && err == nil; i++ {
+	for tries := 0; k.deaths < runs && tries < 3*runs && err == nil; tries++ { // some streams end before their token comes
+		before := k.deaths
 		err = k.once(ctx)
-		if (i+1)%20 == 0 {
+		if k.deaths > before && k.deaths%20 == 0 {
 			_, accepted := k.load.InFlight()
-			e.say("%d deaths, %d streams in progress", i+1, accepted)
+			e.say("%d deaths, %d streams in progress", k.deaths, accepted)
 		}
 	}
 	tally, held := k.load.Finish()
@@ -47,6 +48,8 @@ func kill(ctx context.Context, e *env, r *result) error {
 	switch {
 	case err != nil:
 		return err
+	case k.deaths < runs:
+		r.problem("%d deaths, not %d: too many streams ended before their token came", k.deaths, runs)
 	case held.Count() == 0:
 		r.problem("no stream was hit by %d deaths", k.deaths)
 	case held.Percentile(99) > resumeBound:

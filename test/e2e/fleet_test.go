@@ -125,7 +125,7 @@ func TestFleet(t *testing.T) {
 	if resp, data := first.do(http.MethodGet, "/health", nil); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("without workers /health is %s: %s", resp.Status, data)
 	}
-	if a := first.complete("/v1/chat/completions", chat("hello", 1)); a.status != http.StatusNotFound || !strings.Contains(a.err, "no model is being served yet") {
+	if a := first.complete("/v1/chat/completions", chat("hello", 1)); a.status != http.StatusServiceUnavailable || !strings.Contains(a.err, "no model is being served yet") {
 		t.Errorf("without workers: %+v", a)
 	}
 	nats := "nats=" + first.started.NATS

@@ -228,10 +228,14 @@ func (f *Fleet) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Sees returns nil if the router of a process has each of the workers ready, in
-// the life that runs now.
+// Sees returns nil if a frontend and the router in it have each of the workers
+// ready, in the life that runs now.
 func (f *Fleet) Sees(ctx context.Context, door *Role, workers ...*Role) error {
 	rows, err := Workers(ctx, door.URL())
+	if err != nil {
+		return err
+	}
+	instances, err := Instances(ctx, door.URL())
 	if err != nil {
 		return err
 	}
@@ -247,6 +251,8 @@ func (f *Fleet) Sees(ctx context.Context, door *Role, workers ...*Role) error {
 			return fmt.Errorf("%s has %s as %s %s", door.Name(), w.Name(), rows[at].State, rows[at].Problem)
 		case rows[at].PID != w.PID():
 			return fmt.Errorf("%s has %s in an earlier life", door.Name(), w.Name())
+		case !slices.Contains(instances, Instance{w.ID, w.PID(), "ready"}):
+			return fmt.Errorf("the router of %s has %s ready, its frontend has not", door.Name(), w.Name())
 		}
 	}
 	return nil
