@@ -23,7 +23,7 @@ const (
 	notAnswering
 	otherBlockSize
 	busy
-	suspect
+	suspected
 	refusals
 )
 
@@ -41,14 +41,14 @@ func (r *Router) refuse(t *Target, q *Query) refusal {
 		return draining
 	case t.State == NotAnswering:
 		return notAnswering
-	case t.State != Ready && t.State != Suspect:
+	case t.State != Ready && t.State != Suspected:
 		return notReady
 	case t.BlockSize != r.active.BlockSize():
 		return otherBlockSize
 	case r.cfg.Busy != Busy{} && r.cfg.Busy.with(r.active.Load(t.Worker), t.Blocks):
 		return busy
-	case t.State == Suspect:
-		return suspect
+	case t.State == Suspected:
+		return suspected
 	}
 	return eligible
 }
@@ -60,8 +60,8 @@ func (r *Router) reason(now kv.Mono, why refusal, t *Target, q *Query) string {
 		return "not ready: its engine does not answer"
 	case notAnswering:
 		return "not answering for " + rough(now.Sub(t.Since)).String()
-	case suspect:
-		return "a call to it failed " + rough(now.Sub(t.Since)).String() + " ago, and there are others"
+	case suspected:
+		return fmt.Sprintf("a call to it failed %v ago, and others answer", rough(now.Sub(t.Since)))
 	case busy:
 		return r.cfg.Busy.why(r.active.Load(t.Worker), t.Blocks)
 	case notPinned:
@@ -155,7 +155,7 @@ func (r *Router) assess(now kv.Mono, p *policy, q *Query) ([]candidate, error) {
 		cands = r.weigh(p, q, busy)
 	}
 	if len(cands) == 0 {
-		cands = r.weigh(p, q, suspect)
+		cands = r.weigh(p, q, suspected)
 	}
 	if len(cands) == 0 {
 		return nil, r.nobody(now, q)

@@ -61,6 +61,8 @@ type result struct {
 	Figures  []figure `json:"figures,omitempty"`
 	Problems []string `json:"problems,omitempty"` // why it failed
 	Notes    []string `json:"notes,omitempty"`
+
+	excused string // lines of logs with this are as they must be; "" is none
 }
 
 // figure is a measured number; times are in milliseconds.

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -225,6 +226,7 @@ func TestTrace(t *testing.T) {
 	want := strings.NewReplacer("FIRST", first, "SECOND", second).Replace(`POST /v1/completions http.response.status_code=200 output_tokens=6 (server, penstock-frontend)
   decode (internal, penstock-frontend)
   preprocess (internal, penstock-frontend)
+    tokenize (internal, penstock-frontend)
   route attempt=1 worker_id=FIRST excluded=0 (internal, penstock-frontend)
   attempt attempt=1 worker_id=FIRST error.type=unavailable failed: unavailable (client, penstock-frontend)
     worker generate worker_id=FIRST error.type=unavailable failed: unavailable (server, penstock-worker)
@@ -278,6 +280,10 @@ func TestCollectorAway(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(release)
+	// What reaches the SDK's own handler goes to standard error, without end.
+	before := otel.GetErrorHandler()
+	defer otel.SetErrorHandler(before)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.Errorf("the SDK says by itself: %v", err) }))
 	for _, endpoint := range []string{server.URL, "http://127.0.0.1:1"} {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
 		t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "64")

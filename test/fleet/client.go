@@ -57,6 +57,7 @@ type Outcome struct {
 	Workers    []uint64 // of all attempts, of streams that came to their end
 	Began      time.Time
 	First      time.Duration // to the first text; 0 if there was none
+	Last       time.Duration // from the first text to the last
 	Took       time.Duration
 	Pause      time.Duration // longest between two texts
 	Texts      int           // events with text
@@ -168,6 +169,7 @@ func (o *Outcome) read(body io.Reader, watch Observer) error {
 			o.First = at.Sub(o.Began)
 		} else {
 			o.Pause = max(o.Pause, at.Sub(last))
+			o.Last = at.Sub(o.Began) - o.First
 		}
 		last = at
 		if watch != nil {

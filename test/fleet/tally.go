@@ -20,6 +20,7 @@ type Tally struct {
 	Moved                              int            // answers that changed their worker
 	Tokens                             int            // of right answers
 	First, Pause, Took                 Durations      // of right answers
+	Token                              Durations      // of right answers: the mean time from one text to the next
 	Errors                             map[string]int // why requests failed, by message
 	Differences                        []string       // the first few
 	FirstFailure, LastFailure, Refusal time.Time      // Refusal is the last
@@ -76,6 +77,9 @@ func (t *Tally) judge(o *Outcome, want *Known) {
 		t.First.Add(o.First)
 		t.Pause.Add(o.Pause)
 		t.Took.Add(o.Took)
+		if o.Texts > 1 {
+			t.Token.Add(o.Last / time.Duration(o.Texts-1))
+		}
 		return
 	case Duplicated:
 		t.Duplicated++
@@ -111,6 +115,7 @@ func (t *Tally) Merge(o *Tally) {
 	t.First.Merge(&o.First)
 	t.Pause.Merge(&o.Pause)
 	t.Took.Merge(&o.Took)
+	t.Token.Merge(&o.Token)
 	for _, what := range slices.Sorted(maps.Keys(o.Errors)) {
 		for range o.Errors[what] {
 			t.note(what)

@@ -3,6 +3,7 @@ package disco
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -234,6 +235,9 @@ func TestFileNewerLifeElsewhere(t *testing.T) {
 		newer := instance(1, "new")
 		newer.Epoch = 2
 		w.register(second, newer)
+		if n := w.files(); n != 1 {
+			t.Errorf("%d files at once, want one", n)
+		}
 		w.after(2*fileTTL, last, "1@new")
 		if err := old.Update(t.Context(), instance(1, "older")); fault.Of(err) != fault.Conflict {
 			t.Errorf("Update of the old life: %v", err)
@@ -244,6 +248,42 @@ func TestFileNewerLifeElsewhere(t *testing.T) {
 		w.after(time.Second, last, "1@new")
 		if n := strings.Count(w.log.String(), "registration lost"); n != 1 {
 			t.Errorf("the log tells %d times that the old life was replaced", n)
+		}
+		if n := w.files(); n != 1 {
+			t.Errorf("%d files, want one", n)
+		}
+	})
+}
+
+// TestFileRace: of two who register at once the higher epoch stays, whoever wrote
+// first; of one epoch the lesser holder.
+func TestFileRace(t *testing.T) {
+	inDir(t, func(t *testing.T, w *fileWorld) {
+		f := w.process()
+		lease := func(epoch uint64, holder string) *fileLease {
+			t.Helper()
+			in := instance(1, holder)
+			in.Epoch = epoch
+			l, err := f.newLease(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.file.holder = holder
+			if err := errors.Join(l.describe(in), l.write()); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		// All have written before any of them looks again.
+		low, b, a := lease(1, "c"), lease(2, "b"), lease(2, "a")
+		if err := b.settle(); fault.Of(err) != fault.Conflict {
+			t.Errorf("the greater holder: %v", err)
+		}
+		if err := low.settle(); fault.Of(err) != fault.Conflict {
+			t.Errorf("the lower epoch: %v", err)
+		}
+		if err := a.settle(); err != nil {
+			t.Errorf("the one that counts: %v", err)
 		}
 		if n := w.files(); n != 1 {
 			t.Errorf("%d files, want one", n)
@@ -334,7 +374,7 @@ func TestFileReaderStoodStill(t *testing.T) {
 func TestFileNewestAliveCounts(t *testing.T) {
 	w, write := looker(t)
 	at := time.Unix(1000, 0)
-	for i := range 8 {
+	for i := range 100 { // in whatever order the two are found
 		if i == 0 {
 			write(2, 1)
 		}

@@ -32,7 +32,7 @@ func TestHTTP(t *testing.T) {
 }
 
 func TestHTTPWithTLSAndToken(t *testing.T) {
-	server, client := certificates(t)
+	server, client := rpc.Certificates(t)
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
 		return newHTTP(t, rpc.HTTPConfig{ServerTLS: server, ClientTLS: client, Token: "s3cret"})
 	})
@@ -158,7 +158,7 @@ func TestHTTPDeadPeer(t *testing.T) {
 
 // Calls that begin together, before there is a connection, share one.
 func TestHTTPOneConnection(t *testing.T) {
-	const calls = 2000
+	const calls = 10_000
 	p := newHTTP(t, rpc.HTTPConfig{KeepAlive: time.Minute})
 	var entered sync.WaitGroup
 	entered.Add(calls)
@@ -250,8 +250,8 @@ func TestHTTPReplacedWhileDraining(t *testing.T) {
 }
 
 func TestHTTPStrangers(t *testing.T) {
-	server, client := certificates(t)
-	_, other := certificates(t)
+	server, client := rpc.Certificates(t)
+	_, other := rpc.Certificates(t)
 	plain, _ := serve(t, newHTTP(t, rpc.HTTPConfig{Token: "right-one"}), "", nothing)
 	secure, _ := serve(t, newHTTP(t, rpc.HTTPConfig{ServerTLS: server}), "", nothing)
 	web := httptest.NewServer(http.NotFoundHandler())
@@ -334,6 +334,22 @@ func testLongPrompt(t *testing.T, p rpc.Plane) (stop func()) {
 	}
 	return stop
 }
+
+// testMethods calls methods by names that are something else in a URL.
+func testMethods(t *testing.T, p rpc.Plane) {
+	t.Helper()
+	addr, _ := serve(t, p, "", func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+		return send([]byte(method))
+	})
+	for _, method := range []string{"", "/", "a/b", "..", "a//../b", "ü %2F?#;", "\x00\xff"} {
+		got := "none"
+		if err := p.Call(t.Context(), addr, method, nil, func(f []byte) error { got = string(f); return nil }); err != nil || got != method {
+			t.Errorf("%q arrives as %q, %v", method, got, err)
+		}
+	}
+}
+
+func TestHTTPMethods(t *testing.T) { testMethods(t, newHTTP(t, rpc.HTTPConfig{})) }
 
 func TestHTTPLongPrompt(t *testing.T) { testLongPrompt(t, newHTTP(t, rpc.HTTPConfig{})) }
 

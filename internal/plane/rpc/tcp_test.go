@@ -3,15 +3,10 @@ package rpc_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"strings"
 	"sync"
@@ -29,7 +24,7 @@ func TestTCP(t *testing.T) {
 
 // With certificates on both sides and a token it is the same plane.
 func TestTCPWithTLSAndToken(t *testing.T) {
-	server, client := certificates(t)
+	server, client := rpc.Certificates(t)
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
 		return newTCP(t, rpc.TCPConfig{ServerTLS: server, ClientTLS: client, Token: "open sesame"})
 	})
@@ -44,35 +39,6 @@ func newTCP(t *testing.T, cfg rpc.TCPConfig) *rpc.TCP {
 	}
 	t.Cleanup(func() { p.Close() })
 	return p
-}
-
-// certificates returns what a server and a client need to know each other.
-func certificates(t *testing.T) (server, client *tls.Config) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	form := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, form, form, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	pair := []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
-	return &tls.Config{Certificates: pair, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool},
-		&tls.Config{Certificates: pair, RootCAs: pool}
 }
 
 // syncBuffer is a log that tests read while it is written.
@@ -100,7 +66,7 @@ func (s *syncBuffer) String() string {
 // What does not fit is refused at once, and both sides say what to change. A
 // token is in neither text.
 func TestTCPMisfits(t *testing.T) {
-	serverTLS, clientTLS := certificates(t)
+	serverTLS, clientTLS := rpc.Certificates(t)
 	uncertified := clientTLS.Clone()
 	uncertified.Certificates = nil
 	foreign := clientTLS.Clone()

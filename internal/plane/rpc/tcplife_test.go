@@ -50,6 +50,43 @@ func TestTCPSilenceIsNotDeath(t *testing.T) {
 	})
 }
 
+// The clock of a connection is the deadline of its reads, also within TLS, which
+// goes on after one that passed.
+func TestTCPSilenceWithinTLS(t *testing.T) {
+	serverTLS, clientTLS := Certificates(t)
+	clientTLS.ServerName = "127.0.0.1"
+	synctest.Test(t, func(t *testing.T) {
+		n := newPipeNet()
+		p := planeOn(t, n, TCPConfig{ServerTLS: serverTLS, ClientTLS: clientTLS})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- p.Serve(ctx, "pipe:1", func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
+				select {
+				case <-time.After(time.Minute):
+					return send([]byte("a minute later"))
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}, nil)
+		}()
+		synctest.Wait()
+		got := ""
+		if err := p.Call(t.Context(), "tcp://pipe:1", "m", nil, func(f []byte) error { got = string(f); return nil }); err != nil || got != "a minute later" {
+			t.Errorf("%q, %v", got, err)
+		}
+		if n := n.dialled.Load(); n != 1 {
+			t.Errorf("%d connections, want 1", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		p.Close()
+		n.pumps.Wait()
+	})
+}
+
 // Both sides notice within two seconds that the other is gone, whenever it goes.
 func TestTCPNoticesACutWithinTwoSeconds(t *testing.T) {
 	for after := time.Duration(0); after < 2*time.Second; after += 130 * time.Millisecond {

@@ -161,6 +161,20 @@ func TestWaitIsBounded(t *testing.T) {
 	}
 }
 
+// TestLeaversAreLeft: a worker that leaves has no reprieve, however long there is no
+// other.
+func TestLeaversAreLeft(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		s := &script{refuse: fault.New(fault.Draining, "leaving")}
+		w.worker(1, s)
+		started := time.Now()
+		a := w.post("/v1/completions", moving)
+		if d := time.Since(started); a.status != 503 || d != 10*time.Second || len(s.seen()) != 1 {
+			t.Errorf("after %v and %d calls: %d %s", d, len(s.seen()), a.status, a.body)
+		}
+	})
+}
+
 // TestFullSurvivors: a stream whose worker died is not failed by others that have
 // no room for the moment.
 func TestFullSurvivors(t *testing.T) {

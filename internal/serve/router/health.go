@@ -40,8 +40,8 @@ func (r *Router) state(now kv.Mono, m *member) (route.State, kv.Mono) {
 	switch {
 	case m.draining(now):
 		return route.Draining, now
-	case r.suspected(m):
-		return route.Suspect, st.Since
+	case st.Quarantined && st.Cause == health.CallFailed:
+		return route.Suspected, st.Since
 	case st.Quarantined:
 		return route.NotAnswering, st.Since
 	case m.says(now, engine.StateNotReady):
@@ -64,13 +64,6 @@ func (r *Router) settleAll(now kv.Mono, id kv.WorkerID) {
 	for ; at < len(r.mu.members) && r.mu.members[at].worker.ID == id; at++ {
 		r.settle(now, r.mu.members[at])
 	}
-}
-
-// suspected reports whether a member failed a call and no ping has told more of it
-// yet. The caller holds mu.
-func (r *Router) suspected(m *member) bool {
-	st, _ := r.mu.health.Status(m.worker.ID)
-	return st.Quarantined && st.Cause == health.CallFailed
 }
 
 // quarantined reports whether a member does not answer. The caller holds mu.

@@ -220,7 +220,7 @@ func TestFailedCallQuarantines(t *testing.T) {
 			if got := c.routedTo(10); got[1] != 0 {
 				t.Errorf("after %v requests go to %v", code, got)
 			}
-			if row := c.workers()[1]; row.State != "suspect" || row.Load.ActiveRequests != 1 {
+			if row := c.workers()[1]; row.State != "quarantined" || row.Load.ActiveRequests != 1 {
 				t.Errorf("after %v: %+v", code, row)
 			}
 			net.set(addr, sound)
@@ -262,7 +262,7 @@ func TestLastResort(t *testing.T) {
 		if err := ask(); err != nil {
 			t.Errorf("suspected: %v", err)
 		}
-		if row := c.workers()[1]; row.State != "suspect" || !strings.Contains(row.Problem, "no other worker") {
+		if row := c.workers()[1]; row.State != "quarantined" || !strings.Contains(row.Problem, "no other worker") {
 			t.Errorf("%+v", row)
 		}
 		<-time.After(1010 * time.Millisecond)

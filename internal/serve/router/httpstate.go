@@ -9,6 +9,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/feed"
+	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/slots"
@@ -62,7 +63,7 @@ type workerRow struct {
 	Engine       string  `json:"engine"`
 	Host         string  `json:"host"`
 	PID          int     `json:"pid"`
-	State        string  `json:"state"` // ready, draining, suspect, quarantined, not_ready, unconfirmed, unfit or error
+	State        string  `json:"state"` // ready, draining, quarantined, not_ready, unconfirmed, unfit or error
 	Problem      string  `json:"problem,omitempty"`
 	Load         loadRow `json:"load"`
 	CachedBlocks int     `json:"cached_blocks"`
@@ -111,13 +112,9 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 		row.Problem = fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
 	case m.draining(now):
 		row.State = engine.StateDraining
-	case r.suspected(m):
-		row.State = "suspect"
-		row.Problem = "a call to it failed: it gets requests only if there is no other worker, until it answers a ping"
 	case r.quarantined(m):
 		row.State = "quarantined"
-		st, _ := r.mu.health.Status(m.worker.ID)
-		row.Problem = fmt.Sprintf("it has not answered for %v (%v): it gets no requests until it answers a ping", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause)
+		row.Problem = r.silence(now, m)
 	case m.says(now, engine.StateNotReady):
 		row.State = engine.StateNotReady
 		row.Problem = "its engine does not answer: it gets no requests until it does; the worker's log says more"
@@ -137,6 +134,16 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 		}
 	}
 	return row
+}
+
+// silence says what is known of a member that does not answer. The caller holds mu.
+func (r *Router) silence(now kv.Mono, m *member) string {
+	st, _ := r.mu.health.Status(m.worker.ID)
+	then := "it gets no requests until it answers a ping"
+	if st.Cause == health.CallFailed {
+		then = "until it answers a ping it gets only requests that no other worker can take"
+	}
+	return fmt.Sprintf("it has not answered for %v (%v): %s", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause, then)
 }
 
 // feedRow describes one member's feed. The caller holds mu.

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"penstock/internal/config"
+	"penstock/internal/node"
+)
+
+// errUnwell is the end of a doctor who found something that does not work.
+var errUnwell = errors.New("something does not work; what to do stands with each check")
+
+func newDoctor() *cobra.Command {
+	var asJSON bool
+	var t target
+	var command string
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check settings, this machine and the running fleet, and say what to do",
+		Long: `Check what a process with these settings needs and what it would meet: valid
+settings, free ports, memory, open files, the NATS server and JetStream, discovery,
+every worker (by a ping over the request plane), and, through a running process with
+HTTP, its workers and how it follows their caches. It changes nothing.
+
+Each check is ok, warn or fail. The exit code is 1 if any failed.`,
+		Example: `  penstock doctor                                          # before or beside "penstock up"
+  penstock doctor --server http://127.0.0.1:9000
+  penstock doctor --for worker --nats nats://10.0.0.5:4222 --data-dir ./worker-1
+  penstock doctor --for frontend --nats nats://127.0.0.1:4222 --json`,
+		Args: args(cobra.NoArgs),
+	}
+	flags := addAllFlags(cmd, &command)
+	addCAFlag(cmd, &t)
+	cmd.Flags().StringVar(&t.server, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := flags.For(command); err != nil {
+			return usage(err)
+		}
+		// The file that a server takes keys from has one to show it.
+		t.keyFile, _ = cmd.Flags().GetString("api-key-file")
+		c, err := t.client()
+		if err != nil {
+			return err
+		}
+		path, _ := cmd.Flags().GetString("config")
+		l, err := config.Load(path, os.Environ(), flags)
+		found := node.Examine(cmd.Context(), node.Examination{Config: l, Invalid: err, Server: t.server, HTTP: c.http, Key: c.key})
+		if err := printFindings(cmd.OutOrStdout(), found, asJSON); err != nil {
+			return err
+		}
+		for _, f := range found {
+			if f.Status == node.CheckFail {
+				return errUnwell
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// printFindings writes a line for each check, and what to do below it where
+// something is wrong.
+func printFindings(w io.Writer, found []node.Finding, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(map[string]any{"rows": found})
+	}
+	width := 0
+	for _, f := range found {
+		width = max(width, len(f.Check))
+	}
+	for _, f := range found {
+		if _, err := fmt.Fprintf(w, "%-4s  %-*s  %s\n", f.Status, width, f.Check, f.Detail); err != nil {
+			return err
+		}
+		if f.Remedy != "" {
+			if _, err := fmt.Fprintf(w, "      %-*s  -> %s\n", width, "", f.Remedy); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

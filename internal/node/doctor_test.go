@@ -1,0 +1,372 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/rpc"
+)
+
+// settingsOf loads the settings of a command from variables without their prefix.
+func settingsOf(t *testing.T, command config.Command, env ...string) *config.Loaded {
+	t.Helper()
+	for i := range env {
+		env[i] = "PENSTOCK_" + env[i]
+	}
+	cfg, err := config.Load("", env, config.NoFlags(command))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// finding returns what a check found, and fails if it did not take place once.
+func finding(t *testing.T, found []Finding, check string) Finding {
+	t.Helper()
+	var of []Finding
+	for _, f := range found {
+		if f.Check == check {
+			of = append(of, f)
+		}
+	}
+	if len(of) != 1 {
+		t.Errorf("%s was checked %d times in %+v", check, len(of), found)
+		return Finding{}
+	}
+	return of[0]
+}
+
+// expect checks the outcome of a check, and that a remedy stands where, and only
+// where, something is wrong.
+func expect(t *testing.T, found []Finding, check, status, words string) {
+	t.Helper()
+	f := finding(t, found, check)
+	if f.Status != status || !strings.Contains(f.Detail, words) || (f.Remedy == "") != (status == CheckOK) {
+		t.Errorf("%s: %+v, want %s with %q", check, f, status, words)
+	}
+}
+
+// silent checks that there is no finding of a check.
+func silent(t *testing.T, found []Finding, check string) {
+	t.Helper()
+	if slices.ContainsFunc(found, func(f Finding) bool { return f.Check == check }) {
+		t.Errorf("%s was checked: %+v", check, found)
+	}
+}
+
+// answerAt serves pings over TCP until the end of the test.
+func answerAt(t *testing.T, plane rpc.Plane, pong engine.Pong) (addr string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, served := make(chan string, 1), make(chan error, 1)
+	go func() {
+		served <- plane.Serve(ctx, "127.0.0.1:0", func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+			if method != engine.MethodPing {
+				return fault.New(fault.Unimplemented, "only pings")
+			}
+			b, err := json.Marshal(pong)
+			if err != nil {
+				return err
+			}
+			return send(b)
+		}, func(addr string) { ready <- addr })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return <-ready
+}
+
+// TestExamineFleet: every worker that discovery knows is asked, and what is wrong
+// with one is said of that one.
+func TestExamineFleet(t *testing.T) {
+	server, err := natsd.Start(natsd.Config{Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	conn, err := server.Connect("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	cfg := settingsOf(t, config.Worker, "NATS="+server.URL(), "SERVED_MODEL_NAME=m")
+	examine := func() []Finding { return Examine(t.Context(), Examination{Config: cfg}) }
+
+	// Nobody has registered yet, and looking does not change that.
+	found := examine()
+	expect(t, found, "nats", CheckOK, "answers after")
+	expect(t, found, "jetstream", CheckOK, "0 streams")
+	expect(t, found, "discovery", CheckWarn, "nobody has registered yet")
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.KeyValue(t.Context(), "penstock_discovery"); !errors.Is(err, jetstream.ErrBucketNotFound) {
+		t.Errorf("the doctor made the bucket: %v", err)
+	}
+
+	registry, err := disco.NewNATS(conn, disco.NATSConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer registry.Close()
+	plane, err := rpc.NewTCP(rpc.TCPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plane.Close()
+	began := uint64(time.Now().Add(-time.Hour).UnixMilli())
+	put := func(id kv.WorkerID, component, addr string, change func(*engine.Card)) {
+		card := engine.Card{Name: "m", BlockSize: 32, Ranks: 1, ContextLength: 100, VocabSize: 32}
+		change(&card)
+		meta, err := engine.EncodeCard(card)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id == 6 {
+			meta = []byte("{}")
+		}
+		_, err = registry.Register(t.Context(), disco.Instance{
+			Kind: disco.Worker, ID: id, Epoch: began, Namespace: "penstock", Component: component, Addr: addr, Host: "node-1", PID: 7, Meta: meta,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	same := func(*engine.Card) {}
+	pong := func(state string, epoch uint64) engine.Pong {
+		return engine.Pong{LoadReport: engine.LoadReport{State: state, Epoch: epoch}}
+	}
+	silentPort, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nowhere := "tcp://" + silentPort.Addr().String()
+	silentPort.Close()
+	put(1, "backend", answerAt(t, plane, pong(engine.StateReady, began)), same)
+	put(2, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.ContextLength = 99 })
+	put(3, "backend", nowhere, same)
+	put(4, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same)
+	put(5, "backend", answerAt(t, plane, pong(engine.StateDraining, began)), same)
+	put(6, "backend", "tcp://127.0.0.1:1", same)
+	put(7, "backend", "mem-1", func(c *engine.Card) { c.Name = "n" })
+	put(8, "other", nowhere, same)
+
+	found = examine()
+	expect(t, found, "discovery", CheckOK, "7 workers are registered in namespace penstock, component backend")
+	expect(t, found, "worker 1", CheckOK, "node-1 (pid 7) for 1h0m")
+	expect(t, found, "worker 2", CheckFail, "context_length is 99 here and 100 there")
+	expect(t, found, "worker 3", CheckFail, "does not answer")
+	expect(t, found, "worker 4", CheckWarn, fmt.Sprintf("is in epoch %d, and discovery says %d", began+1, began))
+	expect(t, found, "worker 5", CheckWarn, "is draining")
+	expect(t, found, "worker 6", CheckFail, "its model card cannot be read")
+	expect(t, found, "worker 7", CheckOK, "within its process")
+	silent(t, found, "worker 8")
+	expect(t, found, "block size", CheckFail, "blocks of 32 tokens, and these settings say 16")
+	expect(t, found, "stream KV_penstock_discovery", CheckOK, "messages")
+
+	// From the side of a process that embeds that server, and of a frontend.
+	cfg = settingsOf(t, config.Frontend, "NATS_LISTEN="+strings.TrimPrefix(server.URL(), "nats://"), "HTTP_ADDR=127.0.0.1:0")
+	found = examine()
+	expect(t, found, "worker 1", CheckOK, "answers after")
+	silent(t, found, "block size")
+}
+
+// TestExamineWithoutServer: a NATS server that is not there is a failure, but for
+// the process that would embed it.
+func TestExamineWithoutServer(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	found := Examine(t.Context(), Examination{Config: settingsOf(t, config.Frontend, "NATS=nats://user:hidden@"+addr, "HTTP_ADDR=127.0.0.1:0")})
+	expect(t, found, "nats", CheckFail, "check that a NATS server runs there")
+	if b, err := json.Marshal(found); err != nil || strings.Contains(string(b), "hidden") {
+		t.Errorf("the password is shown: %s", b)
+	}
+	found = Examine(t.Context(), Examination{Config: settingsOf(t, config.Frontend, "NATS_LISTEN="+addr, "HTTP_ADDR=127.0.0.1:0")})
+	expect(t, found, "nats-listen", CheckOK, "is free")
+	silent(t, found, "nats")
+}
+
+// TestExamineFiles: discovery in a directory is read and not made.
+func TestExamineFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	cfg := settingsOf(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+dir, "HTTP_ADDR=127.0.0.1:0")
+	expect(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckWarn, "is not there")
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the doctor made the directory: %v", err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckFail, "not a directory")
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckWarn, "no worker is registered in namespace penstock")
+}
+
+// TestExaminePorts: a port that is taken says by whom.
+func TestExaminePorts(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	addr := ln.Addr().String()
+	cfg := settingsOf(t, config.Up, "HTTP_ADDR="+addr)
+	ports := func() []Finding {
+		d := &doctor{cfg: cfg, http: http.Client{Timeout: 100 * time.Millisecond}}
+		d.ports(t.Context())
+		return d.found
+	}
+	if runtime.GOOS == "linux" {
+		// This process runs the program that examines, as a running Penstock does.
+		expect(t, ports(), "http-addr", CheckOK, fmt.Sprintf("running Penstock (pid %d)", os.Getpid()))
+	}
+
+	// Another program gets the socket.
+	file, err := ln.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	other := exec.CommandContext(ctx, "sleep", "60")
+	other.ExtraFiles = []*os.File{file}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	file.Close()
+	ln.Close()
+	want := "is in use by another process"
+	if runtime.GOOS == "linux" {
+		want = fmt.Sprintf("(pid %d)", other.Process.Pid)
+	}
+	expect(t, ports(), "http-addr", CheckFail, want)
+	stop()
+	_ = other.Wait() // it was killed
+	expect(t, ports(), "http-addr", CheckOK, "is free")
+
+	cfg = settingsOf(t, config.Up, "HTTP_ADDR=203.0.113.1:8000") // of nobody's machine
+	expect(t, ports(), "http-addr", CheckFail, "203.0.113.1:8000")
+}
+
+// TestExamineMachine: what settings ask of the machine is compared with it.
+func TestExamineMachine(t *testing.T) {
+	if memory() != 0 {
+		cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
+		expect(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckFail, "the engines reserve")
+		checkpoint := t.TempDir()
+		f, err := os.Create(filepath.Join(checkpoint, "model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Truncate(3<<20), f.Close()); err != nil { // a file with a hole
+			t.Fatal(err)
+		}
+		cfg = settingsOf(t, config.Worker, "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+checkpoint)
+		expect(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckOK, "3 MiB")
+	}
+	if n, known := fileLimit(); known {
+		cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", fmt.Sprintf("MAX_INFLIGHT=%d", min(n, 1<<24)))
+		expect(t, Examine(t.Context(), Examination{Config: cfg}), "files", CheckWarn, "may be needed")
+	}
+	dir := t.TempDir()
+	cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "DATA_DIR="+filepath.Join(dir, "to", "be", "made"))
+	if f := finding(t, Examine(t.Context(), Examination{Config: cfg}), "data-dir"); f.Status == CheckFail || !strings.Contains(f.Detail, dir) {
+		t.Errorf("%+v", f)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("the doctor left %v there, %v", entries, err)
+	}
+}
+
+// TestExamineServer: what a running process says of its workers is told.
+func TestExamineServer(t *testing.T) {
+	date := time.Now()
+	answers := map[string]string{
+		"/health": `{"status":"healthy","models":[{"id":"m","workers":2},{"id":"n","workers":0,"reason":"no worker"}]}`,
+		"/v1/router/workers": `{"rows":[
+			{"worker_id":1,"state":"ready","feed":{"state":"live"}},
+			{"worker_id":2,"state":"unfit","problem":"its card differs","feed":{"state":"live"}},
+			{"worker_id":3,"state":"draining","host":"h3","feed":{"state":"resync","gaps":2}},
+			{"worker_id":4,"state":"ready","feed":{"state":"mismatch"}},
+			{"worker_id":5,"state":"ready","feed":{"state":"waiting"}},
+			{"worker_id":6,"state":"ready","feed":{"state":"live","lagging":true,"last_seq":9}}]}`,
+		"/v1/router/index": `{"events":true,"caught_up":false}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Date", date.UTC().Format(http.TimeFormat))
+		body, ok := answers[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, body)
+	}))
+	defer server.Close()
+	examine := func() []Finding {
+		return Examine(t.Context(), Examination{Invalid: errors.New("a: wrong\nb: too"), Server: strings.TrimPrefix(server.URL, "http://")})
+	}
+	found := examine()
+	expect(t, found, "config", CheckFail, "a: wrong; b: too")
+	expect(t, found, "server", CheckOK, "serving m (2 workers)")
+	expect(t, found, "model n", CheckWarn, "no worker")
+	expect(t, found, "clock", CheckOK, "agree")
+	expect(t, found, "workers", CheckOK, "4 of 6 are ready")
+	expect(t, found, "worker 2 rank 0", CheckFail, "unfit: its card differs")
+	expect(t, found, "worker 3 rank 0", CheckWarn, "draining")
+	expect(t, found, "events of 3/0", CheckWarn, "2 gaps")
+	expect(t, found, "events of 4/0", CheckFail, "another block size")
+	expect(t, found, "events of 5/0", CheckWarn, "no event")
+	expect(t, found, "events of 6/0", CheckWarn, "at event 9")
+	expect(t, found, "events", CheckOK, "2 of 6")
+	expect(t, found, "index", CheckWarn, "has not read all")
+
+	for _, apart := range []time.Duration{time.Hour, -time.Hour} {
+		date = time.Now().Add(apart)
+		expect(t, examine(), "clock", CheckWarn, "apart")
+	}
+	answers["/health"] = `{"status":"unhealthy","models":0}`
+	delete(answers, "/v1/router/workers")
+	answers["/v1/router/index"] = `{"events":false}`
+	found = examine()
+	expect(t, found, "server", CheckFail, "unhealthy")
+	expect(t, found, "index", CheckOK, "does not follow")
+	silent(t, found, "workers")
+	answers["/health"] = "what"
+	expect(t, examine(), "server", CheckFail, "not what this version expects")
+	delete(answers, "/health")
+	expect(t, examine(), "server", CheckFail, "404")
+}

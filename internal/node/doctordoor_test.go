@@ -1,0 +1,110 @@
+package node
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/internal/config"
+)
+
+// put writes a file into a directory of the test.
+func put(t *testing.T, name string, contents []byte) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, contents, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestExamineKeys: the key of the settings is shown to the process of the settings
+// and to no other; without one a server does not tell.
+func TestExamineKeys(t *testing.T) {
+	const admin = "0123456789abcdef0123456789abcdef"
+	var shown []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		auth := r.Header.Get("Authorization")
+		if auth != "" {
+			shown = append(shown, auth)
+		}
+		switch {
+		case r.URL.Path == "/live":
+			fmt.Fprint(w, `{"status":"live"}`)
+		case r.URL.Path == "/health":
+			fmt.Fprint(w, `{"status":"healthy"}`)
+		case auth != "Bearer "+admin:
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			fmt.Fprint(w, `{"rows":[{"worker_id":1,"state":"ready"}]}`)
+		}
+	}))
+	defer server.Close()
+	addr := strings.TrimPrefix(server.URL, "http://")
+	file := put(t, "keys.yaml", []byte("keys:\n  - {name: a, key: "+admin+", admin: true}\n"))
+	own := settingsOf(t, config.Up, "HTTP_ADDR="+addr, "API_KEY_FILE="+file)
+
+	found := Examine(t.Context(), Examination{Config: own})
+	expect(t, found, "workers", CheckOK, "1 of 1")
+	other := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "API_KEY_FILE="+file)
+	shown = nil
+	found = Examine(t.Context(), Examination{Config: other, Server: server.URL})
+	expect(t, found, "workers", CheckWarn, "401 Unauthorized")
+	if len(shown) != 0 {
+		t.Errorf("a server that was named got %q", shown)
+	}
+	found = Examine(t.Context(), Examination{Config: other, Server: server.URL, Key: admin})
+	expect(t, found, "workers", CheckOK, "1 of 1")
+	bad := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "API_KEY_FILE="+put(t, "keys.yaml", []byte("keys: 3")))
+	expect(t, Examine(t.Context(), Examination{Config: bad}), "config", CheckFail, "api-key-file")
+}
+
+// TestExamineCertificates: one whose time is over, or nearly, is told.
+func TestExamineCertificates(t *testing.T) {
+	for _, c := range []struct {
+		from, until time.Duration
+		status      string
+	}{
+		{-time.Hour, 365 * 24 * time.Hour, CheckOK},
+		{-time.Hour, 24 * time.Hour, CheckWarn},
+		{-2 * time.Hour, -time.Hour, CheckFail},
+		{time.Hour, 365 * 24 * time.Hour, CheckFail},
+	} {
+		private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		template := &x509.Certificate{
+			SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: now.Add(c.from), NotAfter: now.Add(c.until),
+		}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret, err := x509.MarshalPKCS8PrivateKey(private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert := put(t, "cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+		key := put(t, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+		cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "TLS_CERT="+cert, "TLS_KEY="+key)
+		found := Examine(t.Context(), Examination{Config: cfg})
+		expect(t, found, "config", CheckOK, "valid")
+		expect(t, found, "tls-cert", c.status, "holds")
+	}
+	cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "TLS_CERT=/nowhere", "TLS_KEY=/nowhere")
+	expect(t, Examine(t.Context(), Examination{Config: cfg}), "config", CheckFail, "tls-cert /nowhere")
+}

@@ -1,0 +1,276 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/internal/config"
+	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/rpc"
+)
+
+// nearlyFull is the part of what JetStream may store from which on it is to be
+// told.
+const nearlyFull = 0.9
+
+// fleet checks what the settings share with other processes: the NATS server,
+// discovery, and every worker that discovery knows.
+func (d *doctor) fleet(ctx context.Context) {
+	p := &planes{rpc: rpc.NewMem()}
+	defer p.Close()
+	if !d.connect(p) {
+		return
+	}
+	if p.conn != nil {
+		d.jetStream(ctx, p.conn)
+	}
+	cfg := *d.cfg
+	if cfg.Command == config.Up {
+		if p.conn == nil {
+			return // all of it is in one process: the server tells
+		}
+		cfg.Discovery = config.DiscoveryNATS
+	} else if err := p.openRPC(&cfg, d.log); err != nil {
+		d.fail("request plane", "correct the settings that begin with rpc-", "%v", err)
+		return
+	}
+	set, ok := d.discover(ctx, p, &cfg)
+	if !ok {
+		return
+	}
+	cards := map[string]engine.Card{} // the first of each model
+	for i := range set {
+		d.worker(ctx, p.rpc, &set[i], cards)
+	}
+	d.ownBlocks(cards)
+}
+
+// connect connects to the NATS server of the settings; without one there is
+// nothing to check. It reports whether checks that need it can go on.
+func (d *doctor) connect(p *planes) bool {
+	cfg := d.cfg
+	url, mayBeAway := cfg.NATS, false
+	if url == "" && cfg.NATSListen != "" {
+		// This process embeds the server: it is there only while it runs.
+		url, mayBeAway = "nats://"+cfg.NATSListen, true
+	}
+	if url == "" {
+		return cfg.Command == config.Up || cfg.Discovery != config.DiscoveryNATS
+	}
+	const remedy = "start a NATS server there, or have a process of the fleet embed one with --nats-listen; see --nats, --nats-creds, --nats-token-file and --nats-tls-ca"
+	token, err := secret("nats-token-file", cfg.NATSTokenFile)
+	if err != nil {
+		return false // the check of the settings tells
+	}
+	opts, err := natsOptions(cfg, token)
+	if err != nil {
+		d.fail("nats", remedy, "%v", err)
+		return false
+	}
+	p.conn, err = natsd.Connect(url, "penstock doctor", d.log, append(opts, nats.NoReconnect())...)
+	if err != nil {
+		if !mayBeAway {
+			d.fail("nats", remedy, "%v", err)
+		}
+		return false
+	}
+	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
+	trip, err := p.conn.RTT()
+	if err != nil {
+		d.fail("nats", remedy, "the server does not answer: %v", err)
+		return false
+	}
+	d.ok("nats", "a server of version %s answers after %v", p.conn.ConnectedServerVersion(), trip.Round(time.Microsecond))
+	return true
+}
+
+// jetStream checks that JetStream is there, has room, and has our streams.
+func (d *doctor) jetStream(ctx context.Context, conn *nats.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		d.fail("jetstream", "look into the log of the NATS server", "%v", err)
+		return
+	}
+	info, err := js.AccountInfo(ctx)
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		d.fail("jetstream", "start the server with JetStream (nats-server -js), and for this account", "the server has no JetStream for us")
+		return
+	case err != nil:
+		d.fail("jetstream", "look into the log of the NATS server", "%v", err)
+		return
+	}
+	used, limit := info.Store, info.Limits.MaxStore
+	if limit > 0 && float64(used) > nearlyFull*float64(limit) {
+		d.warn("jetstream", "give the account or the server more room, or shorten what streams keep", "%s of %s are used: when it is full, events are lost", bytesText(used), bytesText(uint64(limit)))
+	} else {
+		d.ok("jetstream", "%s are stored in %d streams", bytesText(used), info.Streams)
+	}
+	streams := js.ListStreams(ctx)
+	for s := range streams.Info() {
+		d.stream(s)
+	}
+	if err := streams.Err(); err != nil {
+		d.warn("streams", "look into the log of the NATS server", "they cannot be listed: %v", err)
+	}
+}
+
+// stream checks one stream's room, and by it the server's clock.
+func (d *doctor) stream(s *jetstream.StreamInfo) {
+	check := "stream " + s.Config.Name
+	if s.Config.MaxBytes > 0 && s.Config.Discard == jetstream.DiscardNew && float64(s.State.Bytes) > nearlyFull*float64(s.Config.MaxBytes) {
+		d.warn(check, "remove what is old, or give the stream more room", "%s of %s are used: when it is full, writing fails", bytesText(s.State.Bytes), bytesText(uint64(s.Config.MaxBytes)))
+		return
+	}
+	if apart := time.Since(s.TimeStamp).Abs(); !s.TimeStamp.IsZero() && apart > maxSkew {
+		d.warn("clock", "keep the clocks of all machines right with NTP", "the clocks of this machine and of the NATS server are %v apart", apart.Round(time.Second))
+	}
+	d.ok(check, "%d messages, %s, %d readers", s.State.Msgs, bytesText(s.State.Bytes), s.State.Consumers)
+}
+
+// discover reads the workers of the settings' namespace and component from
+// discovery, which must be there: looking at it makes it otherwise.
+func (d *doctor) discover(ctx context.Context, p *planes, cfg *config.Loaded) (set []disco.Instance, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	const empty = "start a worker, or a fleet's first process: it makes what is missing"
+	switch cfg.Discovery {
+	case config.DiscoveryNATS:
+		var c disco.NATSConfig
+		c.EnsureDefaults()
+		js, err := jetstream.New(p.conn)
+		if err == nil {
+			_, err = js.KeyValue(ctx, c.Bucket)
+		}
+		if errors.Is(err, jetstream.ErrBucketNotFound) {
+			d.warn("discovery", empty, "the bucket %s is not there: nobody has registered yet", c.Bucket)
+			return nil, false
+		}
+		if err != nil {
+			d.fail("discovery", "look into the log of the NATS server", "the bucket %s cannot be read: %v", c.Bucket, err)
+			return nil, false
+		}
+	case config.DiscoveryFile:
+		switch _, err := os.ReadDir(cfg.DiscoveryDir); {
+		case errors.Is(err, os.ErrNotExist):
+			d.warn("discovery", empty, "the directory %s is not there: nobody has registered yet", cfg.DiscoveryDir)
+			return nil, false
+		case err != nil:
+			d.fail("discovery", "check the directory and the rights to it", "%v", err)
+			return nil, false
+		}
+	}
+	if err := p.openRegistry(cfg, d.log); err != nil {
+		d.fail("discovery", "correct --discovery", "%v", err)
+		return nil, false
+	}
+	come := false
+	err := p.registry.Watch(ctx, disco.Worker, func(all []disco.Instance) {
+		if come = true; ctx.Err() != nil {
+			return
+		}
+		for _, in := range all {
+			if in.Namespace == cfg.Namespace && in.Component == cfg.Component {
+				set = append(set, in)
+			}
+		}
+		cancel()
+	})
+	switch {
+	case err != nil || !come:
+		d.fail("discovery", "look at the store, and at the network between", "it did not tell within %v", checkTimeout)
+		return nil, false
+	case len(set) == 0:
+		d.warn("discovery", "start a worker with the same --namespace and --component, or look with others", "no worker is registered in namespace %s, component %s", cfg.Namespace, cfg.Component)
+	default:
+		d.ok("discovery", "%d workers are registered in namespace %s, component %s", len(set), cfg.Namespace, cfg.Component)
+	}
+	return set, true
+}
+
+// worker checks one worker: its registration, its card beside those before, and
+// whether it answers.
+func (d *doctor) worker(ctx context.Context, plane rpc.Plane, in *disco.Instance, cards map[string]engine.Card) {
+	check := fmt.Sprintf("worker %d", in.ID)
+	where := fmt.Sprintf("%s (pid %d)%s", in.Host, in.PID, age(in.Epoch, time.Now()))
+	card, err := engine.DecodeCard(in.Meta)
+	if err != nil {
+		d.fail(check, "run the same version everywhere", "%s: its model card cannot be read: %v", where, err)
+		return
+	}
+	if first, ok := cards[card.Name]; !ok {
+		cards[card.Name] = card
+	} else if why := card.DiffersFrom(&first); why != "" {
+		d.fail(check, "start the workers of one name with the same settings, or give one another name with --served-model-name", "%s: %s", where, why)
+		return
+	}
+	if !strings.Contains(in.Addr, "://") {
+		d.ok(check, "%s serves %s within its process", where, card.Name)
+		return
+	}
+	pong, took, err := ping(ctx, plane, in.Addr)
+	switch {
+	case err != nil:
+		d.fail(check, "look into its log, and at the network and the --rpc- settings between; a worker that died leaves discovery by itself", "%s at %s does not answer: %v", where, in.Addr, err)
+	case pong.Epoch != in.Epoch:
+		d.warn(check, "wait until discovery has followed; if it stays so, two processes have one --worker-id", "%s at %s is in epoch %d, and discovery says %d", where, in.Addr, pong.Epoch, in.Epoch)
+	case pong.State != engine.StateReady:
+		d.warn(check, "look into its log", "%s at %s is %s", where, in.Addr, pong.State)
+	case in.Unconfirmed:
+		d.warn(check, "look at the connection between it and the store", "%s at %s answers, but discovery does not confirm it", where, in.Addr)
+	default:
+		d.ok(check, "%s serves %s at %s, answers after %v, card %.8s", where, card.Name, in.Addr, took.Round(10*time.Microsecond), card.Checksum())
+	}
+}
+
+// ping asks a worker for its state.
+func ping(ctx context.Context, plane rpc.Plane, addr string) (pong engine.Pong, took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	start := time.Now()
+	err = plane.Call(ctx, addr, engine.MethodPing, nil, func(frame []byte) error { return json.Unmarshal(frame, &pong) })
+	return pong, time.Since(start), err
+}
+
+// age says for how long a worker has been there, if its epoch is the time in
+// milliseconds, as those of our processes are.
+func age(epoch uint64, now time.Time) string {
+	d := now.Sub(time.UnixMilli(int64(epoch))).Round(time.Second)
+	if epoch > uint64(now.UnixMilli()) || d > 10*365*24*time.Hour {
+		return ""
+	}
+	return fmt.Sprintf(" for %v", d)
+}
+
+// ownBlocks checks that a worker of these settings would have the blocks of those
+// that serve its model already.
+func (d *doctor) ownBlocks(cards map[string]engine.Card) {
+	if d.cfg.Command != config.Worker {
+		return
+	}
+	name := d.cfg.Model
+	if len(d.cfg.ServedModelName) > 0 {
+		name = d.cfg.ServedModelName[0]
+	}
+	card, ok := cards[name]
+	if !ok {
+		return
+	}
+	if card.BlockSize != d.cfg.KVCacheBlockSize {
+		d.fail("block size", fmt.Sprintf("give --kv-cache-block-size %d, or another --served-model-name", card.BlockSize), "%s is served with blocks of %d tokens, and these settings say %d", name, card.BlockSize, d.cfg.KVCacheBlockSize)
+		return
+	}
+	d.ok("block size", "%d tokens, as those who serve %s have", card.BlockSize, name)
+}

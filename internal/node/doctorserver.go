@@ -1,0 +1,232 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	// maxSkew is how far clocks may be apart. Lives of workers are numbered by
+	// them, and certificates hold between two times.
+	maxSkew = 5 * time.Second
+	// maxProbe bounds an answer of a running process, in bytes.
+	maxProbe = 16 << 20
+)
+
+// running checks the process at a URL: what it serves, how it sees its workers,
+// and whether it follows their caches. Without a URL it is the one at the HTTP
+// address of the settings, and that none is there is no fault.
+func (d *doctor) running(ctx context.Context, server string) {
+	named := server != ""
+	if !named {
+		if d.cfg == nil || d.cfg.HTTPAddr == "" || strings.HasSuffix(d.cfg.HTTPAddr, ":0") {
+			return
+		}
+		server = d.url(d.cfg.HTTPAddr)
+		if !d.isPenstock(ctx, server) {
+			return // the check of the port says who is there
+		}
+		d.key = cmp.Or(d.key, d.ownKey)
+	}
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	server = strings.TrimRight(server, "/")
+	var health healthAnswer
+	asked := time.Now()
+	header, err := d.get(ctx, server+"/health", &health)
+	if err != nil {
+		d.fail("server", "start it, or name another with --server", "%s: %v", server, err)
+		return
+	}
+	d.health(server, &health)
+	d.skew(server, header, asked, time.Now())
+	d.workers(ctx, server)
+	d.index(ctx, server)
+}
+
+// url is where the process of these settings serves HTTP.
+func (d *doctor) url(addr string) string {
+	if d.cfg.TLSCert != "" {
+		return "https://" + addr
+	}
+	return "http://" + addr
+}
+
+// healthAnswer is what a frontend says of itself; other roles say less.
+type healthAnswer struct {
+	Status string          `json:"status"`
+	Models json.RawMessage `json:"models"`
+}
+
+// health checks what the server says of itself.
+func (d *doctor) health(server string, h *healthAnswer) {
+	var models []struct {
+		ID      string `json:"id"`
+		Workers int    `json:"workers"`
+		Reason  string `json:"reason"`
+	}
+	_ = json.Unmarshal(h.Models, &models) // a router says only how many
+	var served []string
+	for _, m := range models {
+		if m.Reason != "" {
+			d.warn("model "+m.ID, "start a worker for it, or look into the frontend's log", "%s: %s", server, m.Reason)
+			continue
+		}
+		served = append(served, fmt.Sprintf("%s (%d workers)", m.ID, m.Workers))
+	}
+	what := ""
+	if len(served) > 0 {
+		what = ", serving " + strings.Join(served, ", ")
+	}
+	switch h.Status {
+	case "healthy", "ready":
+		d.ok("server", "%s is %s%s", server, h.Status, what)
+	default:
+		d.fail("server", "start workers in its namespace and component, or wait until it is ready", "%s is %s", server, h.Status)
+	}
+}
+
+// skew compares the server's clock with ours. Its date has whole seconds.
+func (d *doctor) skew(server string, header http.Header, asked, answered time.Time) {
+	date, err := http.ParseTime(header.Get("Date"))
+	if err != nil {
+		return
+	}
+	early, late := asked.Sub(date.Add(time.Second)), date.Sub(answered)
+	if apart := max(early, late); apart > maxSkew {
+		d.warn("clock", "keep the clocks of all machines right with NTP", "the clocks of this machine and of %s are %v apart", server, apart.Round(time.Second))
+		return
+	}
+	d.ok("clock", "this machine and %s agree", server)
+}
+
+// workers checks the server's table of workers, if it has one.
+func (d *doctor) workers(ctx context.Context, server string) {
+	var table struct {
+		Rows []struct {
+			ID      uint64 `json:"worker_id"`
+			Rank    uint32 `json:"dp_rank"`
+			Model   string `json:"model"`
+			Host    string `json:"host"`
+			State   string `json:"state"`
+			Problem string `json:"problem"`
+			Feed    struct {
+				State   string  `json:"state"`
+				LastSeq uint64  `json:"last_seq"`
+				Gaps    uint64  `json:"gaps"`
+				Lagging bool    `json:"lagging"`
+				Idle    float64 `json:"idle_seconds"`
+			} `json:"feed"`
+		} `json:"rows"`
+	}
+	_, err := d.get(ctx, server+"/v1/router/workers", &table)
+	if needsKey(err) {
+		d.warn("workers", "show a key for administrators: in the variable PENSTOCK_API_KEY, or one of --api-key-file", "%s does not tell of its workers: %v", server, err)
+	}
+	if err != nil {
+		return // or not a process with a router
+	}
+	ready, live := 0, 0
+	for _, r := range table.Rows {
+		of := fmt.Sprintf("worker %d rank %d", r.ID, r.Rank)
+		switch {
+		case r.State == "ready":
+			ready++
+		case r.Problem != "":
+			d.fail(of, "see docs/router-api.md for the states of a worker", "%s: %s", r.State, r.Problem)
+		default:
+			d.warn(of, "look into the log of that worker on "+r.Host, "%s", r.State)
+		}
+		check := fmt.Sprintf("events of %d/%d", r.ID, r.Rank)
+		switch {
+		case r.Feed.State == "resync":
+			d.warn(check, "wait a moment; if it stays so, look at the NATS server and the worker's log", "events were lost (%d gaps): its cache does not count until it has described it again", r.Feed.Gaps)
+		case r.Feed.State == "mismatch":
+			d.fail(check, "start the worker with the block size of its engine", "its events have another block size than its model card")
+		case r.Feed.State == "waiting":
+			d.warn(check, "look at the NATS server: frontends and workers need the same one", "no event has come yet")
+		case r.Feed.Lagging:
+			d.warn(check, "look at the load of this machine and of the NATS server", "the server is behind the worker, at event %d", r.Feed.LastSeq)
+		default:
+			live++
+		}
+	}
+	if ready > 0 {
+		d.ok("workers", "%d of %d are ready", ready, len(table.Rows))
+	}
+	if live > 0 {
+		d.ok("events", "%d of %d event feeds are as they should be", live, len(table.Rows))
+	}
+}
+
+// index checks that the server's router has read what was kept of cache events.
+func (d *doctor) index(ctx context.Context, server string) {
+	var index struct {
+		Events   bool `json:"events"`
+		CaughtUp bool `json:"caught_up"`
+		Blocks   int  `json:"blocks"`
+	}
+	if _, err := d.get(ctx, server+"/v1/router/index", &index); err != nil {
+		return
+	}
+	switch {
+	case !index.Events:
+		d.ok("index", "this router does not follow cache events")
+	case !index.CaughtUp:
+		d.warn("index", "wait; if it stays so, look at the NATS server", "the router has not read all cache events yet: fewer cache hits are found")
+	default:
+		d.ok("index", "%d blocks are known, all events are read", index.Blocks)
+	}
+}
+
+// isPenstock reports whether a Penstock answers at a URL.
+func (d *doctor) isPenstock(ctx context.Context, server string) bool {
+	var live healthAnswer
+	_, err := d.get(ctx, server+"/live", &live)
+	return err == nil && live.Status == "live"
+}
+
+// get reads JSON from a URL, whatever the status but for those that say that
+// there is nothing.
+func (d *doctor) get(ctx context.Context, url string, out any) (http.Header, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if d.key != "" {
+		req.Header.Set("Authorization", "Bearer "+d.key)
+	}
+	resp, err := d.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
+		return nil, &statusError{resp.StatusCode}
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxProbe)).Decode(out); err != nil {
+		return nil, fmt.Errorf("its answer is not what this version expects: %w", err)
+	}
+	return resp.Header, nil
+}
+
+// statusError is an answer that says no more than its status.
+type statusError struct{ status int }
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("it answers %d %s", e.status, http.StatusText(e.status))
+}
+
+// needsKey reports whether a question was refused for want of a key.
+func needsKey(err error) bool {
+	var e *statusError
+	return errors.As(err, &e) && (e.status == http.StatusUnauthorized || e.status == http.StatusForbidden)
+}
