@@ -79,8 +79,8 @@ func (t *TCP) Call(ctx context.Context, addr, method string, body []byte, recv f
 		return fault.New(fault.Unavailable, "call %s: %q is not an address of the form tcp://host:port", method, addr)
 	case len(body) > MaxBody:
 		return fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", method, len(body), MaxBody)
-	case len(method) > maxMethodName:
-		return fault.New(fault.TooLarge, "call %.20s: the name of the method has %d bytes, at most %d are allowed", method, len(method), maxMethodName)
+	case len(method) > maxMethod:
+		return fault.New(fault.TooLarge, "call %.20s: the name of the method has %d bytes, at most %d are allowed", method, len(method), maxMethod)
 	}
 	var err error
 	for range tcpTries {

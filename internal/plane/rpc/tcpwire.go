@@ -39,8 +39,6 @@ const (
 	tcpPayload = 16 << 10
 	// pingSize is the payload of a PING, which its PONG repeats.
 	pingSize = 8
-	// maxMethodName bounds the name of a method, in bytes.
-	maxMethodName = 1 << 10
 	// lastCall is the greatest number of a call; then a connection is used up.
 	lastCall = 1 << 31
 )
@@ -99,7 +97,7 @@ func decodeCall(b []byte) (h callHead, body []byte, err error) {
 	for _, s := range [...]struct {
 		to    *string
 		limit int
-	}{{&h.method, maxMethodName}, {&h.parent, maxTrace}, {&h.state, maxTrace}} {
+	}{{&h.method, maxMethod}, {&h.parent, maxTrace}, {&h.state, maxTrace}} {
 		if len(head) < 2 {
 			return h, nil, errShort("CALL", b)
 		}
