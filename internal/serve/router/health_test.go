@@ -262,7 +262,7 @@ func TestLastResort(t *testing.T) {
 		if err := ask(); err != nil {
 			t.Errorf("suspected: %v", err)
 		}
-		if row := c.workers()[1]; row.State != "quarantined" || !strings.Contains(row.Problem, "no other worker") {
+		if row := c.workers()[1]; row.State != "suspect" || !strings.Contains(row.Problem, "no other worker") {
 			t.Errorf("%+v", row)
 		}
 		<-time.After(1010 * time.Millisecond)
