@@ -2,6 +2,7 @@ package natsd
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
