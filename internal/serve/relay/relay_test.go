@@ -259,7 +259,7 @@ func TestWaits(t *testing.T) {
 
 // TestOneNameTwice: two requests of one name, from two frontends, are two.
 func TestOneNameTwice(t *testing.T) {
-	inside, leave := make(chan struct{}), make(chan struct{})
+	inside, leave := make(chan struct{}, 2), make(chan struct{})
 	r := newRig(t, Config{}, &book{pick: others(1)}, func(_ context.Context, _ string, req *engine.Request, send func(*engine.Delta) error) error {
 		inside <- struct{}{}
 		<-leave
@@ -274,8 +274,13 @@ func TestOneNameTwice(t *testing.T) {
 			ended <- r.engine.Generate(t.Context(), request(1), func(*engine.Delta) error { return nil })
 		}()
 	}
-	<-inside
-	<-inside
+	for range 2 {
+		select {
+		case <-inside:
+		case err := <-ended:
+			t.Fatal(err)
+		}
+	}
 	close(leave)
 	if err := errors.Join(<-ended, <-ended); err != nil {
 		t.Error(err)
