@@ -34,7 +34,7 @@ func main() {
 	load := flag.String("load", "flood", "flood or paced")
 	addr := flag.String("addr", "", "where to call")
 	streams := flag.String("streams", "1,100,1000,10000", "how many streams; several for a whole run")
-	window := flag.Duration("for", 1500*time.Millisecond, "how long to measure, after half a second that is not counted")
+	window := flag.Duration("for", 1500*time.Millisecond, "how long to measure, after a time that is not counted")
 	flag.Parse()
 	if err := run(*role, *addr, *streams, cell{Plane: *plane, Load: *load, For: *window}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/rpc:", err)

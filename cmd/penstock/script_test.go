@@ -8,9 +8,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(testscript.RunMain(m, map[string]func() int{
-		"penstock": func() int { return run(os.Args[1:], os.Stdout, os.Stderr) },
-	}))
+	testscript.Main(m, map[string]func(){
+		"penstock": func() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) },
+	})
 }
 
 // TestScript runs the command line as a user would; the scripts say what it

@@ -59,17 +59,21 @@ func welcome(w io.Writer, r node.Ready) {
 	if !r.Chat {
 		path, prompt, route = "/v1/completions", `"prompt": "Where does the water"`, "route --raw"
 	}
+	key := ""
+	if r.Keys {
+		key = ` -H "Authorization: Bearer $` + config.EnvKey + `"`
+	}
 	fmt.Fprintf(w, `
   Penstock serves %s on %s  (ready in %v)
 
   Try it:
 
-    curl -N %s%s -H 'Content-Type: application/json' \
+    curl -N %s%s -H 'Content-Type: application/json'%s \
       -d '{"model": "%s", "stream": true, %s}'
 
   %s, engine %s, %d KV blocks of %d tokens each, routed by %s
   Metrics:  %s/metrics
-`, r.Model, r.URL, r.Took.Round(time.Millisecond), r.URL, path, r.Model, prompt,
+`, r.Model, r.URL, r.Took.Round(time.Millisecond), r.URL, path, key, r.Model, prompt,
 		workers(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode, r.URL)
 	if r.NATS != "" {
 		fmt.Fprintf(w, "  NATS:     %s\n", r.NATS)

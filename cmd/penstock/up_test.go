@@ -11,6 +11,8 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 	ready := node.Ready{URL: "http://127.0.0.1:9000", Model: "m", Chat: true, Engine: "tiny", Workers: 2, Blocks: 8, BlockSize: 16, RouterMode: "kv"}
 	base := ready
 	base.Chat, base.Workers, base.NATS, base.URL = false, 1, "nats://127.0.0.1:4222", defaultServer
+	guarded := ready
+	guarded.URL, guarded.Keys = "https://127.0.0.1:8443", true
 	for _, tc := range []struct {
 		name      string
 		ready     node.Ready
@@ -19,12 +21,17 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 		{
 			"a chat model", ready,
 			[]string{"/v1/chat/completions", `"messages"`, "2 workers", `penstock route --explain`, "--server http://127.0.0.1:9000"},
-			[]string{"NATS", "--raw"},
+			[]string{"NATS", "--raw", "Bearer"},
 		},
 		{
 			"a base model", base,
 			[]string{"http://127.0.0.1:8000/v1/completions", `"prompt"`, "1 worker,", "penstock route --raw --explain", "nats://127.0.0.1:4222"},
 			[]string{"/v1/chat", "--server"},
+		},
+		{
+			"with keys", guarded,
+			[]string{` -H "Authorization: Bearer $PENSTOCK_API_KEY"`, "--server https://127.0.0.1:8443"},
+			[]string{"http://"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

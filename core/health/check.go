@@ -25,7 +25,7 @@ func (m *Machine) Check(now kv.Mono) error {
 			return fmt.Errorf("worker %d is not where it says in the queue", id)
 		case e.status.Quarantined == (e.status.Cause == None):
 			return fmt.Errorf("worker %d: quarantined %t because of %v", id, e.status.Quarantined, e.status.Cause)
-		case e.status.Quarantined && (e.retry < m.cfg.RetryLeast || e.retry > m.cfg.RetryMost):
+		case e.status.Quarantined && (e.retry > m.cfg.RetryMost || e.retry < m.cfg.RetryLeast && e.retry != 0):
 			return fmt.Errorf("worker %d is tried again after %v", id, e.retry)
 		case e.status.Quarantined && e.ping == 0 && e.due.Sub(now) > m.cfg.RetryMost:
 			return fmt.Errorf("worker %d in quarantine waits for %v", id, e.due.Sub(now))

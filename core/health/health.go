@@ -2,10 +2,11 @@
 // pings, and says when to ping whom.
 //
 // A worker is taken to answer until a call or a ping to it fails. From then on it is
-// quarantined: nothing is sent to it but pings, at growing intervals, and the
-// first one that it answers brings it back. Doubt is cheap and trust is cheap to
-// regain, so that a wrong suspicion costs some milliseconds of one worker, and a
-// dead worker costs one request one attempt.
+// quarantined: it is pinged, at once and then at growing intervals, and the first
+// ping that it answers brings it back. Doubt is cheap and trust is cheap to regain, so
+// that a wrong suspicion costs some milliseconds of one worker, and a dead worker
+// costs one request one attempt. Until a ping has failed too the worker is no more
+// than suspected: a connection may break for many reasons.
 //
 // A worker that is heard of otherwise is pinged only if discovery is in doubt about
 // it: what one hears through a third party does not show that it can be reached.
@@ -31,11 +32,11 @@ type Config struct {
 	// DoubtEvery is how often a worker is pinged that discovery does not confirm.
 	DoubtEvery time.Duration
 	// RetryLeast and RetryMost bound the wait before a worker in quarantine is
-	// pinged (again). It doubles with each ping that fails.
+	// pinged again. It doubles with each ping that fails.
 	RetryLeast, RetryMost time.Duration
 	// Steady is how long a worker must have answered for its next quarantine to
-	// begin with RetryLeast; before that it goes on where the last one ended. It
-	// holds back a worker that answers pings and fails calls.
+	// begin with a ping at once; before that the waits go on growing from where the
+	// last one ended. It holds back a worker that answers pings and fails calls.
 	Steady time.Duration
 }
 
@@ -83,7 +84,7 @@ type Cause uint8
 // The causes; the zero value is that of a worker that answers.
 const (
 	None       Cause = iota
-	CallFailed       // a call to it ended without its answer
+	CallFailed       // a call to it ended without its answer, and no ping yet
 	PingFailed       // a ping did
 )
 
@@ -100,8 +101,9 @@ func (c Cause) String() string {
 
 // Status is what is known of a worker.
 type Status struct {
-	// Quarantined says that nothing but pings must be sent to it, since Since,
-	// because of Cause.
+	// Quarantined says that it has not answered since Since, because of Cause: nothing
+	// but pings must be sent to it while there is another worker, and after PingFailed
+	// nothing at all.
 	Quarantined bool
 	Since       kv.Mono
 	Cause       Cause
@@ -132,8 +134,9 @@ type entry struct {
 	heard  kv.Mono       // the last sign of life
 	due    kv.Mono       // of the next ping
 	ping   uint64        // number of the one that is out; 0 for none
-	retry  time.Duration // the last wait of the last quarantine; 0 before the first
-	back   kv.Mono       // end of the last quarantine
+	retry  time.Duration // the last wait of the last quarantine
+	back   kv.Mono       // its end
+	lapsed bool          // there was one
 	at     int           // in the queue; -1 outside
 }
 
@@ -236,12 +239,20 @@ func (m *Machine) quarantine(e *entry, now kv.Mono, why Cause) {
 	e.status = Status{Quarantined: true, Since: now, Cause: why}
 	m.quarantined++
 	e.ping = 0
-	if e.retry > 0 && now.Sub(e.back) < m.cfg.Steady {
-		e.retry = min(2*e.retry, m.cfg.RetryMost)
-	} else {
-		e.retry = m.cfg.RetryLeast
+	again := e.lapsed && now.Sub(e.back) < m.cfg.Steady
+	if !again {
+		e.retry = 0
 	}
+	if again || why == PingFailed {
+		m.grow(e)
+	}
+	e.lapsed = true
 	m.enqueue(e, now.Add(m.wait(e)))
+}
+
+// grow makes the wait before the next ping longer.
+func (m *Machine) grow(e *entry) {
+	e.retry = min(max(2*e.retry, m.cfg.RetryLeast), m.cfg.RetryMost)
 }
 
 // Due appends to dst the pings that must be sent now, at most limit of them, those
@@ -297,7 +308,8 @@ func (m *Machine) Missed(now kv.Mono, p Ping) bool {
 		m.quarantine(e, now, PingFailed)
 		return true
 	}
-	e.retry = min(2*e.retry, m.cfg.RetryMost)
+	e.status.Cause = PingFailed
+	m.grow(e)
 	m.enqueue(e, now.Add(m.wait(e)))
 	return false
 }

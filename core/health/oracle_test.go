@@ -48,8 +48,11 @@ func (n *naive) idle(p *plain) time.Duration {
 }
 
 func (n *naive) retry(p *plain) time.Duration {
+	if p.fails == 0 {
+		return 0
+	}
 	d := n.cfg.RetryLeast
-	for range p.fails {
+	for range p.fails - 1 {
 		d = min(2*d, n.cfg.RetryMost)
 	}
 	return d - spread(p.ID, retried, d/4)
@@ -91,6 +94,9 @@ func (n *naive) quarantine(now kv.Mono, p *plain, why Cause) {
 		p.fails++
 	} else {
 		p.fails = 0
+		if why == PingFailed {
+			p.fails = 1
+		}
 	}
 	p.tried = true
 	p.due = now.Add(n.retry(p))
@@ -111,6 +117,7 @@ func (n *naive) pinged(now kv.Mono, ping Ping, epoch uint64, answered bool) (cha
 		p.status, p.heard = Status{}, now
 		p.due = now.Add(n.idle(p))
 	case was:
+		p.status.Cause = PingFailed
 		p.fails++
 		p.due = now.Add(n.retry(p))
 	default:

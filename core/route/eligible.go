@@ -23,6 +23,7 @@ const (
 	notAnswering
 	otherBlockSize
 	busy
+	suspected
 	refusals
 )
 
@@ -40,12 +41,14 @@ func (r *Router) refuse(t *Target, q *Query) refusal {
 		return draining
 	case t.State == NotAnswering:
 		return notAnswering
-	case t.State != Ready:
+	case t.State != Ready && t.State != Suspected:
 		return notReady
 	case t.BlockSize != r.active.BlockSize():
 		return otherBlockSize
 	case r.cfg.Busy != Busy{} && r.cfg.Busy.with(r.active.Load(t.Worker), t.Blocks):
 		return busy
+	case t.State == Suspected:
+		return suspected
 	}
 	return eligible
 }
@@ -57,6 +60,8 @@ func (r *Router) reason(now kv.Mono, why refusal, t *Target, q *Query) string {
 		return "not ready: its engine does not answer"
 	case notAnswering:
 		return "not answering for " + rough(now.Sub(t.Since)).String()
+	case suspected:
+		return fmt.Sprintf("a call to it failed %v ago, and others answer", rough(now.Sub(t.Since)))
 	case busy:
 		return r.cfg.Busy.why(r.active.Load(t.Worker), t.Blocks)
 	case notPinned:
@@ -141,11 +146,16 @@ func (r *Router) whyNotPinned(now kv.Mono, q *Query) *fault.Error {
 }
 
 // assess returns the eligible workers, ordered, with their costs and the
-// probability of each. The slice is valid until the next call.
+// probability of each; if there is none those of the next condition: busy ones for a
+// request that moves, then those of which nothing worse is known than one failed
+// call. The slice is valid until the next call.
 func (r *Router) assess(now kv.Mono, p *policy, q *Query) ([]candidate, error) {
 	cands := r.weigh(p, q, eligible)
 	if len(cands) == 0 && q.Moving {
 		cands = r.weigh(p, q, busy)
+	}
+	if len(cands) == 0 {
+		cands = r.weigh(p, q, suspected)
 	}
 	if len(cands) == 0 {
 		return nil, r.nobody(now, q)

@@ -84,7 +84,7 @@ func agrees(t *rapid.T) {
 			for i, w := range rapid.SliceOfNDistinct(worker, 0, 6, rapid.ID[kv.Worker]).Draw(t, "workers") {
 				list = append(list, Target{
 					Worker: w, Addr: fmt.Sprint("addr ", i), BlockSize: size,
-					State:  State(rapid.SampledFrom([]State{Ready, Ready, Ready, Draining, NotReady, NotAnswering}).Draw(t, "state")),
+					State:  State(rapid.SampledFrom([]State{Ready, Ready, Ready, Draining, NotReady, NotAnswering, Suspected}).Draw(t, "state")),
 					Blocks: rapid.SampledFrom([]int{0, 4, 8}).Draw(t, "blocks"),
 				})
 			}
@@ -100,7 +100,7 @@ func agrees(t *rapid.T) {
 			}
 		},
 		"state": func(t *rapid.T) {
-			w, state := worker.Draw(t, "worker"), rapid.SampledFrom([]State{Ready, NotAnswering}).Draw(t, "state")
+			w, state := worker.Draw(t, "worker"), rapid.SampledFrom([]State{Ready, NotAnswering, Suspected}).Draw(t, "state")
 			at := slices.IndexFunc(n.targets, func(o Target) bool { return o.Worker == w })
 			want := at >= 0 && n.targets[at].State != state
 			if r.SetState(w, state, 1) != want {
@@ -167,14 +167,17 @@ func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[k
 	if diff := cmp.Diff(ex, again); diff != "" || (err == nil) != (errAgain == nil) {
 		t.Fatalf("explaining changed something:\n%s", diff)
 	}
-	var eligible, busy []Target
+	var eligible, busy, suspected []Target
 	for _, target := range n.targets {
-		if target.State != Ready || slices.Contains(q.Exclude, target.Worker.ID) {
+		if target.State != Ready && target.State != Suspected || slices.Contains(q.Exclude, target.Worker.ID) {
 			continue
 		}
-		if n.isBusy(&target) {
+		switch {
+		case n.isBusy(&target):
 			busy = append(busy, target)
-		} else {
+		case target.State == Suspected:
+			suspected = append(suspected, target)
+		default:
 			eligible = append(eligible, target)
 		}
 	}
@@ -184,6 +187,9 @@ func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[k
 		if q.Moving {
 			eligible = busy
 		}
+	}
+	if len(eligible) == 0 {
+		eligible = suspected
 	}
 	if len(ex.Excluded) != len(n.targets)-len(eligible) {
 		t.Fatalf("excluded %v of %v", ex.Excluded, n.targets)

@@ -17,10 +17,11 @@ const (
 	NotReady     State = iota // it exists, and its engine does not answer
 	Ready                     // it takes requests
 	Draining                  // it finishes what it has
-	NotAnswering              // calls to it fail
+	NotAnswering              // it does not answer
+	Suspected                 // a call to it failed, and that is all that is known
 )
 
-var stateNames = [...]string{"not ready", "ready", "draining", "not answering"}
+var stateNames = [...]string{"not ready", "ready", "draining", "not answering", "suspected"}
 
 // String returns the state's name as tables print it.
 func (s State) String() string {

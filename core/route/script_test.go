@@ -164,7 +164,7 @@ func (s *script) tally(t *testing.T, d *datadriven.TestData, q *Query) string {
 	return out.String()
 }
 
-var states = map[string]State{"ready": Ready, "draining": Draining, "not-ready": NotReady, "not-answering": NotAnswering}
+var states = map[string]State{"ready": Ready, "draining": Draining, "not-ready": NotReady, "not-answering": NotAnswering, "suspected": Suspected}
 
 // when returns the time that a command says, 0 if none.
 func when(t *testing.T, d *datadriven.TestData) kv.Mono {

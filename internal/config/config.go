@@ -112,6 +112,7 @@ type Config struct {
 	BodyTimeout    Seconds `key:"body-timeout" on:"up,frontend" help:"longest time in which a client sends the body of a request"`
 	WriteTimeout   Seconds `key:"write-timeout" on:"up,frontend" help:"time after which a client that takes nothing of its answer is gone"`
 	IdleTimeout    Seconds `key:"idle-timeout" on:"up,frontend" help:"time after which a connection without a request is closed"`
+	MaxConnections int     `key:"max-connections" on:"up,frontend,worker,router" help:"connections of HTTP at once; one more is closed as it comes"`
 	MaxHeaderBytes int     `key:"max-header-bytes" on:"up,frontend" help:"largest headers of a request"`
 
 	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats, rpc, relay, access, traces): info,router=debug"`
@@ -175,6 +176,7 @@ func Defaults(command Command) Config {
 		BodyTimeout:         Seconds(time.Minute),
 		WriteTimeout:        Seconds(time.Minute),
 		IdleTimeout:         Seconds(2 * time.Minute),
+		MaxConnections:      16384,
 		MaxHeaderBytes:      64 << 10,
 		LogLevel:            "info",
 		LogFormat:           "text",

@@ -26,6 +26,7 @@ func (p *problems) door(c *Config) {
 	p.positive("body-timeout", c.BodyTimeout)
 	p.positive("write-timeout", c.WriteTimeout)
 	p.positive("idle-timeout", c.IdleTimeout)
+	p.between("max-connections", c.MaxConnections, 1, 1<<24)
 	p.between("max-header-bytes", c.MaxHeaderBytes, 4096, 16<<20)
 }
 

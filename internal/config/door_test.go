@@ -40,12 +40,12 @@ func TestDoor(t *testing.T) {
 	}
 	_, err = Load("", []string{
 		"PENSTOCK_TLS_CERT=cert.pem", "PENSTOCK_METRICS_ACCESS=all", "PENSTOCK_ACCESS_LOG=maybe", "PENSTOCK_REQUEST_TIMEOUT=-1s",
-		"PENSTOCK_HEADER_TIMEOUT=0s", "PENSTOCK_BODY_TIMEOUT=0s", "PENSTOCK_WRITE_TIMEOUT=0s", "PENSTOCK_IDLE_TIMEOUT=0s", "PENSTOCK_MAX_HEADER_BYTES=1",
+		"PENSTOCK_HEADER_TIMEOUT=0s", "PENSTOCK_BODY_TIMEOUT=0s", "PENSTOCK_WRITE_TIMEOUT=0s", "PENSTOCK_IDLE_TIMEOUT=0s", "PENSTOCK_MAX_HEADER_BYTES=1", "PENSTOCK_MAX_CONNECTIONS=0",
 	}, nil)
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"tls-key", "metrics-access", "access-log", "request-timeout", "header-timeout", "body-timeout", "write-timeout", "idle-timeout", "max-header-bytes"} {
+	for _, want := range []string{"tls-key", "metrics-access", "access-log", "request-timeout", "header-timeout", "body-timeout", "write-timeout", "idle-timeout", "max-header-bytes", "max-connections"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not reported in:\n%v", want, err)
 		}

@@ -8,11 +8,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
+	"time"
 
 	"penstock/internal/config"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/openai"
+	"penstock/internal/obs"
 	"penstock/internal/reload"
 )
 
@@ -31,6 +34,9 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 		if d.keys, err = keys.Open(cfg.APIKeyFile); err != nil {
 			return d, fmt.Errorf("api-key-file %s: %w", cfg.APIKeyFile, err)
 		}
+		if st, err := os.Stat(cfg.APIKeyFile); err == nil && st.Mode().Perm()&0o004 != 0 {
+			log.Warn("every user of this machine can read the key file: take that right away (chmod 600), or keep hashes of keys in it (sha256)", "path", cfg.APIKeyFile)
+		}
 	}
 	if cfg.TLSCert != "" {
 		if d.cert, err = reload.OpenCertificate(cfg.TLSCert, cfg.TLSKey); err != nil {
@@ -40,9 +46,8 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	if d.ln, err = listen(cfg.HTTPAddr); err != nil {
 		return d, err
 	}
-	if missing := d.missing(); missing != "" && !loopback(d.ln.Addr().String()) {
-		log.Warn("the HTTP API listens beyond this machine, and strangers may use it or read along", "addr", d.ln.Addr().String(), "without", missing)
-	}
+	d.warn(d.ln.Addr().String(), log)
+	d.ln = &crowd{Listener: d.ln, most: int64(cfg.MaxConnections), throttle: obs.NewThrottle(log, time.Minute)}
 	if d.cert != nil {
 		d.ln = tls.NewListener(d.ln, &tls.Config{
 			GetCertificate: d.cert.Get, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
@@ -51,8 +56,8 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	return d, nil
 }
 
-// missing names what would keep strangers out.
-func (d *door) missing() string {
+// warn says what would keep strangers out, if they can come to addr at all.
+func (d *door) warn(addr string, log *slog.Logger) {
 	var list []string
 	if d.cert == nil {
 		list = append(list, "TLS (--tls-cert, --tls-key)")
@@ -60,7 +65,9 @@ func (d *door) missing() string {
 	if d.keys == nil {
 		list = append(list, "keys (--api-key-file)")
 	}
-	return strings.Join(list, " and ")
+	if len(list) > 0 && !loopback(addr) {
+		log.Warn("the HTTP API listens beyond this machine, and strangers may use it or read along", "addr", addr, "without", strings.Join(list, " and "))
+	}
 }
 
 func (d *door) scheme() string {

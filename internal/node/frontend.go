@@ -91,7 +91,7 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 			"/busy_threshold": r.Handler(),
 			"/v1/config":      configHandler(p.cfg),
 		},
-		OnDrain: r.EndWatches,
+		Seen: r.Seen(), OnDrain: r.EndWatches,
 		OnModel: r.Refer,
 		Keys:    p.door.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})

@@ -25,6 +25,7 @@ type Ready struct {
 	BlockSize  int           `json:"block_size"`
 	RouterMode string        `json:"router_mode"`
 	NATS       string        `json:"nats,omitempty"` // URL, if it is open to others
+	Keys       bool          `json:"keys,omitempty"` // whether requests must show one
 	Took       time.Duration `json:"took_ns"`        // from the call to readiness
 }
 

@@ -72,6 +72,6 @@ func (u *up) announce() {
 	card := u.model.card()
 	u.ready(Ready{
 		URL: u.url(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Workers,
-		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Took: time.Since(u.began),
+		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Took: time.Since(u.began),
 	})
 }

@@ -10,12 +10,14 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,16 +30,30 @@ func write(t *testing.T, path, contents string) {
 	}
 }
 
+type locked struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l locked) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}
+
 // TestRun follows a file through its changes, good and bad. Time is virtual.
 func TestRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	write(t, path, "\xef\xbb\xbfone")
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // of used and out, since virtual time orders nothing for the race detector
 		var used []string
 		files, err := Open("letters", func(contents [][]byte) error {
 			if bytes.HasPrefix(contents[0], []byte("bad")) {
 				return errors.New("it is bad")
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			used = append(used, string(contents[0]))
 			return nil
 		}, path)
@@ -47,13 +63,15 @@ func TestRun(t *testing.T) {
 		var out bytes.Buffer
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- files.Run(ctx, slog.New(slog.NewTextHandler(&out, nil))) }()
+		go func() { ended <- files.Run(ctx, slog.New(slog.NewTextHandler(locked{&mu, &out}, nil))) }()
 		looks := func(n int) { // virtual time: each look is over before the next
 			<-time.After(time.Duration(n) * Every)
 			synctest.Wait()
 		}
 		expect := func(when, want string, lines int) {
 			t.Helper()
+			mu.Lock()
+			defer mu.Unlock()
 			if got := strings.Join(used, " "); got != want {
 				t.Errorf("%s: used %q, want %q", when, got, want)
 			}

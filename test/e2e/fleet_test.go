@@ -150,7 +150,7 @@ func TestFleet(t *testing.T) {
 	}
 	for name, f := range map[string]*process{"beside workers": first, "behind a router": second} {
 		var clients sync.WaitGroup
-		for i := range 16 {
+		for i := range 8 {
 			clients.Go(func() {
 				a, err := f.stream(t.Context(), "/v1/chat/completions", chat(longPrompt(i%4), 12))
 				if err != nil || a.text != want[i%4] || a.output != 12 {

@@ -4,6 +4,11 @@
 //
 //	penstock up &
 //	go run ./test/soak -clients 200 -for 60s
+//
+// With -bin it starts a fleet of processes instead, holds clients on that whose
+// answers it knows, and states how the memory of every process went:
+//
+//	go run ./test/soak -bin ./penstock -for 30m -requests 1000000 -tokens 4
 package main
 
 import (
@@ -42,15 +47,24 @@ const longestWarmUp = 3 * time.Minute
 const settle = 30 * time.Second
 
 func main() {
-	s := soak{}
+	s, l := soak{}, long{}
 	flag.StringVar(&s.url, "url", "http://127.0.0.1:8000", "Penstock to hold clients on")
 	flag.IntVar(&s.clients, "clients", 200, "streaming clients at once")
 	flag.DurationVar(&s.length, "for", 60*time.Second, "how long")
 	flag.IntVar(&s.tokens, "tokens", 32, "tokens of each answer")
+	flag.StringVar(&l.bin, "bin", "", "start a fleet of this binary, instead of holding clients on -url")
+	flag.Int64Var(&l.requests, "requests", 0, "with -bin: stop after so many requests; 0 is not before the time is over")
+	flag.DurationVar(&l.every, "every", 5*time.Second, "with -bin: time between looks at memory")
+	flag.Float64Var(&l.slope, "slope", 32, "with -bin: MiB per hour that a process may grow by, over the second half of runs of ten minutes and more")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := s.run(ctx); err != nil {
+	run := s.run
+	if l.bin != "" {
+		l.clients, l.length, l.tokens = s.clients, s.length, s.tokens
+		run = l.run
+	}
+	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)
 	}

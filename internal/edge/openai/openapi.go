@@ -70,7 +70,7 @@ func EmbeddingsFields() []api.Field {
 func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 	dst = append(dst, `{"openapi":"3.1.0","info":{"title":"Penstock","version":`...)
 	dst = strictjson.AppendString(dst, version)
-	dst = append(dst, `},"paths":{`...)
+	dst = append(dst, `},"security":[{},{"bearer":[]},{"apiKey":[]}],"paths":{`...)
 	for i, op := range ops {
 		switch {
 		case i == 0:
@@ -107,7 +107,8 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 		dst = strictjson.AppendString(dst, r.description)
 		dst = append(dst, `,"content":{"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}}}`...)
 	}
-	return append(dst, `}}}`...)
+	// Which of them a server asks for, if any, is its operator's choice.
+	return append(dst, `},"securitySchemes":{"bearer":{"type":"http","scheme":"bearer"},"apiKey":{"type":"apiKey","in":"header","name":"x-api-key"}}}}`...)
 }
 
 // refusal is a status that operations answer with, and what it says.
@@ -122,6 +123,9 @@ type refusal struct {
 func refusals() []refusal {
 	return []refusal{
 		{"Invalid", fault.Invalid, "the request can never succeed as it is; param names the field that is wrong"},
+		{"Unauthorized", fault.Unauthorized, "the server asks for keys, and the request shows none that is good"},
+		{"Forbidden", fault.Forbidden, "the key is not for this"},
+		{"Limited", fault.Limited, "the key is over a limit; Retry-After says when to try again"},
 		{"NotFound", fault.NotFound, "there is no such model"},
 		{"TooLarge", fault.TooLarge, "the body is larger than the server takes"},
 		{"Failed", fault.Internal, "the server failed"},

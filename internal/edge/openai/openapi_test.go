@@ -269,13 +269,13 @@ func TestOpenAPIRefers(t *testing.T) {
 func TestOpenAPIAnswers(t *testing.T) {
 	d := described(t)
 	for operation, want := range map[string]string{
-		"/v1/chat/completions post": "200 400 404 413 500 503 504 default: application/json text/event-stream",
-		"/v1/completions post":      "200 400 404 413 500 503 504 default: application/json text/event-stream",
-		"/tokenize post":            "200 400 404 413 500 503 504 default: application/json",
+		"/v1/chat/completions post": "200 400 401 403 404 413 429 500 503 504 default: application/json text/event-stream",
+		"/v1/completions post":      "200 400 401 403 404 413 429 500 503 504 default: application/json text/event-stream",
+		"/tokenize post":            "200 400 401 403 404 413 429 500 503 504 default: application/json",
 		"/v1/models get":            "200 default: application/json",
 		"/v1/models/{id} get":       "200 404 default: application/json",
 		"/other post":               "200 default: text/plain",
-		"/stranger post":            "200 400 404 413 500 503 504 default: application/json",
+		"/stranger post":            "200 400 401 403 404 413 429 500 503 504 default: application/json",
 	} {
 		where, method, _ := strings.Cut(operation, " ")
 		responses := d.at("#/paths/" + strings.ReplaceAll(where, "/", "~1") + "/" + method + "/responses").(map[string]any)
@@ -404,5 +404,25 @@ func TestAnswerSchemas(t *testing.T) {
 	w.Append(nil, &api.Chunk{Kind: api.Usage, Ext: query})
 	if err := d.matches(d.component("ChatCompletion"), w.End(nil)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOpenAPISecurity: the ways to show a key are described, and showing none is one
+// of them.
+func TestOpenAPISecurity(t *testing.T) {
+	d := described(t)
+	schemes := d.at("#/components/securitySchemes").(map[string]any)
+	ways := d.at("#/security").([]any)
+	none := false
+	for _, way := range ways {
+		none = none || len(way.(map[string]any)) == 0
+		for name := range way.(map[string]any) {
+			if schemes[name] == nil {
+				t.Errorf("there is no scheme %s", name)
+			}
+		}
+	}
+	if !none || len(ways) != 1+len(schemes) {
+		t.Errorf("the ways are %v, the schemes %v", ways, schemes)
 	}
 }

@@ -33,25 +33,36 @@ type Pipeline struct {
 // *fault.Error: Invalid if the conversation is not one, Unimplemented if the
 // model has no template that can render it.
 func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
-	if p.Template == nil {
-		return dst, fault.New(fault.Unimplemented, "this model has no chat template; give a plain prompt instead of messages (/v1/completions, penstock route --raw)")
-	}
-	if err := p.unshown(c); err != nil {
-		return dst, err
-	}
-	segments, err := p.Template.Render(nil, c)
+	segments, err := p.Render(c)
 	if err != nil {
 		return dst, err
 	}
+	return p.EncodeSegments(dst, segments), nil
+}
+
+// Render is the first half of EncodeChat: the text of a conversation.
+func (p *Pipeline) Render(c *Chat) ([]Segment, error) {
+	if p.Template == nil {
+		return nil, fault.New(fault.Unimplemented, "this model has no chat template; give a plain prompt instead of messages (/v1/completions, penstock route --raw)")
+	}
+	if err := p.unshown(c); err != nil {
+		return nil, err
+	}
+	return p.Template.Render(nil, c)
+}
+
+// EncodeSegments is the second half of EncodeChat: it appends the tokens of the
+// segments of a prompt to dst.
+func (p *Pipeline) EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token {
 	if t, ok := p.Tokenizer.(SegmentEncoder); ok {
-		return t.EncodeSegments(dst, segments), nil
+		return t.EncodeSegments(dst, segments)
 	}
 	for len(segments) > 0 {
 		n := sameKind(segments)
 		dst = p.Tokenizer.Encode(dst, join(segments[:n]), EncodeOptions{ParseSpecial: segments[0].Special})
 		segments = segments[n:]
 	}
-	return dst, nil
+	return dst
 }
 
 // unshown refuses what the model would never see: a template of its own that does

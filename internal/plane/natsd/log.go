@@ -3,14 +3,16 @@ package natsd
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 )
 
 // logger passes the server's log on and remembers its first fatal message,
 // which is the only way in which the server tells why it did not start.
 type logger struct {
-	out *slog.Logger
-	mu  struct {
+	out  *slog.Logger
+	hurt chan<- struct{} // is told of streams that take no writes any more
+	mu   struct {
 		sync.Mutex
 		fatal string
 	}
@@ -25,7 +27,15 @@ func (l *logger) Warnf(format string, v ...any) {
 }
 
 func (l *logger) Errorf(format string, v ...any) {
-	l.out.Error("nats server", "text", fmt.Sprintf(format, v...))
+	text := fmt.Sprintf(format, v...)
+	l.out.Error("nats server", "text", text)
+	if !strings.Contains(strings.ToLower(text), writeError) {
+		return
+	}
+	select {
+	case l.hurt <- struct{}{}:
+	default: // it is known
+	}
 }
 
 // Fatalf does not end the process: that is Start's caller's decision.

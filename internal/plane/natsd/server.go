@@ -1,6 +1,7 @@
 package natsd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,13 +18,21 @@ import (
 
 // Server is a running embedded server.
 type Server struct {
-	nats  *server.Server
+	cfg   Config
+	dir   string
 	lock  *os.File
 	temp  string // directory to remove; "" if none
-	token string
 	log   *slog.Logger
 	close sync.Once
 	err   error // of Close
+
+	mu struct {
+		sync.Mutex
+		nats *server.Server // nil until it was started; replaced by mend
+	}
+	hurt chan struct{}      // has room for one note that a stream takes no writes any more
+	stop context.CancelFunc // ends watch
+	ends sync.WaitGroup     // watch
 }
 
 // Start starts a server and returns when clients can use it, within
@@ -33,7 +42,7 @@ func Start(cfg Config) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("start nats: %w", err)
 	}
-	s := &Server{log: cfg.Log, token: cfg.Token}
+	s := &Server{cfg: cfg, log: cfg.Log, hurt: make(chan struct{}, 1), stop: func() {}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("start nats: %w", err), s.Close())
@@ -50,20 +59,51 @@ func Start(cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	log := &logger{out: cfg.Log}
-	if s.nats, err = server.NewServer(options(&cfg, dir)); err != nil {
+	s.dir = dir
+	if err := s.launch(options(&cfg, dir)); err != nil {
 		return nil, err
 	}
-	s.nats.SetLoggerV2(log, false, false, false)
-	s.nats.Start() // returns when it accepts connections, or has logged why not
-	if msg := log.fatalMessage(); msg != "" {
-		return nil, explain(msg, &cfg, dir)
+	if addr, ok := s.current().Addr().(*net.TCPAddr); ok { // the next one listens at the same port
+		host, _, _ := cfg.hostPort() // Validate has seen it
+		s.cfg.Listen = net.JoinHostPort(host, strconv.Itoa(addr.Port))
 	}
-	if !s.nats.ReadyForConnections(10 * time.Second) {
-		return nil, errors.New("not ready within 10 s")
-	}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.ends.Go(func() { s.watch(ctx) })
 	return s, nil
 }
+
+// launch starts a server and returns when clients can use it.
+func (s *Server) launch(o *server.Options) error {
+	log := &logger{out: s.log, hurt: s.hurt}
+	ns, err := server.NewServer(o)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.mu.nats = ns
+	s.mu.Unlock()
+	ns.SetLoggerV2(log, false, false, false)
+	ns.Start() // returns when it accepts connections, or has logged why not
+	if msg := log.fatalMessage(); msg != "" {
+		return explain(msg, &s.cfg, s.dir)
+	}
+	if !ns.ReadyForConnections(10 * time.Second) {
+		return errors.New("not ready within 10 s")
+	}
+	return nil
+}
+
+// current returns the server that runs now, nil if none was started.
+func (s *Server) current() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.nats
+}
+
+// InProcessConn implements nats.InProcessConnProvider for connections that go on
+// when the server was replaced.
+func (s *Server) InProcessConn() (net.Conn, error) { return s.current().InProcessConn() }
 
 func options(cfg *Config, dir string) *server.Options {
 	o := &server.Options{
@@ -105,7 +145,7 @@ func explain(msg string, cfg *Config, dir string) error {
 
 // URL returns where other processes reach the server; "" if it does not listen.
 func (s *Server) URL() string {
-	addr, ok := s.nats.Addr().(*net.TCPAddr)
+	addr, ok := s.current().Addr().(*net.TCPAddr)
 	if !ok {
 		return ""
 	}
@@ -119,9 +159,9 @@ func (s *Server) URL() string {
 // Connect returns a connection within the process, which the caller closes
 // before the server. It survives interruptions as one over a network does.
 func (s *Server) Connect(name string) (*nats.Conn, error) {
-	opts := append(connOptions(name, s.log), nats.InProcessServer(s.nats))
-	if s.token != "" {
-		opts = append(opts, nats.Token(s.token))
+	opts := append(connOptions(name, s.log), nats.InProcessServer(s))
+	if s.cfg.Token != "" {
+		opts = append(opts, nats.Token(s.cfg.Token))
 	}
 	nc, err := nats.Connect("", opts...)
 	if err != nil {
@@ -134,9 +174,11 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 // idempotent.
 func (s *Server) Close() error {
 	s.close.Do(func() {
-		if s.nats != nil {
-			s.nats.Shutdown()
-			s.nats.WaitForShutdown()
+		s.stop()
+		s.ends.Wait()
+		if ns := s.current(); ns != nil {
+			ns.Shutdown()
+			ns.WaitForShutdown()
 		}
 		if s.lock != nil {
 			s.err = s.lock.Close() // releases the lock

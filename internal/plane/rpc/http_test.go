@@ -3,13 +3,6 @@ package rpc_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -39,35 +32,10 @@ func TestHTTP(t *testing.T) {
 }
 
 func TestHTTPWithTLSAndToken(t *testing.T) {
-	server, client := certificates(t)
+	server, client := rpc.Certificates(t)
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
 		return newHTTP(t, rpc.HTTPConfig{ServerTLS: server, ClientTLS: client, Token: "s3cret"})
 	})
-}
-
-// certificates returns the two ends of TLS on 127.0.0.1.
-func certificates(t *testing.T) (server, client *tls.Config) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(cert)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, &tls.Config{RootCAs: roots}
 }
 
 // serve serves h on p at addr and returns the address and what stops it.
@@ -190,7 +158,7 @@ func TestHTTPDeadPeer(t *testing.T) {
 
 // Calls that begin together, before there is a connection, share one.
 func TestHTTPOneConnection(t *testing.T) {
-	const calls = 2000
+	const calls = 10_000
 	p := newHTTP(t, rpc.HTTPConfig{KeepAlive: time.Minute})
 	var entered sync.WaitGroup
 	entered.Add(calls)
@@ -282,8 +250,8 @@ func TestHTTPReplacedWhileDraining(t *testing.T) {
 }
 
 func TestHTTPStrangers(t *testing.T) {
-	server, client := certificates(t)
-	_, other := certificates(t)
+	server, client := rpc.Certificates(t)
+	_, other := rpc.Certificates(t)
 	plain, _ := serve(t, newHTTP(t, rpc.HTTPConfig{Token: "right-one"}), "", nothing)
 	secure, _ := serve(t, newHTTP(t, rpc.HTTPConfig{ServerTLS: server}), "", nothing)
 	web := httptest.NewServer(http.NotFoundHandler())
@@ -366,6 +334,22 @@ func testLongPrompt(t *testing.T, p rpc.Plane) (stop func()) {
 	}
 	return stop
 }
+
+// testMethods calls methods by names that are something else in a URL.
+func testMethods(t *testing.T, p rpc.Plane) {
+	t.Helper()
+	addr, _ := serve(t, p, "", func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+		return send([]byte(method))
+	})
+	for _, method := range []string{"", "/", "a/b", "..", "a//../b", "ü %2F?#;", "\x00\xff"} {
+		got := "none"
+		if err := p.Call(t.Context(), addr, method, nil, func(f []byte) error { got = string(f); return nil }); err != nil || got != method {
+			t.Errorf("%q arrives as %q, %v", method, got, err)
+		}
+	}
+}
+
+func TestHTTPMethods(t *testing.T) { testMethods(t, newHTTP(t, rpc.HTTPConfig{})) }
 
 func TestHTTPLongPrompt(t *testing.T) { testLongPrompt(t, newHTTP(t, rpc.HTTPConfig{})) }
 

@@ -54,8 +54,9 @@ func appendGrease(dst []byte) []byte {
 
 // recordReader reads the records of one answer.
 type recordReader struct {
-	r   *bufio.Reader
-	buf []byte // of the record that was read last
+	r    *bufio.Reader
+	head [recordHead]byte
+	buf  []byte // of the record that was read last
 }
 
 // next returns the next frame, which is valid until it is called again, or how
@@ -82,16 +83,15 @@ func (r *recordReader) next() (frame []byte, ended bool, end, err error) {
 
 // record reads one record of any type.
 func (r *recordReader) record() (typ byte, payload []byte, err error) {
-	var head [recordHead]byte
-	if _, err := io.ReadFull(r.r, head[:]); err != nil {
+	if _, err := io.ReadFull(r.r, r.head[:]); err != nil {
 		return 0, nil, err
 	}
-	n := int64(binary.LittleEndian.Uint32(head[1:]))
+	n := int64(binary.LittleEndian.Uint32(r.head[1:]))
 	if n > MaxFrame {
 		return 0, nil, fmt.Errorf("a record of %d bytes, at most %d are allowed", n, MaxFrame)
 	}
 	payload, err = r.read(int(n))
-	return head[0], payload, err
+	return r.head[0], payload, err
 }
 
 // read returns the next n bytes. Memory grows with what has come, not with what

@@ -148,13 +148,12 @@ func errBodyTooLarge(method string, n int64) error {
 	return fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", method, n, MaxBody)
 }
 
-// serve runs the handler and writes what it sends. The handler may outlive it, if
-// the caller goes away.
+// serve runs the handler and writes what it sends. It returns when the caller goes
+// away too, which ends a write in progress, and cancels the handler then.
 func (s *httpServer) serve(w http.ResponseWriter, r *http.Request, method string, body []byte) {
 	// The handler sees the caller's end and trace but none of the request's values.
 	hctx, cancel := readEnvelope(r.Header).open(context.Background())
 	defer cancel()
-	defer context.AfterFunc(r.Context(), cancel)()
 
 	s.calls.Add(1)
 	defer s.calls.Done()

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -96,6 +97,36 @@ func TestHTTPRecordsGrowAsTheyCome(t *testing.T) {
 	}
 	if _, err := read(appendRecordHead(nil, recordFrame, MaxFrame+1)); fault.Of(err) != fault.Unavailable {
 		t.Errorf("a record beyond the limit: %v", err)
+	}
+}
+
+// The transport may hold a body for longer than its call; it cannot read it then.
+func TestHTTPBodyIsTheCallersAgain(t *testing.T) {
+	src := &bodySource{}
+	src.mu.b = []byte("body")
+	r, err := src.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 2)
+	if n, err := r.Read(b); n != 2 || err != nil || string(b) != "bo" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	src.close()
+	if n, err := r.Read(b); n != 0 || err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("after the call: %d bytes, %v", n, err)
+	}
+}
+
+func TestHTTPRecordsDoNotAllocate(t *testing.T) {
+	one := append(appendRecordHead(nil, recordFrame, 40), make([]byte, 40)...)
+	r := recordReader{r: bufio.NewReader(bytes.NewReader(bytes.Repeat(one, 2000)))}
+	if n := testing.AllocsPerRun(1000, func() {
+		if f, _, _, err := r.next(); err != nil || len(f) != 40 {
+			t.Fatalf("%d bytes, %v", len(f), err)
+		}
+	}); n != 0 {
+		t.Errorf("reading a frame allocates %v times", n)
 	}
 }
 

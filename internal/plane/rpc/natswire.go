@@ -168,6 +168,9 @@ func decodeNATSAnswer(b []byte) (natsAnswer, error) {
 	switch a.typ {
 	case natsFrameType:
 		a.more, a.seq, a.data = b[1]&natsMore != 0, binary.LittleEndian.Uint64(b[2:]), b[natsFrameHead:]
+		if len(a.data) > natsChunk {
+			return a, fmt.Errorf("a part of %d bytes, at most %d are allowed", len(a.data), natsChunk)
+		}
 	case natsEndType:
 		a.seq = binary.LittleEndian.Uint64(b[1:])
 		if b = b[natsSeqHead:]; len(b) == 0 {

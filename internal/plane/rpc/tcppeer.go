@@ -22,30 +22,37 @@ type tcpPeer struct {
 
 // reach returns the connection to addr, dialling it if there is none. Those who
 // want it at the same time share the attempt; it goes on if one of them leaves.
+// One that was under way already and fails says how things were, not how they
+// are: then there is another.
 func (t *TCP) reach(ctx context.Context, addr string) (*clientLink, error) {
-	p, err := t.peer(addr)
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case <-p.ready:
-		return p.link, p.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	for stale := true; ; stale = false {
+		p, ours, err := t.peer(addr)
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-p.ready:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if p.err == nil || ours || !stale {
+			return p.link, p.err
+		}
 	}
 }
 
-func (t *TCP) peer(addr string) (*tcpPeer, error) {
+// peer returns the connection to addr and whether the attempt at it is ours.
+func (t *TCP) peer(addr string) (p *tcpPeer, ours bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.closed {
-		return nil, errors.New("this process is stopping")
+		return nil, false, errors.New("this process is stopping")
 	}
 	if p := t.mu.peers[addr]; p != nil {
-		return p, nil
+		return p, false, nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &tcpPeer{addr: addr, cancel: cancel, ready: make(chan struct{})}
+	p = &tcpPeer{addr: addr, cancel: cancel, ready: make(chan struct{})}
 	t.mu.peers[addr] = p
 	t.mu.all[p] = true
 	t.links.Add(1)
@@ -58,7 +65,7 @@ func (t *TCP) peer(addr string) (*tcpPeer, error) {
 		defer t.mu.Unlock()
 		delete(t.mu.all, p)
 	}()
-	return p, nil
+	return p, true, nil
 }
 
 // forget has the next call to p's address dial.

@@ -134,9 +134,8 @@ func (s *tcpServer) serve(raw net.Conn) {
 	if err != nil {
 		s.mu.Lock()
 		delete(s.mu.greeting, raw)
-		quiet := s.mu.leaving || errors.Is(err, io.EOF)
 		s.mu.Unlock()
-		if !quiet {
+		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) { // it came to nothing, or leave closed it
 			s.trouble.say("refused a connection", raw.RemoteAddr(), err)
 		}
 		return

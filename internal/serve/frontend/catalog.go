@@ -40,6 +40,7 @@ type catalog struct {
 	refer func(model, checksum string)
 	log   *slog.Logger
 	snap  atomic.Pointer[snapshot]
+	seen  chan struct{} // closed when snap is of what is registered, for the first time
 
 	// Owned by run.
 	pipes map[engine.TokenizerRef]*prep.Pipeline
@@ -83,6 +84,7 @@ func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef)
 		open:    open,
 		encoder: encoder,
 		log:     log,
+		seen:    make(chan struct{}),
 		pipes:   map[engine.TokenizerRef]*prep.Pipeline{},
 		said:    map[string]string{},
 	}
@@ -99,11 +101,13 @@ func (c *catalog) run(ctx context.Context, registry disco.Registry) {
 	watch.Go(func() { c.watch(ctx, registry, sets) })
 	retry := time.NewTicker(retryOpen)
 	defer retry.Stop()
+	first := sync.OnceFunc(func() { close(c.seen) })
 	var set []disco.Instance
 	for {
 		select {
 		case set = <-sets:
 			c.update(set)
+			first()
 		case <-retry.C:
 			if c.anyClosed() {
 				c.update(set)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"penstock/internal/edge/prep"
+	"penstock/internal/obs"
 )
 
 // counted is the encoder in this process. Making a prompt takes several times the
@@ -11,8 +12,9 @@ import (
 // for each other where they are large: a client that sends many at once makes
 // itself wait, not the process grow.
 type counted struct {
-	local prep.Local
-	room  *budget
+	local  prep.Local
+	room   *budget
+	tracer *obs.Tracer
 }
 
 var _ prep.Encoder = counted{}
@@ -34,7 +36,21 @@ func (c counted) EncodeChat(ctx context.Context, chat *prep.Chat) (prep.Prompt, 
 		return prep.Prompt{}, err
 	}
 	defer c.room.give(reserved)
-	return c.local.EncodeChat(ctx, chat)
+	if err := ctx.Err(); err != nil {
+		return prep.Prompt{}, err
+	}
+	_, span := c.tracer.Start(ctx, "template")
+	span.Int("penstock.messages", int64(len(chat.Messages)))
+	segments, err := c.local.Pipeline.Render(chat)
+	span.End(err)
+	if err != nil {
+		return prep.Prompt{}, err
+	}
+	_, span = c.tracer.Start(ctx, "tokenize")
+	tokens := c.local.Pipeline.EncodeSegments(nil, segments)
+	span.Int("penstock.prompt_tokens", int64(len(tokens)))
+	span.End(nil)
+	return prep.Prompt{Tokens: tokens}, nil
 }
 
 // EncodeText implements prep.Encoder.
@@ -44,5 +60,9 @@ func (c counted) EncodeText(ctx context.Context, text string, opts prep.EncodeOp
 		return prep.Prompt{}, err
 	}
 	defer c.room.give(reserved)
-	return c.local.EncodeText(ctx, text, opts)
+	_, span := c.tracer.Start(ctx, "tokenize")
+	p, err := c.local.EncodeText(ctx, text, opts)
+	span.Int("penstock.prompt_tokens", int64(len(p.Tokens)))
+	span.End(err)
+	return p, err
 }

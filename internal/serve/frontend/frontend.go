@@ -44,7 +44,7 @@ type Router interface {
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 }
 
-// Deps are what a frontend works with. All but Mount, OnDrain, OnModel, Keys,
+// Deps are what a frontend works with. All but Mount, Seen, OnDrain, OnModel, Keys,
 // AccessLog and Tracer are required.
 type Deps struct {
 	Router   Router
@@ -59,6 +59,9 @@ type Deps struct {
 	// API. BodyTimeout and WriteTimeout hold for them, from the arrival of the
 	// request: one that takes longer sets write deadlines of its own.
 	Mount map[string]http.Handler
+	// Seen, if not nil, is closed when the router knows who is registered: no
+	// connection is taken before.
+	Seen <-chan struct{}
 	// OnDrain, if not nil, is called once when Run takes no new requests: to end the
 	// responses of Mount that end by nothing else. It must not wait for them.
 	OnDrain func()

@@ -13,6 +13,7 @@ type metrics struct {
 	interToken *prometheus.HistogramVec // model
 	duration   *prometheus.HistogramVec // model, endpoint
 	inflight   prometheus.Gauge
+	waiting    prometheus.Gauge
 	prompt     *prometheus.CounterVec // model
 	output     *prometheus.CounterVec // model
 	cached     *prometheus.CounterVec // model
@@ -36,6 +37,8 @@ func newMetrics(m *obs.Metrics, ring *keys.Ring) *metrics {
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}, "model", "endpoint"),
 		inflight: m.Gauge("frontend_inflight",
 			"Generation, tokenize and detokenize requests being served.").WithLabelValues(),
+		waiting: m.Gauge("frontend_waiting",
+			"Prompts that lost their worker and wait for another.").WithLabelValues(),
 		prompt: m.Counter("frontend_prompt_tokens_total",
 			"Prompt tokens of requests that got tokens, finished or not.", "model"),
 		output: m.Counter("frontend_output_tokens_total",

@@ -76,12 +76,18 @@ func newMigration(f *Frontend, t task) *migration {
 // its client has been promised an answer.
 func (m *migration) choose(ctx context.Context, attempt uint32) (route.Decision, error) {
 	poll := backoff.Backoff{Least: leastPoll, Most: mostPoll}
+	waiting := false
+	defer func() {
+		if waiting {
+			m.f.metrics.waiting.Dec()
+		}
+	}()
 	for {
 		snap := m.f.catalog.snap.Load()
 		failed := m.failed(snap)
 		d, err := m.task.choose(ctx, attempt, failed)
-		if pardoned := m.unpardoned(failed); err != nil && len(pardoned) < len(failed) && ctx.Err() == nil {
-			d, err = m.task.choose(ctx, attempt, pardoned)
+		if barred := m.barred(failed); err != nil && len(barred) < len(failed) && ctx.Err() == nil {
+			d, err = m.task.choose(ctx, attempt, barred)
 		}
 		switch {
 		case err == nil:
@@ -95,6 +101,10 @@ func (m *migration) choose(ctx context.Context, attempt uint32) (route.Decision,
 		left := m.patience()
 		if code := fault.Of(err); left <= 0 || !refusal(code) && code != fault.Unavailable {
 			return d, exhausted(m.last, m.tried)
+		}
+		if !waiting {
+			waiting = true
+			m.f.metrics.waiting.Inc()
 		}
 		wait := time.NewTimer(min(poll.Next(), left))
 		select {
@@ -127,9 +137,9 @@ func (m *migration) failed(snap *snapshot) []kv.WorkerID {
 	return ids
 }
 
-// unpardoned returns those of the failed that must not be tried even if there is
+// barred returns those of the failed that must not be tried even if there is
 // no other: they have no reprieve, or leave.
-func (m *migration) unpardoned(failed []kv.WorkerID) []kv.WorkerID {
+func (m *migration) barred(failed []kv.WorkerID) []kv.WorkerID {
 	var ids []kv.WorkerID
 	for _, f := range m.failures {
 		if slices.Contains(failed, f.worker) && (f.code == fault.Draining || time.Since(f.at) < reprieve) {

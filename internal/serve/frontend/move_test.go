@@ -161,6 +161,20 @@ func TestWaitIsBounded(t *testing.T) {
 	}
 }
 
+// TestLeaversAreLeft: a worker that leaves has no reprieve, however long there is no
+// other.
+func TestLeaversAreLeft(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		s := &script{refuse: fault.New(fault.Draining, "leaving")}
+		w.worker(1, s)
+		started := time.Now()
+		a := w.post("/v1/completions", moving)
+		if d := time.Since(started); a.status != 503 || d != 10*time.Second || len(s.seen()) != 1 {
+			t.Errorf("after %v and %d calls: %d %s", d, len(s.seen()), a.status, a.body)
+		}
+	})
+}
+
 // TestFullSurvivors: a stream whose worker died is not failed by others that have
 // no room for the moment.
 func TestFullSurvivors(t *testing.T) {
@@ -202,14 +216,17 @@ func TestLeavesWhileWaiting(t *testing.T) {
 			}()
 			time.Sleep(reprieve / 2)
 			synctest.Wait()
-			if n := w.f.inflight.Load(); n != 1 {
-				t.Fatalf("%d requests are in flight", n)
+			if n := w.f.inflight.Load(); n != 1 || w.metric("frontend_waiting") != "1" {
+				t.Fatalf("%d requests are in flight, %q wait", n, w.metric("frontend_waiting"))
 			}
 			leave()
 			<-left
 			synctest.Wait()
 			if n := w.f.inflight.Load(); n != 0 {
 				t.Errorf("%d requests are in flight after the client left", n)
+			}
+			if n := w.metric("frontend_waiting"); n != "0" {
+				t.Errorf("%q wait after the client left", n)
 			}
 			if n := w.metric(`frontend_requests_total{endpoint="completions",model="bytes",status="499"}`); n != "1" {
 				t.Errorf("%q requests are counted as left", n)

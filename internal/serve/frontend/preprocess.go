@@ -20,9 +20,9 @@ func (f *Frontend) encoder(m *model) prep.Encoder {
 	case m.pipe == nil:
 		return nil
 	case m.pipe.Template == nil && m.preprocesses():
-		return unrendered{counted: counted{prep.Local{Pipeline: m.pipe}, &f.prompts}, model: m.card.Name}
+		return unrendered{counted: counted{prep.Local{Pipeline: m.pipe}, &f.prompts, f.deps.Tracer}, model: m.card.Name}
 	}
-	return counted{prep.Local{Pipeline: m.pipe}, &f.prompts}
+	return counted{prep.Local{Pipeline: m.pipe}, &f.prompts, f.deps.Tracer}
 }
 
 // unrendered is the encoder of a model whose chat template cannot be run here,

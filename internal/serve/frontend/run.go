@@ -18,7 +18,8 @@ import (
 const cutOff = 5 * time.Second
 
 // Run follows the registry and serves HTTP on ln, which it closes, until ctx
-// ends; it returns nil then. At the end it is a lame duck for DrainGrace. Then it
+// ends; it returns nil then. It takes no connection before it knows who is
+// registered, or has waited firstSight for that: until then they wait in ln. At the end it is a lame duck for DrainGrace. Then it
 // stops accepting, refuses new requests on open connections, lets those in
 // progress finish within DrainTimeout, and cuts off the rest with an error that
 // says so. The registry is followed until the last request is over.
@@ -42,7 +43,10 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	var followed sync.WaitGroup
 	followed.Go(func() { f.catalog.run(follow, f.deps.Registry) })
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
+	go func() {
+		f.awaitSight(ctx)
+		served <- srv.Serve(ln)
+	}()
 
 	var err error
 	select {
@@ -70,6 +74,31 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	followed.Wait()
 	f.throttled.Flush(context.WithoutCancel(ctx))
 	return err
+}
+
+// firstSight bounds the wait for the first look at who is registered, beyond which
+// the registry is away and requests are told so.
+const firstSight = 5 * time.Second
+
+// awaitSight waits until this frontend and its router know who is registered. A
+// frontend that has just been started would otherwise tell the first clients that
+// no model exists.
+func (f *Frontend) awaitSight(ctx context.Context) {
+	late := time.NewTimer(firstSight)
+	defer late.Stop()
+	for _, seen := range [...]<-chan struct{}{f.catalog.seen, f.deps.Seen} {
+		if seen == nil {
+			continue
+		}
+		select {
+		case <-seen:
+		case <-late.C:
+			f.deps.Log.Warn("requests are taken before it is known who is registered: the registry does not answer", "after", firstSight)
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // lameDuck goes on serving for DrainGrace, so that nobody finds a closed port

@@ -49,9 +49,13 @@ func TestAccessLog(t *testing.T) {
 		w.mounted = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
 		w.post("/v1/completions?password=secret-query", `{"model":"b","prompt":"secret prompt","stream":true}`, "x-request-id", "one", "User-Agent", "secret-agent")
+		synctest.Wait() // a line comes after the answer
 		w.post("/v1/completions", `{"model":"none","prompt":"secret prompt"}`, "x-request-id", "two")
+		synctest.Wait()
 		w.get("/" + strings.Repeat("long", 100))
+		synctest.Wait()
 		w.post("/tokenize", `{"model":"bytes","prompt":"secret prompt"}`)
+		synctest.Wait()
 		if resp, err := w.client.Get("http://x/mounted"); err == nil {
 			resp.Body.Close()
 			t.Error("the connection was not cut")

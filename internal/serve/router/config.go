@@ -34,8 +34,10 @@ type Config struct {
 	Grace time.Duration
 	// Decisions is how many requests' decisions are remembered.
 	Decisions int
-	// MaxBodyBytes bounds the body of an API call.
+	// MaxBodyBytes bounds the body of an API call, MaxCalls how many of those with a
+	// body are in progress; one more is refused as Overloaded.
 	MaxBodyBytes int64
+	MaxCalls     int
 }
 
 // EnsureDefaults fills in what is not set.
@@ -59,6 +61,9 @@ func (c *Config) EnsureDefaults() {
 	if c.MaxBodyBytes == 0 {
 		c.MaxBodyBytes = 32 << 20
 	}
+	if c.MaxCalls == 0 {
+		c.MaxCalls = 256
+	}
 }
 
 // Validate reports every problem of c. Call EnsureDefaults first.
@@ -75,6 +80,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxBodyBytes < 1 {
 		errs = append(errs, fmt.Errorf("router: max body bytes must be positive, not %d", c.MaxBodyBytes))
+	}
+	if c.MaxCalls < 1 {
+		errs = append(errs, fmt.Errorf("router: at least 1 call must be possible, not %d", c.MaxCalls))
 	}
 	return errors.Join(errs...)
 }

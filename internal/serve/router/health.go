@@ -40,6 +40,8 @@ func (r *Router) state(now kv.Mono, m *member) (route.State, kv.Mono) {
 	switch {
 	case m.draining(now):
 		return route.Draining, now
+	case st.Quarantined && st.Cause == health.CallFailed:
+		return route.Suspected, st.Since
 	case st.Quarantined:
 		return route.NotAnswering, st.Since
 	case m.says(now, engine.StateNotReady):
@@ -88,8 +90,9 @@ func watched(members []*member) []health.Worker {
 }
 
 // Failed notes that a call to a worker ended in err, which is the worker's failure
-// or its refusal. One that did not answer gets nothing more until it answers a
-// ping, one that drains nothing more at all; one that is full is where it should be.
+// or its refusal. One that did not answer gets nothing more, while there is another,
+// until it answers a ping; one that drains nothing more at all; one that is full is
+// where it should be.
 func (r *Router) Failed(w kv.Worker, err error) {
 	code := fault.Of(err)
 	r.metrics.calls.WithLabelValues(code.String()).Inc()

@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -190,16 +191,18 @@ func TestWithoutStore(t *testing.T) {
 	}
 }
 
-// TestFailedCallQuarantines: one failed call is enough, its reservation stays until
-// it is freed, and the first answer to a ping brings the worker back, some
-// milliseconds later.
+// TestFailedCallQuarantines: one failed call is enough while there is another worker,
+// its reservation stays until it is freed, and the first answer to a ping brings the
+// worker back.
 func TestFailedCallQuarantines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		defer c.startRouter(router.Config{Route: route.Config{Mode: route.RoundRobin}})()
+		net := newNetwork(c.rpc)
+		defer c.startRouterOver(net, router.Config{Route: route.Config{Mode: route.RoundRobin}})()
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
 		c.startWorker(2, 1)
+		addr := c.registry.Instances()[0].Addr
 		req := &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1), Pin: kv.Worker{ID: 1}}
 		if _, err := c.router.Route(t.Context(), req); err != nil {
 			t.Fatal(err)
@@ -211,14 +214,17 @@ func TestFailedCallQuarantines(t *testing.T) {
 			}
 		}
 		for _, code := range []fault.Code{fault.Unavailable, fault.Deadline} {
+			net.set(addr, hung)
 			c.router.Failed(req.Pin, fault.New(code, "it broke"))
+			synctest.Wait() // a ping is out
 			if got := c.routedTo(10); got[1] != 0 {
 				t.Errorf("after %v requests go to %v", code, got)
 			}
 			if row := c.workers()[1]; row.State != "quarantined" || row.Load.ActiveRequests != 1 {
 				t.Errorf("after %v: %+v", code, row)
 			}
-			<-time.After(100 * time.Millisecond)
+			net.set(addr, sound)
+			<-time.After(1100 * time.Millisecond) // the ping that is out, and the first wait
 			if got := c.routedTo(10); got[1] != 5 {
 				t.Errorf("after an answer requests go to %v", got)
 			}
@@ -229,10 +235,59 @@ func TestFailedCallQuarantines(t *testing.T) {
 			t.Errorf("%+v", row)
 		}
 		wantLine(t, c, `penstock_router_pings_total{outcome="answered"} 2`)
-		wantLine(t, c, `penstock_router_pings_total{outcome="failed"} 0`)
+		wantLine(t, c, `penstock_router_pings_total{outcome="failed"} 2`)
 		wantLine(t, c, `penstock_router_failed_calls_total{code="unavailable"} 1`)
 		wantLine(t, c, `penstock_router_quarantined_workers 0`)
 		c.router.Failed(kv.Worker{ID: 9}, fault.New(fault.Unavailable, "nobody knows it"))
+	})
+}
+
+// TestLastResort: of a worker of which nothing is known but that a call to it failed,
+// requests are worth a try when there is no other; once a ping has failed too they
+// are refused at once.
+func TestLastResort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		net := newNetwork(c.rpc)
+		defer c.startRouterOver(net, router.Config{})()
+		defer c.stopWorkers()
+		c.startWorker(1, 1)
+		addr := c.registry.Instances()[0].Addr
+		ask := func() error {
+			_, err := c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1)})
+			c.router.Free("a", 1)
+			return err
+		}
+		net.set(addr, hung)
+		c.router.Failed(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
+		if err := ask(); err != nil {
+			t.Errorf("suspected: %v", err)
+		}
+		if row := c.workers()[1]; row.State != "quarantined" || !strings.Contains(row.Problem, "no other worker") {
+			t.Errorf("%+v", row)
+		}
+		<-time.After(1010 * time.Millisecond)
+		var f *fault.Error
+		if err := ask(); !errors.As(err, &f) || f.Code != fault.Unavailable || f.RetryAfter == 0 {
+			t.Errorf("not answering: %v", err)
+		}
+		net.set(addr, refused)
+		<-time.After(5 * time.Second)
+		if err := ask(); err == nil {
+			t.Error("a worker that refuses is tried")
+		}
+		net.set(addr, sound)
+		<-time.After(time.Second)
+		if err := ask(); err != nil {
+			t.Errorf("back: %v", err)
+		}
+		// A connection that broke, on a worker that is well: nobody notices.
+		for range 100 {
+			c.router.Failed(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
+			if err := ask(); err != nil {
+				t.Fatalf("suspected: %v", err)
+			}
+		}
 	})
 }
 

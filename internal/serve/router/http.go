@@ -35,13 +35,17 @@ func (r *Router) Handler() http.Handler {
 				openai.RefuseMethod(w, req, e.method)
 				return
 			}
-			if err := e.serve(w, req); err != nil {
+			serve := e.serve
+			if e.method == http.MethodPost {
+				serve = r.bounded(serve)
+			}
+			if err := serve(w, req); err != nil {
 				r.refuse(w, req, err)
 			}
 		})
 	}
 	mux.HandleFunc(busyThreshold, func(w http.ResponseWriter, req *http.Request) {
-		if err := r.serveBusy(w, req); err != nil {
+		if err := r.bounded(r.serveBusy)(w, req); err != nil {
 			r.refuse(w, req, err)
 		}
 	})
@@ -49,6 +53,17 @@ func (r *Router) Handler() http.Handler {
 		openai.WriteError(w, fault.New(fault.NotFound, "the router API has no %.100q", req.URL.Path))
 	})
 	return mux
+}
+
+// bounded lets serve run for so many calls at once as the configuration allows.
+func (r *Router) bounded(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, req *http.Request) error {
+		defer r.calls.Add(-1)
+		if r.calls.Add(1) > int64(r.cfg.MaxCalls) {
+			return fault.New(fault.Overloaded, "%d calls of the router API are in progress: try again later", r.cfg.MaxCalls)
+		}
+		return serve(w, req)
+	}
 }
 
 // refuse answers with err. Handlers return an error only before their first byte.

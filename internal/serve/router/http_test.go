@@ -374,6 +374,40 @@ func TestEventsWatchersAreBounded(t *testing.T) {
 	})
 }
 
+// TestCallsAreBounded: one call more than is allowed is refused, and none of those
+// that take no body.
+func TestCallsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{MaxCalls: 1})()
+		defer c.stopWorkers()
+		c.startWorker(1, 1)
+		ask := func(method, path, body string) *httptest.ResponseRecorder {
+			rec := httptest.NewRecorder()
+			c.router.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
+			return rec
+		}
+		done := make(chan int)
+		go func() {
+			done <- ask(http.MethodPost, "/v1/router/generate", `{"model":"m","token_ids":[1,2,3],"stop_conditions":{"max_tokens":4}}`).Code
+		}()
+		synctest.Wait() // the engine takes its time
+		question := `{"model":"m","token_ids":[1,2,3]}`
+		if rec := ask(http.MethodPost, "/v1/router/explain", question); rec.Code != 503 || rec.Header().Get("Retry-After") == "" {
+			t.Errorf("one call too many: %d %s", rec.Code, rec.Body)
+		}
+		if rec := ask(http.MethodGet, "/v1/router/workers", ""); rec.Code != 200 {
+			t.Errorf("a call without body: %d %s", rec.Code, rec.Body)
+		}
+		if code := <-done; code != 200 {
+			t.Errorf("the first call: %d", code)
+		}
+		if rec := ask(http.MethodPost, "/v1/router/explain", question); rec.Code != 200 {
+			t.Errorf("after it: %d %s", rec.Code, rec.Body)
+		}
+	})
+}
+
 func TestNewReportsEverything(t *testing.T) {
 	cfg := router.Config{BlockSize: 1, Decisions: -1, Grace: -1, MaxBodyBytes: -1, Route: route.Config{Mode: "best"}}
 	_, err := router.New(cfg, router.Planes{}, nil, obs.NewMetrics(), nil)

@@ -9,6 +9,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/feed"
+	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/slots"
@@ -112,9 +113,8 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 	case m.draining(now):
 		row.State = engine.StateDraining
 	case r.quarantined(m):
-		st, _ := r.mu.health.Status(m.worker.ID)
 		row.State = "quarantined"
-		row.Problem = fmt.Sprintf("it has not answered for %v (%v): it gets no requests until it answers a ping", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause)
+		row.Problem = r.silence(now, m)
 	case m.says(now, engine.StateNotReady):
 		row.State = engine.StateNotReady
 		row.Problem = "its engine does not answer: it gets no requests until it does; the worker's log says more"
@@ -134,6 +134,16 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 		}
 	}
 	return row
+}
+
+// silence says what is known of a member that does not answer. The caller holds mu.
+func (r *Router) silence(now kv.Mono, m *member) string {
+	st, _ := r.mu.health.Status(m.worker.ID)
+	then := "it gets no requests until it answers a ping"
+	if st.Cause == health.CallFailed {
+		then = "until it answers a ping it gets only requests that no other worker can take"
+	}
+	return fmt.Sprintf("it has not answered for %v (%v): %s", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause, then)
 }
 
 // feedRow describes one member's feed. The caller holds mu.

@@ -61,6 +61,7 @@ func (m *member) mismatch(sources map[kv.Worker]*source) int {
 // setInstances takes over the set of workers from discovery.
 func (r *Router) setInstances(ins []disco.Instance) {
 	next, broken := r.parse(ins)
+	defer r.saw()
 	defer r.reportUnfit() // once mu is free
 	r.mu.Lock()
 	defer r.mu.Unlock()

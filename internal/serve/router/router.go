@@ -45,6 +45,9 @@ type Router struct {
 	throttle *obs.Throttle
 	started  time.Time // zero of Mono
 	events   bool      // whether decisions use overlaps, so that events are consumed
+	// seen is closed, by saw, when workers are known for the first time.
+	seen chan struct{}
+	saw  func()
 	// caughtUp is set once the event plane has delivered what it kept.
 	caughtUp atomic.Bool
 	// resync wakes the one who asks workers for their caches, probe the one who
@@ -54,6 +57,7 @@ type Router struct {
 	scratch   sync.Pool // of *scratch
 	decisions decisions
 	hub       hub
+	calls     atomic.Int64 // of the API, with bodies, in progress
 
 	mu struct {
 		sync.Mutex
@@ -111,7 +115,9 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		events:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
 		resync:  make(chan struct{}, 1),
 		probe:   make(chan struct{}, 1),
+		seen:    make(chan struct{}),
 	}
+	r.saw = sync.OnceFunc(func() { close(r.seen) })
 	r.scratch.New = func() any { return new(scratch) }
 	r.decisions.init(cfg.Decisions)
 	r.mu.tracker, r.mu.index, r.mu.health = tracker, index, checks
@@ -146,6 +152,10 @@ func (r *Router) Run(ctx context.Context) error {
 	r.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
 }
+
+// Seen returns a channel that is closed when the router has heard for the first time
+// which workers there are.
+func (r *Router) Seen() <-chan struct{} { return r.seen }
 
 // keep repeats f until ctx ends: a plane that fails is no reason to stop serving.
 func (r *Router) keep(ctx context.Context, op string, f func() error) {

@@ -190,6 +190,7 @@ func (c *cluster) get(path string, v any) {
 type workerRow struct {
 	WorkerID kv.WorkerID `json:"worker_id"`
 	State    string
+	Problem  string
 	Load     struct {
 		ActiveRequests int `json:"active_requests"`
 		PrefillTokens  int `json:"prefill_tokens"`

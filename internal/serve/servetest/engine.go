@@ -22,6 +22,9 @@ type Config struct {
 	Card engine.Card
 	// Step is the time between tokens.
 	Step time.Duration
+	// Batch is how many requests run at once, at the same pace each; the others wait
+	// for their turn, which the caller bounds. 0 is any number.
+	Batch int
 	// Fail, if set, is asked before a request begins.
 	Fail func(*engine.Request) error
 }
@@ -31,6 +34,7 @@ type Config struct {
 type Engine struct {
 	cfg    Config
 	hasher kv.Hasher
+	turns  chan struct{} // has room for a batch; nil without bound
 
 	mu struct {
 		sync.Mutex
@@ -38,6 +42,7 @@ type Engine struct {
 		ever     map[kv.SeqHash]bool
 		watchers []*watcher
 		running  int
+		waiting  int
 	}
 }
 
@@ -75,6 +80,9 @@ func New(cfg Config) *Engine {
 		panic(err)
 	}
 	e := &Engine{cfg: cfg, hasher: h}
+	if cfg.Batch > 0 {
+		e.turns = make(chan struct{}, cfg.Batch)
+	}
 	e.mu.ever = map[kv.SeqHash]bool{}
 	return e
 }
@@ -106,8 +114,10 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	if len(req.Prompt)+1 > e.cfg.Card.ContextLength {
 		return fault.New(fault.Invalid, "the prompt is too long")
 	}
-	e.running(1)
-	defer e.running(-1)
+	if err := e.wait(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
 	if err := sink(&engine.Delta{Attempt: req.Attempt, Accepted: true}); err != nil {
 		return err
 	}
@@ -144,13 +154,36 @@ func (e *Engine) delta(req *engine.Request, choice, pos, cached int) *engine.Del
 func (e *Engine) Load() engine.Load {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return engine.Load{Running: e.mu.running, CachedBlocks: len(e.mu.cache), TotalBlocks: e.cfg.Card.Blocks}
+	return engine.Load{Running: e.mu.running, Waiting: e.mu.waiting, CachedBlocks: len(e.mu.cache), TotalBlocks: e.cfg.Card.Blocks}
 }
 
-func (e *Engine) running(n int) {
+// wait waits for the request's turn.
+func (e *Engine) wait(ctx context.Context) error {
+	e.count(0, 1)
+	defer e.count(0, -1)
+	if e.turns != nil {
+		select {
+		case e.turns <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	e.count(1, 0)
+	return nil
+}
+
+func (e *Engine) leave() {
+	e.count(-1, 0)
+	if e.turns != nil {
+		<-e.turns
+	}
+}
+
+func (e *Engine) count(running, waiting int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.mu.running += n
+	e.mu.running += running
+	e.mu.waiting += waiting
 }
 
 // Held returns the prefixes that the cache holds, ascending.

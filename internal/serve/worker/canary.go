@@ -29,8 +29,8 @@ type canary struct {
 	request engine.Request
 
 	// Of run alone.
-	work    engine.Load  // as it was when it last changed while calls ran
-	changed time.Time    // when that was
+	work    engine.Load  // as it was at the last look while calls ran
+	changed time.Time    // when that last changed, or no call ran
 	asked   <-chan error // of a question whose end has not been seen; else nil
 }
 
@@ -79,9 +79,8 @@ func (c *canary) due(now time.Time) bool {
 		if work := src.Load(); work != c.work {
 			c.work, c.changed = work, now
 		}
-		silent = min(silent, now.Sub(c.changed))
 	}
-	return silent >= s.w.cfg.StallAfter
+	return min(silent, now.Sub(c.changed)) >= s.w.cfg.StallAfter
 }
 
 // ask asks the engine for one token, and returns nil once it has come. An engine
@@ -103,16 +102,17 @@ func (c *canary) ask(ctx context.Context) error {
 		defer c.s.show()
 		done <- c.generate(ctx)
 	})
+	err := errSilent
 	select {
-	case err := <-done:
+	case e := <-done:
 		c.asked = nil
-		if ctx.Err() != nil {
-			return errSilent
+		if ctx.Err() == nil {
+			err = e
 		}
-		return err
 	case <-ctx.Done():
-		return errSilent
 	}
+	c.s.w.metrics.canaries.WithLabelValues(outcome(err)).Inc()
+	return err
 }
 
 // generate has the engine serve the request.
@@ -129,7 +129,7 @@ func (c *canary) generate(ctx context.Context) error {
 	})
 }
 
-var errSilent = fault.New(fault.Deadline, "the engine produced no token within %v", canaryTimeout)
+var errSilent error = fault.New(fault.Deadline, "the engine produced no token within %v", canaryTimeout)
 
 // judge draws the conclusion from the answer to a question asked at some time.
 func (c *canary) judge(ctx context.Context, asked time.Time, err error) {
@@ -137,7 +137,6 @@ func (c *canary) judge(ctx context.Context, asked time.Time, err error) {
 		return // the worker ends
 	}
 	s := c.s
-	s.w.metrics.canaries.WithLabelValues(outcome(err)).Inc()
 	if err == nil || s.lastBeat().After(asked) {
 		return // it has produced something: for the canary, or for a call beside it
 	}

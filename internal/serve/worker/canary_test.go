@@ -26,6 +26,7 @@ type moody struct {
 		sync.Mutex
 		mood    mood
 		changed chan struct{}
+		since   time.Time
 		asked   []time.Time // by the canary
 	}
 }
@@ -37,7 +38,19 @@ const (
 	silent      // takes requests and says nothing
 	deaf        // and does not even return when it is told to
 	failing
+	prefilling // says nothing, but its load changes
 )
+
+// Load implements engine.LoadSource.
+func (m *moody) Load() engine.Load {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.Engine.Load()
+	if m.mu.mood == prefilling {
+		l.PrefillTokens = 1<<30 - int(time.Since(m.mu.since)/time.Second)
+	}
+	return l
+}
 
 func newMoody(e *servetest.Engine) *moody {
 	m := &moody{Engine: e}
@@ -48,7 +61,7 @@ func newMoody(e *servetest.Engine) *moody {
 func (m *moody) be(now mood) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mu.mood = now
+	m.mu.mood, m.mu.since = now, time.Now()
 	close(m.mu.changed)
 	m.mu.changed = make(chan struct{})
 }
@@ -78,7 +91,7 @@ func (m *moody) Generate(ctx context.Context, req *engine.Request, sink func(*en
 		m.mu.Unlock()
 	}
 	switch now {
-	case silent:
+	case silent, prefilling:
 		<-ctx.Done()
 		return ctx.Err()
 	case failing:
@@ -154,8 +167,7 @@ func TestCanary(t *testing.T) {
 				t.Errorf("mood %d: asked %d times in 20 s while not ready", mood, again)
 			}
 			eng.be(well)
-			// A question may be under way, and its engine return just after the next look.
-			pass(6 * time.Second)
+			pass(6 * time.Second) // the question that is out may have to fail first
 			if r.state() != engine.StateReady {
 				t.Errorf("mood %d: state %q when it is well again", mood, r.state())
 			}
@@ -214,13 +226,25 @@ func TestCanaryRests(t *testing.T) {
 			t.Errorf("beside a token every 5 s it was asked at %v", got)
 		}
 
+		eng.be(prefilling)
+		start = time.Now()
+		long, give := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { _, err := r.generate(long, r.addr(), request(4)); ended <- err }()
+		pass(10 * time.Minute)
+		if got := eng.canaries(start); len(got) != 0 || r.state() != engine.StateReady {
+			t.Errorf("beside a long prefill it was asked at %v; it is %s", got, r.state())
+		}
+		give()
+		<-ended
+
 		eng.be(silent)
 		start = time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { _, err := r.generate(ctx, r.addr(), request(4)); done <- err }()
-		pass(34 * time.Second)
-		if got := eng.canaries(start); len(got) == 0 || got[0] < 30*time.Second {
+		pass(64 * time.Second)
+		if got := eng.canaries(start); len(got) == 0 || got[0] < time.Minute {
 			t.Errorf("with a call that gets nothing it was asked at %v", got)
 		}
 		if r.state() != engine.StateNotReady {

@@ -39,7 +39,8 @@ type Config struct {
 	// for a token, to see whether it works. Negative means that it never is.
 	CanaryInterval time.Duration
 	// StallAfter is how long an engine with calls in progress may produce nothing,
-	// and show no change of its load, before it is asked likewise.
+	// and show no change of its load, before it is asked likewise. It must exceed
+	// the longest step of a busy engine, which a question has to wait out.
 	StallAfter time.Duration
 	// LoadInterval is how often the load is looked at and published if it
 	// changed, LoadRefresh how often it is published anyway.
@@ -67,7 +68,7 @@ func (c *Config) EnsureDefaults() {
 		c.CanaryInterval = 10 * time.Second
 	}
 	if c.StallAfter == 0 {
-		c.StallAfter = 30 * time.Second
+		c.StallAfter = time.Minute
 	}
 	if c.LoadInterval == 0 {
 		c.LoadInterval = 250 * time.Millisecond

@@ -1,0 +1,73 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+)
+
+// TestTraced: a call is a span, and within a generation the time until its first
+// token, however it ends.
+func TestTraced(t *testing.T) {
+	accepted := engine.AppendDelta(nil, &engine.Delta{Attempt: 1, Accepted: true})
+	token := engine.AppendDelta(nil, &engine.Delta{Attempt: 1, Tokens: []kv.Token{7}, Cached: 5})
+	gone := fault.New(fault.Unavailable, "gone")
+	for _, tt := range []struct {
+		name, method string
+		frames       [][]byte
+		err          error
+		want         []string // what has ended after each frame, and at the end
+	}{
+		{"a generation", engine.MethodGenerate, [][]byte{accepted, token, token}, nil, []string{"", "queue and prefill", "queue and prefill", "queue and prefill,worker generate"}},
+		{"one that fails early", engine.MethodGenerate, [][]byte{accepted}, gone, []string{"", "queue and prefill!,worker generate!"}},
+		{"one that fails late", engine.MethodGenerate, [][]byte{accepted, token}, gone, []string{"", "queue and prefill", "queue and prefill,worker generate!"}},
+		{"a frame that is none", engine.MethodGenerate, [][]byte{{0xff}}, nil, []string{"", "queue and prefill,worker generate"}},
+		{"an embedding", engine.MethodEmbed, [][]byte{token}, nil, []string{"", "worker embed"}},
+		{"a ping", engine.MethodPing, [][]byte{token}, nil, []string{"", ""}},
+		{"a method made up", "a prompt", nil, gone, []string{"worker unknown!"}},
+	} {
+		seen := tracetest.NewSpanRecorder()
+		provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(seen))
+		var got []string
+		ended := func() {
+			var names []string
+			for _, s := range seen.Ended() {
+				name := s.Name()
+				if s.Status().Description != "" {
+					name += "!"
+				}
+				names = append(names, name)
+			}
+			got = append(got, strings.Join(names, ","))
+		}
+		sent := 0
+		w := &Worker{cfg: Config{ID: 3}}
+		serve := traced(obs.NewTracer(provider), w, func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+			if method != tt.method {
+				t.Errorf("%s: the method is %s", tt.name, method)
+			}
+			for _, f := range tt.frames {
+				if err := send(f); err != nil {
+					t.Error(err)
+				}
+				ended()
+			}
+			return tt.err
+		})
+		err := serve(t.Context(), tt.method, nil, func([]byte) error { sent++; return nil })
+		ended()
+		if !errors.Is(err, tt.err) || sent != len(tt.frames) || fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			t.Errorf("%s: %q, %d frames, %v, want %q", tt.name, got, sent, err, tt.want)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"penstock/test/fleet"
+)
+
+// diskSize is that of the disk that is filled: it has room for what JetStream
+// reserves.
+const diskSize = "512m"
+
+// diskFull fills the disk that JetStream writes to, under load, and empties it
+// again.
+func diskFull(ctx context.Context, e *env, r *result) error {
+	if os.Geteuid() != 0 {
+		return skipped{"mounting a small disk takes root"}
+	}
+	dir := filepath.Join(e.dir, "disk")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+diskSize, "penstock-chaos", dir).CombinedOutput(); err != nil {
+		return skipped{fmt.Sprintf("a small disk cannot be mounted here: %v: %s", err, strings.TrimSpace(string(out)))}
+	}
+	// Lazily: the processes that write there are gone when this runs, their last
+	// descriptors may not be.
+	defer func() { _ = exec.Command("umount", "-l", dir).Run() }()
+	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 2, HubData: filepath.Join(dir, "data")})
+	if err != nil {
+		return err
+	}
+	defer e.end(f, r)
+	r.excused = "component=nats" // says that it cannot write
+	r.note("JetStream's directory is on a tmpfs of %s, filled with a file", diskSize)
+	full := absence{
+		e, r, f, "disk full", pick(e, 25*time.Second, 5*time.Second),
+		func() error { return fill(filepath.Join(dir, "ballast")) },
+		func() error { return os.Remove(filepath.Join(dir, "ballast")) },
+	}
+	return full.hold(ctx)
+}
+
+// fill writes a file until there is no room for a byte more.
+func fill(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for size := 1 << 20; size > 0; {
+		_, err := f.Write(make([]byte, size))
+		switch {
+		case errors.Is(err, syscall.ENOSPC):
+			size /= 2
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"penstock/test/fleet"
+)
+
+const (
+	// deathPatience bounds how long a worker that died or cannot be reached may
+	// count as ready: it is the product's promise.
+	deathPatience = 2 * time.Second
+	// resumeBound bounds the time from a worker's death to the next token of its
+	// streams, for 99 of 100.
+	resumeBound = time.Second
+	// returnPatience bounds the time in which what was away is back by itself.
+	returnPatience = 60 * time.Second
+)
+
+// kill kills a worker at a random token of one stream, again and again, while
+// others are served, and starts it anew.
+func kill(ctx context.Context, e *env, r *result) error {
+	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 1})
+	if err != nil {
+		return err
+	}
+	defer e.end(f, r)
+	k := killing{e: e, f: f, load: e.load(f.Doors()...).Start(ctx, 6)}
+	runs := pick(e, e.runs, min(e.runs, 6))
+	for i := 0; i < runs && err == nil; i++ {
+		err = k.once(ctx)
+		if (i+1)%20 == 0 {
+			_, accepted := k.load.InFlight()
+			e.say("%d deaths, %d streams in progress", i+1, accepted)
+		}
+	}
+	tally, held := k.load.Finish()
+	r.flawless(&tally)
+	r.figure("deaths", float64(k.deaths), "")
+	r.times("death to the next token of a stream", &held)
+	r.times("death to quarantine in every router", &k.noticed)
+	r.times("restart to ready in every router", &k.back)
+	r.times("longest pause of any stream", &tally.Pause)
+	switch {
+	case err != nil:
+		return err
+	case held.Count() == 0:
+		r.problem("no stream was hit by %d deaths", k.deaths)
+	case held.Percentile(99) > resumeBound:
+		r.problem("the p99 from a death to the next token is %v, more than %v", held.Percentile(99), resumeBound)
+	}
+	if k.noticed.Max() > deathPatience {
+		r.problem("a dead worker counted as ready for %v", k.noticed.Max())
+	}
+	return nil
+}
+
+// killing is the state of that scenario.
+type killing struct {
+	e             *env
+	f             *fleet.Fleet
+	load          *fleet.Running
+	deaths        int
+	noticed, back fleet.Durations
+}
+
+// trigger is an observer that kills a worker at the nth text.
+type trigger struct {
+	fleet.Observer
+	at     int
+	worker uint64
+	strike func(worker uint64)
+}
+
+// Accepted implements fleet.Observer.
+func (t *trigger) Accepted(worker uint64) {
+	t.worker = worker
+	t.Observer.Accepted(worker)
+}
+
+// Text implements fleet.Observer.
+func (t *trigger) Text(n int, at time.Time) {
+	t.Observer.Text(n, at)
+	if n == t.at {
+		t.strike(t.worker)
+	}
+}
+
+// once has one worker die in the middle of a stream, and come back.
+func (k *killing) once(ctx context.Context) error {
+	e := k.e
+	known := &e.mix[e.random.IntN(len(e.mix))]
+	doors := k.f.Doors()
+	door := doors[e.random.IntN(len(doors))]
+	any := e.random.IntN(4) == 0 // not the one that serves the stream
+	other := k.f.Workers[e.random.IntN(len(k.f.Workers))]
+
+	watch, done := k.load.Observe()
+	var victim *fleet.Role
+	var died time.Time
+	var strike sync.WaitGroup
+	strikes := func(worker uint64) {
+		victim = k.f.Workers[worker-1]
+		if any {
+			victim = other
+		}
+		died = time.Now()
+		k.load.Dead(victim.ID, died)
+		strike.Go(victim.Kill) // the stream is read meanwhile
+	}
+	// Few texts are fewer than tokens: some streams end before theirs comes.
+	o := e.client.Stream(ctx, door.URL(), known.Request, &trigger{Observer: watch, at: 1 + e.random.IntN(max(1, known.Want.Output*3/4)), strike: strikes})
+	done(&o, known)
+	strike.Wait()
+	if victim == nil {
+		return ctx.Err()
+	}
+	k.deaths++
+	return k.revive(ctx, victim, died)
+}
+
+// revive starts a dead worker when every router has noticed, and waits until it
+// is part of the fleet.
+func (k *killing) revive(ctx context.Context, victim *fleet.Role, died time.Time) error {
+	for _, door := range k.f.Doors() {
+		if _, err := fleet.Until(ctx, 5*time.Millisecond, returnPatience, gone(door, victim)); err != nil {
+			return err
+		}
+		k.noticed.Add(time.Since(died))
+	}
+	began := time.Now()
+	if err := victim.Start(); err != nil {
+		return err
+	}
+	if err := k.f.Ready(ctx); err != nil {
+		return err
+	}
+	k.back.Add(time.Since(began))
+	return nil
+}
+
+// gone returns nil when a router does not count a worker as ready.
+func gone(door, worker *fleet.Role) func(context.Context) error {
+	return func(ctx context.Context) error {
+		rows, err := fleet.Workers(ctx, door.URL())
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			if row.ID == worker.ID && (row.State == "ready" || row.State == "unconfirmed") {
+				return fmt.Errorf("%s has %s as %s", door.Name(), worker.Name(), row.State)
+			}
+		}
+		return nil
+	}
+}

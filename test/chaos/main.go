@@ -1,0 +1,171 @@
+// Command chaos disturbs a fleet of real processes and holds every answer against
+// the one that is known: workers are killed in the middle of streams, NATS is
+// away for longer than leases last, networks are cut, disks fill up, clients stop
+// reading, everything is restarted under load. It says what was sent, failed and
+// came twice, and exits with 1 if anything was not as it must be.
+//
+//	go build -o penstock ./cmd/penstock
+//	go run ./test/chaos -bin ./penstock              # all scenarios, about half an hour
+//	go run ./test/chaos -bin ./penstock -short       # a few of each fault, under a minute
+//	go run ./test/chaos -bin ./penstock -runs 200 kill
+//
+// Everything is on loopback, or in a network namespace that it makes and removes.
+// Processes do not outlive it, however it ends (on Linux).
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what the command line says.
+type options struct {
+	bin, file, keep string
+	nats            string
+	runs            int
+	seed            uint64
+	short           bool
+}
+
+func run(ctx context.Context, args []string) error {
+	var o options
+	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	flags.StringVar(&o.bin, "bin", "./penstock", "the binary to disturb")
+	flags.StringVar(&o.file, "json", "", "also write the report to this file")
+	flags.StringVar(&o.keep, "keep", "", "keep the logs of all processes in this directory")
+	flags.StringVar(&o.nats, "nats-server", "", "a nats-server binary to run instead of the one that is embedded in a role")
+	flags.IntVar(&o.runs, "runs", 200, "deaths, and restarts, in the scenarios that repeat themselves")
+	flags.Uint64Var(&o.seed, "seed", 1, "seed of all that is chosen at random")
+	flags.BoolVar(&o.short, "short", false, "the short form: the scenarios that fit in a minute, with fewer and shorter faults")
+	flags.Usage = func() {
+		fmt.Fprintln(flags.Output(), "usage: chaos [flags] [scenario…]\n\nscenarios:")
+		for _, s := range scenarios() {
+			fmt.Fprintf(flags.Output(), "  %-10s %s\n", s.name, s.about)
+		}
+		fmt.Fprintln(flags.Output(), "\nflags:")
+		flags.PrintDefaults()
+	}
+	// Flags may stand behind the names, too.
+	var names []string
+	for rest := args; ; {
+		if err := flags.Parse(rest); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return nil
+			}
+			return err
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		names, rest = append(names, flags.Arg(0)), flags.Args()[1:]
+	}
+	chosen, err := choose(names, o)
+	if err != nil {
+		return err
+	}
+	return perform(ctx, o, chosen)
+}
+
+// choose returns the scenarios of the given names, or all that the form has.
+func choose(names []string, o options) ([]scenario, error) {
+	if len(names) == 0 {
+		return slices.DeleteFunc(scenarios(), func(s scenario) bool { return o.short && s.short == 0 }), nil
+	}
+	var chosen []scenario
+	for _, name := range names {
+		at := slices.IndexFunc(scenarios(), func(s scenario) bool { return s.name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("no scenario is called %q; -h lists them", name)
+		}
+		chosen = append(chosen, scenarios()[at])
+	}
+	return chosen, nil
+}
+
+// perform runs scenarios one after another and reports on them.
+func perform(ctx context.Context, o options, chosen []scenario) error {
+	e, err := newEnv(o)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	if err := e.learn(ctx); err != nil {
+		return err
+	}
+	form := "long"
+	if o.short {
+		form = "short"
+	}
+	rep := newReport(o.seed, form)
+	for _, s := range chosen {
+		if ctx.Err() != nil {
+			break
+		}
+		rep.Scenarios = append(rep.Scenarios, e.perform(ctx, s))
+	}
+	if err := rep.print(os.Stdout); err != nil {
+		return err
+	}
+	if o.file != "" {
+		if err := rep.write(o.file); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	if failed := rep.failed(); len(failed) > 0 {
+		return fmt.Errorf("not as it must be: %s", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// perform runs one scenario, within its time.
+func (e *env) perform(ctx context.Context, s scenario) *result {
+	r := &result{Scenario: s.name, Status: "ok"}
+	limit := s.long
+	if e.short && s.short > 0 {
+		limit = s.short
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the scenario took longer than %v", limit))
+	defer cancel()
+	e.name = s.name
+	e.say("begins: %s", s.about)
+	began := time.Now()
+	err := s.run(ctx, e, r)
+	r.Took = time.Since(began).Seconds()
+	var skip skipped
+	switch {
+	case errors.As(err, &skip):
+		r.Status = "skipped"
+		r.note("SKIPPED: %s", skip.why)
+	case err != nil:
+		r.problem("%v", errors.Join(err, context.Cause(ctx)))
+	}
+	if len(r.Problems) > 0 {
+		r.Status = "failed"
+	}
+	e.say("%s: sent %d, right %d, failed %d, refused %d, duplicated %d, missing %d, altered %d, moved %d, in %.0fs", r.Status,
+		r.Sent, r.Right, r.Failed, r.Refused, r.Duplicated, r.Missing, r.Altered, r.Moved, r.Took)
+	for _, p := range r.Problems {
+		e.say("problem: %s", p)
+	}
+	return r
+}

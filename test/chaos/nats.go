@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"penstock/test/fleet"
+)
+
+// natsAway takes the NATS server away under load, for longer than leases last:
+// first it dies, then it is paused.
+func natsAway(ctx context.Context, e *env, r *result) error {
+	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 2})
+	if err != nil {
+		return err
+	}
+	defer e.end(f, r)
+	away := pick(e, 5*fleet.Lease, 12*time.Second)
+	died := absence{e, r, f, "NATS dead", away, func() error { f.Store.Kill(); return nil }, f.Store.Start}
+	if err := died.hold(ctx); err != nil || e.short {
+		return err
+	}
+	paused := absence{e, r, f, "NATS paused", away, f.Store.Pause, f.Store.Resume}
+	return paused.hold(ctx)
+}
+
+// absence is a time without NATS.
+type absence struct {
+	e           *env
+	r           *result
+	f           *fleet.Fleet
+	what        string
+	away        time.Duration
+	take, bring func() error
+}
+
+func (a absence) hold(ctx context.Context) error {
+	before, err := fleet.ReadRegistry(ctx, a.f.NATS)
+	if err != nil {
+		return err
+	}
+	load := a.e.load(a.f.Frontends...).Start(ctx, 6) // the hub has none: it is what dies
+	defer load.Abandon()
+	if err := pause(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	a.e.say("%s for %v", a.what, a.away)
+	if err := a.take(); err != nil {
+		return err
+	}
+	if err := pause(ctx, a.away); err != nil {
+		return err
+	}
+	during := load.Sofar()
+	a.e.say("%d answers meanwhile, %d failures", during.Right, during.Failed)
+	if err := a.bring(); err != nil {
+		return err
+	}
+	if err := a.back(ctx, before); err != nil {
+		return err
+	}
+	if err := pause(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	tally, _ := load.Finish()
+	a.r.flawless(&tally)
+	a.r.times(a.what+": longest pause of any stream", &tally.Pause)
+	return a.eventsFlow(ctx)
+}
+
+// back waits until every worker is registered again: by its id, in a new epoch
+// than before, and confirmed in every router.
+func (a absence) back(ctx context.Context, before fleet.Registry) error {
+	took, err := fleet.Until(ctx, 50*time.Millisecond, returnPatience, func(ctx context.Context) error {
+		now, err := fleet.ReadRegistry(ctx, a.f.NATS)
+		if err != nil {
+			return err
+		}
+		for _, w := range a.f.Workers {
+			in, there := now.Workers[w.ID]
+			switch {
+			case !there:
+				return fmt.Errorf("worker %d is not registered", w.ID)
+			case in.Epoch <= before.Workers[w.ID].Epoch && in.Holder != before.Workers[w.ID].Holder:
+				return fmt.Errorf("worker %d is registered again in its old epoch %d", w.ID, in.Epoch)
+			}
+		}
+		for _, door := range a.f.Frontends {
+			if err := a.f.Sees(ctx, door, a.f.Workers...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	a.r.time(a.what+": return to all confirmed", took)
+	return nil
+}
+
+// eventsFlow sees to it that what workers cache is what every router believes,
+// with new blocks among it.
+func (a absence) eventsFlow(ctx context.Context) error {
+	events, err := lastEvents(ctx, a.f)
+	if err != nil {
+		return err
+	}
+	load := a.e.load(a.f.Frontends...)
+	load.Fresh = 1
+	load.Limit = 24
+	tally, _ := load.Start(ctx, 6).Wait()
+	a.r.flawless(&tally)
+	took, err := fleet.Until(ctx, 20*time.Millisecond, returnPatience, func(ctx context.Context) error {
+		now, err := lastEvents(ctx, a.f)
+		if err != nil {
+			return err
+		}
+		moved := false
+		for at, seq := range now {
+			moved = moved || seq > events[at]
+		}
+		if !moved {
+			return fmt.Errorf("no cache event arrives")
+		}
+		return indexTrue(ctx, a.f)
+	})
+	if err != nil {
+		return err
+	}
+	a.r.time(a.what+": index equals the caches after the load, within", took)
+	return nil
+}
+
+// place is a worker in a router.
+type place struct {
+	door   string
+	worker uint64
+}
+
+// lastEvents returns the number of the last cache event of every worker in every
+// router that serves clients.
+func lastEvents(ctx context.Context, f *fleet.Fleet) (map[place]uint64, error) {
+	last := map[place]uint64{}
+	for _, door := range f.Frontends {
+		rows, err := fleet.Workers(ctx, door.URL())
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			last[place{door.Name(), row.ID}] = row.Feed.LastSeq
+		}
+	}
+	return last, nil
+}
+
+// indexTrue returns nil if every router believes of every worker to hold as many
+// blocks as that worker says it holds.
+func indexTrue(ctx context.Context, f *fleet.Fleet) error {
+	for _, w := range f.Workers {
+		m, err := fleet.Look(ctx, w.URL())
+		if err != nil {
+			return err
+		}
+		held := int(m.Sum("penstock_worker_load", `quantity="cached_blocks"`))
+		for _, door := range f.Frontends {
+			rows, err := fleet.Workers(ctx, door.URL())
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				switch {
+				case row.ID != w.ID:
+				case row.Feed.State != "live":
+					return fmt.Errorf("%s: the feed of worker %d is %s", door.Name(), w.ID, row.Feed.State)
+				case row.Cached != held:
+					return fmt.Errorf("%s believes worker %d to hold %d blocks, it holds %d", door.Name(), w.ID, row.Cached, held)
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/test/fleet"
+)
+
+// rolling restarts workers and frontends, one after another, as an operator does
+// who rolls out a version: SIGTERM, wait, start. Clients come through a balancer,
+// half of them with connections that they keep. The hub is never restarted: what
+// it would keep of those who leave shows in it.
+func rolling(ctx context.Context, e *env, r *result) error {
+	f, err := e.fleet(ctx, fleet.Config{
+		Workers: 3, Frontends: 2,
+		// Short, so that calls in progress are moved rather than waited for.
+		WorkerArgs:   e.flags("worker", "drain-timeout", "100ms"),
+		FrontendArgs: e.flags("frontend", "drain-timeout", "30s", "drain-grace", "500ms"),
+	})
+	if err != nil {
+		return err
+	}
+	defer e.end(f, r)
+	b, err := e.balancer(f.Doors())
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	roll := roll{e: e, r: r, f: f, b: b}
+	rounds := pick(e, max(1, (e.runs+4)/5), 1)
+	if !e.short {
+		// Connections and pools have grown after a round.
+		if err := roll.rounds(ctx, 1); err != nil {
+			return err
+		}
+	}
+	before, err := roll.rest(ctx, traces{})
+	if err != nil {
+		return err
+	}
+	if err := roll.rounds(ctx, rounds); err != nil {
+		return err
+	}
+	after, err := roll.rest(ctx, before)
+	if err != nil {
+		return err
+	}
+	r.figure("restarts", float64(roll.restarts), "")
+	r.times("restart, from SIGTERM to part of the fleet", &roll.took)
+	refused, lost := b.retries()
+	r.figure("connects of the balancer that went elsewhere", float64(refused), "")
+	if lost > 0 {
+		r.problem("the balancer found nobody %d times", lost)
+	}
+	r.note("the hub before: %v; after %d restarts of others: %v", before, roll.restarts, after)
+	if !after.within(before) {
+		r.problem("the hub keeps something of those who left: %v, after %v", before, after)
+	}
+	return nil
+}
+
+func (e *env) balancer(doors []*fleet.Role) (*balancer, error) {
+	addr, err := e.ports.Addr("127.0.0.1")
+	if err != nil {
+		return nil, err
+	}
+	var targets []string
+	for _, d := range doors {
+		targets = append(targets, d.HTTP)
+	}
+	return newBalancer(addr, targets...)
+}
+
+// roll is the state of that scenario.
+type roll struct {
+	e        *env
+	r        *result
+	f        *fleet.Fleet
+	b        *balancer
+	restarts int
+	took     fleet.Durations
+}
+
+// rounds restarts every worker and frontend but the hub as often as told, under
+// load, and demands that no request fails.
+func (s *roll) rounds(ctx context.Context, n int) error {
+	var running []*fleet.Running
+	for _, c := range []fleet.Connections{fleet.Fresh, fleet.Kept} {
+		load := s.e.load()
+		load.URLs = []string{s.b.url()}
+		load.Client = fleet.NewClient(c)
+		defer load.Client.Close()
+		running = append(running, load.Start(ctx, 3))
+	}
+	err := s.roll(ctx, n)
+	for i, load := range running {
+		tally, _ := load.Finish()
+		s.r.flawless(&tally)
+		s.r.times([]string{"connection per request", "connections kept"}[i]+": longest pause of any stream", &tally.Pause)
+	}
+	return err
+}
+
+func (s *roll) roll(ctx context.Context, n int) error {
+	for round := range n {
+		for _, role := range slices.Concat(s.f.Frontends, s.f.Workers) {
+			if err := s.restart(ctx, role); err != nil {
+				return fmt.Errorf("restart %s: %w", role.Name(), err)
+			}
+		}
+		if (round+1)%5 == 0 {
+			s.e.say("%d restarts", s.restarts)
+		}
+	}
+	return nil
+}
+
+// stopPatience bounds the time from SIGTERM to the end of a process.
+const stopPatience = 40 * time.Second
+
+func (s *roll) restart(ctx context.Context, role *fleet.Role) error {
+	began := time.Now()
+	if err := role.Terminate(); err != nil {
+		return err
+	}
+	end, cancel := context.WithTimeout(ctx, stopPatience)
+	defer cancel()
+	if err := role.Wait(end); err != nil {
+		return err
+	}
+	if err := role.Start(); err != nil {
+		return err
+	}
+	if err := s.f.Ready(ctx); err != nil {
+		return err
+	}
+	s.restarts++
+	s.took.Add(time.Since(began))
+	return nil
+}
+
+// traces are what a process could keep of others that left.
+type traces struct {
+	goroutines, descriptors, keys int
+}
+
+func (t traces) String() string {
+	return fmt.Sprintf("%d goroutines, %d descriptors, %d keys in discovery", t.goroutines, t.descriptors, t.keys)
+}
+
+// What may be more: connections that are about to close.
+const (
+	spareGoroutines  = 12
+	spareDescriptors = 6
+)
+
+func (t traces) within(before traces) bool {
+	return t.goroutines <= before.goroutines+spareGoroutines && t.descriptors <= before.descriptors+spareDescriptors && t.keys <= before.keys
+}
+
+// restPatience bounds the wait for the hub to come to rest: connections that
+// nobody uses are closed after two minutes.
+const restPatience = 150 * time.Second
+
+// rest looks at the hub, until it is within what it was before or for a while;
+// without a before until it does not change.
+func (s *roll) rest(ctx context.Context, before traces) (traces, error) {
+	if s.f.Hub == nil {
+		return traces{}, nil
+	}
+	var last traces
+	calm := 0
+	_, err := fleet.Until(ctx, 200*time.Millisecond, restPatience, func(ctx context.Context) error {
+		now, err := s.look(ctx)
+		if err != nil {
+			return err
+		}
+		good := now == last
+		if before != (traces{}) {
+			good = now.within(before)
+		}
+		if last = now; !good {
+			calm = 0
+			return errors.New("it changes")
+		}
+		if calm++; calm < 5 {
+			return errors.New("it has not been calm for long")
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return last, context.Cause(ctx)
+	}
+	if err != nil {
+		s.e.say("the hub: %v: %v", last, err)
+	}
+	return last, nil
+}
+
+func (s *roll) look(ctx context.Context) (traces, error) {
+	m, err := fleet.Look(ctx, s.f.Hub.URL())
+	if err != nil {
+		return traces{}, err
+	}
+	fds, err := fleet.Descriptors(s.f.Hub.PID())
+	if err != nil {
+		return traces{}, err
+	}
+	reg, err := fleet.ReadRegistry(ctx, s.f.NATS)
+	return traces{int(m.Sum("go_goroutines")), fds, reg.Keys}, err
+}

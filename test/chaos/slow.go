@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"penstock/test/fleet"
+)
+
+// slowPatience bounds the time in which clients that take nothing are cut off: the
+// write timeout, 60 s unless it is a setting, and what their buffers hold.
+const slowPatience = 2 * time.Minute
+
+// slowClients has clients that read a byte a second, and clients that read
+// nothing, beside normal ones.
+func slowClients(ctx context.Context, e *env, r *result) error {
+	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 1, FrontendArgs: e.flags("frontend", "write-timeout", "5s")})
+	if err != nil {
+		return err
+	}
+	defer e.end(f, r)
+	door := f.Frontends[0]
+	alone, err := measure(ctx, e, door, 6*time.Second)
+	if err != nil {
+		return err
+	}
+	r.flawless(&alone)
+	r.times("normal clients alone: request", &alone.Took)
+
+	s := slow{e: e, door: door}
+	defer s.leave()
+	for range crowd {
+		for _, every := range []time.Duration{time.Second, 0} {
+			if err := s.start(ctx, every); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.stuck(ctx); err != nil {
+		return err
+	}
+	beside, err := measure(ctx, e, door, 6*time.Second)
+	if err != nil {
+		return err
+	}
+	r.flawless(&beside)
+	r.times("normal clients beside slow ones: request", &beside.Took)
+	if p, limit := beside.Took.Percentile(99), 3*alone.Took.Percentile(99); p > limit {
+		r.problem("beside slow clients the p99 of a request is %v, alone %v", p, alone.Took.Percentile(99))
+	}
+	return s.ends(ctx, r, f)
+}
+
+// measure has six normal clients for a time.
+func measure(ctx context.Context, e *env, door *fleet.Role, length time.Duration) (fleet.Tally, error) {
+	load := e.load(door).Start(ctx, 6)
+	err := pause(ctx, length)
+	tally, _ := load.Finish()
+	return tally, err
+}
+
+// crowd is how many slow clients of each sort there are.
+const crowd = 6
+
+// slow are clients that do not read as they should.
+type slow struct {
+	e       *env
+	door    *fleet.Role
+	readers sync.WaitGroup
+	mu      struct {
+		sync.Mutex
+		conns []net.Conn
+	}
+}
+
+// bulky is a request whose answer fills all buffers between its worker and a
+// client that does not read: each token comes with 20 others that it could have
+// been.
+func bulky(e *env) fleet.Request {
+	return fleet.Request{Path: "/v1/chat/completions", Body: map[string]any{
+		"model": fleet.Model, "stream": true, "max_tokens": 7000, "ignore_eos": true, "logprobs": true, "top_logprobs": 20, "temperature": 1, "seed": e.random.IntN(1e6),
+		"messages": []map[string]string{{"role": "user", "content": fmt.Sprintf("Name %d rivers.", e.random.IntN(1e6))}},
+	}}
+}
+
+// start sends a request by hand, through a connection with small buffers, and
+// reads a byte of the answer at each interval; 0 is never.
+func (s *slow) start(ctx context.Context, every time.Duration) error {
+	req := bulky(s.e)
+	body, err := json.Marshal(req.Body)
+	if err != nil {
+		return err
+	}
+	conn, err := (&net.Dialer{Timeout: dialPatience}).DialContext(ctx, "tcp", s.door.HTTP)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.mu.conns = append(s.mu.conns, conn)
+	s.mu.Unlock()
+	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", req.Path, s.door.HTTP, len(body), body)
+	if err != nil || every == 0 {
+		return err
+	}
+	s.readers.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for range tick.C {
+			if _, err := conn.Read(make([]byte, 1)); err != nil {
+				return // cut off, or left
+			}
+		}
+	})
+	return nil
+}
+
+// leave ends all clients and waits for their readers.
+func (s *slow) leave() {
+	s.mu.Lock()
+	for _, c := range s.mu.conns {
+		_ = c.Close()
+	}
+	s.mu.Unlock()
+	s.readers.Wait()
+}
+
+// stuck waits until no slow client is given anything any more: the tokens that
+// workers make for them have come to a stand.
+func (s *slow) stuck(ctx context.Context) error {
+	last, calm := -1.0, 0
+	_, err := fleet.Until(ctx, 500*time.Millisecond, slowPatience, func(ctx context.Context) error {
+		m, err := fleet.Look(ctx, s.door.URL())
+		if err != nil {
+			return err
+		}
+		made := m.Sum("penstock_frontend_output_tokens_total")
+		if m.Sum("penstock_frontend_inflight") == 0 {
+			return nil // they are cut off already
+		}
+		if made != last {
+			last, calm = made, 0
+			return fmt.Errorf("%v tokens are out", made)
+		}
+		if calm++; calm < 3 {
+			return fmt.Errorf("it has not been calm for long")
+		}
+		return nil
+	})
+	s.e.say("slow clients are full after %v tokens", last)
+	return err
+}
+
+// ends waits until the frontend has cut every slow client off, and everything is
+// free.
+func (s *slow) ends(ctx context.Context, r *result, f *fleet.Fleet) error {
+	took, err := fleet.Until(ctx, 100*time.Millisecond, slowPatience, func(ctx context.Context) error {
+		m, err := fleet.Look(ctx, s.door.URL())
+		if err != nil {
+			return err
+		}
+		if n := m.Sum("penstock_frontend_inflight"); n != 0 {
+			return fmt.Errorf("%v requests of slow clients are still served", n)
+		}
+		return idle(ctx, f, s.door)
+	})
+	if err != nil {
+		return err
+	}
+	r.Sent += 2 * crowd
+	r.Left += 2 * crowd
+	r.time("slow clients: cut off and freed after the measurement, within", took)
+	return nil
+}

@@ -1,0 +1,343 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Model is what all fleets serve.
+const Model = "penstock-tiny"
+
+// Lease is how long a registration outlives the process that refreshes it.
+const Lease = 10 * time.Second
+
+const (
+	// startPatience bounds the time from a process's start to its answers.
+	startPatience = 30 * time.Second
+	// stopPatience is beyond every drain timeout that fleets are given.
+	stopPatience = 40 * time.Second
+)
+
+// Config describes a fleet. Arguments are added to those that every fleet has, so
+// that they win.
+type Config struct {
+	Bin string
+	// Dir gets logs and data directories.
+	Dir string
+	// Ports hands out addresses; fleets of one program share it.
+	Ports *Ports
+	// Workers, Frontends and Routers are counted without the hub, which is a
+	// frontend too, with the NATS server inside.
+	Workers, Frontends, Routers int
+	// HubData is the hub's data directory, empty for one below Dir.
+	HubData string
+	// HubHost is the address that the NATS server listens at. Default 127.0.0.1.
+	HubHost string
+	// NATSServer is a nats-server binary to run instead of the hub; the fleet then
+	// has no hub.
+	NATSServer string
+
+	HubArgs, WorkerArgs, FrontendArgs, RouterArgs []string
+	// Each may change a role before it is started for the first time, such as the
+	// addresses that it is given.
+	Each func(*Role)
+}
+
+// Role is one process of a fleet, and where it is reached.
+type Role struct {
+	*Process
+	Kind string // hub, frontend, worker or router
+	ID   uint64 // of a worker or router
+	HTTP string // HOST:PORT of its HTTP API
+	RPC  string // HOST:PORT at which a worker or router serves requests
+	// Advertise is where others are told to reach RPC; empty is RPC itself.
+	Advertise string
+	// NATS is the URL that it is given.
+	NATS string
+	// Prefix is put before the command, such as one that enters a namespace.
+	Prefix []string
+	// Args are added at the end.
+	Args []string
+}
+
+// URL returns where the role's HTTP API is.
+func (r *Role) URL() string { return "http://" + r.HTTP }
+
+// Fleet is running roles.
+type Fleet struct {
+	cfg       Config
+	NATS      string // URL of the NATS server
+	Hub       *Role  // nil with Config.NATSServer
+	Store     *Process
+	Frontends []*Role // without the hub
+	Workers   []*Role
+	Routers   []*Role
+}
+
+// Start starts a fleet and returns when every frontend can send requests to every
+// worker. The caller closes it; after an error there is nothing to close.
+func Start(ctx context.Context, cfg Config) (*Fleet, error) {
+	f := &Fleet{cfg: cfg}
+	if err := f.start(ctx); err != nil {
+		return nil, errors.Join(err, f.Close(), f.failure())
+	}
+	return f, nil
+}
+
+func (f *Fleet) start(ctx context.Context) error {
+	if f.cfg.HubHost == "" {
+		f.cfg.HubHost = "127.0.0.1"
+	}
+	if f.cfg.HubData == "" {
+		f.cfg.HubData = filepath.Join(f.cfg.Dir, "hub-data")
+	}
+	addr, err := f.cfg.Ports.Addr(f.cfg.HubHost)
+	if err != nil {
+		return err
+	}
+	f.NATS = "nats://" + addr
+	if err := f.startStore(ctx, addr); err != nil {
+		return err
+	}
+	for i := range f.cfg.Workers {
+		if err := f.add("worker", i+1); err != nil {
+			return err
+		}
+	}
+	for i := range f.cfg.Routers {
+		if err := f.add("router", i+1); err != nil {
+			return err
+		}
+	}
+	for i := range f.cfg.Frontends {
+		if err := f.add("frontend", i+1); err != nil {
+			return err
+		}
+	}
+	return f.Ready(ctx)
+}
+
+// startStore starts what the NATS server is in.
+func (f *Fleet) startStore(ctx context.Context, addr string) error {
+	if f.cfg.NATSServer != "" {
+		host, port, _ := strings.Cut(addr, ":")
+		f.Store = NewProcess("nats", filepath.Join(f.cfg.Dir, "nats.log"), f.cfg.NATSServer, "-a", host, "-p", port, "-js", "-sd", f.cfg.HubData)
+		return f.Store.Start()
+	}
+	httpAddr, err := f.cfg.Ports.Addr("127.0.0.1")
+	if err != nil {
+		return err
+	}
+	f.Hub = &Role{Kind: "hub", HTTP: httpAddr, NATS: f.NATS, Args: f.cfg.HubArgs}
+	if err := f.launch(f.Hub, "hub"); err != nil {
+		return err
+	}
+	f.Store = f.Hub.Process
+	_, err = Until(ctx, 10*time.Millisecond, startPatience, f.Hub.Alive)
+	return err
+}
+
+// add starts the nth role of a kind, counted from 1.
+func (f *Fleet) add(kind string, n int) error {
+	httpAddr, err := f.cfg.Ports.Addr("127.0.0.1")
+	if err != nil {
+		return err
+	}
+	r := &Role{Kind: kind, HTTP: httpAddr, NATS: f.NATS}
+	switch kind {
+	case "frontend":
+		r.Args = f.cfg.FrontendArgs
+		f.Frontends = append(f.Frontends, r)
+	case "worker":
+		r.ID, r.Args = uint64(n), f.cfg.WorkerArgs
+		f.Workers = append(f.Workers, r)
+	case "router":
+		r.ID, r.Args = uint64(1000+n), f.cfg.RouterArgs
+		f.Routers = append(f.Routers, r)
+	}
+	if kind != "frontend" {
+		if r.RPC, err = f.cfg.Ports.Addr("127.0.0.1"); err != nil {
+			return err
+		}
+	}
+	return f.launch(r, fmt.Sprintf("%s-%d", kind, n))
+}
+
+func (f *Fleet) launch(r *Role, name string) error {
+	if f.cfg.Each != nil {
+		f.cfg.Each(r)
+	}
+	r.Process = NewProcess(name, filepath.Join(f.cfg.Dir, name+".log"), slices.Concat(r.Prefix, []string{f.cfg.Bin}, f.command(r))...)
+	return r.Start()
+}
+
+// command is what the binary is given for a role.
+func (f *Fleet) command(r *Role) []string {
+	args := []string{r.Kind, "--http-addr", r.HTTP, "--nats", r.NATS}
+	switch r.Kind {
+	case "hub":
+		args = []string{"frontend", "--http-addr", r.HTTP, "--nats-listen", strings.TrimPrefix(r.NATS, "nats://"), "--data-dir", f.cfg.HubData}
+	case "worker", "router":
+		args = append(args, "--rpc-addr", r.RPC, "--worker-id", strconv.FormatUint(r.ID, 10))
+		if r.Advertise != "" {
+			args = append(args, "--rpc-advertise", r.Advertise)
+		}
+	}
+	return append(args, r.Args...)
+}
+
+// Alive returns nil if the role's HTTP API answers.
+func (r *Role) Alive(ctx context.Context) error {
+	if err := r.Died(); err != nil {
+		return err
+	}
+	status, err := Status(ctx, r.URL()+"/live")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%s: /live answers %d", r.Name(), status)
+	}
+	return err
+}
+
+// Doors returns the roles that clients may talk to: hub and frontends.
+func (f *Fleet) Doors() []*Role {
+	if f.Hub == nil {
+		return f.Frontends
+	}
+	return append([]*Role{f.Hub}, f.Frontends...)
+}
+
+// All returns every role.
+func (f *Fleet) All() []*Role { return slices.Concat(f.Doors(), f.Routers, f.Workers) }
+
+// Ready waits until every door can send requests to every worker.
+func (f *Fleet) Ready(ctx context.Context) error {
+	for _, door := range f.Doors() {
+		if _, err := Until(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return f.Sees(ctx, door, f.Workers...) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sees returns nil if the router of a process has each of the workers ready, in
+// the life that runs now.
+func (f *Fleet) Sees(ctx context.Context, door *Role, workers ...*Role) error {
+	rows, err := Workers(ctx, door.URL())
+	if err != nil {
+		return err
+	}
+	for _, w := range workers {
+		if err := w.Died(); err != nil {
+			return err
+		}
+		at := slices.IndexFunc(rows, func(r WorkerRow) bool { return r.ID == w.ID })
+		switch {
+		case at < 0:
+			return fmt.Errorf("%s does not know %s", door.Name(), w.Name())
+		case rows[at].State != "ready":
+			return fmt.Errorf("%s has %s as %s %s", door.Name(), w.Name(), rows[at].State, rows[at].Problem)
+		case rows[at].PID != w.PID():
+			return fmt.Errorf("%s has %s in an earlier life", door.Name(), w.Name())
+		}
+	}
+	return nil
+}
+
+// Close stops every role, all at once, and returns what did not leave as it
+// should.
+func (f *Fleet) Close() error {
+	errs := make([]error, 0, 16)
+	var mu sync.Mutex
+	stop := func(p *Process) {
+		if p == nil {
+			return
+		}
+		_ = p.Resume() // a paused process would not hear of its end
+		if err := p.Stop(stopPatience); err != nil {
+			mu.Lock()
+			errs = append(errs, err)
+			mu.Unlock()
+		}
+	}
+	for _, kind := range [][]*Role{f.Frontends, f.Routers, f.Workers} {
+		var wg sync.WaitGroup
+		for _, r := range kind {
+			wg.Go(func() { stop(r.Process) })
+		}
+		wg.Wait()
+	}
+	stop(f.Store)
+	return errors.Join(errs...)
+}
+
+// failure returns the ends of the logs, for a fleet that did not start.
+func (f *Fleet) failure() error {
+	var b strings.Builder
+	for _, r := range f.All() {
+		if r.Process != nil {
+			fmt.Fprintf(&b, "--- %s\n%s", r.Name(), r.Tail(1500))
+		}
+	}
+	return errors.New(b.String())
+}
+
+// Died returns every role that ended by itself.
+func (f *Fleet) Died() error {
+	var errs []error
+	for _, r := range f.All() {
+		errs = append(errs, r.Died())
+	}
+	return errors.Join(errs...)
+}
+
+// Alarms returns the lines of all logs that no disturbance excuses.
+func (f *Fleet) Alarms() []string {
+	var alarms []string
+	for _, r := range f.All() {
+		alarms = append(alarms, r.Alarms()...)
+	}
+	return alarms
+}
+
+// StartUp starts "penstock up", all roles in one process, as a fleet whose only
+// door is the hub.
+func StartUp(ctx context.Context, cfg Config) (*Fleet, error) {
+	httpAddr, err := cfg.Ports.Addr("127.0.0.1")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	f := &Fleet{cfg: cfg}
+	f.Hub = &Role{Kind: "up", HTTP: httpAddr}
+	args := append([]string{cfg.Bin, "up", "--http-addr", httpAddr, "--workers", strconv.Itoa(cfg.Workers)}, cfg.HubArgs...)
+	f.Hub.Process = NewProcess("up", filepath.Join(cfg.Dir, "up.log"), args...)
+	f.Store = f.Hub.Process
+	if err := f.Hub.Start(); err != nil {
+		return nil, err
+	}
+	_, err = Until(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error {
+		if err := f.Hub.Alive(ctx); err != nil {
+			return err
+		}
+		status, err := Status(ctx, f.Hub.URL()+"/health")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("up: /health answers %d", status)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), f.failure())
+	}
+	return f, nil
+}

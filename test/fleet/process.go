@@ -1,0 +1,216 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is one command that is started, ended and started again. Its methods
+// may be called from several goroutines.
+type Process struct {
+	name string
+	argv []string
+	log  string // file that gets what it prints, of all its lives
+
+	mu struct {
+		sync.Mutex
+		life *life // nil before the first
+	}
+}
+
+// life is one run of a process.
+type life struct {
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when it was waited for
+	err   error         // set before ended is closed
+	asked bool          // that it ends was asked for; guarded by Process.mu
+}
+
+// NewProcess describes a process; log is the file that its output is added to.
+func NewProcess(name, log string, argv ...string) *Process {
+	return &Process{name: name, argv: argv, log: log}
+}
+
+// Name returns what the process is called in reports.
+func (p *Process) Name() string { return p.name }
+
+// Start starts the process, which must not be running.
+func (p *Process) Start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.mu.life; l != nil && !l.over() {
+		return fmt.Errorf("start %s: it runs already", p.name)
+	}
+	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", p.name, err)
+	}
+	defer out.Close() // the process has its own descriptor
+	l := &life{cmd: exec.Command(p.argv[0], p.argv[1:]...), ended: make(chan struct{})}
+	l.cmd.Stdout, l.cmd.Stderr = out, out
+	l.cmd.SysProcAttr = dieWithParent()
+	if err := l.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.name, err)
+	}
+	p.mu.life = l
+	go func() { // ends with the process, which Stop kills
+		l.err = l.cmd.Wait()
+		close(l.ended)
+	}()
+	return nil
+}
+
+func (l *life) over() bool {
+	select {
+	case <-l.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// current returns the running life, and notes that its end is asked for if end is
+// given.
+func (p *Process) current(end ending) *life {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.mu.life
+	if l == nil || l.over() {
+		return nil
+	}
+	l.asked = l.asked || end == asked
+	return l
+}
+
+// ending says whether a signal is meant to end a process.
+type ending int
+
+const (
+	unasked ending = iota
+	asked
+)
+
+// PID returns the process's id, 0 if it does not run.
+func (p *Process) PID() int {
+	if l := p.current(unasked); l != nil {
+		return l.cmd.Process.Pid
+	}
+	return 0
+}
+
+// Kill ends the process at once (SIGKILL), and returns when it is gone.
+func (p *Process) Kill() {
+	if l := p.current(asked); l != nil {
+		_ = l.cmd.Process.Kill() // it may have ended by itself meanwhile
+		<-l.ended
+	}
+}
+
+// Pause stops the process without ending it (SIGSTOP): its sockets stay open and
+// nothing answers.
+func (p *Process) Pause() error { return p.signal(sigStop, unasked) }
+
+// Resume lets a paused process go on (SIGCONT).
+func (p *Process) Resume() error { return p.signal(sigCont, unasked) }
+
+// Terminate asks the process to leave (SIGTERM). Wait waits for it.
+func (p *Process) Terminate() error { return p.signal(syscall.SIGTERM, asked) }
+
+func (p *Process) signal(s os.Signal, end ending) error {
+	l := p.current(end)
+	if l == nil {
+		return fmt.Errorf("signal %s: it does not run", p.name)
+	}
+	return l.cmd.Process.Signal(s)
+}
+
+// Wait returns when the process has ended: nil if it exited with 0. One that is
+// still there when ctx ends is killed, which is an error.
+func (p *Process) Wait(ctx context.Context) error {
+	p.mu.Lock()
+	l := p.mu.life
+	p.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	select {
+	case <-l.ended:
+		if l.err != nil {
+			return fmt.Errorf("%s ended with %w", p.name, l.err)
+		}
+		return nil
+	case <-ctx.Done():
+		p.Kill()
+		return fmt.Errorf("%s had to be killed: %w", p.name, ctx.Err())
+	}
+}
+
+// Stop terminates the process and waits for its end, at most for the time given.
+func (p *Process) Stop(patience time.Duration) error {
+	l := p.current(asked)
+	if l == nil {
+		return nil
+	}
+	if err := l.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return p.Wait(ctx)
+}
+
+// Died returns why the process ended if nobody had asked it to, with the end of
+// its log.
+func (p *Process) Died() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.mu.life
+	if l == nil || !l.over() || l.asked {
+		return nil
+	}
+	return fmt.Errorf("%s ended by itself (%v):\n%s", p.name, l.err, p.Tail(2000))
+}
+
+// Tail returns the end of what the process printed, at most n bytes.
+func (p *Process) Tail(n int64) string {
+	f, err := os.Open(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > n {
+		_, _ = f.Seek(-n, io.SeekEnd)
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// Alarms returns the lines of the process's log that no disturbance excuses:
+// crashes and what it logged as an error.
+func (p *Process) Alarms() []string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var alarms []string
+	for line := range strings.Lines(string(text)) {
+		for _, sign := range []string{"panic:", "fatal error:", "WARNING: DATA RACE", "level=ERROR"} {
+			if strings.Contains(line, sign) {
+				alarms = append(alarms, p.name+": "+strings.TrimSpace(line))
+				break
+			}
+		}
+	}
+	return alarms
+}

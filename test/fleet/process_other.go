@@ -1,0 +1,14 @@
+//go:build !linux
+
+package fleet
+
+import "syscall"
+
+// The numbers of BSD and macOS; elsewhere sending them is an error.
+const (
+	sigStop = syscall.Signal(17)
+	sigCont = syscall.Signal(19)
+)
+
+// dieWithParent is Linux's alone: elsewhere a killed program leaves its processes.
+func dieWithParent() *syscall.SysProcAttr { return nil }

@@ -1,0 +1,126 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+)
+
+// Request is one of the requests of a mix. Its answer is a function of the
+// request alone, whoever gives it and whatever happens meanwhile.
+type Request struct {
+	Name string
+	Path string
+	Body map[string]any
+}
+
+// Known is a request with the answer that it has when nothing disturbs it.
+type Known struct {
+	Request
+	Want Answer
+}
+
+// Kinds are the ways in which an answer is made that a change of worker could
+// disturb, each in its own manner.
+const kinds = 8
+
+// Mix returns n requests of about the given number of tokens each: greedy, seeded
+// temperature, penalties, several choices, stop strings, log-probabilities, JSON
+// of a schema, and a plain completion, in turn.
+func Mix(n, tokens int) []Request {
+	mix := make([]Request, n)
+	for i := range mix {
+		mix[i] = request(i, tokens)
+	}
+	return mix
+}
+
+func request(i, tokens int) Request {
+	group := i / kinds
+	body := map[string]any{
+		"model": Model, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+		"messages": []map[string]string{
+			{"role": "system", "content": strings.Repeat(fmt.Sprintf("You keep gate %d of the sluice and write down what passes. ", group%4), 4)},
+			{"role": "user", "content": fmt.Sprintf("What passed in hour %d, and where did the water go?", i)},
+		},
+	}
+	r := Request{Path: "/v1/chat/completions", Body: body}
+	switch i % kinds {
+	case 0:
+		r.Name = "greedy"
+	case 1:
+		r.Name = "seeded"
+		body["temperature"], body["seed"], body["top_p"] = 1.1, 100+i, 0.95
+	case 2:
+		r.Name = "penalties"
+		body["temperature"], body["seed"], body["frequency_penalty"], body["presence_penalty"] = 0.8, 200+i, 0.7, 0.3
+	case 3:
+		r.Name = "n=2"
+		body["temperature"], body["seed"], body["n"] = 0.9, 300+i, 2
+	case 4:
+		r.Name = "stop" // the stop string is chosen when the answer is known
+		body["temperature"], body["seed"] = 0.9, 400+i
+	case 5:
+		r.Name = "logprobs"
+		body["logprobs"], body["top_logprobs"] = true, 3
+	case 6:
+		r.Name = "json_schema"
+		delete(body, "ignore_eos")
+		body["temperature"], body["seed"] = 1, 500+i
+		body["response_format"] = map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "log", "schema": map[string]any{
+			"type": "object", "additionalProperties": false, "required": []string{"gate", "entries"},
+			"properties": map[string]any{
+				"gate":    map[string]any{"type": "integer", "minimum": 0, "maximum": 99},
+				"entries": map[string]any{"type": "array", "minItems": 4, "maxItems": 8, "items": map[string]any{"type": "string", "minLength": 8, "maxLength": 24}},
+			},
+		}}}
+	case 7:
+		r.Name = "completion"
+		r.Path = "/v1/completions"
+		delete(body, "messages")
+		body["prompt"] = strings.Repeat(fmt.Sprintf("Hour %d: the gate of field %d is open. ", i, group), 6)
+		body["temperature"], body["seed"], body["min_p"] = 0.7, 600+i, 0.02
+	}
+	return r
+}
+
+// with returns the request with one more field.
+func (r Request) with(key string, value any) Request {
+	r.Body = maps.Clone(r.Body)
+	r.Body[key] = value
+	return r
+}
+
+// Learn asks each request once, undisturbed, and returns it with its answer. A
+// request of the kind "stop" gets a stop string out of the middle of the answer
+// that it has without.
+func Learn(ctx context.Context, client *Client, url string, mix []Request) ([]Known, error) {
+	known := make([]Known, len(mix))
+	for i, r := range mix {
+		want, err := learn(ctx, client, url, r)
+		if err != nil {
+			return nil, err
+		}
+		if r.Name == "stop" {
+			text := []rune(want.Choices[0].Text)
+			r = r.with("stop", []string{string(text[len(text)/2 : len(text)/2+4])})
+			if want, err = learn(ctx, client, url, r); err != nil {
+				return nil, err
+			}
+		}
+		known[i] = Known{Request: r, Want: want}
+	}
+	return known, nil
+}
+
+func learn(ctx context.Context, client *Client, url string, r Request) (Answer, error) {
+	out := client.Stream(ctx, url, r, nil)
+	if out.Err != nil {
+		return Answer{}, fmt.Errorf("learn the answer of request %s: %w", r.Name, out.Err)
+	}
+	if len(out.Answer.Choices) == 0 || out.Answer.Output == 0 {
+		return Answer{}, fmt.Errorf("learn the answer of request %s: it has no tokens", r.Name)
+	}
+	return out.Answer, nil
+}

@@ -1,0 +1,189 @@
+package fleet
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Metrics are the samples of one look at /metrics.
+type Metrics []Sample
+
+// Sample is one line: name, labels as they are written (without braces), value.
+type Sample struct {
+	Name, Labels string
+	Value        float64
+}
+
+// Sum adds up the samples of a name whose labels contain all the given texts,
+// such as `quantity="running"`.
+func (m Metrics) Sum(name string, labels ...string) float64 {
+	sum := 0.0
+next:
+	for _, s := range m {
+		if s.Name != name {
+			continue
+		}
+		for _, l := range labels {
+			if !strings.Contains(s.Labels, l) {
+				continue next
+			}
+		}
+		sum += s.Value
+	}
+	return sum
+}
+
+// parseMetrics reads the Prometheus text format, as far as it has samples.
+func parseMetrics(r io.Reader) (Metrics, error) {
+	var m Metrics
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		at := strings.LastIndexByte(line, ' ')
+		if at < 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		v, err := strconv.ParseFloat(line[at+1:], 64)
+		if err != nil {
+			return nil, fmt.Errorf("read metrics: %q: %w", line, err)
+		}
+		name, labels, _ := strings.Cut(line[:at], "{")
+		m = append(m, Sample{Name: name, Labels: strings.TrimSuffix(labels, "}"), Value: v})
+	}
+	return m, lines.Err()
+}
+
+// lookTimeout bounds every look at a process.
+const lookTimeout = 5 * time.Second
+
+// looks are requests about processes: a connection each, since those who are
+// asked die and are paused.
+func looks() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: lookTimeout}
+}
+
+// Look returns what /metrics of the process at url says.
+func Look(ctx context.Context, url string) (Metrics, error) {
+	var m Metrics
+	err := get(ctx, url+"/metrics", func(_ int, body io.Reader) (err error) {
+		m, err = parseMetrics(body)
+		return err
+	})
+	return m, err
+}
+
+// WorkerRow is what the harness reads of a row of /v1/router/workers.
+type WorkerRow struct {
+	ID      uint64 `json:"worker_id"`
+	PID     int    `json:"pid"`
+	State   string `json:"state"`
+	Problem string `json:"problem"`
+	Load    struct {
+		Requests int `json:"active_requests"`
+		Blocks   int `json:"active_blocks"`
+		Prefill  int `json:"prefill_tokens"`
+	} `json:"load"`
+	Cached int `json:"cached_blocks"` // as the router believes
+	Feed   struct {
+		State   string `json:"state"`
+		Epoch   uint64 `json:"epoch"`
+		LastSeq uint64 `json:"last_seq"`
+	} `json:"feed"`
+}
+
+// Workers returns what the router at url knows of its workers.
+func Workers(ctx context.Context, url string) ([]WorkerRow, error) {
+	var table struct {
+		Rows []WorkerRow `json:"rows"`
+	}
+	err := get(ctx, url+"/v1/router/workers", func(status int, body io.Reader) error {
+		if status != http.StatusOK {
+			return fmt.Errorf("status %d", status)
+		}
+		return json.NewDecoder(body).Decode(&table)
+	})
+	return table.Rows, err
+}
+
+// Status returns the status of a GET, 0 with an error if there was no answer.
+func Status(ctx context.Context, url string) (int, error) {
+	status := 0
+	err := get(ctx, url, func(s int, _ io.Reader) error {
+		status = s
+		return nil
+	})
+	return status, err
+}
+
+func get(ctx context.Context, url string, read func(status int, body io.Reader) error) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := looks().Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := read(resp.StatusCode, resp.Body); err != nil {
+		return fmt.Errorf("GET %s: %w", url, err)
+	}
+	return nil
+}
+
+// Descriptors returns how many files a process has open (Linux).
+func Descriptors(pid int) (int, error) {
+	open, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
+	return len(open), err
+}
+
+// Resident returns the memory of a process that is in RAM, in bytes (Linux).
+func Resident(pid int) (int64, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("statm of %d: %q", pid, text)
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+// Until asks every interval until ok says yes, and returns for how long that
+// took. What is asked of other processes has no moment at which it must have
+// come about; patience is what the caller can bear, and reaching it is an error
+// with ok's last.
+func Until(ctx context.Context, every, patience time.Duration, ok func(context.Context) error) (time.Duration, error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	look := time.NewTicker(every)
+	defer look.Stop()
+	var last error
+	for {
+		err := ok(ctx)
+		if err == nil {
+			return time.Since(began), nil
+		}
+		if ctx.Err() == nil || last == nil {
+			last = err // not that the patience ended while ok asked
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return time.Since(began), fmt.Errorf("after %v still: %w", time.Since(began).Round(time.Millisecond), last)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"penstock/test/fleet"
+)
+
+// long is the soak of a whole fleet: two frontends beside the hub, three workers
+// and a router, under clients that know their answers, while the memory of every
+// process is looked at.
+type long struct {
+	bin      string
+	clients  int
+	length   time.Duration
+	requests int64
+	tokens   int
+	every    time.Duration
+	slope    float64 // MiB per hour that a process may grow by
+}
+
+// judged is the least time over which a slope says something: for minutes after
+// the start, pools and caches find their size.
+const judged = 5 * time.Minute
+
+func (l *long) run(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp("", "penstock-soak-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if l.bin, err = filepath.Abs(l.bin); err != nil {
+		return err
+	}
+	f, err := fleet.Start(ctx, fleet.Config{
+		Bin: l.bin, Dir: dir, Ports: fleet.NewPorts(uint64(os.Getpid())),
+		Workers: 3, Frontends: 2, Routers: 1,
+		WorkerArgs: []string{"--kv-cache-blocks", "512"}, // full soon
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Died(), f.Close()) }()
+	client := fleet.NewClient(fleet.Kept)
+	defer client.Close()
+	mix, err := fleet.Learn(ctx, client, f.Hub.URL(), fleet.Mix(64, l.tokens))
+	if err != nil {
+		return err
+	}
+	load := &fleet.Load{Client: client, Mix: mix, Fresh: 0.1, Seed: 1, Limit: l.requests}
+	for _, door := range f.Doors() {
+		load.URLs = append(load.URLs, door.URL())
+	}
+	began := time.Now()
+	running := load.Start(ctx, l.clients)
+	memory := watch(f)
+	err = memory.during(ctx, running, l.length, l.every)
+	tally, _ := running.Finish()
+	took := time.Since(began)
+	fmt.Printf("%d clients for %v: %d requests sent, %d right, %d failed, %d refused, %d with tokens twice, %d with tokens missing, %d altered; %.0f requests/s, %.0f tokens/s\n",
+		l.clients, took.Round(time.Second), tally.Sent, tally.Right, tally.Failed, tally.Refused, tally.Duplicated, tally.Missing, tally.Altered,
+		float64(tally.Right)/took.Seconds(), float64(tally.Tokens)/took.Seconds())
+	fmt.Printf("first token: %v\n", &tally.First)
+	grew := memory.report(l.slope)
+	switch {
+	case err != nil:
+		return err
+	case tally.Right != tally.Sent || tally.Sent == 0:
+		return fmt.Errorf("not every request was answered as it should: %v %v", tally.Errors, tally.Differences)
+	}
+	return grew
+}
+
+// memory is what the processes of a fleet have resident over time.
+type memory struct {
+	roles  []*fleet.Role
+	began  time.Time
+	hours  []float64
+	mib    [][]float64 // by role, one per look
+	length time.Duration
+}
+
+func watch(f *fleet.Fleet) *memory {
+	return &memory{roles: f.All(), began: time.Now(), mib: make([][]float64, len(f.All()))}
+}
+
+// during looks at regular intervals until the time is over, the load has sent what
+// it may, or ctx ends.
+func (m *memory) during(ctx context.Context, running *fleet.Running, length, every time.Duration) error {
+	over := make(chan struct{})
+	go func() {
+		running.Wait()
+		close(over)
+	}()
+	end := time.NewTimer(length)
+	defer end.Stop()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end.C:
+			return nil
+		case <-over:
+			return nil
+		case <-tick.C:
+			if err := m.look(); err != nil {
+				return err
+			}
+		}
+		if n := len(m.hours); n%12 == 0 {
+			t := running.Sofar()
+			fmt.Fprintf(os.Stderr, "%6.0fs %d requests, %d failed; resident MiB: %s\n", time.Since(m.began).Seconds(), t.Sent, t.Failed+t.Refused+t.Wrong(), m.now())
+		}
+	}
+}
+
+func (m *memory) look() error {
+	m.length = time.Since(m.began)
+	m.hours = append(m.hours, m.length.Hours())
+	for i, r := range m.roles {
+		bytes, err := fleet.Resident(r.PID())
+		if err != nil {
+			return errors.Join(err, r.Died())
+		}
+		m.mib[i] = append(m.mib[i], float64(bytes)/(1<<20))
+	}
+	return nil
+}
+
+func (m *memory) now() string {
+	s := ""
+	for i, r := range m.roles {
+		s += fmt.Sprintf(" %s %.0f", r.Name(), m.mib[i][len(m.hours)-1])
+	}
+	return s
+}
+
+// report prints how each process's memory went over the second half of the time,
+// and returns an error if one grew by more than it may.
+func (m *memory) report(most float64) error {
+	half := len(m.hours) / 2
+	var errs []error
+	for i, r := range m.roles {
+		per := slope(m.hours[half:], m.mib[i][half:])
+		last := 0.0
+		if n := len(m.mib[i]); n > 0 {
+			last = m.mib[i][n-1]
+		}
+		fmt.Printf("%-12s %7.1f MiB resident at the end, %+8.2f MiB/hour over the last %v\n", r.Name(), last, per, (m.length / 2).Round(time.Second))
+		if m.length/2 >= judged && per > most {
+			errs = append(errs, fmt.Errorf("%s grows by %.1f MiB/hour, more than %.1f", r.Name(), per, most))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// slope is that of the straight line nearest to the points (least squares), 0 if
+// there is none.
+func slope(x, y []float64) float64 {
+	n := float64(len(x))
+	var sx, sy, sxx, sxy float64
+	for i := range x {
+		sx, sy, sxx, sxy = sx+x[i], sy+y[i], sxx+x[i]*x[i], sxy+x[i]*y[i]
+	}
+	if d := n*sxx - sx*sx; d > 0 {
+		return (n*sxy - sx*sy) / d
+	}
+	return 0
+}
