@@ -322,6 +322,7 @@ func TestFileUnreadable(t *testing.T) {
 		f := w.process()
 		last := w.follow(f)
 		w.register(f, instance(1, "a"))
+		w.after(0, last, "1@a") // nobody looks while half a file is there
 		stray := fileName{name{Worker, 2}, 1, "abc"}
 		for _, name := range []string{stray.String(), "README", "worker.x.1.abc.json", "worker.3.1.ABC.json"} {
 			if err := os.WriteFile(filepath.Join(w.dir, name), []byte("what"), 0o600); err != nil {
