@@ -44,10 +44,15 @@ func (c *callIn) run() {
 	c.link.handlers.Go(func() { start(body) })
 }
 
-// settle returns the memory of the body.
+// settle returns what the call took up: its place and the memory of its body. A
+// handler that has been cancelled has both until it returns, so that a client that
+// calls and cancels cannot have more at work than one that waits.
 func (c *callIn) settle() {
 	c.link.bodies.give(c.size)
 	c.link.server.bodies.give(c.size)
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	c.link.mu.inside--
 }
 
 // serve runs the handler and sends how it ended.

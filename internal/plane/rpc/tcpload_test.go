@@ -302,6 +302,37 @@ func TestTCPCallsOfAConnectionAreBounded(t *testing.T) {
 	callers.Wait()
 }
 
+// A handler has its place until it returns: a client that calls and cancels, over
+// and over, has no more of them at work than one that waits.
+func TestTCPCancelledCallsKeepTheirPlaces(t *testing.T) {
+	p, _ := planeCounting(t, TCPConfig{Calls: 3})
+	var entered atomic.Int32
+	leave := make(chan struct{})
+	s := startServing(t, p, "", func(context.Context, string, []byte, func([]byte) error) error {
+		entered.Add(1)
+		<-leave // it is slow to notice
+		return nil
+	})
+	raw := newRawClient(t, s.addr)
+	const calls = 50
+	refused := 0
+	for id := range uint32(calls) {
+		raw.call(id+1, &callHead{method: "m"}, nil)
+		raw.frame(frameCancel, id+1, nil)
+	}
+	raw.ping(1)
+	raw.until(framePong, func(typ frameType, _ uint32, payload []byte) {
+		if f, err := decodeEnd(payload); typ == frameEnd && err == nil && f.Code == fault.Overloaded {
+			refused++
+		}
+	})
+	close(leave)
+	s.stop()
+	if n := entered.Load(); n != 3 || refused != calls-3 {
+		t.Errorf("of %d calls, each cancelled at once, %d handlers were at work and %d calls refused; want 3 and %d", calls, n, refused, calls-3)
+	}
+}
+
 func TestTCPConnectionsAreBounded(t *testing.T) {
 	p, _ := planeCounting(t, TCPConfig{Conns: 1})
 	s := startServing(t, p, "", func(context.Context, string, []byte, func([]byte) error) error { return nil })
