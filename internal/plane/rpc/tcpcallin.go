@@ -14,7 +14,7 @@ import (
 type callIn struct {
 	link   *serverLink
 	id     uint32
-	size   int // of the body
+	size   int64 // of the body
 	cancel context.CancelFunc
 	// Of the link's reader, until the handler runs; start is nil from then on.
 	body  gather
@@ -31,7 +31,7 @@ type callIn struct {
 }
 
 func newCallIn(l *serverLink, id uint32, size int, cancel context.CancelFunc) *callIn {
-	c := &callIn{link: l, id: id, size: size, cancel: cancel, body: gather{size: size}}
+	c := &callIn{link: l, id: id, size: int64(size), cancel: cancel, body: gather{size: size}}
 	c.turn, c.wake = make(chan struct{}, 1), make(chan struct{}, 1)
 	c.mu.frames, c.mu.bytes = l.frames, l.bytes
 	return c

@@ -139,19 +139,17 @@ func (l *serverLink) begin(id uint32, payload []byte) error {
 
 // admitLocked enters a call for which there is room. l.mu is held.
 func (l *serverLink) admitLocked(id uint32, head *callHead) (*callIn, *fault.Error) {
-	full := func() *fault.Error {
-		return fault.New(fault.Overloaded, "call %s: there is no room for its body of %d bytes beside those of other calls", head.method, head.size)
-	}
+	size := int64(head.size)
 	switch {
 	case l.mu.inside >= l.cfg.Calls:
 		return nil, fault.New(fault.Overloaded, "call %s: %d calls are in progress on this connection, and no more are taken", head.method, l.mu.inside)
 	case head.size > MaxBody:
-		return nil, fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", head.method, head.size, MaxBody)
-	case !l.bodies.take(head.size):
-		return nil, full()
-	case !l.server.bodies.take(head.size):
-		l.bodies.give(head.size)
-		return nil, full()
+		return nil, errBodyTooLarge(head.method, head.size)
+	case !l.bodies.take(size):
+		return nil, errBodiesFull(head.method, size)
+	case !l.server.bodies.take(size):
+		l.bodies.give(size)
+		return nil, errBodiesFull(head.method, size)
 	}
 	ctx, cancel := head.open(context.Background())
 	c := newCallIn(l, id, head.size, cancel)
