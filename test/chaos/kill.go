@@ -98,7 +98,7 @@ func (k *killing) once(ctx context.Context) error {
 	known := &e.mix[e.random.IntN(len(e.mix))]
 	doors := k.f.Doors()
 	door := doors[e.random.IntN(len(doors))]
-	any := e.random.IntN(4) == 0 // not the one that serves the stream
+	elsewhere := e.random.IntN(4) == 0 // another may die than the one that serves the stream
 	other := k.f.Workers[e.random.IntN(len(k.f.Workers))]
 
 	watch, done := k.load.Observe()
@@ -107,7 +107,7 @@ func (k *killing) once(ctx context.Context) error {
 	var strike sync.WaitGroup
 	strikes := func(worker uint64) {
 		victim = k.f.Workers[worker-1]
-		if any {
+		if elsewhere {
 			victim = other
 		}
 		died = time.Now()
