@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -18,7 +19,7 @@ const slowPatience = 2 * time.Minute
 // slowClients has clients that read a byte a second, and clients that read
 // nothing, beside normal ones.
 func slowClients(ctx context.Context, e *env, r *result) error {
-	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 1, FrontendArgs: e.flags("frontend", "write-timeout", "5s")})
+	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 1, FrontendArgs: e.flags("frontend", "write-timeout", "40s")})
 	if err != nil {
 		return err
 	}
@@ -40,7 +41,7 @@ func slowClients(ctx context.Context, e *env, r *result) error {
 			}
 		}
 	}
-	if err := s.stuck(ctx); err != nil {
+	if err := s.stuck(ctx, f); err != nil {
 		return err
 	}
 	beside, err := measure(ctx, e, door, 6*time.Second)
@@ -131,29 +132,32 @@ func (s *slow) leave() {
 	s.readers.Wait()
 }
 
-// stuck waits until no slow client is given anything any more: the tokens that
-// workers make for them have come to a stand.
-func (s *slow) stuck(ctx context.Context) error {
+// stuck waits until all buffers between workers and slow clients are full: the
+// answers take no more blocks.
+func (s *slow) stuck(ctx context.Context, f *fleet.Fleet) error {
 	last, calm := -1.0, 0
 	_, err := fleet.Until(ctx, 500*time.Millisecond, slowPatience, func(ctx context.Context) error {
-		m, err := fleet.Look(ctx, s.door.URL())
-		if err != nil {
-			return err
+		blocks := 0.0
+		for _, w := range f.Workers {
+			m, err := fleet.Look(ctx, w.URL())
+			if err != nil {
+				return err
+			}
+			blocks += m.Sum("penstock_worker_load", `quantity="used_blocks"`)
 		}
-		made := m.Sum("penstock_frontend_output_tokens_total")
-		if m.Sum("penstock_frontend_inflight") == 0 {
-			return nil // they are cut off already
-		}
-		if made != last {
-			last, calm = made, 0
-			return fmt.Errorf("%v tokens are out", made)
+		if blocks != last {
+			last, calm = blocks, 0
+			return fmt.Errorf("their answers take %v blocks and grow", blocks)
 		}
 		if calm++; calm < 3 {
 			return fmt.Errorf("it has not been calm for long")
 		}
 		return nil
 	})
-	s.e.say("slow clients are full after %v tokens", last)
+	s.e.say("slow clients are full: their answers stand at %v blocks", last)
+	if err == nil && last == 0 {
+		err = errors.New("the slow clients were cut off before anything was measured beside them")
+	}
 	return err
 }
 
