@@ -29,6 +29,7 @@ func sampled(i, maxTokens int) map[string]any {
 // TestSameTokensUnderPreemption: what a request gets alone it gets in a crowd that
 // does not fit the cache, whatever the sizes of blocks and batches.
 func TestSameTokensUnderPreemption(t *testing.T) {
+	t.Parallel()
 	const requests, tokens = 32, 64
 	want := make([]answer, requests)
 	quiet := start(t)

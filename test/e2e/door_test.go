@@ -76,6 +76,7 @@ func startGuarded(t *testing.T, settings ...string) (s *server, certPath, keyPat
 // TestGuarded: with TLS and keys the API is served over HTTP/2 to who has a key, and
 // new files are taken over while it runs.
 func TestGuarded(t *testing.T) {
+	t.Parallel()
 	s, certPath, keyPath := startGuarded(t)
 	if !strings.HasPrefix(s.url, "https://") {
 		t.Fatalf("the URL is %s", s.url)
@@ -146,6 +147,7 @@ func headersFrame(flags byte) string {
 // TestSlowClients: whoever is slow at any stage of a connection is cut off, however
 // many they are, and others are served meanwhile.
 func TestSlowClients(t *testing.T) {
+	t.Parallel()
 	s, _, _ := startGuarded(t, "header-timeout=1s", "body-timeout=1s", "write-timeout=1s", "idle-timeout=1s")
 	host := strings.TrimPrefix(s.url, "https://")
 	const each = 25
@@ -205,6 +207,7 @@ func untilCut(host, proto, send string) error {
 
 // TestKeyFileTakenOver: a key that is added works without a restart.
 func TestKeyFileTakenOver(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys.yaml")
 	write(t, path, []byte("keys: [{name: user, key: "+userKey+"}]"))
 	s := start(t, "api-key-file="+path)

@@ -114,6 +114,7 @@ func chatOf(model, prompt string, maxTokens int) map[string]any {
 // TestFleet: two frontends, three workers of two models and a router, each a
 // process of its own, give the answers of one process.
 func TestFleet(t *testing.T) {
+	t.Parallel()
 	alone := start(t, "workers=1")
 	want := map[int]string{}
 	for i := range 4 {
@@ -198,6 +199,7 @@ func TestFleet(t *testing.T) {
 // TestFleetWorkerComesBack: a worker that is restarted on its directory is the
 // same instance in a later life, and its absence is no error but a pause.
 func TestFleetWorkerComesBack(t *testing.T) {
+	t.Parallel()
 	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
 	nats, dir := "nats="+f.started.NATS, "data-dir="+filepath.Join(t.TempDir(), "worker")
 	w := launch(t, config.Worker, nats, dir)
@@ -251,6 +253,7 @@ func (p *process) epochs() []uint64 {
 // TestFleetPlanes: requests travel over every plane, and processes on different
 // ones are one fleet.
 func TestFleetPlanes(t *testing.T) {
+	t.Parallel()
 	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
 	nats := "nats=" + f.started.NATS
 	for _, plane := range []string{"tcp", "http", "nats"} {
@@ -336,6 +339,7 @@ func TestFleetWithoutNATS(t *testing.T) {
 // and could not see each other, one gets all requests, and the other is named by
 // the frontend and its router with what is other.
 func TestFleetKeepsToOneCard(t *testing.T) {
+	t.Parallel()
 	a := launch(t, config.Worker, "discovery=static")
 	b := launch(t, config.Worker, "discovery=static", "kv-cache-block-size=32")
 	f := launch(t, config.Frontend, "discovery=static", "static-workers="+a.started.Addr+","+b.started.Addr)

@@ -227,12 +227,14 @@ func sideBySide(jobs []func()) {
 // the answer of one whose worker was not, for every kind of request, whole and
 // streamed; and so with workers that leave as planned, which no limit counts.
 func TestEveryToken(t *testing.T) {
+	t.Parallel()
 	f, planned := startFleets(t, worker.Config{})
 	everyToken(t, f, planned, movable(t, f))
 }
 
 // TestEveryTokenOfThought is the same for a model that reasons.
 func TestEveryTokenOfThought(t *testing.T) {
+	t.Parallel()
 	f, planned := startFleets(t, worker.Config{ReasoningParser: "deepseek_r1"})
 	say := `"messages":[{"role":"user","content":"Where does the water go?"}]`
 	requests := map[string]movableRequest{
@@ -318,6 +320,7 @@ func (f *fleet) short(t *testing.T, r movableRequest, k, n int) bool {
 // TestLoseWorkers: streams go on, the same, when the worker under them is killed, and
 // when it leaves without the time to finish them.
 func TestLoseWorkers(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, f *fleet, worker int){
 		"killed": func(t *testing.T, f *fleet, worker int) { f.cuts.kill(addr(worker)) },
 		"left": func(t *testing.T, f *fleet, worker int) {

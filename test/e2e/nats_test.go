@@ -55,6 +55,7 @@ func garbage(r *rand.Rand, n int) (subject string, data []byte) {
 // and deletes our streams and buckets, every request is served with the same
 // tokens, and afterwards the index is what the workers say of themselves.
 func TestForeignClientOnNATS(t *testing.T) {
+	t.Parallel()
 	s := start(t, "nats-listen=127.0.0.1:0", "kv-cache-blocks=256", "max-num-batched-tokens=256")
 	nc, err := nats.Connect(s.ready.NATS)
 	if err != nil {

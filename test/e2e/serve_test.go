@@ -18,11 +18,11 @@ import (
 	"penstock/internal/node"
 )
 
-// longPrompt returns a prompt of about 1,200 tokens that shares no block with
-// the prompt of another seed.
+// longPrompt returns a prompt of about 600 tokens, more than a step computes, that
+// shares no block with the prompt of another seed.
 func longPrompt(seed int) string {
 	var b strings.Builder
-	for i := range 40 {
+	for i := range 20 {
 		fmt.Fprintf(&b, "Note %d of book %d: the water rises, and gate %d stays shut. ", i, seed, (i*7+seed)%13)
 	}
 	return b.String()
