@@ -394,7 +394,7 @@ func TestHTTPLongPrompt(t *testing.T) { testLongPrompt(t, newHTTP(t, rpc.HTTPCon
 
 func TestHTTPConfig(t *testing.T) {
 	for _, c := range []rpc.HTTPConfig{
-		{Listen: "nowhere"}, {Advertise: "http://a"}, {Token: "a b"}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
+		{Listen: "nowhere"}, {Advertise: "http://a"}, {Advertise: "0.0.0.0"}, {Token: "a b"}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
 	} {
 		if _, err := rpc.NewHTTP(c); fault.Of(err) != fault.Invalid {
 			t.Errorf("%+v: %v", c, err)
@@ -408,6 +408,7 @@ func TestHTTPAdvertise(t *testing.T) {
 		{"[::1]:0", "", "http://[::1]:PORT"},
 		{":0", "", ""},
 		{"0.0.0.0:0", "node-1", "http://node-1:PORT"},
+		{":0", "[2001:db8::1]", "http://[2001:db8::1]:PORT"},
 		{":0", "2001:db8::1", "http://[2001:db8::1]:PORT"},
 		{":0", "[2001:db8::1]:7", "http://[2001:db8::1]:7"},
 		{"127.0.0.1:0", "gate:99", "http://gate:99"},

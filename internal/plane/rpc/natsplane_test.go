@@ -255,9 +255,6 @@ func TestNATSAddresses(t *testing.T) {
 			t.Errorf("call %.20s: %v", bad, err)
 		}
 	}
-	if err := p.Call(t.Context(), addr, strings.Repeat("m", 2000), nil, ignore); fault.Of(err) != fault.Invalid {
-		t.Errorf("a long method: %v", err)
-	}
 	for _, c := range []rpc.NATSConfig{
 		{Prefix: "a."}, {Bucket: "a.b"}, {MaxStore: 1}, {Replicas: 9}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
 	} {

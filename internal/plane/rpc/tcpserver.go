@@ -10,7 +10,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"penstock/core/fault"
@@ -61,20 +60,11 @@ func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 	}
 	l, err := t.listen(at)
 	if err != nil {
-		if errors.Is(err, syscall.EADDRINUSE) {
-			return fault.New(fault.Conflict, "serve %q: another process serves there; choose another port: %w", addr, err)
-		}
-		return fault.New(fault.Invalid, "serve %q: %w", addr, err)
+		return errListen(addr, err)
 	}
-	at = l.Addr().String()
-	if tcp, ok := l.Addr().(*net.TCPAddr); ok {
-		if at, err = advertised(t.cfg.Advertise, tcp); err != nil {
-			l.Close()
-			return err
-		}
-		if t.cfg.Token != "" && t.cfg.ServerTLS == nil && !tcp.IP.IsLoopback() {
-			t.cfg.Log.Warn("the rpc token crosses the network in clear; give the request plane TLS", "listen", tcp.String())
-		}
+	if at, err = advertised(t.cfg.Advertise, l.Addr()); err != nil {
+		l.Close()
+		return err
 	}
 	s := t.newServer(h)
 	if ready != nil {
@@ -87,6 +77,16 @@ func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 	s.leave()
 	s.conns.Wait()
 	return err
+}
+
+// listenable returns the address to listen at: "host:port" of addr, which may
+// begin with the scheme.
+func listenable(addr string) (string, error) {
+	at := trimScheme(addr)
+	if _, _, err := net.SplitHostPort(at); err != nil {
+		return "", fault.New(fault.Invalid, "serve %q: the address must be host:port: %w", addr, err)
+	}
+	return at, nil
 }
 
 // accept takes connections until ctx ends, which closes l.

@@ -26,6 +26,7 @@ type serverLink struct {
 	mu struct {
 		sync.Mutex
 		calls   map[uint32]*callIn
+		inside  int    // handlers too of calls that are over, until they return
 		last    uint32 // number of the last call that was begun
 		leaving bool
 		linger  *time.Timer // until the client has closed
@@ -122,30 +123,16 @@ func (l *serverLink) begin(id uint32, payload []byte) error {
 		return errNumber
 	}
 	l.mu.last = id
-	calls := len(l.mu.calls)
+	// In the same breath: who leaves sees a call that is begun, or none.
+	c, why := l.admitLocked(id, &head)
 	l.mu.Unlock()
-
-	switch {
-	case calls >= l.cfg.Calls:
-		return l.refuse(id, fault.New(fault.Overloaded, "call %s: %d calls are in progress on this connection, and no more are taken", head.method, calls))
-	case head.size > MaxBody:
-		return l.refuse(id, fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", head.method, head.size, MaxBody))
-	case !l.bodies.take(head.size):
-		return l.refuse(id, fault.New(fault.Overloaded, "call %s: there is no room for its body of %d bytes beside those of other calls", head.method, head.size))
-	case !l.server.bodies.take(head.size):
-		l.bodies.give(head.size)
-		return l.refuse(id, fault.New(fault.Overloaded, "call %s: there is no room for its body of %d bytes beside those of other calls", head.method, head.size))
+	if why != nil {
+		return l.refuse(id, why)
 	}
-	ctx, cancel := head.open(context.Background())
-	c := newCallIn(l, id, head.size, cancel)
-	c.start = func(body []byte) { c.serve(ctx, l.server.handler, head.method, body) }
+	l.enter()
 	if err := c.body.add(part); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	l.mu.calls[id] = c
-	l.mu.Unlock()
-	l.enter()
 	if c.body.whole() {
 		c.run()
 		return nil
@@ -171,6 +158,28 @@ func (l *serverLink) expire() (err error) {
 		return true
 	})
 	return err
+}
+
+// admitLocked enters a call for which there is room. l.mu is held.
+func (l *serverLink) admitLocked(id uint32, head *callHead) (*callIn, *fault.Error) {
+	size := int64(head.size)
+	switch {
+	case l.mu.inside >= l.cfg.Calls:
+		return nil, fault.New(fault.Overloaded, "call %s: %d calls are in progress on this connection, and no more are taken", head.method, l.mu.inside)
+	case head.size > MaxBody:
+		return nil, errBodyTooLarge(head.method, head.size)
+	case !l.bodies.take(size):
+		return nil, errBodiesFull(head.method, size)
+	case !l.server.bodies.take(size):
+		l.bodies.give(size)
+		return nil, errBodiesFull(head.method, size)
+	}
+	ctx, cancel := head.open(context.Background())
+	c := newCallIn(l, id, head.size, cancel)
+	c.start = func(body []byte) { c.serve(ctx, l.server.handler, head.method, body) }
+	l.mu.inside++
+	l.mu.calls[id] = c
+	return c, nil
 }
 
 // refuse ends a call that has no handler.
