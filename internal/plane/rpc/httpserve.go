@@ -1,9 +1,9 @@
 package rpc
 
 import (
+	"bufio"
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -128,9 +128,10 @@ func (s *httpServer) readBody(w http.ResponseWriter, r *http.Request, method str
 	}
 	c := http.NewResponseController(w)
 	err := c.SetReadDeadline(time.Now().Add(bodyTime))
-	body := make([]byte, n)
+	var body []byte
 	if err == nil {
-		_, err = io.ReadFull(r.Body, body)
+		in := recordReader{r: bufio.NewReader(r.Body)}
+		body, err = in.read(int(n))
 	}
 	if err == nil {
 		err = c.SetReadDeadline(time.Time{})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"time"
 
 	"penstock/core/fault"
 )
@@ -17,6 +18,7 @@ type callIn struct {
 	size   int64 // of the body
 	cancel context.CancelFunc
 	// Of the link's reader, until the handler runs; start is nil from then on.
+	began time.Time
 	body  gather
 	start func(body []byte)
 
@@ -31,7 +33,7 @@ type callIn struct {
 }
 
 func newCallIn(l *serverLink, id uint32, size int, cancel context.CancelFunc) *callIn {
-	c := &callIn{link: l, id: id, size: int64(size), cancel: cancel, body: gather{size: size}}
+	c := &callIn{link: l, id: id, size: int64(size), cancel: cancel, began: time.Now(), body: gather{size: size}}
 	c.turn, c.wake = make(chan struct{}, 1), make(chan struct{}, 1)
 	c.mu.frames, c.mu.bytes = l.frames, l.bytes
 	return c

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +20,8 @@ type serverLink struct {
 	bodies        budget
 	handlers      sync.WaitGroup
 	buf           []byte
-	give          func() // returns buf
+	give          func()    // returns buf
+	coming        []*callIn // whose bodies may not be complete; of the reader
 
 	mu struct {
 		sync.Mutex
@@ -41,7 +43,7 @@ func newServerLink(s *tcpServer, conn net.Conn, theirs hello) *serverLink {
 	}
 	l.conn, l.cfg = conn, s.cfg
 	l.out.init(greeting(&hello{least: tcpVersion, most: tcpVersion, maxBody: MaxBody, calls: uint32(s.cfg.Calls)}))
-	l.tcpLink.frame = l.frame
+	l.tcpLink.frame, l.tick = l.frame, l.expire
 	l.buf, l.give = s.plane.buffer()
 	l.mu.calls = make(map[uint32]*callIn)
 	return l
@@ -133,8 +135,29 @@ func (l *serverLink) begin(id uint32, payload []byte) error {
 	}
 	if c.body.whole() {
 		c.run()
+		return nil
 	}
+	l.coming = append(l.coming, c)
 	return nil
+}
+
+// expire ends the calls whose bodies have taken too long. What is set aside for
+// them is room for the bodies of others, of other connections too.
+func (l *serverLink) expire() (err error) {
+	now := time.Now()
+	l.coming = slices.DeleteFunc(l.coming, func(c *callIn) bool {
+		if c.start == nil || l.find(c.id) == nil { // it runs, or is over
+			return true
+		}
+		if now.Sub(c.began) < bodyTime {
+			return false
+		}
+		l.drop(l.remove(c.id))
+		why := fault.New(fault.Unavailable, "a body of %d bytes did not come within %v", c.size, bodyTime)
+		err = errors.Join(err, l.refuse(c.id, why))
+		return true
+	})
+	return err
 }
 
 // admitLocked enters a call for which there is room. l.mu is held.
@@ -159,7 +182,7 @@ func (l *serverLink) admitLocked(id uint32, head *callHead) (*callIn, *fault.Err
 	return c, nil
 }
 
-// refuse ends a call that was not begun.
+// refuse ends a call that has no handler.
 func (l *serverLink) refuse(id uint32, why *fault.Error) error {
 	return l.out.now(frameEnd, id, appendFault(nil, why))
 }

@@ -126,9 +126,15 @@ func (g *generation) output(d *engine.Delta) error {
 		return broken("tokens with a gap before them", nil)
 	case g.rules.logprobs && len(d.Logprobs) != len(d.Tokens):
 		return broken("tokens without log-probabilities", nil)
+	case d.Choice == 0 && !g.cachedKnown && (d.Cached < 0 || d.Cached > g.counts.Prompt):
+		return broken("a number of cached tokens that cannot be", nil)
 	}
 	old = min(old, len(d.Tokens))
-	if fresh := len(d.Tokens) - old; fresh > 0 {
+	fresh := len(d.Tokens) - old
+	if len(c.tokens)+fresh > g.request.Stop.MaxTokens {
+		return broken("more tokens than were asked for", nil)
+	}
+	if fresh > 0 {
 		g.observe(d, fresh)
 	}
 
