@@ -1,14 +1,7 @@
 package node
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/certtest"
 	"penstock/internal/config"
 )
 
@@ -82,24 +76,9 @@ func TestExamineCertificates(t *testing.T) {
 		{-2 * time.Hour, -time.Hour, CheckFail},
 		{time.Hour, 365 * 24 * time.Hour, CheckFail},
 	} {
-		private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
 		now := time.Now()
-		template := &x509.Certificate{
-			SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: now.Add(c.from), NotAfter: now.Add(c.until),
-		}
-		der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-		if err != nil {
-			t.Fatal(err)
-		}
-		secret, err := x509.MarshalPKCS8PrivateKey(private)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cert := put(t, "cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-		key := put(t, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+		p := certtest.Make(t, certtest.Form{From: now.Add(c.from), Until: now.Add(c.until)})
+		cert, key := put(t, "cert.pem", p.Cert), put(t, "key.pem", p.Key)
 		cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "TLS_CERT="+cert, "TLS_KEY="+key)
 		found := Examine(t.Context(), Examination{Config: cfg})
 		expect(t, found, "config", CheckOK, "valid")

@@ -3,17 +3,9 @@ package reload
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
 	"log/slog"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"penstock/internal/certtest"
 )
 
 func write(t *testing.T, path, contents string) {
@@ -126,29 +120,11 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// pair returns a certificate for 127.0.0.1 and its key, in PEM.
+// pair returns a certificate and its key, in PEM.
 func pair(t *testing.T, name string, until time.Time) (cert, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: until.Add(-48 * time.Hour), NotAfter: until,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := func(kind string, b []byte) string {
-		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
-	}
-	return block("CERTIFICATE", der), block("PRIVATE KEY", secret)
+	p := certtest.Make(t, certtest.Form{Name: name, Until: until})
+	return string(p.Cert), string(p.Key)
 }
 
 // TestCertificate: a new pair takes the place of the old one; half of one does not,

@@ -2,17 +2,11 @@ package e2e
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -21,34 +15,17 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"penstock/internal/certtest"
 )
 
-// certify writes a certificate for 127.0.0.1 and its key, and returns it.
-func certify(t *testing.T, certPath, keyPath string, serial int64) *x509.Certificate {
+// certify writes a new certificate and its key, and returns who trusts it.
+func certify(t *testing.T, name, certPath, keyPath string) *x509.CertPool {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "penstock"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, certPath, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	write(t, keyPath, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
+	p := certtest.Make(t, certtest.Form{Name: name})
+	write(t, certPath, p.Cert)
+	write(t, keyPath, p.Key)
+	return p.Pool
 }
 
 const (
@@ -62,11 +39,9 @@ func startGuarded(t *testing.T, settings ...string) (s *server, certPath, keyPat
 	dir := t.TempDir()
 	certPath, keyPath = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	keyFile := filepath.Join(dir, "keys.yaml")
-	cert := certify(t, certPath, keyPath, 1)
+	roots := certify(t, "first", certPath, keyPath)
 	write(t, keyFile, []byte("keys:\n- {name: admin, key: "+adminKey+", admin: true}\n- {name: user, key: "+userKey+"}\n"))
 	s = start(t, append(settings, "tls-cert="+certPath, "tls-key="+keyPath, "api-key-file="+keyFile, "access-log=on")...)
-	roots := x509.NewCertPool()
-	roots.AddCert(cert)
 	transport := s.client.Transport.(*http.Transport)
 	transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	transport.ForceAttemptHTTP2 = true
@@ -121,14 +96,14 @@ func TestGuarded(t *testing.T) {
 		t.Errorf("the log has a key:\n%s", text)
 	}
 
-	certify(t, certPath, keyPath, 2)
+	certify(t, "second", certPath, keyPath)
 	until(t, func() bool {
 		conn, err := tls.Dial("tcp", host, &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64() == 2
+		return conn.ConnectionState().PeerCertificates[0].Subject.CommonName == "second"
 	})
 }
 

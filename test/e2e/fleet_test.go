@@ -279,7 +279,7 @@ func TestFleetPlanes(t *testing.T) {
 func TestFleetGuarded(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, token, other := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "token"), filepath.Join(dir, "other")
-	certify(t, cert, key, 1)
+	certify(t, "host", cert, key)
 	write(t, token, []byte("a-token-of-the-fleet\n"))
 	write(t, other, []byte("another-token\n"))
 	guard := []string{"rpc-tls-cert=" + cert, "rpc-tls-key=" + key, "rpc-tls-ca=" + cert, "rpc-token-file=" + token, "nats-token-file=" + token}

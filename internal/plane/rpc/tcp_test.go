@@ -41,6 +41,10 @@ func newTCP(t *testing.T, cfg rpc.TCPConfig) *rpc.TCP {
 	return p
 }
 
+func TestTCPLongPrompt(t *testing.T) { testLongPrompt(t, newTCP(t, rpc.TCPConfig{})) }
+
+func TestTCPMethods(t *testing.T) { testMethods(t, newTCP(t, rpc.TCPConfig{})) }
+
 // syncBuffer is a log that tests read while it is written.
 type syncBuffer struct {
 	mu    sync.Mutex

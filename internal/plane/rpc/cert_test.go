@@ -1,0 +1,17 @@
+package rpc
+
+import (
+	"crypto/tls"
+	"testing"
+
+	"penstock/internal/certtest"
+)
+
+// Certificates returns what a server and a client need to know each other.
+func Certificates(t *testing.T) (server, client *tls.Config) {
+	t.Helper()
+	p := certtest.Make(t, certtest.Form{})
+	pair := []tls.Certificate{p.TLS}
+	return &tls.Config{Certificates: pair, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: p.Pool},
+		&tls.Config{Certificates: pair, RootCAs: p.Pool}
+}
