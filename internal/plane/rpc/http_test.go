@@ -261,6 +261,20 @@ func TestHTTPReplacedWhileDraining(t *testing.T) {
 	}
 }
 
+// A caller with TLS does not talk without: an address in discovery cannot talk it
+// out of asking for a certificate.
+func TestHTTPDoesNotStepDown(t *testing.T) {
+	_, client := rpc.Certificates(t)
+	addr, _ := serve(t, newHTTP(t, rpc.HTTPConfig{}), "", func(context.Context, string, []byte, func([]byte) error) error {
+		t.Error("the call, and the token, were sent in clear")
+		return nil
+	})
+	err := newHTTP(t, rpc.HTTPConfig{ClientTLS: client, Token: "secret"}).Call(t.Context(), addr, "m", nil, ignore)
+	if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "without") {
+		t.Errorf("calling %s with TLS: %v", addr, err)
+	}
+}
+
 func TestHTTPStrangers(t *testing.T) {
 	server, client := rpc.Certificates(t)
 	_, other := rpc.Certificates(t)

@@ -21,8 +21,13 @@ func (p *HTTP) Call(ctx context.Context, addr, method string, body []byte, recv 
 		return err
 	}
 	u, err := httpTarget(addr, method)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case p.cfg.ClientTLS != nil && u.Scheme == "http":
+		// Else whoever can enter an address in discovery would get prompts, and the
+		// token, without a certificate.
+		return fault.New(fault.Unavailable, "call %s: this process calls over TLS, and %s is without; give the server the rpc TLS settings too", method, addr)
 	}
 	src := &bodySource{}
 	src.mu.b = body

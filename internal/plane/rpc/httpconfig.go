@@ -19,7 +19,8 @@ type HTTPConfig struct {
 	// process. Empty is where it listens, which must then be one host's address.
 	Advertise string
 	// ServerTLS makes servers speak TLS; their addresses begin with "https://".
-	// ClientTLS is for calls to such addresses; nil trusts the system's roots.
+	// ClientTLS is for calls to such addresses, and then there are calls to no
+	// others; nil trusts the system's roots.
 	ServerTLS, ClientTLS *tls.Config
 	// Token is what callers show and servers ask for; those who are to reach each
 	// other have the same. Empty is none. Without TLS it travels in clear.
