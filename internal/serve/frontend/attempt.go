@@ -8,51 +8,32 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/api"
 	"penstock/internal/engine"
 )
 
-var (
-	// errEnough ends a call whose tokens are no longer needed.
-	errEnough = errors.New("frontend: every choice has ended")
-	// errStalled is the cause of a call's end when its worker was silent.
-	errStalled = errors.New("frontend: the worker sent nothing for too long")
-)
+// errEnough ends a call whose tokens are no longer needed.
+var errEnough = errors.New("frontend: every choice has ended")
 
-// try makes one attempt on the worker that was chosen and reserved for it. It
+// Try makes one attempt on the worker that was chosen and reserved for it. It
 // returns nil when every choice is done.
-func (g *generation) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	defer g.f.deps.Router.Free(g.route.ID, attempt)
+func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
+	defer g.f.deps.Router.Free(g.route.ID, number)
 	g.decision, g.accepted, g.prefilled = d, false, false
 	g.computes = g.f.catalog.current(g.model).numerics(d.Worker.ID)
-	g.request.Attempt = attempt
-	if attempt > 1 {
+	g.request.Attempt = number
+	if number > 1 {
 		g.resume()
 	}
 	if err := g.tell(routed, nil); err != nil {
 		return err
 	}
 
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	// The timer runs only while the worker is waited for, never while the client is.
-	limit := g.f.cfg.StallTimeout
-	stall := time.AfterFunc(limit, func() { cancel(errStalled) })
-	defer stall.Stop()
-
 	body := engine.AppendRequest(nil, &g.request)
-	err := g.f.deps.Plane.Call(ctx, d.Addr, engine.MethodGenerate, body, func(frame []byte) error {
-		stall.Stop()
-		defer stall.Reset(limit)
-		return g.take(frame)
-	})
-	switch {
-	case g.left == 0:
+	err := attempt.Call(ctx, g.f.deps.Plane, g.f.cfg.StallTimeout, d, engine.MethodGenerate, body, g.take)
+	if g.left == 0 {
 		return nil // whatever became of the call, the answer is complete
-	case errors.Is(context.Cause(ctx), errStalled):
-		return fault.New(fault.Unavailable, "worker %d sent nothing for %v", d.Worker.ID, limit)
-	case err == nil:
-		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
 	}
 	return err
 }
@@ -235,7 +216,7 @@ func (g *generation) tell(kind eventKind, chunks []api.Chunk) error {
 // inexact reports whether the worker goes on with tokens that came from other
 // numerics than its own, as far as both are known.
 func (g *generation) inexact() bool {
-	return g.tokens() > 0 && g.computes != "" && g.numerics != "" && g.computes != g.numerics
+	return g.Tokens() > 0 && g.computes != "" && g.numerics != "" && g.computes != g.numerics
 }
 
 // base is the index in the answer of this prompt's first choice.

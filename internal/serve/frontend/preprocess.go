@@ -2,12 +2,12 @@ package frontend
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
@@ -85,13 +85,15 @@ type preprocessing struct {
 	answer  *engine.Preprocessed // nil until it has come
 }
 
-func (p *preprocessing) tokens() int { return 0 }
+// Tokens implements attempt.Task.
+func (p *preprocessing) Tokens() int { return 0 }
 
-func (p *preprocessing) migration() string { return "preprocess" }
+// Kind implements attempt.Task.
+func (p *preprocessing) Kind() string { return attempt.Preprocess }
 
-// choose takes the workers that can by turns: what they are asked for is none of
+// Choose takes the workers that can by turns: what they are asked for is none of
 // the load that the router knows, and depends on no cache.
-func (p *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
+func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := p.f.catalog.current(p.model)
 	var able []*instance
 	for i := range m.workers {
@@ -111,24 +113,13 @@ func (p *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	return route.Decision{}, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.card.Name)
 }
 
-// errSlow is the cause of a call's end when its worker took too long.
-var errSlow = errors.New("frontend: the worker took too long to make a prompt")
-
-// try makes one attempt. Nothing is reserved for it.
-func (p *preprocessing) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	limit := p.f.cfg.PreprocessTimeout
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errSlow)
-	defer cancel()
-	p.request.Attempt = attempt
+// Try makes one attempt. Nothing is reserved for it.
+func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
+	p.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, p.request)
-	err := p.f.deps.Plane.Call(ctx, d.Addr, engine.MethodPreprocess, body, p.take)
-	switch {
-	case p.answer != nil:
+	err := attempt.Call(ctx, p.f.deps.Plane, p.f.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, p.take)
+	if p.answer != nil {
 		return nil // whatever became of the call
-	case errors.Is(context.Cause(ctx), errSlow):
-		return fault.New(fault.Unavailable, "worker %d made no prompt within %v", d.Worker.ID, limit)
-	case err == nil:
-		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
 	}
 	return err
 }
