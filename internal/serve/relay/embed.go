@@ -2,13 +2,12 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/engine"
 )
 
@@ -20,7 +19,7 @@ func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float3
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	attempt, err := first(req.Attempt)
+	number, err := first(req.Attempt)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +31,7 @@ func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float3
 	t := &embedding{e: e.relay, id: e.relay.r.ids.claim(req.ID), request: *req}
 	defer e.relay.r.ids.release(t.id)
 	t.request.Model = e.relay.card.Name
-	if err := e.relay.attempts(ctx, t, attempt); err != nil {
+	if err := e.relay.attempts(ctx, t, number); err != nil {
 		return nil, err
 	}
 	return t.vector, nil
@@ -46,39 +45,46 @@ type embedding struct {
 	vector  []float32 // nil until it has come
 }
 
-func (t *embedding) moved() bool { return false }
+// Tokens implements attempt.Task.
+func (t *embedding) Tokens() int { return 0 }
 
-func (t *embedding) migration() string { return "new_request" }
+// Kind implements attempt.Task.
+func (t *embedding) Kind() string { return attempt.NewRequest }
 
-// choose asks the router by load alone: engines compute all of an input, whatever
+// Choose asks the router by load alone: engines compute all of an input, whatever
 // they have cached.
-func (t *embedding) choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error) {
+func (t *embedding) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := t.e.r.model(t.e.card.Name)
-	return t.e.r.route(ctx, &route.Request{
-		ID: t.id, Attempt: attempt, Model: t.e.card.Name, Tokens: t.request.Prompt,
+	req := &route.Request{
+		ID: t.id, Attempt: number, Model: t.e.card.Name, Tokens: t.request.Prompt,
 		Override: route.Override{OverlapWeight: new(float64)},
-		Exclude:  append(m.those(func(c *engine.Card) bool { return !c.Embeddings }), failed...),
-	})
+	}
+	unable := m.those(func(c *engine.Card) bool { return !c.Embeddings })
+	return attempt.Route(ctx, t.e.r.deps.Router, req, nil, append(unable, failed...))
 }
 
-func (t *embedding) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	defer t.e.r.deps.Router.Free(t.id, attempt)
-	t.request.Attempt = attempt
+// Try implements attempt.Task.
+func (t *embedding) Try(ctx context.Context, number uint32, d route.Decision) error {
+	defer t.e.r.deps.Router.Free(t.id, number)
+	t.request.Attempt = number
 	body := engine.AppendEmbedRequest(nil, &t.request)
-	err := t.e.r.answer(ctx, t.e.r.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {
-		got := new(engine.Embedding)
-		if err := engine.DecodeEmbedding(frame, got); err != nil {
-			return broken("a frame that cannot be read", err)
-		}
-		if got.Attempt == attempt {
-			t.vector = got.Vector
-		}
-		return nil
-	})
+	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.StallTimeout, d, engine.MethodEmbed, body, t.take)
 	if t.vector != nil {
-		return nil
+		return nil // whatever became of the call
 	}
 	return err
+}
+
+// take handles one frame of the attempt in progress.
+func (t *embedding) take(frame []byte) error {
+	got := new(engine.Embedding)
+	if err := engine.DecodeEmbedding(frame, got); err != nil {
+		return broken("a frame that cannot be read", err)
+	}
+	if got.Attempt == t.request.Attempt {
+		t.vector = got.Vector
+	}
+	return nil
 }
 
 // preprocessor is the part of a relayed engine whose workers make prompts.
@@ -89,7 +95,7 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	attempt, err := first(req.Attempt)
+	number, err := first(req.Attempt)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +106,7 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 	defer leave()
 	t := &preprocessing{e: p.relay, request: *req}
 	t.request.Model = p.relay.card.Name
-	if err := p.relay.attempts(ctx, t, attempt); err != nil {
+	if err := p.relay.attempts(ctx, t, number); err != nil {
 		return nil, err
 	}
 	t.made.Attempt = req.Attempt
@@ -115,13 +121,15 @@ type preprocessing struct {
 	made    *engine.Preprocessed // nil until it has come
 }
 
-func (t *preprocessing) moved() bool { return false }
+// Tokens implements attempt.Task.
+func (t *preprocessing) Tokens() int { return 0 }
 
-func (t *preprocessing) migration() string { return "preprocess" }
+// Kind implements attempt.Task.
+func (t *preprocessing) Kind() string { return attempt.Preprocess }
 
-// choose takes the workers that can by turns: what they are asked for is none of
+// Choose takes the workers that can by turns: what they are asked for is none of
 // the load that the router knows, and depends on no cache.
-func (t *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
+func (t *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
 	var able []worker
 	for _, w := range t.e.r.model(t.e.card.Name).workers {
 		if w.card.Preprocess && !slices.Contains(failed, w.id) {
@@ -135,35 +143,25 @@ func (t *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	return route.Decision{Worker: kv.Worker{ID: w.id}, Addr: w.addr}, nil
 }
 
-func (t *preprocessing) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	t.request.Attempt = attempt
+// Try implements attempt.Task.
+func (t *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
+	t.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, &t.request)
-	err := t.e.r.answer(ctx, t.e.r.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, func(frame []byte) error {
-		got := new(engine.Preprocessed)
-		if err := engine.DecodePreprocessed(frame, got); err != nil {
-			return broken("a frame that cannot be read", err)
-		}
-		if got.Attempt == attempt {
-			t.made = got
-		}
-		return nil
-	})
+	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, t.take)
 	if t.made != nil {
-		return nil
+		return nil // whatever became of the call
 	}
 	return err
 }
 
-// answer makes a call that has one frame for an answer, within limit.
-func (r *Relay) answer(ctx context.Context, limit time.Duration, d route.Decision, method string, body []byte, recv func([]byte) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errStalled)
-	defer cancel()
-	err := r.deps.Plane.Call(ctx, d.Addr, method, body, recv)
-	switch {
-	case errors.Is(context.Cause(ctx), errStalled):
-		return fault.New(fault.Unavailable, "worker %d gave no answer within %v", d.Worker.ID, limit)
-	case err == nil:
-		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
+// take handles one frame of the attempt in progress.
+func (t *preprocessing) take(frame []byte) error {
+	got := new(engine.Preprocessed)
+	if err := engine.DecodePreprocessed(frame, got); err != nil {
+		return broken("a frame that cannot be read", err)
 	}
-	return err
+	if got.Attempt == t.request.Attempt {
+		t.made = got
+	}
+	return nil
 }
