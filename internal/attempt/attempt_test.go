@@ -50,7 +50,8 @@ type job struct {
 	// does is what the workers do with an attempt.
 	does   func(ctx context.Context, j *job, worker kv.WorkerID) error
 	tokens int
-	log    []string // what happened, and when
+	hidden kv.WorkerID // the router alone knows it
+	log    []string    // what happened, and when
 	cut    context.CancelFunc
 }
 
@@ -97,6 +98,9 @@ func (j *job) Choose(_ context.Context, _ uint32, exclude []kv.WorkerID) (route.
 		if !slices.Contains(exclude, id) {
 			free = append(free, id)
 		}
+	}
+	if j.hidden > 0 && !slices.Contains(exclude, j.hidden) {
+		free = append(free, j.hidden)
 	}
 	if len(free) == 0 {
 		return route.Decision{}, errNobody
@@ -163,8 +167,15 @@ func TestRun(t *testing.T) {
 		"nobody":    {usual, 0, nil, nil, "", "nobody is there"},
 		"first one": {migrate.Config{FirstWait: 4 * time.Second}, 0, always(nil), func(j *job) { j.set(5, 1) }, "3s attempt 7 at 5", "<nil>"},
 		"full":      {usual, 1, always(errFull), nil, "0s attempt 7 at 1; 0s failed 1 overloaded", "1 attempts: full"},
-		"pinned":    {migrate.Config{Limit: 9, Pinned: true}, 2, dies, nil, "0s attempt 7 at 1; 0s failed 1 unavailable", "1 attempts: gone"},
-		"gives up":  {migrate.Config{}, 2, always(errGone), nil, "0s attempt 7 at 1; 0s failed 1 unavailable", "1 attempts: gone"},
+		"full behind tokens": {usual, 1, func(_ context.Context, j *job, id kv.WorkerID) error {
+			if j.tokens++; id == 1 {
+				j.set(1, 0)
+				return errFull
+			}
+			return nil
+		}, func(j *job) { j.set(2, 1) }, "0s attempt 7 at 1; 0s failed 1 overloaded; 3s attempt 8 at 2", "<nil>"},
+		"pinned":   {migrate.Config{Limit: 9, Pinned: true}, 2, dies, nil, "0s attempt 7 at 1; 0s failed 1 unavailable", "1 attempts: gone"},
+		"gives up": {migrate.Config{}, 2, always(errGone), nil, "0s attempt 7 at 1; 0s failed 1 unavailable", "1 attempts: gone"},
 		"canceled": {usual, 2, func(_ context.Context, j *job, _ kv.WorkerID) error {
 			j.cut()
 			return errGone
@@ -188,6 +199,9 @@ func TestRun(t *testing.T) {
 					tt.later(j)
 				}
 				err := <-over
+				if d := time.Since(j.began); d > 3*time.Second {
+					t.Errorf("it is over after %v", d)
+				}
 				if got := strings.Join(j.log, "; "); got != tt.log || fmt.Sprint(err) != tt.err {
 					t.Errorf("%s, error %v\nwant %s, error %s", got, err, tt.log, tt.err)
 				}
@@ -242,5 +256,21 @@ func TestCounts(t *testing.T) {
 		if n := value(t, j.runner.Moves.WithLabelValues(OngoingRequest)); n != 1 || value(t, j.runner.Waiting) != 0 {
 			t.Errorf("%v moves", n)
 		}
+		if n := value(t, j.runner.Moves.WithLabelValues(NewRequest)); n != 0 {
+			t.Errorf("%v moves of a request without tokens", n)
+		}
 	})
+}
+
+// TestRouterKnowsFirst: a worker that is registered only while it is tried has failed
+// in that life.
+func TestRouterKnowsFirst(t *testing.T) {
+	j := newJob(migrate.Config{Limit: 5}, 0, func(_ context.Context, j *job, id kv.WorkerID) error {
+		j.set(id, 3)
+		return errGone
+	})
+	j.hidden = 9
+	if err := j.runner.Run(t.Context(), j, 1); fault.Of(err) != fault.Unavailable || len(j.log) != 2 {
+		t.Errorf("%v: %q", err, j.log)
+	}
 }
