@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/attempt"
@@ -54,7 +53,7 @@ func (g *generation) resume() {
 func (g *generation) take(frame []byte) error {
 	d := &g.delta
 	if err := engine.DecodeDelta(frame, d); err != nil {
-		return broken("a frame that cannot be read", err)
+		return engine.Broken("a frame that cannot be read", err)
 	}
 	if d.Attempt != g.request.Attempt {
 		return nil // a late answer
@@ -63,7 +62,7 @@ func (g *generation) take(frame []byte) error {
 		return err
 	}
 	if d.Choice < 0 || d.Choice >= len(g.choices) {
-		return broken("an unknown choice", nil)
+		return engine.Broken("an unknown choice", nil)
 	}
 	if c := &g.choices[d.Choice]; c.done { // by a stop string, which the engine does not know
 		c.ended = c.ended || d.Finish != engine.NotFinished
@@ -101,19 +100,14 @@ func (g *generation) allEnded() bool {
 // output takes the tokens of one delta and tells the answer what can go out.
 func (g *generation) output(d *engine.Delta) error {
 	c := &g.choices[d.Choice]
-	old := len(c.tokens) - d.Pos // tokens that an earlier attempt delivered
-	switch {
-	case old < 0 || d.Pos < 0:
-		return broken("tokens with a gap before them", nil)
-	case g.rules.logprobs && len(d.Logprobs) != len(d.Tokens):
-		return broken("tokens without log-probabilities", nil)
+	if err := d.Continue(len(c.tokens), g.request.Logprobs); err != nil {
+		return err
 	}
-	old = min(old, len(d.Tokens))
-	if fresh := len(d.Tokens) - old; fresh > 0 {
+	if fresh := len(d.Tokens); fresh > 0 {
 		g.observe(d, fresh)
 	}
 
-	reason := g.decode(c, d, old)
+	reason := g.decode(c, d)
 	if reason != api.NoReason {
 		c.done = true
 		g.left--
@@ -123,13 +117,13 @@ func (g *generation) output(d *engine.Delta) error {
 	return g.send(d.Choice, reason)
 }
 
-// decode pushes the tokens of d from old on through the choice, and returns why
+// decode pushes the tokens of d through the choice, and returns why
 // the choice is finished; NoReason if it is not. A stop string ends it before the
 // engine does, as a call does that must be the only one, and what comes after it
 // does not count.
-func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Reason) {
+func (g *generation) decode(c *choice, d *engine.Delta) (reason api.Reason) {
 	c.ended = d.Finish != engine.NotFinished
-	for i := old; i < len(d.Tokens); i++ {
+	for i := range d.Tokens {
 		g.counts.Completion++
 		last := i == len(d.Tokens)-1
 		if last && d.Finish == engine.FinishStop && !g.keepsStop(c, d.Tokens[i]) {
@@ -244,14 +238,4 @@ func (g *generation) observe(d *engine.Delta, fresh int) {
 		}
 	}
 	g.lastToken[d.Choice] = now
-}
-
-// broken is the error of a worker that does not keep to the engine contract: a
-// defect, which another worker would only hide.
-func broken(what string, cause error) error {
-	return &fault.Error{
-		Code:    fault.Internal,
-		Message: "the worker sent " + what + ": this is a defect of the server",
-		Err:     cause,
-	}
 }

@@ -2,7 +2,6 @@ package frontend
 
 import (
 	"context"
-	"math"
 	"slices"
 
 	"penstock/core/kv"
@@ -23,7 +22,7 @@ type embedding struct {
 
 	decision route.Decision // of the last attempt
 	tried    []api.Attempt
-	vector   []float32 // nil until it has come
+	answer   engine.Embedding // its Vector is nil until it has come
 }
 
 // Tokens implements attempt.Task.
@@ -48,30 +47,11 @@ func (e *embedding) Try(ctx context.Context, number uint32, d route.Decision) er
 	e.tried = append(e.tried, api.Attempt{Prompt: e.index, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks})
 
 	body := engine.AppendEmbedRequest(nil, &e.request)
-	err := attempt.Call(ctx, e.f.deps.Plane, e.f.cfg.StallTimeout, d, engine.MethodEmbed, body, e.take)
-	if e.vector != nil {
+	err := attempt.Call(ctx, e.f.deps.Plane, e.f.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {
+		return e.answer.Take(frame, number)
+	})
+	if e.answer.Vector != nil {
 		return nil // whatever became of the call
 	}
 	return err
 }
-
-// take handles one frame of the attempt in progress.
-func (e *embedding) take(frame []byte) error {
-	var got engine.Embedding
-	if err := engine.DecodeEmbedding(frame, &got); err != nil {
-		return broken("a frame that cannot be read", err)
-	}
-	switch {
-	case got.Attempt != e.request.Attempt:
-		return nil // a late answer
-	case e.vector != nil:
-		e.vector = nil
-		return broken("a second embedding", nil)
-	case len(got.Vector) == 0 || slices.ContainsFunc(got.Vector, notFinite):
-		return broken("an embedding that is no vector", nil)
-	}
-	e.vector = got.Vector
-	return nil
-}
-
-func notFinite(v float32) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) }

@@ -55,7 +55,7 @@ func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, err
 func (r *remote) EncodeText(ctx context.Context, text string, opts prep.EncodeOptions) (prep.Prompt, error) {
 	p, err := r.ask(ctx, &engine.PreprocessRequest{Text: text, ParseSpecial: opts.ParseSpecial, AddSpecial: opts.AddSpecial})
 	if err == nil && len(p.Media) > 0 {
-		return prep.Prompt{}, broken("media for a text", nil)
+		return prep.Prompt{}, engine.Broken("media for a text", nil)
 	}
 	return p, err
 }
@@ -82,7 +82,7 @@ type preprocessing struct {
 	f       *Frontend
 	model   *model // as it was when the request came; each attempt looks again
 	request *engine.PreprocessRequest
-	answer  *engine.Preprocessed // nil until it has come
+	answer  engine.Preprocessed // its Attempt is 0 until it has come
 }
 
 // Tokens implements attempt.Task.
@@ -117,29 +117,11 @@ func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
 	p.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, p.request)
-	err := attempt.Call(ctx, p.f.deps.Plane, p.f.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, p.take)
-	if p.answer != nil {
+	err := attempt.Call(ctx, p.f.deps.Plane, p.f.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, func(frame []byte) error {
+		return p.answer.Take(frame, number, p.model.card.VocabSize)
+	})
+	if p.answer.Attempt != 0 {
 		return nil // whatever became of the call
 	}
 	return err
-}
-
-// take handles one frame of the attempt in progress.
-func (p *preprocessing) take(frame []byte) error {
-	got := new(engine.Preprocessed)
-	if err := engine.DecodePreprocessed(frame, got); err != nil {
-		return broken("a frame that cannot be read", err)
-	}
-	if got.Attempt != p.request.Attempt {
-		return nil // a late answer
-	}
-	if p.answer != nil {
-		p.answer = nil
-		return broken("a second prompt", nil)
-	}
-	if err := got.Validate(p.model.card.VocabSize); err != nil {
-		return broken("a prompt that is none", err)
-	}
-	p.answer = got
-	return nil
 }

@@ -34,7 +34,7 @@ func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float3
 	if err := e.relay.attempts(ctx, t, number); err != nil {
 		return nil, err
 	}
-	return t.vector, nil
+	return t.answer.Vector, nil
 }
 
 // embedding is a prompt on its way to its vector. It belongs to one goroutine.
@@ -42,7 +42,7 @@ type embedding struct {
 	e       *relayed
 	id      string // that the router knows it by
 	request engine.EmbedRequest
-	vector  []float32 // nil until it has come
+	answer  engine.Embedding // its Vector is nil until it has come
 }
 
 // Tokens implements attempt.Task.
@@ -68,23 +68,13 @@ func (t *embedding) Try(ctx context.Context, number uint32, d route.Decision) er
 	defer t.e.r.deps.Router.Free(t.id, number)
 	t.request.Attempt = number
 	body := engine.AppendEmbedRequest(nil, &t.request)
-	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.StallTimeout, d, engine.MethodEmbed, body, t.take)
-	if t.vector != nil {
+	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {
+		return t.answer.Take(frame, number)
+	})
+	if t.answer.Vector != nil {
 		return nil // whatever became of the call
 	}
 	return err
-}
-
-// take handles one frame of the attempt in progress.
-func (t *embedding) take(frame []byte) error {
-	got := new(engine.Embedding)
-	if err := engine.DecodeEmbedding(frame, got); err != nil {
-		return broken("a frame that cannot be read", err)
-	}
-	if got.Attempt == t.request.Attempt {
-		t.vector = got.Vector
-	}
-	return nil
 }
 
 // preprocessor is the part of a relayed engine whose workers make prompts.
@@ -109,8 +99,8 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 	if err := p.relay.attempts(ctx, t, number); err != nil {
 		return nil, err
 	}
-	t.made.Attempt = req.Attempt
-	return t.made, nil
+	t.answer.Attempt = req.Attempt
+	return &t.answer, nil
 }
 
 // preprocessing is a text or a conversation on its way to its tokens. It belongs
@@ -118,7 +108,7 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 type preprocessing struct {
 	e       *relayed
 	request engine.PreprocessRequest
-	made    *engine.Preprocessed // nil until it has come
+	answer  engine.Preprocessed // its Attempt is 0 until it has come
 }
 
 // Tokens implements attempt.Task.
@@ -147,21 +137,11 @@ func (t *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 func (t *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
 	t.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, &t.request)
-	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, t.take)
-	if t.made != nil {
+	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, func(frame []byte) error {
+		return t.answer.Take(frame, number, t.e.card.VocabSize)
+	})
+	if t.answer.Attempt != 0 {
 		return nil // whatever became of the call
 	}
 	return err
-}
-
-// take handles one frame of the attempt in progress.
-func (t *preprocessing) take(frame []byte) error {
-	got := new(engine.Preprocessed)
-	if err := engine.DecodePreprocessed(frame, got); err != nil {
-		return broken("a frame that cannot be read", err)
-	}
-	if got.Attempt == t.request.Attempt {
-		t.made = got
-	}
-	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/attempt"
@@ -145,7 +144,7 @@ func (g *generation) complete() bool {
 func (g *generation) take(frame []byte) error {
 	d := &g.delta
 	if err := engine.DecodeDelta(frame, d); err != nil {
-		return broken("a frame that cannot be read", err)
+		return engine.Broken("a frame that cannot be read", err)
 	}
 	if d.Attempt != g.request.Attempt {
 		return nil // a late answer
@@ -160,7 +159,7 @@ func (g *generation) take(frame []byte) error {
 		return nil
 	}
 	if d.Choice < 0 || d.Choice >= len(g.choices) || g.choices[d.Choice].done {
-		return broken("tokens of a choice that there is not, or no longer", nil)
+		return engine.Broken("tokens of a choice that there is not, or no longer", nil)
 	}
 	return g.output(d)
 }
@@ -168,20 +167,12 @@ func (g *generation) take(frame []byte) error {
 // output passes on what the caller has not got yet.
 func (g *generation) output(d *engine.Delta) error {
 	c := &g.choices[d.Choice]
-	if d.Pos < 0 || d.Pos > len(c.tokens) {
-		return broken("tokens with a gap before them", nil)
-	}
-	if g.request.Logprobs >= 0 && len(d.Logprobs) != len(d.Tokens) {
-		return broken("tokens without log-probabilities", nil)
+	if err := d.Continue(len(c.tokens), g.request.Logprobs); err != nil {
+		return err
 	}
 	if !g.prefilled && len(d.Tokens) > 0 {
 		g.prefilled = true
 		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt)
-	}
-	old := min(len(c.tokens)-d.Pos, len(d.Tokens))
-	d.Pos, d.Tokens = d.Pos+old, d.Tokens[old:]
-	if len(d.Logprobs) > 0 {
-		d.Logprobs = d.Logprobs[old:]
 	}
 	if len(c.tokens) > c.sent {
 		d.Cached = 0 // the caller was told with the first tokens
@@ -205,10 +196,4 @@ func (g *generation) pass(d *engine.Delta) error {
 		return errSink
 	}
 	return nil
-}
-
-// broken is the error of a worker that does not keep to the engine contract: a
-// defect, which another worker would only hide.
-func broken(what string, cause error) error {
-	return &fault.Error{Code: fault.Internal, Message: "the worker sent " + what + ": this is a defect of the server", Err: cause}
 }
