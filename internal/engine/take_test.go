@@ -63,6 +63,7 @@ func TestTake(t *testing.T) {
 		"two":       {[][]byte{embedding(3, 1), embedding(3, 2)}, [][]byte{prompt(3), prompt(3)}, false, true},
 		"garbage":   {[][]byte{{0xff}}, [][]byte{{0xff}}, false, true},
 		"no answer": {[][]byte{embedding(3, float32(math.NaN()))}, [][]byte{prompt(3, 100)}, false, true},
+		"empty":     {[][]byte{embedding(3)}, [][]byte{prompt(3, 100)}, false, true},
 		"infinite":  {[][]byte{embedding(3, float32(math.Inf(1)))}, [][]byte{prompt(3, 1, 1000)}, false, true},
 	} {
 		var e engine.Embedding
