@@ -75,9 +75,7 @@ func run(role, addr, streams string, c cell) error {
 				both[plane] = got
 				got.print(fmt.Sprintf("load=%s/streams=%d/plane=%s", load, n, plane))
 			}
-			a, b := both["tcp"], both["grpc"]
-			fmt.Printf("Benchmark%s-%d 1 %.2f tokens/s-ratio %.3f p50-ratio %.3f p99-ratio\n",
-				fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), runtime.NumCPU(), a.rate()/b.rate(), a.P50/b.P50, a.P99/b.P99)
+			compare(fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), both["tcp"], both["grpc"])
 		}
 	}
 	return nil
@@ -124,6 +122,17 @@ func measure(c cell) (result, error) {
 		return r, callErr
 	}
 	return r, used
+}
+
+// compare prints a as multiples of b. One that got nothing through in time has
+// no multiples.
+func compare(name string, a, b result) {
+	if a.Tokens == 0 || b.Tokens == 0 {
+		fmt.Fprintf(os.Stderr, "%s: %d and %d tokens came; nothing to compare\n", name, a.Tokens, b.Tokens)
+		return
+	}
+	fmt.Printf("Benchmark%s-%d 1 %.2f tokens/s-ratio %.4f p50-ratio %.4f p99-ratio\n",
+		name, runtime.NumCPU(), a.rate()/b.rate(), a.P50/b.P50, a.P99/b.P99)
 }
 
 // cpu returns the name of the processor.

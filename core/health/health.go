@@ -9,7 +9,8 @@
 // than suspected: a connection may break for many reasons.
 //
 // A worker that is heard of otherwise is pinged only if discovery is in doubt about
-// it: what one hears through a third party does not show that it can be reached.
+// it. What one hears through a third party ends no quarantine: it does not show that
+// the worker can be reached.
 //
 // A Machine has one owner: no method may run beside another one.
 package health
@@ -151,7 +152,8 @@ func New(cfg Config) (*Machine, error) {
 
 // Set replaces the set of workers, given in any order; of two entries for one
 // worker the later life counts. A worker that is new, or in a new life, is taken to
-// answer, and one that is gone is forgotten. Memory is bounded by the set.
+// answer, but pinged within DoubtEvery unless it is heard of before: its address may
+// lead nowhere. One that is gone is forgotten. Memory is bounded by the set.
 func (m *Machine) Set(now kv.Mono, workers []Worker) {
 	next := slices.Clone(workers)
 	slices.SortFunc(next, func(a, b Worker) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(b.Epoch, a.Epoch)) })
@@ -166,11 +168,11 @@ func (m *Machine) Set(now kv.Mono, workers []Worker) {
 				m.forget(e)
 			}
 			e = &entry{Worker: w, heard: now, at: -1}
-			m.begin(e, now)
+			m.enqueue(e, m.soon(e, now))
 		case e.Confirmed != w.Confirmed:
 			e.Confirmed = w.Confirmed
 			if !e.status.Quarantined && e.ping == 0 {
-				m.begin(e, now)
+				m.change(e, now)
 			}
 		}
 		kept[w.ID] = e
@@ -194,18 +196,20 @@ func (m *Machine) forget(e *entry) {
 	e.at = gone
 }
 
-// begin sets the first ping of a worker that is new, or of which discovery has
-// changed its mind. Those that fall into doubt do so together: their first pings
-// are spread over one interval.
-func (m *Machine) begin(e *entry, now kv.Mono) {
-	due := e.heard.Add(m.period(e))
-	if !e.Confirmed {
-		due = now.Add(spread(e.ID, first, m.cfg.DoubtEvery))
-		if e.at >= 0 {
-			due = min(due, e.due) // a mind that changes often puts nothing off
-		}
+// change sets the next ping of a worker of which discovery has changed its mind. It
+// puts off none of one in doubt: discovery may change its mind often.
+func (m *Machine) change(e *entry, now kv.Mono) {
+	if e.Confirmed {
+		m.enqueue(e, e.heard.Add(m.period(e)))
+	} else {
+		m.enqueue(e, min(e.due, m.soon(e, now)))
 	}
-	m.enqueue(e, due)
+}
+
+// soon is when a worker is pinged that is new, or in doubt. Many are so together: it
+// is spread over one interval.
+func (m *Machine) soon(e *entry, now kv.Mono) kv.Mono {
+	return now.Add(spread(e.ID, first, m.cfg.DoubtEvery))
 }
 
 // Heard notes a sign of life of a worker other than the answer to a ping: it puts
@@ -358,7 +362,7 @@ func (m *Machine) wait(e *entry) time.Duration {
 
 // The uses of spread: what is the same for one of them differs for the others.
 const (
-	first   = iota + 1 // ping in doubt
+	first   = iota + 1 // ping of one that is new or in doubt
 	later              // pings
 	retried            // pings in quarantine
 )

@@ -64,21 +64,17 @@ func (n *naive) set(now kv.Mono, set []Worker) {
 		if slices.ContainsFunc(set, func(o Worker) bool { return o.ID == w.ID && o.Epoch > w.Epoch }) {
 			continue
 		}
-		doubt := now.Add(spread(w.ID, first, n.cfg.DoubtEvery))
+		soon := now.Add(spread(w.ID, first, n.cfg.DoubtEvery))
 		p := n.find(w.ID)
 		if p == nil || p.Epoch != w.Epoch {
-			p = &plain{Worker: w, heard: now}
-			p.due = now.Add(n.idle(p))
-			if !w.Confirmed {
-				p.due = doubt
-			}
+			p = &plain{Worker: w, heard: now, due: soon}
 		} else if p.Confirmed != w.Confirmed {
 			p.Confirmed = w.Confirmed
 			if p.out == 0 && !p.status.Quarantined {
 				if p.Confirmed {
 					p.due = p.heard.Add(n.idle(p))
 				} else {
-					p.due = min(p.due, doubt)
+					p.due = min(p.due, soon)
 				}
 			}
 		}

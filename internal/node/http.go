@@ -15,6 +15,7 @@ import (
 	"penstock/core/fault"
 	"penstock/internal/config"
 	"penstock/internal/edge/openai"
+	"penstock/internal/obs"
 )
 
 // handler serves what processes without a frontend have to show: probes, metrics,
@@ -70,7 +71,7 @@ func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler, log *slog.L
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:          obs.NewThrottle(log, time.Minute).Writer(slog.LevelWarn, "HTTP connection failed"),
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()

@@ -141,6 +141,30 @@ func TestThrottle(t *testing.T) {
 	})
 }
 
+// TestThrottledLines: what others write line by line is one message, however the
+// lines differ.
+func TestThrottledLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log, err := NewLogger(&out, Text, Levels{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		th := NewThrottle(log, time.Minute)
+		lines := th.Writer(slog.LevelWarn, "failed")
+		for i := range 100 {
+			lines.Printf("handshake with client %d", i)
+		}
+		if want := "level=WARN msg=failed error=\"handshake with client 0\"\n"; strings.Count(out.String(), "\n") != 1 || !strings.HasSuffix(out.String(), want) {
+			t.Errorf("logged %q, want one line that ends in %q", &out, want)
+		}
+		th.Flush(t.Context())
+		if !strings.Contains(out.String(), "repeated=99") {
+			t.Errorf("the repeats are not counted: %q", &out)
+		}
+	})
+}
+
 func TestThrottleIsBounded(t *testing.T) {
 	var out bytes.Buffer
 	log, err := NewLogger(&out, Text, Levels{})

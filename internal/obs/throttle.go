@@ -1,7 +1,9 @@
 package obs
 
 import (
+	"bytes"
 	"context"
+	"log"
 	"log/slog"
 	"slices"
 	"sync"
@@ -96,4 +98,23 @@ func (t *Throttle) admit(level slog.Level, msg string) (skipped uint64, say bool
 	skipped = r.skipped
 	*r = repeats{level: level, last: now}
 	return skipped, true
+}
+
+// Writer returns what makes a record of each line written to it: the constant msg
+// with the line beside it, so that lines which differ are repeats of one message. It
+// is for packages that write lines and know no slog, such as net/http, whose server
+// has one for every client that breaks off a handshake.
+func (t *Throttle) Writer(level slog.Level, msg string) *log.Logger {
+	return log.New(throttledLines{t, level, msg}, "", 0)
+}
+
+type throttledLines struct {
+	throttle *Throttle
+	level    slog.Level
+	msg      string
+}
+
+func (l throttledLines) Write(line []byte) (int, error) {
+	l.throttle.Log(context.Background(), l.level, l.msg, "error", string(bytes.TrimSpace(line)))
+	return len(line), nil
 }

@@ -83,7 +83,7 @@ func (s separation) hold(ctx context.Context, length time.Duration) error {
 		return err
 	}
 	s.e.say("%s for %v", s.what, length)
-	for _, door := range s.f.Doors() {
+	for _, door := range s.f.Watchers() {
 		if _, err := fleet.Until(ctx, 5*time.Millisecond, returnPatience, gone(door, s.worker)); err != nil {
 			return errors.Join(err, s.mend())
 		}

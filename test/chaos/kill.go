@@ -23,18 +23,19 @@ const (
 // kill kills a worker at a random token of one stream, again and again, while
 // others are served, and starts it anew.
 func kill(ctx context.Context, e *env, r *result) error {
-	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 1})
+	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 2, Routers: 1, Routed: 1})
 	if err != nil {
 		return err
 	}
 	defer e.end(f, r)
 	k := killing{e: e, f: f, load: e.load(f.Doors()...).Start(ctx, 6)}
 	runs := pick(e, e.runs, min(e.runs, 6))
-	for i := 0; i < runs && err == nil; i++ {
+	for tries := 0; k.deaths < runs && tries < 3*runs && err == nil; tries++ { // some streams end before their token comes
+		before := k.deaths
 		err = k.once(ctx)
-		if (i+1)%20 == 0 {
+		if k.deaths > before && k.deaths%20 == 0 {
 			_, accepted := k.load.InFlight()
-			e.say("%d deaths, %d streams in progress", i+1, accepted)
+			e.say("%d deaths, %d streams in progress", k.deaths, accepted)
 		}
 	}
 	tally, held := k.load.Finish()
@@ -47,6 +48,8 @@ func kill(ctx context.Context, e *env, r *result) error {
 	switch {
 	case err != nil:
 		return err
+	case k.deaths < runs:
+		r.problem("%d deaths, not %d: too many streams ended before their token came", k.deaths, runs)
 	case held.Count() == 0:
 		r.problem("no stream was hit by %d deaths", k.deaths)
 	case held.Percentile(99) > resumeBound:
@@ -95,7 +98,7 @@ func (k *killing) once(ctx context.Context) error {
 	known := &e.mix[e.random.IntN(len(e.mix))]
 	doors := k.f.Doors()
 	door := doors[e.random.IntN(len(doors))]
-	any := e.random.IntN(4) == 0 // not the one that serves the stream
+	elsewhere := e.random.IntN(4) == 0 // another may die than the one that serves the stream
 	other := k.f.Workers[e.random.IntN(len(k.f.Workers))]
 
 	watch, done := k.load.Observe()
@@ -103,9 +106,9 @@ func (k *killing) once(ctx context.Context) error {
 	var died time.Time
 	var strike sync.WaitGroup
 	strikes := func(worker uint64) {
-		victim = k.f.Workers[worker-1]
-		if any {
-			victim = other
+		victim = other
+		if !elsewhere && !door.Routed { // whose worker is a router
+			victim = k.f.Workers[worker-1]
 		}
 		died = time.Now()
 		k.load.Dead(victim.ID, died)
@@ -125,7 +128,7 @@ func (k *killing) once(ctx context.Context) error {
 // revive starts a dead worker when every router has noticed, and waits until it
 // is part of the fleet.
 func (k *killing) revive(ctx context.Context, victim *fleet.Role, died time.Time) error {
-	for _, door := range k.f.Doors() {
+	for _, door := range k.f.Watchers() {
 		if _, err := fleet.Until(ctx, 5*time.Millisecond, returnPatience, gone(door, victim)); err != nil {
 			return err
 		}

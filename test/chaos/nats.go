@@ -69,8 +69,9 @@ func (a absence) hold(ctx context.Context) error {
 	return a.eventsFlow(ctx)
 }
 
-// back waits until every worker is registered again: by its id, in a new epoch
-// than before, and confirmed in every router.
+// back waits until every worker is registered again, by its id, and confirmed in
+// every router. A worker that lived through the absence keeps its epoch, which is
+// that of its life and of its cache; another holder's is higher.
 func (a absence) back(ctx context.Context, before fleet.Registry) error {
 	took, err := fleet.Until(ctx, 50*time.Millisecond, returnPatience, func(ctx context.Context) error {
 		now, err := fleet.ReadRegistry(ctx, a.f.NATS)
@@ -79,11 +80,12 @@ func (a absence) back(ctx context.Context, before fleet.Registry) error {
 		}
 		for _, w := range a.f.Workers {
 			in, there := now.Workers[w.ID]
+			old := before.Workers[w.ID]
 			switch {
 			case !there:
 				return fmt.Errorf("worker %d is not registered", w.ID)
-			case in.Epoch <= before.Workers[w.ID].Epoch && in.Holder != before.Workers[w.ID].Holder:
-				return fmt.Errorf("worker %d is registered again in its old epoch %d", w.ID, in.Epoch)
+			case in.Epoch < old.Epoch || in.Epoch == old.Epoch && in.Holder != old.Holder:
+				return fmt.Errorf("worker %d is registered by %s in epoch %d, before by %s in epoch %d", w.ID, in.Holder, in.Epoch, old.Holder, old.Epoch)
 			}
 		}
 		for _, door := range a.f.Frontends {

@@ -18,7 +18,7 @@ const slowPatience = 2 * time.Minute
 // slowClients has clients that read a byte a second, and clients that read
 // nothing, beside normal ones.
 func slowClients(ctx context.Context, e *env, r *result) error {
-	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 1, FrontendArgs: e.flags("frontend", "write-timeout", "5s")})
+	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 1})
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func slowClients(ctx context.Context, e *env, r *result) error {
 			}
 		}
 	}
-	if err := s.stuck(ctx); err != nil {
+	if err := s.stuck(ctx, f); err != nil {
 		return err
 	}
 	beside, err := measure(ctx, e, door, 6*time.Second)
@@ -82,7 +82,7 @@ type slow struct {
 // been.
 func bulky(e *env) fleet.Request {
 	return fleet.Request{Path: "/v1/chat/completions", Body: map[string]any{
-		"model": fleet.Model, "stream": true, "max_tokens": 7000, "ignore_eos": true, "logprobs": true, "top_logprobs": 20, "temperature": 1, "seed": e.random.IntN(1e6),
+		"model": fleet.Model, "stream": true, "max_tokens": 3600, "ignore_eos": true, "logprobs": true, "top_logprobs": 20, "temperature": 1, "seed": e.random.IntN(1e6),
 		"messages": []map[string]string{{"role": "user", "content": fmt.Sprintf("Name %d rivers.", e.random.IntN(1e6))}},
 	}}
 }
@@ -131,29 +131,37 @@ func (s *slow) leave() {
 	s.readers.Wait()
 }
 
-// stuck waits until no slow client is given anything any more: the tokens that
-// workers make for them have come to a stand.
-func (s *slow) stuck(ctx context.Context) error {
+// stuck waits until nothing is computed for slow clients any more: either the
+// buffers between workers and them are full, or workers have finished and hold what
+// is left of the answers. None of them may have its answer, or be cut off, by then.
+func (s *slow) stuck(ctx context.Context, f *fleet.Fleet) error {
 	last, calm := -1.0, 0
 	_, err := fleet.Until(ctx, 500*time.Millisecond, slowPatience, func(ctx context.Context) error {
-		m, err := fleet.Look(ctx, s.door.URL())
-		if err != nil {
-			return err
+		blocks := 0.0
+		for _, w := range f.Workers {
+			m, err := fleet.Look(ctx, w.URL())
+			if err != nil {
+				return err
+			}
+			blocks += m.Sum("penstock_worker_load", `quantity="used_blocks"`)
 		}
-		made := m.Sum("penstock_frontend_output_tokens_total")
-		if m.Sum("penstock_frontend_inflight") == 0 {
-			return nil // they are cut off already
-		}
-		if made != last {
-			last, calm = made, 0
-			return fmt.Errorf("%v tokens are out", made)
+		if blocks != last {
+			last, calm = blocks, 0
+			return fmt.Errorf("their answers take %v blocks and grow", blocks)
 		}
 		if calm++; calm < 3 {
 			return fmt.Errorf("it has not been calm for long")
 		}
 		return nil
 	})
-	s.e.say("slow clients are full after %v tokens", last)
+	if err != nil {
+		return err
+	}
+	m, err := fleet.Look(ctx, s.door.URL())
+	if n := m.Sum("penstock_frontend_inflight"); err == nil && n != 2*crowd {
+		err = fmt.Errorf("%v of %d slow clients are there when what is beside them is to be measured", n, 2*crowd)
+	}
+	s.e.say("slow clients are full: their answers stand at %v blocks", last)
 	return err
 }
 

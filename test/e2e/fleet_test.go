@@ -125,7 +125,7 @@ func TestFleet(t *testing.T) {
 	if resp, data := first.do(http.MethodGet, "/health", nil); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("without workers /health is %s: %s", resp.Status, data)
 	}
-	if a := first.complete("/v1/chat/completions", chat("hello", 1)); a.status != http.StatusNotFound || !strings.Contains(a.err, "no model is being served yet") {
+	if a := first.complete("/v1/chat/completions", chat("hello", 1)); a.status != http.StatusServiceUnavailable || !strings.Contains(a.err, "no model is being served yet") {
 		t.Errorf("without workers: %+v", a)
 	}
 	nats := "nats=" + first.started.NATS
@@ -332,6 +332,27 @@ func TestFleetWithoutNATS(t *testing.T) {
 	}
 }
 
+// TestFleetKeepsToOneCard: of two workers that serve one name with other settings,
+// and could not see each other, one gets all requests, and the other is named by
+// the frontend and its router with what is other.
+func TestFleetKeepsToOneCard(t *testing.T) {
+	a := launch(t, config.Worker, "discovery=static")
+	b := launch(t, config.Worker, "discovery=static", "kv-cache-block-size=32")
+	f := launch(t, config.Frontend, "discovery=static", "static-workers="+a.started.Addr+","+b.started.Addr)
+	f.serves("penstock-tiny", 1)
+	for _, path := range []string{"/health", "/v1/router/workers"} {
+		f.eventually(path+" to name the other", func() bool {
+			_, body := f.do(http.MethodGet, path, nil)
+			return strings.Count(string(body), `"unfit"`) == 1 && strings.Contains(string(body), "block_size is ")
+		})
+	}
+	for i := range 4 {
+		if a := f.complete("/v1/chat/completions", chat(longPrompt(i), 3)); a.status != http.StatusOK || a.output != 3 {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
 // TestFleetStartFailsWithAReason: what is wrong at the start is said with what to
 // do about it.
 func TestFleetStartFailsWithAReason(t *testing.T) {
@@ -351,6 +372,7 @@ func TestFleetStartFailsWithAReason(t *testing.T) {
 		"no certificate":         {config.Router, []string{nats, "rpc-tls-ca=" + file}, []string{"rpc-tls-ca", "PEM"}},
 		"a directory in use":     {config.Worker, []string{nats, dir}, []string{"in use by process", "choose another directory"}},
 		"a router to itself":     {config.Router, []string{nats, "component=router"}, []string{"router-component", "choose another"}},
+		"another model card":     {config.Worker, []string{nats, "kv-cache-block-size=32"}, []string{"block_size is 32 here and 16 at worker", "another name"}},
 		"an address of nobody":   {config.Worker, []string{nats, "rpc-addr=0.0.0.0:0"}, []string{"listens on every address", "advertise"}},
 	} {
 		err := roleOf(tc.command)(t.Context(), loadRole(t, tc.command, tc.settings...), io.Discard, func(node.Started) { t.Errorf("%s: ready", name) })

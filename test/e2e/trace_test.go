@@ -255,7 +255,7 @@ func TestTrace(t *testing.T) {
 // until waits for what other goroutines do.
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
-	tick, late := time.NewTicker(time.Millisecond), time.After(patience)
+	tick, late := time.NewTicker(5*time.Millisecond), time.After(patience)
 	defer tick.Stop()
 	for !ok() {
 		select {

@@ -108,7 +108,7 @@ func (a *Answer) Diff(want *Answer) Difference {
 		detail := fmt.Sprintf("choice %d is %s\nwant %s", i, excerpt(got.Text, want.Text), excerpt(want.Text, got.Text))
 		switch flaw := compare([]byte(got.Text), []byte(want.Text)); {
 		case flaw != Same:
-			return Difference{flaw, a.off(i, got, want), detail}
+			return Difference{flaw, a.off(got, want), detail}
 		case !slices.Equal(got.Logprobs, want.Logprobs):
 			flaw := compare(got.Logprobs, want.Logprobs)
 			return Difference{flaw, max(1, abs(len(got.Logprobs)-len(want.Logprobs))), fmt.Sprintf("choice %d has the text wanted and %d other log-probabilities (%s)", i, len(got.Logprobs), flaw)}
@@ -124,7 +124,7 @@ func (a *Answer) Diff(want *Answer) Difference {
 
 // off estimates how many tokens a choice is off by: exactly where each token has
 // a log-probability, else by the share of the text.
-func (a *Answer) off(_ int, got, want *Choice) int {
+func (a *Answer) off(got, want *Choice) int {
 	if len(want.Logprobs) > 0 {
 		return max(1, abs(len(got.Logprobs)-len(want.Logprobs)))
 	}

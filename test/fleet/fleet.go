@@ -38,6 +38,9 @@ type Config struct {
 	// Workers, Frontends and Routers are counted without the hub, which is a
 	// frontend too, with the NATS server inside.
 	Workers, Frontends, Routers int
+	// Routed is how many of the frontends, the last ones, send to the routers, which
+	// send to the workers.
+	Routed int
 	// HubData is the hub's data directory, empty for one below Dir.
 	HubData string
 	// HubHost is the address that the NATS server listens at. Default 127.0.0.1.
@@ -57,8 +60,10 @@ type Role struct {
 	*Process
 	Kind string // hub, frontend, worker or router
 	ID   uint64 // of a worker or router
-	HTTP string // HOST:PORT of its HTTP API
-	RPC  string // HOST:PORT at which a worker or router serves requests
+	// Routed says of a frontend that it sends to routers.
+	Routed bool
+	HTTP   string // HOST:PORT of its HTTP API
+	RPC    string // HOST:PORT at which a worker or router serves requests
 	// Advertise is where others are told to reach RPC; empty is RPC itself.
 	Advertise string
 	// NATS is the URL that it is given.
@@ -156,6 +161,9 @@ func (f *Fleet) add(kind string, n int) error {
 	switch kind {
 	case "frontend":
 		r.Args = f.cfg.FrontendArgs
+		if r.Routed = n > f.cfg.Frontends-f.cfg.Routed; r.Routed {
+			r.Args = append([]string{"--component", "router"}, r.Args...)
+		}
 		f.Frontends = append(f.Frontends, r)
 	case "worker":
 		r.ID, r.Args = uint64(n), f.cfg.WorkerArgs
@@ -207,6 +215,11 @@ func (r *Role) Alive(ctx context.Context) error {
 	return err
 }
 
+// Watchers returns the roles whose routers follow the workers themselves.
+func (f *Fleet) Watchers() []*Role {
+	return slices.DeleteFunc(slices.Concat(f.Doors(), f.Routers), func(r *Role) bool { return r.Routed })
+}
+
 // Doors returns the roles that clients may talk to: hub and frontends.
 func (f *Fleet) Doors() []*Role {
 	if f.Hub == nil {
@@ -218,28 +231,41 @@ func (f *Fleet) Doors() []*Role {
 // All returns every role.
 func (f *Fleet) All() []*Role { return slices.Concat(f.Doors(), f.Routers, f.Workers) }
 
-// Ready waits until every door can send requests to every worker.
+// Ready waits until every door can send requests to every worker, or router.
 func (f *Fleet) Ready(ctx context.Context) error {
-	for _, door := range f.Doors() {
-		if _, err := Until(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return f.Sees(ctx, door, f.Workers...) }); err != nil {
+	for _, door := range slices.Concat(f.Doors(), f.Routers) {
+		sends := f.Workers
+		if door.Routed {
+			sends = f.Routers
+		}
+		if _, err := Until(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return f.Sees(ctx, door, sends...) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Sees returns nil if the router of a process has each of the workers ready, in
-// the life that runs now.
+// Sees returns nil if a router, and the frontend around it if there is one, have
+// each of the workers ready, in the life that runs now.
 func (f *Fleet) Sees(ctx context.Context, door *Role, workers ...*Role) error {
 	rows, err := Workers(ctx, door.URL())
 	if err != nil {
 		return err
 	}
+	var instances []Instance
+	if door.Kind != "router" {
+		if instances, err = Instances(ctx, door.URL()); err != nil {
+			return err
+		}
+	}
 	for _, w := range workers {
 		if err := w.Died(); err != nil {
 			return err
 		}
-		at := slices.IndexFunc(rows, func(r WorkerRow) bool { return r.ID == w.ID })
+		at := slices.IndexFunc(rows, func(r WorkerRow) bool {
+			// A router registers once for each model, by ids of its own making.
+			return r.ID == w.ID || w.Kind == "router" && r.PID == w.PID()
+		})
 		switch {
 		case at < 0:
 			return fmt.Errorf("%s does not know %s", door.Name(), w.Name())
@@ -247,6 +273,8 @@ func (f *Fleet) Sees(ctx context.Context, door *Role, workers ...*Role) error {
 			return fmt.Errorf("%s has %s as %s %s", door.Name(), w.Name(), rows[at].State, rows[at].Problem)
 		case rows[at].PID != w.PID():
 			return fmt.Errorf("%s has %s in an earlier life", door.Name(), w.Name())
+		case door.Kind != "router" && !slices.Contains(instances, Instance{rows[at].ID, w.PID(), "ready"}):
+			return fmt.Errorf("the router of %s has %s ready, its frontend has not", door.Name(), w.Name())
 		}
 	}
 	return nil

@@ -8,7 +8,7 @@ const (
 )
 
 // dieWithParent has the kernel kill a process when the one that started it is
-// gone, however that ended.
+// gone, however that ended; a signal of the terminal is the latter's alone.
 func dieWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }

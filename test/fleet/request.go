@@ -21,8 +21,8 @@ type Known struct {
 	Want Answer
 }
 
-// Kinds are the ways in which an answer is made that a change of worker could
-// disturb, each in its own manner.
+// kinds is in how many ways answers are made that a change of worker could disturb,
+// each in its own manner.
 const kinds = 8
 
 // Mix returns n requests of about the given number of tokens each: greedy, seeded
@@ -104,7 +104,8 @@ func Learn(ctx context.Context, client *Client, url string, mix []Request) ([]Kn
 		}
 		if r.Name == "stop" {
 			text := []rune(want.Choices[0].Text)
-			r = r.with("stop", []string{string(text[len(text)/2 : len(text)/2+4])})
+			middle := len(text) / 2
+			r = r.with("stop", []string{string(text[middle:min(middle+4, len(text))])})
 			if want, err = learn(ctx, client, url, r); err != nil {
 				return nil, err
 			}
@@ -119,8 +120,8 @@ func learn(ctx context.Context, client *Client, url string, r Request) (Answer, 
 	if out.Err != nil {
 		return Answer{}, fmt.Errorf("learn the answer of request %s: %w", r.Name, out.Err)
 	}
-	if len(out.Answer.Choices) == 0 || out.Answer.Output == 0 {
-		return Answer{}, fmt.Errorf("learn the answer of request %s: it has no tokens", r.Name)
+	if len(out.Answer.Choices) == 0 || out.Answer.Output == 0 || out.Answer.Choices[0].Text == "" && r.Body["stop"] == nil {
+		return Answer{}, fmt.Errorf("learn the answer of request %s: it has no text", r.Name)
 	}
 	return out.Answer, nil
 }

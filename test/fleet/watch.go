@@ -115,6 +115,23 @@ func Workers(ctx context.Context, url string) ([]WorkerRow, error) {
 	return table.Rows, err
 }
 
+// Instance is what the harness reads of an instance in /health of a frontend.
+type Instance struct {
+	ID    uint64 `json:"worker_id"`
+	PID   int    `json:"pid"`
+	State string `json:"state"`
+}
+
+// Instances returns what the frontend at url sends requests to. It follows the
+// registry by itself, beside its router.
+func Instances(ctx context.Context, url string) ([]Instance, error) {
+	var body struct {
+		Instances []Instance `json:"instances"`
+	}
+	err := get(ctx, url+"/health", func(_ int, in io.Reader) error { return json.NewDecoder(in).Decode(&body) })
+	return body.Instances, err
+}
+
 // Status returns the status of a GET, 0 with an error if there was no answer.
 func Status(ctx context.Context, url string) (int, error) {
 	status := 0

@@ -11,8 +11,8 @@ import (
 	"penstock/test/fleet"
 )
 
-// long is the soak of a whole fleet: two frontends beside the hub, three workers
-// and a router, under clients that know their answers, while the memory of every
+// long is the soak of a whole fleet: two frontends beside the hub, of which one sends
+// through a router, and three workers, under clients that know their answers, while the memory of every
 // process is looked at.
 type long struct {
 	bin      string
@@ -39,7 +39,7 @@ func (l *long) run(ctx context.Context) (err error) {
 	}
 	f, err := fleet.Start(ctx, fleet.Config{
 		Bin: l.bin, Dir: dir, Ports: fleet.NewPorts(uint64(os.Getpid())),
-		Workers: 3, Frontends: 2, Routers: 1,
+		Workers: 3, Frontends: 2, Routers: 1, Routed: 1,
 		WorkerArgs: []string{"--kv-cache-blocks", "512"}, // full soon
 	})
 	if err != nil {
@@ -153,7 +153,11 @@ func (m *memory) report(most float64) error {
 		if n := len(m.mib[i]); n > 0 {
 			last = m.mib[i][n-1]
 		}
-		fmt.Printf("%-12s %7.1f MiB resident at the end, %+8.2f MiB/hour over the last %v\n", r.Name(), last, per, (m.length / 2).Round(time.Second))
+		said := ""
+		if m.length/2 < judged {
+			said = ", too short to judge"
+		}
+		fmt.Printf("%-12s %7.1f MiB resident at the end, %+8.2f MiB/hour over the last %v%s\n", r.Name(), last, per, (m.length / 2).Round(time.Second), said)
 		if m.length/2 >= judged && per > most {
 			errs = append(errs, fmt.Errorf("%s grows by %.1f MiB/hour, more than %.1f", r.Name(), per, most))
 		}

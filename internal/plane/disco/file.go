@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,6 +72,9 @@ type File struct {
 		sync.Mutex
 		closed bool
 		held   map[string]context.CancelFunc // end registrations in force, by holder
+		// watches are woken when another has seen a change, or a registration of
+		// this object made one.
+		watches []chan struct{}
 	}
 }
 
@@ -103,6 +107,32 @@ func (f *File) Close() {
 
 // Malformed returns how many files could not be read.
 func (f *File) Malformed() uint64 { return f.malformed.Load() }
+
+// poke has every watch look at once, so that all in this process learn of a change
+// together: a router must not be behind the frontend that it routes for.
+func (f *File) poke() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, wake := range f.mu.watches {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// join adds a watch to those that are woken, until it leaves.
+func (f *File) join() (wake chan struct{}, leave func()) {
+	wake = make(chan struct{}, 1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.watches = append(f.mu.watches, wake)
+	return wake, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.mu.watches = slices.DeleteFunc(f.mu.watches, func(o chan struct{}) bool { return o == wake })
+	}
+}
 
 // holds reports whether a registration of this object is in force.
 func (f *File) holds(holder string) bool {
@@ -199,7 +229,8 @@ func decodeFile(n fileName, data []byte) (r record, count uint64, err error) {
 	return r, b.Count, nil
 }
 
-// list returns the names of the files that match.
+// list returns the names of the files that match. What is no plain file, such as a
+// pipe, on which reading would wait, is none of ours.
 func (f *File) list(match func(fileName) bool) ([]fileName, error) {
 	entries, err := os.ReadDir(f.cfg.Dir)
 	if err != nil {
@@ -207,7 +238,7 @@ func (f *File) list(match func(fileName) bool) ([]fileName, error) {
 	}
 	var names []fileName
 	for _, e := range entries {
-		if n, ok := splitFileName(e.Name()); ok && match(n) {
+		if n, ok := splitFileName(e.Name()); ok && e.Type().IsRegular() && match(n) {
 			names = append(names, n)
 		}
 	}
@@ -268,5 +299,6 @@ func (f *File) Register(ctx context.Context, in Instance) (Lease, error) {
 	if err := f.keep(l); err != nil {
 		return nil, errors.Join(err, f.remove(l.file))
 	}
+	f.poke()
 	return l, nil
 }

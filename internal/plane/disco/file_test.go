@@ -196,6 +196,30 @@ func TestFileOutage(t *testing.T) {
 	}
 }
 
+// TestFileWatchesTogether: what one watch has seen the others of its process see
+// with it, and what the process registers itself at once.
+func TestFileWatchesTogether(t *testing.T) {
+	inDir(t, func(t *testing.T, w *fileWorld) {
+		here, there := w.process(), w.process()
+		every := here.cfg.Every
+		first := w.follow(here)
+		w.after(every/2, first, "")
+		second := w.follow(here) // looks half a period later
+		w.after(every/4, second, "")
+		lease := w.register(there, instance(1, "a"))
+		w.after(every/4+1, first, "1@a")
+		w.after(0, second, "1@a")
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.after(every/2, second, "") // which looks first now
+		w.after(0, first, "")
+		w.register(here, instance(2, "b"))
+		w.after(0, first, "2@b")
+		w.after(0, second, "2@b")
+	})
+}
+
 // TestFileTakesOver: an equal epoch is a conflict while its process lives, in this
 // process or another, and none when it is dead.
 func TestFileTakesOver(t *testing.T) {
@@ -298,11 +322,15 @@ func TestFileUnreadable(t *testing.T) {
 		f := w.process()
 		last := w.follow(f)
 		w.register(f, instance(1, "a"))
+		w.after(0, last, "1@a") // nobody looks while half a file is there
 		stray := fileName{name{Worker, 2}, 1, "abc"}
 		for _, name := range []string{stray.String(), "README", "worker.x.1.abc.json", "worker.3.1.ABC.json"} {
 			if err := os.WriteFile(filepath.Join(w.dir, name), []byte("what"), 0o600); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if err := os.Mkdir(filepath.Join(w.dir, fileName{name{Worker, 4}, 1, "abc"}.String()), 0o700); err != nil {
+			t.Fatal(err)
 		}
 		w.after(fileTTL, last, "1@a")
 		if n := f.Malformed(); n != 1 {

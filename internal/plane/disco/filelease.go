@@ -189,7 +189,9 @@ func (l *fileLease) run(ctx context.Context) {
 			l.err = fault.New(fault.Unavailable, "%s: the registry was closed before; the lease runs out by itself", l.op("release"))
 			return
 		case <-l.release:
-			if err := l.reg.remove(l.file); err != nil {
+			err := l.reg.remove(l.file)
+			l.reg.poke()
+			if err != nil {
 				l.err = dirUnavailable(l.op("release"), err)
 			}
 			return
@@ -265,6 +267,7 @@ func (l *fileLease) update(in Instance) error {
 	if err := l.describe(in); err != nil {
 		return err
 	}
+	defer l.reg.poke()
 	return l.refresh()
 }
 

@@ -60,6 +60,8 @@ func (f *File) Watch(ctx context.Context, kind Kind, sink func([]Instance)) erro
 	}
 	w := &fileWatcher{reg: f, kind: kind, sink: sink, view: newView(f.cfg.TTL)}
 	_ = os.MkdirAll(f.cfg.Dir, 0o755) // or it is out of reach, which is told
+	wake, leave := f.join()
+	defer leave()
 	tick := time.NewTicker(f.cfg.Every)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -71,6 +73,7 @@ func (f *File) Watch(ctx context.Context, kind Kind, sink func([]Instance)) erro
 		}
 		select {
 		case <-tick.C:
+		case <-wake:
 		case <-ctx.Done():
 		}
 	}
@@ -233,6 +236,7 @@ func (w *fileWatcher) show() {
 		return
 	}
 	w.any, w.shown = true, cloneSet(set)
+	w.reg.poke() // this watch too, which will find nothing new
 	w.sink(set)
 }
 

@@ -15,8 +15,7 @@ import (
 	"penstock/internal/backoff"
 )
 
-// maxAddrs bounds the list of a static registry: each address has a goroutine in
-// every watch.
+// maxAddrs bounds the list of a static registry: each address has a goroutine.
 const maxAddrs = 4096
 
 // StaticConfig configures a registry that is a list of addresses.
@@ -70,7 +69,14 @@ func (c *StaticConfig) Validate() error {
 // What was known of an address that does not answer stays, unconfirmed, for as
 // long as it does not; one that never answered is not shown. One that says that
 // it leaves is gone.
-type Static struct{ cfg StaticConfig }
+type Static struct {
+	cfg StaticConfig
+	mu  struct {
+		sync.Mutex
+		asking  *asking // while anybody watches
+		watches int
+	}
+}
 
 var _ Registry = (*Static)(nil)
 
@@ -82,7 +88,7 @@ func NewStatic(cfg StaticConfig) (*Static, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Static{cfg}, nil
+	return &Static{cfg: cfg}, nil
 }
 
 // staticLease is a registration that is kept nowhere.
@@ -133,14 +139,17 @@ func (l *staticLease) Release(context.Context) error {
 	return nil
 }
 
-// staticWatch is one Watch: what the goroutines of the addresses have learned.
-type staticWatch struct {
-	cfg  *StaticConfig
-	kind Kind
-	wake chan struct{} // holds a token after a change
-	mu   struct {
+// asking asks the addresses for all who watch, so that they learn of a change
+// together: a router must not be behind the frontend that it routes for. The last
+// watch that leaves ends it and waits for its goroutines.
+type asking struct {
+	cfg    *StaticConfig
+	cancel context.CancelFunc
+	parts  sync.WaitGroup
+	mu     struct {
 		sync.Mutex
-		slots []staticSlot // as the addresses
+		slots   []staticSlot    // as the addresses
+		watches []chan struct{} // each gets a token after a change
 	}
 }
 
@@ -157,26 +166,19 @@ func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) er
 	if err := checkKind(kind); err != nil {
 		return err
 	}
-	w := &staticWatch{cfg: &s.cfg, kind: kind, wake: make(chan struct{}, 1)}
-	w.mu.slots = make([]staticSlot, len(s.cfg.Addrs))
-	if len(s.cfg.Addrs) == 0 {
-		w.wake <- struct{}{}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	defer cancel()
-	for i := range s.cfg.Addrs {
-		asking.Go(func() { w.follow(ctx, i) })
-	}
+	wake := make(chan struct{}, 1)
+	a := s.join()
+	defer s.leave(a, wake)
+	wake <- struct{}{} // what others have asked already counts
+	a.listen(wake)
 	var last []Instance
 	for first := true; ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.wake:
+		case <-wake:
 		}
-		set, complete := w.set()
+		set, complete := a.set(kind)
 		if ctx.Err() != nil || !complete || !first && equalSets(set, last) {
 			continue
 		}
@@ -185,38 +187,84 @@ func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) er
 	}
 }
 
+// join returns who asks for all, and begins to ask if nobody watched.
+func (s *Static) join() *asking {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.watches++
+	if s.mu.asking != nil {
+		return s.mu.asking
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &asking{cfg: &s.cfg, cancel: cancel}
+	a.mu.slots = make([]staticSlot, len(s.cfg.Addrs))
+	for i := range s.cfg.Addrs {
+		a.parts.Go(func() { a.follow(ctx, i) })
+	}
+	s.mu.asking = a
+	return a
+}
+
+// leave ends a watch.
+func (s *Static) leave(a *asking, wake chan struct{}) {
+	a.ignore(wake)
+	s.mu.Lock()
+	s.mu.watches--
+	last := s.mu.watches == 0
+	if last {
+		s.mu.asking = nil
+	}
+	s.mu.Unlock()
+	if last {
+		a.cancel()
+		a.parts.Wait()
+	}
+}
+
+func (a *asking) listen(wake chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.watches = append(a.mu.watches, wake)
+}
+
+func (a *asking) ignore(wake chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.watches = slices.DeleteFunc(a.mu.watches, func(o chan struct{}) bool { return o == wake })
+}
+
 // follow asks one address until ctx ends.
-func (w *staticWatch) follow(ctx context.Context, i int) {
-	wait := backoff.Backoff{Least: min(100*time.Millisecond, w.cfg.Every), Most: w.cfg.Every}
+func (a *asking) follow(ctx context.Context, i int) {
+	wait := backoff.Backoff{Least: min(100*time.Millisecond, a.cfg.Every), Most: a.cfg.Every}
 	failed := false
 	for ctx.Err() == nil {
-		in, err := w.ask(ctx, w.cfg.Addrs[i])
+		in, err := a.ask(ctx, a.cfg.Addrs[i])
 		if ctx.Err() != nil {
 			return
 		}
-		w.note(i, in, err)
+		a.note(i, in, err)
 		if err != nil {
 			if !failed {
-				w.cfg.Log.Warn("an address of static discovery does not say who it is", "addr", w.cfg.Addrs[i], "error", err)
+				a.cfg.Log.Warn("an address of static discovery does not say who it is", "addr", a.cfg.Addrs[i], "error", err)
 			}
 			failed = true
 			_ = wait.Wait(ctx) // the end of ctx shows above
 			continue
 		}
 		if failed {
-			w.cfg.Log.Info("an address of static discovery answers", "addr", w.cfg.Addrs[i], "kind", in.Kind, "id", uint64(in.ID))
+			a.cfg.Log.Info("an address of static discovery answers", "addr", a.cfg.Addrs[i], "kind", in.Kind, "id", uint64(in.ID))
 		}
 		failed = false
 		wait.Reset()
-		_ = backoff.Pause(ctx, w.cfg.Every-rand.N(w.cfg.Every/10+1)) // those asked together do not stay together
+		_ = backoff.Pause(ctx, a.cfg.Every-rand.N(a.cfg.Every/10+1)) // those asked together do not stay together
 	}
 }
 
 // ask puts the question once and checks the answer as a store would.
-func (w *staticWatch) ask(ctx context.Context, addr string) (Instance, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
+func (a *asking) ask(ctx context.Context, addr string) (Instance, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
-	in, err := w.cfg.Ask(ctx, addr)
+	in, err := a.cfg.Ask(ctx, addr)
 	if err != nil {
 		return Instance{}, err
 	}
@@ -228,9 +276,10 @@ func (w *staticWatch) ask(ctx context.Context, addr string) (Instance, error) {
 }
 
 // note takes over the answer of an address.
-func (w *staticWatch) note(i int, in Instance, err error) {
-	w.mu.Lock()
-	slot := &w.mu.slots[i]
+func (a *asking) note(i int, in Instance, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	slot := &a.mu.slots[i]
 	slot.asked = true
 	switch {
 	case err == nil:
@@ -240,23 +289,24 @@ func (w *staticWatch) note(i int, in Instance, err error) {
 	default:
 		slot.instance.Unconfirmed = true
 	}
-	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
+	for _, wake := range a.mu.watches {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
-// set returns the instances of the watched kind, ordered by ID, and whether every
+// set returns the instances of a kind, ordered by ID, and whether every
 // address has been asked. Of one instance at several addresses the newest life
 // counts, then what is confirmed, then the first address.
-func (w *staticWatch) set() (set []Instance, complete bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (a *asking) set(kind Kind) (set []Instance, complete bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	complete = true
-	for _, slot := range w.mu.slots {
+	for _, slot := range a.mu.slots {
 		complete = complete && slot.asked
-		if slot.known && slot.instance.Kind == w.kind {
+		if slot.known && slot.instance.Kind == kind {
 			set = append(set, slot.instance)
 		}
 	}

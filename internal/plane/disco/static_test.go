@@ -159,6 +159,41 @@ func TestStaticAsksInTime(t *testing.T) {
 	}
 }
 
+// TestStaticWatchesTogether: several watches ask no more than one, and learn of a
+// change together; who watches after all have left asks anew.
+func TestStaticWatchesTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcesses()
+		p.set("a", life(1, 1), nil)
+		r := static(t, p, "a")
+		first := shown(t, r)
+		<-time.After(5 * time.Second)
+		second := shown(t, r)
+		if first() != "1/1@a" || second() != "1/1@a" {
+			t.Errorf("shown [%s] and [%s]", first(), second())
+		}
+		for range 1000 {
+			p.set("a", life(1, 2), nil)
+			if <-time.After(20 * time.Millisecond); first() != second() {
+				t.Fatalf("shown [%s] and [%s]", first(), second())
+			}
+		}
+		if first() != "1/2@a" || p.asked > 5 {
+			t.Errorf("shown [%s], asked %d times in 25 s", first(), p.asked)
+		}
+		third, cancel := context.WithCancel(t.Context())
+		other := static(t, p, "a")
+		for range 2 {
+			sets := 0
+			if err := other.Watch(third, disco.Worker, func([]disco.Instance) { sets++; cancel() }); err != nil || sets != 1 {
+				t.Errorf("%d sets, %v", sets, err)
+			}
+			third, cancel = context.WithCancel(t.Context())
+		}
+		cancel()
+	})
+}
+
 // TestStaticLease: registering checks and keeps nothing.
 func TestStaticLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,6 +2,7 @@ package natsd
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -121,6 +122,53 @@ func TestListen(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestToken: with a token others must show it; this process need not.
+func TestToken(t *testing.T) {
+	s := start(t, Config{Listen: "127.0.0.1:0", Token: "a-token"})
+	for name, opts := range map[string][]nats.Option{"none": nil, "another": {nats.Token("b-token")}} {
+		nc, err := Connect(s.URL(), "test", nil, opts...)
+		if !errors.Is(err, nats.ErrAuthorization) {
+			t.Errorf("%s: error %v, want %v", name, err, nats.ErrAuthorization)
+		}
+		if err == nil {
+			nc.Close()
+		}
+	}
+	nc, err := Connect(s.URL(), "test", nil, nats.Token("a-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	inside, err := s.Connect("inside")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside.Close()
+}
+
+// TestLock: a directory belongs to one process, with or without a server.
+func TestLock(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	lock, err := Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Lock(dir); err == nil || !strings.Contains(err.Error(), "in use by process") {
+		t.Errorf("a second lock: %v", err)
+	}
+	if s, err := Start(Config{DataDir: dir}); err == nil {
+		s.Close()
+		t.Error("a server started in a locked directory")
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if lock, err = Lock(dir); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
 }
 
 func TestPortInUse(t *testing.T) {

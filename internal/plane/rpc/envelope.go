@@ -18,6 +18,9 @@ type envelope struct {
 	parent, state string
 }
 
+// maxMethod bounds the name of a method, in bytes.
+const maxMethod = 1 << 10
+
 // maxTrace bounds parent and state, in bytes; what is longer does not travel.
 const maxTrace = 512
 
@@ -50,6 +53,12 @@ func (e envelope) open(parent context.Context) (context.Context, context.CancelF
 		return context.WithCancel(parent)
 	}
 	return context.WithTimeout(parent, e.budget)
+}
+
+// millis returns the budget in whole milliseconds, at most what four bytes hold. It
+// counts upwards: none is no deadline.
+func (e envelope) millis() int64 {
+	return min(int64((e.budget+time.Millisecond-1)/time.Millisecond), 1<<32-1)
 }
 
 // over returns ctx's error if it has ended. When its deadline has passed it waits

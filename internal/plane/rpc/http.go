@@ -23,6 +23,7 @@ import (
 // HTTP/2 lets into the socket and into the caller's window of the stream.
 type HTTP struct {
 	cfg       HTTPConfig
+	dialer    *httpDialer
 	transport *http.Transport
 }
 
@@ -57,7 +58,7 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 	d := newHTTPDialer(cfg.KeepAlive, cfg.ClientTLS)
 	conf := cfg.http2()
 	conf.StrictMaxConcurrentRequests = true
-	return &HTTP{cfg: cfg, transport: &http.Transport{
+	return &HTTP{cfg: cfg, dialer: d, transport: &http.Transport{
 		DialContext:        d.dial,
 		DialTLSContext:     d.dialTLS,
 		MaxConnsPerHost:    1,
@@ -85,9 +86,12 @@ func http2Only() *http.Protocols {
 	return p
 }
 
-// Close closes the connections on which no call is in progress, and those with
-// one when it ends. It is idempotent, and for after the last call.
-func (p *HTTP) Close() { p.transport.CloseIdleConnections() }
+// Close closes the connections: calls in progress end in Unavailable, as do later
+// ones. Servers are not affected. It is idempotent.
+func (p *HTTP) Close() {
+	p.transport.CloseIdleConnections()
+	p.dialer.close()
+}
 
 // Serve implements Plane. addr is "host:port" or a URL; an address that is in use
 // is a Conflict. Handlers in progress outlive ctx: they end by themselves or with

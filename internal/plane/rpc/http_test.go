@@ -156,10 +156,11 @@ func TestHTTPDeadPeer(t *testing.T) {
 	stop()
 }
 
-// Calls that begin together, before there is a connection, share one.
-func TestHTTPOneConnection(t *testing.T) {
+// testTenThousand has as many calls in progress at once, which reach addr by way
+// of what there is between.
+func testTenThousand(t *testing.T, p rpc.Plane, between func(addr string) string) {
+	t.Helper()
 	const calls = 10_000
-	p := newHTTP(t, rpc.HTTPConfig{KeepAlive: time.Minute})
 	var entered sync.WaitGroup
 	entered.Add(calls)
 	addr, _ := serve(t, p, "", func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
@@ -167,17 +168,26 @@ func TestHTTPOneConnection(t *testing.T) {
 		entered.Wait()
 		return send(body)
 	})
-	between := newProxy(t, strings.TrimPrefix(addr, "http://"))
+	addr = between(addr)
 	var callers sync.WaitGroup
 	for range calls {
 		callers.Go(func() {
-			if err := p.Call(t.Context(), "http://"+between.addr, "m", []byte("b"), ignore); err != nil {
+			if err := p.Call(t.Context(), addr, "m", []byte("b"), ignore); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	callers.Wait()
-	if n := len(between.conns); n != 1 {
+}
+
+// Calls that begin together, before there is a connection, share one.
+func TestHTTPOneConnection(t *testing.T) {
+	var to *proxy
+	testTenThousand(t, newHTTP(t, rpc.HTTPConfig{KeepAlive: time.Minute}), func(addr string) string {
+		to = newProxy(t, strings.TrimPrefix(addr, "http://"))
+		return "http://" + to.addr
+	})
+	if n := len(to.conns); n != 1 {
 		t.Errorf("%d connections, want one", n)
 	}
 }
@@ -279,6 +289,33 @@ func TestHTTPStrangers(t *testing.T) {
 	}
 	if err := newHTTP(t, rpc.HTTPConfig{ClientTLS: client}).Call(t.Context(), secure, "m", nil, ignore); err != nil {
 		t.Errorf("with the right authority: %v", err)
+	}
+}
+
+// Close ends what is in progress, and nothing begins after it.
+func TestHTTPClose(t *testing.T) {
+	server, client := rpc.Certificates(t)
+	for _, cfg := range []rpc.HTTPConfig{{}, {ServerTLS: server, ClientTLS: client}} {
+		p := newHTTP(t, cfg)
+		over := make(chan struct{})
+		addr, _ := serve(t, newHTTP(t, cfg), "", func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
+			_ = send(nil)
+			<-ctx.Done()
+			close(over)
+			return nil
+		})
+		err := p.Call(t.Context(), addr, "m", nil, func([]byte) error {
+			p.Close()
+			return nil
+		})
+		if fault.Of(err) != fault.Unavailable {
+			t.Errorf("error %v, want Unavailable", err)
+		}
+		<-over
+		p.Close()
+		if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.Of(err) != fault.Unavailable {
+			t.Errorf("a call after Close: %v", err)
+		}
 	}
 }
 

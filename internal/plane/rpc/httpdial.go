@@ -3,7 +3,10 @@ package rpc
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,10 +16,12 @@ import (
 // attempt failed share its failure, else each would wait for its own, and the
 // last of them for all.
 type httpDialer struct {
-	plain net.Dialer
-	tls   tls.Dialer
-	mu    struct {
+	net  net.Dialer
+	conf *tls.Config
+	mu   struct {
 		sync.Mutex
+		closed bool
+		open   map[*httpConn]struct{}
 		failed map[string]dialFailure // by address
 	}
 }
@@ -38,20 +43,76 @@ func newHTTPDialer(timeout time.Duration, conf *tls.Config) *httpDialer {
 	}
 	conf = conf.Clone()
 	conf.NextProtos = []string{"h2"}
-	d := &httpDialer{plain: net.Dialer{Timeout: timeout}}
-	d.tls = tls.Dialer{NetDialer: &d.plain, Config: conf}
+	d := &httpDialer{net: net.Dialer{Timeout: timeout}, conf: conf}
+	d.mu.open = make(map[*httpConn]struct{})
 	d.mu.failed = make(map[string]dialFailure)
 	return d
 }
 
+// close closes every connection and makes no more.
+func (d *httpDialer) close() {
+	d.mu.Lock()
+	open := slices.Collect(maps.Keys(d.mu.open))
+	d.mu.closed = true
+	d.mu.Unlock()
+	for _, c := range open {
+		_ = c.Close() // nobody is left to hear of it
+	}
+}
+
 func (d *httpDialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	return d.share(ctx, addr, func() (net.Conn, error) { return d.plain.DialContext(ctx, network, addr) })
+	return d.share(ctx, addr, func() (net.Conn, error) { return d.connect(ctx, network, addr) })
 }
 
 func (d *httpDialer) dialTLS(ctx context.Context, network, addr string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.plain.Timeout)
-	defer cancel()
-	return d.share(ctx, addr, func() (net.Conn, error) { return d.tls.DialContext(ctx, network, addr) })
+	return d.share(ctx, addr, func() (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, d.net.Timeout)
+		defer cancel()
+		c, err := d.connect(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		conf := d.conf
+		if conf.ServerName == "" {
+			conf = conf.Clone()
+			conf.ServerName, _, _ = net.SplitHostPort(addr) // it was dialled
+		}
+		secure := tls.Client(c, conf)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		return secure, nil
+	})
+}
+
+// connect makes a connection that close knows of.
+func (d *httpDialer) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	raw, err := d.net.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &httpConn{Conn: raw, d: d}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.closed {
+		return nil, errors.Join(errors.New("the request plane is closed"), raw.Close())
+	}
+	d.mu.open[c] = struct{}{}
+	return c, nil
+}
+
+// httpConn is a connection that its dialer forgets when it is closed.
+type httpConn struct {
+	net.Conn
+	d *httpDialer
+}
+
+// Close implements net.Conn.
+func (c *httpConn) Close() error {
+	c.d.mu.Lock()
+	delete(c.d.mu.open, c)
+	c.d.mu.Unlock()
+	return c.Conn.Close()
 }
 
 func (d *httpDialer) share(ctx context.Context, addr string, dial func() (net.Conn, error)) (net.Conn, error) {

@@ -228,8 +228,3 @@ func readEnvelope(h http.Header) envelope {
 	}
 	return e
 }
-
-// millis returns the budget in whole milliseconds, upwards: less would be none.
-func (e envelope) millis() int64 {
-	return min(int64((e.budget+time.Millisecond-1)/time.Millisecond), 1<<32-1)
-}

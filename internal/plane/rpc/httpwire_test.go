@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -196,4 +197,28 @@ func TestHTTPDialFailuresAreShared(t *testing.T) {
 	if n := len(d.mu.failed); n > maxFailed {
 		t.Errorf("%d failures are kept", n)
 	}
+}
+
+func FuzzHTTPEnvelope(f *testing.F) {
+	f.Add("1500", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b")
+	f.Add("4294967296", "", "a=b")
+	f.Add("-1", strings.Repeat("x", 600), "")
+	f.Fuzz(func(t *testing.T, ms, parent, state string) {
+		h := http.Header{}
+		h.Set(httpTimeout, ms)
+		h.Set(traceParent, parent)
+		h.Set(traceState, state)
+		e := readEnvelope(h)
+		if e.budget < 0 || len(e.parent) > maxTrace || len(e.state) > maxTrace {
+			t.Fatalf("%+v", e)
+		}
+		ctx, cancel := e.open(t.Context())
+		cancel()
+		<-ctx.Done()
+		again := http.Header{}
+		writeEnvelope(again, e)
+		if got := readEnvelope(again); got != e {
+			t.Errorf("%+v came back as %+v", e, got)
+		}
+	})
 }

@@ -588,6 +588,39 @@ func TestNATSClose(t *testing.T) {
 	}
 }
 
+// The end of a server's process is known by its subject, before its silence tells.
+func TestNATSServerDies(t *testing.T) {
+	s := startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})
+	dies := dial(t, s)
+	serves, calls := newNATS(t, dies, rpc.NATSConfig{}), newNATS(t, dial(t, s), rpc.NATSConfig{})
+	over := make(chan struct{})
+	ready, done := make(chan string), make(chan error)
+	go func() {
+		done <- serves.Serve(t.Context(), "", func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
+			_ = send(nil)
+			<-ctx.Done()
+			close(over)
+			return nil
+		}, func(a string) { ready <- a })
+	}()
+	err := calls.Call(t.Context(), <-ready, "m", nil, func([]byte) error {
+		dies.Close()
+		return nil
+	})
+	if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "nobody serves") {
+		t.Errorf("error %v, want Unavailable that says that nobody serves", err)
+	}
+	<-over // its own messages cannot be sent any more
+	if err := <-done; fault.Of(err) != fault.Unavailable {
+		t.Errorf("Serve: %v", err)
+	}
+}
+
+func TestNATSTenThousandCalls(t *testing.T) {
+	p := newNATS(t, dial(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSConfig{KeepAlive: time.Minute})
+	testTenThousand(t, p, func(addr string) string { return addr })
+}
+
 func TestNATSMethods(t *testing.T) {
 	testMethods(t, newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSConfig{}))
 }

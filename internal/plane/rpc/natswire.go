@@ -44,8 +44,6 @@ const (
 	natsFrameHead = 1 + 1 + 8   // type, flags, sequence
 	natsSeqHead   = 1 + 8       // type, sequence
 	natsOverhead  = 4 << 10     // more than any message has beside its data
-	maxBudget     = 1<<32 - 1   // ms
-	maxEnd        = 7 + maxParam + maxMessage
 )
 
 // natsCallMsg is a call on the wire.

@@ -21,6 +21,7 @@ type callIn struct {
 	start func(body []byte)
 
 	turn chan struct{} // held by the one who sends
+	wait outWait       // of that one
 	wake chan struct{} // for the sender, when waiting was set
 	mu   struct {
 		sync.Mutex
@@ -72,7 +73,7 @@ func (c *callIn) finish(method string, err error) {
 		payload = appendFault(nil, f)
 	}
 	// An error is that the connection is gone.
-	_ = c.link.out.frame(nil, frameEnd, c.id, payload, nil)
+	_ = c.link.out.frame(nil, new(outWait), frameEnd, c.id, payload, nil)
 }
 
 // send sends one frame, waiting while the caller is behind by the credit or the
@@ -100,15 +101,15 @@ func (c *callIn) send(ctx context.Context, frame []byte) error {
 func (c *callIn) write(ctx context.Context, frame []byte) error {
 	out, stop := &c.link.out, ctx.Done()
 	if len(frame) <= tcpPayload {
-		return out.frame(stop, frameData, c.id, frame, nil)
+		return out.frame(stop, &c.wait, frameData, c.id, frame, nil)
 	}
 	var size [4]byte
 	binary.LittleEndian.PutUint32(size[:], uint32(len(frame)))
 	part := tcpPayload - len(size)
-	if err := out.frame(stop, frameStart, c.id, size[:], frame[:part]); err != nil {
+	if err := out.frame(stop, &c.wait, frameStart, c.id, size[:], frame[:part]); err != nil {
 		return err
 	}
-	return out.long(stop, frameMore, c.id, frame[part:])
+	return out.long(stop, &c.wait, frameMore, c.id, frame[part:])
 }
 
 // pay waits for credit and takes that of a frame of n bytes. It reports false

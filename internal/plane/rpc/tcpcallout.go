@@ -27,6 +27,7 @@ type callOut struct {
 		bytes   int64
 		charged int // bytes of link.answers
 		waiting bool
+		begun   bool // something of the answer came
 		ended   bool
 		err     error
 		again   bool
@@ -66,6 +67,7 @@ func (c *callOut) arrive(t frameType, payload []byte) error {
 	if c.mu.ended {
 		return nil
 	}
+	c.mu.begun = true
 	if (t == frameMore) != c.mu.parting {
 		return errParts
 	}
@@ -143,14 +145,14 @@ func (c *callOut) ringLocked() {
 }
 
 // finish records how the call ended, unless it has ended. What came before is
-// still delivered.
+// still delivered, and then there is no other attempt, whatever the server says.
 func (c *callOut) finish(err error, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.ended {
 		return
 	}
-	c.mu.ended, c.mu.err, c.mu.again = true, err, again
+	c.mu.ended, c.mu.err, c.mu.again = true, err, again && !c.mu.begun
 	close(c.over)
 	c.ringLocked()
 }

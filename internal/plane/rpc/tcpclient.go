@@ -15,7 +15,6 @@ import (
 // clientLink is the caller's end of a connection.
 type clientLink struct {
 	tcpLink
-	peer    *tcpPeer
 	addr    string
 	maxBody int
 	forget  func() // has later calls dial
@@ -33,7 +32,7 @@ type clientLink struct {
 }
 
 func newClientLink(t *TCP, p *tcpPeer, conn net.Conn, greeting hello) *clientLink {
-	l := &clientLink{peer: p, addr: p.addr, maxBody: MaxBody, forget: func() { t.forget(p) }}
+	l := &clientLink{addr: p.addr, maxBody: MaxBody, forget: func() { t.forget(p) }}
 	l.conn, l.cfg = conn, &t.cfg
 	l.out.init(nil)
 	l.tcpLink.frame, l.tick = l.frame, l.tickle
@@ -186,7 +185,7 @@ func (l *clientLink) frame(t frameType, id uint32, payload []byte) error {
 			return nil // it was cancelled a moment ago
 		}
 		err := c.arrive(t, payload)
-		if err == errAnswers {
+		if errors.Is(err, errAnswers) {
 			l.abandon(c, fault.New(fault.Overloaded, "call %s: callers have not taken %d bytes that came on their connection, and more is not kept", c.method, l.answers.limit))
 			return nil
 		}
@@ -258,7 +257,7 @@ func (l *clientLink) call(ctx context.Context, method string, body []byte, recv 
 	}
 	if c.id != 0 {
 		// An error is that the call is over: receive knows how.
-		_ = l.out.long(c.over, frameBody, c.id, body[part:])
+		_ = l.out.long(c.over, new(outWait), frameBody, c.id, body[part:])
 	}
 	return c.receive(ctx, recv)
 }

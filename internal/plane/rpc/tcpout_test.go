@@ -38,6 +38,7 @@ func TestOutKeepsTheBytesOfEachSender(t *testing.T) {
 	want := make([]bytes.Buffer, senders)
 	for i := range senders {
 		sending.Go(func() {
+			var wait outWait
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
 			for range 200 {
 				b := make([]byte, rng.IntN(100))
@@ -50,9 +51,9 @@ func TestOutKeepsTheBytesOfEachSender(t *testing.T) {
 				want[i].Write(b)
 				var err error
 				if len(b) < 100 {
-					err = out.frame(nil, frameData, uint32(i), b[:len(b)/2], b[len(b)/2:])
+					err = out.frame(nil, &wait, frameData, uint32(i), b[:len(b)/2], b[len(b)/2:])
 				} else {
-					err = out.long(nil, frameMore, uint32(i), b)
+					err = out.long(nil, &wait, frameMore, uint32(i), b)
 				}
 				if err != nil {
 					t.Error(err)
@@ -99,7 +100,7 @@ func TestOutLongOnesTakeTurns(t *testing.T) {
 		var sending sync.WaitGroup
 		for id := range uint32(2) {
 			sending.Go(func() {
-				if err := out.long(nil, frameMore, id, long); err != nil {
+				if err := out.long(nil, new(outWait), frameMore, id, long); err != nil {
 					t.Error(err)
 				}
 			})
@@ -132,6 +133,44 @@ func TestOutLongOnesTakeTurns(t *testing.T) {
 	})
 }
 
+// However many long ones there are, a write carries turns of four.
+func TestOutLongOnesShareAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out tcpOut
+		out.init(nil)
+		var sending sync.WaitGroup
+		for id := range uint32(6) {
+			sending.Go(func() {
+				if err := out.long(nil, new(outWait), frameMore, id, make([]byte, 2*outTurn)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		var total [6]int
+		for range 3 {
+			synctest.Wait()
+			buf, err := out.take(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes := 0
+			eachFrame(t, buf, func(_ frameType, id uint32, payload []byte) {
+				bytes += len(payload)
+				total[id] += len(payload)
+			})
+			if bytes != outTurns*outTurn {
+				t.Errorf("a write of %d bytes, want %d", bytes, outTurns*outTurn)
+			}
+		}
+		sending.Wait()
+		for id, n := range total {
+			if n != 2*outTurn {
+				t.Errorf("%d bytes of %d came", n, id)
+			}
+		}
+	})
+}
+
 // A sender waits while the buffer is full, until there is room, its call is over,
 // or the connection is.
 func TestOutSendersWait(t *testing.T) {
@@ -140,15 +179,15 @@ func TestOutSendersWait(t *testing.T) {
 		out.init(nil)
 		fill := func() {
 			for len(out.mu.buf) < outFull {
-				if err := out.frame(nil, frameData, 1, make([]byte, 1000), nil); err != nil {
+				if err := out.frame(nil, new(outWait), frameData, 1, make([]byte, 1000), nil); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		fill()
 		stop, sent := make(chan struct{}), make(chan error, 2)
-		go func() { sent <- out.frame(nil, frameData, 2, nil, nil) }()
-		go func() { sent <- out.frame(stop, frameData, 3, nil, nil) }()
+		go func() { sent <- out.frame(nil, new(outWait), frameData, 2, nil, nil) }()
+		go func() { sent <- out.frame(stop, new(outWait), frameData, 3, nil, nil) }()
 		synctest.Wait()
 		if len(sent) != 0 {
 			t.Fatal("a frame was sent into a full buffer")
@@ -164,14 +203,72 @@ func TestOutSendersWait(t *testing.T) {
 			t.Errorf("when there was room: %v", err)
 		}
 		fill()
-		go func() { sent <- out.frame(nil, frameData, 2, nil, nil) }()
-		go func() { sent <- out.long(nil, frameMore, 3, make([]byte, 1)) }()
+		go func() { sent <- out.frame(nil, new(outWait), frameData, 2, nil, nil) }()
+		go func() { sent <- out.long(nil, new(outWait), frameMore, 3, make([]byte, 1)) }()
 		synctest.Wait()
 		out.close(errSilent)
 		for range 2 {
 			if err := <-sent; !errors.Is(err, errSilent) {
 				t.Errorf("on a connection that is over: %v", err)
 			}
+		}
+	})
+}
+
+// Those who wait are served in their order, a part of a buffer each time, and
+// what is left of it is for whoever comes.
+func TestOutServesThoseWhoWaitInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out tcpOut
+		out.init(nil)
+		for len(out.mu.buf) < outFull {
+			if err := out.frame(nil, new(outWait), frameData, 0, make([]byte, 1000), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const waiting = 40
+		var sending sync.WaitGroup
+		stop := make(chan struct{})
+		for id := range uint32(waiting) {
+			sending.Go(func() {
+				var over chan struct{}
+				if id%10 == 3 {
+					over = stop
+				}
+				err := out.frame(over, new(outWait), frameData, 1+id, make([]byte, 1000), make([]byte, 1000))
+				if (err != nil) != (id%10 == 3) {
+					t.Errorf("sender %d: %v", id, err)
+				}
+			})
+			synctest.Wait()
+		}
+		close(stop) // every tenth gives up
+		synctest.Wait()
+		var order []uint32
+		for len(order) < waiting-4 {
+			buf, err := out.take(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(out.mu.buf); n > outAdmit+2000+tcpHeader {
+				t.Errorf("%d bytes of those who waited are in one buffer", n)
+			}
+			eachFrame(t, buf, func(_ frameType, id uint32, payload []byte) {
+				if id > 0 {
+					order = append(order, id-1)
+				}
+			})
+		}
+		sending.Wait()
+		next := uint32(0)
+		for _, id := range order {
+			if next%10 == 3 {
+				next++
+			}
+			if id != next {
+				t.Fatalf("served in the order %v", order)
+			}
+			next++
 		}
 	})
 }

@@ -203,6 +203,22 @@ func TestTCPGoaway(t *testing.T) {
 	}
 }
 
+// A server that has answered cannot say that it did not begin: no frame comes
+// twice.
+func TestTCPGoawayThatContradictsItself(t *testing.T) {
+	addr := scripted(t, func(_ int, c *rawClient) {
+		c.answer(func(id uint32) {
+			c.frame(frameData, id, []byte("once"))
+			c.frame(frameGoaway, 0, appendGoaway(nil, 0, fault.New(fault.Unavailable, "the server is leaving")))
+		})
+	})
+	p, dialled := planeCounting(t, TCPConfig{})
+	got := ""
+	if err := p.Call(t.Context(), addr, "m", nil, func(f []byte) error { got += string(f); return nil }); fault.Of(err) != fault.Unavailable || got != "once" || dialled.Load() != 1 {
+		t.Errorf("%q, %v, after %d connections", got, err, dialled.Load())
+	}
+}
+
 // A connection whose numbers are used up is followed by another.
 func TestTCPNumbersRunOut(t *testing.T) {
 	p, dialled := planeCounting(t, TCPConfig{})

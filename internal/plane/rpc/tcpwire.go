@@ -39,8 +39,6 @@ const (
 	tcpPayload = 16 << 10
 	// pingSize is the payload of a PING, which its PONG repeats.
 	pingSize = 8
-	// maxMethod bounds the name of a method, in bytes.
-	maxMethod = 1 << 10
 	// lastCall is the greatest number of a call; then a connection is used up.
 	lastCall = 1 << 31
 )

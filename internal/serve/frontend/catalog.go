@@ -432,7 +432,12 @@ func (c *catalog) current(m *model) *model {
 	return m
 }
 
+// unknown is the error for a name that no model has. A frontend that knows of no
+// model at all cannot tell: its fleet may be starting.
 func (s *snapshot) unknown(name string) error {
+	if len(s.models) == 0 {
+		return fault.New(fault.Unavailable, "no model is being served yet: try again when a worker is there")
+	}
 	const some = 8
 	var have []string
 	for _, m := range s.models {
@@ -440,7 +445,7 @@ func (s *snapshot) unknown(name string) error {
 			have = append(have, "'"+m.card.Name+"'")
 		}
 	}
-	list := "no model is being served yet"
+	list := "no model can be served now"
 	if n := len(have); n > some {
 		list = "available: " + strings.Join(have[:some], ", ") + fmt.Sprintf(" and %d more (GET /v1/models)", n-some)
 	} else if n > 0 {

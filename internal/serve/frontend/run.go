@@ -38,7 +38,7 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 		MaxHeaderBytes:    f.cfg.MaxHeaderBytes,
 		HTTP2:             f.http2(),
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ErrorLog:          slog.NewLogLogger(f.deps.Log.Handler(), slog.LevelWarn),
+		ErrorLog:          f.throttled.Writer(slog.LevelWarn, "HTTP connection failed"),
 	}
 	var followed sync.WaitGroup
 	followed.Go(func() { f.catalog.run(follow, f.deps.Registry) })

@@ -37,7 +37,7 @@ func TestRegistryAwayAtStart(t *testing.T) {
 	inWorldWith(t, Config{}, func(d *Deps) { d.Seen = make(chan struct{}) }, func(t *testing.T, w *world) {
 		began := time.Now()
 		a := w.post("/v1/completions", hello)
-		if took := time.Since(began); a.status != http.StatusNotFound || took != firstSight {
+		if took := time.Since(began); a.status != http.StatusServiceUnavailable || took != firstSight {
 			t.Errorf("%d after %v: %q", a.status, took, a.body)
 		}
 		if !strings.Contains(w.log.String(), "the registry does not answer") {

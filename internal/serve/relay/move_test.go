@@ -129,11 +129,11 @@ func (w *world) generate(t *testing.T) ([]kv.Token, error) {
 	return got, err
 }
 
-func whole(got []kv.Token) bool { return slices.Equal(got, []kv.Token{0, 1, 2, 3, 4, 5}) }
+func complete(got []kv.Token) bool { return slices.Equal(got, []kv.Token{0, 1, 2, 3, 4, 5}) }
 
-// TestWaitsForAWorker: a request that lost its worker goes on the moment that there is
+// TestHearsOfWorkers: a request that lost its worker goes on the moment that there is
 // another, with the tokens that are out; when none comes it is over in time.
-func TestWaitsForAWorker(t *testing.T) {
+func TestHearsOfWorkers(t *testing.T) {
 	for _, comes := range []bool{true, false} {
 		inWorld(t, Config{}, 1, func(t *testing.T, w *world) {
 			w.does = func(id kv.WorkerID) error {
@@ -149,7 +149,7 @@ func TestWaitsForAWorker(t *testing.T) {
 			began := time.Now()
 			got, err := w.generate(t)
 			took := time.Since(began)
-			if comes && (err != nil || !whole(got) || took != 3*time.Second) {
+			if comes && (err != nil || !complete(got) || took != 3*time.Second) {
 				t.Errorf("%v after %v: %v", got, took, err)
 			}
 			if !comes && (fault.Of(err) != fault.Unavailable || took != 8*time.Second) {
@@ -160,22 +160,6 @@ func TestWaitsForAWorker(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestFirstWait: a request that never had a worker waits for a moment.
-func TestFirstWait(t *testing.T) {
-	inWorld(t, Config{}, 1, func(t *testing.T, w *world) {
-		w.gone(1)
-		began := time.Now()
-		if _, err := w.generate(t); fault.Of(err) != fault.Unavailable || time.Since(began) != time.Second {
-			t.Errorf("%v after %v", err, time.Since(began))
-		}
-		time.AfterFunc(time.Second/2, func() { w.join(2) })
-		began = time.Now()
-		if got, err := w.generate(t); err != nil || !whole(got) || time.Since(began) != time.Second/2 {
-			t.Errorf("%v %v after %v", got, err, time.Since(began))
-		}
-	})
 }
 
 // TestPlannedMoves: workers that leave as planned do not count, others do, and the
@@ -190,7 +174,7 @@ func TestPlannedMoves(t *testing.T) {
 				return nil
 			}
 			got, err := w.generate(t)
-			if planned := code == fault.Draining; planned != (err == nil && whole(got)) || !planned && len(w.calls) != 1 {
+			if planned := code == fault.Draining; planned != (err == nil && complete(got)) || !planned && len(w.calls) != 1 {
 				t.Errorf("%v: %v %v after %d calls", code, got, err, len(w.calls))
 			}
 		})

@@ -63,7 +63,7 @@ type workerRow struct {
 	Engine       string  `json:"engine"`
 	Host         string  `json:"host"`
 	PID          int     `json:"pid"`
-	State        string  `json:"state"` // ready, draining, quarantined, not_ready, unconfirmed, unfit or error
+	State        string  `json:"state"` // ready, draining, suspect, quarantined, not_ready, unconfirmed, unfit or error
 	Problem      string  `json:"problem,omitempty"`
 	Load         loadRow `json:"load"`
 	CachedBlocks int     `json:"cached_blocks"`
@@ -113,8 +113,7 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 	case m.draining(now):
 		row.State = engine.StateDraining
 	case r.quarantined(m):
-		row.State = "quarantined"
-		row.Problem = r.silence(now, m)
+		row.State, row.Problem = r.silence(now, m)
 	case m.says(now, engine.StateNotReady):
 		row.State = engine.StateNotReady
 		row.Problem = "its engine does not answer: it gets no requests until it does; the worker's log says more"
@@ -137,13 +136,13 @@ func (r *Router) row(now kv.Mono, m *member) workerRow {
 }
 
 // silence says what is known of a member that does not answer. The caller holds mu.
-func (r *Router) silence(now kv.Mono, m *member) string {
+func (r *Router) silence(now kv.Mono, m *member) (state, problem string) {
 	st, _ := r.mu.health.Status(m.worker.ID)
-	then := "it gets no requests until it answers a ping"
+	state, then := "quarantined", "it gets no requests until it answers a ping"
 	if st.Cause == health.CallFailed {
-		then = "until it answers a ping it gets only requests that no other worker can take"
+		state, then = "suspect", "until it answers a ping it gets only requests that no other worker can take"
 	}
-	return fmt.Sprintf("it has not answered for %v (%v): %s", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause, then)
+	return state, fmt.Sprintf("it has not answered for %v (%v): %s", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause, then)
 }
 
 // feedRow describes one member's feed. The caller holds mu.

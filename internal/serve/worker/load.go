@@ -44,6 +44,7 @@ func (s *server) poke() {
 // longer intervals anyway, until ctx ends. A state that changed is looked at at
 // once. Reports are gossip: one that cannot be published is left out.
 func (w *Worker) publishLoad(ctx context.Context, s *server) error {
+	defer w.metrics.loads.watch(w.cfg.ID, func() engine.Load { return s.report().Load })()
 	topic := bus.Load(w.cfg.Namespace)
 	key := engine.WorkerKey(kv.Worker{ID: w.cfg.ID})
 	tick := time.NewTicker(w.cfg.LoadInterval)
@@ -53,7 +54,6 @@ func (w *Worker) publishLoad(ctx context.Context, s *server) error {
 	var waiting chan<- struct{}
 	for {
 		if r := s.report(); r != last || time.Since(said) >= w.cfg.LoadRefresh {
-			w.metrics.loaded(r.Load)
 			b, err := engine.EncodeLoadReport(r)
 			if err == nil {
 				err = w.planes.Bus.Publish(ctx, topic, key, b)

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock/core/kv"
-	"penstock/internal/engine"
 	"penstock/internal/obs"
 )
 
@@ -17,12 +16,15 @@ type Metrics struct {
 	requests, prompt, cached, output    *prometheus.CounterVec
 	events, publishes, retries, watches *prometheus.CounterVec
 	canaries                            *prometheus.CounterVec
-	inFlight, load, ready               *prometheus.GaugeVec
+	inFlight, ready                     *prometheus.GaugeVec
+	loads                               *loads
 	duration                            *prometheus.HistogramVec
 }
 
 // NewMetrics creates the instruments; once per registry.
 func NewMetrics(m *obs.Metrics) *Metrics {
+	l := newLoads()
+	m.Collect(l)
 	return &Metrics{
 		requests:  m.Counter("worker_requests_total", "Calls (generations, embeddings, prompts made) by how they ended; client_closed_request is a call that its caller ended: the client went away, or a stop string was found.", "worker", "outcome"),
 		prompt:    m.Counter("worker_prompt_tokens_total", "Prompt tokens of the calls served.", "worker"),
@@ -36,7 +38,7 @@ func NewMetrics(m *obs.Metrics) *Metrics {
 		watches:   m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "worker", "reason"),
 		canaries:  m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "worker", "outcome"),
 		ready:     m.Gauge("worker_ready", "1, or 0 while the engine does not answer its canary.", "worker"),
-		load:      m.Gauge("worker_load", "The engine's load by quantity.", "worker", "quantity"),
+		loads:     l,
 	}
 }
 
@@ -46,7 +48,7 @@ type workerMetrics struct {
 	prompt, cached, output, records, bad prometheus.Counter
 	inFlight, ready                      prometheus.Gauge
 	duration                             prometheus.Observer
-	load                                 *prometheus.GaugeVec
+	loads                                *loads
 }
 
 func (m *Metrics) of(id kv.WorkerID) workerMetrics {
@@ -56,7 +58,7 @@ func (m *Metrics) of(id kv.WorkerID) workerMetrics {
 		canaries: m.canaries.MustCurryWith(worker), ready: m.ready.With(worker),
 		prompt: m.prompt.With(worker), cached: m.cached.With(worker), output: m.output.With(worker),
 		records: m.publishes.With(worker), bad: m.retries.With(worker),
-		inFlight: m.inFlight.With(worker), duration: m.duration.With(worker), load: m.load.MustCurryWith(worker),
+		inFlight: m.inFlight.With(worker), duration: m.duration.With(worker), loads: m.loads,
 	}
 }
 
@@ -68,20 +70,4 @@ func (m *workerMetrics) finished(prompt int, cached, output int64, took time.Dur
 	m.cached.Add(float64(cached))
 	m.output.Add(float64(output))
 	m.duration.Observe(took.Seconds())
-}
-
-func (m *workerMetrics) loaded(l engine.Load) {
-	for _, q := range [...]struct {
-		name string
-		v    int
-	}{
-		{"running", l.Running},
-		{"waiting", l.Waiting},
-		{"used_blocks", l.UsedBlocks},
-		{"cached_blocks", l.CachedBlocks},
-		{"total_blocks", l.TotalBlocks},
-		{"prefill_tokens", l.PrefillTokens},
-	} {
-		m.load.WithLabelValues(q.name).Set(float64(q.v))
-	}
 }
