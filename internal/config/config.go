@@ -44,9 +44,9 @@ type Config struct {
 	NATS          string  `key:"nats" on:"frontend,worker,router" help:"URL of the fleet's NATS server, several separated by commas: nats://HOST:PORT, tls://…, with USER:PASSWORD@ if it asks"`
 	NATSCreds     string  `key:"nats-creds" on:"frontend,worker,router" help:"file with NATS credentials (JWT and seed)"`
 	NATSTokenFile string  `key:"nats-token-file" on:"up,frontend,worker,router" help:"file with the token that an embedded NATS server asks of others, and that is shown to --nats"`
-	NATSTLSCA     string  `key:"nats-tls-ca" on:"frontend,worker,router" help:"file with the certificates that sign the NATS server's (PEM); empty is the system's"`
-	NATSTLSCert   string  `key:"nats-tls-cert" on:"frontend,worker,router" help:"file with this process's certificate for NATS (PEM)"`
-	NATSTLSKey    string  `key:"nats-tls-key" on:"frontend,worker,router" help:"file with the key of nats-tls-cert (PEM)"`
+	NATSTLSCA     string  `key:"nats-tls-ca" on:"up,frontend,worker,router" help:"file with the certificates that sign the NATS server's (PEM); empty is the system's. An embedded server with a certificate asks its clients for one that they sign"`
+	NATSTLSCert   string  `key:"nats-tls-cert" on:"up,frontend,worker,router" help:"file with this process's certificate for NATS (PEM); an embedded server that has one speaks TLS only"`
+	NATSTLSKey    string  `key:"nats-tls-key" on:"up,frontend,worker,router" help:"file with the key of nats-tls-cert (PEM)"`
 	NATSWait      Seconds `key:"nats-wait" on:"frontend,worker,router" help:"time that --nats has to answer at the start; later interruptions may last"`
 
 	Discovery     string   `key:"discovery" on:"frontend,worker,router" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`

@@ -48,6 +48,24 @@ func dial(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logge
 	}
 }
 
+// natsServerTLS is the TLS of an embedded server: with a certificate of its own it
+// speaks nothing else, and with authorities it asks its clients for one.
+func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
+	own, err := certificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
+	if err != nil || len(own) == 0 {
+		return nil, err
+	}
+	roots, err := authorities("nats-tls-ca", cfg.NATSTLSCA)
+	if err != nil {
+		return nil, err
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: own}
+	if roots != nil {
+		t.ClientAuth, t.ClientCAs = tls.RequireAndVerifyClientCert, roots
+	}
+	return t, nil
+}
+
 // natsOptions are the credentials of a connection.
 func natsOptions(cfg *config.Loaded, token string) ([]nats.Option, error) {
 	var opts []nats.Option

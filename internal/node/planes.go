@@ -86,17 +86,24 @@ func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Log
 }
 
 func (p *planes) embed(cfg *config.Loaded, token string, log *slog.Logger) (err error) {
-	p.server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATSListen, Token: token, Log: obs.Component(log, "nats")})
+	secure, err := natsServerTLS(cfg)
+	if err != nil {
+		return err
+	}
+	p.server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATSListen, Token: token, TLS: secure, Log: obs.Component(log, "nats")})
 	if err != nil {
 		return err
 	}
 	p.closers = append(p.closers, p.server.Close)
 	switch {
 	case cfg.NATSListen == "" || loopback(cfg.NATSListen):
+	case secure != nil && (token != "" || secure.ClientCAs != nil):
+	case secure != nil:
+		log.Warn("the NATS server listens beyond this machine without a token (--nats-token-file) and without asking for certificates (--nats-tls-ca): who reaches it can read and forge events", "addr", cfg.NATSListen)
 	case token == "":
 		log.Warn("the NATS server listens beyond this machine without TLS and without a token (--nats-token-file): who reaches it can read and forge events", "addr", cfg.NATSListen)
 	default:
-		log.Warn("the NATS server listens beyond this machine without TLS: who can read the network can read events and the token", "addr", cfg.NATSListen)
+		log.Warn("the NATS server listens beyond this machine without TLS (--nats-tls-cert): who can read the network can read events and the token", "addr", cfg.NATSListen)
 	}
 	if p.conn, err = p.server.Connect("penstock"); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -247,8 +248,14 @@ func (f *File) list(match func(fileName) bool) ([]fileName, error) {
 
 func (f *File) path(n fileName) string { return filepath.Join(f.cfg.Dir, n.String()) }
 
-// load reads a file, at most what one may have and a byte.
+// load reads a file, at most what one may have and a byte. It may have become
+// something else since it was listed.
 func (f *File) load(n fileName) ([]byte, error) {
+	if info, err := os.Lstat(f.path(n)); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a file but of type %s", n, info.Mode().Type())
+	}
 	file, err := os.Open(f.path(n))
 	if err != nil {
 		return nil, err
@@ -257,19 +264,34 @@ func (f *File) load(n fileName) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxFile+1))
 }
 
-// store replaces a file, so that readers see the old contents or the new.
+// store replaces a file, so that readers see the old contents or the new. What is
+// there under the name that it is written by is a remainder, or was put there by
+// somebody else: a link would lead to a file of his choice, a pipe wait for him.
 func (f *File) store(n fileName, data []byte) (err error) {
 	if err := os.MkdirAll(f.cfg.Dir, 0o755); err != nil {
 		return err
 	}
 	temp := filepath.Join(f.cfg.Dir, tempPrefix+n.holder)
-	if err := os.WriteFile(temp, data, 0o644); err != nil {
+	if err := writeNew(temp, data); err != nil {
 		return errors.Join(err, ignoreMissing(os.Remove(temp)))
 	}
 	if err := os.Rename(temp, f.path(n)); err != nil {
 		return errors.Join(err, ignoreMissing(os.Remove(temp)))
 	}
 	return nil
+}
+
+// writeNew writes a file that is made anew.
+func writeNew(path string, data []byte) error {
+	if err := ignoreMissing(os.Remove(path)); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	return errors.Join(err, file.Close())
 }
 
 // remove removes a file; that it is gone is no error.

@@ -3,6 +3,7 @@
 package natsd
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,8 @@ type Config struct {
 	Listen string
 	// Token, if not empty, is what others must show to connect.
 	Token string
+	// TLS, if not nil, is what others must speak to connect; this process need not.
+	TLS *tls.Config
 	// MaxStore bounds the files of all streams together and MaxMemory their
 	// memory, in bytes. 0 is 8 GiB and 64 MiB.
 	MaxStore, MaxMemory int64

@@ -2,6 +2,7 @@ package natsd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -105,6 +106,9 @@ func (s *Server) current() *server.Server {
 // when the server was replaced.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.current().InProcessConn() }
 
+// tlsTimeout bounds the handshake of a connection.
+const tlsTimeout = 5 * time.Second
+
 func options(cfg *Config, dir string) *server.Options {
 	o := &server.Options{
 		ServerName:         "penstock",
@@ -119,6 +123,10 @@ func options(cfg *Config, dir string) *server.Options {
 		PingInterval:  5 * time.Second,
 		MaxPingsOut:   2,
 		Authorization: cfg.Token,
+	}
+	if cfg.TLS != nil {
+		o.TLS, o.TLSConfig, o.TLSTimeout = true, cfg.TLS, tlsTimeout.Seconds()
+		o.TLSVerify = cfg.TLS.ClientAuth == tls.RequireAndVerifyClientCert
 	}
 	if cfg.Listen != "" {
 		o.Host, o.Port, _ = cfg.hostPort() // Validate has seen it
@@ -153,7 +161,11 @@ func (s *Server) URL() string {
 	if addr.IP.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	return "nats://" + net.JoinHostPort(host, strconv.Itoa(addr.Port))
+	scheme := "nats://"
+	if s.cfg.TLS != nil {
+		scheme = "tls://"
+	}
+	return scheme + net.JoinHostPort(host, strconv.Itoa(addr.Port))
 }
 
 // Connect returns a connection within the process, which the caller closes

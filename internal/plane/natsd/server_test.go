@@ -2,9 +2,15 @@ package natsd
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -146,6 +152,63 @@ func TestToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	inside.Close()
+}
+
+// TestTLS: with TLS others must speak it, and with authorities show a certificate;
+// this process need not.
+func TestTLS(t *testing.T) {
+	own, pool := selfSigned(t)
+	s := start(t, Config{Listen: "127.0.0.1:0", TLS: &tls.Config{
+		Certificates: []tls.Certificate{own}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+	}})
+	if !strings.HasPrefix(s.URL(), "tls://") {
+		t.Errorf("the URL is %s", s.URL())
+	}
+	plain := strings.Replace(s.URL(), "tls://", "nats://", 1)
+	for name, opts := range map[string][]nats.Option{
+		"no trust":       nil,
+		"no certificate": {nats.Secure(&tls.Config{RootCAs: pool})},
+	} {
+		if nc, err := Connect(plain, "test", nil, opts...); err == nil {
+			t.Errorf("%s: connected", name)
+			nc.Close()
+		}
+	}
+	nc, err := Connect(s.URL(), "test", nil, nats.Secure(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{own}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	inside, err := s.Connect("inside")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside.Close()
+}
+
+// selfSigned returns a certificate for 127.0.0.1 and a pool that trusts it.
+func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, form, form, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(signed)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
 // TestLock: a directory belongs to one process, with or without a server.

@@ -18,9 +18,6 @@ type envelope struct {
 	parent, state string
 }
 
-// maxMethod bounds the name of a method, in bytes.
-const maxMethod = 1 << 10
-
 // maxTrace bounds parent and state, in bytes; what is longer does not travel.
 const maxTrace = 512
 

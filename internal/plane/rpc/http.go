@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"syscall"
 	"time"
 
 	"penstock/core/fault"
@@ -102,13 +101,10 @@ func (p *HTTP) Serve(ctx context.Context, addr string, h Handler, ready func(add
 		return err
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fault.New(fault.Conflict, "serve %s: %w; stop what uses the address or choose another", at, err)
-	case err != nil:
-		return fault.New(fault.Invalid, "serve %s: %w; choose an address of this machine", at, err)
+	if err != nil {
+		return errListen(at, err)
 	}
-	advertised, err := p.advertise(l.Addr())
+	told, err := advertised(p.cfg.Advertise, l.Addr())
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -128,7 +124,7 @@ func (p *HTTP) Serve(ctx context.Context, addr string, h Handler, ready func(add
 	done := make(chan error, 1)
 	go func() { done <- p.accept(srv, l) }()
 	if ready != nil {
-		ready(advertised)
+		ready(p.scheme() + "://" + told)
 	}
 	select {
 	case err := <-done: // the listener broke
@@ -189,25 +185,6 @@ func (p *HTTP) scheme() string {
 		return "https"
 	}
 	return "http"
-}
-
-// advertise returns the address of a server that listens at l.
-func (p *HTTP) advertise(l net.Addr) (string, error) {
-	host, port, err := net.SplitHostPort(l.String())
-	if err != nil {
-		return "", fault.New(fault.Internal, "serve %s: %w", l, err)
-	}
-	switch h, given, err := net.SplitHostPort(p.cfg.Advertise); {
-	case p.cfg.Advertise == "":
-		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-			return "", fault.New(fault.Invalid, "serve %s: others cannot reach that address; say which host to advertise", l)
-		}
-	case err == nil:
-		host, port = h, given
-	default:
-		host = strings.Trim(p.cfg.Advertise, "[]")
-	}
-	return p.scheme() + "://" + net.JoinHostPort(host, port), nil
 }
 
 // httpTarget returns the URL of a method at addr.

@@ -3,9 +3,11 @@ package rpc_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -392,7 +394,7 @@ func TestHTTPLongPrompt(t *testing.T) { testLongPrompt(t, newHTTP(t, rpc.HTTPCon
 
 func TestHTTPConfig(t *testing.T) {
 	for _, c := range []rpc.HTTPConfig{
-		{Listen: "nowhere"}, {Advertise: "http://a"}, {Token: "a b"}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
+		{Listen: "nowhere"}, {Advertise: "http://a"}, {Advertise: "0.0.0.0"}, {Token: "a b"}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
 	} {
 		if _, err := rpc.NewHTTP(c); fault.Of(err) != fault.Invalid {
 			t.Errorf("%+v: %v", c, err)
@@ -406,6 +408,7 @@ func TestHTTPAdvertise(t *testing.T) {
 		{"[::1]:0", "", "http://[::1]:PORT"},
 		{":0", "", ""},
 		{"0.0.0.0:0", "node-1", "http://node-1:PORT"},
+		{":0", "[2001:db8::1]", "http://[2001:db8::1]:PORT"},
 		{":0", "2001:db8::1", "http://[2001:db8::1]:PORT"},
 		{":0", "[2001:db8::1]:7", "http://[2001:db8::1]:7"},
 		{"127.0.0.1:0", "gate:99", "http://gate:99"},
@@ -438,5 +441,41 @@ func TestHTTPServeRefusesAddresses(t *testing.T) {
 		if fault.Of(err) != fault.Invalid {
 			t.Errorf("%s: %v", addr, err)
 		}
+	}
+}
+
+// brokenBody is a body of which nothing comes.
+type brokenBody struct{}
+
+func (brokenBody) Read([]byte) (int, error) { return 0, errors.New("broken") }
+
+// Bodies that are announced and do not come do not cost what they would.
+func TestHTTPAnnouncedBodies(t *testing.T) {
+	addr, stop := serve(t, newHTTP(t, rpc.HTTPConfig{}), "", func(context.Context, string, []byte, func([]byte) error) error {
+		t.Error("a handler was called")
+		return nil
+	})
+	// It begins a body when the server has begun to read it.
+	transport := &http.Transport{ExpectContinueTimeout: time.Minute, Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 4 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, addr+"/v1/rpc/m", brokenBody{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.ContentLength = rpc.MaxBody
+		req.Header.Set("Expect", "100-continue")
+		if resp, err := transport.RoundTrip(req); err == nil {
+			resp.Body.Close()
+			t.Error("a request without its body was answered")
+		}
+	}
+	stop()
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > rpc.MaxBody {
+		t.Errorf("%d bytes were allocated for four bodies of %d that did not come", n, rpc.MaxBody)
 	}
 }

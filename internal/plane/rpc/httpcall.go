@@ -17,8 +17,8 @@ func (p *HTTP) Call(ctx context.Context, addr, method string, body []byte, recv 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if len(body) > MaxBody {
-		return errBodyTooLarge(method, int64(len(body)))
+	if err := fits(method, body); err != nil {
+		return err
 	}
 	u, err := httpTarget(addr, method)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
-	"net"
 	"strings"
 	"time"
 
@@ -67,12 +66,7 @@ func (c *HTTPConfig) EnsureDefaults() {
 // Validate reports everything that is wrong with c.
 func (c *HTTPConfig) Validate() error {
 	var errs []error
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		errs = append(errs, fault.New(fault.Invalid, "rpc listen address %.100q: %w; use HOST:PORT", c.Listen, err))
-	}
-	if strings.ContainsAny(c.Advertise, "/ ") {
-		errs = append(errs, fault.New(fault.Invalid, "rpc advertised address %.100q: use HOST or HOST:PORT", c.Advertise))
-	}
+	errs = append(errs, validateListen(c.Listen, c.Advertise))
 	if strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		errs = append(errs, fault.New(fault.Invalid, "rpc token: use printable ASCII without spaces"))
 	}

@@ -1,11 +1,9 @@
 package rpc
 
 import (
+	"bufio"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -27,8 +25,7 @@ const (
 type httpServer struct {
 	cfg     *HTTPConfig
 	handler Handler
-	auth    [sha256.Size]byte // of the Authorization that is asked for
-	bodies  bodies
+	bodies  budget
 	// calls counts handlers, and answers that are being written. It is added to from
 	// zero under mu and only while the server is not draining, so that Wait never
 	// races with that.
@@ -41,7 +38,7 @@ type httpServer struct {
 }
 
 func newHTTPServer(cfg *HTTPConfig, h Handler) *httpServer {
-	return &httpServer{cfg: cfg, handler: h, auth: sha256.Sum256([]byte(bearer(cfg.Token))), bodies: bodies{most: cfg.MaxBodies}}
+	return &httpServer{cfg: cfg, handler: h, bodies: budget{limit: cfg.MaxBodies}}
 }
 
 // bearer returns the Authorization header of those who have the token.
@@ -85,8 +82,8 @@ func (s *httpServer) leave() {
 func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	escaped, ours := strings.CutPrefix(r.URL.EscapedPath(), httpPath)
 	method, err := url.PathUnescape(escaped)
-	switch shown := sha256.Sum256([]byte(r.Header.Get("Authorization"))); {
-	case s.cfg.Token != "" && subtle.ConstantTimeCompare(shown[:], s.auth[:]) == 0:
+	switch {
+	case !sameToken(r.Header.Get("Authorization"), bearer(s.cfg.Token)):
 		http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
 		return
 	case !ours || err != nil:
@@ -123,16 +120,18 @@ func (s *httpServer) readBody(w http.ResponseWriter, r *http.Request, method str
 	case n < 0:
 		return nil, fault.New(fault.Invalid, "call %s: send the body's length", method)
 	case n > MaxBody:
-		return nil, errBodyTooLarge(method, n)
-	}
-	if err := s.bodies.take(n); err != nil {
-		return nil, err
+		return nil, errBodyTooLarge(method, int(n))
+	case len(method) > MaxMethod:
+		return nil, fits(method, nil)
+	case !s.bodies.take(n):
+		return nil, errBodiesFull(method, n)
 	}
 	c := http.NewResponseController(w)
 	err := c.SetReadDeadline(time.Now().Add(bodyTime))
-	body := make([]byte, n)
+	var body []byte
 	if err == nil {
-		_, err = io.ReadFull(r.Body, body)
+		in := recordReader{r: bufio.NewReader(r.Body)}
+		body, err = in.read(int(n))
 	}
 	if err == nil {
 		err = c.SetReadDeadline(time.Time{})
@@ -142,10 +141,6 @@ func (s *httpServer) readBody(w http.ResponseWriter, r *http.Request, method str
 		return nil, fault.New(fault.Unavailable, "call %s: the body broke off: %v", method, err)
 	}
 	return body, nil
-}
-
-func errBodyTooLarge(method string, n int64) error {
-	return fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", method, n, MaxBody)
 }
 
 // serve runs the handler and writes what it sends. It returns when the caller goes

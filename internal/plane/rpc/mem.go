@@ -58,8 +58,8 @@ func (m *Mem) Call(ctx context.Context, addr, method string, body []byte, recv f
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if len(body) > MaxBody {
-		return fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", method, len(body), MaxBody)
+	if err := fits(method, body); err != nil {
+		return err
 	}
 	s := m.join(addr)
 	if s == nil {

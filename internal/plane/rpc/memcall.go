@@ -110,7 +110,3 @@ func (c *memCall) deliver(ctx context.Context, f []byte, recv func([]byte) error
 	}
 	return nil
 }
-
-func errFrameTooLarge(n int) error {
-	return fault.New(fault.TooLarge, "send: the frame has %d bytes, at most %d are allowed", n, MaxFrame)
-}

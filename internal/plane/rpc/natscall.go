@@ -50,20 +50,19 @@ func (p *NATS) Call(ctx context.Context, addr, method string, body []byte, recv 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	err := fits(method, body)
 	subject, ok := strings.CutPrefix(addr, natsScheme)
 	switch {
-	case len(body) > MaxBody:
-		return errBodyTooLarge(method, int64(len(body)))
+	case err != nil:
+		return err
 	case !ok || !validSubject(subject):
 		return fault.New(fault.Unavailable, "call %s: %.100q is no address of the NATS plane; it is nats://SUBJECT", method, addr)
-	case len(method) > maxMethod:
-		return fault.New(fault.Invalid, "call: a method of %d bytes, at most %d are allowed", len(method), maxMethod)
 	}
 	m := natsCallMsg{method: method, size: len(body), body: body}
 	if len(body) > p.chunk() {
 		return p.callStored(ctx, subject, &m, recv)
 	}
-	_, err := p.call(ctx, subject, &m, recv)
+	_, err = p.call(ctx, subject, &m, recv)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -253,9 +254,6 @@ func TestNATSAddresses(t *testing.T) {
 		if err := p.Call(t.Context(), bad, "m", nil, ignore); fault.Of(err) != fault.Unavailable {
 			t.Errorf("call %.20s: %v", bad, err)
 		}
-	}
-	if err := p.Call(t.Context(), addr, strings.Repeat("m", 2000), nil, ignore); fault.Of(err) != fault.Invalid {
-		t.Errorf("a long method: %v", err)
 	}
 	for _, c := range []rpc.NATSConfig{
 		{Prefix: "a."}, {Bucket: "a.b"}, {MaxStore: 1}, {Replicas: 9}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
@@ -509,6 +507,34 @@ func TestNATSServerRefuses(t *testing.T) {
 		if got := r.next(); got[0] != 18 || fault.Code(got[9]) != c.want {
 			t.Errorf("%s: %x, want an end with %v", name, got, c.want)
 		}
+	}
+}
+
+// A call whose body is said to be in the object store, and is not, ends without
+// having cost what the body would.
+func TestNATSObjectIsNotThere(t *testing.T) {
+	nc := dial(t, startNATS(t, natsd.Config{}))
+	addr, _ := serve(t, newNATS(t, nc, rpc.NATSConfig{}), "", func(context.Context, string, []byte, func([]byte) error) error {
+		t.Error("a handler was called")
+		return nil
+	})
+	msg := callMsg("m", "")
+	binary.LittleEndian.PutUint16(msg[2:], 16+1+5)
+	binary.LittleEndian.PutUint32(msg[8:], rpc.MaxBody)
+	binary.LittleEndian.PutUint16(msg[18:], 5)
+	msg = append(msg, "other"...)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 4 {
+		r := newRawCaller(t, nc, addr)
+		r.say(msg)
+		if got := r.next(); got[0] != 18 || fault.Code(got[9]) != fault.Unavailable {
+			t.Errorf("%x, want an end with Unavailable", got)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > rpc.MaxBody {
+		t.Errorf("%d bytes were allocated for four bodies of %d that did not come", n, rpc.MaxBody)
 	}
 }
 

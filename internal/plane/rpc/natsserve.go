@@ -17,7 +17,7 @@ type natsServer struct {
 	p       *NATS
 	subject string
 	handler Handler
-	bodies  bodies
+	bodies  budget
 	// calls counts handlers. It is added to under mu and only while the server is
 	// not draining, so Wait never races with an Add from zero.
 	calls sync.WaitGroup
@@ -29,7 +29,7 @@ type natsServer struct {
 }
 
 func newNATSServer(p *NATS, subject string, h Handler) *natsServer {
-	s := &natsServer{p: p, subject: subject, handler: h, bodies: bodies{most: p.cfg.MaxBodies}}
+	s := &natsServer{p: p, subject: subject, handler: h, bodies: budget{limit: p.cfg.MaxBodies}}
 	s.mu.calls = make(map[string]*natsServed)
 	return s
 }
@@ -120,9 +120,8 @@ func (s *natsServer) enter(c *natsServed, msg *natsCallMsg) error {
 		return fault.New(fault.Overloaded, "call %s: the server has %d calls in progress, which is all it takes; try again", msg.method, len(s.mu.calls))
 	case s.mu.calls[c.reply] != nil:
 		return fault.New(fault.Conflict, "call %s: the reply subject is in use", msg.method)
-	}
-	if err := s.bodies.take(int64(msg.size)); err != nil {
-		return err
+	case !s.bodies.take(int64(msg.size)):
+		return errBodiesFull(msg.method, int64(msg.size))
 	}
 	s.mu.calls[c.reply] = c
 	s.calls.Add(1)

@@ -141,25 +141,25 @@ var (
 func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
-	body := make([]byte, 0, m.size)
+	body := gather{size: m.size}
 	from := natsd.From{Subjects: []string{s.chunks(m.object)}, Seq: 1}
 	tctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	err := natsd.Tail(tctx, s.nc, s.js, s.name(), from, func(msg natsd.Msg) error {
-		if len(msg.Data) > m.size-len(body) {
-			return errIncomplete
-		}
-		if body = append(body, msg.Data...); len(body) == m.size {
+		switch err := body.add(msg.Data); {
+		case err != nil:
+			return err
+		case body.whole():
 			return errWhole
 		}
 		return nil
 	}, func() {
-		if len(body) < m.size {
+		if !body.whole() {
 			stop(errIncomplete)
 		}
 	})
 	if errors.Is(err, errWhole) {
-		return body, nil
+		return body.buf, nil
 	}
 	if err == nil {
 		err = context.Cause(tctx)

@@ -99,7 +99,7 @@ func decodeNATSCall(b []byte) (*natsCallMsg, error) {
 	for i, f := range []struct {
 		to   *string
 		most int
-	}{{&m.method, maxMethod}, {&m.parent, maxTrace}, {&m.state, maxTrace}, {&m.object, maxObject}} {
+	}{{&m.method, MaxMethod}, {&m.parent, maxTrace}, {&m.state, maxTrace}, {&m.object, maxObject}} {
 		n := int(le.Uint16(h[8+2*i:]))
 		if n > f.most || n > len(rest) {
 			return nil, errMalformed("call", b)
@@ -109,7 +109,7 @@ func decodeNATSCall(b []byte) (*natsCallMsg, error) {
 	m.size = int(size)
 	switch {
 	case size > MaxBody:
-		return nil, errBodyTooLarge(m.method, int64(size))
+		return nil, errBodyTooLarge(m.method, m.size)
 	case m.object == "" && len(body) != m.size:
 		return nil, errMalformed("call", b)
 	case m.object != "" && (!validSubject(m.object) || strings.Contains(m.object, ".")):
@@ -152,6 +152,18 @@ type natsAnswer struct {
 	end  error  // how the call ended
 }
 
+// leastNATSAnswer is how many bytes a message of a type has at least.
+func leastNATSAnswer(typ byte) int {
+	switch typ {
+	case natsFrameType:
+		return natsFrameHead
+	case natsEndType, natsAliveType:
+		return natsSeqHead
+	default:
+		return 0
+	}
+}
+
 // decodeNATSAnswer reads a message to a caller. A type that is not known is no
 // error.
 func decodeNATSAnswer(b []byte) (natsAnswer, error) {
@@ -159,8 +171,7 @@ func decodeNATSAnswer(b []byte) (natsAnswer, error) {
 		return natsAnswer{}, errors.New("an empty message")
 	}
 	a := natsAnswer{typ: b[0]}
-	least := map[byte]int{natsFrameType: natsFrameHead, natsEndType: natsSeqHead, natsAliveType: natsSeqHead}[a.typ]
-	if len(b) < least {
+	if least := leastNATSAnswer(a.typ); len(b) < least {
 		return a, fmt.Errorf("a message of type %d with %d bytes, at least %d are needed", a.typ, len(b), least)
 	}
 	switch a.typ {

@@ -2,12 +2,18 @@
 // back, and either side can end it.
 package rpc
 
-import "context"
+import (
+	"context"
+
+	"penstock/core/fault"
+)
 
 // Limits that every plane keeps, whatever carries it.
 const (
 	// MaxBody bounds the body of a call, in bytes; a longer one is TooLarge.
 	MaxBody = 64 << 20
+	// MaxMethod bounds the name of a method, in bytes; a longer one is TooLarge.
+	MaxMethod = 1 << 10
 	// MaxFrame bounds one frame of an answer, in bytes; a longer one is TooLarge.
 	MaxFrame = 8 << 20
 	// Credit is how many frames a handler may be ahead of its caller. A plane
@@ -39,4 +45,23 @@ type Plane interface {
 	// error (the handler is cancelled then), or ctx's error. recv must not keep
 	// the frame.
 	Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error
+}
+
+// fits reports what of a call is beyond the limits.
+func fits(method string, body []byte) error {
+	switch {
+	case len(method) > MaxMethod:
+		return fault.New(fault.TooLarge, "call %.20q: the name of the method has %d bytes, at most %d are allowed", method, len(method), MaxMethod)
+	case len(body) > MaxBody:
+		return errBodyTooLarge(method, len(body))
+	}
+	return nil
+}
+
+func errBodyTooLarge(method string, n int) *fault.Error {
+	return fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", method, n, MaxBody)
+}
+
+func errFrameTooLarge(n int) error {
+	return fault.New(fault.TooLarge, "send: the frame has %d bytes, at most %d are allowed", n, MaxFrame)
 }

@@ -74,15 +74,13 @@ func (t *TCP) Call(ctx context.Context, addr, method string, body []byte, recv f
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	err := fits(method, body)
 	switch {
+	case err != nil:
+		return err
 	case !strings.HasPrefix(addr, tcpScheme):
 		return fault.New(fault.Unavailable, "call %s: %q is not an address of the form tcp://host:port", method, addr)
-	case len(body) > MaxBody:
-		return fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", method, len(body), MaxBody)
-	case len(method) > maxMethod:
-		return fault.New(fault.TooLarge, "call %.20s: the name of the method has %d bytes, at most %d are allowed", method, len(method), maxMethod)
 	}
-	var err error
 	for range tcpTries {
 		var link *clientLink
 		if link, err = t.reach(ctx, addr); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"time"
 
 	"penstock/core/fault"
 )
@@ -14,9 +15,10 @@ import (
 type callIn struct {
 	link   *serverLink
 	id     uint32
-	size   int // of the body
+	size   int64 // of the body
 	cancel context.CancelFunc
 	// Of the link's reader, until the handler runs; start is nil from then on.
+	began time.Time
 	body  gather
 	start func(body []byte)
 
@@ -31,7 +33,7 @@ type callIn struct {
 }
 
 func newCallIn(l *serverLink, id uint32, size int, cancel context.CancelFunc) *callIn {
-	c := &callIn{link: l, id: id, size: size, cancel: cancel, body: gather{size: size}}
+	c := &callIn{link: l, id: id, size: int64(size), cancel: cancel, began: time.Now(), body: gather{size: size}}
 	c.turn, c.wake = make(chan struct{}, 1), make(chan struct{}, 1)
 	c.mu.frames, c.mu.bytes = l.frames, l.bytes
 	return c
@@ -44,10 +46,15 @@ func (c *callIn) run() {
 	c.link.handlers.Go(func() { start(body) })
 }
 
-// settle returns the memory of the body.
+// settle returns what the call took up: its place and the memory of its body. A
+// handler that has been cancelled has both until it returns, so that a client that
+// calls and cancels cannot have more at work than one that waits.
 func (c *callIn) settle() {
 	c.link.bodies.give(c.size)
 	c.link.server.bodies.give(c.size)
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	c.link.mu.inside--
 }
 
 // serve runs the handler and sends how it ended.

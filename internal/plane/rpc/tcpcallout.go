@@ -129,7 +129,7 @@ func (c *callOut) payLocked(n int) error {
 
 // chargeLocked sets n bytes of the connection's memory aside for the call.
 func (c *callOut) chargeLocked(n int) bool {
-	if !c.link.answers.take(n) {
+	if !c.link.answers.take(int64(n)) {
 		return false
 	}
 	c.mu.charged += n
@@ -226,7 +226,7 @@ func (c *callOut) refund(n int) {
 	c.mu.Lock()
 	c.mu.charged -= n
 	c.mu.Unlock()
-	c.link.answers.give(n)
+	c.link.answers.give(int64(n))
 }
 
 // repay gives the server credit for a frame of n bytes that was delivered, for
@@ -259,7 +259,7 @@ func (c *callOut) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.ended = true
-	c.link.answers.give(c.mu.charged)
+	c.link.answers.give(int64(c.mu.charged))
 	c.mu.charged = 0
 	c.mu.in, c.mu.part = answers{}, gather{}
 }

@@ -3,9 +3,7 @@ package rpc
 import (
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"penstock/core/fault"
@@ -100,14 +98,7 @@ func (c *TCPConfig) Validate() error {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fault.New(fault.Invalid, "tcp: "+format, args...))
 	}
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		bad("the address to listen at must be host:port: %w", err)
-	}
-	if c.Advertise != "" {
-		if _, err := advertised(c.Advertise, &net.TCPAddr{Port: 1}); err != nil {
-			errs = append(errs, err)
-		}
-	}
+	errs = append(errs, validateListen(c.Listen, c.Advertise))
 	if c.ServerTLS != nil && len(c.ServerTLS.Certificates) == 0 && c.ServerTLS.GetCertificate == nil && c.ServerTLS.GetConfigForClient == nil {
 		bad("a server with TLS needs a certificate")
 	}
@@ -127,51 +118,4 @@ func (c *TCPConfig) Validate() error {
 		bad("the bounds of memory must hold one body of %d bytes, a server's what a connection may, and one frame of %d", MaxBody, MaxFrame)
 	}
 	return errors.Join(errs...)
-}
-
-// listenable returns the address to listen at: "host:port" of addr, which may
-// begin with the scheme.
-func listenable(addr string) (string, error) {
-	at := trimScheme(addr)
-	if _, _, err := net.SplitHostPort(at); err != nil {
-		return "", fault.New(fault.Invalid, "serve %q: the address must be host:port: %w", addr, err)
-	}
-	return at, nil
-}
-
-// advertised returns the address to tell others, without the scheme: want, with
-// the port of the listener at at if it has none, or at itself if want is empty.
-func advertised(want string, at *net.TCPAddr) (string, error) {
-	port := fmt.Sprint(at.Port)
-	if want == "" {
-		if at.IP.IsUnspecified() {
-			return "", fault.New(fault.Invalid, "serve %v: it listens on every address of this host; say which of them others should use (advertise)", at)
-		}
-		return at.String(), nil
-	}
-	host := want
-	if h, p, err := net.SplitHostPort(want); err == nil {
-		host = h
-		if p != "0" && p != "" {
-			port = p
-		}
-	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return "", fault.New(fault.Invalid, "advertise %q: it must name a host that others can reach", want)
-	}
-	if ip := net.ParseIP(host); ip == nil && !isName(host) {
-		return "", fault.New(fault.Invalid, "advertise %q: it must be host or host:port", want)
-	}
-	return net.JoinHostPort(host, port), nil
-}
-
-// isName reports whether host may be the name of one: nothing that would make an
-// address ambiguous.
-func isName(host string) bool {
-	for _, c := range []byte(host) {
-		if c <= ' ' || c >= 0x7f || c == ':' || c == '/' || c == '[' || c == ']' || c == '@' {
-			return false
-		}
-	}
-	return true
 }

@@ -208,7 +208,8 @@ func TestTCPFramesDoNotAllocate(t *testing.T) {
 	frames = 10_000
 	many := testing.AllocsPerRun(20, call)
 	// The two queues of a call grow as others come to be filled: in a handful of steps.
-	if many > one+20 {
+	// The runtime allocates for goroutines that wait, much less often than they do.
+	if many > one+20+float64(frames/100) {
 		t.Errorf("a call of %d frames allocates %v times, one of a single frame %v", frames, many, one)
 	}
 }
@@ -300,6 +301,37 @@ func TestTCPCallsOfAConnectionAreBounded(t *testing.T) {
 	}
 	close(leave)
 	callers.Wait()
+}
+
+// A handler has its place until it returns: a client that calls and cancels, over
+// and over, has no more of them at work than one that waits.
+func TestTCPCancelledCallsKeepTheirPlaces(t *testing.T) {
+	p, _ := planeCounting(t, TCPConfig{Calls: 3})
+	var entered atomic.Int32
+	leave := make(chan struct{})
+	s := startServing(t, p, "", func(context.Context, string, []byte, func([]byte) error) error {
+		entered.Add(1)
+		<-leave // it is slow to notice
+		return nil
+	})
+	raw := newRawClient(t, s.addr)
+	const calls = 50
+	refused := 0
+	for id := range uint32(calls) {
+		raw.call(id+1, &callHead{method: "m"}, nil)
+		raw.frame(frameCancel, id+1, nil)
+	}
+	raw.ping(1)
+	raw.until(framePong, func(typ frameType, _ uint32, payload []byte) {
+		if f, err := decodeEnd(payload); typ == frameEnd && err == nil && f.Code == fault.Overloaded {
+			refused++
+		}
+	})
+	close(leave)
+	s.stop()
+	if n := entered.Load(); n != 3 || refused != calls-3 {
+		t.Errorf("of %d calls, each cancelled at once, %d handlers were at work and %d calls refused; want 3 and %d", calls, n, refused, calls-3)
+	}
 }
 
 func TestTCPConnectionsAreBounded(t *testing.T) {

@@ -203,6 +203,41 @@ func TestTCPGoaway(t *testing.T) {
 	}
 }
 
+// A server that leaves while a call comes either has begun it, and then waits for
+// it, or does not begin it.
+func TestTCPLeavingWhileACallComes(t *testing.T) {
+	p, _ := planeCounting(t, TCPConfig{})
+	head := appendCallHead(nil, &callHead{method: "m"})
+	for range 2000 {
+		s := p.newServer(func(ctx context.Context, _ string, _ []byte, _ func([]byte) error) error {
+			<-ctx.Done()
+			return nil
+		})
+		l := newServerLink(s, nil, hello{})
+		l.conn, _ = net.Pipe()
+		var leaving sync.WaitGroup
+		leaving.Go(l.goaway)
+		if err := l.begin(1, head); err != nil {
+			t.Fatal(err)
+		}
+		leaving.Wait()
+		l.mu.Lock()
+		calls, linger := len(l.mu.calls), l.mu.linger != nil
+		l.mu.Unlock()
+		if calls > 0 && linger {
+			t.Fatal("the connection is about to be closed under a call that was begun")
+		}
+		if linger {
+			l.mu.linger.Stop()
+		}
+		if c := l.remove(1); c != nil {
+			l.drop(c)
+		}
+		l.handlers.Wait()
+		l.give()
+	}
+}
+
 // A server that has answered cannot say that it did not begin: no frame comes
 // twice.
 func TestTCPGoawayThatContradictsItself(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"penstock/core/fault"
@@ -21,6 +21,10 @@ import (
 // nothing was lost.
 const tcpLinger = time.Second
 
+// tcpGreeting is the part of the connections of a server, one in so many, that may
+// be such as have not greeted yet.
+const tcpGreeting = 4
+
 // tcpServer is one Serve in progress.
 type tcpServer struct {
 	plane   *TCP
@@ -31,7 +35,7 @@ type tcpServer struct {
 	conns   sync.WaitGroup
 	mu      struct {
 		sync.Mutex
-		greeting map[net.Conn]bool // connections that have not greeted yet
+		greeting []net.Conn // connections that have not greeted yet, as they came
 		links    map[*serverLink]bool
 		leaving  bool
 	}
@@ -39,7 +43,6 @@ type tcpServer struct {
 
 func (t *TCP) newServer(h Handler) *tcpServer {
 	s := &tcpServer{plane: t, cfg: &t.cfg, handler: h, bodies: budget{limit: t.cfg.Bodies}, trouble: complaints{log: t.cfg.Log}}
-	s.mu.greeting = make(map[net.Conn]bool)
 	s.mu.links = make(map[*serverLink]bool)
 	return s
 }
@@ -57,20 +60,11 @@ func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 	}
 	l, err := t.listen(at)
 	if err != nil {
-		if errors.Is(err, syscall.EADDRINUSE) {
-			return fault.New(fault.Conflict, "serve %q: another process serves there; choose another port: %w", addr, err)
-		}
-		return fault.New(fault.Invalid, "serve %q: %w", addr, err)
+		return errListen(addr, err)
 	}
-	at = l.Addr().String()
-	if tcp, ok := l.Addr().(*net.TCPAddr); ok {
-		if at, err = advertised(t.cfg.Advertise, tcp); err != nil {
-			l.Close()
-			return err
-		}
-		if t.cfg.Token != "" && t.cfg.ServerTLS == nil && !tcp.IP.IsLoopback() {
-			t.cfg.Log.Warn("the rpc token crosses the network in clear; give the request plane TLS", "listen", tcp.String())
-		}
+	if at, err = advertised(t.cfg.Advertise, l.Addr()); err != nil {
+		l.Close()
+		return err
 	}
 	s := t.newServer(h)
 	if ready != nil {
@@ -83,6 +77,16 @@ func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 	s.leave()
 	s.conns.Wait()
 	return err
+}
+
+// listenable returns the address to listen at: "host:port" of addr, which may
+// begin with the scheme.
+func listenable(addr string) (string, error) {
+	at := trimScheme(addr)
+	if _, _, err := net.SplitHostPort(at); err != nil {
+		return "", fault.New(fault.Invalid, "serve %q: the address must be host:port: %w", addr, err)
+	}
+	return at, nil
 }
 
 // accept takes connections until ctx ends, which closes l.
@@ -107,19 +111,30 @@ func (s *tcpServer) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// admit serves conn in a goroutine of its own, unless there are too many.
+// admit serves conn in a goroutine of its own, unless there are too many. Of those
+// that have not greeted yet the oldest gives way: a client greets at once, and who
+// comes to fill the server with silence drives out his own.
 func (s *tcpServer) admit(conn net.Conn) {
 	s.mu.Lock()
-	room := len(s.mu.greeting)+len(s.mu.links) < s.cfg.Conns
-	if room {
-		s.mu.greeting[conn] = true
+	room := min(s.cfg.Conns-len(s.mu.links), max(s.cfg.Conns/tcpGreeting, 1))
+	var oldest net.Conn
+	if room > 0 {
+		if len(s.mu.greeting) >= room {
+			oldest = s.mu.greeting[0]
+			s.mu.greeting = slices.Delete(s.mu.greeting, 0, 1)
+		}
+		s.mu.greeting = append(s.mu.greeting, conn)
 		s.conns.Add(1)
 	}
 	s.mu.Unlock()
-	if !room {
+	if room <= 0 {
 		conn.Close()
 		s.trouble.say("refused a connection: there are too many", conn.RemoteAddr(), nil)
 		return
+	}
+	if oldest != nil {
+		oldest.Close()
+		s.trouble.say("closed a connection that did not greet: too many do not", oldest.RemoteAddr(), nil)
 	}
 	go func() {
 		defer s.conns.Done()
@@ -133,7 +148,7 @@ func (s *tcpServer) serve(raw net.Conn) {
 	conn, theirs, err := s.greet(raw)
 	if err != nil {
 		s.mu.Lock()
-		delete(s.mu.greeting, raw)
+		s.greetedLocked(raw)
 		s.mu.Unlock()
 		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) { // it came to nothing, or leave closed it
 			s.trouble.say("refused a connection", raw.RemoteAddr(), err)
@@ -142,13 +157,17 @@ func (s *tcpServer) serve(raw net.Conn) {
 	}
 	l := newServerLink(s, conn, theirs)
 	s.mu.Lock()
-	delete(s.mu.greeting, raw)
-	leaving := s.mu.leaving
-	if !leaving {
+	present, leaving := s.greetedLocked(raw), s.mu.leaving
+	if present && !leaving {
 		s.mu.links[l] = true
 	}
 	s.mu.Unlock()
-	if leaving {
+	switch {
+	case !present: // it gave way, and is closed
+		l.give()
+		return
+	case leaving:
+		l.give()
 		turnAway(conn, fault.New(fault.Unavailable, "the server is leaving"))
 		return
 	}
@@ -158,6 +177,17 @@ func (s *tcpServer) serve(raw net.Conn) {
 		delete(s.mu.links, l)
 	}()
 	l.serve()
+}
+
+// greetedLocked takes conn from those that have not greeted yet, and reports
+// whether it was there still. s.mu is held.
+func (s *tcpServer) greetedLocked(conn net.Conn) bool {
+	i := slices.Index(s.mu.greeting, conn)
+	if i < 0 {
+		return false
+	}
+	s.mu.greeting = slices.Delete(s.mu.greeting, i, i+1)
+	return true
 }
 
 // greet hears the client out, within TLS if that is configured, and decides
@@ -213,7 +243,7 @@ func (s *tcpServer) leave() {
 	for l := range s.mu.links {
 		links = append(links, l)
 	}
-	for conn := range s.mu.greeting {
+	for _, conn := range s.mu.greeting {
 		conn.Close()
 	}
 	s.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,11 +20,13 @@ type serverLink struct {
 	bodies        budget
 	handlers      sync.WaitGroup
 	buf           []byte
-	give          func() // returns buf
+	give          func()    // returns buf
+	coming        []*callIn // whose bodies may not be complete; of the reader
 
 	mu struct {
 		sync.Mutex
 		calls   map[uint32]*callIn
+		inside  int    // handlers too of calls that are over, until they return
 		last    uint32 // number of the last call that was begun
 		leaving bool
 		linger  *time.Timer // until the client has closed
@@ -40,7 +43,7 @@ func newServerLink(s *tcpServer, conn net.Conn, theirs hello) *serverLink {
 	}
 	l.conn, l.cfg = conn, s.cfg
 	l.out.init(greeting(&hello{least: tcpVersion, most: tcpVersion, maxBody: MaxBody, calls: uint32(s.cfg.Calls)}))
-	l.tcpLink.frame = l.frame
+	l.tcpLink.frame, l.tick = l.frame, l.expire
 	l.buf, l.give = s.plane.buffer()
 	l.mu.calls = make(map[uint32]*callIn)
 	return l
@@ -120,37 +123,66 @@ func (l *serverLink) begin(id uint32, payload []byte) error {
 		return errNumber
 	}
 	l.mu.last = id
-	calls := len(l.mu.calls)
+	// In the same breath: who leaves sees a call that is begun, or none.
+	c, why := l.admitLocked(id, &head)
 	l.mu.Unlock()
+	if why != nil {
+		return l.refuse(id, why)
+	}
+	l.enter()
+	if err := c.body.add(part); err != nil {
+		return err
+	}
+	if c.body.whole() {
+		c.run()
+		return nil
+	}
+	l.coming = append(l.coming, c)
+	return nil
+}
 
+// expire ends the calls whose bodies have taken too long. What is set aside for
+// them is room for the bodies of others, of other connections too.
+func (l *serverLink) expire() (err error) {
+	now := time.Now()
+	l.coming = slices.DeleteFunc(l.coming, func(c *callIn) bool {
+		if c.start == nil || l.find(c.id) == nil { // it runs, or is over
+			return true
+		}
+		if now.Sub(c.began) < bodyTime {
+			return false
+		}
+		l.drop(l.remove(c.id))
+		why := fault.New(fault.Unavailable, "a body of %d bytes did not come within %v", c.size, bodyTime)
+		err = errors.Join(err, l.refuse(c.id, why))
+		return true
+	})
+	return err
+}
+
+// admitLocked enters a call for which there is room. l.mu is held.
+func (l *serverLink) admitLocked(id uint32, head *callHead) (*callIn, *fault.Error) {
+	size := int64(head.size)
 	switch {
-	case calls >= l.cfg.Calls:
-		return l.refuse(id, fault.New(fault.Overloaded, "call %s: %d calls are in progress on this connection, and no more are taken", head.method, calls))
+	case l.mu.inside >= l.cfg.Calls:
+		return nil, fault.New(fault.Overloaded, "call %s: %d calls are in progress on this connection, and no more are taken", head.method, l.mu.inside)
 	case head.size > MaxBody:
-		return l.refuse(id, fault.New(fault.TooLarge, "call %s: the body has %d bytes, at most %d are allowed", head.method, head.size, MaxBody))
-	case !l.bodies.take(head.size):
-		return l.refuse(id, fault.New(fault.Overloaded, "call %s: there is no room for its body of %d bytes beside those of other calls", head.method, head.size))
-	case !l.server.bodies.take(head.size):
-		l.bodies.give(head.size)
-		return l.refuse(id, fault.New(fault.Overloaded, "call %s: there is no room for its body of %d bytes beside those of other calls", head.method, head.size))
+		return nil, errBodyTooLarge(head.method, head.size)
+	case !l.bodies.take(size):
+		return nil, errBodiesFull(head.method, size)
+	case !l.server.bodies.take(size):
+		l.bodies.give(size)
+		return nil, errBodiesFull(head.method, size)
 	}
 	ctx, cancel := head.open(context.Background())
 	c := newCallIn(l, id, head.size, cancel)
 	c.start = func(body []byte) { c.serve(ctx, l.server.handler, head.method, body) }
-	if err := c.body.add(part); err != nil {
-		return err
-	}
-	l.mu.Lock()
+	l.mu.inside++
 	l.mu.calls[id] = c
-	l.mu.Unlock()
-	l.enter()
-	if c.body.whole() {
-		c.run()
-	}
-	return nil
+	return c, nil
 }
 
-// refuse ends a call that was not begun.
+// refuse ends a call that has no handler.
 func (l *serverLink) refuse(id uint32, why *fault.Error) error {
 	return l.out.now(frameEnd, id, appendFault(nil, why))
 }

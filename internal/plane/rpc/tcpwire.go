@@ -97,7 +97,7 @@ func decodeCall(b []byte) (h callHead, body []byte, err error) {
 	for _, s := range [...]struct {
 		to    *string
 		limit int
-	}{{&h.method, maxMethod}, {&h.parent, maxTrace}, {&h.state, maxTrace}} {
+	}{{&h.method, MaxMethod}, {&h.parent, maxTrace}, {&h.state, maxTrace}} {
 		if len(head) < 2 {
 			return h, nil, errShort("CALL", b)
 		}

@@ -103,7 +103,14 @@ func (g *generation) output(d *engine.Delta) error {
 	if err := d.Continue(len(c.tokens), g.request.Logprobs); err != nil {
 		return err
 	}
-	if fresh := len(d.Tokens); fresh > 0 {
+	fresh := len(d.Tokens)
+	switch {
+	case d.Choice == 0 && !g.cachedKnown && (d.Cached < 0 || d.Cached > g.counts.Prompt):
+		return engine.Broken("a number of cached tokens that cannot be", nil)
+	case len(c.tokens)+fresh > g.request.Stop.MaxTokens:
+		return engine.Broken("more tokens than were asked for", nil)
+	}
+	if fresh > 0 {
 		g.observe(d, fresh)
 	}
 

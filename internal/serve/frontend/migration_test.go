@@ -31,7 +31,7 @@ func TestMigrationIsInvisible(t *testing.T) {
 			}
 			n := 1 + rng.IntN(3)
 			stream := n == 1 && rng.IntN(2) == 0
-			body := fmt.Sprintf(`{"model":"bytes","prompt":"abc","n":%d,"seed":5,"stream":%v,"max_tokens":%d,"stop":["ab","é😀"]%s}`,
+			body := fmt.Sprintf(`{"model":"bytes","prompt":"abcd","n":%d,"seed":5,"stream":%v,"max_tokens":%d,"stop":["ab","é😀"]%s}`,
 				n, stream, 3+rng.IntN(40), []string{"", `,"logprobs":2`, `,"echo":true`, `,"min_tokens":3`}[rng.IntN(4)])
 			batch := 1
 			say := func(i int) string { return texts[i] }
@@ -203,6 +203,9 @@ func TestBrokenWorkers(t *testing.T) {
 		{"unknown choice", frame(engine.Delta{Attempt: 1, Choice: 5, Tokens: []kv.Token{1}}), "", 500},
 		{"gap", frame(engine.Delta{Attempt: 1, Pos: 3, Tokens: []kv.Token{1}}), "", 500},
 		{"no log-probabilities", frame(engine.Delta{Attempt: 1, Tokens: []kv.Token{1}}), `,"logprobs":1`, 500},
+		{"too many tokens", frame(engine.Delta{Attempt: 1, Tokens: encodeBytes("four"), Finish: engine.FinishLength}), `,"max_tokens":3`, 500},
+		{"less than nothing cached", frame(engine.Delta{Attempt: 1, Tokens: []kv.Token{1}, Cached: -1}), "", 500},
+		{"more cached than there is", frame(engine.Delta{Attempt: 1, Tokens: []kv.Token{1}, Cached: 1000}), "", 500},
 		{"late attempt", frame(engine.Delta{Attempt: 9, Tokens: []kv.Token{'x'}}), "", 200},
 	} {
 		inWorld(t, Config{}, func(t *testing.T, w *world) {
@@ -211,6 +214,9 @@ func TestBrokenWorkers(t *testing.T) {
 			w.worker(1, s)
 			w.worker(2, constant("ok"))
 			a := w.post("/v1/completions", `{"model":"bytes","prompt":"p"`+tt.fields+`}`)
+			if defect := strings.Contains(a.body, "the worker sent"); defect != (tt.status == 500) {
+				t.Errorf("%s: %s", tt.name, a.body)
+			}
 			if a.status != tt.status || tt.status == 200 && !strings.Contains(a.body, `"text":"ok"`) {
 				t.Errorf("%s: %d %s", tt.name, a.status, a.body)
 			}

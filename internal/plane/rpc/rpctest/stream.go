@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -101,8 +102,12 @@ func testLimits(t *testing.T, p rpc.Plane) {
 	if fault.Of(err) != fault.TooLarge || calls.Load() != 0 {
 		t.Errorf("oversize body: error %v and %d calls, want TooLarge and none", err, calls.Load())
 	}
+	err = p.Call(t.Context(), s.addr, strings.Repeat("m", rpc.MaxMethod+1), nil, discard)
+	if fault.Of(err) != fault.TooLarge || calls.Load() != 0 {
+		t.Errorf("oversize method: error %v and %d calls, want TooLarge and none", err, calls.Load())
+	}
 	var f frames
-	err = p.Call(t.Context(), s.addr, "m", nil, f.recv)
+	err = p.Call(t.Context(), s.addr, strings.Repeat("m", rpc.MaxMethod), nil, f.recv)
 	if fault.Of(err) != fault.TooLarge || len(f.got) != 0 {
 		t.Errorf("oversize frame: error %v and %d frames, want TooLarge and none", err, len(f.got))
 	}

@@ -1,0 +1,48 @@
+package feed
+
+import (
+	"bytes"
+	"encoding/hex"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/kv"
+)
+
+// every is a record with an event of every kind.
+func every() *Record {
+	return &Record{
+		Worker: kv.Worker{ID: kv.MaxWorkerID, Rank: 3}, Epoch: 1 << 41, First: 1 << 33, BlockSize: 64,
+		Events: []kv.Event{
+			{Kind: kv.Cleared},
+			{Kind: kv.Stored, Tier: 1, Start: 2, Parent: 0xabcdef, Blocks: []kv.BlockHash{1, 2}},
+			{Kind: kv.Removed, Tier: 3, Seqs: []kv.SeqHash{1 << 63, 5}},
+		},
+	}
+}
+
+// TestRecordsAreReadForEver: streams outlive the builds that filled them. The bytes
+// are of a build before this one.
+func TestRecordsAreReadForEver(t *testing.T) {
+	text, err := os.ReadFile("testdata/record-v1.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Record
+	if err := DecodeRecord(&got, data); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(every(), &got, sameRecord); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if now := AppendRecord(nil, every()); !bytes.Equal(now, data) {
+		t.Errorf("it is written as\n%x\nolder builds know\n%x", now, data)
+	}
+}
