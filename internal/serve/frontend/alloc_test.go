@@ -35,7 +35,7 @@ func tokensDoNotAllocate(t *testing.T, grammar *parse.Grammar) {
 		writer := openai.NewWriter(&api.Request{Stream: true, Logprobs: -1}, &api.Head{ID: "id", Model: "bytes"})
 		buf := make([]byte, 0, 4096)
 		g := &generation{
-			f: w.f, request: engine.Request{Attempt: 1, Stop: engine.Stop{MaxTokens: 1000}}, rules: textRules{tokenizer: byteTokenizer{}},
+			f: w.f, request: engine.Request{Attempt: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1000}}, rules: textRules{tokenizer: byteTokenizer{}},
 			choices: make([]choice, 1), left: 1, lastToken: make([]time.Time, 1), accepted: true, prefilled: true,
 			firstToken: w.f.metrics.firstToken.WithLabelValues("bytes"),
 			interToken: w.f.metrics.interToken.WithLabelValues("bytes"),

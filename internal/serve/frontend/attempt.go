@@ -5,54 +5,34 @@ import (
 	"errors"
 	"time"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/api"
 	"penstock/internal/engine"
 )
 
-var (
-	// errEnough ends a call whose tokens are no longer needed.
-	errEnough = errors.New("frontend: every choice has ended")
-	// errStalled is the cause of a call's end when its worker was silent.
-	errStalled = errors.New("frontend: the worker sent nothing for too long")
-)
+// errEnough ends a call whose tokens are no longer needed.
+var errEnough = errors.New("frontend: every choice has ended")
 
-// try makes one attempt on the worker that was chosen and reserved for it. It
+// Try makes one attempt on the worker that was chosen and reserved for it. It
 // returns nil when every choice is done.
-func (g *generation) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	defer g.f.deps.Router.Free(g.route.ID, attempt)
+func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
+	defer g.f.deps.Router.Free(g.route.ID, number)
 	g.decision, g.accepted, g.prefilled = d, false, false
 	g.computes = g.f.catalog.current(g.model).numerics(d.Worker.ID)
-	g.request.Attempt = attempt
-	if attempt > 1 {
+	g.request.Attempt = number
+	if number > 1 {
 		g.resume()
 	}
 	if err := g.tell(routed, nil); err != nil {
 		return err
 	}
 
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	// The timer runs only while the worker is waited for, never while the client is.
-	limit := g.f.cfg.StallTimeout
-	stall := time.AfterFunc(limit, func() { cancel(errStalled) })
-	defer stall.Stop()
-
 	body := engine.AppendRequest(nil, &g.request)
-	err := g.f.deps.Plane.Call(ctx, d.Addr, engine.MethodGenerate, body, func(frame []byte) error {
-		stall.Stop()
-		defer stall.Reset(limit)
-		return g.take(frame)
-	})
-	switch {
-	case g.left == 0:
+	err := attempt.Call(ctx, g.f.deps.Plane, g.f.cfg.StallTimeout, d, engine.MethodGenerate, body, g.take)
+	if g.left == 0 {
 		return nil // whatever became of the call, the answer is complete
-	case errors.Is(context.Cause(ctx), errStalled):
-		return fault.New(fault.Unavailable, "worker %d sent nothing for %v", d.Worker.ID, limit)
-	case err == nil:
-		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
 	}
 	return err
 }
@@ -73,7 +53,7 @@ func (g *generation) resume() {
 func (g *generation) take(frame []byte) error {
 	d := &g.delta
 	if err := engine.DecodeDelta(frame, d); err != nil {
-		return broken("a frame that cannot be read", err)
+		return engine.Broken("a frame that cannot be read", err)
 	}
 	if d.Attempt != g.request.Attempt {
 		return nil // a late answer
@@ -82,7 +62,7 @@ func (g *generation) take(frame []byte) error {
 		return err
 	}
 	if d.Choice < 0 || d.Choice >= len(g.choices) {
-		return broken("an unknown choice", nil)
+		return engine.Broken("an unknown choice", nil)
 	}
 	if c := &g.choices[d.Choice]; c.done { // by a stop string, which the engine does not know
 		c.ended = c.ended || d.Finish != engine.NotFinished
@@ -120,25 +100,21 @@ func (g *generation) allEnded() bool {
 // output takes the tokens of one delta and tells the answer what can go out.
 func (g *generation) output(d *engine.Delta) error {
 	c := &g.choices[d.Choice]
-	old := len(c.tokens) - d.Pos // tokens that an earlier attempt delivered
-	switch {
-	case old < 0 || d.Pos < 0:
-		return broken("tokens with a gap before them", nil)
-	case g.rules.logprobs && len(d.Logprobs) != len(d.Tokens):
-		return broken("tokens without log-probabilities", nil)
-	case d.Choice == 0 && !g.cachedKnown && (d.Cached < 0 || d.Cached > g.counts.Prompt):
-		return broken("a number of cached tokens that cannot be", nil)
+	if err := d.Continue(len(c.tokens), g.request.Logprobs); err != nil {
+		return err
 	}
-	old = min(old, len(d.Tokens))
-	fresh := len(d.Tokens) - old
-	if len(c.tokens)+fresh > g.request.Stop.MaxTokens {
-		return broken("more tokens than were asked for", nil)
+	fresh := len(d.Tokens)
+	switch {
+	case d.Choice == 0 && !g.cachedKnown && (d.Cached < 0 || d.Cached > g.counts.Prompt):
+		return engine.Broken("a number of cached tokens that cannot be", nil)
+	case len(c.tokens)+fresh > g.request.Stop.MaxTokens:
+		return engine.Broken("more tokens than were asked for", nil)
 	}
 	if fresh > 0 {
 		g.observe(d, fresh)
 	}
 
-	reason := g.decode(c, d, old)
+	reason := g.decode(c, d)
 	if reason != api.NoReason {
 		c.done = true
 		g.left--
@@ -148,13 +124,13 @@ func (g *generation) output(d *engine.Delta) error {
 	return g.send(d.Choice, reason)
 }
 
-// decode pushes the tokens of d from old on through the choice, and returns why
+// decode pushes the tokens of d through the choice, and returns why
 // the choice is finished; NoReason if it is not. A stop string ends it before the
 // engine does, as a call does that must be the only one, and what comes after it
 // does not count.
-func (g *generation) decode(c *choice, d *engine.Delta, old int) (reason api.Reason) {
+func (g *generation) decode(c *choice, d *engine.Delta) (reason api.Reason) {
 	c.ended = d.Finish != engine.NotFinished
-	for i := old; i < len(d.Tokens); i++ {
+	for i := range d.Tokens {
 		g.counts.Completion++
 		last := i == len(d.Tokens)-1
 		if last && d.Finish == engine.FinishStop && !g.keepsStop(c, d.Tokens[i]) {
@@ -241,7 +217,7 @@ func (g *generation) tell(kind eventKind, chunks []api.Chunk) error {
 // inexact reports whether the worker goes on with tokens that came from other
 // numerics than its own, as far as both are known.
 func (g *generation) inexact() bool {
-	return g.tokens() > 0 && g.computes != "" && g.numerics != "" && g.computes != g.numerics
+	return g.Tokens() > 0 && g.computes != "" && g.numerics != "" && g.computes != g.numerics
 }
 
 // base is the index in the answer of this prompt's first choice.
@@ -269,14 +245,4 @@ func (g *generation) observe(d *engine.Delta, fresh int) {
 		}
 	}
 	g.lastToken[d.Choice] = now
-}
-
-// broken is the error of a worker that does not keep to the engine contract: a
-// defect, which another worker would only hide.
-func broken(what string, cause error) error {
-	return &fault.Error{
-		Code:    fault.Internal,
-		Message: "the worker sent " + what + ": this is a defect of the server",
-		Err:     cause,
-	}
 }

@@ -59,6 +59,18 @@ func newSnapshot() *snapshot {
 	return &snapshot{names: map[string]*model{}, superseded: make(chan struct{})}
 }
 
+// Life implements attempt.View.
+func (s *snapshot) Life(id kv.WorkerID) (epoch uint64, known bool) {
+	i, ok := slices.BinarySearchFunc(s.instances, id, func(in instance, id kv.WorkerID) int { return cmp.Compare(in.ID, id) })
+	if !ok {
+		return 0, false
+	}
+	return s.instances[i].Epoch, true
+}
+
+// Superseded implements attempt.View.
+func (s *snapshot) Superseded() <-chan struct{} { return s.superseded }
+
 // model is one served model. Its card is that of its reference instance: the one
 // it had before, else the one of lowest id.
 type model struct {

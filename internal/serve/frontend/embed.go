@@ -42,10 +42,10 @@ func (c *call) embed() error {
 	answer := openai.EmbeddingsAnswer{Model: req.Model, Format: req.Format}
 	for _, e := range all {
 		c.answer.ext.Attempts = append(c.answer.ext.Attempts, e.tried...)
-		if e.vector == nil {
+		if e.answer.Vector == nil {
 			continue
 		}
-		answer.Vectors = append(answer.Vectors, e.vector)
+		answer.Vectors = append(answer.Vectors, e.answer.Vector)
 		answer.Tokens += len(e.request.Prompt)
 	}
 	c.f.metrics.prompt.WithLabelValues(c.model).Add(float64(answer.Tokens))
@@ -57,7 +57,7 @@ func (c *call) embed() error {
 	}
 	for _, v := range answer.Vectors {
 		if len(v) != len(answer.Vectors[0]) {
-			return broken("embeddings of different lengths", nil)
+			return engine.Broken("embeddings of different lengths", nil)
 		}
 	}
 	if err := c.answer.accept(&event{decision: all[0].decision}); err != nil {

@@ -2,14 +2,11 @@ package frontend
 
 import (
 	"context"
-	"errors"
-	"math"
 	"slices"
-	"time"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/api"
 	"penstock/internal/engine"
 )
@@ -25,64 +22,36 @@ type embedding struct {
 
 	decision route.Decision // of the last attempt
 	tried    []api.Attempt
-	vector   []float32 // nil until it has come
+	answer   engine.Embedding // its Vector is nil until it has come
 }
 
-func (e *embedding) tokens() int { return 0 }
+// Tokens implements attempt.Task.
+func (e *embedding) Tokens() int { return 0 }
 
-func (e *embedding) migration() string { return "new_request" }
+// Kind implements attempt.Task.
+func (e *embedding) Kind() string { return attempt.NewRequest }
 
-func (e *embedding) choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error) {
+// Choose implements attempt.Task.
+func (e *embedding) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := e.f.catalog.current(e.model)
 	req := e.route
-	req.Attempt = attempt
-	req.Exclude = slices.Concat(m.unfit, m.withoutEmbeddings(), failed)
-	return e.f.route(ctx, m, &req)
+	req.Attempt = number
+	return attempt.Route(ctx, e.f.deps.Router, &req, nil, slices.Concat(m.unfit, m.withoutEmbeddings(), failed))
 }
 
-// try makes one attempt. It holds its reservation until the vector has come: an
+// Try makes one attempt. It holds its reservation until the vector has come: an
 // input is all prefill.
-func (e *embedding) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	defer e.f.deps.Router.Free(e.route.ID, attempt)
-	e.decision, e.request.Attempt = d, attempt
-	e.tried = append(e.tried, api.Attempt{Prompt: e.index, Number: attempt, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks})
-
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	limit := e.f.cfg.StallTimeout
-	stall := time.AfterFunc(limit, func() { cancel(errStalled) })
-	defer stall.Stop()
+func (e *embedding) Try(ctx context.Context, number uint32, d route.Decision) error {
+	defer e.f.deps.Router.Free(e.route.ID, number)
+	e.decision, e.request.Attempt = d, number
+	e.tried = append(e.tried, api.Attempt{Prompt: e.index, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks})
 
 	body := engine.AppendEmbedRequest(nil, &e.request)
-	err := e.f.deps.Plane.Call(ctx, d.Addr, engine.MethodEmbed, body, e.take)
-	switch {
-	case e.vector != nil:
+	err := attempt.Call(ctx, e.f.deps.Plane, e.f.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {
+		return e.answer.Take(frame, number)
+	})
+	if e.answer.Vector != nil {
 		return nil // whatever became of the call
-	case errors.Is(context.Cause(ctx), errStalled):
-		return fault.New(fault.Unavailable, "worker %d sent nothing for %v", d.Worker.ID, limit)
-	case err == nil:
-		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
 	}
 	return err
 }
-
-// take handles one frame of the attempt in progress.
-func (e *embedding) take(frame []byte) error {
-	var got engine.Embedding
-	if err := engine.DecodeEmbedding(frame, &got); err != nil {
-		return broken("a frame that cannot be read", err)
-	}
-	switch {
-	case got.Attempt != e.request.Attempt:
-		return nil // a late answer
-	case e.vector != nil:
-		e.vector = nil
-		return broken("a second embedding", nil)
-	case len(got.Vector) == 0 || slices.ContainsFunc(got.Vector, notFinite):
-		return broken("an embedding that is no vector", nil)
-	}
-	e.vector = got.Vector
-	return nil
-}
-
-func notFinite(v float32) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) }

@@ -18,6 +18,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -84,6 +85,7 @@ type Frontend struct {
 	deps    Deps
 	catalog *catalog
 	metrics *metrics
+	runner  attempt.Runner
 	// throttled is for what a bad hour repeats.
 	throttled *obs.Throttle
 	ids       ids
@@ -121,6 +123,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	}
 	f.catalog = newCatalog(cfg.takes, deps.Open, f.encoder, deps.Log)
 	f.catalog.refer = deps.OnModel
+	f.runner = newRunner(f)
 	f.bodies.limit, f.prompts.limit = cfg.BodyMemory, cfg.BodyMemory
 	f.ids.init()
 	f.handler = f.routes()

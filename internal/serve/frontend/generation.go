@@ -11,6 +11,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/api"
 	"penstock/internal/engine"
 )
@@ -78,39 +79,28 @@ func (g *generation) run(ctx context.Context) error {
 	return g.unguided(g.f.attempts(ctx, g, g.route.Pin.ID != 0))
 }
 
-// tokens is how many tokens are out.
-func (g *generation) tokens() int { return g.counts.Completion }
+// Tokens implements attempt.Task.
+func (g *generation) Tokens() int { return g.counts.Completion }
 
-// migration names the kind of a further attempt for metrics.
-func (g *generation) migration() string {
-	if g.tokens() > 0 {
-		return "ongoing_request"
-	}
-	return "new_request"
-}
+// Kind implements attempt.Task.
+func (g *generation) Kind() string { return attempt.Kind(g.Tokens()) }
 
-// choose asks the router for a worker that has not failed this prompt. Once
+// Choose asks the router for a worker that has not failed this prompt. Once
 // tokens are out, a worker of the same numerics is preferred: only it goes on bit
 // for bit. Another is better than none, and the answer says so.
-func (g *generation) choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error) {
+func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := g.f.catalog.current(g.model)
 	req := g.route
-	req.Attempt = attempt
+	req.Attempt = number
 	excluded := slices.Concat(m.unfit, failed)
 	if g.request.Guide != nil {
 		excluded = append(excluded, m.unguided()...)
 	}
-	if g.counts.Completion > 0 {
-		if strange := m.otherNumerics(g.numerics); len(strange) > 0 {
-			req.Exclude = append(strange, excluded...)
-			d, err := g.f.deps.Router.Route(ctx, &req)
-			if err == nil || ctx.Err() != nil {
-				return d, err
-			}
-		}
+	var strange []kv.WorkerID
+	if g.Tokens() > 0 {
+		strange = m.otherNumerics(g.numerics)
 	}
-	req.Exclude = excluded
-	return g.f.route(ctx, m, &req)
+	return attempt.Route(ctx, g.f.deps.Router, &req, strange, excluded)
 }
 
 // ended returns why a request's context ended: the cause that the frontend gave,

@@ -11,6 +11,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/migrate"
 	"penstock/internal/engine"
 )
 
@@ -45,8 +46,8 @@ func TestPlannedMoves(t *testing.T) {
 			w.worker(id, &script{refuse: fault.New(fault.Draining, "leaving")})
 		}
 		a := w.post("/v1/completions", moving)
-		if n := len(w.router.routed()); a.status != 503 || n != maxAttempts {
-			t.Errorf("%d after %d attempts, want %d", a.status, n, maxAttempts)
+		if n := len(w.router.routed()); a.status != 503 || n != 64 {
+			t.Errorf("%d after %d attempts, want %d", a.status, n, 64)
 		}
 	})
 }
@@ -68,7 +69,7 @@ func TestPace(t *testing.T) {
 		if at[1] != at[0] {
 			t.Errorf("the second attempt is %v after the first", at[1]-at[0])
 		}
-		for i, least := 2, leastPace; i < len(at); i, least = i+1, min(2*least, mostPace) {
+		for i, least := 2, 20*time.Millisecond; i < len(at); i, least = i+1, min(2*least, time.Second) {
 			if d := at[i] - at[i-1]; d < least || d > least*3/2 {
 				t.Errorf("attempt %d comes after %v, want %v and up to a half more", i+1, d, least)
 			}
@@ -113,7 +114,7 @@ func TestWaitsForAWorker(t *testing.T) {
 		w.worker(1, &script{say: func(int) string { return "hello" }, dieAfter: 3})
 		started := time.Now()
 		a := w.post("/v1/completions", moving)
-		if d := time.Since(started); !complete(a) || d < reprieve || d > reprieve+2*mostPoll {
+		if d := time.Since(started); !complete(a) || d < migrate.Reprieve || d > migrate.Reprieve+time.Second {
 			t.Errorf("with one worker: after %v %d %s", d, a.status, a.body)
 		}
 	})
@@ -214,7 +215,7 @@ func TestLeavesWhileWaiting(t *testing.T) {
 					read(resp)
 				}
 			}()
-			time.Sleep(reprieve / 2)
+			time.Sleep(migrate.Reprieve / 2)
 			synctest.Wait()
 			if n := w.f.inflight.Load(); n != 1 || w.metric("frontend_waiting") != "1" {
 				t.Fatalf("%d requests are in flight, %q wait", n, w.metric("frontend_waiting"))

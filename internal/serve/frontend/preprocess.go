@@ -2,12 +2,12 @@ package frontend
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
@@ -55,7 +55,7 @@ func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, err
 func (r *remote) EncodeText(ctx context.Context, text string, opts prep.EncodeOptions) (prep.Prompt, error) {
 	p, err := r.ask(ctx, &engine.PreprocessRequest{Text: text, ParseSpecial: opts.ParseSpecial, AddSpecial: opts.AddSpecial})
 	if err == nil && len(p.Media) > 0 {
-		return prep.Prompt{}, broken("media for a text", nil)
+		return prep.Prompt{}, engine.Broken("media for a text", nil)
 	}
 	return p, err
 }
@@ -82,16 +82,18 @@ type preprocessing struct {
 	f       *Frontend
 	model   *model // as it was when the request came; each attempt looks again
 	request *engine.PreprocessRequest
-	answer  *engine.Preprocessed // nil until it has come
+	answer  engine.Preprocessed // its Attempt is 0 until it has come
 }
 
-func (p *preprocessing) tokens() int { return 0 }
+// Tokens implements attempt.Task.
+func (p *preprocessing) Tokens() int { return 0 }
 
-func (p *preprocessing) migration() string { return "preprocess" }
+// Kind implements attempt.Task.
+func (p *preprocessing) Kind() string { return attempt.Preprocess }
 
-// choose takes the workers that can by turns: what they are asked for is none of
+// Choose takes the workers that can by turns: what they are asked for is none of
 // the load that the router knows, and depends on no cache.
-func (p *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
+func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := p.f.catalog.current(p.model)
 	var able []*instance
 	for i := range m.workers {
@@ -111,44 +113,15 @@ func (p *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	return route.Decision{}, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.card.Name)
 }
 
-// errSlow is the cause of a call's end when its worker took too long.
-var errSlow = errors.New("frontend: the worker took too long to make a prompt")
-
-// try makes one attempt. Nothing is reserved for it.
-func (p *preprocessing) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	limit := p.f.cfg.PreprocessTimeout
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errSlow)
-	defer cancel()
-	p.request.Attempt = attempt
+// Try makes one attempt. Nothing is reserved for it.
+func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
+	p.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, p.request)
-	err := p.f.deps.Plane.Call(ctx, d.Addr, engine.MethodPreprocess, body, p.take)
-	switch {
-	case p.answer != nil:
+	err := attempt.Call(ctx, p.f.deps.Plane, p.f.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, func(frame []byte) error {
+		return p.answer.Take(frame, number, p.model.card.VocabSize)
+	})
+	if p.answer.Attempt != 0 {
 		return nil // whatever became of the call
-	case errors.Is(context.Cause(ctx), errSlow):
-		return fault.New(fault.Unavailable, "worker %d made no prompt within %v", d.Worker.ID, limit)
-	case err == nil:
-		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
 	}
 	return err
-}
-
-// take handles one frame of the attempt in progress.
-func (p *preprocessing) take(frame []byte) error {
-	got := new(engine.Preprocessed)
-	if err := engine.DecodePreprocessed(frame, got); err != nil {
-		return broken("a frame that cannot be read", err)
-	}
-	if got.Attempt != p.request.Attempt {
-		return nil // a late answer
-	}
-	if p.answer != nil {
-		p.answer = nil
-		return broken("a second prompt", nil)
-	}
-	if err := got.Validate(p.model.card.VocabSize); err != nil {
-		return broken("a prompt that is none", err)
-	}
-	p.answer = got
-	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/obs"
 )
 
@@ -55,15 +56,21 @@ func (t tracedRouter) Route(ctx context.Context, req *route.Request) (route.Deci
 	return d, err
 }
 
-// try makes one attempt of a task, which is a stage of its trace: the client's side
-// of the call to the worker.
-func (f *Frontend) try(ctx context.Context, t task, attempt uint32, d route.Decision) error {
-	ctx, span := f.deps.Tracer.Client(ctx, "attempt")
-	span.Int("penstock.attempt", int64(attempt))
+// traced is a task whose attempts are stages of a trace: the client's side of the
+// calls to workers.
+type traced struct {
+	attempt.Task
+	tracer *obs.Tracer
+}
+
+// Try implements attempt.Task.
+func (t traced) Try(ctx context.Context, number uint32, d route.Decision) error {
+	ctx, span := t.tracer.Client(ctx, "attempt")
+	span.Int("penstock.attempt", int64(number))
 	span.Int("penstock.worker_id", int64(d.Worker.ID))
 	span.Int("penstock.dp_rank", int64(d.Worker.Rank))
-	span.Text("penstock.kind", t.migration())
-	err := t.try(ctx, attempt, d)
+	span.Text("penstock.kind", t.Kind())
+	err := t.Task.Try(ctx, number, d)
 	span.End(err)
 	return err
 }

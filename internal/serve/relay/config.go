@@ -11,11 +11,11 @@ import (
 type Config struct {
 	// Namespace and Component are those of the workers.
 	Namespace, Component string
-	// MigrationLimit is how many further attempts a request has when a worker
-	// fails under it, planned departures aside. Default 3; negative is none.
+	// MigrationLimit is how many workers may fail under a request beyond the first.
+	// Those that leave as planned do not count. Default 3; negative is none.
 	MigrationLimit int
-	// MigrationWait is how long a request that had a worker waits for another one
-	// when there is none. Default 8 s: less than callers wait for a worker, so that
+	// MigrationWait is how long a request that lost its worker waits for another one
+	// while there is none. Default 8 s: less than callers wait for a worker, so that
 	// the request is not lost to both.
 	MigrationWait time.Duration
 	// FirstWait is how long a request that had none yet waits when no worker answers.

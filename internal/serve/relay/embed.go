@@ -2,13 +2,12 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/engine"
 )
 
@@ -20,7 +19,7 @@ func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float3
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	attempt, err := first(req.Attempt)
+	number, err := first(req.Attempt)
 	if err != nil {
 		return nil, err
 	}
@@ -32,10 +31,10 @@ func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float3
 	t := &embedding{e: e.relay, id: e.relay.r.ids.claim(req.ID), request: *req}
 	defer e.relay.r.ids.release(t.id)
 	t.request.Model = e.relay.card.Name
-	if err := e.relay.attempts(ctx, t, attempt); err != nil {
+	if err := e.relay.attempts(ctx, t, number); err != nil {
 		return nil, err
 	}
-	return t.vector, nil
+	return t.answer.Vector, nil
 }
 
 // embedding is a prompt on its way to its vector. It belongs to one goroutine.
@@ -43,40 +42,37 @@ type embedding struct {
 	e       *relayed
 	id      string // that the router knows it by
 	request engine.EmbedRequest
-	vector  []float32 // nil until it has come
+	answer  engine.Embedding // its Vector is nil until it has come
 }
 
-func (t *embedding) moved() bool { return false }
+// Tokens implements attempt.Task.
+func (t *embedding) Tokens() int { return 0 }
 
-func (t *embedding) migration() string { return "new_request" }
+// Kind implements attempt.Task.
+func (t *embedding) Kind() string { return attempt.NewRequest }
 
-// choose asks the router by load alone: engines compute all of an input, whatever
+// Choose asks the router by load alone: engines compute all of an input, whatever
 // they have cached.
-func (t *embedding) choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error) {
+func (t *embedding) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := t.e.r.model(t.e.card.Name)
-	return t.e.r.route(ctx, &route.Request{
-		ID: t.id, Attempt: attempt, Model: t.e.card.Name, Tokens: t.request.Prompt,
+	req := &route.Request{
+		ID: t.id, Attempt: number, Model: t.e.card.Name, Tokens: t.request.Prompt,
 		Override: route.Override{OverlapWeight: new(float64)},
-		Exclude:  append(m.those(func(c *engine.Card) bool { return !c.Embeddings }), failed...),
-	})
+	}
+	unable := m.those(func(c *engine.Card) bool { return !c.Embeddings })
+	return attempt.Route(ctx, t.e.r.deps.Router, req, nil, append(unable, failed...))
 }
 
-func (t *embedding) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	defer t.e.r.deps.Router.Free(t.id, attempt)
-	t.request.Attempt = attempt
+// Try implements attempt.Task.
+func (t *embedding) Try(ctx context.Context, number uint32, d route.Decision) error {
+	defer t.e.r.deps.Router.Free(t.id, number)
+	t.request.Attempt = number
 	body := engine.AppendEmbedRequest(nil, &t.request)
-	err := t.e.r.answer(ctx, t.e.r.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {
-		got := new(engine.Embedding)
-		if err := engine.DecodeEmbedding(frame, got); err != nil {
-			return broken("a frame that cannot be read", err)
-		}
-		if got.Attempt == attempt {
-			t.vector = got.Vector
-		}
-		return nil
+	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {
+		return t.answer.Take(frame, number)
 	})
-	if t.vector != nil {
-		return nil
+	if t.answer.Vector != nil {
+		return nil // whatever became of the call
 	}
 	return err
 }
@@ -89,7 +85,7 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	attempt, err := first(req.Attempt)
+	number, err := first(req.Attempt)
 	if err != nil {
 		return nil, err
 	}
@@ -100,11 +96,11 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 	defer leave()
 	t := &preprocessing{e: p.relay, request: *req}
 	t.request.Model = p.relay.card.Name
-	if err := p.relay.attempts(ctx, t, attempt); err != nil {
+	if err := p.relay.attempts(ctx, t, number); err != nil {
 		return nil, err
 	}
-	t.made.Attempt = req.Attempt
-	return t.made, nil
+	t.answer.Attempt = req.Attempt
+	return &t.answer, nil
 }
 
 // preprocessing is a text or a conversation on its way to its tokens. It belongs
@@ -112,16 +108,18 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 type preprocessing struct {
 	e       *relayed
 	request engine.PreprocessRequest
-	made    *engine.Preprocessed // nil until it has come
+	answer  engine.Preprocessed // its Attempt is 0 until it has come
 }
 
-func (t *preprocessing) moved() bool { return false }
+// Tokens implements attempt.Task.
+func (t *preprocessing) Tokens() int { return 0 }
 
-func (t *preprocessing) migration() string { return "preprocess" }
+// Kind implements attempt.Task.
+func (t *preprocessing) Kind() string { return attempt.Preprocess }
 
-// choose takes the workers that can by turns: what they are asked for is none of
+// Choose takes the workers that can by turns: what they are asked for is none of
 // the load that the router knows, and depends on no cache.
-func (t *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
+func (t *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
 	var able []worker
 	for _, w := range t.e.r.model(t.e.card.Name).workers {
 		if w.card.Preprocess && !slices.Contains(failed, w.id) {
@@ -135,35 +133,15 @@ func (t *preprocessing) choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	return route.Decision{Worker: kv.Worker{ID: w.id}, Addr: w.addr}, nil
 }
 
-func (t *preprocessing) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	t.request.Attempt = attempt
+// Try implements attempt.Task.
+func (t *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
+	t.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, &t.request)
-	err := t.e.r.answer(ctx, t.e.r.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, func(frame []byte) error {
-		got := new(engine.Preprocessed)
-		if err := engine.DecodePreprocessed(frame, got); err != nil {
-			return broken("a frame that cannot be read", err)
-		}
-		if got.Attempt == attempt {
-			t.made = got
-		}
-		return nil
+	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, func(frame []byte) error {
+		return t.answer.Take(frame, number, t.e.card.VocabSize)
 	})
-	if t.made != nil {
-		return nil
-	}
-	return err
-}
-
-// answer makes a call that has one frame for an answer, within limit.
-func (r *Relay) answer(ctx context.Context, limit time.Duration, d route.Decision, method string, body []byte, recv func([]byte) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errStalled)
-	defer cancel()
-	err := r.deps.Plane.Call(ctx, d.Addr, method, body, recv)
-	switch {
-	case errors.Is(context.Cause(ctx), errStalled):
-		return fault.New(fault.Unavailable, "worker %d gave no answer within %v", d.Worker.ID, limit)
-	case err == nil:
-		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
+	if t.answer.Attempt != 0 {
+		return nil // whatever became of the call
 	}
 	return err
 }

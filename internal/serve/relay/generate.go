@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/engine"
 )
 
@@ -17,7 +16,7 @@ func (e *relayed) Generate(ctx context.Context, req *engine.Request, sink func(*
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	attempt, err := first(req.Attempt)
+	number, err := first(req.Attempt)
 	if err != nil {
 		return err
 	}
@@ -38,15 +37,11 @@ func (e *relayed) Generate(ctx context.Context, req *engine.Request, sink func(*
 		}
 		c.done = len(req.Done) > 0 && req.Done[i]
 	}
-	return e.attempts(ctx, g, attempt)
+	return e.attempts(ctx, g, number)
 }
 
-var (
-	// errSink is in the chain of the caller's own failure to take a delta.
-	errSink = errors.New("relay: the caller took no more")
-	// errStalled is the cause of a call's end when its worker was silent.
-	errStalled = errors.New("relay: the worker sent nothing for too long")
-)
+// errSink is in the chain of the caller's own failure to take a delta.
+var errSink = errors.New("relay: the caller took no more")
 
 // generation is one caller's attempt on its way through workers. It belongs to
 // one goroutine.
@@ -76,82 +71,52 @@ type choice struct {
 	done   bool
 }
 
-func (g *generation) moved() bool { return g.prefilled }
-
-func (g *generation) migration() string {
+// Tokens implements attempt.Task.
+func (g *generation) Tokens() int {
+	n := 0
 	for i := range g.choices {
-		if len(g.choices[i].tokens) > g.choices[i].sent {
-			return "ongoing_request"
-		}
+		n += len(g.choices[i].tokens) - g.choices[i].sent
 	}
-	return "new_request"
+	return n
 }
 
-// choose asks the router for a worker. Once tokens are out, one of the same
+// Kind implements attempt.Task.
+func (g *generation) Kind() string { return attempt.Kind(g.Tokens()) }
+
+// Choose asks the router for a worker. Once tokens are out, one of the same
 // numerics is preferred: only it goes on bit for bit. Another is better than none.
-func (g *generation) choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error) {
+func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := g.e.r.model(g.e.card.Name)
 	req := route.Request{
-		ID: g.id, Attempt: attempt, Model: g.e.card.Name,
+		ID: g.id, Attempt: number, Model: g.e.card.Name,
 		Tokens: g.request.Prompt, Media: g.request.Media, Salt: g.request.Salt,
 	}
 	excluded := slices.Clone(failed)
 	if g.request.Guide != nil {
 		excluded = append(excluded, m.those(func(c *engine.Card) bool { return !c.Guided })...)
 	}
+	var strange []kv.WorkerID
 	if g.computed != "" {
-		strange := m.those(func(c *engine.Card) bool { return c.Numerics != g.computed })
-		if len(strange) > 0 {
-			req.Exclude = append(strange, excluded...)
-			d, err := g.e.r.deps.Router.Route(ctx, &req)
-			if err == nil || ctx.Err() != nil {
-				return d, err
-			}
-		}
+		strange = m.those(func(c *engine.Card) bool { return c.Numerics != g.computed })
 	}
-	req.Exclude = excluded
-	return g.e.r.route(ctx, &req)
+	return attempt.Route(ctx, g.e.r.deps.Router, &req, strange, excluded)
 }
 
-// route asks the router; a model that it does not know, or no longer, has no
-// worker.
-func (r *Relay) route(ctx context.Context, req *route.Request) (route.Decision, error) {
-	d, err := r.deps.Router.Route(ctx, req)
-	if err != nil && fault.Of(err) == fault.NotFound {
-		err = fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", req.Model)
-	}
-	return d, err
-}
-
-// try makes one attempt. It returns nil when every choice is done.
-func (g *generation) try(ctx context.Context, attempt uint32, d route.Decision) error {
-	defer g.e.r.deps.Router.Free(g.id, attempt)
+// Try makes one attempt. It returns nil when every choice is done.
+func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
+	defer g.e.r.deps.Router.Free(g.id, number)
 	g.prefilled = false
 	g.numerics = g.e.r.model(g.e.card.Name).numerics(d.Worker.ID)
-	g.request.Attempt = attempt
+	g.request.Attempt = number
 	g.resume()
 
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	// The timer runs only while the worker is waited for, never while the caller is.
-	limit := g.e.r.cfg.StallTimeout
-	stall := time.AfterFunc(limit, func() { cancel(errStalled) })
-	defer stall.Stop()
 	body := engine.AppendRequest(nil, &g.request)
-	err := g.e.r.deps.Plane.Call(ctx, d.Addr, engine.MethodGenerate, body, func(frame []byte) error {
-		stall.Stop()
-		defer stall.Reset(limit)
-		return g.take(frame)
-	})
+	err := attempt.Call(ctx, g.e.r.deps.Plane, g.e.r.cfg.StallTimeout, d, engine.MethodGenerate, body, g.take)
 	switch {
 	case g.sinkErr != nil:
 		return g.sinkErr
 	case g.complete():
 		return nil // whatever became of the call, the answer is complete
-	case errors.Is(context.Cause(ctx), errStalled):
-		return fault.New(fault.Unavailable, "worker %d sent nothing for %v", d.Worker.ID, limit)
-	case err == nil:
-		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
 	}
 	return err
 }
@@ -179,7 +144,7 @@ func (g *generation) complete() bool {
 func (g *generation) take(frame []byte) error {
 	d := &g.delta
 	if err := engine.DecodeDelta(frame, d); err != nil {
-		return broken("a frame that cannot be read", err)
+		return engine.Broken("a frame that cannot be read", err)
 	}
 	if d.Attempt != g.request.Attempt {
 		return nil // a late answer
@@ -194,7 +159,7 @@ func (g *generation) take(frame []byte) error {
 		return nil
 	}
 	if d.Choice < 0 || d.Choice >= len(g.choices) || g.choices[d.Choice].done {
-		return broken("tokens of a choice that there is not, or no longer", nil)
+		return engine.Broken("tokens of a choice that there is not, or no longer", nil)
 	}
 	return g.output(d)
 }
@@ -202,20 +167,12 @@ func (g *generation) take(frame []byte) error {
 // output passes on what the caller has not got yet.
 func (g *generation) output(d *engine.Delta) error {
 	c := &g.choices[d.Choice]
-	if d.Pos < 0 || d.Pos > len(c.tokens) {
-		return broken("tokens with a gap before them", nil)
-	}
-	if g.request.Logprobs >= 0 && len(d.Logprobs) != len(d.Tokens) {
-		return broken("tokens without log-probabilities", nil)
+	if err := d.Continue(len(c.tokens), g.request.Logprobs); err != nil {
+		return err
 	}
 	if !g.prefilled && len(d.Tokens) > 0 {
 		g.prefilled = true
 		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt)
-	}
-	old := min(len(c.tokens)-d.Pos, len(d.Tokens))
-	d.Pos, d.Tokens = d.Pos+old, d.Tokens[old:]
-	if len(d.Logprobs) > 0 {
-		d.Logprobs = d.Logprobs[old:]
 	}
 	if len(c.tokens) > c.sent {
 		d.Cached = 0 // the caller was told with the first tokens
@@ -239,10 +196,4 @@ func (g *generation) pass(d *engine.Delta) error {
 		return errSink
 	}
 	return nil
-}
-
-// broken is the error of a worker that does not keep to the engine contract: a
-// defect, which another worker would only hide.
-func broken(what string, cause error) error {
-	return &fault.Error{Code: fault.Internal, Message: "the worker sent " + what + ": this is a defect of the server", Err: cause}
 }

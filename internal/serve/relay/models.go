@@ -14,6 +14,26 @@ import (
 	"penstock/internal/plane/disco"
 )
 
+// known is the workers of the component, as discovery has them. It does not change.
+type known struct {
+	models     map[string]*model
+	epochs     map[kv.WorkerID]uint64 // of all, also those that cannot be used
+	superseded chan struct{}          // closed when there is a newer one
+}
+
+func newKnown() *known {
+	return &known{models: map[string]*model{}, epochs: map[kv.WorkerID]uint64{}, superseded: make(chan struct{})}
+}
+
+// Life implements attempt.View.
+func (k *known) Life(id kv.WorkerID) (epoch uint64, known bool) {
+	epoch, known = k.epochs[id]
+	return epoch, known
+}
+
+// Superseded implements attempt.View.
+func (k *known) Superseded() <-chan struct{} { return k.superseded }
+
 // model is one model and its workers, as discovery has them. It does not change.
 type model struct {
 	workers []worker
@@ -49,7 +69,7 @@ func (m *model) those(such func(*engine.Card) bool) []kv.WorkerID {
 
 // model returns what is known of a model now; never nil.
 func (r *Relay) model(name string) *model {
-	if m := (*r.models.Load())[name]; m != nil {
+	if m := r.known.Load().models[name]; m != nil {
 		return m
 	}
 	return &model{}
@@ -89,8 +109,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	for {
 		err := r.deps.Registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
 			next := r.parse(ctx, set)
-			r.models.Store(&next)
-			r.follow(ctx, &parts, served, next)
+			close(r.known.Swap(next).superseded)
+			r.follow(ctx, &parts, served, next.models)
 		})
 		if ctx.Err() != nil {
 			return nil
@@ -102,34 +122,35 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// parse returns the models among the instances of the component. A worker whose
+// parse returns what is known from the instances of the component. A worker whose
 // card cannot be read is the router's to name.
-func (r *Relay) parse(ctx context.Context, set []disco.Instance) map[string]*model {
-	models := map[string]*model{}
+func (r *Relay) parse(ctx context.Context, set []disco.Instance) *known {
+	next, old := newKnown(), r.known.Load()
 	for i := range set {
 		in := &set[i]
 		if in.Namespace != r.cfg.Namespace || in.Component != r.cfg.Component {
 			continue
 		}
+		next.epochs[in.ID] = in.Epoch
 		card, err := engine.DecodeCard(in.Meta)
 		if err != nil {
 			r.throttled.Log(ctx, slog.LevelWarn, "a worker's model card cannot be read", "worker", uint64(in.ID), "error", err)
 			continue
 		}
-		m := models[card.Name]
+		m := next.models[card.Name]
 		if m == nil {
 			m = &model{}
-			models[card.Name] = m
+			next.models[card.Name] = m
 		}
 		m.workers = append(m.workers, worker{id: in.ID, addr: in.Addr, card: card})
 	}
-	for name, m := range models { // each is its own affair
-		m.keepFitting((*r.models.Load())[name])
+	for name, m := range next.models { // each is its own affair
+		m.keepFitting(old.models[name])
 		if r.deps.OnModel != nil {
 			r.deps.OnModel(name, m.workers[0].card.Checksum())
 		}
 	}
-	return models
+	return next
 }
 
 // keepFitting leaves out the workers whose card differs from the model's: the one

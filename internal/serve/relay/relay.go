@@ -17,6 +17,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/disco"
@@ -62,7 +63,8 @@ type Relay struct {
 	deps      Deps
 	metrics   metrics
 	throttled *obs.Throttle
-	models    atomic.Pointer[map[string]*model]
+	runner    attempt.Runner
+	known     atomic.Pointer[known]
 	serving   atomic.Int64 // models being served
 	ids       ids
 }
@@ -78,7 +80,8 @@ func New(cfg Config, deps Deps) (*Relay, error) {
 	}
 	deps.Log = obs.Component(deps.Log, "relay")
 	r := &Relay{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), throttled: obs.NewThrottle(deps.Log, 10*time.Second)}
-	r.models.Store(&map[string]*model{})
+	r.known.Store(newKnown())
+	r.runner = newRunner(r)
 	return r, nil
 }
 

@@ -18,26 +18,43 @@ func (s *server) embed(ctx context.Context, body []byte, send func([]byte) error
 		return err
 	}
 	req := new(engine.EmbedRequest)
-	err := s.enter(func() (model string, err error) {
+	return s.once(ctx, send, func() (string, subject, error) {
 		if err := engine.DecodeEmbedRequest(body, req); err != nil {
-			return "", err
+			return "", subject{}, err
 		}
-		return req.Model, req.Validate()
+		return req.Model, subject{req.ID, req.Attempt, len(req.Prompt)}, req.Validate()
+	}, func(ctx context.Context) ([]byte, error) {
+		vector, err := eng.Embed(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		s.beat()
+		return engine.AppendEmbedding(nil, &engine.Embedding{Attempt: req.Attempt, Vector: vector}), nil
+	})
+}
+
+// once serves a call whose answer is one frame. read decodes the request and says
+// which model it is for and what the books know it by; answer makes the frame.
+func (s *server) once(ctx context.Context, send func([]byte) error, read func() (model string, of subject, err error), answer func(context.Context) ([]byte, error)) error {
+	w := s.w
+	var of subject
+	err := s.enter(func() (model string, err error) {
+		model, of, err = read()
+		return model, err
 	})
 	if err != nil {
 		w.metrics.refused(err)
 		return err
 	}
 	defer s.leave()
-	started, of := time.Now(), subject{req.ID, req.Attempt, len(req.Prompt)}
+	started := time.Now()
 	err = s.carry(ctx, func(ctx context.Context) error {
 		return w.guard(ctx, of, func() error {
-			vector, err := eng.Embed(ctx, req)
+			frame, err := answer(ctx)
 			if err != nil {
 				return err
 			}
-			s.beat()
-			return send(engine.AppendEmbedding(nil, &engine.Embedding{Attempt: req.Attempt, Vector: vector}))
+			return send(frame)
 		})
 	})
 	w.ended(ctx, of, 0, 0, time.Since(started), err)

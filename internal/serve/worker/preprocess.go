@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"time"
 
 	"penstock/core/fault"
 	"penstock/internal/engine"
@@ -20,32 +19,21 @@ func (s *server) preprocess(ctx context.Context, body []byte, send func([]byte) 
 		return err
 	}
 	req := new(engine.PreprocessRequest)
-	err := s.enter(func() (model string, err error) {
+	return s.once(ctx, send, func() (string, subject, error) {
 		if err := engine.DecodePreprocessRequest(body, req); err != nil {
-			return "", err
+			return "", subject{}, err
 		}
-		return req.Model, req.Validate()
+		// No token is computed, so none is counted.
+		return req.Model, subject{id: req.ID, attempt: req.Attempt}, req.Validate()
+	}, func(ctx context.Context) ([]byte, error) {
+		p, err := eng.Preprocess(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.Validate(w.card.VocabSize); err != nil {
+			return nil, err
+		}
+		p.Attempt = req.Attempt
+		return engine.AppendPreprocessed(nil, p), nil
 	})
-	if err != nil {
-		w.metrics.refused(err)
-		return err
-	}
-	defer s.leave()
-	// No token is computed, so none is counted.
-	started, of := time.Now(), subject{id: req.ID, attempt: req.Attempt}
-	err = s.carry(ctx, func(ctx context.Context) error {
-		return w.guard(ctx, of, func() error {
-			p, err := eng.Preprocess(ctx, req)
-			if err != nil {
-				return err
-			}
-			if err := p.Validate(w.card.VocabSize); err != nil {
-				return err
-			}
-			p.Attempt = req.Attempt
-			return send(engine.AppendPreprocessed(nil, p))
-		})
-	})
-	w.ended(ctx, of, 0, 0, time.Since(started), err)
-	return err
 }

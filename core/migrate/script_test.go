@@ -1,0 +1,144 @@
+package migrate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// TestScripts runs the golden scripts. Time starts at 0 with each task and passes as
+// the steps say, and with "advance". Commands:
+//
+//	new [limit=N] [attempts=N] [wait=D] [first-wait=D] [pinned]
+//	lives                  lines: WORKER EPOCH, of those that are registered
+//	next
+//	news                   then next
+//	advance by=D
+//	no-worker [code=CODE]
+//	failed worker=N [epoch=N] [tokens=N] [code=CODE]
+//	    goes on with "next" behind a pause
+//	alone for=D
+//	    waits, asks and is told that there is no worker, until it is given up
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
+		s := &script{m: New(Config{}, 1), lives: map[kv.WorkerID]uint64{}}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			out := s.run(t, d)
+			if err := s.m.Check(); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			return out
+		})
+	})
+}
+
+type script struct {
+	m     *Machine
+	now   kv.Mono
+	lives map[kv.WorkerID]uint64
+}
+
+func (s *script) life(id kv.WorkerID) (uint64, bool) {
+	epoch, known := s.lives[id]
+	return epoch, known
+}
+
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	switch d.Cmd {
+	case "new":
+		c := Config{Wait: duration(t, d, "wait"), FirstWait: duration(t, d, "first-wait"), Pinned: d.HasArg("pinned")}
+		d.MaybeScanArgs(t, "limit", &c.Limit)
+		d.MaybeScanArgs(t, "attempts", &c.Attempts)
+		s.m, s.now = New(c, 1), 0
+		return s.step(s.m.Next(s.now, s.life))
+	case "lives":
+		clear(s.lives)
+		for line := range strings.Lines(d.Input) {
+			var id kv.WorkerID
+			var epoch uint64
+			if _, err := fmt.Sscan(line, &id, &epoch); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			s.lives[id] = epoch
+		}
+		return ""
+	case "next":
+		return s.step(s.m.Next(s.now, s.life))
+	case "news":
+		s.m.News()
+		return s.step(s.m.Next(s.now, s.life))
+	case "advance":
+		s.now = s.now.Add(duration(t, d, "by"))
+		return ""
+	case "no-worker":
+		return s.step(s.m.NoWorker(s.now, code(t, d)))
+	case "failed":
+		f := Failure{Code: code(t, d)}
+		d.ScanArgs(t, "worker", &f.Worker)
+		d.MaybeScanArgs(t, "epoch", &f.Epoch)
+		d.MaybeScanArgs(t, "tokens", &f.Tokens)
+		return s.step(s.m.Failed(s.now, f))
+	case "alone":
+		return s.alone(t, d)
+	}
+	d.Fatalf(t, "unknown command %s", d.Cmd)
+	return ""
+}
+
+// step says what the step says and does what it can of it.
+func (s *script) step(step Step) string {
+	out := fmt.Sprintf("%v: %v\n", time.Duration(s.now), step)
+	if step.Do == Pause {
+		s.now = s.now.Add(step.For)
+		out += s.step(s.m.Next(s.now, s.life))
+	}
+	return out
+}
+
+// alone is a router without workers.
+func (s *script) alone(t *testing.T, d *datadriven.TestData) string {
+	var out strings.Builder
+	end := s.now.Add(duration(t, d, "for"))
+	for {
+		step := s.m.NoWorker(s.now, code(t, d))
+		out.WriteString(s.step(step))
+		switch {
+		case step.Do == GiveUp || s.now >= end:
+			return out.String()
+		case step.Do == Await:
+			s.now = s.now.Add(step.For)
+			s.m.Next(s.now, s.life)
+		}
+	}
+}
+
+func duration(t *testing.T, d *datadriven.TestData, arg string) time.Duration {
+	var s string
+	if d.MaybeScanArgs(t, arg, &s); s == "" {
+		return 0
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	return v
+}
+
+// code is the argument of that name; unavailable without it.
+func code(t *testing.T, d *datadriven.TestData) fault.Code {
+	name := fault.Unavailable.String()
+	d.MaybeScanArgs(t, "code", &name)
+	all := []fault.Code{fault.Internal, fault.NotFound, fault.Limited, fault.Overloaded, fault.Unavailable, fault.Deadline, fault.Draining}
+	at := slices.IndexFunc(all, func(c fault.Code) bool { return c.String() == name })
+	if at < 0 {
+		d.Fatalf(t, "unknown code %s", name)
+	}
+	return all[at]
+}

@@ -1,0 +1,43 @@
+package attempt
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/route"
+)
+
+// Caller is the request plane, as attempts need it.
+type Caller interface {
+	// Call calls a method of a worker. It gives each frame of the answer to recv,
+	// whose error ends the call and is returned, and returns nil at its end.
+	Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error
+}
+
+// errStalled is the cause of a call's end when its worker was silent.
+var errStalled = errors.New("attempt: the worker sent nothing for too long")
+
+// Call calls the worker of d. It is Unavailable if the worker sends nothing for
+// limit, while it is waited for and not while recv is. It never returns nil: a call
+// that came to its end has ended early, unless the caller knows from its frames that
+// they are all.
+func Call(ctx context.Context, plane Caller, limit time.Duration, d route.Decision, method string, body []byte, recv func(frame []byte) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stall := time.AfterFunc(limit, func() { cancel(errStalled) })
+	defer stall.Stop()
+	err := plane.Call(ctx, d.Addr, method, body, func(frame []byte) error {
+		stall.Stop()
+		defer stall.Reset(limit)
+		return recv(frame)
+	})
+	switch {
+	case errors.Is(context.Cause(ctx), errStalled):
+		return fault.New(fault.Unavailable, "worker %d sent nothing for %v", d.Worker.ID, limit)
+	case err == nil:
+		return fault.New(fault.Unavailable, "worker %d ended its answer early", d.Worker.ID)
+	}
+	return err
+}
