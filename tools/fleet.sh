@@ -9,6 +9,7 @@
 #   PENSTOCK=./penstock tools/fleet.sh --kv-cache-blocks 512   # flags go to the workers
 #   FLEET_CHECK=1 tools/fleet.sh      # starts, asks both frontends once, stops
 set -euo pipefail
+unset CDPATH # cd would say where it went
 set -m # processes get groups of their own: Ctrl-C is this script's to pass on, once
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
@@ -56,10 +57,14 @@ launch() {
 # field NAME KEY prints a string that the process said of itself.
 field() { sed -n "s/.*\"$2\":\"\([^\"]*\)\".*/\1/p" "$dir/$1.json"; }
 
+# get asks a process of this machine, whatever proxy and settings the user has for
+# others.
+get() { curl -q --noproxy '*' -fsS "$@"; }
+
 # healthy NAME waits until a frontend serves a model.
 healthy() {
   for _ in $(seq 600); do
-    if curl -fsS -o /dev/null "$(field "$1" url)/health" 2>/dev/null; then return; fi
+    if get -o /dev/null "$(field "$1" url)/health" 2>/dev/null; then return; fi
     sleep 0.05
   done
   fail "$1 serves no model after 30 s"
@@ -76,7 +81,7 @@ healthy frontend-1
 healthy frontend-2
 
 ask() {
-  curl -fsS "$1/v1/chat/completions" -H 'Content-Type: application/json' \
+  get "$1/v1/chat/completions" -H 'Content-Type: application/json' \
     -d '{"model": "penstock-tiny", "max_tokens": 16, "temperature": 0, "messages": [{"role": "user", "content": "Where does the water go?"}]}'
 }
 
