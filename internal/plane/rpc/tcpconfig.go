@@ -145,7 +145,7 @@ func advertised(want string, at *net.TCPAddr) (string, error) {
 	port := fmt.Sprint(at.Port)
 	if want == "" {
 		if at.IP.IsUnspecified() {
-			return "", fault.New(fault.Invalid, "serve %v: it listens on every address of this host; say which of them others should use (advertise)", at)
+			return "", fault.New(fault.Invalid, "serve %v: it listens on every address of this host; say with rpc-advertise which of them others should use, for example 10.0.0.7", at)
 		}
 		return at.String(), nil
 	}

@@ -3,6 +3,7 @@ package frontend
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -51,6 +52,8 @@ func (f *Frontend) attempts(ctx context.Context, t task, pinned bool) error {
 			return err
 		}
 		f.deps.Router.Failed(d.Worker, err)
+		f.throttled.Log(ctx, slog.LevelWarn, "a worker failed under a request",
+			"request", idOf(ctx), "worker", uint64(d.Worker.ID), "attempt", attempt, "tokens", t.tokens(), "error", err)
 		if pinned {
 			return stays(d, err)
 		}

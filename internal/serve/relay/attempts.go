@@ -32,6 +32,8 @@ func first(attempt uint32) (uint32, error) {
 // task is a prompt that is tried on one worker after another. It belongs to one
 // goroutine.
 type task interface {
+	// name is the id of the request, as the router and the logs know it.
+	name() string
 	// choose takes a worker that is none of the failed.
 	choose(ctx context.Context, attempt uint32, failed []kv.WorkerID) (route.Decision, error)
 	// try makes one attempt on the worker that was chosen and reserved for it.
@@ -86,7 +88,8 @@ func (e *relayed) attempts(ctx context.Context, t task, attempt uint32) error {
 			return last
 		}
 		e.r.deps.Router.Failed(d.Worker, last)
-		e.r.throttled.Log(ctx, slog.LevelWarn, "a worker failed under a request", "worker", uint64(d.Worker.ID), "error", last)
+		e.r.throttled.Log(ctx, slog.LevelWarn, "a worker failed under a request",
+			"request", t.name(), "worker", uint64(d.Worker.ID), "attempt", attempt-1, "error", last)
 		if fault.Of(last) != fault.Draining {
 			limit--
 		}

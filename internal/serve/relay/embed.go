@@ -46,6 +46,8 @@ type embedding struct {
 	vector  []float32 // nil until it has come
 }
 
+func (t *embedding) name() string { return t.id }
+
 func (t *embedding) moved() bool { return false }
 
 func (t *embedding) migration() string { return "new_request" }
@@ -114,6 +116,8 @@ type preprocessing struct {
 	request engine.PreprocessRequest
 	made    *engine.Preprocessed // nil until it has come
 }
+
+func (t *preprocessing) name() string { return t.request.ID }
 
 func (t *preprocessing) moved() bool { return false }
 

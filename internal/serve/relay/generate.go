@@ -76,6 +76,8 @@ type choice struct {
 	done   bool
 }
 
+func (g *generation) name() string { return g.id }
+
 func (g *generation) moved() bool { return g.prefilled }
 
 func (g *generation) migration() string {
