@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -75,6 +76,7 @@ func newConfigShow() *cobra.Command {
 		var rows struct {
 			Rows []config.Setting `json:"rows"`
 		}
+		var invalid error
 		if t.server != "" {
 			if err := onlyOf(cmd, "server", "json", "api-key-file", "ca"); err != nil {
 				return err
@@ -90,16 +92,18 @@ func newConfigShow() *cobra.Command {
 				return err
 			}
 		} else {
-			l, err := loadFor(cmd, command, flags)
-			if err != nil {
-				return err
+			if err := flags.For(command); err != nil {
+				return usage(err)
 			}
-			rows.Rows = l.Settings()
+			path, _ := cmd.Flags().GetString("config")
+			// Settings that are wrong are shown too: where they come from is the question.
+			l, err := config.Read(path, os.Environ(), flags)
+			rows.Rows, invalid = l.Settings(), usage(err)
 		}
 		if asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(rows)
+			return errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(rows), invalid)
 		}
-		return printSettings(cmd.OutOrStdout(), rows.Rows)
+		return errors.Join(printSettings(cmd.OutOrStdout(), rows.Rows), invalid)
 	}
 	return cmd
 }

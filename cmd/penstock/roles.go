@@ -102,9 +102,14 @@ func greet(w io.Writer, l *config.Loaded, s node.Started) {
 	case config.Frontend:
 		fmt.Fprintf(&b, "\n  Penstock frontend on %s  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n", s.URL, took, l.Namespace, l.Component)
 	case config.Worker:
-		fmt.Fprintf(&b, "\n  Penstock worker %d serves %s at %s  (ready in %v)\n  Registered in namespace %s, component %s\n", s.WorkerID, s.Model, s.Addr, took, l.Namespace, l.Component)
+		fmt.Fprintf(&b, "\n  Penstock worker %d serves %s at %s  (ready in %v)\n", s.WorkerID, s.Model, s.Addr, took)
+		if l.Discovery == config.DiscoveryStatic {
+			fmt.Fprintf(&b, "  Tell others:  --discovery static --static-workers %s\n", s.Addr)
+		} else {
+			fmt.Fprintf(&b, "  Registered in namespace %s, component %s\n", l.Namespace, l.Component)
+		}
 	case config.Router:
-		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s --nats %s\n", took, l.Namespace, l.Component, l.RouterName, natsOf(l, s))
+		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s %s\n", took, l.Namespace, l.Component, l.RouterName, joining(l, s))
 	}
 	if s.NATS != "" {
 		fmt.Fprintf(&b, "  NATS:      %s   (join with: penstock worker --nats %s)\n", s.NATS, s.NATS)
@@ -117,6 +122,17 @@ func greet(w io.Writer, l *config.Loaded, s node.Started) {
 	}
 	b.WriteString("  Stop:      Ctrl-C (running requests may finish)\n\n")
 	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
+}
+
+// joining are the flags with which another process finds this router.
+func joining(l *config.Loaded, s node.Started) string {
+	switch l.Discovery {
+	case config.DiscoveryFile:
+		return "--discovery file --discovery-dir " + l.DiscoveryDir
+	case config.DiscoveryStatic:
+		return "--discovery static --static-workers ADDRESS"
+	}
+	return "--nats " + natsOf(l, s)
 }
 
 // natsOf is how another process reaches the NATS server of this one's fleet.

@@ -8,8 +8,8 @@
 // costs one request one attempt. Until a ping has failed too the worker is no more
 // than suspected: a connection may break for many reasons.
 //
-// A worker that is heard of otherwise is pinged only if discovery is in doubt about
-// it. What one hears through a third party ends no quarantine: it does not show that
+// A worker that has answered once and is heard of otherwise is pinged only if
+// discovery is in doubt about it. What one hears through a third party ends no quarantine: it does not show that
 // the worker can be reached.
 //
 // A Machine has one owner: no method may run beside another one.
@@ -138,6 +138,7 @@ type entry struct {
 	retry  time.Duration // the last wait of the last quarantine
 	back   kv.Mono       // its end
 	lapsed bool          // there was one
+	known  bool          // this life has answered a ping
 	at     int           // in the queue; -1 outside
 }
 
@@ -152,7 +153,7 @@ func New(cfg Config) (*Machine, error) {
 
 // Set replaces the set of workers, given in any order; of two entries for one
 // worker the later life counts. A worker that is new, or in a new life, is taken to
-// answer, but pinged within DoubtEvery unless it is heard of before: its address may
+// answer, but pinged within DoubtEvery even if it is heard of before: its address may
 // lead nowhere. One that is gone is forgotten. Memory is bounded by the set.
 func (m *Machine) Set(now kv.Mono, workers []Worker) {
 	next := slices.Clone(workers)
@@ -199,10 +200,11 @@ func (m *Machine) forget(e *entry) {
 // change sets the next ping of a worker of which discovery has changed its mind. It
 // puts off none of one in doubt: discovery may change its mind often.
 func (m *Machine) change(e *entry, now kv.Mono) {
-	if e.Confirmed {
-		m.enqueue(e, e.heard.Add(m.period(e)))
-	} else {
+	switch {
+	case !e.Confirmed:
 		m.enqueue(e, min(e.due, m.soon(e, now)))
+	case e.known:
+		m.enqueue(e, e.heard.Add(m.period(e)))
 	}
 }
 
@@ -213,7 +215,8 @@ func (m *Machine) soon(e *entry, now kv.Mono) kv.Mono {
 }
 
 // Heard notes a sign of life of a worker other than the answer to a ping: it puts
-// off the next ping of a worker that discovery confirms. It ends no quarantine.
+// off the next ping of a worker that discovery confirms, but not the first: others
+// may hear of a worker that cannot be reached from here. It ends no quarantine.
 // Signs of other lives count for nothing.
 func (m *Machine) Heard(now kv.Mono, id kv.WorkerID, epoch uint64) {
 	e := m.workers[id]
@@ -221,7 +224,7 @@ func (m *Machine) Heard(now kv.Mono, id kv.WorkerID, epoch uint64) {
 		return
 	}
 	e.heard = max(e.heard, now)
-	if e.Confirmed && !e.status.Quarantined && e.ping == 0 {
+	if e.Confirmed && e.known && !e.status.Quarantined && e.ping == 0 {
 		m.enqueue(e, e.heard.Add(m.period(e)))
 	}
 }
@@ -296,7 +299,7 @@ func (m *Machine) Answered(now kv.Mono, p Ping, epoch uint64) bool {
 		m.quarantined--
 		e.back = now
 	}
-	e.status, e.heard = Status{}, max(e.heard, now)
+	e.status, e.heard, e.known = Status{}, max(e.heard, now), true
 	m.enqueue(e, now.Add(m.period(e)))
 	return was
 }

@@ -64,11 +64,19 @@ type Runner struct {
 	// View returns the latest view.
 	View func() View
 	// Failed is told of calls that failed in a way that another worker may make good.
-	Failed func(w kv.Worker, err error)
+	Failed func(Failure)
 	// Moves counts further attempts, by kind; Waiting are the tasks that wait for a
 	// worker.
 	Moves   *prometheus.CounterVec
 	Waiting prometheus.Gauge
+}
+
+// Failure is an attempt that failed in a way that another worker may make good.
+type Failure struct {
+	Worker  kv.Worker
+	Attempt uint32
+	Tokens  int // of the task that are out
+	Err     error
 }
 
 // Lost is the error of a task that had a worker, and that none has finished. Its
@@ -164,7 +172,7 @@ func (s *series) try(ctx context.Context, exclude []kv.WorkerID) (_ migrate.Step
 	s.worker, s.last = d.Worker.ID, misrouted(d, err)
 	code := fault.Of(s.last)
 	if ctx.Err() == nil && code.Class().Retryable {
-		s.Failed(d.Worker, s.last)
+		s.Failed(Failure{Worker: d.Worker, Attempt: s.number - 1, Tokens: s.task.Tokens(), Err: s.last})
 	}
 	if !known { // the router had heard of it first
 		epoch, _ = s.View().Life(d.Worker.ID)

@@ -65,7 +65,7 @@ func newJob(limits migrate.Config, workers int, does func(ctx context.Context, j
 	j.runner = Runner{
 		Limits:  limits,
 		View:    func() View { return j.view.Load() },
-		Failed:  func(w kv.Worker, err error) { j.note("failed %d %v", w.ID, fault.Of(err)) },
+		Failed:  func(f Failure) { j.note("failed %d %v", f.Worker.ID, fault.Of(f.Err)) },
 		Moves:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moves"}, []string{"kind"}),
 		Waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "waiting"}),
 	}

@@ -166,6 +166,16 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 // that the flags are of (nil is none of those of up). It reports every problem at
 // once; a key or variable that names no setting of any command is one.
 func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
+	l, err := Read(path, environ, flags)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Read is Load for those who only look: beside the error it returns the settings as
+// they are. What could not be read has the value of the layer before.
+func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	if flags == nil {
 		flags = NoFlags(Up)
 	}
@@ -181,11 +191,7 @@ func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.flags(flags)
 	// What could not be read still has the value of the layer before, so nothing
 	// is reported twice.
-	err = errors.Join(err, l.Validate())
-	if err = errors.Join(err, l.validateFor(l.Command)); err != nil {
-		return nil, err
-	}
-	return l, nil
+	return l, errors.Join(err, l.Validate(), l.validateFor(l.Command))
 }
 
 // fileOf returns the value of EnvFile; "" if it is not set.

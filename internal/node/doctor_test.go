@@ -237,6 +237,47 @@ func TestExamineFiles(t *testing.T) {
 	expect(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckWarn, "no worker is registered in namespace penstock")
 }
 
+// TestExamineListed: an address of static discovery at which nobody answers is named.
+func TestExamineListed(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := "tcp://" + ln.Addr().String()
+	ln.Close()
+	plane, err := rpc.NewTCP(rpc.TCPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plane.Close()
+	there := answerAt(t, plane, engine.Pong{LoadReport: engine.LoadReport{State: engine.StateReady}})
+	cfg := settingsOf(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS="+addr+","+there, "HTTP_ADDR=127.0.0.1:0")
+	found := Examine(t.Context(), Examination{Config: cfg})
+	expect(t, found, "worker at "+addr, CheckFail, "nobody answers")
+	silent(t, found, "worker at "+there)
+}
+
+// TestExamineServerWithoutNATS: a fleet without NATS has no cache events, and no
+// worker is to blame for that.
+func TestExamineServerWithoutNATS(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/router/workers" {
+			fmt.Fprint(w, `{"rows":[{"worker_id":1,"state":"unconfirmed","feed":{"state":"waiting"}},{"worker_id":2,"state":"ready","feed":{"state":"resync"}}]}`)
+			return
+		}
+		fmt.Fprint(w, `{"status":"healthy"}`)
+	}))
+	defer server.Close()
+	cfg := settingsOf(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+t.TempDir(), "HTTP_ADDR=127.0.0.1:0")
+	found := Examine(t.Context(), Examination{Config: cfg, Server: server.URL})
+	silent(t, found, "events of 1/0")
+	silent(t, found, "events of 2/0")
+	expect(t, found, "events", CheckOK, "without NATS there are none")
+	if f := finding(t, found, "worker 1 rank 0"); !strings.Contains(f.Remedy, "--discovery-dir") {
+		t.Errorf("the remedy of an unconfirmed worker is %q", f.Remedy)
+	}
+}
+
 // TestExaminePorts: a port that is taken says by whom.
 func TestExaminePorts(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -341,7 +382,7 @@ func TestExamineServer(t *testing.T) {
 	}
 	found := examine()
 	expect(t, found, "config", CheckFail, "a: wrong; b: too")
-	expect(t, found, "server", CheckOK, "serving m (2 workers)")
+	expect(t, found, "server", CheckOK, "serving m (workers: 2)")
 	expect(t, found, "model n", CheckWarn, "no worker")
 	expect(t, found, "clock", CheckOK, "agree")
 	expect(t, found, "workers", CheckOK, "4 of 6 are ready")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,23 @@ func (d *doctor) fleet(ctx context.Context) {
 	for i := range set {
 		d.worker(ctx, p.rpc, &set[i], cards)
 	}
+	if cfg.Discovery == config.DiscoveryStatic {
+		d.listed(ctx, p.rpc, cfg.StaticWorkers, set)
+	}
 	d.ownBlocks(cards)
+}
+
+// listed checks the addresses of static discovery that no worker of set has: each
+// should be somebody's.
+func (d *doctor) listed(ctx context.Context, plane rpc.Plane, addrs []string, set []disco.Instance) {
+	for _, addr := range addrs {
+		if slices.ContainsFunc(set, func(in disco.Instance) bool { return in.Addr == addr }) {
+			continue
+		}
+		if _, _, err := ping(ctx, plane, addr); err != nil {
+			d.fail("worker at "+addr, "start a worker there, or take the address out of --static-workers", "nobody answers: %v", err)
+		}
+	}
 }
 
 // connect connects to the NATS server of the settings; without one there is

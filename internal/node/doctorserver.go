@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"penstock/internal/config"
 )
 
 const (
@@ -80,7 +82,7 @@ func (d *doctor) health(server string, h *healthAnswer) {
 			d.warn("model "+m.ID, "start a worker for it, or look into the frontend's log", "%s: %s", server, m.Reason)
 			continue
 		}
-		served = append(served, fmt.Sprintf("%s (%d workers)", m.ID, m.Workers))
+		served = append(served, fmt.Sprintf("%s (workers: %d)", m.ID, m.Workers))
 	}
 	what := ""
 	if len(served) > 0 {
@@ -143,10 +145,11 @@ func (d *doctor) workers(ctx context.Context, server string) {
 		case r.Problem != "":
 			d.fail(of, "see docs/router-api.md for the states of a worker", "%s: %s", r.State, r.Problem)
 		default:
-			d.warn(of, "look into the log of that worker on "+r.Host, "%s", r.State)
+			d.warn(of, remedyOf(r.State, r.Host), "%s", r.State)
 		}
 		check := fmt.Sprintf("events of %d/%d", r.ID, r.Rank)
 		switch {
+		case d.withoutEvents() && (r.Feed.State == "resync" || r.Feed.State == "waiting"):
 		case r.Feed.State == "resync":
 			d.warn(check, "wait a moment; if it stays so, look at the NATS server and the worker's log", "events were lost (%d gaps): its cache does not count until it has described it again", r.Feed.Gaps)
 		case r.Feed.State == "mismatch":
@@ -162,7 +165,9 @@ func (d *doctor) workers(ctx context.Context, server string) {
 	if ready > 0 {
 		d.ok("workers", "%d of %d are ready", ready, len(table.Rows))
 	}
-	if live > 0 {
+	if d.withoutEvents() {
+		d.ok("events", "without NATS there are none: routing goes by load, not by caches")
+	} else if live > 0 {
 		d.ok("events", "%d of %d event feeds are as they should be", live, len(table.Rows))
 	}
 }
@@ -229,4 +234,22 @@ func (e *statusError) Error() string {
 func needsKey(err error) bool {
 	var e *statusError
 	return errors.As(err, &e) && (e.status == http.StatusUnauthorized || e.status == http.StatusForbidden)
+}
+
+// remedyOf is what to do about a worker on host whose state is not that of one that
+// serves, and that says no more.
+func remedyOf(state, host string) string {
+	switch state {
+	case "unconfirmed":
+		return "look at what discovery is in, the NATS server or --discovery-dir: it cannot say now whether the worker is there; meanwhile requests go there as long as it answers"
+	case "draining":
+		return "nothing, if somebody stopped it: it finishes what it has and leaves"
+	}
+	return "look into the log of that worker on " + host
+}
+
+// withoutEvents reports whether the settings are those of a fleet without NATS, in
+// which nobody hears of another process's caches.
+func (d *doctor) withoutEvents() bool {
+	return d.cfg != nil && d.cfg.Command != config.Up && d.cfg.NATS == "" && d.cfg.NATSListen == ""
 }

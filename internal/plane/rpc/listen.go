@@ -44,7 +44,7 @@ func advertised(want string, at net.Addr) (string, error) {
 	port := fmt.Sprint(tcp.Port)
 	if want == "" {
 		if tcp.IP.IsUnspecified() {
-			return "", fault.New(fault.Invalid, "serve %v: it listens on every address of this host; say which of them others should use (advertise)", at)
+			return "", fault.New(fault.Invalid, "serve %v: it listens on every address of this host; say with rpc-advertise which of them others should use, for example 10.0.0.7", at)
 		}
 		return at.String(), nil
 	}

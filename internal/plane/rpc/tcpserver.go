@@ -273,5 +273,9 @@ func (c *complaints) say(msg string, peer net.Addr, err error) {
 	skipped := c.mu.skipped
 	c.mu.skipped, c.mu.next = 0, now.Add(time.Second)
 	c.mu.Unlock()
-	c.log.Warn(msg, "peer", fmt.Sprint(peer), "err", err, "skipped", skipped)
+	args := []any{"peer", fmt.Sprint(peer), "err", err}
+	if skipped > 0 {
+		args = append(args, "skipped", skipped)
+	}
+	c.log.Warn(msg, args...)
 }

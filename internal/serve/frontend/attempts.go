@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"penstock/core/fault"
 	"penstock/core/migrate"
@@ -17,7 +18,6 @@ func newRunner(f *Frontend) attempt.Runner {
 	return attempt.Runner{
 		Limits:  migrate.Config{Limit: f.cfg.MigrationLimit, Wait: f.cfg.MigrationWait},
 		View:    func() attempt.View { return f.catalog.snap.Load() },
-		Failed:  f.deps.Router.Failed,
 		Moves:   f.metrics.migrations,
 		Waiting: f.metrics.waiting,
 	}
@@ -28,6 +28,11 @@ func newRunner(f *Frontend) attempt.Runner {
 func (f *Frontend) attempts(ctx context.Context, t attempt.Task, pinned bool) error {
 	runner := f.runner
 	runner.Limits.Pinned = pinned
+	runner.Failed = func(l attempt.Failure) {
+		f.deps.Router.Failed(l.Worker, l.Err)
+		f.throttled.Log(ctx, slog.LevelWarn, "a worker failed under a request",
+			"request", idOf(ctx), "worker", uint64(l.Worker.ID), "attempt", l.Attempt, "tokens", l.Tokens, "error", l.Err)
+	}
 	err := runner.Run(ctx, traced{t, f.deps.Tracer}, 1)
 	var lost *attempt.Lost
 	switch {

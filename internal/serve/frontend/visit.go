@@ -139,7 +139,8 @@ func (v *visit) outcome() string {
 // the bodies.
 func (v *visit) log(log *slog.Logger, r *http.Request, out *tally) {
 	ctx := context.WithoutCancel(r.Context())
-	if !log.Enabled(ctx, slog.LevelInfo) {
+	level := v.level(r, out)
+	if !log.Enabled(ctx, level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 20)
@@ -159,7 +160,19 @@ func (v *visit) log(log *slog.Logger, r *http.Request, out *tally) {
 		}
 	}
 	attrs = append(attrs, slog.Int64("bytes", out.bytes), slog.Float64("duration_ms", millis(time.Since(v.started))))
-	log.LogAttrs(ctx, slog.LevelInfo, "served", attrs...)
+	log.LogAttrs(ctx, level, "served", attrs...)
+}
+
+// level is that of the request's line: what machines ask every few seconds, and are
+// answered, is for those who look for it.
+func (v *visit) level(r *http.Request, out *tally) slog.Level {
+	switch r.URL.Path {
+	case "/health", "/live", "/metrics":
+		if out.status == http.StatusOK {
+			return slog.LevelDebug
+		}
+	}
+	return slog.LevelInfo
 }
 
 // workers are those that were tried, in the order of the attempts.

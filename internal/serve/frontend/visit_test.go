@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -54,6 +55,8 @@ func TestAccessLog(t *testing.T) {
 		synctest.Wait()
 		w.get("/" + strings.Repeat("long", 100))
 		synctest.Wait()
+		w.get("/live") // a line for those who look for it
+		synctest.Wait()
 		w.post("/tokenize", `{"model":"bytes","prompt":"secret prompt"}`)
 		synctest.Wait()
 		if resp, err := w.client.Get("http://x/mounted"); err == nil {
@@ -62,6 +65,9 @@ func TestAccessLog(t *testing.T) {
 		}
 		synctest.Wait()
 
+		if want := `msg="a worker failed under a request" component=frontend request=one worker=1 attempt=1 tokens=0`; !strings.Contains(w.log.String(), want) {
+			t.Errorf("the log does not say why the request moved:\n%s", w.log)
+		}
 		if strings.Contains(out.String(), "secret") || strings.Contains(out.String(), "hello") {
 			t.Errorf("the log has what it must not have:\n%s", &out)
 		}
@@ -89,6 +95,27 @@ func TestAccessLog(t *testing.T) {
 			if got := fmt.Sprint(m); got != want {
 				t.Errorf("line %d is\n%s, want\n%s", i, got, want)
 			}
+		}
+	})
+}
+
+// TestAccessLogOfProbes: what machines ask every few seconds is at level debug when all
+// is well, and at info when it is not.
+func TestAccessLogOfProbes(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewJSONHandler(&lockedWriter{w: &out}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	inWorldWith(t, Config{}, func(d *Deps) { d.AccessLog = log }, func(t *testing.T, w *world) {
+		for _, path := range []string{"/health", "/live", "/metrics", "/v1/models"} {
+			w.get(path)
+			synctest.Wait()
+		}
+		var got []string
+		for _, m := range lines(t, &out) {
+			got = append(got, fmt.Sprint(m["level"], " ", m["path"], " ", m["status"]))
+		}
+		want := []string{"INFO /health 503", "DEBUG /live 200", "DEBUG /metrics 200", "INFO /v1/models 200"}
+		if !slices.Equal(got, want) {
+			t.Errorf("logged %q, want %q", got, want)
 		}
 	})
 }

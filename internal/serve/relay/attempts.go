@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"penstock/core/fault"
-	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/internal/attempt"
 )
@@ -44,11 +43,12 @@ func newRunner(r *Relay) attempt.Runner {
 
 // attempts makes attempts until the task is complete, ctx ends, or an attempt
 // fails that no other worker can make good.
-func (e *relayed) attempts(ctx context.Context, t attempt.Task, number uint32) error {
+func (e *relayed) attempts(ctx context.Context, id string, t attempt.Task, number uint32) error {
 	runner := e.r.runner
-	runner.Failed = func(w kv.Worker, err error) {
-		e.r.deps.Router.Failed(w, err)
-		e.r.throttled.Log(ctx, slog.LevelWarn, "a worker failed under a request", "worker", uint64(w.ID), "error", err)
+	runner.Failed = func(f attempt.Failure) {
+		e.r.deps.Router.Failed(f.Worker, f.Err)
+		e.r.throttled.Log(ctx, slog.LevelWarn, "a worker failed under a request",
+			"request", id, "worker", uint64(f.Worker.ID), "attempt", f.Attempt, "tokens", f.Tokens, "error", f.Err)
 	}
 	err := runner.Run(ctx, t, number)
 	var lost *attempt.Lost

@@ -31,7 +31,7 @@ func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float3
 	t := &embedding{e: e.relay, id: e.relay.r.ids.claim(req.ID), request: *req}
 	defer e.relay.r.ids.release(t.id)
 	t.request.Model = e.relay.card.Name
-	if err := e.relay.attempts(ctx, t, number); err != nil {
+	if err := e.relay.attempts(ctx, t.id, t, number); err != nil {
 		return nil, err
 	}
 	return t.answer.Vector, nil
@@ -96,7 +96,7 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 	defer leave()
 	t := &preprocessing{e: p.relay, request: *req}
 	t.request.Model = p.relay.card.Name
-	if err := p.relay.attempts(ctx, t, number); err != nil {
+	if err := p.relay.attempts(ctx, t.request.ID, t, number); err != nil {
 		return nil, err
 	}
 	t.answer.Attempt = req.Attempt

@@ -37,7 +37,7 @@ func (e *relayed) Generate(ctx context.Context, req *engine.Request, sink func(*
 		}
 		c.done = len(req.Done) > 0 && req.Done[i]
 	}
-	return e.attempts(ctx, g, number)
+	return e.attempts(ctx, g.id, g, number)
 }
 
 // errSink is in the chain of the caller's own failure to take a delta.

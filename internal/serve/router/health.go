@@ -102,7 +102,7 @@ func (r *Router) Failed(w kv.Worker, err error) {
 		r.leaves(w.ID)
 	case fault.Unavailable, fault.Deadline:
 		if r.planes.RPC != nil && r.suspect(w) {
-			r.tellSilent(context.Background(), w.ID, health.CallFailed)
+			r.tellSilent(context.Background(), w.ID, health.CallFailed, err)
 			r.wakeProbe()
 		}
 	}
@@ -136,8 +136,9 @@ func (r *Router) leaves(id kv.WorkerID) {
 	r.settleAll(now, id)
 }
 
-func (r *Router) tellSilent(ctx context.Context, id kv.WorkerID, why health.Cause) {
-	r.throttle.Log(ctx, slog.LevelWarn, "a worker does not answer, nothing is sent to it until it does", "worker", uint64(id), "reason", why.String())
+// tellSilent says that a quarantine has begun, and err, which began it.
+func (r *Router) tellSilent(ctx context.Context, id kv.WorkerID, why health.Cause, err error) {
+	r.throttle.Log(ctx, slog.LevelWarn, "a worker does not answer, nothing is sent to it until it does", "worker", uint64(id), "reason", why.String(), "error", err)
 }
 
 // wakeProbe has the pinger look for what is due.
@@ -239,7 +240,7 @@ func (r *Router) pinged(ctx context.Context, p health.Ping, pong *engine.Pong, e
 	switch {
 	case !changed:
 	case outcome == pingFailed:
-		r.tellSilent(ctx, p.ID, health.PingFailed)
+		r.tellSilent(ctx, p.ID, health.PingFailed, err)
 	default:
 		r.throttle.Log(ctx, slog.LevelInfo, "a worker answers again", "worker", uint64(p.ID))
 	}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"penstock/internal/config"
+	"penstock/internal/node"
+)
+
+// TestGreet: what a process tells to others is what finds it with its discovery.
+func TestGreet(t *testing.T) {
+	for _, c := range []struct {
+		command config.Command
+		env     []string
+		want    string
+	}{
+		{config.Worker, []string{"PENSTOCK_NATS=nats://h:1"}, "Registered in namespace penstock, component backend"},
+		{config.Worker, []string{"PENSTOCK_DISCOVERY=static"}, "--discovery static --static-workers tcp://h:7000"},
+		{config.Router, []string{"PENSTOCK_NATS=nats://h:1"}, "penstock frontend --component router --nats nats://h:1\n"},
+		{config.Router, []string{"PENSTOCK_NATS=nats://u:secret@h:1"}, "penstock frontend --component router --nats URL\n"},
+		{config.Router, []string{"PENSTOCK_DISCOVERY=file", "PENSTOCK_DISCOVERY_DIR=/srv/d"}, "--component router --discovery file --discovery-dir /srv/d\n"},
+		{config.Router, []string{"PENSTOCK_DISCOVERY=static", "PENSTOCK_STATIC_WORKERS=tcp://h:1"}, "--component router --discovery static --static-workers ADDRESS\n"},
+	} {
+		l, err := config.Load("", c.env, config.NoFlags(c.command))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		greet(&out, l, node.Started{WorkerID: 3, Model: "m", Addr: "tcp://h:7000"})
+		if !strings.Contains(out.String(), c.want) {
+			t.Errorf("%s with %q says %q, want %q in it", c.command, c.env, out.String(), c.want)
+		}
+	}
+}
