@@ -79,7 +79,7 @@ func stream(load string, send func([]byte) error) (n uint64, err error) {
 	delta := engine.Delta{Attempt: 1, Tokens: []kv.Token{128_000, 77, 1_234, 90_210, 3, 41, 512, 70_000}}
 	var tick <-chan time.Time
 	if load == "paced" {
-		time.Sleep(rand.N(pace))
+		time.Sleep(rand.N(pace)) // engines do not step together: the streams begin spread over one step
 		t := time.NewTicker(pace)
 		defer t.Stop()
 		tick = t.C

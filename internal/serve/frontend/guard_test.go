@@ -151,12 +151,12 @@ func TestOverLimits(t *testing.T) {
 		expect(ask(userKey), 200, "hello", "")
 		time.Sleep(27 * time.Second) // virtual
 		expect(ask(slowKey), 200, "hello", "")
-		time.Sleep(time.Minute)
-		for range 3 { // counting tokens costs no tokens
+		time.Sleep(time.Minute) // virtual
+		for range 3 {           // counting tokens costs no tokens
 			expect(w.ask("POST", "/tokenize", `{"model":"bytes","prompt":"hi"}`, "x-api-key", slowKey), 200, "count", "")
 		}
 		expect(w.ask("POST", "/v1/messages", `{}`, "x-api-key", slowKey), 429, `"type":"rate_limit_error","message":"the key slow has used up its requests of a minute`, "20")
-		time.Sleep(20 * time.Second)
+		time.Sleep(20 * time.Second)                                                         // virtual
 		expect(w.ask("POST", "/v1/completions", `{`, "x-api-key", slowKey), 400, "JSON", "") // a request all the same
 
 		for series, want := range map[string]string{

@@ -149,12 +149,12 @@ func TestSlowClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(hello), hello)
-		time.Sleep(19 * time.Second)
+		time.Sleep(19 * time.Second) // virtual
 		synctest.Wait()
 		if running, _ := s.state(); running != 1 {
 			t.Errorf("%d calls run while the client is waited for", running)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // virtual
 		synctest.Wait()
 		if running, _ := s.state(); running != 0 || len(w.router.routed()) != 1 {
 			t.Errorf("after %v %d calls run, %d attempts", time.Since(started), running, len(w.router.routed()))
@@ -169,11 +169,11 @@ func TestConnectionIsKept(t *testing.T) {
 		s := constant("hi")
 		w.worker(1, s)
 		for range 2 {
-			s.interlude = func() { time.Sleep(10 * time.Second) } // longer than the body may take
+			s.interlude = func() { time.Sleep(10 * time.Second) } // virtual: longer than the body may take
 			if a := w.post("/v1/completions", hello); a.err != nil || !strings.HasSuffix(a.body, "[DONE]\n\n") {
 				t.Errorf("%d %q %v", a.status, a.body, a.err)
 			}
-			time.Sleep(10 * time.Second)
+			time.Sleep(10 * time.Second)                   // virtual
 			if a := w.get("/v1/models"); a.status != 200 { // sets no deadline of its own
 				t.Errorf("%d %q %v", a.status, a.body, a.err)
 			}
@@ -362,7 +362,7 @@ func TestDrain(t *testing.T) {
 		if n := len(w.f.catalog.snap.Load().instances); n != 2 {
 			t.Errorf("%d instances are known", n)
 		}
-		time.Sleep(pause)
+		time.Sleep(pause) // virtual
 		close(finish)
 		if a := <-stream; a.status != 200 || !strings.HasSuffix(a.body, "[DONE]\n\n") {
 			t.Errorf("%d %q", a.status, a.body)
@@ -411,7 +411,7 @@ func TestDrainGrace(t *testing.T) {
 		last := make(chan answerOf, 1)
 		go func() { last <- w.post("/v1/completions", moving) }()
 		synctest.Wait()
-		time.Sleep(pause)
+		time.Sleep(pause) // virtual
 		if rec := w.direct(http.MethodPost, "/v1/completions", hello); rec.status != 503 || !strings.Contains(rec.body.String(), "shutting down") {
 			t.Errorf("after the grace: %d %s", rec.status, rec.body.String())
 		}
