@@ -30,7 +30,7 @@ import (
 type Computer interface {
 	// Begin returns what the computer is to keep of each choice of a request; of
 	// those that are done it is not used. stops are the tokens that end a choice. It
-	// is called from any goroutine, with a request that is well formed for the card.
+	// is called from any goroutine, with a request that has passed the checks of this package.
 	// Its error, which should be a *fault.Error, refuses the request.
 	Begin(req *engine.Request, stops []kv.Token) ([]State, error)
 	// Compute computes a batch and draws the tokens that it asks for. An error or a
@@ -39,8 +39,8 @@ type Computer interface {
 	Compute(ctx context.Context, b *Batch) error
 }
 
-// State is what a Computer keeps of one choice. The engine asks it while the choice
-// is in no batch.
+// State is what a Computer keeps of one choice. It is used by one goroutine at a
+// time: by that of Begin, then by the loop.
 type State interface {
 	// Over reports whether the choice ends after the output so far, although that
 	// does not end with a stop token.

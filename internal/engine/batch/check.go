@@ -24,6 +24,9 @@ func (e *Engine) check(req *engine.Request) error {
 	case req.Guide != nil && !e.cfg.Card.Guided:
 		return engine.RefuseGuide()
 	}
+	if err := ValidateSampling(&req.Sampling, req.Logprobs, e.cfg.Card.VocabSize); err != nil {
+		return err
+	}
 	return e.checkTokens(req)
 }
 

@@ -51,18 +51,15 @@ func (e *Engine) newRequest(req *engine.Request) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	generated := make([]int, req.Choices)
-	for i := range generated {
-		generated[i] = len(generatedBy(req, i))
-	}
-	r := &request{req: req, out: newOutbox(req.Attempt, generated), released: make(chan struct{})}
+	r := &request{req: req, out: newOutbox(req.Attempt, req.Choices, req.Generated), released: make(chan struct{})}
 	most := min(req.Stop.MaxTokens, e.cfg.Card.ContextLength-len(req.Prompt))
 	for i := range req.Choices {
 		if req.Done != nil && req.Done[i] {
 			continue
 		}
-		c := &choice{request: r, index: i, state: states[i], stops: stops, output: generated[i], most: most}
-		if finish := c.finishBefore(generatedBy(req, i)); finish != engine.NotFinished {
+		before := generatedBy(req, i)
+		c := &choice{request: r, index: i, state: states[i], stops: stops, output: len(before), most: most}
+		if finish := c.finishBefore(before); finish != engine.NotFinished {
 			r.out.finish(i, finish)
 			continue
 		}
@@ -76,7 +73,7 @@ func (e *Engine) newRequest(req *engine.Request) (*request, error) {
 func newPrefill(req *engine.EmbedRequest, state State) *request {
 	r := &request{
 		req:      &engine.Request{ID: req.ID, Attempt: req.Attempt, Model: req.Model, Prompt: req.Prompt, Choices: 1, Logprobs: -1},
-		out:      newOutbox(req.Attempt, []int{0}),
+		out:      newOutbox(req.Attempt, 1, nil),
 		released: make(chan struct{}),
 		reuse:    paged.Off,
 	}

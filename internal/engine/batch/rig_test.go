@@ -6,7 +6,6 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
@@ -34,9 +33,6 @@ type die struct {
 func (d *die) Over() bool { return d.last > 0 && d.position >= d.last }
 
 func (dice) Begin(req *engine.Request, stops []kv.Token) ([]State, error) {
-	if req.Sampling.Temperature < 0 {
-		return nil, fault.Param("temperature", "temperature is negative")
-	}
 	states := make([]State, req.Choices)
 	for i := range states {
 		d := &die{req: req, stops: stops, seed: mix(uint64(len(req.Prompt)), uint64(req.Prompt[0]))}

@@ -47,9 +47,6 @@ func (c *computer) Begin(req *engine.Request, stops []kv.Token) ([]batch.State, 
 	if req.Salt.LoRA != "" {
 		return nil, fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
 	}
-	if err := sample.Validate(&req.Sampling, req.Logprobs, c.card.VocabSize); err != nil {
-		return nil, err
-	}
 	rules, err := c.guides.open(req.Guide)
 	if err != nil {
 		return nil, err

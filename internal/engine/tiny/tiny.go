@@ -113,7 +113,7 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	if shape.VocabSize > sample.MaxVocab {
 		return nil, fmt.Errorf("tiny model %s: vocabulary of %d tokens; at most %d are supported", cfg.Name, shape.VocabSize, sample.MaxVocab)
 	}
-	if err := sample.Validate(&n.defaults, -1, shape.VocabSize); err != nil {
+	if err := batch.ValidateSampling(&n.defaults, -1, shape.VocabSize); err != nil {
 		return nil, fmt.Errorf("tiny model %s: generation_config.json: %w", cfg.Name, err)
 	}
 	length := min(shape.MaxPositions, cfg.Blocks*cfg.BlockSize)
