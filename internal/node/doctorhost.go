@@ -141,7 +141,7 @@ func reservation(ctx context.Context, cfg *config.Loaded) error {
 		count = cfg.Workers
 	}
 	_, err = tiny.NewReplicas(ctx, tiny.Config{
-		BlockSize: cfg.KVCacheBlockSize, Blocks: cfg.KVCacheBlocks, MaxSeqs: cfg.MaxNumSeqs, TokenBudget: cfg.MaxBatchedTokens,
+		BlockSize: cfg.KVCacheBlockSize, Blocks: cfg.Blocks(), MaxSeqs: cfg.MaxNumSeqs, TokenBudget: cfg.TokenBudget(),
 		MaxWaiting: cfg.MaxWaiting, Vocabulary: vocabulary, MemoryLimit: 1,
 	}, count)
 	return err
