@@ -25,6 +25,7 @@ func (l *loop) step(ctx context.Context) bool {
 		return false
 	}
 	l.prepare()
+	l.reportLoad() // a batch may take long, and what is in it is no longer in the inbox
 	err := l.compute(ctx)
 	l.batch.Follows = true
 	switch {
