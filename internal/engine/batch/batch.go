@@ -78,8 +78,9 @@ type Config struct {
 	// MaxSeqs bounds the sequences that are computed at once, TokenBudget the tokens
 	// of a batch, MaxWaiting the sequences beyond MaxSeqs that wait for their turn.
 	MaxSeqs, TokenBudget, MaxWaiting int
-	// Reuse off forgets blocks with their last sequence and reports no events.
-	Reuse paged.Switch
+	// Reuse off forgets blocks with their last sequence and reports no events,
+	// Chunking off computes each prompt in one batch.
+	Reuse, Chunking paged.Switch
 	// Label, if not nil, may add to events what the cache does not know of its
 	// blocks, before anyone sees them: to changes and to descriptions of the whole
 	// cache. It is called by the loop.
@@ -96,6 +97,7 @@ func (c *Config) scheduler() paged.Config {
 		// The engine's own bound on sequences is reached first.
 		MaxWaiting: c.MaxSeqs + c.MaxWaiting,
 		Reuse:      c.Reuse,
+		Chunking:   c.Chunking,
 	}
 }
 
