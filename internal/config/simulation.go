@@ -24,12 +24,14 @@ type Simulation struct {
 	SimJitter        float64   `key:"sim-jitter" on:"up,worker,replay" help:"standard deviation of the times of steps as a share of them, at most 0.3"`
 	SimSeed          uint64    `key:"sim-seed" on:"up,worker" help:"seed of what is drawn in a simulated engine, such as the jitter"`
 	SimStartup       Seconds   `key:"sim-startup" on:"up,worker" help:"time that a simulated engine takes to start"`
+	SimPrefixCaching string    `key:"sim-prefix-caching" on:"up,worker" help:"on or off: whether a simulated engine keeps the blocks of sequences that ended, to see what that is worth"`
+	SimChunked       string    `key:"sim-chunked-prefill" on:"up,worker" help:"on or off: whether a simulated engine computes long prompts in several steps; without, max-num-batched-tokens must hold the longest"`
 	SimContextLength int       `key:"sim-context-length" on:"up,worker" help:"tokens of prompt and answer that a simulated model takes; 0 is what the checkpoint at model-path says, or 262144"`
 	SimOutput        int       `key:"sim-output" on:"up,worker" help:"mean length in tokens of an answer to which the client set no limit; 0 has it go on to the end of the context"`
 	SimText          string    `key:"sim-text" on:"up,worker" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
 }
 
-// The choices of SimText.
+// The choices of SimText; those of SimPrefixCaching and SimChunked are On and Off.
 const (
 	SimPassage = "passage"
 	SimEcho    = "echo"
@@ -46,6 +48,8 @@ func simulation() Simulation {
 		SimSpeedup:       1,
 		SimDecodeSpeedup: 1,
 		SimLoadFactor:    1,
+		SimPrefixCaching: On,
+		SimChunked:       On,
 		SimOutput:        256,
 		SimText:          SimPassage,
 	}
@@ -162,6 +166,8 @@ func (p *problems) simulation(c *Config) {
 	p.within("sim-load-factor", c.SimLoadFactor, 1, 1e3)
 	p.within("sim-jitter", c.SimJitter, 0, sim.MaxJitter)
 	p.notNegative("sim-startup", c.SimStartup)
+	p.oneOf("sim-prefix-caching", c.SimPrefixCaching, On, Off)
+	p.oneOf("sim-chunked-prefill", c.SimChunked, On, Off)
 	if c.SimContextLength != 0 {
 		p.between("sim-context-length", c.SimContextLength, 2, 1<<30)
 	}

@@ -73,6 +73,8 @@ func TestBadSimulation(t *testing.T) {
 		"sim-profile: x\nsim-decode: [1]":        "sim-profile: a profile is in place of all coefficients",
 		"engine: sim\nsim-profile: /nonexistent": "sim-profile: ",
 		"sim-startup: -1s":                       "sim-startup: -1s must not be negative",
+		"sim-prefix-caching: maybe":              `sim-prefix-caching: "maybe" is not one of on, off`,
+		"sim-chunked-prefill: 1":                 `sim-chunked-prefill: "1" is not one of on, off`,
 		"sim-context-length: 1":                  "sim-context-length: 1 is not between 2",
 		"sim-output: -1":                         "sim-output: -1 is not between 0",
 		"sim-text: verse":                        `sim-text: "verse" is not one of passage, echo`,
