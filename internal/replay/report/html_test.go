@@ -13,10 +13,17 @@ import (
 
 var pages = flag.String("pages", "", "write the pages of all made-up results into this directory, for a browser to check")
 
+// bare is a result as it is read from JSON: without what figures are drawn from.
+func bare() *replay.Result {
+	r := replayResult()
+	r.Plots = nil
+	return r
+}
+
 func fixtures() map[string]*replay.Result {
 	return map[string]*replay.Result{
 		"replay": replayResult(), "bench": benchResult(), "empty": emptyResult(), "many": manyResult(), "hostile": hostileResult(),
-		"none": {Command: "replay"},
+		"none": {Command: "replay"}, "bare": bare(),
 	}
 }
 
