@@ -86,6 +86,8 @@ type Ideal struct {
 // Share is a share of the prompt tokens.
 type Share struct {
 	CachedShare float64 `json:"cached_share"`
+	// Estimated says that it comes of a sample of the blocks, since there are too many.
+	Estimated bool `json:"estimated,omitempty"`
 }
 
 // Plots are what a report draws of one run beside its Row. Each histogram and each

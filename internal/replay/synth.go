@@ -45,9 +45,18 @@ const bytesPerToken = 4
 //     first tokens.
 //   - Otherwise the prompt is Input ids: first those of Media, a function of their ids, then
 //     some that are a function of Index and share nothing with other requests.
+//
+// What is made up is another thing under another Model or Salt, as a cache keeps
+// those apart.
 func AppendTokens(dst []kv.Token, r *Request, v Vocabulary) []kv.Token {
 	if v.High <= v.Low {
 		v.Low, v.High = defaultLow, defaultHigh
+	}
+	if r.Model != "" {
+		v.Seed = mix(v.Seed + hashText(r.Model))
+	}
+	if r.Salt != "" {
+		v.Seed = mix(v.Seed ^ hashText(r.Salt))
 	}
 	switch {
 	case len(r.Tokens) > 0:

@@ -129,6 +129,12 @@ func TestPromptsShareWhatTheirNamesSay(t *testing.T) {
 	if n := common(prompt(Request{Input: 64}), prompt(Request{Input: 64, Blocks: []int64{0}, BlockTokens: 64})); n > 2 {
 		t.Errorf("a unique prompt shares %d tokens with a block", n)
 	}
+	for _, r := range []Request{{Model: "m"}, {Salt: "m"}, {Model: "m", Salt: "m"}} {
+		r.Input, r.Blocks, r.BlockTokens = 1024, []int64{1, 2}, 512
+		if n := common(a, prompt(r)); n > 2 {
+			t.Errorf("under model %q and salt %q a prompt shares %d tokens", r.Model, r.Salt, n)
+		}
+	}
 	x, y := prompt(Request{Text: "one two three four"}), prompt(Request{Text: "one two three and four"})
 	if n := common(x, y); n != 3 { // "one two thre" is equal, "e fo" is not "e an"
 		t.Errorf("texts with 14 equal bytes share %d tokens", n)
