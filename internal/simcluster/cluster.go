@@ -44,6 +44,8 @@ type cluster struct {
 	chain    []kv.SeqHash
 	overlaps []kv.Overlap
 	defect   error // of the cluster itself
+	// decided, if not nil, is told of each decision; it is for tests.
+	decided func(*task, *route.Query, route.Decision)
 }
 
 // slab is a set of values that keep their places.

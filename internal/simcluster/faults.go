@@ -23,7 +23,7 @@ type Faults struct {
 	// a cache, of load reports, and of pings.
 	ResyncsLost, LoadsLost, PingsLost float64
 	// CallsBroken is the share of calls that fail on their way, and as large a share of
-	// those that were accepted.
+	// those that were accepted, at any of their tokens.
 	CallsBroken float64
 	// Slow is the share of passes that take SlowBy times as long.
 	Slow   float64

@@ -1,6 +1,7 @@
 package simcluster
 
 import (
+	"slices"
 	"time"
 
 	"penstock/core/feed"
@@ -14,6 +15,7 @@ const minDescribe = time.Second
 // publisher numbers the events of a worker's cache, as the process of a worker
 // does.
 type publisher struct {
+	cut   feed.Cutter
 	next  uint64  // number of the next event
 	since kv.Mono // when the cache was described last
 	again bool    // it is to be described once minDescribe is over
@@ -41,9 +43,12 @@ func (w *worker) describe(c *cluster) {
 
 // tell publishes events in records of bounded size.
 func (w *worker) tell(c *cluster, events []kv.Event) {
-	for len(events) > 0 {
-		var piece []kv.Event
-		piece, events = events, nil
+	w.cut.Reset(events)
+	for {
+		piece := slices.Clone(w.cut.Next())
+		if len(piece) == 0 {
+			return
+		}
 		r := &feed.Record{Worker: w.id, Epoch: w.epoch, First: w.next, BlockSize: uint32(c.cfg.BlockSize), Events: piece}
 		w.next += uint64(len(piece))
 		c.mail(r)

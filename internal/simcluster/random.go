@@ -33,6 +33,12 @@ func (r *random) chance(p float64) bool {
 	return p > 0 && float64(r.next()>>11)/(1<<53) < p
 }
 
+// below returns a number from 0 to below n, which is positive.
+func (r *random) below(n int) int {
+	high, _ := bits.Mul64(r.next(), uint64(n))
+	return int(high)
+}
+
 // within returns a duration from 1 ns to most; 0 if most is 0.
 func (r *random) within(most time.Duration) time.Duration {
 	if most <= 0 {

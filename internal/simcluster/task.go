@@ -14,6 +14,9 @@ import (
 	"penstock/internal/replay"
 )
 
+// never is a number of tokens that no answer has.
+const never = -1
+
 // nowhere is the call of a task that has none.
 const nowhere = ^uint32(0)
 
@@ -39,6 +42,7 @@ type task struct {
 	tried     bool   // there was one
 	prefilled bool
 	heard     kv.Mono
+	breaks    int   // when this many tokens are out, by a fault; or never
 	awaits    bool  // a change of the set of workers is news
 	refused   error // what the router said last
 	code      fault.Code
@@ -142,7 +146,11 @@ func (c *cluster) choose(t *task, exclude []kv.WorkerID) (route.Decision, error)
 		Key: slots.Key{ID: t.key, Attempt: t.number}, PromptTokens: t.prompt,
 		Exclude: exclude, Moving: t.number > 1,
 	}
-	return c.routers[t.router].route(c, &q, c.expand(t))
+	d, err := c.routers[t.router].route(c, &q, c.expand(t))
+	if c.decided != nil && err == nil {
+		c.decided(t, &q, d)
+	}
+	return d, err
 }
 
 // place calls the worker that was chosen.
@@ -157,6 +165,10 @@ func (c *cluster) place(at uint32, d route.Decision) {
 	t.heard = c.now
 	t.stalls++
 	c.queue.push(c.now.Add(c.cfg.StallTimeout), stall, at, t.stalls)
+	t.breaks = never
+	if c.chaos.breaks(c.now) {
+		t.breaks = t.got + c.chaos.random.below(t.limit-t.got)
+	}
 	if c.chaos.breaks(c.now) { // on its way: nobody has seen it
 		cl.state = over
 		c.send(c.batchOf(frame{call: t.call, life: cl.life, kind: failure, code: fault.Unavailable}), 2*c.cfg.Delay)
@@ -199,10 +211,7 @@ func (c *cluster) deliver(batch uint32) {
 		t.heard = c.now
 		switch f.kind {
 		case acceptance:
-			if c.chaos.breaks(c.now) { // while it is carried out
-				c.drop(t.call)
-				c.failed(at, fault.Unavailable)
-			}
+			c.sever(at)
 		case failure:
 			c.failed(at, f.code)
 		case token:
@@ -225,6 +234,7 @@ func (c *cluster) deliver(batch uint32) {
 				t.first, t.cached = c.now, f.cached
 			}
 			t.got, t.last = t.got+1, c.now
+			c.sever(at)
 			if f.last {
 				t.call = nowhere
 				c.routers[t.router].free(t)
@@ -236,6 +246,15 @@ func (c *cluster) deliver(batch uint32) {
 		c.record.Gap(gap, n)
 	}
 	c.recycle(batch)
+}
+
+// sever breaks the call of a task that is to break now.
+func (c *cluster) sever(at uint32) {
+	t := &c.tasks.all[at]
+	if t.breaks == t.got {
+		c.drop(t.call)
+		c.failed(at, fault.Unavailable)
+	}
 }
 
 // failed ends an attempt that did not complete the task.
