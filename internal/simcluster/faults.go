@@ -29,7 +29,8 @@ type Faults struct {
 	Slow   float64
 	SlowBy int
 	// CrashEvery is the mean time between deaths of a worker; 0 is never. It comes
-	// back, in a new life and with an empty cache, after up to MostDown. Discovery
+	// back, in a new life and with an empty cache, after up to MostDown and
+	// the time that its engine takes to start. Discovery
 	// learns of a death after Lease, and of a life at once or up to MostLate later.
 	CrashEvery, MostDown, Lease time.Duration
 }
@@ -143,7 +144,8 @@ func (c *cluster) crash(worker uint32) {
 		}
 	}
 	c.queue.push(c.now.Add(c.chaos.Lease), expired, worker, uint32(w.epoch))
-	c.queue.push(c.now.Add(c.chaos.random.within(c.chaos.MostDown)), reborn, worker, 0)
+	down := c.chaos.random.within(c.chaos.MostDown) + c.cfg.Timing.Startup
+	c.queue.push(c.now.Add(down), reborn, worker, 0)
 }
 
 // reborn begins the next life of a worker.

@@ -46,8 +46,10 @@ type Config struct {
 	// MaxContext bounds prompt and output of one request together, in tokens. A longer
 	// output is cut, a longer prompt refused.
 	MaxContext int
-	Timing     sim.Timing
-	Route      route.Config
+	// Timing is that of all workers. They begin with their engines started, and each has
+	// a jitter of its own.
+	Timing sim.Timing
+	Route  route.Config
 	// Routers are replicas that know nothing of each other's reservations; requests go
 	// to them in turn.
 	Routers int
@@ -95,6 +97,7 @@ func (c *Config) EnsureDefaults() {
 	if c.StallTimeout == 0 {
 		c.StallTimeout = 5 * time.Minute
 	}
+	c.Timing.EnsureDefaults()
 	c.Route.EnsureDefaults()
 	c.Faults.ensureDefaults()
 }
@@ -102,7 +105,7 @@ func (c *Config) EnsureDefaults() {
 // Validate reports every problem of c that the machines of the cluster do not
 // report themselves. Call EnsureDefaults first.
 func (c *Config) Validate() error {
-	errs := []error{c.Route.Validate(), c.Faults.validate()}
+	errs := []error{c.Timing.Validate(), c.Route.Validate(), c.Faults.validate()}
 	if c.Workers < 1 || c.Workers > 1<<20 {
 		errs = append(errs, fmt.Errorf("simcluster: %d workers: must be between 1 and %d", c.Workers, 1<<20))
 	}

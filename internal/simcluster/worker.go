@@ -7,6 +7,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/paged"
+	"penstock/internal/engine/sim"
 )
 
 // worker is an engine that computes in batches, and the process around it.
@@ -19,8 +20,9 @@ type worker struct {
 	sched   *paged.Scheduler
 	plan    paged.Step
 	sampled []paged.Sampled
-	passes  uint64
-	busy    bool // it computes a batch
+	timing  sim.Timing
+	passes  uint64 // of all lives
+	busy    bool   // it computes a batch
 	inbox   []uint32
 	aborts  []uint32
 	held    int // calls that run or wait
@@ -33,10 +35,12 @@ type worker struct {
 	load loadReport // the last one
 }
 
-// openWorker begins the first life of a worker.
+// openWorker begins the first life of a worker. Engines differ in their jitter.
 func (c *cluster) openWorker(number int) error {
 	w := &c.workers[number]
 	w.number, w.id = uint32(number), kv.Worker{ID: kv.WorkerID(number + 1)}
+	w.timing = c.cfg.Timing
+	w.timing.Seed = derive(c.cfg.Timing.Seed, uint64(number))
 	if err := w.live(c); err != nil {
 		return err
 	}
@@ -105,7 +109,8 @@ func (w *worker) turn(c *cluster) {
 		w.publish(c)
 		return
 	}
-	d := c.chaos.slowed(c.now, passTime(&w.plan, w.sched.Stats(), c.cfg.Blocks))
+	pass := sim.Describe(&w.plan, w.sched.Stats(), c.cfg.Blocks)
+	d := c.chaos.slowed(c.now, w.timing.Pass(&pass, w.passes))
 	w.passes++
 	c.queue.push(c.now.Add(d), passed, w.number, uint32(w.epoch))
 }
