@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -113,8 +114,8 @@ variable may hold settings that the command has not; they have no effect on it. 
 		for _, c := range row.on {
 			commands = append(commands, string(c))
 			value := fmt.Sprint(row.def[c])
-			if list, ok := row.def[c].([]string); ok {
-				value = strings.Join(list, ",")
+			if list := reflect.ValueOf(row.def[c]); list.Kind() == reflect.Slice {
+				value = strings.ReplaceAll(strings.Trim(value, "[]"), " ", ",")
 			}
 			if value == "" {
 				value = "none"

@@ -79,6 +79,9 @@ type Work struct {
 	// block Blocks[p/BlockSize], at slot p%BlockSize. It may differ from the
 	// table of the step before.
 	Blocks []int32
+	// Prefill is how many of Tokens were known when the sequence was added or last
+	// preempted; the others came from steps since then, one by one.
+	Prefill int
 	// Sample says that the logits of the last token give the sequence's next one.
 	Sample bool
 	// Cached is the number of prompt tokens that came from the cache when the

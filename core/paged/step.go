@@ -92,12 +92,13 @@ func (s *Scheduler) emit(out *Step) {
 		end := q.computed + q.planned
 		table := s.cfg.blocksFor(end)
 		out.Work = append(out.Work, Work{
-			ID:     q.id,
-			Start:  q.computed,
-			Tokens: q.tokens[q.computed:end:end],
-			Blocks: q.blocks[:table:table],
-			Sample: end == len(q.tokens),
-			Cached: q.cached,
+			ID:      q.id,
+			Start:   q.computed,
+			Tokens:  q.tokens[q.computed:end:end],
+			Blocks:  q.blocks[:table:table],
+			Prefill: min(q.planned, q.left()),
+			Sample:  end == len(q.tokens),
+			Cached:  q.cached,
 		})
 	}
 }

@@ -254,8 +254,9 @@ func (w *twin) step(out *Step) {
 			end := q.computed + q.planned
 			out.Work = append(out.Work, Work{
 				ID: q.ID, Start: q.computed, Tokens: q.tokens[q.computed:end],
-				Blocks: make([]int32, w.cfg.blocksFor(end)),
-				Sample: end == len(q.tokens), Cached: q.cached,
+				Blocks:  make([]int32, w.cfg.blocksFor(end)),
+				Prefill: min(q.planned, max(0, q.goal-q.computed)),
+				Sample:  end == len(q.tokens), Cached: q.cached,
 			})
 		}
 	}

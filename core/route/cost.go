@@ -37,6 +37,6 @@ func (r *Router) cost(p *policy, q *Query, t *Target, have [kv.Tiers]int) candid
 		addr: t.Addr,
 		load: load{blocks: now.Blocks, requests: now.Requests},
 	}
-	c.Cost = p.weight*c.PrefillBlocks + float64(c.DecodeBlocks) - c.Affinity
+	c.Cost = float64(p.weight*c.PrefillBlocks) + float64(c.DecodeBlocks) - c.Affinity
 	return c
 }

@@ -66,10 +66,10 @@ type Config struct {
 	RPCTLSCA     string `key:"rpc-tls-ca" on:"frontend,worker,router" help:"file with the certificates that sign those of the request plane (PEM): with it calls go over TLS, and a worker asks its callers for one"`
 	RPCTokenFile string `key:"rpc-token-file" on:"frontend,worker,router" help:"file with the token that callers show on the request plane"`
 
-	Engine          string   `key:"engine" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU)"`
+	Engine          string   `key:"engine" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU) or sim (the cache and schedule of an engine, the time of a model of one, and a passage as its text)"`
 	Workers         int      `key:"workers" on:"up" help:"number of workers"`
-	Model           string   `key:"model" on:"up,worker" help:"built-in model to serve; not used with --model-path"`
-	ModelPath       string   `key:"model-path" on:"up,frontend,worker" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json); for a frontend, where the tokenizer is if it is not where the workers have it"`
+	Model           string   `key:"model" on:"up,worker" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
+	ModelPath       string   `key:"model-path" on:"up,frontend,worker" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json), of which engine sim reads all but the weights; for a frontend, where the tokenizer is if it is not where the workers have it"`
 	ServedModelName []string `key:"served-model-name" on:"up,worker" help:"name that clients use, repeatable; the first is the model's own"`
 
 	ToolCallParser  string `key:"tool-call-parser" on:"up,worker" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
@@ -78,10 +78,12 @@ type Config struct {
 	Preprocess string `key:"preprocess" on:"up,frontend" help:"who tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
 
 	KVCacheBlockSize int `key:"kv-cache-block-size" on:"up,worker" help:"tokens per KV-cache block"`
-	KVCacheBlocks    int `key:"kv-cache-blocks" on:"up,worker" help:"KV-cache blocks per worker; 0 sizes the cache from the model"`
+	KVCacheBlocks    int `key:"kv-cache-blocks" on:"up,worker" help:"KV-cache blocks per worker; 0 is the engine's own: tiny sizes the cache from the model, sim has 1048576 tokens"`
 	MaxNumSeqs       int `key:"max-num-seqs" on:"up,worker" help:"sequences that a worker runs at once"`
-	MaxBatchedTokens int `key:"max-num-batched-tokens" on:"up,worker" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks"`
+	MaxBatchedTokens int `key:"max-num-batched-tokens" on:"up,worker" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks. 0 is the engine's own: 512 of tiny, 8192 of sim"`
 	MaxWaiting       int `key:"max-waiting" on:"up,worker" help:"requests that a worker queues before it refuses more"`
+
+	Simulation
 
 	RouterMode          string  `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
 	OverlapScoreWeight  float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
@@ -149,17 +151,16 @@ func Defaults(command Command) Config {
 		RouterName:          "router",
 		RequestPlane:        "tcp",
 		RPCAddr:             "127.0.0.1:0",
-		Engine:              "tiny",
+		Engine:              EngineTiny,
 		Workers:             2,
-		Model:               builtinModel,
 		ServedModelName:     []string{},
 		ToolCallParser:      auto,
 		ReasoningParser:     auto,
 		Preprocess:          "local",
 		KVCacheBlockSize:    16,
 		MaxNumSeqs:          256,
-		MaxBatchedTokens:    512,
 		MaxWaiting:          1024,
+		Simulation:          simulation(),
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
 		MigrationLimit:      3,
@@ -196,10 +197,7 @@ func Defaults(command Command) Config {
 // auto is a parser that is found out.
 const auto = "auto"
 
-// builtinModel is the model that needs no files.
-const builtinModel = "penstock-tiny"
-
-// maxBlockSize is the largest block of the one engine there is, in tokens.
+// maxBlockSize is the largest block of the engines there are, in tokens.
 const maxBlockSize = 1024
 
 // Components lists the parts of the process that log under a name of their own.
@@ -221,13 +219,8 @@ func (c *Config) Validate() error {
 	p.name("namespace", c.Namespace)
 	p.name("component", c.Component)
 	p.name("endpoint", c.Endpoint)
-	p.oneOf("engine", c.Engine, "tiny")
+	p.engine(c)
 	p.between("workers", c.Workers, 1, 1024)
-	if c.ModelPath == "" {
-		if c.Model != builtinModel {
-			p.add("model", fmt.Sprintf("%.100q is not built in, only %s is; serve a checkpoint with model-path, and name it with served-model-name", c.Model, builtinModel))
-		}
-	}
 	for _, n := range c.ServedModelName {
 		if strings.TrimSpace(n) == "" {
 			p.add("served-model-name", "must not be blank")
@@ -239,7 +232,7 @@ func (c *Config) Validate() error {
 	p.between("kv-cache-block-size", c.KVCacheBlockSize, 2, maxBlockSize)
 	p.between("kv-cache-blocks", c.KVCacheBlocks, 0, 1<<24)
 	p.between("max-num-seqs", c.MaxNumSeqs, 1, 65536)
-	p.between("max-num-batched-tokens", c.MaxBatchedTokens, 1, 1<<20)
+	p.between("max-num-batched-tokens", c.MaxBatchedTokens, 0, 1<<20)
 	p.between("max-waiting", c.MaxWaiting, 1, 1<<20)
 	p.oneOf("router-mode", c.RouterMode, "kv", "round-robin", "random", "power-of-two", "least-loaded", "direct")
 	p.weight("kv-overlap-score-weight", c.OverlapScoreWeight)
@@ -257,9 +250,8 @@ func (c *Config) Validate() error {
 	p.positive("sse-keep-alive", c.SSEKeepAlive)
 	p.notNegative("drain-grace", c.DrainGrace)
 	p.positive("drain-timeout", c.DrainTimeout)
-	if c.MaxBatchedTokens < c.MaxNumSeqs {
-		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", c.MaxBatchedTokens, c.MaxNumSeqs))
-	}
+	p.batch(c)
+	p.simulation(c)
 	if _, err := c.Levels(); err != nil {
 		p.add("log-level", err.Error())
 	}

@@ -38,9 +38,10 @@ func TestDefaultsAreValid(t *testing.T) {
 
 func TestEverySettingIsDescribed(t *testing.T) {
 	seen := map[string]bool{}
-	tree := reflect.TypeFor[Config]()
-	for i := range tree.NumField() {
-		f := tree.Field(i)
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		if f.Anonymous {
+			continue
+		}
 		key := keyOf(f)
 		if key == "" || f.Tag.Get("help") == "" || f.Tag.Get("on") == "" || seen[key] {
 			t.Errorf("%s: needs a key of its own, help and on", f.Name)

@@ -155,6 +155,8 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 		fs.Float64Var(p, key, *p, help)
 	case *[]string:
 		fs.StringArrayVar(p, key, *p, help)
+	case *[]float64:
+		fs.Float64SliceVar(p, key, *p, help)
 	case *Seconds:
 		fs.DurationVar((*time.Duration)(p), key, time.Duration(*p), help)
 	}
@@ -301,6 +303,8 @@ func decode(target any, value string) error {
 			*p = strings.Split(value, ",")
 		}
 		return nil
+	case *[]float64:
+		value = "[" + value + "]"
 	}
 	if strings.TrimSpace(value) == "" {
 		return errors.New("it is empty; give it a value or unset it")

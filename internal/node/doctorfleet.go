@@ -277,10 +277,7 @@ func (d *doctor) ownBlocks(cards map[string]engine.Card) {
 	if d.cfg.Command != config.Worker {
 		return
 	}
-	name := d.cfg.Model
-	if len(d.cfg.ServedModelName) > 0 {
-		name = d.cfg.ServedModelName[0]
-	}
+	name := d.cfg.ModelName()
 	card, ok := cards[name]
 	if !ok {
 		return

@@ -136,14 +136,9 @@ func reservation(ctx context.Context, cfg *config.Loaded) error {
 	if err != nil {
 		return err
 	}
-	count := 1
-	if cfg.Command == config.Up {
-		count = cfg.Workers
-	}
-	_, err = tiny.NewReplicas(ctx, tiny.Config{
-		BlockSize: cfg.KVCacheBlockSize, Blocks: cfg.KVCacheBlocks, MaxSeqs: cfg.MaxNumSeqs, TokenBudget: cfg.MaxBatchedTokens,
-		MaxWaiting: cfg.MaxWaiting, Vocabulary: vocabulary, MemoryLimit: 1,
-	}, count)
+	tc := tinyConfig(cfg)
+	tc.Vocabulary, tc.MemoryLimit = vocabulary, 1
+	_, err = tiny.NewReplicas(ctx, tc, engineCount(cfg))
 	return err
 }
 

@@ -4,18 +4,22 @@ import (
 	"context"
 	"fmt"
 
-	"penstock/core/kv"
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
-	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
-	"penstock/internal/engine/tiny"
 )
+
+// localEngine is what every engine of this process can do.
+type localEngine interface {
+	engine.Engine
+	engine.KVSource
+	engine.LoadSource
+}
 
 // modelResult is a served model, or why there is none.
 type modelResult struct {
-	engines []*tiny.Engine // at least one, sharing their weights
+	engines []localEngine // at least one
 	pipe    *prep.Pipeline
 	err     error
 }
@@ -33,50 +37,22 @@ func openModel(ctx context.Context, cfg *config.Loaded) *modelResult {
 	if err != nil {
 		return &modelResult{err: err}
 	}
-	tc := tiny.Config{
-		ModelPath:   cfg.ModelPath,
-		Tokenizer:   engine.TokenizerRef{Kind: ref.Kind, Dir: ref.Dir, Digest: pipe.Digest},
-		BlockSize:   cfg.KVCacheBlockSize,
-		Blocks:      cfg.KVCacheBlocks,
-		MaxSeqs:     cfg.MaxNumSeqs,
-		TokenBudget: cfg.MaxBatchedTokens,
-		MaxWaiting:  cfg.MaxWaiting,
-		Text:        tokenText(pipe.Tokenizer),
-		MemoryLimit: memory(),
-	}
-	if len(cfg.ServedModelName) > 0 {
-		tc.Name, tc.Aliases = cfg.ServedModelName[0], cfg.ServedModelName[1:]
-	}
-	if cfg.ModelPath == "" {
-		tc.Vocabulary, err = builtinVocabulary()
-		if err != nil {
-			return &modelResult{err: err}
-		}
-	}
-	count := 1
-	if cfg.Command == config.Up {
-		count = cfg.Workers
-	}
-	engines, err := tiny.NewReplicas(ctx, tc, count)
-	if err != nil {
-		return &modelResult{err: explainMemory(err)}
-	}
-	if need, have := pipe.Tokenizer.VocabSize(), engines[0].Card().VocabSize; need > have {
-		return &modelResult{err: fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", engines[0].Card().Name, need-1, have)}
-	}
-	return &modelResult{engines: engines, pipe: pipe}
+	ref.Digest = pipe.Digest
+	engines, err := openEngines(ctx, cfg, pipe, engine.TokenizerRef(ref))
+	return &modelResult{engines: engines, pipe: pipe, err: err}
 }
 
-func builtinVocabulary() (tiny.Vocabulary, error) {
-	t, err := token.Builtin()
-	if err != nil {
-		return tiny.Vocabulary{}, err
+// openEngines makes the engines of all workers of this process.
+func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
+	return openTiny(ctx, cfg, pipe, ref)
+}
+
+// engineCount is how many engines run in this process.
+func engineCount(cfg *config.Loaded) int {
+	if cfg.Command == config.Up {
+		return cfg.Workers
 	}
-	v := tiny.Vocabulary{Size: t.VocabSize(), Mask: t.MaskedIDs()}
-	if eos, ok := t.EOS(); ok {
-		v.EOS = []kv.Token{eos}
-	}
-	return v, nil
+	return 1
 }
 
 // openTokenizer opens the pipeline of a model's tokenizer: that of the engines of

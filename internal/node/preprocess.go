@@ -6,19 +6,24 @@ import (
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
-	"penstock/internal/engine/tiny"
 	"penstock/internal/serve/frontend"
 )
 
-// fullEngine is the built-in engine with the tokenizer and the template of its
-// checkpoint, as engines of other makes have theirs.
-type fullEngine struct {
-	*tiny.Engine
+// promptEngine is an engine of this process with the tokenizer and the template of
+// its checkpoint, as engines of other makes have theirs.
+type promptEngine struct {
+	localEngine
 	local prep.Local
 }
 
+// fullEngine is one that makes embeddings too.
+type fullEngine struct {
+	promptEngine
+	engine.Embedder
+}
+
 var (
-	_ engine.Engine       = fullEngine{}
+	_ engine.Preprocessor = promptEngine{}
 	_ engine.KVSource     = fullEngine{}
 	_ engine.LoadSource   = fullEngine{}
 	_ engine.Embedder     = fullEngine{}
@@ -28,15 +33,19 @@ var (
 // withPrompts returns the engine with the ability to make prompts, if its pipeline
 // can make those of conversations too: it is the frontend's own pipeline, and an
 // engine that can do no more must not be named as the way out.
-func withPrompts(e *tiny.Engine, pipe *prep.Pipeline) engine.Engine {
+func withPrompts(e localEngine, pipe *prep.Pipeline) engine.Engine {
 	if pipe.Template == nil {
 		return e
 	}
-	return fullEngine{Engine: e, local: prep.Local{Pipeline: pipe}}
+	able := promptEngine{localEngine: e, local: prep.Local{Pipeline: pipe}}
+	if embedder, ok := e.(engine.Embedder); ok {
+		return fullEngine{able, embedder}
+	}
+	return able
 }
 
 // Preprocess implements engine.Preprocessor.
-func (e fullEngine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
+func (e promptEngine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
@@ -47,7 +56,7 @@ func (e fullEngine) Preprocess(ctx context.Context, req *engine.PreprocessReques
 	return &engine.Preprocessed{Attempt: req.Attempt, Tokens: p.Tokens, Media: p.Media}, nil
 }
 
-func (e fullEngine) prompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
+func (e promptEngine) prompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
 	if len(req.Chat) == 0 {
 		return e.local.EncodeText(ctx, req.Text, prep.EncodeOptions{ParseSpecial: req.ParseSpecial, AddSpecial: req.AddSpecial})
 	}

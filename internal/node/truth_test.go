@@ -18,7 +18,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/internal/config"
-	"penstock/internal/engine/tiny"
+	"penstock/internal/engine"
 	"penstock/internal/obs"
 )
 
@@ -160,7 +160,7 @@ func dump(t *testing.T, client *http.Client, url string) map[kv.WorkerID][]kv.Se
 var errDescribed = errors.New("described")
 
 // holds asks an engine what its cache holds, ascending.
-func holds(t *testing.T, e *tiny.Engine) []kv.SeqHash {
+func holds(t *testing.T, e engine.KVSource) []kv.SeqHash {
 	t.Helper()
 	var held []kv.SeqHash
 	err := e.WatchKV(t.Context(), func(events []kv.Event) error {

@@ -5,46 +5,199 @@
 package sim
 
 import (
+	"math"
 	"time"
-
-	"penstock/core/paged"
 )
 
-// Pass is a batch as the model of time sees it.
-type Pass struct {
-	// Prefill are the prompt tokens that the batch computes, those from the cache left
-	// out; Prompts are the sequences that they belong to.
-	Prefill, Prompts int
-	// PrefillContext is, summed over those sequences, the product of the tokens that
-	// the batch computes and those that were there before.
-	PrefillContext int
-	// Tokens are the sequences that the batch gives their next token: those in decode and
-	// those whose prompt it completes.
-	Tokens int
-	// Context is the sum of their lengths.
-	Context int
-	// UsedBlocks of TotalBlocks are held by sequences.
-	UsedBlocks, TotalBlocks int
-	// Media are the tokens of the media objects whose placeholders the batch computes.
-	Media int
-}
-
-// Describe returns the pass that plan is, of a scheduler with these figures.
-func Describe(plan *paged.Step, stats paged.Stats, total int) Pass {
-	panic("not built yet")
-}
-
 // Timing is the model of time: a value that can be copied. The same pass with the
-// same number takes the same time on every machine.
-type Timing struct{}
+// same number takes the same time on every machine. It is used after
+// EnsureDefaults and Validate; nothing it refers to may change then. The formulas,
+// where they come from and what they leave out are in docs/sim.md.
+//
+// The terms of a pass are in milliseconds, of an engine at its own speed.
+type Timing struct {
+	Prefill Prefill
+	Decode  Decode
+	// Profile, if there is one, takes the place of Prefill and Decode.
+	Profile *Profile
+	// Encoder says how long media take, by the tokens that they fill, in ascending
+	// order; nil is no time. At most MaxEncoder points.
+	Encoder []EncoderPoint
+	Load    Load
+	KV      KV
 
-// Pass returns how long the engine takes for p, its number-th pass from 0.
+	// Speedup divides every time, DecodeSpeedup the time of decode once more; 1 if 0.
+	Speedup, DecodeSpeedup float64
+	// Jitter is the standard deviation of a pass over its mean, at most MaxJitter. No pass
+	// is off by more than 70 %. Seed draws it.
+	Jitter float64
+	Seed   uint64
+	// Startup is how long an engine takes before it serves. Speedup is not for it.
+	Startup time.Duration
+}
+
+// Prefill is what a pass takes that computes T tokens of prompts:
+//
+//	Pass + Token·T + TokenSquared·T² + Prompt·prompts + PromptSquared·Σn² + Context·Σ(n·before)
+//
+// where n are the tokens of one prompt, before those of it that were computed
+// earlier. It is 0 if T is, and never negative. All are milliseconds.
+type Prefill struct {
+	Pass, Token, TokenSquared, Prompt, PromptSquared, Context float64
+}
+
+// Decode is what a pass takes beside prefill that gives a token to at least one
+// sequence:
+//
+//	Base + Use·p + UseSquared·p² + Sequence·sequences + Context·Σ(their tokens)
+//
+// where p is the share of blocks in use. It is at least 1 ms. All are milliseconds.
+type Decode struct {
+	Base, Use, UseSquared, Sequence, Context float64
+}
+
+// EncoderPoint says that media of so many tokens take so many milliseconds.
+type EncoderPoint struct {
+	Tokens int
+	Millis float64
+}
+
+// Load is how much longer everything takes the more sequences run: from 1 with one
+// of them, in a straight line, to Factor with Seqs of them or more.
+type Load struct {
+	Factor float64 // 1 if 0
+	Seqs   int     // 256 if 0
+}
+
+// KV is how long the K and V of a prompt are on their way between workers: Fixed
+// milliseconds, and BytesPerToken for each token at Bandwidth.
+type KV struct {
+	// Layers, Heads (those of K and V), HeadDim and ElementBytes are the model's shape; Bytes,
+	// if not 0, stands for what follows from them.
+	Layers, Heads, HeadDim, ElementBytes int
+	Bytes                                int
+	// Bandwidth is in GB/s (10⁹ bytes); 0 is one that takes no time.
+	Bandwidth float64
+	Fixed     float64
+}
+
+// BytesPerToken returns the size of K and V of one token.
+func (k *KV) BytesPerToken() int64 {
+	if k.Bytes > 0 {
+		return int64(k.Bytes)
+	}
+	return 2 * int64(k.Layers) * int64(k.Heads) * int64(k.HeadDim) * int64(k.ElementBytes)
+}
+
+// floor is the least that decode takes, in milliseconds.
+const floor = 1
+
+// Every product below that something is added to is converted explicitly: that
+// forbids the compiler to fuse the two, which rounds once instead of twice, so that
+// the sum would differ from one kind of processor to the next.
+
+// Pass returns how long the engine takes for p, its number-th pass from 0. It is 0
+// if p computes nothing.
 func (t *Timing) Pass(p *Pass, number uint64) time.Duration {
-	panic("not built yet")
+	ms := t.prefill(p) + t.encoder(p.Media)
+	if p.Tokens > 0 {
+		ms += t.decode(p) / t.DecodeSpeedup
+	}
+	if ms == 0 {
+		return 0
+	}
+	return nanoseconds(ms * t.load(p.Running) * t.jitter(number) / t.Speedup)
 }
 
 // Transfer returns how long the K and V of so many tokens are on their way between
 // two workers.
 func (t *Timing) Transfer(tokens int) time.Duration {
-	panic("not built yet")
+	if tokens <= 0 {
+		return 0
+	}
+	ms := t.KV.Fixed
+	if t.KV.Bandwidth > 0 {
+		ms += float64(t.KV.BytesPerToken()) * float64(tokens) / (t.KV.Bandwidth * 1e6)
+	}
+	if ms == 0 {
+		return 0
+	}
+	return nanoseconds(ms / t.Speedup)
+}
+
+func (t *Timing) prefill(p *Pass) float64 {
+	if p.Prefill <= 0 {
+		return 0
+	}
+	tokens := float64(p.Prefill)
+	if t.Profile != nil {
+		return t.Profile.prefill(tokens)
+	}
+	c := &t.Prefill
+	ms := c.Pass
+	ms += float64(c.Token * tokens)
+	ms += float64(c.TokenSquared * tokens * tokens)
+	ms += float64(c.Prompt * float64(p.Prompts))
+	ms += float64(c.PromptSquared * float64(p.PrefillSquares))
+	ms += float64(c.Context * float64(p.PrefillContext))
+	return max(0, ms)
+}
+
+func (t *Timing) decode(p *Pass) float64 {
+	if t.Profile != nil {
+		return max(floor, t.Profile.decode(float64(p.Context), float64(p.Context)/float64(p.Tokens)))
+	}
+	c := &t.Decode
+	used := 0.0
+	if p.TotalBlocks > 0 {
+		used = min(1, float64(p.UsedBlocks)/float64(p.TotalBlocks))
+	}
+	ms := c.Base
+	ms += float64(c.Use * used)
+	ms += float64(c.UseSquared * used * used)
+	ms += float64(c.Sequence * float64(p.Tokens))
+	ms += float64(c.Context * float64(p.Context))
+	return max(floor, ms)
+}
+
+// encoder is constant before the first point of the table, linear between points, and
+// goes on after the last as it did before it.
+func (t *Timing) encoder(tokens int) float64 {
+	points := t.Encoder
+	if tokens <= 0 || len(points) == 0 {
+		return 0
+	}
+	if len(points) == 1 || tokens <= points[0].Tokens {
+		return points[0].Millis
+	}
+	i := 1
+	for i < len(points)-1 && points[i].Tokens < tokens {
+		i++
+	}
+	a, b := points[i-1], points[i]
+	return max(0, line(float64(a.Tokens), a.Millis, float64(b.Tokens), b.Millis, float64(tokens)))
+}
+
+// load is the factor of so many running sequences.
+func (t *Timing) load(running int) float64 {
+	if t.Load.Seqs <= 1 || running <= 1 {
+		return 1
+	}
+	share := min(1, float64(running-1)/float64(t.Load.Seqs-1))
+	return 1 + float64((t.Load.Factor-1)*share)
+}
+
+// line returns the value at x of the straight line through two points.
+func line(x0, y0, x1, y1, x float64) float64 {
+	return y0 + float64((x-x0)*((y1-y0)/(x1-x0)))
+}
+
+// longest is what a pass takes at most, in nanoseconds: about 100 days. The sum of a
+// virtual clock stays far from its end.
+const longest = 1e16
+
+// nanoseconds rounds ms to the nearest nanosecond, but not to none.
+func nanoseconds(ms float64) time.Duration {
+	ns := float64(ms * 1e6)
+	return time.Duration(math.Floor(max(1, min(ns, longest)) + 0.5))
 }

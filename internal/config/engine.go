@@ -1,0 +1,81 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+)
+
+// The choices of Engine.
+const (
+	EngineTiny = "tiny"
+	EngineSim  = "sim"
+)
+
+// builtinModel is the model of an engine that needs no files; "" if there is no
+// such engine.
+func builtinModel(engine string) string {
+	switch engine {
+	case EngineTiny:
+		return "penstock-tiny"
+	case EngineSim:
+		return "penstock-sim"
+	}
+	return ""
+}
+
+// TokenBudget is how many tokens a worker's engine computes in one step: what
+// MaxBatchedTokens says, or what the engine has by itself. The CPU takes small
+// steps, so that a long prompt does not hold up the others for seconds; the
+// simulated engine takes those of the engines that it stands for.
+func (c *Config) TokenBudget() int {
+	switch {
+	case c.MaxBatchedTokens != 0:
+		return c.MaxBatchedTokens
+	case c.Engine == EngineSim:
+		return 8192
+	}
+	return 512
+}
+
+// simTokens is the capacity of a simulated worker whose blocks are not given, in
+// tokens.
+const simTokens = 1 << 20
+
+// Blocks is the capacity of a worker's cache in blocks; 0 leaves it to the engine.
+func (c *Config) Blocks() int {
+	if c.KVCacheBlocks == 0 && c.Engine == EngineSim {
+		return max(1, simTokens/max(1, c.KVCacheBlockSize))
+	}
+	return c.KVCacheBlocks
+}
+
+// ModelName is the name that clients use for the model of this process's workers.
+func (c *Config) ModelName() string {
+	switch {
+	case len(c.ServedModelName) > 0:
+		return c.ServedModelName[0]
+	case c.ModelPath == "":
+		return builtinModel(c.Engine)
+	}
+	if dir, err := filepath.Abs(c.ModelPath); err == nil {
+		return filepath.Base(dir) // "." has a name too
+	}
+	return filepath.Base(c.ModelPath)
+}
+
+// engine checks which engine and model there are to serve.
+func (p *problems) engine(c *Config) {
+	p.oneOf("engine", c.Engine, EngineTiny, EngineSim)
+	have := builtinModel(c.Engine)
+	if c.ModelPath != "" || have == "" || c.Model == "" || c.Model == have {
+		return
+	}
+	p.add("model", fmt.Sprintf("%.100q is not built in, only %s is in engine %s; serve a checkpoint with model-path, and name it with served-model-name", c.Model, have, c.Engine))
+}
+
+// batch checks that every sequence of a batch gets a token in each step.
+func (p *problems) batch(c *Config) {
+	if budget := c.TokenBudget(); budget < c.MaxNumSeqs {
+		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", budget, c.MaxNumSeqs))
+	}
+}

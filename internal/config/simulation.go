@@ -1,0 +1,196 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"penstock/internal/engine/sim"
+)
+
+// Simulation are the settings of the simulated engine.
+type Simulation struct {
+	SimTiming        string    `key:"sim-timing" on:"up,worker,replay" help:"model of the time that a simulated engine takes: mocker, mocker-0.2, llm-d-like or smg-like"`
+	SimPrefill       []float64 `key:"sim-prefill" on:"up,worker,replay" help:"milliseconds in which a simulated engine computes prompts, in place of those of sim-timing: of the pass, of each token, of the square of the tokens, of each prompt, of the square of each prompt, of each pair of a token and one before it; those left out are 0 (16.5,0.0152,4.2e-7)"`
+	SimDecode        []float64 `key:"sim-decode" on:"up,worker,replay" help:"milliseconds in which it gives its sequences a token, likewise: of the pass, of the share of KV-cache blocks in use, of the square of that share, of each sequence, of each token of context (5.74,54,-25.7)"`
+	SimProfile       string    `key:"sim-profile" on:"up,worker,replay" help:"file of measured times (NPZ) to interpolate, in place of those of sim-timing"`
+	SimEncoder       string    `key:"sim-encoder" on:"up,worker,replay" help:"milliseconds in which images and the like are encoded, by the tokens that they fill: TOKENS:MS, separated by commas (256:12.5,1024:40); straight lines between"`
+	SimSpeedup       float64   `key:"sim-speedup" on:"up,worker,replay" help:"how many times as fast a simulated engine is as its model of time says"`
+	SimDecodeSpeedup float64   `key:"sim-decode-speedup" on:"up,worker,replay" help:"how many times as fast decode is besides, as with speculative decoding"`
+	SimLoadFactor    float64   `key:"sim-load-factor" on:"up,worker,replay" help:"how many times as long everything takes with max-num-seqs sequences as with one; straight line between"`
+	SimJitter        float64   `key:"sim-jitter" on:"up,worker,replay" help:"standard deviation of the times of steps as a share of them, at most 0.3"`
+	SimSeed          uint64    `key:"sim-seed" on:"up,worker" help:"seed of what is drawn in a simulated engine, such as the jitter"`
+	SimStartup       Seconds   `key:"sim-startup" on:"up,worker" help:"time that a simulated engine takes to start"`
+	SimContextLength int       `key:"sim-context-length" on:"up,worker" help:"tokens of prompt and answer that a simulated model takes; 0 is what the checkpoint at model-path says, or 262144"`
+	SimOutput        int       `key:"sim-output" on:"up,worker" help:"mean length in tokens of an answer to which the client set no limit; 0 has it go on to the end of the context"`
+	SimText          string    `key:"sim-text" on:"up,worker" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
+}
+
+// The choices of SimText.
+const (
+	SimPassage = "passage"
+	SimEcho    = "echo"
+)
+
+// replay is the command that is no role and has some of the settings.
+const replay Command = "replay"
+
+func simulation() Simulation {
+	return Simulation{
+		SimTiming:        sim.Presets()[0],
+		SimPrefill:       []float64{},
+		SimDecode:        []float64{},
+		SimSpeedup:       1,
+		SimDecodeSpeedup: 1,
+		SimLoadFactor:    1,
+		SimOutput:        256,
+		SimText:          SimPassage,
+	}
+}
+
+// Simulated is what the settings of the simulated engine come to.
+type Simulated struct {
+	// Timing is the model of time, complete and valid.
+	Timing sim.Timing
+	// MaxSeqs and TokenBudget bound a batch, in sequences and in tokens.
+	MaxSeqs, TokenBudget int
+}
+
+// Simulated returns what the settings of the simulated engine come to. It reads
+// the file that they may name.
+func (c *Config) Simulated() (Simulated, error) {
+	timing, err := c.timing()
+	return Simulated{Timing: timing, MaxSeqs: c.MaxNumSeqs, TokenBudget: c.TokenBudget()}, err
+}
+
+// timing makes the model of time.
+func (c *Config) timing() (sim.Timing, error) {
+	t, err := sim.Preset(c.SimTiming)
+	if err != nil {
+		return sim.Timing{}, fmt.Errorf("sim-timing: %w", err)
+	}
+	if len(c.SimPrefill) > 0 {
+		t.Prefill = sim.Prefill{}
+		fill(c.SimPrefill, &t.Prefill.Pass, &t.Prefill.Token, &t.Prefill.TokenSquared, &t.Prefill.Prompt, &t.Prefill.PromptSquared, &t.Prefill.Context)
+	}
+	if len(c.SimDecode) > 0 {
+		t.Decode = sim.Decode{}
+		fill(c.SimDecode, &t.Decode.Base, &t.Decode.Use, &t.Decode.UseSquared, &t.Decode.Sequence, &t.Decode.Context)
+	}
+	if c.SimProfile != "" {
+		if t.Profile, err = sim.OpenProfile(c.SimProfile); err != nil {
+			return sim.Timing{}, fmt.Errorf("sim-profile: %w", err)
+		}
+	}
+	if t.Encoder, err = sim.ParseEncoder(c.SimEncoder); err != nil {
+		return sim.Timing{}, fmt.Errorf("sim-encoder: %w", err)
+	}
+	t.Speedup, t.DecodeSpeedup = c.SimSpeedup, c.SimDecodeSpeedup
+	t.Load = sim.Load{Factor: c.SimLoadFactor, Seqs: c.MaxNumSeqs}
+	t.Jitter, t.Seed = c.SimJitter, c.SimSeed
+	t.Startup = time.Duration(c.SimStartup)
+	return t, t.Validate()
+}
+
+// fill sets the first fields to the values, as far as either goes.
+func fill(values []float64, fields ...*float64) {
+	for i, v := range values[:min(len(values), len(fields))] {
+		*fields[i] = v
+	}
+}
+
+// SimulationText says for people by which model the time of the simulated engines
+// passes, and how fast.
+func (c *Config) SimulationText() string {
+	text := c.SimTiming
+	switch {
+	case c.SimProfile != "":
+		text = "the profile " + c.SimProfile
+	case len(c.SimPrefill) > 0 && len(c.SimDecode) > 0:
+		text = "coefficients of its own"
+	case len(c.SimPrefill) > 0 || len(c.SimDecode) > 0:
+		text += " and coefficients of its own"
+	}
+	if c.SimSpeedup != 1 {
+		text += fmt.Sprintf(", %v times as fast", c.SimSpeedup)
+	}
+	return text
+}
+
+// SimulationFlags are the settings of the simulated engine on the command line of a
+// command that starts none.
+type SimulationFlags struct{ flags *Flags }
+
+// AddSimulationFlags defines on fs the settings of the simulated engine that shape
+// its time and its batches. They have the names, the defaults and the meaning that
+// they have for a worker.
+func AddSimulationFlags(fs *pflag.FlagSet) *SimulationFlags {
+	fl := addFlags(fs, replay, func(f reflect.StructField) bool {
+		return isOn(f, replay) || slices.Contains([]string{"max-num-seqs", "max-num-batched-tokens"}, keyOf(f))
+	})
+	fl.values.Engine = EngineSim
+	return &SimulationFlags{fl}
+}
+
+// Simulated returns what the flags come to, or everything that is wrong with them.
+// It is for a command line that has been parsed.
+func (f *SimulationFlags) Simulated() (Simulated, error) {
+	if err := f.flags.values.Validate(); err != nil {
+		return Simulated{}, err
+	}
+	return f.flags.values.Simulated()
+}
+
+// maxMillis bounds a coefficient, in either direction.
+const maxMillis = 1e9
+
+// simulation checks the settings of the simulated engine. The file that they may
+// name matters where the engine runs only.
+func (p *problems) simulation(c *Config) {
+	found := len(*p)
+	p.oneOf("sim-timing", c.SimTiming, sim.Presets()...)
+	p.coefficients("sim-prefill", c.SimPrefill, 6)
+	p.coefficients("sim-decode", c.SimDecode, 5)
+	if _, err := sim.ParseEncoder(c.SimEncoder); err != nil {
+		p.add("sim-encoder", err.Error())
+	}
+	p.within("sim-speedup", c.SimSpeedup, 1e-3, 1e6)
+	p.within("sim-decode-speedup", c.SimDecodeSpeedup, 1e-3, 1e6)
+	p.within("sim-load-factor", c.SimLoadFactor, 1, 1e3)
+	p.within("sim-jitter", c.SimJitter, 0, sim.MaxJitter)
+	p.notNegative("sim-startup", c.SimStartup)
+	if c.SimContextLength != 0 {
+		p.between("sim-context-length", c.SimContextLength, 2, 1<<30)
+	}
+	p.between("sim-output", c.SimOutput, 0, 1<<24)
+	p.oneOf("sim-text", c.SimText, SimPassage, SimEcho)
+	if c.SimProfile != "" && len(c.SimPrefill)+len(c.SimDecode) > 0 {
+		p.add("sim-profile", "a profile is in place of all coefficients; leave out it, or sim-prefill and sim-decode")
+	}
+	if c.Engine != EngineSim || len(*p) > found {
+		return
+	}
+	if _, err := c.timing(); err != nil {
+		*p = append(*p, err)
+	}
+}
+
+// within checks a number with a fraction.
+func (p *problems) within(key string, v, lo, hi float64) {
+	if !(v >= lo && v <= hi) {
+		p.add(key, fmt.Sprintf("%v is not between %v and %v", v, lo, hi))
+	}
+}
+
+// coefficients checks a list of at most so many milliseconds; none says nothing.
+func (p *problems) coefficients(key string, list []float64, most int) {
+	if len(list) > most {
+		p.add(key, fmt.Sprintf("it has %d numbers, and %d are taken", len(list), most))
+	}
+	for _, v := range list {
+		p.within(key, v, -maxMillis, maxMillis)
+	}
+}

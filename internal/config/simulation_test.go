@@ -1,0 +1,181 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"penstock/internal/engine/sim"
+)
+
+func TestEnginesOwn(t *testing.T) {
+	for _, c := range []struct {
+		env            []string
+		name           string
+		budget, blocks int
+	}{
+		{nil, "penstock-tiny", 512, 0},
+		{[]string{"PENSTOCK_ENGINE=sim"}, "penstock-sim", 8192, 65536},
+		{[]string{"PENSTOCK_ENGINE=sim", "PENSTOCK_MODEL=penstock-sim", "PENSTOCK_KV_CACHE_BLOCK_SIZE=512"}, "penstock-sim", 8192, 2048},
+		{[]string{"PENSTOCK_ENGINE=sim", "PENSTOCK_MAX_NUM_BATCHED_TOKENS=2048", "PENSTOCK_KV_CACHE_BLOCKS=100", "PENSTOCK_SERVED_MODEL_NAME=a,b"}, "a", 2048, 100},
+		{[]string{"PENSTOCK_MODEL_PATH=."}, "config", 512, 0},
+	} {
+		l, err := Load("", c.env, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.ModelName() != c.name || l.TokenBudget() != c.budget || l.Blocks() != c.blocks {
+			t.Errorf("%q: model %s, %d tokens, %d blocks, want %s, %d and %d", c.env, l.ModelName(), l.TokenBudget(), l.Blocks(), c.name, c.budget, c.blocks)
+		}
+	}
+}
+
+// TestLists: numbers are separated by commas in variables and flags, and are a list
+// in a file.
+func TestLists(t *testing.T) {
+	want := []float64{16.5, 0.015, 4.2e-7}
+	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	flags := AddFlags(fs, Up)
+	if err := fs.Parse([]string{"--sim-prefill=16.5,0.015,4.2e-7"}); err != nil {
+		t.Fatal(err)
+	}
+	for name, load := range map[string]func() (*Loaded, error){
+		"file": func() (*Loaded, error) { return Load(write(t, "sim-prefill: [16.5, 0.015, 4.2e-7]\n"), nil, nil) },
+		"env":  func() (*Loaded, error) { return Load("", []string{"PENSTOCK_SIM_PREFILL=16.5,0.015, 4.2e-7"}, nil) },
+		"flag": func() (*Loaded, error) { return Load("", nil, flags) },
+	} {
+		l, err := load()
+		if err != nil || !slices.Equal(l.SimPrefill, want) {
+			t.Errorf("%s: %+v, %v", name, l, err)
+		}
+	}
+	if l, err := Load("", []string{"PENSTOCK_SIM_PREFILL="}, nil); err != nil || len(l.SimPrefill) != 0 {
+		t.Errorf("an empty variable: %+v, %v", l, err)
+	}
+}
+
+func TestBadSimulation(t *testing.T) {
+	for text, want := range map[string]string{
+		"sim-timing: fast":                       `sim-timing: "fast" is not one of mocker, mocker-0.2,`,
+		"sim-speedup: 0":                         "sim-speedup: 0 is not between 0.001 and 1e+06",
+		"sim-speedup: .nan":                      "sim-speedup: NaN is not between",
+		"sim-decode-speedup: .inf":               "sim-decode-speedup: +Inf is not between",
+		"sim-load-factor: 0.5":                   "sim-load-factor: 0.5 is not between 1 and 1000",
+		"sim-jitter: 0.5":                        "sim-jitter: 0.5 is not between 0 and 0.3",
+		"sim-prefill: [1, .nan]":                 "sim-prefill: NaN is not between",
+		"sim-decode: [1,2,3,4,5,6]":              "sim-decode: it has 6 numbers, and 5 are taken",
+		"sim-encoder: '64:1,32:1'":               "sim-encoder: ",
+		"sim-profile: x\nsim-decode: [1]":        "sim-profile: a profile is in place of all coefficients",
+		"engine: sim\nsim-profile: /nonexistent": "sim-profile: ",
+		"sim-startup: -1s":                       "sim-startup: -1s must not be negative",
+		"sim-context-length: 1":                  "sim-context-length: 1 is not between 2",
+		"sim-output: -1":                         "sim-output: -1 is not between 0",
+		"sim-text: verse":                        `sim-text: "verse" is not one of passage, echo`,
+		"engine: sims":                           `engine: "sims" is not one of tiny, sim`,
+		"engine: sim\nmodel: other":              `model: "other" is not built in, only penstock-sim is in engine sim`,
+		"model: penstock-sim":                    `model: "penstock-sim" is not built in, only penstock-tiny is in engine tiny`,
+		"engine: sim\nmax-num-seqs: 9000":        "max-num-batched-tokens: 8192 is less than the 9000",
+	} {
+		_, err := Load(write(t, text), nil, nil)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q in it", text, err, want)
+		}
+	}
+}
+
+// TestSimulated: settings come to the model of time that they say.
+func TestSimulated(t *testing.T) {
+	preset := func(name string) sim.Timing {
+		timing, err := sim.Preset(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return timing
+	}
+	for _, c := range []struct {
+		name, text, says string
+		change           func(*sim.Timing)
+	}{
+		{"defaults", "", "mocker", nil},
+		{"a preset", "sim-timing: smg-like\nsim-speedup: 10\n", "smg-like, 10 times as fast", func(t *sim.Timing) {
+			smg := preset("smg-like")
+			t.Prefill, t.Decode, t.Speedup = smg.Prefill, smg.Decode, 10
+		}},
+		{"coefficients", "sim-prefill: [1, 2, 3, 4, 5, 6]\nsim-decode: [7, 8, 9, 10, 11]\n", "coefficients of its own", func(t *sim.Timing) {
+			t.Prefill = sim.Prefill{Pass: 1, Token: 2, TokenSquared: 3, Prompt: 4, PromptSquared: 5, Context: 6}
+			t.Decode = sim.Decode{Base: 7, Use: 8, UseSquared: 9, Sequence: 10, Context: 11}
+		}},
+		{"some coefficients", "sim-decode: [0, 0, 0, 2]\n", "mocker and coefficients of its own", func(t *sim.Timing) {
+			t.Decode = sim.Decode{Sequence: 2}
+		}},
+		{"the rest", "sim-encoder: '256:12.5,1024:40'\nsim-decode-speedup: 2\nsim-load-factor: 3\nmax-num-seqs: 100\nsim-jitter: 0.1\nsim-seed: 5\nsim-startup: 2s\n", "mocker", func(t *sim.Timing) {
+			t.Encoder = []sim.EncoderPoint{{Tokens: 256, Millis: 12.5}, {Tokens: 1024, Millis: 40}}
+			t.DecodeSpeedup, t.Jitter, t.Seed, t.Startup = 2, 0.1, 5, 2*time.Second
+			t.Load = sim.Load{Factor: 3, Seqs: 100}
+		}},
+	} {
+		l, err := Load(write(t, "engine: sim\n"+c.text), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := l.Simulated()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := preset("mocker")
+		if c.change != nil {
+			c.change(&want)
+		}
+		if diff := cmp.Diff(want, got.Timing); diff != "" {
+			t.Errorf("%s: the model of time is (-want +got)\n%s", c.name, diff)
+		}
+		if text := l.SimulationText(); text != c.says {
+			t.Errorf("%s: it says %q, want %q", c.name, text, c.says)
+		}
+	}
+	field, _ := reflect.TypeFor[Simulation]().FieldByName("SimTiming")
+	for _, name := range sim.Presets() {
+		if !strings.Contains(field.Tag.Get("help"), name) {
+			t.Errorf("the help of sim-timing does not name %s", name)
+		}
+	}
+}
+
+// TestSimulationFlags: a command that is no role has those of a worker that shape
+// time and batches, with the defaults of the simulated engine.
+func TestSimulationFlags(t *testing.T) {
+	fs := pflag.NewFlagSet("replay", pflag.ContinueOnError)
+	flags := AddSimulationFlags(fs)
+	for _, name := range []string{"sim-timing", "sim-speedup", "max-num-seqs", "max-num-batched-tokens"} {
+		if fs.Lookup(name) == nil {
+			t.Errorf("there is no --%s", name)
+		}
+	}
+	for _, name := range []string{"engine", "sim-text", "sim-output", "max-waiting", "http-addr"} {
+		if fs.Lookup(name) != nil {
+			t.Errorf("there is --%s, which means nothing here", name)
+		}
+	}
+	s, err := flags.Simulated()
+	if err != nil || s.MaxSeqs != 256 || s.TokenBudget != 8192 {
+		t.Errorf("defaults: %+v, %v", s, err)
+	}
+	if err := fs.Parse([]string{"--max-num-seqs=16", "--max-num-batched-tokens=64"}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := flags.Simulated(); err != nil || s.MaxSeqs != 16 || s.TokenBudget != 64 {
+		t.Errorf("as given: %+v, %v", s, err)
+	}
+	if err := fs.Parse([]string{"--sim-speedup=-1", "--sim-jitter=7"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = flags.Simulated()
+	if err == nil || !strings.Contains(err.Error(), "sim-speedup: -1") || !strings.Contains(err.Error(), "sim-jitter: 7") {
+		t.Errorf("bad flags: %v", err)
+	}
+}

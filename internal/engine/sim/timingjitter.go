@@ -1,0 +1,45 @@
+package sim
+
+// MaxJitter is the largest relative standard deviation that a Timing may have.
+// (llm-d-inference-sim has the same bound, and the same limit to one draw.)
+const MaxJitter = 0.3
+
+// most is how far one pass is off at most, as a share of its mean.
+const most = 0.7
+
+// jitter returns the factor of a pass, of mean 1: a function of the seed and the
+// pass's number alone, so that what came before cannot matter.
+//
+// The sum of twelve uniform numbers is close to a normal one (Irwin and Hall) and
+// needs neither logarithm nor cosine, whose last bits differ by processor. It is
+// symmetric, and so are the bounds, hence the mean is exactly 1. At MaxJitter the
+// bounds are at 2.3 deviations and take 2 % off what was asked for.
+func (t *Timing) jitter(number uint64) float64 {
+	if t.Jitter == 0 {
+		return 1
+	}
+	off := float64(t.Jitter * normal(t.Seed, number))
+	return 1 + max(-most, min(most, off))
+}
+
+// normal returns a draw of mean 0 and standard deviation 1.
+func normal(seed, number uint64) float64 {
+	key := mix(mix(seed+golden) + number*golden)
+	sum := 0
+	for i := range uint64(3) {
+		for r := mix(key + (i+1)*golden); r != 0; r >>= 16 {
+			sum += int(r & 0xffff)
+		}
+	}
+	// Each of the twelve is uniform over 0..65535: mean 65535/2, variance 65536²/12.
+	return float64(sum-6*65535) / 65536
+}
+
+// golden and mix are those of SplitMix64.
+const golden = 0x9e3779b97f4a7c15
+
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

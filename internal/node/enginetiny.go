@@ -1,0 +1,65 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/token"
+	"penstock/internal/engine"
+	"penstock/internal/engine/tiny"
+)
+
+// openTiny makes engines that compute a model on the CPU and share its weights.
+func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
+	tc := tinyConfig(cfg)
+	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), memory()
+	if len(cfg.ServedModelName) > 0 {
+		tc.Aliases = cfg.ServedModelName[1:]
+	}
+	if cfg.ModelPath == "" {
+		var err error
+		if tc.Vocabulary, err = builtinVocabulary(); err != nil {
+			return nil, err
+		}
+	}
+	engines, err := tiny.NewReplicas(ctx, tc, engineCount(cfg))
+	if err != nil {
+		return nil, explainMemory(err)
+	}
+	if need, have := pipe.Tokenizer.VocabSize(), engines[0].Card().VocabSize; need > have {
+		return nil, fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", tc.Name, need-1, have)
+	}
+	all := make([]localEngine, len(engines))
+	for i, e := range engines {
+		all[i] = e
+	}
+	return all, nil
+}
+
+// tinyConfig is what the settings say of such engines.
+func tinyConfig(cfg *config.Loaded) tiny.Config {
+	return tiny.Config{
+		Name:        cfg.ModelName(),
+		ModelPath:   cfg.ModelPath,
+		BlockSize:   cfg.KVCacheBlockSize,
+		Blocks:      cfg.Blocks(),
+		MaxSeqs:     cfg.MaxNumSeqs,
+		TokenBudget: cfg.TokenBudget(),
+		MaxWaiting:  cfg.MaxWaiting,
+	}
+}
+
+func builtinVocabulary() (tiny.Vocabulary, error) {
+	t, err := token.Builtin()
+	if err != nil {
+		return tiny.Vocabulary{}, err
+	}
+	v := tiny.Vocabulary{Size: t.VocabSize(), Mask: t.MaskedIDs()}
+	if eos, ok := t.EOS(); ok {
+		v.EOS = []kv.Token{eos}
+	}
+	return v, nil
+}

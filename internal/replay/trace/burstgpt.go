@@ -1,0 +1,78 @@
+package trace
+
+import (
+	"bufio"
+	"fmt"
+	"time"
+
+	"penstock/internal/replay"
+)
+
+// The columns of the BurstGPT traces.
+const (
+	burstTime = iota
+	burstSession
+	burstElapsed
+	burstModel
+	burstInput
+	burstOutput
+	burstTotal
+	burstLog
+)
+
+func burstColumns() []column {
+	return []column{
+		burstTime:    {"Timestamp", required},
+		burstSession: {"Session ID", optional},
+		burstElapsed: {"Elapsed time", ignored}, // of an answer elsewhere
+		burstModel:   {"Model", ignored},        // of another service
+		burstInput:   {"Request tokens", required},
+		burstOutput:  {"Response tokens", required},
+		burstTotal:   {"Total tokens", ignored},
+		burstLog:     {"Log Type", ignored},
+	}
+}
+
+// burst reads the BurstGPT traces.
+type burst struct {
+	table
+	skipped int
+}
+
+func newBurst(from *bufio.Reader, opts *Options) *burst {
+	return &burst{table: newTable(from, BurstGPT, burstColumns(), opts)}
+}
+
+func (d *burst) failed() int { return d.skipped }
+
+func (d *burst) next(r *replay.Request) error {
+	for {
+		if err := d.table.next(); err != nil {
+			return err
+		}
+		*r = replay.Request{Line: d.lines.number}
+		if err := d.row(r); err != nil {
+			return err
+		}
+		if r.Input > 0 && r.Output > 0 {
+			return nil
+		}
+		d.skipped++
+	}
+}
+
+func (d *burst) row(r *replay.Request) (err error) {
+	if r.At, err = parseTime(d.value(burstTime), time.Second); err != nil {
+		return d.wrong(burstTime, err)
+	}
+	if r.Input, err = d.count(burstInput, maxTokens); err != nil {
+		return err
+	}
+	if r.Output, err = d.count(burstOutput, maxTokens); err != nil {
+		return err
+	}
+	if r.Session = d.value(burstSession); len(r.Session) > maxName {
+		return d.wrong(burstSession, fmt.Errorf("must have at most %d bytes, not %d", maxName, len(r.Session)))
+	}
+	return nil
+}

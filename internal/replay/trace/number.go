@@ -1,0 +1,127 @@
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// maxTime bounds times and delays. A century is enough for times since 1970 too.
+const maxTime = 100 * 366 * 24 * time.Hour
+
+// parseTime reads a decimal number of units, such as "61.114", exactly to the
+// nanosecond; what is finer is cut off.
+func parseTime(text string, unit time.Duration) (time.Duration, error) {
+	if t, ok := parseDecimal(text, unit); ok {
+		return t, nil
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil && !errors.Is(err, strconv.ErrRange) || math.IsNaN(f):
+		return 0, fmt.Errorf("must be a number, not %s", found(text))
+	case f < 0:
+		return 0, fmt.Errorf("must be at least 0, not %s", found(text))
+	case f > float64(maxTime/unit):
+		return 0, fmt.Errorf("is %s %s, which is more than a hundred years", found(text), unitName(unit))
+	}
+	return time.Duration(math.Floor(f * float64(unit))), nil
+}
+
+func unitName(unit time.Duration) string {
+	if unit == time.Second {
+		return "seconds"
+	}
+	return "milliseconds"
+}
+
+// parseDecimal is parseTime for digits with at most one point among them that are
+// in range.
+func parseDecimal(text string, unit time.Duration) (time.Duration, bool) {
+	whole, i := time.Duration(0), 0
+	for ; i < len(text) && isDigit(text[i]); i++ {
+		if whole = whole*10 + time.Duration(text[i]-'0'); whole > maxTime/unit {
+			return 0, false
+		}
+	}
+	if i == 0 {
+		return 0, false
+	}
+	total := whole * unit
+	if i == len(text) {
+		return total, true
+	}
+	if text[i] != '.' || i+1 == len(text) {
+		return 0, false
+	}
+	for _, c := range []byte(text[i+1:]) {
+		if !isDigit(c) {
+			return 0, false
+		}
+		unit /= 10
+		total += time.Duration(c-'0') * unit
+	}
+	return total, total <= maxTime
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// parseCount reads a number of things, at most limit.
+func parseCount(text string, limit int) (int, error) {
+	n, ok := 0, text != ""
+	for i := 0; i < len(text) && ok; i++ {
+		if ok = isDigit(text[i]); ok {
+			if n = n*10 + int(text[i]-'0'); n > limit {
+				return 0, fmt.Errorf("must be at most %d, not %s", limit, found(text))
+			}
+		}
+	}
+	if ok {
+		return n, nil
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil || math.IsNaN(f) || f != math.Trunc(f):
+		return 0, fmt.Errorf("must be a whole number, not %s", found(text))
+	case f < 0:
+		return 0, fmt.Errorf("must be at least 0, not %s", found(text))
+	case f > float64(limit):
+		return 0, fmt.Errorf("must be at most %d, not %s", limit, found(text))
+	}
+	return int(f), nil
+}
+
+// integer is what the elements of a list can be.
+type integer interface{ ~int64 | ~uint32 }
+
+// appendIntegers appends the elements of array, a JSON array that is known to be
+// well-formed, which are to be integers within [0, limit]. If there is another it
+// returns its index. It is most of the time that a trace takes to read.
+func appendIntegers[T integer](dst []T, array []byte, limit uint64) (_ []T, wrong int) {
+	const safe = math.MaxUint64/10 - 1 // what can take another digit
+	first := len(dst)
+	for i := 1; i < len(array); {
+		switch c := array[i]; {
+		case isDigit(c):
+			n := uint64(0)
+			for ; isDigit(array[i]); i++ { // the closing bracket ends it at the latest
+				if n > safe {
+					return dst, len(dst) - first
+				}
+				n = n*10 + uint64(array[i]-'0')
+			}
+			if end := array[i]; n > limit || end != ',' && end != ']' && !isSpace(end) {
+				return dst, len(dst) - first
+			}
+			dst = append(dst, T(n))
+		case c == ',' || c == ']' || isSpace(c):
+			i++
+		default:
+			return dst, len(dst) - first
+		}
+	}
+	return dst, -1
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }

@@ -1,0 +1,27 @@
+package trace
+
+// recent is a map that forgets: it knows the last keysKept keys that were set, and
+// at most twice as many.
+type recent[V any] struct {
+	young, old map[string]V
+}
+
+const keysKept = 1 << 19
+
+func (m *recent[V]) get(key string) (V, bool) {
+	v, ok := m.young[key]
+	if !ok {
+		v, ok = m.old[key]
+	}
+	return v, ok
+}
+
+func (m *recent[V]) set(key string, v V) {
+	if len(m.young) >= keysKept {
+		m.old, m.young = m.young, nil
+	}
+	if m.young == nil {
+		m.young = map[string]V{}
+	}
+	m.young[key] = v
+}

@@ -1,0 +1,284 @@
+package trace
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/replay"
+	"penstock/internal/strictjson"
+)
+
+// rows reads a JSON object from each line. The slices that it gives to a request
+// are its own, used again for the next row.
+type rows struct {
+	lines         lines
+	format        Format
+	ignoreUnknown bool
+	blockSize     int           // of rows that do not say it
+	unit          time.Duration // of timestamp
+	define        func(key string) error
+	check         func() error
+	skipped       int
+
+	json   *strictjson.Reader
+	r      *replay.Request
+	row    row // what the line says
+	blocks []int64
+	tokens []kv.Token
+	media  []replay.Media
+
+	turns recent[int]    // of sessions
+	roots recent[string] // the first of the requests that each one follows
+}
+
+// row is what a line says beside what a request has a field for.
+type row struct {
+	content   string // the field that says what the prompt is; "" if none did yet
+	time      bool   // there is a timestamp
+	delay     bool
+	output    bool
+	hashes    bool
+	blockSize int // 0 if not said
+	adapter   bool
+	turn      int // -1 if not said
+	id        string
+	parent    string // "" if not said
+}
+
+func newRows(from *bufio.Reader, format Format, opts *Options) *rows {
+	return &rows{
+		lines:         lines{from: from},
+		format:        format,
+		ignoreUnknown: opts.IgnoreUnknown,
+		blockSize:     opts.BlockSize,
+	}
+}
+
+func (d *rows) failed() int { return d.skipped }
+
+func (d *rows) next(r *replay.Request) error {
+	for {
+		line, err := d.lines.next()
+		if err != nil {
+			return err
+		}
+		if err := d.read(line, r); err != nil {
+			return fail(d.lines.number, jsonError("the row", err))
+		}
+		if d.row.output && r.Output == 0 {
+			d.skipped++
+			continue
+		}
+		return nil
+	}
+}
+
+// read makes a request of one line.
+func (d *rows) read(line []byte, r *replay.Request) (err error) {
+	*r = replay.Request{Line: d.lines.number, At: unknown}
+	d.r, d.row = r, row{turn: -1}
+	d.blocks, d.tokens, d.media = d.blocks[:0], d.tokens[:0], d.media[:0]
+	if d.json, err = strictjson.NewReader(line); err != nil {
+		return err
+	}
+	if err := d.json.Object(d.define); err != nil {
+		return err
+	}
+	if err := d.json.End(); err != nil {
+		return err
+	}
+	if err := d.check(); err != nil {
+		return err
+	}
+	if err := d.follow(); err != nil {
+		return err
+	}
+	if len(d.media) > 0 {
+		r.Media = d.media
+	}
+	return d.checkBlocks()
+}
+
+// unknown is a field that the format does not have.
+func (d *rows) unknown() error {
+	if d.ignoreUnknown {
+		return d.json.Skip()
+	}
+	return fmt.Errorf("'%s' is no field of the format %s; correct it, or have unknown fields ignored", clip(d.json.Param()), d.format)
+}
+
+// number returns the text of the number that is next.
+func (d *rows) number() (string, error) {
+	if d.json.Kind() != strictjson.NumberKind {
+		return "", d.json.Expected("a number")
+	}
+	raw, err := d.json.Raw()
+	return string(raw), err
+}
+
+func (d *rows) time(dst *time.Duration, unit time.Duration) error {
+	text, err := d.number()
+	if err != nil {
+		return err
+	}
+	if *dst, err = parseTime(text, unit); err != nil {
+		return d.about(err)
+	}
+	return nil
+}
+
+func (d *rows) count(dst *int, limit int) error {
+	text, err := d.number()
+	if err != nil {
+		return err
+	}
+	if *dst, err = parseCount(text, limit); err != nil {
+		return d.about(err)
+	}
+	return nil
+}
+
+// about says which field err is about.
+func (d *rows) about(err error) error { return fmt.Errorf("'%s' %w", d.json.Param(), err) }
+
+// name reads a string that names something.
+func (d *rows) name(dst *string) error {
+	if err := d.json.Text(dst); err != nil {
+		return err
+	}
+	if n := len(*dst); n == 0 || n > maxName {
+		return d.about(fmt.Errorf("must have between 1 and %d bytes, not %d", maxName, n))
+	}
+	return nil
+}
+
+// id reads a name that may be an integer too.
+func (d *rows) id(dst *string) error {
+	switch d.json.Kind() {
+	case strictjson.StringKind:
+		return d.name(dst)
+	case strictjson.NumberKind:
+		n, err := d.json.Int()
+		*dst = strconv.FormatInt(n, 10)
+		return err
+	}
+	return d.json.Expected("a string or an integer")
+}
+
+// prompt notes that the field being read says what the prompt is.
+func (d *rows) prompt() error {
+	field := d.json.Param()
+	if d.row.content != "" {
+		return fmt.Errorf("'%s' and '%s' both say what the prompt is; keep one", d.row.content, field)
+	}
+	d.row.content = field
+	return nil
+}
+
+// hashes reads the names of the blocks.
+func (d *rows) hashes() error {
+	array, err := d.array("an array of integers")
+	if err != nil {
+		return err
+	}
+	wrong := -1
+	if d.blocks, wrong = appendIntegers(d.blocks, array, math.MaxInt64); wrong >= 0 {
+		return fmt.Errorf("'%s[%d]' must be an integer between 0 and %d", d.json.Param(), wrong, int64(math.MaxInt64))
+	}
+	d.row.hashes = true
+	return nil
+}
+
+// array reads an array and returns its text.
+func (d *rows) array(want string) ([]byte, error) {
+	if d.json.Kind() != strictjson.ArrayKind {
+		return nil, d.json.Expected(want)
+	}
+	return d.json.Raw()
+}
+
+// object reads an object and returns its text.
+func (d *rows) object() ([]byte, error) {
+	if d.json.Kind() != strictjson.ObjectKind {
+		return nil, d.json.Expected("an object")
+	}
+	return d.json.Raw()
+}
+
+// checkBlocks holds hash_ids against the length of the prompt.
+func (d *rows) checkBlocks() error {
+	if !d.row.hashes {
+		if d.row.blockSize > 0 {
+			return errors.New("'block_size' needs 'hash_ids'")
+		}
+		return nil
+	}
+	size := d.row.blockSize
+	if size == 0 {
+		size = d.blockSize
+	}
+	want := (d.r.Input + size - 1) / size
+	short := d.format == Bailian && len(d.blocks) == d.r.Input/size // the last one, which is not full, has no name
+	if len(d.blocks) != want && !short {
+		return fmt.Errorf("'hash_ids' has %d ids, and an 'input_length' of %d in blocks of %d tokens needs %d; if the blocks have another size, say so", len(d.blocks), d.r.Input, size, want)
+	}
+	if len(d.blocks) > 0 {
+		d.r.Blocks, d.r.BlockTokens = d.blocks, size
+	}
+	return nil
+}
+
+// follow names the session of a row that says which one it follows, and holds that
+// the turns of a session come in order.
+func (d *rows) follow() error {
+	r, row := d.r, &d.row
+	if row.id != "" || row.parent != "" {
+		if r.Session != "" {
+			return errors.New("'session_id' and 'id' or 'parent' both say which requests this one follows; keep one")
+		}
+		r.Session = d.root()
+	}
+	if row.turn < 0 {
+		return nil
+	}
+	if r.Session == "" {
+		return errors.New("'turn' needs 'session_id' or 'parent'")
+	}
+	if d.format == Bailian {
+		return nil // the branches of a chat have turns of their own
+	}
+	if last, ok := d.turns.get(r.Session); ok && row.turn <= last {
+		return fmt.Errorf("'turn' is %d after turn %d of the same session; the rows of a session must be in order", row.turn, last)
+	}
+	d.turns.set(r.Session, row.turn)
+	return nil
+}
+
+// root returns the first of the requests that lead to the row. If that is not in
+// the file, or too far back, it is the first one known of.
+func (d *rows) root() string {
+	root := d.row.id
+	if d.row.parent != "" {
+		root = d.row.parent
+		if known, ok := d.roots.get(root); ok {
+			root = known
+		}
+	}
+	if d.row.id != "" {
+		d.roots.set(d.row.id, root)
+	}
+	return root
+}
+
+// tokensOf is the number of tokens that a text is counted as where no tokenizer is
+// at hand: one for each four bytes begun.
+func tokensOf(bytes int) int { return (bytes + 3) / 4 }
+
+// quote names fields in a message.
+func quote(fields []string) string { return "'" + strings.Join(fields, "', '") + "'" }

@@ -1,0 +1,188 @@
+package trace
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"penstock/internal/replay"
+	"penstock/internal/strictjson"
+)
+
+// maxTurns bounds the turns of a conversation: the prompt of each is the whole
+// conversation before it.
+const maxTurns = 1 << 14
+
+// conversations reads the ShareGPT files. Each answer in a conversation is
+// a request, whose prompt is the conversation before it, and those of
+// a conversation are a session; no time is known. It keeps one conversation.
+type conversations struct {
+	stream  stream
+	skipped int
+
+	session  string
+	line     int // that the conversation begins on
+	turns    []turn
+	at       int    // the turn to look at next
+	given    bool   // it is an answer whose request was given
+	asked    bool   // there is something to answer
+	messages []byte // the conversation before that turn, as a JSON array without its end
+	number   int    // of conversations so far
+}
+
+// turn is one message.
+type turn struct {
+	role, text string
+}
+
+func newConversations(from *bufio.Reader) *conversations {
+	return &conversations{stream: stream{from: from}}
+}
+
+func (d *conversations) failed() int { return d.skipped }
+
+func (d *conversations) next(r *replay.Request) error {
+	for {
+		for ; d.at < len(d.turns); d.at++ {
+			if d.answer() {
+				d.give(r)
+				return nil
+			}
+			d.say()
+		}
+		if err := d.read(); err == io.EOF {
+			return err
+		} else if err != nil {
+			return fail(d.line, fmt.Errorf("conversation %d: %w", d.number, jsonError("it", err)))
+		}
+	}
+}
+
+// answer reports whether the next turn is an answer that makes a request.
+func (d *conversations) answer() bool {
+	t := &d.turns[d.at]
+	switch {
+	case t.role != "assistant" || !d.asked || d.given:
+		return false
+	case t.text == "":
+		d.skipped++
+		return false
+	}
+	return true
+}
+
+// give makes the request that the next turn answers. The end of its messages is
+// overwritten by that turn when the next request is asked for.
+func (d *conversations) give(r *replay.Request) {
+	d.messages = append(d.messages, ']')
+	*r = replay.Request{
+		Line:     d.line,
+		At:       unknown,
+		Session:  d.session,
+		Input:    tokensOf(len(d.messages)),
+		Output:   tokensOf(len(d.turns[d.at].text)),
+		Messages: d.messages,
+	}
+	d.messages = d.messages[:len(d.messages)-1]
+	d.given = true
+}
+
+// say puts the next turn behind the messages. Answers at the beginning, whose
+// question the file does not have, are left out: a model was never asked to go on
+// from there.
+func (d *conversations) say() {
+	t := &d.turns[d.at]
+	d.given = false
+	if t.role == "assistant" && !d.asked {
+		return
+	}
+	d.asked = d.asked || t.role == "user"
+	separator := byte(',')
+	if len(d.messages) == 0 {
+		separator = '['
+	}
+	d.messages = append(d.messages, separator)
+	d.messages = append(d.messages, `{"role":"`...)
+	d.messages = append(d.messages, t.role...)
+	d.messages = append(d.messages, `","content":`...)
+	d.messages = strictjson.AppendString(d.messages, t.text)
+	d.messages = append(d.messages, '}')
+}
+
+// read reads the next conversation.
+func (d *conversations) read() error {
+	clear(d.turns)
+	d.turns, d.messages = d.turns[:0], d.messages[:0]
+	d.at, d.given, d.asked = 0, false, false
+	d.number++
+	element, line, err := d.stream.next()
+	if d.line = line; err != nil {
+		return err
+	}
+	d.session = "conversation " + strconv.Itoa(d.number)
+	json, err := strictjson.NewReader(element)
+	if err != nil {
+		return err
+	}
+	there := false
+	err = json.Object(func(key string) error {
+		if key != "conversations" {
+			return json.Skip() // the family of formats has no list of what else there is
+		}
+		there = true
+		return json.Array("an array of turns", func(int) error { return d.readTurn(json) })
+	})
+	if err == nil && !there {
+		err = errors.New("lacks 'conversations', its turns")
+	}
+	return err
+}
+
+// readTurn reads one message.
+func (d *conversations) readTurn(json *strictjson.Reader) error {
+	if len(d.turns) == maxTurns {
+		return json.RefuseParent("has more than %d turns", maxTurns)
+	}
+	var t turn
+	var from, value bool
+	err := json.Object(func(key string) (err error) {
+		switch key {
+		case "from":
+			from = true
+			t.role, err = readRole(json)
+		case "value":
+			value = true
+			t.text, err = json.String()
+		default:
+			err = json.Skip()
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case !from || !value:
+		return json.Refuse("must have 'from' and 'value'")
+	}
+	d.turns = append(d.turns, t)
+	return nil
+}
+
+// readRole reads who says something, as the Chat Completions API names it.
+func readRole(json *strictjson.Reader) (string, error) {
+	who, err := json.String()
+	if err != nil {
+		return "", err
+	}
+	switch who {
+	case "human", "user":
+		return "user", nil
+	case "gpt", "assistant", "chatgpt", "bing", "bard", "model":
+		return "assistant", nil
+	case "system":
+		return "system", nil
+	}
+	return "", fmt.Errorf("'%s' must be human, gpt or system (or user, assistant, chatgpt, bing, bard, model), not a text of %d characters", json.Param(), len(who))
+}

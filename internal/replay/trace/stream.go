@@ -1,0 +1,136 @@
+package trace
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// stream cuts a JSON array, or JSON values one after another, into its elements
+// without reading it as a whole. It judges only where each element ends; whoever
+// reads an element judges the rest.
+type stream struct {
+	from    *bufio.Reader
+	line    int // that is being read
+	begun   bool
+	array   bool // the elements are in brackets
+	ended   bool
+	element []byte
+}
+
+// next returns the next element, an object, and the line that it begins on. It is
+// good until the next call.
+func (s *stream) next() (element []byte, line int, err error) {
+	c, err := s.before()
+	if err != nil {
+		return nil, s.line, err
+	}
+	if c != '{' {
+		return nil, s.line, errors.New("must be an object")
+	}
+	line = s.line
+	err = s.object()
+	return s.element, line, err
+}
+
+// before steps over what stands before an element and returns its first byte. It
+// returns io.EOF if there is none.
+func (s *stream) before() (c byte, err error) {
+	if s.ended {
+		return 0, io.EOF
+	}
+	first := !s.begun
+	if first {
+		s.begun, s.line = true, 1
+		if c, err = s.token(); err != nil {
+			return 0, err
+		}
+		if s.array = c == '['; !s.array {
+			return c, nil
+		}
+	}
+	c, err = s.token()
+	switch {
+	case err == io.EOF && !s.array:
+		s.ended = true
+		return 0, io.EOF
+	case err == io.EOF:
+		return 0, errors.New("the file ends without the closing bracket of its array; it was cut off")
+	case err != nil || !s.array:
+		return c, err
+	case c == ']':
+		return 0, s.end()
+	case first:
+		return c, nil
+	case c != ',':
+		return 0, errors.New("must have a comma or a closing bracket before it")
+	}
+	if c, err = s.token(); err == io.EOF {
+		return 0, errors.New("the file ends without the closing bracket of its array; it was cut off")
+	}
+	return c, err
+}
+
+// end checks that nothing follows the array.
+func (s *stream) end() error {
+	switch _, err := s.token(); err {
+	case io.EOF:
+		s.ended = true
+		return io.EOF
+	case nil:
+		return errors.New("comes behind the closing bracket of the array; nothing may")
+	default:
+		return err
+	}
+}
+
+// token returns the next byte that is not space.
+func (s *stream) token() (byte, error) {
+	for {
+		c, err := s.from.ReadByte()
+		switch {
+		case err != nil:
+			return 0, err
+		case c == '\n':
+			s.line++
+		case !isSpace(c):
+			return c, nil
+		}
+	}
+}
+
+// object gathers the object whose first byte was read.
+func (s *stream) object() error {
+	s.element = append(s.element[:0], '{')
+	depth, inString, escaped := 1, false, false
+	for depth > 0 {
+		c, err := s.from.ReadByte()
+		if err == io.EOF {
+			return errors.New("the file ends within it; it was cut off")
+		}
+		if err != nil {
+			return err
+		}
+		if len(s.element) == maxLine {
+			return fmt.Errorf("is longer than %d MiB", maxLine>>20)
+		}
+		s.element = append(s.element, c)
+		switch {
+		case c == '\n':
+			s.line++
+			escaped = false
+		case escaped:
+			escaped = false
+		case inString:
+			escaped, inString = c == '\\', c != '"'
+		case c == '"':
+			inString = true
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+// Package trace reads workloads from files: rows of the traces that are published
+// of real services, in their own formats, and a superset of the most common one
+// for traffic of one's own. docs/format/trace.md has the formats field by field.
+//
+// Files are read as a stream, again for every run, in memory that does not grow
+// with them. A file that does not say what its format demands is refused with the
+// line and the field: a replay of half-understood rows would measure something,
+// and nobody would know what. Messages name fields and numbers and never repeat
+// what a prompt says.
+package trace
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"penstock/internal/replay"
+)
+
+// Format names the format of a file.
+type Format string
+
+// The formats.
+const (
+	// Mooncake is a JSON object on each line: the rows of the Mooncake traces, and
+	// fields beside them for all that a request can have.
+	Mooncake Format = "mooncake"
+	// Bailian is a JSON object on each line, with chats that follow one another.
+	Bailian Format = "bailian"
+	// Azure is a CSV file with TIMESTAMP, ContextTokens, GeneratedTokens and perhaps
+	// NumImages.
+	Azure Format = "azure"
+	// BurstGPT is a CSV file with Timestamp, Request tokens, Response tokens and more.
+	BurstGPT Format = "burstgpt"
+	// ShareGPT is one JSON array of conversations, with their text.
+	ShareGPT Format = "sharegpt"
+)
+
+// Formats returns all formats, in the order in which they are tried.
+func Formats() []Format { return []Format{Mooncake, Bailian, ShareGPT, Azure, BurstGPT} }
+
+const (
+	maxLine      = 16 << 20 // bytes of a row, or of a conversation
+	maxTokens    = 16 << 20 // of a prompt or an answer: far beyond any model's context
+	maxBlockSize = 1 << 20  // tokens
+	maxName      = 1 << 10  // bytes of an id
+	maxMedia     = 1 << 10  // objects of one request
+
+	mooncakeBlock = 512 // tokens
+	bailianBlock  = 16
+
+	defaultSortBytes  = 256 << 20
+	defaultSpoolBytes = 4 << 30
+)
+
+// Options says how a file is read. The zero value reads what the file shows itself
+// to be.
+type Options struct {
+	// Format is the file's format; "" is found out from its beginning.
+	Format Format
+	// IgnoreUnknown passes over fields and columns that the format does not have.
+	// Without it they are refused: they may say what the request cannot do without.
+	IgnoreUnknown bool
+	// BlockSize is the number of tokens of a block in rows with hash_ids that do not
+	// say it; 0 is the format's own.
+	BlockSize int
+
+	// Sort puts requests in the order of their times. Without it a file whose times go
+	// back is refused. It holds up to SortBytes of requests (0 is 256 MiB) and emits the
+	// earliest, so it sorts any file of that size, and larger ones whose rows are not
+	// farther from their place than that.
+	Sort      bool
+	SortBytes int
+
+	// Stdin is what the path "-" reads. What can be read only once is copied to
+	// a temporary file of at most SpoolBytes (0 is 4 GiB).
+	Stdin      io.Reader
+	SpoolBytes int64
+}
+
+// validate reports what cannot be, and fills in what was left out.
+func (o *Options) validate() error {
+	if o.Format != "" && !slices.Contains(Formats(), o.Format) {
+		var names []string
+		for _, f := range Formats() {
+			names = append(names, string(f))
+		}
+		return fmt.Errorf("there is no trace format %q; there are %s", clip(string(o.Format)), strings.Join(names, ", "))
+	}
+	if o.BlockSize < 0 || o.BlockSize > maxBlockSize {
+		return fmt.Errorf("a block size of %d tokens: must be between 1 and %d", o.BlockSize, maxBlockSize)
+	}
+	if o.SortBytes <= 0 {
+		o.SortBytes = defaultSortBytes
+	}
+	if o.SpoolBytes <= 0 {
+		o.SpoolBytes = defaultSpoolBytes
+	}
+	return nil
+}
+
+// Workload is a file of requests, a [replay.Workload].
+type Workload struct {
+	name   string // as messages name it
+	path   string
+	stat   fs.FileInfo
+	spool  *os.File // what could be read only once; nil if the path can be opened again
+	format Format
+	opts   Options
+}
+
+var _ replay.Workload = (*Workload)(nil)
+
+// Open prepares the file at path, or what Options.Stdin gives if path is "-", and
+// finds out its format. The content may be compressed by gzip. A file that is not
+// a regular one, such as a pipe, is copied, as it can be read only once. The
+// caller closes the workload.
+func Open(path string, opts Options) (*Workload, error) {
+	if err := opts.validate(); err != nil {
+		return nil, fmt.Errorf("read trace: %w", err)
+	}
+	w := &Workload{name: path, path: path, opts: opts}
+	if err := w.locate(); err != nil {
+		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
+	}
+	if err := w.detect(); err != nil {
+		_ = w.Close() // what was read of it is of no use
+		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
+	}
+	return w, nil
+}
+
+// Format returns the format that the file is read by.
+func (w *Workload) Format() Format { return w.format }
+
+// Open begins to read the requests from the first.
+func (w *Workload) Open() (replay.Source, error) {
+	file, err := w.reader()
+	if err != nil {
+		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
+	}
+	return newSource(w, file), nil
+}
+
+// Close gives up what was kept of a file that can be read only once. Sources that
+// are still open end with an error.
+func (w *Workload) Close() error {
+	if w.spool == nil {
+		return nil
+	}
+	spool := w.spool
+	w.spool = nil
+	return spool.Close()
+}
