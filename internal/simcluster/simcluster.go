@@ -1,12 +1,35 @@
 // Package simcluster is a whole cluster in one goroutine on virtual time: the
-// machines of production (feed, prefix, slots, route, paged), the simulated
-// engine's model of time, and planes that delay, lose and repeat by a seed.
+// machines of production (feed, prefix, slots, route, paged, health, migrate), the
+// simulated engine's model of time, and planes that delay, lose and repeat by a
+// seed.
+//
+// It is the shells that are replaced, and each does what its original does at the
+// same moment: a worker drives its scheduler as an engine in batches does, and
+// publishes, numbers and describes its cache as a worker process; a router follows
+// feeds, asks for what is missing, pings and reserves as a router process; a task goes
+// from worker to worker as a frontend carries it. What the originals do over sockets
+// takes the constant times of [Config] here, and what they draw at random is a
+// function of [Config.Seed].
+//
+// Nothing here looks at a clock or decides by the order of a map, so that the same
+// configuration and the same requests give the same answers on every machine.
+//
+// # Memory
+//
+// A worker costs what its cache has used: for each block some 60 bytes and its tokens, 4
+// bytes each; and what the routers' indexes know of it, some 100 bytes. 64 workers
+// whose 65,536 blocks of 16 tokens are all in use are about 1 GiB. A request costs the
+// names of its blocks from its arrival to its end, and its tokens while an engine has
+// it. A session costs its name.
 package simcluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"penstock/core/migrate"
 	"penstock/core/route"
 	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
@@ -20,18 +43,104 @@ type Config struct {
 	MaxSeqs           int
 	TokenBudget       int
 	MaxWaiting        int
-	Timing            sim.Timing
-	Route             route.Config
+	// MaxContext bounds prompt and output of one request together, in tokens. A longer
+	// output is cut, a longer prompt refused.
+	MaxContext int
+	// Timing is that of all workers. They begin with their engines started, and each has
+	// a jitter of its own.
+	Timing sim.Timing
+	Route  route.Config
+	// Routers are replicas that know nothing of each other's reservations; requests go
+	// to them in turn.
+	Routers int
 	// EventDelay is how long a cache event takes from worker to router.
 	EventDelay time.Duration
+	// Delay is how long a call takes from client to worker, and what is sent back.
+	Delay time.Duration
+	// Migration bounds what is done for a request that loses its worker; a negative
+	// Limit is none.
+	Migration migrate.Config
+	// StallTimeout is how long a worker may send nothing before a request goes to
+	// another.
+	StallTimeout time.Duration
+	// Vocabulary is what prompts are made of.
+	Vocabulary replay.Vocabulary
+	Faults     Faults
 	Seed       uint64
+}
+
+// EnsureDefaults fills in what is not set: one worker of 65536 blocks of 16 tokens
+// with 256 sequences and 8192 tokens a pass, 65536 waiting and a context of 262144; one router
+// of mode kv; the migration and the stall timeout of a frontend.
+func (c *Config) EnsureDefaults() {
+	for _, f := range [...]struct {
+		field *int
+		v     int
+	}{
+		{&c.Workers, 1},
+		{&c.BlockSize, 16},
+		{&c.Blocks, 65536},
+		{&c.MaxSeqs, 256},
+		{&c.TokenBudget, 8192},
+		{&c.MaxWaiting, 65536},
+		{&c.MaxContext, 262144},
+		{&c.Routers, 1},
+		{&c.Migration.Limit, 3},
+	} {
+		if *f.field == 0 {
+			*f.field = f.v
+		}
+	}
+	if c.Migration.Wait == 0 {
+		c.Migration.Wait = 10 * time.Second
+	}
+	if c.StallTimeout == 0 {
+		c.StallTimeout = 5 * time.Minute
+	}
+	c.Timing.EnsureDefaults()
+	c.Route.EnsureDefaults()
+	c.Faults.ensureDefaults()
+}
+
+// Validate reports every problem of c that the machines of the cluster do not
+// report themselves. Call EnsureDefaults first.
+func (c *Config) Validate() error {
+	errs := []error{c.Timing.Validate(), c.Route.Validate(), c.Faults.validate()}
+	if c.Workers < 1 || c.Workers > 1<<20 {
+		errs = append(errs, fmt.Errorf("simcluster: %d workers: must be between 1 and %d", c.Workers, 1<<20))
+	}
+	if c.Routers < 1 || c.Routers > 1<<10 {
+		errs = append(errs, fmt.Errorf("simcluster: %d routers: must be between 1 and %d", c.Routers, 1<<10))
+	}
+	if c.EventDelay < 0 || c.Delay < 0 || c.StallTimeout < 0 {
+		errs = append(errs, errors.New("simcluster: delays and the stall timeout must not be negative"))
+	}
+	if c.Route.Mode == route.Direct {
+		errs = append(errs, errors.New("simcluster: mode direct needs a worker in each request, and a workload has none: choose another mode"))
+	}
+	return errors.Join(errs...)
 }
 
 // Run serves all requests of source and tells record of each one that is over and
 // of each pause between two tokens. The same configuration and source give the
-// same calls in the same order on every machine. It ends early with ctx's error.
+// same calls in the same order on every machine. It ends early with ctx's error, or
+// with that of the source.
 func Run(ctx context.Context, cfg Config, source replay.Source, record Recorder) error {
-	panic("not built yet")
+	c, err := newCluster(cfg, source, record)
+	if err != nil {
+		return err
+	}
+	for n := 0; !c.finished(); n++ {
+		if n%1024 == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		if err := c.step(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Recorder takes what is measured. *replay.Recorder is one.

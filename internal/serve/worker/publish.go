@@ -31,7 +31,7 @@ type publisher struct {
 	resync chan struct{} // of capacity 1: a request while one waits is the same request
 
 	record feed.Record // First is the number of the next event
-	cut    cutter
+	cut    feed.Cutter
 	buf    []byte
 	next   atomic.Uint64 // number after the last event that the bus has kept
 }
@@ -112,9 +112,9 @@ func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 // publish numbers events and publishes them in records of bounded size. It
 // returns when the bus has kept all of them, or with ctx's error.
 func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
-	p.cut.reset(events)
+	p.cut.Reset(events)
 	for {
-		p.record.Events = p.cut.next()
+		p.record.Events = p.cut.Next()
 		if len(p.record.Events) == 0 {
 			return nil
 		}

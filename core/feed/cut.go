@@ -1,4 +1,4 @@
-package worker
+package feed
 
 import "penstock/core/kv"
 
@@ -10,19 +10,20 @@ const (
 	maxRecordEvents = 256
 )
 
-// cutter hands out a run of events in pieces that fit a record. An event with
+// Cutter hands out a run of events in pieces that fit a record. An event with
 // more hashes than fit is divided: the blocks of a stored one go on from the
-// prefix that the part before ends.
-type cutter struct {
+// prefix that the part before ends. The zero value has none.
+type Cutter struct {
 	events []kv.Event
 	piece  []kv.Event
 }
 
-func (c *cutter) reset(events []kv.Event) { c.events = events }
+// Reset takes the events that are handed out from now on.
+func (c *Cutter) Reset(events []kv.Event) { c.events = events }
 
-// next returns the next piece, valid until the call after; empty at the end. It
-// consumes the events of reset but does not change them.
-func (c *cutter) next() []kv.Event {
+// Next returns the next piece, valid until the call after; empty at the end. It
+// consumes the events of Reset but does not change them.
+func (c *Cutter) Next() []kv.Event {
 	c.piece = c.piece[:0]
 	for room := maxRecordHashes; len(c.events) > 0 && len(c.piece) < maxRecordEvents; {
 		ev := c.events[0]

@@ -1,4 +1,4 @@
-package worker
+package feed
 
 import (
 	"maps"
@@ -71,10 +71,10 @@ func TestCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events := drawEvents(t)
 		given := slices.Clone(events)
-		var c cutter
-		c.reset(events)
+		var c Cutter
+		c.Reset(events)
 		var all []kv.Event
-		for piece := c.next(); len(piece) > 0; piece = c.next() {
+		for piece := c.Next(); len(piece) > 0; piece = c.Next() {
 			hashes := 0
 			for _, ev := range piece {
 				hashes += len(ev.Blocks) + len(ev.Seqs)
@@ -132,10 +132,10 @@ func count(events []kv.Event) (n [4]int) {
 
 func TestCutSteadyStateDoesNotAllocate(t *testing.T) {
 	events := []kv.Event{{Kind: kv.Stored, Blocks: make([]kv.BlockHash, 8)}, {Kind: kv.Removed, Seqs: make([]kv.SeqHash, 8)}}
-	var c cutter
+	var c Cutter
 	run := func() {
-		c.reset(events)
-		for len(c.next()) > 0 {
+		c.Reset(events)
+		for len(c.Next()) > 0 {
 		}
 	}
 	run()

@@ -1,0 +1,112 @@
+package replay
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"gonum.org/v1/gonum/stat/distuv"
+)
+
+// ulps returns how many units in the last place of b the two are apart.
+func ulps(a, b float64) float64 {
+	if a == b {
+		return 0
+	}
+	return math.Abs(a-b) / (math.Nextafter(math.Abs(b), math.Inf(1)) - math.Abs(b))
+}
+
+func TestLogarithmAndExponential(t *testing.T) {
+	g := newRandom(1, 1)
+	for range 100_000 {
+		x := g.unit()
+		x = math.Ldexp(x, g.below(120)-60)
+		// Near 1 the logarithm is small and the bound absolute.
+		if got, want := ln(x), math.Log(x); ulps(got, want) > 3 && math.Abs(got-want) > 1./(1<<52) {
+			t.Fatalf("ln %v is %v, want %v", x, got, want)
+		}
+		y := (g.unit() - 0.5) * 1400
+		if got, want := exp(y), math.Exp(y); ulps(got, want) > 3 {
+			t.Fatalf("exp %v is %v, want %v: %v units", y, got, want, ulps(got, want))
+		}
+	}
+	for _, c := range []struct{ got, want float64 }{
+		{ln(1), 0},
+		{exp(0), 1},
+		{exp(-1e9), 0},
+		{exp(1e9), math.Inf(1)},
+		{ln(2), math.Ln2},
+		{ln(1. / (1 << 53)), -53 * math.Ln2},
+	} {
+		if c.got != c.want {
+			t.Errorf("got %v, want %v", c.got, c.want)
+		}
+	}
+}
+
+// distance is the statistic of Kolmogorov and Smirnov: the largest difference
+// between the distribution of the values and cdf.
+func distance(values []float64, cdf func(float64) float64) float64 {
+	slices.Sort(values)
+	n := float64(len(values))
+	worst := 0.0
+	for i, v := range values {
+		f := cdf(v)
+		worst = max(worst, math.Abs(f-float64(i)/n), math.Abs(float64(i+1)/n-f))
+	}
+	return worst
+}
+
+// TestDraws holds the draws against their distributions. Under the right one the
+// statistic exceeds 1.63/√n once in a hundred seeds; these seeds do not.
+func TestDraws(t *testing.T) {
+	const n = 50_000
+	limit := 1.63 / math.Sqrt(n)
+	gammaOf := func(shape float64) func(float64) float64 {
+		return distuv.Gamma{Alpha: shape, Beta: shape}.CDF
+	}
+	for _, c := range []struct {
+		name string
+		draw func(r *random) float64
+		cdf  func(float64) float64
+		off  float64 // a factor that must be noticed
+	}{
+		{"unit", (*random).unit, func(x float64) float64 { return x }, 1.05},
+		{"exponential", (*random).exponential, func(x float64) float64 { return -math.Expm1(-x) }, 1.05},
+		{"normal", (*random).normal, distuv.UnitNormal.CDF, 1.05},
+		{"gamma 0.04", func(r *random) float64 { return r.gamma(0.04) }, gammaOf(0.04), 2},
+		{"gamma 0.25", func(r *random) float64 { return r.gamma(0.25) }, gammaOf(0.25), 1.05},
+		{"gamma 1", func(r *random) float64 { return r.gamma(1) }, gammaOf(1), 1.05},
+		{"gamma 4", func(r *random) float64 { return r.gamma(4) }, gammaOf(4), 1.05},
+		{"gamma 100", func(r *random) float64 { return r.gamma(100) }, gammaOf(100), 1.05},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newRandom(7, 7)
+			values := make([]float64, n)
+			for i := range values {
+				values[i] = c.draw(&g)
+			}
+			if d := distance(values, c.cdf); d > limit {
+				t.Errorf("the statistic is %.5f, above %.5f", d, limit)
+			}
+			if d := distance(values, func(x float64) float64 { return c.cdf(x * c.off) }); d < limit {
+				t.Errorf("a distribution that is wrong by a factor of %v passes with %.5f", c.off, d)
+			}
+		})
+	}
+}
+
+func TestBelowIsEven(t *testing.T) {
+	g := newRandom(3, 3)
+	var counts [7]int
+	for range 70_000 {
+		counts[g.below(7)]++
+	}
+	chi := 0.0
+	for _, n := range counts {
+		chi += float64((n-10_000)*(n-10_000)) / 10_000
+	}
+	if chi > 16.8 { // one in a hundred for 6 degrees of freedom
+		t.Errorf("chi square is %.1f for %v", chi, counts)
+	}
+}

@@ -1,0 +1,134 @@
+package replay
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// longest is the longest time that a histogram holds; longer ones count as it.
+const longest = 30 * 24 * time.Hour
+
+// quantity collects times: their percentiles to three significant digits, the rest
+// exactly. What it takes does not depend on how many there are.
+type quantity struct {
+	histogram   *hdrhistogram.Histogram // of nanoseconds
+	count       int64
+	high, low   uint64 // the sum, 128 bits
+	least, most int64
+}
+
+func newQuantity() quantity {
+	return quantity{histogram: hdrhistogram.New(1, int64(longest), 3)}
+}
+
+// add takes d, n times. A negative d is 0: clocks of two machines disagree.
+func (q *quantity) add(d time.Duration, n int) {
+	if n <= 0 {
+		return
+	}
+	v := int64(max(d, 0))
+	if q.count == 0 || v < q.least {
+		q.least = v
+	}
+	q.most = max(q.most, v)
+	q.count += int64(n)
+	high, low := bits.Mul64(uint64(v), uint64(n))
+	var carry uint64
+	q.low, carry = bits.Add64(q.low, low, 0)
+	q.high += high + carry
+	// It fails for what is out of its range alone.
+	_ = q.histogram.RecordValues(min(v, int64(longest)), int64(n))
+}
+
+// mean returns the mean in nanoseconds, rounded down; 0 of nothing.
+func (q *quantity) mean() int64 {
+	if q.count == 0 {
+		return 0
+	}
+	mean, _ := bits.Div64(q.high, q.low, uint64(q.count)) // the mean is below 2^63: high < count
+	return int64(mean)
+}
+
+// distribution describes what was collected.
+func (q *quantity) distribution() Distribution {
+	d := Distribution{Count: q.count, Mean: milliseconds(q.mean()), Min: milliseconds(q.least), Max: milliseconds(q.most)}
+	if q.count == 0 {
+		return d
+	}
+	// Ranks are integers, so that every machine takes the same bar: the library's own
+	// go through products of floats, which some processors round once and some twice.
+	wanted := [...]struct {
+		perMille int64
+		to       *float64
+	}{{500, &d.P50}, {900, &d.P90}, {950, &d.P95}, {990, &d.P99}, {999, &d.P999}}
+	var seen int64
+	next := 0
+	for _, bar := range q.histogram.Distribution() {
+		seen += bar.Count
+		for next < len(wanted) && seen >= rank(q.count, wanted[next].perMille) {
+			*wanted[next].to = milliseconds(max(q.least, min(bar.To, q.most)))
+			next++
+		}
+	}
+	return d
+}
+
+// rank returns how many of n values are at or below the quantile: the nearest rank.
+func rank(n, perMille int64) int64 {
+	whole, rest := n/1000, n%1000
+	return whole*perMille + (rest*perMille+999)/1000
+}
+
+// plot returns the histogram that a report draws.
+func (q *quantity) plot() Histogram {
+	var h Histogram
+	if q.count == 0 {
+		return h
+	}
+	bounds := plotBounds()
+	var counts [len(bounds)]int64
+	first, last := len(bounds), 0
+	at := 0
+	for _, bar := range q.histogram.Distribution() {
+		if bar.Count == 0 {
+			continue
+		}
+		for at < len(bounds)-1 && bar.To > bounds[at] {
+			at++
+		}
+		counts[at] += bar.Count
+		first, last = min(first, at), at
+	}
+	for i := first; i <= last; i++ {
+		h.Upper = append(h.Upper, milliseconds(bounds[i]))
+		h.Count = append(h.Count, counts[i])
+	}
+	return h
+}
+
+const (
+	plotLeast  = 1000 // nanoseconds
+	plotOctave = 8    // bounds for each doubling: a bar is 9 % wide
+	plotCount  = 42 * plotOctave
+)
+
+// plotBounds returns the bounds of every plot in nanoseconds, so that plots of
+// several runs can be laid over one another: 2^(i/8) microseconds, up to beyond
+// the longest time.
+func plotBounds() [plotCount]int64 {
+	// 2^(i/8), as written here rather than computed: math.Pow differs between processors.
+	steps := [plotOctave]float64{
+		1, 1.0905077326652577, 1.189207115002721, 1.2968395546510096,
+		1.4142135623730951, 1.5422108254079407, 1.681792830507429, 1.8340080864093424,
+	}
+	var bounds [plotCount]int64
+	for i := range bounds {
+		bounds[i] = int64(steps[i%plotOctave] * float64(int64(plotLeast)<<(i/plotOctave)))
+	}
+	return bounds
+}
+
+// milliseconds returns nanoseconds in the unit of results.
+func milliseconds(ns int64) float64 { return float64(ns) / 1e6 }

@@ -1,0 +1,316 @@
+package report
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"penstock/internal/replay"
+)
+
+// Comparison is how a second result, B, differs from a first, A.
+type Comparison struct {
+	// Pairs are the rows that both have, in the order of A.
+	Pairs []Pair `json:"rows"`
+	// OnlyA and OnlyB name the rows without a partner.
+	OnlyA []string `json:"only_a,omitempty"`
+	OnlyB []string `json:"only_b,omitempty"`
+	// Remarks are what a reader must know before believing the differences.
+	Remarks []string `json:"remarks"`
+}
+
+// Pair is a row of A beside that of B.
+type Pair struct {
+	Policy  string   `json:"policy"` // of A
+	Workers int      `json:"workers"`
+	Figures []Change `json:"figures"`
+	Remarks []string `json:"remarks,omitempty"`
+
+	name string // for people
+}
+
+// Change is what became of one figure. Times are in milliseconds, shares from 0 to 1.
+type Change struct {
+	Name string  `json:"name"`
+	A    float64 `json:"a"`
+	B    float64 `json:"b"`
+	// Difference is B - A, Ratio B / A; there is none if A is 0.
+	Difference float64  `json:"difference"`
+	Ratio      *float64 `json:"ratio,omitempty"`
+	// Verdict is "better", "worse" or "same" for B; "" if neither way is better.
+	Verdict string `json:"verdict,omitempty"`
+
+	figure figure
+}
+
+// resolution is the relative difference that two percentiles of three significant
+// digits can have without anything being different: half a unit of the last digit each.
+const resolution = 0.002
+
+// tail is how many answers should lie above a percentile that is compared.
+const tail = 10
+
+// Compare matches the rows of a and b by policy and number of workers, equal ones in
+// their order, and compares each figure that both have. Two results of one row each
+// are matched whatever they are called: a replay with what a server did.
+func Compare(a, b *replay.Result) *Comparison {
+	c := &Comparison{Remarks: different(a, b)}
+	taken := make([]bool, len(b.Rows))
+	for i := range a.Rows {
+		j := partner(a, b, i, taken)
+		if j < 0 {
+			c.OnlyA = append(c.OnlyA, rowName(&a.Rows[i]))
+			continue
+		}
+		taken[j] = true
+		c.Pairs = append(c.Pairs, pair(&a.Rows[i], &b.Rows[j]))
+	}
+	for j := range b.Rows {
+		if !taken[j] {
+			c.OnlyB = append(c.OnlyB, rowName(&b.Rows[j]))
+		}
+	}
+	if len(c.Pairs) == 0 {
+		c.Pairs = []Pair{}
+		c.Remarks = append(c.Remarks, "No row of A has the policy and the number of workers of one of B: there is nothing to compare.")
+	}
+	c.Remarks = append(c.Remarks, "These are single runs, without error bars. Requests of one run wait for each other, so their number tells little about "+
+		"how far another run would be off: repeat both with other seeds before believing a small difference.")
+	return c
+}
+
+// partner returns the row of b that belongs to row i of a, or -1.
+func partner(a, b *replay.Result, i int, taken []bool) int {
+	if len(a.Rows) == 1 && len(b.Rows) == 1 {
+		return 0
+	}
+	for j := range b.Rows {
+		if !taken[j] && a.Rows[i].Policy == b.Rows[j].Policy && a.Rows[i].Workers == b.Rows[j].Workers {
+			return j
+		}
+	}
+	return -1
+}
+
+// different says in what the two commands differ.
+func different(a, b *replay.Result) []string {
+	said := []string{}
+	if a.Command != b.Command {
+		said = append(said, fmt.Sprintf("A is of %s, B of %s: one ran in virtual time, the other against a server.", plain(a.Command, nameLimit), plain(b.Command, nameLimit)))
+	}
+	if a.Version != b.Version {
+		said = append(said, fmt.Sprintf("A was made by version %s, B by %s.", plain(a.Version, nameLimit), plain(b.Version, nameLimit)))
+	}
+	said = append(said, settings(a.Settings, b.Settings)...)
+	for i, notes := range [][]string{a.Notes, b.Notes} {
+		for _, n := range notes {
+			said = append(said, fmt.Sprintf("%c notes: %s", 'A'+i, plain(n, noteLimit)))
+		}
+	}
+	return said
+}
+
+// settings says which differ; those of A first.
+func settings(a, b []replay.Setting) []string {
+	value := func(of []replay.Setting, name string) string {
+		i := slices.IndexFunc(of, func(s replay.Setting) bool { return s.Name == name })
+		if i < 0 {
+			return "not given"
+		}
+		return plain(of[i].Value, settingLimit)
+	}
+	var said []string
+	named := map[string]bool{}
+	for _, s := range slices.Concat(a, b) {
+		if in, of := value(a, s.Name), value(b, s.Name); !named[s.Name] && in != of {
+			said = append(said, fmt.Sprintf("The setting %s differs: %s in A, %s in B.", plain(s.Name, nameLimit), in, of))
+		}
+		named[s.Name] = true
+	}
+	return said
+}
+
+func pair(a, b *replay.Row) Pair {
+	p := Pair{Policy: a.Policy, Workers: a.Workers, name: rowName(a), Remarks: doubts(a, b)}
+	if other := rowName(b); other != p.name {
+		p.name += " (A) and " + other + " (B)"
+	}
+	for _, f := range figures() {
+		x, inA := f.of(a)
+		y, inB := f.of(b)
+		if !inA || !inB || strings.HasPrefix(f.name, "goodput") && a.Goodput.SLO != b.Goodput.SLO {
+			continue
+		}
+		c := Change{Name: f.name, A: x, B: y, Difference: y - x, Verdict: verdict(f, x, y), figure: f}
+		if x != 0 {
+			ratio := y / x
+			c.Ratio = &ratio
+		}
+		p.Figures = append(p.Figures, c)
+	}
+	return p
+}
+
+// verdict judges the way from x to y.
+func verdict(f figure, x, y float64) string {
+	alike := x == y
+	if f.unit == time {
+		alike = math.Abs(y-x) <= resolution*math.Max(x, y)
+	}
+	switch {
+	case f.better == neither:
+		return ""
+	case alike:
+		return "same"
+	case (y < x) == (f.better == less):
+		return "better"
+	}
+	return "worse"
+}
+
+// doubts says why the figures of two rows may not be comparable.
+func doubts(a, b *replay.Row) []string {
+	var said []string
+	add := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	for i, r := range []*replay.Row{a, b} {
+		if r.Late {
+			add("The client of %c was late: its times are not to be trusted.", 'A'+i)
+		}
+	}
+	if a.Requests != b.Requests {
+		add("A sent %s, B %s: not the same workload.", plural(a.Requests, "request", "requests"), plural(b.Requests, "request", "requests"))
+	} else if a.Errors == 0 && b.Errors == 0 && a.InputTokens != b.InputTokens {
+		add("The prompts had %s tokens in A, %s in B: not the same workload.", whole(a.InputTokens), whole(b.InputTokens))
+	}
+	if failedA, failedB := failed(a), failed(b); math.Abs(failedA-failedB) > 0.01 {
+		add("In A %s of the requests failed, in B %s. Times are those of whole answers, and who refuses more may look faster.", percent(failedA), percent(failedB))
+	}
+	if a.Ideal != nil && b.Ideal != nil && math.Abs(a.Ideal.SameCapacity.CachedShare-b.Ideal.SameCapacity.CachedShare) > 0.001 {
+		add("A cache could have given %s in A, %s in B: prompts or the size of the caches differ.", percent(a.Ideal.SameCapacity.CachedShare), percent(b.Ideal.SameCapacity.CachedShare))
+	}
+	if a.Goodput != nil && b.Goodput != nil && a.Goodput.SLO != b.Goodput.SLO {
+		add("Goodput is not compared: the objective was %s in A, %s in B.", objective(a.Goodput.SLO), objective(b.Goodput.SLO))
+	} else if (a.Goodput == nil) != (b.Goodput == nil) {
+		add("Goodput is not compared: only one of the two had an objective.")
+	}
+	if n := min(a.TTFT.Count, b.TTFT.Count); n < 100*tail {
+		add("With %s the p99 stands on the slowest %s: too few to compare it.", plural(int(n), "answer", "answers"), whole((n+99)/100))
+	}
+	return said
+}
+
+func failed(r *replay.Row) float64 {
+	if r.Requests == 0 {
+		return 0
+	}
+	return float64(r.Errors) / float64(r.Requests)
+}
+
+// JSON writes c in one line.
+func (c *Comparison) JSON(w io.Writer) error {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("comparison json: %w", err)
+	}
+	_, err = w.Write(append(data, '\n'))
+	return err
+}
+
+// Table writes c for people at a terminal. Figures that few ask for are in JSON only.
+func (c *Comparison) Table(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	for _, p := range c.Pairs {
+		fmt.Fprintf(out, "%s\n", p.name)
+		writePair(out, &p)
+		for _, s := range p.Remarks {
+			fmt.Fprintf(out, "  ! %s\n", s)
+		}
+		fmt.Fprintln(out)
+	}
+	for _, only := range []struct{ in, names string }{{"A", strings.Join(c.OnlyA, "; ")}, {"B", strings.Join(c.OnlyB, "; ")}} {
+		if only.names != "" {
+			fmt.Fprintf(out, "Only in %s: %s\n", only.in, only.names)
+		}
+	}
+	for _, s := range c.Remarks {
+		fmt.Fprintln(out, s)
+	}
+	return out.Flush()
+}
+
+// shown are the figures of a comparison at a terminal.
+func shown(name string) bool {
+	switch name {
+	case "requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "tpot_mean", "e2e_mean", "e2e_p99", "cached_share",
+		"share_of_ideal", "imbalance", "requests_per_s", "output_tokens_per_s", "goodput_share", "lateness_p99", "duration_s":
+		return true
+	}
+	return false
+}
+
+func writePair(w io.Writer, p *Pair) {
+	table := [][]string{{"", "A", "B", "difference", "B / A", ""}}
+	for _, c := range p.Figures {
+		if shown(c.Name) {
+			table = append(table, c.fields())
+		}
+	}
+	widths := make([]int, len(table[0]))
+	for _, fields := range table {
+		for i, f := range fields {
+			widths[i] = max(widths[i], utf8.RuneCountInString(f))
+		}
+	}
+	for _, fields := range table {
+		b := strings.Builder{}
+		for i, f := range fields {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(f))
+			switch i {
+			case 0:
+				b.WriteString("  " + f + pad)
+			case len(fields) - 1:
+				b.WriteString("  " + f)
+			default:
+				b.WriteString("  " + pad + f)
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+}
+
+// fields writes c as a line of a table.
+func (c *Change) fields() []string {
+	write, head := short, c.figure.head
+	switch c.figure.unit {
+	case number:
+		write = func(v float64) string { return grouped(v, 0) }
+	case time:
+		write = milliseconds
+		if math.Max(c.A, c.B) >= 1000 {
+			write = func(v float64) string { return short(v/1000) + " s" }
+		}
+	case share:
+		write = percent
+	case perSecond:
+		head += "/s"
+	case seconds:
+		write = func(v float64) string { return short(v) + " s" }
+	}
+	change := write(c.Difference)
+	if c.figure.unit == share {
+		change = grouped(100*c.Difference, 1) + " points"
+	}
+	if c.Difference > 0 {
+		change = "+" + change
+	}
+	times := ""
+	if c.Ratio != nil {
+		times = grouped(*c.Ratio, 3)
+	}
+	return []string{head, write(c.A), write(c.B), change, times, c.Verdict}
+}

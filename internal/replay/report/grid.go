@@ -1,0 +1,129 @@
+package report
+
+import (
+	"slices"
+
+	"penstock/internal/replay"
+)
+
+// grid is a table of figures, a line for each row of a result, that terminal and
+// page both show.
+type grid struct {
+	Columns []column
+	Lines   []line
+	// Several: rows differ in their number of workers, so that "best" is among those
+	// of one number.
+	Several bool
+	Marked  bool // something is marked as the best
+	Late    bool // something is marked as late
+}
+
+type column struct{ Head, Unit string }
+
+type line struct {
+	Policy  string
+	Workers string
+	Late    bool
+	First   bool // of its number of workers
+	Cells   []cell
+}
+
+type cell struct {
+	Text string
+	Best bool
+}
+
+// newGrid lays out the figures of rows; a figure that no row has is left out.
+func newGrid(rows []replay.Row, figs []figure) *grid {
+	g := &grid{}
+	for i := range rows {
+		r := &rows[i]
+		workers := absent
+		if r.Workers > 0 {
+			workers = whole(r.Workers)
+		}
+		first := i == 0 || rows[i-1].Workers != r.Workers
+		g.Several = g.Several || first && i > 0
+		g.Late = g.Late || r.Late
+		g.Lines = append(g.Lines, line{Policy: r.Policy, Workers: workers, Late: r.Late, First: first})
+	}
+	for _, f := range figs {
+		if !slices.ContainsFunc(rows, func(r replay.Row) bool { _, ok := f.of(&r); return ok }) {
+			continue
+		}
+		s := scaleOf(f, rows)
+		g.Columns = append(g.Columns, column{f.head, s.unit})
+		for i := range rows {
+			c := cell{Text: absent}
+			if v, ok := f.of(&rows[i]); ok {
+				c.Text = s.text(v)
+				c.Best = best(f, rows, i)
+			}
+			g.Marked = g.Marked || c.Best
+			g.Lines[i].Cells = append(g.Lines[i].Cells, c)
+		}
+	}
+	return g
+}
+
+// best reports whether no other row with the same number of workers has a better
+// figure than rows[i], and one has a worse. What a late client measured is
+// neither better nor worse than anything.
+func best(f figure, rows []replay.Row, i int) bool {
+	mine, _ := f.of(&rows[i])
+	if f.better == neither || rows[i].Late {
+		return false
+	}
+	worse := false
+	for j := range rows {
+		v, ok := f.of(&rows[j])
+		if !ok || rows[j].Late || rows[j].Workers != rows[i].Workers {
+			continue
+		}
+		if f.better == less && v < mine || f.better == more && v > mine {
+			return false
+		}
+		worse = worse || v != mine
+	}
+	return worse
+}
+
+// scale writes the figures of one column alike.
+type scale struct {
+	unit     string
+	factor   float64
+	decimals int // -1: three significant digits
+}
+
+func (s scale) text(v float64) string {
+	if v *= s.factor; s.decimals >= 0 {
+		return grouped(v, s.decimals)
+	}
+	return short(v)
+}
+
+// scaleOf chooses seconds for times of which none is below one.
+func scaleOf(f figure, rows []replay.Row) scale {
+	switch f.unit {
+	case number:
+		return scale{"", 1, 0}
+	case ratio:
+		return scale{"of mean", 1, 2}
+	case share:
+		return scale{"%", 100, 1}
+	case perSecond:
+		return scale{"per s", 1, -1}
+	case seconds:
+		return scale{"s", 1, -1}
+	}
+	long := true
+	for i := range rows {
+		if v, ok := f.of(&rows[i]); ok && v < 1000 {
+			long = false
+		}
+	}
+	if long {
+		return scale{"s", 1e-3, -1}
+	}
+	return scale{"ms", 1, -1}
+}

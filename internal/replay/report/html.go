@@ -1,0 +1,215 @@
+package report
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+
+	"penstock/internal/replay"
+)
+
+//go:embed page/page.html
+var pageText string
+
+//go:embed page/page.css
+var pageStyle string
+
+//go:embed page/page.js
+var pageScript string
+
+// page is what the template is filled with.
+type page struct {
+	Title, About, Version string
+	Notes, Headlines      []string
+	Summary               labelled
+	Remarks               []string
+	Details               []labelled
+	Settings              []replay.Setting
+	Repeat                string
+	Style                 template.CSS
+	Script                template.JS
+	StyleHash, ScriptHash string // as the page's policy names them
+	Data                  template.JS
+}
+
+// labelled is a table with its caption.
+type labelled struct {
+	*grid
+	Label string
+}
+
+// HTML writes r as one page that loads nothing: tables, and figures that a script
+// draws from data in the page. What r says gets into the page as text alone, and the
+// page's own policy allows no script and no style but those two whose digests it names.
+func HTML(w io.Writer, r *replay.Result) error {
+	data, err := viewOf(r).json()
+	if err != nil {
+		return fmt.Errorf("report html: %w", err)
+	}
+	t, err := template.New("page").Parse(pageText)
+	if err != nil {
+		return fmt.Errorf("report html: %w", err)
+	}
+	p := page{
+		Title: title(r), About: about(r), Version: plain(r.Version, nameLimit),
+		Headlines: unbroken(headlines(r)), Remarks: unbroken(remarks(r)), Repeat: repeat(r),
+		Style: template.CSS(pageStyle), Script: template.JS(pageScript), Data: template.JS(data),
+		StyleHash: digest(pageStyle), ScriptHash: digest(pageScript),
+	}
+	for _, n := range r.Notes {
+		p.Notes = append(p.Notes, plain(n, noteLimit))
+	}
+	for _, s := range r.Settings {
+		p.Settings = append(p.Settings, replay.Setting{Name: plain(s.Name, nameLimit), Value: plain(s.Value, settingLimit)})
+	}
+	rows := named(r.Rows)
+	p.Summary = labelled{newGrid(rows, pick("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
+		"cached_share", "share_of_ideal", "imbalance", "output_tokens_per_s", "goodput_share")), "Each run in a line"}
+	p.Details = details(rows)
+
+	var out bytes.Buffer // nothing is written of a page that cannot be completed
+	if err := t.Execute(&out, p); err != nil {
+		return fmt.Errorf("report html: %w", err)
+	}
+	_, err = w.Write(out.Bytes())
+	return err
+}
+
+// unbroken keeps numbers and their units on one line.
+func unbroken(sentences []string) []string {
+	keep := strings.NewReplacer(" %", "\u00a0%", " ms", "\u00a0ms", " s,", "\u00a0s,", " s;", "\u00a0s;")
+	for i, s := range sentences {
+		sentences[i] = keep.Replace(s)
+	}
+	return sentences
+}
+
+// digest names a text in a content security policy.
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// named returns rows with names that can be shown.
+func named(rows []replay.Row) []replay.Row {
+	shown := make([]replay.Row, len(rows))
+	for i, r := range rows {
+		r.Policy = plain(r.Policy, nameLimit)
+		shown[i] = r
+	}
+	return shown
+}
+
+// details returns a table of all percentiles for each distribution that was measured.
+func details(rows []replay.Row) []labelled {
+	var tables []labelled
+	for _, d := range distributions() {
+		var names []string
+		for _, p := range points() {
+			names = append(names, d.name+"_"+p.name)
+		}
+		if g := newGrid(rows, pick(names...)); len(g.Columns) > 0 {
+			tables = append(tables, labelled{g, d.head + ": " + d.what})
+		}
+	}
+	return tables
+}
+
+func title(r *replay.Result) string { return "Penstock " + plain(r.Command, nameLimit) }
+
+// about says what ran, in a line.
+func about(r *replay.Result) string {
+	requests := 0
+	for i := range r.Rows {
+		requests += r.Rows[i].Requests
+	}
+	said := plural(len(r.Rows), "run", "runs") + " · " + plural(requests, "request", "requests")
+	for _, s := range r.Settings {
+		switch strings.TrimLeft(s.Name, "-") {
+		case "trace", "url", "model":
+			said += " · " + plain(s.Name, nameLimit) + " " + plain(s.Value, nameLimit)
+		}
+	}
+	return said
+}
+
+// headlines say for each number of workers which policy answers first; for a single
+// run what it came to.
+func headlines(r *replay.Result) []string {
+	if len(r.Rows) == 1 {
+		return single(&r.Rows[0])
+	}
+	var said []string
+	done := map[int]bool{}
+	for i := range r.Rows {
+		workers := r.Rows[i].Workers
+		if done[workers] {
+			continue
+		}
+		done[workers] = true
+		var first, second *replay.Row
+		for j := range r.Rows {
+			row := &r.Rows[j]
+			if row.Workers != workers || row.Late || row.TTFT.Count == 0 {
+				continue
+			}
+			switch {
+			case first == nil || row.TTFT.Mean < first.TTFT.Mean:
+				first, second = row, first
+			case second == nil || row.TTFT.Mean < second.TTFT.Mean:
+				second = row
+			}
+		}
+		if second == nil || first.TTFT.Mean <= 0 {
+			continue
+		}
+		with := ""
+		if workers > 0 {
+			with = "With " + plural(workers, "worker", "workers") + ", "
+		}
+		said = append(said, fmt.Sprintf("%s%s has the shortest mean TTFT, %s; next is %s with %s, %s times as long.", with,
+			plain(first.Policy, nameLimit), milliseconds(first.TTFT.Mean), plain(second.Policy, nameLimit), milliseconds(second.TTFT.Mean),
+			grouped(second.TTFT.Mean/first.TTFT.Mean, 2)))
+	}
+	if len(said) > mostHeadlines {
+		said = said[:mostHeadlines]
+	}
+	return said
+}
+
+const mostHeadlines = 4
+
+func single(r *replay.Row) []string {
+	if r.TTFT.Count == 0 {
+		return nil
+	}
+	s := fmt.Sprintf("%s: the first token came after %s on average, after %s in 99 of 100 answers", rowName(r), milliseconds(r.TTFT.Mean), milliseconds(r.TTFT.P99))
+	if r.InputTokens > 0 {
+		s += "; " + percent(r.CachedShare) + " of the prompt tokens came from a cache"
+	}
+	return []string{s + "."}
+}
+
+// repeat returns the command line that has these settings.
+func repeat(r *replay.Result) string {
+	b := strings.Builder{}
+	b.WriteString("penstock " + quote(plain(r.Command, nameLimit)))
+	for _, s := range r.Settings {
+		b.WriteString(" \\\n  " + quote("--"+strings.TrimLeft(plain(s.Name, nameLimit), "-")+"="+plain(s.Value, settingLimit)))
+	}
+	return b.String()
+}
+
+// quote makes one word of s for a shell.
+func quote(s string) string {
+	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+.,:/@%"
+	if s != "" && strings.Trim(s, safe) == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,180 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"penstock/internal/replay"
+)
+
+// Table writes r for people at a terminal: notes first, then a line for each row,
+// with a star at the best of those with the same number of workers, then ideals,
+// objectives and errors by kind.
+func Table(w io.Writer, r *replay.Result) error {
+	out := bufio.NewWriter(w)
+	for _, note := range r.Notes {
+		fmt.Fprintf(out, "! %s\n", plain(note, noteLimit))
+	}
+	if len(r.Notes) > 0 {
+		fmt.Fprintln(out)
+	}
+	if len(r.Rows) == 0 {
+		fmt.Fprintln(out, "no runs")
+		return out.Flush()
+	}
+	g := newGrid(r.Rows, pick("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
+		"cached_share", "share_of_ideal", "imbalance", "output_tokens_per_s", "goodput_share"))
+	writeGrid(out, g)
+	legend(out, g)
+	for _, s := range remarks(r) {
+		fmt.Fprintln(out, s)
+	}
+	return out.Flush()
+}
+
+// writeGrid aligns names to the left and figures to the right. A figure has a place
+// for its star behind it, so that digits stand below digits.
+func writeGrid(w io.Writer, g *grid) {
+	table := [][]string{{"POLICY", "WORKERS "}, {"", ""}}
+	for _, c := range g.Columns {
+		table[0] = append(table[0], strings.ToUpper(c.Head)+" ")
+		table[1] = append(table[1], c.Unit+" ")
+	}
+	for _, l := range g.Lines {
+		name := plain(l.Policy, nameLimit)
+		if l.Late {
+			name += " !"
+		}
+		if g.Several && l.First && len(table) > 2 {
+			table = append(table, nil)
+		}
+		fields := []string{name, l.Workers + " "}
+		for _, c := range l.Cells {
+			mark := " "
+			if c.Best {
+				mark = "*"
+			}
+			fields = append(fields, c.Text+mark)
+		}
+		table = append(table, fields)
+	}
+	widths := make([]int, len(table[0]))
+	for _, fields := range table {
+		for i, f := range fields {
+			widths[i] = max(widths[i], utf8.RuneCountInString(f))
+		}
+	}
+	for _, fields := range table {
+		var b strings.Builder
+		for i, f := range fields {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(f))
+			if i == 0 {
+				b.WriteString(f + pad)
+				continue
+			}
+			b.WriteString(" " + pad + f)
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+}
+
+func legend(w io.Writer, g *grid) {
+	fmt.Fprintln(w)
+	switch {
+	case g.Marked && g.Several:
+		fmt.Fprintln(w, "* the best with this number of workers")
+	case g.Marked:
+		fmt.Fprintln(w, "* the best")
+	}
+	if g.Late {
+		fmt.Fprintln(w, "! the client was late: it sent requests later than they were due, so these figures are not to be trusted")
+	}
+}
+
+// remarks are the sentences below a table: what the figures are measured against,
+// and what went wrong.
+func remarks(r *replay.Result) []string {
+	var said []string
+	for _, i := range ideals(r) {
+		what := "The best a cache could do"
+		if i.Workers > 0 {
+			what += " for " + plural(i.Workers, "worker", "workers")
+		}
+		said = append(said, fmt.Sprintf("%s: %s of the prompt tokens cached in one shared cache of that size (\"ideal\"), %s in an unbounded one.",
+			what, percent(i.SameCapacity.CachedShare), percent(i.Infinite.CachedShare)))
+	}
+	var last *replay.SLO
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if row.Goodput != nil && (last == nil || *last != row.Goodput.SLO) {
+			last = &row.Goodput.SLO
+			said = append(said, "Goodput: the share of requests with "+objective(*last)+".")
+		}
+	}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if row.Errors > 0 {
+			said = append(said, fmt.Sprintf("%s: %s of %s failed%s. Times and tokens are those of whole answers.",
+				rowName(row), whole(row.Errors), plural(row.Requests, "request", "requests"), kinds(row.ErrorKinds)))
+		}
+	}
+	return said
+}
+
+// ideals returns those of all numbers of workers, each once.
+func ideals(r *replay.Result) []replay.Ideal {
+	if len(r.Ideals) > 0 {
+		return r.Ideals
+	}
+	if r.Ideal != nil {
+		return []replay.Ideal{*r.Ideal}
+	}
+	var found []replay.Ideal
+	for i := range r.Rows {
+		if ideal := r.Rows[i].Ideal; ideal != nil && (len(found) == 0 || found[len(found)-1] != *ideal) {
+			found = append(found, *ideal)
+		}
+	}
+	return found
+}
+
+// objective says an SLO in words.
+func objective(s replay.SLO) string {
+	var parts []string
+	for _, b := range []struct {
+		what  string
+		bound float64
+	}{{"TTFT", s.TTFT}, {"mean ITL", s.ITL}, {"E2E", s.E2E}} {
+		if b.bound > 0 {
+			parts = append(parts, b.what+" up to "+milliseconds(b.bound))
+		}
+	}
+	if len(parts) == 0 {
+		return "a whole answer"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// rowName names a row in a sentence.
+func rowName(r *replay.Row) string {
+	name := plain(r.Policy, nameLimit)
+	if r.Workers > 0 {
+		name += ", " + plural(r.Workers, "worker", "workers")
+	}
+	return name
+}
+
+// kinds lists errors by kind, the most frequent first.
+func kinds(counts map[string]int) string {
+	if len(counts) == 0 {
+		return ""
+	}
+	var parts []string
+	for _, k := range byCount(counts) {
+		parts = append(parts, plain(k, nameLimit)+" "+whole(counts[k]))
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}

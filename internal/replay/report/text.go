@@ -1,0 +1,107 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// absent stands where there is no figure.
+const absent = "–"
+
+// plain returns s as one line that a terminal only shows: white space becomes
+// spaces, and what does not print (escape sequences, marks that turn the direction
+// of writing) becomes its escaped form. At most limit runes of s are kept.
+func plain(s string, limit int) string {
+	var b strings.Builder
+	n := 0
+	for i := 0; i < len(s); n++ {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case n == limit:
+			b.WriteString("…")
+			return b.String()
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case unicode.IsSpace(r):
+			b.WriteByte(' ')
+		case !unicode.IsPrint(r):
+			q := strconv.QuoteRune(r)
+			b.WriteString(q[1 : len(q)-1])
+		default:
+			b.WriteRune(r)
+		}
+		i += size
+	}
+	return b.String()
+}
+
+// The bounds of texts that are shown, in runes.
+const (
+	nameLimit    = 48
+	noteLimit    = 2000
+	settingLimit = 500
+)
+
+// grouped writes a number with decimals digits behind the point and a comma
+// between the thousands.
+func grouped(v float64, decimals int) string {
+	s := strconv.FormatFloat(math.Abs(v), 'f', decimals, 64)
+	whole, rest := s, ""
+	if i := strings.IndexByte(s, '.'); i >= 0 {
+		whole, rest = s[:i], s[i:]
+	}
+	var b strings.Builder
+	if v < 0 && strings.Trim(s, "0.") != "" {
+		b.WriteByte('-')
+	}
+	for i, c := range []byte(whole) {
+		if i > 0 && (len(whole)-i)%3 == 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte(c)
+	}
+	return b.String() + rest
+}
+
+// digits returns how many decimals leave v three significant digits; no more
+// than three.
+func digits(v float64) int {
+	switch v = math.Abs(v); {
+	case v == 0 || v >= 99.95:
+		return 0
+	case v >= 9.995:
+		return 1
+	case v >= 0.9995:
+		return 2
+	}
+	return 3
+}
+
+// short writes v with three significant digits, more if it has more before the
+// point.
+func short(v float64) string { return grouped(v, digits(v)) }
+
+func whole[N ~int | ~int64](n N) string { return grouped(float64(n), 0) }
+
+// plural writes n things.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return whole(n) + " " + many
+}
+
+// percent writes a share.
+func percent(share float64) string { return grouped(100*share, 1) + " %" }
+
+// milliseconds writes a time on its own, with its unit.
+func milliseconds(v float64) string {
+	if math.Abs(v) >= 1000 {
+		return short(v/1000) + " s"
+	}
+	return short(v) + " ms"
+}

@@ -1,0 +1,159 @@
+package report
+
+import (
+	"cmp"
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+
+	"penstock/internal/replay"
+)
+
+// view is what the page's script draws from. Its names are short: there may be
+// forty runs of six hundred points.
+type view struct {
+	Runs []viewRun `json:"runs"`
+}
+
+type viewRun struct {
+	Policy    string        `json:"policy"`
+	Workers   int           `json:"workers"`
+	Late      bool          `json:"late,omitempty"`
+	Imbalance num           `json:"imbalance"`
+	Cached    *num          `json:"cached"` // nil: no prompt was served
+	Same      *num          `json:"same"`   // ideals; nil: not known
+	Infinite  *num          `json:"infinite"`
+	TTFT      viewHistogram `json:"ttft"`
+	ITL       viewHistogram `json:"itl"`
+	E2E       viewHistogram `json:"e2e"`
+	Step      num           `json:"step"` // seconds
+	Time      viewTime      `json:"time"`
+	// Load has [worker, requests, computed, cached, output] for each worker; the
+	// worker's id is a text, since a script's numbers end at 2^53.
+	Load []viewWorker `json:"load"`
+	Left int          `json:"left"` // workers that are not in Load because they are too many
+	Mean num          `json:"mean"` // work of a worker
+}
+
+type viewHistogram struct {
+	Upper []num   `json:"upper"` // ms
+	Count []int64 `json:"count"`
+}
+
+type viewTime struct {
+	Sent   []int   `json:"sent"`
+	Errors []int   `json:"errors"`
+	Input  []int64 `json:"input"`
+	Cached []int64 `json:"cached"`
+	Output []int64 `json:"output"`
+	TTFT   []num   `json:"ttft"`
+}
+
+type viewWorker struct {
+	Worker                   string
+	Requests                 int
+	Computed, Cached, Output int64
+}
+
+// MarshalJSON writes w as a list.
+func (w viewWorker) MarshalJSON() ([]byte, error) {
+	return json.Marshal([]any{w.Worker, w.Requests, w.Computed, w.Cached, w.Output})
+}
+
+// num is a number of which six digits are enough to draw it.
+type num float64
+
+// MarshalJSON writes n; what is no number is null.
+func (n num) MarshalJSON() ([]byte, error) {
+	if math.IsNaN(float64(n)) || math.IsInf(float64(n), 0) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(json.Number(strconv.FormatFloat(float64(n), 'g', 6, 64)))
+}
+
+// mostWorkers are the bars of one run that a page has room for.
+const mostWorkers = 1024
+
+func viewOf(r *replay.Result) *view {
+	v := &view{Runs: []viewRun{}}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		run := viewRun{Policy: plain(row.Policy, nameLimit), Workers: row.Workers, Late: row.Late, Imbalance: num(row.Imbalance)}
+		if row.InputTokens > 0 {
+			run.Cached = ptr(row.CachedShare)
+		}
+		if row.Ideal != nil {
+			run.Same, run.Infinite = ptr(row.Ideal.SameCapacity.CachedShare), ptr(row.Ideal.Infinite.CachedShare)
+		}
+		p := &replay.Plots{}
+		if i < len(r.Plots) {
+			p = &r.Plots[i]
+		}
+		run.TTFT, run.ITL, run.E2E = histogramOf(p.TTFT), histogramOf(p.ITL), histogramOf(p.E2E)
+		run.Step, run.Time = num(p.Step), timeOf(p.Timeline)
+		run.load(p.PerWorker, row.Workers)
+		v.Runs = append(v.Runs, run)
+	}
+	return v
+}
+
+// json returns the view as a script element may hold it: encoding/json escapes what
+// could end the element.
+func (v *view) json() ([]byte, error) { return json.Marshal(v) }
+
+func ptr(f float64) *num { return (*num)(&f) }
+
+// histogramOf leaves out what is beyond the first and the last value.
+func histogramOf(h replay.Histogram) viewHistogram {
+	n := min(len(h.Upper), len(h.Count))
+	first, last := n, -1
+	for i := range n {
+		if h.Count[i] > 0 {
+			first, last = min(first, i), i
+		}
+	}
+	out := viewHistogram{Upper: []num{}, Count: []int64{}}
+	// The bound below the first value is kept: it is where its bar begins.
+	for i := max(0, first-1); i <= last; i++ {
+		out.Upper = append(out.Upper, num(h.Upper[i]))
+		out.Count = append(out.Count, h.Count[i])
+	}
+	return out
+}
+
+func timeOf(points []replay.Point) viewTime {
+	t := viewTime{Sent: []int{}, Errors: []int{}, Input: []int64{}, Cached: []int64{}, Output: []int64{}, TTFT: []num{}}
+	for _, p := range points {
+		t.Sent = append(t.Sent, p.Sent)
+		t.Errors = append(t.Errors, p.Errors)
+		t.Input = append(t.Input, p.Input)
+		t.Cached = append(t.Cached, p.Cached)
+		t.Output = append(t.Output, p.Output)
+		t.TTFT = append(t.TTFT, num(p.TTFT))
+	}
+	return t
+}
+
+// load fills in the workers. Those that served nothing are not in shares, and lower
+// the mean.
+func (run *viewRun) load(shares []replay.WorkerShare, workers int) {
+	run.Load = []viewWorker{}
+	if len(shares) == 0 {
+		return
+	}
+	work := func(w replay.WorkerShare) int64 { return w.Computed + w.Output }
+	var sum int64
+	for _, w := range shares {
+		sum += work(w)
+	}
+	run.Mean = num(float64(sum) / float64(max(workers, len(shares))))
+	if len(shares) > mostWorkers {
+		run.Left = len(shares) - mostWorkers
+		shares = slices.SortedStableFunc(slices.Values(shares), func(a, b replay.WorkerShare) int { return cmp.Compare(work(b), work(a)) })[:mostWorkers]
+		slices.SortFunc(shares, func(a, b replay.WorkerShare) int { return cmp.Compare(a.Worker, b.Worker) })
+	}
+	for _, w := range shares {
+		run.Load = append(run.Load, viewWorker{strconv.FormatUint(w.Worker, 10), w.Requests, w.Computed, w.Cached, w.Output})
+	}
+}

@@ -1,0 +1,132 @@
+package replay
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// spec is a choice with its parameters as a flag has them: kind:key=value,key=value.
+type spec struct {
+	kind   string
+	values map[string]string
+}
+
+// parseSpec takes s apart.
+func parseSpec(s string) (spec, error) {
+	kind, rest, _ := strings.Cut(s, ":")
+	out := spec{kind: strings.TrimSpace(kind), values: map[string]string{}}
+	if rest == "" {
+		return out, nil
+	}
+	for pair := range strings.SplitSeq(rest, ",") {
+		key, value, ok := strings.Cut(pair, "=")
+		key = strings.TrimSpace(key)
+		if !ok || key == "" {
+			return out, fmt.Errorf("%q is not key=value; write it like %s:key=value,key=value", pair, out.kind)
+		}
+		if _, twice := out.values[key]; twice {
+			return out, fmt.Errorf("%s is given twice", key)
+		}
+		out.values[key] = strings.TrimSpace(value)
+	}
+	return out, nil
+}
+
+// knob is a parameter of a choice: where its value goes and what it may be.
+type knob struct {
+	name string
+	set  func(value string) error
+}
+
+// turn sets the knobs by the values of s. It names what there is if a key is not
+// among them.
+func (s *spec) turn(knobs []knob) error {
+	left := len(s.values)
+	for _, k := range knobs {
+		value, given := s.values[k.name]
+		if !given {
+			continue
+		}
+		left--
+		if err := k.set(value); err != nil {
+			return fmt.Errorf("%s: %s=%s: %w", s.kind, k.name, value, err)
+		}
+	}
+	if left == 0 {
+		return nil
+	}
+	var names, unknown []string
+	for _, k := range knobs {
+		names = append(names, k.name)
+	}
+	for key := range s.values {
+		if !slices.Contains(names, key) {
+			unknown = append(unknown, key)
+		}
+	}
+	slices.Sort(unknown)
+	if len(names) == 0 {
+		return fmt.Errorf("%s has no parameters, so not %s", s.kind, strings.Join(unknown, ", "))
+	}
+	return fmt.Errorf("%s has no parameter %s; it has %s", s.kind, strings.Join(unknown, ", "), strings.Join(names, ", "))
+}
+
+// whole is a knob for an integer from least to most.
+func whole(name string, to *int, least, most int) knob {
+	return knob{name, func(value string) error {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("must be a whole number from %d to %d", least, most)
+		}
+		*to = n
+		return nil
+	}}
+}
+
+// number is a knob for a number from least to most.
+func number(name string, to *float64, least, most float64) knob {
+	return knob{name, func(value string) error {
+		x, err := strconv.ParseFloat(value, 64)
+		if err != nil || math.IsNaN(x) || x < least || x > most {
+			return fmt.Errorf("must be a number from %v to %v", least, most)
+		}
+		*to = x
+		return nil
+	}}
+}
+
+// period is a knob for a time of at most a day.
+func period(name string, to *time.Duration) knob {
+	return knob{name, func(value string) error {
+		d, err := time.ParseDuration(value)
+		if err != nil || d < 0 || d > 24*time.Hour {
+			return fmt.Errorf("must be a time from 0s to 24h, such as 1.5s")
+		}
+		*to = d
+		return nil
+	}}
+}
+
+// choice is a knob for one of some words.
+func choice[T ~string](name string, to *T, words ...T) knob {
+	return knob{name, func(value string) error {
+		if !slices.Contains(words, T(value)) {
+			return fmt.Errorf("must be one of %s", list(words))
+		}
+		*to = T(value)
+		return nil
+	}}
+}
+
+// list prints words for a message.
+func list[T ~string](words []T) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = string(w)
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,80 @@
+package replay
+
+import "time"
+
+const (
+	maxPoints = 600
+	firstStep = 100 * time.Millisecond
+)
+
+// timeline is what happened when, in at most maxPoints steps of equal length: when
+// a run grows longer than they reach, the steps double.
+type timeline struct {
+	step   time.Duration
+	points []tick
+}
+
+// tick is a Point while it is being counted.
+type tick struct {
+	sent, errors          int
+	input, cached, output int64
+	ttft, itl             int64 // sums, in nanoseconds
+	answers, paced        int64 // that they are of
+}
+
+// at returns the tick of a moment.
+func (l *timeline) at(when time.Duration) *tick {
+	if l.step == 0 {
+		l.step = firstStep
+	}
+	when = max(when, 0)
+	for when/l.step >= maxPoints {
+		l.halve()
+	}
+	i := int(when / l.step)
+	for len(l.points) <= i {
+		l.points = append(l.points, tick{})
+	}
+	return &l.points[i]
+}
+
+// halve makes of every two steps one.
+func (l *timeline) halve() {
+	n := (len(l.points) + 1) / 2
+	for i := range n {
+		sum := l.points[2*i]
+		if 2*i+1 < len(l.points) {
+			sum.add(&l.points[2*i+1])
+		}
+		l.points[i] = sum
+	}
+	l.points = l.points[:n]
+	l.step *= 2
+}
+
+func (t *tick) add(o *tick) {
+	t.sent += o.sent
+	t.errors += o.errors
+	t.input += o.input
+	t.cached += o.cached
+	t.output += o.output
+	t.ttft += o.ttft
+	t.itl += o.itl
+	t.answers += o.answers
+	t.paced += o.paced
+}
+
+// plot returns the points as a report draws them.
+func (l *timeline) plot() []Point {
+	out := make([]Point, len(l.points))
+	for i, t := range l.points {
+		out[i] = Point{Sent: t.sent, Errors: t.errors, Input: t.input, Cached: t.cached, Output: t.output}
+		if t.answers > 0 {
+			out[i].TTFT = milliseconds(t.ttft / t.answers)
+		}
+		if t.paced > 0 {
+			out[i].ITL = milliseconds(t.itl / t.paced)
+		}
+	}
+	return out
+}

@@ -1,0 +1,243 @@
+package simcluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/replay"
+)
+
+// cluster is a run in progress.
+type cluster struct {
+	cfg    Config
+	record Recorder
+	now    kv.Mono
+	queue  queue
+	chaos  chaos
+
+	workers []worker
+	routers []router
+	follow  bool // whether routers follow cache events
+
+	source   replay.Source
+	head     replay.Request // the next of source, unless drained
+	drained  bool
+	sessions map[string]*session
+	served   int // requests begun
+
+	// tasks, calls, batches and parcels are numbered by their places; those of the
+	// vacant are in the free lists.
+	tasks   slab[task]
+	calls   slab[call]
+	batches slab[[]frame]
+	parcels slab[parcel]
+	pings   slab[ping]
+
+	prompt   []kv.Token // of the task whose serial is promptOf
+	promptOf uint64
+	serial   uint64
+	chain    []kv.SeqHash
+	overlaps []kv.Overlap
+	defect   error // of the cluster itself
+	// decided, if not nil, is told of each decision; it is for tests.
+	decided func(*task, *route.Query, route.Decision)
+}
+
+// slab is a set of values that keep their places.
+type slab[T any] struct {
+	all    []T
+	vacant []uint32
+}
+
+// take returns a vacant place. Its value is that of its last use. It invalidates
+// pointers to others.
+func (s *slab[T]) take() uint32 {
+	if last := len(s.vacant) - 1; last >= 0 {
+		at := s.vacant[last]
+		s.vacant = s.vacant[:last]
+		return at
+	}
+	var zero T
+	s.all = append(s.all, zero)
+	return uint32(len(s.all) - 1)
+}
+
+func (s *slab[T]) give(at uint32) { s.vacant = append(s.vacant, at) }
+
+// used returns how many places are not vacant.
+func (s *slab[T]) used() int { return len(s.all) - len(s.vacant) }
+
+func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &cluster{
+		cfg: cfg, source: source, record: record, sessions: map[string]*session{},
+		follow:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		workers: make([]worker, cfg.Workers),
+		routers: make([]router, cfg.Routers),
+	}
+	c.chaos = newChaos(cfg.Faults, cfg.Seed)
+	for i := range c.routers {
+		if err := c.openRouter(i); err != nil {
+			return nil, fmt.Errorf("simcluster: %w", err)
+		}
+	}
+	for i := range c.workers {
+		if err := c.openWorker(i); err != nil {
+			return nil, fmt.Errorf("simcluster: %w", err)
+		}
+	}
+	for i := range c.routers {
+		c.discover(i)
+	}
+	c.queue.push(c.now.Add(upkeepEvery), upkeep, 0, 0)
+	c.queue.push(c.now.Add(loadEvery), reported, 0, 0)
+	c.chaos.begin(c)
+	if err := c.readAhead(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// finished reports whether every request is over.
+func (c *cluster) finished() bool { return c.drained && c.tasks.used() == 0 }
+
+// step lets the next event happen.
+func (c *cluster) step() error {
+	e := c.queue.pop()
+	c.now = e.at
+	switch e.kind {
+	case arrive:
+		if err := c.arrive(); err != nil {
+			return err
+		}
+	case send:
+		c.begin(e.a)
+	case wake:
+		c.wake(e.a, e.b)
+	case stall:
+		c.stall(e.a, e.b)
+	case called:
+		c.workers[c.calls.all[e.a].worker].called(c, e.a)
+	case passed:
+		c.workers[e.a].passed(c, e.b)
+	case framed:
+		c.deliver(e.a)
+	case recorded:
+		c.unpack(e.a, e.b)
+	case asked:
+		c.workers[e.a].asked(c)
+	case described:
+		c.workers[e.a].described(c, e.b)
+	case crashed:
+		c.crash(e.a)
+	case reborn:
+		c.reborn(e.a)
+	case expired:
+		c.expire(e.a, e.b)
+	case found:
+		c.discover(int(e.a))
+	case probed:
+		c.routers[e.a].probe(c, e.b)
+	case ponged:
+		c.ponged(e.a)
+	case upkeep:
+		for i := range c.routers {
+			c.routers[i].tidy(c)
+		}
+		c.queue.push(c.now.Add(upkeepEvery), upkeep, 0, 0)
+	case reported:
+		for i := range c.workers {
+			c.workers[i].report(c)
+		}
+		c.queue.push(c.now.Add(loadEvery), reported, 0, 0)
+	}
+	return c.defect
+}
+
+// readAhead takes the next request of the source and has it arrive.
+func (c *cluster) readAhead() error {
+	err := c.source.Next(&c.head)
+	switch {
+	case errors.Is(err, io.EOF):
+		c.drained = true
+		return nil
+	case err != nil:
+		return fmt.Errorf("simcluster: read the workload: %w", err)
+	case c.head.At < 0:
+		return fmt.Errorf("simcluster: request %d does not say when it is sent: choose an arrival process", c.head.Index)
+	case kv.Mono(c.head.At) < c.now:
+		return fmt.Errorf("simcluster: request %d is to be sent at %v, before the one that it follows: sort the workload by time", c.head.Index, c.head.At)
+	}
+	c.queue.push(kv.Mono(c.head.At), arrive, 0, 0)
+	return nil
+}
+
+// session is a conversation: at most one of its requests is on its way.
+type session struct {
+	busy  bool
+	ended kv.Mono  // of the last answer
+	begun bool     // there was one
+	queue []uint32 // tasks that wait for it
+}
+
+// arrive makes a task of the source's next request.
+func (c *cluster) arrive() error {
+	at := c.tasks.take()
+	t := &c.tasks.all[at]
+	t.reset(&c.head)
+	c.serial++
+	t.serial = c.serial
+	t.due = c.now
+	if name := t.request.Session; name != "" {
+		s := c.sessions[name]
+		if s == nil {
+			s = &session{}
+			c.sessions[name] = s
+		}
+		t.session = s
+		if s.busy {
+			s.queue = append(s.queue, at)
+			return c.readAhead()
+		}
+		s.busy = true
+		if s.begun {
+			t.due = max(t.due, s.ended.Add(t.request.Delay))
+		}
+	}
+	c.queue.push(t.due, send, at, 0)
+	return c.readAhead()
+}
+
+// free lets the next request of a session go.
+func (c *cluster) free(s *session) {
+	s.busy, s.begun, s.ended = false, true, c.now
+	if len(s.queue) == 0 {
+		return
+	}
+	at := s.queue[0]
+	s.queue = slices.Delete(s.queue, 0, 1)
+	s.busy = true
+	t := &c.tasks.all[at]
+	t.due = max(kv.Mono(t.request.At), s.ended.Add(t.request.Delay))
+	c.queue.push(t.due, send, at, 0)
+}
+
+// expand makes the prompt of a task.
+func (c *cluster) expand(t *task) []kv.Token {
+	if c.promptOf != t.serial {
+		c.prompt = replay.AppendTokens(c.prompt[:0], &t.request, c.cfg.Vocabulary)
+		c.promptOf = t.serial
+	}
+	return c.prompt
+}
+
+// since is the time of an event from the beginning of the run.
+func since(m kv.Mono) time.Duration { return time.Duration(m) }

@@ -1,0 +1,118 @@
+package simcluster
+
+import (
+	"slices"
+
+	"penstock/core/feed"
+	"penstock/core/health"
+	"penstock/core/kv"
+	"penstock/core/route"
+)
+
+// discover tells a router who is registered.
+func (c *cluster) discover(number int) {
+	r := &c.routers[number]
+	r.watched, r.targets = r.watched[:0], r.targets[:0]
+	for i := range c.workers {
+		w, m := &c.workers[i], &r.members[i]
+		switch {
+		case !w.registered:
+			if m.known {
+				r.tracker.Forget(w.id)
+				r.index.Drop(w.id)
+			}
+			*m = member{}
+			continue
+		case !m.known:
+			m.known, m.epoch, m.since = true, w.registeredEpoch, c.now
+		case m.epoch != w.registeredEpoch: // another life: nothing of the old one holds
+			r.forget(w.id, w.registeredEpoch)
+			source, epoch, since := m.source, m.sourceEpoch, m.sourceSince
+			*m = member{known: true, epoch: w.registeredEpoch, since: c.now, source: source, sourceEpoch: epoch, sourceSince: since}
+		}
+		r.watched = append(r.watched, health.Worker{ID: w.id.ID, Epoch: m.epoch, Confirmed: true})
+	}
+	r.health.Set(c.now, r.watched)
+	for _, w := range r.watched {
+		state, since := r.state(c, w.ID)
+		r.targets = append(r.targets, route.Target{
+			Worker: kv.Worker{ID: w.ID}, BlockSize: c.cfg.BlockSize, Blocks: c.cfg.Blocks, State: state, Since: since,
+		})
+	}
+	if err := r.router.SetWorkers(r.targets); err != nil {
+		c.defect = err
+	}
+	r.watch(c)
+	waiting := slices.Clone(r.waiting)
+	for _, at := range waiting {
+		t := &c.tasks.all[at]
+		t.machine.News()
+		c.wake(at, t.wakes)
+	}
+}
+
+// forget drops what is known of a life of w before epoch. What its new life has
+// published already stays.
+func (r *router) forget(w kv.Worker, epoch uint64) {
+	if h, ok := r.tracker.Health(w); ok && h.Epoch >= epoch {
+		return
+	}
+	r.tracker.Forget(w)
+	r.index.Drop(w)
+	r.members[w.ID-1].source = false
+}
+
+// tidy does what time alone brings about.
+func (r *router) tidy(c *cluster) {
+	r.active.Expire(c.now)
+	if !c.follow {
+		return
+	}
+	r.dropStrangers(c)
+	for i := range r.members {
+		m := &r.members[i]
+		if !m.known || !elapsed(m.since, c.now, settle) {
+			continue
+		}
+		w := kv.Worker{ID: kv.WorkerID(i + 1)}
+		if r.tracker.Expect(c.now, w, m.epoch) {
+			r.index.Drop(w)
+		}
+		r.checkLag(c, w, m)
+	}
+	r.ask(c)
+}
+
+// dropStrangers forgets the workers, and the later lives of workers, whose events
+// came and that were not registered within the grace.
+func (r *router) dropStrangers(c *cluster) {
+	for i := range r.members {
+		m := &r.members[i]
+		if m.source && (!m.known || m.epoch < m.sourceEpoch) && elapsed(m.sourceSince, c.now, grace) {
+			w := kv.Worker{ID: kv.WorkerID(i + 1)}
+			r.tracker.Forget(w)
+			r.index.Drop(w)
+			m.source = false
+		}
+	}
+}
+
+// checkLag compares what a worker says it has published with what has arrived: a
+// feed that stands still behind it has lost its end.
+func (r *router) checkLag(c *cluster, w kv.Worker, m *member) {
+	h, known := r.tracker.Health(w)
+	if !known || !m.reported || m.load.epoch != h.Epoch || h.State != feed.Live || m.load.next <= h.LastSeq+1 {
+		m.lagging = false
+		return
+	}
+	if !m.lagging || m.at != h.LastSeq {
+		m.lagging, m.at, m.stillSince = true, h.LastSeq, c.now
+		return
+	}
+	if !elapsed(m.stillSince, c.now, stuck) {
+		return
+	}
+	m.lagging = false
+	rec := feed.Record{Worker: w, Epoch: h.Epoch, First: m.load.next, BlockSize: uint32(c.cfg.BlockSize)}
+	r.obey(w, nil, r.tracker.Accept(c.now, &rec))
+}

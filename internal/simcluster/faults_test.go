@@ -1,0 +1,272 @@
+package simcluster
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/migrate"
+	"penstock/core/prefix"
+	"penstock/core/route"
+	"penstock/internal/replay"
+)
+
+// healing is how long after the last fault everything is well: a dead worker is back
+// by then, and the longest waits of routers that asked for a cache in vain are over.
+const healing = 3 * time.Minute
+
+// drawFaults draws what goes wrong; each kind is left out now and then.
+func drawFaults(t *rapid.T) Faults {
+	share := func(name string, most float64) float64 {
+		return float64(rapid.IntRange(0, 3).Draw(t, name)) / 3 * most
+	}
+	return Faults{
+		Until:       20 * time.Second,
+		RecordsLost: share("lost", 0.3), RecordsRepeated: share("repeated", 0.3),
+		RecordsLate: share("late", 0.5), MostLate: time.Duration(rapid.IntRange(0, 3).Draw(t, "late by")) * time.Second,
+		ResyncsLost: share("resyncs lost", 0.8), LoadsLost: share("loads lost", 0.8), PingsLost: share("pings lost", 0.5),
+		CallsBroken: share("calls broken", 0.3),
+		Slow:        share("slow", 0.1), SlowBy: rapid.SampledFrom([]int{5, 100}).Draw(t, "slow by"),
+		CrashEvery: time.Duration(rapid.IntRange(0, 3).Draw(t, "crash every")) * 5 * time.Second,
+		Lease:      time.Duration(rapid.IntRange(1, 10).Draw(t, "lease")) * time.Second,
+	}
+}
+
+// TestFaults: whatever is lost, repeated, late or dead, every request is over once,
+// with all of its tokens or a stated error; nothing leaks; and some time after the
+// last fault routers know exactly what is cached.
+func TestFaults(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := shape{
+			requests: rapid.IntRange(1, 150).Draw(t, "requests"), every: 150 * time.Millisecond, roots: 5,
+			blocks: 6, blockTokens: 48, output: rapid.IntRange(1, 60).Draw(t, "output"), sessions: rapid.IntRange(0, 5).Draw(t, "sessions"),
+		}
+		cfg := Config{
+			Workers: rapid.IntRange(1, 5).Draw(t, "workers"), Blocks: rapid.SampledFrom([]int{60, 200, 4000}).Draw(t, "blocks"),
+			MaxSeqs: rapid.IntRange(1, 8).Draw(t, "seqs"), TokenBudget: rapid.SampledFrom([]int{64, 2048}).Draw(t, "budget"),
+			Routers:    rapid.IntRange(1, 2).Draw(t, "routers"),
+			EventDelay: time.Duration(rapid.IntRange(0, 2).Draw(t, "event delay")) * 10 * time.Millisecond,
+			Delay:      time.Duration(rapid.IntRange(0, 2).Draw(t, "delay")) * time.Millisecond,
+			Migration:  migrate.Config{Limit: rapid.SampledFrom([]int{-1, 1, 3}).Draw(t, "limit")},
+			MaxWaiting: rapid.SampledFrom([]int{1, 4, 0}).Draw(t, "waiting"), StallTimeout: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "stall"),
+			Faults: drawFaults(t), Seed: rapid.Uint64().Draw(t, "seed"),
+		}
+		all := s.make(rapid.Uint64().Draw(t, "workload"))
+		first, c := disturbed(t, cfg, all)
+		checkHealed(t, c)
+		if again, _ := disturbed(t, cfg, all); again.String() != first.String() {
+			t.Fatal("two runs of one seed differ")
+		}
+	})
+}
+
+// disturbed runs a cluster to its end, looking into it now and then, and then until
+// it has had the time to heal.
+func disturbed(t *rapid.T, cfg Config, all []replay.Request) (*journal, *cluster) {
+	j := &journal{}
+	c, err := newCluster(cfg, &requests{all: all}, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tries := map[string]int{}
+	c.decided = func(task *task, q *route.Query, d route.Decision) {
+		most := max(c.cfg.Migration.Limit, 0) + 1
+		if cfg.MaxWaiting > 0 { // refusals do not count
+			most = 64
+		}
+		if tries[task.key]++; tries[task.key] > most {
+			t.Fatalf("request %d is tried %d times", task.request.Index, tries[task.key])
+		}
+		for _, o := range q.Overlaps {
+			r := &c.routers[task.router]
+			if h, known := r.tracker.Health(o.Worker); !known || h.State != feed.Live || h.Epoch < r.members[o.Worker.ID-1].epoch {
+				t.Fatalf("worker %d is matched in doubt, or by an earlier life: %+v", o.Worker.ID, h)
+			}
+		}
+	}
+	for n := 0; !c.finished(); n++ {
+		step(t, c)
+		if n%500 == 0 {
+			checkMachines(t, c)
+		}
+	}
+	checkAnswers(t, all, j)
+	gaps := 0
+	for i := range j.samples {
+		gaps += max(j.samples[i].Output-1, 0)
+		if s := &j.samples[i]; s.Error != "" && s.Error != "unavailable" && (s.Error != "overloaded" || cfg.MaxWaiting == 0) {
+			t.Fatalf("request %d: %s", s.Index, s.Error)
+		}
+	}
+	if j.gaps != gaps {
+		t.Fatalf("%d gaps between tokens, want %d: some came twice", j.gaps, gaps)
+	}
+	for end := max(c.now, kv.Mono(cfg.Faults.Until)).Add(healing); c.now < end; {
+		step(t, c)
+	}
+	return j, c
+}
+
+func step(t *rapid.T, c *cluster) {
+	if err := c.step(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkMachines states the invariants of all machines, and that the routers have
+// reserved what is on its way and nothing else.
+func checkMachines(t *rapid.T, c *cluster) {
+	active := make([]int, len(c.routers))
+	prefilling := map[[2]uint32]bool{} // router and worker
+	vacant := map[uint32]bool{}
+	for _, at := range c.tasks.vacant {
+		vacant[at] = true
+	}
+	for i := range c.tasks.all {
+		if task := &c.tasks.all[i]; !vacant[uint32(i)] && task.call != nowhere {
+			active[task.router]++
+			if !task.prefilled {
+				prefilling[[2]uint32{task.router, task.worker}] = true
+			}
+		}
+	}
+	for i := range c.routers {
+		r := &c.routers[i]
+		for _, err := range []error{r.tracker.Check(), r.index.Check(), r.active.Check(), r.health.Check(c.now)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := r.active.Len(); n > active[i] {
+			t.Fatalf("router %d has %d reservations for %d requests", i, n, active[i])
+		}
+		for j := range c.workers {
+			l := r.active.Load(c.workers[j].id)
+			if l.PrefillTokens > 0 && !prefilling[[2]uint32{uint32(i), uint32(j)}] {
+				t.Fatalf("router %d counts %d tokens to prefill on worker %d, which has prefilled all", i, l.PrefillTokens, j+1)
+			}
+		}
+	}
+	for i := range c.workers {
+		if err := c.workers[i].sched.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkHealed: nothing is reserved or held, and each router knows of each worker's
+// cache what is in it.
+func checkHealed(t *rapid.T, c *cluster) {
+	checkMachines(t, c)
+	if n := c.calls.used() + c.batches.used() + c.parcels.used(); n != 0 {
+		t.Fatalf("%d calls, batches and parcels are left", n)
+	}
+	for i := range c.workers {
+		w := &c.workers[i]
+		if st := w.sched.Stats(); !w.alive || st.UsedBlocks != 0 || w.held != 0 || len(w.inbox)+len(w.aborts) != 0 {
+			t.Fatalf("worker %d: alive %t, %d calls, %+v", w.id.ID, w.alive, w.held, st)
+		}
+		want := cached(w)
+		for j := range c.routers {
+			r := &c.routers[j]
+			if n := r.active.Len(); n != 0 {
+				t.Fatalf("router %d has %d reservations at the end", j, n)
+			}
+			if h, _ := r.tracker.Health(w.id); h.State != feed.Live || h.Epoch != w.epoch || h.LastSeq != w.next-1 {
+				t.Fatalf("worker %d of epoch %d at event %d: %+v", w.id.ID, w.epoch, w.next, h)
+			}
+			if got := r.index.AppendBlocks(nil, w.id); !slices.Equal(got, want) {
+				t.Fatalf("router %d knows %d blocks of worker %d, which has %d", j, len(got), w.id.ID, len(want))
+			}
+			if st, ok := r.health.Status(w.id.ID); !ok || st.Quarantined {
+				t.Fatalf("worker %d is in quarantine: %+v", w.id.ID, st)
+			}
+		}
+	}
+}
+
+// cached is what a worker has in its cache, in the order of an index.
+func cached(w *worker) []prefix.Block {
+	var all []prefix.Block
+	for _, ev := range w.sched.Dump(nil) {
+		seq := ev.Parent
+		for i, b := range ev.Blocks {
+			seq = kv.Extend(seq, ev.Start+uint32(i), b)
+			all = append(all, prefix.Block{Seq: seq})
+		}
+	}
+	slices.SortFunc(all, func(a, b prefix.Block) int { return cmp.Compare(a.Seq, b.Seq) })
+	return all
+}
+
+// TestOverlapsAreTrue: without faults no decision believes more of a cache than is
+// in it, as long as nothing is evicted.
+func TestOverlapsAreTrue(t *testing.T) {
+	matched := 0
+	for seed := range uint64(5) {
+		c, err := newCluster(Config{Workers: 4, EventDelay: 30 * time.Millisecond, Seed: seed}, &requests{all: assistants.make(seed)}, &journal{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.decided = func(_ *task, q *route.Query, d route.Decision) {
+			w := &c.workers[d.Worker.ID-1]
+			have := map[kv.SeqHash]bool{}
+			for _, b := range cached(w) {
+				have[b.Seq] = true
+			}
+			truth := 0
+			for truth < len(q.Chain) && have[q.Chain[truth]] {
+				truth++
+			}
+			if d.OverlapBlocks > truth {
+				t.Fatalf("worker %d is believed to hold %d blocks of %d", d.Worker.ID, d.OverlapBlocks, truth)
+			}
+			matched += d.OverlapBlocks
+		}
+		for !c.finished() {
+			if err := c.step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if matched == 0 {
+		t.Error("nothing was ever matched")
+	}
+}
+
+// TestIndexFollows: without faults and delay, what a router knows of an idle worker
+// is what it has, however much is evicted.
+func TestIndexFollows(t *testing.T) {
+	c, err := newCluster(Config{Workers: 3, Blocks: 80}, &requests{all: assistants.make(3)}, &journal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	evicted, looks := uint64(0), 0
+	for n := 0; !c.finished(); n++ {
+		if err := c.step(); err != nil {
+			t.Fatal(err)
+		}
+		if n%20 != 0 || c.parcels.used() > 0 {
+			continue
+		}
+		for i := range c.workers {
+			w := &c.workers[i]
+			evicted = max(evicted, w.sched.Stats().Evictions)
+			if w.busy {
+				continue
+			}
+			looks++
+			if got, want := c.routers[0].index.AppendBlocks(nil, w.id), cached(w); !slices.Equal(got, want) {
+				t.Fatalf("%d blocks are known of worker %d, which has %d", len(got), w.id.ID, len(want))
+			}
+		}
+	}
+	if evicted == 0 || looks == 0 {
+		t.Errorf("%d blocks were evicted, %d looks taken", evicted, looks)
+	}
+}

@@ -1,0 +1,103 @@
+package simcluster
+
+import (
+	"time"
+
+	"penstock/core/health"
+	"penstock/core/kv"
+)
+
+const (
+	// pingTimeout is how long a worker may take to answer a ping.
+	pingTimeout = time.Second
+	// maxPings bounds the pings that are sent at once.
+	maxPings = 256
+	// loadEvery is how often workers look at their load, loadRefresh how often they
+	// report it even if it is the same.
+	loadEvery   = 250 * time.Millisecond
+	loadRefresh = 5 * time.Second
+)
+
+// ping is one that is out.
+type ping struct {
+	health.Ping
+	router uint32
+	lost   bool
+}
+
+// watch has the router look for pings when the next one is due.
+func (r *router) watch(c *cluster) {
+	at, ok := r.health.Next()
+	if !ok {
+		return
+	}
+	r.probing++
+	c.queue.push(max(at, c.now), probed, r.number, r.probing)
+}
+
+// probe sends the pings that are due.
+func (r *router) probe(c *cluster, number uint32) {
+	if number != r.probing {
+		return // there is a later look
+	}
+	r.pings = r.health.Due(c.now, r.pings[:0], maxPings)
+	for _, p := range r.pings {
+		at := c.pings.take()
+		out := &c.pings.all[at]
+		*out = ping{Ping: p, router: r.number, lost: c.chaos.losesPing(c.now)}
+		after := 2 * c.cfg.Delay
+		if out.lost {
+			after = pingTimeout
+		}
+		c.queue.push(c.now.Add(after), ponged, at, 0)
+	}
+	r.watch(c)
+}
+
+// ponged ends a ping.
+func (c *cluster) ponged(at uint32) {
+	p := c.pings.all[at]
+	c.pings.give(at)
+	r, w := &c.routers[p.router], &c.workers[p.ID-1]
+	if p.lost || !w.alive {
+		r.health.Missed(c.now, p.Ping)
+	} else {
+		r.health.Answered(c.now, p.Ping, w.epoch)
+		r.heed(c, w)
+	}
+	if r.members[w.number].known {
+		r.settle(c, w.number)
+	}
+	r.watch(c)
+}
+
+// loadReport is what a worker says of itself.
+type loadReport struct {
+	epoch uint64
+	next  uint64 // number of its next cache event
+	at    kv.Mono
+}
+
+// report tells the routers about a worker, if there is news or it is time.
+func (w *worker) report(c *cluster) {
+	if !w.alive || w.load.epoch == w.epoch && w.load.next == w.next && !elapsed(w.load.at, c.now, loadRefresh) {
+		return
+	}
+	w.load = loadReport{epoch: w.epoch, next: w.next, at: c.now}
+	for i := range c.routers {
+		if r := &c.routers[i]; !c.chaos.losesLoad(c.now) {
+			r.health.Heard(c.now, w.id.ID, w.epoch)
+			r.heed(c, w)
+			r.watch(c)
+		}
+	}
+}
+
+// heed takes over what a worker says of itself.
+func (r *router) heed(c *cluster, w *worker) {
+	m := &r.members[w.number]
+	if !m.known || m.epoch != w.epoch {
+		return
+	}
+	m.load, m.loadAt, m.reported = loadReport{epoch: w.epoch, next: w.next}, c.now, true
+}

@@ -1,0 +1,194 @@
+package simcluster
+
+import (
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/feed"
+	"penstock/core/health"
+	"penstock/core/kv"
+	"penstock/core/prefix"
+	"penstock/core/route"
+	"penstock/core/slots"
+)
+
+// What a router process does in time.
+const (
+	upkeepEvery    = time.Second
+	settle         = 2 * time.Second  // a worker may be known before its events are missed
+	stuck          = 5 * time.Second  // a feed may stand still behind its worker's reports
+	grace          = 30 * time.Second // entries are kept of a worker that is not registered
+	reservationTTL = 10 * time.Minute
+)
+
+// router is a router process, and the frontend in front of it.
+type router struct {
+	number  uint32
+	tracker *feed.Tracker
+	index   *prefix.Index
+	active  *slots.Table
+	router  *route.Router
+	health  *health.Machine
+	members []member // by number of the worker
+	asked   []kv.Worker
+	waiting []uint32 // tasks, to which a change of the set of workers is news
+	probing uint32   // numbers the wait for the next ping
+	pings   []health.Ping
+	watched []health.Worker
+	targets []route.Target
+	// lives is asked by tasks: which life of a worker is registered.
+	life func(kv.WorkerID) (epoch uint64, known bool)
+}
+
+// member is what a router knows of a worker.
+type member struct {
+	known bool
+	epoch uint64
+	since kv.Mono // when this life was first seen
+
+	source      bool // records came
+	sourceEpoch uint64
+	sourceSince kv.Mono
+
+	reported bool
+	load     loadReport
+	loadAt   kv.Mono
+
+	lagging    bool
+	stillSince kv.Mono
+	at         uint64
+}
+
+// openRouter makes a router that knows no worker.
+func (c *cluster) openRouter(number int) (err error) {
+	r := &c.routers[number]
+	r.number = uint32(number)
+	r.members = make([]member, c.cfg.Workers)
+	if r.tracker, err = feed.NewTracker(feed.Config{}); err != nil {
+		return err
+	}
+	if r.index, err = prefix.New(prefix.Config{}); err != nil {
+		return err
+	}
+	if r.active, err = slots.New(slots.Config{BlockSize: c.cfg.BlockSize, TTL: reservationTTL}); err != nil {
+		return err
+	}
+	cfg := c.cfg.Route
+	if number > 0 {
+		cfg.Seed = derive(cfg.Seed, uint64(number))
+	}
+	if r.router, err = route.New(cfg, r.active); err != nil {
+		return err
+	}
+	if r.health, err = health.New(health.Config{}); err != nil {
+		return err
+	}
+	r.life = func(id kv.WorkerID) (uint64, bool) {
+		m := &r.members[id-1]
+		return m.epoch, m.known
+	}
+	return nil
+}
+
+// route hashes a prompt, looks it up and picks a worker.
+func (r *router) route(c *cluster, q *route.Query, prompt []kv.Token) (route.Decision, error) {
+	hasher, err := kv.NewHasher(c.cfg.BlockSize, kv.Salt{})
+	if err != nil {
+		return route.Decision{}, err
+	}
+	c.chain = hasher.Chain(c.chain[:0], prompt, nil)
+	q.Chain = c.chain
+	if c.follow && r.router.NeedsOverlaps(&q.Override) {
+		c.overlaps = r.index.Match(c.overlaps[:0], q.Chain)
+		q.Overlaps = c.overlaps
+	}
+	return r.router.Pick(c.now, q)
+}
+
+// prefilled notes the first token of an attempt.
+func (r *router) prefilled(t *task) {
+	r.active.Prefilled(slots.Key{ID: t.key, Attempt: t.number})
+}
+
+// free ends the reservation of an attempt.
+func (r *router) free(t *task) {
+	r.active.Free(slots.Key{ID: t.key, Attempt: t.number})
+}
+
+// failed notes that a call to a worker failed. One that did not answer gets nothing
+// more, while there is another, until it answers a ping.
+func (r *router) failed(c *cluster, worker uint32, code fault.Code) {
+	m := &r.members[worker]
+	if code != fault.Unavailable && code != fault.Deadline || !m.known {
+		return
+	}
+	if r.health.Failed(c.now, kv.WorkerID(worker+1), m.epoch) {
+		r.settle(c, worker)
+		r.watch(c)
+	}
+}
+
+// settle makes decisions follow a worker's state.
+func (r *router) settle(c *cluster, worker uint32) {
+	w := kv.Worker{ID: kv.WorkerID(worker + 1)}
+	state, since := r.state(c, w.ID)
+	r.router.SetState(w, state, since)
+}
+
+// state is how requests see a worker.
+func (r *router) state(c *cluster, id kv.WorkerID) (route.State, kv.Mono) {
+	st, _ := r.health.Status(id)
+	switch {
+	case st.Quarantined && st.Cause == health.CallFailed:
+		return route.Suspected, st.Since
+	case st.Quarantined:
+		return route.NotAnswering, st.Since
+	}
+	return route.Ready, c.now
+}
+
+// accept judges a record and changes the index accordingly.
+func (r *router) accept(c *cluster, rec *feed.Record) {
+	m := &r.members[rec.Worker.ID-1]
+	if m.known && rec.Epoch < m.epoch {
+		return // of a life that discovery knows to be over
+	}
+	if !m.source {
+		m.source, m.sourceEpoch, m.sourceSince = true, rec.Epoch, c.now
+	}
+	if rec.Epoch > m.sourceEpoch {
+		m.sourceEpoch, m.sourceSince = rec.Epoch, c.now
+	}
+	v := r.tracker.Accept(c.now, rec)
+	r.obey(rec.Worker, rec.Events, v)
+	if v.Resync {
+		r.ask(c)
+	}
+}
+
+// obey does what the tracker asks for.
+func (r *router) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
+	if v.Drop {
+		r.index.Drop(w)
+	}
+	if v.Outcome == feed.Apply {
+		for _, ev := range events[v.Skip:] {
+			r.index.Apply(w, ev)
+		}
+	}
+	if v.Resync {
+		r.asked = append(r.asked, w)
+	}
+}
+
+// ask has the workers in doubt asked for their caches, as far as it is time.
+func (r *router) ask(c *cluster) {
+	r.asked = r.tracker.Due(c.now, r.asked)
+	for _, w := range r.asked {
+		number := uint32(w.ID - 1)
+		if r.members[number].known && !c.chaos.losesResync(c.now) {
+			c.queue.push(c.now.Add(c.cfg.EventDelay), asked, number, 0)
+		}
+	}
+	r.asked = r.asked[:0]
+}

@@ -1,0 +1,198 @@
+package simcluster
+
+import (
+	"slices"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/paged"
+	"penstock/internal/engine/sim"
+)
+
+// worker is an engine that computes in batches, and the process around it.
+type worker struct {
+	number uint32
+	id     kv.Worker
+	alive  bool
+	epoch  uint64 // of this life, from 1
+
+	sched   *paged.Scheduler
+	plan    paged.Step
+	sampled []paged.Sampled
+	timing  sim.Timing
+	passes  uint64 // of all lives
+	busy    bool   // it computes a batch
+	inbox   []uint32
+	aborts  []uint32
+	held    int // calls that run or wait
+
+	// registered is what discovery says, until the lease of a dead one runs out.
+	registered      bool
+	registeredEpoch uint64
+
+	publisher
+	load loadReport // the last one
+}
+
+// openWorker begins the first life of a worker. Engines differ in their jitter.
+func (c *cluster) openWorker(number int) error {
+	w := &c.workers[number]
+	w.number, w.id = uint32(number), kv.Worker{ID: kv.WorkerID(number + 1)}
+	w.timing = c.cfg.Timing
+	w.timing.Seed = derive(c.cfg.Timing.Seed, uint64(number))
+	if err := w.live(c); err != nil {
+		return err
+	}
+	w.registered, w.registeredEpoch = true, w.epoch
+	return nil
+}
+
+// live begins a life, with an empty cache.
+func (w *worker) live(c *cluster) error {
+	sched, err := paged.New(paged.Config{
+		Blocks: c.cfg.Blocks, BlockSize: c.cfg.BlockSize, MaxSeqs: c.cfg.MaxSeqs,
+		TokenBudget: c.cfg.TokenBudget, MaxContext: c.cfg.MaxContext, MaxWaiting: c.cfg.MaxWaiting,
+	})
+	if err != nil {
+		return err
+	}
+	w.sched, w.alive, w.busy = sched, true, false
+	w.epoch++
+	w.held, w.inbox, w.aborts = 0, w.inbox[:0], w.aborts[:0]
+	w.publisher = publisher{next: 1}
+	w.describe(c)
+	return nil
+}
+
+// called takes a call, or refuses it.
+func (w *worker) called(c *cluster, at uint32) {
+	cl := &c.calls.all[at]
+	switch {
+	case !cl.client:
+		c.forget(at)
+		return
+	case !w.alive:
+		w.end(c, at, fault.Unavailable)
+		return
+	case w.held >= c.cfg.MaxSeqs+c.cfg.MaxWaiting:
+		w.end(c, at, fault.Overloaded)
+		return
+	}
+	cl.state = inbox
+	w.held++
+	w.inbox = append(w.inbox, at)
+	if !w.busy {
+		w.turn(c)
+	}
+}
+
+// end sends the last frame of a call that failed.
+func (w *worker) end(c *cluster, at uint32, code fault.Code) {
+	cl := &c.calls.all[at]
+	cl.state = over
+	c.send(c.batchOf(frame{call: at, life: cl.life, kind: failure, code: code}), c.cfg.Delay)
+}
+
+// turn looks at what came, and begins the next batch if there is one.
+func (w *worker) turn(c *cluster) {
+	w.abort(c)
+	w.take(c)
+	w.sched.Step(&w.plan)
+	for _, id := range w.plan.Failed {
+		// Cannot be: an answer ends when it reaches the context's length.
+		w.held--
+		w.end(c, uint32(id), fault.Internal)
+	}
+	w.busy = len(w.plan.Work) > 0
+	if !w.busy {
+		w.publish(c)
+		return
+	}
+	pass := sim.Describe(&w.plan, w.sched.Stats(), c.cfg.Blocks)
+	d := c.chaos.slowed(c.now, w.timing.Pass(&pass, w.passes))
+	w.passes++
+	c.queue.push(c.now.Add(d), passed, w.number, uint32(w.epoch))
+}
+
+// abort lets go of the calls whose clients are gone.
+func (w *worker) abort(c *cluster) {
+	for _, at := range w.aborts {
+		cl := &c.calls.all[at]
+		switch cl.state {
+		case inbox:
+			w.inbox = slices.DeleteFunc(w.inbox, func(other uint32) bool { return other == at })
+		case running:
+			w.sched.Remove(paged.SeqID(at))
+		default:
+			continue // its last frame is on its way, and ends it
+		}
+		w.held--
+		c.forget(at)
+	}
+	w.aborts = w.aborts[:0]
+}
+
+// take adds the calls that came to the schedule.
+func (w *worker) take(c *cluster) {
+	if len(w.inbox) == 0 {
+		return
+	}
+	accepted := c.batch()
+	for _, at := range w.inbox {
+		cl := &c.calls.all[at]
+		c.put(accepted, frame{call: at, life: cl.life, kind: acceptance})
+		t := &c.tasks.all[cl.task]
+		tokens := c.expand(t)
+		for i := range cl.generated {
+			tokens = append(tokens, output(cl.index, i))
+		}
+		c.prompt = tokens[:cl.prompt]
+		err := w.sched.Add(paged.Sequence{ID: paged.SeqID(at), Tokens: tokens, Prompt: cl.prompt})
+		cl.state = running
+		if err != nil {
+			w.held--
+			cl.state = over
+			c.put(accepted, frame{call: at, life: cl.life, kind: failure, code: fault.Of(err)})
+		}
+	}
+	w.inbox = w.inbox[:0]
+	c.send(accepted, c.cfg.Delay)
+}
+
+// passed ends a batch: its tokens are known.
+func (w *worker) passed(c *cluster, epoch uint32) {
+	if uint32(w.epoch) != epoch || !w.alive {
+		return // of an earlier life
+	}
+	w.sampled = w.sampled[:0]
+	batch := c.batch()
+	for i := range w.plan.Work {
+		work := &w.plan.Work[i]
+		if !work.Sample {
+			continue
+		}
+		at := uint32(work.ID)
+		cl := &c.calls.all[at]
+		w.sampled = append(w.sampled, paged.Sampled{ID: work.ID, Token: output(cl.index, cl.generated)})
+		f := frame{call: at, life: cl.life, kind: token, position: cl.generated, cached: work.Cached}
+		cl.generated++
+		f.last = cl.generated == cl.limit
+		c.put(batch, f)
+	}
+	w.sched.Commit(w.sampled)
+	for _, f := range c.batches.all[batch] {
+		if f.last {
+			w.sched.Remove(paged.SeqID(f.call))
+			w.held--
+			c.calls.all[f.call].state = over
+		}
+	}
+	w.publish(c)
+	w.busy = false
+	c.send(batch, c.cfg.Delay)
+	w.turn(c)
+}
+
+// since a moment, so long.
+func elapsed(from, to kv.Mono, d time.Duration) bool { return to.Sub(from) >= d }
