@@ -70,6 +70,8 @@ func Ideals(ctx context.Context, source Source, cfg IdealConfig) ([]Ideal, error
 		share := func(blocks int64) float64 { return ratio(float64(blocks)*float64(cfg.BlockSize), float64(input)) }
 		out[i] = Ideal{
 			Workers:      n,
+			BlockSize:    cfg.BlockSize,
+			Blocks:       cfg.Blocks,
 			Infinite:     Share{share(all.hits), all.infinite.skip > 0},
 			SameCapacity: Share{share(all.bounded[i].hits), all.bounded[i].estimated},
 		}

@@ -69,7 +69,7 @@ func TestIdealsAreThoseOfANaiveCache(t *testing.T) {
 			for i, n := range workers {
 				same, _ := naiveIdeal(all, size, 3*n)
 				want := Ideal{
-					Workers:      n,
+					Workers: n, BlockSize: size, Blocks: 3,
 					Infinite:     Share{CachedShare: float64(infinite) / float64(input)},
 					SameCapacity: Share{CachedShare: float64(same) / float64(input)},
 				}
@@ -120,7 +120,7 @@ func TestEstimatesAreNear(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := Ideals(context.Background(), s, IdealConfig{BlockSize: 26, Workers: []int{1, 8}, Blocks: 3000, MostBlocks: most})
+		got, err := Ideals(context.Background(), s, IdealConfig{BlockSize: 16, Workers: []int{1, 8}, Blocks: 3000, MostBlocks: most})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,8 +162,8 @@ func TestIdealsEndWithTheirContext(t *testing.T) {
 }
 
 func TestIdealOfNothing(t *testing.T) {
-	got, err := Ideals(context.Background(), &rows{}, IdealConfig{BlockSize: 26, Blocks: 1, Workers: []int{2}})
-	if err != nil || got[0] != (Ideal{Workers: 2}) {
+	got, err := Ideals(context.Background(), &rows{}, IdealConfig{BlockSize: 16, Blocks: 1, Workers: []int{2}})
+	if err != nil || got[0] != (Ideal{Workers: 2, BlockSize: 16, Blocks: 1}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -176,7 +176,7 @@ func BenchmarkIdeals(b *testing.B) {
 	blocks := 0
 	for b.Loop() {
 		s, _ := w.Open()
-		if _, err := Ideals(context.Background(), s, IdealConfig{BlockSize: 26, Workers: []int{1, 8}, Blocks: 4096}); err != nil {
+		if _, err := Ideals(context.Background(), s, IdealConfig{BlockSize: 16, Workers: []int{1, 8}, Blocks: 4096}); err != nil {
 			b.Fatal(err)
 		}
 		s, _ = w.Open()

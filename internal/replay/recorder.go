@@ -10,10 +10,11 @@ import (
 
 // Measure says what a [Recorder] makes of the samples.
 type Measure struct {
-	// Policy and Workers go into the row. Where Workers is known, workers that served
-	// nothing count in the imbalance.
-	Policy  string
-	Workers int
+	// Policy, Workers, BlockSize and Blocks go into the row. Where Workers is known,
+	// workers that served nothing count in the imbalance.
+	Policy            string
+	Workers           int
+	BlockSize, Blocks int
 	// SLO is what goodput is held against; the zero value is none.
 	SLO SLO
 	// WarmupRequests leaves the requests with an Index below it out of the figures,
@@ -193,7 +194,7 @@ func (r *Recorder) Run() Run {
 	}
 	run := Run{
 		Row: Row{
-			Policy: r.cfg.Policy, Workers: r.cfg.Workers,
+			Policy: r.cfg.Policy, Workers: r.cfg.Workers, BlockSize: r.cfg.BlockSize, Blocks: r.cfg.Blocks,
 			Requests: int(r.counted), Errors: r.errors,
 			TTFT: r.ttft.distribution(), ITL: r.itl.distribution(), TPOT: r.tpot.distribution(), E2E: r.e2e.distribution(),
 			InputTokens: r.input, CachedTokens: r.cached, OutputTokens: r.output,

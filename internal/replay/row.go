@@ -6,6 +6,9 @@ package replay
 type Row struct {
 	Policy  string `json:"policy"`
 	Workers int    `json:"workers"` // 0 if not known
+	// BlockSize is in tokens, Blocks are those of one worker; 0 if not known.
+	BlockSize int `json:"block_size,omitempty"`
+	Blocks    int `json:"blocks_per_worker,omitempty"`
 	// Requests were sent; of those Errors had no whole answer, by kind in ErrorKinds.
 	Requests   int            `json:"requests"`
 	Errors     int            `json:"errors"`
@@ -79,6 +82,8 @@ type Goodput struct {
 // drops what was not used for longest.
 type Ideal struct {
 	Workers      int   `json:"workers"`
+	BlockSize    int   `json:"block_size,omitempty"` // in tokens
+	Blocks       int   `json:"blocks_per_worker,omitempty"`
 	Infinite     Share `json:"infinite"`
 	SameCapacity Share `json:"same_capacity"`
 }
