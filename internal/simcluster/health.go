@@ -25,21 +25,24 @@ type ping struct {
 	lost   bool
 }
 
-// watch has the router look for pings when the next one is due.
+// watch has the router look for pings when the next one is due, or earlier: signs of
+// life put pings off all the time.
 func (r *router) watch(c *cluster) {
 	at, ok := r.health.Next()
-	if !ok {
+	if !ok || r.looks && r.look <= at {
 		return
 	}
+	r.looks, r.look = true, max(at, c.now)
 	r.probing++
-	c.queue.push(max(at, c.now), probed, r.number, r.probing)
+	c.queue.push(r.look, probed, r.number, r.probing)
 }
 
 // probe sends the pings that are due.
 func (r *router) probe(c *cluster, number uint32) {
 	if number != r.probing {
-		return // there is a later look
+		return // there was an earlier look
 	}
+	r.looks = false
 	r.pings = r.health.Due(c.now, r.pings[:0], maxPings)
 	for _, p := range r.pings {
 		at := c.pings.take()

@@ -32,7 +32,9 @@ type router struct {
 	members []member // by number of the worker
 	asked   []kv.Worker
 	waiting []uint32 // tasks, to which a change of the set of workers is news
-	probing uint32   // numbers the wait for the next ping
+	looks   bool     // for pings that are due, at look: that one of number probing
+	look    kv.Mono
+	probing uint32
 	pings   []health.Ping
 	watched []health.Worker
 	targets []route.Target

@@ -110,6 +110,10 @@ func (w *worker) turn(c *cluster) {
 		return
 	}
 	pass := sim.Describe(&w.plan, w.sched.Stats(), c.cfg.Blocks)
+	for i := range w.plan.Work {
+		work := &w.plan.Work[i]
+		pass.Media += max(0, min(c.calls.all[work.ID].media, work.Start+work.Prefill)-work.Start)
+	}
 	d := c.chaos.slowed(c.now, w.timing.Pass(&pass, w.passes))
 	w.passes++
 	c.queue.push(c.now.Add(d), passed, w.number, uint32(w.epoch))
