@@ -29,6 +29,9 @@ func TestProductDocument(t *testing.T) {
 			name := prefix + sub.Name()
 			if sub.HasSubCommands() {
 				walk(name+" ", sub)
+				if sub.LocalNonPersistentFlags().HasFlags() { // it does something itself
+					have = append(have, name)
+				}
 				continue
 			}
 			have = append(have, name)

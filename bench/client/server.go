@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	perBurst = 32  // events that the burst server writes at once
+	perFlood = 512 // tokens of an answer in the tests of tokens/s
+)
+
+var (
+	event = []byte(`data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1795255455,"model":"m","choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
+	burst = bytes.Repeat(event, perBurst)
+)
+
+// end is what follows the tokens.
+func end(tokens int) []byte {
+	return fmt.Appendf(nil, "data: {\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"choices\":[],\"usage\":{\"prompt_tokens\":32,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\ndata: [DONE]\n\n", tokens)
+}
+
+// server answers completions in the ways that the tests need, each below a path of
+// its own.
+type server struct {
+	pace time.Duration
+	mu   struct {
+		sync.Mutex
+		moments map[string][]int64 // of tokens, by the request's id
+	}
+}
+
+// serve serves until standard input ends; it tells its URL on standard output.
+func serve(pace time.Duration) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s := &server{pace: pace}
+	s.mu.moments = map[string][]int64{}
+	mux := http.NewServeMux()
+	whole := append(append([]byte(nil), event...), end(1)...)
+	mux.HandleFunc("/plain/v1/completions", func(w http.ResponseWriter, r *http.Request) {
+		head(w, r)
+		w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
+		_, _ = w.Write(whole)
+	})
+	mux.HandleFunc("/one/v1/completions", flood(event, perFlood))
+	mux.HandleFunc("/burst/v1/completions", flood(burst, perFlood/perBurst))
+	mux.HandleFunc("/paced/v1/completions", s.paced)
+	mux.HandleFunc("/moments", func(w http.ResponseWriter, _ *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(s.mu.moments)
+	})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = srv.Close()
+	}()
+	if err := json.NewEncoder(os.Stdout).Encode("http://" + l.Addr().String()); err != nil {
+		return err
+	}
+	if err := srv.Serve(l); err != http.ErrServerClosed {
+		return err
+	}
+	<-done
+	return nil
+}
+
+func head(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "text/event-stream")
+}
+
+// flood writes an answer in so many writes, as fast as they go.
+func flood(write []byte, times int) http.HandlerFunc {
+	last := end(perFlood)
+	return func(w http.ResponseWriter, r *http.Request) {
+		head(w, r)
+		flush := http.NewResponseController(w)
+		for range times {
+			if _, err := w.Write(write); err != nil {
+				return
+			}
+			if err := flush.Flush(); err != nil {
+				return
+			}
+		}
+		_, _ = w.Write(last)
+	}
+}
+
+// paced writes tokens at the pace of an engine and notes when.
+func (s *server) paced(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		MaxTokens int `json:"max_tokens"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	flush := http.NewResponseController(w)
+	at := make([]int64, 0, body.MaxTokens)
+	for range body.MaxTokens {
+		time.Sleep(s.pace/2 + rand.N(s.pace)) // an engine's passes are not all alike
+		at = append(at, monotonic())
+		if _, err := w.Write(event); err != nil {
+			return
+		}
+		if err := flush.Flush(); err != nil {
+			return
+		}
+	}
+	s.mu.Lock()
+	s.mu.moments[r.Header.Get("X-Request-Id")] = at
+	s.mu.Unlock()
+	_, _ = w.Write(end(body.MaxTokens))
+}
+
+// monotonic reads the clock that all processes of the machine share, in
+// nanoseconds.
+func monotonic() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err) // every Linux has it
+	}
+	return t.Nano()
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock/internal/replay"
+	"penstock/internal/replay/load"
+	"penstock/internal/replay/trace"
+)
+
+// benchOptions are the flags of bench.
+type benchOptions struct {
+	target     target
+	model      string
+	headers    []string
+	trace      string
+	traceOpts  trace.Options
+	format     string
+	generate   string
+	seed       uint64
+	promptSeed uint64
+
+	rate           float64
+	arrival        string
+	speedup        float64
+	concurrency    int
+	requests       int
+	duration       time.Duration
+	warmup         string
+	input          string
+	maxTokens      int
+	timeout        time.Duration
+	maxConnections int
+
+	slo struct{ ttft, itl, e2e time.Duration }
+
+	json        bool
+	csv, report string
+}
+
+// defaultWorkload is small enough for the built-in model.
+const defaultWorkload = "shared:requests=200,rate=10,groups=8,prefix=512,input=64,output=32"
+
+func newBench() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Send a workload to an OpenAI endpoint and measure its answers",
+		Long: `Send the requests of a trace, or of a workload that is made up, to any server with the
+OpenAI API, and measure the time to the first token, the time between tokens, what the
+server had cached, and whether the client itself was in time.
+
+Requests go out at the moments of the workload, at a rate (--rate), or each when another
+is over (--concurrency). Prompts are made so that prefixes really repeat, and anew for
+each run, so that nothing of the run before is still cached. docs/bench.md defines every
+figure.`,
+		Example: `  penstock bench
+  penstock bench --url http://127.0.0.1:8000 --trace mooncake.jsonl --speedup 2 --report out.html
+  penstock bench --generate chat:turns=8 --rate 5 --slo-ttft 500ms --slo-itl 50ms
+  penstock bench --concurrency 32 --requests 1000 --json > after.json
+  penstock bench compare before.json after.json`,
+		Args: unknownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.target.server, "url", defaultServer, "URL of the server; /v1 at its end may be left out")
+	f.StringVar(&o.target.keyFile, "api-key-file", "", "key file whose first key for administrators is shown to the server (env PENSTOCK_API_KEY is a key itself)")
+	addCAFlag(cmd, &o.target)
+	f.StringArrayVar(&o.headers, "header", nil, "another header for each request, as 'Name: value' (repeatable)")
+	f.StringVar(&o.model, "model", "", "model to ask; the only one that is served if empty")
+
+	f.StringVar(&o.trace, "trace", "", "file with the requests: Mooncake or its superset, Bailian, ShareGPT, Azure, BurstGPT; - is standard input")
+	f.StringVar(&o.format, "trace-format", "", "format of the trace; found out if empty")
+	f.BoolVar(&o.traceOpts.IgnoreUnknown, "ignore-unknown", false, "pass over fields of the trace that its format does not have")
+	f.BoolVar(&o.traceOpts.Sort, "sort", false, "put the requests of the trace in the order of their times")
+	f.StringVar(&o.generate, "generate", "", "workload to make up instead, such as chat:turns=8 or shared:prefix=2048 (default \""+defaultWorkload+"\")")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of what is drawn: a made-up workload, random arrivals")
+	f.Uint64Var(&o.promptSeed, "prompt-seed", 0, "seed of the prompts' words; 0 draws one, so that nothing of an earlier run is cached")
+
+	f.Float64Var(&o.rate, "rate", 0, "requests a second, instead of the workload's moments")
+	f.StringVar(&o.arrival, "arrival", "poisson", "how --rate is spread: poisson, uniform, or gamma:CV with the coefficient of variation of the distances")
+	f.Float64Var(&o.speedup, "speedup", 1, "divides the workload's moments and pauses")
+	f.IntVar(&o.concurrency, "concurrency", 0, "so many requests at once, each sent when another is over, instead of moments")
+	f.IntVar(&o.requests, "requests", 0, "the first so many requests only; 0 is all")
+	f.DurationVar(&o.duration, "duration", 0, "send nothing after so long; 0 is no bound")
+	f.StringVar(&o.warmup, "warmup", "0", "what is left out of the figures at the beginning: requests (20) or time (10s)")
+	f.StringVar(&o.input, "input", "auto", "prompts as token ids to /v1/completions (tokens), as text to /v1/chat/completions (text), or what the server takes (auto)")
+	f.IntVar(&o.maxTokens, "max-tokens", 0, "length of every answer instead of the workload's; 0 keeps those")
+	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "how long a request may take")
+	f.IntVar(&o.maxConnections, "max-connections", 4096, "connections at most, without --concurrency")
+
+	f.DurationVar(&o.slo.ttft, "slo-ttft", 0, "goodput: the time to the first token that is good enough")
+	f.DurationVar(&o.slo.itl, "slo-itl", 0, "goodput: the mean time between an answer's tokens that is good enough")
+	f.DurationVar(&o.slo.e2e, "slo-e2e", 0, "goodput: the time of a whole answer that is good enough")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	f.StringVar(&o.csv, "csv", "", "write a line for the run to this file too")
+	f.StringVar(&o.report, "report", "", "write a page of HTML with figures to this file")
+	cmd.AddCommand(newCompare())
+	return cmd
+}
+
+// validate reports flags that contradict each other.
+func (o *benchOptions) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if o.trace != "" && o.generate != "" {
+		bad("--trace and --generate are both workloads: give one of them")
+	}
+	if o.rate != 0 && o.concurrency != 0 {
+		bad("--rate and --concurrency both say when requests are sent: give one of them")
+	}
+	if o.speedup != 1 && (o.rate != 0 || o.concurrency != 0) {
+		bad("--speedup is about the workload's moments, which --rate and --concurrency replace")
+	}
+	if o.rate < 0 || o.concurrency < 0 || o.requests < 0 || o.duration < 0 || o.maxTokens < 0 || o.timeout <= 0 || o.maxConnections < 1 {
+		bad("--rate, --concurrency, --requests, --duration and --max-tokens must not be negative, --timeout and --max-connections must be positive")
+	}
+	if o.slo.ttft < 0 || o.slo.itl < 0 || o.slo.e2e < 0 {
+		bad("--slo-ttft, --slo-itl and --slo-e2e must not be negative")
+	}
+	if o.input != "auto" && o.input != "tokens" && o.input != "text" {
+		bad("--input: %q is none of auto, tokens, text", o.input)
+	}
+	if _, _, err := parseWarmup(o.warmup); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := o.arrivals(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// parseWarmup reads a number of requests or a time.
+func parseWarmup(s string) (requests int, window time.Duration, err error) {
+	if n, err := strconv.Atoi(s); err == nil && n >= 0 {
+		return n, 0, nil
+	}
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		return 0, d, nil
+	}
+	return 0, 0, fmt.Errorf("--warmup: %q is neither a number of requests nor a time such as 10s", s)
+}
+
+// arrivals says when requests are sent, and which.
+func (o *benchOptions) arrivals() (replay.Arrival, error) {
+	a := replay.Arrival{Limit: o.requests, Seed: o.seed, Speedup: o.speedup}
+	if o.concurrency > 0 {
+		a.Process = replay.Closed
+		a.Speedup = 1
+		return a, nil
+	}
+	kind, cv, hasCV := strings.Cut(o.arrival, ":")
+	process := replay.Process(kind)
+	switch process {
+	case replay.Poisson, replay.Uniform, replay.Gamma:
+	default:
+		return a, fmt.Errorf("--arrival: %q is none of poisson, uniform, gamma:CV", o.arrival)
+	}
+	if hasCV {
+		var err error
+		if a.CV, err = strconv.ParseFloat(cv, 64); err != nil || process != replay.Gamma {
+			return a, fmt.Errorf("--arrival: %q: want gamma:CV such as gamma:2.5", o.arrival)
+		}
+	}
+	if o.rate > 0 {
+		a.Process, a.Rate, a.Speedup = process, o.rate, 1
+	}
+	return a, nil
+}
+
+// prompts are the ways in which prompts may be sent, the best first.
+func (o *benchOptions) prompts() []load.Prompt {
+	switch o.input {
+	case "tokens":
+		return []load.Prompt{load.Tokens}
+	case "text":
+		return []load.Prompt{load.Text}
+	}
+	return []load.Prompt{load.Tokens, load.Text}
+}
+
+// header returns the headers of the flags.
+func (o *benchOptions) header() (http.Header, error) {
+	h := http.Header{}
+	for _, line := range o.headers {
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || strings.TrimSpace(name) == "" {
+			return nil, errors.New("--header: want 'Name: value'") // not what was given: it may be a secret
+		}
+		h.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	return h, nil
+}
+
+// sloOf is what goodput is held against.
+func (o *benchOptions) sloOf() replay.SLO {
+	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+	return replay.SLO{TTFT: ms(o.slo.ttft), ITL: ms(o.slo.itl), E2E: ms(o.slo.e2e)}
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"penstock/internal/replay"
+)
+
+// ideal returns what a cache could give for the requests past the warm-up, which
+// finds what those of the warm-up left there, and how many requests there are in all.
+func (o *benchOptions) ideal(ctx context.Context, w replay.Workload, cfg replay.IdealConfig) (replay.Ideal, int, error) {
+	all, whole, err := idealOf(ctx, w, cfg, 0, 0)
+	if err != nil {
+		return replay.Ideal{}, 0, err
+	}
+	requests, window, err := parseWarmup(o.warmup)
+	if err != nil || requests == 0 && window == 0 {
+		return all, whole.requests, err
+	}
+	before, warm, err := idealOf(ctx, w, cfg, requests, window)
+	if err != nil {
+		return replay.Ideal{}, 0, err
+	}
+	rest := func(all, before replay.Share) replay.Share {
+		if whole.tokens > warm.tokens {
+			all.CachedShare = (all.CachedShare*float64(whole.tokens) - before.CachedShare*float64(warm.tokens)) / float64(whole.tokens-warm.tokens)
+		}
+		return all
+	}
+	all.Infinite, all.SameCapacity = rest(all.Infinite, before.Infinite), rest(all.SameCapacity, before.SameCapacity)
+	return all, whole.requests, nil
+}
+
+// idealOf returns the ideal of a workload, or of its beginning: so many requests,
+// or those before a moment.
+func idealOf(ctx context.Context, w replay.Workload, cfg replay.IdealConfig, requests int, window time.Duration) (replay.Ideal, counted, error) {
+	source, err := w.Open()
+	if err != nil {
+		return replay.Ideal{}, counted{}, err
+	}
+	defer source.Close()
+	c := &counting{Source: source, most: requests, window: window}
+	ideals, err := replay.Ideals(ctx, c, cfg)
+	if err != nil {
+		return replay.Ideal{}, counted{}, err
+	}
+	return ideals[0], c.counted, nil
+}
+
+// counted is how much of a workload was read.
+type counted struct {
+	requests int
+	tokens   int64 // of prompts
+}
+
+// counting counts what it reads of a source, as much of it as is wanted.
+type counting struct {
+	replay.Source
+	most   int           // requests; 0 is all
+	window time.Duration // 0 is all
+	counted
+}
+
+// Next implements replay.Source.
+func (c *counting) Next(r *replay.Request) error {
+	if c.most > 0 && c.requests == c.most {
+		return io.EOF
+	}
+	if err := c.Source.Next(r); err != nil {
+		return err
+	}
+	if c.window > 0 && r.At >= c.window {
+		return io.EOF
+	}
+	c.requests++
+	c.tokens += int64(promptTokens(r))
+	return nil
+}
+
+// promptTokens is how many tokens replay.AppendTokens makes of r.
+func promptTokens(r *replay.Request) int {
+	const bytesPerToken = 4
+	tokens := func(n int) int { return (n + bytesPerToken - 1) / bytesPerToken }
+	switch {
+	case len(r.Tokens) > 0:
+		return len(r.Tokens)
+	case len(r.Messages) > 0:
+		return tokens(len(r.Tools)) + tokens(len(r.Messages))
+	case r.Text != "":
+		return tokens(len(r.Text))
+	case len(r.Payload) > 0:
+		return tokens(len(r.Payload))
+	}
+	return max(r.Input, 0)
+}

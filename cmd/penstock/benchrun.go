@@ -1,0 +1,323 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/internal/replay"
+	"penstock/internal/replay/load"
+	"penstock/internal/replay/report"
+	"penstock/internal/replay/trace"
+)
+
+const (
+	// benchGC is how much the heap may grow between two collections, in percent: the
+	// client has little on it, and a collection is time in which tokens are read late.
+	benchGC = 800
+	// defaultBlockSize is that of caches whose size nobody tells.
+	defaultBlockSize = 16
+)
+
+// run is the command.
+func (o *benchOptions) run(cmd *cobra.Command) error {
+	ctx := cmd.Context()
+	if err := o.validate(); err != nil {
+		return usage(err)
+	}
+	o.target.server = strings.TrimSuffix(strings.TrimRight(o.target.server, "/"), "/v1")
+	c, err := o.target.client()
+	if err != nil {
+		return err
+	}
+	if o.promptSeed == 0 {
+		o.promptSeed = drawSeed()
+	}
+	cfg, err := o.config(c)
+	if err != nil {
+		return usage(err)
+	}
+	workload, closeWorkload, err := o.open(cmd.InOrStdin())
+	if err != nil {
+		return usage(err)
+	}
+	defer closeWorkload()
+	if cfg.Model == "" {
+		if cfg.Model, err = c.onlyModel(ctx); err != nil {
+			return err
+		}
+	}
+	if cfg.Form, err = load.Probe(ctx, cfg, o.prompts()...); err != nil {
+		return err
+	}
+	server := c.askServer(ctx, cfg.Model, load.ProbeID(cfg))
+	plan, err := o.plan(ctx, workload, server, cfg.Vocabulary)
+	if err != nil {
+		return usage(err)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s at %s (%s), prompts as %s, %d requests\n", cfg.Model, o.target.server, server, formText(cfg.Form), plan.requests)
+	result, err := o.measure(ctx, cmd.ErrOrStderr(), cfg, workload, server, plan)
+	if err != nil {
+		return err
+	}
+	result.Settings = append([]replay.Setting{}, givenFlags(cmd, o)...)
+	if err := o.write(cmd.OutOrStdout(), result); err != nil {
+		return err
+	}
+	row := &result.Rows[0]
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("bench: interrupted; the figures are of what was over by then")
+	case row.Requests == row.Errors:
+		return fmt.Errorf("bench: of %d requests none was answered", row.Requests)
+	}
+	return nil
+}
+
+// drawSeed returns a seed that no run had before.
+func drawSeed() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:])                        // it never fails
+	return binary.LittleEndian.Uint64(b[:]) >> 16 // short enough to repeat by hand
+}
+
+// config is that of the generator.
+func (o *benchOptions) config(c *client) (load.Config, error) {
+	header, err := o.header()
+	if err != nil {
+		return load.Config{}, err
+	}
+	cfg := load.Config{
+		Endpoint: load.Endpoint{URL: c.server, Key: c.key, Header: header},
+		Model:    o.model, MaxTokens: o.maxTokens, Vocabulary: replay.Vocabulary{Seed: o.promptSeed},
+		Concurrency: o.concurrency, MaxConnections: o.maxConnections, Timeout: o.timeout, Duration: o.duration,
+		Name: fmt.Sprintf("bench-%x", o.promptSeed),
+	}
+	if t, ok := c.http.Transport.(*http.Transport); ok && t.TLSClientConfig != nil {
+		cfg.Endpoint.TLS = &tls.Config{RootCAs: t.TLSClientConfig.RootCAs, MinVersion: tls.VersionTLS12}
+	}
+	return cfg, nil
+}
+
+// arriving is a workload with other moments.
+type arriving struct {
+	replay.Workload
+	arrival replay.Arrival
+}
+
+// Open implements replay.Workload.
+func (a *arriving) Open() (replay.Source, error) {
+	source, err := a.Workload.Open()
+	if err != nil {
+		return nil, err
+	}
+	return replay.Arrive(source, a.arrival)
+}
+
+// open opens the workload of the flags.
+func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
+	arrival, err := o.arrivals()
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.trace == "" {
+		spec := o.generate
+		if spec == "" {
+			spec = defaultWorkload
+		}
+		w, err := replay.ParseGenerator(spec, o.seed)
+		return &arriving{w, arrival}, func() {}, err
+	}
+	opts := o.traceOpts
+	opts.Format, opts.Stdin = trace.Format(o.format), stdin
+	w, err := trace.Open(o.trace, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &arriving{w, arrival}, func() { _ = w.Close() }, nil // it was read
+}
+
+// benchPlan is what is known of the workload before it runs.
+type benchPlan struct {
+	requests int
+	ideal    *replay.Ideal
+	note     string
+}
+
+// plan reads the workload: its faults are found before anything is sent.
+func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServer, v replay.Vocabulary) (benchPlan, error) {
+	cfg := replay.IdealConfig{BlockSize: s.blockSize, Workers: []int{max(s.workers, 1)}, Blocks: max(s.blocks, 1), Vocabulary: v}
+	if cfg.BlockSize == 0 {
+		cfg.BlockSize = defaultBlockSize
+	}
+	ideal, requests, err := o.ideal(ctx, w, cfg)
+	if err != nil {
+		return benchPlan{}, err
+	}
+	p := benchPlan{requests: requests}
+	if s.workers > 0 && s.blocks > 0 && s.blockSize > 0 {
+		p.ideal = &ideal
+	} else {
+		p.note = fmt.Sprintf("The server does not tell the size of its caches: an unbounded one with blocks of %d tokens would have had %.1f%% of the prompt tokens.",
+			cfg.BlockSize, 100*ideal.Infinite.CachedShare)
+	}
+	return p, nil
+}
+
+// measure runs the workload.
+func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.Config, w replay.Workload, s benchServer, plan benchPlan) (*replay.Result, error) {
+	source, err := w.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer source.Close()
+	measure := replay.Measure{Policy: s.policy(), Workers: s.workers, BlockSize: s.blockSize, Blocks: s.blocks, SLO: o.sloOf(), Sender: replay.Real}
+	measure.WarmupRequests, measure.Warmup, _ = parseWarmup(o.warmup) // it was checked
+	rec := replay.NewRecorder(measure)
+	show := newProgress(stderr, plan.requests)
+	defer debug.SetGCPercent(debug.SetGCPercent(benchGC))
+	done := show.start()
+	sum, err := load.Run(ctx, cfg, source, &benchRecorder{Recorder: rec, measure: measure, show: show})
+	done()
+	if err != nil {
+		return nil, err
+	}
+	run := rec.Run()
+	run.Row.Ideal = plan.ideal
+	result := &replay.Result{
+		Command: "bench", Version: version, Rows: []replay.Row{run.Row}, Plots: []replay.Plots{run.Plots},
+		Ideal: plan.ideal, Notes: append(benchNotes(sum, cfg, plan), rec.Notes()...),
+	}
+	return result, nil
+}
+
+// benchRecorder shows what is recorded.
+type benchRecorder struct {
+	*replay.Recorder
+	measure replay.Measure
+	show    *progress
+	skip    bool // the gaps of a request of the warm-up
+}
+
+// Sample implements load.Recorder.
+func (b *benchRecorder) Sample(s *replay.Sample) {
+	b.skip = s.Index < b.measure.WarmupRequests || s.Sent < b.measure.Warmup
+	b.show.add(s)
+	b.Recorder.Sample(s)
+}
+
+// Gap implements load.Recorder.
+func (b *benchRecorder) Gap(between time.Duration, n int) {
+	if !b.skip {
+		b.Recorder.Gap(between, n)
+	}
+}
+
+// benchNotes are what the reader of the figures must know.
+func benchNotes(s load.Summary, cfg load.Config, plan benchPlan) []string {
+	var notes []string
+	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	if s.Interrupted {
+		add("Interrupted: the figures are of the requests that were over; %d under way were left out, and those after them not sent.", s.Abandoned)
+	}
+	if s.NoUsage > 0 {
+		add("Of %d of %d answers the server did not tell the tokens: prompts count as the workload has them, answers by their events.", s.NoUsage, s.Answers)
+	}
+	if s.NoCached > 0 {
+		add("Of %d of %d answers the server did not tell the cached tokens: they count as none.", s.NoCached, s.Answers)
+	}
+	if s.Short > 0 {
+		add("%d of %d answers have fewer tokens than the workload says%s.", s.Short, s.Answers, map[bool]string{true: ": the server does not take ignore_eos"}[cfg.Form.Length == load.AtMost])
+	}
+	if s.Together > 0 {
+		add("%d tokens came in one event with another: between them lies no time.", s.Together)
+	}
+	if s.Resent > 0 {
+		add("%d requests were sent again, since the server had closed the connection that waited for them.", s.Resent)
+	}
+	if plan.note != "" {
+		notes = append(notes, plan.note)
+	}
+	return notes
+}
+
+// formText says how requests are written.
+func formText(f load.Form) string {
+	text := map[load.Prompt]string{load.Tokens: "token ids", load.Text: "text"}[f.Prompt]
+	switch f.Length {
+	case load.WithoutEnd:
+		text += " (without min_tokens, which it refuses)"
+	case load.AtMost:
+		text += " (without ignore_eos, which it refuses: answers may be shorter)"
+	}
+	return text
+}
+
+// givenFlags are the flags that shaped the run: those given, and what was drawn.
+func givenFlags(cmd *cobra.Command, o *benchOptions) []replay.Setting {
+	var out []replay.Setting
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch f.Name {
+		case "json", "csv", "report", "header", "api-key-file", "help":
+			return // they shape what is printed, or are nobody's business
+		case "url":
+			value = o.target.server
+		case "prompt-seed":
+			value = strconv.FormatUint(o.promptSeed, 10)
+		case "generate":
+			if value == "" && o.trace == "" {
+				value = defaultWorkload
+			}
+		default:
+			if !f.Changed {
+				return
+			}
+		}
+		if value != "" {
+			out = append(out, replay.Setting{Name: f.Name, Value: value})
+		}
+	})
+	return out
+}
+
+// write prints the result and writes the files.
+func (o *benchOptions) write(out io.Writer, r *replay.Result) error {
+	for _, file := range []struct {
+		name  string
+		write func(io.Writer, *replay.Result) error
+	}{{o.csv, report.CSV}, {o.report, report.HTML}} {
+		if file.name == "" {
+			continue
+		}
+		if err := writeFile(file.name, func(w io.Writer) error { return file.write(w, r) }); err != nil {
+			return err
+		}
+	}
+	if o.json {
+		return report.JSON(out, r)
+	}
+	return report.Table(out, r)
+}
+
+// writeFile writes a file as a whole.
+func writeFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}

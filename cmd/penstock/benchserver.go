@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+)
+
+// benchServer is what a server tells of itself, if it is Penstock.
+type benchServer struct {
+	mode      string // of its router; "" if not known
+	workers   int    // 0 if not known
+	blocks    int    // of the worker with the fewest; 0 if not known
+	blockSize int    // tokens; 0 if not known
+}
+
+// askServer asks the router API about the workers, and about the decision that was
+// made for the request with the given id. Another server, or one that keeps that API
+// to administrators, tells nothing.
+func (c *client) askServer(ctx context.Context, model, requestID string) benchServer {
+	var s benchServer
+	var table struct {
+		Rows []workerRow `json:"rows"`
+	}
+	if c.get(ctx, "/v1/router/workers", &table) != nil {
+		return s
+	}
+	for i := range table.Rows {
+		r := &table.Rows[i]
+		if r.Model != model || r.State != "ready" || r.Load.Reported == nil {
+			continue
+		}
+		s.workers++
+		if total := r.Load.Reported.TotalBlocks; s.blocks == 0 || total < s.blocks {
+			s.blocks = total
+		}
+	}
+	var decision struct {
+		Attempts []struct {
+			Mode      string `json:"mode"`
+			BlockSize int    `json:"block_size"`
+		} `json:"attempts"`
+	}
+	if c.get(ctx, "/v1/router/decisions?request_id="+url.QueryEscape(requestID), &decision) == nil && len(decision.Attempts) > 0 {
+		last := decision.Attempts[len(decision.Attempts)-1]
+		s.mode, s.blockSize = last.Mode, last.BlockSize
+	}
+	return s
+}
+
+// policy names the run.
+func (s benchServer) policy() string {
+	if s.mode == "" {
+		return "server"
+	}
+	return s.mode
+}
+
+func (s benchServer) String() string {
+	if s.workers == 0 {
+		return "server"
+	}
+	return fmt.Sprintf("%d workers, routed by %s", s.workers, s.policy())
+}

@@ -1,0 +1,88 @@
+package load
+
+import "sync"
+
+// backlog hands jobs from workers to the dispatcher, without making them wait. It
+// holds at most what the sessions hold.
+type backlog struct {
+	mu struct {
+		sync.Mutex
+		jobs, taken []*job
+	}
+	signal chan struct{}
+}
+
+func newBacklog() backlog { return backlog{signal: make(chan struct{}, 1)} }
+
+func (b *backlog) add(j *job) {
+	b.mu.Lock()
+	b.mu.jobs = append(b.mu.jobs, j)
+	b.mu.Unlock()
+	select {
+	case b.signal <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what was added; it is good until the next call.
+func (b *backlog) take() []*job {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.mu.taken)
+	b.mu.jobs, b.mu.taken = b.mu.taken[:0], b.mu.jobs
+	return b.mu.taken
+}
+
+// ahead bounds the requests that are made and not sent, by number and by bytes.
+type ahead struct {
+	max int
+	mu  struct {
+		sync.Mutex
+		jobs, bytes int
+	}
+	freed chan struct{} // a signal that one was sent
+}
+
+func newAhead(limit int) ahead { return ahead{max: limit, freed: make(chan struct{}, 1)} }
+
+// room waits until another request may be made; false is the end of the run.
+// blocked is called before it waits.
+func (a *ahead) room(stop <-chan struct{}, blocked func()) bool {
+	for {
+		select {
+		case <-stop:
+			return false
+		default:
+		}
+		a.mu.Lock()
+		ok := a.mu.jobs < a.max && (a.mu.bytes < maxAheadBytes || a.mu.jobs == 0)
+		a.mu.Unlock()
+		if ok {
+			return true
+		}
+		blocked()
+		select {
+		case <-a.freed:
+		case <-stop:
+			return false
+		}
+	}
+}
+
+func (a *ahead) add(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.jobs++
+	a.mu.bytes += n
+}
+
+func (a *ahead) remove(n int) {
+	a.mu.Lock()
+	a.mu.jobs--
+	a.mu.bytes -= n
+	a.mu.Unlock()
+	select {
+	case a.freed <- struct{}{}:
+	default:
+	}
+}

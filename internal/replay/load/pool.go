@@ -1,0 +1,95 @@
+package load
+
+import (
+	"context"
+	"sync"
+)
+
+// pool are the workers. In an open loop those that wait are used last in, first
+// out, and a few more than are needed are kept, connected: a request that is due does
+// not wait for a handshake unless many come at once.
+type pool struct {
+	run  *run
+	max  int
+	idle []*worker // before begin
+	mu   struct {
+		sync.Mutex
+		idle  []*worker
+		count int
+	}
+	free chan struct{} // a signal that a worker waits
+}
+
+func newPool(r *run, limit int) pool {
+	return pool{run: r, max: limit, free: make(chan struct{}, 1)}
+}
+
+// spareWorkers says how many workers are to wait beside n.
+func spareWorkers(n int) int { return 4 + n/8 }
+
+// begin starts the workers that were made.
+func (p *pool) begin(live context.Context) {
+	for _, w := range p.idle {
+		if p.run.cfg.Concurrency > 0 {
+			p.run.workers.Go(func() { w.loop(live) })
+			continue
+		}
+		p.mu.Lock()
+		p.mu.count++
+		p.mu.idle = append(p.mu.idle, w)
+		p.mu.Unlock()
+		p.run.workers.Go(func() { w.work(live) })
+	}
+}
+
+// get returns a worker that waits. It makes one if there is none, and waits for one
+// where there may be no more: nil is the end of the run. The dispatcher alone calls
+// it.
+func (p *pool) get(live context.Context) *worker {
+	for {
+		if w := p.take(live); w != nil {
+			return w
+		}
+		select {
+		case <-p.free:
+		case <-p.run.stop:
+			return nil
+		}
+	}
+}
+
+func (p *pool) take(live context.Context) *worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var w *worker
+	if n := len(p.mu.idle); n > 0 {
+		w = p.mu.idle[n-1]
+		p.mu.idle[n-1] = nil
+		p.mu.idle = p.mu.idle[:n-1]
+	} else if p.mu.count < p.max {
+		p.mu.count++
+		w = newWorker(p.run)
+		p.run.workers.Go(func() { w.work(live) })
+	}
+	if len(p.mu.idle) < spareWorkers(p.mu.count-len(p.mu.idle)) && p.mu.count < p.max && w != nil {
+		p.mu.count++
+		spare := newWorker(p.run)
+		p.run.workers.Go(func() {
+			_ = spare.connect(live) // its request says what is wrong
+			p.put(spare)
+			spare.work(live)
+		})
+	}
+	return w
+}
+
+// put takes a worker back.
+func (p *pool) put(w *worker) {
+	p.mu.Lock()
+	p.mu.idle = append(p.mu.idle, w)
+	p.mu.Unlock()
+	select {
+	case p.free <- struct{}{}:
+	default:
+	}
+}

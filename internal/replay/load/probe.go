@@ -1,0 +1,134 @@
+package load
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"penstock/internal/replay"
+)
+
+const (
+	probeTokens  = 8 // of the prompt that asks
+	probeTimeout = 2 * time.Minute
+	maxMessage   = 300 // characters of a server's words that are repeated
+	probeIndex   = -1
+)
+
+// Probe finds out how the server of cfg takes requests, by asking it for one token in
+// one form after another: prompts as given, or, if prompts has several, the first
+// that it takes; of each the form with the most certain length. cfg.Form is not
+// looked at. The error says what the server said to the plainest form.
+func Probe(ctx context.Context, cfg Config, prompts ...Prompt) (Form, error) {
+	if err := cfg.ensure(); err != nil {
+		return Form{}, err
+	}
+	p, err := cfg.Endpoint.peer()
+	if err != nil {
+		return Form{}, err
+	}
+	cfg.Timeout = min(cfg.Timeout, probeTimeout)
+	var refusal error
+	for _, prompt := range prompts {
+		for _, form := range []Form{{Length: Exactly}, {Length: WithoutEnd}, {Length: AtMost}, {Length: AtMost, NoUsage: true}} {
+			form.Prompt = prompt
+			a, err := ask(ctx, cfg, p, form)
+			if err == nil {
+				err = understood(a, form)
+			}
+			if err == nil {
+				return form, nil
+			}
+			if !refusesForm(a) {
+				return Form{}, fmt.Errorf("ask %s: %w", p.addr, err)
+			}
+			refusal = err
+		}
+	}
+	return Form{}, fmt.Errorf("ask %s: %w", p.addr, refusal)
+}
+
+// ProbeID returns the x-request-id of what Probe asks.
+func ProbeID(cfg Config) string {
+	setDefault(&cfg.Name, "bench")
+	return cfg.Name + "-probe"
+}
+
+// ask sends one request in the given form.
+func ask(ctx context.Context, cfg Config, p *peer, form Form) (*answer, error) {
+	r := newRun(cfg, p, newClock())
+	cut := context.AfterFunc(ctx, r.conns.cut)
+	defer cut()
+	b := &bodies{form: form, model: cfg.Model, limit: 1, vocab: cfg.Vocabulary}
+	j := &job{index: probeIndex, input: probeTokens, want: 1}
+	// Nobody else's prompt, so that it warms no cache that is measured.
+	if err := r.build(b, j, &replay.Request{Index: probeIndex, Input: probeTokens, Output: 1}); err != nil {
+		return nil, err
+	}
+	w := newWorker(r)
+	defer w.hangUp()
+	a := &answer{keepBody: true}
+	w.serveInto(ctx, j, a)
+	if ctx.Err() != nil {
+		return a, ctx.Err()
+	}
+	return a, a.err
+}
+
+// understood reports whether the server took the prompt for what it is.
+func understood(a *answer, form Form) error {
+	if form.Prompt == Tokens && a.reported && a.prompt != probeTokens && a.prompt != probeTokens+1 {
+		// One more is a token that the server puts before every prompt.
+		return fmt.Errorf("a prompt of %d token ids counts as %d tokens there: it takes them for something else", probeTokens, a.prompt)
+	}
+	return nil
+}
+
+// refusesForm reports whether another form may be taken.
+func refusesForm(a *answer) bool {
+	if a == nil {
+		return false
+	}
+	if a.sample.Error == "" {
+		return true // it was not understood
+	}
+	return slices.Contains([]string{"status_400", "status_404", "status_405", "status_415", "status_422", "status_500", "status_501", "error_event"}, a.sample.Error)
+}
+
+// refusal is the error of an answer that is not 200: what the server said.
+func (a *answer) refusal(status int) error {
+	var body struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+		Message string `json:"message"`
+		Detail  any    `json:"detail"`
+	}
+	said := ""
+	if json.Unmarshal(a.message, &body) == nil {
+		said = body.Error.Message
+		if said == "" {
+			said = body.Message
+		}
+		if text, ok := body.Detail.(string); ok && said == "" {
+			said = text
+		}
+	}
+	said = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, said)
+	if runes := []rune(said); len(runes) > maxMessage {
+		said = string(runes[:maxMessage]) + "…"
+	}
+	if said == "" {
+		return fmt.Errorf("it answers with status %d", status)
+	}
+	return fmt.Errorf("it answers with status %d: %s", status, said)
+}

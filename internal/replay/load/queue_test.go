@@ -1,0 +1,74 @@
+package load
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestQueue holds the heap against sorting.
+func TestQueue(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var q queue
+	var twin []*job
+	for i := range 5000 {
+		if len(twin) > 0 && rng.IntN(3) == 0 {
+			slices.SortFunc(twin, func(a, b *job) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.index, b.index)) })
+			if got := q.pop(); got != twin[0] {
+				t.Fatalf("step %d: %+v, want %+v", i, got, twin[0])
+			}
+			twin = twin[1:]
+			continue
+		}
+		j := &job{index: i, due: time.Duration(rng.IntN(100))}
+		q.push(j)
+		twin = append(twin, j)
+	}
+}
+
+// TestSessionsAreForgotten: what a session leaves behind is bounded, and none is
+// forgotten while its next request has to wait.
+func TestSessionsAreForgotten(t *testing.T) {
+	s := newSessions()
+	for i := range 3 * maxRemembered {
+		now := time.Duration(i) * time.Millisecond
+		j := &job{session: string(rune(i)), delay: time.Second, at: now}
+		if s.offer(j, now) != goes {
+			t.Fatalf("session %d does not begin", i)
+		}
+		if s.finish(j.session, now) != nil {
+			t.Fatalf("session %d has another request", i)
+		}
+		if n := len(s.mu.byName); n > maxRemembered {
+			t.Fatalf("%d sessions are remembered", n)
+		}
+		again := &job{session: j.session, delay: time.Second, at: 0}
+		if s.offer(again, now); again.due != now+time.Second {
+			t.Fatalf("session %d goes on at %v, want %v", i, again.due, now+time.Second)
+		}
+		s.finish(j.session, now)
+	}
+}
+
+func TestParkedIsBounded(t *testing.T) {
+	s := newSessions()
+	for i := range maxParked + 1 {
+		if v := s.offer(&job{session: "a", index: i}, 0); v != parks && i > 0 {
+			t.Fatalf("request %d: %v", i, v)
+		}
+	}
+	if v := s.offer(&job{session: "a"}, 0); v != full {
+		t.Errorf("one too many: %v", v)
+	}
+	if v := s.offer(&job{session: "b"}, 0); v != goes {
+		t.Errorf("another session: %v", v)
+	}
+	if j := s.finish("a", time.Second); j.index != 1 || j.due != time.Second {
+		t.Errorf("%+v goes on", j)
+	}
+	if v := s.offer(&job{session: "a"}, 0); v != parks {
+		t.Errorf("with room again: %v", v)
+	}
+}

@@ -1,0 +1,379 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"time"
+)
+
+// Bounds of what is read of an answer.
+const (
+	maxHead    = 32 << 10 // bytes of status line and headers; also the size of a read
+	maxHeaders = 256
+	maxInterim = 8 // 1xx answers before the one that counts
+)
+
+// errMalformed is an answer that is not HTTP/1.1 as this reader takes it.
+var errMalformed = errors.New("answer is not HTTP/1.1")
+
+// framing says how the body of an answer ends.
+type framing uint8
+
+const (
+	byLength framing = iota
+	byChunks
+	byClose
+)
+
+// head is what matters of an answer's status line and headers.
+type head struct {
+	status  int
+	old     bool // HTTP/1.0
+	framing framing
+	length  int64 // of a body byLength
+	// keep says that the connection serves another request after the body.
+	keep   bool
+	stream bool   // the content type is text/event-stream
+	coded  bool   // the body is compressed, which was not asked for
+	worker uint64 // x-penstock-worker; 0 without
+}
+
+// response reads answers from one connection, head first, then the body in
+// pieces. It allocates nothing once it exists. Every piece is of one read of the
+// connection, and at says when that read returned: time is told where the bytes
+// come in, not where they are understood.
+type response struct {
+	src io.Reader
+	now func() time.Duration
+	at  time.Duration
+
+	buf  []byte
+	r, w int // buf[r:w] is not consumed yet
+
+	head
+	left    int64 // of the body, or of the chunk
+	inChunk bool  // the end of a chunk's data is to come
+	done    bool  // the body is consumed, its end included
+}
+
+func newResponse(src io.Reader, now func() time.Duration) *response {
+	return &response{src: src, now: now, buf: make([]byte, maxHead)}
+}
+
+// fill makes one read of the connection.
+func (p *response) fill() error {
+	if p.r == p.w {
+		p.r, p.w = 0, 0
+	}
+	if p.w == len(p.buf) {
+		if p.r == 0 {
+			return errMalformed // a line without end
+		}
+		p.w = copy(p.buf, p.buf[p.r:p.w])
+		p.r = 0
+	}
+	n, err := p.src.Read(p.buf[p.w:])
+	p.at = p.now()
+	p.w += n
+	if n > 0 {
+		return nil // the error, if there is one, comes again
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// line returns the next line without its end, which is CRLF or LF. It is good
+// until the next call.
+func (p *response) line() ([]byte, error) {
+	for seen := 0; ; {
+		if i := bytes.IndexByte(p.buf[p.r+seen:p.w], '\n'); i >= 0 {
+			line := p.buf[p.r : p.r+seen+i]
+			p.r += seen + i + 1
+			return bytes.TrimSuffix(line, []byte{'\r'}), nil
+		}
+		seen = p.w - p.r
+		if err := p.fill(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// readHead reads up to the body. The error is io.EOF if the connection was closed
+// before the first byte of an answer.
+func (p *response) readHead() error {
+	for range maxInterim {
+		err := p.readOneHead()
+		if err != nil || p.status >= 200 {
+			return err
+		}
+	}
+	return errMalformed
+}
+
+func (p *response) readOneHead() error {
+	p.head = head{framing: byClose}
+	p.inChunk, p.done, p.left = false, false, 0
+	for p.r == p.w {
+		if err := p.fill(); err != nil {
+			return err
+		}
+	}
+	line, err := p.line()
+	if err != nil {
+		return unexpected(err)
+	}
+	if !p.statusLine(line) {
+		return errMalformed
+	}
+	length := int64(-1)
+	chunked := false
+	for n := 0; ; n++ {
+		if line, err = p.line(); err != nil {
+			return unexpected(err)
+		}
+		if len(line) == 0 {
+			break
+		}
+		name, value, ok := bytes.Cut(line, []byte{':'})
+		if n == maxHeaders || !ok || !validName(name) || !validValue(value) {
+			return errMalformed
+		}
+		if !p.header(name, bytes.Trim(value, " \t"), &length, &chunked) {
+			return errMalformed
+		}
+	}
+	return p.frame(length, chunked)
+}
+
+// frame decides how the body ends.
+func (p *response) frame(length int64, chunked bool) error {
+	switch {
+	case p.status < 200:
+		return nil
+	case p.status == 204 || p.status == 304:
+		p.framing, p.length = byLength, 0
+	case chunked && (length >= 0 || p.old):
+		return errMalformed // two ends: whoever believes the other one reads a different answer
+	case chunked:
+		p.framing = byChunks
+	case length >= 0:
+		p.framing, p.length = byLength, length
+	default:
+		p.keep = false
+	}
+	p.left = p.length
+	p.done = p.framing == byLength && p.left == 0
+	return nil
+}
+
+func (p *response) statusLine(line []byte) bool {
+	const proto = "HTTP/1."
+	if len(line) < len(proto)+5 || string(line[:len(proto)]) != proto || line[8] != ' ' || line[7] != '0' && line[7] != '1' {
+		return false
+	}
+	if len(line) > 12 && line[12] != ' ' {
+		return false
+	}
+	for _, c := range line[9:12] {
+		if c < '0' || c > '9' {
+			return false
+		}
+		p.status = p.status*10 + int(c-'0')
+	}
+	p.old = line[7] == '0'
+	p.keep = !p.old
+	return p.status >= 100
+}
+
+// header takes note of one header; false is one that cannot be right.
+func (p *response) header(name, value []byte, length *int64, chunked *bool) bool {
+	switch {
+	case is(name, "content-length"):
+		n, ok := number(value)
+		if !ok || *length >= 0 && *length != n {
+			return false
+		}
+		*length = n
+	case is(name, "transfer-encoding"):
+		if *chunked || !is(value, "chunked") {
+			return false
+		}
+		*chunked = true
+	case is(name, "connection"):
+		for rest := value; len(rest) > 0; {
+			var word []byte
+			word, rest, _ = bytes.Cut(rest, []byte{','})
+			switch word = bytes.Trim(word, " \t"); {
+			case is(word, "close"):
+				p.keep = false
+			case is(word, "upgrade"):
+				return false
+			}
+		}
+	case is(name, "content-type"):
+		kind, _, _ := bytes.Cut(value, []byte{';'})
+		p.stream = is(bytes.Trim(kind, " \t"), "text/event-stream")
+	case is(name, "content-encoding"):
+		p.coded = p.coded || len(value) > 0 && !is(value, "identity")
+	case is(name, "x-penstock-worker"):
+		if n, ok := number(value); ok {
+			p.worker = uint64(n)
+		}
+	}
+	return true
+}
+
+// next returns the next piece of the body, io.EOF after its end. It is good until
+// the next call.
+func (p *response) next() ([]byte, error) {
+	if p.done {
+		return nil, io.EOF
+	}
+	if p.framing == byChunks && p.left == 0 {
+		if err := p.nextChunk(); err != nil {
+			return nil, unexpected(err)
+		}
+		if p.done {
+			return nil, io.EOF
+		}
+	}
+	if p.r == p.w {
+		if err := p.fill(); err != nil {
+			if err == io.EOF && p.framing == byClose {
+				p.done = true
+				return nil, err
+			}
+			return nil, unexpected(err)
+		}
+	}
+	n := int64(p.w - p.r)
+	if p.framing != byClose {
+		n = min(n, p.left)
+		p.left -= n
+		p.done = p.framing == byLength && p.left == 0
+	}
+	piece := p.buf[p.r : p.r+int(n)]
+	p.r += int(n)
+	return piece, nil
+}
+
+// nextChunk reads up to the data of the next chunk, or past the end of the body.
+func (p *response) nextChunk() error {
+	if p.inChunk {
+		if line, err := p.line(); err != nil || len(line) != 0 {
+			return malformedUnless(err)
+		}
+	}
+	line, err := p.line()
+	if err != nil {
+		return err
+	}
+	size, _, _ := bytes.Cut(line, []byte{';'})
+	n, ok := hexadecimal(bytes.TrimRight(size, " \t"))
+	if !ok {
+		return errMalformed
+	}
+	p.left, p.inChunk = n, true
+	if n > 0 {
+		return nil
+	}
+	for range maxHeaders { // trailers
+		line, err := p.line()
+		if err != nil {
+			return err
+		}
+		if len(line) == 0 {
+			p.done = true
+			return nil
+		}
+		if name, value, ok := bytes.Cut(line, []byte{':'}); !ok || !validName(name) || !validValue(value) {
+			return errMalformed
+		}
+	}
+	return errMalformed
+}
+
+func malformedUnless(err error) error {
+	if err != nil {
+		return err
+	}
+	return errMalformed
+}
+
+// unexpected tells an end in the middle from one between two answers.
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// is compares with a word in lower case.
+func is(b []byte, word string) bool {
+	if len(b) != len(word) {
+		return false
+	}
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != word[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func number(b []byte) (n int64, ok bool) {
+	for _, c := range b {
+		if c < '0' || c > '9' || n > (math.MaxInt64-9)/10 {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, len(b) > 0
+}
+
+func hexadecimal(b []byte) (n int64, ok bool) {
+	for _, c := range b {
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		case 'A' <= c && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, false
+		}
+		if n >= 1<<58 {
+			return 0, false
+		}
+		n = n<<4 | int64(c)
+	}
+	return n, len(b) > 0
+}
+
+// validName reports whether b is a token of RFC 9110, 5.6.2.
+func validName(b []byte) bool {
+	for _, c := range b {
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
+		if !letter && bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), c) < 0 {
+			return false
+		}
+	}
+	return len(b) > 0
+}
+
+func validValue(b []byte) bool {
+	for _, c := range b {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}

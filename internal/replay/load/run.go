@@ -1,0 +1,493 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/internal/replay"
+)
+
+const (
+	maxAheadBytes  = 64 << 20 // of bodies that are made ahead
+	maxParkedBytes = 64 << 20 // of bodies of requests that wait for another
+	maxWarm        = 256      // connections that are opened before the run begins
+	maxOutcomes    = 1024     // answers that wait to be recorded
+)
+
+// run is one run: a feeder makes requests ahead, a dispatcher holds them until they
+// are due, workers send them and read the answers, a collector records those.
+//
+//	feeder ─▶ ready ─▶ dispatcher (heap) ─▶ idle worker      open loop
+//	feeder ─▶ ready ─▶ worker                                closed loop
+//	worker ─▶ released ─▶ dispatcher ─▶ …                    the next one of a session
+type run struct {
+	cfg   Config
+	peer  *peer
+	clock *clock
+	conns conns
+
+	ready    chan *job // made, in order; has room for all that may be made ahead
+	timed    chan *job // closed loop: due now
+	released backlog   // of sessions; due at some time
+	sessions *sessions
+	ahead    ahead
+	parked   atomic.Int64 // bytes made of requests that wait for another
+
+	pending atomic.Int64 // taken from the source and not over, and one for the feeder
+	stop    chan struct{}
+	stopped sync.Once
+	primed  chan struct{} // closed once there is enough to begin with
+
+	pool     pool
+	workers  sync.WaitGroup
+	outcomes chan *answer
+	spare    chan *answer // recorded, to be used again
+	wires    sync.Pool    // of *[]byte
+	builders sync.Pool    // of *bodies
+
+	workload struct { // why the feeder ended early
+		sync.Mutex
+		err error
+	}
+}
+
+func newRun(cfg Config, p *peer, c *clock) *run {
+	r := &run{
+		cfg: cfg, peer: p, clock: c,
+		ready: make(chan *job, cfg.Ahead), timed: make(chan *job), released: newBacklog(),
+		sessions: newSessions(), ahead: newAhead(cfg.Ahead),
+		stop: make(chan struct{}), primed: make(chan struct{}),
+		outcomes: make(chan *answer, maxOutcomes), spare: make(chan *answer, maxOutcomes),
+	}
+	r.pool = newPool(r, cfg.MaxConnections)
+	r.builders.New = func() any {
+		return &bodies{form: cfg.Form, model: cfg.Model, limit: cfg.MaxTokens, vocab: cfg.Vocabulary}
+	}
+	r.pending.Store(1)
+	c.start = time.Now()
+	return r
+}
+
+func (r *run) now() time.Duration { return r.clock.now() }
+
+// halt ends the sending.
+func (r *run) halt() { r.stopped.Do(func() { close(r.stop) }) }
+
+// over counts n requests that are over, and ends the run after the last one.
+func (r *run) over(n int64) {
+	if r.pending.Add(-n) == 0 {
+		r.halt()
+	}
+}
+
+// execute runs to the end.
+func (r *run) execute(ctx context.Context, source replay.Source, record Recorder) (Summary, error) {
+	live, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of what is under way
+	defer cancel()
+	var feeding sync.WaitGroup
+	feeding.Go(func() { r.feed(source) })
+	r.warmUp(ctx, live)
+	select {
+	case <-r.primed:
+	case <-ctx.Done():
+	}
+
+	r.clock.start = time.Now()
+	summary := Summary{Start: r.clock.start}
+	halt := context.AfterFunc(ctx, r.halt)
+	defer halt()
+	if r.cfg.Duration > 0 {
+		end := time.AfterFunc(r.cfg.Duration, r.halt)
+		defer end.Stop()
+	}
+	var collecting, dispatching sync.WaitGroup
+	collecting.Go(func() { r.collect(&summary, record) })
+	dispatching.Go(func() { r.dispatch(live) })
+	r.pool.begin(live)
+
+	<-r.stop
+	feeding.Wait()
+	dispatching.Wait()
+	r.finish(ctx, cancel)
+	close(r.outcomes)
+	collecting.Wait()
+	r.conns.cut()
+
+	summary.Interrupted = ctx.Err() != nil && r.pending.Load() > 0
+	r.workload.Lock()
+	defer r.workload.Unlock()
+	return summary, r.workload.err
+}
+
+// finish waits for what is under way: until it is over, or for a short time if the
+// context ended.
+func (r *run) finish(ctx context.Context, cancel context.CancelFunc) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.workers.Wait()
+	}()
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(r.cfg.Grace)
+	defer grace.Stop()
+	select {
+	case <-done:
+		return
+	case <-grace.C:
+	}
+	r.conns.cut()
+	cancel()
+	<-done
+}
+
+// warmUp makes the first workers, with their connections. A server that cannot be
+// reached is told of by the requests.
+func (r *run) warmUp(ctx, live context.Context) {
+	n := r.cfg.Concurrency
+	if n == 0 {
+		n = spareWorkers(0)
+	}
+	var dialing sync.WaitGroup
+	for i := range n {
+		w := newWorker(r)
+		r.pool.idle = append(r.pool.idle, w)
+		if i < maxWarm {
+			dialing.Go(func() { _ = w.connect(ctx) })
+		}
+	}
+	dialing.Wait()
+}
+
+// feed takes requests from the source and makes them ready, ahead of their time.
+func (r *run) feed(source replay.Source) {
+	err := r.feedAll(source)
+	if err != io.EOF && err != errStopped {
+		r.fail(err)
+	}
+	r.prime()
+	r.over(1)
+}
+
+var errStopped = errors.New("load: stopped")
+
+func (r *run) feedAll(source replay.Source) error {
+	b := r.builders.Get().(*bodies)
+	var req replay.Request
+	for {
+		if !r.ahead.room(r.stop, r.prime) {
+			return errStopped
+		}
+		if err := source.Next(&req); err != nil {
+			return err
+		}
+		j := &job{index: req.Index, input: req.Input, want: r.cfg.MaxTokens, session: req.Session, at: req.At, delay: req.Delay}
+		if j.want == 0 {
+			j.want = req.Output
+		}
+		if r.cfg.Concurrency > 0 {
+			j.at = 0
+		}
+		r.pending.Add(1)
+		if err := r.place(b, j, &req); err != nil {
+			return err
+		}
+	}
+}
+
+// place makes j and hands it on, or parks it behind the request before it.
+func (r *run) place(b *bodies, j *job, req *replay.Request) error {
+	if j.session == "" || r.parked.Load() < maxParkedBytes {
+		if err := r.build(b, j, req); err != nil {
+			return err
+		}
+	} else {
+		j.request = clone(req)
+	}
+	size := int64(len(j.wire))
+	r.parked.Add(size)
+	for {
+		switch r.sessions.offer(j, r.now()) {
+		case goes:
+			r.parked.Add(-size)
+			if j.wire == nil {
+				if err := r.build(b, j, req); err != nil {
+					return err
+				}
+				j.request = nil
+			}
+			j.fresh = true
+			r.ahead.add(len(j.wire))
+			r.ready <- j // there is room: no more are made ahead than it has
+			return nil
+		case parks:
+			return nil
+		case timeless:
+			return fmt.Errorf("request %d: the workload does not say when it is sent; choose a rate or a concurrency", req.Index)
+		case full:
+			r.prime()
+			select {
+			case <-r.sessions.room:
+			case <-r.stop:
+				return errStopped
+			}
+		}
+	}
+}
+
+// follow makes the request after one of a session ready, once that one is over.
+func (r *run) follow(session string, done time.Duration) {
+	j := r.sessions.finish(session, done)
+	if j == nil {
+		return
+	}
+	if j.wire != nil {
+		r.parked.Add(-int64(len(j.wire)))
+	} else {
+		b := r.builders.Get().(*bodies)
+		err := r.build(b, j, j.request)
+		r.builders.Put(b)
+		j.request = nil
+		if err != nil {
+			r.fail(err)
+			return
+		}
+	}
+	r.released.add(j)
+}
+
+// fail ends the run because of its workload.
+func (r *run) fail(err error) {
+	r.workload.Lock()
+	if r.workload.err == nil {
+		r.workload.err = err
+	}
+	r.workload.Unlock()
+	r.halt()
+}
+
+// build writes what is sent for j.
+func (r *run) build(b *bodies, j *job, req *replay.Request) error {
+	body, path, err := b.append(b.body[:0], req)
+	if err != nil {
+		return err
+	}
+	b.body = body
+	var wire []byte
+	if buf, ok := r.wires.Get().(*[]byte); ok {
+		wire = (*buf)[:0]
+	}
+	b.id = append(append(b.id[:0], r.cfg.Name...), '-')
+	if j.index == probeIndex {
+		b.id = append(b.id, "probe"...)
+	} else {
+		b.id = strconv.AppendInt(b.id, int64(j.index), 10)
+	}
+	j.wire = r.peer.appendRequest(wire, path, b.id, body)
+	return nil
+}
+
+// prime tells that there is enough to begin with.
+func (r *run) prime() {
+	select {
+	case <-r.primed:
+	default:
+		close(r.primed)
+	}
+}
+
+func clone(req *replay.Request) *replay.Request {
+	c := *req
+	c.Blocks = slices.Clone(req.Blocks)
+	c.Tokens = slices.Clone(req.Tokens)
+	c.Messages = slices.Clone(req.Messages)
+	c.Tools = slices.Clone(req.Tools)
+	c.Payload = slices.Clone(req.Payload)
+	c.Extra = slices.Clone(req.Extra)
+	c.Media = slices.Clone(req.Media)
+	return &c
+}
+
+// dispatch holds requests until they are due.
+func (r *run) dispatch(live context.Context) {
+	r.clock.prepare()
+	var q queue
+	var ready <-chan *job
+	if r.cfg.Concurrency == 0 {
+		ready = r.ready
+	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		for _, j := range r.released.take() {
+			q.push(j)
+		}
+		if len(q) == 0 || q[0].due-r.now() > coarse {
+			if len(q) > 0 {
+				timer.Reset(q[0].due - r.now() - coarse)
+			} else {
+				timer.Reset(time.Hour)
+			}
+			select {
+			case j := <-ready:
+				q.push(j)
+			case <-r.released.signal:
+			case <-timer.C:
+			case <-r.stop:
+				return
+			}
+			continue
+		}
+		select {
+		case j := <-ready:
+			q.push(j)
+			continue
+		case <-r.stop:
+			return
+		default:
+		}
+		if r.clock.approach(q[0].due) && !r.send(live, q.pop()) {
+			return
+		}
+	}
+}
+
+// send hands j to a worker; false is the end of the run.
+func (r *run) send(live context.Context, j *job) bool {
+	if r.cfg.Concurrency > 0 {
+		select {
+		case r.timed <- j:
+			return true
+		case <-r.stop:
+			return false
+		}
+	}
+	w := r.pool.get(live)
+	if w == nil {
+		return false
+	}
+	w.next <- j
+	return true
+}
+
+// work serves what the dispatcher gives: the life of a worker in an open loop.
+func (w *worker) work(live context.Context) {
+	defer w.hangUp()
+	for {
+		select {
+		case j := <-w.next:
+			w.one(live, j)
+			w.run.pool.put(w)
+		case <-w.run.stop:
+			select {
+			case j := <-w.next: // given before the end
+				w.one(live, j)
+			default:
+			}
+			return
+		}
+	}
+}
+
+// loop takes one request after another: the life of a worker in a closed loop.
+func (w *worker) loop(live context.Context) {
+	defer w.hangUp()
+	r := w.run
+	for free := time.Duration(0); ; free = r.now() {
+		select {
+		case <-r.stop:
+			return
+		default:
+		}
+		var j *job
+		select {
+		case j = <-r.timed:
+		case j = <-r.ready:
+		case <-r.stop:
+			return
+		}
+		j.due = max(j.due, free)
+		w.one(live, j)
+	}
+}
+
+// one serves j, hands its answer to the collector, and makes the next request of
+// its session ready.
+func (w *worker) one(live context.Context, j *job) {
+	r := w.run
+	var out *answer
+	select {
+	case out = <-r.spare:
+	default:
+		out = &answer{}
+	}
+	if j.fresh {
+		r.ahead.remove(len(j.wire))
+	}
+	w.serve(live, j, out)
+	wire := j.wire
+	r.wires.Put(&wire)
+	out.want = j.want
+	done := out.sample.Done
+	r.outcomes <- out // the collector takes until all workers are gone
+	if j.session != "" {
+		r.follow(j.session, done)
+	}
+	r.over(1)
+	w.drain()
+}
+
+// collect records what is over.
+func (r *run) collect(sum *Summary, record Recorder) {
+	tokens, _ := record.(TokenRecorder)
+	for out := range r.outcomes {
+		sum.count(out)
+		if !out.abandoned {
+			record.Sample(&out.sample)
+			if out.sample.Error == "" {
+				out.gaps(record)
+				if tokens != nil {
+					tokens.Tokens(&out.sample, out.at)
+				}
+			}
+		}
+		select {
+		case r.spare <- out:
+		default:
+		}
+	}
+}
+
+func (s *Summary) count(out *answer) {
+	if out.abandoned {
+		s.Abandoned++
+		return
+	}
+	if out.resent {
+		s.Resent++
+	}
+	if out.sample.Error != "" {
+		return
+	}
+	s.Answers++
+	if !out.reported {
+		s.NoUsage++
+	}
+	if !out.reportedCached {
+		s.NoCached++
+	}
+	if out.sample.Output < out.want {
+		s.Short++
+	}
+	s.Together += int64(max(out.sample.Output-len(out.at), 0))
+}

@@ -1,0 +1,243 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxBodyOfError is how much of an answer that is not 200 is read so that the
+	// connection can be used again.
+	maxBodyOfError = 64 << 10
+	// drainTimeout is how long the end of a body may come after the end of its stream.
+	drainTimeout = time.Second
+)
+
+// worker sends requests one after another over one connection that it keeps.
+type worker struct {
+	run   *run
+	next  chan *job // room for one
+	conn  net.Conn  // nil without a connection
+	used  bool      // conn has served an answer
+	in    *response
+	ev    events
+	out   *answer
+	visit func([]byte, bool) error
+}
+
+func newWorker(r *run) *worker {
+	w := &worker{run: r, next: make(chan *job, 1)}
+	w.visit = func(data []byte, isError bool) error { return w.out.event(data, isError) }
+	return w
+}
+
+// connect opens the connection, if there is none.
+func (w *worker) connect(ctx context.Context) error {
+	if w.conn != nil {
+		return nil
+	}
+	conn, err := w.run.peer.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if !w.run.conns.add(conn) {
+		_ = conn.Close() // nothing was sent over it
+		return net.ErrClosed
+	}
+	w.conn, w.used = conn, false
+	if w.in == nil {
+		w.in = newResponse(nil, w.run.now)
+	}
+	w.in.src, w.in.r, w.in.w = conn, 0, 0
+	return nil
+}
+
+// hangUp closes the connection.
+func (w *worker) hangUp() {
+	if w.conn == nil {
+		return
+	}
+	w.run.conns.remove(w.conn)
+	_ = w.conn.Close() // what was to be read has been read
+	w.conn = nil
+}
+
+// serve sends j and reads its answer into out. When it returns, out is whole; the
+// connection may have to be drained still.
+func (w *worker) serve(ctx context.Context, j *job, out *answer) {
+	out.reset()
+	w.serveInto(ctx, j, out)
+}
+
+// serveInto is serve with an answer that is ready for use.
+func (w *worker) serveInto(ctx context.Context, j *job, out *answer) {
+	w.out = out
+	s := &out.sample
+	s.Index, s.Due = j.index, j.due
+	s.Sent = w.run.now()
+	err := w.exchange(ctx, j)
+	s.Done = w.run.now()
+	if err == nil && s.Error == "" {
+		s.Done = out.now
+		err = out.settle(j.input)
+	}
+	if err != nil {
+		w.hangUp()
+		out.err = err
+		out.abandoned = w.run.conns.closed()
+		if s.Error == "" {
+			s.Error = kind(err)
+		}
+	}
+}
+
+// exchange writes the request and reads the answer up to the end of its stream.
+func (w *worker) exchange(ctx context.Context, j *job) error {
+	err := w.attempt(ctx, j)
+	if err != nil && w.used && !w.out.resent && w.staleConnection(err) {
+		// A server may close a connection that waits between two requests at any
+		// moment; whether it was this one's turn cannot be known.
+		w.hangUp()
+		w.out.resent = true
+		err = w.attempt(ctx, j)
+	}
+	return err
+}
+
+// staleConnection reports whether err is what a connection gives that the server
+// closed before it saw the request.
+func (w *worker) staleConnection(err error) bool {
+	nothing := w.in.status == 0 && w.in.r == w.in.w
+	return nothing && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
+}
+
+func (w *worker) attempt(ctx context.Context, j *job) error {
+	if err := w.connect(ctx); err != nil {
+		return err
+	}
+	if err := w.conn.SetDeadline(time.Now().Add(w.run.cfg.Timeout)); err != nil {
+		return err
+	}
+	w.in.status = 0
+	// The server may answer and close before it has read a long body: what it said
+	// tells more than that it closed.
+	_, writing := w.conn.Write(j.wire)
+	if err := w.in.readHead(); err != nil {
+		if writing != nil && !errors.Is(writing, io.EOF) {
+			return writing
+		}
+		return err
+	}
+	w.used = true
+	w.out.sample.Worker = w.in.worker
+	switch {
+	case w.in.status != 200:
+		w.out.sample.Error = statusKind(w.in.status)
+		w.errorBody(writing)
+		if w.out.keepBody {
+			w.out.err = w.out.refusal(w.in.status)
+		}
+		return nil
+	case w.in.coded:
+		return errCoded
+	case !w.in.stream:
+		return errStream
+	}
+	return w.out.read(w.in, &w.ev, w.visit)
+}
+
+// errorBody reads the body of an answer that is not 200, and hangs up unless it
+// comes to its end.
+func (w *worker) errorBody(writing error) {
+	w.out.now = w.in.at
+	for n := 0; writing == nil && w.in.keep && n < maxBodyOfError; {
+		piece, err := w.in.next()
+		if w.out.keepBody {
+			w.out.message = append(w.out.message, piece...)
+		}
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			break
+		}
+		n += len(piece)
+	}
+	w.hangUp()
+}
+
+// drain reads to the end of the answer's body, so that the connection can be used
+// again, or closes it.
+func (w *worker) drain() {
+	if w.conn == nil {
+		return
+	}
+	if !w.in.done {
+		if err := w.conn.SetDeadline(time.Now().Add(drainTimeout)); err != nil {
+			w.hangUp()
+			return
+		}
+		for n := 0; n < maxBodyOfError && !w.in.done; {
+			piece, err := w.in.next()
+			if err != nil && err != io.EOF {
+				break
+			}
+			n += len(piece)
+		}
+	}
+	if !w.in.done || !w.in.keep || w.in.r != w.in.w {
+		w.hangUp()
+	}
+}
+
+// conns are the open connections, so that they can be cut off.
+type conns struct {
+	mu struct {
+		sync.Mutex
+		open map[net.Conn]struct{}
+		cut  bool
+	}
+}
+
+// add reports whether conn may be used.
+func (c *conns) add(conn net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.cut {
+		return false
+	}
+	if c.mu.open == nil {
+		c.mu.open = map[net.Conn]struct{}{}
+	}
+	c.mu.open[conn] = struct{}{}
+	return true
+}
+
+func (c *conns) remove(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.mu.open, conn)
+}
+
+func (c *conns) closed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.cut
+}
+
+// cut ends everything that is under way.
+func (c *conns) cut() {
+	c.mu.Lock()
+	c.mu.cut = true
+	open := c.mu.open
+	c.mu.open = nil
+	c.mu.Unlock()
+	for conn := range open {
+		_ = conn.Close() // whoever reads from it is told
+	}
+}
