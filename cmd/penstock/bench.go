@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -36,6 +37,7 @@ type benchOptions struct {
 	warmup         string
 	input          string
 	maxTokens      int
+	extraBody      string
 	timeout        time.Duration
 	maxConnections int
 
@@ -93,6 +95,7 @@ figure.`,
 	f.StringVar(&o.warmup, "warmup", "0", "what is left out of the figures at the beginning: requests (20) or time (10s)")
 	f.StringVar(&o.input, "input", "auto", "prompts as token ids to /v1/completions (tokens), as text to /v1/chat/completions (text), or what the server takes (auto)")
 	f.IntVar(&o.maxTokens, "max-tokens", 0, "length of every answer instead of the workload's; 0 keeps those")
+	f.StringVar(&o.extraBody, "extra-body", "", "JSON object whose members are put into every request, such as '{\"temperature\": 0}'")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "how long a request may take")
 	f.IntVar(&o.maxConnections, "max-connections", 4096, "connections at most, without --concurrency")
 
@@ -127,6 +130,9 @@ func (o *benchOptions) validate() error {
 	}
 	if o.input != "auto" && o.input != "tokens" && o.input != "text" {
 		bad("--input: %q is none of auto, tokens, text", o.input)
+	}
+	if o.extraBody != "" && json.Unmarshal([]byte(o.extraBody), &map[string]any{}) != nil {
+		bad("--extra-body: want a JSON object such as {\"temperature\": 0}")
 	}
 	if _, _, err := parseWarmup(o.warmup); err != nil {
 		errs = append(errs, err)

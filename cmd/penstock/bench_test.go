@@ -212,6 +212,7 @@ func TestBenchUsage(t *testing.T) {
 		{[]string{"--concurrency", "0", "--rate", "3", "--arrival", "poisson:2"}, "gamma:CV"},
 		{[]string{"--input", "voice"}, "--input"},
 		{[]string{"--warmup", "soon"}, "--warmup"},
+		{[]string{"--extra-body", "[1]"}, "--extra-body"},
 		{[]string{"--slo-itl", "-1s"}, "--slo"},
 		{[]string{"--header", "secret-without-colon"}, "--header: want"},
 		{[]string{"--generate", "nothing"}, "is none of"},

@@ -69,7 +69,7 @@ func (o *benchOptions) run(cmd *cobra.Command) error {
 		return usage(err)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s at %s (%s), prompts as %s, %d requests\n", cfg.Model, o.target.server, server, formText(cfg.Form), plan.requests)
-	result, err := o.measure(ctx, cmd.ErrOrStderr(), cfg, workload, server, plan)
+	result, interrupted, err := o.measure(ctx, cmd.ErrOrStderr(), cfg, workload, server, plan)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (o *benchOptions) run(cmd *cobra.Command) error {
 	}
 	row := &result.Rows[0]
 	switch {
-	case ctx.Err() != nil:
+	case interrupted:
 		return errors.New("bench: interrupted; the figures are of what was over by then")
 	case row.Requests == row.Errors:
 		return fmt.Errorf("bench: of %d requests none was answered", row.Requests)
@@ -102,7 +102,7 @@ func (o *benchOptions) config(c *client) (load.Config, error) {
 	}
 	cfg := load.Config{
 		Endpoint: load.Endpoint{URL: c.server, Key: c.key, Header: header},
-		Model:    o.model, MaxTokens: o.maxTokens, Vocabulary: replay.Vocabulary{Seed: o.promptSeed},
+		Model:    o.model, MaxTokens: o.maxTokens, Extra: []byte(o.extraBody), Vocabulary: replay.Vocabulary{Seed: o.promptSeed},
 		Concurrency: o.concurrency, MaxConnections: o.maxConnections, Timeout: o.timeout, Duration: o.duration,
 		Name: fmt.Sprintf("bench-%x", o.promptSeed),
 	}
@@ -178,10 +178,10 @@ func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServe
 }
 
 // measure runs the workload.
-func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.Config, w replay.Workload, s benchServer, plan benchPlan) (*replay.Result, error) {
+func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.Config, w replay.Workload, s benchServer, plan benchPlan) (_ *replay.Result, interrupted bool, err error) {
 	source, err := w.Open()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer source.Close()
 	measure := replay.Measure{Policy: s.policy(), Workers: s.workers, BlockSize: s.blockSize, Blocks: s.blocks, SLO: o.sloOf(), Sender: replay.Real}
@@ -193,7 +193,7 @@ func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.C
 	sum, err := load.Run(ctx, cfg, source, &benchRecorder{Recorder: rec, measure: measure, show: show})
 	done()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	run := rec.Run()
 	run.Row.Ideal = plan.ideal
@@ -201,7 +201,7 @@ func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.C
 		Command: "bench", Version: version, Rows: []replay.Row{run.Row}, Plots: []replay.Plots{run.Plots},
 		Ideal: plan.ideal, Notes: append(benchNotes(sum, cfg, plan), rec.Notes()...),
 	}
-	return result, nil
+	return result, sum.Interrupted, nil
 }
 
 // benchRecorder shows what is recorded.

@@ -8,8 +8,12 @@ import (
 	"penstock/internal/replay"
 )
 
-// maxTokens bounds the events with tokens of one answer.
-const maxTokens = 1 << 20
+const (
+	// maxTokens bounds the events with tokens of one answer.
+	maxTokens = 1 << 20
+	// maxKept bounds what is kept of a buffer that one answer made large, in elements.
+	maxKept = 1 << 16
+)
 
 // Faults of an answer that began well.
 var (
@@ -42,7 +46,15 @@ type answer struct {
 
 // reset makes a ready for another request, keeping its memory.
 func (a *answer) reset() {
-	*a = answer{at: a.at[:0], message: a.message[:0]}
+	*a = answer{at: emptied(a.at), message: emptied(a.message)}
+}
+
+// emptied returns the memory of s for another use, unless it is large.
+func emptied[T any](s []T) []T {
+	if cap(s) > maxKept {
+		return nil
+	}
+	return s[:0]
 }
 
 // event takes one event of the stream.

@@ -54,6 +54,7 @@ type bodies struct {
 	model  string
 	limit  int // of the tokens of each answer, instead of the workload's; 0 is none
 	vocab  replay.Vocabulary
+	extra  map[string]json.RawMessage // members of every body
 	tokens []kv.Token
 	// body and id are what was made last.
 	text, body, id []byte
@@ -61,8 +62,9 @@ type bodies struct {
 
 // append appends the body of r and returns the path that it goes to.
 func (b *bodies) append(dst []byte, r *replay.Request) ([]byte, string, error) {
-	var extra map[string]json.RawMessage
+	extra := b.extra
 	if len(r.Extra) > 0 {
+		extra = maps.Clone(extra)
 		if err := json.Unmarshal(r.Extra, &extra); err != nil {
 			return dst, "", fmt.Errorf("extra fields of request %d: %w", r.Index, err)
 		}

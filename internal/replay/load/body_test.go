@@ -82,7 +82,17 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%s is no JSON", tt.name)
 		}
 	}
-	b := &bodies{}
+	b := &bodies{form: Form{Length: AtMost, NoUsage: true}, extra: map[string]json.RawMessage{"a": json.RawMessage("1"), "b": json.RawMessage("2")}}
+	for range 2 { // what one request has does not stay
+		got, _, err := b.append(nil, &replay.Request{Tokens: []kv.Token{5}, Extra: json.RawMessage(`{"b":3}`)})
+		if want := `{"model":"","prompt":[5],"max_tokens":1,"stream":true,"a":1,"b":3}`; string(got) != want || err != nil {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+		got, _, err = b.append(nil, &replay.Request{Tokens: []kv.Token{5}})
+		if want := `{"model":"","prompt":[5],"max_tokens":1,"stream":true,"a":1,"b":2}`; string(got) != want || err != nil {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
 	for _, r := range []replay.Request{{Payload: json.RawMessage("[]")}, {Extra: json.RawMessage("7")}} {
 		if _, _, err := b.append(nil, &r); err == nil {
 			t.Errorf("%+v is no fault", r)

@@ -13,7 +13,9 @@ package load
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"penstock/internal/replay"
@@ -46,6 +48,9 @@ type Config struct {
 	Name string
 	// Vocabulary is what made-up prompts consist of.
 	Vocabulary replay.Vocabulary
+	// Extra is an object whose members are put into every body; those of a request of
+	// the workload are stronger.
+	Extra json.RawMessage
 	// MaxTokens takes the place of the workload's output lengths; 0 keeps them.
 	MaxTokens int
 	// Concurrency, if not 0, is a closed loop: so many requests are under way, and the
@@ -59,7 +64,8 @@ type Config struct {
 	Timeout time.Duration
 	// Duration is after how long no more requests are sent; 0 is the end of the workload.
 	Duration time.Duration
-	// Ahead is how many bodies are made before they are due, 64 MiB at most; 0 is 256.
+	// Ahead is how many bodies are made before they are due, 64 MiB at most; 0 is 256,
+	// or Concurrency if that is more.
 	Ahead int
 	// Grace is how long running requests have once the context ended; 0 is two seconds.
 	Grace time.Duration
@@ -99,12 +105,26 @@ func (c *Config) ensure() error {
 	if !validValue([]byte(c.Name)) {
 		return errName
 	}
+	if _, err := c.extra(); err != nil {
+		return err
+	}
 	setDefault(&c.Name, "bench")
 	setDefault(&c.MaxConnections, 4096)
-	setDefault(&c.Ahead, 256)
+	setDefault(&c.Ahead, max(256, c.Concurrency))
 	setDefault(&c.Timeout, 10*time.Minute)
 	setDefault(&c.Grace, 2*time.Second)
 	return nil
+}
+
+// extra returns the members of Extra.
+func (c *Config) extra() (members map[string]json.RawMessage, err error) {
+	if len(c.Extra) == 0 {
+		return nil, nil
+	}
+	if err := json.Unmarshal(c.Extra, &members); err != nil {
+		return nil, fmt.Errorf("load: extra members of bodies: %w", err)
+	}
+	return members, nil
 }
 
 func setDefault[T comparable](v *T, def T) {

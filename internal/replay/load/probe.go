@@ -60,10 +60,11 @@ func ProbeID(cfg Config) string {
 
 // ask sends one request in the given form.
 func ask(ctx context.Context, cfg Config, p *peer, form Form) (*answer, error) {
+	cfg.Form, cfg.MaxTokens = form, 1
 	r := newRun(cfg, p, newClock())
 	cut := context.AfterFunc(ctx, r.conns.cut)
 	defer cut()
-	b := &bodies{form: form, model: cfg.Model, limit: 1, vocab: cfg.Vocabulary}
+	b := r.builders.Get().(*bodies)
 	j := &job{index: probeIndex, input: probeTokens, want: 1}
 	// Nobody else's prompt, so that it warms no cache that is measured.
 	if err := r.build(b, j, &replay.Request{Index: probeIndex, Input: probeTokens, Output: 1}); err != nil {

@@ -89,11 +89,26 @@ func (p *response) fill() error {
 // line returns the next line without its end, which is CRLF or LF. It is good
 // until the next call.
 func (p *response) line() ([]byte, error) {
+	line, err := p.upToLF()
+	return bytes.TrimSuffix(line, []byte{'\r'}), err
+}
+
+// strictLine is line where it must end with CRLF.
+func (p *response) strictLine() ([]byte, error) {
+	line, err := p.upToLF()
+	line, ok := bytes.CutSuffix(line, []byte{'\r'})
+	if err == nil && !ok {
+		err = errMalformed
+	}
+	return line, err
+}
+
+func (p *response) upToLF() ([]byte, error) {
 	for seen := 0; ; {
 		if i := bytes.IndexByte(p.buf[p.r+seen:p.w], '\n'); i >= 0 {
 			line := p.buf[p.r : p.r+seen+i]
 			p.r += seen + i + 1
-			return bytes.TrimSuffix(line, []byte{'\r'}), nil
+			return line, nil
 		}
 		seen = p.w - p.r
 		if err := p.fill(); err != nil {
@@ -264,11 +279,11 @@ func (p *response) next() ([]byte, error) {
 // nextChunk reads up to the data of the next chunk, or past the end of the body.
 func (p *response) nextChunk() error {
 	if p.inChunk {
-		if line, err := p.line(); err != nil || len(line) != 0 {
+		if line, err := p.strictLine(); err != nil || len(line) != 0 {
 			return malformedUnless(err)
 		}
 	}
-	line, err := p.line()
+	line, err := p.strictLine()
 	if err != nil {
 		return err
 	}
@@ -282,7 +297,7 @@ func (p *response) nextChunk() error {
 		return nil
 	}
 	for range maxHeaders { // trailers
-		line, err := p.line()
+		line, err := p.strictLine()
 		if err != nil {
 			return err
 		}

@@ -80,6 +80,8 @@ func TestAnswers(t *testing.T) {
 		{"chunk size", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n", "", errMalformed, true},
 		{"huge chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff0\r\n", "", errMalformed, true},
 		{"chunk without end", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", "a", errMalformed, true},
+		{"bare line ends of chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\na\n0\n\n", "", errMalformed, true},
+		{"chunks of an old server", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "", errMalformed, false},
 		{"HTTP/2", "HTTP/2.0 200 OK\r\n\r\n", "", errMalformed, false},
 		{"not HTTP", "SSH-2.0-x\r\n\r\n", "", errMalformed, false},
 		{"folded", "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", "", errMalformed, true},

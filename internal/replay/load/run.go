@@ -52,9 +52,10 @@ type run struct {
 	wires    sync.Pool    // of *[]byte
 	builders sync.Pool    // of *bodies
 
-	workload struct { // why the feeder ended early
+	workload struct {
 		sync.Mutex
-		err error
+		err  error // why the run ended early
+		read bool  // to its end
 	}
 }
 
@@ -67,8 +68,9 @@ func newRun(cfg Config, p *peer, c *clock) *run {
 		outcomes: make(chan *answer, maxOutcomes), spare: make(chan *answer, maxOutcomes),
 	}
 	r.pool = newPool(r, cfg.MaxConnections)
+	extra, _ := cfg.extra() // it was checked
 	r.builders.New = func() any {
-		return &bodies{form: cfg.Form, model: cfg.Model, limit: cfg.MaxTokens, vocab: cfg.Vocabulary}
+		return &bodies{form: cfg.Form, model: cfg.Model, limit: cfg.MaxTokens, vocab: cfg.Vocabulary, extra: extra}
 	}
 	r.pending.Store(1)
 	c.start = time.Now()
@@ -120,9 +122,9 @@ func (r *run) execute(ctx context.Context, source replay.Source, record Recorder
 	collecting.Wait()
 	r.conns.cut()
 
-	summary.Interrupted = ctx.Err() != nil && r.pending.Load() > 0
 	r.workload.Lock()
 	defer r.workload.Unlock()
+	summary.Interrupted = ctx.Err() != nil && (!r.workload.read || r.pending.Load() > 0 || summary.Abandoned > 0)
 	return summary, r.workload.err
 }
 
@@ -172,7 +174,13 @@ func (r *run) warmUp(ctx, live context.Context) {
 // feed takes requests from the source and makes them ready, ahead of their time.
 func (r *run) feed(source replay.Source) {
 	err := r.feedAll(source)
-	if err != io.EOF && err != errStopped {
+	switch err {
+	case io.EOF:
+		r.workload.Lock()
+		r.workload.read = true
+		r.workload.Unlock()
+	case errStopped:
+	default:
 		r.fail(err)
 	}
 	r.prime()

@@ -27,7 +27,7 @@ type events struct {
 
 // reset makes e ready for another stream.
 func (e *events) reset() {
-	*e = events{line: e.line[:0], data: e.data[:0]}
+	*e = events{line: emptied(e.line), data: emptied(e.data)}
 }
 
 // read consumes the next piece of the stream and calls visit for every event
