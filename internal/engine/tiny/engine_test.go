@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +60,9 @@ func stepped(t testing.TB, e *Engine, n int, request func(i int) *engine.Request
 			}
 		})
 	}
+	for e.Load().Waiting < n { // none may end before the last one has come
+		runtime.Gosched()
+	}
 	wg.Go(func() {
 		if err := e.Run(run); err != nil {
 			t.Error(err)
@@ -91,8 +95,9 @@ func TestStepHardlyAllocates(t *testing.T) {
 	for range 20 {
 		step()
 	}
-	// Blocks fill, but not in every step.
-	if n := testing.AllocsPerRun(100, step); n > 1 {
+	// Blocks fill and outboxes grow while their readers do not come to run, but not in
+	// every step; half of the sequences are guided, and one each would make four.
+	if n := testing.AllocsPerRun(100, step); n > 3 {
 		t.Errorf("%v allocations per step of 8 sequences", n)
 	}
 	if load := e.Load(); load.Running != 8 {
