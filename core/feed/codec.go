@@ -159,11 +159,11 @@ func (r *Record) decodeEvents(count int, data []byte) error {
 	r.blocks = slices.Grow(r.blocks[:0], len(data)/hashSize)
 	r.seqs = slices.Grow(r.seqs[:0], len(data)/hashSize)
 	for i := range count {
-		ev, rest, err := r.decodeEvent(data)
-		if err != nil {
+		r.Events = append(r.Events, kv.Event{})
+		var err error
+		if data, err = r.decodeEvent(&r.Events[i], data); err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
-		r.Events, data = append(r.Events, ev), rest
 	}
 	if len(data) > 0 {
 		return fmt.Errorf("%d bytes after the last event of the body", len(data))
@@ -171,43 +171,43 @@ func (r *Record) decodeEvents(count int, data []byte) error {
 	return nil
 }
 
-// decodeEvent decodes the first event of data and returns what follows it.
-func (r *Record) decodeEvent(data []byte) (kv.Event, []byte, error) {
+// decodeEvent decodes the first event of data into ev, which is empty, and returns what
+// follows it.
+func (r *Record) decodeEvent(ev *kv.Event, data []byte) ([]byte, error) {
 	le := binary.LittleEndian
-	var ev kv.Event
 	if len(data) < clearedSize {
-		return ev, nil, errShort
+		return nil, errShort
 	}
 	ev.Kind, ev.Tier = kv.EventKind(data[0]), kv.Tier(data[1])
 	if ev.Tier >= kv.Tiers {
-		return ev, nil, fmt.Errorf("unknown tier %d", data[1])
+		return nil, fmt.Errorf("unknown tier %d", data[1])
 	}
 	switch ev.Kind {
 	case kv.Cleared:
-		return ev, data[clearedSize:], nil
+		return data[clearedSize:], nil
 	case kv.Stored:
 		if len(data) < storedSize {
-			return ev, nil, errShort
+			return nil, errShort
 		}
 		ev.Start, ev.Parent = le.Uint32(data[2:]), kv.SeqHash(le.Uint64(data[6:]))
 		list, rest, err := cutHashes(data[storedSize-4:])
 		if err != nil {
-			return ev, nil, err
+			return nil, err
 		}
 		if uint64(ev.Start)+uint64(len(list)/hashSize) > math.MaxUint32 {
-			return ev, nil, errors.New("blocks beyond the longest sequence")
+			return nil, errors.New("blocks beyond the longest sequence")
 		}
 		r.blocks, ev.Blocks = appendHashes(r.blocks, list)
-		return ev, rest, nil
+		return rest, nil
 	case kv.Removed:
 		list, rest, err := cutHashes(data[removedSize-4:])
 		if err != nil {
-			return ev, nil, err
+			return nil, err
 		}
 		r.seqs, ev.Seqs = appendHashes(r.seqs, list)
-		return ev, rest, nil
+		return rest, nil
 	}
-	return ev, nil, fmt.Errorf("unknown kind %d", data[0])
+	return nil, fmt.Errorf("unknown kind %d", data[0])
 }
 
 var errShort = errors.New("cut short")
