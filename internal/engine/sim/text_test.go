@@ -259,12 +259,12 @@ func TestNothingToSay(t *testing.T) {
 func TestConfigReportsEveryProblem(t *testing.T) {
 	_, err := New(Config{
 		Vocabulary: Vocabulary{Size: 1, EOS: []kv.Token{9}}, Script: 9, Output: -1, Clock: 9, MaxWaiting: -1,
-		Text: Text{First: [][]kv.Token{{}, {1}}, Next: [][]kv.Token{{7}}}, Timing: Timing{Jitter: 7},
+		Text: Text{First: [][]kv.Token{{}, {1}}, Next: [][]kv.Token{{7}}}, Timing: Timing{Jitter: 7}, MoE: MoE{Layers: 3},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, problem := range []string{"vocabulary has 1", "end of sequence has token 9", "the text has token 7", "sentence 0", "2 sentences", "script 9", "answers is -1", "clock 9", "waiting", "jitter"} {
+	for _, problem := range []string{"vocabulary has 1", "end of sequence has token 9", "the text has token 7", "sentence 0", "2 sentences", "script 9", "answers is -1", "clock 9", "waiting", "jitter", "3 layers of 0 experts"} {
 		if !strings.Contains(err.Error(), problem) {
 			t.Errorf("nothing about %q in:\n%v", problem, err)
 		}
