@@ -137,9 +137,10 @@ func (d *doctor) memory(ctx context.Context) {
 	d.ok("memory", "the engines reserve %s of %s", bytesText(uint64(all)), bytesText(have))
 }
 
-// blockBytes is what a block costs a simulated engine beside its tokens: its state
-// and its place in the index, with the room that both grow by.
-const blockBytes = 120
+// blockBytes is what a block costs beside its tokens, as measured: its state in the
+// simulated engine, its place in the index of the router in the same process, its event,
+// and the room that the collector of memory takes.
+const blockBytes = 400
 
 // simulatedBytes is the memory that the simulated engines of the settings would
 // take if all their blocks were used. They take it as blocks are used.

@@ -24,6 +24,10 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 	if err != nil {
 		return nil, err
 	}
+	moe, err := cfg.MoE()
+	if err != nil {
+		return nil, err
+	}
 	sc := sim.Config{
 		Name:          cfg.ModelName(),
 		Tokenizer:     ref,
@@ -36,6 +40,7 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 		MaxSeqs:       simulated.MaxSeqs,
 		TokenBudget:   simulated.TokenBudget,
 		MaxWaiting:    cfg.MaxWaiting,
+		MoE:           moe,
 		Timing:        simulated.Timing,
 		Clock:         sim.ClockPrecise,
 	}

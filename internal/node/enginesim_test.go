@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -102,5 +103,41 @@ func TestSimulatedEngineConforms(t *testing.T) {
 	started, ok := e.(interface{ Started() <-chan struct{} })
 	if !ok || started.Started() == nil {
 		t.Error("it does not say when it has started")
+	}
+}
+
+// TestSimulatedEvents: settings decide what a simulated engine says of its cache.
+func TestSimulatedEvents(t *testing.T) {
+	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 2}}
+	for i := range 50 {
+		req.Prompt = append(req.Prompt, kv.Token(300+i))
+	}
+	for _, c := range []struct {
+		setting        string
+		blocks, labels int
+	}{
+		{"SIM_SPEEDUP=100", 3, 0},
+		{"SIM_MOE=61:256:8", 3, 3},
+		{"SIM_PREFIX_CACHING=off", 0, 0},
+	} {
+		cfg := settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", c.setting)
+		m := openModel(t.Context(), cfg)
+		if m.err != nil {
+			t.Fatal(m.err)
+		}
+		ctx := enginetest.Start(t, m.engines[0])
+		if _, err := enginetest.Generate(ctx, m.engines[0], req); err != nil {
+			t.Fatal(err)
+		}
+		blocks, labels := 0, 0
+		err := m.engines[0].WatchKV(ctx, func(events []kv.Event) error {
+			for _, ev := range events {
+				blocks, labels = blocks+len(ev.Blocks), labels+len(ev.Labels)
+			}
+			return errDescribed
+		})
+		if !errors.Is(err, errDescribed) || blocks != c.blocks || labels != c.labels {
+			t.Errorf("%s: %d blocks and %d labels, %v, want %d and %d", c.setting, blocks, labels, err, c.blocks, c.labels)
+		}
 	}
 }

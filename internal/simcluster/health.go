@@ -78,15 +78,18 @@ func (c *cluster) ponged(at uint32) {
 type loadReport struct {
 	epoch uint64
 	next  uint64 // number of its next cache event
+	drain bool
 	at    kv.Mono
 }
 
 // report tells the routers about a worker, if there is news or it is time.
 func (w *worker) report(c *cluster) {
-	if !w.alive || w.load.epoch == w.epoch && w.load.next == w.next && !elapsed(w.load.at, c.now, loadRefresh) {
+	now := w.said()
+	if now.at = w.load.at; !w.alive || now == w.load && !elapsed(now.at, c.now, loadRefresh) {
 		return
 	}
-	w.load = loadReport{epoch: w.epoch, next: w.next, at: c.now}
+	now.at = c.now
+	w.load = now
 	for i := range c.routers {
 		if r := &c.routers[i]; !c.chaos.losesLoad(c.now) {
 			r.health.Heard(c.now, w.id.ID, w.epoch)
@@ -96,11 +99,17 @@ func (w *worker) report(c *cluster) {
 	}
 }
 
+// said is what a worker says of itself when it is asked.
+func (w *worker) said() loadReport {
+	return loadReport{epoch: w.epoch, next: w.next, drain: w.leaving}
+}
+
 // heed takes over what a worker says of itself.
 func (r *router) heed(c *cluster, w *worker) {
 	m := &r.members[w.number]
 	if !m.known || m.epoch != w.epoch {
 		return
 	}
-	m.load, m.loadAt, m.reported = loadReport{epoch: w.epoch, next: w.next}, c.now, true
+	m.load, m.loadAt, m.reported = w.said(), c.now, true
+	r.settle(c, w.number)
 }

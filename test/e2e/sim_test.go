@@ -144,16 +144,50 @@ func TestSimulatedTime(t *testing.T) {
 	leave()
 }
 
-// TestSimulatedWorkerProcess: a worker process with a simulated engine joins a fleet.
-func TestSimulatedWorkerProcess(t *testing.T) {
+// TestSimulatedStreamMoves: worker processes with simulated engines join a fleet, and
+// a stream whose worker leaves goes on at another one as if nothing had happened.
+func TestSimulatedStreamMoves(t *testing.T) {
 	t.Parallel()
 	front := launch(t, config.Frontend, "nats-listen=127.0.0.1:0", "router-seed=1")
-	worker := launch(t, config.Worker, "nats="+front.started.NATS, "engine=sim", "sim-speedup=100", "served-model-name=llama,also")
-	if worker.started.Model != "llama" {
-		t.Errorf("it serves %q", worker.started.Model)
+	workers := map[uint64]*process{}
+	for range 2 {
+		w := launch(t, config.Worker, "nats="+front.started.NATS, "engine=sim", "sim-prefill=1", "sim-decode=20", "served-model-name=llama,also", "drain-timeout=1ms")
+		if w.started.Model != "llama" {
+			t.Errorf("it serves %q", w.started.Model)
+		}
+		workers[uint64(w.started.WorkerID)] = w
 	}
-	front.serves("llama", 1)
-	if a := front.complete("/v1/chat/completions", chatOf("also", "hello", 3)); a.status != http.StatusOK || a.output != 3 {
-		t.Errorf("answer %+v", a)
+	front.serves("llama", 2)
+	undisturbed := front.complete("/v1/chat/completions", chatOf("also", longPrompt(3), 100))
+	if undisturbed.status != http.StatusOK || undisturbed.output != 100 {
+		t.Fatalf("answer %+v", undisturbed)
+	}
+	front.idle()
+	moved := make(chan answer, 1)
+	go func() {
+		a, err := front.stream(t.Context(), "/v1/chat/completions", chatOf("llama", longPrompt(3), 100))
+		if err != nil {
+			t.Errorf("the stream: %v", err)
+		}
+		moved <- a
+	}()
+	var serves uint64
+	front.eventually("tokens of the stream are out", func() bool {
+		for _, w := range front.workers() {
+			if w.Load.ActiveRequests == 1 && w.Load.PrefillTokens == 0 {
+				serves = w.WorkerID
+				return true
+			}
+		}
+		return false
+	})
+	if err := workers[serves].stop(); err != nil {
+		t.Error(err)
+	}
+	if a := <-moved; a.text != undisturbed.text || a.output != 100 || a.finish != "length" || a.worker != fmt.Sprint(serves) {
+		t.Errorf("the stream that began at worker %d: %+v, want %+v", serves, a, undisturbed)
+	}
+	if _, data := front.do(http.MethodGet, "/metrics", nil); !strings.Contains(string(data), "\npenstock_frontend_migrations_total{kind=\"ongoing_request\"} 1\n") {
+		t.Error("no stream has moved with its tokens")
 	}
 }

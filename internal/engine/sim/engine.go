@@ -64,14 +64,18 @@ func New(cfg Config) (*Engine, error) {
 	card.Numerics = s.numerics()
 	c := &computer{script: s, timing: cfg.Timing, blocks: cfg.Blocks, clock: clock{kind: cfg.Clock}}
 	c.timing.Seed = mix(cfg.Timing.Seed + cfg.Worker*golden)
-	shell, err := batch.New(batch.Config{
+	bc := batch.Config{
 		Card:        card,
 		MaxSeqs:     cfg.MaxSeqs,
 		TokenBudget: cfg.TokenBudget,
 		MaxWaiting:  cfg.MaxWaiting,
 		Reuse:       cfg.Reuse,
 		Chunking:    cfg.Chunking,
-	}, c)
+	}
+	if cfg.MoE != (MoE{}) {
+		bc.Label = cfg.MoE.label
+	}
+	shell, err := batch.New(bc, c)
 	if err != nil {
 		return nil, fmt.Errorf("sim config: %w", err)
 	}

@@ -45,27 +45,26 @@
     return text.slice(0, n) + "…";
   }
 
-  // ---- what a run looks like: where policies and numbers of workers can tell the
-  // runs apart, the policy is the colour and the number of workers the dashes
+  // ---- what a run looks like: where policies and sizes of clusters can tell the
+  // runs apart, the policy is the colour and the size of the cluster the dashes
 
   const hues = 8;
   const dashes = [null, "6 3", "2 3", "9 3 2 3", "13 4"];
   const distinct = (of) => [...new Set(runs.map(of))];
   const policies = distinct((r) => r.policy);
-  const sizes = distinct((r) => r.workers);
-  const told = policies.length <= hues && sizes.length <= dashes.length && distinct((r) => r.workers + " " + r.policy).length === runs.length;
+  const sizes = distinct((r) => r.size);
+  const told = policies.length <= hues && sizes.length <= dashes.length && distinct((r) => r.size + "\n" + r.policy).length === runs.length;
   runs.forEach((r, i) => {
     r.color = `var(--c${told ? policies.indexOf(r.policy) : i % hues})`;
-    r.dash = dashes[told ? sizes.indexOf(r.workers) : Math.floor(i / hues) % dashes.length];
-    const workers = r.workers === 1 ? "1 worker" : `${grouped(r.workers, 0)} workers`;
-    r.name = r.policy + (r.workers > 0 && (sizes.length > 1 || policies.length < runs.length) ? ` · ${workers}` : "");
-    r.full = r.policy + (r.workers > 0 ? `, ${workers}` : "");
+    r.dash = dashes[told ? sizes.indexOf(r.size) : Math.floor(i / hues) % dashes.length];
+    r.name = r.policy + (r.size && (sizes.length > 1 || policies.length < runs.length) ? ` · ${r.size}` : "");
+    r.full = r.policy + (r.size ? `, ${r.size}` : "");
   });
 
   // ---- which runs are shown
 
   const most = 8;
-  const first = runs.filter((r) => r.workers === sizes[0]);
+  const first = runs.filter((r) => r.size === sizes[0]);
   const initial = runs.length <= most ? runs : first.length <= most ? first : runs.slice(0, most);
   let shown = new Set(initial);
   const visible = () => runs.filter((r) => shown.has(r));
@@ -98,7 +97,7 @@
     };
     set("all", runs);
     set("none", []);
-    if (sizes.length > 1 && sizes.length <= 12) for (const n of sizes) set(`${grouped(n, 0)} workers`, runs.filter((r) => r.workers === n));
+    if (sizes.length > 1 && sizes.length <= 12) for (const n of sizes) set(n || "size not known", runs.filter((r) => r.size === n));
     nav.hidden = false;
     update();
   }
