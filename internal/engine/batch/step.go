@@ -21,7 +21,7 @@ func (l *loop) step(ctx context.Context) bool {
 		}
 	}
 	if len(l.plan.Work) == 0 {
-		l.batch.Follows = false
+		l.rest()
 		return false
 	}
 	l.prepare()
@@ -37,6 +37,15 @@ func (l *loop) step(ctx context.Context) bool {
 		l.failBatch(err)
 	}
 	return true
+}
+
+// rest lets go of the requests that the last batches were of: the loop is about to
+// wait, and they can be large.
+func (l *loop) rest() {
+	l.batch.Follows = false
+	clear(l.choices[:cap(l.choices)])
+	clear(l.batch.States[:cap(l.batch.States)])
+	clear(l.results[:cap(l.results)]) // all delivered
 }
 
 // prepare turns the plan into a batch.
