@@ -22,6 +22,11 @@ import (
 	"penstock/internal/simcluster"
 )
 
+const (
+	maxReplayWorkers = 1 << 16
+	maxReplayRouters = 1 << 10
+)
+
 // replayFlags are those of replay.
 type replayFlags struct {
 	workloadFlags
@@ -348,7 +353,9 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 		errs = append(errs, errors.New("objectives, --warmup, --warmup-requests and --jobs must not be negative"))
 	}
 	errs = append(errs, distinct("workers", f.workers), distinct("policy", f.policies),
-		distinct("block-size", f.blockSizes), distinct("blocks-per-worker", f.blocks))
+		distinct("block-size", f.blockSizes), distinct("blocks-per-worker", f.blocks),
+		within("workers", 1, maxReplayWorkers, f.workers...), within("routers", 1, maxReplayRouters, f.routers),
+		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -404,6 +411,16 @@ func distinct[T comparable](flag string, list []T) error {
 	for i, v := range list {
 		if slices.Contains(list[:i], v) {
 			return fmt.Errorf("--%s has %v twice", flag, v)
+		}
+	}
+	return nil
+}
+
+// within refuses numbers that are out of bounds.
+func within(flag string, least, most int, list ...int) error {
+	for _, v := range list {
+		if v < least || v > most {
+			return fmt.Errorf("--%s: %d is not between %d and %d", flag, v, least, most)
 		}
 	}
 	return nil

@@ -44,7 +44,8 @@ func golden(t *testing.T, name string, write func(io.Writer) error) {
 func TestTable(t *testing.T) {
 	for name, r := range map[string]*replay.Result{
 		"replay.table": replayResult(), "bench.table": benchResult(), "empty.table": emptyResult(), "hostile.table": hostileResult(),
-		"none.table": {Command: "replay"},
+		"sizes.table": sizesResult(),
+		"none.table":  {Command: "replay"},
 	} {
 		golden(t, name, func(w io.Writer) error { return Table(w, r) })
 	}

@@ -173,10 +173,10 @@ func readByJSON(text string) (n int) {
 // for a row.
 func TestMemory(t *testing.T) {
 	for format, text := range map[Format]string{
-		Mooncake: mooncakeRows(20_000),
-		Azure:    azureRows(100_000),
-		BurstGPT: burstRows(100_000),
-		ShareGPT: conversationText(5000),
+		Mooncake: mooncakeRows(8000),
+		Azure:    azureRows(30_000),
+		BurstGPT: burstRows(30_000),
+		ShareGPT: conversationText(2000),
 	} {
 		w, err := Open(write(t, "trace", text), Options{})
 		if err != nil {

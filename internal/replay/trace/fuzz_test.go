@@ -1,7 +1,9 @@
 package trace
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -207,6 +209,38 @@ func FuzzTime(f *testing.F) {
 		}
 		if n, err := parseCount(text, 1000); err == nil && (n < 0 || n > 1000) {
 			t.Fatalf("%q is %d", text, n)
+		}
+	})
+}
+
+// FuzzStream holds the cutting of an array into its elements against
+// encoding/json.
+func FuzzStream(f *testing.F) {
+	f.Add([]byte(`[{"a": "\" } \\"}, {"b": [{}, "]"]} , {}]`))
+	f.Add([]byte(" [\n{}\n]\n"))
+	f.Add([]byte(`{"a": 1} {"b": 2}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var want []json.RawMessage
+		if json.Unmarshal(text, &want) != nil {
+			return
+		}
+		for _, e := range want {
+			if e[0] != '{' {
+				return
+			}
+		}
+		s := stream{from: bufio.NewReader(bytes.NewReader(text))}
+		for i, e := range want {
+			got, line, err := s.next()
+			if err != nil || !bytes.Equal(got, e) {
+				t.Fatalf("%q: element %d is %q, %v; want %q", text, i, got, err, e)
+			}
+			if before := bytes.Count(text, []byte("\n")); line < 1 || line > before+1 {
+				t.Fatalf("%q: element %d is on line %d", text, i, line)
+			}
+		}
+		if got, _, err := s.next(); err != io.EOF && len(want) > 0 {
+			t.Fatalf("%q: then %q, %v", text, got, err)
 		}
 	})
 }

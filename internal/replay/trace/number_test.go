@@ -54,7 +54,7 @@ func TestTimes(t *testing.T) {
 // TestRecent: the last keysKept keys are there, and memory is bounded.
 func TestRecent(t *testing.T) {
 	var m recent[int]
-	const sets = 3*keysKept + 5
+	const sets = 2*keysKept + 5
 	for i := range sets {
 		m.set(strconv.Itoa(i), i)
 	}
