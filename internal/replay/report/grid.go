@@ -56,7 +56,7 @@ func newGrid(rows []replay.Row, figs []figure) *grid {
 			c := cell{Text: absent}
 			if v, ok := f.of(&rows[i]); ok {
 				c.Text = s.text(v)
-				c.Best = best(f, rows, i)
+				c.Best = best(f, s, rows, i)
 			}
 			g.Marked = g.Marked || c.Best
 			g.Lines[i].Cells = append(g.Lines[i].Cells, c)
@@ -84,9 +84,9 @@ func sizes(rows []replay.Row) []figure {
 }
 
 // best reports whether no other row of a cluster of the same size has a better
-// figure than rows[i], and one has a worse. What a late client measured is
-// neither better nor worse than anything.
-func best(f figure, rows []replay.Row, i int) bool {
+// figure than rows[i], and one has a worse: as they are shown, since nobody sees the
+// rest. What a late client measured is neither better nor worse than anything.
+func best(f figure, s scale, rows []replay.Row, i int) bool {
 	mine, _ := f.of(&rows[i])
 	if f.better == neither || rows[i].Late {
 		return false
@@ -94,13 +94,13 @@ func best(f figure, rows []replay.Row, i int) bool {
 	worse := false
 	for j := range rows {
 		v, ok := f.of(&rows[j])
-		if !ok || rows[j].Late || !alike(&rows[j], &rows[i]) {
-			continue
-		}
-		if f.better == less && v < mine || f.better == more && v > mine {
+		switch {
+		case !ok || rows[j].Late || !alike(&rows[j], &rows[i]) || s.text(v) == s.text(mine):
+		case f.better == less && v < mine || f.better == more && v > mine:
 			return false
+		default:
+			worse = true
 		}
-		worse = worse || v != mine
 	}
 	return worse
 }

@@ -135,7 +135,9 @@ func about(r *replay.Result) string {
 	said := plural(len(r.Rows), "run", "runs") + " · " + plural(requests, "request", "requests")
 	for _, s := range r.Settings {
 		switch strings.TrimLeft(s.Name, "-") {
-		case "trace", "url", "model":
+		case "trace":
+			said += " · " + plain(s.Value[strings.LastIndexAny(s.Value, `/\`)+1:], nameLimit)
+		case "url", "model":
 			said += " · " + plain(s.Name, nameLimit) + " " + plain(s.Value, nameLimit)
 		}
 	}

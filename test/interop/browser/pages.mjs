@@ -291,7 +291,7 @@ async function printed(context) {
 if (pictures) mkdirSync(pictures, { recursive: true });
 const report = new Report();
 const context = await open("scripted", { viewport: { width: 1280, height: 900 } });
-for (const name of ["replay", "bench", "many", "hostile", "empty", "none", "bare"]) {
+for (const name of ["replay", "bench", "sizes", "many", "hostile", "empty", "none", "bare"]) {
   for (const [width, scheme] of [[1280, "light"], [400, "dark"], [1280, "dark"], [400, "light"]])
     await report.check(`${name}: marks, room and contrast, ${width} wide, ${scheme}`, looks, context, name, width, scheme);
 }
