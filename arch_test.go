@@ -50,7 +50,7 @@ var mayImportOnly = map[string][]string{
 	"internal/backoff":    {},
 	"internal/reload":     {},
 	"internal/strictjson": {"core/fault"},
-	"cmd/penstock":        {"internal/node", "internal/config", "internal/simcluster", "internal/replay", "internal/replay/", "internal/engine/sim"},
+	"cmd/penstock":        {"core/route", "internal/node", "internal/config", "internal/simcluster", "internal/replay", "internal/replay/", "internal/engine/sim"},
 	"internal/simcluster": {"core/", "internal/engine", "internal/engine/sim", "internal/replay"}, // machines, not services
 }
 

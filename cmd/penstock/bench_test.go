@@ -233,8 +233,8 @@ func TestBenchUsage(t *testing.T) {
 	}
 }
 
-func TestProgressLine(t *testing.T) {
-	p := newProgress(io.Discard, 100)
+func TestBenchProgress(t *testing.T) {
+	p := &benchProgress{total: 100}
 	if got, want := p.line(time.Second), "0/100 requests  0.0/s  0 errors  late by 0s"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -245,7 +245,7 @@ func TestProgressLine(t *testing.T) {
 		}
 		p.add(s)
 	}
-	p.terminal = true
+	p.bar = true
 	if got, want := p.line(2*time.Second), "[#######.................] 30/100 requests  15.0/s  TTFT p50 15ms  3 errors  late by 1ms"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

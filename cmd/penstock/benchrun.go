@@ -187,11 +187,11 @@ func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.C
 	measure := replay.Measure{Policy: s.policy(), Workers: s.workers, BlockSize: s.blockSize, Blocks: s.blocks, SLO: o.sloOf(), Sender: replay.Real}
 	measure.WarmupRequests, measure.Warmup, _ = parseWarmup(o.warmup) // it was checked
 	rec := replay.NewRecorder(measure)
-	show := newProgress(stderr, plan.requests)
+	show := &benchProgress{total: plan.requests, bar: plan.requests > 0 && isTerminal(stderr)}
 	defer debug.SetGCPercent(debug.SetGCPercent(benchGC))
-	done := show.start()
+	progress := newProgress(stderr, benchLine, show.line)
 	sum, err := load.Run(ctx, cfg, source, &benchRecorder{Recorder: rec, measure: measure, show: show})
-	done()
+	progress.end()
 	if err != nil {
 		return nil, false, err
 	}
@@ -208,7 +208,7 @@ func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.C
 type benchRecorder struct {
 	*replay.Recorder
 	measure replay.Measure
-	show    *progress
+	show    *benchProgress
 	skip    bool // the gaps of a request of the warm-up
 }
 

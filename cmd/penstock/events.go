@@ -22,7 +22,8 @@ func newEvents() *cobra.Command {
 		Use:   "events",
 		Short: "Follow the KV-cache events of the workers, decoded",
 		Long: `Follow what workers store in and remove from their KV caches, as the router applies
-it. Blocks are shown by their hashes; events never carry token ids.`,
+it. Blocks are shown by their hashes; events never carry token ids. Where an engine
+labels blocks with experts, they are shown as layer/expert or layer/expert@group.`,
 		Example: "  penstock events\n  penstock events --count 10 --json",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,6 +62,25 @@ type eventLine struct {
 	Seqs     []string `json:"seqs"`
 	Outcome  string   `json:"outcome"`
 	Dropped  uint64   `json:"dropped"`
+	Labels   []*label `json:"labels"`
+}
+
+// label is what the engine says of a block, if it says anything: an expert of a layer.
+type label struct {
+	Layer  uint32  `json:"layer"`
+	Expert uint32  `json:"expert"`
+	Group  *uint32 `json:"group"`
+}
+
+// String returns the label as layer/expert, with its group.
+func (l *label) String() string {
+	switch {
+	case l == nil:
+		return "-"
+	case l.Group != nil:
+		return fmt.Sprintf("%d/%d@%d", l.Layer, l.Expert, *l.Group)
+	}
+	return fmt.Sprintf("%d/%d", l.Layer, l.Expert)
 }
 
 func followEvents(r io.Reader, w io.Writer, count int, asJSON bool) error {
@@ -109,12 +129,24 @@ func printEvent(w io.Writer, data string, asJSON bool) error {
 	if e.Outcome != "apply" {
 		outcome = "  (" + e.Outcome + ")"
 	}
-	_, err := fmt.Fprintf(w, "worker %d rank %d  event %d  %-7s %s%s  %s%s\n",
-		e.WorkerID, e.DPRank, e.Seq, e.Kind, e.Tier, at, abridge(e.Seqs), outcome)
+	_, err := fmt.Fprintf(w, "worker %d rank %d  event %d  %-7s %s%s  %s%s%s\n",
+		e.WorkerID, e.DPRank, e.Seq, e.Kind, e.Tier, at, abridge(e.Seqs), experts(e.Labels), outcome)
 	return err
 }
 
-// abridge lists the first hashes and the number of the rest.
+// experts lists the labels of an event as layer/expert, "-" for a block without one.
+func experts(labels []*label) string {
+	if len(labels) == 0 {
+		return ""
+	}
+	all := make([]string, len(labels))
+	for i, l := range labels {
+		all[i] = l.String()
+	}
+	return "  experts " + abridge(all)
+}
+
+// abridge lists the first of what is said of blocks, and their number.
 func abridge(hashes []string) string {
 	const most = 4
 	if len(hashes) <= most {

@@ -4,116 +4,90 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"penstock/internal/replay"
 )
 
 const (
 	progressRedraw = 200 * time.Millisecond // on a terminal
-	progressLine   = 5 * time.Second        // elsewhere
-	progressRecent = 512                    // answers that its median is of
-	progressBar    = 24                     // characters
+	progressWidth  = 24                     // of a bar, in characters
 )
 
-// progress tells how a run goes: a bar on a terminal, a line now and then
-// elsewhere.
+// progress shows how far long work is, in a line that says so: redrawn on a
+// terminal, and elsewhere written now and then, if at all.
 type progress struct {
 	out      io.Writer
 	terminal bool
-	total    int
-	mu       struct {
-		sync.Mutex
-		seen, errors int
-		recent       [progressRecent]time.Duration // times to the first token
-		answers      int
-		late         time.Duration // the most since the last look
-	}
+	stop     chan struct{}
+	gone     sync.WaitGroup
+	mu       sync.Mutex // of out
 }
 
-func newProgress(out io.Writer, total int) *progress {
-	p := &progress{out: out, total: total}
-	if f, ok := out.(*os.File); ok {
-		info, err := f.Stat()
-		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+// newProgress begins to show what line says of the work after so much time: on a
+// terminal all the time, elsewhere at these intervals, 0 for never. The caller
+// ends it.
+func newProgress(out io.Writer, elsewhere time.Duration, line func(after time.Duration) string) *progress {
+	p := &progress{out: out, terminal: isTerminal(out), stop: make(chan struct{})}
+	every := elsewhere
+	if p.terminal {
+		every = progressRedraw
+	}
+	if every > 0 {
+		p.gone.Go(func() { p.draw(every, line) })
 	}
 	return p
 }
 
-// add takes a request that is over.
-func (p *progress) add(s *replay.Sample) {
+// isTerminal says whether a person is likely to look at w.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && file.Name() != os.DevNull
+}
+
+// finished tells of a part that is done, where no bar says so.
+func (p *progress) finished(line string) {
+	if p.terminal {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.seen++
-	p.mu.late = max(p.mu.late, s.Sent-s.Due)
-	if s.Error != "" {
-		p.mu.errors++
-		return
-	}
-	p.mu.recent[p.mu.answers%progressRecent] = s.First - s.Sent
-	p.mu.answers++
-}
-
-// start shows progress until the function that it returns is called.
-func (p *progress) start() (stop func()) {
-	every := progressLine
-	if p.terminal {
-		every = progressRedraw
-	}
-	begun := time.Now()
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				p.show(p.line(time.Since(begun)))
-			case <-quit:
-				if p.terminal {
-					fmt.Fprint(p.out, "\r\x1b[K")
-				}
-				return
-			}
-		}
-	}()
-	return func() {
-		close(quit)
-		<-done
-	}
-}
-
-func (p *progress) show(line string) {
-	if p.terminal {
-		fmt.Fprint(p.out, "\r"+line+"\x1b[K")
-		return
-	}
 	fmt.Fprintln(p.out, line)
 }
 
-// line says how it goes after so much time.
-func (p *progress) line(after time.Duration) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := min(p.mu.answers, progressRecent)
-	recent := slices.Clone(p.mu.recent[:n])
-	late := p.mu.late
-	p.mu.late = 0
+// end takes the line away.
+func (p *progress) end() {
+	close(p.stop)
+	p.gone.Wait()
+}
 
-	var b strings.Builder
-	if p.terminal && p.total > 0 {
-		full := min(progressBar*p.mu.seen/p.total, progressBar)
-		fmt.Fprintf(&b, "[%s%s] ", strings.Repeat("#", full), strings.Repeat(".", progressBar-full))
+func (p *progress) draw(every time.Duration, line func(after time.Duration) string) {
+	begin := time.Now()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.stop:
+			if p.terminal {
+				fmt.Fprint(p.out, "\r\x1b[K")
+			}
+			return
+		case <-tick.C:
+			if p.terminal {
+				fmt.Fprint(p.out, "\r"+line(time.Since(begin))+"\x1b[K")
+			} else {
+				p.finished(line(time.Since(begin)))
+			}
+		}
 	}
-	fmt.Fprintf(&b, "%d/%d requests  %.1f/s", p.mu.seen, p.total, float64(p.mu.seen)/max(after.Seconds(), 1e-3))
-	if n > 0 {
-		slices.Sort(recent)
-		fmt.Fprintf(&b, "  TTFT p50 %s", recent[n/2].Round(10*time.Microsecond))
-	}
-	fmt.Fprintf(&b, "  %d errors  late by %s", p.mu.errors, late.Round(10*time.Microsecond))
-	return b.String()
+}
+
+// progressBar returns a bar that is full when done is total.
+func progressBar(done, total int) string {
+	full := progressWidth * min(done, total) / max(total, 1)
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", progressWidth-full) + "]"
 }

@@ -44,6 +44,7 @@ SIGTERM or Ctrl-C has it leave the fleet and finish what it has; what is left at
 the drain timeout goes on at another worker.`,
 		Example: `  penstock worker --nats nats://127.0.0.1:4222
   penstock worker --nats nats://127.0.0.1:4222 --model-path ./Qwen2.5-0.5B-Instruct --data-dir ./worker-1
+  penstock worker --nats nats://127.0.0.1:4222 --engine sim --served-model-name llama-8b
   penstock worker --nats nats://10.0.0.5:4222 --rpc-addr 0.0.0.0:7000 --rpc-advertise 10.0.0.7
   penstock worker --nats nats://127.0.0.1:4222 --http-addr 127.0.0.1:0 --json   # prints {"worker_id":…}`,
 	})

@@ -21,10 +21,15 @@ func newUp() *cobra.Command {
 workers of an engine in one process. Ctrl-C lets running requests finish and exits.
 
 Without --model-path the workers serve the built-in model penstock-tiny. It is a
-real transformer with random weights: its answers are nonsense, made of words.`,
+real transformer with random weights: its answers are nonsense, made of words.
+
+With --engine sim nothing is computed: caches, batches, events and load are real, the
+time of a step is that of a model of an engine (--sim-timing), and the answer is a
+passage to read. So a laptop holds a fleet of hundreds of workers.`,
 		Example: `  penstock up
   penstock up --workers 4 --router-mode round-robin
   penstock up --model-path ./Qwen2.5-0.5B-Instruct --http-addr 127.0.0.1:9000
+  penstock up --engine sim --workers 64 --sim-speedup 10
   penstock up --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it is ready`,
 		Args: args(cobra.NoArgs),
 	}
@@ -72,9 +77,12 @@ func welcome(w io.Writer, r node.Ready) {
       -d '{"model": "%s", "stream": true, %s}'
 
   %s, engine %s, %d KV blocks of %d tokens each, routed by %s
-  Metrics:  %s/metrics
 `, r.Model, r.URL, r.Took.Round(time.Millisecond), r.URL, path, key, r.Model, prompt,
-		workers(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode, r.URL)
+		workers(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode)
+	if r.Simulation != "" {
+		fmt.Fprintf(w, "  A simulation: caches, batches and events are real, the model is not; its time is that of %s\n", r.Simulation)
+	}
+	fmt.Fprintf(w, "  Metrics:  %s/metrics\n", r.URL)
 	if r.NATS != "" {
 		fmt.Fprintf(w, "  NATS:     %s\n", r.NATS)
 	}

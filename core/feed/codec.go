@@ -20,6 +20,12 @@ const (
 	removedSize = 2 + 4         // kind, tier, count
 	clearedSize = 2             // kind, tier
 	hashSize    = 8
+
+	// Labels follow the events, where a reader of before does not look.
+	flagLabels = 1 // of the header's third byte
+	entrySize  = 4 // which event
+	entryMore  = 1 << 31
+	labelSize  = 1 + 4 + 4 + 4 // fields, layer, expert, group
 )
 
 // MaxEvents is the largest number of events in one record.
@@ -34,7 +40,11 @@ var ErrVersion = errors.New("unknown version")
 func EventSize(ev kv.Event) int {
 	switch ev.Kind {
 	case kv.Stored:
-		return storedSize + hashSize*len(ev.Blocks)
+		size := storedSize + hashSize*len(ev.Blocks)
+		if labelled(&ev) {
+			size += entrySize + labelSize*len(ev.Labels)
+		}
+		return size
 	case kv.Removed:
 		return removedSize + hashSize*len(ev.Seqs)
 	}
@@ -43,24 +53,34 @@ func EventSize(ev kv.Event) int {
 
 // AppendRecord appends the encoding of r to dst. It allocates only if dst must
 // grow. What DecodeRecord would refuse (an event of no kind, more than MaxEvents
-// events, a sequence number 0) is the caller's defect and is written as it is.
+// events, a sequence number 0, a label that is not valid) is the caller's defect and
+// is written as it is.
 func AppendRecord(dst []byte, r *Record) []byte {
-	size := headerSize
+	body, labels := 0, 0
+	flags := byte(0)
 	for i := range r.Events {
-		size += EventSize(r.Events[i])
+		body += EventSize(r.Events[i])
+		if ev := &r.Events[i]; labelled(ev) {
+			labels += entrySize + labelSize*len(ev.Labels)
+			flags = flagLabels
+		}
 	}
-	dst = slices.Grow(dst, size)
+	body -= labels
+	dst = slices.Grow(dst, headerSize+body+labels)
 	le := binary.LittleEndian
-	dst = append(dst, magic, version, 0, 0)
+	dst = append(dst, magic, version, flags, 0)
 	dst = le.AppendUint32(dst, r.Worker.Rank)
 	dst = le.AppendUint64(dst, uint64(r.Worker.ID))
 	dst = le.AppendUint64(dst, r.Epoch)
 	dst = le.AppendUint64(dst, r.First)
 	dst = le.AppendUint32(dst, r.BlockSize)
 	dst = le.AppendUint32(dst, uint32(len(r.Events)))
-	dst = le.AppendUint32(dst, uint32(size-headerSize))
+	dst = le.AppendUint32(dst, uint32(body))
 	for i := range r.Events {
 		dst = appendEvent(dst, &r.Events[i])
+	}
+	if flags&flagLabels != 0 {
+		dst = appendLabels(dst, r.Events)
 	}
 	return dst
 }
@@ -88,7 +108,7 @@ func appendEvent(dst []byte, ev *kv.Event) []byte {
 // DecodeRecord decodes data into r, reusing the memory that r has from an earlier
 // call; it keeps no part of data. r's events and their slices are valid until
 // the next call with the same r, and r is of no use after an error. Bytes after
-// the last event, which a later version may add, are ignored.
+// the last event and its labels, which a later version may add, are ignored.
 func DecodeRecord(r *Record, data []byte) error {
 	if err := decodeRecord(r, data); err != nil {
 		return fmt.Errorf("feed: decode record of %d bytes: %w", len(data), err)
@@ -110,6 +130,7 @@ func decodeRecord(r *Record, data []byte) error {
 	r.Epoch = le.Uint64(data[16:])
 	r.First = le.Uint64(data[24:])
 	r.BlockSize = le.Uint32(data[32:])
+	flags := data[2]
 	count := uint64(le.Uint32(data[36:]))
 	body := uint64(le.Uint32(data[40:]))
 	data = data[headerSize:]
@@ -125,7 +146,10 @@ func decodeRecord(r *Record, data []byte) error {
 	case count*clearedSize > body:
 		return fmt.Errorf("%d events do not fit %d bytes", count, body)
 	}
-	return r.decodeEvents(int(count), data[:body])
+	if err := r.decodeEvents(int(count), data[:body]); err != nil || flags&flagLabels == 0 {
+		return err
+	}
+	return r.decodeLabels(data[body:])
 }
 
 // decodeEvents decodes count events that fill data exactly.
@@ -135,11 +159,11 @@ func (r *Record) decodeEvents(count int, data []byte) error {
 	r.blocks = slices.Grow(r.blocks[:0], len(data)/hashSize)
 	r.seqs = slices.Grow(r.seqs[:0], len(data)/hashSize)
 	for i := range count {
-		ev, rest, err := r.decodeEvent(data)
-		if err != nil {
+		r.Events = append(r.Events, kv.Event{})
+		var err error
+		if data, err = r.decodeEvent(&r.Events[i], data); err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
-		r.Events, data = append(r.Events, ev), rest
 	}
 	if len(data) > 0 {
 		return fmt.Errorf("%d bytes after the last event of the body", len(data))
@@ -147,43 +171,43 @@ func (r *Record) decodeEvents(count int, data []byte) error {
 	return nil
 }
 
-// decodeEvent decodes the first event of data and returns what follows it.
-func (r *Record) decodeEvent(data []byte) (kv.Event, []byte, error) {
+// decodeEvent decodes the first event of data into ev, which is empty, and returns what
+// follows it.
+func (r *Record) decodeEvent(ev *kv.Event, data []byte) ([]byte, error) {
 	le := binary.LittleEndian
-	var ev kv.Event
 	if len(data) < clearedSize {
-		return ev, nil, errShort
+		return nil, errShort
 	}
 	ev.Kind, ev.Tier = kv.EventKind(data[0]), kv.Tier(data[1])
 	if ev.Tier >= kv.Tiers {
-		return ev, nil, fmt.Errorf("unknown tier %d", data[1])
+		return nil, fmt.Errorf("unknown tier %d", data[1])
 	}
 	switch ev.Kind {
 	case kv.Cleared:
-		return ev, data[clearedSize:], nil
+		return data[clearedSize:], nil
 	case kv.Stored:
 		if len(data) < storedSize {
-			return ev, nil, errShort
+			return nil, errShort
 		}
 		ev.Start, ev.Parent = le.Uint32(data[2:]), kv.SeqHash(le.Uint64(data[6:]))
 		list, rest, err := cutHashes(data[storedSize-4:])
 		if err != nil {
-			return ev, nil, err
+			return nil, err
 		}
 		if uint64(ev.Start)+uint64(len(list)/hashSize) > math.MaxUint32 {
-			return ev, nil, errors.New("blocks beyond the longest sequence")
+			return nil, errors.New("blocks beyond the longest sequence")
 		}
 		r.blocks, ev.Blocks = appendHashes(r.blocks, list)
-		return ev, rest, nil
+		return rest, nil
 	case kv.Removed:
 		list, rest, err := cutHashes(data[removedSize-4:])
 		if err != nil {
-			return ev, nil, err
+			return nil, err
 		}
 		r.seqs, ev.Seqs = appendHashes(r.seqs, list)
-		return ev, rest, nil
+		return rest, nil
 	}
-	return ev, nil, fmt.Errorf("unknown kind %d", data[0])
+	return nil, fmt.Errorf("unknown kind %d", data[0])
 }
 
 var errShort = errors.New("cut short")

@@ -29,6 +29,18 @@ func example() *Record {
 	}
 }
 
+// label draws one that an event may carry.
+var label = rapid.Custom(func(t *rapid.T) kv.MoELabel {
+	var l kv.MoELabel
+	if rapid.Bool().Draw(t, "expert") {
+		l.Has, l.Layer, l.Expert = kv.HasExpert, rapid.Uint32().Draw(t, "layer"), rapid.Uint32().Draw(t, "expert id")
+		if rapid.Bool().Draw(t, "group") {
+			l.Has, l.Group = l.Has|kv.HasGroup, rapid.Uint32().Draw(t, "group id")
+		}
+	}
+	return l
+})
+
 // anyRecord draws a record that DecodeRecord accepts.
 func anyRecord(t *rapid.T) *Record {
 	event := rapid.Custom(func(t *rapid.T) kv.Event {
@@ -45,6 +57,9 @@ func anyRecord(t *rapid.T) *Record {
 			ev.Start = rapid.Uint32Max(math.MaxUint32-5).Draw(t, "start")
 			ev.Parent = kv.SeqHash(hash.Draw(t, "parent"))
 			ev.Blocks = rapid.SliceOfN(rapid.Map(hash, func(h uint64) kv.BlockHash { return kv.BlockHash(h) }), 0, 5).Draw(t, "blocks")
+			if rapid.Bool().Draw(t, "labelled") {
+				ev.Labels = rapid.SliceOfN(label, len(ev.Blocks), len(ev.Blocks)).Draw(t, "labels")
+			}
 			return ev
 		}
 	})
@@ -100,27 +115,33 @@ func TestTruncated(t *testing.T) {
 	})
 }
 
-// TestDocumentedExample decodes the bytes that docs/format/kvevent.md shows.
-func TestDocumentedExample(t *testing.T) {
+// TestDocumentedExamples decodes the bytes that docs/format/kvevent.md shows.
+func TestDocumentedExamples(t *testing.T) {
+	documented(t, "## Example\n", example())
+	documented(t, "## Example with labels\n", labelledExample())
+}
+
+func documented(t *testing.T, title string, r *Record) {
+	t.Helper()
 	doc, err := os.ReadFile("../../docs/format/kvevent.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(doc), "## Example")
+	_, after, _ := strings.Cut(string(doc), title)
 	_, after, _ = strings.Cut(after, "```\n")
 	text, _, _ := strings.Cut(after, "```")
 	want, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := AppendRecord(nil, example()); !bytes.Equal(got, want) {
+	if got := AppendRecord(nil, r); !bytes.Equal(got, want) {
 		t.Errorf("encoded\n%x, documented\n%x", got, want)
 	}
 	var got Record
 	if err := DecodeRecord(&got, want); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(example(), &got, sameRecord); diff != "" {
+	if diff := cmp.Diff(r, &got, sameRecord); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
@@ -192,6 +213,12 @@ func TestEventsDoNotShare(t *testing.T) {
 func TestCodecAllocatesNothing(t *testing.T) {
 	r := example()
 	r.Events = append(r.Events, kv.Event{Kind: kv.Removed, Seqs: make([]kv.SeqHash, 100)})
+	allocatesNothing(t, r)
+	allocatesNothing(t, labelledExample())
+}
+
+func allocatesNothing(t *testing.T, r *Record) {
+	t.Helper()
 	data := AppendRecord(nil, r)
 	var got Record
 	if allocs := testing.AllocsPerRun(100, func() {
@@ -213,13 +240,14 @@ func FuzzDecodeRecord(f *testing.F) {
 	r := example()
 	r.Events = append(r.Events, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: []kv.SeqHash{1, 2, 3}})
 	f.Add(AppendRecord(nil, r))
+	f.Add(AppendRecord(nil, labelledExample()))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var got, again Record
 		if err := DecodeRecord(&got, data); err != nil {
 			return
 		}
-		if len(got.Events) > len(data) || cap(got.blocks) > len(data) || cap(got.seqs) > len(data) {
-			t.Fatalf("%d bytes became %d events, %d and %d hashes", len(data), len(got.Events), cap(got.blocks), cap(got.seqs))
+		if len(got.Events) > len(data) || cap(got.blocks) > len(data) || cap(got.seqs) > len(data) || cap(got.labels) > len(data) {
+			t.Fatalf("%d bytes became %d events, %d and %d hashes, %d labels", len(data), len(got.Events), cap(got.blocks), cap(got.seqs), cap(got.labels))
 		}
 		encoded := AppendRecord(nil, &got)
 		if err := DecodeRecord(&again, encoded); err != nil {
@@ -229,6 +257,19 @@ func FuzzDecodeRecord(f *testing.F) {
 			t.Fatalf("-first +second\n%s", diff)
 		}
 	})
+}
+
+func BenchmarkAppendRecord(b *testing.B) {
+	r := &Record{Worker: kv.Worker{ID: 1}, First: 1}
+	for range 16 {
+		r.Events = append(r.Events, kv.Event{Kind: kv.Stored, Blocks: make([]kv.BlockHash, 64)})
+	}
+	data := AppendRecord(nil, r)
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		data = AppendRecord(data[:0], r)
+	}
 }
 
 func BenchmarkDecodeRecord(b *testing.B) {

@@ -2,9 +2,9 @@ package feed
 
 import "penstock/core/kv"
 
-// The bounds of one record. At 8 bytes per hash it stays far below what any
-// event plane carries, and a router that applies one holds its lock for a
-// fraction of a millisecond.
+// The bounds of one record. At 8 bytes per hash, and 13 more for its label, it
+// stays far below what any event plane carries, and a router that applies one holds
+// its lock for a fraction of a millisecond.
 const (
 	maxRecordHashes = 1024
 	maxRecordEvents = 256
@@ -53,6 +53,10 @@ func divide(ev kv.Event, n int) (head, tail kv.Event) {
 		return head, tail
 	}
 	head.Blocks, tail.Blocks = ev.Blocks[:n], ev.Blocks[n:]
+	head.Labels, tail.Labels = nil, nil
+	if len(ev.Labels) == len(ev.Blocks) {
+		head.Labels, tail.Labels = ev.Labels[:n], ev.Labels[n:]
+	}
 	for i, b := range head.Blocks {
 		tail.Parent = kv.Extend(tail.Parent, ev.Start+uint32(i), b)
 	}

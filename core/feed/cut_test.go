@@ -51,6 +51,11 @@ func drawEvents(t *rapid.T) []kv.Event {
 			for j := range n {
 				ev.Blocks = append(ev.Blocks, kv.BlockHash(10_000*i+j))
 			}
+			if rapid.Bool().Draw(t, "labelled") {
+				for _, b := range ev.Blocks {
+					ev.Labels = append(ev.Labels, labelOf(b))
+				}
+			}
 		case kv.Removed:
 			for j := range n {
 				ev.Seqs = append(ev.Seqs, kv.SeqHash(10_000*i+j))
@@ -79,6 +84,9 @@ func TestCut(t *testing.T) {
 			}
 			all = append(all, piece...)
 		}
+		if got, want := labels(t, all), labels(t, given); got != want {
+			t.Fatalf("the pieces have %d labels, the events %d", got, want)
+		}
 		if diff := cmp.Diff(given, events); diff != "" {
 			t.Fatalf("the caller's events were changed:\n%s", diff)
 		}
@@ -89,6 +97,27 @@ func TestCut(t *testing.T) {
 			t.Fatalf("the pieces have %v hashes by kind, the events %v", got, want)
 		}
 	})
+}
+
+// labelOf is the label that a test gives a block.
+func labelOf(b kv.BlockHash) kv.MoELabel {
+	return kv.MoELabel{Has: kv.HasExpert, Layer: uint32(b % 7), Expert: uint32(b)}
+}
+
+// labels counts labels, and fails if one is not with its block.
+func labels(t *rapid.T, events []kv.Event) (n int) {
+	for _, ev := range events {
+		if len(ev.Labels) > 0 && len(ev.Labels) != len(ev.Blocks) {
+			t.Fatalf("%d labels for %d blocks", len(ev.Labels), len(ev.Blocks))
+		}
+		for i, l := range ev.Labels {
+			if l != labelOf(ev.Blocks[i]) {
+				t.Fatalf("block %d has the label %+v", ev.Blocks[i], l)
+			}
+		}
+		n += len(ev.Labels)
+	}
+	return n
 }
 
 func count(events []kv.Event) (n [4]int) {

@@ -26,9 +26,10 @@ type Record struct {
 	BlockSize uint32
 	Events    []kv.Event
 
-	// blocks and seqs are what the events of a decoded record point into.
+	// blocks, seqs and labels are what the events of a decoded record point into.
 	blocks []kv.BlockHash
 	seqs   []kv.SeqHash
+	labels []kv.MoELabel
 }
 
 // next returns the sequence number after the last event.

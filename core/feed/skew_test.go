@@ -27,7 +27,13 @@ func every() *Record {
 // TestRecordsAreReadForEver: streams outlive the builds that filled them. The bytes
 // are of a build before this one.
 func TestRecordsAreReadForEver(t *testing.T) {
-	text, err := os.ReadFile("testdata/record-v1.hex")
+	recorded(t, "testdata/record-v1.hex", every())
+	recorded(t, "testdata/record-v1-labels.hex", labelledExample())
+}
+
+func recorded(t *testing.T, file string, want *Record) {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,10 +45,10 @@ func TestRecordsAreReadForEver(t *testing.T) {
 	if err := DecodeRecord(&got, data); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(every(), &got, sameRecord); diff != "" {
+	if diff := cmp.Diff(want, &got, sameRecord); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if now := AppendRecord(nil, every()); !bytes.Equal(now, data) {
+	if now := AppendRecord(nil, want); !bytes.Equal(now, data) {
 		t.Errorf("it is written as\n%x\nolder builds know\n%x", now, data)
 	}
 }

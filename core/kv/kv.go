@@ -130,6 +130,38 @@ type Event struct {
 	// Blocks are the contents of the stored blocks, in sequence order. The
 	// SeqHash of each follows from Parent by [Extend]. Stored only.
 	Blocks []BlockHash
+	// Labels are nil, or one for each of Blocks; of another length they are ignored.
+	// Stored only.
+	Labels []MoELabel
 	// Seqs name the removed blocks, each by the prefix that it ends. Removed only.
 	Seqs []SeqHash
+}
+
+// MoELabel is what an engine of a mixture-of-experts model says of a block beside
+// its content: the expert that it reports the block under. A block has K and V of
+// all layers and does not depend on experts, so this is a hint of the engine about its
+// own placement: it is no part of a block's name. The zero MoELabel is none.
+type MoELabel struct {
+	Has                  MoEFields
+	Layer, Expert, Group uint32 // 0 where Has does not name them
+}
+
+// MoEFields says what a MoELabel has.
+type MoEFields uint8
+
+// The fields. A group is never without layer and expert.
+const (
+	HasExpert MoEFields = 1 << iota // Layer and Expert
+	HasGroup                        // Group
+)
+
+// Valid reports whether l is one that an event may carry.
+func (l MoELabel) Valid() bool {
+	switch l.Has {
+	case 0:
+		return l == MoELabel{}
+	case HasExpert:
+		return l.Group == 0
+	}
+	return l.Has == HasExpert|HasGroup
 }

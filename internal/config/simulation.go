@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -24,12 +26,15 @@ type Simulation struct {
 	SimJitter        float64   `key:"sim-jitter" on:"up,worker,replay" help:"standard deviation of the times of steps as a share of them, at most 0.3"`
 	SimSeed          uint64    `key:"sim-seed" on:"up,worker" help:"seed of what is drawn in a simulated engine, such as the jitter"`
 	SimStartup       Seconds   `key:"sim-startup" on:"up,worker" help:"time that a simulated engine takes to start"`
+	SimPrefixCaching string    `key:"sim-prefix-caching" on:"up,worker" help:"on or off: whether a simulated engine keeps the blocks of sequences that ended, to see what that is worth"`
+	SimChunked       string    `key:"sim-chunked-prefill" on:"up,worker" help:"on or off: whether a simulated engine computes long prompts in several steps; without, max-num-batched-tokens must hold the longest"`
+	SimMoE           string    `key:"sim-moe" on:"up,worker" help:"shape of a mixture of experts, LAYERS:EXPERTS or LAYERS:EXPERTS:GROUPS (61:256:8): the cache events of simulated engines then label each block with an expert"`
 	SimContextLength int       `key:"sim-context-length" on:"up,worker" help:"tokens of prompt and answer that a simulated model takes; 0 is what the checkpoint at model-path says, or 262144"`
 	SimOutput        int       `key:"sim-output" on:"up,worker" help:"mean length in tokens of an answer to which the client set no limit; 0 has it go on to the end of the context"`
 	SimText          string    `key:"sim-text" on:"up,worker" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
 }
 
-// The choices of SimText.
+// The choices of SimText; those of SimPrefixCaching and SimChunked are On and Off.
 const (
 	SimPassage = "passage"
 	SimEcho    = "echo"
@@ -46,6 +51,8 @@ func simulation() Simulation {
 		SimSpeedup:       1,
 		SimDecodeSpeedup: 1,
 		SimLoadFactor:    1,
+		SimPrefixCaching: On,
+		SimChunked:       On,
 		SimOutput:        256,
 		SimText:          SimPassage,
 	}
@@ -94,6 +101,30 @@ func (c *Config) timing() (sim.Timing, error) {
 	t.Startup = time.Duration(c.SimStartup)
 	return t, t.Validate()
 }
+
+// MoE returns the shape that SimMoE says; zero if there is none.
+func (c *Config) MoE() (sim.MoE, error) {
+	if c.SimMoE == "" {
+		return sim.MoE{}, nil
+	}
+	parts := strings.Split(c.SimMoE, ":")
+	var shape [3]int
+	for i, part := range parts {
+		n, err := strconv.Atoi(part)
+		if err != nil || i == len(shape) || n < 1 || n > maxExperts {
+			parts = nil
+			break
+		}
+		shape[i] = n
+	}
+	if len(parts) < 2 || shape[2] > shape[1] {
+		return sim.MoE{}, fmt.Errorf("sim-moe: %.100q is not LAYERS:EXPERTS or LAYERS:EXPERTS:GROUPS, such as 61:256:8, of 1 to %d each and not more groups than experts", c.SimMoE, maxExperts)
+	}
+	return sim.MoE{Layers: shape[0], Experts: shape[1], Groups: shape[2]}, nil
+}
+
+// maxExperts bounds each number of a mixture's shape.
+const maxExperts = 1 << 16
 
 // fill sets the first fields to the values, as far as either goes.
 func fill(values []float64, fields ...*float64) {
@@ -162,11 +193,16 @@ func (p *problems) simulation(c *Config) {
 	p.within("sim-load-factor", c.SimLoadFactor, 1, 1e3)
 	p.within("sim-jitter", c.SimJitter, 0, sim.MaxJitter)
 	p.notNegative("sim-startup", c.SimStartup)
+	p.oneOf("sim-prefix-caching", c.SimPrefixCaching, On, Off)
+	p.oneOf("sim-chunked-prefill", c.SimChunked, On, Off)
 	if c.SimContextLength != 0 {
 		p.between("sim-context-length", c.SimContextLength, 2, 1<<30)
 	}
 	p.between("sim-output", c.SimOutput, 0, 1<<24)
 	p.oneOf("sim-text", c.SimText, SimPassage, SimEcho)
+	if _, err := c.MoE(); err != nil {
+		*p = append(*p, err)
+	}
 	if c.SimProfile != "" && len(c.SimPrefill)+len(c.SimDecode) > 0 {
 		p.add("sim-profile", "a profile is in place of all coefficients; leave out it, or sim-prefill and sim-decode")
 	}

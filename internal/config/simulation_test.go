@@ -73,6 +73,12 @@ func TestBadSimulation(t *testing.T) {
 		"sim-profile: x\nsim-decode: [1]":        "sim-profile: a profile is in place of all coefficients",
 		"engine: sim\nsim-profile: /nonexistent": "sim-profile: ",
 		"sim-startup: -1s":                       "sim-startup: -1s must not be negative",
+		"sim-prefix-caching: maybe":              `sim-prefix-caching: "maybe" is not one of on, off`,
+		"sim-chunked-prefill: 1":                 `sim-chunked-prefill: "1" is not one of on, off`,
+		"sim-moe: 61":                            "sim-moe: \"61\" is not LAYERS:EXPERTS",
+		"sim-moe: '61:8:9'":                      "not more groups than experts",
+		"sim-moe: '1:2:2:2'":                     "sim-moe: ",
+		"sim-moe: '0:2'":                         "sim-moe: ",
 		"sim-context-length: 1":                  "sim-context-length: 1 is not between 2",
 		"sim-output: -1":                         "sim-output: -1 is not between 0",
 		"sim-text: verse":                        `sim-text: "verse" is not one of passage, echo`,
@@ -142,6 +148,18 @@ func TestSimulated(t *testing.T) {
 	for _, name := range sim.Presets() {
 		if !strings.Contains(field.Tag.Get("help"), name) {
 			t.Errorf("the help of sim-timing does not name %s", name)
+		}
+	}
+}
+
+func TestMoE(t *testing.T) {
+	for text, want := range map[string]sim.MoE{"": {}, "61:256": {Layers: 61, Experts: 256}, "61:256:8": {Layers: 61, Experts: 256, Groups: 8}} {
+		l, err := Load("", []string{"PENSTOCK_SIM_MOE=" + text}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := l.MoE(); err != nil || got != want {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
 		}
 	}
 }

@@ -328,6 +328,10 @@ func TestExamineMachine(t *testing.T) {
 	if memory() != 0 {
 		cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
 		expect(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckFail, "the engines reserve")
+		cfg = settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim", "KV_CACHE_BLOCKS=10000")
+		expect(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckOK, "take up to 9 MiB, with full caches")
+		cfg = settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
+		expect(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckWarn, "with full caches")
 		checkpoint := t.TempDir()
 		f, err := os.Create(filepath.Join(checkpoint, "model.safetensors"))
 		if err != nil {

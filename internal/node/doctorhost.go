@@ -107,6 +107,14 @@ func (d *doctor) memory(ctx context.Context) {
 		return
 	}
 	const remedy = "lower --kv-cache-blocks or --workers, or take a machine with more memory"
+	if d.cfg.Engine == config.EngineSim {
+		if full := simulatedBytes(d.cfg); full > have {
+			d.warn("memory", remedy, "the simulated engines would take %s with full caches, and there are %s of memory", bytesText(full), bytesText(have))
+		} else {
+			d.ok("memory", "the simulated engines take up to %s, with full caches, of %s", bytesText(full), bytesText(have))
+		}
+		return
+	}
 	if d.cfg.ModelPath != "" {
 		if files := weightBytes(d.cfg.ModelPath); files > have {
 			d.fail("memory", remedy, "the weights in %s take %s, and there are %s of memory", d.cfg.ModelPath, bytesText(files), bytesText(have))
@@ -127,6 +135,17 @@ func (d *doctor) memory(ctx context.Context) {
 		return
 	}
 	d.ok("memory", "the engines reserve %s of %s", bytesText(uint64(all)), bytesText(have))
+}
+
+// blockBytes is what a block costs beside its tokens, as measured: its state in the
+// simulated engine, its place in the index of the router in the same process, its event,
+// and the room that the collector of memory takes.
+const blockBytes = 400
+
+// simulatedBytes is the memory that the simulated engines of the settings would
+// take if all their blocks were used. They take it as blocks are used.
+func simulatedBytes(cfg *config.Loaded) uint64 {
+	return uint64(engineCount(cfg)) * uint64(cfg.Blocks()) * uint64(blockBytes+4*cfg.KVCacheBlockSize)
 }
 
 // reservation returns what the engines of the built-in model would reserve, as the

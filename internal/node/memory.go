@@ -21,6 +21,10 @@ func explainMemory(err error) error {
 	return fmt.Errorf("%w; lower --kv-cache-blocks or --workers", err)
 }
 
+// Memory returns how many bytes of memory this process may have: those of the
+// machine or, if that is less, of its control groups. 0 is not known.
+func Memory() uint64 { return memory() }
+
 // cgroupLimit returns the least memory limit of the control groups that this
 // process is in, in bytes, 0 if there is none. root is the root of the file
 // system. Both versions of control groups are read, with every group above the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/internal/config"
 )
 
 // ErrNotReady is returned when something did not become ready in time.
@@ -20,6 +21,7 @@ type Ready struct {
 	Model      string        `json:"model"`
 	Chat       bool          `json:"chat"` // whether the model has a chat template
 	Engine     string        `json:"engine"`
+	Simulation string        `json:"simulation,omitempty"` // model of the engines' time, for people; "" if they compute
 	Workers    int           `json:"workers"`
 	Blocks     int           `json:"blocks"` // of each worker
 	BlockSize  int           `json:"block_size"`
@@ -46,7 +48,7 @@ func (p *process) started() Started {
 
 // Features lists what this build has besides the common parts.
 func Features() []string {
-	features := []string{"engine:tiny", "nats:embedded"}
+	features := []string{"engine:" + config.EngineTiny, "engine:" + config.EngineSim, "nats:embedded"}
 	if simd {
 		features = append(features, "kernel:simd-"+runtime.GOARCH)
 	}

@@ -44,6 +44,15 @@ func withPrompts(e localEngine, pipe *prep.Pipeline) engine.Engine {
 	return able
 }
 
+// Started is closed when an engine that takes time to start has done so; nil is one
+// that does not.
+func (e promptEngine) Started() <-chan struct{} {
+	if s, ok := e.localEngine.(interface{ Started() <-chan struct{} }); ok {
+		return s.Started()
+	}
+	return nil
+}
+
 // Preprocess implements engine.Preprocessor.
 func (e promptEngine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	if err := req.Validate(); err != nil {

@@ -25,7 +25,13 @@ import (
 // TestIndexIsTheTruth: after a storm in which caches overflowed, the router's
 // index has, block by block, what the engines hold.
 func TestIndexIsTheTruth(t *testing.T) {
-	cfg, err := config.Load("", []string{"PENSTOCK_KV_CACHE_BLOCKS=96", "PENSTOCK_MAX_NUM_SEQS=16", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_WORKERS=3"}, nil)
+	for _, engine := range []string{config.EngineTiny, config.EngineSim} {
+		t.Run(engine, func(t *testing.T) { testIndexIsTheTruth(t, engine) })
+	}
+}
+
+func testIndexIsTheTruth(t *testing.T, engine string) {
+	cfg, err := config.Load("", []string{"PENSTOCK_ENGINE=" + engine, "PENSTOCK_SIM_SPEEDUP=100", "PENSTOCK_KV_CACHE_BLOCKS=96", "PENSTOCK_MAX_NUM_SEQS=16", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_WORKERS=3"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,13 +68,13 @@ func TestIndexIsTheTruth(t *testing.T) {
 	}
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
-	url := "http://" + ln.Addr().String()
+	url, model := "http://"+ln.Addr().String(), cfg.ModelName()
 
 	var storm sync.WaitGroup
 	for c := range 12 {
 		storm.Go(func() {
 			for i := range 6 {
-				complete(t, client, url, c*6+i)
+				complete(t, client, url, model, c*6+i)
 			}
 		})
 	}
@@ -101,7 +107,7 @@ func TestIndexIsTheTruth(t *testing.T) {
 }
 
 // complete sends prompt i: six beginnings, with ends of their own.
-func complete(t *testing.T, client *http.Client, url string, i int) {
+func complete(t *testing.T, client *http.Client, url, model string, i int) {
 	prompt := make([]int, 0, 512)
 	for j := range 200 + i%6*40 {
 		prompt = append(prompt, 300+(j*31+i%6*17)%1200)
@@ -109,7 +115,7 @@ func complete(t *testing.T, client *http.Client, url string, i int) {
 	for j := range 40 + i {
 		prompt = append(prompt, 300+(j*7+i*13)%1200)
 	}
-	body, err := json.Marshal(map[string]any{"model": "penstock-tiny", "prompt": prompt, "max_tokens": 3 + i%20})
+	body, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": 3 + i%20})
 	if err != nil {
 		t.Error(err)
 		return

@@ -57,21 +57,29 @@ func (u *up) start(ctx context.Context, stages *stages) {
 
 // await returns when requests can be served by every worker.
 func (u *up) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, ErrNotReady)
+	limit := readyTimeout
+	if u.cfg.Engine == config.EngineSim {
+		limit += time.Duration(u.cfg.SimStartup)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
 	model := u.model.card().Name
 	err := until(ctx, func() bool { return min(u.router.Workers(model), u.frontend.Workers(model)) >= u.cfg.Workers })
 	if err == ErrNotReady {
 		return fmt.Errorf("%w: of %d workers the router sees %d and the frontend %d after %v; the log says more with --log-level debug",
-			ErrNotReady, u.cfg.Workers, u.router.Workers(model), u.frontend.Workers(model), readyTimeout)
+			ErrNotReady, u.cfg.Workers, u.router.Workers(model), u.frontend.Workers(model), limit)
 	}
 	return err
 }
 
 func (u *up) announce() {
 	card := u.model.card()
-	u.ready(Ready{
+	r := Ready{
 		URL: u.url(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Workers,
 		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Took: time.Since(u.began),
-	})
+	}
+	if u.cfg.Engine == config.EngineSim {
+		r.Simulation = u.cfg.SimulationText()
+	}
+	u.ready(r)
 }

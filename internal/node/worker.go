@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"time"
@@ -103,6 +104,9 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 // heard of it.
 const linger = 200 * time.Millisecond
 
+// many workers in one process do not each say that they are ready.
+const many = 8
+
 // newWorker puts an engine behind the planes.
 func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng engine.Engine, metrics *worker.Metrics) (*worker.Worker, error) {
 	host, err := os.Hostname()
@@ -116,6 +120,9 @@ func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng 
 		DrainTimeout: time.Duration(p.cfg.DrainTimeout),
 		// A router's engines are workers, who ask their own.
 		MaxCalls: p.cfg.MaxInflight, CanaryInterval: -1,
+	}
+	if p.cfg.Command == config.Up && p.cfg.Workers > many {
+		cfg.ReadyLevel = slog.LevelDebug
 	}
 	if p.cfg.Command != config.Up {
 		// Others hear of it over a network: until then they are told to go elsewhere.

@@ -81,7 +81,7 @@ func (r *random) gamma(shape float64) float64 {
 		if v <= 0 {
 			continue
 		}
-		v = v * v * v
+		v = float64(v * v * v)
 		if ln(r.unit()) < float64(float64(x*x)/2)+float64(d*(1-v+ln(v))) {
 			return d * v * power / shape
 		}

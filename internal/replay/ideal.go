@@ -43,6 +43,9 @@ func Ideals(ctx context.Context, source Source, cfg IdealConfig) ([]Ideal, error
 	}
 	all := idealCaches{infinite: newLRU(0, cfg.MostBlocks)}
 	for _, n := range cfg.Workers {
+		if n < 1 {
+			return nil, fmt.Errorf("ideal: %d workers: must be at least 1", n)
+		}
 		all.bounded = append(all.bounded, boundedCache{capacity: n * cfg.Blocks})
 	}
 	var (

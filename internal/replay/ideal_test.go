@@ -154,7 +154,7 @@ func TestIdealsEndWithTheirContext(t *testing.T) {
 	if _, err := Ideals(context.Background(), broken{want}, IdealConfig{BlockSize: 2, Blocks: 1}); !errors.Is(err, want) {
 		t.Error(err)
 	}
-	for _, cfg := range []IdealConfig{{BlockSize: 0, Blocks: 1}, {BlockSize: 2}} {
+	for _, cfg := range []IdealConfig{{BlockSize: 0, Blocks: 1}, {BlockSize: 2}, {BlockSize: 2, Blocks: 1, Workers: []int{0}}} {
 		if _, err := Ideals(context.Background(), &rows{}, cfg); err == nil {
 			t.Errorf("%+v is taken", cfg)
 		}

@@ -37,5 +37,5 @@ func (r *random) below(n int) int {
 
 // unit returns a number in (0, 1]: a multiple of 2^-53, whose logarithm exists.
 func (r *random) unit() float64 {
-	return float64(r.next()>>11+1) / (1 << 53)
+	return float64(float64(r.next()>>11+1) / (1 << 53))
 }

@@ -60,11 +60,25 @@ type Media struct {
 	URL           string
 }
 
+// Set makes r a copy of o that shares no slice of tokens, blocks or bytes with it, in
+// the memory that r's slices have: what a source gave can so be kept.
+func (r *Request) Set(o *Request) {
+	old := *r
+	*r = *o
+	r.Blocks = append(old.Blocks[:0], o.Blocks...)
+	r.Tokens = append(old.Tokens[:0], o.Tokens...)
+	r.Messages = append(old.Messages[:0], o.Messages...)
+	r.Tools = append(old.Tools[:0], o.Tools...)
+	r.Payload = append(old.Payload[:0], o.Payload...)
+	r.Extra = append(old.Extra[:0], o.Extra...)
+	r.Media = append(old.Media[:0], o.Media...)
+}
+
 // Source gives the requests of a workload, once, in the order of At; those of a
 // session in their order. It has one owner.
 type Source interface {
 	// Next sets r to the next request, reusing its slices; what r has is good until
-	// the next call. It returns io.EOF after the last one. Other errors say where in
+	// the next call, since it may be the source's own memory. It returns io.EOF after the last one. Other errors say where in
 	// the workload the fault is.
 	Next(r *Request) error
 	// Close ends the use of the source.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/replay"
 )
 
 // callState is where a call is at its worker.
@@ -26,13 +27,27 @@ type call struct {
 	prompt       int
 	generated    int // tokens of the answer, so far
 	limit        int
+	media        int // tokens at the beginning of the prompt that media fill
 }
 
 func (cl *call) reset(at uint32, t *task, worker uint32) {
 	*cl = call{
 		task: at, worker: worker, life: cl.life, client: true,
-		index: t.request.Index, prompt: t.prompt, generated: t.got, limit: t.limit,
+		index: t.request.Index, prompt: t.prompt, generated: t.got, limit: t.limit, media: placeholders(&t.request),
 	}
+}
+
+// placeholders returns how many tokens of a prompt media fill: they come first
+// where the prompt's content is not given otherwise.
+func placeholders(r *replay.Request) int {
+	if len(r.Tokens)+len(r.Text)+len(r.Messages)+len(r.Payload)+len(r.Blocks) > 0 {
+		return 0
+	}
+	n := 0
+	for i := range r.Media {
+		n += max(r.Media[i].Tokens, 0)
+	}
+	return min(n, r.Input)
 }
 
 // drop ends the client's side of a call.

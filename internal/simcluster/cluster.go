@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/replay"
@@ -138,6 +139,10 @@ func (c *cluster) step() error {
 		c.workers[e.a].described(c, e.b)
 	case crashed:
 		c.crash(e.a)
+	case leaving:
+		c.leave(e.a)
+	case left:
+		c.halt(&c.workers[e.a], fault.Draining)
 	case reborn:
 		c.reborn(e.a)
 	case expired:

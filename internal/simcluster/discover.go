@@ -65,6 +65,11 @@ func (r *router) forget(w kv.Worker, epoch uint64) {
 // tidy does what time alone brings about.
 func (r *router) tidy(c *cluster) {
 	r.active.Expire(c.now)
+	for i := range r.members {
+		if r.members[i].known {
+			r.settle(c, uint32(i)) // what a worker said of itself has its time
+		}
+	}
 	if !c.follow {
 		return
 	}

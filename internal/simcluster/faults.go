@@ -28,11 +28,15 @@ type Faults struct {
 	// Slow is the share of passes that take SlowBy times as long.
 	Slow   float64
 	SlowBy int
-	// CrashEvery is the mean time between deaths of a worker; 0 is never. It comes
+	// CrashEvery is the mean time for which a worker lives; 0 is for ever. It comes
 	// back, in a new life and with an empty cache, after up to MostDown and
 	// the time that its engine takes to start. Discovery
 	// learns of a death after Lease, and of a life at once or up to MostLate later.
 	CrashEvery, MostDown, Lease time.Duration
+	// Leaves is the share of lives that end as planned: the worker says that it leaves, refuses
+	// what is new, and after Drain ends what is left.
+	Leaves float64
+	Drain  time.Duration
 }
 
 func (f *Faults) ensureDefaults() {
@@ -42,6 +46,9 @@ func (f *Faults) ensureDefaults() {
 	if f.Lease == 0 {
 		f.Lease = 10 * time.Second
 	}
+	if f.Drain == 0 {
+		f.Drain = 5 * time.Second
+	}
 	if f.MostDown == 0 {
 		f.MostDown = 20 * time.Second
 	}
@@ -49,12 +56,12 @@ func (f *Faults) ensureDefaults() {
 
 func (f *Faults) validate() error {
 	var errs []error
-	for _, share := range [...]float64{f.RecordsLost, f.RecordsRepeated, f.RecordsLate, f.ResyncsLost, f.LoadsLost, f.PingsLost, f.CallsBroken, f.Slow} {
+	for _, share := range [...]float64{f.RecordsLost, f.RecordsRepeated, f.RecordsLate, f.ResyncsLost, f.LoadsLost, f.PingsLost, f.CallsBroken, f.Slow, f.Leaves} {
 		if !(share >= 0 && share <= 1) {
 			errs = append(errs, fmt.Errorf("simcluster: the share %g of faults is not between 0 and 1", share))
 		}
 	}
-	if min(f.Until, f.MostLate, f.CrashEvery, f.MostDown, f.Lease) < 0 || f.SlowBy < 1 {
+	if min(f.Until, f.MostLate, f.CrashEvery, f.MostDown, f.Lease, f.Drain) < 0 || f.SlowBy < 1 {
 		errs = append(errs, errors.New("simcluster: times of faults must not be negative, nor may slow be fast"))
 	}
 	return errors.Join(errs...)
@@ -110,20 +117,24 @@ func (x *chaos) slowed(now kv.Mono, d time.Duration) time.Duration {
 	return d
 }
 
-// begin plans the first death of each worker.
+// begin plans the end of each worker's first life.
 func (x *chaos) begin(c *cluster) {
 	for i := range c.workers {
 		x.doom(c, uint32(i))
 	}
 }
 
-// doom plans the next death of a worker: uniformly within twice the mean.
+// doom plans the end of a worker's life: uniformly within twice the mean.
 func (x *chaos) doom(c *cluster, worker uint32) {
 	if x.CrashEvery == 0 {
 		return
 	}
 	at := c.now.Add(x.random.within(2 * x.CrashEvery))
-	if x.on(at) {
+	switch leaves := x.random.chance(x.Leaves); {
+	case !x.on(at):
+	case leaves:
+		c.queue.push(at, leaving, worker, 0)
+	default:
 		c.queue.push(at, crashed, worker, 0)
 	}
 }
@@ -131,21 +142,36 @@ func (x *chaos) doom(c *cluster, worker uint32) {
 // crash ends a life of a worker: its calls break, its cache is gone.
 func (c *cluster) crash(worker uint32) {
 	w := &c.workers[worker]
+	c.halt(w, fault.Unavailable)
+	c.queue.push(c.now.Add(c.chaos.Lease), expired, worker, uint32(w.epoch))
+}
+
+// leave begins the planned end of a worker's life.
+func (c *cluster) leave(worker uint32) {
+	w := &c.workers[worker]
+	w.leaving, w.registered = true, false
+	w.report(c)
+	c.announce()
+	c.queue.push(c.now.Add(c.chaos.Drain), left, worker, 0)
+}
+
+// halt ends what a worker has in work, with a code, and the worker; the next life begins
+// later.
+func (c *cluster) halt(w *worker, code fault.Code) {
 	w.alive = false
 	w.inbox, w.aborts = w.inbox[:0], w.aborts[:0]
 	for i := range c.calls.all {
 		cl := &c.calls.all[i]
 		switch at := uint32(i); {
-		case cl.worker != worker || cl.state != inbox && cl.state != running:
+		case cl.worker != w.number || cl.state != inbox && cl.state != running:
 		case cl.client:
-			w.end(c, at, fault.Unavailable)
+			w.end(c, at, code)
 		default:
 			c.forget(at)
 		}
 	}
-	c.queue.push(c.now.Add(c.chaos.Lease), expired, worker, uint32(w.epoch))
 	down := c.chaos.random.within(c.chaos.MostDown) + c.cfg.Timing.Startup
-	c.queue.push(c.now.Add(down), reborn, worker, 0)
+	c.queue.push(c.now.Add(down), reborn, w.number, 0)
 }
 
 // reborn begins the next life of a worker.

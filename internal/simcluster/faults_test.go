@@ -76,7 +76,7 @@ func disturbed(t *rapid.T, cfg Config, all []replay.Request) (*journal, *cluster
 	tries := map[string]int{}
 	c.decided = func(task *task, q *route.Query, d route.Decision) {
 		most := max(c.cfg.Migration.Limit, 0) + 1
-		if cfg.MaxWaiting > 0 { // refusals do not count
+		if cfg.MaxWaiting > 0 || cfg.Faults.Leaves > 0 { // what is full or leaves does not count
 			most = 64
 		}
 		if tries[task.key]++; tries[task.key] > most {
@@ -268,5 +268,50 @@ func TestIndexFollows(t *testing.T) {
 	}
 	if evicted == 0 || looks == 0 {
 		t.Errorf("%d blocks were evicted, %d looks taken", evicted, looks)
+	}
+}
+
+// TestPlannedLeaves: workers that leave as planned fail no request, even where none
+// may be made good.
+func TestPlannedLeaves(t *testing.T) {
+	moved := 0
+	for seed := range uint64(10) {
+		all := shape{requests: 150, every: 150 * time.Millisecond, roots: 5, blocks: 6, blockTokens: 48, output: 60}.make(seed)
+		cfg := Config{
+			Workers: 3, Seed: seed, Migration: migrate.Config{Limit: -1, FirstWait: 10 * time.Second}, Delay: time.Millisecond,
+			Faults: Faults{CrashEvery: 5 * time.Second, Leaves: 1, Drain: 200 * time.Millisecond, MostDown: 2 * time.Second, MostLate: 100 * time.Millisecond, LoadsLost: 1},
+		}
+		j := &journal{}
+		c, err := newCluster(cfg, &requests{all: all}, j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.decided = func(_ *task, q *route.Query, _ route.Decision) {
+			if q.Moving {
+				moved++
+			}
+		}
+		held := make([]int, cfg.Workers)
+		for !c.finished() {
+			if err := c.step(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range c.workers {
+				w := &c.workers[i]
+				if w.leaving && w.held > held[i] {
+					t.Fatalf("worker %d took a call though it leaves", i+1)
+				}
+				held[i] = w.held
+			}
+		}
+		checkAnswers(t, all, j)
+		for _, s := range j.samples {
+			if s.Error != "" {
+				t.Errorf("seed %d: %+v", seed, s)
+			}
+		}
+	}
+	if moved == 0 {
+		t.Error("no request had to move")
 	}
 }

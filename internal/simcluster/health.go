@@ -25,21 +25,24 @@ type ping struct {
 	lost   bool
 }
 
-// watch has the router look for pings when the next one is due.
+// watch has the router look for pings when the next one is due, or earlier: signs of
+// life put pings off all the time.
 func (r *router) watch(c *cluster) {
 	at, ok := r.health.Next()
-	if !ok {
+	if !ok || r.looks && r.look <= at {
 		return
 	}
+	r.looks, r.look = true, max(at, c.now)
 	r.probing++
-	c.queue.push(max(at, c.now), probed, r.number, r.probing)
+	c.queue.push(r.look, probed, r.number, r.probing)
 }
 
 // probe sends the pings that are due.
 func (r *router) probe(c *cluster, number uint32) {
 	if number != r.probing {
-		return // there is a later look
+		return // there was an earlier look
 	}
+	r.looks = false
 	r.pings = r.health.Due(c.now, r.pings[:0], maxPings)
 	for _, p := range r.pings {
 		at := c.pings.take()
@@ -75,15 +78,18 @@ func (c *cluster) ponged(at uint32) {
 type loadReport struct {
 	epoch uint64
 	next  uint64 // number of its next cache event
+	drain bool
 	at    kv.Mono
 }
 
 // report tells the routers about a worker, if there is news or it is time.
 func (w *worker) report(c *cluster) {
-	if !w.alive || w.load.epoch == w.epoch && w.load.next == w.next && !elapsed(w.load.at, c.now, loadRefresh) {
+	now := w.said()
+	if now.at = w.load.at; !w.alive || now == w.load && !elapsed(now.at, c.now, loadRefresh) {
 		return
 	}
-	w.load = loadReport{epoch: w.epoch, next: w.next, at: c.now}
+	now.at = c.now
+	w.load = now
 	for i := range c.routers {
 		if r := &c.routers[i]; !c.chaos.losesLoad(c.now) {
 			r.health.Heard(c.now, w.id.ID, w.epoch)
@@ -93,11 +99,17 @@ func (w *worker) report(c *cluster) {
 	}
 }
 
+// said is what a worker says of itself when it is asked.
+func (w *worker) said() loadReport {
+	return loadReport{epoch: w.epoch, next: w.next, drain: w.leaving}
+}
+
 // heed takes over what a worker says of itself.
 func (r *router) heed(c *cluster, w *worker) {
 	m := &r.members[w.number]
 	if !m.known || m.epoch != w.epoch {
 		return
 	}
-	m.load, m.loadAt, m.reported = loadReport{epoch: w.epoch, next: w.next}, c.now, true
+	m.load, m.loadAt, m.reported = w.said(), c.now, true
+	r.settle(c, w.number)
 }

@@ -17,6 +17,8 @@ const (
 	asked                      // worker a is asked to describe its cache
 	described                  // worker a may describe its cache again
 	crashed                    // worker a dies
+	leaving                    // worker a begins to leave
+	left                       // it is gone
 	reborn                     // worker a begins its next life
 	expired                    // the lease of worker a runs out
 	found                      // router a hears of who is registered

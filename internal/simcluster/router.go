@@ -17,6 +17,7 @@ const (
 	upkeepEvery    = time.Second
 	settle         = 2 * time.Second  // a worker may be known before its events are missed
 	stuck          = 5 * time.Second  // a feed may stand still behind its worker's reports
+	fresh          = 30 * time.Second // a load report speaks for a worker
 	grace          = 30 * time.Second // entries are kept of a worker that is not registered
 	reservationTTL = 10 * time.Minute
 )
@@ -32,7 +33,9 @@ type router struct {
 	members []member // by number of the worker
 	asked   []kv.Worker
 	waiting []uint32 // tasks, to which a change of the set of workers is news
-	probing uint32   // numbers the wait for the next ping
+	looks   bool     // for pings that are due, at look: that one of number probing
+	look    kv.Mono
+	probing uint32
 	pings   []health.Ping
 	watched []health.Worker
 	targets []route.Target
@@ -50,6 +53,7 @@ type member struct {
 	sourceEpoch uint64
 	sourceSince kv.Mono
 
+	leaving  kv.Mono // until when a call counts that was refused so
 	reported bool
 	load     loadReport
 	loadAt   kv.Mono
@@ -119,10 +123,13 @@ func (r *router) free(t *task) {
 // more, while there is another, until it answers a ping.
 func (r *router) failed(c *cluster, worker uint32, code fault.Code) {
 	m := &r.members[worker]
-	if code != fault.Unavailable && code != fault.Deadline || !m.known {
-		return
-	}
-	if r.health.Failed(c.now, kv.WorkerID(worker+1), m.epoch) {
+	switch {
+	case !m.known:
+	case code == fault.Draining:
+		m.leaving = c.now.Add(fresh)
+		r.settle(c, worker)
+	case code != fault.Unavailable && code != fault.Deadline:
+	case r.health.Failed(c.now, kv.WorkerID(worker+1), m.epoch):
 		r.settle(c, worker)
 		r.watch(c)
 	}
@@ -138,7 +145,10 @@ func (r *router) settle(c *cluster, worker uint32) {
 // state is how requests see a worker.
 func (r *router) state(c *cluster, id kv.WorkerID) (route.State, kv.Mono) {
 	st, _ := r.health.Status(id)
+	m := &r.members[id-1]
 	switch {
+	case c.now < m.leaving || m.reported && m.load.drain && !elapsed(m.loadAt, c.now, fresh):
+		return route.Draining, c.now
 	case st.Quarantined && st.Cause == health.CallFailed:
 		return route.Suspected, st.Since
 	case st.Quarantined:

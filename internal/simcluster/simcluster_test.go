@@ -138,6 +138,20 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestBusy: what the router refuses for load is told so.
+func TestBusy(t *testing.T) {
+	all := []replay.Request{{Index: 0, Input: 500, Output: 5}, {Index: 1, Input: 500, Output: 5}, {Index: 2, At: time.Second, Input: 500, Output: 5}}
+	j := run(t, Config{Route: route.Config{Busy: route.Busy{PrefillTokens: 100}}}, all)
+	if s := j.samples[0]; s.Index != 1 || s.Error != "overloaded" || s.Worker != 0 || s.Done != 0 {
+		t.Errorf("%+v", s)
+	}
+	for _, s := range j.samples[1:] {
+		if s.Error != "" {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
 // TestRefusedWorkloads: a workload that does not say when is refused by its line.
 func TestRefusedWorkloads(t *testing.T) {
 	for _, tt := range []struct {

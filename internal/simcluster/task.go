@@ -52,11 +52,11 @@ type task struct {
 	wakes, stalls uint32
 }
 
-// reset makes a task of a request, whose memory it exchanges for its own.
+// reset makes a task of a copy of a request, in the memory of the one that it had.
 func (t *task) reset(r *replay.Request) {
 	old, wakes, stalls := t.request, t.wakes, t.stalls
-	*t = task{request: *r, call: nowhere, number: 1, wakes: wakes, stalls: stalls}
-	*r = replay.Request{Blocks: old.Blocks[:0], Tokens: old.Tokens[:0]}
+	*t = task{request: old, call: nowhere, number: 1, wakes: wakes, stalls: stalls}
+	t.request.Set(r) // the source overwrites what it gave
 }
 
 // begin sends a request.

@@ -12,10 +12,11 @@ import (
 
 // worker is an engine that computes in batches, and the process around it.
 type worker struct {
-	number uint32
-	id     kv.Worker
-	alive  bool
-	epoch  uint64 // of this life, from 1
+	number  uint32
+	id      kv.Worker
+	alive   bool
+	leaving bool   // it finishes what it has
+	epoch   uint64 // of this life, from 1
 
 	sched   *paged.Scheduler
 	plan    paged.Step
@@ -57,7 +58,7 @@ func (w *worker) live(c *cluster) error {
 	if err != nil {
 		return err
 	}
-	w.sched, w.alive, w.busy = sched, true, false
+	w.sched, w.alive, w.leaving, w.busy = sched, true, false, false
 	w.epoch++
 	w.held, w.inbox, w.aborts = 0, w.inbox[:0], w.aborts[:0]
 	w.publisher = publisher{next: 1}
@@ -74,6 +75,9 @@ func (w *worker) called(c *cluster, at uint32) {
 		return
 	case !w.alive:
 		w.end(c, at, fault.Unavailable)
+		return
+	case w.leaving:
+		w.end(c, at, fault.Draining)
 		return
 	case w.held >= c.cfg.MaxSeqs+c.cfg.MaxWaiting:
 		w.end(c, at, fault.Overloaded)
@@ -110,6 +114,10 @@ func (w *worker) turn(c *cluster) {
 		return
 	}
 	pass := sim.Describe(&w.plan, w.sched.Stats(), c.cfg.Blocks)
+	for i := range w.plan.Work {
+		work := &w.plan.Work[i]
+		pass.Media += max(0, min(c.calls.all[work.ID].media, work.Start+work.Prefill)-work.Start)
+	}
 	d := c.chaos.slowed(c.now, w.timing.Pass(&pass, w.passes))
 	w.passes++
 	c.queue.push(c.now.Add(d), passed, w.number, uint32(w.epoch))

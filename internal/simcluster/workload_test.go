@@ -12,17 +12,22 @@ import (
 
 // requests is a source of requests that are there.
 type requests struct {
-	all []replay.Request
-	at  int
+	all   []replay.Request
+	at    int
+	given []int64
 }
 
 func (s *requests) Next(r *replay.Request) error {
 	if s.at == len(s.all) {
 		return io.EOF
 	}
-	blocks := append(r.Blocks[:0], s.all[s.at].Blocks...)
+	// What the request before has is no longer good, as a source may have it.
+	for i := range s.given {
+		s.given[i] = -1
+	}
+	s.given = append(s.given[:0], s.all[s.at].Blocks...)
 	*r = s.all[s.at]
-	r.Blocks = blocks
+	r.Blocks = s.given
 	s.at++
 	return nil
 }

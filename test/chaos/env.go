@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/config"
 	"penstock/test/fleet"
 )
 
@@ -112,12 +113,22 @@ const mixTokens = 96
 
 // learn takes the answers of all requests from one process that nothing disturbs.
 func (e *env) learn(ctx context.Context) error {
-	f, err := fleet.StartUp(ctx, fleet.Config{Bin: e.bin, Dir: filepath.Join(e.dir, "known"), Ports: e.ports, Workers: 1})
+	f, err := fleet.StartUp(ctx, fleet.Config{Bin: e.bin, Dir: filepath.Join(e.dir, "known"), Ports: e.ports, Workers: 1, HubArgs: e.engineArgs()})
 	if err != nil {
 		return err
 	}
-	e.mix, err = fleet.Learn(ctx, e.client, f.Hub.URL(), fleet.Mix(24, mixTokens))
+	mix := fleet.Mix(24, mixTokens)
+	if e.engine == config.EngineSim {
+		mix = slices.DeleteFunc(mix, func(r fleet.Request) bool { return r.Guided() })
+	}
+	e.mix, err = fleet.Learn(ctx, e.client, f.Hub.URL(), mix)
 	return errors.Join(err, f.Close())
+}
+
+// engineArgs are the flags of workers of the engine asked for, whatever its own model
+// is called.
+func (e *env) engineArgs() []string {
+	return []string{"--engine", e.engine, "--served-model-name", fleet.Model}
 }
 
 // fleet starts a fleet for the scenario that runs.
@@ -126,6 +137,7 @@ func (e *env) fleet(ctx context.Context, cfg fleet.Config) (*fleet.Fleet, error)
 	cfg.Bin, cfg.Ports = e.bin, e.ports
 	grace := e.flags("frontend", "drain-grace", "100ms") // nobody comes at the end of a scenario
 	cfg.HubArgs, cfg.FrontendArgs = slices.Concat(grace, cfg.HubArgs), slices.Concat(grace, cfg.FrontendArgs)
+	cfg.WorkerArgs = slices.Concat(e.engineArgs(), cfg.WorkerArgs)
 	cfg.Dir = filepath.Join(e.dir, fmt.Sprintf("%02d-%s", e.fleets, e.name))
 	if cfg.NATSServer == "" {
 		cfg.NATSServer = e.nats

@@ -38,7 +38,7 @@ func main() {
 // options are what the command line says.
 type options struct {
 	bin, file, keep string
-	nats            string
+	nats, engine    string
 	runs            int
 	seed            uint64
 	short           bool
@@ -51,6 +51,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.file, "json", "", "also write the report to this file")
 	flags.StringVar(&o.keep, "keep", "", "keep the logs of all processes in this directory")
 	flags.StringVar(&o.nats, "nats-server", "", "a nats-server binary to run instead of the one that is embedded in a role")
+	flags.StringVar(&o.engine, "engine", "tiny", "the engine of the workers: tiny, or sim, which is asked for no JSON")
 	flags.IntVar(&o.runs, "runs", 200, "deaths, and restarts, in the scenarios that repeat themselves")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of all that is chosen at random")
 	flags.BoolVar(&o.short, "short", false, "the short form: the scenarios that fit in a minute, with fewer and shorter faults")

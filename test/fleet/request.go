@@ -15,6 +15,9 @@ type Request struct {
 	Body map[string]any
 }
 
+// Guided reports whether the answer is held to a schema, which not every engine can.
+func (r Request) Guided() bool { return r.Body["response_format"] != nil }
+
 // Known is a request with the answer that it has when nothing disturbs it.
 type Known struct {
 	Request

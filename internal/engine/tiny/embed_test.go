@@ -132,8 +132,8 @@ func TestEmbedIdentity(t *testing.T) {
 func TestEmbedPreempted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, func(c *Config) { c.Blocks, c.MaxSeqs, c.TokenBudget = 30, 2, 8 })
-		g := &gate{e.forward, make(chan struct{}), make(chan struct{})}
-		e.forward = g
+		g := &gate{e.cpu.forward, make(chan struct{}), make(chan struct{})}
+		e.cpu.forward = g
 		ctx := enginetest.Start(t, e)
 		step := func() { g.leave <- struct{}{}; <-g.enter }
 
@@ -183,8 +183,8 @@ func TestEmbedCancel(t *testing.T) {
 
 func testEmbedCancel(t *testing.T, steps int) {
 	e := small(t, func(c *Config) { c.TokenBudget = 16 })
-	g := &gate{e.forward, make(chan struct{}), make(chan struct{})}
-	e.forward = g
+	g := &gate{e.cpu.forward, make(chan struct{}), make(chan struct{})}
+	e.cpu.forward = g
 	ctx := enginetest.Start(t, e)
 	neighbour := make(chan error, 1)
 	go func() {

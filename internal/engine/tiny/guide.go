@@ -124,6 +124,13 @@ type follower struct {
 	scratch         []byte
 }
 
+// drawable returns those of tokens that a model of so many may draw.
+func drawable(tokens, mask []kv.Token, vocab int) []kv.Token {
+	return slices.DeleteFunc(slices.Clone(tokens), func(t kv.Token) bool {
+		return int(t) >= vocab || slices.Contains(mask, t)
+	})
+}
+
 func newFollower(r *rules, stops, drawable []kv.Token, least int) *follower {
 	return &follower{rules: r, state: r.grammar.NewState(), stops: stops, drawable: drawable, least: least}
 }

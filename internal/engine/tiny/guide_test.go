@@ -172,27 +172,16 @@ func BenchmarkGuidedStep(b *testing.B) {
 	for name, schema := range map[string]string{"free": "", "guided": `{"type":"string","minLength":100000}`} {
 		b.Run(name, func(b *testing.B) {
 			e := newBuiltin(b, nil)
-			l, err := e.begin()
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer l.end()
-			for i := range 8 {
+			step := stepped(b, e, 8, func(i int) *engine.Request {
 				req := greedy(i, 20, 8000)
 				req.Sampling = engine.Sampling{Temperature: 1, Seed: uint64(i)}
 				if schema != "" {
 					req.Guide = &engine.Guide{Schema: []byte(schema)}
 				}
-				r, err := e.newRequest(req)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := e.submit(r); err != nil {
-					b.Fatal(err)
-				}
-			}
+				return req
+			})
 			for b.Loop() {
-				l.turn()
+				step()
 			}
 		})
 	}

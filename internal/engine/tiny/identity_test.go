@@ -50,8 +50,8 @@ func (s *spy) Forward(c *model.Cache, work []model.Work) error {
 
 // spied starts an engine whose work is counted.
 func spied(t *testing.T, e *Engine) (*Engine, *spy, context.Context) {
-	s := &spy{forwarder: e.forward}
-	e.forward = s
+	s := &spy{forwarder: e.cpu.forward}
+	e.cpu.forward = s
 	return e, s, enginetest.Start(t, e)
 }
 

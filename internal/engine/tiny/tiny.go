@@ -6,15 +6,7 @@
 // from a fixed seed: it talks nonsense, but deterministically, over a real
 // vocabulary, at the cost of a real forward pass.
 //
-// # One loop
-//
-// [Engine.Run] is one goroutine that owns the scheduler, the cache, the sampler
-// and the batch. Generate hands it requests through a bounded inbox and gets
-// tokens back through an outbox of its own, so that nobody's sink holds up
-// anybody's batch. A slow sink loses nothing and pauses nothing: what it has not
-// taken yet is merged into one delta per choice. An outbox is bounded by the
-// request's own token limit, and its sequence ends, and gives its blocks back, as
-// soon as it would have with a fast sink.
+// The loop, the queue and the streams are those of package batch.
 //
 // # Bit-identity
 //
@@ -41,12 +33,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"path/filepath"
-	"sync"
 
 	"penstock/core/guide"
 	"penstock/core/kv"
-	"penstock/core/paged"
 	"penstock/internal/engine"
+	"penstock/internal/engine/batch"
 	"penstock/internal/engine/tiny/model"
 	"penstock/internal/engine/tiny/sample"
 
@@ -55,45 +46,10 @@ import (
 
 // Engine is a CPU engine for one model. Create it with [New].
 type Engine struct {
-	cfg  Config
-	card engine.Card
-	mask []kv.Token
-	// guides are the schemas in use; nil if the engine cannot guide.
-	guides *guides
-
-	scheduler paged.Config
-	forward   forwarder
-	hidden    int // size of a hidden state
-	cache     *model.Cache
-	watchers  hub
-	// wake tells the loop that the inbox, the aborts or the watchers changed.
-	wake chan struct{}
-
-	mu struct {
-		sync.Mutex
-		phase  phase
-		inbox  []*request // taken by the loop in order
-		aborts []*request // to be released by the loop; at most the live ones
-		// sequences are all choices not finished, the inbox's included; they are
-		// what the queue bound counts.
-		sequences int
-		load      engine.Load // of the loop, without the inbox
-	}
+	*batch.Engine
+	cpu    *computer
+	hidden int // size of a hidden state
 }
-
-// forwarder computes one batch; a *model.Model does.
-type forwarder interface {
-	Forward(c *model.Cache, work []model.Work) error
-}
-
-// phase is where in its life an engine is.
-type phase uint8
-
-const (
-	fresh phase = iota
-	running
-	stopped
-)
 
 // Compile-time guards.
 var (
@@ -101,6 +57,7 @@ var (
 	_ engine.KVSource   = (*Engine)(nil)
 	_ engine.LoadSource = (*Engine)(nil)
 	_ engine.Embedder   = (*Engine)(nil)
+	_ batch.Computer    = (*computer)(nil)
 	_ forwarder         = (*model.Model)(nil)
 )
 
@@ -156,7 +113,7 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	if shape.VocabSize > sample.MaxVocab {
 		return nil, fmt.Errorf("tiny model %s: vocabulary of %d tokens; at most %d are supported", cfg.Name, shape.VocabSize, sample.MaxVocab)
 	}
-	if err := sample.Validate(&n.defaults, -1, shape.VocabSize); err != nil {
+	if err := batch.ValidateSampling(&n.defaults, -1, shape.VocabSize); err != nil {
 		return nil, fmt.Errorf("tiny model %s: generation_config.json: %w", cfg.Name, err)
 	}
 	length := min(shape.MaxPositions, cfg.Blocks*cfg.BlockSize)
@@ -166,10 +123,8 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	if cfg.Text != nil && n.vocab == nil {
 		n.vocab = newVocab(cfg.Text, n.mask, shape.VocabSize)
 	}
-	e := &Engine{
-		cfg:  cfg,
-		mask: n.mask,
-		card: engine.Card{
+	bc := batch.Config{
+		Card: engine.Card{
 			Name:             cfg.Name,
 			Aliases:          cfg.Aliases,
 			Engine:           "tiny",
@@ -185,30 +140,26 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			Guided:           n.vocab != nil,
 			Tokenizer:        cfg.Tokenizer,
 		},
-		scheduler: paged.Config{
-			Blocks:      cfg.Blocks,
-			BlockSize:   cfg.BlockSize,
-			MaxSeqs:     cfg.MaxSeqs,
-			TokenBudget: cfg.TokenBudget,
-			MaxContext:  length,
-			// The engine's own bound on sequences is reached first.
-			MaxWaiting: cfg.MaxSeqs + cfg.MaxWaiting,
-			Reuse:      cfg.Reuse,
-		},
-		forward: n.model,
-		hidden:  shape.HiddenSize,
-		wake:    make(chan struct{}, 1),
+		MaxSeqs:     cfg.MaxSeqs,
+		TokenBudget: cfg.TokenBudget,
+		MaxWaiting:  cfg.MaxWaiting,
+		Reuse:       cfg.Reuse,
 	}
-	if err := e.scheduler.Validate(); err != nil {
-		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
+	cpu := &computer{
+		card:    &bc.Card,
+		mask:    n.mask,
+		forward: n.model,
+		sampler: sample.New(shape.VocabSize, n.mask),
 	}
 	if n.vocab != nil {
-		e.guides = newGuides(n.vocab, cfg.Text)
+		cpu.guides = newGuides(n.vocab, cfg.Text)
 	}
-	e.cache = n.model.NewCache(cfg.Blocks, cfg.BlockSize)
-	e.watchers.limit = max(minBacklog, cfg.Blocks)
-	e.mu.load.TotalBlocks = cfg.Blocks
-	return e, nil
+	shell, err := batch.New(bc, cpu)
+	if err != nil {
+		return nil, err
+	}
+	cpu.cache = n.model.NewCache(cfg.Blocks, cfg.BlockSize)
+	return &Engine{Engine: shell, cpu: cpu, hidden: shape.HiddenSize}, nil
 }
 
 // numerics names what the tokens depend on: the model's logits, the version of
@@ -224,30 +175,6 @@ func numerics(n *network) string {
 		name += "-guide1"
 	}
 	return name
-}
-
-// Card describes the model served.
-func (e *Engine) Card() engine.Card { return e.card }
-
-// Load returns the engine's load, requests that the loop has not seen included.
-// A request that Generate has returned for is not in it.
-func (e *Engine) Load() engine.Load {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	l := e.mu.load
-	for _, r := range e.mu.inbox {
-		l.Waiting += len(r.open)
-		l.PrefillTokens += len(r.req.Prompt)
-	}
-	return l
-}
-
-// poke makes the loop look at what was handed to it.
-func (e *Engine) poke() {
-	select {
-	case e.wake <- struct{}{}:
-	default: // it will look anyway
-	}
 }
 
 // baseName is the name of a checkpoint's directory.

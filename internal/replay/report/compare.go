@@ -55,24 +55,28 @@ const resolution = 0.002
 // tail is how many answers should lie above a percentile that is compared.
 const tail = 10
 
-// Compare matches the rows of a and b by policy and number of workers, equal ones in
-// their order, and compares each figure that both have. Two results of one row each
+// Compare matches the rows of a and b by policy, number of workers and size of the
+// caches, equal ones in their order; then those that are left by policy and number of
+// workers alone. It compares each figure that both have. Two results of one row each
 // are matched whatever they are called: a replay with what a server did.
 func Compare(a, b *replay.Result) *Comparison {
 	c := &Comparison{Remarks: different(a, b)}
-	taken := make([]bool, len(b.Rows))
-	for i := range a.Rows {
-		j := partner(a, b, i, taken)
+	namesA, namesB := rowNames(a.Rows), rowNames(b.Rows)
+	of := partners(a.Rows, b.Rows)
+	for i, j := range of {
 		if j < 0 {
-			c.OnlyA = append(c.OnlyA, rowName(&a.Rows[i]))
+			c.OnlyA = append(c.OnlyA, namesA[i])
 			continue
 		}
-		taken[j] = true
-		c.Pairs = append(c.Pairs, pair(&a.Rows[i], &b.Rows[j]))
+		p := pair(&a.Rows[i], &b.Rows[j])
+		if p.name = namesA[i]; namesB[j] != p.name {
+			p.name += " (A) and " + namesB[j] + " (B)"
+		}
+		c.Pairs = append(c.Pairs, p)
 	}
 	for j := range b.Rows {
-		if !taken[j] {
-			c.OnlyB = append(c.OnlyB, rowName(&b.Rows[j]))
+		if !slices.Contains(of, j) {
+			c.OnlyB = append(c.OnlyB, namesB[j])
 		}
 	}
 	if len(c.Pairs) == 0 {
@@ -84,17 +88,31 @@ func Compare(a, b *replay.Result) *Comparison {
 	return c
 }
 
-// partner returns the row of b that belongs to row i of a, or -1.
-func partner(a, b *replay.Result, i int, taken []bool) int {
-	if len(a.Rows) == 1 && len(b.Rows) == 1 {
-		return 0
+// partners returns for each row of a that of b which belongs to it, or -1.
+func partners(a, b []replay.Row) []int {
+	of := make([]int, len(a))
+	if len(a) == 1 && len(b) == 1 {
+		return of
 	}
-	for j := range b.Rows {
-		if !taken[j] && a.Rows[i].Policy == b.Rows[j].Policy && a.Rows[i].Workers == b.Rows[j].Workers {
-			return j
+	taken := make([]bool, len(b))
+	match := func(i int, same func(a, b *replay.Row) bool) {
+		for j := range b {
+			if !taken[j] && a[i].Policy == b[j].Policy && same(&a[i], &b[j]) {
+				of[i], taken[j] = j, true
+				return
+			}
 		}
 	}
-	return -1
+	for i := range a {
+		of[i] = -1
+		match(i, alike)
+	}
+	for i := range a {
+		if of[i] < 0 {
+			match(i, func(a, b *replay.Row) bool { return a.Workers == b.Workers })
+		}
+	}
+	return of
 }
 
 // different says in what the two commands differ.
@@ -136,10 +154,7 @@ func settings(a, b []replay.Setting) []string {
 }
 
 func pair(a, b *replay.Row) Pair {
-	p := Pair{Policy: a.Policy, Workers: a.Workers, name: rowName(a), Remarks: doubts(a, b)}
-	if other := rowName(b); other != p.name {
-		p.name += " (A) and " + other + " (B)"
-	}
+	p := Pair{Policy: a.Policy, Workers: a.Workers, Remarks: doubts(a, b)}
 	for _, f := range figures() {
 		x, inA := f.of(a)
 		y, inB := f.of(b)
@@ -158,14 +173,14 @@ func pair(a, b *replay.Row) Pair {
 
 // verdict judges the way from x to y.
 func verdict(f figure, x, y float64) string {
-	alike := x == y
+	equal := x == y
 	if f.unit == time {
-		alike = math.Abs(y-x) <= resolution*math.Max(x, y)
+		equal = math.Abs(y-x) <= resolution*math.Max(x, y)
 	}
 	switch {
 	case f.better == neither:
 		return ""
-	case alike:
+	case equal:
 		return "same"
 	case (y < x) == (f.better == less):
 		return "better"
@@ -181,6 +196,12 @@ func doubts(a, b *replay.Row) []string {
 		if r.Late {
 			add("The client of %c was late: its times are not to be trusted.", 'A'+i)
 		}
+	}
+	if a.BlockSize != b.BlockSize {
+		add("Blocks had %s in A, %s in B.", tokens(a.BlockSize), tokens(b.BlockSize))
+	}
+	if a.Blocks != b.Blocks {
+		add("Workers had %s in A, %s in B.", blocks(a.Blocks), blocks(b.Blocks))
 	}
 	if a.Requests != b.Requests {
 		add("A sent %s, B %s: not the same workload.", plural(a.Requests, "request", "requests"), plural(b.Requests, "request", "requests"))
@@ -202,6 +223,17 @@ func doubts(a, b *replay.Row) []string {
 		add("With %s the p99 stands on the slowest %s: too few to compare it.", plural(int(n), "answer", "answers"), whole((n+99)/100))
 	}
 	return said
+}
+
+func tokens(n int) string { return known(n, "token", "tokens") }
+func blocks(n int) string { return known(n, "block", "blocks") }
+
+// known writes a number of things of which 0 stands for not known.
+func known(n int, one, many string) string {
+	if n == 0 {
+		return "an unknown number of " + many
+	}
+	return plural(n, one, many)
 }
 
 func failed(r *replay.Row) float64 {

@@ -89,12 +89,22 @@ func TestCompareMatches(t *testing.T) {
 	if len(one.Pairs) != 1 || one.Pairs[0].name != "kv, 2 workers (A) and server (B)" {
 		t.Errorf("single rows: %+v", one)
 	}
+	sized := sizesResult()
+	sized.Rows[0].Blocks /= 2
+	sized.Rows[0], sized.Rows[2] = sized.Rows[2], sized.Rows[0]
+	c = Compare(sizesResult(), sized)
+	if len(c.Pairs) != 4 || !slices.Equal(c.Pairs[0].Remarks, []string{"Workers had 65,536 blocks in A, 32,768 blocks in B.", few}) || !slices.Equal(c.Pairs[2].Remarks, []string{few}) {
+		t.Errorf("rows of several sizes: %+v", c)
+	}
 	none := Compare(a, &replay.Result{Rows: []replay.Row{row("new", 1, 1), row("newer", 1, 1)}})
 	var out bytes.Buffer
 	if err := none.JSON(&out); err != nil || !strings.Contains(out.String(), `{"rows":[],`) || !strings.Contains(out.String(), "nothing to compare") {
 		t.Errorf("nothing in common: %s, %v", out.String(), err)
 	}
 }
+
+// few is the remark on 500 answers.
+const few = "With 500 answers the p99 stands on the slowest 5: too few to compare it."
 
 func TestCompareOnlyShows(t *testing.T) {
 	for _, c := range []*Comparison{Compare(hostileResult(), replayResult()), Compare(replayResult(), hostileResult()), Compare(hostileResult(), hostileResult())} {

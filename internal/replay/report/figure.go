@@ -38,6 +38,8 @@ type figure struct {
 // figures returns all figures, in the order in which they are shown.
 func figures() []figure {
 	all := []figure{
+		{"block_size", "block size", number, neither, func(r *replay.Row) (float64, bool) { return float64(r.BlockSize), r.BlockSize > 0 }},
+		{"blocks_per_worker", "blocks", number, neither, func(r *replay.Row) (float64, bool) { return float64(r.Blocks), r.Blocks > 0 }},
 		{"requests", "requests", number, neither, func(r *replay.Row) (float64, bool) { return float64(r.Requests), true }},
 		{"errors", "errors", number, less, func(r *replay.Row) (float64, bool) { return float64(r.Errors), true }},
 	}

@@ -189,6 +189,23 @@ func manyResult() *replay.Result {
 	return r
 }
 
+// sizesResult is two policies at two sizes of blocks.
+func sizesResult() *replay.Result {
+	r := &replay.Result{Command: "replay", Version: "v0.3.0"}
+	for _, size := range []int{16, 512} {
+		ideal := replay.Ideal{Workers: 8, BlockSize: size, Blocks: 1 << 20 / size}
+		ideal.Infinite = replay.Share{CachedShare: 0.6, Estimated: size == 16}
+		ideal.SameCapacity.CachedShare = 0.5 - float64(size)/10000
+		for i, policy := range []string{"kv", "random"} {
+			row, plots := made(policy, 8, 500, float64(200+300*i+size), 0.4)
+			row.BlockSize, row.Blocks, row.Ideal = size, ideal.Blocks, &ideal
+			r.Rows, r.Plots = append(r.Rows, row), append(r.Plots, plots)
+		}
+		r.Ideals = append(r.Ideals, ideal)
+	}
+	return r
+}
+
 // hostileText does something wherever it is not only shown.
 const hostileText = `</script><script>window.hurt=1</script><img src=x onerror="window.hurt=1">'"` + "`${window.hurt=1}`" +
 	"{{.}}<!--]]>\u2028\u202e\x1b[31m\x00javascript:window.hurt=1"

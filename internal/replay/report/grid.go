@@ -11,8 +11,7 @@ import (
 type grid struct {
 	Columns []column
 	Lines   []line
-	// Several: rows differ in their number of workers, so that "best" is among those
-	// of one number.
+	// Several: rows differ in their cluster, so that "best" is among those of one.
 	Several bool
 	Marked  bool // something is marked as the best
 	Late    bool // something is marked as late
@@ -24,7 +23,7 @@ type line struct {
 	Policy  string
 	Workers string
 	Late    bool
-	First   bool // of its number of workers
+	First   bool // of its cluster
 	Cells   []cell
 }
 
@@ -42,7 +41,7 @@ func newGrid(rows []replay.Row, figs []figure) *grid {
 		if r.Workers > 0 {
 			workers = whole(r.Workers)
 		}
-		first := i == 0 || rows[i-1].Workers != r.Workers
+		first := i == 0 || !alike(&rows[i-1], r)
 		g.Several = g.Several || first && i > 0
 		g.Late = g.Late || r.Late
 		g.Lines = append(g.Lines, line{Policy: r.Policy, Workers: workers, Late: r.Late, First: first})
@@ -57,7 +56,7 @@ func newGrid(rows []replay.Row, figs []figure) *grid {
 			c := cell{Text: absent}
 			if v, ok := f.of(&rows[i]); ok {
 				c.Text = s.text(v)
-				c.Best = best(f, rows, i)
+				c.Best = best(f, s, rows, i)
 			}
 			g.Marked = g.Marked || c.Best
 			g.Lines[i].Cells = append(g.Lines[i].Cells, c)
@@ -66,10 +65,28 @@ func newGrid(rows []replay.Row, figs []figure) *grid {
 	return g
 }
 
-// best reports whether no other row with the same number of workers has a better
-// figure than rows[i], and one has a worse. What a late client measured is
-// neither better nor worse than anything.
-func best(f figure, rows []replay.Row, i int) bool {
+// alike reports whether two rows are of clusters of the same size, and their
+// figures so measure the policies.
+func alike(a, b *replay.Row) bool {
+	return a.Workers == b.Workers && a.BlockSize == b.BlockSize && a.Blocks == b.Blocks
+}
+
+// sizes returns those of the figures that tell clusters apart, beside the number of
+// workers, in which rows differ.
+func sizes(rows []replay.Row) []figure {
+	return slices.DeleteFunc(pick("block_size", "blocks_per_worker"), func(f figure) bool {
+		return !slices.ContainsFunc(rows, func(r replay.Row) bool {
+			first, _ := f.of(&rows[0])
+			v, _ := f.of(&r)
+			return v != first
+		})
+	})
+}
+
+// best reports whether no other row of a cluster of the same size has a better
+// figure than rows[i], and one has a worse: as they are shown, since nobody sees the
+// rest. What a late client measured is neither better nor worse than anything.
+func best(f figure, s scale, rows []replay.Row, i int) bool {
 	mine, _ := f.of(&rows[i])
 	if f.better == neither || rows[i].Late {
 		return false
@@ -77,13 +94,13 @@ func best(f figure, rows []replay.Row, i int) bool {
 	worse := false
 	for j := range rows {
 		v, ok := f.of(&rows[j])
-		if !ok || rows[j].Late || rows[j].Workers != rows[i].Workers {
-			continue
-		}
-		if f.better == less && v < mine || f.better == more && v > mine {
+		switch {
+		case !ok || rows[j].Late || !alike(&rows[j], &rows[i]) || s.text(v) == s.text(mine):
+		case f.better == less && v < mine || f.better == more && v > mine:
 			return false
+		default:
+			worse = true
 		}
-		worse = worse || v != mine
 	}
 	return worse
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 
 	"penstock/internal/replay"
@@ -68,8 +69,7 @@ func HTML(w io.Writer, r *replay.Result) error {
 		p.Settings = append(p.Settings, replay.Setting{Name: plain(s.Name, nameLimit), Value: plain(s.Value, settingLimit)})
 	}
 	rows := named(r.Rows)
-	p.Summary = labelled{newGrid(rows, pick("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
-		"cached_share", "share_of_ideal", "imbalance", "output_tokens_per_s", "goodput_share")), "Each run in a line"}
+	p.Summary = labelled{newGrid(rows, summary(rows)), "Each run in a line"}
 	p.Details = details(rows)
 
 	var out bytes.Buffer // nothing is written of a page that cannot be completed
@@ -113,7 +113,11 @@ func details(rows []replay.Row) []labelled {
 		for _, p := range points() {
 			names = append(names, d.name+"_"+p.name)
 		}
-		if g := newGrid(rows, pick(names...)); len(g.Columns) > 0 {
+		g := newGrid(rows, pick(names...))
+		if differ := sizes(rows); len(g.Columns) > 0 && len(differ) > 0 {
+			g = newGrid(rows, append(differ, pick(names...)...))
+		}
+		if len(g.Columns) > 0 {
 			tables = append(tables, labelled{g, d.head + ": " + d.what})
 		}
 	}
@@ -131,55 +135,56 @@ func about(r *replay.Result) string {
 	said := plural(len(r.Rows), "run", "runs") + " · " + plural(requests, "request", "requests")
 	for _, s := range r.Settings {
 		switch strings.TrimLeft(s.Name, "-") {
-		case "trace", "url", "model":
+		case "trace":
+			said += " · " + plain(s.Value[strings.LastIndexAny(s.Value, `/\`)+1:], nameLimit)
+		case "url", "model":
 			said += " · " + plain(s.Name, nameLimit) + " " + plain(s.Value, nameLimit)
 		}
 	}
 	return said
 }
 
-// headlines say for each number of workers which policy answers first; for a single
-// run what it came to.
+// headlines say for each size of the cluster which policy answers first; for
+// a single run what it came to.
 func headlines(r *replay.Result) []string {
 	if len(r.Rows) == 1 {
 		return single(&r.Rows[0])
 	}
 	var said []string
-	done := map[int]bool{}
+	differ := sizes(r.Rows)
 	for i := range r.Rows {
-		workers := r.Rows[i].Workers
-		if done[workers] {
+		if len(said) == mostHeadlines || slices.ContainsFunc(r.Rows[:i], func(o replay.Row) bool { return alike(&o, &r.Rows[i]) }) {
 			continue
 		}
-		done[workers] = true
-		var first, second *replay.Row
-		for j := range r.Rows {
-			row := &r.Rows[j]
-			if row.Workers != workers || row.Late || row.TTFT.Count == 0 {
-				continue
-			}
-			switch {
-			case first == nil || row.TTFT.Mean < first.TTFT.Mean:
-				first, second = row, first
-			case second == nil || row.TTFT.Mean < second.TTFT.Mean:
-				second = row
-			}
-		}
+		first, second := fastest(r.Rows, &r.Rows[i])
 		if second == nil || first.TTFT.Mean <= 0 {
 			continue
 		}
 		with := ""
-		if workers > 0 {
-			with = "With " + plural(workers, "worker", "workers") + ", "
+		if size := sizeName(first, differ); size != "" {
+			with = "With " + size + ", "
 		}
 		said = append(said, fmt.Sprintf("%s%s has the shortest mean TTFT, %s; next is %s with %s, %s times as long.", with,
 			plain(first.Policy, nameLimit), milliseconds(first.TTFT.Mean), plain(second.Policy, nameLimit), milliseconds(second.TTFT.Mean),
 			grouped(second.TTFT.Mean/first.TTFT.Mean, 2)))
 	}
-	if len(said) > mostHeadlines {
-		said = said[:mostHeadlines]
-	}
 	return said
+}
+
+// fastest returns the two rows of a cluster of this size with the shortest mean TTFT;
+// what a late client measured is left out.
+func fastest(rows []replay.Row, size *replay.Row) (first, second *replay.Row) {
+	for i := range rows {
+		row := &rows[i]
+		switch {
+		case !alike(row, size) || row.Late || row.TTFT.Count == 0:
+		case first == nil || row.TTFT.Mean < first.TTFT.Mean:
+			first, second = row, first
+		case second == nil || row.TTFT.Mean < second.TTFT.Mean:
+			second = row
+		}
+	}
+	return first, second
 }
 
 const mostHeadlines = 4
@@ -188,7 +193,7 @@ func single(r *replay.Row) []string {
 	if r.TTFT.Count == 0 {
 		return nil
 	}
-	s := fmt.Sprintf("%s: the first token came after %s on average, after %s in 99 of 100 answers", rowName(r), milliseconds(r.TTFT.Mean), milliseconds(r.TTFT.P99))
+	s := fmt.Sprintf("%s: the first token came after %s on average, after %s in 99 of 100 answers", rowNames([]replay.Row{*r})[0], milliseconds(r.TTFT.Mean), milliseconds(r.TTFT.P99))
 	if r.InputTokens > 0 {
 		s += "; " + percent(r.CachedShare) + " of the prompt tokens came from a cache"
 	}

@@ -44,7 +44,8 @@ func golden(t *testing.T, name string, write func(io.Writer) error) {
 func TestTable(t *testing.T) {
 	for name, r := range map[string]*replay.Result{
 		"replay.table": replayResult(), "bench.table": benchResult(), "empty.table": emptyResult(), "hostile.table": hostileResult(),
-		"none.table": {Command: "replay"},
+		"sizes.table": sizesResult(),
+		"none.table":  {Command: "replay"},
 	} {
 		golden(t, name, func(w io.Writer) error { return Table(w, r) })
 	}
@@ -64,12 +65,13 @@ func TestTableOnlyShows(t *testing.T) {
 }
 
 // TestBest: a star is at the best figure among rows with the same number of
-// workers, never at that of a late client, nor at one that all have.
+// workers, never at that of a late client, nor at one that all have; figures that
+// look the same are the same.
 func TestBest(t *testing.T) {
 	row := func(workers int, mean float64, late bool) replay.Row {
 		return replay.Row{Workers: workers, Requests: 1, Late: late, TTFT: replay.Distribution{Count: 1, Mean: mean}}
 	}
-	rows := []replay.Row{row(8, 20, false), row(8, 10, false), row(8, 5, true), row(8, 10, false), row(64, 3, false), row(2, 7, false), row(2, 7, false)}
+	rows := []replay.Row{row(8, 20, false), row(8, 10, false), row(8, 5, true), row(8, 10.001, false), row(64, 3, false), row(2, 7, false), row(2, 7.001, false)}
 	g := newGrid(rows, pick("ttft_mean"))
 	for i, want := range []bool{false, true, false, true, false, false, false} {
 		if got := g.Lines[i].Cells[0].Best; got != want {

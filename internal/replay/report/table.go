@@ -11,8 +11,8 @@ import (
 )
 
 // Table writes r for people at a terminal: notes first, then a line for each row,
-// with a star at the best of those with the same number of workers, then ideals,
-// objectives and errors by kind.
+// with a star at the best of those of the same size, then ideals, objectives and
+// errors by kind.
 func Table(w io.Writer, r *replay.Result) error {
 	out := bufio.NewWriter(w)
 	for _, note := range r.Notes {
@@ -25,14 +25,19 @@ func Table(w io.Writer, r *replay.Result) error {
 		fmt.Fprintln(out, "no runs")
 		return out.Flush()
 	}
-	g := newGrid(r.Rows, pick("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
-		"cached_share", "share_of_ideal", "imbalance", "output_tokens_per_s", "goodput_share"))
+	g := newGrid(r.Rows, summary(r.Rows))
 	writeGrid(out, g)
 	legend(out, g)
 	for _, s := range remarks(r) {
 		fmt.Fprintln(out, s)
 	}
 	return out.Flush()
+}
+
+// summary are the figures of the first table that a reader sees.
+func summary(rows []replay.Row) []figure {
+	return append(sizes(rows), pick("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
+		"cached_share", "share_of_ideal", "imbalance", "output_tokens_per_s", "goodput_share")...)
 }
 
 // writeGrid aligns names to the left and figures to the right. A figure has a place
@@ -85,7 +90,7 @@ func legend(w io.Writer, g *grid) {
 	fmt.Fprintln(w)
 	switch {
 	case g.Marked && g.Several:
-		fmt.Fprintln(w, "* the best with this number of workers")
+		fmt.Fprintln(w, "* the best of this size")
 	case g.Marked:
 		fmt.Fprintln(w, "* the best")
 	}
@@ -103,8 +108,11 @@ func remarks(r *replay.Result) []string {
 		if i.Workers > 0 {
 			what += " for " + plural(i.Workers, "worker", "workers")
 		}
+		if i.BlockSize > 0 && i.Blocks > 0 {
+			what += fmt.Sprintf(" of %s of %s", plural(i.Blocks, "block", "blocks"), plural(i.BlockSize, "token", "tokens"))
+		}
 		said = append(said, fmt.Sprintf("%s: %s of the prompt tokens cached in one shared cache of that size (\"ideal\"), %s in an unbounded one.",
-			what, percent(i.SameCapacity.CachedShare), percent(i.Infinite.CachedShare)))
+			what, estimate(i.SameCapacity), estimate(i.Infinite)))
 	}
 	var last *replay.SLO
 	for i := range r.Rows {
@@ -114,11 +122,12 @@ func remarks(r *replay.Result) []string {
 			said = append(said, "Goodput: the share of requests with "+objective(*last)+".")
 		}
 	}
+	names := rowNames(r.Rows)
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		if row.Errors > 0 {
 			said = append(said, fmt.Sprintf("%s: %s of %s failed%s. Times and tokens are those of whole answers.",
-				rowName(row), whole(row.Errors), plural(row.Requests, "request", "requests"), kinds(row.ErrorKinds)))
+				names[i], whole(row.Errors), plural(row.Requests, "request", "requests"), kinds(row.ErrorKinds)))
 		}
 	}
 	return said
@@ -158,13 +167,43 @@ func objective(s replay.SLO) string {
 	return strings.Join(parts, ", ")
 }
 
-// rowName names a row in a sentence.
-func rowName(r *replay.Row) string {
-	name := plain(r.Policy, nameLimit)
-	if r.Workers > 0 {
-		name += ", " + plural(r.Workers, "worker", "workers")
+// estimate writes the share of an ideal.
+func estimate(s replay.Share) string {
+	if s.Estimated {
+		return "about " + percent(s.CachedShare)
 	}
-	return name
+	return percent(s.CachedShare)
+}
+
+// rowNames name rows in sentences: by the policy, the number of workers, and the
+// sizes in which they differ.
+func rowNames(rows []replay.Row) []string {
+	differ := sizes(rows)
+	names := make([]string, len(rows))
+	for i := range rows {
+		names[i] = plain(rows[i].Policy, nameLimit)
+		if size := sizeName(&rows[i], differ); size != "" {
+			names[i] += ", " + size
+		}
+	}
+	return names
+}
+
+// sizeName says how large the cluster of a row is; "" if that is not known.
+func sizeName(r *replay.Row, differ []figure) string {
+	var parts []string
+	if r.Workers > 0 {
+		parts = append(parts, plural(r.Workers, "worker", "workers"))
+	}
+	for _, f := range differ {
+		switch v, ok := f.of(r); {
+		case ok && f.name == "block_size":
+			parts = append(parts, "blocks of "+grouped(v, 0))
+		case ok:
+			parts = append(parts, grouped(v, 0)+" blocks")
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // kinds lists errors by kind, the most frequent first.

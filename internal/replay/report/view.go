@@ -19,6 +19,7 @@ type view struct {
 type viewRun struct {
 	Policy    string        `json:"policy"`
 	Workers   int           `json:"workers"`
+	Size      string        `json:"size"` // of the cluster, in words
 	Late      bool          `json:"late,omitempty"`
 	Imbalance num           `json:"imbalance"`
 	Cached    *num          `json:"cached"` // nil: no prompt was served
@@ -77,9 +78,10 @@ const mostWorkers = 1024
 
 func viewOf(r *replay.Result) *view {
 	v := &view{Runs: []viewRun{}}
+	differ := sizes(r.Rows)
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		run := viewRun{Policy: plain(row.Policy, nameLimit), Workers: row.Workers, Late: row.Late, Imbalance: num(row.Imbalance)}
+		run := viewRun{Policy: plain(row.Policy, nameLimit), Workers: row.Workers, Size: sizeName(row, differ), Late: row.Late, Imbalance: num(row.Imbalance)}
 		if row.InputTokens > 0 {
 			run.Cached = ptr(row.CachedShare)
 		}

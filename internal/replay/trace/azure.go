@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,6 +31,7 @@ func azureColumns() []column {
 type azure struct {
 	table
 	skipped int
+	moments moments
 	media   []replay.Media
 }
 
@@ -58,7 +58,7 @@ func (d *azure) next(r *replay.Request) error {
 }
 
 func (d *azure) row(r *replay.Request) (err error) {
-	if r.At, err = parseMoment(d.value(azureTime)); err != nil {
+	if r.At, err = d.moments.parse(d.value(azureTime)); err != nil {
 		return d.wrong(azureTime, err)
 	}
 	if r.Input, err = d.count(azureInput, maxTokens); err != nil {
@@ -82,46 +82,62 @@ func (d *azure) row(r *replay.Request) (err error) {
 	return nil
 }
 
-// parseMoment reads a date and a time, such as 2023-11-16 18:15:46.6805900 or
+// moments reads dates and times. It remembers the last day, as most rows have the
+// day of the row before.
+type moments struct {
+	date string
+	day  time.Duration // its beginning, since 1970
+}
+
+// parse reads a date and a time, such as 2023-11-16 18:15:46.6805900 or
 // 2024-05-10T00:00:00.009930+00:00, as the time since 1970. Without an offset it is
 // UTC.
-func parseMoment(text string) (time.Duration, error) {
-	const layout = "2006-01-02 15:04:05"
+func (m *moments) parse(text string) (time.Duration, error) {
+	const (
+		dateLen  = len("2006-01-02")
+		clockLen = len("15:04:05")
+	)
 	bad := func() (time.Duration, error) {
 		return 0, fmt.Errorf("must be a time such as 2024-05-10 00:00:00.009930+00:00, not %s", found(text))
 	}
-	if len(text) < len(layout) {
+	if len(text) < dateLen+1+clockLen || text[dateLen] != ' ' && text[dateLen] != 'T' {
 		return bad()
 	}
-	clock, rest := text[:len(layout)], text[len(layout):]
-	var at [6]int // year, month, day, hour, minute, second
-	for i, from := range []int{0, 5, 8, 11, 14, 17} {
-		to := from + 2
-		if i == 0 {
-			to = 4
-		}
-		n, err := strconv.ParseUint(clock[from:to], 10, 16)
-		if err != nil {
-			return bad()
-		}
-		at[i] = int(n)
-	}
-	if clock[4] != '-' || clock[7] != '-' || clock[10] != ' ' && clock[10] != 'T' || clock[13] != ':' || clock[16] != ':' {
-		return bad()
-	}
-	t := time.Date(at[0], time.Month(at[1]), at[2], at[3], at[4], at[5], 0, time.UTC)
-	if t.Month() != time.Month(at[1]) || t.Day() != at[2] || at[3] > 23 || at[4] > 59 || at[5] > 59 {
-		return 0, errors.New("is a day or a time that no calendar has")
-	}
-	if at[0] < 1971 || at[0] > 2069 {
-		return 0, errors.New("must be between the years 1971 and 2069")
-	}
+	date, clock, rest := text[:dateLen], text[dateLen+1:][:clockLen], text[dateLen+1+clockLen:]
+	hour, minute, second := twoDigits(clock), twoDigits(clock[3:]), twoDigits(clock[6:])
 	fraction, rest := cutFraction(rest)
 	offset, ok := parseOffset(rest)
-	if !ok || fraction < 0 {
+	if hour < 0 || minute < 0 || second < 0 || clock[2] != ':' || clock[5] != ':' || fraction < 0 || !ok {
 		return bad()
 	}
-	return time.Duration(t.Unix())*time.Second + fraction - offset, nil
+	if date != m.date {
+		year, month, day := 100*twoDigits(date)+twoDigits(date[2:]), twoDigits(date[5:]), twoDigits(date[8:])
+		if twoDigits(date) < 0 || twoDigits(date[2:]) < 0 || month < 0 || day < 0 || date[4] != '-' || date[7] != '-' {
+			return bad()
+		}
+		if year < 1971 || year > 2069 {
+			return 0, errors.New("must be between the years 1971 and 2069")
+		}
+		t := time.Date(year, time.Month(month), day, 0, 0, 0, 0, time.UTC)
+		if t.Month() != time.Month(month) || t.Day() != day {
+			return 0, errors.New("is a day that no calendar has")
+		}
+		m.date, m.day = strings.Clone(date), time.Duration(t.Unix())*time.Second
+	}
+	if hour > 23 || minute > 59 || second > 59 {
+		return 0, errors.New("is a time that no clock has")
+	}
+	inDay := time.Duration(hour*3600+minute*60+second) * time.Second
+	return m.day + inDay + fraction - offset, nil
+}
+
+// twoDigits reads the two digits that s begins with; it is negative if they are
+// none.
+func twoDigits(s string) int {
+	if !isDigit(s[0]) || !isDigit(s[1]) {
+		return -1
+	}
+	return 10*int(s[0]-'0') + int(s[1]-'0')
 }
 
 // cutFraction reads the part of a second that rest may begin with, to the
@@ -147,11 +163,14 @@ func parseOffset(text string) (time.Duration, bool) {
 		return 0, true
 	}
 	digits := strings.Replace(text[1:], ":", "", 1)
-	n, err := strconv.ParseUint(digits, 10, 16)
-	if err != nil || len(digits) != 4 || n/100 > 14 || n%100 > 59 {
+	if len(digits) != 4 || twoDigits(digits) < 0 || twoDigits(digits[2:]) < 0 {
 		return 0, false
 	}
-	offset := time.Duration(n/100)*time.Hour + time.Duration(n%100)*time.Minute
+	hours, minutes := twoDigits(digits), twoDigits(digits[2:])
+	if hours > 14 || minutes > 59 { // the dateline is as far as clocks go
+		return 0, false
+	}
+	offset := time.Duration(60*hours+minutes) * time.Minute
 	switch text[0] {
 	case '+':
 		return offset, true

@@ -98,15 +98,14 @@ func (d *description) add(r *replay.Request) {
 	if r.Output > 0 {
 		d.output[r.Output]++
 	}
-	chain, whole := uint64(r.BlockTokens), true
+	chain := uint64(r.BlockTokens)
 	for _, name := range r.Blocks {
 		d.names[name] = struct{}{}
 		chain = mix(chain ^ mix(uint64(name)))
-		if _, ok := d.chains[chain]; ok && whole {
+		if _, ok := d.chains[chain]; ok {
 			d.hits++
 			continue
 		}
-		whole = false
 		d.chains[chain] = struct{}{}
 	}
 	d.summary.Blocks += int64(len(r.Blocks))

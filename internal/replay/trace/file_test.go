@@ -180,6 +180,8 @@ func TestRefusedFiles(t *testing.T) {
 		{"no gzip", "\x1f\x8b" + strings.Repeat("nothing ", 9), "unpack gzip: gzip: invalid header"},
 		{"zstd", "\x28\xb5\x2f\xfdxyz", "is compressed by zstd; only gzip is read, so unpack it first"},
 		{"parquet", "PAR1....", "is a Parquet file; write it as JSON lines first"},
+		{"xz", "\xfd7zXZ\x00", "is compressed by xz; only gzip is read, so unpack it first"},
+		{"bzip2", "BZh91AY", "is compressed by bzip2; only gzip is read, so unpack it first"},
 		{"zip", "PK\x03\x04...", "is a zip archive; only gzip is read, so unpack it first"},
 		{"long line", `{"text_input": "` + strings.Repeat("x", maxLine) + `"}`, "line 1: is longer than 16 MiB"},
 	} {

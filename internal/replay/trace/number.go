@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -17,9 +18,9 @@ func parseTime(text string, unit time.Duration) (time.Duration, error) {
 	if t, ok := parseDecimal(text, unit); ok {
 		return t, nil
 	}
-	f, err := strconv.ParseFloat(text, 64)
+	f, ok := parseFloat(text)
 	switch {
-	case err != nil && !errors.Is(err, strconv.ErrRange) || math.IsNaN(f):
+	case !ok:
 		return 0, fmt.Errorf("must be a number, not %s", found(text))
 	case f < 0:
 		return 0, fmt.Errorf("must be at least 0, not %s", found(text))
@@ -27,6 +28,16 @@ func parseTime(text string, unit time.Duration) (time.Duration, error) {
 		return 0, fmt.Errorf("is %s %s, which is more than a hundred years", found(text), unitName(unit))
 	}
 	return time.Duration(math.Floor(f * float64(unit))), nil
+}
+
+// parseFloat reads a decimal number, infinite if none is so large. It knows none of
+// the other forms that Go has for numbers.
+func parseFloat(text string) (float64, bool) {
+	if strings.Trim(text, "0123456789+-.eE") != "" {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	return f, err == nil || errors.Is(err, strconv.ErrRange)
 }
 
 func unitName(unit time.Duration) string {
@@ -80,9 +91,9 @@ func parseCount(text string, limit int) (int, error) {
 	if ok {
 		return n, nil
 	}
-	f, err := strconv.ParseFloat(text, 64)
+	f, ok := parseFloat(text)
 	switch {
-	case err != nil || math.IsNaN(f) || f != math.Trunc(f):
+	case !ok || f != math.Trunc(f):
 		return 0, fmt.Errorf("must be a whole number, not %s", found(text))
 	case f < 0:
 		return 0, fmt.Errorf("must be at least 0, not %s", found(text))

@@ -22,11 +22,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			w, err := Open("-", scriptOptions(t, d))
+			w, err := openText(d.Input, scriptOptions(t, d))
 			if err != nil {
 				return "error: " + err.Error() + "\n"
 			}
-			defer w.Close()
 			switch d.Cmd {
 			case "read":
 				return first(readAll(t, w))
@@ -48,7 +47,7 @@ func TestScripts(t *testing.T) {
 }
 
 func scriptOptions(t *testing.T, d *datadriven.TestData) Options {
-	opts := Options{Stdin: strings.NewReader(d.Input)}
+	var opts Options
 	for _, arg := range d.CmdArgs {
 		switch arg.Key {
 		case "format":
@@ -66,6 +65,23 @@ func scriptOptions(t *testing.T, d *datadriven.TestData) Options {
 		}
 	}
 	return opts
+}
+
+// text is a spool in memory.
+type text struct{ *strings.Reader }
+
+func (text) Close() error { return nil }
+
+// openText is Open for a file that has this text.
+func openText(content string, opts Options) (*Workload, error) {
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	w := &Workload{name: "FILE", spool: text{strings.NewReader(content)}, opts: opts}
+	if err := w.detect(); err != nil {
+		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
+	}
+	return w, nil
 }
 
 // first returns the text of a run, and the error in it.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -107,9 +106,15 @@ type Workload struct {
 	name   string // as messages name it
 	path   string
 	stat   fs.FileInfo
-	spool  *os.File // what could be read only once; nil if the path can be opened again
+	spool  spool // what could be read only once; nil if the path can be opened again
 	format Format
 	opts   Options
+}
+
+// spool is a copy that can be read again and again.
+type spool interface {
+	io.ReaderAt
+	io.Closer
 }
 
 var _ replay.Workload = (*Workload)(nil)

@@ -116,6 +116,26 @@ type kvEvent struct {
 	Parent    string   `json:"parent,omitempty"`
 	Blocks    []string `json:"blocks,omitempty"` // contents of what was stored
 	Seqs      []string `json:"seqs,omitempty"`   // prefixes stored or removed
+	// Labels are none, or one for each block, null if it has none.
+	Labels []*moeLabel `json:"labels,omitempty"`
+}
+
+// moeLabel is the JSON of a block's label.
+type moeLabel struct {
+	Layer  uint32  `json:"layer"`
+	Expert uint32  `json:"expert"`
+	Group  *uint32 `json:"group,omitempty"`
+}
+
+func labelRow(l kv.MoELabel) *moeLabel {
+	if l.Has&kv.HasExpert == 0 {
+		return nil
+	}
+	row := &moeLabel{Layer: l.Layer, Expert: l.Expert}
+	if l.Has&kv.HasGroup != 0 {
+		row.Group = &l.Group
+	}
+	return row
 }
 
 func eventRow(rec *feed.Record, i int, outcome string) kvEvent {
@@ -134,6 +154,9 @@ func eventRow(rec *feed.Record, i int, outcome string) kvEvent {
 			seq = kv.Extend(seq, ev.Start+uint32(j), b)
 			row.Blocks = append(row.Blocks, hex(uint64(b)))
 			row.Seqs = append(row.Seqs, hex(uint64(seq)))
+		}
+		for _, l := range ev.Labels {
+			row.Labels = append(row.Labels, labelRow(l))
 		}
 	}
 	for _, s := range ev.Seqs {

@@ -41,12 +41,14 @@ func newCanary(s *server) *canary {
 	}}
 }
 
-// run asks when it is time to, until ctx ends.
+// run asks when it is time to, until ctx ends. An engine that starts is silent with
+// good reason.
 func (c *canary) run(ctx context.Context) error {
 	cfg := &c.s.w.cfg
-	if cfg.CanaryInterval < 0 {
+	if cfg.CanaryInterval < 0 || !c.s.w.upAndRunning(ctx) {
 		return nil
 	}
+	c.s.beat()
 	look := time.NewTicker(min(canaryLook, cfg.CanaryInterval))
 	defer look.Stop()
 	for {

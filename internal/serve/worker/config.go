@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"penstock/core/kv"
@@ -42,6 +43,9 @@ type Config struct {
 	// and show no change of its load, before it is asked likewise. It must exceed
 	// the longest step of a busy engine, which a question has to wait out.
 	StallAfter time.Duration
+	// ReadyLevel is the level at which the log says that the worker is ready; the
+	// default is Info. Of many in one process none is news.
+	ReadyLevel slog.Level
 	// LoadInterval is how often the load is looked at and published if it
 	// changed, LoadRefresh how often it is published anyway.
 	LoadInterval, LoadRefresh time.Duration

@@ -185,7 +185,8 @@ func (w *Worker) drain(life context.Context, s *server) error {
 	return fault.New(fault.Draining, "worker %d has left: another goes on with the call", w.cfg.ID)
 }
 
-// register enters the worker in discovery once it can be called. It tries until
+// register enters the worker in discovery once it can be called and its engine is
+// up. It tries until
 // it succeeds, ctx ends (nil, nil), or the identity, or the model's name with
 // another card, is taken.
 func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease, error) {
@@ -199,6 +200,9 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease,
 	case <-ctx.Done():
 		return nil, nil
 	}
+	if !w.upAndRunning(ctx) {
+		return nil, nil
+	}
 	if err := w.compare(ctx); err != nil {
 		return nil, err
 	}
@@ -207,7 +211,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease,
 		switch {
 		case err == nil:
 			w.registered.Store(&in.Addr)
-			w.log.Info("ready", "model", w.card.Name, "engine", w.card.Engine, "addr", in.Addr)
+			w.log.Log(ctx, w.cfg.ReadyLevel, "ready", "model", w.card.Name, "engine", w.card.Engine, "addr", in.Addr)
 			return lease, nil
 		case ctx.Err() != nil:
 			return nil, nil

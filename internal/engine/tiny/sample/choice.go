@@ -38,7 +38,7 @@ type occurrence struct {
 
 // NewChoice returns the state of a choice whose output so far is generated. It
 // keeps the slices of p and neither prompt nor generated. The parameters must
-// have passed [Validate], and prompt and generated be within the vocabulary.
+// have passed ValidateSampling of package batch, and prompt and generated be within the vocabulary.
 func NewChoice(p Params, prompt, generated []kv.Token) *Choice {
 	if p.Sampling.RepetitionPenalty == 0 {
 		p.Sampling.RepetitionPenalty = 1

@@ -3,8 +3,9 @@
 // set as text. Each figure is redrawn when the runs shown or its width change.
 (() => {
   const runs = JSON.parse(document.getElementById("data").textContent).runs;
-  if (runs.length === 0) return;
   const byId = (id) => document.getElementById(id);
+  byId("unscripted").hidden = true;
+  if (runs.length === 0) return;
   const SVG = "http://www.w3.org/2000/svg";
 
   // node makes an element; attributes that are null are left out.
@@ -34,27 +35,36 @@
   }
   const compact = (v) => (v >= 1e9 ? Number((v / 1e9).toPrecision(3)) + " G" : v >= 1e6 ? Number((v / 1e6).toPrecision(3)) + " M" : v >= 1e4 ? Number((v / 1e3).toPrecision(3)) + " k" : String(Number(v.toPrecision(4))));
 
-  // ---- what a run looks like: where policies and numbers of workers can tell the
-  // runs apart, the policy is the colour and the number of workers the dashes
+  // fit cuts a text to what room, in pixels, has place for.
+  const pen = document.createElement("canvas").getContext("2d");
+  function fit(text, room, font) {
+    pen.font = `${font} ${getComputedStyle(document.body).fontFamily}`;
+    if (pen.measureText(text).width <= room) return text;
+    let n = text.length;
+    while (n > 1 && pen.measureText(text.slice(0, n) + "…").width > room) n--;
+    return text.slice(0, n) + "…";
+  }
+
+  // ---- what a run looks like: where policies and sizes of clusters can tell the
+  // runs apart, the policy is the colour and the size of the cluster the dashes
 
   const hues = 8;
   const dashes = [null, "6 3", "2 3", "9 3 2 3", "13 4"];
   const distinct = (of) => [...new Set(runs.map(of))];
   const policies = distinct((r) => r.policy);
-  const sizes = distinct((r) => r.workers);
-  const told = policies.length <= hues && sizes.length <= dashes.length && distinct((r) => r.workers + " " + r.policy).length === runs.length;
+  const sizes = distinct((r) => r.size);
+  const told = policies.length <= hues && sizes.length <= dashes.length && distinct((r) => r.size + "\n" + r.policy).length === runs.length;
   runs.forEach((r, i) => {
     r.color = `var(--c${told ? policies.indexOf(r.policy) : i % hues})`;
-    r.dash = dashes[told ? sizes.indexOf(r.workers) : Math.floor(i / hues) % dashes.length];
-    const workers = r.workers === 1 ? "1 worker" : `${grouped(r.workers, 0)} workers`;
-    r.name = r.policy + (r.workers > 0 && (sizes.length > 1 || policies.length < runs.length) ? ` · ${workers}` : "");
-    r.full = r.policy + (r.workers > 0 ? `, ${workers}` : "");
+    r.dash = dashes[told ? sizes.indexOf(r.size) : Math.floor(i / hues) % dashes.length];
+    r.name = r.policy + (r.size && (sizes.length > 1 || policies.length < runs.length) ? ` · ${r.size}` : "");
+    r.full = r.policy + (r.size ? `, ${r.size}` : "");
   });
 
   // ---- which runs are shown
 
   const most = 8;
-  const first = runs.filter((r) => r.workers === sizes[0]);
+  const first = runs.filter((r) => r.size === sizes[0]);
   const initial = runs.length <= most ? runs : first.length <= most ? first : runs.slice(0, most);
   let shown = new Set(initial);
   const visible = () => runs.filter((r) => shown.has(r));
@@ -87,7 +97,7 @@
     };
     set("all", runs);
     set("none", []);
-    if (sizes.length > 1 && sizes.length <= 12) for (const n of sizes) set(`${grouped(n, 0)} workers`, runs.filter((r) => r.workers === n));
+    if (sizes.length > 1 && sizes.length <= 12) for (const n of sizes) set(n || "size not known", runs.filter((r) => r.size === n));
     nav.hidden = false;
     update();
   }
@@ -229,7 +239,7 @@
     let last = -Infinity;
     for (const t of x.ticks) {
       const label = formatX(t);
-      const half = label.length * 3.4;
+      const half = label.length * 3.4; // about
       const px = Math.min(sx(t), width - half - 1);
       s.append(svg("path", { class: "grid", d: `M${sx(t).toFixed(1)} ${area.top}V${area.bottom + 4}` }));
       if (px - half < last + 8) continue;
@@ -412,7 +422,7 @@
       const load = busiest ? r.load.slice().sort((a, b) => work(b) - work(a)) : r.load;
       const sy = (v) => bottom - y.at(v) * height;
       const room = width - area.left - 130;
-      const name = r.full.length * 7 > room ? r.full.slice(0, Math.floor(room / 7)) + "…" : r.full;
+      const name = fit(r.full, room, "600 12.5px");
       s.append(svg("text", { class: "strong", x: area.left, y: top - 8 }, name));
       if (r.imbalance > 0) s.append(svg("text", { class: "figure", x: area.right, y: top - 8, "text-anchor": "end" }, `imbalance ${grouped(r.imbalance, 2)}`));
       for (const t of y.ticks) {
@@ -481,8 +491,7 @@
     }
     some.forEach((r, k) => {
       const y = area.top + k * pitch + (narrow ? 22 : 8);
-      const room = Math.floor((narrow ? width - 12 : area.left - 14) / 7.2);
-      const name = r.full.length > room ? r.full.slice(0, room - 1) + "…" : r.full;
+      const name = fit(r.full, narrow ? width - 12 : area.left - 16, "12px");
       s.append(svg("text", narrow ? { class: "figure", x: area.left, y: y - 6 } : { class: "figure", x: area.left - 12, y: y + 12, "text-anchor": "end" }, name));
       s.append(svg("rect", { class: "track", x: sx(0), y, width: sx(1) - sx(0), height: 15 }));
       s.append(svg("rect", { class: "bar", x: sx(0), y, width: Math.max(1, sx(r.cached) - sx(0)).toFixed(1), height: 15, fill: r.color, "data-run": runs.indexOf(r) }));

@@ -1,17 +1,28 @@
-package tiny
+package batch
 
-import "penstock/internal/engine"
+import (
+	"penstock/core/kv"
+	"penstock/core/paged"
+	"penstock/internal/engine"
+)
 
 // report tells everybody outside what the loop did since the last report: first
 // the watchers, then Load, then the callers of Generate. So whoever has the end
 // of a request finds it gone from the load.
 func (l *loop) report() {
-	l.watchers.publish(l.sched.Events(nil))
+	l.watchers.publish(l.labelled(l.sched.Events(nil)))
 	if l.watchers.wanting() {
-		l.watchers.describe(l.sched.Dump(nil))
+		l.watchers.describe(l.labelled(l.sched.Dump(nil)))
 	}
 	l.reportLoad()
 	l.deliver()
+}
+
+func (l *loop) labelled(events []kv.Event) []kv.Event {
+	if l.cfg.Label != nil && len(events) > 0 {
+		l.cfg.Label(events)
+	}
+	return events
 }
 
 func (l *loop) reportLoad() {
@@ -41,7 +52,7 @@ func (l *loop) deliver() {
 	for i := range l.results {
 		r := &l.results[i]
 		c := r.choice
-		if r.err != nil || c.request.sum != nil {
+		if r.err != nil || c.request.reuse == paged.Off {
 			continue
 		}
 		cached := 0

@@ -1,4 +1,4 @@
-package tiny
+package batch
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func (l *loop) add(c *choice) error {
 		Tokens: c.tokens(),
 		Prompt: len(c.request.req.Prompt),
 		Media:  c.request.req.Media,
-		Reuse:  c.request.reuse(),
+		Reuse:  c.request.reuse,
 	})
 	if err != nil {
 		return err

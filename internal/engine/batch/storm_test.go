@@ -1,4 +1,4 @@
-package tiny
+package batch
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func TestStorm(t *testing.T) {
 
 func storm(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	e := small(t, func(c *Config) { c.Blocks, c.MaxSeqs, c.MaxWaiting, c.TokenBudget = 40, 6, 20, 12 })
+	e := small(t, func(c *Config) { c.Card.Blocks, c.MaxSeqs, c.MaxWaiting, c.TokenBudget = 40, 6, 20, 12 })
 	l, err := e.begin()
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func storm(t *testing.T, seed uint64) {
 	results := make(chan string, 60)
 	broken := errors.New("sink is broken")
 	send := func() {
-		req := within(96, greedy(rng.IntN(5), 1+rng.IntN(90), 1+rng.IntN(30)))
+		req := greedy(rng.IntN(5), 1+rng.IntN(90), 1+rng.IntN(30))
 		req.Choices, req.Sampling = 1+rng.IntN(3), engine.Sampling{Temperature: float64(rng.IntN(2)), Seed: seed}
 		end, after := rng.IntN(4), rng.IntN(6)
 		go func() {
@@ -73,7 +73,7 @@ func storm(t *testing.T, seed uint64) {
 			sent++
 		}
 		synctest.Wait()
-		l.turn()
+		l.turn(ctx)
 		synctest.Wait()
 		for len(results) > 0 {
 			outcomes[<-results]++
@@ -144,17 +144,14 @@ func checkLoop(t *testing.T, l *loop, seed uint64) {
 
 // TestStepHardlyAllocates runs decode steps of a full batch.
 func TestStepHardlyAllocates(t *testing.T) {
-	e := small(t, func(c *Config) { c.Blocks, c.BlockSize = 400, 16 })
+	ctx := t.Context()
+	e := small(t, func(c *Config) { c.Card.Blocks, c.Card.BlockSize = 400, 16 })
 	l, err := e.begin()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 8 {
-		req := within(96, greedy(i, 20, 280))
-		req.Sampling = engine.Sampling{Temperature: 1, TopK: 20, TopP: 0.9}
-		if i%2 == 1 {
-			req.Guide = &engine.Guide{Schema: []byte(`{"type":"string","minLength":1000}`)}
-		}
+		req := greedy(i, 20, 280)
 		r, err := e.newRequest(req)
 		if err != nil {
 			t.Fatal(err)
@@ -164,10 +161,10 @@ func TestStepHardlyAllocates(t *testing.T) {
 		}
 	}
 	for range 20 {
-		l.turn()
+		l.turn(ctx)
 	}
 	// Blocks fill and outboxes that nobody empties grow, but neither in every step.
-	if n := testing.AllocsPerRun(100, func() { l.turn() }); n > 1 {
+	if n := testing.AllocsPerRun(100, func() { l.turn(ctx) }); n > 1 {
 		t.Errorf("%v allocations per step of 8 sequences", n)
 	}
 	if load := e.Load(); load.Running != 8 {

@@ -1,4 +1,4 @@
-package tiny
+package batch
 
 import (
 	"context"
@@ -79,7 +79,7 @@ func TestSlowWatcherIsStartedOver(t *testing.T) {
 	}()
 	<-held
 	for i := range 8 {
-		mustGenerate(t, ctx, e, within(96, greedy(i, 100, 2)))
+		mustGenerate(t, ctx, e, greedy(i, 100, 2))
 	}
 	close(release)
 	truth, err := enginetest.Snapshot(ctx, e)

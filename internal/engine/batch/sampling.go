@@ -1,4 +1,4 @@
-package sample
+package batch
 
 import (
 	"math"
@@ -10,9 +10,10 @@ import (
 // MaxLogprobs is the most alternatives that a request may ask for.
 const MaxLogprobs = 20
 
-// Validate returns an Invalid error that names the first parameter of s that
-// cannot be served over a vocabulary of size tokens, or nil.
-func Validate(s *engine.Sampling, logprobs, size int) error {
+// ValidateSampling returns an Invalid error that names the first parameter of s that
+// cannot be served over a vocabulary of size tokens, or nil. Requests have passed
+// it when [Computer.Begin] sees them.
+func ValidateSampling(s *engine.Sampling, logprobs, size int) error {
 	ranges := []struct {
 		name       string
 		value      float64

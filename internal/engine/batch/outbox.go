@@ -1,4 +1,4 @@
-package tiny
+package batch
 
 import (
 	"sync"
@@ -42,13 +42,13 @@ type piece struct {
 
 func (p *piece) empty() bool { return len(p.tokens) == 0 && p.finish == engine.NotFinished }
 
-// newOutbox returns the outbox of a request whose choices have generated so many
-// tokens before.
-func newOutbox(attempt uint32, generated []int) *outbox {
-	o := &outbox{attempt: attempt, ready: make(chan struct{}, 1), spare: make([]piece, len(generated))}
-	o.mu.pending = make([]piece, len(generated))
-	for i, n := range generated {
-		o.mu.pending[i].pos = n
+// newOutbox returns the outbox of a request for so many choices; generated is nil
+// or what they have generated before.
+func newOutbox(attempt uint32, choices int, generated [][]kv.Token) *outbox {
+	o := &outbox{attempt: attempt, ready: make(chan struct{}, 1), spare: make([]piece, choices)}
+	o.mu.pending = make([]piece, choices)
+	for i := range generated {
+		o.mu.pending[i].pos = len(generated[i])
 	}
 	return o
 }

@@ -1,4 +1,4 @@
-package tiny
+package batch
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 )
 
 func TestOutboxMerges(t *testing.T) {
-	o := newOutbox(3, []int{0, 5})
+	o := newOutbox(3, 2, [][]kv.Token{nil, make([]kv.Token, 5)})
 	o.finish(1, engine.FinishStop)
 	if deltas, last, err := o.take(); len(deltas) != 0 || last || err != nil {
 		t.Fatalf("before it is accepted: %+v, %v, %v", deltas, last, err)
@@ -47,7 +47,7 @@ func TestOutboxMerges(t *testing.T) {
 
 // TestOutboxEndsBare: an end without a token is never in a delta with tokens.
 func TestOutboxEndsBare(t *testing.T) {
-	o := newOutbox(1, []int{2})
+	o := newOutbox(1, 1, [][]kv.Token{{8, 9}})
 	o.accept()
 	o.put(0, 10, nil, 8, engine.NotFinished)
 	o.put(0, 11, nil, 0, engine.NotFinished)
@@ -66,7 +66,7 @@ func TestOutboxEndsBare(t *testing.T) {
 // TestOutboxHoldsWhatItHandedOut checks that deltas stay as they are while the
 // loop goes on, until the next take.
 func TestOutboxHoldsWhatItHandedOut(t *testing.T) {
-	o := newOutbox(1, []int{0})
+	o := newOutbox(1, 1, nil)
 	o.accept()
 	next := kv.Token(0)
 	for round := range 50 {
@@ -89,7 +89,7 @@ func TestOutboxHoldsWhatItHandedOut(t *testing.T) {
 }
 
 func TestOutboxDoesNotAllocateWhenWarm(t *testing.T) {
-	o := newOutbox(1, []int{0})
+	o := newOutbox(1, 1, nil)
 	o.accept()
 	pass := func() {
 		o.put(0, 1, nil, 0, engine.NotFinished)

@@ -1,4 +1,4 @@
-package tiny
+package batch
 
 import (
 	"slices"
@@ -6,10 +6,9 @@ import (
 	"penstock/core/kv"
 	"penstock/core/paged"
 	"penstock/internal/engine"
-	"penstock/internal/engine/tiny/sample"
 )
 
-// request is one call of Generate or Embed inside the engine.
+// request is one call of Generate or Prefill inside the engine.
 type request struct {
 	req *engine.Request // the caller's, unchanged until Generate returns
 	out *outbox
@@ -23,9 +22,9 @@ type request struct {
 	led    bool // the others were started
 	cached int  // prompt tokens that the leader found in the cache
 	over   bool // nothing of it is in the scheduler, or will be
-	// sum is that of the last hidden states, of a call of Embed; nil for Generate.
-	// Such a request has one choice, which ends when its prompt is computed.
-	sum []float64
+	// reuse is off for a call of Prefill. Such a request has one choice, which ends
+	// when its prompt is computed.
+	reuse paged.Switch
 }
 
 // choice is one sequence of a request. It is of the loop.
@@ -34,65 +33,52 @@ type choice struct {
 	index   int
 	id      paged.SeqID
 	added   bool // the scheduler has it
-	sampler *sample.Choice
+	state   State
 	stops   []kv.Token // that end it
+	output  int        // tokens so far
 	most    int        // output tokens
 	counted bool       // its cached count was delivered
-	guide   *follower  // nil if the text is free
 }
 
-// newRequest returns req as the engine keeps it. req must be valid, but for its
-// guide: the error is Invalid if that cannot be followed.
+// newRequest returns req, which is well formed, as the engine keeps it, or the
+// computer's refusal.
 func (e *Engine) newRequest(req *engine.Request) (*request, error) {
-	card := &e.card
-	rules, err := e.guides.open(req.Guide)
+	stops := req.Stop.Tokens
+	if !req.Stop.IgnoreEOS {
+		stops = slices.Concat(stops, e.cfg.Card.EOS)
+	}
+	states, err := e.computer.Begin(req, stops)
 	if err != nil {
 		return nil, err
 	}
-	stops := req.Stop.Tokens
-	if !req.Stop.IgnoreEOS {
-		stops = slices.Concat(stops, card.EOS)
-	}
-	most := min(req.Stop.MaxTokens, card.ContextLength-len(req.Prompt))
-
-	generated := make([]int, req.Choices)
-	for i := range generated {
-		generated[i] = len(generatedBy(req, i))
-	}
-	r := &request{req: req, out: newOutbox(req.Attempt, generated), released: make(chan struct{})}
+	r := &request{req: req, out: newOutbox(req.Attempt, req.Choices, req.Generated), released: make(chan struct{})}
+	most := min(req.Stop.MaxTokens, e.cfg.Card.ContextLength-len(req.Prompt))
 	for i := range req.Choices {
 		if req.Done != nil && req.Done[i] {
 			continue
 		}
-		c := &choice{request: r, index: i, stops: stops, most: most}
 		before := generatedBy(req, i)
-		if rules != nil {
-			c.guide = newFollower(rules, stops, e.drawable(stops), req.Stop.MinTokens)
-			if err := c.guide.resume(before); err != nil {
-				return nil, err
-			}
-		}
+		c := &choice{request: r, index: i, state: states[i], stops: stops, output: len(before), most: most}
 		if finish := c.finishBefore(before); finish != engine.NotFinished {
 			r.out.finish(i, finish)
 			continue
 		}
-		c.sampler = sample.NewChoice(sample.Params{
-			Sampling:  req.Sampling,
-			Choice:    i,
-			Stops:     stops,
-			MinTokens: req.Stop.MinTokens,
-			Logprobs:  req.Logprobs,
-		}, req.Prompt, before)
 		r.open = append(r.open, c)
 	}
 	return r, nil
 }
 
-// drawable returns those of tokens that the model may draw.
-func (e *Engine) drawable(tokens []kv.Token) []kv.Token {
-	return slices.DeleteFunc(slices.Clone(tokens), func(t kv.Token) bool {
-		return int(t) >= e.card.VocabSize || slices.Contains(e.mask, t)
-	})
+// newPrefill returns req as the engine keeps it: a generation that ends before its
+// first token.
+func newPrefill(req *engine.EmbedRequest, state State) *request {
+	r := &request{
+		req:      &engine.Request{ID: req.ID, Attempt: req.Attempt, Model: req.Model, Prompt: req.Prompt, Choices: 1, Logprobs: -1},
+		out:      newOutbox(req.Attempt, 1, nil),
+		released: make(chan struct{}),
+		reuse:    paged.Off,
+	}
+	r.open = []*choice{{request: r, state: state}}
+	return r
 }
 
 // generatedBy returns what earlier attempts delivered of a choice.
@@ -109,18 +95,17 @@ func (c *choice) finishBefore(generated []kv.Token) engine.Finish {
 	if len(generated) == 0 {
 		return engine.NotFinished
 	}
-	return c.finish(generated[len(generated)-1], len(generated))
+	return c.finish(generated[len(generated)-1])
 }
 
-// finish returns how a choice ends whose last output token is the n-th, if it
-// does.
-func (c *choice) finish(token kv.Token, n int) engine.Finish {
+// finish returns how a choice ends whose last output token is this, if it does.
+func (c *choice) finish(token kv.Token) engine.Finish {
 	switch {
 	case slices.Contains(c.stops, token): // never drawn before MinTokens
 		return engine.FinishStop
-	case c.guide != nil && c.guide.over():
+	case c.state.Over():
 		return engine.FinishStop
-	case n >= c.most:
+	case c.output >= c.most:
 		return engine.FinishLength
 	}
 	return engine.NotFinished

@@ -1,4 +1,4 @@
-package tiny
+package batch
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"penstock/core/fault"
 	"penstock/core/paged"
 	"penstock/internal/engine"
-	"penstock/internal/engine/tiny/model"
-	"penstock/internal/engine/tiny/sample"
 )
 
 // Run computes batches until ctx ends, then lets go of every request with an
@@ -21,7 +19,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	defer l.end()
 	for ctx.Err() == nil {
-		if l.turn() {
+		if l.turn(ctx) {
 			continue
 		}
 		select {
@@ -34,10 +32,10 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // turn looks at what was handed to the loop, computes one batch and tells what
 // came of it. It reports whether there was a batch.
-func (l *loop) turn() bool {
+func (l *loop) turn(ctx context.Context) bool {
 	l.takeAborts()
 	l.takeInbox()
-	busy := l.step()
+	busy := l.step(ctx)
 	l.report()
 	return busy
 }
@@ -45,18 +43,16 @@ func (l *loop) turn() bool {
 // loop is what the goroutine of Run owns.
 type loop struct {
 	*Engine
-	sched   *paged.Scheduler
-	sampler *sample.Sampler
-	live    map[paged.SeqID]*choice // that the scheduler has
-	taken   []*request              // from the inbox and not released, oldest first
-	lastID  paged.SeqID
+	sched  *paged.Scheduler
+	live   map[paged.SeqID]*choice // that the scheduler has
+	taken  []*request              // from the inbox and not released, oldest first
+	lastID paged.SeqID
 
 	// Of one step, reused by the next.
 	plan    paged.Step
-	work    []model.Work
-	logits  [][]float32 // rows, one for each sequence that samples
+	batch   Batch
+	choices []*choice // batch.States are theirs
 	sampled []paged.Sampled
-	allowed []uint64 // by a guide, as bits
 
 	// What report is to tell.
 	results []result
@@ -64,7 +60,7 @@ type loop struct {
 	freed   int // choices that ended
 }
 
-// result is a token that a step gave a choice, or the end of an embedding.
+// result is a token that a step gave a choice, or the end of a prefill.
 type result struct {
 	choice *choice
 	token  engine.Logprob
@@ -80,22 +76,18 @@ type ending struct {
 }
 
 func (e *Engine) begin() (*loop, error) {
-	sched, err := paged.New(e.scheduler)
+	card := &e.cfg.Card
+	sched, err := paged.New(e.cfg.scheduler())
 	if err != nil {
-		return nil, fmt.Errorf("tiny model %s: %w", e.cfg.Name, err)
+		return nil, fmt.Errorf("%s model %s: %w", card.Engine, card.Name, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.phase != fresh {
-		return nil, fault.New(fault.Conflict, "tiny model %s: the engine ran already; make a new one", e.cfg.Name)
+		return nil, fault.New(fault.Conflict, "%s model %s: the engine ran already; make a new one", card.Engine, card.Name)
 	}
 	e.mu.phase = running
-	return &loop{
-		Engine:  e,
-		sched:   sched,
-		sampler: sample.New(e.card.VocabSize, e.mask),
-		live:    map[paged.SeqID]*choice{},
-	}, nil
+	return &loop{Engine: e, sched: sched, live: map[paged.SeqID]*choice{}}, nil
 }
 
 // end releases everybody and refuses whoever comes later.

@@ -1,4 +1,4 @@
-package tiny
+package batch
 
 import (
 	"context"

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"penstock/internal/replay"
+	"penstock/internal/replay/report"
+)
+
+// outputs are the forms in which a result is written.
+type outputs struct {
+	json      bool
+	csv, html string
+}
+
+// add defines the flags.
+func (o *outputs) add(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.json, "json", false, "print JSON in place of the table")
+	fs.StringVar(&o.csv, "csv", "", "write the rows to this file as CSV too")
+	fs.StringVar(&o.html, "report", "", "write a report with plots to this file as HTML too")
+}
+
+// resultFile is a file that has its name only when it is whole.
+type resultFile struct {
+	temporary *os.File
+	path      string
+	write     func(io.Writer, *replay.Result) error
+}
+
+// resultFiles are the files of a result, begun before the work whose result they
+// are: hours of it are not lost to a folder that is not there.
+type resultFiles struct {
+	json  bool
+	files []resultFile
+}
+
+// create begins the files.
+func (o *outputs) create() (*resultFiles, error) {
+	out := &resultFiles{json: o.json}
+	for _, f := range []resultFile{{path: o.csv, write: report.CSV}, {path: o.html, write: report.HTML}} {
+		if f.path == "" {
+			continue
+		}
+		var err error
+		if f.temporary, err = os.CreateTemp(filepath.Dir(f.path), "."+filepath.Base(f.path)+".*"); err != nil {
+			out.discard()
+			return nil, fmt.Errorf("write %s: %w", f.path, err)
+		}
+		out.files = append(out.files, f)
+	}
+	return out, nil
+}
+
+// write writes the result, to out what people or programs read at once.
+func (r *resultFiles) write(out io.Writer, result *replay.Result) error {
+	for i := range r.files {
+		if err := r.files[i].finish(result); err != nil {
+			return fmt.Errorf("write %s: %w", r.files[i].path, err)
+		}
+	}
+	if r.json {
+		return report.JSON(out, result)
+	}
+	return report.Table(out, result)
+}
+
+// finish writes the file and gives it its name.
+func (f *resultFile) finish(result *replay.Result) error {
+	temporary := f.temporary
+	f.temporary = nil
+	err := f.write(temporary, result)
+	err = errors.Join(err, temporary.Chmod(0o644), temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), f.path)
+	}
+	if err != nil {
+		_ = os.Remove(temporary.Name()) // the error is that the result is not there
+	}
+	return err
+}
+
+// discard removes the files that were not finished.
+func (r *resultFiles) discard() {
+	for i := range r.files {
+		if f := r.files[i].temporary; f != nil {
+			_ = f.Close() // nothing was written to them
+			_ = os.Remove(f.Name())
+		}
+	}
+}

@@ -1,0 +1,455 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/core/route"
+	"penstock/internal/config"
+	"penstock/internal/node"
+	"penstock/internal/replay"
+	"penstock/internal/replay/trace"
+	"penstock/internal/simcluster"
+)
+
+const (
+	maxReplayWorkers = 1 << 16
+	maxReplayRouters = 1 << 10
+)
+
+// replayFlags are those of replay.
+type replayFlags struct {
+	workloadFlags
+	outputs
+
+	workers, blockSizes, blocks []int
+	policies                    []string
+	routers                     int
+	weight, temperature         float64
+	eventDelay, callDelay       time.Duration
+	speedup                     float64
+	jobs                        int
+
+	sloTTFT, sloITL, sloE2E time.Duration
+	warmup                  time.Duration
+	warmupRequests          int
+
+	engine *config.SimulationFlags
+}
+
+// workloadFlags say which requests are sent and when.
+type workloadFlags struct {
+	trace, format, generate string
+	sort, ignoreUnknown     bool
+	hashBlock               int
+	arrival                 string
+	rate                    float64
+	limit                   int
+	from, until             time.Duration
+	seed                    uint64
+}
+
+func newReplay() *cobra.Command {
+	var f replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Short: "Run traffic through simulated workers and compare routing policies",
+		Long: `Run a workload, from a file or made up, through simulated clusters: the router, the
+indexes and the schedulers are those that serve, the workers' time is a model's and
+passes as fast as it can be computed. Each policy, number of workers, block size
+and number of blocks is a run of its own; beside them stands what an ideal cache
+could give. The same command gives the same result on any machine.`,
+		Example: `  penstock replay --trace mooncake.jsonl --workers 8,64
+  penstock replay --generate chat:rate=4,turns=8 --workers 4
+  penstock replay --generate shared:requests=5000 --rate 40 --policy kv,random --report report.html
+  penstock replay --trace azure.csv --limit 10000 --slo-ttft 2s --json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	f.workloadFlags.add(fs)
+	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers")
+	fs.StringSliceVar(&f.policies, "policy", policyNames(), "policies of the router")
+	fs.IntSliceVar(&f.blockSizes, "block-size", []int{16}, "tokens of a KV-cache block")
+	fs.IntSliceVar(&f.blocks, "blocks-per-worker", []int{65536}, "KV-cache blocks of a worker")
+	fs.Float64Var(&f.speedup, "speedup", 1, "how many times as fast the engines compute as their model of time says; when requests are sent stays (for that: --arrival trace:speedup=X)")
+	fs.IntVar(&f.routers, "routers", 1, "replicas of the router, each of which knows of its own requests alone")
+	fs.Float64Var(&f.weight, "kv-overlap-score-weight", 1, "what a block of prompt to compute costs against an active block, in mode kv")
+	fs.Float64Var(&f.temperature, "router-temperature", 0, "how far choices of mode kv are spread: 0 takes the cheapest worker")
+	fs.DurationVar(&f.eventDelay, "event-delay", 0, "time that a cache event takes from worker to router")
+	fs.DurationVar(&f.callDelay, "call-delay", 0, "time that a request and its tokens take on their way, each")
+	fs.DurationVar(&f.sloTTFT, "slo-ttft", 0, "objective for the time to the first token; goodput is then reported")
+	fs.DurationVar(&f.sloITL, "slo-itl", 0, "objective for the mean time between the tokens of an answer")
+	fs.DurationVar(&f.sloE2E, "slo-e2e", 0, "objective for the time of the whole answer")
+	fs.DurationVar(&f.warmup, "warmup", 0, "leave requests sent before this out of the figures")
+	fs.IntVar(&f.warmupRequests, "warmup-requests", 0, "leave so many first requests out of the figures")
+	f.engine = config.AddSimulationFlags(fs)
+	fs.IntVar(&f.jobs, "jobs", 0, "runs at a time; 0 is what processors and memory allow. Results do not depend on it")
+	f.outputs.add(fs)
+	return cmd
+}
+
+// add defines the flags.
+func (f *workloadFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.trace, "trace", "", "file of requests, - for standard input: "+formatNames()+", told by its first row")
+	fs.StringVar(&f.generate, "generate", "", "make a workload up, as KIND:KEY=VALUE,...; kinds: random, shared, rag, longdoc, images, chat, agent, code")
+	fs.StringVar(&f.format, "format", "", "format of the file, if its first row does not tell")
+	fs.BoolVar(&f.sort, "sort", false, "put the file's requests in the order of their times; without it a file that goes back is refused")
+	fs.BoolVar(&f.ignoreUnknown, "ignore-unknown", false, "pass over fields that the format does not have")
+	fs.IntVar(&f.hashBlock, "trace-block-size", 0, "tokens of a block of the file's hash_ids; 0 is the format's own")
+	fs.StringVar(&f.arrival, "arrival", "", "when requests are sent: trace (as the file says), trace:speedup=X, uniform, poisson or gamma:cv=X; the last three with --rate")
+	fs.Float64Var(&f.rate, "rate", 0, "requests a second, in place of the workload's times; at random distances (poisson) unless --arrival says otherwise")
+	fs.IntVar(&f.limit, "limit", 0, "take the first so many requests; 0 is all")
+	fs.DurationVar(&f.from, "from", 0, "leave out what the workload sends before this, and begin there")
+	fs.DurationVar(&f.until, "until", 0, "leave out what the workload sends from then on")
+	fs.Uint64Var(&f.seed, "seed", 1, "seed of everything that is drawn")
+}
+
+func formatNames() string {
+	var out []string
+	for _, f := range trace.Formats() {
+		out = append(out, string(f))
+	}
+	return strings.Join(out, ", ")
+}
+
+// policyNames are the policies that need nothing but a workload, the best first.
+func policyNames() []string {
+	return []string{string(route.KV), string(route.RoundRobin), string(route.Random), string(route.LeastLoaded), string(route.PowerOfTwo)}
+}
+
+// workload is what is sent: a workload with its moments.
+type workload struct {
+	replay.Workload
+	arrival replay.Arrival
+	closing io.Closer // nil if there is nothing to close
+	// asked says that the user chose the moments.
+	asked bool
+}
+
+// open prepares the workload.
+func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
+	if (f.trace == "") == (f.generate == "") {
+		return nil, usage(errors.New("give one workload: --trace FILE or --generate KIND"))
+	}
+	w := &workload{}
+	if err := f.moments(w); err != nil {
+		return nil, usage(err)
+	}
+	if f.generate != "" {
+		if f.format != "" || f.sort || f.ignoreUnknown || f.hashBlock != 0 {
+			return nil, usage(errors.New("--format, --sort, --ignore-unknown and --trace-block-size are about a file: they go with --trace"))
+		}
+		made, err := replay.ParseGenerator(f.generate, f.seed)
+		w.Workload = made
+		return w, usage(err)
+	}
+	file, err := trace.Open(f.trace, trace.Options{
+		Format: trace.Format(f.format), IgnoreUnknown: f.ignoreUnknown, BlockSize: f.hashBlock, Sort: f.sort, Stdin: stdin,
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.Workload, w.closing = file, file
+	return w, nil
+}
+
+// moments makes the arrival process of the flags.
+func (f *workloadFlags) moments(w *workload) error {
+	text := f.arrival
+	if text == "" && f.rate != 0 {
+		text = string(replay.Poisson)
+	}
+	w.asked = text != ""
+	if text != "" {
+		a, err := replay.ParseArrival(text)
+		if err != nil {
+			return err
+		}
+		w.arrival = a
+	}
+	a := &w.arrival
+	if f.rate != 0 {
+		if a.Rate != 0 {
+			return errors.New("the rate is given twice, by --rate and by --arrival")
+		}
+		if a.Process == replay.AsWritten {
+			return errors.New("--rate is in place of the workload's times: it does not go with --arrival trace")
+		}
+		a.Rate = f.rate
+	}
+	a.Limit, a.From, a.Until, a.Seed = f.limit, f.from, f.until, f.seed
+	_, err := replay.Arrive(nil, *a)
+	return err
+}
+
+// Open implements replay.Workload.
+func (w *workload) Open() (replay.Source, error) {
+	s, err := w.Workload.Open()
+	if err != nil {
+		return nil, err
+	}
+	return replay.Arrive(s, w.arrival)
+}
+
+// Close gives up what the workload holds.
+func (w *workload) Close() error {
+	if w.closing == nil {
+		return nil
+	}
+	return w.closing.Close()
+}
+
+// survey runs through the workload once, so that what is wrong with it is told
+// before anything runs, and counts its requests.
+func (w *workload) survey(ctx context.Context) (int, error) {
+	s, err := w.Workload.Open()
+	if err != nil {
+		return 0, err
+	}
+	var r replay.Request
+	err = s.Next(&r)
+	if err := s.Close(); err != nil {
+		return 0, err
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return 0, errors.New("the workload has no requests")
+	case err != nil:
+		return 0, err
+	case r.At < 0 && !w.asked:
+		return 0, usage(errors.New("the workload does not say when its requests are sent: give --rate with the requests a second, and --arrival if they shall not come at random distances"))
+	}
+	return w.count(ctx)
+}
+
+// count reads the workload to its end.
+func (w *workload) count(ctx context.Context) (n int, err error) {
+	s, err := w.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	var r replay.Request
+	for ; ; n++ {
+		if n%1024 == 0 && ctx.Err() != nil {
+			return n, ctx.Err()
+		}
+		err := s.Next(&r)
+		switch {
+		case errors.Is(err, io.EOF) && n == 0:
+			return 0, errors.New("no request of the workload is left; look at --limit, --from and --until")
+		case errors.Is(err, io.EOF):
+			return n, nil
+		case err != nil:
+			return n, err
+		}
+	}
+}
+
+// run runs everything and writes what comes of it.
+func (f *replayFlags) run(cmd *cobra.Command) (err error) {
+	ctx := cmd.Context()
+	all, err := f.scenarios(cmd)
+	if err != nil {
+		return usage(err)
+	}
+	work, err := f.open(cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, work.Close()) }()
+	if work.arrival.Process == replay.Closed {
+		return usage(errors.New("a replay needs moments at which requests are sent, so not --arrival closed: give --rate"))
+	}
+	files, err := f.outputs.create()
+	if err != nil {
+		return err
+	}
+	defer files.discard()
+	requests, err := work.survey(ctx)
+	if err != nil {
+		return interrupted(err)
+	}
+	progress := &replayProgress{total: len(all.runs) * requests}
+	progress.progress = newProgress(cmd.ErrOrStderr(), 0, progress.line)
+	result, err := all.run(ctx, work, progress)
+	progress.end()
+	if err != nil {
+		return interrupted(err)
+	}
+	result.Settings = settingsOf(cmd.Flags())
+	return files.write(cmd.OutOrStdout(), result)
+}
+
+// interrupted says in words that the user ended the command.
+func interrupted(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return errors.New("replay: interrupted; nothing was written")
+	}
+	return err
+}
+
+// settingsOf returns the flags that shaped a result: those that were given, and what the
+// others of a cluster were. Where results go is not among them, nor how
+// many runs there were at a time.
+func settingsOf(fs *pflag.FlagSet) []replay.Setting {
+	always := []string{"workers", "policy", "block-size", "blocks-per-worker", "seed"}
+	never := []string{"jobs", "json", "csv", "report"}
+	var out []replay.Setting
+	fs.VisitAll(func(fl *pflag.Flag) {
+		if slices.Contains(never, fl.Name) || !fl.Changed && !slices.Contains(always, fl.Name) {
+			return
+		}
+		value := fl.Value.String()
+		if list, ok := fl.Value.(pflag.SliceValue); ok {
+			value = strings.Join(list.GetSlice(), ",")
+		}
+		out = append(out, replay.Setting{Name: fl.Name, Value: value})
+	})
+	return out
+}
+
+// scenario is one run.
+type scenario struct {
+	cluster simcluster.Config
+	measure replay.Measure
+}
+
+// scenarios are all runs of a command, in the order of their rows.
+type scenarios struct {
+	runs []scenario
+	jobs int
+	// workers are the numbers that ideals are asked for, for each pair of sizes.
+	workers []int
+	sizes   []cacheSize
+}
+
+// cacheSize is a block size in tokens and a number of blocks.
+type cacheSize struct{ size, blocks int }
+
+// scenarios lays out the runs, or says everything that is wrong with the flags.
+func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
+	engine, err := f.engine.Simulated()
+	errs := []error{err}
+	if cmd.Flags().Changed("speedup") {
+		if cmd.Flags().Changed("sim-speedup") {
+			errs = append(errs, errors.New("--speedup is another name of --sim-speedup here: give one"))
+		}
+		engine.Timing.Speedup = f.speedup
+		errs = append(errs, engine.Timing.Validate())
+	}
+	if min(f.sloTTFT, f.sloITL, f.sloE2E, f.warmup) < 0 || f.warmupRequests < 0 || f.jobs < 0 {
+		errs = append(errs, errors.New("objectives, --warmup, --warmup-requests and --jobs must not be negative"))
+	}
+	errs = append(errs, distinct("workers", f.workers), distinct("policy", f.policies),
+		distinct("block-size", f.blockSizes), distinct("blocks-per-worker", f.blocks),
+		within("workers", 1, maxReplayWorkers, f.workers...), within("routers", 1, maxReplayRouters, f.routers),
+		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...))
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	engine.Timing.Seed = f.seed
+	out := &scenarios{workers: f.workers}
+	for _, size := range f.blockSizes {
+		for _, blocks := range f.blocks {
+			out.sizes = append(out.sizes, cacheSize{size, blocks})
+			for _, workers := range f.workers {
+				for _, policy := range f.policies {
+					out.runs = append(out.runs, f.scenario(engine, cacheSize{size, blocks}, workers, policy))
+				}
+			}
+		}
+	}
+	for i := range out.runs {
+		c := &out.runs[i].cluster
+		c.EnsureDefaults()
+		if err := c.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	out.jobs = f.jobs
+	if out.jobs == 0 {
+		out.jobs = out.affordable(runtime.GOMAXPROCS(0), node.Memory())
+	}
+	return out, nil
+}
+
+// scenario returns one run.
+func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers int, policy string) scenario {
+	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+	return scenario{
+		cluster: simcluster.Config{
+			Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,
+			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing,
+			Routers: f.routers, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
+			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed},
+		},
+		measure: replay.Measure{
+			Policy: policy, Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,
+			SLO:    replay.SLO{TTFT: ms(f.sloTTFT), ITL: ms(f.sloITL), E2E: ms(f.sloE2E)},
+			Warmup: f.warmup, WarmupRequests: f.warmupRequests,
+		},
+	}
+}
+
+// distinct refuses a list that is empty or has something twice.
+func distinct[T comparable](flag string, list []T) error {
+	if len(list) == 0 {
+		return fmt.Errorf("--%s is empty", flag)
+	}
+	for i, v := range list {
+		if slices.Contains(list[:i], v) {
+			return fmt.Errorf("--%s has %v twice", flag, v)
+		}
+	}
+	return nil
+}
+
+// within refuses numbers that are out of bounds.
+func within(flag string, least, most int, list ...int) error {
+	for _, v := range list {
+		if v < least || v > most {
+			return fmt.Errorf("--%s: %d is not between %d and %d", flag, v, least, most)
+		}
+	}
+	return nil
+}
+
+// affordable returns how many runs to have at a time: one a processor, as long as
+// the largest ones fit half of the memory with all their blocks in use (0 is not known).
+func (s *scenarios) affordable(processors int, memory uint64) int {
+	// A block costs its tokens and what worker and router know of it; see simcluster.
+	const perBlock, perToken = 160, 4
+	var largest uint64
+	for _, r := range s.runs {
+		c := &r.cluster
+		largest = max(largest, uint64(c.Workers)*uint64(c.Blocks)*uint64(perBlock+perToken*c.BlockSize))
+	}
+	jobs := min(processors, len(s.runs))
+	if memory > 0 && largest > 0 {
+		jobs = min(jobs, int(min(memory/2/largest, 1<<20)))
+	}
+	return max(jobs, 1)
+}
+
+// name is what progress calls a run.
+func (s *scenario) name() string {
+	n := "workers"
+	if s.cluster.Workers == 1 {
+		n = "worker"
+	}
+	return s.measure.Policy + ", " + strconv.Itoa(s.cluster.Workers) + " " + n + " of " +
+		strconv.Itoa(s.cluster.Blocks) + " blocks of " + strconv.Itoa(s.cluster.BlockSize)
+}

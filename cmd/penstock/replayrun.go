@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"penstock/internal/replay"
+	"penstock/internal/simcluster"
+)
+
+// run runs all scenarios, some at a time, and the ideals beside them. Rows come in
+// the order of the scenarios, whichever ends first; the first error ends all.
+func (s *scenarios) run(ctx context.Context, work replay.Workload, progress *replayProgress) (*replay.Result, error) {
+	rows := make([]replay.Run, len(s.runs))
+	notes := make([][]string, len(s.runs))
+	ideals := make([][]replay.Ideal, len(s.sizes))
+
+	var jobs []func(context.Context) error
+	for i := range s.sizes {
+		jobs = append(jobs, func(ctx context.Context) (err error) {
+			ideals[i], err = s.ideals(ctx, work, s.sizes[i])
+			return err
+		})
+	}
+	for i := range s.runs {
+		jobs = append(jobs, func(ctx context.Context) (err error) {
+			rows[i], notes[i], err = s.runs[i].run(ctx, work, progress)
+			return err
+		})
+	}
+	if err := inParallel(ctx, s.jobs, jobs); err != nil {
+		return nil, err
+	}
+	return s.result(rows, notes, ideals), nil
+}
+
+// inParallel does jobs in their order, so many at a time, and waits for all that
+// have begun. The first error ends the others through their context.
+func inParallel(ctx context.Context, most int, jobs []func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan func(context.Context) error)
+	var workers sync.WaitGroup
+	for range most {
+		workers.Go(func() {
+			for job := range next {
+				if ctx.Err() != nil {
+					continue
+				}
+				if err := job(ctx); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	for _, job := range jobs {
+		next <- job
+	}
+	close(next)
+	workers.Wait()
+	return context.Cause(ctx)
+}
+
+// result puts together what came of the runs.
+func (s *scenarios) result(runs []replay.Run, notes [][]string, ideals [][]replay.Ideal) *replay.Result {
+	out := &replay.Result{Command: "replay", Version: version}
+	for _, list := range ideals {
+		out.Ideals = append(out.Ideals, list...)
+	}
+	out.Ideal = &out.Ideals[0]
+	said := map[string]bool{}
+	for i, run := range runs {
+		for j := range out.Ideals {
+			if at := &out.Ideals[j]; at.Workers == run.Row.Workers && at.BlockSize == run.Row.BlockSize && at.Blocks == run.Row.Blocks {
+				run.Row.Ideal = at
+			}
+		}
+		out.Rows = append(out.Rows, run.Row)
+		out.Plots = append(out.Plots, run.Plots)
+		for _, note := range notes[i] {
+			if !said[note] {
+				out.Notes = append(out.Notes, note)
+			}
+			said[note] = true
+		}
+	}
+	return out
+}
+
+// ideals computes those of one size of cache.
+func (s *scenarios) ideals(ctx context.Context, work replay.Workload, cache cacheSize) (_ []replay.Ideal, err error) {
+	source, err := work.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, source.Close()) }()
+	return replay.Ideals(ctx, source, replay.IdealConfig{BlockSize: cache.size, Blocks: cache.blocks, Workers: s.workers})
+}
+
+// run runs one scenario.
+func (s *scenario) run(ctx context.Context, work replay.Workload, progress *replayProgress) (_ replay.Run, _ []string, err error) {
+	source, err := work.Open()
+	if err != nil {
+		return replay.Run{}, nil, err
+	}
+	defer func() { err = errors.Join(err, source.Close()) }()
+	begin := time.Now()
+	record := watched{replay.NewRecorder(s.measure), progress}
+	if err := simcluster.Run(ctx, s.cluster, source, record); err != nil {
+		return replay.Run{}, nil, fmt.Errorf("%s: %w", s.name(), err)
+	}
+	run := record.Run()
+	progress.finished(fmt.Sprintf("%s: %d requests in %.1f s, %.0f s of the workers' time", s.name(), run.Row.Requests, time.Since(begin).Seconds(), run.Row.Duration))
+	return run, record.Notes(), nil
+}
+
+// watched is a recorder whose progress is shown.
+type watched struct {
+	*replay.Recorder
+	progress *replayProgress
+}
+
+// Sample implements simcluster.Recorder.
+func (w watched) Sample(s *replay.Sample) {
+	w.Recorder.Sample(s)
+	w.progress.step()
+}

@@ -1,0 +1,93 @@
+package feed
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// Labels came after records were in streams. They stand behind the events, in a place
+// that readers of before ignore, and a bit of the header, which they ignore too, says
+// that they are there: without it a record whose end was lost would pass for one
+// without labels.
+
+// labelled reports whether ev has labels to be written.
+func labelled(ev *kv.Event) bool {
+	return len(ev.Labels) > 0 && len(ev.Labels) == len(ev.Blocks) && ev.Kind == kv.Stored
+}
+
+// appendLabels appends an entry for each labelled event, of which there is one at
+// least.
+func appendLabels(dst []byte, events []kv.Event) []byte {
+	le := binary.LittleEndian
+	last := -1 // where the last entry begins
+	for i := range events {
+		ev := &events[i]
+		if !labelled(ev) {
+			continue
+		}
+		if last >= 0 {
+			le.PutUint32(dst[last:], le.Uint32(dst[last:])|entryMore)
+		}
+		last = len(dst)
+		dst = le.AppendUint32(dst, uint32(i))
+		for _, l := range ev.Labels {
+			dst = append(dst, byte(l.Has))
+			dst = le.AppendUint32(dst, l.Layer)
+			dst = le.AppendUint32(dst, l.Expert)
+			dst = le.AppendUint32(dst, l.Group)
+		}
+	}
+	return dst
+}
+
+// decodeLabels gives the decoded events their labels, which data begins with.
+func (r *Record) decodeLabels(data []byte) error {
+	r.labels = slices.Grow(r.labels[:0], len(data)/labelSize)
+	for from, more := 0, true; more; {
+		if len(data) < entrySize {
+			return errors.New("labels: cut short")
+		}
+		entry := binary.LittleEndian.Uint32(data)
+		more = entry&entryMore != 0
+		i := int(entry &^ entryMore)
+		if i < from || i >= len(r.Events) {
+			return fmt.Errorf("labels of event %d: must be one of %d to %d", i, from, len(r.Events)-1)
+		}
+		ev := &r.Events[i]
+		if len(ev.Blocks) == 0 {
+			return fmt.Errorf("labels of event %d, which has no blocks", i)
+		}
+		var err error
+		if data, err = r.decodeEventLabels(ev, data[entrySize:]); err != nil {
+			return fmt.Errorf("labels of event %d: %w", i, err)
+		}
+		from = i + 1
+	}
+	return nil
+}
+
+// decodeEventLabels decodes one label for each block of ev and returns what follows
+// them.
+func (r *Record) decodeEventLabels(ev *kv.Event, data []byte) ([]byte, error) {
+	le := binary.LittleEndian
+	if len(data)/labelSize < len(ev.Blocks) {
+		return nil, errShort
+	}
+	from := len(r.labels)
+	for range ev.Blocks {
+		l := kv.MoELabel{
+			Has:   kv.MoEFields(data[0]),
+			Layer: le.Uint32(data[1:]), Expert: le.Uint32(data[5:]), Group: le.Uint32(data[9:]),
+		}
+		if !l.Valid() {
+			return nil, fmt.Errorf("fields %#x with layer %d, expert %d, group %d", l.Has, l.Layer, l.Expert, l.Group)
+		}
+		r.labels, data = append(r.labels, l), data[labelSize:]
+	}
+	ev.Labels = r.labels[from:len(r.labels):len(r.labels)]
+	return data, nil
+}

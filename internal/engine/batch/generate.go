@@ -1,0 +1,114 @@
+package batch
+
+import (
+	"context"
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/internal/engine"
+)
+
+// Generate serves one request as the contract of [engine.Engine] says. Errors of
+// its own are Invalid for what can never be served, Overloaded when the queue is
+// full, Unavailable when the engine has stopped or stops, Unimplemented for what
+// the engine cannot do, and Internal when the computation failed.
+func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
+	if err := e.check(req); err != nil {
+		return err
+	}
+	r, err := e.newRequest(req)
+	if err != nil {
+		return err
+	}
+	return e.serve(ctx, r, sink)
+}
+
+// Prefill computes one prompt for state and draws nothing. The prompt takes no part
+// in prefix reuse, in either direction, so that state sees all of it: a Work of it
+// whose Start is 0 begins at the beginning, for the first time or again after a
+// preemption. Its errors are those of Generate.
+func (e *Engine) Prefill(ctx context.Context, req *engine.EmbedRequest, state State) error {
+	if err := e.checkInput(req.Prompt); err != nil {
+		return err
+	}
+	return e.serve(ctx, newPrefill(req, state), func(*engine.Delta) error { return nil })
+}
+
+// serve hands r to the loop and what comes of it to sink. However it ends, nothing
+// is left of the request when serve returns.
+func (e *Engine) serve(ctx context.Context, r *request, sink func(*engine.Delta) error) error {
+	if err := e.submit(r); err != nil {
+		return err
+	}
+	defer e.abort(r)
+	for {
+		select {
+		case <-r.out.ready:
+		case <-ctx.Done():
+		}
+		deltas, last, err := r.out.take()
+		for i := range deltas {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err := sink(&deltas[i]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case last:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
+}
+
+// submit puts r into the inbox. What has nothing left to generate ends at once.
+func (e *Engine) submit(r *request) error {
+	if len(r.open) == 0 {
+		r.out.accept()
+		r.out.close(nil)
+		close(r.released)
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.phase == stopped {
+		return errStopped()
+	}
+	if room := e.cfg.MaxSeqs + e.cfg.MaxWaiting - e.mu.sequences; len(r.open) > room {
+		return fault.New(fault.Overloaded, "the engine's queue is full: %d sequences are running or waiting; try again later", e.mu.sequences)
+	}
+	e.mu.sequences += len(r.open)
+	e.mu.inbox = append(e.mu.inbox, r)
+	e.poke()
+	return nil
+}
+
+// abort makes the engine let go of r and waits until it has. If r has ended,
+// there is nothing to do.
+func (e *Engine) abort(r *request) {
+	e.mu.Lock()
+	select {
+	case <-r.released:
+		e.mu.Unlock()
+		return
+	default:
+	}
+	if i := slices.Index(e.mu.inbox, r); i >= 0 {
+		e.mu.inbox = slices.Delete(e.mu.inbox, i, i+1)
+		e.mu.sequences -= len(r.open)
+		close(r.released)
+		e.mu.Unlock()
+		return
+	}
+	e.mu.aborts = append(e.mu.aborts, r)
+	e.mu.Unlock()
+	e.poke()
+	<-r.released
+}
+
+func errStopped() error {
+	return fault.New(fault.Unavailable, "the engine has stopped; another worker may serve the request")
+}

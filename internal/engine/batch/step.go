@@ -1,0 +1,135 @@
+package batch
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/paged"
+	"penstock/internal/engine"
+)
+
+// step computes one batch and reports whether there was one.
+func (l *loop) step(ctx context.Context) bool {
+	l.sched.Step(&l.plan)
+	for _, id := range l.plan.Failed {
+		// Cannot be: a choice ends when it reaches the context's length.
+		if c := l.live[id]; c != nil {
+			l.fail(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
+		}
+	}
+	if len(l.plan.Work) == 0 {
+		l.rest()
+		return false
+	}
+	l.prepare()
+	l.reportLoad() // a batch may take long, and what is in it is no longer in the inbox
+	err := l.compute(ctx)
+	l.batch.Follows = true
+	switch {
+	case err == nil:
+		l.collect()
+		l.sched.Commit(l.sampled)
+		l.settle()
+	case ctx.Err() == nil: // else everybody is told that the engine has stopped
+		l.failBatch(err)
+	}
+	return true
+}
+
+// rest lets go of the requests that the last batches were of: the loop is about to
+// wait, and they can be large.
+func (l *loop) rest() {
+	l.batch.Follows = false
+	clear(l.choices[:cap(l.choices)])
+	clear(l.batch.States[:cap(l.batch.States)])
+	clear(l.results[:cap(l.results)]) // all delivered
+}
+
+// prepare turns the plan into a batch.
+func (l *loop) prepare() {
+	n := len(l.plan.Work)
+	l.choices, l.batch.States = l.choices[:0], l.batch.States[:0]
+	for i := range l.plan.Work {
+		c := l.live[l.plan.Work[i].ID]
+		l.choices = append(l.choices, c)
+		l.batch.States = append(l.batch.States, c.state)
+	}
+	l.batch.Drawn = slices.Grow(l.batch.Drawn[:0], n)[:n]
+	clear(l.batch.Drawn)
+	l.batch.Plan, l.batch.Stats = &l.plan, l.sched.Stats()
+}
+
+// compute has the batch computed. A panic in that is an error of this batch:
+// nothing that was computed counts until Commit, so the scheduler just forgets it.
+func (l *loop) compute(ctx context.Context) (err error) {
+	const message = "the engine failed to compute the batch that the request was in; report this with the worker's log"
+	defer func() {
+		if v := recover(); v != nil {
+			err = &fault.Error{Code: fault.Internal, Message: message, Err: fmt.Errorf("compute: panic: %v\n%s", v, debug.Stack())}
+		}
+	}()
+	if err := l.computer.Compute(ctx, &l.batch); err != nil {
+		return &fault.Error{Code: fault.Internal, Message: message, Err: err}
+	}
+	return nil
+}
+
+// failBatch fails every request of the plan: whose work it was that failed
+// cannot be known.
+func (l *loop) failBatch(err error) {
+	for _, c := range l.choices {
+		if !c.request.over {
+			l.fail(c.request, err)
+		}
+	}
+}
+
+// collect reads the tokens that were drawn, and ends what was only to be computed.
+// A request for which none could be drawn fails in settle.
+func (l *loop) collect() {
+	l.sampled, l.results = l.sampled[:0], l.results[:0]
+	for i, c := range l.choices {
+		w := &l.plan.Work[i]
+		switch {
+		case !w.Sample:
+			continue
+		case c.request.reuse == paged.Off: // complete, without a token
+			l.results = append(l.results, result{choice: c, finish: engine.FinishStop})
+			continue
+		}
+		d := &l.batch.Drawn[i]
+		r := result{choice: c, token: d.Logprob, err: d.Err}
+		if r.err == nil {
+			c.output++
+			r.finish = c.finish(r.token.Token)
+			r.bare = r.finish == engine.FinishStop && !slices.Contains(c.stops, r.token.Token)
+			l.sampled = append(l.sampled, paged.Sampled{ID: w.ID, Token: r.token.Token})
+		}
+		if !c.request.led {
+			c.request.cached = w.Cached
+		}
+		l.results = append(l.results, r)
+	}
+}
+
+// settle acts on the tokens that were drawn: choices end, others of the same
+// request begin.
+func (l *loop) settle() {
+	for i := range l.results {
+		r := &l.results[i]
+		request := r.choice.request
+		switch {
+		case request.over: // another choice of it failed just now
+		case r.err != nil:
+			l.fail(request, r.err)
+		case !request.led:
+			l.follow(request)
+		}
+		if !request.over && r.finish != engine.NotFinished {
+			l.complete(r.choice)
+		}
+	}
+}

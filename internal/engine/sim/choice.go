@@ -1,0 +1,144 @@
+package sim
+
+import (
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// choice is where one choice is in its script.
+type choice struct {
+	script   *script
+	req      *engine.Request
+	stops    []kv.Token // that end it
+	key      uint64     // what it is drawn from
+	reader   reader
+	position int  // of the next token
+	end      int  // position of the end of sequence
+	barred   bits // stops, once one had to be left out
+}
+
+// Over implements [batch.State].
+func (c *choice) Over() bool { return false }
+
+// next returns the next token.
+func (c *choice) next() (engine.Logprob, error) {
+	t := c.reader.next()
+	switch {
+	case c.position >= c.end:
+		t = c.script.eos[0]
+	case c.position < c.req.Stop.MinTokens && slices.Contains(c.stops, t):
+		var ok bool
+		if t, ok = c.instead(); !ok {
+			return engine.Logprob{}, fault.Param("min_tokens", "every token of this model with text is a stop token, and min_tokens is %d; lower it", c.req.Stop.MinTokens)
+		}
+	}
+	c.position++
+	return c.logprob(t), nil
+}
+
+// instead returns a word that does not end the choice in place of one that does.
+func (c *choice) instead() (kv.Token, bool) {
+	s := c.script
+	if c.barred == nil {
+		c.barred = newBits(s.size, c.stops)
+	}
+	for i := range s.words {
+		if t := s.word(c.key, c.position, i); !c.barred.has(t) {
+			return t, true
+		}
+	}
+	for t := range kv.Token(s.size) {
+		if !c.barred.has(t) && !s.silent.has(t) {
+			return t, true
+		}
+	}
+	return 0, false
+}
+
+// word returns the i-th of all words in an order that key and position choose.
+func (s *script) word(key uint64, position, i int) kv.Token {
+	from := mix(key+uint64(position)*golden) % uint64(len(s.words))
+	return s.words[(from+uint64(i))%uint64(len(s.words))]
+}
+
+// logprob says of a token that it was drawn with a probability of one half, and of
+// each alternative that it had half of that of the one before it.
+func (c *choice) logprob(t kv.Token) engine.Logprob {
+	n := c.req.Logprobs
+	if n < 0 {
+		return engine.Logprob{Token: t}
+	}
+	const ln2 = 0.6931472
+	l := engine.Logprob{Token: t, Logprob: -ln2}
+	if n == 0 {
+		return l
+	}
+	l.Top = make([]engine.TokenLogprob, 0, n)
+	l.Top = append(l.Top, engine.TokenLogprob{Token: t, Logprob: -ln2})
+	s := c.script
+	for i := 0; i < len(s.words) && len(l.Top) < n; i++ {
+		if w := s.word(c.key, c.position, i); w != t {
+			l.Top = append(l.Top, engine.TokenLogprob{Token: w, Logprob: -ln2 * float32(len(l.Top)+1)})
+		}
+	}
+	return l
+}
+
+// reader goes through the sentences of a text, round and round.
+type reader struct {
+	text   *Text
+	length int // tokens of text.Next
+	index  int // of the sentence
+	stride int // from one sentence to the next, without a divisor in common with their number
+	offset int // in the sentence
+	begun  bool
+}
+
+func (r *reader) sentence() []kv.Token {
+	if r.begun {
+		return r.text.Next[r.index]
+	}
+	return r.text.First[r.index]
+}
+
+// next returns the token here and goes on to the one after it.
+func (r *reader) next() kv.Token {
+	t := r.sentence()[r.offset]
+	r.skip(1)
+	return t
+}
+
+// skip goes on by n tokens.
+func (r *reader) skip(n int) {
+	r.offset += n
+	for r.offset >= len(r.sentence()) {
+		r.offset -= len(r.sentence())
+		r.index = (r.index + r.stride) % len(r.text.Next)
+		r.begun = true
+		if r.offset >= r.length { // whole rounds lead back to here
+			r.offset %= r.length
+		}
+	}
+}
+
+// bits is a set of tokens.
+type bits []uint64
+
+// newBits returns the set of the tokens in lists that a vocabulary of size has.
+func newBits(size int, lists ...[]kv.Token) bits {
+	b := make(bits, (size+63)/64)
+	for _, list := range lists {
+		for _, t := range list {
+			if int64(t) < int64(size) {
+				b.set(t)
+			}
+		}
+	}
+	return b
+}
+
+func (b bits) set(t kv.Token)      { b[t/64] |= 1 << (t % 64) }
+func (b bits) has(t kv.Token) bool { return b[t/64]>>(t%64)&1 != 0 }

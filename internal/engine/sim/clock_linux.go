@@ -1,0 +1,54 @@
+package sim
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// alarm is a sleeper by a timer of the kernel, which the runtime waits for as for a
+// socket: woken at the instant, and without a thread of its own.
+type alarm struct {
+	file   *os.File
+	fd     int // of file, which keeps it open
+	forget func() bool
+	expiry [8]byte
+}
+
+// precise returns an alarm that also ends with ctx; nil if there is none.
+func precise(ctx context.Context) sleeper {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return nil
+	}
+	a := &alarm{file: os.NewFile(uintptr(fd), "timerfd"), fd: fd}
+	if a.file.SetReadDeadline(time.Time{}) != nil { // the runtime cannot wait for it
+		a.file.Close()
+		return nil
+	}
+	a.forget = context.AfterFunc(ctx, func() {
+		_ = a.file.SetReadDeadline(time.Unix(1, 0)) // fails only when closed
+	})
+	return a
+}
+
+func (a *alarm) sleep(ctx context.Context, d time.Duration) error {
+	at := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}
+	if err := unix.TimerfdSettime(a.fd, 0, &at, nil); err != nil {
+		return os.NewSyscallError("timerfd_settime", err)
+	}
+	if _, err := a.file.Read(a.expiry[:]); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return err
+	}
+	return nil
+}
+
+func (a *alarm) close() {
+	a.forget()
+	a.file.Close()
+}

@@ -1,0 +1,54 @@
+package sim
+
+import "penstock/core/kv"
+
+// MoE is the shape of a mixture-of-experts model. The zero MoE is none: blocks have no
+// labels.
+type MoE struct {
+	Layers, Experts int
+	// Groups are of experts in a row; 0 is no groups.
+	Groups int
+}
+
+// maxMoE bounds each number of a MoE. It is far from what a model has.
+const maxMoE = 1 << 20
+
+// valid reports whether there can be such a model.
+func (m MoE) valid() bool {
+	if m == (MoE{}) {
+		return true
+	}
+	return m.Layers >= 1 && m.Layers <= maxMoE && m.Experts >= 1 && m.Experts <= maxMoE && m.Groups >= 0 && m.Groups <= m.Experts
+}
+
+// label gives each stored block an expert. It is a function of the block's name alone,
+// so a block has the same label whenever and by whomever it is told of.
+func (m MoE) label(events []kv.Event) {
+	for i := range events {
+		ev := &events[i]
+		if ev.Kind != kv.Stored {
+			continue
+		}
+		ev.Labels = make([]kv.MoELabel, len(ev.Blocks))
+		name := ev.Parent
+		for j, b := range ev.Blocks {
+			name = kv.Extend(name, ev.Start+uint32(j), b)
+			ev.Labels[j] = m.of(name)
+		}
+	}
+}
+
+// of returns the label of a block.
+func (m MoE) of(name kv.SeqHash) kv.MoELabel {
+	h := mix(uint64(name) + golden)
+	l := kv.MoELabel{
+		Has:    kv.HasExpert,
+		Layer:  uint32((h >> 32) % uint64(m.Layers)),
+		Expert: uint32((h & 0xffffffff) % uint64(m.Experts)),
+	}
+	if m.Groups > 0 {
+		l.Has |= kv.HasGroup
+		l.Group = uint32(uint64(l.Expert) * uint64(m.Groups) / uint64(m.Experts))
+	}
+	return l
+}

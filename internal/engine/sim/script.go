@@ -1,0 +1,191 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/batch"
+)
+
+// script knows what is answered to a request: the token at each position of each
+// choice. It does not change, and choices share it.
+type script struct {
+	kind    Script
+	text    Text
+	length  int  // tokens of Next
+	output  int  // mean length of an answer; 0 is no end
+	context int  // length
+	silent  bits // tokens without text, and those that end a choice
+	size    int  // of the vocabulary
+	eos     []kv.Token
+	// words are tokens with text, each once: at least one, and as many as alternatives
+	// may be asked for if the vocabulary has them.
+	words []kv.Token
+}
+
+// newScript returns the script of a configuration that is valid, for a context.
+func newScript(cfg *Config, context int) (*script, error) {
+	v := &cfg.Vocabulary
+	s := &script{
+		kind: cfg.Script, text: cfg.Text, output: cfg.Output, context: context,
+		silent: newBits(v.Size, v.Mask, v.EOS), size: v.Size, eos: v.EOS,
+	}
+	s.words = s.distinct()
+	if len(s.words) == 0 {
+		return nil, fmt.Errorf("sim config: no token of the vocabulary of %d has text; leave some out of its mask", v.Size)
+	}
+	if len(s.text.Next) == 0 {
+		s.text = wordList(s.words)
+	}
+	for _, sentence := range s.text.Next {
+		s.length += len(sentence)
+	}
+	return s, nil
+}
+
+// distinct returns the tokens of the text and then of the vocabulary that have text,
+// each once, but not many more than the text has.
+func (s *script) distinct() []kv.Token {
+	seen := newBits(s.size)
+	var words []kv.Token
+	add := func(t kv.Token) {
+		if !s.silent.has(t) && !seen.has(t) {
+			seen.set(t)
+			words = append(words, t)
+		}
+	}
+	for _, sentence := range s.text.Next {
+		for _, t := range sentence {
+			add(t)
+		}
+	}
+	const enough = 16 * (batch.MaxLogprobs + 1)
+	for t := 0; t < s.size && len(words) < enough; t++ {
+		add(kv.Token(t))
+	}
+	return words
+}
+
+// wordList is a text for those who have none: all words in order, eight to a
+// sentence.
+func wordList(words []kv.Token) Text {
+	sentences := slices.Collect(slices.Chunk(words, 8))
+	return Text{First: sentences, Next: sentences}
+}
+
+// numerics names what the tokens depend on beside the request: the version of this
+// package's choices, and all of the script.
+func (s *script) numerics() string {
+	h := mix(golden + uint64(s.kind))
+	add := func(n int) { h = mix(h + golden + uint64(n)) }
+	add(s.output)
+	add(s.context)
+	add(s.size)
+	for _, list := range [][][]kv.Token{s.text.First, s.text.Next, {s.words, s.eos}} {
+		for _, tokens := range list {
+			add(len(tokens))
+			for _, t := range tokens {
+				add(int(t))
+			}
+		}
+	}
+	for _, word := range s.silent {
+		h = mix(h + golden + word)
+	}
+	return fmt.Sprintf("sim1-%016x", h)
+}
+
+// begin returns the state of each choice of a request.
+func (s *script) begin(req *engine.Request, stops []kv.Token) []batch.State {
+	states, choices := make([]batch.State, req.Choices), make([]choice, req.Choices)
+	prompt := digest(req.Prompt)
+	echo := s.echo(req.Prompt)
+	for i := range choices {
+		c := &choices[i]
+		*c = choice{script: s, req: req, stops: stops, key: prompt, end: s.end(req, prompt, echo)}
+		if req.Sampling.Temperature > 0 { // else all choices are the same
+			c.key = mix(prompt + mix(req.Sampling.Seed+golden) + uint64(i)*golden)
+			c.end = s.end(req, c.key, echo)
+		}
+		if echo != nil {
+			c.reader = reader{text: echo, length: len(echo.Next[0]), stride: 1}
+		} else {
+			c.reader = s.open(c.key)
+		}
+		if req.Generated != nil {
+			c.position = len(req.Generated[i])
+			c.reader.skip(c.position)
+		}
+		states[i] = c
+	}
+	return states
+}
+
+// echo returns what there is to say of a prompt, as a text of one sentence; nil if
+// that is not the script or the prompt has no text.
+func (s *script) echo(prompt []kv.Token) *Text {
+	if s.kind != ScriptEcho {
+		return nil
+	}
+	words := slices.DeleteFunc(slices.Clone(prompt), s.silent.has)
+	if len(words) == 0 {
+		return nil
+	}
+	sentence := [][]kv.Token{words}
+	return &Text{First: sentence, Next: sentence}
+}
+
+// open returns the passage of a key from its beginning: the sentences in steps that
+// lead to each of them.
+func (s *script) open(key uint64) reader {
+	n := len(s.text.Next)
+	stride := 1 + int(mix(key+golden)%uint64(n))
+	for gcd(stride, n) != 1 {
+		stride++
+	}
+	return reader{text: &s.text, length: s.length, index: int(key % uint64(n)), stride: stride}
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// never is the position of what does not come.
+const never = math.MaxInt
+
+// end returns the position at which a choice says end of sequence: where the echo
+// ends, else that of a length drawn by key if the client set no limit. (A request has
+// a limit always; that of one which set none is the rest of the context.)
+func (s *script) end(req *engine.Request, key uint64, echo *Text) int {
+	at := never
+	switch {
+	case req.Stop.IgnoreEOS || len(s.eos) == 0:
+		return never
+	case echo != nil:
+		at = len(echo.Next[0])
+	case s.kind == ScriptEcho:
+		at = 0
+	case s.output > 0 && req.Stop.MaxTokens >= s.context-len(req.Prompt):
+		n := uint64(s.output)
+		a, b := mix(key^golden)%n, mix(^key^golden)%n
+		at = int(a + b) // of mean n-1, and there is the end
+	}
+	return max(at, req.Stop.MinTokens)
+}
+
+// digest is a hash of a prompt: of its length and its last tokens, where prompts with
+// a beginning in common differ.
+func digest(prompt []kv.Token) uint64 {
+	const last = 256
+	h := mix(golden + uint64(len(prompt)))
+	for _, t := range prompt[max(0, len(prompt)-last):] {
+		h = mix(h + golden + uint64(t))
+	}
+	return h
+}

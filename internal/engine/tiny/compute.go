@@ -1,0 +1,139 @@
+package tiny
+
+import (
+	"context"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/batch"
+	"penstock/internal/engine/tiny/model"
+	"penstock/internal/engine/tiny/sample"
+)
+
+// computer computes and samples; see [batch.Computer].
+type computer struct {
+	card *engine.Card
+	mask []kv.Token
+	// guides are the schemas in use; nil if the engine cannot guide.
+	guides *guides
+
+	// Of the loop.
+	forward forwarder
+	cache   *model.Cache
+	sampler *sample.Sampler
+	work    []model.Work
+	logits  [][]float32 // rows, one for each sequence that samples
+	allowed []uint64    // by a guide, as bits
+}
+
+// forwarder computes one batch; a *model.Model does.
+type forwarder interface {
+	Forward(c *model.Cache, work []model.Work) error
+}
+
+// choice is what the computer keeps of one choice, or of one embedding.
+type choice struct {
+	sampler *sample.Choice
+	guide   *follower // nil if the text is free
+	sum     []float64 // of the last hidden states; nil but for an embedding
+}
+
+// Over implements [batch.State].
+func (c *choice) Over() bool { return c.guide != nil && c.guide.over() }
+
+// Begin implements [batch.Computer].
+func (c *computer) Begin(req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+	if req.Salt.LoRA != "" {
+		return nil, fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
+	}
+	rules, err := c.guides.open(req.Guide)
+	if err != nil {
+		return nil, err
+	}
+	states := make([]batch.State, req.Choices)
+	for i := range states {
+		if req.Done != nil && req.Done[i] {
+			continue
+		}
+		var before []kv.Token
+		if req.Generated != nil {
+			before = req.Generated[i]
+		}
+		s := &choice{}
+		if rules != nil {
+			s.guide = newFollower(rules, stops, drawable(stops, c.mask, c.card.VocabSize), req.Stop.MinTokens)
+			if err := s.guide.resume(before); err != nil {
+				return nil, err
+			}
+		}
+		s.sampler = sample.NewChoice(sample.Params{
+			Sampling:  req.Sampling,
+			Choice:    i,
+			Stops:     stops,
+			MinTokens: req.Stop.MinTokens,
+			Logprobs:  req.Logprobs,
+		}, req.Prompt, before)
+		states[i] = s
+	}
+	return states, nil
+}
+
+// Compute implements [batch.Computer].
+func (c *computer) Compute(_ context.Context, b *batch.Batch) error {
+	c.prepare(b)
+	if err := c.forward.Forward(c.cache, c.work); err != nil {
+		return err
+	}
+	for i := range b.Plan.Work {
+		s := b.States[i].(*choice)
+		if !b.Plan.Work[i].Sample || s.sum != nil {
+			continue
+		}
+		d := &b.Drawn[i]
+		d.Logprob, d.Err = c.draw(s, c.work[i].Logits)
+	}
+	return nil
+}
+
+// prepare turns the plan into work for the model, with a row of logits for each
+// sequence that samples, and the sum for each that is embedded.
+func (c *computer) prepare(b *batch.Batch) {
+	c.work = c.work[:0]
+	rows := 0
+	for i := range b.Plan.Work {
+		w := &b.Plan.Work[i]
+		work := model.Work{Tokens: w.Tokens, Start: w.Start, Blocks: w.Blocks}
+		switch sum := b.States[i].(*choice).sum; {
+		case sum != nil:
+			if w.Start == 0 { // for the first time, or again after a preemption
+				clear(sum)
+			}
+			work.Sum = sum
+		case w.Sample:
+			if rows == len(c.logits) {
+				c.logits = append(c.logits, make([]float32, c.card.VocabSize))
+			}
+			work.Logits = c.logits[rows]
+			rows++
+		}
+		c.work = append(c.work, work)
+	}
+}
+
+// draw draws a choice's next token, one that its guide allows.
+func (c *computer) draw(s *choice, logits []float32) (engine.Logprob, error) {
+	if s.guide == nil {
+		return c.sampler.Next(s.sampler, logits, nil)
+	}
+	allowed, err := s.guide.allowed(c.allowed, s.sampler.Position())
+	if err != nil {
+		return engine.Logprob{}, err
+	}
+	c.allowed = allowed
+	token, err := c.sampler.Next(s.sampler, logits, allowed)
+	if err == nil {
+		err = s.guide.take(token.Token)
+	}
+	return token, err
+}

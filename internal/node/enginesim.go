@@ -1,0 +1,120 @@
+package node
+
+import (
+	"cmp"
+	"fmt"
+
+	"penstock/core/kv"
+	"penstock/core/paged"
+	"penstock/internal/config"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/token"
+	"penstock/internal/engine"
+	"penstock/internal/engine/sim"
+	"penstock/internal/engine/tiny/checkpoint"
+)
+
+// openSim makes simulated engines. They share their text, and have a jitter each.
+func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
+	simulated, err := cfg.Simulated()
+	if err != nil {
+		return nil, err
+	}
+	m, err := pretend(cfg, pipe)
+	if err != nil {
+		return nil, err
+	}
+	moe, err := cfg.MoE()
+	if err != nil {
+		return nil, err
+	}
+	sc := sim.Config{
+		Name:          cfg.ModelName(),
+		Tokenizer:     ref,
+		Vocabulary:    m.vocabulary,
+		Text:          sim.Passage(plainText(pipe.Tokenizer)),
+		Output:        cfg.SimOutput,
+		BlockSize:     cfg.KVCacheBlockSize,
+		Blocks:        cfg.Blocks(),
+		ContextLength: m.context,
+		MaxSeqs:       simulated.MaxSeqs,
+		TokenBudget:   simulated.TokenBudget,
+		MaxWaiting:    cfg.MaxWaiting,
+		MoE:           moe,
+		Timing:        simulated.Timing,
+		Clock:         sim.ClockPrecise,
+	}
+	if len(cfg.ServedModelName) > 0 {
+		sc.Aliases = cfg.ServedModelName[1:]
+	}
+	if cfg.SimText == config.SimEcho {
+		sc.Script = sim.ScriptEcho
+	}
+	if cfg.SimPrefixCaching == config.Off {
+		sc.Reuse = paged.Off
+	}
+	if cfg.SimChunked == config.Off {
+		if longest := min(m.context, sc.Blocks*sc.BlockSize); sc.TokenBudget < longest {
+			return nil, fmt.Errorf("sim-chunked-prefill: without it a step must hold the longest prompt, %d tokens, and max-num-batched-tokens is %d; raise that, or lower sim-context-length", longest, sc.TokenBudget)
+		}
+		sc.Chunking = paged.Off
+	}
+	all := make([]localEngine, engineCount(cfg))
+	for i := range all {
+		sc.Worker = cfg.WorkerID + uint64(i)
+		if all[i], err = sim.New(sc); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// pretended is what a simulated model takes from the one that it stands for.
+type pretended struct {
+	vocabulary sim.Vocabulary
+	context    int // in tokens
+}
+
+// longContext is the context of a simulated model that stands for none.
+const longContext = 262144
+
+// pretend says which model is simulated: the built-in one, or that of a checkpoint,
+// of which the small files are read.
+func pretend(cfg *config.Loaded, pipe *prep.Pipeline) (pretended, error) {
+	if cfg.ModelPath == "" {
+		v, err := builtinVocabulary()
+		return pretended{sim.Vocabulary(v), cmp.Or(cfg.SimContextLength, longContext)}, err
+	}
+	small, err := checkpoint.ReadConfig(cfg.ModelPath)
+	if err != nil {
+		return pretended{}, fmt.Errorf("model %s: %w", cfg.ModelName(), err)
+	}
+	generation, err := checkpoint.ReadGeneration(cfg.ModelPath)
+	if err != nil {
+		return pretended{}, fmt.Errorf("model %s: %w", cfg.ModelName(), err)
+	}
+	m := pretended{context: cmp.Or(cfg.SimContextLength, small.MaxPositions, longContext)}
+	// Models of several parts say elsewhere how large their vocabulary is.
+	m.vocabulary.Size = max(small.VocabSize, pipe.Tokenizer.VocabSize())
+	eos := generation.EOS
+	if len(eos) == 0 {
+		eos = small.EOS
+	}
+	for _, t := range eos {
+		if int(t) < m.vocabulary.Size {
+			m.vocabulary.EOS = append(m.vocabulary.EOS, t)
+		}
+	}
+	if t, ok := pipe.Tokenizer.(*token.Tokenizer); ok {
+		m.vocabulary.Mask = t.MaskedIDs()
+		if id, ok := t.EOS(); ok && len(m.vocabulary.EOS) == 0 {
+			m.vocabulary.EOS = []kv.Token{id}
+		}
+	}
+	return m, nil
+}
+
+// plainText encodes text as it is, without special tokens.
+func plainText(t prep.Tokenizer) func(string) []kv.Token {
+	return func(text string) []kv.Token { return t.Encode(nil, text, prep.EncodeOptions{}) }
+}

@@ -1,0 +1,143 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/edge/prep/token"
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+)
+
+// small writes what a simulated model needs of a checkpoint: all but the weights.
+func small(t *testing.T, configJSON, generation string) string {
+	t.Helper()
+	dir := t.TempDir()
+	tokenizer, tokenizerConfig := token.BuiltinFiles()
+	for name, data := range map[string][]byte{
+		"tokenizer.json": tokenizer, "tokenizer_config.json": tokenizerConfig, "config.json": []byte(configJSON), "generation_config.json": []byte(generation),
+	} {
+		if len(data) == 0 {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestSimulatedCard: a simulated model is the built-in one, or says of itself what the
+// checkpoint says that it stands for.
+func TestSimulatedCard(t *testing.T) {
+	tok, err := token.Builtin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := tok.VocabSize()
+	own, _ := tok.EOS()
+	full := small(t, fmt.Sprintf(`{"vocab_size": %d, "max_position_embeddings": 40960, "eos_token_id": 5}`, size+100), `{"eos_token_id": [7, 9]}`)
+	bare := small(t, `{"text_config": {"vocab_size": 7}}`, "")
+	for _, c := range []struct {
+		name, dir      string
+		settings       []string
+		vocab, context int
+		eos            []kv.Token
+	}{
+		{name: "penstock-sim", vocab: size, context: 262144, eos: []kv.Token{own}},
+		{name: "penstock-sim", settings: []string{"SIM_CONTEXT_LENGTH=4096"}, vocab: size, context: 4096, eos: []kv.Token{own}},
+		{name: "penstock-sim", settings: []string{"KV_CACHE_BLOCKS=100"}, vocab: size, context: 1600, eos: []kv.Token{own}},
+		{name: filepath.Base(full), dir: full, vocab: size + 100, context: 40960, eos: []kv.Token{7, 9}},
+		{name: "a", dir: full, settings: []string{"SERVED_MODEL_NAME=a", "SIM_CONTEXT_LENGTH=1000"}, vocab: size + 100, context: 1000, eos: []kv.Token{7, 9}},
+		{name: filepath.Base(bare), dir: bare, vocab: size, context: 262144, eos: []kv.Token{own}},
+	} {
+		settings := append([]string{"ENGINE=sim", "WORKERS=3", "HTTP_ADDR=127.0.0.1:0"}, c.settings...)
+		if c.dir != "" {
+			settings = append(settings, "MODEL_PATH="+c.dir)
+		}
+		m := openModel(t.Context(), settingsOf(t, config.Up, settings...))
+		if m.err != nil {
+			t.Errorf("%q: %v", c.settings, m.err)
+			continue
+		}
+		card := m.card()
+		if len(m.engines) != 3 || card.Engine != "sim" || card.Name != c.name || card.VocabSize != c.vocab || card.ContextLength != c.context || !slices.Equal(card.EOS, c.eos) {
+			t.Errorf("%q: %d engines of %+v, want %+v", c.settings, len(m.engines), card, c)
+		}
+		if card.Tokenizer.Digest != m.pipe.Digest {
+			t.Errorf("%q: the tokenizer on the card is %+v", c.settings, card.Tokenizer)
+		}
+	}
+	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+small(t, `{"vocab_size": "many"}`, "")))
+	if broken.err == nil {
+		t.Error("a broken config.json was accepted")
+	}
+	whole := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_CHUNKED_PREFILL=off"))
+	if whole.err == nil || !strings.Contains(whole.err.Error(), "lower sim-context-length") {
+		t.Errorf("steps that do not hold a prompt: %v", whole.err)
+	}
+}
+
+// TestSimulatedEngineConforms: it is an engine like any other, with what the node
+// adds to it.
+func TestSimulatedEngineConforms(t *testing.T) {
+	cfg := settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_SPEEDUP=1000", "KV_CACHE_BLOCKS=40", "MAX_NUM_SEQS=16")
+	enginetest.Test(t, enginetest.Options{New: func(t testing.TB) engine.Engine {
+		e, _ := servedEngine(t, cfg)
+		return e
+	}})
+	e, _ := servedEngine(t, cfg)
+	if _, ok := e.(engine.Preprocessor); !ok {
+		t.Error("it makes no prompts")
+	}
+	if _, ok := e.(engine.Embedder); ok {
+		t.Error("it claims to make embeddings")
+	}
+	started, ok := e.(interface{ Started() <-chan struct{} })
+	if !ok || started.Started() == nil {
+		t.Error("it does not say when it has started")
+	}
+}
+
+// TestSimulatedEvents: settings decide what a simulated engine says of its cache.
+func TestSimulatedEvents(t *testing.T) {
+	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 2}}
+	for i := range 50 {
+		req.Prompt = append(req.Prompt, kv.Token(300+i))
+	}
+	for _, c := range []struct {
+		setting        string
+		blocks, labels int
+	}{
+		{"SIM_SPEEDUP=100", 3, 0},
+		{"SIM_MOE=61:256:8", 3, 3},
+		{"SIM_PREFIX_CACHING=off", 0, 0},
+	} {
+		cfg := settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", c.setting)
+		m := openModel(t.Context(), cfg)
+		if m.err != nil {
+			t.Fatal(m.err)
+		}
+		ctx := enginetest.Start(t, m.engines[0])
+		if _, err := enginetest.Generate(ctx, m.engines[0], req); err != nil {
+			t.Fatal(err)
+		}
+		blocks, labels := 0, 0
+		err := m.engines[0].WatchKV(ctx, func(events []kv.Event) error {
+			for _, ev := range events {
+				blocks, labels = blocks+len(ev.Blocks), labels+len(ev.Labels)
+			}
+			return errDescribed
+		})
+		if !errors.Is(err, errDescribed) || blocks != c.blocks || labels != c.labels {
+			t.Errorf("%s: %d blocks and %d labels, %v, want %d and %d", c.setting, blocks, labels, err, c.blocks, c.labels)
+		}
+	}
+}
