@@ -287,7 +287,7 @@ func TestBenchInterrupted(t *testing.T) {
 // it ends after others.
 func TestBenchWarmup(t *testing.T) {
 	m := replay.Measure{WarmupRequests: 1}
-	b := &benchRecorder{Recorder: replay.NewRecorder(m), measure: m, show: newProgress(io.Discard, 2)}
+	b := &benchRecorder{Recorder: replay.NewRecorder(m), measure: m, show: &benchProgress{}}
 	for _, index := range []int{1, 0} {
 		b.Sample(&replay.Sample{Index: index, Output: 2})
 		b.Gap(ms(3), 1)
