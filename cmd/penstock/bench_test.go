@@ -282,3 +282,17 @@ func TestBenchInterrupted(t *testing.T) {
 		t.Errorf("%v, %v, %+v", err, rerr, r)
 	}
 }
+
+// TestBenchWarmup: pauses of a request of the warm-up are not in the figures, even if
+// it ends after others.
+func TestBenchWarmup(t *testing.T) {
+	m := replay.Measure{WarmupRequests: 1}
+	b := &benchRecorder{Recorder: replay.NewRecorder(m), measure: m, show: &benchProgress{}}
+	for _, index := range []int{1, 0} {
+		b.Sample(&replay.Sample{Index: index, Output: 2})
+		b.Gap(ms(3), 1)
+	}
+	if n := b.Run().Row.ITL.Count; n != 1 {
+		t.Errorf("%d pauses count, want 1", n)
+	}
+}
