@@ -209,7 +209,7 @@ func cutHeader(raw []byte) (header, body []byte, err error) {
 	return rest[from : from+length], rest[from+length:], nil
 }
 
-// parseShape returns the dimensions in text, of at most most numbers together.
+// parseShape returns the dimensions in text, of at most limit numbers together.
 func parseShape(text string, limit int) ([]int, error) {
 	var shape []int
 	n := 1
