@@ -282,3 +282,34 @@ func TestBenchInterrupted(t *testing.T) {
 		t.Errorf("%v, %v, %+v", err, rerr, r)
 	}
 }
+
+// TestBenchWarmup: pauses of a request of the warm-up are not in the figures, even if
+// it ends after others.
+func TestBenchWarmup(t *testing.T) {
+	m := replay.Measure{WarmupRequests: 1}
+	b := &benchRecorder{Recorder: replay.NewRecorder(m), measure: m, show: &benchProgress{}}
+	for _, index := range []int{1, 0} {
+		b.Sample(&replay.Sample{Index: index, Output: 2})
+		b.Gap(ms(3), 1)
+	}
+	if n := b.Run().Row.ITL.Count; n != 1 {
+		t.Errorf("%d pauses count, want 1", n)
+	}
+}
+
+func TestOfRequests(t *testing.T) {
+	for _, c := range []struct {
+		spec string
+		n    int
+		want string
+	}{
+		{"chat", 0, "chat"},
+		{"chat", 7, "chat:requests=7"},
+		{"chat:turns=8", 7, "chat:turns=8,requests=7"},
+		{"chat:requests=5", 7, "chat:requests=5"},
+	} {
+		if got := ofRequests(c.spec, c.n); got != c.want {
+			t.Errorf("%s of %d: %q, want %q", c.spec, c.n, got, c.want)
+		}
+	}
+}

@@ -151,7 +151,7 @@ func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
 		if f.format != "" || f.sort || f.ignoreUnknown || f.hashBlock != 0 {
 			return nil, usage(errors.New("--format, --sort, --ignore-unknown and --trace-block-size are about a file: they go with --trace"))
 		}
-		made, err := replay.ParseGenerator(f.generate, f.seed)
+		made, err := replay.ParseGenerator(ofRequests(f.generate, f.limit), f.seed)
 		w.Workload = made
 		return w, usage(err)
 	}

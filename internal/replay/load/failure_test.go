@@ -176,18 +176,23 @@ func TestResent(t *testing.T) {
 	if err != nil || sum.Answers != 4 || sum.Resent != 3 {
 		t.Errorf("%+v, %+v, %v", sum, rec.samples, err)
 	}
-	url = play(t, func(conn *net.TCPConn, number int) bool {
-		if number == 1 {
-			_, _ = io.WriteString(conn, "HTTP/1.1 2")
-			return false
+	for begun, want := range map[string]string{"HTTP/1.1 2": "truncated", streamHead + inChunk(token): "reset"} {
+		url = play(t, func(conn *net.TCPConn, number int) bool {
+			if number == 1 {
+				_, _ = io.WriteString(conn, begun)
+				if want == "reset" {
+					_ = conn.SetLinger(0)
+				}
+				return false
+			}
+			_, _ = io.WriteString(conn, whole)
+			return true
+		})
+		rec = &record{}
+		sum, err = Run(t.Context(), Config{Endpoint: Endpoint{URL: url}, Model: "m", Concurrency: 1}, at(0, 0), rec)
+		if err != nil || sum.Answers != 1 || sum.Resent != 0 || rec.samples[1].Error != want {
+			t.Errorf("%+v, %+v, %v", sum, rec.samples, err)
 		}
-		_, _ = io.WriteString(conn, whole)
-		return true
-	})
-	rec = &record{}
-	sum, err = Run(t.Context(), Config{Endpoint: Endpoint{URL: url}, Model: "m", Concurrency: 1}, at(0, 0), rec)
-	if err != nil || sum.Answers != 1 || sum.Resent != 0 || rec.samples[1].Error != "truncated" {
-		t.Errorf("%+v, %+v, %v", sum, rec.samples, err)
 	}
 }
 
