@@ -54,7 +54,7 @@ type workloadFlags struct {
 	hashBlock               int
 	arrival                 string
 	rate                    float64
-	limit                   int
+	requests                int
 	from, until             time.Duration
 	seed                    uint64
 }
@@ -72,15 +72,15 @@ could give. The same command gives the same result on any machine.`,
 		Example: `  penstock replay --trace mooncake.jsonl --workers 8,64
   penstock replay --generate chat:rate=4,turns=8 --workers 4
   penstock replay --generate shared:requests=5000 --rate 40 --policy kv,random --report report.html
-  penstock replay --trace azure.csv --limit 10000 --slo-ttft 2s --json`,
+  penstock replay --trace azure.csv --requests 10000 --slo-ttft 2s --json`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	f.workloadFlags.add(fs)
-	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers")
-	fs.StringSliceVar(&f.policies, "policy", policyNames(), "policies of the router")
+	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers, such as 8,64")
+	fs.StringSliceVar(&f.policies, "policy", policyNames(), "policies of the router: kv, round-robin, random, least-loaded, power-of-two")
 	fs.IntSliceVar(&f.blockSizes, "block-size", []int{16}, "tokens of a KV-cache block")
 	fs.IntSliceVar(&f.blocks, "blocks-per-worker", []int{65536}, "KV-cache blocks of a worker")
 	fs.Float64Var(&f.speedup, "speedup", 1, "how many times as fast the engines compute as their model of time says; when requests are sent stays (for that: --arrival trace:speedup=X)")
@@ -110,7 +110,7 @@ func (f *workloadFlags) add(fs *pflag.FlagSet) {
 	fs.IntVar(&f.hashBlock, "trace-block-size", 0, "tokens of a block of the file's hash_ids; 0 is the format's own")
 	fs.StringVar(&f.arrival, "arrival", "", "when requests are sent: trace (as the file says), trace:speedup=X, uniform, poisson or gamma:cv=X; the last three with --rate")
 	fs.Float64Var(&f.rate, "rate", 0, "requests a second, in place of the workload's times; at random distances (poisson) unless --arrival says otherwise")
-	fs.IntVar(&f.limit, "limit", 0, "take the first so many requests; 0 is all")
+	fs.IntVar(&f.requests, "requests", 0, "the first so many requests only; 0 is all")
 	fs.DurationVar(&f.from, "from", 0, "leave out what the workload sends before this, and begin there")
 	fs.DurationVar(&f.until, "until", 0, "leave out what the workload sends from then on")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of everything that is drawn")
@@ -167,31 +167,36 @@ func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
 
 // moments makes the arrival process of the flags.
 func (f *workloadFlags) moments(w *workload) error {
-	text := f.arrival
-	if text == "" && f.rate != 0 {
+	a, err := arrivalOf(f.arrival, f.rate)
+	if err != nil {
+		return err
+	}
+	w.asked = f.arrival != "" || f.rate != 0
+	a.Limit, a.From, a.Until, a.Seed = f.requests, f.from, f.until, f.seed
+	w.arrival = a
+	_, err = replay.Arrive(nil, a)
+	return err
+}
+
+// arrivalOf is the arrival process of --arrival and --rate.
+func arrivalOf(text string, rate float64) (replay.Arrival, error) {
+	if text == "" && rate == 0 {
+		return replay.Arrival{}, nil
+	}
+	if text == "" {
 		text = string(replay.Poisson)
 	}
-	w.asked = text != ""
-	if text != "" {
-		a, err := replay.ParseArrival(text)
-		if err != nil {
-			return err
-		}
-		w.arrival = a
+	a, err := replay.ParseArrival(text)
+	switch {
+	case err != nil || rate == 0:
+		return a, err
+	case a.Rate != 0:
+		return a, errors.New("the rate is given twice, by --rate and by --arrival")
+	case a.Process == replay.AsWritten:
+		return a, errors.New("--rate is in place of the workload's times: it does not go with --arrival trace")
 	}
-	a := &w.arrival
-	if f.rate != 0 {
-		if a.Rate != 0 {
-			return errors.New("the rate is given twice, by --rate and by --arrival")
-		}
-		if a.Process == replay.AsWritten {
-			return errors.New("--rate is in place of the workload's times: it does not go with --arrival trace")
-		}
-		a.Rate = f.rate
-	}
-	a.Limit, a.From, a.Until, a.Seed = f.limit, f.from, f.until, f.seed
-	_, err := replay.Arrive(nil, *a)
-	return err
+	a.Rate = rate
+	return a, nil
 }
 
 // Open implements replay.Workload.
@@ -249,7 +254,7 @@ func (w *workload) count(ctx context.Context) (n int, err error) {
 		err := s.Next(&r)
 		switch {
 		case errors.Is(err, io.EOF) && n == 0:
-			return 0, errors.New("no request of the workload is left; look at --limit, --from and --until")
+			return 0, errors.New("no request of the workload is left; look at --requests, --from and --until")
 		case errors.Is(err, io.EOF):
 			return n, nil
 		case err != nil:
