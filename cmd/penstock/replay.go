@@ -33,12 +33,14 @@ type replayFlags struct {
 	outputs
 
 	workers, blockSizes, blocks []int
+	cacheTokens                 []int // in place of blocks
 	policies                    []string
 	routers                     int
 	weight, temperature         float64
 	eventDelay, callDelay       time.Duration
 	speedup                     float64
 	jobs                        int
+	describe                    bool
 
 	sloTTFT, sloITL, sloE2E time.Duration
 	warmup                  time.Duration
@@ -70,6 +72,7 @@ passes as fast as it can be computed. Each policy, number of workers, block size
 and number of blocks is a run of its own; beside them stands what an ideal cache
 could give. The same command gives the same result on any machine.`,
 		Example: `  penstock replay --trace mooncake.jsonl --workers 8,64
+  penstock replay --trace mooncake.jsonl --describe
   penstock replay --generate chat:rate=4,turns=8 --workers 4
   penstock replay --generate shared:requests=5000 --rate 40 --policy kv,random --report report.html
   penstock replay --trace azure.csv --requests 10000 --slo-ttft 2s --json`,
@@ -79,10 +82,12 @@ could give. The same command gives the same result on any machine.`,
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	f.workloadFlags.add(fs)
+	fs.BoolVar(&f.describe, "describe", false, "run nothing: print what the workload consists of, and what caches of the sizes given could give it")
 	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers, such as 8,64")
 	fs.StringSliceVar(&f.policies, "policy", policyNames(), "policies of the router: kv, round-robin, random, least-loaded, power-of-two")
 	fs.IntSliceVar(&f.blockSizes, "block-size", []int{16}, "tokens of a KV-cache block")
 	fs.IntSliceVar(&f.blocks, "blocks-per-worker", []int{65536}, "KV-cache blocks of a worker")
+	fs.IntSliceVar(&f.cacheTokens, "cache-tokens", nil, "tokens of a worker's KV cache, in place of --blocks-per-worker: block sizes side by side then have equal caches")
 	fs.Float64Var(&f.speedup, "speedup", 1, "how many times as fast the engines compute as their model of time says; when requests are sent stays (for that: --arrival trace:speedup=X)")
 	fs.IntVar(&f.routers, "routers", 1, "replicas of the router, each of which knows of its own requests alone")
 	fs.Float64Var(&f.weight, "kv-overlap-score-weight", 1, "what a block of prompt to compute costs against an active block, in mode kv")
@@ -278,6 +283,9 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 	if work.arrival.Process == replay.Closed {
 		return usage(errors.New("a replay needs moments at which requests are sent, so not --arrival closed: give --rate"))
 	}
+	if f.describe {
+		return f.outline(cmd, all, work)
+	}
 	files, err := f.outputs.create()
 	if err != nil {
 		return err
@@ -295,7 +303,13 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 		return interrupted(err)
 	}
 	result.Settings = settingsOf(cmd.Flags())
-	return files.write(cmd.OutOrStdout(), result)
+	if err := files.write(cmd.OutOrStdout(), result); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(result.Rows, func(r replay.Row) bool { return r.Errors < r.Requests }) {
+		return errors.New("replay: no request was answered")
+	}
+	return nil
 }
 
 // interrupted says in words that the user ended the command.
@@ -312,6 +326,9 @@ func interrupted(err error) error {
 func settingsOf(fs *pflag.FlagSet) []replay.Setting {
 	always := []string{"workers", "policy", "block-size", "blocks-per-worker", "seed"}
 	never := []string{"jobs", "json", "csv", "report"}
+	if fs.Changed("cache-tokens") {
+		never = append(never, "blocks-per-worker")
+	}
 	var out []replay.Setting
 	fs.VisitAll(func(fl *pflag.Flag) {
 		if slices.Contains(never, fl.Name) || !fl.Changed && !slices.Contains(always, fl.Name) {
@@ -361,19 +378,24 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 	errs = append(errs, distinct("workers", f.workers), distinct("policy", f.policies),
 		distinct("block-size", f.blockSizes), distinct("blocks-per-worker", f.blocks),
 		within("workers", 1, maxReplayWorkers, f.workers...), within("routers", 1, maxReplayRouters, f.routers),
-		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...))
+		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...),
+		within("cache-tokens", 2, 1<<36, f.cacheTokens...))
+	if f.cacheTokens != nil {
+		errs = append(errs, distinct("cache-tokens", f.cacheTokens))
+		if cmd.Flags().Changed("blocks-per-worker") {
+			errs = append(errs, errors.New("--blocks-per-worker and --cache-tokens both say how large a cache is: give one"))
+		}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	engine.Timing.Seed = f.seed
 	out := &scenarios{workers: f.workers}
-	for _, size := range f.blockSizes {
-		for _, blocks := range f.blocks {
-			out.sizes = append(out.sizes, cacheSize{size, blocks})
-			for _, workers := range f.workers {
-				for _, policy := range f.policies {
-					out.runs = append(out.runs, f.scenario(engine, cacheSize{size, blocks}, workers, policy))
-				}
+	out.sizes = f.caches()
+	for _, cache := range out.sizes {
+		for _, workers := range f.workers {
+			for _, policy := range f.policies {
+				out.runs = append(out.runs, f.scenario(engine, cache, workers, policy))
 			}
 		}
 	}
@@ -389,6 +411,23 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 		out.jobs = out.affordable(runtime.GOMAXPROCS(0), node.Memory())
 	}
 	return out, nil
+}
+
+// caches are the sizes of a worker's cache that are asked for.
+func (f *replayFlags) caches() []cacheSize {
+	var out []cacheSize
+	for _, size := range f.blockSizes {
+		for _, tokens := range f.cacheTokens {
+			out = append(out, cacheSize{size, max(tokens/size, 1)})
+		}
+		if f.cacheTokens != nil {
+			continue
+		}
+		for _, blocks := range f.blocks {
+			out = append(out, cacheSize{size, blocks})
+		}
+	}
+	return out
 }
 
 // scenario returns one run.
