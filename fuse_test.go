@@ -1,11 +1,14 @@
 package penstock_test
 
 import (
+	"go/ast"
+	"go/token"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,9 +16,10 @@ import (
 // sameEverywhere are the packages whose results are the same bytes on every kind of
 // machine.
 var sameEverywhere = []string{
-	"core/feed", "core/kv", "core/paged", "core/prefix", "core/route", "core/slots",
+	"core/exact", "core/feed", "core/kv", "core/paged", "core/prefix", "core/route", "core/slots",
 	"internal/engine/sim",
-	"internal/replay",
+	"internal/engine/tiny/sample",
+	"internal/replay", "internal/replay/report",
 	"internal/simcluster",
 }
 
@@ -41,6 +45,35 @@ func TestNothingIsFused(t *testing.T) {
 	for _, at := range fused.FindAllStringSubmatch(code, -1) {
 		t.Errorf("%s: a product is fused with a sum; write float64(x*y) + z", at[1])
 	}
+}
+
+// exactMath are the functions of package math with one right result, which every
+// processor gives.
+var exactMath = []string{
+	"Abs", "Ceil", "Float32bits", "Float32frombits", "Float64bits", "Float64frombits", "Floor",
+	"Frexp", "Inf", "IsInf", "IsNaN", "Ldexp", "Max", "Min", "NaN", "Nextafter", "Round", "RoundToEven", "Sqrt", "Trunc",
+}
+
+// TestMathIsExact refuses the other ones, such as math.Exp, to packages that promise
+// the same result everywhere; core/exact has two of them.
+func TestMathIsExact(t *testing.T) {
+	sources(t, func(fset *token.FileSet, pkg string, f *ast.File) {
+		if !slices.Contains(sameEverywhere, pkg) {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			if s, ok := call.Fun.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "math" && !slices.Contains(exactMath, s.Sel.Name) {
+					t.Errorf("%s: math.%s differs between processors", fset.Position(n.Pos()), s.Sel.Name)
+				}
+			}
+			return true
+		})
+	})
 }
 
 // TestFusedIsSeen says that the look above would see it.

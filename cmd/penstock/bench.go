@@ -47,7 +47,10 @@ type benchOptions struct {
 }
 
 // defaultWorkload is small enough for the built-in model.
-const defaultWorkload = "shared:requests=200,rate=10,groups=8,prefix=512,input=64,output=32"
+const (
+	defaultWorkload = "shared:rate=10,groups=8,prefix=512,input=64,output=32"
+	defaultRequests = 200
+)
 
 func newBench() *cobra.Command {
 	var o benchOptions
@@ -82,7 +85,7 @@ figure.`,
 	f.StringVar(&o.format, "format", "", "format of the trace, if its first row does not tell")
 	f.BoolVar(&o.traceOpts.IgnoreUnknown, "ignore-unknown", false, "pass over fields of the trace that its format does not have")
 	f.BoolVar(&o.traceOpts.Sort, "sort", false, "put the requests of the trace in the order of their times")
-	f.StringVar(&o.generate, "generate", "", "workload to make up instead, such as chat:turns=8 or shared:prefix=2048 (default \""+defaultWorkload+"\")")
+	f.StringVar(&o.generate, "generate", "", "workload to make up instead, such as chat:turns=8 or shared:prefix=2048 (default \""+ofRequests(defaultWorkload, defaultRequests)+"\")")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of what is drawn: a made-up workload, random arrivals")
 	f.Uint64Var(&o.promptSeed, "prompt-seed", 0, "seed of the prompts' words; 0 draws one, so that nothing of an earlier run is cached")
 
@@ -90,7 +93,7 @@ figure.`,
 	f.StringVar(&o.arrival, "arrival", "", "when requests are sent: trace (as the workload says), trace:speedup=X, uniform, poisson or gamma:cv=X; the last three with --rate, for which poisson is the default")
 	f.Float64Var(&o.speedup, "speedup", 1, "divides the workload's moments and pauses: --arrival trace:speedup=X by another name, and not what --speedup is to replay")
 	f.IntVar(&o.concurrency, "concurrency", 0, "so many requests at once, each sent when another is over, instead of moments")
-	f.IntVar(&o.requests, "requests", 0, "the first so many requests only; 0 is all")
+	f.IntVar(&o.requests, "requests", 0, "so many requests: of a trace the first ones, of a workload that is made up all; 0 is what it has")
 	f.DurationVar(&o.duration, "duration", 0, "send nothing after so long; 0 is no bound")
 	f.StringVar(&o.warmup, "warmup", "0", "what is left out of the figures at the beginning: requests (20) or time (10s)")
 	f.StringVar(&o.input, "input", "auto", "prompts as token ids to /v1/completions (tokens), as text to /v1/chat/completions (text), or what the server takes (auto)")

@@ -311,3 +311,20 @@ func TestBenchWarmup(t *testing.T) {
 		t.Errorf("%d pauses count, want 1", n)
 	}
 }
+
+func TestOfRequests(t *testing.T) {
+	for _, c := range []struct {
+		spec string
+		n    int
+		want string
+	}{
+		{"chat", 0, "chat"},
+		{"chat", 7, "chat:requests=7"},
+		{"chat:turns=8", 7, "chat:turns=8,requests=7"},
+		{"chat:requests=5", 7, "chat:requests=5"},
+	} {
+		if got := ofRequests(c.spec, c.n); got != c.want {
+			t.Errorf("%s of %d: %q, want %q", c.spec, c.n, got, c.want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -130,6 +131,27 @@ func (a *arriving) Open() (replay.Source, error) {
 	return replay.Arrive(source, a.arrival)
 }
 
+// spec returns the workload that is made up.
+func (o *benchOptions) spec() string {
+	if o.generate == "" {
+		return ofRequests(defaultWorkload, cmp.Or(o.requests, defaultRequests))
+	}
+	return ofRequests(o.generate, o.requests)
+}
+
+// ofRequests returns the spec of a workload with so many requests, unless it says
+// itself how many; 0 changes nothing.
+func ofRequests(spec string, n int) string {
+	if n == 0 || strings.Contains(spec, "requests=") {
+		return spec
+	}
+	between := ":"
+	if strings.Contains(spec, ":") {
+		between = ","
+	}
+	return fmt.Sprintf("%s%srequests=%d", spec, between, n)
+}
+
 // open opens the workload of the flags.
 func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
 	arrival, err := o.arrivals()
@@ -137,11 +159,7 @@ func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
 		return nil, nil, err
 	}
 	if o.trace == "" {
-		spec := o.generate
-		if spec == "" {
-			spec = defaultWorkload
-		}
-		w, err := replay.ParseGenerator(spec, o.seed)
+		w, err := replay.ParseGenerator(o.spec(), o.seed)
 		return &arriving{w, arrival}, func() {}, err
 	}
 	opts := o.traceOpts
@@ -282,8 +300,8 @@ func givenFlags(cmd *cobra.Command, o *benchOptions) []replay.Setting {
 		case "prompt-seed":
 			value = strconv.FormatUint(o.promptSeed, 10)
 		case "generate":
-			if value == "" && o.trace == "" {
-				value = defaultWorkload
+			if o.trace == "" {
+				value = o.spec()
 			}
 		default:
 			if !f.Changed {

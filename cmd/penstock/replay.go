@@ -115,7 +115,7 @@ func (f *workloadFlags) add(fs *pflag.FlagSet) {
 	fs.IntVar(&f.hashBlock, "trace-block-size", 0, "tokens of a block of the file's hash_ids; 0 is the format's own")
 	fs.StringVar(&f.arrival, "arrival", "", "when requests are sent: trace (as the file says), trace:speedup=X, uniform, poisson or gamma:cv=X; the last three with --rate")
 	fs.Float64Var(&f.rate, "rate", 0, "requests a second, in place of the workload's times; at random distances (poisson) unless --arrival says otherwise")
-	fs.IntVar(&f.requests, "requests", 0, "the first so many requests only; 0 is all")
+	fs.IntVar(&f.requests, "requests", 0, "so many requests: of a trace the first ones, of a workload that is made up all; 0 is what it has")
 	fs.DurationVar(&f.from, "from", 0, "leave out what the workload sends before this, and begin there")
 	fs.DurationVar(&f.until, "until", 0, "leave out what the workload sends from then on")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of everything that is drawn")
@@ -156,7 +156,7 @@ func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
 		if f.format != "" || f.sort || f.ignoreUnknown || f.hashBlock != 0 {
 			return nil, usage(errors.New("--format, --sort, --ignore-unknown and --trace-block-size are about a file: they go with --trace"))
 		}
-		made, err := replay.ParseGenerator(f.generate, f.seed)
+		made, err := replay.ParseGenerator(ofRequests(f.generate, f.requests), f.seed)
 		w.Workload = made
 		return w, usage(err)
 	}

@@ -2,8 +2,9 @@ package route
 
 import (
 	"cmp"
-	"math"
 	"slices"
+
+	"penstock/core/exact"
 )
 
 // odds sets the probability of each candidate under p. All modes draw from these
@@ -68,7 +69,7 @@ func softmax(cands []candidate, temperature float64) {
 		if most > least {
 			far = (cands[i].Cost - least) / (most - least)
 		}
-		cands[i].Probability = math.Exp(-far / temperature)
+		cands[i].Probability = exact.Exp(-far / temperature)
 		sum += cands[i].Probability
 	}
 	for i := range cands {

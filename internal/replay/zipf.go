@@ -1,6 +1,10 @@
 package replay
 
-import "sort"
+import (
+	"sort"
+
+	"penstock/core/exact"
+)
 
 // zipf draws from n things with a popularity of 1/rank^a. It takes 8 bytes for
 // each.
@@ -12,7 +16,7 @@ func newZipf(n int, a float64) zipf {
 	z := zipf{make([]float64, n)}
 	sum := 0.0
 	for i := range z.upTo {
-		sum += exp(float64(-a * ln(float64(i+1))))
+		sum += exact.Exp(float64(-a * exact.Ln(float64(i+1))))
 		z.upTo[i] = sum
 	}
 	return z

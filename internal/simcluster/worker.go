@@ -202,5 +202,5 @@ func (w *worker) passed(c *cluster, epoch uint32) {
 	w.turn(c)
 }
 
-// since a moment, so long.
+// elapsed reports whether d has passed from one time to another.
 func elapsed(from, to kv.Mono, d time.Duration) bool { return to.Sub(from) >= d }

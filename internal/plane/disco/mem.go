@@ -129,9 +129,9 @@ func (m *Mem) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error
 		return err
 	}
 	w := &memWatcher{kind: kind, wake: make(chan struct{}, 1)}
+	w.wake <- struct{}{} // the set as it is now; before others can wake it, since there is room for one
 	m.join(w)
 	defer m.leave(w)
-	w.wake <- struct{}{} // the set as it is now
 	var last []Instance
 	for first := true; ; {
 		select {

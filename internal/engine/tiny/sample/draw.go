@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/bits"
 
+	"penstock/core/exact"
 	"penstock/core/kv"
 	"penstock/internal/engine"
 )
@@ -49,7 +50,7 @@ func (s *Sampler) weigh(logits []float32, largest float32, temperature float64) 
 			s.weights[i] = 0
 			continue
 		}
-		s.weights[i] = uint64(exp(x) * (1 << weightBits))
+		s.weights[i] = uint64(exact.Exp(x) * (1 << weightBits))
 	}
 }
 

@@ -3,6 +3,7 @@ package sample
 import (
 	"slices"
 
+	"penstock/core/exact"
 	"penstock/internal/engine"
 )
 
@@ -13,9 +14,9 @@ func (s *Sampler) logprobs(out *engine.Logprob, logits []float32, n int) {
 	largest := float64(logits[best])
 	var sum float64
 	for _, l := range logits {
-		sum += exp(float64(l) - largest)
+		sum += exact.Exp(float64(l) - largest)
 	}
-	norm := log(sum)
+	norm := exact.Ln(sum)
 	of := func(l float32) float32 { return float32(float64(l) - largest - norm) }
 
 	out.Logprob = of(logits[out.Token])

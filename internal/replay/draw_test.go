@@ -8,42 +8,6 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// ulps returns how many units in the last place of b the two are apart.
-func ulps(a, b float64) float64 {
-	if a == b {
-		return 0
-	}
-	return math.Abs(a-b) / (math.Nextafter(math.Abs(b), math.Inf(1)) - math.Abs(b))
-}
-
-func TestLogarithmAndExponential(t *testing.T) {
-	g := newRandom(1, 1)
-	for range 100_000 {
-		x := g.unit()
-		x = math.Ldexp(x, g.below(120)-60)
-		// Near 1 the logarithm is small and the bound absolute.
-		if got, want := ln(x), math.Log(x); ulps(got, want) > 3 && math.Abs(got-want) > 1./(1<<52) {
-			t.Fatalf("ln %v is %v, want %v", x, got, want)
-		}
-		y := (g.unit() - 0.5) * 1400
-		if got, want := exp(y), math.Exp(y); ulps(got, want) > 3 {
-			t.Fatalf("exp %v is %v, want %v: %v units", y, got, want, ulps(got, want))
-		}
-	}
-	for _, c := range []struct{ got, want float64 }{
-		{ln(1), 0},
-		{exp(0), 1},
-		{exp(-1e9), 0},
-		{exp(1e9), math.Inf(1)},
-		{ln(2), math.Ln2},
-		{ln(1. / (1 << 53)), -53 * math.Ln2},
-	} {
-		if c.got != c.want {
-			t.Errorf("got %v, want %v", c.got, c.want)
-		}
-	}
-}
-
 // distance is the statistic of Kolmogorov and Smirnov: the largest difference
 // between the distribution of the values and cdf.
 func distance(values []float64, cdf func(float64) float64) float64 {
