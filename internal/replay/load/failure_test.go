@@ -196,6 +196,55 @@ func TestResent(t *testing.T) {
 	}
 }
 
+// TestSpareClosed: a connection that was opened ahead of its first request may be
+// closed too, by a server that waits so long for headers and no longer.
+func TestSpareClosed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, served := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(served)
+		for number := 0; ; number++ {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if number == 0 {
+				_ = conn.Close()
+				close(closed)
+				continue
+			}
+			serveScript(conn.(*net.TCPConn), func(conn *net.TCPConn, _ int) bool {
+				_, _ = io.WriteString(conn, streamHead+inChunk(token+finish+counts+doneEvent)+lastChunk)
+				return false
+			})
+		}
+	}()
+	cfg := Config{Endpoint: Endpoint{URL: "http://" + l.Addr().String()}, Model: "m"}
+	if err := cfg.ensure(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := cfg.Endpoint.peer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorker(newRun(cfg, p, &clock{}))
+	if err := w.connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-closed
+	out := &answer{}
+	w.serve(t.Context(), &job{wire: []byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")}, out)
+	if out.sample.Error != "" || !out.resent {
+		t.Errorf("%q, sent again: %t, %v", out.sample.Error, out.resent, out.err)
+	}
+	w.hangUp()
+	_ = l.Close()
+	<-served
+}
+
 // TestKeptConnection: a connection serves one request after another, after errors too.
 func TestKeptConnection(t *testing.T) {
 	var mu sync.Mutex
