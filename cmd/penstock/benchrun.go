@@ -297,6 +297,7 @@ func givenFlags(cmd *cobra.Command, o *benchOptions) []replay.Setting {
 			return // they shape what is printed, or are nobody's business
 		case "url":
 			value = o.target.server
+		case "seed": // of the workload, given or not
 		case "prompt-seed":
 			value = strconv.FormatUint(o.promptSeed, 10)
 		case "generate":
