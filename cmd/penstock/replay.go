@@ -273,7 +273,7 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 	if work.arrival.Process == replay.Closed {
 		return usage(errors.New("a replay needs moments at which requests are sent, so not --arrival closed: give --rate"))
 	}
-	files, err := f.outputs.create()
+	files, err := f.outputs.create(f.trace)
 	if err != nil {
 		return err
 	}
