@@ -212,6 +212,8 @@ func TestBenchUsage(t *testing.T) {
 		{[]string{"--concurrency", "0", "--rate", "3", "--arrival", "poisson:2"}, "gamma:CV"},
 		{[]string{"--input", "voice"}, "--input"},
 		{[]string{"--warmup", "soon"}, "--warmup"},
+		{[]string{"--concurrency", "1000000000"}, "at most 65536"},
+		{[]string{"--concurrency", "0", "--max-connections", "1000000000000"}, "at most 65536"},
 		{[]string{"--extra-body", "[1]"}, "--extra-body"},
 		{[]string{"--slo-itl", "-1s"}, "--slo"},
 		{[]string{"--header", "secret-without-colon"}, "--header: want"},
