@@ -27,10 +27,13 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 	}
 	for i := range table.Rows {
 		r := &table.Rows[i]
-		if r.Model != model || r.State != "ready" || r.Load.Reported == nil {
+		if r.Model != model || r.State != "ready" {
 			continue
 		}
 		s.workers++
+		if r.Load.Reported == nil {
+			continue // it is new, and will say
+		}
 		if total := r.Load.Reported.TotalBlocks; s.blocks == 0 || total < s.blocks {
 			s.blocks = total
 		}
