@@ -52,6 +52,9 @@ const (
 	defaultRequests = 200
 )
 
+// maxBenchConnections is how many connections a client may have.
+const maxBenchConnections = 1 << 16
+
 func newBench() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
@@ -125,6 +128,9 @@ func (o *benchOptions) validate() error {
 	}
 	if o.rate < 0 || o.concurrency < 0 || o.requests < 0 || o.duration < 0 || o.maxTokens < 0 || o.timeout <= 0 || o.maxConnections < 1 {
 		bad("--rate, --concurrency, --requests, --duration and --max-tokens must not be negative, --timeout and --max-connections must be positive")
+	}
+	if max(o.concurrency, o.maxConnections) > maxBenchConnections {
+		bad("--concurrency and --max-connections must be at most %d: a client has no more ports", maxBenchConnections)
 	}
 	if o.slo.ttft < 0 || o.slo.itl < 0 || o.slo.e2e < 0 {
 		bad("--slo-ttft, --slo-itl and --slo-e2e must not be negative")

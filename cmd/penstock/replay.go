@@ -286,7 +286,7 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 	if f.describe {
 		return f.outline(cmd, all, work)
 	}
-	files, err := f.outputs.create()
+	files, err := f.outputs.create(f.trace)
 	if err != nil {
 		return err
 	}
