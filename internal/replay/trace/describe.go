@@ -165,7 +165,7 @@ func (s Summary) WriteTo(w io.Writer) (int64, error) {
 		fmt.Fprintf(t, "sessions\t%d\n", s.Sessions)
 	}
 	if s.Span > 0 {
-		fmt.Fprintf(t, "span\t%v\n", time.Duration(s.Span*float64(time.Second)).Round(time.Millisecond))
+		fmt.Fprintf(t, "span\t%v, %.3g requests a second\n", time.Duration(s.Span*float64(time.Second)).Round(time.Millisecond), float64(s.Requests)/s.Span)
 	}
 	for _, l := range []struct {
 		name string
