@@ -74,7 +74,7 @@ func (c *cluster) ponged(at uint32) {
 	r.watch(c)
 }
 
-// loadReport is what a worker says of itself.
+// loadReport is what a worker says of itself, as far as a router heeds it.
 type loadReport struct {
 	epoch uint64
 	next  uint64 // number of its next cache event

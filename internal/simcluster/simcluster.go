@@ -7,7 +7,8 @@
 // same moment: a worker drives its scheduler as an engine in batches does, and
 // publishes, numbers and describes its cache as a worker process; a router follows
 // feeds, asks for what is missing, pings and reserves as a router process; a task goes
-// from worker to worker as a frontend carries it. What the originals do over sockets
+// from worker to worker as a frontend carries it. Tests hold their times against those of
+// the originals. What the originals do over sockets
 // takes the constant times of [Config] here, and what they draw at random is a
 // function of [Config.Seed].
 //
