@@ -42,9 +42,9 @@ type Config struct {
 	Workers int
 	// BlockSize is in tokens; Blocks are those of one worker.
 	BlockSize, Blocks int
-	MaxSeqs           int
-	TokenBudget       int
-	MaxWaiting        int
+	// MaxSeqs bounds the sequences of a pass, TokenBudget its tokens, MaxWaiting the
+	// sequences that wait for their turn at one worker.
+	MaxSeqs, TokenBudget, MaxWaiting int
 	// MaxContext bounds prompt and output of one request together, in tokens. A longer
 	// output is cut, a longer prompt refused.
 	MaxContext int
