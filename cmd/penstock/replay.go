@@ -377,7 +377,7 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 		distinct("block-size", f.blockSizes), distinct("blocks-per-worker", f.blocks),
 		within("workers", 1, maxReplayWorkers, f.workers...), within("routers", 1, maxReplayRouters, f.routers),
 		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...),
-		within("cache-tokens", 2, 1<<36, f.cacheTokens...))
+		within("cache-tokens", 2, 1<<30, f.cacheTokens...))
 	if f.cacheTokens != nil {
 		errs = append(errs, distinct("cache-tokens", f.cacheTokens))
 		if cmd.Flags().Changed("blocks-per-worker") {
