@@ -56,7 +56,7 @@ func (s *settings) bench(ctx context.Context, policy string, workers int) (_ *re
 // replay measures in virtual time.
 func (s *settings) replay(ctx context.Context, policy string, workers, seed int) (*replay.Row, error) {
 	args := append([]string{
-		"replay", "--limit", strconv.Itoa(s.requests), "--arrival", "trace:speedup=" + decimal(s.arrival), "--speedup", decimal(s.engine),
+		"replay", "--requests", strconv.Itoa(s.requests), "--arrival", "trace:speedup=" + decimal(s.arrival), "--speedup", decimal(s.engine),
 		"--policy", policy, "--workers", strconv.Itoa(workers), "--seed", strconv.Itoa(seed),
 	}, s.workload...)
 	return s.measure(ctx, args...)
