@@ -47,7 +47,7 @@ func (s *benchServerLike) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		_, _ = io.WriteString(w, `{"rows":[{"worker_id":1,"model":"m","state":"ready","load":{"reported":{"total_blocks":4096}}},
-			{"worker_id":2,"model":"m","state":"ready","load":{"reported":{"total_blocks":4096}}},{"worker_id":3,"model":"other","state":"ready"}]}`)
+			{"worker_id":2,"model":"m","state":"ready","load":{}},{"worker_id":3,"model":"other","state":"ready"}]}`)
 	case "/v1/router/decisions":
 		if !strings.HasSuffix(r.URL.Query().Get("request_id"), "-probe") {
 			s.t.Errorf("asked for the decision about %q", r.URL.Query().Get("request_id"))

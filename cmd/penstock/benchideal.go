@@ -75,23 +75,6 @@ func (c *counting) Next(r *replay.Request) error {
 		return io.EOF
 	}
 	c.requests++
-	c.tokens += int64(promptTokens(r))
+	c.tokens += int64(replay.PromptTokens(r))
 	return nil
-}
-
-// promptTokens is how many tokens replay.AppendTokens makes of r.
-func promptTokens(r *replay.Request) int {
-	const bytesPerToken = 4
-	tokens := func(n int) int { return (n + bytesPerToken - 1) / bytesPerToken }
-	switch {
-	case len(r.Tokens) > 0:
-		return len(r.Tokens)
-	case len(r.Messages) > 0:
-		return tokens(len(r.Tools)) + tokens(len(r.Messages))
-	case r.Text != "":
-		return tokens(len(r.Text))
-	case len(r.Payload) > 0:
-		return tokens(len(r.Payload))
-	}
-	return max(r.Input, 0)
 }

@@ -10,7 +10,7 @@ import (
 type benchServer struct {
 	mode      string // of its router; "" if not known
 	workers   int    // 0 if not known
-	blocks    int    // of the worker with the fewest; 0 if not known
+	blocks    int    // of the worker with the fewest, of those that said; 0 if none did
 	blockSize int    // tokens; 0 if not known
 }
 
@@ -27,10 +27,13 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 	}
 	for i := range table.Rows {
 		r := &table.Rows[i]
-		if r.Model != model || r.State != "ready" || r.Load.Reported == nil {
+		if r.Model != model || r.State != "ready" {
 			continue
 		}
 		s.workers++
+		if r.Load.Reported == nil { // it has just come
+			continue
+		}
 		if total := r.Load.Reported.TotalBlocks; s.blocks == 0 || total < s.blocks {
 			s.blocks = total
 		}

@@ -342,8 +342,8 @@ func TestRecorderIsBounded(t *testing.T) {
 	if n := len(run.Plots.PerWorker); n != maxWorkers+1 {
 		t.Errorf("%d workers", n)
 	}
-	if n := len(run.Row.ErrorKinds); n != maxErrorKinds+1 || run.Row.ErrorKinds[OtherErrors] != 2*maxWorkers-maxErrorKinds {
-		t.Errorf("%d kinds of error, %d others", n, run.Row.ErrorKinds[OtherErrors])
+	if n := len(run.Row.ErrorKinds); n != maxErrorKinds+1 || run.Row.ErrorKinds[otherErrors] != 2*maxWorkers-maxErrorKinds {
+		t.Errorf("%d kinds of error, %d others", n, run.Row.ErrorKinds[otherErrors])
 	}
 	if n := len(run.Plots.Timeline); n > maxPoints {
 		t.Errorf("%d points", n)

@@ -33,6 +33,25 @@ const (
 // hand.
 const bytesPerToken = 4
 
+// TextTokens is how many tokens a text of so many bytes counts as where no tokenizer
+// is at hand: one for each four bytes begun.
+func TextTokens(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
+
+// PromptTokens is how many tokens [AppendTokens] makes of r.
+func PromptTokens(r *Request) int {
+	switch {
+	case len(r.Tokens) > 0:
+		return len(r.Tokens)
+	case len(r.Messages) > 0:
+		return TextTokens(len(r.Tools)) + TextTokens(len(r.Messages))
+	case r.Text != "":
+		return TextTokens(len(r.Text))
+	case len(r.Payload) > 0:
+		return TextTokens(len(r.Payload))
+	}
+	return max(r.Input, 0)
+}
+
 // AppendTokens appends the prompt of r as token ids. It is the one place that says
 // which tokens a workload stands for, so that a simulated worker and a server see
 // the same prefixes:

@@ -41,8 +41,8 @@ func TestGoldenTokens(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := AppendTokens(nil, &c.r, c.v)
-			if len(got) != c.len {
-				t.Errorf("%d tokens, want %d", len(got), c.len)
+			if n := PromptTokens(&c.r); len(got) != c.len || n != c.len {
+				t.Errorf("%d tokens, said to be %d, want %d", len(got), n, c.len)
 			}
 			if d := digest(got); d != c.want {
 				t.Errorf("digest is %#x, want %#x", d, c.want)

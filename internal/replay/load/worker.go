@@ -99,7 +99,7 @@ func (w *worker) serveInto(ctx context.Context, j *job, out *answer) {
 func (w *worker) exchange(ctx context.Context, j *job) error {
 	waited := w.conn != nil
 	err := w.attempt(ctx, j)
-	if err != nil && waited && !w.out.resent && w.staleConnection(err) {
+	if err != nil && waited && w.staleConnection(err) {
 		// A server may close a connection that waits for a request, its first one or
 		// another, at any moment; whether it was this one's turn cannot be known.
 		w.hangUp()
