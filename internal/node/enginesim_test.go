@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/core/kv"
 	"penstock/internal/config"
@@ -138,6 +139,18 @@ func TestSimulatedEvents(t *testing.T) {
 		})
 		if !errors.Is(err, errDescribed) || blocks != c.blocks || labels != c.labels {
 			t.Errorf("%s: %d blocks and %d labels, %v, want %d and %d", c.setting, blocks, labels, err, c.blocks, c.labels)
+		}
+	}
+}
+
+// TestReadyWithin: who waits for an engine that takes a minute to start waits longer.
+func TestReadyWithin(t *testing.T) {
+	for want, settings := range map[time.Duration][]string{
+		readyTimeout:               {"ENGINE=tiny", "SIM_STARTUP=60s"},
+		readyTimeout + time.Minute: {"ENGINE=sim", "SIM_STARTUP=60s"},
+	} {
+		if got := readyWithin(settingsOf(t, config.Up, settings...)); got != want {
+			t.Errorf("%q: %v, want %v", settings, got, want)
 		}
 	}
 }

@@ -57,10 +57,7 @@ func (u *up) start(ctx context.Context, stages *stages) {
 
 // await returns when requests can be served by every worker.
 func (u *up) await(ctx context.Context) error {
-	limit := readyTimeout
-	if u.cfg.Engine == config.EngineSim {
-		limit += time.Duration(u.cfg.SimStartup)
-	}
+	limit := readyWithin(u.cfg)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
 	model := u.model.card().Name
@@ -70,6 +67,14 @@ func (u *up) await(ctx context.Context) error {
 			ErrNotReady, u.cfg.Workers, u.router.Workers(model), u.frontend.Workers(model), limit)
 	}
 	return err
+}
+
+// readyWithin bounds the start: engines that pretend to take time have it besides.
+func readyWithin(cfg *config.Loaded) time.Duration {
+	if cfg.Engine == config.EngineSim {
+		return readyTimeout + time.Duration(cfg.SimStartup)
+	}
+	return readyTimeout
 }
 
 func (u *up) announce() {
