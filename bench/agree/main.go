@@ -31,7 +31,7 @@ type settings struct {
 	engine   float64 // how many times as fast the engines are
 	workers  []int
 	policies []string
-	blocks   int // of a worker
+	blocks   int  // of a worker
 	made     bool // the workload is made up
 	others   int  // runs of replay that show what chance does
 	single   []int
