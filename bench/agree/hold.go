@@ -63,7 +63,7 @@ func (s *settings) replay(ctx context.Context, policy string, workers, run int) 
 	}
 	arrival := s.arrival * (1 + float64(run)/1000)
 	args := append([]string{
-		"replay", "--limit", strconv.Itoa(s.requests), "--arrival", "trace:speedup=" + decimal(arrival), "--speedup", decimal(s.engine),
+		"replay", "--requests", strconv.Itoa(s.requests), "--arrival", "trace:speedup=" + decimal(arrival), "--speedup", decimal(s.engine),
 		"--policy", policy, "--workers", strconv.Itoa(workers), "--blocks-per-worker", strconv.Itoa(s.blocks), "--seed", strconv.Itoa(seed),
 	}, s.workload...)
 	return s.measure(ctx, args...)

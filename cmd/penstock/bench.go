@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -34,7 +33,7 @@ type benchOptions struct {
 	concurrency    int
 	requests       int
 	duration       time.Duration
-	warmup         string
+	warmup         warmup
 	input          string
 	maxTokens      int
 	extraBody      string
@@ -51,6 +50,9 @@ const (
 	defaultWorkload = "shared:rate=10,groups=8,prefix=512,input=64,output=32"
 	defaultRequests = 200
 )
+
+// maxBenchConnections is how many connections a client may have.
+const maxBenchConnections = 1 << 16
 
 func newBench() *cobra.Command {
 	var o benchOptions
@@ -95,7 +97,7 @@ figure.`,
 	f.IntVar(&o.concurrency, "concurrency", 0, "so many requests at once, each sent when another is over, instead of moments")
 	f.IntVar(&o.requests, "requests", 0, "so many requests: of a trace the first ones, of a workload that is made up all; 0 is what it has")
 	f.DurationVar(&o.duration, "duration", 0, "send nothing after so long; 0 is no bound")
-	f.StringVar(&o.warmup, "warmup", "0", "what is left out of the figures at the beginning: requests (20) or time (10s)")
+	f.Var(&o.warmup, "warmup", "what is left out of the figures at the beginning: requests (20) or time (10s)")
 	f.StringVar(&o.input, "input", "auto", "prompts as token ids to /v1/completions (tokens), as text to /v1/chat/completions (text), or what the server takes (auto)")
 	f.IntVar(&o.maxTokens, "max-tokens", 0, "length of every answer instead of the workload's; 0 keeps those")
 	f.StringVar(&o.extraBody, "extra-body", "", "JSON object whose members are put into every request, such as '{\"temperature\": 0}'")
@@ -126,6 +128,9 @@ func (o *benchOptions) validate() error {
 	if o.rate < 0 || o.concurrency < 0 || o.requests < 0 || o.duration < 0 || o.maxTokens < 0 || o.timeout <= 0 || o.maxConnections < 1 {
 		bad("--rate, --concurrency, --requests, --duration and --max-tokens must not be negative, --timeout and --max-connections must be positive")
 	}
+	if max(o.concurrency, o.maxConnections) > maxBenchConnections {
+		bad("--concurrency and --max-connections must be at most %d: a client has no more ports", maxBenchConnections)
+	}
 	if o.slo.ttft < 0 || o.slo.itl < 0 || o.slo.e2e < 0 {
 		bad("--slo-ttft, --slo-itl and --slo-e2e must not be negative")
 	}
@@ -135,24 +140,10 @@ func (o *benchOptions) validate() error {
 	if o.extraBody != "" && json.Unmarshal([]byte(o.extraBody), &map[string]any{}) != nil {
 		bad("--extra-body: want a JSON object such as {\"temperature\": 0}")
 	}
-	if _, _, err := parseWarmup(o.warmup); err != nil {
-		errs = append(errs, err)
-	}
 	if _, err := o.arrivals(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// parseWarmup reads a number of requests or a time.
-func parseWarmup(s string) (requests int, window time.Duration, err error) {
-	if n, err := strconv.Atoi(s); err == nil && n >= 0 {
-		return n, 0, nil
-	}
-	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
-		return 0, d, nil
-	}
-	return 0, 0, fmt.Errorf("--warmup: %q is neither a number of requests nor a time such as 10s", s)
 }
 
 // arrivals says when requests are sent, and which.

@@ -215,6 +215,8 @@ func TestBenchUsage(t *testing.T) {
 		{[]string{"--concurrency", "0", "--speedup", "2", "--arrival", "trace:speedup=2"}, "given twice"},
 		{[]string{"--input", "voice"}, "--input"},
 		{[]string{"--warmup", "soon"}, "--warmup"},
+		{[]string{"--concurrency", "1000000000"}, "at most 65536"},
+		{[]string{"--concurrency", "0", "--max-connections", "1000000000000"}, "at most 65536"},
 		{[]string{"--extra-body", "[1]"}, "--extra-body"},
 		{[]string{"--slo-itl", "-1s"}, "--slo"},
 		{[]string{"--header", "secret-without-colon"}, "--header: want"},

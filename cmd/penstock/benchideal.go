@@ -15,11 +15,10 @@ func (o *benchOptions) ideal(ctx context.Context, w replay.Workload, cfg replay.
 	if err != nil {
 		return replay.Ideal{}, 0, err
 	}
-	requests, window, err := parseWarmup(o.warmup)
-	if err != nil || requests == 0 && window == 0 {
-		return all, whole.requests, err
+	if o.warmup == (warmup{}) {
+		return all, whole.requests, nil
 	}
-	before, warm, err := idealOf(ctx, w, cfg, requests, window)
+	before, warm, err := idealOf(ctx, w, cfg, o.warmup.requests, o.warmup.window)
 	if err != nil {
 		return replay.Ideal{}, 0, err
 	}

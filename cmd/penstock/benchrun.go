@@ -45,7 +45,7 @@ func (o *benchOptions) run(cmd *cobra.Command) error {
 	if o.promptSeed == 0 {
 		o.promptSeed = drawSeed()
 	}
-	files, err := o.outputs.create()
+	files, err := o.outputs.create(o.trace)
 	if err != nil {
 		return err
 	}
@@ -205,8 +205,10 @@ func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.C
 		return nil, false, err
 	}
 	defer source.Close()
-	measure := replay.Measure{Policy: s.policy(), Workers: s.workers, BlockSize: s.blockSize, Blocks: s.blocks, SLO: o.sloOf(), Sender: replay.Real}
-	measure.WarmupRequests, measure.Warmup, _ = parseWarmup(o.warmup) // it was checked
+	measure := replay.Measure{
+		Policy: s.policy(), Workers: s.workers, BlockSize: s.blockSize, Blocks: s.blocks, SLO: o.sloOf(), Sender: replay.Real,
+		WarmupRequests: o.warmup.requests, Warmup: o.warmup.window,
+	}
 	rec := replay.NewRecorder(measure)
 	show := &benchProgress{total: plan.requests, bar: plan.requests > 0 && isTerminal(stderr)}
 	defer debug.SetGCPercent(debug.SetGCPercent(benchGC))

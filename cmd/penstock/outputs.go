@@ -26,10 +26,12 @@ func (o *outputs) add(fs *pflag.FlagSet) {
 	fs.StringVar(&o.html, "report", "", "write a page with plots to this file too, as HTML")
 }
 
-// resultFile is a file that has its name only when it is whole.
+// resultFile is a file that has its name only when it is whole. What is no regular
+// file (a device, a pipe) is written as it is: it must not be replaced.
 type resultFile struct {
 	temporary *os.File
 	path      string
+	target    string // path without links, which stay; "" if it is written as it is
 	write     func(io.Writer, *replay.Result) error
 }
 
@@ -40,15 +42,15 @@ type resultFiles struct {
 	files []resultFile
 }
 
-// create begins the files.
-func (o *outputs) create() (*resultFiles, error) {
+// create begins the files, which must be neither one another nor any of inputs.
+func (o *outputs) create(inputs ...string) (*resultFiles, error) {
 	out := &resultFiles{json: o.json}
 	for _, f := range []resultFile{{path: o.csv, write: report.CSV}, {path: o.html, write: report.HTML}} {
 		if f.path == "" {
 			continue
 		}
 		var err error
-		if f.temporary, err = os.CreateTemp(filepath.Dir(f.path), "."+filepath.Base(f.path)+".*"); err != nil {
+		if err = f.begin(inputs); err != nil {
 			out.discard()
 			var at *os.PathError
 			if errors.As(err, &at) { // with the name of the file that has its place
@@ -57,8 +59,36 @@ func (o *outputs) create() (*resultFiles, error) {
 			return nil, fmt.Errorf("write %s: %w", f.path, err)
 		}
 		out.files = append(out.files, f)
+		inputs = append(inputs, f.target)
 	}
 	return out, nil
+}
+
+// begin opens what f is written to, which must be none of the files of that name.
+func (f *resultFile) begin(taken []string) (err error) {
+	f.target = f.path
+	if real, err := filepath.EvalSymlinks(f.path); err == nil {
+		f.target = real
+	}
+	info, err := os.Stat(f.target)
+	exists := err == nil
+	if exists && info.IsDir() {
+		return errors.New("it is a directory")
+	}
+	if exists && !info.Mode().IsRegular() {
+		path := f.target
+		f.target = ""
+		f.temporary, err = os.OpenFile(path, os.O_WRONLY, 0)
+		return err
+	}
+	for _, name := range taken {
+		other, err := os.Stat(name)
+		if name != "" && (filepath.Clean(name) == filepath.Clean(f.target) || exists && err == nil && os.SameFile(info, other)) {
+			return errors.New("the command has another file of that name: it would be lost")
+		}
+	}
+	f.temporary, err = os.CreateTemp(filepath.Dir(f.target), "."+filepath.Base(f.target)+".*")
+	return err
 }
 
 // write writes the result, to out what people or programs read at once.
@@ -79,9 +109,12 @@ func (f *resultFile) finish(result *replay.Result) error {
 	temporary := f.temporary
 	f.temporary = nil
 	err := f.write(temporary, result)
+	if f.target == "" {
+		return errors.Join(err, temporary.Close())
+	}
 	err = errors.Join(err, temporary.Chmod(0o644), temporary.Close())
 	if err == nil {
-		err = os.Rename(temporary.Name(), f.path)
+		err = os.Rename(temporary.Name(), f.target)
 	}
 	if err != nil {
 		_ = os.Remove(temporary.Name()) // the error is that the result is not there
@@ -94,7 +127,9 @@ func (r *resultFiles) discard() {
 	for i := range r.files {
 		if f := r.files[i].temporary; f != nil {
 			_ = f.Close() // nothing was written to them
-			_ = os.Remove(f.Name())
+			if r.files[i].target != "" {
+				_ = os.Remove(f.Name())
+			}
 		}
 	}
 }

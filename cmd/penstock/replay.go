@@ -43,8 +43,7 @@ type replayFlags struct {
 	describe                    bool
 
 	sloTTFT, sloITL, sloE2E time.Duration
-	warmup                  time.Duration
-	warmupRequests          int
+	warmup                  warmup
 
 	engine *config.SimulationFlags
 }
@@ -97,8 +96,7 @@ could give. The same command gives the same result on any machine.`,
 	fs.DurationVar(&f.sloTTFT, "slo-ttft", 0, "objective for the time to the first token; goodput is then reported")
 	fs.DurationVar(&f.sloITL, "slo-itl", 0, "objective for the mean time between the tokens of an answer")
 	fs.DurationVar(&f.sloE2E, "slo-e2e", 0, "objective for the time of the whole answer")
-	fs.DurationVar(&f.warmup, "warmup", 0, "leave requests sent before this out of the figures")
-	fs.IntVar(&f.warmupRequests, "warmup-requests", 0, "leave so many first requests out of the figures")
+	fs.Var(&f.warmup, "warmup", "what is left out of the figures at the beginning: requests (20) or time (10s)")
 	f.engine = config.AddSimulationFlags(fs)
 	fs.IntVar(&f.jobs, "jobs", 0, "runs at a time; 0 is what processors and memory allow. Results do not depend on it")
 	f.outputs.add(fs)
@@ -286,7 +284,7 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 	if f.describe {
 		return f.outline(cmd, all, work)
 	}
-	files, err := f.outputs.create()
+	files, err := f.outputs.create(f.trace)
 	if err != nil {
 		return err
 	}
@@ -372,14 +370,14 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 		engine.Timing.Speedup = f.speedup
 		errs = append(errs, engine.Timing.Validate())
 	}
-	if min(f.sloTTFT, f.sloITL, f.sloE2E, f.warmup) < 0 || f.warmupRequests < 0 || f.jobs < 0 {
-		errs = append(errs, errors.New("objectives, --warmup, --warmup-requests and --jobs must not be negative"))
+	if min(f.sloTTFT, f.sloITL, f.sloE2E) < 0 || f.jobs < 0 {
+		errs = append(errs, errors.New("objectives and --jobs must not be negative"))
 	}
 	errs = append(errs, distinct("workers", f.workers), distinct("policy", f.policies),
 		distinct("block-size", f.blockSizes), distinct("blocks-per-worker", f.blocks),
 		within("workers", 1, maxReplayWorkers, f.workers...), within("routers", 1, maxReplayRouters, f.routers),
 		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...),
-		within("cache-tokens", 2, 1<<36, f.cacheTokens...))
+		within("cache-tokens", 2, 1<<30, f.cacheTokens...))
 	if f.cacheTokens != nil {
 		errs = append(errs, distinct("cache-tokens", f.cacheTokens))
 		if cmd.Flags().Changed("blocks-per-worker") {
@@ -443,7 +441,7 @@ func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers
 		measure: replay.Measure{
 			Policy: policy, Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,
 			SLO:    replay.SLO{TTFT: ms(f.sloTTFT), ITL: ms(f.sloITL), E2E: ms(f.sloE2E)},
-			Warmup: f.warmup, WarmupRequests: f.warmupRequests,
+			Warmup: f.warmup.window, WarmupRequests: f.warmup.requests,
 		},
 	}
 }

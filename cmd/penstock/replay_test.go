@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -49,7 +50,7 @@ func TestReplayInterrupted(t *testing.T) {
 }
 
 func TestInParallel(t *testing.T) {
-	for _, most := range []int{1, 3, 100} {
+	for _, most := range []int{1, 3, 100, math.MaxInt} {
 		var running, peak, done atomic.Int64
 		job := func(context.Context) error {
 			n := running.Add(1)

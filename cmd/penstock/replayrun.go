@@ -45,7 +45,7 @@ func inParallel(ctx context.Context, most int, jobs []func(context.Context) erro
 	defer cancel(nil)
 	next := make(chan func(context.Context) error)
 	var workers sync.WaitGroup
-	for range most {
+	for range min(most, len(jobs)) {
 		workers.Go(func() {
 			for job := range next {
 				if ctx.Err() != nil {

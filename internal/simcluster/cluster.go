@@ -181,9 +181,17 @@ func (c *cluster) readAhead() error {
 	case kv.Mono(c.head.At) < c.now:
 		return fmt.Errorf("simcluster: request %d is to be sent at %v, before the one that it follows: sort the workload by time", c.head.Index, c.head.At)
 	}
+	if idle := kv.Mono(c.head.At).Sub(c.now); idle > maxIdle {
+		return fmt.Errorf("simcluster: request %d is to be sent %v after the one before it, and a pause may be %v at most: look at the unit of the workload's times", c.head.Index, idle, maxIdle)
+	}
 	c.queue.push(kv.Mono(c.head.At), arrive, 0, 0)
 	return nil
 }
+
+// maxIdle bounds the pauses of a workload: what a cluster does in them (workers report
+// their load, routers tidy up) takes time to compute, and a hundred years of it never
+// end.
+const maxIdle = 31 * 24 * time.Hour
 
 // session is a conversation: at most one of its requests is on its way.
 type session struct {
@@ -214,7 +222,7 @@ func (c *cluster) arrive() error {
 		}
 		s.busy = true
 		if s.begun {
-			t.due = max(t.due, s.ended.Add(t.request.Delay))
+			t.due = c.after(t, s)
 		}
 	}
 	c.queue.push(t.due, send, at, 0)
@@ -231,8 +239,17 @@ func (c *cluster) free(s *session) {
 	s.queue = slices.Delete(s.queue, 0, 1)
 	s.busy = true
 	t := &c.tasks.all[at]
-	t.due = max(kv.Mono(t.request.At), s.ended.Add(t.request.Delay))
+	t.due = c.after(t, s)
 	c.queue.push(t.due, send, at, 0)
+}
+
+// after returns when a task is due that follows another one of its session.
+func (c *cluster) after(t *task, s *session) kv.Mono {
+	if t.request.Delay > maxIdle {
+		c.defect = fmt.Errorf("simcluster: request %d is to be sent %v after the answer before it, and a pause may be %v at most: look at the unit of the workload's times", t.request.Index, t.request.Delay, maxIdle)
+		return c.now
+	}
+	return max(kv.Mono(t.request.At), s.ended.Add(t.request.Delay))
 }
 
 // expand makes the prompt of a task.

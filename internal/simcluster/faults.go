@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 )
 
 // Faults are what goes wrong on the planes and in the processes, by the seed of the
@@ -54,6 +55,14 @@ func (f *Faults) ensureDefaults() {
 	}
 }
 
+const (
+	// maxSlow times the longest pass is within the virtual clock.
+	maxSlow = 100
+	// leastLife is the shortest mean life of a worker. Time passes by the events of the
+	// run: with lives of nanoseconds it would stand still.
+	leastLife = time.Millisecond
+)
+
 func (f *Faults) validate() error {
 	var errs []error
 	for _, share := range [...]float64{f.RecordsLost, f.RecordsRepeated, f.RecordsLate, f.ResyncsLost, f.LoadsLost, f.PingsLost, f.CallsBroken, f.Slow, f.Leaves} {
@@ -61,8 +70,11 @@ func (f *Faults) validate() error {
 			errs = append(errs, fmt.Errorf("simcluster: the share %g of faults is not between 0 and 1", share))
 		}
 	}
-	if min(f.Until, f.MostLate, f.CrashEvery, f.MostDown, f.Lease, f.Drain) < 0 || f.SlowBy < 1 {
-		errs = append(errs, errors.New("simcluster: times of faults must not be negative, nor may slow be fast"))
+	if min(f.Until, f.MostLate, f.CrashEvery, f.MostDown, f.Lease, f.Drain) < 0 || f.SlowBy < 1 || f.SlowBy > maxSlow {
+		errs = append(errs, fmt.Errorf("simcluster: times of faults must not be negative, nor may slow be fast, or more than %d times as long", maxSlow))
+	}
+	if max(f.MostLate, f.CrashEvery, f.MostDown, f.Lease, f.Drain) > maxIdle || f.CrashEvery > 0 && f.CrashEvery < leastLife {
+		errs = append(errs, fmt.Errorf("simcluster: times of faults must be at most %v, and a life at least %v: shorter ones have no end", maxIdle, leastLife))
 	}
 	return errors.Join(errs...)
 }
@@ -75,7 +87,7 @@ type chaos struct {
 }
 
 func newChaos(f Faults, seed uint64) chaos {
-	return chaos{Faults: f, random: random{derive(seed, 1)}}
+	return chaos{Faults: f, random: random{splitmix.Source(derive(seed, 1))}}
 }
 
 // on reports whether things go wrong now.

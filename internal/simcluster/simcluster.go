@@ -7,7 +7,8 @@
 // same moment: a worker drives its scheduler as an engine in batches does, and
 // publishes, numbers and describes its cache as a worker process; a router follows
 // feeds, asks for what is missing, pings and reserves as a router process; a task goes
-// from worker to worker as a frontend carries it. What the originals do over sockets
+// from worker to worker as a frontend carries it. Tests hold their times against those of
+// the originals. What the originals do over sockets
 // takes the constant times of [Config] here, and what they draw at random is a
 // function of [Config.Seed].
 //
@@ -41,9 +42,9 @@ type Config struct {
 	Workers int
 	// BlockSize is in tokens; Blocks are those of one worker.
 	BlockSize, Blocks int
-	MaxSeqs           int
-	TokenBudget       int
-	MaxWaiting        int
+	// MaxSeqs bounds the sequences of a pass, TokenBudget its tokens, MaxWaiting the
+	// sequences that wait for their turn at one worker.
+	MaxSeqs, TokenBudget, MaxWaiting int
 	// MaxContext bounds prompt and output of one request together, in tokens. A longer
 	// output is cut, a longer prompt refused.
 	MaxContext int
@@ -113,14 +114,25 @@ func (c *Config) Validate() error {
 	if c.Routers < 1 || c.Routers > 1<<10 {
 		errs = append(errs, fmt.Errorf("simcluster: %d routers: must be between 1 and %d", c.Routers, 1<<10))
 	}
-	if c.EventDelay < 0 || c.Delay < 0 || c.StallTimeout < 0 {
-		errs = append(errs, errors.New("simcluster: delays and the stall timeout must not be negative"))
+	if c.Workers > 0 && c.Routers > 0 && c.Workers <= 1<<20 && c.Routers <= 1<<10 && c.Workers*c.Routers > maxMembers {
+		errs = append(errs, fmt.Errorf("simcluster: %d routers that each know %d workers: their product must be at most %d", c.Routers, c.Workers, maxMembers))
+	}
+	if min(c.EventDelay, c.Delay, c.StallTimeout) < 0 || max(c.EventDelay, c.Delay, c.StallTimeout) > maxDelay {
+		errs = append(errs, fmt.Errorf("simcluster: delays and the stall timeout must be between 0 and %v", maxDelay))
 	}
 	if c.Route.Mode == route.Direct {
 		errs = append(errs, errors.New("simcluster: mode direct needs a worker in each request, and a workload has none: choose another mode"))
 	}
 	return errors.Join(errs...)
 }
+
+const (
+	// maxMembers bounds what routers know of workers, 1 kB each: 2 GB.
+	maxMembers = 1 << 21
+	// maxDelay bounds what takes a constant time, so that sums of it stay far from the end
+	// of the virtual clock.
+	maxDelay = 24 * time.Hour
+)
 
 // Run serves all requests of source and tells record of each one that is over and
 // of each pause between two tokens. The same configuration and source give the

@@ -172,3 +172,36 @@ func TestRefusedWorkloads(t *testing.T) {
 		t.Error("mode direct is taken")
 	}
 }
+
+// TestRunsThatCannotEnd: a run whose time would stand still, run over or take years to
+// pass ends with an error that says why.
+func TestRunsThatCannotEnd(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	later := []replay.Request{{Input: 10, Output: 1}, {Index: 1, At: 90 * year, Input: 10, Output: 1}}
+	thinks := []replay.Request{{Input: 10, Output: 1, Session: "s"}, {Index: 1, Delay: 90 * year, Input: 10, Output: 1, Session: "s"}}
+	returns := []replay.Request{{Input: 10, Output: 1, Session: "s"}, {Index: 1, At: time.Minute, Delay: 90 * year, Input: 10, Output: 1, Session: "s"}}
+	one := later[:1]
+	for name, c := range map[string]struct {
+		cfg  Config
+		all  []replay.Request
+		want string
+	}{
+		"a pause of years":               {Config{}, later, "request 1 is to be sent 788400h0m0s after the one before it"},
+		"years to think":                 {Config{}, thinks, "request 1 is to be sent 788400h0m0s after the answer before it"},
+		"years to think, then a request": {Config{}, returns, "request 1 is to be sent 788400h0m0s after the answer before it"},
+		"calls of years":                 {Config{Delay: 90 * year}, one, "between 0 and 24h0m0s"},
+		"events of years":                {Config{EventDelay: 90 * year}, one, "between 0 and 24h0m0s"},
+		"stalls of years":                {Config{StallTimeout: 90 * year}, one, "between 0 and 24h0m0s"},
+		"passes beyond the clock":        {Config{Faults: Faults{Slow: 1, SlowBy: 1 << 40}}, one, "more than 100 times"},
+		"lives of nothing":               {Config{Faults: Faults{CrashEvery: 1, MostDown: 1}}, one, "a life at least 1ms"},
+		"leases of years":                {Config{Faults: Faults{CrashEvery: time.Second, Lease: 90 * year}}, one, "at most 744h0m0s"},
+		"everybody knows everybody":      {Config{Workers: 1 << 20, Routers: 1 << 10}, one, "product must be at most"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := Run(t.Context(), c.cfg, &requests{all: c.all}, &journal{})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("it ends with %v, want %q", err, c.want)
+			}
+		})
+	}
+}

@@ -33,7 +33,8 @@ type worker struct {
 	registeredEpoch uint64
 
 	publisher
-	load loadReport // the last one
+	load   loadReport // the last one
+	loadAt kv.Mono
 }
 
 // openWorker begins the first life of a worker. Engines differ in their jitter.

@@ -89,8 +89,13 @@ type Summary struct {
 	Abandoned   int
 }
 
+// maxConnections is more than a client has ports for towards one server, and what is
+// kept for so many is 2 GB.
+const maxConnections = 1 << 16
+
 var (
 	errConcurrency = errors.New("load: concurrency, connections, duration and bodies ahead must not be negative")
+	errTooMany     = fmt.Errorf("load: concurrency, connections and bodies ahead must be at most %d", maxConnections)
 	errModel       = errors.New("load: no model")
 	errName        = errors.New("load: the name is none that an id can begin with")
 )
@@ -98,6 +103,9 @@ var (
 func (c *Config) ensure() error {
 	if c.Concurrency < 0 || c.MaxConnections < 0 || c.Duration < 0 || c.Ahead < 0 || c.MaxTokens < 0 || c.Timeout < 0 || c.Grace < 0 {
 		return errConcurrency
+	}
+	if max(c.Concurrency, c.MaxConnections, c.Ahead) > maxConnections {
+		return errTooMany
 	}
 	if c.Model == "" {
 		return errModel

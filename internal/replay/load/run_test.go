@@ -368,6 +368,16 @@ func TestWorkloadFaults(t *testing.T) {
 	}
 }
 
+// TestTooMany: what would take all memory is refused before anything is made.
+func TestTooMany(t *testing.T) {
+	for _, cfg := range []Config{{Concurrency: 1 << 40}, {MaxConnections: 1 << 40}, {Ahead: 1 << 40}} {
+		cfg.Model, cfg.Endpoint.URL = "m", "http://127.0.0.1:1"
+		if _, err := Run(t.Context(), cfg, &list{}, &record{}); !errors.Is(err, errTooMany) {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
 func TestEmptyWorkload(t *testing.T) {
 	for _, concurrency := range []int{0, 2} {
 		synctest.Test(t, func(t *testing.T) {
