@@ -16,7 +16,8 @@ import (
 // sameEverywhere are the packages whose results are the same bytes on every kind of
 // machine.
 var sameEverywhere = []string{
-	"core/exact", "core/feed", "core/kv", "core/paged", "core/prefix", "core/route", "core/slots",
+	"core/exact", "core/feed", "core/health", "core/kv", "core/migrate", "core/paged",
+	"core/prefix", "core/route", "core/slots", "core/splitmix",
 	"internal/engine/sim",
 	"internal/engine/tiny/sample",
 	"internal/replay", "internal/replay/report",

@@ -7,6 +7,7 @@
 #
 #   tools/fleet.sh                    # builds the binary; ports are chosen freely
 #   PENSTOCK=./penstock tools/fleet.sh --kv-cache-blocks 512   # flags go to the workers
+#   tools/fleet.sh --engine sim                                # workers that only take the time
 #   FLEET_CHECK=1 tools/fleet.sh      # starts, asks both frontends once, stops
 set -euo pipefail
 unset CDPATH # cd would say where it went
@@ -79,15 +80,17 @@ launch router router --nats "$nats" --http-addr 127.0.0.1:0
 launch frontend-2 frontend --nats "$nats" --component router --drain-grace 0s --http-addr "${FRONTEND_2:-127.0.0.1:0}"
 healthy frontend-1
 healthy frontend-2
+# The first model's name: that of the engine that the workers were given.
+model="$(get "$(field frontend-1 url)/v1/models" | grep -o '"id":"[^"]*"' | sed -n '1s/"id":"\(.*\)"/\1/p')"
 
 ask() {
   get "$1/v1/chat/completions" -H 'Content-Type: application/json' \
-    -d '{"model": "penstock-tiny", "max_tokens": 16, "temperature": 0, "messages": [{"role": "user", "content": "Where does the water go?"}]}'
+    -d '{"model": "'"$model"'", "max_tokens": 16, "temperature": 0, "messages": [{"role": "user", "content": "Where does the water go?"}]}'
 }
 
 cat <<END
 
-  A fleet of six processes serves penstock-tiny.
+  A fleet of six processes serves $model.
 
   frontend 1   $(field frontend-1 url)   sends to the workers itself
   frontend 2   $(field frontend-2 url)   sends to the router
@@ -98,11 +101,11 @@ cat <<END
   Try it:
 
     curl -N $(field frontend-1 url)/v1/chat/completions -H 'Content-Type: application/json' \\
-      -d '{"model": "penstock-tiny", "stream": true, "messages": [{"role": "user", "content": "Where does the water go?"}]}'
+      -d '{"model": "$model", "stream": true, "messages": [{"role": "user", "content": "Where does the water go?"}]}'
     $PENSTOCK workers --server $(field frontend-1 url)
     kill -KILL ${pids[1]}        # a worker dies: its requests go on at another
 
-  Another worker:  $PENSTOCK worker --nats $nats
+  Another worker:  $PENSTOCK worker --nats $nats${*:+ $*}
   Logs:            $dir
   Stop:            Ctrl-C
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -34,7 +33,7 @@ type benchOptions struct {
 	concurrency    int
 	requests       int
 	duration       time.Duration
-	warmup         string
+	warmup         warmup
 	input          string
 	maxTokens      int
 	extraBody      string
@@ -43,8 +42,7 @@ type benchOptions struct {
 
 	slo struct{ ttft, itl, e2e time.Duration }
 
-	json        bool
-	csv, report string
+	outputs outputs
 }
 
 // defaultWorkload is small enough for the built-in model.
@@ -78,6 +76,7 @@ figure.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
+	o.target.flag = "--url"
 	f.StringVar(&o.target.server, "url", defaultServer, "URL of the server; /v1 at its end may be left out")
 	f.StringVar(&o.target.keyFile, "api-key-file", "", "key file whose first key for administrators is shown to the server (env PENSTOCK_API_KEY is a key itself)")
 	addCAFlag(cmd, &o.target)
@@ -85,7 +84,7 @@ figure.`,
 	f.StringVar(&o.model, "model", "", "model to ask; the only one that is served if empty")
 
 	f.StringVar(&o.trace, "trace", "", "file with the requests: Mooncake or its superset, Bailian, ShareGPT, Azure, BurstGPT; - is standard input")
-	f.StringVar(&o.format, "trace-format", "", "format of the trace; found out if empty")
+	f.StringVar(&o.format, "format", "", "format of the trace, if its first row does not tell")
 	f.BoolVar(&o.traceOpts.IgnoreUnknown, "ignore-unknown", false, "pass over fields of the trace that its format does not have")
 	f.BoolVar(&o.traceOpts.Sort, "sort", false, "put the requests of the trace in the order of their times")
 	f.StringVar(&o.generate, "generate", "", "workload to make up instead, such as chat:turns=8 or shared:prefix=2048 (default \""+ofRequests(defaultWorkload, defaultRequests)+"\")")
@@ -93,12 +92,12 @@ figure.`,
 	f.Uint64Var(&o.promptSeed, "prompt-seed", 0, "seed of the prompts' words; 0 draws one, so that nothing of an earlier run is cached")
 
 	f.Float64Var(&o.rate, "rate", 0, "requests a second, instead of the workload's moments")
-	f.StringVar(&o.arrival, "arrival", "poisson", "how --rate is spread: poisson, uniform, or gamma:CV with the coefficient of variation of the distances")
-	f.Float64Var(&o.speedup, "speedup", 1, "divides the workload's moments and pauses")
+	f.StringVar(&o.arrival, "arrival", "", "when requests are sent: trace (as the workload says), trace:speedup=X, uniform, poisson or gamma:cv=X; the last three with --rate, for which poisson is the default")
+	f.Float64Var(&o.speedup, "speedup", 1, "divides the workload's moments and pauses: --arrival trace:speedup=X by another name, and not what --speedup is to replay")
 	f.IntVar(&o.concurrency, "concurrency", 0, "so many requests at once, each sent when another is over, instead of moments")
 	f.IntVar(&o.requests, "requests", 0, "so many requests: of a trace the first ones, of a workload that is made up all; 0 is what it has")
 	f.DurationVar(&o.duration, "duration", 0, "send nothing after so long; 0 is no bound")
-	f.StringVar(&o.warmup, "warmup", "0", "what is left out of the figures at the beginning: requests (20) or time (10s)")
+	f.Var(&o.warmup, "warmup", "what is left out of the figures at the beginning: requests (20) or time (10s)")
 	f.StringVar(&o.input, "input", "auto", "prompts as token ids to /v1/completions (tokens), as text to /v1/chat/completions (text), or what the server takes (auto)")
 	f.IntVar(&o.maxTokens, "max-tokens", 0, "length of every answer instead of the workload's; 0 keeps those")
 	f.StringVar(&o.extraBody, "extra-body", "", "JSON object whose members are put into every request, such as '{\"temperature\": 0}'")
@@ -108,9 +107,7 @@ figure.`,
 	f.DurationVar(&o.slo.ttft, "slo-ttft", 0, "goodput: the time to the first token that is good enough")
 	f.DurationVar(&o.slo.itl, "slo-itl", 0, "goodput: the mean time between an answer's tokens that is good enough")
 	f.DurationVar(&o.slo.e2e, "slo-e2e", 0, "goodput: the time of a whole answer that is good enough")
-	f.BoolVar(&o.json, "json", false, "print JSON")
-	f.StringVar(&o.csv, "csv", "", "write a line for the run to this file too")
-	f.StringVar(&o.report, "report", "", "write a page of HTML with figures to this file")
+	o.outputs.add(f)
 	cmd.AddCommand(newCompare())
 	return cmd
 }
@@ -143,51 +140,34 @@ func (o *benchOptions) validate() error {
 	if o.extraBody != "" && json.Unmarshal([]byte(o.extraBody), &map[string]any{}) != nil {
 		bad("--extra-body: want a JSON object such as {\"temperature\": 0}")
 	}
-	if _, _, err := parseWarmup(o.warmup); err != nil {
-		errs = append(errs, err)
-	}
 	if _, err := o.arrivals(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// parseWarmup reads a number of requests or a time.
-func parseWarmup(s string) (requests int, window time.Duration, err error) {
-	if n, err := strconv.Atoi(s); err == nil && n >= 0 {
-		return n, 0, nil
-	}
-	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
-		return 0, d, nil
-	}
-	return 0, 0, fmt.Errorf("--warmup: %q is neither a number of requests nor a time such as 10s", s)
-}
-
 // arrivals says when requests are sent, and which.
 func (o *benchOptions) arrivals() (replay.Arrival, error) {
-	a := replay.Arrival{Limit: o.requests, Seed: o.seed, Speedup: o.speedup}
 	if o.concurrency > 0 {
-		a.Process = replay.Closed
-		a.Speedup = 1
-		return a, nil
-	}
-	kind, cv, hasCV := strings.Cut(o.arrival, ":")
-	process := replay.Process(kind)
-	switch process {
-	case replay.Poisson, replay.Uniform, replay.Gamma:
-	default:
-		return a, fmt.Errorf("--arrival: %q is none of poisson, uniform, gamma:CV", o.arrival)
-	}
-	if hasCV {
-		var err error
-		if a.CV, err = strconv.ParseFloat(cv, 64); err != nil || process != replay.Gamma {
-			return a, fmt.Errorf("--arrival: %q: want gamma:CV such as gamma:2.5", o.arrival)
+		if o.arrival != "" {
+			return replay.Arrival{}, errors.New("--arrival and --concurrency both say when requests are sent: give one of them")
 		}
+		return replay.Arrival{Process: replay.Closed, Limit: o.requests, Seed: o.seed}, nil
 	}
-	if o.rate > 0 {
-		a.Process, a.Rate, a.Speedup = process, o.rate, 1
+	a, err := arrivalOf(o.arrival, o.rate)
+	switch {
+	case err != nil:
+		return a, err
+	case a.Process == replay.Closed:
+		return a, errors.New("--arrival closed: give --concurrency with the number of requests that are under way")
+	case o.speedup != 1 && a.Speedup != 0:
+		return a, errors.New("the speed-up is given twice, by --speedup and by --arrival")
+	case o.speedup != 1:
+		a.Speedup = o.speedup
 	}
-	return a, nil
+	a.Limit, a.Seed = o.requests, o.seed
+	_, err = replay.Arrive(nil, a)
+	return a, err
 }
 
 // prompts are the ways in which prompts may be sent, the best first.

@@ -208,8 +208,11 @@ func TestBenchUsage(t *testing.T) {
 		{[]string{"--rate", "3"}, "--rate and --concurrency"},
 		{[]string{"--speedup", "3"}, "--speedup is about"},
 		{[]string{"--trace", "a", "--generate", "b"}, "give one of them"},
-		{[]string{"--concurrency", "0", "--rate", "3", "--arrival", "never"}, "--arrival"},
-		{[]string{"--concurrency", "0", "--rate", "3", "--arrival", "poisson:2"}, "gamma:CV"},
+		{[]string{"--concurrency", "0", "--rate", "3", "--arrival", "never"}, "none of trace, uniform"},
+		{[]string{"--concurrency", "0", "--rate", "3", "--arrival", "gamma:2"}, "key=value"},
+		{[]string{"--concurrency", "0", "--arrival", "gamma:cv=3"}, "gamma needs a rate"},
+		{[]string{"--arrival", "uniform"}, "--arrival and --concurrency"},
+		{[]string{"--concurrency", "0", "--speedup", "2", "--arrival", "trace:speedup=2"}, "given twice"},
 		{[]string{"--input", "voice"}, "--input"},
 		{[]string{"--warmup", "soon"}, "--warmup"},
 		{[]string{"--concurrency", "1000000000"}, "at most 65536"},
@@ -232,6 +235,18 @@ func TestBenchUsage(t *testing.T) {
 		if code != exitUsage || !strings.Contains(errs, tt.want) || strings.Contains(errs, "secret") {
 			t.Errorf("%q: exit code %d, %s; want %q", tt.args, code, errs, tt.want)
 		}
+	}
+}
+
+// TestBenchFolder: a folder that is not there is told before the server is asked anything.
+func TestBenchFolder(t *testing.T) {
+	asked := false
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	defer srv.Close()
+	var stdout, stderr bytes.Buffer
+	code := run([]string{"bench", "--url", srv.URL, "--report", filepath.Join(t.TempDir(), "no", "page.html")}, &stdout, &stderr)
+	if code != exitFailed || asked || !strings.HasSuffix(stderr.String(), "no: no such file or directory\n") {
+		t.Errorf("exit code %d, asked %t: %s", code, asked, stderr.String())
 	}
 }
 

@@ -15,11 +15,10 @@ func (o *benchOptions) ideal(ctx context.Context, w replay.Workload, cfg replay.
 	if err != nil {
 		return replay.Ideal{}, 0, err
 	}
-	requests, window, err := parseWarmup(o.warmup)
-	if err != nil || requests == 0 && window == 0 {
-		return all, whole.requests, err
+	if o.warmup == (warmup{}) {
+		return all, whole.requests, nil
 	}
-	before, warm, err := idealOf(ctx, w, cfg, requests, window)
+	before, warm, err := idealOf(ctx, w, cfg, o.warmup.requests, o.warmup.window)
 	if err != nil {
 		return replay.Ideal{}, 0, err
 	}
@@ -75,23 +74,6 @@ func (c *counting) Next(r *replay.Request) error {
 		return io.EOF
 	}
 	c.requests++
-	c.tokens += int64(promptTokens(r))
+	c.tokens += int64(replay.PromptTokens(r))
 	return nil
-}
-
-// promptTokens is how many tokens replay.AppendTokens makes of r.
-func promptTokens(r *replay.Request) int {
-	const bytesPerToken = 4
-	tokens := func(n int) int { return (n + bytesPerToken - 1) / bytesPerToken }
-	switch {
-	case len(r.Tokens) > 0:
-		return len(r.Tokens)
-	case len(r.Messages) > 0:
-		return tokens(len(r.Tools)) + tokens(len(r.Messages))
-	case r.Text != "":
-		return tokens(len(r.Text))
-	case len(r.Payload) > 0:
-		return tokens(len(r.Payload))
-	}
-	return max(r.Input, 0)
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -21,7 +20,6 @@ import (
 
 	"penstock/internal/replay"
 	"penstock/internal/replay/load"
-	"penstock/internal/replay/report"
 	"penstock/internal/replay/trace"
 )
 
@@ -47,6 +45,11 @@ func (o *benchOptions) run(cmd *cobra.Command) error {
 	if o.promptSeed == 0 {
 		o.promptSeed = drawSeed()
 	}
+	files, err := o.outputs.create(o.trace)
+	if err != nil {
+		return err
+	}
+	defer files.discard()
 	cfg, err := o.config(c)
 	if err != nil {
 		return usage(err)
@@ -75,7 +78,7 @@ func (o *benchOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	result.Settings = append([]replay.Setting{}, givenFlags(cmd, o)...)
-	if err := o.write(cmd.OutOrStdout(), result); err != nil {
+	if err := files.write(cmd.OutOrStdout(), result); err != nil {
 		return err
 	}
 	row := &result.Rows[0]
@@ -202,8 +205,10 @@ func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.C
 		return nil, false, err
 	}
 	defer source.Close()
-	measure := replay.Measure{Policy: s.policy(), Workers: s.workers, BlockSize: s.blockSize, Blocks: s.blocks, SLO: o.sloOf(), Sender: replay.Real}
-	measure.WarmupRequests, measure.Warmup, _ = parseWarmup(o.warmup) // it was checked
+	measure := replay.Measure{
+		Policy: s.policy(), Workers: s.workers, BlockSize: s.blockSize, Blocks: s.blocks, SLO: o.sloOf(), Sender: replay.Real,
+		WarmupRequests: o.warmup.requests, Warmup: o.warmup.window,
+	}
 	rec := replay.NewRecorder(measure)
 	show := &benchProgress{total: plan.requests, bar: plan.requests > 0 && isTerminal(stderr)}
 	defer debug.SetGCPercent(debug.SetGCPercent(benchGC))
@@ -294,6 +299,7 @@ func givenFlags(cmd *cobra.Command, o *benchOptions) []replay.Setting {
 			return // they shape what is printed, or are nobody's business
 		case "url":
 			value = o.target.server
+		case "seed": // of the workload, given or not
 		case "prompt-seed":
 			value = strconv.FormatUint(o.promptSeed, 10)
 		case "generate":
@@ -310,32 +316,4 @@ func givenFlags(cmd *cobra.Command, o *benchOptions) []replay.Setting {
 		}
 	})
 	return out
-}
-
-// write prints the result and writes the files.
-func (o *benchOptions) write(out io.Writer, r *replay.Result) error {
-	for _, file := range []struct {
-		name  string
-		write func(io.Writer, *replay.Result) error
-	}{{o.csv, report.CSV}, {o.report, report.HTML}} {
-		if file.name == "" {
-			continue
-		}
-		if err := writeFile(file.name, func(w io.Writer) error { return file.write(w, r) }); err != nil {
-			return err
-		}
-	}
-	if o.json {
-		return report.JSON(out, r)
-	}
-	return report.Table(out, r)
-}
-
-// writeFile writes a file as a whole.
-func writeFile(name string, write func(io.Writer) error) error {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
 }

@@ -10,7 +10,7 @@ import (
 type benchServer struct {
 	mode      string // of its router; "" if not known
 	workers   int    // 0 if not known
-	blocks    int    // of the worker with the fewest; 0 if not known
+	blocks    int    // of the worker with the fewest, of those that said; 0 if none did
 	blockSize int    // tokens; 0 if not known
 }
 
@@ -34,8 +34,8 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 			continue
 		}
 		s.workers++
-		if r.Load.Reported == nil {
-			continue // it is new, and will say
+		if r.Load.Reported == nil { // it has just come
+			continue
 		}
 		total := r.Load.Reported.TotalBlocks
 		if total >= 1 && total <= mostBlocks && (s.blocks == 0 || total < s.blocks) {

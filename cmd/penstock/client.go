@@ -29,6 +29,7 @@ const maxAnswer = 64 << 20
 // client asks a running Penstock.
 type client struct {
 	server string
+	flag   string // of the command line that names the server
 	key    string // "" shows none
 	http   *http.Client
 }
@@ -36,12 +37,14 @@ type client struct {
 // target is the process that a command asks, and how.
 type target struct {
 	server  string
+	flag    string // that names the server
 	keyFile string
 	ca      string
 }
 
 // addServerFlags defines the flags of a target.
 func addServerFlags(cmd *cobra.Command, t *target) {
+	t.flag = "--server"
 	cmd.Flags().StringVar(&t.server, "server", defaultServer, "URL of the running process to ask")
 	cmd.Flags().StringVar(&t.keyFile, "api-key-file", "", "key file whose first key for administrators is shown to the server (env "+config.EnvKey+" is a key itself)")
 	addCAFlag(cmd, t)
@@ -57,7 +60,7 @@ func (t *target) client() (*client, error) {
 	if !strings.Contains(server, "://") {
 		server = "http://" + server
 	}
-	c := &client{server: strings.TrimRight(server, "/"), key: config.APIKey(os.Environ())}
+	c := &client{server: strings.TrimRight(server, "/"), flag: t.flag, key: config.APIKey(os.Environ())}
 	if t.keyFile != "" {
 		var err error
 		if c.key, err = node.AdminKey(t.keyFile); err != nil {
@@ -143,7 +146,7 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
 	if err != nil {
-		return nil, usage(fmt.Errorf("--server: %w", err))
+		return nil, usage(fmt.Errorf("%s: %w", c.flag, err))
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if c.key != "" {
@@ -158,7 +161,7 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 		if errors.As(err, &unknown) {
 			return nil, fmt.Errorf("the certificate of %s is not one that is trusted here (name those that sign it with --ca): %w", c.server, unknown.Err)
 		}
-		return nil, fmt.Errorf("no answer from %s (is \"penstock up\" running? name another with --server): %w", c.server, errors.Unwrap(err))
+		return nil, fmt.Errorf("no answer from %s (is \"penstock up\" running? name another with %s): %w", c.server, c.flag, errors.Unwrap(err))
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"penstock/internal/config"
 )
@@ -52,6 +53,30 @@ func TestProductDocument(t *testing.T) {
 	same(t, "settings of up", settings, ofUp)
 	settings = names(t, string(text), "Settings that `up` has not, because they are about several processes", "[settings.md]")
 	same(t, "settings of the others", settings, others)
+}
+
+// TestFlagsAreDocumented: the pages of replay and bench have all of their flags, and the
+// settings that replay shares are in settings.md.
+func TestFlagsAreDocumented(t *testing.T) {
+	shared, err := os.ReadFile("../../docs/settings.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range []*cobra.Command{newReplay(), newBench()} {
+		page, err := os.ReadFile("../../docs/" + cmd.Name() + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			said := regexp.MustCompile("--" + f.Name + `\b`).Match(page)
+			if strings.HasPrefix(f.Name, "sim-") {
+				said = strings.Contains(string(shared), "`"+f.Name+"`")
+			}
+			if !said {
+				t.Errorf("%s --%s is not documented", cmd.Name(), f.Name)
+			}
+		})
+	}
 }
 
 // settingRow is a setting with the commands that have it.

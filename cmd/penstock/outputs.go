@@ -22,8 +22,8 @@ type outputs struct {
 // add defines the flags.
 func (o *outputs) add(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.json, "json", false, "print JSON in place of the table")
-	fs.StringVar(&o.csv, "csv", "", "write the rows to this file as CSV too")
-	fs.StringVar(&o.html, "report", "", "write a report with plots to this file as HTML too")
+	fs.StringVar(&o.csv, "csv", "", "write the rows to this file too, as CSV")
+	fs.StringVar(&o.html, "report", "", "write a page with plots to this file too, as HTML")
 }
 
 // resultFile is a file that has its name only when it is whole. What is no regular
@@ -52,6 +52,10 @@ func (o *outputs) create(inputs ...string) (*resultFiles, error) {
 		var err error
 		if err = f.begin(inputs); err != nil {
 			out.discard()
+			var at *os.PathError
+			if errors.As(err, &at) { // with the name of the file that has its place
+				err = fmt.Errorf("%s: %w", filepath.Dir(f.path), at.Err)
+			}
 			return nil, fmt.Errorf("write %s: %w", f.path, err)
 		}
 		out.files = append(out.files, f)

@@ -33,16 +33,17 @@ type replayFlags struct {
 	outputs
 
 	workers, blockSizes, blocks []int
+	cacheTokens                 []int // in place of blocks
 	policies                    []string
 	routers                     int
 	weight, temperature         float64
 	eventDelay, callDelay       time.Duration
 	speedup                     float64
 	jobs                        int
+	describe                    bool
 
 	sloTTFT, sloITL, sloE2E time.Duration
-	warmup                  time.Duration
-	warmupRequests          int
+	warmup                  warmup
 
 	engine *config.SimulationFlags
 }
@@ -54,7 +55,7 @@ type workloadFlags struct {
 	hashBlock               int
 	arrival                 string
 	rate                    float64
-	limit                   int
+	requests                int
 	from, until             time.Duration
 	seed                    uint64
 }
@@ -70,19 +71,22 @@ passes as fast as it can be computed. Each policy, number of workers, block size
 and number of blocks is a run of its own; beside them stands what an ideal cache
 could give. The same command gives the same result on any machine.`,
 		Example: `  penstock replay --trace mooncake.jsonl --workers 8,64
+  penstock replay --trace mooncake.jsonl --describe
   penstock replay --generate chat:rate=4,turns=8 --workers 4
   penstock replay --generate shared:requests=5000 --rate 40 --policy kv,random --report report.html
-  penstock replay --trace azure.csv --limit 10000 --slo-ttft 2s --json`,
+  penstock replay --trace azure.csv --requests 10000 --slo-ttft 2s --json`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	f.workloadFlags.add(fs)
-	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers")
-	fs.StringSliceVar(&f.policies, "policy", policyNames(), "policies of the router")
+	fs.BoolVar(&f.describe, "describe", false, "run nothing: print what the workload consists of, and what caches of the sizes given could give it")
+	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers, such as 8,64")
+	fs.StringSliceVar(&f.policies, "policy", policyNames(), "policies of the router: kv, round-robin, random, least-loaded, power-of-two")
 	fs.IntSliceVar(&f.blockSizes, "block-size", []int{16}, "tokens of a KV-cache block")
 	fs.IntSliceVar(&f.blocks, "blocks-per-worker", []int{65536}, "KV-cache blocks of a worker")
+	fs.IntSliceVar(&f.cacheTokens, "cache-tokens", nil, "tokens of a worker's KV cache, in place of --blocks-per-worker: block sizes side by side then have equal caches")
 	fs.Float64Var(&f.speedup, "speedup", 1, "how many times as fast the engines compute as their model of time says; when requests are sent stays (for that: --arrival trace:speedup=X)")
 	fs.IntVar(&f.routers, "routers", 1, "replicas of the router, each of which knows of its own requests alone")
 	fs.Float64Var(&f.weight, "kv-overlap-score-weight", 1, "what a block of prompt to compute costs against an active block, in mode kv")
@@ -92,8 +96,7 @@ could give. The same command gives the same result on any machine.`,
 	fs.DurationVar(&f.sloTTFT, "slo-ttft", 0, "objective for the time to the first token; goodput is then reported")
 	fs.DurationVar(&f.sloITL, "slo-itl", 0, "objective for the mean time between the tokens of an answer")
 	fs.DurationVar(&f.sloE2E, "slo-e2e", 0, "objective for the time of the whole answer")
-	fs.DurationVar(&f.warmup, "warmup", 0, "leave requests sent before this out of the figures")
-	fs.IntVar(&f.warmupRequests, "warmup-requests", 0, "leave so many first requests out of the figures")
+	fs.Var(&f.warmup, "warmup", "what is left out of the figures at the beginning: requests (20) or time (10s)")
 	f.engine = config.AddSimulationFlags(fs)
 	fs.IntVar(&f.jobs, "jobs", 0, "runs at a time; 0 is what processors and memory allow. Results do not depend on it")
 	f.outputs.add(fs)
@@ -110,7 +113,7 @@ func (f *workloadFlags) add(fs *pflag.FlagSet) {
 	fs.IntVar(&f.hashBlock, "trace-block-size", 0, "tokens of a block of the file's hash_ids; 0 is the format's own")
 	fs.StringVar(&f.arrival, "arrival", "", "when requests are sent: trace (as the file says), trace:speedup=X, uniform, poisson or gamma:cv=X; the last three with --rate")
 	fs.Float64Var(&f.rate, "rate", 0, "requests a second, in place of the workload's times; at random distances (poisson) unless --arrival says otherwise")
-	fs.IntVar(&f.limit, "limit", 0, "take the first so many requests; 0 is all")
+	fs.IntVar(&f.requests, "requests", 0, "so many requests: of a trace the first ones, of a workload that is made up all; 0 is what it has")
 	fs.DurationVar(&f.from, "from", 0, "leave out what the workload sends before this, and begin there")
 	fs.DurationVar(&f.until, "until", 0, "leave out what the workload sends from then on")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of everything that is drawn")
@@ -151,7 +154,7 @@ func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
 		if f.format != "" || f.sort || f.ignoreUnknown || f.hashBlock != 0 {
 			return nil, usage(errors.New("--format, --sort, --ignore-unknown and --trace-block-size are about a file: they go with --trace"))
 		}
-		made, err := replay.ParseGenerator(ofRequests(f.generate, f.limit), f.seed)
+		made, err := replay.ParseGenerator(ofRequests(f.generate, f.requests), f.seed)
 		w.Workload = made
 		return w, usage(err)
 	}
@@ -167,31 +170,36 @@ func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
 
 // moments makes the arrival process of the flags.
 func (f *workloadFlags) moments(w *workload) error {
-	text := f.arrival
-	if text == "" && f.rate != 0 {
+	a, err := arrivalOf(f.arrival, f.rate)
+	if err != nil {
+		return err
+	}
+	w.asked = f.arrival != "" || f.rate != 0
+	a.Limit, a.From, a.Until, a.Seed = f.requests, f.from, f.until, f.seed
+	w.arrival = a
+	_, err = replay.Arrive(nil, a)
+	return err
+}
+
+// arrivalOf is the arrival process of --arrival and --rate.
+func arrivalOf(text string, rate float64) (replay.Arrival, error) {
+	if text == "" && rate == 0 {
+		return replay.Arrival{}, nil
+	}
+	if text == "" {
 		text = string(replay.Poisson)
 	}
-	w.asked = text != ""
-	if text != "" {
-		a, err := replay.ParseArrival(text)
-		if err != nil {
-			return err
-		}
-		w.arrival = a
+	a, err := replay.ParseArrival(text)
+	switch {
+	case err != nil || rate == 0:
+		return a, err
+	case a.Rate != 0:
+		return a, errors.New("the rate is given twice, by --rate and by --arrival")
+	case a.Process == replay.AsWritten:
+		return a, errors.New("--rate is in place of the workload's times: it does not go with --arrival trace")
 	}
-	a := &w.arrival
-	if f.rate != 0 {
-		if a.Rate != 0 {
-			return errors.New("the rate is given twice, by --rate and by --arrival")
-		}
-		if a.Process == replay.AsWritten {
-			return errors.New("--rate is in place of the workload's times: it does not go with --arrival trace")
-		}
-		a.Rate = f.rate
-	}
-	a.Limit, a.From, a.Until, a.Seed = f.limit, f.from, f.until, f.seed
-	_, err := replay.Arrive(nil, *a)
-	return err
+	a.Rate = rate
+	return a, nil
 }
 
 // Open implements replay.Workload.
@@ -249,7 +257,7 @@ func (w *workload) count(ctx context.Context) (n int, err error) {
 		err := s.Next(&r)
 		switch {
 		case errors.Is(err, io.EOF) && n == 0:
-			return 0, errors.New("no request of the workload is left; look at --limit, --from and --until")
+			return 0, errors.New("no request of the workload is left; look at --requests, --from and --until")
 		case errors.Is(err, io.EOF):
 			return n, nil
 		case err != nil:
@@ -273,6 +281,9 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 	if work.arrival.Process == replay.Closed {
 		return usage(errors.New("a replay needs moments at which requests are sent, so not --arrival closed: give --rate"))
 	}
+	if f.describe {
+		return f.outline(cmd, all, work)
+	}
 	files, err := f.outputs.create(f.trace)
 	if err != nil {
 		return err
@@ -290,7 +301,13 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 		return interrupted(err)
 	}
 	result.Settings = settingsOf(cmd.Flags())
-	return files.write(cmd.OutOrStdout(), result)
+	if err := files.write(cmd.OutOrStdout(), result); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(result.Rows, func(r replay.Row) bool { return r.Errors < r.Requests }) {
+		return errors.New("replay: no request was answered")
+	}
+	return nil
 }
 
 // interrupted says in words that the user ended the command.
@@ -307,6 +324,9 @@ func interrupted(err error) error {
 func settingsOf(fs *pflag.FlagSet) []replay.Setting {
 	always := []string{"workers", "policy", "block-size", "blocks-per-worker", "seed"}
 	never := []string{"jobs", "json", "csv", "report"}
+	if fs.Changed("cache-tokens") {
+		never = append(never, "blocks-per-worker")
+	}
 	var out []replay.Setting
 	fs.VisitAll(func(fl *pflag.Flag) {
 		if slices.Contains(never, fl.Name) || !fl.Changed && !slices.Contains(always, fl.Name) {
@@ -350,25 +370,30 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 		engine.Timing.Speedup = f.speedup
 		errs = append(errs, engine.Timing.Validate())
 	}
-	if min(f.sloTTFT, f.sloITL, f.sloE2E, f.warmup) < 0 || f.warmupRequests < 0 || f.jobs < 0 {
-		errs = append(errs, errors.New("objectives, --warmup, --warmup-requests and --jobs must not be negative"))
+	if min(f.sloTTFT, f.sloITL, f.sloE2E) < 0 || f.jobs < 0 {
+		errs = append(errs, errors.New("objectives and --jobs must not be negative"))
 	}
 	errs = append(errs, distinct("workers", f.workers), distinct("policy", f.policies),
 		distinct("block-size", f.blockSizes), distinct("blocks-per-worker", f.blocks),
 		within("workers", 1, maxReplayWorkers, f.workers...), within("routers", 1, maxReplayRouters, f.routers),
-		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...))
+		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...),
+		within("cache-tokens", 2, 1<<30, f.cacheTokens...))
+	if f.cacheTokens != nil {
+		errs = append(errs, distinct("cache-tokens", f.cacheTokens))
+		if cmd.Flags().Changed("blocks-per-worker") {
+			errs = append(errs, errors.New("--blocks-per-worker and --cache-tokens both say how large a cache is: give one"))
+		}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	engine.Timing.Seed = f.seed
 	out := &scenarios{workers: f.workers}
-	for _, size := range f.blockSizes {
-		for _, blocks := range f.blocks {
-			out.sizes = append(out.sizes, cacheSize{size, blocks})
-			for _, workers := range f.workers {
-				for _, policy := range f.policies {
-					out.runs = append(out.runs, f.scenario(engine, cacheSize{size, blocks}, workers, policy))
-				}
+	out.sizes = f.caches()
+	for _, cache := range out.sizes {
+		for _, workers := range f.workers {
+			for _, policy := range f.policies {
+				out.runs = append(out.runs, f.scenario(engine, cache, workers, policy))
 			}
 		}
 	}
@@ -386,6 +411,23 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 	return out, nil
 }
 
+// caches are the sizes of a worker's cache that are asked for.
+func (f *replayFlags) caches() []cacheSize {
+	var out []cacheSize
+	for _, size := range f.blockSizes {
+		for _, tokens := range f.cacheTokens {
+			out = append(out, cacheSize{size, max(tokens/size, 1)})
+		}
+		if f.cacheTokens != nil {
+			continue
+		}
+		for _, blocks := range f.blocks {
+			out = append(out, cacheSize{size, blocks})
+		}
+	}
+	return out
+}
+
 // scenario returns one run.
 func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers int, policy string) scenario {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
@@ -399,7 +441,7 @@ func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers
 		measure: replay.Measure{
 			Policy: policy, Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,
 			SLO:    replay.SLO{TTFT: ms(f.sloTTFT), ITL: ms(f.sloITL), E2E: ms(f.sloE2E)},
-			Warmup: f.warmup, WarmupRequests: f.warmupRequests,
+			Warmup: f.warmup.window, WarmupRequests: f.warmup.requests,
 		},
 	}
 }

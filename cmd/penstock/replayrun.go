@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,6 +87,9 @@ func (s *scenarios) result(runs []replay.Run, notes [][]string, ideals [][]repla
 			}
 			said[note] = true
 		}
+	}
+	if slices.ContainsFunc(out.Rows, func(r replay.Row) bool { return r.ErrorKinds["invalid"] > 0 }) {
+		out.Notes = append(out.Notes, "Requests that failed as invalid have no prompt, or do not fit a worker: prompt and answer have more tokens than all of its blocks. See --blocks-per-worker.")
 	}
 	return out
 }

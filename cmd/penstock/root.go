@@ -45,7 +45,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 		msg += fmt.Sprintf("; did you mean %q?", s[0])
 	}
-	return usage(fmt.Errorf("%s; see \"penstock --help\"", msg))
+	return usage(fmt.Errorf("%s; see \"%s --help\"", msg, cmd.CommandPath()))
 }
 
 // args turns a check of the arguments into one that marks its error as usage.

@@ -80,7 +80,7 @@ func welcome(w io.Writer, r node.Ready) {
 `, r.Model, r.URL, r.Took.Round(time.Millisecond), r.URL, path, key, r.Model, prompt,
 		workers(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode)
 	if r.Simulation != "" {
-		fmt.Fprintf(w, "  A simulation: caches, batches and events are real, the model is not; its time is that of %s\n", r.Simulation)
+		fmt.Fprintf(w, "  A simulation: caches, batches and events are real, tokens are not computed; model of time: %s\n", r.Simulation)
 	}
 	fmt.Fprintf(w, "  Metrics:  %s/metrics\n", r.URL)
 	if r.NATS != "" {

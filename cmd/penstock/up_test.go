@@ -32,7 +32,7 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 		},
 		{
 			"a simulation", simulated,
-			[]string{"64 workers, engine sim", "A simulation", "time is that of mocker, 10 times as fast\n  Metrics:"},
+			[]string{"64 workers, engine sim", "A simulation", "model of time: mocker, 10 times as fast\n  Metrics:"},
 			nil,
 		},
 		{

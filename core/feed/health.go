@@ -44,6 +44,10 @@ type Health struct {
 	// LastEvent is when a record was applied last; it means something only if
 	// Applied is not 0.
 	LastEvent kv.Mono
+	// Lagging says that by the last [Tracker.Compare] the worker has published more
+	// than has arrived, Behind since when.
+	Lagging bool
+	Behind  kv.Mono
 }
 
 // Health returns the record of w's feed; ok is false if w is not known.
@@ -66,6 +70,7 @@ func (t *Tracker) AppendHealth(dst []Health) []Health {
 func (f *follower) report() Health {
 	h := f.health
 	h.Worker, h.Epoch, h.State, h.LastSeq = f.worker, f.epoch, f.state, f.next-1
+	h.Lagging, h.Behind = f.pace.lagging, f.pace.behind
 	return h
 }
 

@@ -18,6 +18,7 @@ import (
 //	                        are letters (C cleared, S stored, R removed) or -
 //	expect at=DURATION      lines: W EPOCH
 //	disown at=DURATION      lines: W NEXT
+//	compare at=DURATION     lines: W EPOCH NEXT SAID, where SAID is a duration
 //	due at=DURATION
 //	next at=DURATION
 //	forget                  lines: W
@@ -63,6 +64,13 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 		case "disown":
 			v := tr.Disown(now, w, parseUint(t, f[1]))
 			fmt.Fprintln(&out, verdict(v))
+		case "compare":
+			said, err := time.ParseDuration(f[3])
+			if err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			finding, v := tr.Compare(now, w, Claim{Epoch: parseUint(t, f[1]), Next: parseUint(t, f[2]), At: start.Add(said)})
+			fmt.Fprintln(&out, [...]string{"agrees", "end lost: " + verdict(v), "foreign: " + verdict(v)}[finding])
 		case "forget":
 			fmt.Fprintln(&out, tr.Forget(w))
 		}
@@ -86,6 +94,9 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 				h.Worker.ID, h.Worker.Rank, h.Epoch, h.State, h.LastSeq, h.Applied, h.Gaps, h.Duplicates, h.Ignored, h.Stale, h.Resyncs)
 			if h.Applied > 0 {
 				fmt.Fprintf(&out, " at=%v", h.LastEvent.Sub(start))
+			}
+			if h.Lagging {
+				fmt.Fprintf(&out, " behind=%v", h.Behind.Sub(start))
 			}
 			out.WriteString("\n")
 		}

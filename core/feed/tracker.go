@@ -14,15 +14,21 @@ type Config struct {
 	// worker to describe its cache again. Each further wait is twice as long, up
 	// to MaxBackoff. A worker that was left alone for MaxBackoff starts over.
 	MinBackoff, MaxBackoff time.Duration
+	// Stuck is how long a feed may stand still behind what its worker says it has
+	// published, or be ahead of that, see [Tracker.Compare].
+	Stuck time.Duration
 }
 
-// EnsureDefaults fills in what is not set: 200 ms and 30 s.
+// EnsureDefaults fills in what is not set: 200 ms, 30 s and 5 s.
 func (c *Config) EnsureDefaults() {
 	if c.MinBackoff == 0 {
 		c.MinBackoff = 200 * time.Millisecond
 	}
 	if c.MaxBackoff == 0 {
 		c.MaxBackoff = 30 * time.Second
+	}
+	if c.Stuck == 0 {
+		c.Stuck = 5 * time.Second
 	}
 }
 
@@ -34,6 +40,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxBackoff < c.MinBackoff {
 		errs = append(errs, errors.New("feed: max backoff must not be less than min backoff"))
+	}
+	if c.Stuck < 0 {
+		errs = append(errs, errors.New("feed: the time after which a feed is stuck must be positive"))
 	}
 	return errors.Join(errs...)
 }
@@ -96,6 +105,7 @@ type follower struct {
 	asked kv.Mono
 	wait  time.Duration
 
+	pace   pace
 	health Health // the counters and LastEvent only
 }
 
@@ -172,7 +182,7 @@ func (f *follower) apply(now kv.Mono, r *Record, from int, drop bool) Verdict {
 
 // begin starts following a life of the worker of which nothing was heard.
 func (f *follower) begin(epoch uint64) {
-	f.epoch, f.state, f.next = epoch, Doubt, 1
+	f.epoch, f.state, f.next, f.pace = epoch, Doubt, 1, pace{}
 }
 
 // barrier returns the place of the first Cleared event of r whose sequence

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 )
 
 // Config is a Machine's policy.
@@ -371,13 +372,9 @@ const (
 )
 
 // spread returns a duration from 0 to below d that is a worker's own for one use:
-// SplitMix64 (Steele, Lea, Flood 2014) at that position of the stream of its id.
+// drawn at that position of the stream of its id.
 func spread(id kv.WorkerID, use uint64, d time.Duration) time.Duration {
-	z := uint64(id) + use*0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	z ^= z >> 31
-	return time.Duration(z % uint64(max(d, 1)))
+	return time.Duration(splitmix.Mix(uint64(id)+use*splitmix.Step) % uint64(max(d, 1)))
 }
 
 func (m *Machine) enqueue(e *entry, due kv.Mono) {

@@ -65,7 +65,7 @@ func (b *bucket) take(n int) {
 	if b.limit == 0 || n <= 0 {
 		return
 	}
-	b.level = max(-deepest*one, b.level-int64(min(n, deepest))*one)
+	b.level = max(-deepest*one, b.level-min(int64(n), deepest)*one)
 }
 
 // longest bounds what a wait is said to be.

@@ -26,6 +26,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 )
 
 // Reprieve is how long after its failure a worker may be tried again when there is
@@ -160,8 +161,8 @@ func New(cfg Config, seed uint64) *Machine {
 	}
 	return &Machine{
 		cfg:  cfg,
-		pace: pace{least: leastPace, most: mostPace, seed: seed},
-		poll: pace{least: leastPoll, most: mostPoll, seed: ^seed},
+		pace: pace{least: leastPace, most: mostPace, draw: splitmix.Source(seed)},
+		poll: pace{least: leastPoll, most: mostPoll, draw: splitmix.Source(^seed)},
 	}
 }
 

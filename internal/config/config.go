@@ -220,7 +220,7 @@ func (c *Config) Validate() error {
 	p.name("component", c.Component)
 	p.name("endpoint", c.Endpoint)
 	p.engine(c)
-	p.between("workers", c.Workers, 1, 1024)
+	p.between("workers", int64(c.Workers), 1, 1024)
 	for _, n := range c.ServedModelName {
 		if strings.TrimSpace(n) == "" {
 			p.add("served-model-name", "must not be blank")
@@ -229,24 +229,24 @@ func (c *Config) Validate() error {
 	p.parser("tool-call-parser", parse.Config{Tools: c.ToolCallParser})
 	p.parser("reasoning-parser", parse.Config{Reasoning: c.ReasoningParser})
 	p.oneOf("preprocess", c.Preprocess, "local", "engine")
-	p.between("kv-cache-block-size", c.KVCacheBlockSize, 2, maxBlockSize)
-	p.between("kv-cache-blocks", c.KVCacheBlocks, 0, 1<<24)
-	p.between("max-num-seqs", c.MaxNumSeqs, 1, 65536)
-	p.between("max-num-batched-tokens", c.MaxBatchedTokens, 0, 1<<20)
-	p.between("max-waiting", c.MaxWaiting, 1, 1<<20)
+	p.between("kv-cache-block-size", int64(c.KVCacheBlockSize), 2, maxBlockSize)
+	p.between("kv-cache-blocks", int64(c.KVCacheBlocks), 0, 1<<24)
+	p.between("max-num-seqs", int64(c.MaxNumSeqs), 1, 65536)
+	p.between("max-num-batched-tokens", int64(c.MaxBatchedTokens), 0, 1<<20)
+	p.between("max-waiting", int64(c.MaxWaiting), 1, 1<<20)
 	p.oneOf("router-mode", c.RouterMode, "kv", "round-robin", "random", "power-of-two", "least-loaded", "direct")
 	p.weight("kv-overlap-score-weight", c.OverlapScoreWeight)
 	p.weight("router-temperature", c.RouterTemperature)
 	if !(c.BusyThreshold >= 0 && c.BusyThreshold <= 1) {
 		p.add("busy-threshold", fmt.Sprintf("%v is not a share between 0 and 1", c.BusyThreshold))
 	}
-	p.between("busy-prefill-tokens", c.BusyPrefillTokens, 0, 1<<30)
-	p.between("migration-limit", c.MigrationLimit, 0, 100)
+	p.between("busy-prefill-tokens", int64(c.BusyPrefillTokens), 0, 1<<30)
+	p.between("migration-limit", int64(c.MigrationLimit), 0, 100)
 	p.notNegative("migration-wait", c.MigrationWait)
 	p.positive("active-request-expiry", c.ActiveRequestExpiry)
 	p.notNegative("canary-interval", c.CanaryInterval)
-	p.between("max-body-bytes", int(c.MaxBodyBytes), 1024, 1<<40)
-	p.between("max-inflight", c.MaxInflight, 1, 1<<24)
+	p.between("max-body-bytes", c.MaxBodyBytes, 1024, 1<<40)
+	p.between("max-inflight", int64(c.MaxInflight), 1, 1<<24)
 	p.positive("sse-keep-alive", c.SSEKeepAlive)
 	p.notNegative("drain-grace", c.DrainGrace)
 	p.positive("drain-timeout", c.DrainTimeout)
@@ -312,7 +312,7 @@ func (p *problems) parser(key string, cfg parse.Config) {
 	}
 }
 
-func (p *problems) between(key string, v, lo, hi int) {
+func (p *problems) between(key string, v, lo, hi int64) {
 	if v < lo || v > hi {
 		p.add(key, fmt.Sprintf("%d is not between %d and %d", v, lo, hi))
 	}

@@ -26,8 +26,8 @@ func (p *problems) door(c *Config) {
 	p.positive("body-timeout", c.BodyTimeout)
 	p.positive("write-timeout", c.WriteTimeout)
 	p.positive("idle-timeout", c.IdleTimeout)
-	p.between("max-connections", c.MaxConnections, 1, 1<<24)
-	p.between("max-header-bytes", c.MaxHeaderBytes, 4096, 16<<20)
+	p.between("max-connections", int64(c.MaxConnections), 1, 1<<24)
+	p.between("max-header-bytes", int64(c.MaxHeaderBytes), 4096, 16<<20)
 }
 
 // EnvKey is the variable with the API key that commands show to the process that

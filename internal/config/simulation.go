@@ -196,9 +196,9 @@ func (p *problems) simulation(c *Config) {
 	p.oneOf("sim-prefix-caching", c.SimPrefixCaching, On, Off)
 	p.oneOf("sim-chunked-prefill", c.SimChunked, On, Off)
 	if c.SimContextLength != 0 {
-		p.between("sim-context-length", c.SimContextLength, 2, 1<<30)
+		p.between("sim-context-length", int64(c.SimContextLength), 2, 1<<30)
 	}
-	p.between("sim-output", c.SimOutput, 0, 1<<24)
+	p.between("sim-output", int64(c.SimOutput), 0, 1<<24)
 	p.oneOf("sim-text", c.SimText, SimPassage, SimEcho)
 	if _, err := c.MoE(); err != nil {
 		*p = append(*p, err)

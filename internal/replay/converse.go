@@ -3,6 +3,8 @@ package replay
 import (
 	"strconv"
 	"time"
+
+	"penstock/core/splitmix"
 )
 
 // conversation is one that has requests to come.
@@ -43,8 +45,8 @@ func (s *making) beginning() conversation {
 		number: s.begun, name: "c" + strconv.Itoa(s.begun), at: s.coming,
 		group: s.group.draw(&s.shape), content: s.name(ofConversation, s.begun),
 	}
-	c.draw = random{mix(c.content)}
-	c.left = 1 + c.draw.below(2*g.turns-1) // turns in the mean
+	c.draw = random{splitmix.Source(splitmix.Mix(c.content))}
+	c.left = 1 + c.draw.Below(2*g.turns-1) // turns in the mean
 	c.said = min(length(&c.draw, g.first, g.vary), max(g.context-g.prefix, 1))
 	s.begun++
 	s.drawn = false

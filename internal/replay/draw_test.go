@@ -59,18 +59,3 @@ func TestDraws(t *testing.T) {
 		})
 	}
 }
-
-func TestBelowIsEven(t *testing.T) {
-	g := newRandom(3, 3)
-	var counts [7]int
-	for range 70_000 {
-		counts[g.below(7)]++
-	}
-	chi := 0.0
-	for _, n := range counts {
-		chi += float64((n-10_000)*(n-10_000)) / 10_000
-	}
-	if chi > 16.8 { // one in a hundred for 6 degrees of freedom
-		t.Errorf("chi square is %.1f for %v", chi, counts)
-	}
-}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"penstock/core/splitmix"
 )
 
 // pieceSize is the tokens of a block in a made-up prompt: what a prompt is put
@@ -181,7 +183,7 @@ func (g *generator) Open() (Source, error) {
 		g:     g,
 		clock: newClock(Arrival{Process: g.arrival, Rate: g.rate, CV: g.cv, Seed: g.seed}),
 		shape: newRandom(g.seed, purposeShape),
-		names: newRandom(g.seed, purposeContent).state,
+		names: uint64(newRandom(g.seed, purposeContent).Source),
 		group: newZipf(g.groups, g.zipf),
 	}
 	if g.documents > 0 {
@@ -221,7 +223,7 @@ const (
 
 // name returns the name of the n-th content of a kind.
 func (s *making) name(kind uint64, n int) uint64 {
-	return mix(s.names ^ mix(kind<<56|uint64(n)))
+	return splitmix.Mix(s.names ^ splitmix.Mix(kind<<56|uint64(n)))
 }
 
 // Close implements Source.
@@ -296,7 +298,7 @@ func (s *making) begin(r *Request, group int) {
 
 // fixed returns the length of a content that has the same one wherever it is shown.
 func (s *making) fixed(name uint64, mean int) int {
-	own := random{name}
+	own := random{splitmix.Source(name)}
 	return length(&own, mean, s.g.vary)
 }
 
@@ -304,7 +306,7 @@ func (s *making) fixed(name uint64, mean int) int {
 func (s *making) put(r *Request, name uint64, tokens int) {
 	r.Input = len(r.Blocks)*pieceSize + tokens
 	for i := range (tokens + pieceSize - 1) / pieceSize {
-		r.Blocks = append(r.Blocks, int64(mix(name+uint64(i)*golden)))
+		r.Blocks = append(r.Blocks, int64(splitmix.Mix(name+uint64(i)*splitmix.Step)))
 	}
 }
 

@@ -47,10 +47,10 @@ func branching(n int, seed uint64) []Request {
 	var out []Request
 	for i := range n {
 		r := Request{Index: i, BlockTokens: 4}
-		for range 1 + g.below(6) {
-			r.Blocks = append(r.Blocks, int64(g.below(3)))
+		for range 1 + g.Below(6) {
+			r.Blocks = append(r.Blocks, int64(g.Below(3)))
 		}
-		r.Input = max(4*len(r.Blocks)-g.below(4), 1)
+		r.Input = max(4*len(r.Blocks)-g.Below(4), 1)
 		out = append(out, r)
 	}
 	return out
@@ -89,7 +89,7 @@ func TestLRUAgainstASlice(t *testing.T) {
 		l := newLRU(capacity, 1<<20)
 		var list []kv.SeqHash
 		for range 20_000 {
-			h := kv.SeqHash(g.below(60))<<10 | kv.SeqHash(g.below(30)) | 1<<63
+			h := kv.SeqHash(g.Below(60))<<10 | kv.SeqHash(g.Below(30)) | 1<<63
 			held := slices.Contains(list, h)
 			if (l.hits([]kv.SeqHash{h}) == 1) != held {
 				t.Fatalf("capacity %d: %x is held: %v", capacity, h, held)

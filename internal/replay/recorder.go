@@ -38,8 +38,8 @@ const (
 const (
 	maxErrorKinds = 32
 	maxWorkers    = 1 << 16
-	// OtherErrors counts errors whose kinds are too many to tell apart.
-	OtherErrors = "other"
+	// otherErrors counts errors whose kinds are too many to tell apart.
+	otherErrors = "other"
 )
 
 // Recorder turns the samples of a run into a [Run]. It has one owner. What it takes
@@ -117,7 +117,7 @@ func (r *Recorder) fail(s *Sample) {
 	r.errors++
 	kind := s.Error
 	if _, known := r.kinds[kind]; !known && len(r.kinds) >= maxErrorKinds {
-		kind = OtherErrors
+		kind = otherErrors
 	}
 	r.kinds[kind]++
 }

@@ -25,13 +25,13 @@ func lives(n int, seed uint64) []life {
 	out := make([]life, n)
 	var sent time.Duration
 	for i := range out {
-		sent += time.Duration(g.below(400)) * time.Millisecond / 10
-		spread := func() time.Duration { return time.Duration(1 + g.below(1<<(4+g.below(27)))) }
+		sent += time.Duration(g.Below(400)) * time.Millisecond / 10
+		spread := func() time.Duration { return time.Duration(1 + g.Below(1<<(4+g.Below(27)))) }
 		s := Sample{
-			Index: i, Due: sent, Sent: sent + spread()/1000, Input: g.below(5000),
-			Output: g.below(6), Worker: uint64(1 + g.below(5)),
+			Index: i, Due: sent, Sent: sent + spread()/1000, Input: g.Below(5000),
+			Output: g.Below(6), Worker: uint64(1 + g.Below(5)),
 		}
-		s.Cached = g.below(s.Input + 1)
+		s.Cached = g.Below(s.Input + 1)
 		s.First = s.Sent + spread()
 		s.Last = s.First
 		var pauses []time.Duration
@@ -41,8 +41,8 @@ func lives(n int, seed uint64) []life {
 			s.Last += p
 		}
 		s.Done = s.Last
-		if g.below(10) == 0 {
-			s.Error = []string{"timeout", "overloaded"}[g.below(2)]
+		if g.Below(10) == 0 {
+			s.Error = []string{"timeout", "overloaded"}[g.Below(2)]
 		}
 		out[i] = life{s, pauses}
 	}
@@ -195,7 +195,7 @@ func TestTimelineIsBounded(t *testing.T) {
 	g := newRandom(5, 5)
 	const step = 819200 * time.Millisecond // 100 ms doubled until 450,000 s have 600 points
 	for i := range 20_000 {
-		sent := time.Duration(g.below(450_000_000)) * time.Millisecond
+		sent := time.Duration(g.Below(450_000_000)) * time.Millisecond
 		r.Sample(&Sample{Index: i, Sent: sent, First: sent + 2, Last: sent + 8, Done: sent + 8, Input: 5, Cached: 2, Output: 3})
 		w := want[sent/step]
 		w.add(&tick{sent: 1, input: 5, cached: 2, output: 3, ttft: 2, answers: 1, itl: 3, paced: 1})
@@ -342,8 +342,8 @@ func TestRecorderIsBounded(t *testing.T) {
 	if n := len(run.Plots.PerWorker); n != maxWorkers+1 {
 		t.Errorf("%d workers", n)
 	}
-	if n := len(run.Row.ErrorKinds); n != maxErrorKinds+1 || run.Row.ErrorKinds[OtherErrors] != 2*maxWorkers-maxErrorKinds {
-		t.Errorf("%d kinds of error, %d others", n, run.Row.ErrorKinds[OtherErrors])
+	if n := len(run.Row.ErrorKinds); n != maxErrorKinds+1 || run.Row.ErrorKinds[otherErrors] != 2*maxWorkers-maxErrorKinds {
+		t.Errorf("%d kinds of error, %d others", n, run.Row.ErrorKinds[otherErrors])
 	}
 	if n := len(run.Plots.Timeline); n > maxPoints {
 		t.Errorf("%d points", n)

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 )
 
 // Vocabulary is the range of ids [Low, High) that made-up prompts consist of. The
@@ -33,6 +34,25 @@ const (
 // hand.
 const bytesPerToken = 4
 
+// TextTokens is how many tokens a text of so many bytes counts as where no tokenizer
+// is at hand: one for each four bytes begun.
+func TextTokens(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
+
+// PromptTokens is how many tokens [AppendTokens] makes of r.
+func PromptTokens(r *Request) int {
+	switch {
+	case len(r.Tokens) > 0:
+		return len(r.Tokens)
+	case len(r.Messages) > 0:
+		return TextTokens(len(r.Tools)) + TextTokens(len(r.Messages))
+	case r.Text != "":
+		return TextTokens(len(r.Text))
+	case len(r.Payload) > 0:
+		return TextTokens(len(r.Payload))
+	}
+	return max(r.Input, 0)
+}
+
 // AppendTokens appends the prompt of r as token ids. It is the one place that says
 // which tokens a workload stands for, so that a simulated worker and a server see
 // the same prefixes:
@@ -53,10 +73,10 @@ func AppendTokens(dst []kv.Token, r *Request, v Vocabulary) []kv.Token {
 		v.Low, v.High = defaultLow, defaultHigh
 	}
 	if r.Model != "" {
-		v.Seed = mix(v.Seed + hashText(r.Model))
+		v.Seed = splitmix.Mix(v.Seed + hashText(r.Model))
 	}
 	if r.Salt != "" {
-		v.Seed = mix(v.Seed ^ hashText(r.Salt))
+		v.Seed = splitmix.Mix(v.Seed ^ hashText(r.Salt))
 	}
 	switch {
 	case len(r.Tokens) > 0:
@@ -105,29 +125,29 @@ func grow(dst []kv.Token, n int) []kv.Token {
 // on nothing else, so that a piece that is cut short is a prefix of the whole.
 func (v *Vocabulary) fill(dst []kv.Token, piece, name uint64) {
 	width, low := uint64(v.High-v.Low), v.Low
-	state := mix(mix(name) ^ mix(v.Seed*golden+piece))
+	state := splitmix.Mix(splitmix.Mix(name) ^ splitmix.Mix(v.Seed*splitmix.Step+piece))
 	pairs := dst[:len(dst)&^1]
 	for i := 0; i+1 < len(pairs); i += 2 {
-		state += golden
-		x := mix(state)
+		state += splitmix.Step
+		x := splitmix.Mix(state)
 		pairs[i] = low + kv.Token(x>>32*width>>32)
 		pairs[i+1] = low + kv.Token(x&math.MaxUint32*width>>32)
 	}
 	if len(pairs) < len(dst) {
-		dst[len(pairs)] = low + kv.Token(mix(state+golden)>>32*width>>32)
+		dst[len(pairs)] = low + kv.Token(splitmix.Mix(state+splitmix.Step)>>32*width>>32)
 	}
 }
 
 // appendBytes appends a token for every four bytes of text, the last of which may
 // be fewer.
 func appendBytes[T string | ~[]byte](dst []kv.Token, text T, v Vocabulary) []kv.Token {
-	width, key := uint64(v.High-v.Low), mix(v.Seed*golden+pieceText)
+	width, key := uint64(v.High-v.Low), splitmix.Mix(v.Seed*splitmix.Step+pieceText)
 	for i := 0; i < len(text); i += bytesPerToken {
 		word := uint64(min(len(text)-i, bytesPerToken)) // "a" is not "a\x00"
 		for j := i; j < min(len(text), i+bytesPerToken); j++ {
 			word = word<<8 | uint64(text[j])
 		}
-		high, _ := bits.Mul64(mix(word^key), width)
+		high, _ := bits.Mul64(splitmix.Mix(word^key), width)
 		dst = append(dst, v.Low+kv.Token(high))
 	}
 	return dst
@@ -139,5 +159,5 @@ func hashText(s string) uint64 {
 	for i := range len(s) {
 		h = (h ^ uint64(s[i])) * 1099511628211
 	}
-	return mix(h)
+	return splitmix.Mix(h)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 )
 
 // digest returns a hash of token ids that a golden can hold.
@@ -41,8 +42,8 @@ func TestGoldenTokens(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := AppendTokens(nil, &c.r, c.v)
-			if len(got) != c.len {
-				t.Errorf("%d tokens, want %d", len(got), c.len)
+			if n := PromptTokens(&c.r); len(got) != c.len || n != c.len {
+				t.Errorf("%d tokens, said to be %d, want %d", len(got), n, c.len)
 			}
 			if d := digest(got); d != c.want {
 				t.Errorf("digest is %#x, want %#x", d, c.want)
@@ -65,10 +66,10 @@ func TestGoldenTokens(t *testing.T) {
 // generator.
 func naiveTokens(r *Request, v Vocabulary) []kv.Token {
 	at := func(piece, name uint64, i int) kv.Token {
-		g := random{mix(mix(name) ^ mix(v.Seed*golden+piece))}
+		g := splitmix.Source(splitmix.Mix(splitmix.Mix(name) ^ splitmix.Mix(v.Seed*splitmix.Step+piece)))
 		var x uint64
 		for range i/2 + 1 {
-			x = g.next()
+			x = g.Next()
 		}
 		if i%2 == 0 {
 			x >>= 32
@@ -94,11 +95,11 @@ func naiveTokens(r *Request, v Vocabulary) []kv.Token {
 func TestTokensAreThoseOfTheDefinition(t *testing.T) {
 	g := newRandom(1, 1)
 	for round := range 200 {
-		v := Vocabulary{Low: kv.Token(g.below(1000)), Seed: uint64(g.below(3))}
-		v.High = v.Low + 1 + kv.Token(g.below(1<<20))
-		r := Request{Index: round, Input: g.below(200), BlockTokens: 1 + g.below(40)}
-		for range g.below(6) {
-			r.Blocks = append(r.Blocks, int64(g.below(4))-1)
+		v := Vocabulary{Low: kv.Token(g.Below(1000)), Seed: uint64(g.Below(3))}
+		v.High = v.Low + 1 + kv.Token(g.Below(1<<20))
+		r := Request{Index: round, Input: g.Below(200), BlockTokens: 1 + g.Below(40)}
+		for range g.Below(6) {
+			r.Blocks = append(r.Blocks, int64(g.Below(4))-1)
 		}
 		if got, want := AppendTokens(nil, &r, v), naiveTokens(&r, v); !slices.Equal(got, want) {
 			t.Fatalf("%+v under %+v:\n%v, want\n%v", r, v, got, want)

@@ -16,11 +16,11 @@ func (c *cluster) discover(number int) {
 	for i := range c.workers {
 		w, m := &c.workers[i], &r.members[i]
 		switch {
+		case !w.registered && !m.known: // what a stranger publishes has its time
+			continue
 		case !w.registered:
-			if m.known {
-				r.tracker.Forget(w.id)
-				r.index.Drop(w.id)
-			}
+			r.tracker.Forget(w.id)
+			r.index.Drop(w.id)
 			*m = member{}
 			continue
 		case !m.known:
@@ -83,7 +83,7 @@ func (r *router) tidy(c *cluster) {
 		if r.tracker.Expect(c.now, w, m.epoch) {
 			r.index.Drop(w)
 		}
-		r.checkLag(c, w, m)
+		r.compare(c, w, m)
 	}
 	r.ask(c)
 }
@@ -102,22 +102,13 @@ func (r *router) dropStrangers(c *cluster) {
 	}
 }
 
-// checkLag compares what a worker says it has published with what has arrived: a
-// feed that stands still behind it has lost its end.
-func (r *router) checkLag(c *cluster, w kv.Worker, m *member) {
-	h, known := r.tracker.Health(w)
-	if !known || !m.reported || m.load.epoch != h.Epoch || h.State != feed.Live || m.load.next <= h.LastSeq+1 {
-		m.lagging = false
-		return
+// compare holds what a worker says it has published against what has arrived.
+func (r *router) compare(c *cluster, w kv.Worker, m *member) {
+	var claim feed.Claim
+	if m.reported {
+		claim = feed.Claim{Epoch: m.load.epoch, Next: m.load.next, At: m.loadAt}
 	}
-	if !m.lagging || m.at != h.LastSeq {
-		m.lagging, m.at, m.stillSince = true, h.LastSeq, c.now
-		return
+	if finding, v := r.tracker.Compare(c.now, w, claim); finding != feed.Agrees {
+		r.obey(w, nil, v)
 	}
-	if !elapsed(m.stillSince, c.now, stuck) {
-		return
-	}
-	m.lagging = false
-	rec := feed.Record{Worker: w, Epoch: h.Epoch, First: m.load.next, BlockSize: uint32(c.cfg.BlockSize)}
-	r.obey(w, nil, r.tracker.Accept(c.now, &rec))
 }

@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 )
 
 // Faults are what goes wrong on the planes and in the processes, by the seed of the
@@ -86,7 +87,7 @@ type chaos struct {
 }
 
 func newChaos(f Faults, seed uint64) chaos {
-	return chaos{Faults: f, random: random{derive(seed, 1)}}
+	return chaos{Faults: f, random: random{splitmix.Source(derive(seed, 1))}}
 }
 
 // on reports whether things go wrong now.

@@ -271,6 +271,32 @@ func TestIndexFollows(t *testing.T) {
 	}
 }
 
+// TestStrangers: what a worker publishes that discovery does not know goes after the
+// grace, whoever else comes and goes meanwhile.
+func TestStrangers(t *testing.T) {
+	c, err := newCluster(Config{Workers: 2}, &requests{}, &journal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w := &c.routers[0], &c.workers[1]
+	w.registered = false
+	c.discover(0)
+	r.accept(c, &feed.Record{Worker: w.id, Epoch: w.epoch, First: 1, BlockSize: 16, Events: []kv.Event{
+		{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{7}},
+	}})
+	for range 3 {
+		c.now = c.now.Add(grace / 3)
+		c.discover(0)
+		if n := len(r.index.AppendBlocks(nil, w.id)); n != 1 {
+			t.Fatalf("%d blocks are known after %v", n, since(c.now))
+		}
+	}
+	r.tidy(c)
+	if _, known := r.tracker.Health(w.id); known || len(r.index.AppendBlocks(nil, w.id)) != 0 {
+		t.Error("the stranger's blocks are still known")
+	}
+}
+
 // TestPlannedLeaves: workers that leave as planned fail no request, even where none
 // may be made good.
 func TestPlannedLeaves(t *testing.T) {

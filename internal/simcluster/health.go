@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"penstock/core/health"
-	"penstock/core/kv"
 )
 
 const (
@@ -74,22 +73,20 @@ func (c *cluster) ponged(at uint32) {
 	r.watch(c)
 }
 
-// loadReport is what a worker says of itself.
+// loadReport is what a worker says of itself, as far as a router heeds it.
 type loadReport struct {
 	epoch uint64
 	next  uint64 // number of its next cache event
 	drain bool
-	at    kv.Mono
 }
 
 // report tells the routers about a worker, if there is news or it is time.
 func (w *worker) report(c *cluster) {
-	now := w.said()
-	if now.at = w.load.at; !w.alive || now == w.load && !elapsed(now.at, c.now, loadRefresh) {
+	said := w.said()
+	if !w.alive || said == w.load && !elapsed(w.loadAt, c.now, loadRefresh) {
 		return
 	}
-	now.at = c.now
-	w.load = now
+	w.load, w.loadAt = said, c.now
 	for i := range c.routers {
 		if r := &c.routers[i]; !c.chaos.losesLoad(c.now) {
 			r.health.Heard(c.now, w.id.ID, w.epoch)

@@ -16,7 +16,6 @@ import (
 const (
 	upkeepEvery    = time.Second
 	settle         = 2 * time.Second  // a worker may be known before its events are missed
-	stuck          = 5 * time.Second  // a feed may stand still behind its worker's reports
 	fresh          = 30 * time.Second // a load report speaks for a worker
 	grace          = 30 * time.Second // entries are kept of a worker that is not registered
 	reservationTTL = 10 * time.Minute
@@ -57,10 +56,6 @@ type member struct {
 	reported bool
 	load     loadReport
 	loadAt   kv.Mono
-
-	lagging    bool
-	stillSince kv.Mono
-	at         uint64
 }
 
 // openRouter makes a router that knows no worker.

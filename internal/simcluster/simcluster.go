@@ -7,7 +7,8 @@
 // same moment: a worker drives its scheduler as an engine in batches does, and
 // publishes, numbers and describes its cache as a worker process; a router follows
 // feeds, asks for what is missing, pings and reserves as a router process; a task goes
-// from worker to worker as a frontend carries it. What the originals do over sockets
+// from worker to worker as a frontend carries it. Tests hold their times against those of
+// the originals. What the originals do over sockets
 // takes the constant times of [Config] here, and what they draw at random is a
 // function of [Config.Seed].
 //
@@ -41,9 +42,9 @@ type Config struct {
 	Workers int
 	// BlockSize is in tokens; Blocks are those of one worker.
 	BlockSize, Blocks int
-	MaxSeqs           int
-	TokenBudget       int
-	MaxWaiting        int
+	// MaxSeqs bounds the sequences of a pass, TokenBudget its tokens, MaxWaiting the
+	// sequences that wait for their turn at one worker.
+	MaxSeqs, TokenBudget, MaxWaiting int
 	// MaxContext bounds prompt and output of one request together, in tokens. A longer
 	// output is cut, a longer prompt refused.
 	MaxContext int

@@ -167,7 +167,7 @@ func (c *cluster) place(at uint32, d route.Decision) {
 	c.queue.push(c.now.Add(c.cfg.StallTimeout), stall, at, t.stalls)
 	t.breaks = never
 	if c.chaos.breaks(c.now) {
-		t.breaks = t.got + c.chaos.random.below(t.limit-t.got)
+		t.breaks = t.got + c.chaos.random.Below(t.limit-t.got)
 	}
 	if c.chaos.breaks(c.now) { // on its way: nobody has seen it
 		cl.state = over

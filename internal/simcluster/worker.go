@@ -33,7 +33,8 @@ type worker struct {
 	registeredEpoch uint64
 
 	publisher
-	load loadReport // the last one
+	load   loadReport // the last one
+	loadAt kv.Mono
 }
 
 // openWorker begins the first life of a worker. Engines differ in their jitter.
@@ -53,7 +54,8 @@ func (c *cluster) openWorker(number int) error {
 func (w *worker) live(c *cluster) error {
 	sched, err := paged.New(paged.Config{
 		Blocks: c.cfg.Blocks, BlockSize: c.cfg.BlockSize, MaxSeqs: c.cfg.MaxSeqs,
-		TokenBudget: c.cfg.TokenBudget, MaxContext: c.cfg.MaxContext, MaxWaiting: c.cfg.MaxWaiting,
+		TokenBudget: c.cfg.TokenBudget, MaxContext: c.cfg.MaxContext,
+		MaxWaiting: c.cfg.MaxSeqs + c.cfg.MaxWaiting, // the bound on what is held is reached first
 	})
 	if err != nil {
 		return err

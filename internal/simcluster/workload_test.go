@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/core/splitmix"
 	"penstock/internal/replay"
 )
 
@@ -48,8 +49,8 @@ type shape struct {
 
 // make draws the workload of a seed.
 func (s shape) make(seed uint64) []replay.Request {
-	rng := random{derive(seed, 99)}
-	below := func(n int) int { return int(rng.next() % uint64(max(n, 1))) }
+	rng := random{splitmix.Source(derive(seed, 99))}
+	below := func(n int) int { return int(rng.Next() % uint64(max(n, 1))) }
 	histories := make([][]int64, s.roots)
 	fresh := int64(1)
 	at := time.Duration(0)

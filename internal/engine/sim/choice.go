@@ -5,6 +5,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 	"penstock/internal/engine"
 )
 
@@ -60,7 +61,7 @@ func (c *choice) instead() (kv.Token, bool) {
 
 // word returns the i-th of all words in an order that key and position choose.
 func (s *script) word(key uint64, position, i int) kv.Token {
-	from := mix(key+uint64(position)*golden) % uint64(len(s.words))
+	from := splitmix.Mix(key+uint64(position)*splitmix.Step) % uint64(len(s.words))
 	return s.words[(from+uint64(i))%uint64(len(s.words))]
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
 )
@@ -63,7 +64,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	card.Numerics = s.numerics()
 	c := &computer{script: s, timing: cfg.Timing, blocks: cfg.Blocks, clock: clock{kind: cfg.Clock}}
-	c.timing.Seed = mix(cfg.Timing.Seed + cfg.Worker*golden)
+	c.timing.Seed = splitmix.Mix(cfg.Timing.Seed + cfg.Worker*splitmix.Step)
 	bc := batch.Config{
 		Card:        card,
 		MaxSeqs:     cfg.MaxSeqs,

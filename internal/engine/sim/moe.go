@@ -1,6 +1,9 @@
 package sim
 
-import "penstock/core/kv"
+import (
+	"penstock/core/kv"
+	"penstock/core/splitmix"
+)
 
 // MoE is the shape of a mixture-of-experts model. The zero MoE is none: blocks have no
 // labels.
@@ -40,7 +43,7 @@ func (m MoE) label(events []kv.Event) {
 
 // of returns the label of a block.
 func (m MoE) of(name kv.SeqHash) kv.MoELabel {
-	h := mix(uint64(name) + golden)
+	h := splitmix.Mix(uint64(name) + splitmix.Step)
 	l := kv.MoELabel{
 		Has:    kv.HasExpert,
 		Layer:  uint32((h >> 32) % uint64(m.Layers)),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 )
@@ -18,7 +19,7 @@ import (
 func request(seed, prompt, n int) *engine.Request {
 	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: n, IgnoreEOS: true}}
 	for i := range prompt {
-		req.Prompt = append(req.Prompt, kv.Token(10+mix(uint64(seed)<<32+uint64(i))%80))
+		req.Prompt = append(req.Prompt, kv.Token(10+splitmix.Mix(uint64(seed)<<32+uint64(i))%80))
 	}
 	return req
 }

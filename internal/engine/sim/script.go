@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
 )
@@ -79,8 +80,8 @@ func wordList(words []kv.Token) Text {
 // numerics names what the tokens depend on beside the request: the version of this
 // package's choices, and all of the script.
 func (s *script) numerics() string {
-	h := mix(golden + uint64(s.kind))
-	add := func(n int) { h = mix(h + golden + uint64(n)) }
+	h := splitmix.Mix(splitmix.Step + uint64(s.kind))
+	add := func(n int) { h = splitmix.Mix(h + splitmix.Step + uint64(n)) }
 	add(s.output)
 	add(s.context)
 	add(s.size)
@@ -93,7 +94,7 @@ func (s *script) numerics() string {
 		}
 	}
 	for _, word := range s.silent {
-		h = mix(h + golden + word)
+		h = splitmix.Mix(h + splitmix.Step + word)
 	}
 	return fmt.Sprintf("sim1-%016x", h)
 }
@@ -107,7 +108,7 @@ func (s *script) begin(req *engine.Request, stops []kv.Token) []batch.State {
 		c := &choices[i]
 		*c = choice{script: s, req: req, stops: stops, key: prompt, end: s.end(req, prompt, echo)}
 		if req.Sampling.Temperature > 0 { // else all choices are the same
-			c.key = mix(prompt + mix(req.Sampling.Seed+golden) + uint64(i)*golden)
+			c.key = splitmix.Mix(prompt + splitmix.Mix(req.Sampling.Seed+splitmix.Step) + uint64(i)*splitmix.Step)
 			c.end = s.end(req, c.key, echo)
 		}
 		if echo != nil {
@@ -142,7 +143,7 @@ func (s *script) echo(prompt []kv.Token) *Text {
 // lead to each of them.
 func (s *script) open(key uint64) reader {
 	n := len(s.text.Next)
-	stride := 1 + int(mix(key+golden)%uint64(n))
+	stride := 1 + int(splitmix.Mix(key+splitmix.Step)%uint64(n))
 	for gcd(stride, n) != 1 {
 		stride++
 	}
@@ -173,7 +174,7 @@ func (s *script) end(req *engine.Request, key uint64, echo *Text) int {
 		at = 0
 	case s.output > 0 && req.Stop.MaxTokens >= s.context-len(req.Prompt):
 		n := uint64(s.output)
-		a, b := mix(key^golden)%n, mix(^key^golden)%n
+		a, b := splitmix.Mix(key^splitmix.Step)%n, splitmix.Mix(^key^splitmix.Step)%n
 		at = int(a + b) // of mean n-1, and there is the end
 	}
 	return max(at, req.Stop.MinTokens)
@@ -183,9 +184,9 @@ func (s *script) end(req *engine.Request, key uint64, echo *Text) int {
 // a beginning in common differ.
 func digest(prompt []kv.Token) uint64 {
 	const last = 256
-	h := mix(golden + uint64(len(prompt)))
+	h := splitmix.Mix(splitmix.Step + uint64(len(prompt)))
 	for _, t := range prompt[max(0, len(prompt)-last):] {
-		h = mix(h + golden + uint64(t))
+		h = splitmix.Mix(h + splitmix.Step + uint64(t))
 	}
 	return h
 }

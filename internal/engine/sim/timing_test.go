@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"penstock/core/splitmix"
 )
 
 func timing(t testing.TB, preset string) Timing {
@@ -294,7 +296,7 @@ func TestPasses(t *testing.T) {
 	draws := uint64(0)
 	draw := func(below uint64) int {
 		draws++
-		return int(mix(draws*golden) % below)
+		return int(splitmix.Mix(draws*splitmix.Step) % below)
 	}
 	profile := testProfile(t)
 	names := append(Presets(), "profile")

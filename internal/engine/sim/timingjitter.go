@@ -1,5 +1,7 @@
 package sim
 
+import "penstock/core/splitmix"
+
 // MaxJitter is the largest relative standard deviation that a Timing may have.
 // (llm-d-inference-sim has the same bound, and the same limit to one draw.)
 const MaxJitter = 0.3
@@ -24,22 +26,13 @@ func (t *Timing) jitter(number uint64) float64 {
 
 // normal returns a draw of mean 0 and standard deviation 1.
 func normal(seed, number uint64) float64 {
-	key := mix(mix(seed+golden) + number*golden)
+	key := splitmix.Mix(splitmix.Mix(seed+splitmix.Step) + number*splitmix.Step)
 	sum := 0
 	for i := range uint64(3) {
-		for r := mix(key + (i+1)*golden); r != 0; r >>= 16 {
+		for r := splitmix.Mix(key + (i+1)*splitmix.Step); r != 0; r >>= 16 {
 			sum += int(r & 0xffff)
 		}
 	}
 	// Each of the twelve is uniform over 0..65535: mean 65535/2, variance 65536²/12.
 	return float64(sum-6*65535) / 65536
-}
-
-// golden and mix are those of SplitMix64.
-const golden = 0x9e3779b97f4a7c15
-
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }

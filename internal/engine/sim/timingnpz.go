@@ -23,9 +23,9 @@ const (
 	arrayITL     = "decode_itl"
 )
 
-// MaxProfile bounds a profile file, and each array in it, in bytes. One of
+// maxProfile bounds a profile file, and each array in it, in bytes. One of
 // measurements is a few kilobytes.
-const MaxProfile = 8 << 20
+const maxProfile = 8 << 20
 
 // maxMembers bounds the arrays of a file; a profile has five that count.
 const maxMembers = 64
@@ -37,7 +37,7 @@ func OpenProfile(path string) (*Profile, error) {
 		return nil, fmt.Errorf("sim profile: %w", err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, MaxProfile+1))
+	data, err := io.ReadAll(io.LimitReader(f, maxProfile+1))
 	if err != nil {
 		return nil, fmt.Errorf("sim profile: %w", err)
 	}
@@ -53,8 +53,8 @@ func OpenProfile(path string) (*Profile, error) {
 // decode_context_length and the two-dimensional decode_itl, a row for each number
 // of tokens in the cache. Other arrays are ignored. It keeps no part of data.
 func ReadProfile(data []byte) (*Profile, error) {
-	if len(data) > MaxProfile {
-		return nil, fmt.Errorf("larger than %d bytes", MaxProfile)
+	if len(data) > maxProfile {
+		return nil, fmt.Errorf("larger than %d bytes", maxProfile)
 	}
 	archive, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
@@ -108,12 +108,12 @@ func member(archive *zip.Reader, name string) (*array, error) {
 		return nil, err
 	}
 	defer r.Close()
-	raw, err := io.ReadAll(io.LimitReader(r, MaxProfile+1))
+	raw, err := io.ReadAll(io.LimitReader(r, maxProfile+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(raw) > MaxProfile {
-		return nil, fmt.Errorf("larger than %d bytes", MaxProfile)
+	if len(raw) > maxProfile {
+		return nil, fmt.Errorf("larger than %d bytes", maxProfile)
 	}
 	return readArray(raw)
 }
@@ -209,7 +209,7 @@ func cutHeader(raw []byte) (header, body []byte, err error) {
 	return rest[from : from+length], rest[from+length:], nil
 }
 
-// parseShape returns the dimensions in text, of at most most numbers together.
+// parseShape returns the dimensions in text, of at most limit numbers together.
 func parseShape(text string, limit int) ([]int, error) {
 	var shape []int
 	n := 1

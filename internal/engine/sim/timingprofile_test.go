@@ -125,7 +125,7 @@ func npz(t testing.TB, members map[string][]byte, twice ...string) []byte {
 	w := zip.NewWriter(&b)
 	put := func(name string) {
 		method := zip.Store
-		if len(members[name]) > MaxProfile {
+		if len(members[name]) > maxProfile {
 			method = zip.Deflate // else the file would be too large, not the array
 		}
 		f, err := w.CreateHeader(&zip.FileHeader{Name: name + ".npy", Method: method})
@@ -189,7 +189,7 @@ func TestBadProfiles(t *testing.T) {
 		{"times missing", arrayTTFT, vector(1), "1 times for the 2 points"},
 		{"rows missing", arrayITL, matrix(1, 1, 1), "1 rows for the 2 points"},
 		{"columns missing", arrayContext, vector(1, 2), "row 0 has 1 times for the 2 points"},
-		{"too large", arrayISL, make([]byte, MaxProfile+1), "larger than"},
+		{"too large", arrayISL, make([]byte, maxProfile+1), "larger than"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := members()
@@ -221,7 +221,7 @@ func TestBadProfileFiles(t *testing.T) {
 		"changed":       {bytes.Replace(whole, vector(100, 200), vector(100, 300), 1), "checksum error"},
 		"twice":         {npz(t, members(), arrayKV), "it is there twice"},
 		"many":          {npz(t, members(), many...), "69 arrays, more than 64"},
-		"huge":          {make([]byte, MaxProfile+1), "larger than"},
+		"huge":          {make([]byte, maxProfile+1), "larger than"},
 		"other members": {npz(t, map[string][]byte{}), "array prefill_isl: it is missing"},
 	} {
 		if _, err := ReadProfile(c.data); err == nil || !strings.Contains(err.Error(), c.want) {

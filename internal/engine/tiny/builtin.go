@@ -76,7 +76,7 @@ func randomWeights(shape *model.Config, seed uint64) model.Map {
 			if strings.Contains(spec.Name, "q_proj") {
 				deviation *= sharpness
 			}
-			fill(data, splitmix(seed, uint64(i)), deviation)
+			fill(data, output(seed, uint64(i)), deviation)
 		default:
 			for j := range data {
 				data[j] = 1

@@ -43,7 +43,7 @@ func newBuiltin(t testing.TB, change func(*Config)) *Engine {
 func greedy(seed, prompt, n int) *engine.Request {
 	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: n, IgnoreEOS: true}}
 	for i := range prompt {
-		req.Prompt = append(req.Prompt, kv.Token(130+splitmix(uint64(seed), uint64(i))%1900))
+		req.Prompt = append(req.Prompt, kv.Token(130+output(uint64(seed), uint64(i))%1900))
 	}
 	return req
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"runtime"
 	"sync"
+
+	"penstock/core/splitmix"
 )
 
 // fill sets every element of dst to a pseudo-random number with mean 0 and the
@@ -25,7 +27,7 @@ func fill(dst []float32, seed uint64, deviation float64) {
 		room <- struct{}{}
 		wg.Go(func() {
 			for i := range part {
-				x := splitmix(seed, uint64(start+i))
+				x := output(seed, uint64(start+i))
 				sum := int32(x&0xffff) + int32(x>>16&0xffff) + int32(x>>32&0xffff) + int32(x>>48)
 				part[i] = float32(sum-mean) * scale
 			}
@@ -35,12 +37,5 @@ func fill(dst []float32, seed uint64, deviation float64) {
 	wg.Wait()
 }
 
-// splitmix returns output number i of the SplitMix64 generator with this seed
-// (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-// OOPSLA 2014).
-func splitmix(seed, i uint64) uint64 {
-	z := seed + (i+1)*0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
-}
+// output returns output number i of the generator with this seed.
+func output(seed, i uint64) uint64 { return splitmix.Mix(seed + (i+1)*splitmix.Step) }

@@ -171,3 +171,30 @@ func TestFaultyDelay(t *testing.T) {
 		s.stop() // in the middle of a delay
 	})
 }
+
+// TestWatchBegunAmongChanges: a watch that a change overtakes while it begins has its
+// first set like any other.
+func TestWatchBegunAmongChanges(t *testing.T) {
+	r := disco.NewMem()
+	ctx, cancel := context.WithCancel(t.Context())
+	var changing sync.WaitGroup
+	for id := range kv.WorkerID(4) {
+		changing.Go(func() {
+			for ctx.Err() == nil {
+				lease, err := r.Register(ctx, worker(id+1))
+				if err != nil {
+					return
+				}
+				_ = lease.Release(ctx) // the end of ctx may come between
+			}
+		})
+	}
+	for range 5000 {
+		seen, stop := context.WithCancel(t.Context())
+		if err := r.Watch(seen, disco.Worker, func([]disco.Instance) { stop() }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	changing.Wait()
+}

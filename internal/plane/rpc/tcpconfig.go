@@ -111,7 +111,7 @@ func (c *TCPConfig) Validate() error {
 	if c.Ping < 2*time.Millisecond || c.Dead < 2*c.Ping {
 		bad("a connection is dead after at least two pings, not %v and %v", c.Dead, c.Ping)
 	}
-	if c.Conns < 1 || c.Calls < 1 || c.Calls > lastCall {
+	if c.Conns < 1 || c.Calls < 1 || uint64(c.Calls) > lastCall {
 		bad("connections and calls must be positive, not %d and %d", c.Conns, c.Calls)
 	}
 	if c.ConnBodies < MaxBody || c.Bodies < c.ConnBodies || c.Answers < tcpWindow+MaxFrame {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -193,6 +194,52 @@ func TestResent(t *testing.T) {
 		if err != nil || sum.Answers != 1 || sum.Resent != 0 || rec.samples[1].Error != want {
 			t.Errorf("%+v, %+v, %v", sum, rec.samples, err)
 		}
+	}
+}
+
+// TestResentFirst: a connection that is opened ahead of its first request may be
+// closed meanwhile too. A request that finds even a new one closed is not answered.
+func TestResentFirst(t *testing.T) {
+	for _, tt := range []struct {
+		closed, answers int
+		kinds           []string
+	}{
+		{1, 2, nil},
+		{2, 1, []string{"truncated", "reset"}}, // by how far the closing is
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var serving sync.WaitGroup
+		serving.Go(func() {
+			for n := 0; ; n++ {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				if n < tt.closed {
+					_ = conn.Close()
+					continue
+				}
+				serving.Go(func() {
+					serveScript(conn.(*net.TCPConn), func(conn *net.TCPConn, _ int) bool {
+						_, _ = io.WriteString(conn, streamHead+inChunk(token+finish+counts+doneEvent)+lastChunk)
+						return true
+					})
+				})
+			}
+		})
+		rec := &record{}
+		sum, err := Run(t.Context(), Config{Endpoint: Endpoint{URL: "http://" + l.Addr().String()}, Model: "m", Concurrency: 1}, at(0, 0), rec)
+		if err != nil || sum.Answers != tt.answers || sum.Resent != 1 {
+			t.Errorf("%d closed: %+v, %+v, %v", tt.closed, sum, rec.samples, err)
+		}
+		if first := rec.samples[0].Error; tt.kinds == nil && first != "" || tt.kinds != nil && !slices.Contains(tt.kinds, first) {
+			t.Errorf("%d closed: the first request ended with %q", tt.closed, first)
+		}
+		_ = l.Close()
+		serving.Wait()
 	}
 }
 

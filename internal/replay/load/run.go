@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -99,6 +98,8 @@ func (r *run) execute(ctx context.Context, source replay.Source, record Recorder
 	select {
 	case <-r.primed:
 	case <-ctx.Done():
+		r.halt()
+		feeding.Wait() // it looks at the clock, which is set now
 	}
 
 	r.clock.start = time.Now()
@@ -220,7 +221,8 @@ func (r *run) place(b *bodies, j *job, req *replay.Request) error {
 			return err
 		}
 	} else {
-		j.request = clone(req)
+		j.request = new(replay.Request)
+		j.request.Set(req)
 	}
 	size := int64(len(j.wire))
 	r.parked.Add(size)
@@ -312,18 +314,6 @@ func (r *run) prime() {
 	default:
 		close(r.primed)
 	}
-}
-
-func clone(req *replay.Request) *replay.Request {
-	c := *req
-	c.Blocks = slices.Clone(req.Blocks)
-	c.Tokens = slices.Clone(req.Tokens)
-	c.Messages = slices.Clone(req.Messages)
-	c.Tools = slices.Clone(req.Tools)
-	c.Payload = slices.Clone(req.Payload)
-	c.Extra = slices.Clone(req.Extra)
-	c.Media = slices.Clone(req.Media)
-	return &c
 }
 
 // dispatch holds requests until they are due.

@@ -280,6 +280,34 @@ func TestInterrupt(t *testing.T) {
 	})
 }
 
+// slow is a source whose first request takes until done is closed.
+type slow struct {
+	list
+	done <-chan struct{}
+}
+
+func (s *slow) Next(r *replay.Request) error {
+	<-s.done
+	return s.list.Next(r)
+}
+
+// TestInterruptAtOnce: a run whose workload is still being read when the context ends
+// sends nothing. Under the race detector: what reads it looks at the run's clock.
+func TestInterruptAtOnce(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	source := &slow{done: ctx.Done()}
+	for i := range 200 {
+		source.requests = append(source.requests, replay.Request{Session: fmt.Sprint(i % 3), Output: 1})
+	}
+	url := play(t, func(*net.TCPConn, int) bool { t.Error("a request was sent"); return true })
+	cancel()
+	rec := &record{}
+	sum, err := Run(ctx, Config{Endpoint: Endpoint{URL: url}, Model: "m"}, source, rec)
+	if err != nil || !sum.Interrupted || len(rec.samples) > 0 {
+		t.Errorf("%+v, %+v, %v", rec.samples, sum, err)
+	}
+}
+
 // TestConnections: a request beyond the bound waits for one that is over, and is late.
 func TestConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

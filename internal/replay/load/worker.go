@@ -23,7 +23,6 @@ type worker struct {
 	run   *run
 	next  chan *job // room for one
 	conn  net.Conn  // nil without a connection
-	used  bool      // conn has served an answer
 	in    *response
 	ev    events
 	out   *answer
@@ -49,7 +48,7 @@ func (w *worker) connect(ctx context.Context) error {
 		_ = conn.Close() // nothing was sent over it
 		return net.ErrClosed
 	}
-	w.conn, w.used = conn, false
+	w.conn = conn
 	if w.in == nil {
 		w.in = newResponse(nil, w.run.now)
 	}
@@ -98,10 +97,11 @@ func (w *worker) serveInto(ctx context.Context, j *job, out *answer) {
 
 // exchange writes the request and reads the answer up to the end of its stream.
 func (w *worker) exchange(ctx context.Context, j *job) error {
+	waited := w.conn != nil
 	err := w.attempt(ctx, j)
-	if err != nil && w.used && !w.out.resent && w.staleConnection(err) {
-		// A server may close a connection that waits between two requests at any
-		// moment; whether it was this one's turn cannot be known.
+	if err != nil && waited && w.staleConnection(err) {
+		// A server may close a connection that waits for a request, its first one or
+		// another, at any moment; whether it was this one's turn cannot be known.
 		w.hangUp()
 		w.out.resent = true
 		err = w.attempt(ctx, j)
@@ -133,7 +133,6 @@ func (w *worker) attempt(ctx context.Context, j *job) error {
 		}
 		return err
 	}
-	w.used = true
 	w.out.sample.Worker = w.in.worker
 	switch {
 	case w.in.status != 200:

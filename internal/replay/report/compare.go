@@ -124,7 +124,7 @@ func different(a, b *replay.Result) []string {
 	if a.Version != b.Version {
 		said = append(said, fmt.Sprintf("A was made by version %s, B by %s.", plain(a.Version, nameLimit), plain(b.Version, nameLimit)))
 	}
-	said = append(said, settings(a.Settings, b.Settings)...)
+	said = append(said, settings(a, b)...)
 	for i, notes := range [][]string{a.Notes, b.Notes} {
 		for _, n := range notes {
 			said = append(said, fmt.Sprintf("%c notes: %s", 'A'+i, plain(n, noteLimit)))
@@ -133,25 +133,38 @@ func different(a, b *replay.Result) []string {
 	return said
 }
 
-// settings says which differ; those of A first.
-func settings(a, b []replay.Setting) []string {
-	value := func(of []replay.Setting, name string) string {
-		i := slices.IndexFunc(of, func(s replay.Setting) bool { return s.Name == name })
+// settings says which differ; those of A first. Of two commands only those that both
+// were given are told: each has its own.
+func settings(a, b *replay.Result) []string {
+	value := func(of *replay.Result, name string) (string, bool) {
+		i := slices.IndexFunc(of.Settings, func(s replay.Setting) bool { return s.Name == name })
 		if i < 0 {
-			return "not given"
+			return "not given", false
 		}
-		return plain(of[i].Value, settingLimit)
+		return plain(of.Settings[i].Value, settingLimit), true
 	}
 	var said []string
 	named := map[string]bool{}
-	for _, s := range slices.Concat(a, b) {
-		if in, of := value(a, s.Name), value(b, s.Name); !named[s.Name] && in != of {
-			said = append(said, fmt.Sprintf("The setting %s differs: %s in A, %s in B.", plain(s.Name, nameLimit), in, of))
+	for _, s := range slices.Concat(a.Settings, b.Settings) {
+		x, inA := value(a, s.Name)
+		y, inB := value(b, s.Name)
+		switch {
+		case named[s.Name], a.Command != b.Command && !(inA && inB):
+		case s.Name == promptSeed && inA && inB:
+			// It is another one in each run unless the user wants it otherwise.
+			if x == y {
+				said = append(said, "Both runs sent the same words: what the first one left in the caches was there for the second.")
+			}
+		case x != y:
+			said = append(said, fmt.Sprintf("The setting %s differs: %s in A, %s in B.", plain(s.Name, nameLimit), x, y))
 		}
 		named[s.Name] = true
 	}
 	return said
 }
+
+// promptSeed is the setting of bench that the prompts' words are drawn from.
+const promptSeed = "prompt-seed"
 
 func pair(a, b *replay.Row) Pair {
 	p := Pair{Policy: a.Policy, Workers: a.Workers, Remarks: doubts(a, b)}

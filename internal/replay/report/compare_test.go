@@ -217,3 +217,26 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func TestSettings(t *testing.T) {
+	result := func(command string, settings ...replay.Setting) *replay.Result {
+		return &replay.Result{Command: command, Settings: settings}
+	}
+	seed := replay.Setting{Name: "seed", Value: "1"}
+	words := replay.Setting{Name: "prompt-seed", Value: "7"}
+	rate := replay.Setting{Name: "rate", Value: "3"}
+	for _, c := range []struct {
+		a, b *replay.Result
+		want string
+	}{
+		{result("bench", seed), result("bench", seed, rate), "The setting rate differs: not given in A, 3 in B."},
+		{result("replay", rate), result("bench", seed, words), ""}, // each has its own
+		{result("replay", rate), result("bench", replay.Setting{Name: "rate", Value: "4"}), "The setting rate differs: 3 in A, 4 in B."},
+		{result("bench", words), result("bench", replay.Setting{Name: "prompt-seed", Value: "8"}), ""},
+		{result("bench", words), result("bench", words), "Both runs sent the same words: what the first one left in the caches was there for the second."},
+	} {
+		if got := strings.Join(settings(c.a, c.b), " "); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}

@@ -30,31 +30,14 @@ func azureColumns() []column {
 // azure reads the Azure traces.
 type azure struct {
 	table
-	skipped int
 	moments moments
 	media   []replay.Media
 }
 
 func newAzure(from *bufio.Reader, opts *Options) *azure {
-	return &azure{table: newTable(from, Azure, azureColumns(), opts)}
-}
-
-func (d *azure) failed() int { return d.skipped }
-
-func (d *azure) next(r *replay.Request) error {
-	for {
-		if err := d.table.next(); err != nil {
-			return err
-		}
-		*r = replay.Request{Line: d.lines.number}
-		if err := d.row(r); err != nil {
-			return err
-		}
-		if r.Input > 0 && r.Output > 0 {
-			return nil
-		}
-		d.skipped++
-	}
+	d := &azure{table: newTable(from, Azure, azureColumns(), opts)}
+	d.read = d.row
+	return d
 }
 
 func (d *azure) row(r *replay.Request) (err error) {

@@ -34,31 +34,12 @@ func burstColumns() []column {
 }
 
 // burst reads the BurstGPT traces.
-type burst struct {
-	table
-	skipped int
-}
+type burst struct{ table }
 
 func newBurst(from *bufio.Reader, opts *Options) *burst {
-	return &burst{table: newTable(from, BurstGPT, burstColumns(), opts)}
-}
-
-func (d *burst) failed() int { return d.skipped }
-
-func (d *burst) next(r *replay.Request) error {
-	for {
-		if err := d.table.next(); err != nil {
-			return err
-		}
-		*r = replay.Request{Line: d.lines.number}
-		if err := d.row(r); err != nil {
-			return err
-		}
-		if r.Input > 0 && r.Output > 0 {
-			return nil
-		}
-		d.skipped++
-	}
+	d := &burst{newTable(from, BurstGPT, burstColumns(), opts)}
+	d.read = d.row
+	return d
 }
 
 func (d *burst) row(r *replay.Request) (err error) {

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"penstock/core/splitmix"
 	"penstock/internal/replay"
 )
 
@@ -101,7 +102,7 @@ func (d *description) add(r *replay.Request) {
 	chain := uint64(r.BlockTokens)
 	for _, name := range r.Blocks {
 		d.names[name] = struct{}{}
-		chain = mix(chain ^ mix(uint64(name)))
+		chain = splitmix.Mix(chain ^ splitmix.Mix(uint64(name)+splitmix.Step))
 		if _, ok := d.chains[chain]; ok {
 			d.hits++
 			continue
@@ -109,14 +110,6 @@ func (d *description) add(r *replay.Request) {
 		d.chains[chain] = struct{}{}
 	}
 	d.summary.Blocks += int64(len(r.Blocks))
-}
-
-// mix is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }
 
 func (d *description) finish() Summary {
@@ -172,7 +165,7 @@ func (s Summary) WriteTo(w io.Writer) (int64, error) {
 		fmt.Fprintf(t, "sessions\t%d\n", s.Sessions)
 	}
 	if s.Span > 0 {
-		fmt.Fprintf(t, "span\t%v\n", time.Duration(s.Span*float64(time.Second)).Round(time.Millisecond))
+		fmt.Fprintf(t, "span\t%v, %.3g requests a second\n", time.Duration(s.Span*float64(time.Second)).Round(time.Millisecond), float64(s.Requests)/s.Span)
 	}
 	for _, l := range []struct {
 		name string

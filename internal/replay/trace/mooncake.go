@@ -197,13 +197,13 @@ func (d *rows) checkMooncake() error {
 	}
 	switch row.content {
 	case "text_input":
-		r.Input = tokensOf(len(r.Text))
+		r.Input = replay.TextTokens(len(r.Text))
 	case "messages":
-		r.Input = tokensOf(len(r.Tools)) + tokensOf(len(r.Messages))
+		r.Input = replay.TextTokens(len(r.Tools)) + replay.TextTokens(len(r.Messages))
 	case "token_ids":
 		r.Input = len(r.Tokens)
 	case "payload":
-		r.Input = tokensOf(len(r.Payload))
+		r.Input = replay.TextTokens(len(r.Payload))
 	}
 	return nil
 }

@@ -276,9 +276,5 @@ func (d *rows) root() string {
 	return root
 }
 
-// tokensOf is the number of tokens that a text is counted as where no tokenizer is
-// at hand: one for each four bytes begun.
-func tokensOf(bytes int) int { return (bytes + 3) / 4 }
-
 // quote names fields in a message.
 func quote(fields []string) string { return "'" + strings.Join(fields, "', '") + "'" }

@@ -81,8 +81,8 @@ func (d *conversations) give(r *replay.Request) {
 		Line:     d.line,
 		At:       unknown,
 		Session:  d.session,
-		Input:    tokensOf(len(d.messages)),
-		Output:   tokensOf(len(d.turns[d.at].text)),
+		Input:    replay.TextTokens(len(d.messages)),
+		Output:   replay.TextTokens(len(d.turns[d.at].text)),
 		Messages: d.messages,
 	}
 	d.messages = d.messages[:len(d.messages)-1]

@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"errors"
 	"io"
-	"slices"
 	"time"
 	"unsafe"
 
@@ -55,7 +54,8 @@ func (s *sorter) read(r *replay.Request) error {
 	if err := s.place(r); err != nil {
 		return err
 	}
-	row := clone(r)
+	row := new(replay.Request)
+	row.Set(r) // the decoder owns what r refers to
 	row.Index = s.seq
 	s.seq++
 	heap.Push(&s.held, row)
@@ -90,19 +90,6 @@ func (s *sorter) place(r *replay.Request) error {
 	}
 	s.lastOf[r.Session] = r.At
 	return nil
-}
-
-// clone copies r with all that it refers to, of which a decoder owns the slices.
-func clone(r *replay.Request) *replay.Request {
-	c := *r
-	c.Blocks = slices.Clone(r.Blocks)
-	c.Tokens = slices.Clone(r.Tokens)
-	c.Messages = slices.Clone(r.Messages)
-	c.Tools = slices.Clone(r.Tools)
-	c.Payload = slices.Clone(r.Payload)
-	c.Extra = slices.Clone(r.Extra)
-	c.Media = slices.Clone(r.Media)
-	return &c
 }
 
 // sizeOf is about the memory that r takes.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"penstock/internal/replay"
 )
 
 // column is one that a table can have.
@@ -34,14 +36,36 @@ type table struct {
 	at     []int // of each column, its place in a row; -1 if it is not there
 	width  int   // of the header; 0 before it was read
 	values []string
+
+	read    func(r *replay.Request) error // a row whose values are there
+	skipped int
 }
 
 func newTable(from *bufio.Reader, format Format, columns []column, opts *Options) table {
 	return table{lines: lines{from: from}, format: format, columns: columns, ignoreUnknown: opts.IgnoreUnknown}
 }
 
-// next reads the next row, whose values value returns.
-func (t *table) next() error {
+// next reads the next row of a request that had an answer.
+func (t *table) next(r *replay.Request) error {
+	for {
+		if err := t.split(); err != nil {
+			return err
+		}
+		*r = replay.Request{Line: t.lines.number}
+		if err := t.read(r); err != nil {
+			return err
+		}
+		if r.Input > 0 && r.Output > 0 {
+			return nil
+		}
+		t.skipped++
+	}
+}
+
+func (t *table) failed() int { return t.skipped }
+
+// split reads the next row, whose values value returns.
+func (t *table) split() error {
 	if t.width == 0 {
 		if err := t.header(); err != nil {
 			return err

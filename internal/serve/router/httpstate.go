@@ -158,15 +158,14 @@ func (r *Router) feedRow(now kv.Mono, m *member) feedRow {
 	case !known:
 		return feedRow{State: "waiting"}
 	}
-	row := healthRow(now, h)
-	row.Lagging = m.lagging
-	return row
+	return healthRow(now, h)
 }
 
 func healthRow(now kv.Mono, h feed.Health) feedRow {
 	row := feedRow{
 		State: h.State.String(), Epoch: h.Epoch, LastSeq: h.LastSeq, Events: h.Applied,
 		Gaps: h.Gaps, Duplicates: h.Duplicates, Resyncs: h.Resyncs,
+		Lagging: h.Lagging,
 	}
 	if h.Applied > 0 {
 		row.IdleFor = seconds(now.Sub(h.LastEvent))

@@ -17,9 +17,6 @@ const (
 	// settle is how long a worker may be known to discovery before its events
 	// are missed.
 	settle = 2 * time.Second
-	// stuck is how long a worker's feed may stand still behind what the worker
-	// says it has published before the rest counts as lost.
-	stuck = 5 * time.Second
 )
 
 // maintain asks workers in doubt for their caches, frees what leaked and forgets
@@ -90,8 +87,7 @@ func (r *Router) tidy() {
 			if r.mu.tracker.Expect(now, m.worker, m.in.Epoch) {
 				r.mu.index.Drop(m.worker)
 			}
-			r.checkLag(now, m)
-			r.checkLead(now, m)
+			r.compare(now, m)
 		}
 	}
 }
@@ -114,58 +110,23 @@ func (r *Router) dropStrangers(now kv.Mono) {
 	}
 }
 
-// checkLag compares what a worker says it has published with what has arrived.
-// A feed that stands still behind it has lost its end, which no later event
-// shows while the worker is idle: the tracker learns of it by a record without
-// events.
-func (r *Router) checkLag(now kv.Mono, m *member) {
-	h, known := r.mu.tracker.Health(m.worker)
-	if !known || !m.reported || m.load.Epoch != h.Epoch || h.State != feed.Live || m.load.KVNext <= h.LastSeq+1 {
-		m.lagging = false
+// compare holds what a worker says it has published against what has arrived.
+func (r *Router) compare(now kv.Mono, m *member) {
+	var claim feed.Claim
+	if m.reported {
+		claim = feed.Claim{Epoch: m.load.Epoch, Next: m.load.KVNext, At: m.loadAt}
+	}
+	h, _ := r.mu.tracker.Health(m.worker)
+	finding, v := r.mu.tracker.Compare(now, m.worker, claim)
+	if finding == feed.Agrees {
 		return
 	}
-	if !m.lagging || m.at != h.LastSeq {
-		if !m.lagging {
-			m.behind = now
-		}
-		m.lagging, m.at, m.stillSince = true, h.LastSeq, now
-		return
-	}
-	if now.Sub(m.stillSince) < stuck {
-		return
-	}
-	m.lagging = false
-	rec := feed.Record{Worker: m.worker, Epoch: h.Epoch, First: m.load.KVNext, BlockSize: uint32(m.card.BlockSize)}
-	v := r.mu.tracker.Accept(now, &rec)
 	r.obey(m.worker, nil, v)
-	r.metrics.fed(&rec, v)
-}
-
-// checkLead is the mirror of checkLag. Reports are older than events, so the feed
-// of a busy worker is ahead of them by a little all the time; but an event that
-// the worker has still not published by a report of long after its arrival was
-// never the worker's: somebody else used its name. Numbers up to that one would
-// make the true events look like old ones, so all of it is dropped, and the
-// worker's own count holds. (A forgery of the very next numbers is not found so:
-// who may publish at all is the bus's affair.)
-func (r *Router) checkLead(now kv.Mono, m *member) {
-	h, known := r.mu.tracker.Health(m.worker)
-	if !known || !m.reported || m.load.Epoch != h.Epoch || m.load.KVNext > h.LastSeq {
-		m.leading = false
-		return
-	}
-	if !m.leading || m.load.KVNext > m.top {
-		m.leading, m.ahead, m.top = true, now, h.LastSeq
-		return
-	}
-	if m.loadAt.Sub(m.ahead) < stuck {
-		return
-	}
-	m.leading = false
-	r.obey(m.worker, nil, r.mu.tracker.Disown(now, m.worker, m.load.KVNext))
 	r.metrics.gaps.Inc()
-	r.log.Warn("cache events are ahead of what their worker has published; does somebody else publish in its name?",
-		"worker", uint64(m.worker.ID), "last", m.top, "next", m.load.KVNext)
+	if finding == feed.Foreign {
+		r.log.Warn("cache events are ahead of what their worker has published; does somebody else publish in its name?",
+			"worker", uint64(m.worker.ID), "last", h.LastSeq, "next", claim.Next)
+	}
 }
 
 // lag returns for how long the feed that is furthest behind has been so.
@@ -175,8 +136,8 @@ func (r *Router) lag() time.Duration {
 	var most time.Duration
 	now := r.now()
 	for _, m := range r.mu.members {
-		if m.lagging {
-			most = max(most, now.Sub(m.behind))
+		if h, _ := r.mu.tracker.Health(m.worker); h.Lagging {
+			most = max(most, now.Sub(h.Behind))
 		}
 	}
 	return most

@@ -30,18 +30,6 @@ type member struct {
 	reported bool
 	// leaving is until when a refused call counts that said that the worker drains.
 	leaving kv.Mono
-
-	// lagging says that the worker has published more than has arrived: since
-	// behind, and with event at the last one since stillSince.
-	lagging            bool
-	behind, stillSince kv.Mono
-	at                 uint64
-
-	// leading says that more has arrived than the worker says it has published:
-	// since ahead, when the last one was event top.
-	leading bool
-	ahead   kv.Mono
-	top     uint64
 }
 
 // brokenInstance is one that discovery knows and nobody can use.

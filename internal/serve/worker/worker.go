@@ -186,9 +186,8 @@ func (w *Worker) drain(life context.Context, s *server) error {
 }
 
 // register enters the worker in discovery once it can be called and its engine is
-// up. It tries until
-// it succeeds, ctx ends (nil, nil), or the identity, or the model's name with
-// another card, is taken.
+// up. It tries until it succeeds, ctx ends (nil, nil), or the identity, or the
+// model's name with another card, is taken.
 func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease, error) {
 	in := disco.Instance{
 		Kind: disco.Worker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+
+	"penstock/internal/replay"
+)
+
+// What is close enough.
+const (
+	maxOff    = 0.10 // of the mean time to the first token
+	maxPoints = 2.0  // of the cached share
+)
+
+// hold runs the workload both ways and prints how far apart they are. off says what is
+// too far.
+func (s *settings) hold(ctx context.Context, policy string, workers int) (off, err error) {
+	bench, err := s.bench(ctx, policy, workers)
+	if err != nil {
+		return nil, err
+	}
+	base, err := s.replay(ctx, policy, workers, 1)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Printf("\n%s, %d workers, %d requests\n", policy, workers, base.Requests)
+	table(base, bench)
+	if err := s.chance(ctx, policy, workers); err != nil {
+		return nil, err
+	}
+	if bench.Late {
+		fmt.Println("  The client was late: the machine had too much else to do for its times to mean anything.")
+	}
+	a, b := &base.TTFT, &bench.TTFT
+	fmt.Printf("BenchmarkAgree/policy=%s/workers=%d %d %.3f replay-ttft-ms %.3f bench-ttft-ms %.4f ttft-ratio %.4f ttft-p50-ratio %.4f ttft-p99-ratio %.4f itl-ratio %.4f e2e-ratio %.3f replay-cached-percent %.3f bench-cached-percent %.3f cached-points %d errors\n",
+		policy, workers, bench.Requests, a.Mean, b.Mean, b.Mean/a.Mean, b.P50/a.P50, b.P99/a.P99, bench.ITL.Mean/base.ITL.Mean, bench.E2E.Mean/base.E2E.Mean,
+		100*base.CachedShare, 100*bench.CachedShare, points(base, bench), bench.Errors)
+	return apart(policy, workers, base, bench), nil
+}
+
+// bench measures in real time.
+func (s *settings) bench(ctx context.Context, policy string, workers int) (_ *replay.Row, err error) {
+	srv, err := s.serve(workers, "--router-mode", policy, "--sim-speedup", decimal(s.engine))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, srv.stop()) }()
+	args := append([]string{"bench", "--url", srv.url, "--requests", strconv.Itoa(s.requests), "--speedup", decimal(s.arrival)}, s.workload...)
+	return s.measure(ctx, args...)
+}
+
+// replay measures in virtual time.
+func (s *settings) replay(ctx context.Context, policy string, workers, seed int) (*replay.Row, error) {
+	args := append([]string{
+		"replay", "--requests", strconv.Itoa(s.requests), "--arrival", "trace:speedup=" + decimal(s.arrival), "--speedup", decimal(s.engine),
+		"--policy", policy, "--workers", strconv.Itoa(workers), "--seed", strconv.Itoa(seed),
+	}, s.workload...)
+	return s.measure(ctx, args...)
+}
+
+// chance prints what other draws of the router give in virtual time: how far two
+// runs may be apart that differ in nothing that matters.
+func (s *settings) chance(ctx context.Context, policy string, workers int) error {
+	if s.seeds == 0 {
+		return nil
+	}
+	least, most := [2]float64{math.Inf(1), math.Inf(1)}, [2]float64{}
+	for i := range s.seeds {
+		row, err := s.replay(ctx, policy, workers, i+2)
+		if err != nil {
+			return err
+		}
+		for j, v := range [2]float64{row.TTFT.Mean, 100 * row.CachedShare} {
+			least[j], most[j] = min(least[j], v), max(most[j], v)
+		}
+	}
+	fmt.Printf("  %d other seeds in replay: TTFT mean %.1f to %.1f ms, cached %.1f to %.1f %%\n", s.seeds, least[0], most[0], least[1], most[1])
+	return nil
+}
+
+// table prints two rows side by side.
+func table(a, b *replay.Row) {
+	fmt.Printf("  %-10s %12s %12s %12s\n", "", "replay", "bench", "bench/replay")
+	for _, d := range []struct {
+		name string
+		a, b *replay.Distribution
+	}{{"TTFT", &a.TTFT, &b.TTFT}, {"ITL", &a.ITL, &b.ITL}, {"E2E", &a.E2E, &b.E2E}} {
+		for _, v := range []struct {
+			name string
+			a, b float64
+		}{{"mean", d.a.Mean, d.b.Mean}, {"p50", d.a.P50, d.b.P50}, {"p99", d.a.P99, d.b.P99}} {
+			fmt.Printf("  %-10s %9.2f ms %9.2f ms %12.3f\n", d.name+" "+v.name, v.a, v.b, v.b/v.a)
+		}
+	}
+	fmt.Printf("  %-10s %10.2f %% %10.2f %% %+5.2f points\n", "cached", 100*a.CachedShare, 100*b.CachedShare, points(a, b))
+	fmt.Printf("  %-10s %12.2f %12.2f %12.3f\n", "imbalance", a.Imbalance, b.Imbalance, b.Imbalance/a.Imbalance)
+	fmt.Printf("  %-10s %12d %12d\n", "errors", a.Errors, b.Errors)
+	if b.Lateness != nil {
+		fmt.Printf("  %-10s %12s %9.2f ms\n", "late p99", "", b.Lateness.P99)
+	}
+}
+
+// points is how much more of its prompts b found in caches.
+func points(a, b *replay.Row) float64 { return 100 * (b.CachedShare - a.CachedShare) }
+
+// apart says what of two rows is too far apart.
+func apart(policy string, workers int, a, b *replay.Row) error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s, %d workers: "+format, append([]any{policy, workers}, args...)...))
+	}
+	if b.Errors > a.Errors {
+		bad("%d errors in real time, %d in replay", b.Errors, a.Errors)
+	}
+	if ratio := b.TTFT.Mean / a.TTFT.Mean; !(math.Abs(ratio-1) <= maxOff) {
+		bad("a mean time to the first token of %.3f times that of replay", ratio)
+	}
+	if p := points(a, b); !(math.Abs(p) <= maxPoints) {
+		bad("a cached share %.2f points from that of replay", p)
+	}
+	return errors.Join(errs...)
+}
+
+func decimal(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

@@ -1,0 +1,118 @@
+// Command agree holds the simulation in virtual time against the same engines in
+// real time: it sends a workload with "penstock bench" to "penstock up --engine sim",
+// has "penstock replay" run the same workload with the same settings, and says by how
+// much the two differ. Before that it sends single requests, whose times are held against
+// the formulas of docs/sim.md and against those of a server whose engine takes no
+// time: what is left is HTTP, the tokenizer, the router and the client.
+//
+// It prints its figures for people and as "go test -bench" does, for tools/benchjson;
+// tools/bench/agree.sh runs it. It fails if a mean time to the first token is further
+// off than 10 % or a cached share further than 2 points.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// settings are the flags.
+type settings struct {
+	command  []string // the binary, after what it is to be started with
+	workload []string // flags that bench and replay share
+	requests int
+	arrival  float64 // by what the workload's moments are divided
+	engine   float64 // how many times as fast the engines are
+	workers  []int
+	policies []string
+	seeds    int // runs of replay that show what chance does
+	single   []int
+}
+
+// defaultWorkload has prompts of which most is shared, by more groups than one worker
+// would like to hold, at some two thirds of what 8 workers serve by turns.
+const defaultWorkload = "shared:requests=1500,rate=12,groups=48,prefix=8192,input=2048,output=128"
+
+func main() {
+	s, err := parse()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench/agree:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := s.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/agree:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func parse() (settings, error) {
+	var s settings
+	bin := flag.String("bin", "./penstock", "the binary")
+	under := flag.String("under", "", "command that server and client are started with, such as 'chrt -f 1'")
+	trace := flag.String("trace", "", "file with the requests; empty is a workload that is made up")
+	generate := flag.String("generate", defaultWorkload, "that workload")
+	workers := flag.String("workers", "8", "numbers of workers")
+	policies := flag.String("policies", "kv,round-robin,random", "policies of the router")
+	single := flag.String("single", "1000,4096,8192,32768", "prompt tokens of single requests; empty leaves them out")
+	flag.IntVar(&s.requests, "requests", 0, "the first so many requests; 0 is all")
+	flag.Float64Var(&s.arrival, "speedup", 1, "divides the moments of the workload")
+	flag.Float64Var(&s.engine, "sim-speedup", 1, "how many times as fast the engines are")
+	flag.IntVar(&s.seeds, "seeds", 5, "other seeds for replay, to show what chance does; not where the workload is made up, which they would change")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return s, fmt.Errorf("%q is no flag: the trace is given with -trace", flag.Arg(0))
+	}
+	s.command = append(strings.Fields(*under), *bin)
+	s.workload = []string{"--generate", *generate}
+	if *trace != "" {
+		s.workload = []string{"--trace", *trace}
+	} else {
+		s.seeds = 0
+	}
+	s.policies = strings.Split(*policies, ",")
+	var errs [2]error
+	s.workers, errs[0] = numbers(*workers)
+	s.single, errs[1] = numbers(*single)
+	return s, errors.Join(errs[:]...)
+}
+
+func numbers(list string) (out []int, err error) {
+	for _, word := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%q is not a number above 0", word)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// run measures everything, and then says what was too far off.
+func (s *settings) run(ctx context.Context) error {
+	fmt.Println("pkg: penstock/bench/agree")
+	var errs []error
+	if len(s.single) > 0 {
+		if err := s.singles(ctx); err != nil {
+			return err
+		}
+	}
+	for _, workers := range s.workers {
+		for _, policy := range s.policies {
+			off, err := s.hold(ctx, policy, workers)
+			if err != nil {
+				return err
+			}
+			errs = append(errs, off)
+		}
+	}
+	return errors.Join(errs...)
+}
