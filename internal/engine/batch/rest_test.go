@@ -1,7 +1,9 @@
 package batch
 
 import (
+	"context"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"weak"
@@ -30,5 +32,33 @@ func TestIdleKeepsNothing(t *testing.T) {
 			}
 		}
 		runtime.KeepAlive(e)
+	})
+}
+
+// observer is a computer that notes which batches follow another one.
+type observer struct {
+	Computer
+	follows []bool
+}
+
+func (o *observer) Compute(ctx context.Context, b *Batch) error {
+	o.follows = append(o.follows, b.Follows)
+	return o.Computer.Compute(ctx, b)
+}
+
+// TestFollows: batches follow each other until the engine has nothing to do.
+func TestFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := small(t, nil)
+		seen := &observer{Computer: e.computer}
+		e.computer = seen
+		ctx := enginetest.Start(t, e)
+		for range 2 {
+			mustGenerate(t, ctx, e, greedy(1, 8, 3))
+			synctest.Wait()
+		}
+		if want := []bool{false, true, true, false, true, true}; !slices.Equal(seen.follows, want) {
+			t.Errorf("%v, want %v", seen.follows, want)
+		}
 	})
 }

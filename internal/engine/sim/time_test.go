@@ -48,6 +48,33 @@ func TestFormulas(t *testing.T) {
 	})
 }
 
+// TestEnginesJitter: each pass of an engine is off by another share, and those of two
+// engines differ.
+func TestEnginesJitter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var times [2][]float64
+		for i := range times {
+			e := small(t, func(c *Config) { c.Timing.Jitter, c.Worker = 0.3, uint64(i) })
+			got := queued(t, e, request(1, 20, 5))[0]
+			if got.err != nil || len(got.at) != 5 {
+				t.Fatal(got.err)
+			}
+			for j := 1; j < len(got.at); j++ {
+				times[i] = append(times[i], math.Round(1e6*(got.at[j]-got.at[j-1]))) // nanoseconds
+			}
+		}
+		for i, all := range times {
+			slices.Sort(all)
+			if n := len(slices.Compact(all)); n != 4 {
+				t.Errorf("engine %d: %d different passes of 4: %v", i, n, all)
+			}
+		}
+		if slices.Equal(times[0], times[1]) {
+			t.Errorf("both engines: %v", times[0])
+		}
+	})
+}
+
 // TestShapes has batches of known shapes, of an engine that takes 1 ms for each token
 // of a prompt and 10 ms if a sequence gets a token.
 func TestShapes(t *testing.T) {

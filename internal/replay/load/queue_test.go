@@ -72,3 +72,19 @@ func TestParkedIsBounded(t *testing.T) {
 		t.Errorf("with room again: %v", v)
 	}
 }
+
+// TestAhead: what was sent makes room, in number and in bytes.
+func TestAhead(t *testing.T) {
+	a, stop, waits := newAhead(2), make(chan struct{}), 0
+	room := func() bool { return a.room(stop, func() { waits++; close(stop) }) }
+	a.add(maxAheadBytes)
+	a.add(1)
+	a.remove(maxAheadBytes)
+	if !room() || waits > 0 {
+		t.Error("there is no room for a second request behind a small one")
+	}
+	a.add(1)
+	if room() || waits != 1 {
+		t.Errorf("there is room for a third of two, after %d waits", waits)
+	}
+}
