@@ -54,7 +54,7 @@ func TestFollows(t *testing.T) {
 		e.computer = seen
 		ctx := enginetest.Start(t, e)
 		for range 2 {
-			mustGenerate(t, ctx, e, greedy(1, 8, 3))
+			enginetest.MustGenerate(t, ctx, e, greedy(1, 8, 3))
 			synctest.Wait()
 		}
 		if want := []bool{false, true, true, false, true, true}; !slices.Equal(seen.follows, want) {
