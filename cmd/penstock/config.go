@@ -20,7 +20,21 @@ import (
 func loadConfig(cmd *cobra.Command, flags *config.Flags) (*config.Loaded, error) {
 	path, _ := cmd.Flags().GetString("config")
 	l, err := config.Load(path, os.Environ(), flags)
+	if err == nil {
+		err = idleFlags(cmd.Flags(), l.Engine)
+	}
 	return l, usage(err)
+}
+
+// idleFlags refuses flags of the simulated engine where there is none: who gives them wants
+// one. A file may have them, since it is that of others too.
+func idleFlags(fs *pflag.FlagSet, engine string) (err error) {
+	fs.Visit(func(f *pflag.Flag) {
+		if strings.HasPrefix(f.Name, "sim-") && engine != config.EngineSim && err == nil {
+			err = fmt.Errorf("--%s is about --engine sim, and the engine is %s", f.Name, engine)
+		}
+	})
+	return err
 }
 
 func addConfigFlag(cmd *cobra.Command) {

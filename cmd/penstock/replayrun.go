@@ -117,7 +117,7 @@ func (s *scenario) run(ctx context.Context, work replay.Workload, progress *repl
 		return replay.Run{}, nil, fmt.Errorf("%s: %w", s.name(), err)
 	}
 	run := record.Run()
-	progress.finished(fmt.Sprintf("%s: %d requests in %.1f s, %.0f s of the workers' time", s.name(), run.Row.Requests, time.Since(begin).Seconds(), run.Row.Duration))
+	progress.finished(fmt.Sprintf("%s: %d requests over %.0f simulated seconds, computed in %.1f s", s.name(), run.Row.Requests, run.Row.Duration, time.Since(begin).Seconds()))
 	return run, record.Notes(), nil
 }
 

@@ -167,7 +167,7 @@ func (s *arrivals) place(r *Request) error {
 		return nil
 	case AsWritten:
 		if r.At < 0 {
-			return fmt.Errorf("request %d%s has no time: choose an arrival process and its rate", r.Index, onLine(r))
+			return fmt.Errorf("request %d%s has no time: give --rate with the requests a second", r.Index, onLine(r))
 		}
 		if s.a.Speedup != 1 {
 			r.At = duration(float64(r.At) / s.a.Speedup)
