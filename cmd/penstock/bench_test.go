@@ -366,3 +366,24 @@ func TestBenchOddServer(t *testing.T) {
 		t.Errorf("exit code %d: %q", code, stderr.String())
 	}
 }
+
+// TestBenchInterruptedEarly: before anything is measured an interrupt is no fault of
+// the flags, and leaves no files.
+func TestBenchInterruptedEarly(t *testing.T) {
+	for _, model := range []string{"", "m"} {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		dir := t.TempDir()
+		cmd := newRoot()
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs([]string{"bench", "--url", "http://127.0.0.1:1", "--model", model, "--csv", filepath.Join(dir, "rows.csv")})
+		err := cmd.ExecuteContext(ctx)
+		if err == nil || err.Error() != "bench: interrupted before anything was measured" {
+			t.Errorf("model %q: it ends with %v", model, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("%v is left, %v", left, err)
+		}
+	}
+}

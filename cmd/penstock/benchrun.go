@@ -32,7 +32,12 @@ const (
 )
 
 // run is the command.
-func (o *benchOptions) run(cmd *cobra.Command) error {
+func (o *benchOptions) run(cmd *cobra.Command) (err error) {
+	defer func() {
+		if errors.Is(err, context.Canceled) {
+			err = errors.New("bench: interrupted before anything was measured")
+		}
+	}()
 	ctx := cmd.Context()
 	if err := o.validate(); err != nil {
 		return usage(err)
