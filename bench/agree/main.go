@@ -31,7 +31,9 @@ type settings struct {
 	engine   float64 // how many times as fast the engines are
 	workers  []int
 	policies []string
-	seeds    int // runs of replay that show what chance does
+	blocks   int  // of a worker
+	made     bool // the workload is made up
+	others   int  // runs of replay that show what chance does
 	single   []int
 }
 
@@ -66,17 +68,17 @@ func parse() (settings, error) {
 	flag.IntVar(&s.requests, "requests", 0, "the first so many requests; 0 is all")
 	flag.Float64Var(&s.arrival, "speedup", 1, "divides the moments of the workload")
 	flag.Float64Var(&s.engine, "sim-speedup", 1, "how many times as fast the engines are")
-	flag.IntVar(&s.seeds, "seeds", 5, "other seeds for replay, to show what chance does; not where the workload is made up, which they would change")
+	flag.IntVar(&s.blocks, "blocks", blocks, "KV-cache blocks of a worker, of the workload's runs")
+	flag.IntVar(&s.others, "others", 5, "more runs of replay, a little different, to show what chance does")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return s, fmt.Errorf("%q is no flag: the trace is given with -trace", flag.Arg(0))
 	}
 	s.command = append(strings.Fields(*under), *bin)
-	s.workload = []string{"--generate", *generate}
-	if *trace != "" {
-		s.workload = []string{"--trace", *trace}
-	} else {
-		s.seeds = 0
+	s.made = *trace == ""
+	s.workload = []string{"--trace", *trace}
+	if s.made {
+		s.workload = []string{"--generate", *generate}
 	}
 	s.policies = strings.Split(*policies, ",")
 	var errs [2]error

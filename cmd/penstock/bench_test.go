@@ -330,3 +330,39 @@ func TestOfRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestBenchOddServer: what a server says of itself that cannot be is not known, and
+// what it says is shown, never done by the terminal.
+func TestBenchOddServer(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/router/workers":
+			_, _ = io.WriteString(w, `{"rows":[{"worker_id":1,"model":"\u001b[2Jm","state":"ready","load":{"reported":{"total_blocks":9223372036854775807}}},
+				{"worker_id":2,"model":"\u001b[2Jm","state":"ready","load":{"reported":{"total_blocks":-1}}}]}`)
+		case "/v1/router/decisions":
+			_, _ = io.WriteString(w, `{"attempts":[{"mode":"kv\u001b[2J","block_size":1}]}`)
+		case "/v1/models":
+			_, _ = io.WriteString(w, `{"data":[{"id":"\u001b[2Jm"}]}`)
+		case "/v1/completions":
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n")
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer srv.Close()
+	var stdout, stderr bytes.Buffer
+	code := run([]string{"bench", "--url", srv.URL, "--concurrency", "1", "--generate", smallWorkload}, &stdout, &stderr)
+	if out := stdout.String() + stderr.String(); code != exitDone || strings.Contains(out, "\x1b") || !strings.Contains(out, "does not tell the size of its caches") {
+		t.Errorf("exit code %d: %q", code, out)
+	}
+	stderr.Reset()
+	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = io.WriteString(w, `{"error":{"message":"no\u001b[2J"}}`)
+	}))
+	defer refusing.Close()
+	if code := run([]string{"bench", "--url", refusing.URL}, &stdout, &stderr); code != exitFailed || stderr.String() != "penstock: no\\x1b[2J\n" {
+		t.Errorf("exit code %d: %q", code, stderr.String())
+	}
+}

@@ -72,7 +72,7 @@ func (o *benchOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return usage(err)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s at %s (%s), prompts as %s, %d requests\n", cfg.Model, o.target.server, server, formText(cfg.Form), plan.requests)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s at %s (%s), prompts as %s, %d requests\n", printable(cfg.Model), o.target.server, server, formText(cfg.Form), plan.requests)
 	result, interrupted, err := o.measure(ctx, cmd.ErrOrStderr(), cfg, workload, server, plan)
 	if err != nil {
 		return err

@@ -14,6 +14,9 @@ type benchServer struct {
 	blockSize int    // tokens; 0 if not known
 }
 
+// mostBlocks are more than a worker has: what is beyond is not known.
+const mostBlocks = 1 << 30
+
 // askServer asks the router API about the workers, and about the decision that was
 // made for the request with the given id. Another server, or one that keeps that API
 // to administrators, tells nothing.
@@ -34,7 +37,8 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 		if r.Load.Reported == nil { // it has just come
 			continue
 		}
-		if total := r.Load.Reported.TotalBlocks; s.blocks == 0 || total < s.blocks {
+		total := r.Load.Reported.TotalBlocks
+		if total >= 1 && total <= mostBlocks && (s.blocks == 0 || total < s.blocks) {
 			s.blocks = total
 		}
 	}
@@ -46,7 +50,10 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 	}
 	if c.get(ctx, "/v1/router/decisions?request_id="+url.QueryEscape(requestID), &decision) == nil && len(decision.Attempts) > 0 {
 		last := decision.Attempts[len(decision.Attempts)-1]
-		s.mode, s.blockSize = last.Mode, last.BlockSize
+		s.mode = last.Mode
+		if last.BlockSize >= 2 && last.BlockSize <= 65536 {
+			s.blockSize = last.BlockSize
+		}
 	}
 	return s
 }
@@ -63,5 +70,5 @@ func (s benchServer) String() string {
 	if s.workers == 0 {
 		return "server"
 	}
-	return fmt.Sprintf("%d workers, routed by %s", s.workers, s.policy())
+	return fmt.Sprintf("%d workers, routed by %s", s.workers, printable(s.policy()))
 }

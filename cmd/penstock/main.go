@@ -39,7 +39,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintf(stderr, "penstock: %v\n", err)
+	fmt.Fprintf(stderr, "penstock: %s\n", printableLines(err.Error()))
 	var coded codedError
 	if errors.As(err, &coded) {
 		return coded.code

@@ -297,6 +297,47 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// TestLateLife: records of a life that discovery knows to be over are not taken, though
+// nothing of the new one has come.
+func TestLateLife(t *testing.T) {
+	c, err := newCluster(Config{Workers: 1}, &requests{}, &journal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w := &c.routers[0], &c.workers[0]
+	old := w.epoch
+	w.registeredEpoch++
+	c.discover(0)
+	r.accept(c, &feed.Record{Worker: w.id, Epoch: old, First: 1, BlockSize: 16, Events: []kv.Event{
+		{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{7}},
+	}})
+	if n := len(r.index.AppendBlocks(nil, w.id)); n != 0 {
+		t.Errorf("%d blocks of a life that is over are known", n)
+	}
+}
+
+// TestDescriptionsAreRare: however often routers ask, a worker describes its cache once
+// a second.
+func TestDescriptionsAreRare(t *testing.T) {
+	c, err := newCluster(Config{Workers: 1}, &requests{}, &journal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &c.workers[0]
+	before := w.next
+	for at := time.Duration(0); at < 10*time.Second; at += 100 * time.Millisecond {
+		c.queue.push(kv.Mono(at), asked, 0, 0)
+	}
+	for c.now < kv.Mono(11*time.Second) {
+		if err := c.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := w.next - before; n != 10 { // of an empty cache: an event that says so
+		t.Errorf("%d descriptions in ten seconds, want 10", n)
+	}
+}
+
 // TestPlannedLeaves: workers that leave as planned fail no request, even where none
 // may be made good.
 func TestPlannedLeaves(t *testing.T) {

@@ -49,7 +49,7 @@ func testCancelAt(t *testing.T, steps, seqs int, blocked bool) {
 		_, err := enginetest.Generate(ctx, e, greedy(1, 12, 40))
 		neighbour <- err
 	}()
-	<-g.enter
+	<-g.Enter
 
 	reqCtx, cancel := context.WithCancel(ctx)
 	accepted, release := make(chan struct{}), make(chan struct{})
@@ -70,16 +70,16 @@ func testCancelAt(t *testing.T, steps, seqs int, blocked bool) {
 		})
 	}()
 	synctest.Wait() // it is in the inbox; the loop stands still
-	g.leave <- struct{}{}
-	<-g.enter // a step that the request is in, unless it is queued
+	g.Leave <- struct{}{}
+	<-g.Enter // a step that the request is in, unless it is queued
 	<-accepted
 	for range max(0, steps-1) {
-		g.leave <- struct{}{}
-		<-g.enter
+		g.Leave <- struct{}{}
+		<-g.Enter
 	}
 	cancel()
-	g.open(t)
-	g.leave <- struct{}{}
+	g.Open(t)
+	g.Leave <- struct{}{}
 	if blocked {
 		close(release)
 	}
@@ -157,7 +157,7 @@ func testQueueIsBounded(t *testing.T) {
 	}
 	runCtx := enginetest.Start(t, e)
 	wg.Wait()
-	mustGenerate(t, runCtx, e, two)
+	enginetest.MustGenerate(t, runCtx, e, two)
 }
 
 // TestStopReleasesEverybody ends Run while one request is computed and another is
@@ -176,11 +176,11 @@ func TestStopReleasesEverybody(t *testing.T) {
 		}
 		go func() { ran <- e.Run(run) }()
 		send(1)
-		<-g.enter
+		<-g.Enter
 		send(2)
 		synctest.Wait()
 		stop()
-		g.leave <- struct{}{}
+		g.Leave <- struct{}{}
 		if err := <-ran; err != nil {
 			t.Errorf("run: %v", err)
 		}
@@ -225,7 +225,7 @@ func TestFailedBatch(t *testing.T) {
 			e := small(t, func(c *Config) { c.MaxSeqs = 1 })
 			e.computer = &faulty{e.computer, victim, fail}
 			ctx := enginetest.Start(t, e)
-			before := mustGenerate(t, ctx, e, greedy(1, 30, 8))[0].Tokens
+			before := enginetest.MustGenerate(t, ctx, e, greedy(1, 30, 8))[0].Tokens
 			var wg sync.WaitGroup
 			for i := range 3 {
 				wg.Go(func() {
@@ -256,7 +256,7 @@ func TestFailedBatch(t *testing.T) {
 func TestRunsOnce(t *testing.T) {
 	e := small(t, nil)
 	ctx := enginetest.Start(t, e)
-	mustGenerate(t, ctx, e, greedy(1, 4, 1))
+	enginetest.MustGenerate(t, ctx, e, greedy(1, 4, 1))
 	if err := e.Run(ctx); fault.Of(err) != fault.Conflict {
 		t.Errorf("a second Run: %v", err)
 	}

@@ -16,12 +16,12 @@ func TestLoadDuringBatch(t *testing.T) {
 		_, err := enginetest.Generate(ctx, e, greedy(1, 40, 3))
 		result <- err
 	}()
-	<-g.enter
+	<-g.Enter
 	if l := e.Load(); l.Running != 1 || l.UsedBlocks != 10 || l.PrefillTokens != 40 {
 		t.Errorf("load during the first batch: %+v", l)
 	}
-	g.leave <- struct{}{}
-	g.open(t)
+	g.Leave <- struct{}{}
+	g.Open(t)
 	if err := <-result; err != nil {
 		t.Error(err)
 	}

@@ -38,7 +38,7 @@ func testPrefill(t *testing.T) {
 	if l := e.Load(); l.Preemptions == 0 || l.Running+l.Waiting+l.UsedBlocks != 0 {
 		t.Errorf("the cache was never full, or is not idle: %+v", l)
 	}
-	if got := mustGenerate(t, ctx, e, greedy(9, 101, 1))[0]; got.Cached != 0 {
+	if got := enginetest.MustGenerate(t, ctx, e, greedy(9, 101, 1))[0]; got.Cached != 0 {
 		t.Errorf("%d tokens of the prompt are cached", got.Cached)
 	}
 	for name, bad := range map[string][]kv.Token{"empty": nil, "long": make([]kv.Token, 320), "foreign": {vocab}} {
@@ -66,7 +66,7 @@ func TestOver(t *testing.T) {
 		t.Errorf("%+v, last delta %+v, %v", got, last, err)
 	}
 	req.Attempt, req.Generated = 2, [][]kv.Token{r.Choices[0].Tokens}
-	if got := mustGenerate(t, ctx, e, req)[0]; len(got.Tokens) != 0 || got.Finish != engine.FinishStop {
+	if got := enginetest.MustGenerate(t, ctx, e, req)[0]; len(got.Tokens) != 0 || got.Finish != engine.FinishStop {
 		t.Errorf("resumed: %+v", got)
 	}
 }
@@ -89,11 +89,11 @@ func TestLabel(t *testing.T) {
 		c.Label = func(events []kv.Event) { labelled += len(events) }
 	})
 	ctx := enginetest.Start(t, e)
-	mustGenerate(t, ctx, e, greedy(1, 30, 2))
+	enginetest.MustGenerate(t, ctx, e, greedy(1, 30, 2))
 	if _, err := enginetest.Snapshot(ctx, e); err != nil {
 		t.Fatal(err)
 	}
-	mustGenerate(t, ctx, e, greedy(1, 30, 2)) // the loop has passed the description
+	enginetest.MustGenerate(t, ctx, e, greedy(1, 30, 2)) // the loop has passed the description
 	if labelled < 3 {
 		t.Errorf("%d events were labelled; want a change, and a description of two", labelled)
 	}

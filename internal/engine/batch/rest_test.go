@@ -20,7 +20,7 @@ func TestIdleKeepsNothing(t *testing.T) {
 			req := greedy(i, 30, 5)
 			req.Choices = 1 + i
 			kept = append(kept, weak.Make(req))
-			mustGenerate(t, ctx, e, req)
+			enginetest.MustGenerate(t, ctx, e, req)
 		}
 		synctest.Wait()
 		runtime.GC()

@@ -3,7 +3,6 @@ package batch
 import (
 	"context"
 	"slices"
-	"sync"
 	"testing"
 
 	"penstock/core/kv"
@@ -118,50 +117,22 @@ func greedy(seed, prompt, n int) *engine.Request {
 	return req
 }
 
-func mustGenerate(t testing.TB, ctx context.Context, e engine.Engine, req *engine.Request) []enginetest.Choice {
-	t.Helper()
-	got, err := enginetest.Generate(ctx, e, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
-// gate is a computer that computes only when it is let: enter receives one value
-// when a step begins, and the step goes on when leave has one.
+// gate is a computer that computes only when it is let.
 type gate struct {
 	Computer
-	enter, leave chan struct{}
+	*enginetest.Gate
 }
 
 // closed puts a gate before e's computer.
 func closed(e *Engine) *gate {
-	g := &gate{e.computer, make(chan struct{}), make(chan struct{})}
+	g := &gate{e.computer, enginetest.NewGate()}
 	e.computer = g
 	return g
 }
 
 func (g *gate) Compute(ctx context.Context, b *Batch) error {
-	g.enter <- struct{}{}
-	<-g.leave
+	g.Pass()
 	return g.Computer.Compute(ctx, b)
-}
-
-// open lets everything pass from now on.
-func (g *gate) open(t *testing.T) {
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-g.enter:
-				g.leave <- struct{}{}
-			case <-stop:
-				return
-			}
-		}
-	})
-	t.Cleanup(func() { close(stop); wg.Wait() })
 }
 
 func TestConformance(t *testing.T) {

@@ -79,7 +79,7 @@ func TestSlowWatcherIsStartedOver(t *testing.T) {
 	}()
 	<-held
 	for i := range 8 {
-		mustGenerate(t, ctx, e, greedy(i, 100, 2))
+		enginetest.MustGenerate(t, ctx, e, greedy(i, 100, 2))
 	}
 	close(release)
 	truth, err := enginetest.Snapshot(ctx, e)

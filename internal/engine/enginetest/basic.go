@@ -121,13 +121,13 @@ func (s *suite) testInvalid(t *testing.T) {
 func (s *suite) testLength(t *testing.T) {
 	e, ctx := s.start(t)
 	for _, n := range []int{1, 2, 40} {
-		got := generate(t, ctx, e, s.request(3, 20, n))[0]
+		got := MustGenerate(t, ctx, e, s.request(3, 20, n))[0]
 		if len(got.Tokens) != n || got.Finish != engine.FinishLength {
 			t.Errorf("max tokens %d: %d tokens, finish %d", n, len(got.Tokens), got.Finish)
 		}
 	}
 	for room := 1; room <= 3; room++ {
-		got := generate(t, ctx, e, s.request(4, s.card.ContextLength-room, 100))[0]
+		got := MustGenerate(t, ctx, e, s.request(4, s.card.ContextLength-room, 100))[0]
 		if len(got.Tokens) != room || got.Finish != engine.FinishLength {
 			t.Errorf("%d tokens before the end of the context: %d tokens, finish %d", room, len(got.Tokens), got.Finish)
 		}
@@ -138,18 +138,18 @@ func (s *suite) testLength(t *testing.T) {
 func (s *suite) testStop(t *testing.T) {
 	e, ctx := s.start(t)
 	req := s.request(5, 30, 40)
-	whole := generate(t, ctx, e, req)[0].Tokens
+	whole := MustGenerate(t, ctx, e, req)[0].Tokens
 	for at := 0; at < len(whole); at += 7 {
 		stop := whole[at]
 		req.Stop.Tokens = []kv.Token{stop}
 		req.Stop.MinTokens = 0
-		got := generate(t, ctx, e, req)[0]
+		got := MustGenerate(t, ctx, e, req)[0]
 		if want := upTo(whole, stop); !slices.Equal(got.Tokens, want) || got.Finish != engine.FinishStop {
 			t.Errorf("stop token at %d: %v, finish %d, want %v", at, got.Tokens, got.Finish, want)
 		}
 		// Now it may not come before the minimum.
 		req.Stop.MinTokens = at + 4
-		got = generate(t, ctx, e, req)[0]
+		got = MustGenerate(t, ctx, e, req)[0]
 		first := slices.Index(got.Tokens, stop)
 		switch {
 		case first >= 0 && first < at+4:
@@ -166,7 +166,7 @@ func (s *suite) testEOS(t *testing.T) {
 		req := s.request(6, 12, 8)
 		req.Sampling.Bias = []engine.TokenBias{{Token: eos, Bias: 1e4}}
 		req.Stop.IgnoreEOS = true
-		got := generate(t, ctx, e, req)[0]
+		got := MustGenerate(t, ctx, e, req)[0]
 		if len(got.Tokens) != 8 || got.Finish != engine.FinishLength {
 			t.Errorf("ignoring end of sequence %d: %v, finish %d", eos, got.Tokens, got.Finish)
 		}
@@ -174,12 +174,12 @@ func (s *suite) testEOS(t *testing.T) {
 			continue // the model cannot say it at all
 		}
 		req.Stop.IgnoreEOS = false
-		got = generate(t, ctx, e, req)[0]
+		got = MustGenerate(t, ctx, e, req)[0]
 		if !slices.Equal(got.Tokens, []kv.Token{eos}) || got.Finish != engine.FinishStop {
 			t.Errorf("end of sequence %d: %v, finish %d", eos, got.Tokens, got.Finish)
 		}
 		req.Stop.MinTokens = 3
-		got = generate(t, ctx, e, req)[0]
+		got = MustGenerate(t, ctx, e, req)[0]
 		if len(got.Tokens) != 4 || slices.Index(got.Tokens, eos) != 3 || got.Finish != engine.FinishStop {
 			t.Errorf("end of sequence %d after 3: %v, finish %d", eos, got.Tokens, got.Finish)
 		}
@@ -190,30 +190,30 @@ func (s *suite) testDone(t *testing.T) {
 	e, ctx := s.start(t)
 	req := s.request(7, 20, 6)
 	req.Choices, req.Sampling = 3, engine.Sampling{Temperature: 1, Seed: 3}
-	whole := generate(t, ctx, e, req)
+	whole := MustGenerate(t, ctx, e, req)
 
 	req.Attempt = 2
 	req.Generated = [][]kv.Token{whole[0].Tokens, whole[1].Tokens[:2], nil}
 	req.Done = []bool{true, false, false}
-	got := generate(t, ctx, e, req)
+	got := MustGenerate(t, ctx, e, req)
 	if !slices.Equal(got[1].Tokens, whole[1].Tokens[2:]) || !slices.Equal(got[2].Tokens, whole[2].Tokens) {
 		t.Errorf("resumed beside a finished choice: %v", got)
 	}
 	// All that was to be generated was delivered, but not that it is the end.
 	req.Done = nil
 	req.Generated = [][]kv.Token{whole[0].Tokens, whole[1].Tokens, whole[2].Tokens}
-	for i, c := range generate(t, ctx, e, req) {
+	for i, c := range MustGenerate(t, ctx, e, req) {
 		if len(c.Tokens) != 0 || c.Finish != engine.FinishLength {
 			t.Errorf("choice %d had reached its length: %+v", i, c)
 		}
 	}
 	req.Stop.Tokens = []kv.Token{whole[1].Tokens[1]}
 	req.Generated = [][]kv.Token{nil, whole[1].Tokens[:2], nil}
-	if c := generate(t, ctx, e, req)[1]; len(c.Tokens) != 0 || c.Finish != engine.FinishStop {
+	if c := MustGenerate(t, ctx, e, req)[1]; len(c.Tokens) != 0 || c.Finish != engine.FinishStop {
 		t.Errorf("choice 1 had reached a stop token: %+v", c)
 	}
 	req.Done = []bool{true, true, true}
-	generate(t, ctx, e, req) // returns, with Accepted alone
+	MustGenerate(t, ctx, e, req) // returns, with Accepted alone
 	idle(t, e, "after all requests")
 }
 
@@ -223,7 +223,7 @@ func (s *suite) testLogprobs(t *testing.T) {
 	req.Logprobs = 5
 	for _, sampling := range []engine.Sampling{{}, {Temperature: 2, Seed: 4, PresencePenalty: 1}} {
 		req.Sampling = sampling
-		for i, l := range generate(t, ctx, e, req)[0].Logprobs {
+		for i, l := range MustGenerate(t, ctx, e, req)[0].Logprobs {
 			if len(l.Top) != 5 || !slices.IsSortedFunc(l.Top, func(a, b engine.TokenLogprob) int { return cmpDescending(a.Logprob, b.Logprob) }) {
 				t.Errorf("token %d: alternatives %+v", i, l.Top)
 			}
@@ -255,7 +255,7 @@ func (s *suite) testSeeds(t *testing.T) {
 	req.Choices = 2
 	run := func(seed uint64) []Choice {
 		req.Sampling = engine.Sampling{Temperature: 1.5, Seed: seed}
-		return generate(t, ctx, e, req)
+		return MustGenerate(t, ctx, e, req)
 	}
 	a, again, b := run(1), run(1), run(2)
 	if !slices.Equal(a[0].Tokens, again[0].Tokens) || !slices.Equal(a[1].Tokens, again[1].Tokens) {

@@ -46,7 +46,7 @@ func (s *suite) testEmbed(t *testing.T) {
 	var wg sync.WaitGroup
 	for i, req := range requests {
 		wg.Go(func() { // the same prompts, so that some of them are cached
-			generate(t, ctx, plain, &engine.Request{ID: req.ID, Attempt: 1, Choices: 1, Logprobs: -1, Prompt: req.Prompt, Stop: engine.Stop{MaxTokens: 8, IgnoreEOS: true}})
+			MustGenerate(t, ctx, plain, &engine.Request{ID: req.ID, Attempt: 1, Choices: 1, Logprobs: -1, Prompt: req.Prompt, Stop: engine.Stop{MaxTokens: 8, IgnoreEOS: true}})
 		})
 		wg.Go(func() {
 			got, err := e.Embed(ctx, req)

@@ -122,8 +122,8 @@ func (s *suite) uniform(seed uint64, n int) []kv.Token {
 	return prompt
 }
 
-// generate is Generate that must succeed.
-func generate(t testing.TB, ctx context.Context, e engine.Engine, req *engine.Request) []Choice {
+// MustGenerate is Generate that must succeed.
+func MustGenerate(t testing.TB, ctx context.Context, e engine.Engine, req *engine.Request) []Choice {
 	t.Helper()
 	got, err := Generate(ctx, e, req)
 	if err != nil {

@@ -45,7 +45,7 @@ func (s *suite) testPreprocess(t *testing.T) {
 		if len(p.Tokens) == 0 {
 			continue // an empty text may be no token
 		}
-		generate(t, ctx, plain, &engine.Request{
+		MustGenerate(t, ctx, plain, &engine.Request{
 			ID: req.ID, Attempt: 1, Choices: 1, Logprobs: -1, Prompt: p.Tokens, Media: p.Media, Stop: engine.Stop{MaxTokens: 2, IgnoreEOS: true},
 		})
 	}

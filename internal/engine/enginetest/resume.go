@@ -49,7 +49,7 @@ func (s *suite) testResume(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			req := s.request(10, 37, length)
 			change(req)
-			whole := generate(t, firstCtx, first, req)
+			whole := MustGenerate(t, firstCtx, first, req)
 			var wg sync.WaitGroup
 			for cut := range length + 1 {
 				wg.Go(func() {

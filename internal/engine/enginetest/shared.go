@@ -23,7 +23,7 @@ func (s *suite) testConcurrent(t *testing.T) {
 		if i%4 > 0 {
 			requests[i].Sampling = engine.Sampling{Temperature: 1, Seed: uint64(i)}
 		}
-		want[i] = generate(t, aloneCtx, alone, requests[i])
+		want[i] = MustGenerate(t, aloneCtx, alone, requests[i])
 	}
 	var wg sync.WaitGroup
 	for i, req := range requests {
@@ -97,7 +97,7 @@ func (s *suite) testSinkError(t *testing.T) {
 func (s *suite) testSlowSink(t *testing.T) {
 	e, ctx := s.start(t)
 	req := s.request(40, 20, 100)
-	want := generate(t, ctx, e, req)[0].Tokens
+	want := MustGenerate(t, ctx, e, req)[0].Tokens
 
 	held, release := make(chan struct{}), make(chan struct{})
 	r, result := NewRecorder(req), make(chan error, 1)
@@ -112,7 +112,7 @@ func (s *suite) testSlowSink(t *testing.T) {
 	}()
 	<-held
 	for i := range 4 {
-		generate(t, ctx, e, s.request(uint64(41+i), 20, 120))
+		MustGenerate(t, ctx, e, s.request(uint64(41+i), 20, 120))
 	}
 	close(release)
 	if err := <-result; err != nil {
@@ -136,14 +136,14 @@ func (s *suite) testCached(t *testing.T) {
 		req := s.request(uint64(50+n), n, 2)
 		req.Choices, req.Sampling = 2, engine.Sampling{Temperature: 1}
 		for attempt, want := range []int{0, (n - 1) / size * size} {
-			for i, c := range generate(t, ctx, e, req) {
+			for i, c := range MustGenerate(t, ctx, e, req) {
 				if c.Cached != want {
 					t.Errorf("prompt of %d, time %d, choice %d: %d tokens cached, want %d", n, attempt+1, i, c.Cached, want)
 				}
 			}
 		}
 		req.Salt = kv.Salt{Namespace: "other"}
-		if c := generate(t, ctx, e, req)[0]; c.Cached != 0 {
+		if c := MustGenerate(t, ctx, e, req)[0]; c.Cached != 0 {
 			t.Errorf("prompt of %d under another salt: %d tokens cached", n, c.Cached)
 		}
 	}

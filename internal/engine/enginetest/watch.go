@@ -23,7 +23,7 @@ func (s *suite) testWatch(t *testing.T) {
 	s.churn(t, ctx, e)
 
 	req := s.request(60, 3*s.card.BlockSize+1, 2)
-	generate(t, ctx, e, req)
+	MustGenerate(t, ctx, e, req)
 	for seq := range s.chain(t, req.Prompt) {
 		if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[seq] }); err != nil {
 			t.Fatal("a block of the last prompt was never reported")

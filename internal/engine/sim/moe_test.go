@@ -40,7 +40,7 @@ func TestLabels(t *testing.T) {
 				watch()
 			}
 			for i := range 20 {
-				mustGenerate(t, ctx, e, request(i/2, 60+i, 12))
+				enginetest.MustGenerate(t, ctx, e, request(i/2, 60+i, 12))
 			}
 			if describe {
 				watch()

@@ -24,15 +24,6 @@ func request(seed, prompt, n int) *engine.Request {
 	return req
 }
 
-func mustGenerate(t testing.TB, ctx context.Context, e engine.Engine, req *engine.Request) []enginetest.Choice {
-	t.Helper()
-	got, err := enginetest.Generate(ctx, e, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
 // stopwatch measures a request: when each of its tokens came, in milliseconds from
 // the moment at which it was sent.
 type stopwatch struct {

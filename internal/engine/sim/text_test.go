@@ -76,7 +76,7 @@ func TestPassageIsReadable(t *testing.T) {
 		begun := map[string]bool{}
 		for seed := range 20 {
 			req := request(seed, 20, 900)
-			text := w.decode(mustGenerate(t, ctx, e, req)[0].Tokens)
+			text := w.decode(enginetest.MustGenerate(t, ctx, e, req)[0].Tokens)
 			rest := text
 			for said := 0; ; said++ {
 				i := slices.IndexFunc(passage(), func(s string) bool { return strings.HasPrefix(rest, s) })
@@ -112,7 +112,7 @@ func TestLengths(t *testing.T) {
 		sum, least, most := 0, 1000, 0
 		const n = 300
 		for seed := range uint64(n) {
-			got := mustGenerate(t, ctx, e, unlimited(e, seed))[0]
+			got := enginetest.MustGenerate(t, ctx, e, unlimited(e, seed))[0]
 			if got.Finish != engine.FinishStop || got.Tokens[len(got.Tokens)-1] != 3 || slices.Index(got.Tokens, 3) != len(got.Tokens)-1 {
 				t.Fatalf("finish %d: %v", got.Finish, got.Tokens)
 			}
@@ -134,7 +134,7 @@ func TestLengths(t *testing.T) {
 		} {
 			req := unlimited(e, 1)
 			c.change(req)
-			if got := mustGenerate(t, ctx, e, req)[0]; len(got.Tokens) != c.length || got.Finish != c.finish {
+			if got := enginetest.MustGenerate(t, ctx, e, req)[0]; len(got.Tokens) != c.length || got.Finish != c.finish {
 				t.Errorf("%s: %d tokens, finish %d", name, len(got.Tokens), got.Finish)
 			}
 		}
@@ -154,16 +154,16 @@ func TestEcho(t *testing.T) {
 			if attempt == 1 {
 				req.Stop.MaxTokens = 10
 			}
-			if got := mustGenerate(t, ctx, e, req)[0]; !slices.Equal(got.Tokens, want) {
+			if got := enginetest.MustGenerate(t, ctx, e, req)[0]; !slices.Equal(got.Tokens, want) {
 				t.Errorf("said %v, want %v", got.Tokens, want)
 			}
 		}
 		req.Stop.MaxTokens, req.Stop.IgnoreEOS = 60, true
-		if got := mustGenerate(t, ctx, e, req)[0]; !slices.Equal(got.Tokens, slices.Concat(prompt, prompt, prompt)[:60]) {
+		if got := enginetest.MustGenerate(t, ctx, e, req)[0]; !slices.Equal(got.Tokens, slices.Concat(prompt, prompt, prompt)[:60]) {
 			t.Errorf("without an end: %v", got.Tokens)
 		}
 		req.Prompt, req.Stop.IgnoreEOS = []kv.Token{0, 7, 8, 1}, false
-		if got := mustGenerate(t, ctx, e, req)[0]; !slices.Equal(got.Tokens, []kv.Token{7}) {
+		if got := enginetest.MustGenerate(t, ctx, e, req)[0]; !slices.Equal(got.Tokens, []kv.Token{7}) {
 			t.Errorf("a prompt without text: %v", got.Tokens)
 		}
 	})
@@ -191,10 +191,10 @@ func TestResumption(t *testing.T) {
 							}
 						}
 					}
-					whole := mustGenerate(t, firstCtx, first, req)[0]
+					whole := enginetest.MustGenerate(t, firstCtx, first, req)[0]
 					for cut := range len(whole.Tokens) {
 						req.Attempt, req.Generated = 2, [][]kv.Token{whole.Tokens[:cut]}
-						got := mustGenerate(t, secondCtx, second, req)[0]
+						got := enginetest.MustGenerate(t, secondCtx, second, req)[0]
 						want := enginetest.Choice{Tokens: whole.Tokens[cut:], Finish: whole.Finish}
 						if req.Logprobs > 0 {
 							want.Logprobs = whole.Logprobs[cut:]
@@ -249,7 +249,7 @@ func TestNothingToSay(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		req.Stop.Tokens = slices.Delete(req.Stop.Tokens, 50, 51)
-		got := mustGenerate(t, ctx, e, req)[0]
+		got := enginetest.MustGenerate(t, ctx, e, req)[0]
 		if want := []kv.Token{50, 50, 50, 50, 50}; !slices.Equal(got.Tokens[:5], want) || len(got.Tokens) < 6 {
 			t.Errorf("one word is left, and it says %v", got.Tokens)
 		}

@@ -16,7 +16,7 @@ func BenchmarkPrefill(b *testing.B) {
 	const length = 1024
 	seed := 0
 	for b.Loop() {
-		mustGenerate(b, ctx, e, greedy(seed, length, 1))
+		enginetest.MustGenerate(b, ctx, e, greedy(seed, length, 1))
 		seed++
 	}
 	b.ReportMetric(float64(length*b.N)/b.Elapsed().Seconds(), "tokens/s")
@@ -53,6 +53,6 @@ func BenchmarkStart(b *testing.B) {
 	for b.Loop() {
 		e := newBuiltin(b, nil)
 		ctx := enginetest.Start(b, e)
-		mustGenerate(b, ctx, e, greedy(1, 16, 1))
+		enginetest.MustGenerate(b, ctx, e, greedy(1, 16, 1))
 	}
 }

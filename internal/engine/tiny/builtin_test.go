@@ -1,7 +1,6 @@
 package tiny
 
 import (
-	"context"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -48,15 +47,6 @@ func greedy(seed, prompt, n int) *engine.Request {
 	return req
 }
 
-func mustGenerate(t testing.TB, ctx context.Context, e engine.Engine, req *engine.Request) []enginetest.Choice {
-	t.Helper()
-	got, err := enginetest.Generate(ctx, e, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
 func TestBuiltinSpeaks(t *testing.T) {
 	e := newBuiltin(t, nil)
 	ctx := enginetest.Start(t, e)
@@ -90,11 +80,11 @@ func TestBuiltinListensToEveryToken(t *testing.T) {
 	e := newBuiltin(t, nil)
 	ctx := enginetest.Start(t, e)
 	const length, output = 40, 24
-	want := mustGenerate(t, ctx, e, greedy(1, length, output))[0].Tokens
+	want := enginetest.MustGenerate(t, ctx, e, greedy(1, length, output))[0].Tokens
 	for at := 0; at < length; at += 6 {
 		req := greedy(1, length, output)
 		req.Prompt[at] ^= 1
-		if got := mustGenerate(t, ctx, e, req)[0].Tokens; slices.Equal(got, want) {
+		if got := enginetest.MustGenerate(t, ctx, e, req)[0].Tokens; slices.Equal(got, want) {
 			t.Errorf("another token at %d of the prompt: the same answer", at)
 		}
 	}

@@ -71,8 +71,8 @@ func TestCheckpoint(t *testing.T) {
 		t.Errorf("card (-want +got)\n%s", diff)
 	}
 	req := within(96, greedy(1, 30, 20))
-	a := mustGenerate(t, enginetest.Start(t, e), e, req)
-	b := mustGenerate(t, enginetest.Start(t, reference), reference, req)
+	a := enginetest.MustGenerate(t, enginetest.Start(t, e), e, req)
+	b := enginetest.MustGenerate(t, enginetest.Start(t, reference), reference, req)
 	if diff := cmp.Diff(b, a); diff != "" {
 		t.Errorf("from disk and from memory (-memory +disk)\n%s", diff)
 	}

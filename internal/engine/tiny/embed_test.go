@@ -132,17 +132,17 @@ func TestEmbedIdentity(t *testing.T) {
 func TestEmbedPreempted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, func(c *Config) { c.Blocks, c.MaxSeqs, c.TokenBudget = 30, 2, 8 })
-		g := &gate{e.cpu.forward, make(chan struct{}), make(chan struct{})}
+		g := &gate{e.cpu.forward, enginetest.NewGate()}
 		e.cpu.forward = g
 		ctx := enginetest.Start(t, e)
-		step := func() { g.leave <- struct{}{}; <-g.enter }
+		step := func() { g.Leave <- struct{}{}; <-g.Enter }
 
 		older := make(chan error, 1)
 		go func() {
 			_, err := enginetest.Generate(ctx, e, within(96, greedy(1, 7, 30)))
 			older <- err
 		}()
-		<-g.enter
+		<-g.Enter
 		req := &engine.EmbedRequest{ID: "e", Attempt: 1, Prompt: within(96, greedy(2, 110, 1)).Prompt}
 		var got []float32
 		embedded := make(chan error, 1)
@@ -161,8 +161,8 @@ func TestEmbedPreempted(t *testing.T) {
 			step()
 			synctest.Wait()
 		}
-		g.open(t)
-		g.leave <- struct{}{}
+		g.Open(t)
+		g.Leave <- struct{}{}
 		if err := errors.Join(<-older, <-embedded); err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestEmbedCancel(t *testing.T) {
 
 func testEmbedCancel(t *testing.T, steps int) {
 	e := small(t, func(c *Config) { c.TokenBudget = 16 })
-	g := &gate{e.cpu.forward, make(chan struct{}), make(chan struct{})}
+	g := &gate{e.cpu.forward, enginetest.NewGate()}
 	e.cpu.forward = g
 	ctx := enginetest.Start(t, e)
 	neighbour := make(chan error, 1)
@@ -191,7 +191,7 @@ func testEmbedCancel(t *testing.T, steps int) {
 		_, err := enginetest.Generate(ctx, e, within(96, greedy(1, 12, 40)))
 		neighbour <- err
 	}()
-	<-g.enter
+	<-g.Enter
 	embedCtx, cancel := context.WithCancel(ctx)
 	result := make(chan error, 1)
 	go func() {
@@ -200,13 +200,13 @@ func testEmbedCancel(t *testing.T, steps int) {
 	}()
 	synctest.Wait() // it is in the inbox; the loop stands still
 	for range steps {
-		g.leave <- struct{}{}
-		<-g.enter
+		g.Leave <- struct{}{}
+		<-g.Enter
 	}
 	cancel()
 	synctest.Wait() // it has seen that, before the chunk that may be its last is done
-	g.open(t)
-	g.leave <- struct{}{}
+	g.Open(t)
+	g.Leave <- struct{}{}
 	if err := <-result; !errors.Is(err, context.Canceled) {
 		t.Errorf("embed: %v, want context.Canceled", err)
 	}

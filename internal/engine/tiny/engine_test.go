@@ -15,40 +15,21 @@ import (
 	"penstock/internal/engine/tiny/model"
 )
 
-// gate is a forwarder that computes only when it is let: enter receives one
-// value when a step begins, and the step goes on when leave has one.
+// gate is a forwarder that computes only when it is let.
 type gate struct {
 	forwarder
-	enter, leave chan struct{}
+	*enginetest.Gate
 }
 
 func (g *gate) Forward(c *model.Cache, work []model.Work) error {
-	g.enter <- struct{}{}
-	<-g.leave
+	g.Pass()
 	return g.forwarder.Forward(c, work)
-}
-
-// open lets everything pass from now on.
-func (g *gate) open(t *testing.T) {
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-g.enter:
-				g.leave <- struct{}{}
-			case <-stop:
-				return
-			}
-		}
-	})
-	t.Cleanup(func() { close(stop); wg.Wait() })
 }
 
 // stepped runs e with n requests and returns a function that has it compute one
 // batch of all of them.
 func stepped(t testing.TB, e *Engine, n int, request func(i int) *engine.Request) (step func()) {
-	g := &gate{e.cpu.forward, make(chan struct{}), make(chan struct{})}
+	g := &gate{e.cpu.forward, enginetest.NewGate()}
 	e.cpu.forward = g
 	run, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -68,14 +49,14 @@ func stepped(t testing.TB, e *Engine, n int, request func(i int) *engine.Request
 			t.Error(err)
 		}
 	})
-	<-g.enter
-	step = func() { g.leave <- struct{}{}; <-g.enter }
+	<-g.Enter
+	step = func() { g.Leave <- struct{}{}; <-g.Enter }
 	for e.Load().Running < n {
 		step()
 	}
 	t.Cleanup(func() {
 		stop()
-		g.leave <- struct{}{}
+		g.Leave <- struct{}{}
 		wg.Wait()
 	})
 	return step
@@ -110,7 +91,7 @@ func TestChoicesShareThePrompt(t *testing.T) {
 	e, s, ctx := spied(t, small(t, nil))
 	req := within(96, greedy(4, 101, 6))
 	req.Choices, req.Sampling = 4, engine.Sampling{Temperature: 1}
-	for i, c := range mustGenerate(t, ctx, e, req) {
+	for i, c := range enginetest.MustGenerate(t, ctx, e, req) {
 		if c.Cached != 0 {
 			t.Errorf("choice %d: %d tokens cached; what its sibling computed is no saving of the request's", i, c.Cached)
 		}

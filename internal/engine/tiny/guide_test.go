@@ -38,23 +38,23 @@ func TestGuideEnds(t *testing.T) {
 	const schema = `{"const":{"a":1}}`
 	req := guidedBy(schema, 1, 50)
 	req.Stop.IgnoreEOS = false // 7 is end of sequence; 8 too, but masked
-	got := mustGenerate(t, ctx, e, req)[0]
+	got := enginetest.MustGenerate(t, ctx, e, req)[0]
 	n := len(got.Tokens)
 	if got.Finish != engine.FinishStop || got.Tokens[n-1] != 7 || textOf(got.Tokens[:n-1]) != `{"a":1}` {
 		t.Errorf("with end of sequence: %q, finish %d", textOf(got.Tokens), got.Finish)
 	}
 	req.Stop.IgnoreEOS = true
-	bare := mustGenerate(t, ctx, e, req)[0]
+	bare := enginetest.MustGenerate(t, ctx, e, req)[0]
 	if bare.Finish != engine.FinishStop || textOf(bare.Tokens) != `{"a":1}` {
 		t.Errorf("without: %q, finish %d", textOf(bare.Tokens), bare.Finish)
 	}
 	// The last token that fits ends the text too.
 	req.Stop.MaxTokens = len(bare.Tokens)
-	if again := mustGenerate(t, ctx, e, req)[0]; again.Finish != engine.FinishStop || !slices.Equal(again.Tokens, bare.Tokens) {
+	if again := enginetest.MustGenerate(t, ctx, e, req)[0]; again.Finish != engine.FinishStop || !slices.Equal(again.Tokens, bare.Tokens) {
 		t.Errorf("with no room to spare: %q, finish %d", textOf(again.Tokens), again.Finish)
 	}
 	req.Stop.MaxTokens--
-	if short := mustGenerate(t, ctx, e, req)[0]; short.Finish != engine.FinishLength {
+	if short := enginetest.MustGenerate(t, ctx, e, req)[0]; short.Finish != engine.FinishLength {
 		t.Errorf("with too little room: %q, finish %d", textOf(short.Tokens), short.Finish)
 	}
 	// Text of a stop token is not text of the answer.
@@ -72,7 +72,7 @@ func TestGuideEnds(t *testing.T) {
 	}
 	req = guidedBy(`{"type":"integer"}`, 3, 50)
 	req.Stop.Tokens = commas
-	got = mustGenerate(t, ctx, e, req)[0]
+	got = enginetest.MustGenerate(t, ctx, e, req)[0]
 	if n := len(got.Tokens); got.Finish != engine.FinishStop || !slices.Contains(commas, got.Tokens[n-1]) || !json.Valid([]byte(textOf(got.Tokens[:n-1]))) {
 		t.Errorf("a number and the stop token: %q, finish %d", textOf(got.Tokens), got.Finish)
 	}
@@ -86,16 +86,16 @@ func TestGuideMinTokens(t *testing.T) {
 		req := guidedBy(`{"type":"array","items":{"type":"string"}}`, seed, 200)
 		req.Stop.IgnoreEOS, req.Stop.MinTokens = false, 0
 		req.Sampling.Bias = []engine.TokenBias{{Token: 7, Bias: 100}, {Token: kv.Token(slices.Index(pieces, "]")), Bias: 20}}
-		short := mustGenerate(t, ctx, e, req)[0]
+		short := enginetest.MustGenerate(t, ctx, e, req)[0]
 		if short.Finish != engine.FinishStop || len(short.Tokens) > 20 {
 			t.Errorf("seed %d: %q, finish %d", seed, textOf(short.Tokens), short.Finish)
 		}
 		req = guidedBy(`{"type":"integer","minimum":100}`, seed, 200)
 		req.Stop.IgnoreEOS = false
 		req.Sampling.Bias = []engine.TokenBias{{Token: 7, Bias: 100}}
-		early := mustGenerate(t, ctx, e, req)[0]
+		early := enginetest.MustGenerate(t, ctx, e, req)[0]
 		req.Stop.MinTokens = 6
-		late := mustGenerate(t, ctx, e, req)[0]
+		late := enginetest.MustGenerate(t, ctx, e, req)[0]
 		if len(early.Tokens) > 4 || len(late.Tokens) != 7 || late.Finish != engine.FinishStop {
 			t.Errorf("seed %d: %q, and of at least 6 tokens %q", seed, textOf(early.Tokens), textOf(late.Tokens))
 		}
@@ -109,9 +109,9 @@ func TestGuideLogprobs(t *testing.T) {
 	ctx := enginetest.Start(t, e)
 	req := guidedBy(`{"type":"object"}`, 1, 1)
 	req.Logprobs = 5
-	guided := mustGenerate(t, ctx, e, req)[0].Logprobs[0]
+	guided := enginetest.MustGenerate(t, ctx, e, req)[0].Logprobs[0]
 	req.Guide = nil
-	free := mustGenerate(t, ctx, e, req)[0].Logprobs[0]
+	free := enginetest.MustGenerate(t, ctx, e, req)[0].Logprobs[0]
 	if !slices.Equal(guided.Top, free.Top) {
 		t.Errorf("alternatives %v with a guide, %v without", guided.Top, free.Top)
 	}

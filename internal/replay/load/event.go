@@ -8,6 +8,10 @@ import (
 // maxDepth bounds how deep the JSON of an event may be nested.
 const maxDepth = 64
 
+// maxCount bounds what a server can say that a request took, in tokens: the sums of
+// a run stay in range.
+const maxCount = 1 << 31
+
 // errJSON is an event whose data is not a JSON object.
 var errJSON = errors.New("event of the stream is not a JSON object")
 
@@ -232,7 +236,7 @@ func (c *cursor) count() (int, bool) {
 	from := c.i
 	c.skip()
 	n, ok := number(c.b[from:c.i])
-	return int(min(n, 1<<40)), ok
+	return int(min(n, maxCount)), ok
 }
 
 // skip passes a value of any kind.

@@ -84,7 +84,7 @@ func naiveChunk(data []byte) (out chunk, ok bool) {
 	}
 	count := func(raw json.RawMessage) (int, bool) {
 		n, ok := number(bytes.TrimSpace(raw))
-		return int(min(n, 1<<40)), ok
+		return int(min(n, maxCount)), ok
 	}
 	for _, item := range list(top["choices"]) {
 		c := object(item)

@@ -370,7 +370,7 @@ func TestWorkloadFaults(t *testing.T) {
 
 // TestTooMany: what would take all memory is refused before anything is made.
 func TestTooMany(t *testing.T) {
-	for _, cfg := range []Config{{Concurrency: 1 << 40}, {MaxConnections: 1 << 40}, {Ahead: 1 << 40}} {
+	for _, cfg := range []Config{{Concurrency: 1 << 30}, {MaxConnections: 1 << 30}, {Ahead: 1 << 30}} {
 		cfg.Model, cfg.Endpoint.URL = "m", "http://127.0.0.1:1"
 		if _, err := Run(t.Context(), cfg, &list{}, &record{}); !errors.Is(err, errTooMany) {
 			t.Errorf("%+v: %v", cfg, err)
