@@ -124,7 +124,7 @@ func paced(every time.Duration) http.HandlerFunc {
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.Header().Set("X-Penstock-Worker", "9")
 		for range b.MaxTokens {
-			time.Sleep(every) // the work that this server pretends to do
+			time.Sleep(every) // virtual: the work that this server pretends to do
 			fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"a\"}]}\n\n")
 			if http.NewResponseController(w).Flush() != nil {
 				return
@@ -396,7 +396,7 @@ func TestTogether(t *testing.T) {
 			event := "data: {\"choices\":[{\"text\":\"a\"}]}\n\n"
 			fmt.Fprint(w, event+event)
 			_ = http.NewResponseController(w).Flush()
-			time.Sleep(5 * ms)
+			time.Sleep(5 * ms) // virtual
 			fmt.Fprint(w, event+"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":5}}\n\ndata: [DONE]\n\n")
 		}))
 		slices.Sort(rec.gaps)
