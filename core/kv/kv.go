@@ -102,6 +102,9 @@ const (
 	// Cleared: the worker's cache is empty. It is also how a full description
 	// of a cache begins, so it heals any doubt about what came before.
 	Cleared
+	// Moved: the prefixes in Seqs changed their state in a pool of memory that several
+	// workers share. It says nothing of the worker's own cache, and Cleared nothing of pools.
+	Moved
 )
 
 // String returns the kind's name as events and tables print it.
@@ -113,6 +116,8 @@ func (k EventKind) String() string {
 		return "removed"
 	case Cleared:
 		return "cleared"
+	case Moved:
+		return "moved"
 	}
 	return "kind?"
 }
@@ -133,8 +138,11 @@ type Event struct {
 	// Labels are nil, or one for each of Blocks; of another length they are ignored.
 	// Stored only.
 	Labels []MoELabel
-	// Seqs name the removed blocks, each by the prefix that it ends. Removed only.
+	// Seqs name the removed or moved blocks, each by the prefix that it ends. Removed and
+	// Moved only.
 	Seqs []SeqHash
+	// Move says to which state, and in which pool. Moved only.
+	Move Move
 }
 
 // MoELabel is what an engine of a mixture-of-experts model says of a block beside

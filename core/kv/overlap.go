@@ -12,6 +12,13 @@ type Overlap struct {
 	// more are reached when host memory counts too, and so on. The sum is the
 	// length of the run.
 	Blocks [Tiers]int
+	// Attachable counts, within the run that all tiers reach, the blocks that are in a
+	// pool that the worker can attach; they are part of Blocks[TierPool] where no faster
+	// tier of the worker itself has them.
+	Attachable int
+	// Labelled counts, within that run, the blocks whose label answers the MoEQuery of
+	// the question; 0 without one.
+	Labelled int
 }
 
 // Depth returns the length of the run over all tiers, in blocks.

@@ -107,7 +107,7 @@ func agrees(t *rapid.T) {
 				t.Fatal(err)
 			}
 			prompt := path.Draw(t, "prompt")
-			if diff := cmp.Diff(n.match(prompt), x.Match(nil, chain(prompt))); diff != "" {
+			if diff := cmp.Diff(n.match(prompt), x.match(nil, chain(prompt))); diff != "" {
 				t.Fatalf("match %s: -naive +index\n%s", prompt, diff)
 			}
 			w := workers.Draw(t, "asked")

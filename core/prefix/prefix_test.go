@@ -45,9 +45,9 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	x, chains := fill(t, 64, 20, 4, 100)
 	var dst []kv.Overlap
 	i := 0
-	dst = x.Match(dst[:0], chains[0])
+	dst = x.match(dst[:0], chains[0])
 	if allocs := testing.AllocsPerRun(200, func() {
-		dst = x.Match(dst[:0], chains[i%len(chains)])
+		dst = x.match(dst[:0], chains[i%len(chains)])
 		i++
 	}); allocs != 0 {
 		t.Errorf("%v allocations per match, want 0", allocs)
@@ -59,11 +59,11 @@ func TestMatchAppends(t *testing.T) {
 	x.Apply(kv.Worker{ID: 3}, stored("", "a/b", kv.TierDevice))
 	x.Apply(kv.Worker{ID: 1}, stored("", "a", kv.TierDevice))
 	first := kv.Overlap{Worker: kv.Worker{ID: 7}}
-	got := x.Match([]kv.Overlap{first}, chain("a/b"))
+	got := x.match([]kv.Overlap{first}, chain("a/b"))
 	if len(got) != 3 || got[0] != first || got[1].Worker.ID != 1 || got[2].Worker.ID != 3 || got[2].Depth() != 2 {
 		t.Errorf("got %v", got)
 	}
-	if got := x.Match(got[:1], nil); len(got) != 1 {
+	if got := x.match(got[:1], nil); len(got) != 1 {
 		t.Errorf("an empty chain matched: %v", got)
 	}
 }
@@ -156,7 +156,7 @@ func BenchmarkMatch(b *testing.B) {
 			var dst []kv.Overlap
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				dst = x.Match(dst[:0], chains[i%len(chains)])
+				dst = x.match(dst[:0], chains[i%len(chains)])
 			}
 		})
 	}

@@ -136,7 +136,7 @@ func runScript(t *testing.T, x *Index, names map[kv.SeqHash]string, input string
 		case "drop":
 			fmt.Fprintf(&out, "%s: %t\n", line, x.Drop(parseWorker(t, f[1])))
 		case "match":
-			fmt.Fprintf(&out, "%s:%s\n", line, overlaps(x.Match(nil, chain(f[1]))))
+			fmt.Fprintf(&out, "%s:%s\n", line, overlaps(x.match(nil, chain(f[1]))))
 		default:
 			t.Fatalf("unknown line %q", line)
 		}

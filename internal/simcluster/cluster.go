@@ -9,6 +9,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/prefix"
 	"penstock/core/route"
 	"penstock/internal/replay"
 )
@@ -43,6 +44,7 @@ type cluster struct {
 	promptOf uint64
 	serial   uint64
 	chain    []kv.SeqHash
+	match    prefix.Match
 	overlaps []kv.Overlap
 	defect   error // of the cluster itself
 	// decided, if not nil, is told of each decision; it is for tests.

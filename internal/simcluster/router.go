@@ -98,7 +98,8 @@ func (r *router) route(c *cluster, q *route.Query, prompt []kv.Token) (route.Dec
 	c.chain = hasher.Chain(c.chain[:0], prompt, nil)
 	q.Chain = c.chain
 	if c.follow && r.router.NeedsOverlaps(&q.Override) {
-		c.overlaps = r.index.Match(c.overlaps[:0], q.Chain)
+		r.index.Match(&c.match, q.Chain, nil)
+		c.overlaps = c.match.AppendOverlaps(c.overlaps[:0])
 		q.Overlaps = c.overlaps
 	}
 	return r.router.Pick(c.now, q)

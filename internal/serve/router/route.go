@@ -130,7 +130,8 @@ func (r *Router) locked(p *pool, sc *scratch, q *route.Query, f func(*pool, *rou
 	}
 	locked := time.Now()
 	if r.events && p.router.NeedsOverlaps(&q.Override) {
-		sc.overlaps = r.mu.index.Match(sc.overlaps[:0], q.Chain)
+		r.mu.index.Match(&sc.match, q.Chain, nil)
+		sc.overlaps = sc.match.AppendOverlaps(sc.overlaps[:0])
 		q.Overlaps = sc.overlaps
 	}
 	matched := time.Now()

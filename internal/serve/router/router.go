@@ -86,6 +86,7 @@ type source struct {
 // scratch is what one decision needs beside the shared state.
 type scratch struct {
 	chain    []kv.SeqHash
+	match    prefix.Match
 	overlaps []kv.Overlap
 }
 
