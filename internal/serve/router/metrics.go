@@ -127,8 +127,8 @@ func (s *state) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (s *state) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(s.silent, prometheus.GaugeValue, float64(s.r.countQuarantined()))
-	st := s.r.indexStats()
+	st := s.r.cache.stats()
 	ch <- prometheus.MustNewConstMetric(s.blocks, prometheus.GaugeValue, float64(st.Blocks))
 	ch <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(st.Bytes))
-	ch <- prometheus.MustNewConstMetric(s.lag, prometheus.GaugeValue, s.r.lag().Seconds())
+	ch <- prometheus.MustNewConstMetric(s.lag, prometheus.GaugeValue, s.r.cache.lag().Seconds())
 }
