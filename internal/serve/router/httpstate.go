@@ -76,12 +76,16 @@ func (r *Router) serveWorkers(w http.ResponseWriter, _ *http.Request) error {
 
 // workers returns the table of workers, those that cannot be used at the end.
 func (r *Router) workers() []workerRow {
+	caches, heard := r.cache.holdings()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	table := []workerRow{}
 	for _, m := range r.mu.members {
-		table = append(table, r.row(now, m))
+		h := caches[m.worker]
+		row := r.row(now, m, h)
+		row.Feed = r.feedRow(heard, m, h)
+		table = append(table, row)
 	}
 	for _, b := range r.mu.broken {
 		table = append(table, workerRow{
@@ -92,21 +96,21 @@ func (r *Router) workers() []workerRow {
 	return table
 }
 
-// row describes one member. The caller holds mu.
-func (r *Router) row(now kv.Mono, m *member) workerRow {
+// row describes one member, of whose cache h is known, without its feed. The caller
+// holds mu.
+func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 	row := workerRow{
 		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Role: "aggregated", Model: m.card.Name, Engine: m.card.Engine,
-		Host: m.in.Host, PID: m.in.PID, State: "ready", CachedBlocks: r.mu.index.Held(m.worker), Feed: r.feedRow(now, m),
+		Host: m.in.Host, PID: m.in.PID, State: "ready", CachedBlocks: h.blocks,
 	}
 	p := r.mu.names[m.card.Name]
-	size := m.mismatch(r.mu.sources)
 	switch {
 	case m.unfit != "":
 		row.State = "unfit"
 		row.Problem = m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
-	case size != 0:
+	case h.mismatch != 0:
 		row.State = "error"
-		row.Problem = fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", size, m.card.BlockSize)
+		row.Problem = fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatch, m.card.BlockSize)
 	case p != nil && p.blockSize != m.card.BlockSize:
 		row.State = "error"
 		row.Problem = fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
@@ -145,20 +149,19 @@ func (r *Router) silence(now kv.Mono, m *member) (state, problem string) {
 	return state, fmt.Sprintf("it has not answered for %v (%v): %s", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause, then)
 }
 
-// feedRow describes one member's feed. The caller holds mu.
-func (r *Router) feedRow(now kv.Mono, m *member) feedRow {
-	h, known := r.mu.tracker.Health(m.worker)
+// feedRow describes one member's feed, of which h was known at now. The caller holds mu.
+func (r *Router) feedRow(now kv.Mono, m *member, h holding) feedRow {
 	switch {
 	case !m.card.KVEvents:
 		return feedRow{State: "none"}
 	case !r.events:
 		return feedRow{State: "off"}
-	case m.mismatch(r.mu.sources) != 0:
+	case h.mismatch != 0:
 		return feedRow{State: "mismatch"}
-	case !known:
+	case !h.fed:
 		return feedRow{State: "waiting"}
 	}
-	return healthRow(now, h)
+	return healthRow(now, h.feed)
 }
 
 func healthRow(now kv.Mono, h feed.Health) feedRow {
@@ -175,12 +178,6 @@ func healthRow(now kv.Mono, h feed.Health) feedRow {
 
 // seconds is d rounded to milliseconds.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
-
-func (r *Router) indexStats() prefix.Stats {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.index.Stats()
-}
 
 // indexRow is the JSON of the index as a whole.
 type indexRow struct {
@@ -216,18 +213,16 @@ func (r *Router) serveIndex(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (r *Router) indexRow() indexRow {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.now()
-	st := r.mu.index.Stats()
+	st, feeds, now := r.cache.feeds()
 	row := indexRow{
 		Events: r.events, CaughtUp: r.caughtUp.Load(),
 		Workers: st.Workers, Blocks: st.Blocks, Entries: st.Entries, Bytes: st.Bytes,
 		Counts: indexCounts{st.Counts.Stored, st.Counts.Duplicates, st.Counts.Removed, st.Counts.Unknown, st.Counts.Refused, st.Counts.Orphans, st.Counts.Clears},
 		Feeds:  []workerFeed{},
 	}
-	for _, h := range r.mu.tracker.AppendHealth(nil) {
-		row.Feeds = append(row.Feeds, workerFeed{uint64(h.Worker.ID), h.Worker.Rank, r.mu.index.Held(h.Worker), healthRow(now, h)})
+	for _, h := range feeds {
+		w := h.feed.Worker
+		row.Feeds = append(row.Feeds, workerFeed{uint64(w.ID), w.Rank, h.blocks, healthRow(now, h.feed)})
 	}
 	return row
 }
@@ -248,11 +243,11 @@ func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
 	out := bufio.NewWriter(w)
 	enc := json.NewEncoder(out)
 	var blocks []prefix.Block
-	for _, worker := range r.holders() {
+	for _, worker := range r.cache.holders() {
 		if req.Context().Err() != nil {
 			return nil
 		}
-		blocks = r.held(blocks[:0], worker)
+		blocks = r.cache.held(blocks[:0], worker)
 		for i, b := range blocks {
 			if i%1024 == 0 {
 				bound(rc)
@@ -265,16 +260,4 @@ func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
 	}
 	_ = out.Flush()
 	return nil
-}
-
-func (r *Router) holders() []kv.Worker {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.index.AppendWorkers(nil)
-}
-
-func (r *Router) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.index.AppendBlocks(dst, w)
 }

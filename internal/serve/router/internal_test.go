@@ -51,7 +51,7 @@ func TestBlockSizeChangesMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.setInstances([]disco.Instance{instance(t, "m", 8)})
-	done, _ := r.locked(old, &scratch{}, &route.Query{}, func(*pool, *route.Query) error {
+	done, _ := r.locked(old, &route.Query{}, func(*pool, *route.Query) error {
 		t.Error("decided with hashes of the wrong block size")
 		return nil
 	})
@@ -111,7 +111,7 @@ func TestRefusedEventsAreCounted(t *testing.T) {
 	}}
 	r.take(t.Context(), new(feed.Record), bus.Message{Key: "1/0", Data: feed.AppendRecord(nil, &sent)})
 	wantMetric(t, metrics, `penstock_index_events_total{kind="stored",outcome="refused"} 1`)
-	if n := r.indexStats().Blocks; n != 0 {
+	if n := r.cache.stats().Blocks; n != 0 {
 		t.Errorf("%d blocks are in the index", n)
 	}
 }

@@ -33,7 +33,7 @@ func (r *Router) maintain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		ask = r.due(ask[:0])
+		ask = r.cache.due(ask[:0])
 		for _, w := range ask {
 			r.ask(ctx, w)
 		}
@@ -50,23 +50,24 @@ func (r *Router) ask(ctx context.Context, w kv.Worker) {
 	}
 }
 
-// due appends to dst the members that must be asked now. Workers that discovery
-// does not know are not asked: they may be long gone.
-func (r *Router) due(dst []kv.Worker) []kv.Worker {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := r.mu.tracker.Due(r.now(), r.mu.asked)
-	for _, w := range all {
-		if m := r.member(w); m != nil && m.card.KVEvents {
-			dst = append(dst, w)
-		}
-	}
-	r.mu.asked = all[:0]
-	return dst
-}
-
 // tidy does what time alone brings about.
 func (r *Router) tidy() {
+	claims := r.tidyLoad()
+	if !r.events || !r.caughtUp.Load() {
+		return
+	}
+	for _, f := range r.cache.tend(claims) {
+		r.metrics.gaps.Inc()
+		if f.Finding == feed.Foreign {
+			r.log.Warn("cache events are ahead of what their worker has published; does somebody else publish in its name?",
+				"worker", uint64(f.worker.ID), "last", f.last, "next", f.Next)
+		}
+	}
+}
+
+// tidyLoad frees the reservations that leaked, lets what workers said of themselves
+// age, and returns what they said of their feeds.
+func (r *Router) tidyLoad() []claim {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
@@ -78,69 +79,7 @@ func (r *Router) tidy() {
 	for _, m := range r.mu.members {
 		r.settle(now, m) // what a worker said of itself has its time
 	}
-	if !r.events || !r.caughtUp.Load() {
-		return
-	}
-	r.dropStrangers(now)
-	for _, m := range r.mu.members {
-		if m.card.KVEvents && m.mismatch(r.mu.sources) == 0 && now.Sub(m.since) >= settle {
-			if r.mu.tracker.Expect(now, m.worker, m.in.Epoch) {
-				r.mu.index.Drop(m.worker)
-			}
-			r.compare(now, m)
-		}
-	}
-}
-
-// dropStrangers forgets the workers, and the later lives of workers, whose events
-// came and whom discovery did not get to know within the grace. Of a worker that
-// discovery knows by an earlier life, that life is then asked for its cache: the
-// later one may be older, from before the clock was set back.
-func (r *Router) dropStrangers(now kv.Mono) {
-	var gone []kv.Worker
-	for w, s := range r.mu.sources {
-		if m := r.member(w); (m == nil || m.in.Epoch < s.epoch) && now.Sub(s.since) >= r.cfg.Grace {
-			gone = append(gone, w)
-		}
-	}
-	for _, w := range gone { // their order does not matter: each is its own affair
-		r.mu.tracker.Forget(w)
-		r.mu.index.Drop(w)
-		delete(r.mu.sources, w)
-	}
-}
-
-// compare holds what a worker says it has published against what has arrived.
-func (r *Router) compare(now kv.Mono, m *member) {
-	var claim feed.Claim
-	if m.reported {
-		claim = feed.Claim{Epoch: m.load.Epoch, Next: m.load.KVNext, At: m.loadAt}
-	}
-	h, _ := r.mu.tracker.Health(m.worker)
-	finding, v := r.mu.tracker.Compare(now, m.worker, claim)
-	if finding == feed.Agrees {
-		return
-	}
-	r.obey(m.worker, nil, v)
-	r.metrics.gaps.Inc()
-	if finding == feed.Foreign {
-		r.log.Warn("cache events are ahead of what their worker has published; does somebody else publish in its name?",
-			"worker", uint64(m.worker.ID), "last", h.LastSeq, "next", claim.Next)
-	}
-}
-
-// lag returns for how long the feed that is furthest behind has been so.
-func (r *Router) lag() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var most time.Duration
-	now := r.now()
-	for _, m := range r.mu.members {
-		if h, _ := r.mu.tracker.Health(m.worker); h.Lagging {
-			most = max(most, now.Sub(h.Behind))
-		}
-	}
-	return most
+	return claimsOf(r.mu.members)
 }
 
 // takeLoad notes a worker's report about itself.

@@ -17,8 +17,7 @@ type member struct {
 	worker   kv.Worker
 	in       disco.Instance
 	card     engine.Card
-	checksum string  // of card
-	since    kv.Mono // when this life of it was first seen
+	checksum string // of card
 
 	// unfit says in what card is not the one that its model is served by, and
 	// saidUnfit what of that is in the log; "" if it is.
@@ -38,71 +37,34 @@ type brokenInstance struct {
 	problem string
 }
 
-// mismatch is the block size of m's events if it is not that of its card, else 0.
-func (m *member) mismatch(sources map[kv.Worker]*source) int {
-	if s := sources[m.worker]; s != nil && s.blockSize != m.card.BlockSize {
-		return s.blockSize
-	}
-	return 0
-}
-
-// setInstances takes over the set of workers from discovery.
+// setInstances takes over the set of workers from discovery. What was cached by those
+// that are gone is forgotten before newcomers get requests.
 func (r *Router) setInstances(ins []disco.Instance) {
 	next, broken := r.parse(ins)
+	r.cache.know(livesOf(next))
 	defer r.saw()
 	defer r.reportUnfit() // once mu is free
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	for _, m := range next {
-		old := r.member(m.worker)
-		switch {
-		case old == nil:
-			m.since = now
-		case old.in.Epoch != m.in.Epoch: // another life: nothing of the old one holds
-			m.since = now
-			r.forget(m.worker, m.in.Epoch)
-		default:
+		if old := r.member(m.worker); old != nil && old.in.Epoch == m.in.Epoch {
 			in, card, checksum := m.in, m.card, m.checksum
 			*m = *old
 			m.in, m.card, m.checksum = in, card, checksum
 		}
 	}
-	for _, old := range r.mu.members {
-		if _, stays := findMember(next, old.worker); !stays {
-			r.mu.tracker.Forget(old.worker)
-			r.mu.index.Drop(old.worker)
-			delete(r.mu.sources, old.worker)
-		}
-	}
 	r.mu.members, r.mu.broken = next, broken
 	r.mu.health.Set(now, watched(next))
 	r.wakeProbe()
-	for _, m := range next {
-		if m.mismatch(r.mu.sources) != 0 { // its events came before its card
-			r.mu.tracker.Forget(m.worker)
-			r.mu.index.Drop(m.worker)
-		}
-	}
 	r.rebuild()
-}
-
-// forget drops what is known of a life of w before epoch. What its new life has
-// published already stays.
-func (r *Router) forget(w kv.Worker, epoch uint64) {
-	if h, ok := r.mu.tracker.Health(w); ok && h.Epoch >= epoch {
-		return
-	}
-	r.mu.tracker.Forget(w)
-	r.mu.index.Drop(w)
-	delete(r.mu.sources, w)
 }
 
 // parse returns the members among ins, ascending, and those that cannot be used.
 func (r *Router) parse(ins []disco.Instance) (members []*member, broken []brokenInstance) {
 	known := r.cards()
 	for _, in := range ins {
-		if in.Namespace != r.cfg.Namespace || r.cfg.Component != "" && in.Component != r.cfg.Component {
+		if in.Namespace != r.cfg.Namespace || in.Component != r.cfg.Component {
 			continue
 		}
 		if in.ID == 0 || in.ID > kv.MaxWorkerID {

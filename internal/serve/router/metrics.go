@@ -36,8 +36,8 @@ type routerMetrics struct {
 	pings     [pingOutcomes]prometheus.Counter
 	calls     *prometheus.CounterVec
 
-	events    [kv.Cleared + 1][feed.Stale + 1]prometheus.Counter
-	refused   [kv.Cleared + 1]prometheus.Counter
+	events    [kv.Moved + 1][feed.Stale + 1]prometheus.Counter
+	refused   [kv.Moved + 1]prometheus.Counter
 	gaps      prometheus.Counter
 	resyncs   prometheus.Counter
 	malformed prometheus.Counter
@@ -63,7 +63,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 	for s, name := range stageNames {
 		rm.stages[s] = decision.WithLabelValues(name)
 	}
-	for k := kv.Stored; k <= kv.Cleared; k++ {
+	for k := kv.Stored; k <= kv.Moved; k++ {
 		for o := feed.Apply; o <= feed.Stale; o++ {
 			rm.events[k][o] = events.WithLabelValues(k.String(), o.String())
 		}
@@ -127,8 +127,8 @@ func (s *state) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (s *state) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(s.silent, prometheus.GaugeValue, float64(s.r.countQuarantined()))
-	st := s.r.indexStats()
+	st := s.r.cache.stats()
 	ch <- prometheus.MustNewConstMetric(s.blocks, prometheus.GaugeValue, float64(st.Blocks))
 	ch <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(st.Bytes))
-	ch <- prometheus.MustNewConstMetric(s.lag, prometheus.GaugeValue, s.r.lag().Seconds())
+	ch <- prometheus.MustNewConstMetric(s.lag, prometheus.GaugeValue, s.r.cache.lag().Seconds())
 }

@@ -88,7 +88,9 @@ func (r *Router) each(f func(*pool) bool) bool {
 	return false
 }
 
-// decide hashes the request's prompt, looks it up, and calls f under mu.
+// decide hashes the request's prompt, looks it up, and calls f under mu. Between the two
+// a worker may have lost what was found there: such a decision is as good as one that was
+// made a moment earlier.
 func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) error {
 	sc := r.scratch.Get().(*scratch)
 	defer r.scratch.Put(sc)
@@ -101,7 +103,7 @@ func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) e
 		Override: req.Override, Pin: req.Pin, Exclude: req.Exclude, Moving: req.Attempt > 1,
 	}
 	for {
-		p, err := r.find(req.Model)
+		p, match, err := r.begin(req)
 		if err != nil {
 			return err
 		}
@@ -112,16 +114,35 @@ func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) e
 		}
 		sc.chain = hasher.Chain(sc.chain[:0], req.Tokens, req.Media)
 		q.Chain = sc.chain
-		r.metrics.stage(stageHash, time.Since(start))
-		if done, err := r.locked(p, sc, &q, f); done {
+		hashed := time.Now()
+		r.metrics.stage(stageHash, hashed.Sub(start))
+		if match {
+			r.cache.match(&sc.match, q.Chain, nil)
+			sc.overlaps = sc.match.AppendOverlaps(sc.overlaps[:0])
+			q.Overlaps = sc.overlaps
+		}
+		r.metrics.stage(stageMatch, time.Since(hashed))
+		if done, err := r.locked(p, &q, f); done {
 			return err
 		}
 		// The model came back with another block size meanwhile; hash anew.
 	}
 }
 
-// locked matches and calls f, unless p is no longer the model's pool.
-func (r *Router) locked(p *pool, sc *scratch, q *route.Query, f func(*pool, *route.Query) error) (done bool, err error) {
+// begin returns the pool that serves the request's model, and whether the choice of a
+// worker depends on what is cached.
+func (r *Router) begin(req *route.Request) (p *pool, match bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p = r.mu.names[req.Model]
+	if p == nil {
+		return nil, false, unknownModel(req.Model)
+	}
+	return p, r.events && p.router.NeedsOverlaps(&req.Override), nil
+}
+
+// locked calls f under mu, unless p is no longer the model's pool.
+func (r *Router) locked(p *pool, q *route.Query, f func(*pool, *route.Query) error) (done bool, err error) {
 	start := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,15 +150,8 @@ func (r *Router) locked(p *pool, sc *scratch, q *route.Query, f func(*pool, *rou
 		return false, nil
 	}
 	locked := time.Now()
-	if r.events && p.router.NeedsOverlaps(&q.Override) {
-		r.mu.index.Match(&sc.match, q.Chain, nil)
-		sc.overlaps = sc.match.AppendOverlaps(sc.overlaps[:0])
-		q.Overlaps = sc.overlaps
-	}
-	matched := time.Now()
 	err = f(p, q)
 	r.metrics.stage(stageLock, locked.Sub(start))
-	r.metrics.stage(stageMatch, matched.Sub(locked))
-	r.metrics.stage(stagePick, time.Since(matched))
+	r.metrics.stage(stagePick, time.Since(locked))
 	return true, err
 }

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/prefix"
@@ -33,9 +32,11 @@ type Planes struct {
 
 // Router routes the requests of all models. It is safe for concurrent use.
 //
-// The core structures have one owner: whoever holds mu. Every hold is short: a
-// decision, or the events of one record, whose number workers bound. Nothing is
-// called and nothing waited for under it.
+// Its state has two owners. Whoever holds mu owns what decisions are made of: who the
+// workers are, how they are, and what is active on them. Whoever holds the cache's lock
+// owns what is known of their caches, see cache. A prompt is looked up before mu is taken.
+// Every hold is short: a decision, or the events of one record, whose number workers bound.
+// Nothing is called and nothing waited for under either; whoever needs both takes mu first.
 type Router struct {
 	cfg      Config
 	planes   Planes
@@ -59,28 +60,18 @@ type Router struct {
 	hub       hub
 	calls     atomic.Int64 // of the API, with bodies, in progress
 
-	mu struct {
+	cache cache
+	mu    struct {
 		sync.Mutex
-		tracker *feed.Tracker
-		index   *prefix.Index
-		sources map[kv.Worker]*source
 		members []*member // ascending by worker
 		broken  []brokenInstance
 		pools   []*pool // ascending by model
 		names   map[string]*pool
-		asked   []kv.Worker // to be asked for a resync
 		health  *health.Machine
 		pinging int // pings that are out
 		// referred has, by model, what Refer was told last.
 		referred map[string]string
 	}
-}
-
-// source is a worker whose events arrived, known to discovery or not.
-type source struct {
-	epoch     uint64  // the latest life that a record came from
-	since     kv.Mono // of that life's first record
-	blockSize int     // of its last record
 }
 
 // scratch is what one decision needs beside the shared state.
@@ -97,14 +88,6 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	tracker, err := feed.NewTracker(cfg.Feed)
-	if err != nil {
-		return nil, err
-	}
-	index, err := prefix.New(cfg.Index)
-	if err != nil {
-		return nil, err
-	}
 	checks, err := health.New(cfg.Health)
 	if err != nil {
 		return nil, err
@@ -118,11 +101,13 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		probe:   make(chan struct{}, 1),
 		seen:    make(chan struct{}),
 	}
+	if err := r.cache.open(&cfg, r.now); err != nil {
+		return nil, err
+	}
 	r.saw = sync.OnceFunc(func() { close(r.seen) })
 	r.scratch.New = func() any { return new(scratch) }
 	r.decisions.init(cfg.Decisions)
-	r.mu.tracker, r.mu.index, r.mu.health = tracker, index, checks
-	r.mu.sources = map[kv.Worker]*source{}
+	r.mu.health = checks
 	r.mu.names = map[string]*pool{}
 	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
@@ -173,6 +158,6 @@ func (r *Router) keep(ctx context.Context, op string, f func() error) {
 	}
 }
 
-// now is the time for the core. Callers that pass it on to more than one call
-// take it under mu, so that it does not go backwards.
+// now is the time for the core. Callers that pass it on to more than one call take it
+// under the lock of whom they call, so that it does not go backwards.
 func (r *Router) now() kv.Mono { return kv.Mono(time.Since(r.started)) }

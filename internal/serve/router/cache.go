@@ -1,0 +1,334 @@
+package router
+
+import (
+	"sync"
+	"time"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/prefix"
+)
+
+// maxSources bounds the workers whose events are followed. Those beyond it route
+// without overlaps.
+const maxSources = 16384
+
+// cache is what the router knows of the workers' caches, which the event plane tells. It
+// has a lock of its own, so that decisions do not wait for storms of events: a record is
+// judged and applied under it, and nothing of the router's other state is looked at.
+// What it must know of the workers that exist, it is told by know.
+//
+// Time in it is what now says under the lock, so that it does not go backwards.
+type cache struct {
+	grace time.Duration
+	now   func() kv.Mono
+
+	mu struct {
+		sync.Mutex
+		index   *prefix.Index
+		tracker *feed.Tracker
+		// lives are those that discovery knows, sources those that records came from.
+		lives   map[kv.Worker]life
+		sources map[kv.Worker]*source
+		asked   []kv.Worker // to be asked for a resync
+		// position is where in the event plane's stream the last record was that
+		// was judged; 0 before the first.
+		position uint64
+	}
+}
+
+// life is what discovery says of a worker, as far as its cache is concerned.
+type life struct {
+	epoch     uint64
+	blockSize int     // of its card
+	publishes bool    // cache events
+	since     kv.Mono // when it was first known
+}
+
+// source is a worker whose events arrived, known to discovery or not.
+type source struct {
+	epoch     uint64  // the latest life that a record came from
+	since     kv.Mono // of that life's first record
+	blockSize int     // of its last record
+}
+
+// open makes c ready. It knows no worker.
+func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
+	c.grace, c.now = cfg.Grace, now
+	if c.mu.tracker, err = feed.NewTracker(cfg.Feed); err != nil {
+		return err
+	}
+	if c.mu.index, err = prefix.New(cfg.Index); err != nil {
+		return err
+	}
+	c.mu.lives = map[kv.Worker]life{}
+	c.mu.sources = map[kv.Worker]*source{}
+	return nil
+}
+
+// match looks a prompt up.
+func (c *cache) match(m *prefix.Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
+	// An index that cannot be read beside its writer is read in turn with it.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.index.Match(m, chain, moe)
+}
+
+// accept judges a record, which was at a position of the event plane's stream, and
+// applies what is new in it. It is the one place where records change the index. ok is
+// false if the worker's events are not used at all.
+func (c *cache) accept(position uint64, rec *feed.Record) (v feed.Verdict, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.position = position
+	now, w := c.now(), rec.Worker
+	l, known := c.mu.lives[w]
+	if known && rec.Epoch < l.epoch {
+		// Discovery knows of a newer life, of which the tracker may not.
+		return feed.Verdict{Outcome: feed.Stale}, true
+	}
+	s := c.mu.sources[w]
+	if s == nil {
+		if len(c.mu.sources) == maxSources {
+			return v, false
+		}
+		s = &source{epoch: rec.Epoch, since: now}
+		c.mu.sources[w] = s
+	}
+	if rec.Epoch > s.epoch {
+		s.epoch, s.since = rec.Epoch, now
+	}
+	s.blockSize = int(rec.BlockSize)
+	if known && c.mismatch(w) != 0 {
+		c.drop(w)
+		return v, false
+	}
+	v = c.mu.tracker.Accept(now, rec)
+	c.obey(w, rec.Events, v)
+	return v, true
+}
+
+// obey does what the tracker asks for. The caller holds mu.
+func (c *cache) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
+	if v.Drop {
+		c.mu.index.Drop(w)
+	}
+	if v.Outcome == feed.Apply {
+		for _, ev := range events[v.Skip:] {
+			c.mu.index.Apply(w, ev)
+		}
+	}
+	if v.Resync {
+		c.mu.asked = append(c.mu.asked, w)
+	}
+}
+
+// drop forgets what w holds and where its feed is, but not that records came from it.
+// The caller holds mu.
+func (c *cache) drop(w kv.Worker) {
+	c.mu.tracker.Forget(w)
+	c.mu.index.Drop(w)
+}
+
+// forget drops all that is known of w. The caller holds mu.
+func (c *cache) forget(w kv.Worker) {
+	c.drop(w)
+	delete(c.mu.sources, w)
+}
+
+// mismatch is the block size of w's events if it is not that of its card, else 0. The
+// caller holds mu.
+func (c *cache) mismatch(w kv.Worker) int {
+	s, l := c.mu.sources[w], c.mu.lives[w]
+	if s != nil && l.blockSize != 0 && s.blockSize != l.blockSize {
+		return s.blockSize
+	}
+	return 0
+}
+
+// know takes over the set of workers from discovery. Their times are set by it: a worker
+// that was known by the same epoch keeps its own.
+func (c *cache) know(lives map[kv.Worker]life) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, old := c.now(), c.mu.lives
+	c.mu.lives = lives
+	for w, l := range lives { // each is its own affair, here and below
+		was, known := old[w]
+		l.since = now
+		if known && was.epoch == l.epoch {
+			l.since = was.since
+		}
+		lives[w] = l
+		switch {
+		case known && was.epoch != l.epoch: // another life: nothing of the old one holds
+			// What its new life has published already stays.
+			if h, ok := c.mu.tracker.Health(w); !ok || h.Epoch < l.epoch {
+				c.forget(w)
+			}
+		case c.mismatch(w) != 0: // its events came before its card
+			c.drop(w)
+		}
+	}
+	for w := range old {
+		if _, stays := lives[w]; !stays {
+			c.forget(w)
+		}
+	}
+}
+
+// due appends to dst the workers that must be asked for their caches now. Those that
+// discovery does not know are not asked: they may be long gone.
+func (c *cache) due(dst []kv.Worker) []kv.Worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.mu.tracker.Due(c.now(), c.mu.asked)
+	for _, w := range all {
+		if c.mu.lives[w].publishes {
+			dst = append(dst, w)
+		}
+	}
+	c.mu.asked = all[:0]
+	return dst
+}
+
+// claim is what a worker says of its feed.
+type claim struct {
+	worker kv.Worker
+	feed.Claim
+}
+
+// finding is a claim that the feed does not agree with.
+type finding struct {
+	claim
+	feed.Finding
+	last uint64 // event that came
+}
+
+// tend does what time alone brings about once the event plane has delivered what it
+// kept. claims are those of the workers that exist. It returns what it finds.
+func (c *cache) tend(claims []claim) (found []finding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.dropStrangers(now)
+	for _, said := range claims {
+		w := said.worker
+		l, known := c.mu.lives[w]
+		if !known || !l.publishes || c.mismatch(w) != 0 || now.Sub(l.since) < settle {
+			continue
+		}
+		if c.mu.tracker.Expect(now, w, l.epoch) {
+			c.mu.index.Drop(w)
+		}
+		h, _ := c.mu.tracker.Health(w)
+		what, v := c.mu.tracker.Compare(now, w, said.Claim)
+		if what != feed.Agrees {
+			c.obey(w, nil, v)
+			found = append(found, finding{said, what, h.LastSeq})
+		}
+	}
+	return found
+}
+
+// dropStrangers forgets the workers, and the later lives of workers, whose events
+// came and whom discovery did not get to know within the grace. Of a worker that
+// discovery knows by an earlier life, that life is then asked for its cache: the
+// later one may be older, from before the clock was set back. The caller holds mu.
+func (c *cache) dropStrangers(now kv.Mono) {
+	for w, s := range c.mu.sources { // each is its own affair
+		if l, known := c.mu.lives[w]; (!known || l.epoch < s.epoch) && now.Sub(s.since) >= c.grace {
+			c.forget(w)
+		}
+	}
+}
+
+// lag returns for how long the feed that is furthest behind has been so.
+func (c *cache) lag() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var most time.Duration
+	now := c.now()
+	for w := range c.mu.lives {
+		if h, _ := c.mu.tracker.Health(w); h.Lagging {
+			most = max(most, now.Sub(h.Behind))
+		}
+	}
+	return most
+}
+
+// holding is what is known of one worker's cache.
+type holding struct {
+	feed     feed.Health
+	fed      bool // whether feed means something
+	mismatch int  // see cache.mismatch
+	blocks   int  // in the index
+}
+
+// holdings returns what is known of the caches of the workers that exist, and when.
+func (c *cache) holdings() (map[kv.Worker]holding, kv.Mono) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make(map[kv.Worker]holding, len(c.mu.lives))
+	for w := range c.mu.lives {
+		h := holding{mismatch: c.mismatch(w), blocks: c.mu.index.Held(w)}
+		h.feed, h.fed = c.mu.tracker.Health(w)
+		all[w] = h
+	}
+	return all, c.now()
+}
+
+// feeds returns the state of the index and of all feeds, those of workers included that
+// discovery does not know, ordered by worker, and when.
+func (c *cache) feeds() (prefix.Stats, []holding, kv.Mono) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []holding
+	for _, h := range c.mu.tracker.AppendHealth(nil) {
+		all = append(all, holding{feed: h, fed: true, mismatch: c.mismatch(h.Worker), blocks: c.mu.index.Held(h.Worker)})
+	}
+	return c.mu.index.Stats(), all, c.now()
+}
+
+func (c *cache) stats() prefix.Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.index.Stats()
+}
+
+// holders returns the workers that the index knows, in order.
+func (c *cache) holders() []kv.Worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.index.AppendWorkers(nil)
+}
+
+// held appends to dst what w holds: a dump goes worker by worker, so that records do
+// not wait for long.
+func (c *cache) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.index.AppendBlocks(dst, w)
+}
+
+// livesOf is the members' part of know.
+func livesOf(members []*member) map[kv.Worker]life {
+	lives := make(map[kv.Worker]life, len(members))
+	for _, m := range members {
+		lives[m.worker] = life{epoch: m.in.Epoch, blockSize: m.card.BlockSize, publishes: m.card.KVEvents}
+	}
+	return lives
+}
+
+// claimsOf returns what members say of their feeds.
+func claimsOf(members []*member) []claim {
+	claims := make([]claim, 0, len(members))
+	for _, m := range members {
+		said := claim{worker: m.worker}
+		if m.reported {
+			said.Claim = feed.Claim{Epoch: m.load.Epoch, Next: m.load.KVNext, At: m.loadAt}
+		}
+		claims = append(claims, said)
+	}
+	return claims
+}
