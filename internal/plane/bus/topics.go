@@ -3,11 +3,12 @@ package bus
 // The topics of a serving stack, one set per namespace. They are functions so
 // that everyone passes equal values.
 
-// KVEvents carries what workers' caches hold: records of core/feed, keyed by
-// engine.WorkerKey. Each worker numbers its own events, so what retention drops
-// is noticed and asked for again on [KVResync].
-func KVEvents(namespace string) Topic {
-	return Topic{Name: namespace + ".kv-events", Durable: true}
+// KVEvents carries what the caches of a component's workers hold: records of
+// core/feed, keyed by engine.WorkerKey. Each worker numbers its own events, so what
+// retention drops is noticed and asked for again on [KVResync]. A router follows one
+// component, so that its place in one stream says all that it has heard.
+func KVEvents(namespace, component string) Topic {
+	return Topic{Name: namespace + "." + component + ".kv-events", Durable: true}
 }
 
 // KVResync carries requests to describe a cache again. The key names the worker

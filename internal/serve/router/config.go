@@ -15,7 +15,7 @@ import (
 type Config struct {
 	// Namespace is that of the workers to route to, and of their topics.
 	Namespace string
-	// Component is that of the workers to route to; "" takes those of all.
+	// Component is that of the workers to route to, and of the stream of their events.
 	Component string
 	// Route decides, Index and Feed bound what is known of caches, Health says when
 	// a worker counts as not answering.
@@ -44,6 +44,9 @@ type Config struct {
 func (c *Config) EnsureDefaults() {
 	if c.Namespace == "" {
 		c.Namespace = "penstock"
+	}
+	if c.Component == "" {
+		c.Component = "backend"
 	}
 	c.Route.EnsureDefaults()
 	c.Index.EnsureDefaults()

@@ -183,7 +183,7 @@ func (s *script) events(d *datadriven.TestData) {
 			d.Fatalf(s.t, "unknown event %s", kind)
 		}
 	}
-	if err := s.bus.Publish(s.t.Context(), bus.KVEvents("penstock"), engine.WorkerKey(w), feed.AppendRecord(nil, &rec)); err != nil {
+	if err := s.bus.Publish(s.t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, &rec)); err != nil {
 		d.Fatalf(s.t, "%v", err)
 	}
 }
@@ -263,7 +263,7 @@ func TestEventsStream(t *testing.T) {
 			for range n {
 				rec.Events = append(rec.Events, kv.Event{Kind: kv.Cleared})
 			}
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock"), "1/0", feed.AppendRecord(nil, &rec)); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", feed.AppendRecord(nil, &rec)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -428,7 +428,7 @@ func FuzzQuery(f *testing.F) {
 		f.Fatal(err)
 	}
 	registry := servetest.NewRegistry()
-	registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Meta: meta})
+	registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
 	told := make(signals, 1)
 	r, err := router.New(router.Config{}, router.Planes{Bus: bus.NewMem(), Registry: toldRegistry{registry, told}}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {

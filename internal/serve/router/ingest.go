@@ -13,7 +13,7 @@ import (
 // the oldest record kept: what was applied before is dropped by its numbers.
 func (r *Router) follow(ctx context.Context) error {
 	var rec feed.Record // only this subscription's calls use it
-	return r.planes.Bus.Subscribe(ctx, bus.KVEvents(r.cfg.Namespace), 0, func(m bus.Message) error {
+	return r.planes.Bus.Subscribe(ctx, bus.KVEvents(r.cfg.Namespace, r.cfg.Component), 0, func(m bus.Message) error {
 		r.take(ctx, &rec, m)
 		return nil
 	}, func() {

@@ -64,7 +64,7 @@ func (r *Router) setInstances(ins []disco.Instance) {
 func (r *Router) parse(ins []disco.Instance) (members []*member, broken []brokenInstance) {
 	known := r.cards()
 	for _, in := range ins {
-		if in.Namespace != r.cfg.Namespace || r.cfg.Component != "" && in.Component != r.cfg.Component {
+		if in.Namespace != r.cfg.Namespace || in.Component != r.cfg.Component {
 			continue
 		}
 		if in.ID == 0 || in.ID > kv.MaxWorkerID {

@@ -22,7 +22,7 @@ func withContext(t *testing.T, id kv.WorkerID, context int) (disco.Instance, str
 	if err != nil {
 		t.Fatal(err)
 	}
-	return disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Meta: meta}, card.Checksum()
+	return disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}, card.Checksum()
 }
 
 // TestReference: workers are measured by the card that the model is served by,

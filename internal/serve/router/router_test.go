@@ -362,7 +362,7 @@ func TestEventsOfALaterLife(t *testing.T) {
 		}}
 		publish := func() {
 			t.Helper()
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock"), "1/0", feed.AppendRecord(nil, &later)); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", feed.AppendRecord(nil, &later)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -396,7 +396,7 @@ func TestGapHeals(t *testing.T) {
 			defer c.stopWorkers()
 			c.startWorker(1, 1)
 			c.startWorker(2, 1)
-			f.Topics = []string{"penstock.kv-events", "penstock.kv-resync"}
+			f.Topics = []string{"penstock.backend.kv-events", "penstock.kv-resync"}
 			c.bus.Set(f)
 			for i := range 60 {
 				c.mustServe(fmt.Sprint(i), prompt(100*(i%20), 24, i))
@@ -437,7 +437,7 @@ func TestLostTail(t *testing.T) {
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
 		c.mustServe("a", prompt(0, 40, 1))
-		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.kv-events"}})
+		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.backend.kv-events"}})
 		c.engines[1].Evict(5)
 		<-time.After(100 * time.Millisecond)
 		c.bus.Set(bus.Faults{})
@@ -472,7 +472,7 @@ func TestForgedNumbers(t *testing.T) {
 			c.mustServe("a", prompt(0, 40, 1))
 			w := kv.Worker{ID: 1}
 			rec := &feed.Record{Worker: w, Epoch: 1, First: 1 << 40, BlockSize: uint32(servetest.Card("m").BlockSize), Events: events}
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock"), engine.WorkerKey(w), feed.AppendRecord(nil, rec)); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, rec)); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -877,11 +877,11 @@ func BenchmarkRoute(b *testing.B) {
 		b.Fatal(err)
 	}
 	for id := range kv.WorkerID(workers) {
-		registry.Set(disco.Instance{Kind: disco.Worker, ID: id + 1, Epoch: 1, Namespace: "penstock", Meta: meta})
+		registry.Set(disco.Instance{Kind: disco.Worker, ID: id + 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
 		rec := feed.Record{Worker: kv.Worker{ID: id + 1}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
 			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens[:128*(id+1)], nil)},
 		}}
-		if err := mem.Publish(b.Context(), bus.KVEvents("penstock"), engine.WorkerKey(rec.Worker), feed.AppendRecord(nil, &rec)); err != nil {
+		if err := mem.Publish(b.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(rec.Worker), feed.AppendRecord(nil, &rec)); err != nil {
 			b.Fatal(err)
 		}
 	}

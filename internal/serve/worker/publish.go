@@ -135,7 +135,7 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 // keep publishes the encoded record until the bus has it. A failed attempt may
 // have arrived; receivers drop what they see twice by its number.
 func (p *publisher) keep(ctx context.Context) error {
-	topic := bus.KVEvents(p.w.cfg.Namespace)
+	topic := bus.KVEvents(p.w.cfg.Namespace, p.w.cfg.Component)
 	for wait := newBackoff(); ; {
 		err := p.w.planes.Bus.Publish(ctx, topic, p.key, p.buf)
 		if err == nil {

@@ -144,7 +144,7 @@ func (r *rig) records() []feed.Record {
 	var out []feed.Record
 	ctx, cancel := context.WithCancel(r.t.Context())
 	defer cancel()
-	err := r.bus.Subscribe(ctx, bus.KVEvents("penstock"), 0, func(m bus.Message) error {
+	err := r.bus.Subscribe(ctx, bus.KVEvents("penstock", "backend"), 0, func(m bus.Message) error {
 		var rec feed.Record
 		if err := feed.DecodeRecord(&rec, m.Data); err != nil {
 			return err
