@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,7 +24,8 @@ func newEvents() *cobra.Command {
 		Short: "Follow the KV-cache events of the workers, decoded",
 		Long: `Follow what workers store in and remove from their KV caches, as the router applies
 it. Blocks are shown by their hashes; events never carry token ids. Where an engine
-labels blocks with experts, they are shown as layer/expert or layer/expert@group.`,
+labels blocks with experts, they are shown as layer/expert or layer/expert@group.
+Where blocks move through a pool of memory that workers share, their new state is shown.`,
 		Example: "  penstock events\n  penstock events --count 10 --json",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,6 +65,39 @@ type eventLine struct {
 	Outcome  string   `json:"outcome"`
 	Dropped  uint64   `json:"dropped"`
 	Labels   []*label `json:"labels"`
+
+	Transition *transition `json:"cxl_state_transition"`
+}
+
+// transition is what an event says of blocks on their way through a pool.
+type transition struct {
+	Blocks []string `json:"block_hashes"`
+	State  string   `json:"new_state"`
+	Pool   *uint32  `json:"pool_id"`
+	Access *[]struct {
+		WorkerID uint64 `json:"worker_id"`
+		DPRank   uint32 `json:"dp_rank"`
+	} `json:"accessible_workers"`
+}
+
+// String returns the transition as state, pool, blocks and who can attach the pool.
+func (t *transition) String() string {
+	var b strings.Builder
+	b.WriteString(t.State)
+	if t.Pool != nil {
+		fmt.Fprintf(&b, " pool %d", *t.Pool)
+	}
+	if len(t.Blocks) > 0 {
+		b.WriteString("  " + abridge(t.Blocks, "blocks"))
+	}
+	if t.Access != nil {
+		names := make([]string, len(*t.Access))
+		for i, w := range *t.Access {
+			names[i] = fmt.Sprintf("%d.%d", w.WorkerID, w.DPRank)
+		}
+		b.WriteString("  for workers " + cmp.Or(abridge(names, "workers"), "none"))
+	}
+	return b.String()
 }
 
 // label is what the engine says of a block, if it says anything: an expert of a layer.
@@ -118,19 +153,25 @@ func printEvent(w io.Writer, data string, asJSON bool) error {
 		_, err := fmt.Fprintf(w, "… %d events not shown: this reader was too slow\n", e.Dropped)
 		return err
 	}
-	at := ""
-	if e.Kind == "stored" {
-		at = fmt.Sprintf(" from block %d", e.Start)
+	what := e.Tier
+	switch {
+	case e.Transition != nil:
+		what = e.Transition.String()
+	case e.Kind == "stored":
+		what += fmt.Sprintf(" from block %d", e.Start)
 		if e.Parent != "" {
-			at += " after " + e.Parent
+			what += " after " + e.Parent
 		}
+	}
+	if e.Transition == nil {
+		what += "  " + abridge(e.Seqs, "blocks") + experts(e.Labels)
 	}
 	outcome := ""
 	if e.Outcome != "apply" {
 		outcome = "  (" + e.Outcome + ")"
 	}
-	_, err := fmt.Fprintf(w, "worker %d rank %d  event %d  %-7s %s%s  %s%s%s\n",
-		e.WorkerID, e.DPRank, e.Seq, e.Kind, e.Tier, at, abridge(e.Seqs), experts(e.Labels), outcome)
+	_, err := fmt.Fprintf(w, "worker %d rank %d  event %d  %-7s %s\n",
+		e.WorkerID, e.DPRank, e.Seq, e.Kind, what+outcome)
 	return err
 }
 
@@ -143,14 +184,14 @@ func experts(labels []*label) string {
 	for i, l := range labels {
 		all[i] = l.String()
 	}
-	return "  experts " + abridge(all)
+	return "  experts " + abridge(all, "blocks")
 }
 
-// abridge lists the first of what is said of blocks, and their number.
-func abridge(hashes []string) string {
+// abridge lists the first of what is said of many, and their number.
+func abridge(all []string, of string) string {
 	const most = 4
-	if len(hashes) <= most {
-		return strings.Join(hashes, " ")
+	if len(all) <= most {
+		return strings.Join(all, " ")
 	}
-	return fmt.Sprintf("%s … %d blocks", strings.Join(hashes[:most], " "), len(hashes))
+	return fmt.Sprintf("%s … %d %s", strings.Join(all[:most], " "), len(all), of)
 }

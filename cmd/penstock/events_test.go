@@ -21,3 +21,20 @@ func TestPrintEventWithLabels(t *testing.T) {
 		}
 	}
 }
+
+func TestPrintTransition(t *testing.T) {
+	const prefix = "worker 7 rank 1  event 3  moved   "
+	for data, want := range map[string]string{
+		`"cxl_state_transition":{"event_id":3,"block_hashes":["aa"],"new_state":"in_transit","pool_id":0,"accessible_workers":[{"worker_id":7,"dp_rank":1},{"worker_id":9,"dp_rank":0}]}`: "in_transit pool 0  aa  for workers 7.1 9.0",
+		`"cxl_state_transition":{"event_id":3,"block_hashes":["a","b","c","d","e"],"new_state":"cxl_pooled"}`:                                                                             "cxl_pooled  a b c d … 5 blocks",
+		`"cxl_state_transition":{"event_id":3,"block_hashes":[],"new_state":"evicted","pool_id":4,"accessible_workers":[]}`:                                                               "evicted pool 4  for workers none",
+	} {
+		var out strings.Builder
+		if err := printEvent(&out, `{"worker_id":7,"dp_rank":1,"seq":3,"kind":"moved","outcome":"apply","tier":"device",`+data+`}`, false); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSuffix(out.String(), "\n"); got != prefix+want {
+			t.Errorf("printed\n%s\nwant\n%s", got, prefix+want)
+		}
+	}
+}

@@ -47,26 +47,32 @@ func EventSize(ev kv.Event) int {
 		return size
 	case kv.Removed:
 		return removedSize + hashSize*len(ev.Seqs)
+	case kv.Moved:
+		return removedSize + moveBytes(&ev)
 	}
 	return clearedSize
 }
 
 // AppendRecord appends the encoding of r to dst. It allocates only if dst must
 // grow. What DecodeRecord would refuse (an event of no kind, more than MaxEvents
-// events, a sequence number 0, a label that is not valid) is the caller's defect and
-// is written as it is.
+// events, a sequence number 0, a label that is not valid, an access list of more than
+// MaxAccess) is the caller's defect and is written as it is.
 func AppendRecord(dst []byte, r *Record) []byte {
-	body, labels := 0, 0
+	size, behind := 0, 0 // of all; of that, what stands behind the events
 	flags := byte(0)
 	for i := range r.Events {
-		body += EventSize(r.Events[i])
-		if ev := &r.Events[i]; labelled(ev) {
-			labels += entrySize + labelSize*len(ev.Labels)
-			flags = flagLabels
+		ev := &r.Events[i]
+		size += EventSize(*ev)
+		switch {
+		case labelled(ev):
+			behind += entrySize + labelSize*len(ev.Labels)
+			flags |= flagLabels
+		case ev.Kind == kv.Moved:
+			behind += moveBytes(ev)
+			flags |= flagMoves
 		}
 	}
-	body -= labels
-	dst = slices.Grow(dst, headerSize+body+labels)
+	dst = slices.Grow(dst, headerSize+size)
 	le := binary.LittleEndian
 	dst = append(dst, magic, version, flags, 0)
 	dst = le.AppendUint32(dst, r.Worker.Rank)
@@ -75,18 +81,25 @@ func AppendRecord(dst []byte, r *Record) []byte {
 	dst = le.AppendUint64(dst, r.First)
 	dst = le.AppendUint32(dst, r.BlockSize)
 	dst = le.AppendUint32(dst, uint32(len(r.Events)))
-	dst = le.AppendUint32(dst, uint32(body))
+	dst = le.AppendUint32(dst, uint32(size-behind))
 	for i := range r.Events {
 		dst = appendEvent(dst, &r.Events[i])
 	}
 	if flags&flagLabels != 0 {
 		dst = appendLabels(dst, r.Events)
 	}
+	if flags&flagMoves != 0 {
+		dst = appendMoves(dst, r.Events)
+	}
 	return dst
 }
 
 func appendEvent(dst []byte, ev *kv.Event) []byte {
 	le := binary.LittleEndian
+	if ev.Kind == kv.Moved { // a removal of nothing stands in for it
+		dst = append(dst, byte(kv.Removed), byte(kv.TierDevice))
+		return le.AppendUint32(dst, 0)
+	}
 	dst = append(dst, byte(ev.Kind), byte(ev.Tier))
 	switch ev.Kind {
 	case kv.Stored:
@@ -108,7 +121,7 @@ func appendEvent(dst []byte, ev *kv.Event) []byte {
 // DecodeRecord decodes data into r, reusing the memory that r has from an earlier
 // call; it keeps no part of data. r's events and their slices are valid until
 // the next call with the same r, and r is of no use after an error. Bytes after
-// the last event and its labels, which a later version may add, are ignored.
+// the last event, its labels and its moves, which a later version may add, are ignored.
 func DecodeRecord(r *Record, data []byte) error {
 	if err := decodeRecord(r, data); err != nil {
 		return fmt.Errorf("feed: decode record of %d bytes: %w", len(data), err)
@@ -146,10 +159,20 @@ func decodeRecord(r *Record, data []byte) error {
 	case count*clearedSize > body:
 		return fmt.Errorf("%d events do not fit %d bytes", count, body)
 	}
-	if err := r.decodeEvents(int(count), data[:body]); err != nil || flags&flagLabels == 0 {
+	if err := r.decodeEvents(int(count), data[:body]); err != nil {
 		return err
 	}
-	return r.decodeLabels(data[body:])
+	data = data[body:]
+	if flags&flagLabels != 0 {
+		var err error
+		if data, err = r.decodeLabels(data); err != nil {
+			return err
+		}
+	}
+	if flags&flagMoves != 0 {
+		return r.decodeMoves(data)
+	}
+	return nil
 }
 
 // decodeEvents decodes count events that fill data exactly.

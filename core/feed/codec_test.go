@@ -16,8 +16,20 @@ import (
 	"penstock/core/kv"
 )
 
-// sameRecord compares what a record says: no list is the same as an empty one.
-var sameRecord = cmp.Options{cmpopts.IgnoreUnexported(Record{}), cmpopts.EquateEmpty()}
+// sameRecord compares what a record says: no list is the same as an empty one, but for
+// the access list of a pool.
+var sameRecord = cmp.Options{cmpopts.IgnoreUnexported(Record{}), cmpopts.EquateEmpty(), cmp.Transformer("said", func(m kv.Move) saidMove {
+	return saidMove{m.To, m.Pool, m.HasPool, m.Access != nil, m.Access}
+})}
+
+// saidMove is a kv.Move that shows whether it has an access list.
+type saidMove struct {
+	To      kv.PoolState
+	Pool    kv.PoolID
+	HasPool bool
+	Said    bool
+	Access  []kv.Worker
+}
 
 func example() *Record {
 	return &Record{
@@ -41,17 +53,37 @@ var label = rapid.Custom(func(t *rapid.T) kv.MoELabel {
 	return l
 })
 
+// anyMoved draws a moved event that a record may carry.
+func anyMoved(t *rapid.T) kv.Event {
+	ev := kv.Event{Kind: kv.Moved, Move: kv.Move{To: kv.PoolState(rapid.IntRange(int(kv.LocalGPU), int(kv.Evicted)).Draw(t, "to"))}}
+	ev.Seqs = rapid.SliceOfN(rapid.Map(rapid.Uint64(), func(h uint64) kv.SeqHash { return kv.SeqHash(h) }), 0, 5).Draw(t, "moved")
+	if ev.Move.HasPool = rapid.Bool().Draw(t, "has pool"); ev.Move.HasPool {
+		ev.Move.Pool = kv.PoolID(rapid.Uint32().Draw(t, "pool"))
+	}
+	if rapid.Bool().Draw(t, "has access") {
+		ev.Move.Access = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) kv.Worker {
+			return kv.Worker{ID: kv.WorkerID(rapid.Uint64Max(uint64(kv.MaxWorkerID)).Draw(t, "id")), Rank: rapid.Uint32().Draw(t, "rank")}
+		}), 0, 3).Draw(t, "access")
+		if ev.Move.Access == nil {
+			ev.Move.Access = []kv.Worker{}
+		}
+	}
+	return ev
+}
+
 // anyRecord draws a record that DecodeRecord accepts.
 func anyRecord(t *rapid.T) *Record {
 	event := rapid.Custom(func(t *rapid.T) kv.Event {
 		hash := rapid.Uint64()
-		switch ev := (kv.Event{Tier: kv.Tier(rapid.IntRange(0, kv.Tiers-1).Draw(t, "tier"))}); rapid.IntRange(0, 3).Draw(t, "kind") {
+		switch ev := (kv.Event{Tier: kv.Tier(rapid.IntRange(0, kv.Tiers-1).Draw(t, "tier"))}); rapid.IntRange(0, 4).Draw(t, "kind") {
 		case 0:
 			return kv.Event{Kind: kv.Cleared}
 		case 1:
 			ev.Kind = kv.Removed
 			ev.Seqs = rapid.SliceOfN(rapid.Map(hash, func(h uint64) kv.SeqHash { return kv.SeqHash(h) }), 0, 5).Draw(t, "seqs")
 			return ev
+		case 2:
+			return anyMoved(t)
 		default:
 			ev.Kind = kv.Stored
 			ev.Start = rapid.Uint32Max(math.MaxUint32-5).Draw(t, "start")
@@ -119,6 +151,7 @@ func TestTruncated(t *testing.T) {
 func TestDocumentedExamples(t *testing.T) {
 	documented(t, "## Example\n", example())
 	documented(t, "## Example with labels\n", labelledExample())
+	documented(t, "## Example with moves\n", movedExample())
 }
 
 func documented(t *testing.T, title string, r *Record) {
@@ -241,13 +274,15 @@ func FuzzDecodeRecord(f *testing.F) {
 	r.Events = append(r.Events, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: []kv.SeqHash{1, 2, 3}})
 	f.Add(AppendRecord(nil, r))
 	f.Add(AppendRecord(nil, labelledExample()))
+	f.Add(AppendRecord(nil, movedExample()))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var got, again Record
 		if err := DecodeRecord(&got, data); err != nil {
 			return
 		}
-		if len(got.Events) > len(data) || cap(got.blocks) > len(data) || cap(got.seqs) > len(data) || cap(got.labels) > len(data) {
-			t.Fatalf("%d bytes became %d events, %d and %d hashes, %d labels", len(data), len(got.Events), cap(got.blocks), cap(got.seqs), cap(got.labels))
+		if len(got.Events) > len(data) || cap(got.blocks) > len(data) || cap(got.seqs) > len(data) ||
+			cap(got.labels) > len(data) || cap(got.moved) > len(data) || cap(got.access) > len(data) {
+			t.Fatalf("%d bytes became %d events, %d, %d and %d hashes, %d labels, %d workers", len(data), len(got.Events), cap(got.blocks), cap(got.seqs), cap(got.moved), cap(got.labels), cap(got.access))
 		}
 		encoded := AppendRecord(nil, &got)
 		if err := DecodeRecord(&again, encoded); err != nil {

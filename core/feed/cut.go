@@ -12,7 +12,9 @@ const (
 
 // Cutter hands out a run of events in pieces that fit a record. An event with
 // more hashes than fit is divided: the blocks of a stored one go on from the
-// prefix that the part before ends. The zero value has none.
+// prefix that the part before ends, and the access list of a moved one is in its first
+// part alone, for it is that of the pool from there on; what it has beyond MaxAccess is
+// left out, so that less is known of the pool. The zero value has none.
 type Cutter struct {
 	events []kv.Event
 	piece  []kv.Event
@@ -27,7 +29,8 @@ func (c *Cutter) Next() []kv.Event {
 	c.piece = c.piece[:0]
 	for room := maxRecordHashes; len(c.events) > 0 && len(c.piece) < maxRecordEvents; {
 		ev := c.events[0]
-		n := len(ev.Blocks) + len(ev.Seqs)
+		ev.Move.Access = ev.Move.Access[:min(len(ev.Move.Access), MaxAccess)]
+		n := len(ev.Blocks) + len(ev.Seqs) + len(ev.Move.Access)
 		if n <= room {
 			c.piece, c.events, room = append(c.piece, ev), c.events[1:], room-n
 			continue
@@ -35,7 +38,8 @@ func (c *Cutter) Next() []kv.Event {
 		if len(c.piece) > 0 {
 			break // it begins the next piece, which may hold it whole
 		}
-		head, tail := divide(ev, room)
+		// An access list may fill a piece by itself; it goes with one hash at least.
+		head, tail := divide(ev, max(1, room-len(ev.Move.Access)))
 		c.piece = append(c.piece, head)
 		// The rest stands in for the event from here on, in memory of its own:
 		// the caller's slice is not ours to write.
@@ -48,8 +52,9 @@ func (c *Cutter) Next() []kv.Event {
 // divide splits an event with more than n hashes after the first n.
 func divide(ev kv.Event, n int) (head, tail kv.Event) {
 	head, tail = ev, ev
-	if ev.Kind == kv.Removed {
+	if ev.Kind == kv.Removed || ev.Kind == kv.Moved {
 		head.Seqs, tail.Seqs = ev.Seqs[:n], ev.Seqs[n:]
+		tail.Move.Access = nil
 		return head, tail
 	}
 	head.Blocks, tail.Blocks = ev.Blocks[:n], ev.Blocks[n:]

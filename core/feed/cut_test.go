@@ -44,7 +44,7 @@ func drawEvents(t *rapid.T) []kv.Event {
 	}
 	for i := range rapid.IntRange(0, 5).Draw(t, "events") {
 		n := rapid.SampledFrom([]int{0, 1, 2, maxRecordHashes - 1, maxRecordHashes, maxRecordHashes + 1, 3*maxRecordHashes + 7}).Draw(t, "hashes")
-		ev := kv.Event{Kind: kv.EventKind(rapid.IntRange(1, 3).Draw(t, "kind"))}
+		ev := kv.Event{Kind: kv.EventKind(rapid.IntRange(1, 4).Draw(t, "kind"))}
 		switch ev.Kind {
 		case kv.Stored:
 			ev.Start, ev.Parent = uint32(i%2*5), kv.SeqHash(i)
@@ -56,7 +56,7 @@ func drawEvents(t *rapid.T) []kv.Event {
 					ev.Labels = append(ev.Labels, labelOf(b))
 				}
 			}
-		case kv.Removed:
+		case kv.Removed, kv.Moved:
 			for j := range n {
 				ev.Seqs = append(ev.Seqs, kv.SeqHash(10_000*i+j))
 			}
@@ -120,7 +120,7 @@ func labels(t *rapid.T, events []kv.Event) (n int) {
 	return n
 }
 
-func count(events []kv.Event) (n [4]int) {
+func count(events []kv.Event) (n [5]int) {
 	for _, ev := range events {
 		n[ev.Kind] += len(ev.Blocks) + len(ev.Seqs)
 		if ev.Kind == kv.Cleared {

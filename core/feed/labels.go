@@ -44,30 +44,31 @@ func appendLabels(dst []byte, events []kv.Event) []byte {
 	return dst
 }
 
-// decodeLabels gives the decoded events their labels, which data begins with.
-func (r *Record) decodeLabels(data []byte) error {
+// decodeLabels gives the decoded events their labels, which data begins with, and
+// returns what follows them.
+func (r *Record) decodeLabels(data []byte) ([]byte, error) {
 	r.labels = slices.Grow(r.labels[:0], len(data)/labelSize)
 	for from, more := 0, true; more; {
 		if len(data) < entrySize {
-			return errors.New("labels: cut short")
+			return nil, errors.New("labels: cut short")
 		}
 		entry := binary.LittleEndian.Uint32(data)
 		more = entry&entryMore != 0
 		i := int(entry &^ entryMore)
 		if i < from || i >= len(r.Events) {
-			return fmt.Errorf("labels of event %d: must be one of %d to %d", i, from, len(r.Events)-1)
+			return nil, fmt.Errorf("labels of event %d: must be one of %d to %d", i, from, len(r.Events)-1)
 		}
 		ev := &r.Events[i]
 		if len(ev.Blocks) == 0 {
-			return fmt.Errorf("labels of event %d, which has no blocks", i)
+			return nil, fmt.Errorf("labels of event %d, which has no blocks", i)
 		}
 		var err error
 		if data, err = r.decodeEventLabels(ev, data[entrySize:]); err != nil {
-			return fmt.Errorf("labels of event %d: %w", i, err)
+			return nil, fmt.Errorf("labels of event %d: %w", i, err)
 		}
 		from = i + 1
 	}
-	return nil
+	return data, nil
 }
 
 // decodeEventLabels decodes one label for each block of ev and returns what follows

@@ -26,10 +26,12 @@ type Record struct {
 	BlockSize uint32
 	Events    []kv.Event
 
-	// blocks, seqs and labels are what the events of a decoded record point into.
+	// The others are what the events of a decoded record point into.
 	blocks []kv.BlockHash
 	seqs   []kv.SeqHash
 	labels []kv.MoELabel
+	moved  []kv.SeqHash
+	access []kv.Worker
 }
 
 // next returns the sequence number after the last event.

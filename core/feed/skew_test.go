@@ -29,6 +29,7 @@ func every() *Record {
 func TestRecordsAreReadForEver(t *testing.T) {
 	recorded(t, "testdata/record-v1.hex", every())
 	recorded(t, "testdata/record-v1-labels.hex", labelledExample())
+	recorded(t, "testdata/record-v1-moves.hex", movedExample())
 }
 
 func recorded(t *testing.T, file string, want *Record) {

@@ -118,6 +118,43 @@ type kvEvent struct {
 	Seqs      []string `json:"seqs,omitempty"`   // prefixes stored or removed
 	// Labels are none, or one for each block, null if it has none.
 	Labels []*moeLabel `json:"labels,omitempty"`
+	// Transition is there for kind moved.
+	Transition *transition `json:"cxl_state_transition,omitempty"`
+}
+
+// transition is the JSON of what a moved event says, in the words of docs/format/blocks.md.
+type transition struct {
+	EventID uint64   `json:"event_id"` // the event's sequence number
+	Blocks  []string `json:"block_hashes"`
+	State   string   `json:"new_state"`
+	Pool    *uint32  `json:"pool_id,omitempty"`
+	// Access is nil if the event does not say.
+	Access *[]workerName `json:"accessible_workers,omitempty"`
+}
+
+// workerName is the JSON of a worker.
+type workerName struct {
+	WorkerID uint64 `json:"worker_id"`
+	Rank     uint32 `json:"dp_rank"`
+}
+
+func transitionRow(ev *kv.Event, seq uint64) *transition {
+	row := &transition{EventID: seq, Blocks: []string{}, State: ev.Move.To.String()}
+	for _, s := range ev.Seqs {
+		row.Blocks = append(row.Blocks, hex(uint64(s)))
+	}
+	if ev.Move.HasPool {
+		pool := uint32(ev.Move.Pool) // not a part of ev, which is used again
+		row.Pool = &pool
+	}
+	if ev.Move.Access != nil {
+		access := []workerName{}
+		for _, w := range ev.Move.Access {
+			access = append(access, workerName{uint64(w.ID), w.Rank})
+		}
+		row.Access = &access
+	}
+	return row
 }
 
 // moeLabel is the JSON of a block's label.
@@ -158,6 +195,10 @@ func eventRow(rec *feed.Record, i int, outcome string) kvEvent {
 		for _, l := range ev.Labels {
 			row.Labels = append(row.Labels, labelRow(l))
 		}
+	}
+	if ev.Kind == kv.Moved {
+		row.Transition = transitionRow(ev, row.Seq)
+		return row
 	}
 	for _, s := range ev.Seqs {
 		row.Seqs = append(row.Seqs, hex(uint64(s)))

@@ -36,8 +36,8 @@ type routerMetrics struct {
 	pings     [pingOutcomes]prometheus.Counter
 	calls     *prometheus.CounterVec
 
-	events    [kv.Cleared + 1][feed.Stale + 1]prometheus.Counter
-	refused   [kv.Cleared + 1]prometheus.Counter
+	events    [kv.Moved + 1][feed.Stale + 1]prometheus.Counter
+	refused   [kv.Moved + 1]prometheus.Counter
 	gaps      prometheus.Counter
 	resyncs   prometheus.Counter
 	malformed prometheus.Counter
@@ -63,7 +63,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 	for s, name := range stageNames {
 		rm.stages[s] = decision.WithLabelValues(name)
 	}
-	for k := kv.Stored; k <= kv.Cleared; k++ {
+	for k := kv.Stored; k <= kv.Moved; k++ {
 		for o := feed.Apply; o <= feed.Stale; o++ {
 			rm.events[k][o] = events.WithLabelValues(k.String(), o.String())
 		}
