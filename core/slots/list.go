@@ -22,7 +22,7 @@ func (t *Table) give(at int32) {
 	if cap(chain) > keepChain {
 		chain = nil
 	}
-	t.requests[at] = request{chain: chain, older: none, newer: none}
+	t.requests[at] = request{chain: chain, older: none, newer: none, life: t.requests[at].life + 1}
 	t.vacant = append(t.vacant, at)
 }
 
@@ -52,5 +52,35 @@ func (t *Table) unlink(at int32) {
 		t.newest = r.older
 	} else {
 		t.requests[r.newer].older = r.older
+	}
+}
+
+// enqueue puts the request at the given place at the end of its worker's queue of
+// prefills.
+func (t *Table) enqueue(at int32) {
+	r := &t.requests[at]
+	wk := r.worker
+	r.earlier, r.later = wk.last, none
+	if wk.last == none {
+		wk.first, wk.since = at, t.now
+	} else {
+		t.requests[wk.last].later = at
+	}
+	wk.last = at
+}
+
+// dequeue takes it out. The clock of the next one starts when it becomes the first.
+func (t *Table) dequeue(at int32) {
+	r := &t.requests[at]
+	wk := r.worker
+	if r.earlier == none {
+		wk.first, wk.since = r.later, t.now
+	} else {
+		t.requests[r.earlier].later = r.later
+	}
+	if r.later == none {
+		wk.last = r.earlier
+	} else {
+		t.requests[r.later].earlier = r.earlier
 	}
 }

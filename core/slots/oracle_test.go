@@ -26,26 +26,77 @@ type naiveRequest struct {
 	left   int // of the prompt
 	output int
 	expect int
+	lasts  int // the prefill
+	ref    Ref // of one that was adopted
+	// first is since when no older prefill is left on the worker, if that is so.
+	isFirst bool
+	first   kv.Mono
 }
 
-func (n naive) load(w kv.Worker, size int) Load {
+// weight is that of a block of the request alone, in 65536ths.
+func (r *naiveRequest) weight() int {
+	if r.expect == 0 {
+		return 65536
+	}
+	return 65536 * max(0, r.expect-r.output) / r.expect
+}
+
+// queue notes whose prefill is the first of each worker now.
+func (n naive) queue(now kv.Mono) {
+	seen := map[kv.Worker]bool{}
+	for i := range n {
+		r := &n[i]
+		if r.left == 0 || seen[r.worker] {
+			continue
+		}
+		seen[r.worker] = true
+		if !r.isFirst {
+			r.isFirst, r.first = true, now
+		}
+	}
+}
+
+// load is that of w at now.
+func (n naive) load(w kv.Worker, size int, now kv.Mono) Load {
 	var l Load
-	named := map[string]bool{}
+	weights, users := map[string]int{}, map[string]int{}
+	sum := 0
 	for _, r := range n {
 		if r.worker != w {
 			continue
 		}
 		l.Requests++
-		l.PrefillTokens += r.left
+		left := r.left
+		if spent := int(now.Sub(r.first)); r.isFirst && r.lasts > 0 && left > 0 {
+			left -= left * min(spent, r.lasts) / r.lasts
+		}
+		l.PrefillTokens += left
 		l.OutputTokens += max(0, r.expect-r.output)
-		l.Blocks += (r.tokens + r.output) / size
+		sum += r.weight() * ((r.tokens+r.output)/size - len(r.path))
 		for i := range r.path {
-			l.Blocks--
-			named[r.path[:i+1]] = true
+			users[r.path[:i+1]]++
+			weights[r.path[:i+1]] = r.weight()
 		}
 	}
-	l.Blocks += len(named)
+	for path, weight := range weights {
+		if users[path] > 1 {
+			weight = 65536
+		}
+		sum += weight
+	}
+	l.Blocks = (sum + 32768) / 65536
 	return l
+}
+
+// others is what of w is adopted.
+func (n naive) others(w kv.Worker) (s Share) {
+	for _, r := range n {
+		if r.worker == w && r.ref != (Ref{}) {
+			s.Requests++
+			s.PrefillTokens += r.left
+		}
+	}
+	return s
 }
 
 func (n naive) find(key Key) int {
@@ -70,38 +121,55 @@ func agrees(t *rapid.T) {
 	type prompt struct {
 		path            string
 		tokens, overlap int
-		expect          int
+		expect, lasts   int
 	}
 	prompts := rapid.Custom(func(t *rapid.T) prompt {
 		p := prompt{path: rapid.StringOfN(rapid.RuneFrom([]rune("xy")), 0, 6, -1).Draw(t, "path")}
 		p.tokens = len(p.path)*size + rapid.IntRange(0, 2*size).Draw(t, "more tokens")
 		p.overlap = rapid.IntRange(0, len(p.path)+1).Draw(t, "overlap")
 		p.expect = rapid.IntRange(0, 9).Draw(t, "expected")
+		p.lasts = rapid.SampledFrom([]int{0, 0, 30, 200}).Draw(t, "duration")
 		return p
 	})
 	demand := func(p prompt) Demand {
-		return Demand{Chain: chain(strings.Join(strings.Split(p.path, ""), "/")), PromptTokens: p.tokens, OverlapBlocks: p.overlap, ExpectedOutput: p.expect}
+		return Demand{Chain: chain(strings.Join(strings.Split(p.path, ""), "/")), PromptTokens: p.tokens, OverlapBlocks: p.overlap, ExpectedOutput: p.expect, ExpectedPrefill: time.Duration(p.lasts)}
 	}
 	request := func(k Key, w kv.Worker, p prompt) naiveRequest {
-		return naiveRequest{k, w, now, p.path, p.tokens, max(0, p.tokens-p.overlap*size), 0, p.expect}
+		return naiveRequest{key: k, worker: w, at: now, path: p.path, tokens: p.tokens, left: max(0, p.tokens-p.overlap*size), expect: p.expect, lasts: p.lasts}
 	}
 	expire := func() {
-		before := len(n)
-		n = slices.DeleteFunc(n, func(r naiveRequest) bool { return now.Sub(r.at) >= ttl })
-		expired += before - len(n)
+		n = slices.DeleteFunc(n, func(r naiveRequest) bool {
+			old := now.Sub(r.at) >= ttl
+			if old && r.ref == (Ref{}) {
+				expired++
+			}
+			return old
+		})
+	}
+	adopted := func() (out []int) {
+		for i := range n {
+			if n[i].ref != (Ref{}) {
+				out = append(out, i)
+			}
+		}
+		return out
 	}
 	t.Repeat(map[string]func(*rapid.T){
 		"": func(t *rapid.T) {
 			if err := table.Check(); err != nil {
 				t.Fatal(err)
 			}
-			if table.Len() != len(n) || table.Expired() != uint64(expired) {
-				t.Fatalf("%d reservations and %d expired, want %d and %d", table.Len(), table.Expired(), len(n), expired)
+			n.queue(now)
+			if table.Len() != len(n)-len(adopted()) || table.Adopted() != len(adopted()) || table.Expired() != uint64(expired) {
+				t.Fatalf("%d reservations, %d adopted and %d expired, want %d, %d and %d", table.Len(), table.Adopted(), table.Expired(), len(n), len(adopted()), expired)
 			}
 			p := prompts.Draw(t, "projected")
 			for _, w := range workers {
-				want := n.load(w, size)
-				wantThen := append(slices.Clone(n), request(Key{}, w, p)).load(w, size)
+				want := n.load(w, size, now)
+				wantThen := append(slices.Clone(n), request(Key{}, w, p)).load(w, size, now)
+				if got := table.Others(w); got != n.others(w) {
+					t.Fatalf("of others, worker %v has %+v, want %+v", w, got, n.others(w))
+				}
 				got, gotThen := table.Project(w, demand(p))
 				if got != want || gotThen != wantThen || table.Load(w) != want {
 					t.Fatalf("worker %v with %+v: %+v then %+v, want %+v then %+v", w, p, got, gotThen, want, wantThen)
@@ -122,6 +190,45 @@ func agrees(t *rapid.T) {
 				t.Fatal(err)
 			}
 			n = append(n, request(k, w, p))
+		},
+		"adopt": func(t *rapid.T) {
+			w, p := rapid.SampledFrom(workers).Draw(t, "worker"), prompts.Draw(t, "prompt")
+			expire()
+			r := request(Key{}, w, p)
+			d := demand(p)
+			r.left = rapid.IntRange(0, p.tokens).Draw(t, "left")
+			r.output = rapid.IntRange(0, 9).Draw(t, "output")
+			r.ref = table.Adopt(now, Reservation{
+				Worker: w, Chain: d.Chain, PromptTokens: p.tokens, PrefillTokens: r.left,
+				OutputTokens: r.output, ExpectedOutput: p.expect, ExpectedPrefill: d.ExpectedPrefill,
+			})
+			n = append(n, r)
+		},
+		"adopted": func(t *rapid.T) {
+			all := adopted()
+			if len(all) == 0 {
+				return
+			}
+			i := rapid.SampledFrom(all).Draw(t, "which")
+			r := &n[i]
+			switch rapid.IntRange(0, 2).Draw(t, "what") {
+			case 0:
+				r.ref.Prefilled()
+				r.left = 0
+			case 1:
+				total := rapid.IntRange(0, 12).Draw(t, "total")
+				r.ref.Output(total)
+				r.output = max(r.output, total)
+			case 2:
+				ref := r.ref
+				n = slices.Delete(n, i, i+1)
+				if !ref.Free() || ref.Free() || ref.Prefilled() || ref.Output(99) {
+					t.Fatal("an adopted reservation is not freed once")
+				}
+				if _, ok := ref.View(); ok {
+					t.Fatal("it can still be seen")
+				}
+			}
 		},
 		"prefilled": func(t *rapid.T) {
 			k := key.Draw(t, "key")
@@ -164,12 +271,13 @@ func agrees(t *rapid.T) {
 		"wait": func(t *rapid.T) {
 			now += kv.Mono(rapid.IntRange(1, 60).Draw(t, "time"))
 			if rapid.Bool().Draw(t, "expire") {
-				before := expired
+				before := len(n)
 				expire()
-				if got := table.Expire(now); got != expired-before {
-					t.Fatalf("expired %d, want %d", got, expired-before)
+				if got := table.Expire(now); got != before-len(n) {
+					t.Fatalf("expired %d, want %d", got, before-len(n))
 				}
 			}
+			table.Advance(now)
 		},
 	})
 }
@@ -218,6 +326,7 @@ func TestBadDemands(t *testing.T) {
 		{PromptTokens: 7, Chain: chain("a/b")},
 		{PromptTokens: 8, OverlapBlocks: -1},
 		{PromptTokens: 8, ExpectedOutput: -1},
+		{PromptTokens: 8, ExpectedPrefill: -1},
 	} {
 		if err := table.Reserve(0, Key{"r", 1}, kv.Worker{ID: 1}, d); fault.Of(err) != fault.Internal || err == nil {
 			t.Errorf("%+v: %v", d, err)

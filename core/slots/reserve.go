@@ -13,36 +13,101 @@ func (t *Table) Reserve(now kv.Mono, key Key, w kv.Worker, d Demand) error {
 	if _, ok := t.byKey[key]; ok {
 		return fault.New(fault.Conflict, "attempt %d of request %.100q is active already; give every attempt its own number", key.Attempt, key.ID)
 	}
-	if d.PromptTokens < 0 || d.OverlapBlocks < 0 || d.ExpectedOutput < 0 || len(d.Chain)*t.cfg.BlockSize > d.PromptTokens {
+	if d.PromptTokens < 0 || d.OverlapBlocks < 0 || d.ExpectedOutput < 0 || d.ExpectedPrefill < 0 || len(d.Chain)*t.cfg.BlockSize > d.PromptTokens {
 		return fault.New(fault.Internal, "slots: reserve: %d prompt tokens do not go with a chain of %d blocks, an overlap of %d and an expected output of %d",
 			d.PromptTokens, len(d.Chain), d.OverlapBlocks, d.ExpectedOutput)
 	}
-	wk := t.workers[w]
+	at := t.add(now, Reservation{
+		Worker: w, Chain: d.Chain, PromptTokens: d.PromptTokens, PrefillTokens: t.prefill(d),
+		ExpectedOutput: d.ExpectedOutput, ExpectedPrefill: d.ExpectedPrefill,
+	})
+	t.requests[at].key = key
+	t.byKey[key] = at
+	if t.cfg.Journal != nil {
+		t.requests[at].number = t.cfg.Journal.Reserved(t.ref(at))
+	}
+	return nil
+}
+
+// Adopt counts a reservation that another router made, from now on: until it is freed,
+// its worker is dropped, or it is older than the TTL. The table keeps a copy of the
+// chain, of which it leaves out what exceeds the prompt.
+func (t *Table) Adopt(now kv.Mono, v Reservation) Ref {
+	t.Expire(now)
+	v.PromptTokens, v.ExpectedOutput = max(0, v.PromptTokens), max(0, v.ExpectedOutput)
+	v.PrefillTokens = min(max(0, v.PrefillTokens), v.PromptTokens)
+	v.Chain = v.Chain[:min(len(v.Chain), v.PromptTokens/t.cfg.BlockSize)]
+	at := t.add(now, v)
+	r := &t.requests[at]
+	r.adopted = true
+	r.worker.others.Requests++
+	r.worker.others.PrefillTokens += r.prefill
+	t.grow(at, v.OutputTokens)
+	return t.ref(at)
+}
+
+// add counts a reservation of which nothing was generated yet, and returns its place.
+func (t *Table) add(now kv.Mono, v Reservation) int32 {
+	wk := t.workers[v.Worker]
 	if wk == nil {
-		wk = &worker{id: w, refs: map[kv.SeqHash]int32{}}
-		t.workers[w] = wk
+		wk = &worker{id: v.Worker, refs: map[kv.SeqHash]ref{}, first: none, last: none}
+		t.workers[v.Worker] = wk
 	}
 	at := t.take()
 	r := &t.requests[at]
-	r.key, r.worker, r.at = key, wk, now
-	r.prefill = t.prefill(d)
-	r.chain = append(r.chain[:0], d.Chain...)
-	r.unnamed = d.PromptTokens/t.cfg.BlockSize - len(d.Chain)
-	r.prompt, r.output, r.expect = d.PromptTokens, 0, d.ExpectedOutput
+	r.worker, r.at = wk, now
+	r.prefill, r.duration = v.PrefillTokens, max(0, v.ExpectedPrefill)
+	r.chain = append(r.chain[:0], v.Chain...)
+	r.unnamed = v.PromptTokens/t.cfg.BlockSize - len(v.Chain)
+	r.prompt, r.expect, r.weight = v.PromptTokens, v.ExpectedOutput, whole
 	t.link(at)
-	t.byKey[key] = at
-
-	for _, seq := range r.chain {
-		wk.refs[seq]++
-		if wk.refs[seq] == 1 {
-			wk.load.Blocks++
-		}
+	if r.prefill > 0 {
+		t.enqueue(at)
 	}
-	wk.load.Blocks += r.unnamed
+	for _, seq := range r.chain {
+		t.use(wk, seq, at)
+	}
+	wk.alone += r.weight * int64(r.unnamed)
 	wk.load.Requests++
 	wk.load.PrefillTokens += r.prefill
 	wk.load.OutputTokens += r.expect
-	return nil
+	return at
+}
+
+// use counts the request at a place among those of a block. A chain of another router
+// may have a block twice, which nobody's prompt has: its request then counts as two.
+func (t *Table) use(wk *worker, seq kv.SeqHash, at int32) {
+	have := wk.refs[seq]
+	switch have.n {
+	case 0:
+		t.requests[at].sole++
+		wk.alone += t.requests[at].weight
+	case 1:
+		owner := &t.requests[have.who]
+		owner.sole--
+		wk.alone -= owner.weight
+		wk.shared++
+	}
+	wk.refs[seq] = ref{have.n + 1, have.who ^ at}
+}
+
+// leave takes the request at a place from those of a block.
+func (t *Table) leave(wk *worker, seq kv.SeqHash, at int32) {
+	have := wk.refs[seq]
+	have.n, have.who = have.n-1, have.who^at
+	switch have.n {
+	case 0:
+		t.requests[at].sole--
+		wk.alone -= t.requests[at].weight
+		delete(wk.refs, seq)
+		return
+	case 1:
+		owner := &t.requests[have.who]
+		owner.sole++
+		wk.alone += owner.weight
+		wk.shared--
+	}
+	wk.refs[seq] = have
 }
 
 // Prefilled says that the worker has computed the whole prompt. It reports
@@ -52,10 +117,25 @@ func (t *Table) Prefilled(key Key) bool {
 	if !ok {
 		return false
 	}
-	r := &t.requests[at]
-	r.worker.load.PrefillTokens -= r.prefill
-	r.prefill = 0
+	if r := &t.requests[at]; r.prefill > 0 && r.number > 0 {
+		t.cfg.Journal.Prefilled(r.number)
+	}
+	t.computed(at)
 	return true
+}
+
+// computed takes what is left of a prefill from the load.
+func (t *Table) computed(at int32) {
+	r := &t.requests[at]
+	if r.prefill == 0 {
+		return
+	}
+	t.dequeue(at)
+	r.worker.load.PrefillTokens -= r.prefill
+	if r.adopted {
+		r.worker.others.PrefillTokens -= r.prefill
+	}
+	r.prefill = 0
 }
 
 // Grow says that n more tokens were generated. Each block that they fill counts
@@ -65,14 +145,34 @@ func (t *Table) Grow(key Key, n int) bool {
 	if !ok || n < 1 {
 		return ok
 	}
-	r := &t.requests[at]
-	r.worker.load.OutputTokens -= r.remaining()
-	r.output += n
-	r.worker.load.OutputTokens += r.remaining()
-	unnamed := (r.prompt+r.output)/t.cfg.BlockSize - len(r.chain)
-	r.worker.load.Blocks += unnamed - r.unnamed
-	r.unnamed = unnamed
+	t.grow(at, n)
+	if r := &t.requests[at]; r.number > 0 {
+		t.cfg.Journal.Grown(r.number, r.output)
+	}
 	return true
+}
+
+func (t *Table) grow(at int32, n int) {
+	if n < 1 {
+		return
+	}
+	r := &t.requests[at]
+	wk := r.worker
+	wk.load.OutputTokens -= r.remaining()
+	wk.alone -= r.weight * int64(r.sole+r.unnamed)
+	r.output += n
+	r.unnamed = (r.prompt+r.output)/t.cfg.BlockSize - len(r.chain)
+	if r.expect > 0 {
+		if r.weight == whole {
+			wk.fading++
+		}
+		r.weight = int64(r.remaining()) * whole / int64(r.expect)
+		if r.weight == whole { // of so many that one does not show
+			wk.fading--
+		}
+	}
+	wk.alone += r.weight * int64(r.sole+r.unnamed)
+	wk.load.OutputTokens += r.remaining()
 }
 
 // Free ends a reservation and reports whether there was one.
@@ -101,14 +201,17 @@ func (t *Table) DropWorker(w kv.Worker) int {
 }
 
 // Expire frees the reservations that are older than the TTL at now and returns
-// their number.
+// their number. It tells the table the time.
 func (t *Table) Expire(now kv.Mono) int {
+	t.Advance(now)
 	n := 0
 	for t.oldest != none && now.Sub(t.requests[t.oldest].at) >= t.cfg.TTL {
+		if !t.requests[t.oldest].adopted { // their own router counts the others
+			t.expired++
+		}
 		t.free(t.oldest)
 		n++
 	}
-	t.expired += uint64(n)
 	return n
 }
 
@@ -123,19 +226,26 @@ func (t *Table) prefill(d Demand) int {
 func (t *Table) free(at int32) {
 	r := &t.requests[at]
 	wk := r.worker
-	for _, seq := range r.chain {
-		if wk.refs[seq] > 1 {
-			wk.refs[seq]--
-			continue
-		}
-		delete(wk.refs, seq)
-		wk.load.Blocks--
+	if r.number > 0 {
+		t.cfg.Journal.Freed(r.number)
 	}
-	wk.load.Blocks -= r.unnamed
+	if r.weight < whole {
+		wk.fading--
+	}
+	t.computed(at)
+	wk.alone -= r.weight * int64(r.unnamed)
+	for _, seq := range r.chain {
+		t.leave(wk, seq, at)
+	}
 	wk.load.Requests--
-	wk.load.PrefillTokens -= r.prefill
 	wk.load.OutputTokens -= r.remaining()
-	delete(t.byKey, r.key)
+	if r.adopted {
+		wk.others.Requests--
+	} else {
+		delete(t.byKey, r.key)
+	}
 	t.unlink(at)
 	t.give(at)
 }
+
+func (t *Table) ref(at int32) Ref { return Ref{t, at, t.requests[at].life} }

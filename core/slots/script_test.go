@@ -37,11 +37,11 @@ func mustNew(t testing.TB, cfg Config) *Table {
 // otherwise. Commands:
 //
 //	new [block-size=N] [ttl=DURATION]
-//	reserve id=ID[.ATTEMPT] w=W [chain=PATH] [tokens=N] [overlap=N] [expect=N] [at=DURATION]
+//	reserve id=ID[.ATTEMPT] w=W [chain=PATH] [tokens=N] [overlap=N] [expect=N] [lasts=DURATION] [at=DURATION]
 //	project w=W [chain=PATH] [tokens=N] [overlap=N]
 //	prefilled id=ID, free id=ID, grow id=ID n=N
 //	drop w=W
-//	expire at=DURATION
+//	expire at=DURATION, advance at=DURATION
 //
 // tokens is what the chain has, unless given. Each answers with the loads of
 // workers 1 to 3 that are not zero.
@@ -96,6 +96,9 @@ func runCommand(t *testing.T, table *Table, d *datadriven.TestData) string {
 		return fmt.Sprintln(table.Grow(key, n))
 	case "drop":
 		return fmt.Sprintln(table.DropWorker(w))
+	case "advance":
+		table.Advance(now)
+		return ""
 	case "expire":
 		return fmt.Sprintf("%d, in all %d\n", table.Expire(now), table.Expired())
 	}
@@ -111,6 +114,7 @@ func demand(t *testing.T, table *Table, d *datadriven.TestData) Demand {
 	d.MaybeScanArgs(t, "tokens", &dm.PromptTokens)
 	d.MaybeScanArgs(t, "overlap", &dm.OverlapBlocks)
 	d.MaybeScanArgs(t, "expect", &dm.ExpectedOutput)
+	dm.ExpectedPrefill = duration(t, d, "lasts")
 	return dm
 }
 

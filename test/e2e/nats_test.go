@@ -31,12 +31,12 @@ func garbage(r *rand.Rand, n int) (subject string, data []byte) {
 	}
 	switch n % 9 {
 	case 0:
-		return base + "kv-events." + key, make([]byte, r.IntN(200))
+		return base + "backend.kv-events." + key, make([]byte, r.IntN(200))
 	case 1:
-		return base + "kv-events." + key, events(1, 16) // mostly under another's key, always of a life that is over
+		return base + "backend.kv-events." + key, events(1, 16) // mostly under another's key, always of a life that is over
 	case 2:
 		id := 1000 + r.IntN(1000)
-		return base + fmt.Sprintf("kv-events.%d/0", id), events(id, r.IntN(40))
+		return base + fmt.Sprintf("backend.kv-events.%d/0", id), events(id, r.IntN(40))
 	case 3:
 		return base + "kv-resync." + key, []byte("now")
 	case 4:
@@ -44,7 +44,7 @@ func garbage(r *rand.Rand, n int) (subject string, data []byte) {
 	case 5:
 		return base + "load." + key, []byte(strings.Repeat("{", r.IntN(9000)))
 	case 6:
-		return base + "kv-events.zz==", []byte("x")
+		return base + "backend.kv-events.zz==", []byte("x")
 	case 7:
 		return "$KV.penstock_discovery.instance.worker.99999999999999999999", []byte(`{"kind":"worker"}`)
 	}
@@ -101,7 +101,7 @@ func TestForeignClientOnNATS(t *testing.T) {
 		clients.Wait()
 	}
 	load("under garbage")
-	for _, stream := range []string{"KV_penstock_discovery", "penstock_penstock+kv-events"} {
+	for _, stream := range []string{"KV_penstock_discovery", "penstock_penstock+backend+kv-events"} {
 		if err := js.DeleteStream(t.Context(), stream); err != nil {
 			t.Fatal(err)
 		}

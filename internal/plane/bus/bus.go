@@ -15,7 +15,7 @@ const (
 	// MaxKey bounds a key, in bytes, and MaxName the name of a topic; longer
 	// ones are Invalid.
 	MaxKey  = 128
-	MaxName = 128
+	MaxName = 192
 	// Queue is how many messages of a topic that is not durable wait for a
 	// subscriber, and QueueBytes how many bytes of them. Beyond either the
 	// oldest are lost.
@@ -49,6 +49,20 @@ type Message struct {
 	// Seq counts the messages of a durable topic from 1, with no gap except
 	// where old ones were dropped; 0 on a topic that is not durable.
 	Seq uint64
+	// Life is that of the numbers in Seq, see [Span]; 0 on a topic that is not durable.
+	Life uint64
+}
+
+// Span is what a durable topic keeps.
+type Span struct {
+	// Life names the topic's numbers. It is another one, never 0, when the store has
+	// lost the topic, or somebody replaced it, and numbers are given again.
+	Life uint64
+	// Last is the number of the newest message that there ever was, 0 if none; First
+	// that of the oldest that is kept, Last+1 if none is.
+	First, Last uint64
+	// Messages and Bytes are what is kept, with the store's own overhead.
+	Messages, Bytes uint64
 }
 
 // Bus carries topics. Implementations are safe for concurrent use.
@@ -66,4 +80,10 @@ type Bus interface {
 	// subscriber that falls behind by its bounded queue loses the oldest
 	// messages.
 	Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error
+	// Span tells what a durable topic keeps now; any other topic is Invalid.
+	Span(ctx context.Context, t Topic) (Span, error)
+	// Purge removes the messages of a durable topic with numbers less than below,
+	// for everybody, and no message that is still to come. Who reads there goes on
+	// at below.
+	Purge(ctx context.Context, t Topic, below uint64) error
 }

@@ -18,8 +18,47 @@ func TestNATSOverTCP(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) bus.Bus { return openNATS(t, natsd.Config{Listen: "127.0.0.1:0"}) })
 }
 
+func TestMemArchive(t *testing.T) {
+	bustest.RunArchive(t, func(*testing.T) bus.Archive { return bus.NewMemArchive() })
+}
+
+// An archive without faults behind the wrapper is still an archive.
+func TestFaultyArchiveWithoutFaults(t *testing.T) {
+	bustest.RunArchive(t, func(*testing.T) bus.Archive {
+		return bus.NewFaultyArchive(bus.NewMemArchive(), 1, bus.ArchiveFaults{})
+	})
+}
+
+func TestNATSArchiveEmbedded(t *testing.T) {
+	bustest.RunArchive(t, func(t *testing.T) bus.Archive { return openArchive(t, natsd.Config{}) })
+}
+
+func TestNATSArchiveOverTCP(t *testing.T) {
+	bustest.RunArchive(t, func(t *testing.T) bus.Archive { return openArchive(t, natsd.Config{Listen: "127.0.0.1:0"}) })
+}
+
+// openArchive opens an archive on a server of its own.
+func openArchive(t *testing.T, cfg natsd.Config) bus.Archive {
+	t.Helper()
+	a, err := bus.NewNATSArchive(connect(t, cfg), bus.ArchiveConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
 // openNATS opens a bus on a server of its own.
 func openNATS(t *testing.T, cfg natsd.Config) bus.Bus {
+	t.Helper()
+	b, err := bus.NewNATS(connect(t, cfg), bus.NATSConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// connect returns a connection to a server of its own.
+func connect(t *testing.T, cfg natsd.Config) *nats.Conn {
 	t.Helper()
 	s, err := natsd.Start(cfg)
 	if err != nil {
@@ -39,9 +78,5 @@ func openNATS(t *testing.T, cfg natsd.Config) bus.Bus {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	b, err := bus.NewNATS(nc, bus.NATSConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return nc
 }

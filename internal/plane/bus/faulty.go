@@ -18,8 +18,8 @@ import (
 type Faults struct {
 	// Topics are the names of the topics that misbehave; nil means all.
 	Topics []string
-	// Fail is the probability that Publish says Unavailable. As with a real
-	// store that tells nothing about the message: half of them are kept.
+	// Fail is the probability that Publish, Span or Purge says Unavailable. As with
+	// a real store that tells nothing about the message: half of them are kept.
 	Fail float64
 	// Lose is the probability that Publish returns nil and nobody gets the
 	// message, as if its publisher had never sent it.
@@ -92,6 +92,35 @@ func (b *FaultyBus) Publish(ctx context.Context, t Topic, key string, data []byt
 		return errInjected(t)
 	}
 	return err
+}
+
+// Span implements Bus. It fails as Publish does.
+func (b *FaultyBus) Span(ctx context.Context, t Topic) (Span, error) {
+	if b.draw(t.Name, "span").Float64() < b.faults(t.Name).Fail {
+		return Span{}, fault.New(fault.Unavailable, "look at %s: no answer (injected)", t.Name)
+	}
+	return b.inner.Span(ctx, t)
+}
+
+// Purge implements Bus. Of those that fail half are done.
+func (b *FaultyBus) Purge(ctx context.Context, t Topic, below uint64) error {
+	rng := b.draw(t.Name, "purge")
+	fail, done := rng.Float64() < b.faults(t.Name).Fail, rng.Float64() < 0.5
+	if fail && !done {
+		return fault.New(fault.Unavailable, "purge %s: whether it was done is not known (injected)", t.Name)
+	}
+	err := b.inner.Purge(ctx, t, below)
+	if err == nil && fail {
+		return fault.New(fault.Unavailable, "purge %s: whether it was done is not known (injected)", t.Name)
+	}
+	return err
+}
+
+// draw returns the random source of the next op on a topic. Its sites are told from
+// those of messages by a space, which is in no topic's name.
+func (b *FaultyBus) draw(topic, op string) *rand.Rand {
+	s := site{topic: topic + " " + op}
+	return b.rng(s, b.count(s))
 }
 
 func errInjected(t Topic) error {

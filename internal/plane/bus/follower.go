@@ -104,7 +104,7 @@ func (f *follower) deliver(m natsd.Msg) error {
 		f.bus.malformed.Add(1)
 		return nil
 	}
-	return f.sink(Message{Key: key, Data: m.Data, Seq: m.Seq})
+	return f.sink(Message{Key: key, Data: m.Data, Seq: m.Seq, Life: life(f.life)})
 }
 
 // transient says whether trying again may mend err: anything but a refusal by

@@ -31,14 +31,23 @@ func (j *journal) append(e entry) {
 
 // trim drops the oldest messages until the bounds hold.
 func (j *journal) trim(now time.Time) {
-	n := 0
-	for n < len(j.entries) && (j.bytes > j.maxBytes || now.Sub(j.entries[n].at) > j.maxAge) {
-		j.bytes -= j.entries[n].size()
-		j.entries[n] = entry{} // for the collector: the array lives on
-		n++
+	for len(j.entries) > 0 && (j.bytes > j.maxBytes || now.Sub(j.entries[0].at) > j.maxAge) {
+		j.dropOldest()
 	}
-	j.entries = j.entries[n:]
-	j.first += uint64(n)
+}
+
+// purge drops the messages with numbers less than below.
+func (j *journal) purge(below uint64) {
+	for len(j.entries) > 0 && j.first < below {
+		j.dropOldest()
+	}
+}
+
+func (j *journal) dropOldest() {
+	j.bytes -= j.entries[0].size()
+	j.entries[0] = entry{} // for the collector: the array lives on
+	j.entries = j.entries[1:]
+	j.first++
 }
 
 // at returns the first kept message from seq on, and its number; ok is false if

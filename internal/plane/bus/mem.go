@@ -3,6 +3,7 @@ package bus
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,7 @@ func (b *Mem) Dropped() uint64 { return b.dropped.Load() }
 
 type memTopic struct {
 	topic Topic
+	life  uint64
 	mu    struct {
 		sync.Mutex
 		journal journal         // of a durable topic
@@ -92,6 +94,43 @@ func (b *Mem) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Mes
 	return drain(ctx, q, sink)
 }
 
+// Span implements Bus.
+func (b *Mem) Span(ctx context.Context, t Topic) (Span, error) {
+	mt, err := b.lasting(ctx, "look at", t)
+	if err != nil {
+		return Span{}, err
+	}
+	mt.mu.Lock()
+	defer mt.mu.Unlock()
+	j := &mt.mu.journal
+	j.trim(time.Now())
+	return Span{Life: mt.life, First: j.first, Last: j.last(), Messages: uint64(len(j.entries)), Bytes: uint64(j.bytes)}, nil
+}
+
+// Purge implements Bus.
+func (b *Mem) Purge(ctx context.Context, t Topic, below uint64) error {
+	mt, err := b.lasting(ctx, "purge", t)
+	if err != nil {
+		return err
+	}
+	mt.mu.Lock()
+	defer mt.mu.Unlock()
+	mt.mu.journal.purge(below)
+	return nil
+}
+
+// lasting returns the state of a durable topic.
+func (b *Mem) lasting(ctx context.Context, op string, t Topic) (*memTopic, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	t, err := t.lasting(op)
+	if err != nil {
+		return nil, err
+	}
+	return b.topic(t)
+}
+
 // drain passes the messages of q to sink until ctx ends or sink fails.
 func drain(ctx context.Context, q *queue, sink func(Message) error) error {
 	var buf []byte
@@ -125,7 +164,7 @@ func (b *Mem) topic(t Topic) (*memTopic, error) {
 	defer b.mu.Unlock()
 	mt := b.mu.topics[t.Name]
 	if mt == nil {
-		mt = &memTopic{topic: t}
+		mt = &memTopic{topic: t, life: max(rand.Uint64(), 1)}
 		mt.mu.journal = journal{maxBytes: t.MaxBytes, maxAge: t.MaxAge, first: 1}
 		b.mu.topics[t.Name] = mt
 	}
@@ -175,7 +214,7 @@ func (mt *memTopic) follow(ctx context.Context, from uint64, sink func(Message) 
 			continue
 		}
 		buf = append(buf[:0], e.data...) // others have the same data
-		if err := sink(Message{Key: e.key, Data: buf, Seq: seq}); err != nil {
+		if err := sink(Message{Key: e.key, Data: buf, Seq: seq, Life: mt.life}); err != nil {
 			return err
 		}
 		next = seq + 1

@@ -45,13 +45,27 @@ func (c *NATSConfig) EnsureDefaults() {
 // Validate reports everything that is wrong with c.
 func (c *NATSConfig) Validate() error {
 	var errs []error
-	if err := checkName(c.Prefix); err != nil {
-		errs = append(errs, fault.New(fault.Invalid, "bus prefix: %w", err))
+	if err := checkPrefix(c.Prefix); err != nil {
+		errs = append(errs, err)
 	}
 	if c.Replicas < 1 || c.Replicas > 5 {
 		errs = append(errs, fault.New(fault.Invalid, "bus replicas: have %d, JetStream allows 1 to 5", c.Replicas))
 	}
 	return errors.Join(errs...)
+}
+
+// maxPrefix bounds a prefix, in bytes, so that names of streams keep within the 255
+// that a server allows.
+const maxPrefix = 60
+
+func checkPrefix(prefix string) error {
+	if err := checkName(prefix); err != nil {
+		return fault.New(fault.Invalid, "bus prefix: %w", err)
+	}
+	if len(prefix) > maxPrefix {
+		return fault.New(fault.Invalid, "bus prefix: %d bytes, at most %d are allowed", len(prefix), maxPrefix)
+	}
+	return nil
 }
 
 // NATS is the event plane over a NATS server: a durable topic is a JetStream

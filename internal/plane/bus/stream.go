@@ -3,9 +3,12 @@ package bus
 import (
 	"context"
 	"errors"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"penstock/core/fault"
 	"penstock/internal/plane/natsd"
 )
 
@@ -51,6 +54,84 @@ func (b *NATS) createStream(ctx context.Context, nt *natsTopic) (jetstream.Strea
 	ctx, done := natsd.SeeThrough(ctx, b.nc)
 	defer done()
 	return b.js.CreateStream(ctx, b.streamConfig(nt))
+}
+
+// Span implements Bus.
+func (b *NATS) Span(ctx context.Context, t Topic) (span Span, err error) {
+	err = b.onStream(ctx, "look at", t, func(_ context.Context, s jetstream.Stream) error {
+		span = spanOf(s.CachedInfo())
+		return nil
+	})
+	return span, err
+}
+
+// Purge implements Bus.
+func (b *NATS) Purge(ctx context.Context, t Topic, below uint64) error {
+	return b.onStream(ctx, "purge", t, func(ctx context.Context, s jetstream.Stream) error {
+		span := spanOf(s.CachedInfo())
+		below = min(below, span.Last+1) // the server would skip the numbers in between
+		if below <= span.First {
+			return nil
+		}
+		return s.Purge(ctx, jetstream.WithPurgeSequence(below))
+	})
+}
+
+// spanOf reads a stream's state. When nothing is kept the server says 0 for the
+// first number, or the next one.
+func spanOf(info *jetstream.StreamInfo) Span {
+	s := Span{
+		Life: life(info.Created), First: info.State.FirstSeq, Last: info.State.LastSeq,
+		Messages: info.State.Msgs, Bytes: info.State.Bytes,
+	}
+	if s.Messages == 0 {
+		s.First = s.Last + 1
+	}
+	return s
+}
+
+// life names a stream by when it was created, which the server keeps for it.
+func life(created time.Time) uint64 { return max(uint64(created.UnixNano()), 1) }
+
+// onStream runs f with the stream of a durable topic as it is now, but not beyond
+// the connection to it.
+func (b *NATS) onStream(ctx context.Context, op string, t Topic, f func(context.Context, jetstream.Stream) error) error {
+	t, err := t.lasting(op)
+	if err != nil {
+		return err
+	}
+	nt, err := b.topic(t)
+	if err != nil {
+		return err
+	}
+	return while(ctx, b.nc, op, t.Name, func(ctx context.Context) error {
+		s, err := b.openStream(ctx, nt)
+		if err != nil {
+			return err
+		}
+		return f(ctx, s)
+	})
+}
+
+// while runs one operation on the server under ctx, at most until the connection
+// is lost, and makes its failure one that a caller may see.
+func while(ctx context.Context, nc *nats.Conn, op, subject string, f func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	cctx, stop := natsd.WhileConnected(ctx, nc)
+	defer stop()
+	err := f(cctx)
+	var typed *fault.Error
+	switch {
+	case err == nil || errors.As(err, &typed):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case cctx.Err() != nil:
+		err = context.Cause(cctx)
+	}
+	return unavailable(op, subject, err)
 }
 
 func (b *NATS) streamConfig(nt *natsTopic) jetstream.StreamConfig {

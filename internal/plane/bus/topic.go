@@ -30,6 +30,15 @@ func (t Topic) normal() (Topic, error) {
 	return t, nil
 }
 
+// lasting is normal for what can be done to durable topics only.
+func (t Topic) lasting(op string) (Topic, error) {
+	t, err := t.normal()
+	if err == nil && !t.Durable {
+		err = fault.New(fault.Invalid, "%s %s: the topic is not durable, nothing of it is kept", op, t.Name)
+	}
+	return t, err
+}
+
 // checkName accepts words of letters, digits, '-' and '_' joined by single dots.
 func checkName(name string) error {
 	if len(name) > MaxName {

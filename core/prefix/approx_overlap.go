@@ -1,0 +1,33 @@
+package prefix
+
+import "penstock/core/kv"
+
+// AppendLarger appends to dst, ordered by worker, what known and predicted say together,
+// both ordered by worker: of a worker, for each tier, the longer of the runs that it and the
+// faster ones reach. What is predicted is so of the device.
+func AppendLarger(dst, known, predicted []kv.Overlap) []kv.Overlap {
+	for len(known) > 0 && len(predicted) > 0 {
+		k, p := &known[0], &predicted[0]
+		switch k.Worker.Compare(p.Worker) {
+		case -1:
+			dst, known = append(dst, *k), known[1:]
+		case 1:
+			dst, predicted = append(dst, *p), predicted[1:]
+		default:
+			dst, known, predicted = append(dst, larger(*k, *p)), known[1:], predicted[1:]
+		}
+	}
+	return append(append(dst, known...), predicted...)
+}
+
+func larger(k, p kv.Overlap) kv.Overlap {
+	reachedK, reachedP, reached := 0, 0, 0
+	out := k
+	for t := range kv.Tiers {
+		reachedK += k.Blocks[t]
+		reachedP += p.Blocks[t]
+		out.Blocks[t] = max(reachedK, reachedP) - reached
+		reached += out.Blocks[t]
+	}
+	return out
+}

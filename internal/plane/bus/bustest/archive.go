@@ -1,0 +1,243 @@
+package bustest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"penstock/core/fault"
+	"penstock/internal/plane/bus"
+)
+
+// RunArchive tests the archive that open returns. Each part gets one of its own,
+// without objects; open registers what it takes to close it with t.Cleanup.
+func RunArchive(t *testing.T, open func(t *testing.T) bus.Archive) {
+	parts := []struct {
+		name string
+		test func(*testing.T, bus.Archive)
+	}{
+		{"objects", testObjects},
+		{"sizes", testObjectSizes},
+		{"data is copied", testObjectCopied},
+		{"names", testObjectNames},
+		{"contexts", testArchiveContexts},
+		{"lock/one at a time", testLockOne},
+		{"lock/tokens", testLockTokens},
+		{"lock/ends", testLockEnds},
+	}
+	for _, p := range parts {
+		t.Run(p.name, func(t *testing.T) { p.test(t, open(t)) })
+	}
+}
+
+func put(t *testing.T, a bus.Archive, name string, data []byte) {
+	t.Helper()
+	if err := a.Put(t.Context(), name, data); err != nil {
+		t.Fatalf("put %s: %v", name, err)
+	}
+}
+
+// has checks the objects whose names begin with prefix.
+func has(t *testing.T, a bus.Archive, prefix string, want ...bus.Object) {
+	t.Helper()
+	got, err := a.List(t.Context(), prefix)
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("objects %q: %v, %v, want %v", prefix, got, err, want)
+	}
+}
+
+func testObjects(t *testing.T, a bus.Archive) {
+	has(t, a, "")
+	if _, err := a.Get(t.Context(), "one"); fault.Of(err) != fault.NotFound {
+		t.Errorf("get from an empty archive: %v, want NotFound", err)
+	}
+	if err := a.Delete(t.Context(), "one"); err != nil {
+		t.Errorf("delete from an empty archive: %v", err)
+	}
+	put(t, a, "ns.two", []byte("22"))
+	put(t, a, "ns.one", []byte("1"))
+	put(t, a, "other", nil)
+	has(t, a, "", bus.Object{Name: "ns.one", Size: 1}, bus.Object{Name: "ns.two", Size: 2}, bus.Object{Name: "other"})
+	has(t, a, "ns.", bus.Object{Name: "ns.one", Size: 1}, bus.Object{Name: "ns.two", Size: 2})
+	put(t, a, "ns.one", []byte("another"))
+	put(t, a, "ns.one", []byte("a third"))
+	for name, want := range map[string]string{"ns.one": "a third", "ns.two": "22", "other": ""} {
+		if got, err := a.Get(t.Context(), name); err != nil || string(got) != want {
+			t.Errorf("get %s: %q, %v, want %q", name, got, err, want)
+		}
+	}
+	for range 2 {
+		if err := a.Delete(t.Context(), "ns.one"); err != nil {
+			t.Errorf("delete: %v", err)
+		}
+	}
+	has(t, a, "", bus.Object{Name: "ns.two", Size: 2}, bus.Object{Name: "other"})
+	if _, err := a.Get(t.Context(), "ns.one"); fault.Of(err) != fault.NotFound {
+		t.Errorf("get what was deleted: %v, want NotFound", err)
+	}
+	put(t, a, "ns.one", []byte("again"))
+	if got, err := a.Get(t.Context(), "ns.one"); err != nil || string(got) != "again" {
+		t.Errorf("get what was put again: %q, %v", got, err)
+	}
+}
+
+// testObjectSizes has objects of one message, at its border, and of many.
+func testObjectSizes(t *testing.T, a bus.Archive) {
+	for _, n := range []int{0, 1, 1 << 10, 256<<10 - 1, 256 << 10, 256<<10 + 1, 20<<20 + 17} {
+		data := make([]byte, n)
+		for i := range data {
+			data[i] = byte(i * 31 >> 8)
+		}
+		put(t, a, "o", data)
+		if got, err := a.Get(t.Context(), "o"); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("an object of %d bytes came back with %d, %v", n, len(got), err)
+		}
+		has(t, a, "", bus.Object{Name: "o", Size: uint64(n)})
+	}
+	if err := a.Put(t.Context(), "big", make([]byte, bus.MaxObject+1)); fault.Of(err) != fault.TooLarge {
+		t.Errorf("oversize object: %v, want TooLarge", err)
+	}
+}
+
+func testObjectCopied(t *testing.T, a bus.Archive) {
+	data := []byte("data")
+	put(t, a, "o", data)
+	clear(data)
+	for range 2 {
+		got, err := a.Get(t.Context(), "o")
+		if err != nil || string(got) != "data" {
+			t.Errorf("got %q, %v", got, err)
+		}
+		clear(got)
+	}
+}
+
+func testObjectNames(t *testing.T, a bus.Archive) {
+	long := strings.Repeat("n", bus.MaxName)
+	put(t, a, long, []byte("x"))
+	has(t, a, "n", bus.Object{Name: long, Size: 1})
+	for _, name := range []string{"", ".", "a b", "a/b", "*", "é", long + "n"} {
+		if err := a.Put(t.Context(), name, nil); fault.Of(err) != fault.Invalid {
+			t.Errorf("put %q: %v, want Invalid", name, err)
+		}
+		if _, err := a.Get(t.Context(), name); fault.Of(err) != fault.Invalid {
+			t.Errorf("get %q: %v, want Invalid", name, err)
+		}
+		if err := a.Delete(t.Context(), name); fault.Of(err) != fault.Invalid {
+			t.Errorf("delete %q: %v, want Invalid", name, err)
+		}
+		if err := a.Lock(t.Context(), name, mustNot(t)); fault.Of(err) != fault.Invalid {
+			t.Errorf("lock %q: %v, want Invalid", name, err)
+		}
+	}
+}
+
+func testArchiveContexts(t *testing.T, a bus.Archive) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, getErr := a.Get(ctx, "o")
+	_, listErr := a.List(ctx, "")
+	for what, err := range map[string]error{
+		"put": a.Put(ctx, "o", []byte("x")), "get": getErr, "list": listErr, "delete": a.Delete(ctx, "o"), "lock": a.Lock(ctx, "l", mustNot(t)),
+	} {
+		if err != context.Canceled {
+			t.Errorf("%s with an ended context: %v, want context.Canceled", what, err)
+		}
+	}
+	has(t, a, "")
+}
+
+// mustNot returns what must not be called.
+func mustNot(t *testing.T) func(context.Context, uint64) error {
+	return func(context.Context, uint64) error {
+		t.Error("the lock was held")
+		return nil
+	}
+}
+
+// testLockOne has many take one lock: never two at once, and each who does not get it
+// is told.
+func testLockOne(t *testing.T, a bus.Archive) {
+	const goroutines, rounds = 6, 5
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	holders, held, refused := 0, 0, 0
+	for range goroutines {
+		wg.Go(func() {
+			for range rounds {
+				err := a.Lock(t.Context(), "l", func(context.Context, uint64) error {
+					mu.Lock()
+					holders++
+					held++
+					if holders != 1 {
+						t.Errorf("%d hold the lock", holders)
+					}
+					mu.Unlock()
+					// Another lock is another lock.
+					if err := a.Lock(t.Context(), "l", mustNot(t)); fault.Of(err) != fault.Conflict {
+						t.Errorf("a lock that is held: %v, want Conflict", err)
+					}
+					mu.Lock()
+					holders--
+					mu.Unlock()
+					return nil
+				})
+				mu.Lock()
+				switch {
+				case fault.Of(err) == fault.Conflict:
+					refused++
+				case err != nil:
+					t.Error(err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if held == 0 || held+refused != goroutines*rounds {
+		t.Errorf("held %d times, refused %d, of %d", held, refused, goroutines*rounds)
+	}
+	if err := a.Lock(t.Context(), "m", func(ctx context.Context, _ uint64) error {
+		return a.Lock(ctx, "n", func(context.Context, uint64) error { return nil })
+	}); err != nil {
+		t.Errorf("two locks: %v", err)
+	}
+}
+
+func testLockTokens(t *testing.T, a bus.Archive) {
+	last := uint64(0)
+	for range 5 {
+		if err := a.Lock(t.Context(), "l", func(_ context.Context, token uint64) error {
+			if token <= last {
+				t.Errorf("token %d after %d", token, last)
+			}
+			last = token
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// testLockEnds: the lock is free when its holder returns, fails or is told to stop.
+func testLockEnds(t *testing.T, a bus.Archive) {
+	if err := a.Lock(t.Context(), "l", func(context.Context, uint64) error { return errDone }); err != errDone {
+		t.Errorf("a holder's error came back as %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err := a.Lock(ctx, "l", func(ctx context.Context, _ uint64) error {
+		cancel()
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("a holder whose context ended: %v", err)
+	}
+	if err := a.Lock(t.Context(), "l", func(context.Context, uint64) error { return nil }); err != nil {
+		t.Errorf("after both: %v", err)
+	}
+}

@@ -1,0 +1,134 @@
+package bus
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+
+	"penstock/core/fault"
+)
+
+// ArchiveFaults says how an archive misbehaves. Probabilities are from 0 to 1; the
+// zero value is an archive without faults.
+type ArchiveFaults struct {
+	// Fail is the probability that a call says Unavailable. Of the calls that change
+	// something half are done all the same.
+	Fail float64
+	// Corrupt is the probability that one byte of what Get returns is another one,
+	// Truncate that its end is missing.
+	Corrupt, Truncate float64
+	// Lose is the probability that a lock is lost as soon as it is held.
+	Lose float64
+}
+
+// FaultyArchive passes calls to another archive and spoils some of them. It breaks
+// the contract of Archive on purpose: it is for the tests of those who must cope.
+type FaultyArchive struct {
+	inner Archive
+	mu    struct {
+		sync.Mutex
+		faults ArchiveFaults
+		rng    *rand.Rand
+	}
+}
+
+var _ Archive = (*FaultyArchive)(nil)
+
+// NewFaultyArchive wraps inner. What happens to a call depends on nothing but the seed
+// and the calls before it.
+func NewFaultyArchive(inner Archive, seed uint64, f ArchiveFaults) *FaultyArchive {
+	a := &FaultyArchive{inner: inner}
+	a.mu.faults, a.mu.rng = f, rand.New(rand.NewPCG(seed, 0))
+	return a
+}
+
+// Set changes the faults of the calls that follow.
+func (a *FaultyArchive) Set(f ArchiveFaults) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.faults = f
+}
+
+// fate is what becomes of one call.
+type fate struct {
+	fail, done, corrupt, truncate, lose bool
+	at                                  float64 // where the data is spoilt
+}
+
+func (a *FaultyArchive) draw() fate {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f, rng := a.mu.faults, a.mu.rng
+	return fate{
+		fail: rng.Float64() < f.Fail, done: rng.Float64() < 0.5, corrupt: rng.Float64() < f.Corrupt,
+		truncate: rng.Float64() < f.Truncate, lose: rng.Float64() < f.Lose, at: rng.Float64(),
+	}
+}
+
+// change runs a call that changes something.
+func (a *FaultyArchive) change(op, name string, f func() error) error {
+	d := a.draw()
+	if d.fail && !d.done {
+		return fault.New(fault.Unavailable, "%s %s: whether it was done is not known (injected)", op, name)
+	}
+	err := f()
+	if err == nil && d.fail {
+		return fault.New(fault.Unavailable, "%s %s: whether it was done is not known (injected)", op, name)
+	}
+	return err
+}
+
+// Put implements Archive.
+func (a *FaultyArchive) Put(ctx context.Context, name string, data []byte) error {
+	return a.change("put", name, func() error { return a.inner.Put(ctx, name, data) })
+}
+
+// Delete implements Archive.
+func (a *FaultyArchive) Delete(ctx context.Context, name string) error {
+	return a.change("delete", name, func() error { return a.inner.Delete(ctx, name) })
+}
+
+// Get implements Archive.
+func (a *FaultyArchive) Get(ctx context.Context, name string) ([]byte, error) {
+	d := a.draw()
+	if d.fail {
+		return nil, fault.New(fault.Unavailable, "get %s: no answer (injected)", name)
+	}
+	data, err := a.inner.Get(ctx, name)
+	if err != nil || len(data) == 0 {
+		return data, err
+	}
+	at := min(int(d.at*float64(len(data))), len(data)-1)
+	if d.corrupt {
+		data[at] ^= 1
+	}
+	if d.truncate {
+		data = data[:at]
+	}
+	return data, nil
+}
+
+// List implements Archive.
+func (a *FaultyArchive) List(ctx context.Context, prefix string) ([]Object, error) {
+	if a.draw().fail {
+		return nil, fault.New(fault.Unavailable, "list %s: no answer (injected)", prefix)
+	}
+	return a.inner.List(ctx, prefix)
+}
+
+// Lock implements Archive.
+func (a *FaultyArchive) Lock(ctx context.Context, name string, held func(context.Context, uint64) error) error {
+	d := a.draw()
+	if d.fail {
+		return fault.New(fault.Unavailable, "lock %s: no answer (injected)", name)
+	}
+	return a.inner.Lock(ctx, name, func(ctx context.Context, token uint64) error {
+		if !d.lose {
+			return held(ctx, token)
+		}
+		lost := fault.New(fault.Conflict, "lock %s: it was lost while it was held (injected)", name)
+		ctx, lose := context.WithCancelCause(ctx)
+		lose(lost)
+		return held(ctx, token)
+	})
+}

@@ -1,0 +1,377 @@
+package bus
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/core/fault"
+	"penstock/internal/plane/natsd"
+)
+
+// ArchiveConfig configures an archive over NATS.
+type ArchiveConfig struct {
+	// Prefix begins the names of its buckets, as in NATSConfig; its dots become '-'.
+	Prefix string
+	// Replicas is the number of copies of each bucket that this archive creates. 0 is 1.
+	Replicas int
+	// TTL is after how long a lock ends whose holder has died; everybody must use the
+	// same. 0 is LeaseTTL.
+	TTL time.Duration
+}
+
+// EnsureDefaults replaces zero values by their defaults.
+func (c *ArchiveConfig) EnsureDefaults() {
+	c.Prefix = cmp.Or(c.Prefix, "penstock")
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.TTL = cmp.Or(c.TTL, LeaseTTL)
+}
+
+// Validate reports everything that is wrong with c.
+func (c *ArchiveConfig) Validate() error {
+	errs := []error{checkPrefix(c.Prefix)}
+	if c.Replicas < 1 || c.Replicas > 5 {
+		errs = append(errs, fault.New(fault.Invalid, "archive replicas: have %d, JetStream allows 1 to 5", c.Replicas))
+	}
+	if c.TTL < time.Second {
+		errs = append(errs, fault.New(fault.Invalid, "archive ttl: have %v, at least a second is needed", c.TTL))
+	}
+	return errors.Join(errs...)
+}
+
+// NATSArchive is an archive in a JetStream object store, whose tools can read it; its
+// locks are keys with a time to live. Names and bytes are in docs/format/bus.md.
+//
+// Objects are written and read by this package and not by the client library's own
+// object store: that one sends all of an object without waiting, more than a server
+// takes, and waits for chunks that somebody has removed until its time is up.
+type NATSArchive struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	cfg    ArchiveConfig
+	bucket string
+	locks  string
+	// abandoned is the age at which chunks count as left over that belong to no
+	// object: whoever wrote them died.
+	abandoned time.Duration
+}
+
+var _ Archive = (*NATSArchive)(nil)
+
+// NewNATSArchive returns an archive over nc, which stays the caller's. It talks to the
+// server only when it is used.
+func NewNATSArchive(nc *nats.Conn, cfg ArchiveConfig) (*NATSArchive, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, unavailable("open archive", cfg.Prefix, err)
+	}
+	word := strings.ReplaceAll(cfg.Prefix, ".", "-")
+	return &NATSArchive{nc: nc, js: js, cfg: cfg, bucket: word + "_archive", locks: word + "_locks", abandoned: time.Hour}, nil
+}
+
+const (
+	// chunkSize is how much of an object one message has, window how many of them are
+	// under way at once: 8 MiB.
+	chunkSize = 256 << 10
+	window    = 32
+	// cleanup bounds the removal of what a failed Put left.
+	cleanup = 5 * time.Second
+)
+
+// The subjects and the stream of an object store, as its convention has them.
+func (a *NATSArchive) stream() string { return "OBJ_" + a.bucket }
+
+func (a *NATSArchive) metaSubject(name string) string {
+	return "$O." + a.bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
+}
+
+func (a *NATSArchive) chunkSubject(id string) string { return "$O." + a.bucket + ".C." + id }
+
+// Put implements Archive.
+func (a *NATSArchive) Put(ctx context.Context, name string, data []byte) error {
+	if err := checkObject(name, len(data)); err != nil {
+		return err
+	}
+	return while(ctx, a.nc, "put", name, func(ctx context.Context) error {
+		s, err := a.open(ctx)
+		if err != nil {
+			return err
+		}
+		all, err := a.objects(ctx)
+		if err != nil {
+			return err
+		}
+		if all[name] == nil && len(all) >= MaxObjects {
+			return errFull(name)
+		}
+		info := &jetstream.ObjectInfo{
+			ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: chunkSize}},
+			Bucket:     a.bucket, NUID: rand.Text(),
+			Size: uint64(len(data)), Chunks: uint32((len(data) + chunkSize - 1) / chunkSize), Digest: digest(data),
+		}
+		if err := a.publish(ctx, info, data); err != nil {
+			a.discard(ctx, s, info.NUID)
+			return err
+		}
+		if old := all[name]; old != nil {
+			a.discard(ctx, s, old.NUID)
+		}
+		all[name] = info
+		return a.sweep(ctx, s, all)
+	})
+}
+
+// publish sends the chunks and, when the server has all of them, what makes them an
+// object.
+func (a *NATSArchive) publish(ctx context.Context, info *jetstream.ObjectInfo, data []byte) error {
+	subject := a.chunkSubject(info.NUID)
+	var acks []jetstream.PubAckFuture
+	for chunk := range slices.Chunk(data, chunkSize) {
+		ack, err := a.js.PublishMsgAsync(&nats.Msg{Subject: subject, Data: chunk}, jetstream.WithExpectStream(a.stream()))
+		if err != nil {
+			return err
+		}
+		if acks = append(acks, ack); len(acks) == window {
+			if err := awaitAcks(ctx, acks); err != nil {
+				return err
+			}
+			acks = acks[:0]
+		}
+	}
+	if err := awaitAcks(ctx, acks); err != nil {
+		return err
+	}
+	meta, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(a.metaSubject(info.Name))
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	m.Data = meta
+	_, err = a.js.PublishMsg(ctx, m, jetstream.WithExpectStream(a.stream()))
+	return err
+}
+
+// awaitAcks waits until the server has kept all messages.
+func awaitAcks(ctx context.Context, acks []jetstream.PubAckFuture) error {
+	for _, ack := range acks {
+		select {
+		case <-ack.Ok():
+		case err := <-ack.Err():
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// discard removes chunks that belong to no object any more. What it cannot remove
+// now, a later sweep does.
+func (a *NATSArchive) discard(ctx context.Context, s jetstream.Stream, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	_ = s.Purge(ctx, jetstream.WithPurgeSubject(a.chunkSubject(id)))
+}
+
+// sweep removes the chunks of writers who died.
+func (a *NATSArchive) sweep(ctx context.Context, s jetstream.Stream, all map[string]*jetstream.ObjectInfo) error {
+	live := map[string]bool{}
+	for _, info := range all {
+		live[a.chunkSubject(info.NUID)] = true
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(a.chunkSubject("*")))
+	if err != nil {
+		return err
+	}
+	for subject := range info.State.Subjects {
+		if live[subject] {
+			continue
+		}
+		last, err := s.GetLastMsgForSubject(ctx, subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue // somebody else was faster
+		}
+		if err != nil {
+			return err
+		}
+		if info.TimeStamp.Sub(last.Time) < a.abandoned { // both are the server's
+			continue // it may still be written
+		}
+		if err := s.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Get implements Archive.
+func (a *NATSArchive) Get(ctx context.Context, name string) (data []byte, err error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	err = while(ctx, a.nc, "get", name, func(ctx context.Context) error {
+		all, err := a.objects(ctx)
+		if err != nil {
+			return err
+		}
+		info := all[name]
+		if info == nil {
+			return errNoObject(name)
+		}
+		if info.Size > MaxObject {
+			return fault.New(fault.TooLarge, "get %s: the object has %d bytes, at most %d are allowed", name, info.Size, MaxObject)
+		}
+		data = make([]byte, 0, info.Size)
+		if info.Size > 0 {
+			err = a.read(ctx, a.chunkSubject(info.NUID), 1, func(m natsd.Msg) error {
+				if uint64(len(data)+len(m.Data)) > info.Size {
+					return errDamaged(name)
+				}
+				data = append(data, m.Data...)
+				return nil
+			})
+		}
+		if err == nil && digest(data) != info.Digest {
+			err = errDamaged(name)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return data, nil
+}
+
+func errDamaged(name string) error {
+	return fault.New(fault.Unavailable, "get %s: the object is damaged, or was replaced while it was read", name)
+}
+
+// List implements Archive.
+func (a *NATSArchive) List(ctx context.Context, prefix string) (list []Object, err error) {
+	err = while(ctx, a.nc, "list", prefix, func(ctx context.Context) error {
+		all, err := a.objects(ctx)
+		for name, info := range all {
+			if strings.HasPrefix(name, prefix) {
+				list = append(list, Object{name, info.Size})
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list, func(a, b Object) int { return cmp.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// Delete implements Archive.
+func (a *NATSArchive) Delete(ctx context.Context, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	return while(ctx, a.nc, "delete", name, func(ctx context.Context) error {
+		s, err := a.js.Stream(ctx, a.stream())
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		all, err := a.objects(ctx)
+		if err != nil || all[name] == nil {
+			return err
+		}
+		// First what makes it an object: whoever dies here leaves no torn one.
+		if err := s.Purge(ctx, jetstream.WithPurgeSubject(a.metaSubject(name))); err != nil {
+			return err
+		}
+		return s.Purge(ctx, jetstream.WithPurgeSubject(a.chunkSubject(all[name].NUID)))
+	})
+}
+
+// objects returns what describes the objects that there are, by name. One that
+// nobody who uses this package can have put is left out.
+func (a *NATSArchive) objects(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
+	all := map[string]*jetstream.ObjectInfo{}
+	err := a.read(ctx, a.metaSubject("")+"*", 0, func(m natsd.Msg) error {
+		var info jetstream.ObjectInfo
+		if json.Unmarshal(m.Data, &info) == nil && !info.Deleted && a.metaSubject(info.Name) == m.Subject {
+			all[info.Name] = &info
+		}
+		return nil
+	})
+	return all, err
+}
+
+// read passes on the messages of a subject that are there now: all from seq on, or
+// with 0 the last of each subject. Without a bucket there are none.
+func (a *NATSArchive) read(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
+	rctx, done := context.WithCancel(ctx)
+	defer done()
+	var failed error
+	err := natsd.Tail(rctx, a.nc, a.js, a.stream(), natsd.From{Subjects: []string{subject}, Seq: seq}, func(m natsd.Msg) error {
+		failed = sink(m)
+		return failed
+	}, done)
+	switch {
+	case failed != nil:
+		return failed
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil
+	}
+	return cmp.Or(err, ctx.Err())
+}
+
+// digest is how an object store writes the digest of an object.
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:])
+}
+
+// open returns the stream of the bucket; it creates it if it is missing. Of one that
+// exists nothing is changed.
+func (a *NATSArchive) open(ctx context.Context) (jetstream.Stream, error) {
+	s, err := a.js.Stream(ctx, a.stream())
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return s, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	sctx, done := natsd.SeeThrough(ctx, a.nc)
+	defer done()
+	_, err = a.js.CreateObjectStore(sctx, jetstream.ObjectStoreConfig{
+		Bucket: a.bucket, Description: "Penstock archive", Storage: jetstream.FileStorage, Replicas: a.cfg.Replicas,
+	})
+	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) {
+		return nil, err
+	}
+	return a.js.Stream(sctx, a.stream())
+}
+
+// Lock implements Archive.
+func (a *NATSArchive) Lock(ctx context.Context, name string, held func(context.Context, uint64) error) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	l := &natsLock{archive: a, key: name}
+	if err := while(ctx, a.nc, "lock", name, l.take); err != nil {
+		return err
+	}
+	return l.hold(ctx, held)
+}

@@ -1,0 +1,287 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/core/fault"
+	"penstock/internal/plane/natsd"
+)
+
+func newArchive(t *testing.T, nc *nats.Conn, cfg ArchiveConfig) *NATSArchive {
+	t.Helper()
+	a, err := NewNATSArchive(nc, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// The library's own object store reads what we put and lists no more and no less.
+func TestNATSArchiveIsAnObjectStore(t *testing.T) {
+	a := newArchive(t, dial(t, startServer(t, natsd.Config{})), ArchiveConfig{})
+	data := bytes.Repeat([]byte("0123456789"), 100_000)
+	for range 2 {
+		if err := a.Put(t.Context(), "a.b", data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Put(t.Context(), "gone", data); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Delete(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	store, err := a.js.ObjectStore(t.Context(), "penstock_archive")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := store.GetBytes(t.Context(), "a.b"); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("the library reads %d bytes, %v", len(got), err)
+	}
+	if list, err := store.List(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("the library lists %v, %v", list, err)
+	}
+	// Nothing is left of what was replaced and deleted: four chunks and a description.
+	info, err := store.Status(t.Context())
+	if err != nil || info.Size() > uint64(len(data))+4<<10 {
+		t.Errorf("the bucket has %d bytes, %v, the object %d", info.Size(), err, len(data))
+	}
+	if _, err := store.PutBytes(t.Context(), "theirs", data); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := a.Get(t.Context(), "theirs"); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("of the library's object %d bytes, %v", len(got), err)
+	}
+}
+
+// leave writes the chunks of an object whose writer dies before it is one.
+func leave(t *testing.T, a *NATSArchive, id string, chunks int) {
+	t.Helper()
+	for range chunks {
+		if _, err := a.js.Publish(t.Context(), a.chunkSubject(id), make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (a *NATSArchive) chunks(t *testing.T) map[string]uint64 {
+	t.Helper()
+	s, err := a.js.Stream(t.Context(), a.stream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(a.chunkSubject("*")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.State.Subjects
+}
+
+// A writer that died leaves no object, and what it left is removed by the next one,
+// once nobody can still be writing it.
+func TestNATSArchiveWriterDies(t *testing.T) {
+	a := newArchive(t, dial(t, startServer(t, natsd.Config{})), ArchiveConfig{})
+	if err := a.Put(t.Context(), "whole", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	leave(t, a, "dead", 3)
+	if list, err := a.List(t.Context(), ""); err != nil || len(list) != 1 {
+		t.Errorf("objects: %v, %v, want the whole one", list, err)
+	}
+	if err := a.Put(t.Context(), "second", []byte("y")); err != nil {
+		t.Fatal(err)
+	}
+	if n := a.chunks(t)[a.chunkSubject("dead")]; n != 3 {
+		t.Errorf("%d chunks of a writer that may be alive, want 3", n)
+	}
+	a.abandoned = 0
+	if err := a.Put(t.Context(), "third", []byte("z")); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.chunks(t); len(got) != 3 || got[a.chunkSubject("dead")] != 0 {
+		t.Errorf("chunks left: %v", got)
+	}
+	for name, want := range map[string]string{"whole": "x", "second": "y", "third": "z"} {
+		if got, err := a.Get(t.Context(), name); err != nil || string(got) != want {
+			t.Errorf("%s is %q, %v", name, got, err)
+		}
+	}
+}
+
+// Chunks that are missing, too many or other ones are told at once, not waited for.
+func TestNATSArchiveDamaged(t *testing.T) {
+	a := newArchive(t, dial(t, startServer(t, natsd.Config{})), ArchiveConfig{})
+	data := bytes.Repeat([]byte("x"), 3*chunkSize)
+	for what, damage := range map[string]func(jetstream.Stream, string) error{
+		"no chunk": func(s jetstream.Stream, subject string) error {
+			return s.Purge(t.Context(), jetstream.WithPurgeSubject(subject))
+		},
+		"the last chunk alone": func(s jetstream.Stream, subject string) error {
+			return s.Purge(t.Context(), jetstream.WithPurgeSubject(subject), jetstream.WithPurgeKeep(1))
+		},
+		"a chunk more": func(_ jetstream.Stream, subject string) error {
+			_, err := a.js.Publish(t.Context(), subject, []byte("y"))
+			return err
+		},
+		"another chunk": func(s jetstream.Stream, subject string) error {
+			if err := s.Purge(t.Context(), jetstream.WithPurgeSubject(subject), jetstream.WithPurgeKeep(2)); err != nil {
+				return err
+			}
+			_, err := a.js.Publish(t.Context(), subject, bytes.Repeat([]byte("y"), chunkSize))
+			return err
+		},
+	} {
+		if err := a.Put(t.Context(), "o", data); err != nil {
+			t.Fatal(err)
+		}
+		s, err := a.js.Stream(t.Context(), a.stream())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for subject := range a.chunks(t) {
+			if err := damage(s, subject); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := a.Get(t.Context(), "o"); fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("%s: %d bytes, %v, want that it is damaged", what, len(got), err)
+		}
+	}
+}
+
+// Objects outlive the server; without it nothing hangs.
+func TestNATSArchiveServerRestart(t *testing.T) {
+	cfg := natsd.Config{DataDir: t.TempDir(), Listen: freeAddr(t)}
+	s := startServer(t, cfg)
+	nc := dial(t, s)
+	a := newArchive(t, nc, ArchiveConfig{})
+	if err := a.Put(t.Context(), "o", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	back := nc.StatusChanged(nats.CONNECTED)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Put(t.Context(), "o", []byte("y")); fault.Of(err) != fault.Unavailable {
+		t.Errorf("put without a server: %v, want Unavailable", err)
+	}
+	if _, err := a.Get(t.Context(), "o"); fault.Of(err) != fault.Unavailable {
+		t.Errorf("get without a server: %v, want Unavailable", err)
+	}
+	startServer(t, cfg)
+	await(t, "the connection", back)
+	if got, err := a.Get(t.Context(), "o"); err != nil || string(got) != "x" {
+		t.Errorf("after the restart: %q, %v", got, err)
+	}
+}
+
+// A lock whose holder dies runs out; one that is held does not, however long.
+func TestNATSLockRunsOut(t *testing.T) {
+	s := startServer(t, natsd.Config{})
+	a, other := newArchive(t, dial(t, s), ArchiveConfig{TTL: time.Second}), newArchive(t, dial(t, s), ArchiveConfig{TTL: time.Second})
+	// A holder that dies: it takes the lock and never renews it.
+	dead := &natsLock{archive: other, key: "l"}
+	if err := dead.take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	taken := time.Now()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		err := a.Lock(t.Context(), "l", func(ctx context.Context, token uint64) error {
+			if token <= dead.token {
+				t.Errorf("token %d after %d", token, dead.token)
+			}
+			// While this one is held others see it, for longer than a key lasts.
+			for until := time.Now().Add(1500 * time.Millisecond); time.Now().Before(until); <-tick.C {
+				if err := other.Lock(ctx, "l", func(context.Context, uint64) error { return nil }); fault.Of(err) != fault.Conflict {
+					t.Errorf("a lock that is held: %v, want Conflict", err)
+				}
+			}
+			return ctx.Err()
+		})
+		if fault.Of(err) == fault.Conflict && time.Since(taken) < 20*time.Second {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+}
+
+// Whoever loses the lock is told by the end of its context.
+func TestNATSLockLost(t *testing.T) {
+	cfg := natsd.Config{Listen: freeAddr(t)}
+	s := startServer(t, cfg)
+	a := newArchive(t, dial(t, s), ArchiveConfig{TTL: time.Second})
+	lost := func(what string, lose func()) {
+		err := a.Lock(t.Context(), "l", func(ctx context.Context, _ uint64) error {
+			lose()
+			await(t, what, ctx.Done())
+			return ctx.Err()
+		})
+		if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "lost") {
+			t.Errorf("%s: %v, want that the lock was lost", what, err)
+		}
+	}
+	lost("a key that somebody removed", func() {
+		b, err := a.js.KeyValue(t.Context(), a.locks)
+		if err == nil {
+			err = b.Delete(t.Context(), "l")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	lost("a server that is away", func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Those who do not agree on how long a lock lasts must not share one.
+func TestNATSLockTTLsDiffer(t *testing.T) {
+	s := startServer(t, natsd.Config{})
+	held := func(context.Context, uint64) error { return nil }
+	if err := newArchive(t, dial(t, s), ArchiveConfig{TTL: time.Second}).Lock(t.Context(), "l", held); err != nil {
+		t.Fatal(err)
+	}
+	err := newArchive(t, dial(t, s), ArchiveConfig{TTL: 2 * time.Second}).Lock(t.Context(), "l", held)
+	if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "penstock_locks") {
+		t.Errorf("another ttl: %v, want Conflict that names the bucket", err)
+	}
+}
+
+func TestArchiveConfigReportsEverything(t *testing.T) {
+	_, err := NewNATSArchive(nil, ArchiveConfig{Prefix: "a b", Replicas: 6, TTL: time.Millisecond})
+	for _, want := range []string{"a b", "6", "1ms"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not have %s", err, want)
+		}
+	}
+}
+
+// A topic that was lost has another life.
+func TestNATSLife(t *testing.T) {
+	b := newBus(t, dial(t, startServer(t, natsd.Config{})), NATSConfig{})
+	lives := map[uint64]bool{}
+	for range 3 {
+		s, err := b.Span(t.Context(), testTopic)
+		if err != nil || lives[s.Life] {
+			t.Fatalf("span %+v, %v; lives before: %v", s, err, lives)
+		}
+		lives[s.Life] = true
+		if err := b.js.DeleteStream(t.Context(), "penstock_kv-events"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
