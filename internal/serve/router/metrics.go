@@ -38,8 +38,8 @@ type routerMetrics struct {
 
 	events    [kv.Moved + 1][feed.Stale + 1]prometheus.Counter
 	refused   [kv.Moved + 1]prometheus.Counter
-	gaps      prometheus.Counter
-	resyncs   prometheus.Counter
+	missing   prometheus.Counter // requests for what is missing
+	whole     prometheus.Counter // and for whole caches
 	malformed prometheus.Counter
 }
 
@@ -52,10 +52,10 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		decisions: m.Counter("router_decisions_total", "Decisions by how they ended.", "outcome"),
 		leaked:    m.Counter("router_reservations_expired_total", "Reservations that nobody freed.").WithLabelValues(),
 		calls:     m.Counter("router_failed_calls_total", "Calls to workers that failed or were refused, by code.", "code"),
-		gaps:      m.Counter("feed_gaps_total", "Losses in workers' event feeds.").WithLabelValues(),
-		resyncs:   m.Counter("feed_resyncs_total", "Times a worker was asked to describe its cache.").WithLabelValues(),
 		malformed: m.Counter("feed_malformed_total", "Messages of workers that could not be read.").WithLabelValues(),
 	}
+	resyncs := m.Counter("feed_resyncs_total", "Times a worker was asked for what is missing of its events, or for all of its cache.", "wanted")
+	rm.missing, rm.whole = resyncs.WithLabelValues("missing"), resyncs.WithLabelValues("all")
 	pings := m.Counter("router_pings_total", "Pings to workers by outcome.", "outcome")
 	for o, name := range pingOutcomeNames {
 		rm.pings[o] = pings.WithLabelValues(name)
@@ -69,12 +69,20 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		}
 		rm.refused[k] = events.WithLabelValues(k.String(), outcomeRefused)
 	}
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(obs.Namespace+"_"+name, help, labels, nil)
+	}
 	m.Collect(&state{
-		r:      r,
-		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),
-		blocks: prometheus.NewDesc(obs.Namespace+"_index_blocks", "Distinct prefixes in the index.", nil, nil),
-		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Estimated memory of the index.", nil, nil),
-		lag:    prometheus.NewDesc(obs.Namespace+"_feed_lag_seconds", "For how long the event feed furthest behind its worker has been so.", nil, nil),
+		r:       r,
+		silent:  desc("router_quarantined_workers", "Workers that do not answer, to which nothing is sent."),
+		blocks:  desc("index_blocks", "Distinct prefixes in the index."),
+		bytes:   desc("index_bytes", "Estimated memory of the index."),
+		orphans: desc("index_orphans_total", "Stores of blocks whose parent the worker was not known to hold."),
+		lag:     desc("feed_lag_seconds", "For how long the event feed furthest behind its worker has been so."),
+		feeds:   desc("feed_workers", "Event feeds by state.", "state"),
+		missing: desc("feed_missing_events", "Events that are known to be missing, of all feeds."),
+		gaps:    desc("feed_gaps_total", "Losses in workers' event feeds."),
+		healed:  desc("feed_repairs_total", "Ends of what losses began, by how they ended.", "outcome"),
 	})
 	return rm
 }
@@ -91,9 +99,6 @@ func (m *routerMetrics) failed(err error) { m.decisions.WithLabelValues(fault.Of
 
 // fed counts the events of a record that was judged.
 func (m *routerMetrics) fed(rec *feed.Record, v feed.Verdict) {
-	if v.Outcome == feed.Gap {
-		m.gaps.Inc()
-	}
 	for i, ev := range rec.Events {
 		outcome := v.Outcome
 		if outcome == feed.Apply && i < v.Skip {
@@ -101,6 +106,15 @@ func (m *routerMetrics) fed(rec *feed.Record, v feed.Verdict) {
 		}
 		m.events[ev.Kind][outcome].Inc()
 	}
+}
+
+// asked counts a request to a worker.
+func (m *routerMetrics) asked(q feed.Request) {
+	if q.From > 0 {
+		m.missing.Inc()
+		return
+	}
+	m.whole.Inc()
 }
 
 // unfed counts the events of a record that is not used at all.
@@ -112,23 +126,40 @@ func (m *routerMetrics) unfed(rec *feed.Record) {
 
 // state is collected when somebody looks.
 type state struct {
-	r                          *Router
-	silent, blocks, bytes, lag *prometheus.Desc
+	r                                 *Router
+	silent, blocks, bytes, orphans    *prometheus.Desc
+	lag, feeds, missing, gaps, healed *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (s *state) Describe(ch chan<- *prometheus.Desc) {
-	ch <- s.silent
-	ch <- s.blocks
-	ch <- s.bytes
-	ch <- s.lag
+	for _, d := range [...]*prometheus.Desc{s.silent, s.blocks, s.bytes, s.orphans, s.lag, s.feeds, s.missing, s.gaps, s.healed} {
+		ch <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
 func (s *state) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(s.silent, prometheus.GaugeValue, float64(s.r.countQuarantined()))
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge(s.silent, float64(s.r.countQuarantined()))
 	st := s.r.cache.stats()
-	ch <- prometheus.MustNewConstMetric(s.blocks, prometheus.GaugeValue, float64(st.Blocks))
-	ch <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(st.Bytes))
-	ch <- prometheus.MustNewConstMetric(s.lag, prometheus.GaugeValue, s.r.cache.lag().Seconds())
+	gauge(s.blocks, float64(st.Blocks))
+	gauge(s.bytes, float64(st.Bytes))
+	counter(s.orphans, st.Counts.Orphans)
+	sum := s.r.cache.summary()
+	gauge(s.lag, sum.lag.Seconds())
+	gauge(s.missing, float64(sum.missing))
+	for state := feed.Doubt; state <= feed.Live; state++ {
+		gauge(s.feeds, float64(sum.states[state]), state.String())
+	}
+	gauge(s.feeds, float64(sum.waiting), feedWaiting)
+	counter(s.gaps, sum.totals.Gaps)
+	counter(s.healed, sum.totals.Repaired, "repaired")
+	counter(s.healed, sum.totals.Described, "described")
+	counter(s.healed, sum.totals.GivenUp, "given_up")
 }
