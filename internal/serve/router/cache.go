@@ -276,6 +276,7 @@ type summary struct {
 	waiting int // of which no record has come
 	missing uint64
 	totals  feed.Totals
+	counts  prefix.Counts
 }
 
 // summary looks at the feeds of the workers that exist. Those whose events cannot be used
@@ -283,7 +284,7 @@ type summary struct {
 func (c *cache) summary() summary {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, sum := c.now(), summary{totals: c.mu.tracker.Totals()}
+	now, sum := c.now(), summary{totals: c.mu.tracker.Totals(), counts: c.mu.index.Counts()}
 	for w, l := range c.mu.lives {
 		h, known := c.mu.tracker.Health(w)
 		switch {

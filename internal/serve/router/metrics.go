@@ -33,6 +33,7 @@ type routerMetrics struct {
 	predicted prometheus.Counter
 	decisions *prometheus.CounterVec
 	leaked    prometheus.Counter
+	waits     [waitOutcomes]prometheus.Observer
 	pings     [pingOutcomes]prometheus.Counter
 	calls     *prometheus.CounterVec
 
@@ -56,6 +57,10 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 	}
 	resyncs := m.Counter("feed_resyncs_total", "Times a worker was asked for what is missing of its events, or for all of its cache.", "wanted")
 	rm.missing, rm.whole = resyncs.WithLabelValues("missing"), resyncs.WithLabelValues("all")
+	waits := m.Histogram("router_queue_wait_seconds", "Time that requests waited in the router for a worker with less to do, by how it ended.", prometheus.ExponentialBuckets(1e-3, 4, 10), "outcome")
+	for o, name := range waitOutcomeNames {
+		rm.waits[o] = waits.WithLabelValues(name)
+	}
 	pings := m.Counter("router_pings_total", "Pings to workers by outcome.", "outcome")
 	for o, name := range pingOutcomeNames {
 		rm.pings[o] = pings.WithLabelValues(name)
@@ -69,20 +74,14 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		}
 		rm.refused[k] = events.WithLabelValues(k.String(), outcomeRefused)
 	}
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(obs.Namespace+"_"+name, help, labels, nil)
-	}
+	m.Collect(newFeedState(r))
 	m.Collect(&state{
-		r:       r,
-		silent:  desc("router_quarantined_workers", "Workers that do not answer, to which nothing is sent."),
-		blocks:  desc("index_blocks", "Distinct prefixes in the index."),
-		bytes:   desc("index_bytes", "Estimated memory of the index."),
-		orphans: desc("index_orphans_total", "Stores of blocks whose parent the worker was not known to hold."),
-		lag:     desc("feed_lag_seconds", "For how long the event feed furthest behind its worker has been so."),
-		feeds:   desc("feed_workers", "Event feeds by state.", "state"),
-		missing: desc("feed_missing_events", "Events that are known to be missing, of all feeds."),
-		gaps:    desc("feed_gaps_total", "Losses in workers' event feeds."),
-		healed:  desc("feed_repairs_total", "Ends of what losses began, by how they ended.", "outcome"),
+		r:      r,
+		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),
+		blocks: prometheus.NewDesc(obs.Namespace+"_index_blocks", "Distinct prefixes in the index.", nil, nil),
+		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Estimated memory of the index.", nil, nil),
+		queued: prometheus.NewDesc(obs.Namespace+"_router_queue_requests", "Requests that wait in the router for a worker with less to do.", nil, nil),
+		tokens: prometheus.NewDesc(obs.Namespace+"_router_queue_tokens", "Prompt tokens that they have.", nil, nil),
 	})
 	return rm
 }
@@ -126,40 +125,43 @@ func (m *routerMetrics) unfed(rec *feed.Record) {
 
 // state is collected when somebody looks.
 type state struct {
-	r                                 *Router
-	silent, blocks, bytes, orphans    *prometheus.Desc
-	lag, feeds, missing, gaps, healed *prometheus.Desc
+	r                     *Router
+	silent, blocks, bytes *prometheus.Desc
+	queued, tokens        *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (s *state) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range [...]*prometheus.Desc{s.silent, s.blocks, s.bytes, s.orphans, s.lag, s.feeds, s.missing, s.gaps, s.healed} {
-		ch <- d
-	}
+	ch <- s.silent
+	ch <- s.blocks
+	ch <- s.bytes
+	ch <- s.queued
+	ch <- s.tokens
 }
 
 // Collect implements prometheus.Collector.
 func (s *state) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	gauge(s.silent, float64(s.r.countQuarantined()))
+	ch <- prometheus.MustNewConstMetric(s.silent, prometheus.GaugeValue, float64(s.r.countQuarantined()))
 	st := s.r.cache.stats()
-	gauge(s.blocks, float64(st.Blocks))
-	gauge(s.bytes, float64(st.Bytes))
-	counter(s.orphans, st.Counts.Orphans)
-	sum := s.r.cache.summary()
-	gauge(s.lag, sum.lag.Seconds())
-	gauge(s.missing, float64(sum.missing))
-	for state := feed.Doubt; state <= feed.Live; state++ {
-		gauge(s.feeds, float64(sum.states[state]), state.String())
-	}
-	gauge(s.feeds, float64(sum.waiting), feedWaiting)
-	counter(s.gaps, sum.totals.Gaps)
-	counter(s.healed, sum.totals.Repaired, "repaired")
-	counter(s.healed, sum.totals.Described, "described")
-	counter(s.healed, sum.totals.GivenUp, "given_up")
+	ch <- prometheus.MustNewConstMetric(s.blocks, prometheus.GaugeValue, float64(st.Blocks))
+	ch <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(st.Bytes))
+	requests, tokens := s.r.waiting()
+	ch <- prometheus.MustNewConstMetric(s.queued, prometheus.GaugeValue, float64(requests))
+	ch <- prometheus.MustNewConstMetric(s.tokens, prometheus.GaugeValue, float64(tokens))
+}
+
+// waitOutcome is how a wait in the queue ended.
+type waitOutcome int
+
+const (
+	waitPlaced waitOutcome = iota
+	waitRefused
+	waitAbandoned // the client went away, or its time ran out
+	waitOutcomes
+)
+
+var waitOutcomeNames = [waitOutcomes]string{"placed", "refused", "abandoned"}
+
+func (m *routerMetrics) waited(o waitOutcome, since time.Time) {
+	m.waits[o].Observe(time.Since(since).Seconds())
 }
