@@ -145,6 +145,8 @@ func (c *cluster) step() error {
 		c.unpack(e.a, e.b)
 	case asked:
 		c.workers[e.a].asked(c, e.b)
+	case asking:
+		c.routers[e.a].asking(c)
 	case answered:
 		c.workers[e.a].answered(c, e.b)
 	case crashed:

@@ -16,6 +16,7 @@ const (
 	recorded                  // parcel a is at router b
 	asked                     // request b of a router is at worker a
 	answered                  // worker a, in epoch b, may answer requests
+	asking                    // router a may have something to ask for
 	crashed                   // worker a dies
 	leaving                   // worker a begins to leave
 	left                      // it is gone

@@ -34,8 +34,10 @@ type router struct {
 	members []member // by number of the worker
 	asked   []feed.Request
 	given   []kv.Worker // scratch of ask
-	waiting []uint32    // tasks, to which a change of the set of workers is news
-	looks   bool        // for pings that are due, at look: that one of number probing
+	asks    bool        // again, at askAt
+	askAt   kv.Mono
+	waiting []uint32 // tasks, to which a change of the set of workers is news
+	looks   bool     // for pings that are due, at look: that one of number probing
 	look    kv.Mono
 	probing uint32
 	pings   []health.Ping
@@ -268,4 +270,23 @@ func (r *router) ask(c *cluster) {
 		}
 	}
 	r.asked = r.asked[:0]
+	r.askAgain(c)
+}
+
+// askAgain has ask called when there may be more to ask for.
+func (r *router) askAgain(c *cluster) {
+	at, ok := r.tracker.NextDue()
+	if !ok || r.asks && c.now < r.askAt && r.askAt <= at {
+		return
+	}
+	r.asks, r.askAt = true, max(at, c.now.Add(time.Millisecond))
+	c.queue.push(r.askAt, asking, r.number, 0)
+}
+
+// asking is when ask was to be called again.
+func (r *router) asking(c *cluster) {
+	if r.asks && c.now >= r.askAt {
+		r.asks = false
+		r.ask(c)
+	}
 }

@@ -201,8 +201,8 @@ func (c *cache) know(lives map[kv.Worker]life) {
 
 // due appends to dst the requests that must be sent to workers now, for what is missing
 // of their feeds or for their caches. Those that discovery does not know are not asked:
-// they may be long gone.
-func (c *cache) due(dst []feed.Request) []feed.Request {
+// they may be long gone. wait is the time until there may be more to send.
+func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
@@ -217,7 +217,11 @@ func (c *cache) due(dst []feed.Request) []feed.Request {
 		}
 	}
 	c.mu.asked = all[:0]
-	return dst
+	wait = upkeep
+	if next, ok := c.mu.tracker.NextDue(); ok {
+		wait = min(max(next.Sub(now), time.Millisecond), upkeep)
+	}
+	return dst, wait
 }
 
 // claim is what a worker says of its feed.
