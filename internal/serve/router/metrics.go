@@ -41,6 +41,7 @@ type routerMetrics struct {
 	gaps      prometheus.Counter
 	resyncs   prometheus.Counter
 	malformed prometheus.Counter
+	snapshots snapshotMetrics
 }
 
 func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
@@ -56,6 +57,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		resyncs:   m.Counter("feed_resyncs_total", "Times a worker was asked to describe its cache.").WithLabelValues(),
 		malformed: m.Counter("feed_malformed_total", "Messages of workers that could not be read.").WithLabelValues(),
 	}
+	rm.snapshots = newSnapshotMetrics(m, r)
 	pings := m.Counter("router_pings_total", "Pings to workers by outcome.", "outcome")
 	for o, name := range pingOutcomeNames {
 		rm.pings[o] = pings.WithLabelValues(name)
