@@ -52,6 +52,7 @@ const partVersion = 1
 func (k *content) parts(now kv.Mono) []part {
 	return []part{
 		{snapshot.Index, snapshot.Required, k.index.AppendSnapshot, k.index.LoadSnapshot},
+		{snapshot.Feeds, snapshot.Required, k.tracker.AppendSnapshot, func(data []byte) error { return k.tracker.LoadSnapshot(now, data) }},
 		{snapshot.Workers, snapshot.Required, k.appendSources, func(data []byte) error { return k.loadSources(now, data) }},
 	}
 }
