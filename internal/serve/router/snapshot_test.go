@@ -43,13 +43,21 @@ type replica struct {
 	stop    func()
 }
 
-// start starts a replica that leaves a snapshot every 20 messages.
-func (c *replicas) start(reset router.Reset) *replica {
+// often leaves a snapshot every 20 messages.
+var often = router.Snapshots{Threshold: 20}
+
+func (c *replicas) start(s router.Snapshots) *replica {
+	c.t.Helper()
+	return c.startOver(c.bus, c.archive, s)
+}
+
+// startOver starts a replica with planes of its own.
+func (c *replicas) startOver(events bus.Bus, archive bus.Archive, s router.Snapshots) *replica {
 	c.t.Helper()
 	r := &replica{replicas: c, metrics: obs.NewMetrics()}
 	var err error
-	r.router, err = router.New(router.Config{Snapshots: router.Snapshots{Threshold: 20, Reset: reset}}, router.Planes{
-		Bus: c.bus, Registry: c.registry, RPC: c.rpc, Archive: c.archive,
+	r.router, err = router.New(router.Config{Snapshots: s}, router.Planes{
+		Bus: events, Registry: c.registry, RPC: c.rpc, Archive: archive,
 	}, byteTokens{}, r.metrics, slog.New(slog.DiscardHandler))
 	if err != nil {
 		c.t.Fatal(err)
@@ -72,7 +80,7 @@ func (r *replica) exact() {
 	r.checkIndex()
 }
 
-// value is the sum of a metric's samples that have a label of that value; "" is any.
+// value is the sum of a metric's samples that have a label of that value, or of all.
 func (r *replica) value(name, label string) (sum float64) {
 	r.t.Helper()
 	families, err := r.metrics.Gatherer().Gather()
@@ -81,7 +89,11 @@ func (r *replica) value(name, label string) (sum float64) {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() != name || label != "" && (len(m.GetLabel()) == 0 || m.GetLabel()[0].GetValue() != label) {
+			wanted := label == ""
+			for _, l := range m.GetLabel() {
+				wanted = wanted || l.GetValue() == label
+			}
+			if f.GetName() != name || !wanted {
 				continue
 			}
 			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
@@ -95,7 +107,7 @@ func (c *replicas) load(r *replica, from, n int) {
 	c.t.Helper()
 	c.cluster.router = r.router
 	for i := from; i < from+n; i++ {
-		c.mustServe(fmt.Sprint("load ", i), prompt(i, 41, uint64(i)))
+		c.mustServe(fmt.Sprint("load ", i), prompt(1000*i, 41, i))
 	}
 }
 
@@ -133,7 +145,7 @@ func TestThirdReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
 		defer c.stopWorkers()
-		first, second := c.start(router.Keep), c.start(router.Keep)
+		first, second := c.start(often), c.start(often)
 		c.startWorker(1, 1)
 		c.startWorker(2, 1)
 		for round := range 5 {
@@ -162,13 +174,16 @@ func TestThirdReplica(t *testing.T) {
 		c.engines[1].Evict(3) // while no router is there
 		synctest.Wait()
 		asked := c.asked(t)
-		third := c.start(router.Keep)
+		third := c.start(often)
 		third.exact()
 		if third.value("penstock_router_snapshot_restored_blocks", "") < 600 || third.value("penstock_router_snapshots_total", "restored") != 1 {
 			t.Errorf("restored %v blocks", third.value("penstock_router_snapshot_restored_blocks", ""))
 		}
 		pass(time.Minute)
 		third.exact()
+		if n := third.value("penstock_index_events_total", "duplicate"); n != 0 {
+			t.Errorf("%v events came that the snapshot covers", n)
+		}
 		if n := asked(); n != 0 {
 			t.Errorf("workers were asked for their caches %d times: the snapshot was not enough", n)
 		}
@@ -193,7 +208,7 @@ func (c *replicas) asked(t *testing.T) func() int {
 // stopped.
 func settled(t *testing.T) *replicas {
 	c := newReplicas(t)
-	r := c.start(router.Keep)
+	r := c.start(often)
 	c.startWorker(1, 1)
 	c.startWorker(2, 1)
 	for round := range 3 {
@@ -260,7 +275,7 @@ func TestUnreadableSnapshots(t *testing.T) {
 				names := c.names()
 				test.spoil(c, names[1], names[0])
 				asked := c.asked(t)
-				r := c.start(router.Keep)
+				r := c.start(often)
 				if test.restored == 1 {
 					r.exact() // at once
 				}
@@ -283,52 +298,335 @@ func TestUnreadableSnapshots(t *testing.T) {
 	}
 }
 
-// A replica that dies between any two steps of a snapshot, or that cannot do one of them,
-// leaves a state that the next one reads.
+// A replica that dies before any step of its snapshots leaves a state that the next one
+// reads.
 func TestDyingWithinASnapshot(t *testing.T) {
-	for step := range 12 {
-		t.Run(fmt.Sprint("step ", step), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newReplicas(t)
-				defer c.stopWorkers()
-				c.startWorker(1, 1)
-				c.startWorker(2, 1)
-				ctx, die := context.WithCancel(t.Context())
-				defer die()
-				left := step
-				dying := &dyingPlanes{Bus: c.bus, Archive: c.archive, step: func() {
-					if left--; left < 0 {
-						die()
-					}
-				}}
-				first, err := router.New(router.Config{Snapshots: router.Snapshots{Threshold: 20}}, router.Planes{
-					Bus: dying, Registry: c.registry, RPC: c.rpc, Archive: dyingArchive{dying},
-				}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
-				if err != nil {
-					t.Fatal(err)
-				}
-				done := make(chan error)
-				go func() { done <- first.Run(ctx) }()
-				synctest.Wait()
-				witness := c.start(router.Keep) // serves meanwhile, and writes none: see below
-				c.archiveFails(witness)
-				for round := range 4 {
-					c.load(witness, 100*round, 15)
-					pass(6 * time.Second)
-				}
-				die()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-				witness.stop()
-				c.archive.Set(bus.ArchiveFaults{})
-				r := c.start(router.Keep)
-				r.cluster.router = r.router
-				r.neverMore()
-				pass(10 * time.Second)
-				r.exact()
-				r.stop()
-			})
+	const steps = 32 // more than there are: the last ones live
+	lived := false
+	for step := range steps {
+		synctest.Test(t, func(t *testing.T) {
+			c := newReplicas(t)
+			defer c.stopWorkers()
+			witness := c.start(router.Snapshots{}) // requests go through it; it leaves no snapshot
+			c.startWorker(1, 1)
+			c.startWorker(2, 1)
+			m := &mortal{Bus: c.bus, Archive: c.archive, left: step}
+			first := c.startOver(m, m, often)
+			for round := range 4 {
+				c.load(witness, 100*round, 15)
+				pass(6 * time.Second)
+			}
+			lived = m.left > 0
+			first.stop()
+			witness.stop()
+			r := c.start(often)
+			r.cluster.router = r.router
+			r.neverMore()
+			pass(10 * time.Second)
+			r.exact()
+			r.stop()
+			if t.Failed() {
+				t.Logf("it died after %d steps", step)
+			}
 		})
 	}
+	if !lived {
+		t.Errorf("a replica takes more than %d steps", steps)
+	}
+}
+
+// mortal are the planes of a replica that dies after some steps: from then on nothing
+// that it does about snapshots has any effect.
+type mortal struct {
+	bus.Bus
+	bus.Archive
+	left int
+}
+
+func (m *mortal) step() error {
+	if m.left == 0 {
+		return errors.New("dead")
+	}
+	m.left--
+	return nil
+}
+
+func (m *mortal) Purge(ctx context.Context, t bus.Topic, below uint64) error {
+	if err := m.step(); err != nil {
+		return err
+	}
+	return m.Bus.Purge(ctx, t, below)
+}
+
+func (m *mortal) Put(ctx context.Context, name string, data []byte) error {
+	if err := m.step(); err != nil {
+		return err
+	}
+	return m.Archive.Put(ctx, name, data)
+}
+
+func (m *mortal) Delete(ctx context.Context, name string) error {
+	if err := m.step(); err != nil {
+		return err
+	}
+	return m.Archive.Delete(ctx, name)
+}
+
+func (m *mortal) List(ctx context.Context, prefix string) ([]bus.Object, error) {
+	if err := m.step(); err != nil {
+		return nil, err
+	}
+	return m.Archive.List(ctx, prefix)
+}
+
+// A replica that is slower than the stream is purged begins anew with a snapshot, and one
+// whose stream is replaced while it follows it keeps what it knows.
+func TestSlowReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newReplicas(t)
+		defer c.stopWorkers()
+		writer := c.start(often)
+		gate := &gatedBus{Bus: c.bus, open: make(chan struct{})}
+		slow := c.startOver(gate, c.archive, router.Snapshots{})
+		c.startWorker(1, 1)
+		c.startWorker(2, 1)
+		for round := range 4 {
+			c.load(writer, 100*round, 15)
+			pass(6 * time.Second)
+		}
+		if n := len(slow.held()); n != 0 {
+			t.Fatalf("the slow replica knows of %d workers already", n)
+		}
+		close(gate.open)
+		pass(5 * time.Second)
+		slow.exact()
+		if n := slow.value("penstock_router_snapshots_total", "restored"); n != 1 {
+			t.Errorf("it read %v snapshots, want 1", n)
+		}
+		slow.stop()
+		writer.stop()
+	})
+}
+
+// gatedBus holds up cache events from the second on until it is opened.
+type gatedBus struct {
+	bus.Bus
+	open chan struct{}
+}
+
+func (b *gatedBus) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink func(bus.Message) error, ready func()) error {
+	if t != eventTopic {
+		return b.Bus.Subscribe(ctx, t, from, sink, ready)
+	}
+	n := 0
+	return b.Bus.Subscribe(ctx, t, from, func(m bus.Message) error {
+		if n++; n > 1 {
+			select {
+			case <-b.open:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		return sink(m)
+	}, ready)
+}
+
+// Faults of the archive and of what is asked of the bus about its streams: snapshots come
+// late or not at all, and in the end each replica is exact.
+func TestSnapshotsUnderFaults(t *testing.T) {
+	for seed := range uint64(8) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newReplicas(t)
+			defer c.stopWorkers()
+			c.archive = bus.NewFaultyArchive(c.inner, seed, bus.ArchiveFaults{Fail: 0.3, Corrupt: 0.3, Truncate: 0.1, Lose: 0.3})
+			c.startWorker(1, 1)
+			c.startWorker(2, 1)
+			first, second := c.start(often), c.start(often)
+			for round := range 6 {
+				c.bus.Set(bus.Faults{Fail: 0.2, Drop: 0.05, Duplicate: 0.1, Topics: []string{eventTopic.Name}})
+				c.load(first, 100*round, 15)
+				pass(6 * time.Second)
+				c.bus.Set(bus.Faults{})
+				second.stop()
+				second = c.start(often)
+				second.cluster.router = second.router
+				second.neverMore()
+			}
+			c.archive.Set(bus.ArchiveFaults{})
+			pass(2 * time.Minute)
+			first.exact()
+			second.exact()
+			first.stop()
+			second.stop()
+			third := c.start(often)
+			pass(10 * time.Second)
+			third.exact()
+			third.stop()
+			if t.Failed() {
+				t.Logf("seed %d", seed)
+			}
+		})
+	}
+}
+
+// Resetting throws everything away, but not under another router.
+func TestResetStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := settled(t)
+		defer c.stopWorkers()
+		reset := func(how router.Reset) error {
+			r, err := router.New(router.Config{Snapshots: router.Snapshots{Reset: how}}, router.Planes{
+				Bus: c.bus, Registry: c.registry, RPC: c.rpc, Archive: c.archive,
+			}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			return r.Run(ctx)
+		}
+		live := c.start(router.Snapshots{})
+		before := c.span()
+		err := reset(router.Alone)
+		if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "--namespace") || !strings.Contains(err.Error(), "1 other routers") {
+			t.Errorf("beside a live router: %v", err)
+		}
+		if len(c.names()) != 2 || c.span() != before {
+			t.Error("it was reset all the same")
+		}
+		if n := len(c.routers()); n != 1 {
+			t.Errorf("%d routers are registered, want the live one", n)
+		}
+		other := disco.Instance{Kind: disco.Router, ID: 9, Namespace: "another", Component: "backend"}
+		c.registry.Set(other)
+		live.stop()
+		if err := reset(router.Alone); err != nil {
+			t.Errorf("alone: %v", err)
+		}
+		if s := c.span(); len(c.names()) != 0 || s.First <= before.Last {
+			t.Errorf("after the reset there are %v and a stream of %+v", c.names(), s)
+		}
+		live = c.start(often)
+		pass(10 * time.Second)
+		live.exact()
+		if err := reset(router.Force); err != nil {
+			t.Errorf("forced: %v", err)
+		}
+		pass(10 * time.Second)
+		live.exact()
+		live.stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c := settled(t)
+		defer c.stopWorkers()
+		r, err := router.New(router.Config{Snapshots: router.Snapshots{Reset: router.Alone}}, router.Planes{
+			Bus: c.bus, Registry: blindRegistry{c.registry}, RPC: c.rpc, Archive: c.archive,
+		}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Run(t.Context()); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "does not show") {
+			t.Errorf("where nobody sees routers: %v", err)
+		}
+	})
+}
+
+// blindRegistry shows workers only, as a list of addresses does.
+type blindRegistry struct{ disco.Registry }
+
+func (r blindRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
+	if kind != disco.Worker {
+		<-ctx.Done()
+		return nil
+	}
+	return r.Registry.Watch(ctx, kind, sink)
+}
+
+func (c *replicas) routers() (all []disco.Instance) {
+	for _, in := range c.registry.Instances() {
+		if in.Kind == disco.Router && in.Namespace == "penstock" {
+			all = append(all, in)
+		}
+	}
+	return all
+}
+
+// What is quiet for longer than the stream keeps messages is not forgotten.
+func TestQuietCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newReplicas(t)
+		defer c.stopWorkers()
+		r := c.start(router.Snapshots{Threshold: 1 << 20})
+		c.startWorker(1, 1)
+		c.load(r, 0, 3) // by far less than a threshold
+		pass(10 * time.Second)
+		c.load(r, 100, 3)
+		pass(3 * time.Hour)
+		if s := c.span(); s.Messages != 0 {
+			t.Fatalf("the stream still has %d messages", s.Messages)
+		}
+		if n := r.value("penstock_router_snapshots_total", "written"); n != 2 {
+			t.Errorf("%v snapshots were written of a quiet cluster, want 2", n)
+		}
+		if age := r.value("penstock_router_snapshot_age_seconds", ""); age < 2*3600 || age > 3*3600 {
+			t.Errorf("the snapshot is %v s old", age)
+		}
+		r.stop()
+		asked := c.asked(t)
+		next := c.start(often)
+		next.exact()
+		pass(time.Minute)
+		next.exact()
+		if n := asked(); n != 0 {
+			t.Errorf("the worker was asked %d times", n)
+		}
+		next.stop()
+	})
+}
+
+// Neither the stream nor a snapshot has tokens or text of a prompt: only hashes.
+func TestNoTokensAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newReplicas(t)
+		defer c.stopWorkers()
+		r := c.start(often)
+		c.startWorker(1, 1)
+		// Tokens that no count, length or small id is equal to.
+		const first = 0x5eed_0000
+		for round := range 3 {
+			for i := range 30 {
+				c.cluster.router = r.router
+				c.mustServe(fmt.Sprint(round, " ", i), prompt(first+1000*i, 41, first+31*i))
+			}
+			pass(6 * time.Second)
+		}
+		var kept [][]byte
+		for _, name := range c.names() {
+			data, err := c.inner.Get(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept = append(kept, data)
+		}
+		stop := c.run("tap", func(ctx context.Context) error {
+			return c.bus.Subscribe(ctx, eventTopic, 0, func(m bus.Message) error {
+				kept = append(kept, slices.Clone(m.Data))
+				return nil
+			}, nil)
+		})
+		stop()
+		if len(kept) < 10 || len(kept[0]) < 1000 {
+			t.Fatalf("%d messages and snapshots, the first of %d bytes: too little to say anything", len(kept), len(kept[0]))
+		}
+		for i, data := range kept {
+			for at := range len(data) - 3 {
+				for _, word := range []uint32{binary.LittleEndian.Uint32(data[at:]), binary.BigEndian.Uint32(data[at:])} {
+					if word>>16 == first>>16 && word&0xffff < 30_000 {
+						t.Errorf("item %d has token %#x at byte %d", i, word, at)
+					}
+				}
+			}
+		}
+		r.stop()
+	})
 }
