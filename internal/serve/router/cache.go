@@ -2,6 +2,7 @@ package router
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/core/feed"
@@ -20,21 +21,22 @@ const maxSources = 16384
 //
 // Time in it is what now says under the lock, so that it does not go backwards.
 type cache struct {
-	grace time.Duration
-	now   func() kv.Mono
+	cfg *Config
+	now func() kv.Mono
+	// live is the index of content, for those who read it beside its writer. It changes
+	// when all that is known is replaced, as by a snapshot.
+	live atomic.Pointer[prefix.Index]
 
 	mu struct {
 		sync.Mutex
-		index   *prefix.Index
-		tracker *feed.Tracker
-		// lives are those that discovery knows, sources those that records came from.
-		lives   map[kv.Worker]life
-		sources map[kv.Worker]*source
-		asked   []feed.Request // to be sent
-		given   []kv.Worker    // scratch of due
-		// position is where in the event plane's stream the last record was that
-		// was judged; 0 before the first.
-		position uint64
+		content // its sources are the workers that records came from
+		// lives are those that discovery knows.
+		lives map[kv.Worker]life
+		asked []feed.Request // to be sent
+		given []kv.Worker    // scratch of due
+		// place is that of the last message of the event plane's stream that was
+		// judged.
+		place place
 	}
 }
 
@@ -68,33 +70,25 @@ func (o *oddities) since(before, after prefix.Counts) {
 
 // open makes c ready. It knows no worker.
 func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
-	c.grace, c.now = cfg.Grace, now
-	if c.mu.tracker, err = feed.NewTracker(cfg.Feed); err != nil {
-		return err
-	}
-	if c.mu.index, err = prefix.New(cfg.Index); err != nil {
-		return err
-	}
+	c.cfg, c.now = cfg, now
 	c.mu.lives = map[kv.Worker]life{}
-	c.mu.sources = map[kv.Worker]*source{}
-	return nil
+	c.mu.content, err = c.newContent()
+	c.live.Store(c.mu.index)
+	return err
 }
 
-// match looks a prompt up.
+// match looks a prompt up. It waits for nobody.
 func (c *cache) match(m *prefix.Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
-	// An index that cannot be read beside its writer is read in turn with it.
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.index.Match(m, chain, moe)
+	c.live.Load().Match(m, chain, moe)
 }
 
-// accept judges a record, which was at a position of the event plane's stream, and
+// accept judges a record, which was at a place of the event plane's stream, and
 // applies what is new in it. It is the one place where records change the index. ok is
 // false if the worker's events are not used at all.
-func (c *cache) accept(position uint64, rec *feed.Record) (v feed.Verdict, ok bool) {
+func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.position = position
+	c.mu.place = at
 	now, w := c.now(), rec.Worker
 	l, known := c.mu.lives[w]
 	if known && rec.Epoch < l.epoch {
@@ -267,7 +261,7 @@ func (c *cache) tend(claims []claim) (found []finding) {
 // later one may be older, from before the clock was set back. The caller holds mu.
 func (c *cache) dropStrangers(now kv.Mono) {
 	for w, s := range c.mu.sources { // each is its own affair
-		if l, known := c.mu.lives[w]; (!known || l.epoch < s.epoch) && now.Sub(s.since) >= c.grace {
+		if l, known := c.mu.lives[w]; (!known || l.epoch < s.epoch) && now.Sub(s.since) >= c.cfg.Grace {
 			c.forget(w)
 		}
 	}
