@@ -91,6 +91,8 @@ type Config struct {
 	RouterSeed          uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
 	BusyThreshold       float64 `key:"busy-threshold" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
 	BusyPrefillTokens   int     `key:"busy-prefill-tokens" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
+	SnapshotThreshold   int     `key:"router-snapshot-threshold" on:"up,frontend,router" help:"messages of cache events after which a router leaves a snapshot of what it knows, for those that start later; 0 leaves none"`
+	ResetStates         string  `key:"router-reset-states" bare:"on" on:"up,frontend,router" help:"on: throw away what earlier routers left of cache events and snapshots, unless others are using it; force: throw it away; off: use it"`
 	MigrationLimit      int     `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
 	MigrationWait       Seconds `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
 	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"age at which a reservation that nobody freed is dropped"`
@@ -163,6 +165,8 @@ func Defaults(command Command) Config {
 		Simulation:          simulation(),
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
+		SnapshotThreshold:   10_000,
+		ResetStates:         Off,
 		MigrationLimit:      3,
 		MigrationWait:       Seconds(10 * time.Second),
 		ActiveRequestExpiry: Seconds(10 * time.Minute),
@@ -193,6 +197,9 @@ func Defaults(command Command) Config {
 	}
 	return c
 }
+
+// Force is a choice of ResetStates; the others are On and Off.
+const Force = "force"
 
 // auto is a parser that is found out.
 const auto = "auto"
@@ -241,6 +248,8 @@ func (c *Config) Validate() error {
 		p.add("busy-threshold", fmt.Sprintf("%v is not a share between 0 and 1", c.BusyThreshold))
 	}
 	p.between("busy-prefill-tokens", int64(c.BusyPrefillTokens), 0, 1<<30)
+	p.between("router-snapshot-threshold", int64(c.SnapshotThreshold), 0, 1<<30)
+	p.oneOf("router-reset-states", c.ResetStates, Off, On, Force)
 	p.between("migration-limit", int64(c.MigrationLimit), 0, 100)
 	p.notNegative("migration-wait", c.MigrationWait)
 	p.positive("active-request-expiry", c.ActiveRequestExpiry)
