@@ -195,6 +195,12 @@ func (r *Replica) Revisit(now kv.Mono) {
 	}
 }
 
+// Pending reports whether there is something to tell another router, or soon.
+func (r *Replica) Pending() bool {
+	o := &r.own
+	return len(r.peers) > 0 && (o.open.n > 0 || o.sent < len(o.kept) || len(o.grown) > 0 || o.listing || len(o.asks) > 0 || o.digests <= r.now)
+}
+
 // Next returns when Step has something to do, if nothing else happens before.
 func (r *Replica) Next() kv.Mono {
 	at := r.own.next(r)

@@ -81,6 +81,7 @@ func (r *Router) fill(old *pool, members []*member) *pool {
 	if size := cmp.Or(r.cfg.BlockSize, card.BlockSize); p == nil || p.blockSize != size {
 		if old != nil {
 			old.gone = true
+			r.setTargets(old, nil) // nobody will free what is active there
 		}
 		var err error
 		busy := r.cfg.Route.Busy
@@ -121,7 +122,7 @@ func (r *Router) setTargets(p *pool, members []*member) {
 }
 
 func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, error) {
-	active, err := slots.New(slots.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL})
+	active, err := slots.New(slots.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL, Journal: r.journal()})
 	if err != nil {
 		return nil, err
 	}
