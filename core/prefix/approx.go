@@ -63,7 +63,7 @@ type Approx struct {
 	counts  ApproxCounts
 
 	expired []kv.SeqHash // scratch
-	soonest []place      // scratch
+	soonest []expiring   // scratch
 }
 
 // ApproxCounts are totals since an Approx was made, in blocks.
@@ -158,14 +158,35 @@ func (a *Approx) store(w kv.Worker, chain []kv.SeqHash, blocks []kv.BlockHash, f
 	a.index.Apply(w, ev)
 }
 
-// Refute notes that w had only the first held blocks of a prompt: the others, as far as
-// they were believed in, are not any more.
-func (a *Approx) Refute(w kv.Worker, chain []kv.SeqHash, held int) {
+// Report notes what w said of a prompt that was sent to it: that it had held leading blocks
+// of it cached when it began. Predicted is how many it was believed to hold when it was
+// chosen, and not more than a worker can say: the last token of a prompt is always computed.
+//
+// A worker that had less evicts what it was sent sooner than is believed here, so the rest of
+// the prompt is not believed any more, though it was computed again; one that had as much, or
+// more, is believed to hold the prompt for the full time from now. A worker that has never
+// said that it had anything cached may be one that does not say, and is not heeded.
+func (a *Approx) Report(now kv.Mono, w kv.Worker, chain []kv.SeqHash, blocks []kv.BlockHash, predicted, held int) error {
 	at, known := a.find(w)
-	if !known || held >= len(chain) {
-		return
+	if !known {
+		return nil // it is gone, or it took so long
 	}
 	b := a.workers[at]
+	b.tells = b.tells || held > 0
+	if held >= predicted {
+		return a.Insert(now, w, chain, blocks)
+	}
+	if b.tells {
+		a.refute(b, chain, held)
+	}
+	return nil
+}
+
+// refute ends the belief in the blocks of a prompt after the first held ones.
+func (a *Approx) refute(b *beliefs, chain []kv.SeqHash, held int) {
+	if held >= len(chain) {
+		return
+	}
 	a.expired = a.expired[:0]
 	for _, seq := range chain[max(held, 0):] {
 		if b.doubt(seq) {
@@ -175,7 +196,7 @@ func (a *Approx) Refute(w kv.Worker, chain []kv.SeqHash, held int) {
 	a.live -= len(a.expired)
 	a.doubted += len(a.expired)
 	a.counts.Refuted += uint64(len(a.expired))
-	a.remove(w, a.expired)
+	a.remove(b.worker, a.expired)
 	if a.doubted > max(a.cfg.MaxBlocks/4, ticksPerTTL) {
 		a.sweep()
 	}
@@ -229,8 +250,8 @@ func (a *Approx) remove(w kv.Worker, seqs []kv.SeqHash) {
 	}
 }
 
-// place is a believed block, for ordering.
-type place struct {
+// expiring is a believed block, for ordering.
+type expiring struct {
 	seq      kv.SeqHash
 	of       *beliefs
 	position uint32
@@ -246,7 +267,7 @@ func (a *Approx) prune(target int) {
 			a.soonest, doubted = b.soonest(t, a.soonest, doubted)
 			a.doubted -= doubted
 		}
-		slices.SortFunc(a.soonest, func(p, q place) int {
+		slices.SortFunc(a.soonest, func(p, q expiring) int {
 			return cmp.Or(cmp.Compare(q.position, p.position), p.of.worker.Compare(q.of.worker), cmp.Compare(p.seq, q.seq))
 		})
 		n := min(a.live-target, len(a.soonest))
@@ -262,14 +283,14 @@ func (a *Approx) prune(target int) {
 }
 
 // forget removes blocks that are in no list of their worker any more.
-func (a *Approx) forget(places []place) {
+func (a *Approx) forget(places []expiring) {
 	a.live -= len(places)
 	a.counts.Pruned += uint64(len(places))
 	for _, p := range places {
 		p.of.live--
 		p.of.release(p.at)
 	}
-	slices.SortFunc(places, func(p, q place) int {
+	slices.SortFunc(places, func(p, q expiring) int {
 		return cmp.Or(p.of.worker.Compare(q.of.worker), cmp.Compare(p.position, q.position), cmp.Compare(p.seq, q.seq))
 	})
 	for i := 0; i < len(places); {

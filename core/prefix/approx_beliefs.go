@@ -20,6 +20,7 @@ const none = ^uint32(0)
 // its list comes up.
 type beliefs struct {
 	worker kv.Worker
+	tells  bool // the worker said of a prompt that some of it was cached
 	seqs   []kv.SeqHash
 	marks  []mark
 	free   uint32   // list of places
@@ -121,7 +122,7 @@ func (b *beliefs) turn(tick, now int64, expired []kv.SeqHash, doubted int) ([]kv
 
 // soonest takes the list of a tick apart: the blocks that expire with it are appended to
 // dst, and are in no list then.
-func (b *beliefs) soonest(tick int64, dst []place, doubted int) ([]place, int) {
+func (b *beliefs) soonest(tick int64, dst []expiring, doubted int) ([]expiring, int) {
 	at := b.take(tick)
 	for at != none {
 		next := b.marks[at].next
@@ -130,7 +131,7 @@ func (b *beliefs) soonest(tick int64, dst []place, doubted int) ([]place, int) {
 			doubted++
 			b.release(at)
 		case tick:
-			dst = append(dst, place{b.seqs[at], b, b.marks[at].position, at})
+			dst = append(dst, expiring{b.seqs[at], b, b.marks[at].position, at})
 		default:
 			b.link(at)
 		}
@@ -213,6 +214,7 @@ func (b *beliefs) shrink() {
 func (b *beliefs) rebuild() {
 	old := *b
 	*b = *newBeliefs(old.worker)
+	b.tells = old.tells
 	size := len(b.table)
 	for 3*size < 4*(old.live+1) {
 		size *= 2
