@@ -195,6 +195,9 @@ func (r *Replica) Revisit(now kv.Mono) {
 	}
 }
 
+// Advance tells the time, before reservations change.
+func (r *Replica) Advance(now kv.Mono) { r.now = max(r.now, now) }
+
 // Pending reports whether there is something to tell another router, or soon.
 func (r *Replica) Pending() bool {
 	o := &r.own
