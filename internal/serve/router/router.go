@@ -73,6 +73,9 @@ type Router struct {
 		pinging int // pings that are out
 		// replica is the exchange with other routers; nil if there is none.
 		replica *replica.Replica
+		// match and overlaps are scratch for requests that waited.
+		match    prefix.Match
+		overlaps []kv.Overlap
 		// referred has, by model, what Refer was told last.
 		referred map[string]string
 	}

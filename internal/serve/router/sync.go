@@ -125,6 +125,9 @@ func (r *Router) publishSlots(ctx context.Context, data []byte) {
 func (r *Router) takeSlots(m bus.Message) error {
 	r.mu.Lock()
 	err := r.mu.replica.Accept(r.now(), m.Data)
+	for _, p := range r.mu.pools {
+		r.admit(p) // a worker may have less to do
+	}
 	r.tell() // an answer, it may be
 	r.mu.Unlock()
 	if err != nil {
