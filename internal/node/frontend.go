@@ -62,6 +62,8 @@ func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 			Temperature: p.cfg.RouterTemperature, Seed: p.cfg.RouterSeed,
 			Busy: route.Busy{DecodeBlocks: p.cfg.BusyThreshold, PrefillTokens: p.cfg.BusyPrefillTokens},
 		},
+		Sync:           p.cfg.RouterReplicaSync == config.On,
+		TrackOutput:    p.cfg.RouterTrackOutput == config.On,
 		ReservationTTL: time.Duration(p.cfg.ActiveRequestExpiry),
 		MaxBodyBytes:   p.cfg.MaxBodyBytes,
 		Snapshots:      router.Snapshots{Threshold: uint64(p.cfg.SnapshotThreshold), Reset: resetOf(p.cfg.ResetStates)},

@@ -32,6 +32,11 @@ type Config struct {
 	// ReservationTTL is how long a request may count as active; it must exceed
 	// the longest one.
 	ReservationTTL time.Duration
+	// Sync says that the routers of the component tell each other what they have sent to
+	// its workers, so that each counts the requests of all.
+	Sync bool
+	// TrackOutput says that the blocks of answers count as they are generated.
+	TrackOutput bool
 	// Grace is how long entries of a worker are kept that discovery does not
 	// know (yet: its events may come first).
 	Grace time.Duration

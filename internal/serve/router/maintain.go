@@ -81,6 +81,7 @@ func (r *Router) tidyLoad() []claim {
 		p.leaked = p.active.Expired()
 		r.admit(p) // also those whose time has come, or whose workers did what nobody told
 	}
+	r.tell()
 	for _, m := range r.mu.members {
 		r.settle(now, m) // what a worker said of itself has its time
 	}
