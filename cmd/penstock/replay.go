@@ -37,6 +37,7 @@ type replayFlags struct {
 	policies                    []string
 	routers                     int
 	weight, temperature         float64
+	queueWeight, nearCost       float64
 	eventDelay, callDelay       time.Duration
 	predicted                   time.Duration
 	noEvents                    bool
@@ -92,6 +93,8 @@ could give. The same command gives the same result on any machine.`,
 	fs.Float64Var(&f.speedup, "speedup", 1, "how many times as fast the engines compute as their model of time says; when requests are sent stays (for that: --arrival trace:speedup=X)")
 	fs.IntVar(&f.routers, "routers", 1, "replicas of the router, each of which knows of its own requests alone")
 	fs.Float64Var(&f.weight, "kv-overlap-score-weight", 1, "what a block of prompt to compute costs against an active block, in mode kv")
+	fs.Float64Var(&f.queueWeight, "router-prefill-queue-weight", 1, "what a block of prefill work that other requests have on a worker costs against one of the request's own, in mode kv")
+	fs.Float64Var(&f.nearCost, "router-near-cost", 0, "share of the least cost by which another may exceed it and still count as equal, in mode kv")
 	fs.Float64Var(&f.temperature, "router-temperature", 0, "how far choices of mode kv are spread: 0 takes the cheapest worker")
 	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
 	fs.DurationVar(&f.predicted, "router-predicted-ttl", 0, "time for which routers predict so too beside the events; 0s is not at all")
@@ -440,7 +443,7 @@ func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers
 			Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,
 			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing,
 			Routers: f.routers, NoKVEvents: f.noEvents, PredictedTTL: f.predicted, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
-			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed},
+			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed, QueueWeight: &f.queueWeight, NearCost: f.nearCost},
 		},
 		measure: replay.Measure{
 			Policy: policy, Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,

@@ -85,12 +85,15 @@ type Config struct {
 
 	Simulation
 
-	RouterMode          string  `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
-	OverlapScoreWeight  float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
-	RouterTemperature   float64 `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
-	RouterSeed          uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
-	BusyThreshold       float64 `key:"busy-threshold" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
-	BusyPrefillTokens   int     `key:"busy-prefill-tokens" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
+	RouterMode         string  `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
+	OverlapScoreWeight float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
+	RouterTemperature  float64 `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
+	RouterSeed         uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
+	BusyThreshold      float64 `key:"busy-threshold" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
+	BusyPrefillTokens  int     `key:"busy-prefill-tokens" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
+
+	Routing
+
 	MigrationLimit      int     `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
 	MigrationWait       Seconds `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
 	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"age at which a reservation that nobody freed is dropped"`
@@ -161,6 +164,7 @@ func Defaults(command Command) Config {
 		MaxNumSeqs:          256,
 		MaxWaiting:          1024,
 		Simulation:          simulation(),
+		Routing:             routing(),
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
 		MigrationLimit:      3,
@@ -237,10 +241,9 @@ func (c *Config) Validate() error {
 	p.oneOf("router-mode", c.RouterMode, "kv", "round-robin", "random", "power-of-two", "least-loaded", "direct")
 	p.weight("kv-overlap-score-weight", c.OverlapScoreWeight)
 	p.weight("router-temperature", c.RouterTemperature)
-	if !(c.BusyThreshold >= 0 && c.BusyThreshold <= 1) {
-		p.add("busy-threshold", fmt.Sprintf("%v is not a share between 0 and 1", c.BusyThreshold))
-	}
+	p.share("busy-threshold", c.BusyThreshold)
 	p.between("busy-prefill-tokens", int64(c.BusyPrefillTokens), 0, 1<<30)
+	p.routing(c)
 	p.between("migration-limit", int64(c.MigrationLimit), 0, 100)
 	p.notNegative("migration-wait", c.MigrationWait)
 	p.positive("active-request-expiry", c.ActiveRequestExpiry)
