@@ -67,7 +67,8 @@ func softmax(cands []candidate, temperature float64) {
 	for i := range cands {
 		far := 0.0 // from the least cost, 0 to 1
 		if most > least {
-			far = (cands[i].Cost - least) / (most - least)
+			// In halves, which are exact, no difference of finite costs overflows.
+			far = (cands[i].Cost/2 - least/2) / (most/2 - least/2)
 		}
 		cands[i].Probability = exact.Exp(-far / temperature)
 		sum += cands[i].Probability
