@@ -192,6 +192,14 @@ func (n *naive) doubt(now kv.Mono, w kv.Worker) {
 	}
 }
 
+func (n *naive) lost(w kv.Worker) {
+	for k, b := range n.blocks {
+		if b.Mover == w && b.State == Pooled {
+			delete(n.blocks, k)
+		}
+	}
+}
+
 func (n *naive) trust(w kv.Worker) {
 	for k, b := range n.blocks {
 		if b.Mover == w {
@@ -293,7 +301,7 @@ func TestAgainstNaive(t *testing.T) {
 			// A shell ticks before it does anything else at a time.
 			x.obey(t, table, n, table.Tick(now, nil))
 			n.tick(now)
-			switch rapid.IntRange(0, 11).Draw(t, "what") {
+			switch rapid.IntRange(0, 12).Draw(t, "what") {
 			case 0:
 				w := workers.Draw(t, "doubted")
 				n.doubt(now, w)
@@ -318,6 +326,10 @@ func TestAgainstNaive(t *testing.T) {
 				}
 				x.obey(t, table, n, table.Stored(&kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{'a', 'b', 'c'}}, nil))
 			case 4:
+				w := workers.Draw(t, "lost")
+				n.lost(w)
+				x.obey(t, table, n, table.Lost(w, nil))
+			case 5:
 				table = again(t, cfg, table, now)
 			default:
 				ev := &kv.Event{Kind: kv.Moved, Move: kv.Move{To: kv.PoolState(rapid.IntRange(1, 4).Draw(t, "to"))}}

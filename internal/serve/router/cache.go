@@ -7,6 +7,7 @@ import (
 	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/prefix"
+	"penstock/core/residency"
 )
 
 // maxSources bounds the workers whose events are followed. Those beyond it route
@@ -27,6 +28,8 @@ type cache struct {
 		sync.Mutex
 		index   *prefix.Index
 		tracker *feed.Tracker
+		pools   *residency.Table
+		effects []residency.Effect // of the last change of pools, reused
 		// lives are those that discovery knows, sources those that records came from.
 		lives   map[kv.Worker]life
 		sources map[kv.Worker]*source
@@ -59,6 +62,9 @@ func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
 		return err
 	}
 	if c.mu.index, err = prefix.New(cfg.Index); err != nil {
+		return err
+	}
+	if c.mu.pools, err = residency.New(cfg.Residency); err != nil {
 		return err
 	}
 	c.mu.lives = map[kv.Worker]life{}
@@ -104,22 +110,35 @@ func (c *cache) accept(position uint64, rec *feed.Record) (v feed.Verdict, ok bo
 		return v, false
 	}
 	v = c.mu.tracker.Accept(now, rec)
-	c.obey(w, rec.Events, v)
+	c.obey(now, w, rec.Events, v)
 	return v, true
 }
 
 // obey does what the tracker asks for. The caller holds mu.
-func (c *cache) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
+func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
 		c.mu.index.Drop(w)
 	}
+	c.distrust(now, w, v)
 	if v.Outcome == feed.Apply {
-		for _, ev := range events[v.Skip:] {
-			c.mu.index.Apply(w, ev)
+		for i := range events[v.Skip:] {
+			c.applyEvent(now, w, &events[v.Skip+i])
 		}
 	}
 	if v.Resync {
 		c.mu.asked = append(c.mu.asked, w)
+	}
+}
+
+// applyEvent applies one event. The caller holds mu.
+func (c *cache) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
+	if ev.Kind == kv.Moved {
+		c.moved(now, w, ev)
+		return
+	}
+	c.mu.index.Apply(w, *ev)
+	if ev.Kind == kv.Stored {
+		c.stored(ev)
 	}
 }
 
@@ -224,7 +243,7 @@ func (c *cache) tend(claims []claim) (found []finding) {
 		h, _ := c.mu.tracker.Health(w)
 		what, v := c.mu.tracker.Compare(now, w, said.Claim)
 		if what != feed.Agrees {
-			c.obey(w, nil, v)
+			c.obey(now, w, nil, v)
 			found = append(found, finding{said, what, h.LastSeq})
 		}
 	}
