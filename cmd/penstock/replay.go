@@ -38,6 +38,8 @@ type replayFlags struct {
 	routers                     int
 	weight, temperature         float64
 	eventDelay, callDelay       time.Duration
+	predicted                   time.Duration
+	noEvents                    bool
 	speedup                     float64
 	jobs                        int
 	describe                    bool
@@ -91,6 +93,8 @@ could give. The same command gives the same result on any machine.`,
 	fs.IntVar(&f.routers, "routers", 1, "replicas of the router, each of which knows of its own requests alone")
 	fs.Float64Var(&f.weight, "kv-overlap-score-weight", 1, "what a block of prompt to compute costs against an active block, in mode kv")
 	fs.Float64Var(&f.temperature, "router-temperature", 0, "how far choices of mode kv are spread: 0 takes the cheapest worker")
+	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
+	fs.DurationVar(&f.predicted, "router-predicted-ttl", 0, "time for which routers predict so too beside the events; 0s is not at all")
 	fs.DurationVar(&f.eventDelay, "event-delay", 0, "time that a cache event takes from worker to router")
 	fs.DurationVar(&f.callDelay, "call-delay", 0, "time that a request and its tokens take on their way, each")
 	fs.DurationVar(&f.sloTTFT, "slo-ttft", 0, "objective for the time to the first token; goodput is then reported")
@@ -435,7 +439,7 @@ func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers
 		cluster: simcluster.Config{
 			Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,
 			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing,
-			Routers: f.routers, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
+			Routers: f.routers, NoKVEvents: f.noEvents, PredictedTTL: f.predicted, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
 			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed},
 		},
 		measure: replay.Measure{

@@ -27,6 +27,9 @@ func FuzzChain(f *testing.F) {
 		if len(chain) != len(tokens)/size || len(blocks) != len(chain) {
 			t.Fatalf("%d tokens in blocks of %d give %d and %d hashes", len(tokens), size, len(blocks), len(chain))
 		}
+		if again := AppendChain(nil, blocks); !slices.Equal(again, chain) {
+			t.Fatalf("blocks give %x, tokens %x", again, chain)
+		}
 		var parent SeqHash
 		for i, b := range blocks {
 			if parent = Extend(parent, uint32(i), b); parent != chain[i] {

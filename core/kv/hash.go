@@ -103,6 +103,17 @@ func (h Hasher) Chain(dst []SeqHash, tokens []Token, media []Media) []SeqHash {
 	return dst
 }
 
+// AppendChain appends to dst the SeqHash of each of blocks, which begin a sequence.
+func AppendChain(dst []SeqHash, blocks []BlockHash) []SeqHash {
+	dst = slices.Grow(dst, len(blocks))
+	var parent SeqHash
+	for i, b := range blocks {
+		parent = extend(parent, i == 0, b)
+		dst = append(dst, parent)
+	}
+	return dst
+}
+
 // mediaBlock hashes block and hashes as one piece. A block of 512 tokens with 32
 // media needs no allocation; the usual ones need no large buffer to be cleared.
 func (h Hasher) mediaBlock(block []Token, hashes []uint64) BlockHash {

@@ -158,14 +158,35 @@ func (a *Approx) store(w kv.Worker, chain []kv.SeqHash, blocks []kv.BlockHash, f
 	a.index.Apply(w, ev)
 }
 
-// Refute notes that w had only the first held blocks of a prompt: the others, as far as
-// they were believed in, are not any more.
-func (a *Approx) Refute(w kv.Worker, chain []kv.SeqHash, held int) {
+// Report notes what w said of a prompt that was sent to it: that it had held leading blocks
+// of it cached when it began. Predicted is how many it was believed to hold when it was
+// chosen, and not more than a worker can say: the last token of a prompt is always computed.
+//
+// A worker that had less evicts what it was sent sooner than is believed here, so the rest of
+// the prompt is not believed any more, though it was computed again; one that had as much, or
+// more, is believed to hold the prompt for the full time from now. A worker that has never
+// said that it had anything cached may be one that does not say, and is not heeded.
+func (a *Approx) Report(now kv.Mono, w kv.Worker, chain []kv.SeqHash, blocks []kv.BlockHash, predicted, held int) error {
 	at, known := a.find(w)
-	if !known || held >= len(chain) {
-		return
+	if !known {
+		return nil // it is gone, or it took so long
 	}
 	b := a.workers[at]
+	b.tells = b.tells || held > 0
+	if held >= predicted {
+		return a.Insert(now, w, chain, blocks)
+	}
+	if b.tells {
+		a.refute(b, chain, held)
+	}
+	return nil
+}
+
+// refute ends the belief in the blocks of a prompt after the first held ones.
+func (a *Approx) refute(b *beliefs, chain []kv.SeqHash, held int) {
+	if held >= len(chain) {
+		return
+	}
 	a.expired = a.expired[:0]
 	for _, seq := range chain[max(held, 0):] {
 		if b.doubt(seq) {
@@ -175,7 +196,7 @@ func (a *Approx) Refute(w kv.Worker, chain []kv.SeqHash, held int) {
 	a.live -= len(a.expired)
 	a.doubted += len(a.expired)
 	a.counts.Refuted += uint64(len(a.expired))
-	a.remove(w, a.expired)
+	a.remove(b.worker, a.expired)
 	if a.doubted > max(a.cfg.MaxBlocks/4, ticksPerTTL) {
 		a.sweep()
 	}

@@ -20,6 +20,7 @@ const none = ^uint32(0)
 // its list comes up.
 type beliefs struct {
 	worker kv.Worker
+	tells  bool // the worker said of a prompt that some of it was cached
 	seqs   []kv.SeqHash
 	marks  []mark
 	free   uint32   // list of places
@@ -213,6 +214,7 @@ func (b *beliefs) shrink() {
 func (b *beliefs) rebuild() {
 	old := *b
 	*b = *newBeliefs(old.worker)
+	b.tells = old.tells
 	size := len(b.table)
 	for 3*size < 4*(old.live+1) {
 		size *= 2

@@ -146,14 +146,39 @@ func TestApproxPrunesSoonestThenDeepest(t *testing.T) {
 	}
 }
 
+func report(t testing.TB, a *Approx, at time.Duration, w kv.Worker, path string, predicted, held int) {
+	t.Helper()
+	if err := a.Report(kv.Mono(at), w, chain(path), blocks(path), predicted, held); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestApproxReport: what a worker had cached is held against what was believed.
+func TestApproxReport(t *testing.T) {
+	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
+	send(t, a, 0, one, "a/b/c/d")
+	send(t, a, 0, two, "a/b/c/d")
+	report(t, a, 0, one, "a/b/c/d", 4, 0) // it may not say what it has
+	wantBelieved(t, a, "a/b/c/d", "1:4 2:4")
+	report(t, a, 0, one, "a/b/c/d", 4, 4)
+	report(t, a, 0, kv.Worker{ID: 9}, "a", 1, 0)
+	wantBelieved(t, a, "a/b/c/d", "1:4 2:4")
+	report(t, a, 0, one, "a/b/c/d", 4, 1)
+	wantBelieved(t, a, "a/b/c/d", "1:1 2:4")
+	report(t, a, 0, one, "a/b/c/d", 4, 0)
+	wantBelieved(t, a, "a/b/c/d", "2:4")
+	report(t, a, 0, one, "a/b/c/d", 0, 3) // more than was believed
+	wantBelieved(t, a, "a/b/c/d", "1:4 2:4")
+	if err := a.Report(0, one, chain("a/b"), blocks("a"), 0, 1); err == nil {
+		t.Error("two prefixes and one block were taken")
+	}
+}
+
 func TestApproxRefute(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	send(t, a, 0, one, "a/b/c/d")
 	send(t, a, 0, two, "a/b/c/d")
-	a.Refute(one, chain("a/b/c/d"), 9) // it had more than there is
-	a.Refute(kv.Worker{ID: 9}, chain("a"), 0)
-	wantBelieved(t, a, "a/b/c/d", "1:4 2:4")
-	a.Refute(one, chain("a/b/c/d"), 1)
+	report(t, a, 0, one, "a/b/c/d", 4, 1)
 	wantBelieved(t, a, "a/b/c/d", "1:1 2:4")
 	send(t, a, 32*time.Second, one, "a/b/c") // computed again
 	wantBelieved(t, a, "a/b/c/d", "1:3 2:4")
@@ -328,7 +353,9 @@ func approxAgrees(t *rapid.T) {
 		},
 		"refute": func(t *rapid.T) {
 			w, p, held := workers.Draw(t, "worker"), path.Draw(t, "path"), rapid.IntRange(0, 4).Draw(t, "held")
-			a.Refute(w, chain(p), held)
+			if at, known := a.find(w); known {
+				a.refute(a.workers[at], chain(p), held)
+			}
 			n.refute(w, p, held)
 		},
 		"drop": func(t *rapid.T) {

@@ -24,7 +24,8 @@ type cluster struct {
 
 	workers []worker
 	routers []router
-	follow  bool // whether routers follow cache events
+	matches bool // whether choices depend on what is cached
+	follow  bool // whether routers follow cache events for that
 
 	source   replay.Source
 	head     replay.Request // the next of source, unless drained
@@ -44,8 +45,11 @@ type cluster struct {
 	promptOf uint64
 	serial   uint64
 	chain    []kv.SeqHash
+	blocks   []kv.BlockHash
 	match    prefix.Match
-	overlaps []kv.Overlap
+	overlaps []kv.Overlap // what events say
+	guesses  []kv.Overlap // what is predicted
+	merged   []kv.Overlap
 	defect   error // of the cluster itself
 	// decided, if not nil, is told of each decision; it is for tests.
 	decided func(*task, *route.Query, route.Decision)
@@ -82,10 +86,11 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 	}
 	c := &cluster{
 		cfg: cfg, source: source, record: record, sessions: map[string]*session{},
-		follow:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		matches: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
 		workers: make([]worker, cfg.Workers),
 		routers: make([]router, cfg.Routers),
 	}
+	c.follow = c.matches && !cfg.NoKVEvents
 	c.chaos = newChaos(cfg.Faults, cfg.Seed)
 	for i := range c.routers {
 		if err := c.openRouter(i); err != nil {

@@ -20,7 +20,7 @@ func (c *cluster) discover(number int) {
 			continue
 		case !w.registered:
 			r.tracker.Forget(w.id)
-			r.index.Drop(w.id)
+			r.drop(w.id)
 			*m = member{}
 			continue
 		case !m.known:
@@ -58,7 +58,7 @@ func (r *router) forget(w kv.Worker, epoch uint64) {
 		return
 	}
 	r.tracker.Forget(w)
-	r.index.Drop(w)
+	r.drop(w)
 	r.members[w.ID-1].source = false
 }
 
@@ -69,6 +69,9 @@ func (r *router) tidy(c *cluster) {
 		if r.members[i].known {
 			r.settle(c, uint32(i)) // what a worker said of itself has its time
 		}
+	}
+	if r.predict != nil {
+		r.predict.Expire(c.now)
 	}
 	if !c.follow {
 		return

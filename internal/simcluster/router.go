@@ -19,6 +19,7 @@ const (
 	fresh          = 30 * time.Second // a load report speaks for a worker
 	grace          = 30 * time.Second // entries are kept of a worker that is not registered
 	reservationTTL = 10 * time.Minute
+	approxTTL      = 2 * time.Minute // without events, what was sent is believed to be cached
 )
 
 // router is a router process, and the frontend in front of it.
@@ -26,6 +27,7 @@ type router struct {
 	number  uint32
 	tracker *feed.Tracker
 	index   *prefix.Index
+	predict *prefix.Approx // nil if nothing is predicted
 	active  *slots.Table
 	router  *route.Router
 	health  *health.Machine
@@ -69,6 +71,11 @@ func (c *cluster) openRouter(number int) (err error) {
 	if r.index, err = prefix.New(prefix.Config{}); err != nil {
 		return err
 	}
+	if ttl := c.predictedTTL(); ttl > 0 {
+		if r.predict, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl}); err != nil {
+			return err
+		}
+	}
 	if r.active, err = slots.New(slots.Config{BlockSize: c.cfg.BlockSize, TTL: reservationTTL}); err != nil {
 		return err
 	}
@@ -89,25 +96,77 @@ func (c *cluster) openRouter(number int) (err error) {
 	return nil
 }
 
+// predictedTTL is for how long prompts are believed to be cached where they were sent; 0 is
+// not at all.
+func (c *cluster) predictedTTL() time.Duration {
+	switch {
+	case !c.matches:
+		return 0
+	case c.cfg.NoKVEvents:
+		return approxTTL
+	}
+	return c.cfg.PredictedTTL
+}
+
 // route hashes a prompt, looks it up and picks a worker.
 func (r *router) route(c *cluster, q *route.Query, prompt []kv.Token) (route.Decision, error) {
 	hasher, err := kv.NewHasher(c.cfg.BlockSize, kv.Salt{})
 	if err != nil {
 		return route.Decision{}, err
 	}
-	c.chain = hasher.Chain(c.chain[:0], prompt, nil)
+	c.blocks = hasher.Blocks(c.blocks[:0], prompt, nil)
+	c.chain = kv.AppendChain(c.chain[:0], c.blocks)
 	q.Chain = c.chain
-	if c.follow && r.router.NeedsOverlaps(&q.Override) {
-		r.index.Match(&c.match, q.Chain, nil)
-		c.overlaps = c.match.AppendOverlaps(c.overlaps[:0])
-		q.Overlaps = c.overlaps
+	if c.matches && r.router.NeedsOverlaps(&q.Override) {
+		r.match(c, q)
 	}
-	return r.router.Pick(c.now, q)
+	d, err := r.router.Pick(c.now, q)
+	if err == nil && r.predict != nil {
+		err = r.predict.Insert(c.now, d.Worker, c.chain, c.blocks)
+	}
+	return d, err
 }
 
-// prefilled notes the first token of an attempt.
-func (r *router) prefilled(t *task) {
+// match finds who holds how much of the prompt, by events and by prediction.
+func (r *router) match(c *cluster, q *route.Query) {
+	r.index.Match(&c.match, q.Chain, nil)
+	c.overlaps = c.match.AppendOverlaps(c.overlaps[:0])
+	q.Overlaps = c.overlaps
+	if r.predict != nil {
+		r.predict.Match(&c.match, q.Chain, nil)
+		c.guesses = c.match.AppendOverlaps(c.guesses[:0])
+		c.merged = prefix.AppendLarger(c.merged[:0], c.overlaps, c.guesses)
+		q.Overlaps = c.merged
+	}
+}
+
+// drop forgets what a worker has cached.
+func (r *router) drop(w kv.Worker) {
+	r.index.Drop(w)
+	if r.predict != nil {
+		r.predict.Drop(w)
+	}
+}
+
+// prefilled notes the first token of an attempt, and how many tokens were cached. Events
+// know better.
+func (r *router) prefilled(c *cluster, t *task, cached int) {
 	r.active.Prefilled(slots.Key{ID: t.key, Attempt: t.number})
+	if r.predict == nil || c.follow {
+		return
+	}
+	hasher, err := kv.NewHasher(c.cfg.BlockSize, kv.Salt{})
+	if err != nil {
+		c.defect = err
+		return
+	}
+	c.blocks = hasher.Blocks(c.blocks[:0], c.expand(t), nil)
+	c.chain = kv.AppendChain(c.chain[:0], c.blocks)
+	predicted := min(t.predicted, (t.prompt-1)/c.cfg.BlockSize) // the last token is always computed
+	w := kv.Worker{ID: kv.WorkerID(t.worker + 1)}
+	if err := r.predict.Report(c.now, w, c.chain, c.blocks, predicted, cached/c.cfg.BlockSize); err != nil {
+		c.defect = err
+	}
 }
 
 // free ends the reservation of an attempt.

@@ -55,6 +55,12 @@ type Config struct {
 	// Routers are replicas that know nothing of each other's reservations; requests go
 	// to them in turn.
 	Routers int
+	// NoKVEvents has routers follow no events: they predict what is cached from what they
+	// sent, for two minutes.
+	NoKVEvents bool
+	// PredictedTTL is for how long routers that follow events predict so too; 0 is not
+	// at all.
+	PredictedTTL time.Duration
 	// EventDelay is how long a cache event takes from worker to router.
 	EventDelay time.Duration
 	// Delay is how long a call takes from client to worker, and what is sent back.
@@ -117,8 +123,8 @@ func (c *Config) Validate() error {
 	if c.Workers > 0 && c.Routers > 0 && c.Workers <= 1<<20 && c.Routers <= 1<<10 && c.Workers*c.Routers > maxMembers {
 		errs = append(errs, fmt.Errorf("simcluster: %d routers that each know %d workers: their product must be at most %d", c.Routers, c.Workers, maxMembers))
 	}
-	if min(c.EventDelay, c.Delay, c.StallTimeout) < 0 || max(c.EventDelay, c.Delay, c.StallTimeout) > maxDelay {
-		errs = append(errs, fmt.Errorf("simcluster: delays and the stall timeout must be between 0 and %v", maxDelay))
+	if min(c.EventDelay, c.Delay, c.StallTimeout, c.PredictedTTL) < 0 || max(c.EventDelay, c.Delay, c.StallTimeout, c.PredictedTTL) > maxDelay {
+		errs = append(errs, fmt.Errorf("simcluster: delays, the stall timeout and the predicted ttl must be between 0 and %v", maxDelay))
 	}
 	if c.Route.Mode == route.Direct {
 		errs = append(errs, errors.New("simcluster: mode direct needs a worker in each request, and a workload has none: choose another mode"))

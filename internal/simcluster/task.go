@@ -38,6 +38,7 @@ type task struct {
 
 	call      uint32 // in progress, or nowhere
 	worker    uint32 // of the last call
+	predicted int    // blocks that it was believed to have cached
 	epoch     uint64 // of its life, 0 if not known
 	tried     bool   // there was one
 	prefilled bool
@@ -157,7 +158,7 @@ func (c *cluster) choose(t *task, exclude []kv.WorkerID) (route.Decision, error)
 func (c *cluster) place(at uint32, d route.Decision) {
 	t := &c.tasks.all[at]
 	w := uint32(d.Worker.ID - 1)
-	t.worker, t.tried, t.prefilled = w, true, false
+	t.worker, t.tried, t.prefilled, t.predicted = w, true, false, d.OverlapBlocks
 	t.epoch, _ = c.routers[t.router].life(d.Worker.ID)
 	t.call = c.calls.take()
 	cl := &c.calls.all[t.call]
@@ -217,7 +218,7 @@ func (c *cluster) deliver(batch uint32) {
 		case token:
 			if !t.prefilled {
 				t.prefilled = true
-				c.routers[t.router].prefilled(t)
+				c.routers[t.router].prefilled(c, t, f.cached)
 			}
 			if t.got > 0 {
 				d := c.now.Sub(t.last)
