@@ -166,7 +166,7 @@ func (m *PoolMember) Waits() bool { return len(m.evicted) > 0 }
 func (m *PoolMember) Describe(dst []kv.Event) []kv.Event {
 	var seqs []kv.SeqHash
 	m.evicted, m.told = nil, 0
-	for b := m.pool.oldest; b != nil; b = b.next {
+	for b := m.pool.newest; b != nil; b = b.prev { // parents first
 		if b.owner == m {
 			dst = append(dst, kv.Event{Kind: kv.Stored, Tier: kv.TierPool, Start: b.index, Parent: b.parent, Blocks: []kv.BlockHash{b.block}})
 			seqs = append(seqs, b.seq)
@@ -189,14 +189,26 @@ func (p *Pool) access() []kv.Worker {
 	return slices.Compact(all)
 }
 
+// link puts b among the used ones as the one used last; but no block is newer there than
+// the one that it extends, so that none outlives that.
 func (p *Pool) link(b *pooledBlock) {
-	b.prev, b.next = p.newest, nil
-	if p.newest == nil {
+	var after *pooledBlock // the next newer one
+	if b.index > 0 {
+		if parent := p.blocks[b.parent]; parent != nil && parent.there {
+			after = parent
+		}
+	}
+	b.next = after
+	if after == nil {
+		b.prev, p.newest = p.newest, b
+	} else {
+		b.prev, after.prev = after.prev, b
+	}
+	if b.prev == nil {
 		p.oldest = b
 	} else {
-		p.newest.next = b
+		b.prev.next = b
 	}
-	p.newest = b
 	p.held++
 }
 
