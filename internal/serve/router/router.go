@@ -69,6 +69,9 @@ type Router struct {
 		names   map[string]*pool
 		health  *health.Machine
 		pinging int // pings that are out
+		// match and overlaps are scratch for requests that waited.
+		match    prefix.Match
+		overlaps []kv.Overlap
 		// referred has, by model, what Refer was told last.
 		referred map[string]string
 	}
