@@ -129,7 +129,7 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 	case "trust":
 		effects = r.table.Trust(worker(t, f[1]), nil)
 	case "lost":
-		effects = r.table.Lost(worker(t, f[1]), nil)
+		r.table.Lost(worker(t, f[1]))
 	case "tick":
 		effects = r.table.Tick(at(t, f[1]), nil)
 	case "drop":

@@ -84,23 +84,12 @@ func (t *Table) Trust(w kv.Worker, dst []Effect) []Effect {
 	return dst
 }
 
-// Lost says that events of w are lost for good: what it alone vouches for is forgotten,
-// until it is said again.
-func (t *Table) Lost(w kv.Worker, dst []Effect) []Effect {
-	m, ok := t.byName[w]
-	if !ok {
-		return dst
+// Lost says that what was missing of w will not come: what is in doubt is forgotten, until
+// it is said again.
+func (t *Table) Lost(w kv.Worker) {
+	if m, ok := t.byName[w]; ok {
+		t.counts.Forgotten += uint64(t.forgetDoubtful(m))
 	}
-	for at := t.movers[m].own.first; at != none; {
-		next := t.entries[at].own.next
-		if t.entries[at].state == Pooled {
-			dst = t.displace(at, dst)
-			t.forget(at)
-			t.counts.Forgotten++
-		}
-		at = next
-	}
-	return dst
 }
 
 // settle ends the doubt about a mover, not that about its blocks.

@@ -32,9 +32,10 @@ type router struct {
 	router  *route.Router
 	health  *health.Machine
 	members []member // by number of the worker
-	asked   []kv.Worker
-	waiting []uint32 // tasks, to which a change of the set of workers is news
-	looks   bool     // for pings that are due, at look: that one of number probing
+	asked   []feed.Request
+	given   []kv.Worker // scratch of ask
+	waiting []uint32    // tasks, to which a change of the set of workers is news
+	looks   bool        // for pings that are due, at look: that one of number probing
 	look    kv.Mono
 	probing uint32
 	pings   []health.Ping
@@ -236,23 +237,34 @@ func (r *router) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
 		r.index.Drop(w)
 	}
+	if v.Hide {
+		r.index.Hide(w)
+	}
 	if v.Outcome == feed.Apply {
 		for _, ev := range events[v.Skip:] {
 			r.index.Apply(w, ev)
 		}
 	}
+	if v.Show {
+		r.index.Show(w)
+	}
 	if v.Resync {
-		r.asked = append(r.asked, w)
+		r.asked = append(r.asked, v.Request)
 	}
 }
 
-// ask has the workers in doubt asked for their caches, as far as it is time.
+// ask has the workers in doubt asked for what is missing, or for their caches, as far as
+// it is time.
 func (r *router) ask(c *cluster) {
+	r.given = r.tracker.GiveUp(c.now, r.given[:0])
+	for _, w := range r.given {
+		r.index.Drop(w)
+	}
 	r.asked = r.tracker.Due(c.now, r.asked)
-	for _, w := range r.asked {
-		number := uint32(w.ID - 1)
+	for _, q := range r.asked {
+		number := uint32(q.Worker.ID - 1)
 		if r.members[number].known && !c.chaos.losesResync(c.now) {
-			c.queue.push(c.now.Add(c.cfg.EventDelay), asked, number, 0)
+			c.post(c.now.Add(c.cfg.EventDelay), number, q)
 		}
 	}
 	r.asked = r.asked[:0]

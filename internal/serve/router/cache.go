@@ -33,7 +33,8 @@ type cache struct {
 		// lives are those that discovery knows, sources those that records came from.
 		lives   map[kv.Worker]life
 		sources map[kv.Worker]*source
-		asked   []kv.Worker // to be asked for a resync
+		asked   []feed.Request // to be sent
+		given   []kv.Worker    // scratch of due
 		// position is where in the event plane's stream the last record was that
 		// was judged; 0 before the first.
 		position uint64
@@ -53,6 +54,19 @@ type source struct {
 	epoch     uint64  // the latest life that a record came from
 	since     kv.Mono // of that life's first record
 	blockSize int     // of its last record
+	// odd is what its events had that a healthy feed has little of.
+	odd oddities
+}
+
+// oddities counts what records say that does not fit what the index has, in blocks and, of
+// orphans, events.
+type oddities struct{ orphans, duplicates, unknown uint64 }
+
+// since adds what happened between two counts of the index.
+func (o *oddities) since(before, after prefix.Counts) {
+	o.orphans += after.Orphans - before.Orphans
+	o.duplicates += after.Duplicates - before.Duplicates
+	o.unknown += after.Unknown - before.Unknown
 }
 
 // open makes c ready. It knows no worker.
@@ -110,7 +124,9 @@ func (c *cache) accept(position uint64, rec *feed.Record) (v feed.Verdict, ok bo
 		return v, false
 	}
 	v = c.mu.tracker.Accept(now, rec)
+	before := c.mu.index.Counts()
 	c.obey(now, w, rec.Events, v)
+	s.odd.since(before, c.mu.index.Counts())
 	return v, true
 }
 
@@ -119,14 +135,21 @@ func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict
 	if v.Drop {
 		c.mu.index.Drop(w)
 	}
-	c.distrust(now, w, v)
+	if v.Hide {
+		c.mu.index.Hide(w)
+	}
+	c.doubtMoves(now, w, v)
 	if v.Outcome == feed.Apply {
 		for i := range events[v.Skip:] {
 			c.applyEvent(now, w, &events[v.Skip+i])
 		}
 	}
+	if v.Show {
+		c.mu.index.Show(w)
+		c.trustMoves(w)
+	}
 	if v.Resync {
-		c.mu.asked = append(c.mu.asked, w)
+		c.mu.asked = append(c.mu.asked, v.Request)
 	}
 }
 
@@ -147,6 +170,7 @@ func (c *cache) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
 func (c *cache) drop(w kv.Worker) {
 	c.mu.tracker.Forget(w)
 	c.mu.index.Drop(w)
+	c.mu.pools.Lost(w)
 }
 
 // forget drops all that is known of w. The caller holds mu.
@@ -196,15 +220,21 @@ func (c *cache) know(lives map[kv.Worker]life) {
 	}
 }
 
-// due appends to dst the workers that must be asked for their caches now. Those that
-// discovery does not know are not asked: they may be long gone.
-func (c *cache) due(dst []kv.Worker) []kv.Worker {
+// due appends to dst the requests that must be sent to workers now, for what is missing
+// of their feeds or for their caches. Those that discovery does not know are not asked:
+// they may be long gone.
+func (c *cache) due(dst []feed.Request) []feed.Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := c.mu.tracker.Due(c.now(), c.mu.asked)
-	for _, w := range all {
-		if c.mu.lives[w].publishes {
-			dst = append(dst, w)
+	now := c.now()
+	c.mu.given = c.mu.tracker.GiveUp(now, c.mu.given[:0])
+	for _, w := range c.mu.given {
+		c.mu.index.Drop(w)
+	}
+	all := c.mu.tracker.Due(now, c.mu.asked)
+	for _, q := range all {
+		if c.mu.lives[q.Worker].publishes {
+			dst = append(dst, q)
 		}
 	}
 	c.mu.asked = all[:0]
@@ -237,9 +267,7 @@ func (c *cache) tend(claims []claim) (found []finding) {
 		if !known || !l.publishes || c.mismatch(w) != 0 || now.Sub(l.since) < settle {
 			continue
 		}
-		if c.mu.tracker.Expect(now, w, l.epoch) {
-			c.mu.index.Drop(w)
-		}
+		c.obey(now, w, nil, c.mu.tracker.Expect(now, w, l.epoch))
 		h, _ := c.mu.tracker.Health(w)
 		what, v := c.mu.tracker.Compare(now, w, said.Claim)
 		if what != feed.Agrees {
@@ -262,18 +290,37 @@ func (c *cache) dropStrangers(now kv.Mono) {
 	}
 }
 
-// lag returns for how long the feed that is furthest behind has been so.
-func (c *cache) lag() time.Duration {
+// summary is how all feeds are.
+type summary struct {
+	lag     time.Duration // for how long the one furthest behind has been so
+	states  [feed.Live + 1]int
+	waiting int // of which no record has come
+	missing uint64
+	totals  feed.Totals
+	counts  prefix.Counts
+}
+
+// summary looks at the feeds of the workers that exist. Those whose events cannot be used
+// are in none of its counts.
+func (c *cache) summary() summary {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var most time.Duration
-	now := c.now()
-	for w := range c.mu.lives {
-		if h, _ := c.mu.tracker.Health(w); h.Lagging {
-			most = max(most, now.Sub(h.Behind))
+	now, sum := c.now(), summary{totals: c.mu.tracker.Totals(), counts: c.mu.index.Counts()}
+	for w, l := range c.mu.lives {
+		h, known := c.mu.tracker.Health(w)
+		switch {
+		case !l.publishes || c.mismatch(w) != 0:
+		case !known:
+			sum.waiting++
+		default:
+			sum.states[h.State]++
+			sum.missing += h.Missing
+			if h.Lagging {
+				sum.lag = max(sum.lag, now.Sub(h.Behind))
+			}
 		}
 	}
-	return most
+	return sum
 }
 
 // holding is what is known of one worker's cache.
@@ -282,6 +329,17 @@ type holding struct {
 	fed      bool // whether feed means something
 	mismatch int  // see cache.mismatch
 	blocks   int  // in the index
+	odd      oddities
+}
+
+// holding returns what is known of a worker's cache. The caller holds mu.
+func (c *cache) holding(w kv.Worker) holding {
+	h := holding{mismatch: c.mismatch(w), blocks: c.mu.index.Held(w)}
+	h.feed, h.fed = c.mu.tracker.Health(w)
+	if s := c.mu.sources[w]; s != nil {
+		h.odd = s.odd
+	}
+	return h
 }
 
 // holdings returns what is known of the caches of the workers that exist, and when.
@@ -290,9 +348,7 @@ func (c *cache) holdings() (map[kv.Worker]holding, kv.Mono) {
 	defer c.mu.Unlock()
 	all := make(map[kv.Worker]holding, len(c.mu.lives))
 	for w := range c.mu.lives {
-		h := holding{mismatch: c.mismatch(w), blocks: c.mu.index.Held(w)}
-		h.feed, h.fed = c.mu.tracker.Health(w)
-		all[w] = h
+		all[w] = c.holding(w)
 	}
 	return all, c.now()
 }
@@ -304,7 +360,7 @@ func (c *cache) feeds() (prefix.Stats, []holding, kv.Mono) {
 	defer c.mu.Unlock()
 	var all []holding
 	for _, h := range c.mu.tracker.AppendHealth(nil) {
-		all = append(all, holding{feed: h, fed: true, mismatch: c.mismatch(h.Worker), blocks: c.mu.index.Held(h.Worker)})
+		all = append(all, c.holding(h.Worker))
 	}
 	return c.mu.index.Stats(), all, c.now()
 }

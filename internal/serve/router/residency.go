@@ -26,9 +26,22 @@ func (c *cache) stored(ev *kv.Event) {
 	c.settle()
 }
 
-// doubtMoves takes what w alone vouches for out of the index. The caller holds mu.
-func (c *cache) doubtMoves(now kv.Mono, w kv.Worker) {
-	c.mu.effects = c.mu.pools.Doubt(now, w, c.mu.effects[:0])
+// doubtMoves has what w alone vouches for leave the index while events of it are missing,
+// and forgets it when they will not come. That another life began, of which nothing was heard yet, is no
+// reason: the pools are still there. The caller holds mu.
+func (c *cache) doubtMoves(now kv.Mono, w kv.Worker, v feed.Verdict) {
+	if v.Outcome == feed.Gap || v.Lost {
+		c.mu.effects = c.mu.pools.Doubt(now, w, c.mu.effects[:0])
+		c.settle()
+	}
+	if v.Lost {
+		c.mu.pools.Lost(w)
+	}
+}
+
+// trustMoves ends that doubt. The caller holds mu.
+func (c *cache) trustMoves(w kv.Worker) {
+	c.mu.effects = c.mu.pools.Trust(w, c.mu.effects[:0])
 	c.settle()
 }
 
@@ -69,15 +82,6 @@ func (c *cache) tendPools() {
 	defer c.mu.Unlock()
 	c.mu.effects = c.mu.pools.Tick(c.now(), c.mu.effects[:0])
 	c.settle()
-}
-
-// distrust has the moves of w be doubted if the verdict says that events of it may be
-// missing. That another life began is no reason: its pools are still there. The caller
-// holds mu.
-func (c *cache) distrust(now kv.Mono, w kv.Worker, v feed.Verdict) {
-	if v.Drop && v.Outcome == feed.Gap {
-		c.doubtMoves(now, w)
-	}
 }
 
 // poolStats returns the sizes and totals of the pools.

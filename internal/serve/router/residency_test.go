@@ -246,9 +246,20 @@ func TestLostMoves(t *testing.T) {
 	s.want("abc", "1.0:3; 2.0:2 attachable 2 fetched 2")
 	s.now += kv.Mono(2 * time.Minute)
 	s.c.tendPools()
-	if st := s.c.poolStats(); st.Pooled != 4 || st.Counts.Forgotten != 1 {
+	if st := s.c.poolStats(); st.Pooled != 4 || st.Counts.Forgotten != 3 {
 		t.Errorf("%+v", st)
 	}
+}
+
+// TestLostWithinADescription: events were lost, and the record that shows it begins to
+// describe the cache too.
+func TestLostWithinADescription(t *testing.T) {
+	s := newShelf(t)
+	s.say(one, storedAs("abc"))
+	s.say(one, moved("abc", kv.Pooled, two))
+	s.lose(one, 1)
+	s.say(one, kv.Event{Kind: kv.Cleared}, storedAs("abc"), moved("a", kv.Pooled))
+	s.want("abc", "1.0:3; 2.0:1 attachable 1 fetched 1")
 }
 
 // TestPooledBeforeStored: a block whose place among prefixes nobody showed yet counts from
