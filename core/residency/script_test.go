@@ -137,7 +137,7 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 		effects = r.table.Drop(kv.PoolID(n), nil)
 	case "park":
 		n, _ := strconv.Atoi(f[1])
-		r.table.Park(kv.PoolID(n), block(f[2]))
+		r.table.park(kv.PoolID(n), block(f[2]))
 	case "stored":
 		ev := kv.Event{Kind: kv.Stored}
 		for _, b := range f[1] {

@@ -47,33 +47,8 @@ func (c *cache) trustMoves(w kv.Worker) {
 
 // settle does what the pools ask the index for. The caller holds mu.
 func (c *cache) settle() {
-	for i := range c.mu.effects {
-		e := &c.mu.effects[i]
-		switch e.Do {
-		case residency.Place:
-			c.place(e.Pool, e.Seqs)
-		case residency.Displace:
-			c.mu.index.Displace(e.Pool, e.Seqs)
-		case residency.SetAccess:
-			c.mu.index.SetAccess(e.Pool, e.Access)
-		case residency.DropPool:
-			c.mu.index.DropPool(e.Pool)
-		}
-	}
+	c.mu.pools.Settle(c.mu.index, c.mu.effects)
 	clear(c.mu.effects) // their lists are large at times
-}
-
-// place says that blocks are in a pool. Those that the index has no place for wait until
-// somebody stores them. The caller holds mu.
-func (c *cache) place(p kv.PoolID, seqs []kv.SeqHash) {
-	if c.mu.index.Place(p, seqs) == len(seqs) {
-		return
-	}
-	for i := range seqs {
-		if c.mu.index.Place(p, seqs[i:i+1]) == 0 {
-			c.mu.pools.Park(p, seqs[i])
-		}
-	}
 }
 
 // tendPools does what time alone brings about in the pools.
