@@ -1,6 +1,7 @@
 package prefix
 
 import (
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"testing"
@@ -24,7 +25,7 @@ func TestBytesAreTheHeap(t *testing.T) {
 		fill func() *Index
 	}{
 		{"long pages of one worker each", func() *Index { x, _ := fill(t, 4, 1, 100, 400); return x }},
-		{"pages of many workers", func() *Index { x, _ := fill(t, 64, 4000, 1, 1); return x }},
+		{"pages of many workers", func() *Index { x, _ := fill(t, 64, 40_000, 1, 1); return x }},
 		{"sets of many words", func() *Index { x, _ := fill(t, 2000, 200, 1, 3); return x }},
 		{"a page for each block", func() *Index { x, _ := fill(t, 4, 1, 10_000, 1); return x }},
 		{"tiers, labels and pools", func() *Index {
@@ -63,7 +64,8 @@ func TestBytesAreTheHeap(t *testing.T) {
 			x := c.fill()
 			x.seqs, x.edit = nil, edit{} // scratch is not what an entry costs
 			grown := float64(heap()) - float64(before)
-			if got := float64(x.Stats().Bytes); got < grown*0.93 || got > grown*1.07 {
+			// The runtime allocates some of its own meanwhile.
+			if got := float64(x.Stats().Bytes); math.Abs(got-grown) > 0.07*grown+32<<10 {
 				t.Errorf("%.0f bytes are said, the heap grew by %.0f", got, grown)
 			}
 			runtime.KeepAlive(x)
