@@ -139,6 +139,17 @@ func (c *cache) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 	}
 }
 
+// suspect hides what is known of all workers until they have said that nothing is missing,
+// or sent what is.
+func (c *cache) suspect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	for _, h := range c.mu.tracker.AppendHealth(nil) {
+		c.obey(h.Worker, nil, c.mu.tracker.Suspect(now, h.Worker))
+	}
+}
+
 // drop forgets what w holds and where its feed is, but not that records came from it.
 // The caller holds mu.
 func (c *cache) drop(w kv.Worker) {

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -487,6 +488,67 @@ func TestRepair(t *testing.T) {
 			t.Errorf("afterwards: %+v", f)
 		}
 		c.checkIndex()
+	})
+}
+
+// leakyBus loses what is kept of cache events before it is read, while it leaks.
+type leakyBus struct {
+	bus.Bus
+	leaks *atomic.Bool
+}
+
+func (b leakyBus) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink func(bus.Message) error, ready func()) error {
+	return b.Bus.Subscribe(ctx, t, from, func(m bus.Message) error {
+		if t.Durable && b.leaks.Load() {
+			return nil
+		}
+		return sink(m)
+	}, ready)
+}
+
+// TestLostRetention: where the plane lost events before they were read, no worker is
+// believed until it has said that none of its are missing, or sent them: also those of
+// which nothing comes that would show it.
+func TestLostRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		leaks := new(atomic.Bool)
+		planes := router.Planes{Bus: leakyBus{c.bus, leaks}, Registry: c.registry, RPC: c.rpc}
+		r, err := router.New(router.Config{}, planes, byteTokens{}, c.metrics, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.router = r
+		defer c.run("router", r.Run)()
+		defer c.stopWorkers()
+		for id := range kv.WorkerID(3) {
+			c.startWorker(id+1, 1)
+		}
+		for i := range 6 {
+			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
+		}
+		<-time.After(10 * time.Second)
+		leaks.Store(true)
+		c.engines[1].Evict(2) // nothing will show this
+		c.engines[2].Evict(2)
+		<-time.After(time.Millisecond)
+		leaks.Store(false)
+		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
+		c.engines[2].Evict(1)
+		<-time.After(time.Millisecond)
+		for id, row := range c.workers() {
+			if row.Feed.State != "repairing" || row.CachedBlocks == 0 {
+				t.Errorf("after the loss worker %d: %+v", id, row)
+			}
+		}
+		c.bus.Set(bus.Faults{})
+		<-time.After(time.Second)
+		c.checkIndex()
+		for id, row := range c.workers() {
+			if f := row.Feed; f.State != "live" || f.Described+f.GivenUp+f.Missing != 0 {
+				t.Errorf("afterwards worker %d: %+v", id, f)
+			}
+		}
 	})
 }
 
