@@ -43,6 +43,7 @@ type cluster struct {
 	// requests are those of routers to workers on their way.
 	requests slab[feed.Request]
 	pings    slab[ping]
+	letters  slab[letter]
 
 	prompt   []kv.Token // of the task whose serial is promptOf
 	promptOf uint64
@@ -165,6 +166,10 @@ func (c *cluster) step() error {
 		c.routers[e.a].probe(c, e.b)
 	case ponged:
 		c.ponged(e.a)
+	case told:
+		c.routers[e.a].speak(c, e.b)
+	case heard:
+		c.routers[e.b].hear(c, e.a)
 	case upkeep:
 		for i := range c.routers {
 			c.routers[i].tidy(c)

@@ -25,6 +25,8 @@ const (
 	found                     // router a hears of who is registered
 	probed                    // a ping of router a is due
 	ponged                    // ping a is over
+	told                      // router a may have something to tell others
+	heard                     // letter a is at router b
 	upkeep                    // what time alone brings about
 	reported                  // workers look at their load
 )

@@ -43,6 +43,7 @@ type router struct {
 	pings   []health.Ping
 	watched []health.Worker
 	targets []route.Target
+	exchange
 	// lives is asked by tasks: which life of a worker is registered.
 	life func(kv.WorkerID) (epoch uint64, known bool)
 }
@@ -79,7 +80,13 @@ func (c *cluster) openRouter(number int) (err error) {
 			return err
 		}
 	}
-	if r.active, err = slots.New(slots.Config{BlockSize: c.cfg.BlockSize, TTL: reservationTTL}); err != nil {
+	if c.cfg.Sync && c.cfg.Routers > 1 {
+		if err = r.openExchange(); err != nil {
+			return err
+		}
+		r.tell(c)
+	}
+	if r.active, err = slots.New(slots.Config{BlockSize: c.cfg.BlockSize, TTL: reservationTTL, Journal: r.journal()}); err != nil {
 		return err
 	}
 	cfg := c.cfg.Route
@@ -123,6 +130,8 @@ func (r *router) route(c *cluster, q *route.Query, prompt []kv.Token) (route.Dec
 	if c.matches && r.router.NeedsOverlaps(&q.Override) {
 		r.match(c, q)
 	}
+	r.ticks(c.now)
+	defer r.tell(c)
 	d, err := r.router.Pick(c.now, q)
 	if err == nil && r.predict != nil {
 		err = r.predict.Insert(c.now, d.Worker, c.chain, c.blocks)
@@ -154,6 +163,8 @@ func (r *router) drop(w kv.Worker) {
 // prefilled notes the first token of an attempt, and how many tokens were cached. Events
 // know better.
 func (r *router) prefilled(c *cluster, t *task, cached int) {
+	r.ticks(c.now)
+	defer r.tell(c)
 	r.active.Prefilled(slots.Key{ID: t.key, Attempt: t.number})
 	if r.predict == nil || c.follow {
 		return
@@ -172,8 +183,21 @@ func (r *router) prefilled(c *cluster, t *task, cached int) {
 	}
 }
 
+// grown notes tokens of an attempt's answer, whole blocks of them.
+func (r *router) grown(c *cluster, t *task) {
+	if t.grown++; !c.cfg.TrackOutput || t.grown < c.cfg.BlockSize {
+		return
+	}
+	r.ticks(c.now)
+	defer r.tell(c)
+	r.active.Grow(slots.Key{ID: t.key, Attempt: t.number}, t.grown)
+	t.grown = 0
+}
+
 // free ends the reservation of an attempt.
-func (r *router) free(t *task) {
+func (r *router) free(c *cluster, t *task) {
+	r.ticks(c.now)
+	defer r.tell(c)
 	r.active.Free(slots.Key{ID: t.key, Attempt: t.number})
 }
 

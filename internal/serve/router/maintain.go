@@ -58,6 +58,7 @@ func (r *Router) ask(ctx context.Context, q feed.Request) {
 // tidy does what time alone brings about.
 func (r *Router) tidy() {
 	claims := r.tidyLoad()
+	r.cache.tendPools()
 	if !r.events || !r.caughtUp.Load() {
 		return
 	}
@@ -81,6 +82,7 @@ func (r *Router) tidyLoad() []claim {
 		p.leaked = p.active.Expired()
 		r.admit(p) // also those whose time has come, or whose workers did what nobody told
 	}
+	r.tell()
 	for _, m := range r.mu.members {
 		r.settle(now, m) // what a worker said of itself has its time
 	}
