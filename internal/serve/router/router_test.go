@@ -491,6 +491,38 @@ func TestRepair(t *testing.T) {
 	})
 }
 
+// TestWrongBlockSize: events in blocks of another size than the card's are not used at all,
+// and that is said once, not with every record.
+func TestWrongBlockSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var said bytes.Buffer
+		r, err := router.New(router.Config{}, router.Planes{Bus: c.bus, Registry: c.registry, RPC: c.rpc}, byteTokens{}, c.metrics, slog.New(slog.NewTextHandler(&said, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.router = r
+		defer c.run("router", r.Run)()
+		defer c.stopWorkers()
+		c.startWorker(1, 1)
+		c.mustServe("a", prompt(0, 40, 1))
+		w := kv.Worker{ID: 1}
+		for i := range 5 {
+			rec := &feed.Record{Worker: w, Epoch: 1, First: uint64(100 + i), BlockSize: 7, Events: []kv.Event{{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1}}}}
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, rec)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if row := c.workers()[1]; row.Feed.State != "mismatch" || row.CachedBlocks != 0 || !strings.Contains(row.Problem, "7") {
+			t.Errorf("%+v", row)
+		}
+		if n := strings.Count(said.String(), "cache events not used"); n != 1 {
+			t.Errorf("%d warnings about five records:\n%s", n, &said)
+		}
+	})
+}
+
 // leakyBus loses what is kept of cache events before it is read, while it leaks.
 type leakyBus struct {
 	bus.Bus
