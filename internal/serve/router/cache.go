@@ -143,6 +143,13 @@ func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict
 	}
 }
 
+// release has what is missing asked for: the event plane has delivered what it kept.
+func (c *cache) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.tracker.Release()
+}
+
 // suspect hides what is known of all workers until they have said that nothing is missing,
 // or sent what is.
 func (c *cache) suspect() {

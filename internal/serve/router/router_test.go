@@ -584,6 +584,49 @@ func TestLostRetention(t *testing.T) {
 	})
 }
 
+// TestLateRouterAsksWhoIsMissing: of a stream of which the beginning is gone a router that
+// comes late reads all there is before it asks, and then only those of whom it still misses
+// something.
+func TestLateRouterAsksWhoIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		stop := c.startRouter(router.Config{})
+		defer c.stopWorkers()
+		for id := range kv.WorkerID(3) {
+			c.startWorker(id+1, 1)
+		}
+		for i := range 12 {
+			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
+		}
+		<-time.After(5 * time.Second)
+		topic := bus.KVEvents("penstock", "backend")
+		span, err := c.bus.Span(t.Context(), topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.bus.Purge(t.Context(), topic, span.Last-2); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"1/0", "2/0"} { // they describe their caches, for somebody
+			if err := c.bus.Publish(t.Context(), bus.KVResync("penstock"), key, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(5 * time.Second)
+		stop()
+		c.metrics = obs.NewMetrics()
+		defer c.startRouter(router.Config{})()
+		<-time.After(10 * time.Second)
+		c.checkIndex()
+		rows := c.workers()
+		for id, want := range map[kv.WorkerID]int{1: 0, 2: 0, 3: 1} {
+			if f := rows[id].Feed; f.State != "live" || f.Resyncs != want {
+				t.Errorf("worker %d was asked %d times, want %d: %+v", id, f.Resyncs, want, f)
+			}
+		}
+	})
+}
+
 // TestForgedNumbers: a record that claims to be a worker's, with a number that the
 // worker is far from, makes its true events look like old ones, or the end of its
 // doubt come too early for ever. What the worker says about itself decides.

@@ -38,6 +38,7 @@ func (r *Router) follow(ctx context.Context) error {
 			stop(err)
 			return
 		}
+		r.cache.release()
 		r.caughtUp.Store(true)
 		r.wake()
 	})
