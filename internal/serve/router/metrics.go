@@ -77,6 +77,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		rm.refused[k] = events.WithLabelValues(k.String(), outcomeRefused)
 	}
 	m.Collect(newFeedState(r))
+	m.Collect(newReplicaMetrics(r))
 	m.Collect(&state{
 		r:      r,
 		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),

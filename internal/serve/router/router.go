@@ -14,6 +14,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/route"
+	"penstock/core/slots/replica"
 	"penstock/internal/backoff"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -57,7 +58,8 @@ type Router struct {
 	// pings them.
 	resync    chan struct{}
 	probe     chan struct{}
-	scratch   sync.Pool // of *scratch
+	changed   chan struct{} // wakes the one who tells other routers
+	scratch   sync.Pool     // of *scratch
 	decisions decisions
 	hub       hub
 	calls     atomic.Int64 // of the API, with bodies, in progress
@@ -77,6 +79,8 @@ type Router struct {
 		names   map[string]*pool
 		health  *health.Machine
 		pinging int // pings that are out
+		// replica is the exchange with other routers; nil if there is none.
+		replica *replica.Replica
 		// match and overlaps are scratch for requests that waited.
 		match    prefix.Match
 		overlaps []kv.Overlap
@@ -110,6 +114,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		events:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
 		resync:  make(chan struct{}, 1),
 		probe:   make(chan struct{}, 1),
+		changed: make(chan struct{}, 1),
 		seen:    make(chan struct{}),
 		stale:   true,
 	}
@@ -121,9 +126,15 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	r.scratch.New = func() any { return new(scratch) }
 	r.decisions.init(cfg.Decisions)
 	r.mu.health = checks
+	if cfg.Sync {
+		if r.mu.replica, err = r.newReplica(); err != nil {
+			return nil, err
+		}
+	}
 	r.mu.names = map[string]*pool{}
 	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
+	collectPools(metrics, &r.cache)
 	return r, nil
 }
 
@@ -157,6 +168,12 @@ func (r *Router) Run(ctx context.Context) error {
 	}
 	if r.planes.RPC != nil {
 		parts.Go(func() { r.checkHealth(ctx) })
+	}
+	if r.cfg.Sync {
+		part("follow other routers", func() error {
+			return r.planes.Bus.Subscribe(ctx, bus.Slots(r.cfg.Namespace, r.cfg.Component), 0, r.takeSlots, nil)
+		})
+		parts.Go(func() { r.syncReplicas(ctx) })
 	}
 	parts.Go(func() { r.maintain(ctx) })
 	parts.Wait()
