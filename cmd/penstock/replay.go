@@ -38,6 +38,7 @@ type replayFlags struct {
 	routers                     int
 	sync, track                 string
 	weight, temperature         float64
+	queueWeight, nearCost       float64
 	eventDelay, callDelay       time.Duration
 	predicted                   time.Duration
 	noEvents                    bool
@@ -95,6 +96,8 @@ could give. The same command gives the same result on any machine.`,
 	fs.StringVar(&f.sync, "router-replica-sync", config.On, "on or off: they tell each other what they have sent, so that each counts the requests of all")
 	fs.StringVar(&f.track, "router-track-output-blocks", config.Off, "on or off: blocks of answers count as load as they are generated")
 	fs.Float64Var(&f.weight, "kv-overlap-score-weight", 1, "what a block of prompt to compute costs against an active block, in mode kv")
+	fs.Float64Var(&f.queueWeight, "router-prefill-queue-weight", 1, "what a block of prefill work that other requests have on a worker costs against one of the request's own, in mode kv")
+	fs.Float64Var(&f.nearCost, "router-near-cost", 0, "share of the least cost by which another may exceed it and still count as equal, in mode kv")
 	fs.Float64Var(&f.temperature, "router-temperature", 0, "how far choices of mode kv are spread: 0 takes the cheapest worker")
 	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
 	fs.DurationVar(&f.predicted, "router-predicted-ttl", 0, "time for which routers predict so too beside the events; 0s is not at all")
@@ -449,7 +452,7 @@ func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers
 			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing,
 			Routers: f.routers, Sync: f.sync == config.On, TrackOutput: f.track == config.On,
 			NoKVEvents: f.noEvents, PredictedTTL: f.predicted, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
-			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed},
+			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed, QueueWeight: &f.queueWeight, NearCost: f.nearCost},
 		},
 		measure: replay.Measure{
 			Policy: policy, Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,

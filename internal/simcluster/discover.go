@@ -90,9 +90,7 @@ func (r *router) tidy(c *cluster) {
 			continue
 		}
 		w := kv.Worker{ID: kv.WorkerID(i + 1)}
-		if r.tracker.Expect(c.now, w, m.epoch) {
-			r.index.Drop(w)
-		}
+		r.obey(w, nil, r.tracker.Expect(c.now, w, m.epoch))
 		r.compare(c, w, m)
 	}
 	r.ask(c)

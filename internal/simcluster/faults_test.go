@@ -165,8 +165,8 @@ func checkMachines(t *rapid.T, c *cluster) {
 // cache what is in it.
 func checkHealed(t *rapid.T, c *cluster) {
 	checkMachines(t, c)
-	if n := c.calls.used() + c.batches.used() + c.parcels.used(); n != 0 {
-		t.Fatalf("%d calls, batches and parcels are left", n)
+	if n := c.calls.used() + c.batches.used() + c.parcels.used() + c.requests.used(); n != 0 {
+		t.Fatalf("%d calls, batches, parcels and requests are left", n)
 	}
 	for i := range c.routers {
 		checkExchange(t, c, &c.routers[i])
@@ -182,8 +182,8 @@ func checkHealed(t *rapid.T, c *cluster) {
 			if n := r.active.Len(); n != 0 {
 				t.Fatalf("router %d has %d reservations at the end", j, n)
 			}
-			if h, _ := r.tracker.Health(w.id); h.State != feed.Live || h.Epoch != w.epoch || h.LastSeq != w.next-1 {
-				t.Fatalf("worker %d of epoch %d at event %d: %+v", w.id.ID, w.epoch, w.next, h)
+			if h, _ := r.tracker.Health(w.id); h.State != feed.Live || h.Epoch != w.epoch || h.LastSeq != w.log.Next()-1 {
+				t.Fatalf("worker %d of epoch %d at event %d: %+v", w.id.ID, w.epoch, w.log.Next(), h)
 			}
 			if got := r.index.AppendBlocks(nil, w.id); !slices.Equal(got, want) {
 				t.Fatalf("router %d knows %d blocks of worker %d, which has %d", j, len(got), w.id.ID, len(want))
@@ -388,16 +388,16 @@ func TestDescriptionsAreRare(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &c.workers[0]
-	before := w.next
+	before := w.log.Next()
 	for at := time.Duration(0); at < 10*time.Second; at += 100 * time.Millisecond {
-		c.queue.push(kv.Mono(at), asked, 0, 0)
+		c.post(kv.Mono(at), 0, feed.Request{})
 	}
 	for c.now < kv.Mono(11*time.Second) {
 		if err := c.step(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := w.next - before; n != 10 { // of an empty cache: an event that says so
+	if n := w.log.Next() - before; n != 10 { // of an empty cache: an event that says so
 		t.Errorf("%d descriptions in ten seconds, want 10", n)
 	}
 }

@@ -32,7 +32,10 @@ type router struct {
 	router  *route.Router
 	health  *health.Machine
 	members []member // by number of the worker
-	asked   []kv.Worker
+	asked   []feed.Request
+	given   []kv.Worker // scratch of ask
+	asks    bool        // again, at askAt
+	askAt   kv.Mono
 	waiting []uint32 // tasks, to which a change of the set of workers is news
 	looks   bool     // for pings that are due, at look: that one of number probing
 	look    kv.Mono
@@ -260,24 +263,54 @@ func (r *router) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
 		r.index.Drop(w)
 	}
+	if v.Hide {
+		r.index.Hide(w)
+	}
 	if v.Outcome == feed.Apply {
 		for _, ev := range events[v.Skip:] {
 			r.index.Apply(w, ev)
 		}
 	}
+	if v.Show {
+		r.index.Show(w)
+	}
 	if v.Resync {
-		r.asked = append(r.asked, w)
+		r.asked = append(r.asked, v.Request)
 	}
 }
 
-// ask has the workers in doubt asked for their caches, as far as it is time.
+// ask has the workers in doubt asked for what is missing, or for their caches, as far as
+// it is time.
 func (r *router) ask(c *cluster) {
+	r.given = r.tracker.GiveUp(c.now, r.given[:0])
+	for _, w := range r.given {
+		r.index.Drop(w)
+	}
 	r.asked = r.tracker.Due(c.now, r.asked)
-	for _, w := range r.asked {
-		number := uint32(w.ID - 1)
+	for _, q := range r.asked {
+		number := uint32(q.Worker.ID - 1)
 		if r.members[number].known && !c.chaos.losesResync(c.now) {
-			c.queue.push(c.now.Add(c.cfg.EventDelay), asked, number, 0)
+			c.post(c.now.Add(c.cfg.EventDelay), number, q)
 		}
 	}
 	r.asked = r.asked[:0]
+	r.askAgain(c)
+}
+
+// askAgain has ask called when there may be more to ask for.
+func (r *router) askAgain(c *cluster) {
+	at, ok := r.tracker.NextDue()
+	if !ok || r.asks && c.now < r.askAt && r.askAt <= at {
+		return
+	}
+	r.asks, r.askAt = true, max(at, c.now.Add(time.Millisecond))
+	c.queue.push(r.askAt, asking, r.number, 0)
+}
+
+// asking is when ask was to be called again.
+func (r *router) asking(c *cluster) {
+	if r.asks && c.now >= r.askAt {
+		r.asks = false
+		r.ask(c)
+	}
 }

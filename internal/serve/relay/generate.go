@@ -28,6 +28,10 @@ func (e *relayed) Generate(ctx context.Context, req *engine.Request, sink func(*
 	g := &generation{e: e, id: e.r.ids.claim(req.ID), attempt: req.Attempt, sink: sink, request: *req}
 	defer e.r.ids.release(g.id)
 	g.request.Model = e.card.Name
+	if err := attempt.Heed(req.Hints, &g.wishes); err != nil {
+		return err
+	}
+	g.request.Hints = nil
 	g.choices = make([]choice, req.Choices)
 	for i := range g.choices {
 		c := &g.choices[i]
@@ -53,6 +57,7 @@ type generation struct {
 	sinkErr error
 
 	request  engine.Request // of the attempt in progress
+	wishes   route.Request  // what the client wants of the choice of a worker
 	choices  []choice
 	accepted bool // the caller was told
 
@@ -89,10 +94,9 @@ func (g *generation) Kind() string { return attempt.Kind(g.Tokens()) }
 // numerics is preferred: only it goes on bit for bit. Another is better than none.
 func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := g.e.r.model(g.e.card.Name)
-	req := route.Request{
-		ID: g.id, Attempt: number, Model: g.e.card.Name,
-		Tokens: g.request.Prompt, Media: g.request.Media, Salt: g.request.Salt,
-	}
+	req := g.wishes
+	req.ID, req.Attempt, req.Model = g.id, number, g.e.card.Name
+	req.Tokens, req.Media, req.Salt = g.request.Prompt, g.request.Media, g.request.Salt
 	excluded := slices.Clone(failed)
 	if g.request.Guide != nil {
 		excluded = append(excluded, m.those(func(c *engine.Card) bool { return !c.Guided })...)

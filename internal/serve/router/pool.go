@@ -117,7 +117,7 @@ func (r *Router) setTargets(p *pool, members []*member) {
 		state, since := r.state(now, m)
 		targets = append(targets, route.Target{
 			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, Blocks: m.card.Blocks,
-			State: state, Since: since, Unfit: m.unfit, BatchTokens: m.card.MaxBatchedTokens, Experts: m.experts,
+			State: state, Since: since, Unfit: m.unfit, Router: m.card.Router, BatchTokens: m.card.MaxBatchedTokens, Experts: m.experts,
 		})
 	}
 	if err := p.router.SetWorkers(targets); err != nil {

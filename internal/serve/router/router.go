@@ -29,6 +29,8 @@ type Planes struct {
 	Bus      bus.Bus
 	Registry disco.Registry
 	RPC      rpc.Plane
+	// Archive keeps snapshots of what is known of caches. Nil keeps none.
+	Archive bus.Archive
 }
 
 // Router routes the requests of all models. It is safe for concurrent use.
@@ -61,6 +63,12 @@ type Router struct {
 	decisions decisions
 	hub       hub
 	calls     atomic.Int64 // of the API, with bodies, in progress
+
+	self      disco.Instance // this router, as others see it
+	lease     disco.Lease    // of self, where resetting took it; only Run uses it
+	snapshots snapshots
+	// stale says that what is known of caches is to be begun anew; only follow uses it.
+	stale bool
 
 	cache cache
 	mu    struct {
@@ -108,8 +116,10 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		probe:   make(chan struct{}, 1),
 		changed: make(chan struct{}, 1),
 		seen:    make(chan struct{}),
+		stale:   true,
 	}
-	if err := r.cache.open(&cfg, r.now); err != nil {
+	r.self = newSelf(&r.cfg)
+	if err := r.cache.open(&r.cfg, r.now); err != nil {
 		return nil, err
 	}
 	r.saw = sync.OnceFunc(func() { close(r.seen) })
@@ -127,10 +137,17 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	return r, nil
 }
 
-// Run follows discovery, loads and events until ctx ends; it returns nil then.
-// It can be called once. A router serves whatever it knows at any time: before the
+// Run follows discovery, loads and events until ctx ends; it returns nil then. An error
+// means that it did not start, since the states that it was to reset are in use or out of
+// reach. It can be called once. A router serves whatever it knows at any time: before the
 // first catch-up with few overlaps, without discovery with the last known workers.
 func (r *Router) Run(ctx context.Context) error {
+	durable := r.events && r.planes.Archive != nil
+	if durable && r.cfg.Snapshots.Reset != Keep {
+		if err := r.resetStates(ctx); err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
 	var parts sync.WaitGroup
 	part := func(op string, f func() error) {
 		parts.Go(func() { r.keep(ctx, op, f) })
@@ -141,6 +158,12 @@ func (r *Router) Run(ctx context.Context) error {
 	})
 	if r.events {
 		part("follow cache events", func() error { return r.follow(ctx) })
+	}
+	if durable {
+		part("register router", func() error { return r.presence(ctx) })
+		if r.cfg.Snapshots.Threshold > 0 {
+			parts.Go(func() { r.keepSnapshots(ctx) })
+		}
 	}
 	if r.planes.RPC != nil {
 		parts.Go(func() { r.checkHealth(ctx) })

@@ -93,7 +93,7 @@ func (r *Router) syncReplicas(ctx context.Context) {
 		clear(out)
 		due.Reset(next)
 	}
-	r.publishSlots(context.WithoutCancel(ctx), r.leave())
+	r.publishSlots(context.WithoutCancel(ctx), r.farewell())
 }
 
 // stepReplica appends to out what is to be told now, and says when there is more.
@@ -105,7 +105,8 @@ func (r *Router) stepReplica(out [][]byte) ([][]byte, time.Duration) {
 	return out, max(gather, r.mu.replica.Next().Sub(now))
 }
 
-func (r *Router) leave() []byte {
+// farewell tells the others that this router goes, so that they need not miss it.
+func (r *Router) farewell() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.replica.Leave()
