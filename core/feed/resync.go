@@ -21,9 +21,10 @@ func (t *Tracker) Expect(now kv.Mono, w kv.Worker, epoch uint64) Verdict {
 		return Verdict{}
 	}
 	f := &t.feeds[at]
+	lost := f.lost
 	f.begin(now, epoch)
 	f.hidden = true
-	return Verdict{Drop: known, Hide: true}
+	return Verdict{Drop: known, Hide: true, Lost: lost}
 }
 
 // Suspect tells the tracker that events of w may be missing though no record shows it:

@@ -12,7 +12,8 @@ import (
 const (
 	snapshotVersion = 1
 	snapshotHeader  = 8  // version, zero, row size, rows
-	snapshotRow     = 40 // worker, rank, state, zeros, epoch, next, seen
+	snapshotRow     = 40 // worker, rank, state, flags, zeros, epoch, next, seen
+	flagLost        = 1  // events were missing, and have not come
 	// maxSnapshotRows bounds what a reader allocates.
 	maxSnapshotRows = 1 << 20
 )
@@ -29,7 +30,11 @@ func (t *Tracker) AppendSnapshot(dst []byte) []byte {
 		f := &t.feeds[i]
 		dst = le.AppendUint64(dst, uint64(f.worker.ID))
 		dst = le.AppendUint32(dst, f.worker.Rank)
-		dst = append(dst, byte(f.state), 0, 0, 0)
+		flags := byte(0)
+		if f.lost {
+			flags = flagLost
+		}
+		dst = append(dst, byte(f.state), flags, 0, 0)
 		dst = le.AppendUint64(dst, f.epoch)
 		dst = le.AppendUint64(dst, f.next)
 		dst = le.AppendUint64(dst, f.seen)
@@ -70,7 +75,7 @@ func (t *Tracker) load(now kv.Mono, data []byte) error {
 	t.feeds = make([]follower, 0, rows)
 	for data = data[snapshotHeader:]; len(data) > 0; data = data[size:] {
 		f := newFollower(now, kv.Worker{ID: kv.WorkerID(le.Uint64(data)), Rank: le.Uint32(data[8:])})
-		f.state = State(data[12])
+		f.state, f.lost = State(data[12]), data[13]&flagLost != 0
 		f.epoch, f.next, f.seen = le.Uint64(data[16:]), le.Uint64(data[24:]), le.Uint64(data[32:])
 		f.moved, f.hidden = now, f.state == Repair
 		if f.worker.ID > kv.MaxWorkerID || f.state > Live {

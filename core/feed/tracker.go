@@ -93,7 +93,7 @@ func (o Outcome) String() string {
 }
 
 // Verdict says what to do with a record. The parts that are set are done in this
-// order: Drop, Hide, Apply, Show, Resync. A worker that is dropped is no longer hidden.
+// order: Drop, Hide, Lost, Apply, Show, Resync. A worker that is dropped is no longer hidden.
 //
 // What the tracker says of a worker holds for what the index has of it: while the
 // feed is live the entries are exactly what the worker had told up to the last event
@@ -109,6 +109,10 @@ type Verdict struct {
 	// entries, until Show: what it holds is not known, though its entries are kept
 	// and applied to.
 	Hide, Show bool
+	// Lost says that events which were missing will not come: the worker describes its
+	// cache in their place, or began another life. What no description is about, and only those
+	// events would have told, is not known any more.
+	Lost bool
 	// Resync asks for Request to be sent to the worker.
 	Resync  bool
 	Request Request
@@ -172,8 +176,11 @@ func (t *Tracker) Accept(now kv.Mono, r *Record) Verdict {
 		f.health.Stale++
 		return Verdict{Outcome: Stale}
 	case !known || r.Epoch > f.epoch:
+		lost := f.lost
 		f.begin(now, r.Epoch)
-		return t.first(now, f, r, known)
+		v := t.first(now, f, r, known)
+		v.Lost = lost
+		return v
 	case f.state == Doubt:
 		return t.inDoubt(now, f, r)
 	case r.First > f.next || f.next == 1 && !opens(r):
@@ -243,7 +250,9 @@ func (t *Tracker) inDoubt(now kv.Mono, f *follower, r *Record) Verdict {
 
 // described applies a record from its Cleared event.
 func (t *Tracker) described(now kv.Mono, f *follower, r *Record, from int) Verdict {
+	lost := f.lost
 	v := t.apply(now, f, r, from)
+	v.Lost = lost
 	if f.state == Live {
 		f.health.Described++
 		t.totals.Described++

@@ -8,6 +8,7 @@ import (
 	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/prefix"
+	"penstock/core/residency"
 )
 
 // maxSources bounds the workers whose events are followed. Those beyond it route
@@ -29,7 +30,8 @@ type cache struct {
 
 	mu struct {
 		sync.Mutex
-		content // its sources are the workers that records came from
+		content                    // its sources are the workers that records came from
+		effects []residency.Effect // of the last change of pools, reused
 		// lives are those that discovery knows.
 		lives map[kv.Worker]life
 		asked []feed.Request // to be sent
@@ -113,29 +115,43 @@ func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	}
 	v = c.mu.tracker.Accept(now, rec)
 	before := c.mu.index.Counts()
-	c.obey(w, rec.Events, v)
+	c.obey(now, w, rec.Events, v)
 	s.odd.since(before, c.mu.index.Counts())
 	return v, true
 }
 
 // obey does what the tracker asks for. The caller holds mu.
-func (c *cache) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
+func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
 		c.mu.index.Drop(w)
 	}
 	if v.Hide {
 		c.mu.index.Hide(w)
 	}
+	c.doubtMoves(now, w, v)
 	if v.Outcome == feed.Apply {
-		for _, ev := range events[v.Skip:] {
-			c.mu.index.Apply(w, ev)
+		for i := range events[v.Skip:] {
+			c.applyEvent(now, w, &events[v.Skip+i])
 		}
 	}
 	if v.Show {
 		c.mu.index.Show(w)
+		c.trustMoves(w)
 	}
 	if v.Resync {
 		c.mu.asked = append(c.mu.asked, v.Request)
+	}
+}
+
+// applyEvent applies one event. The caller holds mu.
+func (c *cache) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
+	if ev.Kind == kv.Moved {
+		c.moved(now, w, ev)
+		return
+	}
+	c.mu.index.Apply(w, *ev)
+	if ev.Kind == kv.Stored {
+		c.stored(ev)
 	}
 }
 
@@ -144,6 +160,7 @@ func (c *cache) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 func (c *cache) drop(w kv.Worker) {
 	c.mu.tracker.Forget(w)
 	c.mu.index.Drop(w)
+	c.mu.pools.Lost(w)
 }
 
 // forget drops all that is known of w. The caller holds mu.
@@ -244,11 +261,11 @@ func (c *cache) tend(claims []claim) (found []finding) {
 		if !known || !l.publishes || c.mismatch(w) != 0 || now.Sub(l.since) < settle {
 			continue
 		}
-		c.obey(w, nil, c.mu.tracker.Expect(now, w, l.epoch))
+		c.obey(now, w, nil, c.mu.tracker.Expect(now, w, l.epoch))
 		h, _ := c.mu.tracker.Health(w)
 		what, v := c.mu.tracker.Compare(now, w, said.Claim)
 		if what != feed.Agrees {
-			c.obey(w, nil, v)
+			c.obey(now, w, nil, v)
 			found = append(found, finding{said, what, h.LastSeq})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"penstock/core/feed"
 	"penstock/core/health"
 	"penstock/core/prefix"
+	"penstock/core/residency"
 	"penstock/core/route"
 	"penstock/core/route/queue"
 )
@@ -18,14 +19,15 @@ type Config struct {
 	Namespace string
 	// Component is that of the workers to route to, and of the stream of their events.
 	Component string
-	// Route decides, Index and Feed bound what is known of caches, Health says when
-	// a worker counts as not answering.
+	// Route decides, Index, Feed and Residency bound what is known of caches and of pools
+	// of memory that workers share, Health says when a worker counts as not answering.
 	Route route.Config
 	// Queue is about the requests that wait for a worker, as Route.QueueThreshold says.
-	Queue  queue.Config
-	Index  prefix.Config
-	Feed   feed.Config
-	Health health.Config
+	Queue     queue.Config
+	Index     prefix.Config
+	Feed      feed.Config
+	Residency residency.Config
+	Health    health.Config
 	// BlockSize, if not 0, is the block size that every worker must have; a
 	// worker with another one gets no requests. 0 takes it from the model cards.
 	BlockSize int

@@ -218,6 +218,7 @@ type indexRow struct {
 	Bytes    int          `json:"bytes"`
 	Counts   indexCounts  `json:"counts"`
 	Feeds    []workerFeed `json:"feeds"`
+	Pools    []poolRow    `json:"pools,omitempty"` // of memory that workers share
 }
 
 type indexCounts struct {
@@ -253,6 +254,7 @@ func (r *Router) indexRow() indexRow {
 		w := h.feed.Worker
 		row.Feeds = append(row.Feeds, workerFeed{uint64(w.ID), w.Rank, h.blocks, healthRow(now, h)})
 	}
+	row.Pools = r.cache.pools()
 	return row
 }
 

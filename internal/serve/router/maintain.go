@@ -58,6 +58,7 @@ func (r *Router) ask(ctx context.Context, q feed.Request) {
 // tidy does what time alone brings about.
 func (r *Router) tidy() {
 	claims := r.tidyLoad()
+	r.cache.tendPools()
 	if !r.events || !r.caughtUp.Load() {
 		return
 	}

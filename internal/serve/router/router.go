@@ -134,6 +134,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	r.mu.names = map[string]*pool{}
 	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
+	collectPools(metrics, &r.cache)
 	return r, nil
 }
 

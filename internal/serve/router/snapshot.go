@@ -9,6 +9,7 @@ import (
 	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/prefix"
+	"penstock/core/residency"
 	"penstock/core/snapshot"
 )
 
@@ -20,6 +21,7 @@ type place struct{ life, seq uint64 }
 type content struct {
 	index   *prefix.Index
 	tracker *feed.Tracker
+	pools   *residency.Table
 	sources map[kv.Worker]*source
 }
 
@@ -33,7 +35,11 @@ func (c *cache) newContent() (content, error) {
 	if err != nil {
 		return content{}, err
 	}
-	return content{index, tracker, map[kv.Worker]*source{}}, nil
+	pools, err := residency.New(c.cfg.Residency)
+	if err != nil {
+		return content{}, err
+	}
+	return content{index, tracker, pools, map[kv.Worker]*source{}}, nil
 }
 
 // part is one section of a snapshot: how it is written and read. Its version is that of
@@ -53,6 +59,11 @@ func (k *content) parts(now kv.Mono) []part {
 	return []part{
 		{snapshot.Index, snapshot.Required, k.index.AppendSnapshot, k.index.LoadSnapshot},
 		{snapshot.Feeds, snapshot.Required, k.tracker.AppendSnapshot, func(data []byte) error { return k.tracker.LoadSnapshot(now, data) }},
+		{
+			snapshot.Residency, snapshot.Required,
+			func(dst []byte) []byte { return k.pools.AppendSnapshot(dst, now) },
+			func(data []byte) error { return k.pools.LoadSnapshot(data, now) },
+		},
 		{snapshot.Workers, snapshot.Required, k.appendSources, func(data []byte) error { return k.loadSources(now, data) }},
 	}
 }
