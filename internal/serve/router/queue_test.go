@@ -417,3 +417,36 @@ func TestQueueUnderChurn(t *testing.T) {
 		})
 	}
 }
+
+// TestBusyWhileWaiting: who waits goes on waiting while workers are busy, which is why who
+// comes then is refused.
+func TestBusyWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 1, 0, queue.Config{})
+		p, _ := r.find("m")
+		if err := p.router.SetBusy(route.Busy{PrefillTokens: 100}); err != nil {
+			t.Fatal(err)
+		}
+		mustRoute(t, r, asking("first"))
+		waits := parked(t, t.Context(), r, asking("waits"))
+		moving := asking("moving")
+		moving.Attempt = 2
+		mustRoute(t, r, moving)
+		r.tidy()
+		pinned := asking("pinned")
+		pinned.Pin = kv.Worker{ID: 1}
+		if _, err := r.Route(t.Context(), pinned); fault.Of(err) != fault.Overloaded {
+			t.Errorf("a newcomer: %v", err)
+		}
+		if n, _ := r.waiting(); n != 1 {
+			t.Fatalf("%d wait, want 1", n)
+		}
+		r.Free("first", 1)
+		r.Free("moving", 2)
+		if o := <-waits; o.err != nil {
+			t.Error(o.err)
+		}
+		r.Free("waits", 1)
+		idle(t, r)
+	})
+}
