@@ -63,6 +63,8 @@ type generation struct {
 
 	// Of the attempt in progress.
 	prefilled bool // tokens have come
+	grown     int  // tokens that the router was not told of
+	blockSize int
 	delta     engine.Delta
 	numerics  string // of its worker
 	// computed are the numerics that the first token came from; "" before.
@@ -109,7 +111,7 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 // Try makes one attempt. It returns nil when every choice is done.
 func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer g.e.r.deps.Router.Free(g.id, number)
-	g.prefilled = false
+	g.prefilled, g.grown, g.blockSize = false, 0, d.BlockSize
 	g.numerics = g.e.r.model(g.e.card.Name).numerics(d.Worker.ID)
 	g.request.Attempt = number
 	g.resume()
@@ -177,6 +179,10 @@ func (g *generation) output(d *engine.Delta) error {
 	if !g.prefilled && len(d.Tokens) > 0 {
 		g.prefilled = true
 		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt)
+	}
+	if g.grown += len(d.Tokens); g.grown > 0 && g.grown >= g.blockSize {
+		g.e.r.deps.Router.Grown(g.id, g.request.Attempt, g.grown)
+		g.grown = 0
 	}
 	if len(c.tokens) > c.sent {
 		d.Cached = 0 // the caller was told with the first tokens

@@ -177,3 +177,43 @@ func TestDecisionsAreBounded(t *testing.T) {
 		t.Errorf("attempt %+v", a)
 	}
 }
+
+// TestHostedExperts: a worker whose card names the experts that a request expects is
+// preferred, in proportion to what it hosts of them; it is no part of any load.
+func TestHostedExperts(t *testing.T) {
+	r := serving(t, Config{}, obs.NewMetrics())
+	var list []disco.Instance
+	for i, spec := range []string{"3:1", "3:1-2", "3:2@0.5", ""} {
+		experts, err := engine.ParseExperts(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta, err := engine.EncodeCard(engine.Card{Name: "m", BlockSize: 4, Ranks: 1, ContextLength: 100, VocabSize: 100, Experts: experts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, disco.Instance{Kind: disco.Worker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+	}
+	req := &route.Request{Model: "m", Tokens: make([]kv.Token, 40), Override: route.Override{MoE: &route.MoEQuery{Layer: new(uint32(3)), Experts: []uint32{1, 2}}}}
+	for range 2 { // the second time the cards are known
+		r.setInstances(list)
+		ex, err := r.Explain(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []float64{0.5, 1, 0.25, 0} {
+			c := ex.Candidates[i]
+			if c.ExpertShare != want || c.Affinity != want || c.Cost != 20-want || c.PrefillTokens != 40 || c.DecodeBlocks != 10 {
+				t.Errorf("worker %d: %+v, want a share of %g", i+1, c, want)
+			}
+		}
+		if ex.Decision.Worker.ID != 2 {
+			t.Errorf("worker %d is chosen", ex.Decision.Worker.ID)
+		}
+	}
+	list[1].Epoch, list[1].Meta = 2, list[3].Meta // it comes back without
+	r.setInstances(list)
+	if ex, err := r.Explain(t.Context(), req); err != nil || ex.Decision.Worker.ID != 1 {
+		t.Errorf("worker %d is chosen, %v", ex.Decision.Worker.ID, err)
+	}
+}
