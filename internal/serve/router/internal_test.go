@@ -217,3 +217,47 @@ func TestHostedExperts(t *testing.T) {
 		t.Errorf("worker %d is chosen, %v", ex.Decision.Worker.ID, err)
 	}
 }
+
+// TestStrictQuery: without fallback a request goes to a worker that holds a block of it
+// under the expert asked for, and to nobody else.
+func TestStrictQuery(t *testing.T) {
+	r, err := New(Config{}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.setInstances(batching(t, 3, 4))
+	hasher, err := kv.NewHasher(4, kv.Salt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := make([]kv.Token, 12)
+	labels := make([]kv.MoELabel, 3)
+	labels[1] = kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 7}
+	for id, of := range map[kv.WorkerID][]kv.MoELabel{1: nil, 2: labels} {
+		w := kv.Worker{ID: id}
+		rec := feed.Record{Worker: w, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens, nil), Labels: of},
+		}}
+		r.take(t.Context(), new(feed.Record), bus.Message{Key: engine.WorkerKey(w), Data: feed.AppendRecord(nil, &rec)})
+	}
+	ask := func(id string, layer uint32, mode route.Mode) (route.Decision, error) {
+		return r.Route(t.Context(), &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: tokens, Override: route.Override{
+			Mode: &mode, MoE: &route.MoEQuery{Layer: &layer, Experts: []uint32{7}, Fallback: new(false)},
+		}})
+	}
+	for i, mode := range []route.Mode{route.KV, route.Random, route.RoundRobin, route.LeastLoaded, route.PowerOfTwo} {
+		for j := range 5 {
+			if d, err := ask(fmt.Sprint(i, "/", j), 1, mode); err != nil || d.Worker.ID != 2 {
+				t.Errorf("%s: %+v, %v", mode, d, err)
+			}
+		}
+	}
+	if _, err := ask("nobody", 2, route.KV); fault.Of(err) != fault.Ineligible {
+		t.Errorf("for an expert of which there is no block: %v", err)
+	}
+	for _, p := range r.mu.pools {
+		if n := p.active.Len(); n != 25 {
+			t.Errorf("%d requests are active, want 25", n)
+		}
+	}
+}
