@@ -26,6 +26,7 @@ const (
 	ponged                    // ping a is over
 	upkeep                    // what time alone brings about
 	reported                  // workers look at their load
+	copied                    // copy a into the pool ends
 )
 
 // event is something that happens at a time. What a and b are depends on its kind.
