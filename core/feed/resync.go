@@ -59,7 +59,7 @@ func (t *Tracker) Disown(now kv.Mono, w kv.Worker, next uint64) Verdict {
 
 // doubt begins the repair of a live feed.
 func (t *Tracker) doubt(now kv.Mono, f *follower, o Outcome) Verdict {
-	f.state, f.moved, f.hidden = Repair, now, true
+	f.state, f.moved, f.wanted, f.hidden = Repair, now, false, true
 	v := t.request(now, f, o)
 	v.Hide = true
 	return v
@@ -71,7 +71,7 @@ func (t *Tracker) doubt(now kv.Mono, f *follower, o Outcome) Verdict {
 func (t *Tracker) GiveUp(now kv.Mono, dst []kv.Worker) []kv.Worker {
 	for i := range t.feeds {
 		f := &t.feeds[i]
-		if f.state == Repair && now.Sub(f.moved) >= t.cfg.Repair {
+		if f.state == Repair && f.wanted && now.Sub(f.moved) >= t.cfg.Repair {
 			f.state, f.next, f.hidden = Doubt, f.seen, false
 			f.health.GivenUp++
 			t.totals.GivenUp++
@@ -107,13 +107,19 @@ func (t *Tracker) NextDue() (at kv.Mono, ok bool) {
 		case Live:
 			continue
 		case Repair:
-			due = min(f.repair.due(), f.moved.Add(t.cfg.Repair))
+			due = f.repair.due()
+			if f.wanted {
+				due = min(due, f.moved.Add(t.cfg.Repair))
+			}
 		case Doubt:
 			due = f.whole.due()
 		}
 		if !ok || due < at {
 			at, ok = due, true
 		}
+	}
+	if ok && t.sent >= t.cfg.Asks {
+		at = max(at, t.opened.Add(t.cfg.MinBackoff))
 	}
 	return at, ok
 }
@@ -138,8 +144,18 @@ func (t *Tracker) request(now kv.Mono, f *follower, o Outcome) Verdict {
 	if f.state == Repair {
 		p, q.From = &f.repair, f.next
 	}
-	if !p.ask(now, &t.cfg) {
+	if t.sent > 0 && now.Sub(t.opened) >= t.cfg.MinBackoff {
+		t.sent = 0
+	}
+	if t.sent >= t.cfg.Asks || !p.ask(now, &t.cfg) {
 		return v
+	}
+	if t.sent == 0 {
+		t.opened = now
+	}
+	t.sent++
+	if f.state == Repair && !f.wanted {
+		f.wanted, f.moved = true, now
 	}
 	f.health.Resyncs++
 	v.Resync, v.Request = true, q

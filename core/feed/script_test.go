@@ -207,12 +207,15 @@ func TestConfig(t *testing.T) {
 		{MinBackoff: -1},
 		{MinBackoff: time.Minute},
 		{MinBackoff: 2, MaxBackoff: 1},
+		{Asks: -1},
+		{Repair: -1},
+		{Stuck: -1},
 	} {
 		if _, err := NewTracker(cfg); err == nil {
 			t.Errorf("%+v was accepted", cfg)
 		}
 	}
-	cfg := Config{MinBackoff: -1, MaxBackoff: -2}
+	cfg := Config{MinBackoff: -1, MaxBackoff: -2, Asks: 1}
 	if err := cfg.Validate(); strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("not every problem is reported: %v", err)
 	}

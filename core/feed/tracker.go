@@ -2,6 +2,7 @@ package feed
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -15,22 +16,30 @@ type Config struct {
 	// twice as long, up to MaxBackoff. A worker that was left alone for MaxBackoff
 	// starts over.
 	MinBackoff, MaxBackoff time.Duration
+	// Asks is how many requests may be sent within MinBackoff, to all workers: when many
+	// feeds are in doubt at once, as after the event plane lost what it kept, their answers
+	// come one after another and not in one storm.
+	Asks int
 	// Repair is how long a repair may stand still before it is given up: the worker's
 	// entries are dropped then, and its whole cache is asked for. What waits for a
-	// repair is kept but not shown, so patience costs memory only.
+	// repair is kept but not shown, so patience costs memory only. It begins when the
+	// worker is asked.
 	Repair time.Duration
 	// Stuck is how long a feed may stand still behind what its worker says it has
 	// published, or be ahead of that, see [Tracker.Compare].
 	Stuck time.Duration
 }
 
-// EnsureDefaults fills in what is not set: 200 ms, 30 s, 5 s and 5 s.
+// EnsureDefaults fills in what is not set: 200 ms, 30 s, 64, 5 s and 5 s.
 func (c *Config) EnsureDefaults() {
 	if c.MinBackoff == 0 {
 		c.MinBackoff = 200 * time.Millisecond
 	}
 	if c.MaxBackoff == 0 {
 		c.MaxBackoff = 30 * time.Second
+	}
+	if c.Asks == 0 {
+		c.Asks = 64
 	}
 	if c.Repair == 0 {
 		c.Repair = 5 * time.Second
@@ -48,6 +57,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxBackoff < c.MinBackoff {
 		errs = append(errs, errors.New("feed: max backoff must not be less than min backoff"))
+	}
+	if c.Asks < 1 {
+		errs = append(errs, fmt.Errorf("feed: at least 1 request must be possible at a time, not %d", c.Asks))
 	}
 	if c.Repair < 0 {
 		errs = append(errs, errors.New("feed: the time after which a repair is given up must be positive"))
@@ -114,6 +126,9 @@ type Tracker struct {
 	cfg    Config
 	feeds  []follower // ascending by worker
 	totals Totals
+	// sent counts the requests since opened, which begins anew after MinBackoff.
+	sent   int
+	opened kv.Mono
 }
 
 // follower is what is known of one worker's feed.
@@ -125,8 +140,10 @@ type follower struct {
 	// wanted. seen is the number after the last event that is known of: equal in a live
 	// feed. In doubt both are the least number that a Cleared event must have to end it.
 	next, seen uint64
-	// moved is when the repair began or brought something last.
-	moved kv.Mono
+	// moved is when the repair began, was asked for first or brought something last; wanted
+	// says that it was asked for.
+	moved  kv.Mono
+	wanted bool
 	// hidden says that Hide was asked for and Show not yet, lost that a loss was counted
 	// and is not made good.
 	hidden, lost bool
@@ -273,6 +290,7 @@ func (t *Tracker) loss(f *follower) {
 // begin starts following a life of the worker of which nothing was heard: all of its
 // events are wanted.
 func (f *follower) begin(now kv.Mono, epoch uint64) {
+	f.wanted = false
 	f.epoch, f.state, f.lost, f.next, f.seen, f.moved, f.pace = epoch, Repair, false, 1, 1, now, pace{}
 }
 

@@ -18,8 +18,10 @@ func sampled(t testing.TB) *Index {
 	one, two, three := kv.Worker{ID: 1}, kv.Worker{ID: 2, Rank: 1}, kv.Worker{ID: 300}
 	ev := stored("", "a/b/c/d", kv.TierDevice)
 	ev.Labels = []kv.MoELabel{
-		{Has: kv.HasExpert, Layer: 2, Expert: 7}, {},
-		{Has: kv.HasExpert | kv.HasGroup, Layer: 2, Expert: 7, Group: 3}, {Has: kv.HasExpert, Layer: 2, Expert: 7},
+		{Has: kv.HasExpert, Layer: 2, Expert: 7},
+		{},
+		{Has: kv.HasExpert | kv.HasGroup, Layer: 2, Expert: 7, Group: 3},
+		{Has: kv.HasExpert, Layer: 2, Expert: 7},
 	}
 	x.Apply(one, ev)
 	x.Apply(two, stored("", "a/b", kv.TierDevice))

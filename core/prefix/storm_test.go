@@ -19,7 +19,7 @@ type storm struct {
 	grove tree
 	// fixed has what the first workers hold for good: of chain i, the blocks fixed[w][i].
 	fixed map[kv.Worker][]int
-	done atomic.Bool
+	done  atomic.Bool
 }
 
 // passer returns one of two workers that take turns under the same number: 1000 holds the
@@ -146,7 +146,7 @@ func TestStorm(t *testing.T) {
 		for i := range errs {
 			readers.Go(func() { errs[i] = s.read(uint64(i)) })
 		}
-		s.write(20_000)
+		s.write(6_000)
 		s.done.Store(true)
 		readers.Wait()
 		if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {

@@ -46,6 +46,7 @@ type cluster struct {
 	// requests are those of routers to workers on their way.
 	requests slab[feed.Request]
 	pings    slab[ping]
+	letters  slab[letter]
 
 	prompt   []kv.Token // of the task whose serial is promptOf
 	promptOf uint64
@@ -151,6 +152,8 @@ func (c *cluster) step() error {
 		c.unpack(e.a, e.b)
 	case asked:
 		c.workers[e.a].asked(c, e.b)
+	case asking:
+		c.routers[e.a].asking(c)
 	case answered:
 		c.workers[e.a].answered(c, e.b)
 	case crashed:
@@ -169,6 +172,10 @@ func (c *cluster) step() error {
 		c.routers[e.a].probe(c, e.b)
 	case ponged:
 		c.ponged(e.a)
+	case told:
+		c.routers[e.a].speak(c, e.b)
+	case heard:
+		c.routers[e.b].hear(c, e.a)
 	case upkeep:
 		for i := range c.routers {
 			c.routers[i].tidy(c)

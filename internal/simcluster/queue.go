@@ -16,6 +16,7 @@ const (
 	recorded                  // parcel a is at router b
 	asked                     // request b of a router is at worker a
 	answered                  // worker a, in epoch b, may answer requests
+	asking                    // router a may have something to ask for
 	crashed                   // worker a dies
 	leaving                   // worker a begins to leave
 	left                      // it is gone
@@ -24,6 +25,8 @@ const (
 	found                     // router a hears of who is registered
 	probed                    // a ping of router a is due
 	ponged                    // ping a is over
+	told                      // router a may have something to tell others
+	heard                     // letter a is at router b
 	upkeep                    // what time alone brings about
 	reported                  // workers look at their load
 	copied                    // copy a into the pool ends

@@ -2,6 +2,7 @@ package router
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/core/feed"
@@ -21,23 +22,23 @@ const maxSources = 16384
 //
 // Time in it is what now says under the lock, so that it does not go backwards.
 type cache struct {
-	grace time.Duration
-	now   func() kv.Mono
+	cfg *Config
+	now func() kv.Mono
+	// live is the index of content, for those who read it beside its writer. It changes
+	// when all that is known is replaced, as by a snapshot.
+	live atomic.Pointer[prefix.Index]
 
 	mu struct {
 		sync.Mutex
-		index   *prefix.Index
-		tracker *feed.Tracker
-		pools   *residency.Table
+		content                    // its sources are the workers that records came from
 		effects []residency.Effect // of the last change of pools, reused
-		// lives are those that discovery knows, sources those that records came from.
-		lives   map[kv.Worker]life
-		sources map[kv.Worker]*source
-		asked   []feed.Request // to be sent
-		given   []kv.Worker    // scratch of due
-		// position is where in the event plane's stream the last record was that
-		// was judged; 0 before the first.
-		position uint64
+		// lives are those that discovery knows.
+		lives map[kv.Worker]life
+		asked []feed.Request // to be sent
+		given []kv.Worker    // scratch of due
+		// place is that of the last message of the event plane's stream that was
+		// judged.
+		place place
 	}
 }
 
@@ -71,36 +72,25 @@ func (o *oddities) since(before, after prefix.Counts) {
 
 // open makes c ready. It knows no worker.
 func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
-	c.grace, c.now = cfg.Grace, now
-	if c.mu.tracker, err = feed.NewTracker(cfg.Feed); err != nil {
-		return err
-	}
-	if c.mu.index, err = prefix.New(cfg.Index); err != nil {
-		return err
-	}
-	if c.mu.pools, err = residency.New(cfg.Residency); err != nil {
-		return err
-	}
+	c.cfg, c.now = cfg, now
 	c.mu.lives = map[kv.Worker]life{}
-	c.mu.sources = map[kv.Worker]*source{}
-	return nil
+	c.mu.content, err = c.newContent()
+	c.live.Store(c.mu.index)
+	return err
 }
 
-// match looks a prompt up.
+// match looks a prompt up. It waits for nobody.
 func (c *cache) match(m *prefix.Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
-	// An index that cannot be read beside its writer is read in turn with it.
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.index.Match(m, chain, moe)
+	c.live.Load().Match(m, chain, moe)
 }
 
-// accept judges a record, which was at a position of the event plane's stream, and
+// accept judges a record, which was at a place of the event plane's stream, and
 // applies what is new in it. It is the one place where records change the index. ok is
 // false if the worker's events are not used at all.
-func (c *cache) accept(position uint64, rec *feed.Record) (v feed.Verdict, ok bool) {
+func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.position = position
+	c.mu.place = at
 	now, w := c.now(), rec.Worker
 	l, known := c.mu.lives[w]
 	if known && rec.Epoch < l.epoch {
@@ -222,8 +212,8 @@ func (c *cache) know(lives map[kv.Worker]life) {
 
 // due appends to dst the requests that must be sent to workers now, for what is missing
 // of their feeds or for their caches. Those that discovery does not know are not asked:
-// they may be long gone.
-func (c *cache) due(dst []feed.Request) []feed.Request {
+// they may be long gone. wait is the time until there may be more to send.
+func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
@@ -238,7 +228,11 @@ func (c *cache) due(dst []feed.Request) []feed.Request {
 		}
 	}
 	c.mu.asked = all[:0]
-	return dst
+	wait = upkeep
+	if next, ok := c.mu.tracker.NextDue(); ok {
+		wait = min(max(next.Sub(now), time.Millisecond), upkeep)
+	}
+	return dst, wait
 }
 
 // claim is what a worker says of its feed.
@@ -284,7 +278,7 @@ func (c *cache) tend(claims []claim) (found []finding) {
 // later one may be older, from before the clock was set back. The caller holds mu.
 func (c *cache) dropStrangers(now kv.Mono) {
 	for w, s := range c.mu.sources { // each is its own affair
-		if l, known := c.mu.lives[w]; (!known || l.epoch < s.epoch) && now.Sub(s.since) >= c.grace {
+		if l, known := c.mu.lives[w]; (!known || l.epoch < s.epoch) && now.Sub(s.since) >= c.cfg.Grace {
 			c.forget(w)
 		}
 	}

@@ -58,12 +58,19 @@ type feedRow struct {
 // feedWaiting is the state of a feed of which no record has come.
 const feedWaiting = "waiting"
 
-// loadRow is the JSON of a worker's load: first what this router has sent there,
-// then what the worker last reported of itself.
+// othersLoad is the JSON of the part of a worker's load that other routers sent.
+type othersLoad struct {
+	ActiveRequests int `json:"active_requests"`
+	PrefillTokens  int `json:"prefill_tokens"`
+}
+
+// loadRow is the JSON of a worker's load: first what routers have sent there, as far as
+// this one knows, then what the worker last reported of itself.
 type loadRow struct {
 	ActiveRequests int          `json:"active_requests"`
 	ActiveBlocks   int          `json:"active_blocks"`
 	PrefillTokens  int          `json:"prefill_tokens"`
+	Others         othersLoad   `json:"others"`
 	Reported       *engine.Load `json:"reported"`         // null if it was not heard of
 	ReportedFor    float64      `json:"reported_seconds"` // age of the report
 }
@@ -139,10 +146,12 @@ func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 		row.State = "unconfirmed"
 	}
 	var l slots.Load
+	var others slots.Share
 	if p != nil {
-		l = p.active.Load(m.worker)
+		p.active.Advance(now)
+		l, others = p.active.Load(m.worker), p.active.Others(m.worker)
 	}
-	row.Load = loadRow{ActiveRequests: l.Requests, ActiveBlocks: l.Blocks, PrefillTokens: l.PrefillTokens}
+	row.Load = loadRow{ActiveRequests: l.Requests, ActiveBlocks: l.Blocks, PrefillTokens: l.PrefillTokens, Others: othersLoad{others.Requests, others.PrefillTokens}}
 	if m.reported {
 		row.Load.Reported = new(m.load.Load)
 		row.Load.ReportedFor = seconds(now.Sub(m.loadAt))

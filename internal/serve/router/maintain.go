@@ -19,21 +19,26 @@ const (
 	settle = 2 * time.Second
 )
 
-// maintain asks workers in doubt for what is missing or for their caches, frees what leaked and forgets
-// who is gone, until ctx ends.
+// maintain asks workers in doubt for what is missing or for their caches, frees what
+// leaked and forgets who is gone, until ctx ends.
 func (r *Router) maintain(ctx context.Context) {
 	tick := time.NewTicker(upkeep)
 	defer tick.Stop()
+	again := time.NewTimer(upkeep)
+	defer again.Stop()
 	var ask []feed.Request
 	for {
 		select {
 		case <-r.resync:
+		case <-again.C:
 		case <-tick.C:
 			r.tidy()
 		case <-ctx.Done():
 			return
 		}
-		ask = r.cache.due(ask[:0])
+		var wait time.Duration
+		ask, wait = r.cache.due(ask[:0])
+		again.Reset(wait)
 		for _, q := range ask {
 			r.ask(ctx, q)
 		}
@@ -77,6 +82,7 @@ func (r *Router) tidyLoad() []claim {
 		p.leaked = p.active.Expired()
 		r.admit(p) // also those whose time has come, or whose workers did what nobody told
 	}
+	r.tell()
 	for _, m := range r.mu.members {
 		r.settle(now, m) // what a worker said of itself has its time
 	}

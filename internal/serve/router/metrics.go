@@ -42,6 +42,7 @@ type routerMetrics struct {
 	missing   prometheus.Counter // requests for what is missing
 	whole     prometheus.Counter // and for whole caches
 	malformed prometheus.Counter
+	snapshots snapshotMetrics
 }
 
 func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
@@ -55,6 +56,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		calls:     m.Counter("router_failed_calls_total", "Calls to workers that failed or were refused, by code.", "code"),
 		malformed: m.Counter("feed_malformed_total", "Messages of workers that could not be read.").WithLabelValues(),
 	}
+	rm.snapshots = newSnapshotMetrics(m, r)
 	resyncs := m.Counter("feed_resyncs_total", "Times a worker was asked for what is missing of its events, or for all of its cache.", "wanted")
 	rm.missing, rm.whole = resyncs.WithLabelValues("missing"), resyncs.WithLabelValues("all")
 	waits := m.Histogram("router_queue_wait_seconds", "Time that requests waited in the router for a worker with less to do, by how it ended.", prometheus.ExponentialBuckets(1e-3, 4, 10), "outcome")
@@ -75,6 +77,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		rm.refused[k] = events.WithLabelValues(k.String(), outcomeRefused)
 	}
 	m.Collect(newFeedState(r))
+	m.Collect(newReplicaMetrics(r))
 	m.Collect(&state{
 		r:      r,
 		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),

@@ -53,7 +53,7 @@ func (s *shelf) start(w kv.Worker) {
 func (s *shelf) say(w kv.Worker, events ...kv.Event) feed.Verdict {
 	rec := &feed.Record{Worker: w, Epoch: s.life[w], First: s.next[w], BlockSize: 4, Events: events}
 	s.next[w] += uint64(len(events))
-	v, ok := s.c.accept(0, rec)
+	v, ok := s.c.accept(place{life: 1, seq: 1}, rec)
 	if !ok {
 		s.t.Fatalf("the events of %v were not used", w)
 	}
@@ -296,5 +296,51 @@ func TestReuseIsNeverMoreThanThePrompt(t *testing.T) {
 	s.say(one, moved("abc", kv.Pooled, one, two))
 	if got, want := s.finds("abc", &kv.MoEQuery{Layer: 1}), "1.0:3 attachable 3 labelled 3; 2.0:3 attachable 3 fetched 3"; got != want {
 		t.Errorf("found as %q, want %q", got, want)
+	}
+}
+
+// TestSnapshotKeepsLabelsAndPools: what a snapshot brings back has every label, every pool and
+// who can attach it, and goes on from there: what is in transit times out, what is in doubt can be trusted
+// again, and later events find the blocks. The worker that moved them need not live any more.
+func TestSnapshotKeepsLabelsAndPools(t *testing.T) {
+	s := newShelf(t)
+	ev := storedAs("abc")
+	ev.Labels = []kv.MoELabel{{Has: kv.HasExpert, Layer: 2, Expert: 7}, {}, {Has: kv.HasExpert | kv.HasGroup, Layer: 2, Expert: 7, Group: 3}}
+	s.say(three, ev)
+	s.say(one, storedAs("abcde"))
+	s.say(one, moved("abc", kv.Pooled, two, three))
+	s.say(one, kv.Event{Kind: kv.Moved, Seqs: chainOf("abcde")[3:], Move: kv.Move{To: kv.InTransit, Pool: 9, HasPool: true}})
+	s.alive(one, two, three)
+	s.alive(two, three) // one died, and its own copies with it
+	query := &kv.MoEQuery{Layer: 2}
+	const want = "2.0:3 attachable 3 fetched 3; 3.0:3 attachable 3 labelled 2"
+	if got := s.finds("abcde", query); got != want {
+		t.Fatalf("found as %q, want %q", got, want)
+	}
+	_, data := s.c.snapshot(0, 1<<16)
+
+	later := newShelf(t)
+	later.now = 12345
+	if _, err := later.c.restore(data); err != nil {
+		t.Fatal(err)
+	}
+	later.check()
+	if got := later.finds("abcde", query); got != want {
+		t.Errorf("found as %q, want %q", got, want)
+	}
+	if st := later.c.poolStats(); st.InTransit != 2 || st.Pooled != 3 || st.Pools != 2 {
+		t.Errorf("%+v", st)
+	}
+	later.next[three], later.life[three] = s.next[three], s.life[three]
+	later.say(three, kv.Event{Kind: kv.Moved, Seqs: chainOf("abc")[2:], Move: kv.Move{To: kv.Evicted}})
+	later.want("abcde", "2.0:2 attachable 2 fetched 2; 3.0:3 attachable 2")
+	later.now += kv.Mono(31 * time.Second)
+	later.c.tendPools()
+	if st := later.c.poolStats(); st.InTransit != 0 || st.Counts.Stuck != 2 {
+		t.Errorf("%+v", st)
+	}
+	again := newShelf(t)
+	if _, err := again.c.restore(data[:len(data)-1]); err == nil {
+		t.Error("half a snapshot was taken")
 	}
 }

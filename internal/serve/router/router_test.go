@@ -481,7 +481,7 @@ func TestRepair(t *testing.T) {
 			t.Errorf("%d blocks are believed though events are missing", d.OverlapBlocks)
 		}
 		c.bus.Set(bus.Faults{})
-		<-time.After(3 * time.Second)
+		<-time.After(time.Second)
 		row := c.workers()[1]
 		if f := row.Feed; f.State != "live" || f.Gaps != 1 || f.Repaired != 1 || f.Described+f.GivenUp+f.Missing != 0 || f.Resyncs < 2 {
 			t.Errorf("afterwards: %+v", f)
