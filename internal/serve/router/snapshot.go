@@ -61,6 +61,7 @@ func (k *content) parts(now kv.Mono) []part {
 	return []part{
 		{snapshot.Index, snapshot.Required, k.index.AppendSnapshot, k.index.LoadSnapshot},
 		{snapshot.Feeds, snapshot.Required, k.tracker.AppendSnapshot, func(data []byte) error { return k.tracker.LoadSnapshot(now, data) }},
+		// The index has what is in pools; this says how that ends.
 		{
 			snapshot.Residency, snapshot.Required,
 			func(dst []byte) []byte { return k.pools.AppendSnapshot(dst, now) },
