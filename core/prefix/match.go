@@ -130,8 +130,9 @@ func (v *version) covers(chain []kv.SeqHash) int {
 // walkDevice is walk where nothing is on slower tiers and no label is asked for.
 func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 	l, pos := &m.levels[0], 0
+	a := ahead{heads: h}
 	for pos < len(chain) && !l.empty() {
-		v := h.find(chain[pos])
+		v := a.find(chain, pos)
 		if v == nil {
 			break
 		}
@@ -148,12 +149,46 @@ func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 	m.leave(l, pos)
 }
 
+// ahead finds pages along a chain. Most begin 64 blocks after the one before, and what
+// costs time is to wait for memory: so several are looked for at once, more each time
+// that they were there.
+type ahead struct {
+	heads *heads
+	first int // position of the first of found
+	n     int
+	found [aheadPages]*version
+}
+
+const aheadPages = 8
+
+func (a *ahead) find(chain []kv.SeqHash, pos int) *version {
+	if i := (pos - a.first) / window; a.first+i*window == pos && i < a.n {
+		return a.found[i]
+	}
+	if a.n > 0 && pos == a.first+a.n*window {
+		a.n = min(2*a.n, aheadPages)
+	} else {
+		a.n = 1
+	}
+	a.first = pos
+	for i := range a.n {
+		at := pos + i*window
+		if at >= len(chain) {
+			a.n = i
+			break
+		}
+		a.found[i] = a.heads.find(chain[at])
+	}
+	return a.found[0]
+}
+
 // walk goes along the pages of the prompt with all levels at once, so that all see the
 // same version of a page.
 func (m *Match) walk(h *heads, chain []kv.SeqHash, moe *kv.MoEQuery) {
 	last, pos := &m.levels[m.n-1], 0
+	a := ahead{heads: h}
 	for pos < len(chain) && !last.empty() {
-		v := h.find(chain[pos])
+		v := a.find(chain, pos)
 		if v == nil {
 			break
 		}

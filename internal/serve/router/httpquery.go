@@ -115,6 +115,7 @@ type explainedCandidate struct {
 	PrefillBlocks  float64 `json:"prefill_blocks"`
 	DecodeBlocks   int     `json:"decode_blocks"`
 	ActiveRequests int     `json:"active_requests"`
+	OthersRequests int     `json:"others_requests"` // of those, other routers'
 	Affinity       float64 `json:"affinity"`
 	Cost           float64 `json:"cost"`
 	Probability    float64 `json:"probability"`
@@ -156,7 +157,7 @@ func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
 			uint64(c.Worker.ID), c.Worker.Rank,
 			tieredBlocks{c.Overlap[kv.TierDevice], c.Overlap[kv.TierHost], c.Overlap[kv.TierDisk], c.Overlap[kv.TierPool]},
 			c.Labelled, c.Attachable,
-			c.PrefillTokens, c.PrefillBlocks, c.DecodeBlocks, c.ActiveRequests, c.Affinity, c.Cost, c.Probability,
+			c.PrefillTokens, c.PrefillBlocks, c.DecodeBlocks, c.ActiveRequests, c.OthersRequests, c.Affinity, c.Cost, c.Probability,
 		})
 	}
 	for _, e := range ex.Excluded {

@@ -25,12 +25,14 @@ type content struct {
 	sources map[kv.Worker]*source
 }
 
-// newContent returns what is known before the first record.
+// newContent returns what is known before the first record. Nothing is asked for until
+// release.
 func (c *cache) newContent() (content, error) {
 	tracker, err := feed.NewTracker(c.cfg.Feed)
 	if err != nil {
 		return content{}, err
 	}
+	tracker.Hold()
 	index, err := prefix.New(c.cfg.Index)
 	if err != nil {
 		return content{}, err
