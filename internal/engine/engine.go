@@ -97,8 +97,27 @@ type Card struct {
 	// "none" for neither.
 	ToolParser      string `json:"tool_parser,omitempty"`
 	ReasoningParser string `json:"reasoning_parser,omitempty"`
+	// Router says that the worker is a router process: what requests want of workers, it
+	// asks of its own.
+	Router bool `json:"router,omitempty"`
+	// MaxBatchedTokens is how many tokens the engine computes in one step; 0 if it does
+	// not say. Routers measure the prompts that wait for it by that.
+	MaxBatchedTokens int `json:"max_num_batched_tokens,omitempty"`
+	// Experts are those of a mixture-of-experts model that the worker hosts, if it does
+	// not host all; nil if it does not say.
+	Experts []HostedExperts `json:"experts,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
+}
+
+// HostedExperts are experts of one layer that a worker hosts.
+type HostedExperts struct {
+	Layer uint32 `json:"layer_id"`
+	// Experts are ascending, Shares nil or one for each of them: how much of the tokens
+	// for that expert the worker computes itself, from 0 to 1, where other workers have
+	// replicas of it. Without, it is all.
+	Experts []uint32  `json:"expert_ids"`
+	Shares  []float64 `json:"shares,omitempty"`
 }
 
 // TokenizerRef locates a tokenizer: the one built into the binary or the files
@@ -128,6 +147,9 @@ type Request struct {
 	// Logprobs is -1 for none, else how many alternatives to report beside the
 	// chosen token.
 	Logprobs int
+	// Hints are what the client wants of the choice of a worker, as a router process
+	// reads them that makes it; nil if nothing. Engines take no notice of them.
+	Hints []byte
 	// Guide constrains the text of every choice; nil is free text. Only engines
 	// whose card says Guided take it, others refuse it with [RefuseGuide].
 	Guide *Guide

@@ -19,11 +19,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 	if err := live(ctx); err != nil {
 		return route.Decision{}, err
 	}
-	var d route.Decision
-	err := r.decide(req, func(p *pool, q *route.Query) (err error) {
-		d, err = p.router.Pick(r.now(), q)
-		return err
-	})
+	d, err := r.choose(ctx, req)
 	r.decisions.routed(req, &d, err, time.Now())
 	if err != nil {
 		r.metrics.failed(err)
@@ -34,6 +30,24 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 		slog.String("request", req.ID), slog.Uint64("attempt", uint64(req.Attempt)),
 		slog.Uint64("worker", uint64(d.Worker.ID)), slog.Int("overlap_blocks", d.OverlapBlocks), slog.Float64("cost", d.Cost))
 	return d, nil
+}
+
+// choose picks a worker, after waiting for one that has less to do if need be.
+func (r *Router) choose(ctx context.Context, req *route.Request) (d route.Decision, err error) {
+	for again := true; again; {
+		var p *pool
+		var w *waiter
+		err = r.decide(req, func(in *pool, q *route.Query) (err error) {
+			p = in
+			d, w, err = r.place(in, q, req)
+			return err
+		})
+		if err != nil || w == nil {
+			return d, err
+		}
+		again, d, err = r.await(ctx, p, w)
+	}
+	return d, err
 }
 
 // Explain returns the decision that Route would make now and all that leads to
@@ -69,6 +83,14 @@ func (r *Router) Prefilled(id string, attempt uint32) {
 	}
 }
 
+// Grown says that an attempt has generated more tokens. It is for whole blocks of them:
+// fewer change little.
+func (r *Router) Grown(id string, attempt uint32, tokens int) {
+	if r.cfg.TrackOutput {
+		r.each(func(p *pool) bool { return p.active.Grow(slots.Key{ID: id, Attempt: attempt}, tokens) })
+	}
+}
+
 // Free ends an attempt's reservation. One that is not there is no error: the
 // worker may be gone.
 func (r *Router) Free(id string, attempt uint32) {
@@ -80,8 +102,10 @@ func (r *Router) Free(id string, attempt uint32) {
 func (r *Router) each(f func(*pool) bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer r.tell()
 	for _, p := range r.mu.pools {
 		if f(p) {
+			r.admit(p)
 			return true
 		}
 	}
@@ -100,7 +124,12 @@ func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) e
 	q := route.Query{
 		Key:          slots.Key{ID: req.ID, Attempt: req.Attempt},
 		PromptTokens: len(req.Tokens), ExpectedOutput: max(0, req.ExpectedOutput),
-		Override: req.Override, Pin: req.Pin, Exclude: req.Exclude, Moving: req.Attempt > 1,
+		Override: req.Override, Pin: req.Pin, Allowed: req.Allowed, Exclude: req.Exclude, Session: req.Session,
+		Moving: req.Attempt > 1,
+	}
+	moe, asks := req.Override.Labels()
+	if asks && !moe.Fallback && !r.events {
+		return fault.Param("router_config_override.moe_query.fallback_to_unlabeled", "this router does not follow cache events, so it knows no labelled blocks: start it with --router-mode kv and a kv-overlap-score-weight above 0")
 	}
 	for {
 		p, match, err := r.begin(req)
@@ -117,8 +146,7 @@ func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) e
 		hashed := time.Now()
 		r.metrics.stage(stageHash, hashed.Sub(start))
 		if match {
-			r.cache.match(&sc.match, q.Chain, nil)
-			sc.overlaps = sc.match.AppendOverlaps(sc.overlaps[:0])
+			sc.overlaps = r.lookUp(&sc.match, sc.overlaps[:0], q.Chain, &moe, asks)
 			q.Overlaps = sc.overlaps
 		}
 		r.metrics.stage(stageMatch, time.Since(hashed))
@@ -138,7 +166,13 @@ func (r *Router) begin(req *route.Request) (p *pool, match bool, err error) {
 	if p == nil {
 		return nil, false, unknownModel(req.Model)
 	}
-	return p, r.events && p.router.NeedsOverlaps(&req.Override), nil
+	return p, r.needsOverlaps(p, &req.Override), nil
+}
+
+// needsOverlaps reports whether the choice of a worker depends on what is cached. The
+// caller holds mu.
+func (r *Router) needsOverlaps(p *pool, o *route.Override) bool {
+	return r.events && p.router.NeedsOverlaps(o)
 }
 
 // locked calls f under mu, unless p is no longer the model's pool.
@@ -149,6 +183,7 @@ func (r *Router) locked(p *pool, q *route.Query, f func(*pool, *route.Query) err
 	if p.gone {
 		return false, nil
 	}
+	defer r.tell()
 	locked := time.Now()
 	err = f(p, q)
 	r.metrics.stage(stageLock, locked.Sub(start))
