@@ -123,7 +123,7 @@ func (s *settings) measure(w *workload, r *report) error {
 		}
 		b := bench{setup: set, report: r, window: s.window, rounds: s.rounds, evicts: s.evicts, sample: len(w.requests)}
 		if set.workers > 1000 {
-			b.sample = 500 // the oracle goes through all holders of each block
+			b.sample = 150 // the oracle goes through all holders of each block
 		}
 		if err := b.run(); err != nil {
 			return err
