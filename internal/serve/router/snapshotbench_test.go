@@ -1,7 +1,6 @@
 package router
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 
 	"penstock/core/feed"
 	"penstock/core/kv"
-	"penstock/core/snapshot"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -211,55 +209,4 @@ func benchmarkRestart(b *testing.B, durable bool) {
 	}
 	b.StopTimer() // closing the server is no part of it
 	b.ReportMetric(float64(want), "blocks")
-}
-
-// What was restored from a snapshot is what was there, to the byte.
-func TestSnapshotIsWhole(t *testing.T) {
-	s := newShelf(t)
-	fill(8, 20_000, 3, func(rec *feed.Record) {
-		rec.Worker.ID += 100
-		s.c.accept(place{}, rec)
-	})
-	s.say(one, storedAs("abc"))
-	s.say(one, moved("ab", kv.Pooled, two))
-	s.c.pass(place{7, 9})
-	_, data := s.c.snapshot(5, 0)
-	other := newBenchCache(t)
-	h, err := other.restore(data)
-	if err != nil || h != (snapshot.Header{Life: 7, Seq: 9, Taken: 5}) || other.where() != (place{7, 9}) {
-		t.Fatalf("restored %+v at %+v: %v", h, other.where(), err)
-	}
-	if _, again := other.snapshot(5, 0); !bytes.Equal(again, data) {
-		t.Error("a snapshot of what was restored is another one")
-	}
-	if err := other.mu.index.Check(); err != nil {
-		t.Error(err)
-	}
-	for i := 0; i < len(data); i += 97 {
-		bad := bytes.Clone(data)
-		bad[i] ^= 4
-		if _, err := other.restore(bad); err == nil {
-			t.Fatalf("byte %d was changed: nothing is seen", i)
-		}
-	}
-	if _, again := other.snapshot(5, 0); !bytes.Equal(again, data) {
-		t.Error("snapshots that could not be read changed what is known")
-	}
-}
-
-// The section of workers is read as it was written, and anything else is refused.
-func FuzzLoadSources(f *testing.F) {
-	k := content{sources: map[kv.Worker]*source{{ID: 1}: {epoch: 2, blockSize: 16}, {ID: 1, Rank: 3}: {epoch: 5, blockSize: 32}}}
-	f.Add(k.appendSources(nil))
-	f.Add([]byte{0, 0, 0, 0})
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, data []byte) {
-		k := content{sources: map[kv.Worker]*source{}}
-		if err := k.loadSources(0, data); err != nil {
-			return
-		}
-		if again := k.appendSources(nil); !bytes.Equal(again, data) {
-			t.Errorf("%x is written as %x", data, again)
-		}
-	})
 }
