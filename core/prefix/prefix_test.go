@@ -116,6 +116,28 @@ func TestApplyIgnoresWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+// TestAnyHash: an engine may name a first block with any hash, also with the one that marks
+// an empty slot of a table.
+func TestAnyHash(t *testing.T) {
+	x := mustNew(t, Config{})
+	for i := range 3 {
+		x.Apply(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{kv.BlockHash(i)}})
+	}
+	for i := range 3 {
+		got := matched(x, []kv.SeqHash{kv.SeqHash(i)}, nil)
+		if len(got) != 1 || got[0].Worker.ID != kv.WorkerID(i+1) {
+			t.Errorf("block %d: %v", i, got)
+		}
+	}
+	x.Drop(kv.Worker{ID: 1})
+	if got := matched(x, []kv.SeqHash{0}, nil); len(got) != 0 {
+		t.Errorf("block 0 after its worker left: %v", got)
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestValidate(t *testing.T) {
 	if _, err := New(Config{MaxBlocks: -1}); err == nil {
 		t.Error("a negative bound was accepted")

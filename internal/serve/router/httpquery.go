@@ -103,16 +103,22 @@ type explainedDecision struct {
 }
 
 type explainedCandidate struct {
-	WorkerID       uint64       `json:"worker_id"`
-	Rank           uint32       `json:"dp_rank"`
-	Overlap        tieredBlocks `json:"overlap_blocks"`
-	PrefillTokens  int          `json:"prefill_tokens"`
-	PrefillBlocks  float64      `json:"prefill_blocks"`
-	DecodeBlocks   int          `json:"decode_blocks"`
-	ActiveRequests int          `json:"active_requests"`
-	Affinity       float64      `json:"affinity"`
-	Cost           float64      `json:"cost"`
-	Probability    float64      `json:"probability"`
+	WorkerID uint64       `json:"worker_id"`
+	Rank     uint32       `json:"dp_rank"`
+	Overlap  tieredBlocks `json:"overlap_blocks"`
+	// Of the overlap, the blocks that a moe_query finds labelled, and those in a pool that
+	// the worker can attach. Neither is part of any number of load.
+	MoEScores int `json:"moe_scores"`
+	CXLScores int `json:"cxl_accessible_scores"`
+
+	PrefillTokens  int     `json:"prefill_tokens"`
+	PrefillBlocks  float64 `json:"prefill_blocks"`
+	DecodeBlocks   int     `json:"decode_blocks"`
+	ActiveRequests int     `json:"active_requests"`
+	OthersRequests int     `json:"others_requests"` // of those, other routers'
+	Affinity       float64 `json:"affinity"`
+	Cost           float64 `json:"cost"`
+	Probability    float64 `json:"probability"`
 }
 
 type tieredBlocks struct {
@@ -150,7 +156,8 @@ func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
 		out.Candidates = append(out.Candidates, explainedCandidate{
 			uint64(c.Worker.ID), c.Worker.Rank,
 			tieredBlocks{c.Overlap[kv.TierDevice], c.Overlap[kv.TierHost], c.Overlap[kv.TierDisk], c.Overlap[kv.TierPool]},
-			c.PrefillTokens, c.PrefillBlocks, c.DecodeBlocks, c.ActiveRequests, c.Affinity, c.Cost, c.Probability,
+			c.Labelled, c.Attachable,
+			c.PrefillTokens, c.PrefillBlocks, c.DecodeBlocks, c.ActiveRequests, c.OthersRequests, c.Affinity, c.Cost, c.Probability,
 		})
 	}
 	for _, e := range ex.Excluded {
