@@ -62,6 +62,7 @@ func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 			Temperature: p.cfg.RouterTemperature, Seed: p.cfg.RouterSeed,
 			Busy: route.Busy{DecodeBlocks: p.cfg.BusyThreshold, PrefillTokens: p.cfg.BusyPrefillTokens},
 		},
+		NoKVEvents: p.cfg.NoKVEvents, PredictedTTL: orOff(p.cfg.PredictedTTL),
 		ReservationTTL: time.Duration(p.cfg.ActiveRequestExpiry),
 		MaxBodyBytes:   p.cfg.MaxBodyBytes,
 	}, router.Planes{Bus: p.planes.events, Registry: p.planes.registry, RPC: p.planes.rpc}, prompter, p.metrics, p.log)

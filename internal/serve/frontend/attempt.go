@@ -228,7 +228,7 @@ func (g *generation) observe(d *engine.Delta, fresh int) {
 	now := time.Now()
 	if !g.prefilled {
 		g.prefilled = true
-		g.f.deps.Router.Prefilled(g.route.ID, g.request.Attempt)
+		g.f.deps.Router.Prefilled(g.route.ID, g.request.Attempt, d.Cached)
 	}
 	if g.counts.Completion == 0 {
 		g.firstToken.Observe(now.Sub(g.started).Seconds())

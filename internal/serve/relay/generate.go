@@ -172,7 +172,7 @@ func (g *generation) output(d *engine.Delta) error {
 	}
 	if !g.prefilled && len(d.Tokens) > 0 {
 		g.prefilled = true
-		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt)
+		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt, d.Cached)
 	}
 	if len(c.tokens) > c.sent {
 		d.Cached = 0 // the caller was told with the first tokens

@@ -79,7 +79,7 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 		if delta.Accepted {
 			return out.write("")
 		}
-		r.Prefilled(ereq.ID, ereq.Attempt)
+		r.Prefilled(ereq.ID, ereq.Attempt, delta.Cached)
 		b, err := json.Marshal(generated{append([]kv.Token{}, delta.Tokens...), delta.Cached, finishName(delta.Finish), uint64(d.Worker.ID), d.Worker.Rank})
 		if err != nil {
 			return err

@@ -53,6 +53,7 @@ func (r *Router) ask(ctx context.Context, w kv.Worker) {
 // tidy does what time alone brings about.
 func (r *Router) tidy() {
 	claims := r.tidyLoad()
+	r.predict.tidy(r.cfg.ReservationTTL)
 	if !r.events || !r.caughtUp.Load() {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/prefix"
 	"penstock/core/route"
 	"penstock/core/slots"
 )
@@ -19,8 +20,10 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 	if err := live(ctx); err != nil {
 		return route.Decision{}, err
 	}
+	sc := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(sc)
 	var d route.Decision
-	err := r.decide(req, func(p *pool, q *route.Query) (err error) {
+	err := r.decide(sc, req, func(p *pool, q *route.Query) (err error) {
 		d, err = p.router.Pick(r.now(), q)
 		return err
 	})
@@ -30,6 +33,9 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 		return route.Decision{}, err
 	}
 	r.metrics.decided(&d)
+	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc.chain, sc.blocks); err != nil {
+		r.log.Error("cannot predict what will be cached", "error", err) // a defect
+	}
 	r.log.LogAttrs(ctx, slog.LevelDebug, "routed",
 		slog.String("request", req.ID), slog.Uint64("attempt", uint64(req.Attempt)),
 		slog.Uint64("worker", uint64(d.Worker.ID)), slog.Int("overlap_blocks", d.OverlapBlocks), slog.Float64("cost", d.Cost))
@@ -43,8 +49,10 @@ func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explana
 	if err := live(ctx); err != nil {
 		return route.Explanation{}, err
 	}
+	sc := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(sc)
 	var ex route.Explanation
-	err := r.decide(req, func(p *pool, q *route.Query) (err error) {
+	err := r.decide(sc, req, func(p *pool, q *route.Query) (err error) {
 		ex, err = p.router.Explain(r.now(), q)
 		return err
 	})
@@ -62,17 +70,25 @@ func live(ctx context.Context) error {
 	return fault.New(fault.Canceled, "the request ended before a worker was chosen")
 }
 
-// Prefilled says that the worker has computed an attempt's prompt.
-func (r *Router) Prefilled(id string, attempt uint32) {
-	if r.each(func(p *pool) bool { return p.active.Prefilled(slots.Key{ID: id, Attempt: attempt}) }) {
+// Prefilled says that the worker has computed an attempt's prompt, of which it had cached
+// tokens in its cache.
+func (r *Router) Prefilled(id string, attempt uint32, cached int) {
+	key := slots.Key{ID: id, Attempt: attempt}
+	if r.each(func(p *pool) bool { return p.active.Prefilled(key) }) {
 		r.decisions.prefilled(id, attempt, time.Now())
+	}
+	if predicted, reported, ok := r.predict.report(key, cached); ok {
+		r.metrics.reported(predicted, reported)
+		r.decisions.reported(id, attempt, predicted, reported)
 	}
 }
 
 // Free ends an attempt's reservation. One that is not there is no error: the
 // worker may be gone.
 func (r *Router) Free(id string, attempt uint32) {
-	r.each(func(p *pool) bool { return p.active.Free(slots.Key{ID: id, Attempt: attempt}) })
+	key := slots.Key{ID: id, Attempt: attempt}
+	r.each(func(p *pool) bool { return p.active.Free(key) })
+	r.predict.forget(key)
 	r.decisions.freed(id, attempt, time.Now())
 }
 
@@ -91,11 +107,9 @@ func (r *Router) each(f func(*pool) bool) bool {
 // decide hashes the request's prompt, looks it up, and calls f under mu. Between the two
 // a worker may have lost what was found there: such a decision is as good as one that was
 // made a moment earlier.
-func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) error {
-	sc := r.scratch.Get().(*scratch)
-	defer r.scratch.Put(sc)
-	if m := req.Override.Mode; m != nil && *m == route.KV && !r.events {
-		return fault.Param("router_config_override.router_mode", "this router does not follow cache events, so it cannot route by them: start it with --router-mode kv and a kv-overlap-score-weight above 0")
+func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Query) error) error {
+	if m := req.Override.Mode; m != nil && *m == route.KV && !r.matches {
+		return fault.Param("router_config_override.router_mode", "this router does not look at what is cached, so it cannot route by it: start it with --router-mode kv and a kv-overlap-score-weight above 0")
 	}
 	q := route.Query{
 		Key:          slots.Key{ID: req.ID, Attempt: req.Attempt},
@@ -112,14 +126,14 @@ func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) e
 		if err != nil {
 			return fault.New(fault.Internal, "hash the prompt for %s: %w", p.model, err)
 		}
-		sc.chain = hasher.Chain(sc.chain[:0], req.Tokens, req.Media)
+		sc.blocks = hasher.Blocks(sc.blocks[:0], req.Tokens, req.Media)
+		sc.chain = kv.AppendChain(sc.chain[:0], sc.blocks)
 		q.Chain = sc.chain
 		hashed := time.Now()
 		r.metrics.stage(stageHash, hashed.Sub(start))
+		sc.known, sc.expected, q.Overlaps = sc.known[:0], sc.expected[:0], nil
 		if match {
-			r.cache.match(&sc.match, q.Chain, nil)
-			sc.overlaps = sc.match.AppendOverlaps(sc.overlaps[:0])
-			q.Overlaps = sc.overlaps
+			q.Overlaps = r.match(sc)
 		}
 		r.metrics.stage(stageMatch, time.Since(hashed))
 		if done, err := r.locked(p, &q, f); done {
@@ -127,6 +141,21 @@ func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) e
 		}
 		// The model came back with another block size meanwhile; hash anew.
 	}
+}
+
+// match finds who holds how much of the prompt, by events and by prediction.
+func (r *Router) match(sc *scratch) []kv.Overlap {
+	if r.events {
+		r.cache.match(&sc.match, sc.chain, nil)
+		sc.known = sc.match.AppendOverlaps(sc.known)
+	}
+	if !r.predict.on() {
+		return sc.known
+	}
+	r.predict.match(&sc.match, sc.chain)
+	sc.expected = sc.match.AppendOverlaps(sc.expected)
+	sc.overlaps = prefix.AppendLarger(sc.overlaps[:0], sc.known, sc.expected)
+	return sc.overlaps
 }
 
 // begin returns the pool that serves the request's model, and whether the choice of a
@@ -138,7 +167,7 @@ func (r *Router) begin(req *route.Request) (p *pool, match bool, err error) {
 	if p == nil {
 		return nil, false, unknownModel(req.Model)
 	}
-	return p, r.events && p.router.NeedsOverlaps(&req.Override), nil
+	return p, r.matches && p.router.NeedsOverlaps(&req.Override), nil
 }
 
 // locked calls f under mu, unless p is no longer the model's pool.

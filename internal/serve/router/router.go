@@ -45,7 +45,8 @@ type Router struct {
 	log      *slog.Logger
 	throttle *obs.Throttle
 	started  time.Time // zero of Mono
-	events   bool      // whether decisions use overlaps, so that events are consumed
+	matches  bool      // whether decisions use overlaps
+	events   bool      // whether events are consumed for them
 	// seen is closed, by saw, when workers are known for the first time.
 	seen chan struct{}
 	saw  func()
@@ -60,8 +61,9 @@ type Router struct {
 	hub       hub
 	calls     atomic.Int64 // of the API, with bodies, in progress
 
-	cache cache
-	mu    struct {
+	cache   cache
+	predict predictions
+	mu      struct {
 		sync.Mutex
 		members []*member // ascending by worker
 		broken  []brokenInstance
@@ -76,9 +78,12 @@ type Router struct {
 
 // scratch is what one decision needs beside the shared state.
 type scratch struct {
+	blocks   []kv.BlockHash
 	chain    []kv.SeqHash
 	match    prefix.Match
-	overlaps []kv.Overlap
+	known    []kv.Overlap // by events
+	expected []kv.Overlap // by prediction
+	overlaps []kv.Overlap // by both
 }
 
 // New returns a router that knows no worker until Run. prompter may be nil: then
@@ -96,10 +101,14 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	r := &Router{
 		cfg: cfg, planes: planes, prompter: prompter, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 		started: time.Now(),
-		events:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		matches: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
 		resync:  make(chan struct{}, 1),
 		probe:   make(chan struct{}, 1),
 		seen:    make(chan struct{}),
+	}
+	r.events = r.matches && !cfg.NoKVEvents
+	if err := r.predict.open(&cfg, r.predictedTTL(), r.now); err != nil {
+		return nil, err
 	}
 	if err := r.cache.open(&cfg, r.now); err != nil {
 		return nil, err
@@ -112,6 +121,17 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
 	return r, nil
+}
+
+// predictedTTL is for how long prompts are believed to be cached where they were sent.
+func (r *Router) predictedTTL() time.Duration {
+	switch {
+	case !r.matches:
+		return 0
+	case r.cfg.NoKVEvents:
+		return approxTTL
+	}
+	return max(r.cfg.PredictedTTL, 0)
 }
 
 // Run follows discovery, loads and events until ctx ends; it returns nil then.
