@@ -27,6 +27,7 @@ const (
 	Unimplemented             // known, and not offered by this server
 	Draining                  // the worker is leaving as planned: another goes on
 	Forbidden                 // the credentials are good, and not for this
+	Ineligible                // workers serve it, and the request itself rules out every one of them
 )
 
 // Class is what a Code means to those outside.
@@ -52,6 +53,7 @@ var classes = [...]Class{
 	Unimplemented: {"not_implemented", 501, "invalid_request_error", false},
 	Draining:      {"draining", 503, "service_unavailable_error", true},
 	Forbidden:     {"forbidden", 403, "permission_error", false},
+	Ineligible:    {"no_eligible_worker", 503, "service_unavailable_error", true},
 }
 
 // Class returns the row of the table for c; an unknown code reads as Internal.

@@ -1,20 +1,25 @@
 package prefix
 
 import (
-	"slices"
+	"math"
+	"math/bits"
 
 	"penstock/core/kv"
 )
 
 // Apply records one event of w's cache. Events of one worker must come in the
 // order in which it sent them. Storing what is held and removing what is not
-// change nothing but a count; an event of an unknown kind or tier is ignored.
+// change nothing but a count; an event of an unknown kind or tier, or of positions
+// that no sequence has, is ignored, as is kv.Moved, which is not of w's cache.
 func (x *Index) Apply(w kv.Worker, ev kv.Event) {
 	if ev.Tier >= kv.Tiers {
 		return
 	}
 	switch ev.Kind {
 	case kv.Stored:
+		if uint64(ev.Start)+uint64(len(ev.Blocks)) > math.MaxUint32 {
+			return
+		}
 		x.store(x.number(w), ev)
 	case kv.Removed:
 		x.remove(x.number(w), ev)
@@ -22,100 +27,221 @@ func (x *Index) Apply(w kv.Worker, ev kv.Event) {
 		x.counts.Clears++
 		x.empty(x.number(w))
 	}
+	x.level()
 }
 
-// Drop forgets w and all that it held. It reports whether w was known.
+// Drop forgets w and all that it held; what is in pools stays there. It reports
+// whether w was known.
 func (x *Index) Drop(w kv.Worker) bool {
-	n, ok := x.dense[w]
+	n, ok := x.numbers[w]
 	if !ok {
 		return false
 	}
 	x.empty(n)
-	x.workers[n] = worker{}
-	delete(x.dense, w)
-	x.vacant = append(x.vacant, n)
+	x.forget(n)
+	x.level()
 	return true
 }
 
+// store gives worker n the blocks of ev, page by page.
 func (x *Index) store(n uint32, ev kv.Event) {
-	held := x.workers[n].held
-	if _, ok := held[ev.Parent]; ev.Start > 0 && !ok {
-		x.counts.Orphans++
+	s := storing{x: x, n: n, ev: ev}
+	if ev.Start > 0 {
+		if s.before, s.attached = x.locate(ev.Parent); !s.attached || !x.holds(n, s.before) {
+			x.counts.Orphans++
+		}
 	}
+	if len(ev.Labels) != len(ev.Blocks) {
+		s.ev.Labels = nil
+	}
+	x.seqs = x.seqs[:0]
 	seq := ev.Parent
 	for i, b := range ev.Blocks {
 		seq = kv.Extend(seq, ev.Start+uint32(i), b)
-		x.add(n, held, seq, on(ev.Tier))
+		x.seqs = append(x.seqs, seq)
+	}
+	for s.i < len(x.seqs) {
+		s.page()
+	}
+	if cap(x.seqs) > maxScratch {
+		x.seqs = nil
 	}
 }
 
-func (x *Index) add(n uint32, held map[kv.SeqHash]tiers, seq kv.SeqHash, t tiers) {
-	had, known := held[seq]
+// maxScratch is how much scratch is kept for the next event.
+const maxScratch = 64 << 10
+
+// holds reports whether worker n holds the block at p, on any tier.
+func (x *Index) holds(n uint32, p place) bool {
+	g := x.pages.get(p.page).of(n)
+	return g.any()>>p.offset&1 != 0
+}
+
+// storing is a Stored event on its way into the index.
+type storing struct {
+	x  *Index
+	n  uint32 // the worker
+	ev kv.Event
+	i  int // blocks done
+	// before is the place of the block before the next one, if it has one.
+	before   place
+	attached bool
+}
+
+// page stores as many of the next blocks as are of one page, or refuses one.
+func (s *storing) page() {
+	x, room := s.x, s.x.room(s.n)
+	at, known := x.locate(x.seqs[s.i])
 	switch {
-	case had&t != 0:
-		x.counts.Duplicates++
-		return
-	case !known && len(held) >= x.cfg.MaxBlocks:
+	case known:
+		x.open(at.page)
+	case room == 0:
 		x.counts.Refused++
+		s.i++
+		s.attached = false
 		return
-	case !known:
-		x.entries++
+	default:
+		at = s.begin()
 	}
-	held[seq] = had | t
-	x.counts.Stored++
-	holders := x.blocks[seq]
-	at, found := find(holders, n)
-	if found {
-		holders[at] = newHolder(n, had|t)
-		return
+	h := x.edit.of(s.n)
+	mask, run := s.found(int(at.offset))
+	if fresh := mask &^ h.any(); bits.OnesCount64(fresh) > room {
+		over := above(fresh, room)
+		x.counts.Refused += uint64(bits.OnesCount64(over))
+		mask &^= over
 	}
-	x.blocks[seq] = slices.Insert(holders, at, newHolder(n, had|t))
+	room -= bits.OnesCount64(mask &^ h.any())
+	added := s.extend(int(at.offset)+run, run, room)
+	mask |= span(int(at.offset)+run, added)
+
+	had := h.on(s.ev.Tier)
+	x.counts.Duplicates += uint64(bits.OnesCount64(mask & had))
+	x.counts.Stored += uint64(bits.OnesCount64(mask &^ had))
+	h.store(s.ev.Tier, mask)
+	if s.ev.Labels != nil {
+		h.label(mask, int(at.offset), s.ev.Labels[s.i:])
+	}
+	x.put(s.n, h)
+	s.i += run + added
+	s.before, s.attached = place{x.edit.id, at.offset + uint8(run+added-1)}, true
+	x.commit()
 }
 
+// begin opens the page that the next block, which is nowhere, belongs into: that of the
+// block before it if there is room behind, else a new one.
+func (s *storing) begin() place {
+	x := s.x
+	if !s.attached {
+		offset := (s.ev.Start + uint32(s.i)) % window
+		return place{x.create(int(offset)).id, uint8(offset)}
+	}
+	offset := (s.before.offset + 1) % window
+	if v := x.pages.get(s.before.page); offset != 0 && offset == v.start+v.n {
+		return place{x.open(s.before.page).id, offset}
+	}
+	return place{x.create(int(offset)).id, offset}
+}
+
+// found returns how many of the next blocks the open page has from an offset on.
+func (s *storing) found(offset int) (mask uint64, run int) {
+	e, next := &s.x.edit, s.x.seqs[s.i:]
+	for offset+run < e.end() && run < len(next) && e.hashes[offset+run-e.start] == next[run] {
+		run++
+	}
+	if run == 0 {
+		return 0, 0
+	}
+	return span(offset, run), run
+}
+
+// extend appends to the open page, if the offset is its end, the blocks after the run
+// that was found in it: up to room of them, and those that are nowhere.
+func (s *storing) extend(offset, run, room int) (added int) {
+	x, e, next := s.x, &s.x.edit, s.x.seqs[s.i+run:]
+	for offset+added == e.end() && e.end() < window && added < min(room, len(next)) {
+		if _, known := x.locate(next[added]); known {
+			break
+		}
+		e.extend(next[added], min(room, len(next))-added-1)
+		x.where.add(next[added], place{e.id, uint8(offset + added)})
+		added++
+	}
+	return added
+}
+
+// room returns how many more blocks worker n may hold.
+func (x *Index) room(n uint32) int {
+	if x.bytes() >= x.cfg.MaxBytes {
+		return 0
+	}
+	return max(0, x.cfg.MaxBlocks-x.workers[n].held)
+}
+
+// above returns mask without its lowest n bits.
+func above(mask uint64, n int) uint64 {
+	for range n {
+		mask &= mask - 1
+	}
+	return mask
+}
+
+// remove takes the blocks of ev from worker n, page by page.
 func (x *Index) remove(n uint32, ev kv.Event) {
-	held := x.workers[n].held
-	for _, seq := range ev.Seqs {
-		had, left := held[seq], held[seq]&^on(ev.Tier)
-		if had == left {
+	for i := 0; i < len(ev.Seqs); {
+		i += x.removeRun(n, ev.Tier, ev.Seqs[i:])
+	}
+}
+
+// removeRun takes the first of seqs and those after it that are in the same page, and
+// returns how many that were. Engines remove what they stored together, in its order or
+// against it.
+func (x *Index) removeRun(n uint32, t kv.Tier, seqs []kv.SeqHash) int {
+	at, known := x.locate(seqs[0])
+	if !known {
+		x.counts.Unknown++
+		return 1
+	}
+	e := x.open(at.page)
+	h := e.of(n)
+	on := h.on(t)
+	mask := uint64(0)
+	run := 0
+	for ; run < len(seqs); run++ {
+		offset, here := e.near(int(at.offset), seqs[run])
+		if !here {
+			break
+		}
+		if on>>offset&1 == 0 || mask>>offset&1 != 0 {
 			x.counts.Unknown++
-			continue
+		} else {
+			x.counts.Removed++
+			mask |= 1 << offset
 		}
-		x.counts.Removed++
-		if left != 0 {
-			held[seq] = left
-			holders := x.blocks[seq]
-			at, _ := find(holders, n)
-			holders[at] = newHolder(n, left)
-			continue
-		}
-		delete(held, seq)
-		x.unhold(n, seq)
+		at.offset = uint8(offset)
 	}
+	h.remove(t, mask)
+	x.put(n, h)
+	x.commit()
+	return run
 }
 
-// empty removes all that worker n holds. Its map is replaced, not cleared: a map
-// keeps the room of its largest moment.
+// near returns where in e seq is if that is at an offset or beside it.
+func (e *edit) near(offset int, seq kv.SeqHash) (int, bool) {
+	for _, at := range [...]int{offset + 1, offset - 1, offset} {
+		if at >= e.start && at < e.end() && e.hashes[at-e.start] == seq {
+			return at, true
+		}
+	}
+	return 0, false
+}
+
+// empty takes all from worker n.
 func (x *Index) empty(n uint32) {
-	for seq := range x.workers[n].held {
-		x.unhold(n, seq)
+	for _, id := range x.workers[n].pages.take() {
+		if id != 0 {
+			x.open(id)
+			x.put(n, group{})
+			x.commit()
+		}
 	}
-	x.workers[n].held = map[kv.SeqHash]tiers{}
-}
-
-// unhold removes worker n from the holders of seq, which it is one of.
-func (x *Index) unhold(n uint32, seq kv.SeqHash) {
-	x.entries--
-	holders := x.blocks[seq]
-	if len(holders) == 1 {
-		delete(x.blocks, seq)
-		return
-	}
-	at, _ := find(holders, n)
-	x.blocks[seq] = slices.Delete(holders, at, at+1)
-}
-
-// find returns where worker n is or belongs among holders.
-func find(holders []holder, n uint32) (at int, found bool) {
-	at, _ = slices.BinarySearch(holders, newHolder(n, 0))
-	return at, at < len(holders) && holders[at].number() == n
 }

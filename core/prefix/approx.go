@@ -63,7 +63,7 @@ type Approx struct {
 	counts  ApproxCounts
 
 	expired []kv.SeqHash // scratch
-	soonest []place      // scratch
+	soonest []expiring   // scratch
 }
 
 // ApproxCounts are totals since an Approx was made, in blocks.
@@ -250,8 +250,8 @@ func (a *Approx) remove(w kv.Worker, seqs []kv.SeqHash) {
 	}
 }
 
-// place is a believed block, for ordering.
-type place struct {
+// expiring is a believed block, for ordering.
+type expiring struct {
 	seq      kv.SeqHash
 	of       *beliefs
 	position uint32
@@ -267,7 +267,7 @@ func (a *Approx) prune(target int) {
 			a.soonest, doubted = b.soonest(t, a.soonest, doubted)
 			a.doubted -= doubted
 		}
-		slices.SortFunc(a.soonest, func(p, q place) int {
+		slices.SortFunc(a.soonest, func(p, q expiring) int {
 			return cmp.Or(cmp.Compare(q.position, p.position), p.of.worker.Compare(q.of.worker), cmp.Compare(p.seq, q.seq))
 		})
 		n := min(a.live-target, len(a.soonest))
@@ -283,14 +283,14 @@ func (a *Approx) prune(target int) {
 }
 
 // forget removes blocks that are in no list of their worker any more.
-func (a *Approx) forget(places []place) {
+func (a *Approx) forget(places []expiring) {
 	a.live -= len(places)
 	a.counts.Pruned += uint64(len(places))
 	for _, p := range places {
 		p.of.live--
 		p.of.release(p.at)
 	}
-	slices.SortFunc(places, func(p, q place) int {
+	slices.SortFunc(places, func(p, q expiring) int {
 		return cmp.Or(p.of.worker.Compare(q.of.worker), cmp.Compare(p.position, q.position), cmp.Compare(p.seq, q.seq))
 	})
 	for i := 0; i < len(places); {

@@ -122,7 +122,7 @@ func (b *beliefs) turn(tick, now int64, expired []kv.SeqHash, doubted int) ([]kv
 
 // soonest takes the list of a tick apart: the blocks that expire with it are appended to
 // dst, and are in no list then.
-func (b *beliefs) soonest(tick int64, dst []place, doubted int) ([]place, int) {
+func (b *beliefs) soonest(tick int64, dst []expiring, doubted int) ([]expiring, int) {
 	at := b.take(tick)
 	for at != none {
 		next := b.marks[at].next
@@ -131,7 +131,7 @@ func (b *beliefs) soonest(tick int64, dst []place, doubted int) ([]place, int) {
 			doubted++
 			b.release(at)
 		case tick:
-			dst = append(dst, place{b.seqs[at], b, b.marks[at].position, at})
+			dst = append(dst, expiring{b.seqs[at], b, b.marks[at].position, at})
 		default:
 			b.link(at)
 		}

@@ -1,48 +1,225 @@
 package prefix
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
 
-// Check reports the first violated invariant: both sides of the index hold the
-// same facts, holders ascend and are never empty, no worker exceeds its bound,
-// and dense numbers are in use or vacant, never both.
+	"penstock/core/kv"
+)
+
+// Check reports the first violated invariant: each page is in its table, begins and ends
+// with a block that somebody holds, and is found by its head; each of its blocks is found
+// by where; groups are disjoint and all different; workers and pools know the pages that
+// they are in; and what is counted is what is there. It costs as much as the index is
+// large, and is for tests.
 func (x *Index) Check() error {
-	if got, want := len(x.dense)+len(x.vacant), len(x.workers); got != want {
-		return fmt.Errorf("prefix: check: %d numbers in use or vacant of %d", got, want)
+	c := checker{
+		x: x, held: make([]int, len(x.workers)), in: make([]int, len(x.workers)),
+		pooled: make([]int, len(x.pools)), pages: make([]int, len(x.pools)),
 	}
-	for w, n := range x.dense {
-		if x.workers[n].id != w || x.workers[n].held == nil {
-			return fmt.Errorf("prefix: check: worker %v has number %d, which is not its own", w, n)
+	for _, step := range []func() error{c.checkNumbers, c.checkPages, c.checkHolders, c.checkTables} {
+		if err := step(); err != nil {
+			return fmt.Errorf("prefix: check: %w", err)
 		}
 	}
-	for _, n := range x.vacant {
-		if x.workers[n].held != nil {
-			return fmt.Errorf("prefix: check: vacant number %d is in use", n)
+	return nil
+}
+
+type checker struct {
+	x             *Index
+	size          size
+	found         int
+	held, in      []int // by worker: blocks and pages
+	pooled, pages []int // by pool
+}
+
+func (c *checker) checkNumbers() error {
+	x, v := c.x, c.x.view.Load()
+	if got, want := len(x.numbers)+len(x.vacant), len(x.workers); got != want {
+		return fmt.Errorf("%d numbers in use or vacant of %d", got, want)
+	}
+	if len(v.order) != len(x.numbers) || len(v.names) != len(x.workers) || len(v.rank) != len(x.workers) {
+		return fmt.Errorf("the view has %d workers of %d", len(v.order), len(x.numbers))
+	}
+	for i, n := range v.order {
+		w := x.workers[n]
+		if !w.known || v.names[n] != w.id || x.numbers[w.id] != n || int(v.rank[n]) != i {
+			return fmt.Errorf("number %d is not that of worker %v", n, w.id)
+		}
+		if i > 0 && v.names[v.order[i-1]].Compare(w.id) >= 0 {
+			return fmt.Errorf("workers do not ascend at %v", w.id)
+		}
+		if visible := v.visible[n/64]>>(n%64)&1 != 0; visible == w.hidden {
+			return fmt.Errorf("worker %v: hidden %t and visible %t", w.id, w.hidden, visible)
 		}
 	}
-	fromBlocks := 0
-	for seq, holders := range x.blocks {
-		if len(holders) == 0 {
-			return fmt.Errorf("prefix: check: block %x has no holder", uint64(seq))
+	if got, want := len(x.places)+len(x.free), len(x.pools); got != want || len(v.access) != want {
+		return fmt.Errorf("%d pools in use or free of %d, %d in the view", got, want, len(v.access))
+	}
+	for i := range x.pools {
+		if err := c.checkAccess(uint32(i), &v.access[i]); err != nil {
+			return err
 		}
-		for i, h := range holders {
-			if i > 0 && holders[i-1].number() >= h.number() {
-				return fmt.Errorf("prefix: check: holders of block %x do not ascend", uint64(seq))
+	}
+	return nil
+}
+
+func (c *checker) checkAccess(i uint32, who *set) error {
+	p, n := c.x.pools[i], 0
+	if at, ok := c.x.places[p.id]; p.known && (!ok || at != i) {
+		return fmt.Errorf("pool %d is not at %d", p.id, i)
+	}
+	for _, w := range p.access {
+		if number, ok := c.x.numbers[w]; ok {
+			n++
+			if !who.has(number) {
+				return fmt.Errorf("pool %d: worker %v has no access in the view", p.id, w)
 			}
-			if h.tiers() == 0 || x.workers[h.number()].held[seq] != h.tiers() {
-				return fmt.Errorf("prefix: check: block %x and worker %v disagree on tiers", uint64(seq), x.workers[h.number()].id)
+		}
+	}
+	if n != who.count() {
+		return fmt.Errorf("pool %d: %d workers have access, %d in the view", p.id, n, who.count())
+	}
+	return nil
+}
+
+func (c *checker) checkPages() error {
+	x := c.x
+	for at, chunk := range x.pages.chunks {
+		if chunk == nil {
+			continue
+		}
+		live := 0
+		for i, v := range chunk.versions {
+			id := uint32(at*chunkPages + i)
+			if taken := chunk.taken[i/64]>>(i%64)&1 != 0; taken != (v != nil || id == 0) {
+				return fmt.Errorf("page %d: taken is %t", id, taken)
+			}
+			if v == nil {
+				continue
+			}
+			live++
+			if err := c.checkPage(id, v); err != nil {
+				return fmt.Errorf("page %d: %w", id, err)
 			}
 		}
-		fromBlocks += len(holders)
-	}
-	fromWorkers := 0
-	for _, w := range x.workers {
-		if len(w.held) > x.cfg.MaxBlocks {
-			return fmt.Errorf("prefix: check: worker %v holds %d blocks, more than %d", w.id, len(w.held), x.cfg.MaxBlocks)
+		if live != chunk.live {
+			return fmt.Errorf("chunk %d counts %d pages of %d", at, chunk.live, live)
 		}
-		fromWorkers += len(w.held)
 	}
-	if fromBlocks != x.entries || fromWorkers != x.entries {
-		return fmt.Errorf("prefix: check: %d entries by block, %d by worker, %d counted", fromBlocks, fromWorkers, x.entries)
+	return nil
+}
+
+func (c *checker) checkPage(id uint32, v *version) error {
+	x, n := c.x, int(v.n)
+	if n == 0 || int(v.start)+n > window || len(v.hashes) < n {
+		return fmt.Errorf("blocks %d to %d, %d hashes", v.start, int(v.start)+n, len(v.hashes))
+	}
+	if v.head != v.hashes[0] || v.last != v.hashes[n-1] || x.heads.find(v.head) != v {
+		return fmt.Errorf("it is not found by its head")
+	}
+	for i, seq := range v.hashes[:n] {
+		want := place{id, v.start + uint8(i)}
+		if at, ok := x.locate(seq); !ok || at != want {
+			return fmt.Errorf("block %x is at %v, not %v", uint64(seq), at, want)
+		}
+	}
+	held := v.held()
+	if all := span(int(v.start), n); held&^all != 0 || held>>v.start&1 == 0 || held>>(int(v.start)+n-1)&1 == 0 {
+		return fmt.Errorf("held are %x of %x", held, all)
+	}
+	c.found += n
+	c.size.replaced(nil, v)
+	return c.checkGroups(id, v)
+}
+
+func (c *checker) checkGroups(id uint32, v *version) (err error) {
+	var seen []*group
+	v.groups(func(g *group) {
+		for _, other := range seen {
+			if other.same(g) {
+				err = fmt.Errorf("two groups hold the same")
+			}
+			for i := int(g.set.lo); i < g.set.end(); i++ {
+				if g.set.word(i)&other.set.word(i) != 0 {
+					err = fmt.Errorf("a worker is in two groups")
+				}
+			}
+		}
+		seen = append(seen, g)
+		if g.any() == 0 || g.set.one == 0 || g.ext != nil && g.ext.check(g.any()) != nil {
+			err = fmt.Errorf("a group is empty or has bad labels")
+		}
+		for n := range g.set.all() {
+			if int(n) >= len(c.held) || !c.x.workers[n].pages.has(id) {
+				err = fmt.Errorf("number %d does not know that it is in it", n)
+				return
+			}
+			c.held[n] += bits.OnesCount64(g.any())
+			c.in[n]++
+			c.size.came(g)
+		}
+	})
+	for _, p := range v.pooled() {
+		if p.mask == 0 || int(p.pool) >= len(c.pooled) || !c.x.pools[p.pool].pages.has(id) {
+			return fmt.Errorf("pool at %d does not know that it is in it", p.pool)
+		}
+		c.pooled[p.pool] += bits.OnesCount64(p.mask)
+		c.pages[p.pool]++
+		c.size.pooled += bits.OnesCount64(p.mask)
+	}
+	return err
+}
+
+func (e *ext) check(held uint64) error {
+	var seen uint64
+	for i, l := range e.labels {
+		if l.mask == 0 || l.mask&(seen|^held) != 0 || !l.is.Valid() || l.is.Has == 0 ||
+			i > 0 && compareLabels(e.labels[i-1].is, l.is) >= 0 {
+			return fmt.Errorf("label %v of %x", l.is, l.mask)
+		}
+		seen |= l.mask
+	}
+	if len(e.labels) == 0 && e.slow == [kv.Tiers - 1]uint64{} {
+		return fmt.Errorf("nothing in it")
+	}
+	return nil
+}
+
+func (c *checker) checkHolders() error {
+	for n := range c.x.workers {
+		if w := &c.x.workers[n]; w.held != c.held[n] || w.pages.n != c.in[n] || w.held > c.x.cfg.MaxBlocks {
+			return fmt.Errorf("worker %v counts %d blocks of %d in %d pages of %d", w.id, w.held, c.held[n], w.pages.n, c.in[n])
+		}
+	}
+	for i := range c.x.pools {
+		if p := &c.x.pools[i]; p.held != c.pooled[i] || p.pages.n != c.pages[i] {
+			return fmt.Errorf("pool %d counts %d blocks of %d in %d pages of %d", p.id, p.held, c.pooled[i], p.pages.n, c.pages[i])
+		}
+	}
+	return nil
+}
+
+func (c *checker) checkTables() error {
+	x := c.x
+	if x.size != c.size {
+		return fmt.Errorf("counted %+v, there is %+v", x.size, c.size)
+	}
+	slots, bytes := 0, 0
+	for i := range x.where.shards {
+		slots += x.where.shards[i].n
+		bytes += alloc(8 * len(x.where.shards[i].slots))
+	}
+	if slots != c.found || bytes != x.where.bytes {
+		return fmt.Errorf("where has %d blocks of %d in %d bytes of %d", slots, c.found, x.where.bytes, bytes)
+	}
+	live, bytes := 0, 0
+	for i := range x.heads.shards {
+		live += int(x.heads.shards[i].live)
+		bytes += x.heads.shards[i].table.Load().bytes()
+	}
+	if live != x.pages.live || bytes != x.heads.bytes {
+		return fmt.Errorf("heads has %d pages of %d in %d bytes of %d", live, x.pages.live, x.heads.bytes, bytes)
 	}
 	return nil
 }

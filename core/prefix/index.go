@@ -11,12 +11,30 @@
 // is attached by the arrival of its parent, without being parked anywhere. The
 // number of such stores is counted, since a healthy feed has few.
 //
-// An Index has one owner: no method may run beside another one.
+// # How it is kept
+//
+// Up to 64 consecutive blocks of one chain are a page (page.go). It has the hashes
+// of its blocks and, for each group of workers that hold the same of them, one mask
+// of 64 bits. Pages begin where the position in the chain is a multiple of 64, and
+// where a chain leaves another one. Since a SeqHash names all that is before it, a
+// prompt that has a page's last hash has all of the page: one comparison stands for
+// up to 64 blocks and all workers. Two tables lead to pages: heads finds one by its
+// first block (heads.go), which is all that a lookup needs; where finds every block
+// (where.go), for parents and removals.
+//
+// # Who may do what at the same time
+//
+// One goroutine at a time may change an Index or ask it for anything but Match; any
+// number may call [Index.Match] beside it, each with a [Match] of its own. They take
+// no lock and wait for nothing: a page is never changed but replaced, by one atomic
+// store. What Match says of one page was true at one moment during the call; what it
+// says of two pages may be of two moments. So a worker of which the holdings do not
+// change is answered exactly in any storm of events of others.
 package prefix
 
 import (
 	"errors"
-	"math/bits"
+	"sync/atomic"
 
 	"penstock/core/kv"
 )
@@ -27,61 +45,55 @@ type Config struct {
 	// beyond it are refused and counted: the index then knows less than the
 	// truth, and memory stays bounded however a worker misbehaves.
 	MaxBlocks int
+	// MaxBytes is how much memory the index may take, as Stats counts it. Beyond it
+	// blocks that are new to a worker are refused and counted.
+	MaxBytes int
 }
 
-// EnsureDefaults fills in what is not set: 4 Mi blocks.
+// EnsureDefaults fills in what is not set: 4 Mi blocks, 8 GiB.
 func (c *Config) EnsureDefaults() {
 	if c.MaxBlocks == 0 {
 		c.MaxBlocks = 4 << 20
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = 8 << 30
 	}
 }
 
 // Validate reports what is wrong with c.
 func (c *Config) Validate() error {
+	var errs []error
 	if c.MaxBlocks < 0 {
-		return errors.New("prefix: max blocks must not be negative")
+		errs = append(errs, errors.New("prefix: max blocks must not be negative"))
 	}
-	return nil
+	if c.MaxBytes < 0 {
+		errs = append(errs, errors.New("prefix: max bytes must not be negative"))
+	}
+	return errors.Join(errs...)
 }
 
 // Index maps prefixes to the workers that hold them.
 type Index struct {
 	cfg Config
-	// blocks has an entry for each prefix that any worker holds; holders are
-	// ascending and never empty.
-	blocks map[kv.SeqHash][]holder
-	// dense gives each worker a small number, its place in workers. A dropped
-	// worker's place has a nil held and its number is in vacant.
-	dense   map[kv.Worker]uint32
+
+	// What readers see.
+	view  atomic.Pointer[view]
+	heads heads
+
+	// What the writer alone sees.
+	pages   pages
+	where   where
+	numbers map[kv.Worker]uint32 // the place in workers
 	workers []worker
-	vacant  []uint32
+	vacant  []uint32 // places that nobody has
+	pools   []pool
+	places  map[kv.PoolID]uint32 // the place in pools
+	free    []uint32             // places that no pool has
+	size    size
 	counts  Counts
-	entries int
-	active  []runner // scratch of Match
+	edit    edit         // scratch: the page that is being changed
+	seqs    []kv.SeqHash // scratch: the prefixes of a Stored event
 }
-
-// worker is one worker's side of the index: the same facts as blocks, turned.
-type worker struct {
-	id   kv.Worker
-	held map[kv.SeqHash]tiers
-}
-
-// tiers is a set of tiers: bit t is set when the block is on tier t.
-type tiers uint8
-
-func on(t kv.Tier) tiers { return 1 << t }
-
-// holder is a worker that holds a block, and on which tiers: the worker's dense
-// number above the tier bits, so that holders order by number.
-type holder uint32
-
-const tierBits = 8
-
-func newHolder(number uint32, on tiers) holder { return holder(number<<tierBits | uint32(on)) }
-
-func (h holder) number() uint32 { return uint32(h) >> tierBits }
-func (h holder) tiers() tiers   { return tiers(h) }
-func (h holder) fastest() uint8 { return uint8(bits.TrailingZeros8(uint8(h))) }
 
 // New returns an empty index.
 func New(cfg Config) (*Index, error) {
@@ -89,26 +101,7 @@ func New(cfg Config) (*Index, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Index{
-		cfg:    cfg,
-		blocks: map[kv.SeqHash][]holder{},
-		dense:  map[kv.Worker]uint32{},
-	}, nil
-}
-
-// number returns w's dense number, giving it one if it has none.
-func (x *Index) number(w kv.Worker) uint32 {
-	if n, ok := x.dense[w]; ok {
-		return n
-	}
-	var n uint32
-	if last := len(x.vacant) - 1; last >= 0 {
-		n, x.vacant = x.vacant[last], x.vacant[:last]
-	} else {
-		n = uint32(len(x.workers))
-		x.workers = append(x.workers, worker{})
-	}
-	x.workers[n] = worker{id: w, held: map[kv.SeqHash]tiers{}}
-	x.dense[w] = n
-	return n
+	x := &Index{cfg: cfg, numbers: map[kv.Worker]uint32{}, places: map[kv.PoolID]uint32{}}
+	x.view.Store(&view{levels: 1})
+	return x, nil
 }

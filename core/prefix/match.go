@@ -1,135 +1,347 @@
 package prefix
 
 import (
-	"iter"
-	"maps"
+	"math/bits"
 	"slices"
 
 	"penstock/core/kv"
 )
 
-// runner is a worker that holds every block so far.
-type runner struct {
-	number uint32
-	tier   uint8 // the slowest tier needed so far
-	out    int   // its place in the answer
-}
-
 // Match is the answer of [Index.Match], and the memory of it: one that is used again
 // allocates nothing. Runs and Sets in it are valid until it is used again.
 type Match struct {
-	overlaps []kv.Overlap
-	runs     []Run
+	view   *view
+	levels [kv.Tiers]level
+	n      int // levels in use
+	// tallies are of the last level.
+	tallies []tally
+	words   []uint64 // the sets of runs and tallies
+	runs    []Run    // what Runs returned
+
+	// Scratch of a page.
+	parts   []part
+	sorted  []uint64
+	full    []uint64
+	split   []uint64
+	columns columns // scratch of AppendOverlaps
 }
 
-// Run is the set of workers that hold exactly Depth leading blocks.
-type Run struct {
-	Depth   int
-	Workers Set
+// level is the walk along the prompt in which tiers up to one count: who is still
+// with it, and who left it where. A worker that is with a level is with all slower ones.
+type level struct {
+	active []uint64
+	lo, hi int // active is 0 outside
+	runs   []run
 }
 
-// Set is a set of workers.
-type Set struct{ workers []kv.Worker }
-
-// Len returns the number of workers in s.
-func (s Set) Len() int { return len(s.workers) }
-
-// All yields the workers of s, in no particular order.
-func (s Set) All() iter.Seq[kv.Worker] { return slices.Values(s.workers) }
-
-// Runs returns, deepest first, who holds how much of the prompt when tiers up to t count.
-// Workers that hold nothing are in no run.
-func (m *Match) Runs(t kv.Tier) []Run {
-	m.runs = m.runs[:0]
-	byDepth := map[int][]kv.Worker{}
-	for _, o := range m.overlaps {
-		depth := 0
-		for i := range t + 1 {
-			depth += o.Blocks[i]
-		}
-		if depth > 0 {
-			byDepth[depth] = append(byDepth[depth], o.Worker)
-		}
-	}
-	for _, depth := range slices.SortedFunc(maps.Keys(byDepth), func(a, b int) int { return b - a }) {
-		m.runs = append(m.runs, Run{depth, Set{byDepth[depth]}})
-	}
-	return m.runs
+// run are the workers that hold exactly depth leading blocks, at Match.words[at:at+n]:
+// the words of a set from word lo on. Runs are in ascending order.
+type run struct {
+	depth     int
+	lo, at, n int
 }
 
-// AppendOverlaps appends to dst, ordered by worker, the overlap of each worker that holds
-// or can attach at least the first block.
-func (m *Match) AppendOverlaps(dst []kv.Overlap) []kv.Overlap { return append(dst, m.overlaps...) }
+// tally counts for some workers blocks that were matched in one page.
+type tally struct {
+	set                  run
+	attachable, labelled int
+}
+
+// part is a set of workers that have the same of a page.
+type part struct {
+	set                  set
+	mask                 uint64
+	attachable, labelled uint64
+}
 
 // Match finds who holds how much of a prompt, of which chain has the SeqHashes of the full
-// blocks in order, into m. moe, if not nil, has labels counted.
+// blocks in order, into m. moe, if not nil, has labels counted. It may run beside the
+// writer and beside others; see the package's comment for what it then answers. What is
+// hidden is not matched.
+//
+// The cost of a lookup is that of one page for each 64 blocks and each place where a
+// page begins or the chain leaves one; of a page, some steps for each of its groups and
+// each 64 workers.
 func (x *Index) Match(m *Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
-	m.overlaps = x.match(m.overlaps[:0], chain)
+	for {
+		v := x.view.Load()
+		m.begin(v)
+		if v.levels == 1 && moe == nil {
+			m.walkDevice(&x.heads, chain)
+		} else {
+			m.walk(&x.heads, chain, moe)
+		}
+		if x.view.Load().reused == v.reused {
+			return
+		}
+	}
 }
 
-// Hide keeps w out of all answers until Show: what it holds is in doubt, but goes on being
-// kept, and Apply goes on.
-func (x *Index) Hide(w kv.Worker) {}
-
-// Show ends Hide.
-func (x *Index) Show(w kv.Worker) {}
-
-// Place says that the blocks that end in seqs are in a pool. A block that nobody holds
-// has no known place among prefixes and is left out; Place returns how many were not.
-func (x *Index) Place(p kv.PoolID, seqs []kv.SeqHash) int { return 0 }
-
-// Displace says that the blocks that end in seqs are no longer in a pool.
-func (x *Index) Displace(p kv.PoolID, seqs []kv.SeqHash) {}
-
-// SetAccess says which workers can attach a pool.
-func (x *Index) SetAccess(p kv.PoolID, workers []kv.Worker) {}
-
-// DropPool forgets a pool and all that was in it.
-func (x *Index) DropPool(p kv.PoolID) {}
-
-// match appends to dst, ordered by worker, the overlap of each worker that holds
-// at least the first block of chain: the SeqHashes of a prompt's full blocks in
-// order. It allocates only if dst must grow.
-func (x *Index) match(dst []kv.Overlap, chain []kv.SeqHash) []kv.Overlap {
-	if len(chain) == 0 {
-		return dst
+// begin makes every visible worker one that holds nothing yet.
+func (m *Match) begin(v *view) {
+	m.view, m.n = v, v.levels
+	m.tallies, m.words = m.tallies[:0], m.words[:0]
+	for i := range m.levels[:m.n] {
+		l := &m.levels[i]
+		l.active = append(l.active[:0], v.visible...)
+		l.lo, l.hi = 0, len(l.active)
+		l.narrow()
+		l.runs = l.runs[:0]
 	}
-	base := len(dst)
-	active := x.active[:0]
-	for _, h := range x.blocks[chain[0]] {
-		o := kv.Overlap{Worker: x.workers[h.number()].id}
-		o.Blocks[h.fastest()] = 1
-		active = append(active, runner{number: h.number(), tier: h.fastest(), out: len(dst)})
-		dst = append(dst, o)
-	}
-	x.active = active
-	for _, seq := range chain[1:] {
-		if len(active) == 0 {
-			break
-		}
-		active = advance(dst, active, x.blocks[seq])
-	}
-	slices.SortFunc(dst[base:], func(a, b kv.Overlap) int { return a.Worker.Compare(b.Worker) })
-	return dst
 }
 
-// advance counts one more block for each active worker among holders and returns
-// those workers. Both are ascending, so one pass over each is enough.
-func advance(dst []kv.Overlap, active []runner, holders []holder) []runner {
-	still, j := active[:0], 0
-	for _, r := range active {
-		for j < len(holders) && holders[j].number() < r.number {
-			j++
+// narrow leaves out words without workers at both ends.
+func (l *level) narrow() {
+	for l.lo < l.hi && l.active[l.lo] == 0 {
+		l.lo++
+	}
+	for l.lo < l.hi && l.active[l.hi-1] == 0 {
+		l.hi--
+	}
+}
+
+func (l *level) empty() bool { return l.lo == l.hi }
+
+// covers returns how many leading blocks of chain v has: all that it can have, in one
+// comparison, or else those before the chain left it.
+func (v *version) covers(chain []kv.SeqHash) int {
+	n := int(v.n)
+	if n <= len(chain) {
+		if chain[n-1] == v.last {
+			return n
 		}
-		if j == len(holders) {
+	} else {
+		n = len(chain)
+		if chain[n-1] == v.hashes[n-1] {
+			return n
+		}
+	}
+	has, not := 1, n-1 // the head is equal, what is at not or behind is not
+	for has < not {
+		if mid := (has + not) / 2; chain[mid] == v.hashes[mid] {
+			has = mid + 1
+		} else {
+			not = mid
+		}
+	}
+	return has
+}
+
+// walkDevice is walk where nothing is on slower tiers and no label is asked for.
+func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
+	l, pos := &m.levels[0], 0
+	for pos < len(chain) && !l.empty() {
+		v := h.find(chain[pos])
+		if v == nil {
 			break
 		}
-		if holders[j].number() != r.number {
+		k := v.covers(chain[pos:])
+		if v.more == nil && leading(v.first.device, int(v.start)) >= k {
+			m.keep(l, pos, &v.first.set)
+		} else {
+			m.parts = m.parts[:0]
+			v.groups(func(g *group) { m.parts = append(m.parts, part{set: g.set, mask: g.device}) })
+			m.cut(l, pos, int(v.start), k)
+		}
+		pos += k
+	}
+	m.leave(l, pos)
+}
+
+// walk goes along the pages of the prompt with all levels at once, so that all see the
+// same version of a page.
+func (m *Match) walk(h *heads, chain []kv.SeqHash, moe *kv.MoEQuery) {
+	last, pos := &m.levels[m.n-1], 0
+	for pos < len(chain) && !last.empty() {
+		v := h.find(chain[pos])
+		if v == nil {
+			break
+		}
+		k := v.covers(chain[pos:])
+		for i := range m.levels[:m.n] {
+			l := &m.levels[i]
+			if l.empty() {
+				continue
+			}
+			m.divide(v, i, moe)
+			if l == last {
+				m.tally(l, int(v.start), k)
+			}
+			m.cut(l, pos, int(v.start), k)
+		}
+		pos += k
+	}
+	for i := range m.levels[:m.n] {
+		m.leave(&m.levels[i], pos)
+	}
+}
+
+// divide makes parts of who has what of a page when tiers up to t count.
+func (m *Match) divide(v *version, t int, moe *kv.MoEQuery) {
+	m.parts, m.split = m.parts[:0], m.split[:0]
+	v.groups(func(g *group) {
+		p := part{set: g.set, mask: g.upTo(t)}
+		if moe != nil && t == m.n-1 {
+			p.labelled = g.labelled(moe)
+		}
+		m.parts = append(m.parts, p)
+	})
+	if t < int(kv.TierPool) || v.more == nil || len(v.more.pools) == 0 {
+		return
+	}
+	m.others(&m.levels[t])
+	for _, p := range v.more.pools {
+		if int(p.pool) < len(m.view.access) {
+			m.share(&m.levels[t], p.mask, &m.view.access[p.pool])
+		}
+	}
+}
+
+// others adds the part of those that are in no other.
+func (m *Match) others(l *level) {
+	m.addPart(l, part{}, func(i int) uint64 {
+		w := l.active[i]
+		for j := range m.parts {
+			w &^= m.parts[j].set.word(i)
+		}
+		return w
+	})
+}
+
+// share divides each part into those with access to a pool, which have its blocks too,
+// and those without.
+func (m *Match) share(l *level, mask uint64, access *set) {
+	for j := range m.parts {
+		all := m.parts[j]
+		with := all
+		with.mask |= mask
+		with.attachable |= mask
+		if m.addPart(l, with, func(i int) uint64 { return all.set.word(i) & access.word(i) }) {
+			// Who is in no part has nothing of the page: the empty set does for that.
+			m.parts[j].set = set{}
+			m.addPart(l, all, func(i int) uint64 { return all.set.word(i) &^ access.word(i) })
+		}
+	}
+}
+
+// addPart adds p with the set that word gives, unless that is empty.
+func (m *Match) addPart(l *level, p part, word func(i int) uint64) bool {
+	at, some := len(m.split), uint64(0)
+	for i := l.lo; i < l.hi; i++ {
+		w := word(i) & l.active[i]
+		some |= w
+		m.split = append(m.split, w)
+	}
+	if some == 0 {
+		m.split = m.split[:at]
+		return false
+	}
+	words := m.split[at:]
+	p.set = set{one: words[0], rest: words[1:], lo: uint32(l.lo)}
+	m.parts = append(m.parts, p)
+	return true
+}
+
+// tally counts what parts have of special blocks among those that they match of a page.
+func (m *Match) tally(l *level, start, k int) {
+	for i := range m.parts {
+		p := &m.parts[i]
+		matched := span(start, min(leading(p.mask, start), k))
+		t := tally{attachable: bits.OnesCount64(p.attachable & matched), labelled: bits.OnesCount64(p.labelled & matched)}
+		if t.attachable == 0 && t.labelled == 0 {
 			continue
 		}
-		r.tier = max(r.tier, holders[j].fastest())
-		dst[r.out].Blocks[r.tier]++
-		still = append(still, r)
+		t.set = run{lo: l.lo, at: len(m.words), n: l.hi - l.lo}
+		for i := l.lo; i < l.hi; i++ {
+			m.words = append(m.words, l.active[i]&p.set.word(i))
+		}
+		m.tallies = append(m.tallies, t)
 	}
-	return still
+}
+
+// keep lets who is not in s leave at depth pos.
+func (m *Match) keep(l *level, pos int, s *set) {
+	var gone uint64
+	for i := l.lo; i < l.hi; i++ {
+		gone |= l.active[i] &^ s.word(i)
+	}
+	if gone == 0 {
+		return
+	}
+	words := m.emit(l, pos)
+	for i := range words {
+		w := s.word(l.lo + i)
+		words[i] |= l.active[l.lo+i] &^ w
+		l.active[l.lo+i] &= w
+	}
+	l.narrow()
+}
+
+// cut lets everybody leave where what they have of a page ends: of the k blocks that
+// the prompt has of it, the first at offset start of the masks and position pos.
+func (m *Match) cut(l *level, pos, start, k int) {
+	m.full = append(m.full[:0], l.active[l.lo:l.hi]...)
+	m.sorted = m.sorted[:0]
+	for i := range m.parts {
+		depth := min(leading(m.parts[i].mask, start), k)
+		if depth == 0 {
+			continue
+		}
+		m.sorted = append(m.sorted, uint64(depth)<<32|uint64(i))
+		for j := range m.full {
+			m.full[j] &^= m.parts[i].set.word(l.lo + j)
+		}
+	}
+	m.depart(l, pos, m.full)
+	slices.Sort(m.sorted)
+	for _, s := range m.sorted {
+		if depth := int(s >> 32); depth < k {
+			p := &m.parts[uint32(s)]
+			for j := range m.full {
+				m.full[j] = l.active[l.lo+j] & p.set.word(l.lo+j)
+			}
+			m.depart(l, pos+depth, m.full)
+		}
+	}
+	l.narrow()
+}
+
+// depart lets the workers in gone, words from l.lo on, leave at a depth.
+func (m *Match) depart(l *level, depth int, gone []uint64) {
+	var any uint64
+	for _, w := range gone {
+		any |= w
+	}
+	if any == 0 {
+		return
+	}
+	words := m.emit(l, depth)
+	for i, w := range gone {
+		words[i] |= w
+		l.active[l.lo+i] &^= w
+	}
+}
+
+// leave lets all that are left leave at a depth.
+func (m *Match) leave(l *level, depth int) {
+	if !l.empty() {
+		m.depart(l, depth, l.active[l.lo:l.hi])
+	}
+	l.narrow()
+}
+
+// emit returns the words, from l.lo on, of the run of a depth, which is the last or comes
+// after it. Nobody asks for who holds nothing: that run is for the bin.
+func (m *Match) emit(l *level, depth int) []uint64 {
+	if last := len(l.runs) - 1; last >= 0 && l.runs[last].depth == depth && l.runs[last].lo == l.lo && l.runs[last].n == l.hi-l.lo {
+		r := l.runs[last]
+		return m.words[r.at : r.at+r.n]
+	}
+	at, n := len(m.words), l.hi-l.lo
+	m.words = slices.Grow(m.words, n)[:at+n]
+	clear(m.words[at:])
+	if depth > 0 {
+		l.runs = append(l.runs, run{depth: depth, lo: l.lo, at: at, n: n})
+	}
+	return m.words[at:]
 }

@@ -1,8 +1,7 @@
 package prefix
 
 import (
-	"slices"
-	"strings"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,149 +10,279 @@ import (
 	"penstock/core/kv"
 )
 
-// naive is the index as anyone would write it: for each worker and tier the set
-// of paths, by name and not by hash.
-type naive map[kv.Worker]*[kv.Tiers]map[string]bool
-
-func (n naive) tiers(w kv.Worker) *[kv.Tiers]map[string]bool {
-	if n[w] == nil {
-		n[w] = &[kv.Tiers]map[string]bool{}
-		for t := range n[w] {
-			n[w][t] = map[string]bool{}
-		}
-	}
-	return n[w]
+// tree is a few chains that leave each other near the ends of pages, by block contents
+// and by prefixes.
+type tree struct {
+	blocks [][]kv.BlockHash
+	chains [][]kv.SeqHash
 }
 
-func (n naive) store(w kv.Worker, t kv.Tier, parent, path string) {
-	at := parent
-	for name := range strings.SplitSeq(path, "/") {
-		at = strings.Trim(at+"/"+name, "/")
-		n.tiers(w)[t][at] = true
+// grove returns chains of 150 blocks: each leaves an earlier one at a place of interest.
+func grove() tree {
+	var g tree
+	leaves := []int{0, 1, 2, 30, 31, 32, 33, 62, 63, 64, 65, 100, 127, 128, 129}
+	for i, at := range leaves {
+		var blocks []kv.BlockHash
+		if i > 0 {
+			blocks = append(blocks, g.blocks[i/2][:at]...)
+		}
+		for j := len(blocks); j < 150; j++ {
+			blocks = append(blocks, block(fmt.Sprint(i, "/", j)))
+		}
+		g.blocks = append(g.blocks, blocks)
+		g.chains = append(g.chains, chainOf(blocks))
 	}
+	return g
 }
 
-// match counts, for each worker, the leading prefixes of path that tiers up to
-// each one cover.
-func (n naive) match(path string) []kv.Overlap {
-	var out []kv.Overlap
-	names := strings.Split(path, "/")
-	for w, tiers := range n {
-		o := kv.Overlap{Worker: w}
-		faster := 0
-		for slowest := range kv.Tiers {
-			depth := 0
-			for ; depth < len(names); depth++ {
-				prefix, on := strings.Join(names[:depth+1], "/"), false
-				for t := 0; t <= slowest; t++ {
-					on = on || tiers[t][prefix]
-				}
-				if !on {
-					break
-				}
-			}
-			o.Blocks[slowest] = depth - faster
-			faster = depth
-		}
-		if faster > 0 {
-			out = append(out, o)
-		}
+// chainOf returns the SeqHash of each prefix of blocks.
+func chainOf(blocks []kv.BlockHash) []kv.SeqHash {
+	var out []kv.SeqHash
+	var seq kv.SeqHash
+	for i, b := range blocks {
+		seq = kv.Extend(seq, uint32(i), b)
+		out = append(out, seq)
 	}
-	slices.SortFunc(out, func(a, b kv.Overlap) int { return a.Worker.Compare(b.Worker) })
 	return out
 }
 
-// blocks lists what w holds, as AppendBlocks does.
-func (n naive) blocks(w kv.Worker) []Block {
-	var out []Block
-	if n[w] == nil {
-		return nil
-	}
-	for t, paths := range n[w] {
-		for p := range paths {
-			out = append(out, Block{Seq: seqOf(p), Tier: kv.Tier(t)})
-		}
-	}
-	slices.SortFunc(out, func(a, b Block) int {
-		if a.Seq != b.Seq {
-			if a.Seq < b.Seq {
-				return -1
-			}
-			return 1
-		}
-		return int(a.Tier) - int(b.Tier)
-	})
-	return out
+// twins are an Index and its naive twin, driven with the same operations.
+type twins struct {
+	x     *Index
+	n     *naive
+	grove tree
+	m     Match
+
+	workers *rapid.Generator[kv.Worker]
+	tiers   *rapid.Generator[kv.Tier]
+	pools   *rapid.Generator[kv.PoolID]
+	edges   *rapid.Generator[int]
 }
 
-// agrees drives an Index and its naive twin with the same events, which include
-// orphans, duplicates, removals in the middle and of what is not there, and
-// compares all that can be asked after each.
-func agrees(t *rapid.T) {
-	x, err := New(Config{})
-	if err != nil {
+func newTwins(t fataler, wide int) *twins {
+	var workers []kv.Worker
+	for i := range wide {
+		workers = append(workers, kv.Worker{ID: kv.WorkerID(i*7%wide + 1), Rank: uint32(i % 2)})
+	}
+	w := &twins{
+		x: mustNew(t, Config{}), n: newNaive(), grove: grove(),
+		workers: rapid.SampledFrom(workers),
+		tiers:   rapid.SampledFrom([]kv.Tier{kv.TierDevice, kv.TierDevice, kv.TierDevice, kv.TierHost, kv.TierDisk, kv.TierPool}),
+		pools:   rapid.SampledFrom([]kv.PoolID{3, 1, 7}),
+		edges:   rapid.OneOf(rapid.SampledFrom([]int{0, 1, 30, 31, 32, 33, 62, 63, 64, 65, 126, 127, 128, 129, 150}), rapid.IntRange(0, 150)),
+	}
+	if wide > 64 { // all have numbers from the beginning, so that sets have gaps
+		for _, worker := range workers {
+			w.apply(worker, kv.Event{Kind: kv.Cleared})
+		}
+	}
+	return w
+}
+
+// stretch draws a part of a chain.
+func (w *twins) stretch(t *rapid.T) (c, from, to int) {
+	c = rapid.IntRange(0, len(w.grove.chains)-1).Draw(t, "chain")
+	from, to = w.edges.Draw(t, "from"), w.edges.Draw(t, "to")
+	return c, min(from, to), max(from, to)
+}
+
+// event draws a Stored event: of any stretch, so of orphans and duplicates too, some
+// with labels, some that say a wrong position.
+func (w *twins) event(t *rapid.T) kv.Event {
+	c, from, to := w.stretch(t)
+	ev := kv.Event{Kind: kv.Stored, Tier: w.tiers.Draw(t, "tier"), Blocks: w.grove.blocks[c][from:to]}
+	if from > 0 {
+		ev.Start, ev.Parent = uint32(from), w.grove.chains[c][from-1]
+		if rapid.IntRange(0, 5).Draw(t, "position") == 0 {
+			ev.Start = uint32(rapid.IntRange(1, 1000).Draw(t, "wrong position"))
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "labels") == 0 {
+		for range ev.Blocks {
+			l := kv.MoELabel{Has: kv.HasExpert, Layer: 2, Expert: uint32(len(ev.Labels) / 20 % 3)}
+			if len(ev.Labels)%5 == 0 {
+				l = kv.MoELabel{}
+			}
+			ev.Labels = append(ev.Labels, l)
+		}
+	}
+	return ev
+}
+
+// removal draws the prefixes of a Removed event, in some order.
+func (w *twins) removal(t *rapid.T) []kv.SeqHash {
+	c, from, to := w.stretch(t)
+	var seqs []kv.SeqHash
+	step := rapid.SampledFrom([]int{1, 1, -1, 3}).Draw(t, "step")
+	for i := from; i < to; i++ {
+		at := i
+		if step < 0 {
+			at = to - 1 - (i - from)
+		}
+		if step <= 1 || (i-from)%step == 0 {
+			seqs = append(seqs, w.grove.chains[c][at])
+		}
+	}
+	return seqs
+}
+
+func (w *twins) apply(worker kv.Worker, ev kv.Event) {
+	w.x.Apply(worker, ev)
+	w.n.apply(worker, ev)
+}
+
+func (w *twins) store(t *rapid.T) { w.apply(w.workers.Draw(t, "worker"), w.event(t)) }
+
+func (w *twins) remove(t *rapid.T) {
+	worker, tier := w.workers.Draw(t, "worker"), w.tiers.Draw(t, "tier")
+	w.apply(worker, kv.Event{Kind: kv.Removed, Tier: tier, Seqs: w.removal(t)})
+}
+
+func (w *twins) clear(t *rapid.T) {
+	w.apply(w.workers.Draw(t, "worker"), kv.Event{Kind: kv.Cleared})
+}
+
+func (w *twins) drop(t *rapid.T) {
+	worker := w.workers.Draw(t, "worker")
+	if got, want := w.x.Drop(worker), w.n.workers[worker] != nil; got != want {
+		t.Fatalf("drop %v: %t, want %t", worker, got, want)
+	}
+	delete(w.n.workers, worker)
+}
+
+func (w *twins) hide(t *rapid.T) {
+	worker := w.workers.Draw(t, "worker")
+	w.x.Hide(worker)
+	w.n.worker(worker).hidden = true
+}
+
+func (w *twins) show(t *rapid.T) {
+	worker := w.workers.Draw(t, "worker")
+	w.x.Show(worker)
+	if x := w.n.workers[worker]; x != nil {
+		x.hidden = false
+	}
+}
+
+func (w *twins) place(t *rapid.T) {
+	p, seqs := w.pools.Draw(t, "pool"), w.removal(t)
+	if got, want := w.x.Place(p, seqs), w.n.place(p, seqs); got != want {
+		t.Fatalf("placed %d blocks, want %d", got, want)
+	}
+}
+
+func (w *twins) displace(t *rapid.T) {
+	p, seqs := w.pools.Draw(t, "pool"), w.removal(t)
+	w.x.Displace(p, seqs)
+	if w.n.pools[p] != nil {
+		for _, seq := range seqs {
+			delete(w.n.pools[p].blocks, seq)
+		}
+	}
+}
+
+func (w *twins) access(t *rapid.T) {
+	p, workers := w.pools.Draw(t, "pool"), rapid.SliceOfN(w.workers, 0, 4).Draw(t, "access")
+	w.x.SetAccess(p, workers)
+	clear(w.n.pool(p).access)
+	for _, worker := range workers {
+		w.n.worker(worker)
+		w.n.pool(p).access[worker] = true
+	}
+}
+
+func (w *twins) dropPool(t *rapid.T) {
+	p := w.pools.Draw(t, "pool")
+	w.x.DropPool(p)
+	delete(w.n.pools, p)
+}
+
+// agree compares all that can be asked.
+func (w *twins) agree(t *rapid.T) {
+	if err := w.x.Check(); err != nil {
 		t.Fatal(err)
 	}
-	n := naive{}
-	workers := rapid.SampledFrom([]kv.Worker{{ID: 9}, {ID: 2}, {ID: 2, Rank: 1}, {ID: 5}})
-	path := rapid.Custom(func(t *rapid.T) string {
-		return strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 1, 5).Draw(t, "names"), "/")
-	})
-	tier := rapid.SampledFrom([]kv.Tier{kv.TierDevice, kv.TierDevice, kv.TierDevice, kv.TierHost, kv.TierDisk, kv.TierPool})
-	known := map[kv.Worker]bool{}
-	t.Repeat(map[string]func(*rapid.T){
-		"": func(t *rapid.T) {
-			if err := x.Check(); err != nil {
-				t.Fatal(err)
-			}
-			prompt := path.Draw(t, "prompt")
-			if diff := cmp.Diff(n.match(prompt), x.match(nil, chain(prompt))); diff != "" {
-				t.Fatalf("match %s: -naive +index\n%s", prompt, diff)
-			}
-			w := workers.Draw(t, "asked")
-			if diff := cmp.Diff(n.blocks(w), x.AppendBlocks(nil, w)); diff != "" {
-				t.Fatalf("blocks of %v: -naive +index\n%s", w, diff)
-			}
-			if len(x.AppendWorkers(nil)) != len(known) {
-				t.Fatalf("workers %v, want %v", x.AppendWorkers(nil), known)
-			}
-		},
-		"store": func(t *rapid.T) {
-			w, on, p := workers.Draw(t, "worker"), tier.Draw(t, "tier"), path.Draw(t, "path")
-			parent := ""
-			if rapid.Bool().Draw(t, "has parent") {
-				parent = path.Draw(t, "parent")
-			}
-			x.Apply(w, stored(parent, p, on))
-			n.store(w, on, parent, p)
-			known[w] = true
-		},
-		"remove": func(t *rapid.T) {
-			w, on := workers.Draw(t, "worker"), tier.Draw(t, "tier")
-			paths := rapid.SliceOfN(path, 1, 3).Draw(t, "paths")
-			x.Apply(w, removed(on, paths...))
-			for _, p := range paths {
-				delete(n.tiers(w)[on], p)
-			}
-			known[w] = true
-		},
-		"clear": func(t *rapid.T) {
-			w := workers.Draw(t, "worker")
-			x.Apply(w, kv.Event{Kind: kv.Cleared})
-			delete(n, w)
-			known[w] = true
-		},
-		"drop": func(t *rapid.T) {
-			w := workers.Draw(t, "worker")
-			if got := x.Drop(w); got != known[w] {
-				t.Fatalf("drop %v: %t, want %t", w, got, known[w])
-			}
-			delete(n, w)
-			delete(known, w)
-		},
-	})
+	c, _, to := w.stretch(t)
+	prompt := w.grove.chains[c][:to]
+	moe := rapid.SampledFrom([]*kv.MoEQuery{nil, {Layer: 2, Experts: []uint32{0, 2}}}).Draw(t, "moe")
+	w.matches(t, w.x, prompt, moe)
+	worker := w.workers.Draw(t, "asked")
+	if diff := cmp.Diff(w.n.blocks(worker), w.x.AppendBlocks(nil, worker)); diff != "" {
+		t.Fatalf("blocks of %v: -naive +index\n%s", worker, diff)
+	}
+	if got, want := sizesOf(w.x), w.n.sizes(); got != want {
+		t.Fatalf("sizes %+v, want %+v", got, want)
+	}
 }
 
-func TestIndexAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees) }
+// matches compares both forms of an answer.
+func (w *twins) matches(t *rapid.T, x *Index, prompt []kv.SeqHash, moe *kv.MoEQuery) {
+	x.Match(&w.m, prompt, moe)
+	want := w.n.match(prompt, moe)
+	if diff := cmp.Diff(want, w.m.AppendOverlaps(nil)); diff != "" {
+		t.Fatalf("match of %d blocks: -naive +index\n%s", len(prompt), diff)
+	}
+	for tier := range kv.Tier(kv.Tiers) {
+		depths := map[kv.Worker]int{}
+		deeper := len(prompt) + 1
+		for _, run := range w.m.Runs(tier) {
+			if run.Depth >= deeper || run.Depth <= 0 || run.Workers.Len() == 0 {
+				t.Fatalf("a run of %d workers and depth %d after one of depth %d", run.Workers.Len(), run.Depth, deeper)
+			}
+			deeper = run.Depth
+			for worker := range run.Workers.All() {
+				depths[worker] += run.Depth
+			}
+		}
+		for _, o := range want {
+			depth := 0
+			for _, blocks := range o.Blocks[:tier+1] {
+				depth += blocks
+			}
+			if depths[o.Worker] != depth {
+				t.Fatalf("runs of tier %v: %v has depth %d, want %d", tier, o.Worker, depths[o.Worker], depth)
+			}
+			delete(depths, o.Worker)
+		}
+		if len(depths) > 0 {
+			t.Fatalf("runs of tier %v: %v hold nothing", tier, depths)
+		}
+	}
+}
 
-func FuzzIndex(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees)) }
+// sizesOf returns what Stats says without what depends on how the index is made.
+func sizesOf(x *Index) Stats {
+	s := x.Stats()
+	s.Pages, s.Ghosts, s.Bytes, s.Counts = 0, 0, 0, Counts{}
+	return s
+}
+
+// agrees drives the twins with operations at random and compares after each.
+func agrees(wide int) func(*rapid.T) {
+	return func(t *rapid.T) {
+		w := newTwins(t, wide)
+		t.Repeat(map[string]func(*rapid.T){
+			"":         w.agree,
+			"store":    w.store,
+			"store2":   w.store,
+			"store3":   w.store,
+			"remove":   w.remove,
+			"remove2":  w.remove,
+			"clear":    w.clear,
+			"drop":     w.drop,
+			"hide":     w.hide,
+			"show":     w.show,
+			"place":    w.place,
+			"displace": w.displace,
+			"access":   w.access,
+			"droppool": w.dropPool,
+		})
+	}
+}
+
+func TestIndexAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees(4)) }
+
+// TestWideIndexAgreesWithNaiveTwin has sets of several words, that grow and shrink.
+func TestWideIndexAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees(300)) }
+
+func FuzzIndex(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees(4))) }

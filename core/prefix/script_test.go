@@ -58,6 +58,13 @@ func stored(parent, path string, tier kv.Tier) kv.Event {
 	return ev
 }
 
+// matched returns the overlaps of a prompt.
+func matched(x *Index, chain []kv.SeqHash) []kv.Overlap {
+	var m Match
+	x.Match(&m, chain, nil)
+	return m.AppendOverlaps(nil)
+}
+
 func removed(tier kv.Tier, paths ...string) kv.Event {
 	ev := kv.Event{Kind: kv.Removed, Tier: tier}
 	for _, p := range paths {
@@ -66,7 +73,13 @@ func removed(tier kv.Tier, paths ...string) kv.Event {
 	return ev
 }
 
-func mustNew(t testing.TB, cfg Config) *Index {
+// fataler is what testing.TB and rapid.T have in common here.
+type fataler interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+func mustNew(t fataler, cfg Config) *Index {
 	t.Helper()
 	x, err := New(cfg)
 	if err != nil {
@@ -136,7 +149,7 @@ func runScript(t *testing.T, x *Index, names map[kv.SeqHash]string, input string
 		case "drop":
 			fmt.Fprintf(&out, "%s: %t\n", line, x.Drop(parseWorker(t, f[1])))
 		case "match":
-			fmt.Fprintf(&out, "%s:%s\n", line, overlaps(x.match(nil, chain(f[1]))))
+			fmt.Fprintf(&out, "%s:%s\n", line, overlaps(matched(x, chain(f[1]))))
 		default:
 			t.Fatalf("unknown line %q", line)
 		}

@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 
 	"penstock/core/kv"
@@ -13,7 +14,7 @@ type Counts struct {
 	Duplicates uint64 // stored again though held
 	Removed    uint64
 	Unknown    uint64 // removed though not held
-	Refused    uint64 // beyond Config.MaxBlocks
+	Refused    uint64 // beyond Config.MaxBlocks or Config.MaxBytes
 	Orphans    uint64 // Stored events whose parent the worker did not hold then
 	Clears     uint64 // Cleared events
 }
@@ -21,49 +22,107 @@ type Counts struct {
 // Stats describes an index at one moment.
 type Stats struct {
 	Workers int // known, even if they hold nothing
-	Blocks  int // distinct prefixes held by any worker
+	Hidden  int // of those, by Hide
+	Blocks  int // distinct prefixes held by any worker or in any pool
 	Entries int // pairs of worker and prefix
-	Bytes   int // estimated memory
+	Pools   int // known, even if nothing is in them
+	Pooled  int // pairs of pool and prefix
+	Pages   int // runs of up to 64 blocks of one chain
+	Ghosts  int // prefixes that nobody holds, kept inside of pages
+	Bytes   int // memory, as allocations are rounded; an empty index counts as nothing
 	Counts  Counts
 }
 
-// What an entry costs, with Go's maps on average two thirds full: in blocks a
-// hash, a slice header and the smallest allocation; in held a hash and a padded
-// byte; and a holder.
-const (
-	bytesPerBlock = (8+24)*3/2 + 8
-	bytesPerEntry = (8+8)*3/2 + 4
-)
+// size is what the writer keeps of the sizes.
+type size struct {
+	blocks, slots int // slots are blocks and ghosts
+	entries       int
+	onTier        [kv.Tiers]int // entries by tier
+	pooled        int
+	pages         int // bytes of versions
+}
+
+// came counts what one worker more holds of a page, left one worker less.
+func (s *size) came(g *group) { s.entry(g, 1) }
+func (s *size) left(g *group) { s.entry(g, -1) }
+
+func (s *size) entry(g *group, by int) {
+	s.entries += by * bits.OnesCount64(g.any())
+	for t := range kv.Tier(kv.Tiers) {
+		s.onTier[t] += by * bits.OnesCount64(g.on(t))
+	}
+}
+
+// replaced counts that a page became another version; nil is none.
+func (s *size) replaced(old, v *version) {
+	s.version(old, -1)
+	s.version(v, 1)
+}
+
+func (s *size) version(v *version, by int) {
+	if v != nil {
+		s.blocks += by * bits.OnesCount64(v.held())
+		s.slots += by * int(v.n)
+		s.pages += by * v.bytes()
+	}
+}
 
 // Stats returns the sizes and totals of the index.
 func (x *Index) Stats() Stats {
-	return Stats{
-		Workers: len(x.dense),
-		Blocks:  len(x.blocks),
-		Entries: x.entries,
-		Bytes:   len(x.blocks)*bytesPerBlock + x.entries*bytesPerEntry,
+	s := Stats{
+		Workers: len(x.numbers),
+		Blocks:  x.size.blocks,
+		Entries: x.size.entries,
+		Pools:   len(x.places),
+		Pooled:  x.size.pooled,
+		Pages:   x.pages.live,
+		Ghosts:  x.size.slots - x.size.blocks,
+		Bytes:   x.bytes(),
 		Counts:  x.counts,
 	}
+	for i := range x.workers {
+		if w := &x.workers[i]; w.known {
+			s.Bytes += workerBytes + w.pages.bytes()
+			if w.hidden {
+				s.Hidden++
+			}
+		}
+	}
+	for i := range x.pools {
+		if p := &x.pools[i]; p.known {
+			s.Bytes += poolBytes + p.pages.bytes() + alloc(16*len(p.access))
+		}
+	}
+	return s
+}
+
+// What a worker and a pool cost beside the pages that they are in: their place, that
+// in the map with the room that maps have, and that in the view.
+const (
+	workerBytes = 64 + 48 + 32
+	poolBytes   = 80 + 32 + 48
+)
+
+// bytes returns what pages and the tables of pages take, which grows with every block.
+func (x *Index) bytes() int {
+	return x.size.pages + x.pages.bytes + x.heads.bytes + x.where.bytes
 }
 
 // Held returns how many blocks w holds, on any tier.
 func (x *Index) Held(w kv.Worker) int {
-	n, ok := x.dense[w]
+	n, ok := x.numbers[w]
 	if !ok {
 		return 0
 	}
-	return len(x.workers[n].held)
+	return x.workers[n].held
 }
 
 // AppendWorkers appends the known workers to dst in order.
 func (x *Index) AppendWorkers(dst []kv.Worker) []kv.Worker {
-	base := len(dst)
-	for i := range x.workers {
-		if x.workers[i].held != nil {
-			dst = append(dst, x.workers[i].id)
-		}
+	v := x.view.Load()
+	for _, n := range v.order {
+		dst = append(dst, v.names[n])
 	}
-	slices.SortFunc(dst[base:], kv.Worker.Compare)
 	return dst
 }
 
@@ -76,20 +135,29 @@ type Block struct {
 // AppendBlocks appends what w holds to dst, by hash and then tier: a dump of the
 // index goes worker by worker, so that its owner is never busy for long.
 func (x *Index) AppendBlocks(dst []Block, w kv.Worker) []Block {
-	n, ok := x.dense[w]
+	n, ok := x.numbers[w]
 	if !ok {
 		return dst
 	}
 	base := len(dst)
-	for seq, held := range x.workers[n].held {
-		for t := range kv.Tier(kv.Tiers) {
-			if held&on(t) != 0 {
-				dst = append(dst, Block{Seq: seq, Tier: t})
-			}
+	for _, id := range x.workers[n].pages.slots {
+		if id != 0 {
+			dst = x.pages.get(id).append(dst, n)
 		}
 	}
 	slices.SortFunc(dst[base:], func(a, b Block) int {
 		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Tier, b.Tier))
 	})
+	return dst
+}
+
+// append appends what worker n holds of v.
+func (v *version) append(dst []Block, n uint32) []Block {
+	g := v.of(n)
+	for t := range kv.Tier(kv.Tiers) {
+		for mask := g.on(t); mask != 0; mask &= mask - 1 {
+			dst = append(dst, Block{Seq: v.at(bits.TrailingZeros64(mask)), Tier: t})
+		}
+	}
 	return dst
 }

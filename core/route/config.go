@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 )
 
 // Config is the policy of a Router.
@@ -16,9 +17,28 @@ type Config struct {
 	// block; nil is 1. At 0 a worker's cache does not matter for the choice:
 	// nobody needs to be asked for overlaps then.
 	OverlapWeight *float64
+	// QueueWeight is what a block of prefill work that other requests have on the worker
+	// costs against one of the request's own; nil is 1. Above 1 the choice keeps from
+	// workers where the request would wait.
+	QueueWeight *float64
 	// Temperature spreads choices of mode KV: at 0 the least cost wins, and the
 	// higher it is, the closer to uniform they are.
 	Temperature float64
+	// Fetch is what reuse costs that is not on the device; nil is DefaultFetchCosts.
+	Fetch *FetchCosts
+	// Affinity weighs preferences; nil is DefaultAffinityWeights.
+	Affinity *AffinityWeights
+	// NearCost says which costs count as nearly equal in mode KV at temperature 0: those
+	// that exceed the least by no more than this share of it, at most 1. Of two workers
+	// drawn among them the less loaded is taken, so that routers which do not see each
+	// other's decisions do not all choose the same one. At 0 only equal costs are equal,
+	// and each of these is as likely.
+	NearCost float64
+	// Sessions says what a session is worth.
+	Sessions Sessions
+	// QueueThreshold is the share of a worker's BatchTokens above which so many prompt
+	// tokens wait there that a request rather waits in the router; nil is never.
+	QueueThreshold *float64
 	// Seed starts the sequence of draws. Routers with equal seeds that see equal
 	// histories decide equally.
 	Seed uint64
@@ -40,6 +60,16 @@ func (c *Config) EnsureDefaults() {
 	if c.OverlapWeight == nil {
 		c.OverlapWeight = new(1.0)
 	}
+	if c.QueueWeight == nil {
+		c.QueueWeight = new(1.0)
+	}
+	if c.Fetch == nil {
+		c.Fetch = new(DefaultFetchCosts())
+	}
+	if c.Affinity == nil {
+		c.Affinity = new(DefaultAffinityWeights())
+	}
+	c.Sessions.ensureDefaults()
 }
 
 // Validate reports every problem of c at once. Call EnsureDefaults first.
@@ -54,9 +84,22 @@ func (c *Config) Validate() error {
 	if !within(c.Temperature, maxTemperature) {
 		errs = append(errs, fmt.Errorf("route: temperature must be between 0 and %g", maxTemperature))
 	}
-	if err := c.Busy.Validate(); err != nil {
-		errs = append(errs, err)
+	if c.QueueWeight != nil && !within(*c.QueueWeight, maxWeight) {
+		errs = append(errs, fmt.Errorf("route: queue weight must be between 0 and %g", maxWeight))
 	}
+	if !within(c.NearCost, 1) {
+		errs = append(errs, errors.New("route: near cost must be a share between 0 and 1"))
+	}
+	if c.QueueThreshold != nil && !within(*c.QueueThreshold, maxWeight) {
+		errs = append(errs, fmt.Errorf("route: queue threshold must be between 0 and %g", maxWeight))
+	}
+	if c.Fetch != nil {
+		errs = append(errs, c.Fetch.validate())
+	}
+	if c.Affinity != nil {
+		errs = append(errs, c.Affinity.validate())
+	}
+	errs = append(errs, c.Sessions.validate(), c.Busy.Validate())
 	return errors.Join(errs...)
 }
 
@@ -78,11 +121,22 @@ type policy struct {
 	mode        Mode
 	weight      float64
 	temperature float64
+	// moe is what the request asks of experts, if asks; strict says that a worker without
+	// a labelled block cannot be chosen.
+	moe          kv.MoEQuery
+	asks, strict bool
+	// alone and untracked are about what the request counts for once it is placed: no
+	// block of it is shared, no token of its prompt waits.
+	alone, untracked bool
+	// bound is the worker that the request's session is at; its ID is 0 if at none. held
+	// says that it must be chosen.
+	bound kv.Worker
+	held  bool
 }
 
 // policy returns what is in force for q: the configuration, the request's
-// override, and a pin above both. It fails with Invalid.
-func (r *Router) policy(q *Query) (policy, error) {
+// override, a pin above both, and what its session says. It fails with Invalid.
+func (r *Router) policy(now kv.Mono, q *Query) (policy, error) {
 	p, err := r.override(&q.Override)
 	switch {
 	case err != nil:
@@ -92,6 +146,7 @@ func (r *Router) policy(q *Query) (policy, error) {
 	case p.mode == Direct:
 		return p, fault.Param("worker_id", "router mode direct needs the worker in the request: set nvext.backend_instance_id or the header x-worker-instance-id")
 	}
+	r.bind(now, &p, q)
 	return p, nil
 }
 
@@ -117,5 +172,14 @@ func (r *Router) override(o *Override) (policy, error) {
 		}
 		p.temperature = *o.Temperature
 	}
+	if o.MoE != nil {
+		if err := o.MoE.check(); err != nil {
+			return p, err
+		}
+		p.moe, p.asks = o.MoE.query()
+		p.strict = !p.moe.Fallback
+	}
+	p.alone = o.AssumeReuse != nil && !*o.AssumeReuse
+	p.untracked = o.TrackPrefill != nil && !*o.TrackPrefill
 	return p, nil
 }

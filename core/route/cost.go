@@ -15,28 +15,59 @@ type load struct {
 	requests int
 }
 
-// cost works out what sending q to t would cost, where t holds have of it:
+// cost works out what sending q to t would cost, which holds have of it:
 //
-//	prefill = (prefill tokens active on t + prompt tokens - overlap) / block size
+//	reuse   = the leading blocks that t has in any tier, or in a pool that it can attach
+//	queued  = prefill tokens active on t / block size
+//	prefill = queued + (prompt tokens - reuse) / block size
+//	fetch   = what bringing the reuse of slower tiers to the device costs
 //	decode  = distinct blocks active on t + blocks of the prompt not among them
-//	cost    = weight * prefill + decode - affinity
+//	cost    = weight * (prefill + (queue weight - 1) * queued + fetch) + decode - affinity
 //
-// (NVIDIA Dynamo's KV router defines it so.) Only what is on the device counts as
-// overlap: what it costs to fetch the rest is not known here.
-func (r *Router) cost(p *policy, q *Query, t *Target, have [kv.Tiers]int) candidate {
-	now, then := r.active.Project(t.Worker, q.demand(have[kv.TierDevice]))
+// With a queue weight of 1 and all reuse on the device it is weight * prefill + decode, as
+// NVIDIA Dynamo's KV router defines it. Affinity is in no other term.
+func (r *Router) cost(p *policy, q *Query, t *Target, have kv.Overlap) candidate {
+	reuse := have.Depth()
+	now, then := r.active.Project(t.Worker, q.demand(p, reuse))
 	c := candidate{
 		Candidate: Candidate{
 			Worker:         t.Worker,
-			Overlap:        have,
-			PrefillTokens:  then.PrefillTokens,
-			PrefillBlocks:  float64(then.PrefillTokens) / float64(r.active.BlockSize()),
+			Overlap:        have.Blocks,
+			Attachable:     have.Attachable,
+			Labelled:       have.Labelled,
+			QueuedTokens:   now.PrefillTokens,
+			PrefillTokens:  now.PrefillTokens + r.prefill(q, reuse),
+			FetchBlocks:    r.cfg.Fetch.of(&have.Blocks),
 			DecodeBlocks:   then.Blocks,
 			ActiveRequests: now.Requests,
 		},
 		addr: t.Addr,
 		load: load{blocks: now.Blocks, requests: now.Requests},
 	}
-	c.Cost = float64(p.weight*c.PrefillBlocks) + float64(c.DecodeBlocks) - c.Affinity
+	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
+	r.prefer(p, q, t, &c.Candidate)
+	queued := float64(c.QueuedTokens) / float64(r.active.BlockSize())
+	work := c.PrefillBlocks + float64((*r.cfg.QueueWeight-1)*queued) + c.FetchBlocks
+	c.Cost = float64(p.weight*work) + float64(c.DecodeBlocks) - c.Affinity
 	return c
+}
+
+// prefill returns the prompt tokens of q that are left after reuse.
+func (r *Router) prefill(q *Query, reuse int) int {
+	return max(0, q.PromptTokens-reuse*r.active.BlockSize())
+}
+
+// prefer sets the affinities of a candidate.
+func (r *Router) prefer(p *policy, q *Query, t *Target, c *Candidate) {
+	w := r.cfg.Affinity
+	blocks := float64(q.PromptTokens) / float64(r.active.BlockSize())
+	if p.asks {
+		c.LabelAffinity = float64(w.Label * float64(c.Labelled))
+		c.ExpertShare = hosted(&p.moe, t.Experts)
+		c.ExpertAffinity = float64(c.ExpertShare * blocks * w.Experts)
+	}
+	if p.bound == t.Worker {
+		c.SessionAffinity = float64(w.Session * blocks)
+	}
+	c.Affinity = c.LabelAffinity + c.ExpertAffinity + c.SessionAffinity
 }

@@ -16,7 +16,10 @@ type refusal uint8
 const (
 	eligible refusal = iota
 	notPinned
+	notAllowed
 	excluded
+	unlabelled
+	elsewhere
 	unfit
 	draining
 	notReady
@@ -29,12 +32,18 @@ const (
 
 // refuse returns why t cannot be picked for q, or eligible. What the request
 // itself rules out comes before the worker's own state.
-func (r *Router) refuse(t *Target, q *Query) refusal {
+func (r *Router) refuse(p *policy, t *Target, q *Query) refusal {
 	switch {
 	case q.Pin.ID != 0 && q.Pin != t.Worker:
 		return notPinned
+	case len(q.Allowed) > 0 && !slices.Contains(q.Allowed, t.Worker.ID):
+		return notAllowed
+	case p.strict && q.overlap(t.Worker).Labelled == 0:
+		return unlabelled
 	case slices.Contains(q.Exclude, t.Worker.ID):
 		return excluded
+	case p.held && t.Worker != p.bound:
+		return elsewhere
 	case t.Unfit != "":
 		return unfit
 	case t.State == Draining:
@@ -53,9 +62,20 @@ func (r *Router) refuse(t *Target, q *Query) refusal {
 	return eligible
 }
 
+// overlap returns what w has of q's chain.
+func (q *Query) overlap(w kv.Worker) kv.Overlap {
+	at, found := slices.BinarySearchFunc(q.Overlaps, w, func(o kv.Overlap, w kv.Worker) int { return o.Worker.Compare(w) })
+	if !found {
+		return kv.Overlap{Worker: w}
+	}
+	return q.Overlaps[at]
+}
+
 // reason says in words why t was refused at a time.
-func (r *Router) reason(now kv.Mono, why refusal, t *Target, q *Query) string {
+func (r *Router) reason(now kv.Mono, why refusal, p *policy, t *Target, q *Query) string {
 	switch why {
+	case elsewhere:
+		return fmt.Sprintf("the request's session is at worker %s", name(p.bound))
 	case notReady:
 		return "not ready: its engine does not answer"
 	case notAnswering:
@@ -83,6 +103,9 @@ func rough(d time.Duration) time.Duration {
 }
 
 var refusalNames = [refusals]string{
+	notAllowed:     "not among those that the request allows",
+	unlabelled:     "without a block of the prompt that is labelled as moe_query asks",
+	elsewhere:      "not the session's",
 	excluded:       "excluded by the request",
 	unfit:          "with another model card",
 	draining:       "draining",
@@ -95,26 +118,33 @@ var refusalNames = [refusals]string{
 // worker that was in doubt has answered or not, and a busy one has done something.
 const retrySoon = time.Second
 
-// nobody is the error when no worker is eligible for q: Overloaded if all it takes
-// is a worker with less to do, else Unavailable, or NotFound for a pin to nowhere.
-func (r *Router) nobody(now kv.Mono, q *Query) error {
-	f := r.whyNobody(now, q)
-	if f.Code != fault.NotFound {
+// nobody is the error when no worker is eligible for q: Ineligible if it rules out all
+// by itself, Overloaded if all it takes is a worker with less to do, else Unavailable, or
+// NotFound for a pin to nowhere.
+func (r *Router) nobody(now kv.Mono, p *policy, q *Query) error {
+	f := r.whyNobody(now, p, q)
+	if f.Code != fault.NotFound && f.Code != fault.Ineligible {
 		f.RetryAfter = retrySoon
 	}
 	return f
 }
 
-func (r *Router) whyNobody(now kv.Mono, q *Query) *fault.Error {
+func (r *Router) whyNobody(now kv.Mono, p *policy, q *Query) *fault.Error {
 	if q.Pin.ID != 0 {
-		return r.whyNotPinned(now, q)
+		return r.whyNotPinned(now, p, q)
 	}
 	if len(r.targets) == 0 {
 		return fault.New(fault.Unavailable, "no worker serves this model now; start one or try again")
 	}
 	var counts [refusals]int
 	for i := range r.targets {
-		counts[r.refuse(&r.targets[i], q)]++
+		counts[r.refuse(p, &r.targets[i], q)]++
+	}
+	if p.held {
+		return fault.New(fault.Overloaded, "worker %s, which has the request's session, is busy; try again", name(p.bound))
+	}
+	if n := counts[notAllowed] + counts[unlabelled]; n == len(r.targets) {
+		return fault.New(fault.Ineligible, "no eligible worker: of %d, %s; %s", n, tally(&counts), p.advice())
 	}
 	switch n := counts[busy]; n {
 	case 0:
@@ -123,26 +153,42 @@ func (r *Router) whyNobody(now kv.Mono, q *Query) *fault.Error {
 	default:
 		return fault.New(fault.Overloaded, "the %d of %d workers that could take the request are busy; try again", n, len(r.targets))
 	}
+	return fault.New(fault.Unavailable, "none of %d workers can take the request (%s); try again", len(r.targets), tally(&counts))
+}
+
+// tally says in words how many workers were refused why.
+func tally(counts *[refusals]int) string {
 	var reasons []string
 	for why, n := range counts {
 		if n > 0 {
 			reasons = append(reasons, fmt.Sprintf("%d %s", n, refusalNames[why]))
 		}
 	}
-	return fault.New(fault.Unavailable, "none of %d workers can take the request (%s); try again", len(r.targets), strings.Join(reasons, ", "))
+	return strings.Join(reasons, ", ")
 }
 
-func (r *Router) whyNotPinned(now kv.Mono, q *Query) *fault.Error {
+// advice is what a client can do whose request rules out every worker.
+func (p *policy) advice() string {
+	if p.strict {
+		return "set moe_query.fallback_to_unlabeled to take any"
+	}
+	return "allow others"
+}
+
+func (r *Router) whyNotPinned(now kv.Mono, p *policy, q *Query) *fault.Error {
 	at, found := find(r.targets, q.Pin)
 	if !found {
 		return fault.New(fault.NotFound, "worker %s does not serve this model; `penstock workers` lists those that do", name(q.Pin))
 	}
 	t := &r.targets[at]
-	why, code := r.refuse(t, q), fault.Unavailable
-	if why == busy {
+	why, code := r.refuse(p, t, q), fault.Unavailable
+	switch why {
+	case busy:
 		code = fault.Overloaded
+	case notAllowed, unlabelled:
+		code = fault.Ineligible
 	}
-	return fault.New(code, "worker %s cannot take the request: %s; leave the choice to the router or try again", name(q.Pin), r.reason(now, why, t, q))
+	return fault.New(code, "worker %s cannot take the request: %s; leave the choice to the router or try again", name(q.Pin), r.reason(now, why, p, t, q))
 }
 
 // assess returns the eligible workers, ordered, with their costs and the
@@ -158,7 +204,7 @@ func (r *Router) assess(now kv.Mono, p *policy, q *Query) ([]candidate, error) {
 		cands = r.weigh(p, q, suspected)
 	}
 	if len(cands) == 0 {
-		return nil, r.nobody(now, q)
+		return nil, r.nobody(now, p, q)
 	}
 	r.odds(p, cands)
 	return cands, nil
@@ -172,12 +218,12 @@ func (r *Router) weigh(p *policy, q *Query, condition refusal) []candidate {
 		for len(overlaps) > 0 && overlaps[0].Worker.Compare(t.Worker) < 0 {
 			overlaps = overlaps[1:]
 		}
-		if r.refuse(t, q) != condition {
+		if r.refuse(p, t, q) != condition {
 			continue
 		}
-		var have [kv.Tiers]int
+		var have kv.Overlap
 		if len(overlaps) > 0 && overlaps[0].Worker == t.Worker {
-			have = overlaps[0].Blocks
+			have = overlaps[0]
 		}
 		cands = append(cands, r.cost(p, q, t, have))
 	}

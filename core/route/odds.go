@@ -2,6 +2,7 @@ package route
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"penstock/core/exact"
@@ -14,15 +15,14 @@ func (r *Router) odds(p *policy, cands []candidate) {
 	case p.mode == RoundRobin:
 		cands[r.turn(cands)].Probability = 1
 	case p.mode == PowerOfTwo:
-		r.twoChoices(cands)
+		r.twoChoices(cands, func(*candidate) bool { return true })
 	case p.mode == LeastLoaded:
 		best := slices.MinFunc(cands, func(a, b candidate) int { return a.load.compare(b.load) }).load
 		share(cands, func(c *candidate) bool { return c.load == best })
 	case p.mode == KV && p.temperature > 0:
 		softmax(cands, p.temperature)
 	case p.mode == KV:
-		best := slices.MinFunc(cands, func(a, b candidate) int { return cmp.Compare(a.Cost, b.Cost) }).Cost
-		share(cands, func(c *candidate) bool { return c.Cost == best })
+		r.near(cands)
 	default:
 		share(cands, func(*candidate) bool { return true })
 	}
@@ -77,23 +77,45 @@ func softmax(cands []candidate, temperature float64) {
 	}
 }
 
-// twoChoices gives each candidate the probability of being the less loaded of two
-// different ones drawn uniformly, half of it where both are equally loaded:
-// (2*busier + equal) / (n*(n-1)).
-func (r *Router) twoChoices(cands []candidate) {
-	n := len(cands)
-	if n == 1 {
-		cands[0].Probability = 1
+// near chooses among the candidates whose cost is nearly the least: with a margin the
+// less loaded of two of them, without one any of the equal ones. A router that decides
+// beside others sees their requests late or never; if each takes the one best worker they
+// all take the same.
+func (r *Router) near(cands []candidate) {
+	least := slices.MinFunc(cands, func(a, b candidate) int { return cmp.Compare(a.Cost, b.Cost) }).Cost
+	within := float64(math.Abs(least) * r.cfg.NearCost)
+	for i := range cands {
+		cands[i].Near = cands[i].Cost-least <= within
+	}
+	if r.cfg.NearCost == 0 {
+		share(cands, func(c *candidate) bool { return c.Near })
 		return
 	}
+	r.twoChoices(cands, func(c *candidate) bool { return c.Near })
+}
+
+// twoChoices gives each candidate that is in the probability of being the less loaded of
+// two different ones drawn uniformly, half of it where both are equally loaded:
+// (2*busier + equal) / (n*(n-1)).
+func (r *Router) twoChoices(cands []candidate, in func(*candidate) bool) {
 	loads := r.loads[:0]
 	for i := range cands {
-		loads = append(loads, cands[i].load)
+		if in(&cands[i]) {
+			loads = append(loads, cands[i].load)
+		}
+	}
+	r.loads = loads
+	n := len(loads)
+	if n == 1 {
+		share(cands, in)
+		return
 	}
 	slices.SortFunc(loads, load.compare)
-	r.loads = loads
 	pairs := float64(n) * float64(n-1)
 	for i := range cands {
+		if !in(&cands[i]) {
+			continue
+		}
 		l := cands[i].load
 		idler, _ := slices.BinarySearchFunc(loads, l, load.compare)
 		busier, _ := slices.BinarySearchFunc(loads, load{l.blocks, l.requests + 1}, load.compare)

@@ -44,7 +44,7 @@ func TestTwoChoices(t *testing.T) {
 			}
 		}
 		var r Router
-		r.twoChoices(cands)
+		r.twoChoices(cands, func(*candidate) bool { return true })
 		for i := range cands {
 			if math.Abs(cands[i].Probability-want[i]) > 1e-12 {
 				t.Fatalf("candidate %d of %v: %g, want %g", i, cands, cands[i].Probability, want[i])

@@ -31,7 +31,9 @@ type booking struct {
 const size = 16 // tokens in a block
 
 // cost is the formula, over sets of paths instead of hashes and counts.
-func (n *naive) cost(w kv.Worker, path string, tokens, overlap int, weight float64) (prefill float64, decode, requests int, cost float64) {
+func (n *naive) cost(w kv.Worker, path string, tokens int, have kv.Overlap, weight float64) (prefill float64, decode, requests int, cost float64) {
+	overlap := have.Blocks[0] + have.Blocks[1] + have.Blocks[2] + have.Blocks[3]
+	fetch := 0.25*float64(have.Blocks[1]) + 0.75*float64(have.Blocks[2]) + 0.25*float64(have.Blocks[3])
 	blocks := map[string]bool{}
 	work, unnamed := 0, tokens/size-len(path)
 	for i := range path {
@@ -50,7 +52,7 @@ func (n *naive) cost(w kv.Worker, path string, tokens, overlap int, weight float
 	}
 	prefill = float64(work+max(0, tokens-overlap*size)) / size
 	decode = len(blocks) + unnamed
-	return prefill, decode, requests, weight*prefill + float64(decode)
+	return prefill, decode, requests, weight*(prefill+fetch) + float64(decode) - float64(have.Labelled)
 }
 
 // agrees makes random decisions and compares each explanation with the naive
@@ -123,16 +125,25 @@ func agrees(t *rapid.T) {
 			next++
 			p := path.Draw(t, "path")
 			q := &Query{Key: slots.Key{ID: fmt.Sprint(next), Attempt: 1}, Chain: chain(p), PromptTokens: len(p)*size + rapid.IntRange(0, 40).Draw(t, "more tokens")}
-			overlap := map[kv.Worker]int{}
+			overlap := map[kv.Worker]kv.Overlap{}
 			for _, w := range rapid.SliceOfNDistinct(worker, 0, 4, rapid.ID[kv.Worker]).Draw(t, "holders") {
-				overlap[w] = rapid.IntRange(0, len(p)).Draw(t, "overlap")
-				q.Overlaps = append(q.Overlaps, kv.Overlap{Worker: w, Blocks: [kv.Tiers]int{overlap[w]}})
+				o := kv.Overlap{Worker: w}
+				for range rapid.IntRange(0, len(p)).Draw(t, "overlap") {
+					o.Blocks[rapid.IntRange(0, kv.Tiers-1).Draw(t, "tier")]++
+				}
+				o.Labelled = rapid.IntRange(0, o.Depth()).Draw(t, "labelled")
+				overlap[w] = o
+				q.Overlaps = append(q.Overlaps, o)
 			}
 			slices.SortFunc(q.Overlaps, func(a, b kv.Overlap) int { return a.Worker.Compare(b.Worker) })
 			mode := rapid.SampledFrom([]Mode{KV, KV, RoundRobin, Random, PowerOfTwo, LeastLoaded}).Draw(t, "mode")
 			weight := rapid.SampledFrom([]float64{0, 0.5, 1, 2}).Draw(t, "weight")
 			temperature := rapid.SampledFrom([]float64{0, 0, 0.3, 5}).Draw(t, "temperature")
-			q.Override = Override{Mode: &mode, OverlapWeight: &weight, Temperature: &temperature}
+			strict := rapid.IntRange(0, 4).Draw(t, "strict") == 0
+			q.Override = Override{Mode: &mode, OverlapWeight: &weight, Temperature: &temperature, MoE: &MoEQuery{Layer: new(uint32(3)), Fallback: new(!strict)}}
+			for range rapid.IntRange(0, 2).Draw(t, "allowed") {
+				q.Allowed = append(q.Allowed, worker.Draw(t, "allow").ID)
+			}
 			for range rapid.IntRange(0, 1).Draw(t, "excluded") {
 				q.Exclude = append(q.Exclude, worker.Draw(t, "exclude").ID)
 			}
@@ -161,14 +172,19 @@ func agrees(t *rapid.T) {
 	})
 }
 
-func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[kv.Worker]int) {
+func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[kv.Worker]kv.Overlap) {
 	ex, err := r.Explain(0, q)
 	again, errAgain := r.Explain(0, q)
 	if diff := cmp.Diff(ex, again); diff != "" || (err == nil) != (errAgain == nil) {
 		t.Fatalf("explaining changed something:\n%s", diff)
 	}
 	var eligible, busy, suspected []Target
+	ruledOut := 0
 	for _, target := range n.targets {
+		if len(q.Allowed) > 0 && !slices.Contains(q.Allowed, target.Worker.ID) || !*q.Override.MoE.Fallback && overlap[target.Worker].Labelled == 0 {
+			ruledOut++
+			continue
+		}
 		if target.State != Ready && target.State != Suspected || slices.Contains(q.Exclude, target.Worker.ID) {
 			continue
 		}
@@ -182,6 +198,9 @@ func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[k
 		}
 	}
 	code := fault.Unavailable
+	if ruledOut > 0 && ruledOut == len(n.targets) {
+		code = fault.Ineligible
+	}
 	if len(eligible) == 0 && len(busy) > 0 {
 		code = fault.Overloaded
 		if q.Moving {
@@ -218,7 +237,7 @@ func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[k
 			t.Fatalf("worker %v: %+v, want prefill %g decode %d requests %d cost %g", w, c, prefill, decode, requests, cost)
 		}
 		if c.Worker == dec.Worker {
-			if c.Probability == 0 || dec.Cost != cost || dec.OverlapBlocks != overlap[w] || dec.Addr != eligible[i].Addr {
+			if c.Probability == 0 || dec.Cost != cost || dec.OverlapBlocks != overlap[w].Depth() || dec.Addr != eligible[i].Addr {
 				t.Fatalf("picked %+v, which is %+v", dec, c)
 			}
 			n.active[q.Key] = booking{w, path, q.PromptTokens, c.PrefillTokens - n.prefill(w)}
@@ -231,7 +250,7 @@ func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[k
 }
 
 func (n *naive) isBusy(target *Target) bool {
-	_, blocks, _, _ := n.cost(target.Worker, "", 0, 0, 0)
+	_, blocks, _, _ := n.cost(target.Worker, "", 0, kv.Overlap{}, 0)
 	return n.busy.DecodeBlocks > 0 && target.Blocks > 0 && float64(blocks)/float64(target.Blocks) > n.busy.DecodeBlocks ||
 		n.busy.PrefillTokens > 0 && n.prefill(target.Worker) > n.busy.PrefillTokens
 }

@@ -47,6 +47,12 @@ type Target struct {
 	// Unfit says in words why requests for the model must not go to the worker,
 	// whatever its state: it is not quite the same model. "" if nothing is wrong.
 	Unfit string
+	// BatchTokens is how many tokens it computes in one step; 0 if that is not known, and
+	// then no request waits for it in the router.
+	BatchTokens int
+	// Experts are those that it hosts, ascending by layer and number; nil if that is not
+	// known. The router keeps the slice.
+	Experts []Expert
 }
 
 // Query is a [Request] after its prompt was hashed and looked up.
@@ -65,6 +71,9 @@ type Query struct {
 	Override Override
 	// Pin, when its ID is not 0, is the worker that must be chosen.
 	Pin kv.Worker
+	// Allowed, if there are any, are the only workers that may be chosen.
+	Allowed []kv.WorkerID
+	Session Session
 	// Exclude are workers that must not be chosen.
 	Exclude []kv.WorkerID
 	// Moving says that the request was let in before and comes from another worker.
@@ -82,6 +91,7 @@ type Router struct {
 	// the seed. last is what the newest decision chose.
 	decisions uint64
 	last      kv.Worker
+	sessions  *sessions
 
 	candidates []candidate // scratch
 	loads      []load      // scratch
@@ -94,7 +104,7 @@ func New(cfg Config, active *slots.Table) (*Router, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Router{cfg: cfg, active: active}, nil
+	return &Router{cfg: cfg, active: active, sessions: newSessions(cfg.Sessions)}, nil
 }
 
 // SetWorkers replaces the set of workers, given in any order; two entries for one
@@ -109,6 +119,8 @@ func (r *Router) SetWorkers(targets []Target) error {
 			return fmt.Errorf("route: set workers: id %d is out of range", next[i].Worker.ID)
 		case i > 0 && next[i-1].Worker == next[i].Worker:
 			return fmt.Errorf("route: set workers: worker %s appears twice", name(next[i].Worker))
+		case !slices.IsSortedFunc(next[i].Experts, compareExperts):
+			return fmt.Errorf("route: set workers: the experts of worker %s are not in order", name(next[i].Worker))
 		}
 	}
 	for i := range r.targets {
@@ -139,20 +151,21 @@ func (r *Router) Workers() []Target { return r.targets }
 // then counts as wholly to be computed.
 func (r *Router) NeedsOverlaps(o *Override) bool {
 	p, err := r.override(o)
-	return err == nil && p.mode == KV && p.weight > 0
+	return err == nil && (p.strict || p.mode == KV && (p.weight > 0 || p.asks && r.cfg.Affinity.Label > 0))
 }
 
 // Pick chooses a worker for q and reserves its load there: the caller ends the
 // reservation with the table's Free. It fails with
 //   - Invalid: the override is out of bounds, or mode direct names no worker
 //   - NotFound: the pinned worker does not exist
+//   - Ineligible: the request itself rules out every worker that there is
 //   - Unavailable: no worker, or not the pinned one, can take the request now
-//   - Overloaded: those that could, or the pinned one, are busy
+//   - Overloaded: those that could, or the pinned one, or that of the session, are busy
 //   - Conflict: the attempt is reserved already
 //
 // and has changed nothing then.
 func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
-	p, err := r.policy(q)
+	p, err := r.policy(now, q)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -161,12 +174,24 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 		return Decision{}, err
 	}
 	c := &cands[r.choose(cands)]
-	if err := r.active.Reserve(now, q.Key, c.Worker, q.demand(c.Overlap[kv.TierDevice])); err != nil {
+	if err := r.active.Reserve(now, q.Key, c.Worker, q.demand(&p, depth(&c.Overlap))); err != nil {
 		return Decision{}, err
 	}
 	r.decisions++
 	r.last = c.Worker
+	r.follow(now, q, c.Worker)
 	return r.decision(&p, c), nil
+}
+
+// follow has the session of q be at w from now on.
+func (r *Router) follow(now kv.Mono, q *Query, w kv.Worker) {
+	switch {
+	case q.Session.ID == "" || r.cfg.Sessions.Stickiness == Unbound:
+	case q.Session.Last:
+		r.sessions.release(q.Session.ID)
+	default:
+		r.sessions.bind(now, q.Session.ID, w)
+	}
 }
 
 // Explain returns the decision that Pick would make for q now, and all that leads
@@ -174,8 +199,10 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 // workers were excluded and why.
 func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 	ex := Explanation{PromptTokens: q.PromptTokens, PromptBlocks: q.PromptTokens / r.active.BlockSize()}
-	p, err := r.policy(q)
-	ex.OverlapWeight, ex.Temperature = p.weight, p.temperature
+	ex.QueueWeight = *r.cfg.QueueWeight
+	ex.Fetch, ex.Weights, ex.NearCost = *r.cfg.Fetch, *r.cfg.Affinity, r.cfg.NearCost
+	p, err := r.policy(now, q)
+	ex.OverlapWeight, ex.Temperature, ex.Bound = p.weight, p.temperature, p.bound
 	if err != nil {
 		return ex, err
 	}
@@ -187,7 +214,7 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 			left = left[1:]
 			continue
 		}
-		ex.Excluded = append(ex.Excluded, Exclusion{Worker: t.Worker, Reason: r.reason(now, r.refuse(t, q), t, q)})
+		ex.Excluded = append(ex.Excluded, Exclusion{Worker: t.Worker, Reason: r.reason(now, r.refuse(&p, t, q), &p, t, q)})
 	}
 	if err != nil {
 		return ex, err
@@ -204,20 +231,35 @@ func (r *Router) decision(p *policy, c *candidate) Decision {
 		Worker:        c.Worker,
 		Addr:          c.addr,
 		Mode:          p.mode,
-		OverlapBlocks: c.Overlap[kv.TierDevice],
+		OverlapBlocks: depth(&c.Overlap),
 		BlockSize:     r.active.BlockSize(),
 		Cost:          c.Cost,
 	}
 }
 
-// demand returns what q asks of a worker that has overlap blocks of it.
-func (q *Query) demand(overlap int) slots.Demand {
-	return slots.Demand{
+// demand returns what q asks of a worker that has reuse blocks of it.
+func (q *Query) demand(p *policy, reuse int) slots.Demand {
+	d := slots.Demand{
 		Chain:          q.Chain,
 		PromptTokens:   q.PromptTokens,
-		OverlapBlocks:  overlap,
+		OverlapBlocks:  reuse,
 		ExpectedOutput: q.ExpectedOutput,
 	}
+	if p.alone {
+		d.Chain = nil
+	}
+	if p.untracked {
+		d.OverlapBlocks = q.PromptTokens // at least as many as it has blocks
+	}
+	return d
+}
+
+// depth is the length of a run over all tiers, in blocks.
+func depth(blocks *[kv.Tiers]int) (n int) {
+	for _, b := range blocks {
+		n += b
+	}
+	return n
 }
 
 func find(targets []Target, w kv.Worker) (at int, found bool) {

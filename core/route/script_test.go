@@ -3,6 +3,7 @@ package route
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,19 +50,23 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 // letter for each. Commands:
 //
 //	router [mode=M] [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
-//	workers                    lines: W STATE [block-size=N] [blocks=N]
+//	       [near=F] [queue-weight=F] [threshold=F] [sessions=soft|hard|off] [ttl=DURATION] [most=N]
+//	workers                    lines: W STATE [block-size=N] [blocks=N] [batch=N] [experts=LAYER.EXPERT[*SHARE]+…]
 //	state w=W state=STATE at=DURATION
 //	busy [blocks=F] [tokens=N]
 //	reserve id=ID w=W chain=PATH [overlap=N] [prefilled]
-//	pick id=ID [QUERY] [times=N]
+//	prefilled id=ID
+//	pick id=ID [QUERY] [at=DURATION] [times=N]
 //	explain [QUERY] [at=DURATION]
+//	full [QUERY]
 //	free id=ID
 //
 // with QUERY any of chain=PATH, tokens=N (what the chain has, unless given),
-// overlap=(W:N,…) where N may be DEVICE+HOST, pin=W, exclude=(ID,…), moving, and the
-// overrides mode=M, weight=F, temperature=F. A worker is ID or ID.RANK, an id a
-// name or NAME.ATTEMPT. With times, each pick is freed at once and the line
-// counts the workers that were picked.
+// overlap=(W:N,…) where N may be DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) of
+// those, pin=W, exclude=(ID,…), allow=(ID,…), moving, session=ID, last, and the overrides
+// mode=M, weight=F, temperature=F, layer=N, experts=(N,…), group=N, strict, alone, untracked. A
+// worker is ID or ID.RANK, an id a name or NAME.ATTEMPT. With times, each pick is freed at
+// once and the line counts the workers that were picked.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		s := &script{active: mustTable(t, 16)}
@@ -92,6 +97,17 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			cfg.Temperature = *v
 		}
 		d.MaybeScanArgs(t, "seed", &cfg.Seed)
+		if v := float(t, d, "near"); v != nil {
+			cfg.NearCost = *v
+		}
+		cfg.QueueWeight, cfg.QueueThreshold = float(t, d, "queue-weight"), float(t, d, "threshold")
+		var stickiness, ttl string
+		d.MaybeScanArgs(t, "sessions", &stickiness)
+		cfg.Sessions.Stickiness = Stickiness(stickiness)
+		if d.MaybeScanArgs(t, "ttl", &ttl); ttl != "" {
+			cfg.Sessions.TTL = duration(t, ttl)
+		}
+		d.MaybeScanArgs(t, "most", &cfg.Sessions.Most)
 		cfg.Busy = thresholds(t, d, "busy-blocks", "busy-tokens")
 		s.active = mustTable(t, 16)
 		r, err := New(cfg, s.active)
@@ -129,11 +145,15 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		if d.HasArg("times") {
 			return s.tally(t, d, q)
 		}
-		dec, err := s.router.Pick(0, q)
+		dec, err := s.router.Pick(when(t, d), q)
 		if err != nil {
 			return failure(err)
 		}
 		return decision(dec)
+	case "prefilled":
+		s.active.Prefilled(query(t, d).Key)
+	case "full":
+		return fmt.Sprintln(s.router.Full(when(t, d), query(t, d)))
 	case "explain":
 		ex, err := s.router.Explain(when(t, d), query(t, d))
 		return explanation(ex, err)
@@ -170,11 +190,15 @@ var states = map[string]State{"ready": Ready, "draining": Draining, "not-ready":
 func when(t *testing.T, d *datadriven.TestData) kv.Mono {
 	at := "0s"
 	d.MaybeScanArgs(t, "at", &at)
-	v, err := time.ParseDuration(at)
+	return kv.Mono(duration(t, at))
+}
+
+func duration(t *testing.T, s string) time.Duration {
+	v, err := time.ParseDuration(s)
 	if err != nil {
-		d.Fatalf(t, "%v", err)
+		t.Fatal(err)
 	}
-	return kv.Mono(v)
+	return v
 }
 
 func thresholds(t *testing.T, d *datadriven.TestData, blocks, tokens string) (b Busy) {
@@ -200,11 +224,28 @@ func targets(t *testing.T, d *datadriven.TestData) []Target {
 				target.BlockSize = int(*number(t, v))
 			case "blocks":
 				target.Blocks = int(*number(t, v))
+			case "batch":
+				target.BatchTokens = int(*number(t, v))
+			case "experts":
+				target.Experts = experts(t, v)
 			default:
 				d.Fatalf(t, "unknown field %s", key)
 			}
 		}
 		out = append(out, target)
+	}
+	return out
+}
+
+func experts(t *testing.T, list string) (out []Expert) {
+	for s := range strings.SplitSeq(list, "+") {
+		s, share, ok := strings.Cut(s, "*")
+		layer, expert, _ := strings.Cut(s, ".")
+		e := Expert{Layer: uint32(*number(t, layer)), Expert: uint32(*number(t, expert)), Share: 1}
+		if ok {
+			e.Share = *number(t, share)
+		}
+		out = append(out, e)
 	}
 	return out
 }
@@ -230,19 +271,33 @@ func query(t *testing.T, d *datadriven.TestData) *Query {
 			for _, v := range arg.Vals {
 				q.Exclude = append(q.Exclude, worker(t, v).ID)
 			}
+		case arg.Key == "allow":
+			for _, v := range arg.Vals {
+				q.Allowed = append(q.Allowed, worker(t, v).ID)
+			}
 		case arg.Key == "overlap" && d.Cmd != "reserve":
 			for _, v := range arg.Vals {
 				w, n, _ := strings.Cut(v, ":")
-				device, host, both := strings.Cut(n, "+")
 				o := kv.Overlap{Worker: worker(t, w)}
-				o.Blocks[kv.TierDevice] = int(*number(t, device))
-				if both {
-					o.Blocks[kv.TierHost] = int(*number(t, host))
+				for tier, n := range strings.Split(n, "+") {
+					o.Blocks[tier] = int(*number(t, n))
 				}
 				q.Overlaps = append(q.Overlaps, o)
 			}
+		case arg.Key == "labelled" || arg.Key == "attachable":
+			for _, v := range arg.Vals {
+				w, n, _ := strings.Cut(v, ":")
+				at := slices.IndexFunc(q.Overlaps, func(o kv.Overlap) bool { return o.Worker == worker(t, w) })
+				part := &q.Overlaps[at].Labelled
+				if arg.Key == "attachable" {
+					part = &q.Overlaps[at].Attachable
+				}
+				*part = int(*number(t, n))
+			}
 		}
 	}
+	d.MaybeScanArgs(t, "session", &q.Session.ID)
+	q.Session.Last = d.HasArg("last")
 	if d.Cmd == "pick" || d.Cmd == "explain" {
 		q.Override.OverlapWeight = float(t, d, "weight")
 		q.Override.Temperature = float(t, d, "temperature")
@@ -250,8 +305,41 @@ func query(t *testing.T, d *datadriven.TestData) *Query {
 		if d.MaybeScanArgs(t, "mode", &mode); mode != "" {
 			q.Override.Mode = new(Mode(mode))
 		}
+		if d.HasArg("alone") {
+			q.Override.AssumeReuse = new(false)
+		}
+		if d.HasArg("untracked") {
+			q.Override.TrackPrefill = new(false)
+		}
 	}
+	q.Override.MoE = moe(t, d)
 	return q
+}
+
+// moe returns the moe_query of a command, nil if none.
+func moe(t *testing.T, d *datadriven.TestData) *MoEQuery {
+	layer, group := float(t, d, "layer"), float(t, d, "group")
+	if layer == nil && group == nil && !d.HasArg("strict") {
+		return nil
+	}
+	m := &MoEQuery{}
+	if layer != nil {
+		m.Layer = new(uint32(*layer))
+	}
+	if group != nil {
+		m.Group = new(uint32(*group))
+	}
+	if d.HasArg("strict") {
+		m.Fallback = new(false)
+	}
+	for _, arg := range d.CmdArgs {
+		if arg.Key == "experts" {
+			for _, v := range arg.Vals {
+				m.Experts = append(m.Experts, uint32(*number(t, v)))
+			}
+		}
+	}
+	return m
 }
 
 // float returns the argument as a number, nil if it is not there.
@@ -303,8 +391,10 @@ func explanation(ex Explanation, err error) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "weight %g temperature %g prompt %d tokens, %d blocks\n", ex.OverlapWeight, ex.Temperature, ex.PromptTokens, ex.PromptBlocks)
 	for _, c := range ex.Candidates {
-		fmt.Fprintf(&out, "  %s: overlap %v prefill %d = %g decode %d active %d cost %g probability %.4f\n",
-			short(c.Worker), c.Overlap, c.PrefillTokens, c.PrefillBlocks, c.DecodeBlocks, c.ActiveRequests, c.Cost, c.Probability)
+		fmt.Fprintf(&out, "  %s: overlap %v prefill %d = %g%s decode %d active %d%s cost %g probability %.4f%s\n",
+			short(c.Worker), c.Overlap, c.PrefillTokens, c.PrefillBlocks, term("fetch", c.FetchBlocks), c.DecodeBlocks, c.ActiveRequests,
+			term("labels", c.LabelAffinity)+term("experts", c.ExpertAffinity)+term("session", c.SessionAffinity)+term("affinity", c.Affinity),
+			c.Cost, c.Probability, map[bool]string{true: " near"}[c.Near && ex.NearCost > 0])
 	}
 	for _, e := range ex.Excluded {
 		fmt.Fprintf(&out, "  %s: %s\n", short(e.Worker), e.Reason)
@@ -313,4 +403,12 @@ func explanation(ex Explanation, err error) string {
 		return out.String() + failure(err)
 	}
 	return out.String() + decision(ex.Decision)
+}
+
+// term prints what is not 0.
+func term(name string, v float64) string {
+	if v == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" %s %g", name, v)
 }

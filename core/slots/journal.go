@@ -59,6 +59,15 @@ func (r Ref) View() (v Reservation, ok bool) {
 	}, true
 }
 
+// BlockSize returns the number of tokens in a block of the reservation's table; 0 of the
+// zero value.
+func (r Ref) BlockSize() int {
+	if r.table == nil {
+		return 0
+	}
+	return r.table.cfg.BlockSize
+}
+
 // Prefilled is [Table.Prefilled] of the reservation.
 func (r Ref) Prefilled() bool {
 	if r.request() == nil {

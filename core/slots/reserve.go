@@ -67,20 +67,21 @@ func (t *Table) add(now kv.Mono, v Reservation) int32 {
 	for _, seq := range r.chain {
 		t.use(wk, seq, at)
 	}
-	wk.alone += r.weight * int64(r.sole+r.unnamed)
+	wk.alone += r.weight * int64(r.unnamed)
 	wk.load.Requests++
 	wk.load.PrefillTokens += r.prefill
 	wk.load.OutputTokens += r.expect
 	return at
 }
 
-// use counts the request at a place, whose weight is not in alone yet, among those of
-// a block.
+// use counts the request at a place among those of a block. A chain of another router
+// may have a block twice, which nobody's prompt has: its request then counts as two.
 func (t *Table) use(wk *worker, seq kv.SeqHash, at int32) {
 	have := wk.refs[seq]
 	switch have.n {
 	case 0:
 		t.requests[at].sole++
+		wk.alone += t.requests[at].weight
 	case 1:
 		owner := &t.requests[have.who]
 		owner.sole--
@@ -90,13 +91,14 @@ func (t *Table) use(wk *worker, seq kv.SeqHash, at int32) {
 	wk.refs[seq] = ref{have.n + 1, have.who ^ at}
 }
 
-// leave takes the request at a place, whose weight is no longer in alone, from those
-// of a block.
+// leave takes the request at a place from those of a block.
 func (t *Table) leave(wk *worker, seq kv.SeqHash, at int32) {
 	have := wk.refs[seq]
 	have.n, have.who = have.n-1, have.who^at
 	switch have.n {
 	case 0:
+		t.requests[at].sole--
+		wk.alone -= t.requests[at].weight
 		delete(wk.refs, seq)
 		return
 	case 1:
@@ -231,7 +233,7 @@ func (t *Table) free(at int32) {
 		wk.fading--
 	}
 	t.computed(at)
-	wk.alone -= r.weight * int64(r.sole+r.unnamed)
+	wk.alone -= r.weight * int64(r.unnamed)
 	for _, seq := range r.chain {
 		t.leave(wk, seq, at)
 	}

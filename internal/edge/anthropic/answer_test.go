@@ -112,7 +112,7 @@ func TestAnswers(t *testing.T) {
 // TestErrors is how each code of core/fault reaches a client, whole and in a stream.
 func TestErrors(t *testing.T) {
 	var out bytes.Buffer
-	for c := fault.Internal; c <= fault.Forbidden; c++ {
+	for c := fault.Internal; c <= fault.Ineligible; c++ {
 		w := httptest.NewRecorder()
 		w.Header().Set("x-request-id", "r1")
 		e := fault.New(c, "about %q", c)

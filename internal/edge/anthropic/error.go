@@ -20,7 +20,7 @@ func errorType(c fault.Code) string {
 		return "request_too_large"
 	case fault.Limited:
 		return "rate_limit_error"
-	case fault.Overloaded, fault.Unavailable, fault.Draining:
+	case fault.Overloaded, fault.Unavailable, fault.Draining, fault.Ineligible:
 		return "overloaded_error"
 	case fault.Conflict:
 		return "conflict_error"

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"math/bits"
+	"sync/atomic"
+
+	"penstock/core/kv"
+)
+
+// bitmaps is the baseline: the least that can hold the same facts. One open-addressing
+// table, sized before the first store, has for each prefix its SeqHash and one bit per
+// worker. A row of up to 256 workers lies beside its key; of more, in an array of rows, so
+// that empty slots cost two words. The table is two thirds full at most.
+//
+// One writer may run beside readers: words are stored and loaded atomically, a key
+// after its row. It is a floor and not a product: it knows one tier, keys stay when their
+// last holder leaves, a worker that leaves costs a pass over all, it cannot grow, and
+// nothing bounds it.
+type bitmaps struct {
+	words  int // of a row
+	stride int // of a slot: the key, then the row or its place in rows
+	slots  []uint64
+	size   uint64 // in slots
+	rows   []uint64
+	used   int
+}
+
+// inlineWords is the longest row that lies beside its key.
+const inlineWords = 4
+
+// newBitmaps returns a table for prefixes distinct prefixes and workers workers.
+func newBitmaps(workers, prefixes int) *bitmaps {
+	t := &bitmaps{words: (workers + 63) / 64, size: uint64(prefixes)*3/2 + 1}
+	t.stride = 1 + t.words
+	if t.words > inlineWords {
+		t.stride = 2
+		t.rows = make([]uint64, prefixes*t.words)
+	}
+	t.slots = make([]uint64, t.size*uint64(t.stride))
+	return t
+}
+
+// bitmapBytes is what newBitmaps allocates.
+func bitmapBytes(workers, prefixes int) int {
+	words := (workers + 63) / 64
+	if words > inlineWords {
+		return 8 * (prefixes*words + prefixes*3)
+	}
+	return 8 * (prefixes * 3 / 2 * (1 + words))
+}
+
+// find returns the slot of seq, or the free one where it belongs. A SeqHash is a hash
+// already: its high bits choose the slot.
+func (t *bitmaps) find(seq kv.SeqHash) (at int, found bool) {
+	hi, _ := bits.Mul64(uint64(seq), t.size)
+	at = int(hi) * t.stride
+	for {
+		switch atomic.LoadUint64(&t.slots[at]) {
+		case uint64(seq):
+			return at, true
+		case 0:
+			return at, false
+		}
+		if at += t.stride; at == len(t.slots) {
+			at = 0
+		}
+	}
+}
+
+// row returns the words of the slot at.
+func (t *bitmaps) row(at int) []uint64 {
+	if t.rows == nil {
+		return t.slots[at+1 : at+t.stride]
+	}
+	from := int(t.slots[at+1])
+	return t.rows[from : from+t.words]
+}
+
+// store says that worker w holds the prefixes in chain.
+func (t *bitmaps) store(w int, chain []kv.SeqHash) {
+	for _, seq := range chain {
+		at, found := t.find(seq)
+		if !found {
+			t.used++
+			if t.rows != nil {
+				t.slots[at+1] = uint64((t.used - 1) * t.words)
+			}
+		}
+		atomic.OrUint64(&t.row(at)[w/64], 1<<(w%64))
+		if !found {
+			atomic.StoreUint64(&t.slots[at], uint64(seq))
+		}
+	}
+}
+
+// remove says that worker w no longer holds the prefixes in seqs.
+func (t *bitmaps) remove(w int, seqs []kv.SeqHash) {
+	for _, seq := range seqs {
+		if at, found := t.find(seq); found {
+			atomic.AndUint64(&t.row(at)[w/64], ^uint64(1<<(w%64)))
+		}
+	}
+}
+
+// holds reports whether worker w holds seq.
+func (t *bitmaps) holds(w int, seq kv.SeqHash) bool {
+	at, found := t.find(seq)
+	return found && t.row(at)[w/64]>>(w%64)&1 != 0
+}
+
+// answer is what a walk finds: the sets of workers that hold exactly so many leading
+// blocks, shallowest first, and its memory.
+type answer struct {
+	depths []int
+	sets   []uint64 // a row for each of depths
+	active []uint64
+}
+
+// walk asks block after block which workers hold it, until none of those that held all
+// before is left. It is exact for every worker whatever was removed.
+func (t *bitmaps) walk(a *answer, chain []kv.SeqHash) {
+	a.depths, a.sets = a.depths[:0], a.sets[:0]
+	if t.words == 1 {
+		t.walkWord(a, chain)
+		return
+	}
+	if a.active == nil {
+		a.active = make([]uint64, t.words)
+	}
+	for i := range a.active {
+		a.active[i] = ^uint64(0)
+	}
+	depth := 0
+	for ; depth < len(chain); depth++ {
+		at, found := t.find(chain[depth])
+		if !found {
+			break
+		}
+		row := t.row(at)
+		var lost, left uint64
+		for i, active := range a.active {
+			still := active & atomic.LoadUint64(&row[i])
+			lost |= active ^ still
+			left |= still
+		}
+		if lost == 0 {
+			continue
+		}
+		if depth > 0 {
+			a.lose(depth, row)
+		} else {
+			for i := range a.active {
+				a.active[i] = atomic.LoadUint64(&row[i])
+			}
+		}
+		if left == 0 {
+			return
+		}
+	}
+	if depth > 0 {
+		a.depths = append(a.depths, depth)
+		a.sets = append(a.sets, a.active...)
+	}
+}
+
+// lose ends the run of the active workers that are not in row.
+func (a *answer) lose(depth int, row []uint64) {
+	a.depths = append(a.depths, depth)
+	for i, active := range a.active {
+		still := active & atomic.LoadUint64(&row[i])
+		a.sets = append(a.sets, active&^still)
+		a.active[i] = still
+	}
+}
+
+// walkWord is walk for up to 64 workers.
+func (t *bitmaps) walkWord(a *answer, chain []kv.SeqHash) {
+	var active uint64
+	depth := 0
+	for ; depth < len(chain); depth++ {
+		at, found := t.find(chain[depth])
+		if !found {
+			break
+		}
+		row := atomic.LoadUint64(&t.slots[at+1])
+		if depth == 0 {
+			active = row
+		}
+		if still := active & row; still != active {
+			a.depths, a.sets = append(a.depths, depth), append(a.sets, active&^still)
+			active = still
+		}
+		if active == 0 {
+			return
+		}
+	}
+	if depth > 0 {
+		a.depths, a.sets = append(a.depths, depth), append(a.sets, active)
+	}
+}
+
+// best returns the depth of the deepest run.
+func (a *answer) best() int {
+	if len(a.depths) == 0 {
+		return 0
+	}
+	return a.depths[len(a.depths)-1]
+}
+
+// gallop returns how many leading blocks some worker holds, by doubling and then halving
+// steps. That is the best worker's depth as long as every worker that holds a block holds
+// all before it, which an eviction in the middle ends; and it does not say which worker.
+func (t *bitmaps) gallop(chain []kv.SeqHash) int {
+	held, beyond := 0, len(chain)+1
+	for step := 1; held+step <= len(chain); step *= 2 {
+		if !t.any(chain[held+step-1]) {
+			beyond = held + step
+			break
+		}
+		held += step
+	}
+	for held+1 < beyond {
+		if mid := (held + beyond) / 2; t.any(chain[mid-1]) {
+			held = mid
+		} else {
+			beyond = mid
+		}
+	}
+	return held
+}
+
+// any reports whether some worker holds seq.
+func (t *bitmaps) any(seq kv.SeqHash) bool {
+	at, found := t.find(seq)
+	if !found {
+		return false
+	}
+	row := t.row(at)
+	for i := range row {
+		if atomic.LoadUint64(&row[i]) != 0 {
+			return true
+		}
+	}
+	return false
+}

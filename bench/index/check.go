@@ -1,0 +1,163 @@
+package main
+
+import (
+	"container/list"
+	"fmt"
+	"os"
+	"slices"
+
+	"penstock/core/kv"
+	"penstock/core/splitmix"
+)
+
+// cache is the blocks of one worker by when they were used last.
+type cache struct {
+	order list.List // of kv.SeqHash, the latest first
+	at    map[kv.SeqHash]*list.Element
+}
+
+// touch makes seq the latest and reports whether it was there.
+func (c *cache) touch(seq kv.SeqHash) bool {
+	if e, ok := c.at[seq]; ok {
+		c.order.MoveToFront(e)
+		return true
+	}
+	c.at[seq] = c.order.PushFront(seq)
+	return false
+}
+
+// oldest removes the block that was not used for longest.
+func (c *cache) oldest() kv.SeqHash {
+	e := c.order.Back()
+	seq := c.order.Remove(e).(kv.SeqHash)
+	delete(c.at, seq)
+	return seq
+}
+
+// remove removes seq and reports whether it was there.
+func (c *cache) remove(seq kv.SeqHash) bool {
+	e, ok := c.at[seq]
+	if ok {
+		c.order.Remove(e)
+		delete(c.at, seq)
+	}
+	return ok
+}
+
+// eviction is an order in which a full cache gives up blocks.
+type eviction struct {
+	name string
+	// rootFirst has the first block of a prompt be the oldest one, so that an eviction leaves
+	// a prompt without its beginning.
+	rootFirst bool
+	// holes is how many blocks of each prompt, wherever they are, are evicted
+	// besides.
+	holes int
+}
+
+var evictions = [...]eviction{{name: "leaf first"}, {name: "root first", rootFirst: true}, {name: "leaf first and holes", holes: 3}}
+
+// replay looks each request up and then stores it on worker i mod N, whose cache is
+// bounded, and holds every answer, before and after, against the oracle.
+func (s *settings) replay(w *workload) error {
+	fmt.Println(w)
+	for _, n := range s.workers {
+		if n < 0 {
+			continue
+		}
+		for _, how := range evictions {
+			if err := replayed(w, n, s.cache, how); err != nil {
+				return fmt.Errorf("%d workers, %s: %w", n, how.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func replayed(w *workload, workers, bound int, how eviction) error {
+	index, err := newPrefix()
+	if err != nil {
+		return err
+	}
+	r := replayer{eviction: how, bound: bound, index: index, truth: newOracle(w.unique), caches: make([]cache, workers)}
+	for i := range r.caches {
+		r.caches[i].at = map[kv.SeqHash]*list.Element{}
+	}
+	fmt.Fprintf(os.Stderr, "%d workers: %s\n", workers, how.name)
+	ask := index.reader().(picker)
+	var before agreement
+	var got []kv.Overlap
+	var want []held
+	for i := range w.requests {
+		q := &w.requests[i]
+		got, want = ask.overlaps(got[:0], q.chain), r.truth.match(want[:0], q.chain)
+		before.one(got, want)
+		if before.wrong > 0 {
+			return fmt.Errorf("request %d: %d workers are matched, want %d, or other depths", i, len(got), len(want))
+		}
+		r.serve(i%workers, q)
+	}
+	var after agreement
+	after.compare(ask, r.truth, w, 1000)
+	stats := index.index.Stats()
+	if err := index.index.Check(); err != nil {
+		return err
+	}
+	if after.wrong > 0 || stats.Entries != r.truth.entries {
+		return fmt.Errorf("%d of %d answers are wrong in the end, and %d entries are held, want %d", after.wrong, after.asked, stats.Entries, r.truth.entries)
+	}
+	fmt.Printf("%d workers of %d blocks, %s: %d answers exact for every worker, %d blocks matched (%.2f %% of the oracle's), %d evicted, %d held\n",
+		workers, bound, how.name, before.asked+after.asked, before.found, 100*before.share(), r.evicted, stats.Entries)
+	return nil
+}
+
+// replayer is workers with bounded caches, of which index and oracle hear the same.
+type replayer struct {
+	eviction
+	bound   int
+	index   prefixSubject
+	truth   *oracle
+	caches  []cache
+	evicted int
+	rng     splitmix.Source
+	seqs    []kv.SeqHash
+}
+
+// serve has worker w compute q. Blocks that it has are not stored again, as an engine does
+// it: the event begins where the worker's own prefix ends, and leaves out nothing after.
+func (r *replayer) serve(w int, q *request) {
+	c := &r.caches[w]
+	own := 0
+	for own < len(q.chain) && c.at[q.chain[own]] != nil {
+		own++
+	}
+	for i := range q.chain {
+		if !r.rootFirst {
+			i = len(q.chain) - 1 - i // the last block becomes the oldest
+		}
+		c.touch(q.chain[i])
+	}
+	for from := own; from < len(q.chain); from += eventBlocks {
+		to := min(from+eventBlocks, len(q.chain))
+		r.index.store(w, q, from, to)
+		for _, seq := range q.chain[from:to] {
+			r.truth.store(w, seq)
+		}
+	}
+	r.seqs = r.seqs[:0]
+	for range r.holes {
+		if seq := q.chain[r.rng.Below(len(q.chain))]; c.remove(seq) {
+			r.seqs = append(r.seqs, seq)
+		}
+	}
+	for len(c.at) > r.bound {
+		r.seqs = append(r.seqs, c.oldest())
+	}
+	for some := range slices.Chunk(r.seqs, eventBlocks) {
+		r.index.remove(w, some)
+	}
+	for _, seq := range r.seqs {
+		r.truth.remove(w, seq)
+	}
+	r.evicted += len(r.seqs)
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"math/bits"
+	"time"
+)
+
+// histogram counts durations in steps of 1.6 %: 64 between a power of two of nanoseconds
+// and the next.
+type histogram struct {
+	counts [64 * 64]uint64
+	total  uint64
+}
+
+const stepBits = 6
+
+func (h *histogram) add(d time.Duration) {
+	n := uint64(max(d, 0))
+	at := n
+	if over := bits.Len64(n) - stepBits - 1; over > 0 {
+		at = uint64(over)<<stepBits + n>>over
+	}
+	h.counts[at]++
+	h.total++
+}
+
+func (h *histogram) merge(o *histogram) {
+	for i, n := range o.counts {
+		h.counts[i] += n
+	}
+	h.total += o.total
+}
+
+// at returns the duration that a share of all do not exceed, 0 if there are none.
+func (h *histogram) at(share float64) time.Duration {
+	want := uint64(share * float64(h.total))
+	sum := uint64(0)
+	for i, n := range h.counts {
+		if sum += n; n > 0 && sum >= max(want, 1) {
+			return ceiling(uint64(i))
+		}
+	}
+	return 0
+}
+
+// ceiling returns the longest duration that is counted at i.
+func ceiling(i uint64) time.Duration {
+	over := i >> stepBits
+	if over <= 1 {
+		return time.Duration(i)
+	}
+	over--
+	return time.Duration((i-over<<stepBits+1)<<over - 1)
+}

@@ -1,0 +1,171 @@
+// Command index measures core/prefix beside the least that can answer the same question:
+// a bare open-addressing table with a bitmap of workers for each prefix, of which a
+// prompt's blocks are looked up one after the other. Both are in one process, hold the same
+// and are asked the same, in turns, so that the ratio of the two means something on any machine.
+// For information the same table is also asked by doubling steps, which is faster and finds
+// the best length only. An oracle says what is true; the program fails if an answer for
+// any worker is another.
+//
+//	go run ./bench/index                              # a workload that is made up
+//	go run ./bench/index -trace mooncake.jsonl -json
+//	go run ./bench/index -check -trace mooncake.jsonl # the whole trace against the oracle, with evictions
+//	go run ./bench/index -churn 10000000              # does memory come back?
+//
+// It prints tables, then the same figures as "go test -bench" would, for tools/benchjson;
+// tools/bench/index.sh runs it and docs/index.md says what the figures mean.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// settings are the flags.
+type settings struct {
+	trace    string
+	requests int
+	workers  []int
+	prompt   int
+	window   time.Duration
+	rounds   int
+	evicts   int
+	memory   int
+	json     bool
+	check    bool
+	cache    int
+	churn    int
+}
+
+func main() {
+	s, err := parse()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench/index:", err)
+		os.Exit(2)
+	}
+	if err := s.run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/index:", err)
+		os.Exit(1)
+	}
+}
+
+func parse() (settings, error) {
+	var s settings
+	var errs [2]error
+	workers := flag.String("workers", "8,64,256,7000,7000+", "numbers of workers; with + all of them hold a common prompt before each request")
+	flag.StringVar(&s.trace, "trace", "", "file of requests in Mooncake's form; empty is a workload that is made up")
+	flag.IntVar(&s.requests, "requests", 0, "the first so many requests; 0 is all")
+	flag.IntVar(&s.prompt, "prompt", 4, "blocks of 512 tokens of that common prompt")
+	flag.DurationVar(&s.window, "for", time.Second, "how long each measurement takes")
+	flag.IntVar(&s.rounds, "rounds", 3, "rounds of each throughput, of which the median counts")
+	flag.IntVar(&s.evicts, "evict", 1000, "one block in so many is evicted wherever it is, before the last measurements")
+	flag.IntVar(&s.memory, "memory", 3<<30, "bytes that the baseline may take; beyond, the first requests that fit are measured")
+	flag.BoolVar(&s.json, "json", false, "print one JSON document instead of tables")
+	flag.BoolVar(&s.check, "check", false, "measure nothing: replay the workload against the oracle, with bounded caches")
+	flag.IntVar(&s.cache, "cache", 16_384, "with -check: blocks of 16 tokens that a worker's cache has")
+	flag.IntVar(&s.churn, "churn", 0, "measure nothing: apply so many events with prefix and worker churn, and look at the heap")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		errs[0] = fmt.Errorf("%q is no flag: the trace is given with -trace", flag.Arg(0))
+	}
+	if s.window <= 0 || s.rounds < 1 || s.evicts < 1 || s.prompt < 1 || s.cache < 1 || s.requests < 0 || s.churn < 0 {
+		errs[1] = errors.New("-for, -rounds, -evict, -prompt and -cache must be above 0, -requests and -churn not below")
+	}
+	for word := range strings.SplitSeq(*workers, ",") {
+		digits, common := strings.CutSuffix(word, "+")
+		n, err := strconv.Atoi(digits)
+		if err != nil || n < 1 {
+			return s, fmt.Errorf("-workers: %q is not a number above 0", word)
+		}
+		if common {
+			n = -n
+		}
+		s.workers = append(s.workers, n)
+	}
+	return s, errors.Join(errs[:]...)
+}
+
+func (s *settings) run() error {
+	if s.churn > 0 {
+		return runChurn(os.Stdout, s.churn)
+	}
+	w, err := s.open()
+	if err != nil {
+		return err
+	}
+	if s.check {
+		return s.replay(w)
+	}
+	var r report
+	r.note("%s", w)
+	wrong := s.measure(w, &r)
+	if s.json {
+		return errors.Join(r.json(os.Stdout), wrong)
+	}
+	err = r.tables(os.Stdout)
+	r.lines(os.Stdout)
+	return errors.Join(err, wrong)
+}
+
+// measure fills r with the figures of all setups, until one is wrong.
+func (s *settings) measure(w *workload, r *report) error {
+	for _, n := range s.workers {
+		set, err := s.setup(w, n)
+		if err != nil {
+			return err
+		}
+		if set.workload != w {
+			r.note("%s: %s", set, set.workload)
+		}
+		b := bench{setup: set, report: r, window: s.window, rounds: s.rounds, evicts: s.evicts, sample: len(w.requests)}
+		if set.workers > 1000 {
+			b.sample = 500 // the oracle goes through all holders of each block
+		}
+		if err := b.run(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open reads or makes the workload.
+func (s *settings) open() (*workload, error) {
+	name, prompts := "made up", [][]uint64(nil)
+	if s.trace == "" {
+		prompts = makePrompts(madeRequests)
+	} else {
+		var err error
+		if prompts, err = readTrace(s.trace); err != nil {
+			return nil, err
+		}
+		name = "trace"
+	}
+	w, err := newWorkload(name, prompts)
+	if err != nil {
+		return nil, err
+	}
+	return w.first(s.requests)
+}
+
+// setup returns the cluster of n workers, of -n with a common prompt, with as many requests
+// as the baseline has room for.
+func (s *settings) setup(w *workload, n int) (_ *setup, err error) {
+	out := &setup{workers: max(n, -n), workload: w}
+	for requests := len(w.requests); ; requests = requests * 3 / 4 {
+		if out.workload, err = w.first(requests); err != nil {
+			return nil, err
+		}
+		if bitmapBytes(out.workers, out.unique) <= s.memory || requests < 2 {
+			break
+		}
+	}
+	if n < 0 {
+		out.everyone = s.prompt * perID
+		out.workload, err = out.behind(s.prompt)
+	}
+	return out, err
+}

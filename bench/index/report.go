@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+)
+
+// metric is one figure and its unit.
+type metric struct {
+	unit  string
+	value float64
+}
+
+// row is the figures of one subject in one measurement.
+type row struct {
+	setup, test, subject string
+	metrics              []metric
+}
+
+// report collects rows, in the order in which they were measured.
+type report struct {
+	rows  []row
+	notes []string
+}
+
+func (r *report) add(s *setup, test, subject string, metrics ...metric) {
+	r.rows = append(r.rows, row{s.String(), test, subject, metrics})
+}
+
+func (r *report) note(format string, args ...any) {
+	r.notes = append(r.notes, fmt.Sprintf(format, args...))
+}
+
+// tables prints a table for each measurement.
+func (r *report) tables(out io.Writer) error {
+	for _, n := range r.notes {
+		fmt.Fprintln(out, n)
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for i, row := range r.rows {
+		if i == 0 || row.setup != r.rows[i-1].setup || row.test != r.rows[i-1].test {
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "\n%s: %s\n", row.setup, row.test)
+			fmt.Fprint(t, "index\t")
+			for _, m := range row.metrics {
+				fmt.Fprintf(t, "%s\t", m.unit)
+			}
+			fmt.Fprintln(t)
+		}
+		fmt.Fprintf(t, "%s\t", row.subject)
+		for _, m := range row.metrics {
+			fmt.Fprintf(t, "%s\t", short(m.value))
+		}
+		fmt.Fprintln(t)
+	}
+	return t.Flush()
+}
+
+// short writes a figure with some four digits.
+func short(v float64) string {
+	switch {
+	case v >= 1e6:
+		return fmt.Sprintf("%.2fM", v/1e6)
+	case v >= 1e4:
+		return fmt.Sprintf("%.1fk", v/1e3)
+	case v >= 100 || v == float64(int(v)):
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// name is a row's as "go test -bench" would have it.
+func (r row) name() string {
+	return fmt.Sprintf("%s/%s/index=%s-%d", r.test, r.setup, r.subject, runtime.GOMAXPROCS(0))
+}
+
+// lines prints the rows as "go test -bench" does, for tools/benchjson.
+func (r *report) lines(out io.Writer) {
+	fmt.Fprintln(out, "\npkg: penstock/bench/index")
+	for _, row := range r.rows {
+		var b strings.Builder
+		fmt.Fprintf(&b, "Benchmark%s 1", row.name())
+		for _, m := range row.metrics {
+			fmt.Fprintf(&b, " %.6g %s", m.value, m.unit)
+		}
+		fmt.Fprintln(out, b.String())
+	}
+}
+
+// json prints the rows as one document.
+func (r *report) json(out io.Writer) error {
+	type object struct {
+		Name    string             `json:"name"`
+		Metrics map[string]float64 `json:"metrics"`
+	}
+	doc := struct {
+		Notes []string `json:"notes"`
+		Rows  []object `json:"rows"`
+	}{Notes: r.notes}
+	for _, row := range r.rows {
+		o := object{row.name(), map[string]float64{}}
+		for _, m := range row.metrics {
+			o.Metrics[m.unit] = m.value
+		}
+		doc.Rows = append(doc.Rows, o)
+	}
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", " ")
+	return enc.Encode(doc)
+}

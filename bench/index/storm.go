@@ -1,0 +1,195 @@
+package main
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/core/splitmix"
+)
+
+const (
+	eventBlocks  = 128 // blocks of an event of a storm
+	stormSteps   = 2048
+	stormLive    = 256 // prompts of a storm that are stored at a time
+	stormReaders = 3   // goroutines that ask meanwhile
+)
+
+// step is one prompt of a storm: it is stored on a worker that holds its first base blocks
+// anyway, and later removed down to them, leaf first. So what the requests of the
+// workload ask for is held by its worker throughout, and every answer can be checked.
+type step struct {
+	worker int
+	base   int
+	request
+}
+
+// steps are what a storm goes through again and again. Half of them store a prompt of the
+// workload on another worker, on the pages that readers read; the other half leave such
+// a prompt in the middle for blocks that are new.
+type steps []step
+
+// newSteps draws them.
+func newSteps(w *workload, workers int) (steps, error) {
+	rng := splitmix.Source(7)
+	var ids [][]uint64
+	var on []int
+	for i := range stormSteps {
+		at := rng.Below(len(w.requests))
+		prompt := slices.Clone(w.requests[at].ids)
+		if i%2 == 0 {
+			for j := 1 + rng.Below(len(prompt)); j < len(prompt); j++ {
+				prompt[j] = freshID + uint64(i)<<16 + uint64(j)
+			}
+		}
+		ids = append(ids, prompt)
+		on = append(on, (at+1+rng.Below(max(workers-1, 1)))%workers)
+	}
+	made, err := newWorkload("storm", ids)
+	if err != nil {
+		return nil, err
+	}
+	var out steps
+	for i := range made.requests {
+		out = append(out, step{worker: on[i], request: made.requests[i]})
+	}
+	return out, nil
+}
+
+// settle looks up what each step's worker holds of it anyway.
+func (s steps) settle(holds func(w int, seq kv.SeqHash) bool) {
+	for i := range s {
+		st := &s[i]
+		for st.base = 0; st.base < len(st.chain) && holds(st.worker, st.chain[st.base]); st.base++ {
+		}
+	}
+}
+
+// prefixes returns how many distinct prefixes the steps have.
+func (s steps) prefixes() int {
+	seen := map[kv.SeqHash]bool{}
+	for i := range s {
+		for _, seq := range s[i].chain {
+			seen[seq] = true
+		}
+	}
+	return len(seen)
+}
+
+// storm is a writer that goes through steps.
+type storm struct {
+	steps  steps
+	to     subject
+	stored int // steps since the beginning; the last stormLive of them are there
+	gone   int // steps that were removed again
+
+	begin  time.Time
+	pace   float64 // blocks per second since begin, 0 as many as can be
+	events int     // since begin
+	blocks int
+	seqs   []kv.SeqHash // scratch
+}
+
+// over returns a storm over to, in which as many prompts are live as ever will be.
+func (s steps) over(to subject) *storm {
+	out := &storm{steps: s, to: to}
+	for range stormLive {
+		out.advance()
+	}
+	return out
+}
+
+// advance stores the next prompt, and removes the oldest one if enough are live.
+func (s *storm) advance() {
+	st := &s.steps[s.stored%len(s.steps)]
+	for from := 0; from < len(st.chain); from += eventBlocks {
+		until := min(from+eventBlocks, len(st.chain))
+		s.to.store(st.worker, &st.request, from, until)
+		s.count(until - from)
+	}
+	s.stored++
+	if s.stored-s.gone > stormLive {
+		s.retire()
+	}
+}
+
+// retire removes the oldest prompt that is live.
+func (s *storm) retire() {
+	st := &s.steps[s.gone%len(s.steps)]
+	for end := len(st.chain); end > st.base; end -= eventBlocks {
+		s.seqs = append(s.seqs[:0], st.chain[max(end-eventBlocks, st.base):end]...)
+		slices.Reverse(s.seqs)
+		s.to.remove(st.worker, s.seqs)
+		s.count(len(s.seqs))
+	}
+	s.gone++
+}
+
+// count counts an event, and waits until it was due.
+func (s *storm) count(blocks int) {
+	s.events++
+	s.blocks += blocks
+	if s.pace > 0 {
+		time.Sleep(time.Until(s.begin.Add(time.Duration(float64(s.blocks) / s.pace * float64(time.Second)))))
+	}
+}
+
+// start begins to count anew.
+func (s *storm) start(pace float64) {
+	s.events, s.blocks, s.begin, s.pace = 0, 0, time.Now(), pace
+}
+
+// rates returns events and blocks per second since start.
+func (s *storm) rates() (events, blocks float64) {
+	took := time.Since(s.begin).Seconds()
+	return float64(s.events) / took, float64(s.blocks) / took
+}
+
+// drain removes all that is live.
+func (s *storm) drain() {
+	for s.pace = 0; s.gone < s.stored; {
+		s.retire()
+	}
+}
+
+// weather is what a storm was like, and what readers saw in it.
+type weather struct {
+	latency        histogram
+	short          int     // answers that were not as deep as their request is long
+	events, blocks float64 // applied per second
+}
+
+// during runs the storm beside readers. pace is how many blocks a second are applied,
+// 0 as many as can be.
+func (s *storm) during(w *workload, window time.Duration, pace float64) weather {
+	var out weather
+	stop := make(chan struct{})
+	var wait sync.WaitGroup
+	s.start(pace)
+	wait.Go(func() {
+		for {
+			select {
+			case <-stop:
+				out.events, out.blocks = s.rates()
+				return
+			default:
+				s.advance()
+			}
+		}
+	})
+	latency, short := latency(s.to, w, stormReaders, window)
+	close(stop)
+	wait.Wait()
+	out.latency, out.short = latency, short
+	return out
+}
+
+// alone runs the storm without readers and returns what was applied per second.
+func (s *storm) alone(window time.Duration) (events, blocks float64) {
+	s.start(0)
+	for time.Since(s.begin) < window {
+		s.advance()
+	}
+	return s.rates()
+}

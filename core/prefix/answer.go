@@ -1,0 +1,148 @@
+package prefix
+
+import (
+	"iter"
+	"math/bits"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// Run is the set of workers that hold exactly Depth leading blocks.
+type Run struct {
+	Depth   int
+	Workers Set
+}
+
+// Set is a set of workers.
+type Set struct {
+	view  *view
+	lo    int
+	words []uint64
+}
+
+// Len returns the number of workers in s.
+func (s Set) Len() int {
+	n := 0
+	for _, w := range s.words {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// All yields the workers of s, in no particular order.
+func (s Set) All() iter.Seq[kv.Worker] {
+	return func(yield func(kv.Worker) bool) {
+		for i, w := range s.words {
+			for ; w != 0; w &= w - 1 {
+				if !yield(s.view.names[(s.lo+i)<<6|bits.TrailingZeros64(w)]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Runs returns, deepest first, who holds how much of the prompt when tiers up to t count.
+// Workers that hold nothing are in no run. What it returns is valid until the next call.
+func (m *Match) Runs(t kv.Tier) []Run {
+	m.runs = m.runs[:0]
+	if m.n == 0 {
+		return m.runs
+	}
+	runs := m.levels[min(int(t), m.n-1)].runs
+	for _, r := range slices.Backward(runs) {
+		m.runs = append(m.runs, Run{r.depth, Set{m.view, r.lo, m.words[r.at : r.at+r.n]}})
+	}
+	return m.runs
+}
+
+// columns are what AppendOverlaps gathers, by the rank of workers: so the answer is in
+// order without being sorted. All is 0 between calls.
+type columns struct {
+	present              []uint64 // the ranks of those in the answer
+	depth                [kv.Tiers][]int32
+	attachable, labelled []int32
+}
+
+// AppendOverlaps appends to dst, ordered by worker, the overlap of each worker that holds
+// or can attach at least the first block. It costs some steps for each of them, and for
+// each 64 workers that there are.
+func (m *Match) AppendOverlaps(dst []kv.Overlap) []kv.Overlap {
+	if m.n == 0 {
+		return dst
+	}
+	v, c := m.view, &m.columns
+	grow(&c.present, len(v.visible))
+	for i := range m.levels[:m.n] {
+		grow(&c.depth[i], len(v.order))
+		for _, r := range m.levels[i].runs {
+			m.fill(c.depth[i], r, r.depth)
+		}
+	}
+	for _, r := range m.levels[m.n-1].runs {
+		for n := range m.numbers(r) {
+			rank := v.rank[n]
+			c.present[rank>>6] |= 1 << (rank & 63)
+		}
+	}
+	if len(m.tallies) > 0 {
+		grow(&c.attachable, len(v.order))
+		grow(&c.labelled, len(v.order))
+		for _, t := range m.tallies {
+			m.fill(c.attachable, t.set, t.attachable)
+			m.fill(c.labelled, t.set, t.labelled)
+		}
+	}
+	for i, w := range c.present {
+		for ; w != 0; w &= w - 1 {
+			dst = append(dst, m.take(i<<6|bits.TrailingZeros64(w)))
+		}
+	}
+	clear(c.present)
+	return dst
+}
+
+// take returns the overlap of the worker of a rank, and leaves zeros.
+func (m *Match) take(rank int) kv.Overlap {
+	c := &m.columns
+	o := kv.Overlap{Worker: m.view.names[m.view.order[rank]]}
+	faster := 0
+	for i := range m.n {
+		depth := int(c.depth[i][rank])
+		o.Blocks[i] = depth - faster
+		faster, c.depth[i][rank] = depth, 0
+	}
+	if len(m.tallies) > 0 {
+		o.Attachable, c.attachable[rank] = int(c.attachable[rank]), 0
+		o.Labelled, c.labelled[rank] = int(c.labelled[rank]), 0
+	}
+	return o
+}
+
+// fill adds n for each worker of r to a column.
+func (m *Match) fill(column []int32, r run, n int) {
+	for number := range m.numbers(r) {
+		column[m.view.rank[number]] += int32(n)
+	}
+}
+
+// numbers yields the numbers of a set among the words.
+func (m *Match) numbers(r run) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i, w := range m.words[r.at : r.at+r.n] {
+			for ; w != 0; w &= w - 1 {
+				if !yield((r.lo+i)<<6 | bits.TrailingZeros64(w)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// grow makes s at least n long, with zeros.
+func grow[E any](s *[]E, n int) {
+	if n > len(*s) {
+		*s = append(*s, make([]E, n-len(*s))...)
+	}
+}

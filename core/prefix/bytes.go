@@ -1,0 +1,49 @@
+package prefix
+
+import (
+	"math/bits"
+	"unsafe"
+
+	"penstock/core/kv"
+)
+
+// bytes returns what v takes, with all that it refers to.
+func (v *version) bytes() int {
+	n := alloc(int(unsafe.Sizeof(version{}))) + alloc(int(unsafe.Sizeof(kv.SeqHash(0)))*cap(v.hashes))
+	if v.more != nil {
+		n += alloc(int(unsafe.Sizeof(more{}))) +
+			allocPointers(int(unsafe.Sizeof(group{}))*cap(v.more.groups)) +
+			alloc(int(unsafe.Sizeof(pooled{}))*cap(v.more.pools))
+	}
+	v.groups(func(g *group) {
+		n += alloc(8 * cap(g.set.rest))
+		if g.ext != nil {
+			n += alloc(int(unsafe.Sizeof(ext{}))) + alloc(int(unsafe.Sizeof(label{}))*cap(g.ext.labels))
+		}
+	})
+	return n
+}
+
+// alloc returns what an allocation of n bytes takes: Go's allocator has sizes in steps
+// of at most an eighth, and of 8 and 16 bytes where that is more.
+func alloc(n int) int {
+	switch {
+	case n <= 8:
+		return (n + 7) &^ 7
+	case n <= 128:
+		return (n + 15) &^ 15
+	case n > 32<<10:
+		return (n + 8<<10 - 1) &^ (8<<10 - 1)
+	}
+	step := 1 << (bits.Len(uint(n-1)) - 4)
+	return (n + step - 1) &^ (step - 1)
+}
+
+// allocPointers is alloc for what has pointers: larger ones have a word before them that
+// says where.
+func allocPointers(n int) int {
+	if n > 512 && n <= 32<<10-8 {
+		n += 8
+	}
+	return alloc(n)
+}

@@ -1,0 +1,173 @@
+package prefix
+
+import (
+	"sync/atomic"
+
+	"penstock/core/kv"
+)
+
+// heads finds the page that begins with a block. It is all that readers search, and
+// small: one entry for up to 64 blocks. It is cut into tables so that rebuilding one
+// takes the writer microseconds.
+//
+// A table has open addressing. Readers may meet any of the writer's steps, and need
+// no more than this of them: a slot with a key has had it before or since its page
+// came, and a page says itself which block it begins with. A page that goes leaves
+// its slot with a key and no page, to be used again or be left behind by the next
+// table.
+type heads struct {
+	shards [64]headShard
+	bytes  int // the writer's count
+}
+
+type headShard struct {
+	table atomic.Pointer[headTable]
+	used  int32 // slots with a key, the writer's count
+	live  int32 // slots with a page
+}
+
+type headTable struct {
+	mask  uint64
+	slots []headSlot
+}
+
+type headSlot struct {
+	key  atomic.Uint64 // 0: never used
+	page atomic.Pointer[version]
+}
+
+// mix spreads the bits of a hash: that of a sequence's first block is as good as
+// the engine's own.
+func mix(seq kv.SeqHash) uint64 { return uint64(seq) * 0x9E3779B97F4A7C15 }
+
+func shardOf(mixed uint64) uint64 { return mixed >> 58 }
+func homeOf(mixed uint64) uint64  { return mixed >> 24 }
+
+// keyOf returns what stands for seq in a slot, which is never 0. Which block it is
+// for certain, the page says.
+func keyOf(seq kv.SeqHash) uint64 { return max(1, uint64(seq)) }
+
+// find returns the page that begins with seq, or nil. Readers call it.
+func (h *heads) find(seq kv.SeqHash) *version {
+	mixed := mix(seq)
+	t := h.shards[shardOf(mixed)].table.Load()
+	if t == nil {
+		return nil
+	}
+	key := keyOf(seq)
+	for at := homeOf(mixed); ; at++ {
+		slot := &t.slots[at&t.mask]
+		switch slot.key.Load() {
+		case 0:
+			return nil
+		case key:
+			if v := slot.page.Load(); v != nil && v.head == seq {
+				return v
+			}
+		}
+	}
+}
+
+// put makes v the page that begins with v.head.
+func (h *heads) put(v *version) {
+	mixed := mix(v.head)
+	s := &h.shards[shardOf(mixed)]
+	if slot := s.slot(v.head, mixed); slot != nil {
+		slot.page.Store(v)
+		return
+	}
+	if t := s.table.Load(); t == nil || 4*(int(s.used)+1) > 3*len(t.slots) {
+		h.rebuild(s, int(s.live)+1)
+	}
+	s.insert(v, mixed)
+}
+
+// remove forgets the page that begins with seq.
+func (h *heads) remove(seq kv.SeqHash) {
+	mixed := mix(seq)
+	s := &h.shards[shardOf(mixed)]
+	slot := s.slot(seq, mixed)
+	if slot == nil {
+		return
+	}
+	slot.page.Store(nil)
+	s.live--
+	if slots := len(s.table.Load().slots); s.live == 0 || slots > minHeadSlots && 8*int(s.live) < slots {
+		h.rebuild(s, int(s.live))
+	}
+}
+
+// slot returns the slot of the page that begins with seq, or nil.
+func (s *headShard) slot(seq kv.SeqHash, mixed uint64) *headSlot {
+	t := s.table.Load()
+	if t == nil {
+		return nil
+	}
+	key := keyOf(seq)
+	for at := homeOf(mixed); ; at++ {
+		slot := &t.slots[at&t.mask]
+		switch slot.key.Load() {
+		case 0:
+			return nil
+		case key:
+			if v := slot.page.Load(); v != nil && v.head == seq {
+				return slot
+			}
+		}
+	}
+}
+
+// insert puts v, which is not there, into the first slot without a page.
+func (s *headShard) insert(v *version, mixed uint64) {
+	t := s.table.Load()
+	for at := homeOf(mixed); ; at++ {
+		slot := &t.slots[at&t.mask]
+		if slot.page.Load() != nil {
+			continue
+		}
+		if slot.key.Load() == 0 {
+			s.used++
+		}
+		slot.page.Store(v)
+		slot.key.Store(keyOf(v.head))
+		s.live++
+		return
+	}
+}
+
+const minHeadSlots = 4
+
+// rebuild makes a table of s in which live pages take at most half, or none for none.
+func (h *heads) rebuild(s *headShard, live int) {
+	old := s.table.Load()
+	h.bytes -= old.bytes()
+	if live == 0 {
+		s.table.Store(nil)
+		s.used = 0
+		return
+	}
+	slots := minHeadSlots
+	for slots < 2*live {
+		slots *= 2
+	}
+	t := &headTable{mask: uint64(slots - 1), slots: make([]headSlot, slots)}
+	h.bytes += t.bytes()
+	var next headShard // readers go on with the old table until the new one is full
+	next.table.Store(t)
+	if old != nil {
+		for i := range old.slots {
+			if v := old.slots[i].page.Load(); v != nil {
+				next.insert(v, mix(v.head))
+			}
+		}
+	}
+	s.used, s.live = next.used, next.live
+	s.table.Store(t)
+}
+
+func (t *headTable) bytes() int {
+	if t == nil {
+		return 0
+	}
+	return alloc(32) + allocPointers(16*len(t.slots))
+}

@@ -1,0 +1,109 @@
+package prefix
+
+import (
+	"cmp"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// label is a label of some blocks of a page.
+type label struct {
+	mask uint64
+	is   kv.MoELabel
+}
+
+func compareLabels(a, b kv.MoELabel) int {
+	return cmp.Or(cmp.Compare(a.Has, b.Has), cmp.Compare(a.Layer, b.Layer),
+		cmp.Compare(a.Expert, b.Expert), cmp.Compare(a.Group, b.Group))
+}
+
+// labelled returns the blocks whose label answers q.
+func (g *group) labelled(q *kv.MoEQuery) uint64 {
+	if g.ext == nil {
+		return 0
+	}
+	var mask uint64
+	for i := range g.ext.labels {
+		if q.Matches(g.ext.labels[i].is) {
+			mask |= g.ext.labels[i].mask
+		}
+	}
+	return mask
+}
+
+// store adds blocks on a tier.
+func (g *group) store(t kv.Tier, mask uint64) {
+	if t == kv.TierDevice {
+		g.device |= mask
+		return
+	}
+	x := g.own()
+	x.slow[t-1] |= mask
+	g.adopt(x)
+}
+
+// remove takes blocks from a tier; those that are on none have no label.
+func (g *group) remove(t kv.Tier, mask uint64) {
+	if t == kv.TierDevice {
+		g.device &^= mask
+	}
+	if g.ext == nil {
+		return
+	}
+	x := g.own()
+	if t != kv.TierDevice {
+		x.slow[t-1] &^= mask
+	}
+	x.labels = unlabel(x.labels, ^(g.device | x.slow[0] | x.slow[1] | x.slow[2]))
+	g.adopt(x)
+}
+
+// label gives the blocks in mask the labels that an event says of the blocks from an
+// offset on: a label that is none takes away the one before.
+func (g *group) label(mask uint64, offset int, labels []kv.MoELabel) {
+	x := g.own()
+	x.labels = unlabel(x.labels, mask)
+	for i, is := range labels[:min(len(labels), window-offset)] {
+		bit := mask & (1 << (offset + i))
+		if bit == 0 || is.Has == 0 || !is.Valid() {
+			continue
+		}
+		at, found := slices.BinarySearchFunc(x.labels, is, func(l label, is kv.MoELabel) int { return compareLabels(l.is, is) })
+		if !found {
+			x.labels = slices.Insert(x.labels, at, label{is: is})
+		}
+		x.labels[at].mask |= bit
+	}
+	g.adopt(x)
+}
+
+// unlabel returns a copy of labels without those of the blocks in mask.
+func unlabel(labels []label, mask uint64) []label {
+	var left []label
+	for _, l := range labels {
+		if l.mask &^= mask; l.mask != 0 {
+			left = append(left, l)
+		}
+	}
+	return left
+}
+
+// own returns a copy of what g has beside blocks on the device.
+func (g *group) own() ext {
+	if g.ext == nil {
+		return ext{}
+	}
+	return ext{slow: g.ext.slow, labels: slices.Clone(g.ext.labels)}
+}
+
+// adopt makes x what g has beside blocks on the device.
+func (g *group) adopt(x ext) {
+	switch {
+	case len(x.labels) == 0 && x.slow == [len(x.slow)]uint64{}:
+		g.ext = nil
+	default:
+		x.labels = clone(x.labels)
+		g.ext = &x
+	}
+}

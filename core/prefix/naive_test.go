@@ -1,0 +1,183 @@
+package prefix
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// naive is the index as anyone would write it: for each worker and tier the set of
+// prefixes, and the same for pools.
+type naive struct {
+	workers map[kv.Worker]*naiveWorker
+	pools   map[kv.PoolID]*naivePool
+}
+
+type naiveWorker struct {
+	on     map[kv.SeqHash]uint8 // bit t: on tier t; never 0
+	labels map[kv.SeqHash]kv.MoELabel
+	hidden bool
+}
+
+type naivePool struct {
+	blocks map[kv.SeqHash]bool
+	access map[kv.Worker]bool
+}
+
+func newNaive() *naive {
+	return &naive{workers: map[kv.Worker]*naiveWorker{}, pools: map[kv.PoolID]*naivePool{}}
+}
+
+func (n *naive) worker(w kv.Worker) *naiveWorker {
+	if n.workers[w] == nil {
+		n.workers[w] = &naiveWorker{on: map[kv.SeqHash]uint8{}, labels: map[kv.SeqHash]kv.MoELabel{}}
+	}
+	return n.workers[w]
+}
+
+func (n *naive) pool(p kv.PoolID) *naivePool {
+	if n.pools[p] == nil {
+		n.pools[p] = &naivePool{blocks: map[kv.SeqHash]bool{}, access: map[kv.Worker]bool{}}
+	}
+	return n.pools[p]
+}
+
+func (n *naive) apply(w kv.Worker, ev kv.Event) {
+	x := n.worker(w)
+	switch ev.Kind {
+	case kv.Stored:
+		seq := ev.Parent
+		for i, b := range ev.Blocks {
+			seq = kv.Extend(seq, ev.Start+uint32(i), b)
+			x.on[seq] |= 1 << ev.Tier
+			if len(ev.Labels) == len(ev.Blocks) {
+				delete(x.labels, seq)
+				if ev.Labels[i].Has != 0 {
+					x.labels[seq] = ev.Labels[i]
+				}
+			}
+		}
+	case kv.Removed:
+		for _, seq := range ev.Seqs {
+			if x.on[seq] &^= 1 << ev.Tier; x.on[seq] == 0 {
+				delete(x.on, seq)
+				delete(x.labels, seq)
+			}
+		}
+	case kv.Cleared:
+		clear(x.on)
+		clear(x.labels)
+	}
+}
+
+// held reports whether seq is held by a worker or in a pool.
+func (n *naive) held(seq kv.SeqHash) bool {
+	for _, w := range n.workers {
+		if w.on[seq] != 0 {
+			return true
+		}
+	}
+	for _, p := range n.pools {
+		if p.blocks[seq] {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *naive) place(p kv.PoolID, seqs []kv.SeqHash) int {
+	x, placed := n.pool(p), 0
+	for _, seq := range seqs {
+		if n.held(seq) {
+			x.blocks[seq] = true
+			placed++
+		}
+	}
+	return placed
+}
+
+func (n *naive) attachable(w kv.Worker, seq kv.SeqHash) bool {
+	for _, p := range n.pools {
+		if p.access[w] && p.blocks[seq] {
+			return true
+		}
+	}
+	return false
+}
+
+// match walks along chain block by block, for each worker and tier.
+func (n *naive) match(chain []kv.SeqHash, moe *kv.MoEQuery) []kv.Overlap {
+	var out []kv.Overlap
+	for w, x := range n.workers {
+		if x.hidden {
+			continue
+		}
+		o := kv.Overlap{Worker: w}
+		faster := 0
+		for t := range kv.Tiers {
+			depth := 0
+			for ; depth < len(chain); depth++ {
+				seq := chain[depth]
+				if x.on[seq]&(1<<(t+1)-1) == 0 && (t < int(kv.TierPool) || !n.attachable(w, seq)) {
+					break
+				}
+			}
+			o.Blocks[t] = depth - faster
+			faster = depth
+		}
+		if faster == 0 {
+			continue
+		}
+		for _, seq := range chain[:faster] {
+			if n.attachable(w, seq) {
+				o.Attachable++
+			}
+			if l, ok := x.labels[seq]; ok && moe != nil && moe.Matches(l) {
+				o.Labelled++
+			}
+		}
+		out = append(out, o)
+	}
+	slices.SortFunc(out, func(a, b kv.Overlap) int { return a.Worker.Compare(b.Worker) })
+	return out
+}
+
+// blocks lists what w holds, as AppendBlocks does.
+func (n *naive) blocks(w kv.Worker) []Block {
+	var out []Block
+	if n.workers[w] == nil {
+		return nil
+	}
+	for seq, on := range n.workers[w].on {
+		for t := range kv.Tier(kv.Tiers) {
+			if on>>t&1 != 0 {
+				out = append(out, Block{Seq: seq, Tier: t})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Block) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Tier, b.Tier)) })
+	return out
+}
+
+// sizes are what Stats must say, without what depends on how the index is made.
+func (n *naive) sizes() Stats {
+	all := map[kv.SeqHash]bool{}
+	s := Stats{Workers: len(n.workers), Pools: len(n.pools)}
+	for _, w := range n.workers {
+		s.Entries += len(w.on)
+		for seq := range w.on {
+			all[seq] = true
+		}
+		if w.hidden {
+			s.Hidden++
+		}
+	}
+	for _, p := range n.pools {
+		s.Pooled += len(p.blocks)
+		maps.Copy(all, p.blocks)
+	}
+	s.Blocks = len(all)
+	return s
+}

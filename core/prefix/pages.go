@@ -1,0 +1,91 @@
+package prefix
+
+import "math/bits"
+
+// pages finds a page by its number, for the writer: 4 bytes name one where a pointer
+// would take 8. It is made of chunks, which are freed when they are empty. No page has
+// the number 0.
+type pages struct {
+	chunks []*chunk
+	open   []uint32 // chunks that have room, each once; an empty one is nil
+	live   int
+	bytes  int
+}
+
+type chunk struct {
+	versions [chunkPages]*version
+	taken    [chunkPages / 64]uint64
+	live     int
+}
+
+const (
+	chunkPages = 512
+	chunkBytes = 8*chunkPages + chunkPages/8 + 8
+)
+
+func (p *pages) get(id uint32) *version { return p.chunks[id/chunkPages].versions[id%chunkPages] }
+
+func (p *pages) set(id uint32, v *version) { p.chunks[id/chunkPages].versions[id%chunkPages] = v }
+
+// reserve returns a free number.
+func (p *pages) reserve() uint32 {
+	if len(p.open) == 0 {
+		p.open = append(p.open, uint32(len(p.chunks)))
+		p.chunks = append(p.chunks, nil)
+	}
+	at := p.open[len(p.open)-1]
+	c := p.chunks[at]
+	if c == nil {
+		c = &chunk{}
+		if at == 0 {
+			c.taken[0] = 1 // the number 0
+		}
+		p.chunks[at] = c
+		p.bytes += allocPointers(chunkBytes)
+	}
+	id := at*chunkPages + c.reserve()
+	if c.full() {
+		p.open = p.open[:len(p.open)-1]
+	}
+	p.live++
+	return id
+}
+
+// release makes a number free.
+func (p *pages) release(id uint32) {
+	at := id / chunkPages
+	c := p.chunks[at]
+	if c.full() {
+		p.open = append(p.open, at)
+	}
+	c.versions[id%chunkPages] = nil
+	c.taken[id%chunkPages/64] &^= 1 << (id % 64)
+	p.live--
+	if c.live--; c.live == 0 {
+		p.chunks[at] = nil
+		p.bytes -= allocPointers(chunkBytes)
+	}
+	if p.live == 0 {
+		p.chunks, p.open = nil, nil
+	}
+}
+
+func (c *chunk) reserve() uint32 {
+	for i, taken := range c.taken {
+		if free := ^taken; free != 0 {
+			c.taken[i] |= free & -free
+			c.live++
+			return uint32(i*64 + bits.TrailingZeros64(free))
+		}
+	}
+	panic("prefix: a full chunk among those with room")
+}
+
+func (c *chunk) full() bool {
+	for _, taken := range c.taken {
+		if ^taken != 0 {
+			return false
+		}
+	}
+	return true
+}

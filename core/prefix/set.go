@@ -1,0 +1,113 @@
+package prefix
+
+import (
+	"iter"
+	"math/bits"
+	"slices"
+)
+
+// set is a set of dense numbers: bit i of word w stands for number 64w+i. It covers
+// the words from its first to its last that are not zero, the first one inline: a set
+// of up to 64 neighbours needs no memory of its own. Sets are never changed; with and
+// without return others.
+type set struct {
+	one  uint64   // word lo; 0 only if the set is empty
+	rest []uint64 // the words after it; the last is not 0
+	lo   uint32
+}
+
+// word returns word i.
+func (s *set) word(i int) uint64 {
+	i -= int(s.lo)
+	if i == 0 {
+		return s.one
+	}
+	if uint(i-1) < uint(len(s.rest)) {
+		return s.rest[i-1]
+	}
+	return 0
+}
+
+func (s *set) has(n uint32) bool { return s.word(int(n>>6))>>(n&63)&1 != 0 }
+
+// end returns the number of the word after the last.
+func (s *set) end() int { return int(s.lo) + 1 + len(s.rest) }
+
+func (s set) with(n uint32) set {
+	w, bit := n>>6, uint64(1)<<(n&63)
+	switch {
+	case s.one == 0:
+		return set{one: bit, lo: w}
+	case w == s.lo:
+		s.one |= bit
+		return s
+	case w < s.lo:
+		rest := make([]uint64, int(s.lo-w)+len(s.rest))
+		rest[s.lo-w-1] = s.one
+		copy(rest[s.lo-w:], s.rest)
+		return set{one: bit, rest: rest, lo: w}
+	}
+	rest := make([]uint64, max(len(s.rest), int(w-s.lo)))
+	copy(rest, s.rest)
+	rest[w-s.lo-1] |= bit
+	s.rest = rest
+	return s
+}
+
+func (s set) without(n uint32) set {
+	w, bit := n>>6, uint64(1)<<(n&63)
+	if !s.has(n) {
+		return s
+	}
+	if w == s.lo {
+		if s.one &^= bit; s.one != 0 {
+			return s
+		}
+		for i, word := range s.rest {
+			if word != 0 {
+				return set{one: word, rest: clone(s.rest[i+1:]), lo: s.lo + 1 + uint32(i)}
+			}
+		}
+		return set{}
+	}
+	at, last := int(w-s.lo-1), len(s.rest)
+	if at == last-1 && s.rest[at] == bit {
+		for last--; last > 0 && s.rest[last-1] == 0; last-- {
+		}
+		s.rest = clone(s.rest[:last])
+		return s
+	}
+	s.rest = clone(s.rest)
+	s.rest[at] &^= bit
+	return s
+}
+
+// all yields the numbers in s, ascending.
+func (s set) all() iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for i := int(s.lo); i < s.end(); i++ {
+			for w := s.word(i); w != 0; w &= w - 1 {
+				if !yield(uint32(i<<6 | bits.TrailingZeros64(w))) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// count returns the size of s.
+func (s *set) count() int {
+	n := bits.OnesCount64(s.one)
+	for _, w := range s.rest {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// clone returns a copy of exactly the room that it needs; nil of nothing.
+func clone[E any](s []E) []E {
+	if len(s) == 0 {
+		return nil
+	}
+	return slices.Clone(s)
+}

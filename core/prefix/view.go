@@ -1,0 +1,147 @@
+package prefix
+
+import (
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// view is what a lookup needs to know of workers and pools. It is replaced when one
+// comes, goes, is hidden or shown, which is rare beside events of blocks.
+type view struct {
+	names   []kv.Worker // by number
+	order   []uint32    // the numbers in use, by ascending worker
+	rank    []uint32    // by number: its place in order
+	visible []uint64    // the numbers in use that are not hidden
+	// levels is one more than the slowest tier that anything is on.
+	levels int
+	// access has by pool the numbers of the workers that can attach it.
+	access []set
+	// reused counts how often a number, of a worker or a pool, was given to another one.
+	// A lookup that began with another count may have seen both under the number.
+	reused uint64
+}
+
+// worker is one worker's side of the index.
+type worker struct {
+	id     kv.Worker
+	known  bool // the number is in use
+	hidden bool
+	held   int // blocks, on any tier
+	pages  idSet
+}
+
+// number returns w's dense number, giving it one if it has none. The number means w
+// before anything is stored under it.
+func (x *Index) number(w kv.Worker) uint32 {
+	if n, ok := x.numbers[w]; ok {
+		return n
+	}
+	v := *x.view.Load()
+	n := uint32(len(x.workers))
+	if last := len(x.vacant) - 1; last >= 0 {
+		n, x.vacant = x.vacant[last], x.vacant[:last]
+		v.reused++
+		v.names = slices.Clone(v.names)
+		v.names[n] = w
+	} else {
+		x.workers = append(x.workers, worker{})
+		v.names = append(v.names, w) // behind the end of what older views have
+	}
+	x.workers[n] = worker{id: w, known: true}
+	x.numbers[w] = n
+	at, _ := v.find(w)
+	v.order = slices.Insert(slices.Clone(v.order), at, n)
+	for i := range x.pools {
+		if _, ok := slices.BinarySearchFunc(x.pools[i].access, w, kv.Worker.Compare); ok {
+			v.access = slices.Clone(v.access)
+			v.access[i] = v.access[i].with(n)
+		}
+	}
+	x.publish(&v)
+	return n
+}
+
+// forget takes back the number of a worker that holds nothing.
+func (x *Index) forget(n uint32) {
+	v := *x.view.Load()
+	at, _ := v.find(x.workers[n].id)
+	v.order = slices.Delete(slices.Clone(v.order), at, at+1)
+	v.access = slices.Clone(v.access)
+	for i := range v.access {
+		v.access[i] = v.access[i].without(n)
+	}
+	delete(x.numbers, x.workers[n].id)
+	x.workers[n] = worker{}
+	x.vacant = append(x.vacant, n)
+	if len(x.numbers) == 0 {
+		x.workers, x.vacant, v.names = nil, nil, nil
+		v.reused++ // all numbers begin anew
+	}
+	x.publish(&v)
+}
+
+// publish fills in what follows from the order and who is visible, and lets readers
+// see v.
+func (x *Index) publish(v *view) {
+	v.rank = make([]uint32, len(x.workers))
+	for i, n := range v.order {
+		v.rank[n] = uint32(i)
+	}
+	x.look(v)
+	x.view.Store(v)
+}
+
+// find returns where among the ordered w is or belongs.
+func (v *view) find(w kv.Worker) (at int, found bool) {
+	return slices.BinarySearchFunc(v.order, w, func(n uint32, w kv.Worker) int { return v.names[n].Compare(w) })
+}
+
+// look fills in who is visible.
+func (x *Index) look(v *view) {
+	v.visible = make([]uint64, (len(x.workers)+63)/64)
+	for n := range x.workers {
+		if w := &x.workers[n]; w.known && !w.hidden {
+			v.visible[n/64] |= 1 << (n % 64)
+		}
+	}
+}
+
+// level publishes how many tiers lookups have to look at, if that changed.
+func (x *Index) level() {
+	levels := 1
+	for t := range kv.Tiers {
+		if x.size.onTier[t] > 0 {
+			levels = t + 1
+		}
+	}
+	if x.size.pooled > 0 {
+		levels = kv.Tiers
+	}
+	if old := x.view.Load(); old.levels != levels {
+		v := *old
+		v.levels = levels
+		x.view.Store(&v)
+	}
+}
+
+// Hide keeps w out of all answers until Show: what it holds is in doubt, but goes on being
+// kept, and Apply goes on. A worker that is dropped is no longer hidden.
+func (x *Index) Hide(w kv.Worker) { x.setHidden(x.number(w), true) }
+
+// Show ends Hide.
+func (x *Index) Show(w kv.Worker) {
+	if n, ok := x.numbers[w]; ok {
+		x.setHidden(n, false)
+	}
+}
+
+func (x *Index) setHidden(n uint32, hidden bool) {
+	if x.workers[n].hidden == hidden {
+		return
+	}
+	x.workers[n].hidden = hidden
+	v := *x.view.Load()
+	x.look(&v)
+	x.view.Store(&v)
+}

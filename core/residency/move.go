@@ -1,0 +1,268 @@
+package residency
+
+import (
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// The states by their short names.
+const (
+	LocalGPU  = kv.LocalGPU
+	InTransit = kv.InTransit
+	Pooled    = kv.Pooled
+	Evicted   = kv.Evicted
+)
+
+// what is what becomes of a block.
+type what uint8
+
+const (
+	ignored what = iota // the event is about something else
+	same                // it says what is known
+	unknown             // it is about what is not known
+	copied              // the block is in transit from now on
+	pooled              // the block is pooled, as of now
+	left                // the block is evicted, as of now
+	forgot              // nothing is known of the block any more
+)
+
+// table says what becomes of a block, by its state and that of the event: if that is
+// of its mover, and if not. See the package comment.
+var table = [...][kv.Evicted + 1][2]what{
+	0:         {LocalGPU: {ignored, ignored}, InTransit: {copied, copied}, Pooled: {pooled, pooled}, Evicted: {unknown, unknown}},
+	InTransit: {LocalGPU: {forgot, ignored}, InTransit: {same, copied}, Pooled: {pooled, pooled}, Evicted: {left, left}},
+	Pooled:    {LocalGPU: {forgot, ignored}, InTransit: {copied, ignored}, Pooled: {pooled, pooled}, Evicted: {left, left}},
+	Evicted:   {LocalGPU: {forgot, forgot}, InTransit: {copied, copied}, Pooled: {pooled, pooled}, Evicted: {same, same}},
+}
+
+// Move takes what w said at now of blocks that moved, a Moved event, and appends to dst
+// what is to be changed in the index. Another event changes nothing. Events of one
+// worker must come in the order in which it sent them, and time must not go backwards
+// between calls.
+func (t *Table) Move(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) []Effect {
+	m := &ev.Move
+	if ev.Kind != kv.Moved || m.To < LocalGPU || m.To > Evicted {
+		return dst
+	}
+	at := int32(none)
+	if m.HasPool {
+		if at = t.pool(m.Pool); at < 0 {
+			t.counts.Refused += uint64(len(ev.Seqs))
+			return dst
+		}
+		dst = t.setAccess(at, m.Access, dst)
+		if m.To == Evicted && len(ev.Seqs) == 0 {
+			dst = t.emptyPool(now, w, at, dst)
+		}
+	}
+	said := at
+	for _, seq := range ev.Seqs {
+		pool := at
+		if !m.HasPool {
+			newest, ok := t.where[seq]
+			if !ok {
+				t.counts.Unknown++
+				continue
+			}
+			if pool = t.entries[newest].pool; pool != said {
+				dst = t.setAccess(pool, m.Access, dst)
+				said = pool
+			}
+		}
+		dst = t.move(now, w, pool, seq, m.To, dst)
+	}
+	if m.HasPool {
+		t.leave(at)
+	}
+	return dst
+}
+
+// move does with one block of a pool what the table says.
+func (t *Table) move(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, to kv.PoolState, dst []Effect) []Effect {
+	at := t.find(pool, seq)
+	state, stranger := kv.PoolState(0), 0
+	if at != none {
+		state = t.entries[at].state
+		if t.movers[t.entries[at].mover].worker != w {
+			stranger = 1
+		}
+	}
+	do := table[state][to][stranger]
+	switch do {
+	case ignored:
+		t.counts.Ignored++
+		return dst
+	case same:
+		t.counts.Same++
+		return dst
+	case unknown:
+		t.counts.Unknown++
+		return dst
+	case forgot:
+		dst = t.displace(at, dst)
+		t.forget(at)
+	case left:
+		dst = t.evict(now, at, dst)
+		t.give(at, w)
+	case copied, pooled:
+		return t.come(now, w, pool, seq, at, to, dst)
+	}
+	t.counts.Moved++
+	return dst
+}
+
+// come takes a block in, in transit or pooled; at is what is known of it, or none.
+func (t *Table) come(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at place, to kv.PoolState, dst []Effect) []Effect {
+	if (at == none || t.entries[at].state == Evicted) && t.transit.len+t.pooled >= t.cfg.MaxBlocks {
+		t.counts.Refused++
+		return dst
+	}
+	t.counts.Moved++
+	if at == none {
+		at = t.add(pool, seq, w)
+	} else {
+		if to == InTransit {
+			dst = t.displace(at, dst)
+		}
+		t.drop(at)
+		t.give(at, w)
+	}
+	e := &t.entries[at]
+	known := e.state == Pooled && !e.doubt // and so in the index, or parked
+	e.state, e.since = to, now
+	t.uncertain(e, false)
+	t.raise(at)
+	t.push(t.stateList(e), at, ring)
+	if to == InTransit {
+		t.park(e, false)
+		return dst
+	}
+	t.pooled++
+	if !known {
+		t.park(e, false)
+		dst = effect(dst, Place, t.pools[pool].id, seq)
+	}
+	p := &t.pools[pool]
+	for t.cfg.Capacity > 0 && p.pooled.len > t.cfg.Capacity {
+		t.counts.Overflowed++
+		dst = t.evict(now, p.pooled.first, dst)
+	}
+	return dst
+}
+
+// evict makes a block an evicted one.
+func (t *Table) evict(now kv.Mono, at place, dst []Effect) []Effect {
+	dst = t.displace(at, dst)
+	t.drop(at)
+	e := &t.entries[at]
+	t.uncertain(e, false)
+	t.park(e, false)
+	e.state, e.since = Evicted, now
+	t.raise(at)
+	t.push(&t.evicted, at, ring)
+	for t.evicted.len > t.cfg.MaxEvicted {
+		t.forget(t.evicted.first)
+	}
+	return dst
+}
+
+// displace has the index forget a block that it may know of.
+func (t *Table) displace(at place, dst []Effect) []Effect {
+	if e := &t.entries[at]; e.state == Pooled && !e.doubt && !e.parked {
+		return effect(dst, Displace, t.pools[e.pool].id, e.seq)
+	}
+	return dst
+}
+
+// drop takes a block out of the list of its state.
+func (t *Table) drop(at place) {
+	e := &t.entries[at]
+	t.take(t.stateList(e), at, ring)
+	if e.state == Pooled {
+		t.pooled--
+	}
+}
+
+// uncertain notes whether a block is in doubt.
+func (t *Table) uncertain(e *entry, doubt bool) {
+	if e.doubt != doubt {
+		t.doubtful += sign(doubt)
+	}
+	e.doubt = doubt
+}
+
+// park notes whether a block waits for a place in the index.
+func (t *Table) park(e *entry, parked bool) {
+	if e.parked != parked {
+		t.parked += sign(parked)
+	}
+	e.parked = parked
+}
+
+func sign(b bool) int {
+	if b {
+		return 1
+	}
+	return -1
+}
+
+// setAccess notes who can attach a pool, if access says it.
+func (t *Table) setAccess(at int32, access []kv.Worker, dst []Effect) []Effect {
+	if access == nil {
+		return dst
+	}
+	list := slices.Clone(access[:min(len(access), MaxAccess)])
+	slices.SortFunc(list, kv.Worker.Compare)
+	list = slices.Compact(list)
+	p := &t.pools[at]
+	if p.said && slices.Equal(p.access, list) {
+		return dst
+	}
+	p.said, p.access = true, list
+	return append(dst, Effect{Do: SetAccess, Pool: p.id, Access: slices.Clone(list)})
+}
+
+// emptyPool makes all blocks of a pool evicted ones.
+func (t *Table) emptyPool(now kv.Mono, w kv.Worker, pool int32, dst []Effect) []Effect {
+	for _, first := range []place{t.transit.first, t.pools[pool].pooled.first} {
+		for at := first; at != none; {
+			next := t.entries[at].ring.next
+			if t.entries[at].pool == pool {
+				t.counts.Moved++
+				dst = t.evict(now, at, dst)
+				t.give(at, w)
+			}
+			at = next
+		}
+	}
+	return dst
+}
+
+// Drop forgets a pool and all that was in it. It reports in its effects what the index
+// is to forget.
+func (t *Table) Drop(id kv.PoolID, dst []Effect) []Effect {
+	at, ok := t.byID[id]
+	if !ok {
+		return dst
+	}
+	for i := range t.entries {
+		if e := &t.entries[i]; e.state != 0 && e.pool == at {
+			t.forget(place(i))
+		}
+	}
+	if p := &t.pools[at]; p.used {
+		p.said, p.access = false, nil
+		t.leave(at)
+	}
+	return append(dst, Effect{Do: DropPool, Pool: id})
+}
+
+// effect adds a block to the last effect, if that asks for the same, or begins one.
+func effect(dst []Effect, do Do, id kv.PoolID, seq kv.SeqHash) []Effect {
+	if n := len(dst); n > 0 && dst[n-1].Do == do && dst[n-1].Pool == id {
+		dst[n-1].Seqs = append(dst[n-1].Seqs, seq)
+		return dst
+	}
+	return append(dst, Effect{Do: do, Pool: id, Seqs: []kv.SeqHash{seq}})
+}

@@ -1,0 +1,480 @@
+package residency
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/core/kv"
+)
+
+// naive is the table in the plainest form: what is known of each block of each pool.
+type naive struct {
+	cfg    Config
+	blocks map[in]Block
+	access map[kv.PoolID][]kv.Worker
+	doubts map[kv.Worker]kv.Mono
+	serial map[in]int // when it got to be known or was spoken of last, for ties in time
+	n      int
+}
+
+// in is a block in a pool.
+type in struct {
+	pool kv.PoolID
+	seq  kv.SeqHash
+}
+
+func newNaive(cfg Config) *naive {
+	return &naive{cfg, map[in]Block{}, map[kv.PoolID][]kv.Worker{}, map[kv.Worker]kv.Mono{}, map[in]int{}, 0}
+}
+
+// of returns what is known of a block, in the order of AppendBlock.
+func (n *naive) of(seq kv.SeqHash) []Block {
+	var all []Block
+	for k, b := range n.blocks {
+		if k.seq == seq {
+			all = append(all, b)
+		}
+	}
+	slices.SortFunc(all, func(a, b Block) int {
+		gone := func(b Block) int { return map[bool]int{true: 1}[b.State == Evicted] }
+		return cmp.Or(cmp.Compare(gone(a), gone(b)), cmp.Compare(b.Since, a.Since), cmp.Compare(b.Pool, a.Pool))
+	})
+	return all
+}
+
+func (n *naive) count(f func(kv.PoolID, Block) bool) (sum int) {
+	for k, b := range n.blocks {
+		if f(k.pool, b) {
+			sum++
+		}
+	}
+	return sum
+}
+
+func (n *naive) knows(p kv.PoolID) bool {
+	_, said := n.access[p]
+	return said || n.count(func(pool kv.PoolID, _ Block) bool { return pool == p }) > 0
+}
+
+func (n *naive) pools() int {
+	ids := map[kv.PoolID]bool{}
+	for k := range n.blocks {
+		ids[k.pool] = true
+	}
+	for p := range n.access {
+		ids[p] = true
+	}
+	return len(ids)
+}
+
+func (n *naive) set(k in, b Block) {
+	n.n++
+	n.blocks[k], n.serial[k] = b, n.n
+}
+
+// first returns the block of which f is true that has been in its state for longest.
+func (n *naive) first(f func(kv.PoolID, Block) bool) in {
+	var found in
+	var best *Block
+	for k, b := range n.blocks {
+		if f(k.pool, b) && (best == nil || b.Since < best.Since || b.Since == best.Since && n.serial[k] < n.serial[found]) {
+			found, best = k, &b
+		}
+	}
+	return found
+}
+
+func (n *naive) evict(now kv.Mono, k in, by kv.Worker) {
+	n.set(k, Block{Pool: k.pool, State: Evicted, Mover: by, Since: now})
+	gone := func(_ kv.PoolID, b Block) bool { return b.State == Evicted }
+	if n.count(gone) > n.cfg.MaxEvicted {
+		delete(n.blocks, n.first(gone))
+	}
+}
+
+// keys returns all blocks by state, and in the order in which they got into it.
+func (n *naive) keys() []in {
+	return slices.SortedFunc(maps.Keys(n.blocks), func(a, b in) int {
+		return cmp.Or(cmp.Compare(n.blocks[a].State, n.blocks[b].State), cmp.Compare(n.serial[a], n.serial[b]))
+	})
+}
+
+func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
+	m := ev.Move
+	if m.HasPool {
+		if !n.knows(m.Pool) && n.pools() >= n.cfg.MaxPools {
+			return
+		}
+		n.say(m.Pool, m.Access)
+		if m.To == Evicted && len(ev.Seqs) == 0 {
+			for _, k := range n.keys() {
+				if b, ok := n.blocks[k]; ok && k.pool == m.Pool && b.State != Evicted {
+					n.evict(now, k, w)
+				}
+			}
+		}
+	}
+	for _, seq := range ev.Seqs {
+		pool := m.Pool
+		if !m.HasPool {
+			all := n.of(seq)
+			if len(all) == 0 {
+				continue
+			}
+			pool = all[0].Pool
+			n.say(pool, m.Access)
+		}
+		n.one(now, w, in{pool, seq}, m.To)
+	}
+}
+
+func (n *naive) say(p kv.PoolID, access []kv.Worker) {
+	if access != nil {
+		list := slices.Clone(access)
+		slices.SortFunc(list, kv.Worker.Compare)
+		n.access[p] = slices.Compact(list)
+	}
+}
+
+// one is the table of the package comment, in words.
+func (n *naive) one(now kv.Mono, w kv.Worker, k in, to kv.PoolState) {
+	b, known := n.blocks[k]
+	mine := b.Mover == w
+	switch to {
+	case LocalGPU:
+		if known && (mine || b.State == Evicted) {
+			delete(n.blocks, k)
+		}
+	case InTransit:
+		if known && (b.State == InTransit && mine || b.State == Pooled && !mine) {
+			return
+		}
+		n.come(now, w, k, to)
+	case Pooled:
+		n.come(now, w, k, to)
+	case Evicted:
+		if known && b.State != Evicted {
+			n.evict(now, k, w)
+		}
+	}
+}
+
+func (n *naive) come(now kv.Mono, w kv.Worker, k in, to kv.PoolState) {
+	b, known := n.blocks[k]
+	if (!known || b.State == Evicted) && n.count(func(_ kv.PoolID, b Block) bool { return b.State != Evicted }) >= n.cfg.MaxBlocks {
+		return
+	}
+	parked := b.Parked && b.State == Pooled && to == Pooled
+	n.set(k, Block{Pool: k.pool, State: to, Mover: w, Since: now, Parked: parked})
+	here := func(p kv.PoolID, b Block) bool { return p == k.pool && b.State == Pooled }
+	if n.cfg.Capacity > 0 && n.count(here) > n.cfg.Capacity {
+		k := n.first(here)
+		n.evict(now, k, n.blocks[k].Mover)
+	}
+}
+
+func (n *naive) doubt(now kv.Mono, w kv.Worker) {
+	for k, b := range n.blocks {
+		if b.Mover == w && b.State == Pooled {
+			b.Doubt, b.Parked = true, false
+			n.blocks[k] = b
+			n.doubts[w] = now
+		}
+	}
+}
+
+func (n *naive) trust(w kv.Worker) {
+	for k, b := range n.blocks {
+		if b.Mover == w {
+			b.Doubt = false
+			n.blocks[k] = b
+		}
+	}
+}
+
+func (n *naive) tick(now kv.Mono) {
+	old := func(b Block, d time.Duration) bool { return now.Sub(b.Since) >= d }
+	for _, k := range n.keys() {
+		if b, ok := n.blocks[k]; ok && b.State == InTransit && old(b, n.cfg.Transit) {
+			n.evict(now, k, b.Mover)
+		}
+	}
+	for k, b := range n.blocks {
+		if b.Doubt && now.Sub(n.doubts[b.Mover]) >= n.cfg.Doubt || b.State == Evicted && old(b, n.cfg.Retain) {
+			delete(n.blocks, k)
+		}
+	}
+}
+
+func (n *naive) drop(p kv.PoolID) {
+	delete(n.access, p)
+	for k := range n.blocks {
+		if k.pool == p {
+			delete(n.blocks, k)
+		}
+	}
+}
+
+// index is what a prefix index makes of effects. It has a place for the blocks in known.
+type index struct {
+	known  map[kv.SeqHash]bool
+	placed map[in]bool
+	access map[kv.PoolID][]kv.Worker
+}
+
+// obey does what effects say, and parks what has no place, as the owner of a Table must.
+func (x *index) obey(t *rapid.T, table *Table, n *naive, effects []Effect) {
+	for _, e := range effects {
+		switch e.Do {
+		case Place:
+			for _, s := range e.Seqs {
+				k := in{e.Pool, s}
+				if x.placed[k] {
+					t.Fatalf("block %x is placed twice in pool %d", s, e.Pool)
+				}
+				if !x.known[s] {
+					table.Park(e.Pool, s)
+					if b, ok := n.blocks[k]; ok && b.State == Pooled && !b.Doubt {
+						b.Parked = true
+						n.blocks[k] = b
+					}
+					continue
+				}
+				x.placed[k] = true
+			}
+		case Displace:
+			for _, s := range e.Seqs {
+				delete(x.placed, in{e.Pool, s})
+			}
+		case SetAccess:
+			x.access[e.Pool] = e.Access
+		case DropPool:
+			delete(x.access, e.Pool)
+			for k := range x.placed {
+				if k.pool == e.Pool {
+					delete(x.placed, k)
+				}
+			}
+		}
+	}
+}
+
+// TestAgainstNaive moves blocks at random, and has what the index would know compared
+// after each step; snapshots are taken and go on in place of the table.
+func TestAgainstNaive(t *testing.T) {
+	chain := []kv.SeqHash{block("a"), block("ab"), block("abc"), block("abcd"), block("x")}
+	rapid.Check(t, func(t *rapid.T) {
+		small := rapid.SampledFrom([]int{0, 2, 3})
+		cfg := Config{
+			Transit: 3, Doubt: 4, Retain: 6,
+			Capacity: small.Draw(t, "capacity"), MaxBlocks: small.Draw(t, "blocks"), MaxEvicted: small.Draw(t, "evicted"), MaxPools: rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "pools"),
+		}
+		cfg.EnsureDefaults()
+		table, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := newNaive(cfg)
+		x := &index{map[kv.SeqHash]bool{chain[0]: true, chain[4]: true}, map[in]bool{}, map[kv.PoolID][]kv.Worker{}}
+		now := kv.Mono(0)
+		workers := rapid.Map(rapid.IntRange(1, 3), func(i int) kv.Worker { return kv.Worker{ID: kv.WorkerID(i), Rank: uint32(i % 2)} })
+		pools := rapid.Map(rapid.IntRange(0, 2), func(i int) kv.PoolID { return kv.PoolID(i) })
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now += kv.Mono(rapid.IntRange(0, 2).Draw(t, "later"))
+			// A shell ticks before it does anything else at a time.
+			x.obey(t, table, n, table.Tick(now, nil))
+			n.tick(now)
+			switch rapid.IntRange(0, 11).Draw(t, "what") {
+			case 0:
+				w := workers.Draw(t, "doubted")
+				n.doubt(now, w)
+				x.obey(t, table, n, table.Doubt(now, w, nil))
+			case 1:
+				w := workers.Draw(t, "trusted")
+				n.trust(w)
+				x.obey(t, table, n, table.Trust(w, nil))
+			case 2:
+				p := pools.Draw(t, "dropped")
+				n.drop(p)
+				x.obey(t, table, n, table.Drop(p, nil))
+			case 3: // somebody stores the first three blocks of the chain
+				for _, s := range chain[:3] {
+					x.known[s] = true
+				}
+				for k, b := range n.blocks {
+					if slices.Contains(chain[:3], k.seq) {
+						b.Parked = false
+						n.blocks[k] = b
+					}
+				}
+				x.obey(t, table, n, table.Stored(&kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{'a', 'b', 'c'}}, nil))
+			case 4:
+				table = again(t, cfg, table, now)
+			default:
+				ev := &kv.Event{Kind: kv.Moved, Move: kv.Move{To: kv.PoolState(rapid.IntRange(1, 4).Draw(t, "to"))}}
+				if ev.Move.HasPool = rapid.IntRange(0, 3).Draw(t, "has pool") > 0; ev.Move.HasPool {
+					ev.Move.Pool = pools.Draw(t, "pool")
+				}
+				if rapid.IntRange(0, 4).Draw(t, "has access") == 0 {
+					ev.Move.Access = append([]kv.Worker{}, rapid.SliceOfN(workers, 0, 3).Draw(t, "access")...)
+				}
+				ev.Seqs = rapid.SliceOfN(rapid.SampledFrom(chain), 0, 3).Draw(t, "blocks")
+				w := workers.Draw(t, "mover")
+				n.move(now, w, ev)
+				x.obey(t, table, n, table.Move(now, w, ev, nil))
+			}
+			agrees(t, table, n, x, chain)
+		}
+	})
+}
+
+func agrees(t *rapid.T, table *Table, n *naive, x *index, chain []kv.SeqHash) {
+	if err := table.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range chain {
+		if diff := gocmp.Diff(n.of(s), table.AppendBlock(nil, s)); diff != "" {
+			t.Fatalf("block %s: -naive +table\n%s", name(s), diff)
+		}
+	}
+	want := map[in]bool{}
+	for k, b := range n.blocks {
+		if b.State == Pooled && !b.Doubt && !b.Parked {
+			want[k] = true
+		}
+	}
+	if !maps.Equal(want, x.placed) {
+		t.Fatalf("the index has %v, should have %v", x.placed, want)
+	}
+	if diff := gocmp.Diff(n.access, x.access); diff != "" {
+		t.Fatalf("access: -naive +index\n%s", diff)
+	}
+	if got, want := table.Stats().Pools, n.pools(); got != want {
+		t.Fatalf("%d pools, want %d", got, want)
+	}
+}
+
+// again returns a table that was loaded from a snapshot of t. Its clock is another one, moved
+// back for the test's sake.
+func again(t *rapid.T, cfg Config, table *Table, now kv.Mono) *Table {
+	data := table.AppendSnapshot(nil, now)
+	other, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.LoadSnapshot(data, now); err != nil {
+		t.Fatal(err)
+	}
+	if got := other.AppendSnapshot(nil, now); !bytes.Equal(got, data) {
+		t.Fatalf("the snapshot of a snapshot is\n%x, not\n%x", got, data)
+	}
+	later, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := later.LoadSnapshot(data, now+1000); err != nil {
+		t.Fatal(err)
+	}
+	if got := later.AppendSnapshot(nil, now+1000); !bytes.Equal(got, data) {
+		t.Fatalf("with another clock the snapshot is\n%x, not\n%x", got, data)
+	}
+	return other
+}
+
+// TestSnapshotIsWhole: nothing that is cut or has a byte too many is a snapshot, and neither is one of a
+// version that is not known.
+func TestSnapshotIsWhole(t *testing.T) {
+	data := sample(t).AppendSnapshot(nil, 9)
+	for n := range len(data) {
+		if err := mustNew(t, Config{}).LoadSnapshot(data[:n], 9); err == nil {
+			t.Errorf("the first %d of %d bytes were accepted", n, len(data))
+		}
+	}
+	if err := mustNew(t, Config{}).LoadSnapshot(append(data, 0), 9); err == nil || !strings.Contains(err.Error(), "too many") {
+		t.Errorf("with a byte more: %v", err)
+	}
+	data[0]++
+	if err := mustNew(t, Config{}).LoadSnapshot(data, 9); !errors.Is(err, ErrVersion) {
+		t.Errorf("another version: %v", err)
+	}
+}
+
+// TestSnapshotBeyondBounds: a table with less room takes what it has room for.
+func TestSnapshotBeyondBounds(t *testing.T) {
+	data := sample(t).AppendSnapshot(nil, 9)
+	small := mustNew(t, Config{MaxPools: 1, MaxBlocks: 2, MaxEvicted: 1})
+	if err := small.LoadSnapshot(data, 9); err != nil {
+		t.Fatal(err)
+	}
+	if err := small.Check(); err != nil {
+		t.Error(err)
+	}
+	if st := small.Stats(); st.Counts.Refused == 0 || st.Pools != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func mustNew(t testing.TB, cfg Config) *Table {
+	t.Helper()
+	table, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// sample is a table with everything that a snapshot has.
+func sample(t testing.TB) *Table {
+	table := mustNew(t, Config{})
+	move := func(now kv.Mono, id kv.WorkerID, to kv.PoolState, pool kv.PoolID, access []kv.Worker, names ...string) {
+		ev := &kv.Event{Kind: kv.Moved, Move: kv.Move{To: to, Pool: pool, HasPool: true, Access: access}}
+		for _, n := range names {
+			ev.Seqs = append(ev.Seqs, block(n))
+		}
+		table.Move(now, kv.Worker{ID: id}, ev, nil)
+	}
+	move(1, 1, Pooled, 4, []kv.Worker{{ID: 1}, {ID: 2, Rank: 3}}, "a", "ab", "abc")
+	move(2, 2, InTransit, 4, nil, "abcd")
+	move(3, 3, Pooled, 7, nil, "a", "x", "xy")
+	move(4, 1, Evicted, 4, nil, "abc")
+	table.Doubt(5, kv.Worker{ID: 3}, nil)
+	table.Park(4, block("ab"))
+	return table
+}
+
+func FuzzLoadSnapshot(f *testing.F) {
+	f.Add(sample(f).AppendSnapshot(nil, 9))
+	f.Add(mustNew(f, Config{}).AppendSnapshot(nil, 0))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		table := mustNew(t, Config{})
+		if err := table.LoadSnapshot(data, 9); err != nil {
+			if st := table.Stats(); st != (Stats{}) {
+				t.Fatalf("after %v the table has %+v", err, st)
+			}
+			return
+		}
+		if err := table.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if len(table.entries) > len(data) {
+			t.Fatalf("%d bytes became %d entries", len(data), len(table.entries))
+		}
+		once := table.AppendSnapshot(nil, 9)
+		again := mustNew(t, Config{})
+		if err := again.LoadSnapshot(once, 9); err != nil {
+			t.Fatal(err)
+		}
+		if twice := again.AppendSnapshot(nil, 9); !bytes.Equal(once, twice) {
+			t.Fatalf("%x\n%x", once, twice)
+		}
+	})
+}

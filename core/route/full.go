@@ -1,0 +1,57 @@
+package route
+
+import (
+	"penstock/core/kv"
+	"penstock/core/splitmix"
+)
+
+// Full reports whether q should wait: so many prompt tokens wait on every worker that
+// could be picked for it that it is above the queue threshold, and none is idle enough.
+// It is false without a threshold, and if no worker could be picked at all, which Pick
+// says in words. A worker whose BatchTokens are not known is never above the threshold.
+func (r *Router) Full(now kv.Mono, q *Query) bool {
+	if r.cfg.QueueThreshold == nil {
+		return false
+	}
+	p, err := r.policy(now, q)
+	if err != nil {
+		return false
+	}
+	some := false
+	for i := range r.targets {
+		t := &r.targets[i]
+		if r.refuse(&p, t, q) != eligible {
+			continue
+		}
+		if t.BatchTokens == 0 || float64(r.active.Load(t.Worker).PrefillTokens) <= *r.cfg.QueueThreshold*float64(t.BatchTokens) {
+			return false
+		}
+		some = true
+	}
+	return some
+}
+
+// Lane returns the lane of q in a queue: equal for requests that can go to the same
+// workers as far as they themselves say. It is 0 for those that can go to all.
+func (r *Router) Lane(q *Query) uint64 {
+	switch {
+	case q.Pin.ID != 0:
+		return fold(fold(1, uint64(q.Pin.ID)), uint64(q.Pin.Rank))
+	case q.Override.Strict() || q.Session.ID != "" && r.cfg.Sessions.Stickiness == Hard:
+		return fold(2, fnv(q.Key.ID))
+	case len(q.Allowed) == 0 && len(q.Exclude) == 0:
+		return 0
+	}
+	h := uint64(3)
+	for _, id := range q.Allowed {
+		h = fold(h, uint64(id))
+	}
+	h = fold(h, 0)
+	for _, id := range q.Exclude {
+		h = fold(h, uint64(id))
+	}
+	return h
+}
+
+// fold adds a word to a hash.
+func fold(h, word uint64) uint64 { return splitmix.Mix(h*splitmix.Step ^ word) }

@@ -1,0 +1,333 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+func mustQueue(t testing.TB, cfg Config) *Queue {
+	t.Helper()
+	q, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func mustPush(t testing.TB, q *Queue, at time.Duration, name string, item Item) *Entry {
+	t.Helper()
+	e, err := q.Push(kv.Mono(at), item, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// drain offers everything at a time and returns the names in order.
+func drain(q *Queue, at time.Duration) string {
+	var names []string
+	q.Offer(kv.Mono(at), func(e *Entry) bool {
+		names = append(names, e.Value.(string))
+		return true
+	})
+	return strings.Join(names, " ")
+}
+
+func TestFCFS(t *testing.T) {
+	q := mustQueue(t, Config{})
+	mustPush(t, q, 2*time.Second, "second", Item{})
+	mustPush(t, q, 3*time.Second, "third", Item{})
+	mustPush(t, q, 4*time.Second, "jumped", Item{Priority: Priority{Jump: 3 * time.Second}})
+	mustPush(t, q, 4*time.Second, "humble", Item{Priority: Priority{Jump: -time.Hour}})
+	mustPush(t, q, 5*time.Second, "strict", Item{Priority: Priority{Strict: 1}})
+	if got, want := drain(q, 5*time.Second), "strict jumped second third humble"; got != want {
+		t.Errorf("the order is %q, want %q", got, want)
+	}
+}
+
+func TestWSPT(t *testing.T) {
+	q := mustQueue(t, Config{Policy: WSPT})
+	mustPush(t, q, 0, "long", Item{Tokens: 1000})
+	mustPush(t, q, 1, "short", Item{Tokens: 100})
+	mustPush(t, q, 2, "cached", Item{Tokens: 1000, Cached: 950})
+	mustPush(t, q, 3, "heavy", Item{Tokens: 1000, Priority: Priority{Jump: 99 * time.Second}})
+	mustPush(t, q, 4, "nothing left", Item{Tokens: 10, Cached: 64})
+	if got, want := drain(q, time.Second), "nothing left heavy cached short long"; got != want {
+		t.Errorf("the order is %q, want %q", got, want)
+	}
+}
+
+// TestTypical: of 1,024 tokens of which workers have 10, 20, 50 and 60 blocks of 16, 224
+// count as left.
+func TestTypical(t *testing.T) {
+	q := mustQueue(t, Config{Policy: WSPT})
+	for _, c := range []struct {
+		depths []int
+		left   float64
+	}{
+		{[]int{60, 10, 50, 20}, 224},
+		{nil, 1024},
+		{[]int{64}, 1}, // of nothing left, one token is
+		{[]int{1, 2}, 1024 - 32},
+		{[]int{1, 2, 3}, 1024 - 48},
+		{[]int{5, 4, 3, 2, 1}, 1024 - 64},
+	} {
+		item := Item{Tokens: 1024, Cached: 16 * Typical(c.depths)}
+		if got := q.key(0, &item); got != 1/c.left {
+			t.Errorf("depths %v: the key is 1/%g, want 1/%g", c.depths, 1/got, c.left)
+		}
+	}
+}
+
+// TestNobodyStarves: whoever waited for the patience goes before all who have not, though
+// more important requests keep coming, and of those who have the order is that of deadlines.
+func TestNobodyStarves(t *testing.T) {
+	for _, policy := range []Policy{FCFS, WSPT} {
+		q := mustQueue(t, Config{Policy: policy, Patience: 10 * time.Second})
+		mustPush(t, q, 0, "low", Item{Tokens: 100_000})
+		second, served := 0, 0
+		for ; served == 0; second++ {
+			if second > 20 {
+				t.Fatalf("%s: not served within %d s", policy, second)
+			}
+			at := time.Duration(second) * time.Second
+			mustPush(t, q, at, "high", Item{Tokens: 1, Priority: Priority{Strict: 7, Jump: time.Hour}})
+			first := ""
+			q.Offer(kv.Mono(at), func(e *Entry) bool { // room for one
+				if first != "" {
+					return false
+				}
+				first = e.Value.(string)
+				return true
+			})
+			if first == "low" {
+				served = second
+			}
+		}
+		if served != 10 {
+			t.Errorf("%s: served after %d s, want 10", policy, served)
+		}
+	}
+	q := mustQueue(t, Config{Patience: 10 * time.Second})
+	mustPush(t, q, 0, "low", Item{})
+	mustPush(t, q, 4*time.Second, "high", Item{Priority: Priority{Strict: 1}}) // overdue at 9 s
+	mustPush(t, q, 8*time.Second, "later", Item{})
+	if got, want := drain(q, time.Minute), "high low later"; got != want {
+		t.Errorf("all overdue: the order is %q, want %q", got, want)
+	}
+}
+
+func TestFullQueueRefuses(t *testing.T) {
+	q := mustQueue(t, Config{Most: 2, Patience: 40 * time.Second})
+	first := mustPush(t, q, 0, "a", Item{Tokens: 5})
+	mustPush(t, q, 0, "b", Item{Tokens: 5})
+	_, err := q.Push(0, Item{}, "c")
+	refused(t, err)
+	if !q.Remove(first) || q.Remove(first) {
+		t.Error("an entry is to be removed once")
+	}
+	mustPush(t, q, 0, "c", Item{})
+
+	q = mustQueue(t, Config{MostTokens: 100})
+	big := mustPush(t, q, 0, "larger than all", Item{Tokens: 500})
+	_, err = q.Push(0, Item{Tokens: 1}, "d")
+	refused(t, err)
+	q.Remove(big)
+	mustPush(t, q, 0, "e", Item{Tokens: 60})
+	mustPush(t, q, 0, "f", Item{Tokens: 40})
+	_, err = q.Push(0, Item{Tokens: 1}, "g")
+	refused(t, err)
+}
+
+func refused(t *testing.T, err error) {
+	t.Helper()
+	f, ok := errors.AsType[*fault.Error](err)
+	if !ok || f.Code != fault.Overloaded || f.RetryAfter < time.Second {
+		t.Errorf("the refusal is %#v, want Overloaded with a time to try again", err)
+	}
+}
+
+// TestLanesDoNotWaitForEachOther: a head that cannot be placed holds up its own lane only.
+func TestLanesDoNotWaitForEachOther(t *testing.T) {
+	q := mustQueue(t, Config{})
+	mustPush(t, q, 0, "pinned", Item{Lane: 9, Priority: Priority{Strict: 3}})
+	mustPush(t, q, 1, "pinned too", Item{Lane: 9})
+	mustPush(t, q, 2, "any", Item{})
+	mustPush(t, q, 3, "any too", Item{})
+	var asked []string
+	n := q.Offer(4, func(e *Entry) bool {
+		asked = append(asked, e.Value.(string))
+		return e.Value == "any"
+	})
+	if want := []string{"pinned", "any", "any too"}; !slices.Equal(asked, want) || n != 1 {
+		t.Errorf("asked %v and took %d, want %v and 1", asked, n, want)
+	}
+	if !q.Waits(0) || !q.Waits(9) || q.Waits(1) || q.Len() != 3 {
+		t.Errorf("%d wait", q.Len())
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for _, cfg := range []Config{{Policy: "lifo"}, {Most: -1}, {MostTokens: -1}, {Patience: -1}} {
+		if _, err := New(cfg); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}
+
+// twin is a queue that sorts a plain list for every question.
+type twin struct {
+	policy   Policy
+	patience time.Duration
+	entries  []*Entry
+}
+
+// first returns the entry that goes first at a time among those whose lane is not in not.
+func (w *twin) first(now kv.Mono, not map[uint64]bool) *Entry {
+	var left, late []*Entry
+	for _, e := range w.entries {
+		switch {
+		case not[e.Lane]:
+		case now.Sub(e.Arrival) >= w.due(e):
+			late = append(late, e)
+		default:
+			left = append(left, e)
+		}
+	}
+	if len(late) > 0 {
+		return slices.MinFunc(late, func(a, b *Entry) int { return int(a.Arrival.Add(w.due(a)) - b.Arrival.Add(w.due(b))) })
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	return slices.MaxFunc(left, func(a, b *Entry) int {
+		if a.Priority.Strict != b.Priority.Strict {
+			return int(a.Priority.Strict) - int(b.Priority.Strict)
+		}
+		if x, y := w.rank(a), w.rank(b); x != y {
+			if x < y {
+				return -1
+			}
+			return 1
+		}
+		return 0
+	})
+}
+
+func (w *twin) due(e *Entry) time.Duration {
+	return w.patience / time.Duration(e.Priority.Strict+1)
+}
+
+func (w *twin) rank(e *Entry) float64 {
+	if w.policy == WSPT {
+		return (1 + e.Priority.Jump.Seconds()) / max(1, float64(e.Tokens-e.Cached))
+	}
+	return (e.Priority.Jump - e.Arrival.Sub(0)).Seconds()
+}
+
+// agrees works a queue and its twin at random. Entries come at different times, so that
+// the order is one.
+func agrees(t *rapid.T) {
+	policy := rapid.SampledFrom([]Policy{FCFS, WSPT}).Draw(t, "policy")
+	patience := time.Duration(rapid.IntRange(1, 60).Draw(t, "patience")) * time.Second
+	q, err := New(Config{Policy: policy, Patience: patience, Most: 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &twin{policy: policy, patience: patience}
+	now := kv.Mono(0)
+	drop := func(e *Entry) {
+		w.entries = slices.DeleteFunc(w.entries, func(o *Entry) bool { return o == e })
+	}
+	t.Repeat(map[string]func(*rapid.T){
+		"": func(t *rapid.T) {
+			if err := q.Check(); err != nil {
+				t.Fatal(err)
+			}
+			tokens := 0
+			for _, e := range w.entries {
+				tokens += e.Tokens
+			}
+			if q.Len() != len(w.entries) || q.Tokens() != tokens {
+				t.Fatalf("%d wait with %d tokens, want %d with %d", q.Len(), q.Tokens(), len(w.entries), tokens)
+			}
+		},
+		"push": func(t *rapid.T) {
+			now++
+			item := Item{
+				Lane:     rapid.Uint64Max(4).Draw(t, "lane"),
+				Priority: Priority{Strict: rapid.Uint32Max(2).Draw(t, "strict"), Jump: time.Duration(rapid.IntRange(0, 20).Draw(t, "jump")) * time.Second},
+				Tokens:   rapid.IntRange(0, 1000).Draw(t, "tokens"),
+			}
+			if policy == WSPT { // one key each
+				item.Tokens, item.Priority.Jump = 1000+int(now), 0
+			}
+			e, err := q.Push(now, item, nil)
+			if (err != nil) != (len(w.entries) >= 40) {
+				t.Fatalf("with %d: %v", len(w.entries), err)
+			}
+			if err == nil {
+				w.entries = append(w.entries, e)
+			}
+		},
+		"later": func(t *rapid.T) { now = now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second) },
+		"remove": func(t *rapid.T) {
+			if len(w.entries) == 0 {
+				return
+			}
+			e := w.entries[rapid.IntRange(0, len(w.entries)-1).Draw(t, "which")]
+			if !q.Remove(e) || q.Remove(e) {
+				t.Fatal("an entry is to be removed once")
+			}
+			drop(e)
+		},
+		"offer": func(t *rapid.T) {
+			room := rapid.IntRange(0, 5).Draw(t, "room")
+			refuse := rapid.Uint64Max(4).Draw(t, "a lane without any")
+			not := map[uint64]bool{}
+			taken := q.Offer(now, func(e *Entry) bool {
+				if want := w.first(now, not); want != e {
+					t.Fatalf("offered %+v, want %+v", e.Item, want.Item)
+				}
+				if e.Lane == refuse || room == 0 {
+					not[e.Lane] = true
+					return false
+				}
+				room--
+				drop(e)
+				return true
+			})
+			if rest := w.first(now, not); rest != nil {
+				t.Fatalf("took %d and did not offer %+v", taken, rest.Item)
+			}
+		},
+	})
+}
+
+func TestQueueAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees) }
+
+func FuzzQueue(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees)) }
+
+func BenchmarkRemove(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("waiting=%d", n), func(b *testing.B) {
+			q := mustQueue(b, Config{Most: n + 1})
+			for i := range n {
+				mustPush(b, q, time.Duration(i*7919%n), "", Item{Tokens: i})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				q.Remove(mustPush(b, q, time.Duration(n/2), "", Item{}))
+			}
+		})
+	}
+}

@@ -1,0 +1,197 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/core/splitmix"
+)
+
+// Session is the part of a request that says which requests belong together.
+type Session struct {
+	// ID is the client's own name for them; "" is none.
+	ID string
+	// Last says that no other request of the session follows.
+	Last bool
+}
+
+// MaxSessionID is the longest name of a session, in bytes.
+const MaxSessionID = 256
+
+// Stickiness is what a session is worth.
+type Stickiness string
+
+// The kinds of stickiness.
+const (
+	// Soft prefers the worker that had the session's last request, by
+	// AffinityWeights.Session: another one that costs less by more is chosen, and the
+	// session goes along.
+	Soft Stickiness = "soft"
+	// Hard keeps a session at its worker as long as that can be chosen, and refuses its
+	// requests while that worker is busy. The first worker is found by rendezvous hashing,
+	// so that routers with the same workers find the same one without telling each other.
+	Hard Stickiness = "hard"
+	// Unbound takes no notice of sessions.
+	Unbound Stickiness = "off"
+)
+
+// Sessions says what sessions are worth, and how many are remembered.
+type Sessions struct {
+	Stickiness Stickiness // "" is Soft
+	// TTL is how long a session is remembered after its last request; 0 is 10 minutes.
+	TTL time.Duration
+	// Most is how many are; 0 is 65,536. One more, and that which was silent for longest
+	// is forgotten.
+	Most int
+}
+
+func (s *Sessions) ensureDefaults() {
+	if s.Stickiness == "" {
+		s.Stickiness = Soft
+	}
+	if s.TTL == 0 {
+		s.TTL = 10 * time.Minute
+	}
+	if s.Most == 0 {
+		s.Most = 1 << 16
+	}
+}
+
+func (s *Sessions) validate() error {
+	var errs []error
+	switch s.Stickiness {
+	case "", Soft, Hard, Unbound:
+	default:
+		errs = append(errs, fmt.Errorf("route: session affinity %.40q is not one of soft, hard, off", string(s.Stickiness)))
+	}
+	if s.TTL < 0 || s.Most < 0 {
+		errs = append(errs, errors.New("route: the ttl and the number of sessions must be positive"))
+	}
+	return errors.Join(errs...)
+}
+
+// sessions remembers which worker had the last request of each session. The entries are
+// in a ring by age, whose head is none of them.
+type sessions struct {
+	cfg  Sessions
+	byID map[string]*session
+	head session // head.older is the newest, head.newer the oldest
+}
+
+type session struct {
+	id           string
+	worker       kv.Worker
+	at           kv.Mono // of its last request
+	older, newer *session
+}
+
+func newSessions(cfg Sessions) *sessions {
+	s := &sessions{cfg: cfg, byID: map[string]*session{}}
+	s.head.older, s.head.newer = &s.head, &s.head
+	return s
+}
+
+// at returns the worker that a session is at; one with ID 0 if at none.
+func (s *sessions) at(now kv.Mono, id string) kv.Worker {
+	e := s.byID[id]
+	if e == nil || now.Sub(e.at) >= s.cfg.TTL {
+		return kv.Worker{}
+	}
+	return e.worker
+}
+
+// bind notes that w has the newest request of a session.
+func (s *sessions) bind(now kv.Mono, id string, w kv.Worker) {
+	s.expire(now)
+	e := s.byID[id]
+	if e == nil {
+		if len(s.byID) >= s.cfg.Most {
+			s.drop(s.head.newer)
+		}
+		e = &session{id: id}
+		s.byID[id] = e
+	} else {
+		e.unlink()
+	}
+	e.worker, e.at = w, now
+	e.newer, e.older = &s.head, s.head.older
+	e.older.newer, s.head.older = e, e
+}
+
+// release forgets a session.
+func (s *sessions) release(id string) {
+	if e := s.byID[id]; e != nil {
+		s.drop(e)
+	}
+}
+
+// expire forgets the sessions that were silent for the TTL.
+func (s *sessions) expire(now kv.Mono) {
+	for e := s.head.newer; e != &s.head && now.Sub(e.at) >= s.cfg.TTL; e = s.head.newer {
+		s.drop(e)
+	}
+}
+
+func (s *sessions) drop(e *session) {
+	e.unlink()
+	delete(s.byID, e.id)
+}
+
+func (e *session) unlink() { e.older.newer, e.newer.older = e.newer, e.older }
+
+// bind finds out which worker the session of q is at, and whether it must be chosen.
+func (r *Router) bind(now kv.Mono, p *policy, q *Query) {
+	if q.Session.ID == "" || r.cfg.Sessions.Stickiness == Unbound || q.Pin.ID != 0 {
+		return
+	}
+	w := r.sessions.at(now, q.Session.ID)
+	if r.cfg.Sessions.Stickiness == Soft {
+		p.bound = w
+		return
+	}
+	if at, found := find(r.targets, w); w.ID == 0 || !found || !r.holds(p, &r.targets[at], q) {
+		w = r.rendezvous(p, q)
+	}
+	p.bound, p.held = w, w.ID != 0
+}
+
+// holds reports whether a session may stay at t: it can be chosen, now or once it has
+// less to do.
+func (r *Router) holds(p *policy, t *Target, q *Query) bool {
+	switch r.refuse(p, t, q) {
+	case eligible:
+		return true
+	case busy:
+		return !q.Moving // which goes on elsewhere rather than wait
+	}
+	return false
+}
+
+// rendezvous returns the worker with the highest hash together with the session among
+// those that may hold it: removing another worker does not change it, and a new one takes
+// over only the sessions whose highest it is. Its ID is 0 if there is none.
+func (r *Router) rendezvous(p *policy, q *Query) (best kv.Worker) {
+	name, most := fnv(q.Session.ID), uint64(0)
+	for i := range r.targets {
+		t := &r.targets[i]
+		if !r.holds(p, t, q) {
+			continue
+		}
+		h := splitmix.Mix(splitmix.Mix(name^uint64(t.Worker.ID)) + uint64(t.Worker.Rank)*splitmix.Step)
+		if best.ID == 0 || h > most {
+			best, most = t.Worker, h
+		}
+	}
+	return best
+}
+
+// fnv is FNV-1a of 64 bits.
+func fnv(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}

@@ -1,0 +1,447 @@
+package replica
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/core/slots"
+)
+
+const ms = kv.Mono(time.Millisecond)
+
+// node is a router: two models, of which each has a table, and its replica.
+type node struct {
+	id      uint64
+	tables  [2]*slots.Table
+	replica *Replica
+	known   int // workers 1 to known
+	keys    []slots.Key
+}
+
+// Table implements Tables: odd workers are of the one model, even ones of the other.
+func (n *node) Table(w kv.Worker) *slots.Table {
+	if int(w.ID) > n.known {
+		return nil
+	}
+	return n.tables[w.ID%2]
+}
+
+func newNode(t testing.TB, id, epoch uint64, workers int) *node {
+	t.Helper()
+	n := &node{id: id, known: workers}
+	var err error
+	if n.replica, err = New(Config{Router: id, Epoch: epoch}, n); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n.tables {
+		if n.tables[i], err = slots.New(slots.Config{BlockSize: 4, Journal: n.replica}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// truth is what a router has: what each of its reservations counts for.
+func (n *node) truth() map[uint64]string {
+	out := map[uint64]string{}
+	for i := range n.replica.own.made {
+		if e := &n.replica.own.made[i]; !e.ended {
+			v, _ := e.ref.View()
+			out[e.number] = describe(v)
+		}
+	}
+	return out
+}
+
+// belief is what this router counts of another one.
+func (n *node) belief(id uint64) map[uint64]string {
+	out := map[uint64]string{}
+	for _, p := range n.replica.peers {
+		if p.router == id {
+			for number, e := range p.entries {
+				v, _ := e.ref.View()
+				out[number] = describe(v)
+			}
+		}
+	}
+	return out
+}
+
+func describe(v slots.Reservation) string {
+	return fmt.Sprintf("%v %v %d %d %d %d", v.Worker, v.Chain, v.PromptTokens, v.PrefillTokens, v.OutputTokens, v.ExpectedOutput)
+}
+
+// world is routers and what is on its way between them.
+type world struct {
+	t      testing.TB
+	rng    *rand.Rand
+	now    kv.Mono
+	nodes  []*node
+	mail   []letter
+	serial int
+	out    [][]byte
+	faults bool
+	cut    [2]int // no mail between those below and those from, and back
+	sent   int    // bytes
+}
+
+type letter struct {
+	at   kv.Mono
+	to   *node
+	data []byte
+}
+
+// act has a router do something at random.
+func (w *world) act(n *node) {
+	kind := w.rng.IntN(10)
+	if len(n.keys) == 0 || kind < 4 && len(n.keys) < 60 {
+		chain := make([]kv.SeqHash, w.rng.IntN(8))
+		group := kv.SeqHash(w.rng.IntN(3))
+		for i := range chain {
+			chain[i] = group<<32 | kv.SeqHash(i+1)
+		}
+		worker := kv.Worker{ID: kv.WorkerID(1 + w.rng.IntN(min(6, n.known)))}
+		w.serial++
+		key := slots.Key{ID: strconv.Itoa(w.serial), Attempt: 1}
+		err := n.tables[worker.ID%2].Reserve(w.now, key, worker, slots.Demand{
+			Chain: chain, PromptTokens: 4*len(chain) + w.rng.IntN(9), OverlapBlocks: w.rng.IntN(3), ExpectedOutput: w.rng.IntN(2) * 40,
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		n.keys = append(n.keys, key)
+		return
+	}
+	at := w.rng.IntN(len(n.keys))
+	key := n.keys[at]
+	for _, t := range n.tables {
+		switch kind {
+		case 4, 5:
+			t.Prefilled(key)
+		case 6, 7:
+			t.Grow(key, w.rng.IntN(20))
+		default:
+			t.Free(key)
+		}
+	}
+	if kind >= 8 || kind < 4 {
+		n.keys = slices.Delete(n.keys, at, at+1)
+	}
+}
+
+// exchange has routers say what is due, and puts it on its way.
+func (w *world) exchange() {
+	for i, n := range w.nodes {
+		if n.replica.Next() > w.now {
+			continue
+		}
+		w.out = n.replica.Step(w.now, w.out[:0])
+		for _, data := range w.out {
+			w.sent += len(data)
+			for j, to := range w.nodes {
+				w.send(i, j, to, data)
+			}
+		}
+	}
+	keep := w.mail[:0]
+	for _, l := range w.mail {
+		if l.at > w.now {
+			keep = append(keep, l)
+			continue
+		}
+		if err := l.to.replica.Accept(w.now, l.data); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.mail = keep
+}
+
+// send puts a message on its way, or not; to its sender too, as planes do.
+func (w *world) send(from, j int, to *node, data []byte) {
+	at := w.now + ms
+	if !w.faults {
+		w.mail = append(w.mail, letter{at, to, data})
+		return
+	}
+	side := func(i int) bool { return i >= w.cut[0] && i < w.cut[1] }
+	if side(from) != side(j) {
+		return
+	}
+	for range 1 + w.rng.IntN(5)/4 { // one in five twice
+		if w.rng.IntN(5) == 0 {
+			continue
+		}
+		late := kv.Mono(0)
+		if w.rng.IntN(3) == 0 {
+			late = kv.Mono(w.rng.IntN(200)) * ms
+		}
+		w.mail = append(w.mail, letter{at + late, to, data})
+	}
+}
+
+// run lets time pass, in which routers do things.
+func (w *world) run(d time.Duration, busy float64) {
+	for end := w.now.Add(d); w.now < end; w.now += ms {
+		for _, n := range w.nodes {
+			if w.rng.Float64() < busy {
+				w.act(n)
+			}
+		}
+		w.exchange()
+	}
+}
+
+// agree reports the first router that does not know exactly what all others have.
+func (w *world) agree() error {
+	for _, n := range w.nodes {
+		adopted := 0
+		for _, other := range w.nodes {
+			if n == other {
+				continue
+			}
+			truth, belief := other.truth(), n.belief(other.id)
+			adopted += len(truth)
+			if !maps.Equal(truth, belief) {
+				return fmt.Errorf("router %d knows %d reservations of router %d, which has %d", n.id, len(belief), other.id, len(truth))
+			}
+		}
+		if have := n.tables[0].Adopted() + n.tables[1].Adopted(); have != adopted {
+			return fmt.Errorf("the tables of router %d have %d reservations of others, not %d", n.id, have, adopted)
+		}
+		for id := range kv.WorkerID(8) {
+			worker := kv.Worker{ID: id}
+			if got, want := n.tables[id%2].Load(worker), w.nodes[0].tables[id%2].Load(worker); got != want {
+				return fmt.Errorf("worker %d has the load %+v at router %d, %+v at the first", id, got, n.id, want)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *world) check() {
+	w.t.Helper()
+	for _, n := range w.nodes {
+		if err := n.replica.Check(); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, table := range n.tables {
+			if err := table.Check(); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+}
+
+func newWorld(t testing.TB, seed uint64, routers int) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1))}
+	for i := range routers {
+		w.nodes = append(w.nodes, newNode(t, uint64(i+1), 1, 6))
+	}
+	return w
+}
+
+// settle ends what routers do: growth is told at intervals, and mail takes its time.
+const settled = growEvery + 20*time.Millisecond
+
+// TestHeals: whatever happens to messages, once it does no longer, all routers know
+// what all others have within the time that is promised, though they go on.
+func TestHeals(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			w := newWorld(t, seed, 2+int(seed%3))
+			w.run(time.Second, 0.3)
+			for range 4 {
+				w.faults = true
+				w.cut = [2]int{}
+				if w.rng.IntN(2) == 0 {
+					w.cut = [2]int{0, 1} // the first is on its own
+				}
+				w.run(time.Duration(1+w.rng.IntN(15))*time.Second, 0.2)
+				switch w.rng.IntN(4) {
+				case 0: // a router starts anew, under its old name
+					at := w.rng.IntN(len(w.nodes))
+					old := w.nodes[at]
+					w.nodes[at] = newNode(t, old.id, old.replica.cfg.Epoch+1, 6)
+					for i := range w.mail {
+						if w.mail[i].to == old {
+							w.mail[i].to = w.nodes[at]
+						}
+					}
+				case 1: // a worker is gone, and all notice
+					for _, n := range w.nodes {
+						n.tables[0].DropWorker(kv.Worker{ID: 2})
+					}
+				}
+				w.check()
+			}
+			w.faults = false
+			w.run(200*time.Millisecond, 0.2) // what is late comes in
+			w.run(Heals, 0.2)
+			w.run(settled, 0)
+			w.check()
+			if err := w.agree(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestNothingLostNothingAsked: without faults there are no questions and no lists but
+// those of the beginning.
+func TestNothingLostNothingAsked(t *testing.T) {
+	w := newWorld(t, 1, 3)
+	w.run(10*time.Second, 0.5)
+	w.run(settled, 0)
+	if err := w.agree(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range w.nodes {
+		if s := n.replica.Stats(); s.Mismatches+s.Refused+s.Resent+s.Unsent > 0 || s.Healed > 2 || s.Changes < 1000 {
+			t.Errorf("router %d: %+v", n.id, s)
+		}
+	}
+}
+
+// TestJoin: a router that comes later knows soon what all have, in as many pages as it
+// takes.
+func TestJoin(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	w.run(100*time.Millisecond, 0)
+	chain := make([]kv.SeqHash, maxChain+100)
+	for i := range chain {
+		chain[i] = kv.SeqHash(i + 1)
+	}
+	for i := range 200 { // 32 KiB each, more than is kept
+		d := slots.Demand{Chain: chain, PromptTokens: 4 * len(chain)}
+		if err := w.nodes[0].tables[1].Reserve(w.now, slots.Key{ID: strconv.Itoa(i)}, kv.Worker{ID: 1}, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.run(100*time.Millisecond, 0)
+	w.nodes = append(w.nodes, newNode(t, 9, 1, 6))
+	w.run(500*time.Millisecond, 0)
+	for _, n := range w.nodes[1:] {
+		// What exceeds the longest chain is counted for each: nobody can say that it is
+		// shared.
+		want := slots.Load{Requests: 200, PrefillTokens: 200 * 4 * len(chain), Blocks: maxChain + 200*100}
+		if got := n.tables[1].Load(kv.Worker{ID: 1}); got != want {
+			t.Errorf("router %d counts %+v, want %+v", n.id, got, want)
+		}
+	}
+	if pages := w.nodes[0].replica.Stats().Pages; pages < 10 {
+		t.Errorf("%d pages", pages)
+	}
+	w.check()
+}
+
+// TestGone: what a router sent ends with it, at once if it says so, else after a silence.
+func TestGone(t *testing.T) {
+	w := newWorld(t, 1, 3)
+	w.run(2*time.Second, 0.2)
+	leaver, dead, stays := w.nodes[0], w.nodes[1], w.nodes[2]
+	if err := stays.replica.Accept(w.now, leaver.replica.Leave()); err != nil {
+		t.Fatal(err)
+	}
+	w.nodes = w.nodes[2:]
+	w.mail = nil
+	if len(stays.belief(leaver.id)) > 0 || len(stays.belief(dead.id)) == 0 {
+		t.Fatal("not the one that left is gone")
+	}
+	w.run(10*time.Second-2*time.Millisecond, 0)
+	if len(stays.belief(dead.id)) == 0 {
+		t.Error("gone before its time")
+	}
+	w.run(time.Second, 0)
+	if len(stays.replica.Peers(nil)) > 0 || stays.tables[0].Adopted()+stays.tables[1].Adopted() > 0 {
+		t.Error("something of it is left")
+	}
+	w.check()
+}
+
+// TestWorkersComeLater: what was told of a worker that is not known yet is counted when
+// it is.
+func TestWorkersComeLater(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	late := w.nodes[1]
+	late.known = 2
+	w.nodes[1] = newNode(t, 7, 1, 6) // keeps busy in its place
+	w.nodes = append(w.nodes, late)
+	w.run(2*time.Second, 0.2)
+	unplaced := 0
+	for _, p := range late.replica.Peers(nil) {
+		unplaced += p.Unplaced
+	}
+	if unplaced == 0 {
+		t.Fatal("all is counted")
+	}
+	late.known = 6
+	late.replica.Revisit(w.now)
+	w.run(time.Second, 0)
+	if err := w.agree(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAloneSaysNothing: without another router nothing is told but a digest a second.
+func TestAloneSaysNothing(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.run(10*time.Second, 0.5)
+	if s := w.nodes[0].replica.Stats(); s.Changes+s.Batches > 0 {
+		t.Errorf("%+v", s)
+	}
+	if w.sent > 10*(headerSize+24) {
+		t.Errorf("%d bytes", w.sent)
+	}
+}
+
+// TestAcrossRouters is a list of the field: two routers, three workers, a request of 8
+// tokens at the first worker. Both count it, and none does once it is freed; the same
+// when nobody hashed the prompt.
+func TestAcrossRouters(t *testing.T) {
+	for _, chain := range [][]kv.SeqHash{{11, 12}, nil} {
+		w := newWorld(t, 1, 2)
+		w.run(10*time.Millisecond, 0)
+		key := slots.Key{ID: "a", Attempt: 1}
+		for i, n := range w.nodes {
+			worker := kv.Worker{ID: kv.WorkerID(1 + 2*i)} // of the same model
+			if err := n.tables[1].Reserve(w.now, key, worker, slots.Demand{Chain: chain, PromptTokens: 8}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.run(10*time.Millisecond, 0)
+		for _, n := range w.nodes {
+			for _, id := range []kv.WorkerID{1, 3, 5} {
+				want := slots.Load{Requests: 1, PrefillTokens: 8, Blocks: 2}
+				if id == 5 {
+					want = slots.Load{}
+				}
+				if got := n.tables[1].Load(kv.Worker{ID: id}); got != want {
+					t.Errorf("router %d counts %+v at worker %d, want %+v", n.id, got, id, want)
+				}
+			}
+		}
+		w.nodes[0].tables[1].Prefilled(key)
+		w.nodes[0].tables[1].Prefilled(key) // twice is once
+		w.run(10*time.Millisecond, 0)
+		if got := w.nodes[1].tables[1].Load(kv.Worker{ID: 1}); got.PrefillTokens != 0 || got.Requests != 1 {
+			t.Errorf("computed: %+v", got)
+		}
+		for _, n := range w.nodes {
+			n.tables[1].Free(key)
+		}
+		w.run(10*time.Millisecond, 0)
+		for _, n := range w.nodes {
+			for _, id := range []kv.WorkerID{1, 3, 5} {
+				if got := n.tables[1].Load(kv.Worker{ID: id}); got != (slots.Load{}) {
+					t.Errorf("router %d still counts %+v at worker %d", n.id, got, id)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package replica
+
+import "slices"
+
+// spans are ranges of numbers, ascending, with something between any two.
+type spans []span
+
+// span is the numbers from first to last.
+type span struct{ first, last uint64 }
+
+func (s spans) has(n uint64) bool {
+	for _, o := range s {
+		if n <= o.last {
+			return n >= o.first
+		}
+	}
+	return false
+}
+
+// takes reports whether there is room for a range.
+func (s spans) takes(first, last uint64) bool {
+	if len(s) < maxSpans {
+		return true
+	}
+	return slices.ContainsFunc(s, func(o span) bool { return first <= o.last+1 && o.first <= last+1 })
+}
+
+// add adds a range.
+func (s *spans) add(first, last uint64) {
+	at := 0
+	for at < len(*s) && (*s)[at].last+1 < first {
+		at++
+	}
+	end := at
+	for end < len(*s) && (*s)[end].first <= last+1 {
+		first, last = min(first, (*s)[end].first), max(last, (*s)[end].last)
+		end++
+	}
+	*s = slices.Replace(*s, at, end, span{first, last})
+}
