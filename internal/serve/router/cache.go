@@ -22,10 +22,11 @@ const maxSources = 16384
 type cache struct {
 	grace time.Duration
 	now   func() kv.Mono
+	// index is written, and asked for anything but Match, by whoever holds mu.
+	index *prefix.Index
 
 	mu struct {
 		sync.Mutex
-		index   *prefix.Index
 		tracker *feed.Tracker
 		// lives are those that discovery knows, sources those that records came from.
 		lives   map[kv.Worker]life
@@ -58,7 +59,7 @@ func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
 	if c.mu.tracker, err = feed.NewTracker(cfg.Feed); err != nil {
 		return err
 	}
-	if c.mu.index, err = prefix.New(cfg.Index); err != nil {
+	if c.index, err = prefix.New(cfg.Index); err != nil {
 		return err
 	}
 	c.mu.lives = map[kv.Worker]life{}
@@ -66,12 +67,9 @@ func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
 	return nil
 }
 
-// match looks a prompt up.
+// match looks a prompt up. It waits for nobody.
 func (c *cache) match(m *prefix.Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
-	// An index that cannot be read beside its writer is read in turn with it.
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.index.Match(m, chain, moe)
+	c.index.Match(m, chain, moe)
 }
 
 // accept judges a record, which was at a position of the event plane's stream, and
@@ -111,11 +109,11 @@ func (c *cache) accept(position uint64, rec *feed.Record) (v feed.Verdict, ok bo
 // obey does what the tracker asks for. The caller holds mu.
 func (c *cache) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
-		c.mu.index.Drop(w)
+		c.index.Drop(w)
 	}
 	if v.Outcome == feed.Apply {
 		for _, ev := range events[v.Skip:] {
-			c.mu.index.Apply(w, ev)
+			c.index.Apply(w, ev)
 		}
 	}
 	if v.Resync {
@@ -127,7 +125,7 @@ func (c *cache) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 // The caller holds mu.
 func (c *cache) drop(w kv.Worker) {
 	c.mu.tracker.Forget(w)
-	c.mu.index.Drop(w)
+	c.index.Drop(w)
 }
 
 // forget drops all that is known of w. The caller holds mu.
@@ -219,7 +217,7 @@ func (c *cache) tend(claims []claim) (found []finding) {
 			continue
 		}
 		if c.mu.tracker.Expect(now, w, l.epoch) {
-			c.mu.index.Drop(w)
+			c.index.Drop(w)
 		}
 		h, _ := c.mu.tracker.Health(w)
 		what, v := c.mu.tracker.Compare(now, w, said.Claim)
@@ -271,7 +269,7 @@ func (c *cache) holdings() (map[kv.Worker]holding, kv.Mono) {
 	defer c.mu.Unlock()
 	all := make(map[kv.Worker]holding, len(c.mu.lives))
 	for w := range c.mu.lives {
-		h := holding{mismatch: c.mismatch(w), blocks: c.mu.index.Held(w)}
+		h := holding{mismatch: c.mismatch(w), blocks: c.index.Held(w)}
 		h.feed, h.fed = c.mu.tracker.Health(w)
 		all[w] = h
 	}
@@ -285,22 +283,22 @@ func (c *cache) feeds() (prefix.Stats, []holding, kv.Mono) {
 	defer c.mu.Unlock()
 	var all []holding
 	for _, h := range c.mu.tracker.AppendHealth(nil) {
-		all = append(all, holding{feed: h, fed: true, mismatch: c.mismatch(h.Worker), blocks: c.mu.index.Held(h.Worker)})
+		all = append(all, holding{feed: h, fed: true, mismatch: c.mismatch(h.Worker), blocks: c.index.Held(h.Worker)})
 	}
-	return c.mu.index.Stats(), all, c.now()
+	return c.index.Stats(), all, c.now()
 }
 
 func (c *cache) stats() prefix.Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.index.Stats()
+	return c.index.Stats()
 }
 
 // holders returns the workers that the index knows, in order.
 func (c *cache) holders() []kv.Worker {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.index.AppendWorkers(nil)
+	return c.index.AppendWorkers(nil)
 }
 
 // held appends to dst what w holds: a dump goes worker by worker, so that records do
@@ -308,7 +306,7 @@ func (c *cache) holders() []kv.Worker {
 func (c *cache) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.index.AppendBlocks(dst, w)
+	return c.index.AppendBlocks(dst, w)
 }
 
 // livesOf is the members' part of know.

@@ -29,12 +29,14 @@ type predictions struct {
 	now   func() kv.Mono
 	alone bool // there are no events: reports count
 	ttl   time.Duration
+	// approx is nil if nothing is predicted. It is written, and asked for anything but
+	// Match, by whoever holds mu.
+	approx *prefix.Approx
 
 	mu struct {
 		sync.Mutex
-		approx *prefix.Approx       // nil if nothing is predicted
-		lives  map[kv.Worker]uint64 // epochs of the workers that exist
-		sent   map[slots.Key]*sent
+		lives map[kv.Worker]uint64 // epochs of the workers that exist
+		sent  map[slots.Key]*sent
 	}
 }
 
@@ -56,7 +58,7 @@ func (p *predictions) open(cfg *Config, ttl time.Duration, now func() kv.Mono) (
 	p.now, p.alone, p.ttl = now, cfg.NoKVEvents, ttl
 	p.mu.lives, p.mu.sent = map[kv.Worker]uint64{}, map[slots.Key]*sent{}
 	if ttl > 0 {
-		p.mu.approx, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl, Index: cfg.Index})
+		p.approx, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl, Index: cfg.Index})
 	}
 	return err
 }
@@ -75,19 +77,14 @@ func (p *predictions) know(lives map[kv.Worker]life) {
 		p.mu.lives[w] = l.epoch
 	}
 	for w, epoch := range old { // each is its own affair
-		if p.mu.approx != nil && p.mu.lives[w] != epoch {
-			p.mu.approx.Drop(w)
+		if p.approx != nil && p.mu.lives[w] != epoch {
+			p.approx.Drop(w)
 		}
 	}
 }
 
-// match looks a prompt up.
-func (p *predictions) match(m *prefix.Match, chain []kv.SeqHash) {
-	// An index that cannot be read beside its writer is read in turn with it.
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.approx.Match(m, chain, nil)
-}
+// match looks a prompt up. It waits for nobody.
+func (p *predictions) match(m *prefix.Match, chain []kv.SeqHash) { p.approx.Match(m, chain, nil) }
 
 // note remembers that an attempt was sent to a worker, with a prompt whose full blocks are
 // in chain and blocks.
@@ -105,16 +102,16 @@ func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, chain [
 			// The last token of a prompt is always computed.
 			predicted: min(d.OverlapBlocks, max(prompt-1, 0)/d.BlockSize),
 		}
-		if p.mu.approx != nil && p.alone {
+		if p.approx != nil && p.alone {
 			s.chain = append(s.chain, chain...)
 			s.blocks = append(s.blocks, blocks...)
 		}
 		p.mu.sent[key] = s
 	}
-	if p.mu.approx == nil {
+	if p.approx == nil {
 		return nil
 	}
-	return p.mu.approx.Insert(now, d.Worker, chain, blocks)
+	return p.approx.Insert(now, d.Worker, chain, blocks)
 }
 
 // report notes how many tokens of an attempt's prompt its worker had cached, and returns how
@@ -128,9 +125,9 @@ func (p *predictions) report(key slots.Key, cached int) (predicted, reported int
 	}
 	delete(p.mu.sent, key)
 	cached = min(max(cached, 0), s.prompt)
-	if p.mu.approx != nil && p.alone && p.mu.lives[s.worker] == s.epoch {
+	if p.approx != nil && p.alone && p.mu.lives[s.worker] == s.epoch {
 		// The two are of one length, so there is no error.
-		_ = p.mu.approx.Report(p.now(), s.worker, s.chain, s.blocks, s.predicted, cached/s.blockSize)
+		_ = p.approx.Report(p.now(), s.worker, s.chain, s.blocks, s.predicted, cached/s.blockSize)
 	}
 	return s.predicted * s.blockSize, cached, true
 }
@@ -147,8 +144,8 @@ func (p *predictions) tidy(ttl time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
-	if p.mu.approx != nil {
-		p.mu.approx.Expire(now)
+	if p.approx != nil {
+		p.approx.Expire(now)
 	}
 	for key, s := range p.mu.sent { // each is its own affair
 		if now.Sub(s.at) > ttl {
@@ -161,8 +158,8 @@ func (p *predictions) tidy(ttl time.Duration) {
 func (p *predictions) stats() (st prefix.ApproxStats) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.approx != nil {
-		st = p.mu.approx.Stats()
+	if p.approx != nil {
+		st = p.approx.Stats()
 	}
 	return st
 }
@@ -171,15 +168,15 @@ func (p *predictions) stats() (st prefix.ApproxStats) {
 func (p *predictions) holders() []kv.Worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.approx == nil {
+	if p.approx == nil {
 		return nil
 	}
-	return p.mu.approx.Index().AppendWorkers(nil)
+	return p.approx.Index().AppendWorkers(nil)
 }
 
 // held appends to dst what w is believed to hold.
 func (p *predictions) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mu.approx.Index().AppendBlocks(dst, w)
+	return p.approx.Index().AppendBlocks(dst, w)
 }
