@@ -31,26 +31,31 @@ func (r *Router) Full(now kv.Mono, q *Query) bool {
 	return some
 }
 
+// lanes bounds the lanes of requests with conditions of their own.
+const lanes = 64
+
 // Lane returns the lane of q in a queue: equal for requests that can go to the same
-// workers as far as they themselves say. It is 0 for those that can go to all.
+// workers as far as they themselves say. It is 0 for those that can go to all. Each worker
+// has one for those pinned to it; the rest share 64, so that looking through them takes
+// a bounded time: two that share one by chance wait for each other.
 func (r *Router) Lane(q *Query) uint64 {
 	switch {
 	case q.Pin.ID != 0:
-		return fold(fold(1, uint64(q.Pin.ID)), uint64(q.Pin.Rank))
+		return 1 + lanes + fold(uint64(q.Pin.ID), uint64(q.Pin.Rank))%(1<<63)
 	case q.Override.Strict() || q.Session.ID != "" && r.cfg.Sessions.Stickiness == Hard:
-		return fold(2, fnv(q.Key.ID))
+		return 1 + fnv(q.Key.ID)%lanes
 	case len(q.Allowed) == 0 && len(q.Exclude) == 0:
 		return 0
 	}
-	h := uint64(3)
+	h := uint64(0)
 	for _, id := range q.Allowed {
 		h = fold(h, uint64(id))
 	}
-	h = fold(h, 0)
+	h = fold(h, 0) // no worker
 	for _, id := range q.Exclude {
 		h = fold(h, uint64(id))
 	}
-	return h
+	return 1 + h%lanes
 }
 
 // fold adds a word to a hash.

@@ -32,8 +32,8 @@ type agreedField struct {
 //   - aliases: who asks by another name reaches the same workers.
 //   - tool_parser, reasoning_parser: an answer is taken apart in one way.
 //
-// What one worker may have and another not is no part of it: blocks, ranks and
-// engine are its size and make; numerics divides the workers of one model into
+// What one worker may have and another not is no part of it: blocks, ranks,
+// engine, max_num_batched_tokens and experts are its size, make and place in the fleet; numerics divides the workers of one model into
 // those that continue each other's streams exactly, which is checked for each
 // stream; guided, preprocess, embeddings and kv_events are abilities, and requests
 // that need one go where it is.

@@ -100,10 +100,38 @@ func (c *Card) Validate() error {
 	for _, t := range c.EOS {
 		check(int64(t) < int64(c.VocabSize), "eos token %d is not below vocab_size %d", t, c.VocabSize)
 	}
+	check(c.MaxBatchedTokens >= 0, "max_num_batched_tokens must not be negative, but is %d", c.MaxBatchedTokens)
+	if err := checkExperts(c.Experts); err != nil {
+		errs = append(errs, err)
+	}
 	if err := c.Defaults.validate(); err != nil {
 		check(false, "defaults: %v", err)
 	}
 	return errors.Join(errs...)
+}
+
+// checkExperts checks that layers and their experts are ascending, so that each is there
+// once, and that shares are some.
+func checkExperts(layers []HostedExperts) error {
+	for i, l := range layers {
+		if i > 0 && layers[i-1].Layer >= l.Layer {
+			return fmt.Errorf("model card: experts: layer_id must be ascending, but %d comes after %d", l.Layer, layers[i-1].Layer)
+		}
+		if l.Shares != nil && len(l.Shares) != len(l.Experts) {
+			return fmt.Errorf("model card: experts of layer %d: %d shares for %d experts", l.Layer, len(l.Shares), len(l.Experts))
+		}
+		for j, id := range l.Experts {
+			if j > 0 && l.Experts[j-1] >= id {
+				return fmt.Errorf("model card: experts of layer %d: expert_ids must be ascending, but %d comes after %d", l.Layer, id, l.Experts[j-1])
+			}
+		}
+		for _, share := range l.Shares {
+			if !(share >= 0 && share <= 1) {
+				return fmt.Errorf("model card: experts of layer %d: a share must be between 0 and 1, not %g", l.Layer, share)
+			}
+		}
+	}
+	return nil
 }
 
 func goodName(s string) bool {

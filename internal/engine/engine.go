@@ -97,8 +97,24 @@ type Card struct {
 	// "none" for neither.
 	ToolParser      string `json:"tool_parser,omitempty"`
 	ReasoningParser string `json:"reasoning_parser,omitempty"`
+	// MaxBatchedTokens is how many tokens the engine computes in one step; 0 if it does
+	// not say. Routers measure the prompts that wait for it by that.
+	MaxBatchedTokens int `json:"max_num_batched_tokens,omitempty"`
+	// Experts are those of a mixture-of-experts model that the worker hosts, if it does
+	// not host all; nil if it does not say.
+	Experts []HostedExperts `json:"experts,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
+}
+
+// HostedExperts are experts of one layer that a worker hosts.
+type HostedExperts struct {
+	Layer uint32 `json:"layer_id"`
+	// Experts are ascending, Shares nil or one for each of them: how much of the tokens
+	// for that expert the worker computes itself, from 0 to 1, where other workers have
+	// replicas of it. Without, it is all.
+	Experts []uint32  `json:"expert_ids"`
+	Shares  []float64 `json:"shares,omitempty"`
 }
 
 // TokenizerRef locates a tokenizer: the one built into the binary or the files

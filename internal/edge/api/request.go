@@ -5,6 +5,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/core/route/queue"
 )
 
 // Request is a decoded request whose every field is within its limits. What
@@ -153,6 +154,13 @@ type RequestExt struct {
 	Tokens []kv.Token
 	// ExpectedOutput is agent_hints.osl; 0 if none.
 	ExpectedOutput int
+	// Priority is agent_hints.priority, in seconds, and strict_priority.
+	Priority queue.Priority
+	// Session is session_control.
+	Session route.Session
+	// Allowed are allowed_worker_ids: the only workers that may serve the request; nil if
+	// all may.
+	Allowed []kv.WorkerID
 	// Override is router_config_override.
 	Override route.Override
 	// WorkerFields asks for nvext.worker_id in the answer.

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,6 +16,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/core/route/queue"
 	"penstock/internal/edge/api"
 )
 
@@ -78,8 +81,23 @@ func TestDecodeChat(t *testing.T) {
 			r.CacheSalt = "s"
 			r.Ext = api.RequestExt{
 				Annotations: []string{api.QueryInstance}, Worker: kv.MaxWorkerID, Tokens: []kv.Token{1, 2}, ExpectedOutput: 32, WorkerFields: true,
+				Priority: queue.Priority{Jump: time.Second},
 				Override: route.Override{OverlapWeight: ptr(0.5), Temperature: ptr(1.0), Mode: ptr(route.Random)},
 			}
+		}},
+		{`"nvext":{"allowed_worker_ids":[3,4],"agent_hints":{"priority":-5,"strict_priority":4294967295},"session_control":{"session_id":"s","action":"close","timeout":300},
+			"router_config_override":{"assume_kv_reuse":false,"track_prefill_tokens":true,"moe_query":{"layer_id":2,"expert_ids":[7,4294967295],"expert_group":0,"fallback_to_unlabeled":false}}}`, func(r *api.Request) {
+			r.Ext = api.RequestExt{
+				Allowed: []kv.WorkerID{3, 4}, Priority: queue.Priority{Strict: math.MaxUint32}, Session: route.Session{ID: "s", Last: true},
+				Override: route.Override{
+					AssumeReuse: ptr(false), TrackPrefill: ptr(true),
+					MoE: &route.MoEQuery{Layer: ptr(uint32(2)), Experts: []uint32{7, math.MaxUint32}, Group: ptr(uint32(0)), Fallback: ptr(false)},
+				},
+			}
+		}},
+		{`"nvext":{"agent_hints":{"priority":2147483647},"session_control":{"session_id":"s","action":"bind"},"router_config_override":{"moe_query":{"layer_id":0,"expert_ids":null}}}`, func(r *api.Request) {
+			r.Ext.Priority.Jump, r.Ext.Session.ID = time.Hour, "s"
+			r.Ext.Override.MoE = &route.MoEQuery{Layer: ptr(uint32(0))}
 		}},
 		{`"nvext":{"greed_sampling":true}`, func(r *api.Request) { r.Temperature = ptr(0.0) }},
 		{`"nvext":{"decode_worker_id":5,"prefill_worker_id":6,"agent_context":{"session_id":"x"},"use_raw_prompt":false}`, func(r *api.Request) { r.Ext.Worker = 5 }},
@@ -243,6 +261,17 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, messages(`{}`), "messages", "must be an array of messages, not an object"},
 		{api.Chat, messages(`["hi"]`), "messages[0]", "must be an object, not a string"},
 		{api.Chat, chat(`"nvext":{"agent_hints":{"osl":"x"}}`), "nvext.agent_hints.osl", "must be an integer, not a string"},
+		{api.Chat, chat(`"nvext":{"agent_hints":{"strict_priority":-1}}`), "nvext.agent_hints.strict_priority", "must be between 0 and 4294967295, not -1"},
+		{api.Chat, chat(`"nvext":{"allowed_worker_ids":[]}`), "nvext.allowed_worker_ids", "must not be empty"},
+		{api.Chat, chat(`"nvext":{"allowed_worker_ids":[3,0]}`), "nvext.allowed_worker_ids[1]", "must be a worker id"},
+		{api.Chat, chat(`"nvext":{"session_control":{"action":"open"}}`), "nvext.session_control", "needs a session_id"},
+		{api.Chat, chat(`"nvext":{"session_control":{"session_id":""}}`), "nvext.session_control.session_id", "between 1 and 256 bytes"},
+		{api.Chat, chat(`"nvext":{"session_control":{"session_id":"s","action":"end"}}`), "nvext.session_control.action", "must be one of bind, open and close"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"moe_query":{"expert_ids":[1]}}}`), "nvext.router_config_override.moe_query", "needs a layer_id"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"moe_query":{"layer_id":4294967296}}}`), "nvext.router_config_override.moe_query.layer_id", "between 0 and 4294967295"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"moe_query":{"layer_id":1,"expert_ids":[-1]}}}`), "nvext.router_config_override.moe_query.expert_ids[0]", "between 0 and 4294967295"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"moe_query":{"layer_id":1,"experts":[1]}}}`), "nvext.router_config_override.moe_query.experts", ""},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"assume_kv_reuse":1}}`), "nvext.router_config_override.assume_kv_reuse", "must be a boolean"},
 
 		// Limits.
 		{api.Chat, chat(`"temperature":2.1`), "temperature", "'temperature' must be between 0 and 2, not 2.1"},

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"math"
+	"time"
 
 	"penstock/core/kv"
 	"penstock/core/route"
@@ -9,7 +10,11 @@ import (
 
 const (
 	maxAnnotations = 32
+	maxAllowed     = 1024
 	maxTokenHint   = math.MaxInt32
+	// maxPriority is in seconds: an hour ahead is ahead of all that wait.
+	maxPriority       = 3600
+	maxSessionTimeout = 86400 // seconds
 )
 
 // ext reads one field of nvext.
@@ -36,6 +41,10 @@ func (d *decoder) ext(key string) error {
 		return nil
 	case "agent_hints":
 		return d.Object(d.hint)
+	case "allowed_worker_ids":
+		return d.allowed()
+	case "session_control":
+		return d.session()
 	case "router_config_override":
 		return d.Object(d.override)
 	case "cache_salt":
@@ -48,7 +57,7 @@ func (d *decoder) ext(key string) error {
 		return d.only(false)
 	case "agent_context": // describes the client
 		return d.Object(func(string) error { return d.Skip() })
-	case "max_thinking_tokens", "session_control":
+	case "max_thinking_tokens":
 		return d.notSupported()
 	}
 	return d.Unsupported()
@@ -98,11 +107,73 @@ func (d *decoder) hint(key string) error {
 	switch key {
 	case "osl":
 		return d.Integer(&d.req.Ext.ExpectedOutput, 0, maxTokenHint)
-	case "priority", "strict_priority":
-		_, err := d.Int()
+	case "priority":
+		seconds := 0
+		err := d.Integer(&seconds, math.MinInt32, math.MaxInt32)
+		d.req.Ext.Priority.Jump = time.Duration(min(max(0, seconds), maxPriority)) * time.Second
+		return err
+	case "strict_priority":
+		strict := 0
+		err := d.Integer(&strict, 0, math.MaxUint32)
+		d.req.Ext.Priority.Strict = uint32(strict)
 		return err
 	case "speculative_prefill":
 		return d.either()
+	}
+	return d.Unsupported()
+}
+
+// allowed reads the ids of the only workers that may serve the request.
+func (d *decoder) allowed() error {
+	x := &d.req.Ext
+	err := d.Array("an array of worker ids", func(i int) error {
+		if i >= maxAllowed {
+			return d.RefuseParent("must have at most %d entries", maxAllowed)
+		}
+		id, err := d.workerID()
+		x.Allowed = append(x.Allowed, id)
+		return err
+	})
+	if err == nil && len(x.Allowed) == 0 {
+		return d.Refuse("must not be empty: leave it out to allow all")
+	}
+	return err
+}
+
+// session reads which requests the request belongs together with.
+func (d *decoder) session() error {
+	if err := d.Object(d.sessionField); err != nil {
+		return err
+	}
+	if d.req.Ext.Session.ID == "" {
+		return d.Refuse("needs a session_id")
+	}
+	return nil
+}
+
+func (d *decoder) sessionField(key string) error {
+	if none, err := d.Null(); none || err != nil {
+		return err
+	}
+	s := &d.req.Ext.Session
+	switch key {
+	case "session_id":
+		id, err := d.String()
+		if err == nil && (id == "" || len(id) > route.MaxSessionID) {
+			return d.Refuse("must have between 1 and %d bytes, not %d", route.MaxSessionID, len(id))
+		}
+		s.ID = id
+		return err
+	case "action":
+		action, err := d.String()
+		if err == nil && action != "bind" && action != "open" && action != "close" {
+			return d.Refuse("must be one of bind, open and close")
+		}
+		s.Last = action == "close"
+		return err
+	case "timeout": // the server has its own
+		seconds := 0
+		return d.Integer(&seconds, 0, maxSessionTimeout)
 	}
 	return d.Unsupported()
 }
@@ -119,8 +190,70 @@ func (d *decoder) override(key string) error {
 		return d.Number(&o.Temperature, 0, 1e6)
 	case "router_mode":
 		return d.mode()
+	case "assume_kv_reuse":
+		return d.flag(&o.AssumeReuse)
+	case "track_prefill_tokens":
+		return d.flag(&o.TrackPrefill)
+	case "moe_query":
+		return d.moe()
 	}
 	return d.Unsupported()
+}
+
+// flag reads a boolean that may be left out.
+func (d *decoder) flag(dst **bool) error {
+	on, err := d.Bool()
+	*dst = &on
+	return err
+}
+
+// moe reads the experts that the request is expected to use.
+func (d *decoder) moe() error {
+	m := &route.MoEQuery{}
+	d.req.Ext.Override.MoE = m
+	if err := d.Object(d.moeField); err != nil {
+		return err
+	}
+	if m.Layer == nil {
+		return d.Refuse("needs a layer_id")
+	}
+	return nil
+}
+
+func (d *decoder) moeField(key string) error {
+	if none, err := d.Null(); none || err != nil {
+		return err
+	}
+	m := d.req.Ext.Override.MoE
+	switch key {
+	case "layer_id":
+		return d.number32(&m.Layer)
+	case "expert_group":
+		return d.number32(&m.Group)
+	case "fallback_to_unlabeled":
+		return d.flag(&m.Fallback)
+	case "expert_ids":
+		return d.Array("an array of expert ids", func(i int) error {
+			if i >= route.MaxExperts {
+				return d.RefuseParent("must have at most %d entries", route.MaxExperts)
+			}
+			var id *uint32
+			if err := d.number32(&id); err != nil {
+				return err
+			}
+			m.Experts = append(m.Experts, *id)
+			return nil
+		})
+	}
+	return d.Unsupported()
+}
+
+// number32 reads an unsigned number of 32 bits.
+func (d *decoder) number32(dst **uint32) error {
+	n := 0
+	err := d.Integer(&n, 0, math.MaxUint32)
+	*dst = new(uint32(n))
+	return err
 }
 
 func (d *decoder) mode() error {

@@ -57,6 +57,8 @@ func New(cfg Config) (*Engine, error) {
 		EOS:           cfg.Vocabulary.EOS,
 		Defaults:      engine.Sampling{Temperature: 1},
 		Tokenizer:     cfg.Tokenizer,
+
+		MaxBatchedTokens: cfg.TokenBudget,
 	}
 	s, err := newScript(&cfg, card.ContextLength)
 	if err != nil {

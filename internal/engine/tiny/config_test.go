@@ -65,7 +65,7 @@ func TestCheckpoint(t *testing.T) {
 	want := engine.Card{
 		Name: "small", Aliases: []string{"alias"}, Engine: "tiny", BlockSize: 4, Blocks: 120, Ranks: 1, ContextLength: 320, VocabSize: 96,
 		EOS: []kv.Token{7, 8}, Numerics: reference.Card().Numerics, Tokenizer: engine.TokenizerRef{Kind: "dir", Dir: dir},
-		Defaults: engine.Sampling{Temperature: 0.6, TopK: 20, TopP: 0.95, RepetitionPenalty: 1.05},
+		Defaults: engine.Sampling{Temperature: 0.6, TopK: 20, TopP: 0.95, RepetitionPenalty: 1.05}, MaxBatchedTokens: 48,
 	}
 	if diff := cmp.Diff(want, e.Card()); diff != "" {
 		t.Errorf("card (-want +got)\n%s", diff)

@@ -139,6 +139,7 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			Numerics:         numerics(n),
 			Guided:           n.vocab != nil,
 			Tokenizer:        cfg.Tokenizer,
+			MaxBatchedTokens: cfg.TokenBudget,
 		},
 		MaxSeqs:     cfg.MaxSeqs,
 		TokenBudget: cfg.TokenBudget,

@@ -50,6 +50,10 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 		return nil, err
 	}
 	needles := newNeedles(p.req.Stop)
+	session, err := p.session()
+	if err != nil {
+		return nil, err
+	}
 	gens := make([]*generation, len(prompts))
 	for i, prompt := range prompts {
 		stop, err := p.stop(len(prompt.Tokens))
@@ -57,7 +61,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 			return nil, err
 		}
 		gens[i] = p.generation(i, prompt, sampling, stop, needles)
-		gens[i].route.Pin = pin
+		gens[i].route.Pin, gens[i].route.Session = pin, session
 		gens[i].request.Guide, gens[i].guideParam = guide, p.guideParam()
 		if i > 0 { // prompts share what the client set, and nothing else
 			id := p.call.id + "/" + strconv.Itoa(i)
@@ -101,6 +105,8 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 			Salt:           salt,
 			ExpectedOutput: q.Ext.ExpectedOutput,
 			Override:       q.Ext.Override,
+			Allowed:        q.Ext.Allowed,
+			Priority:       q.Ext.Priority,
 		},
 		rules: textRules{
 			tokenizer:   p.model.pipe.Tokenizer,
@@ -276,6 +282,20 @@ func pinned(h http.Header, body kv.WorkerID) (kv.Worker, error) {
 		pin.Rank = uint32(rank)
 	}
 	return pin, nil
+}
+
+// session returns which requests the request belongs together with, by the header
+// x-session-id or the body. The header wins.
+func (p *planner) session() (route.Session, error) {
+	s := p.req.Ext.Session
+	id := p.call.r.Header.Get("x-session-id")
+	switch {
+	case id == "" || id == s.ID:
+		return s, nil
+	case len(id) > route.MaxSessionID:
+		return s, fault.Param("x-session-id", "the header x-session-id must have at most %d bytes, not %d", route.MaxSessionID, len(id))
+	}
+	return route.Session{ID: id}, nil
 }
 
 func workerID(name, v string) (kv.WorkerID, error) {

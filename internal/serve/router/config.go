@@ -9,6 +9,7 @@ import (
 	"penstock/core/health"
 	"penstock/core/prefix"
 	"penstock/core/route"
+	"penstock/core/route/queue"
 )
 
 // Config is the policy and the bounds of a router.
@@ -19,7 +20,9 @@ type Config struct {
 	Component string
 	// Route decides, Index and Feed bound what is known of caches, Health says when
 	// a worker counts as not answering.
-	Route  route.Config
+	Route route.Config
+	// Queue is about the requests that wait for a worker, as Route.QueueThreshold says.
+	Queue  queue.Config
 	Index  prefix.Config
 	Feed   feed.Config
 	Health health.Config
@@ -55,6 +58,7 @@ func (c *Config) EnsureDefaults() {
 		c.Component = "backend"
 	}
 	c.Route.EnsureDefaults()
+	c.Queue.EnsureDefaults()
 	c.Index.EnsureDefaults()
 	c.Feed.EnsureDefaults()
 	c.Health.EnsureDefaults()
@@ -80,7 +84,7 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c. Call EnsureDefaults first.
 func (c *Config) Validate() error {
-	errs := []error{c.Route.Validate(), c.Index.Validate(), c.Feed.Validate(), c.Health.Validate()}
+	errs := []error{c.Route.Validate(), c.Queue.Validate(), c.Index.Validate(), c.Feed.Validate(), c.Health.Validate()}
 	if c.BlockSize != 0 && (c.BlockSize < 2 || c.BlockSize > 65536) {
 		errs = append(errs, fmt.Errorf("router: the block size must be between 2 and 65536 tokens, not %d", c.BlockSize))
 	}

@@ -54,7 +54,9 @@ func (r *Router) state(now kv.Mono, m *member) (route.State, kv.Mono) {
 func (r *Router) settle(now kv.Mono, m *member) {
 	if p := r.mu.names[m.card.Name]; p != nil {
 		state, since := r.state(now, m)
-		p.router.SetState(m.worker, state, since)
+		if p.router.SetState(m.worker, state, since) {
+			r.admit(p)
+		}
 	}
 }
 

@@ -45,6 +45,7 @@ func (r *Router) query(w http.ResponseWriter, req *http.Request) (route.Explanat
 	return r.Explain(req.Context(), &route.Request{
 		Model: q.request.Model, Tokens: prompt.Tokens, Media: prompt.Media, Salt: kv.Salt{Namespace: q.request.CacheSalt},
 		ExpectedOutput: q.request.Ext.ExpectedOutput, Override: q.override(), Pin: kv.Worker{ID: q.request.Ext.Worker},
+		Allowed: q.request.Ext.Allowed, Session: q.request.Ext.Session, Priority: q.request.Ext.Priority,
 	})
 }
 
@@ -131,7 +132,7 @@ type explainedExclusion struct {
 // what was asked for.
 func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
 	ex, err := r.query(w, req)
-	if code := fault.Of(err); err != nil && code != fault.Unavailable && code != fault.Overloaded {
+	if code := fault.Of(err); err != nil && code != fault.Unavailable && code != fault.Overloaded && code != fault.Ineligible {
 		return err
 	}
 	out := explained{

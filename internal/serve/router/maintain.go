@@ -76,6 +76,7 @@ func (r *Router) tidyLoad() []claim {
 		p.active.Expire(now)
 		r.metrics.leaked.Add(float64(p.active.Expired() - p.leaked)) // decisions free some too
 		p.leaked = p.active.Expired()
+		r.admit(p) // also those whose time has come, or whose workers did what nobody told
 	}
 	for _, m := range r.mu.members {
 		r.settle(now, m) // what a worker said of itself has its time

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
 )
@@ -17,7 +18,8 @@ type member struct {
 	worker   kv.Worker
 	in       disco.Instance
 	card     engine.Card
-	checksum string // of card
+	checksum string         // of card
+	experts  []route.Expert // of card
 
 	// unfit says in what card is not the one that its model is served by, and
 	// saidUnfit what of that is in the log; "" if it is.
@@ -51,9 +53,9 @@ func (r *Router) setInstances(ins []disco.Instance) {
 	now := r.now()
 	for _, m := range next {
 		if old := r.member(m.worker); old != nil && old.in.Epoch == m.in.Epoch {
-			in, card, checksum := m.in, m.card, m.checksum
+			in, card, checksum, experts := m.in, m.card, m.checksum, m.experts
 			*m = *old
-			m.in, m.card, m.checksum = in, card, checksum
+			m.in, m.card, m.checksum, m.experts = in, card, checksum, experts
 		}
 	}
 	r.mu.members, r.mu.broken = next, broken
@@ -74,7 +76,7 @@ func (r *Router) parse(ins []disco.Instance) (members []*member, broken []broken
 			continue
 		}
 		if old := known[in.ID]; old != nil && bytes.Equal(old.in.Meta, in.Meta) {
-			members = appendRanks(members, in, old.card, old.checksum)
+			members = appendRanks(members, in, old.card, old.checksum, old.experts)
 			continue
 		}
 		card, err := engine.DecodeCard(in.Meta)
@@ -82,7 +84,7 @@ func (r *Router) parse(ins []disco.Instance) (members []*member, broken []broken
 			broken = append(broken, brokenInstance{in, err.Error()})
 			continue
 		}
-		members = appendRanks(members, in, card, card.Checksum())
+		members = appendRanks(members, in, card, card.Checksum(), hosted(&card))
 	}
 	slices.SortFunc(members, func(a, b *member) int { return a.worker.Compare(b.worker) })
 	members = slices.CompactFunc(members, func(a, b *member) bool { return a.worker == b.worker })
@@ -102,11 +104,28 @@ func (r *Router) cards() map[kv.WorkerID]*member {
 	return cards
 }
 
-func appendRanks(members []*member, in disco.Instance, card engine.Card, checksum string) []*member {
+func appendRanks(members []*member, in disco.Instance, card engine.Card, checksum string, experts []route.Expert) []*member {
 	for rank := range card.Ranks {
-		members = append(members, &member{worker: kv.Worker{ID: in.ID, Rank: uint32(rank)}, in: in, card: card, checksum: checksum})
+		members = append(members, &member{
+			worker: kv.Worker{ID: in.ID, Rank: uint32(rank)}, in: in, card: card, checksum: checksum, experts: experts,
+		})
 	}
 	return members
+}
+
+// hosted returns the experts of a card, in the order that decisions need.
+func hosted(card *engine.Card) []route.Expert {
+	var out []route.Expert
+	for _, l := range card.Experts {
+		for i, id := range l.Experts {
+			e := route.Expert{Layer: l.Layer, Expert: id, Share: 1}
+			if l.Shares != nil {
+				e.Share = l.Shares[i]
+			}
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // member returns the member of w, or nil. The caller holds mu.

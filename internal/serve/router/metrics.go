@@ -36,6 +36,7 @@ type routerMetrics struct {
 	unseen    prometheus.Counter
 	decisions *prometheus.CounterVec
 	leaked    prometheus.Counter
+	waits     [waitOutcomes]prometheus.Observer
 	pings     [pingOutcomes]prometheus.Counter
 	calls     *prometheus.CounterVec
 
@@ -62,6 +63,10 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		resyncs:   m.Counter("feed_resyncs_total", "Times a worker was asked to describe its cache.").WithLabelValues(),
 		malformed: m.Counter("feed_malformed_total", "Messages of workers that could not be read.").WithLabelValues(),
 	}
+	waits := m.Histogram("router_queue_wait_seconds", "Time that requests waited in the router for a worker with less to do, by how it ended.", prometheus.ExponentialBuckets(1e-3, 4, 10), "outcome")
+	for o, name := range waitOutcomeNames {
+		rm.waits[o] = waits.WithLabelValues(name)
+	}
 	pings := m.Counter("router_pings_total", "Pings to workers by outcome.", "outcome")
 	for o, name := range pingOutcomeNames {
 		rm.pings[o] = pings.WithLabelValues(name)
@@ -80,6 +85,8 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),
 		blocks: prometheus.NewDesc(obs.Namespace+"_index_blocks", "Distinct prefixes in the index.", nil, nil),
 		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Estimated memory of the index.", nil, nil),
+		queued: prometheus.NewDesc(obs.Namespace+"_router_queue_requests", "Requests that wait in the router for a worker with less to do.", nil, nil),
+		tokens: prometheus.NewDesc(obs.Namespace+"_router_queue_tokens", "Prompt tokens that they have.", nil, nil),
 		lag:    prometheus.NewDesc(obs.Namespace+"_feed_lag_seconds", "For how long the event feed furthest behind its worker has been so.", nil, nil),
 	})
 	return rm
@@ -127,6 +134,7 @@ func (m *routerMetrics) unfed(rec *feed.Record) {
 type state struct {
 	r                          *Router
 	silent, blocks, bytes, lag *prometheus.Desc
+	queued, tokens             *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -135,6 +143,8 @@ func (s *state) Describe(ch chan<- *prometheus.Desc) {
 	ch <- s.blocks
 	ch <- s.bytes
 	ch <- s.lag
+	ch <- s.queued
+	ch <- s.tokens
 }
 
 // Collect implements prometheus.Collector.
@@ -144,4 +154,23 @@ func (s *state) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(s.blocks, prometheus.GaugeValue, float64(st.Blocks))
 	ch <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(st.Bytes))
 	ch <- prometheus.MustNewConstMetric(s.lag, prometheus.GaugeValue, s.r.cache.lag().Seconds())
+	requests, tokens := s.r.waiting()
+	ch <- prometheus.MustNewConstMetric(s.queued, prometheus.GaugeValue, float64(requests))
+	ch <- prometheus.MustNewConstMetric(s.tokens, prometheus.GaugeValue, float64(tokens))
+}
+
+// waitOutcome is how a wait in the queue ended.
+type waitOutcome int
+
+const (
+	waitPlaced waitOutcome = iota
+	waitRefused
+	waitAbandoned // the client went away, or its time ran out
+	waitOutcomes
+)
+
+var waitOutcomeNames = [waitOutcomes]string{"placed", "refused", "abandoned"}
+
+func (m *routerMetrics) waited(o waitOutcome, since time.Time) {
+	m.waits[o].Observe(time.Since(since).Seconds())
 }

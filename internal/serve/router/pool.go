@@ -6,6 +6,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/route"
+	"penstock/core/route/queue"
 	"penstock/core/slots"
 	"penstock/internal/engine"
 )
@@ -21,7 +22,8 @@ type pool struct {
 	checksum string
 	active   *slots.Table
 	router   *route.Router
-	leaked   uint64 // reservations of active that expired and are in the metrics
+	queue    *queue.Queue // of *waiter
+	leaked   uint64       // reservations of active that expired and are in the metrics
 	// gone says that this is not, or no longer, the pool of its model: one of
 	// another block size took its place, or the model was forgotten.
 	gone bool
@@ -57,7 +59,7 @@ func (r *Router) rebuild() {
 		}
 		if len(members) == 0 {
 			if lost == maxLost {
-				old.gone = true
+				r.retire(old)
 				continue
 			}
 			lost++
@@ -79,9 +81,6 @@ func (r *Router) fill(old *pool, members []*member) *pool {
 	card, checksum := r.reference(old, members)
 	p := old
 	if size := cmp.Or(r.cfg.BlockSize, card.BlockSize); p == nil || p.blockSize != size {
-		if old != nil {
-			old.gone = true
-		}
 		var err error
 		busy := r.cfg.Route.Busy
 		if old != nil {
@@ -90,6 +89,12 @@ func (r *Router) fill(old *pool, members []*member) *pool {
 		if p, err = r.newPool(card.Name, size, busy); err != nil {
 			// The card and the configuration are valid: this is a defect.
 			r.log.Error("cannot route a model", "model", card.Name, "error", err)
+			p = nil
+		}
+		if old != nil {
+			r.retire(old)
+		}
+		if p == nil {
 			return nil
 		}
 	}
@@ -112,12 +117,20 @@ func (r *Router) setTargets(p *pool, members []*member) {
 		state, since := r.state(now, m)
 		targets = append(targets, route.Target{
 			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, Blocks: m.card.Blocks,
-			State: state, Since: since, Unfit: m.unfit,
+			State: state, Since: since, Unfit: m.unfit, BatchTokens: m.card.MaxBatchedTokens, Experts: m.experts,
 		})
 	}
 	if err := p.router.SetWorkers(targets); err != nil {
 		r.log.Error("cannot take over the workers of a model", "model", p.model, "error", err)
 	}
+	r.admit(p)
+}
+
+// retire ends p, which is no longer the pool of its model: those that wait for it ask
+// again. The caller holds mu, and has found another one or none.
+func (r *Router) retire(p *pool) {
+	p.gone = true
+	r.disperse(p)
 }
 
 func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, error) {
@@ -131,7 +144,11 @@ func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, e
 	if err != nil {
 		return nil, err
 	}
-	return &pool{model: model, blockSize: blockSize, active: active, router: router}, nil
+	waiting, err := queue.New(r.cfg.Queue)
+	if err != nil {
+		return nil, err
+	}
+	return &pool{model: model, blockSize: blockSize, active: active, router: router, queue: waiting}, nil
 }
 
 // rename rebuilds the table of names: models first, then aliases in order, none

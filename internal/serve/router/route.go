@@ -8,7 +8,6 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/prefix"
 	"penstock/core/route"
 	"penstock/core/slots"
 )
@@ -22,11 +21,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 	}
 	sc := r.scratch.Get().(*scratch)
 	defer r.scratch.Put(sc)
-	var d route.Decision
-	err := r.decide(sc, req, func(p *pool, q *route.Query) (err error) {
-		d, err = p.router.Pick(r.now(), q)
-		return err
-	})
+	d, err := r.choose(ctx, sc, req)
 	r.decisions.routed(req, &d, err, time.Now())
 	if err != nil {
 		r.metrics.failed(err)
@@ -40,6 +35,24 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 		slog.String("request", req.ID), slog.Uint64("attempt", uint64(req.Attempt)),
 		slog.Uint64("worker", uint64(d.Worker.ID)), slog.Int("overlap_blocks", d.OverlapBlocks), slog.Float64("cost", d.Cost))
 	return d, nil
+}
+
+// choose picks a worker, after waiting for one that has less to do if need be.
+func (r *Router) choose(ctx context.Context, sc *scratch, req *route.Request) (d route.Decision, err error) {
+	for again := true; again; {
+		var p *pool
+		var w *waiter
+		err = r.decide(sc, req, func(in *pool, q *route.Query) (err error) {
+			p = in
+			d, w, err = r.place(in, q, req)
+			return err
+		})
+		if err != nil || w == nil {
+			return d, err
+		}
+		again, d, err = r.await(ctx, p, w)
+	}
+	return d, err
 }
 
 // Explain returns the decision that Route would make now and all that leads to
@@ -98,6 +111,7 @@ func (r *Router) each(f func(*pool) bool) bool {
 	defer r.mu.Unlock()
 	for _, p := range r.mu.pools {
 		if f(p) {
+			r.admit(p)
 			return true
 		}
 	}
@@ -114,7 +128,12 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 	q := route.Query{
 		Key:          slots.Key{ID: req.ID, Attempt: req.Attempt},
 		PromptTokens: len(req.Tokens), ExpectedOutput: max(0, req.ExpectedOutput),
-		Override: req.Override, Pin: req.Pin, Exclude: req.Exclude, Moving: req.Attempt > 1,
+		Override: req.Override, Pin: req.Pin, Allowed: req.Allowed, Exclude: req.Exclude, Session: req.Session,
+		Moving: req.Attempt > 1,
+	}
+	moe, asks := req.Override.Labels()
+	if asks && !moe.Fallback && !r.events {
+		return fault.Param("router_config_override.moe_query.fallback_to_unlabeled", "this router does not follow cache events, so it knows no labelled blocks: start it with --router-mode kv and a kv-overlap-score-weight above 0")
 	}
 	for {
 		p, match, err := r.begin(req)
@@ -131,9 +150,10 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 		q.Chain = sc.chain
 		hashed := time.Now()
 		r.metrics.stage(stageHash, hashed.Sub(start))
-		sc.known, sc.expected, q.Overlaps = sc.known[:0], sc.expected[:0], nil
+		sc.lookup.clear()
+		q.Overlaps = nil
 		if match {
-			q.Overlaps = r.match(sc)
+			q.Overlaps = r.lookUp(&sc.lookup, q.Chain, &moe, asks)
 		}
 		r.metrics.stage(stageMatch, time.Since(hashed))
 		if done, err := r.locked(p, &q, f); done {
@@ -141,21 +161,6 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 		}
 		// The model came back with another block size meanwhile; hash anew.
 	}
-}
-
-// match finds who holds how much of the prompt, by events and by prediction.
-func (r *Router) match(sc *scratch) []kv.Overlap {
-	if r.events {
-		r.cache.match(&sc.match, sc.chain, nil)
-		sc.known = sc.match.AppendOverlaps(sc.known)
-	}
-	if !r.predict.on() {
-		return sc.known
-	}
-	r.predict.match(&sc.match, sc.chain)
-	sc.expected = sc.match.AppendOverlaps(sc.expected)
-	sc.overlaps = prefix.AppendLarger(sc.overlaps[:0], sc.known, sc.expected)
-	return sc.overlaps
 }
 
 // begin returns the pool that serves the request's model, and whether the choice of a
@@ -167,7 +172,13 @@ func (r *Router) begin(req *route.Request) (p *pool, match bool, err error) {
 	if p == nil {
 		return nil, false, unknownModel(req.Model)
 	}
-	return p, r.matches && p.router.NeedsOverlaps(&req.Override), nil
+	return p, r.needsOverlaps(p, &req.Override), nil
+}
+
+// needsOverlaps reports whether the choice of a worker depends on what is cached. The
+// caller holds mu.
+func (r *Router) needsOverlaps(p *pool, o *route.Override) bool {
+	return r.matches && p.router.NeedsOverlaps(o)
 }
 
 // locked calls f under mu, unless p is no longer the model's pool.

@@ -12,7 +12,6 @@ import (
 
 	"penstock/core/health"
 	"penstock/core/kv"
-	"penstock/core/prefix"
 	"penstock/core/route"
 	"penstock/internal/backoff"
 	"penstock/internal/obs"
@@ -70,7 +69,8 @@ type Router struct {
 		pools   []*pool // ascending by model
 		names   map[string]*pool
 		health  *health.Machine
-		pinging int // pings that are out
+		pinging int    // pings that are out
+		lookup  lookup // scratch for requests that waited
 		// referred has, by model, what Refer was told last.
 		referred map[string]string
 	}
@@ -78,12 +78,9 @@ type Router struct {
 
 // scratch is what one decision needs beside the shared state.
 type scratch struct {
-	blocks   []kv.BlockHash
-	chain    []kv.SeqHash
-	match    prefix.Match
-	known    []kv.Overlap // by events
-	expected []kv.Overlap // by prediction
-	overlaps []kv.Overlap // by both
+	blocks []kv.BlockHash
+	chain  []kv.SeqHash
+	lookup lookup
 }
 
 // New returns a router that knows no worker until Run. prompter may be nil: then

@@ -1,0 +1,344 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/core/route/queue"
+	"penstock/core/slots"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/disco"
+)
+
+// queueing returns a router of workers of model m that compute 100 tokens in a step, above
+// a threshold of whose batch requests wait. It lives in a bubble.
+func queueing(t *testing.T, workers int, threshold float64, cfg queue.Config) *Router {
+	t.Helper()
+	r, err := New(Config{Route: route.Config{QueueThreshold: &threshold}, Queue: cfg, PredictedTTL: -1}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.setInstances(batching(t, workers, 4))
+	return r
+}
+
+func batching(t *testing.T, workers, blockSize int) (list []disco.Instance) {
+	t.Helper()
+	for i := range workers {
+		meta, err := engine.EncodeCard(engine.Card{
+			Name: "m", BlockSize: blockSize, Ranks: 1, ContextLength: 1000, VocabSize: 100, MaxBatchedTokens: 100,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, disco.Instance{Kind: disco.Worker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+	}
+	return list
+}
+
+// asking is a request of 80 tokens.
+func asking(id string) *route.Request {
+	return &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: make([]kv.Token, 80)}
+}
+
+// idle fails unless nothing waits and nothing is active.
+func idle(t *testing.T, r *Router) {
+	t.Helper()
+	requests, tokens := r.waiting()
+	if requests != 0 || tokens != 0 {
+		t.Errorf("%d requests of %d tokens wait", requests, tokens)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.mu.pools {
+		if p.active.Len() != 0 {
+			t.Errorf("%d reservations are left", p.active.Len())
+		}
+		for _, w := range p.router.Workers() {
+			if l := p.active.Load(w.Worker); l != (slots.Load{}) {
+				t.Errorf("worker %v has %+v", w.Worker, l)
+			}
+		}
+		if err := errors.Join(p.queue.Check(), p.active.Check()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestFlood: 25 requests at once for 4 workers of which each takes one prompt at a time,
+// and 10 for one: all are placed, none beside another prompt, and nothing is left.
+func TestFlood(t *testing.T) {
+	for _, c := range []struct{ requests, workers int }{{25, 4}, {10, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := queueing(t, c.workers, 0, queue.Config{})
+			var mu sync.Mutex
+			busy := map[kv.WorkerID]bool{}
+			var clients sync.WaitGroup
+			for i := range c.requests {
+				clients.Go(func() {
+					req := asking(fmt.Sprint(i))
+					d, err := r.Route(t.Context(), req)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					if busy[d.Worker.ID] {
+						t.Errorf("worker %d got a second prompt", d.Worker.ID)
+					}
+					busy[d.Worker.ID] = true
+					mu.Unlock()
+					<-time.After(time.Second) // in the bubble
+					mu.Lock()
+					busy[d.Worker.ID] = false
+					mu.Unlock()
+					r.Prefilled(req.ID, 1, 0)
+					<-time.After(time.Second)
+					r.Free(req.ID, 1)
+				})
+			}
+			start := time.Now()
+			clients.Wait()
+			rounds := (c.requests + c.workers - 1) / c.workers
+			if took, want := time.Since(start), time.Duration(rounds+1)*time.Second; took != want {
+				t.Errorf("%d requests on %d workers took %v, want %v", c.requests, c.workers, took, want)
+			}
+			idle(t, r)
+		})
+	}
+}
+
+// parked routes a request in a goroutine and waits until it is in the queue.
+func parked(t *testing.T, ctx context.Context, r *Router, req *route.Request) <-chan outcome {
+	t.Helper()
+	before, _ := r.waiting()
+	ch := make(chan outcome, 1)
+	go func() {
+		d, err := r.Route(ctx, req)
+		ch <- outcome{d, err}
+	}()
+	synctest.Wait()
+	if after, _ := r.waiting(); after != before+1 {
+		t.Fatalf("%d wait, want %d", after, before+1)
+	}
+	return ch
+}
+
+type outcome struct {
+	d   route.Decision
+	err error
+}
+
+func mustRoute(t *testing.T, r *Router, req *route.Request) route.Decision {
+	t.Helper()
+	d, err := r.Route(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestAbandonedWait: whoever goes away while it waits leaves nothing behind, is never
+// placed later, and does not stand in the way of those behind it.
+func TestAbandonedWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 1, 0, queue.Config{})
+		mustRoute(t, r, asking("first"))
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := parked(t, ctx, r, asking("gone"))
+		late, end := context.WithTimeout(t.Context(), 5*time.Second)
+		defer end()
+		slow := parked(t, late, r, asking("slow"))
+		next := parked(t, t.Context(), r, asking("next"))
+		cancel()
+		if o := <-gone; fault.Of(o.err) != fault.Canceled || o.err == nil {
+			t.Errorf("a client that went away: %v", o.err)
+		}
+		if o := <-slow; fault.Of(o.err) != fault.Deadline || o.err == nil {
+			t.Errorf("a client without time: %v", o.err)
+		}
+		r.Prefilled("first", 1, 0)
+		if o := <-next; o.err != nil {
+			t.Error(o.err)
+		}
+		r.Free("first", 1)
+		r.Free("next", 1)
+		idle(t, r)
+	})
+}
+
+// TestAbandonedWhenPlaced: a client that goes away in the moment in which its request is
+// placed leaves no reservation, and the next one gets the place.
+func TestAbandonedWhenPlaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 1, 0, queue.Config{})
+		mustRoute(t, r, asking("first"))
+		p, _ := r.find("m")
+		req := asking("second")
+		q := route.Query{Key: slots.Key{ID: req.ID, Attempt: 1}, PromptTokens: 80}
+		r.mu.Lock()
+		_, w, err := r.place(p, &q, req)
+		r.mu.Unlock()
+		if err != nil || w == nil {
+			t.Fatalf("placed beside another prompt: %v", err)
+		}
+		next := parked(t, t.Context(), r, asking("third"))
+		r.Free("first", 1)
+		if w.decision.Worker.ID != 1 {
+			t.Fatal("not placed")
+		}
+		r.abandon(p, w)
+		if o := <-next; o.err != nil {
+			t.Error(o.err)
+		}
+		r.Free("third", 1)
+		idle(t, r)
+	})
+}
+
+// TestOrderOfWaiting: strict priority first, then who came first, as if earlier by its
+// jump.
+func TestOrderOfWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 1, 0, queue.Config{})
+		mustRoute(t, r, asking("0"))
+		priorities := map[string]queue.Priority{"b": {}, "c": {}, "jumped": {Jump: time.Minute}, "strict": {Strict: 1}}
+		results := map[string]<-chan outcome{}
+		for _, id := range []string{"b", "c", "jumped", "strict"} {
+			req := asking(id)
+			req.Priority = priorities[id]
+			results[id] = parked(t, t.Context(), r, req)
+			<-time.After(time.Second)
+		}
+		var order []string
+		for current := "0"; len(order) < 4; current = order[len(order)-1] {
+			r.Free(current, 1)
+			synctest.Wait()
+			for id, ch := range results {
+				select {
+				case o := <-ch:
+					if o.err != nil {
+						t.Fatal(o.err)
+					}
+					order = append(order, id)
+					delete(results, id)
+				default:
+				}
+			}
+		}
+		if want := []string{"strict", "jumped", "b", "c"}; !slices.Equal(order, want) {
+			t.Errorf("placed in order %v, want %v", order, want)
+		}
+		r.Free("c", 1)
+		idle(t, r)
+	})
+}
+
+// TestFullWaitingRoom: one more than may wait is refused with a time to try again.
+func TestFullWaitingRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 1, 0, queue.Config{Most: 2})
+		mustRoute(t, r, asking("0"))
+		ctx, cancel := context.WithCancel(t.Context())
+		a, b := parked(t, ctx, r, asking("a")), parked(t, ctx, r, asking("b"))
+		_, err := r.Route(t.Context(), asking("c"))
+		f, ok := errors.AsType[*fault.Error](err)
+		if !ok || f.Code != fault.Overloaded || f.RetryAfter < time.Second || f.Code.Class().Status != 503 {
+			t.Errorf("the third: %v", err)
+		}
+		cancel()
+		<-a
+		<-b
+		r.Free("0", 1)
+		idle(t, r)
+	})
+}
+
+// TestPinnedWaitsAlone: a request that waits for one worker holds up nobody, and one that
+// moves, since its worker failed, does not wait.
+func TestPinnedWaitsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 2, 0, queue.Config{})
+		first := mustRoute(t, r, asking("0"))
+		pinned := asking("pinned")
+		pinned.Pin = first.Worker
+		pinned.Priority.Strict = 9
+		waits := parked(t, t.Context(), r, pinned)
+		if d := mustRoute(t, r, asking("free")); d.Worker == first.Worker {
+			t.Error("placed beside another prompt")
+		}
+		moving := asking("0")
+		moving.Attempt = 2
+		mustRoute(t, r, moving)
+		r.Free("0", 1)
+		r.Free("0", 2)
+		if o := <-waits; o.err != nil || o.d.Worker != first.Worker {
+			t.Errorf("the pinned one: %+v", o)
+		}
+		r.Free("pinned", 1)
+		r.Free("free", 1)
+		idle(t, r)
+	})
+}
+
+// TestWaitingWithoutWorkers: nobody waits for a worker when there is none, and those that
+// do learn of it when the last one goes; a new one with another block size takes them over.
+func TestWaitingWithoutWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 1, 0, queue.Config{})
+		mustRoute(t, r, asking("0"))
+		a := parked(t, t.Context(), r, asking("a"))
+		r.setInstances(nil)
+		if o := <-a; fault.Of(o.err) != fault.Unavailable || o.err == nil {
+			t.Errorf("when the last worker left: %v", o.err)
+		}
+		if _, err := r.Route(t.Context(), asking("b")); fault.Of(err) != fault.Unavailable {
+			t.Errorf("without workers: %v", err)
+		}
+		idle(t, r)
+
+		r.setInstances(batching(t, 1, 4))
+		mustRoute(t, r, asking("c"))
+		d := parked(t, t.Context(), r, asking("d"))
+		r.setInstances(batching(t, 1, 8))
+		if o := <-d; o.err != nil || o.d.BlockSize != 8 {
+			t.Errorf("with another block size: %+v", o)
+		}
+		r.Free("d", 1)
+		idle(t, r)
+	})
+}
+
+// TestTimerAdmits: what changes without anybody telling is seen by the upkeep.
+func TestTimerAdmits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 1, 0, queue.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.maintain(ctx) }()
+		mustRoute(t, r, asking("leaked"))
+		a := parked(t, t.Context(), r, asking("a"))
+		start := time.Now()
+		if o := <-a; o.err != nil {
+			t.Error(o.err)
+		}
+		if took := time.Since(start); took < r.cfg.ReservationTTL || took > r.cfg.ReservationTTL+2*upkeep {
+			t.Errorf("placed after %v", took)
+		}
+		r.Free("a", 1)
+		cancel()
+		<-done
+		idle(t, r)
+	})
+}
