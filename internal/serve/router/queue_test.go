@@ -22,7 +22,8 @@ import (
 )
 
 // queueing returns a router of workers of model m that compute 100 tokens in a step, above
-// a threshold of whose batch requests wait. It lives in a bubble.
+// a threshold of whose batch requests wait. It predicts nothing, since their prompts are
+// alike. It lives in a bubble.
 func queueing(t *testing.T, workers int, threshold float64, cfg queue.Config) *Router {
 	t.Helper()
 	r, err := New(Config{Route: route.Config{QueueThreshold: &threshold}, Queue: cfg, PredictedTTL: -1}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))

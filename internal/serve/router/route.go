@@ -59,17 +59,8 @@ func (r *Router) choose(ctx context.Context, sc *scratch, req *route.Request) (d
 // it; it changes nothing. When no worker can be chosen the error comes with the
 // exclusions.
 func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explanation, error) {
-	if err := live(ctx); err != nil {
-		return route.Explanation{}, err
-	}
-	sc := r.scratch.Get().(*scratch)
-	defer r.scratch.Put(sc)
-	var ex route.Explanation
-	err := r.decide(sc, req, func(p *pool, q *route.Query) (err error) {
-		ex, err = p.router.Explain(r.now(), q)
-		return err
-	})
-	return ex, err
+	ac, err := r.account(ctx, req)
+	return ac.Explanation, err
 }
 
 // live returns an error of our own vocabulary when ctx has ended.
