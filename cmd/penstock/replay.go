@@ -36,7 +36,9 @@ type replayFlags struct {
 	cacheTokens                 []int // in place of blocks
 	policies                    []string
 	routers                     int
+	sync, track                 string
 	weight, temperature         float64
+	queueWeight, nearCost       float64
 	eventDelay, callDelay       time.Duration
 	predicted                   time.Duration
 	noEvents                    bool
@@ -90,8 +92,12 @@ could give. The same command gives the same result on any machine.`,
 	fs.IntSliceVar(&f.blocks, "blocks-per-worker", []int{65536}, "KV-cache blocks of a worker")
 	fs.IntSliceVar(&f.cacheTokens, "cache-tokens", nil, "tokens of a worker's KV cache, in place of --blocks-per-worker: block sizes side by side then have equal caches")
 	fs.Float64Var(&f.speedup, "speedup", 1, "how many times as fast the engines compute as their model of time says; when requests are sent stays (for that: --arrival trace:speedup=X)")
-	fs.IntVar(&f.routers, "routers", 1, "replicas of the router, each of which knows of its own requests alone")
+	fs.IntVar(&f.routers, "routers", 1, "replicas of the router, which get requests in turn")
+	fs.StringVar(&f.sync, "router-replica-sync", config.On, "on or off: they tell each other what they have sent, so that each counts the requests of all")
+	fs.StringVar(&f.track, "router-track-output-blocks", config.Off, "on or off: blocks of answers count as load as they are generated")
 	fs.Float64Var(&f.weight, "kv-overlap-score-weight", 1, "what a block of prompt to compute costs against an active block, in mode kv")
+	fs.Float64Var(&f.queueWeight, "router-prefill-queue-weight", 1, "what a block of prefill work that other requests have on a worker costs against one of the request's own, in mode kv")
+	fs.Float64Var(&f.nearCost, "router-near-cost", 0, "share of the least cost by which another may exceed it and still count as equal, in mode kv")
 	fs.Float64Var(&f.temperature, "router-temperature", 0, "how far choices of mode kv are spread: 0 takes the cheapest worker")
 	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
 	fs.DurationVar(&f.predicted, "router-predicted-ttl", 2*time.Second, "time for which routers predict so too beside the events; 0s is not at all")
@@ -382,6 +388,11 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 		within("workers", 1, maxReplayWorkers, f.workers...), within("routers", 1, maxReplayRouters, f.routers),
 		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...),
 		within("cache-tokens", 2, 1<<30, f.cacheTokens...))
+	for _, choice := range [...][2]string{{"router-replica-sync", f.sync}, {"router-track-output-blocks", f.track}} {
+		if choice[1] != config.On && choice[1] != config.Off {
+			errs = append(errs, fmt.Errorf("--%s is on or off, not %.40q", choice[0], choice[1]))
+		}
+	}
 	if f.cacheTokens != nil {
 		errs = append(errs, distinct("cache-tokens", f.cacheTokens))
 		if cmd.Flags().Changed("blocks-per-worker") {
@@ -439,8 +450,9 @@ func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers
 		cluster: simcluster.Config{
 			Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,
 			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing,
-			Routers: f.routers, NoKVEvents: f.noEvents, PredictedTTL: f.predicted, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
-			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed},
+			Routers: f.routers, Sync: f.sync == config.On, TrackOutput: f.track == config.On,
+			NoKVEvents: f.noEvents, PredictedTTL: f.predicted, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
+			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed, QueueWeight: &f.queueWeight, NearCost: f.nearCost},
 		},
 		measure: replay.Measure{
 			Policy: policy, Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,

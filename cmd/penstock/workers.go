@@ -61,10 +61,15 @@ type workerRow struct {
 	} `json:"load"`
 	CachedBlocks int `json:"cached_blocks"`
 	Feed         struct {
-		State   string `json:"state"`
-		LastSeq uint64 `json:"last_seq"`
-		Gaps    uint64 `json:"gaps"`
-		Lagging bool   `json:"lagging"`
+		State     string  `json:"state"`
+		LastSeq   uint64  `json:"last_seq"`
+		Missing   uint64  `json:"missing"`
+		Gaps      uint64  `json:"gaps"`
+		Repaired  uint64  `json:"repaired"`
+		Described uint64  `json:"described"`
+		Orphans   uint64  `json:"orphans"`
+		Lagging   bool    `json:"lagging"`
+		LagFor    float64 `json:"lag_seconds"`
 	} `json:"feed"`
 }
 
@@ -74,11 +79,17 @@ func (r *workerRow) feed() string {
 	if r.Feed.LastSeq > 0 {
 		s += fmt.Sprintf(", event %d", r.Feed.LastSeq)
 	}
+	if r.Feed.Missing > 0 {
+		s += fmt.Sprintf(", %d missing", r.Feed.Missing)
+	}
 	if r.Feed.Gaps > 0 {
-		s += fmt.Sprintf(", %d gaps", r.Feed.Gaps)
+		s += fmt.Sprintf(", %d gaps (%d repaired, %d described)", r.Feed.Gaps, r.Feed.Repaired, r.Feed.Described)
+	}
+	if r.Feed.Orphans > 0 {
+		s += fmt.Sprintf(", %d orphans", r.Feed.Orphans)
 	}
 	if r.Feed.Lagging {
-		s += ", lagging"
+		s += fmt.Sprintf(", lagging for %.0f s", r.Feed.LagFor)
 	}
 	return s
 }

@@ -33,6 +33,7 @@ type pace struct {
 	behind     kv.Mono // since when
 	stillSince kv.Mono // since when it is next that is waited for
 	next       uint64
+	claimed    uint64 // by the last claim, the number that comes next
 
 	leading bool    // more has arrived than the worker says it has published
 	ahead   kv.Mono // since when
@@ -64,8 +65,11 @@ func (t *Tracker) endLost(now kv.Mono, f *follower, c Claim) bool {
 		p.lagging = false
 		return false
 	case !p.lagging:
-		p.lagging, p.behind, p.stillSince, p.next = true, now, now, f.next
+		p.lagging, p.behind, p.stillSince, p.next, p.claimed = true, now, now, f.next, c.Next
 		return false
+	}
+	p.claimed = c.Next
+	switch {
 	case p.next != f.next: // it moves
 		p.stillSince, p.next = now, f.next
 		return false
@@ -81,11 +85,11 @@ func (t *Tracker) endLost(now kv.Mono, f *follower, c Claim) bool {
 func (t *Tracker) foreign(now kv.Mono, f *follower, c Claim) bool {
 	p := &f.pace
 	switch {
-	case c.Epoch != f.epoch || c.Next >= f.next:
+	case c.Epoch != f.epoch || c.Next >= f.seen:
 		p.leading = false
 		return false
 	case !p.leading || c.Next >= p.top:
-		p.leading, p.ahead, p.top = true, now, f.next
+		p.leading, p.ahead, p.top = true, now, f.seen
 		return false
 	case c.At.Sub(p.ahead) < t.cfg.Stuck:
 		return false

@@ -17,10 +17,12 @@ import (
 //	accept at=DURATION      one record per line: W EPOCH FIRST EVENTS, where EVENTS
 //	                        are letters (C cleared, S stored, R removed) or -
 //	expect at=DURATION      lines: W EPOCH
+//	suspect at=DURATION     lines: W
 //	disown at=DURATION      lines: W NEXT
 //	compare at=DURATION     lines: W EPOCH NEXT SAID, where SAID is a duration
-//	due at=DURATION
+//	due at=DURATION         gives up and asks
 //	next at=DURATION
+//	reload at=DURATION      goes on from a snapshot
 //	forget                  lines: W
 //	health
 //
@@ -60,7 +62,9 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 			r := &Record{Worker: w, Epoch: parseUint(t, f[1]), First: parseUint(t, f[2]), Events: parseEvents(t, f[3])}
 			fmt.Fprintln(&out, verdict(tr.Accept(now, r)))
 		case "expect":
-			fmt.Fprintf(&out, "drop=%t\n", tr.Expect(now, w, parseUint(t, f[1])))
+			fmt.Fprintln(&out, verdict(tr.Expect(now, w, parseUint(t, f[1]))))
+		case "suspect":
+			fmt.Fprintln(&out, verdict(tr.Suspect(now, w)))
 		case "disown":
 			v := tr.Disown(now, w, parseUint(t, f[1]))
 			fmt.Fprintln(&out, verdict(v))
@@ -76,8 +80,22 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 		}
 	}
 	switch d.Cmd {
-	case "due":
-		fmt.Fprintln(&out, tr.Due(now, nil))
+	case "due": // the shells' order
+		for _, w := range tr.GiveUp(now, nil) {
+			fmt.Fprintf(&out, "%d.%d: drop\n", w.ID, w.Rank)
+		}
+		for _, q := range tr.Due(now, nil) {
+			fmt.Fprintf(&out, "%d.%d: %s\n", q.Worker.ID, q.Worker.Rank, request(q))
+		}
+		if out.Len() == 0 {
+			out.WriteString("nothing\n")
+		}
+	case "reload":
+		loaded := mustTracker(t, tr.cfg)
+		if err := loaded.LoadSnapshot(now, tr.AppendSnapshot(nil)); err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		*tr = *loaded
 	case "next":
 		if at, ok := tr.NextDue(); ok {
 			fmt.Fprintf(&out, "in %v\n", at.Sub(now))
@@ -90,8 +108,14 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 			if !ok || one != h {
 				d.Fatalf(t, "Health(%v) is %+v, AppendHealth says %+v", h.Worker, one, h)
 			}
-			fmt.Fprintf(&out, "%d.%d epoch=%d %s last=%d applied=%d gaps=%d duplicates=%d ignored=%d stale=%d resyncs=%d",
-				h.Worker.ID, h.Worker.Rank, h.Epoch, h.State, h.LastSeq, h.Applied, h.Gaps, h.Duplicates, h.Ignored, h.Stale, h.Resyncs)
+			fmt.Fprintf(&out, "%d.%d epoch=%d %s last=%d applied=%d gaps=%d repaired=%d described=%d duplicates=%d ignored=%d stale=%d resyncs=%d",
+				h.Worker.ID, h.Worker.Rank, h.Epoch, h.State, h.LastSeq, h.Applied, h.Gaps, h.Repaired, h.Described, h.Duplicates, h.Ignored, h.Stale, h.Resyncs)
+			if h.Missing > 0 {
+				fmt.Fprintf(&out, " missing=%d", h.Missing)
+			}
+			if h.GivenUp > 0 {
+				fmt.Fprintf(&out, " given-up=%d", h.GivenUp)
+			}
 			if h.Applied > 0 {
 				fmt.Fprintf(&out, " at=%v", h.LastEvent.Sub(start))
 			}
@@ -105,17 +129,36 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 }
 
 func verdict(v Verdict) string {
+	if v == (Verdict{}) {
+		return "nothing"
+	}
 	s := v.Outcome.String()
+	if v.Outcome == 0 {
+		s = "expected"
+	}
 	if v.Outcome == Apply {
 		s += fmt.Sprintf(" skip=%d", v.Skip)
 	}
 	if v.Drop {
 		s += " drop"
 	}
+	if v.Hide {
+		s += " hide"
+	}
+	if v.Show {
+		s += " show"
+	}
 	if v.Resync {
-		s += " resync"
+		s += " resync " + request(v.Request)
 	}
 	return s
+}
+
+func request(q Request) string {
+	if q.From == 0 {
+		return "all"
+	}
+	return fmt.Sprintf("%d from %d", q.Epoch, q.From)
 }
 
 func mustTracker(t testing.TB, cfg Config) *Tracker {
@@ -164,19 +207,22 @@ func TestConfig(t *testing.T) {
 		{MinBackoff: -1},
 		{MinBackoff: time.Minute},
 		{MinBackoff: 2, MaxBackoff: 1},
+		{Asks: -1},
+		{Repair: -1},
+		{Stuck: -1},
 	} {
 		if _, err := NewTracker(cfg); err == nil {
 			t.Errorf("%+v was accepted", cfg)
 		}
 	}
-	cfg := Config{MinBackoff: -1, MaxBackoff: -2}
+	cfg := Config{MinBackoff: -1, MaxBackoff: -2, Asks: 1}
 	if err := cfg.Validate(); strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("not every problem is reported: %v", err)
 	}
 }
 
 func TestNames(t *testing.T) {
-	if Gap.String() != "gap" || Outcome(99).String() != "outcome?" || Live.String() != "live" || Doubt.String() != "resync" {
+	if Gap.String() != "gap" || Outcome(99).String() != "outcome?" || Live.String() != "live" || Doubt.String() != "resync" || Repair.String() != "repairing" {
 		t.Error("a name changed")
 	}
 }

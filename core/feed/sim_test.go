@@ -2,6 +2,7 @@ package feed_test
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -10,10 +11,9 @@ import (
 
 	"penstock/core/feed"
 	"penstock/core/kv"
-	"penstock/core/prefix"
 )
 
-// held is a worker's cache: what each held prefix ends in.
+// held is a cache: what each held prefix ends in.
 type held map[kv.SeqHash]link
 
 type link struct {
@@ -49,27 +49,32 @@ func (h held) sorted() []kv.SeqHash {
 	})
 }
 
-// publisher is a model worker: a cache that changes at random, and the events
-// that it published with what they added up to after each.
+// publisher is a model worker: a cache that changes at random, the events that it
+// published with what they added up to after each, and what routers asked of it.
 type publisher struct {
-	rng     *rand.Rand
+	w       *world
 	id      kv.Worker
 	epoch   uint64
-	next    uint64
+	next    uint64 // counted apart from log
 	cache   held
 	told    held
 	history map[uint64]map[uint64]held // epoch, sequence number: what was told
 	batch   []kv.Event
-	send    func([]byte)
+	log     *feed.Log[[]byte]
+	asked   []feed.Request // and not answered
 }
 
 // start begins a new life with an empty cache.
 func (p *publisher) start() {
 	p.epoch++
-	p.next, p.cache, p.told, p.batch = 1, held{}, held{}, nil
-	p.history[p.epoch] = map[uint64]held{}
-	p.emit(kv.Event{Kind: kv.Cleared})
-	p.flush()
+	p.next, p.cache, p.told, p.batch, p.asked = 1, held{}, held{}, nil, nil
+	p.history[p.epoch] = map[uint64]held{0: {}}
+	log, err := feed.NewLog[[]byte](feed.LogConfig{Events: p.w.ring}, p.epoch)
+	if err != nil {
+		p.w.t.Fatal(err)
+	}
+	p.log = log
+	p.describe()
 }
 
 func (p *publisher) emit(ev kv.Event) { p.batch = append(p.batch, ev) }
@@ -81,262 +86,524 @@ func (p *publisher) flush() {
 		p.history[p.epoch][p.next] = maps.Clone(p.told)
 		p.next++
 	}
+	data := feed.AppendRecord(nil, r)
+	if len(p.batch) > 0 {
+		p.log.Add(len(p.batch), len(data), data)
+	}
+	if p.log.Next() != p.next {
+		p.w.fatalf("worker %v is at %d, its log at %d", p.id, p.next, p.log.Next())
+	}
 	p.batch = nil
-	p.send(feed.AppendRecord(nil, r))
+	p.w.publish(data)
 }
 
 // change does something to the cache and says so.
 func (p *publisher) change() {
+	rng := p.w.rng
 	keys := p.cache.sorted()
 	ev := kv.Event{Kind: kv.Stored}
-	switch n := p.rng.IntN(20); {
+	switch n := rng.IntN(40); {
 	case n == 0:
 		ev = kv.Event{Kind: kv.Cleared}
-	case n < 8 && len(keys) > 0:
+	case n < 16 && len(keys) > 0:
 		// Of any block, so that holes and blocks after holes come about.
-		ev = kv.Event{Kind: kv.Removed, Seqs: []kv.SeqHash{keys[p.rng.IntN(len(keys))]}}
+		ev = kv.Event{Kind: kv.Removed, Seqs: []kv.SeqHash{keys[rng.IntN(len(keys))]}}
 	default:
-		if len(keys) > 0 && p.rng.IntN(3) > 0 {
-			ev.Parent = keys[p.rng.IntN(len(keys))]
+		if len(keys) > 0 && rng.IntN(3) > 0 {
+			ev.Parent = keys[rng.IntN(len(keys))]
 			ev.Start = p.cache[ev.Parent].start + 1
 		}
-		for range 1 + p.rng.IntN(3) {
-			ev.Blocks = append(ev.Blocks, kv.BlockHash(1+p.rng.IntN(5)))
+		for range 1 + rng.IntN(3) {
+			ev.Blocks = append(ev.Blocks, kv.BlockHash(1+rng.IntN(5)))
 		}
 	}
 	p.cache.apply(ev)
 	p.emit(ev)
-	if p.rng.IntN(2) == 0 {
+	if rng.IntN(2) == 0 {
 		p.flush()
 	}
 }
 
-// resync describes the whole cache again.
-func (p *publisher) resync() {
-	p.flush()
+// describe tells the whole cache.
+func (p *publisher) describe() {
+	if len(p.batch) > 0 {
+		p.flush()
+	}
+	p.log.Describing(p.w.now)
+	p.asked = nil
 	p.emit(kv.Event{Kind: kv.Cleared})
 	for _, seq := range p.cache.sorted() {
 		l := p.cache[seq]
 		p.emit(kv.Event{Kind: kv.Stored, Start: l.start, Parent: l.parent, Blocks: []kv.BlockHash{l.block}})
-		if p.rng.IntN(4) == 0 {
+		if p.w.rng.IntN(4) == 0 {
 			p.flush()
 		}
 	}
 	p.flush()
 }
 
-// wire loses, repeats and delays messages while it is bad.
-type wire struct {
-	rng   *rand.Rand
-	bad   bool
-	queue [][]byte
-	past  [][]byte // what was sent lately
+// kept reports whether a request can be answered from the last events, by counting.
+func (p *publisher) kept(q feed.Request) bool {
+	return q.Epoch == p.epoch && q.From > 0 && q.From <= p.next && p.next-q.From <= uint64(p.w.ring)
 }
 
-func (w *wire) send(data []byte) {
-	copies := 1
-	if w.bad {
-		switch n := w.rng.IntN(20); {
-		case n < 2:
+// answer does what the log says that requests ask for, and holds that against the
+// requests: a description is for one that nothing less answers, and a repetition is for
+// all others.
+func (p *publisher) answer() {
+	at, ok := p.log.Due()
+	if ok != (len(p.asked) > 0) {
+		p.w.fatalf("worker %v was asked %v, its log has something to say: %t", p.id, p.asked, ok)
+	}
+	if !ok || at > p.w.now {
+		return
+	}
+	a := p.log.Answer(p.w.now)
+	switch {
+	case a.Describe:
+		// The log may keep a few more: those of the record that the last ones began in.
+		if !slices.ContainsFunc(p.asked, func(q feed.Request) bool { return !p.kept(q) }) {
+			p.w.fatalf("worker %v describes its cache at %d for %v", p.id, p.next, p.asked)
+		}
+		p.w.descriptions++
+		p.describe()
+	case a.Repeat:
+		for _, q := range p.asked {
+			if p.kept(q) && q.From < a.From {
+				p.w.fatalf("worker %v repeats from %d for %v", p.id, a.From, q)
+			}
+		}
+		p.asked = slices.DeleteFunc(p.asked, func(q feed.Request) bool { return q.Epoch == p.epoch && q.From >= a.From })
+		p.w.repetitions++
+		records := p.log.AppendFrom(nil, a.From)
+		if len(records) == 0 {
+			if a.From != p.next {
+				p.w.fatalf("worker %v at %d repeats nothing from %d", p.id, p.next, a.From)
+			}
+			records = append(records, feed.AppendRecord(nil, &feed.Record{Worker: p.id, Epoch: p.epoch, First: p.next, BlockSize: 16}))
+		}
+		var first feed.Record
+		if err := feed.DecodeRecord(&first, records[0]); err != nil || first.First > a.From {
+			p.w.fatalf("worker %v repeats %d instead of %d, %v", p.id, first.First, a.From, err)
+		}
+		for _, data := range records {
+			p.w.publish(data)
+		}
+	}
+}
+
+// letter is a message that arrives at a time.
+type letter struct {
+	at   kv.Mono
+	from kv.Worker // of requests: to
+	data []byte
+}
+
+// wire carries messages to one receiver. While it is bad it loses, repeats and delays
+// them, so that others overtake them.
+type wire struct {
+	w     *world
+	queue []letter // by time
+	past  []letter // sent lately
+}
+
+func (x *wire) send(l letter) {
+	rng, copies := x.w.rng, 1
+	if x.w.bad {
+		switch n := rng.IntN(100); {
+		case n < x.w.loss:
 			copies = 0
-		case n < 5:
+		case n < x.w.loss+10:
 			copies = 2
 		}
 	}
 	for range copies {
-		w.queue = append(w.queue, data)
+		l.at = x.w.now.Add(time.Millisecond)
+		if x.w.bad && rng.IntN(10) == 0 {
+			l.at = l.at.Add(time.Duration(rng.IntN(400)) * time.Millisecond)
+		}
+		x.put(l)
 	}
-	if w.bad && w.rng.IntN(20) == 0 && len(w.past) > 0 {
-		w.queue = append(w.queue, w.past[w.rng.IntN(len(w.past))])
+	if x.w.bad && rng.IntN(20) == 0 && len(x.past) > 0 {
+		old := x.past[rng.IntN(len(x.past))]
+		old.at = x.w.now
+		x.put(old)
 	}
-	w.past = append(w.past, data)
-	w.past = w.past[max(0, len(w.past)-50):]
+	x.past = append(x.past, l)
+	x.past = x.past[max(0, len(x.past)-50):]
 }
 
-// receive takes one of the oldest messages; the oldest one when the wire is good.
-func (w *wire) receive() ([]byte, bool) {
-	if len(w.queue) == 0 {
-		return nil, false
+func (x *wire) put(l letter) {
+	at := len(x.queue)
+	for at > 0 && x.queue[at-1].at > l.at {
+		at--
 	}
-	i := 0
-	if w.bad && w.rng.IntN(8) == 0 {
-		i = w.rng.IntN(min(4, len(w.queue)))
-	}
-	data := w.queue[i]
-	w.queue = slices.Delete(w.queue, i, i+1)
-	return data, true
+	x.queue = slices.Insert(x.queue, at, l)
 }
 
-// world is a few workers, one wire, and a router's side of it.
+func (x *wire) receive() (letter, bool) {
+	if len(x.queue) == 0 || x.queue[0].at > x.w.now {
+		return letter{}, false
+	}
+	l := x.queue[0]
+	x.queue = slices.Delete(x.queue, 0, 1)
+	return l, true
+}
+
+// view is what a router would match: the plainest index.
+type view struct {
+	held   map[kv.Worker]held
+	hidden map[kv.Worker]bool
+}
+
+func (v *view) clone() *view {
+	c := &view{held: map[kv.Worker]held{}, hidden: maps.Clone(v.hidden)}
+	for w, h := range v.held {
+		c.held[w] = maps.Clone(h)
+	}
+	return c
+}
+
+// router is one router's side: what reached it, its tracker and what it believes.
+type router struct {
+	w       *world
+	wire    wire
+	tracker *feed.Tracker
+	view    *view
+	record  feed.Record
+	// proof has, for each life of a worker, the number after the last event of
+	// which this router was ever told.
+	proof map[kv.Worker]map[uint64]uint64
+
+	// saved is a snapshot of a moment, since the letters that came after it.
+	saved *snapshot
+	since []letter
+}
+
+type snapshot struct {
+	tracker []byte
+	view    *view
+	proof   map[kv.Worker]map[uint64]uint64
+}
+
+func (r *router) open() {
+	tracker, err := feed.NewTracker(feed.Config{})
+	if err != nil {
+		r.w.t.Fatal(err)
+	}
+	r.tracker = tracker
+	r.view = &view{held: map[kv.Worker]held{}, hidden: map[kv.Worker]bool{}}
+	r.proof = map[kv.Worker]map[uint64]uint64{}
+}
+
+func cloneProof(p map[kv.Worker]map[uint64]uint64) map[kv.Worker]map[uint64]uint64 {
+	c := map[kv.Worker]map[uint64]uint64{}
+	for w, m := range p {
+		c[w] = maps.Clone(m)
+	}
+	return c
+}
+
+// save takes a snapshot, and restart begins a new life of the router at the last one.
+func (r *router) save() {
+	r.saved = &snapshot{r.tracker.AppendSnapshot(nil), r.view.clone(), cloneProof(r.proof)}
+	r.since = nil
+}
+
+func (r *router) restart() {
+	r.open()
+	if r.saved == nil {
+		return
+	}
+	if err := r.tracker.LoadSnapshot(r.w.now, r.saved.tracker); err != nil {
+		r.w.fatalf("%v", err)
+	}
+	r.view, r.proof = r.saved.view.clone(), cloneProof(r.saved.proof)
+	for _, l := range r.since {
+		l.at = r.w.now
+		r.take(l)
+	}
+}
+
+// receive takes one letter that has arrived.
+func (r *router) receive() bool {
+	l, ok := r.wire.receive()
+	if !ok {
+		return false
+	}
+	r.since = append(r.since, l)
+	r.take(l)
+	return true
+}
+
+func (r *router) take(l letter) {
+	rec := &r.record
+	if err := feed.DecodeRecord(rec, l.data); err != nil {
+		r.w.fatalf("%v", err)
+	}
+	if r.proof[rec.Worker] == nil {
+		r.proof[rec.Worker] = map[uint64]uint64{}
+	}
+	lives := r.proof[rec.Worker]
+	lives[rec.Epoch] = max(lives[rec.Epoch], rec.First+uint64(len(rec.Events)))
+	r.obey(rec.Worker, rec.Events, r.tracker.Accept(r.w.now, rec))
+	r.check()
+}
+
+func (r *router) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
+	if v.Drop {
+		delete(r.view.held, w)
+		delete(r.view.hidden, w)
+	}
+	if v.Hide {
+		r.view.hidden[w] = true
+	}
+	if v.Outcome == feed.Apply {
+		if r.view.held[w] == nil {
+			r.view.held[w] = held{}
+		}
+		for _, ev := range events[v.Skip:] {
+			r.view.held[w].apply(ev)
+		}
+	}
+	if v.Show {
+		delete(r.view.hidden, w)
+	}
+	if v.Resync {
+		r.w.ask(v.Request)
+	}
+}
+
+// tick does what time alone brings about. claims are what workers say of themselves.
+func (r *router) tick(claims map[kv.Worker]feed.Claim) {
+	for _, p := range r.w.workers {
+		c := claims[p.id]
+		r.obey(p.id, nil, r.tracker.Expect(r.w.now, p.id, c.Epoch))
+		_, v := r.tracker.Compare(r.w.now, p.id, c)
+		r.obey(p.id, nil, v)
+	}
+	for _, w := range r.tracker.GiveUp(r.w.now, nil) {
+		delete(r.view.held, w)
+		delete(r.view.hidden, w)
+	}
+	for _, q := range r.tracker.Due(r.w.now, nil) {
+		r.w.ask(q)
+	}
+	r.check()
+}
+
+// check holds what the router believes against what the workers had told. A worker that is
+// matched at all is matched with exactly what it had told up to an event, after which this
+// router was told of none: whatever differs from its cache is in flight, or was lost without
+// a trace so far.
+func (r *router) check() {
+	if err := r.tracker.Check(); err != nil {
+		r.w.fatalf("%v", err)
+	}
+	for _, p := range r.w.workers {
+		got, hidden := r.view.held[p.id], r.view.hidden[p.id]
+		h, known := r.tracker.Health(p.id)
+		state := feed.Doubt
+		if known {
+			state = h.State
+		}
+		switch {
+		case state == feed.Doubt && len(got) > 0:
+			r.w.fatalf("%d blocks of worker %v, which is in doubt", len(got), p.id)
+		case state == feed.Doubt:
+			continue
+		case state == feed.Repair && !hidden, state == feed.Live && hidden:
+			r.w.fatalf("worker %v is %v, hidden %t", p.id, state, hidden)
+		case state == feed.Live && h.LastSeq+1 < r.proof[p.id][h.Epoch]:
+			r.w.fatalf("worker %v is live at %d though %d was told of", p.id, h.LastSeq, r.proof[p.id][h.Epoch]-1)
+		case state == feed.Live && h.Epoch < slices.Max(slices.Collect(maps.Keys(r.proof[p.id]))):
+			r.w.fatalf("worker %v is live in life %d, which is over", p.id, h.Epoch)
+		}
+		want, ok := p.history[h.Epoch][h.LastSeq]
+		if !ok {
+			r.w.fatalf("worker %v has never told event %d of life %d", p.id, h.LastSeq, h.Epoch)
+		}
+		if !maps.Equal(got, want) {
+			r.w.fatalf("worker %v, %v at %d: %d blocks, was told %d", p.id, state, h.LastSeq, len(got), len(want))
+		}
+	}
+}
+
+// world is a few workers, two routers, and wires between all of them.
 type world struct {
 	t       *testing.T
 	seed    uint64
+	rng     *rand.Rand
 	now     kv.Mono
-	wire    *wire
+	bad     bool
+	loss    int // percent
+	ring    int
 	workers []*publisher
-	tracker *feed.Tracker
-	index   *prefix.Index
-	record  feed.Record
+	routers [2]*router
+	asks    wire // requests to workers
+
+	descriptions, repetitions int // that routers asked for
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
-	rng := rand.New(rand.NewPCG(seed, 1))
-	tracker, err := feed.NewTracker(feed.Config{})
-	if err != nil {
-		t.Fatal(err)
+func newWorld(t *testing.T, seed uint64, ring, loss int) *world {
+	w := &world{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), bad: true, loss: loss, ring: ring}
+	w.asks.w = w
+	for i := range w.routers {
+		r := &router{w: w, wire: wire{w: w}}
+		r.open()
+		w.routers[i] = r
 	}
-	index, err := prefix.New(prefix.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, seed: seed, wire: &wire{rng: rng, bad: true}, tracker: tracker, index: index}
 	for i := range 3 {
-		p := &publisher{
-			rng: rng, id: kv.Worker{ID: 10, Rank: uint32(i)}, send: w.wire.send,
-			history: map[uint64]map[uint64]held{},
-		}
-		p.start()
+		p := &publisher{w: w, id: kv.Worker{ID: 10, Rank: uint32(i)}, history: map[uint64]map[uint64]held{}}
 		w.workers = append(w.workers, p)
+		p.start()
 	}
 	return w
+}
+
+func (w *world) fatalf(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf("seed %d at %v: %s", w.seed, time.Duration(w.now), fmt.Sprintf(format, args...))
 }
 
 func (w *world) publisher(id kv.Worker) *publisher {
 	return w.workers[slices.IndexFunc(w.workers, func(p *publisher) bool { return p.id == id })]
 }
 
-// ask carries a request for a resync to its worker, if it is not lost.
-func (w *world) ask(id kv.Worker) {
-	if !w.wire.bad || w.wire.rng.IntN(3) > 0 {
-		w.publisher(id).resync()
+// publish sends a record to all routers, on wires that fail apart from each other.
+func (w *world) publish(data []byte) {
+	for _, r := range w.routers {
+		r.wire.send(letter{data: data})
 	}
 }
 
-// deliver passes one message through the tracker to the index, and then compares
-// every worker's entries with what that worker had told.
-func (w *world) deliver() bool {
-	data, ok := w.wire.receive()
-	if !ok {
-		return false
-	}
-	if err := feed.DecodeRecord(&w.record, data); err != nil {
-		w.t.Fatalf("seed %d: %v", w.seed, err)
-	}
-	r := &w.record
-	v := w.tracker.Accept(w.now, r)
-	if v.Drop {
-		w.index.Drop(r.Worker)
-	}
-	if v.Outcome == feed.Apply {
-		for _, ev := range r.Events[v.Skip:] {
-			w.index.Apply(r.Worker, ev)
-		}
-	}
-	if v.Resync {
-		w.ask(r.Worker)
-	}
-	w.check()
-	return true
+func (w *world) ask(q feed.Request) {
+	w.asks.send(letter{from: q.Worker, data: feed.AppendRequest(nil, q)})
 }
 
-func (w *world) tick(d time.Duration) {
-	w.now = w.now.Add(d)
-	for _, id := range w.tracker.Due(w.now, nil) {
-		w.ask(id)
-	}
-}
-
-func (w *world) check() {
-	if err := w.tracker.Check(); err != nil {
-		w.t.Fatalf("seed %d: %v", w.seed, err)
-	}
-	for _, p := range w.workers {
-		got := w.index.AppendBlocks(nil, p.id)
-		h, known := w.tracker.Health(p.id)
-		if !known || h.State == feed.Doubt {
-			if len(got) > 0 {
-				w.t.Fatalf("seed %d: the index has %d blocks of worker %v, which is in doubt", w.seed, len(got), p.id)
+// advance lets time pass, in which letters arrive and are answered.
+func (w *world) advance(d time.Duration) {
+	for end := w.now.Add(d); w.now < end; {
+		w.now = min(end, w.now.Add(10*time.Millisecond))
+		for l, ok := w.asks.receive(); ok; l, ok = w.asks.receive() {
+			q, err := feed.DecodeRequest(l.from, l.data)
+			if err != nil {
+				w.fatalf("%v", err)
 			}
-			continue
+			p := w.publisher(q.Worker)
+			p.log.Ask(q)
+			p.asked = append(p.asked, q)
 		}
-		want := p.history[h.Epoch][h.LastSeq]
-		if len(got) != len(want) {
-			w.t.Fatalf("seed %d: worker %v at %d: %d blocks, was told %d", w.seed, p.id, h.LastSeq, len(got), len(want))
-		}
-		for _, b := range got {
-			if _, ok := want[b.Seq]; !ok {
-				w.t.Fatalf("seed %d: worker %v at %d: block %x was not told", w.seed, p.id, h.LastSeq, b.Seq)
-			}
-		}
-	}
-	if err := w.index.Check(); err != nil {
-		w.t.Fatalf("seed %d: %v", w.seed, err)
-	}
-}
-
-// settle lets the wire be good and the workers say nothing new but where they
-// are, until the index knows all.
-func (w *world) settle() {
-	w.wire.bad = false
-	for range 10 {
 		for _, p := range w.workers {
-			p.flush() // what is left over, or an empty record
+			p.answer()
 		}
-		for w.deliver() {
-		}
-		w.tick(30 * time.Second)
-		for w.deliver() {
+		for _, r := range w.routers {
+			for r.receive() {
+			}
+			claims := map[kv.Worker]feed.Claim{}
+			for _, p := range w.workers {
+				claims[p.id] = feed.Claim{Epoch: p.epoch, Next: p.next, At: w.now}
+			}
+			r.tick(claims)
 		}
 	}
+}
+
+// trouble is what befalls processes.
+func (w *world) trouble() {
+	r := w.routers[w.rng.IntN(2)]
+	switch n := w.rng.IntN(300); {
+	case n < 2:
+		w.workers[w.rng.IntN(3)].start()
+	case n < 3:
+		r.wire.queue = nil // what was kept for it went by age before it was read
+	case n < 4:
+		r.restart()
+	case n < 8:
+		r.save()
+	case n < 9:
+		id := w.workers[w.rng.IntN(3)].id
+		r.obey(id, nil, r.tracker.Suspect(w.now, id))
+	}
+}
+
+// settle lets the wires be good and the workers say nothing new, until the routers know
+// all.
+func (w *world) settle() {
+	w.bad = false
 	for _, p := range w.workers {
-		h, _ := w.tracker.Health(p.id)
-		if h.State != feed.Live || h.Epoch != p.epoch || h.LastSeq != p.next-1 {
-			w.t.Fatalf("seed %d: worker %v is at epoch %d, %d, its feed is %+v", w.seed, p.id, p.epoch, p.next-1, h)
-		}
-		got := w.index.AppendBlocks(nil, p.id)
-		if len(got) != len(p.cache) {
-			w.t.Fatalf("seed %d: worker %v holds %d blocks, the index says %d", w.seed, p.id, len(p.cache), len(got))
-		}
-		for _, b := range got {
-			if _, ok := p.cache[b.Seq]; !ok {
-				w.t.Fatalf("seed %d: worker %v does not hold %x", w.seed, p.id, b.Seq)
+		p.flush() // what is left over
+	}
+	w.advance(75 * time.Second) // the longest wait, twice, and a little
+	for _, r := range w.routers {
+		for _, p := range w.workers {
+			h, _ := r.tracker.Health(p.id)
+			if h.State != feed.Live || h.Epoch != p.epoch || h.LastSeq != p.next-1 || h.Missing != 0 {
+				w.fatalf("worker %v is in life %d at %d, its feed is %+v", p.id, p.epoch, p.next-1, h)
+			}
+			if !maps.Equal(r.view.held[p.id], p.cache) {
+				w.fatalf("worker %v holds %d blocks, a router believes %d", p.id, len(p.cache), len(r.view.held[p.id]))
 			}
 		}
 	}
 }
 
-// TestBadWire publishes over a wire that loses, repeats and reorders, with workers
-// that restart and requests that get lost. At every moment the index has exactly
-// what a worker had told up to the event that its feed is at, or nothing; and when
-// the wire is good again, it comes to have what the workers hold.
-func TestBadWire(t *testing.T) {
-	var total feed.Health
-	for seed := range uint64(60) {
-		w := newWorld(t, seed)
-		for range 400 {
-			p := w.workers[w.wire.rng.IntN(len(w.workers))]
-			if w.wire.rng.IntN(150) == 0 {
-				p.start()
-			} else {
-				p.change()
-			}
-			for range w.wire.rng.IntN(3) {
-				w.deliver()
-			}
-			w.tick(time.Duration(w.wire.rng.IntN(200)) * time.Millisecond)
-		}
-		w.settle()
-		for _, h := range w.tracker.AppendHealth(nil) {
-			total.Applied += h.Applied
-			total.Gaps += h.Gaps
-			total.Duplicates += h.Duplicates
-			total.Ignored += h.Ignored
-			total.Stale += h.Stale
-			total.Resyncs += h.Resyncs
+func (w *world) total(sum *feed.Health) {
+	for _, r := range w.routers {
+		for _, h := range r.tracker.AppendHealth(nil) {
+			sum.Applied += h.Applied
+			sum.Gaps += h.Gaps
+			sum.Repaired += h.Repaired
+			sum.Described += h.Described
+			sum.GivenUp += h.GivenUp
+			sum.Duplicates += h.Duplicates
+			sum.Ignored += h.Ignored
+			sum.Stale += h.Stale
+			sum.Resyncs += h.Resyncs
 		}
 	}
-	t.Logf("%+v", total)
-	if min(total.Applied, total.Gaps, total.Duplicates, total.Ignored, total.Stale, total.Resyncs) < 20 {
-		t.Errorf("the wire is not bad enough to show anything: %+v", total)
+}
+
+// TestBadWires publishes over wires that lose, repeat and reorder records and requests,
+// while workers and routers restart and kept records are lost. At every moment a router
+// matches exactly what a worker had told up to the last event that reached it, or nothing;
+// and when all is good again, it comes to match what the workers hold.
+func TestBadWires(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		ring, loss int
+		described  int // how often it must come to that
+		givenUp    uint64
+	}{
+		{"short ring", 12, 12, 100, 0},
+		{"long ring", 1 << 20, 12, 0, 0},
+		{"hardly anything arrives", 30, 80, 100, 20},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var total feed.Health
+			descriptions, repetitions := 0, 0
+			for seed := range uint64(12) {
+				w := newWorld(t, seed, tt.ring, tt.loss)
+				for range 400 {
+					w.trouble()
+					w.workers[w.rng.IntN(len(w.workers))].change()
+					w.advance(time.Duration(w.rng.IntN(8)) * 10 * time.Millisecond)
+				}
+				w.settle()
+				w.total(&total)
+				descriptions += w.descriptions
+				repetitions += w.repetitions
+			}
+			t.Logf("%d repetitions, %d descriptions, %+v", repetitions, descriptions, total)
+			if min(total.Applied, total.Gaps, total.Repaired, total.Duplicates, total.Ignored, total.Stale, total.Resyncs) < 10 || repetitions < 100 {
+				t.Errorf("the wires are not bad enough to show anything: %+v", total)
+			}
+			if min(descriptions, int(total.Described)) < tt.described || total.GivenUp < tt.givenUp {
+				t.Errorf("nothing was lost that the ring does not have: %+v", total)
+			}
+			if tt.described == 0 && descriptions > repetitions/20 {
+				t.Errorf("%d descriptions beside %d repetitions, with a ring that has everything", descriptions, repetitions)
+			}
+		})
 	}
 }

@@ -15,7 +15,8 @@ func (s *Scheduler) admit() {
 	for !s.gate.closed && s.budget > 0 && s.waiting.head != nil && s.running.len < s.cfg.MaxSeqs {
 		q := s.waiting.head
 		hits, tip := s.match(q)
-		pending := len(q.tokens) - len(hits)*s.cfg.BlockSize
+		fetch := s.elsewhere(q, hits, tip)
+		pending := len(q.tokens) - (len(hits)+fetch)*s.cfg.BlockSize
 		if s.cfg.Chunking == Off && pending > s.budget {
 			return
 		}
@@ -23,7 +24,7 @@ func (s *Scheduler) admit() {
 			s.gate.closed = true
 			return
 		}
-		s.start(q, hits, tip)
+		s.start(q, hits, tip, fetch)
 		s.give(q, min(pending, s.budget))
 	}
 }
@@ -65,8 +66,8 @@ func (s *Scheduler) fits(q *sequence, hits []int32) bool {
 	return need <= s.pool.available()
 }
 
-// start puts the head of the queue into the batch with its hits.
-func (s *Scheduler) start(q *sequence, hits []int32, tip kv.SeqHash) {
+// start puts the head of the queue into the batch with its hits, and fetches blocks.
+func (s *Scheduler) start(q *sequence, hits []int32, tip kv.SeqHash, fetch int) {
 	s.leave(q)
 	s.running.pushBack(q)
 	q.active = true
@@ -78,11 +79,12 @@ func (s *Scheduler) start(q *sequence, hits []int32, tip kv.SeqHash) {
 	q.registered, q.tip = len(hits), tip
 	s.stats.PrefillTokens -= q.left()
 	q.computed = len(hits) * s.cfg.BlockSize
+	s.fetch(q, fetch)
 	s.stats.PrefillTokens += q.left()
 
 	if !q.admitted {
 		q.admitted = true
-		q.cached = min(q.computed, q.prompt)
+		q.cached = min(q.there(), q.prompt)
 		s.stats.PromptTokens += uint64(q.prompt)
 		s.stats.CachedTokens += uint64(q.cached)
 	}

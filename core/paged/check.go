@@ -68,7 +68,7 @@ func (s *Scheduler) checkQueues() error {
 // that holds the sequence's own tokens.
 func (s *Scheduler) checkTables() error {
 	for q := s.waiting.head; q != nil; q = q.next {
-		if len(q.blocks) != 0 || q.computed != 0 || q.planned != 0 || q.registered != 0 || q.due {
+		if len(q.blocks) != 0 || q.computed != 0 || q.planned != 0 || q.fetched != 0 || q.registered != 0 || q.due {
 			return fmt.Errorf("sequence %d waits but is not empty", q.id)
 		}
 	}
@@ -76,7 +76,7 @@ func (s *Scheduler) checkTables() error {
 		switch {
 		case q.planned < 0 || q.computed < 0 || q.planned > q.pending():
 			return fmt.Errorf("sequence %d: %d tokens planned after %d of %d", q.id, q.planned, q.computed, len(q.tokens))
-		case len(q.blocks) < s.cfg.blocksFor(q.computed+q.planned), len(q.blocks) > s.cfg.blocksFor(len(q.tokens)):
+		case len(q.blocks) < s.cfg.blocksFor(q.there()+q.planned), len(q.blocks) > s.cfg.blocksFor(len(q.tokens)):
 			return fmt.Errorf("sequence %d: %d blocks for %d of %d tokens", q.id, len(q.blocks), q.computed+q.planned, len(q.tokens))
 		case s.cfg.Chunking == Off && q.planned > 0 && q.planned < q.pending():
 			return fmt.Errorf("sequence %d: %d of %d tokens planned without chunking", q.id, q.planned, q.pending())

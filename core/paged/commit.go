@@ -25,7 +25,8 @@ func (s *Scheduler) Commit(sampled []Sampled) {
 // advance counts the planned tokens of q as computed.
 func (s *Scheduler) advance(q *sequence) {
 	s.stats.PrefillTokens -= q.left()
-	q.computed += q.planned
+	q.computed += q.fetched + q.planned
+	q.fetched = 0
 	s.stats.PrefillTokens += q.left()
 	q.planned = 0
 	q.due = q.pending() == 0

@@ -38,6 +38,8 @@ type Config struct {
 	// Chunking off computes the known tokens of a sequence in one step. The
 	// budget must then hold the longest sequence.
 	Chunking Switch
+	// Elsewhere, if not nil, has blocks that can be fetched in place of being computed.
+	Elsewhere Elsewhere
 }
 
 // Validate reports every problem of c at once, nil if there is none.

@@ -85,8 +85,11 @@ type Work struct {
 	// Sample says that the logits of the last token give the sequence's next one.
 	Sample bool
 	// Cached is the number of prompt tokens that came from the cache when the
-	// sequence was first admitted. It stays the same after a preemption.
+	// sequence was first admitted, or were fetched. It stays the same after a preemption.
 	Cached int
+	// Fetched is the number of tokens before Start whose K and V are to be fetched from
+	// [Config.Elsewhere] before anything of this step is computed.
+	Fetched int
 }
 
 // Step is a planned batch. A caller that hands the same one to every call of
@@ -122,10 +125,12 @@ type Stats struct {
 	PrefillTokens int
 
 	PromptTokens uint64 // in prompts admitted, each prompt once
-	CachedTokens uint64 // of those, served from the cache
-	Preemptions  uint64
-	Evictions    uint64 // blocks dropped from the cache to make room
-	Collisions   uint64 // full blocks not registered because their name was taken
+	CachedTokens uint64 // of those, served from the cache, or fetched
+	// FetchedTokens are those fetched from elsewhere, also after a preemption.
+	FetchedTokens uint64
+	Preemptions   uint64
+	Evictions     uint64 // blocks dropped from the cache to make room
+	Collisions    uint64 // full blocks not registered because their name was taken
 }
 
 // Scheduler decides what an engine computes and where it keeps it. It is not

@@ -68,12 +68,20 @@ func someConfig(pick func(int) int) Config {
 	if pick(4) == 0 {
 		c.Blocks += 90 // so that there is a reserve
 	}
+	if pick(3) == 0 {
+		c.Elsewhere = someNames(2 + pick(3))
+	}
 	c.TokenBudget = c.MaxSeqs + pick(4*size)
 	if c.Chunking == Off {
 		c.TokenBudget = max(c.TokenBudget, c.limit())
 	}
 	return c
 }
+
+// someNames is memory that has all blocks but those whose name n divides.
+type someNames int
+
+func (n someNames) Has(seq kv.SeqHash) bool { return seq%kv.SeqHash(n) != 0 }
 
 // someTokens is a prompt that shares its beginning with others: whole blocks of
 // a few kinds, some of which have equal hashes, and a tail.

@@ -39,6 +39,6 @@ func (s *Scheduler) release(q *sequence) {
 		s.pool.drop(q.blocks[i])
 	}
 	q.blocks = q.blocks[:0]
-	q.registered, q.tip, q.sealed = 0, 0, false
+	q.registered, q.tip, q.sealed, q.fetched = 0, 0, false, 0
 	s.gate.closed = false
 }

@@ -232,8 +232,8 @@ func replay(set map[kv.SeqHash]bool, events []kv.Event, seen *[]string) error {
 func describe(s *Step) string {
 	text := ""
 	for _, w := range s.Work {
-		text += fmt.Sprintf("work %d: %d+%d, table %d, prefill %d, sample %v, cached %d\n",
-			w.ID, w.Start, len(w.Tokens), len(w.Blocks), w.Prefill, w.Sample, w.Cached)
+		text += fmt.Sprintf("work %d: %d+%d, table %d, prefill %d, sample %v, cached %d, fetched %d\n",
+			w.ID, w.Start, len(w.Tokens), len(w.Blocks), w.Prefill, w.Sample, w.Cached, w.Fetched)
 	}
 	if len(s.Preempted) > 0 {
 		text += fmt.Sprintf("preempted %v\n", s.Preempted)

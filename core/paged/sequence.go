@@ -30,7 +30,8 @@ type sequence struct {
 	due      bool // all is computed and the next token is not known yet
 
 	admitted bool // at least once
-	cached   int  // prompt tokens hit at the first admission
+	cached   int  // prompt tokens hit or fetched at the first admission
+	fetched  int  // tokens that follow the computed ones and are fetched until the next Commit
 
 	prev, next *sequence // in the queue that it is in
 }
@@ -51,10 +52,13 @@ func newSequence(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) 
 }
 
 // left is the sequence's part of Stats.PrefillTokens.
-func (q *sequence) left() int { return max(0, q.goal-q.computed) }
+func (q *sequence) left() int { return max(0, q.goal-q.there()) }
 
-// pending is the number of known tokens that are not computed.
-func (q *sequence) pending() int { return len(q.tokens) - q.computed }
+// there is the number of tokens that need not be computed any more.
+func (q *sequence) there() int { return q.computed + q.fetched }
+
+// pending is the number of known tokens that are still to be computed.
+func (q *sequence) pending() int { return len(q.tokens) - q.there() }
 
 // content describes block i of the sequence, which is full, as the successor of
 // the registered block parent.

@@ -55,6 +55,13 @@ func (m *shadow) prefixes(salt kv.Salt, tokens []kv.Token, media []kv.Media) []i
 func (m *shadow) compute(work []Work, of func(SeqID) (ids []int, gone bool)) error {
 	tables := map[int32]int{}
 	for _, w := range work {
+		for p := w.Start - w.Fetched; p < w.Start; p++ {
+			if ids, gone := of(w.ID); !gone {
+				m.slots[m.at(w, p)] = ids[p]
+			}
+		}
+	}
+	for _, w := range work {
 		for _, b := range w.Blocks {
 			tables[b]++
 		}

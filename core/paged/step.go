@@ -71,12 +71,12 @@ func (s *Scheduler) planPrefills() {
 
 // room is the number of tokens for which q has blocks or can get them.
 func (s *Scheduler) room(q *sequence) int {
-	return (len(q.blocks)+s.pool.available())*s.cfg.BlockSize - q.computed
+	return (len(q.blocks)+s.pool.available())*s.cfg.BlockSize - q.there()
 }
 
 // give schedules the next n tokens of q, for which there is room.
 func (s *Scheduler) give(q *sequence, n int) {
-	for len(q.blocks) < s.cfg.blocksFor(q.computed+n) {
+	for len(q.blocks) < s.cfg.blocksFor(q.there()+n) {
 		q.blocks = append(q.blocks, s.pool.take())
 	}
 	q.planned = n
@@ -89,16 +89,17 @@ func (s *Scheduler) emit(out *Step) {
 		if q.planned == 0 {
 			continue
 		}
-		end := q.computed + q.planned
+		end := q.there() + q.planned
 		table := s.cfg.blocksFor(end)
 		out.Work = append(out.Work, Work{
 			ID:      q.id,
-			Start:   q.computed,
-			Tokens:  q.tokens[q.computed:end:end],
+			Start:   q.there(),
+			Tokens:  q.tokens[q.there():end:end],
 			Blocks:  q.blocks[:table:table],
 			Prefill: min(q.planned, q.left()),
 			Sample:  end == len(q.tokens),
 			Cached:  q.cached,
+			Fetched: q.fetched,
 		})
 	}
 }

@@ -31,6 +31,7 @@ type twinSeq struct {
 	sealed   bool
 	ran      bool
 	cached   int
+	fetched  int
 }
 
 type twinBlock struct {
@@ -120,7 +121,7 @@ func (w *twin) release(q *twinSeq) {
 			b.released = w.clock
 		}
 	}
-	q.computed, q.planned, q.due, q.sealed = 0, 0, false, false
+	q.computed, q.planned, q.fetched, q.due, q.sealed = 0, 0, 0, false, false
 }
 
 func (w *twin) remove(id SeqID) bool {
@@ -170,9 +171,11 @@ func (w *twin) step(out *Step) {
 		q.planned = 0
 	}
 	budget := w.cfg.TokenBudget
-	room := func(q *twinSeq) int { return (len(q.table)+w.cfg.Blocks-w.used())*w.cfg.BlockSize - q.computed }
+	room := func(q *twinSeq) int {
+		return (len(q.table)+w.cfg.Blocks-w.used())*w.cfg.BlockSize - q.computed - q.fetched
+	}
 	give := func(q *twinSeq, n int) {
-		for len(q.table)*w.cfg.BlockSize < q.computed+n {
+		for len(q.table)*w.cfg.BlockSize < q.computed+q.fetched+n {
 			b := w.take()
 			q.table = append(q.table, b)
 		}
@@ -180,7 +183,7 @@ func (w *twin) step(out *Step) {
 		budget -= n
 	}
 	for _, q := range slices.Clone(w.running) {
-		wants := len(q.tokens) < w.limit() && len(q.tokens)-q.computed == 1
+		wants := len(q.tokens) < w.limit() && len(q.tokens)-q.computed-q.fetched == 1
 		for wants && slices.Contains(w.running, q) && room(q) < 1 {
 			v := w.running[len(w.running)-1]
 			w.remove(v.ID)
@@ -198,12 +201,12 @@ func (w *twin) step(out *Step) {
 		case len(q.tokens) >= w.limit():
 			out.Failed = append(out.Failed, q.ID)
 			w.remove(q.ID)
-		case len(q.tokens)-q.computed == 1:
+		case len(q.tokens)-q.computed-q.fetched == 1:
 			give(q, 1)
 		}
 	}
 	for _, q := range w.running {
-		n := len(q.tokens) - q.computed
+		n := len(q.tokens) - q.computed - q.fetched
 		if n <= 1 || budget == 0 {
 			continue
 		}
@@ -224,7 +227,19 @@ func (w *twin) step(out *Step) {
 				hits = append(hits, b)
 			}
 		}
-		n := len(q.tokens) - len(hits)*w.cfg.BlockSize
+		fetch := 0
+		if w.cfg.Elsewhere != nil && w.cfg.Reuse == On && q.Reuse == On {
+			for i, seq := range w.chain(q) {
+				if i < len(hits) {
+					continue
+				}
+				if (i+1)*w.cfg.BlockSize >= len(q.tokens) || w.named(seq) != nil || !w.cfg.Elsewhere.Has(seq) {
+					break
+				}
+				fetch++
+			}
+		}
+		n := len(q.tokens) - (len(hits)+fetch)*w.cfg.BlockSize
 		if w.cfg.Chunking == Off && n > budget {
 			break
 		}
@@ -241,9 +256,15 @@ func (w *twin) step(out *Step) {
 		}
 		w.waiting = w.waiting[1:]
 		q.computed = len(hits) * w.cfg.BlockSize
+		for range fetch {
+			b := w.take()
+			q.table = append(q.table, b)
+		}
+		q.fetched = fetch * w.cfg.BlockSize
+		w.stats.FetchedTokens += uint64(q.fetched)
 		if !q.ran {
 			q.ran = true
-			q.cached = min(q.computed, q.Prompt)
+			q.cached = min(q.computed+q.fetched, q.Prompt)
 			w.stats.PromptTokens += uint64(q.Prompt)
 			w.stats.CachedTokens += uint64(q.cached)
 		}
@@ -251,12 +272,13 @@ func (w *twin) step(out *Step) {
 	}
 	for _, q := range w.running {
 		if q.planned > 0 {
-			end := q.computed + q.planned
+			start := q.computed + q.fetched
+			end := start + q.planned
 			out.Work = append(out.Work, Work{
-				ID: q.ID, Start: q.computed, Tokens: q.tokens[q.computed:end],
+				ID: q.ID, Start: start, Tokens: q.tokens[start:end],
 				Blocks:  make([]int32, w.cfg.blocksFor(end)),
-				Prefill: min(q.planned, max(0, q.goal-q.computed)),
-				Sample:  end == len(q.tokens), Cached: q.cached,
+				Prefill: min(q.planned, max(0, q.goal-start)),
+				Sample:  end == len(q.tokens), Cached: q.cached, Fetched: q.fetched,
 			})
 		}
 	}
@@ -265,8 +287,9 @@ func (w *twin) step(out *Step) {
 func (w *twin) commit(sampled []Sampled) {
 	for _, q := range w.running {
 		before := q.computed / w.cfg.BlockSize
-		q.computed += q.planned
 		if q.planned > 0 {
+			q.computed += q.fetched + q.planned
+			q.fetched = 0
 			q.due = q.computed == len(q.tokens)
 		}
 		q.planned = 0
@@ -314,7 +337,7 @@ func (w *twin) figures() Stats {
 	st.UsedBlocks, st.CachedBlocks = w.used(), len(w.idle())
 	st.FreeBlocks = w.cfg.Blocks - st.UsedBlocks - st.CachedBlocks
 	for _, q := range slices.Concat(w.running, w.waiting) {
-		st.PrefillTokens += max(0, q.goal-q.computed)
+		st.PrefillTokens += max(0, q.goal-q.computed-q.fetched)
 	}
 	return st
 }

@@ -1,6 +1,7 @@
 package prefix
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -197,6 +198,19 @@ func (w *twins) dropPool(t *rapid.T) {
 	delete(w.n.pools, p)
 }
 
+// reload goes on with what a snapshot says.
+func (w *twins) reload(t *rapid.T) {
+	data := w.x.AppendSnapshot(nil)
+	x := mustNew(t, Config{})
+	if err := x.LoadSnapshot(data); err != nil {
+		t.Fatal(err)
+	}
+	if again := x.AppendSnapshot(nil); !bytes.Equal(again, data) {
+		t.Fatalf("the snapshot of what was loaded is another one: %x, was %x", again, data)
+	}
+	w.x = x
+}
+
 // agree compares all that can be asked.
 func (w *twins) agree(t *rapid.T) {
 	if err := w.x.Check(); err != nil {
@@ -276,6 +290,7 @@ func agrees(wide int) func(*rapid.T) {
 			"displace": w.displace,
 			"access":   w.access,
 			"droppool": w.dropPool,
+			"reload":   w.reload,
 		})
 	}
 }

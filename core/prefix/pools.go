@@ -88,9 +88,20 @@ func (x *Index) Displace(p kv.PoolID, seqs []kv.SeqHash) {
 func (x *Index) SetAccess(p kv.PoolID, workers []kv.Worker) {
 	i := x.pool(p)
 	access := slices.Compact(slices.SortedFunc(slices.Values(workers), kv.Worker.Compare))
+	for _, w := range access {
+		x.number(w)
+	}
+	x.admit(i, access)
+}
+
+// admit gives the workers in access that are known access to pool i, and the others when
+// they are.
+func (x *Index) admit(i uint32, access []kv.Worker) {
 	var who set
 	for _, w := range access {
-		who = who.with(x.number(w))
+		if n, ok := x.numbers[w]; ok {
+			who = who.with(n)
+		}
 	}
 	x.pools[i].access = access
 	v := *x.view.Load()

@@ -59,18 +59,10 @@ func stored(parent, path string, tier kv.Tier) kv.Event {
 }
 
 // matched returns the overlaps of a prompt.
-func matched(x *Index, chain []kv.SeqHash) []kv.Overlap {
+func matched(x *Index, chain []kv.SeqHash, moe *kv.MoEQuery) []kv.Overlap {
 	var m Match
-	x.Match(&m, chain, nil)
+	x.Match(&m, chain, moe)
 	return m.AppendOverlaps(nil)
-}
-
-func removed(tier kv.Tier, paths ...string) kv.Event {
-	ev := kv.Event{Kind: kv.Removed, Tier: tier}
-	for _, p := range paths {
-		ev.Seqs = append(ev.Seqs, seqOf(p))
-	}
-	return ev
 }
 
 // fataler is what testing.TB and rapid.T have in common here.
@@ -92,28 +84,34 @@ func mustNew(t fataler, cfg Config) *Index {
 //
 //	store W PATH [TIER]            the blocks of PATH from the start
 //	store W PARENT+PATH [TIER]     the blocks of PATH after PARENT
-//	remove W PATH... [TIER]
-//	clear W
-//	drop W
+//	label W PATH LAYER.EXPERT[.GROUP]  store, with labels
+//	remove W PATH... [TIER]        the last block of each PATH
+//	evict W PATH FROM TO [TIER]    the blocks of PATH at FROM to TO, counted from 1
+//	clear W, drop W, hide W, show W
+//	access POOL W...
+//	place POOL PATH..., displace POOL PATH..., droppool POOL
+//	reload                         go on with what a snapshot says
 //	match PATH
+//	moe LAYER.EXPERT[.GROUP] PATH  match, with labels
+//	held W, size
 //
-// A worker is ID or ID.RANK, a tier @device (the default), @host, @disk or @pool.
-// Every script ends with what changed in the counts.
+// A path may have ranges: 1..4 is 1/2/3/4. A worker is ID or ID.RANK, a tier @device (the
+// default), @host, @disk or @pool. Every script ends with what changed in the counts.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
-		x := mustNew(t, Config{})
-		names := map[kv.SeqHash]string{}
+		s := &script{x: mustNew(t, Config{}), names: map[kv.SeqHash]string{}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "new":
-				var bound int
-				d.MaybeScanArgs(t, "max-blocks", &bound)
-				x = mustNew(t, Config{MaxBlocks: bound})
+				var cfg Config
+				d.MaybeScanArgs(t, "max-blocks", &cfg.MaxBlocks)
+				d.MaybeScanArgs(t, "max-bytes", &cfg.MaxBytes)
+				s.x = mustNew(t, cfg)
 				return ""
 			case "run":
-				return runScript(t, x, names, d.Input)
+				return s.run(t, d.Input)
 			case "dump":
-				return dump(x, names)
+				return dump(s.x, s.names)
 			}
 			t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
 			return ""
@@ -121,9 +119,15 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-func runScript(t *testing.T, x *Index, names map[kv.SeqHash]string, input string) string {
-	var out strings.Builder
-	before := x.Stats().Counts
+type script struct {
+	x     *Index
+	names map[kv.SeqHash]string
+	out   strings.Builder
+}
+
+func (s *script) run(t *testing.T, input string) string {
+	s.out.Reset()
+	before := s.x.Stats().Counts
 	for line := range strings.Lines(input) {
 		line = strings.TrimSpace(line)
 		f := strings.Fields(line)
@@ -131,34 +135,139 @@ func runScript(t *testing.T, x *Index, names map[kv.SeqHash]string, input string
 		if last := f[len(f)-1]; last[0] == '@' {
 			tier, f = parseTier(t, last), f[:len(f)-1]
 		}
-		switch f[0] {
-		case "store":
-			parent, path, ok := strings.Cut(f[2], "+")
-			if !ok {
-				parent, path = "", f[2]
-			}
-			whole := strings.Trim(parent+"/"+path, "/")
-			for i, seq := range chain(whole) {
-				names[seq] = strings.Join(strings.Split(whole, "/")[:i+1], "/")
-			}
-			x.Apply(parseWorker(t, f[1]), stored(parent, path, tier))
-		case "remove":
-			x.Apply(parseWorker(t, f[1]), removed(tier, f[2:]...))
-		case "clear":
-			x.Apply(parseWorker(t, f[1]), kv.Event{Kind: kv.Cleared})
-		case "drop":
-			fmt.Fprintf(&out, "%s: %t\n", line, x.Drop(parseWorker(t, f[1])))
-		case "match":
-			fmt.Fprintf(&out, "%s:%s\n", line, overlaps(matched(x, chain(f[1]))))
-		default:
-			t.Fatalf("unknown line %q", line)
-		}
-		if err := x.Check(); err != nil {
+		x := s.x
+		s.line(t, line, f[0], f[1:], tier)
+		if err := s.x.Check(); err != nil {
 			t.Fatalf("after %q: %v", line, err)
 		}
+		if s.x != x { // reloaded: counts begin anew
+			before = Counts{}
+		}
 	}
-	fmt.Fprint(&out, changes(before, x.Stats().Counts))
-	return out.String()
+	fmt.Fprint(&s.out, changes(before, s.x.Stats().Counts))
+	return s.out.String()
+}
+
+func (s *script) line(t *testing.T, line, cmd string, f []string, tier kv.Tier) {
+	switch cmd {
+	case "store", "label":
+		s.x.Apply(parseWorker(t, f[0]), s.stored(t, f[1:], tier))
+	case "remove":
+		s.x.Apply(parseWorker(t, f[0]), kv.Event{Kind: kv.Removed, Tier: tier, Seqs: seqsOf(f[1:])})
+	case "evict":
+		from, to := parseInt(t, f[2]), parseInt(t, f[3])
+		s.x.Apply(parseWorker(t, f[0]), kv.Event{Kind: kv.Removed, Tier: tier, Seqs: chain(expand(f[1]))[from-1 : to]})
+	case "clear":
+		s.x.Apply(parseWorker(t, f[0]), kv.Event{Kind: kv.Cleared})
+	case "drop":
+		fmt.Fprintf(&s.out, "%s: %t\n", line, s.x.Drop(parseWorker(t, f[0])))
+	case "hide":
+		s.x.Hide(parseWorker(t, f[0]))
+	case "show":
+		s.x.Show(parseWorker(t, f[0]))
+	case "access":
+		var workers []kv.Worker
+		for _, w := range f[1:] {
+			workers = append(workers, parseWorker(t, w))
+		}
+		s.x.SetAccess(kv.PoolID(parseInt(t, f[0])), workers)
+	case "place":
+		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.Place(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:])))
+	case "displace":
+		s.x.Displace(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:]))
+	case "droppool":
+		s.x.DropPool(kv.PoolID(parseInt(t, f[0])))
+	case "reload":
+		data := s.x.AppendSnapshot(nil)
+		s.x = mustNew(t, Config{})
+		if err := s.x.LoadSnapshot(data); err != nil {
+			t.Fatal(err)
+		}
+	case "match":
+		fmt.Fprintf(&s.out, "%s:%s\n", line, overlaps(matched(s.x, chain(expand(f[0])), nil)))
+	case "moe":
+		l := parseLabel(t, f[0])
+		q := &kv.MoEQuery{Layer: l.Layer, Experts: []uint32{l.Expert}, Group: l.Group, HasGroup: l.Has&kv.HasGroup != 0}
+		fmt.Fprintf(&s.out, "%s:%s\n", line, overlaps(matched(s.x, chain(expand(f[1])), q)))
+	case "held":
+		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.Held(parseWorker(t, f[0])))
+	case "size":
+		st := s.x.Stats()
+		fmt.Fprintf(&s.out, "%s: workers=%d blocks=%d entries=%d pooled=%d ghosts=%d\n", line, st.Workers, st.Blocks, st.Entries, st.Pooled, st.Ghosts)
+	default:
+		t.Fatalf("unknown line %q", line)
+	}
+}
+
+// stored returns the event of a path, PARENT+PATH or PATH, and of its label if there is one.
+func (s *script) stored(t *testing.T, f []string, tier kv.Tier) kv.Event {
+	parent, path, ok := strings.Cut(expand(f[0]), "+")
+	if !ok {
+		parent, path = "", parent
+	}
+	whole := strings.Trim(parent+"/"+path, "/")
+	for i, seq := range chain(whole) {
+		s.names[seq] = strings.Join(strings.Split(whole, "/")[:i+1], "/")
+	}
+	ev := stored(parent, path, tier)
+	if len(f) > 1 {
+		for range ev.Blocks {
+			ev.Labels = append(ev.Labels, parseLabel(t, f[1]))
+		}
+	}
+	return ev
+}
+
+// expand writes out the ranges of a path, of whichever parts.
+func expand(path string) string {
+	var out []string
+	for _, side := range strings.Split(path, "+") {
+		var names []string
+		for name := range strings.SplitSeq(side, "/") {
+			from, to, ok := strings.Cut(name, "..")
+			if !ok {
+				names = append(names, name)
+				continue
+			}
+			first, _ := strconv.Atoi(from)
+			last, _ := strconv.Atoi(to)
+			for i := first; i <= last; i++ {
+				names = append(names, strconv.Itoa(i))
+			}
+		}
+		out = append(out, strings.Join(names, "/"))
+	}
+	return strings.Join(out, "+")
+}
+
+func seqsOf(paths []string) []kv.SeqHash {
+	var out []kv.SeqHash
+	for _, p := range paths {
+		out = append(out, seqOf(expand(p)))
+	}
+	return out
+}
+
+func parseInt(t *testing.T, s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// parseLabel reads LAYER.EXPERT or LAYER.EXPERT.GROUP; "none" is no label.
+func parseLabel(t *testing.T, s string) kv.MoELabel {
+	if s == "none" {
+		return kv.MoELabel{}
+	}
+	f := strings.Split(s, ".")
+	l := kv.MoELabel{Has: kv.HasExpert, Layer: uint32(parseInt(t, f[0])), Expert: uint32(parseInt(t, f[1]))}
+	if len(f) > 2 {
+		l.Has |= kv.HasGroup
+		l.Group = uint32(parseInt(t, f[2]))
+	}
+	return l
 }
 
 func parseWorker(t *testing.T, s string) kv.Worker {
@@ -200,6 +309,12 @@ func overlaps(list []kv.Overlap) string {
 			if o.Blocks[t] > 0 {
 				fmt.Fprintf(&out, "+%d@%s", o.Blocks[t], t)
 			}
+		}
+		if o.Attachable > 0 {
+			fmt.Fprintf(&out, "(%d attachable)", o.Attachable)
+		}
+		if o.Labelled > 0 {
+			fmt.Fprintf(&out, "(%d labelled)", o.Labelled)
 		}
 	}
 	return out.String()

@@ -1,10 +1,234 @@
 package prefix
 
-import "errors"
+import (
+	"cmp"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// The form of a snapshot: docs/format/snapshot.md, "Index section".
+const (
+	snapshotVersion = 1
+
+	workerHidden = 1 << 0
+
+	pageBlocks = 0x3f   // of a page's second byte: one less than its blocks
+	pageGroups = 1 << 6 // the number of groups follows; else there is one
+	pagePools  = 1 << 7 // pools follow the groups
+
+	groupAll    = 1 << 0 // all blocks are on the device
+	groupSlow   = 1 << 1 // the first of three: the tiers that follow
+	groupLabels = 1 << 4
+	groupOne    = 1 << 5 // one worker
+	groupFlags  = 1<<6 - 1
+)
 
 // AppendSnapshot appends to dst all that the index holds, pools and hidden workers
-// included. The form is in docs/format/snapshot.md.
-func (x *Index) AppendSnapshot(dst []byte) []byte { return dst }
+// included; counts are not. It is the writer's, and takes about as long as copying the
+// hashes.
+func (x *Index) AppendSnapshot(dst []byte) []byte {
+	v := x.view.Load()
+	dst = append(dst, snapshotVersion)
+	dst = binary.AppendUvarint(dst, uint64(len(v.order)))
+	for _, n := range v.order {
+		w := &x.workers[n]
+		dst = appendWorker(dst, w.id)
+		if w.hidden {
+			dst = append(dst, workerHidden)
+		} else {
+			dst = append(dst, 0)
+		}
+	}
+	pools, index := x.poolsInOrder()
+	dst = binary.AppendUvarint(dst, uint64(len(pools)))
+	for _, p := range pools {
+		dst = binary.AppendUvarint(dst, uint64(p.id))
+		dst = binary.AppendUvarint(dst, uint64(len(p.access)))
+		for _, w := range p.access {
+			dst = appendWorker(dst, w)
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(x.pages.live))
+	s := saver{view: v, pools: index}
+	for _, page := range x.pages.inOrder() {
+		dst = s.page(dst, page)
+	}
+	return dst
+}
 
-// LoadSnapshot fills x, which must be empty, from what AppendSnapshot wrote.
-func (x *Index) LoadSnapshot(data []byte) error { return errors.New("prefix: no snapshots yet") }
+func appendWorker(dst []byte, w kv.Worker) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(dst, uint64(w.ID)), uint64(w.Rank))
+}
+
+// poolsInOrder returns the pools by ascending id, and by place the index among them.
+func (x *Index) poolsInOrder() (pools []*pool, index []int) {
+	for i := range x.pools {
+		if x.pools[i].known {
+			pools = append(pools, &x.pools[i])
+		}
+	}
+	slices.SortFunc(pools, func(a, b *pool) int { return cmp.Compare(a.id, b.id) })
+	index = make([]int, len(x.pools))
+	for i, p := range pools {
+		index[x.places[p.id]] = i
+	}
+	return pools, index
+}
+
+// inOrder returns the pages by ascending head.
+func (p *pages) inOrder() []*version {
+	all := make([]*version, 0, p.live)
+	for _, c := range p.chunks {
+		if c == nil {
+			continue
+		}
+		for _, v := range c.versions {
+			if v != nil {
+				all = append(all, v)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *version) int { return cmp.Compare(a.head, b.head) })
+	return all
+}
+
+// saver writes pages; the rest is scratch.
+type saver struct {
+	view   *view
+	pools  []int // by place: the index in the snapshot
+	groups []*group
+	ranks  []uint32
+}
+
+func (s *saver) page(dst []byte, v *version) []byte {
+	s.groups = s.groups[:0]
+	v.groups(func(g *group) { s.groups = append(s.groups, g) })
+	slices.SortFunc(s.groups, compareGroups)
+	pools := v.pooled()
+
+	form := v.n - 1
+	if len(s.groups) != 1 {
+		form |= pageGroups
+	}
+	if len(pools) > 0 {
+		form |= pagePools
+	}
+	dst = append(dst, v.start, form)
+	for _, seq := range v.hashes[:v.n] {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(seq))
+	}
+	if form&pageGroups != 0 {
+		dst = binary.AppendUvarint(dst, uint64(len(s.groups)))
+	}
+	for _, g := range s.groups {
+		dst = s.group(dst, g, span(int(v.start), int(v.n)))
+	}
+	if form&pagePools == 0 {
+		return dst
+	}
+	ordered := slices.Clone(pools)
+	slices.SortFunc(ordered, func(a, b pooled) int { return s.pools[a.pool] - s.pools[b.pool] })
+	dst = binary.AppendUvarint(dst, uint64(len(ordered)))
+	for _, p := range ordered {
+		dst = binary.AppendUvarint(dst, uint64(s.pools[p.pool]))
+		dst = binary.LittleEndian.AppendUint64(dst, p.mask)
+	}
+	return dst
+}
+
+// compareGroups orders the groups of a page, of which no two hold the same.
+func compareGroups(a, b *group) int {
+	if c := cmp.Compare(a.device, b.device); c != 0 || a.ext == b.ext {
+		return c
+	}
+	var none ext
+	ea, eb := cmp.Or(a.ext, &none), cmp.Or(b.ext, &none)
+	return cmp.Or(slices.Compare(ea.slow[:], eb.slow[:]), slices.CompareFunc(ea.labels, eb.labels, func(a, b label) int {
+		return cmp.Or(compareLabels(a.is, b.is), cmp.Compare(a.mask, b.mask))
+	}))
+}
+
+func (s *saver) group(dst []byte, g *group, all uint64) []byte {
+	flags := byte(0)
+	if g.device == all {
+		flags |= groupAll
+	}
+	if g.set.count() == 1 {
+		flags |= groupOne
+	}
+	for t := range kv.Tiers - 1 {
+		if g.on(kv.Tier(t+1)) != 0 {
+			flags |= groupSlow << t
+		}
+	}
+	if g.ext != nil && len(g.ext.labels) > 0 {
+		flags |= groupLabels
+	}
+	dst = append(dst, flags)
+	if flags&groupAll == 0 {
+		dst = binary.LittleEndian.AppendUint64(dst, g.device)
+	}
+	for t := kv.Tier(1); t < kv.Tiers; t++ {
+		if mask := g.on(t); mask != 0 {
+			dst = binary.LittleEndian.AppendUint64(dst, mask)
+		}
+	}
+	if flags&groupLabels != 0 {
+		dst = binary.AppendUvarint(dst, uint64(len(g.ext.labels)))
+		for _, l := range g.ext.labels {
+			dst = appendLabel(dst, l)
+		}
+	}
+	return s.set(dst, g.set)
+}
+
+func appendLabel(dst []byte, l label) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, l.mask)
+	dst = append(dst, byte(l.is.Has))
+	dst = binary.AppendUvarint(dst, uint64(l.is.Layer))
+	dst = binary.AppendUvarint(dst, uint64(l.is.Expert))
+	if l.is.Has&kv.HasGroup != 0 {
+		dst = binary.AppendUvarint(dst, uint64(l.is.Group))
+	}
+	return dst
+}
+
+// set writes one worker by its index, more as runs of indexes.
+func (s *saver) set(dst []byte, set set) []byte {
+	s.ranks = s.ranks[:0]
+	for n := range set.all() {
+		s.ranks = append(s.ranks, s.view.rank[n])
+	}
+	if len(s.ranks) == 1 {
+		return binary.AppendUvarint(dst, uint64(s.ranks[0]))
+	}
+	slices.Sort(s.ranks)
+	runs := 1
+	for i := range s.ranks[1:] {
+		if s.ranks[i+1] != s.ranks[i]+1 {
+			runs++
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(runs))
+	end := uint32(0) // of the run before
+	for i := 0; i < len(s.ranks); {
+		first, n := s.ranks[i], uint32(1)
+		for i+int(n) < len(s.ranks) && s.ranks[i+int(n)] == first+n {
+			n++
+		}
+		dst = binary.AppendUvarint(dst, uint64(first-end))
+		dst = binary.AppendUvarint(dst, uint64(n-1))
+		end = first + n
+		i += int(n)
+	}
+	return dst
+}
+
+// ends reports whether the blocks at both ends of a page are in held, and nothing else
+// than its blocks.
+func ends(held uint64, start, n int) bool {
+	return held&^span(start, n) == 0 && bits.TrailingZeros64(held) == start && bits.Len64(held) == start+n
+}

@@ -135,12 +135,12 @@ func (t *Table) come(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at pl
 	t.raise(at)
 	t.push(t.stateList(e), at, ring)
 	if to == InTransit {
-		t.park(e, false)
+		t.setParked(e, false)
 		return dst
 	}
 	t.pooled++
 	if !known {
-		t.park(e, false)
+		t.setParked(e, false)
 		dst = effect(dst, Place, t.pools[pool].id, seq)
 	}
 	p := &t.pools[pool]
@@ -157,7 +157,7 @@ func (t *Table) evict(now kv.Mono, at place, dst []Effect) []Effect {
 	t.drop(at)
 	e := &t.entries[at]
 	t.uncertain(e, false)
-	t.park(e, false)
+	t.setParked(e, false)
 	e.state, e.since = Evicted, now
 	t.raise(at)
 	t.push(&t.evicted, at, ring)
@@ -192,8 +192,8 @@ func (t *Table) uncertain(e *entry, doubt bool) {
 	e.doubt = doubt
 }
 
-// park notes whether a block waits for a place in the index.
-func (t *Table) park(e *entry, parked bool) {
+// setParked notes whether a block waits for a place in the index.
+func (t *Table) setParked(e *entry, parked bool) {
 	if e.parked != parked {
 		t.parked += sign(parked)
 	}

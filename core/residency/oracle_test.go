@@ -192,6 +192,14 @@ func (n *naive) doubt(now kv.Mono, w kv.Worker) {
 	}
 }
 
+func (n *naive) lost(w kv.Worker) {
+	for k, b := range n.blocks {
+		if b.Mover == w && b.Doubt {
+			delete(n.blocks, k)
+		}
+	}
+}
+
 func (n *naive) trust(w kv.Worker) {
 	for k, b := range n.blocks {
 		if b.Mover == w {
@@ -226,44 +234,41 @@ func (n *naive) drop(p kv.PoolID) {
 
 // index is what a prefix index makes of effects. It has a place for the blocks in known.
 type index struct {
+	n      *naive
 	known  map[kv.SeqHash]bool
 	placed map[in]bool
 	access map[kv.PoolID][]kv.Worker
 }
 
-// obey does what effects say, and parks what has no place, as the owner of a Table must.
-func (x *index) obey(t *rapid.T, table *Table, n *naive, effects []Effect) {
-	for _, e := range effects {
-		switch e.Do {
-		case Place:
-			for _, s := range e.Seqs {
-				k := in{e.Pool, s}
-				if x.placed[k] {
-					t.Fatalf("block %x is placed twice in pool %d", s, e.Pool)
-				}
-				if !x.known[s] {
-					table.Park(e.Pool, s)
-					if b, ok := n.blocks[k]; ok && b.State == Pooled && !b.Doubt {
-						b.Parked = true
-						n.blocks[k] = b
-					}
-					continue
-				}
-				x.placed[k] = true
-			}
-		case Displace:
-			for _, s := range e.Seqs {
-				delete(x.placed, in{e.Pool, s})
-			}
-		case SetAccess:
-			x.access[e.Pool] = e.Access
-		case DropPool:
-			delete(x.access, e.Pool)
-			for k := range x.placed {
-				if k.pool == e.Pool {
-					delete(x.placed, k)
-				}
-			}
+func (x *index) Place(p kv.PoolID, seqs []kv.SeqHash) (placed int) {
+	for _, s := range seqs {
+		k := in{p, s}
+		if x.known[s] {
+			x.placed[k] = true
+			placed++
+			continue
+		}
+		if b, ok := x.n.blocks[k]; ok && b.State == Pooled && !b.Doubt {
+			b.Parked = true
+			x.n.blocks[k] = b
+		}
+	}
+	return placed
+}
+
+func (x *index) Displace(p kv.PoolID, seqs []kv.SeqHash) {
+	for _, s := range seqs {
+		delete(x.placed, in{p, s})
+	}
+}
+
+func (x *index) SetAccess(p kv.PoolID, workers []kv.Worker) { x.access[p] = workers }
+
+func (x *index) DropPool(p kv.PoolID) {
+	delete(x.access, p)
+	for k := range x.placed {
+		if k.pool == p {
+			delete(x.placed, k)
 		}
 	}
 }
@@ -284,28 +289,28 @@ func TestAgainstNaive(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := newNaive(cfg)
-		x := &index{map[kv.SeqHash]bool{chain[0]: true, chain[4]: true}, map[in]bool{}, map[kv.PoolID][]kv.Worker{}}
+		x := &index{n, map[kv.SeqHash]bool{chain[0]: true, chain[4]: true}, map[in]bool{}, map[kv.PoolID][]kv.Worker{}}
 		now := kv.Mono(0)
 		workers := rapid.Map(rapid.IntRange(1, 3), func(i int) kv.Worker { return kv.Worker{ID: kv.WorkerID(i), Rank: uint32(i % 2)} })
 		pools := rapid.Map(rapid.IntRange(0, 2), func(i int) kv.PoolID { return kv.PoolID(i) })
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			now += kv.Mono(rapid.IntRange(0, 2).Draw(t, "later"))
 			// A shell ticks before it does anything else at a time.
-			x.obey(t, table, n, table.Tick(now, nil))
+			table.Settle(x, table.Tick(now, nil))
 			n.tick(now)
-			switch rapid.IntRange(0, 11).Draw(t, "what") {
+			switch rapid.IntRange(0, 12).Draw(t, "what") {
 			case 0:
 				w := workers.Draw(t, "doubted")
 				n.doubt(now, w)
-				x.obey(t, table, n, table.Doubt(now, w, nil))
+				table.Settle(x, table.Doubt(now, w, nil))
 			case 1:
 				w := workers.Draw(t, "trusted")
 				n.trust(w)
-				x.obey(t, table, n, table.Trust(w, nil))
+				table.Settle(x, table.Trust(w, nil))
 			case 2:
 				p := pools.Draw(t, "dropped")
 				n.drop(p)
-				x.obey(t, table, n, table.Drop(p, nil))
+				table.Settle(x, table.Drop(p, nil))
 			case 3: // somebody stores the first three blocks of the chain
 				for _, s := range chain[:3] {
 					x.known[s] = true
@@ -316,8 +321,12 @@ func TestAgainstNaive(t *testing.T) {
 						n.blocks[k] = b
 					}
 				}
-				x.obey(t, table, n, table.Stored(&kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{'a', 'b', 'c'}}, nil))
+				table.Settle(x, table.Stored(&kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{'a', 'b', 'c'}}, nil))
 			case 4:
+				w := workers.Draw(t, "lost")
+				n.lost(w)
+				table.Lost(w)
+			case 5:
 				table = again(t, cfg, table, now)
 			default:
 				ev := &kv.Event{Kind: kv.Moved, Move: kv.Move{To: kv.PoolState(rapid.IntRange(1, 4).Draw(t, "to"))}}
@@ -330,7 +339,7 @@ func TestAgainstNaive(t *testing.T) {
 				ev.Seqs = rapid.SliceOfN(rapid.SampledFrom(chain), 0, 3).Draw(t, "blocks")
 				w := workers.Draw(t, "mover")
 				n.move(now, w, ev)
-				x.obey(t, table, n, table.Move(now, w, ev, nil))
+				table.Settle(x, table.Move(now, w, ev, nil))
 			}
 			agrees(t, table, n, x, chain)
 		}
@@ -447,7 +456,7 @@ func sample(t testing.TB) *Table {
 	move(3, 3, Pooled, 7, nil, "a", "x", "xy")
 	move(4, 1, Evicted, 4, nil, "abc")
 	table.Doubt(5, kv.Worker{ID: 3}, nil)
-	table.Park(4, block("ab"))
+	table.park(4, block("ab"))
 	return table
 }
 

@@ -26,7 +26,8 @@
 // Config.Retain. And when events of a worker may have been lost ([Table.Doubt]), the
 // pooled blocks that it moved last are not in the index until its feed is repaired
 // ([Table.Trust]) or somebody speaks of them again; they are forgotten after
-// Config.Doubt. So the index may know less than the truth, and not more than was said.
+// Config.Doubt, and at once when the missing events will not come ([Table.Lost]). So the index may
+// know less than the truth, and not more than was said.
 //
 // A Table has one owner: no method may run beside another one. Everything it keeps is
 // bounded by its Config.

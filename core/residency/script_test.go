@@ -16,7 +16,7 @@ import (
 //
 //	new [bound=value…]                 a table
 //	move AT WORKER TO [pool=N] [access=W,W] BLOCK…
-//	doubt AT WORKER | trust WORKER | tick AT | drop POOL
+//	doubt AT WORKER | trust WORKER | lost WORKER | tick AT | drop POOL
 //	park POOL BLOCK | stored BLOCK…    the chain of blocks
 //	block BLOCK | pools | stats | next
 //
@@ -128,6 +128,8 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 		effects = r.table.Doubt(at(t, f[1]), worker(t, f[2]), nil)
 	case "trust":
 		effects = r.table.Trust(worker(t, f[1]), nil)
+	case "lost":
+		r.table.Lost(worker(t, f[1]))
 	case "tick":
 		effects = r.table.Tick(at(t, f[1]), nil)
 	case "drop":
@@ -135,7 +137,7 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 		effects = r.table.Drop(kv.PoolID(n), nil)
 	case "park":
 		n, _ := strconv.Atoi(f[1])
-		r.table.Park(kv.PoolID(n), block(f[2]))
+		r.table.park(kv.PoolID(n), block(f[2]))
 	case "stored":
 		ev := kv.Event{Kind: kv.Stored}
 		for _, b := range f[1] {

@@ -129,7 +129,7 @@ func (t *Table) forget(at place) {
 	t.drop(at)
 	e := &t.entries[at]
 	t.uncertain(e, false)
-	t.park(e, false)
+	t.setParked(e, false)
 	t.unchain(at)
 	t.disown(at)
 	pool := e.pool

@@ -262,7 +262,7 @@ func (t *Table) loadBlock(like *entry, w kv.Worker) error {
 	e := &t.entries[at]
 	e.state, e.since = like.state, like.since
 	t.uncertain(e, like.doubt)
-	t.park(e, like.parked)
+	t.setParked(e, like.parked)
 	t.raise(at)
 	t.push(l, at, ring)
 	if e.state == Pooled {

@@ -16,7 +16,7 @@ type Counts struct {
 	Refused    uint64 // beyond Config's bounds
 	Stuck      uint64 // in transit for too long
 	Overflowed uint64 // beyond a pool's capacity
-	Forgotten  uint64 // that were in doubt for too long
+	Forgotten  uint64 // that were in doubt for too long, or whose events were lost
 }
 
 // Stats describes a table at one moment, in blocks unless it says otherwise.

@@ -58,7 +58,7 @@ func (t *Table) Doubt(now kv.Mono, w kv.Worker, dst []Effect) []Effect {
 		found = true
 		dst = t.displace(at, dst)
 		t.uncertain(e, true)
-		t.park(e, false)
+		t.setParked(e, false)
 	}
 	if found {
 		t.settle(m)
@@ -82,6 +82,14 @@ func (t *Table) Trust(w kv.Worker, dst []Effect) []Effect {
 		}
 	}
 	return dst
+}
+
+// Lost says that what was missing of w will not come: what is in doubt is forgotten, until
+// it is said again.
+func (t *Table) Lost(w kv.Worker) {
+	if m, ok := t.byName[w]; ok {
+		t.counts.Forgotten += uint64(t.forgetDoubtful(m))
+	}
 }
 
 // settle ends the doubt about a mover, not that about its blocks.
@@ -108,18 +116,6 @@ func (t *Table) forgetDoubtful(m int32) int {
 	return n
 }
 
-// Park says that the index has no place for a block that it was to place: nobody whom it
-// knows holds it, so what comes before it is not known. The block waits for a Stored event.
-func (t *Table) Park(id kv.PoolID, seq kv.SeqHash) {
-	pool, ok := t.byID[id]
-	if !ok {
-		return
-	}
-	if at := t.find(pool, seq); at != none && t.entries[at].state == Pooled && !t.entries[at].doubt {
-		t.park(&t.entries[at], true)
-	}
-}
-
 // Stored looks for blocks that wait for their place among those of a Stored event,
 // which the index has applied, and appends to dst what is to be placed now.
 func (t *Table) Stored(ev *kv.Event, dst []Effect) []Effect {
@@ -135,7 +131,7 @@ func (t *Table) Stored(ev *kv.Event, dst []Effect) []Effect {
 		}
 		for ; at != none; at = t.entries[at].other {
 			if e := &t.entries[at]; e.parked {
-				t.park(e, false)
+				t.setParked(e, false)
 				dst = effect(dst, Place, t.pools[e.pool].id, seq)
 			}
 		}

@@ -66,6 +66,33 @@ func TestPickAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestPreferencesAllocateNothing: neither sessions, nor labels and experts, nor a margin,
+// nor the question whether to wait.
+func TestPreferencesAllocateNothing(t *testing.T) {
+	for _, stickiness := range []Stickiness{Soft, Hard} {
+		r, q := loaded(t, Config{NearCost: 0.05, Sessions: Sessions{Stickiness: stickiness}, QueueThreshold: new(100.0)})
+		q.Session.ID = "s"
+		q.Allowed = []kv.WorkerID{1, 2, 3, 60}
+		q.Override.MoE = &MoEQuery{Layer: new(uint32(3)), Experts: []uint32{1, 2}, Fallback: new(false)}
+		for i := range q.Overlaps {
+			q.Overlaps[i].Labelled = 1
+		}
+		step := func() {
+			if r.Full(0, q) {
+				t.Fatal("full")
+			}
+			if _, err := r.Pick(0, q); err != nil {
+				t.Fatal(err)
+			}
+			r.active.Free(q.Key)
+		}
+		step()
+		if allocs := testing.AllocsPerRun(500, step); allocs != 0 {
+			t.Errorf("%s: %v allocations per pick, want 0", stickiness, allocs)
+		}
+	}
+}
+
 func BenchmarkPick(b *testing.B) {
 	for _, mode := range []Mode{KV, RoundRobin, PowerOfTwo} {
 		b.Run(fmt.Sprintf("workers=64/mode=%s", mode), func(b *testing.B) {

@@ -36,9 +36,9 @@ func (r *Router) refuse(p *policy, t *Target, q *Query) refusal {
 	switch {
 	case q.Pin.ID != 0 && q.Pin != t.Worker:
 		return notPinned
-	case len(q.Allowed) > 0 && !slices.Contains(q.Allowed, t.Worker.ID):
+	case !t.Router && len(q.Allowed) > 0 && !slices.Contains(q.Allowed, t.Worker.ID):
 		return notAllowed
-	case p.strict && q.overlap(t.Worker).Labelled == 0:
+	case !t.Router && p.strict && q.overlap(t.Worker).Labelled == 0:
 		return unlabelled
 	case slices.Contains(q.Exclude, t.Worker.ID):
 		return excluded

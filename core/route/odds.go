@@ -67,7 +67,8 @@ func softmax(cands []candidate, temperature float64) {
 	for i := range cands {
 		far := 0.0 // from the least cost, 0 to 1
 		if most > least {
-			far = (cands[i].Cost - least) / (most - least)
+			// In halves, which are exact, no difference of finite costs overflows.
+			far = (float64(cands[i].Cost/2) - float64(least/2)) / (float64(most/2) - float64(least/2))
 		}
 		cands[i].Probability = exact.Exp(-far / temperature)
 		sum += cands[i].Probability

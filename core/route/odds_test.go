@@ -1,13 +1,16 @@
 package route
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/slots"
 )
 
 // anyCandidates draws candidates with few distinct loads and costs, so that
@@ -122,6 +125,106 @@ func TestChooseNeverTakesTheImpossible(t *testing.T) {
 	}
 }
 
+// oddsOf returns what mode KV makes of costs.
+func oddsOf(cfg Config, costs ...float64) []candidate {
+	cfg.EnsureDefaults()
+	r := Router{cfg: cfg}
+	cands := make([]candidate, len(costs))
+	for i, c := range costs {
+		cands[i].Cost = c
+	}
+	r.odds(&policy{mode: KV, temperature: cfg.Temperature}, cands)
+	return cands
+}
+
+// TestOddsOfCosts: one candidate is certain at any temperature, the least of any costs,
+// negative ones too, at 0, and the order of extreme finite ones shows whatever their range.
+func TestOddsOfCosts(t *testing.T) {
+	for _, temperature := range []float64{0, 5e-324, 0.5, 1, 1e9} {
+		for _, near := range []float64{0, 0.1, 1} {
+			for _, cost := range []float64{0, -5, 1e300} {
+				if c := oddsOf(Config{Temperature: temperature, NearCost: near}, cost); c[0].Probability != 1 {
+					t.Errorf("temperature %g, near %g, cost %g alone: %g", temperature, near, cost, c[0].Probability)
+				}
+			}
+		}
+	}
+	for _, costs := range [][]float64{{3, -7, 5}, {0, -1e-300, 1}, {math.MaxFloat64, -math.MaxFloat64, 0}} {
+		if c := oddsOf(Config{}, costs...); c[1].Probability != 1 {
+			t.Errorf("costs %v: %+v", costs, c)
+		}
+		c := oddsOf(Config{Temperature: 1}, costs...)
+		for i, a := range c {
+			for _, b := range c[i+1:] {
+				if (a.Cost < b.Cost) != (a.Probability > b.Probability) || !(a.Probability > 0) || !(a.Probability <= 1) {
+					t.Errorf("costs %v: %g has %g, %g has %g", costs, a.Cost, a.Probability, b.Cost, b.Probability)
+				}
+			}
+		}
+	}
+}
+
+// TestTiesSpread: of three equal costs 120 draws take each about as often, and those of
+// equal seeds are equal.
+func TestTiesSpread(t *testing.T) {
+	draws := func(seed uint64) (list []int, counts [3]int) {
+		r := Router{cfg: Config{Seed: seed}}
+		for range 120 {
+			cands := oddsOf(Config{}, 2, 2, 2)
+			list = append(list, r.choose(cands))
+			counts[list[len(list)-1]]++
+			r.decisions++
+		}
+		return list, counts
+	}
+	first, counts := draws(7)
+	for i, n := range counts {
+		if n < 20 || n > 60 {
+			t.Errorf("candidate %d was drawn %d times of 120", i, n)
+		}
+	}
+	if again, _ := draws(7); !slices.Equal(first, again) {
+		t.Error("equal seeds draw differently")
+	}
+	if other, _ := draws(8); slices.Equal(first, other) {
+		t.Error("other seeds draw equally")
+	}
+}
+
+// TestNearCostsDoNotHerd: routers that see the same loads, and not each other's requests,
+// put a tenth of them on a worker each with a margin where all are on one without.
+func TestNearCostsDoNotHerd(t *testing.T) {
+	for _, c := range []struct {
+		near float64
+		most int
+	}{{0, 1000}, {0.05, 250}} {
+		counts := map[kv.WorkerID]int{}
+		for seed := range uint64(1000) {
+			active := mustTable(t, size)
+			r := mustRouter(t, Config{NearCost: c.near, Seed: seed}, active)
+			setWorkers(t, r, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+			for id := range 10 { // worker 1 is the best by a block
+				d := slots.Demand{PromptTokens: size * (1000 + min(1, id))}
+				if err := active.Reserve(0, slots.Key{ID: fmt.Sprint(id)}, kv.Worker{ID: kv.WorkerID(id + 1)}, d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d, err := r.Pick(0, &Query{Key: slots.Key{ID: "q"}, PromptTokens: size})
+			if err != nil {
+				t.Fatal(err)
+			}
+			counts[d.Worker.ID]++
+		}
+		most := 0
+		for _, n := range counts {
+			most = max(most, n)
+		}
+		if c.near == 0 && most != c.most || most > c.most {
+			t.Errorf("near %g: %d of 1,000 routers chose the same worker", c.near, most)
+		}
+	}
+}
+
 // TestExtremeCosts says that costs stay ordered at the bounds of the weight.
 func TestExtremeCosts(t *testing.T) {
 	active := mustTable(t, 2)
@@ -153,6 +256,11 @@ func TestNeedsOverlaps(t *testing.T) {
 		{Config{Mode: RoundRobin}, Override{Mode: new(KV)}, true},
 		{Config{}, Override{Mode: new(LeastLoaded)}, false},
 		{Config{}, Override{Temperature: new(-1.0)}, false},
+		{Config{Mode: RoundRobin}, Override{MoE: &MoEQuery{Layer: new(uint32(1)), Fallback: new(false)}}, true},
+		{Config{Mode: RoundRobin}, Override{MoE: &MoEQuery{Layer: new(uint32(1))}}, false},
+		{Config{OverlapWeight: new(0.0)}, Override{MoE: &MoEQuery{Layer: new(uint32(1))}}, true},
+		{Config{OverlapWeight: new(0.0), Affinity: &AffinityWeights{}}, Override{MoE: &MoEQuery{Layer: new(uint32(1))}}, false},
+		{Config{}, Override{MoE: &MoEQuery{}}, false},
 	} {
 		if got := mustRouter(t, c.cfg, mustTable(t, 16)).NeedsOverlaps(&c.o); got != c.want {
 			t.Errorf("%+v with %+v: %t", c.cfg, c.o, got)

@@ -47,6 +47,9 @@ type Target struct {
 	// Unfit says in words why requests for the model must not go to the worker,
 	// whatever its state: it is not quite the same model. "" if nothing is wrong.
 	Unfit string
+	// Router says that it is a router with workers of its own, of whom it asks what a
+	// request asks of workers: labelled blocks, and to be among the allowed.
+	Router bool
 	// BatchTokens is how many tokens it computes in one step; 0 if that is not known, and
 	// then no request waits for it in the router.
 	BatchTokens int

@@ -51,7 +51,7 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 //
 //	router [mode=M] [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
 //	       [near=F] [queue-weight=F] [threshold=F] [sessions=soft|hard|off] [ttl=DURATION] [most=N]
-//	workers                    lines: W STATE [block-size=N] [blocks=N] [batch=N] [experts=LAYER.EXPERT[*SHARE]+…]
+//	workers                    lines: W STATE [block-size=N] [blocks=N] [batch=N] [router] [experts=LAYER.EXPERT[*SHARE]+…]
 //	state w=W state=STATE at=DURATION
 //	busy [blocks=F] [tokens=N]
 //	reserve id=ID w=W chain=PATH [overlap=N] [prefilled]
@@ -224,6 +224,8 @@ func targets(t *testing.T, d *datadriven.TestData) []Target {
 				target.BlockSize = int(*number(t, v))
 			case "blocks":
 				target.Blocks = int(*number(t, v))
+			case "router":
+				target.Router = true
 			case "batch":
 				target.BatchTokens = int(*number(t, v))
 			case "experts":

@@ -85,14 +85,21 @@ type Config struct {
 
 	Simulation
 
-	RouterMode          string  `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
-	OverlapScoreWeight  float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
-	NoKVEvents          bool    `key:"no-kv-events" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
-	PredictedTTL        Seconds `key:"router-predicted-ttl" on:"up,frontend,router" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
-	RouterTemperature   float64 `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
-	RouterSeed          uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
-	BusyThreshold       float64 `key:"busy-threshold" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
-	BusyPrefillTokens   int     `key:"busy-prefill-tokens" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
+	RouterMode         string  `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
+	OverlapScoreWeight float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
+	NoKVEvents         bool    `key:"no-kv-events" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
+	PredictedTTL       Seconds `key:"router-predicted-ttl" on:"up,frontend,router" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
+	RouterTemperature  float64 `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
+	RouterSeed         uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
+	RouterReplicaSync  string  `key:"router-replica-sync" on:"up,frontend,router" help:"on or off: routers of one component tell each other what they have sent to its workers, so that each counts the requests of all"`
+	RouterTrackOutput  string  `key:"router-track-output-blocks" on:"up,frontend,router" help:"on or off: blocks of answers count as load of their worker as they are generated, and fade towards the expected end of a request that gives one (nvext.agent_hints.osl)"`
+	BusyThreshold      float64 `key:"busy-threshold" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
+	BusyPrefillTokens  int     `key:"busy-prefill-tokens" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
+	SnapshotThreshold  int     `key:"router-snapshot-threshold" on:"up,frontend,router" help:"messages of cache events after which a router leaves a snapshot of what it knows, for those that start later; 0 leaves none"`
+	ResetStates        string  `key:"router-reset-states" bare:"on" on:"up,frontend,router" help:"on: throw away what earlier routers left of cache events and snapshots, unless others are using it; force: throw it away; off: use it"`
+
+	Routing
+
 	MigrationLimit      int     `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
 	MigrationWait       Seconds `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
 	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"age at which a reservation that nobody freed is dropped"`
@@ -163,9 +170,14 @@ func Defaults(command Command) Config {
 		MaxNumSeqs:          256,
 		MaxWaiting:          1024,
 		Simulation:          simulation(),
+		Routing:             routing(),
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
 		PredictedTTL:        Seconds(2 * time.Second),
+		SnapshotThreshold:   10_000,
+		ResetStates:         Off,
+		RouterReplicaSync:   On,
+		RouterTrackOutput:   Off,
 		MigrationLimit:      3,
 		MigrationWait:       Seconds(10 * time.Second),
 		ActiveRequestExpiry: Seconds(10 * time.Minute),
@@ -196,6 +208,9 @@ func Defaults(command Command) Config {
 	}
 	return c
 }
+
+// Force is a choice of ResetStates; the others are On and Off.
+const Force = "force"
 
 // auto is a parser that is found out.
 const auto = "auto"
@@ -240,10 +255,13 @@ func (c *Config) Validate() error {
 	p.oneOf("router-mode", c.RouterMode, "kv", "round-robin", "random", "power-of-two", "least-loaded", "direct")
 	p.weight("kv-overlap-score-weight", c.OverlapScoreWeight)
 	p.weight("router-temperature", c.RouterTemperature)
-	if !(c.BusyThreshold >= 0 && c.BusyThreshold <= 1) {
-		p.add("busy-threshold", fmt.Sprintf("%v is not a share between 0 and 1", c.BusyThreshold))
-	}
+	p.oneOf("router-replica-sync", c.RouterReplicaSync, On, Off)
+	p.oneOf("router-track-output-blocks", c.RouterTrackOutput, On, Off)
+	p.share("busy-threshold", c.BusyThreshold)
 	p.between("busy-prefill-tokens", int64(c.BusyPrefillTokens), 0, 1<<30)
+	p.between("router-snapshot-threshold", int64(c.SnapshotThreshold), 0, 1<<30)
+	p.oneOf("router-reset-states", c.ResetStates, Off, On, Force)
+	p.routing(c)
 	p.between("migration-limit", int64(c.MigrationLimit), 0, 100)
 	p.notNegative("router-predicted-ttl", c.PredictedTTL)
 	p.notNegative("migration-wait", c.MigrationWait)

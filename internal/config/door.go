@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The choices of AccessLog and MetricsAccess.
+// The choices of AccessLog and of what else is on or off, and of MetricsAccess.
 const (
 	On  = "on"
 	Off = "off"

@@ -111,6 +111,7 @@ func addFlags(fs *pflag.FlagSet, command Command, has func(reflect.StructField) 
 	for _, f := range settings() {
 		if has(f) {
 			addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), keyOf(f), f.Tag.Get("help"))
+			fs.Lookup(keyOf(f)).NoOptDefVal = f.Tag.Get("bare") // what the flag means without a value
 		}
 	}
 	return fl

@@ -97,6 +97,9 @@ type Card struct {
 	// "none" for neither.
 	ToolParser      string `json:"tool_parser,omitempty"`
 	ReasoningParser string `json:"reasoning_parser,omitempty"`
+	// Router says that the worker is a router process: what requests want of workers, it
+	// asks of its own.
+	Router bool `json:"router,omitempty"`
 	// MaxBatchedTokens is how many tokens the engine computes in one step; 0 if it does
 	// not say. Routers measure the prompts that wait for it by that.
 	MaxBatchedTokens int `json:"max_num_batched_tokens,omitempty"`
@@ -144,6 +147,9 @@ type Request struct {
 	// Logprobs is -1 for none, else how many alternatives to report beside the
 	// chosen token.
 	Logprobs int
+	// Hints are what the client wants of the choice of a worker, as a router process
+	// reads them that makes it; nil if nothing. Engines take no notice of them.
+	Hints []byte
 	// Guide constrains the text of every choice; nil is free text. Only engines
 	// whose card says Guided take it, others refuse it with [RefuseGuide].
 	Guide *Guide

@@ -27,6 +27,9 @@ const (
 // for the bookkeeping of each.
 const MaxChoices = 128
 
+// MaxHints bounds the hints of a request, in bytes.
+const MaxHints = 64 << 10
+
 // The kinds of value.
 const (
 	kindInt   = 0 // uvarint
@@ -61,6 +64,7 @@ const (
 	reqIgnoreEOS
 	reqLogprobs
 	reqGuide // of guidedVersion
+	reqHints
 )
 
 // The fields of a delta. Numbers are never reused.
@@ -113,6 +117,10 @@ func AppendRequest(dst []byte, r *Request) []byte {
 		dst = appendKey(dst, reqGuide, kindBytes)
 		dst = binary.AppendUvarint(dst, uint64(len(r.Guide.Schema)))
 		dst = append(dst, r.Guide.Schema...)
+	}
+	if len(r.Hints) > 0 {
+		dst = binary.AppendUvarint(appendKey(dst, reqHints, kindBytes), uint64(len(r.Hints)))
+		dst = append(dst, r.Hints...)
 	}
 	return dst
 }
@@ -188,6 +196,8 @@ func DecodeRequest(b []byte, r *Request) error {
 			r.Logprobs = d.int()
 		case reqGuide:
 			r.Guide = d.guide(old.Guide)
+		case reqHints:
+			r.Hints = d.hints(old.Hints[:0])
 		default:
 			d.skip()
 		}

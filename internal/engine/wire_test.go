@@ -142,6 +142,7 @@ func TestRandomRoundTrip(t *testing.T) {
 		if rapid.Bool().Draw(t, "guided") {
 			want.Guide = &Guide{Schema: rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "schema")}
 		}
+		want.Hints = rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "hints")
 		if err := DecodeRequest(AppendRequest(nil, want), &req); err != nil {
 			t.Fatal(err)
 		}
@@ -204,6 +205,7 @@ func TestMalformed(t *testing.T) {
 		"version too low":    {[]byte{0}, fault.Unimplemented},
 		"guide of version 1": {appendString([]byte{1}, reqGuide, "{}"), fault.Invalid},
 		"version 2 for none": {[]byte{2}, fault.Invalid},
+		"long hints":         {appendString([]byte{1}, reqHints, strings.Repeat(" ", MaxHints+1)), fault.Invalid},
 		"long guide":         {appendString([]byte{2}, reqGuide, strings.Repeat(" ", MaxSchema+1)), fault.Invalid},
 		"cut key":            {[]byte{1, 0x80}, fault.Invalid},
 		"cut string":         {[]byte{1, reqID<<2 | kindBytes, 5, 'a'}, fault.Invalid},

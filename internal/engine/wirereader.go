@@ -236,6 +236,16 @@ func (r *wireReader) guide(old *Guide) *Guide {
 	return old
 }
 
+// hints appends the hints of a request to dst.
+func (r *wireReader) hints(dst []byte) []byte {
+	b := r.bytes()
+	if len(b) > MaxHints {
+		r.fail()
+		return nil
+	}
+	return append(dst, b...)
+}
+
 func (r *wireReader) media() kv.Media {
 	s := r.sub()
 	var m kv.Media

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,8 @@ const (
 	maxSkew = 5 * time.Second
 	// maxProbe bounds an answer of a running process, in bytes.
 	maxProbe = 16 << 20
+	// oddShare: more orphans than one in so many events are no accident.
+	oddShare = 10
 )
 
 // running checks the process at a URL: what it serves, how it sees its workers,
@@ -123,9 +126,13 @@ func (d *doctor) workers(ctx context.Context, server string) {
 			Feed    struct {
 				State   string  `json:"state"`
 				LastSeq uint64  `json:"last_seq"`
+				Events  uint64  `json:"events"`
+				Missing uint64  `json:"missing"`
 				Gaps    uint64  `json:"gaps"`
+				GivenUp uint64  `json:"given_up"`
+				Orphans uint64  `json:"orphans"`
 				Lagging bool    `json:"lagging"`
-				Idle    float64 `json:"idle_seconds"`
+				LagFor  float64 `json:"lag_seconds"`
 			} `json:"feed"`
 		} `json:"rows"`
 	}
@@ -149,15 +156,19 @@ func (d *doctor) workers(ctx context.Context, server string) {
 		}
 		check := fmt.Sprintf("events of %d/%d", r.ID, r.Rank)
 		switch {
-		case d.withoutEvents() && (r.Feed.State == "resync" || r.Feed.State == "waiting"):
+		case d.withoutEvents() && slices.Contains([]string{"repairing", "resync", "waiting"}, r.Feed.State):
+		case r.Feed.State == "repairing":
+			d.warn(check, "wait a moment; if it stays so, look at the NATS server and the worker's log", "%d events are missing (%d gaps so far): its cache does not count until it has sent them again", r.Feed.Missing, r.Feed.Gaps)
 		case r.Feed.State == "resync":
-			d.warn(check, "wait a moment; if it stays so, look at the NATS server and the worker's log", "events were lost (%d gaps): its cache does not count until it has described it again", r.Feed.Gaps)
+			d.warn(check, "wait a moment; if it stays so, look at the NATS server and the worker's log", "events were lost (%d gaps, %d repairs given up): its cache does not count until it has described it again", r.Feed.Gaps, r.Feed.GivenUp)
 		case r.Feed.State == "mismatch":
 			d.fail(check, "start the worker with the block size of its engine", "its events have another block size than its model card")
 		case r.Feed.State == "waiting":
 			d.warn(check, "look at the NATS server: frontends and workers need the same one", "no event has come yet")
 		case r.Feed.Lagging:
-			d.warn(check, "look at the load of this machine and of the NATS server", "the server is behind the worker, at event %d", r.Feed.LastSeq)
+			d.warn(check, "look at the load of this machine and of the NATS server", "the server has been behind the worker for %.0f s, at event %d, %d missing", r.Feed.LagFor, r.Feed.LastSeq, r.Feed.Missing)
+		case r.Feed.Orphans > r.Feed.Events/oddShare:
+			d.warn(check, "the engine stores blocks after ones that it has not stored, or has removed: look at how it sends its events", "%d of %d events are orphans: their blocks match nothing", r.Feed.Orphans, r.Feed.Events)
 		default:
 			live++
 		}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"penstock/core/route"
 	"penstock/internal/config"
 	"penstock/internal/serve/frontend"
 	"penstock/internal/serve/router"
@@ -57,15 +56,24 @@ func (f *frontendRole) announce() { f.ready(f.started()) }
 func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 	return router.New(router.Config{
 		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
-		Route: route.Config{
-			Mode: route.Mode(p.cfg.RouterMode), OverlapWeight: &p.cfg.OverlapScoreWeight,
-			Temperature: p.cfg.RouterTemperature, Seed: p.cfg.RouterSeed,
-			Busy: route.Busy{DecodeBlocks: p.cfg.BusyThreshold, PrefillTokens: p.cfg.BusyPrefillTokens},
-		},
+		Route: p.cfg.Route(), Queue: p.cfg.Queue(),
 		NoKVEvents: p.cfg.NoKVEvents, PredictedTTL: orOff(p.cfg.PredictedTTL),
+		Sync:           p.cfg.RouterReplicaSync == config.On,
+		TrackOutput:    p.cfg.RouterTrackOutput == config.On,
 		ReservationTTL: time.Duration(p.cfg.ActiveRequestExpiry),
 		MaxBodyBytes:   p.cfg.MaxBodyBytes,
-	}, router.Planes{Bus: p.planes.events, Registry: p.planes.registry, RPC: p.planes.rpc}, prompter, p.metrics, p.log)
+		Snapshots:      router.Snapshots{Threshold: uint64(p.cfg.SnapshotThreshold), Reset: resetOf(p.cfg.ResetStates)},
+	}, router.Planes{Bus: p.planes.events, Registry: p.planes.registry, RPC: p.planes.rpc, Archive: p.planes.archive}, prompter, p.metrics, p.log)
+}
+
+func resetOf(setting string) router.Reset {
+	switch setting {
+	case config.On:
+		return router.Alone
+	case config.Force:
+		return router.Force
+	}
+	return router.Keep
 }
 
 func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {

@@ -24,6 +24,7 @@ type planes struct {
 	server   *natsd.Server // nil unless NATS is embedded
 	conn     *nats.Conn    // nil without NATS
 	events   bus.Bus
+	archive  bus.Archive // nil without NATS
 	registry disco.Registry
 	rpc      rpc.Plane
 	addr     string // where to serve on rpc; "" lets the plane choose
@@ -125,7 +126,8 @@ func (p *planes) openBus(log *slog.Logger) error {
 		return err
 	}
 	p.events, p.dropped, p.malformed = events, events.Dropped, events.Malformed
-	return nil
+	p.archive, err = bus.NewNATSArchive(p.conn, bus.ArchiveConfig{})
+	return err
 }
 
 func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/route"
@@ -39,7 +40,10 @@ type cluster struct {
 	calls   slab[call]
 	batches slab[[]frame]
 	parcels slab[parcel]
-	pings   slab[ping]
+	// requests are those of routers to workers on their way.
+	requests slab[feed.Request]
+	pings    slab[ping]
+	letters  slab[letter]
 
 	prompt   []kv.Token // of the task whose serial is promptOf
 	promptOf uint64
@@ -141,9 +145,11 @@ func (c *cluster) step() error {
 	case recorded:
 		c.unpack(e.a, e.b)
 	case asked:
-		c.workers[e.a].asked(c)
-	case described:
-		c.workers[e.a].described(c, e.b)
+		c.workers[e.a].asked(c, e.b)
+	case asking:
+		c.routers[e.a].asking(c)
+	case answered:
+		c.workers[e.a].answered(c, e.b)
 	case crashed:
 		c.crash(e.a)
 	case leaving:
@@ -160,6 +166,10 @@ func (c *cluster) step() error {
 		c.routers[e.a].probe(c, e.b)
 	case ponged:
 		c.ponged(e.a)
+	case told:
+		c.routers[e.a].speak(c, e.b)
+	case heard:
+		c.routers[e.b].hear(c, e.a)
 	case upkeep:
 		for i := range c.routers {
 			c.routers[i].tidy(c)

@@ -39,8 +39,13 @@ func (c *cluster) discover(number int) {
 			Worker: kv.Worker{ID: w.ID}, BlockSize: c.cfg.BlockSize, Blocks: c.cfg.Blocks, State: state, Since: since,
 		})
 	}
+	r.ticks(c.now)
 	if err := r.router.SetWorkers(r.targets); err != nil {
 		c.defect = err
+	}
+	if r.replica != nil {
+		r.replica.Revisit(c.now)
+		r.tell(c)
 	}
 	r.watch(c)
 	waiting := slices.Clone(r.waiting)
@@ -64,7 +69,9 @@ func (r *router) forget(w kv.Worker, epoch uint64) {
 
 // tidy does what time alone brings about.
 func (r *router) tidy(c *cluster) {
+	r.ticks(c.now)
 	r.active.Expire(c.now)
+	r.tell(c)
 	for i := range r.members {
 		if r.members[i].known {
 			r.settle(c, uint32(i)) // what a worker said of itself has its time
@@ -83,9 +90,7 @@ func (r *router) tidy(c *cluster) {
 			continue
 		}
 		w := kv.Worker{ID: kv.WorkerID(i + 1)}
-		if r.tracker.Expect(c.now, w, m.epoch) {
-			r.index.Drop(w)
-		}
+		r.obey(w, nil, r.tracker.Expect(c.now, w, m.epoch))
 		r.compare(c, w, m)
 	}
 	r.ask(c)

@@ -13,6 +13,7 @@ import (
 	"penstock/core/migrate"
 	"penstock/core/prefix"
 	"penstock/core/route"
+	"penstock/core/slots/replica"
 	"penstock/internal/replay"
 )
 
@@ -49,7 +50,8 @@ func TestFaults(t *testing.T) {
 		cfg := Config{
 			Workers: rapid.IntRange(1, 5).Draw(t, "workers"), Blocks: rapid.SampledFrom([]int{60, 200, 4000}).Draw(t, "blocks"),
 			MaxSeqs: rapid.IntRange(1, 8).Draw(t, "seqs"), TokenBudget: rapid.SampledFrom([]int{64, 2048}).Draw(t, "budget"),
-			Routers:    rapid.IntRange(1, 2).Draw(t, "routers"),
+			Routers: rapid.IntRange(1, 3).Draw(t, "routers"),
+			Sync:    rapid.Bool().Draw(t, "sync"), TrackOutput: rapid.Bool().Draw(t, "track output"),
 			EventDelay: time.Duration(rapid.IntRange(0, 2).Draw(t, "event delay")) * 10 * time.Millisecond,
 			Delay:      time.Duration(rapid.IntRange(0, 2).Draw(t, "delay")) * time.Millisecond,
 			Migration:  migrate.Config{Limit: rapid.SampledFrom([]int{-1, 1, 3}).Draw(t, "limit")},
@@ -147,7 +149,7 @@ func checkMachines(t *rapid.T, c *cluster) {
 		}
 		for j := range c.workers {
 			l := r.active.Load(c.workers[j].id)
-			if l.PrefillTokens > 0 && !prefilling[[2]uint32{uint32(i), uint32(j)}] {
+			if l.PrefillTokens > r.active.Others(c.workers[j].id).PrefillTokens && !prefilling[[2]uint32{uint32(i), uint32(j)}] {
 				t.Fatalf("router %d counts %d tokens to prefill on worker %d, which has prefilled all", i, l.PrefillTokens, j+1)
 			}
 		}
@@ -163,8 +165,11 @@ func checkMachines(t *rapid.T, c *cluster) {
 // cache what is in it.
 func checkHealed(t *rapid.T, c *cluster) {
 	checkMachines(t, c)
-	if n := c.calls.used() + c.batches.used() + c.parcels.used(); n != 0 {
-		t.Fatalf("%d calls, batches and parcels are left", n)
+	if n := c.calls.used() + c.batches.used() + c.parcels.used() + c.requests.used(); n != 0 {
+		t.Fatalf("%d calls, batches, parcels and requests are left", n)
+	}
+	for i := range c.routers {
+		checkExchange(t, c, &c.routers[i])
 	}
 	for i := range c.workers {
 		w := &c.workers[i]
@@ -177,8 +182,8 @@ func checkHealed(t *rapid.T, c *cluster) {
 			if n := r.active.Len(); n != 0 {
 				t.Fatalf("router %d has %d reservations at the end", j, n)
 			}
-			if h, _ := r.tracker.Health(w.id); h.State != feed.Live || h.Epoch != w.epoch || h.LastSeq != w.next-1 {
-				t.Fatalf("worker %d of epoch %d at event %d: %+v", w.id.ID, w.epoch, w.next, h)
+			if h, _ := r.tracker.Health(w.id); h.State != feed.Live || h.Epoch != w.epoch || h.LastSeq != w.log.Next()-1 {
+				t.Fatalf("worker %d of epoch %d at event %d: %+v", w.id.ID, w.epoch, w.log.Next(), h)
 			}
 			if got := r.index.AppendBlocks(nil, w.id); !slices.Equal(got, want) {
 				t.Fatalf("router %d knows %d blocks of worker %d, which has %d", j, len(got), w.id.ID, len(want))
@@ -187,6 +192,65 @@ func checkHealed(t *rapid.T, c *cluster) {
 				t.Fatalf("worker %d is in quarantine: %+v", w.id.ID, st)
 			}
 		}
+	}
+}
+
+// checkExchange: a router that takes part knows all others, is told of nothing that is
+// not there any more, and what each of them said last is what it knows.
+func checkExchange(t *rapid.T, c *cluster, r *router) {
+	if n := r.active.Adopted(); n != 0 {
+		t.Fatalf("router %d counts %d requests of others at the end", r.number, n)
+	}
+	if r.replica == nil {
+		return
+	}
+	if err := r.replica.Check(); err != nil {
+		t.Fatal(err)
+	}
+	peers := r.replica.Peers(nil)
+	if len(peers) != len(c.routers)-1 {
+		t.Fatalf("router %d knows %d others", r.number, len(peers))
+	}
+	for _, p := range peers {
+		if p.Requests != 0 || p.Lacking || c.now.Sub(p.Agreed) > replica.Heals {
+			t.Fatalf("router %d has of another: %+v at %v", r.number, p, since(c.now))
+		}
+	}
+}
+
+// TestSyncIsExact: without faults each router counts, shortly after, what all have sent.
+func TestSyncIsExact(t *testing.T) {
+	c, err := newCluster(Config{Workers: 4, Routers: 3, Sync: true, Delay: time.Millisecond}, &requests{all: assistants.make(3)}, &journal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	looks, shared := 0, 0
+	for !c.finished() {
+		if err := c.step(); err != nil {
+			t.Fatal(err)
+		}
+		quiet := c.letters.used() == 0
+		for i := range c.routers {
+			quiet = quiet && !c.routers[i].replica.Pending()
+		}
+		if !quiet || c.now < kv.Mono(time.Second) {
+			continue
+		}
+		looks++
+		for i := range c.workers {
+			id := c.workers[i].id
+			want := c.routers[0].active.Load(id)
+			for j := range c.routers {
+				r := &c.routers[j]
+				shared += r.active.Others(id).Requests
+				if got := r.active.Load(id); got != want {
+					t.Fatalf("at %v router %d counts %+v on worker %d, the first one %+v", since(c.now), j, got, id.ID, want)
+				}
+			}
+		}
+	}
+	if looks == 0 || shared == 0 {
+		t.Errorf("%d looks, %d requests of others", looks, shared)
 	}
 }
 
@@ -324,16 +388,16 @@ func TestDescriptionsAreRare(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &c.workers[0]
-	before := w.next
+	before := w.log.Next()
 	for at := time.Duration(0); at < 10*time.Second; at += 100 * time.Millisecond {
-		c.queue.push(kv.Mono(at), asked, 0, 0)
+		c.post(kv.Mono(at), 0, feed.Request{})
 	}
 	for c.now < kv.Mono(11*time.Second) {
 		if err := c.step(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := w.next - before; n != 10 { // of an empty cache: an event that says so
+	if n := w.log.Next() - before; n != 10 { // of an empty cache: an event that says so
 		t.Errorf("%d descriptions in ten seconds, want 10", n)
 	}
 }

@@ -98,7 +98,7 @@ func (w *worker) report(c *cluster) {
 
 // said is what a worker says of itself when it is asked.
 func (w *worker) said() loadReport {
-	return loadReport{epoch: w.epoch, next: w.next, drain: w.leaving}
+	return loadReport{epoch: w.epoch, next: w.log.Next(), drain: w.leaving}
 }
 
 // heed takes over what a worker says of itself.

@@ -2,24 +2,26 @@ package simcluster
 
 import (
 	"slices"
-	"time"
 
 	"penstock/core/feed"
 	"penstock/core/kv"
 )
 
-// minDescribe is the least time between two descriptions of a cache that routers
-// asked for.
-const minDescribe = time.Second
-
-// publisher numbers the events of a worker's cache, as the process of a worker
-// does.
+// publisher numbers the events of a worker's cache, and answers routers that miss some,
+// as the process of a worker does.
 type publisher struct {
-	cut   feed.Cutter
-	next  uint64  // number of the next event
-	since kv.Mono // when the cache was described last
-	again bool    // it is to be described once minDescribe is over
-	due   bool    // it is to be described as soon as no batch is computed
+	cut    feed.Cutter
+	log    *feed.Log[*feed.Record]
+	again  []*feed.Record // scratch of answer
+	due    bool           // the cache is to be described as soon as no batch is computed
+	wakes  bool           // answer is called at wakeAt
+	wakeAt kv.Mono
+}
+
+// newPublisher begins a life of a worker.
+func newPublisher(epoch uint64) (publisher, error) {
+	log, err := feed.NewLog[*feed.Record](feed.LogConfig{}, epoch)
+	return publisher{log: log}, err
 }
 
 // publish tells the routers what changed in the cache since the last time.
@@ -35,7 +37,8 @@ func (w *worker) publish(c *cluster) {
 
 // describe tells the routers all that is cached. All changes have been told.
 func (w *worker) describe(c *cluster) {
-	w.due, w.since = false, c.now
+	w.due = false
+	w.log.Describing(c.now)
 	if c.follow {
 		w.tell(c, w.sched.Dump(nil))
 	}
@@ -49,30 +52,76 @@ func (w *worker) tell(c *cluster, events []kv.Event) {
 		if len(piece) == 0 {
 			return
 		}
-		r := &feed.Record{Worker: w.id, Epoch: w.epoch, First: w.next, BlockSize: uint32(c.cfg.BlockSize), Events: piece}
-		w.next += uint64(len(piece))
+		r := w.record(c, piece)
+		size := 0
+		for i := range piece {
+			size += feed.EventSize(piece[i])
+		}
+		w.log.Add(len(piece), size, r)
 		c.mail(r)
 	}
 }
 
-// asked notes that a router wants the cache described.
-func (w *worker) asked(c *cluster) {
-	if !w.alive || w.again || w.due {
-		return
-	}
-	w.again = true
-	c.queue.push(max(c.now, w.since.Add(minDescribe)), described, w.number, uint32(w.epoch))
+// record is one with the events that come next.
+func (w *worker) record(c *cluster, events []kv.Event) *feed.Record {
+	return &feed.Record{Worker: w.id, Epoch: w.epoch, First: w.log.Next(), BlockSize: uint32(c.cfg.BlockSize), Events: events}
 }
 
-// described is when the cache may be described again.
-func (w *worker) described(c *cluster, epoch uint32) {
-	if !w.alive || uint32(w.epoch) != epoch {
+// post sends a router's request to a worker, in which it arrives at a time.
+func (c *cluster) post(at kv.Mono, worker uint32, q feed.Request) {
+	place := c.requests.take()
+	c.requests.all[place] = q
+	c.queue.push(at, asked, worker, place)
+}
+
+// asked notes what a router wants.
+func (w *worker) asked(c *cluster, place uint32) {
+	q := c.requests.all[place]
+	c.requests.give(place)
+	if w.alive {
+		w.log.Ask(q)
+		w.wake(c)
+	}
+}
+
+// wake has the worker look at requests when the first of them is to be answered.
+func (w *worker) wake(c *cluster) {
+	at, ok := w.log.Due()
+	if !ok || w.due || w.wakes && w.wakeAt <= at {
 		return
 	}
-	w.again, w.due = false, true
-	if !w.busy {
-		w.publish(c)
+	w.wakes, w.wakeAt = true, max(c.now, at)
+	c.queue.push(w.wakeAt, answered, w.number, uint32(w.epoch))
+}
+
+// answered is when requests may be answered.
+func (w *worker) answered(c *cluster, epoch uint32) {
+	if !w.alive || uint32(w.epoch) != epoch || !w.wakes || c.now < w.wakeAt {
+		return
 	}
+	w.wakes = false
+	switch a := w.log.Answer(c.now); {
+	case a.Describe:
+		w.due = true
+		if !w.busy {
+			w.publish(c)
+		}
+	case a.Repeat:
+		w.repeat(c, a.From)
+	}
+	w.wake(c)
+}
+
+// repeat publishes what it has published before, with the same numbers.
+func (w *worker) repeat(c *cluster, from uint64) {
+	w.again = w.log.AppendFrom(w.again[:0], from)
+	for _, r := range w.again {
+		c.mail(r)
+	}
+	if len(w.again) == 0 {
+		c.mail(w.record(c, nil))
+	}
+	clear(w.again)
 }
 
 // parcel is a record on its way to routers.

@@ -6,26 +6,29 @@ import "penstock/core/kv"
 type eventKind uint8
 
 const (
-	arrive    eventKind = iota // the source's next request is due
-	send                       // task a is due, after the one before it in its session
-	wake                       // task a has waited
-	stall                      // task a may have heard nothing for too long
-	called                     // call a is at its worker
-	passed                     // worker a has computed its batch
-	framed                     // the frames of batch a are at their clients
-	recorded                   // parcel a is at router b
-	asked                      // worker a is asked to describe its cache
-	described                  // worker a may describe its cache again
-	crashed                    // worker a dies
-	leaving                    // worker a begins to leave
-	left                       // it is gone
-	reborn                     // worker a begins its next life
-	expired                    // the lease of worker a runs out
-	found                      // router a hears of who is registered
-	probed                     // a ping of router a is due
-	ponged                     // ping a is over
-	upkeep                     // what time alone brings about
-	reported                   // workers look at their load
+	arrive   eventKind = iota // the source's next request is due
+	send                      // task a is due, after the one before it in its session
+	wake                      // task a has waited
+	stall                     // task a may have heard nothing for too long
+	called                    // call a is at its worker
+	passed                    // worker a has computed its batch
+	framed                    // the frames of batch a are at their clients
+	recorded                  // parcel a is at router b
+	asked                     // request b of a router is at worker a
+	answered                  // worker a, in epoch b, may answer requests
+	asking                    // router a may have something to ask for
+	crashed                   // worker a dies
+	leaving                   // worker a begins to leave
+	left                      // it is gone
+	reborn                    // worker a begins its next life
+	expired                   // the lease of worker a runs out
+	found                     // router a hears of who is registered
+	probed                    // a ping of router a is due
+	ponged                    // ping a is over
+	told                      // router a may have something to tell others
+	heard                     // letter a is at router b
+	upkeep                    // what time alone brings about
+	reported                  // workers look at their load
 )
 
 // event is something that happens at a time. What a and b are depends on its kind.

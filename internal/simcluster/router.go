@@ -32,7 +32,10 @@ type router struct {
 	router  *route.Router
 	health  *health.Machine
 	members []member // by number of the worker
-	asked   []kv.Worker
+	asked   []feed.Request
+	given   []kv.Worker // scratch of ask
+	asks    bool        // again, at askAt
+	askAt   kv.Mono
 	waiting []uint32 // tasks, to which a change of the set of workers is news
 	looks   bool     // for pings that are due, at look: that one of number probing
 	look    kv.Mono
@@ -40,6 +43,7 @@ type router struct {
 	pings   []health.Ping
 	watched []health.Worker
 	targets []route.Target
+	exchange
 	// lives is asked by tasks: which life of a worker is registered.
 	life func(kv.WorkerID) (epoch uint64, known bool)
 }
@@ -76,7 +80,13 @@ func (c *cluster) openRouter(number int) (err error) {
 			return err
 		}
 	}
-	if r.active, err = slots.New(slots.Config{BlockSize: c.cfg.BlockSize, TTL: reservationTTL}); err != nil {
+	if c.cfg.Sync && c.cfg.Routers > 1 {
+		if err = r.openExchange(); err != nil {
+			return err
+		}
+		r.tell(c)
+	}
+	if r.active, err = slots.New(slots.Config{BlockSize: c.cfg.BlockSize, TTL: reservationTTL, Journal: r.journal()}); err != nil {
 		return err
 	}
 	cfg := c.cfg.Route
@@ -120,6 +130,8 @@ func (r *router) route(c *cluster, q *route.Query, prompt []kv.Token) (route.Dec
 	if c.matches && r.router.NeedsOverlaps(&q.Override) {
 		r.match(c, q)
 	}
+	r.ticks(c.now)
+	defer r.tell(c)
 	d, err := r.router.Pick(c.now, q)
 	if err == nil && r.predict != nil {
 		err = r.predict.Insert(c.now, d.Worker, c.chain, c.blocks)
@@ -151,6 +163,8 @@ func (r *router) drop(w kv.Worker) {
 // prefilled notes the first token of an attempt, and how many tokens were cached. Events
 // know better.
 func (r *router) prefilled(c *cluster, t *task, cached int) {
+	r.ticks(c.now)
+	defer r.tell(c)
 	r.active.Prefilled(slots.Key{ID: t.key, Attempt: t.number})
 	if r.predict == nil || c.follow {
 		return
@@ -169,8 +183,21 @@ func (r *router) prefilled(c *cluster, t *task, cached int) {
 	}
 }
 
+// grown notes tokens of an attempt's answer, whole blocks of them.
+func (r *router) grown(c *cluster, t *task) {
+	if t.grown++; !c.cfg.TrackOutput || t.grown < c.cfg.BlockSize {
+		return
+	}
+	r.ticks(c.now)
+	defer r.tell(c)
+	r.active.Grow(slots.Key{ID: t.key, Attempt: t.number}, t.grown)
+	t.grown = 0
+}
+
 // free ends the reservation of an attempt.
-func (r *router) free(t *task) {
+func (r *router) free(c *cluster, t *task) {
+	r.ticks(c.now)
+	defer r.tell(c)
 	r.active.Free(slots.Key{ID: t.key, Attempt: t.number})
 }
 
@@ -236,24 +263,60 @@ func (r *router) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
 		r.index.Drop(w)
 	}
+	if v.Hide {
+		r.index.Hide(w)
+	}
+	if r.predict != nil && (v.Drop || v.Hide) {
+		r.predict.Drop(w)
+	}
 	if v.Outcome == feed.Apply {
 		for _, ev := range events[v.Skip:] {
 			r.index.Apply(w, ev)
+			if r.predict != nil {
+				r.predict.Retract(w, &ev)
+			}
 		}
 	}
+	if v.Show {
+		r.index.Show(w)
+	}
 	if v.Resync {
-		r.asked = append(r.asked, w)
+		r.asked = append(r.asked, v.Request)
 	}
 }
 
-// ask has the workers in doubt asked for their caches, as far as it is time.
+// ask has the workers in doubt asked for what is missing, or for their caches, as far as
+// it is time.
 func (r *router) ask(c *cluster) {
+	r.given = r.tracker.GiveUp(c.now, r.given[:0])
+	for _, w := range r.given {
+		r.index.Drop(w)
+	}
 	r.asked = r.tracker.Due(c.now, r.asked)
-	for _, w := range r.asked {
-		number := uint32(w.ID - 1)
+	for _, q := range r.asked {
+		number := uint32(q.Worker.ID - 1)
 		if r.members[number].known && !c.chaos.losesResync(c.now) {
-			c.queue.push(c.now.Add(c.cfg.EventDelay), asked, number, 0)
+			c.post(c.now.Add(c.cfg.EventDelay), number, q)
 		}
 	}
 	r.asked = r.asked[:0]
+	r.askAgain(c)
+}
+
+// askAgain has ask called when there may be more to ask for.
+func (r *router) askAgain(c *cluster) {
+	at, ok := r.tracker.NextDue()
+	if !ok || r.asks && c.now < r.askAt && r.askAt <= at {
+		return
+	}
+	r.asks, r.askAt = true, max(at, c.now.Add(time.Millisecond))
+	c.queue.push(r.askAt, asking, r.number, 0)
+}
+
+// asking is when ask was to be called again.
+func (r *router) asking(c *cluster) {
+	if r.asks && c.now >= r.askAt {
+		r.asks = false
+		r.ask(c)
+	}
 }

@@ -58,7 +58,6 @@ func TestTimesOfTheShells(t *testing.T) {
 		{"../serve/router", "fresh", "fresh"},
 		{"../serve/router", "pingTimeout", "pingTimeout"},
 		{"../serve/router", "maxPings", "maxPings"},
-		{"../serve/worker", "minDescribe", "minDescribe"},
 	} {
 		want := constants(t, c.dir)[c.name]
 		if got := here[c.ours]; got == "" || got != want {

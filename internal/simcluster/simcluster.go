@@ -52,9 +52,13 @@ type Config struct {
 	// a jitter of its own.
 	Timing sim.Timing
 	Route  route.Config
-	// Routers are replicas that know nothing of each other's reservations; requests go
-	// to them in turn.
+	// Routers are replicas; requests go to them in turn. They know nothing of each other's
+	// reservations, unless Sync says that they tell each other, as routers of production
+	// do. What they tell takes EventDelay, after the millisecond that it waits for more.
 	Routers int
+	Sync    bool
+	// TrackOutput says that blocks of answers count as load as they are generated.
+	TrackOutput bool
 	// NoKVEvents has routers follow no events: they predict what is cached from what they
 	// sent, for two minutes.
 	NoKVEvents bool

@@ -42,6 +42,7 @@ type task struct {
 	epoch     uint64 // of its life, 0 if not known
 	tried     bool   // there was one
 	prefilled bool
+	grown     int // tokens that the router was not told of
 	heard     kv.Mono
 	breaks    int   // when this many tokens are out, by a fault; or never
 	awaits    bool  // a change of the set of workers is news
@@ -235,10 +236,11 @@ func (c *cluster) deliver(batch uint32) {
 				t.first, t.cached = c.now, f.cached
 			}
 			t.got, t.last = t.got+1, c.now
+			c.routers[t.router].grown(c, t)
 			c.sever(at)
 			if f.last {
 				t.call = nowhere
-				c.routers[t.router].free(t)
+				c.routers[t.router].free(c, t)
 				c.end(at, "")
 			}
 		}
@@ -264,7 +266,7 @@ func (c *cluster) failed(at uint32, code fault.Code) {
 	r := &c.routers[t.router]
 	t.call = nowhere
 	t.stalls++
-	r.free(t)
+	r.free(c, t)
 	t.number++
 	t.code = code
 	if code.Class().Retryable {

@@ -63,7 +63,9 @@ func (w *worker) live(c *cluster) error {
 	w.sched, w.alive, w.leaving, w.busy = sched, true, false, false
 	w.epoch++
 	w.held, w.inbox, w.aborts = 0, w.inbox[:0], w.aborts[:0]
-	w.publisher = publisher{next: 1}
+	if w.publisher, err = newPublisher(w.epoch); err != nil {
+		return err
+	}
 	w.describe(c)
 	return nil
 }

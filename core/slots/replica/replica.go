@@ -195,6 +195,15 @@ func (r *Replica) Revisit(now kv.Mono) {
 	}
 }
 
+// Advance tells the time, before reservations change.
+func (r *Replica) Advance(now kv.Mono) { r.now = max(r.now, now) }
+
+// Pending reports whether there is something to tell another router, or soon.
+func (r *Replica) Pending() bool {
+	o := &r.own
+	return len(r.peers) > 0 && (o.open.n > 0 || o.sent < len(o.kept) || len(o.grown) > 0 || o.listing || len(o.asks) > 0 || o.digests <= r.now)
+}
+
 // Next returns when Step has something to do, if nothing else happens before.
 func (r *Replica) Next() kv.Mono {
 	at := r.own.next(r)

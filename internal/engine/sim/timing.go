@@ -96,17 +96,18 @@ const floor = 1
 // forbids the compiler to fuse the two, which rounds once instead of twice, so that
 // the sum would differ from one kind of processor to the next.
 
-// Pass returns how long the engine takes for p, its number-th pass from 0. It is 0
-// if p computes nothing.
+// Pass returns how long the engine takes for p, its number-th pass from 0: first it
+// fetches what is to be fetched, then it computes. It is 0 if p does neither.
 func (t *Timing) Pass(p *Pass, number uint64) time.Duration {
 	ms := t.prefill(p) + t.encoder(p.Media)
 	if p.Tokens > 0 {
 		ms += t.decode(p) / t.DecodeSpeedup
 	}
+	fetch := t.Transfer(p.Fetched)
 	if ms == 0 {
-		return 0
+		return fetch
 	}
-	return nanoseconds(ms * t.load(p.Running) * t.jitter(number) / t.Speedup)
+	return fetch + nanoseconds(ms*t.load(p.Running)*t.jitter(number)/t.Speedup)
 }
 
 // Transfer returns how long the K and V of so many tokens are on their way between

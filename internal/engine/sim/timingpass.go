@@ -8,6 +8,8 @@ type Pass struct {
 	// out; Prompts are the sequences that they belong to. A preempted sequence computes
 	// its output so far again: that is prompt by then.
 	Prefill, Prompts int
+	// Fetched are the tokens whose K and V are fetched from elsewhere before that.
+	Fetched int
 	// PrefillSquares is, summed over those sequences, the square of the tokens that
 	// the batch computes; PrefillContext their product with those there before.
 	PrefillSquares, PrefillContext int64
@@ -31,6 +33,7 @@ func Describe(plan *paged.Step, stats paged.Stats, total int) Pass {
 	p := Pass{Running: stats.Running, UsedBlocks: stats.UsedBlocks, TotalBlocks: total}
 	for i := range plan.Work {
 		w := &plan.Work[i]
+		p.Fetched += w.Fetched
 		if n := w.Prefill; n > 0 {
 			p.Prefill += n
 			p.Prompts++

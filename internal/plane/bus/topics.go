@@ -17,6 +17,12 @@ func KVResync(namespace string) Topic {
 	return Topic{Name: namespace + ".kv-resync"}
 }
 
+// Slots carries what the routers of a component tell each other of the requests that
+// they have sent to its workers: messages of core/slots/replica. The key is empty.
+func Slots(namespace, component string) Topic {
+	return Topic{Name: namespace + "." + component + ".slots"}
+}
+
 // Load carries engine.LoadReport objects, keyed by engine.WorkerKey.
 func Load(namespace string) Topic {
 	return Topic{Name: namespace + ".load"}

@@ -19,7 +19,7 @@ var errEnough = errors.New("frontend: every choice has ended")
 // returns nil when every choice is done.
 func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer g.f.deps.Router.Free(g.route.ID, number)
-	g.decision, g.accepted, g.prefilled = d, false, false
+	g.decision, g.accepted, g.prefilled, g.grown = d, false, false, 0
 	g.computes = g.f.catalog.current(g.model).numerics(d.Worker.ID)
 	g.request.Attempt = number
 	if number > 1 {
@@ -229,6 +229,10 @@ func (g *generation) observe(d *engine.Delta, fresh int) {
 	if !g.prefilled {
 		g.prefilled = true
 		g.f.deps.Router.Prefilled(g.route.ID, g.request.Attempt, d.Cached)
+	}
+	if g.grown += fresh; g.decision.BlockSize > 0 && g.grown >= g.decision.BlockSize {
+		g.f.deps.Router.Grown(g.route.ID, g.request.Attempt, g.grown)
+		g.grown = 0
 	}
 	if g.counts.Completion == 0 {
 		g.firstToken.Observe(now.Sub(g.started).Seconds())

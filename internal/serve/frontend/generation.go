@@ -45,6 +45,7 @@ type generation struct {
 	computes  string // the worker's numerics
 	accepted  bool
 	prefilled bool
+	grown     int // tokens that the router was not told of
 	delta     engine.Delta
 	chunks    []api.Chunk
 	event     event // the one being emitted

@@ -11,6 +11,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -62,6 +63,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 		}
 		gens[i] = p.generation(i, prompt, sampling, stop, needles)
 		gens[i].route.Pin, gens[i].route.Session = pin, session
+		gens[i].request.Hints = attempt.Hints(&gens[i].route)
 		gens[i].request.Guide, gens[i].guideParam = guide, p.guideParam()
 		if i > 0 { // prompts share what the client set, and nothing else
 			id := p.call.id + "/" + strconv.Itoa(i)

@@ -16,6 +16,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -247,6 +248,7 @@ func TestPlan(t *testing.T) {
 			if tt.decision != nil {
 				tt.decision(&wantRoute)
 			}
+			wantRequest.Hints = attempt.Hints(&wantRoute)
 			seen, routed := s.seen(), w.router.routed()
 			request, decision := seen[len(seen)-1], routed[len(routed)-1]
 			if wantRequest.Sampling.Seed == 0 {

@@ -317,6 +317,15 @@ func (l *ledger) Prefilled(id string, attempt uint32, _ int) {
 	l.move(id, attempt, "prefilled", "reserved")
 }
 
+func (l *ledger) Grown(id string, attempt uint32, tokens int) {
+	l.move(id, attempt, "prefilled", "prefilled")
+	if tokens < 16 {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.defect("%s has grown by %d tokens only", ledgerKey(id, attempt), tokens)
+	}
+}
+
 func (l *ledger) Free(id string, attempt uint32) {
 	l.move(id, attempt, "freed", "reserved", "prefilled")
 }

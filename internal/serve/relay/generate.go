@@ -28,6 +28,10 @@ func (e *relayed) Generate(ctx context.Context, req *engine.Request, sink func(*
 	g := &generation{e: e, id: e.r.ids.claim(req.ID), attempt: req.Attempt, sink: sink, request: *req}
 	defer e.r.ids.release(g.id)
 	g.request.Model = e.card.Name
+	if err := attempt.Heed(req.Hints, &g.wishes); err != nil {
+		return err
+	}
+	g.request.Hints = nil
 	g.choices = make([]choice, req.Choices)
 	for i := range g.choices {
 		c := &g.choices[i]
@@ -53,11 +57,14 @@ type generation struct {
 	sinkErr error
 
 	request  engine.Request // of the attempt in progress
+	wishes   route.Request  // what the client wants of the choice of a worker
 	choices  []choice
 	accepted bool // the caller was told
 
 	// Of the attempt in progress.
 	prefilled bool // tokens have come
+	grown     int  // tokens that the router was not told of
+	blockSize int
 	delta     engine.Delta
 	numerics  string // of its worker
 	// computed are the numerics that the first token came from; "" before.
@@ -87,10 +94,9 @@ func (g *generation) Kind() string { return attempt.Kind(g.Tokens()) }
 // numerics is preferred: only it goes on bit for bit. Another is better than none.
 func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := g.e.r.model(g.e.card.Name)
-	req := route.Request{
-		ID: g.id, Attempt: number, Model: g.e.card.Name,
-		Tokens: g.request.Prompt, Media: g.request.Media, Salt: g.request.Salt,
-	}
+	req := g.wishes
+	req.ID, req.Attempt, req.Model = g.id, number, g.e.card.Name
+	req.Tokens, req.Media, req.Salt = g.request.Prompt, g.request.Media, g.request.Salt
 	excluded := slices.Clone(failed)
 	if g.request.Guide != nil {
 		excluded = append(excluded, m.those(func(c *engine.Card) bool { return !c.Guided })...)
@@ -105,7 +111,7 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 // Try makes one attempt. It returns nil when every choice is done.
 func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer g.e.r.deps.Router.Free(g.id, number)
-	g.prefilled = false
+	g.prefilled, g.grown, g.blockSize = false, 0, d.BlockSize
 	g.numerics = g.e.r.model(g.e.card.Name).numerics(d.Worker.ID)
 	g.request.Attempt = number
 	g.resume()
@@ -173,6 +179,10 @@ func (g *generation) output(d *engine.Delta) error {
 	if !g.prefilled && len(d.Tokens) > 0 {
 		g.prefilled = true
 		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt, d.Cached)
+	}
+	if g.grown += len(d.Tokens); g.grown > 0 && g.grown >= g.blockSize {
+		g.e.r.deps.Router.Grown(g.id, g.request.Attempt, g.grown)
+		g.grown = 0
 	}
 	if len(c.tokens) > c.sent {
 		d.Cached = 0 // the caller was told with the first tokens

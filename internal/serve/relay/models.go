@@ -88,6 +88,9 @@ func (m *model) card() engine.Card {
 		card.Guided = card.Guided || c.Guided
 	}
 	card.KVEvents = false
+	card.Router = true
+	card.MaxBatchedTokens = 0 // its queue is its own
+	card.Experts = nil
 	card.Ranks = 1
 	return card
 }

@@ -43,9 +43,11 @@ func (w *world) Route(_ context.Context, req *route.Request) (route.Decision, er
 }
 
 func (w *world) Prefilled(string, uint32, int) {}
-func (w *world) Free(string, uint32)           {}
-func (w *world) Failed(kv.Worker, error)       {}
-func (w *world) gone(id kv.WorkerID)           { w.registry.Delete(disco.Instance{Kind: disco.Worker, ID: id}) }
+
+func (w *world) Grown(string, uint32, int) {}
+func (w *world) Free(string, uint32)       {}
+func (w *world) Failed(kv.Worker, error)   {}
+func (w *world) gone(id kv.WorkerID)       { w.registry.Delete(disco.Instance{Kind: disco.Worker, ID: id}) }
 
 // Call is a worker's answer: token i is i.
 func (w *world) Call(_ context.Context, addr, _ string, body []byte, recv func([]byte) error) error {

@@ -34,6 +34,9 @@ type Router interface {
 	// Prefilled says that the attempt's first token has come, and that its worker had
 	// cached tokens of the prompt in its cache.
 	Prefilled(id string, attempt uint32, cached int)
+	// Grown says that the attempt has generated more tokens. It is called about once
+	// for each block of them.
+	Grown(id string, attempt uint32, tokens int)
 	// Free ends the attempt's reservation.
 	Free(id string, attempt uint32)
 	// Failed says that a call to a worker ended in err, which is the worker's

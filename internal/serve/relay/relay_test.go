@@ -50,6 +50,8 @@ func (b *book) Route(_ context.Context, req *route.Request) (route.Decision, err
 
 func (b *book) Prefilled(string, uint32, int) {}
 
+func (b *book) Grown(string, uint32, int) {}
+
 func (b *book) Free(id string, attempt uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

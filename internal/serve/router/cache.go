@@ -2,11 +2,13 @@ package router
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/prefix"
+	"penstock/core/residency"
 )
 
 // maxSources bounds the workers whose events are followed. Those beyond it route
@@ -20,21 +22,23 @@ const maxSources = 16384
 //
 // Time in it is what now says under the lock, so that it does not go backwards.
 type cache struct {
-	grace time.Duration
-	now   func() kv.Mono
-	// index is written, and asked for anything but Match, by whoever holds mu.
-	index *prefix.Index
+	cfg *Config
+	now func() kv.Mono
+	// live is the index of content, for those who read it beside its writer. It changes
+	// when all that is known is replaced, as by a snapshot.
+	live atomic.Pointer[prefix.Index]
 
 	mu struct {
 		sync.Mutex
-		tracker *feed.Tracker
-		// lives are those that discovery knows, sources those that records came from.
-		lives   map[kv.Worker]life
-		sources map[kv.Worker]*source
-		asked   []kv.Worker // to be asked for a resync
-		// position is where in the event plane's stream the last record was that
-		// was judged; 0 before the first.
-		position uint64
+		content                    // its sources are the workers that records came from
+		effects []residency.Effect // of the last change of pools, reused
+		// lives are those that discovery knows.
+		lives map[kv.Worker]life
+		asked []feed.Request // to be sent
+		given []kv.Worker    // scratch of due
+		// place is that of the last message of the event plane's stream that was
+		// judged.
+		place place
 	}
 }
 
@@ -51,34 +55,42 @@ type source struct {
 	epoch     uint64  // the latest life that a record came from
 	since     kv.Mono // of that life's first record
 	blockSize int     // of its last record
+	// odd is what its events had that a healthy feed has little of.
+	odd oddities
+}
+
+// oddities counts what records say that does not fit what the index has, in blocks and, of
+// orphans, events.
+type oddities struct{ orphans, duplicates, unknown uint64 }
+
+// since adds what happened between two counts of the index.
+func (o *oddities) since(before, after prefix.Counts) {
+	o.orphans += after.Orphans - before.Orphans
+	o.duplicates += after.Duplicates - before.Duplicates
+	o.unknown += after.Unknown - before.Unknown
 }
 
 // open makes c ready. It knows no worker.
 func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
-	c.grace, c.now = cfg.Grace, now
-	if c.mu.tracker, err = feed.NewTracker(cfg.Feed); err != nil {
-		return err
-	}
-	if c.index, err = prefix.New(cfg.Index); err != nil {
-		return err
-	}
+	c.cfg, c.now = cfg, now
 	c.mu.lives = map[kv.Worker]life{}
-	c.mu.sources = map[kv.Worker]*source{}
-	return nil
+	c.mu.content, err = c.newContent()
+	c.live.Store(c.mu.index)
+	return err
 }
 
 // match looks a prompt up. It waits for nobody.
 func (c *cache) match(m *prefix.Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
-	c.index.Match(m, chain, moe)
+	c.live.Load().Match(m, chain, moe)
 }
 
-// accept judges a record, which was at a position of the event plane's stream, and
+// accept judges a record, which was at a place of the event plane's stream, and
 // applies what is new in it. It is the one place where records change the index. ok is
 // false if the worker's events are not used at all.
-func (c *cache) accept(position uint64, rec *feed.Record) (v feed.Verdict, ok bool) {
+func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.position = position
+	c.mu.place = at
 	now, w := c.now(), rec.Worker
 	l, known := c.mu.lives[w]
 	if known && rec.Epoch < l.epoch {
@@ -102,22 +114,44 @@ func (c *cache) accept(position uint64, rec *feed.Record) (v feed.Verdict, ok bo
 		return v, false
 	}
 	v = c.mu.tracker.Accept(now, rec)
-	c.obey(w, rec.Events, v)
+	before := c.mu.index.Counts()
+	c.obey(now, w, rec.Events, v)
+	s.odd.since(before, c.mu.index.Counts())
 	return v, true
 }
 
 // obey does what the tracker asks for. The caller holds mu.
-func (c *cache) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
+func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
-		c.index.Drop(w)
+		c.mu.index.Drop(w)
 	}
+	if v.Hide {
+		c.mu.index.Hide(w)
+	}
+	c.doubtMoves(now, w, v)
 	if v.Outcome == feed.Apply {
-		for _, ev := range events[v.Skip:] {
-			c.index.Apply(w, ev)
+		for i := range events[v.Skip:] {
+			c.applyEvent(now, w, &events[v.Skip+i])
 		}
 	}
+	if v.Show {
+		c.mu.index.Show(w)
+		c.trustMoves(w)
+	}
 	if v.Resync {
-		c.mu.asked = append(c.mu.asked, w)
+		c.mu.asked = append(c.mu.asked, v.Request)
+	}
+}
+
+// applyEvent applies one event. The caller holds mu.
+func (c *cache) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
+	if ev.Kind == kv.Moved {
+		c.moved(now, w, ev)
+		return
+	}
+	c.mu.index.Apply(w, *ev)
+	if ev.Kind == kv.Stored {
+		c.stored(ev)
 	}
 }
 
@@ -125,7 +159,8 @@ func (c *cache) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 // The caller holds mu.
 func (c *cache) drop(w kv.Worker) {
 	c.mu.tracker.Forget(w)
-	c.index.Drop(w)
+	c.mu.index.Drop(w)
+	c.mu.pools.Lost(w)
 }
 
 // forget drops all that is known of w. The caller holds mu.
@@ -175,19 +210,29 @@ func (c *cache) know(lives map[kv.Worker]life) {
 	}
 }
 
-// due appends to dst the workers that must be asked for their caches now. Those that
-// discovery does not know are not asked: they may be long gone.
-func (c *cache) due(dst []kv.Worker) []kv.Worker {
+// due appends to dst the requests that must be sent to workers now, for what is missing
+// of their feeds or for their caches. Those that discovery does not know are not asked:
+// they may be long gone. wait is the time until there may be more to send.
+func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := c.mu.tracker.Due(c.now(), c.mu.asked)
-	for _, w := range all {
-		if c.mu.lives[w].publishes {
-			dst = append(dst, w)
+	now := c.now()
+	c.mu.given = c.mu.tracker.GiveUp(now, c.mu.given[:0])
+	for _, w := range c.mu.given {
+		c.mu.index.Drop(w)
+	}
+	all := c.mu.tracker.Due(now, c.mu.asked)
+	for _, q := range all {
+		if c.mu.lives[q.Worker].publishes {
+			dst = append(dst, q)
 		}
 	}
 	c.mu.asked = all[:0]
-	return dst
+	wait = upkeep
+	if next, ok := c.mu.tracker.NextDue(); ok {
+		wait = min(max(next.Sub(now), time.Millisecond), upkeep)
+	}
+	return dst, wait
 }
 
 // claim is what a worker says of its feed.
@@ -216,13 +261,11 @@ func (c *cache) tend(claims []claim) (found []finding) {
 		if !known || !l.publishes || c.mismatch(w) != 0 || now.Sub(l.since) < settle {
 			continue
 		}
-		if c.mu.tracker.Expect(now, w, l.epoch) {
-			c.index.Drop(w)
-		}
+		c.obey(now, w, nil, c.mu.tracker.Expect(now, w, l.epoch))
 		h, _ := c.mu.tracker.Health(w)
 		what, v := c.mu.tracker.Compare(now, w, said.Claim)
 		if what != feed.Agrees {
-			c.obey(w, nil, v)
+			c.obey(now, w, nil, v)
 			found = append(found, finding{said, what, h.LastSeq})
 		}
 	}
@@ -235,24 +278,43 @@ func (c *cache) tend(claims []claim) (found []finding) {
 // later one may be older, from before the clock was set back. The caller holds mu.
 func (c *cache) dropStrangers(now kv.Mono) {
 	for w, s := range c.mu.sources { // each is its own affair
-		if l, known := c.mu.lives[w]; (!known || l.epoch < s.epoch) && now.Sub(s.since) >= c.grace {
+		if l, known := c.mu.lives[w]; (!known || l.epoch < s.epoch) && now.Sub(s.since) >= c.cfg.Grace {
 			c.forget(w)
 		}
 	}
 }
 
-// lag returns for how long the feed that is furthest behind has been so.
-func (c *cache) lag() time.Duration {
+// summary is how all feeds are.
+type summary struct {
+	lag     time.Duration // for how long the one furthest behind has been so
+	states  [feed.Live + 1]int
+	waiting int // of which no record has come
+	missing uint64
+	totals  feed.Totals
+	counts  prefix.Counts
+}
+
+// summary looks at the feeds of the workers that exist. Those whose events cannot be used
+// are in none of its counts.
+func (c *cache) summary() summary {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var most time.Duration
-	now := c.now()
-	for w := range c.mu.lives {
-		if h, _ := c.mu.tracker.Health(w); h.Lagging {
-			most = max(most, now.Sub(h.Behind))
+	now, sum := c.now(), summary{totals: c.mu.tracker.Totals(), counts: c.mu.index.Counts()}
+	for w, l := range c.mu.lives {
+		h, known := c.mu.tracker.Health(w)
+		switch {
+		case !l.publishes || c.mismatch(w) != 0:
+		case !known:
+			sum.waiting++
+		default:
+			sum.states[h.State]++
+			sum.missing += h.Missing
+			if h.Lagging {
+				sum.lag = max(sum.lag, now.Sub(h.Behind))
+			}
 		}
 	}
-	return most
+	return sum
 }
 
 // holding is what is known of one worker's cache.
@@ -261,6 +323,17 @@ type holding struct {
 	fed      bool // whether feed means something
 	mismatch int  // see cache.mismatch
 	blocks   int  // in the index
+	odd      oddities
+}
+
+// holding returns what is known of a worker's cache. The caller holds mu.
+func (c *cache) holding(w kv.Worker) holding {
+	h := holding{mismatch: c.mismatch(w), blocks: c.mu.index.Held(w)}
+	h.feed, h.fed = c.mu.tracker.Health(w)
+	if s := c.mu.sources[w]; s != nil {
+		h.odd = s.odd
+	}
+	return h
 }
 
 // holdings returns what is known of the caches of the workers that exist, and when.
@@ -269,9 +342,7 @@ func (c *cache) holdings() (map[kv.Worker]holding, kv.Mono) {
 	defer c.mu.Unlock()
 	all := make(map[kv.Worker]holding, len(c.mu.lives))
 	for w := range c.mu.lives {
-		h := holding{mismatch: c.mismatch(w), blocks: c.index.Held(w)}
-		h.feed, h.fed = c.mu.tracker.Health(w)
-		all[w] = h
+		all[w] = c.holding(w)
 	}
 	return all, c.now()
 }
@@ -283,22 +354,22 @@ func (c *cache) feeds() (prefix.Stats, []holding, kv.Mono) {
 	defer c.mu.Unlock()
 	var all []holding
 	for _, h := range c.mu.tracker.AppendHealth(nil) {
-		all = append(all, holding{feed: h, fed: true, mismatch: c.mismatch(h.Worker), blocks: c.index.Held(h.Worker)})
+		all = append(all, c.holding(h.Worker))
 	}
-	return c.index.Stats(), all, c.now()
+	return c.mu.index.Stats(), all, c.now()
 }
 
 func (c *cache) stats() prefix.Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.index.Stats()
+	return c.mu.index.Stats()
 }
 
 // holders returns the workers that the index knows, in order.
 func (c *cache) holders() []kv.Worker {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.index.AppendWorkers(nil)
+	return c.mu.index.AppendWorkers(nil)
 }
 
 // held appends to dst what w holds: a dump goes worker by worker, so that records do
@@ -306,7 +377,7 @@ func (c *cache) holders() []kv.Worker {
 func (c *cache) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.index.AppendBlocks(dst, w)
+	return c.mu.index.AppendBlocks(dst, w)
 }
 
 // livesOf is the members' part of know.

@@ -8,6 +8,7 @@ import (
 	"penstock/core/feed"
 	"penstock/core/health"
 	"penstock/core/prefix"
+	"penstock/core/residency"
 	"penstock/core/route"
 	"penstock/core/route/queue"
 )
@@ -18,14 +19,15 @@ type Config struct {
 	Namespace string
 	// Component is that of the workers to route to, and of the stream of their events.
 	Component string
-	// Route decides, Index and Feed bound what is known of caches, Health says when
-	// a worker counts as not answering.
+	// Route decides, Index, Feed and Residency bound what is known of caches and of pools
+	// of memory that workers share, Health says when a worker counts as not answering.
 	Route route.Config
 	// Queue is about the requests that wait for a worker, as Route.QueueThreshold says.
-	Queue  queue.Config
-	Index  prefix.Config
-	Feed   feed.Config
-	Health health.Config
+	Queue     queue.Config
+	Index     prefix.Config
+	Feed      feed.Config
+	Residency residency.Config
+	Health    health.Config
 	// NoKVEvents has the router follow no cache events: it predicts what is cached from
 	// what it sent, for two minutes, corrected by what workers report.
 	NoKVEvents bool
@@ -38,15 +40,33 @@ type Config struct {
 	// ReservationTTL is how long a request may count as active; it must exceed
 	// the longest one.
 	ReservationTTL time.Duration
+	// Sync says that the routers of the component tell each other what they have sent to
+	// its workers, so that each counts the requests of all.
+	Sync bool
+	// TrackOutput says that the blocks of answers count as they are generated.
+	TrackOutput bool
 	// Grace is how long entries of a worker are kept that discovery does not
 	// know (yet: its events may come first).
 	Grace time.Duration
 	// Decisions is how many requests' decisions are remembered.
 	Decisions int
+	// Snapshots says when what is known of caches is written to the archive.
+	Snapshots Snapshots
 	// MaxBodyBytes bounds the body of an API call, MaxCalls how many of those with a
 	// body are in progress; one more is refused as Overloaded.
 	MaxBodyBytes int64
 	MaxCalls     int
+}
+
+// Snapshots is the policy of what a router leaves in the archive.
+type Snapshots struct {
+	// Threshold is after how many messages of the event stream a snapshot is due;
+	// 0 writes none, and restores those that others have written.
+	Threshold uint64
+	// Interval is after what time one is due when any message has come.
+	Interval time.Duration
+	// Reset says what becomes of what earlier routers have left.
+	Reset Reset
 }
 
 // EnsureDefaults fills in what is not set.
@@ -74,6 +94,9 @@ func (c *Config) EnsureDefaults() {
 	if c.Decisions == 0 {
 		c.Decisions = 1024
 	}
+	if c.Snapshots.Interval == 0 {
+		c.Snapshots.Interval = 3 * time.Minute
+	}
 	if c.MaxBodyBytes == 0 {
 		c.MaxBodyBytes = 32 << 20
 	}
@@ -96,6 +119,12 @@ func (c *Config) Validate() error {
 	}
 	if c.Decisions < 1 {
 		errs = append(errs, fmt.Errorf("router: at least 1 decision must be remembered, not %d", c.Decisions))
+	}
+	if c.Snapshots.Interval < 0 {
+		errs = append(errs, fmt.Errorf("router: the time between snapshots must be positive, not %v", c.Snapshots.Interval))
+	}
+	if r := c.Snapshots.Reset; r != Keep && r != Alone && r != Force {
+		errs = append(errs, fmt.Errorf("router: states cannot be reset in the way %.20q", r))
 	}
 	if c.MaxBodyBytes < 1 {
 		errs = append(errs, fmt.Errorf("router: max body bytes must be positive, not %d", c.MaxBodyBytes))

@@ -28,6 +28,7 @@ func (r *Router) Handler() http.Handler {
 		{http.MethodGet, "index", r.serveIndex},
 		{http.MethodGet, "index/dump", r.serveDump},
 		{http.MethodGet, "workers", r.serveWorkers},
+		{http.MethodGet, "replicas", r.serveReplicas},
 		{http.MethodGet, "events", r.serveEvents},
 	} {
 		mux.HandleFunc("/v1/router/"+e.path, func(w http.ResponseWriter, req *http.Request) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/prefix"
@@ -30,26 +29,48 @@ func (r *Router) serveDecisions(w http.ResponseWriter, req *http.Request) error 
 
 // feedRow is the JSON of one worker's feed.
 type feedRow struct {
-	// State is live or resync (see core/feed), none for a worker that publishes
-	// no events, off if this router uses none, waiting before the first record,
+	// State is live, repairing or resync (see core/feed), none for a worker that
+	// publishes no events, off if this router uses none, waiting before the first record,
 	// or mismatch if the events' block size is not the card's.
-	State      string  `json:"state"`
-	Epoch      uint64  `json:"epoch"`
-	LastSeq    uint64  `json:"last_seq"`
-	Events     uint64  `json:"events"`
-	Gaps       uint64  `json:"gaps"`
-	Duplicates uint64  `json:"duplicates"`
-	Resyncs    uint64  `json:"resyncs"`
-	Lagging    bool    `json:"lagging"`
-	IdleFor    float64 `json:"idle_seconds"` // since the last event applied
+	State   string `json:"state"`
+	Epoch   uint64 `json:"epoch"`
+	LastSeq uint64 `json:"last_seq"`
+	Events  uint64 `json:"events"`
+	Missing uint64 `json:"missing"` // events that are known to have been published
+
+	Gaps       uint64 `json:"gaps"`
+	Repaired   uint64 `json:"repaired"`  // gaps made good by the missing events
+	Described  uint64 `json:"described"` // and by a description of the whole cache
+	GivenUp    uint64 `json:"given_up"`  // repairs for which the events did not come
+	Resyncs    uint64 `json:"resyncs"`   // requests
+	Duplicates uint64 `json:"duplicates"`
+	Ignored    uint64 `json:"ignored"`
+	Stale      uint64 `json:"stale"`
+
+	Orphans       uint64  `json:"orphans"`        // stores whose parent was not held
+	KnownBlocks   uint64  `json:"known_blocks"`   // stored though held
+	UnknownBlocks uint64  `json:"unknown_blocks"` // removed though not held
+	Lagging       bool    `json:"lagging"`
+	LagFor        float64 `json:"lag_seconds"`  // while lagging
+	IdleFor       float64 `json:"idle_seconds"` // since the last event applied
 }
 
-// loadRow is the JSON of a worker's load: first what this router has sent there,
-// then what the worker last reported of itself.
+// feedWaiting is the state of a feed of which no record has come.
+const feedWaiting = "waiting"
+
+// othersLoad is the JSON of the part of a worker's load that other routers sent.
+type othersLoad struct {
+	ActiveRequests int `json:"active_requests"`
+	PrefillTokens  int `json:"prefill_tokens"`
+}
+
+// loadRow is the JSON of a worker's load: first what routers have sent there, as far as
+// this one knows, then what the worker last reported of itself.
 type loadRow struct {
 	ActiveRequests int          `json:"active_requests"`
 	ActiveBlocks   int          `json:"active_blocks"`
 	PrefillTokens  int          `json:"prefill_tokens"`
+	Others         othersLoad   `json:"others"`
 	Reported       *engine.Load `json:"reported"`         // null if it was not heard of
 	ReportedFor    float64      `json:"reported_seconds"` // age of the report
 }
@@ -125,10 +146,12 @@ func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 		row.State = "unconfirmed"
 	}
 	var l slots.Load
+	var others slots.Share
 	if p != nil {
-		l = p.active.Load(m.worker)
+		p.active.Advance(now)
+		l, others = p.active.Load(m.worker), p.active.Others(m.worker)
 	}
-	row.Load = loadRow{ActiveRequests: l.Requests, ActiveBlocks: l.Blocks, PrefillTokens: l.PrefillTokens}
+	row.Load = loadRow{ActiveRequests: l.Requests, ActiveBlocks: l.Blocks, PrefillTokens: l.PrefillTokens, Others: othersLoad{others.Requests, others.PrefillTokens}}
 	if m.reported {
 		row.Load.Reported = new(m.load.Load)
 		row.Load.ReportedFor = seconds(now.Sub(m.loadAt))
@@ -159,16 +182,22 @@ func (r *Router) feedRow(now kv.Mono, m *member, h holding) feedRow {
 	case h.mismatch != 0:
 		return feedRow{State: "mismatch"}
 	case !h.fed:
-		return feedRow{State: "waiting"}
+		return feedRow{State: feedWaiting}
 	}
-	return healthRow(now, h.feed)
+	return healthRow(now, h)
 }
 
-func healthRow(now kv.Mono, h feed.Health) feedRow {
+func healthRow(now kv.Mono, of holding) feedRow {
+	h := of.feed
 	row := feedRow{
-		State: h.State.String(), Epoch: h.Epoch, LastSeq: h.LastSeq, Events: h.Applied,
-		Gaps: h.Gaps, Duplicates: h.Duplicates, Resyncs: h.Resyncs,
+		State: h.State.String(), Epoch: h.Epoch, LastSeq: h.LastSeq, Events: h.Applied, Missing: h.Missing,
+		Gaps: h.Gaps, Repaired: h.Repaired, Described: h.Described, GivenUp: h.GivenUp,
+		Resyncs: h.Resyncs, Duplicates: h.Duplicates, Ignored: h.Ignored, Stale: h.Stale,
+		Orphans: of.odd.orphans, KnownBlocks: of.odd.duplicates, UnknownBlocks: of.odd.unknown,
 		Lagging: h.Lagging,
+	}
+	if h.Lagging {
+		row.LagFor = seconds(now.Sub(h.Behind))
 	}
 	if h.Applied > 0 {
 		row.IdleFor = seconds(now.Sub(h.LastEvent))
@@ -191,6 +220,7 @@ type indexRow struct {
 	// Predicted is what is believed without events; null if nothing is.
 	Predicted *predictedRow `json:"predicted"`
 	Feeds     []workerFeed  `json:"feeds"`
+	Pools     []poolRow     `json:"pools,omitempty"` // of memory that workers share
 }
 
 type indexCounts struct {
@@ -247,8 +277,9 @@ func (r *Router) indexRow() indexRow {
 	}
 	for _, h := range feeds {
 		w := h.feed.Worker
-		row.Feeds = append(row.Feeds, workerFeed{uint64(w.ID), w.Rank, h.blocks, healthRow(now, h.feed)})
+		row.Feeds = append(row.Feeds, workerFeed{uint64(w.ID), w.Rank, h.blocks, healthRow(now, h)})
 	}
+	row.Pools = r.cache.pools()
 	return row
 }
 

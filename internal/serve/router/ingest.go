@@ -9,40 +9,31 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// follow applies cache events until ctx ends or the plane fails. It begins with
-// the oldest record kept: what was applied before is dropped by its numbers.
-func (r *Router) follow(ctx context.Context) error {
-	var rec feed.Record // only this subscription's calls use it
-	return r.planes.Bus.Subscribe(ctx, bus.KVEvents(r.cfg.Namespace, r.cfg.Component), 0, func(m bus.Message) error {
-		r.take(ctx, &rec, m)
-		return nil
-	}, func() {
-		r.caughtUp.Store(true)
-		r.wake()
-	})
-}
-
 // take applies one message. What cannot be read is left out: if it held events
 // of a worker, the next ones show the gap.
 func (r *Router) take(ctx context.Context, rec *feed.Record, m bus.Message) {
+	at := place{m.Life, m.Seq}
 	if err := feed.DecodeRecord(rec, m.Data); err != nil {
+		r.cache.pass(at)
 		r.metrics.malformed.Inc()
 		r.throttle.Log(ctx, slog.LevelWarn, "malformed cache events", "key", m.Key, "error", err)
 		return
 	}
 	var key [40]byte
 	if m.Key != string(engine.AppendWorkerKey(key[:0], rec.Worker)) {
+		r.cache.pass(at)
 		r.metrics.malformed.Inc()
 		r.throttle.Log(ctx, slog.LevelWarn, "cache events under another worker's key", "key", m.Key)
 		return
 	}
-	verdict, ok := r.cache.accept(m.Seq, rec)
+	verdict, ok := r.cache.accept(at, rec)
 	if !ok {
 		r.metrics.unfed(rec)
 		r.throttle.Log(ctx, slog.LevelWarn, "cache events not used", "key", m.Key, "block_size", rec.BlockSize)
 		r.hub.publish(rec, outcomeRefused, 0)
 		return
 	}
+	r.predict.heed(rec.Worker, rec.Events, verdict)
 	r.metrics.fed(rec, verdict)
 	r.hub.publish(rec, verdict.Outcome.String(), verdict.Skip)
 	if verdict.Resync {

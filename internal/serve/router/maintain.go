@@ -19,34 +19,39 @@ const (
 	settle = 2 * time.Second
 )
 
-// maintain asks workers in doubt for their caches, frees what leaked and forgets
-// who is gone, until ctx ends.
+// maintain asks workers in doubt for what is missing or for their caches, frees what
+// leaked and forgets who is gone, until ctx ends.
 func (r *Router) maintain(ctx context.Context) {
 	tick := time.NewTicker(upkeep)
 	defer tick.Stop()
-	var ask []kv.Worker
+	again := time.NewTimer(upkeep)
+	defer again.Stop()
+	var ask []feed.Request
 	for {
 		select {
 		case <-r.resync:
+		case <-again.C:
 		case <-tick.C:
 			r.tidy()
 		case <-ctx.Done():
 			return
 		}
-		ask = r.cache.due(ask[:0])
-		for _, w := range ask {
-			r.ask(ctx, w)
+		var wait time.Duration
+		ask, wait = r.cache.due(ask[:0])
+		again.Reset(wait)
+		for _, q := range ask {
+			r.ask(ctx, q)
 		}
 	}
 }
 
-// ask tells one worker to describe its cache. A request that fails is repeated
-// when the tracker finds it due again.
-func (r *Router) ask(ctx context.Context, w kv.Worker) {
-	r.metrics.resyncs.Inc()
-	err := r.planes.Bus.Publish(ctx, bus.KVResync(r.cfg.Namespace), engine.WorkerKey(w), nil)
+// ask sends one request to a worker. One that fails is repeated when the tracker finds it
+// due again.
+func (r *Router) ask(ctx context.Context, q feed.Request) {
+	r.metrics.asked(q)
+	err := r.planes.Bus.Publish(ctx, bus.KVResync(r.cfg.Namespace), engine.WorkerKey(q.Worker), feed.AppendRequest(nil, q))
 	if err != nil && ctx.Err() == nil {
-		r.throttle.Log(ctx, slog.LevelWarn, "cannot ask a worker for its cache", "worker", uint64(w.ID), "error", err)
+		r.throttle.Log(ctx, slog.LevelWarn, "cannot ask a worker for its cache", "worker", uint64(q.Worker.ID), "error", err)
 	}
 }
 
@@ -54,11 +59,12 @@ func (r *Router) ask(ctx context.Context, w kv.Worker) {
 func (r *Router) tidy() {
 	claims := r.tidyLoad()
 	r.predict.tidy(r.cfg.ReservationTTL)
+	r.cache.tendPools()
 	if !r.events || !r.caughtUp.Load() {
 		return
 	}
 	for _, f := range r.cache.tend(claims) {
-		r.metrics.gaps.Inc()
+		r.predict.heed(f.worker, nil, feed.Verdict{Drop: true})
 		if f.Finding == feed.Foreign {
 			r.log.Warn("cache events are ahead of what their worker has published; does somebody else publish in its name?",
 				"worker", uint64(f.worker.ID), "last", f.last, "next", f.Next)
@@ -78,6 +84,7 @@ func (r *Router) tidyLoad() []claim {
 		p.leaked = p.active.Expired()
 		r.admit(p) // also those whose time has come, or whose workers did what nobody told
 	}
+	r.tell()
 	for _, m := range r.mu.members {
 		r.settle(now, m) // what a worker said of itself has its time
 	}

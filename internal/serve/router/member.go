@@ -62,6 +62,10 @@ func (r *Router) setInstances(ins []disco.Instance) {
 	r.mu.health.Set(now, watched(next))
 	r.wakeProbe()
 	r.rebuild()
+	if r.mu.replica != nil {
+		r.mu.replica.Revisit(now)
+		r.tell()
+	}
 }
 
 // parse returns the members among ins, ascending, and those that cannot be used.

@@ -42,9 +42,10 @@ type routerMetrics struct {
 
 	events    [kv.Moved + 1][feed.Stale + 1]prometheus.Counter
 	refused   [kv.Moved + 1]prometheus.Counter
-	gaps      prometheus.Counter
-	resyncs   prometheus.Counter
+	missing   prometheus.Counter // requests for what is missing
+	whole     prometheus.Counter // and for whole caches
 	malformed prometheus.Counter
+	snapshots snapshotMetrics
 }
 
 func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
@@ -59,10 +60,11 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		decisions: m.Counter("router_decisions_total", "Decisions by how they ended.", "outcome"),
 		leaked:    m.Counter("router_reservations_expired_total", "Reservations that nobody freed.").WithLabelValues(),
 		calls:     m.Counter("router_failed_calls_total", "Calls to workers that failed or were refused, by code.", "code"),
-		gaps:      m.Counter("feed_gaps_total", "Losses in workers' event feeds.").WithLabelValues(),
-		resyncs:   m.Counter("feed_resyncs_total", "Times a worker was asked to describe its cache.").WithLabelValues(),
 		malformed: m.Counter("feed_malformed_total", "Messages of workers that could not be read.").WithLabelValues(),
 	}
+	rm.snapshots = newSnapshotMetrics(m, r)
+	resyncs := m.Counter("feed_resyncs_total", "Times a worker was asked for what is missing of its events, or for all of its cache.", "wanted")
+	rm.missing, rm.whole = resyncs.WithLabelValues("missing"), resyncs.WithLabelValues("all")
 	waits := m.Histogram("router_queue_wait_seconds", "Time that requests waited in the router for a worker with less to do, by how it ended.", prometheus.ExponentialBuckets(1e-3, 4, 10), "outcome")
 	for o, name := range waitOutcomeNames {
 		rm.waits[o] = waits.WithLabelValues(name)
@@ -80,6 +82,8 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		}
 		rm.refused[k] = events.WithLabelValues(k.String(), outcomeRefused)
 	}
+	m.Collect(newFeedState(r))
+	m.Collect(newReplicaMetrics(r))
 	m.Collect(&state{
 		r:      r,
 		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),
@@ -87,7 +91,6 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Estimated memory of the index.", nil, nil),
 		queued: prometheus.NewDesc(obs.Namespace+"_router_queue_requests", "Requests that wait in the router for a worker with less to do.", nil, nil),
 		tokens: prometheus.NewDesc(obs.Namespace+"_router_queue_tokens", "Prompt tokens that they have.", nil, nil),
-		lag:    prometheus.NewDesc(obs.Namespace+"_feed_lag_seconds", "For how long the event feed furthest behind its worker has been so.", nil, nil),
 	})
 	return rm
 }
@@ -111,9 +114,6 @@ func (m *routerMetrics) failed(err error) { m.decisions.WithLabelValues(fault.Of
 
 // fed counts the events of a record that was judged.
 func (m *routerMetrics) fed(rec *feed.Record, v feed.Verdict) {
-	if v.Outcome == feed.Gap {
-		m.gaps.Inc()
-	}
 	for i, ev := range rec.Events {
 		outcome := v.Outcome
 		if outcome == feed.Apply && i < v.Skip {
@@ -121,6 +121,15 @@ func (m *routerMetrics) fed(rec *feed.Record, v feed.Verdict) {
 		}
 		m.events[ev.Kind][outcome].Inc()
 	}
+}
+
+// asked counts a request to a worker.
+func (m *routerMetrics) asked(q feed.Request) {
+	if q.From > 0 {
+		m.missing.Inc()
+		return
+	}
+	m.whole.Inc()
 }
 
 // unfed counts the events of a record that is not used at all.
@@ -132,9 +141,9 @@ func (m *routerMetrics) unfed(rec *feed.Record) {
 
 // state is collected when somebody looks.
 type state struct {
-	r                          *Router
-	silent, blocks, bytes, lag *prometheus.Desc
-	queued, tokens             *prometheus.Desc
+	r                     *Router
+	silent, blocks, bytes *prometheus.Desc
+	queued, tokens        *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -142,7 +151,6 @@ func (s *state) Describe(ch chan<- *prometheus.Desc) {
 	ch <- s.silent
 	ch <- s.blocks
 	ch <- s.bytes
-	ch <- s.lag
 	ch <- s.queued
 	ch <- s.tokens
 }
@@ -153,7 +161,6 @@ func (s *state) Collect(ch chan<- prometheus.Metric) {
 	st := s.r.cache.stats()
 	ch <- prometheus.MustNewConstMetric(s.blocks, prometheus.GaugeValue, float64(st.Blocks))
 	ch <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(st.Bytes))
-	ch <- prometheus.MustNewConstMetric(s.lag, prometheus.GaugeValue, s.r.cache.lag().Seconds())
 	requests, tokens := s.r.waiting()
 	ch <- prometheus.MustNewConstMetric(s.queued, prometheus.GaugeValue, float64(requests))
 	ch <- prometheus.MustNewConstMetric(s.tokens, prometheus.GaugeValue, float64(tokens))

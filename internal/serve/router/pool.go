@@ -117,7 +117,7 @@ func (r *Router) setTargets(p *pool, members []*member) {
 		state, since := r.state(now, m)
 		targets = append(targets, route.Target{
 			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, Blocks: m.card.Blocks,
-			State: state, Since: since, Unfit: m.unfit, BatchTokens: m.card.MaxBatchedTokens, Experts: m.experts,
+			State: state, Since: since, Unfit: m.unfit, Router: m.card.Router, BatchTokens: m.card.MaxBatchedTokens, Experts: m.experts,
 		})
 	}
 	if err := p.router.SetWorkers(targets); err != nil {
@@ -131,10 +131,11 @@ func (r *Router) setTargets(p *pool, members []*member) {
 func (r *Router) retire(p *pool) {
 	p.gone = true
 	r.disperse(p)
+	r.setTargets(p, nil) // nobody will free what is active there
 }
 
 func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, error) {
-	active, err := slots.New(slots.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL})
+	active, err := slots.New(slots.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL, Journal: r.journal()})
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,11 @@
 package router
 
 import (
+	"slices"
 	"sync"
 	"time"
 
+	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/route"
@@ -80,6 +82,32 @@ func (p *predictions) know(lives map[kv.Worker]life) {
 		if p.approx != nil && p.mu.lives[w] != epoch {
 			p.approx.Drop(w)
 		}
+	}
+}
+
+// heed has events win over what is believed beside them: what a worker removed is not
+// believed any more, and nothing of it while some of its events are missing, which might have
+// said so.
+func (p *predictions) heed(w kv.Worker, events []kv.Event, v feed.Verdict) {
+	if p.approx == nil {
+		return
+	}
+	if v.Outcome != feed.Apply {
+		events = nil
+	} else {
+		events = events[v.Skip:]
+	}
+	doubt := v.Drop || v.Hide
+	if !doubt && !slices.ContainsFunc(events, func(ev kv.Event) bool { return ev.Kind == kv.Removed || ev.Kind == kv.Cleared }) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if doubt {
+		p.approx.Drop(w)
+	}
+	for i := range events {
+		p.approx.Retract(w, &events[i])
 	}
 }
 

@@ -91,6 +91,7 @@ func (r *Router) abandon(p *pool, w *waiter) {
 		p.active.Free(w.query.Key)
 	}
 	r.admit(p) // whoever stood behind it, or gets its place
+	r.tell()
 }
 
 // admit places whom it can of those that wait for p. The caller holds mu.

@@ -87,6 +87,14 @@ func (r *Router) Prefilled(id string, attempt uint32, cached int) {
 	}
 }
 
+// Grown says that an attempt has generated more tokens. It is for whole blocks of them:
+// fewer change little.
+func (r *Router) Grown(id string, attempt uint32, tokens int) {
+	if r.cfg.TrackOutput {
+		r.each(func(p *pool) bool { return p.active.Grow(slots.Key{ID: id, Attempt: attempt}, tokens) })
+	}
+}
+
 // Free ends an attempt's reservation. One that is not there is no error: the
 // worker may be gone.
 func (r *Router) Free(id string, attempt uint32) {
@@ -100,6 +108,7 @@ func (r *Router) Free(id string, attempt uint32) {
 func (r *Router) each(f func(*pool) bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer r.tell()
 	for _, p := range r.mu.pools {
 		if f(p) {
 			r.admit(p)
@@ -180,6 +189,7 @@ func (r *Router) locked(p *pool, q *route.Query, f func(*pool, *route.Query) err
 	if p.gone {
 		return false, nil
 	}
+	defer r.tell()
 	locked := time.Now()
 	err = f(p, q)
 	r.metrics.stage(stageLock, locked.Sub(start))

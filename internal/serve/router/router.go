@@ -13,6 +13,7 @@ import (
 	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/core/slots/replica"
 	"penstock/internal/backoff"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -27,6 +28,8 @@ type Planes struct {
 	Bus      bus.Bus
 	Registry disco.Registry
 	RPC      rpc.Plane
+	// Archive keeps snapshots of what is known of caches. Nil keeps none.
+	Archive bus.Archive
 }
 
 // Router routes the requests of all models. It is safe for concurrent use.
@@ -55,10 +58,17 @@ type Router struct {
 	// pings them.
 	resync    chan struct{}
 	probe     chan struct{}
-	scratch   sync.Pool // of *scratch
+	changed   chan struct{} // wakes the one who tells other routers
+	scratch   sync.Pool     // of *scratch
 	decisions decisions
 	hub       hub
 	calls     atomic.Int64 // of the API, with bodies, in progress
+
+	self      disco.Instance // this router, as others see it
+	lease     disco.Lease    // of self, where resetting took it; only Run uses it
+	snapshots snapshots
+	// stale says that what is known of caches is to be begun anew; only follow uses it.
+	stale bool
 
 	cache   cache
 	predict predictions
@@ -69,7 +79,9 @@ type Router struct {
 		pools   []*pool // ascending by model
 		names   map[string]*pool
 		health  *health.Machine
-		pinging int    // pings that are out
+		pinging int // pings that are out
+		// replica is the exchange with other routers; nil if there is none.
+		replica *replica.Replica
 		lookup  lookup // scratch for requests that waited
 		// referred has, by model, what Refer was told last.
 		referred map[string]string
@@ -101,22 +113,31 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		matches: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
 		resync:  make(chan struct{}, 1),
 		probe:   make(chan struct{}, 1),
+		changed: make(chan struct{}, 1),
 		seen:    make(chan struct{}),
+		stale:   true,
 	}
 	r.events = r.matches && !cfg.NoKVEvents
-	if err := r.predict.open(&cfg, r.predictedTTL(), r.now); err != nil {
+	r.self = newSelf(&r.cfg)
+	if err := r.predict.open(&r.cfg, r.predictedTTL(), r.now); err != nil {
 		return nil, err
 	}
-	if err := r.cache.open(&cfg, r.now); err != nil {
+	if err := r.cache.open(&r.cfg, r.now); err != nil {
 		return nil, err
 	}
 	r.saw = sync.OnceFunc(func() { close(r.seen) })
 	r.scratch.New = func() any { return new(scratch) }
 	r.decisions.init(cfg.Decisions)
 	r.mu.health = checks
+	if cfg.Sync {
+		if r.mu.replica, err = r.newReplica(); err != nil {
+			return nil, err
+		}
+	}
 	r.mu.names = map[string]*pool{}
 	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
+	collectPools(metrics, &r.cache)
 	return r, nil
 }
 
@@ -131,10 +152,17 @@ func (r *Router) predictedTTL() time.Duration {
 	return max(r.cfg.PredictedTTL, 0)
 }
 
-// Run follows discovery, loads and events until ctx ends; it returns nil then.
-// It can be called once. A router serves whatever it knows at any time: before the
+// Run follows discovery, loads and events until ctx ends; it returns nil then. An error
+// means that it did not start, since the states that it was to reset are in use or out of
+// reach. It can be called once. A router serves whatever it knows at any time: before the
 // first catch-up with few overlaps, without discovery with the last known workers.
 func (r *Router) Run(ctx context.Context) error {
+	durable := r.events && r.planes.Archive != nil
+	if durable && r.cfg.Snapshots.Reset != Keep {
+		if err := r.resetStates(ctx); err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
 	var parts sync.WaitGroup
 	part := func(op string, f func() error) {
 		parts.Go(func() { r.keep(ctx, op, f) })
@@ -146,8 +174,20 @@ func (r *Router) Run(ctx context.Context) error {
 	if r.events {
 		part("follow cache events", func() error { return r.follow(ctx) })
 	}
+	if durable {
+		part("register router", func() error { return r.presence(ctx) })
+		if r.cfg.Snapshots.Threshold > 0 {
+			parts.Go(func() { r.keepSnapshots(ctx) })
+		}
+	}
 	if r.planes.RPC != nil {
 		parts.Go(func() { r.checkHealth(ctx) })
+	}
+	if r.cfg.Sync {
+		part("follow other routers", func() error {
+			return r.planes.Bus.Subscribe(ctx, bus.Slots(r.cfg.Namespace, r.cfg.Component), 0, r.takeSlots, nil)
+		})
+		parts.Go(func() { r.syncReplicas(ctx) })
 	}
 	parts.Go(func() { r.maintain(ctx) })
 	parts.Wait()

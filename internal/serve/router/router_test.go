@@ -197,9 +197,11 @@ type workerRow struct {
 	}
 	CachedBlocks int `json:"cached_blocks"`
 	Feed         struct {
-		State   string
-		Gaps    int
-		Lagging bool
+		State                              string
+		Gaps, Repaired, Described, Missing int
+		GivenUp                            int `json:"given_up"`
+		Resyncs                            int
+		Lagging                            bool
 	}
 }
 
@@ -456,6 +458,38 @@ func TestLostTail(t *testing.T) {
 	})
 }
 
+// TestRepair: what a router misses in the middle comes again, and nothing of what it knew
+// is dropped meanwhile; but nothing of it is believed either.
+func TestRepair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{})()
+		defer c.stopWorkers()
+		c.startWorker(1, 1)
+		c.mustServe("a", prompt(0, 40, 1))
+		lost := []string{"penstock.backend.kv-events"}
+		c.bus.Set(bus.Faults{Lose: 1, Topics: lost})
+		c.engines[1].Evict(5)
+		<-time.After(100 * time.Millisecond)
+		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
+		c.engines[1].Evict(1)
+		synctest.Wait()
+		if row := c.workers()[1]; row.Feed.State != "repairing" || row.CachedBlocks != 10 {
+			t.Fatalf("after the loss: %+v", row)
+		}
+		if d := c.mustServe("b", prompt(0, 40, 2)); d.OverlapBlocks != 0 {
+			t.Errorf("%d blocks are believed though events are missing", d.OverlapBlocks)
+		}
+		c.bus.Set(bus.Faults{})
+		<-time.After(time.Second)
+		row := c.workers()[1]
+		if f := row.Feed; f.State != "live" || f.Gaps != 1 || f.Repaired != 1 || f.Described+f.GivenUp+f.Missing != 0 || f.Resyncs < 2 {
+			t.Errorf("afterwards: %+v", f)
+		}
+		c.checkIndex()
+	})
+}
+
 // TestForgedNumbers: a record that claims to be a worker's, with a number that the
 // worker is far from, makes its true events look like old ones, or the end of its
 // doubt come too early for ever. What the worker says about itself decides.
@@ -476,12 +510,12 @@ func TestForgedNumbers(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if n := len(c.dump()[1]); n != 0 {
-				t.Fatalf("%s: %d blocks after the forgery", name, n)
+			if d := c.mustServe("b", prompt(0, 40, 1)); d.OverlapBlocks != 0 {
+				t.Fatalf("%s: %d blocks are believed after the forgery", name, d.OverlapBlocks)
 			}
 			<-time.After(30 * time.Second)
 			c.engines[1].Evict(2)
-			c.mustServe("b", prompt(500, 40, 1))
+			c.mustServe("c", prompt(500, 40, 1))
 			<-time.After(time.Second)
 			c.checkIndex()
 			if row := c.workers()[1]; row.Feed.State != "live" || len(c.dump()[1]) == 0 {

@@ -10,50 +10,70 @@ import (
 
 	"penstock/core/feed"
 	"penstock/core/kv"
-	"penstock/internal/backoff"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 )
 
-// minDescribe is the least time between two descriptions of the cache that
-// routers asked for: those who ask at once, as after the bus was away, share one.
-const minDescribe = time.Second
-
-// publisher turns the engine's cache events into numbered records on the bus.
+// publisher turns the engine's cache events into numbered records on the bus, and answers
+// routers that miss some: from the last records, or by a description of the cache.
 //
 // It has no queue of its own. While the bus fails the engine's watcher waits in
 // it, and the engine, whose queue is bounded, starts that watcher over with a
 // description of the cache when too much has passed.
+//
+// Everything is published by run, so that what is published again never stands between
+// two parts of what is new.
 type publisher struct {
-	w      *Worker
-	worker kv.Worker
-	key    string
-	resync chan struct{} // of capacity 1: a request while one waits is the same request
+	w       *Worker
+	worker  kv.Worker
+	key     string
+	started time.Time     // zero of Mono
+	asked   chan struct{} // of capacity 1: requests were noted
 
 	record feed.Record // First is the number of the next event
 	cut    feed.Cutter
-	buf    []byte
+	again  [][]byte      // scratch of repeat
 	next   atomic.Uint64 // number after the last event that the bus has kept
+
+	mu struct {
+		sync.Mutex
+		log *feed.Log[[]byte]
+	}
 }
 
-func newPublisher(w *Worker) *publisher {
+func newPublisher(w *Worker) (*publisher, error) {
 	worker := kv.Worker{ID: w.cfg.ID}
 	p := &publisher{
-		w: w, worker: worker, key: engine.WorkerKey(worker), resync: make(chan struct{}, 1),
+		w: w, worker: worker, key: engine.WorkerKey(worker), started: time.Now(), asked: make(chan struct{}, 1),
 		record: feed.Record{Worker: worker, Epoch: w.cfg.Epoch, First: 1, BlockSize: uint32(w.card.BlockSize)},
 	}
+	log, err := feed.NewLog[[]byte](feed.LogConfig{}, w.cfg.Epoch)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.log = log
 	p.next.Store(p.record.First)
-	return p
+	return p, nil
 }
 
-// listen notes the requests to describe the cache again, until ctx ends.
+func (p *publisher) now() kv.Mono { return kv.Mono(time.Since(p.started)) }
+
+// listen notes the requests of routers, until ctx ends.
 func (p *publisher) listen(ctx context.Context) error {
 	return p.w.planes.Bus.Subscribe(ctx, bus.KVResync(p.w.cfg.Namespace), 0, func(m bus.Message) error {
-		if m.Key == p.key {
-			select {
-			case p.resync <- struct{}{}:
-			default:
-			}
+		if m.Key != p.key {
+			return nil
+		}
+		q, err := feed.DecodeRequest(p.worker, m.Data)
+		if err != nil { // of a later version: a description answers whatever it wants
+			p.w.throttle.Log(ctx, slog.LevelWarn, "a router asks in a form that is not known", "error", err)
+		}
+		p.mu.Lock()
+		p.mu.log.Ask(q)
+		p.mu.Unlock()
+		select {
+		case p.asked <- struct{}{}:
+		default:
 		}
 		return nil
 	}, nil)
@@ -62,7 +82,7 @@ func (p *publisher) listen(ctx context.Context) error {
 var errResync = errors.New("a router asked for the whole cache")
 
 // run publishes until ctx ends. Each watch of the engine begins with a
-// description of the whole cache, so beginning a new one answers a resync, and
+// description of the whole cache, so beginning a new one answers a request for that, and
 // repairs whatever made the last one fail.
 func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
 	wait := newBackoff()
@@ -84,29 +104,93 @@ func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
 	}
 }
 
-// watch runs one watch of the engine, until it fails, ctx ends, or a resync is
-// asked for (errResync).
+// watch runs one watch of the engine, and answers what the last records answer, until the
+// watch fails, ctx ends, or a description is asked for (errResync).
 func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
-	watching, stop := context.WithCancelCause(ctx)
-	var listener sync.WaitGroup
-	listener.Go(func() {
-		if backoff.Pause(watching, minDescribe) != nil {
-			return
-		}
-		select {
-		case <-p.resync:
-			stop(errResync)
-		case <-watching.Done():
-		}
+	watching, stop := context.WithCancel(ctx)
+	p.mu.Lock()
+	p.mu.log.Describing(p.now())
+	p.mu.Unlock()
+	batches, done, ended := make(chan []kv.Event), make(chan error), make(chan error, 1)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		ended <- src.WatchKV(watching, func(events []kv.Event) error {
+			select {
+			case batches <- events:
+				return <-done // whoever took them says so
+			case <-watching.Done():
+				return watching.Err()
+			}
+		})
 	})
-	// Publishing goes by ctx: a record under way when the watch ends is finished.
-	err := src.WatchKV(watching, func(events []kv.Event) error { return p.publish(ctx, events) })
-	if watching.Err() != nil {
-		err = context.Cause(watching)
+	defer watcher.Wait()
+	defer stop()
+	answer := time.NewTimer(0)
+	defer answer.Stop()
+	for {
+		select {
+		case events := <-batches:
+			// Publishing goes by ctx: a record under way when the watch ends is finished.
+			done <- p.publish(ctx, events)
+		case err := <-ended:
+			return err
+		case <-p.asked:
+			answer.Reset(p.untilAnswer())
+		case <-answer.C:
+			if err := p.answer(ctx); err != nil {
+				return err
+			}
+			answer.Reset(p.untilAnswer())
+		}
 	}
-	stop(nil)
-	listener.Wait()
-	return err
+}
+
+// idleAnswer is how long the answer to no request may wait: the next request wakes.
+const idleAnswer = time.Hour
+
+func (p *publisher) untilAnswer() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, ok := p.mu.log.Due()
+	if !ok {
+		return idleAnswer
+	}
+	return max(0, at.Sub(p.now()))
+}
+
+// answer does what requests ask for and may be done now, or returns errResync for a new
+// watch to do it.
+func (p *publisher) answer(ctx context.Context) error {
+	p.mu.Lock()
+	a := p.mu.log.Answer(p.now())
+	if a.Repeat {
+		p.again = p.mu.log.AppendFrom(p.again[:0], a.From)
+	}
+	p.mu.Unlock()
+	switch {
+	case a.Describe:
+		return errResync
+	case a.Repeat:
+		return p.repeat(ctx)
+	}
+	return nil
+}
+
+// repeat publishes again what is in again, or if that is nothing the word that nothing is
+// missing.
+func (p *publisher) repeat(ctx context.Context) error {
+	defer clear(p.again)
+	if len(p.again) == 0 {
+		p.record.Events = nil
+		p.again = append(p.again, feed.AppendRecord(nil, &p.record))
+	}
+	for _, data := range p.again {
+		if err := p.keep(ctx, data); err != nil {
+			return err
+		}
+		p.w.metrics.repeats.Inc()
+	}
+	return nil
 }
 
 // publish numbers events and publishes them in records of bounded size. It
@@ -115,13 +199,17 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 	p.cut.Reset(events)
 	for {
 		p.record.Events = p.cut.Next()
-		if len(p.record.Events) == 0 {
+		n := len(p.record.Events)
+		if n == 0 {
 			return nil
 		}
-		p.buf = feed.AppendRecord(p.buf[:0], &p.record)
+		data := feed.AppendRecord(nil, &p.record)
 		// Whether or not it arrives, these numbers are used up.
-		p.record.First += uint64(len(p.record.Events))
-		if err := p.keep(ctx); err != nil {
+		p.record.First += uint64(n)
+		p.mu.Lock()
+		p.mu.log.Add(n, len(data), data)
+		p.mu.Unlock()
+		if err := p.keep(ctx, data); err != nil {
 			return err
 		}
 		p.next.Store(p.record.First)
@@ -132,12 +220,12 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 	}
 }
 
-// keep publishes the encoded record until the bus has it. A failed attempt may
+// keep publishes an encoded record until the bus has it. A failed attempt may
 // have arrived; receivers drop what they see twice by its number.
-func (p *publisher) keep(ctx context.Context) error {
+func (p *publisher) keep(ctx context.Context, data []byte) error {
 	topic := bus.KVEvents(p.w.cfg.Namespace, p.w.cfg.Component)
 	for wait := newBackoff(); ; {
-		err := p.w.planes.Bus.Publish(ctx, topic, p.key, p.buf)
+		err := p.w.planes.Bus.Publish(ctx, topic, p.key, data)
 		if err == nil {
 			return nil
 		}

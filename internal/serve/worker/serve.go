@@ -39,11 +39,15 @@ type server struct {
 	calls sync.WaitGroup
 }
 
-func newServer(w *Worker) *server {
-	return &server{
-		w: w, publisher: newPublisher(w), door: newDoor(w.cfg.MaxCalls), born: time.Now(),
-		changed: make(chan struct{}, 1), told: make(chan chan<- struct{}), aborted: make(chan struct{}),
+func newServer(w *Worker) (*server, error) {
+	p, err := newPublisher(w)
+	if err != nil {
+		return nil, err
 	}
+	return &server{
+		w: w, publisher: p, door: newDoor(w.cfg.MaxCalls), born: time.Now(),
+		changed: make(chan struct{}, 1), told: make(chan chan<- struct{}), aborted: make(chan struct{}),
+	}, nil
 }
 
 // abort ends all calls with err. It is called once.

@@ -77,7 +77,9 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 		cfg: cfg, eng: eng, card: card, cardJSON: cardJSON, planes: planes,
 		metrics: metrics.of(cfg.ID), log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 	}
-	w.server = newServer(w)
+	if w.server, err = newServer(w); err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
 	w.metrics.ready.Set(1)
 	return w, nil
 }

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
 	"penstock/core/fault"
@@ -456,6 +458,58 @@ func TestResync(t *testing.T) {
 			t.Errorf("%d descriptions after a burst of requests, want 3", n)
 		}
 		r.checkFeed(r.records())
+	})
+}
+
+// TestRepeat: a request for events that the worker still has brings their records again, as
+// they were; one for events that are not yet there brings the word that nothing is missing;
+// and one for what is too old, or of another life, a description.
+func TestRepeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		r.start(r.engine)
+		defer r.stop()
+		for i := range 20 {
+			if _, err := r.generate(t.Context(), r.addr(), request(8+i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(10 * time.Second)
+		asked := func(q feed.Request) []feed.Record {
+			before := len(r.records())
+			q.Worker.ID = 7
+			body := feed.AppendRequest(nil, q)
+			for range 3 { // several routers
+				if err := r.bus.Publish(t.Context(), bus.KVResync("penstock"), "7/0", body); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-time.After(5 * time.Second)
+			return r.records()[before:]
+		}
+		all := r.records()
+		r.checkFeed(all)
+		epoch, last := all[0].Epoch, all[len(all)-1]
+		next := last.First + uint64(len(last.Events))
+		for _, from := range []uint64{1, 2, last.First, next} {
+			at := slices.IndexFunc(all, func(rec feed.Record) bool { return rec.First+uint64(len(rec.Events)) > from })
+			want := []feed.Record{{Worker: last.Worker, Epoch: epoch, First: next, BlockSize: last.BlockSize}}
+			if at >= 0 {
+				want = all[at:]
+			}
+			got := asked(feed.Request{Epoch: epoch, From: from})
+			if len(got) == 2*len(want) { // the first one was answered at once
+				got = got[len(want):]
+			}
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(feed.Record{}), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("from %d: -want +got\n%s", from, diff)
+			}
+		}
+		for _, q := range []feed.Request{{}, {Epoch: epoch + 1, From: 2}, {Epoch: epoch, From: next + 1000}} {
+			if got := asked(q); len(got) == 0 || got[0].Events[0].Kind != kv.Cleared || got[0].First < next {
+				t.Errorf("%+v was answered by %+v", q, got)
+			}
+		}
 	})
 }
 

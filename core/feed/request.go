@@ -1,0 +1,60 @@
+package feed
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"penstock/core/kv"
+)
+
+// Request is what a router wants of a worker: that it publishes its events from a number
+// on once more, under the same numbers, or, if it has them no longer, that it describes its
+// cache. Which worker is the key of the message and not in its body.
+type Request struct {
+	Worker kv.Worker
+	// Epoch is the life whose events are wanted, From the number of the first one; 0
+	// asks for a description of the whole cache.
+	Epoch, From uint64
+}
+
+const (
+	requestMagic   = 0xEC
+	requestVersion = 1
+	requestSize    = 4 + 8 + 8 // magic, version, zeros; epoch; from
+)
+
+// AppendRequest appends the body of the message that carries q. That of a request for
+// the whole cache is empty, as it was before there were others; a worker of then describes
+// its cache for any body.
+func AppendRequest(dst []byte, q Request) []byte {
+	if q.From == 0 {
+		return dst
+	}
+	le := binary.LittleEndian
+	dst = append(dst, requestMagic, requestVersion, 0, 0)
+	dst = le.AppendUint64(dst, q.Epoch)
+	return le.AppendUint64(dst, q.From)
+}
+
+// DecodeRequest decodes the body of a request to w. The result is one for the whole cache
+// also if there is an error: somebody asked for something, and that answers it.
+func DecodeRequest(w kv.Worker, data []byte) (Request, error) {
+	q := Request{Worker: w}
+	var err error
+	switch {
+	case len(data) == 0:
+		return q, nil
+	case len(data) < requestSize:
+		err = errShort
+	case data[0] != requestMagic:
+		err = fmt.Errorf("first byte is %#x, not %#x", data[0], requestMagic)
+	case data[1] != requestVersion:
+		err = fmt.Errorf("%w %d", ErrVersion, data[1])
+	}
+	if err != nil {
+		return q, fmt.Errorf("feed: decode request of %d bytes: %w", len(data), err)
+	}
+	le := binary.LittleEndian
+	q.Epoch, q.From = le.Uint64(data[4:]), le.Uint64(data[12:])
+	return q, nil
+}

@@ -1,0 +1,75 @@
+package feed
+
+import (
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+)
+
+// TestManyInDoubt: when the feeds of many workers are in doubt at once they are asked some
+// at a time, none of them twice before all were asked once, and no repair is given up before
+// it was asked for.
+func TestManyInDoubt(t *testing.T) {
+	const workers = 2000
+	tr := mustTracker(t, Config{})
+	for i := range workers {
+		w := kv.Worker{ID: kv.WorkerID(i)}
+		tr.Accept(0, &Record{Worker: w, Epoch: 1, First: 1, Events: []kv.Event{{Kind: kv.Cleared}}})
+	}
+	asked := map[kv.Worker]kv.Mono{}
+	var last kv.Mono
+	note := func(now kv.Mono, q Request) {
+		if _, ok := asked[q.Worker]; !ok {
+			asked[q.Worker], last = now, now
+		}
+		if q.From != 2 {
+			t.Fatalf("%+v at %v", q, time.Duration(now))
+		}
+	}
+	in := map[kv.Mono]int{}
+	for i := range workers {
+		r := &Record{Worker: kv.Worker{ID: kv.WorkerID(i)}, Epoch: 1, First: 3, Events: []kv.Event{{Kind: kv.Stored}}}
+		if v := tr.Accept(1, r); v.Resync {
+			note(1, v.Request)
+			in[0]++
+		}
+	}
+	answer := func(w kv.Worker) {
+		tr.Accept(last, &Record{Worker: w, Epoch: 1, First: 2, Events: []kv.Event{{Kind: kv.Stored}, {Kind: kv.Stored}}})
+	}
+	for w := range asked {
+		answer(w)
+	}
+	for steps := 0; len(asked) < workers; steps++ {
+		now, ok := tr.NextDue()
+		if !ok || steps > 10*workers {
+			t.Fatalf("%d of %d workers were asked, nothing more is due", len(asked), workers)
+		}
+		if gone := tr.GiveUp(now, nil); len(gone) > 0 {
+			t.Fatalf("%d repairs are given up after %v", len(gone), time.Duration(now))
+		}
+		for _, q := range tr.Due(now, nil) {
+			if _, again := asked[q.Worker]; again {
+				t.Fatalf("%v is asked again before others were", q.Worker)
+			}
+			note(now, q)
+			in[now/kv.Mono(200*time.Millisecond)]++
+			answer(q.Worker)
+		}
+		if err := tr.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for at, n := range in {
+		if n > 64 {
+			t.Errorf("%d requests in the period %d", n, at)
+		}
+	}
+	if took := time.Duration(last); took < 6*time.Second || took > 7*time.Second {
+		t.Errorf("all were asked after %v", took)
+	}
+	if _, ok := tr.NextDue(); ok {
+		t.Error("something is due though all is repaired")
+	}
+}

@@ -1,0 +1,385 @@
+package prefix
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+
+	"penstock/core/kv"
+)
+
+// LoadSnapshot fills x, which must be empty, from what AppendSnapshot wrote. What is
+// not exactly that is refused, as is what exceeds the bounds of x's Config; x is empty
+// then. The memory that it takes is bounded by MaxBytes and a multiple of the data.
+func (x *Index) LoadSnapshot(data []byte) error {
+	if len(x.numbers) > 0 || len(x.places) > 0 || x.pages.live > 0 {
+		return errors.New("prefix: load snapshot: the index is not empty")
+	}
+	l := loader{x: x, data: data, page: math.MaxUint32}
+	if err := l.load(); err != nil {
+		x.discard()
+		return fmt.Errorf("prefix: load snapshot: at byte %d of %d: %w", len(data)-len(l.data), len(data), err)
+	}
+	x.level()
+	return nil
+}
+
+// discard empties x.
+func (x *Index) discard() {
+	for _, w := range x.AppendWorkers(nil) {
+		x.Drop(w)
+	}
+	pools, _ := x.poolsInOrder()
+	for _, p := range pools {
+		x.DropPool(p.id)
+	}
+}
+
+var (
+	errShort = errors.New("it ends early")
+	errRange = errors.New("a number is out of range")
+	errOrder = errors.New("not in order")
+	errHeld  = errors.New("a page's blocks and their holders do not fit")
+	errFull  = errors.New("it exceeds the bounds of the index; raise them, or begin without it")
+)
+
+// loader reads a snapshot. Its err is that of the first thing that was wrong; what is
+// read after it is 0.
+type loader struct {
+	x    *Index
+	data []byte
+	err  error
+
+	page  uint32   // the pages read
+	seen  []uint32 // by worker: the last page that it was in
+	words []uint64
+	spent int // bytes of the sets of the page
+}
+
+func (l *loader) fail(err error) {
+	if l.err == nil {
+		l.err = err
+	}
+}
+
+func (l *loader) byte() byte {
+	if l.err != nil || len(l.data) == 0 {
+		l.fail(errShort)
+		return 0
+	}
+	b := l.data[0]
+	l.data = l.data[1:]
+	return b
+}
+
+func (l *loader) u64() uint64 {
+	if l.err != nil || len(l.data) < 8 {
+		l.fail(errShort)
+		return 0
+	}
+	u := binary.LittleEndian.Uint64(l.data)
+	l.data = l.data[8:]
+	return u
+}
+
+// number reads a number up to limit.
+func (l *loader) number(limit uint64) uint64 {
+	if l.err != nil {
+		return 0
+	}
+	u, n := binary.Uvarint(l.data)
+	switch {
+	case n == 0:
+		l.fail(errShort)
+		return 0
+	case n < 0 || u > limit || n > 1 && l.data[n-1] == 0:
+		l.fail(errRange)
+		return 0
+	}
+	l.data = l.data[n:]
+	return u
+}
+
+// count reads how many things of at least so many bytes follow.
+func (l *loader) count(each int) int {
+	return int(l.number(uint64(len(l.data) / each)))
+}
+
+func (l *loader) worker() kv.Worker {
+	id := l.number(uint64(kv.MaxWorkerID))
+	return kv.Worker{ID: kv.WorkerID(id), Rank: uint32(l.number(math.MaxUint32))}
+}
+
+func (l *loader) load() error {
+	if v := l.byte(); l.err == nil && v != snapshotVersion {
+		return fmt.Errorf("version %d, not %d", v, snapshotVersion)
+	}
+	l.workers()
+	l.pools()
+	var before kv.SeqHash
+	for n := l.count(12); n > 0 && l.err == nil; n-- {
+		l.page++
+		head := l.readPage()
+		if l.page > 0 && head <= before {
+			l.fail(errOrder)
+		}
+		before = head
+	}
+	if len(l.data) > 0 {
+		l.fail(errors.New("more follows"))
+	}
+	return l.err
+}
+
+func (l *loader) workers() {
+	var before kv.Worker
+	n := l.count(3)
+	l.seen = make([]uint32, n)
+	for i := 0; i < n && l.err == nil; i++ {
+		w, flags := l.worker(), l.byte()
+		switch {
+		case l.err != nil:
+			return
+		case i > 0 && w.Compare(before) <= 0:
+			l.fail(errOrder)
+			return
+		case flags > workerHidden:
+			l.fail(errRange)
+			return
+		}
+		before = w
+		l.seen[i] = math.MaxUint32
+		l.x.number(w) // which is i
+		if flags&workerHidden != 0 {
+			l.x.Hide(w)
+		}
+	}
+}
+
+func (l *loader) pools() {
+	var before kv.PoolID
+	for i, n := 0, l.count(2); i < n && l.err == nil; i++ {
+		id := kv.PoolID(l.number(math.MaxUint32))
+		var access []kv.Worker
+		for k := l.count(2); k > 0 && l.err == nil; k-- {
+			w := l.worker()
+			if len(access) > 0 && w.Compare(access[len(access)-1]) <= 0 {
+				l.fail(errOrder)
+			}
+			access = append(access, w)
+		}
+		if i > 0 && id <= before {
+			l.fail(errOrder)
+		}
+		if l.err != nil {
+			return
+		}
+		before = id
+		l.x.admit(l.x.pool(id), access)
+	}
+}
+
+// readPage reads a page and returns its head.
+func (l *loader) readPage() kv.SeqHash {
+	start, form := int(l.byte()), l.byte()
+	n := int(form&pageBlocks) + 1
+	if l.err == nil && start+n > window {
+		l.fail(errRange)
+	}
+	if l.err == nil && len(l.data) < 8*n {
+		l.fail(errShort)
+	}
+	if l.err != nil {
+		return 0
+	}
+	e := l.x.create(start)
+	head := kv.SeqHash(binary.LittleEndian.Uint64(l.data))
+	for i := 0; i < n && l.err == nil; i++ {
+		seq := kv.SeqHash(l.u64())
+		if _, known := l.x.locate(seq); known {
+			l.fail(errors.New("a block is there twice"))
+			break
+		}
+		e.extend(seq, n-i-1)
+		l.x.where.add(seq, place{e.id, uint8(start + i)})
+	}
+	l.holders(form, start, n)
+	if l.err == nil && !ends(e.held(), start, n) {
+		l.fail(errHeld)
+	}
+	if l.err == nil && l.x.bytes() > l.x.cfg.MaxBytes {
+		l.fail(errFull)
+	}
+	e.changed = true
+	l.x.commit() // after an error too: the page is taken apart with the rest
+	return head
+}
+
+func (l *loader) holders(form byte, start, n int) {
+	e, groups := &l.x.edit, 1
+	if form&pageGroups != 0 {
+		if groups = l.count(2); groups == 1 {
+			l.fail(errRange)
+		}
+	}
+	l.spent = 0
+	for ; groups > 0 && l.err == nil; groups-- {
+		g := l.group(span(start, n))
+		if k := len(e.groups); l.err == nil && k > 0 && compareGroups(&e.groups[k-1], &g) >= 0 {
+			l.fail(errOrder)
+		}
+		if l.err == nil {
+			l.fail(l.x.join(g))
+		}
+	}
+	if form&pagePools == 0 || l.err != nil {
+		return
+	}
+	pools := l.count(9)
+	if pools == 0 {
+		l.fail(errRange)
+	}
+	next := uint64(0)
+	for ; pools > 0 && l.err == nil; pools-- {
+		i, mask := l.number(uint64(len(l.x.pools))), l.u64()
+		switch {
+		case l.err != nil:
+		case i >= uint64(len(l.x.pools)) || mask == 0 || mask&^span(start, n) != 0:
+			l.fail(errRange)
+		case i < next:
+			l.fail(errOrder)
+		default:
+			l.x.putPooled(uint32(i), mask)
+			next = i + 1
+		}
+	}
+}
+
+// join makes the workers of g, which hold nothing of the open page, hold what it says.
+func (x *Index) join(g group) error {
+	held := bits.OnesCount64(g.any())
+	x.edit.groups = append(x.edit.groups, g)
+	x.size.entry(&g, g.set.count())
+	var err error
+	for n := range g.set.all() {
+		w := &x.workers[n]
+		w.held += held
+		w.pages.add(x.edit.id)
+		if w.held > x.cfg.MaxBlocks {
+			err = errFull
+		}
+	}
+	return err
+}
+
+// group reads a group of a page of which all has the blocks.
+func (l *loader) group(all uint64) group {
+	flags := l.byte()
+	if flags > groupFlags {
+		l.fail(errRange)
+	}
+	g := group{device: all}
+	if flags&groupAll == 0 {
+		if g.device = l.u64(); g.device == all {
+			l.fail(errRange)
+		}
+	}
+	var x ext
+	for t := range x.slow {
+		if flags&(groupSlow<<t) != 0 {
+			if x.slow[t] = l.u64(); x.slow[t] == 0 {
+				l.fail(errRange)
+			}
+		}
+	}
+	if flags&groupLabels != 0 {
+		n := l.count(11)
+		if n == 0 {
+			l.fail(errRange)
+		}
+		for ; n > 0 && l.err == nil; n-- {
+			x.labels = append(x.labels, l.label())
+		}
+	}
+	g.adopt(x)
+	held := g.any()
+	if held == 0 || held&^all != 0 || g.ext != nil && g.ext.check(held) != nil {
+		l.fail(errHeld)
+	}
+	g.set = l.set(flags&groupOne != 0)
+	return g
+}
+
+func (l *loader) label() label {
+	is := label{mask: l.u64()}
+	is.is.Has = kv.MoEFields(l.byte())
+	is.is.Layer = uint32(l.number(math.MaxUint32))
+	is.is.Expert = uint32(l.number(math.MaxUint32))
+	if is.is.Has&kv.HasGroup != 0 {
+		is.is.Group = uint32(l.number(math.MaxUint32))
+	}
+	return is
+}
+
+// set reads the workers of a group, of which none may be in another one of the page.
+func (l *loader) set(one bool) set {
+	runs := 1
+	if !one {
+		runs = l.count(2)
+		if runs == 0 {
+			l.fail(errRange)
+		}
+	}
+	l.words = l.words[:0]
+	next, count := uint64(0), 0
+	for i := 0; i < runs && l.err == nil; i++ {
+		gap := l.number(uint64(len(l.seen)))
+		more := uint64(0)
+		if !one {
+			more = l.number(uint64(len(l.seen)))
+		}
+		first, end := next+gap, next+gap+more+1
+		if end > uint64(len(l.seen)) || i > 0 && gap == 0 {
+			l.fail(errRange)
+		}
+		for n := first; n < end && l.err == nil; n++ {
+			l.add(uint32(n))
+			count++
+		}
+		next = end
+	}
+	if !one && count == 1 {
+		l.fail(errRange)
+	}
+	if l.err != nil {
+		return set{}
+	}
+	return l.pack()
+}
+
+// add puts worker n into the words of the set.
+func (l *loader) add(n uint32) {
+	if l.seen[n] == l.page {
+		l.fail(errHeld)
+	}
+	l.seen[n] = l.page
+	for int(n/64) >= len(l.words) {
+		l.words = append(l.words, 0)
+	}
+	l.words[n/64] |= 1 << (n % 64)
+}
+
+// pack makes the set of the words, of which the last is not 0.
+func (l *loader) pack() set {
+	lo := 0
+	for l.words[lo] == 0 {
+		lo++
+	}
+	if l.spent += 8 * (len(l.words) - lo); l.x.bytes()+l.spent > l.x.cfg.MaxBytes {
+		l.fail(errFull)
+		return set{}
+	}
+	return set{one: l.words[lo], rest: clone(l.words[lo+1:]), lo: uint32(lo)}
+}

@@ -1,0 +1,59 @@
+package attempt
+
+import (
+	"encoding/json"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/core/route/queue"
+)
+
+// hints is the JSON of an engine request's hints: what a client wants of the choice of a
+// worker, for a router process that makes it in the frontend's place. Fields are only
+// ever added.
+type hints struct {
+	Override       *route.Override `json:"router_config_override,omitempty"`
+	Allowed        []kv.WorkerID   `json:"allowed_worker_ids,omitempty"`
+	SessionID      string          `json:"session_id,omitempty"`
+	SessionLast    bool            `json:"session_last,omitempty"`
+	Priority       queue.Priority  `json:"priority,omitzero"`
+	ExpectedOutput int             `json:"expected_output,omitempty"`
+}
+
+// Hints returns what req says of the choice of a worker, but for the worker that must be
+// chosen, as an engine request carries it; nil if it says nothing.
+func Hints(req *route.Request) []byte {
+	h := hints{
+		Allowed: req.Allowed, SessionID: req.Session.ID, SessionLast: req.Session.Last,
+		Priority: req.Priority, ExpectedOutput: req.ExpectedOutput,
+	}
+	if req.Override != (route.Override{}) {
+		h.Override = &req.Override
+	}
+	b, err := json.Marshal(&h)
+	if err != nil || string(b) == "{}" { // numbers are finite: they were read from JSON
+		return nil
+	}
+	return b
+}
+
+// Heed sets in req what hints say. Their values are for the router to judge.
+func Heed(b []byte, req *route.Request) error {
+	if len(b) == 0 {
+		return nil
+	}
+	var h hints
+	if err := json.Unmarshal(b, &h); err != nil {
+		return fault.New(fault.Invalid, "the hints of a request are no JSON of theirs: %w", err)
+	}
+	if len(h.SessionID) > route.MaxSessionID {
+		return fault.New(fault.Invalid, "the hints of a request have a session id of %d bytes, at most %d are allowed", len(h.SessionID), route.MaxSessionID)
+	}
+	if h.Override != nil {
+		req.Override = *h.Override
+	}
+	req.Allowed, req.Priority, req.ExpectedOutput = h.Allowed, h.Priority, max(0, h.ExpectedOutput)
+	req.Session = route.Session{ID: h.SessionID, Last: h.SessionLast}
+	return nil
+}

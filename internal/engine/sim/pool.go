@@ -1,0 +1,228 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// Pool is the memory that simulated workers share: CXL, as they would see it. It holds
+// names of blocks; there are no K and V to hold. It is not safe for concurrent use, and
+// has no time of its own, so that engines in real time and a cluster in virtual time ask
+// the same one.
+//
+// A member offers the blocks that it has stored; those that are neither there nor on
+// their way are copied, which ends when the member is told to end it. The blocks used least
+// lately make room. The end of a block is told to the member that put it there, as long as that one
+// lives, else to the one whose block took its place: so the events of a block are in one feed.
+type Pool struct {
+	id      kv.PoolID
+	room    int // in blocks
+	blocks  map[kv.SeqHash]*pooledBlock
+	oldest  *pooledBlock // the ends of the order of use
+	newest  *pooledBlock
+	held    int // in that order
+	members []*PoolMember
+	joined  int // how many times members joined
+}
+
+// pooledBlock is a block in a Pool or on its way there.
+type pooledBlock struct {
+	seq        kv.SeqHash
+	parent     kv.SeqHash
+	block      kv.BlockHash
+	index      uint32
+	owner      *PoolMember // nil when it is gone
+	there      bool
+	prev, next *pooledBlock // by use, if there
+}
+
+// NewPool returns an empty pool that has room for so many blocks.
+func NewPool(id kv.PoolID, room int) (*Pool, error) {
+	if room < 1 {
+		return nil, fmt.Errorf("sim: a pool with room for %d blocks; it must be at least 1", room)
+	}
+	return &Pool{id: id, room: room, blocks: map[kv.SeqHash]*pooledBlock{}}, nil
+}
+
+// PoolMember is a worker that can attach a Pool.
+type PoolMember struct {
+	pool    *Pool
+	worker  kv.Worker
+	told    int // the membership that its feed knows
+	evicted []kv.SeqHash
+}
+
+// Join makes a worker a member.
+func (p *Pool) Join(w kv.Worker) *PoolMember {
+	m := &PoolMember{pool: p, worker: w}
+	p.members = append(p.members, m)
+	p.joined++
+	return m
+}
+
+// Leave ends a membership: its worker died. What it was copying is lost, what it put
+// into the pool stays.
+func (m *PoolMember) Leave() {
+	p := m.pool
+	p.members = slices.DeleteFunc(p.members, func(o *PoolMember) bool { return o == m })
+	for seq, b := range p.blocks { // each is its own affair
+		switch {
+		case b.owner != m:
+		case b.there:
+			b.owner = nil
+		default:
+			delete(p.blocks, seq)
+		}
+	}
+}
+
+// Has reports whether a block is in the pool, and counts as a use of it. It implements
+// the scheduler's Elsewhere.
+func (m *PoolMember) Has(seq kv.SeqHash) bool {
+	b := m.pool.blocks[seq]
+	if b == nil || !b.there {
+		return false
+	}
+	m.pool.unlink(b)
+	m.pool.link(b)
+	return true
+}
+
+// Offer takes the events of the member's cache, begins to copy the blocks stored in them
+// that the pool lacks, and returns those: the copy is to be ended by End.
+func (m *PoolMember) Offer(events []kv.Event) (copied []kv.SeqHash) {
+	for i := range events {
+		ev := &events[i]
+		if ev.Kind != kv.Stored {
+			continue
+		}
+		parent := ev.Parent
+		for j, block := range ev.Blocks {
+			index := ev.Start + uint32(j)
+			seq := kv.Extend(parent, index, block)
+			if m.pool.blocks[seq] == nil {
+				m.pool.blocks[seq] = &pooledBlock{seq: seq, parent: parent, block: block, index: index, owner: m}
+				copied = append(copied, seq)
+			}
+			parent = seq
+		}
+	}
+	return copied
+}
+
+// End ends the copy of blocks, which are in the pool from now on.
+func (m *PoolMember) End(copied []kv.SeqHash) {
+	p := m.pool
+	for _, seq := range copied {
+		b := p.blocks[seq]
+		if b == nil || b.owner != m || b.there {
+			continue
+		}
+		b.there = true
+		p.link(b)
+	}
+	for p.held > p.room {
+		b := p.oldest
+		p.unlink(b)
+		delete(p.blocks, b.seq)
+		who := b.owner
+		if who == nil {
+			who = m
+		}
+		who.evicted = append(who.evicted, b.seq)
+	}
+}
+
+// Moved appends to dst the event that blocks got into a state; with who can attach the
+// pool if the member's feed does not know that yet.
+func (m *PoolMember) Moved(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
+	if len(seqs) == 0 {
+		return dst
+	}
+	ev := kv.Event{Kind: kv.Moved, Seqs: seqs, Move: kv.Move{To: to, Pool: m.pool.id, HasPool: true}}
+	if m.told != m.pool.joined {
+		m.told = m.pool.joined
+		ev.Move.Access = m.pool.access()
+	}
+	return append(dst, ev)
+}
+
+// Evicted appends to dst the event that blocks left the pool of which the member is to
+// tell, if there are any.
+func (m *PoolMember) Evicted(dst []kv.Event) []kv.Event {
+	dst = m.Moved(dst, kv.Evicted, m.evicted)
+	m.evicted = nil
+	return dst
+}
+
+// Waits reports whether Evicted has something to tell.
+func (m *PoolMember) Waits() bool { return len(m.evicted) > 0 }
+
+// Describe appends to dst what goes behind a description of the member's cache: the blocks that
+// it put into the pool. Those that it may not have any more are said to be stored in the pool for
+// a moment, so that whoever hears it knows their place among prefixes.
+func (m *PoolMember) Describe(dst []kv.Event) []kv.Event {
+	var seqs []kv.SeqHash
+	m.evicted, m.told = nil, 0
+	for b := m.pool.newest; b != nil; b = b.prev { // parents first
+		if b.owner == m {
+			dst = append(dst, kv.Event{Kind: kv.Stored, Tier: kv.TierPool, Start: b.index, Parent: b.parent, Blocks: []kv.BlockHash{b.block}})
+			seqs = append(seqs, b.seq)
+		}
+	}
+	dst = m.Moved(dst, kv.Pooled, seqs)
+	if len(seqs) > 0 {
+		dst = append(dst, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: seqs})
+	}
+	return dst
+}
+
+// access lists the members.
+func (p *Pool) access() []kv.Worker {
+	all := make([]kv.Worker, len(p.members))
+	for i, m := range p.members {
+		all[i] = m.worker
+	}
+	slices.SortFunc(all, kv.Worker.Compare)
+	return slices.Compact(all)
+}
+
+// link puts b among the used ones as the one used last; but no block is newer there than
+// the one that it extends, so that none outlives that.
+func (p *Pool) link(b *pooledBlock) {
+	var after *pooledBlock // the next newer one
+	if b.index > 0 {
+		if parent := p.blocks[b.parent]; parent != nil && parent.there {
+			after = parent
+		}
+	}
+	b.next = after
+	if after == nil {
+		b.prev, p.newest = p.newest, b
+	} else {
+		b.prev, after.prev = after.prev, b
+	}
+	if b.prev == nil {
+		p.oldest = b
+	} else {
+		b.prev.next = b
+	}
+	p.held++
+}
+
+func (p *Pool) unlink(b *pooledBlock) {
+	if b.prev == nil {
+		p.oldest = b.next
+	} else {
+		b.prev.next = b.next
+	}
+	if b.next == nil {
+		p.newest = b.prev
+	} else {
+		b.next.prev = b.prev
+	}
+	b.prev, b.next = nil, nil
+	p.held--
+}

@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"penstock/core/kv"
+)
+
+func letters(name string) (kv.Event, []kv.SeqHash) {
+	ev := kv.Event{Kind: kv.Stored}
+	var chain []kv.SeqHash
+	var seq kv.SeqHash
+	for i, b := range []byte(name) {
+		ev.Blocks = append(ev.Blocks, kv.BlockHash(b))
+		seq = kv.Extend(seq, uint32(i), kv.BlockHash(b))
+		chain = append(chain, seq)
+	}
+	return ev, chain
+}
+
+func newPool(t testing.TB, room int) *Pool {
+	p, err := NewPool(5, room)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestPoolTellsWhoCopied: what is copied once is not copied again, ends by event, and its end is told
+// to whom its arrival was, or to somebody who lives.
+func TestPoolTellsWhoCopied(t *testing.T) {
+	p := newPool(t, 3)
+	one, two := p.Join(kv.Worker{ID: 1}), p.Join(kv.Worker{ID: 2})
+	abc, chain := letters("abc")
+	first := one.Offer([]kv.Event{{Kind: kv.Cleared}, abc})
+	if !slices.Equal(first, chain) || len(two.Offer([]kv.Event{abc})) != 0 {
+		t.Fatalf("copied %v of %v", first, chain)
+	}
+	if two.Has(chain[0]) {
+		t.Error("a block is there before its copy ended")
+	}
+	got := one.Moved(nil, kv.InTransit, first)
+	want := []kv.Event{{Kind: kv.Moved, Seqs: chain, Move: kv.Move{To: kv.InTransit, Pool: 5, HasPool: true, Access: []kv.Worker{{ID: 1}, {ID: 2}}}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	one.End(first)
+	if ev := one.Moved(nil, kv.Pooled, first); ev[0].Move.Access != nil {
+		t.Error("the access list is told again")
+	}
+	if !two.Has(chain[0]) || !two.Has(chain[1]) || !two.Has(chain[2]) {
+		t.Error("a copied block is not there")
+	}
+	xy, second := letters("xy")
+	two.End(two.Offer([]kv.Event{xy}))
+	if diff := cmp.Diff([]kv.SeqHash{chain[2], chain[1]}, one.Evicted(nil)[0].Seqs); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if one.Waits() || two.Waits() {
+		t.Error("more was evicted")
+	}
+	one.Leave()
+	if !two.Has(chain[0]) {
+		t.Error("a block left with its worker")
+	}
+	two.Has(second[0]) // so that a is used least lately
+	z, _ := letters("z")
+	two.End(two.Offer([]kv.Event{z}))
+	if ev := two.Evicted(nil); len(ev) != 1 || ev[0].Move.To != kv.Evicted || len(ev[0].Move.Access) != 1 {
+		t.Errorf("told %+v", ev)
+	}
+}
+
+// TestPoolDescribes: parents come first, and only what this member put there.
+func TestPoolDescribes(t *testing.T) {
+	p := newPool(t, 10)
+	one, two := p.Join(kv.Worker{ID: 1}), p.Join(kv.Worker{ID: 2})
+	abc, chain := letters("abc")
+	xy, _ := letters("xy")
+	one.End(one.Offer([]kv.Event{abc}))
+	two.End(two.Offer([]kv.Event{xy}))
+	got := one.Describe(nil)
+	if len(got) != 5 || got[3].Kind != kv.Moved || !slices.Equal(got[3].Seqs, chain) || got[3].Move.Access == nil || got[4].Kind != kv.Removed || got[4].Tier != kv.TierPool {
+		t.Errorf("%+v", got)
+	}
+	for i, ev := range got[:3] {
+		if ev.Kind != kv.Stored || ev.Tier != kv.TierPool || int(ev.Start) != i {
+			t.Errorf("event %d is %+v", i, ev)
+		}
+	}
+}
+
+// TestPoolKeepsChains: whatever is offered, used and left, there are never more blocks than there is
+// room, none outlives the one that it extends, and what was told adds up to what is there.
+func TestPoolKeepsChains(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, err := NewPool(0, rapid.IntRange(1, 6).Draw(t, "room"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		members := []*PoolMember{p.Join(kv.Worker{ID: 1}), p.Join(kv.Worker{ID: 2}), p.Join(kv.Worker{ID: 3})}
+		told := map[kv.SeqHash]bool{}
+		names := []string{"a", "ab", "abc", "abcd", "abx", "x", "xy", "xyz"}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			m := rapid.SampledFrom(members).Draw(t, "member")
+			ev, chain := letters(rapid.SampledFrom(names).Draw(t, "blocks"))
+			switch rapid.IntRange(0, 8).Draw(t, "what") {
+			case 0:
+				if len(members) > 1 {
+					members = slices.DeleteFunc(members, func(o *PoolMember) bool { return o == m })
+					for _, e := range m.Evicted(nil) { // its last words
+						for _, s := range e.Seqs {
+							delete(told, s)
+						}
+					}
+					m.Leave()
+				}
+			case 1, 2, 3:
+				for _, s := range chain {
+					if !m.Has(s) {
+						break
+					}
+				}
+			default:
+				copied := m.Offer([]kv.Event{ev})
+				m.End(copied)
+				for _, s := range copied {
+					told[s] = true
+				}
+			}
+			for _, m := range members {
+				for _, e := range m.Evicted(nil) {
+					for _, s := range e.Seqs {
+						delete(told, s)
+					}
+				}
+			}
+			there := map[kv.SeqHash]bool{}
+			seen := map[kv.SeqHash]bool{}
+			for b := p.newest; b != nil; b = b.prev {
+				there[b.seq], seen[b.seq] = true, true
+				if parent := p.blocks[b.parent]; b.index > 0 && parent != nil && !seen[b.parent] {
+					t.Fatalf("block %x is newer than the one that it extends", b.seq)
+				}
+			}
+			if len(there) > p.room || len(there) != p.held || len(there) != len(p.blocks) {
+				t.Fatalf("%d blocks, %d counted, %d known, room for %d", len(there), p.held, len(p.blocks), p.room)
+			}
+			if diff := cmp.Diff(told, there); diff != "" {
+				t.Fatalf("-told +there\n%s", diff)
+			}
+		}
+	})
+}

@@ -1,0 +1,151 @@
+package router
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/residency"
+	"penstock/internal/obs"
+)
+
+// This is the part of the cache side that knows what is in pools of memory that workers
+// share: a residency.Table, and what becomes of the index by it. All of it is under the
+// cache's lock.
+
+// moved has blocks move in the pools. The caller holds mu.
+func (c *cache) moved(now kv.Mono, w kv.Worker, ev *kv.Event) {
+	c.mu.effects = c.mu.pools.Move(now, w, ev, c.mu.effects[:0])
+	c.settle()
+}
+
+// stored looks for pooled blocks whose place among prefixes ev shows. The index has
+// applied it. The caller holds mu.
+func (c *cache) stored(ev *kv.Event) {
+	c.mu.effects = c.mu.pools.Stored(ev, c.mu.effects[:0])
+	c.settle()
+}
+
+// doubtMoves has what w alone vouches for leave the index while events of it are missing,
+// and forgets it when they will not come. That another life began, of which nothing was heard yet, is no
+// reason: the pools are still there. The caller holds mu.
+func (c *cache) doubtMoves(now kv.Mono, w kv.Worker, v feed.Verdict) {
+	if v.Outcome == feed.Gap || v.Lost {
+		c.mu.effects = c.mu.pools.Doubt(now, w, c.mu.effects[:0])
+		c.settle()
+	}
+	if v.Lost {
+		c.mu.pools.Lost(w)
+	}
+}
+
+// trustMoves ends that doubt. The caller holds mu.
+func (c *cache) trustMoves(w kv.Worker) {
+	c.mu.effects = c.mu.pools.Trust(w, c.mu.effects[:0])
+	c.settle()
+}
+
+// settle does what the pools ask the index for. The caller holds mu.
+func (c *cache) settle() {
+	c.mu.pools.Settle(c.mu.index, c.mu.effects)
+	clear(c.mu.effects) // their lists are large at times
+}
+
+// tendPools does what time alone brings about in the pools.
+func (c *cache) tendPools() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.effects = c.mu.pools.Tick(c.now(), c.mu.effects[:0])
+	c.settle()
+}
+
+// poolStats returns the sizes and totals of the pools.
+func (c *cache) poolStats() residency.Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.pools.Stats()
+}
+
+// poolRow is the JSON of a pool.
+type poolRow struct {
+	Pool   uint32 `json:"pool_id"`
+	Pooled int    `json:"pooled_blocks"`
+	// Access is null if nobody said who can attach the pool.
+	Access []workerName `json:"accessible_workers"`
+}
+
+// pools returns what is known of the pools.
+func (c *cache) pools() (rows []poolRow) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.mu.pools.AppendPools(nil) {
+		row := poolRow{Pool: uint32(p.ID), Pooled: p.Pooled}
+		if p.Said {
+			row.Access = []workerName{}
+		}
+		for _, w := range p.Access {
+			row.Access = append(row.Access, workerName{uint64(w.ID), w.Rank})
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// pooled is what is collected of the pools when somebody looks.
+type pooled struct {
+	cache                     *cache
+	pools, blocks, moves, ram *prometheus.Desc
+}
+
+// collectPools registers the metrics of the pools.
+func collectPools(m *obs.Metrics, c *cache) {
+	m.Collect(&pooled{
+		cache:  c,
+		pools:  prometheus.NewDesc(obs.Namespace+"_pools", "Pools of memory that workers share.", nil, nil),
+		blocks: prometheus.NewDesc(obs.Namespace+"_pool_blocks", "Blocks in shared pools, by state; doubted and parked ones are pooled and count for nothing.", []string{"state"}, nil),
+		moves:  prometheus.NewDesc(obs.Namespace+"_pool_moves_total", "Blocks that moved in shared pools, by what became of it.", []string{"outcome"}, nil),
+		ram:    prometheus.NewDesc(obs.Namespace+"_pool_table_bytes", "Estimated memory of what is known of shared pools.", nil, nil),
+	})
+}
+
+// Describe implements prometheus.Collector.
+func (p *pooled) Describe(ch chan<- *prometheus.Desc) {
+	ch <- p.pools
+	ch <- p.blocks
+	ch <- p.moves
+	ch <- p.ram
+}
+
+// Collect implements prometheus.Collector.
+func (p *pooled) Collect(ch chan<- prometheus.Metric) {
+	st := p.cache.poolStats()
+	ch <- prometheus.MustNewConstMetric(p.pools, prometheus.GaugeValue, float64(st.Pools))
+	ch <- prometheus.MustNewConstMetric(p.ram, prometheus.GaugeValue, float64(st.Bytes))
+	for _, s := range [...]struct {
+		state string
+		n     int
+	}{
+		{"in_transit", st.InTransit},
+		{"cxl_pooled", st.Pooled - st.Doubtful - st.Parked},
+		{"doubted", st.Doubtful},
+		{"parked", st.Parked},
+		{"evicted", st.Evicted},
+	} {
+		ch <- prometheus.MustNewConstMetric(p.blocks, prometheus.GaugeValue, float64(s.n), s.state)
+	}
+	for _, s := range [...]struct {
+		outcome string
+		n       uint64
+	}{
+		{"applied", st.Counts.Moved},
+		{"repeated", st.Counts.Same},
+		{"other_copy", st.Counts.Ignored},
+		{"unknown", st.Counts.Unknown},
+		{"refused", st.Counts.Refused},
+		{"stuck", st.Counts.Stuck},
+		{"overflowed", st.Counts.Overflowed},
+		{"forgotten", st.Counts.Forgotten},
+	} {
+		ch <- prometheus.MustNewConstMetric(p.moves, prometheus.CounterValue, float64(s.n), s.outcome)
+	}
+}

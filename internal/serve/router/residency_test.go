@@ -1,0 +1,300 @@
+package router
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/prefix"
+)
+
+// shelf is a cache with a clock of the test's, and workers 1 to 3 that publish to it.
+type shelf struct {
+	t    *testing.T
+	c    cache
+	now  kv.Mono
+	next map[kv.Worker]uint64
+	life map[kv.Worker]uint64
+}
+
+func newShelf(t *testing.T) *shelf {
+	s := &shelf{t: t, next: map[kv.Worker]uint64{}, life: map[kv.Worker]uint64{}}
+	var cfg Config
+	cfg.EnsureDefaults()
+	if err := s.c.open(&cfg, func() kv.Mono { return s.now }); err != nil {
+		t.Fatal(err)
+	}
+	for id := kv.WorkerID(1); id <= 3; id++ {
+		s.start(kv.Worker{ID: id})
+	}
+	return s
+}
+
+// alive tells the cache which workers there are.
+func (s *shelf) alive(workers ...kv.Worker) {
+	lives := map[kv.Worker]life{}
+	for _, w := range workers {
+		lives[w] = life{epoch: s.life[w], blockSize: 4, publishes: true}
+	}
+	s.c.know(lives)
+}
+
+// start begins a life of w.
+func (s *shelf) start(w kv.Worker) {
+	s.life[w]++
+	s.next[w] = 1
+	s.say(w, kv.Event{Kind: kv.Cleared})
+}
+
+// say has events of w arrive.
+func (s *shelf) say(w kv.Worker, events ...kv.Event) feed.Verdict {
+	rec := &feed.Record{Worker: w, Epoch: s.life[w], First: s.next[w], BlockSize: 4, Events: events}
+	s.next[w] += uint64(len(events))
+	v, ok := s.c.accept(place{}, rec)
+	if !ok {
+		s.t.Fatalf("the events of %v were not used", w)
+	}
+	s.check()
+	return v
+}
+
+// lose has n events of w never arrive.
+func (s *shelf) lose(w kv.Worker, n uint64) { s.next[w] += n }
+
+func (s *shelf) check() {
+	s.t.Helper()
+	if err := s.c.mu.pools.Check(); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.c.mu.index.Check(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// chainOf returns the prefixes of blocks that are letters.
+func chainOf(name string) (chain []kv.SeqHash) {
+	var seq kv.SeqHash
+	for i, b := range []byte(name) {
+		seq = kv.Extend(seq, uint32(i), kv.BlockHash(b))
+		chain = append(chain, seq)
+	}
+	return chain
+}
+
+func storedAs(name string) kv.Event {
+	ev := kv.Event{Kind: kv.Stored}
+	for _, b := range []byte(name) {
+		ev.Blocks = append(ev.Blocks, kv.BlockHash(b))
+	}
+	return ev
+}
+
+func removed(name string, from int) kv.Event {
+	return kv.Event{Kind: kv.Removed, Seqs: chainOf(name)[from:]}
+}
+
+func moved(name string, to kv.PoolState, access ...kv.Worker) kv.Event {
+	return kv.Event{Kind: kv.Moved, Seqs: chainOf(name), Move: kv.Move{To: to, HasPool: true, Access: access}}
+}
+
+// finds asks for a prompt: by worker, the depth, of it what is attachable, and labelled.
+func (s *shelf) finds(name string, moe *kv.MoEQuery) string {
+	var m prefix.Match
+	s.c.match(&m, chainOf(name), moe)
+	var all []string
+	for _, o := range m.AppendOverlaps(nil) {
+		row := fmt.Sprintf("%d.%d:%d", o.Worker.ID, o.Worker.Rank, o.Depth())
+		if o.Attachable > 0 {
+			row += fmt.Sprintf(" attachable %d", o.Attachable)
+		}
+		if o.Labelled > 0 {
+			row += fmt.Sprintf(" labelled %d", o.Labelled)
+		}
+		if n := o.Blocks[kv.TierPool]; n > 0 {
+			row += fmt.Sprintf(" fetched %d", n)
+		}
+		all = append(all, row)
+	}
+	return strings.Join(all, "; ")
+}
+
+func (s *shelf) want(name, want string) {
+	s.t.Helper()
+	if got := s.finds(name, nil); got != want {
+		s.t.Errorf("%s is found as %q, want %q", name, got, want)
+	}
+}
+
+var one, two, three = kv.Worker{ID: 1}, kv.Worker{ID: 2}, kv.Worker{ID: 3}
+
+// TestFindMatchesWithMoEMetadata: blocks count for a query by their own labels, beside the
+// score and not in it.
+func TestFindMatchesWithMoEMetadata(t *testing.T) {
+	s := newShelf(t)
+	ev := storedAs("a")
+	ev.Labels = []kv.MoELabel{{Has: kv.HasExpert | kv.HasGroup, Layer: 2, Expert: 7, Group: 3}}
+	s.say(one, ev)
+	s.say(two, storedAs("a"))
+	for _, c := range []struct {
+		query kv.MoEQuery
+		want  string
+	}{
+		{kv.MoEQuery{Layer: 2, Experts: []uint32{7}, Group: 3, HasGroup: true, Fallback: true}, "1.0:1 labelled 1; 2.0:1"},
+		{kv.MoEQuery{Layer: 2, Experts: []uint32{1, 7}}, "1.0:1 labelled 1; 2.0:1"},
+		{kv.MoEQuery{Layer: 2}, "1.0:1 labelled 1; 2.0:1"},
+		{kv.MoEQuery{Layer: 2, Experts: []uint32{99}, Group: 3, HasGroup: true}, "1.0:1; 2.0:1"},
+		{kv.MoEQuery{Layer: 2, Experts: []uint32{7}, Group: 4, HasGroup: true}, "1.0:1; 2.0:1"},
+		{kv.MoEQuery{Layer: 3, Experts: []uint32{7}}, "1.0:1; 2.0:1"},
+	} {
+		if got := s.finds("a", &c.query); got != c.want {
+			t.Errorf("%+v finds %q, want %q", c.query, got, c.want)
+		}
+	}
+}
+
+// TestInTransitIsNoReuse: only what is in the pool whole is, and only for those that have
+// access, by rank.
+func TestInTransitIsNoReuse(t *testing.T) {
+	s := newShelf(t)
+	other := kv.Worker{ID: 3, Rank: 1}
+	s.say(one, storedAs("abc"))
+	s.say(one, moved("abc", kv.InTransit, two, other))
+	s.want("abc", "1.0:3")
+	s.say(one, moved("ab", kv.Pooled))
+	s.want("abc", "1.0:3; 2.0:2 attachable 2 fetched 2; 3.1:2 attachable 2 fetched 2")
+	s.say(one, moved("abc", kv.Evicted))
+	s.want("abc", "1.0:3")
+}
+
+// TestResidencyOutlivesTheCopy: what is in the pool stays when the worker that put it there
+// removes its own copy, clears its cache, restarts, or is gone.
+func TestResidencyOutlivesTheCopy(t *testing.T) {
+	const pooled = "2.0:3 attachable 3 fetched 3"
+	for name, end := range map[string]func(*shelf){
+		"removed":   func(s *shelf) { s.say(one, removed("abc", 0)) },
+		"cleared":   func(s *shelf) { s.say(one, kv.Event{Kind: kv.Cleared}) },
+		"restarted": func(s *shelf) { s.start(one) },
+		"died": func(s *shelf) {
+			s.alive(one, two)
+			s.alive(two)
+			s.now += kv.Mono(2 * time.Minute)
+			s.c.tend(nil)
+			s.c.tendPools()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			s.say(one, storedAs("abc"))
+			s.say(one, moved("abc", kv.Pooled, two))
+			s.want("abc", "1.0:3; "+pooled)
+			end(s)
+			s.check()
+			s.want("abc", pooled)
+		})
+	}
+}
+
+// TestDeadWorkersDoNotScore: a worker in an access list that is gone is in no answer, and is again
+// when it comes back.
+func TestDeadWorkersDoNotScore(t *testing.T) {
+	s := newShelf(t)
+	s.alive(one, two, three)
+	s.say(one, storedAs("ab"))
+	s.say(one, moved("ab", kv.Pooled, two, three))
+	s.want("ab", "1.0:2; 2.0:2 attachable 2 fetched 2; 3.0:2 attachable 2 fetched 2")
+	s.alive(one, three)
+	s.want("ab", "1.0:2; 3.0:2 attachable 2 fetched 2")
+	s.start(two)
+	s.want("ab", "1.0:2; 2.0:2 attachable 2 fetched 2; 3.0:2 attachable 2 fetched 2")
+}
+
+// TestStuckInTransit: a worker that dies while it copies leaves nothing that counts, and
+// nothing that stays.
+func TestStuckInTransit(t *testing.T) {
+	s := newShelf(t)
+	s.say(one, storedAs("ab"))
+	s.say(one, moved("ab", kv.InTransit, two))
+	s.alive(one, two)
+	s.alive(two)
+	s.now += kv.Mono(31 * time.Second)
+	s.c.tendPools()
+	if st := s.c.poolStats(); st.InTransit != 0 || st.Evicted != 2 || st.Counts.Stuck != 2 {
+		t.Errorf("%+v", st)
+	}
+	s.want("ab", "")
+}
+
+// TestLostMoves: while events of a worker are missing, what it alone vouches for is in no
+// answer; what it says again counts again, and what it does not is gone.
+func TestLostMoves(t *testing.T) {
+	s := newShelf(t)
+	s.say(one, storedAs("abc"))
+	s.say(one, moved("abc", kv.Pooled, two))
+	s.say(three, storedAs("xy"))
+	s.say(three, moved("xy", kv.Pooled))
+	s.want("abc", "1.0:3; 2.0:3 attachable 3 fetched 3")
+	s.lose(one, 1) // say, that c was evicted
+	s.say(one, storedAs("z"))
+	s.want("abc", "")
+	s.want("xy", "2.0:2 attachable 2 fetched 2; 3.0:2")
+	// The worker describes its cache, and then what it put into pools.
+	s.say(one, kv.Event{Kind: kv.Cleared}, storedAs("abcz"))
+	s.say(one, moved("ab", kv.Pooled))
+	s.want("abc", "1.0:3; 2.0:2 attachable 2 fetched 2")
+	s.now += kv.Mono(2 * time.Minute)
+	s.c.tendPools()
+	if st := s.c.poolStats(); st.Pooled != 4 || st.Counts.Forgotten != 3 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestLostWithinADescription: events were lost, and the record that shows it begins to
+// describe the cache too.
+func TestLostWithinADescription(t *testing.T) {
+	s := newShelf(t)
+	s.say(one, storedAs("abc"))
+	s.say(one, moved("abc", kv.Pooled, two))
+	s.lose(one, 1)
+	s.say(one, kv.Event{Kind: kv.Cleared}, storedAs("abc"), moved("a", kv.Pooled))
+	s.want("abc", "1.0:3; 2.0:1 attachable 1 fetched 1")
+}
+
+// TestPooledBeforeStored: a block whose place among prefixes nobody showed yet counts from
+// when somebody stores it; and a description shows it by a store in the pool's own tier.
+func TestPooledBeforeStored(t *testing.T) {
+	s := newShelf(t)
+	s.say(one, moved("abc", kv.Pooled, two))
+	s.want("abc", "")
+	if st := s.c.poolStats(); st.Parked != 3 {
+		t.Errorf("%+v", st)
+	}
+	s.say(three, storedAs("ab"))
+	s.want("abc", "2.0:2 attachable 2 fetched 2; 3.0:2")
+	inPool := storedAs("abc")
+	inPool.Tier = kv.TierPool
+	gone := removed("abc", 0)
+	gone.Tier = kv.TierPool
+	s.say(one, inPool, moved("abc", kv.Pooled), gone)
+	s.want("abc", "2.0:3 attachable 3 fetched 3; 3.0:2")
+	if st := s.c.poolStats(); st.Parked != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestReuseIsNeverMoreThanThePrompt: a block that a worker has, can attach, and has labelled
+// counts once.
+func TestReuseIsNeverMoreThanThePrompt(t *testing.T) {
+	s := newShelf(t)
+	ev := storedAs("abc")
+	for range 3 {
+		ev.Labels = append(ev.Labels, kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 1})
+	}
+	s.say(one, ev)
+	s.say(one, moved("abc", kv.Pooled, one, two))
+	if got, want := s.finds("abc", &kv.MoEQuery{Layer: 1}), "1.0:3 attachable 3 labelled 3; 2.0:3 attachable 3 fetched 3"; got != want {
+		t.Errorf("found as %q, want %q", got, want)
+	}
+}

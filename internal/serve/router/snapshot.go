@@ -1,0 +1,216 @@
+package router
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/prefix"
+	"penstock/core/residency"
+	"penstock/core/snapshot"
+)
+
+// place is where in a life of the event stream something is. The zero value is before
+// all of them.
+type place struct{ life, seq uint64 }
+
+// content is what a snapshot holds: all that records have changed.
+type content struct {
+	index   *prefix.Index
+	tracker *feed.Tracker
+	pools   *residency.Table
+	sources map[kv.Worker]*source
+}
+
+// newContent returns what is known before the first record.
+func (c *cache) newContent() (content, error) {
+	tracker, err := feed.NewTracker(c.cfg.Feed)
+	if err != nil {
+		return content{}, err
+	}
+	index, err := prefix.New(c.cfg.Index)
+	if err != nil {
+		return content{}, err
+	}
+	pools, err := residency.New(c.cfg.Residency)
+	if err != nil {
+		return content{}, err
+	}
+	return content{index, tracker, pools, map[kv.Worker]*source{}}, nil
+}
+
+// part is one section of a snapshot: how it is written and read. Its version is that of
+// the frame; what its owner changes within it, the owner's data says.
+type part struct {
+	kind snapshot.Kind
+	need snapshot.Need
+	fill func(dst []byte) []byte
+	load func(data []byte) error
+}
+
+const partVersion = 1
+
+// parts are the sections of a snapshot of k, in the order in which they are loaded. A
+// further kind of state gets a line here.
+func (k *content) parts(now kv.Mono) []part {
+	return []part{
+		{snapshot.Index, snapshot.Required, k.index.AppendSnapshot, k.index.LoadSnapshot},
+		{snapshot.Feeds, snapshot.Required, k.tracker.AppendSnapshot, func(data []byte) error { return k.tracker.LoadSnapshot(now, data) }},
+		{
+			snapshot.Residency, snapshot.Required,
+			func(dst []byte) []byte { return k.pools.AppendSnapshot(dst, now) },
+			func(data []byte) error { return k.pools.LoadSnapshot(data, now) },
+		},
+		{snapshot.Workers, snapshot.Required, k.appendSources, func(data []byte) error { return k.loadSources(now, data) }},
+	}
+}
+
+// snapshot returns all that is known as a snapshot, and what it covers. It is taken
+// between two records; applying them waits for the encoding, decisions and checksums do
+// not. size is about how large it will be. Before the first record there is none.
+func (c *cache) snapshot(taken int64, size int) (place, []byte) {
+	at, w := c.encode(taken, size)
+	if w == nil {
+		return at, nil
+	}
+	return at, w.Finish()
+}
+
+func (c *cache) encode(taken int64, size int) (place, *snapshot.Writer) {
+	buf := make([]byte, 0, size)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.mu.place
+	if at.life == 0 {
+		return at, nil
+	}
+	w := snapshot.NewWriter(buf, snapshot.Header{Life: at.life, Seq: at.seq, Taken: taken})
+	for _, p := range c.mu.content.parts(c.now()) {
+		w.Add(p.kind, partVersion, p.need, p.fill)
+	}
+	return at, w
+}
+
+// restore replaces all that is known by a snapshot. After an error nothing has changed.
+func (c *cache) restore(data []byte) (snapshot.Header, error) {
+	k, err := c.newContent()
+	if err != nil {
+		return snapshot.Header{}, err
+	}
+	c.mu.Lock() // for the time alone: what is loaded is nobody's yet
+	now := c.now()
+	c.mu.Unlock()
+	parts := k.parts(now)
+	h, sections, err := snapshot.Open(data, func(s snapshot.Section) bool {
+		return s.Version == partVersion && slices.ContainsFunc(parts, func(p part) bool { return p.kind == s.Kind })
+	})
+	if err != nil {
+		return h, err
+	}
+	for _, p := range parts {
+		at := slices.IndexFunc(sections, func(s snapshot.Section) bool { return s.Kind == p.kind })
+		switch {
+		case at >= 0:
+			if err := p.load(sections[at].Data); err != nil {
+				return h, err
+			}
+		case p.need == snapshot.Required:
+			return h, fmt.Errorf("the snapshot has no section %v", p.kind)
+		}
+	}
+	c.install(k, place{h.Life, h.Seq})
+	return h, nil
+}
+
+// reset forgets everything.
+func (c *cache) reset() error {
+	k, err := c.newContent()
+	if err == nil {
+		c.install(k, place{})
+	}
+	return err
+}
+
+// install replaces all that is known by k, which is as of at, and drops of it what
+// discovery contradicts.
+func (c *cache) install(k content, at place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.content, c.mu.place = k, at
+	c.live.Store(k.index)
+	c.mu.asked = c.mu.asked[:0]
+	for _, w := range k.index.AppendWorkers(nil) {
+		if _, known := k.sources[w]; !known {
+			c.forget(w)
+		}
+	}
+	for w, s := range k.sources { // each is its own affair
+		l, known := c.mu.lives[w]
+		switch {
+		case known && s.epoch < l.epoch:
+			c.forget(w)
+		case known && c.mismatch(w) != 0:
+			c.drop(w)
+		}
+	}
+}
+
+// where returns the place of the last message that was judged.
+func (c *cache) where() place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.place
+}
+
+// pass notes a message that has nothing for us.
+func (c *cache) pass(at place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.place = at
+}
+
+// sourceSize is how many bytes a worker has in its section: id, rank, epoch and block
+// size. See docs/format/snapshot.md.
+const sourceSize = 8 + 4 + 8 + 4
+
+func (k *content) appendSources(dst []byte) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(k.sources)))
+	workers := make([]kv.Worker, 0, len(k.sources))
+	for w := range k.sources {
+		workers = append(workers, w)
+	}
+	slices.SortFunc(workers, kv.Worker.Compare)
+	for _, w := range workers {
+		s := k.sources[w]
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(w.ID))
+		dst = binary.LittleEndian.AppendUint32(dst, w.Rank)
+		dst = binary.LittleEndian.AppendUint64(dst, s.epoch)
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(s.blockSize))
+	}
+	return dst
+}
+
+// loadSources reads what appendSources wrote. The workers in it count as heard of now.
+func (k *content) loadSources(now kv.Mono, data []byte) error {
+	if len(data) < 4 {
+		return errors.New("the section workers is cut off")
+	}
+	n := binary.LittleEndian.Uint32(data)
+	data = data[4:]
+	if n > maxSources || uint64(len(data)) != uint64(n)*sourceSize {
+		return fmt.Errorf("the section workers says that it has %d, in %d bytes", n, len(data))
+	}
+	var last kv.Worker
+	for i := range n {
+		w := kv.Worker{ID: kv.WorkerID(binary.LittleEndian.Uint64(data)), Rank: binary.LittleEndian.Uint32(data[8:])}
+		if w.ID > kv.MaxWorkerID || i > 0 && w.Compare(last) <= 0 {
+			return fmt.Errorf("the section workers is not in order at worker %d", i)
+		}
+		k.sources[w] = &source{epoch: binary.LittleEndian.Uint64(data[12:]), since: now, blockSize: int(binary.LittleEndian.Uint32(data[20:]))}
+		last, data = w, data[sourceSize:]
+	}
+	return nil
+}

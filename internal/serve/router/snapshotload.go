@@ -1,0 +1,219 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"penstock/core/feed"
+	"penstock/internal/plane/bus"
+)
+
+// errGone means that messages are missing that the event plane does not have any more,
+// or that its stream is not the one that is known.
+var errGone = errors.New("events were lost")
+
+// follow applies cache events until ctx ends or the plane fails. The first time, and
+// after errGone, it begins with a snapshot, or without one with the oldest message kept;
+// otherwise after the last message that was judged: not after the last that was
+// delivered, and nothing is acknowledged, since what counts is what is in memory.
+func (r *Router) follow(ctx context.Context) error {
+	if r.stale {
+		if err := r.restore(ctx); err != nil {
+			return err
+		}
+		r.stale = false
+	}
+	fctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	f := &following{router: r, at: r.cache.where()}
+	err := r.planes.Bus.Subscribe(fctx, r.eventTopic(), f.next(), func(m bus.Message) error {
+		return f.take(fctx, m)
+	}, func() {
+		if err := f.confirm(fctx); err != nil {
+			stop(err)
+			return
+		}
+		r.caughtUp.Store(true)
+		r.wake()
+	})
+	if cause := context.Cause(fctx); err == nil && cause != nil && ctx.Err() == nil {
+		err = cause
+	}
+	if errors.Is(err, errGone) {
+		r.stale = true
+		r.caughtUp.Store(false)
+	}
+	return err
+}
+
+func (r *Router) eventTopic() bus.Topic { return bus.KVEvents(r.cfg.Namespace, r.cfg.Component) }
+
+// following is one subscription to the cache events.
+type following struct {
+	router *Router
+	at     place // of the last message before the next one
+	heard  bool  // whether a message has come
+	rec    feed.Record
+}
+
+// next is the sequence number to begin with; 0 is the oldest there is.
+func (f *following) next() uint64 {
+	if f.at.life == 0 {
+		return 0
+	}
+	return f.at.seq + 1
+}
+
+// take judges one message, if it continues what is known.
+func (f *following) take(ctx context.Context, m bus.Message) error {
+	at := place{m.Life, m.Seq}
+	if err := f.continues(ctx, at); err != nil {
+		return err
+	}
+	f.at, f.heard = at, true
+	f.router.take(ctx, &f.rec, m)
+	return nil
+}
+
+// continues says whether what is known and a message at a place belong together. Where
+// there is no archive they always do: each worker numbers its events, so that what is
+// missing of a worker shows there, and there is nothing better to begin with anew.
+//
+// The same goes for a stream that is replaced while we follow it: caches do not end with
+// the store. But what was known before this subscription, as from a snapshot, is of
+// another time then.
+func (f *following) continues(ctx context.Context, at place) error {
+	r := f.router
+	if f.at.life == 0 || r.planes.Archive == nil {
+		return nil
+	}
+	if at.life != f.at.life {
+		if !f.heard {
+			return fmt.Errorf("%w: the stream is another one than that of the snapshot", errGone)
+		}
+		r.log.Warn("the stream of cache events was replaced, going on with the new one")
+		return nil
+	}
+	if at.seq <= f.at.seq+1 {
+		return nil
+	}
+	return f.look(ctx)
+}
+
+// confirm looks, when there is nothing more to deliver and nothing has come, whether the
+// stream is still the one that we wait for.
+func (f *following) confirm(ctx context.Context) error {
+	if f.at.life == 0 || f.heard || f.router.planes.Archive == nil {
+		return nil
+	}
+	return f.look(ctx)
+}
+
+// look says whether what follows f.at is still to be had.
+func (f *following) look(ctx context.Context) error {
+	span, err := f.router.planes.Bus.Span(ctx, f.router.eventTopic())
+	if err != nil {
+		return err
+	}
+	if !f.at.goesOn(span) {
+		return fmt.Errorf("%w: those after %d of the stream; it has %d to %d", errGone, f.at.seq, span.First, span.Last)
+	}
+	return nil
+}
+
+// goesOn says whether a stream has all that follows p.
+func (p place) goesOn(s bus.Span) bool {
+	return p.life == s.Life && p.seq <= s.Last && p.seq+1 >= s.First
+}
+
+// keptSnapshot is a snapshot in the archive.
+type keptSnapshot struct {
+	name string
+	place
+	size uint64
+}
+
+func (r *Router) snapshotPrefix() string {
+	return r.cfg.Namespace + "." + r.cfg.Component + ".snapshot."
+}
+
+func (r *Router) snapshotName(at place) string {
+	return fmt.Sprintf("%s%016x.%020d", r.snapshotPrefix(), at.life, at.seq)
+}
+
+// kept returns the snapshots in the archive, the newest of each life first. Objects with
+// other names are nobody's that we know.
+func (r *Router) kept(ctx context.Context) ([]keptSnapshot, error) {
+	list, err := r.planes.Archive.List(ctx, r.snapshotPrefix())
+	if err != nil {
+		return nil, err
+	}
+	var all []keptSnapshot
+	for _, o := range list {
+		k := keptSnapshot{name: o.Name, size: o.Size}
+		n, err := fmt.Sscanf(strings.TrimPrefix(o.Name, r.snapshotPrefix()), "%016x.%020d", &k.life, &k.seq)
+		if n == 2 && err == nil && r.snapshotName(k.place) == o.Name {
+			all = append(all, k)
+		}
+	}
+	slices.Reverse(all) // names sort by life and sequence
+	return all, nil
+}
+
+// restore makes what is known that of the newest snapshot that can be read and that the
+// stream continues, or nothing if there is none.
+func (r *Router) restore(ctx context.Context) error {
+	if r.planes.Archive == nil {
+		return nil
+	}
+	span, err := r.planes.Bus.Span(ctx, r.eventTopic())
+	if err != nil {
+		return err
+	}
+	all, err := r.kept(ctx)
+	if err != nil {
+		return err
+	}
+	for _, k := range all {
+		if !k.goesOn(span) {
+			continue
+		}
+		err := r.load(ctx, k)
+		if err == nil {
+			return nil
+		}
+		// Is it the snapshot, or the plane?
+		if _, away := r.planes.Bus.Span(ctx, r.eventTopic()); away != nil {
+			return away
+		}
+		r.metrics.snapshots.unreadable.Inc()
+		r.log.Warn("a snapshot cannot be read, trying an older one", "snapshot", k.name, "error", err)
+	}
+	if len(all) > 0 {
+		r.log.Warn("no snapshot can be used: workers are asked for what they hold", "snapshots", len(all), "first", span.First, "last", span.Last)
+	}
+	return r.cache.reset()
+}
+
+func (r *Router) load(ctx context.Context, k keptSnapshot) error {
+	begun := time.Now()
+	data, err := r.planes.Archive.Get(ctx, k.name)
+	if err != nil {
+		return err
+	}
+	h, err := r.cache.restore(data)
+	if err != nil {
+		return err
+	}
+	blocks, took := r.cache.stats().Blocks, time.Since(begun)
+	r.metrics.snapshots.restored(blocks, len(data), took)
+	r.snapshots.saw(k.place, h.Taken)
+	r.log.LogAttrs(ctx, slog.LevelInfo, "snapshot restored", slog.String("snapshot", k.name), slog.Int("blocks", blocks),
+		slog.Int("bytes", len(data)), slog.Duration("took", took))
+	return nil
+}

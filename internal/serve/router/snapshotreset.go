@@ -1,0 +1,141 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/plane/disco"
+)
+
+// Reset says whether what earlier routers have left is thrown away at the start.
+type Reset string
+
+// The choices of Reset.
+const (
+	Keep  Reset = ""      // it is used
+	Alone Reset = "alone" // it is thrown away, unless other routers of the component live
+	Force Reset = "force" // it is thrown away
+)
+
+const (
+	// leaveTime bounds leaving discovery, lookTime the wait for it to show who is there.
+	leaveTime = 2 * time.Second
+	lookTime  = 10 * time.Second
+)
+
+// presence registers this router until ctx ends, so that others see that its state is in
+// use. Requests do not come this way: it has no address.
+func (r *Router) presence(ctx context.Context) error {
+	if r.lease == nil {
+		var err error
+		if r.lease, err = r.planes.Registry.Register(ctx, r.self); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	_ = r.leave(ctx) // else it ends by itself
+	return nil
+}
+
+// leave ends the registration.
+func (r *Router) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	defer cancel()
+	return r.lease.Release(ctx)
+}
+
+// newSelf describes this router to discovery.
+func newSelf(cfg *Config) disco.Instance {
+	host, _ := os.Hostname() // for people to read
+	return disco.Instance{
+		Kind: disco.Router, ID: kv.WorkerID(rand.Uint64N(uint64(kv.MaxWorkerID)) + 1), Epoch: uint64(time.Now().UnixMilli()),
+		Namespace: cfg.Namespace, Component: cfg.Component, Endpoint: "route", Host: host, PID: os.Getpid(),
+	}
+}
+
+// resetStates throws the stream and all snapshots away. Unless that is forced, it
+// registers this router before it looks for others: of two that do this at once each
+// sees the other.
+func (r *Router) resetStates(ctx context.Context) (err error) {
+	if r.lease, err = r.planes.Registry.Register(ctx, r.self); err != nil {
+		return fmt.Errorf("reset states: %w", err)
+	}
+	if r.cfg.Snapshots.Reset != Force {
+		err = r.alone(ctx)
+	}
+	if err == nil {
+		err = r.clearStates(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("reset states: %w", errors.Join(err, r.leave(ctx)))
+	}
+	return nil
+}
+
+func (r *Router) clearStates(ctx context.Context) error {
+	return r.planes.Archive.Lock(ctx, r.snapshotPrefix()+"writer", func(ctx context.Context, _ uint64) error {
+		all, err := r.kept(ctx)
+		if err != nil {
+			return err
+		}
+		for _, k := range all {
+			if err := r.planes.Archive.Delete(ctx, k.name); err != nil {
+				return err
+			}
+		}
+		span, err := r.planes.Bus.Span(ctx, r.eventTopic())
+		if err != nil {
+			return err
+		}
+		r.log.Info("router states reset", "snapshots", len(all), "messages", span.Messages)
+		return r.planes.Bus.Purge(ctx, r.eventTopic(), span.Last+1)
+	})
+}
+
+// alone returns an error if another router of the component is alive, or nobody can
+// tell.
+func (r *Router) alone(ctx context.Context) error {
+	others, seen := r.routers(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !seen:
+		return fault.New(fault.Conflict, "this kind of discovery does not show other routers, which may be using the states; if there are none, use --router-reset-states=force, or another --namespace, which has states of its own")
+	case len(others) > 0:
+		return fault.New(fault.Conflict, "%d other routers of %s/%s are using the states (%s); stop them, or use another --namespace, which has states of its own, or --router-reset-states=force; a router that was killed counts for some seconds more",
+			len(others), r.cfg.Namespace, r.cfg.Component, strings.Join(others, ", "))
+	}
+	return nil
+}
+
+// routers returns the other routers of the component that discovery confirms, and
+// whether it shows this one: else it shows none.
+func (r *Router) routers(ctx context.Context) (others []string, seen bool) {
+	ctx, stop := context.WithTimeout(ctx, lookTime)
+	defer stop()
+	err := r.planes.Registry.Watch(ctx, disco.Router, func(all []disco.Instance) {
+		if ctx.Err() != nil {
+			return
+		}
+		for _, in := range all {
+			switch {
+			case in.ID == r.self.ID:
+				seen = true
+			case in.Namespace == r.self.Namespace && in.Component == r.self.Component && !in.Unconfirmed:
+				others = append(others, fmt.Sprintf("process %d on %s", in.PID, in.Host))
+			}
+		}
+		stop()
+	})
+	if err != nil {
+		return nil, false
+	}
+	return others, seen
+}

@@ -1,0 +1,177 @@
+package router
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+)
+
+const (
+	// snapshotLook is how often it is asked whether a snapshot is due.
+	snapshotLook = 5 * time.Second
+	// snapshotsKept is how many snapshots stay. The stream is purged up to the oldest
+	// of them, so that a replica that finds the newest unreadable, or reads the stream
+	// more slowly than it is written, finds what it needs.
+	snapshotsKept = 2
+)
+
+// snapshots is what is known of the newest snapshot in the archive.
+type snapshots struct {
+	mu struct {
+		sync.Mutex
+		newest place
+		taken  int64     // as its header says; 0 if nothing is known of it
+		seen   time.Time // when it was found to be the newest
+		size   int
+	}
+}
+
+// saw notes the newest snapshot.
+func (s *snapshots) saw(at place, taken int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.newest, s.mu.taken, s.mu.seen = at, taken, time.Now()
+}
+
+// due says whether what is known at a place is worth a snapshot: enough messages came
+// since the last one, or anything did and it is old.
+func (s *snapshots) due(at place, threshold uint64, interval time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch newest := s.mu.newest; {
+	case at.life == 0 || at == newest:
+		return false
+	case at.life != newest.life || at.seq < newest.seq: // or its end was lost
+		return true
+	default:
+		return at.seq-newest.seq >= threshold || time.Since(s.mu.seen) >= interval
+	}
+}
+
+// age returns how old the newest snapshot is; ok is false if there is none that is known.
+func (s *snapshots) age() (age time.Duration, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.taken == 0 {
+		return 0, false
+	}
+	return max(time.Since(time.UnixMilli(s.mu.taken)), 0), true
+}
+
+// keepSnapshots writes snapshots until ctx ends.
+func (r *Router) keepSnapshots(ctx context.Context) {
+	tick := time.NewTicker(snapshotLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if !r.caughtUp.Load() || !r.snapshotDue() {
+			continue
+		}
+		if err := r.takeSnapshot(ctx); err != nil && ctx.Err() == nil {
+			r.metrics.snapshots.failed.Inc()
+			r.throttle.Log(ctx, slog.LevelWarn, "no snapshot was written, trying again", "error", err)
+		}
+	}
+}
+
+func (r *Router) snapshotDue() bool {
+	return r.snapshots.due(r.cache.where(), r.cfg.Snapshots.Threshold, r.cfg.Snapshots.Interval)
+}
+
+// takeSnapshot writes a snapshot if no other replica is about to or just has.
+func (r *Router) takeSnapshot(ctx context.Context) error {
+	err := r.planes.Archive.Lock(ctx, r.snapshotPrefix()+"writer", func(ctx context.Context, _ uint64) error {
+		if err := r.noteNewest(ctx); err != nil || !r.snapshotDue() {
+			return err
+		}
+		return r.writeSnapshot(ctx)
+	})
+	if fault.Of(err) == fault.Conflict {
+		return nil // somebody else writes, or does now: we see what comes of it
+	}
+	return err
+}
+
+// noteNewest looks whether another replica has written a snapshot.
+func (r *Router) noteNewest(ctx context.Context) error {
+	all, err := r.kept(ctx)
+	if err != nil {
+		return err
+	}
+	life := r.cache.where().life
+	r.snapshots.mu.Lock()
+	known := r.snapshots.mu.newest
+	r.snapshots.mu.Unlock()
+	for _, k := range all {
+		if k.life != life {
+			continue
+		}
+		if k.place != known {
+			// Its header would say when exactly.
+			r.snapshots.saw(k.place, time.Now().UnixMilli())
+		}
+		break
+	}
+	return nil
+}
+
+// writeSnapshot writes a snapshot, and when it is there removes what it makes
+// superfluous: first older snapshots, then the messages that all that are left cover.
+// The caller holds the lock. Whoever dies on the way leaves too much, not too little.
+func (r *Router) writeSnapshot(ctx context.Context) error {
+	begun := time.Now()
+	r.snapshots.mu.Lock()
+	size := r.snapshots.mu.size
+	r.snapshots.mu.Unlock()
+	at, data := r.cache.snapshot(begun.UnixMilli(), size+size/8)
+	if data == nil {
+		return nil
+	}
+	encoded := time.Since(begun)
+	span, err := r.planes.Bus.Span(ctx, r.eventTopic())
+	if err != nil {
+		return err
+	}
+	if !at.goesOn(span) {
+		return nil // the stream was replaced, and nothing has come of the new one yet
+	}
+	if err := r.planes.Archive.Put(ctx, r.snapshotName(at), data); err != nil {
+		return err
+	}
+	r.metrics.snapshots.written(len(data), encoded, time.Since(begun))
+	r.snapshots.saw(at, begun.UnixMilli())
+	r.snapshots.mu.Lock()
+	r.snapshots.mu.size = len(data)
+	r.snapshots.mu.Unlock()
+	return r.prune(ctx, at)
+}
+
+// prune removes the snapshots that nobody needs, those of other lives of the stream and
+// of an end that it lost included, and then purges the stream.
+func (r *Router) prune(ctx context.Context, newest place) error {
+	all, err := r.kept(ctx)
+	if err != nil {
+		return err
+	}
+	var stay []keptSnapshot
+	for _, k := range all {
+		if k.life == newest.life && k.seq <= newest.seq && len(stay) < snapshotsKept {
+			stay = append(stay, k)
+			continue
+		}
+		if err := r.planes.Archive.Delete(ctx, k.name); err != nil {
+			return err
+		}
+	}
+	if len(stay) < snapshotsKept {
+		return nil
+	}
+	return r.planes.Bus.Purge(ctx, r.eventTopic(), stay[snapshotsKept-1].seq+1)
+}

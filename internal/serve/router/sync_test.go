@@ -1,0 +1,167 @@
+package router_test
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/serve/router"
+)
+
+// second starts a second router over the same planes.
+func (c *cluster) second(cfg router.Config) (r *router.Router, stop func()) {
+	c.t.Helper()
+	planes := router.Planes{Bus: c.bus, Registry: c.registry, RPC: c.rpc}
+	r, err := router.New(cfg, planes, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return r, c.run("second router", r.Run)
+}
+
+// ask gets an answer of the router API of r.
+func ask(t *testing.T, r *router.Router, path string) string {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	r.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	if rec.Code != 200 {
+		t.Fatalf("%s: status %d: %s", path, rec.Code, rec.Body)
+	}
+	return rec.Body.String()
+}
+
+// TestRoutersCountEachOthersRequests: what one router sends to a worker, the other counts
+// there, from beginning to end.
+func TestRoutersCountEachOthersRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		cfg := router.Config{Sync: true, TrackOutput: true}
+		defer c.startRouter(cfg)()
+		second, stop := c.second(cfg)
+		c.startWorker(1, 1)
+		c.startWorker(2, 1)
+		defer c.stopWorkers()
+		time.Sleep(2 * time.Second) // virtual
+
+		d, err := c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(1, 64, 7)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond) // virtual
+		load := func(requests, blocks, left int) string {
+			return fmt.Sprintf(`"load":{"active_requests":%d,"active_blocks":%d,"prefill_tokens":%d,"others":{"active_requests":%[1]d,"prefill_tokens":%[3]d}`, requests, blocks, left)
+		}
+		sees := func(what string) {
+			t.Helper()
+			if rows := ask(t, second, "/v1/router/workers"); !strings.Contains(rows, what) {
+				t.Errorf("the second router does not see %s: %s", what, rows)
+			}
+		}
+		sees(load(1, 64/blockSize(d), 64))
+		for i := range 8 { // the busy worker is avoided
+			e, err := second.Explain(t.Context(), &route.Request{ID: fmt.Sprint(i), Attempt: 1, Model: "m", Tokens: prompt(1000*i+1000, 64, 7)})
+			if err != nil || e.Decision.Worker == d.Worker {
+				t.Fatalf("the second router would choose %v: %v", e.Decision.Worker, err)
+			}
+		}
+		c.router.Prefilled("a", 1, 0)
+		c.router.Grown("a", 1, 2*blockSize(d))
+		time.Sleep(300 * time.Millisecond) // virtual
+		sees(load(1, 64/blockSize(d)+2, 0))
+		if rows := ask(t, second, "/v1/router/replicas"); !strings.Contains(rows, `"sync":true,"requests":0,"rows":[{"router":"`) || !strings.Contains(rows, `"requests":1,"unplaced":0`) {
+			t.Error(rows)
+		}
+		c.router.Free("a", 1)
+		time.Sleep(10 * time.Millisecond) // virtual
+		sees(load(0, 0, 0))
+
+		// One that leaves takes along what it sent.
+		if _, err := second.Route(t.Context(), &route.Request{ID: "b", Attempt: 1, Model: "m", Tokens: prompt(1, 64, 7)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond) // virtual
+		if rows := ask(t, c.router, "/v1/router/replicas"); !strings.Contains(rows, `"requests":1`) {
+			t.Error(rows)
+		}
+		stop()
+		if rows := ask(t, c.router, "/v1/router/replicas"); !strings.Contains(rows, `"rows":[]`) {
+			t.Error(rows)
+		}
+	})
+}
+
+func blockSize(d route.Decision) int { return d.BlockSize }
+
+// TestLostChangesHeal: whatever the plane loses of what routers tell each other, soon
+// after it does so no longer each knows what the other has.
+func TestLostChangesHeal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		cfg := router.Config{Sync: true}
+		defer c.startRouter(cfg)()
+		second, stop := c.second(cfg)
+		defer stop()
+		c.startWorker(1, 1)
+		defer c.stopWorkers()
+		time.Sleep(2 * time.Second) // virtual
+
+		c.bus.Set(bus.Faults{Drop: 0.4, Duplicate: 0.2})
+		for i := range 200 {
+			r := c.router
+			if i%2 == 0 {
+				r = second
+			}
+			id := fmt.Sprint(i)
+			if _, err := r.Route(t.Context(), &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: prompt(i, 64, 7)}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Millisecond) // virtual
+			r.Prefilled(id, 1, 0)
+			if i%20 > 1 {
+				r.Free(id, 1)
+			}
+		}
+		c.bus.Set(bus.Faults{})
+		time.Sleep(3 * time.Second) // virtual
+		for _, r := range []*router.Router{c.router, second} {
+			if rows := ask(t, r, "/v1/router/workers"); !strings.Contains(rows, `"load":{"active_requests":20,`) || !strings.Contains(rows, `"others":{"active_requests":10,"prefill_tokens":0}`) {
+				t.Error(rows)
+			}
+			if rows := ask(t, r, "/v1/router/replicas"); !strings.Contains(rows, `"behind_seconds":0}`) {
+				t.Error(rows)
+			}
+		}
+	})
+}
+
+// TestWithoutSync: a router that does not take part neither tells nor hears.
+func TestWithoutSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{})()
+		second, stop := c.second(router.Config{Sync: true})
+		defer stop()
+		c.startWorker(1, 1)
+		defer c.stopWorkers()
+		time.Sleep(2 * time.Second) // virtual
+		if _, err := c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: []kv.Token{1}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second) // virtual
+		if rows := ask(t, second, "/v1/router/replicas"); !strings.Contains(rows, `"rows":[]`) {
+			t.Error(rows)
+		}
+		if rows := ask(t, c.router, "/v1/router/replicas"); !strings.Contains(rows, `{"sync":false,"requests":1,"rows":[]}`) {
+			t.Error(rows)
+		}
+	})
+}
