@@ -99,19 +99,17 @@ type candidate struct {
 		Disk   int `json:"disk"`
 		Pool   int `json:"pool"`
 	} `json:"overlap_blocks"`
-	Cache          string  `json:"cache"`
-	Predicted      int     `json:"predicted_blocks"`
-	Attachable     int     `json:"cxl_accessible_score"`
-	Labelled       int     `json:"moe_score"`
-	PrefillTokens  int     `json:"prefill_tokens"`
-	QueuedTokens   int     `json:"queued_tokens"`
-	PrefillBlocks  float64 `json:"prefill_blocks"`
-	FetchBlocks    float64 `json:"fetch_blocks"`
-	DecodeBlocks   int     `json:"decode_blocks"`
-	ActiveRequests int     `json:"active_requests"`
-	Others         struct {
-		ActiveRequests int `json:"active_requests"`
-	} `json:"others"`
+	Cache           string  `json:"cache"`
+	Predicted       int     `json:"predicted_blocks"`
+	Attachable      int     `json:"cxl_accessible_scores"`
+	Labelled        int     `json:"moe_scores"`
+	PrefillTokens   int     `json:"prefill_tokens"`
+	QueuedTokens    int     `json:"queued_tokens"`
+	PrefillBlocks   float64 `json:"prefill_blocks"`
+	FetchBlocks     float64 `json:"fetch_blocks"`
+	DecodeBlocks    int     `json:"decode_blocks"`
+	ActiveRequests  int     `json:"active_requests"`
+	OthersRequests  int     `json:"others_requests"`
 	Affinity        float64 `json:"affinity"`
 	LabelAffinity   float64 `json:"label_affinity"`
 	ExpertAffinity  float64 `json:"expert_affinity"`
@@ -308,7 +306,7 @@ func (e *explanation) printCandidates(w io.Writer) error {
 		{"FETCH", func(c *candidate) string { return number(c.FetchBlocks) }, false},
 		{"DECODE", func(c *candidate) string { return fmt.Sprint(c.DecodeBlocks) }, true},
 		{"REQUESTS", func(c *candidate) string { return fmt.Sprint(c.ActiveRequests) }, true},
-		{"OF OTHERS", func(c *candidate) string { return fmt.Sprint(c.Others.ActiveRequests) }, false},
+		{"OF OTHERS", func(c *candidate) string { return fmt.Sprint(c.OthersRequests) }, false},
 		{"BY LABELS", func(c *candidate) string { return number(c.LabelAffinity) }, false},
 		{"BY EXPERTS", func(c *candidate) string { return number(c.ExpertAffinity) }, false},
 		{"BY SESSION", func(c *candidate) string { return number(c.SessionAffinity) }, false},

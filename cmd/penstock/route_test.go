@@ -13,8 +13,8 @@ func TestExplanationPrint(t *testing.T) {
 		"candidates":[{"worker_id":2,"dp_rank":1,"cache":"live","overlap_blocks":{"device":3},"prefill_tokens":2,"prefill_blocks":0.5,"decode_blocks":3,"cost":3.5,"probability":1}],
 		"excluded":[{"worker_id":3,"dp_rank":0,"reason":"it drains"}]}`
 	const full = `{"decision":null,"reason":"all are busy","overlap_score_weight":2,"router_temperature":0.5,"queue_weight":1.5,"near_cost":0.1,"session_worker":{"worker_id":1,"dp_rank":0},
-		"candidates":[{"worker_id":1,"dp_rank":0,"cache":"resync","overlap_blocks":{"device":1,"host":2,"disk":3,"pool":4},"predicted_blocks":5,"cxl_accessible_score":6,"moe_score":7,
-		"prefill_tokens":8,"queued_tokens":9,"prefill_blocks":10,"fetch_blocks":11,"decode_blocks":12,"active_requests":13,"others":{"active_requests":14},
+		"candidates":[{"worker_id":1,"dp_rank":0,"cache":"resync","overlap_blocks":{"device":1,"host":2,"disk":3,"pool":4},"predicted_blocks":5,"cxl_accessible_scores":6,"moe_scores":7,
+		"prefill_tokens":8,"queued_tokens":9,"prefill_blocks":10,"fetch_blocks":11,"decode_blocks":12,"active_requests":13,"others_requests":14,
 		"affinity":54,"label_affinity":17,"expert_affinity":18,"session_affinity":19,"cost":20,"probability":1}]}`
 	for _, tt := range []struct {
 		name, in string

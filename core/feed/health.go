@@ -108,8 +108,8 @@ func (t *Tracker) Check() error {
 			return fmt.Errorf("feed: check: worker %v is out of order", f.worker)
 		case f.next == 0 || f.next > f.seen:
 			return fmt.Errorf("feed: check: worker %v expects sequence number %d, after %d was seen", f.worker, f.next, f.seen)
-		case f.state == Live && (f.next == 1 || f.next != f.seen || f.hidden):
-			return fmt.Errorf("feed: check: worker %v is live at %d of %d, hidden %t", f.worker, f.next, f.seen, f.hidden)
+		case f.state == Live && (f.next == 1 || f.next != f.seen || f.hidden || f.lost):
+			return fmt.Errorf("feed: check: worker %v is live at %d of %d, hidden %t, with a loss %t", f.worker, f.next, f.seen, f.hidden, f.lost)
 		case f.state == Repair && !f.hidden:
 			return fmt.Errorf("feed: check: worker %v is repaired in the open", f.worker)
 		case f.state == Doubt && (f.next != f.seen || f.hidden):

@@ -65,10 +65,21 @@ func (t *Tracker) doubt(now kv.Mono, f *follower, o Outcome) Verdict {
 	return v
 }
 
+// Hold has nothing asked for, nor given up, until Release: what the event plane kept is still being
+// delivered, and what is missing may be in it, or the description that somebody else had
+// asked for.
+func (t *Tracker) Hold() { t.held = true }
+
+// Release ends Hold. What is missing by then is due.
+func (t *Tracker) Release() { t.held = false }
+
 // GiveUp appends to dst, in order, the workers whose repair has stood still for too
 // long. They are in doubt from now on, their whole caches are wanted, and the caller drops
 // their entries. It is called before Due.
 func (t *Tracker) GiveUp(now kv.Mono, dst []kv.Worker) []kv.Worker {
+	if t.held {
+		return dst
+	}
 	for i := range t.feeds {
 		f := &t.feeds[i]
 		if f.state == Repair && f.wanted && now.Sub(f.moved) >= t.cfg.Repair {
@@ -98,8 +109,11 @@ func (t *Tracker) Due(now kv.Mono, dst []Request) []Request {
 }
 
 // NextDue returns when there may be something to give up or to ask for next; ok is
-// false if all feeds are live.
+// false if all feeds are live, and between Hold and Release.
 func (t *Tracker) NextDue() (at kv.Mono, ok bool) {
+	if t.held {
+		return 0, false
+	}
 	for i := range t.feeds {
 		f := &t.feeds[i]
 		var due kv.Mono
@@ -147,7 +161,7 @@ func (t *Tracker) request(now kv.Mono, f *follower, o Outcome) Verdict {
 	if t.sent > 0 && now.Sub(t.opened) >= t.cfg.MinBackoff {
 		t.sent = 0
 	}
-	if t.sent >= t.cfg.Asks || !p.ask(now, &t.cfg) {
+	if t.held || t.sent >= t.cfg.Asks || !p.ask(now, &t.cfg) {
 		return v
 	}
 	if t.sent == 0 {

@@ -24,6 +24,7 @@ import (
 //	next at=DURATION
 //	reload at=DURATION      goes on from a snapshot
 //	forget                  lines: W
+//	hold, release
 //	health
 //
 // A worker is ID or ID.RANK.
@@ -90,6 +91,10 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 		if out.Len() == 0 {
 			out.WriteString("nothing\n")
 		}
+	case "hold":
+		tr.Hold()
+	case "release":
+		tr.Release()
 	case "reload":
 		loaded := mustTracker(t, tr.cfg)
 		if err := loaded.LoadSnapshot(now, tr.AppendSnapshot(nil)); err != nil {

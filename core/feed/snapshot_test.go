@@ -92,6 +92,7 @@ func TestSnapshotsThatCannotBeRead(t *testing.T) {
 		"more rows than bytes":    edit(6, 1),
 		"very many rows":          edit(7, 255),
 		"a state that is not":     edit(8+12, 3),
+		"live, with a loss":       edit(8+13, flagLost),
 		"live, and missing some":  edit(8+32, 200),
 		"no next number":          edit(8+24, 0),
 		"a worker out of order":   edit(8, 2),

@@ -129,6 +129,8 @@ type Tracker struct {
 	// sent counts the requests since opened, which begins anew after MinBackoff.
 	sent   int
 	opened kv.Mono
+	// held says that nothing is asked for.
+	held bool
 }
 
 // follower is what is known of one worker's feed.

@@ -126,3 +126,62 @@ func TestEventsBelongToTheCaller(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsAreBatched: what follows each other is one event; another kind, a chain that
+// does not go on, or a Clear begins the next one.
+func TestEventsAreBatched(t *testing.T) {
+	block := func(index uint32, after, seq kv.SeqHash) *content {
+		return &content{index: index, after: after, seq: seq, hash: kv.BlockHash(seq) + 100}
+	}
+	for name, test := range map[string]struct {
+		do   func(l *log)
+		want []kv.Event
+	}{
+		"one chain": {func(l *log) {
+			l.stored(block(0, 0, 1))
+			l.stored(block(1, 1, 2))
+			l.stored(block(2, 2, 3))
+		}, []kv.Event{{Kind: kv.Stored, Blocks: []kv.BlockHash{101, 102, 103}}}},
+		"the middle of a chain": {func(l *log) {
+			l.stored(block(5, 4, 5))
+			l.stored(block(6, 5, 6))
+		}, []kv.Event{{Kind: kv.Stored, Start: 5, Parent: 4, Blocks: []kv.BlockHash{105, 106}}}},
+		"another parent": {func(l *log) {
+			l.stored(block(0, 0, 1))
+			l.stored(block(1, 9, 2))
+		}, []kv.Event{{Kind: kv.Stored, Blocks: []kv.BlockHash{101}}, {Kind: kv.Stored, Start: 1, Parent: 9, Blocks: []kv.BlockHash{102}}}},
+		"another beginning": {func(l *log) {
+			l.stored(block(0, 0, 1))
+			l.stored(block(0, 0, 2))
+		}, []kv.Event{{Kind: kv.Stored, Blocks: []kv.BlockHash{101}}, {Kind: kv.Stored, Blocks: []kv.BlockHash{102}}}},
+		"another kind between": {func(l *log) {
+			l.stored(block(0, 0, 1))
+			l.removed(7)
+			l.removed(8)
+			l.stored(block(1, 1, 2))
+		}, []kv.Event{
+			{Kind: kv.Stored, Blocks: []kv.BlockHash{101}},
+			{Kind: kv.Removed, Seqs: []kv.SeqHash{7, 8}},
+			{Kind: kv.Stored, Start: 1, Parent: 1, Blocks: []kv.BlockHash{102}},
+		}},
+		"a Clear": {func(l *log) {
+			l.stored(block(0, 0, 1))
+			l.cleared()
+			l.stored(block(1, 1, 2))
+		}, []kv.Event{{Kind: kv.Cleared}, {Kind: kv.Stored, Start: 1, Parent: 1, Blocks: []kv.BlockHash{102}}}},
+		"taken in between": {func(l *log) {
+			l.stored(block(0, 0, 1))
+			l.drain(nil)
+			l.stored(block(1, 1, 2))
+		}, []kv.Event{{Kind: kv.Stored, Start: 1, Parent: 1, Blocks: []kv.BlockHash{102}}}},
+	} {
+		l := newLog(0)
+		test.do(&l)
+		got := l.drain(nil)
+		if !slices.EqualFunc(got, test.want, func(a, b kv.Event) bool {
+			return a.Kind == b.Kind && a.Start == b.Start && a.Parent == b.Parent && slices.Equal(a.Blocks, b.Blocks) && slices.Equal(a.Seqs, b.Seqs)
+		}) {
+			t.Errorf("%s: %+v, want %+v", name, got, test.want)
+		}
+	}
+}

@@ -124,7 +124,14 @@ func (c *checker) checkPage(id uint32, v *version) error {
 			return fmt.Errorf("block %x is at %v, not %v", uint64(seq), at, want)
 		}
 	}
-	held := v.held()
+	held := uint64(0)
+	v.groups(func(g *group) { held |= g.any() })
+	for _, p := range v.pooled() {
+		held |= p.mask
+	}
+	if held != v.held {
+		return fmt.Errorf("held are %x, it says %x", held, v.held)
+	}
 	if all := span(int(v.start), n); held&^all != 0 || held>>v.start&1 == 0 || held>>(int(v.start)+n-1)&1 == 0 {
 		return fmt.Errorf("held are %x of %x", held, all)
 	}

@@ -140,10 +140,11 @@ func (x *Index) commit() {
 	if !e.changed {
 		return
 	}
-	x.trim(e.held())
+	held := e.held()
+	x.trim(held)
 	var v *version
 	if e.n > 0 {
-		v = e.version()
+		v = e.version(held)
 	}
 	x.size.replaced(e.old, v)
 	x.show(v)
@@ -192,10 +193,10 @@ func (x *Index) trim(held uint64) {
 }
 
 // version returns what e has become.
-func (e *edit) version() *version {
+func (e *edit) version(held uint64) *version {
 	v := &version{
 		head: e.hashes[0], last: e.hashes[e.n-1],
-		start: uint8(e.start), n: uint8(e.n), hashes: e.hashes,
+		start: uint8(e.start), n: uint8(e.n), hashes: e.hashes, held: held,
 	}
 	var others []group
 	if len(e.groups) > 0 {

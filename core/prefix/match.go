@@ -30,7 +30,7 @@ type Match struct {
 // with it, and who left it where. A worker that is with a level is with all slower ones.
 type level struct {
 	active []uint64
-	lo, hi int // active is 0 outside
+	lo, hi int // active means nothing outside; at both ends it is not 0
 	runs   []run
 }
 
@@ -130,8 +130,9 @@ func (v *version) covers(chain []kv.SeqHash) int {
 // walkDevice is walk where nothing is on slower tiers and no label is asked for.
 func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 	l, pos := &m.levels[0], 0
+	a := ahead{heads: h}
 	for pos < len(chain) && !l.empty() {
-		v := h.find(chain[pos])
+		v := a.find(chain, pos)
 		if v == nil {
 			break
 		}
@@ -148,12 +149,46 @@ func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 	m.leave(l, pos)
 }
 
+// ahead finds pages along a chain. Most begin 64 blocks after the one before, and what
+// costs time is to wait for memory: so several are looked for at once, more each time
+// that they were there.
+type ahead struct {
+	heads *heads
+	first int // position of the first of found
+	n     int
+	found [aheadPages]*version
+}
+
+const aheadPages = 8
+
+func (a *ahead) find(chain []kv.SeqHash, pos int) *version {
+	if i := (pos - a.first) / window; a.first+i*window == pos && i < a.n {
+		return a.found[i]
+	}
+	if a.n > 0 && pos == a.first+a.n*window {
+		a.n = min(2*a.n, aheadPages)
+	} else {
+		a.n = 1
+	}
+	a.first = pos
+	for i := range a.n {
+		at := pos + i*window
+		if at >= len(chain) {
+			a.n = i
+			break
+		}
+		a.found[i] = a.heads.find(chain[at])
+	}
+	return a.found[0]
+}
+
 // walk goes along the pages of the prompt with all levels at once, so that all see the
 // same version of a page.
 func (m *Match) walk(h *heads, chain []kv.SeqHash, moe *kv.MoEQuery) {
 	last, pos := &m.levels[m.n-1], 0
+	a := ahead{heads: h}
 	for pos < len(chain) && !last.empty() {
-		v := h.find(chain[pos])
+		v := a.find(chain, pos)
 		if v == nil {
 			break
 		}
@@ -261,20 +296,46 @@ func (m *Match) tally(l *level, start, k int) {
 
 // keep lets who is not in s leave at depth pos.
 func (m *Match) keep(l *level, pos int, s *set) {
-	var gone uint64
-	for i := l.lo; i < l.hi; i++ {
-		gone |= l.active[i] &^ s.word(i)
-	}
-	if gone == 0 {
+	if s.covers(l) {
 		return
 	}
-	words := m.emit(l, pos)
-	for i := range words {
-		w := s.word(l.lo + i)
-		words[i] |= l.active[l.lo+i] &^ w
-		l.active[l.lo+i] &= w
+	if pos > 0 {
+		words := m.emit(l, pos)
+		for i := range words {
+			words[i] |= l.active[l.lo+i] &^ s.word(l.lo+i)
+		}
 	}
+	lo, hi := max(l.lo, int(s.lo)), min(l.hi, s.end())
+	if lo >= hi {
+		l.hi = l.lo
+		return
+	}
+	for i := lo; i < hi; i++ {
+		l.active[i] &= s.word(i)
+	}
+	l.lo, l.hi = lo, hi
 	l.narrow()
+}
+
+// covers reports whether all that are with l are in s. Both ends of l are not 0.
+func (s *set) covers(l *level) bool {
+	if l.lo < int(s.lo) || l.hi > s.end() {
+		return false
+	}
+	active, at := l.active[l.lo:l.hi], l.lo-int(s.lo)
+	if at == 0 {
+		if active[0]&^s.one != 0 {
+			return false
+		}
+		active, at = active[1:], 1
+	}
+	rest := s.rest[at-1:]
+	for i, w := range active {
+		if w&^rest[i] != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // cut lets everybody leave where what they have of a page ends: of the k blocks that

@@ -23,12 +23,15 @@ const window = 64
 // until they are at an end, so that those around them go on being one page.
 type version struct {
 	head, last kv.SeqHash // of the first block and of the last
-	first      group
 	start, n   uint8
+	first      group
 	// hashes are those of the blocks; more than n are remains. Its array has room, and
 	// is shared by versions: the writer fills it behind the end of all of them.
 	hashes []kv.SeqHash
 	more   *more // nil if there is one group and no pool
+	// held are the blocks that a worker holds or that are in a pool. It makes the version 128
+	// bytes, which begin with a cache line of all that most lookups need.
+	held uint64
 }
 
 // more is what few pages have.
@@ -111,16 +114,6 @@ func (v *version) pooled() []pooled {
 		return nil
 	}
 	return v.more.pools
-}
-
-// held returns the blocks of v that are held by a worker or are in a pool.
-func (v *version) held() uint64 {
-	var mask uint64
-	v.groups(func(g *group) { mask |= g.any() })
-	for _, p := range v.pooled() {
-		mask |= p.mask
-	}
-	return mask
 }
 
 // of returns what worker n holds: a group without a set, empty if it holds nothing.

@@ -55,7 +55,7 @@ func (x *Index) Place(p kv.PoolID, seqs []kv.SeqHash) int {
 	i, placed := x.pool(p), 0
 	for _, seq := range seqs {
 		at, known := x.locate(seq)
-		if !known || x.pages.get(at.page).held()>>at.offset&1 == 0 {
+		if !known || x.pages.get(at.page).held>>at.offset&1 == 0 {
 			continue
 		}
 		placed++

@@ -1,10 +1,9 @@
 package prefix
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
+	"slices"
 	"testing"
 
 	"penstock/core/kv"
@@ -41,18 +40,53 @@ func fill(t testing.TB, workers, shared, conversations, depth int) (*Index, [][]
 	return x, chains
 }
 
+// TestMatchAllocatesNothing: of a Match that has been used, whatever there is to find.
 func TestMatchAllocatesNothing(t *testing.T) {
-	x, chains := fill(t, 64, 20, 4, 100)
-	var m Match
-	var dst []kv.Overlap
-	i := 0
-	if allocs := testing.AllocsPerRun(2*len(chains), func() {
-		x.Match(&m, chains[i%len(chains)], nil)
-		dst = m.AppendOverlaps(dst[:0])
-		m.Runs(kv.TierDevice)
-		i++
-	}); allocs != 0 {
-		t.Errorf("%v allocations per match, want 0", allocs)
+	label := kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 2}
+	for _, c := range []struct {
+		name string
+		more func(x *Index, blocks []kv.BlockHash)
+		moe  *kv.MoEQuery
+	}{
+		{"device", func(*Index, []kv.BlockHash) {}, nil},
+		{"tiers", func(x *Index, blocks []kv.BlockHash) {
+			x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Tier: kv.TierDisk, Blocks: blocks})
+		}, nil},
+		{"pools", func(x *Index, blocks []kv.BlockHash) {
+			x.SetAccess(1, []kv.Worker{{ID: 5}, {ID: 60}})
+			x.SetAccess(2, []kv.Worker{{ID: 60}, {ID: 64}})
+			x.Place(1, chainOf(blocks))
+			x.Place(2, chainOf(blocks)[10:])
+		}, nil},
+		{"labels", func(x *Index, blocks []kv.BlockHash) {
+			x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: blocks, Labels: slices.Repeat([]kv.MoELabel{label}, len(blocks))})
+		}, &kv.MoEQuery{Layer: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x, chains := fill(t, 64, 20, 4, 100)
+			c.more(x, grove().blocks[0])
+			chains = append(chains, grove().chains[0])
+			var m Match
+			var dst []kv.Overlap
+			i := 0
+			ask := func() {
+				x.Match(&m, chains[i%len(chains)], c.moe)
+				dst = m.AppendOverlaps(dst[:0])
+				for tier := range kv.Tier(kv.Tiers) {
+					for _, run := range m.Runs(tier) {
+						for range run.Workers.All() {
+						}
+					}
+				}
+				i++
+			}
+			for range chains {
+				ask()
+			}
+			if allocs := testing.AllocsPerRun(len(chains), ask); allocs != 0 {
+				t.Errorf("%v allocations per match, want 0", allocs)
+			}
+		})
 	}
 }
 
@@ -82,62 +116,31 @@ func TestApplyIgnoresWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+// TestAnyHash: an engine may name a first block with any hash, also with the one that marks
+// an empty slot of a table.
+func TestAnyHash(t *testing.T) {
+	x := mustNew(t, Config{})
+	for i := range 3 {
+		x.Apply(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{kv.BlockHash(i)}})
+	}
+	for i := range 3 {
+		got := matched(x, []kv.SeqHash{kv.SeqHash(i)}, nil)
+		if len(got) != 1 || got[0].Worker.ID != kv.WorkerID(i+1) {
+			t.Errorf("block %d: %v", i, got)
+		}
+	}
+	x.Drop(kv.Worker{ID: 1})
+	if got := matched(x, []kv.SeqHash{0}, nil); len(got) != 0 {
+		t.Errorf("block 0 after its worker left: %v", got)
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestValidate(t *testing.T) {
 	if _, err := New(Config{MaxBlocks: -1}); err == nil {
 		t.Error("a negative bound was accepted")
-	}
-}
-
-// TestBytesEstimate compares Stats.Bytes with what the heap says, for blocks
-// with one holder and with many.
-func TestBytesEstimate(t *testing.T) {
-	for _, c := range []struct{ workers, shared, conversations, depth int }{
-		{4, 1, 100, 400},
-		{64, 4000, 1, 1},
-	} {
-		before := heap()
-		x, _ := fill(t, c.workers, c.shared, c.conversations, c.depth)
-		// The chains are garbage by now, and do not count.
-		real := int64(heap() - before)
-		est := int64(x.Stats().Bytes)
-		if est < real/2 || est > real*2 {
-			t.Errorf("%+v: estimated %d bytes, the heap grew by %d", c, est, real)
-		}
-		runtime.KeepAlive(x)
-	}
-}
-
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
-// TestMemoryIsReclaimed says that churn leaves nothing behind: every store is
-// followed by the removal of what was stored long before.
-func TestMemoryIsReclaimed(t *testing.T) {
-	x := mustNew(t, Config{})
-	const window = 1000
-	w := kv.Worker{ID: 1}
-	var name [8]byte
-	at := func(i int) kv.BlockHash {
-		binary.LittleEndian.PutUint64(name[:], uint64(i))
-		return block(string(name[:]))
-	}
-	for i := range 50 * window {
-		x.Apply(w, kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{at(i)}})
-		if i >= window {
-			x.Apply(w, kv.Event{Kind: kv.Removed, Seqs: []kv.SeqHash{kv.SeqHash(at(i - window))}})
-		}
-	}
-	if s := x.Stats(); s.Blocks != window || s.Entries != window {
-		t.Errorf("%d blocks and %d entries are left, want %d", s.Blocks, s.Entries, window)
-	}
-	x.Drop(w)
-	if s := x.Stats(); s.Blocks != 0 || s.Entries != 0 || s.Bytes != 0 {
-		t.Errorf("after drop: %+v", s)
 	}
 }
 

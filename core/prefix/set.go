@@ -11,9 +11,9 @@ import (
 // of up to 64 neighbours needs no memory of its own. Sets are never changed; with and
 // without return others.
 type set struct {
-	one  uint64   // word lo; 0 only if the set is empty
-	rest []uint64 // the words after it; the last is not 0
+	one  uint64 // word lo; 0 only if the set is empty
 	lo   uint32
+	rest []uint64 // the words after it; the last is not 0
 }
 
 // word returns word i.

@@ -61,7 +61,7 @@ func (s *size) replaced(old, v *version) {
 
 func (s *size) version(v *version, by int) {
 	if v != nil {
-		s.blocks += by * bits.OnesCount64(v.held())
+		s.blocks += by * bits.OnesCount64(v.held)
 		s.slots += by * int(v.n)
 		s.pages += by * v.bytes()
 	}

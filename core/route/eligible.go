@@ -196,6 +196,7 @@ func (r *Router) whyNotPinned(now kv.Mono, p *policy, q *Query) *fault.Error {
 // request that moves, then those of which nothing worse is known than one failed
 // call. The slice is valid until the next call.
 func (r *Router) assess(now kv.Mono, p *policy, q *Query) ([]candidate, error) {
+	r.active.Advance(now)
 	cands := r.weigh(p, q, eligible)
 	if len(cands) == 0 && q.Moving {
 		cands = r.weigh(p, q, busy)

@@ -223,6 +223,7 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 		return ex, err
 	}
 	for i := range cands {
+		cands[i].OthersRequests = r.active.Others(cands[i].Worker).Requests
 		ex.Candidates = append(ex.Candidates, cands[i].Candidate)
 	}
 	ex.Decision = r.decision(&p, &cands[r.choose(cands)])

@@ -91,8 +91,9 @@ type Candidate struct {
 	FetchBlocks float64
 	// DecodeBlocks are the worker's active blocks were the request sent there.
 	DecodeBlocks int
-	// ActiveRequests are those reserved on the worker now.
-	ActiveRequests int
+	// ActiveRequests are those reserved on the worker now; OthersRequests of them are
+	// other routers'. Only Explain says that.
+	ActiveRequests, OthersRequests int
 	// Affinity is the preference added to the score, in units of Cost; 0 without one. It
 	// is the sum of its parts: that of labelled blocks, of experts that the worker hosts,
 	// and of the session that is at the worker.

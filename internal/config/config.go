@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"penstock/internal/edge/parse"
+	"penstock/internal/engine"
 	"penstock/internal/obs"
 )
 
@@ -82,6 +83,8 @@ type Config struct {
 	MaxNumSeqs       int `key:"max-num-seqs" on:"up,worker" help:"sequences that a worker runs at once"`
 	MaxBatchedTokens int `key:"max-num-batched-tokens" on:"up,worker" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks. 0 is the engine's own: 512 of tiny, 8192 of sim"`
 	MaxWaiting       int `key:"max-waiting" on:"up,worker" help:"requests that a worker queues before it refuses more"`
+
+	HostedExperts string `key:"hosted-experts" on:"worker" help:"experts of a mixture-of-experts model that the worker hosts, if not all: LAYERS:EXPERTS or LAYERS:EXPERTS@SHARE, separated by commas (0-60:0-31,0-60:64@0.5), SHARE being how much of the tokens for them it computes itself; routers prefer it for requests that expect them"`
 
 	Simulation
 
@@ -259,6 +262,9 @@ func (c *Config) Validate() error {
 	p.oneOf("router-track-output-blocks", c.RouterTrackOutput, On, Off)
 	p.share("busy-threshold", c.BusyThreshold)
 	p.between("busy-prefill-tokens", int64(c.BusyPrefillTokens), 0, 1<<30)
+	if _, err := engine.ParseExperts(c.HostedExperts); err != nil {
+		p.add("hosted-experts", err.Error())
+	}
 	p.between("router-snapshot-threshold", int64(c.SnapshotThreshold), 0, 1<<30)
 	p.oneOf("router-reset-states", c.ResetStates, Off, On, Force)
 	p.routing(c)

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"path/filepath"
+
+	"penstock/internal/engine"
 )
 
 // The choices of Engine.
@@ -13,8 +15,8 @@ const (
 
 // builtinModel is the model of an engine that needs no files; "" if there is no
 // such engine.
-func builtinModel(engine string) string {
-	switch engine {
+func builtinModel(name string) string {
+	switch name {
 	case EngineTiny:
 		return "penstock-tiny"
 	case EngineSim:
@@ -78,4 +80,10 @@ func (p *problems) batch(c *Config) {
 	if budget := c.TokenBudget(); budget < c.MaxNumSeqs {
 		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", budget, c.MaxNumSeqs))
 	}
+}
+
+// Experts returns the experts that a worker hosts; nil if nothing is said.
+func (c *Config) Experts() []engine.HostedExperts {
+	experts, _ := engine.ParseExperts(c.HostedExperts) // is valid
+	return experts
 }

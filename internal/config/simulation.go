@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"penstock/core/kv"
 	"penstock/internal/engine/sim"
 )
 
@@ -29,6 +30,7 @@ type Simulation struct {
 	SimPrefixCaching string    `key:"sim-prefix-caching" on:"up,worker" help:"on or off: whether a simulated engine keeps the blocks of sequences that ended, to see what that is worth"`
 	SimChunked       string    `key:"sim-chunked-prefill" on:"up,worker" help:"on or off: whether a simulated engine computes long prompts in several steps; without, max-num-batched-tokens must hold the longest"`
 	SimMoE           string    `key:"sim-moe" on:"up,worker" help:"shape of a mixture of experts, LAYERS:EXPERTS or LAYERS:EXPERTS:GROUPS (61:256:8): the cache events of simulated engines then label each block with an expert"`
+	SimCXL           string    `key:"sim-cxl" on:"up" help:"memory that the simulated engines of this process share, POOL:BLOCKS or POOL:BLOCKS:DELAY (0:65536:5ms): blocks are copied there, and fetched from there in place of being computed"`
 	SimContextLength int       `key:"sim-context-length" on:"up,worker" help:"tokens of prompt and answer that a simulated model takes; 0 is what the checkpoint at model-path says, or 262144"`
 	SimOutput        int       `key:"sim-output" on:"up,worker" help:"mean length in tokens of an answer to which the client set no limit; 0 has it go on to the end of the context"`
 	SimText          string    `key:"sim-text" on:"up,worker" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
@@ -123,6 +125,43 @@ func (c *Config) MoE() (sim.MoE, error) {
 	return sim.MoE{Layers: shape[0], Experts: shape[1], Groups: shape[2]}, nil
 }
 
+// CXL is what SimCXL says: a pool, the blocks that it has room for, and how long a copy into
+// it takes beside the time of its bytes. Without blocks there is none.
+type CXL struct {
+	Pool   kv.PoolID
+	Blocks int
+	Delay  time.Duration
+}
+
+// CXL returns what SimCXL says; zero if there is none.
+func (c *Config) CXL() (CXL, error) {
+	if c.SimCXL == "" {
+		return CXL{}, nil
+	}
+	refuse := func() (CXL, error) {
+		return CXL{}, fmt.Errorf("sim-cxl: %.100q is not POOL:BLOCKS or POOL:BLOCKS:DELAY, such as 0:65536 or 0:65536:5ms, with room for 1 to %d blocks", c.SimCXL, maxPoolBlocks)
+	}
+	parts := strings.Split(c.SimCXL, ":")
+	if len(parts) < 2 || len(parts) > 3 {
+		return refuse()
+	}
+	pool, err := strconv.ParseUint(parts[0], 10, 32)
+	blocks, notBlocks := strconv.Atoi(parts[1])
+	if err != nil || notBlocks != nil || blocks < 1 || blocks > maxPoolBlocks {
+		return refuse()
+	}
+	cxl := CXL{Pool: kv.PoolID(pool), Blocks: blocks}
+	if len(parts) == 3 {
+		if cxl.Delay, err = time.ParseDuration(parts[2]); err != nil || cxl.Delay < 0 || cxl.Delay > time.Minute {
+			return refuse()
+		}
+	}
+	return cxl, nil
+}
+
+// maxPoolBlocks bounds the room of a simulated pool.
+const maxPoolBlocks = 1 << 24
+
 // maxExperts bounds each number of a mixture's shape.
 const maxExperts = 1 << 16
 
@@ -200,6 +239,9 @@ func (p *problems) simulation(c *Config) {
 	}
 	p.between("sim-output", int64(c.SimOutput), 0, 1<<24)
 	p.oneOf("sim-text", c.SimText, SimPassage, SimEcho)
+	if _, err := c.CXL(); err != nil {
+		*p = append(*p, err)
+	}
 	if _, err := c.MoE(); err != nil {
 		*p = append(*p, err)
 	}

@@ -79,6 +79,11 @@ func TestBadSimulation(t *testing.T) {
 		"sim-moe: '61:8:9'":                      "not more groups than experts",
 		"sim-moe: '1:2:2:2'":                     "sim-moe: ",
 		"sim-moe: '0:2'":                         "sim-moe: ",
+		"sim-cxl: '0'":                           "sim-cxl: \"0\" is not POOL:BLOCKS",
+		"sim-cxl: '0:0'":                         "sim-cxl: ",
+		"sim-cxl: '-1:5'":                        "sim-cxl: ",
+		"sim-cxl: '0:5:x'":                       "sim-cxl: ",
+		"sim-cxl: '0:5:1ms:1'":                   "sim-cxl: ",
 		"sim-context-length: 1":                  "sim-context-length: 1 is not between 2",
 		"sim-output: -1":                         "sim-output: -1 is not between 0",
 		"sim-text: verse":                        `sim-text: "verse" is not one of passage, echo`,
@@ -159,6 +164,18 @@ func TestMoE(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := l.MoE(); err != nil || got != want {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+}
+
+func TestCXL(t *testing.T) {
+	for text, want := range map[string]CXL{"": {}, "3:64": {Pool: 3, Blocks: 64}, "0:1:5ms": {Blocks: 1, Delay: 5 * time.Millisecond}} {
+		l, err := Load("", []string{"PENSTOCK_SIM_CXL=" + text}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := l.CXL(); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
 		}
 	}

@@ -37,7 +37,8 @@ type KVSource interface {
 	// all that is cached now, then with every change in order, until ctx ends or
 	// sink fails. Several watchers may run; a slow one never holds up the
 	// engine: it is started over with Cleared when its bounded queue overflows.
-	// sink must not keep the slice.
+	// A block of which a tier has several copies is stored with the first and removed
+	// with the last one. sink must not keep the slice.
 	WatchKV(ctx context.Context, sink func([]kv.Event) error) error
 }
 

@@ -17,12 +17,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/snapshot"
 	"penstock/internal/config"
 	"penstock/internal/engine"
+	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
 	"penstock/internal/plane/rpc"
@@ -189,12 +192,56 @@ func TestExamineFleet(t *testing.T) {
 	silent(t, found, "worker 8")
 	expect(t, found, "block size", CheckFail, "blocks of 32 tokens, and these settings say 16")
 	expect(t, found, "stream KV_penstock_discovery", CheckOK, "messages")
+	expect(t, found, "router snapshots", CheckOK, "there is none yet of penstock/backend")
+	snapshots(t, conn, examine)
 
 	// From the side of a process that embeds that server, and of a frontend.
 	cfg = settingsOf(t, config.Frontend, "NATS_LISTEN="+strings.TrimPrefix(server.URL(), "nats://"), "HTTP_ADDR=127.0.0.1:0")
 	found = examine()
 	expect(t, found, "worker 1", CheckOK, "answers after")
 	silent(t, found, "block size")
+}
+
+// snapshots has the doctor look at snapshots in all their states.
+func snapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
+	t.Helper()
+	archive, err := bus.NewNATSArchive(conn, bus.ArchiveConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := bus.NewNATS(conn, bus.NATSConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name string, data []byte) {
+		if err := archive.Put(t.Context(), "penstock.backend.snapshot."+name, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taken := func(life, seq uint64) []byte {
+		return snapshot.NewWriter(nil, snapshot.Header{Life: life, Seq: seq, Taken: time.Now().Add(-time.Minute).UnixMilli()}).Finish()
+	}
+	const check = "router snapshots"
+	put("1", taken(5, 1))
+	expect(t, examine(), check, CheckWarn, "is of a stream that is not there any more")
+	topic := bus.KVEvents("penstock", "backend")
+	for range 3 {
+		if err := events.Publish(t.Context(), topic, "k", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	span, err := events.Span(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put("2", taken(5, 1))
+	expect(t, examine(), check, CheckWarn, "is of a stream that is not there any more")
+	put("3", taken(span.Life, 9))
+	expect(t, examine(), check, CheckWarn, "ends at message 9; the stream has 1 to 3")
+	put("4", taken(span.Life, 2))
+	expect(t, examine(), check, CheckOK, "taken 1m0s ago; 1 messages came since")
+	put("5", []byte("x"))
+	expect(t, examine(), check, CheckWarn, "the newest of 5 cannot be read")
 }
 
 // TestExamineWithoutServer: a NATS server that is not there is a failure, but for

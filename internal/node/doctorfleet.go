@@ -34,6 +34,7 @@ func (d *doctor) fleet(ctx context.Context) {
 	}
 	if p.conn != nil {
 		d.jetStream(ctx, p.conn)
+		d.snapshots(ctx, p.conn)
 	}
 	cfg := *d.cfg
 	if cfg.Command == config.Up {

@@ -28,6 +28,10 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 	if err != nil {
 		return nil, err
 	}
+	cxl, err := cfg.CXL()
+	if err != nil {
+		return nil, err
+	}
 	sc := sim.Config{
 		Name:          cfg.ModelName(),
 		Tokenizer:     ref,
@@ -59,8 +63,14 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 		}
 		sc.Chunking = paged.Off
 	}
+	if cxl.Blocks > 0 {
+		if sc.Pool, err = sim.NewSharedPool(cxl.Pool, cxl.Blocks, cxl.Delay); err != nil {
+			return nil, err
+		}
+	}
 	all := make([]localEngine, engineCount(cfg))
 	for i := range all {
+		sc.As = kv.Worker{ID: kv.WorkerID(i + 1)} // as the workers of up are numbered
 		sc.Worker = cfg.WorkerID + uint64(i)
 		if all[i], err = sim.New(sc); err != nil {
 			return nil, err

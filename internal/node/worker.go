@@ -132,6 +132,7 @@ func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng 
 		cfg.CanaryInterval = orOff(p.cfg.CanaryInterval)
 		cfg.ToolParser, cfg.ReasoningParser = named(p.cfg.ToolCallParser), named(p.cfg.ReasoningParser)
 		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
+		cfg.Experts = p.cfg.Experts()
 	}
 	return worker.New(cfg, eng, worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry, Tracer: p.tracer}, metrics, p.log)
 }

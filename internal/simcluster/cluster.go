@@ -12,6 +12,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/route"
+	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
 )
 
@@ -25,8 +26,9 @@ type cluster struct {
 
 	workers []worker
 	routers []router
-	matches bool // whether choices depend on what is cached
-	follow  bool // whether routers follow cache events for that
+	matches bool      // whether choices depend on what is cached
+	pool    *sim.Pool // nil if there is none
+	follow  bool      // whether routers follow cache events for that
 
 	source   replay.Source
 	head     replay.Request // the next of source, unless drained
@@ -40,6 +42,7 @@ type cluster struct {
 	calls   slab[call]
 	batches slab[[]frame]
 	parcels slab[parcel]
+	copies  slab[copying]
 	// requests are those of routers to workers on their way.
 	requests slab[feed.Request]
 	pings    slab[ping]
@@ -96,6 +99,9 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 	}
 	c.follow = c.matches && !cfg.NoKVEvents
 	c.chaos = newChaos(cfg.Faults, cfg.Seed)
+	if err := c.openPool(); err != nil {
+		return nil, fmt.Errorf("simcluster: %w", err)
+	}
 	for i := range c.routers {
 		if err := c.openRouter(i); err != nil {
 			return nil, fmt.Errorf("simcluster: %w", err)
@@ -175,6 +181,8 @@ func (c *cluster) step() error {
 			c.routers[i].tidy(c)
 		}
 		c.queue.push(c.now.Add(upkeepEvery), upkeep, 0, 0)
+	case copied:
+		c.copied(e.a)
 	case reported:
 		for i := range c.workers {
 			c.workers[i].report(c)

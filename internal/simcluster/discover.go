@@ -83,6 +83,7 @@ func (r *router) tidy(c *cluster) {
 	if !c.follow {
 		return
 	}
+	r.pools.Settle(r.index, r.pools.Tick(c.now, nil))
 	r.dropStrangers(c)
 	for i := range r.members {
 		m := &r.members[i]
@@ -90,7 +91,7 @@ func (r *router) tidy(c *cluster) {
 			continue
 		}
 		w := kv.Worker{ID: kv.WorkerID(i + 1)}
-		r.obey(w, nil, r.tracker.Expect(c.now, w, m.epoch))
+		r.obey(c.now, w, nil, r.tracker.Expect(c.now, w, m.epoch))
 		r.compare(c, w, m)
 	}
 	r.ask(c)
@@ -105,6 +106,7 @@ func (r *router) dropStrangers(c *cluster) {
 			w := kv.Worker{ID: kv.WorkerID(i + 1)}
 			r.tracker.Forget(w)
 			r.index.Drop(w)
+			r.pools.Lost(w)
 			m.source = false
 		}
 	}
@@ -117,6 +119,6 @@ func (r *router) compare(c *cluster, w kv.Worker, m *member) {
 		claim = feed.Claim{Epoch: m.load.epoch, Next: m.load.next, At: m.loadAt}
 	}
 	if finding, v := r.tracker.Compare(c.now, w, claim); finding != feed.Agrees {
-		r.obey(w, nil, v)
+		r.obey(c.now, w, nil, v)
 	}
 }

@@ -56,6 +56,10 @@ func TestFaults(t *testing.T) {
 			Delay:      time.Duration(rapid.IntRange(0, 2).Draw(t, "delay")) * time.Millisecond,
 			Migration:  migrate.Config{Limit: rapid.SampledFrom([]int{-1, 1, 3}).Draw(t, "limit")},
 			MaxWaiting: rapid.SampledFrom([]int{1, 4, 0}).Draw(t, "waiting"), StallTimeout: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "stall"),
+			Pool: Pool{
+				Blocks: rapid.SampledFrom([]int{0, 20, 4000}).Draw(t, "pool"), Members: rapid.IntRange(0, 3).Draw(t, "members"),
+				Delay: time.Duration(rapid.IntRange(0, 2).Draw(t, "copy")) * 50 * time.Millisecond,
+			},
 			Faults: drawFaults(t), Seed: rapid.Uint64().Draw(t, "seed"),
 		}
 		all := s.make(rapid.Uint64().Draw(t, "workload"))
@@ -85,6 +89,9 @@ func disturbed(t *rapid.T, cfg Config, all []replay.Request) (*journal, *cluster
 			t.Fatalf("request %d is tried %d times", task.request.Index, tries[task.key])
 		}
 		for _, o := range q.Overlaps {
+			if o.Depth() == o.Blocks[kv.TierPool] {
+				continue // all of it is in the pool, whatever is known of the worker
+			}
 			r := &c.routers[task.router]
 			if h, known := r.tracker.Health(o.Worker); !known || h.State != feed.Live || h.Epoch < r.members[o.Worker.ID-1].epoch {
 				t.Fatalf("worker %d is matched in doubt, or by an earlier life: %+v", o.Worker.ID, h)
@@ -191,6 +198,29 @@ func checkHealed(t *rapid.T, c *cluster) {
 			if st, ok := r.health.Status(w.id.ID); !ok || st.Quarantined {
 				t.Fatalf("worker %d is in quarantine: %+v", w.id.ID, st)
 			}
+		}
+	}
+	checkPooled(t, c)
+}
+
+// checkPooled: routers take nothing to be in the pool that is not, and nothing to be on its way.
+// The last that a worker said before it died may be lost, and then an end with it.
+func checkPooled(t *rapid.T, c *cluster) {
+	if c.pool == nil {
+		return
+	}
+	f := &c.cfg.Faults
+	truth := f.CrashEvery == 0 || f.RecordsLost == 0 && f.RecordsLate == 0
+	for i := range c.routers {
+		st := c.routers[i].pools.Stats()
+		if st.InTransit != 0 || st.Doubtful != 0 || truth && st.Pooled > c.pool.Len() {
+			t.Fatalf("router %d: %+v, in the pool are %d", i, st, c.pool.Len())
+		}
+		if err := c.routers[i].pools.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if f.RecordsLost+f.RecordsLate+f.RecordsRepeated == 0 && f.CrashEvery == 0 && st.Pooled != c.pool.Len() {
+			t.Fatalf("router %d knows %d blocks in the pool, there are %d", i, st.Pooled, c.pool.Len())
 		}
 	}
 }

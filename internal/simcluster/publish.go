@@ -29,7 +29,9 @@ func (w *worker) publish(c *cluster) {
 	if !c.follow {
 		return
 	}
-	w.tell(c, w.sched.Events(nil))
+	events := w.sched.Events(nil)
+	w.tell(c, events)
+	w.copy(c, events)
 	if w.due {
 		w.describe(c)
 	}
@@ -41,6 +43,9 @@ func (w *worker) describe(c *cluster) {
 	w.log.Describing(c.now)
 	if c.follow {
 		w.tell(c, w.sched.Dump(nil))
+		if w.member != nil {
+			w.tell(c, w.member.Describe(nil))
+		}
 	}
 }
 

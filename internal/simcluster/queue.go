@@ -29,6 +29,7 @@ const (
 	heard                     // letter a is at router b
 	upkeep                    // what time alone brings about
 	reported                  // workers look at their load
+	copied                    // copy a into the pool ends
 )
 
 // event is something that happens at a time. What a and b are depends on its kind.

@@ -8,6 +8,7 @@ import (
 	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/prefix"
+	"penstock/core/residency"
 	"penstock/core/route"
 	"penstock/core/slots"
 )
@@ -27,6 +28,7 @@ type router struct {
 	number  uint32
 	tracker *feed.Tracker
 	index   *prefix.Index
+	pools   *residency.Table
 	predict *prefix.Approx // nil if nothing is predicted
 	active  *slots.Table
 	router  *route.Router
@@ -73,6 +75,9 @@ func (c *cluster) openRouter(number int) (err error) {
 		return err
 	}
 	if r.index, err = prefix.New(prefix.Config{}); err != nil {
+		return err
+	}
+	if r.pools, err = residency.New(residency.Config{}); err != nil {
 		return err
 	}
 	if ttl := c.predictedTTL(); ttl > 0 {
@@ -155,6 +160,7 @@ func (r *router) match(c *cluster, q *route.Query) {
 // drop forgets what a worker has cached.
 func (r *router) drop(w kv.Worker) {
 	r.index.Drop(w)
+	r.pools.Lost(w)
 	if r.predict != nil {
 		r.predict.Drop(w)
 	}
@@ -252,14 +258,14 @@ func (r *router) accept(c *cluster, rec *feed.Record) {
 		m.sourceEpoch, m.sourceSince = rec.Epoch, c.now
 	}
 	v := r.tracker.Accept(c.now, rec)
-	r.obey(rec.Worker, rec.Events, v)
+	r.obey(c.now, rec.Worker, rec.Events, v)
 	if v.Resync {
 		r.ask(c)
 	}
 }
 
 // obey does what the tracker asks for.
-func (r *router) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
+func (r *router) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
 		r.index.Drop(w)
 	}
@@ -269,16 +275,18 @@ func (r *router) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if r.predict != nil && (v.Drop || v.Hide) {
 		r.predict.Drop(w)
 	}
+	r.doubtMoves(now, w, v)
 	if v.Outcome == feed.Apply {
-		for _, ev := range events[v.Skip:] {
-			r.index.Apply(w, ev)
+		for i := range events[v.Skip:] {
+			r.applyEvent(now, w, &events[v.Skip+i])
 			if r.predict != nil {
-				r.predict.Retract(w, &ev)
+				r.predict.Retract(w, &events[v.Skip+i])
 			}
 		}
 	}
 	if v.Show {
 		r.index.Show(w)
+		r.pools.Settle(r.index, r.pools.Trust(w, nil))
 	}
 	if v.Resync {
 		r.asked = append(r.asked, v.Request)

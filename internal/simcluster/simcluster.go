@@ -77,8 +77,10 @@ type Config struct {
 	StallTimeout time.Duration
 	// Vocabulary is what prompts are made of.
 	Vocabulary replay.Vocabulary
-	Faults     Faults
-	Seed       uint64
+	// Pool is memory that workers share.
+	Pool   Pool
+	Faults Faults
+	Seed   uint64
 }
 
 // EnsureDefaults fills in what is not set: one worker of 65536 blocks of 16 tokens
@@ -133,6 +135,7 @@ func (c *Config) Validate() error {
 	if c.Route.Mode == route.Direct {
 		errs = append(errs, errors.New("simcluster: mode direct needs a worker in each request, and a workload has none: choose another mode"))
 	}
+	errs = append(errs, c.Pool.validate())
 	return errors.Join(errs...)
 }
 

@@ -33,7 +33,8 @@ type worker struct {
 	registeredEpoch uint64
 
 	publisher
-	load   loadReport // the last one
+	member *sim.PoolMember // nil without a pool
+	load   loadReport      // the last one
 	loadAt kv.Mono
 }
 
@@ -52,11 +53,14 @@ func (c *cluster) openWorker(number int) error {
 
 // live begins a life, with an empty cache.
 func (w *worker) live(c *cluster) error {
-	sched, err := paged.New(paged.Config{
+	w.part()
+	cfg := paged.Config{
 		Blocks: c.cfg.Blocks, BlockSize: c.cfg.BlockSize, MaxSeqs: c.cfg.MaxSeqs,
 		TokenBudget: c.cfg.TokenBudget, MaxContext: c.cfg.MaxContext,
 		MaxWaiting: c.cfg.MaxSeqs + c.cfg.MaxWaiting, // the bound on what is held is reached first
-	})
+	}
+	w.join(c, &cfg)
+	sched, err := paged.New(cfg)
 	if err != nil {
 		return err
 	}

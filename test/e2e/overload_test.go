@@ -16,6 +16,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/core/route/queue"
 	"penstock/internal/edge/prep"
 	open "penstock/internal/edge/prep/chat"
 	"penstock/internal/engine"
@@ -52,23 +53,35 @@ func TestOverload(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		frontend frontend.Config
-		busy     route.Busy
+		router   router.Config
 		says     string // the refusals
 	}{
 		{name: "the queues of the workers", says: "no worker could finish the request"},
 		{name: "the requests of the frontend", frontend: frontend.Config{MaxInflight: 24}, says: "too many requests in progress"},
-		{name: "active blocks", busy: route.Busy{DecodeBlocks: 0.08}, says: "all 2 workers are busy"},
-		{name: "prompt tokens to prefill", busy: route.Busy{PrefillTokens: 60}, says: "all 2 workers are busy"},
+		{name: "active blocks", router: busyAbove(route.Busy{DecodeBlocks: 0.08}), says: "all 2 workers are busy"},
+		{name: "prompt tokens to prefill", router: busyAbove(route.Busy{PrefillTokens: 60}), says: "all 2 workers are busy"},
+		{name: "the queue of the router", router: queueing(8), says: "requests wait for a worker already"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newOverloaded(t, pipe, rpc.NewMem(), tt.frontend, tt.busy)
+				f := newOverloaded(t, pipe, rpc.NewMem(), tt.frontend, tt.router)
 				defer f.stop()
 				f.overload(tt.says)
 			})
 		})
 	}
 }
+
+func busyAbove(b route.Busy) router.Config { return router.Config{Route: route.Config{Busy: b}} }
+
+// queueing has up to so many requests wait in the router once a worker has prompts that
+// are worth overloadPrompts.
+func queueing(most int) router.Config {
+	return router.Config{Route: route.Config{QueueThreshold: new(1.0)}, Queue: queue.Config{Most: most}}
+}
+
+// overloadPrompts are the tokens of a few prompts.
+const overloadPrompts = 60
 
 // overloaded is a fleet in a bubble.
 type overloaded struct {
@@ -83,7 +96,7 @@ type overloaded struct {
 	sent     int
 }
 
-func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg frontend.Config, busy route.Busy) *overloaded {
+func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg frontend.Config, rcfg router.Config) *overloaded {
 	f := &overloaded{t: t, pipe: pipe}
 	var ctx context.Context
 	ctx, f.end = context.WithCancel(t.Context())
@@ -98,7 +111,7 @@ func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg front
 		})
 	}
 
-	r, err := router.New(router.Config{Route: route.Config{Busy: busy}}, router.Planes{Bus: events, Registry: registry, RPC: calls}, nil, metrics, log)
+	r, err := router.New(rcfg, router.Planes{Bus: events, Registry: registry, RPC: calls}, nil, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +121,7 @@ func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg front
 	for i := range overloadWorkers {
 		card := servetest.Card("m")
 		card.Blocks, card.VocabSize, card.Tokenizer = 400, pipe.Tokenizer.VocabSize(), engine.TokenizerRef{Kind: "builtin"}
-		card.ContextLength = 1024
+		card.ContextLength, card.MaxBatchedTokens = 1024, overloadPrompts
 		e := servetest.New(servetest.Config{Card: card, Step: overloadStep, Batch: overloadBatch})
 		w, err := worker.New(worker.Config{ID: kv.WorkerID(i + 1), Epoch: 1, MaxCalls: overloadBatch + overloadQueue}, e,
 			worker.Planes{RPC: calls, Bus: events, Registry: registry}, measured, log)
@@ -264,7 +277,7 @@ func (f *overloaded) atRest() {
 }
 
 // TestSlotsAreFreed: whatever becomes of a request (it is served, refused, moved,
-// given up in a queue, in prefill, in decode or on its way to another worker), the
+// given up in a queue, the router's or a worker's, in prefill, in decode or on its way to another worker), the
 // router's slots and the workers' turns are free when it is over. Connections are
 // refused and break, and every other client goes at some moment. Time is virtual.
 func TestSlotsAreFreed(t *testing.T) {
@@ -272,10 +285,14 @@ func TestSlotsAreFreed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for seed := range uint64(4) {
+	for seed := range uint64(8) {
+		rcfg := busyAbove(route.Busy{DecodeBlocks: 0.2})
+		if seed%2 == 1 { // they are given up in the router's queue too
+			rcfg = queueing(100)
+		}
 		synctest.Test(t, func(t *testing.T) {
 			calls := rpc.Faulty(rpc.NewMem(), seed, rpc.Faults{Refuse: 0.05, Cut: 0.4, CutAfter: 30, Delay: 5 * time.Millisecond})
-			f := newOverloaded(t, pipe, calls, frontend.Config{}, route.Busy{DecodeBlocks: 0.2})
+			f := newOverloaded(t, pipe, calls, frontend.Config{}, rcfg)
 			defer f.stop()
 			rng := rand.New(rand.NewPCG(seed, 1))
 			var sent sync.WaitGroup

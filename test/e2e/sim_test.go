@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -190,4 +191,49 @@ func TestSimulatedStreamMoves(t *testing.T) {
 	if _, data := front.do(http.MethodGet, "/metrics", nil); !strings.Contains(string(data), "\npenstock_frontend_migrations_total{kind=\"ongoing_request\"} 1\n") {
 		t.Error("no stream has moved with its tokens")
 	}
+}
+
+// TestSimulatedPool: what one worker computed is copied into the pool that both share, the
+// router hears of it, and the other worker fetches it in place of computing it. Experts that its
+// blocks are labelled with are asked for in the same question.
+func TestSimulatedPool(t *testing.T) {
+	t.Parallel()
+	s := start(t, "engine=sim", "workers=2", "sim-speedup=100", "sim-cxl=7:4096:1ms", "sim-moe=1:4")
+	first := s.complete("/v1/chat/completions", chatOf(simulated, longPrompt(1), 4), "x-worker-instance-id", "1")
+	blocks := (first.prompt - 1) / 16
+	s.eventually("the prompt is in the pool", func() bool {
+		var index struct {
+			Pools []struct {
+				Pool   uint32 `json:"pool_id"`
+				Pooled int    `json:"pooled_blocks"`
+				Access []any  `json:"accessible_workers"`
+			} `json:"pools"`
+		}
+		s.get("/v1/router/index", &index)
+		return len(index.Pools) == 1 && index.Pools[0].Pool == 7 && index.Pools[0].Pooled >= blocks && len(index.Pools[0].Access) == 2
+	})
+	question := chatOf(simulated, longPrompt(1), 4)
+	question["router_config_override"] = map[string]any{"moe_query": map[string]any{"layer_id": 0}}
+	_, data := s.do(http.MethodPost, "/v1/router/explain", question)
+	var ex struct {
+		Candidates []struct {
+			WorkerID uint64         `json:"worker_id"`
+			Overlap  map[string]int `json:"overlap_blocks"`
+			MoE      int            `json:"moe_scores"`
+			CXL      int            `json:"cxl_accessible_scores"`
+		} `json:"candidates"`
+	}
+	if err := json.Unmarshal(data, &ex); err != nil || len(ex.Candidates) != 2 {
+		t.Fatalf("%v: %s", err, data)
+	}
+	for _, c := range ex.Candidates {
+		if c.CXL < blocks || (c.WorkerID == 1) != (c.MoE >= blocks) || (c.WorkerID == 1) != (c.Overlap["device"] >= blocks) {
+			t.Errorf("a prompt of %d blocks: %+v", blocks, c)
+		}
+	}
+	other := s.complete("/v1/chat/completions", chatOf(simulated, longPrompt(1), 4), "x-worker-instance-id", "2")
+	if other.worker != "2" || other.cached != blocks*16 || other.text != first.text {
+		t.Errorf("from the pool: %+v, computed: %+v", other, first)
+	}
+	s.idle()
 }

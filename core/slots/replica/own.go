@@ -174,7 +174,7 @@ func (r *Replica) begin(size int) bool {
 	}
 	if o.open.n == 0 {
 		o.opened = r.now
-		o.open = batch{first: o.seq, data: appendChanges(appendHeader(make([]byte, 0, 256), kindChanges, r.cfg.Router, r.cfg.Epoch), o.seq)}
+		o.open = batch{first: o.seq, data: appendChanges(appendHeader(make([]byte, 0, countAt+2+size+256), kindChanges, r.cfg.Router, r.cfg.Epoch), o.seq)}
 	}
 	return true
 }

@@ -85,10 +85,24 @@ type Config struct {
 	// blocks, before anyone sees them: to changes and to descriptions of the whole
 	// cache. It is called by the loop.
 	Label func([]kv.Event)
+	// Shared, if not nil, is memory that the engine shares with others.
+	Shared Shared
+}
+
+// Shared is memory outside of the engine that others put blocks into too. Its methods are
+// called by the loop; they must not wait.
+type Shared interface {
+	// Elsewhere says what can be fetched from there.
+	paged.Elsewhere
+	// Tell takes what changed in the cache, perhaps nothing, and returns the events that
+	// follow it. After [Engine.Wake] it is called soon.
+	Tell(changed []kv.Event) []kv.Event
+	// Describe returns the events that go behind a description of the cache.
+	Describe() []kv.Event
 }
 
 func (c *Config) scheduler() paged.Config {
-	return paged.Config{
+	pc := paged.Config{
 		Blocks:      c.Card.Blocks,
 		BlockSize:   c.Card.BlockSize,
 		MaxSeqs:     c.MaxSeqs,
@@ -99,6 +113,10 @@ func (c *Config) scheduler() paged.Config {
 		Reuse:      c.Reuse,
 		Chunking:   c.Chunking,
 	}
+	if c.Shared != nil {
+		pc.Elsewhere = c.Shared
+	}
+	return pc
 }
 
 // Engine serves requests with a Computer. Create it with [New].
@@ -163,6 +181,9 @@ func (e *Engine) Load() engine.Load {
 	}
 	return l
 }
+
+// Wake has the loop tell what there is to tell, though it has nothing to compute.
+func (e *Engine) Wake() { e.poke() }
 
 // poke makes the loop look at what was handed to it.
 func (e *Engine) poke() {

@@ -10,9 +10,17 @@ import (
 // the watchers, then Load, then the callers of Generate. So whoever has the end
 // of a request finds it gone from the load.
 func (l *loop) report() {
-	l.watchers.publish(l.labelled(l.sched.Events(nil)))
+	events := l.labelled(l.sched.Events(nil))
+	if l.cfg.Shared != nil {
+		events = append(events, l.cfg.Shared.Tell(events)...)
+	}
+	l.watchers.publish(events)
 	if l.watchers.wanting() {
-		l.watchers.describe(l.labelled(l.sched.Dump(nil)))
+		dump := l.labelled(l.sched.Dump(nil))
+		if l.cfg.Shared != nil {
+			dump = append(dump, l.cfg.Shared.Describe()...)
+		}
+		l.watchers.describe(dump)
 	}
 	l.reportLoad()
 	l.deliver()

@@ -48,6 +48,9 @@ func (r *Replica) apply(ev kv.Event) error {
 	if r.mu.seqs == nil && ev.Kind != kv.Cleared {
 		return fmt.Errorf("the first event is %v, not cleared", ev.Kind)
 	}
+	if ev.Kind == kv.Moved || ev.Tier == kv.TierPool {
+		return nil // what is in memory that engines share is not of this cache
+	}
 	switch ev.Kind {
 	case kv.Cleared:
 		r.mu.seqs = make(map[kv.SeqHash]bool)

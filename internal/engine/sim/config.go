@@ -46,6 +46,10 @@ type Config struct {
 	Worker uint64
 	// MoE, if not zero, labels the blocks of cache events with experts.
 	MoE MoE
+	// Pool, if not nil, is memory that engines of this process share: As copies there what
+	// it stores, and fetches from there what others did.
+	Pool *SharedPool
+	As   kv.Worker
 	// Clock says by what the engine waits.
 	Clock Clock
 }

@@ -28,6 +28,7 @@ type Engine struct {
 	startup time.Duration
 	started chan struct{}
 	ran     atomic.Bool
+	pool    *attachment // nil without
 }
 
 // Compile-time guards.
@@ -78,11 +79,19 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.MoE != (MoE{}) {
 		bc.Label = cfg.MoE.label
 	}
+	var pool *attachment
+	if cfg.Pool != nil {
+		pool = cfg.Pool.attach(cfg.As, cfg.Timing.Transfer(cfg.BlockSize))
+		bc.Shared = pool
+	}
 	shell, err := batch.New(bc, c)
 	if err != nil {
 		return nil, fmt.Errorf("sim config: %w", err)
 	}
-	return &Engine{Engine: shell, clock: &c.clock, startup: cfg.Timing.Startup, started: make(chan struct{})}, nil
+	if pool != nil {
+		pool.open(shell.Wake)
+	}
+	return &Engine{Engine: shell, clock: &c.clock, startup: cfg.Timing.Startup, started: make(chan struct{}), pool: pool}, nil
 }
 
 // Run starts up, which takes its time, and then computes until ctx ends, as the
@@ -91,6 +100,9 @@ func New(cfg Config) (*Engine, error) {
 func (e *Engine) Run(ctx context.Context) error {
 	if !e.ran.CompareAndSwap(false, true) {
 		return fault.New(fault.Conflict, "sim model %s: the engine ran already; make a new one", e.Card().Name)
+	}
+	if e.pool != nil {
+		defer e.pool.detach()
 	}
 	starting := time.NewTimer(e.startup)
 	defer starting.Stop()

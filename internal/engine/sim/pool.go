@@ -46,6 +46,9 @@ func NewPool(id kv.PoolID, room int) (*Pool, error) {
 	return &Pool{id: id, room: room, blocks: map[kv.SeqHash]*pooledBlock{}}, nil
 }
 
+// Len returns the number of blocks in the pool.
+func (p *Pool) Len() int { return p.held }
+
 // PoolMember is a worker that can attach a Pool.
 type PoolMember struct {
 	pool    *Pool

@@ -16,6 +16,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/core/route/queue"
 	"penstock/internal/attempt"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -232,6 +233,14 @@ func TestPlan(t *testing.T) {
 					r.ExpectedOutput, r.Pin.ID, r.Override.OverlapWeight = 12, 7, new(float64)
 				},
 			},
+			{
+				`,"nvext":{"allowed_worker_ids":[7,8],"agent_hints":{"priority":5,"strict_priority":2},"session_control":{"session_id":"s","action":"close"},"router_config_override":{"moe_query":{"layer_id":3}}}`, nil,
+				func(r *route.Request) {
+					r.Allowed, r.Session = []kv.WorkerID{7, 8}, route.Session{ID: "s", Last: true}
+					r.Priority = queue.Priority{Strict: 2, Jump: 5 * time.Second}
+					r.Override.MoE = &route.MoEQuery{Layer: new(uint32(3))}
+				},
+			},
 		} {
 			if a := w.post("/v1/completions", `{"model":"b","prompt":"a"`+tt.fields+`}`, "x-request-id", "id"); a.status != 200 {
 				t.Fatalf("%s: %d %s", tt.fields, a.status, a.body)
@@ -260,6 +269,33 @@ func TestPlan(t *testing.T) {
 			if diff := cmp.Diff(wantRoute, decision); diff != "" {
 				t.Errorf("%s: router (-want +got)\n%s", tt.fields, diff)
 			}
+		}
+	})
+}
+
+// TestSessionHeader: the header names the session too, and wins.
+func TestSessionHeader(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.worker(7, constant("hi"))
+		const body = `{"model":"b","prompt":"a"`
+		for _, tt := range []struct {
+			body, header string
+			want         route.Session
+		}{
+			{body + `}`, "h", route.Session{ID: "h"}},
+			{body + `,"nvext":{"session_control":{"session_id":"s","action":"close"}}}`, "h", route.Session{ID: "h"}},
+			{body + `,"nvext":{"session_control":{"session_id":"h","action":"close"}}}`, "h", route.Session{ID: "h", Last: true}},
+		} {
+			if a := w.post("/v1/completions", tt.body, "x-session-id", tt.header); a.status != 200 {
+				t.Fatalf("%s: %d %s", tt.body, a.status, a.body)
+			}
+			routed := w.router.routed()
+			if got := routed[len(routed)-1].Session; got != tt.want {
+				t.Errorf("%s with %s: session %+v, want %+v", tt.body, tt.header, got, tt.want)
+			}
+		}
+		if a := w.post("/v1/completions", body+`}`, "x-session-id", strings.Repeat("x", route.MaxSessionID+1)); a.status != 400 || !strings.Contains(a.body, "x-session-id") {
+			t.Errorf("a header too long: %d %s", a.status, a.body)
 		}
 	})
 }

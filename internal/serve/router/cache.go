@@ -143,6 +143,24 @@ func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict
 	}
 }
 
+// release has what is missing asked for: the event plane has delivered what it kept.
+func (c *cache) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.tracker.Release()
+}
+
+// suspect hides what is known of all workers until they have said that nothing is missing,
+// or sent what is.
+func (c *cache) suspect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	for _, h := range c.mu.tracker.AppendHealth(nil) {
+		c.obey(now, h.Worker, nil, c.mu.tracker.Suspect(now, h.Worker))
+	}
+}
+
 // applyEvent applies one event. The caller holds mu.
 func (c *cache) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	if ev.Kind == kv.Moved {

@@ -65,6 +65,8 @@ type Snapshots struct {
 	Threshold uint64
 	// Interval is after what time one is due when any message has come.
 	Interval time.Duration
+	// Look is how often it is asked whether a snapshot is due.
+	Look time.Duration
 	// Reset says what becomes of what earlier routers have left.
 	Reset Reset
 }
@@ -97,6 +99,9 @@ func (c *Config) EnsureDefaults() {
 	if c.Snapshots.Interval == 0 {
 		c.Snapshots.Interval = 3 * time.Minute
 	}
+	if c.Snapshots.Look == 0 {
+		c.Snapshots.Look = 5 * time.Second
+	}
 	if c.MaxBodyBytes == 0 {
 		c.MaxBodyBytes = 32 << 20
 	}
@@ -120,8 +125,8 @@ func (c *Config) Validate() error {
 	if c.Decisions < 1 {
 		errs = append(errs, fmt.Errorf("router: at least 1 decision must be remembered, not %d", c.Decisions))
 	}
-	if c.Snapshots.Interval < 0 {
-		errs = append(errs, fmt.Errorf("router: the time between snapshots must be positive, not %v", c.Snapshots.Interval))
+	if c.Snapshots.Interval < 0 || c.Snapshots.Look < 0 {
+		errs = append(errs, errors.New("router: the times between snapshots and between looks must be positive"))
 	}
 	if r := c.Snapshots.Reset; r != Keep && r != Alone && r != Force {
 		errs = append(errs, fmt.Errorf("router: states cannot be reset in the way %.20q", r))

@@ -69,6 +69,7 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 
 	var out *stream // once a worker has accepted
 	var delta engine.Delta
+	fresh := 0 // tokens that do not count as load yet
 	err = r.planes.RPC.Call(ctx, d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func(frame []byte) error {
 		if err := engine.DecodeDelta(frame, &delta); err != nil {
 			return err
@@ -80,6 +81,10 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 			return out.write("")
 		}
 		r.Prefilled(ereq.ID, ereq.Attempt, delta.Cached)
+		if fresh += len(delta.Tokens); fresh >= d.BlockSize {
+			r.Grown(ereq.ID, ereq.Attempt, fresh)
+			fresh = 0
+		}
 		b, err := json.Marshal(generated{append([]kv.Token{}, delta.Tokens...), delta.Cached, finishName(delta.Finish), uint64(d.Worker.ID), d.Worker.Rank})
 		if err != nil {
 			return err

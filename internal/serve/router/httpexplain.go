@@ -7,7 +7,6 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/core/slots"
 )
 
 // explained is the JSON of POST /v1/router/explain.
@@ -64,8 +63,8 @@ type explainedCandidate struct {
 	// Attachable and Labelled are parts of it under the names that scores of pools and
 	// of experts have elsewhere.
 	Predicted  int `json:"predicted_blocks"`
-	Attachable int `json:"cxl_accessible_score"`
-	Labelled   int `json:"moe_score"`
+	Attachable int `json:"cxl_accessible_scores"`
+	Labelled   int `json:"moe_scores"`
 
 	PrefillTokens  int     `json:"prefill_tokens"`
 	QueuedTokens   int     `json:"queued_tokens"`
@@ -73,8 +72,8 @@ type explainedCandidate struct {
 	FetchBlocks    float64 `json:"fetch_blocks"`
 	DecodeBlocks   int     `json:"decode_blocks"`
 	ActiveRequests int     `json:"active_requests"`
-	// Others is the part of the load that other routers have sent there.
-	Others othersRow `json:"others"`
+	// OthersRequests are those of them that other routers have sent there.
+	OthersRequests int `json:"others_requests"`
 
 	Affinity        float64 `json:"affinity"`
 	LabelAffinity   float64 `json:"label_affinity"`
@@ -94,22 +93,16 @@ type tieredBlocks struct {
 	Pool   int `json:"pool"`
 }
 
-type othersRow struct {
-	Requests      int `json:"active_requests"`
-	PrefillTokens int `json:"prefill_tokens"`
-}
-
 type explainedExclusion struct {
 	WorkerID uint64 `json:"worker_id"`
 	Rank     uint32 `json:"dp_rank"`
 	Reason   string `json:"reason"`
 }
 
-// account is an explanation and what of it the core does not know: by candidate, the loads
-// of other routers, and how much of its overlap is only predicted.
+// account is an explanation and what of it the core does not know: by candidate, how much of
+// its overlap is only predicted.
 type account struct {
 	route.Explanation
-	others    []slots.Share
 	predicted []int
 }
 
@@ -144,9 +137,6 @@ func (r *Router) account(ctx context.Context, req *route.Request) (ac account, e
 	defer r.scratch.Put(sc)
 	err = r.decide(sc, req, func(p *pool, q *route.Query) (err error) {
 		ac.Explanation, err = p.router.Explain(r.now(), q)
-		for i := range ac.Candidates {
-			ac.others = append(ac.others, p.active.Others(ac.Candidates[i].Worker))
-		}
 		return err
 	})
 	for i := range ac.Candidates {
@@ -194,15 +184,15 @@ func newExplained(ac *account) explained {
 		out.Session = &namedWorker{uint64(ac.Bound.ID), ac.Bound.Rank}
 	}
 	for i := range ac.Candidates {
-		c, o := &ac.Candidates[i], ac.others[i]
+		c := &ac.Candidates[i]
 		out.Candidates = append(out.Candidates, explainedCandidate{
 			WorkerID: uint64(c.Worker.ID), Rank: c.Worker.Rank,
 			Overlap:   tieredBlocks{c.Overlap[kv.TierDevice], c.Overlap[kv.TierHost], c.Overlap[kv.TierDisk], c.Overlap[kv.TierPool]},
 			Predicted: ac.predicted[i], Attachable: c.Attachable, Labelled: c.Labelled,
 			PrefillTokens: c.PrefillTokens, QueuedTokens: c.QueuedTokens, PrefillBlocks: c.PrefillBlocks, FetchBlocks: c.FetchBlocks,
 			DecodeBlocks: c.DecodeBlocks, ActiveRequests: c.ActiveRequests,
-			Others:   othersRow{o.Requests, o.PrefillTokens},
-			Affinity: c.Affinity, LabelAffinity: c.LabelAffinity, ExpertAffinity: c.ExpertAffinity, ExpertShare: c.ExpertShare,
+			OthersRequests: c.OthersRequests,
+			Affinity:       c.Affinity, LabelAffinity: c.LabelAffinity, ExpertAffinity: c.ExpertAffinity, ExpertShare: c.ExpertShare,
 			SessionAffinity: c.SessionAffinity,
 			Cost:            c.Cost, Near: c.Near, Probability: c.Probability,
 		})

@@ -45,6 +45,13 @@ func (r *Router) take(ctx context.Context, rec *feed.Record, m bus.Message) {
 // not that of its card.
 const outcomeRefused = "refused"
 
+// askAll has all workers asked whether events of theirs are missing: some of somebody's
+// are.
+func (r *Router) askAll() {
+	r.cache.suspect()
+	r.wake()
+}
+
 // wake has the maintainer look for workers to ask.
 func (r *Router) wake() {
 	select {

@@ -177,3 +177,87 @@ func TestDecisionsAreBounded(t *testing.T) {
 		t.Errorf("attempt %+v", a)
 	}
 }
+
+// TestHostedExperts: a worker whose card names the experts that a request expects is
+// preferred, in proportion to what it hosts of them; it is no part of any load.
+func TestHostedExperts(t *testing.T) {
+	r := serving(t, Config{}, obs.NewMetrics())
+	var list []disco.Instance
+	for i, spec := range []string{"3:1", "3:1-2", "3:2@0.5", ""} {
+		experts, err := engine.ParseExperts(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta, err := engine.EncodeCard(engine.Card{Name: "m", BlockSize: 4, Ranks: 1, ContextLength: 100, VocabSize: 100, Experts: experts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, disco.Instance{Kind: disco.Worker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+	}
+	req := &route.Request{Model: "m", Tokens: make([]kv.Token, 40), Override: route.Override{MoE: &route.MoEQuery{Layer: new(uint32(3)), Experts: []uint32{1, 2}}}}
+	for range 2 { // the second time the cards are known
+		r.setInstances(list)
+		ex, err := r.Explain(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []float64{0.5, 1, 0.25, 0} {
+			c := ex.Candidates[i]
+			if c.ExpertShare != want || c.Affinity != want || c.Cost != 20-want || c.PrefillTokens != 40 || c.DecodeBlocks != 10 {
+				t.Errorf("worker %d: %+v, want a share of %g", i+1, c, want)
+			}
+		}
+		if ex.Decision.Worker.ID != 2 {
+			t.Errorf("worker %d is chosen", ex.Decision.Worker.ID)
+		}
+	}
+	list[1].Epoch, list[1].Meta = 2, list[3].Meta // it comes back without
+	r.setInstances(list)
+	if ex, err := r.Explain(t.Context(), req); err != nil || ex.Decision.Worker.ID != 1 {
+		t.Errorf("worker %d is chosen, %v", ex.Decision.Worker.ID, err)
+	}
+}
+
+// TestStrictQuery: without fallback a request goes to a worker that holds a block of it
+// under the expert asked for, and to nobody else.
+func TestStrictQuery(t *testing.T) {
+	r, err := New(Config{}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.setInstances(batching(t, 3, 4))
+	hasher, err := kv.NewHasher(4, kv.Salt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := make([]kv.Token, 12)
+	labels := make([]kv.MoELabel, 3)
+	labels[1] = kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 7}
+	for id, of := range map[kv.WorkerID][]kv.MoELabel{1: nil, 2: labels} {
+		w := kv.Worker{ID: id}
+		rec := feed.Record{Worker: w, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens, nil), Labels: of},
+		}}
+		r.take(t.Context(), new(feed.Record), bus.Message{Key: engine.WorkerKey(w), Data: feed.AppendRecord(nil, &rec)})
+	}
+	ask := func(id string, layer uint32, mode route.Mode) (route.Decision, error) {
+		return r.Route(t.Context(), &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: tokens, Override: route.Override{
+			Mode: &mode, MoE: &route.MoEQuery{Layer: &layer, Experts: []uint32{7}, Fallback: new(false)},
+		}})
+	}
+	for i, mode := range []route.Mode{route.KV, route.Random, route.RoundRobin, route.LeastLoaded, route.PowerOfTwo} {
+		for j := range 5 {
+			if d, err := ask(fmt.Sprint(i, "/", j), 1, mode); err != nil || d.Worker.ID != 2 {
+				t.Errorf("%s: %+v, %v", mode, d, err)
+			}
+		}
+	}
+	if _, err := ask("nobody", 2, route.KV); fault.Of(err) != fault.Ineligible {
+		t.Errorf("for an expert of which there is no block: %v", err)
+	}
+	for _, p := range r.mu.pools {
+		if n := p.active.Len(); n != 25 {
+			t.Errorf("%d requests are active, want 25", n)
+		}
+	}
+}

@@ -100,7 +100,9 @@ func (r *Router) admit(p *pool) {
 		return
 	}
 	now := r.now()
-	p.queue.Offer(now, func(e *queue.Entry) bool { return r.offer(now, p, e.Value.(*waiter)) })
+	if p.queue.Offer(now, func(e *queue.Entry) bool { return r.offer(now, p, e.Value.(*waiter)) }) > 0 {
+		r.tell()
+	}
 }
 
 // offer places w if it can, and reports whether it waits no more.

@@ -16,6 +16,7 @@ import (
 	"penstock/core/route"
 	"penstock/core/route/queue"
 	"penstock/core/slots"
+	"penstock/core/splitmix"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/disco"
@@ -340,6 +341,113 @@ func TestTimerAdmits(t *testing.T) {
 		r.Free("a", 1)
 		cancel()
 		<-done
+		idle(t, r)
+	})
+}
+
+// TestQueueUnderChurn: clients of all kinds come, wait, go away and are served while
+// workers come, go and change their block size. Whatever happens, each request ends once,
+// none waits for ever, and in the end nothing is left.
+func TestQueueUnderChurn(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			r := queueing(t, 3, 0.5, queue.Config{Most: 30, Patience: 2 * time.Second})
+			ctx, stop := context.WithCancel(t.Context())
+			upkept := make(chan struct{})
+			go func() { defer close(upkept); r.maintain(ctx) }()
+			rng := splitmix.Source(seed)
+			codes := map[fault.Code]int{}
+			placed := 0
+			var mu sync.Mutex
+			var clients sync.WaitGroup
+			for i := range 400 {
+				req := asking(fmt.Sprint(i))
+				req.Priority = queue.Priority{Strict: uint32(rng.Below(3)), Jump: time.Duration(rng.Below(5)) * time.Second}
+				switch rng.Below(6) {
+				case 0:
+					req.Pin = kv.Worker{ID: kv.WorkerID(1 + rng.Below(4))}
+				case 1:
+					req.Allowed = []kv.WorkerID{kv.WorkerID(1 + rng.Below(3)), kv.WorkerID(1 + rng.Below(3))}
+				case 2:
+					req.Attempt = 2 // it moves
+				case 3:
+					req.Session.ID = fmt.Sprint(rng.Below(5))
+				}
+				prefill, decode := time.Duration(1+rng.Below(300))*time.Millisecond, time.Duration(rng.Below(500))*time.Millisecond
+				patience := time.Duration(1+rng.Below(4000)) * time.Millisecond
+				clients.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					_, err := r.Route(ctx, req)
+					mu.Lock()
+					if err == nil {
+						placed++
+					} else {
+						codes[fault.Of(err)]++
+					}
+					mu.Unlock()
+					if err != nil {
+						return
+					}
+					<-time.After(prefill)
+					r.Prefilled(req.ID, req.Attempt, 0)
+					<-time.After(decode)
+					r.Free(req.ID, req.Attempt)
+				})
+				<-time.After(time.Duration(rng.Below(60)) * time.Millisecond)
+				if rng.Below(40) == 0 {
+					r.setInstances(batching(t, min(3, rng.Below(8)), 4+4*rng.Below(2)))
+				}
+			}
+			r.setInstances(batching(t, 3, 4))
+			clients.Wait()
+			idle(t, r)
+			t.Logf("seed %d: %d placed, refused %v", seed, placed, codes)
+			for code := range codes {
+				switch code {
+				case fault.Deadline, fault.Overloaded, fault.Unavailable, fault.NotFound, fault.Ineligible:
+				default:
+					t.Errorf("seed %d: %d requests ended with %v", seed, codes[code], code)
+				}
+			}
+			if placed < 50 {
+				t.Errorf("seed %d: %d of 400 were placed", seed, placed)
+			}
+			stop()
+			<-upkept
+		})
+	}
+}
+
+// TestBusyWhileWaiting: who waits goes on waiting while workers are busy, which is why who
+// comes then is refused.
+func TestBusyWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 1, 0, queue.Config{})
+		p, _ := r.find("m")
+		if err := p.router.SetBusy(route.Busy{PrefillTokens: 100}); err != nil {
+			t.Fatal(err)
+		}
+		mustRoute(t, r, asking("first"))
+		waits := parked(t, t.Context(), r, asking("waits"))
+		moving := asking("moving")
+		moving.Attempt = 2
+		mustRoute(t, r, moving)
+		r.tidy()
+		pinned := asking("pinned")
+		pinned.Pin = kv.Worker{ID: 1}
+		if _, err := r.Route(t.Context(), pinned); fault.Of(err) != fault.Overloaded {
+			t.Errorf("a newcomer: %v", err)
+		}
+		if n, _ := r.waiting(); n != 1 {
+			t.Fatalf("%d wait, want 1", n)
+		}
+		r.Free("first", 1)
+		r.Free("moving", 2)
+		if o := <-waits; o.err != nil {
+			t.Error(o.err)
+		}
+		r.Free("waits", 1)
 		idle(t, r)
 	})
 }

@@ -2,13 +2,18 @@ package router
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/prefix"
+	"penstock/core/route"
+	"penstock/internal/obs"
+	"penstock/internal/plane/disco"
 )
 
 // shelf is a cache with a clock of the test's, and workers 1 to 3 that publish to it.
@@ -53,7 +58,7 @@ func (s *shelf) start(w kv.Worker) {
 func (s *shelf) say(w kv.Worker, events ...kv.Event) feed.Verdict {
 	rec := &feed.Record{Worker: w, Epoch: s.life[w], First: s.next[w], BlockSize: 4, Events: events}
 	s.next[w] += uint64(len(events))
-	v, ok := s.c.accept(place{}, rec)
+	v, ok := s.c.accept(place{life: 1, seq: 1}, rec)
 	if !ok {
 		s.t.Fatalf("the events of %v were not used", w)
 	}
@@ -296,5 +301,164 @@ func TestReuseIsNeverMoreThanThePrompt(t *testing.T) {
 	s.say(one, moved("abc", kv.Pooled, one, two))
 	if got, want := s.finds("abc", &kv.MoEQuery{Layer: 1}), "1.0:3 attachable 3 labelled 3; 2.0:3 attachable 3 fetched 3"; got != want {
 		t.Errorf("found as %q, want %q", got, want)
+	}
+}
+
+// TestSnapshotKeepsLabelsAndPools: what a snapshot brings back has every label, every pool and
+// who can attach it, and goes on from there: what is in transit times out, what is in doubt can be trusted
+// again, and later events find the blocks. The worker that moved them need not live any more.
+func TestSnapshotKeepsLabelsAndPools(t *testing.T) {
+	s := newShelf(t)
+	ev := storedAs("abc")
+	ev.Labels = []kv.MoELabel{{Has: kv.HasExpert, Layer: 2, Expert: 7}, {}, {Has: kv.HasExpert | kv.HasGroup, Layer: 2, Expert: 7, Group: 3}}
+	s.say(three, ev)
+	s.say(one, storedAs("abcde"))
+	s.say(one, moved("abc", kv.Pooled, two, three))
+	s.say(one, kv.Event{Kind: kv.Moved, Seqs: chainOf("abcde")[3:], Move: kv.Move{To: kv.InTransit, Pool: 9, HasPool: true}})
+	s.alive(one, two, three)
+	s.alive(two, three) // one died, and its own copies with it
+	query := &kv.MoEQuery{Layer: 2}
+	const want = "2.0:3 attachable 3 fetched 3; 3.0:3 attachable 3 labelled 2"
+	if got := s.finds("abcde", query); got != want {
+		t.Fatalf("found as %q, want %q", got, want)
+	}
+	_, data := s.c.snapshot(0, 1<<16)
+
+	later := newShelf(t)
+	later.now = 12345
+	if _, err := later.c.restore(data); err != nil {
+		t.Fatal(err)
+	}
+	later.check()
+	if got := later.finds("abcde", query); got != want {
+		t.Errorf("found as %q, want %q", got, want)
+	}
+	if st := later.c.poolStats(); st.InTransit != 2 || st.Pooled != 3 || st.Pools != 2 {
+		t.Errorf("%+v", st)
+	}
+	later.next[three], later.life[three] = s.next[three], s.life[three]
+	later.say(three, kv.Event{Kind: kv.Moved, Seqs: chainOf("abc")[2:], Move: kv.Move{To: kv.Evicted}})
+	later.want("abcde", "2.0:2 attachable 2 fetched 2; 3.0:3 attachable 2")
+	later.now += kv.Mono(31 * time.Second)
+	later.c.tendPools()
+	if st := later.c.poolStats(); st.InTransit != 0 || st.Counts.Stuck != 2 {
+		t.Errorf("%+v", st)
+	}
+	again := newShelf(t)
+	if _, err := again.c.restore(data[:len(data)-1]); err == nil {
+		t.Error("half a snapshot was taken")
+	}
+}
+
+// advised is a router with workers 1 to 3, of blocks of 4 tokens, that hears their events.
+type advised struct {
+	t *testing.T
+	r *Router
+}
+
+func newAdvised(t *testing.T) *advised {
+	r, err := New(Config{}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []disco.Instance
+	for id := kv.WorkerID(1); id <= 3; id++ {
+		in := instance(t, "m", 4)
+		in.ID = id
+		all = append(all, in)
+	}
+	r.setInstances(all)
+	return &advised{t, r}
+}
+
+// hears has a worker publish events behind a Cleared one.
+func (a *advised) hears(w kv.Worker, events ...kv.Event) {
+	a.t.Helper()
+	rec := &feed.Record{Worker: w, Epoch: 1, First: 1, BlockSize: 4, Events: append([]kv.Event{{Kind: kv.Cleared}}, events...)}
+	if v, ok := a.r.cache.accept(place{life: 1, seq: 1}, rec); !ok || v.Outcome != feed.Apply {
+		a.t.Fatalf("%v, %v", v, ok)
+	}
+}
+
+// tokens is a prompt, and its full blocks as a worker stores them.
+func tokens(t *testing.T, n int) ([]kv.Token, kv.Event, []kv.SeqHash) {
+	prompt := make([]kv.Token, n)
+	for i := range prompt {
+		prompt[i] = kv.Token(i)
+	}
+	h, err := kv.NewHasher(4, kv.Salt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := h.Blocks(nil, prompt, nil)
+	return prompt, kv.Event{Kind: kv.Stored, Blocks: blocks}, kv.AppendChain(nil, blocks)
+}
+
+// TestStrictExpertsFilter: without fallback only workers with a labelled block may be chosen, and
+// when there are none, none is.
+func TestStrictExpertsFilter(t *testing.T) {
+	a := newAdvised(t)
+	prompt, stored, _ := tokens(t, 10)
+	a.hears(one, stored)
+	labelled := stored
+	labelled.Labels = []kv.MoELabel{{Has: kv.HasExpert, Layer: 2, Expert: 7}, {}}
+	a.hears(two, labelled)
+	for _, c := range []struct {
+		expert     uint32
+		fallback   bool
+		candidates int
+	}{{7, true, 3}, {7, false, 1}, {99, true, 3}, {99, false, 0}} {
+		layer := uint32(2)
+		ex, err := a.r.Explain(t.Context(), &route.Request{Model: "m", Tokens: prompt, Override: route.Override{
+			MoE: &route.MoEQuery{Layer: &layer, Experts: []uint32{c.expert}, Fallback: &c.fallback},
+		}})
+		if len(ex.Candidates) != c.candidates || (fault.Of(err) == fault.Ineligible) != (c.candidates == 0) {
+			t.Errorf("%+v: %d candidates, %v", c, len(ex.Candidates), err)
+		}
+		if c.candidates == 1 && (ex.Decision.Worker != two || ex.Candidates[0].Labelled != 1) {
+			t.Errorf("%+v: %+v", c, ex)
+		}
+	}
+}
+
+// TestPreferencesAreNoReuse: whatever is said of blocks, reuse is at most the prompt, so that the work
+// of a worker is never less than none; it is the same with and without labels and a pool of its own blocks.
+func TestPreferencesAreNoReuse(t *testing.T) {
+	prompt, stored, chain := tokens(t, 40)
+	layer := uint32(2)
+	ask := func(a *advised) map[kv.Worker]route.Candidate {
+		ex, err := a.r.Explain(t.Context(), &route.Request{Model: "m", Tokens: prompt, Override: route.Override{MoE: &route.MoEQuery{Layer: &layer}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[kv.Worker]route.Candidate{}
+		for _, c := range ex.Candidates {
+			all[c.Worker] = c
+		}
+		return all
+	}
+	plain := newAdvised(t)
+	plain.hears(one, stored)
+	before := ask(plain)
+
+	full := newAdvised(t)
+	for range stored.Blocks {
+		stored.Labels = append(stored.Labels, kv.MoELabel{Has: kv.HasExpert, Layer: 2, Expert: 1})
+	}
+	full.hears(one, stored, kv.Event{Kind: kv.Moved, Seqs: chain, Move: kv.Move{To: kv.Pooled, HasPool: true, Access: []kv.Worker{one, two}}})
+	after := ask(full)
+	for _, w := range []kv.Worker{one, two, three} {
+		if c := after[w]; c.PrefillTokens < 0 || c.PrefillBlocks < 0 {
+			t.Errorf("worker %v: %+v", w, c)
+		}
+	}
+	if b, a := before[one], after[one]; a.PrefillTokens != b.PrefillTokens || a.Overlap != b.Overlap || a.Labelled != 10 || a.Attachable != 10 {
+		t.Errorf("worker 1 without labels and pool: %+v; with: %+v", b, a)
+	}
+	if c := after[two]; c.PrefillTokens != before[one].PrefillTokens || c.Overlap[kv.TierPool] != 10 || c.FetchBlocks <= 0 {
+		t.Errorf("worker 2, which attaches the pool: %+v", c)
+	}
+	if c := after[three]; c.PrefillTokens != len(prompt) || c.Attachable != 0 {
+		t.Errorf("worker 3, which has no access: %+v", c)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -487,6 +488,142 @@ func TestRepair(t *testing.T) {
 			t.Errorf("afterwards: %+v", f)
 		}
 		c.checkIndex()
+	})
+}
+
+// TestWrongBlockSize: events in blocks of another size than the card's are not used at all,
+// and that is said once, not with every record.
+func TestWrongBlockSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var said bytes.Buffer
+		r, err := router.New(router.Config{}, router.Planes{Bus: c.bus, Registry: c.registry, RPC: c.rpc}, byteTokens{}, c.metrics, slog.New(slog.NewTextHandler(&said, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.router = r
+		defer c.run("router", r.Run)()
+		defer c.stopWorkers()
+		c.startWorker(1, 1)
+		c.mustServe("a", prompt(0, 40, 1))
+		w := kv.Worker{ID: 1}
+		for i := range 5 {
+			rec := &feed.Record{Worker: w, Epoch: 1, First: uint64(100 + i), BlockSize: 7, Events: []kv.Event{{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1}}}}
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, rec)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if row := c.workers()[1]; row.Feed.State != "mismatch" || row.CachedBlocks != 0 || !strings.Contains(row.Problem, "7") {
+			t.Errorf("%+v", row)
+		}
+		if n := strings.Count(said.String(), "cache events not used"); n != 1 {
+			t.Errorf("%d warnings about five records:\n%s", n, &said)
+		}
+	})
+}
+
+// leakyBus loses what is kept of cache events before it is read, while it leaks.
+type leakyBus struct {
+	bus.Bus
+	leaks *atomic.Bool
+}
+
+func (b leakyBus) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink func(bus.Message) error, ready func()) error {
+	return b.Bus.Subscribe(ctx, t, from, func(m bus.Message) error {
+		if t.Durable && b.leaks.Load() {
+			return nil
+		}
+		return sink(m)
+	}, ready)
+}
+
+// TestLostRetention: where the plane lost events before they were read, no worker is
+// believed until it has said that none of its are missing, or sent them: also those of
+// which nothing comes that would show it.
+func TestLostRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		leaks := new(atomic.Bool)
+		planes := router.Planes{Bus: leakyBus{c.bus, leaks}, Registry: c.registry, RPC: c.rpc}
+		r, err := router.New(router.Config{}, planes, byteTokens{}, c.metrics, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.router = r
+		defer c.run("router", r.Run)()
+		defer c.stopWorkers()
+		for id := range kv.WorkerID(3) {
+			c.startWorker(id+1, 1)
+		}
+		for i := range 6 {
+			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
+		}
+		<-time.After(10 * time.Second)
+		leaks.Store(true)
+		c.engines[1].Evict(2) // nothing will show this
+		c.engines[2].Evict(2)
+		<-time.After(time.Millisecond)
+		leaks.Store(false)
+		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
+		c.engines[2].Evict(1)
+		<-time.After(time.Millisecond)
+		for id, row := range c.workers() {
+			if row.Feed.State != "repairing" || row.CachedBlocks == 0 {
+				t.Errorf("after the loss worker %d: %+v", id, row)
+			}
+		}
+		c.bus.Set(bus.Faults{})
+		<-time.After(time.Second)
+		c.checkIndex()
+		for id, row := range c.workers() {
+			if f := row.Feed; f.State != "live" || f.Described+f.GivenUp+f.Missing != 0 {
+				t.Errorf("afterwards worker %d: %+v", id, f)
+			}
+		}
+	})
+}
+
+// TestLateRouterAsksWhoIsMissing: of a stream of which the beginning is gone a router that
+// comes late reads all there is before it asks, and then only those of whom it still misses
+// something.
+func TestLateRouterAsksWhoIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		stop := c.startRouter(router.Config{})
+		defer c.stopWorkers()
+		for id := range kv.WorkerID(3) {
+			c.startWorker(id+1, 1)
+		}
+		for i := range 12 {
+			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
+		}
+		<-time.After(5 * time.Second)
+		topic := bus.KVEvents("penstock", "backend")
+		span, err := c.bus.Span(t.Context(), topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.bus.Purge(t.Context(), topic, span.Last-2); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"1/0", "2/0"} { // they describe their caches, for somebody
+			if err := c.bus.Publish(t.Context(), bus.KVResync("penstock"), key, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(5 * time.Second)
+		stop()
+		c.metrics = obs.NewMetrics()
+		defer c.startRouter(router.Config{})()
+		<-time.After(10 * time.Second)
+		c.checkIndex()
+		rows := c.workers()
+		for id, want := range map[kv.WorkerID]int{1: 0, 2: 0, 3: 1} {
+			if f := rows[id].Feed; f.State != "live" || f.Resyncs != want {
+				t.Errorf("worker %d was asked %d times, want %d: %+v", id, f.Resyncs, want, f)
+			}
+		}
 	})
 }
 

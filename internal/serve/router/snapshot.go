@@ -25,12 +25,14 @@ type content struct {
 	sources map[kv.Worker]*source
 }
 
-// newContent returns what is known before the first record.
+// newContent returns what is known before the first record. Nothing is asked for until
+// release.
 func (c *cache) newContent() (content, error) {
 	tracker, err := feed.NewTracker(c.cfg.Feed)
 	if err != nil {
 		return content{}, err
 	}
+	tracker.Hold()
 	index, err := prefix.New(c.cfg.Index)
 	if err != nil {
 		return content{}, err
@@ -59,6 +61,7 @@ func (k *content) parts(now kv.Mono) []part {
 	return []part{
 		{snapshot.Index, snapshot.Required, k.index.AppendSnapshot, k.index.LoadSnapshot},
 		{snapshot.Feeds, snapshot.Required, k.tracker.AppendSnapshot, func(data []byte) error { return k.tracker.LoadSnapshot(now, data) }},
+		// The index has what is in pools; this says how that ends.
 		{
 			snapshot.Residency, snapshot.Required,
 			func(dst []byte) []byte { return k.pools.AppendSnapshot(dst, now) },

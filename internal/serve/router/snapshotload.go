@@ -38,6 +38,7 @@ func (r *Router) follow(ctx context.Context) error {
 			stop(err)
 			return
 		}
+		r.cache.release()
 		r.caughtUp.Store(true)
 		r.wake()
 	})
@@ -82,25 +83,26 @@ func (f *following) take(ctx context.Context, m bus.Message) error {
 
 // continues says whether what is known and a message at a place belong together. Where
 // there is no archive they always do: each worker numbers its events, so that what is
-// missing of a worker shows there, and there is nothing better to begin with anew.
+// missing of it can be had from it, and there is nothing better to begin with anew. But
+// which workers miss some is not known, so all of them are asked.
 //
 // The same goes for a stream that is replaced while we follow it: caches do not end with
 // the store. But what was known before this subscription, as from a snapshot, is of
 // another time then.
 func (f *following) continues(ctx context.Context, at place) error {
-	r := f.router
-	if f.at.life == 0 || r.planes.Archive == nil {
+	switch r := f.router; {
+	case f.at.life == 0, at.life == f.at.life && at.seq <= f.at.seq+1:
 		return nil
-	}
-	if at.life != f.at.life {
-		if !f.heard {
-			return fmt.Errorf("%w: the stream is another one than that of the snapshot", errGone)
-		}
+	case at.life != f.at.life && (f.heard || r.planes.Archive == nil):
 		r.log.Warn("the stream of cache events was replaced, going on with the new one")
+		r.askAll()
 		return nil
-	}
-	if at.seq <= f.at.seq+1 {
+	case r.planes.Archive == nil:
+		r.throttle.Log(ctx, slog.LevelWarn, "cache events were dropped before they were read, asking the workers what is missing", "after", f.at.seq, "before", at.seq)
+		r.askAll()
 		return nil
+	case at.life != f.at.life:
+		return fmt.Errorf("%w: the stream is another one than that of the snapshot", errGone)
 	}
 	return f.look(ctx)
 }

@@ -9,14 +9,10 @@ import (
 	"penstock/core/fault"
 )
 
-const (
-	// snapshotLook is how often it is asked whether a snapshot is due.
-	snapshotLook = 5 * time.Second
-	// snapshotsKept is how many snapshots stay. The stream is purged up to the oldest
-	// of them, so that a replica that finds the newest unreadable, or reads the stream
-	// more slowly than it is written, finds what it needs.
-	snapshotsKept = 2
-)
+// snapshotsKept is how many snapshots stay. The stream is purged up to the oldest of
+// them, so that a replica that finds the newest unreadable, or reads the stream more
+// slowly than it is written, finds what it needs.
+const snapshotsKept = 2
 
 // snapshots is what is known of the newest snapshot in the archive.
 type snapshots struct {
@@ -63,7 +59,7 @@ func (s *snapshots) age() (age time.Duration, ok bool) {
 
 // keepSnapshots writes snapshots until ctx ends.
 func (r *Router) keepSnapshots(ctx context.Context) {
-	tick := time.NewTicker(snapshotLook)
+	tick := time.NewTicker(r.cfg.Snapshots.Look)
 	defer tick.Stop()
 	for {
 		select {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"penstock/core/kv"
+
+	"penstock/internal/engine"
 )
 
 // Config is one worker's identity and limits.
@@ -20,6 +22,8 @@ type Config struct {
 	Namespace, Component, Endpoint string
 	// ToolParser and ReasoningParser are put on the model's card; "" is not said.
 	ToolParser, ReasoningParser string
+	// Experts are put there too; nil is what the engine says.
+	Experts []engine.HostedExperts
 	// Addr is where to serve on the request plane; "" lets the plane choose.
 	Addr string
 	// Host and PID are shown to operators.

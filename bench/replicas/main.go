@@ -1,0 +1,119 @@
+// Command replicas measures what it costs that a fleet has two routers, and what it
+// gives that they tell each other of their requests. For each of three ways (one router;
+// two that know of their own requests alone; two that tell each other) it starts a fleet
+// of real processes: one with the NATS server inside, so many workers of the simulated
+// engine, and the frontends, each with its router inside. It sends the same
+// workload, alternating between the frontends, and prints how evenly the workers were
+// loaded and how much of the prompts they had cached.
+//
+//	go build -o penstock ./cmd/penstock && go run ./bench/replicas -bin ./penstock
+//
+// It prints its figures for people and, with -json, as one document. The workload and the
+// moments of its requests are made by the seed; what is left to chance is real time.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// limit bounds the whole.
+const limit = 15 * time.Minute
+
+// settings are the flags.
+type settings struct {
+	bin      string
+	workers  int
+	requests int
+	rate     float64 // requests a second
+	generate string
+	blocks   int     // of a worker's cache
+	speedup  float64 // of the engines
+	seed     uint64
+	asJSON   bool
+}
+
+func main() {
+	var s settings
+	flag.StringVar(&s.bin, "bin", "./penstock", "the binary")
+	flag.IntVar(&s.workers, "workers", 64, "workers, each a process")
+	flag.IntVar(&s.requests, "requests", 2000, "requests of each way")
+	flag.Float64Var(&s.rate, "rate", 40, "requests a second")
+	flag.StringVar(&s.generate, "generate", "shared:groups=256,prefix=4096,input=1024,output=128", "the workload, as for penstock replay")
+	flag.IntVar(&s.blocks, "blocks", 16384, "KV-cache blocks of a worker, of 16 tokens")
+	flag.Float64Var(&s.speedup, "sim-speedup", 0.5, "how many times as fast the engines are as their model of time says")
+	flag.Uint64Var(&s.seed, "seed", 1, "of the workload")
+	flag.BoolVar(&s.asJSON, "json", false, "print one JSON document")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := s.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/replicas:", err)
+		cancel()
+		stop()
+		os.Exit(1)
+	}
+}
+
+// way is how the fleet is routed.
+type way struct {
+	name      string
+	frontends int
+	sync      string
+}
+
+// document is what -json prints.
+type document struct {
+	Workers  int     `json:"workers"`
+	Requests int     `json:"requests"`
+	Rate     float64 `json:"requests_per_s"`
+	Workload string  `json:"workload"`
+	Blocks   int     `json:"blocks_per_worker"`
+	Speedup  float64 `json:"sim_speedup"`
+	Rows     []row   `json:"rows"`
+}
+
+func (s *settings) run(ctx context.Context) error {
+	out := document{
+		Workers: s.workers, Requests: s.requests, Rate: s.rate, Workload: s.generate, Blocks: s.blocks, Speedup: s.speedup,
+	}
+	for _, w := range []way{{"one router", 1, "on"}, {"two, sync off", 2, "off"}, {"two, sync on", 2, "on"}} {
+		fmt.Fprintf(os.Stderr, "%s: %d workers, %d requests\n", w.name, s.workers, s.requests)
+		r, err := s.measure(ctx, w)
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+		out.Rows = append(out.Rows, r)
+	}
+	if s.asJSON {
+		e := json.NewEncoder(os.Stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(out)
+	}
+	table(out.Rows)
+	return nil
+}
+
+func table(rows []row) {
+	fmt.Printf("%-14s %8s %6s %9s %9s %13s %14s %14s %9s\n", "ROUTERS", "REQUESTS", "ERRORS", "CACHED %", "IMBALANCE", "BUSIEST NOW", "MEAN NOW", "TTFT MEAN ms", "P99 ms")
+	for _, r := range rows {
+		fmt.Printf("%-14s %8d %6d %9.2f %9.3f %13.2f %14.2f %14.1f %9.1f\n", r.Routers, r.Requests, r.Errors, 100*r.CachedShare, r.Imbalance, r.Busiest, r.Active, r.TTFTMean, r.TTFTP99)
+	}
+	fmt.Println("IMBALANCE: the work of the worker that did most, over the mean; BUSIEST NOW: requests at the worker that has most of them at a moment, averaged over time; MEAN NOW: at all of them.")
+	for _, r := range rows {
+		if r.Late {
+			fmt.Printf("%s: the client was late: the machine had too much else to do for its times to mean anything.\n", r.Routers)
+		}
+	}
+}
+
+func decimal(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

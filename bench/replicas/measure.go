@@ -1,0 +1,197 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"penstock/internal/replay"
+	"penstock/internal/replay/load"
+	"penstock/test/fleet"
+)
+
+// model is what simulated engines serve.
+const model = "penstock-sim"
+
+// row is what was measured of one way.
+type row struct {
+	Routers     string  `json:"routers"`
+	Requests    int     `json:"requests"`
+	Errors      int     `json:"errors"`
+	CachedShare float64 `json:"cached_share"`
+	// Imbalance is the work of the worker that did most, over the mean: prompt tokens
+	// computed and tokens generated.
+	Imbalance float64 `json:"imbalance"`
+	// Busiest is the number of requests at the worker that has most of them, averaged
+	// over time, Active that at a worker.
+	Busiest  float64 `json:"busiest_requests"`
+	Active   float64 `json:"mean_requests"`
+	TTFTMean float64 `json:"ttft_mean_ms"`
+	TTFTP99  float64 `json:"ttft_p99_ms"`
+	Late     bool    `json:"late,omitempty"`
+}
+
+// measure starts a fleet, sends the workload, and stops it.
+func (s *settings) measure(ctx context.Context, w way) (out row, err error) {
+	dir, err := os.MkdirTemp("", "penstock-replicas-")
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	routed := []string{"--router-replica-sync", w.sync, "--drain-grace", "0s", "--log-level", "warn"}
+	f, err := fleet.Start(ctx, fleet.Config{
+		Bin: s.bin, Dir: dir, Ports: fleet.NewPorts(s.seed), Workers: s.workers, Frontends: w.frontends,
+		HubArgs: routed, FrontendArgs: routed,
+		WorkerArgs: []string{"--engine", "sim", "--kv-cache-blocks", strconv.Itoa(s.blocks), "--sim-speedup", decimal(s.speedup), "--log-level", "warn"},
+	})
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	// The hub's frontend serves too, and is left alone.
+	rec := &recorder{inner: replay.NewRecorder(replay.Measure{Workers: s.workers, Sender: replay.Real})}
+	if err := s.send(ctx, f.Frontends, rec); err != nil {
+		return out, err
+	}
+	if err := f.Died(); err != nil {
+		return out, err
+	}
+	r := rec.inner.Run().Row
+	out = row{
+		Routers: w.name, Requests: r.Requests, Errors: r.Errors, CachedShare: r.CachedShare, Imbalance: r.Imbalance,
+		TTFTMean: r.TTFT.Mean, TTFTP99: r.TTFT.P99, Late: r.Late,
+	}
+	out.Busiest, out.Active = rec.crowding(s.workers)
+	return out, nil
+}
+
+// send sends the workload to the doors in turn, each request at its moment.
+func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder) error {
+	spec := s.generate
+	if !strings.Contains(spec, "requests=") {
+		spec += ",requests=" + strconv.Itoa(s.requests)
+	}
+	workload, err := replay.ParseGenerator(spec, s.seed)
+	if err != nil {
+		return err
+	}
+	cfg := load.Config{Model: model, Vocabulary: replay.Vocabulary{Seed: s.seed}, Form: load.Form{Prompt: load.Tokens, Length: load.Exactly}}
+	errs := make([]error, len(doors))
+	var wg sync.WaitGroup
+	for i, door := range doors {
+		source, err := workload.Open()
+		if err != nil {
+			return err
+		}
+		timed, err := replay.Arrive(source, replay.Arrival{Process: replay.Poisson, Rate: s.rate, Seed: s.seed})
+		if err != nil {
+			return err
+		}
+		own := cfg
+		own.Endpoint.URL = door.URL()
+		wg.Go(func() {
+			sum, err := load.Run(ctx, own, &turns{Source: timed, of: len(doors), mine: i}, rec)
+			if err == nil && sum.Interrupted {
+				err = fmt.Errorf("send to %s: %w", door.Name(), ctx.Err())
+			}
+			errs[i] = err
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// turns are the requests of a workload that are one door's.
+type turns struct {
+	replay.Source
+	of, mine int
+	n        int
+}
+
+// Next implements replay.Source.
+func (t *turns) Next(r *replay.Request) error {
+	for {
+		if err := t.Source.Next(r); err != nil {
+			return err
+		}
+		t.n++
+		if (t.n-1)%t.of == t.mine {
+			return nil
+		}
+	}
+}
+
+// recorder takes what is measured at all doors.
+type recorder struct {
+	mu     sync.Mutex
+	inner  *replay.Recorder
+	visits []visit
+}
+
+// visit is a request at a worker.
+type visit struct {
+	worker   uint64
+	from, to time.Duration
+}
+
+// Sample implements load.Recorder.
+func (r *recorder) Sample(s *replay.Sample) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inner.Sample(s)
+	if s.Worker != 0 {
+		r.visits = append(r.visits, visit{s.Worker, s.Sent, s.Done})
+	}
+}
+
+// Gap implements load.Recorder.
+func (r *recorder) Gap(between time.Duration, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inner.Gap(between, n)
+}
+
+// crowding returns the number of requests at the worker that has most of them at a
+// moment, averaged over the time in which there are any, and the average at a worker.
+func (r *recorder) crowding(workers int) (busiest, active float64) {
+	type change struct {
+		at     time.Duration
+		worker uint64
+		by     int
+	}
+	var all []change
+	for _, v := range r.visits {
+		all = append(all, change{v.from, v.worker, 1}, change{v.to, v.worker, -1})
+	}
+	slices.SortFunc(all, func(a, b change) int { return cmp.Compare(a.at, b.at) })
+	at := map[uint64]int{}
+	var most, n int
+	var total time.Duration
+	for i, c := range all {
+		if i > 0 && n > 0 {
+			d := c.at - all[i-1].at
+			busiest += float64(d) * float64(most)
+			active += float64(d) * float64(n)
+			total += d
+		}
+		n += c.by
+		at[c.worker] += c.by
+		most = 0
+		for _, k := range at {
+			most = max(most, k)
+		}
+	}
+	if total == 0 {
+		return 0, 0
+	}
+	return busiest / float64(total), active / float64(total) / float64(workers)
+}
+
+var _ load.Recorder = (*recorder)(nil)

@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxHosted bounds the pairs of a layer and an expert that one worker may name.
+const maxHosted = 1 << 16
+
+// ParseExperts reads which experts a worker hosts, as settings have it: LAYERS:EXPERTS or
+// LAYERS:EXPERTS@SHARE, separated by commas, where each is a number or two with a - between
+// (0-60:0-31,0-60:64@0.5). "" is nothing said.
+func ParseExperts(s string) ([]HostedExperts, error) {
+	if s == "" {
+		return nil, nil
+	}
+	shares, n := map[uint32]map[uint32]float64{}, 0
+	for part := range strings.SplitSeq(s, ",") {
+		layers, rest, ok := strings.Cut(part, ":")
+		experts, text, shared := strings.Cut(rest, "@")
+		share := 1.0
+		if shared {
+			v, err := strconv.ParseFloat(text, 64)
+			ok, share = ok && err == nil && v >= 0 && v <= 1, v
+		}
+		l, okLayers := parseSpan(layers)
+		e, okExperts := parseSpan(experts)
+		if !ok || !okLayers || !okExperts {
+			return nil, fmt.Errorf("%.100q is not LAYERS:EXPERTS or LAYERS:EXPERTS@SHARE, such as 0-60:0-31@0.5", part)
+		}
+		if n += l.size() * e.size(); n > maxHosted {
+			return nil, fmt.Errorf("names more than %d experts of all layers together", maxHosted)
+		}
+		for layer := range l.size() {
+			of := shares[l.first+uint32(layer)]
+			if of == nil {
+				of = map[uint32]float64{}
+				shares[l.first+uint32(layer)] = of
+			}
+			for expert := range e.size() {
+				of[e.first+uint32(expert)] = share
+			}
+		}
+	}
+	var out []HostedExperts
+	for _, layer := range slices.Sorted(maps.Keys(shares)) {
+		h := HostedExperts{Layer: layer, Experts: slices.Sorted(maps.Keys(shares[layer]))}
+		for _, expert := range h.Experts {
+			h.Shares = append(h.Shares, shares[layer][expert])
+		}
+		if !slices.ContainsFunc(h.Shares, func(share float64) bool { return share != 1 }) {
+			h.Shares = nil
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}
+
+// span are the numbers from first to last.
+type span struct{ first, last uint32 }
+
+func (s span) size() int { return int(s.last-s.first) + 1 }
+
+func parseSpan(s string) (span, bool) {
+	first, last, two := strings.Cut(s, "-")
+	if !two {
+		last = first
+	}
+	a, errA := strconv.ParseUint(first, 10, 16)
+	b, errB := strconv.ParseUint(last, 10, 16)
+	return span{uint32(a), uint32(b)}, errA == nil && errB == nil && a <= b
+}

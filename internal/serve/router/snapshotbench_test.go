@@ -1,0 +1,265 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/snapshot"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/natsd"
+)
+
+// fill has workers store blocks in prompts of 768, of which a quarter are a system prompt
+// that several share, each prompt on some of the workers. It calls say with each record
+// and returns how many distinct blocks, and entries of (block, worker), there are.
+func fill(workers, blocks, copies int, say func(*feed.Record)) (distinct, entries int) {
+	const shared, own, families = 192, 576, 64
+	rng := rand.New(rand.NewPCG(1, 0))
+	next := map[kv.Worker]uint64{}
+	tell := func(w kv.Worker, ev kv.Event) {
+		if next[w] == 0 {
+			next[w] = 1
+			say(&feed.Record{Worker: w, Epoch: 1, First: 1, BlockSize: 16, Events: []kv.Event{{Kind: kv.Cleared}}})
+			next[w]++
+		}
+		say(&feed.Record{Worker: w, Epoch: 1, First: next[w], BlockSize: 16, Events: []kv.Event{ev}})
+		next[w]++
+	}
+	hashes := func(n int) []kv.BlockHash {
+		all := make([]kv.BlockHash, n)
+		for i := range all {
+			all[i] = kv.BlockHash(rng.Uint64())
+		}
+		return all
+	}
+	type holding struct {
+		w      kv.Worker
+		family int
+	}
+	var heads [families][]kv.BlockHash
+	has, counted := map[holding]bool{}, [families]bool{}
+	for distinct < blocks {
+		family := rng.IntN(families)
+		if heads[family] == nil {
+			heads[family] = hashes(shared)
+		}
+		var parent kv.SeqHash
+		for i, b := range heads[family] {
+			parent = kv.Extend(parent, uint32(i), b)
+		}
+		tail, first := hashes(own), rng.IntN(workers)
+		for i := range copies {
+			w := kv.Worker{ID: kv.WorkerID(1 + (first+i)%workers)}
+			if h := (holding{w, family}); !has[h] {
+				has[h] = true
+				entries += shared
+				tell(w, kv.Event{Kind: kv.Stored, Blocks: heads[family]})
+			}
+			tell(w, kv.Event{Kind: kv.Stored, Start: shared, Parent: parent, Blocks: tail})
+			entries += own
+		}
+		if distinct += own; !counted[family] {
+			counted[family] = true
+			distinct += shared
+		}
+	}
+	return distinct, entries
+}
+
+const benchWorkers, benchBlocks = 64, 1_000_000
+
+// benchSizes are how many workers hold each prompt.
+var benchSizes = []int{1, 4}
+
+func newBenchCache(tb testing.TB) *cache {
+	tb.Helper()
+	var cfg Config
+	cfg.EnsureDefaults()
+	c := &cache{}
+	if err := c.open(&cfg, func() kv.Mono { return 0 }); err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// A snapshot of a million blocks: its size, and the time to encode it, which records wait
+// for, and to check and load it.
+func BenchmarkSnapshot(b *testing.B) {
+	for _, copies := range benchSizes {
+		c := newBenchCache(b)
+		seq := uint64(0)
+		distinct, entries := fill(benchWorkers, benchBlocks, copies, func(rec *feed.Record) {
+			seq++
+			if _, ok := c.accept(place{1, seq}, rec); !ok {
+				b.Fatal("events are not used")
+			}
+		})
+		_, data := c.snapshot(1, 0)
+		size := func(b *testing.B) {
+			b.ReportMetric(float64(len(data))/float64(distinct), "B/block")
+			b.ReportMetric(float64(len(data))/float64(entries), "B/entry")
+		}
+		b.Run(fmt.Sprintf("encode/copies=%d", copies), func(b *testing.B) {
+			for range b.N {
+				c.encode(1, len(data))
+			}
+			size(b)
+		})
+		b.Run(fmt.Sprintf("whole/copies=%d", copies), func(b *testing.B) {
+			for range b.N {
+				c.snapshot(1, len(data))
+			}
+			size(b)
+		})
+		b.Run(fmt.Sprintf("load/copies=%d", copies), func(b *testing.B) {
+			for range b.N {
+				if _, err := newBenchCache(b).restore(data); err != nil {
+					b.Fatal(err)
+				}
+			}
+			size(b)
+		})
+	}
+}
+
+// A router that starts over an embedded server, until it has caught up: with a snapshot of
+// a million blocks and 10,000 messages after it, and without by a stream that has nothing
+// but those blocks' stores, which is the best that a stream can be.
+func BenchmarkRestart(b *testing.B) {
+	for _, mode := range []string{"snapshot", "stream"} {
+		b.Run(mode, func(b *testing.B) { benchmarkRestart(b, mode == "snapshot") })
+	}
+}
+
+func benchmarkRestart(b *testing.B, durable bool) {
+	server, err := natsd.Start(natsd.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer server.Close()
+	nc, err := server.Connect("bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer nc.Close()
+	events, err := bus.NewNATS(nc, bus.NATSConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	archive, err := bus.NewNATSArchive(nc, bus.ArchiveConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	topic, c, seq := bus.KVEvents("penstock", "backend"), newBenchCache(b), uint64(0)
+	span, err := events.Span(b.Context(), topic)
+	if err != nil {
+		b.Fatal(err)
+	}
+	publish := func(rec *feed.Record) {
+		seq++
+		if _, ok := c.accept(place{span.Life, seq}, rec); !ok {
+			b.Fatal("events are not used")
+		}
+		if err := events.Publish(b.Context(), topic, engine.WorkerKey(rec.Worker), feed.AppendRecord(nil, rec)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	fill(benchWorkers, benchBlocks, 1, publish)
+	planes := Planes{Bus: events, Registry: disco.NewMem()}
+	if durable {
+		planes.Archive = archive
+		at, data := c.snapshot(time.Now().UnixMilli(), 0)
+		if err := archive.Put(b.Context(), (&Router{cfg: Config{Namespace: "penstock", Component: "backend"}}).snapshotName(at), data); err != nil {
+			b.Fatal(err)
+		}
+		if err := events.Purge(b.Context(), topic, seq+1); err != nil {
+			b.Fatal(err)
+		}
+		for i := range uint64(10_000) { // a threshold's worth
+			publish(&feed.Record{Worker: kv.Worker{ID: 1000}, Epoch: 1, First: 1 + i, BlockSize: 16, Events: []kv.Event{{Kind: kv.Cleared}}})
+		}
+	}
+	want := c.stats().Blocks
+	b.ResetTimer()
+	for range b.N {
+		r, err := New(Config{}, planes, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if r.stale = true; r.restore(b.Context()) != nil {
+			b.Fatal("no snapshot was restored")
+		}
+		r.stale = false
+		ctx, stop := context.WithCancel(b.Context())
+		f := &following{router: r, at: r.cache.where()}
+		if err := events.Subscribe(ctx, topic, f.next(), func(m bus.Message) error { return f.take(ctx, m) }, stop); err != nil {
+			b.Fatal(err)
+		}
+		if got := r.cache.stats().Blocks; got != want {
+			b.Fatalf("%d blocks are known after the start, want %d", got, want)
+		}
+	}
+	b.StopTimer() // closing the server is no part of it
+	b.ReportMetric(float64(want), "blocks")
+}
+
+// What was restored from a snapshot is what was there, to the byte.
+func TestSnapshotIsWhole(t *testing.T) {
+	s := newShelf(t)
+	fill(8, 20_000, 3, func(rec *feed.Record) {
+		rec.Worker.ID += 100
+		s.c.accept(place{}, rec)
+	})
+	s.say(one, storedAs("abc"))
+	s.say(one, moved("ab", kv.Pooled, two))
+	s.c.pass(place{7, 9})
+	_, data := s.c.snapshot(5, 0)
+	other := newBenchCache(t)
+	h, err := other.restore(data)
+	if err != nil || h != (snapshot.Header{Life: 7, Seq: 9, Taken: 5}) || other.where() != (place{7, 9}) {
+		t.Fatalf("restored %+v at %+v: %v", h, other.where(), err)
+	}
+	if _, again := other.snapshot(5, 0); !bytes.Equal(again, data) {
+		t.Error("a snapshot of what was restored is another one")
+	}
+	if err := other.mu.index.Check(); err != nil {
+		t.Error(err)
+	}
+	for i := 0; i < len(data); i += 97 {
+		bad := bytes.Clone(data)
+		bad[i] ^= 4
+		if _, err := other.restore(bad); err == nil {
+			t.Fatalf("byte %d was changed: nothing is seen", i)
+		}
+	}
+	if _, again := other.snapshot(5, 0); !bytes.Equal(again, data) {
+		t.Error("snapshots that could not be read changed what is known")
+	}
+}
+
+// The section of workers is read as it was written, and anything else is refused.
+func FuzzLoadSources(f *testing.F) {
+	k := content{sources: map[kv.Worker]*source{{ID: 1}: {epoch: 2, blockSize: 16}, {ID: 1, Rank: 3}: {epoch: 5, blockSize: 32}}}
+	f.Add(k.appendSources(nil))
+	f.Add([]byte{0, 0, 0, 0})
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		k := content{sources: map[kv.Worker]*source{}}
+		if err := k.loadSources(0, data); err != nil {
+			return
+		}
+		if again := k.appendSources(nil); !bytes.Equal(again, data) {
+			t.Errorf("%x is written as %x", data, again)
+		}
+	})
+}

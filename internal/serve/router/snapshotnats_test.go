@@ -1,0 +1,278 @@
+package router_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/serve/router"
+	"penstock/internal/serve/servetest"
+	"penstock/internal/serve/worker"
+)
+
+// natsFleet is a worker, and what routers need, over a real server at an address of its
+// own, which can be stopped and started.
+type natsFleet struct {
+	t       *testing.T
+	cfg     natsd.Config
+	server  *natsd.Server
+	told    signals
+	calls   *rpc.Mem
+	engine  *servetest.Engine
+	metrics *obs.Metrics
+}
+
+func startNATSFleet(t *testing.T) *natsFleet {
+	f := &natsFleet{t: t, cfg: natsd.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0"}, told: make(signals, 1), calls: rpc.NewMem(), metrics: obs.NewMetrics()}
+	f.serve()
+	f.cfg.Listen = f.server.URL()[len("nats://"):] // the same the next time
+	t.Cleanup(func() {
+		if err := f.server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	f.engine = servetest.New(servetest.Config{Card: servetest.Card("m")})
+	p := f.planes()
+	w, err := worker.New(worker.Config{ID: 7, Epoch: 1}, f.engine, worker.Planes{RPC: f.calls, Bus: p.Bus, Registry: p.Registry}, worker.NewMetrics(f.metrics), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.run(w.Run))
+	return f
+}
+
+func (f *natsFleet) serve() {
+	f.t.Helper()
+	var err error
+	if f.server, err = natsd.Start(f.cfg); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *natsFleet) dial() *nats.Conn {
+	f.t.Helper()
+	nc, err := natsd.Connect(f.server.URL(), "test", nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(nc.Close)
+	return nc
+}
+
+// planes are those of one process.
+func (f *natsFleet) planes() router.Planes {
+	f.t.Helper()
+	nc := f.dial()
+	events, err := bus.NewNATS(nc, bus.NATSConfig{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	archive, err := bus.NewNATSArchive(nc, bus.ArchiveConfig{TTL: time.Second}) // a lock that was held when the server ended
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	registry, err := disco.NewNATS(nc, disco.NATSConfig{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(registry.Close)
+	return router.Planes{Bus: toldPurge{toldBus{events, f.told}}, Registry: toldRegistry{registry, f.told}, Archive: toldArchive{archive, f.told}}
+}
+
+// toldArchive tells when a snapshot was put.
+type toldArchive struct {
+	bus.Archive
+	told signals
+}
+
+func (a toldArchive) Put(ctx context.Context, name string, data []byte) error {
+	defer a.told.give()
+	return a.Archive.Put(ctx, name, data)
+}
+
+// toldPurge tells when the stream was purged too.
+type toldPurge struct{ toldBus }
+
+func (b toldPurge) Purge(ctx context.Context, t bus.Topic, below uint64) error {
+	defer b.told.give()
+	return b.Bus.Purge(ctx, t, below)
+}
+
+func (f *natsFleet) run(run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.t.Error(err)
+		}
+	}
+}
+
+// start starts a replica that leaves a snapshot after every message, as often as it looks.
+func (f *natsFleet) start() (*cluster, func()) {
+	f.t.Helper()
+	r, err := router.New(router.Config{Snapshots: router.Snapshots{Threshold: 1, Look: 100 * time.Millisecond}}, f.planes(), nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return &cluster{t: f.t, router: r}, f.run(r.Run)
+}
+
+// request serves a prompt of 40 tokens that begins with first.
+func (f *natsFleet) request(r *router.Router, id string, first int) {
+	f.t.Helper()
+	req := &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: prompt(first, 41, first)}
+	var d route.Decision
+	var err error
+	f.told.until(f.t, "the worker is found", func() bool {
+		d, err = r.Route(f.t.Context(), req)
+		return err == nil
+	})
+	ereq := &engine.Request{ID: id, Attempt: 1, Model: "m", Prompt: req.Tokens, Choices: 1, Stop: engine.Stop{MaxTokens: 3}, Logprobs: -1}
+	if err := f.calls.Call(f.t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil }); err != nil {
+		f.t.Error(err)
+	}
+	r.Free(id, 1)
+}
+
+func (f *natsFleet) held() map[kv.WorkerID][]kv.SeqHash {
+	return map[kv.WorkerID][]kv.SeqHash{7: f.engine.Held()}
+}
+
+// follows waits until a replica knows what the engine holds.
+func (f *natsFleet) follows(c *cluster) {
+	f.t.Helper()
+	f.told.until(f.t, "the index follows", func() bool { return maps.EqualFunc(c.dump(), f.held(), slices.Equal) })
+}
+
+// newer waits until there is a snapshot newer than one, and returns its name.
+func (f *natsFleet) newer(than string) (name string) {
+	f.t.Helper()
+	archive := f.planes().Archive
+	f.told.until(f.t, "a snapshot is written", func() bool {
+		list, err := archive.List(f.t.Context(), "penstock.backend.snapshot.")
+		if err != nil || len(list) == 0 {
+			return false
+		}
+		name = list[len(list)-1].Name
+		return name > than
+	})
+	return name
+}
+
+// Over a real server that is restarted twice, once under two replicas and once when they
+// are dead: a third one that starts then, with a stream that does not have the beginning
+// any more, has the index that they had. Neither stream nor snapshots have tokens.
+func TestThirdReplicaOverNATS(t *testing.T) {
+	f := startNATSFleet(t)
+	first, stopFirst := f.start()
+	second, stopSecond := f.start()
+	name := ""
+	round := func(n int) {
+		for i := range 5 {
+			f.request(first.router, fmt.Sprint(n, " ", i), 0x5eed_0000+1000*(10*n+i))
+		}
+		f.follows(first)
+		f.follows(second)
+		name = f.newer(name)
+	}
+	round(0)
+	round(1)
+	restart := func() {
+		if err := f.server.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f.serve()
+	}
+	restart()
+	round(2)
+	events := f.planes().Bus
+	f.told.until(t, "the stream is purged", func() bool {
+		span, err := events.Span(t.Context(), eventTopic)
+		return err == nil && span.First > 1
+	})
+	stopFirst()
+	stopSecond()
+	restart()
+
+	third, stopThird := f.start()
+	f.follows(third)
+	stopThird()
+	if got := third.dump(); len(got[7]) < 150 {
+		t.Errorf("the index has %d blocks, want 150", len(got[7]))
+	}
+	f.scan()
+}
+
+// scan looks for tokens in all that is kept.
+func (f *natsFleet) scan() {
+	f.t.Helper()
+	p := f.planes()
+	archive := p.Archive
+	list, err := archive.List(f.t.Context(), "")
+	if err != nil || len(list) == 0 {
+		f.t.Fatalf("objects %v, %v", list, err)
+	}
+	var kept [][]byte
+	for _, o := range list {
+		data, err := archive.Get(f.t.Context(), o.Name)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		kept = append(kept, data)
+	}
+	ctx, stop := context.WithCancel(f.t.Context())
+	err = p.Bus.Subscribe(ctx, eventTopic, 0, func(m bus.Message) error {
+		kept = append(kept, slices.Clone(m.Data))
+		return nil
+	}, stop)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for i, data := range kept {
+		for _, pattern := range [][]byte{{0xed, 0x5e}, {0x5e, 0xed}} { // the upper half of every token
+			for at := 0; ; at++ {
+				n := bytes.Index(data[at:], pattern)
+				if n < 0 {
+					break
+				}
+				at += n
+				if known(data, at) {
+					f.t.Errorf("item %d has a token at byte %d", i, at)
+				}
+			}
+		}
+	}
+}
+
+// known says whether the bytes around at are one of the tokens of the prompts.
+func known(data []byte, at int) bool {
+	for first := 0; first < 30; first++ {
+		for i := range 41 {
+			v := 0x5eed_0000 + 1000*first + i
+			le := []byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24)}
+			be := []byte{le[3], le[2], le[1], le[0]}
+			if at >= 2 && bytes.HasPrefix(data[at-2:], le) || bytes.HasPrefix(data[at:], be) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"net/http"
+	"time"
+
+	"penstock/test/fleet"
+)
+
+// statePatience bounds the time in which a router that starts anew knows what the others
+// do.
+const statePatience = 20 * time.Second
+
+// deadRouters kills all frontends but the hub again and again, while snapshots are
+// written all the time and the stream of events is purged behind them: the next one knows
+// what is cached as well as the hub does, which has lived all along, without a worker
+// being asked. Then the hub, with the store in it, is restarted too.
+func deadRouters(ctx context.Context, e *env, r *result) error {
+	often := e.flags("frontend", "router-snapshot-threshold", "5")
+	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 2, HubArgs: often, FrontendArgs: often})
+	if err != nil {
+		return err
+	}
+	defer e.end(f, r)
+	var known fleet.Durations
+	for round := range pick(e, 10, 2) {
+		tally, err := e.serveFor(ctx, f, pick(e, 12*time.Second, 7*time.Second))
+		if err != nil {
+			return err
+		}
+		r.flawless(&tally)
+		for _, door := range f.Frontends {
+			door.Kill()
+		}
+		began := time.Now()
+		for _, door := range f.Frontends {
+			if err := door.Start(); err != nil {
+				return err
+			}
+		}
+		if err := e.agree(ctx, r, f); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		known.Add(time.Since(began))
+	}
+	r.times("start of a router to the index of one that lived", &known)
+	if f.Hub == nil {
+		return nil
+	}
+	f.Hub.Kill()
+	if err := f.Hub.Start(); err != nil {
+		return err
+	}
+	if err := f.Ready(ctx); err != nil {
+		return err
+	}
+	return e.agree(ctx, r, f)
+}
+
+// serveFor has clients at every door for a while, and waits for their last answers.
+func (e *env) serveFor(ctx context.Context, f *fleet.Fleet, d time.Duration) (fleet.Tally, error) {
+	running := e.load(f.Doors()...).Start(ctx, 4)
+	defer running.Abandon()
+	err := pause(ctx, d)
+	tally, _ := running.Finish()
+	return tally, err
+}
+
+// agree waits until the routers of all doors know the same, and says what it took.
+func (e *env) agree(ctx context.Context, r *result, f *fleet.Fleet) error {
+	if _, err := fleet.Until(ctx, 20*time.Millisecond, statePatience, func(ctx context.Context) error {
+		want, blocks, err := indexOf(ctx, f.Doors()[0])
+		if err != nil {
+			return err
+		}
+		for _, door := range f.Doors()[1:] {
+			got, n, err := indexOf(ctx, door)
+			if err != nil {
+				return err
+			}
+			if got != want || blocks == 0 {
+				return fmt.Errorf("%s knows of %d blocks, %s of %d", door.Name(), n, f.Doors()[0].Name(), blocks)
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, door := range f.Frontends {
+		m, err := fleet.Look(ctx, door.URL())
+		if err != nil {
+			return err
+		}
+		if m.Sum("penstock_router_snapshots_total", `outcome="restored"`) != 1 {
+			r.problem("%s started without a snapshot", door.Name())
+		}
+		if n := m.Sum("penstock_feed_resyncs_total", `wanted="all"`); n != 0 {
+			r.problem("%s asked workers %v times for all of their caches", door.Name(), n)
+		}
+	}
+	return nil
+}
+
+// indexOf returns a digest of what a router's index has, whatever its order, and how many
+// rows that is.
+func indexOf(ctx context.Context, door *fleet.Role) (digest uint64, rows int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, door.URL()+"/v1/router/index/dump", nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return 0, 0, fmt.Errorf("%s: the dump of the index answers %d", door.Name(), resp.StatusCode)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		h := fnv.New64a()
+		h.Write(lines.Bytes())
+		digest += h.Sum64()
+		rows++
+	}
+	return digest, rows, lines.Err()
+}
