@@ -90,7 +90,7 @@ type Config struct {
 
 	RouterMode         string  `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
 	OverlapScoreWeight float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
-	NoKVEvents         bool    `key:"no-kv-events" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
+	NoKVEvents         bool    `key:"no-kv-events" bare:"true" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
 	PredictedTTL       Seconds `key:"router-predicted-ttl" on:"up,frontend,router" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
 	RouterTemperature  float64 `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
 	RouterSeed         uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
