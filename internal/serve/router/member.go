@@ -44,6 +44,7 @@ type brokenInstance struct {
 func (r *Router) setInstances(ins []disco.Instance) {
 	next, broken := r.parse(ins)
 	r.cache.know(livesOf(next))
+	r.wake() // newcomers can be asked for what is missing of them
 	defer r.saw()
 	defer r.reportUnfit() // once mu is free
 	r.mu.Lock()
