@@ -432,6 +432,29 @@ func TestSlowReplica(t *testing.T) {
 	})
 }
 
+// A replica that is behind leaves the snapshot of one that is not.
+func TestLateWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newReplicas(t)
+		defer c.stopWorkers()
+		writer := c.start(router.Snapshots{Threshold: 1000})
+		gate := &gatedBus{Bus: c.bus, open: make(chan struct{})}
+		late := c.startOver(gate, c.archive, router.Snapshots{Threshold: 1000, Look: 12 * time.Second})
+		c.startWorker(1, 1)
+		c.load(writer, 0, 25)
+		pass(20 * time.Second)
+		names := c.names()
+		if n := late.value("penstock_router_snapshots_total", "written"); n != 0 || len(names) != 1 {
+			t.Errorf("it wrote %v snapshots; there are %v", n, names)
+		}
+		close(gate.open)
+		pass(time.Second)
+		late.exact()
+		late.stop()
+		writer.stop()
+	})
+}
+
 // gatedBus holds up cache events from the second on until it is opened.
 type gatedBus struct {
 	bus.Bus
