@@ -55,6 +55,9 @@ func (t *Table) Move(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) []Eff
 		if m.To == Evicted && len(ev.Seqs) == 0 {
 			dst = t.emptyPool(now, w, at, dst)
 		}
+		if m.To == LocalGPU && len(ev.Seqs) == 0 {
+			dst = t.withdraw(w, at, dst)
+		}
 	}
 	said := at
 	for _, seq := range ev.Seqs {
@@ -235,6 +238,24 @@ func (t *Table) emptyPool(now kv.Mono, w kv.Worker, pool int32, dst []Effect) []
 			}
 			at = next
 		}
+	}
+	return dst
+}
+
+// withdraw forgets what w moved in a pool, but for what was evicted.
+func (t *Table) withdraw(w kv.Worker, pool int32, dst []Effect) []Effect {
+	m, ok := t.byName[w]
+	if !ok {
+		return dst
+	}
+	for at := t.movers[m].own.first; at != none; {
+		next := t.entries[at].own.next
+		if e := &t.entries[at]; e.pool == pool && e.state != Evicted {
+			t.counts.Moved++
+			dst = t.displace(at, dst)
+			t.forget(at)
+		}
+		at = next
 	}
 	return dst
 }

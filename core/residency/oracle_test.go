@@ -123,6 +123,13 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 			}
 		}
 	}
+	if m.HasPool && m.To == LocalGPU && len(ev.Seqs) == 0 {
+		for k, b := range n.blocks {
+			if k.pool == m.Pool && b.Mover == w && b.State != Evicted {
+				delete(n.blocks, k)
+			}
+		}
+	}
 	for _, seq := range ev.Seqs {
 		pool := m.Pool
 		if !m.HasPool {
