@@ -171,13 +171,6 @@ func (p *process) kill() {
 	p.cancel()
 }
 
-// stop ends the process in order.
-func (p *process) stop() error {
-	p.cancel()
-	<-p.done
-	return p.err
-}
-
 // step is where a process may be killed while it writes a snapshot.
 func (p *process) step() error {
 	if p.steps.Load() > 0 && p.steps.Add(-1) == 0 {
