@@ -141,14 +141,16 @@ func (w *world) harm() {
 	}
 	for _, at := range w.workers {
 		switch {
-		case at.process == nil && w.hits(0.05):
+		case at.process == nil && w.hits(0.015):
 			w.startWorker(at)
-		case at.alive() && w.hits(0.003):
+		case at.alive() && w.hits(0.005):
 			epoch := at.epoch
 			w.endWorker(at, (*process).kill)
 			time.AfterFunc(time.Duration(w.rng.IntN(6))*time.Second, func() { w.expire(at, epoch) })
 		case at.alive() && w.hits(0.002):
 			w.endWorker(at, (*process).end)
+		case at.alive() && w.hits(0.005): // somebody asks for what he may not need
+			_ = w.store.Publish(w.t.Context(), bus.KVResync("penstock"), engine.WorkerKey(at.as()), nil)
 		}
 	}
 	switch k := w.rng.IntN(2000); {

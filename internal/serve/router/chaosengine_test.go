@@ -104,7 +104,7 @@ func (e *scripted) take(w *watching) []kv.Event {
 }
 
 // mostWaiting is how many events wait for a watcher; beyond it the cache is described anew.
-const mostWaiting = 64
+const mostWaiting = 16
 
 // tell queues events for all watchers. The caller holds the lock.
 func (e *scripted) tell(events ...kv.Event) {
