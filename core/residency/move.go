@@ -47,7 +47,7 @@ func (t *Table) Move(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) []Eff
 		if m.To == kv.Evicted && len(ev.Seqs) == 0 {
 			dst = t.emptyPool(now, w, at, dst)
 		}
-		if m.To == LocalGPU && len(ev.Seqs) == 0 {
+		if m.To == kv.LocalGPU && len(ev.Seqs) == 0 {
 			dst = t.withdraw(w, at, dst)
 		}
 	}
@@ -242,7 +242,7 @@ func (t *Table) withdraw(w kv.Worker, pool int32, dst []Effect) []Effect {
 	}
 	for at := t.movers[m].own.first; at != none; {
 		next := t.entries[at].own.next
-		if e := &t.entries[at]; e.pool == pool && e.state != Evicted {
+		if e := &t.entries[at]; e.pool == pool && e.state != kv.Evicted {
 			t.counts.Moved++
 			dst = t.displace(at, dst)
 			t.forget(at)

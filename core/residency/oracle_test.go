@@ -123,9 +123,9 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 			}
 		}
 	}
-	if m.HasPool && m.To == LocalGPU && len(ev.Seqs) == 0 {
+	if m.HasPool && m.To == kv.LocalGPU && len(ev.Seqs) == 0 {
 		for k, b := range n.blocks {
-			if k.pool == m.Pool && b.Mover == w && b.State != Evicted {
+			if k.pool == m.Pool && b.Mover == w && b.State != kv.Evicted {
 				delete(n.blocks, k)
 			}
 		}

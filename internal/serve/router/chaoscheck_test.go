@@ -7,7 +7,6 @@ import (
 	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/prefix"
-	"penstock/core/residency"
 	"penstock/core/slots"
 )
 
@@ -196,7 +195,7 @@ func (w *world) agreesOnPool(c *cache, all bool) error {
 	for _, p := range w.prompts {
 		for _, seq := range p.chain {
 			for _, b := range c.mu.pools.AppendBlock(nil, seq) {
-				known[seq] = known[seq] || b.State == residency.Pooled && !b.Doubt && !b.Parked
+				known[seq] = known[seq] || b.State == kv.Pooled && !b.Doubt && !b.Parked
 			}
 			switch {
 			case known[seq] && !there[seq]:
