@@ -230,8 +230,7 @@ func (c *cache) know(lives map[kv.Worker]life) {
 }
 
 // due appends to dst the requests that must be sent to workers now, for what is missing
-// of their feeds or for their caches. Those that discovery does not know are not asked:
-// they may be long gone. wait is the time until there may be more to send.
+// of their feeds or for their caches. wait is the time until there may be more to send.
 func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,7 +241,7 @@ func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Dura
 	}
 	all := c.mu.tracker.Due(now, c.mu.asked)
 	for _, q := range all {
-		if c.mu.lives[q.Worker].publishes {
+		if c.mu.lives[q.Worker].publishes { // it may have gone since
 			dst = append(dst, q)
 		}
 	}

@@ -26,9 +26,12 @@ type content struct {
 }
 
 // newContent returns what is known before the first record. Nothing is asked for until
-// release.
+// release, and of workers that discovery does not know not before it does: they may be
+// long gone. The tracker is used with mu held.
 func (c *cache) newContent() (content, error) {
-	tracker, err := feed.NewTracker(c.cfg.Feed)
+	policy := c.cfg.Feed
+	policy.Reach = func(w kv.Worker) bool { return c.mu.lives[w].publishes }
+	tracker, err := feed.NewTracker(policy)
 	if err != nil {
 		return content{}, err
 	}
