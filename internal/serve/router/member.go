@@ -46,6 +46,7 @@ func (r *Router) setInstances(ins []disco.Instance) {
 	lives := livesOf(next)
 	r.predict.know(lives)
 	r.cache.know(lives)
+	r.wake() // some may be known now of whom something is missing
 	defer r.saw()
 	defer r.reportUnfit() // once mu is free
 	r.mu.Lock()
