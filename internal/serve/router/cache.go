@@ -1,7 +1,6 @@
 package router
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,8 +11,9 @@ import (
 	"penstock/core/residency"
 )
 
-// maxSources bounds the workers whose events are followed. Those beyond it route
-// without overlaps.
+// maxSources bounds the workers whose events are followed and are not known to discovery.
+// Those that it knows are followed however many others there are: else whoever can
+// publish could keep them out.
 const maxSources = 16384
 
 // cache is what the router knows of the workers' caches, which the event plane tells. It
@@ -35,7 +35,7 @@ type cache struct {
 		effects []residency.Effect // of the last change of pools, reused
 		// lives are those that discovery knows.
 		lives map[kv.Worker]life
-		asked []feed.Request // to be sent, or once discovery knows whom to
+		asked []feed.Request // to be sent
 		given []kv.Worker    // scratch of due
 		// place is that of the last message of the event plane's stream that was
 		// judged.
@@ -100,7 +100,7 @@ func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	}
 	s := c.mu.sources[w]
 	if s == nil {
-		if len(c.mu.sources) == maxSources {
+		if !known && len(c.mu.sources) >= maxSources+len(c.mu.lives) {
 			return v, false
 		}
 		s = &source{epoch: rec.Epoch, since: now}
@@ -230,10 +230,7 @@ func (c *cache) know(lives map[kv.Worker]life) {
 }
 
 // due appends to dst the requests that must be sent to workers now, for what is missing
-// of their feeds or for their caches. Those that discovery does not know are not asked:
-// they may be long gone. What would be asked of them waits until it does, since a router
-// that starts may hear events before it hears of workers. wait is the time until there may
-// be more to send.
+// of their feeds or for their caches. wait is the time until there may be more to send.
 func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,29 +240,17 @@ func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Dura
 		c.mu.index.Drop(w)
 	}
 	all := c.mu.tracker.Due(now, c.mu.asked)
-	later := all[:0]
 	for _, q := range all {
-		l, known := c.mu.lives[q.Worker]
-		switch {
-		case l.publishes:
+		if c.mu.lives[q.Worker].publishes { // it may have gone since
 			dst = append(dst, q)
-		case !known && c.mu.sources[q.Worker] != nil:
-			later = append(later, q)
 		}
 	}
-	c.mu.asked = latest(later)
+	c.mu.asked = all[:0]
 	wait = upkeep
 	if next, ok := c.mu.tracker.NextDue(); ok {
 		wait = min(max(next.Sub(now), time.Millisecond), upkeep)
 	}
 	return dst, wait
-}
-
-// latest leaves of the requests to each worker the last one.
-func latest(requests []feed.Request) []feed.Request {
-	slices.Reverse(requests)
-	slices.SortStableFunc(requests, func(a, b feed.Request) int { return a.Worker.Compare(b.Worker) })
-	return slices.CompactFunc(requests, func(a, b feed.Request) bool { return a.Worker == b.Worker })
 }
 
 // claim is what a worker says of its feed.

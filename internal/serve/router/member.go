@@ -46,7 +46,7 @@ func (r *Router) setInstances(ins []disco.Instance) {
 	lives := livesOf(next)
 	r.predict.know(lives)
 	r.cache.know(lives)
-	r.wake() // some may be known now of whom something is missing
+	r.wake() // newcomers can be asked for what is missing of them
 	defer r.saw()
 	defer r.reportUnfit() // once mu is free
 	r.mu.Lock()
