@@ -153,6 +153,11 @@ func (t *Tracker) Forget(w kv.Worker) bool {
 // reaches reports whether the worker of f can be asked.
 func (t *Tracker) reaches(f *follower) bool { return t.cfg.Reach == nil || t.cfg.Reach(f.worker) }
 
+// Keep forgets all workers but those that keep names, as Forget does.
+func (t *Tracker) Keep(keep func(kv.Worker) bool) {
+	t.feeds = slices.DeleteFunc(t.feeds, func(f follower) bool { return !keep(f.worker) })
+}
+
 // request is a verdict with the request that may be sent at now, if there is one, which
 // it notes.
 func (t *Tracker) request(now kv.Mono, f *follower, o Outcome) Verdict {

@@ -62,6 +62,7 @@ const (
 
 	maxPeers   = 64
 	maxEntries = 1 << 17 // of one peer
+	maxNamed   = 8 << 20 // blocks of prompts, of all peers: some 50 bytes each
 	maxSpans   = 256     // ranges of changes that are known behind a hole
 	maxEarly   = 1 << 16 // reservations that they speak of
 )
@@ -123,8 +124,10 @@ type Replica struct {
 	// echo is when a word of this router last came back to it, and hears since when they
 	// have, without a pause of half of Silence.
 	echo, hears kv.Mono
-	stats       Stats
-	in          message // scratch of Accept
+	// named are the blocks of chains of all peers that are counted, up to mostNamed.
+	named, mostNamed int
+	stats            Stats
+	in               message // scratch of Accept
 }
 
 // Stats count since the replica was made.
@@ -149,7 +152,7 @@ func New(cfg Config, tables Tables) (*Replica, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Replica{cfg: cfg, tables: tables}, nil
+	return &Replica{cfg: cfg, tables: tables, mostNamed: maxNamed}, nil
 }
 
 // Stats returns the counts so far.

@@ -11,8 +11,9 @@ import (
 	"penstock/core/residency"
 )
 
-// maxSources bounds the workers whose events are followed. Those beyond it route
-// without overlaps.
+// maxSources bounds the workers whose events are followed and are not known to discovery.
+// Those that it knows are followed however many others there are: else whoever can
+// publish could keep them out.
 const maxSources = 16384
 
 // cache is what the router knows of the workers' caches, which the event plane tells. It
@@ -99,7 +100,7 @@ func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	}
 	s := c.mu.sources[w]
 	if s == nil {
-		if len(c.mu.sources) == maxSources {
+		if !known && len(c.mu.sources) >= maxSources+len(c.mu.lives) {
 			return v, false
 		}
 		s = &source{epoch: rec.Epoch, since: now}

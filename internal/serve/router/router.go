@@ -34,11 +34,13 @@ type Planes struct {
 
 // Router routes the requests of all models. It is safe for concurrent use.
 //
-// Its state has two owners. Whoever holds mu owns what decisions are made of: who the
+// Its state has three owners. Whoever holds mu owns what decisions are made of: who the
 // workers are, how they are, and what is active on them. Whoever holds the cache's lock
-// owns what is known of their caches, see cache. A prompt is looked up before mu is taken.
-// Every hold is short: a decision, or the events of one record, whose number workers bound.
-// Nothing is called and nothing waited for under either; whoever needs both takes mu first.
+// owns what events say of their caches, see cache, and whoever holds that of predictions
+// what is believed without events. Prompts are looked up under none of the three: before mu
+// is taken, or, for one that waited, while it is held. Every hold is short: a decision, or
+// the events of one record, whose number workers bound. Nothing is waited for under any of
+// them, and none is taken under another.
 type Router struct {
 	cfg      Config
 	planes   Planes
