@@ -39,7 +39,7 @@ func (t *Table) Move(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) []Eff
 	}
 	at := int32(none)
 	if m.HasPool {
-		if at = t.pool(m.Pool); at < 0 && (m.Access != nil || m.To == InTransit || m.To == Pooled) {
+		if at = t.pool(m.Pool); at < 0 && (m.Access != nil || m.To == kv.InTransit || m.To == kv.Pooled) {
 			dst = t.vacate(dst)
 			at = t.pool(m.Pool)
 		}

@@ -112,7 +112,7 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	m := ev.Move
 	if m.HasPool {
 		if !n.knows(m.Pool) && n.pools() >= n.cfg.MaxPools {
-			if comes := m.Access != nil || m.To == InTransit || m.To == Pooled; !comes || !n.vacate() {
+			if comes := m.Access != nil || m.To == kv.InTransit || m.To == kv.Pooled; !comes || !n.vacate() {
 				return
 			}
 		}
