@@ -20,7 +20,7 @@ type Match struct {
 
 	// Scratch of a page.
 	parts   []part
-	sorted  []uint64
+	next    []int32
 	full    []uint64
 	split   []uint64
 	columns columns // scratch of AppendOverlaps
@@ -136,10 +136,20 @@ func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 		if v == nil {
 			break
 		}
-		k := v.covers(chain[pos:])
-		if v.more == nil && leading(v.first.device, int(v.start)) >= k {
+		rest := chain[pos:]
+		// Most pages are full windows held by one group. Where the next page begins is then a
+		// constant behind branches that the processor guesses, and not a number that comes
+		// from this page's memory: the misses of pages that follow one another overlap.
+		if len(rest) >= window && v.n == window && rest[window-1] == v.last && v.more == nil && v.first.device == ^uint64(0) {
 			m.keep(l, pos, &v.first.set)
-		} else {
+			pos += window
+			continue
+		}
+		k := v.covers(rest)
+		switch {
+		case v.more == nil && leading(v.first.device, int(v.start)) >= k:
+			m.keep(l, pos, &v.first.set)
+		case !l.stays(v, k):
 			m.parts = m.parts[:0]
 			v.groups(func(g *group) { m.parts = append(m.parts, part{set: g.set, mask: g.device}) })
 			m.cut(l, pos, int(v.start), k)
@@ -180,6 +190,32 @@ func (a *ahead) find(chain []kv.SeqHash, pos int) *version {
 		a.found[i] = a.heads.find(chain[at])
 	}
 	return a.found[0]
+}
+
+// stays reports whether all that are active have the first k blocks of v on the device: on
+// most pages nobody leaves, whatever other groups there are.
+func (l *level) stays(v *version, k int) bool {
+	start := int(v.start)
+	for i := l.lo; i < l.hi; i++ {
+		left := l.active[i]
+		if leading(v.first.device, start) >= k {
+			left &^= v.first.set.word(i)
+		}
+		if v.more != nil {
+			for j := range v.more.groups {
+				if left == 0 {
+					break
+				}
+				if g := &v.more.groups[j]; leading(g.device, start) >= k {
+					left &^= g.set.word(i)
+				}
+			}
+		}
+		if left != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // walk goes along the pages of the prompt with all levels at once, so that all see the
@@ -339,32 +375,76 @@ func (s *set) covers(l *level) bool {
 }
 
 // cut lets everybody leave where what they have of a page ends: of the k blocks that
-// the prompt has of it, the first at offset start of the masks and position pos.
+// the prompt has of it, the first at offset start of the masks and position pos. It costs
+// some steps for each part and each word that its set covers, however many words there are.
 func (m *Match) cut(l *level, pos, start, k int) {
 	m.full = append(m.full[:0], l.active[l.lo:l.hi]...)
-	m.sorted = m.sorted[:0]
+	m.next = m.next[:0]
+	var first [window + 1]int32 // by depth: one more than the latest part of it, 0 for none
 	for i := range m.parts {
+		s := &m.parts[i].set
 		depth := min(leading(m.parts[i].mask, start), k)
+		m.next = append(m.next, first[depth])
+		first[depth] = int32(i + 1)
 		if depth == 0 {
 			continue
 		}
-		m.sorted = append(m.sorted, uint64(depth)<<32|uint64(i))
-		for j := range m.full {
-			m.full[j] &^= m.parts[i].set.word(l.lo + j)
+		if at := int(s.lo) - l.lo; uint(at) < uint(len(m.full)) {
+			m.full[at] &^= s.one
+		}
+		from, rest := s.behind(l.lo, len(m.full))
+		for j, w := range rest {
+			m.full[from+j] &^= w
 		}
 	}
 	m.depart(l, pos, m.full)
-	slices.Sort(m.sorted)
-	for _, s := range m.sorted {
-		if depth := int(s >> 32); depth < k {
-			p := &m.parts[uint32(s)]
-			for j := range m.full {
-				m.full[j] = l.active[l.lo+j] & p.set.word(l.lo+j)
-			}
-			m.depart(l, pos+depth, m.full)
+	for depth := 1; depth < k; depth++ {
+		if first[depth] > 0 {
+			m.cutAt(l, pos+depth, first[depth])
 		}
 	}
 	l.narrow()
+}
+
+// cutAt lets those leave at a depth, which is new, who are in one of some parts: the one
+// before number part, and those that m.next chains to it.
+func (m *Match) cutAt(l *level, depth int, part int32) {
+	lo, hi := l.hi, l.lo
+	for i := part; i > 0; i = m.next[i-1] {
+		s := &m.parts[i-1].set
+		lo, hi = min(lo, int(s.lo)), max(hi, s.end())
+	}
+	lo, hi = max(lo, l.lo), min(hi, l.hi)
+	if lo >= hi {
+		return
+	}
+	at, n := len(m.words), hi-lo
+	m.words = slices.Grow(m.words, n)[:at+n]
+	words, any := m.words[at:], uint64(0)
+	clear(words)
+	for i := part; i > 0; i = m.next[i-1] {
+		s := &m.parts[i-1].set
+		active := l.active[lo:hi]
+		if at := int(s.lo) - lo; uint(at) < uint(n) {
+			w := active[at] & s.one
+			words[at] |= w
+			active[at] &^= w
+			any |= w
+		}
+		from, rest := s.behind(lo, n)
+		active, into := active[from:], words[from:]
+		for j, w := range rest {
+			w &= active[j]
+			into[j] |= w
+			active[j] &^= w
+			any |= w
+		}
+	}
+	if any == 0 {
+		m.words = m.words[:at]
+		return
+	}
+	l.runs = append(l.runs, run{depth: depth, lo: lo, at: at, n: n})
 }
 
 // depart lets the workers in gone, words from l.lo on, leave at a depth.

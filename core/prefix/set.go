@@ -104,6 +104,19 @@ func (s *set) count() int {
 	return n
 }
 
+// behind returns those of rest that are among n words from lo on, and where among them
+// they begin.
+func (s *set) behind(lo, n int) (from int, rest []uint64) {
+	from, rest = int(s.lo)+1-lo, s.rest
+	if from < 0 {
+		from, rest = 0, rest[min(-from, len(rest)):]
+	}
+	if from >= n {
+		return 0, nil
+	}
+	return from, rest[:min(n-from, len(rest))]
+}
+
 // clone returns a copy of exactly the room that it needs; nil of nothing.
 func clone[E any](s []E) []E {
 	if len(s) == 0 {
