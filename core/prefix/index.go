@@ -91,6 +91,7 @@ type Index struct {
 	free    []uint32             // places that no pool has
 	size    size
 	counts  Counts
+	stale   []*span      // spans to look at when the change is done
 	edit    edit         // scratch: the page that is being changed
 	seqs    []kv.SeqHash // scratch: the prefixes of a Stored event
 }

@@ -130,13 +130,24 @@ func (v *version) covers(chain []kv.SeqHash) int {
 // walkDevice is walk where nothing is on slower tiers and no label is asked for.
 func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 	l, pos := &m.levels[0], 0
-	a := ahead{heads: h}
 	for pos < len(chain) && !l.empty() {
-		v := a.find(chain, pos)
+		v := h.find(chain[pos])
 		if v == nil {
 			break
 		}
 		rest := chain[pos:]
+		if v.span > 0 {
+			if len(rest) >= spanBlocks && v.span == spanPages && rest[spanBlocks-1] == v.lasts[spanPages-1] {
+				m.keep(l, pos, &v.first.set)
+				pos += spanBlocks
+				continue
+			}
+			if n := v.passes(rest); n > 0 {
+				m.keep(l, pos, &v.first.set)
+				pos += n * window
+				continue
+			}
+		}
 		// Most pages are full windows held by one group. Where the next page begins is then a
 		// constant behind branches that the processor guesses, and not a number that comes
 		// from this page's memory: the misses of pages that follow one another overlap.
@@ -317,7 +328,7 @@ func (m *Match) addPart(l *level, p part, word func(i int) uint64) bool {
 func (m *Match) tally(l *level, start, k int) {
 	for i := range m.parts {
 		p := &m.parts[i]
-		matched := span(start, min(leading(p.mask, start), k))
+		matched := maskOf(start, min(leading(p.mask, start), k))
 		t := tally{attachable: bits.OnesCount64(p.attachable & matched), labelled: bits.OnesCount64(p.labelled & matched)}
 		if t.attachable == 0 && t.labelled == 0 {
 			continue
