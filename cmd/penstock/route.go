@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -70,13 +71,19 @@ type explanation struct {
 		Mode          string  `json:"mode"`
 		Cost          float64 `json:"cost"`
 	} `json:"decision"`
-	Reason        string      `json:"reason"` // why there is no decision
-	OverlapWeight float64     `json:"overlap_score_weight"`
-	Temperature   float64     `json:"router_temperature"`
-	PromptTokens  int         `json:"prompt_tokens"`
-	PromptBlocks  int         `json:"prompt_blocks"`
-	Candidates    []candidate `json:"candidates"`
-	Excluded      []struct {
+	Reason        string  `json:"reason"` // why there is no decision
+	OverlapWeight float64 `json:"overlap_score_weight"`
+	Temperature   float64 `json:"router_temperature"`
+	QueueWeight   float64 `json:"queue_weight"`
+	NearCost      float64 `json:"near_cost"`
+	PromptTokens  int     `json:"prompt_tokens"`
+	PromptBlocks  int     `json:"prompt_blocks"`
+	Session       *struct {
+		WorkerID uint64 `json:"worker_id"`
+		DPRank   uint32 `json:"dp_rank"`
+	} `json:"session_worker"`
+	Candidates []candidate `json:"candidates"`
+	Excluded   []struct {
 		WorkerID uint64 `json:"worker_id"`
 		DPRank   uint32 `json:"dp_rank"`
 		Reason   string `json:"reason"`
@@ -92,13 +99,23 @@ type candidate struct {
 		Disk   int `json:"disk"`
 		Pool   int `json:"pool"`
 	} `json:"overlap_blocks"`
-	PrefillTokens  int     `json:"prefill_tokens"`
-	PrefillBlocks  float64 `json:"prefill_blocks"`
-	DecodeBlocks   int     `json:"decode_blocks"`
-	ActiveRequests int     `json:"active_requests"`
-	Affinity       float64 `json:"affinity"`
-	Cost           float64 `json:"cost"`
-	Probability    float64 `json:"probability"`
+	Cache           string  `json:"cache"`
+	Predicted       int     `json:"predicted_blocks"`
+	Attachable      int     `json:"cxl_accessible_scores"`
+	Labelled        int     `json:"moe_scores"`
+	PrefillTokens   int     `json:"prefill_tokens"`
+	QueuedTokens    int     `json:"queued_tokens"`
+	PrefillBlocks   float64 `json:"prefill_blocks"`
+	FetchBlocks     float64 `json:"fetch_blocks"`
+	DecodeBlocks    int     `json:"decode_blocks"`
+	ActiveRequests  int     `json:"active_requests"`
+	OthersRequests  int     `json:"others_requests"`
+	Affinity        float64 `json:"affinity"`
+	LabelAffinity   float64 `json:"label_affinity"`
+	ExpertAffinity  float64 `json:"expert_affinity"`
+	SessionAffinity float64 `json:"session_affinity"`
+	Cost            float64 `json:"cost"`
+	Probability     float64 `json:"probability"`
 }
 
 func (f *routeFlags) run(cmd *cobra.Command, args []string) error {
@@ -257,14 +274,76 @@ func (e *explanation) print(w io.Writer, all bool) error {
 	return nil
 }
 
+// printCandidates writes the terms of every cost: what is there of the prompt, what there is to
+// do, what is preferred, and what follows. Columns in which there is nothing are left out.
 func (e *explanation) printCandidates(w io.Writer) error {
-	fmt.Fprintf(w, "\ncost = %g × prefill blocks + decode blocks − affinity; the least wins (temperature %g)\n\n", e.OverlapWeight, e.Temperature)
+	queued := ""
+	if e.QueueWeight != 1 {
+		queued = fmt.Sprintf(" + %g × queued", e.QueueWeight-1)
+	}
+	fmt.Fprintf(w, "\ncost = %g × (prefill%s + fetch) + decode − affinity, in blocks; the least wins (temperature %g", e.OverlapWeight, queued, e.Temperature)
+	if e.NearCost > 0 {
+		fmt.Fprintf(w, ", costs within %g count as equal", e.NearCost)
+	}
+	fmt.Fprintln(w, ")")
+	if s := e.Session; s != nil {
+		fmt.Fprintf(w, "the session is at worker %d rank %d\n", s.WorkerID, s.DPRank)
+	}
+	fmt.Fprintln(w)
+	columns := []column{
+		{"WORKER", func(c *candidate) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
+		{"RANK", func(c *candidate) string { return fmt.Sprint(c.DPRank) }, true},
+		{"DEVICE", func(c *candidate) string { return fmt.Sprint(c.Overlap.Device) }, true},
+		{"HOST", func(c *candidate) string { return fmt.Sprint(c.Overlap.Host) }, false},
+		{"DISK", func(c *candidate) string { return fmt.Sprint(c.Overlap.Disk) }, false},
+		{"POOL", func(c *candidate) string { return fmt.Sprint(c.Overlap.Pool) }, false},
+		{"PREDICTED", func(c *candidate) string { return fmt.Sprint(c.Predicted) }, false},
+		{"ATTACHABLE", func(c *candidate) string { return fmt.Sprint(c.Attachable) }, false},
+		{"LABELLED", func(c *candidate) string { return fmt.Sprint(c.Labelled) }, false},
+		{"PREFILL TOKENS", func(c *candidate) string { return fmt.Sprint(c.PrefillTokens) }, true},
+		{"QUEUED", func(c *candidate) string { return fmt.Sprint(c.QueuedTokens) }, false},
+		{"PREFILL", func(c *candidate) string { return fmt.Sprintf("%.2f", c.PrefillBlocks) }, true},
+		{"FETCH", func(c *candidate) string { return number(c.FetchBlocks) }, false},
+		{"DECODE", func(c *candidate) string { return fmt.Sprint(c.DecodeBlocks) }, true},
+		{"REQUESTS", func(c *candidate) string { return fmt.Sprint(c.ActiveRequests) }, true},
+		{"OF OTHERS", func(c *candidate) string { return fmt.Sprint(c.OthersRequests) }, false},
+		{"BY LABELS", func(c *candidate) string { return number(c.LabelAffinity) }, false},
+		{"BY EXPERTS", func(c *candidate) string { return number(c.ExpertAffinity) }, false},
+		{"BY SESSION", func(c *candidate) string { return number(c.SessionAffinity) }, false},
+		{"AFFINITY", func(c *candidate) string { return number(c.Affinity) }, true},
+		{"COST", func(c *candidate) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
+		{"CHANCE", func(c *candidate) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
+		{"FEED", func(c *candidate) string { return c.Cache }, true},
+	}
+	columns = slices.DeleteFunc(columns, func(col column) bool {
+		return !col.always && !slices.ContainsFunc(e.Candidates, func(c candidate) bool { return col.of(&c) != "0" })
+	})
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "WORKER\tRANK\tOVERLAP\tPREFILL TOKENS\tPREFILL BLOCKS\tDECODE BLOCKS\tREQUESTS\tAFFINITY\tCOST\tCHANCE\t")
-	for _, c := range e.Candidates {
-		overlap := c.Overlap.Device + c.Overlap.Host + c.Overlap.Disk + c.Overlap.Pool
-		fmt.Fprintf(tw, "%d\t%d\t%d\t%d\t%.2f\t%d\t%d\t%g\t%.2f\t%.0f%%\t\n", c.WorkerID, c.DPRank, overlap,
-			c.PrefillTokens, c.PrefillBlocks, c.DecodeBlocks, c.ActiveRequests, c.Affinity, c.Cost, 100*c.Probability)
+	for _, col := range columns {
+		fmt.Fprint(tw, col.name, "\t")
+	}
+	fmt.Fprintln(tw)
+	for i := range e.Candidates {
+		for _, col := range columns {
+			fmt.Fprint(tw, col.of(&e.Candidates[i]), "\t")
+		}
+		fmt.Fprintln(tw)
 	}
 	return tw.Flush()
+}
+
+// column is one of the table of candidates; one that is not shown always is left out where
+// it is 0 for all.
+type column struct {
+	name   string
+	of     func(*candidate) string
+	always bool
+}
+
+// number is v with two digits after the point, but for a plain 0.
+func number(v float64) string {
+	if v == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%.2f", v)
 }

@@ -82,7 +82,7 @@ func (t *Tracker) GiveUp(now kv.Mono, dst []kv.Worker) []kv.Worker {
 	}
 	for i := range t.feeds {
 		f := &t.feeds[i]
-		if f.state == Repair && f.wanted && now.Sub(f.moved) >= t.cfg.Repair {
+		if f.state == Repair && f.wanted && t.reaches(f) && now.Sub(f.moved) >= t.cfg.Repair {
 			f.state, f.next, f.hidden = Doubt, f.seen, false
 			f.health.GivenUp++
 			t.totals.GivenUp++
@@ -109,17 +109,18 @@ func (t *Tracker) Due(now kv.Mono, dst []Request) []Request {
 }
 
 // NextDue returns when there may be something to give up or to ask for next; ok is
-// false if all feeds are live, and between Hold and Release.
+// false if all feeds are live or out of reach, and between Hold and Release.
 func (t *Tracker) NextDue() (at kv.Mono, ok bool) {
 	if t.held {
 		return 0, false
 	}
 	for i := range t.feeds {
 		f := &t.feeds[i]
+		if f.state == Live || !t.reaches(f) {
+			continue
+		}
 		var due kv.Mono
 		switch f.state {
-		case Live:
-			continue
 		case Repair:
 			due = f.repair.due()
 			if f.wanted {
@@ -149,6 +150,14 @@ func (t *Tracker) Forget(w kv.Worker) bool {
 	return known
 }
 
+// reaches reports whether the worker of f can be asked.
+func (t *Tracker) reaches(f *follower) bool { return t.cfg.Reach == nil || t.cfg.Reach(f.worker) }
+
+// Keep forgets all workers but those that keep names, as Forget does.
+func (t *Tracker) Keep(keep func(kv.Worker) bool) {
+	t.feeds = slices.DeleteFunc(t.feeds, func(f follower) bool { return !keep(f.worker) })
+}
+
 // request is a verdict with the request that may be sent at now, if there is one, which
 // it notes.
 func (t *Tracker) request(now kv.Mono, f *follower, o Outcome) Verdict {
@@ -161,7 +170,7 @@ func (t *Tracker) request(now kv.Mono, f *follower, o Outcome) Verdict {
 	if t.sent > 0 && now.Sub(t.opened) >= t.cfg.MinBackoff {
 		t.sent = 0
 	}
-	if t.held || t.sent >= t.cfg.Asks || !p.ask(now, &t.cfg) {
+	if t.held || t.sent >= t.cfg.Asks || !t.reaches(f) || !p.ask(now, &t.cfg) {
 		return v
 	}
 	if t.sent == 0 {

@@ -73,3 +73,46 @@ func TestManyInDoubt(t *testing.T) {
 		t.Error("something is due though all is repaired")
 	}
 }
+
+// TestReach: a worker that cannot be asked costs no request and no wait, and is asked at
+// once when it can be.
+func TestReach(t *testing.T) {
+	w := kv.Worker{ID: 7}
+	for name, gap := range map[string]func(*Tracker) Verdict{
+		"a repair":    func(tr *Tracker) Verdict { return tr.Accept(1, &Record{Worker: w, Epoch: 1, First: 3}) },
+		"no record":   func(tr *Tracker) Verdict { return tr.Expect(1, w, 1) },
+		"a false end": func(tr *Tracker) Verdict { tr.Expect(1, w, 1); return tr.Disown(1, w, 1) },
+	} {
+		known := false
+		tr, err := NewTracker(Config{Asks: 1, Reach: func(o kv.Worker) bool { return o == w && known }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := gap(tr); v.Resync {
+			t.Errorf("%s: %+v", name, v)
+		}
+		later := kv.Mono(time.Hour)
+		if got := tr.Due(later, nil); len(got) != 0 {
+			t.Errorf("%s: asked out of reach: %+v", name, got)
+		}
+		if gone := tr.GiveUp(later, nil); len(gone) != 0 {
+			t.Errorf("%s: given up without a question: %v", name, gone)
+		}
+		if at, ok := tr.NextDue(); ok {
+			t.Errorf("%s: something is due at %v", name, at)
+		}
+		known = true
+		if at, ok := tr.NextDue(); !ok || at > later {
+			t.Errorf("%s: in reach, and due at %v, %v", name, at, ok)
+		}
+		if got := tr.Due(later, nil); len(got) != 1 || got[0].Worker != w {
+			t.Errorf("%s: in reach, and asked %+v", name, got)
+		}
+		if h, _ := tr.Health(w); h.Resyncs != 1 {
+			t.Errorf("%s: %d requests are counted", name, h.Resyncs)
+		}
+		if at, _ := tr.NextDue(); at != later.Add(200*time.Millisecond) {
+			t.Errorf("%s: the next one is due at %v", name, at)
+		}
+	}
+}

@@ -25,6 +25,10 @@ type Config struct {
 	// repair is kept but not shown, so patience costs memory only. It begins when the
 	// worker is asked.
 	Repair time.Duration
+	// Reach says whether a worker can be asked now; nil says that all can. One that
+	// cannot be costs no request, begins no wait and is not given up: [Tracker.Due] names
+	// it once it can be. It is called within the methods of Tracker.
+	Reach func(kv.Worker) bool
 	// Stuck is how long a feed may stand still behind what its worker says it has
 	// published, or be ahead of that, see [Tracker.Compare].
 	Stuck time.Duration

@@ -182,6 +182,18 @@ func (a *Approx) Report(now kv.Mono, w kv.Worker, chain []kv.SeqHash, blocks []k
 	return nil
 }
 
+// Retract ends the belief in what an event of w says is not, or no longer, on its device.
+func (a *Approx) Retract(w kv.Worker, ev *kv.Event) {
+	switch {
+	case ev.Kind == kv.Cleared:
+		a.Drop(w)
+	case ev.Kind == kv.Removed && ev.Tier == kv.TierDevice:
+		if at, known := a.find(w); known {
+			a.refute(a.workers[at], ev.Seqs, 0)
+		}
+	}
+}
+
 // refute ends the belief in the blocks of a prompt after the first held ones.
 func (a *Approx) refute(b *beliefs, chain []kv.SeqHash, held int) {
 	if held >= len(chain) {

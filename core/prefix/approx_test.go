@@ -189,6 +189,26 @@ func TestApproxRefute(t *testing.T) {
 	}
 }
 
+func TestApproxRetract(t *testing.T) {
+	a := newApprox(t, ApproxConfig{})
+	send(t, a, 0, one, "a/b/c")
+	send(t, a, 0, two, "a/b/c")
+	for _, ev := range []kv.Event{
+		{Kind: kv.Removed, Tier: kv.TierHost, Seqs: chain("a/b")},
+		{Kind: kv.Stored, Blocks: blocks("a")},
+		{Kind: kv.Removed, Seqs: chain("x")},
+	} {
+		a.Retract(one, &ev)
+	}
+	wantBelieved(t, a, "a/b/c", "1:3 2:3")
+	gone := kv.Event{Kind: kv.Removed, Seqs: chain("a/b")[1:]}
+	a.Retract(one, &gone)
+	wantBelieved(t, a, "a/b/c", "1:1 2:3")
+	a.Retract(two, &kv.Event{Kind: kv.Cleared})
+	a.Retract(kv.Worker{ID: 9}, &gone)
+	wantBelieved(t, a, "a/b/c", "1:1")
+}
+
 // TestApproxIsNoEventIndex: what events say of a worker does not expire, whatever is
 // predicted of it.
 func TestApproxIsNoEventIndex(t *testing.T) {

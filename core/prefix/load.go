@@ -26,15 +26,19 @@ func (x *Index) LoadSnapshot(data []byte) error {
 	return nil
 }
 
-// discard empties x.
+// discard empties x at once: what was loaded may be so made that taking it apart takes
+// very long.
 func (x *Index) discard() {
-	for _, w := range x.AppendWorkers(nil) {
-		x.Drop(w)
+	for i := range x.heads.shards {
+		s := &x.heads.shards[i]
+		s.table.Store(nil)
+		s.used, s.live = 0, 0
 	}
-	pools, _ := x.poolsInOrder()
-	for _, p := range pools {
-		x.DropPool(p.id)
-	}
+	x.heads.bytes = 0
+	x.pages, x.where, x.size, x.edit = pages{}, where{}, size{}, edit{}
+	x.numbers, x.workers, x.vacant = map[kv.Worker]uint32{}, nil, nil
+	x.places, x.pools, x.free = map[kv.PoolID]uint32{}, nil, nil
+	x.view.Store(&view{levels: 1, reused: x.view.Load().reused + 1})
 }
 
 var (
@@ -54,7 +58,8 @@ type loader struct {
 
 	page  uint32   // the pages read
 	seen  []uint32 // by worker: the last page that it was in
-	words []uint64
+	words []uint64 // of a set, from word lo on
+	lo    uint32
 	spent int // bytes of the sets of the page
 }
 
@@ -134,51 +139,69 @@ func (l *loader) load() error {
 }
 
 func (l *loader) workers() {
-	var before kv.Worker
 	n := l.count(3)
 	l.seen = make([]uint32, n)
+	names, hidden := make([]kv.Worker, 0, n), make([]bool, 0, n)
 	for i := 0; i < n && l.err == nil; i++ {
 		w, flags := l.worker(), l.byte()
 		switch {
 		case l.err != nil:
 			return
-		case i > 0 && w.Compare(before) <= 0:
+		case i > 0 && w.Compare(names[i-1]) <= 0:
 			l.fail(errOrder)
 			return
 		case flags > workerHidden:
 			l.fail(errRange)
 			return
 		}
-		before = w
 		l.seen[i] = math.MaxUint32
-		l.x.number(w) // which is i
-		if flags&workerHidden != 0 {
-			l.x.Hide(w)
-		}
+		names, hidden = append(names, w), append(hidden, flags&workerHidden != 0)
 	}
+	if l.err != nil || n == 0 {
+		return
+	}
+	l.x.introduce(names) // so that the number of each is its place among them
+	for i := range hidden {
+		l.x.workers[i].hidden = hidden[i]
+	}
+	v := *l.x.view.Load()
+	l.x.look(&v)
+	l.x.view.Store(&v)
 }
 
 func (l *loader) pools() {
 	var before kv.PoolID
+	v, spent := *l.x.view.Load(), 0
 	for i, n := 0, l.count(2); i < n && l.err == nil; i++ {
 		id := kv.PoolID(l.number(math.MaxUint32))
-		var access []kv.Worker
-		for k := l.count(2); k > 0 && l.err == nil; k-- {
-			w := l.worker()
-			if len(access) > 0 && w.Compare(access[len(access)-1]) <= 0 {
-				l.fail(errOrder)
-			}
-			access = append(access, w)
-		}
 		if i > 0 && id <= before {
 			l.fail(errOrder)
+		}
+		before = id
+		p := pool{id: id, known: true, access: l.access()}
+		who := l.x.whoOf(&p)
+		if spent += 8 * len(who.rest); spent > l.x.cfg.MaxBytes {
+			l.fail(errFull)
 		}
 		if l.err != nil {
 			return
 		}
-		before = id
-		l.x.admit(l.x.pool(id), access)
+		l.x.places[id] = uint32(len(l.x.pools))
+		l.x.pools, v.access = append(l.x.pools, p), append(v.access, who)
 	}
+	l.x.view.Store(&v)
+}
+
+// access reads who can attach a pool.
+func (l *loader) access() (access []kv.Worker) {
+	for k := l.count(2); k > 0 && l.err == nil; k-- {
+		w := l.worker()
+		if len(access) > 0 && w.Compare(access[len(access)-1]) <= 0 {
+			l.fail(errOrder)
+		}
+		access = append(access, w)
+	}
+	return access
 }
 
 // readPage reads a page and returns its head.
@@ -251,7 +274,7 @@ func (l *loader) holders(form byte, start, n int) {
 		case i < next:
 			l.fail(errOrder)
 		default:
-			l.x.putPooled(uint32(i), mask)
+			l.x.joinPool(uint32(i), mask)
 			next = i + 1
 		}
 	}
@@ -272,6 +295,15 @@ func (x *Index) join(g group) error {
 		}
 	}
 	return err
+}
+
+// joinPool puts blocks of the open page into pool i, which has none of it.
+func (x *Index) joinPool(i uint32, mask uint64) {
+	p := &x.pools[i]
+	p.held += bits.OnesCount64(mask)
+	x.size.pooled += bits.OnesCount64(mask)
+	p.pages.add(x.edit.id)
+	x.edit.pools = append(x.edit.pools, pooled{mask: mask, pool: i})
 }
 
 // group reads a group of a page of which all has the blocks.
@@ -333,6 +365,7 @@ func (l *loader) set(one bool) set {
 		}
 	}
 	l.words = l.words[:0]
+	l.lo = 0
 	next, count := uint64(0), 0
 	for i := 0; i < runs && l.err == nil; i++ {
 		gap := l.number(uint64(len(l.seen)))
@@ -365,21 +398,20 @@ func (l *loader) add(n uint32) {
 		l.fail(errHeld)
 	}
 	l.seen[n] = l.page
-	for int(n/64) >= len(l.words) {
+	if len(l.words) == 0 {
+		l.lo = n / 64
+	}
+	for int(n/64-l.lo) >= len(l.words) {
 		l.words = append(l.words, 0)
 	}
-	l.words[n/64] |= 1 << (n % 64)
+	l.words[n/64-l.lo] |= 1 << (n % 64)
 }
 
-// pack makes the set of the words, of which the last is not 0.
+// pack makes the set of the words, of which the first and the last are not 0.
 func (l *loader) pack() set {
-	lo := 0
-	for l.words[lo] == 0 {
-		lo++
-	}
-	if l.spent += 8 * (len(l.words) - lo); l.x.bytes()+l.spent > l.x.cfg.MaxBytes {
+	if l.spent += 8 * len(l.words); l.x.bytes()+l.spent > l.x.cfg.MaxBytes {
 		l.fail(errFull)
 		return set{}
 	}
-	return set{one: l.words[lo], rest: clone(l.words[lo+1:]), lo: uint32(lo)}
+	return set{one: l.words[0], rest: clone(l.words[1:]), lo: l.lo}
 }

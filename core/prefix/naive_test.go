@@ -44,6 +44,19 @@ func (n *naive) pool(p kv.PoolID) *naivePool {
 	return n.pools[p]
 }
 
+// unlist forgets who was on a list, is on none, and of whom there is nothing to remember.
+func (n *naive) unlist(workers map[kv.Worker]bool) {
+	for w := range workers {
+		listed := false
+		for _, p := range n.pools {
+			listed = listed || p.access[w]
+		}
+		if x := n.workers[w]; x != nil && !listed && len(x.on) == 0 && !x.hidden {
+			delete(n.workers, w)
+		}
+	}
+}
+
 func (n *naive) apply(w kv.Worker, ev kv.Event) {
 	x := n.worker(w)
 	switch ev.Kind {

@@ -185,17 +185,21 @@ func (w *twins) displace(t *rapid.T) {
 func (w *twins) access(t *rapid.T) {
 	p, workers := w.pools.Draw(t, "pool"), rapid.SliceOfN(w.workers, 0, 4).Draw(t, "access")
 	w.x.SetAccess(p, workers)
-	clear(w.n.pool(p).access)
+	before := w.n.pool(p).access
+	w.n.pool(p).access = map[kv.Worker]bool{}
 	for _, worker := range workers {
 		w.n.worker(worker)
 		w.n.pool(p).access[worker] = true
 	}
+	w.n.unlist(before)
 }
 
 func (w *twins) dropPool(t *rapid.T) {
 	p := w.pools.Draw(t, "pool")
 	w.x.DropPool(p)
+	before := w.n.pool(p).access
 	delete(w.n.pools, p)
+	w.n.unlist(before)
 }
 
 // reload goes on with what a snapshot says.

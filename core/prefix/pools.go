@@ -83,29 +83,90 @@ func (x *Index) Displace(p kv.PoolID, seqs []kv.SeqHash) {
 	x.settle()
 }
 
+// maxIdle is how many workers may be known that hold nothing, for lists to make more of
+// them known. Those beyond it can attach their pools when something is said of them.
+const maxIdle = 1 << 14
+
 // SetAccess says which workers can attach a pool. A worker among them that is dropped
-// can no more, until it is known again.
+// can no more, until it is known again. One that holds nothing, and is not hidden, is
+// forgotten when no list names it any more: lists may be long, and change often.
 func (x *Index) SetAccess(p kv.PoolID, workers []kv.Worker) {
 	i := x.pool(p)
 	access := slices.Compact(slices.SortedFunc(slices.Values(workers), kv.Worker.Compare))
-	for _, w := range access {
-		x.number(w)
-	}
-	x.admit(i, access)
+	before := x.pools[i].access
+	x.pools[i].access = access
+	x.unlist(before)
+	x.list(access)
+	x.admit(i)
 }
 
-// admit gives the workers in access that are known access to pool i, and the others when
-// they are.
-func (x *Index) admit(i uint32, access []kv.Worker) {
-	var who set
-	for _, w := range access {
-		if n, ok := x.numbers[w]; ok {
-			who = who.with(n)
+// list makes those of workers known that are not, as far as there is room.
+func (x *Index) list(workers []kv.Worker) {
+	room := maxIdle
+	for n := range x.workers {
+		if x.idle(uint32(n)) {
+			room--
 		}
 	}
-	x.pools[i].access = access
+	var unknown []kv.Worker
+	for _, w := range workers {
+		if _, ok := x.numbers[w]; !ok && len(unknown) < room {
+			unknown = append(unknown, w)
+		}
+	}
+	if len(unknown) > 0 {
+		x.introduce(unknown)
+	}
+}
+
+// idle reports whether number n is that of a worker of which there is nothing to remember.
+func (x *Index) idle(n uint32) bool {
+	w := &x.workers[n]
+	return w.known && w.held == 0 && !w.hidden
+}
+
+// unlist forgets those of workers that are idle and on no list.
+func (x *Index) unlist(workers []kv.Worker) {
+	var gone []uint32
+	for _, w := range workers {
+		if n, ok := x.numbers[w]; ok && x.idle(n) && !x.onList(w) {
+			gone = append(gone, n)
+		}
+	}
+	if len(gone) > 0 {
+		x.forget(gone...)
+	}
+}
+
+// onList reports whether w can attach any pool.
+func (x *Index) onList(w kv.Worker) bool {
+	for i := range x.pools {
+		if _, ok := slices.BinarySearchFunc(x.pools[i].access, w, kv.Worker.Compare); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// admit gives the workers on the list of pool i that are known access to it, and the others
+// when they are.
+func (x *Index) admit(i uint32) {
 	v := *x.view.Load()
-	x.attach(&v, i, who)
+	x.attach(&v, i, x.whoOf(&x.pools[i]))
+}
+
+// whoOf returns the known workers on the list of a pool.
+func (x *Index) whoOf(p *pool) set {
+	var who []uint32
+	for _, w := range p.access {
+		if n, ok := x.numbers[w]; ok {
+			who = append(who, n)
+		}
+	}
+	if len(who) == 0 {
+		return set{}
+	}
+	return setOf(who)
 }
 
 // DropPool forgets a pool and all that was in it.
@@ -122,7 +183,9 @@ func (x *Index) DropPool(p kv.PoolID) {
 		}
 	}
 	delete(x.places, p)
+	access := x.pools[i].access
 	x.pools[i] = pool{}
+	x.unlist(access)
 	x.free = append(x.free, i)
 	v := *x.view.Load()
 	if len(x.places) == 0 {

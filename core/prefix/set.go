@@ -54,6 +54,16 @@ func (s set) with(n uint32) set {
 	return s
 }
 
+// setOf returns the set of numbers, of which there is one at least.
+func setOf(numbers []uint32) set {
+	lo, hi := slices.Min(numbers)>>6, slices.Max(numbers)>>6
+	words := make([]uint64, hi-lo+1)
+	for _, n := range numbers {
+		words[n>>6-lo] |= 1 << (n & 63)
+	}
+	return set{one: words[0], rest: clone(words[1:]), lo: lo}
+}
+
 func (s set) without(n uint32) set {
 	w, bit := n>>6, uint64(1)<<(n&63)
 	if !s.has(n) {

@@ -37,43 +37,86 @@ func (x *Index) number(w kv.Worker) uint32 {
 	if n, ok := x.numbers[w]; ok {
 		return n
 	}
-	v := *x.view.Load()
-	n := uint32(len(x.workers))
-	if last := len(x.vacant) - 1; last >= 0 {
-		n, x.vacant = x.vacant[last], x.vacant[:last]
-		v.reused++
-		v.names = slices.Clone(v.names)
-		v.names[n] = w
-	} else {
-		x.workers = append(x.workers, worker{})
-		v.names = append(v.names, w) // behind the end of what older views have
-	}
-	x.workers[n] = worker{id: w, known: true}
-	x.numbers[w] = n
-	at, _ := v.find(w)
-	v.order = slices.Insert(slices.Clone(v.order), at, n)
-	for i := range x.pools {
-		if _, ok := slices.BinarySearchFunc(x.pools[i].access, w, kv.Worker.Compare); ok {
-			v.access = slices.Clone(v.access)
-			v.access[i] = v.access[i].with(n)
-		}
-	}
-	x.publish(&v)
-	return n
+	x.introduce([]kv.Worker{w})
+	return x.numbers[w]
 }
 
-// forget takes back the number of a worker that holds nothing.
-func (x *Index) forget(n uint32) {
+// introduce gives numbers to workers that have none, each named once. Readers see all of
+// them at once: it costs as much as there are workers, however many come.
+func (x *Index) introduce(workers []kv.Worker) {
 	v := *x.view.Load()
-	at, _ := v.find(x.workers[n].id)
-	v.order = slices.Delete(slices.Clone(v.order), at, at+1)
-	v.access = slices.Clone(v.access)
-	for i := range v.access {
-		v.access[i] = v.access[i].without(n)
+	if len(x.vacant) > 0 {
+		v.names = slices.Clone(v.names)
+		v.reused++
 	}
-	delete(x.numbers, x.workers[n].id)
-	x.workers[n] = worker{}
-	x.vacant = append(x.vacant, n)
+	numbers := make([]uint32, 0, len(workers))
+	for _, w := range workers {
+		n := uint32(len(x.workers))
+		if last := len(x.vacant) - 1; last >= 0 {
+			n, x.vacant = x.vacant[last], x.vacant[:last]
+			v.names[n] = w
+		} else {
+			x.workers = append(x.workers, worker{})
+			v.names = append(v.names, w) // behind the end of what older views have
+		}
+		x.workers[n] = worker{id: w, known: true}
+		x.numbers[w] = n
+		numbers = append(numbers, n)
+	}
+	v.order = v.with(numbers)
+	x.grant(&v, workers)
+	x.publish(&v)
+}
+
+// with returns the order with some numbers more, which have their names.
+func (v *view) with(numbers []uint32) []uint32 {
+	order := slices.Clone(v.order)
+	if len(numbers) == 1 {
+		name := v.names[numbers[0]]
+		at, _ := slices.BinarySearchFunc(order, name, func(n uint32, w kv.Worker) int { return v.names[n].Compare(w) })
+		return slices.Insert(order, at, numbers[0])
+	}
+	order = append(order, numbers...)
+	slices.SortFunc(order, func(a, b uint32) int { return v.names[a].Compare(v.names[b]) })
+	return order
+}
+
+// grant gives new workers the access to pools that they are on the lists of.
+func (x *Index) grant(v *view, workers []kv.Worker) {
+	cloned := false
+	for i := range x.pools {
+		var gained []uint32
+		for _, w := range workers {
+			if _, ok := slices.BinarySearchFunc(x.pools[i].access, w, kv.Worker.Compare); ok {
+				gained = append(gained, x.numbers[w])
+			}
+		}
+		if len(gained) == 0 {
+			continue
+		}
+		if !cloned {
+			v.access, cloned = slices.Clone(v.access), true
+		}
+		for n := range v.access[i].all() {
+			gained = append(gained, n)
+		}
+		v.access[i] = setOf(gained)
+	}
+}
+
+// forget takes back the numbers of workers that hold nothing.
+func (x *Index) forget(numbers ...uint32) {
+	v := *x.view.Load()
+	v.access = slices.Clone(v.access)
+	for _, n := range numbers {
+		for i := range v.access {
+			v.access[i] = v.access[i].without(n)
+		}
+		delete(x.numbers, x.workers[n].id)
+		x.workers[n] = worker{}
+		x.vacant = append(x.vacant, n)
+	}
+	v.order = slices.DeleteFunc(slices.Clone(v.order), func(n uint32) bool { return !x.workers[n].known })
 	if len(x.numbers) == 0 {
 		x.workers, x.vacant, v.names = nil, nil, nil
 		v.reused++ // all numbers begin anew
@@ -90,11 +133,6 @@ func (x *Index) publish(v *view) {
 	}
 	x.look(v)
 	x.view.Store(v)
-}
-
-// find returns where among the ordered w is or belongs.
-func (v *view) find(w kv.Worker) (at int, found bool) {
-	return slices.BinarySearchFunc(v.order, w, func(n uint32, w kv.Worker) int { return v.names[n].Compare(w) })
 }
 
 // look fills in who is visible.

@@ -90,6 +90,8 @@ type Config struct {
 
 	RouterMode         string  `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
 	OverlapScoreWeight float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
+	NoKVEvents         bool    `key:"no-kv-events" bare:"true" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
+	PredictedTTL       Seconds `key:"router-predicted-ttl" on:"up,frontend,router" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
 	RouterTemperature  float64 `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
 	RouterSeed         uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
 	RouterReplicaSync  string  `key:"router-replica-sync" on:"up,frontend,router" help:"on or off: routers of one component tell each other what they have sent to its workers, so that each counts the requests of all"`
@@ -174,6 +176,7 @@ func Defaults(command Command) Config {
 		Routing:             routing(),
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
+		PredictedTTL:        Seconds(2 * time.Second),
 		SnapshotThreshold:   10_000,
 		ResetStates:         Off,
 		RouterReplicaSync:   On,
@@ -266,6 +269,7 @@ func (c *Config) Validate() error {
 	p.oneOf("router-reset-states", c.ResetStates, Off, On, Force)
 	p.routing(c)
 	p.between("migration-limit", int64(c.MigrationLimit), 0, 100)
+	p.notNegative("router-predicted-ttl", c.PredictedTTL)
 	p.notNegative("migration-wait", c.MigrationWait)
 	p.positive("active-request-expiry", c.ActiveRequestExpiry)
 	p.notNegative("canary-interval", c.CanaryInterval)

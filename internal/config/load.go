@@ -154,6 +154,8 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 		fs.Uint64Var(p, key, *p, help)
 	case *float64:
 		fs.Float64Var(p, key, *p, help)
+	case *bool:
+		fs.BoolVar(p, key, *p, help)
 	case *[]string:
 		fs.StringArrayVar(p, key, *p, help)
 	case *[]float64:

@@ -57,6 +57,7 @@ func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 	return router.New(router.Config{
 		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
 		Route: p.cfg.Route(), Queue: p.cfg.Queue(),
+		NoKVEvents: p.cfg.NoKVEvents, PredictedTTL: orOff(p.cfg.PredictedTTL),
 		Sync:           p.cfg.RouterReplicaSync == config.On,
 		TrackOutput:    p.cfg.RouterTrackOutput == config.On,
 		ReservationTTL: time.Duration(p.cfg.ActiveRequestExpiry),

@@ -272,10 +272,16 @@ func (r *router) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdic
 	if v.Hide {
 		r.index.Hide(w)
 	}
+	if r.predict != nil && (v.Drop || v.Hide) {
+		r.predict.Drop(w)
+	}
 	r.doubtMoves(now, w, v)
 	if v.Outcome == feed.Apply {
 		for i := range events[v.Skip:] {
 			r.applyEvent(now, w, &events[v.Skip+i])
+			if r.predict != nil {
+				r.predict.Retract(w, &events[v.Skip+i])
+			}
 		}
 	}
 	if v.Show {

@@ -49,7 +49,7 @@ func (r *router) tell(c *cluster) {
 	c.queue.push(at, told, r.number, r.saying)
 }
 
-// speak sends what is due to all other routers.
+// speak sends what is due to all routers, itself included, as planes do.
 func (r *router) speak(c *cluster, number uint32) {
 	if number != r.saying {
 		return // there was an earlier look
@@ -61,9 +61,6 @@ func (r *router) speak(c *cluster, number uint32) {
 		l := &c.letters.all[at]
 		l.data, l.copies = data, 0
 		for i := range c.routers {
-			if uint32(i) == r.number {
-				continue
-			}
 			for _, late := range c.chaos.copies(c.now) {
 				l.copies++
 				c.queue.push(c.now.Add(c.cfg.EventDelay+late), heard, at, uint32(i))
@@ -74,7 +71,7 @@ func (r *router) speak(c *cluster, number uint32) {
 	r.tell(c)
 }
 
-// hear takes a message of another router.
+// hear takes a message of a router.
 func (r *router) hear(c *cluster, at uint32) {
 	l := &c.letters.all[at]
 	l.copies--

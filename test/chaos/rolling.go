@@ -162,32 +162,54 @@ func (t traces) within(before traces) bool {
 	return t.goroutines <= before.goroutines+spareGoroutines && t.descriptors <= before.descriptors+spareDescriptors && t.keys <= before.keys
 }
 
+// What comes and goes at any moment, of pings and of whoever looks.
+const (
+	briefGoroutines  = 5
+	briefDescriptors = 3
+)
+
+// like reports whether t is o but for what comes and goes.
+func (t traces) like(o traces) bool {
+	return max(t.goroutines-o.goroutines, o.goroutines-t.goroutines) <= briefGoroutines &&
+		max(t.descriptors-o.descriptors, o.descriptors-t.descriptors) <= briefDescriptors && t.keys == o.keys
+}
+
+// How many looks in a row find a process at rest: before, they take longer than a router
+// needs to ping workers that nobody calls, for which it connects to them.
+const (
+	looksBefore = 30
+	looksAfter  = 5
+)
+
 // restPatience bounds the wait for the hub to come to rest: connections that
 // nobody uses are closed after two minutes.
 const restPatience = 150 * time.Second
 
 // rest looks at the hub, until it is within what it was before or for a while;
-// without a before until it does not change.
+// without a before until it does not change for long.
 func (s *roll) rest(ctx context.Context, before traces) (traces, error) {
 	if s.f.Hub == nil {
 		return traces{}, nil
 	}
-	var last traces
-	calm := 0
+	var first, last traces // of the looks that were alike
+	calm, looks := 0, looksAfter
+	if before == (traces{}) {
+		looks = looksBefore
+	}
 	_, err := fleet.Until(ctx, 200*time.Millisecond, restPatience, func(ctx context.Context) error {
 		now, err := s.look(ctx)
 		if err != nil {
 			return err
 		}
-		good := now == last
+		good := now.like(first)
 		if before != (traces{}) {
 			good = now.within(before)
 		}
 		if last = now; !good {
-			calm = 0
+			calm, first = 0, now
 			return errors.New("it changes")
 		}
-		if calm++; calm < 5 {
+		if calm++; calm < looks {
 			return errors.New("it has not been calm for long")
 		}
 		return nil

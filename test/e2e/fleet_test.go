@@ -171,14 +171,16 @@ func TestFleet(t *testing.T) {
 
 	// A prompt that one frontend sent to a worker is known to the other and to the router.
 	held := first.complete("/v1/chat/completions", chat(longPrompt(9), 2))
-	router.eventually("the router knows what the workers hold", func() bool {
-		for _, w := range router.workers() {
-			if fmt.Sprint(w.WorkerID) == held.worker {
-				return w.CachedBlocks >= held.prompt/16 && w.Feed.State == "live"
+	tokens := first.tokens(longPrompt(9))
+	router.eventually("the router knows who holds the prompt", func() bool {
+		for _, c := range explainTokens(&router.server, tokens) {
+			if fmt.Sprint(c.WorkerID) == held.worker {
+				return c.Overlap.Device == len(tokens)/16
 			}
 		}
 		return false
 	})
+	router.idle() // it counts the first frontend's requests too, until it hears that they are over
 	if a := second.complete("/v1/chat/completions", chat(longPrompt(9), 2)); a.cached < held.prompt-16 {
 		t.Errorf("the other frontend: %+v, although %s holds the prompt", a, held.worker)
 	}

@@ -77,9 +77,20 @@ type candidate struct {
 
 func explain(s *server, prompt string) []candidate {
 	s.t.Helper()
-	resp, data := s.do(http.MethodPost, "/v1/router/explain", map[string]any{
+	return explainOf(s, map[string]any{
 		"model": "penstock-tiny", "messages": []map[string]string{{"role": "user", "content": prompt}},
 	})
+}
+
+// explainTokens is explain for a router without a tokenizer.
+func explainTokens(s *server, tokens []int) []candidate {
+	s.t.Helper()
+	return explainOf(s, map[string]any{"model": "penstock-tiny", "token_ids": tokens})
+}
+
+func explainOf(s *server, question map[string]any) []candidate {
+	s.t.Helper()
+	resp, data := s.do(http.MethodPost, "/v1/router/explain", question)
 	var e struct {
 		Candidates []candidate `json:"candidates"`
 	}
@@ -87,6 +98,21 @@ func explain(s *server, prompt string) []candidate {
 		s.t.Fatalf("explain: %s %v: %s", resp.Status, err, data)
 	}
 	return e.Candidates
+}
+
+// tokens are those of a conversation of one message.
+func (s *server) tokens(prompt string) []int {
+	s.t.Helper()
+	resp, data := s.do(http.MethodPost, "/tokenize", map[string]any{
+		"model": "penstock-tiny", "messages": []map[string]string{{"role": "user", "content": prompt}},
+	})
+	var out struct {
+		Tokens []int `json:"tokens"`
+	}
+	if err := json.Unmarshal(data, &out); err != nil || resp.StatusCode != 200 || len(out.Tokens) == 0 {
+		s.t.Fatalf("tokenize: %s %v: %s", resp.Status, err, data)
+	}
+	return out.Tokens
 }
 
 func TestRandomModeIgnoresTheCache(t *testing.T) {

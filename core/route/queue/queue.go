@@ -121,13 +121,12 @@ type Queue struct {
 	n      int
 	tokens int
 	serial uint64
-	round  uint64 // of Offer
+	heads  []*Entry // scratch of Offer
 }
 
 type lane struct {
-	id      uint64
-	heaps   [2]heap // by order, by deadline
-	refused uint64  // the last round in which its head was
+	id    uint64
+	heaps [2]heap // by order, by deadline
 }
 
 // New returns an empty queue.
@@ -216,28 +215,58 @@ func (q *Queue) Remove(e *Entry) bool {
 
 // Offer calls take with the heads of lanes, the first of them by order first, until each
 // lane is empty or its head was not taken; an entry that take accepts is out of the queue
-// before the next one is looked at. take must not change the queue.
+// before the next one is looked at. take must not change the queue. Beside the calls it
+// takes O(n log n) of the number of lanes, and O(log n) for each entry taken.
 func (q *Queue) Offer(now kv.Mono, take func(*Entry) bool) (taken int) {
-	q.round++
-	for {
-		var best *Entry
-		for _, l := range q.lanes {
-			if l.refused == q.round {
+	// The heads of lanes that were not refused, as a heap whose first is the next.
+	heads := q.heads[:0]
+	for _, l := range q.lanes {
+		heads = append(heads, l.head(now))
+	}
+	slices.SortFunc(heads, func(a, b *Entry) int {
+		switch {
+		case a == b:
+			return 0
+		case a.before(b, now):
+			return -1
+		}
+		return 1
+	})
+	for len(heads) > 0 {
+		best, last := heads[0], len(heads)-1
+		if take(best) {
+			l := best.lane
+			q.Remove(best)
+			taken++
+			if len(l.heaps[0].entries) > 0 {
+				heads[0] = l.head(now)
+				sink(heads, now)
 				continue
 			}
-			if e := l.head(now); best == nil || e.before(best, now) {
-				best = e
-			}
 		}
-		if best == nil {
-			return taken
+		heads[0], heads[last] = heads[last], nil
+		heads = heads[:last]
+		sink(heads, now)
+	}
+	q.heads = heads[:0]
+	return taken
+}
+
+// sink moves the first entry of a heap down to where it belongs.
+func sink(heads []*Entry, now kv.Mono) {
+	for at := 0; ; {
+		child := 2*at + 1
+		if child >= len(heads) {
+			return
 		}
-		if !take(best) {
-			best.lane.refused = q.round
-			continue
+		if right := child + 1; right < len(heads) && heads[right].before(heads[child], now) {
+			child = right
 		}
-		q.Remove(best)
-		taken++
+		if !heads[child].before(heads[at], now) {
+			return
+		}
+		heads[at], heads[child] = heads[child], heads[at]
+		at = child
 	}
 }
 

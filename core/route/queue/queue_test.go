@@ -264,7 +264,7 @@ func agrees(t *rapid.T) {
 		"push": func(t *rapid.T) {
 			now++
 			item := Item{
-				Lane:     rapid.Uint64Max(4).Draw(t, "lane"),
+				Lane:     rapid.Uint64Max(40).Draw(t, "lane"),
 				Priority: Priority{Strict: rapid.Uint32Max(2).Draw(t, "strict"), Jump: time.Duration(rapid.IntRange(0, 20).Draw(t, "jump")) * time.Second},
 				Tokens:   rapid.IntRange(0, 1000).Draw(t, "tokens"),
 			}

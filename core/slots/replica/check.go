@@ -30,6 +30,7 @@ func (r *Replica) Check() error {
 	if count != o.count || sum != o.sum || bytes != o.bytes || o.sent > len(o.kept) {
 		return fmt.Errorf("replica: check: %d reservations, sum %x, %d bytes kept; counted as %d, %x, %d", count, sum, bytes, o.count, o.sum, o.bytes)
 	}
+	named := 0
 	for i, p := range r.peers {
 		sum := uint64(0)
 		for number, e := range p.entries {
@@ -37,6 +38,7 @@ func (r *Replica) Check() error {
 				return fmt.Errorf("replica: check: reservation %d of router %d is found as %d", e.number, p.router, number)
 			}
 			sum += e.hash()
+			named += e.named
 			if v, ok := e.ref.View(); ok && (v.PrefillTokens != e.left || v.OutputTokens != e.output || v.Worker != e.worker) {
 				return fmt.Errorf("replica: check: reservation %d of router %d is %+v, its table has %+v", number, p.router, *e, v)
 			}
@@ -51,6 +53,9 @@ func (r *Replica) Check() error {
 		if sum != p.sum || i > 0 && r.peers[i-1].router >= p.router || p.high+1 < at && at > 1 || len(p.ahead) == 0 && len(p.early) > 0 {
 			return fmt.Errorf("replica: check: router %d has sum %x, counted as %x, or is out of order", p.router, sum, p.sum)
 		}
+	}
+	if named != r.named || named > r.mostNamed {
+		return fmt.Errorf("replica: check: %d named blocks, counted as %d of %d", named, r.named, r.mostNamed)
 	}
 	return nil
 }

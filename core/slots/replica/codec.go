@@ -26,8 +26,9 @@ const (
 	// maxChain is the longest chain, in blocks, that is told. What is behind it counts
 	// as shared with nobody: 64k tokens of 16 in a block are known by 32 KiB.
 	maxChain = 4096
-	// Larger numbers are a defect, or somebody else's message.
-	maxTokens    = math.MaxInt32
+	// Larger numbers are a defect, or somebody else's message. The blocks of so many
+	// tokens, of all reservations that are remembered, can be summed up by their weights.
+	maxTokens    = 1 << 23
 	maxBlockSize = 1 << 20
 	maxPrefill   = 24 * time.Hour
 	maxNumber    = 1 << 62

@@ -42,6 +42,7 @@ type entry struct {
 	left   int // tokens of the prompt
 	output int // tokens
 	grown  int // of this router: tokens, told or not
+	named  int // of another router: blocks of its chain that are counted
 	ref    slots.Ref
 	ended  bool
 }

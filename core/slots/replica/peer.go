@@ -26,6 +26,9 @@ type peer struct {
 	entries map[uint64]*entry
 	sum     uint64 // of their hashes
 
+	// named counts the blocks of chains that are counted for others, of all peers.
+	named *int
+
 	listing bool // a list is wanted
 	behind  kv.Mono
 	askAt   kv.Mono
@@ -66,7 +69,7 @@ func (r *Replica) peer(router, epoch uint64) *peer {
 		r.peers = slices.Insert(r.peers, at, nil)
 		r.own.digests = r.now // it does not know of us either
 	}
-	r.peers[at] = &peer{router: router, epoch: epoch, heard: r.now, next: 1, early: map[uint64]early{}, entries: map[uint64]*entry{}}
+	r.peers[at] = &peer{router: router, epoch: epoch, heard: r.now, next: 1, named: &r.named, early: map[uint64]early{}, entries: map[uint64]*entry{}}
 	return r.peers[at]
 }
 
@@ -196,7 +199,8 @@ func (r *Replica) take(p *peer, number uint64, v *slots.Reservation, blockSize i
 }
 
 // place counts a reservation at its worker, if that is known here. A prompt that its
-// router cuts into other blocks shares none.
+// router cuts into other blocks shares none, nor do those that name more blocks than are
+// remembered.
 func (r *Replica) place(e *entry, v *slots.Reservation, blockSize int) {
 	table := r.tables.Table(v.Worker)
 	if table == nil {
@@ -205,9 +209,12 @@ func (r *Replica) place(e *entry, v *slots.Reservation, blockSize int) {
 	w := *v
 	w.PrefillTokens, w.OutputTokens = e.left, e.output
 	w.PromptTokens = max(w.PromptTokens, e.left)
-	if blockSize != table.BlockSize() {
+	r.named -= e.named
+	if blockSize != table.BlockSize() || r.named+len(w.Chain) > r.mostNamed {
 		w.Chain = nil
 	}
+	e.named = len(w.Chain)
+	r.named += e.named
 	e.ref = table.Adopt(r.now, w)
 }
 
@@ -233,6 +240,7 @@ func (p *peer) progress(e *entry, left, output int) {
 
 func (p *peer) drop(e *entry) {
 	p.sum -= e.hash()
+	*p.named -= e.named
 	e.ref.Free()
 	delete(p.entries, e.number)
 }
@@ -264,15 +272,15 @@ func (r *Replica) turn(p *peer, m *message) {
 	page := m.page
 	late := page.asOf+1 < p.next
 	var gone []uint64
-	i := 0
-	for _, number := range slices.Sorted(maps.Keys(p.entries)) {
-		for i < len(m.listed) && m.listed[i].number < number {
-			i++
+	for number := range p.entries { // which alone, and then in order
+		if number < page.from || number > page.to {
+			continue
 		}
-		if number >= page.from && number <= page.to && (i == len(m.listed) || m.listed[i].number != number) {
+		if _, there := slices.BinarySearchFunc(m.listed, number, func(l listed, n uint64) int { return cmp.Compare(l.number, n) }); !there {
 			gone = append(gone, number)
 		}
 	}
+	slices.Sort(gone)
 	for _, number := range gone {
 		p.drop(p.entries[number])
 	}

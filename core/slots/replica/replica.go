@@ -8,12 +8,16 @@
 // and any number of times, the same changes leave the same state.
 //
 // What was lost is noticed by a hole in the numbers, or by the digest that each router
-// says once a second: how many reservations it has, and the sum of a hash of each. A
+// says four times a second: how many reservations it has, and the sum of a hash of each. A
 // hole is filled from what the router keeps of its last changes, else, and when a digest
 // differs, by pages that list all it has. A page is the truth about a range of numbers,
 // so that it heals whoever hears it, whatever else was lost. After the last fault every
 // router agrees with every other one within [Heals], as long as its list takes no longer
 // than a second to send.
+//
+// A router that dies says nothing more, and nothing less: what it had sent counts until
+// it is missed. It is missed soon, by those who hear themselves over the same plane. One
+// that does not hear itself cannot tell a dead router from a dead plane, and waits longer.
 //
 // A Replica is the machine of one router. It has one owner, which also owns its tables.
 package replica
@@ -58,6 +62,7 @@ const (
 
 	maxPeers   = 64
 	maxEntries = 1 << 17 // of one peer
+	maxNamed   = 8 << 20 // blocks of prompts, of all peers: some 50 bytes each
 	maxSpans   = 256     // ranges of changes that are known behind a hole
 	maxEarly   = 1 << 16 // reservations that they speak of
 )
@@ -69,11 +74,13 @@ type Config struct {
 	Router, Epoch uint64
 	// Delay is how long a change may wait for others to go with it: 1 ms unless set.
 	Delay time.Duration
-	// DigestEvery is the time between two digests: 1 s unless set.
+	// DigestEvery is the time between two digests: 250 ms unless set.
 	DigestEvery time.Duration
-	// Silence is after which time without a word another router is taken to be gone,
-	// with all it had sent: 10 s unless set.
+	// Silence is for how long this router must hear its own words, and none of another
+	// router, to take that one to be gone with all it had sent: 1.25 s unless set.
 	Silence time.Duration
+	// Deaf is the same for while it does not hear its own words either: 10 s unless set.
+	Deaf time.Duration
 }
 
 // EnsureDefaults fills in what is not set.
@@ -81,7 +88,7 @@ func (c *Config) EnsureDefaults() {
 	for _, f := range [...]struct {
 		field *time.Duration
 		v     time.Duration
-	}{{&c.Delay, time.Millisecond}, {&c.DigestEvery, time.Second}, {&c.Silence, 10 * time.Second}} {
+	}{{&c.Delay, time.Millisecond}, {&c.DigestEvery, 250 * time.Millisecond}, {&c.Silence, 1250 * time.Millisecond}, {&c.Deaf, 10 * time.Second}} {
 		if *f.field == 0 {
 			*f.field = f.v
 		}
@@ -94,8 +101,8 @@ func (c *Config) Validate() error {
 	if c.Router == 0 {
 		errs = append(errs, errors.New("replica: a router's id must not be 0"))
 	}
-	if min(c.Delay, c.DigestEvery) <= 0 || c.Silence <= c.DigestEvery {
-		errs = append(errs, fmt.Errorf("replica: delay %v and digest interval %v must be positive, and silence %v longer than that", c.Delay, c.DigestEvery, c.Silence))
+	if min(c.Delay, c.DigestEvery) <= 0 || c.Silence <= c.DigestEvery || c.Deaf < c.Silence {
+		errs = append(errs, fmt.Errorf("replica: delay %v and digest interval %v must be positive, silence %v longer than that, and deaf %v no shorter", c.Delay, c.DigestEvery, c.Silence, c.Deaf))
 	}
 	return errors.Join(errs...)
 }
@@ -114,8 +121,13 @@ type Replica struct {
 	now    kv.Mono
 	own    own
 	peers  []*peer // ascending by router
-	stats  Stats
-	in     message // scratch of Accept
+	// echo is when a word of this router last came back to it, and hears since when they
+	// have, without a pause of half of Silence.
+	echo, hears kv.Mono
+	// named are the blocks of chains of all peers that are counted, up to mostNamed.
+	named, mostNamed int
+	stats            Stats
+	in               message // scratch of Accept
 }
 
 // Stats count since the replica was made.
@@ -140,7 +152,7 @@ func New(cfg Config, tables Tables) (*Replica, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Replica{cfg: cfg, tables: tables}, nil
+	return &Replica{cfg: cfg, tables: tables, mostNamed: maxNamed}, nil
 }
 
 // Stats returns the counts so far.
@@ -208,7 +220,7 @@ func (r *Replica) Pending() bool {
 func (r *Replica) Next() kv.Mono {
 	at := r.own.next(r)
 	for _, p := range r.peers {
-		at = min(at, p.heard.Add(r.cfg.Silence))
+		at = min(at, p.heard.Add(r.cfg.Deaf)) // an echo comes by itself
 		if p.lacking() {
 			at = min(at, p.askAt)
 		}
@@ -221,12 +233,7 @@ func (r *Replica) Next() kv.Mono {
 // one that cannot be is healed as any that is lost.
 func (r *Replica) Step(now kv.Mono, out [][]byte) [][]byte {
 	r.now = max(r.now, now)
-	for _, p := range r.peers {
-		if r.now.Sub(p.heard) >= r.cfg.Silence {
-			p.clear()
-		}
-	}
-	r.peers = slices.DeleteFunc(r.peers, func(p *peer) bool { return r.now.Sub(p.heard) >= r.cfg.Silence })
+	r.miss()
 	out = r.own.step(r, out)
 	for _, p := range r.peers {
 		if p.lacking() && r.now >= p.askAt {
@@ -252,9 +259,34 @@ func (r *Replica) ask(p *peer) []byte {
 	return appendWant(appendHeader(nil, kindWant, r.cfg.Router, r.cfg.Epoch), want{p.router, p.epoch, from, to})
 }
 
-// Accept takes a message of the plane, its own included, which it leaves out. It keeps
-// no part of data. An error says that the message cannot be read, and that nothing of
-// it was taken.
+// echoed notes that a word of this router came back.
+func (r *Replica) echoed() {
+	if r.now.Sub(r.echo) > r.cfg.Silence/2 {
+		r.hears = r.now // what others said meanwhile may still be on its way
+	}
+	r.echo = r.now
+	r.miss()
+}
+
+// gone reports whether another router has been silent for too long.
+func (r *Replica) gone(p *peer) bool {
+	return r.echo.Sub(max(p.heard, r.hears)) >= r.cfg.Silence || r.now.Sub(p.heard) >= r.cfg.Deaf
+}
+
+// miss forgets who is gone.
+func (r *Replica) miss() {
+	r.peers = slices.DeleteFunc(r.peers, func(p *peer) bool {
+		gone := r.gone(p)
+		if gone {
+			p.clear()
+		}
+		return gone
+	})
+}
+
+// Accept takes a message of the plane. Its own must come too: of them it heeds only that
+// they do. It keeps no part of data. An error says that the message cannot be read, and
+// that nothing of it was taken.
 func (r *Replica) Accept(now kv.Mono, data []byte) error {
 	r.now = max(r.now, now)
 	m := &r.in
@@ -263,6 +295,7 @@ func (r *Replica) Accept(now kv.Mono, data []byte) error {
 		return err
 	}
 	if m.router == r.cfg.Router {
+		r.echoed()
 		return nil
 	}
 	p := r.peer(m.router, m.epoch)

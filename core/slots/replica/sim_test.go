@@ -353,13 +353,57 @@ func TestGone(t *testing.T) {
 	if len(stays.belief(leaver.id)) > 0 || len(stays.belief(dead.id)) == 0 {
 		t.Fatal("not the one that left is gone")
 	}
-	w.run(10*time.Second-2*time.Millisecond, 0)
+	cfg := stays.replica.cfg
+	w.run(cfg.Silence-cfg.DigestEvery-2*time.Millisecond, 0) // it had said something since its last digest, or had not
 	if len(stays.belief(dead.id)) == 0 {
 		t.Error("gone before its time")
 	}
-	w.run(time.Second, 0)
+	w.run(2*cfg.DigestEvery, 0)
 	if len(stays.replica.Peers(nil)) > 0 || stays.tables[0].Adopted()+stays.tables[1].Adopted() > 0 {
 		t.Error("something of it is left")
+	}
+	w.check()
+}
+
+// TestDeaf: who does not hear itself either does not take others to be gone, though it
+// does not wait for ever, nor does it when it hears again, before they had time to speak.
+func TestDeaf(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	w.run(2*time.Second, 0.2)
+	w.faults = true
+	away := func(d time.Duration) {
+		for end := w.now.Add(d); w.now < end; w.now += ms {
+			w.exchange()
+			w.mail = nil
+		}
+	}
+	cfg := w.nodes[0].replica.cfg
+	for _, d := range []time.Duration{cfg.Silence / 2, cfg.Silence, 2 * cfg.Silence, cfg.Deaf - 2*cfg.Silence} {
+		w.faults = true
+		away(d)
+		for i, n := range w.nodes {
+			if other := w.nodes[1-i]; len(n.belief(other.id)) == 0 {
+				t.Fatalf("router %d forgot the other within %v", n.id, d)
+			}
+		}
+		w.faults = false
+		first, second := w.nodes[0], w.nodes[1]
+		for late := w.now.Add(cfg.Silence - time.Millisecond); w.now < late; w.now += ms {
+			w.nodes = []*node{first} // the other is late to speak
+			w.exchange()
+		}
+		w.nodes = []*node{first, second}
+		if len(first.belief(second.id)) == 0 {
+			t.Fatalf("forgotten before it had time to speak, after %v", d)
+		}
+		w.run(Heals+settled, 0)
+		if err := w.agree(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	away(cfg.Deaf)
+	if n := len(w.nodes[0].replica.Peers(nil)); n > 0 {
+		t.Errorf("%d are known after %v of nothing", n, cfg.Deaf)
 	}
 	w.check()
 }
@@ -388,14 +432,14 @@ func TestWorkersComeLater(t *testing.T) {
 	}
 }
 
-// TestAloneSaysNothing: without another router nothing is told but a digest a second.
+// TestAloneSaysNothing: without another router nothing is told but digests.
 func TestAloneSaysNothing(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.run(10*time.Second, 0.5)
 	if s := w.nodes[0].replica.Stats(); s.Changes+s.Batches > 0 {
 		t.Errorf("%+v", s)
 	}
-	if w.sent > 10*(headerSize+24) {
+	if w.sent > 40*(headerSize+24) {
 		t.Errorf("%d bytes", w.sent)
 	}
 }

@@ -228,7 +228,7 @@ func (g *generation) observe(d *engine.Delta, fresh int) {
 	now := time.Now()
 	if !g.prefilled {
 		g.prefilled = true
-		g.f.deps.Router.Prefilled(g.route.ID, g.request.Attempt)
+		g.f.deps.Router.Prefilled(g.route.ID, g.request.Attempt, d.Cached)
 	}
 	if g.grown += fresh; g.decision.BlockSize > 0 && g.grown >= g.decision.BlockSize {
 		g.f.deps.Router.Grown(g.route.ID, g.request.Attempt, g.grown)

@@ -313,7 +313,9 @@ func (l *ledger) Explain(_ context.Context, req *route.Request) (route.Explanati
 
 func (l *ledger) Failed(kv.Worker, error) {}
 
-func (l *ledger) Prefilled(id string, attempt uint32) { l.move(id, attempt, "prefilled", "reserved") }
+func (l *ledger) Prefilled(id string, attempt uint32, _ int) {
+	l.move(id, attempt, "prefilled", "reserved")
+}
 
 func (l *ledger) Grown(id string, attempt uint32, tokens int) {
 	l.move(id, attempt, "prefilled", "prefilled")

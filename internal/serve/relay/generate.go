@@ -178,7 +178,7 @@ func (g *generation) output(d *engine.Delta) error {
 	}
 	if !g.prefilled && len(d.Tokens) > 0 {
 		g.prefilled = true
-		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt)
+		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt, d.Cached)
 	}
 	if g.grown += len(d.Tokens); g.grown > 0 && g.grown >= g.blockSize {
 		g.e.r.deps.Router.Grown(g.id, g.request.Attempt, g.grown)

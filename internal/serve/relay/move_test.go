@@ -42,7 +42,7 @@ func (w *world) Route(_ context.Context, req *route.Request) (route.Decision, er
 	return route.Decision{}, fault.New(fault.Unavailable, "there is no worker")
 }
 
-func (w *world) Prefilled(string, uint32) {}
+func (w *world) Prefilled(string, uint32, int) {}
 
 func (w *world) Grown(string, uint32, int) {}
 func (w *world) Free(string, uint32)       {}

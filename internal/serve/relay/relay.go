@@ -31,8 +31,9 @@ type Router interface {
 	// request's ID and Attempt. The error is a *fault.Error, and nothing is
 	// reserved then. It keeps nothing of req.
 	Route(ctx context.Context, req *route.Request) (route.Decision, error)
-	// Prefilled says that the attempt's first token has come.
-	Prefilled(id string, attempt uint32)
+	// Prefilled says that the attempt's first token has come, and that its worker had
+	// cached tokens of the prompt in its cache.
+	Prefilled(id string, attempt uint32, cached int)
 	// Grown says that the attempt has generated more tokens. It is called about once
 	// for each block of them.
 	Grown(id string, attempt uint32, tokens int)

@@ -48,7 +48,7 @@ func (b *book) Route(_ context.Context, req *route.Request) (route.Decision, err
 	return d, err
 }
 
-func (b *book) Prefilled(string, uint32) {}
+func (b *book) Prefilled(string, uint32, int) {}
 
 func (b *book) Grown(string, uint32, int) {}
 

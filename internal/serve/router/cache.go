@@ -11,8 +11,9 @@ import (
 	"penstock/core/residency"
 )
 
-// maxSources bounds the workers whose events are followed. Those beyond it route
-// without overlaps.
+// maxSources bounds the workers whose events are followed and are not known to discovery.
+// Those that it knows are followed however many others there are: else whoever can
+// publish could keep them out.
 const maxSources = 16384
 
 // cache is what the router knows of the workers' caches, which the event plane tells. It
@@ -99,7 +100,7 @@ func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	}
 	s := c.mu.sources[w]
 	if s == nil {
-		if len(c.mu.sources) == maxSources {
+		if !known && len(c.mu.sources) >= maxSources+len(c.mu.lives) {
 			return v, false
 		}
 		s = &source{epoch: rec.Epoch, since: now}
@@ -229,8 +230,7 @@ func (c *cache) know(lives map[kv.Worker]life) {
 }
 
 // due appends to dst the requests that must be sent to workers now, for what is missing
-// of their feeds or for their caches. Those that discovery does not know are not asked:
-// they may be long gone. wait is the time until there may be more to send.
+// of their feeds or for their caches. wait is the time until there may be more to send.
 func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,7 +241,7 @@ func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Dura
 	}
 	all := c.mu.tracker.Due(now, c.mu.asked)
 	for _, q := range all {
-		if c.mu.lives[q.Worker].publishes {
+		if c.mu.lives[q.Worker].publishes { // it may have gone since
 			dst = append(dst, q)
 		}
 	}

@@ -28,6 +28,12 @@ type Config struct {
 	Feed      feed.Config
 	Residency residency.Config
 	Health    health.Config
+	// NoKVEvents has the router follow no cache events: it predicts what is cached from
+	// what it sent, for two minutes, corrected by what workers report.
+	NoKVEvents bool
+	// PredictedTTL is for how long a router that follows events predicts so too, until
+	// they say what became of it; negative is not at all.
+	PredictedTTL time.Duration
 	// BlockSize, if not 0, is the block size that every worker must have; a
 	// worker with another one gets no requests. 0 takes it from the model cards.
 	BlockSize int
@@ -78,6 +84,9 @@ func (c *Config) EnsureDefaults() {
 	c.Index.EnsureDefaults()
 	c.Feed.EnsureDefaults()
 	c.Health.EnsureDefaults()
+	if c.PredictedTTL == 0 {
+		c.PredictedTTL = 2 * time.Second
+	}
 	if c.ReservationTTL == 0 {
 		c.ReservationTTL = 10 * time.Minute
 	}
@@ -109,6 +118,9 @@ func (c *Config) Validate() error {
 	}
 	if c.ReservationTTL < 0 || c.Grace < 0 {
 		errs = append(errs, errors.New("router: reservation ttl and grace must be positive"))
+	}
+	if c.PredictedTTL > 0 && c.PredictedTTL < time.Millisecond {
+		errs = append(errs, fmt.Errorf("router: what is predicted must hold for at least 1ms, not %v", c.PredictedTTL))
 	}
 	if c.Decisions < 1 {
 		errs = append(errs, fmt.Errorf("router: at least 1 decision must be remembered, not %d", c.Decisions))

@@ -41,8 +41,12 @@ type decidedAttempt struct {
 	BlockSize     int        `json:"block_size,omitempty"`
 	Cost          float64    `json:"cost"`
 	PrefilledAt   *time.Time `json:"prefilled_at,omitempty"`
-	FreedAt       *time.Time `json:"freed_at,omitempty"`
-	Error         string     `json:"error,omitempty"` // code: why no worker was chosen
+	// Predicted and Reported are the tokens of the prompt that the worker was believed to
+	// have cached, and that it said it had; nil before it said so.
+	Predicted *int       `json:"predicted_cached_tokens,omitempty"`
+	Reported  *int       `json:"reported_cached_tokens,omitempty"`
+	FreedAt   *time.Time `json:"freed_at,omitempty"`
+	Error     string     `json:"error,omitempty"` // code: why no worker was chosen
 }
 
 func (d *decisions) init(size int) {
@@ -97,6 +101,10 @@ func (d *decisions) prefilled(id string, attempt uint32, at time.Time) {
 			a.PrefilledAt = new(at.UTC())
 		}
 	})
+}
+
+func (d *decisions) reported(id string, attempt uint32, predicted, reported int) {
+	d.update(id, attempt, func(a *decidedAttempt) { a.Predicted, a.Reported = &predicted, &reported })
 }
 
 func (d *decisions) freed(id string, attempt uint32, at time.Time) {

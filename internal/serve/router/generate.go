@@ -80,7 +80,7 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 		if delta.Accepted {
 			return out.write("")
 		}
-		r.Prefilled(ereq.ID, ereq.Attempt)
+		r.Prefilled(ereq.ID, ereq.Attempt, delta.Cached)
 		if fresh += len(delta.Tokens); fresh >= d.BlockSize {
 			r.Grown(ereq.ID, ereq.Attempt, fresh)
 			fresh = 0

@@ -42,7 +42,7 @@ import (
 //	route id=NAME [attempt=N] model=NAME [worker=N] tokens=N..N
 //	failed id=N code=NAME                 a call to a worker
 //	silent id=N, loud id=N                no more answers to pings, and again
-//	prefilled id=NAME, free id=NAME [attempt=N]
+//	prefilled id=NAME [cached=TOKENS], free id=NAME [attempt=N]
 //	advance by=DURATION
 //	METHOD PATH, with a body: get, post, put
 func TestHTTP(t *testing.T) {
@@ -99,7 +99,7 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 	case "route":
 		return s.route(d)
 	case "prefilled":
-		s.router.Prefilled(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
+		s.router.Prefilled(arg(d, "id", ""), arg(d, "attempt", uint32(1)), arg(d, "cached", 0))
 	case "free":
 		s.router.Free(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
 	case "failed":

@@ -210,15 +210,17 @@ func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 
 
 // indexRow is the JSON of the index as a whole.
 type indexRow struct {
-	Events   bool         `json:"events"`    // whether events are consumed
-	CaughtUp bool         `json:"caught_up"` // whether what was kept of them has been read
-	Workers  int          `json:"workers"`
-	Blocks   int          `json:"blocks"`
-	Entries  int          `json:"entries"`
-	Bytes    int          `json:"bytes"`
-	Counts   indexCounts  `json:"counts"`
-	Feeds    []workerFeed `json:"feeds"`
-	Pools    []poolRow    `json:"pools,omitempty"` // of memory that workers share
+	Events   bool        `json:"events"`    // whether events are consumed
+	CaughtUp bool        `json:"caught_up"` // whether what was kept of them has been read
+	Workers  int         `json:"workers"`
+	Blocks   int         `json:"blocks"`
+	Entries  int         `json:"entries"`
+	Bytes    int         `json:"bytes"`
+	Counts   indexCounts `json:"counts"`
+	// Predicted is what is believed without events; null if nothing is.
+	Predicted *predictedRow `json:"predicted"`
+	Feeds     []workerFeed  `json:"feeds"`
+	Pools     []poolRow     `json:"pools,omitempty"` // of memory that workers share
 }
 
 type indexCounts struct {
@@ -229,6 +231,28 @@ type indexCounts struct {
 	Refused    uint64 `json:"refused"`
 	Orphans    uint64 `json:"orphans"`
 	Clears     uint64 `json:"clears"`
+}
+
+// predictedRow is the JSON of what the router believes because it sent it.
+type predictedRow struct {
+	TTL       float64 `json:"ttl_seconds"`
+	Workers   int     `json:"workers"`
+	Entries   int     `json:"entries"`
+	Bytes     int     `json:"bytes"`
+	Inserted  uint64  `json:"inserted"`
+	Refreshed uint64  `json:"refreshed"`
+	Expired   uint64  `json:"expired"`
+	Pruned    uint64  `json:"pruned"`
+	Refuted   uint64  `json:"refuted"`
+}
+
+func (r *Router) predictedRow() *predictedRow {
+	if !r.predict.on() {
+		return nil
+	}
+	st := r.predict.stats()
+	t := st.Totals
+	return &predictedRow{seconds(r.predict.ttl), st.Workers, st.Entries, st.Bytes, t.Inserted, t.Refreshed, t.Expired, t.Pruned, t.Refuted}
 }
 
 type workerFeed struct {
@@ -247,8 +271,9 @@ func (r *Router) indexRow() indexRow {
 	row := indexRow{
 		Events: r.events, CaughtUp: r.caughtUp.Load(),
 		Workers: st.Workers, Blocks: st.Blocks, Entries: st.Entries, Bytes: st.Bytes,
-		Counts: indexCounts{st.Counts.Stored, st.Counts.Duplicates, st.Counts.Removed, st.Counts.Unknown, st.Counts.Refused, st.Counts.Orphans, st.Counts.Clears},
-		Feeds:  []workerFeed{},
+		Counts:    indexCounts{st.Counts.Stored, st.Counts.Duplicates, st.Counts.Removed, st.Counts.Unknown, st.Counts.Refused, st.Counts.Orphans, st.Counts.Clears},
+		Predicted: r.predictedRow(),
+		Feeds:     []workerFeed{},
 	}
 	for _, h := range feeds {
 		w := h.feed.Worker
@@ -264,26 +289,32 @@ type dumpRow struct {
 	Rank     uint32 `json:"dp_rank"`
 	Tier     string `json:"tier"`
 	Seq      string `json:"seq"`
+	// Predicted says that no event has said so: the router sent it there.
+	Predicted bool `json:"predicted,omitempty"`
 }
 
 // serveDump streams what every worker holds, one worker after another: each is
-// a consistent picture, the whole is not.
+// a consistent picture, the whole is not. A router without events has only what it believes.
 func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
+	holders, held, predicted := r.cache.holders, r.cache.held, false
+	if !r.events && r.predict.on() {
+		holders, held, predicted = r.predict.holders, r.predict.held, true
+	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	rc := http.NewResponseController(w)
 	out := bufio.NewWriter(w)
 	enc := json.NewEncoder(out)
 	var blocks []prefix.Block
-	for _, worker := range r.cache.holders() {
+	for _, worker := range holders() {
 		if req.Context().Err() != nil {
 			return nil
 		}
-		blocks = r.cache.held(blocks[:0], worker)
+		blocks = held(blocks[:0], worker)
 		for i, b := range blocks {
 			if i%1024 == 0 {
 				bound(rc)
 			}
-			row := dumpRow{uint64(worker.ID), worker.Rank, b.Tier.String(), hex(uint64(b.Seq))}
+			row := dumpRow{uint64(worker.ID), worker.Rank, b.Tier.String(), hex(uint64(b.Seq)), predicted}
 			if enc.Encode(row) != nil {
 				return nil // the client is gone
 			}

@@ -33,6 +33,7 @@ func (r *Router) take(ctx context.Context, rec *feed.Record, m bus.Message) {
 		r.hub.publish(rec, outcomeRefused, 0)
 		return
 	}
+	r.predict.heed(rec.Worker, rec.Events, verdict)
 	r.metrics.fed(rec, verdict)
 	r.hub.publish(rec, verdict.Outcome.String(), verdict.Skip)
 	if verdict.Resync {

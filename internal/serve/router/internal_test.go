@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -259,5 +260,50 @@ func TestStrictQuery(t *testing.T) {
 		if n := p.active.Len(); n != 25 {
 			t.Errorf("%d requests are active, want 25", n)
 		}
+	}
+}
+
+// hello is the first record of a worker's life.
+func hello(id kv.WorkerID) *feed.Record {
+	return &feed.Record{Worker: kv.Worker{ID: id}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{{Kind: kv.Cleared}}}
+}
+
+// TestStrangersKeepNobodyOut: however many workers that discovery does not know are heard
+// of, one that it knows is followed.
+func TestStrangersKeepNobodyOut(t *testing.T) {
+	r := serving(t, Config{}, obs.NewMetrics())
+	for id := range maxSources + 10 {
+		r.cache.accept(place{}, hello(kv.WorkerID(id+2)))
+	}
+	if n := len(r.cache.mu.sources); n > maxSources+1 {
+		t.Errorf("%d strangers are followed", n)
+	}
+	if v, ok := r.cache.accept(place{}, hello(1)); !ok || v.Outcome != feed.Apply {
+		t.Errorf("the worker that discovery knows: %v, %t", v.Outcome, ok)
+	}
+}
+
+// TestSnapshotOfNobodysFeeds: feeds in a snapshot that no record came from, of workers that
+// discovery does not know, are left out: they would never be forgotten.
+func TestSnapshotOfNobodysFeeds(t *testing.T) {
+	from, to := serving(t, Config{}, obs.NewMetrics()), serving(t, Config{}, obs.NewMetrics())
+	for id := range kv.WorkerID(1000) {
+		from.cache.accept(place{1, 1}, hello(id+1))
+	}
+	for id := range kv.WorkerID(1000) {
+		if id+1 != 500 {
+			delete(from.cache.mu.sources, kv.Worker{ID: id + 1})
+		}
+	}
+	_, data := from.cache.snapshot(0, 0)
+	if _, err := to.cache.restore(data); err != nil {
+		t.Fatal(err)
+	}
+	var left []kv.WorkerID
+	for _, h := range to.cache.mu.tracker.AppendHealth(nil) {
+		left = append(left, h.Worker.ID)
+	}
+	if !slices.Equal(left, []kv.WorkerID{500}) {
+		t.Errorf("feeds of %v are left", left)
 	}
 }

@@ -58,11 +58,13 @@ func (r *Router) ask(ctx context.Context, q feed.Request) {
 // tidy does what time alone brings about.
 func (r *Router) tidy() {
 	claims := r.tidyLoad()
+	r.predict.tidy(r.cfg.ReservationTTL)
 	r.cache.tendPools()
 	if !r.events || !r.caughtUp.Load() {
 		return
 	}
 	for _, f := range r.cache.tend(claims) {
+		r.predict.heed(f.worker, nil, feed.Verdict{Drop: true})
 		if f.Finding == feed.Foreign {
 			r.log.Warn("cache events are ahead of what their worker has published; does somebody else publish in its name?",
 				"worker", uint64(f.worker.ID), "last", f.last, "next", f.Next)

@@ -43,7 +43,10 @@ type brokenInstance struct {
 // that are gone is forgotten before newcomers get requests.
 func (r *Router) setInstances(ins []disco.Instance) {
 	next, broken := r.parse(ins)
-	r.cache.know(livesOf(next))
+	lives := livesOf(next)
+	r.predict.know(lives)
+	r.cache.know(lives)
+	r.wake() // newcomers can be asked for what is missing of them
 	defer r.saw()
 	defer r.reportUnfit() // once mu is free
 	r.mu.Lock()

@@ -31,6 +31,9 @@ type routerMetrics struct {
 	stages    [stages]prometheus.Observer
 	overlap   prometheus.Observer
 	predicted prometheus.Counter
+	cached    prometheus.Counter
+	missed    prometheus.Counter
+	unseen    prometheus.Counter
 	decisions *prometheus.CounterVec
 	leaked    prometheus.Counter
 	waits     [waitOutcomes]prometheus.Observer
@@ -51,6 +54,9 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 	rm := routerMetrics{
 		overlap:   m.Histogram("router_overlap_blocks", "Blocks of the prompt that the chosen worker is believed to hold.", []float64{0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096}).WithLabelValues(),
 		predicted: m.Counter("router_predicted_cached_tokens_total", "Prompt tokens believed to be in the chosen worker's cache.").WithLabelValues(),
+		cached:    m.Counter("router_reported_cached_tokens_total", "Prompt tokens that workers reported to have had in their caches.").WithLabelValues(),
+		missed:    m.Counter("router_overpredicted_cached_tokens_total", "Prompt tokens believed to be in the chosen worker's cache, of which it reported that they were not.").WithLabelValues(),
+		unseen:    m.Counter("router_underpredicted_cached_tokens_total", "Prompt tokens that the chosen worker reported to have had in its cache, and was not believed to.").WithLabelValues(),
 		decisions: m.Counter("router_decisions_total", "Decisions by how they ended.", "outcome"),
 		leaked:    m.Counter("router_reservations_expired_total", "Reservations that nobody freed.").WithLabelValues(),
 		calls:     m.Counter("router_failed_calls_total", "Calls to workers that failed or were refused, by code.", "code"),
@@ -82,7 +88,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		r:      r,
 		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),
 		blocks: prometheus.NewDesc(obs.Namespace+"_index_blocks", "Distinct prefixes in the index.", nil, nil),
-		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Estimated memory of the index.", nil, nil),
+		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Memory of the index, as allocations are rounded.", nil, nil),
 		queued: prometheus.NewDesc(obs.Namespace+"_router_queue_requests", "Requests that wait in the router for a worker with less to do.", nil, nil),
 		tokens: prometheus.NewDesc(obs.Namespace+"_router_queue_tokens", "Prompt tokens that they have.", nil, nil),
 	})
@@ -95,6 +101,13 @@ func (m *routerMetrics) decided(d *route.Decision) {
 	m.decisions.WithLabelValues("ok").Inc()
 	m.overlap.Observe(float64(d.OverlapBlocks))
 	m.predicted.Add(float64(d.OverlapBlocks * d.BlockSize))
+}
+
+// reported counts what a worker said of one prompt beside what was believed of it, in tokens.
+func (m *routerMetrics) reported(predicted, cached int) {
+	m.cached.Add(float64(cached))
+	m.missed.Add(float64(max(predicted-cached, 0)))
+	m.unseen.Add(float64(max(cached-predicted, 0)))
 }
 
 func (m *routerMetrics) failed(err error) { m.decisions.WithLabelValues(fault.Of(err).String()).Inc() }

@@ -7,7 +7,6 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/prefix"
 	"penstock/core/route"
 	"penstock/core/route/queue"
 )
@@ -113,8 +112,7 @@ func (r *Router) offer(now kv.Mono, p *pool, w *waiter) bool {
 	}
 	if w.match {
 		moe, asks := w.query.Override.Labels()
-		r.mu.overlaps = r.lookUp(&r.mu.match, r.mu.overlaps[:0], w.query.Chain, &moe, asks)
-		w.query.Overlaps = r.mu.overlaps
+		w.query.Overlaps = r.lookUp(&r.mu.lookup, w.query.Chain, &moe, asks)
 	}
 	if p.router.Full(now, &w.query) {
 		return false
@@ -127,15 +125,6 @@ func (r *Router) offer(now kv.Mono, p *pool, w *waiter) bool {
 	}
 	close(w.done)
 	return true
-}
-
-// lookUp appends what workers hold of chain.
-func (r *Router) lookUp(m *prefix.Match, dst []kv.Overlap, chain []kv.SeqHash, moe *kv.MoEQuery, asks bool) []kv.Overlap {
-	if !asks {
-		moe = nil
-	}
-	r.cache.match(m, chain, moe)
-	return m.AppendOverlaps(dst)
 }
 
 // disperse has all that wait for p begin anew: it is not the pool of its model any more.

@@ -23,10 +23,11 @@ import (
 )
 
 // queueing returns a router of workers of model m that compute 100 tokens in a step, above
-// a threshold of whose batch requests wait. It lives in a bubble.
+// a threshold of whose batch requests wait. It predicts nothing, since their prompts are
+// alike. It lives in a bubble.
 func queueing(t *testing.T, workers int, threshold float64, cfg queue.Config) *Router {
 	t.Helper()
-	r, err := New(Config{Route: route.Config{QueueThreshold: &threshold}, Queue: cfg}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	r, err := New(Config{Route: route.Config{QueueThreshold: &threshold}, Queue: cfg, PredictedTTL: -1}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func TestFlood(t *testing.T) {
 					mu.Lock()
 					busy[d.Worker.ID] = false
 					mu.Unlock()
-					r.Prefilled(req.ID, 1)
+					r.Prefilled(req.ID, 1, 0)
 					<-time.After(time.Second)
 					r.Free(req.ID, 1)
 				})
@@ -169,7 +170,7 @@ func TestAbandonedWait(t *testing.T) {
 		if o := <-slow; fault.Of(o.err) != fault.Deadline || o.err == nil {
 			t.Errorf("a client without time: %v", o.err)
 		}
-		r.Prefilled("first", 1)
+		r.Prefilled("first", 1, 0)
 		if o := <-next; o.err != nil {
 			t.Error(o.err)
 		}
@@ -389,7 +390,7 @@ func TestQueueUnderChurn(t *testing.T) {
 						return
 					}
 					<-time.After(prefill)
-					r.Prefilled(req.ID, req.Attempt)
+					r.Prefilled(req.ID, req.Attempt, 0)
 					<-time.After(decode)
 					r.Free(req.ID, req.Attempt)
 				})

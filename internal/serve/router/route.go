@@ -19,13 +19,18 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 	if err := live(ctx); err != nil {
 		return route.Decision{}, err
 	}
-	d, err := r.choose(ctx, req)
+	sc := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(sc)
+	d, err := r.choose(ctx, sc, req)
 	r.decisions.routed(req, &d, err, time.Now())
 	if err != nil {
 		r.metrics.failed(err)
 		return route.Decision{}, err
 	}
 	r.metrics.decided(&d)
+	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc.chain, sc.blocks); err != nil {
+		r.log.Error("cannot predict what will be cached", "error", err) // a defect
+	}
 	r.log.LogAttrs(ctx, slog.LevelDebug, "routed",
 		slog.String("request", req.ID), slog.Uint64("attempt", uint64(req.Attempt)),
 		slog.Uint64("worker", uint64(d.Worker.ID)), slog.Int("overlap_blocks", d.OverlapBlocks), slog.Float64("cost", d.Cost))
@@ -33,11 +38,11 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 }
 
 // choose picks a worker, after waiting for one that has less to do if need be.
-func (r *Router) choose(ctx context.Context, req *route.Request) (d route.Decision, err error) {
+func (r *Router) choose(ctx context.Context, sc *scratch, req *route.Request) (d route.Decision, err error) {
 	for again := true; again; {
 		var p *pool
 		var w *waiter
-		err = r.decide(req, func(in *pool, q *route.Query) (err error) {
+		err = r.decide(sc, req, func(in *pool, q *route.Query) (err error) {
 			p = in
 			d, w, err = r.place(in, q, req)
 			return err
@@ -54,15 +59,8 @@ func (r *Router) choose(ctx context.Context, req *route.Request) (d route.Decisi
 // it; it changes nothing. When no worker can be chosen the error comes with the
 // exclusions.
 func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explanation, error) {
-	if err := live(ctx); err != nil {
-		return route.Explanation{}, err
-	}
-	var ex route.Explanation
-	err := r.decide(req, func(p *pool, q *route.Query) (err error) {
-		ex, err = p.router.Explain(r.now(), q)
-		return err
-	})
-	return ex, err
+	ac, err := r.account(ctx, req)
+	return ac.Explanation, err
 }
 
 // live returns an error of our own vocabulary when ctx has ended.
@@ -76,10 +74,16 @@ func live(ctx context.Context) error {
 	return fault.New(fault.Canceled, "the request ended before a worker was chosen")
 }
 
-// Prefilled says that the worker has computed an attempt's prompt.
-func (r *Router) Prefilled(id string, attempt uint32) {
-	if r.each(func(p *pool) bool { return p.active.Prefilled(slots.Key{ID: id, Attempt: attempt}) }) {
+// Prefilled says that the worker has computed an attempt's prompt, of which it had cached
+// tokens in its cache.
+func (r *Router) Prefilled(id string, attempt uint32, cached int) {
+	key := slots.Key{ID: id, Attempt: attempt}
+	if r.each(func(p *pool) bool { return p.active.Prefilled(key) }) {
 		r.decisions.prefilled(id, attempt, time.Now())
+	}
+	if predicted, reported, ok := r.predict.report(key, cached); ok {
+		r.metrics.reported(predicted, reported)
+		r.decisions.reported(id, attempt, predicted, reported)
 	}
 }
 
@@ -94,7 +98,9 @@ func (r *Router) Grown(id string, attempt uint32, tokens int) {
 // Free ends an attempt's reservation. One that is not there is no error: the
 // worker may be gone.
 func (r *Router) Free(id string, attempt uint32) {
-	r.each(func(p *pool) bool { return p.active.Free(slots.Key{ID: id, Attempt: attempt}) })
+	key := slots.Key{ID: id, Attempt: attempt}
+	r.each(func(p *pool) bool { return p.active.Free(key) })
+	r.predict.forget(key)
 	r.decisions.freed(id, attempt, time.Now())
 }
 
@@ -115,11 +121,9 @@ func (r *Router) each(f func(*pool) bool) bool {
 // decide hashes the request's prompt, looks it up, and calls f under mu. Between the two
 // a worker may have lost what was found there: such a decision is as good as one that was
 // made a moment earlier.
-func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) error {
-	sc := r.scratch.Get().(*scratch)
-	defer r.scratch.Put(sc)
-	if m := req.Override.Mode; m != nil && *m == route.KV && !r.events {
-		return fault.Param("router_config_override.router_mode", "this router does not follow cache events, so it cannot route by them: start it with --router-mode kv and a kv-overlap-score-weight above 0")
+func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Query) error) error {
+	if m := req.Override.Mode; m != nil && *m == route.KV && !r.matches {
+		return fault.Param("router_config_override.router_mode", "this router does not look at what is cached, so it cannot route by it: start it with --router-mode kv and a kv-overlap-score-weight above 0")
 	}
 	q := route.Query{
 		Key:          slots.Key{ID: req.ID, Attempt: req.Attempt},
@@ -141,13 +145,15 @@ func (r *Router) decide(req *route.Request, f func(*pool, *route.Query) error) e
 		if err != nil {
 			return fault.New(fault.Internal, "hash the prompt for %s: %w", p.model, err)
 		}
-		sc.chain = hasher.Chain(sc.chain[:0], req.Tokens, req.Media)
+		sc.blocks = hasher.Blocks(sc.blocks[:0], req.Tokens, req.Media)
+		sc.chain = kv.AppendChain(sc.chain[:0], sc.blocks)
 		q.Chain = sc.chain
 		hashed := time.Now()
 		r.metrics.stage(stageHash, hashed.Sub(start))
+		sc.lookup.clear()
+		q.Overlaps = nil
 		if match {
-			sc.overlaps = r.lookUp(&sc.match, sc.overlaps[:0], q.Chain, &moe, asks)
-			q.Overlaps = sc.overlaps
+			q.Overlaps = r.lookUp(&sc.lookup, q.Chain, &moe, asks)
 		}
 		r.metrics.stage(stageMatch, time.Since(hashed))
 		if done, err := r.locked(p, &q, f); done {
@@ -172,7 +178,7 @@ func (r *Router) begin(req *route.Request) (p *pool, match bool, err error) {
 // needsOverlaps reports whether the choice of a worker depends on what is cached. The
 // caller holds mu.
 func (r *Router) needsOverlaps(p *pool, o *route.Override) bool {
-	return r.events && p.router.NeedsOverlaps(o)
+	return r.matches && p.router.NeedsOverlaps(o)
 }
 
 // locked calls f under mu, unless p is no longer the model's pool.

@@ -12,7 +12,6 @@ import (
 
 	"penstock/core/health"
 	"penstock/core/kv"
-	"penstock/core/prefix"
 	"penstock/core/route"
 	"penstock/core/slots/replica"
 	"penstock/internal/backoff"
@@ -35,11 +34,13 @@ type Planes struct {
 
 // Router routes the requests of all models. It is safe for concurrent use.
 //
-// Its state has two owners. Whoever holds mu owns what decisions are made of: who the
+// Its state has three owners. Whoever holds mu owns what decisions are made of: who the
 // workers are, how they are, and what is active on them. Whoever holds the cache's lock
-// owns what is known of their caches, see cache. A prompt is looked up before mu is taken.
-// Every hold is short: a decision, or the events of one record, whose number workers bound.
-// Nothing is called and nothing waited for under either; whoever needs both takes mu first.
+// owns what events say of their caches, see cache, and whoever holds that of predictions
+// what is believed without events. Prompts are looked up under none of the three: before mu
+// is taken, or, for one that waited, while it is held. Every hold is short: a decision, or
+// the events of one record, whose number workers bound. Nothing is waited for under any of
+// them, and none is taken under another.
 type Router struct {
 	cfg      Config
 	planes   Planes
@@ -48,7 +49,8 @@ type Router struct {
 	log      *slog.Logger
 	throttle *obs.Throttle
 	started  time.Time // zero of Mono
-	events   bool      // whether decisions use overlaps, so that events are consumed
+	matches  bool      // whether decisions use overlaps
+	events   bool      // whether events are consumed for them
 	// seen is closed, by saw, when workers are known for the first time.
 	seen chan struct{}
 	saw  func()
@@ -70,8 +72,9 @@ type Router struct {
 	// stale says that what is known of caches is to be begun anew; only follow uses it.
 	stale bool
 
-	cache cache
-	mu    struct {
+	cache   cache
+	predict predictions
+	mu      struct {
 		sync.Mutex
 		members []*member // ascending by worker
 		broken  []brokenInstance
@@ -81,9 +84,7 @@ type Router struct {
 		pinging int // pings that are out
 		// replica is the exchange with other routers; nil if there is none.
 		replica *replica.Replica
-		// match and overlaps are scratch for requests that waited.
-		match    prefix.Match
-		overlaps []kv.Overlap
+		lookup  lookup // scratch for requests that waited
 		// referred has, by model, what Refer was told last.
 		referred map[string]string
 	}
@@ -91,9 +92,9 @@ type Router struct {
 
 // scratch is what one decision needs beside the shared state.
 type scratch struct {
-	chain    []kv.SeqHash
-	match    prefix.Match
-	overlaps []kv.Overlap
+	blocks []kv.BlockHash
+	chain  []kv.SeqHash
+	lookup lookup
 }
 
 // New returns a router that knows no worker until Run. prompter may be nil: then
@@ -111,14 +112,18 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	r := &Router{
 		cfg: cfg, planes: planes, prompter: prompter, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 		started: time.Now(),
-		events:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		matches: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
 		resync:  make(chan struct{}, 1),
 		probe:   make(chan struct{}, 1),
 		changed: make(chan struct{}, 1),
 		seen:    make(chan struct{}),
 		stale:   true,
 	}
+	r.events = r.matches && !cfg.NoKVEvents
 	r.self = newSelf(&r.cfg)
+	if err := r.predict.open(&r.cfg, r.predictedTTL(), r.now); err != nil {
+		return nil, err
+	}
 	if err := r.cache.open(&r.cfg, r.now); err != nil {
 		return nil, err
 	}
@@ -136,6 +141,17 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	r.metrics = newMetrics(metrics, r)
 	collectPools(metrics, &r.cache)
 	return r, nil
+}
+
+// predictedTTL is for how long prompts are believed to be cached where they were sent.
+func (r *Router) predictedTTL() time.Duration {
+	switch {
+	case !r.matches:
+		return 0
+	case r.cfg.NoKVEvents:
+		return approxTTL
+	}
+	return max(r.cfg.PredictedTTL, 0)
 }
 
 // Run follows discovery, loads and events until ctx ends; it returns nil then. An error

@@ -159,7 +159,7 @@ func (c *cluster) serve(id string, tokens []kv.Token) (route.Decision, error) {
 	defer c.router.Free(id, 1)
 	ereq := &engine.Request{ID: id, Attempt: 1, Model: "m", Prompt: tokens, Choices: 1, Stop: engine.Stop{MaxTokens: 2}, Logprobs: -1}
 	err = c.rpc.Call(c.t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error {
-		c.router.Prefilled(id, 1)
+		c.router.Prefilled(id, 1, 0)
 		return nil
 	})
 	synctest.Wait()
@@ -742,7 +742,7 @@ func TestReservations(t *testing.T) {
 			t.Error(err)
 		}
 		expect("explained", 1, 40)
-		c.router.Prefilled("a", 1)
+		c.router.Prefilled("a", 1, 0)
 		expect("prefilled", 1, 0)
 		c.router.Free("a", 1)
 		c.router.Free("a", 1)
@@ -1006,7 +1006,7 @@ func TestConcurrent(t *testing.T) {
 					ereq := &engine.Request{ID: id, Attempt: 1, Model: "m", Prompt: req.Tokens, Choices: 1, Stop: engine.Stop{MaxTokens: 1}, Logprobs: -1}
 					// The worker may be leaving: then the call fails, and the request is freed all the same.
 					_ = c.rpc.Call(t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil })
-					c.router.Prefilled(id, 1)
+					c.router.Prefilled(id, 1, 0)
 					c.router.Free(id, 1)
 				}
 			})

@@ -26,9 +26,12 @@ type content struct {
 }
 
 // newContent returns what is known before the first record. Nothing is asked for until
-// release.
+// release, and of workers that discovery does not know not before it does: they may be
+// long gone. The tracker is used with mu held.
 func (c *cache) newContent() (content, error) {
-	tracker, err := feed.NewTracker(c.cfg.Feed)
+	policy := c.cfg.Feed
+	policy.Reach = func(w kv.Worker) bool { return c.mu.lives[w].publishes }
+	tracker, err := feed.NewTracker(policy)
 	if err != nil {
 		return content{}, err
 	}
@@ -145,6 +148,12 @@ func (c *cache) install(k content, at place) {
 	c.mu.content, c.mu.place = k, at
 	c.live.Store(k.index)
 	c.mu.asked = c.mu.asked[:0]
+	// Nobody would ever forget a feed that no record came from, and that discovery does not
+	// know.
+	c.mu.tracker.Keep(func(w kv.Worker) bool {
+		_, exists := c.mu.lives[w]
+		return exists || k.sources[w] != nil
+	})
 	for _, w := range k.index.AppendWorkers(nil) {
 		if _, known := k.sources[w]; !known {
 			c.forget(w)
@@ -179,6 +188,10 @@ func (c *cache) pass(at place) {
 // size. See docs/format/snapshot.md.
 const sourceSize = 8 + 4 + 8 + 4
 
+// maxLoaded is how many workers that section may have: maxSources, and those that discovery
+// knew.
+const maxLoaded = 4 * maxSources
+
 func (k *content) appendSources(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(k.sources)))
 	workers := make([]kv.Worker, 0, len(k.sources))
@@ -203,7 +216,7 @@ func (k *content) loadSources(now kv.Mono, data []byte) error {
 	}
 	n := binary.LittleEndian.Uint32(data)
 	data = data[4:]
-	if n > maxSources || uint64(len(data)) != uint64(n)*sourceSize {
+	if n > maxLoaded || uint64(len(data)) != uint64(n)*sourceSize {
 		return fmt.Errorf("the section workers says that it has %d, in %d bytes", n, len(data))
 	}
 	var last kv.Worker

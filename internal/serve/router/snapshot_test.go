@@ -15,6 +15,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/snapshot"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
@@ -225,6 +226,21 @@ func settled(t *testing.T) *replicas {
 	return c
 }
 
+// anew writes a snapshot again with another header.
+func anew(t *testing.T, data []byte, change func(*snapshot.Header)) []byte {
+	t.Helper()
+	h, sections, err := snapshot.Open(data, func(snapshot.Section) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(&h)
+	w := snapshot.NewWriter(nil, h)
+	for _, s := range sections {
+		w.Add(s.Kind, s.Version, s.Need, func(dst []byte) []byte { return append(dst, s.Data...) })
+	}
+	return w.Finish()
+}
+
 // A snapshot that cannot be read is passed over for the older one, and that one for the
 // plain stream: then workers are asked.
 func TestUnreadableSnapshots(t *testing.T) {
@@ -259,6 +275,14 @@ func TestUnreadableSnapshots(t *testing.T) {
 			_ = c.inner.Delete(c.t.Context(), newest)
 			_ = c.inner.Put(c.t.Context(), "penstock.backend.snapshot.ffffffffffffffff.00000000000000000099", data)
 		}, 1, 0, 0},
+		"the newest says that it is of a message to come": {func(c *replicas, newest, _ string) {
+			data, _ := c.inner.Get(c.t.Context(), newest)
+			_ = c.inner.Put(c.t.Context(), newest, anew(c.t, data, func(h *snapshot.Header) { h.Seq += 1000 }))
+		}, 1, 0, 1},
+		"the newest says that it is of another life": {func(c *replicas, newest, _ string) {
+			data, _ := c.inner.Get(c.t.Context(), newest)
+			_ = c.inner.Put(c.t.Context(), newest, anew(c.t, data, func(h *snapshot.Header) { h.Life++ }))
+		}, 1, 0, 1},
 		"others are in the way": {func(c *replicas, _, _ string) {
 			for _, name := range []string{"zzz", "penstock.backend.snapshot.z", "penstock.backend.snapshot.fffffffffffffff.1", "penstock.other.snapshot.ffffffffffffffff.00000000000000000099"} {
 				_ = c.inner.Put(c.t.Context(), name, []byte("x"))
@@ -404,6 +428,29 @@ func TestSlowReplica(t *testing.T) {
 			t.Errorf("it read %v snapshots, want 1", n)
 		}
 		slow.stop()
+		writer.stop()
+	})
+}
+
+// A replica that is behind leaves the snapshot of one that is not.
+func TestLateWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newReplicas(t)
+		defer c.stopWorkers()
+		writer := c.start(router.Snapshots{Threshold: 1000})
+		gate := &gatedBus{Bus: c.bus, open: make(chan struct{})}
+		late := c.startOver(gate, c.archive, router.Snapshots{Threshold: 1000, Look: 12 * time.Second})
+		c.startWorker(1, 1)
+		c.load(writer, 0, 25)
+		pass(20 * time.Second)
+		names := c.names()
+		if n := late.value("penstock_router_snapshots_total", "written"); n != 0 || len(names) != 1 {
+			t.Errorf("it wrote %v snapshots; there are %v", n, names)
+		}
+		close(gate.open)
+		pass(time.Second)
+		late.exact()
+		late.stop()
 		writer.stop()
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/core/feed"
+	"penstock/core/snapshot"
 	"penstock/internal/plane/bus"
 )
 
@@ -207,6 +208,11 @@ func (r *Router) load(ctx context.Context, k keptSnapshot) error {
 	data, err := r.planes.Archive.Get(ctx, k.name)
 	if err != nil {
 		return err
+	}
+	// What follows a snapshot that covers something else than its name says would be looked
+	// for where it is not.
+	if h, err := snapshot.Peek(data); err == nil && k.place != (place{h.Life, h.Seq}) {
+		return fmt.Errorf("it says that it is of message %d of life %x, its name says otherwise", h.Seq, h.Life)
 	}
 	h, err := r.cache.restore(data)
 	if err != nil {

@@ -87,12 +87,28 @@ func (r *Router) takeSnapshot(ctx context.Context) error {
 		if err := r.noteNewest(ctx); err != nil || !r.snapshotDue() {
 			return err
 		}
+		if late, err := r.late(ctx); err != nil || late {
+			return err
+		}
 		return r.writeSnapshot(ctx)
 	})
 	if fault.Of(err) == fault.Conflict {
 		return nil // somebody else writes, or does now: we see what comes of it
 	}
 	return err
+}
+
+// late says whether another replica has written a snapshot of more than is known here
+// yet: this one's would take its place.
+func (r *Router) late(ctx context.Context) (bool, error) {
+	r.snapshots.mu.Lock()
+	newest := r.snapshots.mu.newest
+	r.snapshots.mu.Unlock()
+	if at := r.cache.where(); at.life != newest.life || at.seq >= newest.seq {
+		return false, nil
+	}
+	span, err := r.planes.Bus.Span(ctx, r.eventTopic())
+	return err == nil && newest.goesOn(span), err // else the stream lost its end
 }
 
 // noteNewest looks whether another replica has written a snapshot.

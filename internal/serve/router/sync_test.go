@@ -73,7 +73,7 @@ func TestRoutersCountEachOthersRequests(t *testing.T) {
 				t.Fatalf("the second router would choose %v: %v", e.Decision.Worker, err)
 			}
 		}
-		c.router.Prefilled("a", 1)
+		c.router.Prefilled("a", 1, 0)
 		c.router.Grown("a", 1, 2*blockSize(d))
 		time.Sleep(300 * time.Millisecond) // virtual
 		sees(load(1, 64/blockSize(d)+2, 0))
@@ -125,7 +125,7 @@ func TestLostChangesHeal(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(5 * time.Millisecond) // virtual
-			r.Prefilled(id, 1)
+			r.Prefilled(id, 1, 0)
 			if i%20 > 1 {
 				r.Free(id, 1)
 			}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// TestExplanationPrint: the table has a column for each term that is not 0 everywhere.
+func TestExplanationPrint(t *testing.T) {
+	const plain = `{"decision":{"worker_id":2,"dp_rank":1,"overlap_blocks":3,"block_size":4,"mode":"kv","cost":3.5},
+		"overlap_score_weight":1,"router_temperature":0,"queue_weight":1,"prompt_tokens":13,"prompt_blocks":3,
+		"candidates":[{"worker_id":2,"dp_rank":1,"cache":"live","overlap_blocks":{"device":3},"prefill_tokens":2,"prefill_blocks":0.5,"decode_blocks":3,"cost":3.5,"probability":1}],
+		"excluded":[{"worker_id":3,"dp_rank":0,"reason":"it drains"}]}`
+	const full = `{"decision":null,"reason":"all are busy","overlap_score_weight":2,"router_temperature":0.5,"queue_weight":1.5,"near_cost":0.1,"session_worker":{"worker_id":1,"dp_rank":0},
+		"candidates":[{"worker_id":1,"dp_rank":0,"cache":"resync","overlap_blocks":{"device":1,"host":2,"disk":3,"pool":4},"predicted_blocks":5,"cxl_accessible_scores":6,"moe_scores":7,
+		"prefill_tokens":8,"queued_tokens":9,"prefill_blocks":10,"fetch_blocks":11,"decode_blocks":12,"active_requests":13,"others_requests":14,
+		"affinity":54,"label_affinity":17,"expert_affinity":18,"session_affinity":19,"cost":20,"probability":1}]}`
+	for _, tt := range []struct {
+		name, in string
+		want     []string
+		not      []string
+	}{
+		{
+			"plain", plain,
+			[]string{
+				"worker 2 rank 1: holds 3 of the prompt's 3 full blocks (13 tokens, blocks of 4); mode kv, cost 3.50\n",
+				"cost = 1 × (prefill + fetch) + decode − affinity, in blocks; the least wins (temperature 0)\n",
+				"WORKER RANK DEVICE PREFILL TOKENS PREFILL DECODE REQUESTS AFFINITY COST CHANCE FEED\n",
+				"2 1 3 2 0.50 3 0 0 3.50 100% live\n",
+				"excluded: worker 3 rank 0: it drains\n",
+			},
+			[]string{"HOST", "session"},
+		},
+		{
+			"full", full,
+			[]string{
+				"no worker: all are busy\n",
+				"cost = 2 × (prefill + 0.5 × queued + fetch) + decode − affinity, in blocks; the least wins (temperature 0.5, costs within 0.1 count as equal)\n",
+				"the session is at worker 1 rank 0\n",
+				"WORKER RANK DEVICE HOST DISK POOL PREDICTED ATTACHABLE LABELLED PREFILL TOKENS QUEUED PREFILL FETCH DECODE REQUESTS OF OTHERS BY LABELS BY EXPERTS BY SESSION AFFINITY COST CHANCE FEED\n",
+				"1 0 1 2 3 4 5 6 7 8 9 10.00 11.00 12 13 14 17.00 18.00 19.00 54.00 20.00 100% resync\n",
+			},
+			nil,
+		},
+	} {
+		var e explanation
+		if err := json.Unmarshal([]byte(tt.in), &e); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if err := e.print(&out, true); err != nil {
+			t.Fatal(err)
+		}
+		var got strings.Builder // with single spaces
+		for line := range strings.Lines(out.String()) {
+			got.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(got.String(), want) {
+				t.Errorf("%s: %q is missing in\n%s", tt.name, want, got.String())
+			}
+		}
+		for _, not := range tt.not {
+			if strings.Contains(got.String(), not) {
+				t.Errorf("%s: %q is in\n%s", tt.name, not, got.String())
+			}
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package router
+
+import (
+	"context"
+	"net/http"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+)
+
+// explained is the JSON of POST /v1/router/explain.
+type explained struct {
+	Decision      *explainedDecision `json:"decision"` // null if nobody can be chosen
+	Reason        string             `json:"reason,omitempty"`
+	OverlapWeight float64            `json:"overlap_score_weight"`
+	Temperature   float64            `json:"router_temperature"`
+	QueueWeight   float64            `json:"queue_weight"`
+	Fetch         fetchCosts         `json:"fetch_costs"`
+	Affinity      affinityWeights    `json:"affinity_weights"`
+	NearCost      float64            `json:"near_cost"`
+	PromptTokens  int                `json:"prompt_tokens"`
+	PromptBlocks  int                `json:"prompt_blocks"`
+	// Session is the worker that the request's session is at; nil if at none.
+	Session    *workerName          `json:"session_worker,omitempty"`
+	Candidates []explainedCandidate `json:"candidates"`
+	Excluded   []explainedExclusion `json:"excluded"`
+}
+
+type explainedDecision struct {
+	bestWorker
+	Mode route.Mode `json:"mode"`
+	Cost float64    `json:"cost"`
+}
+
+// fetchCosts are those of a block of a slower tier, in blocks of prefill.
+type fetchCosts struct {
+	Host float64 `json:"host"`
+	Disk float64 `json:"disk"`
+	Pool float64 `json:"pool"`
+}
+
+// affinityWeights are what a block is worth of each preference.
+type affinityWeights struct {
+	Label   float64 `json:"label"`
+	Experts float64 `json:"experts"`
+	Session float64 `json:"session"`
+}
+
+// explainedCandidate is one worker that could be chosen: what it has of the prompt, what it
+// has to do, what is preferred, and what follows.
+type explainedCandidate struct {
+	WorkerID uint64       `json:"worker_id"`
+	Rank     uint32       `json:"dp_rank"`
+	Cache    string       `json:"cache"` // state of its feed: see feedRow
+	Overlap  tieredBlocks `json:"overlap_blocks"`
+	// Predicted is the part of the overlap on the device for which no event has come;
+	// Attachable and Labelled are parts of it under the names that scores of pools and
+	// of experts have elsewhere.
+	Predicted  int `json:"predicted_blocks"`
+	Attachable int `json:"cxl_accessible_scores"`
+	Labelled   int `json:"moe_scores"`
+
+	PrefillTokens  int     `json:"prefill_tokens"`
+	QueuedTokens   int     `json:"queued_tokens"`
+	PrefillBlocks  float64 `json:"prefill_blocks"`
+	FetchBlocks    float64 `json:"fetch_blocks"`
+	DecodeBlocks   int     `json:"decode_blocks"`
+	ActiveRequests int     `json:"active_requests"`
+	// OthersRequests are those of them that other routers have sent there.
+	OthersRequests int `json:"others_requests"`
+
+	Affinity        float64 `json:"affinity"`
+	LabelAffinity   float64 `json:"label_affinity"`
+	ExpertAffinity  float64 `json:"expert_affinity"`
+	ExpertShare     float64 `json:"expert_share"`
+	SessionAffinity float64 `json:"session_affinity"`
+
+	Cost        float64 `json:"cost"`
+	Near        bool    `json:"near"`
+	Probability float64 `json:"probability"`
+}
+
+type tieredBlocks struct {
+	Device int `json:"device"`
+	Host   int `json:"host"`
+	Disk   int `json:"disk"`
+	Pool   int `json:"pool"`
+}
+
+type explainedExclusion struct {
+	WorkerID uint64 `json:"worker_id"`
+	Rank     uint32 `json:"dp_rank"`
+	Reason   string `json:"reason"`
+}
+
+// account is an explanation and what of it the core does not know: by candidate, how much of
+// its overlap is only predicted.
+type account struct {
+	route.Explanation
+	predicted []int
+}
+
+// serveExplain answers even when no worker can be chosen: then the reasons are
+// what was asked for.
+func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
+	q, err := r.question(w, req)
+	if err != nil {
+		return err
+	}
+	ac, err := r.account(req.Context(), q)
+	if code := fault.Of(err); err != nil && code != fault.Unavailable && code != fault.Overloaded && code != fault.Ineligible {
+		return err
+	}
+	out := newExplained(&ac)
+	if err != nil {
+		out.Decision, out.Reason = nil, err.Error()
+	}
+	caches := r.cacheStates()
+	for i := range out.Candidates {
+		out.Candidates[i].Cache = caches[ac.Candidates[i].Worker]
+	}
+	return writeJSON(w, out)
+}
+
+// account is Explain with what the core does not know.
+func (r *Router) account(ctx context.Context, req *route.Request) (ac account, err error) {
+	if err := live(ctx); err != nil {
+		return ac, err
+	}
+	sc := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(sc)
+	err = r.decide(sc, req, func(p *pool, q *route.Query) (err error) {
+		ac.Explanation, err = p.router.Explain(r.now(), q)
+		return err
+	})
+	for i := range ac.Candidates {
+		c := &ac.Candidates[i]
+		said := find(sc.lookup.known, c.Worker).Blocks[kv.TierDevice]
+		ac.predicted = append(ac.predicted, max(0, c.Overlap[kv.TierDevice]-said))
+	}
+	return ac, err
+}
+
+// find returns what overlaps, ordered by worker, say of w.
+func find(overlaps []kv.Overlap, w kv.Worker) kv.Overlap {
+	for i := range overlaps {
+		if overlaps[i].Worker == w {
+			return overlaps[i]
+		}
+	}
+	return kv.Overlap{}
+}
+
+// cacheStates returns the states of the feeds of the workers that exist.
+func (r *Router) cacheStates() map[kv.Worker]string {
+	caches, heard := r.cache.holdings()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	states := make(map[kv.Worker]string, len(r.mu.members))
+	for _, m := range r.mu.members {
+		states[m.worker] = r.feedRow(heard, m, caches[m.worker]).State
+	}
+	return states
+}
+
+func newExplained(ac *account) explained {
+	d := ac.Decision
+	out := explained{
+		Decision:      &explainedDecision{bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize}, d.Mode, d.Cost},
+		OverlapWeight: ac.OverlapWeight, Temperature: ac.Temperature, QueueWeight: ac.QueueWeight,
+		Fetch:        fetchCosts{ac.Fetch.Host, ac.Fetch.Disk, ac.Fetch.Pool},
+		Affinity:     affinityWeights{ac.Weights.Label, ac.Weights.Experts, ac.Weights.Session},
+		NearCost:     ac.NearCost,
+		PromptTokens: ac.PromptTokens, PromptBlocks: ac.PromptBlocks,
+		Candidates: []explainedCandidate{}, Excluded: []explainedExclusion{},
+	}
+	if ac.Bound.ID != 0 {
+		out.Session = &workerName{uint64(ac.Bound.ID), ac.Bound.Rank}
+	}
+	for i := range ac.Candidates {
+		c := &ac.Candidates[i]
+		out.Candidates = append(out.Candidates, explainedCandidate{
+			WorkerID: uint64(c.Worker.ID), Rank: c.Worker.Rank,
+			Overlap:   tieredBlocks{c.Overlap[kv.TierDevice], c.Overlap[kv.TierHost], c.Overlap[kv.TierDisk], c.Overlap[kv.TierPool]},
+			Predicted: ac.predicted[i], Attachable: c.Attachable, Labelled: c.Labelled,
+			PrefillTokens: c.PrefillTokens, QueuedTokens: c.QueuedTokens, PrefillBlocks: c.PrefillBlocks, FetchBlocks: c.FetchBlocks,
+			DecodeBlocks: c.DecodeBlocks, ActiveRequests: c.ActiveRequests,
+			OthersRequests: c.OthersRequests,
+			Affinity:       c.Affinity, LabelAffinity: c.LabelAffinity, ExpertAffinity: c.ExpertAffinity, ExpertShare: c.ExpertShare,
+			SessionAffinity: c.SessionAffinity,
+			Cost:            c.Cost, Near: c.Near, Probability: c.Probability,
+		})
+	}
+	for _, e := range ac.Excluded {
+		out.Excluded = append(out.Excluded, explainedExclusion{uint64(e.Worker.ID), e.Worker.Rank, e.Reason})
+	}
+	return out
+}

@@ -1,0 +1,210 @@
+package router
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/prefix"
+	"penstock/core/route"
+	"penstock/core/slots"
+)
+
+const (
+	// approxTTL is for how long a prompt is believed to be cached where it was sent, when
+	// there are no events that say so.
+	approxTTL = 2 * time.Minute
+	// maxSent bounds the attempts of which a report is awaited. Those beyond it go without.
+	maxSent = 65536
+)
+
+// predictions is what the router believes to be cached because it sent it there. Without
+// events that is all it knows, for minutes, and what workers report corrects it. With events
+// it is what will be true in a moment: of two requests with one prompt the second finds the
+// first one's worker, although that one has not computed anything yet.
+//
+// Its lock is taken by itself, never under another, nor another under it. Time in it is what
+// now says under the lock.
+type predictions struct {
+	now   func() kv.Mono
+	alone bool // there are no events: reports count
+	ttl   time.Duration
+	// approx is nil if nothing is predicted. It is written, and asked for anything but
+	// Match, by whoever holds mu.
+	approx *prefix.Approx
+
+	mu struct {
+		sync.Mutex
+		lives map[kv.Worker]uint64 // epochs of the workers that exist
+		sent  map[slots.Key]*sent
+	}
+}
+
+// sent is an attempt that was sent to a worker and of which nothing was heard yet.
+type sent struct {
+	worker    kv.Worker
+	epoch     uint64
+	at        kv.Mono
+	blockSize int
+	prompt    int // tokens
+	predicted int // blocks, of those that the worker can report
+	// chain and blocks are those of the prompt, if reports count.
+	chain  []kv.SeqHash
+	blocks []kv.BlockHash
+}
+
+// open makes p ready. ttl is for how long something is believed, 0 for nothing.
+func (p *predictions) open(cfg *Config, ttl time.Duration, now func() kv.Mono) (err error) {
+	p.now, p.alone, p.ttl = now, cfg.NoKVEvents, ttl
+	p.mu.lives, p.mu.sent = map[kv.Worker]uint64{}, map[slots.Key]*sent{}
+	if ttl > 0 {
+		p.approx, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl, Index: cfg.Index})
+	}
+	return err
+}
+
+// on reports whether anything is predicted.
+func (p *predictions) on() bool { return p.ttl > 0 }
+
+// know takes over the set of workers from discovery. Of those that are gone, and of earlier
+// lives, nothing is believed any more.
+func (p *predictions) know(lives map[kv.Worker]life) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.mu.lives
+	p.mu.lives = make(map[kv.Worker]uint64, len(lives))
+	for w, l := range lives {
+		p.mu.lives[w] = l.epoch
+	}
+	for w, epoch := range old { // each is its own affair
+		if p.approx != nil && p.mu.lives[w] != epoch {
+			p.approx.Drop(w)
+		}
+	}
+}
+
+// heed has events win over what is believed beside them: what a worker removed is not
+// believed any more, and nothing of it while some of its events are missing, which might have
+// said so.
+func (p *predictions) heed(w kv.Worker, events []kv.Event, v feed.Verdict) {
+	if p.approx == nil {
+		return
+	}
+	if v.Outcome != feed.Apply {
+		events = nil
+	} else {
+		events = events[v.Skip:]
+	}
+	doubt := v.Drop || v.Hide
+	if !doubt && !slices.ContainsFunc(events, func(ev kv.Event) bool { return ev.Kind == kv.Removed || ev.Kind == kv.Cleared }) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if doubt {
+		p.approx.Drop(w)
+	}
+	for i := range events {
+		p.approx.Retract(w, &events[i])
+	}
+}
+
+// match looks a prompt up. It waits for nobody.
+func (p *predictions) match(m *prefix.Match, chain []kv.SeqHash) { p.approx.Match(m, chain, nil) }
+
+// note remembers that an attempt was sent to a worker, with a prompt whose full blocks are
+// in chain and blocks.
+func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, chain []kv.SeqHash, blocks []kv.BlockHash) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	epoch, known := p.mu.lives[d.Worker]
+	if !known {
+		return nil // it has just gone
+	}
+	now := p.now()
+	if len(p.mu.sent) < maxSent {
+		s := &sent{
+			worker: d.Worker, epoch: epoch, at: now, blockSize: d.BlockSize, prompt: prompt,
+			// The last token of a prompt is always computed.
+			predicted: min(d.OverlapBlocks, max(prompt-1, 0)/d.BlockSize),
+		}
+		if p.approx != nil && p.alone {
+			s.chain = append(s.chain, chain...)
+			s.blocks = append(s.blocks, blocks...)
+		}
+		p.mu.sent[key] = s
+	}
+	if p.approx == nil {
+		return nil
+	}
+	return p.approx.Insert(now, d.Worker, chain, blocks)
+}
+
+// report notes how many tokens of an attempt's prompt its worker had cached, and returns how
+// many had been believed. ok is false if nothing is known of the attempt, or not any more.
+func (p *predictions) report(key slots.Key, cached int) (predicted, reported int, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.mu.sent[key]
+	if s == nil {
+		return 0, 0, false
+	}
+	delete(p.mu.sent, key)
+	cached = min(max(cached, 0), s.prompt)
+	if p.approx != nil && p.alone && p.mu.lives[s.worker] == s.epoch {
+		// The two are of one length, so there is no error.
+		_ = p.approx.Report(p.now(), s.worker, s.chain, s.blocks, s.predicted, cached/s.blockSize)
+	}
+	return s.predicted * s.blockSize, cached, true
+}
+
+// forget ends the wait for an attempt's report.
+func (p *predictions) forget(key slots.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.mu.sent, key)
+}
+
+// tidy forgets what is too old; attempts are after ttl.
+func (p *predictions) tidy(ttl time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	if p.approx != nil {
+		p.approx.Expire(now)
+	}
+	for key, s := range p.mu.sent { // each is its own affair
+		if now.Sub(s.at) > ttl {
+			delete(p.mu.sent, key)
+		}
+	}
+}
+
+// stats returns the sizes and totals of what is predicted.
+func (p *predictions) stats() (st prefix.ApproxStats) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.approx != nil {
+		st = p.approx.Stats()
+	}
+	return st
+}
+
+// holders returns the workers that are believed to hold something, in order.
+func (p *predictions) holders() []kv.Worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.approx == nil {
+		return nil
+	}
+	return p.approx.Index().AppendWorkers(nil)
+}
+
+// held appends to dst what w is believed to hold.
+func (p *predictions) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.approx.Index().AppendBlocks(dst, w)
+}

@@ -1,0 +1,176 @@
+package router_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/plane/bus"
+	"penstock/internal/serve/router"
+)
+
+// burst routes n requests with one prompt, of which no event tells, and returns on how many
+// workers they are. The prompt of each is computed before the next one comes: what is waited
+// for on a worker costs as much as it would cost another to compute it.
+func burst(t *testing.T, c *cluster, id string, n int, tokens []kv.Token) int {
+	t.Helper()
+	on := map[kv.Worker]bool{}
+	for i := range n {
+		d, err := c.router.Route(t.Context(), &route.Request{ID: id, Attempt: uint32(i + 1), Model: "m", Tokens: tokens})
+		if err != nil {
+			t.Fatal(err)
+		}
+		on[d.Worker] = true
+		c.router.Prefilled(id, uint32(i+1), 0)
+	}
+	for i := range n {
+		c.router.Free(id, uint32(i+1))
+	}
+	return len(on)
+}
+
+// startWorkers starts three workers that nobody has sent anything.
+func (c *cluster) startWorkers() {
+	c.t.Helper()
+	for id := range kv.WorkerID(3) {
+		c.startWorker(id+1, 1)
+	}
+}
+
+// TestSiblingsGoTogether: before the first event tells where a prompt is, requests with the
+// same one go where it was sent, for as long as is set.
+func TestSiblingsGoTogether(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		cfg      router.Config
+		together bool
+	}{
+		{"by default", router.Config{}, true},
+		{"without events", router.Config{NoKVEvents: true}, true},
+		{"not predicted", router.Config{PredictedTTL: -1}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t)
+				defer c.startRouter(tt.cfg)()
+				c.startWorkers()
+				defer c.stopWorkers()
+				if got := burst(t, c, "a", 8, prompt(0, 400, 1)); (got == 1) != tt.together {
+					t.Errorf("eight siblings are on %d workers", got)
+				}
+			})
+		})
+	}
+}
+
+// TestPredictionsEnd: what was only predicted is forgotten after its time, and what events
+// said is not.
+func TestPredictionsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{})()
+		c.startWorker(1, 1)
+		defer c.stopWorkers()
+		sent := prompt(0, 41, 1)
+		overlap := func(tokens []kv.Token) int {
+			ex, err := c.router.Explain(t.Context(), &route.Request{Model: "m", Tokens: tokens})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ex.Decision.OverlapBlocks
+		}
+		lost := prompt(1000, 41, 1)
+		burst(t, c, "lost", 1, lost) // it never comes to its worker
+		c.mustServe("served", sent)
+		size := c.engines[1].Card().BlockSize
+		if got, want := overlap(lost), 40/size; got != want {
+			t.Errorf("at once %d blocks are believed in, want %d", got, want)
+		}
+		<-time.After(4 * time.Second)
+		if got := overlap(lost); got != 0 {
+			t.Errorf("4 s later %d blocks are believed in", got)
+		}
+		if got, want := overlap(sent), 40/size; got != want {
+			t.Errorf("of what was served %d blocks are known, want %d", got, want)
+		}
+	})
+}
+
+// TestNoKVEvents: a router without events subscribes to none, remembers what it sent where,
+// and heeds what workers report of it.
+func TestNoKVEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{NoKVEvents: true})()
+		c.startWorker(1, 1)
+		c.startWorker(2, 1)
+		defer c.stopWorkers()
+
+		// An event that would say that worker 2 has the prompt.
+		sent := prompt(0, 33, 1)
+		size := c.engines[1].Card().BlockSize
+		hasher, err := kv.NewHasher(size, kv.Salt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := feed.Record{Worker: kv.Worker{ID: 2}, Epoch: 1, First: 100, BlockSize: uint32(size), Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, sent, nil)},
+		}}
+		if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "2/0", feed.AppendRecord(nil, &rec)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+
+		send := func(id string, pin kv.WorkerID, cached int) int {
+			d, err := c.router.Route(t.Context(), &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: sent, Pin: kv.Worker{ID: pin}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.router.Prefilled(id, 1, cached)
+			c.router.Free(id, 1)
+			return d.OverlapBlocks
+		}
+		full := 32 / size
+		if got := send("a", 2, 0); got != 0 {
+			t.Errorf("worker 2 is believed to hold %d blocks by its events", got)
+		}
+		if got := send("b", 2, 32); got != full {
+			t.Errorf("worker 2 is believed to hold %d blocks of what it was sent, want %d", got, full)
+		}
+		if got := send("c", 2, 2*size); got != full {
+			t.Errorf("after it reported all of it %d blocks are believed in, want %d", got, full)
+		}
+		if got := send("d", 2, 32); got != 2 {
+			t.Errorf("after it reported 2 blocks %d are believed in", got)
+		}
+		if got := send("e", 2, 32); got != full {
+			t.Errorf("after it reported more than was believed %d blocks are believed in, want %d", got, full)
+		}
+
+		// One that no worker was found for leaves nothing.
+		c.stops[1]()
+		delete(c.stops, 1)
+		other := prompt(5000, 33, 1)
+		if _, err := c.router.Route(t.Context(), &route.Request{ID: "f", Attempt: 1, Model: "m", Tokens: other, Pin: kv.Worker{ID: 1}}); err == nil {
+			t.Fatal("a worker that is gone was chosen")
+		}
+		if ex, err := c.router.Explain(t.Context(), &route.Request{Model: "m", Tokens: other}); err != nil || ex.Decision.OverlapBlocks != 0 {
+			t.Errorf("%d blocks are believed in of a prompt that was sent nowhere, %v", ex.Decision.OverlapBlocks, err)
+		}
+
+		// Another life of the worker has nothing of the one before.
+		c.stops[2]()
+		delete(c.stops, 2)
+		c.startWorker(2, 2)
+		if got := send("g", 2, 0); got != 0 {
+			t.Errorf("a worker that is new is believed to hold %d blocks", got)
+		}
+		<-time.After(3 * time.Minute)
+		if got := send("h", 2, 0); got != 0 {
+			t.Errorf("after 3 minutes %d blocks are believed in", got)
+		}
+	})
+}
