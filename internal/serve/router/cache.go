@@ -180,6 +180,9 @@ func (c *cache) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
 // drop forgets what w holds and where its feed is, but not that records came from it.
 // The caller holds mu.
 func (c *cache) drop(w kv.Worker) {
+	if h, _ := c.mu.tracker.Health(w); h.Lagging { // what it said last will not come
+		c.doubt(c.now(), w)
+	}
 	c.mu.tracker.Forget(w)
 	c.mu.index.Drop(w)
 	c.mu.pools.Lost(w)
