@@ -627,6 +627,63 @@ func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 	})
 }
 
+// lateRegistry says only after a while who the workers are.
+type lateRegistry struct {
+	disco.Registry
+	late time.Duration
+}
+
+func (l lateRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
+	select {
+	case <-time.After(l.late):
+	case <-ctx.Done():
+	}
+	return l.Registry.Watch(ctx, kind, sink)
+}
+
+// TestEventsBeforeWorkers: a router that hears of events before it hears of workers asks
+// for what is missing as soon as it knows whom, and not after the wait for an answer to a
+// question that it could not put.
+func TestEventsBeforeWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		stop := c.startRouter(router.Config{})
+		defer c.stopWorkers()
+		for id := range kv.WorkerID(3) {
+			c.startWorker(id+1, 1)
+		}
+		for i := range 12 {
+			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
+		}
+		stop()
+		topic := bus.KVEvents("penstock", "backend")
+		span, err := c.bus.Span(t.Context(), topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.bus.Purge(t.Context(), topic, span.Last); err != nil {
+			t.Fatal(err)
+		}
+		c.metrics = obs.NewMetrics()
+		planes := router.Planes{Bus: c.bus, Registry: lateRegistry{c.registry, 100 * time.Millisecond}, RPC: c.rpc}
+		if c.router, err = router.New(router.Config{}, planes, byteTokens{}, c.metrics, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		defer c.run("router", c.router.Run)()
+		<-time.After(150 * time.Millisecond)
+		synctest.Wait()
+		asked := 0
+		for id, row := range c.workers() {
+			if asked += row.Feed.Resyncs; row.Feed.Resyncs > 0 && row.Feed.State != "live" {
+				t.Errorf("worker %d: %+v", id, row.Feed)
+			}
+		}
+		if asked != 1 { // of the others no event has come, so that nothing is known to be missing yet
+			t.Errorf("%d questions, want 1", asked)
+		}
+	})
+}
+
 // TestForgedNumbers: a record that claims to be a worker's, with a number that the
 // worker is far from, makes its true events look like old ones, or the end of its
 // doubt come too early for ever. What the worker says about itself decides.
