@@ -17,7 +17,8 @@ import (
 // machine.
 var sameEverywhere = []string{
 	"core/exact", "core/feed", "core/health", "core/kv", "core/migrate", "core/paged",
-	"core/prefix", "core/route", "core/slots", "core/splitmix",
+	"core/prefix", "core/residency", "core/route", "core/route/queue", "core/slots", "core/slots/replica",
+	"core/snapshot", "core/splitmix",
 	"internal/engine/sim",
 	"internal/engine/tiny/sample",
 	"internal/replay", "internal/replay/report",

@@ -67,6 +67,10 @@ func (s *size) version(v *version, by int) {
 	}
 }
 
+// Counts returns the totals of the index; unlike Stats it looks at nothing else, so that
+// it can be asked for around every record.
+func (x *Index) Counts() Counts { return x.counts }
+
 // Stats returns the sizes and totals of the index.
 func (x *Index) Stats() Stats {
 	s := Stats{

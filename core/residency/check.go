@@ -49,7 +49,7 @@ func (t *Table) checkLists() error {
 			if e.state != state || pool >= 0 && e.pool != pool || !first && e.since < last {
 				return fmt.Errorf("entry %d is %v since %d among those that are %v since %d", at, e.state, e.since, state, last)
 			}
-			if (e.doubt || e.parked) && state != Pooled || e.doubt && e.parked {
+			if (e.doubt || e.parked) && state != kv.Pooled || e.doubt && e.parked {
 				return fmt.Errorf("entry %d is %v, in doubt %t, parked %t", at, e.state, e.doubt, e.parked)
 			}
 			total++
@@ -64,12 +64,12 @@ func (t *Table) checkLists() error {
 		}
 	}
 	errs := []error{
-		t.walk(&t.transit, ring, ordered(InTransit, -1)),
-		t.walk(&t.evicted, ring, ordered(Evicted, -1)),
+		t.walk(&t.transit, ring, ordered(kv.InTransit, -1)),
+		t.walk(&t.evicted, ring, ordered(kv.Evicted, -1)),
 	}
 	for i := range t.pools {
 		if p := &t.pools[i]; p.used {
-			errs = append(errs, t.walk(&p.pooled, ring, ordered(Pooled, int32(i))))
+			errs = append(errs, t.walk(&p.pooled, ring, ordered(kv.Pooled, int32(i))))
 			pooled += p.pooled.len
 		}
 	}

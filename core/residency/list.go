@@ -1,5 +1,7 @@
 package residency
 
+import "penstock/core/kv"
+
 // link are the neighbours of an entry in a list.
 type link struct{ prev, next place }
 
@@ -49,9 +51,9 @@ func (t *Table) take(l *list, at place, of which) {
 // stateList returns the list that an entry is in by its state.
 func (t *Table) stateList(e *entry) *list {
 	switch e.state {
-	case InTransit:
+	case kv.InTransit:
 		return &t.transit
-	case Pooled:
+	case kv.Pooled:
 		return &t.pools[e.pool].pooled
 	}
 	return &t.evicted

@@ -6,14 +6,6 @@ import (
 	"penstock/core/kv"
 )
 
-// The states by their short names.
-const (
-	LocalGPU  = kv.LocalGPU
-	InTransit = kv.InTransit
-	Pooled    = kv.Pooled
-	Evicted   = kv.Evicted
-)
-
 // what is what becomes of a block.
 type what uint8
 
@@ -30,10 +22,10 @@ const (
 // table says what becomes of a block, by its state and that of the event: if that is
 // of its mover, and if not. See the package comment.
 var table = [...][kv.Evicted + 1][2]what{
-	0:         {LocalGPU: {ignored, ignored}, InTransit: {copied, copied}, Pooled: {pooled, pooled}, Evicted: {unknown, unknown}},
-	InTransit: {LocalGPU: {forgot, ignored}, InTransit: {same, copied}, Pooled: {pooled, pooled}, Evicted: {left, left}},
-	Pooled:    {LocalGPU: {forgot, ignored}, InTransit: {copied, ignored}, Pooled: {pooled, pooled}, Evicted: {left, left}},
-	Evicted:   {LocalGPU: {forgot, forgot}, InTransit: {copied, copied}, Pooled: {pooled, pooled}, Evicted: {same, same}},
+	0:            {kv.LocalGPU: {ignored, ignored}, kv.InTransit: {copied, copied}, kv.Pooled: {pooled, pooled}, kv.Evicted: {unknown, unknown}},
+	kv.InTransit: {kv.LocalGPU: {forgot, ignored}, kv.InTransit: {same, copied}, kv.Pooled: {pooled, pooled}, kv.Evicted: {left, left}},
+	kv.Pooled:    {kv.LocalGPU: {forgot, ignored}, kv.InTransit: {copied, ignored}, kv.Pooled: {pooled, pooled}, kv.Evicted: {left, left}},
+	kv.Evicted:   {kv.LocalGPU: {forgot, forgot}, kv.InTransit: {copied, copied}, kv.Pooled: {pooled, pooled}, kv.Evicted: {same, same}},
 }
 
 // Move takes what w said at now of blocks that moved, a Moved event, and appends to dst
@@ -42,12 +34,12 @@ var table = [...][kv.Evicted + 1][2]what{
 // between calls.
 func (t *Table) Move(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) []Effect {
 	m := &ev.Move
-	if ev.Kind != kv.Moved || m.To < LocalGPU || m.To > Evicted {
+	if ev.Kind != kv.Moved || m.To < kv.LocalGPU || m.To > kv.Evicted {
 		return dst
 	}
 	at := int32(none)
 	if m.HasPool {
-		if at = t.pool(m.Pool); at < 0 && (m.Access != nil || m.To == InTransit || m.To == Pooled) {
+		if at = t.pool(m.Pool); at < 0 && (m.Access != nil || m.To == kv.InTransit || m.To == kv.Pooled) {
 			dst = t.vacate(dst)
 			at = t.pool(m.Pool)
 		}
@@ -56,8 +48,11 @@ func (t *Table) Move(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) []Eff
 			return dst
 		}
 		dst = t.setAccess(at, m.Access, dst)
-		if m.To == Evicted && len(ev.Seqs) == 0 {
+		if m.To == kv.Evicted && len(ev.Seqs) == 0 {
 			dst = t.emptyPool(now, w, at, dst)
+		}
+		if m.To == kv.LocalGPU && len(ev.Seqs) == 0 {
+			dst = t.withdraw(w, at, dst)
 		}
 	}
 	said := at
@@ -118,7 +113,7 @@ func (t *Table) move(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, to kv
 
 // come takes a block in, in transit or pooled; at is what is known of it, or none.
 func (t *Table) come(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at place, to kv.PoolState, dst []Effect) []Effect {
-	if (at == none || t.entries[at].state == Evicted) && t.transit.len+t.pooled >= t.cfg.MaxBlocks {
+	if (at == none || t.entries[at].state == kv.Evicted) && t.transit.len+t.pooled >= t.cfg.MaxBlocks {
 		t.counts.Refused++
 		return dst
 	}
@@ -126,19 +121,19 @@ func (t *Table) come(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at pl
 	if at == none {
 		at = t.add(pool, seq, w)
 	} else {
-		if to == InTransit {
+		if to == kv.InTransit {
 			dst = t.displace(at, dst)
 		}
 		t.drop(at)
 		t.give(at, w)
 	}
 	e := &t.entries[at]
-	known := e.state == Pooled && !e.doubt // and so in the index, or parked
+	known := e.state == kv.Pooled && !e.doubt // and so in the index, or parked
 	e.state, e.since = to, now
 	t.uncertain(e, false)
 	t.raise(at)
 	t.push(t.stateList(e), at, ring)
-	if to == InTransit {
+	if to == kv.InTransit {
 		t.setParked(e, false)
 		return dst
 	}
@@ -162,7 +157,7 @@ func (t *Table) evict(now kv.Mono, at place, dst []Effect) []Effect {
 	e := &t.entries[at]
 	t.uncertain(e, false)
 	t.setParked(e, false)
-	e.state, e.since = Evicted, now
+	e.state, e.since = kv.Evicted, now
 	t.raise(at)
 	t.push(&t.evicted, at, ring)
 	for t.evicted.len > t.cfg.MaxEvicted {
@@ -173,7 +168,7 @@ func (t *Table) evict(now kv.Mono, at place, dst []Effect) []Effect {
 
 // displace has the index forget a block that it may know of.
 func (t *Table) displace(at place, dst []Effect) []Effect {
-	if e := &t.entries[at]; e.state == Pooled && !e.doubt && !e.parked {
+	if e := &t.entries[at]; e.state == kv.Pooled && !e.doubt && !e.parked {
 		return effect(dst, Displace, t.pools[e.pool].id, e.seq)
 	}
 	return dst
@@ -183,7 +178,7 @@ func (t *Table) displace(at place, dst []Effect) []Effect {
 func (t *Table) drop(at place) {
 	e := &t.entries[at]
 	t.take(t.stateList(e), at, ring)
-	if e.state == Pooled {
+	if e.state == kv.Pooled {
 		t.pooled--
 	}
 }
@@ -255,6 +250,24 @@ func (t *Table) emptyPool(now kv.Mono, w kv.Worker, pool int32, dst []Effect) []
 			}
 			at = next
 		}
+	}
+	return dst
+}
+
+// withdraw forgets what w moved in a pool, but for what was evicted.
+func (t *Table) withdraw(w kv.Worker, pool int32, dst []Effect) []Effect {
+	m, ok := t.byName[w]
+	if !ok {
+		return dst
+	}
+	for at := t.movers[m].own.first; at != none; {
+		next := t.entries[at].own.next
+		if e := &t.entries[at]; e.pool == pool && e.state != kv.Evicted {
+			t.counts.Moved++
+			dst = t.displace(at, dst)
+			t.forget(at)
+		}
+		at = next
 	}
 	return dst
 }

@@ -45,7 +45,7 @@ func (n *naive) of(seq kv.SeqHash) []Block {
 		}
 	}
 	slices.SortFunc(all, func(a, b Block) int {
-		gone := func(b Block) int { return map[bool]int{true: 1}[b.State == Evicted] }
+		gone := func(b Block) int { return map[bool]int{true: 1}[b.State == kv.Evicted] }
 		return cmp.Or(cmp.Compare(gone(a), gone(b)), cmp.Compare(b.Since, a.Since), cmp.Compare(b.Pool, a.Pool))
 	})
 	return all
@@ -94,8 +94,8 @@ func (n *naive) first(f func(kv.PoolID, Block) bool) in {
 }
 
 func (n *naive) evict(now kv.Mono, k in, by kv.Worker) {
-	n.set(k, Block{Pool: k.pool, State: Evicted, Mover: by, Since: now})
-	gone := func(_ kv.PoolID, b Block) bool { return b.State == Evicted }
+	n.set(k, Block{Pool: k.pool, State: kv.Evicted, Mover: by, Since: now})
+	gone := func(_ kv.PoolID, b Block) bool { return b.State == kv.Evicted }
 	if n.count(gone) > n.cfg.MaxEvicted {
 		delete(n.blocks, n.first(gone))
 	}
@@ -112,16 +112,23 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	m := ev.Move
 	if m.HasPool {
 		if !n.knows(m.Pool) && n.pools() >= n.cfg.MaxPools {
-			if comes := m.Access != nil || m.To == InTransit || m.To == Pooled; !comes || !n.vacate() {
+			if comes := m.Access != nil || m.To == kv.InTransit || m.To == kv.Pooled; !comes || !n.vacate() {
 				return
 			}
 		}
 		n.say(m.Pool, m.Access)
-		if m.To == Evicted && len(ev.Seqs) == 0 {
+		if m.To == kv.Evicted && len(ev.Seqs) == 0 {
 			for _, k := range n.keys() {
-				if b, ok := n.blocks[k]; ok && k.pool == m.Pool && b.State != Evicted {
+				if b, ok := n.blocks[k]; ok && k.pool == m.Pool && b.State != kv.Evicted {
 					n.evict(now, k, w)
 				}
+			}
+		}
+	}
+	if m.HasPool && m.To == kv.LocalGPU && len(ev.Seqs) == 0 {
+		for k, b := range n.blocks {
+			if k.pool == m.Pool && b.Mover == w && b.State != kv.Evicted {
+				delete(n.blocks, k)
 			}
 		}
 	}
@@ -163,19 +170,19 @@ func (n *naive) one(now kv.Mono, w kv.Worker, k in, to kv.PoolState) {
 	b, known := n.blocks[k]
 	mine := b.Mover == w
 	switch to {
-	case LocalGPU:
-		if known && (mine || b.State == Evicted) {
+	case kv.LocalGPU:
+		if known && (mine || b.State == kv.Evicted) {
 			delete(n.blocks, k)
 		}
-	case InTransit:
-		if known && (b.State == InTransit && mine || b.State == Pooled && !mine) {
+	case kv.InTransit:
+		if known && (b.State == kv.InTransit && mine || b.State == kv.Pooled && !mine) {
 			return
 		}
 		n.come(now, w, k, to)
-	case Pooled:
+	case kv.Pooled:
 		n.come(now, w, k, to)
-	case Evicted:
-		if known && b.State != Evicted {
+	case kv.Evicted:
+		if known && b.State != kv.Evicted {
 			n.evict(now, k, w)
 		}
 	}
@@ -183,12 +190,12 @@ func (n *naive) one(now kv.Mono, w kv.Worker, k in, to kv.PoolState) {
 
 func (n *naive) come(now kv.Mono, w kv.Worker, k in, to kv.PoolState) {
 	b, known := n.blocks[k]
-	if (!known || b.State == Evicted) && n.count(func(_ kv.PoolID, b Block) bool { return b.State != Evicted }) >= n.cfg.MaxBlocks {
+	if (!known || b.State == kv.Evicted) && n.count(func(_ kv.PoolID, b Block) bool { return b.State != kv.Evicted }) >= n.cfg.MaxBlocks {
 		return
 	}
-	parked := b.Parked && b.State == Pooled && to == Pooled
+	parked := b.Parked && b.State == kv.Pooled && to == kv.Pooled
 	n.set(k, Block{Pool: k.pool, State: to, Mover: w, Since: now, Parked: parked})
-	here := func(p kv.PoolID, b Block) bool { return p == k.pool && b.State == Pooled }
+	here := func(p kv.PoolID, b Block) bool { return p == k.pool && b.State == kv.Pooled }
 	if n.cfg.Capacity > 0 && n.count(here) > n.cfg.Capacity {
 		k := n.first(here)
 		n.evict(now, k, n.blocks[k].Mover)
@@ -197,7 +204,7 @@ func (n *naive) come(now kv.Mono, w kv.Worker, k in, to kv.PoolState) {
 
 func (n *naive) doubt(now kv.Mono, w kv.Worker) {
 	for k, b := range n.blocks {
-		if b.Mover == w && b.State == Pooled {
+		if b.Mover == w && b.State == kv.Pooled {
 			b.Doubt, b.Parked = true, false
 			n.blocks[k] = b
 			n.doubts[w] = now
@@ -225,12 +232,12 @@ func (n *naive) trust(w kv.Worker) {
 func (n *naive) tick(now kv.Mono) {
 	old := func(b Block, d time.Duration) bool { return now.Sub(b.Since) >= d }
 	for _, k := range n.keys() {
-		if b, ok := n.blocks[k]; ok && b.State == InTransit && old(b, n.cfg.Transit) {
+		if b, ok := n.blocks[k]; ok && b.State == kv.InTransit && old(b, n.cfg.Transit) {
 			n.evict(now, k, b.Mover)
 		}
 	}
 	for k, b := range n.blocks {
-		if b.Doubt && now.Sub(n.doubts[b.Mover]) >= n.cfg.Doubt || b.State == Evicted && old(b, n.cfg.Retain) {
+		if b.Doubt && now.Sub(n.doubts[b.Mover]) >= n.cfg.Doubt || b.State == kv.Evicted && old(b, n.cfg.Retain) {
 			delete(n.blocks, k)
 		}
 	}
@@ -261,7 +268,7 @@ func (x *index) Place(p kv.PoolID, seqs []kv.SeqHash) (placed int) {
 			placed++
 			continue
 		}
-		if b, ok := x.n.blocks[k]; ok && b.State == Pooled && !b.Doubt {
+		if b, ok := x.n.blocks[k]; ok && b.State == kv.Pooled && !b.Doubt {
 			b.Parked = true
 			x.n.blocks[k] = b
 		}
@@ -370,7 +377,7 @@ func agrees(t *rapid.T, table *Table, n *naive, x *index, chain []kv.SeqHash) {
 	}
 	want := map[in]bool{}
 	for k, b := range n.blocks {
-		if b.State == Pooled && !b.Doubt && !b.Parked {
+		if b.State == kv.Pooled && !b.Doubt && !b.Parked {
 			want[k] = true
 		}
 	}
@@ -464,10 +471,10 @@ func sample(t testing.TB) *Table {
 		}
 		table.Move(now, kv.Worker{ID: id}, ev, nil)
 	}
-	move(1, 1, Pooled, 4, []kv.Worker{{ID: 1}, {ID: 2, Rank: 3}}, "a", "ab", "abc")
-	move(2, 2, InTransit, 4, nil, "abcd")
-	move(3, 3, Pooled, 7, nil, "a", "x", "xy")
-	move(4, 1, Evicted, 4, nil, "abc")
+	move(1, 1, kv.Pooled, 4, []kv.Worker{{ID: 1}, {ID: 2, Rank: 3}}, "a", "ab", "abc")
+	move(2, 2, kv.InTransit, 4, nil, "abcd")
+	move(3, 3, kv.Pooled, 7, nil, "a", "x", "xy")
+	move(4, 1, kv.Evicted, 4, nil, "abc")
 	table.Doubt(5, kv.Worker{ID: 3}, nil)
 	table.park(4, block("ab"))
 	return table

@@ -69,7 +69,7 @@ func block(name string) kv.SeqHash {
 	return seq
 }
 
-var states = map[string]kv.PoolState{"local": LocalGPU, "transit": InTransit, "pooled": Pooled, "evicted": Evicted}
+var states = map[string]kv.PoolState{"local": kv.LocalGPU, "transit": kv.InTransit, "pooled": kv.Pooled, "evicted": kv.Evicted}
 
 // name turns SeqHashes back into names, of those that scripts use.
 func name(seq kv.SeqHash) string {

@@ -45,7 +45,7 @@ func (t *Table) park(id kv.PoolID, seq kv.SeqHash) {
 	if !ok {
 		return
 	}
-	if at := t.find(pool, seq); at != none && t.entries[at].state == Pooled && !t.entries[at].doubt {
+	if at := t.find(pool, seq); at != none && t.entries[at].state == kv.Pooled && !t.entries[at].doubt {
 		t.setParked(&t.entries[at], true)
 	}
 }

@@ -96,8 +96,8 @@ func (t *Table) raise(at place) {
 // later reports whether e comes before o among those of their block: not evicted, spoken of
 // later, or with the larger pool id.
 func (t *Table) later(e, o *entry) bool {
-	if (e.state == Evicted) != (o.state == Evicted) {
-		return o.state == Evicted
+	if (e.state == kv.Evicted) != (o.state == kv.Evicted) {
+		return o.state == kv.Evicted
 	}
 	if e.since != o.since {
 		return e.since > o.since

@@ -218,7 +218,7 @@ func (t *Table) loadRun(r *reader, now kv.Mono, slots map[kv.PoolID]int32) error
 		return err
 	}
 	e := entry{pool: slot, state: kv.PoolState(state), doubt: flags&flagDoubt != 0, parked: flags&flagParked != 0}
-	if e.state < InTransit || e.state > Evicted || flags > flagParked || flags != 0 && e.state != Pooled {
+	if e.state < kv.InTransit || e.state > kv.Evicted || flags > flagParked || flags != 0 && e.state != kv.Pooled {
 		return fmt.Errorf("state %d with flags %#x", state, flags)
 	}
 	w, err := r.worker()
@@ -265,7 +265,7 @@ func (t *Table) loadBlock(like *entry, w kv.Worker) error {
 	t.setParked(e, like.parked)
 	t.raise(at)
 	t.push(l, at, ring)
-	if e.state == Pooled {
+	if e.state == kv.Pooled {
 		t.pooled++
 	}
 	return nil
@@ -273,10 +273,10 @@ func (t *Table) loadBlock(like *entry, w kv.Worker) error {
 
 // hasRoom reports whether a block of a snapshot is within the bounds.
 func (t *Table) hasRoom(e *entry) bool {
-	if e.state == Evicted {
+	if e.state == kv.Evicted {
 		return t.evicted.len < t.cfg.MaxEvicted
 	}
-	full := e.state == Pooled && t.cfg.Capacity > 0 && t.pools[e.pool].pooled.len >= t.cfg.Capacity
+	full := e.state == kv.Pooled && t.cfg.Capacity > 0 && t.pools[e.pool].pooled.len >= t.cfg.Capacity
 	return !full && t.transit.len+t.pooled < t.cfg.MaxBlocks
 }
 

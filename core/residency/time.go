@@ -52,7 +52,7 @@ func (t *Table) Doubt(now kv.Mono, w kv.Worker, dst []Effect) []Effect {
 	found := false
 	for at := t.movers[m].own.first; at != none; at = t.entries[at].own.next {
 		e := &t.entries[at]
-		if e.state != Pooled {
+		if e.state != kv.Pooled {
 			continue
 		}
 		found = true

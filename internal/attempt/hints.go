@@ -2,6 +2,7 @@ package attempt
 
 import (
 	"encoding/json"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -17,7 +18,8 @@ type hints struct {
 	Allowed        []kv.WorkerID   `json:"allowed_worker_ids,omitempty"`
 	SessionID      string          `json:"session_id,omitempty"`
 	SessionLast    bool            `json:"session_last,omitempty"`
-	Priority       queue.Priority  `json:"priority,omitzero"`
+	StrictPriority uint32          `json:"strict_priority,omitempty"`
+	PriorityJump   time.Duration   `json:"priority_jump_ns,omitempty"`
 	ExpectedOutput int             `json:"expected_output,omitempty"`
 }
 
@@ -26,7 +28,7 @@ type hints struct {
 func Hints(req *route.Request) []byte {
 	h := hints{
 		Allowed: req.Allowed, SessionID: req.Session.ID, SessionLast: req.Session.Last,
-		Priority: req.Priority, ExpectedOutput: req.ExpectedOutput,
+		StrictPriority: req.Priority.Strict, PriorityJump: req.Priority.Jump, ExpectedOutput: req.ExpectedOutput,
 	}
 	if req.Override != (route.Override{}) {
 		h.Override = &req.Override
@@ -53,7 +55,8 @@ func Heed(b []byte, req *route.Request) error {
 	if h.Override != nil {
 		req.Override = *h.Override
 	}
-	req.Allowed, req.Priority, req.ExpectedOutput = h.Allowed, h.Priority, max(0, h.ExpectedOutput)
+	req.Allowed, req.ExpectedOutput = h.Allowed, max(0, h.ExpectedOutput)
+	req.Priority = queue.Priority{Strict: h.StrictPriority, Jump: h.PriorityJump}
 	req.Session = route.Session{ID: h.SessionID, Last: h.SessionLast}
 	return nil
 }

@@ -34,7 +34,7 @@ func TestHints(t *testing.T) {
 }
 
 func FuzzHeed(f *testing.F) {
-	f.Add([]byte(`{"router_config_override":{"moe_query":{"layer_id":1}},"allowed_worker_ids":[1],"session_id":"s","priority":{"Strict":1,"Jump":5},"expected_output":-4}`))
+	f.Add([]byte(`{"router_config_override":{"moe_query":{"layer_id":1}},"allowed_worker_ids":[1],"session_id":"s","strict_priority":1,"priority_jump_ns":5,"expected_output":-4}`))
 	f.Add([]byte(`{"later":1}`))
 	f.Add([]byte(`[]`))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -56,9 +56,9 @@ func (f *follower) run(ctx context.Context) error {
 		case sinkErr != nil:
 			return sinkErr
 		case f.bus.nc.IsClosed():
-			return unavailable("subscribe", f.topic.topic.Name, nats.ErrConnectionClosed)
+			return natsd.Unavailable("subscribe "+f.topic.topic.Name, nats.ErrConnectionClosed)
 		case !transient(err):
-			return unavailable("subscribe", f.topic.topic.Name, err)
+			return natsd.Unavailable("subscribe "+f.topic.topic.Name, err)
 		}
 		if !interrupted {
 			interrupted = true

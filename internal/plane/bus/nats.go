@@ -94,7 +94,7 @@ func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, unavailable("open bus", cfg.Prefix, err)
+		return nil, natsd.Unavailable("open bus "+cfg.Prefix, err)
 	}
 	b := &NATS{nc: nc, js: js, cfg: cfg}
 	b.mu.topics = make(map[string]*natsTopic)
@@ -134,7 +134,7 @@ func (b *NATS) Publish(ctx context.Context, t Topic, key string, data []byte) er
 		return b.store(ctx, nt, subject, data)
 	}
 	if err := b.nc.Publish(subject, data); err != nil {
-		return unavailable("publish", nt.topic.Name, err)
+		return natsd.Unavailable("publish "+nt.topic.Name, err)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []
 		if cctx.Err() != nil {
 			err = context.Cause(cctx)
 		}
-		return unavailable("publish", nt.topic.Name, err)
+		return natsd.Unavailable("publish "+nt.topic.Name, err)
 	}
 }
 
@@ -202,7 +202,7 @@ func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) err
 		b.dropped.Add(q.push(Message{Key: key, Data: m.Data})) // Data is ours
 	})
 	if err != nil {
-		return unavailable("subscribe", nt.topic.Name, err)
+		return natsd.Unavailable("subscribe "+nt.topic.Name, err)
 	}
 	defer sub.Unsubscribe()
 	sub.SetClosedHandler(func(string) { cancel() })
@@ -212,7 +212,7 @@ func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) err
 	}
 	err = drain(lctx, q, sink)
 	if err == nil && ctx.Err() == nil {
-		err = unavailable("subscribe", nt.topic.Name, nats.ErrConnectionClosed)
+		err = natsd.Unavailable("subscribe "+nt.topic.Name, nats.ErrConnectionClosed)
 	}
 	return err
 }
@@ -255,10 +255,4 @@ func (b *NATS) topic(t Topic) (*natsTopic, error) {
 		return nil, errUnequal(t, nt.topic)
 	}
 	return nt, nil
-}
-
-// unavailable hides the cause from errors.Is: a time limit within the client
-// library is not the end of the caller's context.
-func unavailable(op, subject string, err error) error {
-	return fault.New(fault.Unavailable, "%s %s: %v; check the connection to the NATS server", op, subject, err)
 }

@@ -391,14 +391,6 @@ func TestNATSMalformedSubject(t *testing.T) {
 	}
 }
 
-// A time limit of the client library is not the caller's.
-func TestNATSErrorsAreNotTheContexts(t *testing.T) {
-	err := unavailable("publish", "t", context.DeadlineExceeded)
-	if errors.Is(err, context.DeadlineExceeded) || fault.Of(err) != fault.Unavailable {
-		t.Errorf("error %v", err)
-	}
-}
-
 func TestNATSConfigReportsEverything(t *testing.T) {
 	_, err := NewNATS(nil, NATSConfig{Prefix: "a b", Replicas: 6})
 	if err == nil || !strings.Contains(err.Error(), "a b") || !strings.Contains(err.Error(), "6") {

@@ -77,7 +77,7 @@ func NewNATSArchive(nc *nats.Conn, cfg ArchiveConfig) (*NATSArchive, error) {
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, unavailable("open archive", cfg.Prefix, err)
+		return nil, natsd.Unavailable("open archive "+cfg.Prefix, err)
 	}
 	word := strings.ReplaceAll(cfg.Prefix, ".", "-")
 	return &NATSArchive{nc: nc, js: js, cfg: cfg, bucket: word + "_archive", locks: word + "_locks", abandoned: time.Hour}, nil
@@ -106,7 +106,7 @@ func (a *NATSArchive) Put(ctx context.Context, name string, data []byte) error {
 	if err := checkObject(name, len(data)); err != nil {
 		return err
 	}
-	return while(ctx, a.nc, "put", name, func(ctx context.Context) error {
+	return natsd.While(ctx, a.nc, "put "+name, func(ctx context.Context) error {
 		s, err := a.open(ctx)
 		if err != nil {
 			return err
@@ -224,7 +224,7 @@ func (a *NATSArchive) Get(ctx context.Context, name string) (data []byte, err er
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	err = while(ctx, a.nc, "get", name, func(ctx context.Context) error {
+	err = natsd.While(ctx, a.nc, "get "+name, func(ctx context.Context) error {
 		all, err := a.objects(ctx)
 		if err != nil {
 			return err
@@ -263,7 +263,7 @@ func errDamaged(name string) error {
 
 // List implements Archive.
 func (a *NATSArchive) List(ctx context.Context, prefix string) (list []Object, err error) {
-	err = while(ctx, a.nc, "list", prefix, func(ctx context.Context) error {
+	err = natsd.While(ctx, a.nc, "list "+prefix, func(ctx context.Context) error {
 		all, err := a.objects(ctx)
 		for name, info := range all {
 			if strings.HasPrefix(name, prefix) {
@@ -284,7 +284,7 @@ func (a *NATSArchive) Delete(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return while(ctx, a.nc, "delete", name, func(ctx context.Context) error {
+	return natsd.While(ctx, a.nc, "delete "+name, func(ctx context.Context) error {
 		s, err := a.js.Stream(ctx, a.stream())
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil
@@ -370,7 +370,7 @@ func (a *NATSArchive) Lock(ctx context.Context, name string, held func(context.C
 		return err
 	}
 	l := &natsLock{archive: a, key: name}
-	if err := while(ctx, a.nc, "lock", name, l.take); err != nil {
+	if err := natsd.While(ctx, a.nc, "lock "+name, l.take); err != nil {
 		return err
 	}
 	return l.hold(ctx, held)

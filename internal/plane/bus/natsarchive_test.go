@@ -284,8 +284,8 @@ func TestNATSLockTTLsDiffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := newArchive(t, dial(t, s), ArchiveConfig{TTL: 2 * time.Second}).Lock(t.Context(), "l", held)
-	if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "penstock_locks") {
-		t.Errorf("another ttl: %v, want Conflict that names the bucket", err)
+	if fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), "penstock_locks") {
+		t.Errorf("another ttl: %v, want Invalid that names the bucket: Conflict is a lock that somebody holds", err)
 	}
 }
 

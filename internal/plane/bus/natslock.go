@@ -113,7 +113,7 @@ func (a *NATSArchive) lockBucket(ctx context.Context) (jetstream.KeyValue, error
 		return nil, err
 	}
 	if s.TTL() != a.cfg.TTL {
-		return nil, fault.New(fault.Conflict, "locks: the keys of bucket %s run out after %v, not %v; delete the bucket, it is made anew", a.locks, s.TTL(), a.cfg.TTL)
+		return nil, fault.New(fault.Invalid, "locks: the keys of bucket %s run out after %v, not %v; delete the bucket, it is made anew", a.locks, s.TTL(), a.cfg.TTL)
 	}
 	return b, nil
 }

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"penstock/core/fault"
 	"penstock/internal/plane/natsd"
 )
 
@@ -104,34 +102,13 @@ func (b *NATS) onStream(ctx context.Context, op string, t Topic, f func(context.
 	if err != nil {
 		return err
 	}
-	return while(ctx, b.nc, op, t.Name, func(ctx context.Context) error {
+	return natsd.While(ctx, b.nc, op+" "+t.Name, func(ctx context.Context) error {
 		s, err := b.openStream(ctx, nt)
 		if err != nil {
 			return err
 		}
 		return f(ctx, s)
 	})
-}
-
-// while runs one operation on the server under ctx, at most until the connection
-// is lost, and makes its failure one that a caller may see.
-func while(ctx context.Context, nc *nats.Conn, op, subject string, f func(context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	cctx, stop := natsd.WhileConnected(ctx, nc)
-	defer stop()
-	err := f(cctx)
-	var typed *fault.Error
-	switch {
-	case err == nil || errors.As(err, &typed):
-		return err
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case cctx.Err() != nil:
-		err = context.Cause(cctx)
-	}
-	return unavailable(op, subject, err)
 }
 
 func (b *NATS) streamConfig(nt *natsTopic) jetstream.StreamConfig {

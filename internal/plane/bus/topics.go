@@ -11,8 +11,8 @@ func KVEvents(namespace, component string) Topic {
 	return Topic{Name: namespace + "." + component + ".kv-events", Durable: true}
 }
 
-// KVResync carries requests to describe a cache again. The key names the worker
-// asked; the data is empty.
+// KVResync carries requests of routers for what is missing of a worker's events, or for a
+// description of its cache: bodies of feed.Request. The key names the worker that is asked.
 func KVResync(namespace string) Topic {
 	return Topic{Name: namespace + ".kv-resync"}
 }

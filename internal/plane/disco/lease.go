@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/core/fault"
+	"penstock/internal/plane/natsd"
 )
 
 // natsLease is one registration. A goroutine of its own refreshes the liveness
@@ -63,7 +64,7 @@ func (r *NATS) Register(ctx context.Context, in Instance) (Lease, error) {
 		return nil, fmt.Errorf("register %s %d: %w", in.Kind, in.ID, err)
 	}
 	l.claim = claim
-	if err := r.while(ctx, l.op("register"), l.take); err != nil {
+	if err := natsd.While(ctx, r.nc, l.op("register"), l.take); err != nil {
 		return nil, err
 	}
 	if err := r.keep(l); err != nil {
@@ -145,7 +146,7 @@ func (l *natsLease) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		if l.reg.nc.IsClosed() {
-			l.err = unavailable(l.op("release"), nats.ErrConnectionClosed)
+			l.err = natsd.Unavailable(l.op("release"), nats.ErrConnectionClosed)
 			l.reg.cfg.Log.Error("registration ends: the connection was closed", "kind", l.rec.Kind, "id", l.rec.ID)
 			return
 		}
@@ -191,7 +192,7 @@ func (r *NATS) retryAfter() time.Duration {
 // key, or it is gone, or the bucket is, the registration is taken anew; and so it
 // is if an update could not be made before.
 func (l *natsLease) refresh(ctx context.Context) error {
-	return l.reg.while(ctx, l.op("refresh"), func(ctx context.Context) error {
+	return natsd.While(ctx, l.reg.nc, l.op("refresh"), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, max(l.reg.cfg.TTL/2, time.Second))
 		defer cancel()
 		if !l.stored { // an update failed
@@ -235,7 +236,7 @@ func (l *natsLease) update(ctx context.Context, in Instance) error {
 	if err := l.describe(in); err != nil {
 		return err
 	}
-	err := l.reg.while(ctx, l.op("update"), l.take)
+	err := natsd.While(ctx, l.reg.nc, l.op("update"), l.take)
 	if err != nil && fault.Of(err) == fault.Conflict {
 		l.superseded = true
 		return errReleased(in)
@@ -248,7 +249,7 @@ func (l *natsLease) remove(ctx context.Context) error {
 	if l.superseded {
 		return nil
 	}
-	return l.reg.while(ctx, l.op("release"), func(ctx context.Context) error {
+	return natsd.While(ctx, l.reg.nc, l.op("release"), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, max(l.reg.cfg.TTL/2, time.Second))
 		defer cancel()
 		b, err := l.reg.bucket(ctx)

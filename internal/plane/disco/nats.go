@@ -94,7 +94,7 @@ func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, unavailable("open discovery", err)
+		return nil, natsd.Unavailable("open discovery", err)
 	}
 	r := &NATS{nc: nc, js: js, cfg: cfg}
 	r.mu.stops = make(map[*natsLease]context.CancelFunc)
@@ -120,7 +120,7 @@ func (r *NATS) Close() {
 // elsewhere that are alive register again when they find their leases gone, as
 // after any loss of the store.
 func (r *NATS) Forget(ctx context.Context) error {
-	return r.while(ctx, "forget instances", func(ctx context.Context) error {
+	return natsd.While(ctx, r.nc, "forget instances", func(ctx context.Context) error {
 		s, err := r.js.Stream(ctx, r.stream())
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil
@@ -214,27 +214,3 @@ func lostRace(err error) bool {
 
 // codeWrongLastSequenceConstant is what a replicated stream says instead.
 const codeWrongLastSequenceConstant jetstream.ErrorCode = 10164
-
-// unavailable hides the cause from errors.Is: a time limit within the client
-// library is not the end of the caller's context.
-func unavailable(op string, err error) error {
-	return fault.New(fault.Unavailable, "%s: %v; check the connection to the NATS server", op, err)
-}
-
-// while runs one operation on the store under ctx, at most until the connection
-// is lost, and makes its failure one that a caller may see.
-func (r *NATS) while(ctx context.Context, op string, f func(context.Context) error) error {
-	cctx, stop := natsd.WhileConnected(ctx, r.nc)
-	defer stop()
-	err := f(cctx)
-	var typed *fault.Error
-	switch {
-	case err == nil || errors.As(err, &typed):
-		return err
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case cctx.Err() != nil:
-		err = context.Cause(cctx)
-	}
-	return unavailable(op, err)
-}

@@ -88,7 +88,7 @@ func (w *watcher) run(ctx context.Context) error {
 			return nil
 		case c := <-w.changes:
 			if c.what == readingEnded {
-				return unavailable("watch "+string(w.kind), c.err)
+				return natsd.Unavailable("watch "+string(w.kind), c.err)
 			}
 			w.apply(time.Now(), c)
 			pending = c.pending && held < maxHeld
@@ -165,7 +165,7 @@ func (w *watcher) show() {
 // or that the dead come back meanwhile, does no harm: the revision decides.
 func (w *watcher) collect(ctx context.Context) {
 	for _, d := range w.view.garbage(time.Now()) {
-		err := w.reg.while(ctx, "collect", func(ctx context.Context) error {
+		err := natsd.While(ctx, w.reg.nc, "collect", func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			b, err := w.reg.bucket(ctx)
@@ -211,7 +211,7 @@ func (w *watcher) follow(ctx context.Context) {
 
 // read tells all keys of the kind, then every change, until something fails.
 func (w *watcher) read(ctx context.Context, resumed func()) error {
-	err := w.reg.while(ctx, "watch "+string(w.kind), func(ctx context.Context) error {
+	err := natsd.While(ctx, w.reg.nc, "watch "+string(w.kind), func(ctx context.Context) error {
 		_, err := w.reg.bucket(ctx)
 		return err
 	})

@@ -2,10 +2,13 @@ package natsd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"penstock/core/fault"
 )
 
 // WhileConnected returns a context that ends with ctx, or with ErrInterrupted as
@@ -31,6 +34,35 @@ func WhileConnected(ctx context.Context, nc *nats.Conn) (context.Context, func()
 		<-done
 		cancel(nil)
 	}
+}
+
+// While runs one operation on the server under ctx, at most until the connection is lost,
+// and makes its failure one that a caller may see: ctx's error if it has ended, an error of
+// core/fault as it is, and Unavailable otherwise. op says in words what is done.
+func While(ctx context.Context, nc *nats.Conn, op string, f func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	cctx, stop := WhileConnected(ctx, nc)
+	defer stop()
+	err := f(cctx)
+	var typed *fault.Error
+	switch {
+	case err == nil || errors.As(err, &typed):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case cctx.Err() != nil:
+		err = context.Cause(cctx)
+	}
+	return Unavailable(op, err)
+}
+
+// Unavailable says that an operation failed for a reason that may pass. It hides the cause
+// from errors.Is: a time limit within the client library is not the end of the caller's
+// context.
+func Unavailable(op string, err error) error {
+	return fault.New(fault.Unavailable, "%s: %v; check the connection to the NATS server", op, err)
 }
 
 // createTimeout bounds a request that is seen through although its caller is gone.

@@ -83,6 +83,7 @@ func (c *Config) EnsureDefaults() {
 	c.Queue.EnsureDefaults()
 	c.Index.EnsureDefaults()
 	c.Feed.EnsureDefaults()
+	c.Residency.EnsureDefaults()
 	c.Health.EnsureDefaults()
 	if c.PredictedTTL == 0 {
 		c.PredictedTTL = 2 * time.Second
@@ -112,7 +113,7 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c. Call EnsureDefaults first.
 func (c *Config) Validate() error {
-	errs := []error{c.Route.Validate(), c.Queue.Validate(), c.Index.Validate(), c.Feed.Validate(), c.Health.Validate()}
+	errs := []error{c.Route.Validate(), c.Queue.Validate(), c.Index.Validate(), c.Feed.Validate(), c.Residency.Validate(), c.Health.Validate()}
 	if c.BlockSize != 0 && (c.BlockSize < 2 || c.BlockSize > 65536) {
 		errs = append(errs, fmt.Errorf("router: the block size must be between 2 and 65536 tokens, not %d", c.BlockSize))
 	}

@@ -22,7 +22,7 @@ type explained struct {
 	PromptTokens  int                `json:"prompt_tokens"`
 	PromptBlocks  int                `json:"prompt_blocks"`
 	// Session is the worker that the request's session is at; nil if at none.
-	Session    *namedWorker         `json:"session_worker,omitempty"`
+	Session    *workerName          `json:"session_worker,omitempty"`
 	Candidates []explainedCandidate `json:"candidates"`
 	Excluded   []explainedExclusion `json:"excluded"`
 }
@@ -45,11 +45,6 @@ type affinityWeights struct {
 	Label   float64 `json:"label"`
 	Experts float64 `json:"experts"`
 	Session float64 `json:"session"`
-}
-
-type namedWorker struct {
-	WorkerID uint64 `json:"worker_id"`
-	Rank     uint32 `json:"dp_rank"`
 }
 
 // explainedCandidate is one worker that could be chosen: what it has of the prompt, what it
@@ -181,7 +176,7 @@ func newExplained(ac *account) explained {
 		Candidates: []explainedCandidate{}, Excluded: []explainedExclusion{},
 	}
 	if ac.Bound.ID != 0 {
-		out.Session = &namedWorker{uint64(ac.Bound.ID), ac.Bound.Rank}
+		out.Session = &workerName{uint64(ac.Bound.ID), ac.Bound.Rank}
 	}
 	for i := range ac.Candidates {
 		c := &ac.Candidates[i]

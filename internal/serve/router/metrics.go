@@ -88,7 +88,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		r:      r,
 		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),
 		blocks: prometheus.NewDesc(obs.Namespace+"_index_blocks", "Distinct prefixes in the index.", nil, nil),
-		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Estimated memory of the index.", nil, nil),
+		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Memory of the index, as allocations are rounded.", nil, nil),
 		queued: prometheus.NewDesc(obs.Namespace+"_router_queue_requests", "Requests that wait in the router for a worker with less to do.", nil, nil),
 		tokens: prometheus.NewDesc(obs.Namespace+"_router_queue_tokens", "Prompt tokens that they have.", nil, nil),
 	})

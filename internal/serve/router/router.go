@@ -35,11 +35,13 @@ type Planes struct {
 
 // Router routes the requests of all models. It is safe for concurrent use.
 //
-// Its state has two owners. Whoever holds mu owns what decisions are made of: who the
+// Its state has three owners. Whoever holds mu owns what decisions are made of: who the
 // workers are, how they are, and what is active on them. Whoever holds the cache's lock
-// owns what is known of their caches, see cache. A prompt is looked up before mu is taken.
-// Every hold is short: a decision, or the events of one record, whose number workers bound.
-// Nothing is called and nothing waited for under either; whoever needs both takes mu first.
+// owns what events say of their caches, see cache, and whoever holds that of predictions
+// what is believed without events. Prompts are looked up under none of the three: before mu
+// is taken, or, for one that waited, while it is held. Every hold is short: a decision, or
+// the events of one record, whose number workers bound. Nothing is waited for under any of
+// them, and none is taken under another.
 type Router struct {
 	cfg      Config
 	planes   Planes
@@ -50,6 +52,8 @@ type Router struct {
 	started  time.Time // zero of Mono
 	matches  bool      // whether decisions use overlaps
 	events   bool      // whether events are consumed for them
+	// begun is closed when the states may be used.
+	begun chan struct{}
 	// seen is closed, by saw, when workers are known for the first time.
 	seen chan struct{}
 	saw  func()
@@ -118,6 +122,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		resync:  make(chan struct{}, 1),
 		probe:   make(chan struct{}, 1),
 		changed: make(chan struct{}, 1),
+		begun:   make(chan struct{}),
 		seen:    make(chan struct{}),
 		stale:   true,
 	}
@@ -167,6 +172,7 @@ func (r *Router) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	close(r.begun)
 	var parts sync.WaitGroup
 	part := func(op string, f func() error) {
 		parts.Go(func() { r.keep(ctx, op, f) })
@@ -199,6 +205,11 @@ func (r *Router) Run(ctx context.Context) error {
 	r.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
 }
+
+// Begun returns a channel that is closed when Run has made sure that the router may work on
+// the states that there are: before, it may still end with an error, and nobody should be
+// told that it serves.
+func (r *Router) Begun() <-chan struct{} { return r.begun }
 
 // Seen returns a channel that is closed when the router has heard for the first time
 // which workers there are.

@@ -627,6 +627,63 @@ func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 	})
 }
 
+// lateRegistry says only after a while who the workers are.
+type lateRegistry struct {
+	disco.Registry
+	late time.Duration
+}
+
+func (l lateRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
+	select {
+	case <-time.After(l.late):
+	case <-ctx.Done():
+	}
+	return l.Registry.Watch(ctx, kind, sink)
+}
+
+// TestEventsBeforeWorkers: a router that hears of events before it hears of workers asks
+// for what is missing as soon as it knows whom, and not after the wait for an answer to a
+// question that it could not put.
+func TestEventsBeforeWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		stop := c.startRouter(router.Config{})
+		defer c.stopWorkers()
+		for id := range kv.WorkerID(3) {
+			c.startWorker(id+1, 1)
+		}
+		for i := range 12 {
+			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
+		}
+		stop()
+		topic := bus.KVEvents("penstock", "backend")
+		span, err := c.bus.Span(t.Context(), topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.bus.Purge(t.Context(), topic, span.Last); err != nil {
+			t.Fatal(err)
+		}
+		c.metrics = obs.NewMetrics()
+		planes := router.Planes{Bus: c.bus, Registry: lateRegistry{c.registry, 100 * time.Millisecond}, RPC: c.rpc}
+		if c.router, err = router.New(router.Config{}, planes, byteTokens{}, c.metrics, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		defer c.run("router", c.router.Run)()
+		<-time.After(150 * time.Millisecond)
+		synctest.Wait()
+		asked := 0
+		for id, row := range c.workers() {
+			if asked += row.Feed.Resyncs; row.Feed.Resyncs > 0 && row.Feed.State != "live" {
+				t.Errorf("worker %d: %+v", id, row.Feed)
+			}
+		}
+		if asked != 1 { // of the others no event has come, so that nothing is known to be missing yet
+			t.Errorf("%d questions, want 1", asked)
+		}
+	})
+}
+
 // TestForgedNumbers: a record that claims to be a worker's, with a number that the
 // worker is far from, makes its true events look like old ones, or the end of its
 // doubt come too early for ever. What the worker says about itself decides.
@@ -789,6 +846,59 @@ func TestDrainingWorker(t *testing.T) {
 		if row := c.workers()[1]; row.State != "draining" {
 			t.Errorf("worker 1 is %s", row.State)
 		}
+	})
+}
+
+// TestUnreadableRecords: of four records of a worker the second is of a build that this one
+// does not know, and the third is cut short. What comes before counts; nothing of the worker
+// counts from the fourth on, until the two are there.
+func TestUnreadableRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{})()
+		card := servetest.Card("m")
+		card.KVEvents = true
+		meta, err := engine.EncodeCard(card)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "nobody", Meta: meta})
+		record := func(first uint64, events ...kv.Event) []byte {
+			return feed.AppendRecord(nil, &feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: uint32(card.BlockSize), Events: events})
+		}
+		stored := func(b kv.BlockHash) kv.Event {
+			return kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{b}}
+		}
+		told := func(data []byte) {
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", data); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		held := func(state string, want ...kv.SeqHash) {
+			t.Helper()
+			if got := c.dump()[1]; !slices.Equal(got, want) {
+				t.Errorf("the index has %v, want %v", got, want)
+			}
+			if row := c.workers()[1]; row.Feed.State != state {
+				t.Errorf("the feed is %+v, want %s", row.Feed, state)
+			}
+		}
+		told(record(4, kv.Event{Kind: kv.Cleared}, stored(11)))
+		held("live", 11)
+		newer, cut := record(6, stored(12)), record(7, stored(13))
+		newer[1]++
+		told(newer)
+		told(cut[:len(cut)-3])
+		held("live", 11)
+		told(record(8, stored(14)))
+		if row := c.workers()[1]; row.Feed.State != "repairing" || row.Feed.Gaps != 1 || row.Feed.Missing != 3 {
+			t.Errorf("after the gap: %+v", row.Feed)
+		}
+		told(record(6, stored(12)))
+		told(record(7, stored(13)))
+		told(record(8, stored(14)))
+		held("live", 11, 12, 13, 14)
 	})
 }
 

@@ -516,6 +516,30 @@ func TestSnapshotsUnderFaults(t *testing.T) {
 	}
 }
 
+// TestFailedSnapshotsAreTriedLessOften: events wait for each encoding, so an archive that
+// refuses is not offered one every few seconds for ever; when it takes them again one is
+// written within the interval.
+func TestFailedSnapshotsAreTriedLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newReplicas(t)
+		defer c.stopWorkers()
+		c.startWorker(1, 1)
+		r := c.start(often)
+		defer r.stop()
+		c.archive.Set(bus.ArchiveFaults{Fail: 1})
+		c.load(r, 0, 30)
+		pass(15 * time.Minute)
+		if n := r.value("penstock_router_snapshots_total", "failed"); n < 5 || n > 10 { // after 5, 10, 20, 40, 80, 160, 180, … seconds
+			t.Errorf("tried %v times in a quarter of an hour", n)
+		}
+		c.archive.Set(bus.ArchiveFaults{})
+		pass(3 * time.Minute)
+		if n := r.value("penstock_router_snapshots_total", "written"); n != 1 {
+			t.Errorf("%v snapshots written once that was possible", n)
+		}
+	})
+}
+
 // Resetting throws everything away, but not under another router.
 func TestResetStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -57,24 +57,36 @@ func (s *snapshots) age() (age time.Duration, ok bool) {
 	return max(time.Since(time.UnixMilli(s.mu.taken)), 0), true
 }
 
-// keepSnapshots writes snapshots until ctx ends.
+// keepSnapshots writes snapshots until ctx ends. It tries again after a failure, each time
+// after a longer wait, since events wait for each encoding.
 func (r *Router) keepSnapshots(ctx context.Context) {
-	tick := time.NewTicker(r.cfg.Snapshots.Look)
-	defer tick.Stop()
+	wait := r.cfg.Snapshots.Look
+	look := time.NewTimer(wait)
+	defer look.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case <-look.C:
 		case <-ctx.Done():
 			return
 		}
-		if !r.caughtUp.Load() || !r.snapshotDue() {
-			continue
-		}
-		if err := r.takeSnapshot(ctx); err != nil && ctx.Err() == nil {
-			r.metrics.snapshots.failed.Inc()
-			r.throttle.Log(ctx, slog.LevelWarn, "no snapshot was written, trying again", "error", err)
-		}
+		wait = r.keepSnapshot(ctx, wait)
+		look.Reset(wait)
 	}
+}
+
+// keepSnapshot writes a snapshot if one is due, and returns when to look again; waited is
+// how long it was until now.
+func (r *Router) keepSnapshot(ctx context.Context, waited time.Duration) time.Duration {
+	if !r.caughtUp.Load() || !r.snapshotDue() {
+		return r.cfg.Snapshots.Look
+	}
+	err := r.takeSnapshot(ctx)
+	if err == nil || ctx.Err() != nil {
+		return r.cfg.Snapshots.Look
+	}
+	r.metrics.snapshots.failed.Inc()
+	r.throttle.Log(ctx, slog.LevelWarn, "no snapshot was written, trying again", "error", err)
+	return max(r.cfg.Snapshots.Look, min(2*waited, r.cfg.Snapshots.Interval))
 }
 
 func (r *Router) snapshotDue() bool {
