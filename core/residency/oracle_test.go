@@ -514,8 +514,8 @@ func TestPoolsComeAndGo(t *testing.T) {
 	w := kv.Worker{ID: 1}
 	for id := range kv.PoolID(1000) {
 		for _, ev := range []kv.Event{
-			{Kind: kv.Moved, Seqs: []kv.SeqHash{1}, Move: kv.Move{To: Pooled, Pool: id, HasPool: true, Access: []kv.Worker{w}}},
-			{Kind: kv.Moved, Seqs: []kv.SeqHash{1}, Move: kv.Move{To: LocalGPU, Pool: id, HasPool: true}},
+			{Kind: kv.Moved, Seqs: []kv.SeqHash{1}, Move: kv.Move{To: kv.Pooled, Pool: id, HasPool: true, Access: []kv.Worker{w}}},
+			{Kind: kv.Moved, Seqs: []kv.SeqHash{1}, Move: kv.Move{To: kv.LocalGPU, Pool: id, HasPool: true}},
 		} {
 			table.Move(0, w, &ev, nil)
 		}
