@@ -22,6 +22,11 @@
 // first block (heads.go), which is all that a lookup needs; where finds every block
 // (where.go), for parents and removals.
 //
+// Up to 8 whole pages in a row that the same workers hold are a span (spans.go): the first
+// one has the last hashes of all, and a lookup passes as many of them as the prompt has in
+// one step. Which page follows which is learned from Stored events, so an index that was
+// loaded from a snapshot has no spans until chains are stored again.
+//
 // # Who may do what at the same time
 //
 // One goroutine at a time may change an Index or ask it for anything but Match; any
@@ -95,6 +100,7 @@ type Index struct {
 	free    []uint32             // places that no pool has
 	size    size
 	counts  Counts
+	stale   []*span      // spans to look at when the change is done
 	edit    edit         // scratch: the page that is being changed
 	seqs    []kv.SeqHash // scratch: the prefixes of a Stored event
 }

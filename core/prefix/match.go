@@ -59,8 +59,8 @@ type part struct {
 // writer and beside others; see the package's comment for what it then answers. What is
 // hidden is not matched.
 //
-// The cost of a lookup is that of one page for each 64 blocks and each place where a
-// page begins or the chain leaves one; of a page, some steps for each of its groups and
+// The cost of a lookup is that of one page for each 64 blocks, for up to 512 where the same
+// workers hold them all, and for each place where a page begins or the chain leaves one; of a page, some steps for each of its groups and
 // each 64 workers.
 func (x *Index) Match(m *Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
 	for {
@@ -130,16 +130,28 @@ func (v *version) covers(chain []kv.SeqHash) int {
 // walkDevice is walk where nothing is on slower tiers and no label is asked for.
 func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 	l, pos := &m.levels[0], 0
-	a := ahead{heads: h}
 	for pos < len(chain) && !l.empty() {
-		v := a.find(chain, pos)
+		v := h.find(chain[pos])
 		if v == nil {
 			break
 		}
 		rest := chain[pos:]
-		// Most pages are full windows held by one group. Where the next page begins is then a
-		// constant behind branches that the processor guesses, and not a number that comes
-		// from this page's memory: the misses of pages that follow one another overlap.
+		// Most pages are full windows held by one group, and several in a row by the same. Where
+		// the next page begins is then a constant behind branches that the processor guesses, and
+		// not a number that comes from this page's memory: the misses of pages that follow one
+		// another overlap.
+		if v.span > 0 {
+			if len(rest) >= spanBlocks && v.span == spanPages && rest[spanBlocks-1] == v.lasts[spanPages-1] {
+				m.keep(l, pos, &v.first.set)
+				pos += spanBlocks
+				continue
+			}
+			if n := v.passes(rest); n > 0 {
+				m.keep(l, pos, &v.first.set)
+				pos += n * window
+				continue
+			}
+		}
 		if len(rest) >= window && v.n == window && rest[window-1] == v.last && v.more == nil && v.first.device == ^uint64(0) {
 			m.keep(l, pos, &v.first.set)
 			pos += window
@@ -317,7 +329,7 @@ func (m *Match) addPart(l *level, p part, word func(i int) uint64) bool {
 func (m *Match) tally(l *level, start, k int) {
 	for i := range m.parts {
 		p := &m.parts[i]
-		matched := span(start, min(leading(p.mask, start), k))
+		matched := maskOf(start, min(leading(p.mask, start), k))
 		t := tally{attachable: bits.OnesCount64(p.attachable & matched), labelled: bits.OnesCount64(p.labelled & matched)}
 		if t.attachable == 0 && t.labelled == 0 {
 			continue
