@@ -53,6 +53,10 @@ type Config struct {
 	// MaxBytes is how much memory the index may take, as Stats counts it. Beyond it
 	// blocks that are new to a worker are refused and counted.
 	MaxBytes int
+	// Seed decides where blocks are in the index's tables, and nothing that can be seen
+	// from outside. It should be drawn, and kept secret, where others choose the hashes of
+	// blocks: else they can make each block take as long as all before it.
+	Seed uint64
 }
 
 // EnsureDefaults fills in what is not set: 4 Mi blocks, 8 GiB.
@@ -108,6 +112,7 @@ func New(cfg Config) (*Index, error) {
 		return nil, err
 	}
 	x := &Index{cfg: cfg, numbers: map[kv.Worker]uint32{}, places: map[kv.PoolID]uint32{}}
+	x.heads.factor, x.where.factor = factorOf(cfg.Seed), factorOf(cfg.Seed)
 	x.view.Store(&view{levels: 1})
 	return x, nil
 }

@@ -265,8 +265,11 @@ func (t *Table) loadBlock(like *entry, w kv.Worker) error {
 	t.setParked(e, like.parked)
 	t.raise(at)
 	t.push(l, at, ring)
-	if e.state == kv.Pooled {
+	switch e.state {
+	case kv.Pooled:
 		t.pooled++
+	case kv.InTransit:
+		t.pools[e.pool].moving++
 	}
 	return nil
 }
