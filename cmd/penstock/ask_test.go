@@ -30,6 +30,53 @@ func routed(t *testing.T, models string) (url string, asked *map[string]any) {
 	return s.URL, asked
 }
 
+// A router has no list of models: the only one is then that of its workers.
+func TestRouteAsksARouter(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status       int
+		workers, err string
+	}{
+		"one model":   {http.StatusNotFound, `{"rows":[{"model":"m"},{"model":"m"}]}`, ""},
+		"two models":  {http.StatusNotFound, `{"rows":[{"model":"m"},{"model":"o"}]}`, "choose one with --model: m, o\n"},
+		"no workers":  {http.StatusNotFound, `{"rows":[]}`, "serves no model yet"},
+		"not allowed": {http.StatusForbidden, `{"rows":[{"model":"m"}]}`, "answered 403"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var model any
+			mux := http.NewServeMux()
+			mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(tc.status) })
+			mux.HandleFunc("GET /v1/router/workers", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(tc.workers)) })
+			mux.HandleFunc("POST /v1/router/explain", func(w http.ResponseWriter, r *http.Request) {
+				var q map[string]any
+				if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+					t.Error(err)
+				}
+				model = q["model"]
+				_, _ = w.Write([]byte(`{}`))
+			})
+			s := httptest.NewServer(mux)
+			defer s.Close()
+			var out, errs bytes.Buffer
+			code := run([]string{"route", "--server", s.URL, "text"}, &out, &errs)
+			if tc.err == "" && (code != exitDone || model != "m") {
+				t.Errorf("exit code %d, asked about %v: %s", code, model, errs.String())
+			}
+			if tc.err != "" && (code == exitDone || !strings.Contains(errs.String(), tc.err)) {
+				t.Errorf("exit code %d: %s", code, errs.String())
+			}
+		})
+	}
+}
+
+// Some flags may stand without a value, and take no word behind them for one.
+func TestValueWithoutEquals(t *testing.T) {
+	var out, errs bytes.Buffer
+	code := run([]string{"frontend", "--router-reset-states", "force"}, &out, &errs)
+	if code != exitUsage || !strings.Contains(errs.String(), "--router-reset-states=force") {
+		t.Errorf("exit code %d: %s", code, errs.String())
+	}
+}
+
 func TestRouteAsksAboutTheOnlyModel(t *testing.T) {
 	for _, tc := range []struct {
 		name, models, model, err string

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -101,7 +102,7 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 }
 
 // onlyModel returns the name of the model served, if it is one; its aliases are
-// listed with it.
+// listed with it. A router has no list of models, but knows those of its workers.
 func (c *client) onlyModel(ctx context.Context) (string, error) {
 	var list struct {
 		Data []struct {
@@ -109,17 +110,29 @@ func (c *client) onlyModel(ctx context.Context) (string, error) {
 			Root string `json:"root"` // of an alias, the model's own name
 		} `json:"data"`
 	}
-	if err := c.get(ctx, "/v1/models", &list); err != nil {
+	var names []string
+	add := func(name string) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	err := c.get(ctx, "/v1/models", &list)
+	if refusal := (*refusal)(nil); errors.As(err, &refusal) && refusal.status == http.StatusNotFound {
+		var workers struct {
+			Rows []struct {
+				Model string `json:"model"`
+			} `json:"rows"`
+		}
+		err = c.get(ctx, "/v1/router/workers", &workers)
+		for _, w := range workers.Rows {
+			add(w.Model)
+		}
+	}
+	if err != nil {
 		return "", err
 	}
-	var names []string
 	for _, m := range list.Data {
-		if m.Root == "" {
-			m.Root = m.ID
-		}
-		if !slices.Contains(names, m.Root) {
-			names = append(names, m.Root)
-		}
+		add(cmp.Or(m.Root, m.ID))
 	}
 	switch len(names) {
 	case 0:
@@ -177,7 +190,15 @@ func refused(url string, resp *http.Response) error {
 		} `json:"error"`
 	}
 	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&body) == nil && body.Error.Message != "" {
-		return errors.New(body.Error.Message)
+		return &refusal{resp.StatusCode, body.Error.Message}
 	}
-	return fmt.Errorf("%s answered %s", url, resp.Status)
+	return &refusal{resp.StatusCode, fmt.Sprintf("%s answered %s", url, resp.Status)}
 }
+
+// refusal is an answer that is not 200.
+type refusal struct {
+	status int
+	says   string
+}
+
+func (r *refusal) Error() string { return r.says }

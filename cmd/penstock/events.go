@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,12 +26,16 @@ func newEvents() *cobra.Command {
 		Long: `Follow what workers store in and remove from their KV caches, as the router applies
 it. Blocks are shown by their hashes; events never carry token ids. Where an engine
 labels blocks with experts, they are shown as layer/expert or layer/expert@group.
-Where blocks move through a pool of memory that workers share, their new state is shown.`,
+Where blocks move through a pool of memory that workers share, their new state is shown.
+An outcome in brackets says why an event was not applied; docs/router-api.md lists them.`,
 		Example: "  penstock events\n  penstock events --count 10 --json",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := t.client()
 			if err != nil {
+				return err
+			}
+			if err := c.followsEvents(cmd.Context()); err != nil {
 				return err
 			}
 			resp, err := c.open(cmd.Context(), http.MethodGet, "/v1/router/events", nil)
@@ -49,6 +54,20 @@ Where blocks move through a pool of memory that workers share, their new state i
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per event")
 	cmd.Flags().IntVar(&count, "count", 0, "stop after this many events; 0 goes on until Ctrl-C")
 	return cmd
+}
+
+// followsEvents returns an error if the router hears of no events: nothing would ever come.
+func (c *client) followsEvents(ctx context.Context) error {
+	var index struct {
+		Events bool `json:"events"`
+	}
+	if err := c.get(ctx, "/v1/router/index", &index); err != nil {
+		return err
+	}
+	if !index.Events {
+		return fmt.Errorf("the router at %s follows no cache events: it was started with --no-kv-events, an overlap weight of 0, or a --router-mode other than kv", c.server)
+	}
+	return nil
 }
 
 // eventLine is one event of the stream of /v1/router/events.

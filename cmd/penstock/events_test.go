@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -36,5 +39,17 @@ func TestPrintTransition(t *testing.T) {
 		if got := strings.TrimSuffix(out.String(), "\n"); got != prefix+want {
 			t.Errorf("printed\n%s\nwant\n%s", got, prefix+want)
 		}
+	}
+}
+
+// Where no events are followed none would ever be shown, and the command says so.
+func TestEventsOfARouterThatFollowsNone(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/router/index", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"events":false}`)) })
+	s := httptest.NewServer(mux)
+	defer s.Close()
+	var out, errs bytes.Buffer
+	if code := run([]string{"events", "--server", s.URL}, &out, &errs); code != exitFailed || !strings.Contains(errs.String(), "--no-kv-events") {
+		t.Errorf("exit code %d: %s", code, errs.String())
 	}
 }

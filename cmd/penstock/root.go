@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // newRoot returns the whole command tree.
@@ -49,11 +50,27 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 }
 
 // args turns a check of the arguments into one that marks its error as usage.
+//
+// A flag that may stand without a value takes the word behind it for none, which
+// is then the argument that is too many.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
+			if name := switched(cmd); name != "" {
+				return usage(fmt.Errorf("%q is no argument of \"%s\": a value of --%s follows an =, as in --%s=%s", args[0], cmd.CommandPath(), name, name, args[0]))
+			}
 			return usage(fmt.Errorf("%w; see \"%s --help\"", err, cmd.CommandPath()))
 		}
 		return nil
 	}
+}
+
+// switched returns the name of a flag that was given without the value that it may have, if any was.
+func switched(cmd *cobra.Command) (name string) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.NoOptDefVal != "" && f.Value.String() == f.NoOptDefVal && f.Value.Type() != "bool" {
+			name = f.Name
+		}
+	})
+	return name
 }

@@ -33,10 +33,19 @@ func newRoute() *cobra.Command {
 		Long: `Ask a running router which worker it would choose for a prompt and why. The prompt is
 one user message, or a plain text as /v1/completions takes it, or a conversation (a
 whole request to /v1/chat/completions, tools and all, or its messages alone) or token
-ids from a file. Nothing is sent to a worker and nothing is reserved.`,
+ids from a file. Nothing is sent to a worker and nothing is reserved.
+
+With --explain there is a row for each worker that could take it. In blocks of the
+prompt: DEVICE, HOST, DISK, POOL what it has of the prompt in each tier (of these
+PREDICTED: sent there, told by no event yet), ATTACHABLE in pools that it can attach,
+LABELLED as moe_query asks. PREFILL TOKENS are what it would have to compute, of them
+QUEUED for other requests; PREFILL is that in blocks, FETCH what bringing slower tiers
+to the device costs, DECODE the blocks that would be active, REQUESTS those there now
+(OF OTHERS: sent by other routers). AFFINITY is what is preferred BY LABELS, BY EXPERTS
+and BY SESSION. Columns of zeros are left out but for those that always matter.`,
 		Example: `  penstock route "Where would this go?"
   penstock route --raw "Once upon a time"
-  penstock route --explain --messages conversation.json
+  penstock route --explain --messages conversation.json   # or a whole request, its nvext too
   penstock route --tokens ids.json --json`,
 		Args: args(oneText),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },

@@ -150,6 +150,12 @@ func verdict(v Verdict) string {
 	if v.Hide {
 		s += " hide"
 	}
+	if v.Lost {
+		s += " lost"
+	}
+	if v.Partial {
+		s += " partial"
+	}
 	if v.Show {
 		s += " show"
 	}

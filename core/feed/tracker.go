@@ -113,6 +113,9 @@ type Verdict struct {
 	// entries, until Show: what it holds is not known, though its entries are kept
 	// and applied to.
 	Hide, Show bool
+	// Partial says that events are known to be missing behind those that are applied: what
+	// they say may not hold any more, in what is not hidden with the worker either.
+	Partial bool
 	// Lost says that events which were missing will not come: the worker describes its
 	// cache in their place, or began another life. What no description is about, and only those
 	// events would have told, is not known any more.
@@ -185,7 +188,7 @@ func (t *Tracker) Accept(now kv.Mono, r *Record) Verdict {
 		lost := f.lost
 		f.begin(now, r.Epoch)
 		v := t.first(now, f, r, known)
-		v.Lost = lost
+		v.Lost = v.Lost || lost
 		return v
 	case f.state == Doubt:
 		return t.inDoubt(now, f, r)
@@ -212,7 +215,7 @@ func (t *Tracker) Accept(now kv.Mono, r *Record) Verdict {
 func (t *Tracker) first(now kv.Mono, f *follower, r *Record, drop bool) Verdict {
 	if from, ok := barrier(r, f.next); ok {
 		v := t.apply(now, f, r, from)
-		v.Drop = drop
+		v.Drop, v.Lost = drop, r.First+uint64(from) > 1
 		return v
 	}
 	t.loss(f)
@@ -227,7 +230,7 @@ func (t *Tracker) first(now kv.Mono, f *follower, r *Record, drop bool) Verdict 
 // Cleared event, or else what is missing before it is wanted.
 func (t *Tracker) ahead(now kv.Mono, f *follower, r *Record) Verdict {
 	if from, ok := barrier(r, f.next); ok {
-		if f.state == Live {
+		if !f.lost { // also if it was only feared
 			t.loss(f)
 		}
 		return t.described(now, f, r, from)
@@ -278,7 +281,7 @@ func (t *Tracker) apply(now kv.Mono, f *follower, r *Record, from int) Verdict {
 		f.repair.progress(now, &t.cfg)
 	}
 	v := Verdict{Outcome: Apply, Skip: from}
-	if f.next < f.seen {
+	if v.Partial = f.next < f.seen; v.Partial {
 		return v
 	}
 	f.state, f.lost = Live, false

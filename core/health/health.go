@@ -31,6 +31,9 @@ type Config struct {
 	// IdleAfter is how long nothing may be heard of a worker before it is pinged.
 	// It should be no less than the interval at which workers report by themselves.
 	IdleAfter time.Duration
+	// BusyAfter is the same for a worker that has work, see [Machine.Expect]. It should be
+	// longer than the interval at which workers report what changes.
+	BusyAfter time.Duration
 	// DoubtEvery is how often a worker is pinged that discovery does not confirm.
 	DoubtEvery time.Duration
 	// RetryLeast and RetryMost bound the wait before a worker in quarantine is
@@ -42,13 +45,14 @@ type Config struct {
 	Steady time.Duration
 }
 
-// EnsureDefaults fills in what is not set: 5 s, 1 s, 50 ms, 1 s and 10 s.
+// EnsureDefaults fills in what is not set: 5 s, 1 s, 1 s, 50 ms, 1 s and 10 s.
 func (c *Config) EnsureDefaults() {
 	for _, f := range [...]struct {
 		field *time.Duration
 		v     time.Duration
 	}{
 		{&c.IdleAfter, 5 * time.Second},
+		{&c.BusyAfter, time.Second},
 		{&c.DoubtEvery, time.Second},
 		{&c.RetryLeast, 50 * time.Millisecond},
 		{&c.RetryMost, time.Second},
@@ -63,7 +67,7 @@ func (c *Config) EnsureDefaults() {
 // Validate reports every problem of c at once. Call EnsureDefaults first.
 func (c *Config) Validate() error {
 	var errs []error
-	if min(c.IdleAfter, c.DoubtEvery, c.RetryLeast, c.Steady) <= 0 {
+	if min(c.IdleAfter, c.BusyAfter, c.DoubtEvery, c.RetryLeast, c.Steady) <= 0 {
 		errs = append(errs, errors.New("health: intervals must be positive"))
 	}
 	if c.RetryMost < c.RetryLeast {
@@ -228,6 +232,18 @@ func (m *Machine) Heard(now kv.Mono, id kv.WorkerID, epoch uint64) {
 	if e.Confirmed && e.known && !e.status.Quarantined && e.ping == 0 {
 		m.enqueue(e, e.heard.Add(m.period(e)))
 	}
+}
+
+// Expect tells that a worker has work, of whomever: what it reports changes, and if
+// nothing has been heard of it for BusyAfter it is pinged now. Calls to a worker that hangs
+// are noticed only by those who made them, and others avoid a worker that looks busy: they
+// would take it to answer until they call it themselves.
+func (m *Machine) Expect(now kv.Mono, id kv.WorkerID) {
+	e := m.workers[id]
+	if e == nil || e.status.Quarantined || e.ping != 0 || now.Sub(e.heard) < m.cfg.BusyAfter {
+		return
+	}
+	m.enqueue(e, min(e.due, now))
 }
 
 // Failed notes that a call to a life of a worker ended without its answer, and

@@ -215,6 +215,13 @@ func agrees(t *rapid.T) {
 				}
 			}
 		},
+		"expect": func(t *rapid.T) {
+			w := id.Draw(t, "worker")
+			m.Expect(now, w)
+			if p := n.find(w); p != nil && p.out == 0 && !p.status.Quarantined && now.Sub(p.heard) >= n.cfg.BusyAfter && p.due > now {
+				p.due = now
+			}
+		},
 		"failed": func(t *rapid.T) {
 			w := worker.Draw(t, "worker")
 			got := m.Failed(now, w.ID, w.Epoch)

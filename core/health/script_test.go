@@ -61,6 +61,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.set(t, d)
 	case "heard":
 		s.m.Heard(s.now, kv.WorkerID(id), epoch)
+	case "expect":
+		s.m.Expect(s.now, kv.WorkerID(id))
 	case "failed":
 		return said("quarantine begins", s.m.Failed(s.now, kv.WorkerID(id), epoch))
 	case "due":

@@ -184,6 +184,19 @@ func TestBlockSizeLimits(t *testing.T) {
 	}
 }
 
+// TestFullBlocksOnly: a tail that fills no block has no hash, in blocks of any size.
+func TestFullBlocksOnly(t *testing.T) {
+	for _, size := range []int{11, 32, 64} {
+		h := hasher(t, size, Salt{})
+		for tokens, want := range map[int]int{0: 0, size - 1: 0, size: 1, size + 1: 1, 2*size - 1: 1, 2 * size: 2, 2*size + 1: 2} {
+			blocks, chain := h.Blocks(nil, make([]Token, tokens), nil), h.Chain(nil, make([]Token, tokens), nil)
+			if len(blocks) != want || len(chain) != want {
+				t.Errorf("%d tokens have %d blocks of %d and %d prefixes, want %d", tokens, len(blocks), size, len(chain), want)
+			}
+		}
+	}
+}
+
 func TestHasherAllocatesNothing(t *testing.T) {
 	few := []Media{{1, 3, 40}, {2, 45, 50}, {3, 50, 60}, {4, 60, 600}, {3, 610, 620}}
 	for _, size := range []int{16, 64, 512} {

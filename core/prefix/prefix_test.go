@@ -40,6 +40,55 @@ func fill(t testing.TB, workers, shared, conversations, depth int) (*Index, [][]
 	return x, chains
 }
 
+// TestTokensFindTheirOwn: the same tokens of another adapter, in another namespace or with
+// other media are another prompt, and find nothing of this one's.
+func TestTokensFindTheirOwn(t *testing.T) {
+	tokens := make([]kv.Token, 10*4+3)
+	for i := range tokens {
+		tokens[i] = kv.Token(i)
+	}
+	image := func(hash uint64) []kv.Media { return []kv.Media{{Hash: hash, Start: 17, End: 18}} } // in block 4
+	prompts := []struct {
+		salt  kv.Salt
+		media []kv.Media
+	}{
+		{},
+		{salt: kv.Salt{LoRA: "a"}},
+		{salt: kv.Salt{LoRA: "b"}},
+		{salt: kv.Salt{Namespace: "a"}},
+		{salt: kv.Salt{LoRA: "a", Namespace: "a"}},
+		{media: image(1)},
+		{media: image(2)},
+	}
+	x := mustNew(t, Config{})
+	var chains [][]kv.SeqHash
+	for i, p := range prompts {
+		h, err := kv.NewHasher(4, p.salt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Apply(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: h.Blocks(nil, tokens, p.media)})
+		chains = append(chains, h.Chain(nil, tokens, p.media))
+	}
+	for i, c := range chains {
+		for _, o := range matched(x, c, nil) {
+			want := 0
+			switch j := int(o.Worker.ID) - 1; {
+			case j == i:
+				want = 10
+			case prompts[i].salt == prompts[j].salt: // up to the image
+				want = 4
+			}
+			if o.Blocks[kv.TierDevice] != want {
+				t.Errorf("prompt %+v: worker of %+v has %d blocks of it, want %d", prompts[i], prompts[o.Worker.ID-1], o.Blocks[kv.TierDevice], want)
+			}
+		}
+		if n := len(matched(x, c, nil)); prompts[i].salt == (kv.Salt{}) && n != 3 || prompts[i].salt != (kv.Salt{}) && n != 1 {
+			t.Errorf("prompt %+v: %d workers have any of it", prompts[i], n)
+		}
+	}
+}
+
 // TestMatchAllocatesNothing: of a Match that has been used, whatever there is to find.
 func TestMatchAllocatesNothing(t *testing.T) {
 	label := kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 2}

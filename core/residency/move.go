@@ -39,13 +39,20 @@ func (t *Table) Move(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) []Eff
 	}
 	at := int32(none)
 	if m.HasPool {
-		if at = t.pool(m.Pool); at < 0 {
+		if at = t.pool(m.Pool); at < 0 && (m.Access != nil || m.To == kv.InTransit || m.To == kv.Pooled) {
+			dst = t.vacate(dst)
+			at = t.pool(m.Pool)
+		}
+		if at < 0 {
 			t.counts.Refused += uint64(len(ev.Seqs))
 			return dst
 		}
 		dst = t.setAccess(at, m.Access, dst)
 		if m.To == kv.Evicted && len(ev.Seqs) == 0 {
 			dst = t.emptyPool(now, w, at, dst)
+		}
+		if m.To == kv.LocalGPU && len(ev.Seqs) == 0 {
+			dst = t.withdraw(w, at, dst)
 		}
 	}
 	said := at
@@ -215,6 +222,22 @@ func (t *Table) setAccess(at int32, access []kv.Worker, dst []Effect) []Effect {
 	return append(dst, Effect{Do: SetAccess, Pool: p.id, Access: slices.Clone(list)})
 }
 
+// vacate makes room for a pool: it forgets who can attach the one with the least id of those
+// of which nothing else is known. Pools are never said to be gone, and their ids may be new
+// each time.
+func (t *Table) vacate(dst []Effect) []Effect {
+	found := int32(none)
+	for i := range t.pools {
+		if p := &t.pools[i]; p.used && p.blocks == 0 && (found < 0 || p.id < t.pools[found].id) {
+			found = int32(i)
+		}
+	}
+	if found < 0 {
+		return dst
+	}
+	return t.Drop(t.pools[found].id, dst)
+}
+
 // emptyPool makes all blocks of a pool evicted ones.
 func (t *Table) emptyPool(now kv.Mono, w kv.Worker, pool int32, dst []Effect) []Effect {
 	for _, first := range []place{t.transit.first, t.pools[pool].pooled.first} {
@@ -231,6 +254,24 @@ func (t *Table) emptyPool(now kv.Mono, w kv.Worker, pool int32, dst []Effect) []
 	return dst
 }
 
+// withdraw forgets what w moved in a pool, but for what was evicted.
+func (t *Table) withdraw(w kv.Worker, pool int32, dst []Effect) []Effect {
+	m, ok := t.byName[w]
+	if !ok {
+		return dst
+	}
+	for at := t.movers[m].own.first; at != none; {
+		next := t.entries[at].own.next
+		if e := &t.entries[at]; e.pool == pool && e.state != kv.Evicted {
+			t.counts.Moved++
+			dst = t.displace(at, dst)
+			t.forget(at)
+		}
+		at = next
+	}
+	return dst
+}
+
 // Drop forgets a pool and all that was in it. It reports in its effects what the index
 // is to forget.
 func (t *Table) Drop(id kv.PoolID, dst []Effect) []Effect {
@@ -238,7 +279,7 @@ func (t *Table) Drop(id kv.PoolID, dst []Effect) []Effect {
 	if !ok {
 		return dst
 	}
-	for i := range t.entries {
+	for i := 0; i < len(t.entries) && t.pools[at].blocks > 0; i++ {
 		if e := &t.entries[i]; e.state != 0 && e.pool == at {
 			t.forget(place(i))
 		}

@@ -112,7 +112,9 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	m := ev.Move
 	if m.HasPool {
 		if !n.knows(m.Pool) && n.pools() >= n.cfg.MaxPools {
-			return
+			if comes := m.Access != nil || m.To == kv.InTransit || m.To == kv.Pooled; !comes || !n.vacate() {
+				return
+			}
 		}
 		n.say(m.Pool, m.Access)
 		if m.To == kv.Evicted && len(ev.Seqs) == 0 {
@@ -120,6 +122,13 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 				if b, ok := n.blocks[k]; ok && k.pool == m.Pool && b.State != kv.Evicted {
 					n.evict(now, k, w)
 				}
+			}
+		}
+	}
+	if m.HasPool && m.To == kv.LocalGPU && len(ev.Seqs) == 0 {
+		for k, b := range n.blocks {
+			if k.pool == m.Pool && b.Mover == w && b.State != kv.Evicted {
+				delete(n.blocks, k)
 			}
 		}
 	}
@@ -135,6 +144,17 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 		}
 		n.one(now, w, in{pool, seq}, m.To)
 	}
+}
+
+// vacate forgets a pool of which only the access list is known.
+func (n *naive) vacate() bool {
+	for _, p := range slices.Sorted(maps.Keys(n.access)) {
+		if n.count(func(of kv.PoolID, _ Block) bool { return of == p }) == 0 {
+			delete(n.access, p)
+			return true
+		}
+	}
+	return false
 }
 
 func (n *naive) say(p kv.PoolID, access []kv.Worker) {
@@ -486,4 +506,24 @@ func FuzzLoadSnapshot(f *testing.F) {
 			t.Fatalf("%x\n%x", once, twice)
 		}
 	})
+}
+
+// TestPoolsComeAndGo: pools that were emptied do not keep out those that come later.
+func TestPoolsComeAndGo(t *testing.T) {
+	table := mustNew(t, Config{})
+	w := kv.Worker{ID: 1}
+	for id := range kv.PoolID(1000) {
+		for _, ev := range []kv.Event{
+			{Kind: kv.Moved, Seqs: []kv.SeqHash{1}, Move: kv.Move{To: kv.Pooled, Pool: id, HasPool: true, Access: []kv.Worker{w}}},
+			{Kind: kv.Moved, Seqs: []kv.SeqHash{1}, Move: kv.Move{To: kv.LocalGPU, Pool: id, HasPool: true}},
+		} {
+			table.Move(0, w, &ev, nil)
+		}
+	}
+	if st := table.Stats(); st.Counts.Refused > 0 || st.Pools != 256 {
+		t.Errorf("%+v", st)
+	}
+	if err := table.Check(); err != nil {
+		t.Error(err)
+	}
 }

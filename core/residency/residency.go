@@ -19,7 +19,10 @@
 // about its own copy. An event that names no pool is about the pool that the block was
 // last said to be in or on its way to, if it is not evicted from there, else about that
 // from which it was evicted last; without any it is about something unknown. An evicted event
-// that names a pool and no block says that the pool is empty.
+// that names a pool and no block says that the pool is empty; a local_gpu event that does, that
+// nothing of its sender is there, or on its way: what is still there follows. So a
+// description of a cache says what of the sender's is in pools, and takes back what is not: the
+// events that would have said so may have given way to it, and nobody misses them.
 //
 // Time changes three things. A block that is in transit for Config.Transit counts as
 // evicted: who copied it is gone or stuck. Evicted blocks are remembered for

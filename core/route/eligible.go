@@ -170,7 +170,7 @@ func tally(counts *[refusals]int) string {
 // advice is what a client can do whose request rules out every worker.
 func (p *policy) advice() string {
 	if p.strict {
-		return "set moe_query.fallback_to_unlabeled to take any"
+		return "set moe_query.fallback_to_unlabeled to true to take any"
 	}
 	return "allow others"
 }

@@ -55,6 +55,21 @@ func TestEverySettingIsDescribed(t *testing.T) {
 	}
 }
 
+// Help shows a list as it is written on a command line.
+func TestHelpOfLists(t *testing.T) {
+	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	AddFlags(fs, Up)
+	for key, want := range map[string]string{"router-fetch-costs": "0.25,0.75,0.25", "sim-prefill": ""} {
+		f := fs.Lookup(key)
+		if f.DefValue != want || f.Value.Type() != "numbers" {
+			t.Errorf("%s: default %q of type %s, want %q of numbers", key, f.DefValue, f.Value.Type(), want)
+		}
+		if want != "" && f.Value.Set(want) != nil {
+			t.Errorf("%s does not take its default %q", key, want)
+		}
+	}
+}
+
 func TestFileOfTheEnvironment(t *testing.T) {
 	env := []string{EnvFile + "=" + write(t, "workers: 3\n")}
 	for path, want := range map[string]int{"": 3, write(t, "workers: 5\n"): 5} {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -160,9 +161,25 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 		fs.StringArrayVar(p, key, *p, help)
 	case *[]float64:
 		fs.Float64SliceVar(p, key, *p, help)
+		f := fs.Lookup(key)
+		f.Value, f.DefValue = numbers{f.Value}, join(*p)
 	case *Seconds:
 		fs.DurationVar((*time.Duration)(p), key, time.Duration(*p), help)
 	}
+}
+
+// numbers is a list of numbers, by the name that help gives its kind.
+type numbers struct{ pflag.Value }
+
+func (numbers) Type() string { return "numbers" }
+
+// join writes a list as a flag takes it.
+func join(list []float64) string {
+	texts := make([]string, len(list))
+	for i, v := range list {
+		texts[i] = strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	return strings.Join(texts, ",")
 }
 
 // Load merges the defaults of a command, the file at path (or that of EnvFile in

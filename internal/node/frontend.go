@@ -43,12 +43,12 @@ func (f *frontendRole) build() error {
 
 func (f *frontendRole) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "router", f.router.Run)
-	stages.start(ctx, "frontend", func(ctx context.Context) error { return f.frontend.Run(ctx, f.ln) })
+	stages.start(ctx, "frontend", after(f.router.Begun(), func(ctx context.Context) error { return f.frontend.Run(ctx, f.ln) }))
 }
 
-// await does not wait: the listener takes connections, and a frontend says itself
+// await waits for no worker: the listener takes connections, and a frontend says itself
 // what it cannot serve yet.
-func (f *frontendRole) await(context.Context) error { return nil }
+func (f *frontendRole) await(ctx context.Context) error { return reached(ctx, f.router.Begun()) }
 
 func (f *frontendRole) announce() { f.ready(f.started()) }
 

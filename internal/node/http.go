@@ -35,11 +35,13 @@ func (p *process) handler(health func() (status int, body any), more map[string]
 	get("/v1/config", p.door.admins(configHandler(p.cfg), config.AccessAdmin))
 	get("/live", answering(func() (int, any) { return http.StatusOK, map[string]string{"status": "live"} }))
 	get("/health", answering(health))
+	serves := "/health, /live, /metrics and /v1/config"
 	for _, pattern := range slices.Sorted(maps.Keys(more)) {
 		mux.Handle(pattern, p.door.admins(more[pattern], config.AccessAdmin))
+		serves = pattern + ", " + serves
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		openai.WriteError(w, fault.New(fault.NotFound, "a %s serves /health, /live, /metrics and /v1/config here; requests for models go to a frontend", p.cfg.Command))
+		openai.WriteError(w, fault.New(fault.NotFound, "a %s serves %s here; requests for models go to a frontend", p.cfg.Command, serves))
 	})
 	return mux
 }

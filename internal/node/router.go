@@ -99,11 +99,11 @@ func (r *routerRole) start(ctx context.Context, stages *stages) {
 		})
 	}
 	stages.start(ctx, "router", r.router.Run)
-	stages.start(ctx, "relay", r.relay.Run)
+	stages.start(ctx, "relay", after(r.router.Begun(), r.relay.Run))
 }
 
-// await does not wait: a router without workers is one that waits for them.
-func (r *routerRole) await(context.Context) error { return nil }
+// await waits for no worker: a router without workers is one that waits for them.
+func (r *routerRole) await(ctx context.Context) error { return reached(ctx, r.router.Begun()) }
 
 func (r *routerRole) announce() {
 	s := r.started()

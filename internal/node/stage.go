@@ -72,3 +72,23 @@ func (s *stages) stop() error {
 	s.failed(nil)
 	return errors.Join(errs...)
 }
+
+// after is a service that begins once another has come to a point, if it does.
+func after(point <-chan struct{}, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if reached(ctx, point) != nil {
+			return nil // stopped before it began
+		}
+		return run(ctx)
+	}
+}
+
+// reached waits for a point, or returns with ctx's cause.
+func reached(ctx context.Context, point <-chan struct{}) error {
+	select {
+	case <-point:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

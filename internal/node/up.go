@@ -52,7 +52,7 @@ func (u *up) build() error {
 func (u *up) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "router", u.router.Run)
 	stages.start(ctx, "worker", runs(u.workers)...)
-	stages.start(ctx, "frontend", func(ctx context.Context) error { return u.frontend.Run(ctx, u.ln) })
+	stages.start(ctx, "frontend", after(u.router.Begun(), func(ctx context.Context) error { return u.frontend.Run(ctx, u.ln) }))
 }
 
 // await returns when requests can be served by every worker.

@@ -75,8 +75,13 @@ func (r *router) tidy(c *cluster) {
 	for i := range r.members {
 		if r.members[i].known {
 			r.settle(c, uint32(i)) // what a worker said of itself has its time
+			w := kv.Worker{ID: kv.WorkerID(i + 1)}
+			if r.active.Load(w).Requests > 0 {
+				r.health.Expect(c.now, w.ID)
+			}
 		}
 	}
+	r.watch(c)
 	if r.predict != nil {
 		r.predict.Expire(c.now)
 	}

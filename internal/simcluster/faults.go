@@ -171,7 +171,7 @@ func (c *cluster) leave(worker uint32) {
 // later.
 func (c *cluster) halt(w *worker, code fault.Code) {
 	w.alive = false
-	w.part()
+	w.part(c)
 	w.inbox, w.aborts = w.inbox[:0], w.aborts[:0]
 	for i := range c.calls.all {
 		cl := &c.calls.all[i]

@@ -46,10 +46,11 @@ func (w *worker) join(c *cluster, cfg *paged.Config) {
 }
 
 // part ends the membership of a worker that died.
-func (w *worker) part() {
+func (w *worker) part(c *cluster) {
 	if w.member != nil {
 		w.member.Leave()
 		w.member = nil
+		c.tellPool()
 	}
 }
 
@@ -80,9 +81,14 @@ func (c *cluster) copied(at uint32) {
 	}
 	w.member.End(done.seqs)
 	w.tell(c, w.member.Moved(nil, kv.Pooled, done.seqs))
+	c.tellPool()
+}
+
+// tellPool has workers tell what others brought about in the pool.
+func (c *cluster) tellPool() {
 	for i := range c.workers {
 		if o := &c.workers[i]; o.member != nil && o.member.Waits() {
-			o.tell(c, o.member.Evicted(nil))
+			o.tell(c, o.member.News(nil))
 		}
 	}
 }

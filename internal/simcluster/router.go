@@ -284,6 +284,9 @@ func (r *router) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdic
 			}
 		}
 	}
+	if v.Partial {
+		r.pools.Settle(r.index, r.pools.Doubt(now, w, nil))
+	}
 	if v.Show {
 		r.index.Show(w)
 		r.pools.Settle(r.index, r.pools.Trust(w, nil))

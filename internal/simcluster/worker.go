@@ -53,7 +53,7 @@ func (c *cluster) openWorker(number int) error {
 
 // live begins a life, with an empty cache.
 func (w *worker) live(c *cluster) error {
-	w.part()
+	w.part(c)
 	cfg := paged.Config{
 		Blocks: c.cfg.Blocks, BlockSize: c.cfg.BlockSize, MaxSeqs: c.cfg.MaxSeqs,
 		TokenBudget: c.cfg.TokenBudget, MaxContext: c.cfg.MaxContext,

@@ -393,3 +393,18 @@ func TestFleetStartFailsWithAReason(t *testing.T) {
 		}
 	}
 }
+
+// TestFleetResetRefusedBeforeItServes: a frontend or router that may not throw the states
+// away ends, and was at no time ready. Alone it throws them away and serves.
+func TestFleetResetRefusedBeforeItServes(t *testing.T) {
+	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
+	nats := "nats=" + f.started.NATS
+	for _, command := range []config.Command{config.Frontend, config.Router} {
+		cfg := loadRole(t, command, nats, "router-reset-states=on", "drain-grace=1h")
+		err := roleOf(command)(t.Context(), cfg, io.Discard, func(node.Started) { t.Errorf("%s: ready", command) })
+		if err == nil || !strings.Contains(err.Error(), "1 other routers of penstock/backend") {
+			t.Errorf("%s: %v", command, err)
+		}
+		launch(t, command, nats, "router-reset-states=on", "namespace=another-"+string(command))
+	}
+}

@@ -227,6 +227,12 @@ func (s *server) stream(ctx context.Context, path string, body map[string]any) (
 	}
 	defer resp.Body.Close()
 	a := answer{status: resp.StatusCode, worker: resp.Header.Get("x-penstock-worker"), overlap: resp.Header.Get("x-penstock-overlap-blocks")}
+	if resp.StatusCode != http.StatusOK {
+		var c completion
+		err := json.NewDecoder(resp.Body).Decode(&c)
+		a.fold(&c)
+		return a, err
+	}
 	done := false
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)

@@ -14,8 +14,9 @@ import (
 //
 // A member offers the blocks that it has stored; those that are neither there nor on
 // their way are copied, which ends when the member is told to end it. The blocks used least
-// lately make room. The end of a block is told to the member that put it there, as long as that one
-// lives, else to the one whose block took its place: so the events of a block are in one feed.
+// lately make room. The end of a block is told to the member that put it there: so the events of
+// a block are in one feed. When that one leaves another member takes its blocks over and says
+// that they are there, in its own feed.
 type Pool struct {
 	id      kv.PoolID
 	room    int // in blocks
@@ -33,7 +34,7 @@ type pooledBlock struct {
 	parent     kv.SeqHash
 	block      kv.BlockHash
 	index      uint32
-	owner      *PoolMember // nil when it is gone
+	owner      *PoolMember // nil while there is no member
 	there      bool
 	prev, next *pooledBlock // by use, if there
 }
@@ -54,30 +55,47 @@ type PoolMember struct {
 	pool    *Pool
 	worker  kv.Worker
 	told    int // the membership that its feed knows
+	adopted []kv.SeqHash
 	evicted []kv.SeqHash
 }
 
-// Join makes a worker a member.
+// Join makes a worker a member. If it is the only one, all that is there is its own.
 func (p *Pool) Join(w kv.Worker) *PoolMember {
 	m := &PoolMember{pool: p, worker: w}
 	p.members = append(p.members, m)
 	p.joined++
+	m.adopt(nil)
 	return m
 }
 
+// adopt makes m the owner of what is there of another member, which has left.
+func (m *PoolMember) adopt(of *PoolMember) {
+	for b := m.pool.newest; b != nil; b = b.prev { // parents first
+		if b.owner == of {
+			b.owner = m
+			m.adopted = append(m.adopted, b.seq)
+		}
+	}
+}
+
 // Leave ends a membership: its worker died. What it was copying is lost, what it put
-// into the pool stays.
+// into the pool stays, and what it had to tell another member does.
 func (m *PoolMember) Leave() {
 	p := m.pool
 	p.members = slices.DeleteFunc(p.members, func(o *PoolMember) bool { return o == m })
 	for seq, b := range p.blocks { // each is its own affair
 		switch {
 		case b.owner != m:
-		case b.there:
-			b.owner = nil
-		default:
+		case !b.there:
 			delete(p.blocks, seq)
+		case len(p.members) == 0:
+			b.owner = nil
 		}
+	}
+	if len(p.members) > 0 {
+		heir := p.members[0]
+		heir.adopt(m)
+		heir.evicted = append(heir.evicted, m.evicted...)
 	}
 }
 
@@ -130,20 +148,20 @@ func (m *PoolMember) End(copied []kv.SeqHash) {
 		b := p.oldest
 		p.unlink(b)
 		delete(p.blocks, b.seq)
-		who := b.owner
-		if who == nil {
-			who = m
-		}
-		who.evicted = append(who.evicted, b.seq)
+		b.owner.evicted = append(b.owner.evicted, b.seq)
 	}
 }
 
-// Moved appends to dst the event that blocks got into a state; with who can attach the
-// pool if the member's feed does not know that yet.
+// Moved appends to dst the event that blocks got into a state, if there are any; with who
+// can attach the pool if the member's feed does not know that yet.
 func (m *PoolMember) Moved(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
 	if len(seqs) == 0 {
 		return dst
 	}
+	return m.say(dst, to, seqs)
+}
+
+func (m *PoolMember) say(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
 	ev := kv.Event{Kind: kv.Moved, Seqs: seqs, Move: kv.Move{To: to, Pool: m.pool.id, HasPool: true}}
 	if m.told != m.pool.joined {
 		m.told = m.pool.joined
@@ -152,25 +170,53 @@ func (m *PoolMember) Moved(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) [
 	return append(dst, ev)
 }
 
-// Evicted appends to dst the event that blocks left the pool of which the member is to
-// tell, if there are any.
-func (m *PoolMember) Evicted(dst []kv.Event) []kv.Event {
-	dst = m.Moved(dst, kv.Evicted, m.evicted)
-	m.evicted = nil
+// News appends to dst the events of which the member is to tell though it did nothing, if
+// there are any: which blocks it took over, and which left the pool.
+func (m *PoolMember) News(dst []kv.Event) []kv.Event {
+	dst = m.gone(dst)
+	dst = m.there(dst, func(b *pooledBlock) bool { return slices.Contains(m.adopted, b.seq) })
+	m.adopted = nil
 	return dst
 }
 
-// Waits reports whether Evicted has something to tell.
-func (m *PoolMember) Waits() bool { return len(m.evicted) > 0 }
+// Waits reports whether News has something to tell.
+func (m *PoolMember) Waits() bool { return len(m.adopted)+len(m.evicted) > 0 }
 
-// Describe appends to dst what goes behind a description of the member's cache: the blocks that
-// it put into the pool. Those that it may not have any more are said to be stored in the pool for
-// a moment, so that whoever hears it knows their place among prefixes.
+// Describe appends to dst what goes behind a description of the member's cache: that what it
+// ever put into the pool is not there, or if it is the only member that nothing is, and
+// then the blocks of its own that are.
 func (m *PoolMember) Describe(dst []kv.Event) []kv.Event {
+	m.told = 0
+	to := kv.LocalGPU
+	if len(m.pool.members) == 1 {
+		to = kv.Evicted
+	}
+	dst = m.say(dst, to, nil)
+	dst = m.gone(dst) // some was said by others, who have left
+	dst = m.there(dst, func(*pooledBlock) bool { return true })
+	m.adopted = nil
+	return dst
+}
+
+// gone appends to dst that blocks left the pool, but for those that have come back since.
+func (m *PoolMember) gone(dst []kv.Event) []kv.Event {
 	var seqs []kv.SeqHash
-	m.evicted, m.told = nil, 0
+	for _, seq := range m.evicted {
+		if b := m.pool.blocks[seq]; b == nil || !b.there {
+			seqs = append(seqs, seq)
+		}
+	}
+	m.evicted = nil
+	return m.Moved(dst, kv.Evicted, seqs)
+}
+
+// there appends to dst that blocks of the member's are in the pool. They are said to be
+// stored there for a moment, so that whoever hears it knows their place among
+// prefixes, whether or not the member's cache has them.
+func (m *PoolMember) there(dst []kv.Event, which func(*pooledBlock) bool) []kv.Event {
+	var seqs []kv.SeqHash
 	for b := m.pool.newest; b != nil; b = b.prev { // parents first
-		if b.owner == m {
+		if b.owner == m && which(b) {
 			dst = append(dst, kv.Event{Kind: kv.Stored, Tier: kv.TierPool, Start: b.index, Parent: b.parent, Blocks: []kv.BlockHash{b.block}})
 			seqs = append(seqs, b.seq)
 		}

@@ -57,7 +57,7 @@ func TestPoolTellsWhoCopied(t *testing.T) {
 	}
 	xy, second := letters("xy")
 	two.End(two.Offer([]kv.Event{xy}))
-	if diff := cmp.Diff([]kv.SeqHash{chain[2], chain[1]}, one.Evicted(nil)[0].Seqs); diff != "" {
+	if diff := cmp.Diff([]kv.SeqHash{chain[2], chain[1]}, one.News(nil)[0].Seqs); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if one.Waits() || two.Waits() {
@@ -67,10 +67,13 @@ func TestPoolTellsWhoCopied(t *testing.T) {
 	if !two.Has(chain[0]) {
 		t.Error("a block left with its worker")
 	}
+	if ev := two.News(nil); len(ev) != 3 || ev[1].Move.To != kv.Pooled || !slices.Equal(ev[1].Seqs, chain[:1]) {
+		t.Errorf("what it takes over is told as %+v", ev)
+	}
 	two.Has(second[0]) // so that a is used least lately
 	z, _ := letters("z")
 	two.End(two.Offer([]kv.Event{z}))
-	if ev := two.Evicted(nil); len(ev) != 1 || ev[0].Move.To != kv.Evicted || len(ev[0].Move.Access) != 1 {
+	if ev := two.News(nil); len(ev) != 1 || ev[0].Move.To != kv.Evicted {
 		t.Errorf("told %+v", ev)
 	}
 }
@@ -84,7 +87,11 @@ func TestPoolDescribes(t *testing.T) {
 	one.End(one.Offer([]kv.Event{abc}))
 	two.End(two.Offer([]kv.Event{xy}))
 	got := one.Describe(nil)
-	if len(got) != 5 || got[3].Kind != kv.Moved || !slices.Equal(got[3].Seqs, chain) || got[3].Move.Access == nil || got[4].Kind != kv.Removed || got[4].Tier != kv.TierPool {
+	if len(got) != 6 || got[0].Move.To != kv.LocalGPU || len(got[0].Seqs) > 0 || got[0].Move.Access == nil {
+		t.Fatalf("%+v", got)
+	}
+	got = got[1:]
+	if got[3].Kind != kv.Moved || !slices.Equal(got[3].Seqs, chain) || got[4].Kind != kv.Removed || got[4].Tier != kv.TierPool {
 		t.Errorf("%+v", got)
 	}
 	for i, ev := range got[:3] {
@@ -112,12 +119,7 @@ func TestPoolKeepsChains(t *testing.T) {
 			case 0:
 				if len(members) > 1 {
 					members = slices.DeleteFunc(members, func(o *PoolMember) bool { return o == m })
-					for _, e := range m.Evicted(nil) { // its last words
-						for _, s := range e.Seqs {
-							delete(told, s)
-						}
-					}
-					m.Leave()
+					m.Leave() // others have its last words
 				}
 			case 1, 2, 3:
 				for _, s := range chain {
@@ -133,9 +135,14 @@ func TestPoolKeepsChains(t *testing.T) {
 				}
 			}
 			for _, m := range members {
-				for _, e := range m.Evicted(nil) {
+				for _, e := range m.News(nil) {
 					for _, s := range e.Seqs {
-						delete(told, s)
+						switch e.Move.To {
+						case kv.Pooled:
+							told[s] = true
+						case kv.Evicted:
+							delete(told, s)
+						}
 					}
 				}
 			}

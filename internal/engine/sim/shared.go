@@ -82,6 +82,16 @@ func (a *attachment) detach() {
 			break
 		}
 	}
+	a.shared.wakeOthers()
+}
+
+// wakeOthers wakes the engines that have something to tell. The caller holds the lock.
+func (s *SharedPool) wakeOthers() {
+	for _, o := range s.mu.all {
+		if o.member.Waits() && o.wake != nil {
+			o.wake()
+		}
+	}
 }
 
 // Has implements the scheduler's Elsewhere.
@@ -111,13 +121,9 @@ func (a *attachment) Tell(changed []kv.Event) []kv.Event {
 		}
 		a.waiting = append(a.waiting, waiting{end, seqs})
 	}
-	out = a.member.Evicted(out)
+	out = a.member.News(out)
 	a.arm(now)
-	for _, o := range a.shared.mu.all {
-		if o.member.Waits() {
-			o.wake()
-		}
-	}
+	a.shared.wakeOthers()
 	return out
 }
 

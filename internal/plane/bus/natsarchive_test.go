@@ -3,6 +3,8 @@ package bus
 import (
 	"bytes"
 	"context"
+	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -152,6 +154,32 @@ func TestNATSArchiveDamaged(t *testing.T) {
 		}
 		if got, err := a.Get(t.Context(), "o"); fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%s: %d bytes, %v, want that it is damaged", what, len(got), err)
+		}
+	}
+}
+
+// What an object says of its size takes no memory before there is as much.
+func TestNATSArchiveClaims(t *testing.T) {
+	a := newArchive(t, dial(t, startServer(t, natsd.Config{})), ArchiveConfig{})
+	if err := a.Put(t.Context(), "o", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	all, err := a.objects(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := all["o"]
+	for _, size := range []uint64{MaxObject, MaxObject + 1, math.MaxUint64} {
+		info.Size = size
+		if err := a.publish(t.Context(), info, nil); err != nil {
+			t.Fatal(err)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := a.Get(t.Context(), "o")
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 16<<20 || (err == nil) != (size == MaxObject) {
+			t.Errorf("one byte that says it is %d: %v, %d bytes were allocated", size, err, took)
 		}
 	}
 }

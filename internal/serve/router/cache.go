@@ -135,6 +135,9 @@ func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict
 			c.applyEvent(now, w, &events[v.Skip+i])
 		}
 	}
+	if v.Partial {
+		c.doubt(now, w)
+	}
 	if v.Show {
 		c.mu.index.Show(w)
 		c.trustMoves(w)
@@ -213,11 +216,8 @@ func (c *cache) know(lives map[kv.Worker]life) {
 		}
 		lives[w] = l
 		switch {
-		case known && was.epoch != l.epoch: // another life: nothing of the old one holds
-			// What its new life has published already stays.
-			if h, ok := c.mu.tracker.Health(w); !ok || h.Epoch < l.epoch {
-				c.forget(w)
-			}
+		case was.epoch != l.epoch && c.older(w, l.epoch, known): // nothing of an older life holds
+			c.forget(w)
 		case c.mismatch(w) != 0: // its events came before its card
 			c.drop(w)
 		}
@@ -227,6 +227,14 @@ func (c *cache) know(lives map[kv.Worker]life) {
 			c.forget(w)
 		}
 	}
+}
+
+// older reports whether what is known of w may be of a life before epoch. What that life has
+// published already is not. Where discovery did not know w, records of an old life may
+// have come late, after it was forgotten. The caller holds mu.
+func (c *cache) older(w kv.Worker, epoch uint64, known bool) bool {
+	h, fed := c.mu.tracker.Health(w)
+	return fed && h.Epoch < epoch || known && !fed
 }
 
 // due appends to dst the requests that must be sent to workers now, for what is missing

@@ -45,7 +45,7 @@ func (r *Router) question(w http.ResponseWriter, req *http.Request) (*route.Requ
 	prompt := prep.Prompt{Tokens: q.tokens}
 	if len(q.tokens) == 0 {
 		if r.prompter == nil {
-			return nil, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids")
+			return nil, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids (penstock route --tokens), or ask a frontend")
 		}
 		if prompt, err = r.prompter.Prompt(req.Context(), q.request); err != nil {
 			return nil, err

@@ -87,7 +87,11 @@ func (r *Router) tidyLoad() []claim {
 	r.tell()
 	for _, m := range r.mu.members {
 		r.settle(now, m) // what a worker said of itself has its time
+		if p := r.mu.names[m.card.Name]; p != nil && p.active.Load(m.worker).Requests > 0 {
+			r.mu.health.Expect(now, m.worker.ID)
+		}
 	}
+	r.wakeProbe()
 	return claimsOf(r.mu.members)
 }
 

@@ -31,12 +31,17 @@ func (c *cache) stored(ev *kv.Event) {
 // reason: the pools are still there. The caller holds mu.
 func (c *cache) doubtMoves(now kv.Mono, w kv.Worker, v feed.Verdict) {
 	if v.Outcome == feed.Gap || v.Lost {
-		c.mu.effects = c.mu.pools.Doubt(now, w, c.mu.effects[:0])
-		c.settle()
+		c.doubt(now, w)
 	}
 	if v.Lost {
 		c.mu.pools.Lost(w)
 	}
+}
+
+// doubt has what w alone vouches for leave the index. The caller holds mu.
+func (c *cache) doubt(now kv.Mono, w kv.Worker) {
+	c.mu.effects = c.mu.pools.Doubt(now, w, c.mu.effects[:0])
+	c.settle()
 }
 
 // trustMoves ends that doubt. The caller holds mu.

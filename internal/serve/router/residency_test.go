@@ -216,6 +216,62 @@ func TestDeadWorkersDoNotScore(t *testing.T) {
 	s.want("ab", "1.0:2; 2.0:2 attachable 2 fetched 2; 3.0:2 attachable 2 fetched 2")
 }
 
+// TestOldLifeHeardLate: what a life told that discovery has forgotten is not the next one's,
+// though it came in between.
+func TestOldLifeHeardLate(t *testing.T) {
+	s := newShelf(t)
+	s.alive(one, two)
+	s.alive(two)
+	s.say(one, kv.Event{Kind: kv.Cleared}, storedAs("ab"))
+	s.want("ab", "1.0:2") // it may be new
+	s.life[one]++
+	s.alive(one, two)
+	s.check()
+	s.want("ab", "")
+}
+
+// TestDescriptionTakesBack: a worker that describes its cache in the middle of its feed takes
+// back what it put into a pool and does not say again, also where no event is missing.
+func TestDescriptionTakesBack(t *testing.T) {
+	s := newShelf(t)
+	s.say(one, storedAs("abc"))
+	s.say(one, moved("abc", kv.Pooled, two))
+	s.want("abc", "1.0:3; 2.0:3 attachable 3 fetched 3")
+	s.say(one, kv.Event{Kind: kv.Cleared}, storedAs("abc"), moved("", kv.LocalGPU), moved("ab", kv.Pooled))
+	s.want("abc", "1.0:3; 2.0:2 attachable 2 fetched 2")
+}
+
+// TestRepairInPartsIsNoTrust: what comes first of what was missing is not counted, in pools either,
+// until the rest has come, and is not at all if a description takes the place of the rest.
+func TestRepairInPartsIsNoTrust(t *testing.T) {
+	s := newShelf(t)
+	s.say(one, storedAs("abc"))
+	from := s.next[one]
+	s.lose(one, 2)
+	s.say(one, storedAs("x"))
+	to := s.next[one]
+	s.next[one] = from
+	s.say(one, moved("ab", kv.Pooled, two))
+	s.want("abc", "")
+	s.next[one] = to
+	s.say(one, kv.Event{Kind: kv.Cleared})
+	s.want("abc", "")
+}
+
+// TestFearedLossIsOne: what a worker put into a pool does not come back when its feed was only
+// feared to lack something, and then does.
+func TestFearedLossIsOne(t *testing.T) {
+	s := newShelf(t)
+	s.say(one, storedAs("abc"))
+	s.say(two, storedAs("x"))
+	s.say(one, moved("abc", kv.Pooled, two))
+	s.c.suspect()
+	s.say(two)
+	s.lose(one, 1) // that it is evicted
+	s.say(one, kv.Event{Kind: kv.Cleared})
+	s.want("abc", "")
+}
+
 // TestStuckInTransit: a worker that dies while it copies leaves nothing that counts, and
 // nothing that stays.
 func TestStuckInTransit(t *testing.T) {

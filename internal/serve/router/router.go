@@ -51,6 +51,8 @@ type Router struct {
 	started  time.Time // zero of Mono
 	matches  bool      // whether decisions use overlaps
 	events   bool      // whether events are consumed for them
+	// begun is closed when the states may be used.
+	begun chan struct{}
 	// seen is closed, by saw, when workers are known for the first time.
 	seen chan struct{}
 	saw  func()
@@ -116,6 +118,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		resync:  make(chan struct{}, 1),
 		probe:   make(chan struct{}, 1),
 		changed: make(chan struct{}, 1),
+		begun:   make(chan struct{}),
 		seen:    make(chan struct{}),
 		stale:   true,
 	}
@@ -165,6 +168,7 @@ func (r *Router) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	close(r.begun)
 	var parts sync.WaitGroup
 	part := func(op string, f func() error) {
 		parts.Go(func() { r.keep(ctx, op, f) })
@@ -197,6 +201,11 @@ func (r *Router) Run(ctx context.Context) error {
 	r.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
 }
+
+// Begun returns a channel that is closed when Run has made sure that the router may work on
+// the states that there are: before, it may still end with an error, and nobody should be
+// told that it serves.
+func (r *Router) Begun() <-chan struct{} { return r.begun }
 
 // Seen returns a channel that is closed when the router has heard for the first time
 // which workers there are.

@@ -849,6 +849,59 @@ func TestDrainingWorker(t *testing.T) {
 	})
 }
 
+// TestUnreadableRecords: of four records of a worker the second is of a build that this one
+// does not know, and the third is cut short. What comes before counts; nothing of the worker
+// counts from the fourth on, until the two are there.
+func TestUnreadableRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{})()
+		card := servetest.Card("m")
+		card.KVEvents = true
+		meta, err := engine.EncodeCard(card)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "nobody", Meta: meta})
+		record := func(first uint64, events ...kv.Event) []byte {
+			return feed.AppendRecord(nil, &feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: uint32(card.BlockSize), Events: events})
+		}
+		stored := func(b kv.BlockHash) kv.Event {
+			return kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{b}}
+		}
+		told := func(data []byte) {
+			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", data); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		held := func(state string, want ...kv.SeqHash) {
+			t.Helper()
+			if got := c.dump()[1]; !slices.Equal(got, want) {
+				t.Errorf("the index has %v, want %v", got, want)
+			}
+			if row := c.workers()[1]; row.Feed.State != state {
+				t.Errorf("the feed is %+v, want %s", row.Feed, state)
+			}
+		}
+		told(record(4, kv.Event{Kind: kv.Cleared}, stored(11)))
+		held("live", 11)
+		newer, cut := record(6, stored(12)), record(7, stored(13))
+		newer[1]++
+		told(newer)
+		told(cut[:len(cut)-3])
+		held("live", 11)
+		told(record(8, stored(14)))
+		if row := c.workers()[1]; row.Feed.State != "repairing" || row.Feed.Gaps != 1 || row.Feed.Missing != 3 {
+			t.Errorf("after the gap: %+v", row.Feed)
+		}
+		told(record(6, stored(12)))
+		told(record(7, stored(13)))
+		told(record(8, stored(14)))
+		held("live", 11, 12, 13, 14)
+	})
+}
+
 // TestStrangers: entries of a worker that discovery does not get to know leave.
 func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,289 @@
+package router
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock/core/feed"
+	"penstock/core/kv"
+	"penstock/core/prefix"
+	"penstock/core/slots"
+)
+
+// checkNow states what holds at any moment, whatever goes wrong:
+//
+//   - Of a worker whose feed is live or repaired a router has exactly what that life had told
+//     up to the last event that the router applied: what is in flight is all that it may
+//     differ in. Of one in doubt it has nothing.
+//   - Only what is live is matched, and no life that is older than the one that discovery
+//     knows.
+//   - A pooled block is matched only for workers with access, and if the last word of one of the
+//     workers, as far as the router heard it and unless that feed is in doubt, was that
+//     it is in the pool.
+func (w *world) checkNow() {
+	w.t.Helper()
+	w.engines.Lock()
+	defer w.engines.Unlock()
+	for i, at := range w.routers {
+		if !at.alive() {
+			continue
+		}
+		if err := w.checkCache(&at.router.cache); err != nil {
+			w.t.Fatalf("router %d: %v", i, err)
+		}
+	}
+}
+
+func (w *world) checkCache(c *cache) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, err := range []error{c.mu.index.Check(), c.mu.tracker.Check(), c.mu.pools.Check()} {
+		if err != nil {
+			return err
+		}
+	}
+	own := map[kv.Worker][]prefix.Block{} // of those that may be matched
+	for _, at := range w.workers {
+		h, known := c.mu.tracker.Health(at.as())
+		blocks := c.mu.index.AppendBlocks(nil, at.as())
+		got := seqsOf(blocks)
+		var want []kv.SeqHash
+		if known && h.State != feed.Doubt && h.LastSeq > 0 {
+			l := w.life(at.as(), h.Epoch)
+			if l == nil || h.LastSeq > uint64(len(l.events)) {
+				return fmt.Errorf("worker %d is at event %d of life %d, which it has not told", at.id, h.LastSeq, h.Epoch)
+			}
+			want = l.at(h.LastSeq)
+		}
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("worker %d (%v, event %d of life %d): %d blocks, told were %d", at.id, h.State, h.LastSeq, h.Epoch, len(got), len(want))
+		}
+		if l, known := c.mu.lives[at.as()]; known && h.Epoch < l.epoch && len(got) > 0 {
+			return fmt.Errorf("worker %d: %d blocks of life %d, and it is in life %d", at.id, len(got), h.Epoch, l.epoch)
+		}
+		if known && h.State == feed.Live {
+			own[at.as()] = blocks
+		}
+	}
+	var m prefix.Match
+	pooled := map[kv.SeqHash]bool{}
+	for _, p := range w.prompts {
+		c.match(&m, p.chain, nil)
+		for _, o := range m.AppendOverlaps(nil) {
+			held, trusted := own[o.Worker]
+			n := 0
+			for n < len(p.chain) && slices.Contains(held, prefix.Block{Seq: p.chain[n]}) {
+				n++
+			}
+			if got := o.Blocks[kv.TierDevice]; trusted && got != n || !trusted && got != 0 {
+				return fmt.Errorf("worker %d is matched with %d blocks, held are %d, live %t", o.Worker.ID, got, n, trusted)
+			}
+			for _, seq := range p.chain[:o.Depth()] {
+				if slices.ContainsFunc(held, func(b prefix.Block) bool { return b.Seq == seq }) || pooled[seq] {
+					continue
+				}
+				if !w.mayBePooled(c, seq) {
+					return fmt.Errorf("block %x is matched for worker %d as pooled: %+v%s", seq, o.Worker.ID, c.mu.pools.AppendBlock(nil, seq), w.words(c, seq))
+				}
+				pooled[seq] = true
+			}
+		}
+	}
+	return nil
+}
+
+// mayBePooled says whether the last word of any worker, as far as the router of c knows it,
+// is that the block is in the pool. Of a life that the router has not heard the end of,
+// and of one that it has forgotten, any word is the last one.
+func (w *world) mayBePooled(c *cache, seq kv.SeqHash) bool {
+	for _, at := range w.workers {
+		h, known := c.mu.tracker.Health(at.as())
+		for _, l := range w.told[at.as()] {
+			switch {
+			case !known || l.epoch != h.Epoch:
+				for i := range l.events {
+					if ev := &l.events[i]; ev.Kind == kv.Moved && ev.Move.To == kv.Pooled && slices.Contains(ev.Seqs, seq) {
+						return true
+					}
+				}
+			case h.State == feed.Live && l.said(seq, h.LastSeq) == kv.Pooled:
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// words says what workers said of a block, and at which of their events.
+func (w *world) words(c *cache, seq kv.SeqHash) (all string) {
+	for _, at := range w.workers {
+		h, _ := c.mu.tracker.Health(at.as())
+		all += fmt.Sprintf("\n\tworker %d %v at event %d of life %d:", at.id, h.State, h.LastSeq, h.Epoch)
+		for _, l := range w.told[at.as()] {
+			for i := range l.events {
+				ev := &l.events[i]
+				switch {
+				case ev.Kind == kv.Cleared:
+					all += fmt.Sprintf(" %d.%d cleared", l.epoch, i+1)
+				case ev.Kind == kv.Moved && (len(ev.Seqs) == 0 || slices.Contains(ev.Seqs, seq)):
+					all += fmt.Sprintf(" %d.%d %v of %d", l.epoch, i+1, ev.Move.To, len(ev.Seqs))
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (w *world) life(of kv.Worker, epoch uint64) *story {
+	for _, l := range w.told[of] {
+		if l.epoch == epoch {
+			return l
+		}
+	}
+	return nil
+}
+
+func seqsOf(blocks []prefix.Block) (seqs []kv.SeqHash) {
+	for _, b := range blocks {
+		seqs = append(seqs, b.Seq)
+	}
+	return seqs
+}
+
+// checkHealed states what holds when all is well again: every router has exactly what is
+// cached, finds what every worker can have, and knows of all requests. Of the pool it may
+// know less than there is, if not all of it was said.
+func (w *world) checkHealed(all bool) {
+	w.t.Helper()
+	w.checkNow()
+	w.engines.Lock()
+	defer w.engines.Unlock()
+	for i, at := range w.routers {
+		if err := w.healed(at, all); err != nil {
+			w.t.Errorf("router %d: %v", i, err)
+		}
+	}
+}
+
+func (w *world) healed(at *chaosRouter, all bool) error {
+	c := &at.router.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, wk := range w.workers {
+		h, _ := c.mu.tracker.Health(wk.as())
+		var want []kv.SeqHash
+		for _, b := range wk.engine.cache {
+			want = append(want, b.seq)
+		}
+		slices.Sort(want)
+		l := w.life(wk.as(), wk.epoch)
+		if got := seqsOf(c.mu.index.AppendBlocks(nil, wk.as())); h.State != feed.Live || h.LastSeq != uint64(len(l.events)) || !slices.Equal(got, want) {
+			return fmt.Errorf("worker %d holds %d blocks at event %d of life %d; known are %d: %+v", wk.id, len(want), len(l.events), wk.epoch, len(got), h)
+		}
+	}
+	if err := w.agreesOnPool(c, all); err != nil {
+		return err
+	}
+	return w.agreesOnRequests(at)
+}
+
+// agreesOnPool holds the residency of a router, and the matches that it makes possible,
+// against the pool. The caller holds the locks.
+func (w *world) agreesOnPool(c *cache, all bool) error {
+	there := w.inPool()
+	known := map[kv.SeqHash]bool{}
+	for _, p := range w.prompts {
+		for _, seq := range p.chain {
+			for _, b := range c.mu.pools.AppendBlock(nil, seq) {
+				known[seq] = known[seq] || b.State == kv.Pooled && !b.Doubt && !b.Parked
+			}
+			switch {
+			case known[seq] && !there[seq]:
+				return fmt.Errorf("block %x is not in the pool: %+v", seq, c.mu.pools.AppendBlock(nil, seq))
+			case all && there[seq] && !known[seq]:
+				return fmt.Errorf("block %x is in the pool: %+v", seq, c.mu.pools.AppendBlock(nil, seq))
+			}
+		}
+	}
+	if !all {
+		return nil // who can attach the pool may not be known either
+	}
+	var m prefix.Match
+	for _, p := range w.prompts {
+		c.match(&m, p.chain, &kv.MoEQuery{Layer: 1, Experts: []uint32{1}, Fallback: true})
+		found := map[kv.Worker]kv.Overlap{}
+		for _, o := range m.AppendOverlaps(nil) {
+			found[o.Worker] = o
+		}
+		for _, wk := range w.workers {
+			depth, own, labelled := 0, 0, 0
+			for depth < len(p.chain) && (wk.engine.holds(p.chain[depth]) || known[p.chain[depth]]) {
+				if l := labelOf(p.chain[depth]); wk.engine.holds(p.chain[depth]) && l.Has != 0 && l.Expert == 1 {
+					labelled++
+				}
+				if own == depth && wk.engine.holds(p.chain[depth]) {
+					own++
+				}
+				depth++
+			}
+			o := found[wk.as()]
+			if o.Depth() != depth || o.Blocks[kv.TierDevice] != own || o.Labelled < labelled {
+				return fmt.Errorf("worker %d has %d blocks of a prompt of %d, %d of them itself and %d labelled; found is %+v", wk.id, depth, len(p.chain), own, labelled, o)
+			}
+		}
+	}
+	return nil
+}
+
+// inPool returns what is in the pool. The caller holds the engines' lock.
+func (w *world) inPool() map[kv.SeqHash]bool {
+	there := map[kv.SeqHash]bool{}
+	member := w.pool.Join(kv.Worker{ID: 1000})
+	defer member.Leave()
+	for _, p := range w.prompts {
+		for _, seq := range p.chain {
+			there[seq] = member.Has(seq)
+		}
+	}
+	return there
+}
+
+// agreesOnRequests holds the load that a router counts against the requests that there
+// are. The caller holds the engines' and the cache's lock.
+func (w *world) agreesOnRequests(at *chaosRouter) error {
+	want := map[kv.Worker]slots.Load{}
+	own := map[kv.Worker]int{}
+	for _, s := range w.active {
+		l := want[s.worker]
+		l.Requests++
+		want[s.worker] = l
+		if s.router == at {
+			own[s.worker]++
+		}
+	}
+	r := at.router
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.mu.replica.Check(); err != nil {
+		return err
+	}
+	p := r.mu.names["m"]
+	for _, wk := range w.workers {
+		got := p.active.Load(wk.as()).Requests
+		if others := p.active.Others(wk.as()).Requests; got != want[wk.as()].Requests || got-others != own[wk.as()] {
+			return fmt.Errorf("worker %d: %d requests, %d of them of others; there are %d, and %d are its own", wk.id, got, others, want[wk.as()].Requests, own[wk.as()])
+		}
+	}
+	return p.active.Check()
+}
+
+// loads returns what a router counts on each worker.
+func (w *world) loads(at *chaosRouter) (all [worldWorkers]slots.Load) {
+	r := at.router
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, wk := range w.workers {
+		all[i] = r.mu.names["m"].active.Load(wk.as())
+	}
+	return all
+}
