@@ -80,7 +80,10 @@ type explanation struct {
 		Mode          string  `json:"mode"`
 		Cost          float64 `json:"cost"`
 	} `json:"decision"`
-	Reason        string  `json:"reason"` // why there is no decision
+	Reason string `json:"reason"` // why there is no decision
+	Waits  *struct {
+		Requests int `json:"waiting_requests"`
+	} `json:"would_wait"`
 	OverlapWeight float64 `json:"overlap_score_weight"`
 	Temperature   float64 `json:"router_temperature"`
 	QueueWeight   float64 `json:"queue_weight"`
@@ -270,7 +273,10 @@ func (e *explanation) print(w io.Writer, all bool) error {
 	} else {
 		fmt.Fprintf(w, "no worker: %s\n", e.Reason)
 	}
-	if all {
+	if e.Waits != nil {
+		fmt.Fprintf(w, "it would wait in the router until a worker has less to do (--router-queue-threshold); %d wait now\n", e.Waits.Requests)
+	}
+	if all && len(e.Candidates) > 0 {
 		if err := e.printCandidates(w); err != nil {
 			return err
 		}
@@ -289,6 +295,9 @@ func (e *explanation) printCandidates(w io.Writer) error {
 	queued := ""
 	if e.QueueWeight != 1 {
 		queued = fmt.Sprintf(" + %g × queued", e.QueueWeight-1)
+	}
+	if d := e.Decision; d != nil && d.Mode != "kv" {
+		fmt.Fprintf(w, "\nmode %s goes by neither costs nor caches; for comparison:\n", d.Mode)
 	}
 	fmt.Fprintf(w, "\ncost = %g × (prefill%s + fetch) + decode − affinity, in blocks; the least wins (temperature %g", e.OverlapWeight, queued, e.Temperature)
 	if e.NearCost > 0 {

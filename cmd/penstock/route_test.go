@@ -41,7 +41,17 @@ func TestExplanationPrint(t *testing.T) {
 				"WORKER RANK DEVICE HOST DISK POOL PREDICTED ATTACHABLE LABELLED PREFILL TOKENS QUEUED PREFILL FETCH DECODE REQUESTS OF OTHERS BY LABELS BY EXPERTS BY SESSION AFFINITY COST CHANCE FEED\n",
 				"1 0 1 2 3 4 5 6 7 8 9 10.00 11.00 12 13 14 17.00 18.00 19.00 54.00 20.00 100% resync\n",
 			},
+			[]string{"would wait", "goes by neither"},
+		},
+		{
+			"in another mode, behind others", strings.Replace(strings.Replace(plain, `"mode":"kv"`, `"mode":"random"`, 1), `"overlap_score_weight"`, `"would_wait":{"waiting_requests":7},"overlap_score_weight"`, 1),
+			[]string{"7 wait now\n", "mode random goes by neither costs nor caches; for comparison:\n"},
 			nil,
+		},
+		{
+			"nobody", `{"decision":null,"reason":"none","candidates":[],"excluded":[{"worker_id":3,"dp_rank":0,"reason":"it drains"}]}`,
+			[]string{"no worker: none\n", "excluded: worker 3"},
+			[]string{"WORKER"},
 		},
 	} {
 		var e explanation

@@ -13,6 +13,7 @@ import (
 type explained struct {
 	Decision      *explainedDecision `json:"decision"` // null if nobody can be chosen
 	Reason        string             `json:"reason,omitempty"`
+	Waits         *explainedWait     `json:"would_wait,omitempty"`
 	OverlapWeight float64            `json:"overlap_score_weight"`
 	Temperature   float64            `json:"router_temperature"`
 	QueueWeight   float64            `json:"queue_weight"`
@@ -31,6 +32,11 @@ type explainedDecision struct {
 	bestWorker
 	Mode route.Mode `json:"mode"`
 	Cost float64    `json:"cost"`
+}
+
+// explainedWait says that the request would wait in the router before anything is decided.
+type explainedWait struct {
+	Requests int `json:"waiting_requests"` // that wait already, for whatever worker
 }
 
 // fetchCosts are those of a block of a slower tier, in blocks of prefill.
@@ -99,6 +105,7 @@ type explainedExclusion struct {
 type account struct {
 	route.Explanation
 	predicted []int
+	waits     *explainedWait // nil if it would not
 }
 
 // serveExplain answers even when no worker can be chosen: then the reasons are
@@ -131,7 +138,11 @@ func (r *Router) account(ctx context.Context, req *route.Request) (ac account, e
 	sc := r.scratch.Get().(*scratch)
 	defer r.scratch.Put(sc)
 	err = r.decide(sc, req, func(p *pool, q *route.Query) (err error) {
-		ac.Explanation, err = p.router.Explain(r.now(), q)
+		now := r.now()
+		if p.waits(now, q) {
+			ac.waits = &explainedWait{p.queue.Len()}
+		}
+		ac.Explanation, err = p.router.Explain(now, q)
 		return err
 	})
 	for i := range ac.Candidates {
@@ -168,6 +179,7 @@ func newExplained(ac *account) explained {
 	d := ac.Decision
 	out := explained{
 		Decision:      &explainedDecision{bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize}, d.Mode, d.Cost},
+		Waits:         ac.waits,
 		OverlapWeight: ac.OverlapWeight, Temperature: ac.Temperature, QueueWeight: ac.QueueWeight,
 		Fetch:        fetchCosts{ac.Fetch.Host, ac.Fetch.Disk, ac.Fetch.Pool},
 		Affinity:     affinityWeights{ac.Weights.Label, ac.Weights.Experts, ac.Weights.Session},

@@ -3,6 +3,7 @@ package router
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strings"
 
 	"penstock/core/fault"
@@ -119,36 +120,54 @@ func (d *queryDecoder) decode() (err error) {
 	if ways != 1 {
 		return fault.Param("token_ids", "give the prompt as one of token_ids, prompt and messages, and not empty")
 	}
-	body := append(append([]byte{'{'}, d.rest...), '}')
+	body := object(d.rest)
 	switch {
 	case d.messages:
 		d.query.request, err = openai.Decode(api.Chat, body)
 	case d.prompt:
 		d.query.request, err = openai.Decode(api.Completion, body)
 	default:
-		d.query.request, err = decodeBare(body)
+		d.query.request, err = decodeBare(d.rest)
 	}
 	return err
 }
 
-// decodeBare reads what may stand beside token ids.
-func decodeBare(body []byte) (*api.Request, error) {
-	r, err := strictjson.NewReader(body)
+// decodeBare reads the members that may stand beside token ids. What nvext says counts as in
+// a request to completions, of which it is read as a part.
+func decodeBare(members []byte) (*api.Request, error) {
+	r, err := strictjson.NewReader(object(members))
 	if err != nil {
 		return nil, err
 	}
-	q := &api.Request{}
+	q, extended := &api.Request{}, false
 	err = r.Object(func(key string) error {
 		switch key {
 		case "model":
 			return r.Text(&q.Model)
 		case "cache_salt":
 			return r.Text(&q.CacheSalt)
+		case "nvext":
+			extended = true
+			return r.Skip()
 		}
 		return r.Unsupported()
 	})
 	if err == nil && strings.TrimSpace(q.Model) == "" {
 		err = fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
 	}
-	return q, err
+	if err != nil || !extended {
+		return q, err
+	}
+	whole, err := openai.Decode(api.Completion, object(append(slices.Clip(members), `,"prompt":[0]`...)))
+	if err != nil {
+		return nil, err
+	}
+	if len(whole.Ext.Tokens) > 0 {
+		return nil, fault.Param("nvext.token_data", "'nvext.token_data' and 'token_ids' are two prompts: give one of them")
+	}
+	q.CacheSalt, q.Ext = whole.CacheSalt, whole.Ext
+	return q, nil
 }
+
+// object puts braces around members.
+func object(members []byte) []byte { return append(append([]byte{'{'}, members...), '}') }

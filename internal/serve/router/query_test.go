@@ -73,18 +73,50 @@ func TestQueryTokens(t *testing.T) {
 	}
 }
 
+// TestQueryTokensWithExtensions: what nvext says counts beside token ids as beside a prompt.
+func TestQueryTokensWithExtensions(t *testing.T) {
+	const nvext = `"model":"m","nvext":{"allowed_worker_ids":[3,4],"session_control":{"session_id":"s"},"agent_hints":{"osl":9,"strict_priority":2},
+		"router_config_override":{"moe_query":{"layer_id":3}},"cache_salt":"x"}`
+	q, err := decodeQuery([]byte(`{"token_ids":[1,2],` + nvext + `}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	as, err := decodeQuery([]byte(`{"prompt":"ab",` + nvext + `}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(q.request.Ext.Allowed) != 2 {
+		t.Errorf("%+v", q.request.Ext)
+	}
+	if diff := cmp.Diff(as.request.Ext, q.request.Ext); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(as.request.CacheSalt, q.request.CacheSalt); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(as.override(), q.override()); diff != "" {
+		t.Error(diff)
+	}
+	if !slices.Equal(q.tokens, []kv.Token{1, 2}) {
+		t.Errorf("tokens %v", q.tokens)
+	}
+}
+
 func TestQueryRefused(t *testing.T) {
 	for body, param := range map[string]string{
-		`{"model":"m","messages":[]}`:                                              "messages",
-		`{"model":"m","messages":[{"role":"user","content":"x"}],"prompt":"x"}`:    "token_ids",
-		`{"model":"m","messages":[{"role":"user","content":"x"}],"top_banana":1}`:  "top_banana",
-		`{"model":"m","messages":[{"role":"user","content":"x"}],"model":"n"}`:     "model",
-		`{"model":"m","prompt":"x","messages":null,"echo":"x"}`:                    "echo",
-		`{"model":"m","token_ids":[1],"tools":[]}`:                                 "tools",
-		`{"model":"m","token_ids":[1],"router_config_override":7}`:                 "router_config_override",
-		`{"model":"m","token_ids":[1],"router_config_override":{"overlap_sco":7}}`: "overlap_sco",
-		`{"messages":[{"role":"user","content":"x"}]}`:                             "model",
-		`{"model":" ","token_ids":[1]}`:                                            "model",
+		`{"model":"m","messages":[]}`:                                               "messages",
+		`{"model":"m","messages":[{"role":"user","content":"x"}],"prompt":"x"}`:     "token_ids",
+		`{"model":"m","messages":[{"role":"user","content":"x"}],"top_banana":1}`:   "top_banana",
+		`{"model":"m","messages":[{"role":"user","content":"x"}],"model":"n"}`:      "model",
+		`{"model":"m","prompt":"x","messages":null,"echo":"x"}`:                     "echo",
+		`{"model":"m","token_ids":[1],"tools":[]}`:                                  "tools",
+		`{"model":"m","token_ids":[1],"router_config_override":7}`:                  "router_config_override",
+		`{"model":"m","token_ids":[1],"router_config_override":{"overlap_sco":7}}`:  "overlap_sco",
+		`{"model":"m","token_ids":[1],"nvext":{"allowed":[1]}}`:                     "nvext.allowed",
+		`{"model":"m","token_ids":[1],"nvext":{"token_data":[1]}}`:                  "nvext.token_data",
+		`{"model":"m","token_ids":[1],"nvext":{"cache_salt":"a"},"cache_salt":"b"}`: "nvext.cache_salt",
+		`{"messages":[{"role":"user","content":"x"}]}`:                              "model",
+		`{"model":" ","token_ids":[1]}`:                                             "model",
 	} {
 		_, err := decodeQuery([]byte(body))
 		f, ok := err.(*fault.Error)

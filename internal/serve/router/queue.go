@@ -32,15 +32,14 @@ type waiter struct {
 // does. The caller holds mu.
 func (r *Router) place(p *pool, q *route.Query, req *route.Request) (route.Decision, *waiter, error) {
 	now := r.now()
-	lane := p.router.Lane(q)
-	if q.Moving || !p.queue.Waits(lane) && !p.router.Full(now, q) {
+	if q.Moving || !p.waits(now, q) {
 		d, err := p.router.Pick(now, q)
 		return d, nil, err
 	}
 	w := &waiter{query: *q, match: r.needsOverlaps(p, &q.Override), since: time.Now(), done: make(chan struct{})}
 	w.query.Chain = slices.Clone(q.Chain)
 	entry, err := p.queue.Push(now, queue.Item{
-		Priority: req.Priority, Lane: lane, Tokens: q.PromptTokens, Cached: typical(q.Overlaps) * p.blockSize,
+		Priority: req.Priority, Lane: p.router.Lane(q), Tokens: q.PromptTokens, Cached: typical(q.Overlaps) * p.blockSize,
 	}, w)
 	if err != nil {
 		return route.Decision{}, nil, err
@@ -49,6 +48,11 @@ func (r *Router) place(p *pool, q *route.Query, req *route.Request) (route.Decis
 	w.entry = entry
 	r.admit(p) // it may be the first of those that wait who can be placed
 	return route.Decision{}, w, nil
+}
+
+// waits reports whether q, were it to come now, would wait. The caller holds the router's mu.
+func (p *pool) waits(now kv.Mono, q *route.Query) bool {
+	return p.queue.Waits(p.router.Lane(q)) || p.router.Full(now, q)
 }
 
 // typical is how many blocks of a prompt a typical worker has.

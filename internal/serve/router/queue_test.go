@@ -137,6 +137,37 @@ func parked(t *testing.T, ctx context.Context, r *Router, req *route.Request) <-
 	return ch
 }
 
+// TestExplainSaysWhoWouldWait: a worker that could be chosen is not all that there is to say
+// when the request would first wait for it.
+func TestExplainSaysWhoWouldWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := queueing(t, 1, 0, queue.Config{})
+		expect := func(when string, want *explainedWait) {
+			t.Helper()
+			ac, err := r.account(t.Context(), asking("question"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := newExplained(&ac).Waits; (got == nil) != (want == nil) || got != nil && *got != *want {
+				t.Errorf("%s: %+v, want %+v", when, got, want)
+			}
+		}
+		expect("idle", nil)
+		mustRoute(t, r, asking("a"))
+		expect("full", &explainedWait{0})
+		b := parked(t, t.Context(), r, asking("b"))
+		expect("with one that waits", &explainedWait{1})
+		r.Free("a", 1)
+		if o := <-b; o.err != nil {
+			t.Fatal(o.err)
+		}
+		r.Prefilled("b", 1, 0)
+		expect("computed", nil)
+		r.Free("b", 1)
+		idle(t, r)
+	})
+}
+
 type outcome struct {
 	d   route.Decision
 	err error
