@@ -8,13 +8,15 @@ type PoolState uint8
 
 // The states. The zero value is none of them.
 const (
-	// LocalGPU: the block is in a worker's own memory only.
+	// LocalGPU: the block is in a worker's own memory only. With a pool and no blocks:
+	// nothing that the worker put into that pool is there.
 	LocalGPU PoolState = iota + 1
 	// InTransit: a worker is copying the block into the pool. Nobody can attach it yet.
 	InTransit
 	// Pooled: the block is in the pool, for all that have access to it.
 	Pooled
-	// Evicted: the block left the pool; that it was there is remembered for a while.
+	// Evicted: the block left the pool; that it was there is remembered for a while. With a
+	// pool and no blocks: the pool is empty.
 	Evicted
 )
 

@@ -27,7 +27,7 @@ func (x *Index) Apply(w kv.Worker, ev kv.Event) {
 		x.counts.Clears++
 		x.empty(x.number(w))
 	}
-	x.level()
+	x.settle()
 }
 
 // Drop forgets w and all that it held; what is in pools stays there. It reports
@@ -39,7 +39,7 @@ func (x *Index) Drop(w kv.Worker) bool {
 	}
 	x.empty(n)
 	x.forget(n)
-	x.level()
+	x.settle()
 	return true
 }
 
@@ -112,7 +112,7 @@ func (s *storing) page() {
 	}
 	room -= bits.OnesCount64(mask &^ h.any())
 	added := s.extend(int(at.offset)+run, run, room)
-	mask |= span(int(at.offset)+run, added)
+	mask |= maskOf(int(at.offset)+run, added)
 
 	had := h.on(s.ev.Tier)
 	x.counts.Duplicates += uint64(bits.OnesCount64(mask & had))
@@ -123,8 +123,12 @@ func (s *storing) page() {
 	}
 	x.put(s.n, h)
 	s.i += run + added
+	before, follows := s.before, s.attached && s.before.offset == window-1 && at.offset == 0
 	s.before, s.attached = place{x.edit.id, at.offset + uint8(run+added-1)}, true
 	x.commit()
+	if follows {
+		x.follow(before.page, s.before.page)
+	}
 }
 
 // begin opens the page that the next block, which is nowhere, belongs into: that of the
@@ -151,7 +155,7 @@ func (s *storing) found(offset int) (mask uint64, run int) {
 	if run == 0 {
 		return 0, 0
 	}
-	return span(offset, run), run
+	return maskOf(offset, run), run
 }
 
 // extend appends to the open page, if the offset is its end, the blocks after the run

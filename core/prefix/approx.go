@@ -352,7 +352,7 @@ func (a *Approx) dueAt(now kv.Mono) int64  { return a.tickAt(now.Add(a.cfg.TTL))
 func (a *Approx) worker(w kv.Worker) *beliefs {
 	at, known := a.find(w)
 	if !known {
-		a.workers = slices.Insert(a.workers, at, newBeliefs(w))
+		a.workers = slices.Insert(a.workers, at, newBeliefs(w, factorOf(a.cfg.Index.Seed)))
 	}
 	return a.workers[at]
 }

@@ -407,7 +407,7 @@ func TestApproxMemory(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	a := newApprox(t, ApproxConfig{})
-	b := newBeliefs(one)
+	b := newBeliefs(one, factorOf(0))
 	before := heap()
 	for p := range prompts {
 		for i := range length {

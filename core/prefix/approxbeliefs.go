@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"fmt"
+	"math/bits"
 
 	"penstock/core/kv"
 )
@@ -20,7 +21,8 @@ const none = ^uint32(0)
 // its list comes up.
 type beliefs struct {
 	worker kv.Worker
-	tells  bool // the worker said of a prompt that some of it was cached
+	factor uint64 // see mix
+	tells  bool   // the worker said of a prompt that some of it was cached
 	seqs   []kv.SeqHash
 	marks  []mark
 	free   uint32   // list of places
@@ -37,8 +39,8 @@ type mark struct {
 	next     uint32
 }
 
-func newBeliefs(w kv.Worker) *beliefs {
-	b := &beliefs{worker: w, free: none, table: make([]uint32, 16)}
+func newBeliefs(w kv.Worker, factor uint64) *beliefs {
+	b := &beliefs{worker: w, factor: factor, free: none, table: make([]uint32, 16)}
 	for i := range b.wheel {
 		b.wheel[i] = none
 	}
@@ -176,8 +178,11 @@ func (b *beliefs) slot(seq kv.SeqHash) int {
 	}
 }
 
-// home is where the search for seq begins: hashes need no further mixing.
-func (b *beliefs) home(seq kv.SeqHash) int { return int(uint64(seq) & uint64(len(b.table)-1)) }
+// home is where the search for seq begins.
+func (b *beliefs) home(seq kv.SeqHash) int {
+	high, _ := bits.Mul64(mix(seq, b.factor), uint64(len(b.table)))
+	return int(high)
+}
 
 func (b *beliefs) enter(at uint32) { b.table[b.slot(b.seqs[at])] = at + 1 }
 
@@ -213,7 +218,7 @@ func (b *beliefs) shrink() {
 // rebuild moves what is believed into new memory of its size.
 func (b *beliefs) rebuild() {
 	old := *b
-	*b = *newBeliefs(old.worker)
+	*b = *newBeliefs(old.worker, old.factor)
 	b.tells = old.tells
 	size := len(b.table)
 	for 3*size < 4*(old.live+1) {

@@ -15,6 +15,9 @@ func (v *version) bytes() int {
 			allocPointers(int(unsafe.Sizeof(group{}))*cap(v.more.groups)) +
 			alloc(int(unsafe.Sizeof(pooled{}))*cap(v.more.pools))
 	}
+	if v.lasts != nil {
+		n += alloc(int(unsafe.Sizeof(lasts{})))
+	}
 	v.groups(func(g *group) {
 		n += alloc(8 * cap(g.set.rest))
 		if g.ext != nil {

@@ -3,6 +3,7 @@ package prefix
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"penstock/core/kv"
 )
@@ -10,7 +11,8 @@ import (
 // Check reports the first violated invariant: each page is in its table, begins and ends
 // with a block that somebody holds, and is found by its head; each of its blocks is found
 // by where; groups are disjoint and all different; workers and pools know the pages that
-// they are in; and what is counted is what is there. It costs as much as the index is
+// they are in; spans are of whole pages, and say as many of them as are held alike; and what
+// is counted is what is there. It costs as much as the index is
 // large, and is for tests.
 func (x *Index) Check() error {
 	c := checker{
@@ -28,7 +30,7 @@ func (x *Index) Check() error {
 type checker struct {
 	x             *Index
 	size          size
-	found         int
+	found, spans  int
 	held, in      []int // by worker: blocks and pages
 	pooled, pages []int // by pool
 }
@@ -132,12 +134,49 @@ func (c *checker) checkPage(id uint32, v *version) error {
 	if held != v.held {
 		return fmt.Errorf("held are %x, it says %x", held, v.held)
 	}
-	if all := span(int(v.start), n); held&^all != 0 || held>>v.start&1 == 0 || held>>(int(v.start)+n-1)&1 == 0 {
+	if all := maskOf(int(v.start), n); held&^all != 0 || held>>v.start&1 == 0 || held>>(int(v.start)+n-1)&1 == 0 {
 		return fmt.Errorf("held are %x of %x", held, all)
 	}
 	c.found += n
 	c.size.replaced(nil, v)
+	if err := c.checkSpan(id, v); err != nil {
+		return err
+	}
 	return c.checkGroups(id, v)
+}
+
+// checkSpan compares what page id is in a span with, and what it says of the span if it is
+// the first, with the pages.
+func (c *checker) checkSpan(id uint32, v *version) error {
+	x, s := c.x, c.x.pages.span(id)
+	if s == nil || s.pages[0] != id {
+		if v.span != 0 || v.lasts != nil {
+			return fmt.Errorf("it speaks of %d pages and is not the first of a span", v.span)
+		}
+		if s != nil && !slices.Contains(s.pages[:s.length()], id) {
+			return fmt.Errorf("its span is without it")
+		}
+		return nil
+	}
+	c.spans++
+	n := s.length()
+	for i, other := range s.pages {
+		if i < n && x.pages.span(other) != s || i >= n && other != 0 {
+			return fmt.Errorf("page %d of its span is not in it", i)
+		}
+		if i < n-1 && !x.pages.get(other).whole() {
+			return fmt.Errorf("page %d of its span is no whole window", i)
+		}
+	}
+	if want := x.alike(s); n < 2 || s.stale || int(v.span) != want || (v.lasts != nil) != (want > 0) {
+		return fmt.Errorf("it speaks of %d pages of %d, %d are alike", v.span, n, want)
+	}
+	for i, other := range s.pages[:v.span] {
+		if x.pages.get(other).last != v.lasts[i] {
+			return fmt.Errorf("the last block of page %d of its span is another", i)
+		}
+	}
+	return nil
 }
 
 func (c *checker) checkGroups(id uint32, v *version) (err error) {
@@ -211,6 +250,15 @@ func (c *checker) checkTables() error {
 	x := c.x
 	if x.size != c.size {
 		return fmt.Errorf("counted %+v, there is %+v", x.size, c.size)
+	}
+	pages := c.spans * spanBytes()
+	for _, chunk := range x.pages.chunks {
+		if chunk != nil {
+			pages += allocPointers(chunkBytes)
+		}
+	}
+	if pages != x.pages.bytes || len(x.stale) > 0 {
+		return fmt.Errorf("spans and chunks take %d bytes, not %d, or are stale", pages, x.pages.bytes)
 	}
 	slots, bytes := 0, 0
 	for i := range x.where.shards {

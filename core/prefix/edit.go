@@ -146,6 +146,7 @@ func (x *Index) commit() {
 	if e.n > 0 {
 		v = e.version(held)
 	}
+	x.leaveSpan(v)
 	x.size.replaced(e.old, v)
 	x.show(v)
 	if v == nil {

@@ -1,9 +1,11 @@
 package prefix
 
 import (
+	"math/bits"
 	"sync/atomic"
 
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 )
 
 // heads finds the page that begins with a block. It is all that readers search, and
@@ -17,7 +19,8 @@ import (
 // table.
 type heads struct {
 	shards [64]headShard
-	bytes  int // the writer's count
+	bytes  int    // the writer's count
+	factor uint64 // does not change
 }
 
 type headShard struct {
@@ -27,8 +30,8 @@ type headShard struct {
 }
 
 type headTable struct {
-	mask  uint64
-	slots []headSlot
+	slots []headSlot // a power of two of them
+	shift uint64     // 64 less its logarithm
 }
 
 type headSlot struct {
@@ -36,12 +39,20 @@ type headSlot struct {
 	page atomic.Pointer[version]
 }
 
-// mix spreads the bits of a hash: that of a sequence's first block is as good as
-// the engine's own.
-func mix(seq kv.SeqHash) uint64 { return uint64(seq) * 0x9E3779B97F4A7C15 }
+// mix spreads the bits of a hash over the upper ones: that of a sequence's first block is
+// as good as the engine's own. Whoever sends events can choose hashes, and with a factor that
+// he knows have as many as he likes meet in one place of a table. With one that is odd and
+// drawn, two hashes are equal in their n upper bits with a probability of 2^(1-n), whichever
+// they are (multiply-shift hashing, Dietzfelbinger et al. 1997); lower bits are not as good.
+func mix(seq kv.SeqHash, factor uint64) uint64 { return uint64(seq) * factor }
+
+// factorOf returns the factor of a seed.
+func factorOf(seed uint64) uint64 { return splitmix.Step ^ seed<<1 }
 
 func shardOf(mixed uint64) uint64 { return mixed >> 58 }
-func homeOf(mixed uint64) uint64  { return mixed >> 24 }
+
+// home returns where a block's slot would be if all were free.
+func (t *headTable) home(mixed uint64) int { return int(mixed << 6 >> t.shift) }
 
 // keyOf returns what stands for seq in a slot, which is never 0. Which block it is
 // for certain, the page says.
@@ -49,14 +60,14 @@ func keyOf(seq kv.SeqHash) uint64 { return max(1, uint64(seq)) }
 
 // find returns the page that begins with seq, or nil. Readers call it.
 func (h *heads) find(seq kv.SeqHash) *version {
-	mixed := mix(seq)
+	mixed := mix(seq, h.factor)
 	t := h.shards[shardOf(mixed)].table.Load()
 	if t == nil {
 		return nil
 	}
 	key := keyOf(seq)
-	for at := homeOf(mixed); ; at++ {
-		slot := &t.slots[at&t.mask]
+	for at := t.home(mixed); ; at++ {
+		slot := &t.slots[at&(len(t.slots)-1)]
 		switch slot.key.Load() {
 		case 0:
 			return nil
@@ -70,7 +81,7 @@ func (h *heads) find(seq kv.SeqHash) *version {
 
 // put makes v the page that begins with v.head.
 func (h *heads) put(v *version) {
-	mixed := mix(v.head)
+	mixed := mix(v.head, h.factor)
 	s := &h.shards[shardOf(mixed)]
 	if slot := s.slot(v.head, mixed); slot != nil {
 		slot.page.Store(v)
@@ -84,7 +95,7 @@ func (h *heads) put(v *version) {
 
 // remove forgets the page that begins with seq.
 func (h *heads) remove(seq kv.SeqHash) {
-	mixed := mix(seq)
+	mixed := mix(seq, h.factor)
 	s := &h.shards[shardOf(mixed)]
 	slot := s.slot(seq, mixed)
 	if slot == nil {
@@ -104,8 +115,8 @@ func (s *headShard) slot(seq kv.SeqHash, mixed uint64) *headSlot {
 		return nil
 	}
 	key := keyOf(seq)
-	for at := homeOf(mixed); ; at++ {
-		slot := &t.slots[at&t.mask]
+	for at := t.home(mixed); ; at++ {
+		slot := &t.slots[at&(len(t.slots)-1)]
 		switch slot.key.Load() {
 		case 0:
 			return nil
@@ -120,8 +131,8 @@ func (s *headShard) slot(seq kv.SeqHash, mixed uint64) *headSlot {
 // insert puts v, which is not there, into the first slot without a page.
 func (s *headShard) insert(v *version, mixed uint64) {
 	t := s.table.Load()
-	for at := homeOf(mixed); ; at++ {
-		slot := &t.slots[at&t.mask]
+	for at := t.home(mixed); ; at++ {
+		slot := &t.slots[at&(len(t.slots)-1)]
 		if slot.page.Load() != nil {
 			continue
 		}
@@ -150,14 +161,14 @@ func (h *heads) rebuild(s *headShard, live int) {
 	for slots < 2*live {
 		slots *= 2
 	}
-	t := &headTable{mask: uint64(slots - 1), slots: make([]headSlot, slots)}
+	t := &headTable{slots: make([]headSlot, slots), shift: uint64(64 - bits.TrailingZeros(uint(slots)))}
 	h.bytes += t.bytes()
 	var next headShard // readers go on with the old table until the new one is full
 	next.table.Store(t)
 	if old != nil {
 		for i := range old.slots {
 			if v := old.slots[i].page.Load(); v != nil {
-				next.insert(v, mix(v.head))
+				next.insert(v, mix(v.head, h.factor))
 			}
 		}
 	}

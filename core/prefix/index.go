@@ -22,6 +22,11 @@
 // first block (heads.go), which is all that a lookup needs; where finds every block
 // (where.go), for parents and removals.
 //
+// Up to 8 whole pages in a row that the same workers hold are a span (spans.go): the first
+// one has the last hashes of all, and a lookup passes as many of them as the prompt has in
+// one step. Which page follows which is learned from Stored events, so an index that was
+// loaded from a snapshot has no spans until chains are stored again.
+//
 // # Who may do what at the same time
 //
 // One goroutine at a time may change an Index or ask it for anything but Match; any
@@ -48,6 +53,10 @@ type Config struct {
 	// MaxBytes is how much memory the index may take, as Stats counts it. Beyond it
 	// blocks that are new to a worker are refused and counted.
 	MaxBytes int
+	// Seed decides where blocks are in the index's tables, and nothing that can be seen
+	// from outside. It should be drawn, and kept secret, where others choose the hashes of
+	// blocks: else they can make each block take as long as all before it.
+	Seed uint64
 }
 
 // EnsureDefaults fills in what is not set: 4 Mi blocks, 8 GiB.
@@ -91,6 +100,7 @@ type Index struct {
 	free    []uint32             // places that no pool has
 	size    size
 	counts  Counts
+	stale   []*span      // spans to look at when the change is done
 	edit    edit         // scratch: the page that is being changed
 	seqs    []kv.SeqHash // scratch: the prefixes of a Stored event
 }
@@ -102,6 +112,7 @@ func New(cfg Config) (*Index, error) {
 		return nil, err
 	}
 	x := &Index{cfg: cfg, numbers: map[kv.Worker]uint32{}, places: map[kv.PoolID]uint32{}}
+	x.heads.factor, x.where.factor = factorOf(cfg.Seed), factorOf(cfg.Seed)
 	x.view.Store(&view{levels: 1})
 	return x, nil
 }

@@ -22,7 +22,7 @@ func (x *Index) LoadSnapshot(data []byte) error {
 		x.discard()
 		return fmt.Errorf("prefix: load snapshot: at byte %d of %d: %w", len(data)-len(l.data), len(data), err)
 	}
-	x.level()
+	x.settle()
 	return nil
 }
 
@@ -35,7 +35,7 @@ func (x *Index) discard() {
 		s.used, s.live = 0, 0
 	}
 	x.heads.bytes = 0
-	x.pages, x.where, x.size, x.edit = pages{}, where{}, size{}, edit{}
+	x.pages, x.where, x.size, x.edit = pages{}, where{factor: x.where.factor}, size{}, edit{}
 	x.numbers, x.workers, x.vacant = map[kv.Worker]uint32{}, nil, nil
 	x.places, x.pools, x.free = map[kv.PoolID]uint32{}, nil, nil
 	x.view.Store(&view{levels: 1, reused: x.view.Load().reused + 1})
@@ -249,7 +249,7 @@ func (l *loader) holders(form byte, start, n int) {
 	}
 	l.spent = 0
 	for ; groups > 0 && l.err == nil; groups-- {
-		g := l.group(span(start, n))
+		g := l.group(maskOf(start, n))
 		if k := len(e.groups); l.err == nil && k > 0 && compareGroups(&e.groups[k-1], &g) >= 0 {
 			l.fail(errOrder)
 		}
@@ -269,7 +269,7 @@ func (l *loader) holders(form byte, start, n int) {
 		i, mask := l.number(uint64(len(l.x.pools))), l.u64()
 		switch {
 		case l.err != nil:
-		case i >= uint64(len(l.x.pools)) || mask == 0 || mask&^span(start, n) != 0:
+		case i >= uint64(len(l.x.pools)) || mask == 0 || mask&^maskOf(start, n) != 0:
 			l.fail(errRange)
 		case i < next:
 			l.fail(errOrder)

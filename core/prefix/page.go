@@ -24,7 +24,10 @@ const window = 64
 type version struct {
 	head, last kv.SeqHash // of the first block and of the last
 	start, n   uint8
-	first      group
+	// span is of how many pages, this one included, lasts has the hashes: 0, or at least minSpan.
+	span  uint8
+	lasts *lasts
+	first group
 	// hashes are those of the blocks; more than n are remains. Its array has room, and
 	// is shared by versions: the writer fills it behind the end of all of them.
 	hashes []kv.SeqHash
@@ -43,9 +46,9 @@ type more struct {
 // group is a set of workers that hold the same blocks of a page, on the same tiers,
 // with the same labels. A worker is in at most one group of a page.
 type group struct {
-	device uint64 // the blocks on the tier that nearly all are on
 	set    set
-	ext    *ext // nil if they have nothing but that
+	device uint64 // the blocks on the tier that nearly all are on
+	ext    *ext   // nil if they have nothing but that
 }
 
 // ext is what a group has beside blocks on the device.
@@ -130,8 +133,8 @@ func (v *version) of(n uint32) group {
 // at returns the hash of the block at an offset.
 func (v *version) at(offset int) kv.SeqHash { return v.hashes[offset-int(v.start)] }
 
-// span returns the mask of n blocks from an offset on.
-func span(offset, n int) uint64 {
+// maskOf returns the mask of n blocks from an offset on.
+func maskOf(offset, n int) uint64 {
 	return ^uint64(0) >> (window - n) << offset
 }
 

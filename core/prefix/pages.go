@@ -14,18 +14,24 @@ type pages struct {
 
 type chunk struct {
 	versions [chunkPages]*version
+	spans    [chunkPages]*span
 	taken    [chunkPages / 64]uint64
 	live     int
 }
 
 const (
 	chunkPages = 512
-	chunkBytes = 8*chunkPages + chunkPages/8 + 8
+	chunkBytes = 16*chunkPages + chunkPages/8 + 8
 )
 
 func (p *pages) get(id uint32) *version { return p.chunks[id/chunkPages].versions[id%chunkPages] }
 
 func (p *pages) set(id uint32, v *version) { p.chunks[id/chunkPages].versions[id%chunkPages] = v }
+
+// span returns the span that a page is in, or nil.
+func (p *pages) span(id uint32) *span { return p.chunks[id/chunkPages].spans[id%chunkPages] }
+
+func (p *pages) setSpan(id uint32, s *span) { p.chunks[id/chunkPages].spans[id%chunkPages] = s }
 
 // reserve returns a free number.
 func (p *pages) reserve() uint32 {

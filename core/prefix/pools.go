@@ -63,7 +63,7 @@ func (x *Index) Place(p kv.PoolID, seqs []kv.SeqHash) int {
 		x.putPooled(i, e.inPool(i)|1<<at.offset)
 		x.commit()
 	}
-	x.level()
+	x.settle()
 	return placed
 }
 
@@ -80,7 +80,7 @@ func (x *Index) Displace(p kv.PoolID, seqs []kv.SeqHash) {
 			x.commit()
 		}
 	}
-	x.level()
+	x.settle()
 }
 
 // maxIdle is how many workers may be known that hold nothing, for lists to make more of
@@ -193,7 +193,7 @@ func (x *Index) DropPool(p kv.PoolID) {
 		v.reused++ // all places begin anew
 	}
 	x.attach(&v, i, set{})
-	x.level()
+	x.settle()
 }
 
 // inPool returns the blocks that are in pool i.

@@ -127,6 +127,11 @@ func (s *set) behind(lo, n int) (from int, rest []uint64) {
 	return from, rest[:min(n-from, len(rest))]
 }
 
+// equal reports whether both are the same set.
+func (s *set) equal(o *set) bool {
+	return s.one == o.one && s.lo == o.lo && slices.Equal(s.rest, o.rest)
+}
+
 // clone returns a copy of exactly the room that it needs; nil of nothing.
 func clone[E any](s []E) []E {
 	if len(s) == 0 {

@@ -124,7 +124,7 @@ func (s *saver) page(dst []byte, v *version) []byte {
 		dst = binary.AppendUvarint(dst, uint64(len(s.groups)))
 	}
 	for _, g := range s.groups {
-		dst = s.group(dst, g, span(int(v.start), int(v.n)))
+		dst = s.group(dst, g, maskOf(int(v.start), int(v.n)))
 	}
 	if form&pagePools == 0 {
 		return dst
@@ -230,5 +230,5 @@ func (s *saver) set(dst []byte, set set) []byte {
 // ends reports whether the blocks at both ends of a page are in held, and nothing else
 // than its blocks.
 func ends(held uint64, start, n int) bool {
-	return held&^span(start, n) == 0 && bits.TrailingZeros64(held) == start && bits.Len64(held) == start+n
+	return held&^maskOf(start, n) == 0 && bits.TrailingZeros64(held) == start && bits.Len64(held) == start+n
 }

@@ -11,6 +11,7 @@ import "penstock/core/kv"
 type where struct {
 	shards [256]whereShard
 	bytes  int
+	factor uint64
 }
 
 type whereShard struct {
@@ -51,7 +52,7 @@ func (s *whereShard) next(at int) int {
 
 // locate returns where seq is.
 func (x *Index) locate(seq kv.SeqHash) (place, bool) {
-	mixed := mix(seq)
+	mixed := mix(seq, x.where.factor)
 	s := &x.where.shards[mixed>>56]
 	if s.n == 0 {
 		return place{}, false
@@ -69,7 +70,7 @@ func (x *Index) locate(seq kv.SeqHash) (place, bool) {
 
 // add says that seq, which is nowhere, is at p.
 func (w *where) add(seq kv.SeqHash, p place) {
-	mixed := mix(seq)
+	mixed := mix(seq, w.factor)
 	s := &w.shards[mixed>>56]
 	if 4*(s.n+1) > 3*len(s.slots) {
 		w.resize(s, max(minWhereSlots, len(s.slots)+len(s.slots)/2))
@@ -89,7 +90,7 @@ func (s *whereShard) insert(slot uint64) {
 // remove says that seq is no longer at p, where it is, and moves up what was pushed
 // away from its place, so that no marks are left.
 func (w *where) remove(seq kv.SeqHash, p place) {
-	mixed := mix(seq)
+	mixed := mix(seq, w.factor)
 	s := &w.shards[mixed>>56]
 	slot := whereSlot(mixed, p)
 	at := s.home(slot)

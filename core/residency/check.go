@@ -73,6 +73,17 @@ func (t *Table) checkLists() error {
 			pooled += p.pooled.len
 		}
 	}
+	moving := make([]int, len(t.pools))
+	for i := range t.entries {
+		if e := &t.entries[i]; e.state == kv.InTransit {
+			moving[e.pool]++
+		}
+	}
+	for i := range t.pools {
+		if p := &t.pools[i]; p.moving != moving[i] {
+			errs = append(errs, fmt.Errorf("%d blocks are on their way to pool %d, %d are counted", moving[i], p.id, p.moving))
+		}
+	}
 	vacant := 0
 	for at := t.vacant; at != none; at = t.entries[at].other {
 		vacant++

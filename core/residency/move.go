@@ -134,6 +134,7 @@ func (t *Table) come(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at pl
 	t.raise(at)
 	t.push(t.stateList(e), at, ring)
 	if to == kv.InTransit {
+		t.pools[pool].moving++
 		t.setParked(e, false)
 		return dst
 	}
@@ -178,8 +179,11 @@ func (t *Table) displace(at place, dst []Effect) []Effect {
 func (t *Table) drop(at place) {
 	e := &t.entries[at]
 	t.take(t.stateList(e), at, ring)
-	if e.state == kv.Pooled {
+	switch e.state {
+	case kv.Pooled:
 		t.pooled--
+	case kv.InTransit:
+		t.pools[e.pool].moving--
 	}
 }
 
@@ -240,17 +244,25 @@ func (t *Table) vacate(dst []Effect) []Effect {
 
 // emptyPool makes all blocks of a pool evicted ones.
 func (t *Table) emptyPool(now kv.Mono, w kv.Worker, pool int32, dst []Effect) []Effect {
-	for _, first := range []place{t.transit.first, t.pools[pool].pooled.first} {
-		for at := first; at != none; {
-			next := t.entries[at].ring.next
-			if t.entries[at].pool == pool {
-				t.counts.Moved++
-				dst = t.evict(now, at, dst)
-				t.give(at, w)
-			}
-			at = next
+	p := &t.pools[pool]
+	for at := t.transit.first; p.moving > 0; {
+		next := t.entries[at].ring.next
+		if t.entries[at].pool == pool {
+			dst = t.clear(now, at, w, dst)
 		}
+		at = next
 	}
+	for p.pooled.len > 0 {
+		dst = t.clear(now, p.pooled.first, w, dst)
+	}
+	return dst
+}
+
+// clear evicts a block because w emptied its pool.
+func (t *Table) clear(now kv.Mono, at place, w kv.Worker, dst []Effect) []Effect {
+	t.counts.Moved++
+	dst = t.evict(now, at, dst)
+	t.give(at, w)
 	return dst
 }
 

@@ -141,6 +141,7 @@ type pool struct {
 	said   bool // who has access
 	access []kv.Worker
 	pooled list
+	moving int // blocks in transit
 	blocks int // of any state
 }
 

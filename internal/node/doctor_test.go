@@ -239,7 +239,9 @@ func snapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
 	put("3", taken(span.Life, 9))
 	expect(t, examine(), check, CheckWarn, "ends at message 9; the stream has 1 to 3")
 	put("4", taken(span.Life, 2))
-	expect(t, examine(), check, CheckOK, "taken 1m0s ago; 1 messages came since")
+	found := examine()
+	expect(t, found, check, CheckOK, "taken 1m") // and what the test has taken since
+	expect(t, found, check, CheckOK, "s ago; 1 messages came since")
 	put("5", []byte("x"))
 	expect(t, examine(), check, CheckWarn, "the newest of 5 cannot be read")
 }

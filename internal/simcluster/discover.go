@@ -19,14 +19,16 @@ func (c *cluster) discover(number int) {
 		case !w.registered && !m.known: // what a stranger publishes has its time
 			continue
 		case !w.registered:
-			r.tracker.Forget(w.id)
-			r.drop(w.id)
+			r.lose(c.now, w.id)
 			*m = member{}
 			continue
 		case !m.known:
+			if h, fed := r.tracker.Health(w.id); fed && h.Epoch < w.registeredEpoch { // late, of a life that was over
+				r.forget(c.now, w.id, w.registeredEpoch)
+			}
 			m.known, m.epoch, m.since = true, w.registeredEpoch, c.now
 		case m.epoch != w.registeredEpoch: // another life: nothing of the old one holds
-			r.forget(w.id, w.registeredEpoch)
+			r.forget(c.now, w.id, w.registeredEpoch)
 			source, epoch, since := m.source, m.sourceEpoch, m.sourceSince
 			*m = member{known: true, epoch: w.registeredEpoch, since: c.now, source: source, sourceEpoch: epoch, sourceSince: since}
 		}
@@ -58,13 +60,22 @@ func (c *cluster) discover(number int) {
 
 // forget drops what is known of a life of w before epoch. What its new life has
 // published already stays.
-func (r *router) forget(w kv.Worker, epoch uint64) {
+func (r *router) forget(now kv.Mono, w kv.Worker, epoch uint64) {
 	if h, ok := r.tracker.Health(w); ok && h.Epoch >= epoch {
 		return
 	}
+	r.lose(now, w)
+	r.members[w.ID-1].source = false
+}
+
+// lose drops what is known of a worker that is gone. What it said last of pools may not
+// have come.
+func (r *router) lose(now kv.Mono, w kv.Worker) {
+	if h, _ := r.tracker.Health(w); h.Lagging {
+		r.pools.Settle(r.index, r.pools.Doubt(now, w, nil))
+	}
 	r.tracker.Forget(w)
 	r.drop(w)
-	r.members[w.ID-1].source = false
 }
 
 // tidy does what time alone brings about.
@@ -109,9 +120,7 @@ func (r *router) dropStrangers(c *cluster) {
 		m := &r.members[i]
 		if m.source && (!m.known || m.epoch < m.sourceEpoch) && elapsed(m.sourceSince, c.now, grace) {
 			w := kv.Worker{ID: kv.WorkerID(i + 1)}
-			r.tracker.Forget(w)
-			r.index.Drop(w)
-			r.pools.Lost(w)
+			r.lose(c.now, w)
 			m.source = false
 		}
 	}

@@ -58,6 +58,7 @@ func TestTimesOfTheShells(t *testing.T) {
 		{"../serve/router", "fresh", "fresh"},
 		{"../serve/router", "pingTimeout", "pingTimeout"},
 		{"../serve/router", "maxPings", "maxPings"},
+		{"../serve/frontend", "firstWait", "firstWait"},
 	} {
 		want := constants(t, c.dir)[c.name]
 		if got := here[c.ours]; got == "" || got != want {
@@ -78,7 +79,7 @@ func TestTimesOfTheShells(t *testing.T) {
 	f.EnsureDefaults()
 	var c Config
 	c.EnsureDefaults()
-	if want := (migrate.Config{Limit: f.MigrationLimit, Wait: f.MigrationWait}); c.Migration != want || c.StallTimeout != f.StallTimeout {
+	if want := (migrate.Config{Limit: f.MigrationLimit, Wait: f.MigrationWait, FirstWait: firstWait}); c.Migration != want || c.StallTimeout != f.StallTimeout {
 		t.Errorf("%+v and %v, in a frontend %+v and %v", c.Migration, c.StallTimeout, want, f.StallTimeout)
 	}
 }

@@ -37,6 +37,9 @@ import (
 	"penstock/internal/replay"
 )
 
+// firstWait is how long a request waits that never had a worker, as in a frontend.
+const firstWait = 250 * time.Millisecond
+
 // Config is a cluster and how it is run.
 type Config struct {
 	Workers int
@@ -104,6 +107,9 @@ func (c *Config) EnsureDefaults() {
 		if *f.field == 0 {
 			*f.field = f.v
 		}
+	}
+	if c.Migration.FirstWait == 0 {
+		c.Migration.FirstWait = firstWait
 	}
 	if c.Migration.Wait == 0 {
 		c.Migration.Wait = 10 * time.Second

@@ -32,6 +32,22 @@ func simulate(t *testing.T, n int, settings ...string) (workers []*process) {
 	return workers
 }
 
+// routes waits until a frontend serves the simulated model and its router, which hears of
+// them apart, knows so many workers too.
+func (p *process) routes(workers int) {
+	p.t.Helper()
+	p.serves(simulated, workers)
+	p.eventually(fmt.Sprintf("%d workers are ready", workers), func() bool {
+		ready := 0
+		for _, w := range p.workers() {
+			if w.State == "ready" {
+				ready++
+			}
+		}
+		return ready == workers
+	})
+}
+
 // ids returns n token ids, which differ from those of every other seed.
 func ids(seed uint64, n int) []int {
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -78,7 +94,7 @@ func TestRouterOverPlanes(t *testing.T) {
 			t.Parallel()
 			f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0", "router-seed=1")
 			simulate(t, 2, "nats="+f.started.NATS, "request-plane="+plane)
-			f.serves(simulated, 2)
+			f.routes(2)
 			served := flood(t, routedRequests, 1, f)
 			if len(served) != 2 {
 				t.Errorf("%d requests went to %v", routedRequests, served)
@@ -89,9 +105,6 @@ func TestRouterOverPlanes(t *testing.T) {
 				}
 			}
 			f.idle()
-			if t.Failed() {
-				t.Logf("the frontend says\n%s", f.log)
-			}
 		})
 	}
 }
@@ -114,8 +127,8 @@ func TestRoutersInTurn(t *testing.T) {
 			}
 			second := launch(t, config.Frontend, common...)
 			simulate(t, 2, common...)
-			first.serves(simulated, 2)
-			second.serves(simulated, 2)
+			first.routes(2)
+			second.routes(2)
 			if served := flood(t, routedRequests, 2, first, second); len(served) != 2 {
 				t.Errorf("%d requests went to %v", routedRequests, served)
 			}
@@ -146,7 +159,7 @@ func TestOverloadIsExact(t *testing.T) {
 			}
 			f := launch(t, config.Frontend, settings...)
 			simulate(t, 2, append(small, "nats="+f.started.NATS)...)
-			f.serves(simulated, 2)
+			f.routes(2)
 			threshold(f)
 			f.overload(50, 4)
 			f.idle()
@@ -224,7 +237,7 @@ func TestOverridesOfOneRequest(t *testing.T) {
 	t.Parallel()
 	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0", "router-temperature=0")
 	simulate(t, 2, "nats="+f.started.NATS)
-	f.serves(simulated, 2)
+	f.routes(2)
 	for name, tt := range map[string]struct {
 		override map[string]any
 		tokens   int
@@ -323,12 +336,12 @@ func TestIndexersSync(t *testing.T) {
 	settings := []string{nats, "router-snapshot-threshold=20"}
 	first := launch(t, config.Frontend, settings...)
 	simulate(t, 2, nats)
-	first.serves(simulated, 2)
+	first.routes(2)
 	flood(t, 25, 100, first)
 	first.eventually("a snapshot", func() bool { return first.counts(`penstock_router_snapshots_total{outcome="written"}`) })
 
 	second := launch(t, config.Frontend, settings...)
-	second.serves(simulated, 2)
+	second.routes(2)
 	second.eventually("the snapshot is read", func() bool { return second.counts(`penstock_router_snapshots_total{outcome="restored"}`) })
 	flood(t, 25, 200, second)
 	const blocks = (100 + 20 - 1) / routedBlock // of a request, if it shares none
@@ -360,7 +373,7 @@ func TestQueryInstance(t *testing.T) {
 	t.Parallel()
 	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
 	simulate(t, 2, "nats="+f.started.NATS)
-	f.serves(simulated, 2)
+	f.routes(2)
 	for path, body := range map[string]map[string]any{
 		"/v1/chat/completions": chatOf(simulated, longPrompt(1), 10),
 		"/v1/completions":      {"model": simulated, "prompt": longPrompt(1), "max_tokens": 10},
@@ -418,7 +431,7 @@ func TestPrefixesThatGrow(t *testing.T) {
 			}
 			simulate(t, 2, nats)
 			for _, f := range frontends {
-				f.serves(simulated, 2)
+				f.routes(2)
 			}
 			for family := range uint64(4) {
 				growing(t, ids(50+family, 5*64), frontends)
@@ -483,7 +496,7 @@ func TestSessionStays(t *testing.T) {
 			}
 			simulate(t, 4, nats)
 			for _, f := range frontends {
-				f.serves(simulated, 4)
+				f.routes(4)
 			}
 			workers := map[string]bool{}
 			for session := range 6 {

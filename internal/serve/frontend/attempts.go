@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/migrate"
@@ -12,11 +13,19 @@ import (
 	"penstock/internal/edge/api"
 )
 
+// firstWait is how long a request that never had a worker waits while the router knows
+// none. The frontend takes requests for a model while workers of it are registered, and the
+// router is told of them apart: for a moment one may know what the other does not.
+const firstWait = 250 * time.Millisecond
+
 // newRunner returns what carries the tasks of this frontend's requests from worker
 // to worker.
 func newRunner(f *Frontend) attempt.Runner {
 	return attempt.Runner{
-		Limits:  migrate.Config{Limit: f.cfg.MigrationLimit, Wait: f.cfg.MigrationWait},
+		Limits: migrate.Config{
+			Limit: f.cfg.MigrationLimit,
+			Wait:  f.cfg.MigrationWait, FirstWait: min(firstWait, f.cfg.MigrationWait),
+		},
 		View:    func() attempt.View { return f.catalog.snap.Load() },
 		Moves:   f.metrics.migrations,
 		Waiting: f.metrics.waiting,

@@ -132,8 +132,24 @@ func (w *world) reborn(id kv.WorkerID, s *script) {
 	synctest.Wait()
 }
 
-// TestWaitIsBounded: who waits in vain is told so; who never had a worker does not
-// wait.
+// TestRouterHearsLater: the router may hear of a worker a moment after the frontend has.
+func TestRouterHearsLater(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.worker(7, constant("hello"))
+		w.router.pinned(1) // who is not there
+		came := make(chan answerOf, 1)
+		started := time.Now()
+		go func() { came <- w.post("/v1/completions", moving) }()
+		time.Sleep(firstWait / 2)
+		w.router.pinned(0)
+		if a := <-came; a.status != 200 || time.Since(started) > firstWait {
+			t.Errorf("after %v %d %s", time.Since(started), a.status, a.body)
+		}
+	})
+}
+
+// TestWaitIsBounded: who waits in vain is told so; who never had a worker waits for no more
+// than a moment.
 func TestWaitIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -144,7 +160,7 @@ func TestWaitIsBounded(t *testing.T) {
 		{"lost after it", &script{say: func(int) string { return "hello" }, dieAfter: 1}, 10 * time.Second},
 		{"left as planned", &script{refuse: fault.New(fault.Draining, "leaving")}, 10 * time.Second},
 		{"full", &script{refuse: fault.New(fault.Overloaded, "full")}, 0},
-		{"none", nil, 0},
+		{"none", nil, firstWait},
 	} {
 		inWorld(t, Config{}, func(t *testing.T, w *world) {
 			w.worker(7, constant("hello")) // the catalog knows the model, the router no worker

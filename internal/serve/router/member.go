@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/engine"
@@ -157,4 +158,26 @@ func (m *member) draining(now kv.Mono) bool {
 // says reports whether the worker's last report is of a state, and not too old.
 func (m *member) says(now kv.Mono, state string) bool {
 	return m.reported && m.load.State == state && now.Sub(m.loadAt) < fresh
+}
+
+// livesOf is the members' part of know.
+func livesOf(members []*member) map[kv.Worker]life {
+	lives := make(map[kv.Worker]life, len(members))
+	for _, m := range members {
+		lives[m.worker] = life{epoch: m.in.Epoch, blockSize: m.card.BlockSize, publishes: m.card.KVEvents}
+	}
+	return lives
+}
+
+// claimsOf returns what members say of their feeds.
+func claimsOf(members []*member) []claim {
+	claims := make([]claim, 0, len(members))
+	for _, m := range members {
+		said := claim{worker: m.worker}
+		if m.reported {
+			said.Claim = feed.Claim{Epoch: m.load.Epoch, Next: m.load.KVNext, At: m.loadAt}
+		}
+		claims = append(claims, said)
+	}
+	return claims
 }

@@ -272,6 +272,21 @@ func TestFearedLossIsOne(t *testing.T) {
 	s.want("abc", "")
 }
 
+// TestLostEndOfTheDead: of a worker that died with events that it had published and that did
+// not come, nobody can say any more what became of what it put into pools.
+func TestLostEndOfTheDead(t *testing.T) {
+	s := newShelf(t)
+	s.alive(one, two)
+	s.say(one, storedAs("abc"))
+	s.say(one, moved("abc", kv.Pooled, two))
+	s.now += kv.Mono(settle)
+	s.c.tend([]claim{{one, feed.Claim{Epoch: 1, Next: s.next[one] + 1, At: s.now}}})
+	s.want("abc", "1.0:3; 2.0:3 attachable 3 fetched 3")
+	s.alive(two)
+	s.check()
+	s.want("abc", "")
+}
+
 // TestStuckInTransit: a worker that dies while it copies leaves nothing that counts, and
 // nothing that stays.
 func TestStuckInTransit(t *testing.T) {

@@ -6,6 +6,7 @@ package router
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,6 +104,9 @@ type scratch struct {
 // the HTTP API takes token ids only.
 func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log *slog.Logger) (*Router, error) {
 	cfg.EnsureDefaults()
+	if cfg.Index.Seed == 0 {
+		cfg.Index.Seed = rand.Uint64()
+	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

@@ -221,6 +221,39 @@ func TestThirdReplicaOverNATS(t *testing.T) {
 	f.scan()
 }
 
+// A real server goes away again and again, under two replicas, and comes back now with what it had
+// and now with an empty disk, while the cache changes: replicas that lived through it and one
+// that starts after it know what is cached, and nothing else.
+func TestServerLosesItsDisk(t *testing.T) {
+	f := startNATSFleet(t)
+	first, stopFirst := f.start()
+	second, stopSecond := f.start()
+	for round := range 4 {
+		for i := range 3 {
+			f.request(first.router, fmt.Sprint(round, " ", i), 0x5eed_0000+1000*(10*round+i))
+		}
+		f.follows(first)
+		f.follows(second)
+		if err := f.server.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f.engine.Evict(4 + round)
+		if round%2 == 1 {
+			f.cfg.DataDir = t.TempDir()
+		}
+		f.serve()
+		f.follows(first)
+		f.follows(second)
+	}
+	stopFirst()
+	f.engine.Evict(3)
+	third, stopThird := f.start()
+	f.follows(third)
+	f.follows(second)
+	stopThird()
+	stopSecond()
+}
+
 // scan looks for tokens in all that is kept.
 func (f *natsFleet) scan() {
 	f.t.Helper()

@@ -1,0 +1,213 @@
+package prefix
+
+import "slices"
+
+// level is the walk along the prompt in which tiers up to one count: who is still
+// with it, and who left it where. A worker that is with a level is with all slower ones.
+type level struct {
+	active []uint64
+	lo, hi int // active means nothing outside; at both ends it is not 0
+	runs   []run
+}
+
+// run are the workers that hold exactly depth leading blocks, at Match.words[at:at+n]:
+// the words of a set from word lo on. Runs are in ascending order.
+type run struct {
+	depth     int
+	lo, at, n int
+}
+
+// narrow leaves out words without workers at both ends.
+func (l *level) narrow() {
+	for l.lo < l.hi && l.active[l.lo] == 0 {
+		l.lo++
+	}
+	for l.lo < l.hi && l.active[l.hi-1] == 0 {
+		l.hi--
+	}
+}
+
+func (l *level) empty() bool { return l.lo == l.hi }
+
+// stays reports whether all that are active have the first k blocks of v on the device: on
+// most pages nobody leaves, whatever other groups there are.
+func (l *level) stays(v *version, k int) bool {
+	start := int(v.start)
+	for i := l.lo; i < l.hi; i++ {
+		left := l.active[i]
+		if leading(v.first.device, start) >= k {
+			left &^= v.first.set.word(i)
+		}
+		if v.more != nil {
+			for j := range v.more.groups {
+				if left == 0 {
+					break
+				}
+				if g := &v.more.groups[j]; leading(g.device, start) >= k {
+					left &^= g.set.word(i)
+				}
+			}
+		}
+		if left != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// keep lets who is not in s leave at depth pos.
+func (m *Match) keep(l *level, pos int, s *set) {
+	if s.covers(l) {
+		return
+	}
+	if pos > 0 {
+		words := m.emit(l, pos)
+		for i := range words {
+			words[i] |= l.active[l.lo+i] &^ s.word(l.lo+i)
+		}
+	}
+	lo, hi := max(l.lo, int(s.lo)), min(l.hi, s.end())
+	if lo >= hi {
+		l.hi = l.lo
+		return
+	}
+	for i := lo; i < hi; i++ {
+		l.active[i] &= s.word(i)
+	}
+	l.lo, l.hi = lo, hi
+	l.narrow()
+}
+
+// covers reports whether all that are with l are in s. Both ends of l are not 0.
+func (s *set) covers(l *level) bool {
+	if l.lo < int(s.lo) || l.hi > s.end() {
+		return false
+	}
+	active, at := l.active[l.lo:l.hi], l.lo-int(s.lo)
+	if at == 0 {
+		if active[0]&^s.one != 0 {
+			return false
+		}
+		active, at = active[1:], 1
+	}
+	rest := s.rest[at-1:]
+	for i, w := range active {
+		if w&^rest[i] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// cut lets everybody leave where what they have of a page ends: of the k blocks that
+// the prompt has of it, the first at offset start of the masks and position pos. It costs
+// some steps for each part and each word that its set covers, however many words there are.
+func (m *Match) cut(l *level, pos, start, k int) {
+	m.full = append(m.full[:0], l.active[l.lo:l.hi]...)
+	m.next = m.next[:0]
+	var first [window + 1]int32 // by depth: one more than the latest part of it, 0 for none
+	for i := range m.parts {
+		s := &m.parts[i].set
+		depth := min(leading(m.parts[i].mask, start), k)
+		m.next = append(m.next, first[depth])
+		first[depth] = int32(i + 1)
+		if depth == 0 {
+			continue
+		}
+		if at := int(s.lo) - l.lo; uint(at) < uint(len(m.full)) {
+			m.full[at] &^= s.one
+		}
+		from, rest := s.behind(l.lo, len(m.full))
+		for j, w := range rest {
+			m.full[from+j] &^= w
+		}
+	}
+	m.depart(l, pos, m.full)
+	for depth := 1; depth < k; depth++ {
+		if first[depth] > 0 {
+			m.cutAt(l, pos+depth, first[depth])
+		}
+	}
+	l.narrow()
+}
+
+// cutAt lets those leave at a depth, which is new, who are in one of some parts: the one
+// before number part, and those that m.next chains to it.
+func (m *Match) cutAt(l *level, depth int, part int32) {
+	lo, hi := l.hi, l.lo
+	for i := part; i > 0; i = m.next[i-1] {
+		s := &m.parts[i-1].set
+		lo, hi = min(lo, int(s.lo)), max(hi, s.end())
+	}
+	lo, hi = max(lo, l.lo), min(hi, l.hi)
+	if lo >= hi {
+		return
+	}
+	at, n := len(m.words), hi-lo
+	m.words = slices.Grow(m.words, n)[:at+n]
+	words, any := m.words[at:], uint64(0)
+	clear(words)
+	for i := part; i > 0; i = m.next[i-1] {
+		s := &m.parts[i-1].set
+		active := l.active[lo:hi]
+		if at := int(s.lo) - lo; uint(at) < uint(n) {
+			w := active[at] & s.one
+			words[at] |= w
+			active[at] &^= w
+			any |= w
+		}
+		from, rest := s.behind(lo, n)
+		active, into := active[from:], words[from:]
+		for j, w := range rest {
+			w &= active[j]
+			into[j] |= w
+			active[j] &^= w
+			any |= w
+		}
+	}
+	if any == 0 {
+		m.words = m.words[:at]
+		return
+	}
+	l.runs = append(l.runs, run{depth: depth, lo: lo, at: at, n: n})
+}
+
+// depart lets the workers in gone, words from l.lo on, leave at a depth.
+func (m *Match) depart(l *level, depth int, gone []uint64) {
+	var any uint64
+	for _, w := range gone {
+		any |= w
+	}
+	if any == 0 {
+		return
+	}
+	words := m.emit(l, depth)
+	for i, w := range gone {
+		words[i] |= w
+		l.active[l.lo+i] &^= w
+	}
+}
+
+// leave lets all that are left leave at a depth.
+func (m *Match) leave(l *level, depth int) {
+	if !l.empty() {
+		m.depart(l, depth, l.active[l.lo:l.hi])
+	}
+	l.narrow()
+}
+
+// emit returns the words, from l.lo on, of the run of a depth, which is the last or comes
+// after it. Nobody asks for who holds nothing: that run is for the bin.
+func (m *Match) emit(l *level, depth int) []uint64 {
+	if last := len(l.runs) - 1; last >= 0 && l.runs[last].depth == depth && l.runs[last].lo == l.lo && l.runs[last].n == l.hi-l.lo {
+		r := l.runs[last]
+		return m.words[r.at : r.at+r.n]
+	}
+	at, n := len(m.words), l.hi-l.lo
+	m.words = slices.Grow(m.words, n)[:at+n]
+	clear(m.words[at:])
+	if depth > 0 {
+		l.runs = append(l.runs, run{depth: depth, lo: l.lo, at: at, n: n})
+	}
+	return m.words[at:]
+}

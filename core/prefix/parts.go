@@ -1,0 +1,103 @@
+package prefix
+
+import (
+	"math/bits"
+
+	"penstock/core/kv"
+)
+
+// tally counts for some workers blocks that were matched in one page.
+type tally struct {
+	set                  run
+	attachable, labelled int
+}
+
+// part is a set of workers that have the same of a page.
+type part struct {
+	set                  set
+	mask                 uint64
+	attachable, labelled uint64
+}
+
+// divide makes parts of who has what of a page when tiers up to t count.
+func (m *Match) divide(v *version, t int, moe *kv.MoEQuery) {
+	m.parts, m.split = m.parts[:0], m.split[:0]
+	v.groups(func(g *group) {
+		p := part{set: g.set, mask: g.upTo(t)}
+		if moe != nil && t == m.n-1 {
+			p.labelled = g.labelled(moe)
+		}
+		m.parts = append(m.parts, p)
+	})
+	if t < int(kv.TierPool) || v.more == nil || len(v.more.pools) == 0 {
+		return
+	}
+	m.others(&m.levels[t])
+	for _, p := range v.more.pools {
+		if int(p.pool) < len(m.view.access) {
+			m.share(&m.levels[t], p.mask, &m.view.access[p.pool])
+		}
+	}
+}
+
+// others adds the part of those that are in no other.
+func (m *Match) others(l *level) {
+	m.addPart(l, part{}, func(i int) uint64 {
+		w := l.active[i]
+		for j := range m.parts {
+			w &^= m.parts[j].set.word(i)
+		}
+		return w
+	})
+}
+
+// share divides each part into those with access to a pool, which have its blocks too,
+// and those without.
+func (m *Match) share(l *level, mask uint64, access *set) {
+	for j := range m.parts {
+		all := m.parts[j]
+		with := all
+		with.mask |= mask
+		with.attachable |= mask
+		if m.addPart(l, with, func(i int) uint64 { return all.set.word(i) & access.word(i) }) {
+			// Who is in no part has nothing of the page: the empty set does for that.
+			m.parts[j].set = set{}
+			m.addPart(l, all, func(i int) uint64 { return all.set.word(i) &^ access.word(i) })
+		}
+	}
+}
+
+// addPart adds p with the set that word gives, unless that is empty.
+func (m *Match) addPart(l *level, p part, word func(i int) uint64) bool {
+	at, some := len(m.split), uint64(0)
+	for i := l.lo; i < l.hi; i++ {
+		w := word(i) & l.active[i]
+		some |= w
+		m.split = append(m.split, w)
+	}
+	if some == 0 {
+		m.split = m.split[:at]
+		return false
+	}
+	words := m.split[at:]
+	p.set = set{one: words[0], rest: words[1:], lo: uint32(l.lo)}
+	m.parts = append(m.parts, p)
+	return true
+}
+
+// tally counts what parts have of special blocks among those that they match of a page.
+func (m *Match) tally(l *level, start, k int) {
+	for i := range m.parts {
+		p := &m.parts[i]
+		matched := maskOf(start, min(leading(p.mask, start), k))
+		t := tally{attachable: bits.OnesCount64(p.attachable & matched), labelled: bits.OnesCount64(p.labelled & matched)}
+		if t.attachable == 0 && t.labelled == 0 {
+			continue
+		}
+		t.set = run{lo: l.lo, at: len(m.words), n: l.hi - l.lo}
+		for i := l.lo; i < l.hi; i++ {
+			m.words = append(m.words, l.active[i]&p.set.word(i))
+		}
+		m.tallies = append(m.tallies, t)
+	}
+}

@@ -1,0 +1,201 @@
+package prefix
+
+import (
+	"slices"
+	"unsafe"
+
+	"penstock/core/kv"
+)
+
+// A span is up to 8 pages that follow one another along a chain, each of them a whole
+// window. The version of its first page says how many of them, itself included, are held
+// whole by the same workers, on the device and in no other way, and which their last hashes
+// are: a lookup that has found the first page passes as many of them as the prompt has, in
+// one step.
+//
+// What readers see of a span is part of its first page, so it is true like all that a page
+// says: before a page changes, the first page is replaced by one that says nothing of it.
+// When the event is done, the first page says again what is then so.
+type span struct {
+	// pages are numbers, 0 behind the last. Each begins with the block after the last of the
+	// one before, and all but the last are whole windows, whoever holds them.
+	pages [spanPages]uint32
+	// stale says that a page changed since the first page was made to say what is so.
+	stale bool
+}
+
+const (
+	spanPages = 8
+	// minSpan is how many pages make a span worth its memory.
+	minSpan    = 3
+	spanBlocks = spanPages * window
+)
+
+// lasts are the hashes of the last blocks of a span's pages.
+type lasts [spanPages]kv.SeqHash
+
+// passes returns how many whole windows of chain v's span has, 0 if it has none.
+func (v *version) passes(chain []kv.SeqHash) int {
+	has, not := 0, min(int(v.span), len(chain)/window)
+	if not > 0 && chain[not*window-1] == v.lasts[not-1] {
+		return not
+	}
+	for has+1 < not {
+		if mid := (has + not) / 2; chain[mid*window-1] == v.lasts[mid-1] {
+			has = mid
+		} else {
+			not = mid
+		}
+	}
+	return has
+}
+
+// whole reports whether v is a whole window.
+func (v *version) whole() bool { return v.n == window }
+
+// plain reports whether v is a whole window that one group holds, all on the device.
+func (v *version) plain() bool {
+	return v.whole() && v.more == nil && v.first.device == ^uint64(0) && v.first.ext == nil
+}
+
+// spanBytes returns what a span takes.
+func spanBytes() int { return alloc(int(unsafe.Sizeof(span{}))) }
+
+// length returns how many pages s has.
+func (s *span) length() int {
+	n := 0
+	for n < spanPages && s.pages[n] != 0 {
+		n++
+	}
+	return n
+}
+
+// follow says that page next begins with the block after the last of page id, which is at
+// the end of its window. A page that is followed by several is in a span with the first.
+func (x *Index) follow(id, next uint32) {
+	if x.pages.span(next) != nil || !x.pages.get(id).whole() {
+		return
+	}
+	s := x.pages.span(id)
+	if s == nil {
+		s = &span{pages: [spanPages]uint32{id}}
+		x.pages.setSpan(id, s)
+		x.pages.bytes += spanBytes()
+	}
+	if n := s.length(); n < spanPages && s.pages[n-1] == id {
+		s.pages[n] = next
+		x.pages.setSpan(next, s)
+		x.touch(s)
+	}
+}
+
+// touch has settle look at s.
+func (x *Index) touch(s *span) {
+	if !s.stale {
+		s.stale = true
+		x.stale = append(x.stale, s)
+	}
+}
+
+// leaveSpan prepares the span of the open page, which is about to become v, nil if it
+// goes: lookups no longer pass over it.
+func (x *Index) leaveSpan(v *version) {
+	id := x.edit.id
+	s := x.pages.span(id)
+	if s == nil {
+		return
+	}
+	at := slices.Index(s.pages[:], id)
+	if at > 0 {
+		if root := x.pages.get(s.pages[0]); at < int(root.span) {
+			x.say(s, at)
+		}
+	}
+	x.touch(s)
+	switch {
+	case v == nil || v.start > 0:
+		x.cutSpan(s, at)
+	case !v.whole():
+		x.cutSpan(s, at+1)
+	}
+}
+
+// cutSpan takes the pages from the n-th on out of s. One page is no span.
+func (x *Index) cutSpan(s *span, n int) {
+	if n < 2 {
+		n = 0
+		if s.pages[0] != 0 {
+			x.pages.bytes -= spanBytes()
+		}
+	}
+	for i := n; i < spanPages && s.pages[i] != 0; i++ {
+		x.pages.setSpan(s.pages[i], nil)
+		s.pages[i] = 0
+	}
+}
+
+// alike returns how many pages of s, the first included, the same workers hold whole.
+func (x *Index) alike(s *span) int {
+	if s.pages[0] == 0 {
+		return 0
+	}
+	first := x.pages.get(s.pages[0])
+	if !first.plain() {
+		return 0
+	}
+	n := 1
+	for n < spanPages && s.pages[n] != 0 {
+		if v := x.pages.get(s.pages[n]); !v.plain() || !v.first.set.equal(&first.first.set) {
+			break
+		}
+		n++
+	}
+	if n < minSpan {
+		return 0
+	}
+	return n
+}
+
+// say publishes a version of the first page of s that speaks of n pages.
+func (x *Index) say(s *span, n int) {
+	id := s.pages[0]
+	old := x.pages.get(id)
+	v := *old
+	v.span = uint8(n)
+	switch {
+	case n < minSpan:
+		v.span, v.lasts = 0, nil
+	case n > int(old.span):
+		v.lasts = &lasts{}
+		for i, page := range s.pages[:n] {
+			v.lasts[i] = x.pages.get(page).last
+		}
+	}
+	x.size.replaced(old, &v)
+	x.heads.put(&v)
+	x.pages.set(id, &v)
+}
+
+// mend makes the first pages of spans that were touched say what is so.
+func (x *Index) mend() {
+	for _, s := range x.stale {
+		s.stale = false
+		if s.pages[0] == 0 {
+			continue
+		}
+		if n := x.alike(s); n != int(x.pages.get(s.pages[0]).span) {
+			x.say(s, n)
+		}
+	}
+	clear(x.stale)
+	x.stale = x.stale[:0]
+	if cap(x.stale) > maxScratch/8 {
+		x.stale = nil
+	}
+}
+
+// settle ends a change of any number of pages.
+func (x *Index) settle() {
+	x.mend()
+	x.level()
+}
