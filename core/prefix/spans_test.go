@@ -157,7 +157,7 @@ func TestSpansAgreeWithNaiveTwin(t *testing.T) {
 		var s spanTally
 		rapid.Check(t, spanAgrees(&s, wide))
 		for name, n := range map[string]int{"built": s.built, "grown": s.grown, "shrunk": s.shrunk, "ended": s.ended, "used": s.used, "left inside": s.inside} {
-			if n == 0 {
+			if n == 0 && !testing.Short() { // which draws a fifth as many
 				t.Errorf("%d workers: no span was %s", wide, name)
 			}
 		}
