@@ -98,6 +98,8 @@ func (r *run) execute(ctx context.Context, source replay.Source, record Recorder
 	select {
 	case <-r.primed:
 	case <-ctx.Done():
+	}
+	if ctx.Err() != nil { // which may come with the first requests
 		r.halt()
 		feeding.Wait() // it looks at the clock, which is set now
 	}
