@@ -39,6 +39,7 @@ package prefix
 
 import (
 	"errors"
+	"math"
 	"sync/atomic"
 
 	"penstock/core/kv"
@@ -59,13 +60,13 @@ type Config struct {
 	Seed uint64
 }
 
-// EnsureDefaults fills in what is not set: 4 Mi blocks, 8 GiB.
+// EnsureDefaults fills in what is not set: 4 Mi blocks, 8 GiB (1 GiB on processors of 32 bits).
 func (c *Config) EnsureDefaults() {
 	if c.MaxBlocks == 0 {
 		c.MaxBlocks = 4 << 20
 	}
 	if c.MaxBytes == 0 {
-		c.MaxBytes = 8 << 30
+		c.MaxBytes = min(8<<30, math.MaxInt/2)
 	}
 }
 
