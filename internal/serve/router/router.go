@@ -52,8 +52,10 @@ type Router struct {
 	started  time.Time // zero of Mono
 	matches  bool      // whether decisions use overlaps
 	events   bool      // whether events are consumed for them
-	// begun is closed when the states may be used.
-	begun chan struct{}
+	// begun is closed when the states may be used, enlisted, by enlist, when discovery shows
+	// others that they are.
+	begun, enlisted chan struct{}
+	enlist          func()
 	// seen is closed, by saw, when workers are known for the first time.
 	seen chan struct{}
 	saw  func()
@@ -117,14 +119,15 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	log = obs.Component(log, "router")
 	r := &Router{
 		cfg: cfg, planes: planes, prompter: prompter, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
-		started: time.Now(),
-		matches: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
-		resync:  make(chan struct{}, 1),
-		probe:   make(chan struct{}, 1),
-		changed: make(chan struct{}, 1),
-		begun:   make(chan struct{}),
-		seen:    make(chan struct{}),
-		stale:   true,
+		started:  time.Now(),
+		matches:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		resync:   make(chan struct{}, 1),
+		probe:    make(chan struct{}, 1),
+		changed:  make(chan struct{}, 1),
+		begun:    make(chan struct{}),
+		enlisted: make(chan struct{}),
+		seen:     make(chan struct{}),
+		stale:    true,
 	}
 	r.events = r.matches && !cfg.NoKVEvents
 	r.self = newSelf(&r.cfg)
@@ -135,6 +138,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		return nil, err
 	}
 	r.saw = sync.OnceFunc(func() { close(r.seen) })
+	r.enlist = sync.OnceFunc(func() { close(r.enlisted) })
 	r.scratch.New = func() any { return new(scratch) }
 	r.decisions.init(cfg.Decisions)
 	r.mu.health = checks
@@ -172,11 +176,11 @@ func (r *Router) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	close(r.begun)
 	var parts sync.WaitGroup
 	part := func(op string, f func() error) {
 		parts.Go(func() { r.keep(ctx, op, f) })
 	}
+	parts.Go(func() { r.announce(ctx, durable) })
 	part("watch workers", func() error { return r.planes.Registry.Watch(ctx, disco.Worker, r.setInstances) })
 	part("follow loads", func() error {
 		return r.planes.Bus.Subscribe(ctx, bus.Load(r.cfg.Namespace), 0, r.takeLoad, nil)
@@ -204,6 +208,22 @@ func (r *Router) Run(ctx context.Context) error {
 	r.EndWatches()
 	r.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
+}
+
+// announce has the router begin once others can see that its states are in use, or cannot
+// be told so for a while: requests do not wait for discovery.
+func (r *Router) announce(ctx context.Context, durable bool) {
+	defer close(r.begun)
+	if !durable {
+		return
+	}
+	late := time.NewTimer(enlistTime)
+	defer late.Stop()
+	select {
+	case <-r.enlisted:
+	case <-late.C:
+	case <-ctx.Done():
+	}
 }
 
 // Begun returns a channel that is closed when Run has made sure that the router may work on

@@ -25,9 +25,11 @@ const (
 )
 
 const (
-	// leaveTime bounds leaving discovery, lookTime the wait for it to show who is there.
-	leaveTime = 2 * time.Second
-	lookTime  = 10 * time.Second
+	// leaveTime bounds leaving discovery, lookTime the wait for it to show who is there,
+	// enlistTime the wait to be shown by it before anything is served.
+	leaveTime  = 2 * time.Second
+	lookTime   = 10 * time.Second
+	enlistTime = 2 * time.Second
 )
 
 // presence registers this router until ctx ends, so that others see that its state is in
@@ -39,6 +41,7 @@ func (r *Router) presence(ctx context.Context) error {
 			return err
 		}
 	}
+	r.enlist()
 	<-ctx.Done()
 	_ = r.leave(ctx) // else it ends by itself
 	return nil
