@@ -140,7 +140,7 @@ func TestRouterHearsLater(t *testing.T) {
 		came := make(chan answerOf, 1)
 		started := time.Now()
 		go func() { came <- w.post("/v1/completions", moving) }()
-		time.Sleep(firstWait / 2)
+		time.Sleep(firstWait / 2) // virtual
 		w.router.pinned(0)
 		if a := <-came; a.status != 200 || time.Since(started) > firstWait {
 			t.Errorf("after %v %d %s", time.Since(started), a.status, a.body)
