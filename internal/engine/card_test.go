@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -165,7 +166,7 @@ func TestLoadReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := DecodeLoadReport(b)
-	if err != nil || got != want {
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	for _, bad := range []string{"", "{", `{"worker_id":9007199254740992}`, `{"state":"` + strings.Repeat("x", maxLoadReport) + `"}`} {
@@ -196,7 +197,7 @@ func FuzzDecodeLoadReport(f *testing.F) {
 		if len(again) > maxLoadReport {
 			return // escaping can double the length of a state
 		}
-		if got, err := DecodeLoadReport(again); err != nil || got != r {
+		if got, err := DecodeLoadReport(again); err != nil || !reflect.DeepEqual(got, r) {
 			t.Fatalf("%+v became %+v, %v", r, got, err)
 		}
 	})
@@ -212,7 +213,7 @@ func FuzzDecodePong(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := DecodePong(b)
 		if err != nil {
-			if p != (Pong{}) {
+			if !reflect.DeepEqual(p, Pong{}) {
 				t.Errorf("%+v came with %v", p, err)
 			}
 			return
@@ -224,7 +225,7 @@ func FuzzDecodePong(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if back, err := DecodePong(again); err == nil && back != p {
+		if back, err := DecodePong(again); err == nil && !reflect.DeepEqual(back, p) {
 			t.Errorf("%+v comes back as %+v", p, back)
 		}
 	})

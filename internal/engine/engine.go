@@ -58,6 +58,13 @@ type Load struct {
 	Preemptions   uint64 `json:"preemptions"`    // since the engine started
 }
 
+// AdapterSource is an engine that says which LoRA adapters it has at hand.
+type AdapterSource interface {
+	// Adapters returns those of the card's that are in the engine's memory now,
+	// ascending. The slice belongs to the caller.
+	Adapters() []string
+}
+
 // Card describes a served model; frontends and routers work from it. It is JSON
 // in discovery: fields are only ever added.
 type Card struct {
@@ -85,6 +92,16 @@ type Card struct {
 	// KVEvents says that the worker publishes what its cache holds. The worker
 	// sets it; without it routers expect no event feed.
 	KVEvents bool `json:"kv_events,omitempty"`
+	// KVGuessed says that those events are what the worker believes, from the requests
+	// that it sent and the cached tokens that the engine reported: the engine itself says
+	// nothing of its cache.
+	KVGuessed bool `json:"kv_guessed,omitempty"`
+	// Adapters are the LoRA adapters that the engine serves, ascending: names of models of their
+	// own, whose parent is Name. A request for one has it as Model and in its Salt.
+	Adapters []string `json:"adapters,omitempty"`
+	// Passes are the paths of the HTTP API of which the engine takes a client's request as it
+	// is ("/v1/chat/completions"), ascending: it is a Passer. The worker sets it.
+	Passes []string `json:"passes,omitempty"`
 	// Embeddings says that the engine is an Embedder. The worker sets it; others
 	// are not asked for embeddings.
 	Embeddings bool `json:"embeddings,omitempty"`
@@ -122,9 +139,10 @@ type HostedExperts struct {
 }
 
 // TokenizerRef locates a tokenizer: the one built into the binary or the files
-// of a checkpoint directory, with the digest that they must have.
+// of a checkpoint directory, with the digest that they must have, or that only the engine has
+// it: then texts become tokens there, if it is a Preprocessor, and tokens never become text here.
 type TokenizerRef struct {
-	Kind   string `json:"kind"`             // "builtin" or "dir"
+	Kind   string `json:"kind"`             // "builtin", "dir" or "engine"
 	Dir    string `json:"dir,omitempty"`    // for "dir"
 	Digest string `json:"digest,omitempty"` // hex SHA-256 over the files read
 }
@@ -210,6 +228,10 @@ type Stop struct {
 	IgnoreEOS bool       // the card's EOS tokens do not end the choice
 }
 
+// CachedUnknown is Delta.Cached where the engine has not said yet, or does not say, what it
+// had in its cache. It must never be taken for 0.
+const CachedUnknown = -1
+
 // Finish says why a choice ended.
 type Finish uint8
 
@@ -231,7 +253,9 @@ type Delta struct {
 	// Logprobs has one entry per token when they were asked for.
 	Logprobs []Logprob
 	// Cached is the number of prompt tokens served from cache; set in the first
-	// delta with tokens of each choice.
+	// delta with tokens of each choice. An engine that says it with its last word, or
+	// never, sets CachedUnknown there, and in the choice's last delta the number, or
+	// CachedUnknown again.
 	Cached int
 	Finish Finish
 }

@@ -32,6 +32,10 @@ type LoadReport struct {
 	// how far behind it is, and that the last events of a worker were lost.
 	KVNext uint64 `json:"kv_next,omitempty"`
 	Load   Load   `json:"load"`
+	// Adapters are what an AdapterSource says.
+	Adapters []string `json:"adapters,omitempty"`
+	// Warnings are what the worker's engine says is wrong, as far as there is room.
+	Warnings []Warning `json:"warnings,omitempty"`
 }
 
 // EncodeLoadReport returns the JSON of r.

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"penstock/core/kv"
@@ -53,7 +54,7 @@ func (w *Worker) publishLoad(ctx context.Context, s *server) error {
 	var said time.Time
 	var waiting chan<- struct{}
 	for {
-		if r := s.report(); r != last || time.Since(said) >= w.cfg.LoadRefresh {
+		if r := s.report(); !reflect.DeepEqual(r, last) || time.Since(said) >= w.cfg.LoadRefresh {
 			b, err := engine.EncodeLoadReport(r)
 			if err == nil {
 				err = w.planes.Bus.Publish(ctx, topic, key, b)

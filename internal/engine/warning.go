@@ -1,0 +1,33 @@
+package engine
+
+// WarningSource is an engine that notices what makes it serve worse than it could, or
+// than its users believe: silent degradation, said aloud.
+type WarningSource interface {
+	// Warnings returns what is wrong now, by code; nil if nothing is. The slice belongs to the caller.
+	Warnings() []Warning
+}
+
+// Warning is one thing that is wrong with an engine. It is JSON in load reports.
+type Warning struct {
+	// Code names the kind, the same for all engines: one of the constants below.
+	Code string `json:"code"`
+	// Detail is a sentence with the values that were seen, and Remedy what to do.
+	// Neither has prompts, tokens or keys; together at most 400 bytes.
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// The codes of warnings.
+const (
+	WarnNoEvents    = "no_kv_events"       // the engine's events are off, or were not configured: routing is by guess
+	WarnEventsLost  = "kv_events_lost"     // a gap that could not be repaired: what was cached before is unknown
+	WarnEventsBad   = "kv_events_bad"      // batches that cannot be read
+	WarnEventsAlone = "kv_events_silent"   // the engine caches by its own account, and no event says so
+	WarnBlockSize   = "block_size"         // events, metrics and settings name different block sizes
+	WarnNoCache     = "prefix_cache_off"   // the engine reuses nothing
+	WarnNoReport    = "no_cached_tokens"   // the engine does not report cached tokens: predictions cannot be checked
+	WarnMispredict  = "cache_mispredicted" // the engine keeps finding less, or more, than its events promise
+	WarnNoMetrics   = "no_metrics"         // load cannot be read: only this fleet's own requests count
+	WarnUnreachable = "unreachable"        // the engine does not answer
+	WarnText        = "no_tokens_out"      // the engine answers with text only: streams cannot move exactly
+)
