@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"penstock/internal/zmtp"
 )
 
 // Engines are the values of the setting engine: one engine of this program by its
@@ -46,7 +48,7 @@ type RemoteEngine struct {
 	URL *url.URL
 	// Events, Replay and Snapshot are ZeroMQ endpoints as the engine's own settings have
 	// them, of its first data-parallel rank; those of the others follow by port.
-	Events, Replay, Snapshot string
+	Events, Replay, Snapshot zmtp.Endpoint
 	// Ranks is how many data-parallel ranks there are behind the URL; 0 is as many as are
 	// found.
 	Ranks int
@@ -91,7 +93,7 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 			continue // is valid
 		}
 		if l.Command == Worker {
-			e.Events, e.Replay = either(e.Events, l.KVEvents), either(e.Replay, l.KVReplay)
+			e.add(&l.Config)
 		}
 		if e.Name == "" && len(l.ServedModelName) > 0 {
 			e.Name = l.ServedModelName[0]
@@ -99,17 +101,22 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 		if e.BlockSize == 0 && l.Given("kv-cache-block-size") {
 			e.BlockSize = l.KVCacheBlockSize
 		}
-		e.ModelPath = either(e.ModelPath, l.ModelPath)
+		if e.ModelPath == "" && e.Mode != ModePass {
+			e.ModelPath = l.ModelPath
+		}
 		all = append(all, e)
 	}
 	return all
 }
 
-func either(a, b string) string {
-	if a != "" {
-		return a
+// add takes over what settings of a worker say of its engine's events.
+func (e *RemoteEngine) add(c *Config) {
+	if v, err := endpoint(c.KVEvents); err == nil && e.Events.IsZero() {
+		e.Events = v
 	}
-	return b
+	if v, err := endpoint(c.KVReplay); err == nil && e.Replay.IsZero() {
+		e.Replay = v
+	}
 }
 
 // maxRanks bounds the data-parallel ranks of an engine.
@@ -229,61 +236,48 @@ func number(text string, lo, hi int) (int, error) {
 	return n, nil
 }
 
-// endpoint checks a ZeroMQ endpoint that this side dials, or, with * or an address of
-// this machine, listens at.
-func endpoint(text string) (string, error) {
-	if path, ok := strings.CutPrefix(text, "ipc://"); ok && path != "" {
-		return text, nil
+// endpoint reads the ZeroMQ endpoint of an engine, that this side dials or, with * or
+// 0.0.0.0 for the host, listens at.
+func endpoint(text string) (zmtp.Endpoint, error) {
+	e, err := zmtp.ParseEndpoint(text)
+	switch {
+	case len(text) > 300 || err != nil && !strings.HasPrefix(text, "tcp://") && !strings.HasPrefix(text, "ipc://"):
+		return zmtp.Endpoint{}, fmt.Errorf("%.100q is not an endpoint: want tcp://HOST:PORT, with the host by which this machine reaches the engine, or ipc://PATH", text)
+	case err != nil:
+		return zmtp.Endpoint{}, err
+	case e.Network() == "tcp" && strings.HasSuffix(e.String(), ":0"):
+		return zmtp.Endpoint{}, fmt.Errorf("%q has no port: want one from 1 to 65535, as in tcp://10.0.0.5:5557", text)
 	}
-	rest, ok := strings.CutPrefix(text, "tcp://")
-	i := strings.LastIndexByte(rest, ':')
-	if !ok || i < 1 {
-		return "", fmt.Errorf("%.100q is not an endpoint: want tcp://HOST:PORT, with the host by which this machine reaches the engine, or ipc:///PATH", text)
-	}
-	host, port := rest[:i], rest[i+1:]
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return "", fmt.Errorf("%.100q has no port from 1 to 65535", text)
-	}
-	if strings.ContainsAny(host, "/@ ") || strings.Contains(host, ":") && (host[0] != '[' || host[len(host)-1] != ']') {
-		return "", fmt.Errorf("%.100q has no host that can be dialled: an IPv6 address stands in brackets, as in tcp://[::1]:5557", text)
-	}
-	return text, nil
+	return e, nil
 }
 
-// apart is how far the ports of two endpoints of one host are apart; more than any port
-// if they are not of one.
-func apart(a, b string) int {
-	hostA, portA, okA := cutPort(a)
-	hostB, portB, okB := cutPort(b)
-	if !okA || !okB || hostA != hostB {
-		return 1 << 16
+// meet reports whether endpoints of different ranks would be the same.
+func (e *RemoteEngine) meet() bool {
+	if e.Events.IsZero() || e.Replay.IsZero() {
+		return false
 	}
-	return max(portA-portB, portB-portA)
-}
-
-func cutPort(endpoint string) (host string, port int, ok bool) {
-	i := strings.LastIndexByte(endpoint, ':')
-	if i < 0 {
-		return "", 0, false
+	for i := range e.Ranks {
+		if e.Events.Rank(i) == e.Replay || e.Replay.Rank(i) == e.Events {
+			return true
+		}
 	}
-	port, err := strconv.Atoi(endpoint[i+1:])
-	return endpoint[:i], port, err == nil
+	return false
 }
 
 // fits checks what the parts mean together.
 func (e *RemoteEngine) fits() error {
 	silent := e.Kind == EngineLlamaCpp
 	switch {
-	case silent && e.Events != "":
+	case silent && !e.Events.IsZero():
 		return fmt.Errorf("%s: events: llama.cpp sends none; leave it out: what its slots hold is followed by what is sent to it", e)
-	case e.Replay != "" && e.Events == "":
+	case !e.Replay.IsZero() && e.Events.IsZero():
 		return fmt.Errorf("%s: replay: it repeats events, and there are none to follow: give events=tcp://HOST:PORT too", e)
-	case e.Snapshot != "" && e.Events == "":
+	case !e.Snapshot.IsZero() && e.Events.IsZero():
 		return fmt.Errorf("%s: snapshot: it goes together with events: give events=tcp://HOST:PORT too", e)
 	case silent && e.Ranks > 1:
 		return fmt.Errorf("%s: ranks: llama.cpp has one; give each server a --engine of its own", e)
-	case e.Ranks > 1 && apart(e.Events, e.Replay) < e.Ranks:
-		return fmt.Errorf("%s: replay: rank i has the port of events plus i and that of replay plus i, and with ranks=%d some of them meet; set the two ports of the engine at least %d apart", e, e.Ranks, e.Ranks)
+	case e.meet():
+		return fmt.Errorf("%s: replay: rank i has the port of events plus i and that of replay plus i, so that some of them are the same with ranks=%d: have the engine keep the two ports at least %d apart", e, e.Ranks, e.Ranks)
 	case e.Mode == ModePass && e.ModelPath != "":
 		return fmt.Errorf("%s: model-path: with mode=pass only the engine makes tokens; leave out one of them", e)
 	}
@@ -396,7 +390,7 @@ func (p *problems) engines(c *Config) {
 		p.add("engine", "there is none: write tiny, sim, or KIND=URL, for example "+exampleEngine)
 		return
 	}
-	local, remote, feeds := 0, map[string]bool{}, map[string]bool{}
+	local, remote, feeds := 0, map[string]bool{}, map[zmtp.Endpoint]bool{}
 	for _, text := range c.Engines {
 		if text == EngineTiny || text == EngineSim {
 			local++
@@ -412,7 +406,7 @@ func (p *problems) engines(c *Config) {
 			p.add("engine", fmt.Sprintf("%s is given twice: an engine has one worker, or one for each data-parallel rank (ranks=N)", at))
 		}
 		remote[at] = true
-		if e.Events != "" && feeds[e.Events] && !strings.HasPrefix(e.Events, "tcp://*:") {
+		if !e.Events.IsZero() && feeds[e.Events] {
 			p.add("engine", fmt.Sprintf("events=%s is given twice: each engine publishes at an endpoint of its own", e.Events))
 		}
 		feeds[e.Events] = true
@@ -458,14 +452,14 @@ func (p *problems) oneRemote(c *Config) {
 		return // has been said
 	}
 	switch {
-	case c.KVEvents != "" && e.Events != "":
+	case c.KVEvents != "" && !e.Events.IsZero():
 		p.add("kv-events", "the value of engine says events= too; give one of them")
 		return
-	case c.KVReplay != "" && e.Replay != "":
+	case c.KVReplay != "" && !e.Replay.IsZero():
 		p.add("kv-replay", "the value of engine says replay= too; give one of them")
 		return
 	}
-	e.Events, e.Replay = either(e.Events, c.KVEvents), either(e.Replay, c.KVReplay)
+	e.add(c)
 	if err := e.fits(); err != nil {
 		p.add("kv-events", err.Error())
 	}

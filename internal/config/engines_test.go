@@ -8,9 +8,18 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"penstock/internal/zmtp"
 )
 
 func TestParseRemoteEngine(t *testing.T) {
+	at := func(text string) zmtp.Endpoint {
+		e, err := zmtp.ParseEndpoint(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
 	for _, c := range []struct {
 		text, url string
 		want      RemoteEngine
@@ -20,10 +29,10 @@ func TestParseRemoteEngine(t *testing.T) {
 		{"llamacpp=http://localhost/", "http://localhost", RemoteEngine{Kind: "llamacpp", Mode: "auto"}},
 		{
 			"vllm=http://a:8000,events=tcp://a:5557,replay=tcp://[::1]:5558,snapshot=ipc:///run/s,ranks=4,mode=tokens,block-size=64,api-key-file=/k,name=m,model-path=/m", "http://a:8000",
-			RemoteEngine{Kind: "vllm", Events: "tcp://a:5557", Replay: "tcp://[::1]:5558", Snapshot: "ipc:///run/s", Ranks: 4, Mode: "tokens", BlockSize: 64, APIKeyFile: "/k", Name: "m", ModelPath: "/m"},
+			RemoteEngine{Kind: "vllm", Events: at("tcp://a:5557"), Replay: at("tcp://[::1]:5558"), Snapshot: at("ipc:///run/s"), Ranks: 4, Mode: "tokens", BlockSize: 64, APIKeyFile: "/k", Name: "m", ModelPath: "/m"},
 		},
-		{"trtllm=http://a:1,mode=pass,events=tcp://*:5557", "http://a:1", RemoteEngine{Kind: "trtllm", Events: "tcp://*:5557", Mode: "pass"}},
-		{"vllm=http://a:1,events=tcp://a:5557,replay=tcp://a:5567,ranks=8", "http://a:1", RemoteEngine{Kind: "vllm", Events: "tcp://a:5557", Replay: "tcp://a:5567", Ranks: 8, Mode: "auto"}},
+		{"trtllm=http://a:1,mode=pass,events=tcp://*:5557", "http://a:1", RemoteEngine{Kind: "trtllm", Events: at("tcp://*:5557"), Mode: "pass"}},
+		{"vllm=http://a:1,events=tcp://a:5557,replay=tcp://a:5567,ranks=8", "http://a:1", RemoteEngine{Kind: "vllm", Events: at("tcp://a:5557"), Replay: at("tcp://a:5567"), Ranks: 8, Mode: "auto"}},
 	} {
 		got, err := ParseRemoteEngine(c.text)
 		if err != nil {
@@ -61,10 +70,10 @@ func TestRemoteEngineRefused(t *testing.T) {
 		"vllm=http://a:1,events=":                 "it has no value",
 		"vllm=http://a:1,ranks=2,ranks=3":         "ranks: it is given twice",
 		"vllm=http://a:1,events=a:5557":           "want tcp://HOST:PORT",
-		"vllm=http://a:1,events=tcp://a":          "want tcp://HOST:PORT",
-		"vllm=http://a:1,events=tcp://a:0":        "has no port from 1 to 65535",
-		"vllm=http://a:1,events=tcp://::1:5":      "stands in brackets",
-		"vllm=http://a:1,events=tcp://u@a:5":      "no host that can be dialled",
+		"vllm=http://a:1,events=tcp://a":          "missing port",
+		"vllm=http://a:1,events=tcp://a:0":        "has no port: want one from 1 to 65535",
+		"vllm=http://a:1,events=tcp://::1:5":      "an IPv6 address in brackets",
+		"vllm=http://a:1,events=tcp://u@a:5":      "is no host",
 		"vllm=http://a:1,ranks=0":                 `"0" is not a number from 1 to 1024`,
 		"vllm=http://a:1,ranks=two":               `"two" is not a number`,
 		"vllm=http://a:1,block-size=1":            "from 2 to 65536",
@@ -207,12 +216,12 @@ func TestRemoteEngines(t *testing.T) {
 		return l.RemoteEngines()
 	}
 	w := load(Worker, "ENGINE=vllm=http://a:1", "KV_EVENTS=tcp://a:5", "KV_REPLAY=tcp://a:6", "SERVED_MODEL_NAME=m", "KV_CACHE_BLOCK_SIZE=16")
-	if len(w) != 1 || w[0].Events != "tcp://a:5" || w[0].Replay != "tcp://a:6" || w[0].Name != "m" || w[0].BlockSize != 16 {
+	if len(w) != 1 || w[0].Events.String() != "tcp://a:5" || w[0].Replay.String() != "tcp://a:6" || w[0].Name != "m" || w[0].BlockSize != 16 {
 		t.Errorf("%+v", w)
 	}
 	dir := t.TempDir()
 	u := load(Up, "ENGINE=vllm=http://a:1,name=x,block-size=32,vllm=http://b:1", "SERVED_MODEL_NAME=m", "KV_EVENTS=tcp://a:5", "MODEL_PATH="+dir)
-	if len(u) != 2 || u[0].Name != "x" || u[1].Name != "m" || u[0].BlockSize != 32 || u[1].BlockSize != 0 || u[0].Events != "" || u[1].ModelPath != dir {
+	if len(u) != 2 || u[0].Name != "x" || u[1].Name != "m" || u[0].BlockSize != 32 || u[1].BlockSize != 0 || !u[0].Events.IsZero() || u[1].ModelPath != dir {
 		t.Errorf("%+v", u)
 	}
 	if got := load(Up, "ENGINE=sim"); got != nil {
