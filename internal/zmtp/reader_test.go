@@ -136,9 +136,9 @@ func (d *dribble) Read(p []byte) (int, error) {
 }
 
 func TestReaderFindsWhatANaiveOneDoes(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		stream := randomStream(rng, 40)
+		stream := randomStream(rng, 25)
 		stream = stream[:len(stream)-rng.IntN(5)] // some end inside a message
 		want, wantErr := naive(bytes.NewReader(stream), 64<<20, 256)
 		got, err := read(&dribble{stream, rng, []int{1 + 40*rng.IntN(2), 3000, 1 << 20}[rng.IntN(3)]}, 64<<20, 256)
