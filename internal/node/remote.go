@@ -318,11 +318,14 @@ type rankSet struct {
 	tokenizer string
 	chat      bool // whether conversations are taken
 	notes     []string
+	// check compares the tokenizer with the engine's, once it runs; afterwards notes has what
+	// it found besides.
+	check func(context.Context) error
 }
 
 // serve makes the workers of an engine and runs them until ctx ends or one of them does.
-func (e *remoteEngine) serve(ctx context.Context, o rankSet) error {
-	workers, err := e.makeWorkers(o.ranks)
+func (e *remoteEngine) serve(ctx context.Context, o *rankSet) error {
+	workers, err := e.makeWorkers(o)
 	if err != nil {
 		return err
 	}
@@ -343,7 +346,7 @@ func (e *remoteEngine) serve(ctx context.Context, o rankSet) error {
 		running.Go(func() { watchWarnings(ctx, w.engine, e.log.With("worker", uint64(w.id))) })
 	}
 	if e.registered(ctx, workers) {
-		e.serving(card, workers, &o)
+		e.serving(card, workers, o)
 	}
 	running.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -353,12 +356,12 @@ func (e *remoteEngine) serve(ctx context.Context, o rankSet) error {
 }
 
 // makeWorkers makes a worker for each rank.
-func (e *remoteEngine) makeWorkers(ranks []engine.Engine) ([]rankWorker, error) {
+func (e *remoteEngine) makeWorkers(o *rankSet) ([]rankWorker, error) {
 	var all []rankWorker
 	epoch := e.set.nextEpoch()
-	for rank, eng := range ranks {
+	for rank, eng := range o.ranks {
 		id := e.set.id(e.index, rank)
-		w, err := e.set.p.newRankWorker(id, epoch, rank, len(ranks), eng, e.set.metrics)
+		w, err := e.set.p.newRankWorker(id, epoch, rank, o, e.set.metrics)
 		if err != nil {
 			return nil, err
 		}

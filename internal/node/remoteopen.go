@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"penstock/core/fault"
 	"penstock/internal/config"
@@ -18,40 +19,46 @@ type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int,
 const openTimeout = readyTimeout
 
 // open opens all ranks of an engine that has answered.
-func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (rankSet, error) {
+func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*rankSet, error) {
 	m, err := tokenizerOf(&e.of, found, e.set.p.cfg.HubCache())
 	if err != nil {
-		return rankSet{}, err
+		return nil, err
 	}
 	bounded, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	o := rankSet{tokenizer: m.from}
+	o := &rankSet{tokenizer: m.from}
 	ranks := max(1, e.of.Ranks, found.ranks)
 	if e.of.Ranks > 0 && found.ranks > 0 && e.of.Ranks != found.ranks {
-		return rankSet{}, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", e.of.Ranks, found.ranks)
+		return nil, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", e.of.Ranks, found.ranks)
 	}
 	for rank := range ranks {
 		eng, err := e.set.adapt(bounded, &e.of, rank, ranks, key, &m)
 		if err != nil {
-			return rankSet{}, away(err)
+			return nil, away(err)
 		}
 		o.ranks = append(o.ranks, eng)
 	}
 	first := o.ranks[0]
-	note, err := checkTokenizer(bounded, first, &m, e.log)
-	if err != nil {
-		return rankSet{}, err
-	}
-	for _, n := range []string{m.note, note} {
-		if n != "" {
-			o.notes = append(o.notes, n)
-		}
+	if m.note != "" {
+		o.notes = append(o.notes, m.note)
 	}
 	if m.pipe != nil {
 		e.set.keep(m.pipe)
 		o.chat = m.pipe.Template != nil
 	} else if p, ok := first.(engine.Passer); ok {
 		o.chat = slices.Contains(p.Passes(), "/v1/chat/completions")
+	}
+	// All ranks have one tokenizer: the first that asks waits for the answer, as do the others.
+	var once sync.Once
+	var wrong error
+	o.check = func(ctx context.Context) error {
+		once.Do(func() {
+			var note string
+			if note, wrong = checkTokenizer(ctx, first, &m, e.log); note != "" {
+				o.notes = append(o.notes, note)
+			}
+		})
+		return wrong
 	}
 	return o, nil
 }

@@ -193,8 +193,8 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 
 // newRankWorker puts one data-parallel rank of an engine that another program runs behind
 // the planes. The ranks of a process serve at ports of their own.
-func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank, ranks int, eng engine.Engine, metrics *worker.Metrics) (*worker.Worker, error) {
-	addr := p.planes.addr
+func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *rankSet, metrics *worker.Metrics) (*worker.Worker, error) {
+	addr, ranks, eng := p.planes.addr, len(o.ranks), o.ranks[rank]
 	if host, port, err := net.SplitHostPort(addr); err == nil && rank > 0 && port != "0" {
 		n, err := strconv.Atoi(port)
 		if err != nil || n+rank > 65535 {
@@ -206,7 +206,7 @@ func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank, ranks int, e
 		return nil, fmt.Errorf("rpc-advertise %s: the engine has %d data-parallel ranks, each at a port of its own; name the host alone", p.cfg.RPCAdvertise, ranks)
 	}
 	cfg := p.workerConfig(id, epoch, p.cfg.Component)
-	cfg.Addr = addr
+	cfg.Addr, cfg.Check = addr, o.check
 	if eng.Card().Tokenizer.Kind == tokenizerOfEngine {
 		cfg.CanaryInterval = -1 // it takes texts, and the question is one of tokens
 	}
