@@ -10,6 +10,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/slots"
+	"penstock/internal/engine"
 )
 
 // Route chooses a worker for one attempt of a request and counts the request as
@@ -28,7 +29,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 		return route.Decision{}, err
 	}
 	r.metrics.decided(&d)
-	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc.chain, sc.blocks); err != nil {
+	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc); err != nil {
 		r.log.Error("cannot predict what will be cached", "error", err) // a defect
 	}
 	r.log.LogAttrs(ctx, slog.LevelDebug, "routed",
@@ -75,15 +76,22 @@ func live(ctx context.Context) error {
 }
 
 // Prefilled says that the worker has computed an attempt's prompt, of which it had cached
-// tokens in its cache.
+// tokens in its cache. Of engine.CachedUnknown nothing is concluded; it is called again if
+// the worker tells.
 func (r *Router) Prefilled(id string, attempt uint32, cached int) {
 	key := slots.Key{ID: id, Attempt: attempt}
 	if r.each(func(p *pool) bool { return p.active.Prefilled(key) }) {
 		r.decisions.prefilled(id, attempt, time.Now())
 	}
-	if predicted, reported, ok := r.predict.report(key, cached); ok {
-		r.metrics.reported(predicted, reported)
-		r.decisions.reported(id, attempt, predicted, reported)
+	if cached == engine.CachedUnknown {
+		return
+	}
+	if out, ok := r.predict.report(key, cached); ok {
+		r.metrics.reported(out.predicted, out.reported)
+		r.decisions.reported(id, attempt, out.reported)
+		if out.changed {
+			r.judged(out.worker)
+		}
 	}
 }
 
@@ -152,7 +160,7 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 		r.metrics.stage(stageHash, hashed.Sub(start))
 		sc.lookup.clear()
 		q.Overlaps = nil
-		if match {
+		if sc.looked = match; match {
 			q.Overlaps = r.lookUp(&sc.lookup, q.Chain, &moe, asks)
 		}
 		r.metrics.stage(stageMatch, time.Since(hashed))

@@ -111,6 +111,13 @@ func (s *server) report() engine.LoadReport {
 	default:
 		r.Load = src.Load()
 	}
+	if src, ok := s.w.eng.(engine.AdapterSource); ok {
+		r.Adapters = src.Adapters()
+	}
+	if src, ok := s.w.eng.(engine.WarningSource); ok {
+		r.Warnings = src.Warnings()
+	}
+	r.Fit()
 	return r
 }
 
@@ -229,8 +236,9 @@ type call struct {
 	send    func([]byte) error
 	started time.Time
 	frame   []byte
+	report  engine.CachedReport
 	output  atomic.Int64
-	cached  atomic.Int64
+	cached  atomic.Int64 // as far as it is known
 }
 
 // run drives the engine.
@@ -245,9 +253,8 @@ func (c *call) deliver(d *engine.Delta) error {
 		c.beat()
 		c.output.Add(int64(len(d.Tokens)))
 	}
-	if d.Cached > 0 {
-		// Choices share one prompt; the first to report speaks for the request.
-		c.cached.CompareAndSwap(0, int64(d.Cached))
+	if cached, news := c.report.Take(d); news && cached != engine.CachedUnknown {
+		c.cached.Store(int64(cached))
 	}
 	return c.send(c.frame)
 }
