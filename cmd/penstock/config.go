@@ -21,7 +21,7 @@ func loadConfig(cmd *cobra.Command, flags *config.Flags) (*config.Loaded, error)
 	path, _ := cmd.Flags().GetString("config")
 	l, err := config.Load(path, os.Environ(), flags)
 	if err == nil {
-		err = idleFlags(cmd.Flags(), l.Engine)
+		err = idleFlags(cmd.Flags(), l.Engine())
 	}
 	return l, usage(err)
 }

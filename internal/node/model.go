@@ -44,7 +44,7 @@ func openModel(ctx context.Context, cfg *config.Loaded) *modelResult {
 
 // openEngines makes the engines of all workers of this process.
 func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
-	if cfg.Engine == config.EngineSim {
+	if cfg.Engine() == config.EngineSim {
 		return openSim(cfg, pipe, ref)
 	}
 	return openTiny(ctx, cfg, pipe, ref)

@@ -71,7 +71,7 @@ func (u *up) await(ctx context.Context) error {
 
 // readyWithin bounds the start: engines that pretend to take time have it besides.
 func readyWithin(cfg *config.Loaded) time.Duration {
-	if cfg.Engine == config.EngineSim {
+	if cfg.Engine() == config.EngineSim {
 		return readyTimeout + time.Duration(cfg.SimStartup)
 	}
 	return readyTimeout
@@ -83,7 +83,7 @@ func (u *up) announce() {
 		URL: u.url(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Workers,
 		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Took: time.Since(u.began),
 	}
-	if u.cfg.Engine == config.EngineSim {
+	if u.cfg.Engine() == config.EngineSim {
 		r.Simulation = u.cfg.SimulationText()
 	}
 	u.ready(r)

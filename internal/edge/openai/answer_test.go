@@ -57,6 +57,7 @@ func TestChunks(t *testing.T) {
 		{"finish", chatForm, api.Chunk{Kind: api.Finish, Reason: api.ReasonStop}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}`},
 		{"finish with usage to come", usage, api.Chunk{Kind: api.Finish, Reason: api.ReasonLength}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null}`},
 		{"usage", usage, api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 5, Completion: 2, Cached: 4, Reasoning: 1}}, c + `],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":1}}}`},
+		{"usage, cache unknown", usage, api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 5, Completion: 2, Cached: api.CachedUnknown}}, c + `],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"completion_tokens_details":{"reasoning_tokens":0}}}`},
 		{
 			"nvext", chatForm,
 			api.Chunk{Kind: api.Finish, Reason: api.ReasonStop, Ext: &api.AnswerExt{WorkerFields: true, Attempts: []api.Attempt{{Number: 1, Worker: kv.Worker{ID: 9}, OverlapBlocks: 3}, {Number: 2, Worker: kv.Worker{ID: 8, Rank: 1}}}}},

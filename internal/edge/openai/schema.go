@@ -97,7 +97,7 @@ func components() []component {
 		{"CompletionLogprobs", `{` + closed + `"required":["tokens","token_logprobs","top_logprobs","text_offset"],"properties":{"tokens":` + list(text) + `,` +
 			`"token_logprobs":` + list(number) + `,"top_logprobs":` + orNull(list(`{"type":"object","additionalProperties":`+number+`}`)) + `,` +
 			`"text_offset":` + list(integer) + `}}`},
-		{"Usage", `{` + closed + `"required":["prompt_tokens","completion_tokens","total_tokens","prompt_tokens_details","completion_tokens_details"],` +
+		{"Usage", `{` + closed + `"required":["prompt_tokens","completion_tokens","total_tokens","completion_tokens_details"],` +
 			`"properties":{"prompt_tokens":` + integer + `,"completion_tokens":` + integer + `,"total_tokens":` + integer + `,` +
 			`"prompt_tokens_details":{` + closed + `"required":["cached_tokens"],"properties":{"cached_tokens":` + integer + `}},` +
 			`"completion_tokens_details":{` + closed + `"required":["reasoning_tokens"],"properties":{"reasoning_tokens":` + integer + `}}}}`},

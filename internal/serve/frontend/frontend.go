@@ -35,7 +35,8 @@ type Router interface {
 	// reserved then. It keeps nothing of req.
 	Route(ctx context.Context, req *route.Request) (route.Decision, error)
 	// Prefilled says that the attempt's first token has come, and that its worker had
-	// cached tokens of the prompt in its cache.
+	// cached tokens of the prompt in its cache. If that is engine.CachedUnknown, it is
+	// called again if the worker tells later.
 	Prefilled(id string, attempt uint32, cached int)
 	// Grown says that the attempt has generated more tokens. It is called about once
 	// for each block of them.

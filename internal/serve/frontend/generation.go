@@ -35,20 +35,20 @@ type generation struct {
 	choices    []choice
 	left       int // choices not done
 
-	counts      api.TokenCounts
-	cachedKnown bool
-	numerics    string // that the first token came from
-	lastToken   []time.Time
+	counts    api.TokenCounts
+	cachedBy  uint32 // the attempt whose cached tokens count: the first with tokens; 0 before
+	numerics  string // that the first token came from
+	lastToken []time.Time
 
 	// Of the attempt in progress.
-	decision  route.Decision
-	computes  string // the worker's numerics
-	accepted  bool
-	prefilled bool
-	grown     int // tokens that the router was not told of
-	delta     engine.Delta
-	chunks    []api.Chunk
-	event     event // the one being emitted
+	decision route.Decision
+	computes string // the worker's numerics
+	accepted bool
+	cached   engine.CachedReport
+	grown    int // tokens that the router was not told of
+	delta    engine.Delta
+	chunks   []api.Chunk
+	event    event // the one being emitted
 
 	firstToken prometheus.Observer
 	interToken prometheus.Observer

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -249,6 +250,7 @@ type ledger struct {
 	mu struct {
 		sync.Mutex
 		state    map[string]string // by id and attempt: reserved, prefilled, freed
+		cached   map[string]int    // likewise: what Prefilled said last
 		requests []route.Request
 		defects  []error
 		fail     error       // of the next Route
@@ -313,8 +315,32 @@ func (l *ledger) Explain(_ context.Context, req *route.Request) (route.Explanati
 
 func (l *ledger) Failed(kv.Worker, error) {}
 
-func (l *ledger) Prefilled(id string, attempt uint32, _ int) {
-	l.move(id, attempt, "prefilled", "reserved")
+func (l *ledger) Prefilled(id string, attempt uint32, cached int) {
+	from := []string{"reserved"}
+	if said, ok := l.note(id, attempt, cached); ok && said == engine.CachedUnknown && cached != said {
+		from = append(from, "prefilled")
+	}
+	l.move(id, attempt, "prefilled", from...)
+}
+
+// note keeps what is said to be cached of an attempt's prompt, and returns what was said before.
+func (l *ledger) note(id string, attempt uint32, cached int) (before int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := ledgerKey(id, attempt)
+	before, ok = l.mu.cached[key]
+	if l.mu.cached == nil {
+		l.mu.cached = map[string]int{}
+	}
+	l.mu.cached[key] = cached
+	return before, ok
+}
+
+// said returns what was last said to be cached of each attempt.
+func (l *ledger) said() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.mu.cached)
 }
 
 func (l *ledger) Grown(id string, attempt uint32, tokens int) {

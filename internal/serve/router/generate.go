@@ -36,7 +36,7 @@ type stopConditions struct {
 // generated is one event of the answer.
 type generated struct {
 	TokenIDs []kv.Token `json:"token_ids"`
-	Cached   int        `json:"cached_tokens,omitempty"`
+	Cached   int        `json:"cached_tokens,omitempty"` // with the first tokens, or with the last if it was not known
 	Finish   string     `json:"finish_reason,omitempty"` // stop or length
 	WorkerID uint64     `json:"worker_id"`
 	Rank     uint32     `json:"dp_rank"`
@@ -70,6 +70,7 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	var out *stream // once a worker has accepted
 	var delta engine.Delta
 	fresh := 0 // tokens that do not count as load yet
+	var report engine.CachedReport
 	err = r.planes.RPC.Call(ctx, d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func(frame []byte) error {
 		if err := engine.DecodeDelta(frame, &delta); err != nil {
 			return err
@@ -80,12 +81,15 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 		if delta.Accepted {
 			return out.write("")
 		}
-		r.Prefilled(ereq.ID, ereq.Attempt, delta.Cached)
+		cached, news := report.Take(&delta)
+		if news {
+			r.Prefilled(ereq.ID, ereq.Attempt, cached)
+		}
 		if fresh += len(delta.Tokens); fresh >= d.BlockSize {
 			r.Grown(ereq.ID, ereq.Attempt, fresh)
 			fresh = 0
 		}
-		b, err := json.Marshal(generated{append([]kv.Token{}, delta.Tokens...), delta.Cached, finishName(delta.Finish), uint64(d.Worker.ID), d.Worker.Rank})
+		b, err := json.Marshal(generated{append([]kv.Token{}, delta.Tokens...), max(0, cached), finishName(delta.Finish), uint64(d.Worker.ID), d.Worker.Rank})
 		if err != nil {
 			return err
 		}

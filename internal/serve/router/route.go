@@ -10,6 +10,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/slots"
+	"penstock/internal/engine"
 )
 
 // Route chooses a worker for one attempt of a request and counts the request as
@@ -75,11 +76,15 @@ func live(ctx context.Context) error {
 }
 
 // Prefilled says that the worker has computed an attempt's prompt, of which it had cached
-// tokens in its cache.
+// tokens in its cache. Of engine.CachedUnknown nothing is concluded; it is called again if
+// the worker tells.
 func (r *Router) Prefilled(id string, attempt uint32, cached int) {
 	key := slots.Key{ID: id, Attempt: attempt}
 	if r.each(func(p *pool) bool { return p.active.Prefilled(key) }) {
 		r.decisions.prefilled(id, attempt, time.Now())
+	}
+	if cached == engine.CachedUnknown {
+		return
 	}
 	if predicted, reported, ok := r.predict.report(key, cached); ok {
 		r.metrics.reported(predicted, reported)

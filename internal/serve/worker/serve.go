@@ -229,8 +229,9 @@ type call struct {
 	send    func([]byte) error
 	started time.Time
 	frame   []byte
+	report  engine.CachedReport
 	output  atomic.Int64
-	cached  atomic.Int64
+	cached  atomic.Int64 // as far as it is known
 }
 
 // run drives the engine.
@@ -245,9 +246,8 @@ func (c *call) deliver(d *engine.Delta) error {
 		c.beat()
 		c.output.Add(int64(len(d.Tokens)))
 	}
-	if d.Cached > 0 {
-		// Choices share one prompt; the first to report speaks for the request.
-		c.cached.CompareAndSwap(0, int64(d.Cached))
+	if cached, news := c.report.Take(d); news && cached != engine.CachedUnknown {
+		c.cached.Store(int64(cached))
 	}
 	return c.send(c.frame)
 }
