@@ -6,6 +6,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/shadow"
 	"penstock/core/splitmix"
 	"penstock/internal/engine"
 )
@@ -16,12 +17,13 @@ type attempt struct {
 	req     *engine.Request
 	sink    func(*engine.Delta) error
 	flight  *flight
+	begun   bool // the engine took it
 	stops   []kv.Token
 	choices []choice
 	open    int          // choices that go on
 	delta   engine.Delta // scratch
-	guess   int          // prompt tokens that the engine should have in its cache; -1 if nobody can say
-	known   int          // cached tokens by the engine's account, or CachedUnknown
+	calls   []*Part
+	known   int // cached tokens by the engine's account, or CachedUnknown
 }
 
 // choice is what became of one choice.
@@ -87,16 +89,25 @@ type Part struct {
 	Tokens   []kv.Token
 	Logprobs []engine.Logprob
 	Top      []engine.TokenLogprob
-	// Ended is memory for a dialect.
-	Ended bool
+	// Slot is where an engine with slots is believed to serve it, -1 if that is unknown. Mixed says
+	// that it may meet a sequence of another salt there, so that it must reuse nothing.
+	Slot  int
+	Mixed bool
 
-	a *attempt
+	a      *attempt
+	ticket shadow.Ticket
+	guess  int // prompt tokens that the engine should have in its cache
 }
 
 // parts divides the choices that are to be generated into calls.
 func (a *attempt) parts(how Choices) []*Part {
+	a.calls = a.divide(how)
+	return a.calls
+}
+
+func (a *attempt) divide(how Choices) []*Part {
 	var open []int
-	together := how == Together
+	together := how == Together || len(a.choices) == 1
 	for i := range a.choices {
 		c := &a.choices[i]
 		if !c.ended && c.over == engine.NotFinished {
@@ -123,7 +134,7 @@ func (a *attempt) part(choices []int) *Part {
 	first := &a.choices[choices[0]]
 	left := first.most - first.have
 	return &Part{
-		Request: a.req, Choices: choices, Generated: a.generated(choices[0]), a: a,
+		Request: a.req, Choices: choices, Generated: a.generated(choices[0]), a: a, Slot: -1,
 		MaxTokens: left, MinTokens: min(max(a.req.Stop.MinTokens-first.have, 0), left),
 		Seed: seedOf(a.req.Sampling.Seed, choices[0], first.have), ID: a.b.requestID(a.req),
 	}
@@ -142,8 +153,22 @@ func seedOf(seed uint64, choice, position int) uint64 {
 // Prompt returns the tokens that the engine is to go on from, in two pieces.
 func (p *Part) Prompt() (prompt, generated []kv.Token) { return p.Request.Prompt, p.Generated }
 
+// over reports whether all choices of the part came to their end.
+func (p *Part) over() bool {
+	for _, i := range p.Choices {
+		if p.a.choices[i].over == engine.NotFinished {
+			return false
+		}
+	}
+	return true
+}
+
 // accept tells the caller that the engine took the request.
 func (a *attempt) accept() error {
+	if a.begun {
+		return nil
+	}
+	a.begun = true
 	a.delta = engine.Delta{Attempt: a.req.Attempt, Accepted: true}
 	return a.sink(&a.delta)
 }
@@ -175,6 +200,9 @@ func (p *Part) Deliver(i int, tokens []kv.Token, probs []engine.Logprob, finish 
 		}
 	}
 	a.b.load.grew(a.flight, len(tokens))
+	if i == 0 {
+		a.b.cache.grew(p, tokens)
+	}
 	if finish == engine.NotFinished {
 		return a.deliver(index, tokens, probs)
 	}
@@ -242,11 +270,15 @@ func (p *Part) Cached(n int) error {
 		return nil
 	}
 	a.b.reports()
-	if len(p.Generated) == 0 {
-		a.b.ledger.note(a.guess, n)
-	}
+	p.reported(n)
 	a.known = min(n, len(a.req.Prompt))
 	return a.release()
+}
+
+// reported compares the account with what was expected.
+func (p *Part) reported(n int) {
+	p.a.b.cache.reported(p, n)
+	p.a.b.ledger.note(p.guess, n)
 }
 
 // release hands on what waited for the account of cached tokens.
@@ -270,23 +302,15 @@ func (a *attempt) end() error {
 	}
 	if a.known == engine.CachedUnknown && a.b.unreported() == 0 {
 		a.known = 0
-		a.b.ledger.note(a.guess, 0)
+		for _, p := range a.calls {
+			p.reported(0)
+		}
 	}
 	if err := a.release(); err != nil {
 		return err
 	}
-	ended := true
-	for i := range a.choices {
-		ended = ended && a.choices[i].ended
-	}
-	if ended && a.flight.accepted {
-		return nil
-	}
-	// All that was left of some choices is to say that they had ended.
-	if !a.flight.accepted {
-		if err := a.accept(); err != nil {
-			return err
-		}
+	if err := a.accept(); err != nil {
+		return err
 	}
 	for i := range a.choices {
 		if c := &a.choices[i]; !c.ended {

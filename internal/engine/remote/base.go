@@ -3,12 +3,10 @@ package remote
 import (
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -55,6 +53,9 @@ type Choices uint8
 const (
 	OneByOne Choices = iota // a call for each
 	Together                // one call, as long as all begin at the same place
+	// TogetherDrawn is Together for what is drawn at random: of the most likely token there is
+	// one, and the engine refuses to give it twice.
+	TogetherDrawn
 )
 
 // Report says what an engine tells of cached tokens.
@@ -216,7 +217,19 @@ func (b *Base) generate(ctx context.Context, a *attempt) error {
 	flight := b.load.begin(a)
 	defer b.load.end(flight)
 	a.flight = flight
-	parts := a.parts(b.cfg.Choices)
+	defer func() {
+		for _, p := range a.calls {
+			b.cache.end(p)
+		}
+	}()
+	how := b.cfg.Choices
+	if how == TogetherDrawn {
+		how = Together
+		if a.req.Sampling.Temperature <= 0 {
+			how = OneByOne
+		}
+	}
+	parts := a.parts(how)
 	switch len(parts) {
 	case 0:
 		return a.end()
@@ -244,11 +257,13 @@ func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
 
 // open sends the call of a part. What the engine refuses is an error.
 func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
+	b.cache.begin(p)
 	call := &Call{ID: p.ID, Large: NewBody()}
 	defer call.Large.Release()
 	if err := b.cfg.Dialect.Call(p, call); err != nil {
 		return nil, err
 	}
+	b.stats.calls.Add(1)
 	answer, err := b.cfg.Client.Do(ctx, call)
 	if err != nil {
 		return nil, err
@@ -328,7 +343,6 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 			_ = hand(item{part: p, kind: itemEnd, err: err})
 		})
 	}
-	accepted := false
 	for left := len(parts); left > 0; {
 		var it item
 		select {
@@ -343,8 +357,7 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 			left--
 		case it.kind == itemEvent:
 			err = b.cfg.Dialect.Event(it.part, it.data)
-		case !accepted:
-			accepted = true
+		default:
 			err = a.accept()
 		}
 		if err != nil && err != io.EOF {
@@ -385,116 +398,6 @@ func (b *Base) unreported() int {
 		return 0
 	}
 	return engine.CachedUnknown
-}
-
-// The health of an engine: whether it answers.
-
-// checkTimeout bounds one question whether the engine answers, and checkLeast and checkMost
-// the time between them while it does not.
-const (
-	checkTimeout = 5 * time.Second
-	checkLeast   = 250 * time.Millisecond
-	checkMost    = 2 * time.Second
-)
-
-// health is whether an engine answers.
-type health struct {
-	host string
-	log  *slog.Logger
-	wake chan struct{} // of capacity 1: it went down
-	mu   struct {
-		sync.Mutex
-		err   error // nil while it answers
-		since time.Time
-		downs uint64
-	}
-}
-
-func newHealth(host string, log *slog.Logger) *health {
-	return &health{host: host, log: log, wake: make(chan struct{}, 1)}
-}
-
-// down returns an Unavailable error while the engine does not answer.
-func (h *health) down() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.mu.err == nil {
-		return nil
-	}
-	return fault.New(fault.Unavailable, "the engine at %s does not answer; see whether it runs", h.host)
-}
-
-// note takes what a call ended with.
-func (h *health) note(ctx context.Context, err error) {
-	if err == nil || ctx.Err() != nil || !errors.Is(err, errUnreachable) {
-		return
-	}
-	h.mu.Lock()
-	first := h.mu.err == nil
-	if first {
-		h.mu.since = time.Now()
-		h.mu.downs++
-	}
-	h.mu.err = err
-	h.mu.Unlock()
-	if first {
-		h.log.Warn("the engine does not answer", "engine", h.host, "error", err)
-	}
-	select {
-	case h.wake <- struct{}{}:
-	default:
-	}
-}
-
-// up says that the engine answers again.
-func (h *health) up() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.mu.err != nil {
-		h.log.Info("the engine answers again", "engine", h.host, "after", time.Since(h.mu.since).Round(time.Millisecond))
-	}
-	h.mu.err = nil
-}
-
-// watchHealth asks an engine that does not answer until it does.
-func (b *Base) watchHealth(ctx context.Context) {
-	for {
-		select {
-		case <-b.health.wake:
-		case <-ctx.Done():
-			return
-		}
-		wait := checkLeast
-		for b.health.down() != nil {
-			if pause(ctx, wait) != nil {
-				return
-			}
-			wait = min(2*wait, checkMost)
-			if b.alive(ctx) == nil {
-				b.health.up()
-			}
-		}
-	}
-}
-
-func (b *Base) alive(ctx context.Context) error {
-	if b.cfg.Alive == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	return b.cfg.Alive(ctx)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Warnings returns what is wrong now.

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"penstock/core/kv"
 	"penstock/internal/engine"
 )
 
@@ -48,7 +47,6 @@ func newLoad(blockSize, blocks int) *load {
 type flight struct {
 	choices, prompt, tokens int
 	begun                   bool // a token has come
-	accepted                bool
 }
 
 // begin counts a request.
@@ -208,5 +206,3 @@ func (b *Base) scrape(ctx context.Context) {
 }
 
 func itoa(n uint64) string { return strconv.FormatUint(n, 36) }
-
-var _ kv.Token
