@@ -207,6 +207,11 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease,
 	if !w.upAndRunning(ctx) {
 		return nil, nil
 	}
+	if w.cfg.Check != nil {
+		if err := w.cfg.Check(ctx); err != nil && ctx.Err() == nil {
+			return nil, err
+		}
+	}
 	if err := w.compare(ctx); err != nil {
 		return nil, err
 	}
