@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -87,7 +88,7 @@ type stubs struct {
 	refuse func(of *config.RemoteEngine) error
 }
 
-func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *remoteModel) (engine.Engine, error) {
+func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *remoteModel, _ *slog.Logger) (engine.Engine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.made = append(s.made, fmt.Sprintf("%s %d/%d", of.Kind, rank, ranks))
