@@ -70,6 +70,15 @@ type Decision struct {
 	Cost          float64
 }
 
+// CachedTokens returns how many tokens of a prompt of so many the worker can report to have
+// had cached, by what is believed: the last token of a prompt is always computed.
+func (d *Decision) CachedTokens(prompt int) int {
+	if d.BlockSize < 1 {
+		return 0
+	}
+	return min(d.OverlapBlocks, max(prompt-1, 0)/d.BlockSize) * d.BlockSize
+}
+
 // Candidate is one eligible worker as the decision saw it: the three numbers
 // that never mix are Overlap (reuse), Affinity (preference) and membership in
 // this list (eligibility).

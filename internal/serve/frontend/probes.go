@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/internal/edge/openai"
+	"penstock/internal/engine"
 )
 
 func (f *Frontend) listModels(w http.ResponseWriter, r *http.Request) {
@@ -74,6 +75,8 @@ type healthInstance struct {
 	PID      int         `json:"pid"`
 	State    string      `json:"state"` // ready, unconfirmed, unfit
 	Reason   string      `json:"reason,omitempty"`
+	// Warnings are what is wrong with its engine though it serves.
+	Warnings []engine.Warning `json:"warnings,omitempty"`
 }
 
 // health says whether requests can be served: 200 if at least one model can.
@@ -93,8 +96,14 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 		}
 		body.Models = append(body.Models, h)
 	}
+	var warnings map[kv.WorkerID][]engine.Warning
+	if f.warner != nil {
+		warnings = f.warner.Warnings()
+	}
 	for _, in := range s.instances {
-		body.Instances = append(body.Instances, in.health())
+		h := in.health()
+		h.Warnings = warnings[in.ID]
+		body.Instances = append(body.Instances, h)
 	}
 	if f.leaving.Load() {
 		body.Status, status = "draining", http.StatusServiceUnavailable

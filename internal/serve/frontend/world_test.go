@@ -255,7 +255,14 @@ type ledger struct {
 		defects  []error
 		fail     error       // of the next Route
 		only     kv.WorkerID // of all that can be chosen; 0 is any
+		warnings map[kv.WorkerID][]engine.Warning
 	}
+}
+
+func (l *ledger) Warnings() map[kv.WorkerID][]engine.Warning {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.warnings
 }
 
 func ledgerKey(id string, attempt uint32) string { return fmt.Sprintf("%s#%d", id, attempt) }

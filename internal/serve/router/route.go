@@ -29,7 +29,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 		return route.Decision{}, err
 	}
 	r.metrics.decided(&d)
-	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc.chain, sc.blocks); err != nil {
+	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc); err != nil {
 		r.log.Error("cannot predict what will be cached", "error", err) // a defect
 	}
 	r.log.LogAttrs(ctx, slog.LevelDebug, "routed",
@@ -86,9 +86,12 @@ func (r *Router) Prefilled(id string, attempt uint32, cached int) {
 	if cached == engine.CachedUnknown {
 		return
 	}
-	if predicted, reported, ok := r.predict.report(key, cached); ok {
-		r.metrics.reported(predicted, reported)
-		r.decisions.reported(id, attempt, predicted, reported)
+	if out, ok := r.predict.report(key, cached); ok {
+		r.metrics.reported(out.predicted, out.reported)
+		r.decisions.reported(id, attempt, out.reported)
+		if out.changed {
+			r.judged(out.worker)
+		}
 	}
 }
 
@@ -157,7 +160,7 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 		r.metrics.stage(stageHash, hashed.Sub(start))
 		sc.lookup.clear()
 		q.Overlaps = nil
-		if match {
+		if sc.looked = match; match {
 			q.Overlaps = r.lookUp(&sc.lookup, q.Chain, &moe, asks)
 		}
 		r.metrics.stage(stageMatch, time.Since(hashed))

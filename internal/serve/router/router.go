@@ -100,6 +100,7 @@ type scratch struct {
 	blocks []kv.BlockHash
 	chain  []kv.SeqHash
 	lookup lookup
+	looked bool // the prompt was looked up
 }
 
 // New returns a router that knows no worker until Run. prompter may be nil: then

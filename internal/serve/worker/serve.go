@@ -111,6 +111,13 @@ func (s *server) report() engine.LoadReport {
 	default:
 		r.Load = src.Load()
 	}
+	if src, ok := s.w.eng.(engine.AdapterSource); ok {
+		r.Adapters = src.Adapters()
+	}
+	if src, ok := s.w.eng.(engine.WarningSource); ok {
+		r.Warnings = src.Warnings()
+	}
+	r.Fit()
 	return r
 }
 
