@@ -408,6 +408,10 @@ func TestLook(t *testing.T) {
 	if got, err := lookAt(t.Context(), &of, ""); err != nil || got.root != "org/model" {
 		t.Errorf("%+v (%v)", got, err)
 	}
+	text := []byte("# HELP vllm:cache_config_info x\nvllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1.0\nvllm:cache_config_info{block_size=\"16\",engine=\"1\"} 1.0\nvllm:other{engine=\"7\"} 1\n")
+	if n := vllmRanks(text); n != 2 {
+		t.Errorf("%d ranks in the metrics", n)
+	}
 	a.key = "right"
 	if _, err := lookAt(t.Context(), &of, "wrong"); err == nil || !strings.Contains(err.Error(), "does not take the key") || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("%v", err)
