@@ -222,6 +222,11 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 	if !w.upAndRunning(ctx) {
 		return in, nil, nil
 	}
+	if w.cfg.Check != nil {
+		if err := w.cfg.Check(ctx); err != nil && ctx.Err() == nil {
+			return nil, err
+		}
+	}
 	if err := w.compare(ctx); err != nil {
 		return in, nil, err
 	}
