@@ -224,7 +224,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 	}
 	if w.cfg.Check != nil {
 		if err := w.cfg.Check(ctx); err != nil && ctx.Err() == nil {
-			return nil, err
+			return in, nil, err
 		}
 	}
 	if err := w.compare(ctx); err != nil {
