@@ -65,6 +65,11 @@ func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error)
 	if p.model != nil && ref.Digest == p.model.pipe.Digest {
 		return p.model.pipe, nil
 	}
+	if p.remotes != nil && ref.Digest != "" {
+		if pipe := p.remotes.pipeline(ref.Digest); pipe != nil {
+			return pipe, nil
+		}
+	}
 	pipe, err := chat.Open(chat.Ref(ref))
 	if err == nil || ref.Kind != "dir" {
 		return pipe, err

@@ -127,6 +127,9 @@ type Attempt struct {
 	Number        uint32
 	Worker        kv.Worker
 	OverlapBlocks int // the router's belief
+	// Predicted and Reported are the tokens of the prompt that the worker was believed to
+	// have cached, and that it said it had; Reported is CachedUnknown before it says so.
+	Predicted, Reported int
 	// Inexact says that the worker went on with the tokens of one of other numerics:
 	// what follows need not be what that one would have said.
 	Inexact bool

@@ -64,7 +64,7 @@ func (g *generation) take(frame []byte) error {
 	if d.Choice < 0 || d.Choice >= len(g.choices) {
 		return engine.Broken("an unknown choice", nil)
 	}
-	if err := g.reported(d); err != nil {
+	if err := g.reports(d); err != nil {
 		return err
 	}
 	if c := &g.choices[d.Choice]; c.done { // by a stop string, which the engine does not know
@@ -209,6 +209,7 @@ func (g *generation) tell(kind eventKind, chunks []api.Chunk) error {
 		decision: g.decision,
 		numerics: g.computes,
 		inexact:  g.inexact(),
+		tokens:   g.counts.Prompt,
 		chunks:   chunks,
 	}
 	return g.emit(&g.event)
@@ -223,10 +224,10 @@ func (g *generation) inexact() bool {
 // base is the index in the answer of this prompt's first choice.
 func (g *generation) base() int { return g.index * len(g.choices) }
 
-// reported takes what d says of the cached tokens. What the first worker says that sent
+// reports takes what d says of the cached tokens. What the first worker says that sent
 // tokens is what the answer says: a later one computes the prompt once more. That may be
 // known with the end of a choice only.
-func (g *generation) reported(d *engine.Delta) error {
+func (g *generation) reports(d *engine.Delta) error {
 	cached, news := g.cached.Take(d)
 	if !news {
 		return nil
@@ -241,7 +242,11 @@ func (g *generation) reported(d *engine.Delta) error {
 	if g.cachedBy == g.request.Attempt {
 		g.counts.Cached = cached
 	}
-	return nil
+	if cached == engine.CachedUnknown {
+		return nil
+	}
+	g.event = event{kind: reported, prompt: g.index, attempt: g.request.Attempt, decision: g.decision, cached: cached}
+	return g.emit(&g.event)
 }
 
 // observe keeps the books of fresh tokens that have come.

@@ -50,6 +50,13 @@ type Router interface {
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 }
 
+// Warner is a Router that knows what is wrong with the engines of workers though they
+// serve. The frontend's health says it on.
+type Warner interface {
+	// Warnings returns it by worker; workers of which nothing is wrong are not in it.
+	Warnings() map[kv.WorkerID][]engine.Warning
+}
+
 // Deps are what a frontend works with. All but Mount, Seen, OnDrain, OnModel, Keys,
 // AccessLog and Tracer are required.
 type Deps struct {
@@ -89,6 +96,7 @@ type Frontend struct {
 	cfg     Config
 	deps    Deps
 	catalog *catalog
+	warner  Warner // nil if nobody warns
 	metrics *metrics
 	runner  attempt.Runner
 	// throttled is for what a bad hour repeats.
@@ -117,12 +125,14 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	if deps.AccessLog != nil {
 		deps.AccessLog = obs.Component(deps.AccessLog, "access")
 	}
+	warner, _ := deps.Router.(Warner)
 	if deps.Tracer != nil {
 		deps.Router = tracedRouter{deps.Router, deps.Tracer}
 	}
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,
+		warner:    warner,
 		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}

@@ -63,6 +63,8 @@ type event struct {
 	decision route.Decision
 	numerics string // of the decision's worker
 	inexact  bool   // they are not those that the tokens before came from
+	tokens   int    // of the prompt
+	cached   int    // of those, as reported
 	chunks   []api.Chunk
 }
 
@@ -71,6 +73,7 @@ type eventKind uint8
 const (
 	routed   eventKind = iota // an attempt goes to decision's worker
 	accepted                  // the worker took it
+	reported                  // the worker said what it had cached
 	output                    // chunks continue the answer
 )
 

@@ -255,7 +255,14 @@ type ledger struct {
 		defects  []error
 		fail     error       // of the next Route
 		only     kv.WorkerID // of all that can be chosen; 0 is any
+		warnings map[kv.WorkerID][]engine.Warning
 	}
+}
+
+func (l *ledger) Warnings() map[kv.WorkerID][]engine.Warning {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.warnings
 }
 
 func ledgerKey(id string, attempt uint32) string { return fmt.Sprintf("%s#%d", id, attempt) }
@@ -300,7 +307,7 @@ func (l *ledger) pick(req *route.Request) (route.Decision, error) {
 		if slices.Contains(req.Exclude, in.ID) || req.Pin.ID != 0 && req.Pin.ID != in.ID {
 			continue
 		}
-		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model {
+		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model && !card.Serves(req.Model) {
 			continue
 		}
 		return route.Decision{Worker: kv.Worker{ID: in.ID, Rank: req.Pin.Rank}, Addr: in.Addr, OverlapBlocks: len(req.Tokens) / 16, BlockSize: 16}, nil
