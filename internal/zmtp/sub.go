@@ -132,6 +132,9 @@ func (s *subscription) listen(ctx context.Context, l *link, turns chan<- *turn) 
 	}
 }
 
+// afterSubscriptions is the context of the PING that is sent behind subscriptions.
+const afterSubscriptions = "subscribed"
+
 // subscription is what a SUB wants.
 type subscription struct {
 	prefixes []string
@@ -176,8 +179,14 @@ func (s *subscription) announce(l *link) error {
 			b = appendMessage(b, [][]byte{append([]byte{1}, p...)})
 		}
 	}
+	if l.o.OnSubscribed != nil && l.peer.minor >= 1 {
+		b = appendCommand(b, "PING", "\x00\x00"+afterSubscriptions)
+	}
 	if err := l.control(b); err != nil {
 		return err
+	}
+	if l.o.OnSubscribed != nil && l.peer.minor < 1 {
+		l.o.OnSubscribed()
 	}
 	l.start()
 	return nil
