@@ -93,10 +93,19 @@ type Part struct {
 	// that it may meet a sequence of another salt there, so that it must reuse nothing.
 	Slot  int
 	Mixed bool
+	// Hole is what the dialect gave to Again; 0 in the first call.
+	Hole int
 
-	a      *attempt
-	ticket shadow.Ticket
-	guess  int // prompt tokens that the engine should have in its cache
+	a        *attempt
+	from     int  // tokens of output before this call
+	counted  bool // the cached tokens were compared
+	again    bool // another call follows
+	idleHole int  // Hole of a call without a token before this one, else -1
+	last     kv.Token
+	hasLast  bool
+	kept     []kv.Token // output up to now, if another call may follow
+	ticket   shadow.Ticket
+	guess    int // prompt tokens that the engine should have in its cache
 }
 
 // parts divides the choices that are to be generated into calls.
@@ -134,7 +143,7 @@ func (a *attempt) part(choices []int) *Part {
 	first := &a.choices[choices[0]]
 	left := first.most - first.have
 	return &Part{
-		Request: a.req, Choices: choices, Generated: a.generated(choices[0]), a: a, Slot: -1,
+		Request: a.req, Choices: choices, Generated: a.generated(choices[0]), a: a, Slot: -1, from: first.have, idleHole: -1,
 		MaxTokens: left, MinTokens: min(max(a.req.Stop.MinTokens-first.have, 0), left),
 		Seed: seedOf(a.req.Sampling.Seed, choices[0], first.have), ID: a.b.requestID(a.req),
 	}
@@ -203,6 +212,7 @@ func (p *Part) Deliver(i int, tokens []kv.Token, probs []engine.Logprob, finish 
 	if i == 0 {
 		a.b.cache.grew(p, tokens)
 	}
+	p.grown(tokens)
 	if finish == engine.NotFinished {
 		return a.deliver(index, tokens, probs)
 	}
@@ -266,9 +276,10 @@ func (a *attempt) last(index int, tokens []kv.Token, probs []engine.Logprob) err
 // Cached takes the engine's account of the prompt tokens that it had in its cache.
 func (p *Part) Cached(n int) error {
 	a := p.a
-	if n < 0 {
-		return nil
+	if n < 0 || p.counted {
+		return nil // engines say it again with every event
 	}
+	p.counted = true
 	a.b.reports()
 	p.reported(n)
 	a.known = min(n, len(a.req.Prompt))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -34,6 +35,8 @@ type Config struct {
 	Dialect Dialect
 	// Choices says whether one call can ask for several choices of one prompt.
 	Choices Choices
+	// Legs says whether a choice may take several calls.
+	Legs Legs
 	// Cached says whether the engine reports cached tokens.
 	Cached Report
 	// Scrape reads the engine's load into g, which is zero; nil if it tells none.
@@ -44,6 +47,11 @@ type Config struct {
 	Cache Source
 	// Warnings are known from the beginning and do not end.
 	Warnings []engine.Warning
+	// Passes are the paths of which clients' requests are taken as they are, ascending. Model is what the
+	// engine calls an adapter, or for "" the model; nil leaves names as they are. Headers go with each.
+	Passes  []string
+	Model   func(lora string) string
+	Headers []string
 }
 
 // Choices says how the choices of a request are asked for.
@@ -102,6 +110,7 @@ var (
 	_ engine.LoadSource    = (*Base)(nil)
 	_ engine.WarningSource = (*Base)(nil)
 	_ engine.AdapterSource = (*Base)(nil)
+	_ engine.Passer        = (*Base)(nil)
 )
 
 // New returns a Base that does nothing until Run.
@@ -239,20 +248,31 @@ func (b *Base) generate(ctx context.Context, a *attempt) error {
 	return b.several(ctx, a, parts)
 }
 
-// alone runs an attempt of one call in the caller's goroutine.
+// alone runs an attempt of one part in the caller's goroutine.
 func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
+	for more := true; more; {
+		err := b.leg(ctx, p, a.accept, func(data []byte) error { return b.cfg.Dialect.Event(p, data) })
+		if err != nil {
+			return err
+		}
+		if more, err = p.next(); err != nil {
+			return err
+		}
+	}
+	return a.end()
+}
+
+// leg runs one call of a part.
+func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take func([]byte) error) error {
 	answer, err := b.open(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer answer.Close()
-	if err := a.accept(); err != nil {
+	if err := accepted(); err != nil {
 		return err
 	}
-	if err := b.stream(ctx, answer, func(data []byte) error { return b.cfg.Dialect.Event(p, data) }); err != nil {
-		return err
-	}
-	return a.end()
+	return b.stream(ctx, answer, take)
 }
 
 // open sends the call of a part. What the engine refuses is an error.
@@ -277,6 +297,9 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 
 // stream hands the events of an answer to take until that returns io.EOF.
 func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) error) error {
+	if strings.HasPrefix(answer.Type, "application/json") {
+		return b.whole(ctx, answer, take)
+	}
 	events := NewEvents(answer)
 	defer events.Release()
 	for {
@@ -287,13 +310,32 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) err
 		case err != nil:
 			return answer.Broken(ctx, err)
 		}
-		if err := take(data); err == io.EOF {
+		switch err := take(data); err {
+		case nil:
+		case Enough:
+			return nil
+		case io.EOF:
 			answer.Finish()
 			return nil
-		} else if err != nil {
+		default:
 			return answer.failed(ctx, err)
 		}
 	}
+}
+
+// whole hands an answer that is no stream to take.
+func (b *Base) whole(ctx context.Context, answer *Answer, take func([]byte) error) error {
+	body, err := io.ReadAll(io.LimitReader(answer, MaxEvent+1))
+	switch {
+	case err != nil:
+		return answer.Broken(ctx, err)
+	case len(body) > MaxEvent:
+		return engine.Broken("an answer that is too long", nil)
+	}
+	if err := take(body); err != nil && err != io.EOF && err != Enough {
+		return answer.failed(ctx, err)
+	}
+	return nil
 }
 
 // failed returns ctx's error if it ended, else err.
@@ -360,7 +402,7 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		default:
 			err = a.accept()
 		}
-		if err != nil && err != io.EOF {
+		if err != nil && err != io.EOF && err != Enough {
 			cancel()
 			taken <- err
 			return err
@@ -370,17 +412,20 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 	return a.end()
 }
 
-// follow runs the call of one part of several.
+// follow runs the calls of one part of several.
 func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error {
-	answer, err := b.open(ctx, p)
-	if err != nil {
-		return err
+	for more := true; more; {
+		err := b.leg(ctx, p,
+			func() error { return hand(item{part: p, kind: itemAccepted}) },
+			func(data []byte) error { return hand(item{part: p, kind: itemEvent, data: data}) })
+		if err != nil {
+			return err
+		}
+		if more, err = p.next(); err != nil {
+			return err
+		}
 	}
-	defer answer.Close()
-	if err := hand(item{part: p, kind: itemAccepted}); err != nil {
-		return err
-	}
-	return b.stream(ctx, answer, func(data []byte) error { return hand(item{part: p, kind: itemEvent, data: data}) })
+	return nil
 }
 
 // reports notes that the engine reported cached tokens, which settles whether it does.
@@ -412,6 +457,14 @@ func (b *Base) Warnings() []engine.Warning {
 	out = append(out, b.load.warnings()...)
 	out = append(out, b.cache.warnings()...)
 	return append(out, b.ledger.warnings(b.cache.silent())...)
+}
+
+// upstream is what the engine calls an adapter, or for "" the model.
+func (b *Base) upstream(lora string) string {
+	if b.cfg.Model != nil {
+		return b.cfg.Model(lora)
+	}
+	return cmp.Or(lora, b.cfg.Card.Name)
 }
 
 // requestID returns a name for an upstream request that no other has at the same time.

@@ -151,6 +151,31 @@ func (c *cache) end(p *Part) {
 	c.change(func(out []kv.Event) []kv.Event { return c.src.end(p, out) })
 }
 
+// placer is a source that knows slots.
+type placer interface {
+	placed(p *Part, slot int, out []kv.Event) []kv.Event
+}
+
+// placed notes in which slot a call runs.
+func (c *cache) placed(p *Part, slot int, out []kv.Event) []kv.Event {
+	if src, ok := c.src.(placer); ok {
+		return src.placed(p, slot, out)
+	}
+	return out
+}
+
+// forgetter is a source that cannot know by itself that the engine was started anew.
+type forgetter interface {
+	restarted(out []kv.Event) []kv.Event
+}
+
+// restarted notes that the engine may have been started anew.
+func (c *cache) restarted() {
+	if src, ok := c.src.(forgetter); ok {
+		c.change(src.restarted)
+	}
+}
+
 // silent reports whether nothing was ever said to be stored.
 func (c *cache) silent() bool {
 	c.mu.Lock()
@@ -207,6 +232,17 @@ func (s *shadowed) begin(p *Part, out []kv.Event) (int, bool, []kv.Event) {
 	begun, out := s.model.Begin(&shadow.Request{Salt: p.Request.Salt, Tokens: tokens, Media: p.Request.Media}, out)
 	p.ticket, p.Slot, p.Mixed = begun.Ticket, begun.Slot, begun.Mixed
 	return begun.Cached, true, out
+}
+
+func (s *shadowed) restarted(out []kv.Event) []kv.Event { return s.model.Clear(out) }
+
+func (s *shadowed) placed(p *Part, slot int, out []kv.Event) []kv.Event {
+	if m, ok := s.model.(interface {
+		Placed(t shadow.Ticket, at int, out []kv.Event) []kv.Event
+	}); ok {
+		return m.Placed(p.ticket, slot, out)
+	}
+	return out
 }
 
 func (s *shadowed) grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event {

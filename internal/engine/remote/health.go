@@ -92,6 +92,7 @@ func (b *Base) watchHealth(ctx context.Context) {
 			}
 			wait = min(2*wait, checkMost)
 			if b.alive(ctx) == nil {
+				b.cache.restarted()
 				b.health.up()
 			}
 		}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"encoding/json"
 	"errors"
 	"math"
 	"strconv"
@@ -325,6 +326,26 @@ func (c *Cursor) Tokens(dst []kv.Token) []kv.Token {
 	return dst
 }
 
+// Token reads a token id.
+func (c *Cursor) Token() kv.Token {
+	n := c.Int()
+	if n < 0 || n > math.MaxUint32 {
+		c.fail()
+		return 0
+	}
+	return kv.Token(n)
+}
+
+// Bool reads true or false.
+func (c *Cursor) Bool() bool {
+	if c.peek() == 't' {
+		c.word("true")
+		return c.err == nil
+	}
+	c.word("false")
+	return false
+}
+
 // TokenName reads a string "token_id:17", in which form engines name the tokens of
 // log-probabilities.
 func (c *Cursor) TokenName() kv.Token { return c.tokenName(c.Raw()) }
@@ -417,6 +438,15 @@ func AppendTokens(dst []byte, lists ...[]kv.Token) []byte {
 		}
 	}
 	return append(dst, ']')
+}
+
+// AppendText appends a string to dst as JSON has it.
+func AppendText(dst []byte, s string) []byte {
+	text, err := json.Marshal(s)
+	if err != nil { // a string always has a form
+		return append(dst, '"', '"')
+	}
+	return append(dst, text...)
 }
 
 // AppendFloat appends a number to dst as JSON has it.
