@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -96,6 +97,33 @@ func cachedOf(t *testing.T, url, prompt string) (worker string, cached, expected
 	return resp.Header.Get("x-penstock-worker"), answer.Usage.Details.Cached, expected
 }
 
+// freePorts returns the first of so many ports, one after another, that were free a moment ago.
+func freePorts(t *testing.T, count int) int {
+	t.Helper()
+	for {
+		held := make([]net.Listener, 0, count)
+		for at := "127.0.0.1:0"; len(held) < count; {
+			ln, err := net.Listen("tcp", at)
+			if err != nil {
+				break
+			}
+			held = append(held, ln)
+			at = fmt.Sprintf("127.0.0.1:%d", held[0].Addr().(*net.TCPAddr).Port+len(held))
+		}
+		for _, ln := range held {
+			if err := ln.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(held) == count {
+			return held[0].Addr().(*net.TCPAddr).Port
+		}
+		if len(held) == 0 {
+			t.Fatal("no port is free")
+		}
+	}
+}
+
 // blocksKnown returns how many blocks the router's index has.
 func blocksKnown(t *testing.T, url string) int {
 	t.Helper()
@@ -118,11 +146,26 @@ func blocksKnown(t *testing.T, url string) int {
 func TestInFrontOfMimics(t *testing.T) {
 	dir := small(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
 	prompt := strings.Repeat("Where does the water go? It flows downhill. ", 20)
-	for _, dialect := range []mimic.Dialect{mimic.VLLM, mimic.VLLMLegacy} {
-		t.Run(string(dialect), func(t *testing.T) {
-			a, _ := mimicked(t, dialect, dir, nil)
-			b, _ := mimicked(t, dialect, dir, nil)
-			cfg := settingsOf(t, config.Up, "ENGINE="+a+","+b, "HTTP_ADDR=127.0.0.1:0", "ROUTER_PREDICTED_TTL=0s")
+	for _, c := range []struct {
+		name    string
+		dialect mimic.Dialect
+		servers int
+		change  func(*mimic.Config)
+	}{
+		{"vllm", mimic.VLLM, 2, nil},
+		{"vllm of last year", mimic.VLLMLegacy, 2, nil},
+		{"vllm with two ranks", mimic.VLLM, 1, func(c *mimic.Config) {
+			port := freePorts(t, 4)
+			c.Ranks, c.KVEvents, c.KVReplay = 2, fmt.Sprintf("tcp://127.0.0.1:%d", port), fmt.Sprintf("tcp://127.0.0.1:%d", port+2)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var specs []string
+			for range c.servers {
+				spec, _ := mimicked(t, c.dialect, dir, c.change)
+				specs = append(specs, spec)
+			}
+			cfg := settingsOf(t, config.Up, "ENGINE="+strings.Join(specs, ","), "HTTP_ADDR=127.0.0.1:0", "ROUTER_PREDICTED_TTL=0s")
 			ctx, cancel := context.WithCancel(t.Context())
 			log := &lockedBuffer{}
 			ready, ended := make(chan Ready, 1), make(chan error, 1)
@@ -139,6 +182,9 @@ func TestInFrontOfMimics(t *testing.T) {
 			case err := <-ended:
 				ended <- nil
 				t.Fatalf("%v\n%s", err, log)
+			}
+			if r.Workers != 2 {
+				t.Errorf("%d workers", r.Workers)
 			}
 			for _, e := range r.Engines {
 				if e.State != EngineServing || e.Tokenizer != dir || e.BlockSize != 16 || e.Model != "m" || !e.Chat {
