@@ -67,7 +67,7 @@ type remoteStub struct {
 
 func (s *remoteStub) Card() engine.Card          { return s.card }
 func (s *remoteStub) Stats() remote.Stats        { return remote.Stats{Gaps: 1} }
-func (s *remoteStub) Warnings() []engine.Warning { return s.warnings }
+func (s *remoteStub) Warnings() []engine.Warning { return slices.Clone(s.warnings) }
 
 func (s *remoteStub) Preprocess(_ context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
