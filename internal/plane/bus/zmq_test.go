@@ -237,6 +237,30 @@ func TestZMQPeerGoes(t *testing.T) {
 	}
 }
 
+// TestZMQSelf holds that a process which is told of itself by another name hears
+// itself once.
+func TestZMQSelf(t *testing.T) {
+	b := OpenZMQ(t, ZMQPeer{zmqAt(t, "tcp://127.0.0.1:0"), zmqAt(t, "tcp://127.0.0.1:0")})
+	other := func(e zmtp.Endpoint) zmtp.Endpoint {
+		return zmqAt(t, strings.Replace(e.String(), "127.0.0.1", "localhost", 1))
+	}
+	b.SetPeers([]ZMQPeer{{other(b.Self().Events), other(b.Self().Replay)}})
+	for _, topic := range []Topic{zmqLog, zmqGossip} {
+		publish(t, b, zmqLog, "early", 1, 1)
+		r := zmqSubscribe(t, b, topic).awaitReady(t)
+		publish(t, b, topic, "k", 1, 50)
+		b.settle(t.Context(), mustTopic(t, b, zmqLog))
+		seen := map[string]bool{}
+		for !seen["k=50"] {
+			m := r.next(t)
+			if seen[m] && m != "early=1" {
+				t.Fatalf("%s came twice", m)
+			}
+			seen[m] = true
+		}
+	}
+}
+
 // TestZMQHole has a peer forget messages before they are heard: the rest comes, and
 // the loss is counted once.
 func TestZMQHole(t *testing.T) {

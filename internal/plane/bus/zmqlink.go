@@ -93,7 +93,7 @@ func (l *zmqLink) listen(ctx context.Context) {
 				known()
 				l.bus.cfg.Log.Debug("a peer of the event plane does not answer", "peer", s.Peer, "topic", l.topic.topic.Name, "err", s.Err)
 			case zmtp.Lost:
-				l.bus.cfg.Log.Warn("event stream interrupted", "peer", s.Peer, "topic", l.topic.topic.Name, "err", s.Err)
+				l.bus.cfg.Log.Info("a peer of the event plane went, dialling it again", "peer", s.Peer, "topic", l.topic.topic.Name, "err", s.Err)
 			}
 		},
 		OnSubscribed: func() {
@@ -128,6 +128,8 @@ func (l *zmqLink) listen(ctx context.Context) {
 // hear takes a message that came by itself.
 func (l *zmqLink) hear(ctx context.Context, m zmqMessage) {
 	switch {
+	case m.life == l.bus.life: // the peer is this process, by another name
+		return
 	case !l.topic.topic.Durable:
 		l.bus.local.deliver(l.topic, m.key, m.data)
 		return
@@ -232,6 +234,8 @@ func (l *zmqLink) page(ctx context.Context, d *zmtp.Dealer) (more bool, err erro
 			return false, fmt.Errorf("%w: %w", errZMQPage, err)
 		case m.topic != l.topic.topic.Name:
 			return false, errZMQPage
+		case m.life == l.bus.life: // as in hear
+			return false, nil
 		case m.numbered():
 			l.take(m)
 			continue
