@@ -13,7 +13,8 @@ import (
 // what was published meanwhile is lost, as is what the publisher had no room for.
 //
 // Subscribe returns the error of ctx or of recv, or one that says why ep cannot be
-// dialled. OnState is told of everything else.
+// dialled. OnState is told of everything else. While recv runs nothing is read, and
+// no heartbeat answered: a publisher may give up a subscriber that takes too long.
 func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, recv func(frames [][]byte) error) error {
 	o = o.withDefaults()
 	s := newSubscription(prefixes)
