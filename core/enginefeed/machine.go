@@ -44,9 +44,11 @@ const (
 	HasReplay
 )
 
-// Attempts at a repair. Where nothing was applied yet nothing is wrong either, and to hold live
+// Times, and attempts at a repair. Where nothing was applied yet nothing is wrong either, and to hold live
 // batches back for long costs more than the old ones are worth.
 const (
+	// shortest is how long an engine takes at least to begin anew: to load a model.
+	shortest     = 5 * time.Second
 	maxAttempts  = 8
 	joinAttempts = 3
 	firstWait    = 100 * time.Millisecond
@@ -135,6 +137,10 @@ type Machine struct {
 	empty  bool   // the last batch that was applied had no events
 	latest uint64 // the largest number of a live batch in this life, if hasLive
 	live   bool   // there was one
+	goneAt kv.Mono
+	// unsure says that the subscription was broken for so long that the engine may be another one
+	// of which the numbers fit by chance.
+	unsure bool
 	repair repair
 	held   []held // by number
 	health Health
@@ -167,17 +173,34 @@ func NewMachine(cfg MachineConfig) *Machine {
 // Connected says that the subscription stands: what is published from now on arrives. What was
 // published before is asked for.
 func (m *Machine) Connected(now kv.Mono, out []Effect) []Effect {
+	if m.known && m.life == "" && !m.health.Connected && now.Sub(m.goneAt) >= shortest {
+		m.unsure = true
+	}
 	m.health.Connected = true
-	if m.cfg.Replay == HasReplay && !m.repair.active {
-		out = m.begin(now, out)
+	if m.cfg.Replay == HasReplay {
+		return m.begin(now, out)
 	}
 	return out
 }
 
-// Disconnected says that the subscription broke. What was asked for goes on.
-func (m *Machine) Disconnected(_ kv.Mono, out []Effect) []Effect {
-	m.health.Connected = false
-	return out
+// Disconnected says that the subscription broke. What is held may be of another life of the engine by the time that
+// the rest comes, so that it is dropped, and asked for with the rest when the subscription stands again.
+func (m *Machine) Disconnected(now kv.Mono, out []Effect) []Effect {
+	if m.health.Connected {
+		m.health.Connected, m.goneAt = false, now
+	}
+	m.release()
+	m.live = false
+	return m.stop(out)
+}
+
+// stop ends a repair that may be under way.
+func (m *Machine) stop(out []Effect) []Effect {
+	if !m.repair.active {
+		return out
+	}
+	m.repair.active = false
+	return append(out, Effect{Kind: StopAsking})
 }
 
 // EngineRestarted says that the engine is known, from elsewhere, to have begun anew.
@@ -214,6 +237,9 @@ func (m *Machine) Live(now kv.Mono, frames [][]byte, out []Effect) []Effect {
 	switch {
 	case m.repair.active:
 		return m.hold(now, &msg, p, out)
+	case m.unsure:
+		m.known, m.unsure = false, false
+		return m.first(now, &msg, p, m.lost(now, out))
 	case m.known && msg.seq == m.next:
 		return m.apply(&msg, p, out)
 	case !m.known:
@@ -310,11 +336,8 @@ func (m *Machine) restart(now kv.Mono, life string, out []Effect) []Effect {
 func (m *Machine) reset(life string, out []Effect) []Effect {
 	m.health.Restarts++
 	out = append(out, Effect{Kind: Forget, Reason: Restarted})
-	if m.repair.active {
-		m.repair.active = false
-		out = append(out, Effect{Kind: StopAsking})
-	}
-	m.known, m.life, m.live, m.latest, m.empty = false, life, false, 0, false
+	out = m.stop(out)
+	m.known, m.life, m.live, m.latest, m.empty, m.unsure = false, life, false, 0, false, false
 	m.release()
 	for i := range m.recent {
 		m.recent[i].used = false
