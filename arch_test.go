@@ -22,9 +22,9 @@ const module = "penstock/"
 // siblings listed in mayImport.
 var rank = map[string]int{
 	"core/kv": 0, "core/fault": 0, "core/exact": 0, "core/splitmix": 0,
-	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1,
+	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/zmtp": 1,
 	"internal/plane": 2, "internal/edge": 2, "internal/obs": 2, "internal/attempt": 2, "internal/engine": 2,
-	"internal/engine/batch": 2, "internal/engine/": 3, "internal/serve": 3, "internal/replay": 3,
+	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3, "internal/serve": 3, "internal/replay": 3, "internal/mimic": 3,
 	"internal/config": 4, "internal/node": 4, "internal/simcluster": 4,
 	"cmd": 5, "test": 5, "bench": 5,
 }
@@ -39,6 +39,7 @@ var mayImport = map[string][]string{
 	"internal/edge/openai/responses": {"internal/edge/api"},                                    // likewise
 	"internal/edge/prep/chat":        {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
 	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
+	"internal/zmtp":                  {"internal/backoff"},                                     // peers that are dialled again
 	"internal/node":                  {"internal/config"},
 	"bench/replicas":                 {"test/fleet"}, // measures what it starts
 	"test/chaos":                     {"test/fleet"}, // disturbs what it starts
@@ -51,6 +52,7 @@ var mayImportOnly = map[string][]string{
 	"internal/backoff":    {},
 	"internal/reload":     {},
 	"internal/strictjson": {"core/fault"},
+	"internal/zmtp":       {"internal/backoff"},
 	"cmd/penstock":        {"core/route", "internal/node", "internal/config", "internal/simcluster", "internal/replay", "internal/replay/", "internal/engine/sim"},
 	"internal/simcluster": {"core/", "internal/engine", "internal/engine/sim", "internal/replay"}, // machines, not services
 }

@@ -70,6 +70,15 @@ type Decision struct {
 	Cost          float64
 }
 
+// CachedTokens returns how many tokens of a prompt of so many the worker can report to have
+// had cached, by what is believed: the last token of a prompt is always computed.
+func (d *Decision) CachedTokens(prompt int) int {
+	if d.BlockSize < 1 {
+		return 0
+	}
+	return min(d.OverlapBlocks, max(prompt-1, 0)/d.BlockSize) * d.BlockSize
+}
+
 // Candidate is one eligible worker as the decision saw it: the three numbers
 // that never mix are Overlap (reuse), Affinity (preference) and membership in
 // this list (eligibility).
@@ -95,9 +104,9 @@ type Candidate struct {
 	// other routers'. Only Explain says that.
 	ActiveRequests, OthersRequests int
 	// Affinity is the preference added to the score, in units of Cost; 0 without one. It
-	// is the sum of its parts: that of labelled blocks, of experts that the worker hosts,
-	// and of the session that is at the worker.
-	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity float64
+	// is the sum of its parts: that of labelled blocks, of experts that the worker hosts, of
+	// the session that is at the worker, and of the adapter that it has in memory.
+	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity float64
 	// ExpertShare is the share of the experts expected that the worker hosts.
 	ExpertShare float64
 	// Cost is what is minimised:

@@ -67,10 +67,13 @@ type Config struct {
 	RPCTLSCA     string `key:"rpc-tls-ca" on:"frontend,worker,router" help:"file with the certificates that sign those of the request plane (PEM): with it calls go over TLS, and a worker asks its callers for one"`
 	RPCTokenFile string `key:"rpc-token-file" on:"frontend,worker,router" help:"file with the token that callers show on the request plane"`
 
-	Engine          string   `key:"engine" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU) or sim (the cache and schedule of an engine, the time of a model of one, and a passage as its text)"`
-	Workers         int      `key:"workers" on:"up" help:"number of workers"`
+	Engines         Engines  `key:"engine" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU), sim (the cache and schedule of an engine, the time of a model of one, and a passage as its text), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, and behind commas events=tcp://HOST:PORT, replay=tcp://HOST:PORT, snapshot=tcp://HOST:PORT, ranks=N, mode=auto|tokens|pass, block-size=N, api-key-file=FILE, name=NAME, model-path=DIR; up takes several of those"`
+	EngineWait      Seconds  `key:"engine-wait" on:"up,worker" help:"time that an engine that runs already has to answer at the start, of several the first one; those that come later are taken in then"`
+	KVEvents        string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
+	KVReplay        string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
+	Workers         int      `key:"workers" on:"up" help:"number of workers; engines that run already have one for each data-parallel rank"`
 	Model           string   `key:"model" on:"up,worker" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
-	ModelPath       string   `key:"model-path" on:"up,frontend,worker" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json), of which engine sim reads all but the weights; for a frontend, where the tokenizer is if it is not where the workers have it"`
+	ModelPath       string   `key:"model-path" on:"up,frontend,worker" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json), of which engine sim reads all but the weights, and what is between text and tokens for engines that run already; without it, theirs is looked for in the directory that they name and in the cache of the Hugging Face hub; for a frontend, where the tokenizer is if it is not where the workers have it"`
 	ServedModelName []string `key:"served-model-name" on:"up,worker" help:"name that clients use, repeatable; the first is the model's own"`
 
 	ToolCallParser  string `key:"tool-call-parser" on:"up,worker" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
@@ -78,7 +81,7 @@ type Config struct {
 
 	Preprocess string `key:"preprocess" on:"up,frontend" help:"who tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
 
-	KVCacheBlockSize int `key:"kv-cache-block-size" on:"up,worker" help:"tokens per KV-cache block"`
+	KVCacheBlockSize int `key:"kv-cache-block-size" on:"up,worker" help:"tokens per KV-cache block; of an engine that runs already it is found out, and must be this or a divisor of this if it is given"`
 	KVCacheBlocks    int `key:"kv-cache-blocks" on:"up,worker" help:"KV-cache blocks per worker; 0 is the engine's own: tiny sizes the cache from the model, sim has 1048576 tokens"`
 	MaxNumSeqs       int `key:"max-num-seqs" on:"up,worker" help:"sequences that a worker runs at once"`
 	MaxBatchedTokens int `key:"max-num-batched-tokens" on:"up,worker" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks. 0 is the engine's own: 512 of tiny, 8192 of sim"`
@@ -129,7 +132,7 @@ type Config struct {
 	MaxConnections int     `key:"max-connections" on:"up,frontend,worker,router" help:"connections of HTTP at once; one more is closed as it comes"`
 	MaxHeaderBytes int     `key:"max-header-bytes" on:"up,frontend" help:"largest headers of a request"`
 
-	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, bus, disco, nats, rpc, relay, access, traces): info,router=debug"`
+	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, disco, nats, rpc, relay, access, traces): info,router=debug"`
 	LogFormat string `key:"log-format" on:"up,frontend,worker,router" help:"text or json"`
 }
 
@@ -163,7 +166,8 @@ func Defaults(command Command) Config {
 		RouterName:          "router",
 		RequestPlane:        "tcp",
 		RPCAddr:             "127.0.0.1:0",
-		Engine:              EngineTiny,
+		Engines:             Engines{EngineTiny},
+		EngineWait:          Seconds(10 * time.Minute),
 		Workers:             2,
 		ServedModelName:     []string{},
 		ToolCallParser:      auto,
@@ -223,7 +227,7 @@ const maxBlockSize = 1024
 
 // Components lists the parts of the process that log under a name of their own.
 func Components() []string {
-	return []string{"frontend", "router", "worker", "bus", "disco", "nats", "rpc", "relay", "access", "traces"}
+	return []string{"frontend", "router", "worker", "engine", "bus", "disco", "nats", "rpc", "relay", "access", "traces"}
 }
 
 // Levels reads LogLevel. A component that there is not is an error.
@@ -240,7 +244,9 @@ func (c *Config) Validate() error {
 	p.name("namespace", c.Namespace)
 	p.name("component", c.Component)
 	p.name("endpoint", c.Endpoint)
+	p.engines(c)
 	p.engine(c)
+	p.positive("engine-wait", c.EngineWait)
 	p.between("workers", int64(c.Workers), 1, 1024)
 	for _, n := range c.ServedModelName {
 		if strings.TrimSpace(n) == "" {
@@ -285,9 +291,7 @@ func (c *Config) Validate() error {
 	}
 	p.oneOf("log-format", c.LogFormat, "text", "json")
 	if c.ModelPath != "" {
-		if st, err := os.Stat(c.ModelPath); err != nil || !st.IsDir() {
-			p.add("model-path", fmt.Sprintf("%.100q is not a directory; name one with config.json and *.safetensors", c.ModelPath))
-		}
+		p.directory("model-path", c.ModelPath)
 	}
 	return errors.Join(p...)
 }
@@ -296,6 +300,13 @@ type problems []error
 
 func (p *problems) add(key, what string) {
 	*p = append(*p, fmt.Errorf("%s: %s", key, what))
+}
+
+// directory checks where a checkpoint should be.
+func (p *problems) directory(key, path string) {
+	if st, err := os.Stat(path); err != nil || !st.IsDir() {
+		p.add(key, fmt.Sprintf("%.100q is not a directory; name one with config.json and *.safetensors", path))
+	}
 }
 
 func (p *problems) optionalAddress(key, v string) {

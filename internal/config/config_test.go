@@ -168,7 +168,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 		{"bad values beside unknown keys", "wokers: 2\nworkers: 0\n", []string{"PENSTOCK_MAX_WAITING=-1"}, []string{
 			`:1: unknown key "wokers"`, "workers: 0 is not between", "max-waiting: -1 is not between",
 		}},
-		{"a component that is not there", "log-level: info,ruoter=debug\n", nil, []string{`there is no component "ruoter"; there are frontend, router, worker, bus, disco, nats`}},
+		{"a component that is not there", "log-level: info,ruoter=debug\n", nil, []string{`there is no component "ruoter"; there are frontend, router, worker, engine, bus, disco, nats`}},
 		{"a weight beyond sense", "router-temperature: 1e+308\n", nil, []string{"router-temperature: 1e+308 is not between 0 and 1e+09"}},
 		{"no values", "workers:\nhttp-addr: ~\n", []string{"PENSTOCK_MAX_INFLIGHT=", "PENSTOCK_DRAIN_TIMEOUT= "}, []string{
 			":1: workers has no value", ":2: http-addr has no value", "PENSTOCK_MAX_INFLIGHT: it is empty", "PENSTOCK_DRAIN_TIMEOUT: it is empty",

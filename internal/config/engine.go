@@ -7,7 +7,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// The choices of Engine.
+// The engines of this program.
 const (
 	EngineTiny = "tiny"
 	EngineSim  = "sim"
@@ -33,7 +33,7 @@ func (c *Config) TokenBudget() int {
 	switch {
 	case c.MaxBatchedTokens != 0:
 		return c.MaxBatchedTokens
-	case c.Engine == EngineSim:
+	case c.Engine() == EngineSim:
 		return 8192
 	}
 	return 512
@@ -45,19 +45,22 @@ const simTokens = 1 << 20
 
 // Blocks is the capacity of a worker's cache in blocks; 0 leaves it to the engine.
 func (c *Config) Blocks() int {
-	if c.KVCacheBlocks == 0 && c.Engine == EngineSim {
+	if c.KVCacheBlocks == 0 && c.Engine() == EngineSim {
 		return max(1, simTokens/max(1, c.KVCacheBlockSize))
 	}
 	return c.KVCacheBlocks
 }
 
-// ModelName is the name that clients use for the model of this process's workers.
+// ModelName is the name that clients use for the model of this process's workers. Of an
+// engine that another program runs it is "" if no setting gives one.
 func (c *Config) ModelName() string {
 	switch {
 	case len(c.ServedModelName) > 0:
 		return c.ServedModelName[0]
+	case c.Remote():
+		return "" // the engine says
 	case c.ModelPath == "":
-		return builtinModel(c.Engine)
+		return builtinModel(c.Engine())
 	}
 	if dir, err := filepath.Abs(c.ModelPath); err == nil {
 		return filepath.Base(dir) // "." has a name too
@@ -65,18 +68,20 @@ func (c *Config) ModelName() string {
 	return filepath.Base(c.ModelPath)
 }
 
-// engine checks which engine and model there are to serve.
+// engine checks which model there is to serve.
 func (p *problems) engine(c *Config) {
-	p.oneOf("engine", c.Engine, EngineTiny, EngineSim)
-	have := builtinModel(c.Engine)
+	have := builtinModel(c.Engine())
 	if c.ModelPath != "" || have == "" || c.Model == "" || c.Model == have {
 		return
 	}
-	p.add("model", fmt.Sprintf("%.100q is not built in, only %s is in engine %s; serve a checkpoint with model-path, and name it with served-model-name", c.Model, have, c.Engine))
+	p.add("model", fmt.Sprintf("%.100q is not built in, only %s is in engine %s; serve a checkpoint with model-path, and name it with served-model-name", c.Model, have, c.Engine()))
 }
 
 // batch checks that every sequence of a batch gets a token in each step.
 func (p *problems) batch(c *Config) {
+	if c.Remote() {
+		return // the engine's own affair
+	}
 	if budget := c.TokenBudget(); budget < c.MaxNumSeqs {
 		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", budget, c.MaxNumSeqs))
 	}

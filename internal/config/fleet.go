@@ -71,6 +71,9 @@ func (c *Config) validateFor(command Command) error {
 	if (command == Up || command == Frontend) && c.HTTPAddr == "" {
 		p.add("http-addr", fmt.Sprintf("%s needs an address to serve at, for example 127.0.0.1:8000", command))
 	}
+	if command == Worker {
+		p.oneRemote(c)
+	}
 	if command != Up {
 		p.connection(command, c)
 	}

@@ -42,7 +42,11 @@ type Loaded struct {
 
 	traces   bool
 	noTraces string // why, though they are wanted
+	hubCache string
 }
+
+// Given reports whether a setting has its value from anywhere but its default.
+func (l *Loaded) Given(key string) bool { return l.origin[key] != "default" }
 
 // Settings lists every setting of the command in the order of the tree, without
 // the passwords in URLs.
@@ -53,8 +57,11 @@ func (l *Loaded) Settings() []Setting {
 			continue
 		}
 		v := reflect.ValueOf(l.Config).FieldByIndex(f.Index).Interface()
-		if s, ok := v.(Seconds); ok {
-			v = s.String()
+		switch of := v.(type) {
+		case Seconds:
+			v = of.String()
+		case Engines:
+			v = of.value()
 		}
 		if keyOf(f) == "nats" {
 			v = withoutSecrets(l.NATS)
@@ -159,6 +166,8 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 		fs.BoolVar(p, key, *p, help)
 	case *[]string:
 		fs.StringArrayVar(p, key, *p, help)
+	case *Engines:
+		fs.Var(&enginesFlag{list: p}, key, help)
 	case *[]float64:
 		fs.Float64SliceVar(p, key, *p, help)
 		f := fs.Lookup(key)
@@ -209,6 +218,7 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 		path = fileOf(environ)
 	}
 	l.traces, l.noTraces = traces(environ)
+	l.hubCache = hubCache(environ)
 	err := errors.Join(l.file(path), l.environment(environ))
 	l.flags(flags)
 	// What could not be read still has the value of the layer before, so nothing
@@ -323,6 +333,11 @@ func decode(target any, value string) error {
 			*p = strings.Split(value, ",")
 		}
 		return nil
+	case *Engines:
+		if value != "" {
+			*p = splitEngines(value)
+			return nil
+		}
 	case *[]float64:
 		value = "[" + value + "]"
 	}

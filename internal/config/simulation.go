@@ -201,7 +201,7 @@ func AddSimulationFlags(fs *pflag.FlagSet) *SimulationFlags {
 	fl := addFlags(fs, replay, func(f reflect.StructField) bool {
 		return isOn(f, replay) || slices.Contains([]string{"max-num-seqs", "max-num-batched-tokens"}, keyOf(f))
 	})
-	fl.values.Engine = EngineSim
+	fl.values.Engines = Engines{EngineSim}
 	return &SimulationFlags{fl}
 }
 
@@ -248,7 +248,7 @@ func (p *problems) simulation(c *Config) {
 	if c.SimProfile != "" && len(c.SimPrefill)+len(c.SimDecode) > 0 {
 		p.add("sim-profile", "a profile is in place of all coefficients; leave out it, or sim-prefill and sim-decode")
 	}
-	if c.Engine != EngineSim || len(*p) > found {
+	if c.Engine() != EngineSim || len(*p) > found {
 		return
 	}
 	if _, err := c.timing(); err != nil {

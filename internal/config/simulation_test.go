@@ -87,7 +87,7 @@ func TestBadSimulation(t *testing.T) {
 		"sim-context-length: 1":                  "sim-context-length: 1 is not between 2",
 		"sim-output: -1":                         "sim-output: -1 is not between 0",
 		"sim-text: verse":                        `sim-text: "verse" is not one of passage, echo`,
-		"engine: sims":                           `engine: "sims" is not one of tiny, sim`,
+		"engine: sims":                           `engine: "sims" is not an engine: write tiny, sim, or KIND=URL`,
 		"engine: sim\nmodel: other":              `model: "other" is not built in, only penstock-sim is in engine sim`,
 		"model: penstock-sim":                    `model: "penstock-sim" is not built in, only penstock-tiny is in engine tiny`,
 		"engine: sim\nmax-num-seqs: 9000":        "max-num-batched-tokens: 8192 is less than the 9000",

@@ -99,7 +99,7 @@ func (d *doctor) disk() {
 // memory compares what the engines of the settings will reserve with what there
 // is. Of a checkpoint it is the least: its files, without caches.
 func (d *doctor) memory(ctx context.Context) {
-	if d.cfg.Command != config.Up && d.cfg.Command != config.Worker {
+	if d.cfg.Command != config.Up && d.cfg.Command != config.Worker || d.cfg.Remote() {
 		return
 	}
 	have := memory()
@@ -107,7 +107,7 @@ func (d *doctor) memory(ctx context.Context) {
 		return
 	}
 	const remedy = "lower --kv-cache-blocks or --workers, or take a machine with more memory"
-	if d.cfg.Engine == config.EngineSim {
+	if d.cfg.Engine() == config.EngineSim {
 		if full := simulatedBytes(d.cfg); full > have {
 			d.warn("memory", remedy, "the simulated engines would take %s with full caches, and there are %s of memory", bytesText(full), bytesText(have))
 		} else {

@@ -11,7 +11,6 @@ import (
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
 	"penstock/internal/engine/sim"
-	"penstock/internal/engine/tiny/checkpoint"
 )
 
 // openSim makes simulated engines. They share their text, and have a jitter each.
@@ -95,31 +94,14 @@ func pretend(cfg *config.Loaded, pipe *prep.Pipeline) (pretended, error) {
 		v, err := builtinVocabulary()
 		return pretended{sim.Vocabulary(v), cmp.Or(cfg.SimContextLength, longContext)}, err
 	}
-	small, err := checkpoint.ReadConfig(cfg.ModelPath)
+	of, err := readModel(cfg.ModelPath, pipe)
 	if err != nil {
 		return pretended{}, fmt.Errorf("model %s: %w", cfg.ModelName(), err)
 	}
-	generation, err := checkpoint.ReadGeneration(cfg.ModelPath)
-	if err != nil {
-		return pretended{}, fmt.Errorf("model %s: %w", cfg.ModelName(), err)
-	}
-	m := pretended{context: cmp.Or(cfg.SimContextLength, small.MaxPositions, longContext)}
-	// Models of several parts say elsewhere how large their vocabulary is.
-	m.vocabulary.Size = max(small.VocabSize, pipe.Tokenizer.VocabSize())
-	eos := generation.EOS
-	if len(eos) == 0 {
-		eos = small.EOS
-	}
-	for _, t := range eos {
-		if int(t) < m.vocabulary.Size {
-			m.vocabulary.EOS = append(m.vocabulary.EOS, t)
-		}
-	}
+	m := pretended{context: cmp.Or(cfg.SimContextLength, of.context, longContext)}
+	m.vocabulary = sim.Vocabulary{Size: of.vocabulary, EOS: of.eos}
 	if t, ok := pipe.Tokenizer.(*token.Tokenizer); ok {
 		m.vocabulary.Mask = t.MaskedIDs()
-		if id, ok := t.EOS(); ok && len(m.vocabulary.EOS) == 0 {
-			m.vocabulary.EOS = []kv.Token{id}
-		}
 	}
 	return m, nil
 }

@@ -55,3 +55,12 @@ func modelID(router kv.WorkerID, model string) kv.WorkerID {
 	h := xxh3.HashStringSeed(model, uint64(router))
 	return firstDrawn + kv.WorkerID(h%(uint64(kv.MaxWorkerID)-firstDrawn+1))
 }
+
+// rankID returns the id of a data-parallel rank of a worker's engine: of the first that of
+// the worker, of the others the same after a restart.
+func rankID(id kv.WorkerID, rank int) kv.WorkerID {
+	if rank == 0 {
+		return id
+	}
+	return modelID(id, fmt.Sprintf("rank %d", rank))
+}

@@ -44,7 +44,7 @@ func openModel(ctx context.Context, cfg *config.Loaded) *modelResult {
 
 // openEngines makes the engines of all workers of this process.
 func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
-	if cfg.Engine == config.EngineSim {
+	if cfg.Engine() == config.EngineSim {
 		return openSim(cfg, pipe, ref)
 	}
 	return openTiny(ctx, cfg, pipe, ref)
@@ -64,6 +64,11 @@ func engineCount(cfg *config.Loaded) int {
 func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 	if p.model != nil && ref.Digest == p.model.pipe.Digest {
 		return p.model.pipe, nil
+	}
+	if p.remotes != nil && ref.Digest != "" {
+		if pipe := p.remotes.pipeline(ref.Digest); pipe != nil {
+			return pipe, nil
+		}
 	}
 	pipe, err := chat.Open(chat.Ref(ref))
 	if err == nil || ref.Kind != "dir" {

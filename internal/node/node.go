@@ -17,29 +17,34 @@ var ErrNotReady = errors.New("not ready in time")
 
 // Ready describes a node that serves.
 type Ready struct {
-	URL        string        `json:"url"`
-	Model      string        `json:"model"`
-	Chat       bool          `json:"chat"` // whether the model has a chat template
-	Engine     string        `json:"engine"`
-	Simulation string        `json:"simulation,omitempty"` // model of the engines' time, for people; "" if they compute
-	Workers    int           `json:"workers"`
-	Blocks     int           `json:"blocks"` // of each worker
-	BlockSize  int           `json:"block_size"`
-	RouterMode string        `json:"router_mode"`
-	NATS       string        `json:"nats,omitempty"` // URL, if it is open to others
-	Keys       bool          `json:"keys,omitempty"` // whether requests must show one
-	Took       time.Duration `json:"took_ns"`        // from the call to readiness
+	URL        string `json:"url"`
+	Model      string `json:"model"`
+	Chat       bool   `json:"chat"` // whether the model has a chat template
+	Engine     string `json:"engine"`
+	Simulation string `json:"simulation,omitempty"` // model of the engines' time, for people; "" if they compute
+	Workers    int    `json:"workers"`
+	Blocks     int    `json:"blocks"` // of each worker
+	BlockSize  int    `json:"block_size"`
+	RouterMode string `json:"router_mode"`
+	NATS       string `json:"nats,omitempty"` // URL, if it is open to others
+	Keys       bool   `json:"keys,omitempty"` // whether requests must show one
+	// Engines are those that other programs run. Model, Blocks and BlockSize are then those of the
+	// first that serves, Workers all that there are.
+	Engines []EngineStatus `json:"engines,omitempty"`
+	Took    time.Duration  `json:"took_ns"` // from the call to readiness
 }
 
 // Started describes a process of one role that does its work.
 type Started struct {
-	Role     string        `json:"role"`                // frontend, worker or router
-	URL      string        `json:"url,omitempty"`       // of HTTP
-	Addr     string        `json:"addr,omitempty"`      // on the request plane
-	WorkerID kv.WorkerID   `json:"worker_id,omitempty"` // in the fleet
-	Model    string        `json:"model,omitempty"`
-	NATS     string        `json:"nats,omitempty"` // URL, if a server is embedded
-	Took     time.Duration `json:"took_ns"`        // from the call to readiness
+	Role     string      `json:"role"`                // frontend, worker or router
+	URL      string      `json:"url,omitempty"`       // of HTTP
+	Addr     string      `json:"addr,omitempty"`      // on the request plane
+	WorkerID kv.WorkerID `json:"worker_id,omitempty"` // in the fleet
+	Model    string      `json:"model,omitempty"`
+	NATS     string      `json:"nats,omitempty"` // URL, if a server is embedded
+	// Engines has the worker's engine, if another program runs it.
+	Engines []EngineStatus `json:"engines,omitempty"`
+	Took    time.Duration  `json:"took_ns"` // from the call to readiness
 }
 
 func (p *process) started() Started {
@@ -49,6 +54,9 @@ func (p *process) started() Started {
 // Features lists what this build has besides the common parts.
 func Features() []string {
 	features := []string{"engine:" + config.EngineTiny, "engine:" + config.EngineSim, "nats:embedded"}
+	for _, kind := range config.RemoteKinds() {
+		features = append(features, "engine:"+kind)
+	}
 	if simd {
 		features = append(features, "kernel:simd-"+runtime.GOARCH)
 	}

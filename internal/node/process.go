@@ -27,6 +27,8 @@ type process struct {
 	tracer  *obs.Tracer  // nil unless the environment wants traces
 	planes  *planes
 	model   *modelResult // nil unless engines run here
+	remotes *remotes     // nil unless other programs run this process's engines
+	adapt   adapter      // opens what speaks with those
 }
 
 // role is what a process does.
@@ -44,7 +46,7 @@ type role interface {
 // play runs a process with the role that as makes, until ctx ends. Then it lets
 // running requests finish, within the drain timeout, and returns nil.
 func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*process) role) (err error) {
-	p := &process{cfg: cfg, began: time.Now(), metrics: obs.NewMetrics()}
+	p := &process{cfg: cfg, began: time.Now(), metrics: obs.NewMetrics(), adapt: adaptTo}
 	if p.log, err = newLogger(cfg, stderr); err != nil {
 		return err
 	}
@@ -96,7 +98,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 // other, so both are made at once. What was opened before an error is in planes.
 func (p *process) open(ctx context.Context) error {
 	models := make(chan *modelResult, 1)
-	if p.cfg.Command == config.Up || p.cfg.Command == config.Worker {
+	if p.hasEngines() && !p.cfg.Remote() {
 		go func() { models <- openModel(ctx, p.cfg) }()
 	} else {
 		models <- nil
@@ -107,6 +109,12 @@ func (p *process) open(ctx context.Context) error {
 		err = errors.Join(err, p.model.err)
 	}
 	return err
+}
+
+// hasEngines reports whether the workers of this process are those of engines: a
+// router's are not.
+func (p *process) hasEngines() bool {
+	return p.cfg.Command == config.Up || p.cfg.Command == config.Worker
 }
 
 // until returns when ok says so, or with ctx's cause.

@@ -38,7 +38,12 @@ func (u *up) build() error {
 	if u.router, err = u.newRouter(&u.prompts); err != nil {
 		return err
 	}
-	if u.workers, err = u.newWorkers(); err != nil {
+	if u.cfg.Remote() {
+		u.remotes, err = u.newRemotes(nil)
+	} else {
+		u.workers, err = u.newWorkers()
+	}
+	if err != nil {
 		return err
 	}
 	u.frontend, err = u.newFrontend(u.router)
@@ -51,12 +56,22 @@ func (u *up) build() error {
 // pass through them.
 func (u *up) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "router", u.router.Run)
-	stages.start(ctx, "worker", runs(u.workers)...)
+	if u.remotes != nil {
+		stages.start(ctx, "engine", u.remotes.runs()...)
+	} else {
+		stages.start(ctx, "worker", runs(u.workers)...)
+	}
 	stages.start(ctx, "frontend", after(u.router.Begun(), func(ctx context.Context) error { return u.frontend.Run(ctx, u.ln) }))
 }
 
-// await returns when requests can be served by every worker.
+// await returns when requests can be served by every worker; of engines that other
+// programs run, by those of every engine that answers.
 func (u *up) await(ctx context.Context) error {
+	if u.remotes != nil {
+		return u.remotes.await(ctx, func(model string, workers int) bool {
+			return min(u.router.Workers(model), u.frontend.Workers(model)) >= workers
+		})
+	}
 	limit := readyWithin(u.cfg)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
@@ -71,20 +86,40 @@ func (u *up) await(ctx context.Context) error {
 
 // readyWithin bounds the start: engines that pretend to take time have it besides.
 func readyWithin(cfg *config.Loaded) time.Duration {
-	if cfg.Engine == config.EngineSim {
+	if cfg.Engine() == config.EngineSim {
 		return readyTimeout + time.Duration(cfg.SimStartup)
 	}
 	return readyTimeout
 }
 
 func (u *up) announce() {
+	if u.remotes != nil {
+		u.announceRemotes()
+		return
+	}
 	card := u.model.card()
 	r := Ready{
 		URL: u.url(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Workers,
 		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Took: time.Since(u.began),
 	}
-	if u.cfg.Engine == config.EngineSim {
+	if u.cfg.Engine() == config.EngineSim {
 		r.Simulation = u.cfg.SimulationText()
+	}
+	u.ready(r)
+}
+
+func (u *up) announceRemotes() {
+	u.remotes.settled.Store(true)
+	r := Ready{URL: u.url(), RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Took: time.Since(u.began), Engines: u.remotes.status()}
+	for i := range r.Engines {
+		s := &r.Engines[i]
+		if s.State != EngineServing {
+			continue
+		}
+		r.Workers += len(s.Workers)
+		if r.Model == "" {
+			r.Model, r.Engine, r.Blocks, r.BlockSize, r.Chat = s.Model, s.Kind, s.Blocks, s.BlockSize, s.Chat
+		}
 	}
 	u.ready(r)
 }

@@ -2,10 +2,13 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"penstock/core/kv"
@@ -23,8 +26,9 @@ func Worker(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready fun
 
 type workerRole struct {
 	*process
-	ready  func(Started)
-	id     kv.WorkerID
+	ready func(Started)
+	id    kv.WorkerID
+	// worker is that of an engine of this program; nil if another program runs it.
 	worker *worker.Worker
 }
 
@@ -32,6 +36,10 @@ func (w *workerRole) build() error {
 	w.planes.measure(w.metrics)
 	var err error
 	if w.id, err = workerID(w.cfg); err != nil {
+		return err
+	}
+	if w.cfg.Remote() {
+		w.remotes, err = w.newRemotes(func(_, rank int) kv.WorkerID { return rankID(w.id, rank) })
 		return err
 	}
 	epoch, err := nextEpoch(w.cfg.DataDir, time.Now())
@@ -48,36 +56,77 @@ func (w *workerRole) start(ctx context.Context, stages *stages) {
 			return serveHTTP(ctx, w.ln, w.handler(w.health, nil), w.log)
 		})
 	}
+	if w.remotes != nil {
+		stages.start(ctx, "engine", w.remotes.runs()...)
+		return
+	}
 	stages.start(ctx, "worker", w.worker.Run)
 }
 
 func (w *workerRole) await(ctx context.Context) error {
+	if w.remotes != nil {
+		return w.remotes.await(ctx, func(string, int) bool { return true })
+	}
 	return until(ctx, func() bool { _, ok := w.worker.Registered(); return ok })
 }
 
 func (w *workerRole) announce() {
 	s := w.started()
-	s.Model, s.WorkerID = w.model.card().Name, w.id
-	s.Addr, _ = w.worker.Registered()
+	s.WorkerID = w.id
+	if w.remotes == nil {
+		s.Model = w.model.card().Name
+		s.Addr, _ = w.worker.Registered()
+		w.ready(s)
+		return
+	}
+	w.remotes.settled.Store(true)
+	s.Engines = w.remotes.status()
+	s.Model = s.Engines[0].Model
+	for i, of := range w.remotes.all[0].workers() {
+		if addr, ok := of.Registered(); ok && i == 0 {
+			s.Addr = addr
+		}
+	}
 	w.ready(s)
 }
 
-// health is what GET /health says: 200 while requests are taken.
+// workerHealth is the body of a worker's GET /health.
+type workerHealth struct {
+	Status   string      `json:"status"` // starting, or what the worker reports: ready, not_ready, draining
+	Model    string      `json:"model"`
+	WorkerID kv.WorkerID `json:"worker_id"`
+	Addr     string      `json:"addr,omitempty"`
+	// Engine is the engine that another program runs.
+	Engine *EngineStatus `json:"engine,omitempty"`
+}
+
+// health is what GET /health says: 200 while requests are taken, of an engine with several
+// ranks by any of them.
 func (w *workerRole) health() (status int, body any) {
-	h := struct {
-		Status   string      `json:"status"` // starting, or what the worker reports: ready, not_ready, draining
-		Model    string      `json:"model"`
-		WorkerID kv.WorkerID `json:"worker_id"`
-		Addr     string      `json:"addr,omitempty"`
-	}{Status: "starting", Model: w.model.card().Name, WorkerID: w.id}
-	status = http.StatusServiceUnavailable
-	if addr, ok := w.worker.Registered(); ok {
-		h.Status, h.Addr = w.worker.Health().State, addr
+	h := workerHealth{Status: "starting", WorkerID: w.id}
+	all := []*worker.Worker{w.worker}
+	if w.remotes != nil {
+		engine := w.remotes.all[0].status()
+		h.Model, h.Engine, all = engine.Model, &engine, nil
+		for _, of := range w.remotes.all[0].workers() {
+			all = append(all, of.Worker)
+		}
+	} else {
+		h.Model = w.model.card().Name
+	}
+	for _, of := range all {
+		addr, ok := of.Registered()
+		if !ok {
+			continue
+		}
+		if h.Addr == "" || h.Status != engine.StateReady {
+			h.Status, h.Addr = of.Health().State, addr
+		}
 	}
 	if h.Status == engine.StateReady {
-		status = http.StatusOK
+		return http.StatusOK, h
 	}
-	return status, h
+	return http.StatusServiceUnavailable, h
 }
 
 // newWorkers makes the workers of up, which share one model.
@@ -109,6 +158,11 @@ const many = 8
 
 // newWorker puts an engine behind the planes.
 func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng engine.Engine, metrics *worker.Metrics) (*worker.Worker, error) {
+	return worker.New(p.workerConfig(id, epoch, component), eng, p.workerPlanes(), metrics, p.log)
+}
+
+// workerConfig is what the settings say of a worker.
+func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) worker.Config {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
@@ -128,13 +182,39 @@ func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng 
 		// Others hear of it over a network: until then they are told to go elsewhere.
 		cfg.Linger = linger
 	}
-	if p.model != nil {
+	if p.hasEngines() {
 		cfg.CanaryInterval = orOff(p.cfg.CanaryInterval)
 		cfg.ToolParser, cfg.ReasoningParser = named(p.cfg.ToolCallParser), named(p.cfg.ReasoningParser)
 		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
 		cfg.Experts = p.cfg.Experts()
 	}
-	return worker.New(cfg, eng, worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry, Tracer: p.tracer}, metrics, p.log)
+	return cfg
+}
+
+// newRankWorker puts one data-parallel rank of an engine that another program runs behind
+// the planes. The ranks of a process serve at ports of their own.
+func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *rankSet, metrics *worker.Metrics) (*worker.Worker, error) {
+	addr, ranks, eng := p.planes.addr, len(o.ranks), o.ranks[rank]
+	if host, port, err := net.SplitHostPort(addr); err == nil && rank > 0 && port != "0" {
+		n, err := strconv.Atoi(port)
+		if err != nil || n+rank > 65535 {
+			return nil, fmt.Errorf("rpc-addr %s: rank %d of the engine needs the port plus %d; choose a lower number, or port 0", addr, rank, rank)
+		}
+		addr = net.JoinHostPort(host, strconv.Itoa(n+rank))
+	}
+	if _, _, err := net.SplitHostPort(p.cfg.RPCAdvertise); err == nil && ranks > 1 {
+		return nil, fmt.Errorf("rpc-advertise %s: the engine has %d data-parallel ranks, each at a port of its own; name the host alone", p.cfg.RPCAdvertise, ranks)
+	}
+	cfg := p.workerConfig(id, epoch, p.cfg.Component)
+	cfg.Addr, cfg.Check = addr, o.check
+	if eng.Card().Tokenizer.Kind == tokenizerOfEngine {
+		cfg.CanaryInterval = -1 // it takes texts, and the question is one of tokens
+	}
+	return worker.New(cfg, eng, p.workerPlanes(), metrics, p.log)
+}
+
+func (p *process) workerPlanes() worker.Planes {
+	return worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry, Tracer: p.tracer}
 }
 
 func runs(workers []*worker.Worker) []func(context.Context) error {

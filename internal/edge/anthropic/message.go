@@ -152,10 +152,14 @@ func appendStop(dst []byte, r api.Reason, stop string) []byte {
 }
 
 // appendInputUsage appends the brace that opens a usage, and what the prompt cost:
-// input_tokens are those that were computed. Nothing is said to be written to a
-// cache, since that costs nobody anything.
+// input_tokens are those that were computed, or all if nobody knows which. Nothing is
+// said to be written to a cache, since that costs nobody anything.
 func appendInputUsage(dst []byte, t api.TokenCounts) []byte {
 	dst = append(dst, `{"input_tokens":`...)
+	if t.Cached == api.CachedUnknown {
+		dst = strconv.AppendInt(dst, int64(t.Prompt), 10)
+		return append(dst, `,"cache_creation_input_tokens":0`...)
+	}
 	dst = strconv.AppendInt(dst, int64(t.Prompt-t.Cached), 10)
 	dst = append(dst, `,"cache_creation_input_tokens":0,"cache_read_input_tokens":`...)
 	return strconv.AppendInt(dst, int64(t.Cached), 10)

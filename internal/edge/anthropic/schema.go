@@ -61,7 +61,7 @@ func stopSchema() []string {
 
 // inputUsage are the members that say what the prompt cost.
 func inputUsage() []string {
-	return []string{"input_tokens", aCount, "cache_creation_input_tokens", `{"const":0}`, "cache_read_input_tokens", aCount}
+	return []string{"input_tokens", aCount, "cache_creation_input_tokens", `{"const":0}`, "cache_read_input_tokens?", aCount}
 }
 
 func usageSchema() string {

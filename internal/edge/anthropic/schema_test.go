@@ -71,7 +71,8 @@ func spoil(v any, check func(what string)) {
 		}
 	case map[string]any:
 		for name, value := range v {
-			if name == "nvext" || name == "partial_json" || name == "input" {
+			switch name {
+			case "nvext", "partial_json", "input", "cache_read_input_tokens":
 				continue
 			}
 			delete(v, name)

@@ -80,18 +80,26 @@ type TokenLogprob struct {
 	Logprob float32
 }
 
+// CachedUnknown is the number of cached tokens where no engine has said it. Answers leave
+// such a number out.
+const CachedUnknown = -1
+
 // TokenCounts count the tokens of a request. Cached are those of Prompt whose
-// keys and values were not computed again, Reasoning those of Completion that the
-// model thought with.
+// keys and values were not computed again, or CachedUnknown, Reasoning those of
+// Completion that the model thought with.
 type TokenCounts struct {
 	Prompt, Completion, Cached, Reasoning int
 }
 
-// Add adds o's counts to c's.
+// Add adds o's counts to c's. What is cached of all is known only if it is of each.
 func (c *TokenCounts) Add(o TokenCounts) {
 	c.Prompt += o.Prompt
 	c.Completion += o.Completion
-	c.Cached += o.Cached
+	if c.Cached == CachedUnknown || o.Cached == CachedUnknown {
+		c.Cached = CachedUnknown
+	} else {
+		c.Cached += o.Cached
+	}
 	c.Reasoning += o.Reasoning
 }
 
@@ -119,6 +127,9 @@ type Attempt struct {
 	Number        uint32
 	Worker        kv.Worker
 	OverlapBlocks int // the router's belief
+	// Predicted and Reported are the tokens of the prompt that the worker was believed to
+	// have cached, and that it said it had; Reported is CachedUnknown before it says so.
+	Predicted, Reported int
 	// Inexact says that the worker went on with the tokens of one of other numerics:
 	// what follows need not be what that one would have said.
 	Inexact bool

@@ -43,6 +43,12 @@ func appendAttempt(dst []byte, a Attempt) []byte {
 	dst = strconv.AppendUint(dst, uint64(a.Worker.Rank), 10)
 	dst = append(dst, `,"overlap_blocks":`...)
 	dst = strconv.AppendInt(dst, int64(a.OverlapBlocks), 10)
+	dst = append(dst, `,"predicted_cached_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(a.Predicted), 10)
+	if a.Reported != CachedUnknown {
+		dst = append(dst, `,"reported_cached_tokens":`...)
+		dst = strconv.AppendInt(dst, int64(a.Reported), 10)
+	}
 	if a.Inexact {
 		dst = append(dst, `,"inexact":true`...)
 	}

@@ -57,11 +57,12 @@ func TestChunks(t *testing.T) {
 		{"finish", chatForm, api.Chunk{Kind: api.Finish, Reason: api.ReasonStop}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}`},
 		{"finish with usage to come", usage, api.Chunk{Kind: api.Finish, Reason: api.ReasonLength}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null}`},
 		{"usage", usage, api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 5, Completion: 2, Cached: 4, Reasoning: 1}}, c + `],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":1}}}`},
+		{"usage, cache unknown", usage, api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 5, Completion: 2, Cached: api.CachedUnknown}}, c + `],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"completion_tokens_details":{"reasoning_tokens":0}}}`},
 		{
 			"nvext", chatForm,
-			api.Chunk{Kind: api.Finish, Reason: api.ReasonStop, Ext: &api.AnswerExt{WorkerFields: true, Attempts: []api.Attempt{{Number: 1, Worker: kv.Worker{ID: 9}, OverlapBlocks: 3}, {Number: 2, Worker: kv.Worker{ID: 8, Rank: 1}}}}},
+			api.Chunk{Kind: api.Finish, Reason: api.ReasonStop, Ext: &api.AnswerExt{WorkerFields: true, Attempts: []api.Attempt{{Number: 1, Worker: kv.Worker{ID: 9}, OverlapBlocks: 3, Predicted: 48, Reported: 32}, {Number: 2, Worker: kv.Worker{ID: 8, Rank: 1}, Reported: api.CachedUnknown}}}},
 			c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"nvext":{"attempts":2,"workers":[` +
-				`{"prompt":0,"attempt":1,"worker_id":9,"dp_rank":0,"overlap_blocks":3},{"prompt":0,"attempt":2,"worker_id":8,"dp_rank":1,"overlap_blocks":0}],` +
+				`{"prompt":0,"attempt":1,"worker_id":9,"dp_rank":0,"overlap_blocks":3,"predicted_cached_tokens":48,"reported_cached_tokens":32},{"prompt":0,"attempt":2,"worker_id":8,"dp_rank":1,"overlap_blocks":0,"predicted_cached_tokens":0}],` +
 				`"worker_id":{"decode_worker_id":8,"decode_dp_rank":1}}}`,
 		},
 		{
@@ -386,9 +387,10 @@ func TestErrorsAreTyped(t *testing.T) {
 }
 
 func TestModels(t *testing.T) {
-	got := string(AppendModels(nil, []Model{{"a/b", "a/b", 5, 4096}, {"x", "a/b", 5, 4096}}))
+	got := string(AppendModels(nil, []Model{{"a/b", "a/b", "", 5, 4096}, {"x", "a/b", "", 5, 4096}, {"l", "l", "a/b", 5, 4096}}))
 	const want = `{"object":"list","data":[{"id":"a/b","object":"model","created":5,"owned_by":"penstock","root":"a/b","max_model_len":4096},` +
-		`{"id":"x","object":"model","created":5,"owned_by":"penstock","root":"a/b","max_model_len":4096}]}`
+		`{"id":"x","object":"model","created":5,"owned_by":"penstock","root":"a/b","max_model_len":4096},` +
+		`{"id":"l","object":"model","created":5,"owned_by":"penstock","root":"l","parent":"a/b","max_model_len":4096}]}`
 	if got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}

@@ -97,13 +97,13 @@ func components() []component {
 		{"CompletionLogprobs", `{` + closed + `"required":["tokens","token_logprobs","top_logprobs","text_offset"],"properties":{"tokens":` + list(text) + `,` +
 			`"token_logprobs":` + list(number) + `,"top_logprobs":` + orNull(list(`{"type":"object","additionalProperties":`+number+`}`)) + `,` +
 			`"text_offset":` + list(integer) + `}}`},
-		{"Usage", `{` + closed + `"required":["prompt_tokens","completion_tokens","total_tokens","prompt_tokens_details","completion_tokens_details"],` +
+		{"Usage", `{` + closed + `"required":["prompt_tokens","completion_tokens","total_tokens","completion_tokens_details"],` +
 			`"properties":{"prompt_tokens":` + integer + `,"completion_tokens":` + integer + `,"total_tokens":` + integer + `,` +
 			`"prompt_tokens_details":{` + closed + `"required":["cached_tokens"],"properties":{"cached_tokens":` + integer + `}},` +
 			`"completion_tokens_details":{` + closed + `"required":["reasoning_tokens"],"properties":{"reasoning_tokens":` + integer + `}}}}`},
 		{"AnswerExt", `{` + closed + `"properties":{"attempts":` + integer + `,"workers":` +
-			list(`{`+closed+`"required":["prompt","attempt","worker_id","dp_rank","overlap_blocks"],"properties":{"prompt":`+integer+`,"attempt":`+integer+`,`+
-				`"worker_id":`+integer+`,"dp_rank":`+integer+`,"overlap_blocks":`+integer+`,"inexact":{"const":true}}}`) + `,` +
+			list(`{`+closed+`"required":["prompt","attempt","worker_id","dp_rank","overlap_blocks","predicted_cached_tokens"],"properties":{"prompt":`+integer+`,"attempt":`+integer+`,`+
+				`"worker_id":`+integer+`,"dp_rank":`+integer+`,"overlap_blocks":`+integer+`,"predicted_cached_tokens":`+integer+`,"reported_cached_tokens":`+integer+`,"inexact":{"const":true}}}`) + `,` +
 			`"worker_id":{` + closed + `"required":["decode_worker_id","decode_dp_rank"],"properties":{"decode_worker_id":` + integer + `,"decode_dp_rank":` + integer + `}},` +
 			`"overlap_blocks":` + integer + `,"token_ids":` + list(integer) + `}}`},
 		{"Embeddings", `{` + closed + `"required":["object","data","model","usage"],"properties":{"object":{"const":"list"},"model":` + text + `,` +
@@ -114,7 +114,7 @@ func components() []component {
 			`"max_model_len":` + integer + `,"tokens":` + list(integer) + `,"token_strs":` + orNull(list(text)) + `}}`},
 		{"Detokenized", `{` + closed + `"required":["prompt"],"properties":{"prompt":` + text + `}}`},
 		{"Model", `{` + closed + `"required":["id","object","created","owned_by","root","max_model_len"],"properties":{"id":` + text + `,` +
-			`"object":{"const":"model"},"created":` + integer + `,"owned_by":` + text + `,"root":` + text + `,"max_model_len":` + integer + `}}`},
+			`"object":{"const":"model"},"created":` + integer + `,"owned_by":` + text + `,"root":` + text + `,"parent":` + text + `,"max_model_len":` + integer + `}}`},
 		{"Models", `{` + closed + `"required":["object","data"],"properties":{"object":{"const":"list"},"data":` + list(ref("Model")) + `}}`},
 	}
 }

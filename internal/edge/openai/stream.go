@@ -178,9 +178,12 @@ func appendUsage(dst []byte, t api.TokenCounts) []byte {
 	dst = strconv.AppendInt(dst, int64(t.Completion), 10)
 	dst = append(dst, `,"total_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(t.Prompt+t.Completion), 10)
-	dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Cached), 10)
-	dst = append(dst, `},"completion_tokens_details":{"reasoning_tokens":`...)
+	if t.Cached != api.CachedUnknown {
+		dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
+		dst = strconv.AppendInt(dst, int64(t.Cached), 10)
+		dst = append(dst, '}')
+	}
+	dst = append(dst, `,"completion_tokens_details":{"reasoning_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(t.Reasoning), 10)
 	return append(dst, `}}`...)
 }

@@ -23,6 +23,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/paged"
 	"penstock/internal/engine"
+	"penstock/internal/engine/watch"
 )
 
 // Computer is what one kind of engine has of its own: what a request may ask of
@@ -123,7 +124,7 @@ func (c *Config) scheduler() paged.Config {
 type Engine struct {
 	cfg      Config
 	computer Computer
-	watchers hub
+	watchers *watch.Hub
 	// wake tells the loop that the inbox, the aborts or the watchers changed.
 	wake chan struct{}
 
@@ -161,7 +162,7 @@ func New(cfg Config, computer Computer) (*Engine, error) {
 		return nil, fmt.Errorf("%s model %s: %w", cfg.Card.Engine, cfg.Card.Name, err)
 	}
 	e := &Engine{cfg: cfg, computer: computer, wake: make(chan struct{}, 1)}
-	e.watchers.limit = max(minBacklog, cfg.Card.Blocks)
+	e.watchers = watch.New(max(watch.MinBacklog, cfg.Card.Blocks))
 	e.mu.load.TotalBlocks = cfg.Card.Blocks
 	return e, nil
 }

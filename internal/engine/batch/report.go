@@ -14,13 +14,13 @@ func (l *loop) report() {
 	if l.cfg.Shared != nil {
 		events = append(events, l.cfg.Shared.Tell(events)...)
 	}
-	l.watchers.publish(events)
-	if l.watchers.wanting() {
+	l.watchers.Publish(events)
+	if l.watchers.Wanting() {
 		dump := l.labelled(l.sched.Dump(nil))
 		if l.cfg.Shared != nil {
 			dump = append(dump, l.cfg.Shared.Describe()...)
 		}
-		l.watchers.describe(dump)
+		l.watchers.Describe(dump)
 	}
 	l.reportLoad()
 	l.deliver()

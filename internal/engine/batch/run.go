@@ -97,7 +97,7 @@ func (l *loop) end() {
 	waiting := l.mu.inbox
 	l.mu.inbox = nil
 	l.mu.Unlock()
-	l.watchers.stop()
+	l.watchers.Stop()
 
 	l.taken = append(l.taken, waiting...)
 	for len(l.taken) > 0 {

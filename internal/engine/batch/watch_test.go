@@ -8,61 +8,16 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/watch"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-func stored(hash int) []kv.Event {
-	return []kv.Event{{Kind: kv.Stored, Blocks: []kv.BlockHash{kv.BlockHash(hash)}}}
-}
-
-func TestHubStartsOver(t *testing.T) {
-	h := hub{limit: 6} // room for three events of one block
-	slow, quick := h.join(), h.join()
-	cleared := []kv.Event{{Kind: kv.Cleared}}
-	expect := func(what string, w *watcher, want []kv.Event, wantAgain bool) {
-		t.Helper()
-		got, again, _ := h.take(w)
-		if diff := cmp.Diff(want, got); diff != "" || again != wantAgain {
-			t.Fatalf("%s: again %v (-want +got)\n%s", what, again, diff)
-		}
-	}
-	h.publish(stored(1))
-	expect("before the description", slow, nil, false)
-	h.describe(cleared)
-	expect("the description", quick, cleared, false)
-	for i := range 3 {
-		h.publish(stored(2 + i))
-		expect("a change", quick, stored(2+i), false)
-	}
-	if h.wanting() {
-		t.Fatal("somebody wants a description before the overflow")
-	}
-	h.publish(stored(5))
-	expect("a change", quick, stored(5), false)
-	if h.wanting() {
-		t.Fatal("a watcher that overflowed wants a description before it comes back")
-	}
-	expect("what overflowed", slow, nil, true)
-	if !h.wanting() {
-		t.Fatal("nobody wants a description after the overflow")
-	}
-	h.publish(stored(6))
-	h.describe(cleared)
-	h.publish(stored(7))
-	expect("started over", slow, append(cleared, stored(7)...), false)
-	expect("not started over", quick, append(stored(6), stored(7)...), false)
-	h.part(slow)
-	h.publish(stored(8))
-	expect("gone", slow, nil, false)
-	expect("a change", quick, stored(8), false)
-}
 
 // TestSlowWatcherIsStartedOver blocks a watcher until more happened than its
 // backlog holds.
 func TestSlowWatcherIsStartedOver(t *testing.T) {
 	e := small(t, nil)
-	e.watchers.limit = 20
+	e.watchers = watch.New(20)
 	ctx := enginetest.Start(t, e)
 	watch, stop := context.WithCancel(ctx)
 	replica, held, release, done := enginetest.NewReplica(), make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -121,7 +76,7 @@ func TestWatchEnds(t *testing.T) {
 	if err := e.WatchKV(context.Background(), func([]kv.Event) error { return nil }); fault.Of(err) != fault.Unavailable {
 		t.Errorf("the engine had stopped: %v", err)
 	}
-	if n := len(e.watchers.mu.watchers); n != 0 {
+	if n := e.watchers.Watchers(); n != 0 {
 		t.Errorf("%d watchers are left", n)
 	}
 }

@@ -13,7 +13,7 @@ import (
 type Choice struct {
 	Tokens   []kv.Token // of this attempt; Generated is not repeated
 	Logprobs []engine.Logprob
-	Cached   int // as reported with the first tokens
+	Cached   int // as reported with the first tokens or, by an engine that knew it late, with the last
 	Finish   engine.Finish
 }
 
@@ -31,7 +31,7 @@ func Generate(ctx context.Context, e engine.Engine, req *engine.Request) ([]Choi
 // of an attempt's deltas: Accepted once and first; the request's attempt number
 // on all of them; for each choice positions without gap from the end of
 // Generated, log-probabilities for every token if asked for, Cached with the
-// first tokens only, and nothing after Finish.
+// first tokens only, or unknown there and with the last delta, and nothing after Finish.
 type Recorder struct {
 	Choices  []Choice
 	Accepted bool
@@ -64,15 +64,15 @@ func (r *Recorder) Sink(d *engine.Delta) error {
 		return fmt.Errorf("choice %d: empty delta", d.Choice)
 	case d.Pos != r.generated(d.Choice)+len(c.Tokens):
 		return fmt.Errorf("choice %d: position %d after %d+%d tokens", d.Choice, d.Pos, r.generated(d.Choice), len(c.Tokens))
-	case d.Cached != 0 && len(c.Tokens) > 0:
+	case d.Cached != 0 && len(c.Tokens) > 0 && (c.Cached != engine.CachedUnknown || d.Finish == engine.NotFinished):
 		return fmt.Errorf("choice %d: cached count after the first tokens", d.Choice)
-	case d.Cached < 0 || d.Cached > len(r.req.Prompt):
+	case d.Cached < engine.CachedUnknown || d.Cached > len(r.req.Prompt):
 		return fmt.Errorf("choice %d: %d tokens cached of a prompt of %d", d.Choice, d.Cached, len(r.req.Prompt))
 	}
 	if err := r.checkLogprobs(d); err != nil {
 		return err
 	}
-	if len(c.Tokens) == 0 {
+	if len(c.Tokens) == 0 || c.Cached == engine.CachedUnknown && d.Finish != engine.NotFinished {
 		c.Cached = d.Cached
 	}
 	c.Tokens = append(c.Tokens, d.Tokens...)

@@ -12,8 +12,6 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
-	"penstock/internal/engine/tiny/checkpoint"
-	"penstock/internal/engine/tiny/model"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -89,35 +87,6 @@ func TestImpossibleDefaults(t *testing.T) {
 	writeCheckpoint(t, dir, map[string]any{"top_p": 7})
 	if _, err := New(t.Context(), Config{ModelPath: dir}); err == nil || !strings.Contains(err.Error(), "top_p") {
 		t.Errorf("top_p of 7 in generation_config.json: %v", err)
-	}
-}
-
-func TestRecommended(t *testing.T) {
-	yes, no, temperature, penalty, topK, off := true, false, 0.7, 1.1, 50, -1
-	for name, c := range map[string]struct {
-		in   checkpoint.Generation
-		want engine.Sampling
-	}{
-		"silent":      {checkpoint.Generation{}, engine.Sampling{Temperature: 1}},
-		"sampled":     {checkpoint.Generation{DoSample: &yes, Temperature: &temperature, TopK: &topK}, engine.Sampling{Temperature: 0.7, TopK: 50}},
-		"greedy":      {checkpoint.Generation{DoSample: &no, Temperature: &temperature, RepetitionPenalty: &penalty}, engine.Sampling{RepetitionPenalty: 1.1}},
-		"off":         {checkpoint.Generation{TopK: &off}, engine.Sampling{Temperature: 1}},
-		"unspecified": {checkpoint.Generation{Temperature: &temperature}, engine.Sampling{Temperature: 0.7}},
-	} {
-		if diff := cmp.Diff(c.want, recommended(&c.in)); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", name, diff)
-		}
-	}
-}
-
-func TestEndOfSequence(t *testing.T) {
-	config := checkpoint.Config{EOS: []kv.Token{1}}
-	if got := endOfSequence(&model.Info{Config: config}, 10); !cmp.Equal(got, []kv.Token{1}) {
-		t.Errorf("of config.json: %v", got)
-	}
-	both := model.Info{Config: config, Generation: checkpoint.Generation{EOS: []kv.Token{2, 10, 3}}}
-	if got := endOfSequence(&both, 10); !cmp.Equal(got, []kv.Token{2, 3}) {
-		t.Errorf("of generation_config.json: %v", got)
 	}
 }
 

@@ -36,7 +36,7 @@ func tokensDoNotAllocate(t *testing.T, grammar *parse.Grammar) {
 		buf := make([]byte, 0, 4096)
 		g := &generation{
 			f: w.f, request: engine.Request{Attempt: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1000}}, rules: textRules{tokenizer: byteTokenizer{}},
-			choices: make([]choice, 1), left: 1, lastToken: make([]time.Time, 1), accepted: true, prefilled: true,
+			choices: make([]choice, 1), left: 1, lastToken: make([]time.Time, 1), accepted: true,
 			firstToken: w.f.metrics.firstToken.WithLabelValues("bytes"),
 			interToken: w.f.metrics.interToken.WithLabelValues("bytes"),
 		}
@@ -46,6 +46,7 @@ func tokensDoNotAllocate(t *testing.T, grammar *parse.Grammar) {
 			}
 			return nil
 		}
+		g.cached.Take(&engine.Delta{Tokens: make([]kv.Token, 1)}) // the router was told
 		c := &g.choices[0]
 		c.decoder, c.stop = plain{}, newMatcher(newNeedles([]string{"stop", "ttt"}))
 		c.tokens = make([]kv.Token, 0, 1000)

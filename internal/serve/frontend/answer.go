@@ -43,13 +43,27 @@ func (a *answer) take(e *event) error {
 			Number:        e.attempt,
 			Worker:        e.decision.Worker,
 			OverlapBlocks: e.decision.OverlapBlocks,
+			Predicted:     e.decision.CachedTokens(e.tokens),
+			Reported:      api.CachedUnknown,
 			Inexact:       e.inexact,
 		})
+		return nil
+	case reported:
+		a.reported(e)
 		return nil
 	case accepted:
 		return a.accept(e)
 	}
 	return a.extend(e.chunks)
+}
+
+// reported notes what the worker of an attempt had cached.
+func (a *answer) reported(e *event) {
+	for i := range a.ext.Attempts {
+		if t := &a.ext.Attempts[i]; t.Prompt == e.prompt && t.Number == e.attempt {
+			t.Reported = e.cached
+		}
+	}
 }
 
 // accept commits a stream when the first worker takes the request.

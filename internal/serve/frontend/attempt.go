@@ -19,7 +19,7 @@ var errEnough = errors.New("frontend: every choice has ended")
 // returns nil when every choice is done.
 func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer g.f.deps.Router.Free(g.route.ID, number)
-	g.decision, g.accepted, g.prefilled, g.grown = d, false, false, 0
+	g.decision, g.accepted, g.grown, g.cached = d, false, 0, engine.CachedReport{}
 	g.computes = g.f.catalog.current(g.model).numerics(d.Worker.ID)
 	g.request.Attempt = number
 	if number > 1 {
@@ -64,6 +64,9 @@ func (g *generation) take(frame []byte) error {
 	if d.Choice < 0 || d.Choice >= len(g.choices) {
 		return engine.Broken("an unknown choice", nil)
 	}
+	if err := g.reports(d); err != nil {
+		return err
+	}
 	if c := &g.choices[d.Choice]; c.done { // by a stop string, which the engine does not know
 		c.ended = c.ended || d.Finish != engine.NotFinished
 		return nil
@@ -104,10 +107,7 @@ func (g *generation) output(d *engine.Delta) error {
 		return err
 	}
 	fresh := len(d.Tokens)
-	switch {
-	case d.Choice == 0 && !g.cachedKnown && (d.Cached < 0 || d.Cached > g.counts.Prompt):
-		return engine.Broken("a number of cached tokens that cannot be", nil)
-	case len(c.tokens)+fresh > g.request.Stop.MaxTokens:
+	if len(c.tokens)+fresh > g.request.Stop.MaxTokens {
 		return engine.Broken("more tokens than were asked for", nil)
 	}
 	if fresh > 0 {
@@ -209,6 +209,7 @@ func (g *generation) tell(kind eventKind, chunks []api.Chunk) error {
 		decision: g.decision,
 		numerics: g.computes,
 		inexact:  g.inexact(),
+		tokens:   g.counts.Prompt,
 		chunks:   chunks,
 	}
 	return g.emit(&g.event)
@@ -223,13 +224,34 @@ func (g *generation) inexact() bool {
 // base is the index in the answer of this prompt's first choice.
 func (g *generation) base() int { return g.index * len(g.choices) }
 
+// reports takes what d says of the cached tokens. What the first worker says that sent
+// tokens is what the answer says: a later one computes the prompt once more. That may be
+// known with the end of a choice only.
+func (g *generation) reports(d *engine.Delta) error {
+	cached, news := g.cached.Take(d)
+	if !news {
+		return nil
+	}
+	if cached < engine.CachedUnknown || cached > g.counts.Prompt {
+		return engine.Broken("a number of cached tokens that cannot be", nil)
+	}
+	g.f.deps.Router.Prefilled(g.route.ID, g.request.Attempt, cached)
+	if g.cachedBy == 0 {
+		g.cachedBy = g.request.Attempt
+	}
+	if g.cachedBy == g.request.Attempt {
+		g.counts.Cached = cached
+	}
+	if cached == engine.CachedUnknown {
+		return nil
+	}
+	g.event = event{kind: reported, prompt: g.index, attempt: g.request.Attempt, decision: g.decision, cached: cached}
+	return g.emit(&g.event)
+}
+
 // observe keeps the books of fresh tokens that have come.
 func (g *generation) observe(d *engine.Delta, fresh int) {
 	now := time.Now()
-	if !g.prefilled {
-		g.prefilled = true
-		g.f.deps.Router.Prefilled(g.route.ID, g.request.Attempt, d.Cached)
-	}
 	if g.grown += fresh; g.decision.BlockSize > 0 && g.grown >= g.decision.BlockSize {
 		g.f.deps.Router.Grown(g.route.ID, g.request.Attempt, g.grown)
 		g.grown = 0
@@ -237,10 +259,6 @@ func (g *generation) observe(d *engine.Delta, fresh int) {
 	if g.counts.Completion == 0 {
 		g.firstToken.Observe(now.Sub(g.started).Seconds())
 		g.numerics = g.computes
-	}
-	if d.Choice == 0 && !g.cachedKnown {
-		g.cachedKnown = true
-		g.counts.Cached = d.Cached
 	}
 	if last := g.lastToken[d.Choice]; !last.IsZero() {
 		each := now.Sub(last).Seconds() / float64(fresh)

@@ -44,7 +44,7 @@ func (e *embedding) Choose(ctx context.Context, number uint32, failed []kv.Worke
 func (e *embedding) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer e.f.deps.Router.Free(e.route.ID, number)
 	e.decision, e.request.Attempt = d, number
-	e.tried = append(e.tried, api.Attempt{Prompt: e.index, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks})
+	e.tried = append(e.tried, api.Attempt{Prompt: e.index, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Reported: api.CachedUnknown})
 
 	body := engine.AppendEmbedRequest(nil, &e.request)
 	err := attempt.Call(ctx, e.f.deps.Plane, e.f.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {

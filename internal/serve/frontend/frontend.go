@@ -35,7 +35,8 @@ type Router interface {
 	// reserved then. It keeps nothing of req.
 	Route(ctx context.Context, req *route.Request) (route.Decision, error)
 	// Prefilled says that the attempt's first token has come, and that its worker had
-	// cached tokens of the prompt in its cache.
+	// cached tokens of the prompt in its cache. If that is engine.CachedUnknown, it is
+	// called again if the worker tells later.
 	Prefilled(id string, attempt uint32, cached int)
 	// Grown says that the attempt has generated more tokens. It is called about once
 	// for each block of them.
@@ -47,6 +48,13 @@ type Router interface {
 	Failed(w kv.Worker, err error)
 	// Explain answers as Route would and changes nothing.
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
+}
+
+// Warner is a Router that knows what is wrong with the engines of workers though they
+// serve. The frontend's health says it on.
+type Warner interface {
+	// Warnings returns it by worker; workers of which nothing is wrong are not in it.
+	Warnings() map[kv.WorkerID][]engine.Warning
 }
 
 // Deps are what a frontend works with. All but Mount, Seen, OnDrain, OnModel, Keys,
@@ -88,6 +96,7 @@ type Frontend struct {
 	cfg     Config
 	deps    Deps
 	catalog *catalog
+	warner  Warner // nil if nobody warns
 	metrics *metrics
 	runner  attempt.Runner
 	// throttled is for what a bad hour repeats.
@@ -116,12 +125,14 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	if deps.AccessLog != nil {
 		deps.AccessLog = obs.Component(deps.AccessLog, "access")
 	}
+	warner, _ := deps.Router.(Warner)
 	if deps.Tracer != nil {
 		deps.Router = tracedRouter{deps.Router, deps.Tracer}
 	}
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,
+		warner:    warner,
 		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}

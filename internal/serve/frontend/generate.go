@@ -224,9 +224,11 @@ type relayed struct {
 // are not in it.
 func (c *call) total(gens []*generation) api.TokenCounts {
 	var sum api.TokenCounts
+	cached := 0 // as far as it is known
 	for _, g := range gens {
 		if g.counts.Completion > 0 {
 			sum.Add(g.counts)
+			cached += max(0, g.counts.Cached)
 		}
 	}
 	c.spend(0, sum.Completion)
@@ -236,7 +238,7 @@ func (c *call) total(gens []*generation) api.TokenCounts {
 	m := c.f.metrics
 	m.prompt.WithLabelValues(c.model).Add(float64(sum.Prompt))
 	m.output.WithLabelValues(c.model).Add(float64(sum.Completion))
-	m.cached.WithLabelValues(c.model).Add(float64(sum.Cached))
+	m.cached.WithLabelValues(c.model).Add(float64(cached))
 	return sum
 }
 

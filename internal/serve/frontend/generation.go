@@ -35,20 +35,20 @@ type generation struct {
 	choices    []choice
 	left       int // choices not done
 
-	counts      api.TokenCounts
-	cachedKnown bool
-	numerics    string // that the first token came from
-	lastToken   []time.Time
+	counts    api.TokenCounts
+	cachedBy  uint32 // the attempt whose cached tokens count: the first with tokens; 0 before
+	numerics  string // that the first token came from
+	lastToken []time.Time
 
 	// Of the attempt in progress.
-	decision  route.Decision
-	computes  string // the worker's numerics
-	accepted  bool
-	prefilled bool
-	grown     int // tokens that the router was not told of
-	delta     engine.Delta
-	chunks    []api.Chunk
-	event     event // the one being emitted
+	decision route.Decision
+	computes string // the worker's numerics
+	accepted bool
+	cached   engine.CachedReport
+	grown    int // tokens that the router was not told of
+	delta    engine.Delta
+	chunks   []api.Chunk
+	event    event // the one being emitted
 
 	firstToken prometheus.Observer
 	interToken prometheus.Observer
@@ -63,6 +63,8 @@ type event struct {
 	decision route.Decision
 	numerics string // of the decision's worker
 	inexact  bool   // they are not those that the tokens before came from
+	tokens   int    // of the prompt
+	cached   int    // of those, as reported
 	chunks   []api.Chunk
 }
 
@@ -71,6 +73,7 @@ type eventKind uint8
 const (
 	routed   eventKind = iota // an attempt goes to decision's worker
 	accepted                  // the worker took it
+	reported                  // the worker said what it had cached
 	output                    // chunks continue the answer
 )
 

@@ -204,7 +204,7 @@ func TestBrokenWorkers(t *testing.T) {
 		{"gap", frame(engine.Delta{Attempt: 1, Pos: 3, Tokens: []kv.Token{1}}), "", 500},
 		{"no log-probabilities", frame(engine.Delta{Attempt: 1, Tokens: []kv.Token{1}}), `,"logprobs":1`, 500},
 		{"too many tokens", frame(engine.Delta{Attempt: 1, Tokens: encodeBytes("four"), Finish: engine.FinishLength}), `,"max_tokens":3`, 500},
-		{"less than nothing cached", frame(engine.Delta{Attempt: 1, Tokens: []kv.Token{1}, Cached: -1}), "", 500},
+		{"less than nothing cached", frame(engine.Delta{Attempt: 1, Tokens: []kv.Token{1}, Cached: -2}), "", 500},
 		{"more cached than there is", frame(engine.Delta{Attempt: 1, Tokens: []kv.Token{1}, Cached: 1000}), "", 500},
 		{"late attempt", frame(engine.Delta{Attempt: 9, Tokens: []kv.Token{'x'}}), "", 200},
 	} {

@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/internal/edge/openai"
+	"penstock/internal/engine"
 )
 
 func (f *Frontend) listModels(w http.ResponseWriter, r *http.Request) {
@@ -62,6 +63,7 @@ type healthBody struct {
 
 type healthModel struct {
 	ID      string `json:"id"`
+	Parent  string `json:"parent,omitempty"` // the model that it adapts
 	Workers int    `json:"workers"`
 	Reason  string `json:"reason,omitempty"` // why it cannot be served
 }
@@ -74,6 +76,8 @@ type healthInstance struct {
 	PID      int         `json:"pid"`
 	State    string      `json:"state"` // ready, unconfirmed, unfit
 	Reason   string      `json:"reason,omitempty"`
+	// Warnings are what is wrong with its engine though it serves.
+	Warnings []engine.Warning `json:"warnings,omitempty"`
 }
 
 // health says whether requests can be served: 200 if at least one model can.
@@ -82,7 +86,7 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 	body := healthBody{Status: "unhealthy", Models: []healthModel{}, Instances: []healthInstance{}}
 	status := http.StatusServiceUnavailable
 	for _, m := range s.models {
-		h := healthModel{ID: m.card.Name, Workers: len(m.workers)}
+		h := healthModel{ID: m.card.Name, Parent: m.parent, Workers: len(m.workers)}
 		switch {
 		case len(m.workers) == 0:
 			h.Reason = "no worker"
@@ -93,8 +97,14 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 		}
 		body.Models = append(body.Models, h)
 	}
+	var warnings map[kv.WorkerID][]engine.Warning
+	if f.warner != nil {
+		warnings = f.warner.Warnings()
+	}
 	for _, in := range s.instances {
-		body.Instances = append(body.Instances, in.health())
+		h := in.health()
+		h.Warnings = warnings[in.ID]
+		body.Instances = append(body.Instances, h)
 	}
 	if f.leaving.Load() {
 		body.Status, status = "draining", http.StatusServiceUnavailable

@@ -19,6 +19,7 @@ type script struct {
 	tokens []kv.Token              // instead of say, for every choice
 	batch  int                     // tokens in a delta; 0 is 1
 	cached int
+	late   bool // cached is told with the end of a choice
 
 	refuse   error // instead of accepting
 	dieAfter int   // frames with tokens, then fail; 0 is never
@@ -157,10 +158,13 @@ func (s *script) generate(ctx context.Context, req *engine.Request, emit func(*e
 				return ctx.Err()
 			}
 			d := s.next(req, i, pos[i])
-			if first[i] {
+			switch last := d.Finish != engine.NotFinished; {
+			case first[i] && (last || !s.late), s.late && last:
 				d.Cached = s.cached
-				first[i] = false
+			case first[i]:
+				d.Cached = engine.CachedUnknown
 			}
+			first[i] = false
 			pos[i] += len(d.Tokens)
 			done[i] = d.Finish != engine.NotFinished
 			if err := emit(&d); err != nil {

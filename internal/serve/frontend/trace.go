@@ -6,6 +6,7 @@ import (
 
 	"penstock/core/route"
 	"penstock/internal/attempt"
+	"penstock/internal/edge/api"
 	"penstock/internal/obs"
 )
 
@@ -22,7 +23,9 @@ func (v *visit) traced(span obs.Span, r *http.Request, out *tally) {
 			span.Text("penstock.model", v.model)
 			span.Int("penstock.prompt_tokens", int64(v.tokens.Prompt))
 			span.Int("penstock.output_tokens", int64(v.tokens.Completion))
-			span.Int("penstock.cached_tokens", int64(v.tokens.Cached))
+			if v.tokens.Cached != api.CachedUnknown {
+				span.Int("penstock.cached_tokens", int64(v.tokens.Cached))
+			}
 			span.Int("penstock.attempts", int64(len(v.attempts)))
 		}
 		if name := v.keyName(); name != "" {

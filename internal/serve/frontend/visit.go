@@ -153,8 +153,11 @@ func (v *visit) log(log *slog.Logger, r *http.Request, out *tally) {
 	}
 	if v.model != "" {
 		attrs = append(attrs, slog.String("model", v.model), slog.Bool("stream", v.stream),
-			slog.Int("prompt_tokens", v.tokens.Prompt), slog.Int("output_tokens", v.tokens.Completion), slog.Int("cached_tokens", v.tokens.Cached),
-			slog.Int("attempts", len(v.attempts)), slog.Any("workers", v.workers()))
+			slog.Int("prompt_tokens", v.tokens.Prompt), slog.Int("output_tokens", v.tokens.Completion))
+		if v.tokens.Cached != api.CachedUnknown {
+			attrs = append(attrs, slog.Int("cached_tokens", v.tokens.Cached))
+		}
+		attrs = append(attrs, slog.Int("attempts", len(v.attempts)), slog.Any("workers", v.workers()))
 		if !v.first.IsZero() {
 			attrs = append(attrs, slog.Float64("ttft_ms", millis(v.first.Sub(v.started))))
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -249,11 +250,19 @@ type ledger struct {
 	mu struct {
 		sync.Mutex
 		state    map[string]string // by id and attempt: reserved, prefilled, freed
+		cached   map[string]int    // likewise: what Prefilled said last
 		requests []route.Request
 		defects  []error
 		fail     error       // of the next Route
 		only     kv.WorkerID // of all that can be chosen; 0 is any
+		warnings map[kv.WorkerID][]engine.Warning
 	}
+}
+
+func (l *ledger) Warnings() map[kv.WorkerID][]engine.Warning {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.warnings
 }
 
 func ledgerKey(id string, attempt uint32) string { return fmt.Sprintf("%s#%d", id, attempt) }
@@ -298,7 +307,7 @@ func (l *ledger) pick(req *route.Request) (route.Decision, error) {
 		if slices.Contains(req.Exclude, in.ID) || req.Pin.ID != 0 && req.Pin.ID != in.ID {
 			continue
 		}
-		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model {
+		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model && !card.Serves(req.Model) {
 			continue
 		}
 		return route.Decision{Worker: kv.Worker{ID: in.ID, Rank: req.Pin.Rank}, Addr: in.Addr, OverlapBlocks: len(req.Tokens) / 16, BlockSize: 16}, nil
@@ -313,8 +322,32 @@ func (l *ledger) Explain(_ context.Context, req *route.Request) (route.Explanati
 
 func (l *ledger) Failed(kv.Worker, error) {}
 
-func (l *ledger) Prefilled(id string, attempt uint32, _ int) {
-	l.move(id, attempt, "prefilled", "reserved")
+func (l *ledger) Prefilled(id string, attempt uint32, cached int) {
+	from := []string{"reserved"}
+	if said, ok := l.note(id, attempt, cached); ok && said == engine.CachedUnknown && cached != said {
+		from = append(from, "prefilled")
+	}
+	l.move(id, attempt, "prefilled", from...)
+}
+
+// note keeps what is said to be cached of an attempt's prompt, and returns what was said before.
+func (l *ledger) note(id string, attempt uint32, cached int) (before int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := ledgerKey(id, attempt)
+	before, ok = l.mu.cached[key]
+	if l.mu.cached == nil {
+		l.mu.cached = map[string]int{}
+	}
+	l.mu.cached[key] = cached
+	return before, ok
+}
+
+// said returns what was last said to be cached of each attempt.
+func (l *ledger) said() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.mu.cached)
 }
 
 func (l *ledger) Grown(id string, attempt uint32, tokens int) {

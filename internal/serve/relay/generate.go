@@ -27,7 +27,7 @@ func (e *relayed) Generate(ctx context.Context, req *engine.Request, sink func(*
 	defer leave()
 	g := &generation{e: e, id: e.r.ids.claim(req.ID), attempt: req.Attempt, sink: sink, request: *req}
 	defer e.r.ids.release(g.id)
-	g.request.Model = e.card.Name
+	g.request.Model = e.named(req.Model)
 	if err := attempt.Heed(req.Hints, &g.wishes); err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ type generation struct {
 	accepted bool // the caller was told
 
 	// Of the attempt in progress.
-	prefilled bool // tokens have come
-	grown     int  // tokens that the router was not told of
+	cached    engine.CachedReport
+	grown     int // tokens that the router was not told of
 	blockSize int
 	delta     engine.Delta
 	numerics  string // of its worker
@@ -76,6 +76,9 @@ type choice struct {
 	tokens []kv.Token // all that is out, what the caller had included
 	sent   int        // how many of them were not generated here
 	done   bool
+	// late is the attempt that had not said yet, with the first tokens, what of the prompt
+	// it had cached; 0 if it had, or there are none.
+	late uint32
 }
 
 // Tokens implements attempt.Task.
@@ -95,7 +98,7 @@ func (g *generation) Kind() string { return attempt.Kind(g.Tokens()) }
 func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := g.e.r.model(g.e.card.Name)
 	req := g.wishes
-	req.ID, req.Attempt, req.Model = g.id, number, g.e.card.Name
+	req.ID, req.Attempt, req.Model = g.id, number, g.request.Model
 	req.Tokens, req.Media, req.Salt = g.request.Prompt, g.request.Media, g.request.Salt
 	excluded := slices.Clone(failed)
 	if g.request.Guide != nil {
@@ -111,7 +114,7 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 // Try makes one attempt. It returns nil when every choice is done.
 func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer g.e.r.deps.Router.Free(g.id, number)
-	g.prefilled, g.grown, g.blockSize = false, 0, d.BlockSize
+	g.cached, g.grown, g.blockSize = engine.CachedReport{}, 0, d.BlockSize
 	g.numerics = g.e.r.model(g.e.card.Name).numerics(d.Worker.ID)
 	g.request.Attempt = number
 	g.resume()
@@ -167,6 +170,9 @@ func (g *generation) take(frame []byte) error {
 	if d.Choice < 0 || d.Choice >= len(g.choices) || g.choices[d.Choice].done {
 		return engine.Broken("tokens of a choice that there is not, or no longer", nil)
 	}
+	if cached, news := g.cached.Take(d); news {
+		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt, cached)
+	}
 	return g.output(d)
 }
 
@@ -176,17 +182,11 @@ func (g *generation) output(d *engine.Delta) error {
 	if err := d.Continue(len(c.tokens), g.request.Logprobs); err != nil {
 		return err
 	}
-	if !g.prefilled && len(d.Tokens) > 0 {
-		g.prefilled = true
-		g.e.r.deps.Router.Prefilled(g.id, g.request.Attempt, d.Cached)
-	}
 	if g.grown += len(d.Tokens); g.grown > 0 && g.grown >= g.blockSize {
 		g.e.r.deps.Router.Grown(g.id, g.request.Attempt, g.grown)
 		g.grown = 0
 	}
-	if len(c.tokens) > c.sent {
-		d.Cached = 0 // the caller was told with the first tokens
-	}
+	c.tell(d)
 	if len(d.Tokens) == 0 && d.Finish == engine.NotFinished {
 		return nil
 	}
@@ -196,6 +196,22 @@ func (g *generation) output(d *engine.Delta) error {
 	c.tokens = append(c.tokens, d.Tokens...)
 	c.done = d.Finish != engine.NotFinished
 	return g.pass(d)
+}
+
+// tell leaves in d what the caller must hear of the cached tokens: with the first tokens,
+// or with the end of the choice what was not known then. An attempt that went on with the
+// choice says nothing of those that came before.
+func (c *choice) tell(d *engine.Delta) {
+	switch {
+	case len(c.tokens) == c.sent:
+		if len(d.Tokens) > 0 && d.Cached == engine.CachedUnknown {
+			c.late = d.Attempt
+		}
+	case c.late == 0 || d.Finish == engine.NotFinished:
+		d.Cached = 0 // the caller was told with the first tokens, or will be
+	case c.late != d.Attempt:
+		d.Cached = engine.CachedUnknown
+	}
 }
 
 // pass hands a delta to the caller, under the caller's number.

@@ -32,7 +32,8 @@ type Router interface {
 	// reserved then. It keeps nothing of req.
 	Route(ctx context.Context, req *route.Request) (route.Decision, error)
 	// Prefilled says that the attempt's first token has come, and that its worker had
-	// cached tokens of the prompt in its cache.
+	// cached tokens of the prompt in its cache. If that is engine.CachedUnknown, it is
+	// called again if the worker tells later.
 	Prefilled(id string, attempt uint32, cached int)
 	// Grown says that the attempt has generated more tokens. It is called about once
 	// for each block of them.
@@ -134,6 +135,8 @@ var (
 	_ engine.LoadSource   = (*relayed)(nil)
 	_ engine.Embedder     = embedder{}
 	_ engine.Preprocessor = preprocessor{}
+
+	_ engine.AdapterWatcher = (*relayed)(nil)
 )
 
 // Card implements engine.Engine.
@@ -156,6 +159,30 @@ func (e *relayed) Load() engine.Load {
 		l.TotalBlocks += w.card.Blocks
 	}
 	return l
+}
+
+// WatchAdapters implements engine.AdapterWatcher.
+func (e *relayed) WatchAdapters(ctx context.Context, sink func([]string)) error {
+	for {
+		k := e.r.known.Load()
+		if m := k.models[e.card.Name]; m != nil { // else its last worker has left, and so will this one
+			sink(m.adapters())
+		}
+		select {
+		case <-k.superseded:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// named returns the name under which the workers know what a request is for: the model's
+// or an adapter's.
+func (e *relayed) named(model string) string {
+	if model == "" || e.card.Names(model) {
+		return e.card.Name
+	}
+	return model
 }
 
 // errStopped is the cause of the end of requests that outlive Run.

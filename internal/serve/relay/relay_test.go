@@ -31,6 +31,8 @@ type book struct {
 	mu   sync.Mutex
 	held map[string]bool
 	log  []string
+	// cached is what was said of the caches, by attempt.
+	cached []string
 }
 
 func (b *book) Route(_ context.Context, req *route.Request) (route.Decision, error) {
@@ -48,7 +50,11 @@ func (b *book) Route(_ context.Context, req *route.Request) (route.Decision, err
 	return d, err
 }
 
-func (b *book) Prefilled(string, uint32, int) {}
+func (b *book) Prefilled(_ string, attempt uint32, cached int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cached = append(b.cached, fmt.Sprint(attempt, ":", cached))
+}
 
 func (b *book) Grown(string, uint32, int) {}
 
@@ -117,18 +123,26 @@ func newRig(t *testing.T, cfg Config, b *book, answer func(context.Context, stri
 
 // generate runs the engine for one request.
 func (r *rig) generate(req *engine.Request) (tokens []kv.Token, err error) {
+	err = r.run(func(ctx context.Context) error {
+		return r.engine.Generate(ctx, req, func(d *engine.Delta) error {
+			if d.Attempt != req.Attempt {
+				return fmt.Errorf("attempt %d for %d", d.Attempt, req.Attempt)
+			}
+			tokens = append(tokens, d.Tokens...)
+			return nil
+		})
+	})
+	return tokens, err
+}
+
+// run runs the engine while f asks it.
+func (r *rig) run(f func(context.Context) error) error {
 	run, stop := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
 	go func() { ran <- r.engine.Run(run) }()
-	err = r.engine.Generate(context.Background(), req, func(d *engine.Delta) error {
-		if d.Attempt != req.Attempt {
-			return fmt.Errorf("attempt %d for %d", d.Attempt, req.Attempt)
-		}
-		tokens = append(tokens, d.Tokens...)
-		return nil
-	})
+	err := f(context.Background())
 	stop()
-	return tokens, errors.Join(err, <-ran)
+	return errors.Join(err, <-ran)
 }
 
 func request(attempt uint32) *engine.Request {

@@ -42,7 +42,7 @@ type decidedAttempt struct {
 	Cost          float64    `json:"cost"`
 	PrefilledAt   *time.Time `json:"prefilled_at,omitempty"`
 	// Predicted and Reported are the tokens of the prompt that the worker was believed to
-	// have cached, and that it said it had; nil before it said so.
+	// have cached, nil if there is none, and that it said it had; nil before it said so.
 	Predicted *int       `json:"predicted_cached_tokens,omitempty"`
 	Reported  *int       `json:"reported_cached_tokens,omitempty"`
 	FreedAt   *time.Time `json:"freed_at,omitempty"`
@@ -63,6 +63,8 @@ func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, a
 	}
 	if err != nil {
 		a.Error = fault.Of(err).String()
+	} else {
+		a.Predicted = new(dec.CachedTokens(len(req.Tokens)))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -103,8 +105,8 @@ func (d *decisions) prefilled(id string, attempt uint32, at time.Time) {
 	})
 }
 
-func (d *decisions) reported(id string, attempt uint32, predicted, reported int) {
-	d.update(id, attempt, func(a *decidedAttempt) { a.Predicted, a.Reported = &predicted, &reported })
+func (d *decisions) reported(id string, attempt uint32, reported int) {
+	d.update(id, attempt, func(a *decidedAttempt) { a.Reported = &reported })
 }
 
 func (d *decisions) freed(id string, attempt uint32, at time.Time) {

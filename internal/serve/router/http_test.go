@@ -34,20 +34,23 @@ import (
 // TestHTTP runs the scripts in testdata against a router whose workers are only
 // said to exist. Its commands:
 //
-//	worker id=N [epoch=N] [model=NAME] [alias=NAME] [block-size=N] [feed=off] [namespace=NAME] [component=NAME] [unconfirmed]
+//	worker id=N [epoch=N] [model=NAME] [alias=NAME] [adapters=NAME+…] [block-size=N] [feed=off] [namespace=NAME] [component=NAME] [unconfirmed]
 //	garbage id=N                          an instance with a broken card
 //	gone id=N
-//	events id=N seq=N [epoch=N] [block-size=N]
+//	events id=N seq=N [epoch=N] [block-size=N] [lora=NAME]
 //	    cleared | stored TOKEN… | removed TOKEN… (prefixes that the tokens end)
-//	load id=N running=N state=NAME
+//	load id=N running=N state=NAME [warn=CODE] [adapters=NAME+…]
 //	route id=NAME [attempt=N] model=NAME [worker=N] tokens=N..N
 //	failed id=N code=NAME                 a call to a worker
 //	silent id=N, loud id=N                no more answers to pings, and again
 //	prefilled id=NAME [cached=TOKENS], free id=NAME [attempt=N]
+//	tries worker=N times=N [apart=DURATION] tokens=N..N [mode=NAME] [cached=TOKENS]   requests that are served at once
+//	log                                   the lines of level warn and above since the last time
+//	metrics of=PREFIX
 //	advance by=DURATION
 //	METHOD PATH, with a body: get, post, put
 func TestHTTP(t *testing.T) {
-	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy"} {
+	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy", "predictions", "adapters"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{cluster: newCluster(t), in: map[kv.WorkerID]disco.Instance{}}
@@ -64,6 +67,7 @@ type script struct {
 	*cluster
 	in     map[kv.WorkerID]disco.Instance
 	silent sync.Map // addresses
+	tried  int      // requests of the command tries
 }
 
 func (s *script) isSilent(addr string) bool {
@@ -101,6 +105,13 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 		return s.route(d)
 	case "prefilled":
 		s.router.Prefilled(arg(d, "id", ""), arg(d, "attempt", uint32(1)), arg(d, "cached", 0))
+	case "tries":
+		s.tries(d)
+	case "log":
+		defer s.said.Reset()
+		return regexp.MustCompile(`(?m)^time=\S+ `).ReplaceAllString(s.said.String(), "")
+	case "metrics":
+		return s.scrape(d)
 	case "free":
 		s.router.Free(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
 	case "failed":
@@ -143,6 +154,9 @@ func (s *script) worker(d *datadriven.TestData) {
 	if alias := arg(d, "alias", ""); alias != "" {
 		card.Aliases = []string{alias}
 	}
+	if adapters := arg(d, "adapters", ""); adapters != "" {
+		card.Adapters = strings.Split(adapters, "+")
+	}
 	meta, err := engine.EncodeCard(card)
 	if err != nil {
 		panic(err)
@@ -162,7 +176,7 @@ func (s *script) events(d *datadriven.TestData) {
 	w := kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}
 	size := arg(d, "block-size", 4)
 	rec := feed.Record{Worker: w, Epoch: arg(d, "epoch", uint64(1)), First: arg(d, "seq", uint64(1)), BlockSize: uint32(size)}
-	hasher, err := kv.NewHasher(size, kv.Salt{})
+	hasher, err := kv.NewHasher(size, kv.Salt{LoRA: arg(d, "lora", "")})
 	if err != nil {
 		panic(err)
 	}
@@ -201,9 +215,50 @@ func span(text string) (tokens []kv.Token) {
 	return tokens
 }
 
+// tries routes requests, each of which its worker serves at once.
+func (s *script) tries(d *datadriven.TestData) {
+	req := route.Request{Model: "m", Tokens: span(arg(d, "tokens", "")), Pin: kv.Worker{ID: arg(d, "worker", kv.WorkerID(0))}}
+	if mode := route.Mode(arg(d, "mode", "")); mode != "" {
+		req.Override.Mode = &mode
+	}
+	apart, err := time.ParseDuration(arg(d, "apart", "0s"))
+	if err != nil {
+		d.Fatalf(s.t, "%v", err)
+	}
+	for range arg(d, "times", 1) {
+		s.tried++
+		req.ID, req.Attempt = fmt.Sprint("try", s.tried), 1
+		if _, err := s.router.Route(s.t.Context(), &req); err != nil {
+			d.Fatalf(s.t, "%v", err)
+		}
+		s.router.Prefilled(req.ID, 1, engine.CachedUnknown)
+		s.router.Prefilled(req.ID, 1, arg(d, "cached", engine.CachedUnknown))
+		s.router.Free(req.ID, 1)
+		<-time.After(apart)
+	}
+}
+
+// scrape returns the series whose names begin so.
+func (s *script) scrape(d *datadriven.TestData) string {
+	rec := httptest.NewRecorder()
+	s.metrics.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	var out strings.Builder
+	for line := range strings.Lines(rec.Body.String()) {
+		if strings.HasPrefix(line, "penstock_"+arg(d, "of", "")) {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
 func (s *script) load(d *datadriven.TestData) {
 	id := arg(d, "id", kv.WorkerID(0))
+	var warnings []engine.Warning
+	if code := arg(d, "warn", ""); code != "" {
+		warnings = []engine.Warning{{Code: code, Detail: "it is so", Remedy: "change it"}}
+	}
 	b, err := engine.EncodeLoadReport(engine.LoadReport{
+		Warnings: warnings, Adapters: strings.Split(arg(d, "adapters", ""), "+"),
 		WorkerID: id, Epoch: arg(d, "epoch", uint64(1)), State: arg(d, "state", engine.StateReady),
 		Load: engine.Load{Running: arg(d, "running", 0), TotalBlocks: 64},
 	})

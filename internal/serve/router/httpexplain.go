@@ -81,10 +81,13 @@ type explainedCandidate struct {
 	ExpertAffinity  float64 `json:"expert_affinity"`
 	ExpertShare     float64 `json:"expert_share"`
 	SessionAffinity float64 `json:"session_affinity"`
+	AdapterAffinity float64 `json:"adapter_affinity,omitempty"`
 
 	Cost        float64 `json:"cost"`
 	Near        bool    `json:"near"`
 	Probability float64 `json:"probability"`
+	// Warnings are the codes of what is wrong with it: see workerRow.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 type tieredBlocks struct {
@@ -98,6 +101,8 @@ type explainedExclusion struct {
 	WorkerID uint64 `json:"worker_id"`
 	Rank     uint32 `json:"dp_rank"`
 	Reason   string `json:"reason"`
+	// Warnings are as those of candidates.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // account is an explanation and what of it the core does not know: by candidate, how much of
@@ -123,9 +128,13 @@ func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		out.Decision, out.Reason = nil, err.Error()
 	}
-	caches := r.cacheStates()
+	caches, warned := r.cacheStates(), r.warned()
 	for i := range out.Candidates {
-		out.Candidates[i].Cache = caches[ac.Candidates[i].Worker]
+		w := ac.Candidates[i].Worker
+		out.Candidates[i].Cache, out.Candidates[i].Warnings = caches[w], warned[w]
+	}
+	for i := range out.Excluded {
+		out.Excluded[i].Warnings = warned[ac.Excluded[i].Worker]
 	}
 	return writeJSON(w, out)
 }
@@ -200,12 +209,12 @@ func newExplained(ac *account) explained {
 			DecodeBlocks: c.DecodeBlocks, ActiveRequests: c.ActiveRequests,
 			OthersRequests: c.OthersRequests,
 			Affinity:       c.Affinity, LabelAffinity: c.LabelAffinity, ExpertAffinity: c.ExpertAffinity, ExpertShare: c.ExpertShare,
-			SessionAffinity: c.SessionAffinity,
-			Cost:            c.Cost, Near: c.Near, Probability: c.Probability,
+			SessionAffinity: c.SessionAffinity, AdapterAffinity: c.AdapterAffinity,
+			Cost: c.Cost, Near: c.Near, Probability: c.Probability,
 		})
 	}
 	for _, e := range ac.Excluded {
-		out.Excluded = append(out.Excluded, explainedExclusion{uint64(e.Worker.ID), e.Worker.Rank, e.Reason})
+		out.Excluded = append(out.Excluded, explainedExclusion{WorkerID: uint64(e.Worker.ID), Rank: e.Worker.Rank, Reason: e.Reason})
 	}
 	return out
 }

@@ -32,7 +32,9 @@ type feedRow struct {
 	// State is live, repairing or resync (see core/feed), none for a worker that
 	// publishes no events, off if this router uses none, waiting before the first record,
 	// or mismatch if the events' block size is not the card's.
-	State   string `json:"state"`
+	State string `json:"state"`
+	// Guessed says that the events are what the worker believes: the engine says nothing.
+	Guessed bool   `json:"guessed,omitempty"`
 	Epoch   uint64 `json:"epoch"`
 	LastSeq uint64 `json:"last_seq"`
 	Events  uint64 `json:"events"`
@@ -89,6 +91,11 @@ type workerRow struct {
 	Load         loadRow `json:"load"`
 	CachedBlocks int     `json:"cached_blocks"`
 	Feed         feedRow `json:"feed"`
+	// Predictions are how what is believed of its cache came true; null before it reported.
+	Predictions *triedRow `json:"predictions"`
+	// Warnings are what the worker last said is wrong with its engine, and what this router
+	// finds wrong.
+	Warnings []engine.Warning `json:"warnings"`
 }
 
 func (r *Router) serveWorkers(w http.ResponseWriter, _ *http.Request) error {
@@ -98,6 +105,7 @@ func (r *Router) serveWorkers(w http.ResponseWriter, _ *http.Request) error {
 // workers returns the table of workers, those that cannot be used at the end.
 func (r *Router) workers() []workerRow {
 	caches, heard := r.cache.holdings()
+	trials := r.predict.trials()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
@@ -106,12 +114,17 @@ func (r *Router) workers() []workerRow {
 		h := caches[m.worker]
 		row := r.row(now, m, h)
 		row.Feed = r.feedRow(heard, m, h)
+		t, reported := trials[m.worker]
+		if reported {
+			row.Predictions = &t.row
+		}
+		row.Warnings = m.warnings(now, t.warning)
 		table = append(table, row)
 	}
 	for _, b := range r.mu.broken {
 		table = append(table, workerRow{
 			WorkerID: uint64(b.in.ID), Role: "aggregated", Host: b.in.Host, PID: b.in.PID,
-			State: "error", Problem: b.problem, Feed: feedRow{State: "none"},
+			State: "error", Problem: b.problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
 		})
 	}
 	return table
@@ -182,9 +195,11 @@ func (r *Router) feedRow(now kv.Mono, m *member, h holding) feedRow {
 	case h.mismatch != 0:
 		return feedRow{State: "mismatch"}
 	case !h.fed:
-		return feedRow{State: feedWaiting}
+		return feedRow{State: feedWaiting, Guessed: m.card.KVGuessed}
 	}
-	return healthRow(now, h)
+	row := healthRow(now, h)
+	row.Guessed = m.card.KVGuessed
+	return row
 }
 
 func healthRow(now kv.Mono, of holding) feedRow {

@@ -84,6 +84,8 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 	}
 	m.Collect(newFeedState(r))
 	m.Collect(newReplicaMetrics(r))
+	m.Collect(newTriedMetrics(r))
+	m.Collect(newWarningMetrics(r))
 	m.Collect(&state{
 		r:      r,
 		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -37,8 +38,10 @@ type predictions struct {
 
 	mu struct {
 		sync.Mutex
-		lives map[kv.Worker]uint64 // epochs of the workers that exist
+		lives map[kv.Worker]life // of the workers that exist
 		sent  map[slots.Key]*sent
+		// tried is how predictions came true, by worker that exists.
+		tried map[kv.Worker]*tried
 	}
 }
 
@@ -48,8 +51,10 @@ type sent struct {
 	epoch     uint64
 	at        kv.Mono
 	blockSize int
-	prompt    int // tokens
-	predicted int // blocks, of those that the worker can report
+	prompt    int  // tokens
+	predicted int  // blocks, of those that the worker can report
+	known     int  // of those, what events say, or all if there are none
+	looked    bool // it was looked up what is cached, so that predicted says something
 	// chain and blocks are those of the prompt, if reports count.
 	chain  []kv.SeqHash
 	blocks []kv.BlockHash
@@ -58,7 +63,7 @@ type sent struct {
 // open makes p ready. ttl is for how long something is believed, 0 for nothing.
 func (p *predictions) open(cfg *Config, ttl time.Duration, now func() kv.Mono) (err error) {
 	p.now, p.alone, p.ttl = now, cfg.NoKVEvents, ttl
-	p.mu.lives, p.mu.sent = map[kv.Worker]uint64{}, map[slots.Key]*sent{}
+	p.mu.lives, p.mu.sent, p.mu.tried = map[kv.Worker]life{}, map[slots.Key]*sent{}, map[kv.Worker]*tried{}
 	if ttl > 0 {
 		p.approx, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl, Index: cfg.Index})
 	}
@@ -74,12 +79,13 @@ func (p *predictions) know(lives map[kv.Worker]life) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.mu.lives
-	p.mu.lives = make(map[kv.Worker]uint64, len(lives))
-	for w, l := range lives {
-		p.mu.lives[w] = l.epoch
-	}
-	for w, epoch := range old { // each is its own affair
-		if p.approx != nil && p.mu.lives[w] != epoch {
+	p.mu.lives = maps.Clone(lives)
+	for w, l := range old { // each is its own affair
+		now := p.mu.lives[w]
+		if now.epoch != l.epoch || now.publishes != l.publishes {
+			delete(p.mu.tried, w)
+		}
+		if p.approx != nil && now.epoch != l.epoch {
 			p.approx.Drop(w)
 		}
 	}
@@ -115,49 +121,59 @@ func (p *predictions) heed(w kv.Worker, events []kv.Event, v feed.Verdict) {
 func (p *predictions) match(m *prefix.Match, chain []kv.SeqHash) { p.approx.Match(m, chain, nil) }
 
 // note remembers that an attempt was sent to a worker, with a prompt whose full blocks are
-// in chain and blocks.
-func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, chain []kv.SeqHash, blocks []kv.BlockHash) error {
+// those of sc.
+func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scratch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	epoch, known := p.mu.lives[d.Worker]
+	life, known := p.mu.lives[d.Worker]
 	if !known {
 		return nil // it has just gone
 	}
 	now := p.now()
 	if len(p.mu.sent) < maxSent {
 		s := &sent{
-			worker: d.Worker, epoch: epoch, at: now, blockSize: d.BlockSize, prompt: prompt,
-			// The last token of a prompt is always computed.
-			predicted: min(d.OverlapBlocks, max(prompt-1, 0)/d.BlockSize),
+			worker: d.Worker, epoch: life.epoch, at: now, blockSize: d.BlockSize, prompt: prompt,
+			predicted: d.CachedTokens(prompt) / d.BlockSize, looked: sc.looked,
+		}
+		if s.known = s.predicted; !p.alone {
+			s.known = min(s.known, find(sc.lookup.known, d.Worker).Depth())
 		}
 		if p.approx != nil && p.alone {
-			s.chain = append(s.chain, chain...)
-			s.blocks = append(s.blocks, blocks...)
+			s.chain = append(s.chain, sc.chain...)
+			s.blocks = append(s.blocks, sc.blocks...)
 		}
 		p.mu.sent[key] = s
 	}
 	if p.approx == nil {
 		return nil
 	}
-	return p.approx.Insert(now, d.Worker, chain, blocks)
+	return p.approx.Insert(now, d.Worker, sc.chain, sc.blocks)
 }
 
-// report notes how many tokens of an attempt's prompt its worker had cached, and returns how
-// many had been believed. ok is false if nothing is known of the attempt, or not any more.
-func (p *predictions) report(key slots.Key, cached int) (predicted, reported int, ok bool) {
+// report notes how many tokens of an attempt's prompt its worker had cached, and returns what
+// that says. ok is false if nothing is known of the attempt, or not any more.
+func (p *predictions) report(key slots.Key, cached int) (out comparison, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.mu.sent[key]
 	if s == nil {
-		return 0, 0, false
+		return comparison{}, false
 	}
 	delete(p.mu.sent, key)
 	cached = min(max(cached, 0), s.prompt)
-	if p.approx != nil && p.alone && p.mu.lives[s.worker] == s.epoch {
+	out = comparison{worker: s.worker, predicted: s.predicted * s.blockSize, reported: cached}
+	life := p.mu.lives[s.worker]
+	if life.epoch != s.epoch {
+		return out, true
+	}
+	if p.approx != nil && p.alone {
 		// The two are of one length, so there is no error.
 		_ = p.approx.Report(p.now(), s.worker, s.chain, s.blocks, s.predicted, cached/s.blockSize)
 	}
-	return s.predicted * s.blockSize, cached, true
+	if s.looked && (p.alone || life.publishes) { // of others it is known that nothing is known
+		out.changed = p.try(s.worker).add(&out, s)
+	}
+	return out, true
 }
 
 // forget ends the wait for an attempt's report.

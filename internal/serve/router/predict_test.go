@@ -8,6 +8,7 @@ import (
 	"penstock/core/feed"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 	"penstock/internal/serve/router"
 )
@@ -148,6 +149,22 @@ func TestNoKVEvents(t *testing.T) {
 		}
 		if got := send("e", 2, 32); got != full {
 			t.Errorf("after it reported more than was believed %d blocks are believed in, want %d", got, full)
+		}
+
+		if got := send("unknown", 2, engine.CachedUnknown); got != full {
+			t.Errorf("%d blocks are believed in before it is unknown what was cached, want %d", got, full)
+		}
+		if got := send("after", 2, 32); got != full {
+			t.Errorf("after it was not said what was cached %d blocks are believed in, want %d", got, full)
+		}
+		if _, err := c.router.Route(t.Context(), &route.Request{ID: "late", Attempt: 1, Model: "m", Tokens: sent, Pin: kv.Worker{ID: 2}}); err != nil {
+			t.Fatal(err)
+		}
+		c.router.Prefilled("late", 1, engine.CachedUnknown)
+		c.router.Prefilled("late", 1, size)
+		c.router.Free("late", 1)
+		if got := send("after late", 2, 32); got != 1 {
+			t.Errorf("after it was said late that 1 block was cached %d are believed in", got)
 		}
 
 		// One that no worker was found for leaves nothing.

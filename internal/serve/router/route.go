@@ -10,6 +10,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/slots"
+	"penstock/internal/engine"
 )
 
 // Route chooses a worker for one attempt of a request and counts the request as
@@ -28,7 +29,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 		return route.Decision{}, err
 	}
 	r.metrics.decided(&d)
-	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc.chain, sc.blocks); err != nil {
+	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc); err != nil {
 		r.log.Error("cannot predict what will be cached", "error", err) // a defect
 	}
 	r.log.LogAttrs(ctx, slog.LevelDebug, "routed",
@@ -75,15 +76,22 @@ func live(ctx context.Context) error {
 }
 
 // Prefilled says that the worker has computed an attempt's prompt, of which it had cached
-// tokens in its cache.
+// tokens in its cache. Of engine.CachedUnknown nothing is concluded; it is called again if
+// the worker tells.
 func (r *Router) Prefilled(id string, attempt uint32, cached int) {
 	key := slots.Key{ID: id, Attempt: attempt}
 	if r.each(func(p *pool) bool { return p.active.Prefilled(key) }) {
 		r.decisions.prefilled(id, attempt, time.Now())
 	}
-	if predicted, reported, ok := r.predict.report(key, cached); ok {
-		r.metrics.reported(predicted, reported)
-		r.decisions.reported(id, attempt, predicted, reported)
+	if cached == engine.CachedUnknown {
+		return
+	}
+	if out, ok := r.predict.report(key, cached); ok {
+		r.metrics.reported(out.predicted, out.reported)
+		r.decisions.reported(id, attempt, out.reported)
+		if out.changed {
+			r.judged(out.worker)
+		}
 	}
 }
 
@@ -136,12 +144,13 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 		return fault.Param("router_config_override.moe_query.fallback_to_unlabeled", "this router does not follow cache events, so it knows no labelled blocks: start it with --router-mode kv and a kv-overlap-score-weight above 0")
 	}
 	for {
-		p, match, err := r.begin(req)
+		p, salt, match, err := r.begin(req)
 		if err != nil {
 			return err
 		}
+		q.Adapter = salt.LoRA
 		start := time.Now()
-		hasher, err := kv.NewHasher(p.blockSize, req.Salt)
+		hasher, err := kv.NewHasher(p.blockSize, salt)
 		if err != nil {
 			return fault.New(fault.Internal, "hash the prompt for %s: %w", p.model, err)
 		}
@@ -152,7 +161,7 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 		r.metrics.stage(stageHash, hashed.Sub(start))
 		sc.lookup.clear()
 		q.Overlaps = nil
-		if match {
+		if sc.looked = match; match {
 			q.Overlaps = r.lookUp(&sc.lookup, q.Chain, &moe, asks)
 		}
 		r.metrics.stage(stageMatch, time.Since(hashed))
@@ -163,16 +172,20 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 	}
 }
 
-// begin returns the pool that serves the request's model, and whether the choice of a
-// worker depends on what is cached.
-func (r *Router) begin(req *route.Request) (p *pool, match bool, err error) {
+// begin returns the pool that serves the request's model, what its blocks are hashed with,
+// and whether the choice of a worker depends on what is cached. Who asks for an adapter by
+// its name means its blocks.
+func (r *Router) begin(req *route.Request) (p *pool, salt kv.Salt, match bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p = r.mu.names[req.Model]
+	p, salt = r.mu.names[req.Model], req.Salt
 	if p == nil {
-		return nil, false, unknownModel(req.Model)
+		return nil, salt, false, unknownModel(req.Model)
 	}
-	return p, r.needsOverlaps(p, &req.Override), nil
+	if r.mu.adapters[req.Model] {
+		salt.LoRA = req.Model
+	}
+	return p, salt, r.needsOverlaps(p, &req.Override), nil
 }
 
 // needsOverlaps reports whether the choice of a worker depends on what is cached. The

@@ -50,6 +50,7 @@ type cluster struct {
 	engines  map[kv.WorkerID]*servetest.Engine
 	stops    map[kv.WorkerID]func()
 	wmetrics *worker.Metrics
+	said     bytes.Buffer // the router's log, from warnings on
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -85,7 +86,8 @@ func (c *cluster) startRouter(cfg router.Config) (stop func()) {
 func (c *cluster) startRouterOver(calls rpc.Plane, cfg router.Config) (stop func()) {
 	c.t.Helper()
 	planes := router.Planes{Bus: c.bus, Registry: c.registry, RPC: calls}
-	r, err := router.New(cfg, planes, byteTokens{}, c.metrics, slog.New(slog.DiscardHandler))
+	log := slog.New(slog.NewTextHandler(&c.said, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	r, err := router.New(cfg, planes, byteTokens{}, c.metrics, log)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -25,9 +25,21 @@ type Config struct {
 	// Batch is how many requests run at once, at the same pace each; the others wait
 	// for their turn, which the caller bounds. 0 is any number.
 	Batch int
+	// Cached is when it says what it had cached.
+	Cached Telling
 	// Fail, if set, is asked before a request begins.
 	Fail func(*engine.Request) error
 }
+
+// Telling is when an engine says how much of a prompt it had cached.
+type Telling uint8
+
+// The times: with the first tokens, with the last, or not at all.
+const (
+	TellsFirst Telling = iota
+	TellsLast
+	TellsNever
+)
 
 // Engine answers the token at output position i of choice c with [Token], and
 // caches the full blocks of every prompt until they are evicted.
@@ -141,13 +153,23 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 
 func (e *Engine) delta(req *engine.Request, choice, pos, cached int) *engine.Delta {
 	d := &engine.Delta{Attempt: req.Attempt, Choice: choice, Pos: pos, Tokens: []kv.Token{Token(req.Prompt, choice, pos)}}
-	if pos == 0 {
-		d.Cached = cached
-	}
-	if pos == req.Stop.MaxTokens-1 {
+	last := pos == req.Stop.MaxTokens-1
+	if last {
 		d.Finish = engine.FinishLength
 	}
+	d.Cached = e.cfg.Cached.at(pos == 0, last, cached)
 	return d
+}
+
+// at is the number that a delta has, which may be the first and the last.
+func (t Telling) at(first, last bool, cached int) int {
+	switch {
+	case t == TellsFirst && first, t == TellsLast && last:
+		return cached
+	case t == TellsFirst, !first && !last:
+		return 0
+	}
+	return engine.CachedUnknown
 }
 
 // Load implements engine.LoadSource.

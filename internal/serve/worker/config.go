@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -47,6 +48,9 @@ type Config struct {
 	// and show no change of its load, before it is asked likewise. It must exceed
 	// the longest step of a busy engine, which a question has to wait out.
 	StallAfter time.Duration
+	// Check, if not nil, is asked once the engine runs, before the worker registers. An
+	// error of its ends the worker: the engine is not what it should be.
+	Check func(ctx context.Context) error
 	// ReadyLevel is the level at which the log says that the worker is ready; the
 	// default is Info. Of many in one process none is news.
 	ReadyLevel slog.Level

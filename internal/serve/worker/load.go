@@ -45,7 +45,7 @@ func (s *server) poke() {
 // longer intervals anyway, until ctx ends. A state that changed is looked at at
 // once. Reports are gossip: one that cannot be published is left out.
 func (w *Worker) publishLoad(ctx context.Context, s *server) error {
-	defer w.metrics.loads.watch(w.cfg.ID, func() engine.Load { return s.report().Load })()
+	defer w.metrics.loads.watch(w.cfg.ID, s.report)()
 	topic := bus.Load(w.cfg.Namespace)
 	key := engine.WorkerKey(kv.Worker{ID: w.cfg.ID})
 	tick := time.NewTicker(w.cfg.LoadInterval)

@@ -12,30 +12,33 @@ import (
 	"penstock/internal/obs"
 )
 
-// loads is the metric of the engines' load: asked for when somebody looks, so that
-// what a request held is seen to be free as soon as it is.
+// loads is the metrics of the engines' load and warnings: asked for when somebody looks, so
+// that what a request held is seen to be free as soon as it is.
 type loads struct {
-	desc *prometheus.Desc
-	mu   struct {
+	desc, warnings *prometheus.Desc
+	mu             struct {
 		sync.Mutex
-		of map[kv.WorkerID]func() engine.Load // of the workers that run
+		of map[kv.WorkerID]func() engine.LoadReport // of the workers that run
 	}
 }
 
 var _ prometheus.Collector = (*loads)(nil)
 
 func newLoads() *loads {
-	l := &loads{desc: prometheus.NewDesc(obs.Namespace+"_worker_load", "The engine's load by quantity.", []string{"worker", "quantity"}, nil)}
-	l.mu.of = map[kv.WorkerID]func() engine.Load{}
+	l := &loads{
+		desc:     prometheus.NewDesc(obs.Namespace+"_worker_load", "The engine's load by quantity.", []string{"worker", "quantity"}, nil),
+		warnings: prometheus.NewDesc(obs.Namespace+"_worker_warnings", "Things that the engine says are wrong with it though it serves, by code.", []string{"worker", "code"}, nil),
+	}
+	l.mu.of = map[kv.WorkerID]func() engine.LoadReport{}
 	return l
 }
 
-// watch has the load of a worker shown until the function that it returns is
+// watch has what a worker reports shown until the function that it returns is
 // called.
-func (l *loads) watch(id kv.WorkerID, load func() engine.Load) (end func()) {
+func (l *loads) watch(id kv.WorkerID, report func() engine.LoadReport) (end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.of[id] = load
+	l.mu.of[id] = report
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -44,7 +47,10 @@ func (l *loads) watch(id kv.WorkerID, load func() engine.Load) (end func()) {
 }
 
 // Describe implements prometheus.Collector.
-func (l *loads) Describe(out chan<- *prometheus.Desc) { out <- l.desc }
+func (l *loads) Describe(out chan<- *prometheus.Desc) {
+	out <- l.desc
+	out <- l.warnings
+}
 
 // Collect implements prometheus.Collector.
 func (l *loads) Collect(out chan<- prometheus.Metric) {
@@ -52,7 +58,8 @@ func (l *loads) Collect(out chan<- prometheus.Metric) {
 	of := maps.Clone(l.mu.of)
 	l.mu.Unlock()
 	for id, ask := range of {
-		worker, load := strconv.FormatUint(uint64(id), 10), ask()
+		worker, report := strconv.FormatUint(uint64(id), 10), ask()
+		load := report.Load
 		for _, q := range [...]struct {
 			name string
 			v    int
@@ -65,6 +72,13 @@ func (l *loads) Collect(out chan<- prometheus.Metric) {
 			{"prefill_tokens", load.PrefillTokens},
 		} {
 			out <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, float64(q.v), worker, q.name)
+		}
+		counts := map[string]int{}
+		for _, w := range report.Warnings {
+			counts[w.Code]++
+		}
+		for code, n := range counts {
+			out <- prometheus.MustNewConstMetric(l.warnings, prometheus.GaugeValue, float64(n), worker, code)
 		}
 	}
 }

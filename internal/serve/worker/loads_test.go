@@ -35,7 +35,7 @@ func TestLoadIsAskedForWhenLookedAt(t *testing.T) {
 		return seen
 	}
 	var load engine.Load
-	end := l.watch(7, func() engine.Load { return load })
+	end := l.watch(7, func() engine.LoadReport { return engine.LoadReport{Load: load} })
 	for _, load = range []engine.Load{
 		{Running: 1, Waiting: 2, UsedBlocks: 3, CachedBlocks: 4, TotalBlocks: 5, PrefillTokens: 6},
 		{TotalBlocks: 5},

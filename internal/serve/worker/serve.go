@@ -111,6 +111,13 @@ func (s *server) report() engine.LoadReport {
 	default:
 		r.Load = src.Load()
 	}
+	if src, ok := s.w.eng.(engine.AdapterSource); ok {
+		r.Adapters = src.Adapters()
+	}
+	if src, ok := s.w.eng.(engine.WarningSource); ok {
+		r.Warnings = src.Warnings()
+	}
+	r.Fit()
 	return r
 }
 
@@ -166,7 +173,7 @@ func (s *server) enter(read func() (model string, err error)) error {
 		return err
 	}
 	model, err := read()
-	if err == nil && !w.card.Names(model) {
+	if err == nil && !w.card.Names(model) && !w.listed.has(model) {
 		err = fault.New(fault.NotFound, "worker %d serves %.100q, not %.100q", w.cfg.ID, w.card.Name, model)
 	}
 	if err != nil {
@@ -229,8 +236,9 @@ type call struct {
 	send    func([]byte) error
 	started time.Time
 	frame   []byte
+	report  engine.CachedReport
 	output  atomic.Int64
-	cached  atomic.Int64
+	cached  atomic.Int64 // as far as it is known
 }
 
 // run drives the engine.
@@ -245,9 +253,8 @@ func (c *call) deliver(d *engine.Delta) error {
 		c.beat()
 		c.output.Add(int64(len(d.Tokens)))
 	}
-	if d.Cached > 0 {
-		// Choices share one prompt; the first to report speaks for the request.
-		c.cached.CompareAndSwap(0, int64(d.Cached))
+	if cached, news := c.report.Take(d); news && cached != engine.CachedUnknown {
+		c.cached.Store(int64(cached))
 	}
 	return c.send(c.frame)
 }

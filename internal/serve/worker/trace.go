@@ -57,7 +57,9 @@ type untilFirst struct {
 
 func (u *untilFirst) pass(frame []byte) error {
 	if !u.over.Load() && engine.DecodeDelta(frame, &u.delta) == nil && !u.delta.Accepted && u.over.CompareAndSwap(false, true) {
-		u.span.Int("penstock.cached_tokens", int64(u.delta.Cached))
+		if u.delta.Cached != engine.CachedUnknown {
+			u.span.Int("penstock.cached_tokens", int64(u.delta.Cached))
+		}
 		u.span.End(nil)
 	}
 	return u.send(frame)

@@ -280,9 +280,13 @@ func (a *answer) appendID(dst []byte) []byte {
 func appendUsage(dst []byte, t api.TokenCounts) []byte {
 	dst = append(dst, `{"input_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(t.Prompt), 10)
-	dst = append(dst, `,"input_tokens_details":{"cached_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Cached), 10)
-	dst = append(dst, `,"cache_write_tokens":0},"output_tokens":`...)
+	dst = append(dst, `,"input_tokens_details":{`...)
+	if t.Cached != api.CachedUnknown {
+		dst = append(dst, `"cached_tokens":`...)
+		dst = strconv.AppendInt(dst, int64(t.Cached), 10)
+		dst = append(dst, ',')
+	}
+	dst = append(dst, `"cache_write_tokens":0},"output_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(t.Completion), 10)
 	dst = append(dst, `,"output_tokens_details":{"reasoning_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(t.Reasoning), 10)

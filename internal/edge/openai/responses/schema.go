@@ -84,7 +84,7 @@ func responseSchema(statuses ...string) string {
 
 func usageSchema() string {
 	return closed(
-		"input_tokens", aCount, "input_tokens_details", closed("cached_tokens", aCount, "cache_write_tokens", `{"const":0}`),
+		"input_tokens", aCount, "input_tokens_details", closed("cached_tokens?", aCount, "cache_write_tokens", `{"const":0}`),
 		"output_tokens", aCount, "output_tokens_details", closed("reasoning_tokens", aCount), "total_tokens", aCount,
 	)
 }

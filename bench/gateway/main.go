@@ -1,0 +1,300 @@
+// Command gateway measures what Penstock costs in front of an engine that costs nothing. In
+// one run, on one machine, each a process of its own: clients that ask the engine directly,
+// through the standard library's reverse proxy, and through "penstock up --engine vllm=URL",
+// which renders the template, tokenizes, hashes, routes and puts the answer's tokens together
+// as text. The engine answers at once, a write for each token, as vLLM would.
+//
+//	tools/bench/gateway.sh
+//
+// First prompts of about 500 tokens at 64 and 1,000 streams: as many as go, and what the
+// gateway computes for each; then, with tokens at a pace, what it adds to the time to the
+// first and the last token. Then prompts of about 60,000 tokens, cold and in conversations that
+// grow, with the parts of what they cost.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/replay"
+)
+
+// limit bounds the whole.
+const limit = 20 * time.Minute
+
+type settings struct {
+	bin     string
+	model   string
+	text    string
+	answer  string
+	to      string
+	only    string
+	output  int
+	pace    time.Duration
+	window  time.Duration
+	seed    uint64
+	asJSON  bool
+	verbose bool
+}
+
+func main() {
+	var s settings
+	role := flag.String("role", "", "engine or proxy; empty measures")
+	flag.StringVar(&s.bin, "bin", "./penstock", "the binary")
+	flag.StringVar(&s.model, "model", "", "directory of a checkpoint: config.json, tokenizer.json, tokenizer_config.json with a template")
+	flag.StringVar(&s.text, "text", "", "file of English, a megabyte or more, of which prompts are made")
+	flag.StringVar(&s.answer, "answer", "", "file of the answer's tokens, of an engine")
+	flag.StringVar(&s.to, "to", "", "where a proxy sends to")
+	flag.StringVar(&s.only, "only", "", "flood, paced or long; empty is all")
+	flag.IntVar(&s.output, "output", 64, "tokens of an answer to a prompt of 500")
+	flag.DurationVar(&s.pace, "pace", 0, "time between the tokens of an engine")
+	flag.DurationVar(&s.window, "for", 10*time.Second, "how long each measurement takes")
+	flag.Uint64Var(&s.seed, "seed", 1, "of the texts")
+	flag.BoolVar(&s.asJSON, "json", false, "print one JSON document")
+	flag.BoolVar(&s.verbose, "v", false, "show what the processes say")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var err error
+	switch *role {
+	case "engine":
+		err = s.engine()
+	case "proxy":
+		err = s.proxy()
+	default:
+		err = s.measure(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench/gateway:", err)
+		os.Exit(1)
+	}
+}
+
+func (s *settings) engine() error {
+	tokens, texts, err := answerTokens(s.answer)
+	if err != nil {
+		return err
+	}
+	return serve(newFakeEngine("bench", s.model, tokens, texts, s.pace).handler())
+}
+
+func (s *settings) proxy() error {
+	h, err := proxyTo(s.to)
+	if err != nil {
+		return err
+	}
+	return serve(h)
+}
+
+// result is what is printed with -json.
+type result struct {
+	Flood []figures `json:"flood"`
+	Paced []figures `json:"paced"`
+	Long  []long    `json:"long"`
+}
+
+type long struct {
+	figures
+	PromptTokens int    `json:"prompt_tokens"`
+	Parts        []part `json:"parts"`
+}
+
+func (s *settings) measure(ctx context.Context) error {
+	if s.model == "" || s.text == "" {
+		return fmt.Errorf("-model and -text are needed: tools/bench/gateway.sh has both")
+	}
+	s.model, _ = filepath.Abs(s.model)
+	pipe, err := chat.Open(chat.Ref{Kind: "dir", Dir: s.model})
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(s.text)
+	if err != nil {
+		return err
+	}
+	library, err := newLibrary(string(text), pipe, s.seed)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "gateway-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var r result
+	if s.only == "" || s.only == "flood" {
+		if r.Flood, err = s.beside(ctx, dir, pipe, library, 0, []int{64, 1000}); err != nil {
+			return err
+		}
+	}
+	if s.only == "" || s.only == "paced" {
+		if r.Paced, err = s.beside(ctx, dir, pipe, library, 50*time.Millisecond, []int{64, 1000}); err != nil {
+			return err
+		}
+	}
+	if s.only == "" || s.only == "long" {
+		if r.Long, err = s.long(ctx, dir, pipe, library); err != nil {
+			return err
+		}
+	}
+	if s.asJSON {
+		out := json.NewEncoder(os.Stdout)
+		out.SetIndent("", "  ")
+		return out.Encode(r)
+	}
+	return nil
+}
+
+// world is the engine and the two gateways in front of it.
+type world struct {
+	engine, proxy, penstock *child
+}
+
+func (w *world) stop() {
+	for _, c := range []*child{w.penstock, w.proxy, w.engine} {
+		if c != nil {
+			c.stop()
+		}
+	}
+}
+
+// start starts an engine whose answers have so many tokens, and both gateways.
+func (s *settings) start(ctx context.Context, dir string, pipe *prep.Pipeline, output int, pace time.Duration) (w *world, err error) {
+	answer := filepath.Join(dir, "answer-"+strconv.Itoa(output))
+	if err := writeAnswer(answer, pipe, output); err != nil {
+		return nil, err
+	}
+	log := os.Stderr
+	if !s.verbose {
+		if log, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
+			return nil, err
+		}
+		defer log.Close()
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	w = &world{}
+	defer func() {
+		if err != nil {
+			w.stop()
+		}
+	}()
+	if w.engine, err = start(ctx, log, self, "-role", "engine", "-model", s.model, "-answer", answer, "-pace", pace.String()); err != nil {
+		return nil, err
+	}
+	if w.proxy, err = start(ctx, log, self, "-role", "proxy", "-to", w.engine.url); err != nil {
+		return nil, err
+	}
+	w.penstock, err = start(ctx, log, s.bin, "up", "--json", "--http-addr", "127.0.0.1:0", "--engine", "vllm="+w.engine.url, "--model-path", s.model, "--served-model-name", "bench")
+	if err != nil {
+		return nil, fmt.Errorf("%w (-v shows what it says)", err)
+	}
+	return w, nil
+}
+
+// writeAnswer writes the tokens of an answer and the text of each.
+func writeAnswer(path string, pipe *prep.Pipeline, n int) error {
+	const words = "The water goes down through the pipe and drives the wheel, and none of it is lost on its way to the river below. "
+	ids := pipe.Tokenizer.Encode(nil, words, prep.EncodeOptions{})
+	for len(ids) < n {
+		ids = append(ids, ids...)
+	}
+	d := pipe.Tokenizer.NewDecoder(prep.DecodeOptions{})
+	var b []byte
+	for _, id := range ids[:n] {
+		text, err := json.Marshal(string(d.Push(nil, id)))
+		if err != nil {
+			return err
+		}
+		b = fmt.Appendf(b, "%d %s\n", id, text)
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+// beside measures the engine alone, behind the proxy, and behind Penstock.
+func (s *settings) beside(ctx context.Context, dir string, pipe *prep.Pipeline, l *library, pace time.Duration, streams []int) ([]figures, error) {
+	w, err := s.start(ctx, dir, pipe, s.output, pace)
+	if err != nil {
+		return nil, err
+	}
+	defer w.stop()
+	// Many more than a gateway's caches of whole texts would know by heart would be unlike
+	// users, and fewer unlike them too: prompts differ from their first line on.
+	prompts := (&apart{library: l, input: 500, output: s.output}).made(20000)
+	var all []figures
+	kind := "flood"
+	if pace > 0 {
+		kind = "paced"
+	}
+	fmt.Fprintf(os.Stderr, "%-6s %-9s %7s %10s %10s %12s %9s %9s %9s %9s\n", kind, "", "streams", "requests/s", "tokens/s", "CPU µs/req", "first p50", "p99", "whole p50", "p99 ms")
+	for _, n := range streams {
+		for _, to := range []struct {
+			name    string
+			url     string
+			gateway *child
+		}{{"direct", w.engine.url, nil}, {"proxy", w.proxy.url, w.proxy}, {"penstock", w.penstock.url, w.penstock}} {
+			f, err := drive(ctx, to.name, to.url, to.gateway, n, s.window, prompts)
+			if err != nil {
+				return nil, err
+			}
+			fmt.Fprintf(os.Stderr, "%-6s %-9s %7d %10.0f %10.0f %12.0f %9.2f %9.2f %9.2f %9.2f\n", "", f.Name, f.Streams, f.Requests, f.Tokens, f.CPU, f.First.P50, f.First.P99, f.Whole.P50, f.Whole.P99)
+			all = append(all, f)
+		}
+	}
+	return all, nil
+}
+
+// longTokens are those of a long prompt, longOutput those of its answer.
+const (
+	longTokens  = 60000
+	longOutput  = 16
+	longStreams = 16
+	// longTalks are the conversations that grow: so many that each is asked a hundred times.
+	longTalks = 64
+)
+
+// long measures Penstock with long prompts.
+func (s *settings) long(ctx context.Context, dir string, pipe *prep.Pipeline, l *library) ([]long, error) {
+	w, err := s.start(ctx, dir, pipe, longOutput, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer w.stop()
+	var all []long
+	fmt.Fprintf(os.Stderr, "%-6s %-9s %7s %10s %10s %12s %9s %9s\n", "long", "", "tokens", "requests/s", "", "CPU µs/req", "first p50", "p99 ms")
+	for _, kind := range []struct {
+		name   string
+		source func() replay.Source
+		skip   int // requests that are not what is asked about
+	}{
+		{"cold", func() replay.Source { return &apart{library: l, input: longTokens, output: longOutput} }, 4},
+		// In the middle of the measurement they are as long as is asked for.
+		{"growing", func() replay.Source { return newGrowing(l, longTalks, longTokens*17/20, longOutput) }, 2 * longTalks},
+	} {
+		parts, tokens, err := partsOf(pipe, kind.source(), kind.skip, 100)
+		if err != nil {
+			return nil, err
+		}
+		f, err := drive(ctx, kind.name, w.penstock.url, w.penstock, longStreams, s.window, kind.source())
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(os.Stderr, "%-6s %-9s %7d %10.0f %10s %12.0f %9.2f %9.2f   parts in µs: %v\n", "", f.Name, tokens, f.Requests, "", f.CPU, f.First.P50, f.First.P99, parts)
+		all = append(all, long{f, tokens, parts})
+	}
+	return all, nil
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"penstock/internal/edge/prep"
+	"penstock/internal/replay"
+)
+
+// library makes texts from lines of English, by a seed. What it makes is as it stands in
+// JSON, so that a body of hundreds of kilobytes costs whoever sends it next to nothing.
+type library struct {
+	lines [][]byte // each a line with its end, as in a JSON string
+	rng   *rand.Rand
+	// perToken is the bytes of JSON of a token, so that texts have about as many tokens
+	// as are asked for.
+	perToken float64
+}
+
+func newLibrary(text string, pipe *prep.Pipeline, seed uint64) (*library, error) {
+	l := &library{rng: rand.New(rand.NewPCG(seed, 0))}
+	tokens, bytes := 0, 0
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); len(line) <= 30 {
+			continue
+		}
+		line += "\n"
+		quoted, err := json.Marshal(line)
+		if err != nil {
+			return nil, err
+		}
+		quoted = quoted[1 : len(quoted)-1]
+		if len(l.lines) < 4000 {
+			tokens += len(pipe.EncodeText(nil, line))
+			bytes += len(quoted)
+		}
+		l.lines = append(l.lines, quoted)
+	}
+	if len(l.lines) < 4000 {
+		return nil, errors.New("the text has fewer than 4,000 lines of 30 characters: take a larger one")
+	}
+	l.perToken = float64(bytes) / float64(tokens)
+	return l, nil
+}
+
+// text appends a text of about so many tokens, never the same twice.
+func (l *library) text(dst []byte, tokens int) []byte {
+	for end := len(dst) + int(float64(tokens)*l.perToken); len(dst) < end; {
+		dst = append(dst, l.lines[l.rng.IntN(len(l.lines))]...)
+	}
+	return dst
+}
+
+// message appends a message with such a text to a conversation.
+func (l *library) message(talk []byte, role string, tokens int) []byte {
+	if len(talk) > 0 {
+		talk = append(talk, ',')
+	}
+	talk = append(talk, `{"role":"`+role+`","content":"`...)
+	return append(l.text(talk, tokens), `"}`...)
+}
+
+// body returns a request for a streamed answer to a conversation.
+func body(talk []byte, output int) json.RawMessage {
+	b := make([]byte, 0, len(talk)+192)
+	b = append(b, `{"model":"bench","stream":true,"stream_options":{"include_usage":true},"temperature":0,"max_tokens":`...)
+	b = strconv.AppendInt(b, int64(output), 10)
+	b = append(b, `,"messages":[`...)
+	return append(append(b, talk...), "]}"...)
+}
+
+// apart is a workload of conversations of one message that share nothing. With ready set it
+// gives those in turn, else it makes each when it is asked for.
+type apart struct {
+	library       *library
+	ready         []json.RawMessage
+	input, output int
+	talk          []byte
+	next          int
+}
+
+// made makes n of the requests ahead.
+func (a *apart) made(n int) *apart {
+	for range n {
+		a.ready = append(a.ready, body(a.library.message(nil, "user", a.input), a.output))
+	}
+	return a
+}
+
+func (a *apart) Next(r *replay.Request) error {
+	var b json.RawMessage
+	if len(a.ready) > 0 {
+		b = a.ready[a.next%len(a.ready)]
+	} else {
+		a.talk = a.library.message(a.talk[:0], "user", a.input)
+		b = body(a.talk, a.output)
+	}
+	*r = replay.Request{Index: a.next, Input: a.input, Output: a.output, Payload: b}
+	a.next++
+	return nil
+}
+
+func (a *apart) Close() error { return nil }
+
+// growing is a workload of so many conversations at once, which grow by an answer and a
+// question with each request, a turn of each in turn. Their first requests, as many as there
+// are conversations, are about input tokens long.
+type growing struct {
+	library *library
+	talks   [][]byte
+	input   int
+	output  int
+	next    int
+	limit   int // requests; 0 is no end
+}
+
+const each = 100 // tokens of an answer, and of a question
+
+func newGrowing(l *library, conversations, input, output int) *growing {
+	return &growing{library: l, talks: make([][]byte, conversations), input: input, output: output}
+}
+
+func (g *growing) Next(r *replay.Request) error {
+	if g.limit > 0 && g.next == g.limit {
+		return io.EOF
+	}
+	t := &g.talks[g.next%len(g.talks)]
+	if len(*t) == 0 {
+		*t = g.library.message(nil, "user", g.input)
+	} else {
+		*t = g.library.message(g.library.message(*t, "assistant", each), "user", each)
+	}
+	*r = replay.Request{Index: g.next, Input: g.input, Output: g.output, Payload: body(*t, g.output)}
+	g.next++
+	return nil
+}
+
+func (g *growing) Close() error { return nil }

@@ -1,0 +1,101 @@
+package shadow
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// chain is a sequence of tokens and the names of its full blocks, which grows at its end.
+type chain struct {
+	hasher kv.Hasher
+	salt   kv.Salt
+	tokens []kv.Token
+	media  []kv.Media
+	blocks []kv.BlockHash
+	seqs   []kv.SeqHash
+}
+
+// restart makes c the empty sequence under a salt, in the memory that it has.
+func (c *chain) restart(h kv.Hasher, salt kv.Salt) {
+	c.hasher, c.salt = h, salt
+	c.tokens, c.media = c.tokens[:0], c.media[:0]
+	c.blocks, c.seqs = c.blocks[:0], c.seqs[:0]
+}
+
+// cut leaves the first n tokens. Media that began before stay: what is left of them is theirs.
+func (c *chain) cut(n int) {
+	c.tokens = c.tokens[:min(n, len(c.tokens))]
+	full := len(c.tokens) / c.hasher.BlockSize()
+	c.blocks, c.seqs = c.blocks[:min(full, len(c.blocks))], c.seqs[:min(full, len(c.seqs))]
+	c.media = slices.DeleteFunc(c.media, func(m kv.Media) bool { return m.Start >= len(c.tokens) })
+}
+
+// grow appends tokens and names the blocks that they fill.
+func (c *chain) grow(tokens []kv.Token) {
+	c.tokens = append(c.tokens, tokens...)
+	size := c.hasher.BlockSize()
+	for len(c.blocks) < len(c.tokens)/size {
+		n := len(c.blocks)
+		block := c.hasher.Block(c.tokens[n*size:(n+1)*size], n*size, c.media)
+		var parent kv.SeqHash
+		if n > 0 {
+			parent = c.seqs[n-1]
+		}
+		c.blocks = append(c.blocks, block)
+		c.seqs = append(c.seqs, kv.Extend(parent, uint32(n), block))
+	}
+}
+
+// begins returns how many leading tokens of r are those of c.
+func (c *chain) begins(r *Request) int {
+	if c.salt != r.Salt {
+		return 0
+	}
+	n := sameTokens(c.tokens, r.Tokens)
+	// Equal placeholders mean something else where another object fills them.
+	for i := range max(len(c.media), len(r.Media)) {
+		if i < len(c.media) && i < len(r.Media) && c.media[i] == r.Media[i] {
+			continue
+		}
+		if i < len(c.media) {
+			n = min(n, max(c.media[i].Start, 0))
+		}
+		if i < len(r.Media) {
+			n = min(n, max(r.Media[i].Start, 0))
+		}
+	}
+	return n
+}
+
+// foreign reports whether c has tokens that a request under salt must not meet.
+func (c *chain) foreign(salt kv.Salt) bool { return len(c.tokens) > 0 && c.salt != salt }
+
+func (c *chain) check() error {
+	if full := len(c.tokens) / c.hasher.BlockSize(); len(c.blocks) != full || len(c.seqs) != full {
+		return fmt.Errorf("%d tokens have %d blocks and %d prefixes", len(c.tokens), len(c.blocks), len(c.seqs))
+	}
+	return nil
+}
+
+// sameTokens returns the length of the longest common prefix.
+func sameTokens(a, b []kv.Token) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// sameSeqs returns the length of the longest common prefix. Names of prefixes are equal
+// up to some place and never after it.
+func sameSeqs(a, b []kv.SeqHash) int {
+	n := min(len(a), len(b))
+	for n > 0 && a[n-1] != b[n-1] {
+		n--
+	}
+	return n
+}

@@ -1,0 +1,170 @@
+package shadow
+
+import (
+	"fmt"
+
+	"penstock/core/kv"
+)
+
+// make returns a block that is none yet, at the cost of the idle one that was used longest
+// ago if there is no room; 0 if all are used.
+func (b *Blocks) make() int32 {
+	if b.live >= b.cfg.Capacity {
+		if b.nodes[0].next == 0 {
+			return 0
+		}
+		b.evict()
+	}
+	if at := b.free; at != 0 {
+		b.free = b.nodes[at].next
+		return at
+	}
+	b.nodes = append(b.nodes, node{})
+	return int32(len(b.nodes) - 1)
+}
+
+// attach makes a block the first child of parent, with one user.
+func (b *Blocks) attach(at, parent int32, block kv.BlockHash, index uint32) {
+	n := &b.nodes[at]
+	*n = node{
+		seq: kv.Extend(b.nodes[parent].seq, index, block), block: block, index: index, users: 1,
+		parent: parent, after: b.nodes[parent].child,
+	}
+	if n.after != 0 {
+		b.nodes[n.after].before = at
+	}
+	b.nodes[parent].child = at
+	b.at[n.seq] = at
+	b.live++
+}
+
+// use counts a user of a block, which then does not leave.
+func (b *Blocks) use(at int32) {
+	n := &b.nodes[at]
+	if n.users == 0 {
+		b.nodes[n.prev].next, b.nodes[n.next].prev = n.next, n.prev
+	}
+	n.users++
+}
+
+// unuse counts one user less; without users a block is the idle one that was used last.
+func (b *Blocks) unuse(at int32) {
+	n := &b.nodes[at]
+	if n.users--; n.users > 0 {
+		return
+	}
+	n.left = b.clock
+	last := b.nodes[0].prev
+	n.prev, n.next = last, 0
+	b.nodes[last].next, b.nodes[0].prev = at, at
+}
+
+// evict has the idle block leave that was used longest ago. It has no children: whoever
+// used one of them used it too, and left it later.
+func (b *Blocks) evict() { b.remove(b.nodes[0].next) }
+
+// remove has an idle block without children leave.
+func (b *Blocks) remove(at int32) {
+	n := &b.nodes[at]
+	b.nodes[n.prev].next, b.nodes[n.next].prev = n.next, n.prev
+	if n.before != 0 {
+		b.nodes[n.before].after = n.after
+	} else {
+		b.nodes[n.parent].child = n.after
+	}
+	if n.after != 0 {
+		b.nodes[n.after].before = n.before
+	}
+	delete(b.at, n.seq)
+	b.gone = append(b.gone, n.seq)
+	b.live--
+	*n = node{next: b.free}
+	b.free = at
+}
+
+// drop has all blocks beneath a block leave that nobody uses, nor did since a moment,
+// children before parents.
+func (b *Blocks) drop(under int32, since uint64) {
+	n := b.nodes[under].child
+	for n != 0 {
+		for b.nodes[n].child != 0 {
+			n = b.nodes[n].child
+		}
+		for {
+			parent, after := b.nodes[n].parent, b.nodes[n].after
+			if b.nodes[n].users == 0 && b.nodes[n].left < since {
+				b.remove(n)
+			}
+			if after != 0 {
+				n = after
+				break
+			}
+			if n = parent; n == under {
+				return
+			}
+		}
+	}
+}
+
+// Check returns what is wrong with the account, nil if nothing is. It looks at everything.
+func (b *Blocks) Check() error {
+	users := make([]int32, len(b.nodes))
+	for i := range b.requests {
+		q := &b.requests[i]
+		if !q.open {
+			continue
+		}
+		depth := 0
+		for at := q.tip; at != 0; at = b.nodes[at].parent {
+			users[at]++
+			depth++
+		}
+		if depth != q.depth {
+			return fmt.Errorf("shadow: request %d has %d blocks, and %d are counted", i, depth, q.depth)
+		}
+	}
+	idle := make([]bool, len(b.nodes))
+	for at, prev := b.nodes[0].next, int32(0); at != 0; prev, at = at, b.nodes[at].next {
+		if idle[at] || b.nodes[at].prev != prev {
+			return fmt.Errorf("shadow: the idle blocks are no list at %d", at)
+		}
+		if p := b.nodes[at].parent; idle[p] {
+			return fmt.Errorf("shadow: block %d leaves after the one before it", at)
+		}
+		idle[at] = true
+	}
+	if len(b.at) != b.live {
+		return fmt.Errorf("shadow: %d blocks have a name, and %d are counted", len(b.at), b.live)
+	}
+	return b.checkNodes(users, idle)
+}
+
+// checkNodes checks each block that can be reached against what uses it.
+func (b *Blocks) checkNodes(users []int32, idle []bool) error {
+	seen := 0
+	for at := range b.nodes {
+		n := &b.nodes[at]
+		if at == 0 || b.at[n.seq] != int32(at) {
+			continue
+		}
+		seen++
+		p := &b.nodes[n.parent]
+		first := n.parent == 0
+		switch {
+		case n.users != users[at]:
+			return fmt.Errorf("shadow: block %d has %d users, and %d are counted", at, users[at], n.users)
+		case idle[at] != (n.users == 0):
+			return fmt.Errorf("shadow: block %d has %d users and is idle: %v", at, n.users, idle[at])
+		case first && n.index != 0 || !first && n.index != p.index+1:
+			return fmt.Errorf("shadow: block %d has index %d after one of index %d", at, n.index, p.index)
+		case n.seq != kv.Extend(p.seq, n.index, n.block):
+			return fmt.Errorf("shadow: block %d has not the name of its place", at)
+		case n.before == 0 && p.child != int32(at) || n.before != 0 && b.nodes[n.before].after != int32(at):
+			return fmt.Errorf("shadow: block %d is not among the children of its parent", at)
+		}
+	}
+	if seen != b.live {
+		return fmt.Errorf("shadow: %d blocks can be found, and %d are counted", seen, b.live)
+	}
+	return nil
+}

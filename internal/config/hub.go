@@ -1,0 +1,26 @@
+package config
+
+import "path/filepath"
+
+// HubCache is the directory in which the programs of Hugging Face keep the checkpoints that
+// they fetched, by the variables that all of them know; "" if nothing says where it is.
+func (l *Loaded) HubCache() string { return l.hubCache }
+
+func hubCache(environ []string) string {
+	for _, name := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"} {
+		if dir := variable(environ, name); dir != "" {
+			return dir
+		}
+	}
+	for _, of := range []struct{ name, below string }{
+		{"HF_HOME", "hub"},
+		{"XDG_CACHE_HOME", "huggingface/hub"},
+		{"HOME", ".cache/huggingface/hub"},
+		{"USERPROFILE", ".cache/huggingface/hub"},
+	} {
+		if dir := variable(environ, of.name); dir != "" {
+			return filepath.Join(dir, filepath.FromSlash(of.below))
+		}
+	}
+	return ""
+}

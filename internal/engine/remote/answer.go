@@ -1,0 +1,118 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// Answer is what an engine answers. One goroutine reads it, and closes it.
+type Answer struct {
+	Status     int
+	Type       string        // Content-Type
+	RetryAfter time.Duration // 0 if the engine says nothing of it
+	host       string
+	body       io.ReadCloser
+	ctx        context.Context // of the reading; only its cause is looked at
+	cancel     context.CancelCauseFunc
+	silence    time.Duration
+	quiet      *time.Timer
+	whole      bool // the body was read to its end
+}
+
+// OK reports whether the answer is a success.
+func (a *Answer) OK() bool { return a.Status >= 200 && a.Status < 300 }
+
+// Read reads of the body. An answer that stands still for longer than engines compute is broken
+// off.
+func (a *Answer) Read(p []byte) (int, error) {
+	n, err := a.body.Read(p)
+	if n > 0 {
+		a.quiet.Reset(a.silence)
+	}
+	if err == io.EOF {
+		a.whole = true
+	}
+	return n, err
+}
+
+// Close ends the call. If the body was not read to its end, the connection is closed, by which
+// the engine knows that nobody waits for more.
+func (a *Answer) Close() {
+	a.quiet.Stop()
+	if !a.whole {
+		a.cancel(context.Canceled) // without waiting for the rest of the body
+	}
+	_ = a.body.Close()
+	a.cancel(nil)
+}
+
+// Finish is Close for an answer of which all that matters was read: the little that may follow
+// is read too, so that the connection can serve another call.
+func (a *Answer) Finish() {
+	if !a.whole {
+		a.quiet.Reset(drainTimeout)
+		_, _ = io.CopyN(io.Discard, a, 4<<10)
+	}
+	a.Close()
+}
+
+// JSON makes a call whose answer is small and decodes it into v, which may be nil. What
+// is no success is [Answer.Refused].
+func (c *Client) JSON(ctx context.Context, call *Call, v any) error {
+	body, err := c.Read(ctx, call, maxProbe)
+	if err != nil || v == nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return &fault.Error{Code: fault.Unavailable, Message: fmt.Sprintf("the engine at %s answers %s with what is not the JSON of its API", c.root.Host, call.Path), Err: err}
+	}
+	return nil
+}
+
+// maxProbe bounds the answers that are read whole.
+const maxProbe = 16 << 20
+
+// Read makes a call and returns the body of its answer, of at most limit bytes.
+func (c *Client) Read(ctx context.Context, call *Call, limit int64) ([]byte, error) {
+	a, err := c.Do(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	if !a.OK() {
+		return nil, a.Refused()
+	}
+	body, err := io.ReadAll(io.LimitReader(a, limit+1))
+	if err != nil {
+		return nil, a.Broken(ctx, err)
+	}
+	if int64(len(body)) > limit {
+		return nil, fault.New(fault.Unavailable, "the engine at %s answers %s with more than %d bytes", c.root.Host, call.Path, limit)
+	}
+	return body, nil
+}
+
+// Exists reports whether the engine has a path that takes POST: it refuses an empty object
+// there for what it lacks, not for the path.
+func (c *Client) Exists(ctx context.Context, path string) (bool, error) {
+	a, err := c.Do(ctx, &Call{Path: path, Body: []byte("{}")})
+	if err != nil {
+		return false, err
+	}
+	defer a.Close()
+	switch a.Status {
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return false, nil
+	}
+	return true, nil
+}
+
+// EventStream reports whether the answer is a stream of server-sent events.
+func (a *Answer) EventStream() bool { return strings.HasPrefix(a.Type, "text/event-stream") }

@@ -1,0 +1,283 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"penstock/core/enginefeed"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/zmtp"
+)
+
+// FeedConfig says how an engine's published cache events are read.
+type FeedConfig struct {
+	// Events is subscribed to; where it names all interfaces, the engine dials us. Replay, if not
+	// zero, is asked for what was missed.
+	Events, Replay zmtp.Endpoint
+	Table          enginefeed.Config
+	Log            *slog.Logger
+}
+
+// EventFeed returns the source of an engine that publishes what its cache does.
+func EventFeed(cfg FeedConfig) (Source, error) {
+	table, err := enginefeed.NewTable(cfg.Table)
+	if err != nil {
+		return nil, err
+	}
+	replay := enginefeed.NoReplay
+	if !cfg.Replay.IsZero() {
+		replay = enginefeed.HasReplay
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &feed{
+		cfg: cfg, table: table, machine: enginefeed.NewMachine(enginefeed.MachineConfig{Replay: replay}), started: time.Now(),
+		due: make(chan struct{}, 1),
+	}, nil
+}
+
+// feed follows an engine's events. The cache's lock guards its machine and table: whoever has
+// something for the machine, the subscription, a replay or the clock, does under it what the
+// machine wants done.
+type feed struct {
+	cfg     FeedConfig
+	table   *enginefeed.Table
+	machine *enginefeed.Machine
+	started time.Time
+	due     chan struct{} // of capacity 1: the machine's deadline may have changed
+
+	decoder enginefeed.Decoder
+	batch   enginefeed.Batch
+	effects []enginefeed.Effect
+	bad     uint64    // batches that cannot be read
+	badAt   time.Time // when the last came
+	refused error     // why the last connection did not come about
+
+	// Of run.
+	cache   *cache
+	ctx     context.Context //nolint:containedctx // that of run, for the replays that it begins and waits for
+	replays sync.WaitGroup
+	give    context.CancelFunc // ends the replay in progress; nil if none
+}
+
+func (f *feed) now() kv.Mono { return kv.Mono(time.Since(f.started)) }
+
+func (f *feed) run(ctx context.Context, c *cache) {
+	c.mu.Lock()
+	f.cache, f.ctx = c, ctx
+	c.mu.Unlock()
+	var wg sync.WaitGroup
+	wg.Go(func() { f.subscribe(ctx) })
+	f.clock(ctx)
+	wg.Wait()
+	f.replays.Wait()
+}
+
+// subscribe hands messages to the machine until ctx ends.
+func (f *feed) subscribe(ctx context.Context) {
+	o := zmtp.Options{OnState: f.state}
+	recv := func(frames [][]byte) error {
+		f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
+			return f.machine.Live(now, frames, out)
+		})
+		return nil
+	}
+	var err error
+	if f.cfg.Events.Wildcard() {
+		ln, listenErr := zmtp.Listen(f.cfg.Events)
+		if err = listenErr; err == nil {
+			err = zmtp.SubscribeListen(ctx, ln, nil, o, recv)
+		}
+	} else {
+		err = zmtp.Subscribe(ctx, f.cfg.Events, nil, o, recv)
+	}
+	if ctx.Err() == nil && err != nil {
+		f.cfg.Log.Error("cannot follow the engine's cache events", "endpoint", f.cfg.Events.String(), "error", err)
+		f.cache.mu.Lock()
+		f.refused = err
+		f.cache.mu.Unlock()
+	}
+}
+
+// state tells the machine of connections.
+func (f *feed) state(s zmtp.State) {
+	f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
+		switch s.Kind {
+		case zmtp.Connected:
+			f.refused = nil
+			return f.machine.Connected(now, out)
+		case zmtp.Lost:
+			return f.machine.Disconnected(now, out)
+		case zmtp.Refused:
+			f.refused = s.Err
+		}
+		return out
+	})
+}
+
+// clock tells the machine the time when it wants to know.
+func (f *feed) clock(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			f.step(f.machine.Tick)
+		case <-f.due:
+		case <-ctx.Done():
+			return
+		}
+		timer.Reset(f.untilDue())
+	}
+}
+
+func (f *feed) untilDue() time.Duration {
+	f.cache.mu.Lock()
+	defer f.cache.mu.Unlock()
+	at, ok := f.machine.Deadline()
+	if !ok {
+		return time.Hour
+	}
+	return max(0, at.Sub(f.now()))
+}
+
+// step has the machine take something, and does what it wants done.
+func (f *feed) step(take func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect) {
+	f.cache.change(func(out []kv.Event) []kv.Event {
+		f.effects = take(f.now(), f.effects[:0])
+		for i := range f.effects {
+			out = f.perform(&f.effects[i], out)
+		}
+		return out
+	})
+	select {
+	case f.due <- struct{}{}:
+	default:
+	}
+}
+
+func (f *feed) perform(e *enginefeed.Effect, out []kv.Event) []kv.Event {
+	switch e.Kind {
+	case enginefeed.Apply:
+		if err := f.decoder.Decode(e.Payload, &f.batch); err != nil {
+			f.bad++
+			f.badAt = time.Now()
+			f.cfg.Log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten", "endpoint", f.cfg.Events.String(), "seq", e.Seq, "error", err)
+			return f.table.Clear(out)
+		}
+		return f.table.Apply(&f.batch, out)
+	case enginefeed.Forget:
+		f.cfg.Log.Info("what was known of the engine's cache is forgotten", "endpoint", f.cfg.Events.String(), "reason", e.Reason.String())
+		return f.table.Clear(out)
+	case enginefeed.Ask:
+		f.ask(e.From, e.Attempt)
+	case enginefeed.StopAsking:
+		f.stopAsking()
+	}
+	return out
+}
+
+// ask begins a replay, in a goroutine that run waits for.
+func (f *feed) ask(from uint64, attempt uint32) {
+	f.stopAsking()
+	if f.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(f.ctx)
+	f.give = cancel
+	f.replays.Go(func() {
+		defer cancel()
+		err := f.replay(ctx, from, attempt)
+		if ctx.Err() != nil {
+			return
+		}
+		f.cfg.Log.Info("the engine does not repeat its cache events", "endpoint", f.cfg.Replay.String(), "from", from, "error", err)
+		f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
+			return f.machine.ReplayFailed(now, attempt, out)
+		})
+	})
+}
+
+func (f *feed) stopAsking() {
+	if f.give != nil {
+		f.give()
+		f.give = nil
+	}
+}
+
+// replay asks for batches and hands in what comes until ctx ends.
+func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
+	dealer, err := zmtp.DialDealer(ctx, f.cfg.Replay, zmtp.Options{})
+	if err != nil {
+		return err
+	}
+	defer dealer.Close()
+	if err := dealer.Send(ctx, enginefeed.RequestReplay(from)...); err != nil {
+		return err
+	}
+	for {
+		frames, err := dealer.Recv(ctx)
+		if err != nil {
+			return err
+		}
+		f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
+			return f.machine.Replayed(now, attempt, frames, out)
+		})
+	}
+}
+
+func (f *feed) describe(out []kv.Event) []kv.Event                    { return f.table.Describe(out) }
+func (f *feed) begin(*Part, []kv.Event) (int, bool, []kv.Event)       { return 0, false, nil }
+func (f *feed) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
+func (f *feed) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
+func (f *feed) end(_ *Part, out []kv.Event) []kv.Event                { return out }
+
+func (f *feed) stats(s *Stats) {
+	h := f.machine.Health()
+	s.Batches, s.Repeated, s.Gaps, s.Unrepaired, s.Restarts = h.Applied, h.Repeated, h.Gaps, h.Unrepaired, h.Restarts
+	s.Unreadable, s.Connected = f.bad+h.Malformed, h.Connected
+}
+
+// recent is how long a warning about something that happened once stands.
+const recent = 5 * time.Minute
+
+func (f *feed) warnings() []engine.Warning {
+	var out []engine.Warning
+	add := func(code, remedy, format string, args ...any) {
+		out = append(out, engine.Warning{Code: code, Detail: fmt.Sprintf(format, args...), Remedy: remedy})
+	}
+	h := f.machine.Health()
+	if !h.Connected && time.Since(f.started) > graceOfEvents {
+		add(engine.WarnNoEvents, "see whether its events are on and the endpoint is that of its settings (port + rank)",
+			"the engine's cache events at %s are not reached: %v", f.cfg.Events, reason(f.refused))
+	}
+	if h.Unrepaired > 0 && f.now().Sub(h.UnrepairedAt) < recent {
+		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it; its buffer must reach back far enough",
+			"%d times cache events were lost for good: what was cached before is unknown", h.Unrepaired)
+	}
+	if h.Late && h.Unrepaired == 0 {
+		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it", "the engine's cache events were joined after their beginning: what it had cached before is unknown")
+	}
+	if f.bad > 0 && time.Since(f.badAt) < recent {
+		add(engine.WarnEventsBad, "report this with the engine's version", "%d batches of cache events could not be read", f.bad)
+	}
+	if err := f.table.Err(); err != nil {
+		add(engine.WarnBlockSize, "", "%v", err)
+	}
+	return out
+}
+
+// graceOfEvents is how long a subscription may take to stand.
+const graceOfEvents = 10 * time.Second
+
+func reason(err error) any {
+	if err == nil {
+		return "nobody is connected"
+	}
+	return err
+}

@@ -1,0 +1,453 @@
+package remote
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"strconv"
+	"unicode/utf8"
+
+	"penstock/core/kv"
+)
+
+// maxNesting bounds the depth of what a Cursor steps over.
+const maxNesting = 64
+
+// errJSON says that an engine's answer is no JSON, or not of the form it has.
+var errJSON = errors.New("the answer is not the JSON that was expected")
+
+// Cursor reads the JSON of an engine without allocating: the parts that are wanted, by the
+// methods of their types, and steps over the rest. It trusts the engine to send what it is
+// documented to send: what is wanted is checked, what is stepped over only as far as finding
+// its end takes. The first error sticks, and everything reads as nothing after it.
+//
+//	c := remote.NewCursor(data)
+//	for key := range c.Object { … }
+//
+// is written as
+//
+//	for c.Open('{'); c.More('}'); {
+//		switch string(c.Key()) { case "usage": …; default: c.Skip() }
+//	}
+type Cursor struct {
+	data  []byte
+	pos   int
+	first bool // the next element is the first of its array or object
+	err   error
+}
+
+// NewCursor returns a cursor before the value in data.
+func NewCursor(data []byte) Cursor { return Cursor{data: data} }
+
+// Err returns the first error.
+func (c *Cursor) Err() error { return c.err }
+
+// Pos returns where in the data the cursor is.
+func (c *Cursor) Pos() int { return c.pos }
+
+func (c *Cursor) fail() { c.err = errJSON; c.pos = len(c.data) }
+
+// peek returns the next byte that is no space, and stays before it; 0 at the end.
+func (c *Cursor) peek() byte {
+	for c.pos < len(c.data) {
+		switch b := c.data[c.pos]; b {
+		case ' ', '\t', '\n', '\r':
+			c.pos++
+		default:
+			return b
+		}
+	}
+	return 0
+}
+
+// Null steps over a null, and reports whether there was one.
+func (c *Cursor) Null() bool {
+	if c.peek() != 'n' {
+		return false
+	}
+	c.word("null")
+	return true
+}
+
+// Is reports whether the next value begins with b: '{', '[', '"', or a digit.
+func (c *Cursor) Is(b byte) bool { return c.peek() == b }
+
+// End fails unless nothing follows.
+func (c *Cursor) End() error {
+	if c.err == nil && c.peek() != 0 {
+		c.fail()
+	}
+	return c.err
+}
+
+// Open steps into an array ('[') or an object ('{').
+func (c *Cursor) Open(b byte) {
+	if c.err != nil || c.peek() != b {
+		c.fail()
+		return
+	}
+	c.pos++
+	c.first = true
+}
+
+// More reports whether another element follows in the array or object that ends with b, and
+// steps to it, or out of it.
+func (c *Cursor) More(b byte) bool {
+	if c.err != nil {
+		return false
+	}
+	next := c.peek()
+	first := c.first
+	c.first = false
+	switch {
+	case next == b:
+		c.pos++
+		return false
+	case first:
+		return true
+	case next != ',':
+		c.fail()
+		return false
+	}
+	c.pos++
+	return true
+}
+
+// Key reads the name of a member and the colon after it. It is valid as long as the data; names
+// with escapes come as they are written.
+func (c *Cursor) Key() []byte {
+	key := c.Raw()
+	if c.err != nil || len(key) < 2 || key[0] != '"' || c.peek() != ':' {
+		c.fail()
+		return nil
+	}
+	c.pos++
+	return key[1 : len(key)-1]
+}
+
+// Skip steps over a value.
+func (c *Cursor) Skip() { c.Raw() }
+
+// Raw steps over a value and returns it as it is written, a part of the data.
+func (c *Cursor) Raw() []byte {
+	if c.err != nil {
+		return nil
+	}
+	c.peek()
+	start, depth := c.pos, 0
+	for c.pos < len(c.data) {
+		switch b := c.data[c.pos]; b {
+		case '"':
+			c.str()
+		case '{', '[':
+			if depth++; depth > maxNesting {
+				c.fail()
+				return nil
+			}
+			c.pos++
+			continue
+		case '}', ']':
+			if depth--; depth < 0 {
+				c.fail()
+				return nil
+			}
+			c.pos++
+		case ',', ':', ' ', '\t', '\n', '\r':
+			if depth == 0 {
+				c.fail()
+				return nil
+			}
+			c.pos++
+			continue
+		default:
+			c.plain()
+		}
+		if c.err != nil {
+			return nil
+		}
+		if depth == 0 {
+			return c.data[start:c.pos]
+		}
+	}
+	c.fail()
+	return nil
+}
+
+// str steps over a string.
+func (c *Cursor) str() {
+	for c.pos++; c.pos < len(c.data); c.pos++ {
+		switch c.data[c.pos] {
+		case '\\':
+			c.pos++
+		case '"':
+			c.pos++
+			return
+		}
+	}
+	c.fail()
+}
+
+// plain steps over a number or a word.
+func (c *Cursor) plain() {
+	start := c.pos
+	for c.pos < len(c.data) {
+		b := c.data[c.pos]
+		if (b < '0' || b > '9') && (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && b != '-' && b != '+' && b != '.' {
+			break
+		}
+		c.pos++
+	}
+	if c.pos == start {
+		c.fail()
+	}
+}
+
+func (c *Cursor) word(w string) {
+	if len(c.data)-c.pos < len(w) || string(c.data[c.pos:c.pos+len(w)]) != w {
+		c.fail()
+		return
+	}
+	c.pos += len(w)
+}
+
+// Int reads a whole number.
+func (c *Cursor) Int() int64 {
+	b := c.peek()
+	neg := b == '-'
+	if neg {
+		c.pos++
+	}
+	start, n := c.pos, uint64(0)
+	for c.pos < len(c.data) && c.data[c.pos] >= '0' && c.data[c.pos] <= '9' && c.pos-start < 19 {
+		n = n*10 + uint64(c.data[c.pos]-'0')
+		c.pos++
+	}
+	if c.err != nil || c.pos == start || n > math.MaxInt64 || c.number() {
+		c.fail()
+		return 0
+	}
+	if neg {
+		return -int64(n)
+	}
+	return int64(n)
+}
+
+// number reports whether a number goes on here.
+func (c *Cursor) number() bool {
+	if c.pos == len(c.data) {
+		return false
+	}
+	b := c.data[c.pos]
+	return b >= '0' && b <= '9' || b == '.' || b == 'e' || b == 'E'
+}
+
+// Float reads a number; the words that Python writes for what is none read as their limits.
+func (c *Cursor) Float() float64 {
+	raw := c.Raw()
+	if c.err != nil {
+		return 0
+	}
+	v, err := parseFloat(raw)
+	if err != nil || math.IsNaN(v) {
+		c.fail()
+		return 0
+	}
+	return v
+}
+
+// parseFloat is strconv's without the copy of its argument that the compiler cannot spare.
+func parseFloat(b []byte) (float64, error) {
+	switch string(b) {
+	case "-Infinity":
+		return math.Inf(-1), nil
+	case "Infinity":
+		return math.Inf(1), nil
+	}
+	// Short numbers of digits and one point are most of them: exact while both parts are.
+	if v, ok := shortFloat(b); ok {
+		return v, nil
+	}
+	return strconv.ParseFloat(string(b), 64)
+}
+
+// shortFloat reads a number of at most 15 digits without exponent, which two exact numbers and
+// one division give correctly rounded.
+func shortFloat(b []byte) (float64, bool) {
+	neg := len(b) > 0 && b[0] == '-'
+	if neg {
+		b = b[1:]
+	}
+	if len(b) == 0 || len(b) > 16 {
+		return 0, false
+	}
+	mantissa, digits, point := uint64(0), 0, -1
+	for i, d := range b {
+		switch {
+		case d >= '0' && d <= '9':
+			mantissa = mantissa*10 + uint64(d-'0')
+			digits++
+		case d == '.' && point < 0 && i > 0 && i < len(b)-1:
+			point = digits
+		default:
+			return 0, false
+		}
+	}
+	if digits == 0 || digits > 15 {
+		return 0, false
+	}
+	v := float64(mantissa)
+	if point >= 0 {
+		v /= pow10(digits - point)
+	}
+	if neg {
+		v = -v
+	}
+	return v, true
+}
+
+func pow10(n int) float64 {
+	v := 1.0
+	for range n {
+		v *= 10
+	}
+	return v
+}
+
+// Tokens appends an array of token ids to dst.
+func (c *Cursor) Tokens(dst []kv.Token) []kv.Token {
+	for c.Open('['); c.More(']'); {
+		n := c.Int()
+		if n < 0 || n > math.MaxUint32 {
+			c.fail()
+			return dst
+		}
+		dst = append(dst, kv.Token(n))
+	}
+	return dst
+}
+
+// Token reads a token id.
+func (c *Cursor) Token() kv.Token {
+	n := c.Int()
+	if n < 0 || n > math.MaxUint32 {
+		c.fail()
+		return 0
+	}
+	return kv.Token(n)
+}
+
+// Bool reads true or false.
+func (c *Cursor) Bool() bool {
+	if c.peek() == 't' {
+		c.word("true")
+		return c.err == nil
+	}
+	c.word("false")
+	return false
+}
+
+// TokenName reads a string "token_id:17", in which form engines name the tokens of
+// log-probabilities.
+func (c *Cursor) TokenName() kv.Token { return c.tokenName(c.Raw()) }
+
+// TokenKey is Key for a member that is named so.
+func (c *Cursor) TokenKey() kv.Token {
+	key := c.Raw()
+	if c.err == nil && c.peek() == ':' {
+		c.pos++
+	} else {
+		c.fail()
+	}
+	return c.tokenName(key)
+}
+
+func (c *Cursor) tokenName(raw []byte) kv.Token {
+	const prefix = `"token_id:`
+	if c.err != nil || len(raw) < len(prefix)+2 || string(raw[:len(prefix)]) != prefix {
+		c.fail()
+		return 0
+	}
+	inner := Cursor{data: raw[len(prefix) : len(raw)-1]}
+	n := inner.Int()
+	if inner.End() != nil || n < 0 || n > math.MaxUint32 {
+		c.fail()
+		return 0
+	}
+	return kv.Token(n)
+}
+
+// Text reads a string, its escapes resolved. It allocates.
+func (c *Cursor) Text() string {
+	raw := c.Raw()
+	if c.err != nil || len(raw) < 2 || raw[0] != '"' {
+		c.fail()
+		return ""
+	}
+	s, err := strconv.Unquote(string(raw))
+	if err != nil { // JSON has escapes that Go has not
+		s = unescape(raw[1 : len(raw)-1])
+	}
+	return s
+}
+
+// unescape resolves the escapes of JSON.
+func unescape(b []byte) string {
+	out := make([]byte, 0, len(b))
+	for i := 0; i < len(b); i++ {
+		if b[i] != '\\' || i+1 == len(b) {
+			out = append(out, b[i])
+			continue
+		}
+		i++
+		switch b[i] {
+		case 'n':
+			out = append(out, '\n')
+		case 't':
+			out = append(out, '\t')
+		case 'r':
+			out = append(out, '\r')
+		case 'b':
+			out = append(out, '\b')
+		case 'f':
+			out = append(out, '\f')
+		case 'u':
+			if i+5 > len(b) {
+				return string(out)
+			}
+			n, _ := strconv.ParseUint(string(b[i+1:i+5]), 16, 32)
+			i += 4
+			out = utf8.AppendRune(out, rune(n))
+		default:
+			out = append(out, b[i])
+		}
+	}
+	return string(out)
+}
+
+// AppendTokens appends an array of token ids to dst.
+func AppendTokens(dst []byte, lists ...[]kv.Token) []byte {
+	dst = append(dst, '[')
+	first := true
+	for _, list := range lists {
+		for _, t := range list {
+			if !first {
+				dst = append(dst, ',')
+			}
+			first = false
+			dst = strconv.AppendUint(dst, uint64(t), 10)
+		}
+	}
+	return append(dst, ']')
+}
+
+// AppendText appends a string to dst as JSON has it.
+func AppendText(dst []byte, s string) []byte {
+	text, err := json.Marshal(s)
+	if err != nil { // a string always has a form
+		return append(dst, '"', '"')
+	}
+	return append(dst, text...)
+}
+
+// AppendFloat appends a number to dst as JSON has it.
+func AppendFloat(dst []byte, v float64) []byte { return strconv.AppendFloat(dst, v, 'g', -1, 64) }

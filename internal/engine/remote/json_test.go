@@ -1,0 +1,152 @@
+package remote
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"testing"
+
+	"penstock/core/kv"
+)
+
+func TestCursor(t *testing.T) {
+	c := NewCursor([]byte(` {"a": [1, -2,3 ], "b\"c":{"x":[{}, "]}\\", [ ] ]}, "f":-1.25e-3,"n":null, "id":"token_id:17","s":"a\u00e9\n\/","t":[7,8], "token_id:9":0.5}`))
+	var ints []int64
+	var floats []float64
+	var tokens []kv.Token
+	var text, raw string
+	null := false
+	for c.Open('{'); c.More('}'); {
+		if c.Is('"') && len(tokens) == 3 {
+			tokens = append(tokens, c.TokenKey())
+			floats = append(floats, c.Float())
+			continue
+		}
+		switch string(c.Key()) {
+		case "a":
+			for c.Open('['); c.More(']'); {
+				ints = append(ints, c.Int())
+			}
+		case "f":
+			floats = append(floats, c.Float())
+		case "n":
+			null = c.Null()
+		case "id":
+			tokens = append(tokens, c.TokenName())
+		case "s":
+			text = c.Text()
+		case "t":
+			tokens = c.Tokens(tokens)
+		default:
+			raw = string(c.Raw())
+		}
+	}
+	if err := c.End(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(ints, []int64{1, -2, 3}) || !slices.Equal(floats, []float64{-1.25e-3, 0.5}) || !null ||
+		!slices.Equal(tokens, []kv.Token{17, 7, 8, 9}) || text != "aé\n/" || raw != `{"x":[{}, "]}\\", [ ] ]}` {
+		t.Errorf("ints %v, floats %v, null %v, tokens %v, text %q, raw %s", ints, floats, null, tokens, text, raw)
+	}
+}
+
+func TestCursorFails(t *testing.T) {
+	for _, text := range []string{``, `{`, `[1`, `[1 2]`, `{"a"}`, `{"a":1,}`, `[1,]`, `[-]`, `[1.5]`, `[99999999999999999999]`, `{"a":1}}`, `nul`} {
+		c := NewCursor([]byte(text))
+		if c.Is('{') {
+			for c.Open('{'); c.More('}'); {
+				c.Key()
+				c.Skip()
+			}
+		} else {
+			for c.Open('['); c.More(']'); {
+				c.Int()
+			}
+		}
+		if c.End() == nil {
+			t.Errorf("%q was read", text)
+		}
+	}
+}
+
+// FuzzCursor: of valid JSON every value is found as encoding/json has it; nothing else breaks it.
+func FuzzCursor(f *testing.F) {
+	f.Add([]byte(`{"choices":[{"index":0,"text":" a\"","token_ids":[1,2]}],"usage":null}`))
+	f.Add([]byte(`[1.5,-2e9,"\ud83d\ude00",{},[]]`))
+	f.Add([]byte(`{"a":{"b":[[[]]]},"c":"}"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := NewCursor(data)
+		raw := c.Raw()
+		if !json.Valid(data) || depth(data) > maxNesting {
+			return
+		}
+		if c.End() != nil || !json.Valid(raw) {
+			t.Fatalf("%q: %q, %v", data, raw, c.Err())
+		}
+		var want map[string]json.RawMessage
+		if json.Unmarshal(data, &want) != nil || want == nil {
+			return
+		}
+		c = NewCursor(data)
+		for c.Open('{'); c.More('}'); {
+			var key string
+			if json.Unmarshal(append(append([]byte{'"'}, c.Key()...), '"'), &key) != nil {
+				t.Fatalf("%q: no key", data)
+			}
+			if got := c.Raw(); !json.Valid(got) {
+				t.Fatalf("%q: member %q is %q", data, key, got)
+			}
+			delete(want, key)
+		}
+		if c.End() != nil || len(want) != 0 {
+			t.Fatalf("%q: %v, left %v", data, c.Err(), want)
+		}
+	})
+}
+
+func depth(data []byte) (most int) {
+	d := 0
+	for _, b := range data {
+		switch b {
+		case '{', '[':
+			d++
+			most = max(most, d)
+		case '}', ']':
+			d--
+		}
+	}
+	return most
+}
+
+// FuzzFloat: numbers are what strconv makes of them.
+func FuzzFloat(f *testing.F) {
+	for _, s := range []string{"0", "-1", "1.5", "0.1", "-0.000123", "123456789012345", "1234567890.12345", "1e5", "9007199254740993", "-Infinity"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got, ok := shortFloat([]byte(s))
+		if !ok {
+			return
+		}
+		want, err := strconv.ParseFloat(s, 64)
+		if err != nil || math.Float64bits(got) != math.Float64bits(want) {
+			t.Fatalf("%q: %v, want %v (%v)", s, got, want, err)
+		}
+	})
+}
+
+func TestAppendTokensDoesNotAllocate(t *testing.T) {
+	prompt, more := make([]kv.Token, 60_000), make([]kv.Token, 100)
+	for i := range prompt {
+		prompt[i] = kv.Token(i * 7 % 150_000)
+	}
+	body := AppendTokens(nil, prompt, more)
+	var back []kv.Token
+	if json.Unmarshal(body, &back) != nil || !slices.Equal(back, slices.Concat(prompt, more)) {
+		t.Fatal("the tokens do not come back")
+	}
+	if n := testing.AllocsPerRun(10, func() { body = AppendTokens(body[:0], prompt, more) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

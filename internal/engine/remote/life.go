@@ -1,0 +1,61 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"penstock/core/fault"
+)
+
+// life makes calls wait until an engine runs, and ends them when it stops.
+type life struct {
+	running chan struct{} // closed when it begins, after ctx was set
+	ctx     context.Context
+}
+
+func newLife() *life { return &life{running: make(chan struct{})} }
+
+func errStopped() error {
+	return fault.New(fault.Unavailable, "the engine's adapter has stopped; another worker can serve the request")
+}
+
+// enter waits until the engine runs. The context that it returns ends with ctx and when the
+// engine stops; leave must be called.
+func (l *life) enter(ctx context.Context) (inside context.Context, leave func(), err error) {
+	select {
+	case <-l.running:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, nil, ctx.Err()
+	case l.ctx.Err() != nil:
+		return nil, nil, errStopped()
+	}
+	inside, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.ctx, func() { cancel(errStopped()) })
+	return inside, func() { stop(); cancel(nil) }, nil
+}
+
+// run lets calls in and runs tasks until ctx ends, then ends the calls, and returns when the
+// tasks have. It is called once.
+func (l *life) run(ctx context.Context, tasks ...func(context.Context)) {
+	l.ctx = ctx
+	close(l.running)
+	var wg sync.WaitGroup
+	for _, task := range tasks {
+		wg.Go(func() { task(ctx) })
+	}
+	wg.Wait()
+	<-ctx.Done()
+}
+
+// cause returns what a call inside ended with: the stop of the engine where that is why.
+func cause(inside context.Context, err error) error {
+	if f := (*fault.Error)(nil); inside.Err() != nil && errors.As(context.Cause(inside), &f) {
+		return f
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+package remote
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"penstock/internal/engine"
+)
+
+// The times between two readings of an engine's metrics: while requests are in progress, and
+// while there are none, when others' may be.
+const (
+	scrapeBusy    = time.Second
+	scrapeIdle    = 10 * time.Second
+	scrapeTimeout = 5 * time.Second
+)
+
+// load keeps account of what an engine is doing. The adapter's own requests are known at every
+// moment. Those of others are what the engine counts beyond them; since its count is older than
+// ours, ours is taken at its highest since the reading before the last.
+type load struct {
+	blockSize, blocks int
+	busy              chan struct{} // of capacity 1: a request has begun
+
+	mu struct {
+		sync.Mutex
+		own, peak, peakBefore int // choices in progress, and the most since the last readings
+		prefill               int // prompt tokens of requests without a token yet
+		tokens                int // of prompt and output in progress
+		others, waiting       int
+		usage                 float64
+		preemptions           uint64
+		loaded                []string // adapters
+		failures              int      // readings in a row
+		read                  bool
+	}
+}
+
+func newLoad(blockSize, blocks int) *load {
+	return &load{blockSize: blockSize, blocks: blocks, busy: make(chan struct{}, 1)}
+}
+
+// flight is a request's part in the account.
+type flight struct {
+	choices, prompt, tokens int
+	begun                   bool // a token has come
+}
+
+// begin counts a request.
+func (l *load) begin(a *attempt) *flight {
+	f := &flight{choices: max(a.open, 1), prompt: len(a.req.Prompt), tokens: len(a.req.Prompt)}
+	l.mu.Lock()
+	l.mu.own += f.choices
+	l.mu.peak = max(l.mu.peak, l.mu.own)
+	l.mu.prefill += f.prompt
+	l.mu.tokens += f.tokens
+	l.mu.Unlock()
+	select {
+	case l.busy <- struct{}{}:
+	default:
+	}
+	return f
+}
+
+// grew counts tokens of output.
+func (l *load) grew(f *flight, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !f.begun {
+		f.begun = true
+		l.mu.prefill -= f.prompt
+	}
+	f.tokens += n
+	l.mu.tokens += n
+}
+
+// end takes a request out of the account.
+func (l *load) end(f *flight) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.own -= f.choices
+	l.mu.tokens -= f.tokens
+	if !f.begun {
+		l.mu.prefill -= f.prompt
+	}
+}
+
+// take enters a reading of the engine's metrics.
+func (l *load) take(g *Gauges) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.read, l.mu.failures = true, 0
+	l.mu.others = max(0, g.Running+g.Waiting-max(l.mu.peak, l.mu.peakBefore))
+	l.mu.peakBefore, l.mu.peak = l.mu.peak, l.mu.own
+	l.mu.waiting, l.mu.usage, l.mu.preemptions = g.Waiting, g.Usage, g.Preemptions
+	l.mu.loaded = append(l.mu.loaded[:0], g.Adapters...)
+}
+
+// missed notes that a reading failed.
+func (l *load) missed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.failures++
+	l.mu.others, l.mu.waiting = 0, 0
+	l.mu.peakBefore, l.mu.peak = l.mu.peak, l.mu.own
+}
+
+// now is the load.
+func (l *load) now() engine.Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.mu.own + l.mu.others
+	out := engine.Load{TotalBlocks: l.blocks, PrefillTokens: l.mu.prefill, Preemptions: l.mu.preemptions}
+	if all == 0 {
+		return out
+	}
+	out.Waiting = min(l.mu.waiting, all)
+	out.Running = all - out.Waiting
+	out.UsedBlocks = min(l.blocks, max(l.mu.tokens/max(l.blockSize, 1), int(l.mu.usage*float64(l.blocks))))
+	return out
+}
+
+// active reports whether anything is in progress.
+func (l *load) active() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.own+l.mu.others > 0
+}
+
+// adapters returns those of known that are in the engine's memory.
+func (l *load) adapters(known []string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for _, name := range known {
+		if slices.Contains(l.mu.loaded, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// missable is how many readings may fail in a row before somebody should know.
+const missable = 3
+
+func (l *load) warnings() []engine.Warning {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.failures < missable {
+		return nil
+	}
+	return []engine.Warning{{
+		Code: engine.WarnNoMetrics, Detail: "the engine's metrics could not be read " + strconv.Itoa(l.mu.failures) + " times in a row: its load counts only the requests of this worker",
+		Remedy: "see whether its metrics endpoint answers",
+	}}
+}
+
+// watchLoad reads the engine's metrics as often as they are of use.
+func (b *Base) watchLoad(ctx context.Context) {
+	if b.cfg.Scrape == nil {
+		return
+	}
+	idle := time.NewTimer(0)
+	defer idle.Stop()
+	for {
+		select {
+		case <-idle.C:
+		case <-b.load.busy:
+			idle.Stop()
+		case <-ctx.Done():
+			return
+		}
+		if b.health.down() == nil {
+			b.scrape(ctx)
+		}
+		if pause(ctx, scrapeBusy) != nil {
+			return
+		}
+		wait := scrapeIdle
+		if b.load.active() {
+			wait = 0
+		}
+		idle.Reset(wait)
+	}
+}
+
+func (b *Base) scrape(ctx context.Context) {
+	bounded, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
+	var g Gauges
+	err := b.cfg.Scrape(bounded, &g)
+	if ctx.Err() != nil {
+		return
+	}
+	b.stats.scrapes.Add(1)
+	if err != nil {
+		b.stats.scrapeFailures.Add(1)
+		b.load.missed()
+		b.health.note(ctx, err)
+		return
+	}
+	b.load.take(&g)
+}
+
+func itoa(n uint64) string { return strconv.FormatUint(n, 36) }

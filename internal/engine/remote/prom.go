@@ -1,0 +1,97 @@
+package remote
+
+import "bytes"
+
+// Sample is one line of Prometheus' text format. Its slices point into the text.
+type Sample struct {
+	Name   []byte
+	Labels []byte // as they are written, without the braces
+	Value  float64
+}
+
+// Samples calls yield with the samples of text whose names begin with prefix. It allocates nothing
+// for numbers of an ordinary form, and passes over lines that it cannot read.
+func Samples(text []byte, prefix string, yield func(Sample)) {
+	for len(text) > 0 {
+		line := text
+		if i := bytes.IndexByte(text, '\n'); i >= 0 {
+			line, text = text[:i], text[i+1:]
+		} else {
+			text = nil
+		}
+		if len(line) < len(prefix) || string(line[:len(prefix)]) != prefix || len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		if s, ok := sample(line); ok {
+			yield(s)
+		}
+	}
+}
+
+// sample reads a line: name{labels} value timestamp.
+func sample(line []byte) (s Sample, ok bool) {
+	end := bytes.IndexAny(line, "{ \t")
+	if end <= 0 {
+		return s, false
+	}
+	s.Name = line[:end]
+	rest := line[end:]
+	if rest[0] == '{' {
+		close := labelsEnd(rest)
+		if close < 0 {
+			return s, false
+		}
+		s.Labels, rest = rest[1:close], rest[close+1:]
+	}
+	rest = bytes.TrimLeft(rest, " \t")
+	if i := bytes.IndexAny(rest, " \t\r"); i >= 0 {
+		rest = rest[:i]
+	}
+	v, err := parseFloat(rest)
+	s.Value = v
+	return s, err == nil && len(rest) > 0
+}
+
+// labelsEnd returns where the brace is that ends the labels that b begins with, -1 if there is none.
+func labelsEnd(b []byte) int {
+	quoted := false
+	for i := 1; i < len(b); i++ {
+		switch {
+		case quoted && b[i] == '\\':
+			i++
+		case b[i] == '"':
+			quoted = !quoted
+		case b[i] == '}' && !quoted:
+			return i
+		}
+	}
+	return -1
+}
+
+// Label returns the value of a label as it is written, escapes included; nil if there is none of
+// that name.
+func (s *Sample) Label(name string) []byte {
+	for b := s.Labels; len(b) > 0; {
+		eq := bytes.IndexByte(b, '=')
+		if eq < 0 || eq+1 >= len(b) || b[eq+1] != '"' {
+			return nil
+		}
+		key := bytes.Trim(b[:eq], " ,\t")
+		b = b[eq+2:]
+		end := 0
+		for end < len(b) && b[end] != '"' {
+			if b[end] == '\\' {
+				end++
+			}
+			end++
+		}
+		if end >= len(b) {
+			return nil
+		}
+		if string(key) == name {
+			return b[:end]
+		}
+		b = b[end+1:]
+	}
+	return nil
+}

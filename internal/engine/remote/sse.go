@@ -1,0 +1,177 @@
+package remote
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+)
+
+// MaxEvent bounds one event of a stream in bytes.
+const MaxEvent = 8 << 20
+
+// errLong says that an event is over MaxEvent.
+var errLong = errors.New("an event of the stream is longer than 8 MiB")
+
+// Events reads a stream of server-sent events: lines that end with LF or CRLF, comments,
+// fields in any order, data in several lines. It keeps one buffer and allocates nothing per
+// event. Create it with [NewEvents] and Release it.
+type Events struct {
+	src io.Reader
+	buf []byte
+	at  int // where what was not given out begins
+	end int // of what was read into buf
+	eof error
+
+	name, data, raw []byte
+	joined          []byte // data of several lines
+}
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}
+
+// NewEvents returns a reader of the events in src.
+func NewEvents(src io.Reader) *Events {
+	return &Events{src: src, buf: *buffers.Get().(*[]byte)}
+}
+
+// Release gives the buffer back. Nothing of the events may be used after it.
+func (e *Events) Release() {
+	if cap(e.buf) <= 1<<20 {
+		b := e.buf[:cap(e.buf)]
+		buffers.Put(&b)
+	}
+	*e = Events{eof: io.ErrClosedPipe}
+}
+
+// Name returns the last event's name; empty if it has none. It is valid until Next.
+func (e *Events) Name() []byte { return e.name }
+
+// Raw returns the bytes of the last event, the empty line that ends it included and comments
+// left out. They are valid until Next.
+func (e *Events) Raw() []byte { return e.raw }
+
+// Next returns the data of the next event that has any, or is named, valid until the next call:
+// io.EOF at the stream's end, any other error if it broke off. An event that the stream's end
+// cut short counts.
+func (e *Events) Next() ([]byte, error) {
+	for {
+		ok, err := e.event()
+		if ok || err != nil {
+			return e.data, err
+		}
+	}
+}
+
+// span is a part of the buffer, from the beginning of the event.
+type span struct{ from, to int }
+
+// event reads up to an empty line. ok is false if there was nothing to give out.
+func (e *Events) event() (ok bool, err error) {
+	e.name, e.data, e.raw = nil, nil, nil
+	var name, data span
+	var fields, hasData, several bool
+	off := 0 // of the line, from the beginning of the event
+	for {
+		n, width, err := e.line(off)
+		if err != nil && (err != io.EOF || !fields) {
+			return false, err
+		}
+		line := e.buf[e.at+off:][:n]
+		switch {
+		case err == nil && n == 0 && !fields: // between events
+			e.at += off + width
+			off = 0
+			continue
+		case n == 0: // the end, of the event or of the stream
+			off += width
+			e.raw = e.buf[e.at:][:off]
+			e.name = e.raw[name.from:name.to]
+			if e.data = e.raw[data.from:data.to]; several {
+				e.data = e.joined
+			}
+			e.at += off
+			return hasData || len(e.name) > 0, nil
+		case line[0] == ':': // a comment: taken out, so that Raw has none
+			copy(e.buf[e.at+off:], e.buf[e.at+off+width:e.end])
+			e.end -= width
+			continue
+		}
+		fields = true
+		key, value := field(line)
+		from := off + n - len(value)
+		switch {
+		case string(key) == "data" && !hasData:
+			hasData, data = true, span{from, off + n}
+		case string(key) == "data":
+			if !several {
+				several = true
+				e.joined = append(e.joined[:0], e.buf[e.at+data.from:e.at+data.to]...)
+			}
+			e.joined = append(append(e.joined, '\n'), value...)
+		case string(key) == "event":
+			name = span{from, off + n}
+		}
+		off += width
+	}
+}
+
+// field splits a line at its colon, and leaves out one space after it.
+func field(line []byte) (key, value []byte) {
+	i := bytes.IndexByte(line, ':')
+	if i < 0 {
+		return line, line[len(line):]
+	}
+	value = line[i+1:]
+	if len(value) > 0 && value[0] == ' ' {
+		value = value[1:]
+	}
+	return line[:i], value
+}
+
+// line returns the length of the line that begins at off, without its end and with it. A last
+// line that nothing ends counts; after it comes io.EOF.
+func (e *Events) line(off int) (n, width int, err error) {
+	for seen := off; ; {
+		if i := bytes.IndexByte(e.buf[e.at+seen:e.end], '\n'); i >= 0 {
+			n = seen - off + i
+			width = n + 1
+			break
+		}
+		seen = e.end - e.at
+		if e.eof != nil {
+			if e.eof != io.EOF || seen == off {
+				return 0, 0, e.eof
+			}
+			n = seen - off
+			width = n
+			break
+		}
+		if err := e.fill(); err != nil {
+			return 0, 0, err
+		}
+	}
+	if n > 0 && e.buf[e.at+off+n-1] == '\r' {
+		n--
+	}
+	return n, width, nil
+}
+
+// fill reads more, and makes room for it first: by moving what is left to the front, and
+// when that is all of the buffer, by doubling it.
+func (e *Events) fill() error {
+	if e.end == len(e.buf) {
+		switch {
+		case e.at > 0:
+			e.end = copy(e.buf, e.buf[e.at:e.end])
+			e.at = 0
+		case len(e.buf) >= MaxEvent:
+			return errLong
+		default:
+			e.buf = append(e.buf, make([]byte, len(e.buf))...)
+		}
+	}
+	n, err := e.src.Read(e.buf[e.end:])
+	e.end += n
+	e.eof = err
+	return nil
+}

@@ -1,0 +1,42 @@
+package checkpoint
+
+import (
+	"slices"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// EndOfSequence returns the tokens that end an answer: those of
+// generation_config.json, which knows the end of a turn too, else those of
+// config.json. Ids that a model of so many vocabulary entries cannot draw are left out.
+func EndOfSequence(c *Config, g *Generation, vocabulary int) []kv.Token {
+	eos := g.EOS
+	if len(eos) == 0 {
+		eos = c.EOS
+	}
+	return slices.DeleteFunc(slices.Clone(eos), func(t kv.Token) bool { return int(t) >= vocabulary })
+}
+
+// Sampling returns the sampling parameters that a checkpoint asks for. Where
+// it does not say, temperature is 1 and filters are off; do_sample false is
+// greedy whatever else the file has.
+func (g *Generation) Sampling() engine.Sampling {
+	if g.DoSample != nil && !*g.DoSample {
+		return engine.Sampling{RepetitionPenalty: valueOr(g.RepetitionPenalty, 0)}
+	}
+	return engine.Sampling{
+		Temperature:       valueOr(g.Temperature, 1),
+		TopK:              max(0, valueOr(g.TopK, 0)), // some files write off as -1
+		TopP:              valueOr(g.TopP, 0),
+		MinP:              valueOr(g.MinP, 0),
+		RepetitionPenalty: valueOr(g.RepetitionPenalty, 0),
+	}
+}
+
+func valueOr[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}

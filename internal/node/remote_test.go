@@ -1,0 +1,468 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/engine"
+	"penstock/internal/engine/sim"
+)
+
+// otherProgram stands for an engine of another make: it says over HTTP what it serves.
+type otherProgram struct {
+	*httptest.Server
+	loading atomic.Bool
+	key     string
+	models  string // JSON of /v1/models
+}
+
+// runOther starts one that serves a model whose files are at root.
+func runOther(t *testing.T, model, root string) *otherProgram {
+	t.Helper()
+	o := &otherProgram{models: fmt.Sprintf(`{"data":[{"id":"lora","parent":%q},{"id":%q,"root":%q}]}`, model, model, root)}
+	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case o.loading.Load():
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case r.URL.Path == "/health":
+		case o.key != "" && r.Header.Get("Authorization") != "Bearer "+o.key:
+			w.WriteHeader(http.StatusUnauthorized)
+		case r.URL.Path == "/v1/models":
+			_, _ = w.Write([]byte(o.models))
+		case r.URL.Path == "/model_info":
+			_, _ = w.Write([]byte(`{"model_path":"org/model","tokenizer_path":"org/tokenizer"}`))
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(o.Close)
+	return o
+}
+
+// remoteStub is the adapter of an engine, around a simulated one.
+type remoteStub struct {
+	*sim.Engine
+	card     engine.Card
+	warnings []engine.Warning
+	shift    kv.Token // added to the tokens that the engine makes of texts
+}
+
+func (s *remoteStub) Card() engine.Card          { return s.card }
+func (s *remoteStub) Warnings() []engine.Warning { return s.warnings }
+
+func (s *remoteStub) Preprocess(_ context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
+	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
+	if err != nil {
+		return nil, err
+	}
+	if len(req.Chat) > 0 {
+		return nil, fault.New(fault.Unimplemented, "no chats")
+	}
+	p := &engine.Preprocessed{Attempt: req.Attempt, Tokens: pipe.Tokenizer.Encode(nil, req.Text, prep.EncodeOptions{})}
+	p.Tokens[len(p.Tokens)-1] += s.shift
+	return p, nil
+}
+
+// stubs makes adapters that say what is on the wire, as the real ones do. change may
+// alter each.
+type stubs struct {
+	mu     sync.Mutex
+	made   []string // "kind url rank/ranks"
+	change func(of *config.RemoteEngine, s *remoteStub)
+	refuse func(of *config.RemoteEngine) error
+}
+
+func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *remoteModel, _ *slog.Logger) (engine.Engine, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made = append(s.made, fmt.Sprintf("%s %d/%d", of.Kind, rank, ranks))
+	if s.refuse != nil {
+		if err := s.refuse(of); err != nil {
+			return nil, err
+		}
+	}
+	vocabulary, err := builtinVocabulary()
+	if err != nil {
+		return nil, err
+	}
+	timing, err := sim.Preset(sim.Presets()[0])
+	if err != nil {
+		return nil, err
+	}
+	timing.Speedup = 1000
+	name := of.Name
+	if name == "" {
+		name = "m"
+	}
+	block := 16
+	if of.BlockSize > 0 {
+		block = of.BlockSize
+	}
+	e, err := sim.New(sim.Config{
+		Name: name, Tokenizer: m.ref, Vocabulary: sim.Vocabulary(vocabulary), BlockSize: block, Blocks: 256, ContextLength: 4096,
+		MaxSeqs: 16, TokenBudget: 4096, MaxWaiting: 64, Timing: timing, Output: 8, Text: sim.Passage(func(string) []kv.Token { return []kv.Token{300, 301, 302} }),
+	})
+	if err != nil {
+		return nil, err
+	}
+	stub := &remoteStub{Engine: e, card: e.Card()}
+	stub.card.Engine = of.Kind
+	if s.change != nil {
+		s.change(of, stub)
+	}
+	return stub, nil
+}
+
+// lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// upWith runs up with engines of the stubs until the end of the test, and returns what it
+// says once it is ready, or its error.
+func upWith(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuffer, error) {
+	t.Helper()
+	cfg := settingsOf(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0")...)
+	ctx, cancel := context.WithCancel(context.Background())
+	log := &lockedBuffer{}
+	ready, ended := make(chan Ready, 1), make(chan error, 1)
+	go func() {
+		ended <- play(ctx, cfg, log, func(p *process) role {
+			p.adapt = s.adapt
+			return &up{process: p, ready: func(r Ready) { ready <- r }}
+		})
+	}()
+	select {
+	case r := <-ready:
+		t.Cleanup(func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("%v\n%s", err, log)
+			}
+		})
+		return r, log, nil
+	case err := <-ended:
+		cancel()
+		return Ready{}, log, err
+	}
+}
+
+// answerFrom asks for a completion and returns the worker that gave it.
+func answerFrom(t *testing.T, url, model string) (worker string) {
+	t.Helper()
+	resp, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(fmt.Sprintf(`{"model": %q, "prompt": "Where does the water go", "max_tokens": 3}`, model)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		var b bytes.Buffer
+		_, _ = b.ReadFrom(resp.Body)
+		t.Fatalf("%s answers %s: %s", model, resp.Status, &b)
+	}
+	return resp.Header.Get("x-penstock-worker")
+}
+
+// TestUpInFrontOfEngines: engines that run already are served as soon as they are there,
+// each with its own model, one that is down does not hold up the others and is taken in
+// when it comes, and what is wrong with them is said.
+func TestUpInFrontOfEngines(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a, b, c := runOther(t, "m", dir), runOther(t, "m", dir), runOther(t, "other", dir)
+	b.loading.Store(true)
+	s := &stubs{change: func(of *config.RemoteEngine, s *remoteStub) {
+		if of.Name == "other" {
+			s.warnings = []engine.Warning{{Code: engine.WarnNoEvents, Detail: "no events are configured", Remedy: "give events="}}
+			s.card.KVGuessed = true
+		}
+	}}
+	r, log, err := upWith(t, s, fmt.Sprintf("ENGINE=vllm=%s,vllm=%s,sglang=%s,name=other,ranks=2,model-path=%s", a.URL, b.URL, c.URL, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Workers != 3 || r.Model != "m" || r.Engine != "vllm" || r.BlockSize != 16 || len(r.Engines) != 3 {
+		t.Errorf("ready with %+v", r)
+	}
+	first, down, third := r.Engines[0], r.Engines[1], r.Engines[2]
+	if first.State != EngineServing || first.Model != "m" || first.Events != EventsYes || first.Tokenizer != dir || !slices.Equal(first.Workers, []uint64{1}) || !first.Chat {
+		t.Errorf("the first engine: %+v", first)
+	}
+	if down.State != EngineWaiting || down.Detail != "loading (503)" || down.URL != b.URL {
+		t.Errorf("the one that loads: %+v", down)
+	}
+	if third.State != EngineServing || third.Model != "other" || third.Events != EventsGuessed || !slices.Equal(third.Workers, []uint64{3, 4}) || len(third.Warnings) != 2 {
+		t.Errorf("the one with two ranks: %+v", third)
+	}
+	if got := answerFrom(t, r.URL, "m"); got != "1" {
+		t.Errorf("m was answered by worker %s", got)
+	}
+	if got := answerFrom(t, r.URL, "other"); got != "3" && got != "4" {
+		t.Errorf("other was answered by worker %s", got)
+	}
+	eventually(t, func() bool { return strings.Contains(log.String(), "no events are configured") })
+
+	b.loading.Store(false)
+	eventually(t, func() bool {
+		resp, err := http.Get(r.URL + "/v1/router/workers")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		var table struct {
+			Rows []struct {
+				ID    uint64 `json:"worker_id"`
+				State string `json:"state"`
+			} `json:"rows"`
+		}
+		return json.NewDecoder(resp.Body).Decode(&table) == nil && len(table.Rows) == 4 && table.Rows[1].ID == 2 && table.Rows[1].State == "ready"
+	})
+	if n := strings.Count(log.String(), "no events are configured"); n != 2 { // one for each rank
+		t.Errorf("the warning is in the log %d times", n)
+	}
+}
+
+// eventually waits for something that takes its time.
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
+	defer cancel()
+	if err := until(ctx, ok); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEnginesThatCannotBeServed: what the settings say wrongly of an engine ends the
+// process as it starts, with what to do.
+func TestEnginesThatCannotBeServed(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	for name, c := range map[string]struct {
+		env     func(a, b string) string
+		stub    func(of *config.RemoteEngine, s *remoteStub)
+		refuse  func(of *config.RemoteEngine) error
+		prepare func(o *otherProgram)
+		want    string
+	}{
+		"another tokenizer": {
+			env:  func(a, _ string) string { return "vllm=" + a },
+			stub: func(_ *config.RemoteEngine, s *remoteStub) { s.shift = 1 },
+			want: "is not the engine's",
+		},
+		"no tokenizer for tokens": {
+			env:     func(a, _ string) string { return "vllm=" + a + ",mode=tokens" },
+			prepare: func(o *otherProgram) { o.models = `{"data":[{"id":"m","root":"org/model"}]}` },
+			want:    "mode=tokens needs the model's tokenizer",
+		},
+		"a key": {
+			env:     func(a, _ string) string { return "vllm=" + a },
+			prepare: func(o *otherProgram) { o.key = "k" },
+			want:    "put that into a file and name it with api-key-file=FILE",
+		},
+		"not an engine": {
+			env:     func(a, _ string) string { return "vllm=" + a + "/elsewhere" },
+			prepare: func(o *otherProgram) {},
+			want:    "is the path of the URL right",
+		},
+		"two cards of one name": {
+			env:  func(a, b string) string { return "vllm=" + a + ",vllm=" + b + ",block-size=32" },
+			want: "block_size is",
+		},
+		"the adapter refuses": {
+			env: func(a, _ string) string { return "llamacpp=" + a },
+			refuse: func(*config.RemoteEngine) error {
+				return errors.New("its blocks have 32 tokens; give block-size=32")
+			},
+			want: "give block-size=32",
+		},
+		"different ranks": {
+			env:  func(a, _ string) string { return "vllm=" + a + ",api-key-file=" + dir + "/none" },
+			want: "api-key-file",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := runOther(t, "m", dir), runOther(t, "m", dir)
+			if c.prepare != nil {
+				c.prepare(a)
+			}
+			_, log, err := upWith(t, &stubs{change: c.stub, refuse: c.refuse}, "ENGINE="+c.env(a.URL, b.URL))
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), a.URL) && name != "two cards of one name" {
+				t.Errorf("%v, want %q\n%s", err, c.want, log)
+			}
+		})
+	}
+}
+
+// TestNoEngineAnswers: a start without any engine ends after the time that it has, as one
+// that is not ready.
+func TestNoEngineAnswers(t *testing.T) {
+	a := runOther(t, "m", "")
+	a.loading.Store(true)
+	_, _, err := upWith(t, &stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
+	if !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "vllm="+a.URL+": loading (503)") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestLateMistakeIsTriedAgain: an engine that comes late and cannot be served leaves the
+// others alone, and is taken in once it can.
+func TestLateMistakeIsTriedAgain(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a, b := runOther(t, "m", dir), runOther(t, "m", dir)
+	b.loading.Store(true)
+	var refused atomic.Int32
+	s := &stubs{refuse: func(of *config.RemoteEngine) error {
+		if of.URL.String() == b.URL && refused.Add(1) == 1 {
+			return errors.New("it is not what it was")
+		}
+		return nil
+	}}
+	r, log, err := upWith(t, s, "ENGINE=vllm="+a.URL+",vllm="+b.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.loading.Store(false)
+	eventually(t, func() bool { return strings.Contains(log.String(), "it is not what it was") })
+	answerFrom(t, r.URL, "m")
+	eventually(t, func() bool { return strings.Count(log.String(), "the engine serves") == 2 })
+}
+
+// TestWorkerInFrontOfEngine: a worker serves all ranks of its engine, and says so.
+func TestWorkerInFrontOfEngine(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a := runOther(t, "m", dir)
+	s := &stubs{}
+	cfg := settingsOf(t, config.Worker, "ENGINE=vllm="+a.URL+",ranks=3", "NATS_LISTEN=127.0.0.1:0", "HTTP_ADDR=127.0.0.1:0", "WORKER_ID=77")
+	ctx, cancel := context.WithCancel(context.Background())
+	started, ended := make(chan Started, 1), make(chan error, 1)
+	go func() {
+		ended <- play(ctx, cfg, &lockedBuffer{}, func(p *process) role {
+			p.adapt = s.adapt
+			return &workerRole{process: p, ready: func(s Started) { started <- s }}
+		})
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	var is Started
+	select {
+	case is = <-started:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	if is.WorkerID != 77 || is.Model != "m" || is.Addr == "" || len(is.Engines) != 1 || len(is.Engines[0].Workers) != 3 || is.Engines[0].Workers[0] != 77 {
+		t.Errorf("%+v", is)
+	}
+	if !slices.Equal(s.made, []string{"vllm 0/3", "vllm 1/3", "vllm 2/3"}) {
+		t.Errorf("adapters: %q", s.made)
+	}
+	resp, err := http.Get(is.URL + "/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var h workerHealth
+	if err := json.NewDecoder(resp.Body).Decode(&h); err != nil || resp.StatusCode != http.StatusOK || h.Status != "ready" || h.Engine == nil || h.Engine.State != EngineServing {
+		t.Errorf("%s %+v (%v)", resp.Status, h, err)
+	}
+}
+
+func TestLook(t *testing.T) {
+	a := runOther(t, "m", "org/model")
+	of := settingsOf(t, config.Up, "ENGINE=sglang="+a.URL).RemoteEngines()[0]
+	got, err := lookAt(t.Context(), &of, "")
+	if err != nil || got != (lookedAt{model: "m", root: "org/tokenizer"}) {
+		t.Errorf("%+v (%v)", got, err)
+	}
+	of.Kind = config.EngineVLLM
+	if got, err := lookAt(t.Context(), &of, ""); err != nil || got.root != "org/model" {
+		t.Errorf("%+v (%v)", got, err)
+	}
+	text := []byte("# HELP vllm:cache_config_info x\nvllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1.0\nvllm:cache_config_info{block_size=\"16\",engine=\"1\"} 1.0\nvllm:other{engine=\"7\"} 1\n")
+	if n := vllmRanks(text); n != 2 {
+		t.Errorf("%d ranks in the metrics", n)
+	}
+	a.key = "right"
+	if _, err := lookAt(t.Context(), &of, "wrong"); err == nil || !strings.Contains(err.Error(), "does not take the key") || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("%v", err)
+	}
+	a.Close()
+	var later *notYet
+	if _, err := lookAt(t.Context(), &of, ""); !errors.As(err, &later) || !strings.Contains(later.why, "connection refused") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestTokenizerOf: where the tokenizer of an engine is looked for.
+func TestTokenizerOf(t *testing.T) {
+	dir, empty := small(t, `{"vocab_size": 2048, "max_position_embeddings": 512}`, `{"temperature": 0.5}`), t.TempDir()
+	for name, c := range map[string]struct {
+		of      config.RemoteEngine
+		root    string
+		from    string
+		note    string
+		problem string
+	}{
+		"named":             {of: config.RemoteEngine{ModelPath: dir}, from: dir},
+		"the engine's root": {root: dir, from: dir},
+		"nowhere":           {root: "org/model", from: "engine", note: "tokenizer.json of its model (org/model) with --model-path"},
+		"nothing said":      {from: "engine", note: "requests are passed on as they are"},
+		"named wrongly":     {of: config.RemoteEngine{ModelPath: empty}, root: dir, problem: "there is no tokenizer.json"},
+		"wanted":            {of: config.RemoteEngine{Mode: config.ModeTokens}, root: empty, problem: "it is not in " + empty},
+		"not wanted":        {of: config.RemoteEngine{Mode: config.ModePass}, root: dir, from: "engine"},
+	} {
+		m, err := tokenizerOf(&c.of, lookedAt{root: c.root}, "")
+		switch {
+		case c.problem != "":
+			if err == nil || !strings.Contains(err.Error(), c.problem) {
+				t.Errorf("%s: %v, want %q", name, err, c.problem)
+			}
+		case err != nil || m.from != c.from || !strings.Contains(m.note, c.note) || (m.note == "") != (c.note == ""):
+			t.Errorf("%s: %+v (%v)", name, m, err)
+		case m.from == dir && (m.facts.context != 512 || m.facts.defaults.Temperature != 0.5 || m.ref.Digest != m.pipe.Digest):
+			t.Errorf("%s: %+v", name, m.facts)
+		}
+	}
+}
+
+func TestSmallIDs(t *testing.T) {
+	r := &remotes{all: make([]*remoteEngine, 3)}
+	for _, c := range []struct{ of, rank, want int }{{1, 0, 2}, {2, 1, 4}, {0, 1, 5}, {2, 1, 4}, {0, 0, 1}} {
+		if got := r.smallID(c.of, c.rank); got != kv.WorkerID(c.want) {
+			t.Errorf("engine %d rank %d is worker %d, want %d", c.of, c.rank, got, c.want)
+		}
+	}
+	if rankID(7, 0) != 7 || rankID(7, 1) == rankID(7, 2) || rankID(7, 1) == rankID(8, 1) {
+		t.Error("ranks of a worker are not told apart")
+	}
+}

@@ -1,0 +1,78 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"penstock/core/fault"
+	"penstock/internal/config"
+	"penstock/internal/engine"
+)
+
+// adapter opens what speaks with one data-parallel rank of an engine; the rank of an engine that
+// has one is anyRank.
+type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error)
+
+// openTimeout bounds the opening of an engine that answers.
+const openTimeout = readyTimeout
+
+// open opens all ranks of an engine that has answered.
+func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*rankSet, error) {
+	m, err := tokenizerOf(&e.of, found, e.set.p.cfg.HubCache())
+	if err != nil {
+		return nil, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	o := &rankSet{tokenizer: m.from}
+	ranks := max(1, e.of.Ranks, found.ranks)
+	if e.of.Ranks > 0 && found.ranks > 0 && e.of.Ranks != found.ranks {
+		return nil, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", e.of.Ranks, found.ranks)
+	}
+	for rank := range ranks {
+		eng, err := e.set.adapt(bounded, &e.of, rank, ranks, key, &m, e.log)
+		if err != nil {
+			return nil, away(err)
+		}
+		o.ranks = append(o.ranks, eng)
+	}
+	first := o.ranks[0]
+	if m.note != "" {
+		o.notes = append(o.notes, m.note)
+	}
+	if m.pipe != nil {
+		e.set.keep(m.pipe)
+		o.chat = m.pipe.Template != nil
+	} else if p, ok := first.(engine.Passer); ok {
+		o.chat = slices.Contains(p.Passes(), "/v1/chat/completions")
+	}
+	// All ranks have one tokenizer: the first that asks waits for the answer, as do the others.
+	var once sync.Once
+	var wrong error
+	o.check = func(ctx context.Context) error {
+		once.Do(func() {
+			var note string
+			if note, wrong = checkTokenizer(ctx, first, &m, e.log); note != "" {
+				o.notes = append(o.notes, note)
+			}
+		})
+		return wrong
+	}
+	return o, nil
+}
+
+// away marks the failure of an engine that answered a moment ago and does not now.
+func away(err error) error {
+	if code := fault.Of(err); code == fault.Unavailable || code == fault.Deadline {
+		return fmt.Errorf("%w: %w", errAway, err)
+	}
+	return err
+}
+
+// adaptTo opens the adapter of the engine's kind.
+func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
+	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
+}

@@ -1,0 +1,145 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/core/forecast"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+)
+
+// tried is how what was believed of a worker's cache came true, in this life of it. It is
+// guarded by predictions' lock.
+type tried struct {
+	record forecast.Record
+	// requests that reported, and the tokens of theirs that were predicted and reported.
+	requests, predicted, reported uint64
+	blockSize                     int
+}
+
+// comparison is what a worker reported of one prompt beside what was believed, in tokens.
+type comparison struct {
+	worker              kv.Worker
+	predicted, reported int
+	changed             bool // the verdict on the worker's predictions
+}
+
+// try returns the account of a worker that exists. The caller holds mu.
+func (p *predictions) try(w kv.Worker) *tried {
+	t := p.mu.tried[w]
+	if t == nil {
+		t = &tried{}
+		p.mu.tried[w] = t
+	}
+	return t
+}
+
+// add takes the report of an attempt, and reports whether the verdict is another by it.
+func (t *tried) add(out *comparison, s *sent) (changed bool) {
+	t.requests++
+	t.predicted += uint64(out.predicted)
+	t.reported += uint64(out.reported)
+	t.blockSize = s.blockSize
+	return t.record.Add(s.known, s.predicted, out.reported/s.blockSize)
+}
+
+// warning returns what is to be said of the predictions; nil if they are fair.
+func (t *tried) warning() *engine.Warning {
+	predicted, found := t.record.Evidence()
+	switch t.record.Verdict() {
+	case forecast.Over:
+		return &engine.Warning{
+			Code: engine.WarnMispredict,
+			Detail: fmt.Sprintf("of %d prompt tokens that its last %d requests were predicted to find in its cache they found %d",
+				predicted*t.blockSize, forecast.Window, found*t.blockSize),
+			Remedy: "the router believes in blocks that the engine does not use: compare the engine's block size and the namespaces of its cache with the card's, and see this worker's feed for lost events",
+		}
+	case forecast.Blind:
+		return &engine.Warning{
+			Code: engine.WarnMispredict,
+			Detail: fmt.Sprintf("its last %d requests that found anything in its cache found %d prompt tokens, and none was predicted",
+				forecast.Window, found*t.blockSize),
+			Remedy: "the engine reuses blocks of which the router hears nothing, or under other hashes: turn on the engine's cache events, and compare its block size, adapters and cache salts with what requests carry",
+		}
+	}
+	return nil
+}
+
+// triedRow is the JSON of how predictions for one worker came true.
+type triedRow struct {
+	Requests  uint64 `json:"requests"` // that reported
+	Predicted uint64 `json:"predicted_cached_tokens"`
+	Reported  uint64 `json:"reported_cached_tokens"`
+	Verdict   string `json:"verdict"` // open, fair, over or blind: see core/forecast
+}
+
+// trial is what one account says.
+type trial struct {
+	row     triedRow
+	warning *engine.Warning
+}
+
+// trials returns what all accounts say.
+func (p *predictions) trials() map[kv.Worker]trial {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make(map[kv.Worker]trial, len(p.mu.tried))
+	for w, t := range p.mu.tried { // each is its own affair
+		all[w] = trial{triedRow{t.requests, t.predicted, t.reported, t.record.Verdict().String()}, t.warning()}
+	}
+	return all
+}
+
+// judged tells the log that the verdict on a worker's predictions has changed.
+func (r *Router) judged(w kv.Worker) {
+	t, ok := r.predict.trials()[w]
+	switch {
+	case !ok: // it has gone meanwhile
+	case t.warning != nil:
+		r.throttle.Log(context.Background(), slog.LevelWarn, "what is believed of a worker's cache does not come true",
+			"worker", uint64(w.ID), "rank", w.Rank, "detail", t.warning.Detail, "remedy", t.warning.Remedy)
+	default:
+		r.log.Info("what is believed of a worker's cache comes true", "worker", uint64(w.ID), "rank", w.Rank)
+	}
+}
+
+// triedMetrics are predictions beside reports; they are collected when somebody looks, of
+// the workers that exist.
+type triedMetrics struct {
+	r                   *Router
+	predicted, reported *prometheus.Desc
+}
+
+var _ prometheus.Collector = (*triedMetrics)(nil)
+
+func newTriedMetrics(r *Router) *triedMetrics {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(obs.Namespace+"_router_worker_"+name, help, []string{"worker", "dp_rank"}, nil)
+	}
+	return &triedMetrics{
+		r:         r,
+		predicted: desc("predicted_cached_tokens_total", "Prompt tokens believed to be in the worker's cache, of the requests of which it reported what was."),
+		reported:  desc("reported_cached_tokens_total", "Prompt tokens that the worker reported to have had in its cache, of the same requests."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *triedMetrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- m.predicted
+	ch <- m.reported
+}
+
+// Collect implements prometheus.Collector.
+func (m *triedMetrics) Collect(ch chan<- prometheus.Metric) {
+	for w, t := range m.r.predict.trials() {
+		worker, rank := strconv.FormatUint(uint64(w.ID), 10), strconv.FormatUint(uint64(w.Rank), 10)
+		ch <- prometheus.MustNewConstMetric(m.predicted, prometheus.CounterValue, float64(t.row.Predicted), worker, rank)
+		ch <- prometheus.MustNewConstMetric(m.reported, prometheus.CounterValue, float64(t.row.Reported), worker, rank)
+	}
+}

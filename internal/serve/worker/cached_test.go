@@ -1,0 +1,30 @@
+package worker_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"penstock/internal/serve/servetest"
+)
+
+// TestCachedLate: cached tokens count when the engine says them, whenever that is.
+func TestCachedLate(t *testing.T) {
+	for _, tt := range []struct {
+		tells servetest.Telling
+		want  string
+	}{{servetest.TellsFirst, "8"}, {servetest.TellsLast, "8"}, {servetest.TellsNever, "0"}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, servetest.Config{Cached: tt.tells})
+			r.start(r.engine)
+			defer r.stop()
+			for range 2 { // the second finds what the first has left
+				if _, err := r.generate(t.Context(), r.addr(), request(9)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := r.metric(`worker_cached_tokens_total{worker="7"}`); n != tt.want {
+				t.Errorf("told at time %d: %s cached tokens are counted, want %s", tt.tells, n, tt.want)
+			}
+		})
+	}
+}

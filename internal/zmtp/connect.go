@@ -1,0 +1,127 @@
+package zmtp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"penstock/internal/backoff"
+)
+
+// connect dials ep and makes the connection ready, within the time of a handshake.
+func connect(ctx context.Context, ep Endpoint, socket string, o *Options) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.HandshakeTimeout)
+	defer cancel()
+	conn, err := ep.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return shakeWith(ctx, conn, dialled, socket, o)
+}
+
+// shakeWith is shake that ends with ctx too.
+func shakeWith(ctx context.Context, conn net.Conn, by side, socket string, o *Options) (*link, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	l, err := shake(conn, by, socket, o)
+	if !stop() && err == nil {
+		err = ctx.Err() // the connection was closed under the handshake that succeeded
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// steady is how long a connection lasts that is worth another attempt at once.
+const steady = 5 * time.Second
+
+// persist dials ep and serves the connection, again and again, until ctx ends or
+// serve returns an error that is final.
+func persist(ctx context.Context, ep Endpoint, socket string, o *Options, serve func(context.Context, *link) error) error {
+	if err := ep.dialable(); err != nil {
+		return err
+	}
+	retry := backoff.Backoff{Least: o.ReconnectMin, Most: o.ReconnectMax}
+	for {
+		l, err := connect(ctx, ep, socket, o)
+		if err == nil {
+			began := time.Now()
+			o.tell(State{Kind: Connected, Peer: ep.String()})
+			err = serve(ctx, l)
+			if time.Since(began) >= steady {
+				retry.Reset()
+			}
+			if ctx.Err() == nil {
+				o.tell(State{Kind: Lost, Peer: ep.String(), Err: err})
+			}
+		} else if ctx.Err() == nil {
+			o.tell(State{Kind: Refused, Peer: ep.String(), Err: err})
+		}
+		var final *finalError
+		if errors.As(err, &final) {
+			return final.err
+		}
+		if err := retry.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// finalError is one of the caller, after which nothing is dialled again.
+type finalError struct{ err error }
+
+func (e *finalError) Error() string { return e.err.Error() }
+
+// acceptAll makes the connections of ln ready and serves each in a goroutine of
+// its own, until ctx ends or ln is closed. It returns when all of them have.
+func acceptAll(ctx context.Context, ln net.Listener, socket string, o *Options, serve func(context.Context, *link) error) {
+	var peers sync.WaitGroup
+	defer peers.Wait()
+	places := make(chan struct{}, o.MaxPeers)
+	retry := backoff.Backoff{Least: 5 * time.Millisecond, Most: time.Second}
+	for {
+		conn, err := ln.Accept()
+		switch {
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			if err == nil {
+				_ = conn.Close()
+			}
+			return
+		case err != nil: // no descriptors, or the like: what is connected goes on
+			o.tell(State{Kind: Refused, Peer: "anyone", Err: fmt.Errorf("accept: %w", err)})
+			_ = retry.Wait(ctx) // the end of ctx closes ln
+			continue
+		}
+		retry.Reset()
+		select {
+		case places <- struct{}{}:
+		default:
+			_ = conn.Close()
+			o.tell(State{Kind: Refused, Peer: peerName(conn), Err: fmt.Errorf("there are %d connections already", o.MaxPeers)})
+			continue
+		}
+		peers.Go(func() {
+			defer func() { <-places }()
+			acceptOne(ctx, conn, socket, o, serve)
+		})
+	}
+}
+
+func acceptOne(ctx context.Context, conn net.Conn, socket string, o *Options, serve func(context.Context, *link) error) {
+	name := peerName(conn)
+	l, err := shakeWith(ctx, conn, accepted, socket, o)
+	if err != nil {
+		if ctx.Err() == nil {
+			o.tell(State{Kind: Refused, Peer: name, Err: err})
+		}
+		return
+	}
+	o.tell(State{Kind: Connected, Peer: name})
+	err = serve(ctx, l)
+	if ctx.Err() == nil {
+		o.tell(State{Kind: Lost, Peer: name, Err: err})
+	}
+}

@@ -1,0 +1,140 @@
+package zmtp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// inbox is how many received messages wait for Recv. Beyond it the connection
+// waits, and TCP holds up the peer.
+const inbox = 64
+
+// Dealer is one connection to a ROUTER: messages there and back, as they come. It
+// does not dial again: who asks for a replay wants to know that the answer will not
+// come. Send and Recv may be called at once.
+type Dealer struct {
+	o    Options
+	out  *outbox
+	in   chan [][]byte
+	life *lifetime
+	err  error // why the connection ended; read after in is closed
+}
+
+// DialDealer connects to the ROUTER at ep; ctx and Options.HandshakeTimeout bound
+// how long that takes.
+func DialDealer(ctx context.Context, ep Endpoint, o Options) (*Dealer, error) {
+	if err := ep.dialable(); err != nil {
+		return nil, err
+	}
+	d := &Dealer{o: o.withDefaults(), in: make(chan [][]byte, inbox), life: newLifetime(nil)}
+	if err := checkIdentity(d.o.Identity); err != nil {
+		return nil, err
+	}
+	l, err := connect(ctx, ep, typeDealer, &d.o)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", ep, err)
+	}
+	d.out = newOutbox(&d.o)
+	d.life.begin(context.Background(), func(ctx context.Context) { d.run(ctx, l) })
+	return d, nil
+}
+
+func checkIdentity(id string) error {
+	if len(id) > 255 || len(id) > 0 && id[0] == 0 {
+		return fmt.Errorf("dial: the identity must have at most 255 bytes and not begin with zero, has %d", len(id))
+	}
+	return nil
+}
+
+func (d *Dealer) run(ctx context.Context, l *link) {
+	d.err = exchange(ctx, l, d.out, func(frames [][]byte, _ command) error {
+		if frames == nil {
+			return nil // a command that is none of a dealer's
+		}
+		select {
+		case d.in <- clone(frames):
+		case <-d.life.closing: // nobody will take it
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return nil
+	})
+	if d.life.isClosing() {
+		d.err = ErrClosed
+	}
+	close(d.in)
+}
+
+// Send queues one message of at least one frame, and copies it. It waits while
+// there is no room, and returns ctx's error or why the connection ended.
+func (d *Dealer) Send(ctx context.Context, frames ...[]byte) error {
+	if len(frames) == 0 {
+		return errors.New("send: a message has at least one frame")
+	}
+	for {
+		if d.isDone() {
+			return fmt.Errorf("send: %w", d.err)
+		}
+		if d.out.push(frames) {
+			return nil
+		}
+		select {
+		case <-d.out.room:
+		case <-d.life.done:
+		case <-d.life.closing:
+			return fmt.Errorf("send: %w", ErrClosed)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// isDone reports whether the connection has ended.
+func (d *Dealer) isDone() bool {
+	select {
+	case <-d.life.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Recv returns the next message, which is the caller's, or ctx's error, or, after
+// all that came before, why the connection ended: io.EOF when the peer closed it.
+func (d *Dealer) Recv(ctx context.Context) ([][]byte, error) {
+	select {
+	case frames, ok := <-d.in:
+		if !ok {
+			return nil, fmt.Errorf("receive: %w", d.err)
+		}
+		return frames, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Close ends the connection, after what is queued is sent or Options.Linger.
+func (d *Dealer) Close() error {
+	d.life.end(d.o.Linger, func() int {
+		d.out.close()
+		return 1
+	})
+	return nil
+}
+
+// clone copies a message into memory of its own.
+func clone(frames [][]byte) [][]byte {
+	size := 0
+	for _, f := range frames {
+		size += len(f)
+	}
+	own := make([][]byte, len(frames))
+	buf := make([]byte, 0, size)
+	for i, f := range frames {
+		from := len(buf)
+		buf = append(buf, f...)
+		own[i] = buf[from:len(buf):len(buf)]
+	}
+	return own
+}

@@ -1,0 +1,173 @@
+package zmtp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Endpoint is an address as ZeroMQ writes it: "tcp://host:port", where host may
+// be a name, an IPv4 address, an IPv6 address in brackets, or "*" for all
+// interfaces, or "ipc://path". The zero value is no endpoint.
+type Endpoint struct {
+	network string // "tcp" or "unix"
+	host    string // of tcp: without brackets; "*" is all interfaces
+	port    int    // of tcp; 0 lets the system choose, for those who listen
+	path    string // of ipc; a leading "@" is a name in Linux's abstract space
+}
+
+// ParseEndpoint reads an endpoint. Its errors say what an endpoint looks like.
+func ParseEndpoint(s string) (Endpoint, error) {
+	scheme, rest, ok := strings.Cut(s, "://")
+	switch {
+	case !ok:
+		return Endpoint{}, fmt.Errorf("endpoint %q: no scheme; write tcp://host:port or ipc://path", s)
+	case scheme == "ipc" && rest == "":
+		return Endpoint{}, fmt.Errorf("endpoint %q: no path after ipc://", s)
+	case scheme == "ipc" && len(rest) > maxIPCPath:
+		return Endpoint{}, fmt.Errorf("endpoint %q: the path of a Unix socket has at most %d bytes", s, maxIPCPath)
+	case scheme == "ipc" && strings.IndexByte(rest, 0) >= 0:
+		return Endpoint{}, fmt.Errorf("endpoint %q: a zero byte in the path", s)
+	case scheme == "ipc":
+		return Endpoint{network: "unix", path: rest}, nil
+	case scheme != "tcp":
+		return Endpoint{}, fmt.Errorf("endpoint %q: scheme %q is not supported; tcp and ipc are", s, scheme)
+	}
+	host, port, err := net.SplitHostPort(rest)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("endpoint %q: %w; write tcp://host:port, an IPv6 address in brackets", s, err)
+	}
+	if host == "" || strings.ContainsAny(host, "/;@ ") {
+		return Endpoint{}, fmt.Errorf("endpoint %q: %q is no host; * means all interfaces", s, host)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if port == "*" {
+		n, err = 0, nil
+	}
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("endpoint %q: %q is no port (0 to 65535)", s, port)
+	}
+	return Endpoint{network: "tcp", host: host, port: int(n)}, nil
+}
+
+// maxIPCPath is what a socket address holds on Linux, with its final zero.
+const maxIPCPath = 107
+
+// IsZero reports whether e is no endpoint.
+func (e Endpoint) IsZero() bool { return e == Endpoint{} }
+
+// Wildcard reports whether e names all interfaces of a machine, or a port that
+// the system chooses: one can listen there and not dial it.
+func (e Endpoint) Wildcard() bool {
+	if e.network != "tcp" {
+		return false
+	}
+	ip := net.ParseIP(e.host)
+	return e.host == "*" || e.port == 0 || ip != nil && ip.IsUnspecified()
+}
+
+// Rank returns the endpoint of data-parallel rank i beside e, which is that of
+// rank 0, as engines assign them: i ports further. Beyond the last port, and for
+// a path, which has no ranks, the result is the zero endpoint unless i is 0.
+func (e Endpoint) Rank(i int) Endpoint {
+	switch {
+	case i == 0:
+		return e
+	case e.network != "tcp" || i < 0 || e.port == 0 || i > 65535-e.port:
+		return Endpoint{}
+	}
+	e.port += i
+	return e
+}
+
+// String returns e as ParseEndpoint reads it, "" for no endpoint.
+func (e Endpoint) String() string {
+	switch e.network {
+	case "tcp":
+		return "tcp://" + net.JoinHostPort(e.host, strconv.Itoa(e.port))
+	case "unix":
+		return "ipc://" + e.path
+	}
+	return ""
+}
+
+// Network returns "tcp" or "unix", and "" for no endpoint.
+func (e Endpoint) Network() string { return e.network }
+
+// EndpointOf returns the endpoint of an address that was listened on.
+func EndpointOf(a net.Addr) Endpoint {
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		ip := a.IP
+		host := ip.String()
+		if len(ip) == 0 || ip.IsUnspecified() {
+			host = "*"
+		} else if a.Zone != "" {
+			host += "%" + a.Zone
+		}
+		return Endpoint{network: "tcp", host: host, port: a.Port}
+	case *net.UnixAddr:
+		return Endpoint{network: "unix", path: a.Name}
+	}
+	return Endpoint{}
+}
+
+// Listen opens e for peers that dial, as ListenPub and ListenRouter do, for
+// SubscribeListen. The socket file of an owner that is gone is removed.
+func Listen(e Endpoint) (net.Listener, error) {
+	if e.IsZero() {
+		return nil, errors.New("listen: no endpoint")
+	}
+	if e.network == "unix" {
+		removeStale(e.path)
+	}
+	ln, err := net.Listen(e.network, e.address())
+	if err != nil {
+		return nil, fmt.Errorf("listen %s: %w", e, err)
+	}
+	return ln, nil
+}
+
+// removeStale removes a socket file that nobody listens on any more: a process
+// that was killed leaves its own behind.
+func removeStale(path string) {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().Type() != fs.ModeSocket {
+		return
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		_ = c.Close()
+		return
+	}
+	_ = os.Remove(path)
+}
+
+func (e Endpoint) address() string {
+	switch {
+	case e.network == "unix":
+		return e.path
+	case e.host == "*":
+		return ":" + strconv.Itoa(e.port)
+	}
+	return net.JoinHostPort(e.host, strconv.Itoa(e.port))
+}
+
+// dialable says why e cannot be dialled, nil if it can.
+func (e Endpoint) dialable() error {
+	switch {
+	case e.IsZero():
+		return errors.New("dial: no endpoint")
+	case e.Wildcard():
+		return fmt.Errorf("dial %s: one can listen there and not dial it; write the address and port of the peer", e)
+	}
+	return nil
+}
+
+func (e Endpoint) dial(ctx context.Context) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, e.network, e.address())
+}

@@ -1,0 +1,139 @@
+package zmtp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"time"
+)
+
+// The socket types that matter here, as READY names them.
+const (
+	typePub    = "PUB"
+	typeXPub   = "XPUB"
+	typeSub    = "SUB"
+	typeXSub   = "XSUB"
+	typeDealer = "DEALER"
+	typeRouter = "ROUTER"
+	typeReq    = "REQ"
+	typeRep    = "REP"
+)
+
+// legalPeers returns the types that a socket of this type talks with.
+func legalPeers(socket string) []string {
+	switch socket {
+	case typePub:
+		return []string{typeSub, typeXSub}
+	case typeSub:
+		return []string{typePub, typeXPub}
+	case typeDealer:
+		return []string{typeRouter, typeDealer, typeRep}
+	default:
+		return []string{typeDealer, typeRouter, typeReq}
+	}
+}
+
+// side is who made a connection.
+type side uint8
+
+const (
+	dialled side = iota
+	accepted
+)
+
+// shake makes a new connection ready for traffic as a socket of the given type, or
+// closes it.
+func shake(conn net.Conn, by side, socket string, o *Options) (*link, error) {
+	l := &link{conn: conn, o: o, rd: reader{src: conn, max: o.MaxMessage, maxFrames: o.MaxFrames}}
+	_ = conn.SetDeadline(time.Now().Add(o.HandshakeTimeout))
+	if err := l.shake(by, socket); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return l, nil
+}
+
+// shake exchanges greetings and READY. Who dials sends the mechanism after it has
+// the listener's: libzmq does not say which one it wants once it knows that ours is
+// another, and an operator needs to hear it.
+func (l *link) shake(by side, socket string) error {
+	ours := appendGreeting(nil)
+	first := ours
+	if by == dialled {
+		first = ours[:mechanismAt]
+	}
+	if _, err := l.conn.Write(first); err != nil {
+		return err
+	}
+	g, err := l.rd.take(signatureSize)
+	if err == nil {
+		err = checkSignature(g)
+	}
+	if err == nil {
+		g, err = l.rd.take(greetingSize)
+	}
+	if err == nil {
+		l.peer.minor, err = checkGreeting(g)
+	}
+	if err != nil {
+		return err
+	}
+	l.rd.r += greetingSize
+	if _, err := l.conn.Write(appendReady(ours[len(first):], socket, l.o.Identity)); err != nil {
+		return err
+	}
+	switch err := l.readReady(); {
+	case errors.Is(err, io.EOF):
+		// libzmq closes without a word when it does not talk with our type.
+		return fmt.Errorf("the peer closed the connection on hearing that this is a %s; is it the port of a %s? (%w)", socket, legalPeers(socket)[0], err)
+	case err != nil:
+		return err
+	}
+	if legal := legalPeers(socket); !slices.Contains(legal, l.peer.socket) {
+		_, _ = l.conn.Write(appendCommand(nil, "ERROR", "\x1aInvalid socket combination"))
+		return fmt.Errorf("%w: the peer is a socket of type %.20q, a %s talks with %v", ErrProtocol, l.peer.socket, socket, legal)
+	}
+	return nil
+}
+
+// readReady reads the command that ends the peer's part of the handshake.
+func (l *link) readReady() error {
+	for {
+		kind, body, err := l.rd.next()
+		switch {
+		case err != nil:
+			return err
+		case kind == tokenNone:
+			if err := l.rd.fill(); err != nil {
+				return err
+			}
+			continue
+		case kind == tokenMessage:
+			return fmt.Errorf("%w: a message before READY", ErrProtocol)
+		}
+		name, data, err := splitCommand(body)
+		switch {
+		case err != nil:
+			return err
+		case string(name) == "READY":
+			return l.peer.readMetadata(data)
+		case string(name) == "ERROR":
+			return fmt.Errorf("%w: the peer refuses: %s", ErrProtocol, errorReason(data))
+		}
+		return fmt.Errorf("%w: a command %.20q before READY", ErrProtocol, name)
+	}
+}
+
+// take returns the first n bytes that are unread, without reading on.
+func (rd *reader) take(n int) ([]byte, error) {
+	for rd.w-rd.r < n {
+		rd.need = n
+		if err := rd.fill(); err != nil {
+			return nil, err
+		}
+	}
+	return rd.buf[rd.r : rd.r+n], nil
+}

@@ -1,0 +1,162 @@
+package zmtp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+)
+
+// link is one connection after its handshake. One goroutine reads from it; who
+// writes is its owner's business.
+type link struct {
+	conn    net.Conn
+	o       *Options
+	rd      reader
+	peer    hello
+	control func(command []byte) error // sends a command; set before the first read
+
+	pulse struct {
+		heard bool // bytes came since the deadline was set
+		asked bool // and a PING went out
+	}
+	scratch []byte
+}
+
+// command is one that the owner of a link answers: what peers ask of a PUB.
+type command struct {
+	name string // "SUBSCRIBE" or "CANCEL"; "" is none
+	data []byte // valid until the next read
+}
+
+// start begins to listen for silence.
+func (l *link) start() {
+	if l.heartbeats() {
+		_ = l.conn.SetReadDeadline(time.Now().Add(l.o.Heartbeat))
+	}
+}
+
+// heartbeats says whether the peer is asked for signs of life. One of ZMTP 3.0 may
+// take the question for a message.
+func (l *link) heartbeats() bool { return l.o.Heartbeat > 0 && l.peer.minor >= 1 }
+
+// next waits for the next message, or a command that the owner answers.
+func (l *link) next() (frames [][]byte, c command, err error) {
+	for {
+		frames, c, err = l.buffered()
+		if frames != nil || c.name != "" || err != nil {
+			return frames, c, err
+		}
+		if err := l.fill(); err != nil {
+			return nil, command{}, err
+		}
+	}
+}
+
+// buffered returns the next message or command that has come already, if any.
+func (l *link) buffered() (frames [][]byte, c command, err error) {
+	for {
+		kind, body, err := l.rd.next()
+		switch {
+		case err != nil || kind == tokenNone:
+			return nil, command{}, err
+		case kind == tokenMessage:
+			return l.rd.frames, command{}, nil
+		}
+		if c, err = l.obey(body); err != nil || c.name != "" {
+			return nil, c, err
+		}
+	}
+}
+
+// obey does what a command asks, or returns it for the owner. Commands that are
+// not known are ignored: later versions may have them.
+func (l *link) obey(body []byte) (command, error) {
+	name, data, err := splitCommand(body)
+	if err != nil {
+		return command{}, err
+	}
+	switch string(name) {
+	case "PING":
+		return command{}, l.pong(data)
+	case "ERROR":
+		return command{}, fmt.Errorf("%w: the peer gives up: %s", ErrProtocol, errorReason(data))
+	case "SUBSCRIBE":
+		return command{"SUBSCRIBE", data}, nil
+	case "CANCEL":
+		return command{"CANCEL", data}, nil
+	}
+	return command{}, nil
+}
+
+// pong answers a PING: two bytes of time to live, which our own heartbeat makes
+// needless, and up to 16 bytes to send back.
+func (l *link) pong(data []byte) error {
+	if len(data) < 2 || len(data) > 2+16 {
+		return fmt.Errorf("%w: a PING of %d bytes", ErrProtocol, len(data))
+	}
+	l.scratch = append(l.scratch[:0], flagCommand, byte(5+len(data)-2))
+	l.scratch = append(l.scratch, "\x04PONG"...)
+	l.scratch = append(l.scratch, data[2:]...)
+	return l.control(l.scratch)
+}
+
+// fill reads once. Silence beyond the bounds is ErrSilent. The deadline is moved
+// when it has passed, not with each read: a read costs no timer.
+func (l *link) fill() error {
+	for {
+		err := l.rd.fill()
+		if err == nil {
+			l.pulse.heard = true
+			return nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !l.heartbeats() {
+			return err
+		}
+		wait := l.o.Heartbeat
+		switch {
+		case l.pulse.heard:
+			l.pulse.asked = false
+		case l.pulse.asked:
+			return ErrSilent
+		default:
+			l.pulse.asked, wait = true, l.o.HeartbeatTimeout
+			// No time to live: we ask only after silence, so what we say would not hold.
+			if err := l.control([]byte("\x04\x07\x04PING\x00\x00")); err != nil {
+				return err
+			}
+		}
+		l.pulse.heard = false
+		_ = l.conn.SetReadDeadline(time.Now().Add(wait))
+	}
+}
+
+// direct has commands written by the goroutine that reads, for a link that sends
+// nothing else.
+func (l *link) direct() {
+	l.control = func(command []byte) error {
+		_ = l.conn.SetWriteDeadline(time.Now().Add(l.o.HandshakeTimeout))
+		_, err := l.conn.Write(command)
+		return err
+	}
+}
+
+// closeWith closes conn when ctx ends, so that nobody waits for the peer any more;
+// the returned function closes it in any case.
+func closeWith(ctx context.Context, conn net.Conn) (done func()) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	return func() {
+		stop()
+		_ = conn.Close()
+	}
+}
+
+// peerName names who is at the other end.
+func peerName(conn net.Conn) string {
+	if a := conn.RemoteAddr(); a != nil && a.String() != "" && a.String() != "@" {
+		return a.String()
+	}
+	return "a local peer"
+}

@@ -1,0 +1,170 @@
+package zmtp
+
+import (
+	"context"
+	"io"
+	"sync"
+)
+
+// chunkSize is how much is written at once: many messages, or one that is larger.
+const chunkSize = 64 << 10
+
+// controlRoom is what the answers to a peer's commands may take beyond the bounds.
+const controlRoom = 64 << 10
+
+// outbox holds what waits to be written to one peer, encoded. Pushing never waits
+// for the peer. One goroutine runs it; it writes what has gathered in the meantime
+// with one call.
+type outbox struct {
+	highWater, maxBytes int
+
+	wake chan struct{} // holds a token when there may be something to do
+	room chan struct{} // holds a token when there may be room again
+	mu   struct {
+		sync.Mutex
+		chunks []chunk // chunks[head:] wait
+		head   int
+		free   []byte // a chunk's memory, to be used again
+		count  int    // messages that wait
+		bytes  int
+		closed bool
+	}
+}
+
+// chunk is some messages in a row.
+type chunk struct {
+	buf   []byte
+	count int
+}
+
+func newOutbox(o *Options) *outbox {
+	return &outbox{
+		highWater: o.HighWater, maxBytes: o.QueueBytes,
+		wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
+	}
+}
+
+// push queues a message; false says that there is no room for it.
+func (o *outbox) push(frames [][]byte) bool {
+	size := messageSize(frames)
+	o.mu.Lock()
+	if o.mu.closed || o.mu.count > 0 && (o.mu.count >= o.highWater || o.mu.bytes+size > o.maxBytes) {
+		o.mu.Unlock()
+		return false
+	}
+	c := o.last(size)
+	before := len(c.buf)
+	c.buf = appendMessage(c.buf, frames)
+	c.count++
+	o.mu.count++
+	o.mu.bytes += len(c.buf) - before
+	o.mu.Unlock()
+	signal(o.wake)
+	return true
+}
+
+// control queues a command. A peer that reads nothing and makes us answer gets no
+// answers in the end.
+func (o *outbox) control(command []byte) error {
+	o.mu.Lock()
+	if !o.mu.closed && o.mu.bytes+len(command) <= o.maxBytes+controlRoom {
+		c := o.last(len(command))
+		c.buf = append(c.buf, command...)
+		o.mu.bytes += len(command)
+	}
+	o.mu.Unlock()
+	signal(o.wake)
+	return nil
+}
+
+// last returns the chunk at the end, with room for size bytes. o.mu is held.
+func (o *outbox) last(size int) *chunk {
+	if n := len(o.mu.chunks); n > o.mu.head {
+		if c := &o.mu.chunks[n-1]; cap(c.buf)-len(c.buf) >= size {
+			return c
+		}
+	}
+	var buf []byte
+	switch {
+	case size > chunkSize:
+		buf = make([]byte, 0, size)
+	case o.mu.free != nil:
+		buf, o.mu.free = o.mu.free, nil
+	default:
+		buf = make([]byte, 0, chunkSize)
+	}
+	o.mu.chunks = append(o.mu.chunks, chunk{buf: buf})
+	return &o.mu.chunks[len(o.mu.chunks)-1]
+}
+
+// pop takes the oldest chunk; ok is false if there is none, and done true if there
+// will be none.
+func (o *outbox) pop() (c chunk, ok, done bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mu.head == len(o.mu.chunks) {
+		return chunk{}, false, o.mu.closed
+	}
+	c = o.mu.chunks[o.mu.head]
+	o.mu.chunks[o.mu.head] = chunk{}
+	o.mu.head++
+	switch rest := len(o.mu.chunks) - o.mu.head; {
+	case rest == 0:
+		o.mu.chunks, o.mu.head = o.mu.chunks[:0], 0
+	case o.mu.head > rest: // each is moved once at most for each that was taken
+		copy(o.mu.chunks, o.mu.chunks[o.mu.head:])
+		clear(o.mu.chunks[rest:])
+		o.mu.chunks, o.mu.head = o.mu.chunks[:rest], 0
+	}
+	o.mu.count -= c.count
+	o.mu.bytes -= len(c.buf)
+	return c, true, false
+}
+
+func (o *outbox) recycle(c chunk) {
+	if cap(c.buf) != chunkSize {
+		return
+	}
+	o.mu.Lock()
+	o.mu.free = c.buf[:0]
+	o.mu.Unlock()
+}
+
+// run writes what is pushed until ctx ends, w fails, or the outbox is closed and
+// empty, which is nil.
+func (o *outbox) run(ctx context.Context, w io.Writer) error {
+	for {
+		c, ok, done := o.pop()
+		switch {
+		case done:
+			return nil
+		case ok:
+			signal(o.room)
+			if _, err := w.Write(c.buf); err != nil {
+				return err
+			}
+			o.recycle(c)
+			continue
+		}
+		select {
+		case <-o.wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// close has run end once all is written. Nothing is queued any more.
+func (o *outbox) close() {
+	o.mu.Lock()
+	o.mu.closed = true
+	o.mu.Unlock()
+	signal(o.wake)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

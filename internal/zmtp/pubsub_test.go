@@ -1,0 +1,422 @@
+package zmtp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func numbered(topic string, n int, size int) [][]byte {
+	return [][]byte{[]byte(topic), binary.BigEndian.AppendUint64(nil, uint64(n)), make([]byte, size)}
+}
+
+// expectNumbers expects messages of numbered from first to last, in order.
+func expectNumbers(t *testing.T, r *received, topic string, first, last, size int) {
+	t.Helper()
+	for n := first; n <= last; n++ {
+		m := r.next(t)
+		if len(m) != 3 || string(m[0]) != topic || binary.BigEndian.Uint64(m[1]) != uint64(n) || len(m[2]) != size {
+			t.Fatalf("got %d frames, %q, number %x with %d bytes, want %d", len(m), m[0], m[1], len(m[2]), n)
+		}
+	}
+}
+
+func listenPub(t *testing.T, ep Endpoint, o Options) *Pub {
+	t.Helper()
+	p, err := ListenPub(ep, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func subscribe(t *testing.T, ep Endpoint, prefixes []string, o Options) *received {
+	return background(t, func(ctx context.Context, recv func([][]byte) error) error {
+		return Subscribe(ctx, ep, prefixes, o, recv)
+	})
+}
+
+func await(t *testing.T, p *Pub, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p.Await(ctx, n); err != nil {
+		t.Fatalf("%d subscribers, waiting for %d: %v", p.Subscribers(), n, err)
+	}
+}
+
+func TestMessagesOfAllSizes(t *testing.T) {
+	for _, ep := range []Endpoint{loopback(t), endpoint(t, "ipc://"+filepath.Join(t.TempDir(), "s"))} {
+		p := listenPub(t, ep, Options{})
+		r := subscribe(t, p.Addr(), nil, Options{})
+		await(t, p, 1)
+		sizes := []int{0, 1, 255, 256, 65535, 65536, 1 << 20, 8 << 20, 20_000, 3}
+		for i, size := range sizes {
+			p.Send(numbered("t", i, size)...)
+		}
+		for i, size := range sizes {
+			expectNumbers(t, r, "t", i, i, size)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestPrefixes(t *testing.T) {
+	p := listenPub(t, loopback(t), Options{})
+	a := subscribe(t, p.Addr(), []string{"a"}, Options{})
+	ab := subscribe(t, p.Addr(), []string{"b", "ab"}, Options{})
+	await(t, p, 2)
+	for i, topic := range []string{"a", "ab", "abc", "b", "c", ""} {
+		p.Send([]byte(topic), []byte{byte(i)})
+	}
+	p.Send([]byte("abend")) // matches both
+	for _, c := range []struct {
+		r    *received
+		want string
+	}{{a, "a ab abc abend"}, {ab, "ab abc b abend"}} {
+		for want := range strings.FieldsSeq(c.want) {
+			if m := c.r.next(t); string(m[0]) != want {
+				t.Errorf("got %q, want %q", m[0], want)
+			}
+		}
+	}
+	if d := p.Dropped(); d != 0 {
+		t.Errorf("%d dropped", d)
+	}
+}
+
+// TestPublishersDial has one subscriber listen to many publishers.
+func TestPublishersDial(t *testing.T) {
+	ln, err := Listen(loopback(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := background(t, func(ctx context.Context, recv func([][]byte) error) error {
+		return SubscribeListen(ctx, ln, []string{"t"}, Options{}, recv)
+	})
+	const publishers, each = 5, 2000
+	for i := range publishers {
+		p, err := DialPub(t.Context(), EndpointOf(ln.Addr()), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		await(t, p, 1)
+		for n := range each {
+			p.Send(numbered(fmt.Sprintf("t%d", i), n, n)...)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		if d := p.Dropped(); d > 0 {
+			t.Errorf("%d dropped", d)
+		}
+	}
+	next := map[string]uint64{}
+	for range publishers * each {
+		m := r.next(t)
+		if n := binary.BigEndian.Uint64(m[1]); n != next[string(m[0])] || len(m[2]) != int(n) {
+			t.Fatalf("%s: number %d after %d", m[0], n, next[string(m[0])])
+		}
+		next[string(m[0])]++
+	}
+}
+
+func TestReconnect(t *testing.T) {
+	o := Options{ReconnectMin: time.Millisecond, ReconnectMax: 10 * time.Millisecond}
+	p := listenPub(t, loopback(t), o)
+	ep := p.Addr()
+	st := newStates()
+	so := o
+	so.OnState = st.tell
+	r := subscribe(t, ep, nil, so)
+	for life := range 3 {
+		await(t, p, 1)
+		st.await(t, Connected)
+		p.Send(numbered("t", life, 10)...)
+		expectNumbers(t, r, "t", life, life, 10)
+		_ = p.Close()
+		if lost := st.await(t, Lost); !errors.Is(lost.Err, io.EOF) || lost.Peer != ep.String() {
+			t.Errorf("lost %s: %v", lost.Peer, lost.Err)
+		}
+		st.await(t, Refused) // nobody listens
+		p = listenPub(t, ep, o)
+	}
+}
+
+// TestRecvEndsASubscription holds that recv's error comes back as it is.
+func TestRecvEndsASubscription(t *testing.T) {
+	enough := errors.New("enough")
+	recv := func([][]byte) error { return enough }
+	p := listenPub(t, loopback(t), Options{})
+	done := make(chan error, 1)
+	go func() { done <- Subscribe(t.Context(), p.Addr(), nil, Options{}, recv) }()
+	await(t, p, 1)
+	p.Send([]byte("x"))
+	if err := <-done; err != enough {
+		t.Errorf("Subscribe: %v", err)
+	}
+	ln, err := Listen(loopback(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { done <- SubscribeListen(t.Context(), ln, nil, Options{}, recv) }()
+	d, err := DialPub(t.Context(), EndpointOf(ln.Addr()), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	await(t, d, 1)
+	d.Send([]byte("x"))
+	if err := <-done; err != enough {
+		t.Errorf("SubscribeListen: %v", err)
+	}
+	if err := Subscribe(t.Context(), endpoint(t, "tcp://*:1"), nil, Options{}, recv); err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("all interfaces were dialled: %v", err)
+	}
+}
+
+// TestSlowSubscriber holds that one who does not read loses messages, which are
+// counted, and holds up nobody.
+func TestSlowSubscriber(t *testing.T) {
+	p := listenPub(t, loopback(t), Options{HighWater: 100, QueueBytes: 10 << 20})
+	stuck := make(chan struct{})
+	slow := make(chan uint64, 1<<16)
+	background(t, func(ctx context.Context, _ func([][]byte) error) error {
+		return Subscribe(ctx, p.Addr(), nil, Options{}, func(frames [][]byte) error {
+			<-stuck
+			slow <- binary.BigEndian.Uint64(frames[1])
+			return nil
+		})
+	})
+	await(t, p, 1)
+	const n, size = 2000, 50_000 // 100 MB: more than sockets hold
+	for i := range n {
+		p.Send(numbered("t", i, size)...)
+	}
+	lost := p.Dropped()
+	if lost == 0 || lost > n-100 {
+		t.Errorf("%d of %d lost", lost, n)
+	}
+	quick := subscribe(t, p.Addr(), nil, Options{})
+	await(t, p, 2)
+	p.Send(numbered("t", n, 10)...)
+	expectNumbers(t, quick, "t", n, n, 10)
+	close(stuck)
+	last := -1
+	for range n - int(lost) {
+		got := <-slow
+		if int(got) <= last {
+			t.Fatalf("%d after %d", got, last)
+		}
+		last = int(got)
+	}
+}
+
+// TestALargeMessageAlone holds that a message over QueueBytes goes when nothing
+// else waits.
+func TestALargeMessageAlone(t *testing.T) {
+	p := listenPub(t, loopback(t), Options{QueueBytes: 1000})
+	r := subscribe(t, p.Addr(), nil, Options{})
+	await(t, p, 1)
+	p.Send(numbered("t", 0, 1<<20)...)
+	expectNumbers(t, r, "t", 0, 0, 1<<20)
+}
+
+// TestOversized holds that a publisher that sends too much is left, and dialled
+// again.
+func TestOversized(t *testing.T) {
+	st := newStates()
+	p := listenPub(t, loopback(t), Options{})
+	o := Options{MaxMessage: 1000, OnState: st.tell, ReconnectMin: time.Millisecond, ReconnectMax: time.Millisecond}
+	r := subscribe(t, p.Addr(), nil, o)
+	await(t, p, 1)
+	st.await(t, Connected)
+	p.Send(numbered("t", 0, 2000)...)
+	if lost := st.await(t, Lost); !errors.Is(lost.Err, ErrTooLarge) {
+		t.Errorf("lost: %v", lost.Err)
+	}
+	st.await(t, Connected)
+	for p.Subscribers() != 1 { // the old connection goes, the new one has come
+		await(t, p, 1)
+	}
+	p.Send(numbered("t", 1, 900)...)
+	expectNumbers(t, r, "t", 1, 1, 900)
+}
+
+// TestGarbagePeers holds that whatever dials a listening socket and talks nonsense
+// is refused, told to OnState, and no bother to others.
+func TestGarbagePeers(t *testing.T) {
+	st := newStates()
+	p := listenPub(t, loopback(t), Options{OnState: st.tell, MaxPeers: 3})
+	for _, said := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", strings.Repeat("\x00", 64), "\xff" + strings.Repeat("\x00", 63), "\x16\x03\x01"} {
+		c, err := net.Dial("tcp", p.Addr().address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write([]byte(said))
+		if len(said) < signatureSize {
+			_ = c.(*net.TCPConn).CloseWrite() // it says no more
+		}
+		if s := st.await(t, Refused); s.Err == nil {
+			t.Error("refused for no reason")
+		}
+		_ = c.Close()
+	}
+	r := subscribe(t, p.Addr(), nil, Options{})
+	await(t, p, 1)
+	// More connections than there may be: the ones too many are closed.
+	var held []net.Conn
+	for range 3 {
+		c, err := net.Dial("tcp", p.Addr().address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		held = append(held, c)
+	}
+	if s := st.await(t, Refused); !strings.Contains(s.Err.Error(), "3 connections already") {
+		t.Errorf("refused: %v", s.Err)
+	}
+	_ = held
+	p.Send(numbered("t", 0, 1)...)
+	expectNumbers(t, r, "t", 0, 0, 1)
+}
+
+// TestCloseSendsWhatIsQueued holds that a publisher may send and go.
+func TestCloseSendsWhatIsQueued(t *testing.T) {
+	p := listenPub(t, loopback(t), Options{Linger: 20 * time.Second})
+	r := subscribe(t, p.Addr(), nil, Options{})
+	await(t, p, 1)
+	for i := range 5000 {
+		p.Send(numbered("t", i, 2000)...)
+	}
+	_ = p.Close()
+	_ = p.Close()
+	expectNumbers(t, r, "t", 0, 4999, 2000)
+}
+
+// raw does a handshake as a peer by hand and returns the connection.
+func raw(t *testing.T, c net.Conn, socket string) net.Conn {
+	t.Helper()
+	go func() { _, _ = c.Write(append(appendGreeting(nil), appendReady(nil, socket, "")...)) }()
+	rd := reader{src: c, max: 1 << 20, maxFrames: 10}
+	if _, err := rd.take(greetingSize); err != nil {
+		t.Fatal(err)
+	}
+	rd.r += greetingSize
+	for {
+		kind, _, err := rd.next()
+		if err != nil || kind == tokenMessage {
+			t.Fatal(kind, err)
+		}
+		if kind == tokenCommand {
+			return c
+		}
+		if err := rd.fill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSilentPeer holds, in virtual time, that a peer that says nothing is asked
+// for a sign of life and then given up, and that one which answers is not.
+func TestSilentPeer(t *testing.T) {
+	for _, answers := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ln := newPipes()
+			st := newStates()
+			p := servePub(ln, Options{OnState: st.tell, Heartbeat: 10 * time.Second, HeartbeatTimeout: 3 * time.Second})
+			c := raw(t, ln.dial(), typeSub)
+			began := time.Now()
+			var pings atomic.Int64
+			go func() {
+				ping := make([]byte, 9)
+				for {
+					if _, err := io.ReadFull(c, ping); err != nil {
+						return
+					}
+					if n := pings.Add(1); answers && n < 100 {
+						_, _ = c.Write(appendCommand(nil, "PONG"))
+					}
+				}
+			}()
+			st.await2(Connected)
+			s := st.await2(Lost)
+			lived := time.Since(began)
+			if !errors.Is(s.Err, ErrSilent) {
+				t.Errorf("lost: %v", s.Err)
+			}
+			switch {
+			case !answers && (pings.Load() != 1 || lived != 13*time.Second):
+				t.Errorf("given up after %v and %d questions", lived, pings.Load())
+			case answers && (pings.Load() != 100 || lived < 1000*time.Second):
+				t.Errorf("given up after %v and %d questions", lived, pings.Load())
+			}
+			_ = p.Close()
+			_ = c.Close()
+		})
+	}
+}
+
+// await2 is await in virtual time.
+func (s states) await2(kind StateKind) State {
+	for st := range s {
+		if st.Kind == kind {
+			return st
+		}
+	}
+	return State{}
+}
+
+// TestHandshakeTimeout holds, in virtual time, that a peer which never finishes its
+// greeting is given up.
+func TestHandshakeTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ln := newPipes()
+		st := newStates()
+		r := serveRouter(ln, Options{OnState: st.tell, HandshakeTimeout: 4 * time.Second})
+		c := ln.dial()
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+		began := time.Now()
+		_, _ = c.Write(appendGreeting(nil)[:40])
+		s := st.await2(Refused)
+		if d := time.Since(began); d != 4*time.Second || s.Err == nil {
+			t.Errorf("refused after %v: %v", d, s.Err)
+		}
+		_ = r.Close()
+		_ = c.Close()
+	})
+}
+
+// TestSendDoesNotAllocate holds that a message costs nothing on its way into the
+// queues of those who want it, once they are warm.
+func TestSendDoesNotAllocate(t *testing.T) {
+	p := newPub(Options{}, nil)
+	s := &subscriber{out: newOutbox(&p.o)}
+	s.filter.Store(&filter{all: true})
+	p.subs.Store(&[]*subscriber{s})
+	frames := numbered("t", 1, 2000)
+	n := testing.AllocsPerRun(1000, func() {
+		p.Send(frames...)
+		c, ok, _ := s.out.pop()
+		if !ok {
+			t.Fatal("nothing was queued")
+		}
+		s.out.recycle(c)
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

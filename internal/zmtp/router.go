@@ -1,0 +1,148 @@
+package zmtp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+)
+
+// Router talks with many peers by their identities. Its methods may be called at
+// once.
+type Router struct {
+	o    Options
+	addr Endpoint
+	in   chan routed
+	life *lifetime
+	mu   struct {
+		sync.Mutex
+		peers map[string]*outbox
+		ids   uint32 // given so far to peers that bring none
+	}
+}
+
+// routed is a message that came, with who sent it.
+type routed struct {
+	id     []byte
+	frames [][]byte
+}
+
+// ListenRouter talks with the peers that dial ep.
+func ListenRouter(ep Endpoint, o Options) (*Router, error) {
+	ln, err := Listen(ep)
+	if err != nil {
+		return nil, err
+	}
+	return serveRouter(ln, o), nil
+}
+
+// serveRouter is ListenRouter on a listener that is open already.
+func serveRouter(ln net.Listener, o Options) *Router {
+	r := &Router{o: o.withDefaults(), addr: EndpointOf(ln.Addr()), in: make(chan routed, inbox), life: newLifetime(ln)}
+	r.mu.peers = make(map[string]*outbox)
+	r.life.begin(context.Background(), func(ctx context.Context) {
+		acceptAll(ctx, ln, typeRouter, &r.o, r.serve)
+	})
+	return r
+}
+
+// Recv returns the next message and the identity of the peer that sent it; both are
+// the caller's. It returns ctx's error, or ErrClosed.
+func (r *Router) Recv(ctx context.Context) (id []byte, frames [][]byte, err error) {
+	select {
+	case m := <-r.in:
+		return m.id, m.frames, nil
+	case <-r.life.closing:
+		return nil, nil, ErrClosed
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+}
+
+// Send queues one message of at least one frame for the peer of identity id, and
+// copies it. It never waits: it returns ErrFull when the queue of that peer has no
+// room, which is nothing to any other, and ErrUnknownPeer when there is none.
+func (r *Router) Send(id []byte, frames ...[]byte) error {
+	if len(frames) == 0 {
+		return errors.New("send: a message has at least one frame")
+	}
+	r.mu.Lock()
+	out := r.mu.peers[string(id)]
+	r.mu.Unlock()
+	switch {
+	case out == nil:
+		return ErrUnknownPeer
+	case !out.push(frames):
+		return ErrFull
+	}
+	return nil
+}
+
+// Addr returns where r listens, with the port that the system chose.
+func (r *Router) Addr() Endpoint { return r.addr }
+
+// Close sends what is queued, for as long as Options.Linger allows, and ends every
+// connection.
+func (r *Router) Close() error {
+	r.life.end(r.o.Linger, func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, out := range r.mu.peers {
+			out.close()
+		}
+		return len(r.mu.peers)
+	})
+	return nil
+}
+
+// serve receives from one peer and sends to it until it goes.
+func (r *Router) serve(ctx context.Context, l *link) error {
+	out := newOutbox(&r.o)
+	id, ok := r.add(l.peer.identity, out)
+	if !ok {
+		_ = l.conn.Close()
+		return ErrClosed
+	}
+	defer r.remove(id, out)
+	return exchange(ctx, l, out, func(frames [][]byte, _ command) error {
+		if frames == nil {
+			return nil // a command that is none of a router's
+		}
+		select {
+		case r.in <- routed{[]byte(id), clone(frames)}:
+		case <-r.life.closing: // nobody will take it
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return nil
+	})
+}
+
+// add enters a peer. One that comes with the identity of another takes its place:
+// it is the same that dialled again before its old connection was known to be lost.
+// A peer without one gets five bytes that begin with zero, as libzmq gives them.
+func (r *Router) add(id string, out *outbox) (string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.life.isClosing() {
+		return "", false
+	}
+	if id == "" || id[0] == 0 { // the latter are not for peers to choose
+		r.mu.ids++
+		id = string(binary.BigEndian.AppendUint32([]byte{0}, r.mu.ids))
+	}
+	if old := r.mu.peers[id]; old != nil {
+		old.close()
+	}
+	r.mu.peers[id] = out
+	return id, true
+}
+
+func (r *Router) remove(id string, out *outbox) {
+	r.mu.Lock()
+	if r.mu.peers[id] == out {
+		delete(r.mu.peers, id)
+	}
+	r.mu.Unlock()
+}

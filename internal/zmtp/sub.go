@@ -1,0 +1,198 @@
+package zmtp
+
+import (
+	"context"
+	"fmt"
+	"net"
+)
+
+// Subscribe dials the publisher at ep, subscribes to the prefixes (nil is
+// everything) and calls recv with the frames of each message, in order. The frames
+// alias memory that is used again: they are valid until recv returns. A connection
+// that cannot be made or is lost is dialled again, with pauses, until ctx ends;
+// what was published meanwhile is lost, as is what the publisher had no room for.
+//
+// Subscribe returns the error of ctx or of recv, or one that says why ep cannot be
+// dialled. OnState is told of everything else.
+func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, recv func(frames [][]byte) error) error {
+	o = o.withDefaults()
+	s := newSubscription(prefixes)
+	if err := s.check(); err != nil {
+		return err
+	}
+	return persist(ctx, ep, typeSub, &o, func(ctx context.Context, l *link) error {
+		defer closeWith(ctx, l.conn)()
+		if err := s.announce(l); err != nil {
+			return err
+		}
+		for {
+			frames, _, err := l.next()
+			switch {
+			case err != nil:
+				return err
+			case frames == nil || !s.wants(frames):
+				continue // a command that is none of a subscriber's
+			}
+			if err := recv(frames); err != nil {
+				return &finalError{err}
+			}
+		}
+	})
+}
+
+// SubscribeListen is Subscribe for publishers that dial: it accepts them on ln,
+// many at once, and hands over what all of them send, one message at a time, on
+// the goroutine that called it. It closes ln before it returns.
+func SubscribeListen(ctx context.Context, ln net.Listener, prefixes []string, o Options, recv func(frames [][]byte) error) error {
+	o = o.withDefaults()
+	s := newSubscription(prefixes)
+	if err := s.check(); err != nil {
+		_ = ln.Close()
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	turns := make(chan *turn)
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	go func() {
+		defer close(done)
+		acceptAll(ctx, ln, typeSub, &o, func(ctx context.Context, l *link) error {
+			return s.listen(ctx, l, turns)
+		})
+	}()
+	err := s.takeTurns(ctx, turns, done, recv)
+	cancel(err)
+	stop()
+	_ = ln.Close()
+	<-done
+	return err
+}
+
+// turn is a link that has messages, and waits for them to be taken.
+type turn struct {
+	l    *link
+	done chan error // what became of it; room for one
+}
+
+// takeTurns calls recv with the messages of one link after another.
+func (s *subscription) takeTurns(ctx context.Context, turns <-chan *turn, done <-chan struct{}, recv func([][]byte) error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-done:
+			return fmt.Errorf("accept: %w", net.ErrClosed)
+		case t := <-turns:
+			final, err := s.drain(t.l, recv)
+			t.done <- err
+			if final != nil {
+				return final
+			}
+		}
+	}
+}
+
+// drain hands over what has come over l. final is recv's error, err one of l.
+func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err error) {
+	for {
+		frames, c, err := l.buffered()
+		switch {
+		case err != nil:
+			return nil, err
+		case frames == nil && c.name == "":
+			return nil, nil
+		case frames == nil || !s.wants(frames):
+			continue
+		}
+		if err := recv(frames); err != nil {
+			return err, err
+		}
+	}
+}
+
+// listen reads from one publisher that dialled, and takes turns with the others.
+func (s *subscription) listen(ctx context.Context, l *link, turns chan<- *turn) error {
+	defer closeWith(ctx, l.conn)()
+	if err := s.announce(l); err != nil {
+		return err
+	}
+	t := &turn{l: l, done: make(chan error, 1)}
+	for {
+		select {
+		case turns <- t:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := <-t.done; err != nil { // whoever took the turn answers
+			return err
+		}
+		if err := l.fill(); err != nil {
+			return err
+		}
+	}
+}
+
+// subscription is what a SUB wants.
+type subscription struct {
+	prefixes []string
+	all      bool
+}
+
+func newSubscription(prefixes []string) *subscription {
+	s := &subscription{prefixes: prefixes}
+	if len(prefixes) == 0 {
+		s.prefixes = []string{""}
+	}
+	for _, p := range s.prefixes {
+		s.all = s.all || p == ""
+	}
+	return s
+}
+
+// maxPrefix bounds a prefix, in bytes.
+const maxPrefix = 1 << 10
+
+func (s *subscription) check() error {
+	if len(s.prefixes) > maxPrefixes {
+		return fmt.Errorf("subscribe: %d prefixes, at most %d are allowed", len(s.prefixes), maxPrefixes)
+	}
+	for _, p := range s.prefixes {
+		if len(p) > maxPrefix {
+			return fmt.Errorf("subscribe: a prefix of %d bytes, at most %d are allowed", len(p), maxPrefix)
+		}
+	}
+	return nil
+}
+
+// announce tells the publisher at the other end of l: by command from ZMTP 3.1
+// on, by a message that begins with 1 before.
+func (s *subscription) announce(l *link) error {
+	l.direct()
+	var b []byte
+	for _, p := range s.prefixes {
+		if l.peer.minor >= 1 {
+			b = appendCommand(b, "SUBSCRIBE", p)
+		} else {
+			b = appendMessage(b, [][]byte{append([]byte{1}, p...)})
+		}
+	}
+	if err := l.control(b); err != nil {
+		return err
+	}
+	l.start()
+	return nil
+}
+
+// wants tells whether a message matches: publishers filter, but one may send what
+// nobody asked for.
+func (s *subscription) wants(frames [][]byte) bool {
+	if s.all {
+		return true
+	}
+	for _, p := range s.prefixes {
+		if len(frames[0]) >= len(p) && string(frames[0][:len(p)]) == p {
+			return true
+		}
+	}
+	return false
+}
