@@ -1,10 +1,6 @@
 package enginefeed
 
-import (
-	"testing"
-
-	"penstock/core/kv"
-)
+import "testing"
 
 // BenchmarkDecode reports what it costs to read a store of 32 blocks of 16 tokens.
 func BenchmarkDecode(b *testing.B) {
@@ -22,5 +18,3 @@ func BenchmarkDecode(b *testing.B) {
 		})
 	}
 }
-
-var sinkEvents []kv.Event

@@ -37,7 +37,6 @@ type wire struct {
 
 	// What was applied since the last Forget.
 	fresh   bool
-	last    string
 	lastSeq uint64
 	lastOf  int
 	applied int
