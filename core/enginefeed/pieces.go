@@ -157,7 +157,7 @@ func (x *pieces) join(t *Table, end uint32, tier kv.Tier) {
 		}
 		id = t.blocks.put(t, name, b)
 	}
-	t.blocks.ref(t, id, tier)
+	t.blocks.ref(t, id, tier, p.seq)
 }
 
 // remove takes a copy of a piece from its tier, and with the last one the blocks of ours that it is in.
