@@ -2,6 +2,7 @@ package enginefeed
 
 import (
 	"slices"
+	"unsafe"
 
 	"penstock/core/kv"
 )
@@ -223,5 +224,5 @@ func (x *pieces) clear() {
 }
 
 func (x *pieces) bytes() int {
-	return x.index.bytes() + 64*chunk*len(x.all.chunks) + 4*cap(x.ids) + 64*len(x.media)
+	return x.index.bytes() + int(unsafe.Sizeof(piece{}))*chunk*len(x.all.chunks) + 4*cap(x.ids) + 64*len(x.media)
 }
