@@ -137,6 +137,7 @@ type Machine struct {
 	empty  bool   // the last batch that was applied had no events
 	latest uint64 // the largest number of a live batch in this life, if hasLive
 	live   bool   // there was one
+	links  int // connections that stand
 	goneAt kv.Mono
 	// unsure says that the subscription was broken for so long that the engine may be another one
 	// of which the numbers fit by chance.
@@ -170,9 +171,10 @@ func NewMachine(cfg MachineConfig) *Machine {
 	return &Machine{cfg: cfg}
 }
 
-// Connected says that the subscription stands: what is published from now on arrives. What was
-// published before is asked for.
+// Connected says that a connection of the subscription stands: what is published there from now on arrives. What was
+// published before is asked for. Where publishers dial us, there may be a second one before the first is gone.
 func (m *Machine) Connected(now kv.Mono, out []Effect) []Effect {
+	m.links++
 	if m.known && m.life == "" && !m.health.Connected && now.Sub(m.goneAt) >= shortest {
 		m.unsure = true
 	}
@@ -183,12 +185,13 @@ func (m *Machine) Connected(now kv.Mono, out []Effect) []Effect {
 	return out
 }
 
-// Disconnected says that the subscription broke. What is held may be of another life of the engine by the time that
+// Disconnected says that a connection of the subscription broke. If it was the last one, what is held may be of another life of the engine by the time that
 // the rest comes, so that it is dropped, and asked for with the rest when the subscription stands again.
 func (m *Machine) Disconnected(now kv.Mono, out []Effect) []Effect {
-	if m.health.Connected {
-		m.health.Connected, m.goneAt = false, now
+	if m.links = max(0, m.links-1); m.links > 0 {
+		return out
 	}
+	m.health.Connected, m.goneAt = false, now
 	m.release()
 	m.live = false
 	return m.stop(out)

@@ -66,13 +66,13 @@ func (m *Machine) caughtUp(out []Effect) []Effect {
 	if len(m.held) > 0 {
 		return out
 	}
-	return m.finish(append(out, Effect{Kind: StopAsking}))
+	return m.finish(out)
 }
 
+// finish ends a repair after which nothing is missing.
 func (m *Machine) finish(out []Effect) []Effect {
-	m.repair.active = false
 	m.health.Repaired++
-	return out
+	return m.stop(out)
 }
 
 // release drops what is held.
