@@ -101,7 +101,9 @@ func (x *blocks) clear() {
 	x.all, x.on = slab[block]{}, [tiers]int{}
 }
 
-func (x *blocks) bytes() int { return x.index.bytes() + int(unsafe.Sizeof(block{}))*chunk*len(x.all.chunks) }
+func (x *blocks) bytes() int {
+	return x.index.bytes() + int(unsafe.Sizeof(block{}))*chunk*len(x.all.chunks)
+}
 
 // Describe appends to out a Cleared event and Stored events that say all that is known,
 // parents before children. The slices of the events are the caller's.

@@ -137,7 +137,7 @@ type Machine struct {
 	empty  bool   // the last batch that was applied had no events
 	latest uint64 // the largest number of a live batch in this life, if hasLive
 	live   bool   // there was one
-	links  int // connections that stand
+	links  int    // connections that stand
 	goneAt kv.Mono
 	// unsure says that the subscription was broken for so long that the engine may be another one
 	// of which the numbers fit by chance.

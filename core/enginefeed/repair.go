@@ -130,17 +130,7 @@ func (m *Machine) Replayed(now kv.Mono, attempt uint32, frames [][]byte, out []E
 	r.answered, m.unsure = true, false
 	out = m.lost(now, out)
 	m.next = msg.seq
-	m.skipTo(msg.seq)
 	return m.repeated(&msg, p, out)
-}
-
-// skipTo drops held batches before a number: they are part of what is lost.
-func (m *Machine) skipTo(seq uint64) {
-	n := 0
-	for ; n < len(m.held) && m.held[n].seq < seq; n++ {
-		m.health.HeldBytes -= len(m.held[n].payload)
-	}
-	m.held = slices.Delete(m.held, 0, n)
 }
 
 // repeated applies the next batch, which was asked for.

@@ -86,12 +86,33 @@ func follow(t *testing.T, g engine, form int, seed uint64) (told int) {
 		}
 		again := follower{where: where{}, t: t}
 		again.where.add(0, 1)
-		again.apply(table.Describe(nil))
+		description := table.Describe(nil)
+		again.apply(description)
+		parentsFirst(t, description)
 		if !again.where.same(truth) {
 			t.Fatalf("seed %d, step %d: described as\n%v, there is\n%v", seed, step, again.where, truth)
 		}
 	}
 	return told
+}
+
+// parentsFirst holds a description to its order: no block comes behind one that follows it.
+func parentsFirst(t *testing.T, description []kv.Event) {
+	t.Helper()
+	told, passed := where{}, where{}
+	for _, ev := range description {
+		seq := ev.Parent
+		if ev.Start > 0 && !told[ev.Tier][seq] {
+			passed.add(ev.Tier, seq)
+		}
+		for i, b := range ev.Blocks {
+			seq = kv.Extend(seq, ev.Start+uint32(i), b)
+			if passed[ev.Tier][seq] {
+				t.Fatalf("%v block %x comes behind one that follows it", ev.Tier, seq)
+			}
+			told.add(ev.Tier, seq)
+		}
+	}
 }
 
 // TestSaltsAreGivenBack: what blocks were under is forgotten with the last of them.
