@@ -30,6 +30,10 @@ func (p *Part) Delivered(i int) int {
 	return p.a.choices[p.Choices[i]].have - p.from
 }
 
+// Over reports whether all choices of the part have come to their end, so that only the
+// engine's last word is waited for.
+func (p *Part) Over() bool { return p.over() }
+
 // Last returns the last token of output that was delivered of a part of one choice; ok is false
 // if there is none.
 func (p *Part) Last() (token kv.Token, ok bool) { return p.last, p.hasLast }
