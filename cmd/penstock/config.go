@@ -26,12 +26,24 @@ func loadConfig(cmd *cobra.Command, flags *config.Flags) (*config.Loaded, error)
 	return l, usage(err)
 }
 
-// idleFlags refuses flags of the simulated engine where there is none: who gives them wants
-// one. A file may have them, since it is that of others too.
+// idleFlags refuses flags of the simulated engine where there is none, and flags of this
+// program's engines where others run them: who gives them wants one. A file may have them,
+// since it is that of others too.
 func idleFlags(fs *pflag.FlagSet, engine string) (err error) {
+	local := map[string]string{
+		"workers":                "they have one worker for each data-parallel rank (ranks=N)",
+		"model":                  "clients call theirs by the name that the engine gives it, or name=NAME",
+		"kv-cache-blocks":        "it is found out",
+		"max-num-batched-tokens": "the engine has a setting of its own",
+	}
 	fs.Visit(func(f *pflag.Flag) {
-		if strings.HasPrefix(f.Name, "sim-") && engine != config.EngineSim && err == nil {
+		why := local[f.Name]
+		switch {
+		case err != nil:
+		case strings.HasPrefix(f.Name, "sim-") && engine != config.EngineSim:
 			err = fmt.Errorf("--%s is about --engine sim, and the engine is %s", f.Name, engine)
+		case why != "" && slices.Contains(config.RemoteKinds(), engine):
+			err = fmt.Errorf("--%s says nothing of engines that run already: %s; leave it out", f.Name, why)
 		}
 	})
 	return err

@@ -40,11 +40,16 @@ func newWorker() *cobra.Command {
 publish what its KV cache holds. There is no HTTP unless --http-addr is given:
 /metrics, /health (200 while it takes requests) and /live.
 
+With --engine vllm=URL (sglang=, trtllm=, llamacpp=) it stands in front of an engine that
+runs already, with a worker for each of its data-parallel ranks, and follows the events
+of its cache at --kv-events and --kv-replay.
+
 SIGTERM or Ctrl-C has it leave the fleet and finish what it has; what is left at
 the drain timeout goes on at another worker.`,
 		Example: `  penstock worker --nats nats://127.0.0.1:4222
   penstock worker --nats nats://127.0.0.1:4222 --model-path ./Qwen2.5-0.5B-Instruct --data-dir ./worker-1
   penstock worker --nats nats://127.0.0.1:4222 --engine sim --served-model-name llama-8b
+  penstock worker --nats nats://127.0.0.1:4222 --engine vllm=http://127.0.0.1:8000 --kv-events tcp://127.0.0.1:5557 --kv-replay tcp://127.0.0.1:5558
   penstock worker --nats nats://10.0.0.5:4222 --rpc-addr 0.0.0.0:7000 --rpc-advertise 10.0.0.7
   penstock worker --nats nats://127.0.0.1:4222 --http-addr 127.0.0.1:0 --json   # prints {"worker_id":…}`,
 	})
@@ -108,6 +113,11 @@ func greet(w io.Writer, l *config.Loaded, s node.Started) {
 			fmt.Fprintf(&b, "  Tell others:  --discovery static --static-workers %s\n", s.Addr)
 		} else {
 			fmt.Fprintf(&b, "  Registered in namespace %s, component %s\n", l.Namespace, l.Component)
+		}
+		if len(s.Engines) > 0 {
+			b.WriteString("\n")
+			printEngines(&b, s.Engines)
+			b.WriteString("\n")
 		}
 	case config.Router:
 		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s %s\n", took, l.Namespace, l.Component, l.RouterName, joining(l, s))

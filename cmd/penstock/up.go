@@ -25,11 +25,21 @@ real transformer with random weights: its answers are nonsense, made of words.
 
 With --engine sim nothing is computed: caches, batches, events and load are real, the
 time of a step is that of a model of an engine (--sim-timing), and the answer is a
-passage to read. So a laptop holds a fleet of hundreds of workers.`,
+passage to read. So a laptop holds a fleet of hundreds of workers.
+
+With --engine vllm=URL (sglang=, trtllm=, llamacpp=), which may be repeated, it stands in
+front of engines that run already: each request goes to the one that holds most of its KV
+cache. Behind the URL follow, after commas, events=tcp://HOST:PORT and
+replay=tcp://HOST:PORT, where the engine publishes what it caches; ranks=N, if it has
+several data-parallel ranks; api-key-file=FILE; name=NAME, for clients; model-path=DIR,
+where its tokenizer is; block-size=N and mode=auto|tokens|pass. docs/engines.md has more.
+It serves as soon as one engine does, and takes in the others when they come.`,
 		Example: `  penstock up
   penstock up --workers 4 --router-mode round-robin
   penstock up --model-path ./Qwen2.5-0.5B-Instruct --http-addr 127.0.0.1:9000
   penstock up --engine sim --workers 64 --sim-speedup 10
+  penstock up --engine vllm=http://a:8000,events=tcp://a:5557 --engine vllm=http://b:8000,events=tcp://b:5557
+  penstock up --engine llamacpp=http://127.0.0.1:8080 --model-path ./Qwen2.5-0.5B-Instruct
   penstock up --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it is ready`,
 		Args: args(cobra.NoArgs),
 	}
@@ -68,6 +78,10 @@ func welcome(w io.Writer, r node.Ready) {
 	if r.Keys {
 		key = ` -H "Authorization: Bearer $` + config.EnvKey + `"`
 	}
+	served := r.Model
+	if len(r.Engines) > 0 {
+		served = models(r.Engines)
+	}
 	fmt.Fprintf(w, `
   Penstock serves %s on %s  (ready in %v)
 
@@ -76,9 +90,13 @@ func welcome(w io.Writer, r node.Ready) {
     curl -N %s%s -H 'Content-Type: application/json'%s \
       -d '{"model": "%s", "stream": true, %s}'
 
-  %s, engine %s, %d KV blocks of %d tokens each, routed by %s
-`, r.Model, r.URL, r.Took.Round(time.Millisecond), r.URL, path, key, r.Model, prompt,
-		workers(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode)
+`, served, r.URL, r.Took.Round(time.Millisecond), r.URL, path, key, r.Model, prompt)
+	if len(r.Engines) > 0 {
+		printEngines(w, r.Engines)
+		fmt.Fprintf(w, "\n  %s, routed by %s\n", workers(r.Workers), r.RouterMode)
+	} else {
+		fmt.Fprintf(w, "  %s, engine %s, %d KV blocks of %d tokens each, routed by %s\n", workers(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode)
+	}
 	if r.Simulation != "" {
 		fmt.Fprintf(w, "  A simulation: caches, batches and events are real, tokens are not computed; model of time: %s\n", r.Simulation)
 	}

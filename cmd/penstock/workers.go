@@ -15,7 +15,7 @@ func newWorkers() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "workers",
-		Short:   "List the workers: model, state, load, cached blocks and health of the event feed",
+		Short:   "List the workers: model, engine, state, load, cached blocks, health of the event feed, warnings",
 		Example: "  penstock workers\n  penstock workers --server http://127.0.0.1:9000 --json",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,8 +60,14 @@ type workerRow struct {
 		} `json:"reported"`
 	} `json:"load"`
 	CachedBlocks int `json:"cached_blocks"`
-	Feed         struct {
+	Warnings     []struct {
+		Code   string `json:"code"`
+		Detail string `json:"detail"`
+		Remedy string `json:"remedy"`
+	} `json:"warnings"`
+	Feed struct {
 		State     string  `json:"state"`
+		Guessed   bool    `json:"guessed"`
 		LastSeq   uint64  `json:"last_seq"`
 		Missing   uint64  `json:"missing"`
 		Gaps      uint64  `json:"gaps"`
@@ -76,6 +82,9 @@ type workerRow struct {
 // feed tells the health of a worker's event feed in a few words.
 func (r *workerRow) feed() string {
 	s := r.Feed.State
+	if r.Feed.Guessed {
+		s += " (guessed)"
+	}
 	if r.Feed.LastSeq > 0 {
 		s += fmt.Sprintf(", event %d", r.Feed.LastSeq)
 	}
@@ -129,6 +138,12 @@ func printWorkers(w io.Writer, raw []byte) error {
 	for _, r := range table.Rows {
 		if r.Problem != "" {
 			fmt.Fprintf(w, "\nworker %d rank %d: %s\n", r.WorkerID, r.DPRank, r.Problem)
+		}
+		for _, of := range r.Warnings {
+			fmt.Fprintf(w, "\nworker %d rank %d: %s: %s\n", r.WorkerID, r.DPRank, printableLines(of.Code), printableLines(of.Detail))
+			if of.Remedy != "" {
+				fmt.Fprintf(w, "  -> %s\n", printableLines(of.Remedy))
+			}
 		}
 	}
 	return nil

@@ -65,6 +65,8 @@ type Event struct {
 	// Tier is where the blocks are; Medium is the engine's word for it, "" is its own memory.
 	Tier   kv.Tier
 	Medium string
+	// Everywhere says of removed blocks that they are on no tier any more, whatever Tier is.
+	Everywhere bool
 	// Group is the engine's group of layers, -1 if the event does not say, and Spec the kind of attention of that
 	// group, "" if unknown. Groups of models that mix kinds of attention are told apart by them.
 	Group int

@@ -1,17 +1,285 @@
 package enginefeed
 
-import "errors"
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+
+	"penstock/core/kv"
+)
 
 // PullDecoder reads the events that TensorRT-LLM hands out over HTTP, a JSON array of what
-// happened since it was asked last. They are numbered, and who asks takes them away.
+// happened since it was asked last. They are numbered, and who asks takes them away, so that
+// there is nothing to ask for again: what is missing is missing. This is no hot path, and makes its memory anew.
 type PullDecoder struct {
-	// BlockSize is how many tokens the engine's blocks have (tokens_per_block). Blocks with
+	// BlockSize is how many tokens the engine's blocks have (tokens_per_block). It must be set: blocks with
 	// fewer are not full yet, and left out.
 	BlockSize int
+
+	next  int64 // the number of the next event
+	known bool
 }
 
-// Decode reads data into b. lost says that events before it are missing: the table must be
-// cleared before b is applied.
+// What Decode returns.
+var (
+	errPullSize  = errors.New("decode events: the answer is larger than any engine's")
+	errPullBytes = errors.New("decode events: the answer is no JSON array of events")
+)
+
+// pulled is one event as it comes.
+type pulled struct {
+	ID     *int64          `json:"event_id"`
+	Rank   *int            `json:"attention_dp_rank"`
+	Window *int            `json:"window_size"`
+	Data   json.RawMessage `json:"data"`
+}
+
+type pulledData struct {
+	Type   string            `json:"type"`
+	Parent json.RawMessage   `json:"parent_hash"`
+	Blocks []pulledBlock     `json:"blocks"`
+	Hashes []json.RawMessage `json:"block_hashes"`
+	Hash   json.RawMessage   `json:"block_hash"`
+	Level  json.RawMessage   `json:"cache_level"`
+}
+
+type pulledBlock struct {
+	Hash   json.RawMessage `json:"block_hash"`
+	Tokens []pulledToken   `json:"tokens"`
+	Level  int             `json:"cache_level"`
+	LoRA   *int64          `json:"lora_id"`
+	Media  []pulledMedia   `json:"mm_keys"`
+}
+
+type pulledToken struct {
+	ID    json.Number `json:"token_id"`
+	Extra json.Number `json:"token_extra_id"`
+}
+
+type pulledMedia struct {
+	Hash   string `json:"hash"`
+	Offset int64  `json:"start_offset"`
+}
+
+type pulledLevel struct {
+	Old int `json:"old_value"`
+	New int `json:"new_value"`
+}
+
+// Decode reads data into b. lost says that events before it are missing, or that the engine began
+// anew: the table must be cleared before b is applied. After an error it must be cleared too, since what could not
+// be read is gone.
 func (d *PullDecoder) Decode(data []byte, b *Batch) (lost bool, err error) {
-	return false, errors.New("enginefeed: not built yet")
+	b.reset()
+	defer func() { d.known = d.known && err == nil }()
+	if len(data) > MaxPayload {
+		return false, errPullSize
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
+		return false, errPullBytes
+	}
+	for n := 0; dec.More(); n++ {
+		var p pulled
+		if n == maxEvents || dec.Decode(&p) != nil {
+			return false, errPullBytes
+		}
+		if p.ID != nil {
+			lost = d.number(*p.ID, b) || lost
+		}
+		if p.Rank != nil {
+			b.Rank = *p.Rank
+		}
+		d.event(&p, b)
+	}
+	if t, err := dec.Token(); err != nil || t != json.Delim(']') {
+		return false, errPullBytes
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return false, errPullBytes
+	}
+	return lost, nil
+}
+
+// number notes an event's number. It reports whether the one before is missing: then nothing of what
+// came before it counts.
+func (d *PullDecoder) number(id int64, b *Batch) bool {
+	jumped := d.known && id != d.next
+	d.next, d.known = id+1, true
+	if jumped {
+		b.reset()
+	}
+	return jumped
+}
+
+// event adds what p says to b.
+func (d *PullDecoder) event(p *pulled, b *Batch) {
+	var data pulledData
+	err := json.Unmarshal(p.Data, &data)
+	group := -1
+	if p.Window != nil {
+		group = *p.Window
+	}
+	ok := err == nil
+	switch data.Type {
+	case "created":
+		return
+	case "stored":
+		if !ok || !d.stored(&data, group, b) {
+			b.Skipped++
+		}
+	case "removed":
+		if !ok || !removed(&data, group, b) {
+			b.Lost++
+		}
+	case "updated":
+		if !ok || !updated(&data, group, b) {
+			b.Lost++
+		}
+	default:
+		if data.Type == "" {
+			b.Lost++
+		} else {
+			b.Unknown++
+		}
+	}
+}
+
+// stored adds a store for each run of full blocks of one tier and adapter.
+func (d *PullDecoder) stored(data *pulledData, group int, b *Batch) bool {
+	parent, hasParent, ok := jsonParent(data.Parent)
+	if !ok {
+		return false
+	}
+	e := Event{}
+	for i := range data.Blocks {
+		blk := &data.Blocks[i]
+		h, ok := jsonHash(blk.Hash)
+		tokens, extra := d.tokens(blk)
+		switch {
+		case !ok:
+			return false
+		case len(blk.Tokens) < d.BlockSize:
+			continue // not full: the last one
+		}
+		if e.Hashes == nil || e.Tier != levelTier(blk.Level) || !sameLoRA(&e, blk.LoRA) {
+			b.push(&e)
+			e = Event{Kind: Stored, Parent: parent, HasParent: hasParent, BlockSize: d.BlockSize, Group: group}
+			e.Tier, e.Medium = levelTier(blk.Level), levelMedium(blk.Level)
+			if blk.LoRA != nil {
+				e.LoRAID, e.HasLoRAID = *blk.LoRA, true
+			}
+		}
+		e.Odd = e.Odd || tokens == nil
+		e.Hashes, e.Tokens, e.Extra = append(e.Hashes, h), append(e.Tokens, tokens...), append(e.Extra, extra)
+		parent, hasParent = h, true
+	}
+	b.push(&e)
+	return true
+}
+
+// push adds a store to b, if it has blocks.
+func (b *Batch) push(e *Event) {
+	if e.Hashes == nil {
+		return
+	}
+	if e.Odd {
+		e.Tokens = nil
+	}
+	b.Events = append(b.Events, *e)
+}
+
+func sameLoRA(e *Event, id *int64) bool {
+	if id == nil {
+		return !e.HasLoRAID
+	}
+	return e.HasLoRAID && e.LoRAID == *id
+}
+
+// tokens returns the tokens of a block, nil if some are no ids of a vocabulary, and what else it depends on. A token's further
+// id stands for content that is not in the tokens: where it is not explained by a media object, the block has no name of ours.
+func (d *PullDecoder) tokens(blk *pulledBlock) ([]kv.Token, Extra) {
+	tokens := make([]kv.Token, 0, len(blk.Tokens))
+	var x Extra
+	for _, m := range blk.Media {
+		x.Keys = append(x.Keys, Key{Kind: KeyMedia, Text: []byte(m.Hash), Offset: m.Offset})
+	}
+	strange := false
+	for _, t := range blk.Tokens {
+		id, err := strconv.ParseUint(string(t.ID), 10, 32)
+		if err != nil {
+			return nil, x
+		}
+		tokens = append(tokens, kv.Token(id))
+		strange = strange || t.Extra != "" && t.Extra != "0"
+	}
+	if strange && len(x.Keys) == 0 {
+		x.Keys = []Key{{Kind: KeyOpaque}}
+	}
+	return tokens, x
+}
+
+func removed(data *pulledData, group int, b *Batch) bool {
+	e := Event{Kind: Removed, Group: group, Everywhere: true}
+	for _, raw := range data.Hashes {
+		h, ok := jsonHash(raw)
+		if !ok {
+			return false
+		}
+		e.Hashes = append(e.Hashes, h)
+	}
+	b.Events = append(b.Events, e)
+	return true
+}
+
+// updated adds what it means that a block moved from one level to another.
+func updated(data *pulledData, group int, b *Batch) bool {
+	h, ok := jsonHash(data.Hash)
+	if !ok {
+		return false
+	}
+	if len(data.Level) == 0 || string(data.Level) == "null" {
+		return true // its priority changed
+	}
+	var l pulledLevel
+	if json.Unmarshal(data.Level, &l) != nil {
+		return false
+	}
+	b.Events = append(b.Events,
+		Event{Kind: Stored, Hashes: []kv.EngineHash{h}, Tier: levelTier(l.New), Medium: levelMedium(l.New), Group: group},
+		Event{Kind: Removed, Hashes: []kv.EngineHash{h}, Tier: levelTier(l.Old), Medium: levelMedium(l.Old), Group: group})
+	return true
+}
+
+// levelTier returns the tier of a level of the engine's cache: 0 is the device, 1 the host.
+func levelTier(level int) kv.Tier {
+	return kv.Tier(min(uint(level), tiers-1))
+}
+
+func levelMedium(level int) string {
+	return [...]string{mediumGPU, mediumCPU, mediumDisk}[levelTier(level)]
+}
+
+// jsonParent reads the hash of the block before, or null.
+func jsonParent(raw json.RawMessage) (h kv.EngineHash, has, ok bool) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return 0, false, true
+	}
+	h, ok = jsonHash(raw)
+	return h, h != 0, ok
+}
+
+// jsonHash reads a hash: a number of either sign, or a text as in msgpack.
+func jsonHash(raw json.RawMessage) (kv.EngineHash, bool) {
+	if len(raw) > 2 && raw[0] == '"' {
+		return hashOfText(raw[1 : len(raw)-1]), true
+	}
+	if len(raw) > 1 && raw[0] == '-' {
+		u, ok := decimal(raw[1:])
+		return kv.EngineHash(-u), ok
+	}
+	u, ok := decimal(raw)
+	return kv.EngineHash(u), ok
 }

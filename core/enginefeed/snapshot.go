@@ -2,6 +2,7 @@ package enginefeed
 
 import (
 	"errors"
+	"math"
 
 	"penstock/core/kv"
 )
@@ -10,6 +11,10 @@ import (
 // confirms or trims what is known, and adds nothing. The zero value takes the first message.
 type Snapshot struct {
 	Header SnapshotHeader
+
+	begun, whole bool
+	records      int
+	hashes       map[kv.EngineHash]struct{}
 }
 
 // SnapshotHeader says at which point of the feed a snapshot was taken.
@@ -22,13 +27,178 @@ type SnapshotHeader struct {
 	RecordCount int
 }
 
-// SnapshotRequest are the frames that ask for a snapshot.
+// Bounds of a snapshot.
+const (
+	maxSnapshotHashes = 16 << 20
+	maxSnapshotText   = 256
+)
+
+// What Add returns beside the engine's own words.
+var (
+	errSnapshotBytes = errors.New("read snapshot: a message is none of the engine's protocol (snapshot-v1)")
+	errSnapshotSize  = errors.New("read snapshot: there are more hashes than any cache has")
+	errSnapshotShort = errors.New("read snapshot: it ended before all of its records came")
+	// ErrSnapshotRefused is returned when the engine answers with an error of its own.
+	ErrSnapshotRefused = errors.New("read snapshot: the engine could not take one")
+)
+
+// SnapshotRequest returns the frames that ask for a snapshot.
 func SnapshotRequest() [][]byte { return [][]byte{nil, []byte("snapshot-v1")} }
 
-// Add takes the frames of the next message. done says that the snapshot is whole.
+// Add takes the frames of the next message. done says that the snapshot is whole; nothing may be added then, nor
+// after an error.
 func (s *Snapshot) Add(frames [][]byte) (done bool, err error) {
-	return false, errors.New("enginefeed: not built yet")
+	if len(frames) > 0 && len(frames[0]) == 0 {
+		frames = frames[1:]
+	}
+	if len(frames) < 2 || s.whole {
+		return false, errSnapshotBytes
+	}
+	switch body := frames[1]; string(frames[0]) {
+	case "header":
+		return false, s.header(body)
+	case "chunk":
+		return false, s.chunk(body)
+	case "end":
+		if !s.begun || s.records != s.Header.RecordCount {
+			return false, errSnapshotShort
+		}
+		s.whole = true
+		return true, nil
+	case "error":
+		return false, ErrSnapshotRefused
+	}
+	return false, errSnapshotBytes
+}
+
+// header reads [version, epoch, rank, resume, barrier, barrier id, records].
+func (s *Snapshot) header(body []byte) error {
+	r := reader{buf: body}
+	n, ok := r.array()
+	if s.begun || !ok || n < 7 {
+		return errSnapshotBytes
+	}
+	version, _, ok := r.integer()
+	if !ok || version != 1 {
+		return errSnapshotBytes
+	}
+	h, good := SnapshotHeader{}, true
+	h.Epoch, ok = r.label()
+	good = good && ok
+	if !r.null() {
+		h.Rank, _, ok = r.integer()
+		good = good && ok
+	}
+	h.Resume, ok = r.count(math.MaxInt64)
+	good = good && ok
+	h.Barrier, ok = r.count(math.MaxInt64)
+	good = good && ok
+	h.BarrierID, ok = r.label()
+	good = good && ok
+	records, ok := r.count(maxSnapshotHashes)
+	if !good || !ok {
+		return errSnapshotBytes
+	}
+	h.RecordCount = int(records)
+	s.Header, s.begun, s.hashes = h, true, make(map[kv.EngineHash]struct{})
+	return nil
+}
+
+// chunk reads [[parent, [hash, ...]], ...].
+func (s *Snapshot) chunk(body []byte) error {
+	r := reader{buf: body}
+	n, ok := r.array()
+	if !s.begun || !ok {
+		return errSnapshotBytes
+	}
+	if s.records += n; s.records > s.Header.RecordCount {
+		return errSnapshotBytes
+	}
+	for range n {
+		fields, ok := r.array()
+		if !ok || fields < 2 || !r.skip() {
+			return errSnapshotBytes
+		}
+		hashes, ok := r.array()
+		if !ok {
+			return errSnapshotBytes
+		}
+		if hashes > maxSnapshotHashes-len(s.hashes) {
+			return errSnapshotSize
+		}
+		for range hashes {
+			h, ok := r.hash()
+			if !ok {
+				return errSnapshotBytes
+			}
+			s.hashes[h] = struct{}{}
+		}
+		for range fields - 2 {
+			if !r.skip() {
+				return errSnapshotBytes
+			}
+		}
+	}
+	if r.rest() != 0 {
+		return errSnapshotBytes
+	}
+	return nil
+}
+
+// label reads a short name: a text, or a number, which becomes its digits.
+func (r *reader) label() (string, bool) {
+	if r.isText() {
+		b, ok := r.text()
+		return string(b), ok && len(b) <= maxSnapshotText
+	}
+	if r.null() {
+		return "", true
+	}
+	v, high, ok := r.integer()
+	if !ok || high {
+		return "", false
+	}
+	return digits(v), true
+}
+
+// count reads an integer from 0 to most.
+func (r *reader) count(most int64) (uint64, bool) {
+	v, high, ok := r.integer()
+	return uint64(v), ok && !high && v >= 0 && v <= most
 }
 
 // Has reports whether the snapshot has a block. It may be asked once the snapshot is whole.
-func (s *Snapshot) Has(h kv.EngineHash) bool { return false }
+func (s *Snapshot) Has(h kv.EngineHash) bool {
+	_, ok := s.hashes[h]
+	return ok
+}
+
+// Len returns how many blocks the snapshot has.
+func (s *Snapshot) Len() int { return len(s.hashes) }
+
+// Trim removes from the engine's own memory what s, which is whole, does not have, and appends the changes to
+// out. s must have been taken at the very point of the feed that was applied last: when [Machine.Next] is
+// its Resume, or at its [Barrier].
+func (t *Table) Trim(s *Snapshot, out []kv.Event) []kv.Event {
+	if !s.whole {
+		return out
+	}
+	t.out = out
+	x, refs := &t.blocks.index, func(id uint32) *[tiers]uint16 { return &t.blocks.all.at(id).refs }
+	remove := func(name kv.EngineHash) { t.blocks.remove(t, name, kv.TierDevice) }
+	if t.per > 1 {
+		x, refs = &t.pieces.index, func(id uint32) *[tiers]uint16 { return &t.pieces.all.at(id).refs }
+		remove = func(name kv.EngineHash) { t.pieces.remove(t, name, kv.TierDevice) }
+	}
+	for id := uint32(1); id <= x.top; id++ {
+		r := refs(id)
+		name := *x.names.at(id)
+		if r[kv.TierDevice] == 0 || s.Has(name) {
+			continue
+		}
+		r[kv.TierDevice] = 1
+		remove(name)
+		t.stats.Trimmed++
+	}
+	return t.done()
+}

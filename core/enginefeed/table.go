@@ -2,7 +2,9 @@ package enginefeed
 
 import (
 	"errors"
+	"fmt"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 )
 
@@ -19,44 +21,274 @@ const (
 
 // Config says how a Table names blocks, and bounds it.
 type Config struct {
-	// BlockSize is how many tokens our blocks have: the engine's block size, or a multiple of it,
-	// by which so many of its blocks are one of ours. It must be set.
+	// BlockSize is how many tokens our blocks have. It must be set.
 	BlockSize int
-	// Adapters names the adapters that events name by the engine's number only. It may be nil.
+	// EngineBlock is how many tokens the engine's blocks have, by its own account; 0 is BlockSize. If BlockSize is
+	// a multiple of it, so many blocks of the engine make one of ours, which is there while all of them are.
+	EngineBlock int
+	// Adapters names the adapters that events name by the engine's number only; "" is no adapter. It may be nil.
 	Adapters map[int64]string
 	// Clears is what the engine means by a clear.
 	Clears Scope
-	// MaxBlocks is how many of the engine's blocks are remembered; 0 is 16 Mi. More are left out and counted.
+	// MaxBlocks is how many of the engine's blocks are remembered; 0 is what makes 4 Mi of ours, up to
+	// 64 Mi. More are left out and counted.
 	MaxBlocks int
-	// Seed decides where blocks are in memory, and nothing that can be seen from outside.
+	// Seed decides where blocks are in memory, and nothing that can be seen from outside. It should be drawn,
+	// where others than the engine choose hashes.
 	Seed uint64
 }
 
-// Table knows which blocks an engine has, and by which names of ours. It has one user at a time.
-type Table struct{}
+// EnsureDefaults fills in what is not set.
+func (c *Config) EnsureDefaults() {
+	if c.EngineBlock == 0 {
+		c.EngineBlock = c.BlockSize
+	}
+	if c.MaxBlocks == 0 && c.EngineBlock > 0 {
+		c.MaxBlocks = min(64<<20, 4<<20*max(1, c.BlockSize/c.EngineBlock))
+	}
+}
+
+// Validate reports every problem of c at once.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.BlockSize < 2 || c.BlockSize > 65536 {
+		errs = append(errs, kv.ErrBlockSize)
+	}
+	if c.EngineBlock < 1 || c.BlockSize%max(1, c.EngineBlock) != 0 {
+		errs = append(errs, fault.New(fault.Invalid, "the engine's blocks have %d tokens: set a block size of %d or a multiple, not %d", c.EngineBlock, max(2, c.EngineBlock), c.BlockSize))
+	}
+	if c.MaxBlocks < 0 || c.MaxBlocks > 1<<30 {
+		errs = append(errs, errors.New("enginefeed: the most blocks must be between 0 and 2^30"))
+	}
+	return errors.Join(errs...)
+}
+
+// Table knows which blocks an engine has, and by which names of ours. Copies of a block are counted by
+// tier: it is stored there with the first, and removed with the last. It has one user at a time.
+type Table struct {
+	cfg   Config
+	per   int // the engine's blocks in one of ours
+	salts salts
+	// blocks are ours, by the engine's name for them, or for the last of the engine's blocks in them.
+	blocks blocks
+	// pieces are the engine's blocks, where several make one of ours.
+	pieces pieces
+	// group is the group of layers that is followed, -1 until one is seen.
+	group int
+	// pairs says that the engine gives media objects as pairs, so that a mere text in the first block is a salt.
+	pairs bool
+	seen  sizes
+	stats Stats
+
+	out   []kv.Event // where events go during a call
+	room  rooms
+	media []kv.Media // scratch
+}
 
 // NewTable returns the table of an engine whose cache is empty.
-func NewTable(cfg Config) (*Table, error) { return nil, errors.New("enginefeed: not built yet") }
+func NewTable(cfg Config) (*Table, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	t := &Table{cfg: cfg, per: cfg.BlockSize / cfg.EngineBlock, group: -1}
+	factor := 0x9e3779b97f4a7c15 ^ cfg.Seed<<1
+	t.blocks.factor, t.pieces.factor = factor|1, factor|1
+	t.salts.size = cfg.BlockSize
+	t.pieces.tokens = cfg.EngineBlock
+	return t, nil
+}
 
 // Apply appends to out what b changes. The slices of the events are the caller's.
-func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event { return out }
+func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
+	t.out = out
+	t.stats.UnknownEvents += uint64(b.Unknown)
+	t.stats.SkippedEvents += uint64(b.Skipped)
+	if b.Lost > 0 {
+		// What is known may be wrong from here on, so that it is forgotten; what the batch itself stores
+		// may be gone by its end.
+		t.stats.DamagedBatches++
+		t.forget()
+		return t.done()
+	}
+	for i := range b.Events {
+		e := &b.Events[i]
+		if !knownMedium(e.Medium) {
+			t.stats.UnknownMedium++
+		}
+		switch e.Kind {
+		case Stored:
+			t.store(e)
+		case Removed:
+			t.remove(e)
+		case Cleared:
+			t.cleared(e)
+		}
+	}
+	return t.done()
+}
 
-// Describe appends to out a Cleared event and Stored events that say all that is known,
-// parents before children. The slices of the events are the caller's.
-func (t *Table) Describe(out []kv.Event) []kv.Event { return out }
+// done returns what a call has to say.
+func (t *Table) done() []kv.Event {
+	out := t.out
+	t.out, t.room = nil, rooms{}
+	return out
+}
 
 // Clear forgets all blocks, and appends a Cleared event to out.
-func (t *Table) Clear(out []kv.Event) []kv.Event { return out }
+func (t *Table) Clear(out []kv.Event) []kv.Event {
+	t.out = out
+	t.forget()
+	return t.done()
+}
+
+// forget empties the table and says so.
+func (t *Table) forget() {
+	t.blocks.clear()
+	t.pieces.clear()
+	t.salts.clear()
+	t.group = -1
+	t.tellCleared()
+}
+
+// cleared does what the engine means by a clear: of one medium if it names one, of its own memory, or of all.
+func (t *Table) cleared(e *Event) {
+	t.stats.Cleared++
+	tier := tierOf(e)
+	if t.cfg.Clears == ClearsAll && e.Medium == "" || t.only(tier) {
+		t.forget()
+		return
+	}
+	// A clear of ours is of all tiers: what survives is described again behind it.
+	t.blocks.empty(t, tier)
+	t.pieces.empty(t, tier)
+	t.describe()
+}
+
+// only reports whether nothing is on other tiers.
+func (t *Table) only(tier kv.Tier) bool {
+	for other := range tiers {
+		if other != int(tier) && (t.blocks.on[other] > 0 || t.pieces.on[other] > 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// remove takes a copy of each block of e from its tier.
+func (t *Table) remove(e *Event) {
+	if t.otherGroup(e) {
+		return
+	}
+	for _, name := range e.Hashes {
+		if t.removeOne(name, e) {
+			t.stats.Removed++
+		} else {
+			t.stats.UnknownRemoved++
+		}
+	}
+}
+
+// removeOne takes one copy of a block from e's tier, or all of them from all. It reports whether there was one.
+func (t *Table) removeOne(name kv.EngineHash, e *Event) (known bool) {
+	if !e.Everywhere {
+		return t.removeFrom(name, tierOf(e))
+	}
+	for tier := range kv.Tier(tiers) {
+		for t.removeFrom(name, tier) {
+			known = true
+		}
+	}
+	return known
+}
+
+func (t *Table) removeFrom(name kv.EngineHash, tier kv.Tier) bool {
+	if t.per > 1 {
+		return t.pieces.remove(t, name, tier)
+	}
+	return t.blocks.remove(t, name, tier)
+}
+
+// otherGroup reports whether e is of a group of layers that is not followed. A hash is the same in
+// every group of a model, so that one group can be followed and no more.
+func (t *Table) otherGroup(e *Event) bool {
+	if e.Group < 0 || t.group < 0 || e.Group == t.group {
+		return false
+	}
+	t.stats.OtherGroup += uint64(len(e.Hashes))
+	return true
+}
+
+// tiers is the number of tiers that an engine's blocks can be on.
+const tiers = 3
+
+// tierOf returns the tier of e, of those that the table counts.
+func tierOf(e *Event) kv.Tier { return min(e.Tier, tiers-1) }
 
 // Stats returns what the table has and has counted.
-func (t *Table) Stats() Stats { return Stats{} }
+func (t *Table) Stats() Stats {
+	s := t.stats
+	copy(s.Blocks[:], t.blocks.on[:])
+	s.Held = t.blocks.n
+	if t.per > 1 {
+		s.Held = t.pieces.n
+	}
+	s.EngineBlock = t.seen.largest
+	s.Bytes = t.blocks.bytes() + t.pieces.bytes() + t.salts.bytes()
+	return s
+}
 
-// Err says what to set if the engine's blocks cannot be turned into ours; nil if they can. The code is fault.Invalid.
-func (t *Table) Err() error { return nil }
+// Err says what to set if the engine's blocks cannot be turned into ours; nil if they
+// can, as far as was seen. The code is fault.Invalid.
+func (t *Table) Err() error {
+	size, wrong := t.seen.wrong(t.cfg.EngineBlock)
+	if !wrong {
+		return nil
+	}
+	return fault.New(fault.Invalid, "the engine's events are of blocks of %d tokens, %s: set its block size to %d (ours may be a multiple)", size, t.expected(), size)
+}
 
-// Trim removes from the engine's own memory what s does not have, which must have been taken at the very
-// point of the feed that was applied last ([Machine.Next] is s.Header.Resume), and appends the changes to out.
-func (t *Table) Trim(s *Snapshot, out []kv.Event) []kv.Event { return out }
+func (t *Table) expected() string {
+	if t.per == 1 {
+		return fmt.Sprintf("the worker's of %d", t.cfg.BlockSize)
+	}
+	return fmt.Sprintf("the worker's of %d, each of %d blocks of the engine", t.cfg.BlockSize, t.per)
+}
+
+// sizes are what block sizes were seen.
+type sizes struct {
+	largest int // of a store
+	several int // of a store of several blocks, which only the last one can be shorter than; the largest
+	shorter int // stores of one short block since the last one that was not short
+}
+
+// manyShort is how many short blocks in a row are no ends of prompts.
+const manyShort = 64
+
+func (s *sizes) note(size, blocks, expected int) {
+	s.largest = max(s.largest, size)
+	if blocks > 1 {
+		s.several = max(s.several, size)
+	}
+	if size < expected {
+		s.shorter++
+	} else {
+		s.shorter = 0
+	}
+}
+
+// wrong reports whether the engine's blocks are of a size other than expected, and which.
+func (s *sizes) wrong(expected int) (int, bool) {
+	switch {
+	case s.largest > expected:
+		return s.largest, true
+	case s.several > 0 && s.several < expected:
+		return s.several, true
+	case s.largest > 0 && s.largest < expected && s.shorter >= manyShort:
+		return s.largest, true
+	}
+	return 0, false
+}
 
 // Stats is what a Table has, and has counted since it was made.
 type Stats struct {
@@ -69,16 +301,18 @@ type Stats struct {
 	Duplicates               uint64 // stored once more: further copies of blocks that were there
 	UnknownRemoved           uint64 // removed, and not known
 
+	Trimmed                  uint64 // known, and not in a snapshot
+
 	// Blocks of the engine that were not taken in, and why.
 	Orphans        uint64 // the block before is not known
-	OtherGroup     uint64 // of a group of layers that cannot be followed (sliding windows, Mamba), or of a further one
+	OtherGroup     uint64 // of a group of layers that cannot be followed (sliding windows, Mamba), or of a further one; removals too
 	Misaligned     uint64 // the tokens are not those of the blocks
 	Partial        uint64 // shorter than a block
 	OtherBlockSize uint64 // of a block size that does not fit ours
 	Pairs          uint64 // tokens come as pairs, or are no ids of a vocabulary
 	Nameless       uint64 // of an adapter without a name, or with keys that have no place in our hashes
 	Tokenless      uint64 // without tokens, and not known
-	Refused        uint64 // more than MaxBlocks
+	Refused        uint64 // more than MaxBlocks, or than 65,534 pairs of adapter and salt
 
 	UnknownMedium  uint64 // events of a medium that is not known: taken for a slow one
 	UnknownEvents  uint64 // events of types that are not known

@@ -28,6 +28,9 @@ type Config struct {
 	Fetch *FetchCosts
 	// Affinity weighs preferences; nil is DefaultAffinityWeights.
 	Affinity *AffinityWeights
+	// AdapterAffinity is what it is worth, in blocks, that a worker has the request's LoRA
+	// adapter in memory; nil is DefaultAdapterAffinity.
+	AdapterAffinity *float64
 	// NearCost says which costs count as nearly equal in mode KV at temperature 0: those
 	// that exceed the least by no more than this share of it, at most 1. Of two workers
 	// drawn among them the less loaded is taken, so that routers which do not see each
@@ -45,6 +48,12 @@ type Config struct {
 	// Busy says when a worker has enough to do.
 	Busy Busy
 }
+
+// DefaultAdapterAffinity is what loading an adapter costs: tens to hundreds of megabytes
+// that are read and put on the device, in which time an engine computes some hundreds of
+// tokens. It is so little that a worker with more to do, or with less of the prompt, is passed over
+// and the adapter comes to be in more than one place when it is asked for a lot.
+const DefaultAdapterAffinity = 16.0
 
 // The bounds of weights and temperatures keep costs finite.
 const (
@@ -68,6 +77,9 @@ func (c *Config) EnsureDefaults() {
 	}
 	if c.Affinity == nil {
 		c.Affinity = new(DefaultAffinityWeights())
+	}
+	if c.AdapterAffinity == nil {
+		c.AdapterAffinity = new(DefaultAdapterAffinity)
 	}
 	c.Sessions.ensureDefaults()
 }
@@ -95,6 +107,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Fetch != nil {
 		errs = append(errs, c.Fetch.validate())
+	}
+	if c.AdapterAffinity != nil && !within(*c.AdapterAffinity, maxWeight) {
+		errs = append(errs, fmt.Errorf("route: adapter affinity must be between 0 and %g", maxWeight))
 	}
 	if c.Affinity != nil {
 		errs = append(errs, c.Affinity.validate())

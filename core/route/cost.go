@@ -69,5 +69,8 @@ func (r *Router) prefer(p *policy, q *Query, t *Target, c *Candidate) {
 	if p.bound == t.Worker {
 		c.SessionAffinity = float64(w.Session * blocks)
 	}
-	c.Affinity = c.LabelAffinity + c.ExpertAffinity + c.SessionAffinity
+	if q.Adapter != "" && contains(t.Loaded, q.Adapter) {
+		c.AdapterAffinity = *r.cfg.AdapterAffinity
+	}
+	c.Affinity = c.LabelAffinity + c.ExpertAffinity + c.SessionAffinity + c.AdapterAffinity
 }

@@ -17,6 +17,7 @@ const (
 	eligible refusal = iota
 	notPinned
 	notAllowed
+	withoutAdapter
 	excluded
 	unlabelled
 	elsewhere
@@ -38,6 +39,8 @@ func (r *Router) refuse(p *policy, t *Target, q *Query) refusal {
 		return notPinned
 	case !t.Router && len(q.Allowed) > 0 && !slices.Contains(q.Allowed, t.Worker.ID):
 		return notAllowed
+	case q.Adapter != "" && !contains(t.Adapters, q.Adapter):
+		return withoutAdapter
 	case !t.Router && p.strict && q.overlap(t.Worker).Labelled == 0:
 		return unlabelled
 	case slices.Contains(q.Exclude, t.Worker.ID):
@@ -60,6 +63,12 @@ func (r *Router) refuse(p *policy, t *Target, q *Query) refusal {
 		return suspected
 	}
 	return eligible
+}
+
+// contains reports whether name is among names, which are ascending.
+func contains(names []string, name string) bool {
+	_, found := slices.BinarySearch(names, name)
+	return found
 }
 
 // overlap returns what w has of q's chain.
@@ -88,6 +97,8 @@ func (r *Router) reason(now kv.Mono, why refusal, p *policy, t *Target, q *Query
 		return fmt.Sprintf("the request is pinned to worker %s", name(q.Pin))
 	case unfit:
 		return t.Unfit
+	case withoutAdapter:
+		return fmt.Sprintf("it does not serve the adapter %.100q", q.Adapter)
 	case otherBlockSize:
 		return fmt.Sprintf("its blocks are of %d tokens, the router's of %d", t.BlockSize, r.active.BlockSize())
 	}
@@ -104,6 +115,7 @@ func rough(d time.Duration) time.Duration {
 
 var refusalNames = [refusals]string{
 	notAllowed:     "not among those that the request allows",
+	withoutAdapter: "without the adapter",
 	unlabelled:     "without a block of the prompt that is labelled as moe_query asks",
 	elsewhere:      "not the session's",
 	excluded:       "excluded by the request",
@@ -185,7 +197,7 @@ func (r *Router) whyNotPinned(now kv.Mono, p *policy, q *Query) *fault.Error {
 	switch why {
 	case busy:
 		code = fault.Overloaded
-	case notAllowed, unlabelled:
+	case notAllowed, unlabelled, withoutAdapter:
 		code = fault.Ineligible
 	}
 	return fault.New(code, "worker %s cannot take the request: %s; leave the choice to the router or try again", name(q.Pin), r.reason(now, why, p, t, q))

@@ -56,6 +56,9 @@ type Target struct {
 	// Experts are those that it hosts, ascending by layer and number; nil if that is not
 	// known. The router keeps the slice.
 	Experts []Expert
+	// Adapters are the LoRA adapters that it serves, Loaded those of them that are in its
+	// engine's memory, as far as that is known; both ascending. The router keeps the slices.
+	Adapters, Loaded []string
 }
 
 // Query is a [Request] after its prompt was hashed and looked up.
@@ -79,6 +82,9 @@ type Query struct {
 	Session Session
 	// Exclude are workers that must not be chosen.
 	Exclude []kv.WorkerID
+	// Adapter is the LoRA adapter that the request is for; "" if none. Only workers that
+	// serve it can be chosen.
+	Adapter string
 	// Moving says that the request was let in before and comes from another worker.
 	Moving bool
 }
@@ -144,6 +150,14 @@ func (r *Router) SetState(w kv.Worker, state State, since kv.Mono) bool {
 	}
 	r.targets[at].State, r.targets[at].Since = state, since
 	return true
+}
+
+// SetLoaded says which adapters, ascending, one worker has in its engine's memory. The
+// router keeps the slice.
+func (r *Router) SetLoaded(w kv.Worker, adapters []string) {
+	if at, found := find(r.targets, w); found {
+		r.targets[at].Loaded = adapters
+	}
 }
 
 // Workers returns the workers in order. The caller must not change the slice.

@@ -51,7 +51,8 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 //
 //	router [mode=M] [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
 //	       [near=F] [queue-weight=F] [threshold=F] [sessions=soft|hard|off] [ttl=DURATION] [most=N]
-//	workers                    lines: W STATE [block-size=N] [blocks=N] [batch=N] [router] [experts=LAYER.EXPERT[*SHARE]+…]
+//	workers                    lines: W STATE [block-size=N] [blocks=N] [batch=N] [router] [experts=LAYER.EXPERT[*SHARE]+…] [adapters=NAME+…] [loaded=NAME+…]
+//	loaded w=W [adapters=NAME+…]
 //	state w=W state=STATE at=DURATION
 //	busy [blocks=F] [tokens=N]
 //	reserve id=ID w=W chain=PATH [overlap=N] [prefilled]
@@ -63,7 +64,7 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 //
 // with QUERY any of chain=PATH, tokens=N (what the chain has, unless given),
 // overlap=(W:N,…) where N may be DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) of
-// those, pin=W, exclude=(ID,…), allow=(ID,…), moving, session=ID, last, and the overrides
+// those, pin=W, exclude=(ID,…), allow=(ID,…), moving, session=ID, last, adapter=NAME, and the overrides
 // mode=M, weight=F, temperature=F, layer=N, experts=(N,…), group=N, strict, alone, untracked. A
 // worker is ID or ID.RANK, an id a name or NAME.ATTEMPT. With times, each pick is freed at
 // once and the line counts the workers that were picked.
@@ -124,6 +125,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		d.ScanArgs(t, "w", &w)
 		d.ScanArgs(t, "state", &state)
 		return fmt.Sprintln("changed:", s.router.SetState(worker(t, w), states[state], when(t, d)))
+	case "loaded":
+		var w, names string
+		d.ScanArgs(t, "w", &w)
+		d.MaybeScanArgs(t, "adapters", &names)
+		s.router.SetLoaded(worker(t, w), strings.Split(names, "+"))
 	case "busy":
 		if err := s.router.SetBusy(thresholds(t, d, "blocks", "tokens")); err != nil {
 			return err.Error() + "\n"
@@ -228,6 +234,10 @@ func targets(t *testing.T, d *datadriven.TestData) []Target {
 				target.Router = true
 			case "batch":
 				target.BatchTokens = int(*number(t, v))
+			case "adapters":
+				target.Adapters = strings.Split(v, "+")
+			case "loaded":
+				target.Loaded = strings.Split(v, "+")
 			case "experts":
 				target.Experts = experts(t, v)
 			default:
@@ -299,6 +309,7 @@ func query(t *testing.T, d *datadriven.TestData) *Query {
 		}
 	}
 	d.MaybeScanArgs(t, "session", &q.Session.ID)
+	d.MaybeScanArgs(t, "adapter", &q.Adapter)
 	q.Session.Last = d.HasArg("last")
 	if d.Cmd == "pick" || d.Cmd == "explain" {
 		q.Override.OverlapWeight = float(t, d, "weight")

@@ -104,9 +104,9 @@ type Candidate struct {
 	// other routers'. Only Explain says that.
 	ActiveRequests, OthersRequests int
 	// Affinity is the preference added to the score, in units of Cost; 0 without one. It
-	// is the sum of its parts: that of labelled blocks, of experts that the worker hosts,
-	// and of the session that is at the worker.
-	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity float64
+	// is the sum of its parts: that of labelled blocks, of experts that the worker hosts, of
+	// the session that is at the worker, and of the adapter that it has in memory.
+	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity float64
 	// ExpertShare is the share of the experts expected that the worker hosts.
 	ExpertShare float64
 	// Cost is what is minimised:

@@ -420,6 +420,9 @@ func (p *problems) engines(c *Config) {
 	case local > 1:
 		p.add("engine", "one engine of this program is enough: workers says how many there are of it")
 	}
+	if len(remote) > 0 && len(c.ServedModelName) > 1 {
+		p.add("served-model-name", "an engine that runs already is told one name: name=NAME of each says which")
+	}
 	p.feeds(c)
 }
 

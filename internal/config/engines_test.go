@@ -176,6 +176,7 @@ func TestEnginesTogether(t *testing.T) {
 	}{
 		{Up, []string{"ENGINE=vllm=http://a:1,vllm=http://b:1"}, ""},
 		{Up, []string{"ENGINE=vllm=http://a:1,model-path=" + dir, "MAX_NUM_SEQS=600"}, ""},
+		{Up, []string{"ENGINE=vllm=http://a:1", "SERVED_MODEL_NAME=a,b"}, "is told one name"},
 		{Up, []string{"ENGINE=tiny,vllm=http://b:1"}, "are not mixed in one process"},
 		{Up, []string{"ENGINE=tiny,sim"}, "one engine of this program is enough"},
 		{Up, []string{"ENGINE=vllm=http://a:1,sglang=http://a:1/"}, "http://a:1 is given twice"},

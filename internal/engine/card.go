@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -16,6 +17,8 @@ const (
 	maxAliases   = 64
 	maxRanks     = 1024
 	maxEOS       = 1024
+	maxAdapters  = 1024
+	maxPasses    = 64
 )
 
 // sealedCard is a card as it stands in discovery.
@@ -74,6 +77,12 @@ func (c *Card) Names(name string) bool {
 	return false
 }
 
+// Serves reports whether the card lists a LoRA adapter.
+func (c *Card) Serves(adapter string) bool {
+	_, found := slices.BinarySearch(c.Adapters, adapter)
+	return found
+}
+
 // Validate checks the rules that frontends and routers rely on and reports all
 // that are broken.
 func (c *Card) Validate() error {
@@ -97,6 +106,17 @@ func (c *Card) Validate() error {
 	check(len(c.EOS) <= maxEOS, "%d eos tokens, at most %d are allowed", len(c.EOS), maxEOS)
 	check(c.ToolParser == "" || goodName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
 	check(c.ReasoningParser == "" || goodName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
+	check(len(c.Adapters) <= maxAdapters, "%d adapters, at most %d are allowed", len(c.Adapters), maxAdapters)
+	check(len(c.Passes) <= maxPasses, "%d passes, at most %d are allowed", len(c.Passes), maxPasses)
+	for _, list := range [...]struct {
+		name string
+		of   []string
+	}{{"adapters", c.Adapters}, {"passes", c.Passes}} {
+		for i, s := range list.of {
+			check(goodName(s), "every one of %s must be 1 to %d printable bytes", list.name, maxName)
+			check(i == 0 || list.of[i-1] < s, "%s must be ascending, but %.100q comes after %.100q", list.name, s, list.of[max(i, 1)-1])
+		}
+	}
 	for _, t := range c.EOS {
 		check(int64(t) < int64(c.VocabSize), "eos token %d is not below vocab_size %d", t, c.VocabSize)
 	}

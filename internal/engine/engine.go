@@ -16,7 +16,8 @@ import (
 
 // Engine produces tokens. Implementations are safe for concurrent use.
 type Engine interface {
-	// Card describes the model served. It does not change.
+	// Card describes the model served. It does not change, but for the adapters of an
+	// AdapterWatcher, which are in it as they were at some time.
 	Card() Card
 	// Run does the engine's work until ctx ends; it returns nil then. Generate
 	// may be called before Run and waits for it.
@@ -63,6 +64,14 @@ type AdapterSource interface {
 	// Adapters returns those of the card's that are in the engine's memory now,
 	// ascending. The slice belongs to the caller.
 	Adapters() []string
+}
+
+// AdapterWatcher is an engine whose set of adapters changes while it runs.
+type AdapterWatcher interface {
+	// WatchAdapters calls sink with what Card.Adapters is to be, now and whenever it
+	// changes, until ctx ends; it returns nil then. sink keeps the slice. Requests for an adapter
+	// that is no longer listed may still come for a while.
+	WatchAdapters(ctx context.Context, sink func(adapters []string)) error
 }
 
 // Card describes a served model; frontends and routers work from it. It is JSON

@@ -73,6 +73,8 @@ type Config struct {
 	KeepAlive time.Duration
 	// Ping is the silence after which llama.cpp writes a comment into a stream; 30 s.
 	Ping time.Duration
+	// Slots is how many requests llama.cpp serves at once; 4.
+	Slots int
 	// Startup is for how long the server answers 503 after its start.
 	Startup time.Duration
 	// MaxBody bounds the body of a request; 32 MiB.
@@ -147,6 +149,7 @@ func (c *Config) ensureDefaults() {
 	}
 	set(&c.Ranks, 1)
 	set(&c.BufferSteps, 10_000)
+	set(&c.Slots, 4)
 	if c.HTTPAddr == "" {
 		c.HTTPAddr = "127.0.0.1:0"
 	}
@@ -173,6 +176,7 @@ func (c *Config) validate() error {
 	report(c.Open != nil, "Open is missing")
 	report(c.Ranks >= 1 && c.Ranks <= 64, "there are %d ranks; it must be 1 to 64", c.Ranks)
 	report(c.BufferSteps >= 1 && c.BufferSteps <= 1<<20, "%d batches kept for replay; it must be 1 to %d", c.BufferSteps, 1<<20)
+	report(c.Slots >= 1 && c.Slots <= 4096, "%d slots; it must be 1 to 4096", c.Slots)
 	report(c.KVReplay == "" || c.KVEvents != "", "there is replay of events, and no events")
 	for i, f := range c.Faults {
 		if err := f.Validate(); err != nil {

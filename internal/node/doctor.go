@@ -51,7 +51,7 @@ const checkTimeout = 3 * time.Second
 // settings and the server lead to, and says what to do about what is wrong. It
 // changes nothing: nothing is created, registered or published.
 func Examine(ctx context.Context, e Examination) []Finding {
-	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key}
+	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, adapt: adaptTo}
 	if e.HTTP != nil {
 		d.http = *e.HTTP
 	}
@@ -62,6 +62,7 @@ func Examine(ctx context.Context, e Examination) []Finding {
 	if d.cfg != nil {
 		d.ports(ctx)
 		d.memory(ctx)
+		d.engines(ctx)
 		d.fleet(ctx)
 	}
 	d.running(ctx, e.Server)
@@ -76,6 +77,7 @@ type doctor struct {
 	key  string // shown to running processes
 	// ownKey is one of the settings, for the process of the settings alone.
 	ownKey string
+	adapt  adapter // to engines that other programs run
 	found  []Finding
 }
 

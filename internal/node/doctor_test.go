@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -463,4 +464,57 @@ func TestExamineServer(t *testing.T) {
 	expect(t, examine(), "server", CheckFail, "not what this version expects")
 	delete(answers, "/health")
 	expect(t, examine(), "server", CheckFail, "404")
+}
+
+// TestExamineEngines: a row for each thing that is to be known of an engine that another
+// program runs, before or beside the process that serves it.
+func TestExamineEngines(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a, b := runOther(t, "m", dir), runOther(t, "m", "org/model")
+	down := runOther(t, "m", dir)
+	down.loading.Store(true)
+	events, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	s := &stubs{change: func(of *config.RemoteEngine, s *remoteStub) {
+		if of.URL.String() == b.URL {
+			s.card.KVGuessed = true
+			s.warnings = []engine.Warning{{Code: engine.WarnNoReport, Detail: "no cached tokens are reported", Remedy: "start it with the flag"}}
+		}
+	}}
+	d := &doctor{
+		cfg: settingsOf(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=tcp://%s,replay=tcp://127.0.0.1:1,llamacpp=%s,sglang=%s,trtllm=%s/x", a.URL, events.Addr(), b.URL, down.URL, a.URL)),
+		log: slog.New(slog.DiscardHandler), adapt: s.adapt,
+	}
+	d.engines(t.Context())
+	expect(t, d.found, "engine vllm="+a.URL, CheckOK, "vllm serves m")
+	expect(t, d.found, "replay of vllm="+a.URL, CheckFail, "connection refused")
+	expect(t, d.found, "tokenizer of vllm="+a.URL, CheckOK, dir)
+	expect(t, d.found, "adapter of vllm="+a.URL, CheckOK, "m with 256 blocks of 16 tokens")
+	expect(t, d.found, "events of vllm="+a.URL, CheckOK, "followed for 2s")
+	expect(t, d.found, "tokenizer of llamacpp="+b.URL, CheckWarn, "org/model")
+	expect(t, d.found, "events of llamacpp="+b.URL, CheckWarn, "guessed")
+	expect(t, d.found, "no_cached_tokens of llamacpp="+b.URL, CheckWarn, "no cached tokens are reported")
+	expect(t, d.found, "engine sglang="+down.URL, CheckFail, "loading (503)")
+	expect(t, d.found, "engine trtllm="+a.URL+"/x", CheckFail, "is the path of the URL right")
+}
+
+// TestExamineWarnings: what workers say of their engines is said on.
+func TestExamineWarnings(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/health":
+			_, _ = w.Write([]byte(`{"status":"healthy"}`))
+		case "/v1/router/workers":
+			_, _ = w.Write([]byte(`{"rows":[{"worker_id":3,"dp_rank":0,"state":"ready","host":"h","feed":{"state":"live","guessed":true,"events":1},"warnings":[{"code":"block_size","detail":"they differ","remedy":"set one"}]}]}`))
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer server.Close()
+	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL})
+	expect(t, found, "block_size of 3/0", CheckWarn, "they differ")
+	expect(t, found, "events", CheckOK, "1 of them are guesses")
 }

@@ -275,7 +275,7 @@ func age(epoch uint64, now time.Time) string {
 // ownBlocks checks that a worker of these settings would have the blocks of those
 // that serve its model already.
 func (d *doctor) ownBlocks(cards map[string]engine.Card) {
-	if d.cfg.Command != config.Worker {
+	if d.cfg.Command != config.Worker || d.cfg.Remote() {
 		return
 	}
 	name := d.cfg.ModelName()

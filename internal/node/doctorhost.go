@@ -99,7 +99,7 @@ func (d *doctor) disk() {
 // memory compares what the engines of the settings will reserve with what there
 // is. Of a checkpoint it is the least: its files, without caches.
 func (d *doctor) memory(ctx context.Context) {
-	if d.cfg.Command != config.Up && d.cfg.Command != config.Worker {
+	if d.cfg.Command != config.Up && d.cfg.Command != config.Worker || d.cfg.Remote() {
 		return
 	}
 	have := memory()

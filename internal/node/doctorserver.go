@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/internal/config"
+	"penstock/internal/engine"
 )
 
 const (
@@ -123,8 +124,11 @@ func (d *doctor) workers(ctx context.Context, server string) {
 			Host    string `json:"host"`
 			State   string `json:"state"`
 			Problem string `json:"problem"`
-			Feed    struct {
+			// Warnings are what is wrong with the worker's engine though it serves.
+			Warnings []engine.Warning `json:"warnings"`
+			Feed     struct {
 				State   string  `json:"state"`
+				Guessed bool    `json:"guessed"`
 				LastSeq uint64  `json:"last_seq"`
 				Events  uint64  `json:"events"`
 				Missing uint64  `json:"missing"`
@@ -143,7 +147,7 @@ func (d *doctor) workers(ctx context.Context, server string) {
 	if err != nil {
 		return // or not a process with a router
 	}
-	ready, live := 0, 0
+	ready, live, guessed := 0, 0, 0
 	for _, r := range table.Rows {
 		of := fmt.Sprintf("worker %d rank %d", r.ID, r.Rank)
 		switch {
@@ -153,6 +157,9 @@ func (d *doctor) workers(ctx context.Context, server string) {
 			d.fail(of, "see docs/router-api.md for the states of a worker", "%s: %s", r.State, r.Problem)
 		default:
 			d.warn(of, remedyOf(r.State, r.Host), "%s", r.State)
+		}
+		for _, w := range r.Warnings {
+			d.warn(fmt.Sprintf("%s of %d/%d", w.Code, r.ID, r.Rank), cmp.Or(w.Remedy, "look into the log of that worker on "+r.Host), "%s", w.Detail)
 		}
 		check := fmt.Sprintf("events of %d/%d", r.ID, r.Rank)
 		switch {
@@ -172,6 +179,9 @@ func (d *doctor) workers(ctx context.Context, server string) {
 		default:
 			live++
 		}
+		if r.Feed.Guessed {
+			guessed++
+		}
 	}
 	if ready > 0 {
 		d.ok("workers", "%d of %d are ready", ready, len(table.Rows))
@@ -179,8 +189,16 @@ func (d *doctor) workers(ctx context.Context, server string) {
 	if d.withoutEvents() {
 		d.ok("events", "without NATS there are none: routing goes by load, not by caches")
 	} else if live > 0 {
-		d.ok("events", "%d of %d event feeds are as they should be", live, len(table.Rows))
+		d.ok("events", "%d of %d event feeds are as they should be%s", live, len(table.Rows), guesses(guessed))
 	}
+}
+
+// guesses tells how many feeds are what workers believe of engines that say nothing.
+func guesses(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d of them are guesses about engines that publish nothing", n)
 }
 
 // index checks that the server's router has read what was kept of cache events.

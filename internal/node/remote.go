@@ -282,8 +282,13 @@ func (e *remoteEngine) run(ctx context.Context) error {
 		if !e.set.settled.Load() && !errors.Is(err, errAway) {
 			return fmt.Errorf("%s: %w", e.of.String(), err)
 		}
-		e.is(EngineRefused, err.Error())
-		e.log.Error("the engine cannot be used; it will be tried again", "error", err)
+		if errors.Is(err, errAway) {
+			e.is(EngineWaiting, err.Error())
+			e.log.Warn("the engine went away as it was opened", "error", err)
+		} else {
+			e.is(EngineRefused, err.Error())
+			e.log.Error("the engine cannot be used; it will be tried again", "error", err)
+		}
 		if pause.Wait(ctx) != nil {
 			return nil
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -87,7 +88,7 @@ type stubs struct {
 	refuse func(of *config.RemoteEngine) error
 }
 
-func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *remoteModel) (engine.Engine, error) {
+func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *remoteModel, _ *slog.Logger) (engine.Engine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.made = append(s.made, fmt.Sprintf("%s %d/%d", of.Kind, rank, ranks))
@@ -406,6 +407,10 @@ func TestLook(t *testing.T) {
 	of.Kind = config.EngineVLLM
 	if got, err := lookAt(t.Context(), &of, ""); err != nil || got.root != "org/model" {
 		t.Errorf("%+v (%v)", got, err)
+	}
+	text := []byte("# HELP vllm:cache_config_info x\nvllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1.0\nvllm:cache_config_info{block_size=\"16\",engine=\"1\"} 1.0\nvllm:other{engine=\"7\"} 1\n")
+	if n := vllmRanks(text); n != 2 {
+		t.Errorf("%d ranks in the metrics", n)
 	}
 	a.key = "right"
 	if _, err := lookAt(t.Context(), &of, "wrong"); err == nil || !strings.Contains(err.Error(), "does not take the key") || strings.Contains(err.Error(), "wrong") {

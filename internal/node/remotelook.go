@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,13 +14,14 @@ import (
 
 	"penstock/internal/backoff"
 	"penstock/internal/config"
+	"penstock/internal/engine/remote"
 )
 
 const (
 	// lookTimeout bounds one question to an engine before it is opened.
 	lookTimeout = 3 * time.Second
 	// maxLook bounds its answer in bytes.
-	maxLook = 1 << 20
+	maxLook = 4 << 20
 	// sayAfter is how long an engine may keep silent before the log says so, and sayEvery
 	// how often it does so at most.
 	sayAfter = 3 * time.Second
@@ -62,6 +64,19 @@ func lookAt(ctx context.Context, of *config.RemoteEngine, key string) (lookedAt,
 
 // get reads the JSON at a path of the engine, if out is not nil, and returns the status.
 func (a *asker) get(ctx context.Context, path string, out any) (status int, err error) {
+	return a.ask(ctx, path, func(r io.Reader) error {
+		if out == nil {
+			return nil
+		}
+		if err := json.NewDecoder(io.LimitReader(r, maxLook)).Decode(out); err != nil {
+			return fmt.Errorf("its answer to %s is not JSON: %w", path, err)
+		}
+		return nil
+	})
+}
+
+// ask has read take the body of an answer of 200.
+func (a *asker) ask(ctx context.Context, path string, read func(io.Reader) error) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.of.URL.String()+path, nil)
 	if err != nil {
 		return 0, err
@@ -74,13 +89,10 @@ func (a *asker) get(ctx context.Context, path string, out any) (status int, err 
 		return 0, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || out == nil {
+	if resp.StatusCode != http.StatusOK {
 		return resp.StatusCode, nil
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxLook)).Decode(out); err != nil {
-		return resp.StatusCode, fmt.Errorf("its answer to %s is not JSON: %w", path, err)
-	}
-	return resp.StatusCode, nil
+	return resp.StatusCode, read(resp.Body)
 }
 
 // look asks an engine whether it serves, and what. An engine that may serve later is a
@@ -130,22 +142,56 @@ func (a *asker) look(ctx context.Context) (lookedAt, error) {
 
 // more asks what only engines of one kind say. What is not said stays as it is.
 func (a *asker) more(ctx context.Context, found *lookedAt) {
-	if a.of.Kind != config.EngineSGLang {
-		return
+	switch a.of.Kind {
+	case config.EngineVLLM:
+		found.ranks = vllmRanks(a.text(ctx, "/metrics"))
+	case config.EngineSGLang:
+		a.sglang(ctx, found)
 	}
+}
+
+// sglang asks SGLang for its tokenizer and its ranks, at the paths of newer and older versions.
+func (a *asker) sglang(ctx context.Context, found *lookedAt) {
 	var info struct {
 		Tokenizer string `json:"tokenizer_path"`
 		Model     string `json:"model_path"`
+		Ranks     int    `json:"dp_size"`
 	}
-	for _, path := range []string{"/model_info", "/get_model_info"} {
-		if status, err := a.get(ctx, path, &info); err == nil && status == http.StatusOK {
-			found.root = info.Model
-			if info.Tokenizer != "" {
-				found.root = info.Tokenizer
+	first := func(paths ...string) {
+		for _, path := range paths {
+			if status, err := a.get(ctx, path, &info); err == nil && status == http.StatusOK {
+				return
 			}
-			return
 		}
 	}
+	first("/model_info", "/get_model_info")
+	first("/server_info", "/get_server_info")
+	found.root = cmp.Or(info.Tokenizer, info.Model, found.root)
+	found.ranks = max(info.Ranks, 0)
+}
+
+// vllmRanks counts the data-parallel ranks whose caches vLLM's metrics tell of; 0 if none.
+func vllmRanks(metrics []byte) int {
+	ranks := map[string]bool{}
+	remote.Samples(metrics, "vllm:cache_config_info", func(s remote.Sample) {
+		if rank := s.Label("engine"); rank != nil {
+			ranks[string(rank)] = true
+		}
+	})
+	return len(ranks)
+}
+
+// text reads what is at a path of the engine, as far as it is short; nil if nothing is.
+func (a *asker) text(ctx context.Context, path string) []byte {
+	var body []byte
+	_, err := a.ask(ctx, path, func(r io.Reader) (err error) {
+		body, err = io.ReadAll(io.LimitReader(r, maxLook))
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+	return body
 }
 
 // whyNot says in a few words why an engine could not be asked.

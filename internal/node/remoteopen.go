@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -13,7 +14,7 @@ import (
 
 // adapter opens what speaks with one data-parallel rank of an engine; the rank of an engine that
 // has one is anyRank.
-type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel) (engine.Engine, error)
+type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error)
 
 // openTimeout bounds the opening of an engine that answers.
 const openTimeout = readyTimeout
@@ -32,7 +33,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 		return nil, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", e.of.Ranks, found.ranks)
 	}
 	for rank := range ranks {
-		eng, err := e.set.adapt(bounded, &e.of, rank, ranks, key, &m)
+		eng, err := e.set.adapt(bounded, &e.of, rank, ranks, key, &m, e.log)
 		if err != nil {
 			return nil, away(err)
 		}
@@ -72,6 +73,6 @@ func away(err error) error {
 }
 
 // adaptTo opens the adapter of the engine's kind.
-func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel) (engine.Engine, error) {
+func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
 	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
 }

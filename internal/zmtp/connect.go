@@ -19,13 +19,13 @@ func connect(ctx context.Context, ep Endpoint, socket string, o *Options) (*link
 	if err != nil {
 		return nil, err
 	}
-	return shakeWith(ctx, conn, socket, o)
+	return shakeWith(ctx, conn, dialled, socket, o)
 }
 
 // shakeWith is shake that ends with ctx too.
-func shakeWith(ctx context.Context, conn net.Conn, socket string, o *Options) (*link, error) {
+func shakeWith(ctx context.Context, conn net.Conn, by side, socket string, o *Options) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	l, err := shake(conn, socket, o)
+	l, err := shake(conn, by, socket, o)
 	if !stop() && err == nil {
 		err = ctx.Err() // the connection was closed under the handshake that succeeded
 	}
@@ -112,7 +112,7 @@ func acceptAll(ctx context.Context, ln net.Listener, socket string, o *Options, 
 
 func acceptOne(ctx context.Context, conn net.Conn, socket string, o *Options, serve func(context.Context, *link) error) {
 	name := peerName(conn)
-	l, err := shakeWith(ctx, conn, socket, o)
+	l, err := shakeWith(ctx, conn, accepted, socket, o)
 	if err != nil {
 		if ctx.Err() == nil {
 			o.tell(State{Kind: Refused, Peer: name, Err: err})

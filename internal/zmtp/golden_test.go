@@ -23,6 +23,7 @@ import (
 //	us HEX                   what the socket sends, no more and no less
 //	got FRAME…               a message that the socket hands over, quoted frames in hex
 //	send FRAME…              has the socket send a message
+//	leave                    the peer says no more
 //	refused TEXT             the socket closes the connection, for a reason with TEXT in it
 //
 // in the order of time. GREETING stands for the greeting of ZMTP 3.1 with NULL, "…"
@@ -87,6 +88,10 @@ func play(t *testing.T, script string) {
 				frames = append(frames, unhex(t, f))
 			}
 			if err := s.send(frames); err != nil {
+				t.Fatalf("%s: %v", at, err)
+			}
+		case "leave":
+			if err := s.conn.(*net.TCPConn).CloseWrite(); err != nil {
 				t.Fatalf("%s: %v", at, err)
 			}
 		case "refused":

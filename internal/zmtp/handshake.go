@@ -1,7 +1,9 @@
 package zmtp
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"time"
@@ -33,12 +35,20 @@ func legalPeers(socket string) []string {
 	}
 }
 
+// side is who made a connection.
+type side uint8
+
+const (
+	dialled side = iota
+	accepted
+)
+
 // shake makes a new connection ready for traffic as a socket of the given type, or
 // closes it.
-func shake(conn net.Conn, socket string, o *Options) (*link, error) {
+func shake(conn net.Conn, by side, socket string, o *Options) (*link, error) {
 	l := &link{conn: conn, o: o, rd: reader{src: conn, max: o.MaxMessage, maxFrames: o.MaxFrames}}
 	_ = conn.SetDeadline(time.Now().Add(o.HandshakeTimeout))
-	if err := l.shake(socket); err != nil {
+	if err := l.shake(by, socket); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
@@ -46,9 +56,16 @@ func shake(conn net.Conn, socket string, o *Options) (*link, error) {
 	return l, nil
 }
 
-// shake exchanges greetings and READY.
-func (l *link) shake(socket string) error {
-	if _, err := l.conn.Write(appendGreeting(nil)); err != nil {
+// shake exchanges greetings and READY. Who dials sends the mechanism after it has
+// the listener's: libzmq does not say which one it wants once it knows that ours is
+// another, and an operator needs to hear it.
+func (l *link) shake(by side, socket string) error {
+	ours := appendGreeting(nil)
+	first := ours
+	if by == dialled {
+		first = ours[:mechanismAt]
+	}
+	if _, err := l.conn.Write(first); err != nil {
 		return err
 	}
 	g, err := l.rd.take(signatureSize)
@@ -65,10 +82,14 @@ func (l *link) shake(socket string) error {
 		return err
 	}
 	l.rd.r += greetingSize
-	if _, err := l.conn.Write(appendReady(nil, socket, l.o.Identity)); err != nil {
+	if _, err := l.conn.Write(appendReady(ours[len(first):], socket, l.o.Identity)); err != nil {
 		return err
 	}
-	if err := l.readReady(); err != nil {
+	switch err := l.readReady(); {
+	case errors.Is(err, io.EOF):
+		// libzmq closes without a word when it does not talk with our type.
+		return fmt.Errorf("the peer closed the connection on hearing that this is a %s; is it the port of a %s? (%w)", socket, legalPeers(socket)[0], err)
+	case err != nil:
 		return err
 	}
 	if legal := legalPeers(socket); !slices.Contains(legal, l.peer.socket) {

@@ -54,7 +54,7 @@ func FuzzConnection(f *testing.F) {
 	f.Add(append(append(bytes.Clone(greeting), appendReady(nil, typeDealer, "id")...), appendMessage(nil, strs("", "x"))...), uint8(2))
 	f.Fuzz(func(t *testing.T, said []byte, socket uint8) {
 		o := Options{MaxMessage: 1000, MaxFrames: 4}.withDefaults()
-		l, err := shake(&stream{in: bytes.NewReader(said)}, []string{typeSub, typePub, typeRouter}[socket%3], &o)
+		l, err := shake(&stream{in: bytes.NewReader(said)}, side(socket>>7), []string{typeSub, typePub, typeRouter}[socket%3], &o)
 		if err != nil {
 			return
 		}

@@ -10,6 +10,8 @@
 // browser.sh, which run.sh calls last and which runs alone too, opens the HTML reports
 // of replay and bench in a headless Chromium, with playwright-core, in browser.
 //
+// zmtp.sh, likewise, holds our ZeroMQ sockets against libzmq, in zmtp.
+//
 // The recordings are what test/recorded plays: a directory for each model, NAME.txt
 // with what it writes and NAME.json with what every client must make of it, in
 // every API. All scripts read the latter; tools.json and schema.json are what their

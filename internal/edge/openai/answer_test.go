@@ -387,9 +387,10 @@ func TestErrorsAreTyped(t *testing.T) {
 }
 
 func TestModels(t *testing.T) {
-	got := string(AppendModels(nil, []Model{{"a/b", "a/b", 5, 4096}, {"x", "a/b", 5, 4096}}))
+	got := string(AppendModels(nil, []Model{{"a/b", "a/b", "", 5, 4096}, {"x", "a/b", "", 5, 4096}, {"l", "l", "a/b", 5, 4096}}))
 	const want = `{"object":"list","data":[{"id":"a/b","object":"model","created":5,"owned_by":"penstock","root":"a/b","max_model_len":4096},` +
-		`{"id":"x","object":"model","created":5,"owned_by":"penstock","root":"a/b","max_model_len":4096}]}`
+		`{"id":"x","object":"model","created":5,"owned_by":"penstock","root":"a/b","max_model_len":4096},` +
+		`{"id":"l","object":"model","created":5,"owned_by":"penstock","root":"l","parent":"a/b","max_model_len":4096}]}`
 	if got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}

@@ -10,6 +10,7 @@ import (
 type Model struct {
 	ID            string
 	Root          string // the model that ID is a name of
+	Parent        string // the model that it adapts; "" if it is no adapter
 	Created       int64  // seconds since 1970
 	ContextLength int    // tokens
 }
@@ -22,6 +23,10 @@ func AppendModel(dst []byte, m Model) []byte {
 	dst = strconv.AppendInt(dst, m.Created, 10)
 	dst = append(dst, `,"owned_by":"penstock","root":`...)
 	dst = strictjson.AppendString(dst, m.Root)
+	if m.Parent != "" {
+		dst = append(dst, `,"parent":`...)
+		dst = strictjson.AppendString(dst, m.Parent)
+	}
 	dst = append(dst, `,"max_model_len":`...)
 	dst = strconv.AppendInt(dst, int64(m.ContextLength), 10)
 	return append(dst, '}')

@@ -114,7 +114,7 @@ func components() []component {
 			`"max_model_len":` + integer + `,"tokens":` + list(integer) + `,"token_strs":` + orNull(list(text)) + `}}`},
 		{"Detokenized", `{` + closed + `"required":["prompt"],"properties":{"prompt":` + text + `}}`},
 		{"Model", `{` + closed + `"required":["id","object","created","owned_by","root","max_model_len"],"properties":{"id":` + text + `,` +
-			`"object":{"const":"model"},"created":` + integer + `,"owned_by":` + text + `,"root":` + text + `,"max_model_len":` + integer + `}}`},
+			`"object":{"const":"model"},"created":` + integer + `,"owned_by":` + text + `,"root":` + text + `,"parent":` + text + `,"max_model_len":` + integer + `}}`},
 		{"Models", `{` + closed + `"required":["object","data"],"properties":{"object":{"const":"list"},"data":` + list(ref("Model")) + `}}`},
 	}
 }

@@ -59,7 +59,6 @@ func TestHubStartsOver(t *testing.T) {
 	expect("a change", quick, stored(8), false)
 }
 
-
 // TestWatchEnds: with its context, with its sink, and with the engine; nobody is left.
 func TestWatchEnds(t *testing.T) {
 	h := New(MinBacklog)

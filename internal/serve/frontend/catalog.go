@@ -74,13 +74,16 @@ func (s *snapshot) Superseded() <-chan struct{} { return s.superseded }
 // model is one served model. Its card is that of its reference instance: the one
 // it had before, else the one of lowest id.
 type model struct {
-	card    engine.Card
-	pipe    *prep.Pipeline // nil if it cannot be opened
-	encoder prep.Encoder   // makes its prompts; nil if nothing can
-	manner  manner         // how it writes calls and reasoning
-	created time.Time      // when this frontend first saw it
-	workers []instance     // those that a request may go to; none if all are gone
-	unfit   []kv.WorkerID  // those that serve the name by a card that differs
+	card engine.Card
+	// adapter is the LoRA adapter that the model is, "" if it is none, and parent then the
+	// model that it adapts: its card is the parent's under its own name.
+	adapter, parent string
+	pipe            *prep.Pipeline // nil if it cannot be opened
+	encoder         prep.Encoder   // makes its prompts; nil if nothing can
+	manner          manner         // how it writes calls and reasoning
+	created         time.Time      // when this frontend first saw it
+	workers         []instance     // those that a request may go to; none if all are gone
+	unfit           []kv.WorkerID  // those that serve the name by a card that differs
 }
 
 // instance is one registered worker.
@@ -180,14 +183,15 @@ func (c *catalog) update(set []disco.Instance) {
 	old := c.snap.Load()
 	for _, name := range order {
 		was := old.names[name]
-		if was != nil && was.card.Name != name {
-			was = nil // the name was an alias
+		if was != nil && (was.card.Name != name || was.adapter != "") {
+			was = nil // the name was an alias, or an adapter's
 		}
 		next.models = append(next.models, c.model(was, byName[name]))
 		next.instances = append(next.instances, byName[name]...)
 	}
 	next.keepLost(old)
 	next.index()
+	c.adapt(next, old)
 	c.snap.Store(next)
 	if c.refer != nil {
 		for _, name := range order {
@@ -306,7 +310,7 @@ func (s *snapshot) keepLost(old *snapshot) {
 	}
 	lost := 0
 	for _, m := range old.models {
-		if have[m.card.Name] || lost >= maxLost {
+		if have[m.card.Name] || lost >= maxLost || have[m.parent] { // an adapter without its model was taken away
 			continue
 		}
 		lost++
@@ -331,6 +335,59 @@ func (s *snapshot) index() {
 			}
 		}
 	}
+}
+
+// adapt adds the adapters of the models as models of their own, of the workers that serve
+// them. A name that is another model's, or its alias, is not an adapter's; of two models that
+// have an adapter of one name, it is the first's.
+func (c *catalog) adapt(next, old *snapshot) {
+	var all []*model
+	for _, parent := range next.models {
+		if parent.adapter != "" {
+			continue // it is lost, with its model
+		}
+		for _, name := range parent.adapters() {
+			if have := next.names[name]; have != nil && len(have.workers) > 0 {
+				if have.parent != parent.card.Name {
+					c.complain("adapter "+name+" of "+parent.card.Name, "its name is that of another model, alias or adapter", slog.String("model", parent.card.Name), slog.String("adapter", name))
+				}
+				continue
+			}
+			m := parent.adapted(name)
+			if was := old.names[name]; was != nil && was.parent == m.parent {
+				m.created = was.created
+			}
+			m.encoder = c.encoder(m)
+			next.names[name] = m
+			all = append(all, m)
+		}
+	}
+	// One that was lost and is served again is there once.
+	next.models = slices.DeleteFunc(next.models, func(m *model) bool { return m.adapter != "" && next.names[m.adapter] != m })
+	next.models = append(next.models, all...)
+	slices.SortFunc(next.models, func(a, b *model) int { return strings.Compare(a.card.Name, b.card.Name) })
+}
+
+// adapters returns the adapters that the model's workers serve, ascending.
+func (m *model) adapters() []string {
+	var names []string
+	for i := range m.workers {
+		names = append(names, m.workers[i].card.Adapters...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// adapted returns the model that one of m's adapters is, but for what makes its prompts.
+func (m *model) adapted(name string) *model {
+	a := &model{card: m.card, adapter: name, parent: m.card.Name, pipe: m.pipe, manner: m.manner, created: time.Now(), unfit: m.unfit}
+	a.card.Name, a.card.Aliases, a.card.Adapters = name, nil, nil
+	for _, in := range m.workers {
+		if in.card.Serves(name) {
+			a.workers = append(a.workers, in)
+		}
+	}
+	return a
 }
 
 // servable reports whether requests can be served.
@@ -484,5 +541,5 @@ func (s *snapshot) list() []openai.Model {
 }
 
 func (m *model) listed(id string) openai.Model {
-	return openai.Model{ID: id, Root: m.card.Name, Created: m.created.Unix(), ContextLength: m.card.ContextLength}
+	return openai.Model{ID: id, Root: m.card.Name, Parent: m.parent, Created: m.created.Unix(), ContextLength: m.card.ContextLength}
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
@@ -99,7 +100,7 @@ func (c *call) embeddings(ctx context.Context, m *model, req *openai.EmbeddingsR
 			f: c.f, model: m, index: i,
 			request: engine.EmbedRequest{ID: id, Model: m.card.Name, Prompt: tokens},
 			// Engines compute all of an input, whatever they have cached.
-			route: route.Request{ID: id, Model: m.card.Name, Tokens: tokens, Pin: pin, Override: route.Override{OverlapWeight: new(float64)}},
+			route: route.Request{ID: id, Model: m.card.Name, Tokens: tokens, Salt: kv.Salt{LoRA: m.adapter}, Pin: pin, Override: route.Override{OverlapWeight: new(float64)}},
 		}
 	}
 	return all, nil

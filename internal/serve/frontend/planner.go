@@ -82,7 +82,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 
 func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling, stop engine.Stop, ns needles) *generation {
 	f, q, card := p.call.f, p.req, &p.model.card
-	salt := kv.Salt{Namespace: q.CacheSalt}
+	salt := kv.Salt{LoRA: p.model.adapter, Namespace: q.CacheSalt}
 	g := &generation{
 		f:       f,
 		model:   p.model,

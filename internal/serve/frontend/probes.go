@@ -63,6 +63,7 @@ type healthBody struct {
 
 type healthModel struct {
 	ID      string `json:"id"`
+	Parent  string `json:"parent,omitempty"` // the model that it adapts
 	Workers int    `json:"workers"`
 	Reason  string `json:"reason,omitempty"` // why it cannot be served
 }
@@ -85,7 +86,7 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 	body := healthBody{Status: "unhealthy", Models: []healthModel{}, Instances: []healthInstance{}}
 	status := http.StatusServiceUnavailable
 	for _, m := range s.models {
-		h := healthModel{ID: m.card.Name, Workers: len(m.workers)}
+		h := healthModel{ID: m.card.Name, Parent: m.parent, Workers: len(m.workers)}
 		switch {
 		case len(m.workers) == 0:
 			h.Reason = "no worker"

@@ -307,7 +307,7 @@ func (l *ledger) pick(req *route.Request) (route.Decision, error) {
 		if slices.Contains(req.Exclude, in.ID) || req.Pin.ID != 0 && req.Pin.ID != in.ID {
 			continue
 		}
-		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model {
+		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model && !card.Serves(req.Model) {
 			continue
 		}
 		return route.Decision{Worker: kv.Worker{ID: in.ID, Rank: req.Pin.Rank}, Addr: in.Addr, OverlapBlocks: len(req.Tokens) / 16, BlockSize: 16}, nil

@@ -30,7 +30,7 @@ func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float3
 	defer leave()
 	t := &embedding{e: e.relay, id: e.relay.r.ids.claim(req.ID), request: *req}
 	defer e.relay.r.ids.release(t.id)
-	t.request.Model = e.relay.card.Name
+	t.request.Model = e.relay.named(req.Model)
 	if err := e.relay.attempts(ctx, t.id, t, number); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (t *embedding) Kind() string { return attempt.NewRequest }
 func (t *embedding) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := t.e.r.model(t.e.card.Name)
 	req := &route.Request{
-		ID: t.id, Attempt: number, Model: t.e.card.Name, Tokens: t.request.Prompt,
+		ID: t.id, Attempt: number, Model: t.request.Model, Tokens: t.request.Prompt,
 		Override: route.Override{OverlapWeight: new(float64)},
 	}
 	unable := m.those(func(c *engine.Card) bool { return !c.Embeddings })

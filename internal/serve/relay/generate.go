@@ -27,7 +27,7 @@ func (e *relayed) Generate(ctx context.Context, req *engine.Request, sink func(*
 	defer leave()
 	g := &generation{e: e, id: e.r.ids.claim(req.ID), attempt: req.Attempt, sink: sink, request: *req}
 	defer e.r.ids.release(g.id)
-	g.request.Model = e.card.Name
+	g.request.Model = e.named(req.Model)
 	if err := attempt.Heed(req.Hints, &g.wishes); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (g *generation) Kind() string { return attempt.Kind(g.Tokens()) }
 func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := g.e.r.model(g.e.card.Name)
 	req := g.wishes
-	req.ID, req.Attempt, req.Model = g.id, number, g.e.card.Name
+	req.ID, req.Attempt, req.Model = g.id, number, g.request.Model
 	req.Tokens, req.Media, req.Salt = g.request.Prompt, g.request.Media, g.request.Salt
 	excluded := slices.Clone(failed)
 	if g.request.Guide != nil {

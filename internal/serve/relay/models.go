@@ -87,12 +87,23 @@ func (m *model) card() engine.Card {
 		card.Preprocess = card.Preprocess || c.Preprocess
 		card.Guided = card.Guided || c.Guided
 	}
+	card.Adapters = m.adapters()
 	card.KVEvents = false
 	card.Router = true
 	card.MaxBatchedTokens = 0 // its queue is its own
 	card.Experts = nil
 	card.Ranks = 1
 	return card
+}
+
+// adapters returns the LoRA adapters that any of the model's workers serves, ascending.
+func (m *model) adapters() []string {
+	var all []string
+	for i := range m.workers {
+		all = append(all, m.workers[i].card.Adapters...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Run follows discovery and serves every model that has workers, until ctx ends;
@@ -173,7 +184,7 @@ func (m *model) keepFitting(old *model) {
 // service is one model being served.
 type service struct {
 	stop context.CancelFunc
-	card []byte // JSON of what was registered, but for the number of blocks
+	card []byte // JSON of what was registered, see identity
 }
 
 // follow makes what is served follow the models.
@@ -198,9 +209,10 @@ func (r *Relay) follow(ctx context.Context, parts *sync.WaitGroup, served map[st
 	}
 }
 
-// identity is what of a card is the same as long as its registration holds.
+// identity is what of a card is the same as long as its registration holds. The adapters
+// may change, see WatchAdapters.
 func identity(card engine.Card) []byte {
-	card.Blocks = 0
+	card.Blocks, card.Adapters = 0, nil
 	b, err := engine.EncodeCard(card)
 	if err != nil { // it was read as one
 		return nil

@@ -1,11 +1,18 @@
 package relay
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"penstock/core/kv"
+	"penstock/core/route"
 	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
+	"penstock/internal/serve/servetest"
 )
 
 // TestKeepFitting: the model keeps its card as long as any worker has it, and is
@@ -35,4 +42,53 @@ func TestKeepFitting(t *testing.T) {
 	if !slices.Equal(ids, []kv.WorkerID{1, 3}) || m.card().ContextLength != 200 {
 		t.Errorf("with the old card gone: %v", ids)
 	}
+}
+
+// TestAdapters: a relay lists the adapters of all its workers, keeps serving when they change,
+// and passes on which one a request is for.
+func TestAdapters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{}
+		var asked []string
+		b.pick = func(req *route.Request) (route.Decision, error) {
+			asked = append(asked, req.Model+" "+req.Salt.LoRA)
+			return decision(1), nil
+		}
+		r := newRig(t, Config{}, b, func(_ context.Context, _ string, req *engine.Request, send func(*engine.Delta) error) error {
+			asked = append(asked, req.Model)
+			return finish(req, send)
+		})
+		set := func(id kv.WorkerID, adapters ...string) {
+			card := servetest.Card("m")
+			card.Adapters = adapters
+			meta, err := engine.EncodeCard(card)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.registry.Set(disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: "w", Meta: meta})
+			synctest.Wait()
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ran := make(chan error, 2)
+		go func() { ran <- r.Run(ctx) }()
+		set(1, "law")
+		var lists []string
+		watcher := r.engine.(engine.AdapterWatcher)
+		go func() { ran <- watcher.WatchAdapters(ctx, func(a []string) { lists = append(lists, fmt.Sprint(a)) }) }()
+		synctest.Wait()
+		set(2, "law", "med")
+		set(1)
+		req := request(1)
+		req.Model, req.Salt.LoRA = "med", "med"
+		if _, err := r.generate(req); err != nil {
+			t.Error(err)
+		}
+		stop()
+		if err := errors.Join(<-ran, <-ran); err != nil {
+			t.Error(err)
+		}
+		if got, want := fmt.Sprint(lists, r.served, asked), "[[law] [law med] [law med]] [begin m 1048576 end m 1048576] [med med med]"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	})
 }

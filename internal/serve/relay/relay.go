@@ -135,6 +135,8 @@ var (
 	_ engine.LoadSource   = (*relayed)(nil)
 	_ engine.Embedder     = embedder{}
 	_ engine.Preprocessor = preprocessor{}
+
+	_ engine.AdapterWatcher = (*relayed)(nil)
 )
 
 // Card implements engine.Engine.
@@ -157,6 +159,30 @@ func (e *relayed) Load() engine.Load {
 		l.TotalBlocks += w.card.Blocks
 	}
 	return l
+}
+
+// WatchAdapters implements engine.AdapterWatcher.
+func (e *relayed) WatchAdapters(ctx context.Context, sink func([]string)) error {
+	for {
+		k := e.r.known.Load()
+		if m := k.models[e.card.Name]; m != nil { // else its last worker has left, and so will this one
+			sink(m.adapters())
+		}
+		select {
+		case <-k.superseded:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// named returns the name under which the workers know what a request is for: the model's
+// or an adapter's.
+func (e *relayed) named(model string) string {
+	if model == "" || e.card.Names(model) {
+		return e.card.Name
+	}
+	return model
 }
 
 // errStopped is the cause of the end of requests that outlive Run.

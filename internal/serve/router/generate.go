@@ -111,9 +111,13 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 
 // engineRequest is the engine's side of a body, checked against the model.
 func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
-	card, err := r.card(body.Model)
+	card, adapter, err := r.card(body.Model)
 	if err != nil {
 		return nil, err
+	}
+	model := card.Name
+	if adapter != "" {
+		model = adapter
 	}
 	room := card.ContextLength - len(body.TokenIDs)
 	switch {
@@ -143,27 +147,31 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 		}
 	}
 	ereq := &engine.Request{
-		ID: "router-" + rand.Text(), Attempt: 1, Model: card.Name, Prompt: body.TokenIDs, Choices: 1, Sampling: sampling,
+		ID: "router-" + rand.Text(), Attempt: 1, Model: model, Salt: kv.Salt{LoRA: adapter}, Prompt: body.TokenIDs, Choices: 1, Sampling: sampling,
 		Stop:     engine.Stop{MaxTokens: limit, MinTokens: body.Stop.MinTokens, Tokens: body.Stop.Tokens, IgnoreEOS: body.Stop.IgnoreEOS},
 		Logprobs: -1,
 	}
 	return ereq, ereq.Validate()
 }
 
-// card returns the card that model is served by, if a worker serves it.
-func (r *Router) card(model string) (engine.Card, error) {
+// card returns the card that model is served by, if a worker serves it, and the adapter
+// that model is the name of; "" if of none.
+func (r *Router) card(model string) (card engine.Card, adapter string, err error) {
 	p, err := r.find(model)
 	if err != nil {
-		return engine.Card{}, err
+		return engine.Card{}, "", err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.mu.adapters[model] {
+		adapter = model
+	}
 	for _, m := range r.mu.members {
 		if m.card.Name == p.model && m.unfit == "" {
-			return m.card, nil
+			return m.card, adapter, nil
 		}
 	}
-	return engine.Card{}, fault.New(fault.Unavailable, "no worker serves %s now; start one or try again", p.model)
+	return engine.Card{}, "", fault.New(fault.Unavailable, "no worker serves %s now; start one or try again", p.model)
 }
 
 func finishName(f engine.Finish) string {

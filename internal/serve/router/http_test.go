@@ -34,12 +34,12 @@ import (
 // TestHTTP runs the scripts in testdata against a router whose workers are only
 // said to exist. Its commands:
 //
-//	worker id=N [epoch=N] [model=NAME] [alias=NAME] [block-size=N] [feed=off] [namespace=NAME] [component=NAME] [unconfirmed]
+//	worker id=N [epoch=N] [model=NAME] [alias=NAME] [adapters=NAME+…] [block-size=N] [feed=off] [namespace=NAME] [component=NAME] [unconfirmed]
 //	garbage id=N                          an instance with a broken card
 //	gone id=N
-//	events id=N seq=N [epoch=N] [block-size=N]
+//	events id=N seq=N [epoch=N] [block-size=N] [lora=NAME]
 //	    cleared | stored TOKEN… | removed TOKEN… (prefixes that the tokens end)
-//	load id=N running=N state=NAME [warn=CODE]
+//	load id=N running=N state=NAME [warn=CODE] [adapters=NAME+…]
 //	route id=NAME [attempt=N] model=NAME [worker=N] tokens=N..N
 //	failed id=N code=NAME                 a call to a worker
 //	silent id=N, loud id=N                no more answers to pings, and again
@@ -50,7 +50,7 @@ import (
 //	advance by=DURATION
 //	METHOD PATH, with a body: get, post, put
 func TestHTTP(t *testing.T) {
-	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy", "predictions"} {
+	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy", "predictions", "adapters"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{cluster: newCluster(t), in: map[kv.WorkerID]disco.Instance{}}
@@ -154,6 +154,9 @@ func (s *script) worker(d *datadriven.TestData) {
 	if alias := arg(d, "alias", ""); alias != "" {
 		card.Aliases = []string{alias}
 	}
+	if adapters := arg(d, "adapters", ""); adapters != "" {
+		card.Adapters = strings.Split(adapters, "+")
+	}
 	meta, err := engine.EncodeCard(card)
 	if err != nil {
 		panic(err)
@@ -173,7 +176,7 @@ func (s *script) events(d *datadriven.TestData) {
 	w := kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}
 	size := arg(d, "block-size", 4)
 	rec := feed.Record{Worker: w, Epoch: arg(d, "epoch", uint64(1)), First: arg(d, "seq", uint64(1)), BlockSize: uint32(size)}
-	hasher, err := kv.NewHasher(size, kv.Salt{})
+	hasher, err := kv.NewHasher(size, kv.Salt{LoRA: arg(d, "lora", "")})
 	if err != nil {
 		panic(err)
 	}
@@ -255,7 +258,7 @@ func (s *script) load(d *datadriven.TestData) {
 		warnings = []engine.Warning{{Code: code, Detail: "it is so", Remedy: "change it"}}
 	}
 	b, err := engine.EncodeLoadReport(engine.LoadReport{
-		Warnings: warnings,
+		Warnings: warnings, Adapters: strings.Split(arg(d, "adapters", ""), "+"),
 		WorkerID: id, Epoch: arg(d, "epoch", uint64(1)), State: arg(d, "state", engine.StateReady),
 		Load: engine.Load{Running: arg(d, "running", 0), TotalBlocks: 64},
 	})

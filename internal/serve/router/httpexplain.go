@@ -81,6 +81,7 @@ type explainedCandidate struct {
 	ExpertAffinity  float64 `json:"expert_affinity"`
 	ExpertShare     float64 `json:"expert_share"`
 	SessionAffinity float64 `json:"session_affinity"`
+	AdapterAffinity float64 `json:"adapter_affinity,omitempty"`
 
 	Cost        float64 `json:"cost"`
 	Near        bool    `json:"near"`
@@ -208,8 +209,8 @@ func newExplained(ac *account) explained {
 			DecodeBlocks: c.DecodeBlocks, ActiveRequests: c.ActiveRequests,
 			OthersRequests: c.OthersRequests,
 			Affinity:       c.Affinity, LabelAffinity: c.LabelAffinity, ExpertAffinity: c.ExpertAffinity, ExpertShare: c.ExpertShare,
-			SessionAffinity: c.SessionAffinity,
-			Cost:            c.Cost, Near: c.Near, Probability: c.Probability,
+			SessionAffinity: c.SessionAffinity, AdapterAffinity: c.AdapterAffinity,
+			Cost: c.Cost, Near: c.Near, Probability: c.Probability,
 		})
 	}
 	for _, e := range ac.Excluded {

@@ -32,7 +32,9 @@ type feedRow struct {
 	// State is live, repairing or resync (see core/feed), none for a worker that
 	// publishes no events, off if this router uses none, waiting before the first record,
 	// or mismatch if the events' block size is not the card's.
-	State   string `json:"state"`
+	State string `json:"state"`
+	// Guessed says that the events are what the worker believes: the engine says nothing.
+	Guessed bool   `json:"guessed,omitempty"`
 	Epoch   uint64 `json:"epoch"`
 	LastSeq uint64 `json:"last_seq"`
 	Events  uint64 `json:"events"`
@@ -193,9 +195,11 @@ func (r *Router) feedRow(now kv.Mono, m *member, h holding) feedRow {
 	case h.mismatch != 0:
 		return feedRow{State: "mismatch"}
 	case !h.fed:
-		return feedRow{State: feedWaiting}
+		return feedRow{State: feedWaiting, Guessed: m.card.KVGuessed}
 	}
-	return healthRow(now, h)
+	row := healthRow(now, h)
+	row.Guessed = m.card.KVGuessed
+	return row
 }
 
 func healthRow(now kv.Mono, of holding) feedRow {

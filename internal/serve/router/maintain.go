@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"penstock/core/feed"
@@ -117,6 +118,10 @@ func (r *Router) heed(now kv.Mono, report engine.LoadReport) {
 	if m == nil || m.in.Epoch != report.Epoch {
 		return
 	}
+	news := !slices.Equal(m.load.Adapters, report.Adapters)
 	m.load, m.loadAt, m.reported = report, now, true
+	if p := r.mu.names[m.card.Name]; p != nil && news {
+		p.router.SetLoaded(m.worker, m.loaded())
+	}
 	r.settle(now, m)
 }

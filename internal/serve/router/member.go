@@ -150,6 +150,14 @@ func findMember(members []*member, w kv.Worker) (at int, ok bool) {
 // fresh is how long a load report speaks for a worker.
 const fresh = 30 * time.Second
 
+// loaded returns the adapters, ascending, that the worker said its engine has in memory.
+func (m *member) loaded() []string {
+	if !m.reported || !slices.IsSorted(m.load.Adapters) {
+		return nil
+	}
+	return m.load.Adapters
+}
+
 // draining reports whether the worker said so of this life.
 func (m *member) draining(now kv.Mono) bool {
 	return now < m.leaving || m.says(now, engine.StateDraining)

@@ -118,6 +118,7 @@ func (r *Router) setTargets(p *pool, members []*member) {
 		targets = append(targets, route.Target{
 			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, Blocks: m.card.Blocks,
 			State: state, Since: since, Unfit: m.unfit, Router: m.card.Router, BatchTokens: m.card.MaxBatchedTokens, Experts: m.experts,
+			Adapters: m.card.Adapters, Loaded: m.loaded(),
 		})
 	}
 	if err := p.router.SetWorkers(targets); err != nil {
@@ -152,8 +153,8 @@ func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, e
 	return &pool{model: model, blockSize: blockSize, active: active, router: router, queue: waiting}, nil
 }
 
-// rename rebuilds the table of names: models first, then aliases in order, none
-// of which takes a name that is there.
+// rename rebuilds the table of names: models first, then aliases in order, then adapters,
+// none of which takes a name that is there.
 func (r *Router) rename() {
 	clear(r.mu.names)
 	for _, p := range r.mu.pools {
@@ -166,6 +167,17 @@ func (r *Router) rename() {
 		for _, alias := range m.card.Aliases {
 			if r.mu.names[alias] == nil {
 				r.mu.names[alias] = r.mu.names[m.card.Name]
+			}
+		}
+	}
+	clear(r.mu.adapters)
+	for _, p := range r.mu.pools { // the same order as frontends have
+		for _, t := range p.router.Workers() {
+			for _, name := range t.Adapters {
+				if t.Unfit == "" && r.mu.names[name] == nil {
+					r.mu.names[name] = p
+					r.mu.adapters[name] = true
+				}
 			}
 		}
 	}

@@ -80,7 +80,7 @@ func TestReference(t *testing.T) {
 			t.Errorf("worker %d is %s, want %s", row.WorkerID, row.State, want)
 		}
 	}
-	if card, err := r.card("m"); err != nil || card.ContextLength != 200 {
+	if card, _, err := r.card("m"); err != nil || card.ContextLength != 200 {
 		t.Errorf("served by %+v, %v", card, err)
 	}
 }

@@ -144,12 +144,13 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 		return fault.Param("router_config_override.moe_query.fallback_to_unlabeled", "this router does not follow cache events, so it knows no labelled blocks: start it with --router-mode kv and a kv-overlap-score-weight above 0")
 	}
 	for {
-		p, match, err := r.begin(req)
+		p, salt, match, err := r.begin(req)
 		if err != nil {
 			return err
 		}
+		q.Adapter = salt.LoRA
 		start := time.Now()
-		hasher, err := kv.NewHasher(p.blockSize, req.Salt)
+		hasher, err := kv.NewHasher(p.blockSize, salt)
 		if err != nil {
 			return fault.New(fault.Internal, "hash the prompt for %s: %w", p.model, err)
 		}
@@ -171,16 +172,20 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 	}
 }
 
-// begin returns the pool that serves the request's model, and whether the choice of a
-// worker depends on what is cached.
-func (r *Router) begin(req *route.Request) (p *pool, match bool, err error) {
+// begin returns the pool that serves the request's model, what its blocks are hashed with,
+// and whether the choice of a worker depends on what is cached. Who asks for an adapter by
+// its name means its blocks.
+func (r *Router) begin(req *route.Request) (p *pool, salt kv.Salt, match bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p = r.mu.names[req.Model]
+	p, salt = r.mu.names[req.Model], req.Salt
 	if p == nil {
-		return nil, false, unknownModel(req.Model)
+		return nil, salt, false, unknownModel(req.Model)
 	}
-	return p, r.needsOverlaps(p, &req.Override), nil
+	if r.mu.adapters[req.Model] {
+		salt.LoRA = req.Model
+	}
+	return p, salt, r.needsOverlaps(p, &req.Override), nil
 }
 
 // needsOverlaps reports whether the choice of a worker depends on what is cached. The

@@ -85,8 +85,10 @@ type Router struct {
 		broken  []brokenInstance
 		pools   []*pool // ascending by model
 		names   map[string]*pool
-		health  *health.Machine
-		pinging int // pings that are out
+		// adapters are those of the names that are LoRA adapters.
+		adapters map[string]bool
+		health   *health.Machine
+		pinging  int // pings that are out
 		// replica is the exchange with other routers; nil if there is none.
 		replica *replica.Replica
 		lookup  lookup // scratch for requests that waited
@@ -148,7 +150,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 			return nil, err
 		}
 	}
-	r.mu.names = map[string]*pool{}
+	r.mu.names, r.mu.adapters = map[string]*pool{}, map[string]bool{}
 	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
 	collectPools(metrics, &r.cache)

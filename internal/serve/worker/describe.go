@@ -19,7 +19,7 @@ func (s *server) describe(send func([]byte) error) error {
 	}
 	b, err := engine.EncodeDescription(engine.Description{
 		ID: cfg.ID, Epoch: cfg.Epoch, Namespace: cfg.Namespace, Component: cfg.Component, Endpoint: cfg.Endpoint,
-		Host: cfg.Host, PID: cfg.PID, Card: s.w.cardJSON,
+		Host: cfg.Host, PID: cfg.PID, Card: s.w.listed.json(),
 	})
 	if err != nil {
 		return err

@@ -173,7 +173,7 @@ func (s *server) enter(read func() (model string, err error)) error {
 		return err
 	}
 	model, err := read()
-	if err == nil && !w.card.Names(model) {
+	if err == nil && !w.card.Names(model) && !w.listed.has(model) {
 		err = fault.New(fault.NotFound, "worker %d serves %.100q, not %.100q", w.cfg.ID, w.card.Name, model)
 	}
 	if err != nil {

@@ -1,6 +1,8 @@
 package worker_test
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -72,6 +74,35 @@ func TestReadyLevel(t *testing.T) {
 			r.stop()
 			if !strings.Contains(r.log.String(), want) {
 				t.Errorf("%s lacks %q", r.log.String(), want)
+			}
+		})
+	}
+}
+
+// TestCheck: a worker whose engine is not what it should be never registers, and says why;
+// one that passes is asked once its engine runs.
+func TestCheck(t *testing.T) {
+	wrong := errors.New("another tokenizer")
+	for _, verdict := range []error{nil, wrong} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, servetest.Config{})
+			eng := &slow{newMoody(r.engine), make(chan struct{})}
+			asked := 0
+			r.cfg.Check = func(context.Context) error { asked++; return verdict }
+			r.start(eng)
+			synctest.Wait()
+			if asked != 0 {
+				t.Error("it was asked before the engine ran")
+			}
+			close(eng.started)
+			synctest.Wait()
+			if n := len(r.registry.Instances()); asked != 1 || (n == 1) != (verdict == nil) {
+				t.Errorf("%v: asked %d times, %d instances", verdict, asked, n)
+			}
+			if verdict == nil {
+				r.stop()
+			} else if err := <-r.ended; !errors.Is(err, wrong) {
+				t.Errorf("Run: %v", err)
 			}
 		})
 	}

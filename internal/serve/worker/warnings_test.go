@@ -18,6 +18,7 @@ type worried struct {
 	*servetest.Engine
 	mu       sync.Mutex
 	warnings []engine.Warning
+	lists    chan []string // for those who watch its adapters
 }
 
 func (e *worried) Warnings() []engine.Warning {
@@ -27,6 +28,17 @@ func (e *worried) Warnings() []engine.Warning {
 }
 
 func (e *worried) Adapters() []string { return []string{"style"} }
+
+func (e *worried) WatchAdapters(ctx context.Context, sink func([]string)) error {
+	for {
+		select {
+		case list := <-e.lists:
+			sink(list)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
 
 func (e *worried) say(w ...engine.Warning) {
 	e.mu.Lock()

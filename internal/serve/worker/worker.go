@@ -37,8 +37,8 @@ type Planes struct {
 type Worker struct {
 	cfg      Config
 	eng      engine.Engine
-	card     engine.Card
-	cardJSON []byte
+	card     engine.Card // but for its adapters
+	listed   *listed     // its adapters, and with them its JSON
 	planes   Planes
 	server   *server
 	metrics  workerMetrics
@@ -71,15 +71,18 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	if card.Ranks != 1 {
 		return nil, fmt.Errorf("worker: the engine has %d data-parallel ranks and a worker serves one; run a worker for each", card.Ranks)
 	}
-	cardJSON, err := engine.EncodeCard(card)
-	if err != nil {
-		return nil, fmt.Errorf("worker: %w", err)
+	if p, ok := eng.(engine.Passer); ok {
+		card.Passes = p.Passes()
 	}
 	log = obs.Component(log, "worker").With(slog.Uint64("worker", uint64(cfg.ID)))
 	w := &Worker{
-		cfg: cfg, eng: eng, card: card, cardJSON: cardJSON, planes: planes,
+		cfg: cfg, eng: eng, card: card, listed: newListed(), planes: planes,
 		metrics: metrics.of(cfg.ID), log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 	}
+	if err := w.list(card.Adapters); err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	var err error
 	if w.server, err = newServer(w); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
@@ -132,15 +135,25 @@ func (w *Worker) Run(ctx context.Context) error {
 		part("publish cache events", func() error { return s.publisher.run(life, src) })
 		part("listen for resyncs", func() error { return s.publisher.listen(life) })
 	}
+	if src, ok := w.eng.(engine.AdapterWatcher); ok {
+		part("watch adapters", func() error { return src.WatchAdapters(life, w.relist) })
+	}
 	part("publish load", func() error { return w.publishLoad(life, s) })
 	part("ask the engine", func() error { return newCanary(s).run(life) })
 
 	// Registering must not hold up the end: it gives up when either ends.
 	starting, started := mergeDone(ctx, life)
-	lease, err := w.register(starting, addr)
+	in, lease, err := w.register(starting, addr)
 	started()
 	if err != nil {
 		end(fmt.Errorf("worker %d: register: %w", w.cfg.ID, err))
+	}
+	// It must not update a registration that is being released.
+	registered, leave := context.WithCancel(life)
+	defer leave()
+	var updates sync.WaitGroup
+	if lease != nil {
+		updates.Go(func() { w.keepListed(registered, lease, in) })
 	}
 	select {
 	case <-ctx.Done():
@@ -149,6 +162,8 @@ func (w *Worker) Run(ctx context.Context) error {
 
 	s.door.shut()
 	s.announce(life)
+	leave()
+	updates.Wait()
 	w.release(life, lease)
 	s.abort(w.drain(life, s))
 	refuse()
@@ -193,43 +208,44 @@ func (w *Worker) drain(life context.Context, s *server) error {
 // register enters the worker in discovery once it can be called and its engine is
 // up. It tries until it succeeds, ctx ends (nil, nil), or the identity, or the
 // model's name with another card, is taken.
-func (w *Worker) register(ctx context.Context, addr <-chan string) (disco.Lease, error) {
-	in := disco.Instance{
+func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Instance, lease disco.Lease, err error) {
+	in = disco.Instance{
 		Kind: disco.Worker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
 		Namespace: w.cfg.Namespace, Component: w.cfg.Component, Endpoint: w.cfg.Endpoint,
-		Host: w.cfg.Host, PID: w.cfg.PID, Meta: w.cardJSON,
+		Host: w.cfg.Host, PID: w.cfg.PID,
 	}
 	select {
 	case in.Addr = <-addr:
 	case <-ctx.Done():
-		return nil, nil
+		return in, nil, nil
 	}
 	if !w.upAndRunning(ctx) {
-		return nil, nil
+		return in, nil, nil
 	}
 	if w.cfg.Check != nil {
 		if err := w.cfg.Check(ctx); err != nil && ctx.Err() == nil {
-			return nil, err
+			return in, nil, err
 		}
 	}
 	if err := w.compare(ctx); err != nil {
-		return nil, err
+		return in, nil, err
 	}
 	for wait := newBackoff(); ; {
+		in.Meta = w.listed.json()
 		lease, err := w.planes.Registry.Register(ctx, in)
 		switch {
 		case err == nil:
 			w.registered.Store(&in.Addr)
 			w.log.Log(ctx, w.cfg.ReadyLevel, "ready", "model", w.card.Name, "engine", w.card.Engine, "addr", in.Addr)
-			return lease, nil
+			return in, lease, nil
 		case ctx.Err() != nil:
-			return nil, nil
+			return in, nil, nil
 		case fault.Of(err) == fault.Conflict || fault.Of(err) == fault.Invalid:
-			return nil, err
+			return in, nil, err
 		}
 		w.throttle.Log(ctx, slog.LevelWarn, "cannot register, trying again", "error", err)
 		if wait.Wait(ctx) != nil {
-			return nil, nil
+			return in, nil, nil
 		}
 	}
 }

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"penstock/internal/node"
+)
+
+// models lists the models of engines that other programs run, each once.
+func models(engines []node.EngineStatus) string {
+	var names []string
+	for _, e := range engines {
+		if e.State == node.EngineServing && !slices.Contains(names, e.Model) {
+			names = append(names, e.Model)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// printEngines writes a table of engines that other programs run, and below it what is
+// wrong with them or could be better.
+func printEngines(w io.Writer, engines []node.EngineStatus) {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "  ENGINE\tMODEL\tWORKERS\tKV BLOCKS\tEVENTS\tTOKENS FROM")
+	for _, e := range engines {
+		if e.State != node.EngineServing {
+			fmt.Fprintf(tw, "  %s\tnot yet: %s; it is taken in when it comes\n", e.Name(), printableLines(e.Detail))
+			continue
+		}
+		ids := make([]string, len(e.Workers))
+		for i, id := range e.Workers {
+			ids[i] = strconv.FormatUint(id, 10)
+		}
+		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), blocks(&e), e.Events, tokens(e.Tokenizer))
+	}
+	_ = tw.Flush() // nobody reads it: no reason not to serve
+	for _, e := range engines {
+		for _, name := range e.Adapters {
+			fmt.Fprintf(w, "  %s also serves %s (LoRA)\n", e.Name(), name)
+		}
+		for _, n := range e.Notes {
+			fmt.Fprintf(w, "\n  note: %s: %s\n", e.Name(), printableLines(n))
+		}
+		for _, n := range e.Warnings {
+			fmt.Fprintf(w, "\n  warning: %s: %s\n", e.Name(), printableLines(n.Detail))
+			if n.Remedy != "" {
+				fmt.Fprintf(w, "           -> %s\n", printableLines(n.Remedy))
+			}
+		}
+	}
+}
+
+// blocks tells the size of an engine's cache in a few words.
+func blocks(e *node.EngineStatus) string {
+	if e.Blocks == 0 {
+		return fmt.Sprintf("? of %d tokens", e.BlockSize)
+	}
+	return fmt.Sprintf("%d of %d tokens", e.Blocks, e.BlockSize)
+}
+
+// tokens tells where texts become tokens.
+func tokens(from string) string {
+	if from == "engine" {
+		return "the engine (requests pass as they are)"
+	}
+	return from
+}

@@ -1,0 +1,111 @@
+package enginefeed
+
+import "slices"
+
+// extra reads extra_keys: for each block nil or a list of keys. What is of another form is
+// opaque: a block that depends on it has no name of ours.
+func (c *decoding) extra(e *Event) bool {
+	return c.perBlock(e, (*decoding).extraKey)
+}
+
+// mediaKeys reads mm_keys: for each block nil or a list of media objects.
+func (c *decoding) mediaKeys(e *Event) bool {
+	if len(e.Extra) > 0 {
+		return c.skip()
+	}
+	return c.perBlock(e, (*decoding).mediaKey)
+}
+
+// perBlock reads a list that has for each block nil, one key or a list of keys.
+func (c *decoding) perBlock(e *Event, key func(*decoding) (Key, bool)) bool {
+	n, ok := c.array()
+	m := &c.b.mem
+	if !ok || n > maxHashes-len(m.extra) {
+		c.tooLarge = c.tooLarge || ok
+		return false
+	}
+	from := len(m.extra)
+	m.extra = slices.Grow(m.extra, n)[:from+n]
+	e.Extra = m.extra[from : from+n : from+n]
+	for i := range e.Extra {
+		e.Extra[i] = Extra{}
+		if c.null() {
+			continue
+		}
+		keys := 1
+		if c.isArray() {
+			if keys, ok = c.array(); !ok {
+				return false
+			}
+		}
+		if keys > maxKeys-len(m.keys) {
+			c.tooLarge = true
+			return false
+		}
+		first := len(m.keys)
+		for range keys {
+			if c.null() {
+				continue
+			}
+			k, ok := key(c)
+			if !ok {
+				return false
+			}
+			m.keys = append(m.keys, k)
+		}
+		e.Extra[i].Keys = slices.Clip(m.keys[first:])
+	}
+	return true
+}
+
+// extraKey reads one of extra_keys: a text, or an identifier with where it begins.
+func (c *decoding) extraKey() (Key, bool) {
+	if c.isText() {
+		b, ok := c.text()
+		return Key{Kind: KeyText, Text: c.keep(b)}, ok
+	}
+	start := c.at
+	if n, ok := c.array(); ok && n == 2 && c.isText() {
+		id, _ := c.text()
+		if offset, high, ok := c.integer(); ok && !high && id != nil {
+			return Key{Kind: KeyMedia, Text: c.keep(id), Offset: offset}, true
+		}
+	}
+	c.at = start
+	return Key{Kind: KeyOpaque}, c.skip()
+}
+
+// mediaKey reads one of mm_keys: a map with a hash and where the object begins.
+func (c *decoding) mediaKey() (Key, bool) {
+	start := c.at
+	k := Key{Kind: KeyMedia}
+	n, ok := c.fields()
+	for ; ok && n > 0; n-- {
+		name, isText := c.text()
+		switch {
+		case !isText:
+			ok = false
+		case string(name) == "hash" && c.isText():
+			var id []byte
+			id, ok = c.text()
+			k.Text = c.keep(id)
+		case string(name) == "start_offset" && !c.null():
+			k.Offset, _, ok = c.integer()
+		default:
+			ok = c.skip()
+		}
+	}
+	if ok && len(k.Text) > 0 {
+		return k, true
+	}
+	c.at = start
+	return Key{Kind: KeyOpaque}, c.skip()
+}
+
+// keep copies b into the batch's memory.
+func (c *decoding) keep(b []byte) []byte {
+	m := &c.b.mem
+	from := len(m.text)
+	m.text = append(m.text, b...)
+	return slices.Clip(m.text[from:])
+}

@@ -1,0 +1,317 @@
+package enginefeed
+
+import (
+	"unsafe"
+
+	"penstock/core/kv"
+)
+
+// store takes in what e says is stored, as far as it has a name of ours.
+func (t *Table) store(e *Event) {
+	switch {
+	case !fullAttention(e.Spec):
+		t.stats.OtherGroup += uint64(len(e.Hashes))
+		return
+	case t.otherGroup(e):
+		return
+	case e.Pairs || e.Odd:
+		t.stats.Pairs += uint64(len(e.Hashes))
+		return
+	case len(e.Tokens) == 0:
+		t.tokenless(e)
+		return
+	}
+	n := t.fitting(e)
+	if n == 0 {
+		return
+	}
+	if e.Group >= 0 {
+		t.group = e.Group
+	}
+	s := storing{t: t, e: e, tier: tierOf(e)}
+	if !s.begin(n) {
+		return
+	}
+	made := s.salt
+	for i := range n {
+		if !s.block(i) {
+			t.stats.Refused += uint64(n - i)
+			break
+		}
+	}
+	t.salts.settle(made)
+}
+
+// fullAttention reports whether a kind of attention needs all blocks of a prefix, so that the
+// engine has them or has them not: others drop blocks in the middle, and do not say to which tokens the rest belongs.
+func fullAttention(spec string) bool {
+	switch spec {
+	case "", "full_attention", "mla_attention", "sink_full_attention":
+		return true
+	}
+	return false
+}
+
+// fitting returns how many blocks of e, from the first one, are full and of the size that is expected.
+func (t *Table) fitting(e *Event) int {
+	n, size := len(e.Hashes), e.BlockSize
+	if n == 0 {
+		return 0
+	}
+	if size == 0 {
+		size = len(e.Tokens) / n
+	}
+	short := size*n - len(e.Tokens)
+	switch {
+	case size == 0, short < 0, short >= size, short > 0 && (e.Group >= 0 || e.Spec != ""), len(e.Extra) > 0 && len(e.Extra) != n:
+		t.stats.Misaligned += uint64(n)
+		return 0
+	}
+	t.seen.note(size, n, t.cfg.EngineBlock)
+	switch {
+	case size < t.cfg.EngineBlock && n == 1:
+		t.stats.Partial++
+		return 0
+	case size != t.cfg.EngineBlock:
+		t.stats.OtherBlockSize += uint64(n)
+		return 0
+	case short > 0:
+		t.stats.Partial++
+		return n - 1
+	}
+	return n
+}
+
+// tokenless counts copies of blocks that are known by name only.
+func (t *Table) tokenless(e *Event) {
+	tier := tierOf(e)
+	for _, name := range e.Hashes {
+		id := t.find(name)
+		if id == 0 {
+			t.stats.Tokenless++
+			continue
+		}
+		t.copied(id, tier, e.Reused)
+	}
+}
+
+// find returns the number that an engine's block is remembered by, 0 if it is not.
+func (t *Table) find(name kv.EngineHash) uint32 {
+	if t.per > 1 {
+		return t.pieces.find(name)
+	}
+	return t.blocks.find(name)
+}
+
+// copied counts a copy of a block that is remembered. One that the engine only repeats is counted if it is the first.
+func (t *Table) copied(id uint32, tier kv.Tier, reused bool) {
+	had := false
+	if t.per > 1 {
+		had = t.pieces.all.at(id).refs[tier] > 0
+	} else {
+		had = t.blocks.all.at(id).refs[tier] > 0
+	}
+	t.stats.Stored++
+	if had {
+		t.stats.Duplicates++
+		if reused {
+			return
+		}
+	}
+	if t.per > 1 {
+		t.pieces.ref(t, id, tier)
+	} else {
+		t.blocks.ref(t, id, tier)
+	}
+}
+
+// storing is a store on its way in.
+type storing struct {
+	t      *Table
+	e      *Event
+	tier   kv.Tier
+	parent uint32 // the number of the block before, 0 if there is none
+	seq    kv.SeqHash
+	depth  uint32
+	salt   uint16
+	lora   string
+}
+
+// begin finds the block before the first one of n, and what they are all under. It reports whether there is something to store.
+func (s *storing) begin(n int) bool {
+	t := s.t
+	if !t.pairs {
+		t.pairs = s.e.hasPairs()
+	}
+	if s.e.HasParent {
+		s.parent = t.find(s.e.Parent)
+		if s.parent == 0 {
+			t.stats.Orphans += uint64(n)
+			return false
+		}
+		s.follow()
+		if s.salt != opaque {
+			s.lora = t.salts.uses[s.salt].salt.LoRA
+		}
+		return true
+	}
+	salt, named := t.saltOf(s.e)
+	if !named {
+		s.salt = opaque
+		return true
+	}
+	id, ok := t.salts.of(salt)
+	if !ok {
+		t.stats.Refused += uint64(n)
+		return false
+	}
+	s.salt, s.lora = id, salt.LoRA
+	return true
+}
+
+// follow makes the next block the one behind parent.
+func (s *storing) follow() {
+	if s.t.per > 1 {
+		p := s.t.pieces.all.at(s.parent)
+		s.depth, s.salt = p.depth+1, p.salt
+		return
+	}
+	b := s.t.blocks.all.at(s.parent)
+	s.seq, s.depth, s.salt = b.seq(), b.depth+1, b.salt
+}
+
+// block stores block i of the event. It reports whether there was room.
+func (s *storing) block(i int) bool {
+	t := s.t
+	id := t.find(s.e.Hashes[i])
+	if id == 0 {
+		if t.blocks.n+t.pieces.n >= t.cfg.MaxBlocks {
+			return false
+		}
+		id = s.make(i)
+	}
+	if s.salt == opaque {
+		t.stats.Nameless++
+	}
+	t.copied(id, s.tier, s.e.Reused)
+	s.parent = id
+	s.follow()
+	return true
+}
+
+// make remembers block i of the event, which is not known.
+func (s *storing) make(i int) uint32 {
+	t, e := s.t, s.e
+	media, named := t.mediaOf(e, i, s.lora)
+	if !named {
+		s.salt = opaque
+	}
+	size := t.cfg.EngineBlock
+	tokens := e.Tokens[i*size : (i+1)*size]
+	if t.per > 1 {
+		return t.pieces.put(t, e.Hashes[i], s.parent, s.depth, s.salt, tokens, media)
+	}
+	b := block{prev: s.seq, depth: s.depth, parent: s.parent, salt: s.salt}
+	if s.salt != opaque {
+		b.hash = t.salts.uses[s.salt].hasher.Block(tokens, 0, media)
+	}
+	return t.blocks.put(t, e.Hashes[i], b)
+}
+
+// hasPairs reports whether a media object is given with where it begins.
+func (e *Event) hasPairs() bool {
+	for i := range e.Extra {
+		for j := range e.Extra[i].Keys {
+			if e.Extra[i].Keys[j].Kind == KeyMedia {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// saltOf returns what the blocks of a prompt's beginning are under. named is false if that cannot be said.
+func (t *Table) saltOf(e *Event) (salt kv.Salt, named bool) {
+	salt = kv.Salt{LoRA: e.LoRA, Namespace: e.Salt}
+	if salt.LoRA == "" && e.HasLoRAID {
+		name, known := t.cfg.Adapters[e.LoRAID]
+		if !known {
+			// Where there are keys, the adapter's name is the first of them.
+			if len(e.Extra) == 0 || len(e.Extra[0].Keys) == 0 || e.Extra[0].Keys[0].Kind != KeyText {
+				return salt, false
+			}
+			name = string(e.Extra[0].Keys[0].Text)
+		}
+		salt.LoRA = name
+	}
+	if salt.Namespace == "" && len(e.Extra) > 0 {
+		if at := t.saltKey(e, salt.LoRA); at >= 0 {
+			salt.Namespace = string(e.Extra[0].Keys[at].Text)
+		}
+	}
+	return salt, true
+}
+
+// saltKey returns which key of a prompt's first block is its salt, -1 if none is: the last text that
+// neither is the adapter's name nor can be a media object's identifier. Where those come as texts too,
+// 64 hexadecimal digits are taken for one. A text that is taken for the wrong one of the two gives a name that no request has.
+func (t *Table) saltKey(e *Event, lora string) int {
+	if e.HasParent || len(e.Extra) == 0 {
+		return -1
+	}
+	keys := e.Extra[0].Keys
+	for i := len(keys) - 1; i >= 0; i-- {
+		switch {
+		case keys[i].Kind != KeyText:
+			continue
+		case i == 0 && lora != "" && string(keys[i].Text) == lora:
+			return -1
+		case t.pairs || string(keys[i].Text) == e.Salt || !isDigest(keys[i].Text):
+			return i
+		}
+		return -1
+	}
+	return -1
+}
+
+// isDigest reports whether a text looks like the digest of some content.
+func isDigest(b []byte) bool {
+	if len(b) != 64 {
+		return false
+	}
+	for _, c := range b {
+		if _, ok := hexDigit(c); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// mediaOf returns the media objects that overlap block i of e, as the hasher wants them: engines name
+// in each block those that reach into it, so that where they begin does not matter. named is false if the
+// block depends on something else. The slice is used again.
+func (t *Table) mediaOf(e *Event, i int, lora string) (media []kv.Media, named bool) {
+	if len(e.Extra) == 0 {
+		return nil, true
+	}
+	salt := -1
+	if i == 0 {
+		salt = t.saltKey(e, lora)
+	}
+	t.media = t.media[:0]
+	for j, k := range e.Extra[i].Keys {
+		if j == salt || j == 0 && k.Kind == KeyText && lora != "" && string(k.Text) == lora {
+			continue
+		}
+		if k.Kind == KeyOpaque {
+			return nil, false
+		}
+		// The text is not kept: it need not be copied.
+		hash, ok := kv.MediaHash(unsafe.String(unsafe.SliceData(k.Text), len(k.Text)))
+		if !ok {
+			return nil, false
+		}
+		t.media = append(t.media, kv.Media{Hash: hash, Start: 0, End: t.cfg.BlockSize})
+	}
+	return t.media, true
+}

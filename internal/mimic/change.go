@@ -1,0 +1,230 @@
+package mimic
+
+import (
+	"encoding/binary"
+
+	"penstock/core/kv"
+	"penstock/core/splitmix"
+)
+
+// changeKind is what a change of an engine's cache is.
+type changeKind uint8
+
+const (
+	blockStored changeKind = iota
+	blockRemoved
+	allCleared
+)
+
+// tags are the names of the kinds in every dialect with events over ZeroMQ.
+var tags = [...]string{"BlockStored", "BlockRemoved", "AllBlocksCleared"}
+
+// change is one change of an engine's cache, as the engine would say it.
+type change struct {
+	kind   changeKind
+	names  []uint64 // of blocks, as the engine calls them
+	parent uint64   // behind which the first is; 0 at the beginning of a prompt
+	tokens []kv.Token
+	size   int // tokens per block
+	salt   kv.Salt
+	first  bool // names[0] begins a prompt, and has the salt
+	medium string
+	level  int // TensorRT-LLM's number of the medium
+	group  int // of caches; 1 is the one with a sliding window
+}
+
+// namer gives blocks the names of one life of an engine: what its hash function and the seed of it
+// would give, as far as anybody can tell.
+type namer uint64
+
+func (n namer) name(seq kv.SeqHash) uint64 {
+	v := splitmix.Mix(uint64(n) ^ splitmix.Mix(uint64(seq)))
+	return max(v, 1) // 0 stands for none
+}
+
+// digest is the long form of a name: 32 bytes that end with it.
+func digest(name uint64) []byte {
+	d := make([]byte, 0, 32)
+	for i := range uint64(3) {
+		d = binary.BigEndian.AppendUint64(d, splitmix.Mix(name+i*splitmix.Step))
+	}
+	return binary.BigEndian.AppendUint64(d, name)
+}
+
+// form is how a dialect writes its batches.
+type form struct {
+	dialect Dialect
+	maps    bool // events are maps, not arrays
+	binary  bool // names are 32 bytes
+}
+
+// batch returns the payload of a batch of one rank at a time in seconds.
+func (f *form) batch(changes []change, rank int, seconds float64) []byte {
+	b := packArray(nil, 3)
+	b = packFloat(b, seconds)
+	b = packArray(b, len(changes))
+	for i := range changes {
+		b = f.event(b, &changes[i])
+	}
+	return packUint(b, uint64(rank))
+}
+
+// event appends one event.
+func (f *form) event(b []byte, c *change) []byte {
+	if f.maps {
+		return f.mapEvent(b, c)
+	}
+	switch c.kind {
+	case allCleared:
+		return packString(packArray(b, 1), tags[c.kind])
+	case blockRemoved:
+		b = packString(packArray(b, 3), tags[c.kind])
+		return packOptional(f.names(b, c.names), c.medium)
+	}
+	salted := f.dialect == SGLang && c.salt.Namespace != ""
+	fields := 7
+	switch {
+	case salted:
+		fields = 8
+	case f.dialect.vllm():
+		fields = 9
+	}
+	b = packString(packArray(b, fields), tags[c.kind])
+	b = f.names(b, c.names)
+	b = f.parent(b, c)
+	b = packTokens(b, c.tokens)
+	b = packUint(b, uint64(c.size))
+	b = f.adapter(b, c)
+	b = packOptional(b, c.medium)
+	switch {
+	case salted:
+		b = packString(packString(packMap(b, 1), "cache_salt"), c.salt.Namespace)
+	case f.dialect.vllm():
+		b = f.keys(packOptional(b, c.salt.LoRA), c)
+	}
+	return b
+}
+
+// mapEvent appends one event as a map.
+func (f *form) mapEvent(b []byte, c *change) []byte {
+	type field struct {
+		key  string
+		pack func([]byte) []byte
+	}
+	text := func(s string) func([]byte) []byte {
+		return func(b []byte) []byte { return packOptional(b, s) }
+	}
+	fields := []field{{"type", text(tags[c.kind])}}
+	names := field{"block_hashes", func(b []byte) []byte { return f.names(b, c.names) }}
+	switch c.kind {
+	case blockRemoved:
+		fields = append(fields, names, field{"medium", text(c.medium)})
+	case blockStored:
+		fields = append(
+			fields, names,
+			field{"parent_block_hash", func(b []byte) []byte { return f.parent(b, c) }},
+			field{"token_ids", func(b []byte) []byte { return packTokens(b, c.tokens) }},
+			field{"block_size", func(b []byte) []byte { return packUint(b, uint64(c.size)) }},
+			field{"lora_id", func(b []byte) []byte { return f.adapter(b, c) }},
+			field{"medium", text(c.medium)},
+			field{"lora_name", text(c.salt.LoRA)},
+		)
+		switch {
+		case f.dialect == SGLang && c.salt.Namespace != "":
+			fields = append(fields, field{"cache_salt", text(c.salt.Namespace)})
+		case f.dialect.vllm():
+			fields = append(fields, field{"extra_keys", func(b []byte) []byte { return f.keys(b, c) }})
+		case f.dialect == TRTLLM:
+			fields = append(fields, field{"locality", text("LOCAL")})
+			if c.salt.Namespace != "" {
+				fields = append(fields, field{"cache_salt", text(c.salt.Namespace)})
+			}
+		}
+	}
+	if f.dialect == VLLM && c.kind != allCleared {
+		fields = append(fields, field{"group_idx", func(b []byte) []byte { return packUint(b, uint64(c.group)) }})
+		if c.kind == blockStored {
+			kind := "full_attention"
+			if c.group > 0 {
+				kind = "sliding_window"
+			}
+			fields = append(fields, field{"kv_cache_spec_kind", text(kind)})
+		}
+	}
+	b = packMap(b, len(fields))
+	for _, field := range fields {
+		b = field.pack(packString(b, field.key))
+	}
+	return b
+}
+
+// names appends names of blocks. SGLang's are signed.
+func (f *form) names(b []byte, names []uint64) []byte {
+	b = packArray(b, len(names))
+	for _, n := range names {
+		b = f.name(b, n)
+	}
+	return b
+}
+
+func (f *form) name(b []byte, n uint64) []byte {
+	switch {
+	case f.binary:
+		return packBytes(b, digest(n))
+	case f.dialect == SGLang:
+		return packInt(b, int64(n))
+	}
+	return packUint(b, n)
+}
+
+func (f *form) parent(b []byte, c *change) []byte {
+	if c.parent == 0 {
+		return packNil(b)
+	}
+	return f.name(b, c.parent)
+}
+
+// adapter appends the engine's own number of an adapter.
+func (f *form) adapter(b []byte, c *change) []byte {
+	if c.salt.LoRA == "" {
+		return packNil(b)
+	}
+	return packUint(b, uint64(loraID(c.salt.LoRA)))
+}
+
+// loraID numbers adapters: it only has to differ.
+func loraID(name string) uint32 {
+	id := uint64(1)
+	for i := range len(name) {
+		id = splitmix.Mix(id ^ uint64(name[i]))
+	}
+	return uint32(id>>40) + 1
+}
+
+// keys appends vLLM's extra keys: for each block its adapter, then for the first of a prompt the
+// salt; nil for a block without.
+func (f *form) keys(b []byte, c *change) []byte {
+	b = packArray(b, len(c.names))
+	for i := range c.names {
+		salted := c.salt.Namespace != "" && c.first && i == 0
+		n := 0
+		if c.salt.LoRA != "" {
+			n++
+		}
+		if salted {
+			n++
+		}
+		if n == 0 {
+			b = packNil(b)
+			continue
+		}
+		b = packArray(b, n)
+		if c.salt.LoRA != "" {
+			b = packString(b, c.salt.LoRA)
+		}
+		if salted {
+			b = packString(b, c.salt.Namespace)
+		}
+	}
+	return b
+}

@@ -1,0 +1,380 @@
+package mimic
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"penstock/core/splitmix"
+	"penstock/internal/zmtp"
+)
+
+// feed publishes what a rank's cache does, in numbered batches, keeps the last of them for those who
+// ask again, and says what is cached now.
+type feed struct {
+	cfg    *Config
+	form   form
+	rank   int
+	faults *Faults
+
+	// The sockets are replaced by a restart, while the feed is locked and no loop serves them.
+	pub      *zmtp.Pub
+	replay   *zmtp.Router // nil without
+	snapshot *zmtp.Router // nil without
+	bound    [3]string    // where the three are, once they were open
+
+	mu struct {
+		sync.Mutex
+		seq     uint64
+		life    uint64 // counts restarts
+		kept    []kept // the last batches, oldest first
+		pulled  []pulled
+		event   uint64 // number of the next pulled event
+		cleared bool   // a Cleared waits for the next batch
+		// cached are the blocks that were said to be in the engine's own memory.
+		cached map[uint64]placed
+		stored uint64 // blocks ever stored, which orders them
+	}
+}
+
+// placed is where a cached block is: behind which, and when it came.
+type placed struct{ parent, order uint64 }
+
+// kept is a batch as it was published.
+type kept struct {
+	seq     uint64
+	topic   string
+	payload []byte
+}
+
+// sendQueue is how many batches wait for one subscriber before it loses some, as the
+// engines' own setting has it.
+const sendQueue = 100_000
+
+// openFeed binds the sockets of a rank.
+func openFeed(ctx context.Context, cfg *Config, rank int, faults *Faults) (*feed, error) {
+	f := &feed{cfg: cfg, rank: rank, faults: faults, form: form{
+		dialect: cfg.Dialect,
+		maps:    cfg.Features.MapEvents.on(cfg.Dialect != VLLMLegacy),
+		binary:  cfg.Features.BinaryHashes.on(false),
+	}}
+	f.mu.seq, f.mu.cached = cfg.FirstSeq, map[uint64]placed{}
+	return f, f.open(ctx)
+}
+
+// open binds the sockets that the settings ask for.
+func (f *feed) open(ctx context.Context) error {
+	cfg, rank := f.cfg, f.rank
+	if cfg.KVEvents == "" {
+		return nil
+	}
+	at := [...]string{cfg.KVEvents, cfg.KVReplay, cfg.Snapshot}
+	for i, ep := range f.bound {
+		if ep != "" {
+			at[i] = ep
+		}
+	}
+	options := zmtp.Options{HighWater: sendQueue, Linger: 100 * time.Millisecond}
+	ep, err := endpointOf("events", at[0], rank, f.bound[0] != "")
+	if err != nil {
+		return err
+	}
+	if cfg.Dial == Connect {
+		f.pub, err = zmtp.DialPub(ctx, ep, options)
+	} else {
+		f.pub, err = zmtp.ListenPub(ep, options)
+	}
+	if err != nil {
+		return fmt.Errorf("publish events of rank %d at %s: %w", rank, ep, err)
+	}
+	options.HighWater = cfg.BufferSteps + 16
+	if cfg.Dial != Connect {
+		f.bound[0] = f.pub.Addr().String()
+	}
+	for i, socket := range []**zmtp.Router{&f.replay, &f.snapshot} {
+		what := [...]string{"replay", "snapshots"}[i]
+		if at[i+1] == "" {
+			continue
+		}
+		ep, err := endpointOf(what, at[i+1], rank, f.bound[i+1] != "")
+		if err == nil {
+			*socket, err = zmtp.ListenRouter(ep, options)
+		}
+		if err != nil {
+			f.close()
+			return fmt.Errorf("serve %s of rank %d at %s: %w", what, rank, at[i+1], err)
+		}
+		f.bound[i+1] = (*socket).Addr().String()
+	}
+	return nil
+}
+
+// endpointOf returns the endpoint of a rank, or text itself if it was bound before. Ports that the
+// system chooses have no neighbours.
+func endpointOf(what, text string, rank int, bound bool) (zmtp.Endpoint, error) {
+	ep, err := zmtp.ParseEndpoint(text)
+	if err != nil {
+		return ep, fmt.Errorf("endpoint of %s: %w", what, err)
+	}
+	if rank == 0 || bound || strings.HasSuffix(text, ":0") {
+		return ep, nil
+	}
+	if ep = ep.Rank(rank); ep.IsZero() {
+		return ep, fmt.Errorf("endpoint of %s: %s has no place for rank %d beside it", what, text, rank)
+	}
+	return ep, nil
+}
+
+// close gives the sockets back.
+func (f *feed) close() {
+	if f.pub != nil {
+		_ = f.pub.Close()
+	}
+	for _, r := range []*zmtp.Router{f.replay, f.snapshot} {
+		if r != nil {
+			_ = r.Close()
+		}
+	}
+}
+
+// topic is that of live batches: SGLang's names the life of the publisher where it has snapshots.
+func (f *feed) topic() string {
+	if f.cfg.Dialect == SGLang && f.snapshot != nil {
+		return f.cfg.Topic + "\x00sgl-kv-epoch=" + f.epoch()
+	}
+	return f.cfg.Topic
+}
+
+// epoch names the life of the publisher.
+func (f *feed) epoch() string {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], splitmix.Mix(f.cfg.Seed+splitmix.Step*(f.mu.life+1)+uint64(f.rank)))
+	return hex.EncodeToString(b[:])
+}
+
+// publish sends changes as one batch. It never waits.
+func (f *feed) publish(changes []change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.cleared {
+		changes = append([]change{{kind: allCleared}}, changes...)
+		f.mu.cleared = false
+	}
+	if len(changes) == 0 {
+		return
+	}
+	if f.pulls() {
+		f.keepPulled(changes)
+	}
+	f.account(changes)
+	if f.pub == nil || f.pulls() {
+		return
+	}
+	if x, ok := f.faults.strikes(FaultGap); ok {
+		f.mu.seq += uint64(max(1, x.After))
+	}
+	f.send(f.topic(), f.form.batch(changes, f.rank, seconds(time.Now())))
+}
+
+// account keeps in mind what is cached. The feed is locked.
+func (f *feed) account(changes []change) {
+	for i := range changes {
+		c := &changes[i]
+		switch {
+		case c.kind == allCleared:
+			clear(f.mu.cached)
+		case c.level > 0 || c.group > 0:
+		case c.kind == blockRemoved:
+			for _, n := range c.names {
+				delete(f.mu.cached, n)
+			}
+		default:
+			parent := c.parent
+			for _, n := range c.names {
+				f.mu.stored++
+				f.mu.cached[n] = placed{parent, f.mu.stored}
+				parent = n
+			}
+		}
+	}
+}
+
+// records returns what is cached, in the order in which it came. The feed is locked.
+func (f *feed) records() []record {
+	names := slices.SortedFunc(maps.Keys(f.mu.cached), func(a, b uint64) int {
+		return cmp.Compare(f.mu.cached[a].order, f.mu.cached[b].order)
+	})
+	all := make([]record, len(names))
+	for i, n := range names {
+		all[i] = record{f.mu.cached[n].parent, []uint64{n}}
+	}
+	return all
+}
+
+// send publishes and keeps one payload. The feed is locked.
+func (f *feed) send(topic string, payload []byte) {
+	k := kept{seq: f.mu.seq, topic: topic, payload: payload}
+	f.mu.seq++
+	if len(f.mu.kept) == f.cfg.BufferSteps {
+		f.mu.kept = f.mu.kept[1:]
+	}
+	f.mu.kept = append(f.mu.kept, k)
+	if _, lost := f.faults.strikes(FaultDropEvents); lost {
+		return
+	}
+	if _, bad := f.faults.strikes(FaultGarbleEvents); bad {
+		payload = garbled(payload)
+	}
+	f.pub.Send([]byte(topic), number(k.seq), payload)
+}
+
+// garbled returns the payload with every byte changed: it begins with one that msgpack never uses.
+func garbled(payload []byte) []byte {
+	g := make([]byte, len(payload))
+	for i, b := range payload {
+		g[i] = b ^ 0x52
+	}
+	g[0] = 0xc1
+	return g
+}
+
+func number(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
+
+// clear says that the cache is empty: at once, or as vLLM does with the next batch.
+func (f *feed) clear() {
+	f.mu.Lock()
+	f.mu.cleared = true
+	wait := f.cfg.Dialect.vllm()
+	f.mu.Unlock()
+	if !wait {
+		f.publish(nil)
+	}
+}
+
+// restart begins anew: new sockets at the same endpoints, numbers from the first, nothing to replay.
+func (f *feed) restart(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.close()
+	f.mu.seq, f.mu.kept, f.mu.cleared = f.cfg.FirstSeq, nil, false
+	f.mu.pulled, f.mu.event = nil, 0
+	clear(f.mu.cached)
+	f.mu.life++
+	return f.open(ctx)
+}
+
+// endOfReplay is the number of the message behind the last one.
+var endOfReplay = []byte{255, 255, 255, 255, 255, 255, 255, 255}
+
+// serveReplay answers those who ask for batches again, until ctx ends.
+func (f *feed) serveReplay(ctx context.Context) error {
+	for {
+		id, frames, err := f.replay.Recv(ctx)
+		if err != nil {
+			return ended(ctx, err)
+		}
+		if len(frames) != 2 || len(frames[0]) != 0 || len(frames[1]) != 8 {
+			continue // as the engines do
+		}
+		if _, silent := f.faults.strikes(FaultNoReplay); silent {
+			continue
+		}
+		f.again(id, binary.BigEndian.Uint64(frames[1]))
+	}
+}
+
+// again sends what is kept from a number on. What a slow peer has no room for is lost, as with
+// the engines.
+func (f *feed) again(id []byte, from uint64) {
+	f.mu.Lock()
+	all := append([]kept(nil), f.mu.kept...)
+	f.mu.Unlock()
+	topics := f.cfg.Dialect == VLLM || f.cfg.Dialect == TRTLLM
+	send := func(topic string, seq, payload []byte) {
+		if topics {
+			_ = f.replay.Send(id, nil, []byte(topic), seq, payload)
+			return
+		}
+		_ = f.replay.Send(id, nil, seq, payload)
+	}
+	for _, k := range all {
+		if k.seq >= from {
+			send(k.topic, number(k.seq), k.payload)
+		}
+	}
+	send("", endOfReplay, nil)
+}
+
+// ended is the error of a loop that ends with ctx or its socket: nil then.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, zmtp.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// record is one line of a snapshot: blocks behind a parent.
+type record struct {
+	parent uint64
+	names  []uint64
+}
+
+// snapshotRecords is how many records one chunk has.
+const snapshotRecords = 4096
+
+// serveSnapshots answers SGLang's requests for what is cached, until ctx ends.
+func (f *feed) serveSnapshots(ctx context.Context) error {
+	for n := uint64(1); ; n++ {
+		id, frames, err := f.snapshot.Recv(ctx)
+		if err != nil {
+			return ended(ctx, err)
+		}
+		if len(frames) != 2 || string(frames[1]) != "snapshot-v1" {
+			_ = f.snapshot.Send(id, nil, []byte("error"), []byte("unsupported snapshot request"))
+			continue
+		}
+		f.tell(id, n)
+	}
+}
+
+// tell sends one snapshot, and publishes the batch without events that marks its moment.
+func (f *feed) tell(id []byte, n uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.records()
+	barrier, epoch := strconv.FormatUint(n, 16)+"-"+strconv.Itoa(f.rank), f.epoch()
+	seq := f.mu.seq
+	f.send(f.topic()+"\x00sgl-kv-snapshot="+barrier, f.form.batch(nil, f.rank, seconds(time.Now())))
+	h := packArray(nil, 7)
+	h = packUint(h, 1)
+	h = packString(h, epoch)
+	h = packUint(h, uint64(f.rank))
+	h = packUint(h, seq+1)
+	h = packUint(h, seq)
+	h = packString(h, barrier)
+	h = packUint(h, uint64(len(all)))
+	_ = f.snapshot.Send(id, nil, []byte("header"), h)
+	for len(all) > 0 {
+		part := all[:min(len(all), snapshotRecords)]
+		all = all[len(part):]
+		b := packArray(nil, len(part))
+		for _, r := range part {
+			b = packArray(b, 2)
+			b = f.form.parent(b, &change{parent: r.parent})
+			b = f.form.names(b, r.names)
+		}
+		_ = f.snapshot.Send(id, nil, []byte("chunk"), b)
+	}
+	_ = f.snapshot.Send(id, nil, []byte("end"), nil)
+}

@@ -1,0 +1,307 @@
+package mimic
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+)
+
+// stopper is what ends a choice besides the engine: strings, which stay out of the text.
+type stopper struct {
+	strings []string
+	keep    bool // the string stays in the text
+}
+
+// ask is what a dialect asks of the engine: one prompt, one request.
+type ask struct {
+	req  *engine.Request
+	stop stopper
+	// special keeps special tokens in the text.
+	special bool
+}
+
+// part is a piece of an answer.
+type part struct {
+	prompt, choice int
+	tokens         []kv.Token
+	logprobs       []engine.Logprob
+	text           string
+	cached         int // of the prompt; engine.CachedUnknown if not known yet
+	reason         string
+	// stop is the string or the token that ended the choice; nil if none did.
+	stop any
+}
+
+// The reasons why choices end.
+const (
+	reasonStop   = "stop"
+	reasonLength = "length"
+)
+
+// answer is the engine's answer to one or several asks, as it comes.
+type answer struct {
+	server *Server
+	asks   []ask
+	texts  [][]*text // of each ask, of each choice
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	free   []func()
+
+	mu struct {
+		sync.Mutex
+		queue []part
+		open  int // asks that have not ended
+		taken int // asks that the engine accepted
+		err   error
+		news  chan struct{} // has an element while there is something to see
+	}
+}
+
+// generate begins to serve asks on a rank. close is to be called.
+func (s *Server) generate(ctx context.Context, r *rank, asks ...ask) (*answer, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	a := &answer{server: s, asks: asks, cancel: cancel}
+	a.mu.news = make(chan struct{}, 1)
+	a.mu.open = len(asks)
+	l, release, err := r.use(ctx)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	a.free = append(a.free, release)
+	for i := range asks {
+		req := asks[i].req
+		texts := make([]*text, req.Choices)
+		for c := range texts {
+			texts[c] = newText(s.cfg.Pipe, &asks[i])
+		}
+		a.texts = append(a.texts, texts)
+		account, err := l.ledger.open(req.Salt, req.Prompt, req.Media, req.Choices)
+		if err != nil {
+			a.close()
+			return nil, err
+		}
+		a.free = append(a.free, account.close)
+		a.done.Go(func() {
+			err := l.eng.Generate(ctx, req, func(d *engine.Delta) error {
+				if d.Accepted {
+					a.accept()
+					return nil
+				}
+				account.add(d.Choice, d.Tokens)
+				a.push(i, d)
+				return nil
+			})
+			account.close()
+			a.end(err)
+		})
+	}
+	return a, nil
+}
+
+// push queues a delta. It never waits: an answer has no more tokens than its request allows.
+func (a *answer) push(prompt int, d *engine.Delta) {
+	p := part{prompt: prompt, choice: d.Choice, tokens: slices.Clone(d.Tokens), logprobs: slices.Clone(d.Logprobs), cached: d.Cached}
+	switch d.Finish {
+	case engine.FinishStop:
+		p.reason = reasonStop
+	case engine.FinishLength:
+		p.reason = reasonLength
+	}
+	a.mu.Lock()
+	a.mu.queue = append(a.mu.queue, p)
+	a.mu.Unlock()
+	a.poke()
+}
+
+func (a *answer) accept() {
+	a.mu.Lock()
+	a.mu.taken++
+	a.mu.Unlock()
+	a.poke()
+}
+
+// accepted waits until the engine has accepted all asks, and returns why it has not. It comes
+// before next.
+func (a *answer) accepted(ctx context.Context) error {
+	for {
+		a.mu.Lock()
+		taken, err := a.mu.taken, a.mu.err
+		a.mu.Unlock()
+		switch {
+		case err != nil:
+			return err
+		case taken == len(a.asks):
+			a.poke() // what came besides
+			return nil
+		}
+		select {
+		case <-a.mu.news:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (a *answer) end(err error) {
+	a.mu.Lock()
+	a.mu.open--
+	if a.mu.err == nil {
+		a.mu.err = err
+	}
+	a.mu.Unlock()
+	a.poke()
+}
+
+func (a *answer) poke() {
+	select {
+	case a.mu.news <- struct{}{}:
+	default:
+	}
+}
+
+// next returns the next parts, with their text; none and no error at the end.
+func (a *answer) next(ctx context.Context) ([]part, error) {
+	for {
+		a.mu.Lock()
+		queue, open, err := a.mu.queue, a.mu.open, a.mu.err
+		a.mu.queue = nil
+		a.mu.Unlock()
+		var out []part
+		for i := range queue {
+			if p := &queue[i]; a.read(p) {
+				out = append(out, *p)
+			}
+		}
+		switch {
+		case len(out) > 0:
+			return out, nil
+		case a.over():
+			return nil, nil
+		case err != nil:
+			return nil, err
+		case open == 0:
+			return nil, nil
+		}
+		select {
+		case <-a.mu.news:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// read gives p its text. It reports false for what comes after the end of a choice.
+func (a *answer) read(p *part) bool {
+	t := a.texts[p.prompt][p.choice]
+	if t.over {
+		return false
+	}
+	t.read(p)
+	return true
+}
+
+// over reports whether all choices have ended, though the engine may go on.
+func (a *answer) over() bool {
+	for _, texts := range a.texts {
+		for _, t := range texts {
+			if !t.over {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// close ends what still goes on, and waits for it.
+func (a *answer) close() {
+	a.cancel()
+	a.done.Wait()
+	for _, f := range a.free {
+		f()
+	}
+	a.free = nil
+}
+
+// text is the text of one choice as it comes.
+type text struct {
+	decoder prep.Decoder // nil without tokenizer
+	stop    stopper
+	ends    []kv.Token // tokens of the request's own that end it
+	held    string     // may be the beginning of a stop string
+	over    bool
+}
+
+func newText(pipe *prep.Pipeline, a *ask) *text {
+	t := &text{stop: a.stop, ends: a.req.Stop.Tokens}
+	if pipe != nil {
+		t.decoder = pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: a.special})
+	}
+	return t
+}
+
+// read decodes the tokens of p into its text, and ends the choice at a stop string.
+func (t *text) read(p *part) {
+	t.over = p.reason != ""
+	if n := len(p.tokens); p.reason == reasonStop && n > 0 && slices.Contains(t.ends, p.tokens[n-1]) {
+		p.stop = int(p.tokens[n-1])
+	}
+	if t.decoder == nil {
+		return
+	}
+	for i, token := range p.tokens {
+		if t.over && p.reason == reasonStop && i == len(p.tokens)-1 {
+			break // the token that ends a choice has no text
+		}
+		t.held += string(t.decoder.Push(nil, token))
+		if at, stop := t.find(); at >= 0 {
+			p.text += t.held[:at]
+			if t.stop.keep {
+				p.text += stop
+			}
+			p.tokens = p.tokens[:i+1]
+			if len(p.logprobs) > i {
+				p.logprobs = p.logprobs[:i+1]
+			}
+			p.reason, p.stop, t.over, t.held = reasonStop, stop, true, ""
+			return
+		}
+	}
+	keep := t.maybe()
+	if t.over {
+		t.held += string(t.decoder.Flush(nil))
+		keep = 0
+	}
+	p.text += t.held[:len(t.held)-keep]
+	t.held = t.held[len(t.held)-keep:]
+}
+
+// find returns where the first stop string begins, and which it is; -1 if there is none.
+func (t *text) find() (at int, stop string) {
+	at = -1
+	for _, s := range t.stop.strings {
+		if i := strings.Index(t.held, s); i >= 0 && (at < 0 || i < at) {
+			at, stop = i, s
+		}
+	}
+	return at, stop
+}
+
+// maybe returns how many bytes at the end may be the beginning of a stop string.
+func (t *text) maybe() int {
+	longest := 0
+	for _, s := range t.stop.strings {
+		for n := min(len(s)-1, len(t.held)); n > longest; n-- {
+			if strings.HasSuffix(t.held, s[:n]) {
+				longest = n
+				break
+			}
+		}
+	}
+	return longest
+}

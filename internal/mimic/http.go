@@ -1,0 +1,430 @@
+package mimic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/engine"
+)
+
+// handler is the whole of a server's HTTP.
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	switch s.cfg.Dialect {
+	case SGLang:
+		s.sglang(mux)
+	case TRTLLM:
+		s.trtllm(mux)
+	case LlamaCPP:
+		s.llamacpp(mux)
+	default:
+		s.vllm(mux)
+	}
+	mux.HandleFunc("GET /admin/faults", s.getFaults)
+	mux.HandleFunc("POST /admin/faults", s.postFaults)
+	mux.HandleFunc("GET /admin/state", s.getState)
+	mux.HandleFunc("POST /admin/restart", s.postRestart)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.resetIdle(r)
+		for k, v := range s.cfg.Headers {
+			w.Header().Set(k, v)
+		}
+		if s.loading(w, r) || !s.allowed(w, r) {
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
+		if _, pattern := mux.Handler(r); pattern == "" {
+			s.unknown(mux, w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// unknown answers for a path, or a method of it, that there is not.
+func (s *Server) unknown(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	status, detail := http.StatusNotFound, "Not Found"
+	for _, m := range []string{http.MethodGet, http.MethodPost} {
+		other := r.Clone(r.Context())
+		other.Method = m
+		if _, pattern := mux.Handler(other); pattern != "" && s.cfg.Dialect != LlamaCPP {
+			status, detail = http.StatusMethodNotAllowed, "Method Not Allowed"
+		}
+	}
+	if s.cfg.Dialect == LlamaCPP {
+		writeJSON(w, status, object{"error": object{"code": status, "message": "File Not Found", "type": "not_found_error"}})
+		return
+	}
+	writeJSON(w, status, object{"detail": detail})
+}
+
+// loading answers 503 while the server starts, or pretends to.
+func (s *Server) loading(w http.ResponseWriter, r *http.Request) bool {
+	if strings.HasPrefix(r.URL.Path, "/admin/") {
+		return false
+	}
+	if time.Since(s.began) >= s.cfg.Startup {
+		if _, hit := s.faults.strikes(FaultLoading); !hit {
+			return false
+		}
+	}
+	if s.cfg.Dialect == LlamaCPP {
+		writeJSON(w, http.StatusServiceUnavailable, object{"error": object{"code": 503, "message": "Loading model", "type": "unavailable_error"}})
+		return true
+	}
+	w.WriteHeader(http.StatusServiceUnavailable)
+	return true
+}
+
+// allowed refuses requests without the key, where there is one.
+func (s *Server) allowed(w http.ResponseWriter, r *http.Request) bool {
+	path := r.URL.Path
+	if s.cfg.APIKey == "" || strings.HasPrefix(path, "/admin/") || path == "/health" || path == "/metrics" {
+		return true
+	}
+	if s.cfg.Dialect.vllm() && !strings.HasPrefix(path, "/v1") && !strings.HasPrefix(path, "/inference/") {
+		return true // vLLM guards these alone
+	}
+	if r.Header.Get("Authorization") == "Bearer "+s.cfg.APIKey {
+		return true
+	}
+	switch s.cfg.Dialect {
+	case LlamaCPP:
+		s.refuse(w, http.StatusUnauthorized, "Invalid API Key")
+	default:
+		writeJSON(w, http.StatusUnauthorized, object{"error": "Unauthorized"})
+	}
+	return false
+}
+
+// object is a JSON object.
+type object = map[string]any
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // a client that left is no error of ours
+}
+
+// marshal is the JSON of v as servers in Python and C++ write it.
+func marshal(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return []byte(`{"error":{"message":"the answer cannot be written"}}`) // cannot happen: all values are plain
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// errorBody is an error as the dialect writes it.
+func (s *Server) errorBody(status int, message string) any {
+	kind := errorType(s.cfg.Dialect, status)
+	switch s.cfg.Dialect {
+	case SGLang, TRTLLM:
+		return object{"object": "error", "message": message, "type": kind, "param": nil, "code": status}
+	case LlamaCPP:
+		return object{"error": object{"code": status, "message": message, "type": kind}}
+	}
+	return object{"error": object{"message": message, "type": kind, "param": nil, "code": status}}
+}
+
+// errorType is the dialect's word for a status.
+func errorType(d Dialect, status int) string {
+	if d == LlamaCPP {
+		switch status {
+		case 400:
+			return "invalid_request_error"
+		case 401:
+			return "authentication_error"
+		case 404:
+			return "not_found_error"
+		case 501:
+			return "not_supported_error"
+		case 503:
+			return "unavailable_error"
+		}
+		return "server_error"
+	}
+	switch status {
+	case 400:
+		return "BadRequestError"
+	case 401:
+		return "AuthenticationError"
+	case 404:
+		return "NotFoundError"
+	case 422:
+		return "UnprocessableEntityError"
+	case 429:
+		return "RateLimitError"
+	case 503:
+		return "ServiceUnavailableError"
+	}
+	return "InternalServerError"
+}
+
+func (s *Server) refuse(w http.ResponseWriter, status int, message string) {
+	writeJSON(w, status, s.errorBody(status, message))
+}
+
+// fail answers with an error of the engine.
+func (s *Server) fail(w http.ResponseWriter, err error) {
+	status, message := statusOf(err)
+	if status == 0 {
+		panic(http.ErrAbortHandler)
+	}
+	s.refuse(w, status, message)
+}
+
+// statusOf is what a client sees of an error; 0 if there is nobody to see it.
+func statusOf(err error) (status int, message string) {
+	var f *fault.Error
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return http.StatusRequestEntityTooLarge, "Request body is too large."
+	case errors.As(err, &f):
+		if f.Code == fault.Conflict {
+			return http.StatusBadRequest, f.Message
+		}
+		return f.Code.Class().Status, f.Message
+	case errors.Is(err, context.Canceled):
+		return 0, ""
+	}
+	return http.StatusInternalServerError, "Internal server error"
+}
+
+// body reads the JSON of a request into v, or answers what is wrong with it.
+func (s *Server) body(w http.ResponseWriter, r *http.Request, v any) bool {
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.fail(w, err)
+		return false
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		s.refuse(w, http.StatusBadRequest, "1 validation error: "+readable(err))
+		return false
+	}
+	return true
+}
+
+// readable is what is wrong with JSON, without what it says.
+func readable(err error) string {
+	var kind *json.UnmarshalTypeError
+	var f *fault.Error
+	switch {
+	case errors.As(err, &kind):
+		return "field '" + kind.Field + "': " + "Input should be of another type than " + kind.Value
+	case errors.As(err, &f):
+		return f.Message
+	}
+	return "JSON decode error"
+}
+
+// fate is what goes wrong with one answer.
+type fate struct {
+	server                      *Server
+	stall, stream, hangUp, drip *Fault
+	sent                        int
+}
+
+// errStreamFault is an error that breaks out in the middle of an answer.
+var errStreamFault = fault.New(fault.Internal, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
+
+// begins applies the faults of an answer's beginning. It reports false if it answered.
+func (s *Server) begins(w http.ResponseWriter, r *http.Request) (*fate, bool) {
+	if status, err := strconv.Atoi(r.Header.Get("X-Return-Error")); err == nil && status >= 400 && status < 600 {
+		s.refuse(w, status, "asked for by the request")
+		return nil, false
+	}
+	if _, hit := s.faults.strikes(FaultLimit); hit {
+		w.Header().Set("Retry-After", "1")
+		s.refuse(w, http.StatusTooManyRequests, "Too many requests")
+		return nil, false
+	}
+	if x, hit := s.faults.strikes(FaultError); hit {
+		if x.Status == 0 {
+			x.Status = http.StatusInternalServerError
+		}
+		s.refuse(w, x.Status, "injected error")
+		return nil, false
+	}
+	f := &fate{server: s}
+	for _, k := range []struct {
+		kind FaultKind
+		at   **Fault
+	}{{FaultStall, &f.stall}, {FaultStreamError, &f.stream}, {FaultDisconnect, &f.hangUp}, {FaultDrip, &f.drip}} {
+		if x, hit := s.faults.strikes(k.kind); hit {
+			*k.at = &x
+		}
+	}
+	return f, true
+}
+
+// before is called with what is about to be said; flush brings what was said before on its way.
+func (f *fate) before(ctx context.Context, p *part, flush func()) error {
+	due := func(x *Fault) bool { return x != nil && f.sent >= x.After }
+	if due(f.hangUp) {
+		flush()
+		panic(http.ErrAbortHandler)
+	}
+	if due(f.stream) {
+		return errStreamFault
+	}
+	if due(f.stall) {
+		flush()
+		if err := wait(ctx, time.Duration(f.stall.For)); err != nil {
+			return err
+		}
+		f.stall = nil
+	}
+	if f.drip != nil {
+		flush()
+		d := time.Duration(f.drip.For)
+		if d == 0 {
+			d = 100 * time.Millisecond
+		}
+		if err := wait(ctx, d); err != nil {
+			return err
+		}
+	}
+	f.sent += len(p.tokens)
+	return nil
+}
+
+// wait waits; 0 is until ctx ends.
+func wait(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// stream writes server-sent events.
+type stream struct {
+	buf []byte
+	mu  struct {
+		sync.Mutex
+		w     http.ResponseWriter
+		rc    *http.ResponseController
+		wrote bool // since the last look of pings
+	}
+}
+
+func newStream(w http.ResponseWriter) *stream {
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-cache")
+	w.WriteHeader(http.StatusOK)
+	st := &stream{}
+	st.mu.w, st.mu.rc = w, http.NewResponseController(w)
+	st.flush()
+	return st
+}
+
+// event queues one event.
+func (st *stream) event(v any) { st.line(marshal(v)) }
+
+func (st *stream) line(data []byte) {
+	st.buf = append(st.buf, "data: "...)
+	st.buf = append(st.buf, data...)
+	st.buf = append(st.buf, "\n\n"...)
+}
+
+// flush sends what is queued. A client that left shows in the request's context.
+func (st *stream) flush() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.buf) > 0 {
+		_, _ = st.mu.w.Write(st.buf)
+		st.buf = st.buf[:0]
+		st.mu.wrote = true
+	}
+	_ = st.mu.rc.Flush()
+}
+
+// pings writes a comment whenever nothing was sent for a while, until the function that it
+// returns is called.
+func (st *stream) pings(every time.Duration) (stop func()) {
+	if every <= 0 {
+		return func() {}
+	}
+	end, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(every)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				st.ping()
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-done
+	}
+}
+
+func (st *stream) ping() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.mu.wrote {
+		_, _ = st.mu.w.Write([]byte(":\n\n"))
+		_ = st.mu.rc.Flush()
+	}
+	st.mu.wrote = false
+}
+
+// each hands the parts of answers to visit, with the faults that are due, and pauses after each batch
+// of them.
+func (s *Server) each(ctx context.Context, a *answer, f *fate, flush func(), visit func(*part) error) error {
+	for {
+		parts, err := a.next(ctx)
+		if err != nil || len(parts) == 0 {
+			return err
+		}
+		for i := range parts {
+			p := &parts[i]
+			if err := f.before(ctx, p, flush); err != nil {
+				return err
+			}
+			if err := visit(p); err != nil {
+				return err
+			}
+		}
+		flush()
+	}
+}
+
+// cachedOf adds up what is known of cached tokens; CachedUnknown if nothing is.
+func cachedOf(sum, cached int) int {
+	switch {
+	case cached == engine.CachedUnknown:
+		return sum
+	case sum == engine.CachedUnknown:
+		return cached
+	}
+	return sum + cached
+}

@@ -1,0 +1,225 @@
+package mimic
+
+import (
+	"context"
+	"sync"
+
+	"penstock/core/kv"
+)
+
+// ledger knows the tokens of the blocks of one engine's cache. Cache events name blocks by our
+// hashes; the tokens behind them are those of the requests that the server passed on. A block is
+// in the ledger while a request has it or it is cached.
+//
+// An event may come before the tokens that it is about: the engine tells both at once, on two
+// ways. Then the event waits, as long as a request may still bring them.
+type ledger struct {
+	size int // tokens per block
+	mu   struct {
+		sync.Mutex
+		blocks map[kv.SeqHash]*block
+		// tips count, by the prefix behind which their next block will be, the choices that go on.
+		tips map[kv.SeqHash]int
+		// idle are blocks that were given up by the last who had them, the oldest first.
+		idle []kv.SeqHash
+		// changed, if not nil, is closed with the next change.
+		changed chan struct{}
+	}
+}
+
+// block is one block that somebody has.
+type block struct {
+	tokens []kv.Token
+	salt   kv.Salt
+	first  bool // of its prompt
+	uses   int  // requests that have it, and tiers that it is cached in
+}
+
+// maxIdle bounds the blocks that are remembered although nobody has them: those of requests that
+// ended before the events about them came.
+const maxIdle = 1 << 14
+
+func newLedger(size int) *ledger {
+	l := &ledger{size: size}
+	l.mu.blocks, l.mu.tips = map[kv.SeqHash]*block{}, map[kv.SeqHash]int{}
+	return l
+}
+
+// account is what the ledger has of one request.
+type account struct {
+	ledger  *ledger
+	salt    kv.Salt
+	hasher  kv.Hasher
+	has     []kv.SeqHash // each used once
+	choices []chain
+}
+
+// chain is where a choice is: behind which block, and the tokens since.
+type chain struct {
+	tip  kv.SeqHash // 0 at the beginning
+	tail []kv.Token
+	pos  int
+	open bool
+}
+
+// open begins the account of a request of so many choices. It keeps no hold of prompt.
+func (l *ledger) open(salt kv.Salt, prompt []kv.Token, media []kv.Media, choices int) (*account, error) {
+	h, err := kv.NewHasher(l.size, salt)
+	if err != nil {
+		return nil, err
+	}
+	a := &account{ledger: l, salt: salt, hasher: h, choices: make([]chain, choices)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := chain{}
+	a.grow(&c, prompt, media)
+	for i := range a.choices {
+		a.choices[i] = c
+		a.choices[i].tail = append([]kv.Token(nil), c.tail...)
+		a.choices[i].open = true
+		l.mu.tips[c.tip]++
+	}
+	l.wake()
+	return a, nil
+}
+
+// grow goes on with tokens. The ledger is locked.
+func (a *account) grow(c *chain, tokens []kv.Token, media []kv.Media) {
+	size := a.ledger.size
+	c.tail = append(c.tail, tokens...)
+	n := len(c.tail) / size
+	for i := range n {
+		tokens := c.tail[i*size : (i+1)*size]
+		b := a.hasher.Block(tokens, c.pos, media)
+		next := kv.Extend(c.tip, uint32(c.pos/size), b)
+		a.ledger.use(next, func() *block {
+			return &block{tokens: append([]kv.Token(nil), tokens...), salt: a.salt, first: c.pos == 0}
+		})
+		a.has = append(a.has, next)
+		c.tip = next
+		c.pos += size
+	}
+	c.tail = append(c.tail[:0], c.tail[n*size:]...)
+}
+
+// use counts a use of a block, which is made if it is not there. The ledger is locked.
+func (l *ledger) use(seq kv.SeqHash, create func() *block) {
+	b := l.mu.blocks[seq]
+	if b == nil {
+		b = create()
+		l.mu.blocks[seq] = b
+	}
+	b.uses++
+}
+
+// drop ends a use of a block. The ledger is locked.
+func (l *ledger) drop(seq kv.SeqHash) {
+	b := l.mu.blocks[seq]
+	if b == nil {
+		return
+	}
+	if b.uses--; b.uses > 0 {
+		return
+	}
+	l.mu.idle = append(l.mu.idle, seq)
+	if len(l.mu.idle) <= maxIdle {
+		return
+	}
+	oldest := l.mu.idle[0]
+	l.mu.idle = l.mu.idle[1:]
+	if b := l.mu.blocks[oldest]; b != nil && b.uses == 0 {
+		delete(l.mu.blocks, oldest)
+	}
+}
+
+// add takes what a choice said.
+func (a *account) add(choice int, tokens []kv.Token) {
+	l := a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &a.choices[choice]
+	a.move(c, func() { a.grow(c, tokens, nil) })
+}
+
+// move changes where a choice is. The ledger is locked.
+func (a *account) move(c *chain, change func()) {
+	l, before := a.ledger, c.tip
+	change()
+	if c.open && c.tip == before {
+		return
+	}
+	if l.mu.tips[before]--; l.mu.tips[before] == 0 {
+		delete(l.mu.tips, before)
+	}
+	if c.open {
+		l.mu.tips[c.tip]++
+	}
+	l.wake()
+}
+
+// close ends the account. It may be called again.
+func (a *account) close() {
+	l := a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range a.choices {
+		if c := &a.choices[i]; c.open {
+			a.move(c, func() { c.open = false })
+		}
+	}
+	for _, seq := range a.has {
+		l.drop(seq)
+	}
+	a.has = nil
+}
+
+// wake lets those look again who wait for a change. The ledger is locked.
+func (l *ledger) wake() {
+	if l.mu.changed != nil {
+		close(l.mu.changed)
+		l.mu.changed = nil
+	}
+}
+
+// keep counts a use of the block that goes on behind parent and returns it; nil if nobody knows
+// it and nobody will, or if ctx ended.
+func (l *ledger) keep(ctx context.Context, parent, seq kv.SeqHash) *block {
+	for {
+		l.mu.Lock()
+		if b := l.mu.blocks[seq]; b != nil {
+			b.uses++
+			l.mu.Unlock()
+			return b
+		}
+		if l.mu.tips[parent] == 0 {
+			l.mu.Unlock()
+			return nil
+		}
+		if l.mu.changed == nil {
+			l.mu.changed = make(chan struct{})
+		}
+		changed := l.mu.changed
+		l.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// release ends uses of blocks.
+func (l *ledger) release(seqs ...kv.SeqHash) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, seq := range seqs {
+		l.drop(seq)
+	}
+}
+
+// len returns how many blocks are known.
+func (l *ledger) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.mu.blocks)
+}

@@ -1,0 +1,300 @@
+package mimic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/splitmix"
+	"penstock/internal/engine"
+)
+
+// life is one engine of a rank, from its start until it is thrown away.
+type life struct {
+	eng    engine.Engine
+	card   engine.Card
+	ledger *ledger
+	feed   *feed
+	names  namer
+	cfg    *Config
+
+	// Of the watcher: in which tiers blocks are.
+	cached map[resident]struct{}
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// resident is a block in a tier.
+type resident struct {
+	seq  kv.SeqHash
+	tier kv.Tier
+}
+
+func newLife(cfg *Config, eng engine.Engine, f *feed, number uint64) *life {
+	card := eng.Card()
+	return &life{
+		eng: eng, card: card, ledger: newLedger(card.BlockSize), feed: f, cfg: cfg, cached: map[resident]struct{}{},
+		names: namer(splitmix.Mix(cfg.Seed + splitmix.Step*number)),
+	}
+}
+
+// start runs the engine and what follows it. fail hears of what ends by itself.
+func (l *life) start(ctx context.Context, fail func(error)) {
+	ctx, l.stop = context.WithCancel(ctx)
+	run := func(what string, f func(context.Context) error) {
+		l.done.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				fail(fmt.Errorf("%s: %w", what, err))
+			}
+		})
+	}
+	run("engine", l.eng.Run)
+	if src, ok := l.eng.(engine.KVSource); ok {
+		run("cache events", func(ctx context.Context) error {
+			return src.WatchKV(ctx, func(events []kv.Event) error {
+				l.feed.publish(l.translate(ctx, events))
+				return nil
+			})
+		})
+	}
+	if l.feed.replay != nil {
+		run("replay", l.feed.serveReplay)
+	}
+	if l.feed.snapshot != nil {
+		run("snapshots", l.feed.serveSnapshots)
+	}
+}
+
+// end stops all of it and waits.
+func (l *life) end() {
+	l.stop()
+	l.done.Wait()
+}
+
+// translate returns what the engine would say of events of its cache.
+func (l *life) translate(ctx context.Context, events []kv.Event) []change {
+	var out []change
+	for i := range events {
+		ev := &events[i]
+		switch ev.Kind {
+		case kv.Cleared:
+			if len(l.cached) > 0 {
+				l.forget()
+				out = append(out, change{kind: allCleared})
+			}
+		case kv.Stored:
+			out = l.stored(ctx, out, ev)
+		case kv.Removed:
+			out = l.removed(out, ev)
+		case kv.Moved: // no engine has a word for it
+		}
+	}
+	return out
+}
+
+// forget drops all that is cached.
+func (l *life) forget() {
+	for r := range l.cached {
+		l.ledger.release(r.seq)
+	}
+	clear(l.cached)
+}
+
+// stored appends what is said of stored blocks, up to the first whose tokens nobody knows.
+func (l *life) stored(ctx context.Context, out []change, ev *kv.Event) []change {
+	c := change{kind: blockStored, size: l.card.BlockSize, level: int(ev.Tier), medium: l.medium(ev.Tier)}
+	parent := ev.Parent
+	if ev.Start > 0 {
+		if c.parent = l.names.name(parent); !l.has(parent) {
+			return out // it was not said either
+		}
+	} else {
+		parent = 0
+	}
+	for i, hash := range ev.Blocks {
+		seq := kv.Extend(parent, ev.Start+uint32(i), hash)
+		b := l.ledger.keep(ctx, parent, seq)
+		if b == nil {
+			break
+		}
+		if r := (resident{seq, ev.Tier}); !l.add(r) {
+			l.ledger.release(seq)
+		}
+		if len(c.names) == 0 {
+			c.salt, c.first = b.salt, b.first
+		}
+		c.names = append(c.names, l.names.name(seq))
+		c.tokens = append(c.tokens, b.tokens...)
+		parent = seq
+	}
+	if len(c.names) == 0 {
+		return out
+	}
+	return l.embellish(out, c)
+}
+
+// has reports whether a block is cached in any tier.
+func (l *life) has(seq kv.SeqHash) bool {
+	for _, tier := range []kv.Tier{kv.TierDevice, kv.TierHost, kv.TierDisk, kv.TierPool} {
+		if _, ok := l.cached[resident{seq, tier}]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// add notes that a block is cached, and reports whether that is news.
+func (l *life) add(r resident) bool {
+	if _, ok := l.cached[r]; ok {
+		return false
+	}
+	l.cached[r] = struct{}{}
+	return true
+}
+
+// removed appends what is said of removed blocks.
+func (l *life) removed(out []change, ev *kv.Event) []change {
+	c := change{kind: blockRemoved, level: int(ev.Tier), medium: l.medium(ev.Tier)}
+	for _, seq := range ev.Seqs {
+		r := resident{seq, ev.Tier}
+		if _, ok := l.cached[r]; !ok {
+			continue
+		}
+		delete(l.cached, r)
+		l.ledger.release(seq)
+		c.names = append(c.names, l.names.name(seq))
+	}
+	if len(c.names) == 0 {
+		return out
+	}
+	return l.embellish(out, c)
+}
+
+// embellish appends a change, and what the engine's other habits have it say besides.
+func (l *life) embellish(out []change, c change) []change {
+	out = append(out, c)
+	if l.cfg.Features.Duplicates.on(false) {
+		out = append(out, c)
+	}
+	if l.cfg.Features.Offload.on(false) && c.level == 0 {
+		o := change{kind: c.kind, names: c.names, medium: l.medium(kv.TierHost), level: 1}
+		out = append(out, o)
+	}
+	if l.cfg.Features.Hybrid.on(false) && c.level == 0 {
+		h := c
+		h.group, h.names = 1, nil
+		for _, n := range c.names[len(c.names)/2:] {
+			h.names = append(h.names, splitmix.Mix(n))
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// medium is the engine's word for a tier.
+func (l *life) medium(t kv.Tier) string {
+	switch t {
+	case kv.TierDevice:
+		return "GPU"
+	case kv.TierHost:
+		if l.cfg.Dialect == SGLang {
+			return "CPU_PINNED"
+		}
+		return "CPU"
+	case kv.TierDisk:
+		if l.cfg.Dialect == VLLM {
+			return "STORAGE"
+		}
+		return "DISK"
+	}
+	return "EXTERNAL"
+}
+
+// rank is one data-parallel rank: an engine at a time.
+type rank struct {
+	index int
+	cfg   *Config
+	feed  *feed
+	mu    struct {
+		sync.Mutex
+		life    *life // nil while there is none
+		busy    int   // requests that use it
+		lives   uint64
+		changed chan struct{} // closed when life or its absence changes
+	}
+}
+
+// use returns the engine that serves now, once there is one. release is to be called.
+func (r *rank) use(ctx context.Context) (l *life, release func(), err error) {
+	for {
+		r.mu.Lock()
+		l, changed := r.mu.life, r.mu.changed
+		if l != nil {
+			r.mu.busy++
+			r.mu.Unlock()
+			return l, sync.OnceFunc(func() {
+				r.mu.Lock()
+				r.mu.busy--
+				r.mu.Unlock()
+			}), nil
+		}
+		r.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+}
+
+// now returns the engine that serves now; nil if there is none.
+func (r *rank) now() *life {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.life
+}
+
+// put has l serve from now on; nil is nobody.
+func (r *rank) put(l *life) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.set(l)
+}
+
+// set is put with the lock held.
+func (r *rank) set(l *life) {
+	r.mu.life = l
+	close(r.mu.changed)
+	r.mu.changed = make(chan struct{})
+}
+
+// take takes the engine away, which the caller ends. Only if idle is set it refuses while
+// requests use it.
+func (r *rank) take(idle bool) (*life, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.life == nil {
+		return nil, errors.New("the engine is about to be replaced")
+	}
+	if idle && r.mu.busy > 0 {
+		return nil, fault.New(fault.Conflict, "%d requests are running", r.mu.busy)
+	}
+	l := r.mu.life
+	r.set(nil)
+	return l, nil
+}
+
+// begin starts an engine in place of the one that is gone.
+func (r *rank) begin(ctx context.Context, eng engine.Engine, fail func(error)) {
+	r.mu.Lock()
+	r.mu.lives++
+	n := r.mu.lives
+	r.mu.Unlock()
+	l := newLife(r.cfg, eng, r.feed, n+uint64(r.index)<<32)
+	l.start(ctx, fail)
+	r.put(l)
+}

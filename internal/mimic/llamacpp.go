@@ -1,0 +1,509 @@
+package mimic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+)
+
+// llamacpp is the HTTP of llama.cpp's server.
+func (s *Server) llamacpp(mux *http.ServeMux) {
+	for _, path := range []string{"/completion", "/completions"} {
+		mux.HandleFunc("POST "+path, s.llamaCompletion)
+	}
+	for _, prefix := range []string{"/v1", ""} {
+		if prefix != "" {
+			mux.HandleFunc("POST "+prefix+"/completions", s.serveOpenAI(false))
+			mux.HandleFunc("GET "+prefix+"/health", s.llamaHealth)
+		}
+		mux.HandleFunc("POST "+prefix+"/chat/completions", s.serveOpenAI(true))
+		mux.HandleFunc("GET "+prefix+"/models", s.llamaModels)
+	}
+	mux.HandleFunc("POST /tokenize", s.llamaTokenize)
+	mux.HandleFunc("POST /detokenize", s.llamaDetokenize)
+	mux.HandleFunc("POST /apply-template", s.llamaTemplate)
+	mux.HandleFunc("GET /props", s.llamaProps)
+	mux.HandleFunc("GET /slots", s.llamaSlots)
+	mux.HandleFunc("POST /slots/{id}", s.llamaSlotAction)
+	mux.HandleFunc("GET /lora-adapters", s.llamaAdapters)
+	mux.HandleFunc("GET /health", s.llamaHealth)
+	if s.cfg.Features.Metrics.on(true) {
+		mux.HandleFunc("GET /metrics", s.metrics(s.llamaMetrics))
+	}
+}
+
+// llamaRequest is a request to /completion.
+type llamaRequest struct {
+	Prompt      json.RawMessage `json:"prompt"`
+	Predict     *int            `json:"n_predict"`
+	MaxTokens   *int            `json:"max_tokens"`
+	Choices     *int            `json:"n_cmpl"`
+	N           *int            `json:"n"`
+	Stream      bool            `json:"stream"`
+	Slot        *int            `json:"id_slot"`
+	Cache       *bool           `json:"cache_prompt"`
+	Tokens      bool            `json:"return_tokens"`
+	Timings     bool            `json:"timings_per_token"`
+	Progress    bool            `json:"return_progress"`
+	Probs       int             `json:"n_probs"`
+	Stop        texts           `json:"stop"`
+	IgnoreEOS   bool            `json:"ignore_eos"`
+	Temperature *float64        `json:"temperature"`
+	TopK        *int            `json:"top_k"`
+	TopP        *float64        `json:"top_p"`
+	MinP        *float64        `json:"min_p"`
+	Repeat      *float64        `json:"repeat_penalty"`
+	Presence    float64         `json:"presence_penalty"`
+	Frequency   float64         `json:"frequency_penalty"`
+	Seed        *int64          `json:"seed"`
+	Ping        *int            `json:"sse_ping_interval"` // seconds
+}
+
+// readLlamaPrompt reads a prompt: a text, tokens, or both mixed. Several are refused, which the server
+// would run side by side.
+func (s *Server) readLlamaPrompt(raw json.RawMessage) ([]kv.Token, error) {
+	raw = notNull(raw)
+	if raw == nil {
+		return nil, fault.Param("prompt", `"prompt" must be provided`)
+	}
+	if raw[0] == '"' {
+		p, err := s.readPrompts(raw)
+		if err != nil {
+			return nil, err
+		}
+		return p[0].tokens, nil
+	}
+	var elements []json.RawMessage
+	if err := json.Unmarshal(raw, &elements); err != nil || len(elements) == 0 {
+		return nil, fault.Param("prompt", `"prompt" must be a string, a list of tokens, a list of mixed strings & tokens, or a list of prompts`)
+	}
+	if len(elements) == 1 && bytes.HasPrefix(elements[0], []byte("[")) {
+		return s.readLlamaPrompt(elements[0])
+	}
+	var out []kv.Token
+	for i, e := range elements {
+		switch e[0] {
+		case '"':
+			var text string
+			if err := json.Unmarshal(e, &text); err != nil {
+				return nil, fault.Param("prompt", "the prompt has a broken string")
+			}
+			if s.cfg.Pipe == nil {
+				return nil, fault.New(fault.Invalid, "the server has no tokenizer: give token ids")
+			}
+			out = s.cfg.Pipe.Tokenizer.Encode(out, text, prep.EncodeOptions{ParseSpecial: true, AddSpecial: i == 0})
+		default:
+			var t kv.Token
+			if err := json.Unmarshal(e, &t); err != nil {
+				return nil, fault.Param("prompt", `"prompt" must be a string, a list of tokens, or a list of mixed strings & tokens; several prompts are not taken here`)
+			}
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// ask makes the ask of a request.
+func (q *llamaRequest) ask(s *Server, id string) (ask, error) {
+	tokens, err := s.readLlamaPrompt(q.Prompt)
+	if err != nil {
+		return ask{}, err
+	}
+	or := func(v *float64, usual float64) *float64 {
+		if v == nil {
+			return &usual
+		}
+		return v
+	}
+	if q.TopK == nil {
+		k := 40
+		q.TopK = &k
+	}
+	if q.Seed != nil && *q.Seed < 0 {
+		q.Seed = nil
+	}
+	draw := sampling{or(q.Temperature, 0.8), or(q.TopP, 0.95), or(q.MinP, 0.05), or(q.Repeat, 1), q.TopK, q.Presence, q.Frequency, q.Seed, nil}
+	how, err := draw.read(s)
+	if err != nil {
+		return ask{}, err
+	}
+	room := s.card.ContextLength - len(tokens)
+	if room < 1 {
+		return ask{}, fault.New(fault.Invalid, "the request exceeds the available context size, try increasing it")
+	}
+	limit := room
+	for _, n := range []*int{q.MaxTokens, q.Predict} {
+		if n != nil && *n >= 0 {
+			limit = min(max(*n, 1), room)
+		}
+	}
+	choices := 1
+	for _, n := range []*int{q.N, q.Choices} {
+		if n != nil {
+			choices = *n
+		}
+	}
+	if choices < 1 || choices > engine.MaxChoices {
+		return ask{}, fault.Param("n_cmpl", "n_cmpl must be between 1 and %d", engine.MaxChoices)
+	}
+	top := -1
+	if q.Probs > 0 {
+		top = min(q.Probs, 20)
+	}
+	return ask{
+		req: &engine.Request{
+			ID: id, Attempt: 1, Model: s.card.Name, Prompt: tokens, Choices: choices, Sampling: how, Logprobs: top,
+			Stop: engine.Stop{MaxTokens: limit, IgnoreEOS: q.IgnoreEOS},
+		},
+		stop: stopper{strings: withoutEmpty(q.Stop)},
+	}, nil
+}
+
+// llamaCompletion serves /completion.
+func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) {
+	var q llamaRequest
+	if !s.body(w, r, &q) {
+		return
+	}
+	f, ok := s.begins(w, r)
+	if !ok {
+		return
+	}
+	asked, err := q.ask(s, "llama-"+s.freshID())
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	slot, err := s.slots.take(ctx, asked.req.Prompt, q.Slot, q.Cache)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	defer slot.free()
+	a, err := s.generate(ctx, s.ranks[0], asked)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	defer a.close()
+	if err := a.accepted(ctx); err != nil {
+		s.fail(w, err)
+		return
+	}
+	g := &llamaAnswer{s: s, q: &q, asked: &asked, slot: slot, choices: make([]llamaChoice, asked.req.Choices)}
+	g.m = s.stats.begin(0, len(asked.req.Prompt), "")
+	defer g.m.end()
+	g.serve(ctx, w, a, f)
+}
+
+// llamaChoice is what was said of one choice.
+type llamaChoice struct {
+	text   string
+	tokens []kv.Token
+	reason string
+	stop   any
+}
+
+// llamaAnswer is the answer to a request to /completion.
+type llamaAnswer struct {
+	s       *Server
+	q       *llamaRequest
+	asked   *ask
+	slot    *slot
+	choices []llamaChoice
+	m       *measure
+}
+
+func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answer, f *fate) {
+	var st *stream
+	flush := func() {}
+	if g.q.Stream {
+		st = newStream(w)
+		flush = st.flush
+		every := g.s.cfg.Ping
+		if g.q.Ping != nil {
+			every = time.Duration(*g.q.Ping) * time.Second
+		}
+		defer st.pings(every)()
+		if g.q.Progress {
+			st.event(object{"index": 0, "content": "", "tokens": []int{}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0, "tokens_evaluated": len(g.asked.req.Prompt), "prompt_progress": object{
+				"total": len(g.asked.req.Prompt), "cache": g.slot.cached, "processed": len(g.asked.req.Prompt), "time_ms": 0,
+			}})
+		}
+	}
+	err := g.s.each(ctx, a, f, flush, func(p *part) error {
+		c := &g.choices[p.choice]
+		c.text += p.text
+		c.tokens = append(c.tokens, p.tokens...)
+		c.reason, c.stop = p.reason, p.stop
+		g.m.tokens(p)
+		if p.choice == 0 {
+			g.slot.add(p.tokens)
+		}
+		if st != nil && (p.text != "" || len(p.tokens) > 0) {
+			o := g.piece(p.choice, p.text, p.tokens)
+			if g.q.Timings {
+				o["timings"] = g.slot.timings(len(c.tokens))
+			}
+			st.event(o)
+		}
+		if p.reason != "" {
+			g.m.finished(p.reason)
+			if st != nil {
+				st.event(g.final(p.choice, "", nil))
+			}
+		}
+		return nil
+	})
+	g.m.cached(usage{prompt: len(g.asked.req.Prompt), cached: g.slot.cached})
+	switch {
+	case ctx.Err() != nil:
+		panic(http.ErrAbortHandler)
+	case err != nil && st != nil:
+		status, message := statusOf(err)
+		st.event(g.s.errorBody(status, message))
+		st.flush()
+	case err != nil:
+		g.s.fail(w, err)
+	case st != nil:
+		st.flush()
+	default:
+		all := make([]object, len(g.choices))
+		for i := range all {
+			all[i] = g.final(i, g.choices[i].text, g.choices[i].tokens)
+		}
+		if len(all) == 1 {
+			writeJSON(w, http.StatusOK, all[0])
+			return
+		}
+		writeJSON(w, http.StatusOK, all)
+	}
+}
+
+// piece is a piece of a stream.
+func (g *llamaAnswer) piece(choice int, text string, tokens []kv.Token) object {
+	o := object{
+		"index": choice, "content": text, "tokens": []kv.Token{}, "stop": false, "id_slot": g.slot.id,
+		"tokens_predicted": len(g.choices[choice].tokens), "tokens_evaluated": len(g.asked.req.Prompt),
+	}
+	if g.q.Tokens || g.q.Stream {
+		o["tokens"] = orEmpty(tokens)
+	}
+	return o
+}
+
+// final is the end of a choice.
+func (g *llamaAnswer) final(choice int, text string, tokens []kv.Token) object {
+	c := &g.choices[choice]
+	o := g.piece(choice, text, tokens)
+	kind, word := "limit", ""
+	if c.reason == reasonStop {
+		kind = "eos"
+		if s, ok := c.stop.(string); ok {
+			kind, word = "word", s
+		}
+	}
+	cached := len(g.asked.req.Prompt) + len(c.tokens) - 1
+	o["stop"], o["model"], o["stop_type"], o["stopping_word"] = true, g.s.cfg.Models[0], kind, word
+	o["tokens_cached"], o["truncated"], o["has_new_line"] = cached, false, strings.Contains(c.text, "\n")
+	o["generation_settings"] = object{"n_predict": g.asked.req.Stop.MaxTokens, "seed": g.asked.req.Sampling.Seed, "temperature": g.asked.req.Sampling.Temperature, "stream": g.q.Stream}
+	timings := g.slot.timings(len(c.tokens))
+	if g.s.known(0) == engine.CachedUnknown {
+		delete(timings, "cache_n")
+	}
+	o["timings"] = timings
+	return o
+}
+
+func (s *Server) llamaHealth(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, object{"status": "ok"})
+}
+
+func (s *Server) llamaModels(w http.ResponseWriter, _ *http.Request) {
+	name := s.cfg.Models[0]
+	writeJSON(w, http.StatusOK, object{
+		"models": []object{{"name": name, "model": name, "type": "model", "capabilities": []string{"completion"}}},
+		"object": "list",
+		"data": []object{{
+			"id": name, "object": "model", "created": s.began.Unix(), "owned_by": "llamacpp",
+			"meta": object{"vocab_type": 2, "n_vocab": s.card.VocabSize, "n_ctx_train": s.card.ContextLength, "n_embd": 4096, "n_params": 8_030_261_312, "size": 4_912_898_304},
+		}},
+	})
+}
+
+func (s *Server) llamaTokenize(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Content string `json:"content"`
+		Add     bool   `json:"add_special"`
+		Parse   *bool  `json:"parse_special"`
+		Pieces  bool   `json:"with_pieces"`
+	}
+	if !s.body(w, r, &q) {
+		return
+	}
+	if s.cfg.Pipe == nil {
+		s.refuse(w, http.StatusNotImplemented, "the server has no tokenizer")
+		return
+	}
+	t := s.cfg.Pipe.Tokenizer
+	tokens := t.Encode(nil, q.Content, prep.EncodeOptions{AddSpecial: q.Add, ParseSpecial: q.Parse == nil || *q.Parse})
+	if !q.Pieces {
+		writeJSON(w, http.StatusOK, object{"tokens": orEmpty(tokens)})
+		return
+	}
+	pieces := []object{}
+	for _, id := range tokens {
+		b, _ := t.AppendBytes(nil, id)
+		pieces = append(pieces, object{"id": id, "piece": strings.ToValidUTF8(string(b), "\uFFFD")})
+	}
+	writeJSON(w, http.StatusOK, object{"tokens": pieces})
+}
+
+func (s *Server) llamaDetokenize(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Tokens []kv.Token `json:"tokens"`
+	}
+	if !s.body(w, r, &q) {
+		return
+	}
+	text, err := s.decode(q.Tokens)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, object{"content": text})
+}
+
+func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
+	var q openaiRequest
+	if !s.body(w, r, &q) {
+		return
+	}
+	p, err := s.chatPrompt(&q)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	var text []byte
+	for _, t := range p.tokens {
+		text, _ = s.cfg.Pipe.Tokenizer.AppendBytes(text, t)
+	}
+	writeJSON(w, http.StatusOK, object{"prompt": strings.ToValidUTF8(string(text), "\uFFFD")})
+}
+
+func (s *Server) llamaProps(w http.ResponseWriter, _ *http.Request) {
+	template := ""
+	if s.cfg.Pipe != nil {
+		template = s.cfg.Pipe.TemplateText
+	}
+	writeJSON(w, http.StatusOK, object{
+		"default_generation_settings": object{"id": 0, "n_ctx": s.card.ContextLength, "speculative": false, "is_processing": false},
+		"total_slots":                 s.cfg.Slots, "model_alias": s.cfg.Models[0], "model_path": s.cfg.Root, "modalities": object{"vision": false, "audio": false},
+		"chat_template": template, "bos_token": "", "eos_token": "", "build_info": "b7000-mimic", "is_sleeping": false,
+	})
+}
+
+func (s *Server) llamaSlots(w http.ResponseWriter, r *http.Request) {
+	busy, _ := s.slots.count()
+	if r.URL.Query().Get("fail_on_no_slot") != "" && busy == s.cfg.Slots {
+		s.refuse(w, http.StatusServiceUnavailable, "no slot available")
+		return
+	}
+	s.slots.mu.Lock()
+	var all []object
+	for _, c := range s.slots.mu.all {
+		all = append(all, object{"id": c.id, "n_ctx": s.card.ContextLength, "speculative": false, "is_processing": c.busy})
+	}
+	s.slots.mu.Unlock()
+	writeJSON(w, http.StatusOK, all)
+}
+
+func (s *Server) llamaSlotAction(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.Atoi(r.PathValue("id"))
+	if err != nil {
+		s.refuse(w, http.StatusBadRequest, "Invalid slot ID")
+		return
+	}
+	switch r.URL.Query().Get("action") {
+	case "erase":
+		n, ok := s.slots.erase(id)
+		if !ok {
+			s.refuse(w, http.StatusBadRequest, "Invalid slot ID, or the slot is busy")
+			return
+		}
+		writeJSON(w, http.StatusOK, object{"id_slot": id, "n_erased": n})
+	case "save", "restore":
+		s.refuse(w, http.StatusNotImplemented, "This server does not support slots action. Start it with `--slot-save-path`")
+	default:
+		s.refuse(w, http.StatusBadRequest, "Invalid action")
+	}
+}
+
+func (s *Server) llamaAdapters(w http.ResponseWriter, _ *http.Request) {
+	all := []object{}
+	for i, a := range s.adapters() {
+		all = append(all, object{"id": i, "path": a.Path, "scale": 0.0})
+	}
+	writeJSON(w, http.StatusOK, all)
+}
+
+// llamaMetrics writes the metrics of the one rank.
+func (s *Server) llamaMetrics(p *page, rank int, t *tally, load engine.Load) {
+	busy, waiting := s.slots.count()
+	p.add("counter", "llamacpp:prompt_tokens_total", "", float64(t.prompt))
+	p.add("counter", "llamacpp:prompt_seconds_total", "", t.first.sum)
+	p.add("counter", "llamacpp:tokens_predicted_total", "", float64(t.generated))
+	p.add("counter", "llamacpp:tokens_predicted_seconds_total", "", max(t.whole.sum-t.first.sum, 0))
+	p.add("counter", "llamacpp:n_decode_total", "", float64(t.generated))
+	p.add("gauge", "llamacpp:n_busy_slots_per_decode", "", float64(busy))
+	rate := func(n uint64, seconds float64) float64 {
+		if seconds <= 0 {
+			return 0
+		}
+		return float64(n) / seconds
+	}
+	p.add("gauge", "llamacpp:prompt_tokens_seconds", "", rate(t.prompt, t.first.sum))
+	p.add("gauge", "llamacpp:predicted_tokens_seconds", "", rate(t.generated, t.whole.sum-t.first.sum))
+	p.add("gauge", "llamacpp:requests_processing", "", float64(busy))
+	p.add("gauge", "llamacpp:requests_deferred", "", float64(waiting))
+}
+
+// errNoTokenizer is the error of what needs a tokenizer where there is none.
+var errNoTokenizer = errors.New("no tokenizer")
+
+// plain makes tokens of a text. The names of special tokens in it stand for them, as Hugging Face's
+// tokenizers have it.
+func (s *Server) plain(text string, addSpecial bool) ([]kv.Token, error) {
+	if s.cfg.Pipe == nil {
+		return nil, &fault.Error{Code: fault.Unimplemented, Message: "the server has no tokenizer", Err: errNoTokenizer}
+	}
+	return s.cfg.Pipe.Tokenizer.Encode(nil, text, prep.EncodeOptions{ParseSpecial: true, AddSpecial: addSpecial}), nil
+}
+
+// decode makes a text of tokens, special ones included.
+func (s *Server) decode(tokens []kv.Token) (string, error) {
+	if s.cfg.Pipe == nil {
+		return "", &fault.Error{Code: fault.Unimplemented, Message: "the server has no tokenizer", Err: errNoTokenizer}
+	}
+	d := s.cfg.Pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: true})
+	var text []byte
+	for _, t := range tokens {
+		if int64(t) >= int64(s.card.VocabSize) {
+			return "", fault.Param("tokens", "a token is outside the vocabulary of %d", s.card.VocabSize)
+		}
+		text = d.Push(text, t)
+	}
+	return string(d.Flush(text)), nil
+}

@@ -1,0 +1,796 @@
+package mimic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+)
+
+// openaiRequest is a request to /v1/completions or /v1/chat/completions with the fields that the
+// engines have beside OpenAI's. What nobody here understands is ignored, as the engines do.
+type openaiRequest struct {
+	Model               string            `json:"model"`
+	Prompt              json.RawMessage   `json:"prompt"`
+	Messages            []json.RawMessage `json:"messages"`
+	Tools               json.RawMessage   `json:"tools"`
+	TemplateArgs        json.RawMessage   `json:"chat_template_kwargs"`
+	AddGenerationPrompt *bool             `json:"add_generation_prompt"`
+	ContinueFinal       bool              `json:"continue_final_message"`
+
+	MaxTokens           *int               `json:"max_tokens"`
+	MaxCompletionTokens *int               `json:"max_completion_tokens"`
+	MinTokens           int                `json:"min_tokens"`
+	N                   *int               `json:"n"`
+	Temperature         *float64           `json:"temperature"`
+	TopP                *float64           `json:"top_p"`
+	TopK                *int               `json:"top_k"`
+	MinP                *float64           `json:"min_p"`
+	Presence            float64            `json:"presence_penalty"`
+	Frequency           float64            `json:"frequency_penalty"`
+	Repetition          *float64           `json:"repetition_penalty"`
+	Seed                *int64             `json:"seed"`
+	Bias                map[string]float32 `json:"logit_bias"`
+	Stop                texts              `json:"stop"`
+	StopTokens          []kv.Token         `json:"stop_token_ids"`
+	IgnoreEOS           bool               `json:"ignore_eos"`
+	KeepStop            bool               `json:"include_stop_str_in_output"`
+	SkipSpecial         *bool              `json:"skip_special_tokens"`
+	Echo                bool               `json:"echo"`
+	Logprobs            json.RawMessage    `json:"logprobs"`
+	TopLogprobs         *int               `json:"top_logprobs"`
+
+	Stream        bool          `json:"stream"`
+	StreamOptions streamOptions `json:"stream_options"`
+
+	ReturnTokens     bool            `json:"return_token_ids"`
+	Detokenize       *bool           `json:"detokenize"`       // TensorRT-LLM's
+	PromptTokens     []kv.Token      `json:"prompt_token_ids"` // likewise, of chats
+	CacheSalt        string          `json:"cache_salt"`
+	RequestID        string          `json:"request_id"`
+	RID              string          `json:"rid"` // SGLang's
+	Rank             *int            `json:"routed_dp_rank"`
+	OldRank          *int            `json:"data_parallel_rank"`
+	LoRAPath         string          `json:"lora_path"`
+	KVTransfer       json.RawMessage `json:"kv_transfer_params"`
+	ECTransfer       json.RawMessage `json:"ec_transfer_params"`
+	Disaggregated    json.RawMessage `json:"disaggregated_params"`
+	Slot             *int            `json:"id_slot"`
+	CachePrompt      *bool           `json:"cache_prompt"`
+	ReturnTextTokens bool            `json:"return_tokens"` // llama.cpp's
+	TimingsPerToken  bool            `json:"timings_per_token"`
+}
+
+type streamOptions struct {
+	Usage      bool `json:"include_usage"`
+	Continuous bool `json:"continuous_usage_stats"`
+}
+
+// texts is a string or several.
+type texts []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *texts) UnmarshalJSON(b []byte) error {
+	*t = nil
+	if bytes.HasPrefix(b, []byte(`"`)) {
+		var one string
+		err := json.Unmarshal(b, &one)
+		*t = texts{one}
+		return err
+	}
+	return json.Unmarshal(b, (*[]string)(t))
+}
+
+// prompt is one prompt of a request; text is what it was, if it was one.
+type prompt struct {
+	tokens []kv.Token
+	text   string
+}
+
+// maxPrompts bounds the prompts of one request.
+const maxPrompts = 1024
+
+// readPrompts reads a prompt that is a string, tokens, or a list of either.
+func (s *Server) readPrompts(raw json.RawMessage) ([]prompt, error) {
+	var one string
+	if json.Unmarshal(raw, &one) == nil && !bytes.Equal(bytes.TrimSpace(raw), []byte("null")) {
+		p, err := s.encode(one)
+		return []prompt{p}, err
+	}
+	var elements []json.RawMessage
+	if err := json.Unmarshal(raw, &elements); err != nil || len(elements) == 0 {
+		return nil, fault.Param("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
+	}
+	if first := bytes.TrimSpace(elements[0]); len(first) > 0 && first[0] != '"' && first[0] != '[' {
+		var tokens []kv.Token
+		if err := json.Unmarshal(raw, &tokens); err != nil {
+			return nil, fault.Param("prompt", "the tokens of the prompt must be integers of at least 0")
+		}
+		return []prompt{{tokens: tokens}}, nil
+	}
+	if len(elements) > maxPrompts {
+		return nil, fault.Param("prompt", "%d prompts; at most %d are taken", len(elements), maxPrompts)
+	}
+	var all []prompt
+	for _, e := range elements {
+		if e[0] != '"' && e[0] != '[' {
+			return nil, fault.Param("prompt", "the prompts must all be of one kind")
+		}
+		var p prompt
+		if e[0] == '[' {
+			if err := json.Unmarshal(e, &p.tokens); err != nil || len(p.tokens) == 0 {
+				return nil, fault.Param("prompt", "the tokens of a prompt must be integers of at least 0")
+			}
+		} else {
+			var text string
+			err := json.Unmarshal(e, &text)
+			if err == nil {
+				p, err = s.encode(text)
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// encode makes a prompt of a text.
+func (s *Server) encode(text string) (prompt, error) {
+	if s.cfg.Pipe == nil {
+		return prompt{}, fault.New(fault.Invalid, "the server has no tokenizer: give token ids")
+	}
+	return prompt{tokens: s.cfg.Pipe.EncodeText(nil, text), text: text}, nil
+}
+
+// chatPrompt renders a conversation.
+func (s *Server) chatPrompt(q *openaiRequest) (prompt, error) {
+	if len(q.Messages) == 0 {
+		return prompt{}, fault.Param("messages", "messages must not be empty")
+	}
+	if s.cfg.Pipe == nil {
+		return prompt{}, fault.New(fault.Invalid, "the server has no tokenizer, and so no chat template")
+	}
+	c := prep.Chat{Tools: notNull(q.Tools), Args: notNull(q.TemplateArgs), ContinueFinal: q.ContinueFinal}
+	c.AddGenerationPrompt = !q.ContinueFinal && (q.AddGenerationPrompt == nil || *q.AddGenerationPrompt)
+	for i, raw := range q.Messages {
+		m, err := readMessage(raw)
+		if err != nil {
+			return prompt{}, fault.Param("messages", "message %d: %v", i, err)
+		}
+		c.Messages = append(c.Messages, m)
+	}
+	tokens, err := s.cfg.Pipe.EncodeChat(nil, &c)
+	return prompt{tokens: tokens}, err
+}
+
+// readMessage reads one turn. Parts that are texts become one text.
+func readMessage(raw json.RawMessage) (prep.Message, error) {
+	var in struct {
+		Role       string          `json:"role"`
+		Name       string          `json:"name"`
+		Content    json.RawMessage `json:"content"`
+		ToolCalls  json.RawMessage `json:"tool_calls"`
+		ToolCallID string          `json:"tool_call_id"`
+		Reasoning  string          `json:"reasoning_content"`
+	}
+	if err := json.Unmarshal(raw, &in); err != nil {
+		return prep.Message{}, fmt.Errorf("%s", readable(err))
+	}
+	m := prep.Message{Role: in.Role, Name: in.Name, ToolCalls: notNull(in.ToolCalls), ToolCallID: in.ToolCallID, Reasoning: in.Reasoning}
+	content := notNull(in.Content)
+	switch {
+	case content == nil:
+		m.NoContent = true
+	case content[0] == '"':
+		return m, json.Unmarshal(content, &m.Content)
+	default:
+		var parts []struct {
+			Type string `json:"type"`
+			Text string `json:"text"`
+		}
+		if err := json.Unmarshal(content, &parts); err != nil {
+			return m, fmt.Errorf("content must be a text or a list of parts")
+		}
+		var lines []string
+		for _, p := range parts {
+			if p.Type != "text" {
+				return m, fmt.Errorf("the model is not a multimodal model: a part of type %.40q", p.Type)
+			}
+			lines = append(lines, p.Text)
+		}
+		m.Content = strings.Join(lines, "\n")
+	}
+	return m, nil
+}
+
+func notNull(raw json.RawMessage) []byte {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+		return nil
+	}
+	return raw
+}
+
+// sampling is what engines have in common of how tokens are drawn.
+type sampling struct {
+	temperature, topP, minP, repetition *float64
+	topK                                *int
+	presence, frequency                 float64
+	seed                                *int64
+	bias                                map[string]float32
+}
+
+// read returns the contract's form. Without a seed a new one is drawn.
+func (q *sampling) read(s *Server) (engine.Sampling, error) {
+	or := func(v *float64, usual float64) float64 {
+		if v == nil {
+			return usual
+		}
+		return *v
+	}
+	out := engine.Sampling{
+		Temperature: or(q.temperature, 1), TopP: or(q.topP, 1), MinP: or(q.minP, 0),
+		RepetitionPenalty: or(q.repetition, 1), PresencePenalty: q.presence, FrequencyPenalty: q.frequency,
+	}
+	if q.topK != nil {
+		out.TopK = max(*q.topK, 0)
+	}
+	if q.seed != nil {
+		out.Seed = uint64(*q.seed)
+	} else {
+		out.Seed = s.draw()
+	}
+	for _, id := range sortedKeys(q.bias) {
+		t, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return out, fault.Param("logit_bias", "logit_bias has a key that is no token id")
+		}
+		out.Bias = append(out.Bias, engine.TokenBias{Token: kv.Token(t), Bias: q.bias[id]})
+	}
+	return out, nil
+}
+
+// call is a decoded request on its way: what it asks of the engine, and how it is answered.
+type call struct {
+	id      string // "cmpl-…"
+	model   string
+	chat    bool
+	created int64
+	q       *openaiRequest
+	prompts []prompt
+	asks    []ask
+	n       int
+	rank    *rank
+	top     int // alternatives of log-probabilities; -1 for none
+	slot    *slot
+	began   time.Time
+}
+
+// newCall makes the asks of a request.
+func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*call, error) {
+	c := &call{model: q.Model, chat: chat, created: time.Now().Unix(), q: q, n: 1, top: -1, began: time.Now()}
+	if c.model == "" {
+		c.model = s.cfg.Models[0]
+	}
+	adapter, ok := s.model(q.Model)
+	if !ok && s.cfg.Dialect != LlamaCPP { // which takes any name
+		return nil, fault.New(fault.NotFound, "The model `%s` does not exist.", q.Model)
+	}
+	if q.LoRAPath != "" {
+		adapter = q.LoRAPath
+	}
+	var err error
+	switch {
+	case chat && len(q.PromptTokens) > 0:
+		c.prompts = []prompt{{tokens: q.PromptTokens}}
+	case chat:
+		var p prompt
+		p, err = s.chatPrompt(q)
+		c.prompts = []prompt{p}
+	default:
+		c.prompts, err = s.readPrompts(q.Prompt)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if q.N != nil {
+		if c.n = *q.N; c.n < 1 || c.n > engine.MaxChoices {
+			return nil, fault.Param("n", "n must be between 1 and %d", engine.MaxChoices)
+		}
+	}
+	if c.top, err = q.logprobs(chat); err != nil {
+		return nil, err
+	}
+	if c.rank, err = s.choose(rankOf(r, q.Rank, q.OldRank)); err != nil {
+		return nil, err
+	}
+	c.id = requestID(r, q, s)
+	return c, s.addAsks(c, kv.Salt{LoRA: adapter, Namespace: q.CacheSalt})
+}
+
+// addAsks turns the prompts into asks.
+func (s *Server) addAsks(c *call, salt kv.Salt) error {
+	q := c.q
+	draw := sampling{q.Temperature, q.TopP, q.MinP, q.Repetition, q.TopK, q.Presence, q.Frequency, q.Seed, q.Bias}
+	how, err := draw.read(s)
+	if err != nil {
+		return err
+	}
+	for i, p := range c.prompts {
+		limit, err := s.limit(len(p.tokens), q, c.chat)
+		if err != nil {
+			return err
+		}
+		c.asks = append(c.asks, ask{
+			req: &engine.Request{
+				ID: c.id + "-" + strconv.Itoa(i), Attempt: 1, Model: s.card.Name, Salt: salt, Prompt: p.tokens, Choices: c.n,
+				Sampling: how, Logprobs: c.top,
+				Stop: engine.Stop{MaxTokens: limit, MinTokens: q.MinTokens, Tokens: q.StopTokens, IgnoreEOS: q.IgnoreEOS},
+			},
+			stop:    stopper{withoutEmpty(q.Stop), q.KeepStop},
+			special: q.SkipSpecial != nil && !*q.SkipSpecial,
+		})
+	}
+	return nil
+}
+
+func withoutEmpty(list []string) []string {
+	var out []string
+	for _, s := range list {
+		if s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// limit is how many tokens an answer may have.
+func (s *Server) limit(prompt int, q *openaiRequest, chat bool) (int, error) {
+	room := s.card.ContextLength - prompt
+	asked := q.MaxTokens
+	if q.MaxCompletionTokens != nil {
+		asked = q.MaxCompletionTokens
+	}
+	if room < 1 {
+		return 0, fault.New(fault.Invalid, "This model's maximum context length is %d tokens. However, your request has %d input tokens. Please reduce the length of the input messages.", s.card.ContextLength, prompt)
+	}
+	switch {
+	case asked == nil && !chat && s.cfg.Dialect != LlamaCPP:
+		return min(16, room), nil
+	case asked == nil:
+		return room, nil
+	case *asked < 0 && s.cfg.Dialect == LlamaCPP:
+		return room, nil
+	case *asked < 1:
+		return 0, fault.Param("max_tokens", "max_tokens must be at least 1, got %d.", *asked)
+	case *asked > room && s.cfg.Dialect.vllm():
+		return 0, fault.New(fault.Invalid, "'max_tokens' or 'max_completion_tokens' is too large: %d. This model's maximum context length is %d tokens and your request has %d input tokens (%d > %d - %d).", *asked, s.card.ContextLength, prompt, *asked, s.card.ContextLength, prompt)
+	}
+	return min(*asked, room), nil
+}
+
+// logprobs reads how many alternatives are asked for: a number in completions, a flag and a number in chats.
+func (q *openaiRequest) logprobs(chat bool) (int, error) {
+	raw := notNull(q.Logprobs)
+	if raw == nil {
+		return -1, nil
+	}
+	var flag bool
+	if json.Unmarshal(raw, &flag) == nil {
+		if !flag {
+			return -1, nil
+		}
+		if q.TopLogprobs != nil {
+			return max(*q.TopLogprobs, 0), nil
+		}
+		return 0, nil
+	}
+	var n int
+	if err := json.Unmarshal(raw, &n); err != nil || n < 0 || n > 20 || chat {
+		return 0, fault.Param("logprobs", "logprobs must be a number of at most 20, or in a chat true or false")
+	}
+	return n, nil
+}
+
+// rankOf is the data-parallel rank that a request asks for; nil if any.
+func rankOf(r *http.Request, fields ...*int) *int {
+	if v := r.Header.Get("X-data-parallel-rank"); v != "" {
+		if n, err := strconv.Atoi(v); err == nil {
+			return &n
+		}
+		n := -1
+		return &n
+	}
+	for _, f := range fields {
+		if f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// requestID is what the answer calls itself.
+func requestID(r *http.Request, q *openaiRequest, s *Server) string {
+	prefix := "cmpl-"
+	if len(q.Messages) > 0 {
+		prefix = "chatcmpl-"
+	}
+	for _, id := range []string{r.Header.Get("X-Request-Id"), q.RequestID} {
+		if id != "" && s.cfg.Dialect.vllm() {
+			return prefix + id
+		}
+	}
+	if q.RID != "" {
+		return q.RID
+	}
+	return prefix + s.freshID()
+}
+
+// freshID is a random-looking id of 32 hex digits.
+func (s *Server) freshID() string { return fmt.Sprintf("%016x%016x", s.draw(), s.draw()) }
+
+// usage counts the tokens of a whole answer.
+type usage struct{ prompt, completion, cached int }
+
+// tokens counts a call's prompts.
+func (c *call) tokens() int {
+	n := 0
+	for _, p := range c.prompts {
+		n += len(p.tokens)
+	}
+	return n
+}
+
+// usageBody is what is said of tokens. Cached tokens are said with the whole only.
+func (s *Server) usageBody(u usage, withCached bool) object {
+	o := object{"prompt_tokens": u.prompt, "total_tokens": u.prompt + u.completion, "completion_tokens": u.completion}
+	if s.cfg.Dialect.vllm() || s.cfg.Dialect == SGLang {
+		o["prompt_tokens_details"] = nil
+	}
+	if withCached && s.reports(u.cached) {
+		o["prompt_tokens_details"] = object{"cached_tokens": u.cached}
+	}
+	return o
+}
+
+// reports says whether so many cached tokens show in usage. vLLM leaves a zero out.
+func (s *Server) reports(cached int) bool {
+	if cached == engine.CachedUnknown || !s.cfg.Features.Details.on(true) {
+		return false
+	}
+	return cached > 0 || !s.cfg.Dialect.vllm()
+}
+
+// known is how many cached tokens are told: fewer where a fault has them left out.
+func (s *Server) known(cached int) int {
+	if _, hit := s.faults.strikes(FaultNoCached); hit {
+		return engine.CachedUnknown
+	}
+	return cached
+}
+
+// serveOpenAI serves both OpenAI routes.
+func (s *Server) serveOpenAI(chat bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var q openaiRequest
+		if !s.body(w, r, &q) {
+			return
+		}
+		f, ok := s.begins(w, r)
+		if !ok {
+			return
+		}
+		c, err := s.newCall(r, &q, chat)
+		if err != nil {
+			s.fail(w, err)
+			return
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer s.register(c.id, cancel)()
+		if s.slots != nil {
+			c.slot, err = s.slots.take(ctx, c.prompts[0].tokens, q.Slot, q.CachePrompt)
+			if err != nil {
+				s.fail(w, err)
+				return
+			}
+			defer c.slot.free()
+		}
+		a, err := s.generate(ctx, c.rank, c.asks...)
+		if err != nil {
+			s.fail(w, err)
+			return
+		}
+		defer a.close()
+		if err := a.accepted(ctx); err != nil {
+			s.fail(w, err)
+			return
+		}
+		m := s.stats.begin(c.rank.index, c.tokens(), c.asks[0].req.Salt.LoRA)
+		defer m.end()
+		if q.Stream {
+			s.streamCall(ctx, w, c, a, f, m)
+			return
+		}
+		s.wholeCall(ctx, w, c, a, f, m)
+	}
+}
+
+// piece is what a part says of its choice, in the dialect's form.
+func (s *Server) piece(c *call, p *part, first bool) object {
+	o := object{"index": p.prompt*c.n + p.choice, "logprobs": nil, "finish_reason": nil}
+	if p.reason != "" {
+		o["finish_reason"] = p.reason
+	}
+	if c.top >= 0 {
+		o["logprobs"] = s.logprobs(c, p)
+	}
+	switch s.cfg.Dialect {
+	case SGLang:
+		o["matched_stop"] = p.stop
+	case LlamaCPP:
+	default:
+		o["stop_reason"] = p.stop
+	}
+	q := c.q
+	bare := s.cfg.Dialect == TRTLLM && q.Detokenize != nil && !*q.Detokenize
+	if bare || s.cfg.Dialect.vllm() && q.ReturnTokens || s.cfg.Dialect == SGLang && q.ReturnTokens {
+		o["token_ids"] = orEmpty(p.tokens)
+	}
+	if bare {
+		p.text = ""
+	}
+	if s.cfg.Dialect.vllm() && q.ReturnTokens && first && !c.chat {
+		o["prompt_token_ids"] = c.prompts[p.prompt].tokens
+	}
+	return o
+}
+
+func orEmpty(t []kv.Token) []kv.Token {
+	if t == nil {
+		return []kv.Token{}
+	}
+	return t
+}
+
+// head is what all chunks of an answer begin with.
+func (c *call) head(kind string) object {
+	return object{"id": c.id, "object": kind, "created": c.created, "model": c.model}
+}
+
+// streamCall answers with a stream.
+func (s *Server) streamCall(ctx context.Context, w http.ResponseWriter, c *call, a *answer, f *fate, m *measure) {
+	st := newStream(w)
+	kind := "text_completion"
+	if c.chat {
+		kind = "chat.completion.chunk"
+	}
+	u := usage{prompt: c.tokens(), cached: engine.CachedUnknown}
+	seen := make([]bool, c.n*len(c.prompts))
+	counted := make([]int, len(seen))
+	var last object // llama.cpp's last chunk has the timings
+	chunk := func(choices []object, u *usage) object {
+		o := c.head(kind)
+		o["choices"] = choices
+		switch {
+		case u != nil:
+			o["usage"] = s.usageBody(*u, len(choices) == 0)
+		case !c.chat && s.cfg.Dialect.vllm() || s.cfg.Dialect == SGLang:
+			o["usage"] = nil
+		}
+		if s.cfg.Dialect == LlamaCPP {
+			o["system_fingerprint"] = "b7000-mimic"
+		}
+		return o
+	}
+	flush := st.flush
+	if s.cfg.Dialect == LlamaCPP {
+		defer st.pings(s.cfg.Ping)()
+	}
+	err := s.each(ctx, a, f, flush, func(p *part) error {
+		i := p.prompt*c.n + p.choice
+		first := !seen[i]
+		seen[i] = true
+		counted[i] += len(p.tokens)
+		u.completion += len(p.tokens)
+		if first {
+			u.cached = cachedOf(u.cached, p.cached)
+		}
+		m.tokens(p)
+		c.slot.add(p.tokens)
+		echo := ""
+		if first && c.q.Echo && !c.chat {
+			echo = c.prompts[p.prompt].text
+		}
+		o := s.piece(c, p, first)
+		var continuous *usage
+		if c.q.StreamOptions.Continuous {
+			continuous = &usage{prompt: len(c.prompts[p.prompt].tokens), completion: counted[i]}
+		}
+		if c.chat && first {
+			role := chunk([]object{{"index": i, "delta": object{"role": "assistant", "content": ""}, "logprobs": nil, "finish_reason": nil}}, nil)
+			if s.cfg.Dialect.vllm() && c.q.ReturnTokens {
+				role["prompt_token_ids"] = c.prompts[p.prompt].tokens
+			}
+			st.event(role)
+		}
+		if c.chat {
+			delta := object{}
+			if p.text != "" || p.reason == "" {
+				delta["content"] = p.text
+			}
+			o["delta"] = delta
+		} else {
+			o["text"] = echo + p.text
+		}
+		event := chunk([]object{o}, continuous)
+		if p.reason != "" {
+			m.finished(p.reason)
+			last = event
+			if s.cfg.Dialect == LlamaCPP {
+				event["timings"] = c.timings(u.completion)
+			}
+		}
+		st.event(event)
+		return nil
+	})
+	if s.slots != nil {
+		u.cached = c.slot.cached
+	}
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		status, message := statusOf(err)
+		st.event(s.streamError(status, message))
+		if s.cfg.Dialect == LlamaCPP {
+			st.flush()
+			return
+		}
+	case c.q.StreamOptions.Usage:
+		u.cached = s.known(u.cached)
+		event := chunk([]object{}, &u)
+		if s.cfg.Dialect == LlamaCPP && last != nil {
+			event["timings"] = last["timings"]
+		}
+		st.event(event)
+	}
+	m.cached(u)
+	st.line([]byte("[DONE]"))
+	st.flush()
+}
+
+// streamError is an error inside a stream.
+func (s *Server) streamError(status int, message string) any {
+	body := object{"message": message, "type": errorType(s.cfg.Dialect, status), "param": nil, "code": status}
+	return object{"error": body}
+}
+
+// wholeCall answers with one object.
+func (s *Server) wholeCall(ctx context.Context, w http.ResponseWriter, c *call, a *answer, f *fate, m *measure) {
+	whole := make([]part, c.n*len(c.prompts))
+	seen := make([]bool, len(whole))
+	u := usage{prompt: c.tokens(), cached: engine.CachedUnknown}
+	err := s.each(ctx, a, f, func() {}, func(p *part) error {
+		i := p.prompt*c.n + p.choice
+		if !seen[i] {
+			u.cached = cachedOf(u.cached, p.cached)
+			seen[i] = true
+		}
+		u.completion += len(p.tokens)
+		m.tokens(p)
+		c.slot.add(p.tokens)
+		to := &whole[i]
+		to.prompt, to.choice = p.prompt, p.choice
+		to.tokens = append(to.tokens, p.tokens...)
+		to.logprobs = append(to.logprobs, p.logprobs...)
+		to.text += p.text
+		if p.reason != "" {
+			to.reason, to.stop = p.reason, p.stop
+			m.finished(p.reason)
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	kind := "text_completion"
+	if c.chat {
+		kind = "chat.completion"
+	}
+	if s.slots != nil {
+		u.cached = c.slot.cached
+	}
+	out := c.head(kind)
+	var choices []object
+	for i := range whole {
+		p := &whole[i]
+		o := s.piece(c, p, true)
+		switch {
+		case c.chat:
+			o["message"] = object{"role": "assistant", "content": p.text, "tool_calls": []object{}}
+		case c.q.Echo:
+			o["text"] = c.prompts[p.prompt].text + p.text
+		default:
+			o["text"] = p.text
+		}
+		choices = append(choices, o)
+	}
+	out["choices"] = choices
+	transfer, cached := s.transfer(c, whole[0].reason, u.cached)
+	u.cached = s.known(cached)
+	m.cached(u)
+	out["usage"] = s.usageBody(u, true)
+	switch {
+	case s.cfg.Dialect.vllm():
+		out["kv_transfer_params"] = transfer
+		if raw := notNull(c.q.ECTransfer); raw != nil {
+			out["ec_transfer_params"] = json.RawMessage(raw)
+		}
+		if c.chat && c.q.ReturnTokens {
+			out["prompt_token_ids"] = c.prompts[0].tokens
+		}
+	case s.cfg.Dialect == TRTLLM:
+		s.contextOnly(c, choices)
+	case s.cfg.Dialect == LlamaCPP:
+		out["system_fingerprint"] = "b7000-mimic"
+		out["timings"] = c.timings(u.completion)
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+// logprobs is what a part says of its tokens, as completions or chats have it.
+func (s *Server) logprobs(c *call, p *part) object {
+	name := func(t kv.Token) string {
+		if s.cfg.Pipe == nil {
+			return "token_id:" + strconv.FormatUint(uint64(t), 10)
+		}
+		b, _ := s.cfg.Pipe.Tokenizer.AppendBytes(nil, t)
+		return strings.ToValidUTF8(string(b), "\uFFFD")
+	}
+	if c.chat {
+		content := []object{}
+		for i := range p.logprobs {
+			l := &p.logprobs[i]
+			top := []object{}
+			for _, t := range l.Top {
+				top = append(top, object{"token": name(t.Token), "logprob": t.Logprob, "bytes": bytesOf(name(t.Token))})
+			}
+			content = append(content, object{"token": name(l.Token), "logprob": l.Logprob, "bytes": bytesOf(name(l.Token)), "top_logprobs": top})
+		}
+		return object{"content": content}
+	}
+	tokens, values, tops, offsets := []string{}, []float32{}, []map[string]float32{}, []int{}
+	for i := range p.logprobs {
+		l := &p.logprobs[i]
+		top := map[string]float32{name(l.Token): l.Logprob}
+		for _, t := range l.Top {
+			top[name(t.Token)] = t.Logprob
+		}
+		tokens, values, tops, offsets = append(tokens, name(l.Token)), append(values, l.Logprob), append(tops, top), append(offsets, 0)
+	}
+	return object{"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+}
+
+func bytesOf(s string) []int {
+	out := make([]int, len(s))
+	for i := range len(s) {
+		out[i] = int(s[i])
+	}
+	return out
+}

@@ -1,0 +1,117 @@
+package mimic
+
+// pulled is one event of TensorRT-LLM's list.
+type pulled struct {
+	ID   uint64 `json:"event_id"`
+	Data any    `json:"data"`
+}
+
+// What data is, by its type.
+type (
+	pulledCreated struct {
+		Type   string `json:"type"` // created
+		Blocks []int  `json:"num_blocks_per_cache_level"`
+	}
+	pulledStored struct {
+		Type   string        `json:"type"` // stored
+		Parent *uint64       `json:"parent_hash"`
+		Blocks []pulledBlock `json:"blocks"`
+	}
+	pulledBlock struct {
+		Type     string        `json:"type"` // stored_block
+		Hash     uint64        `json:"block_hash"`
+		Tokens   []pulledToken `json:"tokens"`
+		LoRA     *uint32       `json:"lora_id"`
+		Level    int           `json:"cache_level"`
+		Priority int           `json:"priority"`
+		MM       []any         `json:"mm_keys"`
+	}
+	pulledToken struct {
+		Type  string `json:"type"` // unique_token
+		ID    uint32 `json:"token_id"`
+		Extra uint64 `json:"token_extra_id"`
+	}
+	pulledRemoved struct {
+		Type   string   `json:"type"` // removed
+		Hashes []uint64 `json:"block_hashes"`
+	}
+)
+
+// maxPulled bounds the list, as kv_cache_config.event_buffer_max_size does: the oldest events are
+// lost, and a gap in their numbers shows it.
+const maxPulled = 16_384
+
+// pulls reports whether changes go into the list.
+func (f *feed) pulls() bool {
+	return f.cfg.Dialect == TRTLLM && !f.cfg.Features.Push.on(f.cfg.KVEvents != "")
+}
+
+// begin tells the size of the cache, as the first event does.
+func (f *feed) begin(blocks int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pulls() {
+		f.addPulled(pulledCreated{"created", []int{blocks, 0}})
+	}
+}
+
+// keepPulled appends changes to the list. The feed is locked.
+func (f *feed) keepPulled(changes []change) {
+	for i := range changes {
+		c := &changes[i]
+		switch c.kind {
+		case blockStored:
+			e := pulledStored{Type: "stored"}
+			if c.parent != 0 {
+				e.Parent = &c.parent
+			}
+			for j, name := range c.names {
+				b := pulledBlock{Type: "stored_block", Hash: name, Level: c.level, Priority: 35, MM: []any{}}
+				if c.salt.LoRA != "" {
+					id := loraID(c.salt.LoRA)
+					b.LoRA = &id
+				}
+				for _, t := range c.tokens[j*c.size : (j+1)*c.size] {
+					b.Tokens = append(b.Tokens, pulledToken{Type: "unique_token", ID: uint32(t)})
+				}
+				e.Blocks = append(e.Blocks, b)
+			}
+			f.addPulled(e)
+		case blockRemoved:
+			f.addPulled(pulledRemoved{"removed", c.names})
+		case allCleared: // has no event of its own: every block is removed
+			var names []uint64
+			for _, r := range f.records() {
+				names = append(names, r.names...)
+			}
+			if len(names) > 0 {
+				f.addPulled(pulledRemoved{"removed", names})
+			}
+		}
+	}
+}
+
+// addPulled appends one event. The feed is locked.
+func (f *feed) addPulled(data any) {
+	e := pulled{f.mu.event, data}
+	f.mu.event++
+	if _, gap := f.faults.strikes(FaultGap); gap {
+		return
+	}
+	if len(f.mu.pulled) == maxPulled {
+		f.mu.pulled = f.mu.pulled[1:]
+	}
+	f.mu.pulled = append(f.mu.pulled, e)
+}
+
+// drain returns the list and empties it.
+func (f *feed) drain() []pulled {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.mu.pulled
+	f.mu.pulled = nil
+	if _, lost := f.faults.strikes(FaultDropEvents); lost || all == nil {
+		return []pulled{}
+	}
+	return all
+}

@@ -1,0 +1,629 @@
+package mimic
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// sglang is the HTTP of SGLang.
+func (s *Server) sglang(mux *http.ServeMux) {
+	mux.HandleFunc("POST /generate", s.sglangGenerate)
+	mux.HandleFunc("PUT /generate", s.sglangGenerate)
+	mux.HandleFunc("POST /v1/completions", s.serveOpenAI(false))
+	mux.HandleFunc("POST /v1/chat/completions", s.serveOpenAI(true))
+	mux.HandleFunc("GET /v1/models", s.sglangModels)
+	for _, path := range []string{"/model_info", "/get_model_info"} {
+		mux.HandleFunc("GET "+path, s.sglangModelInfo)
+	}
+	for _, path := range []string{"/server_info", "/get_server_info"} {
+		mux.HandleFunc("GET "+path, s.sglangServerInfo)
+	}
+	mux.HandleFunc("GET /v1/loads", s.sglangLoads)
+	mux.HandleFunc("GET /health", s.ok)
+	mux.HandleFunc("GET /health_generate", s.sglangHealth)
+	mux.HandleFunc("GET /flush_cache", s.sglangFlush)
+	mux.HandleFunc("POST /flush_cache", s.sglangFlush)
+	mux.HandleFunc("POST /abort_request", s.sglangAbort)
+	mux.HandleFunc("POST /tokenize", s.sglangTokenize)
+	mux.HandleFunc("POST /v1/tokenize", s.sglangTokenize)
+	mux.HandleFunc("POST /detokenize", s.sglangDetokenize)
+	mux.HandleFunc("POST /v1/detokenize", s.sglangDetokenize)
+	mux.HandleFunc("POST /load_lora_adapter", s.sglangLoadAdapter)
+	mux.HandleFunc("POST /unload_lora_adapter", s.sglangLoadAdapter)
+	if s.cfg.Features.Metrics.on(true) {
+		mux.HandleFunc("GET /metrics", s.metrics(s.sglangMetrics))
+	}
+}
+
+// oneOrMany is a value, or a list of one for each request of a batch.
+type oneOrMany[T any] struct {
+	list []T
+	many bool
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (o *oneOrMany[T]) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	var one T
+	if json.Unmarshal(b, &one) == nil {
+		o.list = []T{one}
+		return nil
+	}
+	o.many = true
+	return json.Unmarshal(b, &o.list)
+}
+
+// at returns the value of a request of a batch; the zero value if there is none.
+func (o *oneOrMany[T]) at(i int) (v T) {
+	switch {
+	case !o.many && len(o.list) == 1:
+		return o.list[0]
+	case i < len(o.list):
+		return o.list[i]
+	}
+	return v
+}
+
+// sglangRequest is a request to /generate.
+type sglangRequest struct {
+	Text          oneOrMany[string]         `json:"text"`
+	InputIDs      oneOrMany[[]kv.Token]     `json:"input_ids"`
+	Sampling      oneOrMany[sglangSampling] `json:"sampling_params"`
+	RID           oneOrMany[string]         `json:"rid"`
+	Stream        bool                      `json:"stream"`
+	ReturnLogprob oneOrMany[bool]           `json:"return_logprob"`
+	TopLogprobs   oneOrMany[int]            `json:"top_logprobs_num"`
+	LoRA          oneOrMany[string]         `json:"lora_path"`
+	ExtraKey      oneOrMany[string]         `json:"extra_key"`
+	CacheSalt     oneOrMany[string]         `json:"cache_salt"`
+	ReturnPrompt  bool                      `json:"return_prompt_token_ids"`
+	Rank          *int                      `json:"routed_dp_rank"`
+	OldRank       *int                      `json:"data_parallel_rank"`
+	Incremental   *bool                     `json:"incremental_streaming_output"`
+}
+
+type sglangSampling struct {
+	MaxNew      *int               `json:"max_new_tokens"`
+	MinNew      int                `json:"min_new_tokens"`
+	Temperature *float64           `json:"temperature"`
+	TopP        *float64           `json:"top_p"`
+	TopK        *int               `json:"top_k"`
+	MinP        *float64           `json:"min_p"`
+	Presence    float64            `json:"presence_penalty"`
+	Frequency   float64            `json:"frequency_penalty"`
+	Repetition  *float64           `json:"repetition_penalty"`
+	Seed        *int64             `json:"sampling_seed"`
+	Bias        map[string]float32 `json:"logit_bias"`
+	Stop        texts              `json:"stop"`
+	StopTokens  []kv.Token         `json:"stop_token_ids"`
+	IgnoreEOS   bool               `json:"ignore_eos"`
+	N           *int               `json:"n"`
+	KeepStop    bool               `json:"no_stop_trim"`
+	SkipSpecial *bool              `json:"skip_special_tokens"`
+}
+
+// sglangJob is one request of a batch.
+type sglangJob struct {
+	id     string
+	ask    ask
+	single bool // one choice
+}
+
+// jobs makes the asks of a request.
+func (q *sglangRequest) jobs(s *Server) ([]sglangJob, error) {
+	n := max(len(q.Text.list), len(q.InputIDs.list))
+	if n == 0 || n > maxPrompts || len(q.Text.list) > 0 && len(q.InputIDs.list) > 0 {
+		return nil, fault.New(fault.Invalid, "Either text, input_ids or input_embeds should be provided.")
+	}
+	var out []sglangJob
+	for i := range n {
+		tokens := q.InputIDs.at(i)
+		if len(q.Text.list) > 0 {
+			p, err := s.encode(q.Text.at(i))
+			if err != nil {
+				return nil, err
+			}
+			tokens = p.tokens
+		}
+		p := q.Sampling.at(i)
+		draw := sampling{p.Temperature, p.TopP, p.MinP, p.Repetition, p.TopK, p.Presence, p.Frequency, p.Seed, p.Bias}
+		how, err := draw.read(s)
+		if err != nil {
+			return nil, err
+		}
+		room := s.card.ContextLength - len(tokens)
+		if room < 1 {
+			return nil, fault.New(fault.Invalid, "The input (%d tokens) is longer than the model's context length (%d tokens).", len(tokens), s.card.ContextLength)
+		}
+		limit, choices, top := 128, 1, -1
+		if p.MaxNew != nil {
+			limit = *p.MaxNew
+		}
+		if limit < 1 {
+			return nil, fault.New(fault.Invalid, "max_new_tokens must be at least 1, got %d.", limit)
+		}
+		if p.N != nil {
+			choices = *p.N
+		}
+		if choices < 1 || choices > engine.MaxChoices {
+			return nil, fault.New(fault.Invalid, "n must be between 1 and %d", engine.MaxChoices)
+		}
+		if q.ReturnLogprob.at(i) {
+			top = max(q.TopLogprobs.at(i), 0)
+		}
+		adapter, ok := s.model(q.LoRA.at(i))
+		if !ok {
+			return nil, fault.New(fault.Invalid, "The following requested LoRA adapters are not loaded: %.80q", q.LoRA.at(i))
+		}
+		id := q.RID.at(i)
+		if id == "" {
+			id = s.freshID()
+		}
+		out = append(out, sglangJob{id: id, single: choices == 1, ask: ask{
+			req: &engine.Request{
+				ID: id, Attempt: 1, Model: s.card.Name, Prompt: tokens, Choices: choices, Sampling: how, Logprobs: top,
+				Salt: kv.Salt{LoRA: adapter, Namespace: q.CacheSalt.at(i) + q.ExtraKey.at(i)},
+				Stop: engine.Stop{MaxTokens: min(limit, room), MinTokens: min(p.MinNew, limit, room), Tokens: p.StopTokens, IgnoreEOS: p.IgnoreEOS},
+			},
+			stop:    stopper{withoutEmpty(p.Stop), p.KeepStop},
+			special: p.SkipSpecial != nil && !*p.SkipSpecial,
+		}})
+	}
+	return out, nil
+}
+
+// sglangState is what was said of one choice so far.
+type sglangState struct {
+	text     string
+	tokens   []kv.Token
+	logprobs []engine.Logprob
+	cached   int
+	reason   string
+	stop     any
+}
+
+// sglangGenerate serves /generate.
+func (s *Server) sglangGenerate(w http.ResponseWriter, r *http.Request) {
+	var q sglangRequest
+	if !s.body(w, r, &q) {
+		return
+	}
+	f, ok := s.begins(w, r)
+	if !ok {
+		return
+	}
+	jobs, err := q.jobs(s)
+	if err != nil {
+		s.sglangFail(w, err)
+		return
+	}
+	rank, err := s.choose(rankOf(r, q.Rank, q.OldRank))
+	if err != nil {
+		s.sglangFail(w, err)
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	var asks []ask
+	prompt := 0
+	for i := range jobs {
+		asks = append(asks, jobs[i].ask)
+		prompt += len(jobs[i].ask.req.Prompt)
+		defer s.register(jobs[i].id, cancel)()
+	}
+	a, err := s.generate(ctx, rank, asks...)
+	if err != nil {
+		s.sglangFail(w, err)
+		return
+	}
+	defer a.close()
+	if err := a.accepted(ctx); err != nil {
+		s.sglangFail(w, err)
+		return
+	}
+	m := s.stats.begin(rank.index, prompt, asks[0].req.Salt.LoRA)
+	defer m.end()
+	g := &sglangAnswer{s: s, q: &q, jobs: jobs, m: m, u: usage{prompt: prompt, cached: engine.CachedUnknown}, began: time.Now(), rank: rank.index}
+	for i := range jobs {
+		g.states = append(g.states, make([]sglangState, jobs[i].ask.req.Choices))
+	}
+	if q.Stream {
+		g.stream(ctx, r.Context(), w, a, f)
+		return
+	}
+	g.whole(ctx, r.Context(), w, a, f)
+}
+
+// sglangFail answers with an error of /generate, which has a form of its own.
+func (s *Server) sglangFail(w http.ResponseWriter, err error) {
+	status, message := statusOf(err)
+	if status == 0 {
+		panic(http.ErrAbortHandler)
+	}
+	writeJSON(w, status, object{"error": object{"message": message}})
+}
+
+// sglangAnswer is the answer to a request to /generate.
+type sglangAnswer struct {
+	s      *Server
+	q      *sglangRequest
+	jobs   []sglangJob
+	states [][]sglangState
+	m      *measure
+	u      usage
+	began  time.Time
+	rank   int
+}
+
+// add takes a part.
+func (g *sglangAnswer) add(p *part) *sglangState {
+	st := &g.states[p.prompt][p.choice]
+	if st.tokens == nil {
+		st.cached = p.cached
+		if p.choice == 0 {
+			g.u.cached = cachedOf(g.u.cached, p.cached)
+		}
+	}
+	st.text += p.text
+	st.tokens = append(st.tokens, p.tokens...)
+	st.logprobs = append(st.logprobs, p.logprobs...)
+	g.m.tokens(p)
+	g.u.completion += len(p.tokens)
+	if p.reason != "" {
+		st.reason, st.stop = p.reason, p.stop
+		g.m.finished(p.reason)
+	}
+	return st
+}
+
+// body is what is said of a choice: all so far, or the piece of it that is new.
+func (g *sglangAnswer) body(prompt, choice int, text string, tokens []kv.Token, logprobs []engine.Logprob) object {
+	st, job := &g.states[prompt][choice], &g.jobs[prompt]
+	id := job.id
+	if choice > 0 {
+		id += "-" + strconv.Itoa(choice)
+	}
+	meta := object{
+		"id": id, "finish_reason": nil, "prompt_tokens": len(job.ask.req.Prompt), "completion_tokens": len(st.tokens), "weight_version": "default",
+		"e2e_latency": time.Since(g.began).Seconds(), "dp_rank": g.rank,
+	}
+	if cached := g.s.known(st.cached); cached != engine.CachedUnknown {
+		meta["cached_tokens"] = cached
+	}
+	switch st.reason {
+	case reasonLength:
+		meta["finish_reason"] = object{"type": "length", "length": len(st.tokens)}
+	case reasonStop:
+		reason := object{"type": "stop"}
+		if st.stop != nil {
+			reason["matched"] = st.stop
+		} else if n := len(st.tokens); n > 0 {
+			reason["matched"] = st.tokens[n-1]
+		}
+		meta["finish_reason"] = reason
+	case "abort":
+		meta["finish_reason"] = object{"type": "abort", "message": "Abort in waiting queue", "status_code": nil, "err_type": nil}
+	}
+	if job.ask.req.Logprobs >= 0 {
+		all := [][]any{}
+		for i := range logprobs {
+			all = append(all, []any{logprobs[i].Logprob, logprobs[i].Token, nil})
+		}
+		meta["output_token_logprobs"] = all
+	}
+	o := object{"text": text, "output_ids": orEmpty(tokens), "meta_info": meta}
+	if g.q.ReturnPrompt {
+		o["prompt_token_ids"] = job.ask.req.Prompt
+	}
+	if len(g.jobs) > 1 || !job.single {
+		o["index"] = prompt*job.ask.req.Choices + choice
+	}
+	return o
+}
+
+// ends marks what an abort left unfinished.
+func (g *sglangAnswer) ends() {
+	for i := range g.states {
+		for j := range g.states[i] {
+			if g.states[i][j].reason == "" {
+				g.states[i][j].reason = "abort"
+			}
+		}
+	}
+}
+
+// stream answers with a stream: what was said so far, again and again, unless it is told to say
+// only what is new.
+func (g *sglangAnswer) stream(ctx, client context.Context, w http.ResponseWriter, a *answer, f *fate) {
+	st := newStream(w)
+	cumulative := g.s.cfg.Features.Cumulative.on(true) && (g.q.Incremental == nil || !*g.q.Incremental)
+	err := g.s.each(ctx, a, f, st.flush, func(p *part) error {
+		now := g.add(p)
+		if cumulative {
+			st.event(g.body(p.prompt, p.choice, now.text, now.tokens, now.logprobs))
+		} else {
+			st.event(g.body(p.prompt, p.choice, p.text, p.tokens, p.logprobs))
+		}
+		return nil
+	})
+	switch {
+	case client.Err() != nil:
+		return
+	case ctx.Err() != nil: // somebody aborted it
+		g.ends()
+		for i := range g.states {
+			for j := range g.states[i] {
+				s := &g.states[i][j]
+				st.event(g.body(i, j, s.text, s.tokens, s.logprobs))
+			}
+		}
+	case err != nil:
+		_, message := statusOf(err)
+		st.event(object{"error": object{"message": message}})
+	}
+	g.m.cached(g.u)
+	st.line([]byte("[DONE]"))
+	st.flush()
+}
+
+// whole answers with one object, or a list of them for a batch.
+func (g *sglangAnswer) whole(ctx, client context.Context, w http.ResponseWriter, a *answer, f *fate) {
+	err := g.s.each(ctx, a, f, func() {}, func(p *part) error {
+		g.add(p)
+		return nil
+	})
+	switch {
+	case client.Err() != nil:
+		panic(http.ErrAbortHandler)
+	case ctx.Err() != nil:
+		g.ends()
+	case err != nil:
+		g.s.sglangFail(w, err)
+		return
+	}
+	g.m.cached(g.u)
+	var all []object
+	for i := range g.states {
+		for j := range g.states[i] {
+			st := &g.states[i][j]
+			all = append(all, g.body(i, j, st.text, st.tokens, st.logprobs))
+		}
+	}
+	if len(all) == 1 && !g.q.Text.many && !g.q.InputIDs.many {
+		writeJSON(w, http.StatusOK, all[0])
+		return
+	}
+	writeJSON(w, http.StatusOK, all)
+}
+
+func (s *Server) sglangModels(w http.ResponseWriter, _ *http.Request) {
+	created := s.began.Unix()
+	var data []object
+	for _, name := range s.cfg.Models {
+		data = append(data, object{"id": name, "object": "model", "created": created, "owned_by": "sglang", "root": s.cfg.Root, "parent": nil, "max_model_len": s.card.ContextLength})
+	}
+	for _, a := range s.adapters() {
+		data = append(data, object{"id": a.Name, "object": "model", "created": created, "owned_by": "sglang", "root": a.Path, "parent": s.cfg.Models[0], "max_model_len": nil})
+	}
+	writeJSON(w, http.StatusOK, object{"object": "list", "data": data})
+}
+
+func (s *Server) sglangModelInfo(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, object{
+		"model_path": s.cfg.Root, "tokenizer_path": s.cfg.Root, "is_generation": true, "preferred_sampling_params": nil,
+		"weight_version": "default", "has_image_understanding": false, "has_audio_understanding": false, "model_type": "llama",
+	})
+}
+
+// sglangServerInfo tells the arguments of the server, and where its events are.
+func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
+	size := s.blockSize()
+	o := object{
+		"model_path": s.cfg.Root, "served_model_name": s.cfg.Models[0], "version": "0.5.17", "page_size": size, "dp_size": len(s.ranks), "tp_size": 1,
+		"context_length": s.card.ContextLength, "max_total_num_tokens": s.card.Blocks * s.card.BlockSize, "disable_radix_cache": false,
+		"max_running_requests": 256, "chunked_prefill_size": s.card.MaxBatchedTokens, "stream_interval": 1, "enable_metrics": s.cfg.Features.Metrics.on(true),
+		"incremental_streaming_output": !s.cfg.Features.Cumulative.on(true), "disaggregation_mode": "null", "enable_cache_report": s.cfg.Features.Details.on(true),
+		"internal_states": []object{}, "kv_events_config": nil, "kv_events": nil,
+	}
+	if at := s.EventsAddr(); at != "" {
+		host, port := hostPort(at)
+		events := object{
+			"publisher": "zmq", "endpoint_host": host, "endpoint_port_base": port, "topic": s.cfg.Topic, "block_size": size, "dp_size": len(s.ranks),
+			"replay_endpoint": nilIfEmpty(s.ReplayAddr()), "snapshot_endpoint": nilIfEmpty(s.SnapshotAddr()), "buffer_steps": s.cfg.BufferSteps,
+		}
+		o["kv_events"] = events
+		o["kv_events_config"] = string(marshal(object{"publisher": "zmq", "endpoint": at, "topic": s.cfg.Topic}))
+	}
+	writeJSON(w, http.StatusOK, o)
+}
+
+// hostPort takes a TCP endpoint apart; a wildcard is "*".
+func hostPort(endpoint string) (host string, port int) {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		return endpoint, 0
+	}
+	h, p, err := net.SplitHostPort(rest)
+	if err != nil {
+		return rest, 0
+	}
+	port, _ = strconv.Atoi(p)
+	return h, port
+}
+
+func (s *Server) sglangLoads(w http.ResponseWriter, _ *http.Request) {
+	var loads []object
+	running, waiting := 0, 0
+	for i, r := range s.ranks {
+		l, _ := s.load(r)
+		running, waiting = running+l.Running, waiting+l.Waiting
+		loads = append(loads, object{
+			"dp_rank": i, "num_running_reqs": l.Running, "num_waiting_reqs": l.Waiting, "num_total_reqs": l.Running + l.Waiting, "num_used_tokens": l.UsedBlocks * s.card.BlockSize,
+			"max_total_num_tokens": s.card.Blocks * s.card.BlockSize, "token_usage": share(l.UsedBlocks, l.TotalBlocks), "gen_throughput": 0.0, "cache_hit_rate": 0.0,
+			"utilization": 0.0, "max_running_requests": 256,
+		})
+	}
+	writeJSON(w, http.StatusOK, object{
+		"timestamp": time.Now().UTC().Format(time.RFC3339Nano), "version": "0.5.17", "dp_rank_count": len(s.ranks), "loads": loads,
+		"aggregate": object{"total_running_reqs": running, "total_waiting_reqs": waiting, "total_reqs": running + waiting},
+	})
+}
+
+// sglangHealth generates a token to see whether that works.
+func (s *Server) sglangHealth(w http.ResponseWriter, r *http.Request) {
+	a, err := s.generate(r.Context(), s.ranks[0], ask{req: &engine.Request{
+		ID: "HEALTH_CHECK_" + s.freshID(), Attempt: 1, Model: s.card.Name, Prompt: []kv.Token{0}, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1},
+	}})
+	if err == nil {
+		defer a.close()
+		_, err = a.next(r.Context())
+	}
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+func (s *Server) sglangFlush(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if err := s.reset(); err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = w.Write([]byte("Flush cache failed. Please check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n"))
+		return
+	}
+	_, _ = w.Write([]byte("Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n"))
+}
+
+func (s *Server) sglangAbort(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		RID string `json:"rid"`
+		All bool   `json:"abort_all"`
+	}
+	if !s.body(w, r, &q) {
+		return
+	}
+	if q.RID != "" || q.All {
+		s.abort(q.RID)
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+func (s *Server) sglangTokenize(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Prompt     oneOrMany[string] `json:"prompt"`
+		AddSpecial *bool             `json:"add_special_tokens"`
+	}
+	if !s.body(w, r, &q) {
+		return
+	}
+	var all [][]kv.Token
+	var counts []int
+	for _, text := range q.Prompt.list {
+		tokens, err := s.plain(text, q.AddSpecial == nil || *q.AddSpecial)
+		if err != nil {
+			s.fail(w, err)
+			return
+		}
+		all, counts = append(all, orEmpty(tokens)), append(counts, len(tokens))
+	}
+	switch {
+	case len(all) == 0:
+		s.refuse(w, http.StatusBadRequest, "prompt is required")
+	case q.Prompt.many:
+		writeJSON(w, http.StatusOK, object{"tokens": all, "count": counts, "max_model_len": s.card.ContextLength})
+	default:
+		writeJSON(w, http.StatusOK, object{"tokens": all[0], "count": counts[0], "max_model_len": s.card.ContextLength})
+	}
+}
+
+func (s *Server) sglangDetokenize(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Tokens oneOrMany[[]kv.Token] `json:"tokens"`
+	}
+	if !s.body(w, r, &q) {
+		return
+	}
+	var all []string
+	for _, tokens := range q.Tokens.list {
+		text, err := s.decode(tokens)
+		if err != nil {
+			s.fail(w, err)
+			return
+		}
+		all = append(all, text)
+	}
+	switch {
+	case len(all) == 0:
+		s.refuse(w, http.StatusBadRequest, "tokens is required")
+	case q.Tokens.many:
+		writeJSON(w, http.StatusOK, object{"text": all})
+	default:
+		writeJSON(w, http.StatusOK, object{"text": all[0]})
+	}
+}
+
+func (s *Server) sglangLoadAdapter(w http.ResponseWriter, r *http.Request) {
+	var q adapterRequest
+	if !s.body(w, r, &q) {
+		return
+	}
+	load := r.URL.Path == "/load_lora_adapter"
+	s.mu.Lock()
+	at := slices.IndexFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name })
+	ok := q.Name != "" && (at < 0) == load
+	switch {
+	case ok && load:
+		s.mu.adapters = append(s.mu.adapters, Adapter(q))
+	case ok:
+		s.mu.adapters = slices.Delete(s.mu.adapters, at, at+1)
+	}
+	loaded := object{}
+	for _, a := range s.mu.adapters {
+		loaded[a.Name] = a.Path
+	}
+	s.mu.Unlock()
+	status, message := http.StatusOK, ""
+	if !ok {
+		status, message = http.StatusBadRequest, fmt.Sprintf("LoRA adapter %.80q cannot be changed: it is there already, or it is not", url.PathEscape(q.Name))
+	}
+	writeJSON(w, status, object{"success": ok, "error_message": message, "loaded_adapters": loaded})
+}
+
+// sglangMetrics writes the metrics of a rank.
+func (s *Server) sglangMetrics(p *page, rank int, t *tally, load engine.Load) {
+	l := label("dp_rank", strconv.Itoa(rank)) + "," + label("engine_type", "unified") + "," + label("model_name", s.cfg.Models[0]) + "," + label("pp_rank", "0") + "," + label("tp_rank", "0")
+	p.add("gauge", "sglang:num_running_reqs", l, float64(load.Running))
+	p.add("gauge", "sglang:num_queue_reqs", l, float64(load.Waiting))
+	p.add("gauge", "sglang:token_usage", l, share(load.UsedBlocks, load.TotalBlocks))
+	p.add("gauge", "sglang:num_used_tokens", l, float64(load.UsedBlocks*s.card.BlockSize))
+	rate := 0.0
+	if t.queries > 0 {
+		rate = float64(t.hits) / float64(t.queries)
+	}
+	p.add("gauge", "sglang:cache_hit_rate", l, rate)
+	p.add("gauge", "sglang:gen_throughput", l, 0)
+	p.add("counter", "sglang:prompt_tokens_total", l, float64(t.prompt))
+	p.add("counter", "sglang:generation_tokens_total", l, float64(t.generated))
+	p.add("counter", "sglang:cached_tokens_total", l+","+label("cache_source", "device"), float64(t.hits))
+	p.add("counter", "sglang:num_requests_total", l, float64(t.requests))
+	p.add("counter", "sglang:num_aborted_requests_total", l, float64(t.aborted))
+	p.add("gauge", "sglang:cache_config_info", l+","+label("num_pages", strconv.Itoa(load.TotalBlocks))+","+label("page_size", strconv.Itoa(s.blockSize())), 1)
+	p.histogram("sglang:time_to_first_token_seconds", l, &t.first)
+	p.histogram("sglang:inter_token_latency_seconds", l, &t.between)
+	p.histogram("sglang:e2e_request_latency_seconds", l, &t.whole)
+}

@@ -1,0 +1,213 @@
+package mimic
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// slots are llama.cpp's own cache: as many conversations as it serves at once, each with the tokens
+// that it computed last. A request gets the free slot that shares the longest prefix with it, if
+// that is worth it, or the one used least lately; it waits while all are taken.
+type slots struct {
+	mu struct {
+		sync.Mutex
+		all     []*slot
+		clock   uint64
+		waiting int
+		changed chan struct{}
+	}
+}
+
+// slot is one of them.
+type slot struct {
+	of *slots
+	id int
+	// Guarded by of.mu.
+	tokens []kv.Token
+	used   uint64
+	busy   bool
+	// Of the request that has it.
+	cached, prompt int
+	began          time.Time
+	first          time.Time
+	said           int
+}
+
+// similar is the share of a prompt that a slot must have for it to be preferred
+// (--slot-prompt-similarity).
+const similar = 0.10
+
+func newSlots(n int) *slots {
+	s := &slots{}
+	s.mu.changed = make(chan struct{})
+	for i := range n {
+		s.mu.all = append(s.mu.all, &slot{of: s, id: i})
+	}
+	return s
+}
+
+// take returns the slot for a prompt, once there is one: the one asked for, if one is. reuse
+// false computes the prompt anew.
+func (s *slots) take(ctx context.Context, prompt []kv.Token, asked *int, reuse *bool) (*slot, error) {
+	pinned := asked != nil && *asked >= 0
+	if pinned && *asked >= len(s.mu.all) {
+		return nil, fault.New(fault.Invalid, "id_slot %d is not one of the %d slots", *asked, len(s.mu.all))
+	}
+	for {
+		s.mu.Lock()
+		var best *slot
+		if pinned {
+			if c := s.mu.all[*asked]; !c.busy {
+				best = c
+			}
+		} else {
+			best = s.pick(prompt)
+		}
+		if best != nil {
+			best.cached = 0
+			if reuse == nil || *reuse {
+				// The last token of a prompt is always computed.
+				best.cached = min(common(best.tokens, prompt), max(len(prompt)-1, 0))
+			}
+			best.tokens = append(best.tokens[:0], prompt...)
+			best.busy, best.prompt, best.said = true, len(prompt), 0
+			best.began, best.first = time.Now(), time.Time{}
+			s.mu.Unlock()
+			return best, nil
+		}
+		changed := s.mu.changed
+		s.mu.waiting++
+		s.mu.Unlock()
+		var err error
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		s.mu.Lock()
+		s.mu.waiting--
+		s.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// pick returns the free slot for a prompt; nil if none is free. s is locked.
+func (s *slots) pick(prompt []kv.Token) *slot {
+	var near, oldest *slot
+	most := 0
+	for _, c := range s.mu.all {
+		if c.busy {
+			continue
+		}
+		if oldest == nil || c.used < oldest.used {
+			oldest = c
+		}
+		if n := common(c.tokens, prompt); n > most && float64(n) >= similar*float64(len(prompt)) {
+			near, most = c, n
+		}
+	}
+	if near != nil {
+		return near
+	}
+	return oldest
+}
+
+// common counts the tokens with which both begin.
+func common(a, b []kv.Token) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// add takes what was said. No slot is fine.
+func (c *slot) add(tokens []kv.Token) {
+	if c == nil {
+		return
+	}
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	if c.first.IsZero() {
+		c.first = time.Now()
+	}
+	c.said += len(tokens)
+	c.tokens = append(c.tokens, tokens...)
+}
+
+// free gives the slot back.
+func (c *slot) free() {
+	s := c.of
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.clock++
+	c.busy, c.used = false, s.mu.clock
+	close(s.mu.changed)
+	s.mu.changed = make(chan struct{})
+}
+
+// erase forgets what a slot has.
+func (s *slots) erase(id int) (n int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id < 0 || id >= len(s.mu.all) || s.mu.all[id].busy {
+		return 0, false
+	}
+	n = len(s.mu.all[id].tokens)
+	s.mu.all[id].tokens = nil
+	return n, true
+}
+
+// count returns how many slots are taken and how many requests wait for one.
+func (s *slots) count() (busy, waiting int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.mu.all {
+		if c.busy {
+			busy++
+		}
+	}
+	return busy, s.mu.waiting
+}
+
+// forget empties all slots, as a restart does.
+func (s *slots) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.mu.all {
+		c.tokens = nil
+	}
+}
+
+// timings is what llama.cpp says of the time that an answer took.
+func (c *call) timings(predicted int) object { return c.slot.timings(predicted) }
+
+func (c *slot) timings(predicted int) object {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+	now := time.Now()
+	first := c.first
+	if first.IsZero() {
+		first = now
+	}
+	computed := c.prompt - c.cached
+	prompt, rest := ms(first.Sub(c.began)), ms(now.Sub(first))
+	per := func(total float64, n int) float64 { return total / float64(max(n, 1)) }
+	rate := func(total float64, n int) float64 {
+		if total == 0 {
+			return 0
+		}
+		return float64(n) / total * 1e3
+	}
+	return object{
+		"cache_n": c.cached, "prompt_n": computed, "prompt_ms": prompt, "prompt_per_token_ms": per(prompt, computed), "prompt_per_second": rate(prompt, computed),
+		"predicted_n": predicted, "predicted_ms": rest, "predicted_per_token_ms": per(rest, predicted), "predicted_per_second": rate(rest, predicted),
+	}
+}

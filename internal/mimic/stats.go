@@ -1,0 +1,284 @@
+package mimic
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"penstock/internal/engine"
+)
+
+// stats count what the metrics of engines tell.
+type stats struct {
+	mu struct {
+		sync.Mutex
+		ranks map[int]*tally
+	}
+}
+
+// tally is what is counted of one rank.
+type tally struct {
+	prompt, generated      uint64 // tokens
+	queries, hits          uint64 // tokens looked up in the prefix cache, and found
+	ended                  map[string]uint64
+	requests, aborted      uint64
+	adapters               map[string]int // requests that run
+	first, between, whole  histogram      // seconds
+	perToken               histogram
+	promptSize, outputSize histogram // tokens
+}
+
+// histogram counts values by upper bounds.
+type histogram struct {
+	bounds []float64
+	counts []uint64
+	sum    float64
+	n      uint64
+}
+
+func (h *histogram) add(v float64) {
+	if h.counts == nil {
+		h.counts = make([]uint64, len(h.bounds))
+	}
+	for i, b := range h.bounds {
+		if v <= b {
+			h.counts[i]++
+		}
+	}
+	h.sum += v
+	h.n++
+}
+
+// The bounds of the engines' histograms.
+func firstBounds() []float64 {
+	return []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
+}
+
+func betweenBounds() []float64 {
+	return []float64{.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
+}
+
+func wholeBounds() []float64 {
+	return []float64{.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
+}
+
+func sizeBounds() []float64 {
+	return []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000}
+}
+
+func newTally() *tally {
+	return &tally{
+		ended: map[string]uint64{}, adapters: map[string]int{},
+		first: histogram{bounds: firstBounds()}, between: histogram{bounds: betweenBounds()}, perToken: histogram{bounds: betweenBounds()},
+		whole: histogram{bounds: wholeBounds()}, promptSize: histogram{bounds: sizeBounds()}, outputSize: histogram{bounds: sizeBounds()},
+	}
+}
+
+// restart begins to count anew.
+func (s *stats) restart() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.ranks = nil
+}
+
+// of returns the tally of a rank. s is locked.
+func (s *stats) of(rank int) *tally {
+	if s.mu.ranks == nil {
+		s.mu.ranks = map[int]*tally{}
+	}
+	t := s.mu.ranks[rank]
+	if t == nil {
+		t = newTally()
+		s.mu.ranks[rank] = t
+	}
+	return t
+}
+
+// measure follows one request.
+type measure struct {
+	stats       *stats
+	rank        int
+	adapter     string
+	began, last time.Time
+	prompt, out int
+	over        bool
+}
+
+// begin counts a request that was accepted.
+func (s *stats) begin(rank, prompt int, adapter string) *measure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.of(rank)
+	t.requests++
+	t.prompt += uint64(prompt)
+	t.promptSize.add(float64(prompt))
+	if adapter != "" {
+		t.adapters[adapter]++
+	}
+	return &measure{stats: s, rank: rank, adapter: adapter, began: time.Now(), prompt: prompt}
+}
+
+// tokens counts what was said.
+func (m *measure) tokens(p *part) {
+	now := time.Now()
+	s := m.stats
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.of(m.rank)
+	t.generated += uint64(len(p.tokens))
+	if m.out == 0 {
+		t.first.add(now.Sub(m.began).Seconds())
+	} else if n := len(p.tokens); n > 0 {
+		t.between.add(now.Sub(m.last).Seconds() / float64(n))
+	}
+	m.last = now
+	m.out += len(p.tokens)
+}
+
+// finished counts the end of a choice.
+func (m *measure) finished(reason string) {
+	s := m.stats
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of(m.rank).ended[reason]++
+	m.over = true
+}
+
+// cached counts what was found in the prefix cache.
+func (m *measure) cached(u usage) {
+	s := m.stats
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.of(m.rank)
+	t.queries += uint64(u.prompt)
+	t.hits += uint64(max(u.cached, 0))
+}
+
+// end counts the end of a request.
+func (m *measure) end() {
+	s := m.stats
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.of(m.rank)
+	d := time.Since(m.began).Seconds()
+	t.whole.add(d)
+	t.outputSize.add(float64(m.out))
+	if m.out > 0 {
+		t.perToken.add(d / float64(m.out))
+	}
+	if !m.over {
+		t.ended["abort"]++
+		t.aborted++
+	}
+	if m.adapter != "" {
+		if t.adapters[m.adapter]--; t.adapters[m.adapter] == 0 {
+			delete(t.adapters, m.adapter)
+		}
+	}
+}
+
+// page is the text of metrics as Prometheus reads it.
+type page struct {
+	b    strings.Builder
+	seen map[string]bool
+}
+
+// add writes one sample.
+func (p *page) add(kind, name, labels string, v float64) {
+	if p.seen == nil {
+		p.seen = map[string]bool{}
+	}
+	if !p.seen[name] {
+		p.seen[name] = true
+		fmt.Fprintf(&p.b, "# HELP %s %s.\n# TYPE %s %s\n", name, strings.ReplaceAll(name, "_", " "), name, kind)
+	}
+	p.sample(name, labels, v)
+}
+
+func (p *page) sample(name, labels string, v float64) {
+	p.b.WriteString(name)
+	if labels != "" {
+		p.b.WriteString("{" + labels + "}")
+	}
+	p.b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + "\n")
+}
+
+// histogram writes one.
+func (p *page) histogram(name, labels string, h *histogram) {
+	if p.seen == nil {
+		p.seen = map[string]bool{}
+	}
+	if !p.seen[name] {
+		p.seen[name] = true
+		fmt.Fprintf(&p.b, "# HELP %s %s.\n# TYPE %s histogram\n", name, strings.ReplaceAll(name, "_", " "), name)
+	}
+	comma := ""
+	if labels != "" {
+		comma = ","
+	}
+	for i, b := range h.bounds {
+		n := uint64(0)
+		if h.counts != nil {
+			n = h.counts[i]
+		}
+		p.sample(name+"_bucket", labels+comma+`le="`+strconv.FormatFloat(b, 'f', -1, 64)+`"`, float64(n))
+	}
+	p.sample(name+"_bucket", labels+comma+`le="+Inf"`, float64(h.n))
+	p.sample(name+"_count", labels, float64(h.n))
+	p.sample(name+"_sum", labels, h.sum)
+}
+
+// write answers with the page.
+func (p *page) write(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = w.Write([]byte(p.b.String()))
+}
+
+// metrics serves a page, late where a fault wants it.
+func (s *Server) metrics(fill func(*page, int, *tally, engine.Load)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if x, hit := s.faults.strikes(FaultSlowMetrics); hit {
+			d := time.Duration(x.For)
+			if d == 0 {
+				d = 10 * time.Second
+			}
+			if wait(r.Context(), d) != nil {
+				return
+			}
+		}
+		var p page
+		for i, rank := range s.ranks {
+			load, _ := s.load(rank)
+			s.stats.mu.Lock()
+			fill(&p, i, s.stats.of(i), load)
+			s.stats.mu.Unlock()
+		}
+		p.write(w)
+	}
+}
+
+// blockSize is the size of blocks as it is told.
+func (s *Server) blockSize() int {
+	if _, hit := s.faults.strikes(FaultBlockSize); hit {
+		return 2 * s.card.BlockSize
+	}
+	return s.card.BlockSize
+}
+
+// share is used over total; 0 of nothing.
+func share(used, total int) float64 {
+	if total == 0 {
+		return 0
+	}
+	return float64(used) / float64(total)
+}
+
+// label writes a label's value.
+func label(name, v string) string { return name + `="` + v + `"` }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,117 @@
+package mimic
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"penstock/internal/engine"
+)
+
+// trtllm is the HTTP of TensorRT-LLM's server.
+func (s *Server) trtllm(mux *http.ServeMux) {
+	mux.HandleFunc("POST /v1/completions", s.serveOpenAI(false))
+	mux.HandleFunc("POST /v1/chat/completions", s.serveOpenAI(true))
+	mux.HandleFunc("GET /v1/models", s.trtModels)
+	mux.HandleFunc("GET /health", s.ok)
+	mux.HandleFunc("GET /health_generate", s.sglangHealth)
+	mux.HandleFunc("GET /version", s.trtVersion)
+	mux.HandleFunc("GET /server_info", s.trtServerInfo)
+	mux.HandleFunc("GET /kv_cache_events", s.trtEvents)
+	mux.HandleFunc("POST /kv_cache_events", s.trtEvents)
+	if s.cfg.Features.Metrics.on(true) {
+		mux.HandleFunc("GET /metrics", s.trtIterations)
+		mux.HandleFunc("GET /prometheus/metrics", s.metrics(s.trtMetrics))
+		mux.HandleFunc("GET /prometheus/metrics/", s.metrics(s.trtMetrics))
+	}
+}
+
+func (s *Server) trtModels(w http.ResponseWriter, _ *http.Request) {
+	var data []object
+	for _, name := range s.cfg.Models {
+		data = append(data, object{"id": name, "object": "model", "created": s.began.Unix(), "owned_by": "tensorrt_llm"})
+	}
+	writeJSON(w, http.StatusOK, object{"object": "list", "data": data})
+}
+
+func (s *Server) trtVersion(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, object{"version": "1.3.0rc27"})
+}
+
+func (s *Server) trtServerInfo(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, object{
+		"model": s.cfg.Models[0], "max_seq_len": s.card.ContextLength, "max_num_tokens": s.card.MaxBatchedTokens, "tokens_per_block": s.blockSize(),
+		"data_parallel_size": len(s.ranks), "disaggregated_params": object{},
+	})
+}
+
+// trtEvents hands over the events of all ranks since the last call: they are then gone.
+func (s *Server) trtEvents(w http.ResponseWriter, _ *http.Request) {
+	type ranked struct {
+		pulled
+		Rank *int `json:"attention_dp_rank,omitempty"`
+	}
+	out := []ranked{}
+	for i, r := range s.ranks {
+		for _, e := range r.feed.drain() {
+			item := ranked{pulled: e}
+			if len(s.ranks) > 1 {
+				item.Rank = &i
+			}
+			out = append(out, item)
+		}
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+// trtIterations tells statistics of the last iteration as JSON.
+func (s *Server) trtIterations(w http.ResponseWriter, r *http.Request) {
+	if x, hit := s.faults.strikes(FaultSlowMetrics); hit {
+		d := time.Duration(x.For)
+		if d == 0 {
+			d = 10 * time.Second
+		}
+		if wait(r.Context(), d) != nil {
+			return
+		}
+	}
+	size := s.blockSize()
+	var out []object
+	for _, r := range s.ranks {
+		l, _ := s.load(r)
+		free := l.TotalBlocks - l.UsedBlocks
+		out = append(out, object{
+			"iter": time.Since(s.began).Milliseconds(), "timestamp": time.Now().Format("01-02-2006 15:04:05.000000"), "iterLatencyMS": 0.0, "newActiveRequestsQueueLatencyMS": 0.0,
+			"numActiveRequests": l.Running, "numQueuedRequests": l.Waiting, "numCompletedRequests": 0, "maxNumActiveRequests": 256,
+			"kvCacheStats": object{
+				"maxNumBlocks": l.TotalBlocks, "freeNumBlocks": free, "usedNumBlocks": l.UsedBlocks, "tokensPerBlock": size,
+				"allocTotalBlocks": l.UsedBlocks + l.CachedBlocks, "allocNewBlocks": l.UsedBlocks, "reusedBlocks": 0, "missedBlocks": 0, "cacheHitRate": 0.0,
+			},
+		})
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+// trtMetrics writes the metrics of a rank.
+func (s *Server) trtMetrics(p *page, rank int, t *tally, load engine.Load) {
+	l := label("engine_type", "trtllm") + "," + label("model_name", s.cfg.Models[0])
+	if len(s.ranks) > 1 {
+		l = label("dp_rank", strconv.Itoa(rank)) + "," + l
+	}
+	p.add("gauge", "trtllm_num_requests_running", l, float64(load.Running))
+	p.add("gauge", "trtllm_num_requests_waiting", l, float64(load.Waiting))
+	p.add("gauge", "trtllm_kv_cache_utilization", l, share(load.UsedBlocks, load.TotalBlocks))
+	rate := 0.0
+	if t.queries > 0 {
+		rate = float64(t.hits) / float64(t.queries)
+	}
+	p.add("gauge", "trtllm_kv_cache_hit_rate", l, rate)
+	p.add("gauge", "trtllm_kv_cache_tokens_per_block", l, float64(s.blockSize()))
+	p.add("gauge", "trtllm_kv_cache_max_blocks", l, float64(load.TotalBlocks))
+	for _, reason := range []string{reasonStop, reasonLength} {
+		p.add("counter", "trtllm_request_success_total", l+","+label("finished_reason", reason), float64(t.ended[reason]))
+	}
+	p.histogram("trtllm_time_to_first_token_seconds", l, &t.first)
+	p.histogram("trtllm_time_per_output_token_seconds", l, &t.perToken)
+	p.histogram("trtllm_e2e_request_latency_seconds", l, &t.whole)
+}

@@ -1,0 +1,194 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/config"
+	"penstock/internal/engine"
+	"penstock/internal/zmtp"
+)
+
+// listenFor is how long a doctor listens to the events of an engine.
+const listenFor = 2 * time.Second
+
+// engines checks the engines of the settings that other programs run: whether each
+// answers and is what the settings say, where its tokenizer is, whether its events come,
+// and what its adapter finds wrong with it. It asks and listens; nothing is generated.
+func (d *doctor) engines(ctx context.Context) {
+	var wait sync.WaitGroup
+	all := d.cfg.RemoteEngines()
+	found := make([][]Finding, len(all))
+	for i := range all {
+		wait.Go(func() {
+			one := doctor{cfg: d.cfg, log: d.log, adapt: d.adapt}
+			one.engine(ctx, &all[i])
+			found[i] = one.found
+		})
+	}
+	wait.Wait()
+	for _, f := range found {
+		d.found = append(d.found, f...)
+	}
+}
+
+// engine checks one of them.
+func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
+	check := "engine " + of.String()
+	key, err := secret("api-key-file", of.APIKeyFile)
+	if err != nil {
+		d.fail(check, "name a file that this user can read with api-key-file=FILE", "%v", err)
+		return
+	}
+	a := newAsker(of, key)
+	found, err := a.look(ctx)
+	var later *notYet
+	switch {
+	case errors.As(err, &later):
+		d.fail(check, "start it, or wait until it has loaded its model; is the address right, seen from this machine?", "it does not serve: %s", later.why)
+		return
+	case err != nil:
+		d.fail(check, "correct the value of --engine", "%v", err)
+		return
+	}
+	version := a.version(ctx)
+	if version != "" {
+		version = " " + version
+	}
+	d.ok(check, "%s%s serves %s", of.Kind, version, found.model)
+	d.endpoints(ctx, of)
+	m, err := tokenizerOf(of, found, d.cfg.HubCache())
+	switch {
+	case err != nil:
+		d.fail("tokenizer of "+of.String(), "name the directory of the engine's checkpoint with --model-path", "%v", err)
+		return
+	case m.note != "":
+		d.warn("tokenizer of "+of.String(), "name the directory of the engine's checkpoint with --model-path", "%s", m.note)
+	default:
+		d.ok("tokenizer of "+of.String(), "%s", m.from)
+	}
+	d.adapter(ctx, of, key, &m, max(1, of.Ranks, found.ranks))
+}
+
+// endpoints checks that somebody listens where the settings say that the engine publishes.
+func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine) {
+	for _, e := range []struct {
+		name string
+		at   zmtp.Endpoint
+	}{{"events", of.Events}, {"replay", of.Replay}, {"snapshot", of.Snapshot}} {
+		for rank := range max(1, of.Ranks) {
+			at := e.at.Rank(rank)
+			address, tcp := strings.CutPrefix(at.String(), "tcp://")
+			if !tcp || at.Wildcard() { // an engine that dials comes by itself
+				continue
+			}
+			dialer := net.Dialer{Timeout: checkTimeout}
+			conn, err := dialer.DialContext(ctx, "tcp", address)
+			if err != nil {
+				d.fail(e.name+" of "+of.String(), "start the engine with its events published there (docs/engines.md has the flag of each), and look at firewalls; of an engine in a container the port must be open too",
+					"nobody can be reached at %s: %s", at, whyNot(err))
+				continue
+			}
+			_ = conn.Close() // it was only a look
+		}
+	}
+}
+
+// adapter opens what would speak with the engine, and listens for a moment to what it says.
+func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key string, m *remoteModel, ranks int) {
+	check := "adapter of " + of.String()
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	eng, err := d.adapt(ctx, of, 0, ranks, key, m, d.log)
+	if err != nil {
+		d.fail(check, "correct the value of --engine as the message says", "%v", err)
+		return
+	}
+	card := eng.Card()
+	size := fmt.Sprintf("blocks of %d tokens", card.BlockSize)
+	if card.Blocks > 0 {
+		size = fmt.Sprintf("%d %s", card.Blocks, size)
+	}
+	d.ok(check, "%s with %s, %d data-parallel ranks", card.Name, size, ranks)
+	if drains(of) {
+		d.ok("events of "+of.String(), "they are taken from the engine as they are read, so that only the process that serves may read them")
+		return
+	}
+	d.listen(ctx, of, eng, m)
+}
+
+// drains reports whether looking at an engine's events takes them from whoever else
+// follows them.
+func drains(of *config.RemoteEngine) bool {
+	return of.Kind == config.EngineTRTLLM && of.Events.IsZero()
+}
+
+// listen runs the adapter for a moment.
+func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine.Engine, m *remoteModel) {
+	ctx, cancel := context.WithTimeout(ctx, listenFor)
+	defer cancel()
+	var running sync.WaitGroup
+	running.Go(func() { _ = eng.Run(ctx) }) // what ends it is among the warnings
+	blocks := 0
+	if src, ok := eng.(engine.KVSource); ok {
+		running.Go(func() {
+			_ = src.WatchKV(ctx, func(events []kv.Event) error { // it ends with ctx
+				for i := range events {
+					blocks += len(events[i].Blocks)
+				}
+				return nil
+			})
+		})
+	}
+	var warnings []engine.Warning
+	note, err := checkTokenizer(ctx, eng, m, d.log)
+	<-ctx.Done()
+	warnings = warningsOf(eng)
+	running.Wait()
+	switch {
+	case err != nil:
+		d.fail("tokens of "+of.String(), "name the checkpoint that the engine serves with --model-path", "%v", err)
+	case note != "":
+		d.warn("tokens of "+of.String(), "see docs/engines.md", "%s", note)
+	}
+	check := "events of " + of.String()
+	switch eventsOf(eng) {
+	case EventsNo:
+		d.warn(check, "see docs/engines.md for what this engine can publish", "nothing is known of its cache but what routers predict")
+	case EventsGuessed:
+		d.warn(check, "see docs/engines.md for the engine's flag, and give events=tcp://HOST:PORT", "none: what it caches is guessed from what is sent there, and corrected by the cached tokens that it reports")
+	default:
+		d.ok(check, "followed for %v: %d blocks were named; an idle engine has none to name", listenFor, blocks)
+	}
+	for _, w := range warnings {
+		d.warn(w.Code+" of "+of.String(), w.Remedy, "%s", w.Detail)
+	}
+}
+
+// version returns what the engine says of its version; "" if nothing.
+func (a *asker) version(ctx context.Context) string {
+	var says struct {
+		Version string `json:"version"`
+		Build   string `json:"build_info"`
+	}
+	paths := map[string][]string{
+		config.EngineVLLM:     {"/version"},
+		config.EngineTRTLLM:   {"/version"},
+		config.EngineSGLang:   {"/server_info", "/get_server_info"},
+		config.EngineLlamaCpp: {"/props"},
+	}
+	for _, path := range paths[a.of.Kind] {
+		if _, err := a.get(ctx, path, &says); err == nil && says.Version+says.Build != "" {
+			break
+		}
+	}
+	const longest = 60
+	version := says.Version + says.Build
+	return version[:min(len(version), longest)]
+}
