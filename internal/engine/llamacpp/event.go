@@ -52,7 +52,7 @@ func (d *dialect) Event(p *remote.Part, data []byte) error {
 		// Tokens without a whole character of text were left out. Neither they are delivered nor
 		// what follows them: another call draws from there, and shows them all.
 		p.Again(missing + len(e.tokens))
-		return remote.Enough
+		return remote.ErrEnough
 	}
 	return d.take(p, &e)
 }
@@ -91,7 +91,7 @@ func (d *dialect) take(p *remote.Part, e *chunk) error {
 		return err
 	}
 	if end == engine.FinishStop && !e.stop && !slices.Contains(d.eos, last(tokens)) {
-		return remote.Enough // the engine would go on
+		return remote.ErrEnough // the engine would go on
 	}
 	return e.end()
 }

@@ -9,9 +9,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// Enough is what a dialect's Event returns when nothing more of an answer is wanted although
+// ErrEnough is what a dialect's Event returns when nothing more of an answer is wanted although
 // more would come: the connection is closed, by which the engine knows.
-var Enough = errors.New("enough was read")
+var ErrEnough = errors.New("enough was read")
 
 // Legs says whether one choice may take several calls, one after another.
 type Legs uint8

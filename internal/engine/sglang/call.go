@@ -6,6 +6,7 @@ import (
 	"penstock/core/fault"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
 )
 
 // Call asks for one choice by /generate.
@@ -25,13 +26,13 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	}
 	if name := p.Request.Salt.LoRA; name != "" {
 		b = append(b, `,"lora_path":`...)
-		b = remote.AppendText(b, name)
+		b = strictjson.AppendString(b, name)
 	}
 	if salt := p.Request.Salt.Namespace; salt != "" {
 		// One of the two is what the engine's version calls it. One that knows neither would
 		// share what must not be: see probe.
 		b = append(b, `,"extra_key":`...)
-		b = remote.AppendText(b, salt)
+		b = strictjson.AppendString(b, salt)
 	}
 	if d.rank >= 0 {
 		b = append(b, `,"routed_dp_rank":`...)
@@ -119,7 +120,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 	}
 	if p.Request.Guide != nil {
 		field("json_schema")
-		b = remote.AppendText(b, string(p.Request.Guide.Schema))
+		b = strictjson.AppendString(b, string(p.Request.Guide.Schema))
 	}
 	return append(b, `,"skip_special_tokens":false,"no_stop_trim":true}`...)
 }

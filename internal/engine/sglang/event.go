@@ -10,19 +10,20 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
 )
 
 // piece is an event of /generate as far as it matters. Its slices are the memory of the part, and
 // the event's own bytes.
 type piece struct {
-	ids                       []kv.Token
-	completion, cached        int // -1 if absent
-	finish                    finish
-	message                   string
-	status                    int
-	matched                   kv.Token
-	hasMatched, fault         bool
-	logprobs, top             []byte // arrays, as they are written
+	ids                []kv.Token
+	completion, cached int // -1 if absent
+	finish             finish
+	message            string
+	status             int
+	matched            kv.Token
+	hasMatched, fault  bool
+	logprobs, top      []byte // arrays, as they are written
 }
 
 // finish is finish_reason.type.
@@ -93,7 +94,7 @@ func said(p *remote.Part, ids []kv.Token, token kv.Token) bool {
 // abortError is what an answer that the engine gave up means.
 func abortError(e *piece) error {
 	if e.status >= 400 && e.status < 500 {
-		said := remote.AppendText([]byte(`{"error":{"message":`), e.message)
+		said := strictjson.AppendString([]byte(`{"error":{"message":`), e.message)
 		said = strconv.AppendInt(append(said, `,"code":`...), int64(e.status), 10)
 		return remote.StreamError(append(said, "}}"...))
 	}

@@ -1,32 +1,36 @@
 package sglang
 
 import (
-	"bytes"
 	"context"
+	"net/http"
 	"strconv"
 
+	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 )
 
-// scraper reads the engine's load.
+// scraper reads the engine's load of a rank.
 type scraper struct {
 	client   *remote.Client
-	rank     int
-	metrics  bool // the server has /metrics
+	rank     int // -1 is all
 	adapters []string
 }
 
-// choose returns how the engine tells its load, nil if it does not.
-func (s *scraper) choose(ctx context.Context) (func(context.Context, *remote.Gauges) error, error) {
+// scraper returns how the engine tells its load, nil if it does not.
+func (p *probe) scraper(ctx context.Context, adapters []string) (func(context.Context, *remote.Gauges) error, error) {
+	s := &scraper{client: p.client, rank: p.cfg.Spec.Rank, adapters: adapters}
 	var g remote.Gauges
-	if err := s.loads(ctx, &g); err == nil {
+	err := s.loads(ctx, &g)
+	switch {
+	case err == nil:
 		return s.loads, nil
-	} else if !remote.NotFound(err) {
-		return nil, err
-	}
-	if s.metrics {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case p.server.EnableMetrics:
 		return s.prometheus, nil
 	}
+	p.warn(engine.WarnNoMetrics, "start SGLang with --enable-metrics",
+		"the engine tells its load neither by /v1/loads nor by /metrics: only the requests of this worker count")
 	return nil, nil
 }
 
@@ -40,7 +44,7 @@ func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
 			Usage   float64 `json:"token_usage"`
 		} `json:"loads"`
 	}
-	if err := s.client.JSON(ctx, &remote.Call{Method: "GET", Path: "/v1/loads", Query: "include=core"}, &answer); err != nil {
+	if err := s.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/loads", Query: "include=core"}, &answer); err != nil {
 		return err
 	}
 	for _, l := range answer.Loads {
@@ -55,16 +59,8 @@ func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
 	return nil
 }
 
-// maxMetrics bounds the text of /metrics.
-const maxMetrics = 16 << 20
-
 func (s *scraper) prometheus(ctx context.Context, g *remote.Gauges) error {
-	text, err := s.client.Read(ctx, &remote.Call{Method: "GET", Path: "/metrics"}, maxMetrics)
-	if err != nil {
-		return err
-	}
-	s.read(text, g)
-	return nil
+	return s.client.Scrape(ctx, "/metrics", func(text []byte) { s.read(text, g) })
 }
 
 // read takes the series that matter. Each is there once for every tensor-parallel rank, which
@@ -75,12 +71,12 @@ func (s *scraper) read(text []byte, g *remote.Gauges) {
 		if label := m.Label("dp_rank"); s.rank >= 0 && len(label) > 0 && string(label) != rank {
 			return
 		}
-		switch name := m.Name; {
-		case bytes.Equal(name, []byte("sglang:num_running_reqs")):
+		switch string(m.Name) {
+		case "sglang:num_running_reqs":
 			g.Running = max(g.Running, int(min(m.Value, 1<<30)))
-		case bytes.Equal(name, []byte("sglang:num_queue_reqs")):
+		case "sglang:num_queue_reqs":
 			g.Waiting = max(g.Waiting, int(min(m.Value, 1<<30)))
-		case bytes.Equal(name, []byte("sglang:token_usage")):
+		case "sglang:token_usage":
 			g.Usage = max(g.Usage, min(m.Value, 1))
 		}
 	})

@@ -2,18 +2,29 @@ package sglang
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"slices"
 
 	"penstock/core/fault"
+	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 )
 
-// probed is what an engine says of itself.
-type probed struct {
+// probe finds out what a server is.
+type probe struct {
+	cfg    *Config
+	client *remote.Client
+
 	model    string // the first name that it serves
 	adapters []string
 	length   int // max_model_len; 0 if it is not said
 	server   serverInfo
+	warnings []engine.Warning
+}
+
+func (p *probe) warn(code, remedy, detail string) {
+	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
 }
 
 // serverInfo is the part of /server_info that matters: the settings of the server, and what
@@ -44,7 +55,7 @@ type kvEvents struct {
 }
 
 // page returns how many tokens a page has; 0 if the engine does not say.
-func (p *probed) page() int {
+func (p *probe) page() int {
 	if ev := p.server.KVEvents; ev != nil && ev.BlockSize > 0 {
 		return ev.BlockSize
 	}
@@ -52,15 +63,15 @@ func (p *probed) page() int {
 }
 
 // window returns how many tokens prompt and output may have; 0 if the engine does not say.
-func (p *probed) window() int {
+func (p *probe) window() int {
 	if p.length > 0 {
 		return p.length
 	}
 	return max(p.server.ContextLength, 0)
 }
 
-// tokens returns for how many tokens a rank has room; 0 if the engine does not say.
-func (p *probed) tokens() int {
+// tokenRoom returns for how many tokens a rank has room; 0 if the engine does not say.
+func (p *probe) tokenRoom() int {
 	if p.server.MaxTotalTokens > 0 {
 		return p.server.MaxTotalTokens
 	}
@@ -70,9 +81,8 @@ func (p *probed) tokens() int {
 	return 0
 }
 
-// probe asks an engine what it is.
-func probe(ctx context.Context, client *remote.Client) (*probed, error) {
-	p := &probed{}
+// findModel reads which model is served, and its adapters.
+func (p *probe) findModel(ctx context.Context) error {
 	var models struct {
 		Data []struct {
 			ID     string `json:"id"`
@@ -80,9 +90,10 @@ func probe(ctx context.Context, client *remote.Client) (*probed, error) {
 			Length int    `json:"max_model_len"`
 		} `json:"data"`
 	}
-	if err := client.JSON(ctx, &remote.Call{Method: "GET", Path: "/v1/models"}, &models); err != nil {
-		return nil, err
+	if err := p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, &models); err != nil {
+		return err
 	}
+	p.model, p.adapters = "", nil
 	for _, m := range models.Data {
 		switch {
 		case m.Parent != "":
@@ -91,34 +102,21 @@ func probe(ctx context.Context, client *remote.Client) (*probed, error) {
 			p.model, p.length = m.ID, m.Length
 		}
 	}
-	if p.model == "" {
-		return nil, fault.New(fault.Unavailable, "the engine serves no model yet")
-	}
 	slices.Sort(p.adapters)
 	p.adapters = slices.Compact(p.adapters)
-	var err error
-	for _, path := range []string{"/server_info", "/get_server_info"} {
-		if err = client.JSON(ctx, &remote.Call{Method: "GET", Path: path}, &p.server); err == nil || !remote.NotFound(err) {
-			break
-		}
+	if p.model == "" {
+		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
+	return nil
 }
 
-// givesTokens reports whether /generate answers with token ids: it is asked for one token.
-func givesTokens(ctx context.Context, client *remote.Client) (bool, error) {
-	var answer struct {
-		IDs []int64 `json:"output_ids"`
-	}
-	body := []byte(`{"input_ids":[1],"sampling_params":{"max_new_tokens":1,"temperature":0},"stream":false}`)
-	if err := client.JSON(ctx, &remote.Call{Path: "/generate", Body: body}, &answer); err != nil {
-		if remote.NotFound(err) {
-			return false, nil
+// findServer reads the server's settings.
+func (p *probe) findServer(ctx context.Context) (err error) {
+	for _, path := range []string{"/server_info", "/get_server_info"} {
+		err = p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &p.server)
+		if !remote.NotFound(err) {
+			return err
 		}
-		return false, err
 	}
-	return len(answer.IDs) > 0, nil
+	return fmt.Errorf("the engine at %s has no /server_info; is it SGLang? %w", p.cfg.Spec.URL.Host, err)
 }

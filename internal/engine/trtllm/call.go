@@ -5,6 +5,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
 )
 
 // Call asks for one choice by /v1/completions. The server refuses fields that it does not know,
@@ -18,14 +19,14 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	}
 	call.Path = "/v1/completions"
 	b := append(call.Large.B, `{"model":`...)
-	b = remote.AppendText(b, d.model)
+	b = strictjson.AppendString(b, d.model)
 	b = append(b, `,"prompt":`...)
 	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
 	b = append(b, `,"stream":true,"stream_options":{"include_usage":true},"detokenize":false,"add_special_tokens":false`...)
 	b = d.sampling(b, p)
 	if salt := p.Request.Salt.Namespace; salt != "" {
 		b = append(b, `,"cache_salt":`...)
-		b = remote.AppendText(b, salt)
+		b = strictjson.AppendString(b, salt)
 	}
 	if g := p.Request.Guide; g != nil {
 		b = append(b, `,"response_format":{"type":"json","schema":`...)
