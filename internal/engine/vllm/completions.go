@@ -220,8 +220,8 @@ func usage(c *remote.Cursor) int {
 	return cached
 }
 
-// token is an id that the server says; one that is none is outside every vocabulary.
-func token(n int64) kv.Token {
+// tokenOf is an id that the server says; one that is none is outside every vocabulary.
+func tokenOf(n int64) kv.Token {
 	if n < 0 || n > math.MaxUint32 {
 		return math.MaxUint32
 	}

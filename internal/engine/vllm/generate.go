@@ -82,7 +82,7 @@ func readAlternative(c *remote.Cursor) (t engine.TokenLogprob) {
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "token_id":
-			t.Token = token(c.Int())
+			t.Token = tokenOf(c.Int())
 		case "token":
 			t.Token = c.TokenName()
 		case "logprob":
