@@ -312,7 +312,7 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) err
 		}
 		switch err := take(data); err {
 		case nil:
-		case Enough:
+		case ErrEnough:
 			return nil
 		case io.EOF:
 			answer.Finish()
@@ -332,7 +332,7 @@ func (b *Base) whole(ctx context.Context, answer *Answer, take func([]byte) erro
 	case len(body) > MaxEvent:
 		return engine.Broken("an answer that is too long", nil)
 	}
-	if err := take(body); err != nil && err != io.EOF && err != Enough {
+	if err := take(body); err != nil && err != io.EOF && err != ErrEnough {
 		return answer.failed(ctx, err)
 	}
 	return nil
@@ -402,7 +402,7 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		default:
 			err = a.accept()
 		}
-		if err != nil && err != io.EOF && err != Enough {
+		if err != nil && err != io.EOF && err != ErrEnough {
 			cancel()
 			taken <- err
 			return err
