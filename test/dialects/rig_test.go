@@ -411,3 +411,18 @@ func prompt(seed, n int) []int {
 	}
 	return out
 }
+
+// get returns the body of a page.
+func (h *house) get(path string) string {
+	h.t.Helper()
+	res, err := h.client.Get(h.url + path)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(data)
+}
