@@ -24,7 +24,7 @@ func sound(t *testing.T, what string, got answer, want string) {
 func TestFaultsOfAnAnswer(t *testing.T) {
 	for _, d := range mimic.Dialects() {
 		t.Run(string(d), func(t *testing.T) {
-			h := build(t, d, plan{speedup: 20})
+			h := build(t, d, plan{tiny: true})
 			for i, f := range []mimic.Fault{
 				{Kind: mimic.FaultError, Status: 500},
 				{Kind: mimic.FaultError, Status: 503},
@@ -103,7 +103,7 @@ func TestNobodyLeft(t *testing.T) {
 func TestRestartUnderAStream(t *testing.T) {
 	for _, d := range mimic.Dialects() {
 		t.Run(string(d), func(t *testing.T) {
-			h := build(t, d, plan{speedup: 5})
+			h := build(t, d, plan{tiny: true})
 			p := prompt(3, 100)
 			want := h.ask(p, 60, true, nil)
 			if hasEvents(d) {
@@ -137,38 +137,46 @@ func TestRestartUnderAStream(t *testing.T) {
 	}
 }
 
-// TestEventsLostAndFound: batches that were lost or came as garbage are asked for again, where the engine has them.
+// TestEventsLostAndFound: batches that were lost are asked for again, where the engine has them.
 func TestEventsLostAndFound(t *testing.T) {
-	for _, d := range []mimic.Dialect{mimic.VLLM, mimic.VLLMLegacy, mimic.SGLang} {
-		for _, kind := range []mimic.FaultKind{mimic.FaultDropEvents, mimic.FaultGarbleEvents} {
-			t.Run(string(d)+"/"+string(kind), func(t *testing.T) {
-				h := build(t, d, plan{servers: 1})
-				h.ask(prompt(1, 100), 5, false, nil)
-				h.settled()
-				if err := h.engines[0].Faults().Set(mimic.Fault{Kind: kind, Count: 2}); err != nil {
-					t.Fatal(err)
-				}
-				for i := range 6 {
-					h.ask(prompt(10+i, 100), 20, false, nil)
-				}
-				h.settled()
-				if h.engines[0].Faults().Struck(kind) != 2 {
-					t.Error("the fault did not strike")
-				}
-			})
-		}
-	}
-}
-
-// TestEventsLostForGood: a hole that cannot be filled hides what was known, and says so; what is stored from then on is known
-// again, and nothing is believed that is not there.
-func TestEventsLostForGood(t *testing.T) {
 	for _, d := range []mimic.Dialect{mimic.VLLM, mimic.VLLMLegacy, mimic.SGLang} {
 		t.Run(string(d), func(t *testing.T) {
 			h := build(t, d, plan{servers: 1})
 			h.ask(prompt(1, 100), 5, false, nil)
 			h.settled()
-			if err := h.engines[0].Faults().Set(mimic.Fault{Kind: mimic.FaultGap, Count: 1}); err != nil {
+			if err := h.engines[0].Faults().Set(mimic.Fault{Kind: mimic.FaultDropEvents, Count: 2}); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 6 {
+				h.ask(prompt(10+i, 100), 20, false, nil)
+			}
+			h.settled()
+			if h.engines[0].Faults().Struck(mimic.FaultDropEvents) != 2 {
+				t.Error("the fault did not strike")
+			}
+		})
+	}
+}
+
+// TestEventsLostForGood: a hole that cannot be filled, or a batch that cannot be read, hides what was known, and says so; what
+// is stored from then on is known again, and nothing is believed that is not there.
+func TestEventsLostForGood(t *testing.T) {
+	for _, c := range []struct {
+		dialect mimic.Dialect
+		kind    mimic.FaultKind
+		warning string
+	}{
+		{mimic.VLLM, mimic.FaultGap, "kv_events_lost"},
+		{mimic.VLLM, mimic.FaultGarbleEvents, "kv_events_bad"},
+		{mimic.VLLMLegacy, mimic.FaultGap, "kv_events_lost"},
+		{mimic.SGLang, mimic.FaultGap, "kv_events_lost"},
+		{mimic.SGLang, mimic.FaultGarbleEvents, "kv_events_bad"},
+	} {
+		t.Run(string(c.dialect)+"/"+string(c.kind), func(t *testing.T) {
+			h := build(t, c.dialect, plan{servers: 1})
+			h.ask(prompt(1, 100), 5, false, nil)
+			h.settled()
+			if err := h.engines[0].Faults().Set(mimic.Fault{Kind: c.kind, Count: 1}); err != nil {
 				t.Fatal(err)
 			}
 			h.ask(prompt(2, 100), 5, false, nil)
@@ -183,7 +191,7 @@ func TestEventsLostForGood(t *testing.T) {
 				return nil
 			})
 			h.eventually(func() error {
-				if !strings.Contains(h.get("/v1/router/workers"), "kv_events_lost") {
+				if !strings.Contains(h.get("/v1/router/workers"), c.warning) {
 					return fmt.Errorf("nobody says that events were lost: %s", h.get("/v1/router/workers"))
 				}
 				return nil

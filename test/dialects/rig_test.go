@@ -27,6 +27,7 @@ import (
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
 	"penstock/internal/engine/sim"
+	"penstock/internal/engine/tiny"
 	"penstock/internal/mimic"
 	"penstock/internal/node"
 )
@@ -77,6 +78,7 @@ type plan struct {
 	servers  int // 2
 	blocks   int // of each; 512
 	speedup  float64
+	tiny     bool // the engines compute, so that one goes on with what another one said
 	mimic    func(*mimic.Config)
 	settings []string
 }
@@ -85,9 +87,13 @@ type plan struct {
 func modelDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
+	builtin, err := token.Builtin()
+	if err != nil {
+		t.Fatal(err)
+	}
 	tokenizer, tokenizerConfig := token.BuiltinFiles()
 	for name, data := range map[string][]byte{
-		"tokenizer.json": tokenizer, "tokenizer_config.json": tokenizerConfig, "config.json": []byte(`{"vocab_size":4096,"max_position_embeddings":4096}`),
+		"tokenizer.json": tokenizer, "tokenizer_config.json": tokenizerConfig, "config.json": fmt.Appendf(nil, `{"vocab_size":%d,"max_position_embeddings":4096}`, builtin.VocabSize()),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			t.Fatal(err)
@@ -116,14 +122,19 @@ func serve(t *testing.T, dialect mimic.Dialect, dir string, p plan) *back {
 		blocks = p.blocks
 	}
 	encode := func(text string) []kv.Token { return pipe.Tokenizer.Encode(nil, text, prep.EncodeOptions{}) }
+	size := pipe.Tokenizer.VocabSize()
 	b := &back{}
 	cfg := mimic.Config{
 		Dialect: dialect, Pipe: pipe, Models: []string{"m"}, Root: dir, Seed: 5, KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0",
-		Open: func(int) (engine.Engine, error) {
-			e, err := sim.New(sim.Config{
-				Name: "m", Vocabulary: sim.Vocabulary{Size: 4096}, Text: sim.Passage(encode), BlockSize: blockSize, Blocks: blocks, ContextLength: 4096,
-				Timing: timing, Output: 20,
-			})
+		Open: func(int) (e engine.Engine, err error) {
+			if p.tiny {
+				e, err = tiny.New(t.Context(), tiny.Config{Name: "m", Vocabulary: tiny.Vocabulary{Size: size}, BlockSize: blockSize, Blocks: blocks})
+			} else {
+				e, err = sim.New(sim.Config{
+					Name: "m", Vocabulary: sim.Vocabulary{Size: size}, Text: sim.Passage(encode), BlockSize: blockSize, Blocks: blocks, ContextLength: 4096,
+					Timing: timing, Output: 20,
+				})
+			}
 			b.mu.Lock()
 			b.last = e
 			b.mu.Unlock()
