@@ -204,3 +204,21 @@ func TestInFrontOfMimics(t *testing.T) {
 		})
 	}
 }
+
+// TestExamineMimic: a doctor finds a server that speaks as vLLM does well, and one with its
+// events off not.
+func TestExamineMimic(t *testing.T) {
+	dir := small(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	spec, _ := mimicked(t, mimic.VLLM, dir, nil)
+	silentSpec, _ := mimicked(t, mimic.VLLM, dir, func(c *mimic.Config) { c.KVEvents, c.KVReplay, c.Features.Details = "", "", mimic.Off })
+	found := Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, "ENGINE="+spec+","+silentSpec, "HTTP_ADDR=127.0.0.1:0")})
+	of, _, _ := strings.Cut(spec, ",")
+	expect(t, found, "engine "+of, CheckOK, "serves m")
+	expect(t, found, "tokenizer of "+of, CheckOK, dir)
+	expect(t, found, "adapter of "+of, CheckOK, "m with 512 blocks of 16 tokens, 1 data-parallel ranks")
+	expect(t, found, "events of "+of, CheckOK, "followed for")
+	silent(t, found, "no_kv_events of "+of)
+	expect(t, found, "events of "+silentSpec, CheckWarn, "guessed")
+	expect(t, found, "no_kv_events of "+silentSpec, CheckWarn, "")
+	silent(t, found, "memory")
+}
