@@ -149,7 +149,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	card.Guided = d != nil
 	e := &Engine{client: p.client, native: p.native}
 	rc := remote.Config{
-		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Legs: remote.ManyLegs,
+		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Choices: remote.Apart, Legs: remote.ManyLegs,
 		Scrape: p.scraper(ctx), Alive: p.alive, Cache: source, Passes: passes,
 		Model: func(string) string { return p.model },
 	}

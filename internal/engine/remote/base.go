@@ -59,8 +59,10 @@ type Choices uint8
 
 // The ways.
 const (
-	OneByOne Choices = iota // a call for each
-	Together                // one call, as long as all begin at the same place
+	// OneByOne is a call for each: the first computes the prompt, and the others begin when it has.
+	OneByOne Choices = iota
+	Apart            // a call for each, all at once: sequences of the engine share nothing
+	Together         // one call, as long as all begin at the same place
 	// TogetherDrawn is Together for what is drawn at random: of the most likely token there is
 	// one, and the engine refuses to give it twice.
 	TogetherDrawn
@@ -379,8 +381,19 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		}
 		return <-taken
 	}
-	for _, p := range parts {
+	led := make(chan struct{}) // closed when the others may begin
+	lead := sync.OnceFunc(func() { close(led) })
+	if b.cfg.Choices == Apart {
+		lead()
+	}
+	for i, p := range parts {
 		wg.Go(func() {
+			if i > 0 {
+				select {
+				case <-led:
+				case <-ctx.Done():
+				}
+			}
 			err := b.follow(ctx, p, hand)
 			_ = hand(item{part: p, kind: itemEnd, err: err})
 		})
@@ -408,6 +421,9 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 			return err
 		}
 		taken <- err
+		if it.part == parts[0] && (it.kind == itemEnd || it.kind == itemEvent && parts[0].begun()) {
+			lead()
+		}
 	}
 	return a.end()
 }

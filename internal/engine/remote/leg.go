@@ -34,6 +34,9 @@ func (p *Part) Delivered(i int) int {
 // engine's last word is waited for.
 func (p *Part) Over() bool { return p.over() }
 
+// begun reports whether the engine has computed the part's prompt.
+func (p *Part) begun() bool { return p.Delivered(0) > 0 || p.over() }
+
 // Last returns the last token of output that was delivered of a part of one choice; ok is false
 // if there is none.
 func (p *Part) Last() (token kv.Token, ok bool) { return p.last, p.hasLast }

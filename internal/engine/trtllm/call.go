@@ -63,7 +63,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 		b = append(b, `,"seed":`...)
 		b = strconv.AppendUint(b, p.Seed, 10)
 	} else {
-		b = append(b, `,"top_k":1`...) // greedy in all versions
+		b = append(b, `,"temperature":0,"top_k":1`...) // either is greedy, not both in all versions
 	}
 	if s.RepetitionPenalty != 0 {
 		number("repetition_penalty", s.RepetitionPenalty, 1)
