@@ -34,7 +34,7 @@ func (c passCalls) Call(_ context.Context, addr, method string, body []byte, rec
 // TestPass: a request goes to a worker as it is and its answer comes as it is, under the
 // caller's number; another worker is tried until data is out.
 func TestPass(t *testing.T) {
-	const unknown = engine.CachedUnknown
+	const unknown, none = engine.CachedUnknown, fault.Code(255)
 	stream := engine.PassPiece{Accepted: true, Status: 200, Type: "text/event-stream"}
 	data := func(text string) engine.PassPiece { return engine.PassPiece{Data: []byte(text), Tokens: 1} }
 	last := engine.PassPiece{Last: true, PromptTokens: 9, OutputTokens: 2, Cached: 4}
@@ -44,19 +44,19 @@ func TestPass(t *testing.T) {
 		one, two []engine.PassPiece // of the two workers
 		dies     error              // the first one, in the end
 		got      string
-		err      fault.Code // 0 for none
+		err      fault.Code
 		heard    string
 	}{
-		{"served", []engine.PassPiece{stream, data("a"), data("b"), last}, nil, nil, "200 a b last:4", 0, "[513:-1 513:4]"},
-		{"late", []engine.PassPiece{stream, data("a"), {Last: true, PromptTokens: unknown, OutputTokens: unknown, Cached: unknown}}, nil, nil, "200 a last:-1", 0, "[513:-1]"},
-		{"refused", []engine.PassPiece{{Accepted: true, Status: 422}, {Data: []byte("no"), Last: true, Cached: unknown}}, nil, nil, "422 no last:-1", 0, "[513:-1]"},
-		{"moves", nil, []engine.PassPiece{stream, data("b"), last}, gone, "200 b last:4", 0, "[514:-1 514:4]"},
-		{"moves when accepted", []engine.PassPiece{stream}, []engine.PassPiece{stream, data("b"), last}, gone, "200 b last:4", 0, "[514:-1 514:4]"},
+		{"served", []engine.PassPiece{stream, data("a"), data("b"), last}, nil, nil, "200 a b last:4", none, "[513:-1 513:4]"},
+		{"late", []engine.PassPiece{stream, data("a"), {Last: true, PromptTokens: unknown, OutputTokens: unknown, Cached: unknown}}, nil, nil, "200 a last:-1", none, "[513:-1]"},
+		{"refused", []engine.PassPiece{{Accepted: true, Status: 422}, {Data: []byte("no"), Last: true, Cached: unknown}}, nil, nil, "422 no last:-1", none, "[513:-1]"},
+		{"moves", nil, []engine.PassPiece{stream, data("b"), last}, gone, "200 b last:4", none, "[514:-1 514:4]"},
+		{"moves when accepted", []engine.PassPiece{stream}, []engine.PassPiece{stream, data("b"), last}, gone, "200 b last:4", none, "[514:-1 514:4]"},
 		{"moves to another kind", []engine.PassPiece{stream}, []engine.PassPiece{{Accepted: true, Status: 200, Type: "text/plain"}}, gone, "200", fault.Internal, "[]"},
 		{"breaks", []engine.PassPiece{stream, data("a")}, []engine.PassPiece{stream, data("b"), last}, gone, "200 a", fault.Unavailable, "[513:-1]"},
 		{"breaks by leaving", []engine.PassPiece{stream, data("a")}, nil, fault.New(fault.Draining, "leaves"), "200 a", fault.Unavailable, "[513:-1]"},
 		{"a defect", []engine.PassPiece{data("a")}, nil, nil, "", fault.Internal, "[]"},
-		{"more than all", []engine.PassPiece{stream, last, data("a")}, nil, nil, "200 last:4", 0, "[513:4]"},
+		{"more than all", []engine.PassPiece{stream, last, data("a")}, nil, nil, "200 last:4", none, "[513:4]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := &book{pick: others(2)}
@@ -94,7 +94,7 @@ func TestPass(t *testing.T) {
 					return nil
 				})
 			})
-			code := fault.Code(0)
+			code := none
 			if err != nil {
 				code = fault.Of(err)
 			}
