@@ -69,19 +69,25 @@ func Refuses(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// Check returns an error if p cannot follow what came of the answer before, of which the
-// first piece, Accepted, has come or not.
-func (p *PassPiece) Check(accepted bool) error {
+// PassOrder holds the pieces of one attempt's answer to the contract of a Passer, whoever
+// takes them. The zero value is ready.
+type PassOrder struct{ begun, ended bool }
+
+// Take returns an error if p cannot come next.
+func (o *PassOrder) Take(p *PassPiece) error {
 	switch {
-	case p.Accepted == accepted:
+	case o.ended:
+		return Broken("more after the end of an answer", nil)
+	case p.Accepted == o.begun:
 		return Broken("a piece of an answer before its status, or a second status", nil)
-	case p.Accepted && (p.Status/100 != 2 && !Refuses(p.Status)):
+	case p.Accepted && p.Status/100 != 2 && !Refuses(p.Status):
 		return Broken("an answer with a status that is none", nil)
 	case p.Accepted && (p.Last || len(p.Data) > 0):
 		return Broken("an answer with its status", nil)
 	case p.Tokens < 0, p.PromptTokens < CachedUnknown, p.OutputTokens < CachedUnknown, p.Cached < CachedUnknown:
 		return Broken("a number of tokens that cannot be", nil)
 	}
+	o.begun, o.ended = true, p.Last
 	return nil
 }
 

@@ -166,8 +166,15 @@ func TestPassChecks(t *testing.T) {
 		{PassPiece{OutputTokens: -2}, true, false},
 		{PassPiece{Cached: -2}, true, false},
 	} {
-		if err := tt.piece.Check(tt.accepted); (err == nil) != tt.ok {
+		o := PassOrder{begun: tt.accepted}
+		if err := o.Take(&tt.piece); (err == nil) != tt.ok {
 			t.Errorf("%d: %+v after accepted %v: %v", i, tt.piece, tt.accepted, err)
+		}
+	}
+	var o PassOrder
+	for i, p := range append(passPieces(), passPieces()[1]) {
+		if err := o.Take(p); (err == nil) != (i < 3) {
+			t.Errorf("piece %d: %v", i, err)
 		}
 	}
 }

@@ -34,7 +34,7 @@ type passing struct {
 
 	// Of the attempt in progress.
 	decision  route.Decision
-	accepted  bool
+	order     engine.PassOrder
 	prefilled bool
 	grown     int // tokens that the router was not told of
 	piece     engine.PassPiece
@@ -208,7 +208,7 @@ func (p *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerI
 func (p *passing) Try(ctx context.Context, number uint32, d route.Decision) error {
 	f := p.c.f
 	defer f.deps.Router.Free(p.route.ID, number)
-	p.decision, p.accepted, p.prefilled, p.grown, p.whole = d, false, false, 0, p.whole[:0]
+	p.decision, p.order, p.prefilled, p.grown, p.whole = d, engine.PassOrder{}, false, 0, p.whole[:0]
 	p.output, p.cached, p.last = 0, engine.CachedUnknown, time.Time{}
 	p.request.Attempt = number
 	if err := p.c.answer.take(&event{kind: routed, attempt: number, decision: d, tokens: len(p.request.Prompt)}); err != nil {
@@ -233,13 +233,10 @@ func (p *passing) take(frame []byte) error {
 	if err := engine.DecodePassPiece(frame, &p.piece); err != nil {
 		return engine.Broken("a frame that cannot be read", err)
 	}
-	switch {
-	case p.piece.Attempt != p.request.Attempt:
+	if p.piece.Attempt != p.request.Attempt {
 		return nil // a late answer
-	case p.done:
-		return engine.Broken("more after the end of an answer", nil)
 	}
-	if err := p.piece.Check(p.accepted); err != nil {
+	if err := p.order.Take(&p.piece); err != nil {
 		return err
 	}
 	if p.piece.Accepted {
@@ -251,7 +248,6 @@ func (p *passing) take(frame []byte) error {
 // begin takes the status of an answer. The headers of a stream go out with it; those of the
 // streams that follow must be the same.
 func (p *passing) begin() error {
-	p.accepted = true
 	a := p.c.answer
 	status, kind := p.piece.Status, p.piece.Type
 	a.stream = p.request.Stream && status/100 == 2 && strings.HasPrefix(kind, "text/event-stream")

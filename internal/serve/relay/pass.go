@@ -63,7 +63,7 @@ type passing struct {
 	wishes  route.Request      // what the client wants of the choice of a worker
 
 	// Of the attempt in progress.
-	began     bool // it was accepted
+	order     engine.PassOrder
 	prefilled bool
 	grown     int // tokens that the router was not told of
 	blockSize int
@@ -95,7 +95,7 @@ func (t *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerI
 // the caller's to deal with: no other worker makes that good.
 func (t *passing) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer t.e.r.deps.Router.Free(t.id, number)
-	t.began, t.prefilled, t.grown, t.blockSize = false, false, 0, d.BlockSize
+	t.order, t.prefilled, t.grown, t.blockSize = engine.PassOrder{}, false, 0, d.BlockSize
 	t.request.Attempt = number
 	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.StallTimeout, d, engine.MethodPass, engine.AppendPassRequest(nil, &t.request), t.take)
 	switch {
@@ -119,13 +119,10 @@ func (t *passing) take(frame []byte) error {
 	if err := engine.DecodePassPiece(frame, p); err != nil {
 		return engine.Broken("a frame that cannot be read", err)
 	}
-	switch {
-	case p.Attempt != t.request.Attempt:
+	if p.Attempt != t.request.Attempt {
 		return nil // a late answer
-	case t.done:
-		return engine.Broken("more after the end of an answer", nil)
 	}
-	if err := p.Check(t.began); err != nil {
+	if err := t.order.Take(p); err != nil {
 		return err
 	}
 	if p.Accepted {
@@ -139,7 +136,6 @@ func (t *passing) take(frame []byte) error {
 // begin tells the caller of the answer. That of another worker, after one that failed, must
 // be of the same kind.
 func (t *passing) begin() error {
-	t.began = true
 	p := &t.piece
 	switch {
 	case t.told == nil:

@@ -61,7 +61,7 @@ type passing struct {
 	started time.Time
 	frame   []byte
 
-	accepted               bool
+	order                  engine.PassOrder
 	prompt, output, cached atomic.Int64
 }
 
@@ -73,10 +73,9 @@ func (p *passing) run(ctx context.Context) error {
 // deliver sends one piece to the caller. An engine that does not keep to the contract fails
 // here, so that nobody blames the wire for it.
 func (p *passing) deliver(piece *engine.PassPiece) error {
-	if err := piece.Check(p.accepted); err != nil {
+	if err := p.order.Take(piece); err != nil {
 		return err
 	}
-	p.accepted = true
 	p.s.beat()
 	p.output.Add(int64(piece.Tokens))
 	if piece.Last {
