@@ -158,6 +158,9 @@ func TestInFrontOfMimics(t *testing.T) {
 			port := freePorts(t, 4)
 			c.Ranks, c.KVEvents, c.KVReplay = 2, fmt.Sprintf("tcp://127.0.0.1:%d", port), fmt.Sprintf("tcp://127.0.0.1:%d", port+2)
 		}},
+		{"sglang", mimic.SGLang, 2, nil},
+		{"trtllm", mimic.TRTLLM, 2, nil},
+		{"llamacpp", mimic.LlamaCPP, 2, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var specs []string
@@ -165,7 +168,7 @@ func TestInFrontOfMimics(t *testing.T) {
 				spec, _ := mimicked(t, c.dialect, dir, c.change)
 				specs = append(specs, spec)
 			}
-			cfg := settingsOf(t, config.Up, "ENGINE="+strings.Join(specs, ","), "HTTP_ADDR=127.0.0.1:0", "ROUTER_PREDICTED_TTL=0s")
+			cfg := settingsOf(t, config.Up, "ENGINE="+strings.Join(specs, ","), "HTTP_ADDR=127.0.0.1:0", "ROUTER_PREDICTED_TTL=0s", "ENGINE_WAIT=20s")
 			ctx, cancel := context.WithCancel(t.Context())
 			log := &lockedBuffer{}
 			ready, ended := make(chan Ready, 1), make(chan error, 1)
