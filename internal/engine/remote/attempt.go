@@ -39,6 +39,8 @@ type choice struct {
 	// goes on as one delta, since to hand it on costs more than to read it.
 	tokens []kv.Token
 	probs  []engine.Logprob
+	// part is the call whose first choice this is: what it generates the engine caches.
+	part *Part
 }
 
 func newAttempt(b *Base, req *engine.Request, sink func(*engine.Delta) error) *attempt {
@@ -210,9 +212,8 @@ func (p *Part) Deliver(i int, tokens []kv.Token, probs []engine.Logprob, finish 
 			return engine.Broken("a token outside the vocabulary", nil)
 		}
 	}
-	a.b.load.grew(a.flight, len(tokens))
 	if i == 0 {
-		a.b.cache.grew(p, tokens)
+		c.part = p
 	}
 	p.grown(tokens)
 	if finish == engine.NotFinished {
@@ -268,6 +269,10 @@ func (a *attempt) flushChoice(index int) error {
 
 // hand hands on a.delta, which has what was gathered of c.
 func (a *attempt) hand(c *choice) error {
+	a.b.load.grew(a.flight, len(c.tokens))
+	if c.part != nil {
+		a.b.cache.grew(c.part, c.tokens)
+	}
 	c.have += len(c.tokens)
 	c.tokens, c.probs = c.tokens[:0], c.probs[:0]
 	return a.sink(&a.delta)
