@@ -1,10 +1,12 @@
-"""Records what a real vLLM says: its KV events and its HTTP answers.
+"""Records what real engines say: vLLM's KV events, and the HTTP answers of vLLM
+and llama.cpp.
 
     DIR/bin/python capture.py DIR MODEL OUT
 
-DIR is a directory of install.sh and MODEL one of make_model.py. Each scenario
-becomes one file OUT/events/NAME.json with the frames as they came and, in order,
-what was asked and answered; OUT/http has answers as an adapter sees them.
+DIR is a directory of install.sh and MODEL one of make_model.py. Each scenario of
+vLLM's events becomes one file OUT/events/NAME.json with the frames as they came
+and, in order, what was asked and answered. OUT/http has answers as an adapter sees
+them: a line with the status and what was asked, its body, an empty line, the answer.
 """
 
 import base64
@@ -16,9 +18,12 @@ import sys
 import tempfile
 import time
 
-import zmq
-
 import servers
+
+try:
+    import zmq
+except ImportError:  # llama.cpp has no events, and its directory no ZeroMQ
+    zmq = None
 
 BLOCK = 32
 QUIET = 1.0  # seconds without a frame after which a scenario's events are all there
@@ -165,31 +170,45 @@ def binary(run):
     run.save("binary", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0: hashes are bytes")
 
 
-def http(server, model, out):
-    """Answers as an adapter meets them, without paths of this machine."""
+def answers(server, model, out, requests, keep=()):
+    """Records one answer for each of requests, without paths of this machine."""
     out = out / "http"
     out.mkdir(parents=True, exist_ok=True)
+    for name, (path, body) in requests.items():
+        status, answer = servers.call(server.url + path, body)
+        said = answer.decode().replace(str(model), "/models/tiny")
+        if name == "metrics" and keep:  # 60 KB, of which adapters read a few lines
+            said = "\n".join(l for l in said.splitlines() if any(k in l for k in keep)) + "\n"
+        record = f"{status} {'POST' if body is not None else 'GET'} {path}\n"
+        record += (body.decode() if isinstance(body, bytes) else json.dumps(body) if body else "") + "\n\n"
+        (out / f"{name}.txt").write_text(record + said)
+        print(f"{name}: {status}")
+
+
+def http_vllm(server, model, out):
     p = prompt(1, 3 * BLOCK + 4)
     base = {"model": "tiny", "prompt": p, "temperature": 0, "max_tokens": 4, "return_token_ids": True}
     generate = {"model": "tiny", "token_ids": p, "stream": True, "stream_options": {"include_usage": True}}
     stream = {"stream": True, "stream_options": {"include_usage": True}}
     tokens = json.loads(servers.call(server.url + "/v1/completions", base | {"max_tokens": 3})[1])
     stop = tokens["choices"][0]["token_ids"][2]
+    greedy = {"temperature": 0, "max_tokens": 4}
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
     requests = {
         "models": ("/v1/models", None),
         "version": ("/version", None),
+        "completion-cold": ("/v1/completions", base | {"prompt": prompt(9, 40)}),
         "completion": ("/v1/completions", base),
         "completion-stream": ("/v1/completions", base | stream),
         "completion-stop-token": ("/v1/completions", base | stream | {"stop_token_ids": [stop]}),
         "completion-eos": ("/v1/completions", base | stream | {"logit_bias": {"1715": 100}}),
         "completion-two": ("/v1/completions", base | stream | {"n": 2, "temperature": 1, "seed": 1}),
         "completion-logprobs": ("/v1/completions", base | stream | {"logprobs": 2, "max_tokens": 2}),
-        "chat-stream": ("/v1/chat/completions", chat | stream | {"temperature": 0, "max_tokens": 3}),
-        "generate": ("/inference/v1/generate", generate | {"stream": False, "sampling_params": {"temperature": 0, "max_tokens": 4}}),
-        "generate-stream": ("/inference/v1/generate", generate | {"sampling_params": {"temperature": 0, "max_tokens": 4}}),
-        "generate-stop-token": ("/inference/v1/generate", generate | {"sampling_params": {"temperature": 0, "max_tokens": 4, "stop_token_ids": [stop]}}),
-        "generate-logprobs": ("/inference/v1/generate", generate | {"sampling_params": {"temperature": 0, "max_tokens": 2, "logprobs": 2}}),
+        "chat-stream": ("/v1/chat/completions", chat | stream | greedy),
+        "generate": ("/inference/v1/generate", generate | {"stream": False, "sampling_params": greedy}),
+        "generate-stream": ("/inference/v1/generate", generate | {"sampling_params": greedy}),
+        "generate-stop-token": ("/inference/v1/generate", generate | {"sampling_params": greedy | {"stop_token_ids": [stop]}}),
+        "generate-logprobs": ("/inference/v1/generate", generate | {"sampling_params": greedy | {"logprobs": 2}}),
         "tokenize": ("/tokenize", {"model": "tiny", "prompt": "hello world"}),
         "tokenize-chat": ("/tokenize", chat),
         "detokenize": ("/detokenize", {"model": "tiny", "tokens": [300, 301]}),
@@ -202,42 +221,76 @@ def http(server, model, out):
         "error-json": ("/v1/completions", b"{bad"),
         "error-path": ("/nope", None),
         "metrics": ("/metrics", None),
-    }  # fmt: skip
-    for name, (path, body) in requests.items():
-        status, answer = servers.call(server.url + path, body)
-        said = answer.decode().replace(str(model), "/models/tiny")
-        if name == "metrics":  # 60 KB, of which adapters read a few lines
-            keep = ("vllm:num_requests", "vllm:kv_cache", "vllm:gpu_cache", "vllm:prefix_cache", "vllm:gpu_prefix", "vllm:cache_config", "vllm:lora", "vllm:prompt_tokens", "vllm:generation_tokens")
-            said = "\n".join(l for l in said.splitlines() if any(k in l for k in keep)) + "\n"
-        record = f"{status} {'POST' if body is not None else 'GET'} {path}\n"
-        record += (body.decode() if isinstance(body, bytes) else json.dumps(body) if body else "") + "\n\n"
-        (out / f"{name}.txt").write_text(record + said)
-        print(f"{name}: {status}")
+    }
+    parts = ("num_requests", "kv_cache", "gpu_cache", "prefix_cache", "cache_config", "lora", "prompt_tokens", "generation_tokens")
+    answers(server, model, out, requests, tuple("vllm:" + part for part in parts))
+
+
+def http_llamacpp(server, model, out):
+    p = prompt(1, 100)
+    base = {"prompt": p, "temperature": 0, "n_predict": 4, "return_tokens": True, "cache_prompt": True}
+    stream = {"stream": True}
+    first = json.loads(servers.call(server.url + "/completion", base)[1])
+    chat = {"messages": [{"role": "user", "content": "hello"}]}
+    fields = {"response_fields": ["content", "tokens", "stop", "stop_type", "timings", "tokens_evaluated", "truncated"]}
+    requests = {
+        "props": ("/props", None),
+        "models": ("/v1/models", None),
+        "slots": ("/slots", None),
+        "health": ("/health", None),
+        "completion-cold": ("/completion", base | {"prompt": prompt(2, 90)}),
+        "completion": ("/completion", base),
+        "completion-stream": ("/completion", base | stream),
+        "completion-fields": ("/completion", base | stream | fields),
+        "completion-grown": ("/completion", base | fields | {"prompt": p + first["tokens"] + prompt(3, 20)}),
+        "completion-branch": ("/completion", base | fields | {"prompt": p[:60] + prompt(4, 30)}),
+        "completion-eos": ("/completion", base | stream | fields | {"logit_bias": [[1715, 100]]}),
+        "completion-progress": ("/completion", base | stream | fields | {"return_progress": True, "timings_per_token": True}),
+        "completion-two": ("/completion", base | stream | fields | {"n_cmpl": 2, "temperature": 1, "seed": 1}),
+        "completion-logprobs": ("/completion", base | stream | fields | {"n_probs": 2, "n_predict": 2}),
+        "completion-slot": ("/completion", base | fields | {"id_slot": 1}),
+        "openai-completion": ("/v1/completions", {"prompt": p, "max_tokens": 4, "temperature": 0}),
+        "openai-chat-stream": ("/v1/chat/completions", chat | stream | {"max_tokens": 3, "temperature": 0, "stream_options": {"include_usage": True}}),
+        "tokenize": ("/tokenize", {"content": "hello world"}),
+        "tokenize-special": ("/tokenize", {"content": "<|user|>hello", "add_special": True, "parse_special": True}),
+        "detokenize": ("/detokenize", {"tokens": [300, 301]}),
+        "apply-template": ("/apply-template", chat),
+        "error-vocabulary": ("/completion", base | {"prompt": [99999]}),
+        "error-empty": ("/completion", base | {"prompt": []}),
+        "error-too-long": ("/completion", base | {"prompt": prompt(1, 520)}),
+        "error-json": ("/completion", b"{bad"),
+        "error-path": ("/nope", None),
+        "metrics": ("/metrics", None),
+    }
+    answers(server, model, out, requests)
 
 
 def main(directory, model, out):
     directory, model, out = pathlib.Path(directory), pathlib.Path(model).resolve(), pathlib.Path(out)
     version = (directory / "version").read_text().strip()
     work = pathlib.Path(tempfile.mkdtemp())
-    runs = [
-        ("events", {"blocks": 24, "context": 512}, events),
-        ("adapter", {"arguments": ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"ad={model}/adapter")}, adapters),
-        ("binary", {"env": {"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}}, binary),
-        ("http", {"context": 512}, None),
-    ]  # fmt: skip
+    scale_out = ("--enable-scale-out",) if version.split(".")[:2] >= ["0", "30"] else ()
+    lora = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"ad={model}/adapter")
+
+    def recorded(scenario):
+        return lambda server: scenario(Run(server, version, out))
+
+    if (directory / "llama-server").exists():
+        runs = [(servers.llamacpp(directory, model, work, context=512), lambda server: http_llamacpp(server, model, out))]
+    else:
+        runs = [
+            (servers.vllm(directory, model, work, "events", blocks=24, context=512), recorded(events)),
+            (servers.vllm(directory, model, work, "adapter", arguments=lora), recorded(adapters)),
+            (servers.vllm(directory, model, work, "binary", env={"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}), recorded(binary)),
+            (servers.vllm(directory, model, work, "http", context=512, arguments=scale_out), lambda server: http_vllm(server, model, out)),
+        ]
     try:
-        for name, options, scenario in runs:
-            if name == "http" and tuple(map(int, version.split(".")[:2])) >= (0, 30):
-                options |= {"arguments": ("--enable-scale-out",)}
-            server = servers.vllm(directory, model, work, name, **options)
+        for server, scenario in runs:
             try:
                 server.start().ready()
-                if scenario:
-                    scenario(Run(server, version, out))
-                else:
-                    http(server, model, out)
+                scenario(server)
             except servers.Failed as e:
-                print(f"{name}: FAILED: {e}")
+                print(f"{server.name}: FAILED: {e}")
             finally:
                 server.stop()
     finally:
