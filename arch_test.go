@@ -41,7 +41,9 @@ var mayImport = map[string][]string{
 	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
 	"internal/zmtp":                  {"internal/backoff"},                                     // peers that are dialled again
 	"internal/node":                  {"internal/config"},
-	"bench/replicas":                 {"test/fleet"}, // measures what it starts
+	"bench/feeds":                    {"bench/child"}, // measures what it starts
+	"bench/gateway":                  {"bench/child"}, // likewise
+	"bench/replicas":                 {"test/fleet"},  // likewise
 	"test/chaos":                     {"test/fleet"}, // disturbs what it starts
 	"test/planes":                    {"test/fleet"}, // measures what it starts
 	"test/soak":                      {"test/fleet"}, // likewise

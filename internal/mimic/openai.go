@@ -53,6 +53,7 @@ type openaiRequest struct {
 	StreamOptions streamOptions `json:"stream_options"`
 
 	ReturnTokens     bool            `json:"return_token_ids"`
+	TokenNames       bool            `json:"return_tokens_as_token_ids"`
 	Detokenize       *bool           `json:"detokenize"`       // TensorRT-LLM's
 	PromptTokens     []kv.Token      `json:"prompt_token_ids"` // likewise, of chats
 	CacheSalt        string          `json:"cache_salt"`
@@ -605,7 +606,9 @@ func (s *Server) streamCall(ctx context.Context, w http.ResponseWriter, c *call,
 		counted[i] += len(p.tokens)
 		u.completion += len(p.tokens)
 		if first {
-			u.cached = cachedOf(u.cached, p.cached)
+			if p.choice == 0 { // the choices of a prompt share it
+				u.cached = cachedOf(u.cached, p.cached)
+			}
 		}
 		m.tokens(p)
 		c.slot.add(p.tokens)
@@ -685,7 +688,9 @@ func (s *Server) wholeCall(ctx context.Context, w http.ResponseWriter, c *call, 
 	err := s.each(ctx, a, f, func() {}, func(p *part) error {
 		i := p.prompt*c.n + p.choice
 		if !seen[i] {
-			u.cached = cachedOf(u.cached, p.cached)
+			if p.choice == 0 { // the choices of a prompt share it
+				u.cached = cachedOf(u.cached, p.cached)
+			}
 			seen[i] = true
 		}
 		u.completion += len(p.tokens)
@@ -757,7 +762,7 @@ func (s *Server) wholeCall(ctx context.Context, w http.ResponseWriter, c *call, 
 // logprobs is what a part says of its tokens, as completions or chats have it.
 func (s *Server) logprobs(c *call, p *part) object {
 	name := func(t kv.Token) string {
-		if s.cfg.Pipe == nil {
+		if s.cfg.Pipe == nil || c.q.TokenNames {
 			return "token_id:" + strconv.FormatUint(uint64(t), 10)
 		}
 		b, _ := s.cfg.Pipe.Tokenizer.AppendBytes(nil, t)

@@ -2,6 +2,7 @@ package mimic
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -182,41 +183,43 @@ func (m *measure) end() {
 	}
 }
 
-// page is the text of metrics as Prometheus reads it.
+// page is the text of metrics as Prometheus reads it: all samples of a name are together.
 type page struct {
-	b    strings.Builder
-	seen map[string]bool
+	order    []string
+	families map[string]*strings.Builder
+}
+
+// family returns where the samples of a name are written.
+func (p *page) family(kind, name string) *strings.Builder {
+	b := p.families[name]
+	if b == nil {
+		if p.families == nil {
+			p.families = map[string]*strings.Builder{}
+		}
+		b = &strings.Builder{}
+		fmt.Fprintf(b, "# HELP %s %s.\n# TYPE %s %s\n", name, strings.ReplaceAll(name, "_", " "), name, kind)
+		p.families[name] = b
+		p.order = append(p.order, name)
+	}
+	return b
 }
 
 // add writes one sample.
 func (p *page) add(kind, name, labels string, v float64) {
-	if p.seen == nil {
-		p.seen = map[string]bool{}
-	}
-	if !p.seen[name] {
-		p.seen[name] = true
-		fmt.Fprintf(&p.b, "# HELP %s %s.\n# TYPE %s %s\n", name, strings.ReplaceAll(name, "_", " "), name, kind)
-	}
-	p.sample(name, labels, v)
+	sample(p.family(kind, name), name, labels, v)
 }
 
-func (p *page) sample(name, labels string, v float64) {
-	p.b.WriteString(name)
+func sample(b *strings.Builder, name, labels string, v float64) {
+	b.WriteString(name)
 	if labels != "" {
-		p.b.WriteString("{" + labels + "}")
+		b.WriteString("{" + labels + "}")
 	}
-	p.b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + "\n")
+	b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + "\n")
 }
 
 // histogram writes one.
 func (p *page) histogram(name, labels string, h *histogram) {
-	if p.seen == nil {
-		p.seen = map[string]bool{}
-	}
-	if !p.seen[name] {
-		p.seen[name] = true
-		fmt.Fprintf(&p.b, "# HELP %s %s.\n# TYPE %s histogram\n", name, strings.ReplaceAll(name, "_", " "), name)
-	}
+	out := p.family("histogram", name)
 	comma := ""
 	if labels != "" {
 		comma = ","
@@ -226,17 +229,19 @@ func (p *page) histogram(name, labels string, h *histogram) {
 		if h.counts != nil {
 			n = h.counts[i]
 		}
-		p.sample(name+"_bucket", labels+comma+`le="`+strconv.FormatFloat(b, 'f', -1, 64)+`"`, float64(n))
+		sample(out, name+"_bucket", labels+comma+`le="`+strconv.FormatFloat(b, 'f', -1, 64)+`"`, float64(n))
 	}
-	p.sample(name+"_bucket", labels+comma+`le="+Inf"`, float64(h.n))
-	p.sample(name+"_count", labels, float64(h.n))
-	p.sample(name+"_sum", labels, h.sum)
+	sample(out, name+"_bucket", labels+comma+`le="+Inf"`, float64(h.n))
+	sample(out, name+"_count", labels, float64(h.n))
+	sample(out, name+"_sum", labels, h.sum)
 }
 
 // write answers with the page.
 func (p *page) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write([]byte(p.b.String()))
+	for _, name := range p.order {
+		_, _ = io.WriteString(w, p.families[name].String())
+	}
 }
 
 // metrics serves a page, late where a fault wants it.

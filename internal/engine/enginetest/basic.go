@@ -196,7 +196,7 @@ func (s *suite) testDone(t *testing.T) {
 	req.Generated = [][]kv.Token{whole[0].Tokens, whole[1].Tokens[:2], nil}
 	req.Done = []bool{true, false, false}
 	got := MustGenerate(t, ctx, e, req)
-	if !slices.Equal(got[1].Tokens, whole[1].Tokens[2:]) || !slices.Equal(got[2].Tokens, whole[2].Tokens) {
+	if !s.same(got[1].Tokens, whole[1].Tokens[2:]) || !s.same(got[2].Tokens, whole[2].Tokens) {
 		t.Errorf("resumed beside a finished choice: %v", got)
 	}
 	// All that was to be generated was delivered, but not that it is the end.
@@ -215,6 +215,12 @@ func (s *suite) testDone(t *testing.T) {
 	req.Done = []bool{true, true, true}
 	MustGenerate(t, ctx, e, req) // returns, with Accepted alone
 	idle(t, e, "after all requests")
+}
+
+// same reports whether a resumed stream is the rest of the one that it continues, as far as
+// engines of this kind promise it.
+func (s *suite) same(got, want []kv.Token) bool {
+	return slices.Equal(got, want) || s.Redraws && len(got) == len(want)
 }
 
 func (s *suite) testLogprobs(t *testing.T) {

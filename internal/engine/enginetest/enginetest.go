@@ -31,6 +31,9 @@ type Options struct {
 	// Text returns the text of a token; "" if it has none. Engines whose card says
 	// Guided need it.
 	Text func(kv.Token) string
+	// Redraws says that the engine goes on with a stream as with any prompt: what it draws then is not
+	// what it would have drawn, so that of resumed streams only the shape is tested.
+	Redraws bool
 }
 
 // Test runs the suite. Optional abilities (KVSource, LoadSource, Embedder, Preprocessor) are tested

@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -64,6 +65,10 @@ func (s *suite) testResume(t *testing.T) {
 					for i := range got {
 						got[i].Cached = 0
 					}
+					if s.Redraws {
+						s.checkRedrawn(t, cut, &again, got)
+						return
+					}
 					if diff := cmp.Diff(want, got); diff != "" {
 						t.Errorf("cut %d (-uncut +resumed):\n%s", cut, diff)
 					}
@@ -73,6 +78,30 @@ func (s *suite) testResume(t *testing.T) {
 		})
 	}
 	idle(t, second, "after all requests")
+}
+
+// checkRedrawn wants of the rest of a stream that it ends as it must: with its length, or with a
+// stop token that may be where it is.
+func (s *suite) checkRedrawn(t *testing.T, cut int, req *engine.Request, got []Choice) {
+	for i, c := range got {
+		before := len(req.Generated[i])
+		all := before + len(c.Tokens)
+		stopped := func(at int, token kv.Token) bool {
+			return at >= req.Stop.MinTokens && (slices.Contains(req.Stop.Tokens, token) || !req.Stop.IgnoreEOS && slices.Contains(s.card.EOS, token))
+		}
+		switch {
+		case req.Done[i]:
+		case c.Finish == engine.FinishLength && all != req.Stop.MaxTokens:
+			t.Errorf("cut %d: choice %d ends for its length after %d tokens", cut, i, all)
+		case c.Finish == engine.FinishStop && len(c.Tokens) > 0 && !stopped(all-1, c.Tokens[len(c.Tokens)-1]) && req.Guide == nil:
+			t.Errorf("cut %d: choice %d ends with no stop token, after %d tokens", cut, i, all)
+		}
+		for at, token := range c.Tokens[:max(len(c.Tokens)-1, 0)] {
+			if slices.Contains(req.Stop.Tokens, token) && req.Guide == nil {
+				t.Errorf("cut %d: choice %d has a stop token at %d and goes on", cut, i, before+at)
+			}
+		}
+	}
 }
 
 // cutAt makes req the resumption of whole after cut tokens, choices other than

@@ -108,7 +108,7 @@ func (c *Client) Exists(ctx context.Context, path string) (bool, error) {
 	}
 	defer a.Close()
 	switch a.Status {
-	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented, http.StatusForbidden: // 403 is vLLM's for what is switched off
 		return false, nil
 	}
 	return true, nil
@@ -116,3 +116,51 @@ func (c *Client) Exists(ctx context.Context, path string) (bool, error) {
 
 // EventStream reports whether the answer is a stream of server-sent events.
 func (a *Answer) EventStream() bool { return strings.HasPrefix(a.Type, "text/event-stream") }
+
+// Scrape reads an engine's metrics and calls take with their text, which is valid during the
+// call only.
+func (c *Client) Scrape(ctx context.Context, path string, take func(text []byte)) error {
+	a, err := c.Do(ctx, &Call{Method: http.MethodGet, Path: path})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if !a.OK() {
+		return a.Refused()
+	}
+	text := NewBody()
+	defer text.Release()
+	if err := readInto(text, a, maxProbe); err != nil {
+		return a.Broken(ctx, err)
+	}
+	take(text.B)
+	return nil
+}
+
+// readInto reads all of src, of at most limit bytes.
+func readInto(b *Body, src io.Reader, limit int) error {
+	for {
+		if len(b.B) == cap(b.B) {
+			b.B = append(b.B, 0)[:len(b.B)]
+		}
+		n, err := src.Read(b.B[len(b.B):cap(b.B)])
+		b.B = b.B[:len(b.B)+n]
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case len(b.B) > limit:
+			return fmt.Errorf("more than %d bytes", limit)
+		}
+	}
+}
+
+// All reads the rest of an answer that is small.
+func (a *Answer) All(ctx context.Context) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(a, maxProbe))
+	if err != nil {
+		return nil, a.Broken(ctx, err)
+	}
+	return body, nil
+}

@@ -47,6 +47,11 @@ type Config struct {
 	Cache Source
 	// Warnings are known from the beginning and do not end.
 	Warnings []engine.Warning
+	// Passes are the paths of which clients' requests are taken as they are, ascending. Model is what the
+	// engine calls an adapter, or for "" the model; nil leaves names as they are. Headers go with each.
+	Passes  []string
+	Model   func(lora string) string
+	Headers []string
 }
 
 // Choices says how the choices of a request are asked for.
@@ -105,6 +110,7 @@ var (
 	_ engine.LoadSource    = (*Base)(nil)
 	_ engine.WarningSource = (*Base)(nil)
 	_ engine.AdapterSource = (*Base)(nil)
+	_ engine.Passer        = (*Base)(nil)
 )
 
 // New returns a Base that does nothing until Run.
@@ -451,6 +457,14 @@ func (b *Base) Warnings() []engine.Warning {
 	out = append(out, b.load.warnings()...)
 	out = append(out, b.cache.warnings()...)
 	return append(out, b.ledger.warnings(b.cache.silent())...)
+}
+
+// upstream is what the engine calls an adapter, or for "" the model.
+func (b *Base) upstream(lora string) string {
+	if b.cfg.Model != nil {
+		return b.cfg.Model(lora)
+	}
+	return cmp.Or(lora, b.cfg.Card.Name)
 }
 
 // requestID returns a name for an upstream request that no other has at the same time.

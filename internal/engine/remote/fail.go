@@ -63,6 +63,8 @@ func classify(status int, s said) *fault.Error {
 		return f
 	case status == http.StatusRequestEntityTooLarge:
 		return fault.New(fault.TooLarge, "%s", message)
+	case status == http.StatusForbidden && s.message != "":
+		return fault.New(fault.Unavailable, "the engine does not allow what was asked (status 403): %s", s.message)
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return fault.New(fault.Unavailable, "the engine does not take the key of its adapter (status %d): set api-key-file", status)
 	case status == http.StatusNotFound:

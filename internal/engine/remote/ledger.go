@@ -4,16 +4,8 @@ import (
 	"fmt"
 	"sync"
 
+	"penstock/core/forecast"
 	"penstock/internal/engine"
-)
-
-// The judgement of predictions: over so many requests of which they say something, which share
-// of them must be off for a warning to begin, and below which share it ends.
-const (
-	judged     = 32
-	beginsAt   = 8 // a quarter
-	endsAt     = 2
-	aloneAfter = 8
 )
 
 // ledger compares what an engine should have cached with what it reports.
@@ -22,13 +14,8 @@ type ledger struct {
 
 	mu struct {
 		sync.Mutex
-		ring              [judged]bool // off by more than a block
-		n, off            int
-		predicted, found  uint64
-		compared, apart   uint64
-		wrong             bool
-		alone             int // requests in a row with cached tokens that no event had promised
-		ringPred, ringHas [judged]int
+		record                            forecast.Record
+		predicted, found, compared, apart uint64
 	}
 }
 
@@ -40,35 +27,13 @@ func (l *ledger) note(guess, reported int) {
 	defer l.mu.Unlock()
 	m := &l.mu
 	m.compared++
-	m.predicted += uint64(max(guess, 0))
+	m.predicted += uint64(guess)
 	m.found += uint64(reported)
-	apart := guess-reported > l.blockSize || reported-guess > l.blockSize
-	if apart {
+	if guess-reported > l.blockSize || reported-guess > l.blockSize {
 		m.apart++
 	}
-	if guess == 0 && reported == 0 {
-		return // says nothing
-	}
-	if guess == 0 {
-		m.alone++
-	} else {
-		m.alone = 0
-	}
-	at := m.n % judged
-	if m.ring[at] {
-		m.off--
-	}
-	m.ring[at], m.ringPred[at], m.ringHas[at] = apart, guess, reported
-	if apart {
-		m.off++
-	}
-	m.n++
-	switch {
-	case m.n >= judged && m.off >= beginsAt:
-		m.wrong = true
-	case m.off <= endsAt:
-		m.wrong = false
-	}
+	known := guess / l.blockSize
+	m.record.Add(known, known, reported/l.blockSize)
 }
 
 func (l *ledger) stats(s *Stats) {
@@ -77,27 +42,29 @@ func (l *ledger) stats(s *Stats) {
 	s.Predicted, s.Reported, s.Compared, s.Apart = l.mu.predicted, l.mu.found, l.mu.compared, l.mu.apart
 }
 
-// warnings judges. silent says that the engine's events never told of a stored block.
+// warnings judges. silent says that nothing was ever known to be stored.
 func (l *ledger) warnings(silent bool) []engine.Warning {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case silent && l.mu.alone >= aloneAfter:
+	predicted, found := l.mu.record.Evidence()
+	switch verdict := l.mu.record.Verdict(); {
+	case verdict == forecast.Blind && silent:
 		return []engine.Warning{{
 			Code:   engine.WarnEventsAlone,
-			Detail: fmt.Sprintf("the engine reported cached tokens for the last %d requests that had any, and no event ever told of a block", l.mu.alone),
-			Remedy: "see whether its events are on, and whether the endpoint and rank here are those of its settings",
+			Detail: fmt.Sprintf("the engine found %d blocks in its cache in its last %d requests that had any, and no event ever told of a block", found, forecast.Window),
+			Remedy: "see whether its events are on, and whether the endpoint here is that of its settings (port + rank)",
 		}}
-	case l.mu.wrong:
-		predicted, has := 0, 0
-		for i := range l.mu.ringPred {
-			predicted += l.mu.ringPred[i]
-			has += l.mu.ringHas[i]
-		}
+	case verdict == forecast.Blind:
 		return []engine.Warning{{
 			Code:   engine.WarnMispredict,
-			Detail: fmt.Sprintf("of the last %d requests with anything cached, %d were off by more than a block: %d tokens expected, %d reported", judged, l.mu.off, predicted, has),
-			Remedy: "see whether events get lost, and whether several engines share one endpoint for events",
+			Detail: fmt.Sprintf("the engine found %d blocks in its cache in its last %d requests that had any, and its events promised none of them", found, forecast.Window),
+			Remedy: "see whether the tokenizer, the template and the block size here are the engine's, and whether these events are its own",
+		}}
+	case verdict == forecast.Over:
+		return []engine.Warning{{
+			Code:   engine.WarnMispredict,
+			Detail: fmt.Sprintf("of %d blocks that the engine should have had cached in %d requests, it found %d", predicted, forecast.Window, found),
+			Remedy: "see whether events get lost, whether several engines share one endpoint for events, and whether others clear its cache",
 		}}
 	}
 	return nil

@@ -1,0 +1,35 @@
+package remote
+
+import (
+	"context"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// Seen is what came of a question to an engine.
+type Seen struct {
+	Tokens int // of output
+	Cached int // of the prompt, engine.CachedUnknown if the engine did not say
+}
+
+// Ask has an engine generate one token after prompt, to find out what it can do.
+func Ask(ctx context.Context, client *Client, card *engine.Card, d Dialect, prompt []kv.Token) (Seen, error) {
+	b, err := New(Config{Card: *card, Client: client, Dialect: d})
+	if err != nil {
+		return Seen{}, err
+	}
+	req := &engine.Request{
+		ID: "penstock-probe", Attempt: 1, Choices: 1, Logprobs: -1, Model: card.Name, Prompt: prompt,
+		Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true},
+	}
+	seen := Seen{Cached: engine.CachedUnknown}
+	err = b.generate(ctx, newAttempt(b, req, func(d *engine.Delta) error {
+		seen.Tokens += len(d.Tokens)
+		if !d.Accepted {
+			seen.Cached = max(seen.Cached, d.Cached)
+		}
+		return nil
+	}))
+	return seen, err
+}

@@ -1,0 +1,229 @@
+package vllm
+
+import (
+	"io"
+	"math"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+)
+
+// completions asks for tokens by /v1/completions, whose prompt may be token ids and which
+// returns token ids when asked to (return_token_ids, vLLM 0.10.2).
+type completions struct {
+	e      *Engine
+	pinned []string
+}
+
+// Call implements [remote.Dialect].
+func (c *completions) Call(p *remote.Part, call *remote.Call) error {
+	call.Path, call.Headers = pathCompletions, c.pinned
+	b, err := appendHead(call.Large.B, c.e.upstream(p.Request.Salt.LoRA), p)
+	if err != nil {
+		return err
+	}
+	b = append(b, `,"return_token_ids":true,"prompt":`...)
+	prompt, generated := p.Prompt()
+	b = remote.AppendTokens(b, prompt, generated)
+	if n := len(p.Choices); n > 1 {
+		b = whereWhole(b, "n", int64(n))
+	}
+	b = appendSampling(b, p)
+	if n := p.Request.Logprobs; n >= 0 {
+		b = whereWhole(b, "logprobs", int64(n))
+		b = append(b, `,"return_tokens_as_token_ids":true`...)
+	}
+	if g := p.Request.Guide; g != nil {
+		b = append(b, `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":`...)
+		b = append(append(b, g.Schema...), '}', '}')
+	}
+	call.Large.B = append(b, '}')
+	return nil
+}
+
+// Event implements [remote.Dialect].
+func (c *completions) Event(p *remote.Part, data []byte) error {
+	return event(p, data, readCompletionLogprobs)
+}
+
+// done is the data of a stream's last event.
+const done = "[DONE]"
+
+// event reads a chunk of either way: choices with token ids, the usage at the end, or an error.
+func event(p *remote.Part, data []byte, logprobs func(*remote.Cursor, *remote.Part)) error {
+	if string(data) == done {
+		return io.EOF
+	}
+	c := remote.NewCursor(data)
+	cached := engine.CachedUnknown
+	for c.Open('{'); c.More('}'); {
+		switch string(c.Key()) {
+		case "choices":
+			if err := choices(&c, p, logprobs); err != nil {
+				return err
+			}
+		case "usage":
+			if !c.Null() {
+				cached = usage(&c)
+			}
+		case "error":
+			if !c.Null() {
+				return remote.StreamError(data)
+			}
+		default:
+			c.Skip()
+		}
+	}
+	if c.End() != nil {
+		return engine.Broken("an event that is no JSON of its API", c.Err())
+	}
+	if cached >= 0 {
+		return p.Cached(cached)
+	}
+	return nil
+}
+
+// choices reads the choices of a chunk and delivers each.
+func choices(c *remote.Cursor, p *remote.Part, logprobs func(*remote.Cursor, *remote.Part)) error {
+	if c.Null() {
+		return nil
+	}
+	for c.Open('['); c.More(']'); {
+		index := int64(0)
+		var reason []byte
+		p.Tokens, p.Logprobs, p.Top = p.Tokens[:0], p.Logprobs[:0], p.Top[:0]
+		ids := false
+		for c.Open('{'); c.More('}'); {
+			switch string(c.Key()) {
+			case "index":
+				index = c.Int()
+			case "token_ids":
+				if !c.Null() {
+					p.Tokens, ids = c.Tokens(p.Tokens), true
+				}
+			case "finish_reason":
+				reason = c.Raw()
+			case "logprobs":
+				if !c.Null() && p.Request.Logprobs >= 0 {
+					logprobs(c, p)
+				}
+			default:
+				c.Skip()
+			}
+		}
+		if c.Err() != nil {
+			return engine.Broken("an event that is no JSON of its API", c.Err())
+		}
+		finish, err := finishOf(reason)
+		if err != nil {
+			return err
+		}
+		if !ids && finish == engine.NotFinished {
+			continue // an old version, which gives text alone: what is missing shows at the end
+		}
+		if err := p.Deliver(int(index), p.Tokens, aligned(p), finish); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// aligned returns the log-probabilities of p.Tokens, each with its token's id.
+func aligned(p *remote.Part) []engine.Logprob {
+	if p.Request.Logprobs < 0 {
+		return nil
+	}
+	for i := range min(len(p.Tokens), len(p.Logprobs)) {
+		p.Logprobs[i].Token = p.Tokens[i]
+	}
+	return p.Logprobs
+}
+
+// readCompletionLogprobs reads {"token_logprobs":[-0.1],"tokens":["token_id:5"],"top_logprobs":[{"token_id:5":-0.1}]}.
+func readCompletionLogprobs(c *remote.Cursor, p *remote.Part) {
+	grow := func(i int) *engine.Logprob {
+		for len(p.Logprobs) <= i {
+			p.Logprobs = append(p.Logprobs, engine.Logprob{})
+		}
+		return &p.Logprobs[i]
+	}
+	for c.Open('{'); c.More('}'); {
+		switch string(c.Key()) {
+		case "token_logprobs":
+			i := 0
+			for c.Open('['); c.More(']'); i++ {
+				if !c.Null() {
+					grow(i).Logprob = logprob(c.Float())
+				}
+			}
+		case "top_logprobs":
+			if c.Null() {
+				continue
+			}
+			i := 0
+			for c.Open('['); c.More(']'); i++ {
+				readTop(c, p, grow(i))
+			}
+		default:
+			c.Skip()
+		}
+	}
+}
+
+// readTop reads the alternatives of one token: {"token_id:5":-0.1,…}.
+func readTop(c *remote.Cursor, p *remote.Part, l *engine.Logprob) {
+	if c.Null() {
+		return
+	}
+	from := len(p.Top)
+	for c.Open('{'); c.More('}'); {
+		t := c.TokenKey()
+		p.Top = append(p.Top, engine.TokenLogprob{Token: t, Logprob: logprob(c.Float())})
+	}
+	setTop(p, l, from)
+}
+
+// setTop gives l the alternatives in p.Top from from on.
+func setTop(p *remote.Part, l *engine.Logprob, from int) {
+	n := p.Request.Logprobs
+	if n == 0 {
+		p.Top = p.Top[:from]
+		return
+	}
+	l.Top = mostLikely(p.Top[from:], n)
+}
+
+// logprob is v as an engine may say it: never above 0.
+func logprob(v float64) float32 { return float32(min(v, 0)) }
+
+// usage returns the cached tokens of {"prompt_tokens_details":{"cached_tokens":96},…}.
+func usage(c *remote.Cursor) int {
+	cached := engine.CachedUnknown
+	for c.Open('{'); c.More('}'); {
+		if string(c.Key()) != "prompt_tokens_details" {
+			c.Skip()
+			continue
+		}
+		if c.Null() {
+			continue
+		}
+		for c.Open('{'); c.More('}'); {
+			switch key := c.Key(); {
+			case string(key) != "cached_tokens":
+				c.Skip()
+			case !c.Null():
+				cached = int(min(c.Int(), math.MaxInt32))
+			}
+		}
+	}
+	return cached
+}
+
+// tokenOf is an id that the server says; one that is none is outside every vocabulary.
+func tokenOf(n int64) kv.Token {
+	if n < 0 || n > math.MaxUint32 {
+		return math.MaxUint32
+	}
+	return kv.Token(n)
+}

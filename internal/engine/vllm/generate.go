@@ -1,0 +1,95 @@
+package vllm
+
+import (
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
+)
+
+// generate asks for tokens by /inference/v1/generate, the server's interface for tokens alone: it
+// is all there is of one that was started with --tokens-only, and off in others unless they were
+// started with --enable-scale-out. It is asked for one choice at a time: some versions
+// lose count of several in a stream.
+type generate struct {
+	e      *Engine
+	pinned []string
+}
+
+// Call implements [remote.Dialect].
+func (g *generate) Call(p *remote.Part, call *remote.Call) error {
+	call.Path, call.Headers = pathGenerate, g.pinned
+	b, err := appendHead(call.Large.B, g.e.upstream(p.Request.Salt.LoRA), p)
+	if err != nil {
+		return err
+	}
+	b = append(b, `,"token_ids":`...)
+	prompt, generated := p.Prompt()
+	b = remote.AppendTokens(b, prompt, generated)
+	b = append(b, `,"sampling_params":{"n":1,"detokenize":false`...)
+	b = appendSampling(b, p)
+	if n := p.Request.Logprobs; n >= 0 {
+		b = whereWhole(b, "logprobs", int64(n))
+	}
+	if g := p.Request.Guide; g != nil {
+		// The schema is a text here.
+		b = append(b, `,"structured_outputs":{"json":`...)
+		b = append(strictjson.AppendString(b, g.Schema), '}')
+	}
+	call.Large.B = append(b, '}', '}')
+	return nil
+}
+
+// Event implements [remote.Dialect].
+func (g *generate) Event(p *remote.Part, data []byte) error { return event(p, data, readTokenLogprobs) }
+
+// readTokenLogprobs reads {"content":[{"token_id":5,"logprob":-0.1,"top_logprobs":[{"token_id":5,"logprob":-0.1}]}]};
+// older versions name tokens "token":"token_id:5".
+func readTokenLogprobs(c *remote.Cursor, p *remote.Part) {
+	for c.Open('{'); c.More('}'); {
+		if string(c.Key()) != "content" {
+			c.Skip()
+			continue
+		}
+		if c.Null() {
+			continue
+		}
+		for c.Open('['); c.More(']'); {
+			p.Logprobs = append(p.Logprobs, engine.Logprob{})
+			l := &p.Logprobs[len(p.Logprobs)-1]
+			from := len(p.Top)
+			for c.Open('{'); c.More('}'); {
+				switch string(c.Key()) {
+				case "logprob":
+					l.Logprob = logprob(c.Float())
+				case "top_logprobs":
+					if c.Null() {
+						continue
+					}
+					for c.Open('['); c.More(']'); {
+						p.Top = append(p.Top, readAlternative(c))
+					}
+				default:
+					c.Skip()
+				}
+			}
+			setTop(p, l, from)
+		}
+	}
+}
+
+// readAlternative reads one of the most likely tokens.
+func readAlternative(c *remote.Cursor) (t engine.TokenLogprob) {
+	for c.Open('{'); c.More('}'); {
+		switch string(c.Key()) {
+		case "token_id":
+			t.Token = tokenOf(c.Int())
+		case "token":
+			t.Token = c.TokenName()
+		case "logprob":
+			t.Logprob = logprob(c.Float())
+		default:
+			c.Skip()
+		}
+	}
+	return t
+}

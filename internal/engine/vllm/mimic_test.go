@@ -1,0 +1,54 @@
+package vllm
+
+import (
+	"context"
+	"testing"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+	"penstock/internal/mimic"
+)
+
+// served runs a server that imitates vLLM until the test ends.
+func served(t testing.TB, change func(*mimic.Config)) (*mimic.Server, engine.Card) {
+	t.Helper()
+	open, card, pipe := simulated(t)
+	cfg := mimic.Config{
+		Dialect: mimic.VLLM, Open: open, Pipe: pipe,
+		KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0",
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := mimic.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the server: %v", err)
+		}
+	})
+	return s, card
+}
+
+// TestSuite holds the adapter to the contract over real sockets.
+func TestSuite(t *testing.T) {
+	for name, change := range map[string]func(*mimic.Config){
+		"completions": nil,
+		"legacy":      func(c *mimic.Config) { c.Dialect = mimic.VLLMLegacy },
+	} {
+		t.Run(name, func(t *testing.T) {
+			enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
+				s, card := served(t, change)
+				at := spec(t, s.URL())
+				at.Events, at.Replay = endpoint(t, s.EventsAddr()), endpoint(t, s.ReplayAddr())
+				return unguided{opened(t, at, card)}
+			}})
+		})
+	}
+}

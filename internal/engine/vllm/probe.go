@@ -1,0 +1,418 @@
+package vllm
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/core/enginefeed"
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/shadow"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+)
+
+// The paths of the server.
+const (
+	pathCompletions = "/v1/completions"
+	pathGenerate    = "/inference/v1/generate"
+	pathTokenize    = "/tokenize"
+	pathRender      = "/v1/chat/completions/render"
+	pathMetrics     = "/metrics"
+)
+
+// passed are the paths of which clients' requests can be passed on, ascending.
+func passed() []string {
+	return []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
+}
+
+// defaultBlockSize is what a server is taken to have that does not tell, where it matters little.
+const defaultBlockSize = 16
+
+// unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
+const unknownVocabulary = 1<<31 - 1
+
+// probe finds out what a server is.
+type probe struct {
+	cfg    *Config
+	client *remote.Client
+	pinned []string
+
+	version  string
+	base     servedModel
+	aliases  []string
+	adapters []string
+	cache    cacheConfig
+	dialect  remote.Dialect // nil: no tokens
+	choices  remote.Choices
+	cached   remote.Report
+	passes   []string
+	warnings []engine.Warning
+}
+
+// models is the answer of /v1/models.
+type models struct {
+	Data []servedModel `json:"data"`
+}
+
+// servedModel is one of the names that a server goes by, or an adapter.
+type servedModel struct {
+	ID          string  `json:"id"`
+	Root        string  `json:"root"`
+	Parent      *string `json:"parent"`
+	MaxModelLen int     `json:"max_model_len"`
+}
+
+func (m *models) read(ctx context.Context, client *remote.Client) error {
+	return client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
+}
+
+// cacheConfig is what a server says of its cache in its metrics.
+type cacheConfig struct {
+	read      bool
+	found     bool
+	blockSize int
+	blocks    int
+	caching   string // "True", "False" or ""
+}
+
+func (p *probe) warn(code, remedy, format string, args ...any) {
+	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: fmt.Sprintf(format, args...), Remedy: remedy})
+}
+
+// open finds out everything and makes the engine.
+func (p *probe) open(ctx context.Context) (*Engine, error) {
+	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
+		return nil, err
+	}
+	p.findVersion(ctx)
+	if err := p.findCache(ctx); err != nil {
+		return nil, err
+	}
+	card, err := p.card()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.findTokens(ctx, &card); err != nil {
+		return nil, err
+	}
+	if err := p.findPasses(ctx); err != nil {
+		return nil, err
+	}
+	if p.dialect == nil && len(p.passes) == 0 {
+		return nil, fmt.Errorf("the engine at %s takes neither tokens nor texts over HTTP; see whether it is a vLLM server that generates", p.cfg.Spec.URL.Host)
+	}
+	source, err := p.source(&card)
+	if err != nil {
+		return nil, err
+	}
+	card.Guided = p.dialect != nil
+	e := &Engine{model: p.base.ID, spec: p.cfg.Spec, client: p.client}
+	e.Base, err = remote.New(remote.Config{
+		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log,
+		Dialect: p.dialect, Choices: p.choices, Cached: p.cached,
+		Scrape: p.scraper(), Alive: p.alive, Cache: source, Warnings: p.warnings,
+		Passes: p.passes, Model: e.upstream, Headers: p.pinned,
+	})
+	return e, err
+}
+
+// findModel reads which model is served, by which names, and its adapters.
+func (p *probe) findModel(ctx context.Context) error {
+	var all models
+	if err := all.read(ctx, p.client); err != nil {
+		return err
+	}
+	p.aliases, p.adapters = nil, nil
+	found := false
+	for _, m := range all.Data {
+		switch {
+		case m.Parent != nil && *m.Parent != "":
+			p.adapters = append(p.adapters, m.ID)
+		case !found || m.ID == p.cfg.Spec.Name:
+			if found {
+				p.aliases = append(p.aliases, p.base.ID)
+			}
+			p.base, found = m, true
+		default:
+			p.aliases = append(p.aliases, m.ID)
+		}
+	}
+	slices.Sort(p.adapters)
+	p.adapters = slices.Compact(p.adapters)
+	if !found {
+		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
+	}
+	return nil
+}
+
+func (p *probe) findVersion(ctx context.Context) {
+	var v struct {
+		Version string `json:"version"`
+	}
+	if p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/version"}, &v) == nil {
+		p.version = remote.Clean(v.Version)
+	}
+}
+
+// findCache reads the block size and the number of blocks from the metrics.
+func (p *probe) findCache(ctx context.Context) error {
+	text, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		p.warn(engine.WarnNoMetrics, "start it with metrics on (not --disable-log-stats)", "the engine's metrics cannot be read: its load counts only the requests of this worker")
+	default:
+		p.cache.read = true
+		p.cache.take(text, p.cfg.Spec.Rank)
+	}
+	set, says := p.cfg.Spec.BlockSize, p.cache.blockSize
+	switch {
+	case says == 0 && set == 0 && p.cfg.Spec.Events.IsZero() && p.cfg.Spec.Mode == remote.ModePass:
+		p.cache.blockSize = defaultBlockSize
+	case says == 0 && set == 0:
+		return fmt.Errorf("the engine at %s does not say its block size in its metrics; set block-size to that of its --block-size", p.cfg.Spec.URL.Host)
+	case set > 0 && says > 0 && set%says != 0:
+		return fmt.Errorf("block-size is %d, and the engine's blocks have %d tokens: set it to %d, or a multiple of it, or leave it out", set, says, says)
+	case set > 0:
+		if says > 0 {
+			p.cache.blocks = p.cache.blocks * says / set
+		}
+		p.cache.blockSize = set
+	}
+	if p.cache.blockSize < 2 || p.cache.blockSize > 65536 {
+		return fmt.Errorf("the engine at %s has blocks of %d tokens; blocks of 2 to 65536 can be followed: set block-size to a multiple", p.cfg.Spec.URL.Host, p.cache.blockSize)
+	}
+	return nil
+}
+
+// maxMetrics bounds a reading of the metrics.
+const maxMetrics = 8 << 20
+
+// take reads cache_config_info of a rank, or of the first.
+func (c *cacheConfig) take(text []byte, rank int) {
+	remote.Samples(text, "vllm:cache_config_info", func(s remote.Sample) {
+		if c.found || !ofRank(&s, rank) {
+			return
+		}
+		c.found = true
+		c.blockSize = whole(s.Label("block_size"))
+		// Where attention works in blocks of another size, hashes are of this one.
+		if n := whole(s.Label("hash_block_size")); n > 0 {
+			c.blockSize = n
+		}
+		c.blocks = whole(s.Label("num_gpu_blocks"))
+		c.caching = string(s.Label("enable_prefix_caching"))
+	})
+}
+
+// ofRank reports whether a sample is of a data-parallel rank: the label "engine" has it.
+func ofRank(s *remote.Sample, rank int) bool {
+	label := s.Label("engine")
+	return rank == remote.AnyRank || label == nil || whole(label) == rank
+}
+
+// whole reads a number that is written in digits; 0 if it is none.
+func whole(b []byte) int {
+	n := 0
+	for _, d := range b {
+		if d < '0' || d > '9' || n > 1<<40 {
+			return 0
+		}
+		n = n*10 + int(d-'0')
+	}
+	return n
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// card describes the model.
+func (p *probe) card() (engine.Card, error) {
+	cfg := p.cfg
+	card := engine.Card{
+		Name: p.base.ID, Aliases: p.aliases, Engine: "vllm",
+		BlockSize: p.cache.blockSize, Blocks: p.cache.blocks, Ranks: 1,
+		ContextLength: p.base.MaxModelLen, VocabSize: cfg.VocabSize, EOS: cfg.EOS, Defaults: cfg.Defaults,
+		Numerics: "vllm-" + p.version + "-" + p.base.Root, Adapters: p.adapters,
+		Tokenizer: cfg.Tokenizer, ToolParser: cfg.ToolParser, ReasoningParser: cfg.ReasoningParser,
+	}
+	if cfg.Spec.Name != "" {
+		card.Name = cfg.Spec.Name
+	}
+	if card.VocabSize == 0 {
+		card.VocabSize = unknownVocabulary
+	}
+	if card.Tokenizer.Kind == "" {
+		card.Tokenizer.Kind = "engine"
+	}
+	if card.ContextLength < 2 {
+		return card, fmt.Errorf("the engine at %s does not say the context length of %q in /v1/models (max_model_len); this version of it is not known", cfg.Spec.URL.Host, card.Name)
+	}
+	return card, card.Validate()
+}
+
+// source is where knowledge of the server's cache comes from.
+func (p *probe) source(card *engine.Card) (remote.Source, error) {
+	spec := &p.cfg.Spec
+	switch {
+	case strings.EqualFold(p.cache.caching, "false"):
+		p.warn(engine.WarnNoCache, "start it with --enable-prefix-caching", "the engine's prefix caching is off: it reuses nothing")
+		return nil, nil
+	case !spec.Events.IsZero():
+		return remote.EventFeed(remote.FeedConfig{
+			Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log,
+			Table: enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsDevice},
+		})
+	}
+	p.warn(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true}', and name the endpoint with events=tcp://HOST:5557`,
+		"the engine's cache events are not followed: what it has cached is guessed from the requests sent to it")
+	card.KVGuessed = true
+	model, err := shadow.NewBlocks(shadow.BlocksConfig{BlockSize: card.BlockSize, Capacity: max(card.Blocks, 1)})
+	if err != nil {
+		return nil, err
+	}
+	return remote.Shadow(model), nil
+}
+
+// findTokens finds out whether the server takes and gives tokens, and where.
+func (p *probe) findTokens(ctx context.Context, card *engine.Card) error {
+	if p.cfg.Spec.Mode == remote.ModePass || p.cfg.Spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
+		return nil
+	}
+	e := &Engine{model: p.base.ID}
+	for _, c := range []struct {
+		dialect remote.Dialect
+		choices remote.Choices
+	}{
+		{&completions{e, p.pinned}, remote.TogetherDrawn},
+		{&generate{e, p.pinned}, remote.OneByOne},
+	} {
+		ok, err := p.try(ctx, card, c.dialect)
+		if err != nil {
+			return err
+		}
+		if ok {
+			p.dialect, p.choices = c.dialect, c.choices
+			return p.findReport(ctx, card)
+		}
+	}
+	if p.cfg.Spec.Mode == remote.ModeTokens {
+		return fmt.Errorf("the engine at %s gives no token ids: %s knows no return_token_ids and %s is off; start it with --enable-scale-out, take vLLM 0.10.2 or later, or set mode=%s", p.cfg.Spec.URL.Host, pathCompletions, pathGenerate, remote.ModePass)
+	}
+	p.warn(engine.WarnText, "take vLLM 0.10.2 or later, or start it with --enable-scale-out", "the engine answers with text only: streams cannot move to another worker")
+	return nil
+}
+
+// try asks for one token, twice after the same prompt, to see tokens and whether the second
+// time is known to have come from the cache.
+func (p *probe) try(ctx context.Context, card *engine.Card, d remote.Dialect) (ok bool, err error) {
+	seen, err := remote.Ask(ctx, p.client, card, d, p.prompt(card))
+	if err != nil {
+		switch code := fault.Of(err); {
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		case code == fault.Overloaded:
+			return false, err
+		}
+		p.cfg.Log.Debug("the engine does not take tokens", "engine", p.cfg.Spec.URL.Host, "error", err)
+		return false, nil
+	}
+	return seen.Tokens > 0, nil
+}
+
+// prompt is what the server is asked to go on from: two blocks and one token of no meaning.
+func (p *probe) prompt(card *engine.Card) []kv.Token {
+	n := min(2*card.BlockSize+1, card.ContextLength-2)
+	prompt := make([]kv.Token, max(n, 1))
+	for i := range prompt {
+		prompt[i] = kv.Token(1 + i%max(min(card.VocabSize-1, 64), 1))
+	}
+	return prompt
+}
+
+// findReport finds out whether cached tokens are reported: the prompt that was asked about a
+// moment ago is in the cache now.
+func (p *probe) findReport(ctx context.Context, card *engine.Card) error {
+	seen, err := remote.Ask(ctx, p.client, card, p.dialect, p.prompt(card))
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return err
+	case seen.Cached >= 0:
+		p.cached = remote.ReportsAll
+	case strings.EqualFold(p.cache.caching, "true"):
+		p.warn(engine.WarnNoReport, "start it with --enable-prompt-tokens-details", "the engine does not report cached tokens: what is predicted cannot be checked")
+	}
+	return nil
+}
+
+// findPasses finds out which of clients' requests can be passed on.
+func (p *probe) findPasses(ctx context.Context) error {
+	for _, path := range passed() {
+		ok, err := p.client.Exists(ctx, path)
+		if err != nil {
+			return err
+		}
+		if ok {
+			p.passes = append(p.passes, path)
+		}
+	}
+	return nil
+}
+
+// scraper reads the server's load; nil if it has no metrics.
+func (p *probe) scraper() func(context.Context, *remote.Gauges) error {
+	if !p.cache.read {
+		return nil
+	}
+	return func(ctx context.Context, g *remote.Gauges) error { return p.scrape(ctx, g) }
+}
+
+func (p *probe) scrape(ctx context.Context, g *remote.Gauges) error {
+	return p.client.Scrape(ctx, pathMetrics, func(text []byte) { gauges(text, p.cfg.Spec.Rank, g) })
+}
+
+// gauges reads the load of a rank, or of all of them, and the adapters in memory.
+func gauges(text []byte, rank int, g *remote.Gauges) {
+	ranks, newest := 0, 0.0
+	remote.Samples(text, "vllm:", func(s remote.Sample) {
+		if !ofRank(&s, rank) {
+			return
+		}
+		switch string(s.Name) {
+		case "vllm:num_requests_running":
+			g.Running += int(s.Value)
+		case "vllm:num_requests_waiting":
+			g.Waiting += int(s.Value)
+		case "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc":
+			g.Usage += s.Value
+			ranks++
+		case "vllm:num_preemptions_total":
+			g.Preemptions += uint64(max(s.Value, 0))
+		case "vllm:lora_requests_info": // each set of names is a series of its own, its value when it was so
+			if s.Value >= newest {
+				newest = s.Value
+				g.Adapters = appendNames(g.Adapters[:0], s.Label("running_lora_adapters"))
+			}
+		}
+	})
+	if ranks > 1 {
+		g.Usage /= float64(ranks)
+	}
+}
+
+// appendNames appends the names of a list with commas, each once.
+func appendNames(dst []string, list []byte) []string {
+	for name := range strings.SplitSeq(string(list), ",") {
+		if name = strings.TrimSpace(name); name != "" && !slices.Contains(dst, name) {
+			dst = append(dst, name)
+		}
+	}
+	return dst
+}

@@ -1,0 +1,108 @@
+package vllm
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"sync"
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/edge/prep/token"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/engine/sim"
+	"penstock/internal/zmtp"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pipeline is the built-in one, opened once.
+var pipeline = sync.OnceValues(func() (*prep.Pipeline, error) { return chat.Open(chat.Ref{Kind: "builtin"}) })
+
+// simulated makes simulated engines of a small cache, in whose place a server stands.
+func simulated(t testing.TB) (open func(rank int) (engine.Engine, error), card engine.Card, pipe *prep.Pipeline) {
+	t.Helper()
+	pipe, err := pipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	builtin, err := token.Builtin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	timing, err := sim.Preset("mocker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	timing.Speedup = 1000
+	eos, _ := builtin.EOS()
+	open = func(rank int) (engine.Engine, error) {
+		return sim.New(sim.Config{
+			Name: "tiny", Vocabulary: sim.Vocabulary{Size: pipe.Tokenizer.VocabSize(), Mask: builtin.MaskedIDs(), EOS: []kv.Token{eos}},
+			BlockSize: 16, Blocks: 64, ContextLength: 512, Timing: timing, Worker: uint64(rank),
+		})
+	}
+	e, err := open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return open, e.Card(), pipe
+}
+
+// spec is that of a server at a URL.
+func spec(t testing.TB, at string) remote.Spec {
+	t.Helper()
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return remote.Spec{Kind: "vllm", URL: u, Rank: remote.AnyRank, Ranks: 1}
+}
+
+func endpoint(t testing.TB, s string) (e zmtp.Endpoint) {
+	t.Helper()
+	if s == "" {
+		return e
+	}
+	e, err := zmtp.ParseEndpoint(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// opened is an engine of the spec whose model is that of card.
+func opened(t testing.TB, s remote.Spec, card engine.Card) *Engine {
+	t.Helper()
+	e, err := Open(context.Background(), Config{
+		Spec: s, Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, EOS: card.EOS, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Client().Close)
+	return e
+}
+
+// unguided is an engine around a simulator, which holds answers to no schema.
+type unguided struct{ *Engine }
+
+// Card implements engine.Engine.
+func (u unguided) Card() engine.Card {
+	card := u.Engine.Card()
+	card.Guided = false
+	return card
+}
+
+// Generate implements engine.Engine.
+func (u unguided) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
+	if req.Guide != nil {
+		return engine.RefuseGuide()
+	}
+	return u.Engine.Generate(ctx, req, sink)
+}

@@ -1,0 +1,104 @@
+// Package vllm adapts a running vLLM server to the contract of engines: tokens in and tokens out
+// over /v1/completions, or /inference/v1/generate where that is all there is; clients' requests as
+// they are; prompts by /tokenize; the cache by its published events.
+package vllm
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+)
+
+// Config says which server, and what is known here of its model.
+type Config struct {
+	Spec remote.Spec
+	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
+	// then requests are passed on, and the rest of what is known of the model is not needed.
+	Tokenizer engine.TokenizerRef
+	VocabSize int
+	EOS       []kv.Token
+	Defaults  engine.Sampling
+	// ToolParser and ReasoningParser are those of the card.
+	ToolParser, ReasoningParser string
+	Log                         *slog.Logger // nil is none
+}
+
+// Engine is a vLLM server as an engine. Open it with [Open].
+type Engine struct {
+	*remote.Base
+	model  string // what the server calls it
+	spec   remote.Spec
+	client *remote.Client
+}
+
+// Compile-time guards.
+var (
+	_ engine.Engine        = (*Engine)(nil)
+	_ engine.KVSource      = (*Engine)(nil)
+	_ engine.LoadSource    = (*Engine)(nil)
+	_ engine.WarningSource = (*Engine)(nil)
+	_ engine.AdapterSource = (*Engine)(nil)
+	_ engine.Preprocessor  = (*Engine)(nil)
+	_ engine.Passer        = (*Engine)(nil)
+	_ remote.Dialect       = (*completions)(nil)
+	_ remote.Dialect       = (*generate)(nil)
+)
+
+// Open asks the server what it serves and what it can do, waiting while it loads its model, and
+// returns an engine that does nothing until Run. An error says what to set; one that is Unavailable
+// is of a server that did not answer.
+func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	cfg.Spec.EnsureDefaults()
+	if err := cfg.Spec.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	client := remote.NewClient(&cfg.Spec)
+	p := &probe{cfg: &cfg, client: client, pinned: pin(&cfg.Spec)}
+	e, err := p.open(ctx)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// pin are the headers that pin a call to a data-parallel rank.
+func pin(spec *remote.Spec) []string {
+	if spec.Rank == remote.AnyRank || spec.Ranks <= 1 {
+		return nil
+	}
+	return []string{"X-data-parallel-rank", itoa(spec.Rank)}
+}
+
+// upstream is what the server calls the model of a request: an adapter by its own name.
+func (e *Engine) upstream(lora string) string {
+	if lora != "" {
+		return lora
+	}
+	return e.model
+}
+
+// alive asks whether the server answers and serves the same model.
+func (p *probe) alive(ctx context.Context) error {
+	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+		return err
+	}
+	var now models
+	if err := now.read(ctx, p.client); err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(now.Data, func(m servedModel) bool { return m.ID == p.base.ID }); i < 0 || now.Data[i].MaxModelLen != p.base.MaxModelLen {
+		p.cfg.Log.Error("the engine came back with another model or another context; start this worker again", "engine", p.cfg.Spec.URL.Host, "model", p.base.ID)
+		return fault.New(fault.Unavailable, "the engine at %s serves another model than before", p.cfg.Spec.URL.Host)
+	}
+	return nil
+}

@@ -1,0 +1,463 @@
+package mimic_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/core/enginefeed"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/mimic"
+	"penstock/internal/zmtp"
+)
+
+// patience bounds what a test waits for; nothing is asserted about time.
+const patience = 20 * time.Second
+
+// opened remembers the engines that a server opened.
+type opened struct {
+	sync.Mutex
+	all []engine.Engine
+}
+
+func (o *opened) by(open func(int) (engine.Engine, error)) func(int) (engine.Engine, error) {
+	return func(rank int) (engine.Engine, error) {
+		e, err := open(rank)
+		o.Lock()
+		o.all = append(o.all, e)
+		o.Unlock()
+		return e, err
+	}
+}
+
+func (o *opened) last() engine.Engine {
+	o.Lock()
+	defer o.Unlock()
+	return o.all[len(o.all)-1]
+}
+
+// truth is what an engine says of its cache.
+func truth(t *testing.T, e engine.Engine) map[kv.SeqHash]bool {
+	t.Helper()
+	enough := errors.New("enough")
+	out := map[kv.SeqHash]bool{}
+	err := e.(engine.KVSource).WatchKV(t.Context(), func(events []kv.Event) error {
+		apply(out, events)
+		return enough
+	})
+	if !errors.Is(err, enough) {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// apply is the naive index: a set of prefixes.
+func apply(set map[kv.SeqHash]bool, events []kv.Event) {
+	for _, ev := range events {
+		switch ev.Kind {
+		case kv.Cleared:
+			clear(set)
+		case kv.Stored:
+			parent := ev.Parent
+			for i, b := range ev.Blocks {
+				parent = kv.Extend(parent, ev.Start+uint32(i), b)
+				set[parent] = true
+			}
+		case kv.Removed:
+			for _, s := range ev.Seqs {
+				delete(set, s)
+			}
+		}
+	}
+}
+
+// message is one that was published.
+type message struct {
+	topic   string
+	seq     uint64
+	payload []byte
+}
+
+// subscribe returns what a rank publishes from now on.
+func subscribe(t *testing.T, s *mimic.Server, rank int) <-chan message {
+	t.Helper()
+	ep, err := zmtp.ParseEndpoint(s.RankAddr(rank))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(chan message, 10_000)
+	ctx, cancel := context.WithCancel(context.Background())
+	connected := make(chan struct{}, 64)
+	var done sync.WaitGroup
+	done.Go(func() {
+		_ = zmtp.Subscribe(ctx, ep, nil, zmtp.Options{ReconnectMin: 5 * time.Millisecond, OnState: func(st zmtp.State) {
+			if st.Kind == zmtp.Connected {
+				connected <- struct{}{}
+			}
+		}}, func(frames [][]byte) error {
+			if len(frames) != 3 || len(frames[1]) != 8 {
+				return fmt.Errorf("%d frames", len(frames))
+			}
+			out <- message{string(frames[0]), binary.BigEndian.Uint64(frames[1]), append([]byte(nil), frames[2]...)}
+			return nil
+		})
+	})
+	t.Cleanup(func() { cancel(); done.Wait() })
+	select {
+	case <-connected:
+	case <-time.After(patience):
+		t.Fatal("nobody publishes")
+	}
+	return out
+}
+
+// follow applies batches until the table is what the engine says, as it is once requests are over.
+func follow(t *testing.T, in <-chan message, table *enginefeed.Table, have map[kv.SeqHash]bool, want map[kv.SeqHash]bool) (last message) {
+	t.Helper()
+	var d enginefeed.Decoder
+	var b enginefeed.Batch
+	timeout := time.After(patience)
+	for !equal(have, want) {
+		select {
+		case last = <-in:
+			if err := d.Decode(last.payload, &b); err != nil {
+				t.Fatalf("batch %d: %v", last.seq, err)
+			}
+			apply(have, table.Apply(&b, nil))
+		case <-timeout:
+			t.Fatalf("%d blocks are known, %d are cached; last batch %d", len(have), len(want), last.seq)
+		}
+	}
+	return last
+}
+
+func equal(a, b map[kv.SeqHash]bool) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k := range a {
+		if !b[k] {
+			return false
+		}
+	}
+	return true
+}
+
+// generate has a server compute prompts, whatever its dialect, that share prefixes; every second one
+// with a salt, if there is one.
+func generate(t *testing.T, s *mimic.Server, n int, salt string) {
+	t.Helper()
+	for i := range n {
+		p := append(prompt(i%5, 96), prompt(100+i, 40+i%30)...)
+		post(t, s, "/v1/completions", map[string]any{"prompt": p, "max_tokens": 20, "ignore_eos": true, "temperature": 0, "cache_salt": []string{"", salt}[i%2]})
+	}
+}
+
+// TestEventsAreTheCache holds the events of every dialect, with every habit, against the engine: whoever
+// follows them knows exactly what is cached, in names of ours, also when the cache is small and blocks come and go.
+func TestEventsAreTheCache(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		dialect mimic.Dialect
+		f       mimic.Features
+	}{
+		{"vllm", mimic.VLLM, mimic.Features{}},
+		{"vllm arrays", mimic.VLLMLegacy, mimic.Features{}},
+		{"vllm binary", mimic.VLLM, mimic.Features{BinaryHashes: mimic.On}},
+		{"vllm duplicates", mimic.VLLM, mimic.Features{Duplicates: mimic.On}},
+		{"vllm hybrid", mimic.VLLM, mimic.Features{Hybrid: mimic.On}},
+		{"sglang", mimic.SGLang, mimic.Features{}},
+		{"sglang arrays", mimic.SGLang, mimic.Features{MapEvents: mimic.Off}},
+		{"trtllm", mimic.TRTLLM, mimic.Features{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var engines opened
+			s := start(t, mimic.Config{
+				Dialect: c.dialect, Features: c.f, Open: engines.by(opener(t, shape{blocks: 64, size: 16})), KVEvents: "tcp://127.0.0.1:0", Seed: 3,
+			})
+			in := subscribe(t, s, 0)
+			generate(t, s, 40, "salt")
+			table, err := enginefeed.NewTable(enginefeed.Config{BlockSize: 16})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := truth(t, engines.last())
+			if len(want) < 20 {
+				t.Fatalf("only %d blocks are cached", len(want))
+			}
+			follow(t, in, table, map[kv.SeqHash]bool{}, want)
+		})
+	}
+}
+
+// TestOffloadedBlocks: blocks without tokens are on a further tier.
+func TestOffloadedBlocks(t *testing.T) {
+	s := start(t, mimic.Config{Dialect: mimic.VLLM, Features: mimic.Features{Offload: mimic.On}, KVEvents: "tcp://127.0.0.1:0", Seed: 3})
+	in := subscribe(t, s, 0)
+	generate(t, s, 1, "salt")
+	var d enginefeed.Decoder
+	var b enginefeed.Batch
+	select {
+	case m := <-in:
+		if err := d.Decode(m.payload, &b); err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("nothing is published")
+	}
+	if len(b.Events) < 2 || len(b.Events)%2 != 0 {
+		t.Fatalf("%d events", len(b.Events))
+	}
+	for i := 0; i < len(b.Events); i += 2 {
+		on, off := &b.Events[i], &b.Events[i+1]
+		if len(on.Tokens) == 0 || len(off.Tokens) != 0 || off.Tier != kv.TierHost || !slices.Equal(on.Hashes, off.Hashes) {
+			t.Errorf("the events are %+v and %+v", on, off)
+		}
+	}
+}
+
+// TestPulledEvents: TensorRT-LLM's list tells the same, and is empty once it was read.
+func TestPulledEvents(t *testing.T) {
+	var engines opened
+	s := start(t, mimic.Config{Dialect: mimic.TRTLLM, Open: engines.by(opener(t, shape{blocks: 64, size: 16})), Seed: 3})
+	generate(t, s, 30, "") // the list says nothing of salts
+	table, err := enginefeed.NewTable(enginefeed.Config{BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d enginefeed.PullDecoder
+	var b enginefeed.Batch
+	have, want := map[kv.SeqHash]bool{}, truth(t, engines.last())
+	for end := time.Now().Add(patience); !equal(have, want); {
+		if time.Now().After(end) {
+			t.Fatalf("%d blocks are known, %d are cached", len(have), len(want))
+		}
+		_, _, body := ask(t, s, "POST", "/kv_cache_events", "")
+		if lost, err := d.Decode([]byte(body), &b); err != nil || lost {
+			t.Fatal(lost, err)
+		}
+		apply(have, table.Apply(&b, nil))
+	}
+	if _, _, body := ask(t, s, "POST", "/kv_cache_events", ""); strings.TrimSpace(body) != "[]" {
+		t.Errorf("what was read is still there: %.200s", body)
+	}
+}
+
+// TestResetTellsWithTheNextBatch: vLLM's word that the cache is empty waits for the next step.
+func TestResetTellsWithTheNextBatch(t *testing.T) {
+	var engines opened
+	s := start(t, mimic.Config{Dialect: mimic.VLLM, Open: engines.by(opener(t, shape{})), KVEvents: "tcp://127.0.0.1:0", Seed: 3})
+	in := subscribe(t, s, 0)
+	table, err := enginefeed.NewTable(enginefeed.Config{BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[kv.SeqHash]bool{}
+	generate(t, s, 4, "salt")
+	follow(t, in, table, have, truth(t, engines.last()))
+	if status, _, _ := ask(t, s, "POST", "/reset_prefix_cache", ""); status != http.StatusOK {
+		t.Fatal(status)
+	}
+	generate(t, s, 1, "salt")
+	want := truth(t, engines.last())
+	follow(t, in, table, have, want)
+	if table.Stats().Cleared != 1 {
+		t.Errorf("%d clears", table.Stats().Cleared)
+	}
+}
+
+// replay asks for batches again and returns the messages, up to the last.
+func replay(t *testing.T, addr string, from uint64) [][][]byte {
+	t.Helper()
+	ep, err := zmtp.ParseEndpoint(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	d, err := zmtp.DialDealer(ctx, ep, zmtp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Send(ctx, nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
+		t.Fatal(err)
+	}
+	var all [][][]byte
+	for {
+		frames, err := d.Recv(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, frames)
+		if n := len(frames); n >= 2 && string(frames[n-2]) == "\xff\xff\xff\xff\xff\xff\xff\xff" {
+			return all
+		}
+	}
+}
+
+// TestReplay: the last batches can be had again, framed as the engine's version has it.
+func TestReplay(t *testing.T) {
+	for _, c := range []struct {
+		dialect mimic.Dialect
+		frames  int
+	}{{mimic.VLLM, 4}, {mimic.VLLMLegacy, 3}, {mimic.SGLang, 3}, {mimic.TRTLLM, 4}} {
+		t.Run(string(c.dialect), func(t *testing.T) {
+			s := start(t, mimic.Config{Dialect: c.dialect, KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0", Topic: "kv", BufferSteps: 3, Seed: 3})
+			in := subscribe(t, s, 0)
+			generate(t, s, 5, "salt")
+			live := map[uint64]message{}
+			var again [][][]byte
+			for len(again) < 4 {
+				again = replay(t, s.ReplayAddr(), 0)
+			}
+			if len(again) != 4 {
+				t.Fatalf("%d messages are kept, want 3 and the end", len(again))
+			}
+			for _, f := range again[:3] {
+				n := len(f)
+				if n != c.frames {
+					t.Fatalf("%d frames", n)
+				}
+				seq := binary.BigEndian.Uint64(f[n-2])
+				for len(live[seq].payload) == 0 {
+					select {
+					case m := <-in:
+						live[m.seq] = m
+					case <-time.After(patience):
+						t.Fatalf("batch %d was replayed and not published", seq)
+					}
+				}
+				if string(f[n-1]) != string(live[seq].payload) {
+					t.Errorf("batch %d is another one when it is replayed", seq)
+				}
+				if c.frames == 4 && string(f[1]) != "kv" {
+					t.Errorf("the topic is %q", f[1])
+				}
+			}
+			last := binary.BigEndian.Uint64(again[2][c.frames-2])
+			if rest := replay(t, s.ReplayAddr(), last+100); len(rest) != 1 {
+				t.Errorf("%d messages from the future", len(rest))
+			}
+		})
+	}
+}
+
+// TestSnapshot: SGLang tells what is cached, in its own names, and marks the moment in its feed.
+func TestSnapshot(t *testing.T) {
+	s := start(t, mimic.Config{Dialect: mimic.SGLang, KVEvents: "tcp://127.0.0.1:0", Snapshot: "tcp://127.0.0.1:0", Topic: "kv", Seed: 3})
+	in := subscribe(t, s, 0)
+	generate(t, s, 3, "salt")
+	first := <-in
+	if !strings.HasPrefix(first.topic, "kv\x00sgl-kv-epoch=") {
+		t.Errorf("the topic is %q", first.topic)
+	}
+	ep, err := zmtp.ParseEndpoint(s.SnapshotAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	d, err := zmtp.DialDealer(ctx, ep, zmtp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Send(ctx, enginefeed.SnapshotRequest()...); err != nil {
+		t.Fatal(err)
+	}
+	var snap enginefeed.Snapshot
+	for done := false; !done; {
+		frames, err := d.Recv(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done, err = snap.Add(frames); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if snap.Len() == 0 {
+		t.Error("nothing is cached")
+	}
+	for {
+		select {
+		case m := <-in:
+			if strings.Contains(m.topic, "\x00sgl-kv-snapshot=") {
+				return
+			}
+		case <-time.After(patience):
+			t.Fatal("nothing marks the moment of the snapshot")
+		}
+	}
+}
+
+// TestRestart: numbers begin again, the cache is empty, and subscribers find the way back.
+func TestRestart(t *testing.T) {
+	var engines opened
+	s := start(t, mimic.Config{Dialect: mimic.VLLM, Open: engines.by(opener(t, shape{})), KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0", Seed: 3})
+	in := subscribe(t, s, 0)
+	generate(t, s, 3, "salt")
+	before := <-in
+	if before.seq != 0 {
+		t.Errorf("the first batch is %d", before.seq)
+	}
+	if err := s.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); s.Subscribers() == 0; {
+		if time.Now().After(end) {
+			t.Fatal("the subscriber does not come back")
+		}
+	}
+	for len(in) > 0 {
+		<-in
+	}
+	generate(t, s, 1, "salt")
+	select {
+	case m := <-in:
+		if m.seq != 0 {
+			t.Errorf("the first batch after the restart is %d", m.seq)
+		}
+		if string(m.payload) == string(before.payload) {
+			t.Error("blocks have the names of the life before")
+		}
+	case <-time.After(patience):
+		t.Fatal("nothing is published")
+	}
+	if all := replay(t, s.ReplayAddr(), 0); len(all) != 2 {
+		t.Errorf("%d messages are replayed, want one and the end", len(all))
+	}
+}
+
+// TestRanks: each rank has a cache, an endpoint and a number of its own, and requests can be pinned.
+func TestRanks(t *testing.T) {
+	s := start(t, mimic.Config{Dialect: mimic.VLLM, Ranks: 2, KVEvents: "tcp://127.0.0.1:0", Seed: 3})
+	ins := []<-chan message{subscribe(t, s, 0), subscribe(t, s, 1)}
+	for rank, in := range ins {
+		status, _, body := ask(t, s, "POST", "/v1/completions", fmt.Sprintf(`{"prompt":%s,"max_tokens":1}`, jsonOf(prompt(9, 64))), "X-data-parallel-rank", fmt.Sprint(rank))
+		if status != http.StatusOK {
+			t.Fatal(status, body)
+		}
+		select {
+		case m := <-in:
+			var d enginefeed.Decoder
+			var b enginefeed.Batch
+			if err := d.Decode(m.payload, &b); err != nil || b.Rank != rank || m.seq != 0 {
+				t.Errorf("rank %d: batch %d of rank %d, %v", rank, m.seq, b.Rank, err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("rank %d publishes nothing", rank)
+		}
+	}
+	if status, _, _ := ask(t, s, "POST", "/v1/completions", `{"prompt":"x"}`, "X-data-parallel-rank", "2"); status != http.StatusBadRequest {
+		t.Errorf("a rank that there is not: %d", status)
+	}
+}
