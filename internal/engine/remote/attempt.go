@@ -282,7 +282,9 @@ func (p *Part) Cached(n int) error {
 	p.counted = true
 	a.b.reports()
 	p.reported(n)
-	a.known = min(n, len(a.req.Prompt))
+	if a.known == engine.CachedUnknown { // of several calls the first computed the prompt for all
+		a.known = min(n, len(a.req.Prompt))
+	}
 	return a.release()
 }
 

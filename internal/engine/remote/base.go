@@ -59,8 +59,10 @@ type Choices uint8
 
 // The ways.
 const (
-	OneByOne Choices = iota // a call for each
-	Together                // one call, as long as all begin at the same place
+	// OneByOne is a call for each: the first computes the prompt, and the others begin when it has.
+	OneByOne Choices = iota
+	Apart            // a call for each, all at once: sequences of the engine share nothing
+	Together         // one call, as long as all begin at the same place
 	// TogetherDrawn is Together for what is drawn at random: of the most likely token there is
 	// one, and the engine refuses to give it twice.
 	TogetherDrawn
@@ -189,7 +191,12 @@ func (b *Base) Generate(ctx context.Context, req *engine.Request, sink func(*eng
 	if err != nil {
 		return err
 	}
-	return done(b.generate(inside, newAttempt(b, req, sink)))
+	return done(b.generate(inside, newAttempt(b, req, func(d *engine.Delta) error {
+		if inside.Err() != nil { // what has come already is for nobody
+			return inside.Err()
+		}
+		return sink(d)
+	})))
 }
 
 // refuse returns what the engine could never serve.
@@ -312,7 +319,7 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) err
 		}
 		switch err := take(data); err {
 		case nil:
-		case Enough:
+		case ErrEnough:
 			return nil
 		case io.EOF:
 			answer.Finish()
@@ -332,7 +339,7 @@ func (b *Base) whole(ctx context.Context, answer *Answer, take func([]byte) erro
 	case len(body) > MaxEvent:
 		return engine.Broken("an answer that is too long", nil)
 	}
-	if err := take(body); err != nil && err != io.EOF && err != Enough {
+	if err := take(body); err != nil && err != io.EOF && err != ErrEnough {
 		return answer.failed(ctx, err)
 	}
 	return nil
@@ -379,8 +386,19 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		}
 		return <-taken
 	}
-	for _, p := range parts {
+	led := make(chan struct{}) // closed when the others may begin
+	lead := sync.OnceFunc(func() { close(led) })
+	if b.cfg.Choices == Apart {
+		lead()
+	}
+	for i, p := range parts {
 		wg.Go(func() {
+			if i > 0 {
+				select {
+				case <-led:
+				case <-ctx.Done():
+				}
+			}
 			err := b.follow(ctx, p, hand)
 			_ = hand(item{part: p, kind: itemEnd, err: err})
 		})
@@ -402,12 +420,15 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		default:
 			err = a.accept()
 		}
-		if err != nil && err != io.EOF && err != Enough {
+		if err != nil && err != io.EOF && err != ErrEnough {
 			cancel()
 			taken <- err
 			return err
 		}
 		taken <- err
+		if it.part == parts[0] && (it.kind == itemEnd || it.kind == itemEvent && parts[0].begun()) {
+			lead()
+		}
 	}
 	return a.end()
 }

@@ -136,6 +136,7 @@ var (
 	_ engine.Embedder     = embedder{}
 	_ engine.Preprocessor = preprocessor{}
 
+	_ engine.Passer         = (*relayed)(nil)
 	_ engine.AdapterWatcher = (*relayed)(nil)
 )
 
@@ -166,7 +167,7 @@ func (e *relayed) WatchAdapters(ctx context.Context, sink func([]string)) error 
 	for {
 		k := e.r.known.Load()
 		if m := k.models[e.card.Name]; m != nil { // else its last worker has left, and so will this one
-			sink(m.adapters())
+			sink(m.union(func(c *engine.Card) []string { return c.Adapters }))
 		}
 		select {
 		case <-k.superseded:
