@@ -21,9 +21,9 @@ type PullDecoder struct {
 	// Each rank has numbers of its own, so that an answer is read once for each of them.
 	Rank int
 
-	window int // the largest attention window seen
-	next  int64 // the number of the next event
-	known bool
+	window int   // the largest attention window seen
+	next   int64 // the number of the next event
+	known  bool
 }
 
 // What Decode returns.

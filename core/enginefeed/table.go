@@ -81,7 +81,7 @@ type Table struct {
 	doubtful map[kv.EngineHash]struct{}
 	useless  bool
 	seen     sizes
-	stats Stats
+	stats    Stats
 
 	out   []kv.Event // where events go during a call
 	room  rooms
