@@ -162,6 +162,27 @@ func parentsFirst(t *testing.T, description []kv.Event) {
 	}
 }
 
+// TestDescribeDeep: a description has its order also where few blocks are left of very long sequences.
+func TestDescribeDeep(t *testing.T) {
+	table := newTable(t, Config{BlockSize: 2})
+	f := follower{where: where{}, t: t}
+	const n = 20_000
+	for i := range kv.EngineHash(n) {
+		b := Batch{Events: []Event{one(i, i+1)}}
+		if i%1000 > 1 && i < n-2 {
+			b.Events = append(b.Events, gone(i))
+		}
+		f.apply(table.Apply(&b, nil))
+	}
+	again := follower{where: where{}, t: t}
+	description := table.Describe(nil)
+	again.apply(description)
+	parentsFirst(t, description)
+	if !again.where.same(f.where) || len(f.where[kv.TierDevice]) < 20 || len(f.where[kv.TierDevice]) > 1000 {
+		t.Errorf("%d blocks are described as %d", len(f.where[kv.TierDevice]), len(again.where[kv.TierDevice]))
+	}
+}
+
 // TestSaltsAreGivenBack: what blocks were under is forgotten with the last of them.
 func TestSaltsAreGivenBack(t *testing.T) {
 	table := newTable(t, Config{BlockSize: 2})
