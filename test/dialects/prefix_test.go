@@ -26,12 +26,12 @@ func TestPredictionsComeTrue(t *testing.T) {
 					if a.status != 200 || a.err != "" || a.finish != "length" {
 						t.Fatalf("%s: %+v", what, a)
 					}
-					if off := a.cached - a.expected; off < -blockSize || off > blockSize {
+					if off := a.cached - a.expected; off < -h.block || off > h.block {
 						t.Errorf("%s: %d tokens were predicted, %d reported", what, a.expected, a.cached)
 					}
 					if turn == 0 {
 						at[c] = a.worker
-					} else if before := 100 + 70*(turn-1); a.worker != at[c] || a.cached < before-blockSize {
+					} else if before := 100 + 70*(turn-1); a.worker != at[c] || a.cached < before-h.block {
 						t.Errorf("%s: worker %d after %d, %d tokens cached of %d before", what, a.worker, at[c], a.cached, before)
 					}
 					if hasEvents(d) {
