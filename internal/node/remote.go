@@ -223,6 +223,9 @@ func (r *remotes) await(ctx context.Context, seen func(model string, workers int
 		}
 		return len(served) > 0 && !r.undecided()
 	})
+	if served := r.served(); err == ErrNotReady && len(served) > 0 {
+		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", ErrNotReady, limit)
+	}
 	if err == ErrNotReady {
 		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", ErrNotReady, limit, r.unanswered())
 	}

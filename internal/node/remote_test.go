@@ -154,7 +154,7 @@ func (b *lockedBuffer) String() string {
 // says once it is ready, or its error.
 func upWith(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuffer, error) {
 	t.Helper()
-	cfg := settingsOf(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0")...)
+	cfg := settingsOf(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &lockedBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)

@@ -158,14 +158,25 @@ func TestInFrontOfMimics(t *testing.T) {
 			port := freePorts(t, 4)
 			c.Ranks, c.KVEvents, c.KVReplay = 2, fmt.Sprintf("tcp://127.0.0.1:%d", port), fmt.Sprintf("tcp://127.0.0.1:%d", port+2)
 		}},
+		{"sglang", mimic.SGLang, 2, nil},
+		{"trtllm with pulled events", mimic.TRTLLM, 2, nil},
+		{"llamacpp", mimic.LlamaCPP, 2, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			modelPath := ""
+			if c.dialect == mimic.TRTLLM || c.dialect == mimic.LlamaCPP {
+				modelPath = dir // they name no root
+			}
+			block, blocks := 16, 25 // of the prompt
+			if c.dialect == mimic.LlamaCPP {
+				block, blocks = 32, 12
+			}
 			var specs []string
 			for range c.servers {
 				spec, _ := mimicked(t, c.dialect, dir, c.change)
 				specs = append(specs, spec)
 			}
-			cfg := settingsOf(t, config.Up, "ENGINE="+strings.Join(specs, ","), "HTTP_ADDR=127.0.0.1:0", "ROUTER_PREDICTED_TTL=0s")
+			cfg := settingsOf(t, config.Up, "ENGINE="+strings.Join(specs, ","), "HTTP_ADDR=127.0.0.1:0", "ROUTER_PREDICTED_TTL=0s", "ENGINE_WAIT=20s", "MODEL_PATH="+modelPath)
 			ctx, cancel := context.WithCancel(t.Context())
 			log := &lockedBuffer{}
 			ready, ended := make(chan Ready, 1), make(chan error, 1)
@@ -187,7 +198,7 @@ func TestInFrontOfMimics(t *testing.T) {
 				t.Errorf("%d workers", r.Workers)
 			}
 			for _, e := range r.Engines {
-				if e.State != EngineServing || e.Tokenizer != dir || e.BlockSize != 16 || e.Model != "m" || !e.Chat {
+				if e.State != EngineServing || e.Tokenizer != dir || e.BlockSize != block || e.Model != "m" || !e.Chat {
 					t.Errorf("%+v", e)
 				}
 			}
@@ -195,10 +206,9 @@ func TestInFrontOfMimics(t *testing.T) {
 			if cached != 0 || expected != 0 {
 				t.Errorf("the first time %d tokens were cached, %d blocks expected", cached, expected)
 			}
-			const whole = 25 // blocks of the prompt
-			eventually(t, func() bool { return blocksKnown(t, r.URL) >= whole })
+			eventually(t, func() bool { return blocksKnown(t, r.URL) >= blocks })
 			again, cached, expected := cachedOf(t, r.URL, prompt)
-			if again != worker || expected != whole || cached < (whole-1)*16 || cached > whole*16 {
+			if again != worker || expected != blocks || cached < (blocks-1)*block || cached > (blocks+1)*block {
 				t.Errorf("worker %s after %s: %d tokens cached, %d blocks expected\n%s", again, worker, cached, expected, log)
 			}
 		})
