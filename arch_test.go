@@ -42,7 +42,9 @@ var mayImport = map[string][]string{
 	"internal/zmtp":                  {"internal/backoff"},                                     // peers that are dialled again
 	"internal/mimic/mimictest":       {"internal/engine/sim"},                                  // what its servers are around
 	"internal/node":                  {"internal/config"},
-	"bench/replicas":                 {"test/fleet"}, // measures what it starts
+	"bench/feeds":                    {"bench/child"}, // measures what it starts
+	"bench/gateway":                  {"bench/child"}, // likewise
+	"bench/replicas":                 {"test/fleet"},  // likewise
 	"test/chaos":                     {"test/fleet"}, // disturbs what it starts
 	"test/planes":                    {"test/fleet"}, // measures what it starts
 	"test/soak":                      {"test/fleet"}, // likewise

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/bench/child"
 	"penstock/internal/replay"
 	"penstock/internal/replay/load"
 )
@@ -72,7 +73,7 @@ func quantilesOf(d []time.Duration) quantiles {
 // drive sends requests of source to url, so many at once, for the window, and says what came
 // of it; what the process behind gateway computed meanwhile is counted, if there is one. The
 // first part of the window is not counted.
-func drive(ctx context.Context, name, url string, gateway *child, streams int, window time.Duration, source replay.Source) (figures, error) {
+func drive(ctx context.Context, name, url string, gateway *child.Child, streams int, window time.Duration, source replay.Source) (figures, error) {
 	warm := window / 5
 	t := &tally{warm: warm}
 	var before, after time.Duration
@@ -81,7 +82,7 @@ func drive(ctx context.Context, name, url string, gateway *child, streams int, w
 	if gateway != nil {
 		ticker := time.AfterFunc(warm, func() {
 			var e error
-			before, e = gateway.cpu()
+			before, e = gateway.CPU()
 			read <- e
 		})
 		defer ticker.Stop()
@@ -103,7 +104,7 @@ func drive(ctx context.Context, name, url string, gateway *child, streams int, w
 		if err := <-read; err != nil {
 			return figures{}, err
 		}
-		if after, err = gateway.cpu(); err != nil {
+		if after, err = gateway.CPU(); err != nil {
 			return figures{}, err
 		}
 	}

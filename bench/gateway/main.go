@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"penstock/bench/child"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/replay"
@@ -159,13 +160,13 @@ func (s *settings) measure(ctx context.Context) error {
 
 // world is the engine and the two gateways in front of it.
 type world struct {
-	engine, proxy, penstock *child
+	engine, proxy, penstock *child.Child
 }
 
 func (w *world) stop() {
-	for _, c := range []*child{w.penstock, w.proxy, w.engine} {
+	for _, c := range []*child.Child{w.penstock, w.proxy, w.engine} {
 		if c != nil {
-			c.stop()
+			c.Stop()
 		}
 	}
 }
@@ -193,13 +194,13 @@ func (s *settings) start(ctx context.Context, dir string, pipe *prep.Pipeline, o
 			w.stop()
 		}
 	}()
-	if w.engine, err = start(ctx, log, self, "-role", "engine", "-model", s.model, "-answer", answer, "-pace", pace.String()); err != nil {
+	if w.engine, err = child.Start(ctx, log, self, "-role", "engine", "-model", s.model, "-answer", answer, "-pace", pace.String()); err != nil {
 		return nil, err
 	}
-	if w.proxy, err = start(ctx, log, self, "-role", "proxy", "-to", w.engine.url); err != nil {
+	if w.proxy, err = child.Start(ctx, log, self, "-role", "proxy", "-to", w.engine.URL); err != nil {
 		return nil, err
 	}
-	w.penstock, err = start(ctx, log, s.bin, "up", "--json", "--http-addr", "127.0.0.1:0", "--engine", "vllm="+w.engine.url, "--model-path", s.model, "--served-model-name", "bench")
+	w.penstock, err = child.Start(ctx, log, s.bin, "up", "--json", "--http-addr", "127.0.0.1:0", "--engine", "vllm="+w.engine.URL, "--model-path", s.model, "--served-model-name", "bench")
 	if err != nil {
 		return nil, fmt.Errorf("%w (-v shows what it says)", err)
 	}
@@ -245,8 +246,8 @@ func (s *settings) beside(ctx context.Context, dir string, pipe *prep.Pipeline, 
 		for _, to := range []struct {
 			name    string
 			url     string
-			gateway *child
-		}{{"direct", w.engine.url, nil}, {"proxy", w.proxy.url, w.proxy}, {"penstock", w.penstock.url, w.penstock}} {
+			gateway *child.Child
+		}{{"direct", w.engine.URL, nil}, {"proxy", w.proxy.URL, w.proxy}, {"penstock", w.penstock.URL, w.penstock}} {
 			f, err := drive(ctx, to.name, to.url, to.gateway, n, s.window, prompts)
 			if err != nil {
 				return nil, err
@@ -289,7 +290,7 @@ func (s *settings) long(ctx context.Context, dir string, pipe *prep.Pipeline, l 
 		if err != nil {
 			return nil, err
 		}
-		f, err := drive(ctx, kind.name, w.penstock.url, w.penstock, longStreams, s.window, kind.source())
+		f, err := drive(ctx, kind.name, w.penstock.URL, w.penstock, longStreams, s.window, kind.source())
 		if err != nil {
 			return nil, err
 		}

@@ -26,6 +26,7 @@ var (
 // what it read but the names of adapters, salts and media. The zero value is ready. It has one user at a time.
 type Decoder struct {
 	names names
+	now   decoding // the batch that is being read
 }
 
 // Decode reads payload, a batch in msgpack, into b. Batches and events may be arrays or maps, with fields that are not known
@@ -36,15 +37,18 @@ func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	if len(payload) > MaxPayload {
 		return errTooLarge
 	}
-	c := decoding{reader: reader{buf: payload}, names: &d.names, b: b}
-	if !c.batch() || c.rest() != 0 {
-		b.reset()
-		if c.tooLarge {
-			return errTooLarge
-		}
-		return errMalformed
+	c := &d.now
+	*c = decoding{reader: reader{buf: payload}, names: &d.names, b: b}
+	ok, tooLarge := c.batch() && c.rest() == 0, c.tooLarge
+	*c = decoding{}
+	if ok {
+		return nil
 	}
-	return nil
+	b.reset()
+	if tooLarge {
+		return errTooLarge
+	}
+	return errMalformed
 }
 
 // reset empties b. Memory that an unusually large batch took is given back.

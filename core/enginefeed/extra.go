@@ -89,7 +89,7 @@ func (c *decoding) mediaKey() (Key, bool) {
 			var id []byte
 			id, ok = c.text()
 			k.Text = c.keep(id)
-		case string(name) == "start_offset" && !c.null():
+		case string(name) == "start_offset" && c.peek() != 0xc0:
 			k.Offset, _, ok = c.integer()
 		default:
 			ok = c.skip()

@@ -308,7 +308,10 @@ func (r *reader) hash() (kv.EngineHash, bool) {
 		return lastBytes(b), ok && len(b) > 0
 	case r.isText():
 		s, ok := r.text()
-		return hashOfText(s), ok && len(s) > 0
+		if !ok || len(s) == 0 {
+			return 0, false
+		}
+		return hashOfText(s), true
 	}
 	v, _, ok := r.integer()
 	return kv.EngineHash(v), ok
@@ -325,7 +328,7 @@ func lastBytes(b []byte) kv.EngineHash {
 }
 
 // hashOfText returns the hash that a text says: decimal digits are a number, 16 and more hexadecimal ones
-// a digest, anything else the bytes of one.
+// a digest, anything else the bytes of one. It is not empty.
 func hashOfText(s []byte) kv.EngineHash {
 	if u, ok := decimal(s); ok {
 		return kv.EngineHash(u)

@@ -301,7 +301,7 @@ type Stats struct {
 	Duplicates               uint64 // stored once more: further copies of blocks that were there
 	UnknownRemoved           uint64 // removed, and not known
 
-	Trimmed                  uint64 // known, and not in a snapshot
+	Trimmed uint64 // known, and not in a snapshot
 
 	// Blocks of the engine that were not taken in, and why.
 	Orphans        uint64 // the block before is not known

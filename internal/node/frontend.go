@@ -81,6 +81,10 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 	if limit == 0 {
 		limit = -1 // the frontend reads 0 as its default
 	}
+	var engines func() any
+	if p.remotes != nil {
+		engines = func() any { return p.remotes.status() }
+	}
 	return frontend.New(frontend.Config{
 		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
 		MaxBodyBytes: p.cfg.MaxBodyBytes, MaxInflight: p.cfg.MaxInflight,
@@ -101,8 +105,8 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 			"/v1/config":      configHandler(p.cfg),
 		},
 		Seen: r.Seen(), OnDrain: r.EndWatches,
-		OnModel: r.Refer,
-		Keys:    p.door.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
+		OnModel: r.Refer, Engines: engines,
+		Keys: p.door.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +22,7 @@ import (
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
 	"penstock/internal/engine/sim"
 )
 
@@ -64,7 +66,8 @@ type remoteStub struct {
 }
 
 func (s *remoteStub) Card() engine.Card          { return s.card }
-func (s *remoteStub) Warnings() []engine.Warning { return s.warnings }
+func (s *remoteStub) Stats() remote.Stats        { return remote.Stats{Gaps: 1} }
+func (s *remoteStub) Warnings() []engine.Warning { return slices.Clone(s.warnings) }
 
 func (s *remoteStub) Preprocess(_ context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
@@ -222,6 +225,12 @@ func TestUpInFrontOfEngines(t *testing.T) {
 	if third.State != EngineServing || third.Model != "other" || third.Events != EventsGuessed || !slices.Equal(third.Workers, []uint64{3, 4}) || len(third.Warnings) != 2 {
 		t.Errorf("the one with two ranks: %+v", third)
 	}
+	if text := metricsOf(t, r.URL); !strings.Contains(text, fmt.Sprintf(`penstock_engine_up{engine="vllm=%s"} 1`, a.URL)) || !strings.Contains(text, fmt.Sprintf(`penstock_engine_up{engine="vllm=%s"} 0`, b.URL)) || strings.Count(text, "penstock_engine_feed_gaps_total{") != 3 {
+		t.Errorf("the metrics of engines are not as they should be:\n%s", text)
+	}
+	if got := enginesIn(t, r.URL+"/health"); len(got) != 3 || got[1].State != EngineWaiting || got[2].Warnings[0].Code != engine.WarnNoEvents {
+		t.Errorf("/health has %+v", got)
+	}
 	if got := answerFrom(t, r.URL, "m"); got != "1" {
 		t.Errorf("m was answered by worker %s", got)
 	}
@@ -248,6 +257,43 @@ func TestUpInFrontOfEngines(t *testing.T) {
 	if n := strings.Count(log.String(), "no events are configured"); n != 2 { // one for each rank
 		t.Errorf("the warning is in the log %d times", n)
 	}
+}
+
+// metricsOf returns the metrics of engines.
+func metricsOf(t *testing.T, url string) string {
+	t.Helper()
+	resp, err := http.Get(url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var all, engines strings.Builder
+	if _, err := io.Copy(&all, resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(all.String()) {
+		if strings.HasPrefix(line, "penstock_engine_") {
+			engines.WriteString(line)
+		}
+	}
+	return engines.String()
+}
+
+// enginesIn returns the engines that /health lists.
+func enginesIn(t *testing.T, url string) []EngineStatus {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var h struct {
+		Engines []EngineStatus `json:"engines"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&h); err != nil {
+		t.Fatal(err)
+	}
+	return h.Engines
 }
 
 // eventually waits for something that takes its time.

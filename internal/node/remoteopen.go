@@ -10,6 +10,8 @@ import (
 	"penstock/core/fault"
 	"penstock/internal/config"
 	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/engine/vllm"
 )
 
 // adapter opens what speaks with one data-parallel rank of an engine; the rank of an engine that
@@ -74,5 +76,24 @@ func away(err error) error {
 
 // adaptTo opens the adapter of the engine's kind.
 func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
+	spec := specOf(of, rank, ranks, key)
+	switch of.Kind {
+	case config.EngineVLLM:
+		return vllm.Open(ctx, vllm.Config{Spec: spec, Tokenizer: m.ref, VocabSize: m.facts.vocabulary, EOS: m.facts.eos, Defaults: m.facts.defaults, Log: log})
+	}
 	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
+}
+
+// specOf is what an adapter is told of one rank of an engine.
+func specOf(of *config.RemoteEngine, rank, ranks int, key string) remote.Spec {
+	spec := remote.Spec{
+		Kind: of.Kind, URL: of.URL,
+		Events: of.Events.Rank(rank), Replay: of.Replay.Rank(rank), Snapshot: of.Snapshot.Rank(rank),
+		Rank: rank, Ranks: ranks, APIKey: key, Mode: remote.Mode(of.Mode), BlockSize: of.BlockSize, Name: of.Name,
+		Patience: openTimeout,
+	}
+	if ranks == 1 {
+		spec.Rank = remote.AnyRank
+	}
+	return spec
 }

@@ -46,6 +46,7 @@ func (u *up) build() error {
 	if err != nil {
 		return err
 	}
+	u.metrics.Collect(newEngineMetrics(u.remotes))
 	u.frontend, err = u.newFrontend(u.router)
 	u.prompts.frontend = u.frontend
 	return err

@@ -40,6 +40,7 @@ func (w *workerRole) build() error {
 	}
 	if w.cfg.Remote() {
 		w.remotes, err = w.newRemotes(func(_, rank int) kv.WorkerID { return rankID(w.id, rank) })
+		w.metrics.Collect(newEngineMetrics(w.remotes))
 		return err
 	}
 	epoch, err := nextEpoch(w.cfg.DataDir, time.Now())

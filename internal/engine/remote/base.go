@@ -191,7 +191,12 @@ func (b *Base) Generate(ctx context.Context, req *engine.Request, sink func(*eng
 	if err != nil {
 		return err
 	}
-	return done(b.generate(inside, newAttempt(b, req, sink)))
+	return done(b.generate(inside, newAttempt(b, req, func(d *engine.Delta) error {
+		if inside.Err() != nil { // what has come already is for nobody
+			return inside.Err()
+		}
+		return sink(d)
+	})))
 }
 
 // refuse returns what the engine could never serve.

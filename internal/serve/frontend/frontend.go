@@ -57,7 +57,7 @@ type Warner interface {
 	Warnings() map[kv.WorkerID][]engine.Warning
 }
 
-// Deps are what a frontend works with. All but Mount, Seen, OnDrain, OnModel, Keys,
+// Deps are what a frontend works with. All but Mount, Seen, OnDrain, OnModel, Engines, Keys,
 // AccessLog and Tracer are required.
 type Deps struct {
 	Router   Router
@@ -82,6 +82,9 @@ type Deps struct {
 	// the set of workers changed: its checksum, see [engine.Card.Checksum]. A router
 	// beside the frontend has to measure workers by the same.
 	OnModel func(model, checksum string)
+	// Engines, if not nil, returns what is known of engines that other programs run and that
+	// this process follows, those included that have no worker yet; /health shows it.
+	Engines func() any
 	// Keys, if not nil, are in force: who has none gets no further than /health and
 	// /live, and Mount is for administrators. The owner runs the ring.
 	Keys *keys.Ring

@@ -59,6 +59,8 @@ type healthBody struct {
 	Status    string           `json:"status"` // healthy, unhealthy, draining
 	Models    []healthModel    `json:"models"`
 	Instances []healthInstance `json:"instances"`
+	// Engines are those that other programs run and this process follows.
+	Engines any `json:"engines,omitempty"`
 }
 
 type healthModel struct {
@@ -96,6 +98,9 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 			body.Status, status = "healthy", http.StatusOK
 		}
 		body.Models = append(body.Models, h)
+	}
+	if f.deps.Engines != nil {
+		body.Engines = f.deps.Engines()
 	}
 	var warnings map[kv.WorkerID][]engine.Warning
 	if f.warner != nil {

@@ -1,4 +1,6 @@
-package main
+// Package child runs the processes that a measurement consists of: each says on its standard
+// output when it is ready, and ends with its standard input or at an interrupt.
+package child
 
 import (
 	"bufio"
@@ -17,16 +19,19 @@ import (
 // ticks is the unit of the times in /proc on every Linux that there is.
 const ticks = time.Second / 100
 
-// child is a process of this measurement.
-type child struct {
+// Child is a running process.
+type Child struct {
+	// URL is what it said in its first line.
+	URL string
+
 	cmd *exec.Cmd
-	in  io.Closer
-	url string
+	in  io.WriteCloser
+	out *bufio.Reader
 }
 
-// start starts a process that says where it is in the first line of its standard output:
+// Start starts a process that says where it is in the first line of its standard output:
 // as a URL, or as an object with a field "url". It ends with its standard input.
-func start(ctx context.Context, log io.Writer, argv ...string) (*child, error) {
+func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stderr = log
 	in, err := cmd.StdinPipe()
@@ -40,28 +45,37 @@ func start(ctx context.Context, log io.Writer, argv ...string) (*child, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	c := &child{cmd: cmd, in: in}
-	line, err := bufio.NewReader(out).ReadString('\n')
+	c := &Child{cmd: cmd, in: in, out: bufio.NewReader(out)}
+	line, err := c.out.ReadString('\n')
 	if err != nil {
-		c.stop()
+		c.Stop()
 		return nil, fmt.Errorf("%s ended before it was ready: %w", argv[0], err)
 	}
-	c.url = strings.TrimSpace(line)
-	if strings.HasPrefix(c.url, "{") {
+	c.URL = strings.TrimSpace(line)
+	if strings.HasPrefix(c.URL, "{") {
 		var ready struct {
 			URL string `json:"url"`
 		}
 		if err := json.Unmarshal([]byte(line), &ready); err != nil {
-			c.stop()
+			c.Stop()
 			return nil, err
 		}
-		c.url = ready.URL
+		c.URL = ready.URL
 	}
 	return c, nil
 }
 
-// stop ends the process and waits for it.
-func (c *child) stop() {
+// Ask writes a line to the process's standard input and returns the line that it answers.
+func (c *Child) Ask(line string) (string, error) {
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		return "", err
+	}
+	answer, err := c.out.ReadString('\n')
+	return strings.TrimSpace(answer), err
+}
+
+// Stop ends the process and waits for it.
+func (c *Child) Stop() {
 	_ = c.in.Close()
 	_ = c.cmd.Process.Signal(os.Interrupt)
 	done := make(chan struct{})
@@ -74,8 +88,8 @@ func (c *child) stop() {
 	}
 }
 
-// cpu returns the time that the process has computed for, in and for it.
-func (c *child) cpu() (time.Duration, error) {
+// CPU returns the time that the process has computed for, in and for it.
+func (c *Child) CPU() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
 	if err != nil {
 		return 0, err

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/internal/zmtp"
+)
+
+const (
+	blockSize = 16
+	perEvent  = 32  // blocks of a stored event
+	prompts   = 256 // that an engine holds: 8,192 blocks
+	replays   = 10000
+)
+
+// publisher is one engine as a router sees it: the HTTP API as far as a start asks for it,
+// and a PUB socket on which batches come that were encoded before. Batch n stores prompt n of
+// a round and, from the second round on, removes it first, so that the cache stays full.
+type publisher struct {
+	url     string
+	events  zmtp.Endpoint
+	pub     *zmtp.Pub
+	first   [][]byte // batches of the first round
+	later   [][]byte // of all others
+	next    uint64   // sequence number
+	counted atomic.Uint64
+}
+
+// appendHead appends the head of a msgpack array, map or string of n elements.
+func appendHead(dst []byte, fix, of16 byte, n int) []byte {
+	if n < 16 {
+		return append(dst, fix|byte(n))
+	}
+	return binary.BigEndian.AppendUint16(append(dst, of16), uint16(n))
+}
+
+func appendText(dst []byte, s string) []byte {
+	return append(append(dst, 0xa0|byte(len(s))), s...)
+}
+
+func appendUint(dst []byte, v uint64) []byte {
+	switch {
+	case v < 128:
+		return append(dst, byte(v))
+	case v <= math.MaxUint16:
+		return binary.BigEndian.AppendUint16(append(dst, 0xcd), uint16(v))
+	case v <= math.MaxUint32:
+		return binary.BigEndian.AppendUint32(append(dst, 0xce), uint32(v))
+	}
+	return binary.BigEndian.AppendUint64(append(dst, 0xcf), v)
+}
+
+// mix is a hash of what names a block, as arbitrary as an engine's.
+func mix(v uint64) uint64 {
+	v ^= v >> 30
+	v *= 0xbf58476d1ce4e5b9
+	v ^= v >> 27
+	v *= 0x94d049bb133111eb
+	return v ^ v>>31
+}
+
+func hashes(engine, prompt int) []uint64 {
+	all := make([]uint64, perEvent)
+	for i := range all {
+		all[i] = mix(uint64(engine+1)<<40 | uint64(prompt)<<16 | uint64(i))
+	}
+	return all
+}
+
+// batch encodes what an engine says of a prompt, in the form of vLLM since 0.24: every second
+// prompt is one that all engines have.
+func batch(engine, prompt int, removed bool) []byte {
+	b := append([]byte{0x93, 0xcb}, 0x41, 0xda, 0xbb, 0, 0, 0, 0, 0) // some moment
+	events := 1
+	if removed {
+		events = 2
+	}
+	b = appendHead(b, 0x90, 0xdc, events)
+	names := hashes(engine, prompt)
+	if removed {
+		b = appendHead(b, 0x80, 0xde, 3)
+		b = appendText(appendText(b, "type"), "BlockRemoved")
+		b = appendHead(appendText(b, "block_hashes"), 0x90, 0xdc, len(names))
+		for _, h := range names {
+			b = appendUint(b, h)
+		}
+		b = appendText(appendText(b, "medium"), "GPU")
+	}
+	b = appendHead(b, 0x80, 0xde, 10)
+	b = appendText(appendText(b, "type"), "BlockStored")
+	b = appendHead(appendText(b, "block_hashes"), 0x90, 0xdc, len(names))
+	for _, h := range names {
+		b = appendUint(b, h)
+	}
+	b = append(appendText(b, "parent_block_hash"), 0xc0)
+	b = appendHead(appendText(b, "token_ids"), 0x90, 0xdc, perEvent*blockSize)
+	seed := uint64(prompt)
+	if prompt%2 == 1 {
+		seed |= uint64(engine+1) << 32
+	}
+	for i := range perEvent * blockSize {
+		b = appendUint(b, mix(seed<<10|uint64(i))%128000)
+	}
+	b = appendUint(appendText(b, "block_size"), blockSize)
+	b = append(appendText(b, "lora_id"), 0xc0)
+	b = appendText(appendText(b, "medium"), "GPU")
+	b = append(appendText(b, "lora_name"), 0xc0)
+	b = append(appendText(b, "group_idx"), 0)
+	b = appendText(appendText(b, "kv_cache_spec_kind"), "full_attention")
+	return append(b, 0)
+}
+
+func newPublisher(ctx context.Context, engine int, model string) (*publisher, error) {
+	ep, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &publisher{}
+	if p.pub, err = zmtp.ListenPub(ep, zmtp.Options{HighWater: 100000, QueueBytes: 1 << 30}); err != nil {
+		return nil, err
+	}
+	p.events = p.pub.Addr()
+	for i := range prompts {
+		p.first = append(p.first, batch(engine, i, false))
+		p.later = append(p.later, batch(engine, i, true))
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p.url = "http://" + l.Addr().String()
+	srv := &http.Server{Handler: api(model), ReadHeaderTimeout: time.Minute}
+	context.AfterFunc(ctx, func() { _ = srv.Close() })
+	go func() { _ = srv.Serve(l) }()
+	return p, nil
+}
+
+// api is what an adapter asks an engine at its start, and now and then.
+func api(model string) http.Handler {
+	mux := http.NewServeMux()
+	text := func(s string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, s) }
+	}
+	const first = `{"id":"cmpl-1","object":"text_completion","created":1,"model":"bench","choices":[{"index":0,"text":"a","finish_reason":"length","token_ids":[5]}]`
+	const usage = `"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}}}`
+	mux.HandleFunc("GET /health", text(""))
+	mux.HandleFunc("GET /version", text(`{"version":"0.24.0"}`))
+	mux.HandleFunc("GET /v1/models", text(fmt.Sprintf(`{"object":"list","data":[{"id":"bench","object":"model","created":1,"owned_by":"vllm","root":%q,"parent":null,"max_model_len":8192}]}`, model)))
+	mux.HandleFunc("GET /metrics", text(`vllm:num_requests_running{engine="0",model_name="bench"} 0.0
+vllm:num_requests_waiting{engine="0",model_name="bench"} 0.0
+vllm:kv_cache_usage_perc{engine="0",model_name="bench"} 0.0
+vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="0",num_gpu_blocks="16384"} 1.0
+`))
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			Stream bool `json:"stream"`
+		}
+		_ = json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&q)
+		if !q.Stream {
+			_, _ = io.WriteString(w, first+","+usage)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: "+first+"}\n\ndata: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"choices\":[],"+usage+"\n\ndata: [DONE]\n\n")
+	})
+	return mux
+}
+
+// send publishes the next batch. It belongs to one goroutine.
+func (p *publisher) send() {
+	round, i := p.next/prompts, p.next%prompts
+	payload, events := p.later[i], uint64(2)
+	if round == 0 {
+		payload, events = p.first[i], 1
+	}
+	p.pub.Send(nil, binary.BigEndian.AppendUint64(nil, p.next), payload)
+	p.next++
+	p.counted.Add(events)
+}
+
+// stage is what one process of engines does: it publishes at the rate that it was told last.
+type stage struct {
+	all  []*publisher
+	stop func()
+}
+
+// run publishes batches at rate a second over all engines, until stop is called.
+func (s *stage) run(rate float64) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		const every = 2 * time.Millisecond
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		began, sent, turn := time.Now(), 0, 0
+		for {
+			select {
+			case <-tick.C:
+			case <-done:
+				return
+			}
+			for due := int(time.Since(began).Seconds() * rate); sent < due; sent++ {
+				s.all[turn%len(s.all)].send()
+				turn++
+			}
+		}
+	})
+	s.stop = func() { close(done); wg.Wait() }
+}
+
+// engines is the role: it answers each line "rate N" and "stop" with a line that says what
+// was published.
+func engines(n int, model string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s := &stage{}
+	var where []string
+	for i := range n {
+		p, err := newPublisher(ctx, i, model)
+		if err != nil {
+			return err
+		}
+		defer p.pub.Close()
+		s.all = append(s.all, p)
+		where = append(where, "vllm="+p.url+",events="+p.events.String())
+	}
+	fmt.Println(strings.Join(where, " "))
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		if s.stop != nil {
+			s.stop()
+			s.stop = nil
+		}
+		if word, arg, _ := strings.Cut(in.Text(), " "); word == "rate" {
+			rate, err := strconv.ParseFloat(arg, 64)
+			if err != nil {
+				return err
+			}
+			s.run(rate)
+		}
+		var said said
+		for _, p := range s.all {
+			said.Events += p.counted.Load()
+			said.Dropped += p.pub.Dropped()
+			said.Subscribers += p.pub.Subscribers()
+		}
+		b, err := json.Marshal(said)
+		if err != nil {
+			return err
+		}
+		fmt.Println(string(b))
+	}
+	return nil
+}
+
+// said is what the engines answer.
+type said struct {
+	Events      uint64 `json:"events"`      // published so far, of 32 blocks each
+	Dropped     uint64 `json:"dropped"`     // batches that a subscriber was too slow for
+	Subscribers int    `json:"subscribers"` // connected
+}

@@ -1,0 +1,276 @@
+// Command feeds measures how fast the cache events of many engines get into one router: 64
+// engines publish over ZeroMQ as vLLM does, and "penstock up" with an adapter for each decodes
+// the batches, turns them into its own hashes, publishes those on its event plane, and its
+// router applies them. Engines are one process, Penstock another, both on this machine.
+//
+//	go build -o penstock ./cmd/penstock && go run ./bench/feeds -bin ./penstock -model DIR
+//
+// DIR is a checkpoint's directory, for its tokenizer. At one rate after another it says how many
+// events and blocks a second were applied, by how much the router was behind when the engines
+// stopped, how long it took to catch up, whether anything was lost, and what Penstock computed.
+// An event is 32 blocks of 16 tokens stored, or removed.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"penstock/bench/child"
+)
+
+const (
+	limit    = 15 * time.Minute
+	patience = 2 * time.Minute // until a router has caught up
+)
+
+type settings struct {
+	bin     string
+	model   string
+	engines int
+	rates   string
+	window  time.Duration
+	asJSON  bool
+	verbose bool
+}
+
+func main() {
+	var s settings
+	role := flag.String("role", "", "engines; empty measures")
+	flag.StringVar(&s.bin, "bin", "./penstock", "the binary")
+	flag.StringVar(&s.model, "model", "", "directory of a checkpoint: config.json, tokenizer.json")
+	flag.IntVar(&s.engines, "engines", 64, "engines")
+	flag.StringVar(&s.rates, "rates", "0,1000,5000,10000,20000,40000,80000", "events a second of all engines together, one measurement each")
+	flag.DurationVar(&s.window, "for", 8*time.Second, "how long each measurement takes")
+	flag.BoolVar(&s.asJSON, "json", false, "print one JSON document")
+	flag.BoolVar(&s.verbose, "v", false, "show what the processes say")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := error(nil)
+	if *role == "engines" {
+		err = engines(s.engines, s.model)
+	} else {
+		err = s.measure(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench/feeds:", err)
+		os.Exit(1)
+	}
+}
+
+// row is one measurement.
+type row struct {
+	Rate    float64 `json:"offered_events_per_s"`
+	Applied float64 `json:"applied_events_per_s"`
+	Blocks  float64 `json:"applied_blocks_per_s"`
+	// Behind is how much the router had not applied when the engines stopped, in events, and
+	// CatchUp how long that took.
+	Behind  float64 `json:"behind_events"`
+	CatchUp float64 `json:"catch_up_s"`
+	// Dropped are batches that Penstock was too slow for, Gaps losses that it noticed.
+	Dropped float64 `json:"dropped_batches"`
+	Gaps    float64 `json:"gaps"`
+	// CPU is how many of the machine's processors Penstock used.
+	CPU float64 `json:"cpus"`
+}
+
+func (s *settings) measure(ctx context.Context) (err error) {
+	if s.model, err = filepath.Abs(s.model); err != nil {
+		return err
+	}
+	log := os.Stderr
+	if !s.verbose {
+		if log, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
+			return err
+		}
+		defer log.Close()
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	fleet, err := child.Start(ctx, log, self, "-role", "engines", "-engines", strconv.Itoa(s.engines), "-model", s.model)
+	if err != nil {
+		return err
+	}
+	defer fleet.Stop()
+	argv := []string{s.bin, "up", "--json", "--http-addr", "127.0.0.1:0", "--model-path", s.model, "--served-model-name", "bench"}
+	for _, spec := range strings.Fields(fleet.URL) {
+		argv = append(argv, "--engine", spec)
+	}
+	penstock, err := child.Start(ctx, log, argv...)
+	if err != nil {
+		return fmt.Errorf("%w (-v shows what it says)", err)
+	}
+	defer penstock.Stop()
+	m := &meter{engines: fleet, penstock: penstock}
+	if err := m.connected(ctx, s.engines); err != nil {
+		return err
+	}
+	var rows []row
+	fmt.Fprintf(os.Stderr, "%10s %12s %12s %9s %9s %8s %6s %6s\n", "events/s", "applied/s", "blocks/s", "behind", "catch-up", "dropped", "gaps", "CPUs")
+	for _, text := range strings.Split(s.rates, ",") {
+		rate, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return err
+		}
+		r, err := m.at(ctx, rate, s.window)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "%10.0f %12.0f %12.0f %9.0f %8.2fs %8.0f %6.0f %6.2f\n", r.Rate, r.Applied, r.Blocks, r.Behind, r.CatchUp, r.Dropped, r.Gaps, r.CPU)
+		rows = append(rows, r)
+	}
+	if s.asJSON {
+		out := json.NewEncoder(os.Stdout)
+		out.SetIndent("", "  ")
+		return out.Encode(map[string]any{"engines": s.engines, "blocks_per_event": perEvent, "rows": rows})
+	}
+	return nil
+}
+
+type meter struct{ engines, penstock *child.Child }
+
+// ask tells the engines something and returns what they say.
+func (m *meter) ask(line string) (said, error) {
+	var s said
+	answer, err := m.engines.Ask(line)
+	if err == nil {
+		err = json.Unmarshal([]byte(answer), &s)
+	}
+	return s, err
+}
+
+// connected waits until all publishers have a subscriber.
+func (m *meter) connected(ctx context.Context, n int) error {
+	return until(ctx, func() (bool, error) {
+		s, err := m.ask("stop")
+		return s.Subscribers >= n, err
+	})
+}
+
+// until asks now and then whether something is so.
+func until(ctx context.Context, so func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ok, err := so(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// counts are what Penstock's metrics say.
+type counts struct{ applied, gaps float64 }
+
+func (m *meter) counts(ctx context.Context) (c counts, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.penstock.URL+"/metrics", nil)
+	if err != nil {
+		return c, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return c, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return c, err
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			continue
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			continue
+		}
+		switch {
+		case strings.HasPrefix(name, "penstock_index_events_total{") && strings.Contains(name, `outcome="apply"`) && !strings.Contains(name, "cleared"):
+			c.applied += v
+		case name == "penstock_feed_gaps_total", strings.HasPrefix(name, "penstock_engine_event_gaps_total"):
+			c.gaps += v
+		}
+	}
+	return c, nil
+}
+
+// at measures one rate.
+func (m *meter) at(ctx context.Context, rate float64, window time.Duration) (row, error) {
+	first, err := m.ask("stop")
+	if err != nil {
+		return row{}, err
+	}
+	before, err := m.counts(ctx)
+	if err != nil {
+		return row{}, err
+	}
+	cpu, err := m.penstock.CPU()
+	if err != nil {
+		return row{}, err
+	}
+	began := time.Now()
+	// A batch is two events once the caches are full.
+	if _, err := m.ask("rate " + strconv.FormatFloat(rate/2, 'f', -1, 64)); err != nil {
+		return row{}, err
+	}
+	select {
+	case <-time.After(window):
+	case <-ctx.Done():
+		return row{}, ctx.Err()
+	}
+	last, err := m.ask("stop")
+	if err != nil {
+		return row{}, err
+	}
+	stopped := time.Now()
+	c, err := m.counts(ctx)
+	if err != nil {
+		return row{}, err
+	}
+	spent, err := m.penstock.CPU()
+	if err != nil {
+		return row{}, err
+	}
+	r := row{Rate: rate, Behind: float64(last.Events-first.Events) - (c.applied - before.applied), Dropped: float64(last.Dropped - first.Dropped)}
+	took := stopped.Sub(began).Seconds()
+	r.CPU = (spent - cpu).Seconds() / took
+	still, since := c.applied, time.Now()
+	err = until(ctx, func() (bool, error) {
+		if c, err = m.counts(ctx); err != nil {
+			return false, err
+		}
+		if c.applied != still {
+			still, since = c.applied, time.Now()
+		}
+		return c.applied-before.applied >= float64(last.Events-first.Events) || time.Since(since) > 3*time.Second, nil
+	})
+	if err != nil {
+		return row{}, err
+	}
+	r.CatchUp = since.Sub(stopped).Seconds()
+	r.Applied = (c.applied - before.applied) / (took + max(0, r.CatchUp))
+	r.Blocks, r.Gaps = r.Applied*perEvent, c.gaps-before.gaps
+	return r, nil
+}

@@ -1,0 +1,101 @@
+package node
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/obs"
+)
+
+// engineMetrics tell of engines that other programs run, as their adapters see them; they are
+// collected when somebody looks. Counts begin anew when an engine is opened again.
+type engineMetrics struct {
+	// of is nil where no other program runs engines: then nothing is collected.
+	of     *remotes
+	up     *prometheus.Desc
+	counts []adapterCount
+}
+
+// adapterCount is one metric of an adapter.
+type adapterCount struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	of   func(*remote.Stats) uint64
+}
+
+var _ prometheus.Collector = (*engineMetrics)(nil)
+
+func newEngineMetrics(of *remotes) *engineMetrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(obs.Namespace+"_engine_"+name, help, append([]string{"engine"}, labels...), nil)
+	}
+	m := &engineMetrics{of: of, up: desc("up", "Whether an engine that another program runs serves: 1 or 0.")}
+	add := func(kind prometheus.ValueType, name, help string, of func(*remote.Stats) uint64) {
+		m.counts = append(m.counts, adapterCount{desc(name, help, "worker"), kind, of})
+	}
+	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
+	add(counter, "calls_total", "Requests sent to the engine.", func(s *remote.Stats) uint64 { return s.Calls })
+	add(counter, "outages_total", "Times at which the engine stopped answering.", func(s *remote.Stats) uint64 { return s.Downs })
+	add(counter, "scrapes_failed_total", "Readings of the engine's metrics that failed.", func(s *remote.Stats) uint64 { return s.ScrapeFailures })
+	add(counter, "predicted_cached_tokens_total", "Cached tokens that the adapter expected, over the requests of which the engine reported some number.", func(s *remote.Stats) uint64 { return s.Predicted })
+	add(counter, "reported_cached_tokens_total", "Cached tokens that the engine reported, over the same requests.", func(s *remote.Stats) uint64 { return s.Reported })
+	add(counter, "compared_requests_total", "Requests of which both are known.", func(s *remote.Stats) uint64 { return s.Compared })
+	add(counter, "mispredicted_requests_total", "Those of which both differ by more than a block.", func(s *remote.Stats) uint64 { return s.Apart })
+	add(gauge, "known_blocks", "Blocks that the engine is known, or believed, to have cached.", func(s *remote.Stats) uint64 { return uint64(max(s.Blocks, 0)) })
+	add(gauge, "feed_connected", "Whether the engine's events are subscribed to: 1 or 0.", func(s *remote.Stats) uint64 {
+		if s.Connected {
+			return 1
+		}
+		return 0
+	})
+	add(counter, "feed_batches_total", "Batches of events applied.", func(s *remote.Stats) uint64 { return s.Batches })
+	add(counter, "feed_repeated_total", "Batches that the engine repeated when asked.", func(s *remote.Stats) uint64 { return s.Repeated })
+	add(counter, "feed_gaps_total", "Losses in the engine's feed.", func(s *remote.Stats) uint64 { return s.Gaps })
+	add(counter, "feed_unrepaired_total", "Losses that could not be made good: what was cached before is unknown.", func(s *remote.Stats) uint64 { return s.Unrepaired })
+	add(counter, "feed_restarts_total", "Restarts of the engine that its feed showed.", func(s *remote.Stats) uint64 { return s.Restarts })
+	add(counter, "feed_unreadable_total", "Batches that could not be read.", func(s *remote.Stats) uint64 { return s.Unreadable })
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *engineMetrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- m.up
+	for _, c := range m.counts {
+		ch <- c.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *engineMetrics) Collect(ch chan<- prometheus.Metric) {
+	if m.of == nil {
+		return
+	}
+	for _, e := range m.of.all {
+		up, name := 0.0, e.of.String()
+		if e.status().State == EngineServing {
+			up = 1
+		}
+		ch <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, up, name)
+		for _, w := range e.workers() {
+			s, ok := statsOf(w.engine)
+			if !ok {
+				continue
+			}
+			id := strconv.FormatUint(uint64(w.id), 10)
+			for _, c := range m.counts {
+				ch <- prometheus.MustNewConstMetric(c.desc, c.kind, float64(c.of(&s)), name, id)
+			}
+		}
+	}
+}
+
+// statsOf returns what an adapter has counted.
+func statsOf(e engine.Engine) (remote.Stats, bool) {
+	if src, ok := e.(interface{ Stats() remote.Stats }); ok {
+		return src.Stats(), true
+	}
+	return remote.Stats{}, false
+}

@@ -1,0 +1,206 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"penstock/internal/config"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/engine"
+	"penstock/internal/engine/sim"
+	"penstock/internal/mimic"
+)
+
+// mimicked runs a server that speaks as another engine does, of the model in dir, and
+// returns its value of --engine.
+func mimicked(t *testing.T, dialect mimic.Dialect, dir string, change func(*mimic.Config)) (spec string, s *mimic.Server) {
+	t.Helper()
+	pipe, err := chat.Open(chat.Ref{Kind: "dir", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts, err := readModel(dir, pipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	timing, err := sim.Preset(sim.Presets()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	timing.Speedup = 100
+	cfg := mimic.Config{
+		Dialect: dialect, Pipe: pipe, Models: []string{"m"}, Root: dir, Seed: 1, KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0",
+		Open: func(int) (engine.Engine, error) {
+			return sim.New(sim.Config{
+				Name: "m", Tokenizer: engine.TokenizerRef{Kind: "dir", Dir: dir}, Vocabulary: sim.Vocabulary{Size: facts.vocabulary, EOS: facts.eos},
+				Text: sim.Passage(plainText(pipe.Tokenizer)), BlockSize: 16, Blocks: 512, ContextLength: 4096, MaxSeqs: 16, TokenBudget: 4096, MaxWaiting: 64, Timing: timing, Output: 20,
+			})
+		},
+	}
+	if dialect == mimic.LlamaCPP || dialect == mimic.TRTLLM {
+		cfg.KVEvents, cfg.KVReplay = "", ""
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	if s, err = mimic.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	kind := strings.TrimSuffix(string(dialect), "-legacy")
+	spec = kind + "=" + s.URL()
+	if cfg.KVEvents != "" {
+		spec += fmt.Sprintf(",events=%s,replay=%s", s.EventsAddr(), s.ReplayAddr())
+	}
+	return spec, s
+}
+
+// cachedOf asks for a completion of a prompt and returns the worker that gave it, how many
+// tokens were cached as the engine reports, and how many blocks were expected to be.
+func cachedOf(t *testing.T, url, prompt string) (worker string, cached, expected int) {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"model": "m", "prompt": prompt, "max_tokens": 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(string(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Usage struct {
+			Details struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		} `json:"usage"`
+		Error any `json:"error"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Error != nil {
+		t.Fatalf("%s: %v %v", resp.Status, answer.Error, err)
+	}
+	expected, _ = strconv.Atoi(resp.Header.Get("x-penstock-overlap-blocks"))
+	return resp.Header.Get("x-penstock-worker"), answer.Usage.Details.Cached, expected
+}
+
+// freePorts returns the first of so many ports, one after another, that were free a moment ago.
+func freePorts(t *testing.T, count int) int {
+	t.Helper()
+	for {
+		held := make([]net.Listener, 0, count)
+		for at := "127.0.0.1:0"; len(held) < count; {
+			ln, err := net.Listen("tcp", at)
+			if err != nil {
+				break
+			}
+			held = append(held, ln)
+			at = fmt.Sprintf("127.0.0.1:%d", held[0].Addr().(*net.TCPAddr).Port+len(held))
+		}
+		for _, ln := range held {
+			if err := ln.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(held) == count {
+			return held[0].Addr().(*net.TCPAddr).Port
+		}
+		if len(held) == 0 {
+			t.Fatal("no port is free")
+		}
+	}
+}
+
+// blocksKnown returns how many blocks the router's index has.
+func blocksKnown(t *testing.T, url string) int {
+	t.Helper()
+	resp, err := http.Get(url + "/v1/router/index")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var index struct {
+		Blocks int `json:"blocks"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&index); err != nil {
+		t.Fatal(err)
+	}
+	return index.Blocks
+}
+
+// TestInFrontOfMimics: with the adapters of this program, servers that speak as other engines
+// do are found out, tokenized for, and routed to by what they have cached.
+func TestInFrontOfMimics(t *testing.T) {
+	dir := small(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	prompt := strings.Repeat("Where does the water go? It flows downhill. ", 20)
+	for _, c := range []struct {
+		name    string
+		dialect mimic.Dialect
+		servers int
+		change  func(*mimic.Config)
+	}{
+		{"vllm", mimic.VLLM, 2, nil},
+		{"vllm of last year", mimic.VLLMLegacy, 2, nil},
+		{"vllm with two ranks", mimic.VLLM, 1, func(c *mimic.Config) {
+			port := freePorts(t, 4)
+			c.Ranks, c.KVEvents, c.KVReplay = 2, fmt.Sprintf("tcp://127.0.0.1:%d", port), fmt.Sprintf("tcp://127.0.0.1:%d", port+2)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var specs []string
+			for range c.servers {
+				spec, _ := mimicked(t, c.dialect, dir, c.change)
+				specs = append(specs, spec)
+			}
+			cfg := settingsOf(t, config.Up, "ENGINE="+strings.Join(specs, ","), "HTTP_ADDR=127.0.0.1:0", "ROUTER_PREDICTED_TTL=0s")
+			ctx, cancel := context.WithCancel(t.Context())
+			log := &lockedBuffer{}
+			ready, ended := make(chan Ready, 1), make(chan error, 1)
+			go func() { ended <- Up(ctx, cfg, log, func(r Ready) { ready <- r }) }()
+			defer func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Errorf("%v\n%s", err, log)
+				}
+			}()
+			var r Ready
+			select {
+			case r = <-ready:
+			case err := <-ended:
+				ended <- nil
+				t.Fatalf("%v\n%s", err, log)
+			}
+			if r.Workers != 2 {
+				t.Errorf("%d workers", r.Workers)
+			}
+			for _, e := range r.Engines {
+				if e.State != EngineServing || e.Tokenizer != dir || e.BlockSize != 16 || e.Model != "m" || !e.Chat {
+					t.Errorf("%+v", e)
+				}
+			}
+			worker, cached, expected := cachedOf(t, r.URL, prompt)
+			if cached != 0 || expected != 0 {
+				t.Errorf("the first time %d tokens were cached, %d blocks expected", cached, expected)
+			}
+			const whole = 25 // blocks of the prompt
+			eventually(t, func() bool { return blocksKnown(t, r.URL) >= whole })
+			again, cached, expected := cachedOf(t, r.URL, prompt)
+			if again != worker || expected != whole || cached < (whole-1)*16 || cached > whole*16 {
+				t.Errorf("worker %s after %s: %d tokens cached, %d blocks expected\n%s", again, worker, cached, expected, log)
+			}
+		})
+	}
+}
