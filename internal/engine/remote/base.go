@@ -369,7 +369,8 @@ const (
 )
 
 // several runs an attempt of several calls, each read by a goroutine of its own, whose events
-// this one takes one after another.
+// this one takes one after another. The first of them leads: the others are sent when it has its
+// first tokens, so that they find the prompt in the engine's cache.
 func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	items, taken := make(chan item), make(chan error)
@@ -384,18 +385,31 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		}
 		return <-taken
 	}
-	for _, p := range parts {
+	led := make(chan struct{}) // closed when the prompt that all share is computed
+	for i, p := range parts {
 		wg.Go(func() {
+			if i > 0 {
+				select {
+				case <-led:
+				case <-ctx.Done():
+					return
+				}
+			}
 			err := b.follow(ctx, p, hand)
 			_ = hand(item{part: p, kind: itemEnd, err: err})
 		})
 	}
+	leads := true
 	for left := len(parts); left > 0; {
 		var it item
 		select {
 		case it = <-items:
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		if leads && it.part == parts[0] && it.kind != itemAccepted {
+			leads = false
+			close(led)
 		}
 		err := it.err
 		switch {

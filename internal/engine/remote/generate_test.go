@@ -309,7 +309,7 @@ func TestGenerateAllocatesLittle(t *testing.T) {
 	a := newAttempt(b, req, func(*engine.Delta) error { return nil })
 	a.flight = b.load.begin(a)
 	defer b.load.end(a.flight)
-	p := a.part([]int{0})
+	p := a.parts(Together)[0]
 	event := []byte(`{"i":0,"t":[17]}`)
 	if n := testing.AllocsPerRun(50, func() {
 		if err := (plain{}).Event(p, event); err != nil {

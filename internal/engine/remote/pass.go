@@ -110,6 +110,7 @@ func (b *Base) account(req *engine.PassRequest, salt kv.Salt) *Part {
 	a := newAttempt(b, r, nil)
 	a.flight = b.load.begin(a)
 	p := a.part([]int{0})
+	a.calls = []*Part{p}
 	if len(req.Prompt) > 0 {
 		b.cache.begin(p)
 	}
