@@ -36,6 +36,10 @@ type Options struct {
 	Redraws bool
 	// Lags says that the engine tells of its cache some time after it changed.
 	Lags bool
+	// NoLogprobs says that the engine refuses requests for log-probabilities.
+	NoLogprobs bool
+	// SingleTokens says that the engine reuses single tokens, whatever the card's blocks.
+	SingleTokens bool
 }
 
 // Test runs the suite. Optional abilities (KVSource, LoadSource, Embedder, Preprocessor) are tested

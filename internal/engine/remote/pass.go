@@ -210,6 +210,7 @@ func (p *passing) last() error {
 		p.piece.Cached = 0
 	}
 	p.part.a.choices[0].over = engine.FinishStop
+	p.part.a.flight.whole = true
 	if p.piece.Cached >= 0 && len(p.req.Prompt) > 0 {
 		p.part.reported(p.piece.Cached)
 	}
