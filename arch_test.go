@@ -45,9 +45,9 @@ var mayImport = map[string][]string{
 	"bench/feeds":                    {"bench/child"}, // measures what it starts
 	"bench/gateway":                  {"bench/child"}, // likewise
 	"bench/replicas":                 {"test/fleet"},  // likewise
-	"test/chaos":                     {"test/fleet"}, // disturbs what it starts
-	"test/planes":                    {"test/fleet"}, // measures what it starts
-	"test/soak":                      {"test/fleet"}, // likewise
+	"test/chaos":                     {"test/fleet"},  // disturbs what it starts
+	"test/planes":                    {"test/fleet"},  // measures what it starts
+	"test/soak":                      {"test/fleet"},  // likewise
 }
 
 // mayImportOnly narrows what its layer would allow.

@@ -58,12 +58,9 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 	return engineOnly(fmt.Sprintf("the model's tokenizer is not here%s: requests are passed on as they are, and streams cannot move to another engine; name %s with --model-path", where, what)), nil
 }
 
-// tokenizerOfEngine is the kind of a tokenizer that only the engine has.
-const tokenizerOfEngine = "engine"
-
 // engineOnly is a model whose tokenizer only the engine has.
 func engineOnly(note string) remoteModel {
-	return remoteModel{ref: engine.TokenizerRef{Kind: tokenizerOfEngine}, from: "engine", note: note}
+	return remoteModel{ref: engine.TokenizerRef{Kind: engine.TokenizerOfEngine}, from: engine.TokenizerOfEngine, note: note}
 }
 
 func openTokenizerDir(dir string) (remoteModel, error) {
