@@ -514,6 +514,7 @@ func TestTokenizerOf(t *testing.T) {
 	}{
 		"named":             {of: config.RemoteEngine{ModelPath: dir}, from: dir},
 		"the engine's root": {root: dir, from: dir},
+		"built in":          {root: "penstock-sim", from: "this program"},
 		"nowhere":           {root: "org/model", from: "engine", note: "tokenizer.json of its model (org/model) with --model-path"},
 		"nothing said":      {from: "engine", note: "requests are passed on as they are"},
 		"named wrongly":     {of: config.RemoteEngine{ModelPath: empty}, root: dir, problem: "there is no tokenizer.json"},

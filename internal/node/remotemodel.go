@@ -36,6 +36,9 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 	if of.ModelPath != "" {
 		return openTokenizerDir(of.ModelPath)
 	}
+	if config.BuiltinModel(found.root) {
+		return builtinTokenizer()
+	}
 	dir, tried := locate(found.root, hub)
 	if dir != "" {
 		m, err := openTokenizerDir(dir)
@@ -61,6 +64,22 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 // engineOnly is a model whose tokenizer only the engine has.
 func engineOnly(note string) remoteModel {
 	return remoteModel{ref: engine.TokenizerRef{Kind: engine.TokenizerOfEngine}, from: engine.TokenizerOfEngine, note: note}
+}
+
+// builtinTokenizer is that of the built-in models, which simulated servers serve.
+func builtinTokenizer() (remoteModel, error) {
+	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
+	if err != nil {
+		return remoteModel{}, err
+	}
+	v, err := builtinVocabulary()
+	if err != nil {
+		return remoteModel{}, err
+	}
+	return remoteModel{
+		ref: engine.TokenizerRef{Kind: "builtin", Digest: pipe.Digest}, pipe: pipe, from: "this program",
+		facts: modelFacts{vocabulary: v.Size, eos: v.EOS},
+	}, nil
 }
 
 func openTokenizerDir(dir string) (remoteModel, error) {
