@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -374,6 +375,38 @@ func TestNoEngineAnswers(t *testing.T) {
 	_, _, err := upWith(t, &stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
 	if !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "vllm="+a.URL+": loading (503)") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestEngineThatReturnsAsAnother: an engine that answers while its adapter keeps away from it is
+// opened again.
+func TestEngineThatReturnsAsAnother(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a := runOther(t, "m", dir)
+	var opened atomic.Int32
+	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) {
+		if opened.Add(1) == 1 {
+			s.warnings = []engine.Warning{{Code: engine.WarnUnreachable, Detail: "another model"}}
+		}
+	}}
+	cfg := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	log, ended := &lockedBuffer{}, make(chan error, 1)
+	go func() {
+		ended <- play(ctx, cfg, log, func(p *process) role {
+			p.adapt = s.adapt
+			u := &up{process: p, ready: func(Ready) {}}
+			return built{u, func() { u.remotes.returnLook = time.Millisecond }}
+		})
+	}()
+	eventually(t, func() bool { return opened.Load() == 2 && strings.Contains(log.String(), "the engine serves") })
+	if !strings.Contains(log.String(), "it is opened again") || strings.Contains(log.String(), "cannot be used") {
+		t.Error(log)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
