@@ -568,6 +568,21 @@ func TestTokenizerOf(t *testing.T) {
 	}
 }
 
+// TestAway: what another attempt may change does not end the start.
+func TestAway(t *testing.T) {
+	for err, want := range map[error]bool{
+		fault.New(fault.Unavailable, "gone"):                     true,
+		fault.New(fault.Overloaded, "full"):                      true,
+		fmt.Errorf("probe: %w", context.DeadlineExceeded):        true,
+		fault.New(fault.Invalid, "no"):                           false,
+		errors.New("block-size is 48, and the engine's have 32"): false,
+	} {
+		if got := errors.Is(away(err), errAway); got != want {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}
+
 func TestSmallIDs(t *testing.T) {
 	r := &remotes{all: make([]*remoteEngine, 3)}
 	for _, c := range []struct{ of, rank, want int }{{1, 0, 2}, {2, 1, 4}, {0, 1, 5}, {2, 1, 4}, {0, 0, 1}} {
