@@ -82,6 +82,8 @@ type listener struct {
 	known map[kv.SeqHash]bool
 	dec   enginefeed.Decoder
 	batch enginefeed.Batch
+
+	strange int // removals of blocks that were not known
 }
 
 func newListener(t *testing.T, blockSize int) *listener {
@@ -106,7 +108,7 @@ func (l *listener) hear(events []kv.Event) {
 		case kv.Removed:
 			for _, seq := range e.Seqs {
 				if !l.known[seq] {
-					l.t.Errorf("block %x is removed and was not stored", seq)
+					l.strange++
 				}
 				delete(l.known, seq)
 			}
@@ -181,7 +183,7 @@ func engines(t *testing.T, f func(t *testing.T, dir string)) {
 }
 
 // saltless is the recorded engine that says nothing of cache salts: its salted blocks look as
-// if they had none.
+// if they had none, so two of its blocks can have one name here, which is gone with the first.
 const saltless = "vllm-0.16.0"
 
 // recordedFrom is the number from which batches were asked for in the recorded replays.
@@ -243,6 +245,9 @@ func TestCapturedEventsSayWhatIsCached(t *testing.T) {
 			t.Errorf("after a reset and one prompt %d blocks are known, want its %d", len(l.known), blocks)
 		}
 
+		if (l.strange != 0) != (filepath.Base(dir) == saltless) {
+			t.Errorf("%d blocks were removed that were not known", l.strange)
+		}
 		s := l.table.Stats()
 		left := s.Orphans + s.OtherGroup + s.Misaligned + s.Partial + s.OtherBlockSize + s.Pairs + s.Nameless + s.Tokenless + s.Refused
 		if left+s.UnknownRemoved+s.UnknownMedium+s.UnknownEvents+s.SkippedEvents+s.DamagedBatches != 0 {
