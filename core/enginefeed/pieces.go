@@ -2,6 +2,7 @@ package enginefeed
 
 import (
 	"slices"
+	"unsafe"
 
 	"penstock/core/kv"
 )
@@ -157,7 +158,7 @@ func (x *pieces) join(t *Table, end uint32, tier kv.Tier) {
 		}
 		id = t.blocks.put(t, name, b)
 	}
-	t.blocks.ref(t, id, tier)
+	t.blocks.ref(t, id, tier, p.seq)
 }
 
 // remove takes a copy of a piece from its tier, and with the last one the blocks of ours that it is in.
@@ -223,5 +224,5 @@ func (x *pieces) clear() {
 }
 
 func (x *pieces) bytes() int {
-	return x.index.bytes() + 64*chunk*len(x.all.chunks) + 4*cap(x.ids) + 64*len(x.media)
+	return x.index.bytes() + int(unsafe.Sizeof(piece{}))*chunk*len(x.all.chunks) + 4*cap(x.ids) + 64*len(x.media)
 }

@@ -91,7 +91,11 @@ func (t *Table) tokenless(e *Event) {
 			t.stats.Tokenless++
 			continue
 		}
-		t.copied(id, tier, e.Reused)
+		seq := kv.SeqHash(0)
+		if t.per == 1 {
+			seq = t.blocks.all.at(id).seq()
+		}
+		t.copied(id, tier, seq, e.Reused)
 	}
 }
 
@@ -103,8 +107,8 @@ func (t *Table) find(name kv.EngineHash) uint32 {
 	return t.blocks.find(name)
 }
 
-// copied counts a copy of a block that is remembered. One that the engine only repeats is counted if it is the first.
-func (t *Table) copied(id uint32, tier kv.Tier, reused bool) {
+// copied counts a copy of a block that is remembered, which ends seq if it is one of ours. One that the engine only repeats is counted if it is the first.
+func (t *Table) copied(id uint32, tier kv.Tier, seq kv.SeqHash, reused bool) {
 	had := false
 	if t.per > 1 {
 		had = t.pieces.all.at(id).refs[tier] > 0
@@ -121,7 +125,7 @@ func (t *Table) copied(id uint32, tier kv.Tier, reused bool) {
 	if t.per > 1 {
 		t.pieces.ref(t, id, tier)
 	} else {
-		t.blocks.ref(t, id, tier)
+		t.blocks.ref(t, id, tier, seq)
 	}
 }
 
@@ -190,12 +194,12 @@ func (s *storing) block(i int) bool {
 		}
 		id = s.make(i)
 	}
+	s.parent = id
+	s.follow()
 	if s.salt == opaque {
 		t.stats.Nameless++
 	}
-	t.copied(id, s.tier, s.e.Reused)
-	s.parent = id
-	s.follow()
+	t.copied(id, s.tier, s.seq, s.e.Reused)
 	return true
 }
 

@@ -112,6 +112,11 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 		return t.done()
 	}
 	for i := range b.Events {
+		if e := &b.Events[i]; e.Kind == Stored {
+			t.room.expect += len(e.Hashes)
+		}
+	}
+	for i := range b.Events {
 		e := &b.Events[i]
 		if !knownMedium(e.Medium) {
 			t.stats.UnknownMedium++
@@ -130,6 +135,7 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 
 // done returns what a call has to say.
 func (t *Table) done() []kv.Event {
+	t.close()
 	out := t.out
 	t.out, t.room = nil, rooms{}
 	return out

@@ -175,6 +175,9 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 		}},
 		{"a block size beyond the engine's", "kv-cache-block-size: 1025\n", nil, []string{"kv-cache-block-size: 1025 is not between 2 and 1024"}},
 		{"a bare number as duration", "drain-timeout: 30\n", nil, []string{`"30" is not a duration like 30s`}},
+		{"an event plane that cannot be", "event-plane: amqp\nevent-addr: here\nevent-advertise: 10.0.0.7:1\nevent-peers: [10.0.0.7]\n", nil, []string{
+			`event-plane: "amqp" is not one of nats, zmq`, `event-addr: "here" is not HOST:PORT`, `event-advertise: "10.0.0.7:1" is not HOST`, `event-peers: "10.0.0.7" is not HOST:PORT`, "event-peers: belongs to --event-plane zmq",
+		}},
 		{"no mapping", "- a\n", nil, []string{`want lines of "key: value"`}},
 		{"no yaml", "a: [\n", nil, []string{"yaml: "}},
 	} {
@@ -189,6 +192,29 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestEventPlane: the processes of an event plane over ZeroMQ must be able to find
+// each other.
+func TestEventPlane(t *testing.T) {
+	for name, tc := range map[string]struct{ env, want string }{
+		"static without peers":                    {"DISCOVERY=static STATIC_WORKERS=tcp://h:1", "event-peers: zmq with discovery static needs"},
+		"static":                                  {"DISCOVERY=static STATIC_WORKERS=tcp://h:1 EVENT_PEERS=h:5600", ""},
+		"all interfaces":                          {"DISCOVERY=file DISCOVERY_DIR=d EVENT_ADDR=0.0.0.0:5600", "event-advertise: event-addr is all interfaces"},
+		"all interfaces, advertised":              {"DISCOVERY=file DISCOVERY_DIR=d EVENT_ADDR=:5600 EVENT_ADVERTISE=10.0.0.7", ""},
+		"all interfaces, as the request plane is": {"DISCOVERY=file DISCOVERY_DIR=d EVENT_ADDR=:5600 RPC_ADVERTISE=10.0.0.7:7000", ""},
+		"one interface":                           {"DISCOVERY=file DISCOVERY_DIR=d EVENT_ADDR=[::1]:5600", ""},
+		"NATS for discovery":                      {"NATS=nats://h:1", ""},
+	} {
+		env := []string{"PENSTOCK_EVENT_PLANE=zmq"}
+		for kv := range strings.FieldsSeq(tc.env) {
+			env = append(env, "PENSTOCK_"+kv)
+		}
+		_, err := Load("", env, NoFlags(Router))
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// The choices of Discovery and RequestPlane.
+// The choices of Discovery, RequestPlane and EventPlane.
 const (
 	DiscoveryNATS   = "nats"
 	DiscoveryFile   = "file"
@@ -19,6 +20,8 @@ const (
 	PlaneTCP  = "tcp"
 	PlaneHTTP = "http"
 	PlaneNATS = "nats"
+
+	PlaneZMQ = "zmq" // of EventPlane
 )
 
 // fleet checks the settings by which processes find and reach each other.
@@ -26,6 +29,7 @@ func (p *problems) fleet(c *Config) {
 	p.natsURLs(c.NATS)
 	p.oneOf("discovery", c.Discovery, DiscoveryNATS, DiscoveryFile, DiscoveryStatic)
 	p.oneOf("request-plane", c.RequestPlane, PlaneTCP, PlaneHTTP, PlaneNATS)
+	p.eventPlane(c)
 	p.positive("nats-wait", c.NATSWait)
 	p.name("router-component", c.RouterName)
 	p.address("rpc-addr", c.RPCAddr)
@@ -42,6 +46,35 @@ func (p *problems) fleet(c *Config) {
 	}
 	p.pair("nats-tls-cert", c.NATSTLSCert, "nats-tls-key", c.NATSTLSKey)
 	p.pair("rpc-tls-cert", c.RPCTLSCert, "rpc-tls-key", c.RPCTLSKey)
+}
+
+// eventPlane checks the settings of the event plane.
+func (p *problems) eventPlane(c *Config) {
+	p.oneOf("event-plane", c.EventPlane, PlaneNATS, PlaneZMQ)
+	p.address("event-addr", c.EventAddr)
+	if strings.ContainsAny(c.EventAdvertise, "/: ") && net.ParseIP(c.EventAdvertise) == nil {
+		p.add("event-advertise", fmt.Sprintf("%.100q is not HOST", c.EventAdvertise))
+	}
+	for _, addr := range c.EventPeers {
+		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" || port == "0" {
+			p.add("event-peers", fmt.Sprintf("%.100q is not HOST:PORT, for example 10.0.0.7:5600", addr))
+		}
+	}
+	if c.EventPlane != PlaneZMQ && len(c.EventPeers) > 0 {
+		p.add("event-peers", "belongs to --event-plane zmq")
+	}
+}
+
+// EventHost is the host at which others reach event-addr; "" is the one that it
+// listens on.
+func (c *Config) EventHost() string {
+	if c.EventAdvertise != "" || c.RPCAdvertise == "" {
+		return c.EventAdvertise
+	}
+	if host, _, err := net.SplitHostPort(c.RPCAdvertise); err == nil {
+		return host
+	}
+	return c.RPCAdvertise
 }
 
 // natsURLs checks URLs separated by commas. What is wrong is not repeated: it may
@@ -80,6 +113,22 @@ func (c *Config) validateFor(command Command) error {
 	return errors.Join(p...)
 }
 
+// events checks that the others of an event plane over ZeroMQ can be found, and find
+// this process.
+func (p *problems) events(c *Config) {
+	if c.EventPlane != PlaneZMQ {
+		return
+	}
+	host, _, _ := net.SplitHostPort(c.EventAddr) // checked before
+	ip := net.ParseIP(host)
+	switch {
+	case c.Discovery == DiscoveryStatic && len(c.EventPeers) == 0:
+		p.add("event-peers", "zmq with discovery static needs the addresses at which all processes publish, for example --event-peers 10.0.0.7:5600")
+	case c.Discovery != DiscoveryStatic && c.EventHost() == "" && (host == "" || ip != nil && ip.IsUnspecified()):
+		p.add("event-advertise", "event-addr is all interfaces: say at which host others reach this process, for example --event-advertise 10.0.0.7")
+	}
+}
+
 // connection checks that a process that is not whole by itself has a way to the
 // others.
 func (p *problems) connection(command Command, c *Config) {
@@ -91,6 +140,7 @@ func (p *problems) connection(command Command, c *Config) {
 	case c.NATS == "" && c.NATSListen == "" && c.RequestPlane == PlaneNATS && command != Frontend:
 		p.add("request-plane", "nats needs a NATS server: give --nats or --nats-listen, or choose tcp")
 	}
+	p.events(c)
 	switch c.Discovery {
 	case DiscoveryFile:
 		if c.DiscoveryDir == "" {

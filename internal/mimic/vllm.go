@@ -37,7 +37,7 @@ func (s *Server) vllm(mux *http.ServeMux) {
 		mux.HandleFunc("POST /v1/chat/completions/render", s.vllmRender(true))
 		mux.HandleFunc("POST /inference/v1/abort_requests", s.vllmAbort)
 	}
-	if s.cfg.Features.Usual.on(true) {
+	if s.cfg.Features.Dev.on(true) {
 		mux.HandleFunc("POST /sleep", s.sleep)
 		mux.HandleFunc("POST /wake_up", s.wake)
 		mux.HandleFunc("GET /is_sleeping", s.isSleeping)

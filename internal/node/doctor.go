@@ -169,6 +169,9 @@ func (d *doctor) ports(ctx context.Context) {
 	if serves(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
 		d.port(ctx, "rpc-addr", cfg.RPCAddr)
 	}
+	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
+		d.port(ctx, "event-addr", cfg.EventAddr)
+	}
 }
 
 // port checks one address. One that a Penstock has is taken for that of the

@@ -20,7 +20,8 @@ const listenFor = 2 * time.Second
 
 // engines checks the engines of the settings that other programs run: whether each
 // answers and is what the settings say, where its tokenizer is, whether its events come,
-// and what its adapter finds wrong with it. It asks and listens; nothing is generated.
+// and what its adapter finds wrong with it. It asks and listens: the
+// engine computes no more than the few tokens by which the adapter sees whether it can.
 func (d *doctor) engines(ctx context.Context) {
 	var wait sync.WaitGroup
 	all := d.cfg.RemoteEngines()

@@ -34,7 +34,9 @@ func (d *doctor) fleet(ctx context.Context) {
 	}
 	if p.conn != nil {
 		d.jetStream(ctx, p.conn)
-		d.snapshots(ctx, p.conn)
+		if d.cfg.EventPlane != config.PlaneZMQ {
+			d.snapshots(ctx, p.conn)
+		}
 	}
 	cfg := *d.cfg
 	if cfg.Command == config.Up {
@@ -49,6 +51,9 @@ func (d *doctor) fleet(ctx context.Context) {
 	set, ok := d.discover(ctx, p, &cfg)
 	if !ok {
 		return
+	}
+	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
+		d.eventPlane(ctx, p, &cfg)
 	}
 	cards := map[string]engine.Card{} // the first of each model
 	for i := range set {

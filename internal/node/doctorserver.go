@@ -277,8 +277,8 @@ func remedyOf(state, host string) string {
 	return "look into the log of that worker on " + host
 }
 
-// withoutEvents reports whether the settings are those of a fleet without NATS, in
-// which nobody hears of another process's caches.
+// withoutEvents reports whether the settings are those of a fleet without NATS and
+// ZeroMQ, in which nobody hears of another process's caches.
 func (d *doctor) withoutEvents() bool {
-	return d.cfg != nil && d.cfg.Command != config.Up && d.cfg.NATS == "" && d.cfg.NATSListen == ""
+	return d.cfg != nil && d.cfg.Command != config.Up && d.cfg.NATS == "" && d.cfg.NATSListen == "" && d.cfg.EventPlane != config.PlaneZMQ
 }

@@ -77,7 +77,7 @@ func registry(t *testing.T) (metrics map[string]metric, types map[string]string)
 		// Nothing runs, so the planes are not used.
 		p := &process{
 			cfg: cfg, log: log, metrics: obs.NewMetrics(), model: &modelResult{},
-			planes: &planes{events: bus.NewMem(), registry: disco.NewMem(), rpc: rpc.NewMem(), dropped: none, malformed: none, unreadable: none},
+			planes: &planes{events: bus.NewMem(), registry: disco.NewMem(), rpc: rpc.NewMem(), dropped: none, malformed: none, unreadable: none, holes: none},
 		}
 		if err := as(p).build(); err != nil {
 			t.Fatal(err)

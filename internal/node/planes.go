@@ -24,14 +24,15 @@ type planes struct {
 	server   *natsd.Server // nil unless NATS is embedded
 	conn     *nats.Conn    // nil without NATS
 	events   bus.Bus
-	archive  bus.Archive // nil without NATS
+	archive  bus.Archive // nil without NATS, and with events over ZeroMQ
+	mesh     *bus.ZMQ    // events, if they travel over ZeroMQ
 	registry disco.Registry
 	rpc      rpc.Plane
 	addr     string // where to serve on rpc; "" lets the plane choose
 
 	// What the planes lost or could not read.
-	dropped, malformed, unreadable func() uint64
-	closers                        []func() error
+	dropped, malformed, unreadable, holes func() uint64
+	closers                               []func() error
 }
 
 // forgetTimeout bounds the removal of old registrations, in the same process.
@@ -43,17 +44,20 @@ func none() uint64 { return 0 }
 // openPlanes opens what the settings name. The planes are to be closed also after
 // an error.
 func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*planes, error) {
-	p := &planes{dropped: none, malformed: none, unreadable: none}
+	p := &planes{dropped: none, malformed: none, unreadable: none, holes: none}
 	if err := p.openNATS(ctx, cfg, log); err != nil {
 		return p, err
 	}
-	if err := p.openBus(log); err != nil {
+	if err := p.openBus(cfg, log); err != nil {
 		return p, err
 	}
 	if err := p.openRPC(cfg, log); err != nil {
 		return p, err
 	}
 	if err := p.openRegistry(cfg, log); err != nil {
+		return p, err
+	}
+	if err := p.openMesh(ctx, cfg, log); err != nil {
 		return p, err
 	}
 	return p, p.forget(ctx, cfg)
@@ -113,9 +117,12 @@ func (p *planes) embed(cfg *config.Loaded, token string, log *slog.Logger) (err 
 	return nil
 }
 
-// openBus opens the event plane. Without NATS it ends at this process: routing
-// goes by what the router decides and by what workers answer to pings.
-func (p *planes) openBus(log *slog.Logger) error {
+// openBus opens the event plane. Without NATS and ZeroMQ it ends at this process:
+// routing goes by what the router decides and by what workers answer to pings.
+func (p *planes) openBus(cfg *config.Loaded, log *slog.Logger) error {
+	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
+		return p.openZMQ(cfg, log)
+	}
 	if p.conn == nil {
 		events := bus.NewMem()
 		p.events, p.dropped = events, events.Dropped
@@ -186,6 +193,7 @@ func (p *planes) url() string {
 func (p *planes) measure(m *obs.Metrics) {
 	m.CounterFunc("bus_dropped_total", "Messages of topics that are not durable, lost by subscribers that fell behind.", p.dropped)
 	m.CounterFunc("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.malformed)
+	m.CounterFunc("bus_holes_total", "Times that messages of a peer of --event-plane zmq were lost for good: it no longer had them.", p.holes)
 	m.CounterFunc("disco_malformed_total", "Records of the discovery plane that could not be read.", p.unreadable)
 }
 

@@ -118,8 +118,11 @@ func (p *process) hasEngines() bool {
 }
 
 // until returns when ok says so, or with ctx's cause.
-func until(ctx context.Context, ok func() bool) error {
-	look := time.NewTicker(time.Millisecond)
+func until(ctx context.Context, ok func() bool) error { return untilAt(ctx, time.Millisecond, ok) }
+
+// untilAt is until for what may take long: it looks at such intervals.
+func untilAt(ctx context.Context, every time.Duration, ok func() bool) error {
+	look := time.NewTicker(every)
 	defer look.Stop()
 	for !ok() {
 		select {

@@ -190,7 +190,7 @@ func (r *remotes) status() []EngineStatus {
 // undecided reports whether an engine may yet turn out to serve at once.
 func (r *remotes) undecided() bool {
 	for _, e := range r.all {
-		if s := e.status().State; s == EngineAsking || s == EngineOpening {
+		if s := e.now().State; s == EngineAsking || s == EngineOpening {
 			return true
 		}
 	}
@@ -201,7 +201,7 @@ func (r *remotes) undecided() bool {
 func (r *remotes) served() map[string]int {
 	models := map[string]int{}
 	for _, e := range r.all {
-		if s := e.status(); s.State == EngineServing {
+		if s := e.now(); s.State == EngineServing {
 			models[s.Model] += len(s.Workers)
 		}
 	}
@@ -214,7 +214,7 @@ func (r *remotes) await(ctx context.Context, seen func(model string, workers int
 	limit := time.Duration(r.p.cfg.EngineWait)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
-	err := until(ctx, func() bool {
+	err := untilAt(ctx, 10*time.Millisecond, func() bool {
 		served := r.served()
 		for model, workers := range served {
 			if !seen(model, workers) {
@@ -223,6 +223,9 @@ func (r *remotes) await(ctx context.Context, seen func(model string, workers int
 		}
 		return len(served) > 0 && !r.undecided()
 	})
+	if served := r.served(); err == ErrNotReady && len(served) > 0 {
+		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", ErrNotReady, limit)
+	}
 	if err == ErrNotReady {
 		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", ErrNotReady, limit, r.unanswered())
 	}
@@ -232,19 +235,24 @@ func (r *remotes) await(ctx context.Context, seen func(model string, workers int
 // unanswered says which engines do not serve, for an error.
 func (r *remotes) unanswered() (list string) {
 	for _, e := range r.all {
-		if s := e.status(); s.State != EngineServing {
+		if s := e.now(); s.State != EngineServing {
 			list += fmt.Sprintf("\n%s: %s", s.Name(), s.Detail)
 		}
 	}
 	return list
 }
 
-// status returns what is known of the engine now.
-func (e *remoteEngine) status() EngineStatus {
+// now returns what is known of the engine, without what its adapters find wrong.
+func (e *remoteEngine) now() EngineStatus {
 	e.mu.Lock()
-	s, workers := e.mu.status, e.mu.workers
-	e.mu.Unlock()
-	for _, w := range workers {
+	defer e.mu.Unlock()
+	return e.mu.status
+}
+
+// status returns what is known of the engine.
+func (e *remoteEngine) status() EngineStatus {
+	s := e.now()
+	for _, w := range e.workers() {
 		s.Warnings = append(s.Warnings, warningsOf(w.engine)...)
 	}
 	return s
@@ -272,9 +280,13 @@ func (e *remoteEngine) is(state, detail string) {
 func (e *remoteEngine) run(ctx context.Context) error {
 	pause := backoff.Backoff{Least: 2 * time.Second, Most: 30 * time.Second}
 	for {
+		began := time.Now()
 		err := e.life(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if time.Since(began) > time.Minute {
+			pause.Reset() // it has served
 		}
 		if err == nil {
 			err = errEnded

@@ -154,7 +154,7 @@ func (b *lockedBuffer) String() string {
 // says once it is ready, or its error.
 func upWith(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuffer, error) {
 	t.Helper()
-	cfg := settingsOf(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0")...)
+	cfg := settingsOf(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &lockedBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
@@ -375,6 +375,39 @@ func TestNoEngineAnswers(t *testing.T) {
 	if !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "vllm="+a.URL+": loading (503)") {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestStopWhileEnginesLoad: who stops a process that waits for engines does not wait for them.
+func TestStopWhileEnginesLoad(t *testing.T) {
+	a := runOther(t, "m", "")
+	a.loading.Store(true)
+	cfg := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended, made := make(chan error, 1), make(chan *up, 1)
+	go func() {
+		ended <- play(ctx, cfg, &lockedBuffer{}, func(p *process) role {
+			u := &up{process: p, ready: func(Ready) { t.Error("it is ready without an engine") }}
+			return built{u, func() { made <- u }}
+		})
+	}()
+	u := <-made
+	eventually(t, func() bool { return u.remotes.all[0].now().State == EngineWaiting })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// built is a role that tells when it has been built.
+type built struct {
+	role
+	tell func()
+}
+
+func (b built) build() error {
+	defer b.tell()
+	return b.role.build()
 }
 
 // TestLateMistakeIsTriedAgain: an engine that comes late and cannot be served leaves the

@@ -10,7 +10,10 @@ import (
 	"penstock/core/fault"
 	"penstock/internal/config"
 	"penstock/internal/engine"
+	"penstock/internal/engine/llamacpp"
 	"penstock/internal/engine/remote"
+	"penstock/internal/engine/sglang"
+	"penstock/internal/engine/trtllm"
 	"penstock/internal/engine/vllm"
 )
 
@@ -77,9 +80,16 @@ func away(err error) error {
 // adaptTo opens the adapter of the engine's kind.
 func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
 	spec := specOf(of, rank, ranks, key)
+	ref, f := m.ref, &m.facts
 	switch of.Kind {
 	case config.EngineVLLM:
-		return vllm.Open(ctx, vllm.Config{Spec: spec, Tokenizer: m.ref, VocabSize: m.facts.vocabulary, EOS: m.facts.eos, Defaults: m.facts.defaults, Log: log})
+		return vllm.Open(ctx, vllm.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, EOS: f.eos, Defaults: f.defaults, Log: log})
+	case config.EngineSGLang:
+		return sglang.Open(ctx, sglang.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+	case config.EngineTRTLLM:
+		return trtllm.Open(ctx, trtllm.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+	case config.EngineLlamaCpp:
+		return llamacpp.Open(ctx, llamacpp.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
 	}
 	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
 }

@@ -126,10 +126,12 @@ func TestStuckPeer(t *testing.T) {
 	}
 }
 
-// TestSameIdentity holds that who comes again takes its own place.
+// TestSameIdentity holds that who comes again takes its own place, and that its old
+// connection ends.
 func TestSameIdentity(t *testing.T) {
 	ctx := limited(t)
 	r := listenRouter(t, Options{})
+	var before *Dealer
 	for range 3 {
 		d := dialDealer(t, r.Addr(), Options{Identity: "me"})
 		if err := d.Send(ctx, []byte("hi")); err != nil {
@@ -145,6 +147,12 @@ func TestSameIdentity(t *testing.T) {
 		if _, err := d.Recv(ctx); err != nil {
 			t.Fatal(err)
 		}
+		if before != nil {
+			if _, err := before.Recv(ctx); err == nil || ctx.Err() != nil {
+				t.Errorf("the old connection got %v", err)
+			}
+		}
+		before = d
 	}
 }
 

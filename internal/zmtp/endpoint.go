@@ -99,6 +99,9 @@ func (e Endpoint) String() string {
 // Network returns "tcp" or "unix", and "" for no endpoint.
 func (e Endpoint) Network() string { return e.network }
 
+// Port returns the port of a TCP endpoint, 0 of others.
+func (e Endpoint) Port() int { return e.port }
+
 // EndpointOf returns the endpoint of an address that was listened on.
 func EndpointOf(a net.Addr) Endpoint {
 	switch a := a.(type) {

@@ -81,6 +81,11 @@ func (l *link) obey(body []byte) (command, error) {
 	switch string(name) {
 	case "PING":
 		return command{}, l.pong(data)
+	case "PONG":
+		if l.o.OnSubscribed != nil && string(data) == afterSubscriptions {
+			l.o.OnSubscribed()
+		}
+		return command{}, nil
 	case "ERROR":
 		return command{}, fmt.Errorf("%w: the peer gives up: %s", ErrProtocol, errorReason(data))
 	case "SUBSCRIBE":

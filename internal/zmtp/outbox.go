@@ -9,6 +9,9 @@ import (
 // chunkSize is how much is written at once: many messages, or one that is larger.
 const chunkSize = 64 << 10
 
+// freeChunks is how many written ones are kept, so that bursts cost no memory anew.
+const freeChunks = 8
+
 // controlRoom is what the answers to a peer's commands may take beyond the bounds.
 const controlRoom = 64 << 10
 
@@ -24,8 +27,8 @@ type outbox struct {
 		sync.Mutex
 		chunks []chunk // chunks[head:] wait
 		head   int
-		free   []byte // a chunk's memory, to be used again
-		count  int    // messages that wait
+		free   [][]byte // memory of chunks, to be used again
+		count  int      // messages that wait
 		bytes  int
 		closed bool
 	}
@@ -88,8 +91,9 @@ func (o *outbox) last(size int) *chunk {
 	switch {
 	case size > chunkSize:
 		buf = make([]byte, 0, size)
-	case o.mu.free != nil:
-		buf, o.mu.free = o.mu.free, nil
+	case len(o.mu.free) > 0:
+		n := len(o.mu.free) - 1
+		buf, o.mu.free = o.mu.free[n], o.mu.free[:n]
 	default:
 		buf = make([]byte, 0, chunkSize)
 	}
@@ -126,7 +130,9 @@ func (o *outbox) recycle(c chunk) {
 		return
 	}
 	o.mu.Lock()
-	o.mu.free = c.buf[:0]
+	if len(o.mu.free) < freeChunks {
+		o.mu.free = append(o.mu.free, c.buf[:0])
+	}
 	o.mu.Unlock()
 }
 

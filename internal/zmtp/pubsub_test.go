@@ -97,6 +97,19 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
+// TestOnSubscribed holds that what is published once a subscription is known to be
+// in force arrives, connection after connection.
+func TestOnSubscribed(t *testing.T) {
+	for range 20 {
+		p := listenPub(t, loopback(t), Options{})
+		subscribed := make(chan struct{}, 1)
+		r := subscribe(t, p.Addr(), []string{"t"}, Options{OnSubscribed: func() { subscribed <- struct{}{} }})
+		<-subscribed
+		p.Send(numbered("t", 0, 10)...)
+		expectNumbers(t, r, "t", 0, 0, 10)
+	}
+}
+
 // TestPublishersDial has one subscriber listen to many publishers.
 func TestPublishersDial(t *testing.T) {
 	ln, err := Listen(loopback(t))

@@ -17,9 +17,15 @@ type Router struct {
 	life *lifetime
 	mu   struct {
 		sync.Mutex
-		peers map[string]*outbox
+		peers map[string]*routerPeer
 		ids   uint32 // given so far to peers that bring none
 	}
+}
+
+// routerPeer is one that is connected.
+type routerPeer struct {
+	out  *outbox
+	kick context.CancelFunc // ends the connection
 }
 
 // routed is a message that came, with who sent it.
@@ -40,7 +46,7 @@ func ListenRouter(ep Endpoint, o Options) (*Router, error) {
 // serveRouter is ListenRouter on a listener that is open already.
 func serveRouter(ln net.Listener, o Options) *Router {
 	r := &Router{o: o.withDefaults(), addr: EndpointOf(ln.Addr()), in: make(chan routed, inbox), life: newLifetime(ln)}
-	r.mu.peers = make(map[string]*outbox)
+	r.mu.peers = make(map[string]*routerPeer)
 	r.life.begin(context.Background(), func(ctx context.Context) {
 		acceptAll(ctx, ln, typeRouter, &r.o, r.serve)
 	})
@@ -68,12 +74,12 @@ func (r *Router) Send(id []byte, frames ...[]byte) error {
 		return errors.New("send: a message has at least one frame")
 	}
 	r.mu.Lock()
-	out := r.mu.peers[string(id)]
+	p := r.mu.peers[string(id)]
 	r.mu.Unlock()
 	switch {
-	case out == nil:
+	case p == nil:
 		return ErrUnknownPeer
-	case !out.push(frames):
+	case !p.out.push(frames):
 		return ErrFull
 	}
 	return nil
@@ -88,8 +94,8 @@ func (r *Router) Close() error {
 	r.life.end(r.o.Linger, func() int {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for _, out := range r.mu.peers {
-			out.close()
+		for _, p := range r.mu.peers {
+			p.out.close()
 		}
 		return len(r.mu.peers)
 	})
@@ -98,14 +104,16 @@ func (r *Router) Close() error {
 
 // serve receives from one peer and sends to it until it goes.
 func (r *Router) serve(ctx context.Context, l *link) error {
-	out := newOutbox(&r.o)
-	id, ok := r.add(l.peer.identity, out)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p := &routerPeer{newOutbox(&r.o), cancel}
+	id, ok := r.add(l.peer.identity, p)
 	if !ok {
 		_ = l.conn.Close()
 		return ErrClosed
 	}
-	defer r.remove(id, out)
-	return exchange(ctx, l, out, func(frames [][]byte, _ command) error {
+	defer r.remove(id, p)
+	return exchange(ctx, l, p.out, func(frames [][]byte, _ command) error {
 		if frames == nil {
 			return nil // a command that is none of a router's
 		}
@@ -122,7 +130,7 @@ func (r *Router) serve(ctx context.Context, l *link) error {
 // add enters a peer. One that comes with the identity of another takes its place:
 // it is the same that dialled again before its old connection was known to be lost.
 // A peer without one gets five bytes that begin with zero, as libzmq gives them.
-func (r *Router) add(id string, out *outbox) (string, bool) {
+func (r *Router) add(id string, p *routerPeer) (string, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.life.isClosing() {
@@ -133,15 +141,15 @@ func (r *Router) add(id string, out *outbox) (string, bool) {
 		id = string(binary.BigEndian.AppendUint32([]byte{0}, r.mu.ids))
 	}
 	if old := r.mu.peers[id]; old != nil {
-		old.close()
+		old.kick()
 	}
-	r.mu.peers[id] = out
+	r.mu.peers[id] = p
 	return id, true
 }
 
-func (r *Router) remove(id string, out *outbox) {
+func (r *Router) remove(id string, p *routerPeer) {
 	r.mu.Lock()
-	if r.mu.peers[id] == out {
+	if r.mu.peers[id] == p {
 		delete(r.mu.peers, id)
 	}
 	r.mu.Unlock()

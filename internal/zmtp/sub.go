@@ -13,7 +13,8 @@ import (
 // what was published meanwhile is lost, as is what the publisher had no room for.
 //
 // Subscribe returns the error of ctx or of recv, or one that says why ep cannot be
-// dialled. OnState is told of everything else.
+// dialled. OnState is told of everything else. While recv runs nothing is read, and
+// no heartbeat answered: a publisher may give up a subscriber that takes too long.
 func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, recv func(frames [][]byte) error) error {
 	o = o.withDefaults()
 	s := newSubscription(prefixes)
@@ -132,6 +133,9 @@ func (s *subscription) listen(ctx context.Context, l *link, turns chan<- *turn) 
 	}
 }
 
+// afterSubscriptions is the context of the PING that is sent behind subscriptions.
+const afterSubscriptions = "subscribed"
+
 // subscription is what a SUB wants.
 type subscription struct {
 	prefixes []string
@@ -176,8 +180,14 @@ func (s *subscription) announce(l *link) error {
 			b = appendMessage(b, [][]byte{append([]byte{1}, p...)})
 		}
 	}
+	if l.o.OnSubscribed != nil && l.peer.minor >= 1 {
+		b = appendCommand(b, "PING", "\x00\x00"+afterSubscriptions)
+	}
 	if err := l.control(b); err != nil {
 		return err
+	}
+	if l.o.OnSubscribed != nil && l.peer.minor < 1 {
+		l.o.OnSubscribed()
 	}
 	l.start()
 	return nil

@@ -57,6 +57,12 @@ type Options struct {
 	// OnState, if set, hears of connections made, lost and refused. It is called by
 	// the goroutines of the socket, for one peer in order, and must not wait.
 	OnState func(State)
+	// OnSubscribed, if set, is called each time a publisher has answered a question that
+	// was sent behind the subscriptions, by the goroutine that reads from it. One of
+	// this package has taken them then, and what it publishes from there on comes; one
+	// of libzmq has them before it. A peer of ZMTP 3.0 cannot be asked: of it, it is
+	// called when they are sent.
+	OnSubscribed func()
 }
 
 func (o Options) withDefaults() Options {

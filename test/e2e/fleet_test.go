@@ -337,6 +337,57 @@ func TestFleetWithoutNATS(t *testing.T) {
 	}
 }
 
+// TestFleetOverZMQ: with a directory for discovery and ZeroMQ for events a fleet has
+// all that it has with NATS but snapshots, and no server: routers know caches, those
+// that start later too, and each other's requests.
+func TestFleetOverZMQ(t *testing.T) {
+	t.Parallel()
+	plane := []string{"discovery=file", "discovery-dir=" + t.TempDir(), "event-plane=zmq"}
+	first := launch(t, config.Frontend, plane...)
+	for range 2 {
+		launch(t, config.Worker, plane...)
+	}
+	second := launch(t, config.Frontend, plane...)
+	for _, f := range []*process{first, second} {
+		f.serves("penstock-tiny", 2)
+	}
+	want := first.complete("/v1/chat/completions", chat(longPrompt(1), 8))
+	if want.status != http.StatusOK {
+		t.Fatalf("%+v", want)
+	}
+	later := launch(t, config.Frontend, plane...)
+	later.serves("penstock-tiny", 2)
+	for _, f := range []*process{second, later} {
+		f.eventually("the first one's cache is known", func() bool {
+			var index struct {
+				Blocks int  `json:"blocks"`
+				Caught bool `json:"caught_up"`
+			}
+			f.get("/v1/router/index", &index)
+			return index.Caught && index.Blocks > 0
+		})
+		if got := f.complete("/v1/chat/completions", chat(longPrompt(1), 8)); got.text != want.text || got.worker != want.worker || got.cached == 0 {
+			t.Errorf("%+v, the first answer was %+v", got, want)
+		}
+	}
+	first.eventually("two routers beside it", func() bool {
+		var replicas struct{ Rows []struct{} }
+		first.get("/v1/router/replicas", &replicas)
+		return len(replicas.Rows) == 2
+	})
+	found := node.Examine(t.Context(), node.Examination{Config: loadRole(t, config.Frontend, plane...), Server: first.url})
+	heard := false
+	for _, f := range found {
+		if f.Status == node.CheckFail {
+			t.Errorf("%s: %s", f.Check, f.Detail)
+		}
+		heard = heard || f.Check == "event plane" && strings.Contains(f.Detail, "all 5 processes")
+	}
+	if !heard {
+		t.Errorf("the event plane is not among %+v", found)
+	}
+}
+
 // TestFleetKeepsToOneCard: of two workers that serve one name with other settings,
 // and could not see each other, one gets all requests, and the other is named by
 // the frontend and its router with what is other.

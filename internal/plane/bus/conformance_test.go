@@ -18,6 +18,15 @@ func TestNATSOverTCP(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) bus.Bus { return openNATS(t, natsd.Config{Listen: "127.0.0.1:0"}) })
 }
 
+func TestZMQAlone(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) bus.Bus { return bus.OpenZMQ(t, bus.ZMQPeer{}) })
+}
+
+// One process publishes, another one subscribes.
+func TestZMQBetweenProcesses(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) bus.Bus { return bus.OpenPair(t) })
+}
+
 func TestMemArchive(t *testing.T) {
 	bustest.RunArchive(t, func(*testing.T) bus.Archive { return bus.NewMemArchive() })
 }

@@ -36,6 +36,13 @@ func (j *journal) trim(now time.Time) {
 	}
 }
 
+// skip numbers n messages that are not kept; a journal that is not empty cannot.
+func (j *journal) skip(n uint64) {
+	if len(j.entries) == 0 {
+		j.first += n
+	}
+}
+
 // purge drops the messages with numbers less than below.
 func (j *journal) purge(below uint64) {
 	for len(j.entries) > 0 && j.first < below {

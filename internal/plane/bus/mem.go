@@ -58,7 +58,13 @@ func (b *Mem) Publish(ctx context.Context, t Topic, key string, data []byte) err
 	if err := checkMessage(mt.topic, key, data); err != nil {
 		return err
 	}
-	data = bytes.Clone(data)
+	b.deliver(mt, key, bytes.Clone(data))
+	return nil
+}
+
+// deliver gives a message to the subscribers of a topic. It keeps data, which
+// nobody changes any more.
+func (b *Mem) deliver(mt *memTopic, key string, data []byte) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
 	if mt.topic.Durable {
@@ -69,12 +75,11 @@ func (b *Mem) Publish(ctx context.Context, t Topic, key string, data []byte) err
 			default:
 			}
 		}
-		return nil
+		return
 	}
 	for _, q := range mt.mu.queues {
 		b.dropped.Add(q.push(Message{Key: key, Data: data}))
 	}
-	return nil
 }
 
 // Subscribe implements Bus.
@@ -236,6 +241,13 @@ func (mt *memTopic) unwatch(wake chan struct{}) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
 	mt.mu.wakes = slices.DeleteFunc(mt.mu.wakes, func(o chan struct{}) bool { return o == wake })
+}
+
+// skip numbers n messages that nobody here will see, if the journal is empty.
+func (mt *memTopic) skip(n uint64) {
+	mt.mu.Lock()
+	defer mt.mu.Unlock()
+	mt.mu.journal.skip(n)
 }
 
 // next returns the first message kept from seq on, and its number.

@@ -1,0 +1,57 @@
+package node
+
+import (
+	"context"
+	"slices"
+
+	"penstock/internal/config"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+)
+
+// eventPlane checks that every process which publishes over ZeroMQ can be heard from
+// here, and says what there is not over it.
+func (d *doctor) eventPlane(ctx context.Context, p *planes, cfg *config.Loaded) {
+	const check = "event plane"
+	peers, err := zmqFixed(cfg)
+	if err != nil {
+		d.fail(check, "correct --event-peers", "%v", err)
+		return
+	}
+	if cfg.Discovery != config.DiscoveryStatic {
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		defer cancel()
+		var found []bus.ZMQPeer
+		come := false
+		err := p.registry.Watch(ctx, kindEvents, func(set []disco.Instance) {
+			if !come {
+				come, found = true, zmqPeers(set, disco.Instance{Namespace: cfg.Namespace}, d.log)
+			}
+			cancel()
+		})
+		if err != nil || !come {
+			d.fail(check, "look at the store, and at the network between", "discovery did not tell who publishes within %v", checkTimeout)
+			return
+		}
+		peers = append(found, peers...)
+	}
+	deaf := 0
+	for i, peer := range peers {
+		if slices.Contains(peers[:i], peer) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		err := peer.Check(ctx)
+		cancel()
+		if err != nil {
+			deaf++
+			d.fail("events at "+peer.Events.String(), "look whether the process runs, and at its --event-addr and --event-advertise and the network between; one that died leaves discovery by itself", "%v", err)
+		}
+	}
+	switch {
+	case len(peers) == 0:
+		d.warn(check, "start a process with --event-plane zmq in the same --namespace", "nobody publishes over ZeroMQ in namespace %s", cfg.Namespace)
+	case deaf == 0:
+		d.ok(check, "all %d processes that publish over ZeroMQ are heard; there are no snapshots over it: a router that starts asks each for what it keeps", len(peers))
+	}
+}

@@ -1,0 +1,183 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"penstock/internal/config"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+	"penstock/internal/zmtp"
+)
+
+// kindEvents is what processes register as that publish over ZeroMQ.
+const kindEvents disco.Kind = "events"
+
+// zmqMeta is the Meta of such a registration, beside its Addr, which is where the
+// process publishes.
+type zmqMeta struct {
+	Replay string `json:"replay"` // where it is asked for what it published before
+}
+
+// openZMQ opens the event plane over ZeroMQ. It keeps no snapshots: nobody numbers
+// all messages, so there is nothing that one could go on from.
+func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
+	events, replay, err := zmqEndpoints(cfg.EventAddr)
+	if err != nil {
+		return fmt.Errorf("event-addr: %w", err)
+	}
+	b, err := bus.NewZMQ(bus.ZMQConfig{Events: events, Replay: replay, Log: obs.Component(log, "bus")})
+	if err != nil {
+		return err
+	}
+	p.events, p.mesh, p.dropped, p.malformed, p.holes = b, b, b.Dropped, b.Malformed, b.Holes
+	p.closers = append(p.closers, b.Close)
+	if !loopback(cfg.EventAddr) {
+		log.Warn("the event plane listens beyond this machine, and ZeroMQ here knows neither TLS nor tokens: who reaches it can read what caches hold", "addr", cfg.EventAddr)
+	}
+	if cfg.SnapshotThreshold > 0 && cfg.Command != config.Worker {
+		log.Info("routers leave no snapshots over ZeroMQ: one that starts asks every process for the events that it keeps")
+	}
+	return nil
+}
+
+// zmqEndpoints are where to publish and to be asked for what was published before:
+// HOST:PORT and the port behind it, or two that the system chooses.
+func zmqEndpoints(addr string) (events, replay zmtp.Endpoint, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return events, replay, err
+	}
+	if host == "" {
+		host = "*"
+	}
+	if events, err = zmtp.ParseEndpoint("tcp://" + net.JoinHostPort(host, port)); err != nil {
+		return events, replay, err
+	}
+	if port == "0" {
+		return events, events, nil
+	}
+	if replay = events.Rank(1); replay.IsZero() {
+		return events, replay, fmt.Errorf("%s: what was published before is asked for at the port behind it, and there is none", addr)
+	}
+	return events, replay, nil
+}
+
+// openMesh has the event plane over ZeroMQ find the others: those of event-peers, and
+// those that register in discovery, as this process does.
+func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
+	if p.mesh == nil {
+		return nil
+	}
+	fixed, err := zmqFixed(cfg)
+	if err != nil {
+		return err
+	}
+	p.mesh.SetPeers(fixed)
+	if cfg.Discovery == config.DiscoveryStatic {
+		return nil // a list of workers tells nothing of others
+	}
+	self, err := zmqInstance(cfg, p.mesh.Self())
+	if err != nil {
+		return err
+	}
+	lease, err := p.registry.Register(ctx, self)
+	if err != nil {
+		return fmt.Errorf("event plane: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		log := obs.Component(log, "bus")
+		err := p.registry.Watch(ctx, kindEvents, func(set []disco.Instance) {
+			p.mesh.SetPeers(append(zmqPeers(set, self, log), fixed...))
+		})
+		if err != nil {
+			log.Error("the event plane no longer hears who comes and goes", "err", err)
+		}
+	})
+	p.closers = append(p.closers, func() error {
+		cancel()
+		watching.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), forgetTimeout)
+		defer cancel()
+		_ = lease.Release(ctx) // else it ends by itself
+		return nil
+	})
+	return nil
+}
+
+// zmqFixed returns the others that the settings name.
+func zmqFixed(cfg *config.Loaded) (fixed []bus.ZMQPeer, err error) {
+	for _, addr := range cfg.EventPeers {
+		events, replay, err := zmqEndpoints(addr)
+		if err != nil {
+			return nil, fmt.Errorf("event-peers: %w", err)
+		}
+		fixed = append(fixed, bus.ZMQPeer{Events: events, Replay: replay})
+	}
+	return fixed, nil
+}
+
+// zmqInstance describes this process to the others: the host that they can reach,
+// the ports that it has.
+func zmqInstance(cfg *config.Loaded, at bus.ZMQPeer) (disco.Instance, error) {
+	if host := cfg.EventHost(); host != "" {
+		var err error
+		if at.Events, err = withHost(at.Events, host); err != nil {
+			return disco.Instance{}, err
+		}
+		if at.Replay, err = withHost(at.Replay, host); err != nil {
+			return disco.Instance{}, err
+		}
+	}
+	meta, err := json.Marshal(zmqMeta{at.Replay.String()})
+	if err != nil {
+		return disco.Instance{}, err
+	}
+	host, _ := os.Hostname() // for people to read
+	return disco.Instance{
+		Kind: kindEvents, ID: drawID(), Epoch: uint64(time.Now().UnixMilli()), Namespace: cfg.Namespace, Component: cfg.Component,
+		Endpoint: "events", Addr: at.Events.String(), Host: host, PID: os.Getpid(), Meta: meta,
+	}, nil
+}
+
+func withHost(e zmtp.Endpoint, host string) (zmtp.Endpoint, error) {
+	at, err := zmtp.ParseEndpoint("tcp://" + net.JoinHostPort(host, strconv.Itoa(e.Port())))
+	if err != nil {
+		return at, fmt.Errorf("event-advertise: %w", err)
+	}
+	return at, nil
+}
+
+// zmqPeers reads registrations of others of the namespace.
+func zmqPeers(set []disco.Instance, self disco.Instance, log *slog.Logger) (peers []bus.ZMQPeer) {
+	for _, in := range set {
+		if in.ID == self.ID || in.Namespace != self.Namespace {
+			continue
+		}
+		var meta zmqMeta
+		err := json.Unmarshal(in.Meta, &meta)
+		var peer bus.ZMQPeer
+		if err == nil {
+			peer.Events, err = zmtp.ParseEndpoint(in.Addr)
+		}
+		if err == nil {
+			peer.Replay, err = zmtp.ParseEndpoint(meta.Replay)
+		}
+		if err != nil {
+			log.Warn("a registration of the event plane cannot be read", "instance", in.ID, "host", in.Host, "err", err)
+			continue
+		}
+		peers = append(peers, peer)
+	}
+	return peers
+}

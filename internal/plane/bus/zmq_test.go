@@ -1,0 +1,368 @@
+package bus
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/internal/zmtp"
+)
+
+func zmqAt(t testing.TB, s string) zmtp.Endpoint {
+	t.Helper()
+	ep, err := zmtp.ParseEndpoint(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ep
+}
+
+// OpenZMQ opens a bus that ends with the test.
+func OpenZMQ(t testing.TB, self ZMQPeer) *ZMQ {
+	t.Helper()
+	if self == (ZMQPeer{}) {
+		self = ZMQPeer{zmqAt(t, "tcp://127.0.0.1:0"), zmqAt(t, "tcp://127.0.0.1:0")}
+	}
+	b, err := NewZMQ(ZMQConfig{Events: self.Events, Replay: self.Replay, Settle: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// Pair is a bus of two processes: one publishes, the other does all else.
+type Pair struct{ Here, There *ZMQ }
+
+// OpenPair opens two that know each other.
+func OpenPair(t testing.TB) *Pair {
+	p := &Pair{OpenZMQ(t, ZMQPeer{}), OpenZMQ(t, ZMQPeer{})}
+	all := []ZMQPeer{p.Here.Self(), p.There.Self()}
+	p.Here.SetPeers(all)
+	p.There.SetPeers(all)
+	return p
+}
+
+// Publish implements Bus. Both hold the topic against what they know of it.
+func (p *Pair) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+	if err := p.Here.Publish(ctx, t, key, data); err != nil {
+		return err
+	}
+	_, err := p.There.local.topic(t)
+	return err
+}
+
+// Subscribe implements Bus.
+func (p *Pair) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+	return p.There.Subscribe(ctx, t, from, sink, ready)
+}
+
+// Span implements Bus.
+func (p *Pair) Span(ctx context.Context, t Topic) (Span, error) { return p.There.Span(ctx, t) }
+
+// Purge implements Bus.
+func (p *Pair) Purge(ctx context.Context, t Topic, below uint64) error {
+	return p.There.Purge(ctx, t, below)
+}
+
+var (
+	zmqLog    = Topic{Name: "ns.log", Durable: true}
+	zmqGossip = Topic{Name: "ns.gossip"}
+)
+
+// zmqReader collects what a subscription gets.
+type zmqReader struct {
+	messages chan string
+	ready    chan struct{}
+}
+
+func zmqSubscribe(t *testing.T, b Bus, topic Topic) *zmqReader {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &zmqReader{make(chan string, 1<<16), make(chan struct{})}
+	done := make(chan error, 1)
+	go func() {
+		done <- b.Subscribe(ctx, topic, 0, func(m Message) error {
+			r.messages <- m.Key + "=" + string(m.Data)
+			return nil
+		}, func() { close(r.ready) })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func (r *zmqReader) awaitReady(t *testing.T) *zmqReader {
+	t.Helper()
+	select {
+	case <-r.ready:
+	case <-time.After(30 * time.Second):
+		t.Fatal("never ready")
+	}
+	return r
+}
+
+func (r *zmqReader) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case m := <-r.messages:
+		return m
+	case <-time.After(30 * time.Second):
+		t.Fatal("no message")
+		return ""
+	}
+}
+
+func publish(t *testing.T, b Bus, topic Topic, key string, from, to int) {
+	t.Helper()
+	for i := from; i <= to; i++ {
+		if err := b.Publish(t.Context(), topic, key, fmt.Append(nil, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestZMQMesh has some processes publish and all of them hear all.
+func TestZMQMesh(t *testing.T) {
+	const n, each = 4, 300
+	var all []*ZMQ
+	var peers []ZMQPeer
+	for range n {
+		b := OpenZMQ(t, ZMQPeer{})
+		all, peers = append(all, b), append(peers, b.Self())
+	}
+	var early []*zmqReader
+	for i, b := range all {
+		publish(t, b, zmqLog, fmt.Sprint(i), 1, each) // before anybody knows of anybody
+		early = append(early, zmqSubscribe(t, b, zmqLog))
+	}
+	for _, b := range all {
+		b.SetPeers(peers)
+	}
+	var wg sync.WaitGroup
+	for i, b := range all {
+		wg.Go(func() { publish(t, b, zmqLog, fmt.Sprint(i), each+1, 2*each) })
+	}
+	wg.Wait()
+	for i, b := range all {
+		late := zmqSubscribe(t, b, zmqLog).awaitReady(t)
+		for _, r := range []*zmqReader{early[i], late} {
+			next := map[string]int{}
+			for range 2 * n * each {
+				key, number, _ := strings.Cut(r.next(t), "=")
+				if next[key]++; number != fmt.Sprint(next[key]) {
+					t.Fatalf("message %s of %s, want %d", number, key, next[key])
+				}
+			}
+		}
+		if b.Holes() != 0 || b.Malformed() != 0 {
+			t.Errorf("%d holes, %d malformed", b.Holes(), b.Malformed())
+		}
+	}
+	// Gossip reaches all who are subscribed.
+	var gossip []*zmqReader
+	for _, b := range all {
+		gossip = append(gossip, zmqSubscribe(t, b, zmqGossip).awaitReady(t))
+	}
+	publish(t, all[1], zmqGossip, "k", 7, 7)
+	for _, r := range gossip {
+		if got := r.next(t); got != "k=7" {
+			t.Errorf("got %s", got)
+		}
+	}
+}
+
+// TestZMQRestart has a publisher end and another life of it begin at its address:
+// what it kept is gone, what it publishes anew is heard from its first message on.
+func TestZMQRestart(t *testing.T) {
+	reader := OpenZMQ(t, ZMQPeer{})
+	writer := OpenZMQ(t, ZMQPeer{})
+	self := writer.Self()
+	reader.SetPeers([]ZMQPeer{self, reader.Self()})
+	publish(t, writer, zmqLog, "first", 1, 50)
+	r := zmqSubscribe(t, reader, zmqLog).awaitReady(t)
+	_ = writer.Close()
+	writer = OpenZMQ(t, self)
+	publish(t, writer, zmqLog, "second", 1, 100) // most before the reader is back
+	for i := 1; i <= 50; i++ {
+		if got := r.next(t); got != fmt.Sprintf("first=%d", i) {
+			t.Fatalf("got %s, want first=%d", got, i)
+		}
+	}
+	for i := 1; i <= 100; i++ {
+		if got := r.next(t); got != fmt.Sprintf("second=%d", i) {
+			t.Fatalf("got %s, want second=%d", got, i)
+		}
+	}
+	if h := reader.Holes(); h != 0 {
+		t.Errorf("%d holes", h)
+	}
+}
+
+// TestZMQPeerGoes holds that a peer which is no more is left, and one that never
+// answered holds up nobody for longer than the limit.
+func TestZMQPeerGoes(t *testing.T) {
+	reader, writer := OpenZMQ(t, ZMQPeer{}), OpenZMQ(t, ZMQPeer{})
+	nobody := OpenZMQ(t, ZMQPeer{})
+	gone := nobody.Self()
+	_ = nobody.Close()
+	reader.SetPeers([]ZMQPeer{writer.Self(), gone})
+	publish(t, writer, zmqLog, "k", 1, 3)
+	r := zmqSubscribe(t, reader, zmqLog).awaitReady(t)
+	for i := 1; i <= 3; i++ {
+		if got := r.next(t); got != fmt.Sprintf("k=%d", i) {
+			t.Fatalf("got %s", got)
+		}
+	}
+	reader.SetPeers(nil)
+	if s, err := reader.Span(t.Context(), zmqLog); err != nil || s.Last != 3 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	reader.mu.Lock()
+	defer reader.mu.Unlock()
+	if len(reader.mu.peers) != 0 {
+		t.Errorf("%d peers are left", len(reader.mu.peers))
+	}
+}
+
+// TestZMQSelf holds that a process which is told of itself by another name hears
+// itself once.
+func TestZMQSelf(t *testing.T) {
+	b := OpenZMQ(t, ZMQPeer{zmqAt(t, "tcp://127.0.0.1:0"), zmqAt(t, "tcp://127.0.0.1:0")})
+	other := func(e zmtp.Endpoint) zmtp.Endpoint {
+		return zmqAt(t, strings.Replace(e.String(), "127.0.0.1", "localhost", 1))
+	}
+	b.SetPeers([]ZMQPeer{{other(b.Self().Events), other(b.Self().Replay)}})
+	for _, topic := range []Topic{zmqLog, zmqGossip} {
+		publish(t, b, zmqLog, "early", 1, 1)
+		r := zmqSubscribe(t, b, topic).awaitReady(t)
+		publish(t, b, topic, "k", 1, 50)
+		b.settle(t.Context(), mustTopic(t, b, zmqLog))
+		seen := map[string]bool{}
+		for !seen["k=50"] {
+			m := r.next(t)
+			if seen[m] && m != "early=1" {
+				t.Fatalf("%s came twice", m)
+			}
+			seen[m] = true
+		}
+	}
+}
+
+// TestZMQHole has a peer forget messages before they are heard: the rest comes, and
+// the loss is counted once.
+func TestZMQHole(t *testing.T) {
+	p := OpenPair(t)
+	small := Topic{Name: "small", Durable: true, MaxBytes: 64 << 10}
+	big := func(i int) []byte { return fmt.Appendf(nil, "%d %s", i, strings.Repeat("x", 1000)) }
+	if err := p.Here.Publish(t.Context(), small, "k", big(1)); err != nil {
+		t.Fatal(err)
+	}
+	r := zmqSubscribe(t, p, small).awaitReady(t)
+	r.next(t)
+	p.There.SetPeers(nil) // it hears nothing for a while
+	for i := 2; i <= 500; i++ {
+		if err := p.Here.Publish(t.Context(), small, "k", big(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The link that is made anew knows nothing of before: nothing counts as lost.
+	p.There.SetPeers([]ZMQPeer{p.Here.Self()})
+	for {
+		if got := r.next(t); strings.HasPrefix(got, "k=500 ") {
+			break
+		}
+	}
+	if h := p.There.Holes(); h != 0 {
+		t.Errorf("%d holes", h)
+	}
+	// One that does is told.
+	l := newZMQLink(p.There, p.Here.Self(), p.There.join(mustTopic(t, p.There, small))[0].topic, nil)
+	l.life, l.next = p.Here.life, 3
+	if err := l.catchUp(t.Context(), 1); err != nil || p.There.Holes() != 1 || l.next != 501 {
+		t.Errorf("%v, %d holes, the next is %d", err, p.There.Holes(), l.next)
+	}
+}
+
+func mustTopic(t *testing.T, b *ZMQ, topic Topic) *memTopic {
+	t.Helper()
+	mt, err := b.local.topic(topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mt
+}
+
+// TestZMQForeignPeers has something else answer at a peer's addresses.
+func TestZMQForeignPeers(t *testing.T) {
+	pub, err := zmtp.ListenPub(zmqAt(t, "tcp://127.0.0.1:0"), zmtp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close()
+	router, err := zmtp.ListenRouter(zmqAt(t, "tcp://127.0.0.1:0"), zmtp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		for n := 0; ; n++ {
+			id, _, err := router.Recv(context.Background())
+			if err != nil {
+				return
+			}
+			end := zmqMessage{topic: zmqLog.Name, seq: zmqEnd, life: 1, data: zmqNumbers(1, 100)}
+			_ = router.Send(id, [][][]byte{
+				{[]byte("hello")},
+				{nil, []byte("no topic"), zmqNumbers(1, 1), nil},
+				zmqPage("another", 1, 1, 0),
+				append([][]byte{nil}, end.frames()...), // never comes further
+			}[n%4]...)
+		}
+	}()
+	defer func() { _ = router.Close(); <-answered }()
+	b := OpenZMQ(t, ZMQPeer{})
+	b.SetPeers([]ZMQPeer{{pub.Addr(), router.Addr()}})
+	r := zmqSubscribe(t, b, zmqLog).awaitReady(t)
+	if err := pub.Await(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	pub.Send([]byte("ns.log\x00k"), []byte("short"), []byte("x"))
+	pub.Send([]byte("ns.log\x00k"), zmqNumbers(0, 1), []byte("x"))
+	pub.Send([]byte("ns.log\x00"+strings.Repeat("k", MaxKey+1)), zmqNumbers(1, 1), []byte("x"))
+	pub.Send([]byte("ns.log\x00k"), zmqNumbers(5, 9), []byte("good"))
+	if got := r.next(t); got != "k=good" || b.Malformed() != 3 {
+		t.Errorf("got %s, %d malformed", got, b.Malformed())
+	}
+}
+
+func FuzzZMQ(f *testing.F) {
+	m := zmqMessage{topic: "a.b", key: "7/0", seq: 1, life: 2, data: []byte("x")}.frames()
+	f.Add(m[0], m[1], m[2])
+	r := zmqRequest{"a.b", 3, 4}.frames()
+	f.Add(r[0], r[1], r[2])
+	f.Fuzz(func(t *testing.T, a, b, c []byte) {
+		if m, err := readZMQ([][]byte{a, b, c}); err == nil && fmt.Sprintf("%x", m.frames()) != fmt.Sprintf("%x", [][]byte{a, b, c}) {
+			t.Errorf("%x %x %x is read as %+v", a, b, c, m)
+		}
+		if r, err := readZMQRequest([][]byte{a, b, c}); err == nil && fmt.Sprintf("%x", r.frames()) != fmt.Sprintf("%x", [][]byte{a, b, c}) {
+			t.Errorf("%x %x %x is read as %+v", a, b, c, r)
+		}
+		if next, last, ok := readZMQPage(c); ok && (next != binary.BigEndian.Uint64(c) || next > last+1) {
+			t.Errorf("%x is a page to %d of %d", c, next, last)
+		}
+	})
+}

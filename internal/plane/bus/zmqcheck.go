@@ -1,0 +1,55 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"penstock/internal/zmtp"
+)
+
+// zmqCheckTopic is one that nobody publishes on.
+const zmqCheckTopic = "check"
+
+// Check says why what a peer publishes could not be heard, nil if it could: it
+// subscribes to something, and asks for something, without effect on anybody.
+func (p ZMQPeer) Check(ctx context.Context) error {
+	d, err := zmtp.DialDealer(ctx, p.Replay, zmtp.Options{})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Send(ctx, zmqRequest{topic: zmqCheckTopic}.frames()...); err != nil {
+		return err
+	}
+	frames, err := d.Recv(ctx)
+	if err != nil {
+		return fmt.Errorf("%s does not answer: %w", p.Replay, err)
+	}
+	if len(frames) != 4 {
+		return fmt.Errorf("%s: %w", p.Replay, errZMQPage)
+	}
+	if m, err := readZMQ(frames[1:]); err != nil || m.topic != zmqCheckTopic || m.seq != zmqEnd {
+		return fmt.Errorf("%s: %w", p.Replay, errZMQPage)
+	}
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	met := errors.New("met")
+	o := zmtp.Options{
+		OnSubscribed: func() { cancel(met) },
+		OnState: func(s zmtp.State) {
+			if s.Kind == zmtp.Refused {
+				cancel(fmt.Errorf("%s: %w", p.Events, s.Err))
+			}
+		},
+	}
+	err = zmtp.Subscribe(ctx, p.Events, []string{zmqSubject(zmqCheckTopic)}, o, func([][]byte) error { return nil })
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, met):
+		return nil
+	case cause != nil:
+		return cause
+	}
+	return err
+}

@@ -1,0 +1,62 @@
+package bus
+
+import (
+	"context"
+	"time"
+)
+
+// The bounds of a page of a replay: one who asks gets so much, and asks again.
+const (
+	zmqPageMessages = 512
+	zmqPageBytes    = 4 << 20
+)
+
+// serveReplays answers those who missed what this process published, one page at a
+// time, until the router is closed. Sending waits for nobody, so one goroutine
+// serves all.
+func (b *ZMQ) serveReplays() {
+	for {
+		id, frames, err := b.router.Recv(context.Background())
+		if err != nil {
+			return
+		}
+		r, err := readZMQRequest(frames)
+		if err != nil {
+			b.malformed.Add(1)
+			continue
+		}
+		for _, m := range b.page(r) {
+			if b.router.Send(id, m...) != nil {
+				break // it went, or does not read: it asks again
+			}
+		}
+	}
+}
+
+// page returns the answer to a request: messages, and what ends them.
+func (b *ZMQ) page(r zmqRequest) (answer [][][]byte) {
+	b.mu.Lock()
+	o := b.mu.own[r.topic]
+	b.mu.Unlock()
+	next, last := uint64(1), uint64(0)
+	if o != nil {
+		o.mu.Lock()
+		j := &o.mu.journal
+		j.trim(time.Now())
+		last = j.last()
+		if r.life == b.life {
+			next = min(r.from, last+1)
+		}
+		next = max(next, j.first)
+		size := 0
+		for next <= last && len(answer) < zmqPageMessages && size < zmqPageBytes {
+			e, n, _ := j.at(next)
+			m := zmqMessage{topic: r.topic, key: e.key, seq: n, life: b.life, data: e.data}
+			answer = append(answer, append([][]byte{nil}, m.frames()...))
+			size += len(e.data)
+			next = n + 1
+		}
+		o.mu.Unlock()
+	}
+	return append(answer, zmqPage(r.topic, b.life, next, last))
+}
