@@ -108,11 +108,15 @@ func ServeRecorded(t testing.TB, dir string, without ...string) *httptest.Server
 	return s
 }
 
-// Chunks returns the objects of a recorded stream.
+// Chunks returns the objects of a recorded stream; an answer that is none is one object.
 func (r Recording) Chunks(t testing.TB) []map[string]any {
 	t.Helper()
 	var all []map[string]any
-	for line := range strings.Lines(string(r.Answer)) {
+	text := string(r.Answer)
+	if strings.HasPrefix(text, "{") {
+		text = "data: " + text
+	}
+	for line := range strings.Lines(text) {
 		data, found := strings.CutPrefix(strings.TrimSpace(line), "data: ")
 		if !found || data == "[DONE]" {
 			continue

@@ -171,13 +171,13 @@ def binary(run):
     run.save("binary", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0: hashes are bytes")
 
 
-def answers(server, model, out, requests, keep=()):
+def answers(server, directory, model, out, requests, keep=()):
     """Records one answer for each of requests, without paths of this machine."""
     out = out / "http"
     out.mkdir(parents=True, exist_ok=True)
     for name, (path, body) in requests.items():
         status, answer = servers.call(server.url + path, body)
-        said = answer.decode().replace(str(model), "/models/tiny")
+        said = answer.decode().replace(str(model), "/models/tiny").replace(str(directory), "/opt/engine")
         if name == "metrics" and keep:  # 60 KB, of which adapters read a few lines
             said = "\n".join(l for l in said.splitlines() if any(k in l for k in keep)) + "\n"
         record = f"{status} {'POST' if body is not None else 'GET'} {path}\n"
@@ -233,7 +233,7 @@ def asks_llamacpp(server):
     return requests
 
 
-def http_vllm(server, model, out):
+def http_vllm(server, directory, model, out):
     p = prompt(1, 3 * BLOCK + 4)
     base = {"model": "tiny", "prompt": p, "temperature": 0, "max_tokens": 4, "return_token_ids": True}
     generate = {"model": "tiny", "token_ids": p, "stream": True, "stream_options": {"include_usage": True}}
@@ -272,10 +272,10 @@ def http_vllm(server, model, out):
     }
     requests |= asks_vllm(server)
     parts = ("num_requests", "kv_cache", "gpu_cache", "prefix_cache", "cache_config", "lora", "prompt_tokens", "generation_tokens")
-    answers(server, model, out, requests, tuple("vllm:" + part for part in parts))
+    answers(server, directory, model, out, requests, tuple("vllm:" + part for part in parts))
 
 
-def http_llamacpp(server, model, out):
+def http_llamacpp(server, directory, model, out):
     p = prompt(1, 100)
     base = {"prompt": p, "temperature": 0, "n_predict": 4, "return_tokens": True, "cache_prompt": True}
     stream = {"stream": True}
@@ -313,7 +313,7 @@ def http_llamacpp(server, model, out):
         "metrics": ("/metrics", None),
     }
     requests |= asks_llamacpp(server)
-    answers(server, model, out, requests)
+    answers(server, directory, model, out, requests)
 
 
 def main(directory, model, out, only=""):
@@ -327,13 +327,13 @@ def main(directory, model, out, only=""):
         return lambda server: scenario(Run(server, version, out))
 
     if (directory / "llama-server").exists():
-        runs = [(servers.llamacpp(directory, model, work, context=512), lambda server: http_llamacpp(server, model, out))]
+        runs = [(servers.llamacpp(directory, model, work, context=512), lambda server: http_llamacpp(server, directory, model, out))]
     else:
         runs = [
             (servers.vllm(directory, model, work, "events", blocks=24, context=512), recorded(events)),
             (servers.vllm(directory, model, work, "adapter", arguments=lora), recorded(adapters)),
             (servers.vllm(directory, model, work, "binary", env={"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}), recorded(binary)),
-            (servers.vllm(directory, model, work, "http", context=512, arguments=scale_out), lambda server: http_vllm(server, model, out)),
+            (servers.vllm(directory, model, work, "http", context=512, arguments=scale_out), lambda server: http_vllm(server, directory, model, out)),
         ]
     if only:
         runs = [r for r in runs if (r[0].name in ("http", "llamacpp")) == (only == "http")]

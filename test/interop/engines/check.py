@@ -170,8 +170,10 @@ def conversations(p, block, count, salt=None):
         check(f"prompt {i}: predicted is reported", agrees(hot, block), hot)
         check(f"prompt {i}: all that can be reused is", hot["reported"] >= blocks * block, hot)
         check(f"prompt {i}: the answer is the same", hot["text"] == cold["text"], (cold["text"], hot["text"]))
+        # An engine without events is followed by its answers: its blocks are known a moment after the last.
+        known = salt or p.learn(text, hot["worker"], blocks)
         grown = p.ask("grown", text + cold["text"] + " " + words(50 + i, 40), **fields)
-        check(f"prompt {i} grown: predicted is reported", agrees(grown, block) and grown["reported"] > 0, grown)
+        check(f"prompt {i} grown: predicted is reported", known and agrees(grown, block) and grown["reported"] > 0, grown)
 
 
 def migration(p, engines, reference, limit=500):
