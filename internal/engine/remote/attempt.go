@@ -24,6 +24,7 @@ type attempt struct {
 	delta   engine.Delta // scratch
 	calls   []*Part
 	known   int // cached tokens by the engine's account, or CachedUnknown
+	beside  int // the same by that of a call which was not the first
 }
 
 // choice is what became of one choice.
@@ -44,7 +45,7 @@ type choice struct {
 }
 
 func newAttempt(b *Base, req *engine.Request, sink func(*engine.Delta) error) *attempt {
-	a := &attempt{b: b, req: req, sink: sink, choices: make([]choice, req.Choices), known: engine.CachedUnknown, stops: req.Stop.Tokens}
+	a := &attempt{b: b, req: req, sink: sink, choices: make([]choice, req.Choices), known: engine.CachedUnknown, beside: engine.CachedUnknown, stops: req.Stop.Tokens}
 	if !req.Stop.IgnoreEOS {
 		a.stops = slices.Concat(req.Stop.Tokens, b.cfg.Card.EOS)
 	}
@@ -318,8 +319,12 @@ func (p *Part) Cached(n int) error {
 	p.counted = true
 	a.b.reports()
 	p.reported(n)
-	if a.known == engine.CachedUnknown { // of several calls the first computed the prompt for all
-		a.known = min(n, len(a.req.Prompt))
+	if n = min(n, len(a.req.Prompt)); len(a.calls) > 0 && p != a.calls[0] {
+		a.beside = n // the first call computed the prompt for all: what it says counts
+		return nil
+	}
+	if a.known == engine.CachedUnknown {
+		a.known = n
 	}
 	return a.release()
 }
@@ -327,7 +332,9 @@ func (p *Part) Cached(n int) error {
 // reported compares the account with what was expected.
 func (p *Part) reported(n int) {
 	p.a.b.cache.reported(p, n)
-	p.a.b.ledger.note(p.guess, n)
+	if p == p.a.calls[0] {
+		p.a.b.ledger.note(p.guess, n)
+	}
 }
 
 // release hands on what waited for the account of cached tokens.
@@ -349,6 +356,10 @@ func (a *attempt) end() error {
 	if a.open > 0 {
 		return fault.New(fault.Unavailable, "the engine ended its answer before it was complete")
 	}
+	if a.known == engine.CachedUnknown {
+		a.known = a.beside
+	}
+	a.flight.whole = true
 	if a.known == engine.CachedUnknown && a.b.unreported() == 0 {
 		a.known = 0
 		for _, p := range a.calls {
