@@ -147,11 +147,14 @@ type HostedExperts struct {
 	Shares  []float64 `json:"shares,omitempty"`
 }
 
+// TokenizerOfEngine is the kind of a tokenizer that only the engine has.
+const TokenizerOfEngine = "engine"
+
 // TokenizerRef locates a tokenizer: the one built into the binary or the files
 // of a checkpoint directory, with the digest that they must have, or that only the engine has
 // it: then texts become tokens there, if it is a Preprocessor, and tokens never become text here.
 type TokenizerRef struct {
-	Kind   string `json:"kind"`             // "builtin", "dir" or "engine"
+	Kind   string `json:"kind"`             // "builtin", "dir" or TokenizerOfEngine
 	Dir    string `json:"dir,omitempty"`    // for "dir"
 	Digest string `json:"digest,omitempty"` // hex SHA-256 over the files read
 }

@@ -17,6 +17,9 @@ const (
 	// MethodPreprocess takes a PreprocessRequest and answers with one frame, a
 	// Preprocessed, if the model card says that the engine makes prompts.
 	MethodPreprocess = "preprocess"
+	// MethodPass takes a PassRequest and answers with PassPiece frames, if the model card
+	// lists the path.
+	MethodPass = "pass"
 	// MethodPing takes nothing and answers with one frame, a Pong as JSON.
 	MethodPing = "ping"
 	// MethodDescribe takes nothing and answers with one frame, a Description as

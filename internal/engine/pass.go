@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"net/http"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 )
 
@@ -28,7 +30,9 @@ type PassRequest struct {
 	ID      string // of the client's request, the same for all attempts
 	Attempt uint32 // from 1; a late answer of an old attempt is dropped by it
 	Model   string // what the engine is told: the card's name or an adapter's
-	Path    string // one of Passes
+	// Salt is what its blocks are hashed with.
+	Salt kv.Salt
+	Path string // one of Passes
 	// Body is the client's JSON object, of which the engine's adapter changes no more than the
 	// model, the id and what makes it tell its usage.
 	Body []byte
@@ -37,6 +41,54 @@ type PassRequest struct {
 	// Prompt are the tokens that the engine makes of the body, as far as they are known:
 	// for those who keep account of caches. It may be nil.
 	Prompt []kv.Token
+	// Hints are as those of a Request: for router processes.
+	Hints []byte
+}
+
+// Validate checks what every engine may rely on; whether Body is JSON is the engine's
+// question. It returns a *fault.Error of code Invalid that names the field, or nil.
+func (r *PassRequest) Validate() error {
+	switch {
+	case r.Attempt == 0:
+		return fault.Param("attempt", "attempts are numbered from 1")
+	case r.Path == "":
+		return fault.Param("path", "a request that is passed on has a path")
+	case len(r.Body) == 0:
+		return fault.Param("body", "the request has no body: send a JSON object")
+	}
+	return nil
+}
+
+// Refuses reports whether an answer of a status is the engine's refusal of the client's
+// request, which is the answer: another engine would refuse it too.
+func Refuses(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status >= 400 && status < 500
+}
+
+// PassOrder holds the pieces of one attempt's answer to the contract of a Passer, whoever
+// takes them. The zero value is ready.
+type PassOrder struct{ begun, ended bool }
+
+// Take returns an error if p cannot come next.
+func (o *PassOrder) Take(p *PassPiece) error {
+	switch {
+	case o.ended:
+		return Broken("more after the end of an answer", nil)
+	case p.Accepted == o.begun:
+		return Broken("a piece of an answer before its status, or a second status", nil)
+	case p.Accepted && p.Status/100 != 2 && !Refuses(p.Status):
+		return Broken("an answer with a status that is none", nil)
+	case p.Accepted && (p.Last || len(p.Data) > 0):
+		return Broken("an answer with its status", nil)
+	case p.Tokens < 0, p.PromptTokens < CachedUnknown, p.OutputTokens < CachedUnknown, p.Cached < CachedUnknown:
+		return Broken("a number of tokens that cannot be", nil)
+	}
+	o.begun, o.ended = true, p.Last
+	return nil
 }
 
 // PassPiece is a piece of an answer that is passed on.

@@ -84,8 +84,13 @@ func (s *stream) End(dst []byte) []byte {
 
 // Fail implements api.Writer.
 func (s *stream) Fail(dst []byte, err error) []byte {
+	return AppendErrorEvent(dst, s.head.ID, err)
+}
+
+// AppendErrorEvent appends the event that ends a broken stream, for the request of an id.
+func AppendErrorEvent(dst []byte, requestID string, err error) []byte {
 	dst = append(dst, "event: error\ndata: "...)
-	dst = appendError(dst, err, s.head.ID)
+	dst = appendError(dst, err, requestID)
 	return append(dst, "\n\n"...)
 }
 

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
@@ -22,6 +23,7 @@ type answer struct {
 	silent    time.Duration // until a stream says that it lives
 	broken    func(error)   // ends the request whose stream cannot be written
 	stream    bool
+	kind      string  // Content-Type of the stream; "" for the usual one
 	out       *stream // nil before a stream is open
 	head      api.Head
 	writer    api.Writer // nil before the request is understood
@@ -93,7 +95,7 @@ func fingerprint(numerics string) string {
 
 func (a *answer) openStream() error {
 	h := a.w.Header()
-	h.Set("Content-Type", "text/event-stream")
+	h.Set("Content-Type", cmp.Or(a.kind, "text/event-stream"))
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // a proxy must not hold tokens back
 	a.committed = true
@@ -154,12 +156,15 @@ func (a *answer) story() *api.AnswerExt {
 }
 
 // whole sends a complete body.
-func (a *answer) whole(body []byte) error {
+func (a *answer) whole(body []byte) error { return a.wholeOf(http.StatusOK, "application/json", body) }
+
+// wholeOf sends a complete body of a type, with a status.
+func (a *answer) wholeOf(status int, kind string, body []byte) error {
 	h := a.w.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", kind)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	a.committed = true
-	a.w.WriteHeader(http.StatusOK)
+	a.w.WriteHeader(status)
 	return a.send(body)
 }
 

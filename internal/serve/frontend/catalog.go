@@ -51,6 +51,8 @@ type snapshot struct {
 	models    []*model // by name
 	names     map[string]*model
 	instances []instance // all that are registered, by id
+	// opaque says that some of the models are, see model.opaque.
+	opaque bool
 	// superseded is closed when there is a newer one.
 	superseded chan struct{}
 }
@@ -155,7 +157,7 @@ func (c *catalog) watch(ctx context.Context, registry disco.Registry, sets chan 
 }
 
 func (c *catalog) anyClosed() bool {
-	return slices.ContainsFunc(c.snap.Load().models, func(m *model) bool { return m.pipe == nil })
+	return slices.ContainsFunc(c.snap.Load().models, func(m *model) bool { return m.pipe == nil && !m.opaque() })
 }
 
 // update makes the snapshot of a set of instances.
@@ -192,6 +194,7 @@ func (c *catalog) update(set []disco.Instance) {
 	next.keepLost(old)
 	next.index()
 	c.adapt(next, old)
+	next.opaque = slices.ContainsFunc(next.models, (*model).opaque)
 	c.snap.Store(next)
 	if c.refer != nil {
 		for _, name := range order {
@@ -212,7 +215,9 @@ func (c *catalog) model(old *model, ins []instance) *model {
 		m.created = old.created
 	}
 	var err error
-	if m.pipe, err = c.pipeline(m.card); err == nil {
+	if m.opaque() {
+		// There is nothing to open.
+	} else if m.pipe, err = c.pipeline(m.card); err == nil {
 		m.manner = mannerOf(&m.card, m.pipe)
 		if err := m.manner.check(); err != nil {
 			c.complain("parsers of "+m.card.Name, err.Error(), slog.String("model", m.card.Name))
@@ -243,6 +248,10 @@ func (c *catalog) lacks(m *model, cause error) {
 		remedy = "; its engines make prompts: start the frontend with --preprocess engine"
 	}
 	switch {
+	case m.opaque():
+		if !slices.ContainsFunc(m.workers, func(in instance) bool { return len(in.card.Passes) > 0 }) {
+			c.complain("passes of "+name, "only its engines have its tokenizer, and none takes requests as their clients wrote them: it cannot be asked", slog.String("model", name))
+		}
 	case cause != nil:
 		c.complain("tokenizer of "+name, "tokenizer: "+cause.Error()+"; without it no tokens become text here"+remedy, slog.String("model", name))
 	case asks && !m.preprocesses():
@@ -391,7 +400,25 @@ func (m *model) adapted(name string) *model {
 }
 
 // servable reports whether requests can be served.
-func (m *model) servable() bool { return m.pipe != nil && len(m.workers) > 0 }
+func (m *model) servable() bool { return (m.pipe != nil || m.opaque()) && len(m.workers) > 0 }
+
+// opaque reports whether the tokenizer is the engines' alone: requests are passed on to them
+// as their clients wrote them, and their answers as they are.
+func (m *model) opaque() bool { return m.card.Tokenizer.Kind == engine.TokenizerOfEngine }
+
+// passes reports whether an engine of the model takes requests of a path so.
+func (m *model) passes(path string) bool { return len(m.without(path)) < len(m.workers) }
+
+// without returns the workers whose engines do not take requests of a path so.
+func (m *model) without(path string) []kv.WorkerID {
+	var ids []kv.WorkerID
+	for i := range m.workers {
+		if !slices.Contains(m.workers[i].card.Passes, path) {
+			ids = append(ids, m.workers[i].ID)
+		}
+	}
+	return ids
+}
 
 // numerics returns the numerics of a worker of the model; "" if it is not known.
 func (m *model) numerics(id kv.WorkerID) string {
@@ -448,6 +475,9 @@ func (m *model) otherNumerics(numerics string) []kv.WorkerID {
 // become text. The error lists the models that there are.
 func (c *catalog) find(name string) (*model, error) {
 	m, err := c.named(name)
+	if err == nil && m.opaque() {
+		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, so that no tokens become text here: start the frontend with --model-path, or send what the engines take themselves", m.card.Name)
+	}
 	if err == nil && m.pipe == nil {
 		return nil, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened here, so that no tokens can become text: the frontend's log says why", m.card.Name)
 	}
@@ -458,6 +488,9 @@ func (c *catalog) find(name string) (*model, error) {
 // of a tokenizer than the tokens of a text.
 func (c *catalog) encodes(name string) (*model, error) {
 	m, err := c.named(name)
+	if err == nil && m.opaque() && m.encoder == nil {
+		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, and none of them makes tokens of texts for others", m.card.Name)
+	}
 	if err == nil && m.encoder == nil {
 		remedy := ""
 		if m.preprocesses() {

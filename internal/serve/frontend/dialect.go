@@ -18,8 +18,12 @@ type dialect struct {
 	// idHeader is where its clients look for the request's id besides x-request-id;
 	// "" if nowhere.
 	idHeader string
-	// refuse writes an error as a whole response.
+	// refuse writes an error as a whole response, and broke appends the event that ends the
+	// broken stream of a request's answer.
 	refuse func(http.ResponseWriter, error)
+	broke  func(dst []byte, id string, err error) []byte
+	// path is that of its requests.
+	path string
 }
 
 // name gives a response the id of its request, for all clients and for those of d.
@@ -46,6 +50,8 @@ func openAI(endpoint api.Endpoint) dialect {
 			return q, func(h *api.Head) api.Writer { return openai.NewWriter(q, h) }, nil
 		},
 		refuse: openai.WriteError,
+		broke:  func(dst []byte, _ string, err error) []byte { return openai.AppendErrorEvent(dst, err) },
+		path:   map[api.Endpoint]string{api.Chat: "/v1/chat/completions", api.Completion: "/v1/completions"}[endpoint],
 	}
 }
 
@@ -61,6 +67,8 @@ func responsesAPI() dialect {
 			return q.Request, q.NewWriter, nil
 		},
 		refuse: openai.WriteError,
+		broke:  func(dst []byte, _ string, err error) []byte { return responses.AppendErrorEvent(dst, err) },
+		path:   "/v1/responses",
 	}
 }
 
@@ -77,5 +85,7 @@ func messagesAPI() dialect {
 		},
 		idHeader: "request-id",
 		refuse:   anthropic.WriteError,
+		broke:    anthropic.AppendErrorEvent,
+		path:     "/v1/messages",
 	}
 }

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,7 @@ type call struct {
 	model    string // for metrics; "" until it is known to exist
 	answer   *answer
 	held     int // of the budget of bodies, in bytes
+	status   int // of the answer, if it is another than its outcome's
 
 	visit   *visit       // nil if nothing remembers visits
 	entered *keys.Client // that is to leave; nil if none
@@ -91,9 +93,12 @@ func (c *call) serve(d dialect) error {
 	ctx, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
 	c.answer.broken = broken
-	req, writer, err := c.decode(ctx, d)
+	req, writer, p, err := c.decode(ctx, &d)
 	if err != nil {
 		return err
+	}
+	if p != nil {
+		return p.serve(ctx)
 	}
 	m, err := c.find(c.f.catalog.find, req.Model)
 	if err != nil {
@@ -119,17 +124,19 @@ func (c *call) serve(d dialect) error {
 	return c.answer.finish(sum)
 }
 
-// decode reads the request.
-func (c *call) decode(ctx context.Context, d dialect) (*api.Request, newWriter, error) {
+// decode reads the request. One that is passed on as it is is no more than looked at.
+func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer newWriter, p *passing, err error) {
 	_, span := c.f.deps.Tracer.Start(ctx, "decode")
-	var writer newWriter
-	req, err := decoded(c, func(body []byte) (q *api.Request, err error) {
+	req, err = decoded(c, func(body []byte) (q *api.Request, err error) {
 		span.Int("penstock.body_bytes", int64(len(body)))
+		if p, err = c.passing(body, d); p != nil || err != nil {
+			return nil, err
+		}
 		q, writer, err = d.decode(body)
 		return q, err
 	})
 	span.End(err)
-	return req, writer, err
+	return req, writer, p, err
 }
 
 // preprocess makes the prompts of the request and plans what is done with them.
@@ -245,7 +252,7 @@ func (c *call) total(gens []*generation) api.TokenCounts {
 // account keeps the books of a request that is over, and logs what an operator
 // should know of it.
 func (c *call) account(err error) {
-	status := http.StatusOK
+	status := cmp.Or(c.status, http.StatusOK)
 	if err != nil {
 		status = fault.Of(err).Class().Status
 	}

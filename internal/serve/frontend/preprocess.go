@@ -15,7 +15,9 @@ import (
 // encoder returns what makes the prompts of a model; nil if nothing can.
 func (f *Frontend) encoder(m *model) prep.Encoder {
 	switch {
-	case f.cfg.Preprocess == PreprocessEngine:
+	case m.opaque() && !m.preprocesses():
+		return nil
+	case f.cfg.Preprocess == PreprocessEngine || m.opaque():
 		return &remote{f: f, model: m}
 	case m.pipe == nil:
 		return nil

@@ -43,7 +43,7 @@ func (f *Frontend) oneModel(w http.ResponseWriter, r *http.Request) {
 // to; 0 also while the model's tokenizer cannot be opened.
 func (f *Frontend) Workers(model string) int {
 	m := f.catalog.snap.Load().names[model]
-	if m == nil || m.pipe == nil {
+	if m == nil || !m.servable() {
 		return 0
 	}
 	return len(m.workers)
@@ -92,7 +92,7 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 		switch {
 		case len(m.workers) == 0:
 			h.Reason = "no worker"
-		case m.pipe == nil:
+		case !m.servable():
 			h.Reason = "its tokenizer cannot be opened"
 		default:
 			body.Status, status = "healthy", http.StatusOK

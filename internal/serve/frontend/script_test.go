@@ -30,11 +30,13 @@ type script struct {
 	mute     bool // never accepts
 	veto     func(*engine.Request) error
 	maker    maker // of prompts
+	passer   passer
 	// beforehand and interlude run before and after accepting.
 	beforehand, interlude func()
 
 	mu struct {
 		sync.Mutex
+		passed    []engine.PassRequest
 		embeds    []engine.EmbedRequest
 		asked     []engine.PreprocessRequest
 		requests  []engine.Request
@@ -78,6 +80,9 @@ func (s *script) answer(ctx context.Context, method string, body []byte, send fu
 	}
 	if method == engine.MethodPreprocess {
 		return s.preprocess(ctx, body, send)
+	}
+	if method == engine.MethodPass {
+		return s.pass(ctx, body, send)
 	}
 	if method != engine.MethodGenerate {
 		return fault.New(fault.Unimplemented, "method %s", method)

@@ -87,7 +87,8 @@ func (m *model) card() engine.Card {
 		card.Preprocess = card.Preprocess || c.Preprocess
 		card.Guided = card.Guided || c.Guided
 	}
-	card.Adapters = m.adapters()
+	card.Adapters = m.union(func(c *engine.Card) []string { return c.Adapters })
+	card.Passes = m.union(func(c *engine.Card) []string { return c.Passes })
 	card.KVEvents = false
 	card.Router = true
 	card.MaxBatchedTokens = 0 // its queue is its own
@@ -96,11 +97,11 @@ func (m *model) card() engine.Card {
 	return card
 }
 
-// adapters returns the LoRA adapters that any of the model's workers serves, ascending.
-func (m *model) adapters() []string {
+// union returns what any of the model's workers lists, ascending.
+func (m *model) union(list func(*engine.Card) []string) []string {
 	var all []string
 	for i := range m.workers {
-		all = append(all, m.workers[i].card.Adapters...)
+		all = append(all, list(&m.workers[i].card)...)
 	}
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -130,7 +130,7 @@ func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scr
 		return nil // it has just gone
 	}
 	now := p.now()
-	if len(p.mu.sent) < maxSent {
+	if len(p.mu.sent) < maxSent && prompt > 0 { // of a prompt that nobody knows nothing is predicted
 		s := &sent{
 			worker: d.Worker, epoch: life.epoch, at: now, blockSize: d.BlockSize, prompt: prompt,
 			predicted: d.CachedTokens(prompt) / d.BlockSize, looked: sc.looked,

@@ -27,6 +27,10 @@ type Config struct {
 	Batch int
 	// Cached is when it says what it had cached.
 	Cached Telling
+	// Passes are the paths whose requests it takes as their clients wrote them, and FailPass,
+	// if set, is asked before one begins.
+	Passes   []string
+	FailPass func(*engine.PassRequest) error
 	// Fail, if set, is asked before a request begins.
 	Fail func(*engine.Request) error
 }

@@ -38,12 +38,13 @@ func TestAdaptersChange(t *testing.T) {
 			}
 			return fmt.Sprint(in.Epoch, card.Adapters)
 		}
+		const served = fault.Code(255)
 		ask := func(model string) fault.Code {
 			req := request(9)
 			req.Model, req.Salt.LoRA = model, model
 			_, err := r.generate(t.Context(), r.addr(), req)
 			if err == nil {
-				return 0
+				return served
 			}
 			return fault.Of(err)
 		}
@@ -51,7 +52,7 @@ func TestAdaptersChange(t *testing.T) {
 			t.Errorf("%s, law is served", got)
 		}
 		eng.lists <- []string{"law", "med"}
-		if got := listed(); got != "3 [law med]" || ask("law") != 0 || ask("m") != 0 || ask("other") != fault.NotFound {
+		if got := listed(); got != "3 [law med]" || ask("law") != served || ask("m") != served || ask("other") != fault.NotFound {
 			t.Errorf("%s, or law is not served", got)
 		}
 		eng.lists <- []string{"not", "ascending"}
@@ -59,7 +60,7 @@ func TestAdaptersChange(t *testing.T) {
 			t.Errorf("%s, and the log says %s", got, r.log.String())
 		}
 		eng.lists <- []string{"med"}
-		if got := listed(); got != "3 [med]" || ask("law") != 0 {
+		if got := listed(); got != "3 [med]" || ask("law") != served {
 			t.Errorf("%s, or law's last request was not handed on", got)
 		}
 		<-time.After(time.Second)

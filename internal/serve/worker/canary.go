@@ -42,10 +42,11 @@ func newCanary(s *server) *canary {
 }
 
 // run asks when it is time to, until ctx ends. An engine that starts is silent with
-// good reason.
+// good reason. One that alone has its tokenizer cannot be asked in tokens: it says itself
+// that it is unreachable.
 func (c *canary) run(ctx context.Context) error {
 	cfg := &c.s.w.cfg
-	if cfg.CanaryInterval < 0 || !c.s.w.upAndRunning(ctx) {
+	if cfg.CanaryInterval < 0 || c.s.w.card.Tokenizer.Kind == engine.TokenizerOfEngine || !c.s.w.upAndRunning(ctx) {
 		return nil
 	}
 	c.s.beat()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,13 +65,15 @@ func (s *server) handle(ctx context.Context, method string, body []byte, send fu
 		return s.embed(ctx, body, send)
 	case engine.MethodPreprocess:
 		return s.preprocess(ctx, body, send)
+	case engine.MethodPass:
+		return s.pass(ctx, body, send)
 	case engine.MethodPing:
 		return s.ping(send)
 	case engine.MethodDescribe:
 		return s.describe(send)
 	}
-	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s, %s and %s, not %.100q",
-		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPing, engine.MethodDescribe, method)
+	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s, %s, %s and %s, not %.100q",
+		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPass, engine.MethodPing, engine.MethodDescribe, method)
 }
 
 func (s *server) ping(send func([]byte) error) error {
@@ -116,6 +119,9 @@ func (s *server) report() engine.LoadReport {
 	}
 	if src, ok := s.w.eng.(engine.WarningSource); ok {
 		r.Warnings = src.Warnings()
+	}
+	if r.State == engine.StateReady && slices.ContainsFunc(r.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }) {
+		r.State = engine.StateNotReady
 	}
 	r.Fit()
 	return r

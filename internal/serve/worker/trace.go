@@ -40,7 +40,7 @@ func traced(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
 // known is a method's name; what a caller made up is no name for a span.
 func known(method string) string {
 	switch method {
-	case engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess:
+	case engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPass:
 		return method
 	}
 	return "unknown"

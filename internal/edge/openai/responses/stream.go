@@ -71,7 +71,18 @@ func (s *stream) Fail(dst []byte, err error) []byte {
 	dst = s.begin(dst)
 	dst = s.appendStep(dst, "response.failed", failed, appendFailure(nil, f))
 
-	dst = s.openEvent(dst, "error")
+	return closeEvent(appendFault(s.openEvent(dst, "error"), f))
+}
+
+// AppendErrorEvent appends the event that ends the broken stream of an answer which somebody
+// else numbered: it has number 0.
+func AppendErrorEvent(dst []byte, err error) []byte {
+	dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":0"...)
+	return closeEvent(appendFault(dst, api.Fault(err)))
+}
+
+// appendFault appends the members of an event of type "error".
+func appendFault(dst []byte, f *fault.Error) []byte {
 	dst = append(dst, `,"code":`...)
 	dst = strictjson.AppendString(dst, f.Code.Class().Name)
 	dst = append(dst, `,"message":`...)
@@ -84,8 +95,7 @@ func (s *stream) Fail(dst []byte, err error) []byte {
 	}
 	object := openai.AppendError(nil, f)
 	dst = append(dst, ',')
-	dst = append(dst, object[1:len(object)-1]...) // its one member
-	return closeEvent(dst)
+	return append(dst, object[1:len(object)-1]...) // its one member
 }
 
 // appendFailure appends the object "error" of a response, whose codes are a closed

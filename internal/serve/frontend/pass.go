@@ -1,0 +1,370 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/attempt"
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+)
+
+// promptTime bounds the wait for the tokens of a request that is passed on. They are for
+// the choice of a worker only: without them it is chosen by load.
+const promptTime = 2 * time.Second
+
+// passing is a request that is passed on to an engine as its client wrote it, on its way
+// through workers. Its answer goes out as the engine wrote it: until the first byte of it has, another worker
+// can be tried. It belongs to one goroutine.
+type passing struct {
+	c        *call
+	d        *dialect
+	model    *model // as it was when the request came; each attempt looks again
+	envelope *envelope
+	request  engine.PassRequest // of the attempt in progress
+	route    route.Request
+
+	// Of the attempt in progress.
+	decision  route.Decision
+	order     engine.PassOrder
+	prefilled bool
+	grown     int // tokens that the router was not told of
+	piece     engine.PassPiece
+
+	status int
+	kind   string // Content-Type
+	whole  []byte // an answer that is no stream
+	out    bool   // a byte is
+	done   bool   // all has come
+	broken error  // why an answer ended of which a byte was out
+
+	output, cached int // tokens
+	prompt         int // likewise, as the engine said or as was found out
+	last           time.Time
+}
+
+// errBroken ends the attempts at a request whose answer has broken.
+var errBroken = errors.New("frontend: the answer broke, and cannot move")
+
+// passing returns the request in body if it is passed on as it is; nil if it is not, or
+// nobody can tell.
+func (c *call) passing(body []byte, d *dialect) (*passing, error) {
+	s := c.f.catalog.snap.Load()
+	if !s.opaque {
+		return nil, nil
+	}
+	e, err := openEnvelope(body, d.endpoint)
+	if e == nil { // the decoder of the API says what is wrong
+		return nil, nil
+	}
+	if m := s.names[e.model]; m == nil || !m.opaque() {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	m, err := c.find(c.f.catalog.named, e.model)
+	switch {
+	case err != nil:
+		return nil, err
+	case !m.passes(d.path):
+		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, and they take no requests of %s themselves: use another endpoint, or name the model's files with --model-path", m.card.Name, d.path)
+	case e.ext.Asks(api.QueryInstance):
+		return nil, fault.New(fault.Unimplemented, "'%s' needs the prompt's tokens, which only the engines of the model '%s' have: ask POST /v1/router/best_worker", api.QueryInstance, m.card.Name)
+	}
+	// Each attempt has a copy on its way.
+	if !c.f.bodies.take(len(body)) {
+		return nil, c.f.noMemory()
+	}
+	c.held += len(body)
+	p := &passing{c: c, d: d, model: m, envelope: e, cached: engine.CachedUnknown}
+	salt := kv.Salt{LoRA: m.adapter, Namespace: e.salt}
+	p.request = engine.PassRequest{ID: c.id, Model: m.card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream}
+	p.route = route.Request{
+		ID: c.id, Model: m.card.Name, Salt: salt,
+		ExpectedOutput: e.ext.ExpectedOutput, Override: e.ext.Override, Allowed: e.ext.Allowed, Priority: e.ext.Priority,
+	}
+	plan := &planner{call: c, req: &api.Request{Ext: e.ext}, model: m}
+	if p.route.Pin, err = plan.pin(); err == nil {
+		p.route.Session, err = plan.session()
+	}
+	p.request.Hints = attempt.Hints(&p.route)
+	return p, err
+}
+
+// serve answers the request, or returns why not.
+func (p *passing) serve(ctx context.Context) error {
+	c := p.c
+	c.answer.head = api.Head{ID: c.id, Model: p.envelope.model, Created: c.started.Unix()}
+	c.answer.writer = passedWriter{p}
+	p.tokenize(ctx)
+	err := c.f.attempts(ctx, p, p.route.Pin.ID != 0)
+	p.count()
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return ended(ctx)
+	case errors.Is(err, errBroken):
+		return p.cut()
+	case err != nil:
+		return err
+	}
+	c.status = p.status
+	if p.streams() {
+		return c.answer.out.close()
+	}
+	if err := c.answer.accept(&event{decision: p.decision}); err != nil {
+		return err
+	}
+	return c.answer.wholeOf(p.status, p.kind, p.whole)
+}
+
+// cut is what a client is told whose answer broke.
+func (p *passing) cut() error {
+	f := api.Fault(p.broken)
+	code := f.Code
+	if code == fault.Draining { // a matter between us and our workers
+		code = fault.Unavailable
+	}
+	return &fault.Error{Code: code, Message: "the engine did not finish its answer, which only it can go on with: send the request again", Err: p.broken}
+}
+
+// passedWriter says what Penstock has to say in an answer that is another's: how it broke.
+type passedWriter struct{ p *passing }
+
+// Append implements api.Writer.
+func (w passedWriter) Append(dst []byte, _ *api.Chunk) []byte { return dst }
+
+// End implements api.Writer.
+func (w passedWriter) End(dst []byte) []byte { return dst }
+
+// Fail implements api.Writer.
+func (w passedWriter) Fail(dst []byte, err error) []byte { return w.p.d.broke(dst, w.p.c.id, err) }
+
+// tokenize finds out the tokens of the prompt, as far as the model's engines tell.
+func (p *passing) tokenize(ctx context.Context) {
+	ctx, span := p.c.f.deps.Tracer.Start(ctx, "preprocess")
+	prompt, err := p.tokens(ctx)
+	span.Int("penstock.prompt_tokens", int64(len(prompt.Tokens)))
+	span.End(err)
+	if err != nil && ctx.Err() == nil {
+		p.c.f.throttled.Log(ctx, slog.LevelDebug, "a request is passed on without its tokens", "request", p.c.id, "model", p.model.card.Name, "error", err)
+	}
+	p.prompt = len(prompt.Tokens)
+	p.request.Prompt = prompt.Tokens
+	p.route.Tokens, p.route.Media = prompt.Tokens, prompt.Media
+}
+
+// tokens returns the prompt as the model's engines see it; none if they do not tell.
+func (p *passing) tokens(ctx context.Context) (none prep.Prompt, err error) {
+	if p.envelope.ext.Tokens != nil {
+		return prep.Prompt{Tokens: p.envelope.ext.Tokens}, nil
+	}
+	if p.model.encoder == nil {
+		return none, nil
+	}
+	body := p.envelope.prompt
+	if promptFields(p.d.endpoint) == nil {
+		body = p.request.Body
+	}
+	q, _, err := p.d.decode(body)
+	if err != nil {
+		return none, err
+	}
+	if !q.Endpoint.Talks() && len(q.Prompts) != 1 {
+		return none, nil // each has a worker of its own that would be best
+	}
+	ctx, cancel := context.WithTimeout(ctx, promptTime)
+	defer cancel()
+	all, err := p.model.prompts(ctx, q)
+	if err != nil {
+		return none, err
+	}
+	return all[0], nil
+}
+
+// Tokens implements attempt.Task. An answer of which a byte is out does not move.
+func (p *passing) Tokens() int { return 0 }
+
+// Kind implements attempt.Task.
+func (p *passing) Kind() string { return attempt.NewRequest }
+
+// Choose asks the router for a worker whose engine takes such requests.
+func (p *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
+	m := p.c.f.catalog.current(p.model)
+	req := p.route
+	req.Attempt = number
+	return attempt.Route(ctx, p.c.f.deps.Router, &req, nil, slices.Concat(m.unfit, m.without(p.request.Path), failed))
+}
+
+// Try implements attempt.Task.
+func (p *passing) Try(ctx context.Context, number uint32, d route.Decision) error {
+	f := p.c.f
+	defer f.deps.Router.Free(p.route.ID, number)
+	p.decision, p.order, p.prefilled, p.grown, p.whole = d, engine.PassOrder{}, false, 0, p.whole[:0]
+	p.output, p.cached, p.last = 0, engine.CachedUnknown, time.Time{}
+	p.request.Attempt = number
+	if err := p.c.answer.take(&event{kind: routed, attempt: number, decision: d, tokens: len(p.request.Prompt)}); err != nil {
+		return err
+	}
+	err := attempt.Call(ctx, f.deps.Plane, f.cfg.StallTimeout, d, engine.MethodPass, engine.AppendPassRequest(nil, &p.request), p.take)
+	switch {
+	case p.done:
+		return nil // whatever became of the call, the answer is complete
+	case !p.out || ctx.Err() != nil:
+		return err
+	}
+	p.broken = err
+	if fault.Of(err).Class().Retryable {
+		f.deps.Router.Failed(d.Worker, err)
+	}
+	return errBroken
+}
+
+// take handles one frame of the attempt in progress.
+func (p *passing) take(frame []byte) error {
+	if err := engine.DecodePassPiece(frame, &p.piece); err != nil {
+		return engine.Broken("a frame that cannot be read", err)
+	}
+	if p.piece.Attempt != p.request.Attempt {
+		return nil // a late answer
+	}
+	if err := p.order.Take(&p.piece); err != nil {
+		return err
+	}
+	if p.piece.Accepted {
+		return p.begin()
+	}
+	return p.extend()
+}
+
+// begin takes the status of an answer. The headers of a stream go out with it; those of the
+// streams that follow must be the same.
+func (p *passing) begin() error {
+	a := p.c.answer
+	status, kind := p.piece.Status, p.piece.Type
+	a.stream = p.request.Stream && status/100 == 2 && strings.HasPrefix(kind, "text/event-stream")
+	if a.committed && !a.stream {
+		return engine.Broken("another kind of answer than the worker before", nil)
+	}
+	p.status, p.kind = status, kind
+	if !a.stream {
+		return nil
+	}
+	a.kind = kind
+	return a.accept(&event{decision: p.decision})
+}
+
+// streams reports whether the answer is a stream.
+func (p *passing) streams() bool { return p.c.answer.out != nil }
+
+// extend takes more of the answer.
+func (p *passing) extend() error {
+	p.observe()
+	if len(p.piece.Data) > 0 {
+		if err := p.put(p.piece.Data); err != nil {
+			return err
+		}
+	}
+	if p.piece.Last {
+		p.end()
+	}
+	return nil
+}
+
+// put sends data of a stream, and keeps that of a whole answer, which goes out at its end.
+func (p *passing) put(data []byte) error {
+	a := p.c.answer
+	if !p.streams() {
+		if int64(len(p.whole)+len(data)) > p.c.f.cfg.MaxBodyBytes {
+			return fault.New(fault.Internal, "the engine's answer is larger than %d bytes: ask for a stream", p.c.f.cfg.MaxBodyBytes)
+		}
+		p.whole = append(p.whole, data...)
+		return nil
+	}
+	if a.first.IsZero() {
+		a.first = time.Now()
+	}
+	if !p.out {
+		p.out = true
+		p.letGo()
+	}
+	return a.out.put(data)
+}
+
+// letGo forgets the request: there is no further attempt.
+func (p *passing) letGo() {
+	p.request.Body = nil
+	p.c.release()
+}
+
+// observe keeps the books of a piece.
+func (p *passing) observe() {
+	router, now, fresh := p.c.f.deps.Router, time.Now(), p.piece.Tokens
+	switch {
+	case p.piece.Last && (!p.prefilled || p.piece.Cached != engine.CachedUnknown):
+		p.prefilled = true
+		router.Prefilled(p.route.ID, p.request.Attempt, p.piece.Cached)
+	case !p.prefilled && fresh > 0:
+		p.prefilled = true
+		router.Prefilled(p.route.ID, p.request.Attempt, engine.CachedUnknown)
+	}
+	if fresh == 0 {
+		return
+	}
+	if p.grown += fresh; p.decision.BlockSize > 0 && p.grown >= p.decision.BlockSize && !p.piece.Last {
+		router.Grown(p.route.ID, p.request.Attempt, p.grown)
+		p.grown = 0
+	}
+	p.output += fresh
+	if !p.streams() {
+		return // all of it comes at once
+	}
+	m, model := p.c.f.metrics, p.c.model
+	if p.last.IsZero() {
+		m.firstToken.WithLabelValues(model).Observe(now.Sub(p.c.started).Seconds())
+	} else {
+		latency := m.interToken.WithLabelValues(model)
+		for range fresh {
+			latency.Observe(now.Sub(p.last).Seconds() / float64(fresh))
+		}
+	}
+	p.last = now
+}
+
+// end takes what the engine said of the whole.
+func (p *passing) end() {
+	p.done = true
+	if n := p.piece.PromptTokens; n != engine.CachedUnknown {
+		p.prompt = n
+	}
+	if n := p.piece.OutputTokens; n != engine.CachedUnknown {
+		p.output = n
+	}
+	if p.cached = p.piece.Cached; p.cached != engine.CachedUnknown {
+		p.c.answer.reported(&event{attempt: p.request.Attempt, cached: p.cached})
+	}
+}
+
+// count keeps the books of the answer, whatever became of it.
+func (p *passing) count() {
+	c, m := p.c, p.c.f.metrics
+	tokens := api.TokenCounts{Prompt: p.prompt, Completion: p.output, Cached: p.cached}
+	if p.output == 0 && !p.done {
+		tokens = api.TokenCounts{Cached: api.CachedUnknown} // nothing was computed, as far as is known
+	}
+	c.spend(tokens.Prompt, tokens.Completion)
+	if c.visit != nil {
+		c.visit.tokens = tokens
+	}
+	m.prompt.WithLabelValues(c.model).Add(float64(tokens.Prompt))
+	m.output.WithLabelValues(c.model).Add(float64(tokens.Completion))
+	m.cached.WithLabelValues(c.model).Add(float64(max(0, tokens.Cached)))
+}

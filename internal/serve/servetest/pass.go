@@ -1,0 +1,109 @@
+package servetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+var _ engine.Passer = (*Engine)(nil)
+
+// passBody is what an engine reads of a body that is passed on to it.
+type passBody struct {
+	MaxTokens int  `json:"max_tokens"`
+	Refuse    bool `json:"refuse"` // with status 422
+	Fill      int  `json:"fill"`   // so many spaces more in each piece
+}
+
+// Passes implements engine.Passer.
+func (e *Engine) Passes() []string { return e.cfg.Passes }
+
+// Pass implements engine.Passer: each token of the answer is an event {"token":N}, or all are
+// the array of one answer.
+func (e *Engine) Pass(ctx context.Context, req *engine.PassRequest, sink func(*engine.PassPiece) error) error {
+	if e.cfg.FailPass != nil {
+		if err := e.cfg.FailPass(req); err != nil {
+			return err
+		}
+	}
+	body := passBody{MaxTokens: e.cfg.Card.DefaultMaxTokens}
+	if err := json.Unmarshal(req.Body, &body); err != nil {
+		return fault.New(fault.Invalid, "the body is no JSON of mine")
+	}
+	if err := e.wait(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
+	send := func(p engine.PassPiece) error {
+		p.Attempt = req.Attempt
+		return sink(&p)
+	}
+	if body.Refuse {
+		return e.refuse(send)
+	}
+	accepted := engine.PassPiece{Accepted: true, Status: 200, Type: "application/json"}
+	if req.Stream {
+		accepted.Type = "text/event-stream"
+	}
+	if err := send(accepted); err != nil {
+		return err
+	}
+	cached, prompt := 0, req.Prompt
+	if len(prompt) > 0 {
+		cached = e.store(prompt)
+	} else {
+		prompt = []kv.Token{0}
+	}
+	return e.answer(ctx, req, &body, prompt, cached, send)
+}
+
+// answer sends the tokens at the engine's pace, and the end.
+func (e *Engine) answer(ctx context.Context, req *engine.PassRequest, body *passBody, prompt []kv.Token, cached int, send func(engine.PassPiece) error) error {
+	var all []kv.Token
+	fill := strings.Repeat(" ", body.Fill)
+	for pos := range body.MaxTokens {
+		t := time.NewTimer(e.cfg.Step)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+		token := Token(prompt, 0, pos)
+		all = append(all, token)
+		if req.Stream {
+			if err := send(engine.PassPiece{Data: fmt.Appendf(nil, "data: {\"token\":%d%s}\n\n", token, fill), Tokens: 1}); err != nil {
+				return err
+			}
+		}
+	}
+	last := engine.PassPiece{Last: true, PromptTokens: len(prompt), OutputTokens: len(all), Cached: cached}
+	if e.cfg.Cached == TellsNever {
+		last.PromptTokens, last.OutputTokens, last.Cached = engine.CachedUnknown, engine.CachedUnknown, engine.CachedUnknown
+	}
+	if req.Stream {
+		last.Data = []byte("data: [DONE]\n\n")
+	} else {
+		b, err := json.Marshal(map[string]any{"tokens": all})
+		if err != nil {
+			return err
+		}
+		last.Data, last.Tokens = fmt.Appendf(nil, "%s%s\n", b, fill), len(all)
+	}
+	return send(last)
+}
+
+// refuse answers as an engine that the request is wrong for.
+func (e *Engine) refuse(send func(engine.PassPiece) error) error {
+	if err := send(engine.PassPiece{Accepted: true, Status: 422, Type: "application/problem+json"}); err != nil {
+		return err
+	}
+	const unknown = engine.CachedUnknown
+	return send(engine.PassPiece{Data: []byte(`{"detail":"no"}`), Last: true, PromptTokens: unknown, OutputTokens: unknown, Cached: unknown})
+}
