@@ -258,7 +258,9 @@ func (b *Base) generate(ctx context.Context, a *attempt) error {
 // alone runs an attempt of one part in the caller's goroutine.
 func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
 	for more := true; more; {
-		err := b.leg(ctx, p, a.accept, func(data []byte) error { return b.cfg.Dialect.Event(p, data) })
+		err := b.leg(ctx, p, a.accept, func(data []byte, more bool) error {
+			return a.event(p, data, more)
+		})
 		if err != nil {
 			return err
 		}
@@ -269,8 +271,20 @@ func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
 	return a.end()
 }
 
+// event takes an event of a part, and hands on what was gathered unless more is at hand.
+func (a *attempt) event(p *Part, data []byte, more bool) error {
+	err := a.b.cfg.Dialect.Event(p, data)
+	if more && err == nil {
+		return nil
+	}
+	if failed := a.flush(); failed != nil {
+		return failed
+	}
+	return err
+}
+
 // leg runs one call of a part.
-func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take func([]byte) error) error {
+func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take func(data []byte, more bool) error) error {
 	answer, err := b.open(ctx, p)
 	if err != nil {
 		return err
@@ -302,8 +316,9 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	return answer, nil
 }
 
-// stream hands the events of an answer to take until that returns io.EOF.
-func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) error) error {
+// stream hands the events of an answer to take until that returns io.EOF; more says that
+// another one is at hand.
+func (b *Base) stream(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
 	if strings.HasPrefix(answer.Type, "application/json") {
 		return b.whole(ctx, answer, take)
 	}
@@ -317,7 +332,7 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) err
 		case err != nil:
 			return answer.Broken(ctx, err)
 		}
-		switch err := take(data); err {
+		switch err := take(data, events.More()); err {
 		case nil:
 		case ErrEnough:
 			return nil
@@ -331,7 +346,7 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) err
 }
 
 // whole hands an answer that is no stream to take.
-func (b *Base) whole(ctx context.Context, answer *Answer, take func([]byte) error) error {
+func (b *Base) whole(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
 	body, err := io.ReadAll(io.LimitReader(answer, MaxEvent+1))
 	switch {
 	case err != nil:
@@ -339,7 +354,7 @@ func (b *Base) whole(ctx context.Context, answer *Answer, take func([]byte) erro
 	case len(body) > MaxEvent:
 		return engine.Broken("an answer that is too long", nil)
 	}
-	if err := take(body); err != nil && err != io.EOF && err != ErrEnough {
+	if err := take(body, false); err != nil && err != io.EOF && err != ErrEnough {
 		return answer.failed(ctx, err)
 	}
 	return nil
@@ -359,6 +374,7 @@ type item struct {
 	part *Part
 	kind itemKind
 	data []byte
+	more bool // another event is at hand
 	err  error
 }
 
@@ -416,7 +432,7 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		case it.kind == itemEnd:
 			left--
 		case it.kind == itemEvent:
-			err = b.cfg.Dialect.Event(it.part, it.data)
+			err = a.event(it.part, it.data, it.more)
 		default:
 			err = a.accept()
 		}
@@ -438,7 +454,9 @@ func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error
 	for more := true; more; {
 		err := b.leg(ctx, p,
 			func() error { return hand(item{part: p, kind: itemAccepted}) },
-			func(data []byte) error { return hand(item{part: p, kind: itemEvent, data: data}) })
+			func(data []byte, more bool) error {
+				return hand(item{part: p, kind: itemEvent, data: data, more: more})
+			})
 		if err != nil {
 			return err
 		}

@@ -24,6 +24,9 @@ var errNotFound = errors.New("not found")
 // NotFound reports whether err says that an engine does not have a path.
 func NotFound(err error) bool { return errors.Is(err, errNotFound) }
 
+// errBrokeOff marks errors that make one wonder whether an engine answers at all.
+var errBrokeOff = errors.New("broke off")
+
 // unreachable is the error of an engine that did not answer: another worker may.
 func unreachable(host string, err error) error {
 	what := "the engine at " + host + " does not answer; see whether it runs"
@@ -188,10 +191,10 @@ func (a *Answer) Broken(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(cause, errSilent):
-		return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " stopped in the middle of an answer; see what it is doing", Err: cause}
+		return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " stopped in the middle of an answer; see what it is doing", Err: errors.Join(errBrokeOff, cause)}
 	}
 	if f := (*fault.Error)(nil); errors.As(err, &f) {
 		return err
 	}
-	return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " broke off its answer", Err: err}
+	return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " broke off its answer", Err: errors.Join(errBrokeOff, err)}
 }

@@ -319,3 +319,34 @@ func TestGenerateAllocatesLittle(t *testing.T) {
 		t.Errorf("%v allocations per event", n)
 	}
 }
+
+// TestBrokenOff: an engine that breaks off an answer is asked whether it is still there, without
+// another request failing first.
+func TestBrokenOff(t *testing.T) {
+	var dead atomic.Bool
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		events(w, `{"t":[1]}`)
+		dead.Store(true)
+		panic(http.ErrAbortHandler)
+	})
+	asked := make(chan struct{}, 100)
+	b := base(t, s.URL, func(c *Config) {
+		c.Alive = func(context.Context) error {
+			defer func() { asked <- struct{}{} }()
+			if dead.Load() {
+				return errors.New("dead")
+			}
+			return nil
+		}
+	})
+	_, err := deltas(b, testRequest(5))
+	wantFault(t, "a connection that broke", err, fault.Unavailable, "broke off")
+	<-asked
+	for b.health.down() == nil {
+		runtime.Gosched()
+	}
+	dead.Store(false)
+	for b.health.down() != nil { // each question takes a while to come
+		runtime.Gosched()
+	}
+}

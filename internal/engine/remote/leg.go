@@ -27,7 +27,8 @@ func (p *Part) Delivered(i int) int {
 	if i < 0 || i >= len(p.Choices) {
 		return 0
 	}
-	return p.a.choices[p.Choices[i]].have - p.from
+	c := &p.a.choices[p.Choices[i]]
+	return c.have + len(c.tokens) - p.from
 }
 
 // Over reports whether all choices of the part have come to their end, so that only the
@@ -74,6 +75,9 @@ func (p *Part) next() (more bool, err error) {
 	c := &p.a.choices[p.Choices[0]]
 	if !p.again || c.over != engine.NotFinished {
 		return false, nil
+	}
+	if err := p.a.flush(); err != nil {
+		return false, err
 	}
 	n := c.have - p.from
 	if n == 0 && p.Hole == p.idleHole {

@@ -92,3 +92,18 @@ func TestAdapters(t *testing.T) {
 		}
 	})
 }
+
+// TestWarnings: what is wrong with the model's workers is said on, but not that one of them
+// is away.
+func TestWarnings(t *testing.T) {
+	b := &book{warnings: map[kv.WorkerID][]engine.Warning{
+		1: {{Code: engine.WarnNoEvents, Detail: "none come", Remedy: "turn them on"}, {Code: engine.WarnUnreachable}},
+		2: {{Code: engine.WarnBlockSize}},
+	}}
+	r := newRig(t, Config{}, b, nil)
+	r.known.Store(&known{models: map[string]*model{"m": {workers: []worker{{id: 1}}}}, superseded: make(chan struct{})})
+	got := r.engine.(engine.WarningSource).Warnings()
+	if want := (engine.Warning{Code: engine.WarnNoEvents, Detail: "worker 1 behind the router: none come", Remedy: "turn them on"}); len(got) != 1 || got[0] != want {
+		t.Errorf("%+v", got)
+	}
+}

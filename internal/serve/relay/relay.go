@@ -9,6 +9,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,13 @@ type Router interface {
 	// Failed says that a call to a worker ended in err, which is the worker's
 	// failure or its refusal and not the request's: [fault.Class] says Retryable.
 	Failed(w kv.Worker, err error)
+}
+
+// Warner is a Router that knows what is wrong with the engines of workers though they
+// serve.
+type Warner interface {
+	// Warnings returns it by worker; workers of which nothing is wrong are not in it.
+	Warnings() map[kv.WorkerID][]engine.Warning
 }
 
 // Deps are what a relay works with. All but OnModel are required.
@@ -137,6 +145,7 @@ var (
 	_ engine.Preprocessor = preprocessor{}
 
 	_ engine.Passer         = (*relayed)(nil)
+	_ engine.WarningSource  = (*relayed)(nil)
 	_ engine.AdapterWatcher = (*relayed)(nil)
 )
 
@@ -160,6 +169,27 @@ func (e *relayed) Load() engine.Load {
 		l.TotalBlocks += w.card.Blocks
 	}
 	return l
+}
+
+// Warnings implements engine.WarningSource: what is wrong with the engines behind the relay, if
+// the router knows. One that cannot be reached is no reason to think so of the relay.
+func (e *relayed) Warnings() []engine.Warning {
+	router, ok := e.r.deps.Router.(Warner)
+	if !ok {
+		return nil
+	}
+	all := router.Warnings()
+	var own []engine.Warning
+	for _, w := range e.r.model(e.card.Name).workers {
+		for _, warning := range all[w.id] {
+			if warning.Code == engine.WarnUnreachable {
+				continue
+			}
+			warning.Detail = fmt.Sprintf("worker %d behind the router: %s", w.id, warning.Detail)
+			own = append(own, warning)
+		}
+	}
+	return own
 }
 
 // WatchAdapters implements engine.AdapterWatcher.

@@ -32,8 +32,11 @@ type book struct {
 	held map[string]bool
 	log  []string
 	// cached is what was said of the caches, by attempt.
-	cached []string
+	cached   []string
+	warnings map[kv.WorkerID][]engine.Warning
 }
+
+func (b *book) Warnings() map[kv.WorkerID][]engine.Warning { return b.warnings }
 
 func (b *book) Route(_ context.Context, req *route.Request) (route.Decision, error) {
 	d, err := b.pick(req)

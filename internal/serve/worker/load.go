@@ -55,6 +55,7 @@ func (w *Worker) publishLoad(ctx context.Context, s *server) error {
 	var waiting chan<- struct{}
 	for {
 		if r := s.report(); !reflect.DeepEqual(r, last) || time.Since(said) >= w.cfg.LoadRefresh {
+			w.metrics.answers(r.State)
 			b, err := engine.EncodeLoadReport(r)
 			if err == nil {
 				err = w.planes.Bus.Publish(ctx, topic, key, b)

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock/core/kv"
+	"penstock/internal/engine"
 	"penstock/internal/obs"
 )
 
@@ -38,7 +39,7 @@ func NewMetrics(m *obs.Metrics) *Metrics {
 		repeats:   m.Counter("worker_kv_repeated_records_total", "Records published once more for routers that missed them.", "worker"),
 		watches:   m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "worker", "reason"),
 		canaries:  m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "worker", "outcome"),
-		ready:     m.Gauge("worker_ready", "1, or 0 while the engine does not answer its canary.", "worker"),
+		ready:     m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says.", "worker"),
 		loads:     l,
 	}
 }
@@ -62,6 +63,15 @@ func (m *Metrics) of(id kv.WorkerID) workerMetrics {
 		records: m.publishes.With(worker), bad: m.retries.With(worker), repeats: m.repeats.With(worker),
 		inFlight: m.inFlight.With(worker), duration: m.duration.With(worker), loads: m.loads,
 	}
+}
+
+// answers shows whether the engine does, by the state that the worker reports.
+func (m *workerMetrics) answers(state string) {
+	if state == engine.StateNotReady {
+		m.ready.Set(0)
+		return
+	}
+	m.ready.Set(1)
 }
 
 func (m *workerMetrics) refused(err error) { m.requests.WithLabelValues(outcome(err)).Inc() }

@@ -184,12 +184,14 @@ func TestUnreachable(t *testing.T) {
 			t.Errorf("%s, asked %d times", state, asked)
 		}
 		eng.say(engine.Warning{Code: engine.WarnUnreachable})
-		if state := r.state(); state != engine.StateNotReady {
-			t.Errorf("%s though it is unreachable", state)
+		<-time.After(time.Second)
+		if state, ready := r.state(), r.metric(`worker_ready{worker="7"}`); state != engine.StateNotReady || ready != "0" {
+			t.Errorf("%s, ready %s, though it is unreachable", state, ready)
 		}
 		eng.say()
-		if state := r.state(); state != engine.StateReady {
-			t.Errorf("%s though it can be reached", state)
+		<-time.After(time.Second)
+		if state, ready := r.state(), r.metric(`worker_ready{worker="7"}`); state != engine.StateReady || ready != "1" {
+			t.Errorf("%s, ready %s, though it can be reached", state, ready)
 		}
 	})
 }
