@@ -24,6 +24,7 @@ func config(t testing.TB, s *mimic.Server, card engine.Card) Config {
 		Spec: remote.Spec{
 			Kind: "sglang", URL: mimictest.URL(t, s), Rank: remote.AnyRank, Ranks: 1,
 			Events: mimictest.Endpoint(t, s.EventsAddr()), Replay: mimictest.Endpoint(t, s.ReplayAddr()),
+			Snapshot: mimictest.Endpoint(t, s.SnapshotAddr()),
 		},
 		Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, ContextLength: card.ContextLength, EOS: card.EOS,
 	}

@@ -232,7 +232,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	}
 	if !events.IsZero() {
 		return remote.EventFeed(remote.FeedConfig{
-			Events: events, Replay: p.cfg.Spec.Replay, Log: p.cfg.Log,
+			Events: events, Replay: p.cfg.Spec.Replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
 			Table: enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsAll},
 		})
 	}
