@@ -274,7 +274,7 @@ func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answe
 		}
 		defer st.pings(every)()
 		if g.q.Progress {
-			st.event(object{"index": 0, "content": "", "tokens": []int{}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0, "tokens_evaluated": len(g.asked.req.Prompt), "prompt_progress": object{
+			st.event(object{"index": 0, "content": "", "tokens": []int{0}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0, "tokens_evaluated": len(g.asked.req.Prompt), "prompt_progress": object{
 				"total": len(g.asked.req.Prompt), "cache": g.slot.cached, "processed": len(g.asked.req.Prompt), "time_ms": 0,
 			}})
 		}
@@ -452,8 +452,13 @@ func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
+	// What the tokenizer adds in front of a text is not part of the text.
+	tokens := p.tokens
+	if added := s.cfg.Pipe.Tokenizer.Encode(nil, "", prep.EncodeOptions{AddSpecial: true}); len(added) > 0 && len(tokens) > 0 && added[0] == tokens[0] {
+		tokens = tokens[1:]
+	}
 	var text []byte
-	for _, t := range p.tokens {
+	for _, t := range tokens {
 		text, _ = s.cfg.Pipe.Tokenizer.AppendBytes(text, t)
 	}
 	writeJSON(w, http.StatusOK, object{"prompt": strings.ToValidUTF8(string(text), "\uFFFD")})

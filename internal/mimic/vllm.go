@@ -443,7 +443,10 @@ func (s *Server) tokenPiece(g *generateRequest, c *call, p *part) object {
 	}
 	if c.top >= 0 {
 		chat := *c
-		chat.chat = true // these have the form of chats
+		chat.chat = true // these have the form of chats, and name tokens by their ids
+		names := *c.q
+		names.TokenNames = true
+		chat.q = &names
 		o["logprobs"] = s.logprobs(&chat, p)
 	}
 	if g.OutputMode == "text" {

@@ -332,7 +332,9 @@ func (p *Part) Cached(n int) error {
 // reported compares the account with what was expected.
 func (p *Part) reported(n int) {
 	p.a.b.cache.reported(p, n)
-	p.a.b.ledger.note(p.guess, n)
+	if p == p.a.calls[0] {
+		p.a.b.ledger.note(p.guess, n)
+	}
 }
 
 // release hands on what waited for the account of cached tokens.
@@ -357,6 +359,7 @@ func (a *attempt) end() error {
 	if a.known == engine.CachedUnknown {
 		a.known = a.beside
 	}
+	a.flight.whole = true
 	if a.known == engine.CachedUnknown && a.b.unreported() == 0 {
 		a.known = 0
 		for _, p := range a.calls {

@@ -389,7 +389,8 @@ const (
 )
 
 // several runs an attempt of several calls, each read by a goroutine of its own, whose events
-// this one takes one after another.
+// this one takes one after another. The first of them leads: the others are sent when it has its
+// first tokens, so that they find the prompt in the engine's cache.
 func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	items, taken := make(chan item), make(chan error)

@@ -31,23 +31,23 @@ func TestDeltas(t *testing.T) {
 	}{
 		"cached at the end": {
 			events: []string{`{"t":[1]}`, `{"t":[2,40],"f":"stop"}`, `{"c":8}`, `[DONE]`},
-			want:   []string{"accepted", "0@0[1] cached -1 finish 0", "0@1[2 40] cached 8 finish 1"},
+			want:   []string{"accepted", "0@0[1 2 40] cached 8 finish 1"},
 			code:   255,
 		},
 		"cached at once": {
 			events: []string{`{"t":[],"c":4}`, `{"t":[1]}`, `{"t":[2],"f":"length"}`, `[DONE]`},
-			want:   []string{"accepted", "0@0[1] cached 4 finish 0", "0@1[2] cached 0 finish 2"},
+			want:   []string{"accepted", "0@0[1 2] cached 4 finish 2"},
 			code:   255,
 		},
 		"never cached": {
 			events: []string{`{"t":[1]}`, `{"t":[2],"f":"length"}`, `[DONE]`},
-			want:   []string{"accepted", "0@0[1] cached -1 finish 0", "0@1[2] cached -1 finish 2"},
+			want:   []string{"accepted", "0@0[1 2] cached -1 finish 2"},
 			code:   255,
 		},
 		"left out means none": {
 			events: []string{`{"t":[1]}`, `{"t":[2],"f":"length"}`},
 			report: ReportsAll,
-			want:   []string{"accepted", "0@0[1] cached -1 finish 0", "0@1[2] cached 0 finish 2"},
+			want:   []string{"accepted", "0@0[1 2] cached 0 finish 2"},
 			code:   255,
 		},
 		"one delta": {
@@ -57,7 +57,7 @@ func TestDeltas(t *testing.T) {
 		},
 		"the stop token is left out": {
 			events: []string{`{"t":[1,2],"f":"stop"}`, `{"c":4}`, `[DONE]`},
-			want:   []string{"accepted", "0@0[1 2] cached -1 finish 0", "0@2[] cached 4 finish 1"},
+			want:   []string{"accepted", "0@0[1 2] cached 4 finish 1"},
 			code:   255,
 		},
 		"more than was asked for": {
@@ -73,7 +73,7 @@ func TestDeltas(t *testing.T) {
 		"several choices": {
 			events: []string{`{"i":1,"t":[1]}`, `{"i":0,"t":[2],"f":"length"}`, `{"i":1,"t":[40],"f":"stop"}`, `{"c":4}`, `[DONE]`},
 			change: func(r *engine.Request) { r.Choices = 2 },
-			want:   []string{"accepted", "1@0[1] cached -1 finish 0", "0@0[2] cached -1 finish 2", "1@1[40] cached 4 finish 1"},
+			want:   []string{"accepted", "0@0[2] cached -1 finish 2", "1@0[1 40] cached 4 finish 1"},
 			code:   255,
 		},
 		"breaks off": {
@@ -309,7 +309,7 @@ func TestGenerateAllocatesLittle(t *testing.T) {
 	a := newAttempt(b, req, func(*engine.Delta) error { return nil })
 	a.flight = b.load.begin(a)
 	defer b.load.end(a.flight)
-	p := a.part([]int{0})
+	p := a.parts(Together)[0]
 	event := []byte(`{"i":0,"t":[17]}`)
 	if n := testing.AllocsPerRun(50, func() {
 		if err := (plain{}).Event(p, event); err != nil {

@@ -125,16 +125,38 @@ func events(w http.ResponseWriter, data ...string) {
 	w.(http.Flusher).Flush()
 }
 
-// deltas serves req and returns its deltas, one text each.
+// deltas serves req and returns what came of it, one text for each choice: engines may merge
+// deltas that are at hand at once.
 func deltas(b *Base, req *engine.Request) (got []string, err error) {
+	type choice struct {
+		from, cached int
+		tokens       []kv.Token
+		finish       engine.Finish
+	}
+	choices := map[int]*choice{}
 	err = b.Generate(context.Background(), req, func(d *engine.Delta) error {
 		if d.Accepted {
 			got = append(got, "accepted")
 			return nil
 		}
-		got = append(got, fmt.Sprintf("%d@%d%v cached %d finish %d", d.Choice, d.Pos, d.Tokens, d.Cached, d.Finish))
+		c := choices[d.Choice]
+		if c == nil {
+			c = &choice{from: d.Pos, cached: d.Cached}
+			choices[d.Choice] = c
+		} else if d.Finish != engine.NotFinished && c.cached < 0 {
+			c.cached = d.Cached
+		}
+		if d.Pos != c.from+len(c.tokens) {
+			return fmt.Errorf("position %d after %d tokens from %d", d.Pos, len(c.tokens), c.from)
+		}
+		c.tokens, c.finish = append(c.tokens, d.Tokens...), d.Finish
 		return nil
 	})
+	for i := range req.Choices {
+		if c := choices[i]; c != nil {
+			got = append(got, fmt.Sprintf("%d@%d%v cached %d finish %d", i, c.from, c.tokens, c.cached, c.finish))
+		}
+	}
 	return got, err
 }
 
