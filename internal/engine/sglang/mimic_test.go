@@ -67,7 +67,8 @@ func TestSuite(t *testing.T) {
 			c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
 		},
 		"incremental arrays": func(c *mimic.Config) {
-			c.KVEvents, c.Features.Cumulative, c.Features.MapEvents = "tcp://127.0.0.1:0", mimic.Off, mimic.Off
+			c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
+			c.Features.Cumulative, c.Features.MapEvents = mimic.Off, mimic.Off
 		},
 		"guessed": nil,
 	} {
