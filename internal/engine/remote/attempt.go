@@ -24,7 +24,6 @@ type attempt struct {
 	delta   engine.Delta // scratch
 	calls   []*Part
 	known   int // cached tokens by the engine's account, or CachedUnknown
-	beside  int // the same by that of a call which was not the first
 }
 
 // choice is what became of one choice.
@@ -45,7 +44,7 @@ type choice struct {
 }
 
 func newAttempt(b *Base, req *engine.Request, sink func(*engine.Delta) error) *attempt {
-	a := &attempt{b: b, req: req, sink: sink, choices: make([]choice, req.Choices), known: engine.CachedUnknown, beside: engine.CachedUnknown, stops: req.Stop.Tokens}
+	a := &attempt{b: b, req: req, sink: sink, choices: make([]choice, req.Choices), known: engine.CachedUnknown, stops: req.Stop.Tokens}
 	if !req.Stop.IgnoreEOS {
 		a.stops = slices.Concat(req.Stop.Tokens, b.cfg.Card.EOS)
 	}
@@ -319,13 +318,10 @@ func (p *Part) Cached(n int) error {
 	p.counted = true
 	a.b.reports()
 	p.reported(n)
-	if n = min(n, len(a.req.Prompt)); len(a.calls) > 0 && p != a.calls[0] {
-		a.beside = n // the first call computed the prompt for all: what it says counts
-		return nil
+	if len(a.calls) > 0 && p != a.calls[0] {
+		return nil // the first call computed the prompt for all: what it says counts
 	}
-	if a.known == engine.CachedUnknown {
-		a.known = n
-	}
+	a.known = min(n, len(a.req.Prompt))
 	return a.release()
 }
 
@@ -356,14 +352,13 @@ func (a *attempt) end() error {
 	if a.open > 0 {
 		return fault.New(fault.Unavailable, "the engine ended its answer before it was complete")
 	}
-	if a.known == engine.CachedUnknown {
-		a.known = a.beside
-	}
 	a.flight.whole = true
 	if a.known == engine.CachedUnknown && a.b.unreported() == 0 {
 		a.known = 0
 		for _, p := range a.calls {
-			p.reported(0)
+			if !p.counted {
+				p.reported(0)
+			}
 		}
 	}
 	if err := a.release(); err != nil {
