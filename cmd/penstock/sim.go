@@ -27,7 +27,7 @@ for tests of routers and adapters, and needs no accelerator.
 
 What goes wrong is set with --fault, and while it runs with POST /admin/faults.
 docs/sim-server.md has the endpoints, the faults and what is left out.`,
-		Example: `  penstock sim --dialect vllm --http-addr 127.0.0.1:8001 --kv-events 'tcp://*:5557' --kv-replay 'tcp://*:5558'
+		Example: `  penstock sim --dialect vllm --http-addr 127.0.0.1:8001 --kv-events 'tcp://*:5557' --kv-replay 'tcp://*:5558' --export-model ./sim-model
   penstock sim --dialect sglang --http-addr 127.0.0.1:30000 --kv-events 'tcp://*:5560' --speedup 10
   penstock sim --dialect llamacpp --slots 8 --kv-cache-blocks 4096
   penstock sim --dialect vllm --fault 'stream_error,after=20,probability=0.05' --fault 'drop_events,probability=0.01'
@@ -54,10 +54,14 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 	fs.DurationVar(&as.KeepAlive, "keep-alive", 5*time.Second, "time after which an idle connection is closed")
 	fs.DurationVar(&as.Ping, "sse-ping", 30*time.Second, "silence after which dialect llamacpp writes a comment into a stream")
 	fs.DurationVar(&as.Startup, "startup", 0, "time for which everything is answered with 503 first")
+	fs.StringVar(&as.ExportModel, "export-model", "", "directory to write the built-in model's tokenizer to, which is then the model's root: who stands in front finds it there")
 	fs.BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
 	settings := config.AddSimServerFlags(fs)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := settings.Load()
+		if as.ExportModel != "" && cfg != nil && cfg.ModelPath != "" {
+			err = errors.Join(err, errors.New("export-model is about the built-in model, and model-path is given"))
+		}
 		if err = errors.Join(err, as.Validate()); err != nil {
 			return usage(err)
 		}

@@ -140,3 +140,22 @@ func BenchmarkTableBytes(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkDescribe reports what it costs to describe a cache of a million blocks, in sequences of 256.
+func BenchmarkDescribe(b *testing.B) {
+	const n = 1 << 20
+	table := newTable(b, Config{BlockSize: 16})
+	for i := range n / 256 {
+		var d Decoder
+		var batch Batch
+		if err := d.Decode(storeOf(uint64(i), 0, 256, 16, false), &batch); err != nil {
+			b.Fatal(err)
+		}
+		table.Apply(&batch, nil)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		table.Describe(nil)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/block")
+}

@@ -1,6 +1,7 @@
 package enginefeed
 
 import (
+	"cmp"
 	"slices"
 	"unsafe"
 
@@ -140,23 +141,40 @@ func (t *Table) describe() {
 	}
 }
 
-// byDepth returns the numbers of all blocks, those at the beginning of sequences first.
+// byDepth returns the numbers of all blocks, those at the beginning of sequences first, and of equal depth the
+// smaller number first.
 func (x *blocks) byDepth() []uint32 {
-	order := make([]uint32, 0, x.n)
+	deepest := uint32(0)
 	for id := uint32(1); id <= x.top; id++ {
-		if x.all.at(id).refs != [tiers]uint16{} {
-			order = append(order, id)
+		deepest = max(deepest, x.all.at(id).depth)
+	}
+	order := make([]uint32, 0, x.n)
+	if int64(deepest) > int64(4*x.n+1024) {
+		for id := uint32(1); id <= x.top; id++ {
+			if x.all.at(id).refs != [tiers]uint16{} {
+				order = append(order, id)
+			}
+		}
+		slices.SortStableFunc(order, func(a, b uint32) int { return cmp.Compare(x.all.at(a).depth, x.all.at(b).depth) })
+		return order
+	}
+	// Counted: from[d] is where those of depth d go.
+	from := make([]uint32, deepest+2)
+	for id := uint32(1); id <= x.top; id++ {
+		if b := x.all.at(id); b.refs != [tiers]uint16{} {
+			from[b.depth+1]++
 		}
 	}
-	slices.SortFunc(order, func(a, b uint32) int {
-		da, db := x.all.at(a).depth, x.all.at(b).depth
-		switch {
-		case da != db:
-			return int(int64(da) - int64(db))
-		default:
-			return int(int64(a) - int64(b))
+	for d := range deepest + 1 {
+		from[d+1] += from[d]
+	}
+	order = order[:x.n]
+	for id := uint32(1); id <= x.top; id++ {
+		if b := x.all.at(id); b.refs != [tiers]uint16{} {
+			order[from[b.depth]] = id
+			from[b.depth]++
 		}
-	})
+	}
 	return order
 }
 

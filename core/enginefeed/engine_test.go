@@ -23,6 +23,8 @@ type engine struct {
 	hashes  map[string]kv.EngineHash
 	waiting []Event
 	clears  Scope
+	// unchained says that a block's hash is that of its own tokens.
+	unchained bool
 }
 
 // cachedBlock is one copy of one block.
@@ -116,8 +118,8 @@ func (g *engine) hash(identity string) kv.EngineHash {
 	return h
 }
 
-func (g *engine) holds(tier kv.Tier, hash kv.EngineHash) bool {
-	return slices.ContainsFunc(g.cached, func(c cachedBlock) bool { return c.tier == tier && c.hash == hash })
+func (g *engine) holds(tier kv.Tier, prefix string) bool {
+	return slices.ContainsFunc(g.cached, func(c cachedBlock) bool { return c.tier == tier && c.prefix == prefix })
 }
 
 // serve caches a prompt: blocks that are there are used, others stored; sometimes as a further copy.
@@ -134,7 +136,10 @@ func (g *engine) serve() {
 	for i := range len(p.tokens) / g.block {
 		id := g.identity(&p, i)
 		hash := g.hash(id)
-		if g.holds(kv.TierDevice, hash) && !copies {
+		if g.unchained {
+			hash = g.hash(fmt.Sprint(p.tokens[i*g.block : (i+1)*g.block]))
+		}
+		if g.holds(kv.TierDevice, id) && !copies {
 			parent, e = hash, nil
 			continue
 		}

@@ -29,6 +29,7 @@ type pieces struct {
 	ids    []kv.Token // the tokens of piece i are behind i*tokens
 	media  map[uint32][]kv.Media
 	on     [tiers]int
+	joined []kv.Token // scratch
 }
 
 // ends reports whether p ends a block of ours.
@@ -66,7 +67,8 @@ func (x *pieces) put(t *Table, name kv.EngineHash, parent, depth uint32, salt ui
 
 // name computes the block of ours that a piece ends.
 func (x *pieces) name(t *Table, id uint32) {
-	tokens := make([]kv.Token, t.per*x.tokens)
+	tokens := slices.Grow(x.joined[:0], t.per*x.tokens)[:t.per*x.tokens]
+	x.joined = tokens
 	var media []kv.Media
 	at := id
 	for i := t.per - 1; i >= 0; i-- {

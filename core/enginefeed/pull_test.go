@@ -61,6 +61,36 @@ func TestPullCounts(t *testing.T) {
 	}
 }
 
+// TestPullRanks: each rank has its own numbers, and what is of others is passed over.
+func TestPullRanks(t *testing.T) {
+	const answer = `[{"event_id":4,"attention_dp_rank":0,"data":{"type":"removed","block_hashes":[1]}},
+		{"event_id":9,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[2]}},
+		{"event_id":5,"attention_dp_rank":0,"data":{"type":"removed","block_hashes":[3]}}]`
+	for rank, events := range map[int]int{-1: 2, 0: 2, 1: 1, 2: 0} {
+		d := PullDecoder{BlockSize: 2, Rank: rank}
+		var b Batch
+		if lost, err := d.Decode([]byte(answer), &b); err != nil || lost || len(b.Events) != events {
+			t.Errorf("rank %d: lost is %v, %d events, %v", rank, lost, len(b.Events), err)
+		}
+	}
+}
+
+// TestPullWindows: of several attention windows the largest one is followed; adapter and salt are those of the event.
+func TestPullWindows(t *testing.T) {
+	const answer = `[{"window_size":512,"data":{"type":"created"}},{"window_size":4096,"data":{"type":"created"}},
+		{"window_size":512,"layer_group_id":0,"data":{"type":"stored","lora_name":"sql","cache_salt":"s","blocks":[{"block_hash":"0a0b0c0d0e0f1011","tokens":[{"token_id":1},{"token_id":2}]}]}},
+		{"window_size":4096,"layer_group_id":1,"data":{"type":"stored","blocks":[{"block_hash":2,"tokens":[{"token_id":1},{"token_id":2}]}]}}]`
+	d := PullDecoder{BlockSize: 2}
+	var b Batch
+	if _, err := d.Decode([]byte(answer), &b); err != nil || len(b.Events) != 2 {
+		t.Fatalf("%d events, %v", len(b.Events), err)
+	}
+	small, large := b.Events[0], b.Events[1]
+	if small.Spec != "sliding_window" || small.Group != 0 || small.LoRA != "sql" || small.Salt != "s" || small.Hashes[0] != 0x0a0b0c0d0e0f1011 || large.Spec != "" || large.Group != 1 {
+		t.Errorf("%+v", b.Events)
+	}
+}
+
 // FuzzPull: no answer does harm, to the table neither.
 func FuzzPull(f *testing.F) {
 	f.Add([]byte(`[{"event_id":1,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":5,"tokens":[{"token_id":1},{"token_id":2}]}]}},{"data":{"type":"removed","block_hashes":[5]}}]`))

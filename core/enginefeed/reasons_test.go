@@ -58,6 +58,7 @@ func TestLeftOut(t *testing.T) {
 		{"nameless adapter", []Event{with(one(0, 1), func(e *Event) { e.LoRAID, e.HasLoRAID = 7, true }), one(1, 2)}, 0, func(s *Stats) uint64 { return s.Nameless }, 2},
 		{"embeddings", []Event{with(one(0, 1), func(e *Event) { e.Extra = []Extra{{Keys: []Key{{Kind: KeyOpaque}}}} }), one(1, 2), gone(2, 1)}, 0, func(s *Stats) uint64 { return s.Nameless }, 2},
 		{"tokenless and unknown", []Event{{Kind: Stored, Hashes: []kv.EngineHash{4}, Tier: kv.TierHost, Medium: "CPU", Group: -1}}, 0, func(s *Stats) uint64 { return s.Tokenless }, 1},
+		{"one name for two blocks", []Event{one(0, 1, 2), one(0, 3), one(3, 2, 4), one(2, 5), gone(2)}, 2, func(s *Stats) uint64 { return s.Ambiguous }, 3},
 		{"too many", []Event{one(0, 1, 2, 3, 4, 5)}, 4, func(s *Stats) uint64 { return s.Refused }, 1},
 		{"unknown medium", []Event{with(one(0, 1), func(e *Event) { e.Tier, e.Medium = TierOf("MOON"), "MOON" })}, 0, func(s *Stats) uint64 { return s.UnknownMedium }, 1},
 	} {

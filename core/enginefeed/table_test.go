@@ -96,6 +96,53 @@ func follow(t *testing.T, g engine, form int, seed uint64) (told int) {
 	return told
 }
 
+// TestUnchainedHashes: of an engine that names blocks by their own tokens nothing is told that is not there, and soon it is
+// said that nothing can be known.
+func TestUnchainedHashes(t *testing.T) {
+	refused := 0
+	for seed := range uint64(80) {
+		per := 1 + int(seed%2)
+		size := 3 + 4*int(seed/2%2)
+		g := engine{block: size, ours: size * per, salts: []kv.Salt{{}}, negate: true, unchained: true, Rand: rand.New(rand.NewPCG(seed, 41)), hashes: map[string]kv.EngineHash{}}
+		table := newTable(t, Config{BlockSize: g.ours, EngineBlock: g.block})
+		f := follower{where: where{}, t: t}
+		var dec Decoder
+		var b Batch
+		for step := range 40 {
+			for range g.IntN(4) {
+				if g.IntN(2) == 0 {
+					g.serve()
+				} else {
+					g.evict()
+				}
+			}
+			if err := dec.Decode(g.flush(0), &b); err != nil {
+				t.Fatal(err)
+			}
+			f.apply(table.Apply(&b, nil))
+			truth := g.truth()
+			for seq := range f.where[kv.TierDevice] {
+				if !truth[kv.TierDevice][seq] {
+					t.Fatalf("seed %d, step %d: block %x is told of, and is not there", seed, step, seq)
+				}
+			}
+		}
+		if table.Err() != nil {
+			refused++
+			if table.Stats().Held > 0 {
+				t.Fatal("something is held by names that are not trusted")
+			}
+			table.Clear(nil)
+			if table.Err() != nil {
+				t.Fatal("a new life of the engine is not trusted")
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("such an engine is never refused")
+	}
+}
+
 // parentsFirst holds a description to its order: no block comes behind one that follows it.
 func parentsFirst(t *testing.T, description []kv.Event) {
 	t.Helper()
@@ -112,6 +159,27 @@ func parentsFirst(t *testing.T, description []kv.Event) {
 			}
 			told.add(ev.Tier, seq)
 		}
+	}
+}
+
+// TestDescribeDeep: a description has its order also where few blocks are left of very long sequences.
+func TestDescribeDeep(t *testing.T) {
+	table := newTable(t, Config{BlockSize: 2})
+	f := follower{where: where{}, t: t}
+	const n = 20_000
+	for i := range kv.EngineHash(n) {
+		b := Batch{Events: []Event{one(i, i+1)}}
+		if i%1000 > 1 && i < n-2 {
+			b.Events = append(b.Events, gone(i))
+		}
+		f.apply(table.Apply(&b, nil))
+	}
+	again := follower{where: where{}, t: t}
+	description := table.Describe(nil)
+	again.apply(description)
+	parentsFirst(t, description)
+	if !again.where.same(f.where) || len(f.where[kv.TierDevice]) < 20 || len(f.where[kv.TierDevice]) > 1000 {
+		t.Errorf("%d blocks are described as %d", len(f.where[kv.TierDevice]), len(again.where[kv.TierDevice]))
 	}
 }
 

@@ -452,8 +452,13 @@ func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
+	// What the tokenizer adds in front of a text is not part of the text.
+	tokens := p.tokens
+	if added := s.cfg.Pipe.Tokenizer.Encode(nil, "", prep.EncodeOptions{AddSpecial: true}); len(added) > 0 && len(tokens) > 0 && added[0] == tokens[0] {
+		tokens = tokens[1:]
+	}
 	var text []byte
-	for _, t := range p.tokens {
+	for _, t := range tokens {
 		text, _ = s.cfg.Pipe.Tokenizer.AppendBytes(text, t)
 	}
 	writeJSON(w, http.StatusOK, object{"prompt": strings.ToValidUTF8(string(text), "\uFFFD")})

@@ -1,16 +1,20 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"penstock/internal/config"
 	"penstock/internal/edge/prep/chat"
+	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
 	"penstock/internal/mimic"
 )
@@ -31,6 +35,9 @@ type SimServer struct {
 	APIKeyFile    string
 	KeepAlive     time.Duration
 	Ping, Startup time.Duration
+	// ExportModel is a directory to which the tokenizer and the facts of the built-in model are written,
+	// which is then the root of the model that is served: so that others find its tokenizer. "" writes none.
+	ExportModel string
 }
 
 // SimReady describes a server that imitates an engine and serves.
@@ -69,6 +76,11 @@ func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer
 	if err != nil {
 		return err
 	}
+	if as.ExportModel != "" {
+		if cfg, err = exported(cfg, as.ExportModel); err != nil {
+			return err
+		}
+	}
 	ref := chat.Ref{Kind: "builtin"}
 	if cfg.ModelPath != "" {
 		ref = chat.Ref{Kind: "dir", Dir: cfg.ModelPath}
@@ -98,6 +110,40 @@ func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer
 		Ranks: as.Ranks, BlockSize: card.BlockSize, Blocks: card.Blocks, Simulation: cfg.SimulationText(), Took: time.Since(began),
 	})
 	return s.Run(ctx)
+}
+
+// exported writes the built-in model to a directory and returns the settings with which it is served from there.
+func exported(cfg *config.Loaded, dir string) (*config.Loaded, error) {
+	v, err := builtinVocabulary()
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.Abs(dir); err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("export-model: %w", err)
+	}
+	facts := map[string]any{"vocab_size": v.Size, "max_position_embeddings": cmp.Or(cfg.SimContextLength, longContext), "eos_token_id": v.EOS}
+	described, err := json.MarshalIndent(facts, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	tokenizer, tokenizerConfig := token.BuiltinFiles()
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{{"tokenizer.json", tokenizer}, {"tokenizer_config.json", tokenizerConfig}, {"config.json", append(described, '\n')}} {
+		if err := os.WriteFile(filepath.Join(dir, f.name), f.data, 0o644); err != nil {
+			return nil, fmt.Errorf("export-model: %w", err)
+		}
+	}
+	own := *cfg
+	own.ModelPath = dir
+	if len(own.ServedModelName) == 0 {
+		own.ServedModelName = []string{cfg.ModelName()}
+	}
+	return &own, nil
 }
 
 // Validate reports everything that is wrong with the texts at once.

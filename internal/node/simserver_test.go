@@ -5,6 +5,8 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -27,7 +29,8 @@ func TestSim(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			as := SimServer{Dialect: dialect, HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 2, Adapters: []string{"poet=/poet"}, Faults: []string{"limit,count=1"}, Features: []string{"details=off"}}
+			dir := t.TempDir()
+			as := SimServer{ExportModel: dir, Dialect: dialect, HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 2, Adapters: []string{"poet=/poet"}, Faults: []string{"limit,count=1"}, Features: []string{"details=off"}}
 			if err := as.Validate(); err != nil {
 				t.Fatal(err)
 			}
@@ -44,6 +47,9 @@ func TestSim(t *testing.T) {
 			}
 			if r.Model != "llama" || r.Blocks != 128 || r.KVEvents == "" {
 				t.Errorf("ready: %+v", r)
+			}
+			if facts, err := os.ReadFile(filepath.Join(dir, "config.json")); err != nil || !strings.Contains(string(facts), "vocab_size") {
+				t.Errorf("the exported model: %v %s", err, facts)
 			}
 			c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 			for _, want := range []int{http.StatusTooManyRequests, http.StatusOK} {

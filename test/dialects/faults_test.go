@@ -173,6 +173,7 @@ func TestEventsLostForGood(t *testing.T) {
 		{mimic.SGLang, mimic.FaultGarbleEvents, "kv_events_bad"},
 	} {
 		t.Run(string(c.dialect)+"/"+string(c.kind), func(t *testing.T) {
+			t.Parallel() // to give up on a hole takes seconds
 			h := build(t, c.dialect, plan{servers: 1})
 			h.ask(prompt(1, 100), 5, false, nil)
 			h.settled()

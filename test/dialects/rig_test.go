@@ -35,7 +35,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait of these tests; it is reached only by a failure.
-const patience = 40 * time.Second
+const patience = 20 * time.Second
 
 const blockSize = 16
 
@@ -45,6 +45,7 @@ type house struct {
 	dialect mimic.Dialect
 	engines []*back
 	url     string
+	block   int // tokens of a block, as the router has them
 	client  *http.Client
 	log     *logBuffer
 }
@@ -185,7 +186,7 @@ func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
 		h.engines = append(h.engines, b)
 		specs = append(specs, b.spec(dialect))
 	}
-	env := []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_ROUTER_PREDICTED_TTL=0s", "PENSTOCK_ENGINE=" + strings.Join(specs, ",")}
+	env := []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_ROUTER_PREDICTED_TTL=0s", "PENSTOCK_MODEL_PATH=" + dir, "PENSTOCK_ENGINE=" + strings.Join(specs, ",")}
 	for _, s := range p.settings {
 		env = append(env, "PENSTOCK_"+s)
 	}
@@ -198,7 +199,7 @@ func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
 	go func() { ended <- node.Up(ctx, cfg, h.log, func(r node.Ready) { ready <- r }) }()
 	select {
 	case r := <-ready:
-		h.url = r.URL
+		h.url, h.block = r.URL, r.BlockSize
 	case err := <-ended:
 		cancel()
 		t.Fatalf("up: %v\n%s", err, h.log)
@@ -253,7 +254,7 @@ func (h *house) ask(prompt []int, tokens int, stream bool, each func()) answer {
 	a.worker, _ = strconv.Atoi(res.Header.Get("x-penstock-worker"))
 	a.worker--
 	blocks, _ := strconv.Atoi(res.Header.Get("x-penstock-overlap-blocks"))
-	a.expected = blocks * blockSize
+	a.expected = blocks * h.block
 	if !stream || res.StatusCode != http.StatusOK {
 		data, err := io.ReadAll(res.Body)
 		if err != nil {

@@ -34,8 +34,6 @@ type Options struct {
 	// Redraws says that the engine goes on with a stream as with any prompt: what it draws then is not
 	// what it would have drawn, so that of resumed streams only the shape is tested.
 	Redraws bool
-	// Lags says that the engine tells of its cache some time after it changed.
-	Lags bool
 	// NoLogprobs says that the engine refuses requests for log-probabilities.
 	NoLogprobs bool
 	// SingleTokens says that the engine reuses single tokens, whatever the card's blocks.

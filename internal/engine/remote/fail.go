@@ -18,14 +18,14 @@ import (
 // errUnreachable marks errors that say that an engine does not answer at all.
 var errUnreachable = errors.New("unreachable")
 
-// errBrokeOff marks errors that make one wonder whether an engine answers at all.
-var errBrokeOff = errors.New("broke off")
-
 // errNotFound marks errors that say that an engine does not have a path.
 var errNotFound = errors.New("not found")
 
 // NotFound reports whether err says that an engine does not have a path.
 func NotFound(err error) bool { return errors.Is(err, errNotFound) }
+
+// errBrokeOff marks errors that make one wonder whether an engine answers at all.
+var errBrokeOff = errors.New("broke off")
 
 // unreachable is the error of an engine that did not answer: another worker may.
 func unreachable(host string, err error) error {

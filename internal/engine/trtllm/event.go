@@ -13,15 +13,14 @@ import (
 
 // piece is an event of /v1/completions as far as it matters.
 type piece struct {
-	tokens   []kv.Token
-	hasIDs   bool
-	text     bool // it has text, and so no ids
-	finish   string
-	stop     kv.Token
-	hasStop  bool
-	cached   int // -1 if absent
-	fault    bool
-	reported bool // it has the usage
+	tokens  []kv.Token
+	hasIDs  bool
+	text    bool // it has text, and so no ids
+	finish  string
+	stop    kv.Token
+	hasStop bool
+	cached  int // -1 if absent
+	fault   bool
 }
 
 // Event takes an event of an answer.
@@ -94,7 +93,6 @@ func decode(data []byte, tokens []kv.Token) (piece, error) {
 				e.choice(&c)
 			}
 		case string(key) == "usage":
-			e.reported = true
 			e.usage(&c)
 		case string(key) == "error":
 			e.fault = true

@@ -206,7 +206,7 @@ func TestFailures(t *testing.T) {
 		{mimic.Fault{Kind: mimic.FaultError, Status: 400, Count: 1}, fault.Invalid, "refuses"},
 		{mimic.Fault{Kind: mimic.FaultLimit, Count: 1}, fault.Overloaded, "no room"},
 		{mimic.Fault{Kind: mimic.FaultStreamError, After: 3, Count: 1}, fault.Unavailable, ""},
-		{mimic.Fault{Kind: mimic.FaultLoading, Count: 1}, fault.Unavailable, "503"},
+		{mimic.Fault{Kind: mimic.FaultLoading}, fault.Unavailable, "503"},
 		{mimic.Fault{Kind: mimic.FaultDisconnect, After: 3, Count: 1}, fault.Unavailable, "broke off"},
 		{mimic.Fault{Kind: mimic.FaultReset, Count: 1}, fault.Unavailable, ""},
 	} {
@@ -233,7 +233,7 @@ func TestFailures(t *testing.T) {
 
 // TestGenerateEndpoint holds the other way to ask for tokens to the contract.
 func TestGenerateEndpoint(t *testing.T) {
-	enginetest.Test(t, enginetest.Options{Redraws: true, Lags: true, New: func(t testing.TB) engine.Engine {
+	enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
 		s, card := served(t, nil)
 		at := spec(t, s.URL())
 		at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())

@@ -43,7 +43,7 @@ func TestSuite(t *testing.T) {
 		"legacy":      func(c *mimic.Config) { c.Dialect = mimic.VLLMLegacy },
 	} {
 		t.Run(name, func(t *testing.T) {
-			enginetest.Test(t, enginetest.Options{Redraws: true, Lags: true, New: func(t testing.TB) engine.Engine {
+			enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
 				s, card := served(t, change)
 				at := spec(t, s.URL())
 				at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
