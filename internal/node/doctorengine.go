@@ -163,6 +163,10 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 	case EventsNo:
 		d.warn(check, "see docs/engines.md for what this engine can publish", "nothing is known of its cache but what routers predict")
 	case EventsGuessed:
+		if of.Kind == config.EngineLlamaCpp {
+			d.ok(check, "this engine has none: what its slots hold is guessed from what is sent there, and corrected by the cached tokens that it reports")
+			break
+		}
 		d.warn(check, "see docs/engines.md for the engine's flag, and give events=tcp://HOST:PORT", "none: what it caches is guessed from what is sent there, and corrected by the cached tokens that it reports")
 	default:
 		d.ok(check, "followed for %v: %d blocks were named; an idle engine has none to name", listenFor, blocks)

@@ -80,6 +80,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	}
 	stages, life := newStages(ctx)
 	defer func() { err = errors.Join(err, stages.stop()) }()
+	stages.start(life, "garbage collector", func(ctx context.Context) error { roomy(ctx); return nil })
 	p.door.follow(life, stages, p.log)
 	r.start(life, stages)
 	if err := r.await(life); err != nil {

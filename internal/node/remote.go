@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,8 @@ type remotes struct {
 	// look asks an engine what it serves, and adapt opens the adapter of one of its ranks.
 	look  func(ctx context.Context, of *config.RemoteEngine, key string) (lookedAt, error)
 	adapt adapter
+	// returnLook is the constant of that name.
+	returnLook time.Duration
 	// settled is set once the process has told that it serves: until then an engine
 	// that cannot be used as the settings say ends the process.
 	settled atomic.Bool
@@ -113,7 +116,7 @@ func (p *process) newRemotes(id func(of, rank int) kv.WorkerID) (*remotes, error
 	if err != nil {
 		return nil, err
 	}
-	r := &remotes{p: p, log: obs.Component(p.log, "engine"), metrics: worker.NewMetrics(p.metrics), id: id, look: lookAt, adapt: p.adapt}
+	r := &remotes{p: p, log: obs.Component(p.log, "engine"), metrics: worker.NewMetrics(p.metrics), id: id, look: lookAt, adapt: p.adapt, returnLook: returnLook}
 	if id == nil {
 		r.id = r.smallID
 	}
@@ -288,6 +291,10 @@ func (e *remoteEngine) run(ctx context.Context) error {
 		if time.Since(began) > time.Minute {
 			pause.Reset() // it has served
 		}
+		if errors.Is(err, errAnew) {
+			e.log.Warn("the engine is not the one that it was: it is opened again")
+			continue
+		}
 		if err == nil {
 			err = errEnded
 		}
@@ -322,7 +329,42 @@ func (e *remoteEngine) life(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return e.serve(ctx, opened)
+	return e.serve(ctx, key, opened)
+}
+
+// errAnew is an engine that answers while its adapter keeps away from it: it has come
+// back with another model, or as something else.
+var errAnew = errors.New("the engine came back as another one")
+
+// returnLook is how often it is seen whether an engine that its adapter keeps away from
+// answers, and returnLooks how often it must do so: adapters find out sooner that one is back.
+const (
+	returnLook  = 3 * time.Second
+	returnLooks = 3
+)
+
+// watchReturn returns errAnew when the engine is to be opened again, or ctx's error.
+func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []engine.Engine) error {
+	for answered := 0; answered < returnLooks; {
+		if err := backoff.Pause(ctx, e.set.returnLook); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(adapters, keepsAway) {
+			answered = 0
+			continue
+		}
+		if _, err := e.set.look(ctx, &e.of, key); err != nil {
+			answered = 0
+			continue
+		}
+		answered++
+	}
+	return errAnew
+}
+
+// keepsAway reports whether an adapter takes its engine for one that does not answer.
+func keepsAway(e engine.Engine) bool {
+	return slices.ContainsFunc(warningsOf(e), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
 }
 
 // errAway is an engine that went away again before it served.
@@ -341,7 +383,7 @@ type rankSet struct {
 }
 
 // serve makes the workers of an engine and runs them until ctx ends or one of them does.
-func (e *remoteEngine) serve(ctx context.Context, o *rankSet) error {
+func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error {
 	workers, err := e.makeWorkers(o)
 	if err != nil {
 		return err
@@ -362,6 +404,7 @@ func (e *remoteEngine) serve(ctx context.Context, o *rankSet) error {
 		})
 		running.Go(func() { watchWarnings(ctx, w.engine, e.log.With("worker", uint64(w.id))) })
 	}
+	running.Go(func() { cancel(e.watchReturn(ctx, key, o.ranks)) })
 	if e.registered(ctx, workers) {
 		e.serving(card, workers, o)
 	}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -377,6 +378,38 @@ func TestNoEngineAnswers(t *testing.T) {
 	}
 }
 
+// TestEngineThatReturnsAsAnother: an engine that answers while its adapter keeps away from it is
+// opened again.
+func TestEngineThatReturnsAsAnother(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a := runOther(t, "m", dir)
+	var opened atomic.Int32
+	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) {
+		if opened.Add(1) == 1 {
+			s.warnings = []engine.Warning{{Code: engine.WarnUnreachable, Detail: "another model"}}
+		}
+	}}
+	cfg := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	log, ended := &lockedBuffer{}, make(chan error, 1)
+	go func() {
+		ended <- play(ctx, cfg, log, func(p *process) role {
+			p.adapt = s.adapt
+			u := &up{process: p, ready: func(Ready) {}}
+			return built{u, func() { u.remotes.returnLook = time.Millisecond }}
+		})
+	}()
+	eventually(t, func() bool { return opened.Load() == 2 && strings.Contains(log.String(), "the engine serves") })
+	if !strings.Contains(log.String(), "it is opened again") || strings.Contains(log.String(), "cannot be used") {
+		t.Error(log)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStopWhileEnginesLoad: who stops a process that waits for engines does not wait for them.
 func TestStopWhileEnginesLoad(t *testing.T) {
 	a := runOther(t, "m", "")
@@ -514,6 +547,7 @@ func TestTokenizerOf(t *testing.T) {
 	}{
 		"named":             {of: config.RemoteEngine{ModelPath: dir}, from: dir},
 		"the engine's root": {root: dir, from: dir},
+		"built in":          {root: "penstock-sim", from: "this program"},
 		"nowhere":           {root: "org/model", from: "engine", note: "tokenizer.json of its model (org/model) with --model-path"},
 		"nothing said":      {from: "engine", note: "requests are passed on as they are"},
 		"named wrongly":     {of: config.RemoteEngine{ModelPath: empty}, root: dir, problem: "there is no tokenizer.json"},
@@ -530,6 +564,21 @@ func TestTokenizerOf(t *testing.T) {
 			t.Errorf("%s: %+v (%v)", name, m, err)
 		case m.from == dir && (m.facts.context != 512 || m.facts.defaults.Temperature != 0.5 || m.ref.Digest != m.pipe.Digest):
 			t.Errorf("%s: %+v", name, m.facts)
+		}
+	}
+}
+
+// TestAway: what another attempt may change does not end the start.
+func TestAway(t *testing.T) {
+	for err, want := range map[error]bool{
+		fault.New(fault.Unavailable, "gone"):                     true,
+		fault.New(fault.Overloaded, "full"):                      true,
+		fmt.Errorf("probe: %w", context.DeadlineExceeded):        true,
+		fault.New(fault.Invalid, "no"):                           false,
+		errors.New("block-size is 48, and the engine's have 32"): false,
+	} {
+		if got := errors.Is(away(err), errAway); got != want {
+			t.Errorf("%v: %v", err, got)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -17,11 +18,10 @@ import (
 	"penstock/internal/engine/vllm"
 )
 
-// adapter opens what speaks with one data-parallel rank of an engine; the rank of an engine that
-// has one is anyRank.
+// adapter opens what speaks with one data-parallel rank of an engine.
 type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error)
 
-// openTimeout bounds the opening of an engine that answers.
+// openTimeout bounds the opening of one rank of an engine that answers.
 const openTimeout = readyTimeout
 
 // open opens all ranks of an engine that has answered.
@@ -30,15 +30,13 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	if err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
 	o := &rankSet{tokenizer: m.from}
 	ranks := max(1, e.of.Ranks, found.ranks)
 	if e.of.Ranks > 0 && found.ranks > 0 && e.of.Ranks != found.ranks {
 		return nil, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", e.of.Ranks, found.ranks)
 	}
 	for rank := range ranks {
-		eng, err := e.set.adapt(bounded, &e.of, rank, ranks, key, &m, e.log)
+		eng, err := e.openRank(ctx, rank, ranks, key, &m)
 		if err != nil {
 			return nil, away(err)
 		}
@@ -69,10 +67,22 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	return o, nil
 }
 
-// away marks the failure of an engine that answered a moment ago and does not now.
+// openRank opens one of the ranks.
+func (e *remoteEngine) openRank(ctx context.Context, rank, ranks int, key string, m *remoteModel) (engine.Engine, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	return e.set.adapt(ctx, &e.of, rank, ranks, key, m, e.log)
+}
+
+// away marks the failure of an engine that answered a moment ago and does not now, or has too much
+// to do to be opened: what another attempt may change.
 func away(err error) error {
-	if code := fault.Of(err); code == fault.Unavailable || code == fault.Deadline {
+	switch fault.Of(err) {
+	case fault.Unavailable, fault.Deadline, fault.Overloaded:
 		return fmt.Errorf("%w: %w", errAway, err)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: it could not be opened within %v", errAway, openTimeout)
 	}
 	return err
 }

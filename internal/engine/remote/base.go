@@ -331,6 +331,8 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func(data []byte
 	for {
 		data, err := events.Next()
 		switch {
+		case ctx.Err() != nil:
+			return ctx.Err() // what was read before is not wanted any more
 		case err == io.EOF:
 			return nil
 		case err != nil:
