@@ -68,6 +68,17 @@ const (
 	TogetherDrawn
 )
 
+// of settles how the choices of a request are asked for.
+func (c Choices) of(req *engine.Request) Choices {
+	switch {
+	case c != TogetherDrawn:
+		return c
+	case req.Sampling.Temperature > 0:
+		return Together
+	}
+	return OneByOne
+}
+
 // Report says what an engine tells of cached tokens.
 type Report uint8
 
@@ -238,14 +249,7 @@ func (b *Base) generate(ctx context.Context, a *attempt) error {
 			b.cache.end(p)
 		}
 	}()
-	how := b.cfg.Choices
-	if how == TogetherDrawn {
-		how = Together
-		if a.req.Sampling.Temperature <= 0 {
-			how = OneByOne
-		}
-	}
-	parts := a.parts(how)
+	parts := a.parts(b.cfg.Choices.of(a.req))
 	switch len(parts) {
 	case 0:
 		return a.end()

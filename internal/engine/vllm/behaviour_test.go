@@ -2,6 +2,7 @@ package vllm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -196,7 +197,6 @@ func TestNoReport(t *testing.T) {
 
 // TestFailures: each way in which a server fails is an error of the right kind.
 func TestFailures(t *testing.T) {
-	r := run(t, nil, nil)
 	for _, c := range []struct {
 		f    mimic.Fault
 		code fault.Code
@@ -206,31 +206,28 @@ func TestFailures(t *testing.T) {
 		{mimic.Fault{Kind: mimic.FaultError, Status: 400, Count: 1}, fault.Invalid, "refuses"},
 		{mimic.Fault{Kind: mimic.FaultLimit, Count: 1}, fault.Overloaded, "no room"},
 		{mimic.Fault{Kind: mimic.FaultStreamError, After: 3, Count: 1}, fault.Unavailable, ""},
-		{mimic.Fault{Kind: mimic.FaultLoading, Count: 1}, fault.Unavailable, "503"},
+		{mimic.Fault{Kind: mimic.FaultLoading}, fault.Unavailable, "503"},
 		{mimic.Fault{Kind: mimic.FaultDisconnect, After: 3, Count: 1}, fault.Unavailable, "broke off"},
+		{mimic.Fault{Kind: mimic.FaultReset, Count: 1}, fault.Unavailable, ""},
 	} {
-		if err := r.server.Faults().Set(c.f); err != nil {
-			t.Fatal(err)
-		}
-		_, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 20))
-		if err == nil && c.f.Kind == mimic.FaultDisconnect {
-			continue // it came before the first byte of the answer, and the request was sent once more
-		}
-		if err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v (%v), want %v", c.f.Kind, err, fault.Of(err), c.code)
-		}
-	}
-	// A connection that is reset as a request comes in on it is no failure at all.
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultReset, Count: 1}); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if _, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 20)); err != nil {
-			t.Errorf("after a reset: %v", err)
-		}
-	}
-	if l := r.Load(); l.Running+l.Waiting+l.UsedBlocks+l.PrefillTokens != 0 {
-		t.Errorf("left in the account: %+v", l)
+		t.Run(string(c.f.Kind)+fmt.Sprint(c.f.Status), func(t *testing.T) {
+			r := run(t, nil, nil)
+			if err := r.server.Faults().Set(c.f); err != nil {
+				t.Fatal(err)
+			}
+			_, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 400))
+			switch {
+			case err == nil && (c.f.Kind == mimic.FaultDisconnect || c.f.Kind == mimic.FaultReset):
+				// It came before the first byte of the answer, and the request was sent once more.
+			case c.f.Kind == mimic.FaultReset:
+				t.Errorf("a connection that was reset as a request came in: %v: %v", err, errors.Unwrap(err))
+			case err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says):
+				t.Errorf("%v (%v), want %v", err, fault.Of(err), c.code)
+			}
+			if l := r.Load(); l.Running+l.Waiting+l.UsedBlocks+l.PrefillTokens != 0 {
+				t.Errorf("left in the account: %+v", l)
+			}
+		})
 	}
 }
 
