@@ -43,6 +43,9 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 		o.ranks = append(o.ranks, eng)
 	}
 	first := o.ranks[0]
+	if first.Card().Tokenizer.Kind == engine.TokenizerOfEngine {
+		m.pipe, o.tokenizer = nil, engine.TokenizerOfEngine // it takes no tokens: one of its warnings says so
+	}
 	if m.note != "" {
 		o.notes = append(o.notes, m.note)
 	}
