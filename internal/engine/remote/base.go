@@ -128,6 +128,10 @@ var (
 
 // New returns a Base that does nothing until Run.
 func New(cfg Config) (*Base, error) {
+	if cfg.Dialect == nil {
+		// Whatever there is of the model's tokenizer here, tokens neither go in nor come out.
+		cfg.Card.Tokenizer = engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
+	}
 	if err := cfg.Card.Validate(); err != nil {
 		return nil, err
 	}
