@@ -16,5 +16,13 @@ func proxyTo(target string) (http.Handler, error) {
 	p := httputil.NewSingleHostReverseProxy(u)
 	p.FlushInterval = -1 // each token goes on as it comes, as it must
 	p.Transport = &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true}
-	return p, nil
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// An engine that answers at once may do so before the proxy has seen the end of the
+		// request's body, which the server would close under it then.
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		p.ServeHTTP(w, r)
+	}), nil
 }

@@ -24,13 +24,14 @@ func newDoctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check settings, this machine and the running fleet, and say what to do",
 		Long: `Check what a process with these settings needs and what it would meet: valid
-settings, free ports, memory, open files, the NATS server and JetStream, discovery,
-every worker (by a ping over the request plane), and, through a running process with
-HTTP, its workers and how it follows their caches. It changes nothing.
+settings, free ports, memory, open files, engines that run already, with their
+tokenizers and events, the NATS server and JetStream, discovery, every worker (by a ping over the request plane), and, through a running process with HTTP, its
+workers and how it follows their caches. It changes nothing.
 
 Each check is ok, warn or fail. The exit code is 1 if any failed.`,
 		Example: `  penstock doctor                                          # before or beside "penstock up"
   penstock doctor --server http://127.0.0.1:9000
+  penstock doctor --engine vllm=http://a:8000,events=tcp://a:5557
   penstock doctor --for worker --nats nats://10.0.0.5:4222 --data-dir ./worker-1
   penstock doctor --for frontend --nats nats://127.0.0.1:4222 --json`,
 		Args: args(cobra.NoArgs),

@@ -17,6 +17,7 @@ func TestGreet(t *testing.T) {
 	}{
 		{config.Worker, []string{"PENSTOCK_NATS=nats://h:1"}, "Registered in namespace penstock, component backend"},
 		{config.Worker, []string{"PENSTOCK_DISCOVERY=static"}, "--discovery static --static-workers tcp://h:7000"},
+		{config.Worker, []string{"PENSTOCK_NATS=nats://h:1", "PENSTOCK_ENGINE=vllm=http://e:1"}, "  vllm=http://e:1  m      3,4      ? of 16 tokens  yes     the engine (requests pass as they are)\n"},
 		{config.Router, []string{"PENSTOCK_NATS=nats://h:1"}, "penstock frontend --component router --nats nats://h:1\n"},
 		{config.Router, []string{"PENSTOCK_NATS=nats://u:secret@h:1"}, "penstock frontend --component router --nats URL\n"},
 		{config.Router, []string{"PENSTOCK_DISCOVERY=file", "PENSTOCK_DISCOVERY_DIR=/srv/d"}, "--component router --discovery file --discovery-dir /srv/d\n"},
@@ -27,7 +28,11 @@ func TestGreet(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		greet(&out, l, node.Started{WorkerID: 3, Model: "m", Addr: "tcp://h:7000"})
+		s := node.Started{WorkerID: 3, Model: "m", Addr: "tcp://h:7000"}
+		if l.Remote() {
+			s.Engines = []node.EngineStatus{{Kind: "vllm", URL: "http://e:1", State: node.EngineServing, Model: "m", Workers: []uint64{3, 4}, BlockSize: 16, Events: node.EventsYes, Tokenizer: "engine"}}
+		}
+		greet(&out, l, s)
 		if !strings.Contains(out.String(), c.want) {
 			t.Errorf("%s with %q says %q, want %q in it", c.command, c.env, out.String(), c.want)
 		}

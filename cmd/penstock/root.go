@@ -34,7 +34,7 @@ frontends, workers and, where wanted, routers.`,
 		return usage(fmt.Errorf("%w; see \"%s --help\"", err, cmd.CommandPath()))
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newUp(), newFrontend(), newWorker(), newRouter(), newRoute(), newWorkers(), newEvents(), newBench(), newConfig(), newDoctor(), newReplay(), newVersion())
+	root.AddCommand(newUp(), newFrontend(), newWorker(), newRouter(), newRoute(), newWorkers(), newEvents(), newBench(), newConfig(), newDoctor(), newReplay(), newSim(), newVersion())
 	return root
 }
 

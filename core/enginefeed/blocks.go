@@ -1,7 +1,9 @@
 package enginefeed
 
 import (
+	"cmp"
 	"slices"
+	"unsafe"
 
 	"penstock/core/kv"
 )
@@ -35,20 +37,16 @@ func (x *blocks) put(t *Table, name kv.EngineHash, b block) uint32 {
 	return id
 }
 
-// ref counts a copy of a block, and tells of it if it is the first one on its tier. It reports whether it is.
-func (x *blocks) ref(t *Table, id uint32, tier kv.Tier) bool {
+// ref counts a copy of a block, and tells of it if it is the first one on its tier. seq is what it ends.
+func (x *blocks) ref(t *Table, id uint32, tier kv.Tier, seq kv.SeqHash) {
 	b := x.all.at(id)
 	if b.refs[tier] < 1<<16-1 {
 		b.refs[tier]++
 	}
-	if b.refs[tier] > 1 {
-		return false
-	}
-	if b.salt != opaque {
+	if b.refs[tier] == 1 && b.salt != opaque {
 		x.on[tier]++
-		t.tellStored(tier, b)
+		t.tellStored(tier, b, seq)
 	}
-	return true
 }
 
 // remove takes a copy of a block from its tier. It reports whether there was one.
@@ -104,12 +102,14 @@ func (x *blocks) clear() {
 	x.all, x.on = slab[block]{}, [tiers]int{}
 }
 
-func (x *blocks) bytes() int { return x.index.bytes() + 32*chunk*len(x.all.chunks) }
+func (x *blocks) bytes() int {
+	return x.index.bytes() + int(unsafe.Sizeof(block{}))*chunk*len(x.all.chunks)
+}
 
 // Describe appends to out a Cleared event and Stored events that say all that is known,
 // parents before children. The slices of the events are the caller's.
 func (t *Table) Describe(out []kv.Event) []kv.Event {
-	t.out = out
+	t.out, t.room.expect = out, t.blocks.n
 	t.describe()
 	return t.done()
 }
@@ -135,29 +135,46 @@ func (t *Table) describe() {
 					break
 				}
 				told[id] = true
-				t.tellStored(tier, b)
+				t.tellStored(tier, b, b.seq())
 			}
 		}
 	}
 }
 
-// byDepth returns the numbers of all blocks, those at the beginning of sequences first.
+// byDepth returns the numbers of all blocks, those at the beginning of sequences first, and of equal depth the
+// smaller number first.
 func (x *blocks) byDepth() []uint32 {
-	order := make([]uint32, 0, x.n)
+	deepest := uint32(0)
 	for id := uint32(1); id <= x.top; id++ {
-		if x.all.at(id).refs != [tiers]uint16{} {
-			order = append(order, id)
+		deepest = max(deepest, x.all.at(id).depth)
+	}
+	order := make([]uint32, 0, x.n)
+	if int64(deepest) > int64(4*x.n+1024) {
+		for id := uint32(1); id <= x.top; id++ {
+			if x.all.at(id).refs != [tiers]uint16{} {
+				order = append(order, id)
+			}
+		}
+		slices.SortStableFunc(order, func(a, b uint32) int { return cmp.Compare(x.all.at(a).depth, x.all.at(b).depth) })
+		return order
+	}
+	// Counted: from[d] is where those of depth d go.
+	from := make([]uint32, deepest+2)
+	for id := uint32(1); id <= x.top; id++ {
+		if b := x.all.at(id); b.refs != [tiers]uint16{} {
+			from[b.depth+1]++
 		}
 	}
-	slices.SortFunc(order, func(a, b uint32) int {
-		da, db := x.all.at(a).depth, x.all.at(b).depth
-		switch {
-		case da != db:
-			return int(int64(da) - int64(db))
-		default:
-			return int(int64(a) - int64(b))
+	for d := range deepest + 1 {
+		from[d+1] += from[d]
+	}
+	order = order[:x.n]
+	for id := uint32(1); id <= x.top; id++ {
+		if b := x.all.at(id); b.refs != [tiers]uint16{} {
+			order[from[b.depth]] = id
+			from[b.depth]++
 		}
-	})
+	}
 	return order
 }
 
@@ -181,44 +198,60 @@ func (x *blocks) children(order []uint32) []uint32 {
 type rooms struct {
 	hashes []kv.BlockHash
 	seqs   []kv.SeqHash
-	open   kv.EventKind // the kind of the last event, if it may grow
+	open   kv.EventKind // the kind of the last event, if it may grow; its slice is set when it is closed
 	from   int          // where its slice begins
 	seq    kv.SeqHash   // what the last block of a stored one ends
+	expect int          // about how many blocks the call tells of
 }
 
 // maxRun is how many blocks one event tells of.
 const maxRun = 4096
 
-// tellCleared tells that nothing of what was told of holds any more.
-func (t *Table) tellCleared() {
-	t.out = append(t.out, kv.Event{Kind: kv.Cleared})
-	t.room.open = 0
+// close gives the last event its slice.
+func (t *Table) close() {
+	r := &t.room
+	switch r.open {
+	case kv.Stored:
+		t.out[len(t.out)-1].Blocks = slices.Clip(r.hashes[r.from:])
+	case kv.Removed:
+		t.out[len(t.out)-1].Seqs = slices.Clip(r.seqs[r.from:])
+	}
+	r.open = 0
 }
 
-// tellStored tells that a block is on a tier, with those before it if it follows them.
-func (t *Table) tellStored(tier kv.Tier, b *block) {
+// tellCleared tells that nothing of what was told of holds any more.
+func (t *Table) tellCleared() {
+	t.close()
+	t.out = append(t.out, kv.Event{Kind: kv.Cleared})
+}
+
+// tellStored tells that a block, which ends seq, is on a tier, with those before it if it follows them.
+func (t *Table) tellStored(tier kv.Tier, b *block, seq kv.SeqHash) {
 	r := &t.room
 	grows := false
 	if r.open == kv.Stored {
-		last := &t.out[len(t.out)-1]
-		grows = last.Tier == tier && len(last.Blocks) < maxRun && b.depth == last.Start+uint32(len(last.Blocks)) && b.prev == r.seq && b.depth > 0
+		last, n := &t.out[len(t.out)-1], len(r.hashes)-r.from
+		grows = last.Tier == tier && n < maxRun && b.depth > 0 && b.depth == last.Start+uint32(n) && b.prev == r.seq
 	}
 	if !grows {
+		t.close()
 		t.out = append(t.out, kv.Event{Kind: kv.Stored, Tier: tier, Start: b.depth, Parent: b.prev})
 		r.open, r.from = kv.Stored, len(r.hashes)
 	}
+	if r.hashes == nil {
+		r.hashes = make([]kv.BlockHash, 0, r.expect)
+	}
 	r.hashes = append(r.hashes, b.hash)
-	t.out[len(t.out)-1].Blocks = r.hashes[r.from:len(r.hashes):len(r.hashes)]
-	r.seq = b.seq()
+	r.seq = seq
 }
 
 // tellRemoved tells that a block left a tier.
 func (t *Table) tellRemoved(tier kv.Tier, seq kv.SeqHash) {
 	r := &t.room
-	if r.open != kv.Removed || t.out[len(t.out)-1].Tier != tier || len(t.out[len(t.out)-1].Seqs) >= maxRun {
+	if r.open != kv.Removed || t.out[len(t.out)-1].Tier != tier || len(r.seqs)-r.from >= maxRun {
+		t.close()
 		t.out = append(t.out, kv.Event{Kind: kv.Removed, Tier: tier})
 		r.open, r.from = kv.Removed, len(r.seqs)
 	}
 	r.seqs = append(r.seqs, seq)
-	t.out[len(t.out)-1].Seqs = r.seqs[r.from:len(r.seqs):len(r.seqs)]
 }

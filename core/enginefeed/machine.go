@@ -44,9 +44,11 @@ const (
 	HasReplay
 )
 
-// Attempts at a repair. Where nothing was applied yet nothing is wrong either, and to hold live
+// Times, and attempts at a repair. Where nothing was applied yet nothing is wrong either, and to hold live
 // batches back for long costs more than the old ones are worth.
 const (
+	// shortest is how long an engine takes at least to begin anew: to load a model.
+	shortest     = 5 * time.Second
 	maxAttempts  = 8
 	joinAttempts = 3
 	firstWait    = 100 * time.Millisecond
@@ -135,6 +137,11 @@ type Machine struct {
 	empty  bool   // the last batch that was applied had no events
 	latest uint64 // the largest number of a live batch in this life, if hasLive
 	live   bool   // there was one
+	links  int    // connections that stand
+	goneAt kv.Mono
+	// unsure says that the subscription was broken for so long that the engine may be another one
+	// of which the numbers fit by chance.
+	unsure bool
 	repair repair
 	held   []held // by number
 	health Health
@@ -164,20 +171,39 @@ func NewMachine(cfg MachineConfig) *Machine {
 	return &Machine{cfg: cfg}
 }
 
-// Connected says that the subscription stands: what is published from now on arrives. What was
-// published before is asked for.
+// Connected says that a connection of the subscription stands: what is published there from now on arrives. What was
+// published before is asked for. Where publishers dial us, there may be a second one before the first is gone.
 func (m *Machine) Connected(now kv.Mono, out []Effect) []Effect {
+	m.links++
+	if m.known && m.life == "" && !m.health.Connected && now.Sub(m.goneAt) >= shortest {
+		m.unsure = true
+	}
 	m.health.Connected = true
-	if m.cfg.Replay == HasReplay && !m.repair.active {
-		out = m.begin(now, out)
+	if m.cfg.Replay == HasReplay {
+		return m.begin(now, out)
 	}
 	return out
 }
 
-// Disconnected says that the subscription broke. What was asked for goes on.
-func (m *Machine) Disconnected(_ kv.Mono, out []Effect) []Effect {
-	m.health.Connected = false
-	return out
+// Disconnected says that a connection of the subscription broke. If it was the last one, what is held may be of another life of the engine by the time that
+// the rest comes, so that it is dropped, and asked for with the rest when the subscription stands again.
+func (m *Machine) Disconnected(now kv.Mono, out []Effect) []Effect {
+	if m.links = max(0, m.links-1); m.links > 0 {
+		return out
+	}
+	m.health.Connected, m.goneAt = false, now
+	m.release()
+	m.live = false
+	return m.stop(out)
+}
+
+// stop ends a repair that may be under way.
+func (m *Machine) stop(out []Effect) []Effect {
+	if !m.repair.active {
+		return out
+	}
+	m.repair.active = false
+	return append(out, Effect{Kind: StopAsking})
 }
 
 // EngineRestarted says that the engine is known, from elsewhere, to have begun anew.
@@ -214,6 +240,9 @@ func (m *Machine) Live(now kv.Mono, frames [][]byte, out []Effect) []Effect {
 	switch {
 	case m.repair.active:
 		return m.hold(now, &msg, p, out)
+	case m.unsure:
+		m.known, m.unsure = false, false
+		return m.first(now, &msg, p, m.lost(now, out))
 	case m.known && msg.seq == m.next:
 		return m.apply(&msg, p, out)
 	case !m.known:
@@ -310,11 +339,8 @@ func (m *Machine) restart(now kv.Mono, life string, out []Effect) []Effect {
 func (m *Machine) reset(life string, out []Effect) []Effect {
 	m.health.Restarts++
 	out = append(out, Effect{Kind: Forget, Reason: Restarted})
-	if m.repair.active {
-		m.repair.active = false
-		out = append(out, Effect{Kind: StopAsking})
-	}
-	m.known, m.life, m.live, m.latest, m.empty = false, life, false, 0, false
+	out = m.stop(out)
+	m.known, m.life, m.live, m.latest, m.empty, m.unsure = false, life, false, 0, false, false
 	m.release()
 	for i := range m.recent {
 		m.recent[i].used = false

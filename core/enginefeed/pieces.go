@@ -2,6 +2,7 @@ package enginefeed
 
 import (
 	"slices"
+	"unsafe"
 
 	"penstock/core/kv"
 )
@@ -28,6 +29,7 @@ type pieces struct {
 	ids    []kv.Token // the tokens of piece i are behind i*tokens
 	media  map[uint32][]kv.Media
 	on     [tiers]int
+	joined []kv.Token // scratch
 }
 
 // ends reports whether p ends a block of ours.
@@ -65,7 +67,8 @@ func (x *pieces) put(t *Table, name kv.EngineHash, parent, depth uint32, salt ui
 
 // name computes the block of ours that a piece ends.
 func (x *pieces) name(t *Table, id uint32) {
-	tokens := make([]kv.Token, t.per*x.tokens)
+	tokens := slices.Grow(x.joined[:0], t.per*x.tokens)[:t.per*x.tokens]
+	x.joined = tokens
 	var media []kv.Media
 	at := id
 	for i := t.per - 1; i >= 0; i-- {
@@ -157,7 +160,7 @@ func (x *pieces) join(t *Table, end uint32, tier kv.Tier) {
 		}
 		id = t.blocks.put(t, name, b)
 	}
-	t.blocks.ref(t, id, tier)
+	t.blocks.ref(t, id, tier, p.seq)
 }
 
 // remove takes a copy of a piece from its tier, and with the last one the blocks of ours that it is in.
@@ -223,5 +226,5 @@ func (x *pieces) clear() {
 }
 
 func (x *pieces) bytes() int {
-	return x.index.bytes() + 64*chunk*len(x.all.chunks) + 4*cap(x.ids) + 64*len(x.media)
+	return x.index.bytes() + int(unsafe.Sizeof(piece{}))*chunk*len(x.all.chunks) + 4*cap(x.ids) + 64*len(x.media)
 }

@@ -17,9 +17,13 @@ type PullDecoder struct {
 	// BlockSize is how many tokens the engine's blocks have (tokens_per_block). It must be set: blocks with
 	// fewer are not full yet, and left out.
 	BlockSize int
+	// Rank is the data-parallel rank whose events are read; -1 is 0. Events that name no rank are of any.
+	// Each rank has numbers of its own, so that an answer is read once for each of them.
+	Rank int
 
-	next  int64 // the number of the next event
-	known bool
+	window int   // the largest attention window seen
+	next   int64 // the number of the next event
+	known  bool
 }
 
 // What Decode returns.
@@ -33,6 +37,7 @@ type pulled struct {
 	ID     *int64          `json:"event_id"`
 	Rank   *int            `json:"attention_dp_rank"`
 	Window *int            `json:"window_size"`
+	Group  *int            `json:"layer_group_id"`
 	Data   json.RawMessage `json:"data"`
 }
 
@@ -43,6 +48,8 @@ type pulledData struct {
 	Hashes []json.RawMessage `json:"block_hashes"`
 	Hash   json.RawMessage   `json:"block_hash"`
 	Level  json.RawMessage   `json:"cache_level"`
+	LoRA   string            `json:"lora_name"`
+	Salt   string            `json:"cache_salt"`
 }
 
 type pulledBlock struct {
@@ -86,11 +93,14 @@ func (d *PullDecoder) Decode(data []byte, b *Batch) (lost bool, err error) {
 		if n == maxEvents || dec.Decode(&p) != nil {
 			return false, errPullBytes
 		}
+		if p.Rank != nil {
+			if *p.Rank != max(0, d.Rank) {
+				continue
+			}
+			b.Rank = *p.Rank
+		}
 		if p.ID != nil {
 			lost = d.number(*p.ID, b) || lost
-		}
-		if p.Rank != nil {
-			b.Rank = *p.Rank
 		}
 		d.event(&p, b)
 	}
@@ -118,16 +128,13 @@ func (d *PullDecoder) number(id int64, b *Batch) bool {
 func (d *PullDecoder) event(p *pulled, b *Batch) {
 	var data pulledData
 	err := json.Unmarshal(p.Data, &data)
-	group := -1
-	if p.Window != nil {
-		group = *p.Window
-	}
+	group, spec := d.group(p)
 	ok := err == nil
 	switch data.Type {
 	case "created":
 		return
 	case "stored":
-		if !ok || !d.stored(&data, group, b) {
+		if !ok || !d.stored(&data, group, spec, b) {
 			b.Skipped++
 		}
 	case "removed":
@@ -147,8 +154,25 @@ func (d *PullDecoder) event(p *pulled, b *Batch) {
 	}
 }
 
+// group returns the group of layers of p. Where layers have several attention windows the largest one counts, the others are
+// sliding ones: the engine says all of them when it begins.
+func (d *PullDecoder) group(p *pulled) (group int, spec string) {
+	group = -1
+	if p.Window != nil {
+		group = *p.Window
+		d.window = max(d.window, *p.Window)
+		if *p.Window < d.window {
+			spec = "sliding_window"
+		}
+	}
+	if p.Group != nil {
+		group = *p.Group
+	}
+	return group, spec
+}
+
 // stored adds a store for each run of full blocks of one tier and adapter.
-func (d *PullDecoder) stored(data *pulledData, group int, b *Batch) bool {
+func (d *PullDecoder) stored(data *pulledData, group int, spec string, b *Batch) bool {
 	parent, hasParent, ok := jsonParent(data.Parent)
 	if !ok {
 		return false
@@ -166,7 +190,7 @@ func (d *PullDecoder) stored(data *pulledData, group int, b *Batch) bool {
 		}
 		if e.Hashes == nil || e.Tier != levelTier(blk.Level) || !sameLoRA(&e, blk.LoRA) {
 			b.push(&e)
-			e = Event{Kind: Stored, Parent: parent, HasParent: hasParent, BlockSize: d.BlockSize, Group: group}
+			e = Event{Kind: Stored, Parent: parent, HasParent: hasParent, BlockSize: d.BlockSize, Group: group, Spec: spec, LoRA: data.LoRA, Salt: data.Salt}
 			e.Tier, e.Medium = levelTier(blk.Level), levelMedium(blk.Level)
 			if blk.LoRA != nil {
 				e.LoRAID, e.HasLoRAID = *blk.LoRA, true

@@ -27,7 +27,7 @@ func (m *Machine) ask(now kv.Mono, out []Effect) []Effect {
 
 // hold keeps a live batch until what is missing before it has come.
 func (m *Machine) hold(now kv.Mono, msg *message, p stamp, out []Effect) []Effect {
-	if m.known && msg.seq == m.next {
+	if m.known && msg.seq == m.next && !m.unsure {
 		return m.caughtUp(m.apply(msg, p, out))
 	}
 	at, found := m.find(msg.seq)
@@ -66,13 +66,13 @@ func (m *Machine) caughtUp(out []Effect) []Effect {
 	if len(m.held) > 0 {
 		return out
 	}
-	return m.finish(append(out, Effect{Kind: StopAsking}))
+	return m.finish(out)
 }
 
+// finish ends a repair after which nothing is missing.
 func (m *Machine) finish(out []Effect) []Effect {
-	m.repair.active = false
 	m.health.Repaired++
-	return out
+	return m.stop(out)
 }
 
 // release drops what is held.
@@ -110,33 +110,27 @@ func (m *Machine) Replayed(now kv.Mono, attempt uint32, frames [][]byte, out []E
 		if last := &m.recent[msg.seq%uint64(len(m.recent))]; last.stamp != p {
 			return m.restart(now, msg.life, out)
 		}
+		m.unsure = false
+		if waited := len(m.held) > 0; waited {
+			return m.caughtUp(m.drain(out))
+		}
 		return out
 	}
 	switch {
 	case msg.seq < m.next:
 		m.health.Duplicates++ // it was not asked for, or comes twice
 		return out
-	case msg.seq == m.next:
+	case msg.seq == m.next && !m.unsure:
 		r.answered = true
 		return m.repeated(&msg, p, out)
 	case r.answered:
 		return m.retry(now, out) // a hole in the middle: it may come the next time
 	}
 	// The engine has forgotten what is missing.
-	r.answered = true
+	r.answered, m.unsure = true, false
 	out = m.lost(now, out)
 	m.next = msg.seq
-	m.skipTo(msg.seq)
 	return m.repeated(&msg, p, out)
-}
-
-// skipTo drops held batches before a number: they are part of what is lost.
-func (m *Machine) skipTo(seq uint64) {
-	n := 0
-	for ; n < len(m.held) && m.held[n].seq < seq; n++ {
-		m.health.HeldBytes -= len(m.held[n].payload)
-	}
-	m.held = slices.Delete(m.held, 0, n)
 }
 
 // repeated applies the next batch, which was asked for.

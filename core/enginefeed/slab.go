@@ -1,6 +1,10 @@
 package enginefeed
 
-import "penstock/core/kv"
+import (
+	"math/bits"
+
+	"penstock/core/kv"
+)
 
 // slab is a growing array whose elements never move, so that growing costs no copy and no
 // second array beside the first.
@@ -20,20 +24,29 @@ func (s *slab[T]) reach(id uint32) *T {
 }
 
 // index gives names small numbers, which are used again once their name is gone. Numbers
-// begin at 1. It is a table with linear probing, at most three quarters full.
+// begin at 1. It is a table with linear probing, at most three quarters full. A slot has the number
+// and half of the name's hash, so that names that are not known are told without a look at others.
 type index struct {
-	factor uint64
-	slots  []uint32 // numbers, 0 where none is
-	shift  uint
+	factor uint64 // odd
+	slots  []slot
+	shift  uint // 32 less the bits of a place in slots
 	names  slab[kv.EngineHash]
 	free   []uint32
 	top    uint32 // the largest number given
 	n      int
 }
 
-func (x *index) home(name kv.EngineHash) int {
+// slot is a number, and above it half of its name's hash; 0 is empty.
+type slot uint64
+
+func (s slot) id() uint32   { return uint32(s) }
+func (s slot) hash() uint32 { return uint32(s >> 32) }
+
+// hash mixes name: engines' hashes may be anything.
+func (x *index) hash(name kv.EngineHash) uint32 {
 	h := (uint64(name) ^ uint64(name)>>32) * x.factor
-	return int(h >> x.shift)
+	h = (h ^ h>>32) * x.factor
+	return uint32(h >> 32)
 }
 
 // find returns the number of name, 0 if it has none.
@@ -41,11 +54,11 @@ func (x *index) find(name kv.EngineHash) uint32 {
 	if x.n == 0 {
 		return 0
 	}
-	mask := len(x.slots) - 1
-	for i := x.home(name); ; i = (i + 1) & mask {
-		id := x.slots[i]
-		if id == 0 || *x.names.at(id) == name {
-			return id
+	h, mask := x.hash(name), len(x.slots)-1
+	for i := int(h >> x.shift); ; i = (i + 1) & mask {
+		s := x.slots[i]
+		if s == 0 || s.hash() == h && *x.names.at(s.id()) == name {
+			return s.id()
 		}
 	}
 }
@@ -66,31 +79,28 @@ func (x *index) add(name kv.EngineHash) uint32 {
 		}
 	}
 	*x.names.reach(id) = name
-	x.place(id)
+	x.place(slot(x.hash(name))<<32 | slot(id))
 	x.n++
 	return id
 }
 
-func (x *index) place(id uint32) {
+func (x *index) place(s slot) {
 	mask := len(x.slots) - 1
-	i := x.home(*x.names.at(id))
+	i := int(s.hash() >> x.shift)
 	for x.slots[i] != 0 {
 		i = (i + 1) & mask
 	}
-	x.slots[i] = id
+	x.slots[i] = s
 }
 
 func (x *index) grow() {
 	old := x.slots
 	size := max(64, 2*len(old))
-	x.slots = make([]uint32, size)
-	x.shift = 64
-	for s := size; s > 1; s >>= 1 {
-		x.shift--
-	}
-	for _, id := range old {
-		if id != 0 {
-			x.place(id)
+	x.slots = make([]slot, size)
+	x.shift = uint(33 - bits.Len(uint(size)))
+	for _, s := range old {
+		if s != 0 {
+			x.place(s)
 		}
 	}
 }
@@ -98,8 +108,8 @@ func (x *index) grow() {
 // drop takes its number from the name of id.
 func (x *index) drop(id uint32) {
 	mask := len(x.slots) - 1
-	i := x.home(*x.names.at(id))
-	for x.slots[i] != id {
+	i := int(x.hash(*x.names.at(id)) >> x.shift)
+	for x.slots[i].id() != id {
 		i = (i + 1) & mask
 	}
 	// Those behind move up unless that put them before their home.
@@ -109,7 +119,7 @@ func (x *index) drop(id uint32) {
 		if next == 0 {
 			break
 		}
-		if (j-x.home(*x.names.at(next)))&mask >= (j-i)&mask {
+		if (j-int(next.hash()>>x.shift))&mask >= (j-i)&mask {
 			x.slots[i] = next
 			i = j
 		}
@@ -124,5 +134,5 @@ func (x *index) clear() { *x = index{factor: x.factor} }
 
 // bytes returns what the index takes.
 func (x *index) bytes() int {
-	return 4*cap(x.slots) + 4*cap(x.free) + 8*chunk*len(x.names.chunks)
+	return 8*cap(x.slots) + 4*cap(x.free) + 8*chunk*len(x.names.chunks)
 }

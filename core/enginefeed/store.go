@@ -14,6 +14,9 @@ func (t *Table) store(e *Event) {
 		return
 	case t.otherGroup(e):
 		return
+	case t.useless:
+		t.stats.Ambiguous += uint64(len(e.Hashes))
+		return
 	case e.Pairs || e.Odd:
 		t.stats.Pairs += uint64(len(e.Hashes))
 		return
@@ -35,7 +38,6 @@ func (t *Table) store(e *Event) {
 	made := s.salt
 	for i := range n {
 		if !s.block(i) {
-			t.stats.Refused += uint64(n - i)
 			break
 		}
 	}
@@ -91,7 +93,11 @@ func (t *Table) tokenless(e *Event) {
 			t.stats.Tokenless++
 			continue
 		}
-		t.copied(id, tier, e.Reused)
+		seq := kv.SeqHash(0)
+		if t.per == 1 {
+			seq = t.blocks.all.at(id).seq()
+		}
+		t.copied(id, tier, seq, e.Reused)
 	}
 }
 
@@ -103,8 +109,8 @@ func (t *Table) find(name kv.EngineHash) uint32 {
 	return t.blocks.find(name)
 }
 
-// copied counts a copy of a block that is remembered. One that the engine only repeats is counted if it is the first.
-func (t *Table) copied(id uint32, tier kv.Tier, reused bool) {
+// copied counts a copy of a block that is remembered, which ends seq if it is one of ours. One that the engine only repeats is counted if it is the first.
+func (t *Table) copied(id uint32, tier kv.Tier, seq kv.SeqHash, reused bool) {
 	had := false
 	if t.per > 1 {
 		had = t.pieces.all.at(id).refs[tier] > 0
@@ -121,7 +127,7 @@ func (t *Table) copied(id uint32, tier kv.Tier, reused bool) {
 	if t.per > 1 {
 		t.pieces.ref(t, id, tier)
 	} else {
-		t.blocks.ref(t, id, tier)
+		t.blocks.ref(t, id, tier, seq)
 	}
 }
 
@@ -144,8 +150,11 @@ func (s *storing) begin(n int) bool {
 		t.pairs = s.e.hasPairs()
 	}
 	if s.e.HasParent {
-		s.parent = t.find(s.e.Parent)
-		if s.parent == 0 {
+		if _, doubtful := t.doubtful[s.e.Parent]; doubtful {
+			t.doubt(s.e.Hashes[:n])
+			return false
+		}
+		if s.parent = t.find(s.e.Parent); s.parent == 0 {
 			t.stats.Orphans += uint64(n)
 			return false
 		}
@@ -180,23 +189,58 @@ func (s *storing) follow() {
 	s.seq, s.depth, s.salt = b.seq(), b.depth+1, b.salt
 }
 
-// block stores block i of the event. It reports whether there was room.
+// block stores block i of the event. It reports whether those behind it can be stored too.
 func (s *storing) block(i int) bool {
 	t := s.t
 	id := t.find(s.e.Hashes[i])
-	if id == 0 {
-		if t.blocks.n+t.pieces.n >= t.cfg.MaxBlocks {
-			return false
-		}
+	switch {
+	case id == 0 && t.blocks.n+t.pieces.n >= t.cfg.MaxBlocks:
+		t.stats.Refused += uint64(len(s.e.Hashes) - i)
+		return false
+	case id == 0:
 		id = s.make(i)
+	case !s.fits(id):
+		t.doubt(s.e.Hashes[i:])
+		return false
 	}
+	s.parent = id
+	s.follow()
 	if s.salt == opaque {
 		t.stats.Nameless++
 	}
-	t.copied(id, s.tier, s.e.Reused)
-	s.parent = id
-	s.follow()
+	t.copied(id, s.tier, s.seq, s.e.Reused)
 	return true
+}
+
+// fits reports whether the block that is known by a name follows what it should.
+func (s *storing) fits(id uint32) bool {
+	if s.t.per > 1 {
+		p := s.t.pieces.all.at(id)
+		return p.parent == s.parent && p.depth == s.depth && (s.parent != 0 || p.salt == s.salt)
+	}
+	b := s.t.blocks.all.at(id)
+	return b.prev == s.seq && b.depth == s.depth && (s.parent != 0 || b.salt == s.salt)
+}
+
+// maxDoubtful is how many names may mean several blocks until no name is trusted.
+const maxDoubtful = 64
+
+// doubt notes that names mean several blocks, or are behind such a one: engines that name a block by its own tokens
+// (SGLang before it chained its hashes) use one name for equal tokens in different places. The first block of a name stays, since
+// a removal of any takes it away; what is said to follow the name could follow any of them, and is left out. Where there are many
+// such names nothing can be known.
+func (t *Table) doubt(names []kv.EngineHash) {
+	t.stats.Ambiguous += uint64(len(names))
+	if t.doubtful == nil {
+		t.doubtful = make(map[kv.EngineHash]struct{})
+	}
+	for _, name := range names {
+		if len(t.doubtful) >= maxDoubtful {
+			t.useless = true
+			return
+		}
+		t.doubtful[name] = struct{}{}
+	}
 }
 
 // make remembers block i of the event, which is not known.

@@ -77,8 +77,11 @@ type Table struct {
 	group int
 	// pairs says that the engine gives media objects as pairs, so that a mere text in the first block is a salt.
 	pairs bool
-	seen  sizes
-	stats Stats
+	// doubtful are names that several blocks have, useless says that they are too many.
+	doubtful map[kv.EngineHash]struct{}
+	useless  bool
+	seen     sizes
+	stats    Stats
 
 	out   []kv.Event // where events go during a call
 	room  rooms
@@ -112,6 +115,12 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 		return t.done()
 	}
 	for i := range b.Events {
+		if e := &b.Events[i]; e.Kind == Stored {
+			t.room.expect += len(e.Hashes)
+		}
+	}
+	trusted := !t.useless
+	for i := range b.Events {
 		e := &b.Events[i]
 		if !knownMedium(e.Medium) {
 			t.stats.UnknownMedium++
@@ -125,24 +134,28 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 			t.cleared(e)
 		}
 	}
+	if trusted && t.useless {
+		t.forget()
+	}
 	return t.done()
 }
 
 // done returns what a call has to say.
 func (t *Table) done() []kv.Event {
+	t.close()
 	out := t.out
 	t.out, t.room = nil, rooms{}
 	return out
 }
 
-// Clear forgets all blocks, and appends a Cleared event to out.
+// Clear forgets all blocks, and what was noticed of the engine's hashes, and appends a Cleared event to out.
 func (t *Table) Clear(out []kv.Event) []kv.Event {
-	t.out = out
+	t.out, t.doubtful, t.useless = out, nil, false
 	t.forget()
 	return t.done()
 }
 
-// forget empties the table and says so.
+// forget empties the table and says so. That names mean several blocks is remembered.
 func (t *Table) forget() {
 	t.blocks.clear()
 	t.pieces.clear()
@@ -241,6 +254,9 @@ func (t *Table) Stats() Stats {
 // Err says what to set if the engine's blocks cannot be turned into ours; nil if they
 // can, as far as was seen. The code is fault.Invalid.
 func (t *Table) Err() error {
+	if t.useless {
+		return fault.New(fault.Invalid, "the engine's events give the same hash to blocks with different prefixes: what it caches cannot be known; use a version of it whose hashes are chained")
+	}
 	size, wrong := t.seen.wrong(t.cfg.EngineBlock)
 	if !wrong {
 		return nil
@@ -312,6 +328,7 @@ type Stats struct {
 	Pairs          uint64 // tokens come as pairs, or are no ids of a vocabulary
 	Nameless       uint64 // of an adapter without a name, or with keys that have no place in our hashes
 	Tokenless      uint64 // without tokens, and not known
+	Ambiguous      uint64 // of a name that another block has too, or behind one
 	Refused        uint64 // more than MaxBlocks, or than 65,534 pairs of adapter and salt
 
 	UnknownMedium  uint64 // events of a medium that is not known: taken for a slow one

@@ -25,6 +25,11 @@ func builtinModel(name string) string {
 	return ""
 }
 
+// BuiltinModel reports whether a name is that of a model that is built in.
+func BuiltinModel(name string) bool {
+	return name == builtinModel(EngineTiny) || name == builtinModel(EngineSim)
+}
+
 // TokenBudget is how many tokens a worker's engine computes in one step: what
 // MaxBatchedTokens says, or what the engine has by itself. The CPU takes small
 // steps, so that a long prompt does not hold up the others for seconds; the

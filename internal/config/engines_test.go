@@ -250,6 +250,14 @@ func TestEnginesShown(t *testing.T) {
 	}
 }
 
+func TestBuiltinModel(t *testing.T) {
+	for name, want := range map[string]bool{"penstock-sim": true, "penstock-tiny": true, "": false, "org/penstock-sim": false} {
+		if BuiltinModel(name) != want {
+			t.Errorf("%q is built in: %v", name, !want)
+		}
+	}
+}
+
 func TestHubCache(t *testing.T) {
 	for _, c := range []struct {
 		environ []string

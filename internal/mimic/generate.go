@@ -104,17 +104,36 @@ func (s *Server) generate(ctx context.Context, r *rank, asks ...ask) (*answer, e
 	return a, nil
 }
 
-// push queues a delta. It never waits: an answer has no more tokens than its request allows.
+// push queues a delta, a token at a time as the engines say them, so that faults strike where they should. It never
+// waits: an answer has no more tokens than its request allows.
 func (a *answer) push(prompt int, d *engine.Delta) {
-	p := part{prompt: prompt, choice: d.Choice, tokens: slices.Clone(d.Tokens), logprobs: slices.Clone(d.Logprobs), cached: d.Cached}
+	reason := ""
 	switch d.Finish {
 	case engine.FinishStop:
-		p.reason = reasonStop
+		reason = reasonStop
 	case engine.FinishLength:
-		p.reason = reasonLength
+		reason = reasonLength
+	}
+	tokens := slices.Clone(d.Tokens)
+	logprobs := make([]engine.Logprob, len(d.Logprobs))
+	for i, l := range d.Logprobs {
+		l.Top = slices.Clone(l.Top)
+		logprobs[i] = l
 	}
 	a.mu.Lock()
-	a.mu.queue = append(a.mu.queue, p)
+	for i := range max(len(tokens), 1) {
+		p := part{prompt: prompt, choice: d.Choice, cached: d.Cached}
+		if i < len(tokens) {
+			p.tokens = tokens[i : i+1 : i+1]
+		}
+		if i < len(logprobs) {
+			p.logprobs = logprobs[i : i+1 : i+1]
+		}
+		if i+1 >= len(tokens) {
+			p.reason = reason
+		}
+		a.mu.queue = append(a.mu.queue, p)
+	}
 	a.mu.Unlock()
 	a.poke()
 }

@@ -66,7 +66,39 @@ type llamaRequest struct {
 	Presence    float64         `json:"presence_penalty"`
 	Frequency   float64         `json:"frequency_penalty"`
 	Seed        *int64          `json:"seed"`
+	Bias        llamaBias       `json:"logit_bias"`
 	Ping        *int            `json:"sse_ping_interval"` // seconds
+}
+
+// llamaBias is a list of [token, number], or [token, false] for a token that is never drawn.
+type llamaBias struct {
+	bias  map[string]float32
+	never []kv.Token
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (b *llamaBias) UnmarshalJSON(data []byte) error {
+	var list [][2]json.RawMessage
+	if err := json.Unmarshal(data, &list); err != nil {
+		return err
+	}
+	b.bias = map[string]float32{}
+	for _, entry := range list {
+		var token kv.Token
+		if err := json.Unmarshal(entry[0], &token); err != nil {
+			return err
+		}
+		if string(entry[1]) == "false" {
+			b.never = append(b.never, token)
+			continue
+		}
+		var v float32
+		if err := json.Unmarshal(entry[1], &v); err != nil {
+			return err
+		}
+		b.bias[string(entry[0])] += v
+	}
+	return nil
 }
 
 // readLlamaPrompt reads a prompt: a text, tokens, or both mixed. Several are refused, which the server
@@ -132,7 +164,7 @@ func (q *llamaRequest) ask(s *Server, id string) (ask, error) {
 	if q.Seed != nil && *q.Seed < 0 {
 		q.Seed = nil
 	}
-	draw := sampling{or(q.Temperature, 0.8), or(q.TopP, 0.95), or(q.MinP, 0.05), or(q.Repeat, 1), q.TopK, q.Presence, q.Frequency, q.Seed, nil}
+	draw := sampling{or(q.Temperature, 0.8), or(q.TopP, 0.95), or(q.MinP, 0.05), or(q.Repeat, 1), q.TopK, q.Presence, q.Frequency, q.Seed, q.Bias.bias}
 	how, err := draw.read(s)
 	if err != nil {
 		return ask{}, err
@@ -160,10 +192,13 @@ func (q *llamaRequest) ask(s *Server, id string) (ask, error) {
 	if q.Probs > 0 {
 		top = min(q.Probs, 20)
 	}
+	end := engine.Stop{MaxTokens: limit, IgnoreEOS: q.IgnoreEOS}
+	if len(q.Bias.never) > 0 { // engines draw no stop token before the least number of tokens
+		end.Tokens, end.MinTokens = q.Bias.never, limit
+	}
 	return ask{
 		req: &engine.Request{
-			ID: id, Attempt: 1, Model: s.card.Name, Prompt: tokens, Choices: choices, Sampling: how, Logprobs: top,
-			Stop: engine.Stop{MaxTokens: limit, IgnoreEOS: q.IgnoreEOS},
+			ID: id, Attempt: 1, Model: s.card.Name, Prompt: tokens, Choices: choices, Sampling: how, Logprobs: top, Stop: end,
 		},
 		stop: stopper{strings: withoutEmpty(q.Stop)},
 	}, nil
@@ -212,6 +247,7 @@ func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) {
 type llamaChoice struct {
 	text   string
 	tokens []kv.Token
+	probs  []engine.Logprob
 	reason string
 	stop   any
 }
@@ -238,7 +274,7 @@ func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answe
 		}
 		defer st.pings(every)()
 		if g.q.Progress {
-			st.event(object{"index": 0, "content": "", "tokens": []int{}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0, "tokens_evaluated": len(g.asked.req.Prompt), "prompt_progress": object{
+			st.event(object{"index": 0, "content": "", "tokens": []int{0}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0, "tokens_evaluated": len(g.asked.req.Prompt), "prompt_progress": object{
 				"total": len(g.asked.req.Prompt), "cache": g.slot.cached, "processed": len(g.asked.req.Prompt), "time_ms": 0,
 			}})
 		}
@@ -247,6 +283,7 @@ func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answe
 		c := &g.choices[p.choice]
 		c.text += p.text
 		c.tokens = append(c.tokens, p.tokens...)
+		c.probs = append(c.probs, p.logprobs...)
 		c.reason, c.stop = p.reason, p.stop
 		g.m.tokens(p)
 		if p.choice == 0 {
@@ -254,6 +291,9 @@ func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answe
 		}
 		if st != nil && (p.text != "" || len(p.tokens) > 0) {
 			o := g.piece(p.choice, p.text, p.tokens)
+			if g.q.Probs > 0 {
+				o["completion_probabilities"] = llamaProbs(p.logprobs)
+			}
 			if g.q.Timings {
 				o["timings"] = g.slot.timings(len(c.tokens))
 			}
@@ -283,6 +323,9 @@ func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answe
 		all := make([]object, len(g.choices))
 		for i := range all {
 			all[i] = g.final(i, g.choices[i].text, g.choices[i].tokens)
+			if g.q.Probs > 0 {
+				all[i]["completion_probabilities"] = llamaProbs(g.choices[i].probs)
+			}
 		}
 		if len(all) == 1 {
 			writeJSON(w, http.StatusOK, all[0])
@@ -290,6 +333,19 @@ func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answe
 		}
 		writeJSON(w, http.StatusOK, all)
 	}
+}
+
+// llamaProbs are tokens with their log-probabilities and the likeliest others.
+func llamaProbs(probs []engine.Logprob) []object {
+	all := []object{}
+	for _, l := range probs {
+		top := []object{}
+		for _, t := range l.Top {
+			top = append(top, object{"id": t.Token, "token": "", "bytes": []int{}, "logprob": t.Logprob})
+		}
+		all = append(all, object{"id": l.Token, "token": "", "bytes": []int{}, "logprob": l.Logprob, "top_logprobs": top})
+	}
+	return all
 }
 
 // piece is a piece of a stream.
@@ -396,8 +452,13 @@ func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
+	// What the tokenizer adds in front of a text is not part of the text.
+	tokens := p.tokens
+	if added := s.cfg.Pipe.Tokenizer.Encode(nil, "", prep.EncodeOptions{AddSpecial: true}); len(added) > 0 && len(tokens) > 0 && added[0] == tokens[0] {
+		tokens = tokens[1:]
+	}
 	var text []byte
-	for _, t := range p.tokens {
+	for _, t := range tokens {
 		text, _ = s.cfg.Pipe.Tokenizer.AppendBytes(text, t)
 	}
 	writeJSON(w, http.StatusOK, object{"prompt": strings.ToValidUTF8(string(text), "\uFFFD")})

@@ -117,7 +117,7 @@ type Features struct {
 	Tokens  Switch // vLLM's /inference/v1/generate and render endpoints; on for "vllm"
 	Details Switch // vLLM reports cached tokens (--enable-prompt-tokens-details); on
 	Metrics Switch // /metrics exists; on
-	Usual   Switch // vLLM's development endpoints (sleep, reset of the cache); on
+	Dev     Switch // vLLM's development endpoints (sleep, reset of the cache); on
 	// Cumulative has SGLang's stream repeat what it said before; on, as SGLang does.
 	Cumulative Switch
 	// MapEvents has events as maps; on for all but "vllm-legacy".
@@ -164,7 +164,14 @@ func (c *Config) ensureDefaults() {
 	}
 }
 
-// validate reports every problem at once.
+// Validate reports every problem at once but that Open is missing. It judges c with its defaults
+// filled in.
+func (c *Config) Validate() error {
+	d := *c
+	d.ensureDefaults()
+	return d.validate()
+}
+
 func (c *Config) validate() error {
 	var errs []error
 	report := func(ok bool, format string, args ...any) {
@@ -173,14 +180,13 @@ func (c *Config) validate() error {
 		}
 	}
 	report(slices.Contains(Dialects(), c.Dialect), "dialect %.40q is not one of %s", c.Dialect, dialectNames())
-	report(c.Open != nil, "Open is missing")
 	report(c.Ranks >= 1 && c.Ranks <= 64, "there are %d ranks; it must be 1 to 64", c.Ranks)
 	report(c.BufferSteps >= 1 && c.BufferSteps <= 1<<20, "%d batches kept for replay; it must be 1 to %d", c.BufferSteps, 1<<20)
 	report(c.Slots >= 1 && c.Slots <= 4096, "%d slots; it must be 1 to 4096", c.Slots)
 	report(c.KVReplay == "" || c.KVEvents != "", "there is replay of events, and no events")
 	for i, f := range c.Faults {
 		if err := f.Validate(); err != nil {
-			report(false, "fault %d: %w", i, err)
+			report(false, "fault %d: %v", i, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -51,6 +51,9 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	if cfg.Open == nil {
+		return nil, errors.New("mimic config: Open is missing: a server needs engines")
+	}
 	s := &Server{cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), again: make(chan struct{}, 1)}
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.live = map[string]context.CancelFunc{}
@@ -185,6 +188,9 @@ func (s *Server) RankAddr(rank int) string { return s.ranks[rank].feed.bound[0] 
 
 // Faults returns the switches.
 func (s *Server) Faults() *Faults { return s.faults }
+
+// Card describes the model that is served.
+func (s *Server) Card() engine.Card { return s.card }
 
 // Models returns the served names, the first the model's own.
 func (s *Server) Models() []string { return slices.Clone(s.cfg.Models) }

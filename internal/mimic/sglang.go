@@ -324,6 +324,17 @@ func (g *sglangAnswer) body(prompt, choice int, text string, tokens []kv.Token, 
 			all = append(all, []any{logprobs[i].Logprob, logprobs[i].Token, nil})
 		}
 		meta["output_token_logprobs"] = all
+		if job.ask.req.Logprobs > 0 {
+			top := [][][]any{}
+			for i := range logprobs {
+				beside := [][]any{}
+				for _, l := range logprobs[i].Top {
+					beside = append(beside, []any{l.Logprob, l.Token, nil})
+				}
+				top = append(top, beside)
+			}
+			meta["output_top_logprobs"] = top
+		}
 	}
 	o := object{"text": text, "output_ids": orEmpty(tokens), "meta_info": meta}
 	if g.q.ReturnPrompt {

@@ -148,6 +148,9 @@ func (c *slot) free() {
 	defer s.mu.Unlock()
 	s.mu.clock++
 	c.busy, c.used = false, s.mu.clock
+	if n := len(c.tokens); n > 0 && c.said > 0 {
+		c.tokens = c.tokens[:n-1] // the last token was drawn and not computed
+	}
 	close(s.mu.changed)
 	s.mu.changed = make(chan struct{})
 }

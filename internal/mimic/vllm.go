@@ -37,7 +37,7 @@ func (s *Server) vllm(mux *http.ServeMux) {
 		mux.HandleFunc("POST /v1/chat/completions/render", s.vllmRender(true))
 		mux.HandleFunc("POST /inference/v1/abort_requests", s.vllmAbort)
 	}
-	if s.cfg.Features.Usual.on(true) {
+	if s.cfg.Features.Dev.on(true) {
 		mux.HandleFunc("POST /sleep", s.sleep)
 		mux.HandleFunc("POST /wake_up", s.wake)
 		mux.HandleFunc("GET /is_sleeping", s.isSleeping)
@@ -443,7 +443,10 @@ func (s *Server) tokenPiece(g *generateRequest, c *call, p *part) object {
 	}
 	if c.top >= 0 {
 		chat := *c
-		chat.chat = true // these have the form of chats
+		chat.chat = true // these have the form of chats, and name tokens by their ids
+		names := *c.q
+		names.TokenNames = true
+		chat.q = &names
 		o["logprobs"] = s.logprobs(&chat, p)
 	}
 	if g.OutputMode == "text" {

@@ -485,7 +485,7 @@ func TestExamineEngines(t *testing.T) {
 		}
 	}}
 	d := &doctor{
-		cfg: settingsOf(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=tcp://%s,replay=tcp://127.0.0.1:1,llamacpp=%s,sglang=%s,trtllm=%s/x", a.URL, events.Addr(), b.URL, down.URL, a.URL)),
+		cfg: settingsOf(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=tcp://%s,replay=tcp://127.0.0.1:1,vllm=%s,sglang=%s,trtllm=%s/x", a.URL, events.Addr(), b.URL, down.URL, a.URL)),
 		log: slog.New(slog.DiscardHandler), adapt: s.adapt,
 	}
 	d.engines(t.Context())
@@ -494,9 +494,9 @@ func TestExamineEngines(t *testing.T) {
 	expect(t, d.found, "tokenizer of vllm="+a.URL, CheckOK, dir)
 	expect(t, d.found, "adapter of vllm="+a.URL, CheckOK, "m with 256 blocks of 16 tokens")
 	expect(t, d.found, "events of vllm="+a.URL, CheckOK, "followed for 2s")
-	expect(t, d.found, "tokenizer of llamacpp="+b.URL, CheckWarn, "org/model")
-	expect(t, d.found, "events of llamacpp="+b.URL, CheckWarn, "guessed")
-	expect(t, d.found, "no_cached_tokens of llamacpp="+b.URL, CheckWarn, "no cached tokens are reported")
+	expect(t, d.found, "tokenizer of vllm="+b.URL, CheckWarn, "org/model")
+	expect(t, d.found, "events of vllm="+b.URL, CheckWarn, "guessed")
+	expect(t, d.found, "no_cached_tokens of vllm="+b.URL, CheckWarn, "no cached tokens are reported")
 	expect(t, d.found, "engine sglang="+down.URL, CheckFail, "loading (503)")
 	expect(t, d.found, "engine trtllm="+a.URL+"/x", CheckFail, "is the path of the URL right")
 }

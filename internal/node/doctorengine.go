@@ -20,7 +20,8 @@ const listenFor = 2 * time.Second
 
 // engines checks the engines of the settings that other programs run: whether each
 // answers and is what the settings say, where its tokenizer is, whether its events come,
-// and what its adapter finds wrong with it. It asks and listens; nothing is generated.
+// and what its adapter finds wrong with it. It asks and listens: the
+// engine computes no more than the few tokens by which the adapter sees whether it can.
 func (d *doctor) engines(ctx context.Context) {
 	var wait sync.WaitGroup
 	all := d.cfg.RemoteEngines()
@@ -162,6 +163,10 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 	case EventsNo:
 		d.warn(check, "see docs/engines.md for what this engine can publish", "nothing is known of its cache but what routers predict")
 	case EventsGuessed:
+		if of.Kind == config.EngineLlamaCpp {
+			d.ok(check, "this engine has none: what its slots hold is guessed from what is sent there, and corrected by the cached tokens that it reports")
+			break
+		}
 		d.warn(check, "see docs/engines.md for the engine's flag, and give events=tcp://HOST:PORT", "none: what it caches is guessed from what is sent there, and corrected by the cached tokens that it reports")
 	default:
 		d.ok(check, "followed for %v: %d blocks were named; an idle engine has none to name", listenFor, blocks)

@@ -80,6 +80,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	}
 	stages, life := newStages(ctx)
 	defer func() { err = errors.Join(err, stages.stop()) }()
+	stages.start(life, "garbage collector", func(ctx context.Context) error { roomy(ctx); return nil })
 	p.door.follow(life, stages, p.log)
 	r.start(life, stages)
 	if err := r.await(life); err != nil {
@@ -118,8 +119,11 @@ func (p *process) hasEngines() bool {
 }
 
 // until returns when ok says so, or with ctx's cause.
-func until(ctx context.Context, ok func() bool) error {
-	look := time.NewTicker(time.Millisecond)
+func until(ctx context.Context, ok func() bool) error { return untilAt(ctx, time.Millisecond, ok) }
+
+// untilAt is until for what may take long: it looks at such intervals.
+func untilAt(ctx context.Context, every time.Duration, ok func() bool) error {
+	look := time.NewTicker(every)
 	defer look.Stop()
 	for !ok() {
 		select {

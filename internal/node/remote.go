@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,8 @@ type remotes struct {
 	// look asks an engine what it serves, and adapt opens the adapter of one of its ranks.
 	look  func(ctx context.Context, of *config.RemoteEngine, key string) (lookedAt, error)
 	adapt adapter
+	// returnLook is the constant of that name.
+	returnLook time.Duration
 	// settled is set once the process has told that it serves: until then an engine
 	// that cannot be used as the settings say ends the process.
 	settled atomic.Bool
@@ -113,7 +116,7 @@ func (p *process) newRemotes(id func(of, rank int) kv.WorkerID) (*remotes, error
 	if err != nil {
 		return nil, err
 	}
-	r := &remotes{p: p, log: obs.Component(p.log, "engine"), metrics: worker.NewMetrics(p.metrics), id: id, look: lookAt, adapt: p.adapt}
+	r := &remotes{p: p, log: obs.Component(p.log, "engine"), metrics: worker.NewMetrics(p.metrics), id: id, look: lookAt, adapt: p.adapt, returnLook: returnLook}
 	if id == nil {
 		r.id = r.smallID
 	}
@@ -190,7 +193,7 @@ func (r *remotes) status() []EngineStatus {
 // undecided reports whether an engine may yet turn out to serve at once.
 func (r *remotes) undecided() bool {
 	for _, e := range r.all {
-		if s := e.status().State; s == EngineAsking || s == EngineOpening {
+		if s := e.now().State; s == EngineAsking || s == EngineOpening {
 			return true
 		}
 	}
@@ -201,7 +204,7 @@ func (r *remotes) undecided() bool {
 func (r *remotes) served() map[string]int {
 	models := map[string]int{}
 	for _, e := range r.all {
-		if s := e.status(); s.State == EngineServing {
+		if s := e.now(); s.State == EngineServing {
 			models[s.Model] += len(s.Workers)
 		}
 	}
@@ -214,7 +217,7 @@ func (r *remotes) await(ctx context.Context, seen func(model string, workers int
 	limit := time.Duration(r.p.cfg.EngineWait)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
-	err := until(ctx, func() bool {
+	err := untilAt(ctx, 10*time.Millisecond, func() bool {
 		served := r.served()
 		for model, workers := range served {
 			if !seen(model, workers) {
@@ -223,6 +226,9 @@ func (r *remotes) await(ctx context.Context, seen func(model string, workers int
 		}
 		return len(served) > 0 && !r.undecided()
 	})
+	if served := r.served(); err == ErrNotReady && len(served) > 0 {
+		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", ErrNotReady, limit)
+	}
 	if err == ErrNotReady {
 		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", ErrNotReady, limit, r.unanswered())
 	}
@@ -232,19 +238,24 @@ func (r *remotes) await(ctx context.Context, seen func(model string, workers int
 // unanswered says which engines do not serve, for an error.
 func (r *remotes) unanswered() (list string) {
 	for _, e := range r.all {
-		if s := e.status(); s.State != EngineServing {
+		if s := e.now(); s.State != EngineServing {
 			list += fmt.Sprintf("\n%s: %s", s.Name(), s.Detail)
 		}
 	}
 	return list
 }
 
-// status returns what is known of the engine now.
-func (e *remoteEngine) status() EngineStatus {
+// now returns what is known of the engine, without what its adapters find wrong.
+func (e *remoteEngine) now() EngineStatus {
 	e.mu.Lock()
-	s, workers := e.mu.status, e.mu.workers
-	e.mu.Unlock()
-	for _, w := range workers {
+	defer e.mu.Unlock()
+	return e.mu.status
+}
+
+// status returns what is known of the engine.
+func (e *remoteEngine) status() EngineStatus {
+	s := e.now()
+	for _, w := range e.workers() {
 		s.Warnings = append(s.Warnings, warningsOf(w.engine)...)
 	}
 	return s
@@ -272,9 +283,17 @@ func (e *remoteEngine) is(state, detail string) {
 func (e *remoteEngine) run(ctx context.Context) error {
 	pause := backoff.Backoff{Least: 2 * time.Second, Most: 30 * time.Second}
 	for {
+		began := time.Now()
 		err := e.life(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if time.Since(began) > time.Minute {
+			pause.Reset() // it has served
+		}
+		if errors.Is(err, errAnew) {
+			e.log.Warn("the engine is not the one that it was: it is opened again")
+			continue
 		}
 		if err == nil {
 			err = errEnded
@@ -310,7 +329,42 @@ func (e *remoteEngine) life(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return e.serve(ctx, opened)
+	return e.serve(ctx, key, opened)
+}
+
+// errAnew is an engine that answers while its adapter keeps away from it: it has come
+// back with another model, or as something else.
+var errAnew = errors.New("the engine came back as another one")
+
+// returnLook is how often it is seen whether an engine that its adapter keeps away from
+// answers, and returnLooks how often it must do so: adapters find out sooner that one is back.
+const (
+	returnLook  = 3 * time.Second
+	returnLooks = 3
+)
+
+// watchReturn returns errAnew when the engine is to be opened again, or ctx's error.
+func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []engine.Engine) error {
+	for answered := 0; answered < returnLooks; {
+		if err := backoff.Pause(ctx, e.set.returnLook); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(adapters, keepsAway) {
+			answered = 0
+			continue
+		}
+		if _, err := e.set.look(ctx, &e.of, key); err != nil {
+			answered = 0
+			continue
+		}
+		answered++
+	}
+	return errAnew
+}
+
+// keepsAway reports whether an adapter takes its engine for one that does not answer.
+func keepsAway(e engine.Engine) bool {
+	return slices.ContainsFunc(warningsOf(e), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
 }
 
 // errAway is an engine that went away again before it served.
@@ -329,7 +383,7 @@ type rankSet struct {
 }
 
 // serve makes the workers of an engine and runs them until ctx ends or one of them does.
-func (e *remoteEngine) serve(ctx context.Context, o *rankSet) error {
+func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error {
 	workers, err := e.makeWorkers(o)
 	if err != nil {
 		return err
@@ -350,6 +404,7 @@ func (e *remoteEngine) serve(ctx context.Context, o *rankSet) error {
 		})
 		running.Go(func() { watchWarnings(ctx, w.engine, e.log.With("worker", uint64(w.id))) })
 	}
+	running.Go(func() { cancel(e.watchReturn(ctx, key, o.ranks)) })
 	if e.registered(ctx, workers) {
 		e.serving(card, workers, o)
 	}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -154,7 +155,7 @@ func (b *lockedBuffer) String() string {
 // says once it is ready, or its error.
 func upWith(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuffer, error) {
 	t.Helper()
-	cfg := settingsOf(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0")...)
+	cfg := settingsOf(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &lockedBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
@@ -377,6 +378,71 @@ func TestNoEngineAnswers(t *testing.T) {
 	}
 }
 
+// TestEngineThatReturnsAsAnother: an engine that answers while its adapter keeps away from it is
+// opened again.
+func TestEngineThatReturnsAsAnother(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a := runOther(t, "m", dir)
+	var opened atomic.Int32
+	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) {
+		if opened.Add(1) == 1 {
+			s.warnings = []engine.Warning{{Code: engine.WarnUnreachable, Detail: "another model"}}
+		}
+	}}
+	cfg := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	log, ended := &lockedBuffer{}, make(chan error, 1)
+	go func() {
+		ended <- play(ctx, cfg, log, func(p *process) role {
+			p.adapt = s.adapt
+			u := &up{process: p, ready: func(Ready) {}}
+			return built{u, func() { u.remotes.returnLook = time.Millisecond }}
+		})
+	}()
+	eventually(t, func() bool { return opened.Load() == 2 && strings.Contains(log.String(), "the engine serves") })
+	if !strings.Contains(log.String(), "it is opened again") || strings.Contains(log.String(), "cannot be used") {
+		t.Error(log)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStopWhileEnginesLoad: who stops a process that waits for engines does not wait for them.
+func TestStopWhileEnginesLoad(t *testing.T) {
+	a := runOther(t, "m", "")
+	a.loading.Store(true)
+	cfg := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended, made := make(chan error, 1), make(chan *up, 1)
+	go func() {
+		ended <- play(ctx, cfg, &lockedBuffer{}, func(p *process) role {
+			u := &up{process: p, ready: func(Ready) { t.Error("it is ready without an engine") }}
+			return built{u, func() { made <- u }}
+		})
+	}()
+	u := <-made
+	eventually(t, func() bool { return u.remotes.all[0].now().State == EngineWaiting })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// built is a role that tells when it has been built.
+type built struct {
+	role
+	tell func()
+}
+
+func (b built) build() error {
+	defer b.tell()
+	return b.role.build()
+}
+
 // TestLateMistakeIsTriedAgain: an engine that comes late and cannot be served leaves the
 // others alone, and is taken in once it can.
 func TestLateMistakeIsTriedAgain(t *testing.T) {
@@ -481,6 +547,7 @@ func TestTokenizerOf(t *testing.T) {
 	}{
 		"named":             {of: config.RemoteEngine{ModelPath: dir}, from: dir},
 		"the engine's root": {root: dir, from: dir},
+		"built in":          {root: "penstock-sim", from: "this program"},
 		"nowhere":           {root: "org/model", from: "engine", note: "tokenizer.json of its model (org/model) with --model-path"},
 		"nothing said":      {from: "engine", note: "requests are passed on as they are"},
 		"named wrongly":     {of: config.RemoteEngine{ModelPath: empty}, root: dir, problem: "there is no tokenizer.json"},
@@ -497,6 +564,21 @@ func TestTokenizerOf(t *testing.T) {
 			t.Errorf("%s: %+v (%v)", name, m, err)
 		case m.from == dir && (m.facts.context != 512 || m.facts.defaults.Temperature != 0.5 || m.ref.Digest != m.pipe.Digest):
 			t.Errorf("%s: %+v", name, m.facts)
+		}
+	}
+}
+
+// TestAway: what another attempt may change does not end the start.
+func TestAway(t *testing.T) {
+	for err, want := range map[error]bool{
+		fault.New(fault.Unavailable, "gone"):                     true,
+		fault.New(fault.Overloaded, "full"):                      true,
+		fmt.Errorf("probe: %w", context.DeadlineExceeded):        true,
+		fault.New(fault.Invalid, "no"):                           false,
+		errors.New("block-size is 48, and the engine's have 32"): false,
+	} {
+		if got := errors.Is(away(err), errAway); got != want {
+			t.Errorf("%v: %v", err, got)
 		}
 	}
 }

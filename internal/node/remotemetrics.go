@@ -75,7 +75,7 @@ func (m *engineMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, e := range m.of.all {
 		up, name := 0.0, e.of.String()
-		if e.status().State == EngineServing {
+		if e.now().State == EngineServing {
 			up = 1
 		}
 		ch <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, up, name)

@@ -141,6 +141,69 @@ func blocksKnown(t *testing.T, url string) int {
 	return index.Blocks
 }
 
+// upOn runs up with its own adapters until the end of the test, and returns what it says
+// once it is ready.
+func upOn(t *testing.T, env ...string) (Ready, *lockedBuffer) {
+	t.Helper()
+	cfg := settingsOf(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")...)
+	ctx, cancel := context.WithCancel(context.Background())
+	log := &lockedBuffer{}
+	ready, ended := make(chan Ready, 1), make(chan error, 1)
+	go func() { ended <- Up(ctx, cfg, log, func(r Ready) { ready <- r }) }()
+	select {
+	case r := <-ready:
+		t.Cleanup(func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("%v\n%s", err, log)
+			}
+		})
+		return r, log
+	case err := <-ended:
+		cancel()
+		t.Fatalf("%v\n%s", err, log)
+	}
+	return Ready{}, log
+}
+
+// TestRequestsPassAsTheyAre: without a tokenizer here requests reach the engine as they are, with
+// what would make it better said on the screen, and those of one conversation go to one engine.
+func TestRequestsPassAsTheyAre(t *testing.T) {
+	dir := small(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	for _, dialect := range []mimic.Dialect{mimic.VLLM, mimic.SGLang, mimic.TRTLLM, mimic.LlamaCPP} {
+		t.Run(string(dialect), func(t *testing.T) {
+			elsewhere := func(c *mimic.Config) { c.Root = "/nowhere/here" }
+			a, _ := mimicked(t, dialect, dir, elsewhere)
+			b, _ := mimicked(t, dialect, dir, elsewhere)
+			r, log := upOn(t, "ENGINE="+a+","+b)
+			for _, e := range r.Engines {
+				if e.State != EngineServing || e.Tokenizer != "engine" || len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "--model-path") {
+					t.Errorf("%+v", e)
+				}
+			}
+			if !r.Chat || r.Workers != 2 {
+				t.Errorf("%+v", r)
+			}
+			body := `{"model": "m", "messages": [{"role": "user", "content": "Where does the water go?"}], "max_tokens": 5}`
+			resp, err := http.Post(r.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			var answer struct {
+				Choices []struct {
+					Message struct {
+						Content string `json:"content"`
+					} `json:"message"`
+				} `json:"choices"`
+			}
+			if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != http.StatusOK || len(answer.Choices) != 1 || answer.Choices[0].Message.Content == "" {
+				t.Errorf("%s %+v %v\n%s", resp.Status, answer, err, log)
+			}
+		})
+	}
+}
+
 // TestInFrontOfMimics: with the adapters of this program, servers that speak as other engines
 // do are found out, tokenized for, and routed to by what they have cached.
 func TestInFrontOfMimics(t *testing.T) {
@@ -158,36 +221,30 @@ func TestInFrontOfMimics(t *testing.T) {
 			port := freePorts(t, 4)
 			c.Ranks, c.KVEvents, c.KVReplay = 2, fmt.Sprintf("tcp://127.0.0.1:%d", port), fmt.Sprintf("tcp://127.0.0.1:%d", port+2)
 		}},
+		{"sglang", mimic.SGLang, 2, nil},
+		{"trtllm with pulled events", mimic.TRTLLM, 2, nil},
+		{"llamacpp", mimic.LlamaCPP, 2, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			modelPath := ""
+			if c.dialect == mimic.TRTLLM || c.dialect == mimic.LlamaCPP {
+				modelPath = dir // they name no root
+			}
+			block, blocks := 16, 25 // of the prompt
+			if c.dialect == mimic.LlamaCPP {
+				block, blocks = 32, 12
+			}
 			var specs []string
 			for range c.servers {
 				spec, _ := mimicked(t, c.dialect, dir, c.change)
 				specs = append(specs, spec)
 			}
-			cfg := settingsOf(t, config.Up, "ENGINE="+strings.Join(specs, ","), "HTTP_ADDR=127.0.0.1:0", "ROUTER_PREDICTED_TTL=0s")
-			ctx, cancel := context.WithCancel(t.Context())
-			log := &lockedBuffer{}
-			ready, ended := make(chan Ready, 1), make(chan error, 1)
-			go func() { ended <- Up(ctx, cfg, log, func(r Ready) { ready <- r }) }()
-			defer func() {
-				cancel()
-				if err := <-ended; err != nil {
-					t.Errorf("%v\n%s", err, log)
-				}
-			}()
-			var r Ready
-			select {
-			case r = <-ready:
-			case err := <-ended:
-				ended <- nil
-				t.Fatalf("%v\n%s", err, log)
-			}
+			r, log := upOn(t, "ENGINE="+strings.Join(specs, ","), "ROUTER_PREDICTED_TTL=0s", "MODEL_PATH="+modelPath)
 			if r.Workers != 2 {
 				t.Errorf("%d workers", r.Workers)
 			}
 			for _, e := range r.Engines {
-				if e.State != EngineServing || e.Tokenizer != dir || e.BlockSize != 16 || e.Model != "m" || !e.Chat {
+				if e.State != EngineServing || e.Tokenizer != dir || e.BlockSize != block || e.Model != "m" || !e.Chat {
 					t.Errorf("%+v", e)
 				}
 			}
@@ -195,12 +252,29 @@ func TestInFrontOfMimics(t *testing.T) {
 			if cached != 0 || expected != 0 {
 				t.Errorf("the first time %d tokens were cached, %d blocks expected", cached, expected)
 			}
-			const whole = 25 // blocks of the prompt
-			eventually(t, func() bool { return blocksKnown(t, r.URL) >= whole })
+			eventually(t, func() bool { return blocksKnown(t, r.URL) >= blocks })
 			again, cached, expected := cachedOf(t, r.URL, prompt)
-			if again != worker || expected != whole || cached < (whole-1)*16 || cached > whole*16 {
+			if again != worker || expected != blocks || cached < (blocks-1)*block || cached > (blocks+1)*block {
 				t.Errorf("worker %s after %s: %d tokens cached, %d blocks expected\n%s", again, worker, cached, expected, log)
 			}
 		})
 	}
+}
+
+// TestExamineMimic: a doctor finds a server that speaks as vLLM does well, and one with its
+// events off not.
+func TestExamineMimic(t *testing.T) {
+	dir := small(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	spec, _ := mimicked(t, mimic.VLLM, dir, nil)
+	silentSpec, _ := mimicked(t, mimic.VLLM, dir, func(c *mimic.Config) { c.KVEvents, c.KVReplay, c.Features.Details = "", "", mimic.Off })
+	found := Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, "ENGINE="+spec+","+silentSpec, "HTTP_ADDR=127.0.0.1:0")})
+	of, _, _ := strings.Cut(spec, ",")
+	expect(t, found, "engine "+of, CheckOK, "serves m")
+	expect(t, found, "tokenizer of "+of, CheckOK, dir)
+	expect(t, found, "adapter of "+of, CheckOK, "m with 512 blocks of 16 tokens, 1 data-parallel ranks")
+	expect(t, found, "events of "+of, CheckOK, "followed for")
+	silent(t, found, "no_kv_events of "+of)
+	expect(t, found, "events of "+silentSpec, CheckWarn, "guessed")
+	expect(t, found, "no_kv_events of "+silentSpec, CheckWarn, "")
+	silent(t, found, "memory")
 }

@@ -36,6 +36,9 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 	if of.ModelPath != "" {
 		return openTokenizerDir(of.ModelPath)
 	}
+	if config.BuiltinModel(found.root) {
+		return builtinTokenizer()
+	}
 	dir, tried := locate(found.root, hub)
 	if dir != "" {
 		m, err := openTokenizerDir(dir)
@@ -58,12 +61,25 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 	return engineOnly(fmt.Sprintf("the model's tokenizer is not here%s: requests are passed on as they are, and streams cannot move to another engine; name %s with --model-path", where, what)), nil
 }
 
-// tokenizerOfEngine is the kind of a tokenizer that only the engine has.
-const tokenizerOfEngine = "engine"
-
 // engineOnly is a model whose tokenizer only the engine has.
 func engineOnly(note string) remoteModel {
-	return remoteModel{ref: engine.TokenizerRef{Kind: tokenizerOfEngine}, from: "engine", note: note}
+	return remoteModel{ref: engine.TokenizerRef{Kind: engine.TokenizerOfEngine}, from: engine.TokenizerOfEngine, note: note}
+}
+
+// builtinTokenizer is that of the built-in models, which simulated servers serve.
+func builtinTokenizer() (remoteModel, error) {
+	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
+	if err != nil {
+		return remoteModel{}, err
+	}
+	v, err := builtinVocabulary()
+	if err != nil {
+		return remoteModel{}, err
+	}
+	return remoteModel{
+		ref: engine.TokenizerRef{Kind: "builtin", Digest: pipe.Digest}, pipe: pipe, from: "this program",
+		facts: modelFacts{vocabulary: v.Size, eos: v.EOS},
+	}, nil
 }
 
 func openTokenizerDir(dir string) (remoteModel, error) {

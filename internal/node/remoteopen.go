@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -10,15 +11,17 @@ import (
 	"penstock/core/fault"
 	"penstock/internal/config"
 	"penstock/internal/engine"
+	"penstock/internal/engine/llamacpp"
 	"penstock/internal/engine/remote"
+	"penstock/internal/engine/sglang"
+	"penstock/internal/engine/trtllm"
 	"penstock/internal/engine/vllm"
 )
 
-// adapter opens what speaks with one data-parallel rank of an engine; the rank of an engine that
-// has one is anyRank.
+// adapter opens what speaks with one data-parallel rank of an engine.
 type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error)
 
-// openTimeout bounds the opening of an engine that answers.
+// openTimeout bounds the opening of one rank of an engine that answers.
 const openTimeout = readyTimeout
 
 // open opens all ranks of an engine that has answered.
@@ -27,15 +30,13 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	if err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
 	o := &rankSet{tokenizer: m.from}
 	ranks := max(1, e.of.Ranks, found.ranks)
 	if e.of.Ranks > 0 && found.ranks > 0 && e.of.Ranks != found.ranks {
 		return nil, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", e.of.Ranks, found.ranks)
 	}
 	for rank := range ranks {
-		eng, err := e.set.adapt(bounded, &e.of, rank, ranks, key, &m, e.log)
+		eng, err := e.openRank(ctx, rank, ranks, key, &m)
 		if err != nil {
 			return nil, away(err)
 		}
@@ -66,10 +67,22 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	return o, nil
 }
 
-// away marks the failure of an engine that answered a moment ago and does not now.
+// openRank opens one of the ranks.
+func (e *remoteEngine) openRank(ctx context.Context, rank, ranks int, key string, m *remoteModel) (engine.Engine, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	return e.set.adapt(ctx, &e.of, rank, ranks, key, m, e.log)
+}
+
+// away marks the failure of an engine that answered a moment ago and does not now, or has too much
+// to do to be opened: what another attempt may change.
 func away(err error) error {
-	if code := fault.Of(err); code == fault.Unavailable || code == fault.Deadline {
+	switch fault.Of(err) {
+	case fault.Unavailable, fault.Deadline, fault.Overloaded:
 		return fmt.Errorf("%w: %w", errAway, err)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: it could not be opened within %v", errAway, openTimeout)
 	}
 	return err
 }
@@ -77,9 +90,16 @@ func away(err error) error {
 // adaptTo opens the adapter of the engine's kind.
 func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
 	spec := specOf(of, rank, ranks, key)
+	ref, f := m.ref, &m.facts
 	switch of.Kind {
 	case config.EngineVLLM:
-		return vllm.Open(ctx, vllm.Config{Spec: spec, Tokenizer: m.ref, VocabSize: m.facts.vocabulary, EOS: m.facts.eos, Defaults: m.facts.defaults, Log: log})
+		return vllm.Open(ctx, vllm.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, EOS: f.eos, Defaults: f.defaults, Log: log})
+	case config.EngineSGLang:
+		return sglang.Open(ctx, sglang.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+	case config.EngineTRTLLM:
+		return trtllm.Open(ctx, trtllm.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+	case config.EngineLlamaCpp:
+		return llamacpp.Open(ctx, llamacpp.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
 	}
 	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
 }

@@ -208,9 +208,6 @@ func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *rankS
 	}
 	cfg := p.workerConfig(id, epoch, p.cfg.Component)
 	cfg.Addr, cfg.Check = addr, o.check
-	if eng.Card().Tokenizer.Kind == tokenizerOfEngine {
-		cfg.CanaryInterval = -1 // it takes texts, and the question is one of tokens
-	}
 	return worker.New(cfg, eng, p.workerPlanes(), metrics, p.log)
 }
 

@@ -227,6 +227,13 @@ func (s *suite) testLogprobs(t *testing.T) {
 	e, ctx := s.start(t)
 	req := s.request(8, 20, 10)
 	req.Logprobs = 5
+	if s.NoLogprobs {
+		_, err := Generate(ctx, e, req)
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Code != fault.Unimplemented || f.Param != "logprobs" {
+			t.Errorf("error %v, want Unimplemented about logprobs", err)
+		}
+		return
+	}
 	for _, sampling := range []engine.Sampling{{}, {Temperature: 2, Seed: 4, PresencePenalty: 1}} {
 		req.Sampling = sampling
 		for i, l := range MustGenerate(t, ctx, e, req)[0].Logprobs {

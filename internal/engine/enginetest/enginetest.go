@@ -34,6 +34,10 @@ type Options struct {
 	// Redraws says that the engine goes on with a stream as with any prompt: what it draws then is not
 	// what it would have drawn, so that of resumed streams only the shape is tested.
 	Redraws bool
+	// NoLogprobs says that the engine refuses requests for log-probabilities.
+	NoLogprobs bool
+	// SingleTokens says that the engine reuses single tokens, whatever the card's blocks.
+	SingleTokens bool
 }
 
 // Test runs the suite. Optional abilities (KVSource, LoadSource, Embedder, Preprocessor) are tested

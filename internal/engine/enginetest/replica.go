@@ -87,6 +87,13 @@ func (r *Replica) Seqs() map[kv.SeqHash]bool {
 	return maps.Clone(r.mu.seqs)
 }
 
+// now returns a copy of the set, and what is closed at its next change.
+func (r *Replica) now() (seqs map[kv.SeqHash]bool, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.mu.seqs), r.mu.changed
+}
+
 // Restarts returns how many times the replica was cleared.
 func (r *Replica) Restarts() int {
 	r.mu.Lock()

@@ -50,6 +50,9 @@ func (s *suite) testResume(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			req := s.request(10, 37, length)
 			change(req)
+			if s.NoLogprobs {
+				req.Logprobs = -1
+			}
 			whole := MustGenerate(t, firstCtx, first, req)
 			var wg sync.WaitGroup
 			for cut := range length + 1 {

@@ -24,6 +24,7 @@ type attempt struct {
 	delta   engine.Delta // scratch
 	calls   []*Part
 	known   int // cached tokens by the engine's account, or CachedUnknown
+	beside  int // the same by that of a call which was not the first
 }
 
 // choice is what became of one choice.
@@ -35,12 +36,16 @@ type choice struct {
 	over    engine.Finish
 	ended   bool // the delta with its end was delivered
 	holding bool // tokens and logprobs are its last, held back
-	tokens  []kv.Token
-	probs   []engine.Logprob
+	// tokens and probs are what was not handed on yet: what came with one read of the socket
+	// goes on as one delta, since to hand it on costs more than to read it.
+	tokens []kv.Token
+	probs  []engine.Logprob
+	// part is the call whose first choice this is: what it generates the engine caches.
+	part *Part
 }
 
 func newAttempt(b *Base, req *engine.Request, sink func(*engine.Delta) error) *attempt {
-	a := &attempt{b: b, req: req, sink: sink, choices: make([]choice, req.Choices), known: engine.CachedUnknown, stops: req.Stop.Tokens}
+	a := &attempt{b: b, req: req, sink: sink, choices: make([]choice, req.Choices), known: engine.CachedUnknown, beside: engine.CachedUnknown, stops: req.Stop.Tokens}
 	if !req.Stop.IgnoreEOS {
 		a.stops = slices.Concat(req.Stop.Tokens, b.cfg.Card.EOS)
 	}
@@ -199,7 +204,7 @@ func (p *Part) Deliver(i int, tokens []kv.Token, probs []engine.Logprob, finish 
 	} else if len(probs) != len(tokens) {
 		return engine.Broken("tokens without log-probabilities", nil)
 	}
-	if room := c.most - c.have; len(tokens) > room { // more than was asked for
+	if room := c.most - c.have - len(c.tokens); len(tokens) > room { // more than was asked for
 		tokens, finish = tokens[:room], engine.FinishLength
 		probs = probs[:min(room, len(probs))]
 	}
@@ -208,9 +213,8 @@ func (p *Part) Deliver(i int, tokens []kv.Token, probs []engine.Logprob, finish 
 			return engine.Broken("a token outside the vocabulary", nil)
 		}
 	}
-	a.b.load.grew(a.flight, len(tokens))
 	if i == 0 {
-		a.b.cache.grew(p, tokens)
+		c.part = p
 	}
 	p.grown(tokens)
 	if finish == engine.NotFinished {
@@ -219,15 +223,59 @@ func (p *Part) Deliver(i int, tokens []kv.Token, probs []engine.Logprob, finish 
 	return a.finish(index, tokens, probs, finish)
 }
 
-// deliver hands tokens on, of a choice that goes on.
+// deliver takes tokens of a choice that goes on, for flush.
 func (a *attempt) deliver(index int, tokens []kv.Token, probs []engine.Logprob) error {
+	a.keep(index, tokens, probs)
+	if len(a.choices[index].tokens) >= maxGathered {
+		return a.flushChoice(index)
+	}
+	return nil
+}
+
+// maxGathered bounds the tokens of a delta that were gathered.
+const maxGathered = 256
+
+// keep gathers tokens.
+func (a *attempt) keep(index int, tokens []kv.Token, probs []engine.Logprob) {
 	c := &a.choices[index]
-	a.delta = engine.Delta{Attempt: a.req.Attempt, Choice: index, Pos: c.have, Tokens: tokens, Logprobs: probs}
+	c.tokens = append(c.tokens, tokens...)
+	for _, p := range probs {
+		p.Top = slices.Clone(p.Top) // the dialect's memory
+		c.probs = append(c.probs, p)
+	}
+}
+
+// flush hands on what was gathered: nothing more is there to be read without waiting.
+func (a *attempt) flush() error {
+	for i := range a.choices {
+		if c := &a.choices[i]; len(c.tokens) > 0 && !c.holding {
+			if err := a.flushChoice(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// flushChoice hands on what was gathered of a choice that goes on.
+func (a *attempt) flushChoice(index int) error {
+	c := &a.choices[index]
+	a.delta = engine.Delta{Attempt: a.req.Attempt, Choice: index, Pos: c.have, Tokens: c.tokens, Logprobs: c.probs}
 	if !c.said {
 		c.said, c.unsaid = true, a.known == engine.CachedUnknown
 		a.delta.Cached = a.known
 	}
-	c.have += len(tokens)
+	return a.hand(c)
+}
+
+// hand hands on a.delta, which has what was gathered of c.
+func (a *attempt) hand(c *choice) error {
+	a.b.load.grew(a.flight, len(c.tokens))
+	if c.part != nil {
+		a.b.cache.grew(c.part, c.tokens)
+	}
+	c.have += len(c.tokens)
+	c.tokens, c.probs = c.tokens[:0], c.probs[:0]
 	return a.sink(&a.delta)
 }
 
@@ -235,42 +283,31 @@ func (a *attempt) deliver(index int, tokens []kv.Token, probs []engine.Logprob) 
 // not come yet: it comes with the last word.
 func (a *attempt) finish(index int, tokens []kv.Token, probs []engine.Logprob, finish engine.Finish) error {
 	c := &a.choices[index]
-	if finish == engine.FinishStop && (len(tokens) == 0 || !slices.Contains(a.stops, tokens[len(tokens)-1])) && len(tokens) > 0 {
+	a.keep(index, tokens, probs)
+	if finish == engine.FinishStop && len(tokens) > 0 && !slices.Contains(a.stops, tokens[len(tokens)-1]) || len(tokens) == 0 && len(c.tokens) > 0 {
 		// The stop token is not among them: they are text, and the end comes by itself.
-		if err := a.deliver(index, tokens, probs); err != nil {
+		if err := a.flushChoice(index); err != nil {
 			return err
 		}
-		tokens, probs = nil, nil
 	}
 	c.over = finish
 	a.open--
 	if a.open == 0 && a.known == engine.CachedUnknown {
 		c.holding = true
-		c.tokens = append(c.tokens[:0], tokens...)
-		c.probs = cloneProbs(probs)
 		return nil
 	}
-	return a.last(index, tokens, probs)
+	return a.last(index)
 }
 
-func cloneProbs(probs []engine.Logprob) []engine.Logprob {
-	out := slices.Clone(probs)
-	for i := range out {
-		out[i].Top = slices.Clone(out[i].Top)
-	}
-	return out
-}
-
-// last hands on the end of a choice.
-func (a *attempt) last(index int, tokens []kv.Token, probs []engine.Logprob) error {
+// last hands on the end of a choice, with what was gathered of it.
+func (a *attempt) last(index int) error {
 	c := &a.choices[index]
-	a.delta = engine.Delta{Attempt: a.req.Attempt, Choice: index, Pos: c.have, Tokens: tokens, Logprobs: probs, Finish: c.over}
+	a.delta = engine.Delta{Attempt: a.req.Attempt, Choice: index, Pos: c.have, Tokens: c.tokens, Logprobs: c.probs, Finish: c.over}
 	if !c.said || c.unsaid {
 		a.delta.Cached = a.known
 	}
 	c.said, c.ended, c.holding = true, true, false
-	c.have += len(tokens)
-	return a.sink(&a.delta)
+	return a.hand(c)
 }
 
 // Cached takes the engine's account of the prompt tokens that it had in its cache.
@@ -282,14 +319,22 @@ func (p *Part) Cached(n int) error {
 	p.counted = true
 	a.b.reports()
 	p.reported(n)
-	a.known = min(n, len(a.req.Prompt))
+	if n = min(n, len(a.req.Prompt)); len(a.calls) > 0 && p != a.calls[0] {
+		a.beside = n // the first call computed the prompt for all: what it says counts
+		return nil
+	}
+	if a.known == engine.CachedUnknown {
+		a.known = n
+	}
 	return a.release()
 }
 
 // reported compares the account with what was expected.
 func (p *Part) reported(n int) {
 	p.a.b.cache.reported(p, n)
-	p.a.b.ledger.note(p.guess, n)
+	if p == p.a.calls[0] {
+		p.a.b.ledger.note(p.guess, n)
+	}
 }
 
 // release hands on what waited for the account of cached tokens.
@@ -299,7 +344,7 @@ func (a *attempt) release() error {
 		if !c.holding {
 			continue
 		}
-		if err := a.last(i, c.tokens, c.probs); err != nil {
+		if err := a.last(i); err != nil {
 			return err
 		}
 	}
@@ -311,6 +356,10 @@ func (a *attempt) end() error {
 	if a.open > 0 {
 		return fault.New(fault.Unavailable, "the engine ended its answer before it was complete")
 	}
+	if a.known == engine.CachedUnknown {
+		a.known = a.beside
+	}
+	a.flight.whole = true
 	if a.known == engine.CachedUnknown && a.b.unreported() == 0 {
 		a.known = 0
 		for _, p := range a.calls {

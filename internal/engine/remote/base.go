@@ -59,8 +59,10 @@ type Choices uint8
 
 // The ways.
 const (
-	OneByOne Choices = iota // a call for each
-	Together                // one call, as long as all begin at the same place
+	// OneByOne is a call for each: the first computes the prompt, and the others begin when it has.
+	OneByOne Choices = iota
+	Apart            // a call for each, all at once: sequences of the engine share nothing
+	Together         // one call, as long as all begin at the same place
 	// TogetherDrawn is Together for what is drawn at random: of the most likely token there is
 	// one, and the engine refuses to give it twice.
 	TogetherDrawn
@@ -189,7 +191,12 @@ func (b *Base) Generate(ctx context.Context, req *engine.Request, sink func(*eng
 	if err != nil {
 		return err
 	}
-	return done(b.generate(inside, newAttempt(b, req, sink)))
+	return done(b.generate(inside, newAttempt(b, req, func(d *engine.Delta) error {
+		if inside.Err() != nil { // what has come already is for nobody
+			return inside.Err()
+		}
+		return sink(d)
+	})))
 }
 
 // refuse returns what the engine could never serve.
@@ -251,7 +258,9 @@ func (b *Base) generate(ctx context.Context, a *attempt) error {
 // alone runs an attempt of one part in the caller's goroutine.
 func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
 	for more := true; more; {
-		err := b.leg(ctx, p, a.accept, func(data []byte) error { return b.cfg.Dialect.Event(p, data) })
+		err := b.leg(ctx, p, a.accept, func(data []byte, more bool) error {
+			return a.event(p, data, more)
+		})
 		if err != nil {
 			return err
 		}
@@ -262,8 +271,20 @@ func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
 	return a.end()
 }
 
+// event takes an event of a part, and hands on what was gathered unless more is at hand.
+func (a *attempt) event(p *Part, data []byte, more bool) error {
+	err := a.b.cfg.Dialect.Event(p, data)
+	if more && err == nil {
+		return nil
+	}
+	if failed := a.flush(); failed != nil {
+		return failed
+	}
+	return err
+}
+
 // leg runs one call of a part.
-func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take func([]byte) error) error {
+func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take func(data []byte, more bool) error) error {
 	answer, err := b.open(ctx, p)
 	if err != nil {
 		return err
@@ -295,8 +316,9 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	return answer, nil
 }
 
-// stream hands the events of an answer to take until that returns io.EOF.
-func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) error) error {
+// stream hands the events of an answer to take until that returns io.EOF; more says that
+// another one is at hand.
+func (b *Base) stream(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
 	if strings.HasPrefix(answer.Type, "application/json") {
 		return b.whole(ctx, answer, take)
 	}
@@ -305,14 +327,16 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) err
 	for {
 		data, err := events.Next()
 		switch {
+		case ctx.Err() != nil:
+			return ctx.Err() // what was read before is not wanted any more
 		case err == io.EOF:
 			return nil
 		case err != nil:
 			return answer.Broken(ctx, err)
 		}
-		switch err := take(data); err {
+		switch err := take(data, events.More()); err {
 		case nil:
-		case Enough:
+		case ErrEnough:
 			return nil
 		case io.EOF:
 			answer.Finish()
@@ -324,7 +348,7 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func([]byte) err
 }
 
 // whole hands an answer that is no stream to take.
-func (b *Base) whole(ctx context.Context, answer *Answer, take func([]byte) error) error {
+func (b *Base) whole(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
 	body, err := io.ReadAll(io.LimitReader(answer, MaxEvent+1))
 	switch {
 	case err != nil:
@@ -332,7 +356,7 @@ func (b *Base) whole(ctx context.Context, answer *Answer, take func([]byte) erro
 	case len(body) > MaxEvent:
 		return engine.Broken("an answer that is too long", nil)
 	}
-	if err := take(body); err != nil && err != io.EOF && err != Enough {
+	if err := take(body, false); err != nil && err != io.EOF && err != ErrEnough {
 		return answer.failed(ctx, err)
 	}
 	return nil
@@ -352,6 +376,7 @@ type item struct {
 	part *Part
 	kind itemKind
 	data []byte
+	more bool // another event is at hand
 	err  error
 }
 
@@ -364,7 +389,8 @@ const (
 )
 
 // several runs an attempt of several calls, each read by a goroutine of its own, whose events
-// this one takes one after another.
+// this one takes one after another. The first of them leads: the others are sent when it has its
+// first tokens, so that they find the prompt in the engine's cache.
 func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	items, taken := make(chan item), make(chan error)
@@ -379,8 +405,19 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		}
 		return <-taken
 	}
-	for _, p := range parts {
+	led := make(chan struct{}) // closed when the others may begin
+	lead := sync.OnceFunc(func() { close(led) })
+	if b.cfg.Choices == Apart {
+		lead()
+	}
+	for i, p := range parts {
 		wg.Go(func() {
+			if i > 0 {
+				select {
+				case <-led:
+				case <-ctx.Done():
+				}
+			}
 			err := b.follow(ctx, p, hand)
 			_ = hand(item{part: p, kind: itemEnd, err: err})
 		})
@@ -398,16 +435,19 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		case it.kind == itemEnd:
 			left--
 		case it.kind == itemEvent:
-			err = b.cfg.Dialect.Event(it.part, it.data)
+			err = a.event(it.part, it.data, it.more)
 		default:
 			err = a.accept()
 		}
-		if err != nil && err != io.EOF && err != Enough {
+		if err != nil && err != io.EOF && err != ErrEnough {
 			cancel()
 			taken <- err
 			return err
 		}
 		taken <- err
+		if it.part == parts[0] && (it.kind == itemEnd || it.kind == itemEvent && parts[0].begun()) {
+			lead()
+		}
 	}
 	return a.end()
 }
@@ -417,7 +457,9 @@ func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error
 	for more := true; more; {
 		err := b.leg(ctx, p,
 			func() error { return hand(item{part: p, kind: itemAccepted}) },
-			func(data []byte) error { return hand(item{part: p, kind: itemEvent, data: data}) })
+			func(data []byte, more bool) error {
+				return hand(item{part: p, kind: itemEvent, data: data, more: more})
+			})
 		if err != nil {
 			return err
 		}

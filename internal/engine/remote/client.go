@@ -67,6 +67,7 @@ func (c *Client) Close() { c.transport.CloseIdleConnections() }
 type Call struct {
 	Method string // "" is POST
 	Path   string
+	Query  string // without the question mark
 	// ID becomes X-Request-Id; "" sends none.
 	ID string
 	// Headers are further ones, as pairs of name and value.
@@ -144,7 +145,7 @@ func (c *Client) request(ctx context.Context, call *Call) (*http.Request, error)
 	}
 	u := *c.root
 	u.Path = strings.TrimSuffix(u.Path, "/") + call.Path
-	u.RawPath = ""
+	u.RawPath, u.RawQuery = "", call.Query
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("request to the engine: %w", err)

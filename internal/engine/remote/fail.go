@@ -18,6 +18,15 @@ import (
 // errUnreachable marks errors that say that an engine does not answer at all.
 var errUnreachable = errors.New("unreachable")
 
+// errNotFound marks errors that say that an engine does not have a path.
+var errNotFound = errors.New("not found")
+
+// NotFound reports whether err says that an engine does not have a path.
+func NotFound(err error) bool { return errors.Is(err, errNotFound) }
+
+// errBrokeOff marks errors that make one wonder whether an engine answers at all.
+var errBrokeOff = errors.New("broke off")
+
 // unreachable is the error of an engine that did not answer: another worker may.
 func unreachable(host string, err error) error {
 	what := "the engine at " + host + " does not answer; see whether it runs"
@@ -67,8 +76,10 @@ func classify(status int, s said) *fault.Error {
 		return fault.New(fault.Unavailable, "the engine does not allow what was asked (status 403): %s", s.message)
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return fault.New(fault.Unavailable, "the engine does not take the key of its adapter (status %d): set api-key-file", status)
-	case status == http.StatusNotFound:
-		return fault.New(fault.Unavailable, "the engine does not know what was asked (status 404): %s", s.message)
+	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+		f := fault.New(fault.Unavailable, "the engine does not know what was asked (status %d): %s", status, s.message)
+		f.Err = errNotFound
+		return f
 	case status == http.StatusTooManyRequests:
 		return fault.New(fault.Overloaded, "the engine has no room for the request: try again later")
 	case status == http.StatusNotImplemented:
@@ -180,10 +191,10 @@ func (a *Answer) Broken(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(cause, errSilent):
-		return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " stopped in the middle of an answer; see what it is doing", Err: cause}
+		return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " stopped in the middle of an answer; see what it is doing", Err: errors.Join(errBrokeOff, cause)}
 	}
 	if f := (*fault.Error)(nil); errors.As(err, &f) {
 		return err
 	}
-	return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " broke off its answer", Err: err}
+	return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " broke off its answer", Err: errors.Join(errBrokeOff, err)}
 }

@@ -45,11 +45,26 @@ func (h *health) down() error {
 	return fault.New(fault.Unavailable, "the engine at %s does not answer; see whether it runs", h.host)
 }
 
-// note takes what a call ended with.
+// note takes what a call ended with. An engine that was not reached is down at once; one that
+// broke off an answer is asked.
 func (h *health) note(ctx context.Context, err error) {
-	if err == nil || ctx.Err() != nil || !errors.Is(err, errUnreachable) {
+	if err == nil || ctx.Err() != nil {
 		return
 	}
+	switch {
+	case errors.Is(err, errUnreachable):
+		h.fell(err)
+	case !errors.Is(err, errBrokeOff):
+		return
+	}
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// fell says that the engine does not answer.
+func (h *health) fell(err error) {
 	h.mu.Lock()
 	first := h.mu.err == nil
 	if first {
@@ -60,10 +75,6 @@ func (h *health) note(ctx context.Context, err error) {
 	h.mu.Unlock()
 	if first {
 		h.log.Warn("the engine does not answer", "engine", h.host, "error", err)
-	}
-	select {
-	case h.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -77,13 +88,19 @@ func (h *health) up() {
 	h.mu.err = nil
 }
 
-// watchHealth asks an engine that does not answer until it does.
+// watchHealth asks an engine that broke off an answer whether it is still there, and one that does not
+// answer until it does.
 func (b *Base) watchHealth(ctx context.Context) {
 	for {
 		select {
 		case <-b.health.wake:
 		case <-ctx.Done():
 			return
+		}
+		if b.health.down() == nil {
+			if err := b.alive(ctx); err != nil && ctx.Err() == nil {
+				b.health.fell(err)
+			}
 		}
 		wait := checkLeast
 		for b.health.down() != nil {

@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
 	"strconv"
@@ -438,15 +437,6 @@ func AppendTokens(dst []byte, lists ...[]kv.Token) []byte {
 		}
 	}
 	return append(dst, ']')
-}
-
-// AppendText appends a string to dst as JSON has it.
-func AppendText(dst []byte, s string) []byte {
-	text, err := json.Marshal(s)
-	if err != nil { // a string always has a form
-		return append(dst, '"', '"')
-	}
-	return append(dst, text...)
 }
 
 // AppendFloat appends a number to dst as JSON has it.

@@ -9,9 +9,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// Enough is what a dialect's Event returns when nothing more of an answer is wanted although
+// ErrEnough is what a dialect's Event returns when nothing more of an answer is wanted although
 // more would come: the connection is closed, by which the engine knows.
-var Enough = errors.New("enough was read")
+var ErrEnough = errors.New("enough was read")
 
 // Legs says whether one choice may take several calls, one after another.
 type Legs uint8
@@ -27,8 +27,16 @@ func (p *Part) Delivered(i int) int {
 	if i < 0 || i >= len(p.Choices) {
 		return 0
 	}
-	return p.a.choices[p.Choices[i]].have - p.from
+	c := &p.a.choices[p.Choices[i]]
+	return c.have + len(c.tokens) - p.from
 }
+
+// Over reports whether all choices of the part have come to their end, so that only the
+// engine's last word is waited for.
+func (p *Part) Over() bool { return p.over() }
+
+// begun reports whether the engine has computed the part's prompt.
+func (p *Part) begun() bool { return p.Delivered(0) > 0 || p.over() }
 
 // Last returns the last token of output that was delivered of a part of one choice; ok is false
 // if there is none.
@@ -67,6 +75,9 @@ func (p *Part) next() (more bool, err error) {
 	c := &p.a.choices[p.Choices[0]]
 	if !p.again || c.over != engine.NotFinished {
 		return false, nil
+	}
+	if err := p.a.flush(); err != nil {
+		return false, err
 	}
 	n := c.have - p.from
 	if n == 0 && p.Hole == p.idleHole {

@@ -20,7 +20,8 @@ const (
 
 // load keeps account of what an engine is doing. The adapter's own requests are known at every
 // moment. Those of others are what the engine counts beyond them; since its count is older than
-// ours, ours is taken at its highest since the reading before the last.
+// ours, ours is taken at its highest since the reading before the last, and with all that were
+// broken off since: it takes the engine a while to notice.
 type load struct {
 	blockSize, blocks int
 	busy              chan struct{} // of capacity 1: a request has begun
@@ -28,6 +29,7 @@ type load struct {
 	mu struct {
 		sync.Mutex
 		own, peak, peakBefore int // choices in progress, and the most since the last readings
+		gone, goneBefore      int // choices broken off since the last readings
 		prefill               int // prompt tokens of requests without a token yet
 		tokens                int // of prompt and output in progress
 		others, waiting       int
@@ -47,6 +49,7 @@ func newLoad(blockSize, blocks int) *load {
 type flight struct {
 	choices, prompt, tokens int
 	begun                   bool // a token has come
+	whole                   bool // the engine has nothing of it any more
 }
 
 // begin counts a request.
@@ -82,6 +85,9 @@ func (l *load) end(f *flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.own -= f.choices
+	if !f.whole {
+		l.mu.gone += f.choices
+	}
 	l.mu.tokens -= f.tokens
 	if !f.begun {
 		l.mu.prefill -= f.prompt
@@ -93,8 +99,8 @@ func (l *load) take(g *Gauges) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.read, l.mu.failures = true, 0
-	l.mu.others = max(0, g.Running+g.Waiting-max(l.mu.peak, l.mu.peakBefore))
-	l.mu.peakBefore, l.mu.peak = l.mu.peak, l.mu.own
+	l.mu.others = max(0, g.Running+g.Waiting-max(l.mu.peak, l.mu.peakBefore)-l.mu.gone-l.mu.goneBefore)
+	l.turn()
 	l.mu.waiting, l.mu.usage, l.mu.preemptions = g.Waiting, g.Usage, g.Preemptions
 	l.mu.loaded = append(l.mu.loaded[:0], g.Adapters...)
 }
@@ -105,7 +111,13 @@ func (l *load) missed() {
 	defer l.mu.Unlock()
 	l.mu.failures++
 	l.mu.others, l.mu.waiting = 0, 0
+	l.turn()
+}
+
+// turn begins the time to the next reading.
+func (l *load) turn() {
 	l.mu.peakBefore, l.mu.peak = l.mu.peak, l.mu.own
+	l.mu.goneBefore, l.mu.gone = l.mu.gone, 0
 }
 
 // now is the load.

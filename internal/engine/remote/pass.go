@@ -110,6 +110,7 @@ func (b *Base) account(req *engine.PassRequest, salt kv.Salt) *Part {
 	a := newAttempt(b, r, nil)
 	a.flight = b.load.begin(a)
 	p := a.part([]int{0})
+	a.calls = []*Part{p}
 	if len(req.Prompt) > 0 {
 		b.cache.begin(p)
 	}
@@ -209,6 +210,7 @@ func (p *passing) last() error {
 		p.piece.Cached = 0
 	}
 	p.part.a.choices[0].over = engine.FinishStop
+	p.part.a.flight.whole = true
 	if p.piece.Cached >= 0 && len(p.req.Prompt) > 0 {
 		p.part.reported(p.piece.Cached)
 	}

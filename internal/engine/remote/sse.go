@@ -62,6 +62,15 @@ func (e *Events) Next() ([]byte, error) {
 	}
 }
 
+// More reports whether Next will return without reading: another event is at hand. It may say
+// no of one that is.
+func (e *Events) More() bool {
+	rest := e.buf[e.at:e.end]
+	return bytes.HasPrefix(rest, dataField) && bytes.Contains(rest, blank)
+}
+
+var dataField, blank = []byte("data:"), []byte("\n\n")
+
 // span is a part of the buffer, from the beginning of the event.
 type span struct{ from, to int }
 

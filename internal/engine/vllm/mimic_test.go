@@ -46,7 +46,7 @@ func TestSuite(t *testing.T) {
 			enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
 				s, card := served(t, change)
 				at := spec(t, s.URL())
-				at.Events, at.Replay = endpoint(t, s.EventsAddr()), endpoint(t, s.ReplayAddr())
+				at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
 				return unguided{opened(t, at, card)}
 			}})
 		})

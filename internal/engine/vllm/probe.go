@@ -3,6 +3,7 @@ package vllm
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -41,6 +42,9 @@ type probe struct {
 	cfg    *Config
 	client *remote.Client
 	pinned []string
+	engine *Engine // that is being made
+	// endpoints are the ways to ask for tokens, in the order in which they are tried.
+	endpoints []endpoint
 
 	version  string
 	base     servedModel
@@ -52,6 +56,29 @@ type probe struct {
 	cached   remote.Report
 	passes   []string
 	warnings []engine.Warning
+}
+
+// endpoint is a way to ask for tokens.
+type endpoint struct {
+	dialect remote.Dialect
+	choices remote.Choices
+}
+
+// newProbe returns what asks the server of cfg.
+func newProbe(cfg *Config) (*probe, error) {
+	cfg.Spec.EnsureDefaults()
+	if err := cfg.Spec.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	p := &probe{cfg: cfg, client: remote.NewClient(&cfg.Spec), pinned: pin(&cfg.Spec), engine: &Engine{}}
+	p.endpoints = []endpoint{
+		{&completions{p.engine, p.pinned}, remote.TogetherDrawn},
+		{&generate{p.engine, p.pinned}, remote.OneByOne},
+	}
+	return p, nil
 }
 
 // models is the answer of /v1/models.
@@ -111,7 +138,8 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	card.Guided = p.dialect != nil
-	e := &Engine{model: p.base.ID, spec: p.cfg.Spec, client: p.client}
+	e := p.engine
+	e.model, e.spec, e.client = p.base.ID, p.cfg.Spec, p.client
 	e.Base, err = remote.New(remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log,
 		Dialect: p.dialect, Choices: p.choices, Cached: p.cached,
@@ -284,14 +312,8 @@ func (p *probe) findTokens(ctx context.Context, card *engine.Card) error {
 	if p.cfg.Spec.Mode == remote.ModePass || p.cfg.Spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
 		return nil
 	}
-	e := &Engine{model: p.base.ID}
-	for _, c := range []struct {
-		dialect remote.Dialect
-		choices remote.Choices
-	}{
-		{&completions{e, p.pinned}, remote.TogetherDrawn},
-		{&generate{e, p.pinned}, remote.OneByOne},
-	} {
+	p.engine.model = p.base.ID
+	for _, c := range p.endpoints {
 		ok, err := p.try(ctx, card, c.dialect)
 		if err != nil {
 			return err

@@ -2,7 +2,6 @@ package vllm
 
 import (
 	"context"
-	"log/slog"
 	"net/url"
 	"sync"
 	"testing"
@@ -64,7 +63,7 @@ func spec(t testing.TB, at string) remote.Spec {
 	return remote.Spec{Kind: "vllm", URL: u, Rank: remote.AnyRank, Ranks: 1}
 }
 
-func endpoint(t testing.TB, s string) (e zmtp.Endpoint) {
+func zmq(t testing.TB, s string) (e zmtp.Endpoint) {
 	t.Helper()
 	if s == "" {
 		return e
@@ -79,13 +78,22 @@ func endpoint(t testing.TB, s string) (e zmtp.Endpoint) {
 // opened is an engine of the spec whose model is that of card.
 func opened(t testing.TB, s remote.Spec, card engine.Card) *Engine {
 	t.Helper()
-	e, err := Open(context.Background(), Config{
-		Spec: s, Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, EOS: card.EOS, Log: slog.New(slog.DiscardHandler),
-	})
+	return openedBy(t, s, card, func(*probe) {})
+}
+
+// openedBy is opened, after a change to what asks the server.
+func openedBy(t testing.TB, s remote.Spec, card engine.Card, change func(*probe)) *Engine {
+	t.Helper()
+	p, err := newProbe(&Config{Spec: s, Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, EOS: card.EOS})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(e.Client().Close)
+	t.Cleanup(p.client.Close)
+	change(p)
+	e, err := p.open(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
 	return e
 }
 

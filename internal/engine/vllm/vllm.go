@@ -54,18 +54,13 @@ var (
 // returns an engine that does nothing until Run. An error says what to set; one that is Unavailable
 // is of a server that did not answer.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	cfg.Spec.EnsureDefaults()
-	if err := cfg.Spec.Validate(); err != nil {
+	p, err := newProbe(&cfg)
+	if err != nil {
 		return nil, err
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	client := remote.NewClient(&cfg.Spec)
-	p := &probe{cfg: &cfg, client: client, pinned: pin(&cfg.Spec)}
 	e, err := p.open(ctx)
 	if err != nil {
-		client.Close()
+		p.client.Close()
 		return nil, err
 	}
 	return e, nil

@@ -565,11 +565,11 @@ func TestLostRetention(t *testing.T) {
 		leaks.Store(true)
 		c.engines[1].Evict(2) // nothing will show this
 		c.engines[2].Evict(2)
-		<-time.After(time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 		leaks.Store(false)
 		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
 		c.engines[2].Evict(1)
-		<-time.After(time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 		for id, row := range c.workers() {
 			if row.Feed.State != "repairing" || row.CachedBlocks == 0 {
 				t.Errorf("after the loss worker %d: %+v", id, row)

@@ -13,7 +13,7 @@ import (
 // learnt from, cut to the size of a prompt.
 func english(tb testing.TB) string { return document(tb, "../../../../docs/product.md") }
 
-func code(tb testing.TB) string { return document(tb, "mergelong.go", "vocabulary.go", "split.go") }
+func code(tb testing.TB) string { return document(tb, "lexicon.go", "vocabulary.go", "split.go") }
 
 func document(tb testing.TB, names ...string) string {
 	tb.Helper()

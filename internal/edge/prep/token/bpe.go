@@ -18,12 +18,11 @@ func (m *bpe) appendWord(dst []kv.Token, word string) []kv.Token {
 	if len(word) == 1 {
 		return append(dst, m.single[word[0]])
 	}
-	if id, ok := m.whole[word]; ok {
-		return append(dst, id)
-	}
 	if len(word) > cacheable {
 		return m.appendUncached(dst, word)
 	}
+	// Also of words that the vocabulary has: it is large, and to look one up in it takes
+	// several waits for memory.
 	hash := hashWord(word)
 	if ids, ok := m.cache.get(hash, word); ok {
 		return append(dst, ids...)
@@ -35,6 +34,9 @@ func (m *bpe) appendWord(dst []kv.Token, word string) []kv.Token {
 }
 
 func (m *bpe) appendUncached(dst []kv.Token, word string) []kv.Token {
+	if id, ok := m.whole[word]; ok {
+		return append(dst, id)
+	}
 	if len(word) > longWord {
 		return m.lexicon.append(dst, word)
 	}

@@ -1,0 +1,113 @@
+package enginefeed
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+)
+
+// feedTable applies b to tables of several kinds, and holds what they tell to its contract.
+func feedTable(t *testing.T, b *Batch) {
+	for _, cfg := range []Config{{BlockSize: 2}, {BlockSize: 4, EngineBlock: 1, Clears: ClearsAll}, {BlockSize: 32, EngineBlock: 16, MaxBlocks: 3}} {
+		table := newTable(t, cfg)
+		told := where{}
+		for range 2 {
+			for _, ev := range table.Apply(b, nil) {
+				switch ev.Kind {
+				case kv.Cleared:
+					told = where{}
+				case kv.Stored:
+					seq := ev.Parent
+					for i, h := range ev.Blocks {
+						seq = kv.Extend(seq, ev.Start+uint32(i), h)
+						told.add(ev.Tier, seq)
+					}
+				case kv.Removed:
+					for _, seq := range ev.Seqs {
+						delete(told[ev.Tier], seq)
+					}
+				}
+			}
+		}
+		// Two of an engine's hashes may be one block of ours, so that less is told than described.
+		again := where{}
+		for _, ev := range table.Describe(nil) {
+			seq := ev.Parent
+			for i, h := range ev.Blocks {
+				seq = kv.Extend(seq, ev.Start+uint32(i), h)
+				again.add(ev.Tier, seq)
+			}
+		}
+		for tier := range kv.Tier(kv.Tiers) {
+			for seq := range told[tier] {
+				if !again[tier][seq] {
+					t.Fatalf("%v block %x was told of, and is not described", tier, seq)
+				}
+			}
+		}
+		table.Clear(nil)
+		if s := table.Stats(); s.Held != 0 || s.Blocks != [kv.Tiers]int{} {
+			t.Fatalf("a cleared table has %+v", s)
+		}
+	}
+}
+
+// FuzzTable: no batch does harm to a table.
+func FuzzTable(f *testing.F) {
+	for seed := range uint64(20) {
+		d := dialect{Rand: rand.New(rand.NewPCG(seed, 9))}
+		f.Add(d.batch())
+	}
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		var dec Decoder
+		var b Batch
+		if dec.Decode(payload, &b) == nil {
+			feedTable(t, &b)
+		}
+	})
+}
+
+// FuzzMachine: no frames do harm, whatever their order.
+func FuzzMachine(f *testing.F) {
+	f.Add([]byte("kv\x00sgl-kv-epoch=1"), []byte("\x00\x00\x00\x00\x00\x00\x00\x05"), []byte("batch"), uint64(3))
+	f.Add([]byte(""), []byte("\xff\xff\xff\xff\xff\xff\xff\xff"), []byte(""), uint64(77))
+	f.Fuzz(func(t *testing.T, topic, number, payload []byte, seed uint64) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		m := NewMachine(MachineConfig{Replay: Replay(seed % 2), HeldFrames: 4})
+		now := kv.Mono(0)
+		attempt := uint32(0)
+		var out []Effect
+		for range 40 {
+			frames := [][]byte{topic, number, payload}[rng.IntN(2):]
+			if rng.IntN(3) > 0 {
+				frames = [][]byte{nil, {0, 0, 0, 0, 0, 0, 0, byte(rng.IntN(9))}, payload}
+			}
+			switch rng.IntN(8) {
+			case 0:
+				out = m.Connected(now, out)
+			case 1:
+				out = m.Disconnected(now, out)
+			case 2:
+				out = m.ReplayFailed(now, attempt, out)
+			case 3, 4:
+				out = m.Replayed(now, attempt, frames, out)
+			case 5:
+				now = now.Add(time.Second)
+				out = m.Tick(now, out)
+			default:
+				out = m.Live(now, frames, out)
+			}
+			for _, e := range out {
+				if e.Kind == Ask {
+					attempt = e.Attempt
+				}
+			}
+			out = out[:0]
+			if err := m.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,182 @@
+package enginefeed
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// one is a store of blocks of two tokens.
+func one(parent kv.EngineHash, hashes ...kv.EngineHash) Event {
+	e := Event{Kind: Stored, Hashes: hashes, Parent: parent, HasParent: parent != 0, BlockSize: 2, Group: -1}
+	for i := range hashes {
+		e.Tokens = append(e.Tokens, kv.Token(hashes[i]), kv.Token(i))
+	}
+	return e
+}
+
+func gone(hashes ...kv.EngineHash) Event { return Event{Kind: Removed, Hashes: hashes, Group: -1} }
+
+func with(e Event, change func(*Event)) Event {
+	change(&e)
+	return e
+}
+
+func textKeys(texts ...string) Extra {
+	var x Extra
+	for _, s := range texts {
+		x.Keys = append(x.Keys, Key{Kind: KeyText, Text: []byte(s)})
+	}
+	return x
+}
+
+// TestLeftOut: what has no name of ours is counted for what it is, and never told of.
+func TestLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		events []Event
+		blocks int // that are told of at the end, on the device
+		count  func(*Stats) uint64
+		want   uint64
+	}{
+		{"orphan", []Event{one(9, 1, 2)}, 0, func(s *Stats) uint64 { return s.Orphans }, 2},
+		{"duplicate", []Event{one(0, 1), one(0, 1), gone(1)}, 1, func(s *Stats) uint64 { return s.Duplicates }, 1},
+		{"repeated by the engine", []Event{one(0, 1), with(one(0, 1), func(e *Event) { e.Reused = true }), gone(1)}, 0, func(s *Stats) uint64 { return s.Duplicates }, 1},
+		{"unknown removed", []Event{one(0, 1), gone(2)}, 1, func(s *Stats) uint64 { return s.UnknownRemoved }, 1},
+		{"on another tier", []Event{one(0, 1), with(gone(1), func(e *Event) { e.Tier = kv.TierHost })}, 1, func(s *Stats) uint64 { return s.UnknownRemoved }, 1},
+		{"sliding window", []Event{with(one(0, 1), func(e *Event) { e.Spec = "sliding_window" })}, 0, func(s *Stats) uint64 { return s.OtherGroup }, 1},
+		{"a further group", []Event{with(one(0, 1), func(e *Event) { e.Group = 0 }), with(one(0, 1), func(e *Event) { e.Group = 1 }), with(gone(1), func(e *Event) { e.Group = 1 })}, 1, func(s *Stats) uint64 { return s.OtherGroup }, 2},
+		{"more tokens than blocks", []Event{with(one(0, 1, 2), func(e *Event) { e.Hashes = e.Hashes[:1] })}, 0, func(s *Stats) uint64 { return s.Misaligned }, 1},
+		{"keys for other blocks", []Event{with(one(0, 1, 2), func(e *Event) { e.Extra = []Extra{{}} })}, 0, func(s *Stats) uint64 { return s.Misaligned }, 2},
+		{"partial", []Event{with(one(0, 1), func(e *Event) { e.Tokens, e.BlockSize = e.Tokens[:1], 1 })}, 0, func(s *Stats) uint64 { return s.Partial }, 1},
+		{"partial at the end of a run", []Event{with(one(0, 1, 2), func(e *Event) { e.Tokens = e.Tokens[:3] })}, 1, func(s *Stats) uint64 { return s.Partial }, 1},
+		{"larger blocks", []Event{with(one(0, 1), func(e *Event) { e.Tokens, e.BlockSize = []kv.Token{1, 2, 3, 4}, 4 })}, 0, func(s *Stats) uint64 { return s.OtherBlockSize }, 1},
+		{"pairs", []Event{with(one(0, 1), func(e *Event) { e.Tokens, e.Pairs = nil, true })}, 0, func(s *Stats) uint64 { return s.Pairs }, 1},
+		{"nameless adapter", []Event{with(one(0, 1), func(e *Event) { e.LoRAID, e.HasLoRAID = 7, true }), one(1, 2)}, 0, func(s *Stats) uint64 { return s.Nameless }, 2},
+		{"embeddings", []Event{with(one(0, 1), func(e *Event) { e.Extra = []Extra{{Keys: []Key{{Kind: KeyOpaque}}}} }), one(1, 2), gone(2, 1)}, 0, func(s *Stats) uint64 { return s.Nameless }, 2},
+		{"tokenless and unknown", []Event{{Kind: Stored, Hashes: []kv.EngineHash{4}, Tier: kv.TierHost, Medium: "CPU", Group: -1}}, 0, func(s *Stats) uint64 { return s.Tokenless }, 1},
+		{"one name for two blocks", []Event{one(0, 1, 2), one(0, 3), one(3, 2, 4), one(2, 5), gone(2)}, 2, func(s *Stats) uint64 { return s.Ambiguous }, 3},
+		{"too many", []Event{one(0, 1, 2, 3, 4, 5)}, 4, func(s *Stats) uint64 { return s.Refused }, 1},
+		{"unknown medium", []Event{with(one(0, 1), func(e *Event) { e.Tier, e.Medium = TierOf("MOON"), "MOON" })}, 0, func(s *Stats) uint64 { return s.UnknownMedium }, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			table := newTable(t, Config{BlockSize: 2, MaxBlocks: 4})
+			f := follower{where: where{}, t: t}
+			f.apply(table.Apply(&Batch{Events: c.events}, nil))
+			s := table.Stats()
+			if got := c.count(&s); got != c.want || len(f.where[kv.TierDevice]) != c.blocks || s.Blocks[kv.TierDevice] != c.blocks {
+				t.Errorf("counted %d, want %d; %d blocks, want %d: %+v", got, c.want, len(f.where[kv.TierDevice]), c.blocks, s)
+			}
+		})
+	}
+}
+
+// TestNames: a block has the name that a request for it has.
+func TestNames(t *testing.T) {
+	image := strings.Repeat("ab", 32)
+	hash, _ := kv.MediaHash(image)
+	adapter := func(e *Event) { e.LoRAID, e.HasLoRAID = 3, true }
+	for _, c := range []struct {
+		name  string
+		event Event
+		salt  kv.Salt
+		media []kv.Media
+	}{
+		{"plain", one(0, 1, 2), kv.Salt{}, nil},
+		{"adapter by its number", with(one(0, 1, 2), adapter), kv.Salt{LoRA: "sql"}, nil},
+		{"no adapter by its number", with(one(0, 1, 2), func(e *Event) { e.LoRAID, e.HasLoRAID = 0, true }), kv.Salt{}, nil},
+		{"adapter by its key", with(one(0, 1, 2), func(e *Event) {
+			e.LoRAID, e.HasLoRAID, e.Extra = 9, true, []Extra{textKeys("x"), textKeys("x")}
+		}), kv.Salt{LoRA: "x"}, nil},
+		{"salt in the keys", with(one(0, 1, 2), func(e *Event) { e.Extra = []Extra{textKeys("s"), {}} }), kv.Salt{Namespace: "s"}, nil},
+		{"salt in both", with(one(0, 1, 2), func(e *Event) { e.Salt, e.Extra = "s", []Extra{textKeys("s"), {}} }), kv.Salt{Namespace: "s"}, nil},
+		{"salt that looks like an image, beside one with its place", with(one(0, 1, 2), func(e *Event) {
+			e.Extra = []Extra{textKeys(image), {Keys: []Key{{Kind: KeyMedia, Text: []byte(image)}}}}
+		}), kv.Salt{Namespace: image}, []kv.Media{{Hash: hash, Start: 2, End: 4}}},
+		{"image without its place", with(one(0, 1, 2), func(e *Event) { e.Extra = []Extra{textKeys(image), textKeys(image)} }), kv.Salt{}, []kv.Media{{Hash: hash, Start: 0, End: 4}}},
+		{"adapter, named image and salt", with(one(0, 1, 2), func(e *Event) {
+			e.LoRA, e.Extra = "sql", []Extra{textKeys("sql", image, "s"), textKeys("sql", image)}
+		}), kv.Salt{LoRA: "sql", Namespace: "s"}, []kv.Media{{Hash: hash, Start: 0, End: 4}}},
+	} {
+		table := newTable(t, Config{BlockSize: 2, Adapters: map[int64]string{0: "", 3: "sql"}})
+		f := follower{where: where{}, t: t}
+		f.apply(table.Apply(&Batch{Events: []Event{c.event}}, nil))
+		h, err := kv.NewHasher(2, c.salt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := where{}
+		for _, seq := range h.Chain(nil, c.event.Tokens, c.media) {
+			want.add(kv.TierDevice, seq)
+		}
+		if !f.where.same(want) {
+			t.Errorf("%s: told of %v, want %v", c.name, f.where, want)
+		}
+	}
+}
+
+// TestBlockSizes: sizes that do not fit say what to set.
+func TestBlockSizes(t *testing.T) {
+	if _, err := NewTable(Config{BlockSize: 24, EngineBlock: 16}); fault.Of(err) != fault.Internal && fault.Of(err) != fault.Invalid || err == nil || !strings.Contains(err.Error(), "16 or a multiple") {
+		t.Errorf("24 of 16: %v", err)
+	}
+	if _, err := NewTable(Config{}); !errors.Is(err, kv.ErrBlockSize) {
+		t.Errorf("none: %v", err)
+	}
+	stores := func(size, blocks int) Event {
+		e := Event{Kind: Stored, BlockSize: size, Tokens: make([]kv.Token, size*blocks), Group: -1}
+		for i := range blocks {
+			e.Hashes = append(e.Hashes, kv.EngineHash(i+1))
+		}
+		return e
+	}
+	short := make([]Event, manyShort)
+	for i := range short {
+		short[i] = stores(8, 1)
+	}
+	for name, c := range map[string]struct {
+		events []Event
+		bad    string
+	}{
+		"as it should be": {[]Event{stores(16, 3)}, ""},
+		"a short end":     {[]Event{stores(7, 1)}, ""},
+		"larger":          {[]Event{stores(32, 1)}, "blocks of 32 tokens"},
+		"smaller":         {[]Event{stores(8, 2)}, "blocks of 8 tokens"},
+		"always short":    {short, "blocks of 8 tokens"},
+	} {
+		table := newTable(t, Config{BlockSize: 16})
+		table.Apply(&Batch{Events: c.events}, nil)
+		err := table.Err()
+		if (err == nil) != (c.bad == "") || err != nil && (!strings.Contains(err.Error(), c.bad) || fault.Of(err) != fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestClears: a clear is of the device alone where offloaded blocks survive it, a damaged batch costs everything.
+func TestClears(t *testing.T) {
+	cpu := func(e *Event) { e.Tier, e.Medium = kv.TierHost, "CPU" }
+	events := []Event{one(0, 1, 2), with(one(0, 1), cpu), {Kind: Cleared, Group: -1}}
+	for scope, left := range map[Scope]int{ClearsDevice: 1, ClearsAll: 0} {
+		table := newTable(t, Config{BlockSize: 2, Clears: scope})
+		f := follower{where: where{}, t: t}
+		f.apply(table.Apply(&Batch{Events: events}, nil))
+		if len(f.where[kv.TierDevice]) != 0 || len(f.where[kv.TierHost]) != left {
+			t.Errorf("scope %d: %v is left", scope, f.where)
+		}
+	}
+	table := newTable(t, Config{BlockSize: 2})
+	f := follower{where: where{}, t: t}
+	f.apply(table.Apply(&Batch{Events: events[:2]}, nil))
+	f.apply(table.Apply(&Batch{Events: []Event{with(Event{Kind: Cleared}, cpu)}}, nil))
+	if len(f.where[kv.TierDevice]) != 2 || len(f.where[kv.TierHost]) != 0 {
+		t.Errorf("a clear of the host leaves %v", f.where)
+	}
+	f.apply(table.Apply(&Batch{Lost: 1, Events: []Event{one(0, 3)}}, nil))
+	if len(f.where) != 0 || table.Stats().Held != 0 {
+		t.Errorf("a damaged batch leaves %v", f.where)
+	}
+}

@@ -1,0 +1,211 @@
+package enginefeed
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"penstock/core/kv"
+)
+
+// TestTableKnowsTheTruth: whatever an engine stores, copies, offloads, evicts and clears, in whatever
+// dialect: after each batch what was told is what is there, and a description says the same.
+func TestTableKnowsTheTruth(t *testing.T) {
+	plain := []kv.Salt{{}}
+	many := []kv.Salt{{}, {LoRA: "sql"}, {Namespace: "tenant-1"}, {LoRA: "sql", Namespace: "tenant-2"}}
+	for _, c := range []struct {
+		name   string
+		engine engine
+		form   int
+	}{
+		{"vllm arrays", engine{block: 4, ours: 4, salts: many, bare: true}, 0},
+		{"vllm maps", engine{block: 4, ours: 4, salts: many}, 1},
+		{"vllm joined", engine{block: 2, ours: 6, salts: many}, 1},
+		{"sglang arrays", engine{block: 4, ours: 4, salts: many, salted: 1, negate: true, clears: ClearsAll}, 0},
+		{"sglang maps", engine{block: 4, ours: 4, salts: many, salted: 1, negate: true}, 1},
+		{"sglang pages of one", engine{block: 1, ours: 4, salts: plain, negate: true, clears: ClearsAll}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			told := 0
+			for seed := range uint64(40) {
+				told += follow(t, c.engine, c.form, seed)
+			}
+			if told < 1000 {
+				t.Errorf("only %d blocks were ever there", told)
+			}
+		})
+	}
+}
+
+func follow(t *testing.T, g engine, form int, seed uint64) (told int) {
+	g.Rand = rand.New(rand.NewPCG(seed, 11))
+	g.hashes = map[string]kv.EngineHash{}
+	table, err := NewTable(Config{BlockSize: g.ours, EngineBlock: g.block, Clears: g.clears, Seed: seed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := follower{where: where{}, t: t}
+	var dec Decoder
+	var b Batch
+	for step := range 60 {
+		for range g.IntN(4) {
+			switch k := g.IntN(40); {
+			case k == 0:
+				g.clear()
+			case k < 16:
+				g.serve()
+			case k < 20:
+				g.offload()
+			default:
+				for range 1 + g.IntN(3) {
+					g.evict()
+				}
+			}
+		}
+		// What the engine caches behind a block that is gone is known to it alone.
+		payload := g.flush(form)
+		if err := dec.Decode(payload, &b); err != nil {
+			t.Fatal(err)
+		}
+		f.apply(table.Apply(&b, nil))
+		truth := g.truth()
+		for tier := range truth {
+			told += len(truth[tier])
+		}
+		s := table.Stats()
+		if s.Orphans+s.Tokenless+s.Misaligned+s.Nameless+s.Partial+s.Refused > 0 {
+			t.Fatalf("seed %d, step %d: something was left out: %+v", seed, step, s)
+		}
+		if !f.where.same(truth) {
+			t.Fatalf("seed %d, step %d: told of\n%v, there is\n%v", seed, step, f.where, truth)
+		}
+		for tier := range kv.Tier(kv.Tiers) {
+			if s.Blocks[tier] != len(truth[tier]) {
+				t.Fatalf("seed %d, step %d: %d blocks on %v, there are %d", seed, step, s.Blocks[tier], tier, len(truth[tier]))
+			}
+		}
+		again := follower{where: where{}, t: t}
+		again.where.add(0, 1)
+		description := table.Describe(nil)
+		again.apply(description)
+		parentsFirst(t, description)
+		if !again.where.same(truth) {
+			t.Fatalf("seed %d, step %d: described as\n%v, there is\n%v", seed, step, again.where, truth)
+		}
+	}
+	return told
+}
+
+// TestUnchainedHashes: of an engine that names blocks by their own tokens nothing is told that is not there, and soon it is
+// said that nothing can be known.
+func TestUnchainedHashes(t *testing.T) {
+	refused := 0
+	for seed := range uint64(80) {
+		per := 1 + int(seed%2)
+		size := 3 + 4*int(seed/2%2)
+		g := engine{block: size, ours: size * per, salts: []kv.Salt{{}}, negate: true, unchained: true, Rand: rand.New(rand.NewPCG(seed, 41)), hashes: map[string]kv.EngineHash{}}
+		table := newTable(t, Config{BlockSize: g.ours, EngineBlock: g.block})
+		f := follower{where: where{}, t: t}
+		var dec Decoder
+		var b Batch
+		for step := range 40 {
+			for range g.IntN(4) {
+				if g.IntN(2) == 0 {
+					g.serve()
+				} else {
+					g.evict()
+				}
+			}
+			if err := dec.Decode(g.flush(0), &b); err != nil {
+				t.Fatal(err)
+			}
+			f.apply(table.Apply(&b, nil))
+			truth := g.truth()
+			for seq := range f.where[kv.TierDevice] {
+				if !truth[kv.TierDevice][seq] {
+					t.Fatalf("seed %d, step %d: block %x is told of, and is not there", seed, step, seq)
+				}
+			}
+		}
+		if table.Err() != nil {
+			refused++
+			if table.Stats().Held > 0 {
+				t.Fatal("something is held by names that are not trusted")
+			}
+			table.Clear(nil)
+			if table.Err() != nil {
+				t.Fatal("a new life of the engine is not trusted")
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("such an engine is never refused")
+	}
+}
+
+// parentsFirst holds a description to its order: no block comes behind one that follows it.
+func parentsFirst(t *testing.T, description []kv.Event) {
+	t.Helper()
+	told, passed := where{}, where{}
+	for _, ev := range description {
+		seq := ev.Parent
+		if ev.Start > 0 && !told[ev.Tier][seq] {
+			passed.add(ev.Tier, seq)
+		}
+		for i, b := range ev.Blocks {
+			seq = kv.Extend(seq, ev.Start+uint32(i), b)
+			if passed[ev.Tier][seq] {
+				t.Fatalf("%v block %x comes behind one that follows it", ev.Tier, seq)
+			}
+			told.add(ev.Tier, seq)
+		}
+	}
+}
+
+// TestDescribeDeep: a description has its order also where few blocks are left of very long sequences.
+func TestDescribeDeep(t *testing.T) {
+	table := newTable(t, Config{BlockSize: 2})
+	f := follower{where: where{}, t: t}
+	const n = 20_000
+	for i := range kv.EngineHash(n) {
+		b := Batch{Events: []Event{one(i, i+1)}}
+		if i%1000 > 1 && i < n-2 {
+			b.Events = append(b.Events, gone(i))
+		}
+		f.apply(table.Apply(&b, nil))
+	}
+	again := follower{where: where{}, t: t}
+	description := table.Describe(nil)
+	again.apply(description)
+	parentsFirst(t, description)
+	if !again.where.same(f.where) || len(f.where[kv.TierDevice]) < 20 || len(f.where[kv.TierDevice]) > 1000 {
+		t.Errorf("%d blocks are described as %d", len(f.where[kv.TierDevice]), len(again.where[kv.TierDevice]))
+	}
+}
+
+// TestSaltsAreGivenBack: what blocks were under is forgotten with the last of them.
+func TestSaltsAreGivenBack(t *testing.T) {
+	table := newTable(t, Config{BlockSize: 2})
+	for i := range 200_000 {
+		h := kv.EngineHash(i + 1)
+		b := Batch{Events: []Event{
+			{Kind: Stored, Hashes: []kv.EngineHash{h}, Tokens: []kv.Token{1, 2}, BlockSize: 2, Group: -1, Salt: fmt.Sprint(i)},
+			{Kind: Removed, Hashes: []kv.EngineHash{h}, Group: -1},
+		}}
+		if got := table.Apply(&b, nil); len(got) != 2 {
+			t.Fatalf("salt %d: %v", i, got)
+		}
+	}
+	if s := table.Stats(); s.Bytes > 1<<20 || s.Held != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func newTable(t testing.TB, cfg Config) *Table {
+	t.Helper()
+	table, err := NewTable(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}

@@ -1,0 +1,84 @@
+package llamacpp
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
+)
+
+// Preprocess has the server make the tokens of a text by /tokenize, of a conversation after its template
+// made a text of it by /apply-template.
+func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	var chat []byte
+	if len(req.Chat) > 0 {
+		c, err := prep.DecodeChat(req.Chat)
+		if err != nil {
+			return nil, err
+		}
+		chat = prep.AppendChat(nil, c)
+	}
+	if !e.native {
+		return nil, fault.New(fault.Unimplemented, "the engine makes no prompts: name the directory of its model with --model-path, and they are made here")
+	}
+	inside, done, err := e.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &engine.Preprocessed{Attempt: req.Attempt}
+	if err := done(e.prompt(inside, req, chat, p)); err != nil {
+		return nil, err
+	}
+	card := e.Card()
+	if err := p.Validate(card.VocabSize); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// prompt asks for the tokens and reads them into p.
+func (e *Engine) prompt(ctx context.Context, req *engine.PreprocessRequest, chat []byte, p *engine.Preprocessed) error {
+	text, special, add := req.Text, req.ParseSpecial, req.AddSpecial
+	if chat != nil {
+		var made struct {
+			Prompt *string `json:"prompt"`
+		}
+		if err := e.client.JSON(ctx, &remote.Call{Path: "/apply-template", Body: chat}, &made); remote.NotFound(err) {
+			return fault.New(fault.Unimplemented, "the engine's version has no /apply-template: take a newer one, or name the directory of its model with --model-path")
+		} else if err != nil {
+			return err
+		}
+		if made.Prompt == nil {
+			return fault.New(fault.Unavailable, "the engine answers a question for a prompt with what is none")
+		}
+		// As its own chat endpoint does.
+		text, special, add = *made.Prompt, true, true
+	}
+	body := strictjson.AppendString([]byte(`{"content":`), text)
+	body = strconv.AppendBool(append(body, `,"add_special":`...), add)
+	body = strconv.AppendBool(append(body, `,"parse_special":`...), special)
+	answer, err := e.client.Read(ctx, &remote.Call{Method: http.MethodPost, Path: "/tokenize", Body: append(body, '}')}, remote.MaxEvent)
+	if err != nil {
+		return err
+	}
+	c := remote.NewCursor(answer)
+	for c.Open('{'); c.More('}'); {
+		if string(c.Key()) == "tokens" {
+			p.Tokens = c.Tokens(p.Tokens[:0])
+		} else {
+			c.Skip()
+		}
+	}
+	if c.End() != nil {
+		return &fault.Error{Code: fault.Unavailable, Message: "the engine answers a question for a prompt with what is none", Err: c.Err()}
+	}
+	return nil
+}

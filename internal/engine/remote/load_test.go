@@ -1,0 +1,91 @@
+package remote
+
+import (
+	"testing"
+
+	"penstock/internal/engine"
+)
+
+// TestLoad: our own requests count at once, those of others as far as the engine's count goes
+// beyond what may be ours.
+func TestLoad(t *testing.T) {
+	l := newLoad(4, 100)
+	request := func() *flight {
+		a := &attempt{req: testRequest(10), open: 1}
+		return l.begin(a)
+	}
+	expect := func(what string, want engine.Load) {
+		t.Helper()
+		want.TotalBlocks = 100
+		if got := l.now(); got != want {
+			t.Errorf("%s: %+v, want %+v", what, got, want)
+		}
+	}
+	expect("idle", engine.Load{})
+	a, b := request(), request()
+	expect("two begun", engine.Load{Running: 2, UsedBlocks: 4, PrefillTokens: 18})
+	l.grew(a, 3)
+	expect("one has tokens", engine.Load{Running: 2, UsedBlocks: 5, PrefillTokens: 9})
+	l.take(&Gauges{Running: 3, Waiting: 2, Usage: 0.5, Preemptions: 7})
+	expect("others", engine.Load{Running: 3, Waiting: 2, UsedBlocks: 50, PrefillTokens: 9, Preemptions: 7})
+
+	a.whole = true
+	l.end(a)
+	l.end(b) // broken off
+	l.take(&Gauges{Running: 3})
+	expect("what the engine has not noticed is not of others", engine.Load{})
+	l.take(&Gauges{Running: 2})
+	expect("nor at the next reading", engine.Load{})
+	l.take(&Gauges{Running: 2})
+	expect("later it is", engine.Load{Running: 2})
+	for range missable {
+		l.missed()
+	}
+	expect("unread", engine.Load{})
+	if w := l.warnings(); len(w) != 1 || w[0].Code != engine.WarnNoMetrics {
+		t.Errorf("%+v", w)
+	}
+	l.take(&Gauges{Adapters: []string{"b", "x", "a"}})
+	if w, got := l.warnings(), l.adapters([]string{"a", "b", "c"}); len(w) != 0 || len(got) != 2 || got[0] != "a" || got[1] != "b" {
+		t.Errorf("%+v %v", w, got)
+	}
+}
+
+// TestLedger: a warning comes when promises are not kept, and goes when they are.
+func TestLedger(t *testing.T) {
+	l := newLedger(4)
+	say := func(n, guess, reported int) {
+		for range n {
+			l.note(guess, reported)
+		}
+	}
+	codes := func(silent bool) string {
+		out := ""
+		for _, w := range l.warnings(silent) {
+			out += w.Code
+		}
+		return out
+	}
+	say(100, 40, 40)
+	if got := codes(false); got != "" {
+		t.Errorf("kept promises: %s", got)
+	}
+	say(40, 40, 0)
+	if got := codes(false); got != engine.WarnMispredict {
+		t.Errorf("broken promises: %q", got)
+	}
+	say(40, 40, 38)
+	if got := codes(false); got != "" {
+		t.Errorf("kept again: %s", got)
+	}
+	var s Stats
+	l.stats(&s)
+	if s.Compared != 180 || s.Apart != 40 || s.Predicted != 7200 || s.Reported != 4000+40*38 {
+		t.Errorf("%+v", s)
+	}
+	l = newLedger(4)
+	say(40, 0, 40)
+	if loud, silent := codes(false), codes(true); loud != engine.WarnMispredict || silent != engine.WarnEventsAlone {
+		t.Errorf("never promised: %q, and without events %q", loud, silent)
+	}
+}

@@ -1,0 +1,147 @@
+package sglang
+
+import (
+	"strconv"
+
+	"penstock/core/fault"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
+)
+
+// Call asks for one choice by /generate.
+func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
+	if err := d.refuse(p); err != nil {
+		return err
+	}
+	call.Path = "/generate"
+	b := append(call.Large.B, `{"rid":`...)
+	b = strconv.AppendQuote(b, p.ID)
+	b = append(b, `,"input_ids":`...)
+	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
+	b = append(b, `,"stream":true`...)
+	if p.Request.Logprobs >= 0 {
+		b = append(b, `,"return_logprob":true,"logprob_start_len":-1,"top_logprobs_num":`...)
+		b = strconv.AppendInt(b, int64(p.Request.Logprobs), 10)
+	}
+	if name := p.Request.Salt.LoRA; name != "" {
+		b = append(b, `,"lora_path":`...)
+		b = strictjson.AppendString(b, name)
+	}
+	if salt := p.Request.Salt.Namespace; salt != "" {
+		// One of the two is what the engine's version calls it. One that knows neither would
+		// share what must not be: see probe.
+		b = append(b, `,"extra_key":`...)
+		b = strictjson.AppendString(b, salt)
+	}
+	if d.rank >= 0 {
+		b = append(b, `,"routed_dp_rank":`...)
+		b = strconv.AppendInt(b, int64(d.rank), 10)
+		b = append(b, `,"data_parallel_rank":`...)
+		b = strconv.AppendInt(b, int64(d.rank), 10)
+	}
+	b = append(b, `,"sampling_params":`...)
+	call.Large.B = append(d.sampling(b, p), '}')
+	return nil
+}
+
+// refuse returns what a request asks for that SGLang has no equal of.
+func (d *dialect) refuse(p *remote.Part) error {
+	s := &p.Request.Sampling
+	for _, f := range [...]struct {
+		name      string
+		v         float64
+		low, high float64
+	}{
+		{"presence_penalty", s.PresencePenalty, -2, 2},
+		{"frequency_penalty", s.FrequencyPenalty, -2, 2},
+		{"repetition_penalty", s.RepetitionPenalty, 0, 2},
+	} {
+		if f.v < f.low || f.v > f.high {
+			return fault.Param(f.name, "%s is %v; the engine takes %v to %v", f.name, f.v, f.low, f.high)
+		}
+	}
+	return nil
+}
+
+// sampling appends sampling_params.
+func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
+	s := &p.Request.Sampling
+	field := func(name string) {
+		b = append(b, ',', '"')
+		b = append(b, name...)
+		b = append(b, '"', ':')
+	}
+	float := func(name string, v, unless float64) {
+		if v != unless {
+			field(name)
+			b = remote.AppendFloat(b, v)
+		}
+	}
+	b = append(b, `{"max_new_tokens":`...)
+	b = strconv.AppendInt(b, int64(p.MaxTokens), 10)
+	field("temperature")
+	b = remote.AppendFloat(b, s.Temperature)
+	// Zeros are off; the defaults of a checkpoint must not come in their place.
+	field("top_p")
+	b = remote.AppendFloat(b, orOne(s.TopP))
+	field("top_k")
+	if s.TopK > 0 {
+		b = strconv.AppendInt(b, int64(s.TopK), 10)
+	} else {
+		b = append(b, "-1"...)
+	}
+	field("min_p")
+	b = remote.AppendFloat(b, s.MinP)
+	field("repetition_penalty")
+	b = remote.AppendFloat(b, orOne(s.RepetitionPenalty))
+	float("presence_penalty", s.PresencePenalty, 0)
+	float("frequency_penalty", s.FrequencyPenalty, 0)
+	if p.MinTokens > 0 {
+		field("min_new_tokens")
+		b = strconv.AppendInt(b, int64(p.MinTokens), 10)
+	}
+	if s.Temperature > 0 {
+		// It has a meaning where the server runs with deterministic inference.
+		field("sampling_seed")
+		b = strconv.AppendUint(b, p.Seed&(1<<31-1), 10)
+	}
+	if len(p.Request.Stop.Tokens) > 0 {
+		field("stop_token_ids")
+		b = remote.AppendTokens(b, p.Request.Stop.Tokens)
+	}
+	if p.Request.Stop.IgnoreEOS {
+		field("ignore_eos")
+		b = append(b, "true"...)
+	}
+	if len(s.Bias) > 0 {
+		field("logit_bias")
+		b = appendBias(b, s.Bias)
+	}
+	if p.Request.Guide != nil {
+		field("json_schema")
+		b = strictjson.AppendString(b, string(p.Request.Guide.Schema))
+	}
+	return append(b, `,"skip_special_tokens":false,"no_stop_trim":true}`...)
+}
+
+func orOne(v float64) float64 {
+	if v == 0 {
+		return 1
+	}
+	return v
+}
+
+func appendBias(b []byte, bias []engine.TokenBias) []byte {
+	b = append(b, '{')
+	for i, t := range bias {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '"')
+		b = strconv.AppendUint(b, uint64(t.Token), 10)
+		b = append(b, '"', ':')
+		b = remote.AppendFloat(b, float64(t.Bias))
+	}
+	return append(b, '}')
+}

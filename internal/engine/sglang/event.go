@@ -1,0 +1,268 @@
+package sglang
+
+import (
+	"io"
+	"math"
+	"slices"
+	"strconv"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
+)
+
+// piece is an event of /generate as far as it matters. Its slices are the memory of the part, and
+// the event's own bytes.
+type piece struct {
+	ids                []kv.Token
+	completion, cached int // -1 if absent
+	finish             finish
+	message            string
+	status             int
+	matched            kv.Token
+	hasMatched, fault  bool
+	logprobs, top      []byte // arrays, as they are written
+}
+
+// finish is finish_reason.type.
+type finish uint8
+
+const (
+	goesOn finish = iota
+	stopped
+	length
+	aborted
+)
+
+// Event takes an event of an answer: what the choice has so far, or what is new of it.
+func (d *dialect) Event(p *remote.Part, data []byte) error {
+	if string(data) == "[DONE]" {
+		return io.EOF
+	}
+	e, err := decode(data, p.Tokens[:0])
+	p.Tokens = e.ids[:0]
+	switch {
+	case err != nil:
+		return engine.Broken("an answer that cannot be read", err)
+	case e.fault:
+		return remote.StreamError(data)
+	case e.finish == aborted:
+		return abortError(&e)
+	}
+	if e.cached >= 0 {
+		if err := p.Cached(e.cached); err != nil {
+			return err
+		}
+	}
+	if p.Over() {
+		return nil
+	}
+	have := p.Delivered(0)
+	ids, ok := e.fresh(have)
+	if !ok {
+		return engine.Broken("tokens with a gap before them", nil)
+	}
+	end := engine.NotFinished
+	switch {
+	case e.finish == length:
+		end = engine.FinishLength
+	case e.finish == stopped:
+		end = engine.FinishStop
+		if e.hasMatched && p.Request.Logprobs < 0 && !said(p, ids, e.matched) {
+			ids = append(ids, e.matched) // versions differ in whether it is among the tokens
+		}
+	}
+	if p.Request.Logprobs >= 0 {
+		if err := d.probs(p, &e, len(ids)); err != nil {
+			return err
+		}
+	}
+	return p.Deliver(0, ids, p.Logprobs, end)
+}
+
+// said reports whether token is the last of ids, or of what was delivered before.
+func said(p *remote.Part, ids []kv.Token, token kv.Token) bool {
+	if len(ids) > 0 {
+		return ids[len(ids)-1] == token
+	}
+	last, ok := p.Last()
+	return ok && last == token
+}
+
+// abortError is what an answer that the engine gave up means.
+func abortError(e *piece) error {
+	if e.status >= 400 && e.status < 500 {
+		said := strictjson.AppendString([]byte(`{"error":{"message":`), e.message)
+		said = strconv.AppendInt(append(said, `,"code":`...), int64(e.status), 10)
+		return remote.StreamError(append(said, "}}"...))
+	}
+	return fault.New(fault.Unavailable, "the engine gave the request up: %s", remote.Clean(e.message))
+}
+
+// fresh returns which ids of e are new, after so many. Streams repeat all from the beginning
+// unless the server was told otherwise; which it is shows in the number of tokens that the
+// event says there are so far. ok is false if neither fits.
+func (e *piece) fresh(have int) (ids []kv.Token, ok bool) {
+	n := len(e.ids)
+	switch {
+	case e.completion < 0:
+		return e.ids, true
+	case n == e.completion && n >= have:
+		return e.ids[have:], true
+	case have+n == e.completion, n == 0:
+		return e.ids, true
+	}
+	return nil, false
+}
+
+// probs reads the log-probabilities of the last n tokens: of the whole answer or of what is new,
+// they are the last that the event has.
+func (d *dialect) probs(p *remote.Part, e *piece, n int) error {
+	p.Logprobs, p.Top = p.Logprobs[:0], p.Top[:0]
+	if n == 0 {
+		return nil
+	}
+	c := remote.NewCursor(e.logprobs)
+	for c.Open('['); c.More(']'); {
+		token, v := pair(&c)
+		p.Logprobs = append(p.Logprobs, engine.Logprob{Token: token, Logprob: v})
+	}
+	if c.Err() != nil || len(p.Logprobs) < n {
+		return engine.Broken("tokens without log-probabilities", c.Err())
+	}
+	skip := len(p.Logprobs) - n
+	p.Logprobs = slices.Delete(p.Logprobs, 0, skip)
+	if p.Request.Logprobs == 0 {
+		return nil
+	}
+	return alternatives(p, e.top, n)
+}
+
+// alternatives reads the likeliest tokens beside each of the last n.
+func alternatives(p *remote.Part, data []byte, n int) error {
+	total := 0
+	c := remote.NewCursor(data)
+	for c.Open('['); c.More(']'); c.Skip() {
+		total++
+	}
+	if c.Err() != nil || total < n {
+		return engine.Broken("tokens without alternatives", c.Err())
+	}
+	p.Top = slices.Grow(p.Top, n*p.Request.Logprobs) // so that what points into it stays
+	c = remote.NewCursor(data)
+	c.Open('[')
+	for i := 0; c.More(']'); i++ {
+		if i < total-n || c.Null() {
+			if i < total-n {
+				c.Skip()
+			}
+			continue
+		}
+		from := len(p.Top)
+		for c.Open('['); c.More(']'); {
+			token, v := pair(&c)
+			if len(p.Top)-from < p.Request.Logprobs {
+				p.Top = append(p.Top, engine.TokenLogprob{Token: token, Logprob: v})
+			}
+		}
+		p.Logprobs[i-(total-n)].Top = p.Top[from:len(p.Top):len(p.Top)]
+	}
+	if c.Err() != nil {
+		return engine.Broken("alternatives that cannot be read", c.Err())
+	}
+	return nil
+}
+
+// pair reads [log-probability, token, text].
+func pair(c *remote.Cursor) (token kv.Token, logprob float32) {
+	i := 0
+	for c.Open('['); c.More(']'); i++ {
+		switch {
+		case i == 0 && !c.Null():
+			logprob = clamp(c.Float())
+		case i == 1:
+			token = c.Token()
+		case i > 1:
+			c.Skip()
+		}
+	}
+	return token, logprob
+}
+
+// clamp returns v as a log-probability: a number that is not above 0, nor infinite.
+func clamp(v float64) float32 {
+	return float32(max(min(v, 0), -math.MaxFloat32))
+}
+
+// decode reads an event. The tokens are appended to ids.
+func decode(data []byte, ids []kv.Token) (piece, error) {
+	e := piece{ids: ids, completion: -1, cached: -1}
+	c := remote.NewCursor(data)
+	for c.Open('{'); c.More('}'); {
+		switch string(c.Key()) {
+		case "output_ids":
+			if !c.Null() {
+				e.ids = c.Tokens(e.ids)
+			}
+		case "meta_info":
+			e.meta(&c)
+		case "error":
+			if !c.Null() {
+				e.fault = true
+				c.Skip()
+			}
+		default:
+			c.Skip()
+		}
+	}
+	return e, c.End()
+}
+
+// meta reads meta_info.
+func (e *piece) meta(c *remote.Cursor) {
+	for c.Open('{'); c.More('}'); {
+		switch key := c.Key(); {
+		case c.Null():
+		case string(key) == "completion_tokens":
+			e.completion = int(min(c.Int(), math.MaxInt32))
+		case string(key) == "cached_tokens":
+			e.cached = int(min(c.Int(), math.MaxInt32))
+		case string(key) == "finish_reason":
+			e.reason(c)
+		case string(key) == "output_token_logprobs":
+			e.logprobs = c.Raw()
+		case string(key) == "output_top_logprobs":
+			e.top = c.Raw()
+		default:
+			c.Skip()
+		}
+	}
+}
+
+// reason reads finish_reason.
+func (e *piece) reason(c *remote.Cursor) {
+	for c.Open('{'); c.More('}'); {
+		switch key := c.Key(); {
+		case c.Null():
+		case string(key) == "type":
+			switch c.Text() {
+			case "stop":
+				e.finish = stopped
+			case "length":
+				e.finish = length
+			default:
+				e.finish = aborted
+			}
+		case string(key) == "matched" && !c.Is('"') && !c.Is('['):
+			e.matched, e.hasMatched = c.Token(), true
+		case string(key) == "message":
+			e.message = c.Text()
+		case string(key) == "status_code":
+			e.status = int(min(c.Int(), 999))
+		default:
+			c.Skip()
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package sglang
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+)
+
+// scraper reads the engine's load of a rank.
+type scraper struct {
+	client   *remote.Client
+	rank     int // -1 is all
+	adapters []string
+}
+
+// scraper returns how the engine tells its load, nil if it does not.
+func (p *probe) scraper(ctx context.Context, adapters []string) (func(context.Context, *remote.Gauges) error, error) {
+	s := &scraper{client: p.client, rank: p.cfg.Spec.Rank, adapters: adapters}
+	var g remote.Gauges
+	err := s.loads(ctx, &g)
+	switch {
+	case err == nil:
+		return s.loads, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case p.server.EnableMetrics:
+		return s.prometheus, nil
+	}
+	p.warn(engine.WarnNoMetrics, "start SGLang with --enable-metrics",
+		"the engine tells its load neither by /v1/loads nor by /metrics: only the requests of this worker count")
+	return nil, nil
+}
+
+// loads reads what newer versions say of each rank.
+func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
+	var answer struct {
+		Loads []struct {
+			Rank    int     `json:"dp_rank"`
+			Running int     `json:"num_running_reqs"`
+			Waiting int     `json:"num_waiting_reqs"`
+			Usage   float64 `json:"token_usage"`
+		} `json:"loads"`
+	}
+	if err := s.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/loads", Query: "include=core"}, &answer); err != nil {
+		return err
+	}
+	for _, l := range answer.Loads {
+		if s.rank >= 0 && l.Rank != s.rank {
+			continue
+		}
+		g.Running += max(l.Running, 0)
+		g.Waiting += max(l.Waiting, 0)
+		g.Usage = max(g.Usage, min(l.Usage, 1))
+	}
+	g.Adapters = s.adapters
+	return nil
+}
+
+func (s *scraper) prometheus(ctx context.Context, g *remote.Gauges) error {
+	return s.client.Scrape(ctx, "/metrics", func(text []byte) { s.read(text, g) })
+}
+
+// read takes the series that matter. Each is there once for every tensor-parallel rank, which
+// say the same.
+func (s *scraper) read(text []byte, g *remote.Gauges) {
+	rank := strconv.Itoa(s.rank)
+	remote.Samples(text, "sglang:", func(m remote.Sample) {
+		if label := m.Label("dp_rank"); s.rank >= 0 && len(label) > 0 && string(label) != rank {
+			return
+		}
+		switch string(m.Name) {
+		case "sglang:num_running_reqs":
+			g.Running = max(g.Running, int(min(m.Value, 1<<30)))
+		case "sglang:num_queue_reqs":
+			g.Waiting = max(g.Waiting, int(min(m.Value, 1<<30)))
+		case "sglang:token_usage":
+			g.Usage = max(g.Usage, min(m.Value, 1))
+		}
+	})
+	g.Adapters = s.adapters
+}

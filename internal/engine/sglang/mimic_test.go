@@ -1,0 +1,80 @@
+package sglang
+
+import (
+	"context"
+	"testing"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/remote"
+	"penstock/internal/mimic"
+	"penstock/internal/mimic/mimictest"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var rig mimictest.Rig
+
+// config is that of an adapter of a server whose model is that of card.
+func config(t testing.TB, s *mimic.Server, card engine.Card) Config {
+	t.Helper()
+	return Config{
+		Spec: remote.Spec{
+			Kind: "sglang", URL: mimictest.URL(t, s), Rank: remote.AnyRank, Ranks: 1,
+			Events: mimictest.Endpoint(t, s.EventsAddr()), Replay: mimictest.Endpoint(t, s.ReplayAddr()),
+		},
+		Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, ContextLength: card.ContextLength, EOS: card.EOS,
+	}
+}
+
+// opened opens an adapter.
+func opened(t testing.TB, cfg Config) *Engine {
+	t.Helper()
+	e, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Client().Close)
+	return e
+}
+
+// unguided is an engine around a simulator, which holds answers to no schema; that of a server
+// which makes no prompts of conversations.
+type unguided struct{ *remote.Base }
+
+// Card implements engine.Engine.
+func (u unguided) Card() engine.Card {
+	card := u.Base.Card()
+	card.Guided = false
+	return card
+}
+
+// Generate implements engine.Engine.
+func (u unguided) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
+	if req.Guide != nil {
+		return engine.RefuseGuide()
+	}
+	return u.Base.Generate(ctx, req, sink)
+}
+
+// TestSuite holds the adapter to the contract over real sockets.
+func TestSuite(t *testing.T) {
+	for name, change := range map[string]func(*mimic.Config){
+		"events": func(c *mimic.Config) {
+			c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
+		},
+		"incremental arrays": func(c *mimic.Config) {
+			c.KVEvents, c.Features.Cumulative, c.Features.MapEvents = "tcp://127.0.0.1:0", mimic.Off, mimic.Off
+		},
+		"guessed": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
+				s, card := rig.Serve(t, mimic.SGLang, change)
+				return unguided{opened(t, config(t, s, card)).Base}
+			}})
+		})
+	}
+}

@@ -1,0 +1,161 @@
+package sglang
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/remote"
+	"penstock/internal/mimic"
+	"penstock/internal/zmtp"
+)
+
+func withEvents(c *mimic.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
+
+func codes(e *Engine) (all []string) {
+	for _, w := range e.Warnings() {
+		all = append(all, w.Code)
+	}
+	return all
+}
+
+// TestFindsEvents wants the engine's own word to be enough to follow its cache.
+func TestFindsEvents(t *testing.T) {
+	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	cfg := config(t, s, card)
+	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, zmtp.Endpoint{}
+	e := opened(t, cfg)
+	if c := e.Card(); c.KVGuessed || c.BlockSize != 16 || c.Blocks != 64 || c.ContextLength != 512 || c.Name != "tiny" {
+		t.Errorf("%+v", c)
+	}
+	if w := codes(e); len(w) != 0 {
+		t.Errorf("warnings %v", w)
+	}
+}
+
+func TestBlockSize(t *testing.T) {
+	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	cfg := config(t, s, card)
+	cfg.Spec.BlockSize = 24
+	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "multiple") {
+		t.Errorf("blocks that do not fit: %v", err)
+	}
+	cfg.Spec.BlockSize = 32
+	if c := opened(t, cfg).Card(); c.BlockSize != 32 || c.Blocks != 32 {
+		t.Errorf("joined blocks: %+v", c)
+	}
+	for _, c := range []struct{ page, set, want int }{{1, 0, defaultBlock}, {1, 24, 24}, {0, 0, defaultBlock}, {64, 0, 64}} {
+		p := &probe{cfg: &Config{Spec: remote.Spec{BlockSize: c.set}}, server: serverInfo{PageSize: c.page}}
+		if got, err := p.blockSize(); got != c.want || err != nil {
+			t.Errorf("pages of %d, block-size %d: %d, %v, want %d", c.page, c.set, got, err, c.want)
+		}
+	}
+}
+
+func TestWarnsWithoutEvents(t *testing.T) {
+	s, card := rig.Serve(t, mimic.SGLang, nil)
+	e := opened(t, config(t, s, card))
+	if w := codes(e); !e.Card().KVGuessed || !slices.Equal(w, []string{engine.WarnNoEvents}) {
+		t.Errorf("guessed %v, warnings %v", e.Card().KVGuessed, w)
+	}
+	if remedy := e.Warnings()[0].Remedy; !strings.Contains(remedy, `--kv-events-config '{"publisher":"zmq"`) {
+		t.Errorf("the remedy is %q", remedy)
+	}
+}
+
+// TestPredictions wants cached tokens as predicted, by events and by guess.
+func TestPredictions(t *testing.T) {
+	for name, change := range map[string]func(*mimic.Config){"events": withEvents, "guessed": nil} {
+		t.Run(name, func(t *testing.T) {
+			s, card := rig.Serve(t, mimic.SGLang, change)
+			e := opened(t, config(t, s, card))
+			ctx := enginetest.Start(t, e)
+			replica := enginetest.NewReplica()
+			watching, stop := context.WithCancel(ctx)
+			watched := make(chan error, 1)
+			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
+			for i := range 30 {
+				prompt := make([]kv.Token, 80)
+				for j := range prompt {
+					prompt[j] = kv.Token(1 + i%5 + j)
+				}
+				prompt[70] = kv.Token(200 + i)
+				enginetest.MustGenerate(t, ctx, e, &engine.Request{
+					ID: fmt.Sprint("prompt-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
+				})
+				h, _ := kv.NewHasher(16, kv.Salt{})
+				last := h.Chain(nil, prompt, nil)
+				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
+					t.Fatalf("the blocks of prompt %d were never reported", i)
+				}
+			}
+			stop()
+			if err := <-watched; err != nil {
+				t.Error(err)
+			}
+			stats := e.Stats()
+			if stats.Compared != 30 || stats.Apart != 0 || stats.Reported != 25*64 {
+				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Apart)
+			}
+		})
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for kind, want := range map[mimic.FaultKind]fault.Code{
+		mimic.FaultError: fault.Unavailable, mimic.FaultStreamError: fault.Unavailable, mimic.FaultDisconnect: fault.Unavailable,
+		mimic.FaultLimit: fault.Overloaded,
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			s, card := rig.Serve(t, mimic.SGLang, withEvents)
+			e := opened(t, config(t, s, card))
+			ctx := enginetest.Start(t, e)
+			req := &engine.Request{ID: "fault", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{1, 2, 3}, Stop: engine.Stop{MaxTokens: 400, IgnoreEOS: true}}
+			if err := s.Faults().Set(mimic.Fault{Kind: kind, Count: 1, After: 4}); err != nil {
+				t.Fatal(err)
+			}
+			_, err := enginetest.Generate(ctx, e, req)
+			if err == nil && kind == mimic.FaultDisconnect {
+				return // it struck before the first byte, and the call was made once more
+			}
+			if fault.Of(err) != want {
+				t.Errorf("%v, want %v", err, want)
+			}
+			enginetest.MustGenerate(t, ctx, e, req)
+		})
+	}
+}
+
+func TestPreprocess(t *testing.T) {
+	s, card := rig.Serve(t, mimic.SGLang, nil)
+	e := opened(t, config(t, s, card))
+	ctx := enginetest.Start(t, e)
+	p, err := e.Preprocess(ctx, &engine.PreprocessRequest{ID: "p", Attempt: 3, Text: "Where does the water go?"})
+	if err != nil || len(p.Tokens) == 0 || p.Attempt != 3 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	_, err = e.Preprocess(ctx, &engine.PreprocessRequest{ID: "p", Attempt: 1, Chat: []byte(`{"messages":[{"role":"user","content":"x"}]}`)})
+	if fault.Of(err) != fault.Unimplemented {
+		t.Errorf("a conversation, which the engine takes no questions about: %v", err)
+	}
+	if _, err = e.Preprocess(ctx, &engine.PreprocessRequest{Attempt: 1, Chat: []byte("{")}); fault.Of(err) != fault.Invalid {
+		t.Errorf("no JSON: %v", err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	s, card := rig.Serve(t, mimic.SGLang, nil)
+	e := opened(t, config(t, s, card))
+	ctx := enginetest.Start(t, e)
+	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{1, 2, 3}, Stop: engine.Stop{MaxTokens: 2}, Sampling: engine.Sampling{PresencePenalty: 3}}
+	_, err := enginetest.Generate(ctx, e, req)
+	if f, ok := err.(*fault.Error); !ok || f.Code != fault.Invalid || f.Param != "presence_penalty" {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,99 @@
+package sglang
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
+)
+
+// Preprocess has the server make the tokens of a text or a conversation, by /tokenize. Not all
+// versions take conversations there. The server reads the names of special tokens in a text as
+// those tokens, whether or not the request asks for it.
+func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	body, err := e.question(req)
+	if err != nil {
+		return nil, err
+	}
+	inside, done, err := e.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &engine.Preprocessed{Attempt: req.Attempt}
+	if err := done(e.tokenize(inside, body, len(req.Chat) > 0, p)); err != nil {
+		return nil, err
+	}
+	card := e.Card()
+	if err := p.Validate(card.VocabSize); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// question returns the body that asks for the tokens of a request.
+func (e *Engine) question(req *engine.PreprocessRequest) ([]byte, error) {
+	model := e.model
+	if card := e.Card(); slices.Contains(card.Adapters, req.Model) {
+		model = req.Model
+	}
+	body := strictjson.AppendString([]byte(`{"model":`), model)
+	if len(req.Chat) == 0 {
+		body = strictjson.AppendString(append(body, `,"prompt":`...), req.Text)
+		body = append(body, `,"add_special_tokens":`...)
+		return append(strconv.AppendBool(body, req.AddSpecial), '}'), nil
+	}
+	chat, err := prep.DecodeChat(req.Chat)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(body, ','), prep.AppendChat(nil, chat)[1:]...), nil
+}
+
+// tokenize asks for the tokens and reads them into p.
+func (e *Engine) tokenize(ctx context.Context, body []byte, chat bool, p *engine.Preprocessed) error {
+	a, err := e.client.Do(ctx, &remote.Call{Path: "/tokenize", Body: body})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	switch {
+	case a.Status == http.StatusNotFound:
+		return noPrompts()
+	case !a.OK():
+		err := a.Refused()
+		if said := err.Error(); chat && strings.Contains(said, "prompt") && strings.Contains(strings.ToLower(said), "required") {
+			return noPrompts() // it asks for a text in place of the conversation
+		}
+		return err
+	}
+	text, err := a.All(ctx)
+	if err != nil {
+		return err
+	}
+	c := remote.NewCursor(text)
+	for c.Open('{'); c.More('}'); {
+		if string(c.Key()) == "tokens" {
+			p.Tokens = c.Tokens(p.Tokens[:0])
+		} else {
+			c.Skip()
+		}
+	}
+	if c.End() != nil {
+		return &fault.Error{Code: fault.Unavailable, Message: "the engine answers a question for a prompt with what is none", Err: c.Err()}
+	}
+	return nil
+}
+
+func noPrompts() error {
+	return fault.New(fault.Unimplemented, "the engine makes no prompts of this: name the directory of its model with --model-path, and they are made here")
+}

@@ -1,0 +1,122 @@
+package sglang
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+)
+
+// probe finds out what a server is.
+type probe struct {
+	cfg    *Config
+	client *remote.Client
+
+	model    string // the first name that it serves
+	adapters []string
+	length   int // max_model_len; 0 if it is not said
+	server   serverInfo
+	warnings []engine.Warning
+}
+
+func (p *probe) warn(code, remedy, detail string) {
+	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
+}
+
+// serverInfo is the part of /server_info that matters: the settings of the server, and what
+// it has computed from them.
+type serverInfo struct {
+	Version           string    `json:"version"`
+	ModelPath         string    `json:"model_path"`
+	PageSize          int       `json:"page_size"`
+	DPSize            int       `json:"dp_size"`
+	ContextLength     int       `json:"context_length"`
+	MaxTotalTokens    int       `json:"max_total_num_tokens"`
+	DisableRadixCache bool      `json:"disable_radix_cache"`
+	EnableMetrics     bool      `json:"enable_metrics"`
+	GrammarBackend    string    `json:"grammar_backend"`
+	KVEvents          *kvEvents `json:"kv_events"`
+	States            []struct {
+		MaxTotalTokens int `json:"max_total_num_tokens"`
+	} `json:"internal_states"`
+}
+
+// kvEvents is how newer versions say where they publish cache events.
+type kvEvents struct {
+	Publisher string `json:"publisher"`
+	Host      string `json:"endpoint_host"`
+	Port      int    `json:"endpoint_port_base"`
+	BlockSize int    `json:"block_size"`
+	DPSize    int    `json:"dp_size"`
+}
+
+// page returns how many tokens a page has; 0 if the engine does not say.
+func (p *probe) page() int {
+	if ev := p.server.KVEvents; ev != nil && ev.BlockSize > 0 {
+		return ev.BlockSize
+	}
+	return max(p.server.PageSize, 0)
+}
+
+// window returns how many tokens prompt and output may have; 0 if the engine does not say.
+func (p *probe) window() int {
+	if p.length > 0 {
+		return p.length
+	}
+	return max(p.server.ContextLength, 0)
+}
+
+// tokenRoom returns for how many tokens a rank has room; 0 if the engine does not say.
+func (p *probe) tokenRoom() int {
+	if p.server.MaxTotalTokens > 0 {
+		return p.server.MaxTotalTokens
+	}
+	if len(p.server.States) > 0 {
+		return max(p.server.States[0].MaxTotalTokens, 0)
+	}
+	return 0
+}
+
+// findModel reads which model is served, and its adapters.
+func (p *probe) findModel(ctx context.Context) error {
+	var models struct {
+		Data []struct {
+			ID     string `json:"id"`
+			Parent string `json:"parent"`
+			Length int    `json:"max_model_len"`
+		} `json:"data"`
+	}
+	if err := p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, &models); err != nil {
+		return err
+	}
+	p.model, p.adapters = "", nil
+	for _, m := range models.Data {
+		switch {
+		case m.Parent != "":
+			p.adapters = append(p.adapters, m.ID)
+		case p.model == "":
+			p.model, p.length = m.ID, m.Length
+		}
+	}
+	slices.Sort(p.adapters)
+	p.adapters = slices.Compact(p.adapters)
+	if p.model == "" {
+		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
+	}
+	return nil
+}
+
+// findServer reads the server's settings.
+func (p *probe) findServer(ctx context.Context) (err error) {
+	for _, path := range []string{"/server_info", "/get_server_info"} {
+		err = p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &p.server)
+		if !remote.NotFound(err) {
+			return err
+		}
+	}
+	return fmt.Errorf("the engine at %s has no /server_info; is it SGLang? %w", p.cfg.Spec.URL.Host, err)
+}

@@ -1,0 +1,265 @@
+// Package sglang is the adapter of SGLang's server. Tokens go in and come out by /generate;
+// clients' own requests pass through its OpenAI API. What the server is and has, its cache
+// events among it, it says itself: see Open.
+package sglang
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+
+	"penstock/core/enginefeed"
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/shadow"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/zmtp"
+)
+
+// Config says which server, and what is known here of its model.
+type Config struct {
+	Spec remote.Spec
+	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
+	// then requests are passed on, and the rest of what is known of the model is not needed.
+	Tokenizer engine.TokenizerRef
+	VocabSize int
+	// ContextLength is that of the checkpoint, for engines that do not say theirs; 0 if unknown.
+	ContextLength int
+	EOS           []kv.Token
+	Defaults      engine.Sampling
+	// ToolParser and ReasoningParser are those of the card.
+	ToolParser, ReasoningParser string
+	Log                         *slog.Logger // nil is none
+}
+
+// Engine is one data-parallel rank of an SGLang server.
+type Engine struct {
+	*remote.Base
+	model  string // what the server calls it
+	client *remote.Client
+}
+
+// Compile-time guards.
+var (
+	_ engine.Engine        = (*Engine)(nil)
+	_ engine.KVSource      = (*Engine)(nil)
+	_ engine.LoadSource    = (*Engine)(nil)
+	_ engine.WarningSource = (*Engine)(nil)
+	_ engine.AdapterSource = (*Engine)(nil)
+	_ engine.Preprocessor  = (*Engine)(nil)
+	_ engine.Passer        = (*Engine)(nil)
+	_ remote.Dialect       = (*dialect)(nil)
+)
+
+// dialect speaks /generate.
+type dialect struct {
+	rank int // that requests are pinned to, -1 for none
+}
+
+// defaultBlock is how many tokens a block has where the engine's pages are single tokens, which
+// is how SGLang comes.
+const defaultBlock = 32
+
+// Open asks the server what it is and has, waiting while it loads its model, and returns an engine that
+// does nothing until Run. What does not fit together is an error that says what to set; what makes the
+// server serve worse than it could becomes a warning.
+func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	cfg.Spec.EnsureDefaults()
+	if err := cfg.Spec.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	p := &probe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
+	e, err := p.open(ctx)
+	if err != nil {
+		p.client.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// open finds out everything and makes the engine.
+func (p *probe) open(ctx context.Context) (*Engine, error) {
+	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
+		return nil, err
+	}
+	if err := p.findServer(ctx); err != nil {
+		return nil, err
+	}
+	card, err := p.card()
+	if err != nil {
+		return nil, err
+	}
+	d, err := p.tokens(ctx, &card)
+	if err != nil {
+		return nil, err
+	}
+	passes, err := p.passes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	source, err := p.source(&card)
+	if err != nil {
+		return nil, err
+	}
+	scrape, err := p.scraper(ctx, card.Adapters)
+	if err != nil {
+		return nil, err
+	}
+	card.Guided = d != nil && p.server.GrammarBackend != "none"
+	e := &Engine{model: p.model, client: p.client}
+	e.Base, err = remote.New(remote.Config{
+		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Dialect: d, Cached: remote.ReportsAll,
+		Scrape: scrape, Alive: p.alive, Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
+	})
+	return e, err
+}
+
+// upstream is what the server calls the model of a request: an adapter by its own name.
+func (e *Engine) upstream(lora string) string {
+	if lora != "" {
+		return lora
+	}
+	return e.model
+}
+
+// alive asks whether the server answers.
+func (p *probe) alive(ctx context.Context) error {
+	_, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16)
+	return err
+}
+
+// unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
+const unknownVocabulary = 1<<31 - 1
+
+// card describes the model served.
+func (p *probe) card() (engine.Card, error) {
+	size, err := p.blockSize()
+	if err != nil {
+		return engine.Card{}, err
+	}
+	cfg := p.cfg
+	card := engine.Card{
+		Name: cmp.Or(cfg.Spec.Name, p.model), Engine: "sglang", BlockSize: size, Ranks: 1,
+		ContextLength: cmp.Or(p.window(), cfg.ContextLength), VocabSize: cmp.Or(cfg.VocabSize, unknownVocabulary),
+		EOS: cfg.EOS, Defaults: cfg.Defaults, Adapters: p.adapters, Tokenizer: cfg.Tokenizer,
+		Numerics:   "sglang-" + p.server.Version + "-" + p.server.ModelPath,
+		ToolParser: cfg.ToolParser, ReasoningParser: cfg.ReasoningParser,
+	}
+	if card.Name != p.model {
+		card.Aliases = []string{p.model}
+	}
+	if card.Tokenizer.Kind == "" {
+		card.Tokenizer.Kind = "engine"
+	}
+	if card.ContextLength == 0 {
+		return card, fmt.Errorf("the engine at %s does not say how long its context is; name the directory of its model with --model-path", cfg.Spec.URL.Host)
+	}
+	card.Blocks = max(cmp.Or(p.tokenRoom(), card.ContextLength)/size, 1)
+	return card, card.Validate()
+}
+
+// blockSize returns how many tokens our blocks have: the engine's pages, or so many of them.
+func (p *probe) blockSize() (int, error) {
+	page, set := p.page(), p.cfg.Spec.BlockSize
+	switch {
+	case set == 0 && page < 2:
+		return defaultBlock, nil
+	case set == 0:
+		return page, nil
+	case page > 0 && set%page != 0:
+		return 0, fmt.Errorf("block-size is %d, and the engine's pages have %d tokens: set it to a multiple of that, or leave it out", set, page)
+	}
+	return set, nil
+}
+
+// tokens returns what speaks tokens with the engine, nil if requests can only be passed on.
+func (p *probe) tokens(ctx context.Context, card *engine.Card) (remote.Dialect, error) {
+	spec := &p.cfg.Spec
+	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
+		return nil, nil
+	}
+	d := &dialect{rank: -1}
+	if spec.Ranks > 1 {
+		d.rank = spec.Rank
+	}
+	seen, err := remote.Ask(ctx, p.client, card, d, []kv.Token{1, 2})
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err == nil && seen.Tokens > 0:
+		return d, nil
+	case fault.Of(err) == fault.Overloaded:
+		return nil, err
+	case spec.Mode == remote.ModeTokens:
+		return nil, fmt.Errorf("the engine at %s gives no token ids by /generate; take a newer SGLang, or set mode=%s: %w", spec.URL.Host, remote.ModePass, err)
+	}
+	p.warn(engine.WarnText, "take a newer SGLang", "the engine gives no token ids by /generate: requests are passed on as they are, and streams cannot move to another worker")
+	return nil, nil
+}
+
+// passes returns which of clients' requests can be passed on.
+func (p *probe) passes(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"} {
+		ok, err := p.client.Exists(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			all = append(all, path)
+		}
+	}
+	return all, nil
+}
+
+// source returns what follows the engine's cache: its events, else a model of it.
+func (p *probe) source(card *engine.Card) (remote.Source, error) {
+	if p.server.DisableRadixCache {
+		p.warn(engine.WarnNoCache, "start SGLang without --disable-radix-cache", "the engine's radix cache is off: it reuses nothing")
+		return nil, nil
+	}
+	events, err := p.eventsAt()
+	if err != nil {
+		return nil, err
+	}
+	if !events.IsZero() {
+		return remote.EventFeed(remote.FeedConfig{
+			Events: events, Replay: p.cfg.Spec.Replay, Log: p.cfg.Log,
+			Table: enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsAll},
+		})
+	}
+	card.KVGuessed = true
+	p.warn(engine.WarnNoEvents, `start SGLang with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557"}'`,
+		"the engine publishes no cache events: what it has cached is guessed from the requests sent to it")
+	m, err := shadow.NewBlocks(shadow.BlocksConfig{BlockSize: card.BlockSize, Capacity: card.Blocks})
+	if err != nil {
+		return nil, err
+	}
+	return remote.Shadow(m), nil
+}
+
+// eventsAt returns where the engine publishes: what the settings say, else what it says itself,
+// on the host of its URL if that is all interfaces.
+func (p *probe) eventsAt() (zmtp.Endpoint, error) {
+	spec, ev := &p.cfg.Spec, p.server.KVEvents
+	if !spec.Events.IsZero() || ev == nil || ev.Publisher != "zmq" || ev.Port == 0 {
+		return spec.Events, nil
+	}
+	host := ev.Host
+	if ip := net.ParseIP(host); host == "" || host == "*" || ip != nil && ip.IsUnspecified() {
+		host = spec.URL.Hostname()
+	}
+	at, err := zmtp.ParseEndpoint("tcp://" + net.JoinHostPort(host, strconv.Itoa(ev.Port)))
+	if err != nil {
+		return zmtp.Endpoint{}, fmt.Errorf("the engine says that it publishes its cache events where nobody can subscribe (%w); set events=tcp://HOST:PORT", err)
+	}
+	return at.Rank(max(spec.Rank, 0)), nil
+}

@@ -1,0 +1,95 @@
+package trtllm
+
+import (
+	"strconv"
+
+	"penstock/core/fault"
+	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
+)
+
+// Call asks for one choice by /v1/completions. The server refuses fields that it does not know,
+// so nothing is sent that nobody asked for.
+func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
+	switch {
+	case p.Request.Logprobs >= 0:
+		return refuse("logprobs", "the engine names the tokens of log-probabilities by their text only; ask without them")
+	case p.Request.Salt.LoRA != "":
+		return refuse("model", "the engine takes LoRA adapters by their files only, which are not known here")
+	}
+	call.Path = "/v1/completions"
+	b := append(call.Large.B, `{"model":`...)
+	b = strictjson.AppendString(b, d.model)
+	b = append(b, `,"prompt":`...)
+	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
+	b = append(b, `,"stream":true,"stream_options":{"include_usage":true},"detokenize":false,"add_special_tokens":false`...)
+	b = d.sampling(b, p)
+	if salt := p.Request.Salt.Namespace; salt != "" {
+		b = append(b, `,"cache_salt":`...)
+		b = strictjson.AppendString(b, salt)
+	}
+	if g := p.Request.Guide; g != nil {
+		b = append(b, `,"response_format":{"type":"json","schema":`...)
+		b = append(append(b, g.Schema...), '}')
+	}
+	call.Large.B = append(b, '}')
+	return nil
+}
+
+func refuse(param, why string) error {
+	f := fault.New(fault.Unimplemented, "%s", why)
+	f.Param = param
+	return f
+}
+
+// sampling appends how tokens are drawn. What is off is left out: its defaults are off, and
+// versions differ in what they take for it.
+func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
+	s := &p.Request.Sampling
+	number := func(name string, v, unless float64) {
+		if v != unless {
+			b = append(b, ',', '"')
+			b = append(b, name...)
+			b = append(b, '"', ':')
+			b = remote.AppendFloat(b, v)
+		}
+	}
+	number("max_tokens", float64(p.MaxTokens), -1)
+	if s.Temperature > 0 {
+		number("temperature", s.Temperature, -1)
+		number("top_k", float64(s.TopK), 0)
+		number("top_p", s.TopP, 0)
+		number("min_p", s.MinP, 0)
+		b = append(b, `,"seed":`...)
+		b = strconv.AppendUint(b, p.Seed, 10)
+	} else {
+		b = append(b, `,"temperature":0,"top_k":1`...) // either is greedy, not both in all versions
+	}
+	if s.RepetitionPenalty != 0 {
+		number("repetition_penalty", s.RepetitionPenalty, 1)
+	}
+	number("presence_penalty", s.PresencePenalty, 0)
+	number("frequency_penalty", s.FrequencyPenalty, 0)
+	number("min_tokens", float64(p.MinTokens), 0)
+	if len(p.Request.Stop.Tokens) > 0 {
+		b = append(b, `,"stop_token_ids":`...)
+		b = remote.AppendTokens(b, p.Request.Stop.Tokens)
+	}
+	if p.Request.Stop.IgnoreEOS {
+		b = append(b, `,"ignore_eos":true`...)
+	}
+	for i, t := range s.Bias {
+		if i == 0 {
+			b = append(b, `,"logit_bias":{"`...)
+		} else {
+			b = append(b, `,"`...)
+		}
+		b = strconv.AppendUint(b, uint64(t.Token), 10)
+		b = append(b, `":`...)
+		b = remote.AppendFloat(b, float64(t.Bias))
+	}
+	if len(s.Bias) > 0 {
+		b = append(b, '}')
+	}
+	return b
+}

@@ -1,0 +1,101 @@
+package trtllm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+)
+
+// gauges is what the engine's metrics say.
+type gauges struct {
+	remote.Gauges
+	blockSize, blocks int // 0 if they do not say
+}
+
+// scraper returns how the engine tells its load, nil if it does not: metrics for Prometheus in newer
+// versions, the statistics of iterations as JSON in others.
+func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gauges) error, error) {
+	for _, path := range []string{"/prometheus/metrics", "/metrics"} {
+		read := func(ctx context.Context) (gauges, error) { return p.read(ctx, path) }
+		g, err := read(ctx)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			continue
+		}
+		p.gauges = g
+		return func(ctx context.Context, into *remote.Gauges) error {
+			g, err := read(ctx)
+			*into = g.Gauges
+			return err
+		}, nil
+	}
+	p.warn(engine.WarnNoMetrics, "set enable_iter_perf_stats, or return_perf_metrics, in the engine's options",
+		"the engine tells its load by no metrics: only the requests of this worker count")
+	return nil, nil
+}
+
+func (p *probe) read(ctx context.Context, path string) (gauges, error) {
+	text, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: path}, 16<<20)
+	if err != nil {
+		return gauges{}, err
+	}
+	return readGauges(text)
+}
+
+// readGauges reads either form.
+func readGauges(text []byte) (g gauges, err error) {
+	if start := bytes.TrimSpace(text); len(start) > 0 && (start[0] == '[' || start[0] == '{') {
+		return g, g.iterations(text)
+	}
+	remote.Samples(text, "trtllm_", g.sample)
+	return g, nil
+}
+
+func (g *gauges) sample(m remote.Sample) {
+	n := int(min(max(m.Value, 0), 1<<40))
+	switch string(m.Name) {
+	case "trtllm_num_requests_running":
+		g.Running = n
+	case "trtllm_num_requests_waiting":
+		g.Waiting = n
+	case "trtllm_kv_cache_utilization":
+		g.Usage = min(max(m.Value, 0), 1)
+	case "trtllm_kv_cache_tokens_per_block":
+		g.blockSize = n
+	case "trtllm_kv_cache_max_blocks":
+		g.blocks = n
+	}
+}
+
+// iteration is the part of the statistics of an iteration that matters.
+type iteration struct {
+	Active int `json:"numActiveRequests"`
+	Queued int `json:"numQueuedRequests"`
+	Cache  struct {
+		Max       int `json:"maxNumBlocks"`
+		Used      int `json:"usedNumBlocks"`
+		BlockSize int `json:"tokensPerBlock"`
+	} `json:"kvCacheStats"`
+}
+
+// iterations reads a list of what happened since it was asked for last, of which the last counts; it is
+// empty while nothing is computed.
+func (g *gauges) iterations(text []byte) error {
+	var list []iteration
+	if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {
+		return err
+	}
+	last := list[len(list)-1]
+	g.Running, g.Waiting = max(last.Active, 0), max(last.Queued, 0)
+	g.blockSize, g.blocks = max(last.Cache.BlockSize, 0), max(last.Cache.Max, 0)
+	if g.blocks > 0 {
+		g.Usage = min(max(float64(last.Cache.Used)/float64(g.blocks), 0), 1)
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package trtllm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/remote"
+	"penstock/internal/mimic"
+	"penstock/internal/zmtp"
+)
+
+func published(c *mimic.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
+
+func codes(e *Engine) (all []string) {
+	for _, w := range e.Warnings() {
+		all = append(all, w.Code)
+	}
+	return all
+}
+
+// TestPredictions wants cached tokens as predicted: by events that are published, and that are asked for.
+func TestPredictions(t *testing.T) {
+	for name, change := range map[string]func(*mimic.Config){"published": published, "pulled": nil} {
+		t.Run(name, func(t *testing.T) {
+			s, card := rig.Serve(t, mimic.TRTLLM, change)
+			e := opened(t, config(t, s, card))
+			if c := e.Card(); c.KVGuessed || c.BlockSize != 16 || c.Blocks != 64 {
+				t.Errorf("%+v", c)
+			}
+			if w := codes(e); len(w) != 0 {
+				t.Errorf("warnings %v", w)
+			}
+			ctx := enginetest.Start(t, e)
+			replica := enginetest.NewReplica()
+			watching, stop := context.WithCancel(ctx)
+			watched := make(chan error, 1)
+			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
+			for i := range 20 {
+				prompt := make([]kv.Token, 80)
+				for j := range prompt {
+					prompt[j] = kv.Token(1 + i%5 + j)
+				}
+				prompt[70] = kv.Token(200 + i)
+				enginetest.MustGenerate(t, ctx, e, &engine.Request{
+					ID: fmt.Sprint("prompt-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
+				})
+				h, _ := kv.NewHasher(16, kv.Salt{})
+				last := h.Chain(nil, prompt, nil)
+				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
+					t.Fatalf("the blocks of prompt %d were never reported", i)
+				}
+			}
+			stop()
+			if err := <-watched; err != nil {
+				t.Error(err)
+			}
+			stats := e.Stats()
+			if stats.Compared != 20 || stats.Apart != 0 || stats.Reported != 15*64 {
+				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Apart)
+			}
+		})
+	}
+}
+
+// TestGuesses is about an engine that publishes its events, and nobody says where.
+func TestGuesses(t *testing.T) {
+	s, card := rig.Serve(t, mimic.TRTLLM, published)
+	cfg := config(t, s, card)
+	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, zmtp.Endpoint{}
+	e := opened(t, cfg)
+	if w := codes(e); !e.Card().KVGuessed || !slices.Equal(w, []string{engine.WarnNoEvents}) {
+		t.Errorf("guessed %v, warnings %v", e.Card().KVGuessed, w)
+	}
+}
+
+func TestBlockSize(t *testing.T) {
+	s, card := rig.Serve(t, mimic.TRTLLM, published)
+	cfg := config(t, s, card)
+	cfg.Spec.BlockSize = 24
+	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "tokens_per_block") {
+		t.Errorf("blocks that do not fit: %v", err)
+	}
+	cfg.Spec.BlockSize = 32
+	if c := opened(t, cfg).Card(); c.BlockSize != 32 || c.Blocks != 32 {
+		t.Errorf("joined blocks: %+v", c)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for kind, want := range map[mimic.FaultKind]fault.Code{
+		mimic.FaultError: fault.Unavailable, mimic.FaultStreamError: fault.Unavailable, mimic.FaultDisconnect: fault.Unavailable,
+		mimic.FaultLimit: fault.Overloaded,
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			s, card := rig.Serve(t, mimic.TRTLLM, nil)
+			e := opened(t, config(t, s, card))
+			ctx := enginetest.Start(t, e)
+			req := &engine.Request{ID: "fault", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{1, 2, 3}, Stop: engine.Stop{MaxTokens: 400, IgnoreEOS: true}}
+			if err := s.Faults().Set(mimic.Fault{Kind: kind, Count: 1, After: 4}); err != nil {
+				t.Fatal(err)
+			}
+			_, err := enginetest.Generate(ctx, e, req)
+			if err == nil && kind == mimic.FaultDisconnect {
+				return // it struck before the first byte, and the call was made once more
+			}
+			if fault.Of(err) != want {
+				t.Errorf("%v, want %v", err, want)
+			}
+			enginetest.MustGenerate(t, ctx, e, req)
+		})
+	}
+}
+
+func TestGauges(t *testing.T) {
+	want := gauges{Gauges: remote.Gauges{Running: 3, Waiting: 2, Usage: 0.25}, blockSize: 32, blocks: 400}
+	for _, text := range []string{
+		"# TYPE trtllm_num_requests_running gauge\ntrtllm_num_requests_running{model_name=\"{m\"} 3\ntrtllm_num_requests_waiting 2\ntrtllm_kv_cache_utilization 0.25\ntrtllm_kv_cache_tokens_per_block 32\ntrtllm_kv_cache_max_blocks 400\n",
+		` [{"numActiveRequests":9},{"iter":7,"numActiveRequests":3,"numQueuedRequests":2,"kvCacheStats":{"maxNumBlocks":400,"usedNumBlocks":100,"tokensPerBlock":32}}]`,
+	} {
+		got, err := readGauges([]byte(text))
+		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%+v, %v, want %+v", got, err, want)
+		}
+	}
+	if got, err := readGauges([]byte("[]")); err != nil || fmt.Sprint(got) != fmt.Sprint(gauges{}) {
+		t.Errorf("of no iteration: %+v, %v", got, err)
+	}
+	if _, err := readGauges([]byte("[{]")); err == nil {
+		t.Error("what is no JSON was read")
+	}
+}
+
+// FuzzDecode reads events that are made of numbers, which must come back, and any bytes, which must not
+// do harm.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte{1, 2, 250}, 7, 2, []byte(`{"choices":[{"token_ids":[4294967296]}]}`))
+	f.Add([]byte{}, 0, 0, []byte(`{"object":"error","message":"no","code":400}`))
+	f.Add([]byte{9}, 1, 1, []byte(`{"choices":[null],"usage":{"prompt_tokens_details":null}}`))
+	f.Fuzz(func(t *testing.T, ids []byte, cached, stop int, raw []byte) {
+		_, _ = decode(raw, nil)
+		_, _ = readGauges(raw)
+		tokens := []kv.Token{}
+		for _, id := range ids {
+			tokens = append(tokens, kv.Token(id)<<kv.Token(id%24))
+		}
+		cached, stop = cached&0xffff, stop&0xffff
+		type object = map[string]any
+		data, err := json.Marshal(object{
+			"id": string(raw), "object": "text_completion",
+			"choices": []object{{"index": 0, "text": "", "token_ids": tokens, "logprobs": nil, "finish_reason": "stop", "stop_reason": stop}},
+			"usage":   object{"prompt_tokens": 9, "prompt_tokens_details": object{"cached_tokens": cached, "audio": nil}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := decode(data, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(e.tokens, tokens) || e.cached != cached || e.finish != "stop" || !e.hasStop || int(e.stop) != stop || e.fault || e.text {
+			t.Errorf("%+v of %s", e, data)
+		}
+	})
+}

@@ -1,0 +1,310 @@
+// Package trtllm is the adapter of TensorRT-LLM's own server, trtllm-serve. Tokens go in and come out
+// by /v1/completions; clients' own requests pass through its OpenAI API. Its cache events are
+// published by newer versions, and handed out over HTTP by older ones.
+package trtllm
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"penstock/core/enginefeed"
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/shadow"
+	"penstock/core/splitmix"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+)
+
+// Config says which server, and what is known here of its model.
+type Config struct {
+	Spec remote.Spec
+	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
+	// then requests are passed on, and the rest of what is known of the model is not needed.
+	Tokenizer engine.TokenizerRef
+	VocabSize int
+	// ContextLength is that of the checkpoint: most versions do not say theirs. 0 if unknown.
+	ContextLength int
+	EOS           []kv.Token
+	Defaults      engine.Sampling
+	// ToolParser and ReasoningParser are those of the card.
+	ToolParser, ReasoningParser string
+	Log                         *slog.Logger // nil is none
+}
+
+// Engine is a trtllm-serve as an engine. Open it with [Open].
+type Engine struct{ *remote.Base }
+
+// Compile-time guards.
+var (
+	_ engine.Engine        = (*Engine)(nil)
+	_ engine.KVSource      = (*Engine)(nil)
+	_ engine.LoadSource    = (*Engine)(nil)
+	_ engine.WarningSource = (*Engine)(nil)
+	_ engine.Passer        = (*Engine)(nil)
+	_ remote.Dialect       = (*dialect)(nil)
+)
+
+// dialect speaks /v1/completions.
+type dialect struct {
+	model string
+	eos   []kv.Token
+}
+
+const (
+	// defaultBlock is TensorRT-LLM's tokens_per_block where nobody set it.
+	defaultBlock = 32
+	// defaultContext is the context of a server that does not say its own, nor is its model known.
+	defaultContext = 4096
+	// unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
+	unknownVocabulary = 1<<31 - 1
+
+	pathCompletions = "/v1/completions"
+	pathEvents      = "/kv_cache_events"
+)
+
+// probe finds out what a server is.
+type probe struct {
+	cfg    *Config
+	client *remote.Client
+
+	model    string
+	length   int // 0 if it is not said
+	version  string
+	gauges   gauges
+	warnings []engine.Warning
+}
+
+func (p *probe) warn(code, remedy, detail string) {
+	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
+}
+
+// Open asks the server what it is and has, waiting while it loads its model, and returns an engine that
+// does nothing until Run. What does not fit together is an error that says what to set; what makes the
+// server serve worse than it could becomes a warning.
+//
+// A server that does not publish cache events is asked for them, which takes them away from anybody
+// else who asks.
+func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	cfg.Spec.EnsureDefaults()
+	if err := cfg.Spec.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	p := &probe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
+	e, err := p.open(ctx)
+	if err != nil {
+		p.client.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// open finds out everything and makes the engine.
+func (p *probe) open(ctx context.Context) (*Engine, error) {
+	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
+		return nil, err
+	}
+	scrape, err := p.scraper(ctx)
+	if err != nil {
+		return nil, err
+	}
+	card, err := p.card()
+	if err != nil {
+		return nil, err
+	}
+	rc := remote.Config{
+		Spec: p.cfg.Spec, Client: p.client, Log: p.cfg.Log, Scrape: scrape, Alive: p.alive,
+		Model: func(string) string { return p.model },
+	}
+	d, err := p.tokens(ctx, &card)
+	if err != nil {
+		return nil, err
+	}
+	if d != nil { // a nil pointer in an interface is something
+		rc.Dialect = d
+		card.Guided = p.guides(ctx)
+	}
+	if rc.Passes, err = p.passes(ctx); err != nil {
+		return nil, err
+	}
+	if rc.Cache, err = p.source(ctx, &card, d); err != nil {
+		return nil, err
+	}
+	rc.Card, rc.Warnings = card, p.warnings
+	base, err := remote.New(rc)
+	return &Engine{base}, err
+}
+
+// findModel reads which model is served.
+func (p *probe) findModel(ctx context.Context) error {
+	var models struct {
+		Data []struct {
+			ID     string `json:"id"`
+			Length int    `json:"max_model_len"`
+		} `json:"data"`
+	}
+	if err := p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, &models); err != nil {
+		return err
+	}
+	if len(models.Data) == 0 {
+		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
+	}
+	p.model, p.length = models.Data[0].ID, models.Data[0].Length
+	var v struct {
+		Version string `json:"version"`
+	}
+	if p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/version"}, &v) == nil {
+		p.version = remote.Clean(v.Version)
+	}
+	return nil
+}
+
+// card describes the model served.
+func (p *probe) card() (engine.Card, error) {
+	size, err := p.blockSize()
+	if err != nil {
+		return engine.Card{}, err
+	}
+	cfg := p.cfg
+	card := engine.Card{
+		Name: cmp.Or(cfg.Spec.Name, p.model), Engine: "trtllm", BlockSize: size, Ranks: 1,
+		ContextLength: cmp.Or(p.length, cfg.ContextLength, defaultContext), VocabSize: cmp.Or(cfg.VocabSize, unknownVocabulary),
+		EOS: cfg.EOS, Defaults: cfg.Defaults, Tokenizer: cfg.Tokenizer,
+		Numerics:   "trtllm-" + p.version + "-" + p.model,
+		ToolParser: cfg.ToolParser, ReasoningParser: cfg.ReasoningParser,
+	}
+	if card.Tokenizer.Kind == "" {
+		card.Tokenizer.Kind = "engine"
+	}
+	if card.Name != p.model {
+		card.Aliases = []string{p.model}
+	}
+	card.Blocks = p.gauges.blocks * p.engineBlock() / size
+	if card.Blocks == 0 {
+		card.Blocks = (card.ContextLength + size - 1) / size
+	}
+	return card, card.Validate()
+}
+
+// engineBlock returns how many tokens the engine's own blocks have, as far as it says.
+func (p *probe) engineBlock() int {
+	if p.gauges.blockSize > 0 {
+		return p.gauges.blockSize
+	}
+	return cmp.Or(p.cfg.Spec.BlockSize, defaultBlock)
+}
+
+// blockSize returns how many tokens our blocks have: the engine's, or so many of them.
+func (p *probe) blockSize() (int, error) {
+	own, set := p.engineBlock(), p.cfg.Spec.BlockSize
+	switch {
+	case set == 0:
+		return own, nil
+	case set%own != 0:
+		return 0, fmt.Errorf("block-size is %d, and the engine's blocks have %d tokens (tokens_per_block): set it to a multiple of that, or leave it out", set, own)
+	}
+	return set, nil
+}
+
+// tokens returns what speaks tokens with the engine, nil if requests can only be passed on.
+func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error) {
+	spec := &p.cfg.Spec
+	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
+		return nil, nil
+	}
+	d := &dialect{model: p.model, eos: card.EOS}
+	seen, err := remote.Ask(ctx, p.client, card, d, []kv.Token{1, 2})
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err == nil && seen.Tokens > 0:
+		return d, nil
+	case fault.Of(err) == fault.Overloaded:
+		return nil, err
+	case spec.Mode == remote.ModeTokens:
+		return nil, fmt.Errorf("the engine at %s gives no token ids by %s (detokenize=false); take a newer TensorRT-LLM, or set mode=%s: %w", spec.URL.Host, pathCompletions, remote.ModePass, err)
+	}
+	p.warn(engine.WarnText, "take a newer TensorRT-LLM", "the engine gives no token ids by "+pathCompletions+": requests are passed on as they are, and streams cannot move to another worker")
+	return nil, nil
+}
+
+// guides finds out whether the engine holds answers to a schema: it must have been started for it.
+func (p *probe) guides(ctx context.Context) bool {
+	body := fmt.Appendf(nil, `{"model":%q,"prompt":[1,2],"max_tokens":1,"detokenize":false,"add_special_tokens":false,"response_format":{"type":"json","schema":{"type":"object"}}}`, p.model)
+	_, err := p.client.Read(ctx, &remote.Call{Path: pathCompletions, Body: body, Wait: time.Minute}, 1<<20)
+	return err == nil
+}
+
+// passes returns which of clients' requests can be passed on.
+func (p *probe) passes(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/responses"} {
+		ok, err := p.client.Exists(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			all = append(all, path)
+		}
+	}
+	return all, nil
+}
+
+// source returns what follows the engine's cache: what it publishes, else what it hands out, else a
+// model of it.
+func (p *probe) source(ctx context.Context, card *engine.Card, d *dialect) (remote.Source, error) {
+	table := enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsDevice}
+	if spec := &p.cfg.Spec; !spec.Events.IsZero() {
+		return remote.EventFeed(remote.FeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
+	}
+	pulled, err := remote.PulledEvents(remote.PullConfig{Client: p.client, Path: pathEvents, EngineBlock: p.engineBlock(), Table: table, Log: p.cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	some, err := p.handsOut(ctx, card, d, pulled)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err == nil && some:
+		p.cfg.Log.Warn("the engine's cache events are taken from it as they are asked for: nobody else can have them", "engine", p.cfg.Spec.URL.Host, "path", pathEvents)
+		return pulled, nil
+	}
+	card.KVGuessed = true
+	p.warn(engine.WarnNoEvents, "set kv_cache_config.event_buffer_max_size (16384) and enable_block_reuse, or kv_events_config and events=tcp://HOST:PORT",
+		"the engine neither publishes cache events nor hands them out: what it has cached is guessed from the requests sent to it")
+	m, err := shadow.NewBlocks(shadow.BlocksConfig{BlockSize: card.BlockSize, Capacity: card.Blocks})
+	if err != nil {
+		return nil, err
+	}
+	return remote.Shadow(m), nil
+}
+
+// handsOut reports whether the engine hands out events: an engine that was told to keep none
+// answers like one that has none at the moment, so it is given something to tell, if it takes tokens.
+func (p *probe) handsOut(ctx context.Context, card *engine.Card, d *dialect, pulled *remote.Pulled) (some bool, err error) {
+	if some, err = pulled.Try(ctx); some || err != nil || d == nil {
+		return some, err
+	}
+	prompt := make([]kv.Token, min(2*p.engineBlock()+1, card.ContextLength-2))
+	draw := splitmix.Source(time.Now().UnixNano())
+	for i := range prompt {
+		prompt[i] = kv.Token(1 + draw.Below(max(min(card.VocabSize, 1000)-1, 1)))
+	}
+	if _, err := remote.Ask(ctx, p.client, card, d, prompt); err != nil {
+		return false, err
+	}
+	return pulled.Try(ctx)
+}
+
+// alive asks whether the server answers.
+func (p *probe) alive(ctx context.Context) error {
+	_, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16)
+	return err
+}

@@ -1,0 +1,400 @@
+package vllm
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/remote"
+	"penstock/internal/mimic"
+)
+
+// rig is a running adapter in front of a server that imitates vLLM.
+type rig struct {
+	*Engine
+	server *mimic.Server
+	ctx    context.Context
+}
+
+// run starts a server and an adapter that follows its events.
+func run(t *testing.T, change func(*mimic.Config), set func(*remote.Spec)) *rig {
+	t.Helper()
+	s, card := served(t, change)
+	at := spec(t, s.URL())
+	at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
+	if set != nil {
+		set(&at)
+	}
+	e := opened(t, at, card)
+	return &rig{e, s, enginetest.Start(t, e)}
+}
+
+// request asks for n tokens after a prompt that depends on seed.
+func request(seed uint64, prompt, n int) *engine.Request {
+	r := &engine.Request{ID: "test", Attempt: 1, Choices: 1, Logprobs: -1, Model: "tiny", Stop: engine.Stop{MaxTokens: n, IgnoreEOS: true}}
+	for i := range prompt {
+		r.Prompt = append(r.Prompt, kv.Token(10+(seed*131+uint64(i)*7)%80))
+	}
+	return r
+}
+
+// cached serves a request and returns how many tokens of its prompt were cached.
+func (r *rig) cached(t *testing.T, req *engine.Request) int {
+	t.Helper()
+	return enginetest.MustGenerate(t, r.ctx, r.Engine, req)[0].Cached
+}
+
+// knows waits until the adapter knows of so many blocks of the server's.
+func (r *rig) knows(t *testing.T, blocks int) {
+	t.Helper()
+	replica := enginetest.NewReplica()
+	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- r.WatchKV(ctx, replica.Sink) }()
+	if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return len(seqs) == blocks }); err != nil {
+		t.Errorf("the adapter knows %d blocks, want %d", len(replica.Seqs()), blocks)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("watch: %v", err)
+	}
+}
+
+func codes(ws []engine.Warning) (out []string) {
+	for _, w := range ws {
+		if w.Detail == "" || len(w.Detail)+len(w.Remedy) > 400 {
+			out = append(out, "bad text")
+		}
+		out = append(out, w.Code)
+	}
+	return out
+}
+
+// TestPredictedIsReported: what the events promise is what the server finds.
+func TestPredictedIsReported(t *testing.T) {
+	r := run(t, nil, nil)
+	for seed := range uint64(4) {
+		if got := r.cached(t, request(seed, 100, 4)); got != 0 {
+			t.Errorf("a new prompt: %d tokens cached", got)
+		}
+	}
+	r.knows(t, 2+4*6) // the probe's, and of each prompt its full blocks
+	for seed := range uint64(4) {
+		if got := r.cached(t, request(seed, 100, 4)); got != 96 {
+			t.Errorf("a known prompt: %d tokens cached, want 96", got)
+		}
+	}
+	s := r.Stats()
+	if s.Compared != 8 || s.Apart != 0 || s.Predicted != s.Reported || s.Reported != 4*96 {
+		t.Errorf("predicted beside reported: %+v", s)
+	}
+	if w := codes(r.Warnings()); len(w) != 0 {
+		t.Errorf("warnings %v", w)
+	}
+}
+
+// TestFeedIsRepaired: batches that were lost are asked for; a server that began anew is empty.
+func TestFeedIsRepaired(t *testing.T) {
+	r := run(t, nil, nil)
+	r.cached(t, request(1, 100, 4))
+	r.knows(t, 2+6)
+	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultDropEvents, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r.cached(t, request(2, 100, 4))
+	r.cached(t, request(3, 100, 4)) // shows that something is missing
+	r.knows(t, 2+3*6)
+	if s := r.Stats(); s.Gaps != 1 || s.Repeated == 0 || s.Unrepaired != 0 {
+		t.Errorf("%+v", s)
+	}
+	if err := r.server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	// Its first batch after the restart says so.
+	for {
+		if _, err := enginetest.Generate(r.ctx, r.Engine, request(4, 100, 4)); err == nil {
+			break
+		} else if fault.Of(err) != fault.Unavailable {
+			t.Fatal(err)
+		}
+	}
+	r.knows(t, 6)
+	if got := r.cached(t, request(4, 100, 4)); got != 96 {
+		t.Errorf("after the restart: %d tokens cached, want 96", got)
+	}
+	if s := r.Stats(); s.Restarts == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFeedIsLost: what cannot be repaired is forgotten, and said.
+func TestFeedIsLost(t *testing.T) {
+	r := run(t, nil, nil)
+	r.cached(t, request(1, 100, 4))
+	r.knows(t, 2+6)
+	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultGarbleEvents, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r.cached(t, request(2, 100, 4))
+	r.cached(t, request(3, 100, 4))
+	r.knows(t, 6)
+	if w := codes(r.Warnings()); !slices.Contains(w, engine.WarnEventsBad) {
+		t.Errorf("warnings %v", w)
+	}
+	if s := r.Stats(); s.Unreadable == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestWithoutEvents: what the server has is guessed from what it was sent, and that is said.
+func TestWithoutEvents(t *testing.T) {
+	r := run(t, func(c *mimic.Config) { c.KVEvents, c.KVReplay = "", "" }, nil)
+	if card := r.Card(); !card.KVGuessed {
+		t.Error("the card does not say that the cache is guessed")
+	}
+	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnNoEvents}) {
+		t.Errorf("warnings %v", w)
+	}
+	for _, want := range []int{0, 96} {
+		if got := r.cached(t, request(1, 100, 4)); got != want {
+			t.Errorf("%d tokens cached, want %d", got, want)
+		}
+	}
+	r.knows(t, 6)
+	if s := r.Stats(); s.Apart != 0 || s.Predicted != 96 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestNoReport: a server that does not tell cached tokens is warned of, and nothing is believed to be 0.
+func TestNoReport(t *testing.T) {
+	r := run(t, func(c *mimic.Config) { c.Features.Details = mimic.Off }, nil)
+	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnNoReport}) {
+		t.Errorf("warnings %v", w)
+	}
+	for range 2 {
+		if got := r.cached(t, request(1, 100, 4)); got != engine.CachedUnknown {
+			t.Errorf("%d tokens cached, want unknown", got)
+		}
+	}
+	if s := r.Stats(); s.Compared != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFailures: each way in which a server fails is an error of the right kind.
+func TestFailures(t *testing.T) {
+	r := run(t, nil, nil)
+	for _, c := range []struct {
+		f    mimic.Fault
+		code fault.Code
+		says string
+	}{
+		{mimic.Fault{Kind: mimic.FaultError, Count: 1}, fault.Unavailable, "500"},
+		{mimic.Fault{Kind: mimic.FaultError, Status: 400, Count: 1}, fault.Invalid, "refuses"},
+		{mimic.Fault{Kind: mimic.FaultLimit, Count: 1}, fault.Overloaded, "no room"},
+		{mimic.Fault{Kind: mimic.FaultStreamError, After: 3, Count: 1}, fault.Unavailable, ""},
+		{mimic.Fault{Kind: mimic.FaultLoading, Count: 1}, fault.Unavailable, "503"},
+		{mimic.Fault{Kind: mimic.FaultDisconnect, After: 3, Count: 1}, fault.Unavailable, "broke off"},
+	} {
+		if err := r.server.Faults().Set(c.f); err != nil {
+			t.Fatal(err)
+		}
+		_, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 20))
+		if err == nil && c.f.Kind == mimic.FaultDisconnect {
+			continue // it came before the first byte of the answer, and the request was sent once more
+		}
+		if err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v (%v), want %v", c.f.Kind, err, fault.Of(err), c.code)
+		}
+	}
+	// A connection that is reset as a request comes in on it is no failure at all.
+	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultReset, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 20)); err != nil {
+			t.Errorf("after a reset: %v", err)
+		}
+	}
+	if l := r.Load(); l.Running+l.Waiting+l.UsedBlocks+l.PrefillTokens != 0 {
+		t.Errorf("left in the account: %+v", l)
+	}
+}
+
+// TestGenerateEndpoint holds the other way to ask for tokens to the contract.
+func TestGenerateEndpoint(t *testing.T) {
+	enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
+		s, card := served(t, nil)
+		at := spec(t, s.URL())
+		at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
+		return unguided{openedBy(t, at, card, func(p *probe) { p.endpoints = p.endpoints[1:] })}
+	}})
+}
+
+// hiding is a server in front of another one that does not have some paths.
+func hiding(t testing.TB, of string, paths ...string) string {
+	t.Helper()
+	u, err := url.Parse(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: transport, FlushInterval: -1,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if slices.Contains(paths, r.URL.Path) {
+			http.NotFound(w, r)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close(); transport.CloseIdleConnections() })
+	return s.URL
+}
+
+// TestOpenRefuses: what cannot work says what to set.
+func TestOpenRefuses(t *testing.T) {
+	s, card := served(t, nil)
+	for name, c := range map[string]struct {
+		set  func(*remote.Spec)
+		says string
+	}{
+		"block size": {func(s *remote.Spec) { s.BlockSize = 24 }, "set it to 16, or a multiple"},
+		"mode":       {func(s *remote.Spec) { s.Mode = "fast" }, "mode"},
+		"no tokens": {func(s *remote.Spec) {
+			s.Mode = remote.ModeTokens
+			u, _ := url.Parse(hiding(t, s.URL.String(), pathCompletions, pathGenerate))
+			s.URL = u
+		}, "--enable-scale-out"},
+		"nothing at all": {func(s *remote.Spec) {
+			u, _ := url.Parse(hiding(t, s.URL.String(), append(passed(), pathGenerate)...))
+			s.URL = u
+		}, "neither tokens nor texts"},
+		"no block size": {func(s *remote.Spec) {
+			u, _ := url.Parse(hiding(t, s.URL.String(), pathMetrics))
+			s.URL = u
+		}, "set block-size"},
+	} {
+		at := spec(t, s.URL())
+		c.set(&at)
+		e, err := Open(t.Context(), Config{Spec: at, Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, EOS: card.EOS})
+		if err == nil {
+			e.Client().Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", name, err, c.says)
+		}
+	}
+}
+
+// TestOpenFinds: the card is what the server says.
+func TestOpenFinds(t *testing.T) {
+	adapters := func(c *mimic.Config) {
+		c.Adapters = []mimic.Adapter{{Name: "ad-b", Path: "/b"}, {Name: "ad-a", Path: "/a"}}
+		c.Models = []string{"tiny", "also"}
+		c.Faults = []mimic.Fault{{Kind: mimic.FaultLoading, Count: 3}}
+	}
+	r := run(t, adapters, func(s *remote.Spec) { s.BlockSize = 32 })
+	card := r.Card()
+	if card.Name != "tiny" || !slices.Equal(card.Aliases, []string{"also"}) || !slices.Equal(card.Adapters, []string{"ad-a", "ad-b"}) ||
+		card.BlockSize != 32 || card.Blocks != 32 || card.ContextLength != 512 || card.Engine != "vllm" || !card.Guided {
+		t.Errorf("%+v", card)
+	}
+	if want := passed()[:2]; !slices.Equal(r.Passes()[:2], want) {
+		t.Errorf("passes %v", r.Passes())
+	}
+	// An adapter's blocks are its own, and so are a salt's.
+	for i, change := range []func(*engine.Request){
+		func(*engine.Request) {},
+		func(r *engine.Request) { r.Salt.LoRA = "ad-a" },
+		func(r *engine.Request) { r.Salt.LoRA = "ad-b" },
+		func(r *engine.Request) { r.Salt.Namespace = "other" },
+	} {
+		for _, want := range []int{0, 96} {
+			req := request(5, 100, 4)
+			change(req)
+			if got := r.cached(t, req); got != want {
+				t.Errorf("variant %d: %d tokens cached, want %d", i, got, want)
+			}
+		}
+	}
+}
+
+// TestRanks: each data-parallel rank has an adapter of its own, whose requests and events are that
+// rank's alone.
+func TestRanks(t *testing.T) {
+	s, card := served(t, func(c *mimic.Config) { c.Ranks = 2 })
+	var rigs []*rig
+	for rank := range 2 {
+		at := spec(t, s.URL())
+		at.Rank, at.Ranks, at.Events = rank, 2, zmq(t, s.RankAddr(rank))
+		e := opened(t, at, card)
+		rigs = append(rigs, &rig{e, s, enginetest.Start(t, e)})
+	}
+	for i, r := range rigs {
+		for _, want := range []int{0, 96} {
+			if got := r.cached(t, request(7, 100, 4)); got != want {
+				t.Errorf("rank %d: %d tokens cached, want %d", i, got, want)
+			}
+		}
+	}
+}
+
+// TestPreprocess: prompts are those that the server makes.
+func TestPreprocess(t *testing.T) {
+	r := run(t, nil, nil)
+	pipe, err := pipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := r.Preprocess(r.ctx, &engine.PreprocessRequest{ID: "p", Attempt: 1, Model: "tiny", Text: "Where does the water go?"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []byte
+	for _, token := range p.Tokens {
+		text, _ = pipe.Tokenizer.AppendBytes(text, token)
+	}
+	if string(text) != "Where does the water go?" {
+		t.Errorf("the tokens are of %q", text)
+	}
+}
+
+// TestPass: a chat is passed on, and what the server says of it is known.
+func TestPass(t *testing.T) {
+	r := run(t, nil, func(s *remote.Spec) { s.Mode = remote.ModePass })
+	if err := r.Generate(r.ctx, request(1, 10, 2), func(*engine.Delta) error { return nil }); fault.Of(err) != fault.Unimplemented {
+		t.Errorf("tokens in mode pass: %v", err)
+	}
+	body := fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":%q}],"max_tokens":4,"stream":true}`, strings.Repeat("Where does the water go? ", 20))
+	for _, hot := range []bool{false, true} {
+		var data strings.Builder
+		var last engine.PassPiece
+		err := r.Pass(r.ctx, &engine.PassRequest{ID: "p", Attempt: 1, Model: "tiny", Path: "/v1/chat/completions", Stream: true, Body: []byte(body)}, func(p *engine.PassPiece) error {
+			data.Write(p.Data)
+			last = *p
+			return nil
+		})
+		if err != nil || !last.Last || last.OutputTokens != 4 || last.PromptTokens < 32 || hot != (last.Cached > 0) {
+			t.Errorf("%v %+v", err, last)
+		}
+		if s := data.String(); !strings.HasSuffix(s, "data: [DONE]\n\n") || strings.Contains(s, `"prompt_tokens"`) {
+			t.Errorf("the client gets %s", s)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+// Package mimictest starts servers that imitate engines, for tests of what speaks with them.
+package mimictest
+
+import (
+	"context"
+	"net/url"
+	"sync"
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/edge/prep/token"
+	"penstock/internal/engine"
+	"penstock/internal/engine/sim"
+	"penstock/internal/mimic"
+	"penstock/internal/zmtp"
+)
+
+// opened is the built-in tokenizer and template, and what a simulated engine has to know of them.
+type opened struct {
+	pipe *prep.Pipeline
+	sim  sim.Vocabulary
+}
+
+// open opens them; once is enough for a process.
+func open() (opened, error) {
+	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
+	if err != nil {
+		return opened{}, err
+	}
+	builtin, err := token.Builtin()
+	if err != nil {
+		return opened{}, err
+	}
+	eos, _ := builtin.EOS()
+	return opened{pipe, sim.Vocabulary{Size: pipe.Tokenizer.VocabSize(), Mask: builtin.MaskedIDs(), EOS: []kv.Token{eos}}}, nil
+}
+
+// Rig starts servers around simulated engines of one small model. The zero value is ready.
+type Rig struct {
+	once   sync.Once
+	opened opened
+	err    error
+}
+
+// Serve runs a server until the test ends, around an engine that is quick, with a cache of 64 blocks of 16
+// tokens and a context of 512. change may change what it imitates; nil is nothing. The card is
+// that of the engine.
+func (r *Rig) Serve(t testing.TB, dialect mimic.Dialect, change func(*mimic.Config)) (*mimic.Server, engine.Card) {
+	t.Helper()
+	r.once.Do(func() { r.opened, r.err = open() })
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	timing, err := sim.Preset("mocker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	timing.Speedup = 1000
+	cfg := mimic.Config{
+		Dialect: dialect, Pipe: r.opened.pipe,
+		Open: func(rank int) (engine.Engine, error) {
+			return sim.New(sim.Config{Name: "tiny", Vocabulary: r.opened.sim, BlockSize: 16, Blocks: 64, ContextLength: 512, Timing: timing, Worker: uint64(rank)})
+		},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	e, err := cfg.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := mimic.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the imitated server: %v", err)
+		}
+	})
+	return s, e.Card()
+}
+
+// URL returns the address of a server.
+func URL(t testing.TB, s *mimic.Server) *url.URL {
+	t.Helper()
+	u, err := url.Parse(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// Endpoint reads an endpoint; "" is none.
+func Endpoint(t testing.TB, s string) (e zmtp.Endpoint) {
+	t.Helper()
+	if s == "" {
+		return e
+	}
+	e, err := zmtp.ParseEndpoint(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}

@@ -1,0 +1,364 @@
+"""Holds Penstock in front of real engines against what the engines say themselves.
+
+    check.py PENSTOCK MODEL [vllm=DIR] [llamacpp=DIR]
+
+PENSTOCK is the binary, MODEL a directory of make_model.py and each DIR one of
+install.sh. Prints a line for each check, a table of predicted beside reported
+cached tokens, and ends with 1 if anything failed. Only the standard library is used.
+"""
+
+import contextlib
+import http.client
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+
+import servers
+
+WORDS = (
+    "the router sends each request to the worker that already holds most of its cache and goes on elsewhere "
+    "with the tokens that are out when a worker dies so that the client sees one answer whole and in order"
+).split()
+
+UNNOTICED = 20  # seconds that a dead engine may stay unnoticed: canary-interval, its 3 s, and a report
+
+failures = []
+table = []
+
+
+def check(name, good, detail=""):
+    print(f"{'ok    ' if good else 'FAILED'} {name}{': ' + str(detail) if detail and not good else ''}", flush=True)
+    if not good:
+        failures.append(name)
+    return good
+
+
+def words(seed, count):
+    """A text that differs from its first words on by seed."""
+    state, out = seed * 2654435761 + 1, [f"Document {seed}:"]
+    for _ in range(count):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        out.append(WORDS[(state >> 33) % len(WORDS)])
+    return " ".join(out)
+
+
+def stream(url, path, body, on_chunk=lambda count, worker: None):
+    """One streamed completion: its text, and its last object with usage."""
+    where = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=120)
+    with contextlib.closing(connection):
+        body = body | {"stream": True, "stream_options": {"include_usage": True}}
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise servers.Failed(f"{path}: HTTP {answer.status}: {answer.read()[:300]}")
+        worker, text, chunks, last, done = answer.headers.get("x-penstock-worker"), "", 0, {}, False
+        for line in answer:
+            line = line.strip()
+            if not line.startswith(b"data: "):
+                continue
+            if line == b"data: [DONE]":
+                done = True
+                break
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise servers.Failed(f"an error in the stream after {chunks} chunks: {event['error']}")
+            last = last | event
+            for choice in event["choices"]:
+                text += choice["text"]
+                chunks += 1
+                on_chunk(chunks, worker)
+        if not done:
+            raise servers.Failed(f"the stream broke off after {chunks} chunks")
+        return text, last
+
+
+class Penstock:
+    def __init__(self, binary, model, work, engines):
+        self.log = (work / "penstock.log").open("wb")
+        command = [binary, "up", "--http-addr", "127.0.0.1:0", "--json", "--data-dir", str(work / "data")]
+        command += ["--model-path", str(pathlib.Path(model) / "model")]
+        for engine in engines:
+            command += ["--engine", engine]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL)
+        line = self.process.stdout.readline()
+        if not line:
+            raise servers.Failed("penstock up did not start:\n" + self.tail(work))
+        self.url, self.work, self.binary = json.loads(line)["url"], work, binary
+
+    def tail(self, work):
+        return "\n".join((work / "penstock.log").read_text().splitlines()[-15:])
+
+    def stop(self):
+        self.process.terminate()
+        return self.process.wait(60)
+
+    def get(self, path, body=None):
+        status, answer = servers.call(self.url + path, body)
+        if status != 200:
+            raise servers.Failed(f"{path}: HTTP {status}: {answer[:300]}")
+        return json.loads(answer)
+
+    def explain(self, prompt, model="tiny"):
+        """Blocks that each worker is believed to hold of a prompt, and the choice."""
+        said = self.get("/v1/router/explain", {"model": model, "prompt": prompt})
+        return {c["worker_id"]: c["overlap_blocks"]["device"] for c in said["candidates"]}, said
+
+    def learn(self, prompt, worker, blocks, model="tiny", seconds=10):
+        """Waits until the router believes that a worker holds so many blocks."""
+        return until(lambda: self.explain(prompt, model)[0].get(worker, -1) >= blocks, seconds)
+
+    def workers(self):
+        return {row["worker_id"]: row for row in self.get("/v1/router/workers")["rows"]}
+
+    def ask(self, kind, prompt, limit=8, **fields):
+        """One completion; keeps what was predicted and reported for the table."""
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": limit, "temperature": 0, "ignore_eos": True} | fields
+        status, answer = servers.call(self.url + "/v1/completions", body)
+        if status != 200:
+            raise servers.Failed(f"{kind}: HTTP {status}: {answer[:300]}")
+        answer = json.loads(answer)
+        attempt = answer["nvext"]["workers"][-1]
+        row = {
+            "kind": kind,
+            "prompt": answer["usage"]["prompt_tokens"],
+            "worker": attempt["worker_id"],
+            "predicted": attempt.get("predicted_cached_tokens"),
+            "reported": attempt.get("reported_cached_tokens"),
+            "usage": (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens"),
+            "text": answer["choices"][0]["text"],
+        }
+        table.append(row)
+        return row
+
+
+def until(condition, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)  # events cross two sockets and a process; the bound is what is checked
+    return False
+
+
+def agrees(row, block):
+    known = row["predicted"] is not None and row["reported"] is not None
+    return known and abs(row["predicted"] - row["reported"]) <= block and row["usage"] == row["reported"]
+
+
+def conversations(p, block, count, salt=None):
+    """Prompts cold, hot and grown; what is predicted must be what is reported."""
+    fields = {"cache_salt": salt} if salt else {}
+    for i in range(count):
+        text = words(100 * bool(salt) + i, 150 + 60 * i)
+        cold = p.ask("cold", text, **fields)
+        check(f"prompt {i} is cold", cold["reported"] == 0 and agrees(cold, block), cold)
+        blocks = (cold["prompt"] - 1) // block
+        if not salt:  # explain of a salted prompt is the same question
+            check(f"prompt {i}: its blocks become known", p.learn(text, cold["worker"], blocks), p.explain(text))
+            held, said = p.explain(text)
+            check(f"prompt {i}: explain names its worker", said["decision"]["worker_id"] == cold["worker"], said["decision"])
+        else:
+            until(lambda: False, 1)
+        hot = p.ask("hot", text, **fields)
+        check(f"prompt {i} is hot where it was cold", hot["worker"] == cold["worker"], hot)
+        check(f"prompt {i}: predicted is reported", agrees(hot, block), hot)
+        check(f"prompt {i}: all that can be reused is", hot["reported"] >= blocks * block, hot)
+        check(f"prompt {i}: the answer is the same", hot["text"] == cold["text"], (cold["text"], hot["text"]))
+        # An engine without events is followed by its answers: its blocks are known a moment after the last.
+        known = salt or p.learn(text, hot["worker"], blocks)
+        grown = p.ask("grown", text + cold["text"] + " " + words(50 + i, 40), **fields)
+        check(f"prompt {i} grown: predicted is reported", known and agrees(grown, block) and grown["reported"] > 0, grown)
+
+
+def migration(p, engines, reference, limit=500):
+    """Kills the engine that serves a stream; the client must see it whole."""
+    prompt = words(900, 120)
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": limit, "temperature": 0, "ignore_eos": True}
+    want, _ = stream(reference, "/v1/completions", body)
+    killed = []
+
+    def kill(count, worker):
+        if count == 40:
+            killed.append(int(worker))
+            engines[int(worker) - 1].kill()
+
+    got, last = stream(p.url, "/v1/completions", body, kill)
+    check("an engine was killed in mid-stream", len(killed) == 1, killed)
+    at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+    check("the stream is whole", got == want, f"{len(got)} characters, want {len(want)}: after {at} {got[at - 20 : at + 40]!r}, want {want[at - 20 : at + 40]!r}")
+    check("all tokens are counted", last["usage"]["completion_tokens"] == limit, last["usage"])
+    check("it took two engines", last["nvext"]["attempts"] == 2, last["nvext"])
+    return killed[0], prompt
+
+
+def recovery(p, engines, worker, block):
+    """The killed engine must be taken in again, with an empty cache."""
+    held = [words(i, 150 + 60 * i) for i in range(6)]
+    other = {w for w in p.workers() if w != worker}
+    for i, text in enumerate(held):  # none of these may fail while the engine is down
+        row = p.ask("down", text)
+        check(f"prompt {i} is served while worker {worker} is down", row["worker"] in other, row)
+    check("the dead engine gets no requests", until(lambda: p.workers()[worker]["state"] == "not_ready", UNNOTICED), p.workers()[worker]["state"])
+    engines[worker - 1].start().ready()
+    check("the engine is taken in again", until(lambda: p.workers()[worker]["state"] == "ready", 30), p.workers()[worker]["state"])
+    forgotten = until(lambda: all(p.explain(text)[0].get(worker) == 0 for text in held), 30)
+    check("its old cache is forgotten", forgotten, [p.explain(text)[0] for text in held])
+    text = words(700, 200)
+    first = p.ask("after restart", text, nvext={"backend_instance_id": worker})
+    check("it serves", first["worker"] == worker and first["reported"] == 0 and agrees(first, block), first)
+    blocks = (first["prompt"] - 1) // block
+    check("its events are heard again", p.learn(text, worker, blocks, seconds=20), p.explain(text))
+    again = p.ask("after restart, hot", text)
+    check("and predict again", again["worker"] == worker and agrees(again, block) and again["reported"] > 0, again)
+
+
+def vllm(binary, model, directory, work):
+    block = 32
+    lora = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"ad={model}/adapter")
+    # One has the endpoint for tokens, where that must be asked for; the other has not.
+    generate = lora + (("--enable-scale-out",) if version(directory) >= (0, 30) else ())
+    engines = [
+        servers.vllm(directory, model, work, "vllm1", block=block, arguments=lora),
+        servers.vllm(directory, model, work, "vllm2", block=block, arguments=generate),
+    ]
+    p = None
+    try:
+        for e in engines:
+            e.start()
+        for e in engines:
+            e.ready()
+        p = Penstock(binary, model, work, [f"vllm={e.url},events={e.events},replay={e.replay}" for e in engines])
+        rows = p.workers()
+        check("two engines are served", len(rows) == 2 and {r["engine"] for r in rows.values()} == {"vllm"}, rows)
+        check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
+        conversations(p, block, 6)
+        used = {row["worker"] for row in table}
+        check("both engines had requests", len(used) == 2, used)
+        conversations(p, block, 2, salt="tenant")
+        adapters(p, block)
+        check("every feed is live", all(r["feed"]["state"] == "live" for r in p.workers().values()), p.workers())
+        reference = p.ask("reference", words(5, 60), limit=64)["text"]
+        worker, _ = migration(p, engines, engines[0].url)
+        recovery(p, engines, worker, block)
+        check("penstock ends well", p.stop() == 0)
+        p = None
+        return reference
+    finally:
+        if p:
+            p.stop()
+        for e in engines:
+            e.stop()
+
+
+def adapters(p, block):
+    models = {m["id"]: m for m in p.get("/v1/models")["data"]}
+    check("the LoRA adapter is a model", models.get("ad", {}).get("parent") == "tiny", models)
+    text = words(300, 200)
+    base = p.ask("base", text)
+    cold = p.ask("adapter", text, model="ad")
+    check("the adapter answers otherwise", cold["text"] != base["text"], cold)
+    check("blocks of the model are none of the adapter's", cold["reported"] == 0 and agrees(cold, block), cold)
+    check("the adapter's blocks become known", p.learn(text, cold["worker"], (cold["prompt"] - 1) // block, model="ad"), p.explain(text, "ad"))
+    hot = p.ask("adapter, hot", text, model="ad")
+    check("the adapter's blocks are reused as predicted", hot["worker"] == cold["worker"] and hot["reported"] > 0 and agrees(hot, block), hot)
+
+
+def llamacpp(binary, model, directory, work):
+    engines = [servers.llamacpp(directory, model, work, f"llamacpp{i}", slots=4) for i in (1, 2)]
+    p = None
+    try:
+        for e in engines:
+            e.start()
+        for e in engines:
+            e.ready()
+        p = Penstock(binary, model, work, [f"llamacpp={e.url}" for e in engines])
+        rows = p.workers()
+        check("two engines are served", len(rows) == 2 and {r["engine"] for r in rows.values()} == {"llamacpp"}, rows)
+        guessed = [e["events"] for e in p.get("/health")["engines"]]
+        check("it is said that their caches are guessed", guessed == ["guessed", "guessed"], guessed)
+        check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
+        block = p.explain("x")[1]["decision"]["block_size"]
+        conversations(p, block, 4)
+        reference = p.ask("reference", words(5, 60), limit=64)["text"]
+        # llama.cpp leaves out of its own streams what is no whole character: the reference is Penstock's.
+        worker, _ = migration(p, engines, p.url)
+        check("the dead engine gets no requests", until(lambda: p.workers()[worker]["state"] == "not_ready", UNNOTICED), p.workers()[worker]["state"])
+        engines[worker - 1].start().ready()
+        check("the engine is taken in again", until(lambda: p.workers()[worker]["state"] == "ready", 30), p.workers()[worker]["state"])
+        check("penstock ends well", p.stop() == 0)
+        p = None
+        return reference
+    finally:
+        if p:
+            p.stop()
+        for e in engines:
+            e.stop()
+
+
+def own(binary, model, work):
+    """The same prompt by Penstock's own engine, on the same weights."""
+    command = [binary, "up", "--http-addr", "127.0.0.1:0", "--json", "--data-dir", str(work / "own")]
+    command += ["--model-path", f"{model}/model", "--served-model-name", "tiny"]
+    with (work / "own.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise servers.Failed("penstock up did not start:\n" + (work / "own.log").read_text())
+        url = json.loads(line)["url"]
+        body = {"model": "tiny", "prompt": words(5, 60), "max_tokens": 64, "temperature": 0, "ignore_eos": True}
+        return json.loads(servers.call(url + "/v1/completions", body)[1])["choices"][0]["text"]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def version(directory):
+    return tuple(map(int, (pathlib.Path(directory) / "version").read_text().strip().lstrip("b").split(".")[:2]))
+
+
+def report():
+    print("\n  prompt kind          tokens  worker  predicted  reported")
+    for row in table:
+        said = ["-" if row[k] is None else row[k] for k in ("predicted", "reported")]
+        print(f"  {row['kind']:<20} {row['prompt']:>6} {row['worker']:>7} {said[0]:>10} {said[1]:>9}")
+    known = [r for r in table if r["predicted"] is not None and r["reported"] is not None]
+    print(f"  predicted {sum(r['predicted'] for r in known)}, reported {sum(r['reported'] for r in known)} of {len(known)} requests\n")
+    table.clear()
+
+
+def main(binary, model, *engines):
+    binary, model = str(pathlib.Path(binary).resolve()), str(pathlib.Path(model).resolve())
+    work = pathlib.Path(tempfile.mkdtemp())
+    texts = {}
+    try:
+        texts["penstock"] = own(binary, model, work)
+        for engine in engines:
+            kind, _, directory = engine.partition("=")
+            at = work / kind
+            at.mkdir()
+            print(f"\n--- {kind} {(pathlib.Path(directory) / 'version').read_text().strip()}", flush=True)
+            try:
+                texts[kind] = {"vllm": vllm, "llamacpp": llamacpp}[kind](binary, model, directory, at)
+            except (servers.Failed, OSError, KeyError, ValueError) as e:
+                check(f"{kind} can be held against", False, repr(e))
+                log = at / "penstock.log"
+                if log.exists():
+                    print("penstock said last:\n" + "\n".join(log.read_text().splitlines()[-15:]))
+            report()
+        same = set(texts.values())
+        check(f"greedy answers of {', '.join(sorted(texts))} are the same", len(same) == 1, texts)
+    finally:
+        shutil.rmtree(work)
+    print(f"\n{len(failures)} failed" + "".join(f"\n  {name}" for name in failures))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

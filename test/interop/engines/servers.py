@@ -1,0 +1,138 @@
+"""Starts and stops real engines. Only the standard library is used."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+
+class Failed(Exception):
+    pass
+
+
+def free_ports(count):
+    """Ports that were free a moment ago: all are open at once, so they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def call(url, body=None, headers=None, timeout=60, method=None):
+    """One request; returns the status and the body's bytes, also of errors."""
+    data = json.dumps(body).encode() if body is not None and not isinstance(body, bytes) else body
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | (headers or {}), method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as answer:
+        return answer.code, answer.read()
+
+
+class Server:
+    """A process in a group of its own, so that its children end with it."""
+
+    def __init__(self, name, command, env, log, url, events=None, replay=None):
+        self.name, self.command, self.env, self.log, self.url = name, command, env, pathlib.Path(log), url
+        self.events, self.replay = events, replay
+        self.process = None
+
+    def start(self):
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        return self
+
+    def ready(self, seconds=180):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise Failed(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
+            try:
+                if call(self.url + "/health", timeout=5)[0] == 200:
+                    return self
+            except OSError:
+                pass
+            time.sleep(0.2)  # another process starts: there is nothing to wait on but its port
+        raise Failed(f"{self.name} was not ready after {seconds} s:\n{self.tail()}")
+
+    def signal(self, number):
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        if self.process is None:
+            return
+        self.signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            pass
+        self.kill()
+
+    def tail(self, lines=15):
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def vllm(directory, model, work, name="vllm", blocks=256, block=32, context=2048, arguments=(), env=None):
+    """A vLLM with KV events and replay, in a directory of install.sh."""
+    directory, work = pathlib.Path(directory), pathlib.Path(work)
+    port, events, replay = free_ports(3)
+    home = work / (name + "-home")
+    home.mkdir(exist_ok=True)
+    endpoints = {"endpoint": f"tcp://127.0.0.1:{events}", "replay_endpoint": f"tcp://127.0.0.1:{replay}"}
+    # vLLM binds what looks like a wildcard and dials anything else.
+    bound = {key: value.replace("127.0.0.1", "*") for key, value in endpoints.items()}
+    config = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": ""} | bound
+    command = [
+        str(directory / "bin/python"), "-m", "vllm.entrypoints.openai.api_server",
+        "--model", str(pathlib.Path(model) / "model"), "--served-model-name", "tiny",
+        "--host", "127.0.0.1", "--port", str(port),
+        "--dtype", "float32", "--enforce-eager", "--seed", "0",
+        "--block-size", str(block), "--max-model-len", str(context), "--num-gpu-blocks-override", str(blocks),
+        "--max-num-seqs", "16", "--enable-prefix-caching", "--enable-prompt-tokens-details",
+        "--kv-events-config", json.dumps(config), *arguments,
+    ]  # fmt: skip
+    environment = {
+        "PATH": f"{directory}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+    }
+    return Server(
+        name, command, environment | (env or {}), work / (name + ".log"), f"http://127.0.0.1:{port}",
+        endpoints["endpoint"], endpoints["replay_endpoint"],
+    )  # fmt: skip
+
+
+def llamacpp(directory, model, work, name="llamacpp", slots=2, context=2048, arguments=()):
+    """A llama-server, in a directory of install.sh. Context is per slot."""
+    (port,) = free_ports(1)
+    command = [
+        str(pathlib.Path(directory) / "llama-server"), "--model", str(pathlib.Path(model) / "model.gguf"), "--alias", "tiny",
+        "--host", "127.0.0.1", "--port", str(port), "--offline",
+        "--parallel", str(slots), "--ctx-size", str(slots * context), "--threads", "2", "--metrics",
+        # In 16 bits prompts and decoded tokens would differ enough to turn near ties of greedy decoding.
+        "--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off", *arguments,
+    ]  # fmt: skip
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(work)}
+    return Server(name, command, environment, pathlib.Path(work) / (name + ".log"), f"http://127.0.0.1:{port}")
