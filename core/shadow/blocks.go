@@ -147,8 +147,8 @@ func (b *Blocks) find(t Ticket) (index int, ok bool) {
 func (b *Blocks) follow(q *blocksRequest, most int) int {
 	n := 0
 	for n < most {
-		at, ok := b.at[kv.Extend(b.nodes[q.tip].seq, uint32(q.depth), q.waiting[n])]
-		if !ok {
+		at := b.next(q, q.waiting[n])
+		if at == 0 {
 			break
 		}
 		b.use(at)
@@ -158,6 +158,16 @@ func (b *Blocks) follow(q *blocksRequest, most int) int {
 	}
 	q.waiting = append(q.waiting[:0], q.waiting[n:]...)
 	return n
+}
+
+// next returns the block that comes after those which the request uses, 0 if it is not there. Mostly
+// it is the only child: to look there is a step to the memory beside, and to find it by its name one
+// to anywhere.
+func (b *Blocks) next(q *blocksRequest, block kv.BlockHash) int32 {
+	if child := b.nodes[q.tip].child; child != 0 && b.nodes[child].block == block {
+		return child
+	}
+	return b.at[kv.Extend(b.nodes[q.tip].seq, uint32(q.depth), block)]
 }
 
 // store has the first n blocks that the request waits for be there.
