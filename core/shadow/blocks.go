@@ -30,7 +30,9 @@ type BlocksConfig struct {
 // So a block is never there without those before it.
 type Blocks struct {
 	cfg BlocksConfig
-	at  map[kv.SeqHash]int32
+	// at finds blocks that begin sequences, and those that have had siblings. The others are found
+	// as the only child of the block before, which costs no map; see node.named.
+	at map[kv.SeqHash]int32
 	// nodes[0] is no block: its children are the blocks that begin sequences, its next is the
 	// idle block that was used longest ago, its prev the one that was idle last.
 	nodes    []node
@@ -50,6 +52,7 @@ type node struct {
 	block kv.BlockHash
 	index uint32 // in its sequence
 	users int32  // running requests
+	named bool   // it is in Blocks.at
 	// parent has child as its first child; before and after are the others of it. 0 is none.
 	parent, child, before, after int32
 	prev, next                   int32  // among idle blocks, if it has no users
@@ -164,8 +167,13 @@ func (b *Blocks) follow(q *blocksRequest, most int) int {
 // it is the only child: to look there is a step to the memory beside, and to find it by its name one
 // to anywhere.
 func (b *Blocks) next(q *blocksRequest, block kv.BlockHash) int32 {
-	if child := b.nodes[q.tip].child; child != 0 && b.nodes[child].block == block {
+	switch child := b.nodes[q.tip].child; {
+	case child == 0:
+		return 0
+	case b.nodes[child].block == block:
 		return child
+	case !b.nodes[child].named:
+		return 0
 	}
 	return b.at[kv.Extend(b.nodes[q.tip].seq, uint32(q.depth), block)]
 }
