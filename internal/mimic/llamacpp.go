@@ -274,7 +274,7 @@ func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answe
 		}
 		defer st.pings(every)()
 		if g.q.Progress {
-			st.event(object{"index": 0, "content": "", "tokens": []int{}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0, "tokens_evaluated": len(g.asked.req.Prompt), "prompt_progress": object{
+			st.event(object{"index": 0, "content": "", "tokens": []int{0}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0, "tokens_evaluated": len(g.asked.req.Prompt), "prompt_progress": object{
 				"total": len(g.asked.req.Prompt), "cache": g.slot.cached, "processed": len(g.asked.req.Prompt), "time_ms": 0,
 			}})
 		}

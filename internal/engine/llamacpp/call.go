@@ -113,7 +113,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part, leg leg) []byte {
 	number("top_p", orOne(s.TopP))
 	number("min_p", s.MinP)
 	number("repeat_penalty", orOne(s.RepetitionPenalty))
-	number("repeat_last_n", -1)
+	number("repeat_last_n", float64(d.context)) // all of it; newer servers refuse -1
 	number("presence_penalty", s.PresencePenalty)
 	number("frequency_penalty", s.FrequencyPenalty)
 	b = append(b, `,"typical_p":1,"dynatemp_range":0,"mirostat":0,"dry_multiplier":0,"xtc_probability":0,"seed":`...)

@@ -193,9 +193,11 @@ func logprob(c *remote.Cursor) float32 {
 	return float32(max(min(c.Float(), 0), -math.MaxFloat32))
 }
 
-// decode reads an event. The tokens are appended to tokens.
+// decode reads an event. The tokens are appended to tokens. An event that tells of progress has a
+// token 0 that nobody drew.
 func decode(data []byte, tokens []kv.Token) (chunk, error) {
 	e := chunk{tokens: tokens, slot: -1, predicted: -1, cached: -1}
+	progress := false
 	c := remote.NewCursor(data)
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
@@ -215,6 +217,7 @@ func decode(data []byte, tokens []kv.Token) (chunk, error) {
 		case string(key) == "tokens_predicted":
 			e.predicted = small(&c)
 		case string(key) == "prompt_progress":
+			progress = true
 			e.inner(&c, "cache")
 		case string(key) == "timings":
 			e.inner(&c, "cache_n")
@@ -226,6 +229,9 @@ func decode(data []byte, tokens []kv.Token) (chunk, error) {
 		default:
 			c.Skip()
 		}
+	}
+	if progress {
+		e.tokens = tokens
 	}
 	return e, c.End()
 }

@@ -61,6 +61,7 @@ var (
 // dialect speaks /completion.
 type dialect struct {
 	eos      []kv.Token
+	context  int            // tokens of a slot
 	adapters map[string]int // the engine's numbers of LoRA adapters
 }
 
@@ -246,7 +247,7 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error)
 	}
 	var err error
 	if p.native {
-		d := &dialect{eos: card.EOS, adapters: p.adapters}
+		d := &dialect{eos: card.EOS, context: card.ContextLength, adapters: p.adapters}
 		var seen remote.Seen
 		seen, err = remote.Ask(ctx, p.client, card, d, []kv.Token{1, 2})
 		switch {

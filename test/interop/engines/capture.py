@@ -1,12 +1,13 @@
 """Records what real engines say: vLLM's KV events, and the HTTP answers of vLLM
 and llama.cpp.
 
-    DIR/bin/python capture.py DIR MODEL OUT
+    DIR/bin/python capture.py DIR MODEL OUT [events|http]
 
 DIR is a directory of install.sh and MODEL one of make_model.py. Each scenario of
 vLLM's events becomes one file OUT/events/NAME.json with the frames as they came
 and, in order, what was asked and answered. OUT/http has answers as an adapter sees
 them: a line with the status and what was asked, its body, an empty line, the answer.
+Those named ask-… have a prompt of their own each, by which a test finds the answer.
 """
 
 import base64
@@ -170,13 +171,13 @@ def binary(run):
     run.save("binary", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0: hashes are bytes")
 
 
-def answers(server, model, out, requests, keep=()):
+def answers(server, directory, model, out, requests, keep=()):
     """Records one answer for each of requests, without paths of this machine."""
     out = out / "http"
     out.mkdir(parents=True, exist_ok=True)
     for name, (path, body) in requests.items():
         status, answer = servers.call(server.url + path, body)
-        said = answer.decode().replace(str(model), "/models/tiny")
+        said = answer.decode().replace(str(model), "/models/tiny").replace(str(directory), "/opt/engine")
         if name == "metrics" and keep:  # 60 KB, of which adapters read a few lines
             said = "\n".join(l for l in said.splitlines() if any(k in l for k in keep)) + "\n"
         record = f"{status} {'POST' if body is not None else 'GET'} {path}\n"
@@ -185,7 +186,54 @@ def answers(server, model, out, requests, keep=()):
         print(f"{name}: {status}")
 
 
-def http_vllm(server, model, out):
+def asks_vllm(server):
+    """What an adapter asks for, by both ways to ask."""
+    probe = [1 + i % 64 for i in range(2 * BLOCK + 1)]
+    servers.call(server.url + "/v1/completions", {"model": "tiny", "prompt": probe, "max_tokens": 1})
+    hot, stopped = prompt(20, 100), prompt(22, 50)
+    first = json.loads(servers.call(server.url + "/v1/completions", {"model": "tiny", "prompt": hot, "max_tokens": 1})[1])
+    assert first["usage"]["prompt_tokens"] == 100
+    body = {"model": "tiny", "prompt": stopped, "max_tokens": 3, "temperature": 0, "return_token_ids": True}
+    third = json.loads(servers.call(server.url + "/v1/completions", body)[1])["choices"][0]["token_ids"][2]
+    cases = {
+        "probe": (probe, 1, {}),
+        "hot": (hot, 6, {}),
+        "cold": (prompt(21, 100), 6, {}),
+        "stop": (stopped, 6, {"stop_token_ids": [third]}),
+        "eos": (prompt(23, 40), 6, {"logit_bias": {"1715": 100}}),
+        "logprobs": (prompt(24, 40), 3, {"logprobs": 2}),
+    }
+    requests = {}
+    for name, (tokens, limit, sampling) in cases.items():
+        sampling = {"temperature": 0, "max_tokens": limit} | sampling
+        stream = {"model": "tiny", "stream": True, "stream_options": {"include_usage": True}}
+        by_text = stream | sampling | {"prompt": tokens, "return_token_ids": True, "return_tokens_as_token_ids": True}
+        requests[f"ask-{name}"] = ("/v1/completions", by_text)
+        if name == "cold":  # for the other way it must be so again
+            tokens = prompt(25, 100)
+        by_token = stream | {"token_ids": tokens, "sampling_params": sampling}
+        requests[f"ask-{name}-generate"] = ("/inference/v1/generate", by_token)
+    return requests
+
+
+def asks_llamacpp(server):
+    """What an adapter asks for."""
+    servers.call(server.url + "/completion", {"prompt": prompt(20, 100), "n_predict": 1})
+    cases = {
+        "hot": (prompt(20, 100), 6, {"id_slot": 0}),
+        "cold": (prompt(26, 100), 6, {"cache_prompt": False}),
+        "eos": (prompt(23, 40), 6, {"logit_bias": [[1715, 100]]}),
+        "logprobs": (prompt(24, 40), 3, {"n_probs": 2}),
+        "probe": ([1, 2], 1, {}),
+    }
+    requests = {}
+    for name, (tokens, limit, fields) in cases.items():
+        body = {"prompt": tokens, "n_predict": limit, "temperature": 0, "cache_prompt": True, "return_tokens": True}
+        requests[f"ask-{name}"] = ("/completion", body | {"stream": True, "return_progress": True} | fields)
+    return requests
+
+
+def http_vllm(server, directory, model, out):
     p = prompt(1, 3 * BLOCK + 4)
     base = {"model": "tiny", "prompt": p, "temperature": 0, "max_tokens": 4, "return_token_ids": True}
     generate = {"model": "tiny", "token_ids": p, "stream": True, "stream_options": {"include_usage": True}}
@@ -222,11 +270,12 @@ def http_vllm(server, model, out):
         "error-path": ("/nope", None),
         "metrics": ("/metrics", None),
     }
+    requests |= asks_vllm(server)
     parts = ("num_requests", "kv_cache", "gpu_cache", "prefix_cache", "cache_config", "lora", "prompt_tokens", "generation_tokens")
-    answers(server, model, out, requests, tuple("vllm:" + part for part in parts))
+    answers(server, directory, model, out, requests, tuple("vllm:" + part for part in parts))
 
 
-def http_llamacpp(server, model, out):
+def http_llamacpp(server, directory, model, out):
     p = prompt(1, 100)
     base = {"prompt": p, "temperature": 0, "n_predict": 4, "return_tokens": True, "cache_prompt": True}
     stream = {"stream": True}
@@ -249,6 +298,7 @@ def http_llamacpp(server, model, out):
         "completion-two": ("/completion", base | stream | fields | {"n_cmpl": 2, "temperature": 1, "seed": 1}),
         "completion-logprobs": ("/completion", base | stream | fields | {"n_probs": 2, "n_predict": 2}),
         "completion-slot": ("/completion", base | fields | {"id_slot": 1}),
+        "lora-adapters": ("/lora-adapters", None),
         "openai-completion": ("/v1/completions", {"prompt": p, "max_tokens": 4, "temperature": 0}),
         "openai-chat-stream": ("/v1/chat/completions", chat | stream | {"max_tokens": 3, "temperature": 0, "stream_options": {"include_usage": True}}),
         "tokenize": ("/tokenize", {"content": "hello world"}),
@@ -262,10 +312,11 @@ def http_llamacpp(server, model, out):
         "error-path": ("/nope", None),
         "metrics": ("/metrics", None),
     }
-    answers(server, model, out, requests)
+    requests |= asks_llamacpp(server)
+    answers(server, directory, model, out, requests)
 
 
-def main(directory, model, out):
+def main(directory, model, out, only=""):
     directory, model, out = pathlib.Path(directory), pathlib.Path(model).resolve(), pathlib.Path(out)
     version = (directory / "version").read_text().strip()
     work = pathlib.Path(tempfile.mkdtemp())
@@ -276,14 +327,16 @@ def main(directory, model, out):
         return lambda server: scenario(Run(server, version, out))
 
     if (directory / "llama-server").exists():
-        runs = [(servers.llamacpp(directory, model, work, context=512), lambda server: http_llamacpp(server, model, out))]
+        runs = [(servers.llamacpp(directory, model, work, context=512), lambda server: http_llamacpp(server, directory, model, out))]
     else:
         runs = [
             (servers.vllm(directory, model, work, "events", blocks=24, context=512), recorded(events)),
             (servers.vllm(directory, model, work, "adapter", arguments=lora), recorded(adapters)),
             (servers.vllm(directory, model, work, "binary", env={"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}), recorded(binary)),
-            (servers.vllm(directory, model, work, "http", context=512, arguments=scale_out), lambda server: http_vllm(server, model, out)),
+            (servers.vllm(directory, model, work, "http", context=512, arguments=scale_out), lambda server: http_vllm(server, directory, model, out)),
         ]
+    if only:
+        runs = [r for r in runs if (r[0].name in ("http", "llamacpp")) == (only == "http")]
     try:
         for server, scenario in runs:
             try:

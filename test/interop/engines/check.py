@@ -25,6 +25,8 @@ WORDS = (
     "with the tokens that are out when a worker dies so that the client sees one answer whole and in order"
 ).split()
 
+UNNOTICED = 20  # seconds that a dead engine may stay unnoticed: canary-interval, its 3 s, and a report
+
 failures = []
 table = []
 
@@ -168,8 +170,10 @@ def conversations(p, block, count, salt=None):
         check(f"prompt {i}: predicted is reported", agrees(hot, block), hot)
         check(f"prompt {i}: all that can be reused is", hot["reported"] >= blocks * block, hot)
         check(f"prompt {i}: the answer is the same", hot["text"] == cold["text"], (cold["text"], hot["text"]))
+        # An engine without events is followed by its answers: its blocks are known a moment after the last.
+        known = salt or p.learn(text, hot["worker"], blocks)
         grown = p.ask("grown", text + cold["text"] + " " + words(50 + i, 40), **fields)
-        check(f"prompt {i} grown: predicted is reported", agrees(grown, block) and grown["reported"] > 0, grown)
+        check(f"prompt {i} grown: predicted is reported", known and agrees(grown, block) and grown["reported"] > 0, grown)
 
 
 def migration(p, engines, reference, limit=500):
@@ -180,13 +184,15 @@ def migration(p, engines, reference, limit=500):
     killed = []
 
     def kill(count, worker):
-        if count == 40:
+        if count >= 5 and not killed:  # a chunk may have many tokens on a busy machine
             killed.append(int(worker))
             engines[int(worker) - 1].kill()
 
     got, last = stream(p.url, "/v1/completions", body, kill)
-    check("an engine was killed in mid-stream", len(killed) == 1, killed)
-    check("the stream is whole", got == want, f"{len(got)} bytes, want {len(want)}")
+    if not check("an engine was killed in mid-stream", len(killed) == 1, last):
+        raise servers.Failed("there is nothing to recover from")
+    at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+    check("the stream is whole", got == want, f"{len(got)} characters, want {len(want)}: after {at} {got[at - 20 : at + 40]!r}, want {want[at - 20 : at + 40]!r}")
     check("all tokens are counted", last["usage"]["completion_tokens"] == limit, last["usage"])
     check("it took two engines", last["nvext"]["attempts"] == 2, last["nvext"])
     return killed[0], prompt
@@ -199,7 +205,7 @@ def recovery(p, engines, worker, block):
     for i, text in enumerate(held):  # none of these may fail while the engine is down
         row = p.ask("down", text)
         check(f"prompt {i} is served while worker {worker} is down", row["worker"] in other, row)
-    check("the dead engine gets no requests", until(lambda: p.workers()[worker]["state"] == "not_ready", 10), p.workers()[worker]["state"])
+    check("the dead engine gets no requests", until(lambda: p.workers()[worker]["state"] == "not_ready", UNNOTICED), p.workers()[worker]["state"])
     engines[worker - 1].start().ready()
     check("the engine is taken in again", until(lambda: p.workers()[worker]["state"] == "ready", 30), p.workers()[worker]["state"])
     forgotten = until(lambda: all(p.explain(text)[0].get(worker) == 0 for text in held), 30)
@@ -275,13 +281,15 @@ def llamacpp(binary, model, directory, work):
         p = Penstock(binary, model, work, [f"llamacpp={e.url}" for e in engines])
         rows = p.workers()
         check("two engines are served", len(rows) == 2 and {r["engine"] for r in rows.values()} == {"llamacpp"}, rows)
-        warned = [{w["code"] for w in r["warnings"]} for r in rows.values()]
-        check("it is said that their caches are guessed", all("no_kv_events" in codes for codes in warned), warned)
+        guessed = [e["events"] for e in p.get("/health")["engines"]]
+        check("it is said that their caches are guessed", guessed == ["guessed", "guessed"], guessed)
+        check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
         block = p.explain("x")[1]["decision"]["block_size"]
         conversations(p, block, 4)
         reference = p.ask("reference", words(5, 60), limit=64)["text"]
-        worker, _ = migration(p, engines, engines[0].url)
-        check("the dead engine gets no requests", until(lambda: p.workers()[worker]["state"] == "not_ready" or not p.ask("down", words(1, 100)), 10), p.workers()[worker]["state"])
+        # llama.cpp leaves out of its own streams what is no whole character: the reference is Penstock's.
+        worker, _ = migration(p, engines, p.url)
+        check("the dead engine gets no requests", until(lambda: p.workers()[worker]["state"] == "not_ready", UNNOTICED), p.workers()[worker]["state"])
         engines[worker - 1].start().ready()
         check("the engine is taken in again", until(lambda: p.workers()[worker]["state"] == "ready", 30), p.workers()[worker]["state"])
         check("penstock ends well", p.stop() == 0)
@@ -301,7 +309,10 @@ def own(binary, model, work):
     with (work / "own.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
     try:
-        url = json.loads(process.stdout.readline())["url"]
+        line = process.stdout.readline()
+        if not line:
+            raise servers.Failed("penstock up did not start:\n" + (work / "own.log").read_text())
+        url = json.loads(line)["url"]
         body = {"model": "tiny", "prompt": words(5, 60), "max_tokens": 64, "temperature": 0, "ignore_eos": True}
         return json.loads(servers.call(url + "/v1/completions", body)[1])["choices"][0]["text"]
     finally:

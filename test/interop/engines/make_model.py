@@ -23,7 +23,7 @@ VOCABULARY = pathlib.Path(__file__).parents[3] / "internal/edge/prep/token/built
 HIDDEN, LAYERS, HEADS, HEAD, INNER = 64, 2, 2, 32, 128
 CONTEXT, THETA, EPSILON = 8192, 10000.0, 1e-5
 TEMPLATE = (
-    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+    "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 

@@ -94,9 +94,7 @@ def vllm(directory, model, work, name="vllm", blocks=256, block=32, context=2048
     home = work / (name + "-home")
     home.mkdir(exist_ok=True)
     endpoints = {"endpoint": f"tcp://127.0.0.1:{events}", "replay_endpoint": f"tcp://127.0.0.1:{replay}"}
-    # "tcp://*:5557" would bind on every interface; 127.0.0.1 would be dialled
-    # by vLLM, which binds only what looks like a wildcard. [::] forms differ by
-    # version, so the publisher binds the wildcard and nobody but us knows the port.
+    # vLLM binds what looks like a wildcard and dials anything else.
     bound = {key: value.replace("127.0.0.1", "*") for key, value in endpoints.items()}
     config = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": ""} | bound
     command = [
@@ -132,7 +130,9 @@ def llamacpp(directory, model, work, name="llamacpp", slots=2, context=2048, arg
     command = [
         str(pathlib.Path(directory) / "llama-server"), "--model", str(pathlib.Path(model) / "model.gguf"), "--alias", "tiny",
         "--host", "127.0.0.1", "--port", str(port), "--offline",
-        "--parallel", str(slots), "--ctx-size", str(slots * context), "--threads", "2", "--metrics", *arguments,
+        "--parallel", str(slots), "--ctx-size", str(slots * context), "--threads", "2", "--metrics",
+        # In 16 bits prompts and decoded tokens would differ enough to turn near ties of greedy decoding.
+        "--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off", *arguments,
     ]  # fmt: skip
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(work)}
     return Server(name, command, environment, pathlib.Path(work) / (name + ".log"), f"http://127.0.0.1:{port}")

@@ -1,0 +1,131 @@
+package enginetest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Recording is one answer of a real engine, and what it was asked: a file of a line
+// "STATUS METHOD PATH", one with the body, an empty line, and the answer.
+type Recording struct {
+	Name         string
+	Status       int
+	Method, Path string
+	Body, Answer []byte
+}
+
+// Recordings reads all of a directory.
+func Recordings(t testing.TB, dir string) []Recording {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no recordings in %s: %v", dir, err)
+	}
+	var all []Recording
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, rest, _ := bytes.Cut(data, []byte("\n"))
+		body, answer, found := bytes.Cut(rest, []byte("\n\n"))
+		words := strings.Fields(string(head))
+		if !found || len(words) != 3 {
+			t.Fatalf("%s is no recording", file)
+		}
+		r := Recording{Name: strings.TrimSuffix(filepath.Base(file), ".txt"), Method: words[1], Path: words[2], Body: body, Answer: answer}
+		if r.Status, err = strconv.Atoi(words[0]); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// asked is what tells recordings of one path apart: each has a prompt of its own.
+type asked struct {
+	Prompt json.RawMessage `json:"prompt"`
+	Tokens json.RawMessage `json:"token_ids"`
+}
+
+func (a asked) key() string { return string(a.Prompt) + "|" + string(a.Tokens) }
+
+func keyOf(body []byte) string {
+	var a asked
+	var whole bytes.Buffer
+	if json.Compact(&whole, body) != nil || json.Unmarshal(whole.Bytes(), &a) != nil {
+		return ""
+	}
+	return a.key()
+}
+
+// ServeRecorded serves the recordings of a directory: those named ask-… to whoever asks for the
+// same path with the same prompt, GET as it was, and 404 for anything else and for the paths of
+// without.
+func ServeRecorded(t testing.TB, dir string, without ...string) *httptest.Server {
+	t.Helper()
+	answers := make(map[string]Recording)
+	for _, r := range Recordings(t, dir) {
+		if r.Method == http.MethodGet {
+			answers[r.Path] = r
+		} else if strings.HasPrefix(r.Name, "ask-") {
+			answers[r.Path+" "+keyOf(r.Body)] = r
+		}
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		key := q.URL.Path
+		if q.Method == http.MethodPost {
+			body, err := io.ReadAll(q.Body)
+			if err != nil {
+				return
+			}
+			key += " " + keyOf(body)
+		}
+		r, found := answers[key]
+		if !found || slices.Contains(without, q.URL.Path) {
+			http.NotFound(w, q)
+			return
+		}
+		kind := "application/json"
+		if bytes.HasPrefix(r.Answer, []byte("data: ")) {
+			kind = "text/event-stream; charset=utf-8"
+		}
+		w.Header().Set("Content-Type", kind)
+		w.WriteHeader(r.Status)
+		_, _ = w.Write(r.Answer)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Chunks returns the objects of a recorded stream; an answer that is none is one object.
+func (r Recording) Chunks(t testing.TB) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	text := string(r.Answer)
+	if strings.HasPrefix(text, "{") {
+		text = "data: " + text
+	}
+	for line := range strings.Lines(text) {
+		data, found := strings.CutPrefix(strings.TrimSpace(line), "data: ")
+		if !found || data == "[DONE]" {
+			continue
+		}
+		var chunk map[string]any
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+			t.Fatal(fmt.Errorf("%s: %w", r.Name, err))
+		}
+		all = append(all, chunk)
+	}
+	return all
+}

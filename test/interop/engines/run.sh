@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Runs Penstock in front of real engines on this machine's CPU, with random weights
+# made here: two of vLLM with KV events, then two of llama.cpp. What Penstock
+# predicts of their caches must be what they report, and a stream whose engine is
+# killed must come out whole.
+#
+#   run.sh [--quick] [--engines "vllm llamacpp"] [PENSTOCK_BINARY]
+#
+# Without a binary it builds one. --quick runs what is there or can be had within
+# three minutes: vLLM, which comes as wheels, and llama.cpp if an earlier run has
+# compiled it, which takes about ten minutes of one core. What cannot be installed
+# is left out, and said so loudly.
+#
+# Engines are kept in $REAL_ENGINES, by default in the user's cache directory
+# (vLLM about 2.5 GB). Nothing else is left behind, and no model is downloaded.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+
+engines="vllm llamacpp" patience=1800 quick=""
+while [ $# -gt 0 ]; do
+  case "$1" in
+  --quick) quick=1 patience=180 ;;
+  --engines) engines="$2"; shift ;;
+  -*) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) break ;;
+  esac
+  shift
+done
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+root="${REAL_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/penstock-engines}"
+bin="${1:-}"
+if [ -z "$bin" ]; then
+  bin="$work/penstock"
+  (cd "$here/../../.." && go build -o "$bin" ./cmd/penstock)
+fi
+
+summary="" run=()
+skip() {
+  printf '\n--- %s\nSKIPPED: %s\n' "$1" "$2"
+  summary+="$(printf '%-8s %-10s %s' SKIPPED "$1" "$2")"$'\n'
+}
+for engine in $engines; do
+  began="$SECONDS" code=0
+  if [ -n "$quick" ] && [ "$engine" = llamacpp ] && ! ls "$root"/llamacpp-*/installed >/dev/null 2>&1; then
+    skip "$engine" "--quick does not compile it; run without --quick once"
+    continue
+  fi
+  timeout --kill-after=10 "$patience" "$here/install.sh" "$root" "$engine" >"$work/$engine.out" 2>"$work/$engine.log" || code=$?
+  case "$code" in
+  0)
+    run+=("$engine=$(tail -1 "$work/$engine.out")")
+    echo "$engine: installed in $((SECONDS - began)) s"
+    ;;
+  77) skip "$engine" "$(tail -1 "$work/$engine.out"); $(tail -1 "$work/$engine.log")" ;;
+  124 | 137) skip "$engine" "not installed within $patience s" ;;
+  *)
+    tail -20 "$work/$engine.log"
+    echo "install.sh $engine failed with $code"
+    exit 1
+    ;;
+  esac
+done
+
+code=0
+if [ "${#run[@]}" != 0 ]; then
+  python3 "$here/make_model.py" "$work/model"
+  PYTHONDONTWRITEBYTECODE=1 timeout --kill-after=60 900 python3 "$here/check.py" "$bin" "$work/model" "${run[@]}" || code=$?
+fi
+for engine in ${run[@]+"${run[@]%%=*}"}; do
+  summary+="$(printf '%-8s %s' "$([ "$code" = 0 ] && echo passed || echo FAILED)" "$engine")"$'\n'
+done
+printf '\n=== real engines\n%s' "$summary"
+exit "$code"
