@@ -24,6 +24,7 @@ type attempt struct {
 	delta   engine.Delta // scratch
 	calls   []*Part
 	known   int // cached tokens by the engine's account, or CachedUnknown
+	beside  int // the same by that of a call which was not the first
 }
 
 // choice is what became of one choice.
@@ -44,7 +45,7 @@ type choice struct {
 }
 
 func newAttempt(b *Base, req *engine.Request, sink func(*engine.Delta) error) *attempt {
-	a := &attempt{b: b, req: req, sink: sink, choices: make([]choice, req.Choices), known: engine.CachedUnknown, stops: req.Stop.Tokens}
+	a := &attempt{b: b, req: req, sink: sink, choices: make([]choice, req.Choices), known: engine.CachedUnknown, beside: engine.CachedUnknown, stops: req.Stop.Tokens}
 	if !req.Stop.IgnoreEOS {
 		a.stops = slices.Concat(req.Stop.Tokens, b.cfg.Card.EOS)
 	}
@@ -318,10 +319,13 @@ func (p *Part) Cached(n int) error {
 	p.counted = true
 	a.b.reports()
 	p.reported(n)
-	if len(a.calls) > 0 && p != a.calls[0] {
-		return nil // the first call computed the prompt for all: what it says counts
+	if n = min(n, len(a.req.Prompt)); len(a.calls) > 0 && p != a.calls[0] {
+		a.beside = n // the first call computed the prompt for all: what it says counts
+		return nil
 	}
-	a.known = min(n, len(a.req.Prompt))
+	if a.known == engine.CachedUnknown {
+		a.known = n
+	}
 	return a.release()
 }
 
@@ -353,13 +357,17 @@ func (a *attempt) end() error {
 		return fault.New(fault.Unavailable, "the engine ended its answer before it was complete")
 	}
 	a.flight.whole = true
-	if a.known == engine.CachedUnknown && a.b.unreported() == 0 {
+	switch {
+	case a.known != engine.CachedUnknown:
+	case a.b.unreported() == 0:
 		a.known = 0
 		for _, p := range a.calls {
 			if !p.counted {
 				p.reported(0)
 			}
 		}
+	default:
+		a.known = a.beside
 	}
 	if err := a.release(); err != nil {
 		return err

@@ -184,12 +184,13 @@ def migration(p, engines, reference, limit=500):
     killed = []
 
     def kill(count, worker):
-        if count == 40:
+        if count >= 5 and not killed:  # a chunk may have many tokens on a busy machine
             killed.append(int(worker))
             engines[int(worker) - 1].kill()
 
     got, last = stream(p.url, "/v1/completions", body, kill)
-    check("an engine was killed in mid-stream", len(killed) == 1, killed)
+    if not check("an engine was killed in mid-stream", len(killed) == 1, last):
+        raise servers.Failed("there is nothing to recover from")
     at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
     check("the stream is whole", got == want, f"{len(got)} characters, want {len(want)}: after {at} {got[at - 20 : at + 40]!r}, want {want[at - 20 : at + 40]!r}")
     check("all tokens are counted", last["usage"]["completion_tokens"] == limit, last["usage"])
