@@ -228,11 +228,12 @@ func (r *reader) skipPlain(c byte) bool {
 }
 
 // tokens reads len(dst) token ids. Nearly all of a vocabulary are two or four bytes long behind their
-// first one, in an order that no processor can guess, so that their length is computed, not branched on.
+// first one, in an order that no processor can guess, so that their length is computed, not branched on; and where the
+// next one begins is known from the bytes that are at hand, two at a time.
 func (r *reader) tokens(dst []kv.Token) bool {
 	buf, at := r.buf, r.at
-	for i := range dst {
-		if at+8 > len(buf) {
+	for i := 0; i < len(dst); {
+		if at+16 > len(buf) {
 			r.at = at
 			return r.lastTokens(dst[i:])
 		}
@@ -240,13 +241,23 @@ func (r *reader) tokens(dst []kv.Token) bool {
 		c := w >> 56
 		if c-0xcd <= 1 { // 0xcd: 16 bits, 0xce: 32 bits
 			n := 3 + c&2
+			next := w << (8 * n & 63) >> 56
 			dst[i] = kv.Token(w << 8 >> ((72 - 8*n) & 63))
 			at += int(n)
+			i++
+			if next-0xcd <= 1 && i < len(dst) {
+				n = 3 + next&2
+				w = binary.BigEndian.Uint64(buf[at:])
+				dst[i] = kv.Token(w << 8 >> ((72 - 8*n) & 63))
+				at += int(n)
+				i++
+			}
 			continue
 		}
 		if c < 0x80 {
 			dst[i] = kv.Token(c)
 			at++
+			i++
 			continue
 		}
 		r.at = at
@@ -254,6 +265,7 @@ func (r *reader) tokens(dst []kv.Token) bool {
 			return false
 		}
 		at = r.at
+		i++
 	}
 	r.at = at
 	return true

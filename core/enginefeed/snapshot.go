@@ -178,7 +178,8 @@ func (s *Snapshot) Len() int { return len(s.hashes) }
 
 // Trim removes from the engine's own memory what s, which is whole, does not have, and appends the changes to
 // out. s must have been taken at the very point of the feed that was applied last: when [Machine.Next] is
-// its Resume, or at its [Barrier].
+// its Resume, or at its [Barrier]. A snapshot does not say how many copies there are of a block: from here on one
+// is believed in, so that the next removal counts.
 func (t *Table) Trim(s *Snapshot, out []kv.Event) []kv.Event {
 	if !s.whole {
 		return out
@@ -193,10 +194,13 @@ func (t *Table) Trim(s *Snapshot, out []kv.Event) []kv.Event {
 	for id := uint32(1); id <= x.top; id++ {
 		r := refs(id)
 		name := *x.names.at(id)
-		if r[kv.TierDevice] == 0 || s.Has(name) {
+		if r[kv.TierDevice] == 0 {
 			continue
 		}
 		r[kv.TierDevice] = 1
+		if s.Has(name) {
+			continue
+		}
 		remove(name)
 		t.stats.Trimmed++
 	}

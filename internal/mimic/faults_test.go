@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -120,7 +121,7 @@ func waitIdle(t *testing.T, s *mimic.Server) {
 // TestLeavingAborts: what a client leaves is given up.
 func TestLeavingAborts(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Open: opener(t, shape{speedup: 1}), Seed: 3})
-	for _, stream := range []string{"true", "false"} {
+	for i, stream := range []string{"true", "false"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -132,7 +133,8 @@ func TestLeavingAborts(t *testing.T) {
 			}
 		}()
 		for end := time.Now().Add(patience); ; {
-			if _, _, body := ask(t, s, "GET", "/metrics", ""); strings.Contains(body, "num_requests_running{engine=\"0\",model_name=\"penstock-sim\"} 1") {
+			running := fmt.Sprintf("prompt_tokens_total{engine=\"0\",model_name=\"penstock-sim\"} %d\n", 2*(i+1))
+			if _, _, body := ask(t, s, "GET", "/metrics", ""); strings.Contains(body, running) {
 				break
 			}
 			if time.Now().After(end) {

@@ -26,6 +26,8 @@ type feed struct {
 	rank   int
 	faults *Faults
 
+	news chan struct{} // has an element while the pulled list has something new
+
 	// The sockets are replaced by a restart, while the feed is locked and no loop serves them.
 	pub      *zmtp.Pub
 	replay   *zmtp.Router // nil without
@@ -62,7 +64,7 @@ const sendQueue = 100_000
 
 // openFeed binds the sockets of a rank.
 func openFeed(ctx context.Context, cfg *Config, rank int, faults *Faults) (*feed, error) {
-	f := &feed{cfg: cfg, rank: rank, faults: faults, form: form{
+	f := &feed{cfg: cfg, rank: rank, faults: faults, news: make(chan struct{}, 1), form: form{
 		dialect: cfg.Dialect,
 		maps:    cfg.Features.MapEvents.on(cfg.Dialect != VLLMLegacy),
 		binary:  cfg.Features.BinaryHashes.on(false),

@@ -31,6 +31,7 @@ type part struct {
 	tokens         []kv.Token
 	logprobs       []engine.Logprob
 	text           string
+	offset         int // of the tokens in the text of the choice, in bytes
 	cached         int // of the prompt; engine.CachedUnknown if not known yet
 	reason         string
 	// stop is the string or the token that ended the choice; nil if none did.

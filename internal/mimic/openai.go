@@ -579,7 +579,7 @@ func (s *Server) streamCall(ctx context.Context, w http.ResponseWriter, c *call,
 	}
 	u := usage{prompt: c.tokens(), cached: engine.CachedUnknown}
 	seen := make([]bool, c.n*len(c.prompts))
-	counted := make([]int, len(seen))
+	counted, said := make([]int, len(seen)), make([]int, len(seen))
 	var last object // llama.cpp's last chunk has the timings
 	chunk := func(choices []object, u *usage) object {
 		o := c.head(kind)
@@ -616,7 +616,9 @@ func (s *Server) streamCall(ctx context.Context, w http.ResponseWriter, c *call,
 		if first && c.q.Echo && !c.chat {
 			echo = c.prompts[p.prompt].text
 		}
+		p.offset = said[i]
 		o := s.piece(c, p, first)
+		said[i] = p.offset
 		var continuous *usage
 		if c.q.StreamOptions.Continuous {
 			continuous = &usage{prompt: len(c.prompts[p.prompt].tokens), completion: counted[i]}
@@ -787,7 +789,8 @@ func (s *Server) logprobs(c *call, p *part) object {
 		for _, t := range l.Top {
 			top[name(t.Token)] = t.Logprob
 		}
-		tokens, values, tops, offsets = append(tokens, name(l.Token)), append(values, l.Logprob), append(tops, top), append(offsets, 0)
+		tokens, values, tops, offsets = append(tokens, name(l.Token)), append(values, l.Logprob), append(tops, top), append(offsets, p.offset)
+		p.offset += len(name(l.Token))
 	}
 	return object{"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 }

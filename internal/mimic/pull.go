@@ -1,5 +1,7 @@
 package mimic
 
+import "context"
+
 // pulled is one event of TensorRT-LLM's list.
 type pulled struct {
 	ID   uint64 `json:"event_id"`
@@ -102,6 +104,24 @@ func (f *feed) addPulled(data any) {
 		f.mu.pulled = f.mu.pulled[1:]
 	}
 	f.mu.pulled = append(f.mu.pulled, e)
+	select {
+	case f.news <- struct{}{}:
+	default:
+	}
+}
+
+// awaitPulled waits until there is an event in the list, or ctx ends.
+func (f *feed) awaitPulled(ctx context.Context) {
+	f.mu.Lock()
+	n, news := len(f.mu.pulled), f.news
+	f.mu.Unlock()
+	if n > 0 {
+		return
+	}
+	select {
+	case <-news:
+	case <-ctx.Done():
+	}
 }
 
 // drain returns the list and empties it.
@@ -110,6 +130,10 @@ func (f *feed) drain() []pulled {
 	defer f.mu.Unlock()
 	all := f.mu.pulled
 	f.mu.pulled = nil
+	select {
+	case <-f.news: // these are no news any more
+	default:
+	}
 	if _, lost := f.faults.strikes(FaultDropEvents); lost || all == nil {
 		return []pulled{}
 	}

@@ -1,6 +1,7 @@
 package mimic
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -45,8 +46,17 @@ func (s *Server) trtServerInfo(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// trtEvents hands over the events of all ranks since the last call: they are then gone.
-func (s *Server) trtEvents(w http.ResponseWriter, _ *http.Request) {
+// pullWait is how long a call for events waits for the first one.
+const pullWait = 250 * time.Millisecond
+
+// trtEvents hands over the events of all ranks since the last call: they are then gone. While there is
+// none it waits a moment, as the engine does.
+func (s *Server) trtEvents(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), pullWait)
+	defer cancel()
+	if len(s.ranks) == 1 && s.ranks[0].feed.pulls() {
+		s.ranks[0].feed.awaitPulled(ctx)
+	}
 	type ranked struct {
 		pulled
 		Rank *int `json:"attention_dp_rank,omitempty"`

@@ -104,6 +104,10 @@ func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine) {
 // adapter opens what would speak with the engine, and listens for a moment to what it says.
 func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key string, m *remoteModel, ranks int) {
 	check := "adapter of " + of.String()
+	if drains(of) {
+		d.ok("events of "+of.String(), "they are taken from the engine as they are read, so that only the process that serves may read them: it says more")
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	eng, err := d.adapt(ctx, of, 0, ranks, key, m, d.log)
@@ -117,10 +121,6 @@ func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key strin
 		size = fmt.Sprintf("%d %s", card.Blocks, size)
 	}
 	d.ok(check, "%s with %s, %d data-parallel ranks", card.Name, size, ranks)
-	if drains(of) {
-		d.ok("events of "+of.String(), "they are taken from the engine as they are read, so that only the process that serves may read them")
-		return
-	}
 	d.listen(ctx, of, eng, m)
 }
 

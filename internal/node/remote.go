@@ -377,6 +377,8 @@ type rankSet struct {
 	tokenizer string
 	chat      bool // whether conversations are taken
 	notes     []string
+	// aliases are further names of the model; nil is what the adapter says.
+	aliases []string
 	// check compares the tokenizer with the engine's, once it runs; afterwards notes has what
 	// it found besides.
 	check func(context.Context) error
@@ -389,6 +391,9 @@ func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error 
 		return err
 	}
 	card := o.ranks[0].Card()
+	if o.aliases != nil {
+		card.Aliases = o.aliases
+	}
 	if err := e.claim(card); err != nil {
 		return err
 	}

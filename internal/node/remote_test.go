@@ -260,6 +260,49 @@ func TestUpInFrontOfEngines(t *testing.T) {
 	}
 }
 
+// TestPathsAreNoNames: engines that clients know by one name serve one model, whatever each of
+// them calls it.
+func TestPathsAreNoNames(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a, b := runOther(t, "m", dir), runOther(t, "m", dir)
+	s := &stubs{change: func(of *config.RemoteEngine, s *remoteStub) {
+		s.card.Aliases = []string{of.URL.Path + "/models/" + of.URL.Port()}
+	}}
+	r, _, err := upWith(t, s, "ENGINE=sglang="+a.URL+",name=x,sglang="+b.URL+",name=x")
+	if err != nil || r.Workers != 2 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	resp, err := http.Get(r.URL + "/v1/models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || strings.Contains(string(text), "/models/") || !strings.Contains(string(text), `"x"`) {
+		t.Errorf("%s (%v)", text, err)
+	}
+}
+
+// TestEngineWithoutTokens: a tokenizer here is of no use with an engine that takes none.
+func TestEngineWithoutTokens(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a := runOther(t, "m", dir)
+	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) {
+		s.card.Tokenizer = engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
+	}}
+	of := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL)
+	e := &remoteEngine{set: &remotes{p: &process{cfg: of}, adapt: s.adapt}, of: of.RemoteEngines()[0], log: slog.New(slog.DiscardHandler)}
+	o, err := e.open(t.Context(), "", lookedAt{root: dir})
+	if err != nil || o.tokenizer != "engine" || o.chat {
+		t.Errorf("%+v (%v)", o, err)
+	}
+	s.change = nil
+	e.set.mu.pipes = map[string]*prep.Pipeline{}
+	if o, err = e.open(t.Context(), "", lookedAt{root: dir}); err != nil || o.tokenizer != dir || !o.chat {
+		t.Errorf("%+v (%v)", o, err)
+	}
+}
+
 // metricsOf returns the metrics of engines.
 func metricsOf(t *testing.T, url string) string {
 	t.Helper()

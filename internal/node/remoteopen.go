@@ -43,6 +43,14 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 		o.ranks = append(o.ranks, eng)
 	}
 	first := o.ranks[0]
+	if e.of.Name != "" || e.of.Kind == config.EngineLlamaCpp {
+		// What an engine calls a model that has another name is often a path where it runs: engines of one
+		// model differ in it, and no client should depend on it.
+		o.aliases = []string{}
+	}
+	if first.Card().Tokenizer.Kind == engine.TokenizerOfEngine {
+		m.pipe, o.tokenizer = nil, engine.TokenizerOfEngine // it takes no tokens: one of its warnings says so
+	}
 	if m.note != "" {
 		o.notes = append(o.notes, m.note)
 	}

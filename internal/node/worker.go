@@ -207,7 +207,7 @@ func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *rankS
 		return nil, fmt.Errorf("rpc-advertise %s: the engine has %d data-parallel ranks, each at a port of its own; name the host alone", p.cfg.RPCAdvertise, ranks)
 	}
 	cfg := p.workerConfig(id, epoch, p.cfg.Component)
-	cfg.Addr, cfg.Check = addr, o.check
+	cfg.Addr, cfg.Check, cfg.Aliases = addr, o.check, o.aliases
 	return worker.New(cfg, eng, p.workerPlanes(), metrics, p.log)
 }
 

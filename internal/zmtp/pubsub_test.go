@@ -110,6 +110,29 @@ func TestOnSubscribed(t *testing.T) {
 	}
 }
 
+// TestUnwanted holds that what a publisher sends to somebody who did not ask for it
+// is not handed over.
+func TestUnwanted(t *testing.T) {
+	ln, err := Listen(loopback(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{})
+	c, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	raw(t, c, typePub)
+	if _, err := c.Write(append(appendMessage(nil, strs("other")), appendMessage(nil, strs("topic"))...)); err != nil {
+		t.Fatal(err)
+	}
+	if m := r.next(t); string(m[0]) != "topic" {
+		t.Errorf("got %q", m[0])
+	}
+}
+
 // TestPublishersDial has one subscriber listen to many publishers.
 func TestPublishersDial(t *testing.T) {
 	ln, err := Listen(loopback(t))

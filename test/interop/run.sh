@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Starts "penstock up" and test/recorded and holds the official clients against
-# both: openai for Go, Python and JavaScript, and anthropic for Python. browser.sh
+# both: openai for Go, Python and JavaScript, and anthropic for Python; that for Python
+# also against "penstock sim" in every dialect. browser.sh
 # then opens the reports of replay and bench in Chromium, and zmtp.sh holds our
 # ZeroMQ sockets against libzmq.
 # Usage: test/interop/run.sh [PENSTOCK_BINARY]; without one it builds it.
@@ -58,6 +59,11 @@ export PENSTOCK_UP_URL="$url"
 serve recorded "$work/recorded" -recordings recordings
 export PENSTOCK_RECORDED_URL="$url"
 export PENSTOCK_RECORDINGS="$PWD/recordings"
+dialects=()
+for d in vllm vllm-legacy sglang trtllm llamacpp; do
+  serve "sim-$d" "$bin" sim --dialect "$d" --http-addr 127.0.0.1:0 --speedup 50 --json
+  dialects+=("$d=$url")
+done
 
 summary=""
 failed=0
@@ -82,6 +88,7 @@ hold "openai-go" openai_go
 if wait "$installing_python"; then
   export PYTHONPYCACHEPREFIX="$work/pyc" # nothing is written beside the scripts
   hold "openai (Python)" "$work/venv/bin/python" python/openai_client.py "$PENSTOCK_UP_URL" "$PENSTOCK_RECORDED_URL"
+  hold "openai, other engines' words" "$work/venv/bin/python" python/dialects_client.py "${dialects[@]}"
   hold "anthropic (Python)" "$work/venv/bin/python" python/anthropic_client.py "$PENSTOCK_UP_URL" "$PENSTOCK_RECORDED_URL"
 else
   skip "openai, anthropic (Python)" "$(tail -1 "$work/python.log")"

@@ -356,15 +356,18 @@ func (a *attempt) end() error {
 	if a.open > 0 {
 		return fault.New(fault.Unavailable, "the engine ended its answer before it was complete")
 	}
-	if a.known == engine.CachedUnknown {
-		a.known = a.beside
-	}
 	a.flight.whole = true
-	if a.known == engine.CachedUnknown && a.b.unreported() == 0 {
+	switch {
+	case a.known != engine.CachedUnknown:
+	case a.b.unreported() == 0:
 		a.known = 0
 		for _, p := range a.calls {
-			p.reported(0)
+			if !p.counted {
+				p.reported(0)
+			}
 		}
+	default:
+		a.known = a.beside
 	}
 	if err := a.release(); err != nil {
 		return err

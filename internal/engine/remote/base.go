@@ -68,6 +68,17 @@ const (
 	TogetherDrawn
 )
 
+// of settles how the choices of a request are asked for.
+func (c Choices) of(req *engine.Request) Choices {
+	switch {
+	case c != TogetherDrawn:
+		return c
+	case req.Sampling.Temperature > 0:
+		return Together
+	}
+	return OneByOne
+}
+
 // Report says what an engine tells of cached tokens.
 type Report uint8
 
@@ -117,6 +128,10 @@ var (
 
 // New returns a Base that does nothing until Run.
 func New(cfg Config) (*Base, error) {
+	if cfg.Dialect == nil {
+		// Whatever there is of the model's tokenizer here, tokens neither go in nor come out.
+		cfg.Card.Tokenizer = engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
+	}
 	if err := cfg.Card.Validate(); err != nil {
 		return nil, err
 	}
@@ -238,14 +253,7 @@ func (b *Base) generate(ctx context.Context, a *attempt) error {
 			b.cache.end(p)
 		}
 	}()
-	how := b.cfg.Choices
-	if how == TogetherDrawn {
-		how = Together
-		if a.req.Sampling.Temperature <= 0 {
-			how = OneByOne
-		}
-	}
-	parts := a.parts(how)
+	parts := a.parts(b.cfg.Choices.of(a.req))
 	switch len(parts) {
 	case 0:
 		return a.end()

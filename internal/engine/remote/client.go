@@ -186,6 +186,7 @@ func headerText(s string) string {
 // before it answered.
 func closedEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || // the transport closed it, having read the reset, while the request was being written
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED) ||
 		strings.Contains(err.Error(), "server closed idle connection")
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -151,18 +152,20 @@ func TestNoAnswer(t *testing.T) {
 func TestCloseTellsTheEngine(t *testing.T) {
 	gone := make(chan struct{}, 1)
 	var conns atomic.Int64
-	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		events(w, "{}", "[DONE]")
 		if r.URL.Path == "/long" {
 			<-r.Context().Done()
 			gone <- struct{}{}
 		}
-	})
+	}))
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			conns.Add(1)
 		}
 	}
+	s.Start()
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	c := clientOf(t, s.URL)
 	for range 3 {
 		a, err := c.Do(t.Context(), &Call{Path: "/short"})

@@ -18,8 +18,10 @@ type FeedConfig struct {
 	// Events is subscribed to; where it names all interfaces, the engine dials us. Replay, if not
 	// zero, is asked for what was missed.
 	Events, Replay zmtp.Endpoint
-	Table          enginefeed.Config
-	Log            *slog.Logger
+	// Snapshot, if not zero, is asked what the engine still has after what was missed is lost for good.
+	Snapshot zmtp.Endpoint
+	Table    enginefeed.Config
+	Log      *slog.Logger
 }
 
 // EventFeed returns the source of an engine that publishes what its cache does.
@@ -57,6 +59,9 @@ type feed struct {
 	bad     uint64    // batches that cannot be read
 	badAt   time.Time // when the last came
 	refused error     // why the last connection did not come about
+
+	confirming *confirmation // nil while nothing is in doubt
+	confirmed  uint64        // holes after which the engine said what it still has
 
 	// Of run.
 	cache   *cache
@@ -164,22 +169,41 @@ func (f *feed) step(take func(now kv.Mono, out []enginefeed.Effect) []enginefeed
 func (f *feed) perform(e *enginefeed.Effect, out []kv.Event) []kv.Event {
 	switch e.Kind {
 	case enginefeed.Apply:
-		if err := f.decoder.Decode(e.Payload, &f.batch); err != nil {
-			f.bad++
-			f.badAt = time.Now()
-			f.cfg.Log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten", "endpoint", f.cfg.Events.String(), "seq", e.Seq, "error", err)
-			return f.table.Clear(out)
+		if c := f.confirming; c != nil && c.mark != "" {
+			if c.hold(e.Payload) {
+				return out
+			}
+			out = f.giveUp(c, out)
 		}
-		return f.table.Apply(&f.batch, out)
+		return f.apply(e.Payload, e.Seq, out)
 	case enginefeed.Forget:
+		if e.Reason == enginefeed.Unrepaired && f.confirm() {
+			return out
+		}
 		f.cfg.Log.Info("what was known of the engine's cache is forgotten", "endpoint", f.cfg.Events.String(), "reason", e.Reason.String())
+		if c := f.confirming; c != nil {
+			out = f.giveUp(c, out)
+		}
 		return f.table.Clear(out)
+	case enginefeed.Barrier:
+		return f.marked(e.ID, out)
 	case enginefeed.Ask:
 		f.ask(e.From, e.Attempt)
 	case enginefeed.StopAsking:
 		f.stopAsking()
 	}
 	return out
+}
+
+// apply enters a batch into the table.
+func (f *feed) apply(payload []byte, seq uint64, out []kv.Event) []kv.Event {
+	if err := f.decoder.Decode(payload, &f.batch); err != nil {
+		f.bad++
+		f.badAt = time.Now()
+		f.cfg.Log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten", "endpoint", f.cfg.Events.String(), "seq", seq, "error", err)
+		return f.table.Clear(out)
+	}
+	return f.table.Apply(&f.batch, out)
 }
 
 // ask begins a replay, in a goroutine that run waits for.
@@ -256,7 +280,7 @@ func (f *feed) warnings() []engine.Warning {
 		add(engine.WarnNoEvents, "see whether its events are on and the endpoint is that of its settings (port + rank)",
 			"the engine's cache events at %s are not reached: %v", f.cfg.Events, reason(f.refused))
 	}
-	if h.Unrepaired > 0 && f.now().Sub(h.UnrepairedAt) < recent {
+	if h.Unrepaired > f.confirmed && f.now().Sub(h.UnrepairedAt) < recent {
 		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it; its buffer must reach back far enough",
 			"%d times cache events were lost for good: what was cached before is unknown", h.Unrepaired)
 	}

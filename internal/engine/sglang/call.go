@@ -29,9 +29,7 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 		b = strictjson.AppendString(b, name)
 	}
 	if salt := p.Request.Salt.Namespace; salt != "" {
-		// One of the two is what the engine's version calls it. One that knows neither would
-		// share what must not be: see probe.
-		b = append(b, `,"extra_key":`...)
+		b = append(append(append(b, ',', '"'), d.salt...), '"', ':')
 		b = strictjson.AppendString(b, salt)
 	}
 	if d.rank >= 0 {

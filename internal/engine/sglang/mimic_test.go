@@ -24,6 +24,7 @@ func config(t testing.TB, s *mimic.Server, card engine.Card) Config {
 		Spec: remote.Spec{
 			Kind: "sglang", URL: mimictest.URL(t, s), Rank: remote.AnyRank, Ranks: 1,
 			Events: mimictest.Endpoint(t, s.EventsAddr()), Replay: mimictest.Endpoint(t, s.ReplayAddr()),
+			Snapshot: mimictest.Endpoint(t, s.SnapshotAddr()),
 		},
 		Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, ContextLength: card.ContextLength, EOS: card.EOS,
 	}
@@ -66,7 +67,8 @@ func TestSuite(t *testing.T) {
 			c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
 		},
 		"incremental arrays": func(c *mimic.Config) {
-			c.KVEvents, c.Features.Cumulative, c.Features.MapEvents = "tcp://127.0.0.1:0", mimic.Off, mimic.Off
+			c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
+			c.Features.Cumulative, c.Features.MapEvents = mimic.Off, mimic.Off
 		},
 		"guessed": nil,
 	} {

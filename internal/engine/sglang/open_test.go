@@ -159,3 +159,59 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestSnapshot loses a batch for good. An engine that can say what it still has keeps being known.
+func TestSnapshot(t *testing.T) {
+	for name, want := range map[string]int{"with": 1, "without": 2} {
+		t.Run(name, func(t *testing.T) {
+			s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
+				c.KVEvents = "tcp://127.0.0.1:0" // and nothing to ask for what is missing
+				if name == "with" {
+					c.Snapshot = "tcp://127.0.0.1:0"
+				}
+			})
+			e := opened(t, config(t, s, card))
+			ctx := enginetest.Start(t, e)
+			replica := enginetest.NewReplica()
+			watching, stop := context.WithCancel(ctx)
+			watched := make(chan error, 1)
+			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
+			h, _ := kv.NewHasher(16, kv.Salt{})
+			ask := func(first kv.Token) kv.SeqHash {
+				prompt := make([]kv.Token, 50)
+				for i := range prompt {
+					prompt[i] = first + kv.Token(i)
+				}
+				enginetest.MustGenerate(t, ctx, e, &engine.Request{ID: "s", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 2, IgnoreEOS: true}})
+				return h.Chain(nil, prompt, nil)[2]
+			}
+			known := func(seq kv.SeqHash) {
+				t.Helper()
+				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[seq] }); err != nil {
+					t.Fatal("a block was never reported")
+				}
+			}
+			// What is published before the subscription stands is lost: nothing repeats it.
+			for i := kv.Token(1); len(replica.Seqs()) == 0 && i < 300; i++ {
+				ask(i)
+			}
+			before := ask(300)
+			known(before)
+			if err := s.Faults().Set(mimic.Fault{Kind: mimic.FaultGap, Count: 1}); err != nil {
+				t.Fatal(err)
+			}
+			known(ask(350))
+			known(ask(400))
+			if got := replica.Restarts(); got != want {
+				t.Errorf("the watcher was started over %d times, want %d", got, want)
+			}
+			if got := replica.Seqs()[before]; got != (name == "with") {
+				t.Errorf("what was cached before is known: %v", got)
+			}
+			stop()
+			if err := <-watched; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

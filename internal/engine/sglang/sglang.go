@@ -59,6 +59,8 @@ var (
 // dialect speaks /generate.
 type dialect struct {
 	rank int // that requests are pinned to, -1 for none
+	// salt is the field that keeps caches apart.
+	salt string
 }
 
 // defaultBlock is how many tokens a block has where the engine's pages are single tokens, which
@@ -186,7 +188,12 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (remote.Dialect, 
 	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
 		return nil, nil
 	}
-	d := &dialect{rank: -1}
+	// Versions that say where they publish events name a salt in them if it came by this field; older
+	// ones know the other, and their events tell of no salt.
+	d := &dialect{rank: -1, salt: "extra_key"}
+	if p.server.KVEvents != nil {
+		d.salt = "cache_salt"
+	}
 	if spec.Ranks > 1 {
 		d.rank = spec.Rank
 	}
@@ -232,7 +239,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	}
 	if !events.IsZero() {
 		return remote.EventFeed(remote.FeedConfig{
-			Events: events, Replay: p.cfg.Spec.Replay, Log: p.cfg.Log,
+			Events: events, Replay: p.cfg.Spec.Replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
 			Table: enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsAll},
 		})
 	}

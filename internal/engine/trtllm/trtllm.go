@@ -300,8 +300,26 @@ func (p *probe) handsOut(ctx context.Context, card *engine.Card, d *dialect, pul
 	if _, err := remote.Ask(ctx, p.client, card, d, prompt); err != nil {
 		return false, err
 	}
-	return pulled.Try(ctx)
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	for range tellTries {
+		if some, err = pulled.Try(ctx); some || err != nil {
+			return some, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+	return false, nil
 }
+
+// How often an engine that was given something to tell is asked for it, and how many times.
+const (
+	tellEvery = 50 * time.Millisecond
+	tellTries = 20
+)
 
 // alive asks whether the server answers.
 func (p *probe) alive(ctx context.Context) error {

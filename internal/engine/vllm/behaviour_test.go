@@ -2,6 +2,7 @@ package vllm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -85,19 +86,21 @@ func codes(ws []engine.Warning) (out []string) {
 // TestPredictedIsReported: what the events promise is what the server finds.
 func TestPredictedIsReported(t *testing.T) {
 	r := run(t, nil, nil)
+	length := func(seed uint64) int { return 96 + int(seed%2)*4 } // full blocks, and more
 	for seed := range uint64(4) {
-		if got := r.cached(t, request(seed, 100, 4)); got != 0 {
+		if got := r.cached(t, request(seed, length(seed), 4)); got != 0 {
 			t.Errorf("a new prompt: %d tokens cached", got)
 		}
 	}
 	r.knows(t, 2+4*6) // the probe's, and of each prompt its full blocks
 	for seed := range uint64(4) {
-		if got := r.cached(t, request(seed, 100, 4)); got != 96 {
-			t.Errorf("a known prompt: %d tokens cached, want 96", got)
+		n := length(seed)
+		if got, want := r.cached(t, request(seed, n, 4)), (n-1)/16*16; got != want {
+			t.Errorf("a known prompt of %d: %d tokens cached, want %d", n, got, want)
 		}
 	}
 	s := r.Stats()
-	if s.Compared != 8 || s.Apart != 0 || s.Predicted != s.Reported || s.Reported != 4*96 {
+	if s.Compared != 8 || s.Apart != 0 || s.Predicted != s.Reported || s.Reported != 2*80+2*96 {
 		t.Errorf("predicted beside reported: %+v", s)
 	}
 	if w := codes(r.Warnings()); len(w) != 0 {
@@ -196,7 +199,6 @@ func TestNoReport(t *testing.T) {
 
 // TestFailures: each way in which a server fails is an error of the right kind.
 func TestFailures(t *testing.T) {
-	r := run(t, nil, nil)
 	for _, c := range []struct {
 		f    mimic.Fault
 		code fault.Code
@@ -206,31 +208,28 @@ func TestFailures(t *testing.T) {
 		{mimic.Fault{Kind: mimic.FaultError, Status: 400, Count: 1}, fault.Invalid, "refuses"},
 		{mimic.Fault{Kind: mimic.FaultLimit, Count: 1}, fault.Overloaded, "no room"},
 		{mimic.Fault{Kind: mimic.FaultStreamError, After: 3, Count: 1}, fault.Unavailable, ""},
-		{mimic.Fault{Kind: mimic.FaultLoading, Count: 1}, fault.Unavailable, "503"},
+		{mimic.Fault{Kind: mimic.FaultLoading}, fault.Unavailable, "503"},
 		{mimic.Fault{Kind: mimic.FaultDisconnect, After: 3, Count: 1}, fault.Unavailable, "broke off"},
+		{mimic.Fault{Kind: mimic.FaultReset, Count: 1}, fault.Unavailable, ""},
 	} {
-		if err := r.server.Faults().Set(c.f); err != nil {
-			t.Fatal(err)
-		}
-		_, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 20))
-		if err == nil && c.f.Kind == mimic.FaultDisconnect {
-			continue // it came before the first byte of the answer, and the request was sent once more
-		}
-		if err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v (%v), want %v", c.f.Kind, err, fault.Of(err), c.code)
-		}
-	}
-	// A connection that is reset as a request comes in on it is no failure at all.
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultReset, Count: 1}); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if _, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 20)); err != nil {
-			t.Errorf("after a reset: %v", err)
-		}
-	}
-	if l := r.Load(); l.Running+l.Waiting+l.UsedBlocks+l.PrefillTokens != 0 {
-		t.Errorf("left in the account: %+v", l)
+		t.Run(string(c.f.Kind)+fmt.Sprint(c.f.Status), func(t *testing.T) {
+			r := run(t, nil, nil)
+			if err := r.server.Faults().Set(c.f); err != nil {
+				t.Fatal(err)
+			}
+			_, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 400))
+			switch {
+			case err == nil && (c.f.Kind == mimic.FaultDisconnect || c.f.Kind == mimic.FaultReset):
+				// It came before the first byte of the answer, and the request was sent once more.
+			case c.f.Kind == mimic.FaultReset:
+				t.Errorf("a connection that was reset as a request came in: %v: %v", err, errors.Unwrap(err))
+			case err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says):
+				t.Errorf("%v (%v), want %v", err, fault.Of(err), c.code)
+			}
+			if l := r.Load(); l.Running+l.Waiting+l.UsedBlocks+l.PrefillTokens != 0 {
+				t.Errorf("left in the account: %+v", l)
+			}
+		})
 	}
 }
 

@@ -187,7 +187,7 @@ func readTop(c *remote.Cursor, p *remote.Part, l *engine.Logprob) {
 // setTop gives l the alternatives in p.Top from from on.
 func setTop(p *remote.Part, l *engine.Logprob, from int) {
 	n := p.Request.Logprobs
-	if n == 0 {
+	if n == 0 || len(p.Top) == from {
 		p.Top = p.Top[:from]
 		return
 	}

@@ -45,6 +45,7 @@ type probe struct {
 	engine *Engine // that is being made
 	// endpoints are the ways to ask for tokens, in the order in which they are tried.
 	endpoints []endpoint
+	why       []string // they cannot be used
 
 	version  string
 	base     servedModel
@@ -324,9 +325,10 @@ func (p *probe) findTokens(ctx context.Context, card *engine.Card) error {
 		}
 	}
 	if p.cfg.Spec.Mode == remote.ModeTokens {
-		return fmt.Errorf("the engine at %s gives no token ids: %s knows no return_token_ids and %s is off; start it with --enable-scale-out, take vLLM 0.10.2 or later, or set mode=%s", p.cfg.Spec.URL.Host, pathCompletions, pathGenerate, remote.ModePass)
+		return fmt.Errorf("the engine at %s gives no token ids at %s and %s (%s); take vLLM 0.10.2 or later, start it with --enable-scale-out, or set mode=%s", p.cfg.Spec.URL.Host, pathCompletions, pathGenerate, strings.Join(p.why, "; "), remote.ModePass)
 	}
-	p.warn(engine.WarnText, "take vLLM 0.10.2 or later, or start it with --enable-scale-out", "the engine answers with text only: streams cannot move to another worker")
+	why := remote.Clean(strings.Join(p.why, "; "))
+	p.warn(engine.WarnText, "take vLLM 0.10.2 or later, or start it with --enable-scale-out", "the engine answers with text only, so that streams cannot move: %.200s", why)
 	return nil
 }
 
@@ -341,8 +343,11 @@ func (p *probe) try(ctx context.Context, card *engine.Card, d remote.Dialect) (o
 		case code == fault.Overloaded:
 			return false, err
 		}
-		p.cfg.Log.Debug("the engine does not take tokens", "engine", p.cfg.Spec.URL.Host, "error", err)
+		p.why = append(p.why, err.Error())
 		return false, nil
+	}
+	if seen.Tokens == 0 {
+		p.why = append(p.why, "an answer without token ids")
 	}
 	return seen.Tokens > 0, nil
 }

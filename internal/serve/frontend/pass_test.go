@@ -375,6 +375,9 @@ func TestPassMoves(t *testing.T) {
 			if n := w.metric(`frontend_output_tokens_total{model="closed"}`); n != "1" {
 				t.Errorf("%s: %s tokens are counted", path, n)
 			}
+			if failed := w.router.failed(); !slices.Equal(failed, []kv.WorkerID{1}) {
+				t.Errorf("%s: the router was told of the failures of %v", path, failed)
+			}
 		})
 	}
 	// A whole answer of which nothing is out moves.
@@ -382,6 +385,14 @@ func TestPassMoves(t *testing.T) {
 		w.worker(1, &script{passer: passer{pieces: events(9, 2, 0, "{}", "{}"), dieAfter: 3}}, opaque)
 		w.worker(2, &script{passer: good}, opaque)
 		if a := w.post("/v1/chat/completions", `{"model":"closed"}`); a.status != 200 || a.body != want {
+			t.Error(a)
+		}
+	})
+	// A stream that has begun is not gone on with by another kind of answer.
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.worker(1, &script{passer: passer{pieces: events(9, 2, 0, "{}"), dieAfter: 1}}, opaque)
+		w.worker(2, &script{passer: passer{status: 422, kind: "text/plain", pieces: []engine.PassPiece{{Data: []byte("no"), Last: true}}}}, opaque)
+		if a := w.post("/v1/chat/completions", body); a.status != 200 || !strings.HasPrefix(a.body, `data: {"error":{`) || !strings.Contains(a.body, "internal_error") {
 			t.Error(a)
 		}
 	})
@@ -530,6 +541,18 @@ func TestPassMemory(t *testing.T) {
 		}
 		leave()
 		<-first
+		synctest.Wait()
+		// Once the answer begins nobody needs the body.
+		s.passer.pieces = events(1, 1, 0, "{}")[:1]
+		ctx, leave = context.WithCancel(t.Context())
+		resp := w.send(ctx, http.MethodPost, "/v1/chat/completions", strings.NewReader(strings.Replace(large, "{", `{"stream":true,`, 1)))
+		synctest.Wait()
+		if n := w.f.bodies.inUse(); n != 0 || resp.StatusCode != 200 || len(s.passes()) != 2 {
+			t.Errorf("%s, %d requests, %d bytes of bodies are held by an answer that has begun", resp.Status, len(s.passes()), n)
+		}
+		leave()
+		_ = resp.Body.Close()
+		synctest.Wait()
 	})
 }
 

@@ -256,6 +256,7 @@ type ledger struct {
 		fail     error       // of the next Route
 		only     kv.WorkerID // of all that can be chosen; 0 is any
 		warnings map[kv.WorkerID][]engine.Warning
+		failed   []kv.WorkerID
 	}
 }
 
@@ -320,7 +321,18 @@ func (l *ledger) Explain(_ context.Context, req *route.Request) (route.Explanati
 	return route.Explanation{Decision: d}, err
 }
 
-func (l *ledger) Failed(kv.Worker, error) {}
+func (l *ledger) Failed(w kv.Worker, _ error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.failed = append(l.mu.failed, w.ID)
+}
+
+// failed returns the workers whose calls failed.
+func (l *ledger) failed() []kv.WorkerID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.mu.failed)
+}
 
 func (l *ledger) Prefilled(id string, attempt uint32, cached int) {
 	from := []string{"reserved"}

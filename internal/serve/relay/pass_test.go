@@ -78,7 +78,7 @@ func TestPass(t *testing.T) {
 			}}
 			var got []string
 			err := r.run(func(ctx context.Context) error {
-				return r.engine.(engine.Passer).Pass(ctx, &engine.PassRequest{ID: "r", Attempt: 3, Model: "m", Path: "/p", Body: []byte("{}"), Stream: true, Hints: []byte(`{"session_id":"s"}`)}, func(p *engine.PassPiece) error {
+				return r.engine.(engine.Passer).Pass(ctx, &engine.PassRequest{ID: "r", Attempt: 3, Path: "/p", Body: []byte("{}"), Stream: true, Hints: []byte(`{"session_id":"s"}`)}, func(p *engine.PassPiece) error {
 					if p.Attempt != 3 {
 						t.Errorf("attempt %d", p.Attempt)
 					}

@@ -23,6 +23,8 @@ type Config struct {
 	Namespace, Component, Endpoint string
 	// ToolParser and ReasoningParser are put on the model's card; "" is not said.
 	ToolParser, ReasoningParser string
+	// Aliases are put there in place of the engine's; nil is what the engine says.
+	Aliases []string
 	// Experts are put there too; nil is what the engine says.
 	Experts []engine.HostedExperts
 	// Addr is where to serve on the request plane; "" lets the plane choose.

@@ -65,6 +65,9 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	if cfg.ReasoningParser != "" {
 		card.ReasoningParser = cfg.ReasoningParser
 	}
+	if cfg.Aliases != nil {
+		card.Aliases = cfg.Aliases
+	}
 	if cfg.Experts != nil {
 		card.Experts = cfg.Experts
 	}

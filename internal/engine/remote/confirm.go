@@ -1,0 +1,136 @@
+package remote
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"penstock/core/enginefeed"
+	"penstock/core/kv"
+	"penstock/internal/zmtp"
+)
+
+// The bounds of a confirmation: how long it may take, and what is held back of the feed meanwhile.
+const (
+	confirmTimeout = 10 * time.Second
+	maxHeld        = 4096
+	maxHeldBytes   = 32 << 20
+)
+
+// confirmation keeps what is known of an engine's cache after batches of its events were lost
+// for good. The engine is asked for the names of all that it has; what it does not name is gone, and
+// the rest is still there. The answer is about one moment of the feed, which a message of
+// the feed marks: what comes after that is held back until the answer is whole.
+//
+// What was stored in the lost batches stays unknown, as the names come without tokens.
+type confirmation struct {
+	snapshot *enginefeed.Snapshot // whole; nil before
+	mark     string               // of the message in the feed; "" before it
+	held     [][]byte
+	bytes    int
+	over     chan struct{} // closed when it is decided
+}
+
+// confirm begins to ask, in a goroutine that run waits for. It reports whether there is anybody to ask.
+func (f *feed) confirm() bool {
+	if f.cfg.Snapshot.IsZero() || f.confirming != nil || f.ctx.Err() != nil {
+		return false
+	}
+	c := &confirmation{over: make(chan struct{})}
+	f.confirming = c
+	f.replays.Go(func() {
+		ctx, cancel := context.WithTimeout(f.ctx, confirmTimeout)
+		defer cancel()
+		snapshot, err := f.snapshot(ctx)
+		if err == nil {
+			f.cache.change(func(out []kv.Event) []kv.Event {
+				c.snapshot = snapshot
+				return f.decide(c, out)
+			})
+			select {
+			case <-c.over:
+				return
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
+		}
+		f.cfg.Log.Info("the engine does not say what it has cached; what was known of it is forgotten", "endpoint", f.cfg.Snapshot.String(), "error", err)
+		f.cache.change(func(out []kv.Event) []kv.Event { return f.giveUp(c, out) })
+	})
+	return true
+}
+
+// snapshot asks for the names of all that the engine has.
+func (f *feed) snapshot(ctx context.Context) (*enginefeed.Snapshot, error) {
+	dealer, err := zmtp.DialDealer(ctx, f.cfg.Snapshot, zmtp.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer dealer.Close()
+	if err := dealer.Send(ctx, enginefeed.SnapshotRequest()...); err != nil {
+		return nil, err
+	}
+	s := &enginefeed.Snapshot{}
+	for {
+		frames, err := dealer.Recv(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if whole, err := s.Add(frames); err != nil || whole {
+			return s, err
+		}
+	}
+}
+
+// hold keeps a batch back that comes after the mark. ok is false if there is no room for it.
+func (c *confirmation) hold(payload []byte) (ok bool) {
+	if len(c.held) >= maxHeld || c.bytes+len(payload) > maxHeldBytes {
+		return false
+	}
+	c.held, c.bytes = append(c.held, slices.Clone(payload)), c.bytes+len(payload)
+	return true
+}
+
+// marked notes the message that marks a moment of the feed.
+func (f *feed) marked(id string, out []kv.Event) []kv.Event {
+	c := f.confirming
+	if c == nil || c.snapshot != nil && c.snapshot.Header.BarrierID != id {
+		return out
+	}
+	c.mark = id
+	return f.decide(c, out)
+}
+
+// decide removes what the engine does not name, once both the names and their moment are there.
+func (f *feed) decide(c *confirmation, out []kv.Event) []kv.Event {
+	if f.confirming != c || c.snapshot == nil {
+		return out
+	}
+	next, ok := f.machine.Next()
+	switch {
+	case c.mark == "" && !(ok && next == c.snapshot.Header.Resume):
+		return out // the mark is on its way
+	case c.mark != "" && c.mark != c.snapshot.Header.BarrierID:
+		return f.giveUp(c, out) // somebody else asked too, and this is theirs
+	}
+	f.confirmed++
+	return f.resume(c, f.table.Trim(c.snapshot, out))
+}
+
+// giveUp forgets what was known.
+func (f *feed) giveUp(c *confirmation, out []kv.Event) []kv.Event {
+	if f.confirming != c {
+		return out
+	}
+	return f.resume(c, f.table.Clear(out))
+}
+
+// resume applies what was held back.
+func (f *feed) resume(c *confirmation, out []kv.Event) []kv.Event {
+	f.confirming = nil
+	close(c.over)
+	for _, payload := range c.held {
+		out = f.apply(payload, 0, out)
+	}
+	return out
+}
