@@ -240,7 +240,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	if !events.IsZero() {
 		return remote.EventFeed(remote.FeedConfig{
 			Events: events, Replay: p.cfg.Spec.Replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
-			Table: enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsAll},
+			Table: enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.page(), Clears: enginefeed.ClearsAll},
 		})
 	}
 	card.KVGuessed = true

@@ -260,7 +260,7 @@ func (p *probe) passes(ctx context.Context) ([]string, error) {
 // source returns what follows the engine's cache: what it publishes, else what it hands out, else a
 // model of it.
 func (p *probe) source(ctx context.Context, card *engine.Card, d *dialect) (remote.Source, error) {
-	table := enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsDevice}
+	table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.engineBlock(), Clears: enginefeed.ClearsDevice}
 	if spec := &p.cfg.Spec; !spec.Events.IsZero() {
 		return remote.EventFeed(remote.FeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
 	}
