@@ -26,6 +26,9 @@ const (
 	silence = 5 * time.Minute
 )
 
+// maxHeader bounds the header of an answer.
+const maxHeader = 64 << 10
+
 // maxConns bounds the connections with one engine, and so the requests in progress.
 const maxConns = 4096
 
@@ -55,7 +58,9 @@ func NewClient(spec *Spec) *Client {
 			IdleConnTimeout:     idleTimeout,
 			Protocols:           h1,
 			WriteBufferSize:     32 << 10,
-			ReadBufferSize:      16 << 10,
+
+			MaxResponseHeaderBytes: maxHeader,
+			ReadBufferSize:         16 << 10,
 		},
 	}
 }

@@ -145,6 +145,30 @@ func TestGauges(t *testing.T) {
 
 // FuzzDecode reads events that are made of numbers, which must come back, and any bytes, which must not
 // do harm.
+// TestForeignChoices: tokens of a choice that nobody asked for are none of the one that was asked for.
+func TestForeignChoices(t *testing.T) {
+	card := engine.Card{
+		Name: "m", Engine: "trtllm", Numerics: "x", BlockSize: 32, Blocks: 64, Ranks: 1, ContextLength: 4096, VocabSize: 2000,
+		Tokenizer: engine.TokenizerRef{Kind: "builtin"},
+	}
+	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{3}, Stop: engine.Stop{MaxTokens: 9}}
+	for _, event := range []string{
+		`{"choices":[{"index":0,"token_ids":[1]},{"index":1,"token_ids":[2]}]}`,
+		`{"choices":[{"index":1,"token_ids":[2]}]}`,
+		`{"choices":[{"token_ids":[1]},{"token_ids":[2]}]}`,
+	} {
+		_, err := remote.Rehearse(card, remote.OneByOne, &dialect{}, req, [][]byte{[]byte(event)}, func(d *engine.Delta) error {
+			if len(d.Tokens) > 0 {
+				t.Errorf("%s: delivered %v", event, d.Tokens)
+			}
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "nobody asked for") {
+			t.Errorf("%s: %v", event, err)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{1, 2, 250}, 7, 2, []byte(`{"choices":[{"token_ids":[4294967296]}]}`))
 	f.Add([]byte{}, 0, 0, []byte(`{"object":"error","message":"no","code":400}`))
