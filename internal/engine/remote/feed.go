@@ -256,7 +256,8 @@ func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
 }
 
 func (f *feed) describe(out []kv.Event) []kv.Event                    { return f.table.Describe(out) }
-func (f *feed) begin(*Part, []kv.Event) (int, bool, []kv.Event)       { return 0, false, nil }
+func (f *feed) knows() bool                                           { return false }
+func (f *feed) begin(*Part, []kv.Event) (int, []kv.Event)             { return 0, nil }
 func (f *feed) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
 func (f *feed) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
 func (f *feed) end(_ *Part, out []kv.Event) []kv.Event                { return out }
