@@ -57,13 +57,9 @@ func persist(ctx context.Context, ep Endpoint, socket string, o *Options, serve 
 		l, err := connect(ctx, ep, socket, o)
 		if err == nil {
 			began := time.Now()
-			o.tell(State{Kind: Connected, Peer: ep.String()})
-			err = serve(ctx, l)
+			err = l.serve(ctx, socket, ep.String(), serve)
 			if time.Since(began) >= steady {
 				retry.Reset()
-			}
-			if ctx.Err() == nil {
-				o.tell(State{Kind: Lost, Peer: ep.String(), Err: err})
 			}
 		} else if ctx.Err() == nil {
 			o.tell(State{Kind: Refused, Peer: ep.String(), Err: err})
@@ -127,9 +123,5 @@ func acceptOne(ctx context.Context, conn net.Conn, socket string, o *Options, se
 		}
 		return
 	}
-	o.tell(State{Kind: Connected, Peer: name})
-	err = serve(ctx, l)
-	if ctx.Err() == nil {
-		o.tell(State{Kind: Lost, Peer: name, Err: err})
-	}
+	_ = l.serve(ctx, socket, name, serve) // told to OnState
 }
