@@ -41,7 +41,7 @@ vllm() {
   ldconfig -p | grep -q 'libnuma\.so\.1' || need no-such-program libnuma1
   python3 -m venv "$root/uv-$UV" && "$root/uv-$UV/bin/pip" install -q --disable-pip-version-check "uv==$UV" >&2 || cannot "no uv $UV"
   local uv="$root/uv-$UV/bin/uv" never="sys_platform == 'never'"
-  export UV_CACHE_DIR="$root/cache" UV_LINK_MODE=hardlink
+  export UV_CACHE_DIR="$root/cache" UV_LINK_MODE=hardlink UV_PYTHON_DOWNLOADS=never
   "$uv" venv -q --python python3 "$at" >&2
   for name in torch torchaudio torchvision torchcodec triton intel-extension-for-pytorch; do
     echo "$name ; $never"
