@@ -171,6 +171,7 @@ func TestEventsLostForGood(t *testing.T) {
 		{mimic.VLLMLegacy, mimic.FaultGap, "kv_events_lost"},
 		{mimic.SGLang, mimic.FaultGap, "kv_events_lost"},
 		{mimic.SGLang, mimic.FaultGarbleEvents, "kv_events_bad"},
+		{mimic.TRTLLM, mimic.FaultGap, "kv_events_lost"},
 	} {
 		t.Run(string(c.dialect)+"/"+string(c.kind), func(t *testing.T) {
 			t.Parallel() // to give up on a hole takes seconds
@@ -194,6 +195,36 @@ func TestEventsLostForGood(t *testing.T) {
 			h.eventually(func() error {
 				if !strings.Contains(h.get("/v1/router/workers"), c.warning) {
 					return fmt.Errorf("nobody says that events were lost: %s", h.get("/v1/router/workers"))
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestSilence: what makes an engine serve worse than it could, and no request fails by, is said aloud.
+func TestSilence(t *testing.T) {
+	for _, c := range []struct {
+		warning string
+		dialect mimic.Dialect
+		change  func(*mimic.Config)
+	}{
+		{"no_kv_events", mimic.VLLM, func(m *mimic.Config) { m.KVEvents, m.KVReplay = "", "" }},
+		{"no_kv_events", mimic.SGLang, func(m *mimic.Config) { m.KVEvents, m.KVReplay = "", "" }},
+		{"no_cached_tokens", mimic.VLLM, func(m *mimic.Config) { m.Features.Details = mimic.Off }},
+		{"block_size", mimic.VLLM, func(m *mimic.Config) { m.Faults = []mimic.Fault{{Kind: mimic.FaultBlockSize}} }},
+	} {
+		t.Run(string(c.dialect)+"/"+c.warning, func(t *testing.T) {
+			t.Parallel()
+			h := build(t, c.dialect, plan{servers: 1, mimic: c.change})
+			i := 0
+			h.eventually(func() error {
+				i++
+				if a := h.ask(prompt(1+i%3, 100), 3, false, nil); a.status != http.StatusOK {
+					return fmt.Errorf("%+v", a)
+				}
+				if rows := h.get("/v1/router/workers"); !strings.Contains(rows, c.warning) {
+					return fmt.Errorf("nobody says %s: %s", c.warning, rows)
 				}
 				return nil
 			})

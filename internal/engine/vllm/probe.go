@@ -250,7 +250,7 @@ func ofRank(s *remote.Sample, rank int) bool {
 func whole(b []byte) int {
 	n := 0
 	for _, d := range b {
-		if d < '0' || d > '9' || n > 1<<40 {
+		if d < '0' || d > '9' || n > 1<<27 {
 			return 0
 		}
 		n = n*10 + int(d-'0')
