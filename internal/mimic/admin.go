@@ -36,8 +36,8 @@ func (s *Server) postRestart(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{"restarting": true})
 	_ = http.NewResponseController(w).Flush()
 	select {
-	case s.again <- struct{}{}:
-	default: // one is due already
+	case s.errands <- errand{s.restart, make(chan error, 1)}:
+	default: // enough of them are due
 	}
 }
 

@@ -394,7 +394,7 @@ func (s *Server) llamaModels(w http.ResponseWriter, _ *http.Request) {
 		"object": "list",
 		"data": []object{{
 			"id": name, "object": "model", "created": s.began.Unix(), "owned_by": "llamacpp",
-			"meta": object{"vocab_type": 2, "n_vocab": s.card.VocabSize, "n_ctx_train": s.card.ContextLength, "n_embd": 4096, "n_params": 8_030_261_312, "size": 4_912_898_304},
+			"meta": object{"vocab_type": 2, "n_vocab": s.card.VocabSize, "n_ctx_train": s.card.ContextLength, "n_embd": 4096, "n_params": int64(8_030_261_312), "size": int64(4_912_898_304)},
 		}},
 	})
 }

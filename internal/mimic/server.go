@@ -28,12 +28,13 @@ type Server struct {
 	slots  *slots // of llama.cpp; nil otherwise
 	began  time.Time
 	closed sync.Once
-	again  chan struct{} // asks Run for a restart
+	// errands are for Run to do; ended is closed when it does none any more.
+	errands chan errand
+	ended   chan struct{}
 
 	turn atomic.Uint64 // of ranks, and of what is drawn
 	mu   struct {
 		sync.Mutex
-		ctx      context.Context // of Run; nil before
 		conns    map[net.Conn]struct{}
 		adapters []Adapter // ascending
 		asleep   int       // level of sleep; 0 is awake
@@ -54,7 +55,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Open == nil {
 		return nil, errors.New("mimic config: Open is missing: a server needs engines")
 	}
-	s := &Server{cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), again: make(chan struct{}, 1)}
+	s := &Server{cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), errands: make(chan errand, 8), ended: make(chan struct{})}
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.live = map[string]context.CancelFunc{}
 	s.mu.leases = map[string]time.Time{}
@@ -98,8 +99,9 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer close(s.ended)
 	s.mu.Lock()
-	s.mu.ctx, s.mu.stop = ctx, cancel
+	s.mu.stop = cancel
 	s.mu.Unlock()
 	for i, r := range s.ranks {
 		r.begin(ctx, s.first[i], s.failed)
@@ -127,14 +129,14 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(err, s.Close())
 }
 
-// attend waits for the end, and restarts when asked to.
+// attend waits for the end, and does errands.
 func (s *Server) attend(ctx context.Context, hs *http.Server, done <-chan error) error {
 	for {
 		select {
 		case err := <-done:
 			return err
-		case <-s.again:
-			_ = s.Restart() // its error ends ctx
+		case e := <-s.errands:
+			e.done <- e.do(ctx)
 		case <-ctx.Done():
 			_ = hs.Close()
 			<-done
@@ -206,16 +208,38 @@ func (s *Server) Subscribers() int {
 	return f.pub.Subscribers()
 }
 
+// errand is something that Run does for others.
+type errand struct {
+	do   func(context.Context) error
+	done chan error // has room for one
+}
+
+// errStopped is the error of an errand that nobody does any more.
+var errStopped = errors.New("the server has stopped")
+
+// perform has Run do something, once it runs.
+func (s *Server) perform(do func(context.Context) error) error {
+	e := errand{do, make(chan error, 1)}
+	select {
+	case s.errands <- e:
+	case <-s.ended:
+		return errStopped
+	}
+	select {
+	case err := <-e.done:
+		return err
+	case <-s.ended:
+		return errStopped
+	}
+}
+
 // Restart forgets everything, as a process that was started anew: answers break off, connections
 // are lost, caches are empty and batches of events are numbered from the first again. It returns
-// when requests are served again. The server must run.
-func (s *Server) Restart() error {
-	s.mu.Lock()
-	ctx := s.mu.ctx
-	s.mu.Unlock()
-	if ctx == nil {
-		return errors.New("restart: the server does not run")
-	}
+// when requests are served again.
+func (s *Server) Restart() error { return s.perform(s.restart) }
+
+// restart is Restart on Run's behalf.
+func (s *Server) restart(ctx context.Context) error {
 	var gone []*life
 	for _, r := range s.ranks {
 		l, err := r.take(false)
@@ -249,10 +273,10 @@ func (s *Server) Restart() error {
 }
 
 // reset empties the caches, unless requests are running: then it is a Conflict.
-func (s *Server) reset() error {
-	s.mu.Lock()
-	ctx := s.mu.ctx
-	s.mu.Unlock()
+func (s *Server) reset() error { return s.perform(s.clear) }
+
+// clear is reset on Run's behalf.
+func (s *Server) clear(ctx context.Context) error {
 	for i, r := range s.ranks {
 		l, err := r.take(true)
 		if err != nil {

@@ -30,6 +30,9 @@ const (
 // a write of its own.
 const smallBody = 16 << 10
 
+// maxHeader bounds the header of an answer.
+const maxHeader = 64 << 10
+
 // maxConns bounds the connections with one engine, and so the requests in progress.
 const maxConns = 4096
 
@@ -59,7 +62,9 @@ func NewClient(spec *Spec) *Client {
 			IdleConnTimeout:     idleTimeout,
 			Protocols:           h1,
 			WriteBufferSize:     32 << 10,
-			ReadBufferSize:      16 << 10,
+
+			MaxResponseHeaderBytes: maxHeader,
+			ReadBufferSize:         16 << 10,
 		},
 	}
 }

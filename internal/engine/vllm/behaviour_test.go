@@ -73,6 +73,18 @@ func (r *rig) knows(t *testing.T, blocks int) {
 	}
 }
 
+// eventsArrive waits until the adapter has heard of two prompts: one that was served before its
+// subscription stood, it may never hear of.
+func (r *rig) eventsArrive(t *testing.T) {
+	t.Helper()
+	for seed := uint64(100); !r.Stats().Connected; seed++ {
+		r.cached(t, request(seed, 8, 1))
+	}
+	r.cached(t, request(1, 100, 4))
+	r.cached(t, request(5, 100, 4))
+	r.knows(t, 2*6)
+}
+
 func codes(ws []engine.Warning) (out []string) {
 	for _, w := range ws {
 		if w.Detail == "" || len(w.Detail)+len(w.Remedy) > 400 {
@@ -101,6 +113,24 @@ func TestPredictedIsReported(t *testing.T) {
 	}
 	s := r.Stats()
 	if s.Compared != 8 || s.Apart != 0 || s.Predicted != s.Reported || s.Reported != 2*80+2*96 {
+		t.Errorf("predicted beside reported: %+v", s)
+	}
+	if w := codes(r.Warnings()); len(w) != 0 {
+		t.Errorf("warnings %v", w)
+	}
+}
+
+// TestJoinedBlocks: blocks of ours that are several of the server's are stored when all of those are.
+func TestJoinedBlocks(t *testing.T) {
+	r := run(t, nil, func(s *remote.Spec) { s.BlockSize = 32 })
+	if got := r.cached(t, request(1, 100, 4)); got != 0 {
+		t.Errorf("a new prompt: %d tokens cached", got)
+	}
+	r.knows(t, 2+3) // the probe's and the prompt's
+	if got := r.cached(t, request(1, 100, 4)); got != 96 {
+		t.Errorf("a known prompt: %d tokens cached, want 96", got)
+	}
+	if s := r.Stats(); s.Compared != 2 || s.Apart != 0 || s.Predicted != 96 {
 		t.Errorf("predicted beside reported: %+v", s)
 	}
 	if w := codes(r.Warnings()); len(w) != 0 {
@@ -144,9 +174,8 @@ func TestFeedIsRepaired(t *testing.T) {
 
 // TestFeedIsLost: what cannot be repaired is forgotten, and said.
 func TestFeedIsLost(t *testing.T) {
-	r := run(t, nil, nil)
-	r.cached(t, request(1, 100, 4))
-	r.knows(t, 2+6)
+	r := run(t, func(c *mimic.Config) { c.KVReplay = "" }, nil)
+	r.eventsArrive(t)
 	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultGarbleEvents, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -157,6 +186,24 @@ func TestFeedIsLost(t *testing.T) {
 		t.Errorf("warnings %v", w)
 	}
 	if s := r.Stats(); s.Unreadable == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFeedIsGarbled: a batch that cannot be read is asked for again, and what comes then is as good.
+func TestFeedIsGarbled(t *testing.T) {
+	r := run(t, nil, nil)
+	r.cached(t, request(1, 100, 4))
+	r.knows(t, 2+6)
+	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultGarbleEvents, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r.cached(t, request(2, 100, 4))
+	r.knows(t, 2+2*6)
+	if w := codes(r.Warnings()); len(w) != 0 {
+		t.Errorf("warnings %v", w)
+	}
+	if s := r.Stats(); s.Unreadable != 1 || s.Repeated == 0 || s.Unrepaired != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -241,8 +241,8 @@ func setTop(p *remote.Part, l *engine.Logprob, from int) {
 	l.Top = mostLikely(p.Top[from:], n)
 }
 
-// logprob is v as an engine may say it: never above 0.
-func logprob(v float64) float32 { return float32(min(v, 0)) }
+// logprob is v as a client may get it: never above 0, nor infinite.
+func logprob(v float64) float32 { return float32(max(min(v, 0), -math.MaxFloat32)) }
 
 // usage returns the cached tokens of {"prompt_tokens_details":{"cached_tokens":96},…}.
 func usage(c *remote.Cursor) int {

@@ -103,7 +103,8 @@ func (m *models) read(ctx context.Context, client *remote.Client) error {
 type cacheConfig struct {
 	read      bool
 	found     bool
-	blockSize int
+	blockSize int // of ours
+	own       int // tokens in a block of the engine, which ours is a multiple of
 	blocks    int
 	caching   string // "True", "False" or ""
 }
@@ -201,6 +202,7 @@ func (p *probe) findCache(ctx context.Context) error {
 		p.cache.take(text, p.cfg.Spec.Rank)
 	}
 	set, says := p.cfg.Spec.BlockSize, p.cache.blockSize
+	p.cache.own = says
 	switch {
 	case says == 0 && set == 0 && p.cfg.Spec.Events.IsZero() && p.cfg.Spec.Mode == remote.ModePass:
 		p.cache.blockSize = defaultBlockSize
@@ -250,7 +252,7 @@ func ofRank(s *remote.Sample, rank int) bool {
 func whole(b []byte) int {
 	n := 0
 	for _, d := range b {
-		if d < '0' || d > '9' || n > 1<<40 {
+		if d < '0' || d > '9' || n > 1<<27 {
 			return 0
 		}
 		n = n*10 + int(d-'0')
@@ -295,7 +297,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	case !spec.Events.IsZero():
 		return remote.EventFeed(remote.FeedConfig{
 			Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log,
-			Table: enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsDevice},
+			Table: enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.cache.own, Clears: enginefeed.ClearsDevice},
 		})
 	}
 	p.warn(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true}', and name the endpoint with events=tcp://HOST:5557`,
