@@ -213,10 +213,13 @@ func (p *passing) last() error {
 	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreported() == 0 {
 		p.piece.Cached = 0
 	}
+	if prompt := p.piece.PromptTokens; prompt >= 0 { // more than all of it cannot have been cached
+		p.piece.Cached = min(p.piece.Cached, prompt)
+	}
 	p.part.a.choices[0].over = engine.FinishStop
 	p.part.a.flight.whole = true
 	if p.piece.Cached >= 0 && len(p.req.Prompt) > 0 {
-		p.part.reported(p.piece.Cached)
+		p.part.reported(min(p.piece.Cached, len(p.req.Prompt)))
 	}
 	p.piece.Last = true
 	return p.send(&p.piece)
