@@ -285,6 +285,12 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*call, e
 		c.model = s.cfg.Models[0]
 	}
 	adapter, ok := s.model(q.Model)
+	if s.cfg.Dialect == SGLang { // which takes any name, and an adapter behind a colon
+		_, name, _ := strings.Cut(q.Model, ":")
+		if adapter, ok = s.model(name); !ok {
+			return nil, fault.New(fault.Invalid, "The following requested LoRA adapters are not loaded: %.80q", name)
+		}
+	}
 	if !ok && s.cfg.Dialect != LlamaCPP { // which takes any name
 		return nil, fault.New(fault.NotFound, "The model `%s` does not exist.", q.Model)
 	}

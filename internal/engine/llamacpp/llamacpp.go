@@ -139,6 +139,9 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d == nil {
+		card.Adapters = nil // requests that are passed on name none
+	}
 	passes, err := p.passes(ctx)
 	if err != nil {
 		return nil, err
@@ -152,7 +155,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	rc := remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Choices: remote.Apart, Legs: remote.ManyLegs,
 		Scrape: p.scraper(ctx), Alive: p.alive, Cache: source, Passes: passes,
-		Model: func(string) string { return p.model },
+		Model: func(string) string { return p.model }, Salts: remote.SaltsIgnored,
 	}
 	if d != nil { // a nil pointer in an interface is something
 		rc.Dialect, rc.Cached = d, remote.ReportsAll

@@ -320,7 +320,7 @@ func (p *Part) Cached(n int) error {
 	}
 	p.counted = true
 	a.b.reports()
-	p.reported(n)
+	p.reported(min(n, len(a.req.Prompt)+len(p.Generated)))
 	if n = min(n, len(a.req.Prompt)); len(a.calls) > 0 && p != a.calls[0] {
 		a.beside = n // the first call computed the prompt for all: what it says counts
 		return nil

@@ -29,7 +29,7 @@ var errAnother = errors.New("another engine")
 func Another(host, what string) error {
 	return &fault.Error{
 		Code: fault.Unavailable, Err: errAnother,
-		Message: "the engine at " + host + " serves " + what + " than when this worker began; start the worker again",
+		Message: "the engine at " + host + " serves " + what + " than when it was opened; if it is not opened again by itself, start the worker again",
 	}
 }
 

@@ -56,6 +56,11 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	if err != nil {
 		return fault.New(fault.Invalid, "%v", err)
 	}
+	if b.cfg.Salts == SaltsIgnored && (sent.salt != "" || req.Salt.Namespace != "") {
+		f := fault.New(fault.Unimplemented, "the engine of %.100q keeps no caches apart in requests that are passed on: ask without cache_salt, or name the model's files with --model-path", b.cfg.Card.Name)
+		f.Param = "cache_salt"
+		return f
+	}
 	body.B = sent.body
 	p := &passing{b: b, req: req, sink: sink, hide: sent.usage}
 	p.piece = engine.PassPiece{PromptTokens: engine.CachedUnknown, OutputTokens: engine.CachedUnknown, Cached: engine.CachedUnknown}
@@ -208,10 +213,13 @@ func (p *passing) last() error {
 	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreported() == 0 {
 		p.piece.Cached = 0
 	}
+	if prompt := p.piece.PromptTokens; prompt >= 0 { // more than all of it cannot have been cached
+		p.piece.Cached = min(p.piece.Cached, prompt)
+	}
 	p.part.a.choices[0].over = engine.FinishStop
 	p.part.a.flight.whole = true
 	if p.piece.Cached >= 0 && len(p.req.Prompt) > 0 {
-		p.part.reported(p.piece.Cached)
+		p.part.reported(min(p.piece.Cached, len(p.req.Prompt)))
 	}
 	p.piece.Last = true
 	return p.send(&p.piece)

@@ -124,10 +124,11 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	return e, err
 }
 
-// upstream is what the server calls the model of a request: an adapter by its own name.
+// upstream is what the server's OpenAI API calls the model of a request: an adapter behind the model's own
+// name. By the adapter's name alone it would answer with the model.
 func (e *Engine) upstream(lora string) string {
 	if lora != "" {
-		return lora
+		return e.model + ":" + lora
 	}
 	return e.model
 }

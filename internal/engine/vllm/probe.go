@@ -282,7 +282,7 @@ func (p *probe) card() (engine.Card, error) {
 		card.Tokenizer.Kind = "engine"
 	}
 	if card.ContextLength < 2 {
-		return card, fmt.Errorf("the engine at %s does not say the context length of %q in /v1/models (max_model_len); this version of it is not known", cfg.Spec.URL.Host, card.Name)
+		return card, fmt.Errorf("the engine at %s does not say the context length of %.100q in /v1/models (max_model_len); this version of it is not known", cfg.Spec.URL.Host, card.Name)
 	}
 	return card, card.Validate()
 }
