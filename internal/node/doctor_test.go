@@ -591,3 +591,13 @@ func TestExamineSilentEngines(t *testing.T) {
 	expect(t, found, "engine vllm=http://b:1", CheckFail, "another tokenizer")
 	silent(t, found, "engine vllm=http://c:1")
 }
+
+// TestExamineUnheardEngines: an adapter to which nobody sends events has not followed them, also
+// where the engine itself said where they are.
+func TestExamineUnheardEngines(t *testing.T) {
+	a := runOther(t, "m", small(t, `{"vocab_size": 2048}`, ""))
+	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) { s.unheard = true }}
+	d := &doctor{cfg: settingsOf(t, config.Up, "ENGINE=sglang="+a.URL+",model-path="+small(t, `{"vocab_size": 2048}`, "")), log: slog.New(slog.DiscardHandler), adapt: s.adapt}
+	d.engines(t.Context())
+	expect(t, d.found, "events of sglang="+a.URL, CheckFail, "nobody is connected")
+}

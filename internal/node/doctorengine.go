@@ -192,6 +192,7 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 		d.warn("tokens of "+of.String(), "see docs/engines.md", "%s", note)
 	}
 	check := "events of " + of.String()
+	counted, known := statsOf(eng)
 	switch eventsOf(eng) {
 	case EventsNo:
 		d.warn(check, "see docs/engines.md for what this engine can publish", "nothing is known of its cache but what routers predict")
@@ -204,6 +205,10 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 	default:
 		if events == feedUnreached {
 			break // it is said already
+		}
+		if known && !counted.Connected {
+			d.fail(check, "see whether its events are on, and name with events=tcp://HOST:PORT where this machine reaches them", "nobody is connected that could send them, after %v", listenFor)
+			break
 		}
 		d.ok(check, "followed for %v: %d blocks were named; an idle engine has none to name", listenFor, blocks)
 	}

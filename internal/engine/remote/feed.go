@@ -313,7 +313,7 @@ func (f *feed) warnings() []engine.Warning {
 		add(engine.WarnEventsBad, "report this with the engine's version", "%d batches of cache events could not be read", f.bad)
 	}
 	if err := f.table.Err(); err != nil {
-		add(engine.WarnBlockSize, "", "%v", err)
+		add(engine.WarnBlockSize, "give --engine the block size of its events with block-size=N, or a multiple of it", "%v", err)
 	}
 	return out
 }
