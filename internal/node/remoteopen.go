@@ -24,6 +24,14 @@ type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int,
 // openTimeout bounds the opening of one rank of an engine that answers.
 const openTimeout = readyTimeout
 
+// ranksOf returns how many data-parallel ranks an engine has, by its settings and by itself.
+func ranksOf(of *config.RemoteEngine, found lookedAt) (int, error) {
+	if of.Ranks > 0 && found.ranks > 0 && of.Ranks != found.ranks {
+		return 0, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", of.Ranks, found.ranks)
+	}
+	return max(1, of.Ranks, found.ranks), nil
+}
+
 // open opens all ranks of an engine that has answered.
 func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*rankSet, error) {
 	m, err := tokenizerOf(&e.of, found, e.set.p.cfg.HubCache())
@@ -31,9 +39,9 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 		return nil, err
 	}
 	o := &rankSet{tokenizer: m.from}
-	ranks := max(1, e.of.Ranks, found.ranks)
-	if e.of.Ranks > 0 && found.ranks > 0 && e.of.Ranks != found.ranks {
-		return nil, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", e.of.Ranks, found.ranks)
+	ranks, err := ranksOf(&e.of, found)
+	if err != nil {
+		return nil, err
 	}
 	for rank := range ranks {
 		eng, err := e.openRank(ctx, rank, ranks, key, &m)

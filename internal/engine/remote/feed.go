@@ -299,7 +299,7 @@ func (f *feed) warnings() []engine.Warning {
 	}
 	h := f.machine.Health()
 	if !h.Connected && time.Since(f.started) > graceOfEvents {
-		add(engine.WarnNoEvents, "see whether its events are on and the endpoint is that of its settings (port + rank)",
+		add(engine.WarnNoEvents, "see whether its events are on and the endpoint is that of its settings (port + rank); without events= its cache is at least guessed",
 			"the engine's cache events at %s are not reached: %v", f.cfg.Events, reason(f.refused))
 	}
 	if h.Unrepaired > f.confirmed && f.now().Sub(h.UnrepairedAt) < recent {
@@ -313,7 +313,7 @@ func (f *feed) warnings() []engine.Warning {
 		add(engine.WarnEventsBad, "report this with the engine's version", "%d batches of cache events could not be read", f.bad)
 	}
 	if err := f.table.Err(); err != nil {
-		add(engine.WarnBlockSize, "", "%v", err)
+		add(engine.WarnBlockSize, "give --engine the block size of its events with block-size=N, or a multiple of it", "%v", err)
 	}
 	return out
 }

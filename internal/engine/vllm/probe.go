@@ -300,7 +300,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 			Table: enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.cache.own, Clears: enginefeed.ClearsDevice},
 		})
 	}
-	p.warn(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true}', and name the endpoint with events=tcp://HOST:5557`,
+	p.warn(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}', and name that with events=tcp://HOST:5557`,
 		"the engine's cache events are not followed: what it has cached is guessed from the requests sent to it")
 	card.KVGuessed = true
 	model, err := shadow.NewBlocks(shadow.BlocksConfig{BlockSize: card.BlockSize, Capacity: max(card.Blocks, 1)})
