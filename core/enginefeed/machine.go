@@ -60,7 +60,7 @@ type EffectKind uint8
 
 // The kinds of effect.
 const (
-	// Apply: decode Payload and apply it to the table; if it cannot be decoded, clear the table.
+	// Apply: decode Payload and apply it to the table; if it cannot be decoded, tell Unreadable.
 	Apply EffectKind = iota + 1
 	// Forget: clear the table, for Reason. What is applied after it builds anew.
 	Forget
@@ -89,6 +89,7 @@ type Reason uint8
 const (
 	Restarted  Reason = iota + 1 // the engine began anew
 	Unrepaired                   // batches are lost for good
+	Garbled                      // a batch cannot be read
 )
 
 // String returns the reason's name.
@@ -98,6 +99,8 @@ func (r Reason) String() string {
 		return "restarted"
 	case Unrepaired:
 		return "unrepaired"
+	case Garbled:
+		return "garbled"
 	}
 	return "reason?"
 }
@@ -143,6 +146,7 @@ type Machine struct {
 	// of which the numbers fit by chance.
 	unsure bool
 	repair repair
+	doubt  doubt
 	held   []held // by number
 	health Health
 }
@@ -341,6 +345,7 @@ func (m *Machine) reset(life string, out []Effect) []Effect {
 	out = append(out, Effect{Kind: Forget, Reason: Restarted})
 	out = m.stop(out)
 	m.known, m.life, m.live, m.latest, m.empty, m.unsure = false, life, false, 0, false, false
+	m.doubt.open, m.doubt.upTo = false, 0
 	m.release()
 	for i := range m.recent {
 		m.recent[i].used = false
@@ -415,7 +420,8 @@ type Health struct {
 	Late      bool   // the feed was joined after its beginning: some of what is cached is unknown
 	Seq       uint64 // of the last batch that was applied
 	LastAt    kv.Mono
-	// Applied counts batches, Repeated those of them that came by being asked for.
+	// Applied counts batches, one that could not be read each time that it came. Repeated are those of them
+	// that came by being asked for.
 	Applied, Repeated uint64
 	Duplicates        uint64 // batches that came once more, and were dropped
 	Gaps              uint64 // times that numbers of live batches jumped

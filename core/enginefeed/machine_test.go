@@ -22,6 +22,8 @@ type wire struct {
 	framing int // of answers: 0 old, 1 new, 2 with the publisher's id
 	ids     bool
 	lies    bool
+	garbles bool
+	again   int
 
 	life    int
 	seq     uint64
@@ -167,6 +169,15 @@ func (w *wire) do(effects []Effect) {
 		w.log = append(w.log, fmt.Sprintf("%v %d %d %v", e.Kind, e.Seq, e.From, e.Reason))
 		switch e.Kind {
 		case Apply:
+			if w.garbles && w.IntN(100) == 0 {
+				instead, again := w.m.Unreadable(w.now, &e, nil)
+				w.do(instead)
+				if again {
+					w.again++
+					return
+				}
+				continue
+			}
 			var life int
 			var seq uint64
 			if _, err := fmt.Sscanf(string(e.Payload), "life %d batch %d", &life, &seq); err != nil {
@@ -244,7 +255,7 @@ func (w *wire) tick() {
 
 // settle lets a healthy publisher and its answers go on until all is quiet.
 func (w *wire) settle() {
-	w.lies = false
+	w.lies, w.garbles = false, false
 	if !w.up {
 		w.up = true
 		w.do(w.m.Connected(w.now, nil))
@@ -272,7 +283,7 @@ func (w *wire) settle() {
 // TestMachineAppliesInOrder: whatever happens on the way, what is applied since the last Forget is one
 // unbroken run of one life, and when all is well again the machine is up to date.
 func TestMachineAppliesInOrder(t *testing.T) {
-	applied, forgets, repaired, repeated := 0, map[Reason]int{}, uint64(0), uint64(0)
+	applied, again, forgets, repaired, repeated := 0, 0, map[Reason]int{}, uint64(0), uint64(0)
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 21))
 		replay := Replay(min(1, rng.IntN(5)))
@@ -280,7 +291,7 @@ func TestMachineAppliesInOrder(t *testing.T) {
 		if rng.IntN(3) == 0 {
 			cfg.HeldFrames, cfg.HeldBytes = 5, 300
 		}
-		w := &wire{Rand: rng, t: t, m: NewMachine(cfg), framing: rng.IntN(2), ids: rng.IntN(3) == 0, lies: rng.IntN(4) == 0, most: 1 + rng.IntN(200), fresh: true, forgets: forgets, life: 1}
+		w := &wire{Rand: rng, t: t, m: NewMachine(cfg), framing: rng.IntN(2), ids: rng.IntN(3) == 0, lies: rng.IntN(4) == 0, garbles: rng.IntN(3) == 0, most: 1 + rng.IntN(200), fresh: true, forgets: forgets, life: 1}
 		if rng.IntN(2) == 0 {
 			w.seq = uint64(rng.IntN(50)) // joined late
 			for i := range w.seq {
@@ -295,11 +306,12 @@ func TestMachineAppliesInOrder(t *testing.T) {
 		}
 		w.settle()
 		applied += w.applied
+		again += w.again
 		h := w.m.Health()
 		repaired += h.Repaired
 		repeated += h.Repeated
 	}
-	if applied < 10_000 || forgets[Restarted] < 100 || forgets[Unrepaired] < 100 || repaired < 100 || repeated < 1000 {
-		t.Errorf("%d applied, %v forgotten, %d repaired, %d repeated: too little happened", applied, forgets, repaired, repeated)
+	if applied < 10_000 || forgets[Restarted] < 100 || forgets[Unrepaired] < 100 || forgets[Garbled] < 100 || again < 100 || repaired < 100 || repeated < 1000 {
+		t.Errorf("%d applied, %v forgotten, %d repaired, %d repeated, %d unreadable asked again: too little happened", applied, forgets, repaired, repeated, again)
 	}
 }

@@ -17,10 +17,13 @@ func (m *Machine) ask(now kv.Mono, out []Effect) []Effect {
 	r := &m.repair
 	r.attempt++
 	r.tries++
-	r.waiting, r.at, r.answered, r.checking = false, now, false, m.known && m.next > 0
+	r.waiting, r.at, r.answered, r.checking = false, now, false, m.known && m.next > 0 && m.remembers(m.next-1)
 	from := uint64(0)
-	if r.checking {
+	switch {
+	case r.checking:
 		from = m.next - 1
+	case m.known:
+		from = m.next
 	}
 	return append(out, Effect{Kind: Ask, From: from, Attempt: r.attempt})
 }
@@ -63,7 +66,7 @@ func (m *Machine) overflow(now kv.Mono, msg *message, p stamp, out []Effect) []E
 
 // caughtUp ends a repair when nothing is held any more.
 func (m *Machine) caughtUp(out []Effect) []Effect {
-	if len(m.held) > 0 {
+	if len(m.held) > 0 || m.behind() {
 		return out
 	}
 	return m.finish(out)
@@ -155,7 +158,7 @@ func (m *Machine) ended(now kv.Mono, out []Effect) []Effect {
 		m.start(m.held[0].seq)
 		out = m.drain(out)
 	}
-	if len(m.held) == 0 {
+	if len(m.held) == 0 && !m.behind() {
 		return m.finish(out)
 	}
 	return m.retry(now, out)
@@ -208,6 +211,10 @@ func (m *Machine) giveUp(now kv.Mono, out []Effect) []Effect {
 			m.start(m.held[0].seq)
 		}
 		out = m.drain(out)
+	}
+	if m.behind() {
+		out = m.lost(now, out)
+		m.next = m.doubt.upTo
 	}
 	return out
 }

@@ -17,6 +17,7 @@ import (
 //
 //	connect, disconnect, restart       restart: the engine is known to have begun anew
 //	live N TEXT [life=X] [epoch=X] [barrier=X]
+//	                                   TEXT that begins with "bad" cannot be read
 //	again N TEXT                       an answer to the last question; TEXT "-" is an empty batch
 //	old N TEXT                         an answer to the question before
 //	end, fail
@@ -110,10 +111,20 @@ func (s *script) wait(t *testing.T, text string) string {
 
 func (s *script) print(t *testing.T, effects []Effect) string {
 	var out strings.Builder
-	for _, e := range effects {
+	for i, e := range effects {
 		switch e.Kind {
 		case Apply:
-			fmt.Fprintf(&out, " apply(%d %s)", e.Seq, strings.TrimSpace(string(e.Payload)))
+			text := strings.TrimSpace(string(e.Payload))
+			if !strings.HasPrefix(text, "bad") {
+				fmt.Fprintf(&out, " apply(%d %s)", e.Seq, text)
+				continue
+			}
+			instead, again := s.m.Unreadable(s.now, &e, nil)
+			fmt.Fprintf(&out, " unreadable(%d)%s", e.Seq, s.print(t, instead))
+			if again {
+				fmt.Fprintf(&out, " void(%d)", len(effects[i+1:]))
+				return out.String()
+			}
 		case Forget:
 			fmt.Fprintf(&out, " forget(%v)", e.Reason)
 		case Ask:

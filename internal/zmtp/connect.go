@@ -22,12 +22,20 @@ func connect(ctx context.Context, ep Endpoint, socket string, o *Options) (*link
 	return shakeWith(ctx, conn, dialled, socket, o)
 }
 
+// errSilent is of a port where somebody listens who does not greet: a server of HTTP waits
+// for more, for example.
+var errSilent = errors.New("somebody listens there and does not speak ZeroMQ, or is stuck; is it the right port?")
+
 // shakeWith is shake that ends with ctx too.
 func shakeWith(ctx context.Context, conn net.Conn, by side, socket string, o *Options) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	l, err := shake(conn, by, socket, o)
-	if !stop() && err == nil {
-		err = ctx.Err() // the connection was closed under the handshake that succeeded
+	switch ended := ctx.Err(); {
+	case stop():
+	case errors.Is(ended, context.DeadlineExceeded):
+		err = fmt.Errorf("handshake: %w", errSilent)
+	case err == nil:
+		err = ended // the connection was closed under the handshake that succeeded
 	}
 	if err != nil {
 		return nil, err

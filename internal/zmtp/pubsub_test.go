@@ -480,6 +480,24 @@ func TestHandshakeTimeout(t *testing.T) {
 	})
 }
 
+// TestDialASilentServer holds that a port where something else listens, which waits for us
+// to say more, is named as such and not by what became of our connection.
+func TestDialASilentServer(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	ep, err := ParseEndpoint("tcp://" + ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = connect(t.Context(), ep, typeSub, &Options{HandshakeTimeout: 20 * time.Millisecond, MaxMessage: 1 << 10, MaxFrames: 4})
+	if err == nil || !strings.Contains(err.Error(), "does not speak ZeroMQ") {
+		t.Error(err)
+	}
+}
+
 // TestSendDoesNotAllocate holds that a message costs nothing on its way into the
 // queues of those who want it, once they are warm.
 func TestSendDoesNotAllocate(t *testing.T) {

@@ -142,25 +142,30 @@ func TestRestartUnderAStream(t *testing.T) {
 // TestEventsLostAndFound: batches that were lost are asked for again, where the engine has them.
 func TestEventsLostAndFound(t *testing.T) {
 	for _, d := range []mimic.Dialect{mimic.VLLM, mimic.VLLMLegacy, mimic.SGLang} {
-		t.Run(string(d), func(t *testing.T) {
-			h := build(t, d, plan{servers: 1})
-			h.ask(prompt(1, 100), 5, false, nil)
-			h.settled()
-			if err := h.engines[0].Faults().Set(mimic.Fault{Kind: mimic.FaultDropEvents, Count: 2}); err != nil {
-				t.Fatal(err)
-			}
-			for i := range 6 {
-				h.ask(prompt(10+i, 100), 20, false, nil)
-			}
-			h.settled()
-			if h.engines[0].Faults().Struck(mimic.FaultDropEvents) != 2 {
-				t.Error("the fault did not strike")
-			}
-		})
+		for _, kind := range []mimic.FaultKind{mimic.FaultDropEvents, mimic.FaultGarbleEvents} {
+			t.Run(string(d)+"/"+string(kind), func(t *testing.T) {
+				h := build(t, d, plan{servers: 1})
+				h.ask(prompt(1, 100), 5, false, nil)
+				h.settled()
+				if err := h.engines[0].Faults().Set(mimic.Fault{Kind: kind, Count: 2}); err != nil {
+					t.Fatal(err)
+				}
+				for i := range 6 {
+					h.ask(prompt(10+i, 100), 20, false, nil)
+				}
+				h.settled()
+				if h.engines[0].Faults().Struck(kind) != 2 {
+					t.Error("the fault did not strike")
+				}
+				if rows := h.get("/v1/router/workers"); strings.Contains(rows, "kv_events") {
+					t.Errorf("a warning about what was put right: %s", rows)
+				}
+			})
+		}
 	}
 }
 
-// TestEventsLostForGood: a hole that cannot be filled, or a batch that cannot be read, hides what was known, and says so; what
+// TestEventsLostForGood: a hole that cannot be filled, or a batch that cannot be read and comes only once, hides what was known, and says so; what
 // is stored from then on is known again, and nothing is believed that is not there.
 func TestEventsLostForGood(t *testing.T) {
 	for _, c := range []struct {
@@ -177,9 +182,15 @@ func TestEventsLostForGood(t *testing.T) {
 	} {
 		t.Run(string(c.dialect)+"/"+string(c.kind), func(t *testing.T) {
 			t.Parallel() // to give up on a hole takes seconds
-			h := build(t, c.dialect, plan{servers: 1})
+			p := plan{servers: 1}
+			if c.kind == mimic.FaultGarbleEvents { // a replay has it as it was
+				p.mimic = func(m *mimic.Config) { m.KVReplay = "" }
+			}
+			h := build(t, c.dialect, p)
 			h.ask(prompt(1, 100), 5, false, nil)
-			h.settled()
+			if c.kind != mimic.FaultGarbleEvents { // else it joins late, and never knows all
+				h.settled()
+			}
 			if err := h.engines[0].Faults().Set(mimic.Fault{Kind: c.kind, Count: 1}); err != nil {
 				t.Fatal(err)
 			}

@@ -130,7 +130,14 @@ func (f *feed) resume(c *confirmation, out []kv.Event) []kv.Event {
 	f.confirming = nil
 	close(c.over)
 	for _, payload := range c.held {
-		out = f.apply(payload, 0, out)
+		if err := f.decode(payload); err != nil {
+			f.bad++
+			f.badAt = time.Now()
+			f.cfg.Log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten", "endpoint", f.cfg.Events.String(), "error", err)
+			out = f.table.Clear(out)
+			continue
+		}
+		out = f.table.Apply(&f.batch, out)
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,7 +57,8 @@ type feed struct {
 	decoder enginefeed.Decoder
 	batch   enginefeed.Batch
 	effects []enginefeed.Effect
-	bad     uint64    // batches that cannot be read
+	unread  uint64    // readings of batches that failed
+	bad     uint64    // batches that cannot be read, however often they come
 	badAt   time.Time // when the last came
 	refused error     // why the last connection did not come about
 
@@ -155,8 +157,8 @@ func (f *feed) untilDue() time.Duration {
 func (f *feed) step(take func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect) {
 	f.cache.change(func(out []kv.Event) []kv.Event {
 		f.effects = take(f.now(), f.effects[:0])
-		for i := range f.effects {
-			out = f.perform(&f.effects[i], out)
+		for i := 0; i < len(f.effects); i++ {
+			out = f.perform(i, out)
 		}
 		return out
 	})
@@ -166,7 +168,9 @@ func (f *feed) step(take func(now kv.Mono, out []enginefeed.Effect) []enginefeed
 	}
 }
 
-func (f *feed) perform(e *enginefeed.Effect, out []kv.Event) []kv.Event {
+// perform does the i-th effect. Those behind it may be put aside for others.
+func (f *feed) perform(i int, out []kv.Event) []kv.Event {
+	e := f.effects[i]
 	switch e.Kind {
 	case enginefeed.Apply:
 		if c := f.confirming; c != nil && c.mark != "" {
@@ -175,7 +179,11 @@ func (f *feed) perform(e *enginefeed.Effect, out []kv.Event) []kv.Event {
 			}
 			out = f.giveUp(c, out)
 		}
-		return f.apply(e.Payload, e.Seq, out)
+		if err := f.decode(e.Payload); err != nil {
+			f.unreadable(i, err)
+			return out
+		}
+		return f.table.Apply(&f.batch, out)
 	case enginefeed.Forget:
 		if e.Reason == enginefeed.Unrepaired && f.confirm() {
 			return out
@@ -195,15 +203,28 @@ func (f *feed) perform(e *enginefeed.Effect, out []kv.Event) []kv.Event {
 	return out
 }
 
-// apply enters a batch into the table.
-func (f *feed) apply(payload []byte, seq uint64, out []kv.Event) []kv.Event {
-	if err := f.decoder.Decode(payload, &f.batch); err != nil {
-		f.bad++
-		f.badAt = time.Now()
-		f.cfg.Log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten", "endpoint", f.cfg.Events.String(), "seq", seq, "error", err)
-		return f.table.Clear(out)
+func (f *feed) decode(payload []byte) error {
+	err := f.decoder.Decode(payload, &f.batch)
+	if err != nil {
+		f.unread++
 	}
-	return f.table.Apply(&f.batch, out)
+	return err
+}
+
+// unreadable has the machine decide about the i-th effect, a batch that cannot be read.
+func (f *feed) unreadable(i int, err error) {
+	e := f.effects[i]
+	instead, again := f.machine.Unreadable(f.now(), &e, nil)
+	log := f.cfg.Log.With("endpoint", f.cfg.Events.String(), "seq", e.Seq, "error", err)
+	if again {
+		log.Info("a batch of the engine's cache events cannot be read; it is asked for again")
+		f.effects = append(f.effects[:i+1], instead...)
+		return
+	}
+	f.bad++
+	f.badAt = time.Now()
+	log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten")
+	f.effects = slices.Insert(f.effects, i+1, instead...)
 }
 
 // ask begins a replay, in a goroutine that run waits for.
@@ -265,7 +286,7 @@ func (f *feed) end(_ *Part, out []kv.Event) []kv.Event                { return o
 func (f *feed) stats(s *Stats) {
 	h := f.machine.Health()
 	s.Batches, s.Repeated, s.Gaps, s.Unrepaired, s.Restarts = h.Applied, h.Repeated, h.Gaps, h.Unrepaired, h.Restarts
-	s.Unreadable, s.Connected = f.bad+h.Malformed, h.Connected
+	s.Unreadable, s.Connected = f.unread+h.Malformed, h.Connected
 }
 
 // recent is how long a warning about something that happened once stands.

@@ -73,6 +73,18 @@ func (r *rig) knows(t *testing.T, blocks int) {
 	}
 }
 
+// eventsArrive waits until the adapter has heard of two prompts: one that was served before its
+// subscription stood, it may never hear of.
+func (r *rig) eventsArrive(t *testing.T) {
+	t.Helper()
+	for seed := uint64(100); !r.Stats().Connected; seed++ {
+		r.cached(t, request(seed, 8, 1))
+	}
+	r.cached(t, request(1, 100, 4))
+	r.cached(t, request(5, 100, 4))
+	r.knows(t, 2*6)
+}
+
 func codes(ws []engine.Warning) (out []string) {
 	for _, w := range ws {
 		if w.Detail == "" || len(w.Detail)+len(w.Remedy) > 400 {
@@ -162,9 +174,8 @@ func TestFeedIsRepaired(t *testing.T) {
 
 // TestFeedIsLost: what cannot be repaired is forgotten, and said.
 func TestFeedIsLost(t *testing.T) {
-	r := run(t, nil, nil)
-	r.cached(t, request(1, 100, 4))
-	r.knows(t, 2+6)
+	r := run(t, func(c *mimic.Config) { c.KVReplay = "" }, nil)
+	r.eventsArrive(t)
 	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultGarbleEvents, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -175,6 +186,24 @@ func TestFeedIsLost(t *testing.T) {
 		t.Errorf("warnings %v", w)
 	}
 	if s := r.Stats(); s.Unreadable == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFeedIsGarbled: a batch that cannot be read is asked for again, and what comes then is as good.
+func TestFeedIsGarbled(t *testing.T) {
+	r := run(t, nil, nil)
+	r.cached(t, request(1, 100, 4))
+	r.knows(t, 2+6)
+	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultGarbleEvents, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r.cached(t, request(2, 100, 4))
+	r.knows(t, 2+2*6)
+	if w := codes(r.Warnings()); len(w) != 0 {
+		t.Errorf("warnings %v", w)
+	}
+	if s := r.Stats(); s.Unreadable != 1 || s.Repeated == 0 || s.Unrepaired != 0 {
 		t.Errorf("%+v", s)
 	}
 }
