@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/enginefeed"
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/engine"
 )
 
@@ -96,7 +97,7 @@ func (p *Pulled) take(body []byte, out []kv.Event) []kv.Event {
 
 func (p *Pulled) run(ctx context.Context, c *cache) {
 	for wait := pullBusy; ; {
-		if pause(ctx, wait) != nil {
+		if backoff.Pause(ctx, wait) != nil {
 			return
 		}
 		body, err := p.ask(ctx)
