@@ -34,11 +34,11 @@ func (o *Opening) Prepare() error {
 	return o.Spec.Validate()
 }
 
-// Existing returns those of the paths that the engine has, in their order; see [Client.Exists].
+// Existing returns those of the paths that the engine has and that take POST, in their order.
 func (c *Client) Existing(ctx context.Context, paths ...string) ([]string, error) {
 	var all []string
 	for _, path := range paths {
-		ok, err := c.Exists(ctx, path)
+		ok, err := c.exists(ctx, path)
 		if err != nil {
 			return nil, err
 		}
