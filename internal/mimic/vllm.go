@@ -307,22 +307,11 @@ type generateRequest struct {
 		} `json:"mm_placeholders"`
 	} `json:"features"`
 	Sampling *struct {
-		N           *int               `json:"n"`
-		MaxTokens   *int               `json:"max_tokens"`
-		MinTokens   int                `json:"min_tokens"`
-		Temperature *float64           `json:"temperature"`
-		TopP        *float64           `json:"top_p"`
-		TopK        *int               `json:"top_k"`
-		MinP        *float64           `json:"min_p"`
-		Presence    float64            `json:"presence_penalty"`
-		Frequency   float64            `json:"frequency_penalty"`
-		Repetition  *float64           `json:"repetition_penalty"`
-		Seed        *int64             `json:"seed"`
-		Bias        map[string]float32 `json:"logit_bias"`
-		Stop        texts              `json:"stop"`
-		StopTokens  []kv.Token         `json:"stop_token_ids"`
-		IgnoreEOS   bool               `json:"ignore_eos"`
-		Logprobs    *int               `json:"logprobs"`
+		drawing
+		MaxTokens *int   `json:"max_tokens"`
+		MinTokens int    `json:"min_tokens"`
+		Seed      *int64 `json:"seed"`
+		Logprobs  *int   `json:"logprobs"`
 	} `json:"sampling_params"`
 	Stream        bool            `json:"stream"`
 	StreamOptions streamOptions   `json:"stream_options"`
@@ -336,9 +325,8 @@ type generateRequest struct {
 func (g *generateRequest) call(s *Server, r *http.Request) (*call, error) {
 	p := g.Sampling
 	q := &openaiRequest{
-		Model: g.Model, N: p.N, MaxTokens: p.MaxTokens, MinTokens: p.MinTokens, Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, MinP: p.MinP,
-		Presence: p.Presence, Frequency: p.Frequency, Repetition: p.Repetition, Seed: p.Seed, Bias: p.Bias, Stop: p.Stop, StopTokens: p.StopTokens,
-		IgnoreEOS: p.IgnoreEOS, Stream: g.Stream, StreamOptions: g.StreamOptions, CacheSalt: g.CacheSalt, KVTransfer: g.KVTransfer, ECTransfer: g.ECTransfer,
+		Model: g.Model, drawing: p.drawing, MaxTokens: p.MaxTokens, MinTokens: p.MinTokens, Seed: p.Seed,
+		Stream: g.Stream, StreamOptions: g.StreamOptions, CacheSalt: g.CacheSalt, KVTransfer: g.KVTransfer, ECTransfer: g.ECTransfer,
 	}
 	if q.MaxTokens == nil { // to the end of the context, unlike completions
 		room := max(s.card.ContextLength-len(g.Tokens), 1)
