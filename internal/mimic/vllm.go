@@ -25,7 +25,7 @@ func (s *Server) vllm(mux *http.ServeMux) {
 	mux.HandleFunc("GET /version", s.vllmVersion)
 	mux.HandleFunc("GET /load", s.vllmLoad)
 	mux.HandleFunc("POST /tokenize", s.vllmTokenize)
-	mux.HandleFunc("POST /detokenize", s.vllmDetokenize)
+	mux.HandleFunc("POST /detokenize", s.detokenize("prompt"))
 	mux.HandleFunc("POST /v1/load_lora_adapter", s.loadAdapter)
 	mux.HandleFunc("POST /v1/unload_lora_adapter", s.unloadAdapter)
 	if s.cfg.Features.Metrics.on(true) {
@@ -137,21 +137,6 @@ func (s *Server) vllmTokenize(w http.ResponseWriter, r *http.Request) {
 		out["token_strs"] = strs
 	}
 	writeJSON(w, http.StatusOK, out)
-}
-
-func (s *Server) vllmDetokenize(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Tokens []kv.Token `json:"tokens"`
-	}
-	if !s.body(w, r, &q) {
-		return
-	}
-	text, err := s.decode(q.Tokens)
-	if err != nil {
-		s.fail(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, object{"prompt": text})
 }
 
 // adapterRequest is a request about a LoRA adapter.
