@@ -305,12 +305,6 @@ func (b *Blocks) end(index int, out []kv.Event) []kv.Event {
 	return b.shrink(out)
 }
 
-// SetCapacity says for how many blocks the engine has room.
-func (b *Blocks) SetCapacity(blocks int, out []kv.Event) []kv.Event {
-	b.cfg.Capacity = min(max(blocks, 1), maxCapacity)
-	return b.shrink(out)
-}
-
 // shrink has idle blocks leave until the others fit.
 func (b *Blocks) shrink(out []kv.Event) []kv.Event {
 	b.gone = b.gone[:0]

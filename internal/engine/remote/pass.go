@@ -85,7 +85,7 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	if err := p.send(&engine.PassPiece{Accepted: true, Status: answer.Status, Type: answer.Type}); err != nil {
 		return err
 	}
-	if answer.OK() && answer.EventStream() {
+	if answer.OK() && answer.eventStream() {
 		err = p.stream(ctx, answer)
 	} else {
 		err = p.whole(ctx, answer)
