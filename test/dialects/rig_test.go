@@ -233,8 +233,14 @@ type answer struct {
 // ask sends a completion of token ids; each hears of every piece of a stream.
 func (h *house) ask(prompt []int, tokens int, stream bool, each func()) answer {
 	h.t.Helper()
+	return h.askModel("m", prompt, tokens, stream, each)
+}
+
+// askModel is ask for a model by name.
+func (h *house) askModel(model string, prompt []int, tokens int, stream bool, each func()) answer {
+	h.t.Helper()
 	body, err := json.Marshal(map[string]any{
-		"model": "m", "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0, "stream": stream, "stream_options": options(stream),
+		"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0, "stream": stream, "stream_options": options(stream),
 	})
 	if err != nil {
 		h.t.Fatal(err)

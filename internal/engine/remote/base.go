@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,8 @@ type Config struct {
 	Scrape func(ctx context.Context, g *Gauges) error
 	// Alive asks whether the engine answers, and is the one that it was.
 	Alive func(ctx context.Context) error
+	// List asks which LoRA adapters the engine serves, ascending; nil if those of the card do not change.
+	List func(ctx context.Context) ([]string, error)
 	// Cache follows what the engine's cache does; nil reports it as always empty.
 	Cache Source
 	// Warnings are known from the beginning and do not end.
@@ -107,8 +110,10 @@ type Base struct {
 	load   *load
 	cache  *cache
 	ledger *ledger
-	ids    atomic.Uint64
-	stats  stats
+	// adapters are those of the card, as they are now.
+	adapters *adapters
+	ids      atomic.Uint64
+	stats    stats
 
 	mu struct {
 		sync.Mutex
@@ -118,12 +123,13 @@ type Base struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine        = (*Base)(nil)
-	_ engine.KVSource      = (*Base)(nil)
-	_ engine.LoadSource    = (*Base)(nil)
-	_ engine.WarningSource = (*Base)(nil)
-	_ engine.AdapterSource = (*Base)(nil)
-	_ engine.Passer        = (*Base)(nil)
+	_ engine.Engine         = (*Base)(nil)
+	_ engine.KVSource       = (*Base)(nil)
+	_ engine.LoadSource     = (*Base)(nil)
+	_ engine.WarningSource  = (*Base)(nil)
+	_ engine.AdapterSource  = (*Base)(nil)
+	_ engine.AdapterWatcher = (*Base)(nil)
+	_ engine.Passer         = (*Base)(nil)
 )
 
 // New returns a Base that does nothing until Run.
@@ -146,19 +152,24 @@ func New(cfg Config) (*Base, error) {
 	b.load = newLoad(cfg.Card.BlockSize, cfg.Card.Blocks)
 	b.cache = newCache(cfg.Card.Blocks, cfg.Cache)
 	b.ledger = newLedger(cfg.Card.BlockSize)
+	b.adapters = newAdapters(cfg.Card.Adapters)
 	b.mu.cached = cfg.Cached
 	return b, nil
 }
 
-// Card describes the model served.
-func (b *Base) Card() engine.Card { return b.cfg.Card }
+// Card describes the model served, with the adapters that there are now.
+func (b *Base) Card() engine.Card {
+	card := b.cfg.Card
+	card.Adapters, _ = b.adapters.now()
+	return card
+}
 
 // Client returns the connection with the engine.
 func (b *Base) Client() *Client { return b.cfg.Client }
 
 // Run follows the engine's events and load, and whether it answers, until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
-	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache)
+	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters)
 	b.cache.stop()
 	b.cfg.Client.Close()
 	return nil
@@ -169,7 +180,10 @@ func (b *Base) Run(ctx context.Context) error {
 func (b *Base) Load() engine.Load { return b.load.now() }
 
 // Adapters returns those of the card's LoRA adapters that the engine has in its memory.
-func (b *Base) Adapters() []string { return b.load.adapters(b.cfg.Card.Adapters) }
+func (b *Base) Adapters() []string {
+	names, _ := b.adapters.now()
+	return b.load.adapters(names)
+}
 
 // WatchKV reports the engine's cache, as [engine.KVSource] says.
 func (b *Base) WatchKV(ctx context.Context, sink func([]kv.Event) error) error {
@@ -319,6 +333,9 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	}
 	if !answer.OK() {
 		defer answer.Close()
+		if p.Request.Salt.LoRA != "" && answer.Status == http.StatusNotFound {
+			b.adapters.missing()
+		}
 		return nil, answer.Refused()
 	}
 	return answer, nil

@@ -42,10 +42,7 @@ func (b *Base) Pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 }
 
 func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*engine.PassPiece) error) error {
-	lora := ""
-	if slices.Contains(b.cfg.Card.Adapters, req.Model) {
-		lora = req.Model
-	}
+	lora := b.adapter(req.Model)
 	ask := ""
 	if req.Stream {
 		ask = askUsage(req.Path)

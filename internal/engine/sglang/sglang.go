@@ -46,14 +46,15 @@ type Engine struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine        = (*Engine)(nil)
-	_ engine.KVSource      = (*Engine)(nil)
-	_ engine.LoadSource    = (*Engine)(nil)
-	_ engine.WarningSource = (*Engine)(nil)
-	_ engine.AdapterSource = (*Engine)(nil)
-	_ engine.Preprocessor  = (*Engine)(nil)
-	_ engine.Passer        = (*Engine)(nil)
-	_ remote.Dialect       = (*dialect)(nil)
+	_ engine.Engine         = (*Engine)(nil)
+	_ engine.KVSource       = (*Engine)(nil)
+	_ engine.LoadSource     = (*Engine)(nil)
+	_ engine.WarningSource  = (*Engine)(nil)
+	_ engine.AdapterSource  = (*Engine)(nil)
+	_ engine.AdapterWatcher = (*Engine)(nil)
+	_ engine.Preprocessor   = (*Engine)(nil)
+	_ engine.Passer         = (*Engine)(nil)
+	_ remote.Dialect        = (*dialect)(nil)
 )
 
 // dialect speaks /generate.
@@ -111,7 +112,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	scrape, err := p.scraper(ctx, card.Adapters)
+	scrape, err := p.scraper(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +120,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	e := &Engine{model: p.model, client: p.client}
 	e.Base, err = remote.New(remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Dialect: d, Cached: remote.ReportsAll,
-		Scrape: scrape, Alive: p.alive, Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
+		Scrape: scrape, Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
 	})
 	return e, err
 }
