@@ -38,8 +38,12 @@ type Config struct {
 	Choices Choices
 	// Legs says whether a choice may take several calls.
 	Legs Legs
-	// Cached says whether the engine reports cached tokens.
-	Cached Report
+	// Cached says whether the engine reports cached tokens, and Passed whether it does in answers to requests
+	// that are passed on; where that is ReportUnknown it is as Cached.
+	Cached, Passed Report
+	// NoReport is what to do about an engine that should report cached tokens and does not, for the warning;
+	// "" is without one.
+	NoReport string
 	// Scrape reads the engine's load into g, which is zero; nil if it tells none.
 	Scrape func(ctx context.Context, g *Gauges) error
 	// Alive asks whether the engine answers, and is the one that it was.
@@ -90,6 +94,7 @@ const (
 	ReportUnknown Report = iota // nobody knows yet: one that was seen settles it
 	ReportsAll                  // an answer without them means none
 	ReportsNever
+	ReportsEach // every answer has them, also if they are none: one without says nothing
 )
 
 // Gauges are an engine's own account of its load. Fields that it does not tell stay zero.
@@ -118,6 +123,7 @@ type Base struct {
 	mu struct {
 		sync.Mutex
 		cached Report
+		silent int // answers without cached tokens since the last one that had them
 	}
 }
 
@@ -499,7 +505,10 @@ func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error
 func (b *Base) reports() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.cached = ReportsAll
+	b.mu.silent = 0
+	if b.mu.cached != ReportsEach {
+		b.mu.cached = ReportsAll
+	}
 }
 
 // unreported is what an answer without cached tokens means.
@@ -509,7 +518,35 @@ func (b *Base) unreported() int {
 	if b.mu.cached == ReportsAll {
 		return 0
 	}
+	b.mu.silent++
 	return engine.CachedUnknown
+}
+
+// unreportedPass is unreported of an answer to a request that was passed on.
+func (b *Base) unreportedPass() int {
+	switch b.cfg.Passed {
+	case ReportUnknown:
+		return b.unreported()
+	case ReportsAll:
+		return 0
+	}
+	return engine.CachedUnknown
+}
+
+// mute is how many answers in a row come without cached tokens until somebody should know.
+const mute = 3
+
+// noReport warns of an engine that does not report cached tokens.
+func (b *Base) noReport() []engine.Warning {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cfg.NoReport == "" || b.mu.silent < mute {
+		return nil
+	}
+	return []engine.Warning{{
+		Code: engine.WarnNoReport, Remedy: b.cfg.NoReport,
+		Detail: "the engine does not report cached tokens: what is predicted cannot be checked",
+	}}
 }
 
 // Warnings returns what is wrong now.
@@ -521,6 +558,7 @@ func (b *Base) Warnings() []engine.Warning {
 			Remedy: "see whether it runs, and whether this machine reaches it",
 		})
 	}
+	out = append(out, b.noReport()...)
 	out = append(out, b.load.warnings()...)
 	out = append(out, b.cache.warnings()...)
 	return append(out, b.ledger.warnings(b.cache.silent())...)

@@ -203,7 +203,7 @@ func (p *passing) learn(s *seen) {
 
 // last says that the answer is whole, and what was learned.
 func (p *passing) last() error {
-	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreported() == 0 {
+	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreportedPass() == 0 {
 		p.piece.Cached = 0
 	}
 	p.part.a.choices[0].over = engine.FinishStop

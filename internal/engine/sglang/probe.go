@@ -40,6 +40,7 @@ type serverInfo struct {
 	MaxTotalTokens    int       `json:"max_total_num_tokens"`
 	DisableRadixCache bool      `json:"disable_radix_cache"`
 	EnableMetrics     bool      `json:"enable_metrics"`
+	CacheReport       bool      `json:"enable_cache_report"`
 	EnableLoRA        bool      `json:"enable_lora"`
 	GrammarBackend    string    `json:"grammar_backend"`
 	KVEvents          *kvEvents `json:"kv_events"`

@@ -117,12 +117,26 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	card.Guided = d != nil && p.server.GrammarBackend != "none"
+	passed := p.passed(d != nil)
 	e := &Engine{model: p.model, client: p.client}
 	e.Base, err = remote.New(remote.Config{
-		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Dialect: d, Cached: remote.ReportsAll,
-		Scrape: scrape, Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
+		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Dialect: d, Cached: remote.ReportsEach, Passed: passed,
+		NoReport: "take a newer SGLang: /generate should say meta_info.cached_tokens",
+		Scrape:   scrape, Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
 	})
 	return e, err
+}
+
+// passed is what the engine's OpenAI API says of cached tokens: nothing unless it was told to, and then
+// nothing where there are none. Where that is all there is, it is warned of.
+func (p *probe) passed(tokens bool) remote.Report {
+	switch {
+	case p.server.CacheReport:
+		return remote.ReportsAll
+	case !tokens && !p.server.DisableRadixCache:
+		p.warn(engine.WarnNoReport, "start SGLang with --enable-cache-report", "the engine does not report cached tokens in answers to requests that are passed on: what is predicted cannot be checked")
+	}
+	return remote.ReportsNever
 }
 
 // upstream is what the server calls the model of a request: an adapter by its own name.
