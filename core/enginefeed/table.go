@@ -85,6 +85,7 @@ type Table struct {
 	// doubtful are names that several blocks have, useless says that they are too many.
 	doubtful map[kv.EngineHash]struct{}
 	useless  bool
+	veil     veil
 	seen     sizes
 	stats    Stats
 
@@ -155,7 +156,7 @@ func (t *Table) done() []kv.Event {
 
 // Clear forgets all blocks, and what was noticed of the engine's hashes, and appends a Cleared event to out.
 func (t *Table) Clear(out []kv.Event) []kv.Event {
-	t.out, t.doubtful, t.useless = out, nil, false
+	t.out, t.doubtful, t.useless, t.veil.told = out, nil, false, false
 	t.forget()
 	return t.done()
 }

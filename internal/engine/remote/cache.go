@@ -176,6 +176,15 @@ func (c *cache) restarted() {
 	}
 }
 
+// salted notes that a request of which the engine alone makes the tokens is sent under a salt.
+func (c *cache) salted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f, ok := c.src.(*feed); ok {
+		f.table.Salted(nil)
+	}
+}
+
 // silent reports whether nothing was ever said to be stored.
 func (c *cache) silent() bool {
 	c.mu.Lock()

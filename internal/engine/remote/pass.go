@@ -108,6 +108,9 @@ func (b *Base) account(req *engine.PassRequest, salt kv.Salt) *Part {
 	a.flight = b.load.begin(a)
 	p := a.part([]int{0})
 	a.calls = []*Part{p}
+	if salt.Namespace != "" {
+		b.cache.salted()
+	}
 	if len(req.Prompt) > 0 {
 		b.cache.begin(p)
 	}
