@@ -26,10 +26,11 @@ func models(engines []node.EngineStatus) string {
 // wrong with them or could be better.
 func printEngines(w io.Writer, engines []node.EngineStatus) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var later []string // below the table: a row of fewer cells would break its columns
 	fmt.Fprintln(tw, "  ENGINE\tMODEL\tWORKERS\tKV BLOCKS\tEVENTS\tTOKENS FROM")
 	for _, e := range engines {
 		if e.State != node.EngineServing {
-			fmt.Fprintf(tw, "  %s\tnot yet: %s; it is taken in when it comes\n", e.Name(), printableLines(e.Detail))
+			later = append(later, fmt.Sprintf("  %s  not yet: %s; it is taken in when it comes\n", e.Name(), printableLines(e.Detail)))
 			continue
 		}
 		ids := make([]string, len(e.Workers))
@@ -39,6 +40,7 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), blocks(&e), e.Events, tokens(e.Tokenizer))
 	}
 	_ = tw.Flush() // nobody reads it: no reason not to serve
+	fmt.Fprint(w, strings.Join(later, ""))
 	for _, e := range engines {
 		for _, name := range e.Adapters {
 			fmt.Fprintf(w, "  %s also serves %s (LoRA)\n", e.Name(), name)

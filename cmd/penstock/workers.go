@@ -1,13 +1,18 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"penstock/internal/node"
 )
 
 func newWorkers() *cobra.Command {
@@ -31,12 +36,45 @@ func newWorkers() *cobra.Command {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), string(raw))
 				return err
 			}
-			return printWorkers(cmd.OutOrStdout(), raw)
+			return printWorkers(cmd.OutOrStdout(), raw, c.engines(cmd.Context()))
 		},
 	}
 	addServerFlags(cmd, &t)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// engines returns how people name the engine of each worker, of those that other programs
+// run and the server follows itself: by its URL, and its data-parallel rank if it has several.
+// What cannot be had is left out: the table then has the kinds alone.
+func (c *client) engines(ctx context.Context) map[uint64]string {
+	var health struct {
+		Engines []node.EngineStatus `json:"engines"`
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+"/health", nil)
+	if err != nil {
+		return nil
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	// The body is the same whatever the status says of the fleet.
+	if json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&health) != nil {
+		return nil
+	}
+	names := map[uint64]string{}
+	for i := range health.Engines {
+		e := &health.Engines[i]
+		for rank, id := range e.Workers {
+			names[id] = e.Name()
+			if len(e.Workers) > 1 {
+				names[id] += fmt.Sprintf("#%d", rank)
+			}
+		}
+	}
+	return names
 }
 
 // workerRow is one row of the answer of /v1/router/workers.
@@ -59,13 +97,9 @@ type workerRow struct {
 			TotalBlocks int `json:"total_blocks"`
 		} `json:"reported"`
 	} `json:"load"`
-	CachedBlocks int `json:"cached_blocks"`
-	Warnings     []struct {
-		Code   string `json:"code"`
-		Detail string `json:"detail"`
-		Remedy string `json:"remedy"`
-	} `json:"warnings"`
-	Feed struct {
+	CachedBlocks int            `json:"cached_blocks"`
+	Warnings     []node.Warning `json:"warnings"`
+	Feed         struct {
 		State     string  `json:"state"`
 		Guessed   bool    `json:"guessed"`
 		LastSeq   uint64  `json:"last_seq"`
@@ -97,6 +131,11 @@ func (r *workerRow) feed() string {
 	if r.Feed.Orphans > 0 {
 		s += fmt.Sprintf(", %d orphans", r.Feed.Orphans)
 	}
+	for _, w := range r.Warnings { // the feed from the worker can be in order, and that of its engine not
+		if !r.Feed.Guessed && w.OfEvents() {
+			s += ", " + printable(w.Code)
+		}
+	}
 	if r.Feed.Lagging {
 		s += fmt.Sprintf(", lagging for %.0f s", r.Feed.LagFor)
 	}
@@ -113,7 +152,8 @@ func (r *workerRow) reported() (running, waiting, used, total string) {
 	return strconv.Itoa(l.Running), strconv.Itoa(l.Waiting), strconv.Itoa(l.UsedBlocks), strconv.Itoa(l.TotalBlocks)
 }
 
-func printWorkers(w io.Writer, raw []byte) error {
+// printWorkers writes the table of workers, of which engines names some.
+func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	var table struct {
 		Rows []workerRow `json:"rows"`
 	}
@@ -129,7 +169,7 @@ func printWorkers(w io.Writer, raw []byte) error {
 	for i := range table.Rows {
 		r := &table.Rows[i]
 		running, waiting, used, total := r.reported()
-		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", r.WorkerID, r.DPRank, r.Role, r.Model, r.Engine,
+		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", r.WorkerID, r.DPRank, r.Role, r.Model, cmp.Or(printable(engines[r.WorkerID]), r.Engine),
 			r.Host, r.PID, r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, r.feed())
 	}
 	if err := tw.Flush(); err != nil {

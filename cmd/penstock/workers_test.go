@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -18,7 +21,7 @@ func TestWorkersTellOfFeeds(t *testing.T) {
 		`{"state":"live","last_seq":41,"missing":2,"lagging":true,"lag_seconds":3.4}`:    "live, event 41, 2 missing, lagging for 3 s",
 	} {
 		var out bytes.Buffer
-		if err := printWorkers(&out, []byte(`{"rows":[{"worker_id":7,"feed":`+feed+`}]}`)); err != nil {
+		if err := printWorkers(&out, []byte(`{"rows":[{"worker_id":7,"feed":`+feed+`}]}`), nil); err != nil {
 			t.Fatal(err)
 		}
 		if line := strings.TrimSpace(strings.Split(out.String(), "\n")[1]); !strings.HasSuffix(line, "  "+want) {
@@ -30,10 +33,33 @@ func TestWorkersTellOfFeeds(t *testing.T) {
 // TestWorkersWarn: what is wrong with an engine stands below the table, with what to do.
 func TestWorkersWarn(t *testing.T) {
 	var out bytes.Buffer
-	if err := printWorkers(&out, []byte(`{"rows":[{"worker_id":7,"engine":"vllm","warnings":[{"code":"no_kv_events","detail":"none come","remedy":"give\u001b events="}]}]}`)); err != nil {
+	if err := printWorkers(&out, []byte(`{"rows":[{"worker_id":7,"engine":"vllm","warnings":[{"code":"no_kv_events","detail":"none come","remedy":"give\u001b events="}]}]}`), nil); err != nil {
 		t.Fatal(err)
 	}
 	if want := "\nworker 7 rank 0: no_kv_events: none come\n  -> give"; !strings.Contains(out.String(), want) || strings.Contains(out.String(), "\x1b") {
 		t.Errorf("%q lacks %q, or has a control character", out.String(), want)
+	}
+}
+
+// TestWorkersNameEngines: which engine of another program a worker stands for is told by its
+// URL, also while none answers; a feed whose engine is silent is not simply live.
+func TestWorkersNameEngines(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/health" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"engines":[{"kind":"vllm","url":"http://a:8000","workers":[3]},{"kind":"sglang","url":"http://b:30000","workers":[7,8]}]}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"rows":[{"worker_id":3,"engine":"vllm","feed":{"state":"live","last_seq":4},"warnings":[{"code":"no_kv_events","detail":"none come"},{"code":"no_metrics","detail":"none"}]},` +
+			`{"worker_id":8,"engine":"sglang","feed":{"state":"live"}},{"worker_id":9,"engine":"tiny"}]}`))
+	}))
+	defer server.Close()
+	var b bytes.Buffer
+	code := run([]string{"workers", "--server", server.URL}, &b, io.Discard)
+	out := b.String()
+	for _, want := range []string{"  vllm=http://a:8000  ", "  live, event 4, no_kv_events\n", "  sglang=http://b:30000#1  ", "  tiny  "} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("exit code %d: %s\nlacks %q", code, out, want)
+		}
 	}
 }

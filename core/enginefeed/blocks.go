@@ -109,7 +109,8 @@ func (x *blocks) bytes() int {
 // Describe appends to out a Cleared event and Stored events that say all that is known,
 // parents before children. The slices of the events are the caller's.
 func (t *Table) Describe(out []kv.Event) []kv.Event {
-	t.out, t.room.expect = out, t.blocks.n
+	t.begin(out)
+	t.room.expect = t.blocks.n
 	t.describe()
 	return t.done()
 }
@@ -202,6 +203,8 @@ type rooms struct {
 	from   int          // where its slice begins
 	seq    kv.SeqHash   // what the last block of a stored one ends
 	expect int          // about how many blocks the call tells of
+	base   int          // how many events were there before the call
+	clears int          // of one tier beside others, in the call
 }
 
 // maxRun is how many blocks one event tells of.
@@ -219,10 +222,13 @@ func (t *Table) close() {
 	r.open = 0
 }
 
-// tellCleared tells that nothing of what was told of holds any more.
+// tellCleared tells that nothing of what was told of holds any more, in place of what this call has told: else
+// a batch of many clears could tell of all blocks as many times.
 func (t *Table) tellCleared() {
-	t.close()
-	t.out = append(t.out, kv.Event{Kind: kv.Cleared})
+	r := &t.room
+	r.open, r.hashes, r.seqs = 0, r.hashes[:0], r.seqs[:0]
+	clear(t.out[r.base:])
+	t.out = append(t.out[:r.base], kv.Event{Kind: kv.Cleared})
 }
 
 // tellStored tells that a block, which ends seq, is on a tier, with those before it if it follows them.

@@ -156,6 +156,52 @@ func TestBlockSizes(t *testing.T) {
 	}
 }
 
+// TestManyClears: a batch of clears tells of what survives them once, and not again and again without end.
+func TestManyClears(t *testing.T) {
+	table := newTable(t, Config{BlockSize: 2})
+	f := follower{where: where{}, t: t}
+	store := &Batch{}
+	for i := range 100 {
+		store.Events = append(store.Events, with(one(0, kv.EngineHash(i+1)), func(e *Event) { e.Tier, e.Medium = kv.TierHost, "CPU" }))
+	}
+	f.apply(table.Apply(store, nil))
+	for _, clears := range []int{maxClears, maxClears + 1, 1000} {
+		b := &Batch{}
+		for range clears {
+			b.Events = append(b.Events, one(0, 200), Event{Kind: Cleared, Group: -1})
+		}
+		before := kv.Event{Kind: kv.Removed, Seqs: []kv.SeqHash{1}}
+		out := table.Apply(b, []kv.Event{before})
+		if len(out) > 102 || out[0].Kind != kv.Removed {
+			t.Errorf("%d clears became %d events", clears, len(out))
+		}
+		f.apply(out[1:])
+		want := 100
+		if clears > maxClears {
+			want = 0
+		}
+		if len(f.where[kv.TierDevice]) != 0 || len(f.where[kv.TierHost]) != want {
+			t.Errorf("%d clears leave %v", clears, f.where)
+		}
+	}
+}
+
+// TestImplausible: what no engine says costs no more memory than what it says.
+func TestImplausible(t *testing.T) {
+	table := newTable(t, Config{BlockSize: 2})
+	many := with(one(0, 1), func(e *Event) {
+		keys := make([]Key, 1000)
+		for i := range keys {
+			keys[i] = Key{Kind: KeyMedia, Text: []byte{byte(i), byte(i >> 8)}}
+		}
+		e.Extra = []Extra{{Keys: keys}}
+	})
+	long := with(one(0, 2), func(e *Event) { e.Salt = strings.Repeat("s", maxSalt+1) })
+	if out := table.Apply(&Batch{Events: []Event{many, long}}, nil); len(out) != 0 || table.Stats().Nameless != 2 {
+		t.Errorf("%v, %+v", out, table.Stats())
+	}
+}
+
 // TestClears: a clear is of the device alone where offloaded blocks survive it, a damaged batch costs everything.
 func TestClears(t *testing.T) {
 	cpu := func(e *Event) { e.Tier, e.Medium = kv.TierHost, "CPU" }

@@ -184,7 +184,7 @@ func (t *Table) Trim(s *Snapshot, out []kv.Event) []kv.Event {
 	if !s.whole {
 		return out
 	}
-	t.out = out
+	t.begin(out)
 	x, refs := &t.blocks.index, func(id uint32) *[tiers]uint16 { return &t.blocks.all.at(id).refs }
 	remove := func(name kv.EngineHash) { t.blocks.remove(t, name, kv.TierDevice) }
 	if t.per > 1 {

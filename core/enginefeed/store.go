@@ -143,6 +143,9 @@ type storing struct {
 	lora   string
 }
 
+// maxSalt is how long an adapter's name or a salt may be for a table to remember it, in bytes.
+const maxSalt = 4096
+
 // begin finds the block before the first one of n, and what they are all under. It reports whether there is something to store.
 func (s *storing) begin(n int) bool {
 	t := s.t
@@ -169,6 +172,10 @@ func (s *storing) begin(n int) bool {
 	}
 	salt, named := t.saltOf(s.e)
 	if !named {
+		s.salt = opaque
+		return true
+	}
+	if len(salt.LoRA) > maxSalt || len(salt.Namespace) > maxSalt {
 		s.salt = opaque
 		return true
 	}
@@ -365,6 +372,9 @@ func (t *Table) mediaOf(e *Event, i int, lora string) (media []kv.Media, named b
 		hash, ok := kv.MediaHash(unsafe.String(unsafe.SliceData(k.Text), len(k.Text)))
 		if !ok {
 			return nil, false
+		}
+		if len(t.media) == t.cfg.EngineBlock {
+			return nil, false // more than it has tokens
 		}
 		t.media = append(t.media, kv.Media{Hash: hash, Start: 0, End: t.cfg.BlockSize})
 	}

@@ -110,7 +110,7 @@ func NewTable(cfg Config) (*Table, error) {
 
 // Apply appends to out what b changes. The slices of the events are the caller's.
 func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
-	t.out = out
+	t.begin(out)
 	t.stats.UnknownEvents += uint64(b.Unknown)
 	t.stats.SkippedEvents += uint64(b.Skipped)
 	if b.Lost > 0 {
@@ -146,6 +146,9 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 	return t.done()
 }
 
+// begin begins a call that appends its events to out.
+func (t *Table) begin(out []kv.Event) { t.out, t.room = out, rooms{base: len(out)} }
+
 // done returns what a call has to say.
 func (t *Table) done() []kv.Event {
 	t.close()
@@ -156,7 +159,8 @@ func (t *Table) done() []kv.Event {
 
 // Clear forgets all blocks, and what was noticed of the engine's hashes, and appends a Cleared event to out.
 func (t *Table) Clear(out []kv.Event) []kv.Event {
-	t.out, t.doubtful, t.useless, t.veil.told = out, nil, false, false
+	t.begin(out)
+	t.doubtful, t.useless, t.veil.told = nil, false, false
 	t.forget()
 	return t.done()
 }
@@ -174,7 +178,8 @@ func (t *Table) forget() {
 func (t *Table) cleared(e *Event) {
 	t.stats.Cleared++
 	tier := tierOf(e)
-	if t.cfg.Clears == ClearsAll && e.Medium == "" || t.only(tier) {
+	t.room.clears++
+	if t.cfg.Clears == ClearsAll && e.Medium == "" || t.only(tier) || t.room.clears > maxClears {
 		t.forget()
 		return
 	}
@@ -183,6 +188,9 @@ func (t *Table) cleared(e *Event) {
 	t.pieces.empty(t, tier)
 	t.describe()
 }
+
+// maxClears is how many clears of a tier a batch may have that leave what is on others: each costs a walk over all blocks.
+const maxClears = 8
 
 // only reports whether nothing is on other tiers.
 func (t *Table) only(tier kv.Tier) bool {

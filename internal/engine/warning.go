@@ -31,3 +31,13 @@ const (
 	WarnUnreachable = "unreachable"        // the engine does not answer
 	WarnText        = "no_tokens_out"      // the engine answers with text only: streams cannot move exactly
 )
+
+// OfEvents reports whether w says that the engine's cache events do not come, or not as they
+// should, so that what is known of its cache is not what it has.
+func (w Warning) OfEvents() bool {
+	switch w.Code {
+	case WarnNoEvents, WarnEventsLost, WarnEventsBad, WarnEventsAlone, WarnBlockSize:
+		return true
+	}
+	return false
+}

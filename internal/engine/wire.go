@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -317,9 +318,12 @@ func appendPacked(dst []byte, field uint64, tokens []kv.Token) []byte {
 		size += uintLen(uint64(t))
 	}
 	dst = appendKey(dst, field, kindBytes)
-	dst = binary.AppendUvarint(dst, uint64(size))
+	dst = slices.Grow(binary.AppendUvarint(dst, uint64(size)), size)
 	for _, t := range tokens {
-		dst = binary.AppendUvarint(dst, uint64(t))
+		for ; t >= 0x80; t >>= 7 {
+			dst = append(dst, byte(t)|0x80)
+		}
+		dst = append(dst, byte(t))
 	}
 	return dst
 }

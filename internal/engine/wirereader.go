@@ -216,7 +216,17 @@ func (r *wireReader) tokens(dst []kv.Token) []kv.Token {
 	}
 	dst = slices.Grow(dst, n)
 	for len(s.rest) > 0 {
-		dst = append(dst, s.token())
+		// Most ids have two bytes or three.
+		switch b := s.rest; {
+		case len(b) >= 3 && b[0] >= 0x80 && b[1] >= 0x80 && b[2] < 0x80:
+			dst = append(dst, kv.Token(b[0]&0x7f)|kv.Token(b[1]&0x7f)<<7|kv.Token(b[2])<<14)
+			s.rest = b[3:]
+		case len(b) >= 2 && b[0] >= 0x80 && b[1] < 0x80:
+			dst = append(dst, kv.Token(b[0]&0x7f)|kv.Token(b[1])<<7)
+			s.rest = b[2:]
+		default:
+			dst = append(dst, s.token())
+		}
 	}
 	r.join(&s)
 	return dst

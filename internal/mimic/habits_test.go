@@ -51,12 +51,13 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// TestStartup: everything is 503 first.
+// TestStartup: everything is 503 first, and then it is not.
 func TestStartup(t *testing.T) {
-	s := start(t, mimic.Config{Dialect: mimic.VLLM, Startup: 50 * time.Millisecond, Seed: 3})
+	s := start(t, mimic.Config{Dialect: mimic.VLLM, Startup: time.Hour, Seed: 3})
 	if status, _, _ := ask(t, s, "GET", "/health", ""); status != http.StatusServiceUnavailable {
 		t.Errorf("at the start: %d", status)
 	}
+	s = start(t, mimic.Config{Dialect: mimic.VLLM, Startup: 50 * time.Millisecond, Seed: 3})
 	for end := time.Now().Add(patience); ; {
 		if status, _, _ := ask(t, s, "GET", "/health", ""); status == http.StatusOK {
 			return

@@ -30,6 +30,7 @@ import (
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
 	"penstock/internal/plane/rpc"
+	"penstock/internal/zmtp"
 )
 
 // settingsOf loads the settings of a command from variables without their prefix.
@@ -446,7 +447,7 @@ func TestExamineServer(t *testing.T) {
 	expect(t, found, "events of 4/0", CheckFail, "another block size")
 	expect(t, found, "events of 5/0", CheckWarn, "no event")
 	expect(t, found, "events of 6/0", CheckWarn, "at event 9")
-	expect(t, found, "events", CheckOK, "2 of 6")
+	expect(t, found, "events", CheckWarn, "2 of 6")
 	expect(t, found, "index", CheckWarn, "has not read all")
 
 	for _, apart := range []time.Duration{time.Hour, -time.Hour} {
@@ -473,7 +474,11 @@ func TestExamineEngines(t *testing.T) {
 	a, b := runOther(t, "m", dir), runOther(t, "m", "org/model")
 	down := runOther(t, "m", dir)
 	down.loading.Store(true)
-	events, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := zmtp.ListenPub(free, zmtp.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -485,7 +490,7 @@ func TestExamineEngines(t *testing.T) {
 		}
 	}}
 	d := &doctor{
-		cfg: settingsOf(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=tcp://%s,replay=tcp://127.0.0.1:1,vllm=%s,sglang=%s,trtllm=%s/x", a.URL, events.Addr(), b.URL, down.URL, a.URL)),
+		cfg: settingsOf(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=tcp://%s,replay=tcp://127.0.0.1:1,vllm=%s,sglang=%s,trtllm=%s/x", a.URL, strings.TrimPrefix(events.Addr().String(), "tcp://"), b.URL, down.URL, a.URL)),
 		log: slog.New(slog.DiscardHandler), adapt: s.adapt,
 	}
 	d.engines(t.Context())
@@ -517,4 +522,72 @@ func TestExamineWarnings(t *testing.T) {
 	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL})
 	expect(t, found, "block_size of 3/0", CheckWarn, "they differ")
 	expect(t, found, "events", CheckOK, "1 of them are guesses")
+}
+
+// TestExamineWrongPorts: where something listens that is no publisher, or no router of replays, is
+// said, and nothing is said to be followed there.
+func TestExamineWrongPorts(t *testing.T) {
+	dir := small(t, `{"vocab_size": 2048}`, "")
+	a := runOther(t, "m", dir)
+	free, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	publisher, err := zmtp.ListenPub(free, zmtp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer publisher.Close()
+	router, err := zmtp.ListenRouter(free, zmtp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer router.Close()
+	for _, c := range []struct {
+		name           string
+		events, replay zmtp.Endpoint
+		wrong          []string
+	}{
+		{"as they should be", publisher.Addr(), router.Addr(), nil},
+		{"one for the other", router.Addr(), publisher.Addr(), []string{"events", "replay"}},
+		{"one for both", publisher.Addr(), publisher.Addr(), []string{"replay"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := &doctor{
+				cfg: settingsOf(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=%s,replay=%s", a.URL, c.events, c.replay)),
+				log: slog.New(slog.DiscardHandler),
+			}
+			of := d.cfg.RemoteEngines()[0]
+			got := d.endpoints(t.Context(), &of)
+			if (got == feedUnreached) != slices.Contains(c.wrong, "events") || len(d.found) != len(c.wrong) {
+				t.Errorf("%v: %+v", got, d.found)
+			}
+			for _, name := range c.wrong {
+				expect(t, d.found, name+" of vllm="+a.URL, CheckFail, "cannot be followed")
+			}
+		})
+	}
+}
+
+// TestExamineSilentEngines: a feed that is in order up to the worker is not called so if the
+// worker's engine sends it nothing, and an engine that does not serve yet is named.
+func TestExamineSilentEngines(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/health":
+			_, _ = w.Write([]byte(`{"status":"healthy","engines":[{"kind":"vllm","url":"http://a:1","state":"waiting","detail":"nobody listens"},` +
+				`{"kind":"vllm","url":"http://b:1","state":"refused","detail":"another tokenizer"},{"kind":"vllm","url":"http://c:1","state":"serving"}]}`))
+		case "/v1/router/workers":
+			_, _ = w.Write([]byte(`{"rows":[{"worker_id":1,"state":"ready","feed":{"state":"live","events":1},"warnings":[{"code":"no_kv_events","detail":"not reached"}]},` +
+				`{"worker_id":2,"state":"ready","feed":{"state":"live","events":1},"warnings":[{"code":"no_metrics","detail":"none"}]}]}`))
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer server.Close()
+	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL})
+	expect(t, found, "events", CheckWarn, "1 of 2 event feeds")
+	expect(t, found, "engine vllm=http://a:1", CheckWarn, "waiting: nobody listens")
+	expect(t, found, "engine vllm=http://b:1", CheckFail, "another tokenizer")
+	silent(t, found, "engine vllm=http://c:1")
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -63,7 +61,7 @@ func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
 		version = " " + version
 	}
 	d.ok(check, "%s%s serves %s", of.Kind, version, found.model)
-	d.endpoints(ctx, of)
+	reached := d.endpoints(ctx, of)
 	m, err := tokenizerOf(of, found, d.cfg.HubCache())
 	switch {
 	case err != nil:
@@ -74,35 +72,70 @@ func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
 	default:
 		d.ok("tokenizer of "+of.String(), "%s", m.from)
 	}
-	d.adapter(ctx, of, key, &m, max(1, of.Ranks, found.ranks))
+	d.adapter(ctx, of, key, &m, max(1, of.Ranks, found.ranks), reached)
 }
 
-// endpoints checks that somebody listens where the settings say that the engine publishes.
-func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine) {
+// feedReach says whether an engine's events can be subscribed to.
+type feedReach uint8
+
+const (
+	feedReached feedReach = iota
+	feedUnreached
+)
+
+// endpoints checks that where the settings say that the engine publishes there is a socket
+// of the kind that publishes, and likewise those that repeat and describe.
+func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine) feedReach {
+	events := feedReached
 	for _, e := range []struct {
-		name string
-		at   zmtp.Endpoint
-	}{{"events", of.Events}, {"replay", of.Replay}, {"snapshot", of.Snapshot}} {
+		name  string
+		at    zmtp.Endpoint
+		greet func(context.Context, zmtp.Endpoint) error
+	}{{"events", of.Events, greetPublisher}, {"replay", of.Replay, greetRouter}, {"snapshot", of.Snapshot, greetRouter}} {
+		if e.at.IsZero() || e.at.Wildcard() { // an engine that dials comes by itself
+			continue
+		}
 		for rank := range max(1, of.Ranks) {
 			at := e.at.Rank(rank)
-			address, tcp := strings.CutPrefix(at.String(), "tcp://")
-			if !tcp || at.Wildcard() { // an engine that dials comes by itself
-				continue
-			}
-			dialer := net.Dialer{Timeout: checkTimeout}
-			conn, err := dialer.DialContext(ctx, "tcp", address)
-			if err != nil {
+			if err := e.greet(ctx, at); err != nil {
 				d.fail(e.name+" of "+of.String(), "start the engine with its events published there (docs/engines.md has the flag of each), and look at firewalls; of an engine in a container the port must be open too",
-					"nobody can be reached at %s: %s", at, whyNot(err))
-				continue
+					"%s cannot be followed: %s", at, whyNot(err))
+				if e.name == "events" {
+					events = feedUnreached
+				}
 			}
-			_ = conn.Close() // it was only a look
 		}
 	}
+	return events
+}
+
+// greetPublisher subscribes for as long as it takes to see whether that can be done.
+func greetPublisher(ctx context.Context, at zmtp.Endpoint) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*checkTimeout)
+	defer cancel()
+	var why error
+	o := zmtp.Options{HandshakeTimeout: checkTimeout, OnState: func(s zmtp.State) {
+		why = s.Err
+		cancel()
+	}}
+	// It ends with the first state, or cannot begin.
+	if err := zmtp.Subscribe(ctx, at, nil, o, func([][]byte) error { return nil }); ctx.Err() == nil {
+		return err
+	}
+	return why
+}
+
+// greetRouter connects, and asks nothing.
+func greetRouter(ctx context.Context, at zmtp.Endpoint) error {
+	dealer, err := zmtp.DialDealer(ctx, at, zmtp.Options{HandshakeTimeout: checkTimeout})
+	if err != nil {
+		return err
+	}
+	return dealer.Close()
 }
 
 // adapter opens what would speak with the engine, and listens for a moment to what it says.
-func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key string, m *remoteModel, ranks int) {
+func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key string, m *remoteModel, ranks int, events feedReach) {
 	check := "adapter of " + of.String()
 	if drains(of) {
 		d.ok("events of "+of.String(), "they are taken from the engine as they are read, so that only the process that serves may read them: it says more")
@@ -121,7 +154,7 @@ func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key strin
 		size = fmt.Sprintf("%d %s", card.Blocks, size)
 	}
 	d.ok(check, "%s with %s, %d data-parallel ranks", card.Name, size, ranks)
-	d.listen(ctx, of, eng, m)
+	d.listen(ctx, of, eng, m, events)
 }
 
 // drains reports whether looking at an engine's events takes them from whoever else
@@ -131,7 +164,7 @@ func drains(of *config.RemoteEngine) bool {
 }
 
 // listen runs the adapter for a moment.
-func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine.Engine, m *remoteModel) {
+func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine.Engine, m *remoteModel, events feedReach) {
 	ctx, cancel := context.WithTimeout(ctx, listenFor)
 	defer cancel()
 	var running sync.WaitGroup
@@ -139,9 +172,9 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 	blocks := 0
 	if src, ok := eng.(engine.KVSource); ok {
 		running.Go(func() {
-			_ = src.WatchKV(ctx, func(events []kv.Event) error { // it ends with ctx
-				for i := range events {
-					blocks += len(events[i].Blocks)
+			_ = src.WatchKV(ctx, func(some []kv.Event) error { // it ends with ctx
+				for i := range some {
+					blocks += len(some[i].Blocks)
 				}
 				return nil
 			})
@@ -169,6 +202,9 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 		}
 		d.warn(check, "see docs/engines.md for the engine's flag, and give events=tcp://HOST:PORT", "none: what it caches is guessed from what is sent there, and corrected by the cached tokens that it reports")
 	default:
+		if events == feedUnreached {
+			break // it is said already
+		}
 		d.ok(check, "followed for %v: %d blocks were named; an idle engine has none to name", listenFor, blocks)
 	}
 	for _, w := range warnings {

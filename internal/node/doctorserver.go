@@ -70,6 +70,8 @@ func (d *doctor) url(addr string) string {
 type healthAnswer struct {
 	Status string          `json:"status"`
 	Models json.RawMessage `json:"models"`
+	// Engines are those that other programs run, if the process follows some.
+	Engines []EngineStatus `json:"engines"`
 }
 
 // health checks what the server says of itself.
@@ -87,6 +89,15 @@ func (d *doctor) health(server string, h *healthAnswer) {
 			continue
 		}
 		served = append(served, fmt.Sprintf("%s (workers: %d)", m.ID, m.Workers))
+	}
+	for i := range h.Engines {
+		switch e := &h.Engines[i]; e.State {
+		case EngineServing, EngineDown: // of what is wrong with these their workers tell
+		case EngineRefused:
+			d.fail("engine "+e.Name(), "correct the value of --engine as the message says", "%s", e.Detail)
+		default:
+			d.warn("engine "+e.Name(), "start it, or wait until it has loaded its model: it is taken in when it comes", "%s: %s", e.State, e.Detail)
+		}
 	}
 	what := ""
 	if len(served) > 0 {
@@ -176,6 +187,7 @@ func (d *doctor) workers(ctx context.Context, server string) {
 			d.warn(check, "look at the load of this machine and of the NATS server", "the server has been behind the worker for %.0f s, at event %d, %d missing", r.Feed.LagFor, r.Feed.LastSeq, r.Feed.Missing)
 		case r.Feed.Orphans > r.Feed.Events/oddShare:
 			d.warn(check, "the engine stores blocks after ones that it has not stored, or has removed: look at how it sends its events", "%d of %d events are orphans: their blocks match nothing", r.Feed.Orphans, r.Feed.Events)
+		case !r.Feed.Guessed && slices.ContainsFunc(r.Warnings, engine.Warning.OfEvents): // said above
 		default:
 			live++
 		}
@@ -188,6 +200,8 @@ func (d *doctor) workers(ctx context.Context, server string) {
 	}
 	if d.withoutEvents() {
 		d.ok("events", "without NATS there are none: routing goes by load, not by caches")
+	} else if live > 0 && live < len(table.Rows) {
+		d.warn("events", "see what is said of the others above", "%d of %d event feeds are as they should be%s", live, len(table.Rows), guesses(guessed))
 	} else if live > 0 {
 		d.ok("events", "%d of %d event feeds are as they should be%s", live, len(table.Rows), guesses(guessed))
 	}

@@ -75,7 +75,8 @@ const (
 	EngineWaiting = "waiting" // it does not answer; it is asked again
 	EngineOpening = "opening" // it answers, and its worker is being made
 	EngineServing = "serving"
-	EngineRefused = "refused" // it answers, and cannot be used; it is tried again
+	EngineDown    = "unreachable" // it served, and does not answer now: its workers wait for it
+	EngineRefused = "refused"     // it answers, and cannot be used; it is tried again
 )
 
 // The kinds of what routers know of an engine's cache.
@@ -84,6 +85,9 @@ const (
 	EventsGuessed = "guessed" // it follows from what is sent there, corrected by what the engine reports
 	EventsNo      = "no"      // nothing is known but what routers predict
 )
+
+// Warning is one thing that is wrong with an engine though it serves.
+type Warning = engine.Warning
 
 // EngineStatus is what is known of an engine that another program runs.
 type EngineStatus struct {
@@ -257,6 +261,9 @@ func (e *remoteEngine) status() EngineStatus {
 	s := e.now()
 	for _, w := range e.workers() {
 		s.Warnings = append(s.Warnings, warningsOf(w.engine)...)
+	}
+	if i := slices.IndexFunc(s.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }); i >= 0 && s.State == EngineServing {
+		s.State, s.Detail = EngineDown, s.Warnings[i].Detail
 	}
 	return s
 }

@@ -32,7 +32,7 @@ func newEngineMetrics(of *remotes) *engineMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(obs.Namespace+"_engine_"+name, help, append([]string{"engine"}, labels...), nil)
 	}
-	m := &engineMetrics{of: of, up: desc("up", "Whether an engine that another program runs serves: 1 or 0.")}
+	m := &engineMetrics{of: of, up: desc("up", "Whether an engine that another program runs serves and answers: 1 or 0.")}
 	add := func(kind prometheus.ValueType, name, help string, of func(*remote.Stats) uint64) {
 		m.counts = append(m.counts, adapterCount{desc(name, help, "worker"), kind, of})
 	}
@@ -75,7 +75,7 @@ func (m *engineMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, e := range m.of.all {
 		up, name := 0.0, e.of.String()
-		if e.now().State == EngineServing {
+		if e.status().State == EngineServing {
 			up = 1
 		}
 		ch <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, up, name)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -134,7 +135,7 @@ func exported(cfg *config.Loaded, dir string) (*config.Loaded, error) {
 		name string
 		data []byte
 	}{{"tokenizer.json", tokenizer}, {"tokenizer_config.json", tokenizerConfig}, {"config.json", append(described, '\n')}} {
-		if err := os.WriteFile(filepath.Join(dir, f.name), f.data, 0o644); err != nil {
+		if err := shareFile(filepath.Join(dir, f.name), f.data); err != nil {
 			return nil, fmt.Errorf("export-model: %w", err)
 		}
 	}
@@ -144,6 +145,18 @@ func exported(cfg *config.Loaded, dir string) (*config.Loaded, error) {
 		own.ServedModelName = []string{cfg.ModelName()}
 	}
 	return &own, nil
+}
+
+// shareFile writes a file that others read while several processes write it, all the same:
+// nobody sees a part of it.
+func shareFile(path string, data []byte) error {
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
+		return nil
+	}
+	if err := replaceFile(path, data); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o644)
 }
 
 // Validate reports everything that is wrong with the texts at once.

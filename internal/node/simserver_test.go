@@ -3,11 +3,13 @@ package node
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -79,5 +81,33 @@ func TestBadSim(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not said in %v", want, err)
 		}
+	}
+}
+
+// TestExportsAtOnce: servers that are started together export one model to one directory, and
+// who reads it meanwhile never finds a part of a file.
+func TestExportsAtOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "sim-model")
+	cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			own, err := exported(cfg, dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, name := range []string{"config.json", "tokenizer_config.json", "tokenizer.json"} {
+				data, err := os.ReadFile(filepath.Join(own.ModelPath, name))
+				if err != nil || !json.Valid(data) {
+					t.Errorf("%s: %d bytes that are not JSON, %v", name, len(data), err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 3 {
+		t.Errorf("%v, %v", entries, err)
 	}
 }

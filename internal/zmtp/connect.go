@@ -22,12 +22,20 @@ func connect(ctx context.Context, ep Endpoint, socket string, o *Options) (*link
 	return shakeWith(ctx, conn, dialled, socket, o)
 }
 
+// errSilent is of a port where somebody listens who does not greet: a server of HTTP waits
+// for more, for example.
+var errSilent = errors.New("somebody listens there and does not speak ZeroMQ, or is stuck; is it the right port?")
+
 // shakeWith is shake that ends with ctx too.
 func shakeWith(ctx context.Context, conn net.Conn, by side, socket string, o *Options) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	l, err := shake(conn, by, socket, o)
-	if !stop() && err == nil {
-		err = ctx.Err() // the connection was closed under the handshake that succeeded
+	switch ended := ctx.Err(); {
+	case stop():
+	case errors.Is(ended, context.DeadlineExceeded):
+		err = fmt.Errorf("handshake: %w", errSilent)
+	case err == nil:
+		err = ended // the connection was closed under the handshake that succeeded
 	}
 	if err != nil {
 		return nil, err
@@ -49,13 +57,9 @@ func persist(ctx context.Context, ep Endpoint, socket string, o *Options, serve 
 		l, err := connect(ctx, ep, socket, o)
 		if err == nil {
 			began := time.Now()
-			o.tell(State{Kind: Connected, Peer: ep.String()})
-			err = serve(ctx, l)
+			err = l.serve(ctx, socket, ep.String(), serve)
 			if time.Since(began) >= steady {
 				retry.Reset()
-			}
-			if ctx.Err() == nil {
-				o.tell(State{Kind: Lost, Peer: ep.String(), Err: err})
 			}
 		} else if ctx.Err() == nil {
 			o.tell(State{Kind: Refused, Peer: ep.String(), Err: err})
@@ -119,9 +123,5 @@ func acceptOne(ctx context.Context, conn net.Conn, socket string, o *Options, se
 		}
 		return
 	}
-	o.tell(State{Kind: Connected, Peer: name})
-	err = serve(ctx, l)
-	if ctx.Err() == nil {
-		o.tell(State{Kind: Lost, Peer: name, Err: err})
-	}
+	_ = l.serve(ctx, socket, name, serve) // told to OnState
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"time"
 )
@@ -50,6 +51,9 @@ func shake(conn net.Conn, by side, socket string, o *Options) (*link, error) {
 	_ = conn.SetDeadline(time.Now().Add(o.HandshakeTimeout))
 	if err := l.shake(by, socket); err != nil {
 		_ = conn.Close()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errSilent
+		}
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
 	_ = conn.SetDeadline(time.Time{})

@@ -16,6 +16,8 @@ type link struct {
 	o       *Options
 	rd      reader
 	peer    hello
+	name    string                     // of the peer, for State
+	stands  bool                       // OnState has heard that it is Connected
 	control func(command []byte) error // sends a command; set before the first read
 
 	pulse struct {
@@ -29,6 +31,32 @@ type link struct {
 type command struct {
 	name string // "SUBSCRIBE" or "CANCEL"; "" is none
 	data []byte // valid until the next read
+}
+
+// serve has use work with the link until it ends, and tells what becomes of it. A SUB says
+// itself when the link stands.
+func (l *link) serve(ctx context.Context, socket, peer string, use func(context.Context, *link) error) error {
+	l.name = peer
+	if socket != typeSub {
+		l.stand()
+	}
+	err := use(ctx, l)
+	switch {
+	case ctx.Err() != nil:
+	case l.stands:
+		l.o.tell(State{Kind: Lost, Peer: peer, Err: err})
+	default:
+		l.o.tell(State{Kind: Refused, Peer: peer, Err: err})
+	}
+	return err
+}
+
+// stand tells that the connection is of use. It may be called again.
+func (l *link) stand() {
+	if !l.stands {
+		l.stands = true
+		l.o.tell(State{Kind: Connected, Peer: l.name})
+	}
 }
 
 // start begins to listen for silence.
@@ -82,8 +110,8 @@ func (l *link) obey(body []byte) (command, error) {
 	case "PING":
 		return command{}, l.pong(data)
 	case "PONG":
-		if l.o.OnSubscribed != nil && string(data) == afterSubscriptions {
-			l.o.OnSubscribed()
+		if string(data) == afterSubscriptions {
+			l.stand()
 		}
 		return command{}, nil
 	case "ERROR":

@@ -1,6 +1,7 @@
 package zmtp
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -97,16 +98,59 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// TestOnSubscribed holds that what is published once a subscription is known to be
+// TestSubscribed holds that what is published once a subscription is known to be
 // in force arrives, connection after connection.
-func TestOnSubscribed(t *testing.T) {
+func TestSubscribed(t *testing.T) {
 	for range 20 {
 		p := listenPub(t, loopback(t), Options{})
-		subscribed := make(chan struct{}, 1)
-		r := subscribe(t, p.Addr(), []string{"t"}, Options{OnSubscribed: func() { subscribed <- struct{}{} }})
-		<-subscribed
+		st := newStates()
+		r := subscribe(t, p.Addr(), []string{"t"}, Options{OnState: st.tell})
+		st.await(t, Connected)
 		p.Send(numbered("t", 0, 10)...)
 		expectNumbers(t, r, "t", 0, 0, 10)
+	}
+}
+
+// TestNotYetSubscribed holds that a subscriber is connected when the publisher has
+// its subscriptions, not before: when it answers, or sends something.
+func TestNotYetSubscribed(t *testing.T) {
+	pong := appendCommand(nil, "PONG", afterSubscriptions)
+	for _, c := range []struct {
+		said []byte // by the publisher
+		then StateKind
+	}{{pong, Connected}, {appendMessage(nil, strs("x")), Connected}, {appendCommand(nil, "PONG"), Refused}, {nil, Refused}} {
+		ln, err := Listen(loopback(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := newStates()
+		r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{OnState: st.tell})
+		conn, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(append(appendGreeting(nil), appendReady(nil, typePub, "")...)); err != nil {
+			t.Fatal(err)
+		}
+		announced := appendCommand(appendCommand(nil, "SUBSCRIBE", "t"), "PING", "\x00\x00"+afterSubscriptions)
+		got := make([]byte, greetingSize+len(appendReady(nil, typeSub, ""))+len(announced))
+		if _, err := io.ReadFull(conn, got); err != nil || !bytes.HasSuffix(got, announced) {
+			t.Fatalf("%q, %v", got, err)
+		}
+		if len(st) > 0 {
+			t.Errorf("before the publisher said anything: %v", (<-st).Kind)
+		}
+		if _, err := conn.Write(c.said); err != nil {
+			t.Fatal(err)
+		}
+		if c.then == Refused {
+			_ = conn.Close()
+		}
+		if got := <-st; got.Kind != c.then {
+			t.Errorf("after %q it is %v", c.said, got.Kind)
+		}
+		_, _ = conn.Close(), ln.Close()
+		r.stop(t)
 	}
 }
 
@@ -434,6 +478,24 @@ func TestHandshakeTimeout(t *testing.T) {
 		_ = r.Close()
 		_ = c.Close()
 	})
+}
+
+// TestDialASilentServer holds that a port where something else listens, which waits for us
+// to say more, is named as such and not by what became of our connection.
+func TestDialASilentServer(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	ep, err := ParseEndpoint("tcp://" + ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = connect(t.Context(), ep, typeSub, &Options{HandshakeTimeout: 20 * time.Millisecond, MaxMessage: 1 << 10, MaxFrames: 4})
+	if err == nil || !strings.Contains(err.Error(), "does not speak ZeroMQ") {
+		t.Error(err)
+	}
 }
 
 // TestSendDoesNotAllocate holds that a message costs nothing on its way into the

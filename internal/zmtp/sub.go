@@ -31,8 +31,12 @@ func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, r
 			switch {
 			case err != nil:
 				return err
-			case frames == nil || !s.wants(frames):
+			case frames == nil:
 				continue // a command that is none of a subscriber's
+			}
+			l.stand()
+			if !s.wants(frames) {
+				continue
 			}
 			if err := recv(frames); err != nil {
 				return &finalError{err}
@@ -102,7 +106,11 @@ func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err err
 			return nil, err
 		case frames == nil && c.name == "":
 			return nil, nil
-		case frames == nil || !s.wants(frames):
+		case frames == nil:
+			continue
+		}
+		l.stand()
+		if !s.wants(frames) {
 			continue
 		}
 		if err := recv(frames); err != nil {
@@ -169,7 +177,8 @@ func (s *subscription) check() error {
 }
 
 // announce tells the publisher at the other end of l: by command from ZMTP 3.1
-// on, by a message that begins with 1 before.
+// on, by a message that begins with 1 before. A PING behind them is answered when
+// they are in force.
 func (s *subscription) announce(l *link) error {
 	l.direct()
 	var b []byte
@@ -180,14 +189,14 @@ func (s *subscription) announce(l *link) error {
 			b = appendMessage(b, [][]byte{append([]byte{1}, p...)})
 		}
 	}
-	if l.o.OnSubscribed != nil && l.peer.minor >= 1 {
+	if l.peer.minor >= 1 {
 		b = appendCommand(b, "PING", "\x00\x00"+afterSubscriptions)
 	}
 	if err := l.control(b); err != nil {
 		return err
 	}
-	if l.o.OnSubscribed != nil && l.peer.minor < 1 {
-		l.o.OnSubscribed()
+	if l.peer.minor < 1 {
+		l.stand()
 	}
 	l.start()
 	return nil

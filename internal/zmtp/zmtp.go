@@ -57,12 +57,6 @@ type Options struct {
 	// OnState, if set, hears of connections made, lost and refused. It is called by
 	// the goroutines of the socket, for one peer in order, and must not wait.
 	OnState func(State)
-	// OnSubscribed, if set, is called each time a publisher has answered a question that
-	// was sent behind the subscriptions, by the goroutine that reads from it. One of
-	// this package has taken them then, and what it publishes from there on comes; one
-	// of libzmq has them before it. A peer of ZMTP 3.0 cannot be asked: of it, it is
-	// called when they are sent.
-	OnSubscribed func()
 }
 
 func (o Options) withDefaults() Options {
@@ -97,12 +91,16 @@ type State struct {
 type StateKind uint8
 
 const (
-	// Connected says that a handshake is done; a SUB has sent its subscriptions.
+	// Connected says that a handshake is done. A SUB's subscriptions are in force, too:
+	// the publisher has answered a question that was sent behind them, or sent a message.
+	// One of this package has taken them then, and what it publishes from there on
+	// comes; one of libzmq has them before it. A peer of ZMTP 3.0 cannot be asked: of it
+	// nothing more is known than that they were sent.
 	Connected StateKind = iota + 1
 	// Lost says that a connection that was Connected is no more.
 	Lost
 	// Refused says that no connection came about: nobody listens, or the handshake
-	// failed.
+	// failed, or the peer went before subscriptions were in force.
 	Refused
 )
 

@@ -96,7 +96,7 @@ func (f *fake) complete(w http.ResponseWriter, r *http.Request) {
 		text, _ := json.Marshal(v)
 		fmt.Fprintf(w, ": ping\n\ndata: %s\n\n", text)
 	}
-	say(object{"tokens": []kv.Token{}, "content": "", "stop": false, "tokens_predicted": 0, "prompt_progress": object{"total": len(q.Prompt), "cache": 0, "processed": 1}})
+	say(object{"tokens": []kv.Token{0}, "content": "", "stop": false, "tokens_predicted": 0, "prompt_progress": object{"total": len(q.Prompt), "cache": 0, "processed": 1}})
 	for i, t := range all {
 		if t >= halves {
 			continue
@@ -159,6 +159,30 @@ func TestHoles(t *testing.T) {
 	}
 	if left == 0 {
 		t.Fatal("the streams left nothing out")
+	}
+}
+
+// TestHolesAfterResume wants an answer to be the same wherever an earlier attempt broke off, in front
+// of tokens that the streams leave out too.
+func TestHolesAfterResume(t *testing.T) {
+	f := newFake(t)
+	e, ctx := openFake(t, f, nil)
+	req := &engine.Request{ID: "resumed", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{1, 2, 3}, Stop: engine.Stop{MaxTokens: 60, IgnoreEOS: true}}
+	whole := enginetest.MustGenerate(t, ctx, e, req)[0].Tokens
+	inFront := 0
+	for n := 1; n < len(whole); n++ {
+		if whole[n] >= halves {
+			inFront++
+		}
+		req.Attempt++
+		req.Generated = [][]kv.Token{whole[:n]}
+		got := enginetest.MustGenerate(t, ctx, e, req)[0]
+		if !slices.Equal(got.Tokens, whole[n:]) {
+			t.Errorf("after %d tokens: %v, want %v", n, got.Tokens, whole[n:])
+		}
+	}
+	if inFront == 0 {
+		t.Fatal("nothing was left out right after a resume")
 	}
 }
 

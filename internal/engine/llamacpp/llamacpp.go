@@ -299,12 +299,30 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	return remote.Shadow(m), nil
 }
 
-// alive asks whether the server answers: while it loads its model it says 503.
+// alive asks whether the server answers, and serves the same model in as many slots: while it loads its model
+// it says 503, and it does not look at the name of the model in what it is asked.
 func (p *probe) alive(ctx context.Context) error {
 	where := "/health"
 	if !p.native {
 		where = "/v1/models"
 	}
-	_, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: where}, 1<<20)
-	return err
+	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: where}, 1<<20); err != nil {
+		return err
+	}
+	now := probe{cfg: p.cfg, client: p.client}
+	switch err := now.findModel(ctx); {
+	case err != nil:
+		return err
+	case now.model != p.model:
+		return remote.Another(p.cfg.Spec.URL.Host, "another model")
+	case !p.native:
+		return nil
+	}
+	if err := p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/props"}, &now.props); err != nil {
+		return err
+	}
+	if now.props.Model != p.props.Model || now.props.Slots != p.props.Slots || now.props.Defaults.Context != p.props.Defaults.Context {
+		return remote.Another(p.cfg.Spec.URL.Host, "another model, or with other slots,")
+	}
+	return nil
 }

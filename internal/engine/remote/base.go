@@ -3,6 +3,7 @@ package remote
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -552,7 +553,13 @@ func (b *Base) noReport() []engine.Warning {
 // Warnings returns what is wrong now.
 func (b *Base) Warnings() []engine.Warning {
 	out := append([]engine.Warning(nil), b.cfg.Warnings...)
-	if b.health.down() != nil {
+	switch err := b.health.down(); {
+	case errors.Is(err, errAnother):
+		out = append(out, engine.Warning{
+			Code: engine.WarnUnreachable, Detail: "the engine at " + b.health.host + " is not the one that it was",
+			Remedy: "start this worker again",
+		})
+	case err != nil:
 		out = append(out, engine.Warning{
 			Code: engine.WarnUnreachable, Detail: "the engine at " + b.health.host + " does not answer",
 			Remedy: "see whether it runs, and whether this machine reaches it",

@@ -18,9 +18,11 @@ type Source interface {
 	run(ctx context.Context, c *cache)
 	// describe appends a Cleared event and all that is known to be cached.
 	describe(out []kv.Event) []kv.Event
-	// begin notes that p is sent, and says what of it the engine should have cached if the source
-	// knows better than by its events; ok is false if it does not.
-	begin(p *Part, out []kv.Event) (guess int, ok bool, events []kv.Event)
+	// knows reports whether begin says what of a call the engine should have cached; if not, that is
+	// found in the events.
+	knows() bool
+	// begin notes that p is sent. guess counts if the source knows, or is noGuess.
+	begin(p *Part, out []kv.Event) (guess int, events []kv.Event)
 	grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event
 	reported(p *Part, cached int, out []kv.Event) []kv.Event
 	end(p *Part, out []kv.Event) []kv.Event
@@ -33,6 +35,10 @@ type cache struct {
 	hub *watch.Hub
 	src Source
 
+	// knows says that the source itself knows what a call should find, so that no account of the
+	// events is kept for it.
+	knows bool
+
 	mu struct {
 		sync.Mutex
 		held map[kv.SeqHash]uint8 // tiers that have the prefix, as bits
@@ -41,7 +47,7 @@ type cache struct {
 }
 
 func newCache(blocks int, src Source) *cache {
-	c := &cache{hub: watch.New(max(watch.MinBacklog, blocks)), src: src}
+	c := &cache{hub: watch.New(max(watch.MinBacklog, blocks)), src: src, knows: src.knows()}
 	c.mu.held = map[kv.SeqHash]uint8{}
 	return c
 }
@@ -65,12 +71,15 @@ func (c *cache) publish(events []kv.Event) {
 }
 
 func (c *cache) enter(ev *kv.Event) {
+	c.mu.ever = c.mu.ever || ev.Kind == kv.Stored
+	if c.knows {
+		return
+	}
 	tier := uint8(1) << ev.Tier
 	switch ev.Kind {
 	case kv.Cleared:
 		clear(c.mu.held)
 	case kv.Stored:
-		c.mu.ever = true
 		parent := ev.Parent
 		for i, block := range ev.Blocks {
 			parent = kv.Extend(parent, ev.Start+uint32(i), block)
@@ -108,8 +117,8 @@ func (c *cache) stop() { c.hub.Stop() }
 func (c *cache) begin(p *Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	guess, ok, events := c.src.begin(p, nil)
-	if !ok {
+	guess, events := c.src.begin(p, nil)
+	if !c.knows && guess != noGuess {
 		guess = c.depth(p)
 	}
 	p.guess = guess
@@ -203,7 +212,8 @@ type nothing struct{}
 
 func (nothing) run(ctx context.Context, _ *cache)                     { <-ctx.Done() }
 func (nothing) describe(out []kv.Event) []kv.Event                    { return append(out, kv.Event{Kind: kv.Cleared}) }
-func (nothing) begin(*Part, []kv.Event) (int, bool, []kv.Event)       { return 0, true, nil }
+func (nothing) knows() bool                                           { return true }
+func (nothing) begin(*Part, []kv.Event) (int, []kv.Event)             { return 0, nil }
 func (nothing) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
 func (nothing) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
 func (nothing) end(_ *Part, out []kv.Event) []kv.Event                { return out }
@@ -233,14 +243,16 @@ func (s *shadowed) describe(out []kv.Event) []kv.Event { return s.model.Describe
 func (s *shadowed) warnings() []engine.Warning         { return nil }
 func (s *shadowed) stats(*Stats)                       {}
 
-func (s *shadowed) begin(p *Part, out []kv.Event) (int, bool, []kv.Event) {
+func (s *shadowed) knows() bool { return true }
+
+func (s *shadowed) begin(p *Part, out []kv.Event) (int, []kv.Event) {
 	tokens := p.Request.Prompt
 	if len(p.Generated) > 0 {
 		tokens = append(append([]kv.Token(nil), tokens...), p.Generated...)
 	}
 	begun, out := s.model.Begin(&shadow.Request{Salt: p.Request.Salt, Tokens: tokens, Media: p.Request.Media}, out)
 	p.ticket, p.Slot, p.Mixed = begun.Ticket, begun.Slot, begun.Mixed
-	return begun.Cached, true, out
+	return begun.Cached, out
 }
 
 func (s *shadowed) restarted(out []kv.Event) []kv.Event { return s.model.Clear(out) }

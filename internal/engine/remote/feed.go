@@ -277,14 +277,18 @@ func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
 }
 
 func (f *feed) describe(out []kv.Event) []kv.Event { return f.table.Describe(out) }
+func (f *feed) knows() bool                        { return false }
 
 // begin tells the table of a salted prompt. Nothing is predicted of it unless events are known to tell of salts.
-func (f *feed) begin(p *Part, out []kv.Event) (guess int, ok bool, events []kv.Event) {
+func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
 	if p.Request.Salt.Namespace == "" {
-		return 0, false, out
+		return 0, out
 	}
 	f.table.Salted(p.Request.Prompt)
-	return noGuess, !f.table.TellsSalts(), out
+	if !f.table.TellsSalts() {
+		return noGuess, out
+	}
+	return 0, out
 }
 
 func (f *feed) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }

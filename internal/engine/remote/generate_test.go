@@ -10,8 +10,10 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -268,6 +270,48 @@ func TestDownAndUp(t *testing.T) {
 	}
 	if _, err := deltas(b, testRequest(3)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnotherEngine: an engine that has become another one between two requests gets none.
+func TestAnotherEngine(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) { events(w, `{"t":[40],"f":"stop"}`, `[DONE]`) })
+	var changed atomic.Bool
+	b, err := New(Config{
+		Card: testCard(), Client: clientOf(t, s.URL), Dialect: plain{},
+		Alive: func(context.Context) error {
+			if changed.Load() {
+				return Another("host", "another model")
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.health.every = time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = b.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	if _, err := deltas(b, testRequest(3)); err != nil {
+		t.Fatal(err)
+	}
+	changed.Store(true)
+	for b.health.down() == nil {
+		runtime.Gosched()
+	}
+	_, err = deltas(b, testRequest(3))
+	wantFault(t, "a request", err, fault.Unavailable, "start the worker again")
+	if w := b.Warnings(); len(w) != 1 || w[0].Remedy != "start this worker again" {
+		t.Errorf("warnings %+v", w)
+	}
+	changed.Store(false)
+	for b.health.down() != nil {
+		runtime.Gosched()
+	}
+	if _, err := deltas(b, testRequest(3)); err != nil {
+		t.Errorf("the engine is back: %v", err)
 	}
 }
 

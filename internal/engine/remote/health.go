@@ -16,14 +16,30 @@ const (
 	checkTimeout = 5 * time.Second
 	checkLeast   = 250 * time.Millisecond
 	checkMost    = 2 * time.Second
+	// checkSame is the time between two questions to one that answers, whether it still is the one that it
+	// was: a server that is started anew between two requests breaks no connection of ours.
+	checkSame = 5 * time.Second
 )
+
+// errAnother marks errors that say that an engine answers, and is not the one that it was.
+var errAnother = errors.New("another engine")
+
+// Another is what Alive returns of an engine that serves something else than what was found out about it, by
+// which the tokens of requests would mean something else: what names the difference.
+func Another(host, what string) error {
+	return &fault.Error{
+		Code: fault.Unavailable, Err: errAnother,
+		Message: "the engine at " + host + " serves " + what + " than when this worker began; start the worker again",
+	}
+}
 
 // health is whether an engine answers.
 type health struct {
-	host string
-	log  *slog.Logger
-	wake chan struct{} // of capacity 1: it went down
-	mu   struct {
+	host  string
+	log   *slog.Logger
+	every time.Duration // checkSame
+	wake  chan struct{} // of capacity 1: it went down
+	mu    struct {
 		sync.Mutex
 		err   error // nil while it answers
 		since time.Time
@@ -32,15 +48,18 @@ type health struct {
 }
 
 func newHealth(host string, log *slog.Logger) *health {
-	return &health{host: host, log: log, wake: make(chan struct{}, 1)}
+	return &health{host: host, log: log, every: checkSame, wake: make(chan struct{}, 1)}
 }
 
 // down returns an Unavailable error while the engine does not answer.
 func (h *health) down() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.mu.err == nil {
+	switch {
+	case h.mu.err == nil:
 		return nil
+	case errors.Is(h.mu.err, errAnother):
+		return h.mu.err
 	}
 	return fault.New(fault.Unavailable, "the engine at %s does not answer; see whether it runs", h.host)
 }
@@ -67,13 +86,17 @@ func (h *health) note(ctx context.Context, err error) {
 func (h *health) fell(err error) {
 	h.mu.Lock()
 	first := h.mu.err == nil
+	another := errors.Is(err, errAnother) && !errors.Is(h.mu.err, errAnother)
 	if first {
 		h.mu.since = time.Now()
 		h.mu.downs++
 	}
 	h.mu.err = err
 	h.mu.Unlock()
-	if first {
+	switch {
+	case another:
+		h.log.Error("the engine is not the one that it was", "engine", h.host, "error", err)
+	case first:
 		h.log.Warn("the engine does not answer", "engine", h.host, "error", err)
 	}
 }
@@ -88,17 +111,23 @@ func (h *health) up() {
 	h.mu.err = nil
 }
 
-// watchHealth asks an engine that broke off an answer whether it is still there, and one that does not
-// answer until it does.
+// watchHealth asks an engine that broke off an answer whether it is still there, one that does not
+// answer until it does, and any from time to time whether it is the same. That such a question has no
+// answer in time is no reason to think that the engine is gone: it may have much to do.
 func (b *Base) watchHealth(ctx context.Context) {
+	same := time.NewTicker(b.health.every)
+	defer same.Stop()
 	for {
+		asked := false
 		select {
 		case <-b.health.wake:
+		case <-same.C:
+			asked = true
 		case <-ctx.Done():
 			return
 		}
 		if b.health.down() == nil {
-			if err := b.alive(ctx); err != nil && ctx.Err() == nil {
+			if err := b.alive(ctx); err != nil && ctx.Err() == nil && (!asked || errors.Is(err, errAnother) || errors.Is(err, errUnreachable)) {
 				b.health.fell(err)
 			}
 		}
@@ -108,9 +137,12 @@ func (b *Base) watchHealth(ctx context.Context) {
 				return
 			}
 			wait = min(2*wait, checkMost)
-			if b.alive(ctx) == nil {
+			switch err := b.alive(ctx); {
+			case err == nil:
 				b.cache.restarted()
 				b.health.up()
+			case ctx.Err() == nil:
+				b.health.fell(err)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package remote
 import (
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -426,17 +427,51 @@ func unescape(b []byte) string {
 // AppendTokens appends an array of token ids to dst.
 func AppendTokens(dst []byte, lists ...[]kv.Token) []byte {
 	dst = append(dst, '[')
-	first := true
+	empty := len(dst)
 	for _, list := range lists {
+		dst = slices.Grow(dst, len(list)*(maxDigits+1))
+		at, room := len(dst), dst[:cap(dst)]
 		for _, t := range list {
-			if !first {
-				dst = append(dst, ',')
-			}
-			first = false
-			dst = strconv.AppendUint(dst, uint64(t), 10)
+			at += putToken(room[at:at+maxDigits+1], t)
 		}
+		dst = dst[:at]
+	}
+	if len(dst) > empty { // the last comma
+		dst = dst[:len(dst)-1]
 	}
 	return append(dst, ']')
+}
+
+// maxDigits is how many a token id has at most.
+const maxDigits = 10
+
+// pairs are the numbers below 100, of two digits each.
+const pairs = "0001020304050607080910111213141516171819" +
+	"2021222324252627282930313233343536373839" +
+	"4041424344454647484950515253545556575859" +
+	"6061626364656667686970717273747576777879" +
+	"8081828384858687888990919293949596979899"
+
+// putToken writes an id and a comma to b, and returns how many bytes they have. A prompt has tens
+// of thousands of them.
+func putToken(b []byte, t kv.Token) int {
+	n := 1
+	for limit := uint64(10); uint64(t) >= limit; limit *= 10 {
+		n++
+	}
+	b[n] = ','
+	i := n
+	for ; t >= 100; t /= 100 {
+		p := t % 100 * 2
+		i -= 2
+		b[i], b[i+1] = pairs[p], pairs[p+1]
+	}
+	if t >= 10 {
+		b[i-2], b[i-1] = pairs[t*2], pairs[t*2+1]
+	} else {
+		b[i-1] = '0' + byte(t)
+	}
+	return n + 1
 }
 
 // AppendFloat appends a number to dst as JSON has it.

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"slices"
@@ -148,5 +149,25 @@ func TestAppendTokensDoesNotAllocate(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(10, func() { body = AppendTokens(body[:0], prompt, more) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestAppendTokens compares with what strconv writes.
+func TestAppendTokens(t *testing.T) {
+	edges := []kv.Token{0, 9, 10, 11, 99, 100, 101, 999, 1000, 9999, 10000, 99999, 100000, 128255, 999999, 1000000, 9999999, 10000000, 99999999, 100000000, 999999999, 1000000000, math.MaxUint32}
+	for i := range kv.Token(3000) {
+		edges = append(edges, i*43)
+	}
+	for _, lists := range [][][]kv.Token{nil, {nil, nil}, {{7}}, {nil, {7}}, {{7}, nil, {8}}, {edges[:5], edges}} {
+		want := []byte("x[")
+		for _, list := range lists {
+			for _, id := range list {
+				want = append(strconv.AppendUint(want, uint64(id), 10), ',')
+			}
+		}
+		want = append(bytes.TrimSuffix(want, []byte(",")), ']')
+		if got := AppendTokens([]byte("x"), lists...); !bytes.Equal(got, want) {
+			t.Errorf("%.80s, want %.80s", got, want)
+		}
 	}
 }

@@ -88,7 +88,10 @@ func (p *Part) next() (more bool, err error) {
 		p.idleHole = p.Hole
 	}
 	p.a.b.cache.end(p)
-	p.again, p.from, p.Generated = false, c.have, slices.Clip(p.kept)
+	if p.kept != nil { // else nothing was delivered: what earlier attempts did stays as it is
+		p.Generated = slices.Clip(p.kept)
+	}
+	p.again, p.from = false, c.have
 	p.MaxTokens -= n
 	p.MinTokens = max(p.MinTokens-n, 0)
 	p.Seed = seedOf(p.Request.Sampling.Seed, p.Choices[0], c.have)

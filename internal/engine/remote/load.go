@@ -94,14 +94,21 @@ func (l *load) end(f *flight) {
 	}
 }
 
+// mostRequests is the most that an engine is believed to have: what it says may be any number.
+const mostRequests = 1 << 24
+
 // take enters a reading of the engine's metrics.
 func (l *load) take(g *Gauges) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.read, l.mu.failures = true, 0
-	l.mu.others = max(0, g.Running+g.Waiting-max(l.mu.peak, l.mu.peakBefore)-l.mu.gone-l.mu.goneBefore)
+	running, waiting := min(max(g.Running, 0), mostRequests), min(max(g.Waiting, 0), mostRequests)
+	l.mu.others = max(0, running+waiting-max(l.mu.peak, l.mu.peakBefore)-l.mu.gone-l.mu.goneBefore)
 	l.turn()
-	l.mu.waiting, l.mu.usage, l.mu.preemptions = g.Waiting, g.Usage, g.Preemptions
+	l.mu.waiting, l.mu.usage, l.mu.preemptions = waiting, 0, g.Preemptions
+	if g.Usage > 0 { // and a number
+		l.mu.usage = min(g.Usage, 1)
+	}
 	l.mu.loaded = append(l.mu.loaded[:0], g.Adapters...)
 }
 

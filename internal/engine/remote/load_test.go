@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"math"
 	"testing"
 
 	"penstock/internal/engine"
@@ -38,6 +39,11 @@ func TestLoad(t *testing.T) {
 	expect("nor at the next reading", engine.Load{})
 	l.take(&Gauges{Running: 2})
 	expect("later it is", engine.Load{Running: 2})
+	l.take(&Gauges{Running: math.MinInt64, Waiting: math.MinInt64, Usage: math.NaN()})
+	l.take(&Gauges{Running: math.MinInt64, Waiting: math.MaxInt64, Usage: math.NaN()})
+	expect("numbers that are none", engine.Load{Waiting: mostRequests})
+	l.take(&Gauges{Running: math.MaxInt64, Waiting: math.MaxInt64, Usage: math.Inf(1)})
+	expect("numbers that nobody has", engine.Load{Running: mostRequests, Waiting: mostRequests, UsedBlocks: 100})
 	for range missable {
 		l.missed()
 	}

@@ -136,12 +136,9 @@ func (p *passing) send(piece *engine.PassPiece) error {
 func (p *passing) stream(ctx context.Context, answer *Answer) error {
 	events := NewEvents(answer)
 	defer events.Release()
-	ended := false
-	for {
+	for ended := false; !ended; {
 		data, err := events.Next()
 		switch {
-		case err == io.EOF && ended:
-			return nil
 		case err == io.EOF && p.req.Path != "/v1/chat/completions" && p.req.Path != "/v1/completions":
 			return nil // these end by an event of their own, which only the client knows
 		case err == io.EOF:
@@ -170,6 +167,8 @@ func (p *passing) stream(ctx context.Context, answer *Answer) error {
 			return answer.failed(ctx, err)
 		}
 	}
+	answer.Finish() // whatever else the engine sends is none of the answer
+	return nil
 }
 
 // whole hands on an answer that is no stream.

@@ -149,6 +149,25 @@ func TestPassStream(t *testing.T) {
 	}
 }
 
+// TestPassEnds: the stream's last word ends the answer, whatever the engine sends after it, or does not.
+func TestPassEnds(t *testing.T) {
+	for what, after := range map[string]string{"silence": "", "more": "data: {\"choices\":[{\"delta\":{\"content\":\"more\"}}]}\n\n"} {
+		t.Run(what, func(t *testing.T) {
+			b := passer(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n"+after)
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			})
+			req := &engine.PassRequest{ID: "p", Attempt: 1, Model: "m", Path: "/v1/chat/completions", Stream: true, Body: []byte(`{"model":"m"}`)}
+			got, last, err := passed(b, req)
+			if err != nil || !last.Last || len(got) != 3 || got[2] != "0:data: [DONE]\n\n" {
+				t.Errorf("%v %q %+v", err, got, last)
+			}
+		})
+	}
+}
+
 func TestPassOtherAPIs(t *testing.T) {
 	for path, c := range map[string]struct {
 		events string

@@ -121,7 +121,8 @@ func (p *Pulled) restarted(out []kv.Event) []kv.Event {
 }
 
 func (p *Pulled) describe(out []kv.Event) []kv.Event                    { return p.table.Describe(out) }
-func (p *Pulled) begin(*Part, []kv.Event) (int, bool, []kv.Event)       { return 0, false, nil }
+func (p *Pulled) knows() bool                                           { return false }
+func (p *Pulled) begin(*Part, []kv.Event) (int, []kv.Event)             { return 0, nil }
 func (p *Pulled) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
 func (p *Pulled) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
 func (p *Pulled) end(_ *Part, out []kv.Event) []kv.Event                { return out }

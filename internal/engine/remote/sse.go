@@ -100,7 +100,10 @@ func (e *Events) event() (ok bool, err error) {
 			}
 			e.at += off
 			return hasData || len(e.name) > 0, nil
-		case line[0] == ':': // a comment: taken out, so that Raw has none
+		case line[0] == ':' && !fields: // a comment before an event
+			e.at += width
+			continue
+		case line[0] == ':': // one inside is taken out, so that Raw has none
 			copy(e.buf[e.at+off:], e.buf[e.at+off+width:e.end])
 			e.end -= width
 			continue

@@ -69,12 +69,17 @@ func TestWarnsWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestPredictions wants cached tokens as predicted, by events and by guess.
+// TestPredictions wants cached tokens as predicted, by events, also where blocks are joined of pages, and by guess.
 func TestPredictions(t *testing.T) {
-	for name, change := range map[string]func(*mimic.Config){"events": withEvents, "guessed": nil} {
+	for name, how := range map[string]struct {
+		change func(*mimic.Config)
+		block  int
+	}{"events": {withEvents, 16}, "joined": {withEvents, 32}, "guessed": {nil, 16}} {
 		t.Run(name, func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.SGLang, change)
-			e := opened(t, config(t, s, card))
+			s, card := rig.Serve(t, mimic.SGLang, how.change)
+			cfg := config(t, s, card)
+			cfg.Spec.BlockSize = how.block
+			e := opened(t, cfg)
 			ctx := enginetest.Start(t, e)
 			replica := enginetest.NewReplica()
 			watching, stop := context.WithCancel(ctx)
@@ -89,7 +94,7 @@ func TestPredictions(t *testing.T) {
 				enginetest.MustGenerate(t, ctx, e, &engine.Request{
 					ID: fmt.Sprint("prompt-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
 				})
-				h, _ := kv.NewHasher(16, kv.Salt{})
+				h, _ := kv.NewHasher(how.block, kv.Salt{})
 				last := h.Chain(nil, prompt, nil)
 				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
 					t.Fatalf("the blocks of prompt %d were never reported", i)

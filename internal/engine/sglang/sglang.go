@@ -147,10 +147,22 @@ func (e *Engine) upstream(lora string) string {
 	return e.model
 }
 
-// alive asks whether the server answers.
+// alive asks whether the server answers, and serves the same model: it does not look at the name of the
+// model in what it is asked.
 func (p *probe) alive(ctx context.Context) error {
-	_, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16)
-	return err
+	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+		return err
+	}
+	now := probe{cfg: p.cfg, client: p.client}
+	switch err := now.findModel(ctx); {
+	case err != nil:
+		return err
+	case now.model != p.model:
+		return remote.Another(p.cfg.Spec.URL.Host, "another model")
+	case now.length != p.length:
+		return remote.Another(p.cfg.Spec.URL.Host, "another context length")
+	}
+	return nil
 }
 
 // unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
@@ -255,7 +267,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	if !events.IsZero() {
 		return remote.EventFeed(remote.FeedConfig{
 			Events: events, Replay: p.cfg.Spec.Replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
-			Table: enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsAll},
+			Table: enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.page(), Clears: enginefeed.ClearsAll},
 		})
 	}
 	card.KVGuessed = true

@@ -21,6 +21,8 @@ type piece struct {
 	hasStop bool
 	cached  int // -1 if absent
 	fault   bool
+	choices int
+	index   bool // one of them is not the first
 }
 
 // Event takes an event of an answer.
@@ -35,6 +37,8 @@ func (d *dialect) Event(p *remote.Part, data []byte) error {
 		return engine.Broken("an answer that cannot be read", err)
 	case e.fault:
 		return remote.StreamError(data)
+	case e.choices > 1 || e.index:
+		return engine.Broken("choices that nobody asked for", nil)
 	case e.text && !e.hasIDs:
 		return engine.Broken("text where tokens were asked for", nil)
 	}
@@ -89,7 +93,7 @@ func decode(data []byte, tokens []kv.Token) (piece, error) {
 		switch key := c.Key(); {
 		case c.Null():
 		case string(key) == "choices":
-			for c.Open('['); c.More(']'); {
+			for c.Open('['); c.More(']'); e.choices++ {
 				e.choice(&c)
 			}
 		case string(key) == "usage":
@@ -111,6 +115,8 @@ func (e *piece) choice(c *remote.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
 		case c.Null():
+		case string(key) == "index":
+			e.index = e.index || c.Int() != 0
 		case string(key) == "token_ids":
 			e.tokens, e.hasIDs = c.Tokens(e.tokens), true
 		case string(key) == "text":

@@ -28,11 +28,16 @@ func codes(e *Engine) (all []string) {
 
 // TestPredictions wants cached tokens as predicted: by events that are published, and that are asked for.
 func TestPredictions(t *testing.T) {
-	for name, change := range map[string]func(*mimic.Config){"published": published, "pulled": nil} {
+	for name, how := range map[string]struct {
+		change func(*mimic.Config)
+		block  int
+	}{"published": {published, 16}, "pulled": {nil, 16}, "published, joined": {published, 32}, "pulled, joined": {nil, 32}} {
 		t.Run(name, func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.TRTLLM, change)
-			e := opened(t, config(t, s, card))
-			if c := e.Card(); c.KVGuessed || c.BlockSize != 16 || c.Blocks != 64 {
+			s, card := rig.Serve(t, mimic.TRTLLM, how.change)
+			cfg := config(t, s, card)
+			cfg.Spec.BlockSize = how.block
+			e := opened(t, cfg)
+			if c := e.Card(); c.KVGuessed || c.BlockSize != how.block || c.Blocks != 64*16/how.block {
 				t.Errorf("%+v", c)
 			}
 			if w := codes(e); len(w) != 0 {
@@ -52,7 +57,7 @@ func TestPredictions(t *testing.T) {
 				enginetest.MustGenerate(t, ctx, e, &engine.Request{
 					ID: fmt.Sprint("prompt-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
 				})
-				h, _ := kv.NewHasher(16, kv.Salt{})
+				h, _ := kv.NewHasher(how.block, kv.Salt{})
 				last := h.Chain(nil, prompt, nil)
 				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
 					t.Fatalf("the blocks of prompt %d were never reported", i)
@@ -140,6 +145,30 @@ func TestGauges(t *testing.T) {
 
 // FuzzDecode reads events that are made of numbers, which must come back, and any bytes, which must not
 // do harm.
+// TestForeignChoices: tokens of a choice that nobody asked for are none of the one that was asked for.
+func TestForeignChoices(t *testing.T) {
+	card := engine.Card{
+		Name: "m", Engine: "trtllm", Numerics: "x", BlockSize: 32, Blocks: 64, Ranks: 1, ContextLength: 4096, VocabSize: 2000,
+		Tokenizer: engine.TokenizerRef{Kind: "builtin"},
+	}
+	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{3}, Stop: engine.Stop{MaxTokens: 9}}
+	for _, event := range []string{
+		`{"choices":[{"index":0,"token_ids":[1]},{"index":1,"token_ids":[2]}]}`,
+		`{"choices":[{"index":1,"token_ids":[2]}]}`,
+		`{"choices":[{"token_ids":[1]},{"token_ids":[2]}]}`,
+	} {
+		_, err := remote.Rehearse(card, remote.OneByOne, &dialect{}, req, [][]byte{[]byte(event)}, func(d *engine.Delta) error {
+			if len(d.Tokens) > 0 {
+				t.Errorf("%s: delivered %v", event, d.Tokens)
+			}
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "nobody asked for") {
+			t.Errorf("%s: %v", event, err)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{1, 2, 250}, 7, 2, []byte(`{"choices":[{"token_ids":[4294967296]}]}`))
 	f.Add([]byte{}, 0, 0, []byte(`{"object":"error","message":"no","code":400}`))

@@ -261,7 +261,7 @@ func (p *probe) passes(ctx context.Context) ([]string, error) {
 // source returns what follows the engine's cache: what it publishes, else what it hands out, else a
 // model of it.
 func (p *probe) source(ctx context.Context, card *engine.Card, d *dialect) (remote.Source, error) {
-	table := enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsDevice}
+	table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.engineBlock(), Clears: enginefeed.ClearsDevice}
 	if spec := &p.cfg.Spec; !spec.Events.IsZero() {
 		return remote.EventFeed(remote.FeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
 	}
@@ -322,8 +322,20 @@ const (
 	tellTries = 20
 )
 
-// alive asks whether the server answers.
+// alive asks whether the server answers, and serves the same model: it does not look at the name of the
+// model in what it is asked.
 func (p *probe) alive(ctx context.Context) error {
-	_, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16)
-	return err
+	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+		return err
+	}
+	now := probe{cfg: p.cfg, client: p.client}
+	switch err := now.findModel(ctx); {
+	case err != nil:
+		return err
+	case now.model != p.model:
+		return remote.Another(p.cfg.Spec.URL.Host, "another model")
+	case now.length != p.length:
+		return remote.Another(p.cfg.Spec.URL.Host, "another context length")
+	}
+	return nil
 }

@@ -120,6 +120,24 @@ func TestPredictedIsReported(t *testing.T) {
 	}
 }
 
+// TestJoinedBlocks: blocks of ours that are several of the server's are stored when all of those are.
+func TestJoinedBlocks(t *testing.T) {
+	r := run(t, nil, func(s *remote.Spec) { s.BlockSize = 32 })
+	if got := r.cached(t, request(1, 100, 4)); got != 0 {
+		t.Errorf("a new prompt: %d tokens cached", got)
+	}
+	r.knows(t, 2+3) // the probe's and the prompt's
+	if got := r.cached(t, request(1, 100, 4)); got != 96 {
+		t.Errorf("a known prompt: %d tokens cached, want 96", got)
+	}
+	if s := r.Stats(); s.Compared != 2 || s.Apart != 0 || s.Predicted != 96 {
+		t.Errorf("predicted beside reported: %+v", s)
+	}
+	if w := codes(r.Warnings()); len(w) != 0 {
+		t.Errorf("warnings %v", w)
+	}
+}
+
 // TestFeedIsRepaired: batches that were lost are asked for; a server that began anew is empty.
 func TestFeedIsRepaired(t *testing.T) {
 	r := run(t, nil, nil)

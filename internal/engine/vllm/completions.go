@@ -44,14 +44,31 @@ func (c *completions) Call(p *remote.Part, call *remote.Call) error {
 
 // Event implements [remote.Dialect].
 func (c *completions) Event(p *remote.Part, data []byte) error {
-	return event(p, data, readCompletionLogprobs)
+	return event(p, data, completionLogprobs)
+}
+
+// logprobForm is how a path writes log-probabilities. It is no function, so that the cursor of an
+// event stays on the stack.
+type logprobForm int
+
+const (
+	completionLogprobs logprobForm = iota // see readCompletionLogprobs
+	tokenLogprobs                         // see readTokenLogprobs
+)
+
+func (f logprobForm) read(c *remote.Cursor, p *remote.Part) {
+	if f == tokenLogprobs {
+		readTokenLogprobs(c, p)
+	} else {
+		readCompletionLogprobs(c, p)
+	}
 }
 
 // done is the data of a stream's last event.
 const done = "[DONE]"
 
 // event reads a chunk of either way: choices with token ids, the usage at the end, or an error.
-func event(p *remote.Part, data []byte, logprobs func(*remote.Cursor, *remote.Part)) error {
+func event(p *remote.Part, data []byte, logprobs logprobForm) error {
 	if string(data) == done {
 		return io.EOF
 	}
@@ -85,7 +102,7 @@ func event(p *remote.Part, data []byte, logprobs func(*remote.Cursor, *remote.Pa
 }
 
 // choices reads the choices of a chunk and delivers each.
-func choices(c *remote.Cursor, p *remote.Part, logprobs func(*remote.Cursor, *remote.Part)) error {
+func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) error {
 	if c.Null() {
 		return nil
 	}
@@ -106,7 +123,7 @@ func choices(c *remote.Cursor, p *remote.Part, logprobs func(*remote.Cursor, *re
 				reason = c.Raw()
 			case "logprobs":
 				if !c.Null() && p.Request.Logprobs >= 0 {
-					logprobs(c, p)
+					logprobs.read(c, p)
 				}
 			default:
 				c.Skip()
@@ -194,8 +211,8 @@ func setTop(p *remote.Part, l *engine.Logprob, from int) {
 	l.Top = mostLikely(p.Top[from:], n)
 }
 
-// logprob is v as an engine may say it: never above 0.
-func logprob(v float64) float32 { return float32(min(v, 0)) }
+// logprob is v as a client may get it: never above 0, nor infinite.
+func logprob(v float64) float32 { return float32(max(min(v, 0), -math.MaxFloat32)) }
 
 // usage returns the cached tokens of {"prompt_tokens_details":{"cached_tokens":96},…}.
 func usage(c *remote.Cursor) int {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -295,4 +296,13 @@ func (c *counting) Call(p *remote.Part, call *remote.Call) error {
 		c.t.Errorf("%v allocations", n)
 	}
 	return nil
+}
+
+// TestLogprobIsANumber: JSON, in which clients get them, has no infinite ones.
+func TestLogprobIsANumber(t *testing.T) {
+	for _, v := range []float64{math.Inf(-1), -1e300, 0.5, math.Inf(1)} {
+		if got := logprob(v); math.IsInf(float64(got), 0) || got > 0 {
+			t.Errorf("%v became %v", v, got)
+		}
+	}
 }

@@ -40,7 +40,7 @@ func (g *generate) Call(p *remote.Part, call *remote.Call) error {
 }
 
 // Event implements [remote.Dialect].
-func (g *generate) Event(p *remote.Part, data []byte) error { return event(p, data, readTokenLogprobs) }
+func (g *generate) Event(p *remote.Part, data []byte) error { return event(p, data, tokenLogprobs) }
 
 // readTokenLogprobs reads {"content":[{"token_id":5,"logprob":-0.1,"top_logprobs":[{"token_id":5,"logprob":-0.1}]}]};
 // older versions name tokens "token":"token_id:5".

@@ -128,7 +128,8 @@ func (p *probe) lister() func(context.Context) ([]string, error) {
 type cacheConfig struct {
 	read      bool
 	found     bool
-	blockSize int
+	blockSize int // of ours
+	own       int // tokens in a block of the engine, which ours is a multiple of
 	blocks    int
 	caching   string // "True", "False" or ""
 	lora      bool   // it can have LoRA adapters
@@ -224,6 +225,7 @@ func (p *probe) findCache(ctx context.Context) error {
 		p.cache.take(text, p.cfg.Spec.Rank)
 	}
 	set, says := p.cfg.Spec.BlockSize, p.cache.blockSize
+	p.cache.own = says
 	switch {
 	case says == 0 && set == 0 && p.cfg.Spec.Events.IsZero() && p.cfg.Spec.Mode == remote.ModePass:
 		p.cache.blockSize = defaultBlockSize
@@ -319,7 +321,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	case !spec.Events.IsZero():
 		return remote.EventFeed(remote.FeedConfig{
 			Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log,
-			Table: enginefeed.Config{BlockSize: card.BlockSize, Clears: enginefeed.ClearsDevice},
+			Table: enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.cache.own, Clears: enginefeed.ClearsDevice},
 		})
 	}
 	p.warn(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true}', and name the endpoint with events=tcp://HOST:5557`,

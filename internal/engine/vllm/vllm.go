@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
@@ -92,9 +91,12 @@ func (p *probe) alive(ctx context.Context) error {
 	if err := now.read(ctx, p.client); err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(now.Data, func(m servedModel) bool { return m.ID == p.base.ID }); i < 0 || now.Data[i].MaxModelLen != p.base.MaxModelLen {
-		p.cfg.Log.Error("the engine came back with another model or another context; start this worker again", "engine", p.cfg.Spec.URL.Host, "model", p.base.ID)
-		return fault.New(fault.Unavailable, "the engine at %s serves another model than before", p.cfg.Spec.URL.Host)
+	i := slices.IndexFunc(now.Data, func(m servedModel) bool { return m.ID == p.base.ID })
+	switch host := p.cfg.Spec.URL.Host; {
+	case i < 0 || now.Data[i].Root != p.base.Root:
+		return remote.Another(host, "another model")
+	case now.Data[i].MaxModelLen != p.base.MaxModelLen:
+		return remote.Another(host, "another context length")
 	}
 	return nil
 }

@@ -37,9 +37,11 @@ func (p ZMQPeer) Check(ctx context.Context) error {
 	defer cancel(nil)
 	met := errors.New("met")
 	o := zmtp.Options{
-		OnSubscribed: func() { cancel(met) },
 		OnState: func(s zmtp.State) {
-			if s.Kind == zmtp.Refused {
+			switch s.Kind {
+			case zmtp.Connected:
+				cancel(met)
+			case zmtp.Refused:
 				cancel(fmt.Errorf("%s: %w", p.Events, s.Err))
 			}
 		},

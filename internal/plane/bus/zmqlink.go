@@ -92,15 +92,14 @@ func (l *zmqLink) listen(ctx context.Context) {
 			case zmtp.Refused: // and tried again, with pauses
 				known()
 				l.bus.cfg.Log.Debug("a peer of the event plane does not answer", "peer", s.Peer, "topic", l.topic.topic.Name, "err", s.Err)
+			case zmtp.Connected:
+				known()
+				select {
+				case l.subscribed <- struct{}{}:
+				default:
+				}
 			case zmtp.Lost:
 				l.bus.cfg.Log.Info("a peer of the event plane went, dialling it again", "peer", s.Peer, "topic", l.topic.topic.Name, "err", s.Err)
-			}
-		},
-		OnSubscribed: func() {
-			known()
-			select {
-			case l.subscribed <- struct{}{}:
-			default:
 			}
 		},
 	}

@@ -100,11 +100,8 @@ func (a *answer) openStream() error {
 	h.Set("X-Accel-Buffering", "no") // a proxy must not hold tokens back
 	a.committed = true
 	a.w.WriteHeader(http.StatusOK)
-	if err := a.send(nil); err != nil {
-		return err
-	}
 	a.out = newStream(a.silent, a.send, a.broken)
-	go a.out.run() // close waits for it
+	go a.out.run() // close waits for it; the header goes out first, or with what came by then
 	return nil
 }
 

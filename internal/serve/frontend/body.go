@@ -9,8 +9,12 @@ import (
 	"penstock/core/fault"
 )
 
-// firstBody is the memory that a body begins with; it doubles as the body comes.
+// firstBody is the memory that a body begins with at most; it doubles as the body comes.
 const firstBody = 16 << 10
+
+// trusted is how many times what came of a body may be taken for the rest of it, if its
+// length was announced: a client that announces much and sends little holds little.
+const trusted = 64
 
 // decoded reads the request's body and decodes it. The body's memory counts
 // against the budget of all bodies until the call is released: what was decoded
@@ -43,7 +47,7 @@ func (c *call) body() (body []byte, held int, err error) {
 	in := http.MaxBytesReader(connection(c.answer.w), c.r.Body, limit)
 	for {
 		if len(body) == cap(body) {
-			more := max(cap(body), firstBody)
+			more := nextBody(len(body), c.r.ContentLength)
 			if !c.f.bodies.take(more) {
 				c.f.bodies.give(held)
 				// A client reads no answer before it has sent all: what is left is read,
@@ -63,6 +67,18 @@ func (c *call) body() (body []byte, held int, err error) {
 			return nil, held, c.unread(err)
 		}
 	}
+}
+
+// nextBody returns how much more memory a body takes that filled what it had, and whose
+// announced length is announced, below 0 if it is not: exactly what it needs if that is known and
+// enough of it has come, and a byte, so that the end is met without more.
+func nextBody(came int, announced int64) int {
+	more := max(came, firstBody)
+	rest := announced + 1 - int64(came)
+	if announced < 0 || rest <= 0 || rest > max(firstBody, trusted*int64(came)) {
+		return more
+	}
+	return int(rest)
 }
 
 // noMemory is the error of a request that the budget has no room for.

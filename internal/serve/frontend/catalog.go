@@ -516,7 +516,8 @@ func (c *catalog) named(name string) (*model, error) {
 
 // current returns the latest state of a model that was found earlier.
 func (c *catalog) current(m *model) *model {
-	if now := c.snap.Load().names[m.card.Name]; now != nil && sameModel(&m.card, &now.card) {
+	// Mostly nothing changed: to compare cards takes longer than many a step of a request.
+	if now := c.snap.Load().names[m.card.Name]; now != nil && now != m && sameModel(&m.card, &now.card) {
 		return now
 	}
 	return m

@@ -151,13 +151,14 @@ func TestSlowClient(t *testing.T) {
 		fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(hello), hello)
 		time.Sleep(19 * time.Second) // virtual
 		synctest.Wait()
-		if running, _ := s.state(); running != 1 {
-			t.Errorf("%d calls run while the client is waited for", running)
+		const cut = `frontend_requests_total{endpoint="completions",model="bytes",status="499"}`
+		if got := w.metric(cut); got == "1" {
+			t.Error("the client was given up before its time")
 		}
 		time.Sleep(2 * time.Second) // virtual
 		synctest.Wait()
-		if running, _ := s.state(); running != 0 || len(w.router.routed()) != 1 {
-			t.Errorf("after %v %d calls run, %d attempts", time.Since(started), running, len(w.router.routed()))
+		if running, _ := s.state(); running != 0 || len(w.router.routed()) != 1 || w.metric(cut) != "1" {
+			t.Errorf("after %v %d calls run, %d attempts, %q clients gone", time.Since(started), running, len(w.router.routed()), w.metric(cut))
 		}
 		conn.Close()
 	})

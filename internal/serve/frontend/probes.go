@@ -76,7 +76,7 @@ type healthInstance struct {
 	Engine   string      `json:"engine"`
 	Host     string      `json:"host"`
 	PID      int         `json:"pid"`
-	State    string      `json:"state"` // ready, unconfirmed, unfit
+	State    string      `json:"state"` // ready, unconfirmed, unfit, unreachable
 	Reason   string      `json:"reason,omitempty"`
 	// Warnings are what is wrong with its engine though it serves.
 	Warnings []engine.Warning `json:"warnings,omitempty"`
@@ -87,6 +87,10 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 	s := f.catalog.snap.Load()
 	body := healthBody{Status: "unhealthy", Models: []healthModel{}, Instances: []healthInstance{}}
 	status := http.StatusServiceUnavailable
+	var warnings map[kv.WorkerID][]engine.Warning
+	if f.warner != nil {
+		warnings = f.warner.Warnings()
+	}
 	for _, m := range s.models {
 		h := healthModel{ID: m.card.Name, Parent: m.parent, Workers: len(m.workers)}
 		switch {
@@ -94,6 +98,8 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 			h.Reason = "no worker"
 		case !m.servable():
 			h.Reason = "its tokenizer cannot be opened"
+		case m.allUnreachable(warnings):
+			h.Reason = "its engines do not answer"
 		default:
 			body.Status, status = "healthy", http.StatusOK
 		}
@@ -102,13 +108,12 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 	if f.deps.Engines != nil {
 		body.Engines = f.deps.Engines()
 	}
-	var warnings map[kv.WorkerID][]engine.Warning
-	if f.warner != nil {
-		warnings = f.warner.Warnings()
-	}
 	for _, in := range s.instances {
 		h := in.health()
 		h.Warnings = warnings[in.ID]
+		if h.State == "ready" && unreachable(h.Warnings) {
+			h.State = "unreachable"
+		}
 		body.Instances = append(body.Instances, h)
 	}
 	if f.leaving.Load() {
@@ -120,6 +125,17 @@ func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	writeJSON(w, status, append(b, '\n'))
+}
+
+// unreachable reports whether a worker's engine does not answer.
+func unreachable(warnings []engine.Warning) bool {
+	return slices.ContainsFunc(warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
+}
+
+// allUnreachable reports whether no engine of the model answers: its workers run, and
+// none could serve a request.
+func (m *model) allUnreachable(warnings map[kv.WorkerID][]engine.Warning) bool {
+	return !slices.ContainsFunc(m.workers, func(in instance) bool { return !unreachable(warnings[in.ID]) })
 }
 
 func (in *instance) health() healthInstance {

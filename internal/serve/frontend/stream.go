@@ -33,20 +33,23 @@ type stream struct {
 }
 
 func newStream(silent time.Duration, write func([]byte) error, broken func(error)) *stream {
-	return &stream{
+	s := &stream{
 		write: write, broken: broken, silent: silent,
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+	signal(s.wake) // there is the header
+	return s
 }
 
-// run writes until the stream is closed or a write fails.
+// run writes until the stream is closed or a write fails. Its first write may have no events:
+// it is what sends the header.
 func (s *stream) run() {
 	defer close(s.done)
 	silence := time.NewTimer(s.silent)
 	defer silence.Stop()
 	comment := []byte(keepAlive)
 	var spare []byte
-	for {
+	for opened := false; ; opened = true {
 		events, last := comment, false
 		select {
 		case <-s.wake:
@@ -54,7 +57,7 @@ func (s *stream) run() {
 			spare = events
 		case <-silence.C:
 		}
-		if len(events) > 0 {
+		if len(events) > 0 || !opened {
 			if err := s.write(events); err != nil {
 				s.fail(err)
 				return

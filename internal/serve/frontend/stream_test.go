@@ -40,6 +40,8 @@ func TestStreamCoalesces(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		c.gate <- nil // the header
+		synctest.Wait()
 		put("a")
 		synctest.Wait()
 		c.gate <- nil
@@ -54,7 +56,7 @@ func TestStreamCoalesces(t *testing.T) {
 		if err := s.close(); err != nil {
 			t.Error(err)
 		}
-		if got := strings.Join(c.writes, "|"); got != "a|b|01234" {
+		if got := strings.Join(c.writes, "|"); got != "|a|b|01234" {
 			t.Errorf("the writes are %s", got)
 		}
 		if d := time.Since(begun); d != 0 {

@@ -249,8 +249,10 @@ def vllm(binary, model, directory, work):
         if not without_lora:
             adapters(p, block)
         check("every feed is live", all(r["feed"]["state"] == "live" for r in p.workers().values()), p.workers())
+        first = engines[0]
+        passed_on(binary, model, work, f"vllm={first.url},events={first.events},replay={first.replay}")
         reference = p.ask("reference", words(5, 60), limit=64)["text"]
-        worker, _ = migration(p, engines, engines[0].url)
+        worker, _ = migration(p, engines, first.url)
         recovery(p, engines, worker, block)
         check("penstock ends well", p.stop() == 0)
         p = None
@@ -260,6 +262,23 @@ def vllm(binary, model, directory, work):
             p.stop()
         for e in engines:
             e.stop()
+
+
+def passed_on(binary, model, work, engine):
+    """The same engine without a tokenizer here: requests go to it as they are."""
+    (work / "pass").mkdir()
+    p = Penstock(binary, model, work / "pass", [engine + ",mode=pass"])
+    try:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": words(400, 150)}], "max_tokens": 4, "temperature": 0}
+        cold, hot = p.get("/v1/chat/completions", body), p.get("/v1/chat/completions", body)
+        cached = hot["usage"]["prompt_tokens_details"]["cached_tokens"]
+        check("passed on, the answer is the engine's", cold["choices"] == hot["choices"] and cached > 0, hot)
+        said = until(lambda: (p.workers()[1]["predictions"] or {}).get("requests", 0) >= 2, 10)
+        told = p.workers()[1]["predictions"]
+        near = told and abs(told["predicted_cached_tokens"] - cached) <= p.get("/health")["engines"][0]["block_size"]
+        check("passed on, predicted is reported", said and near, told)
+    finally:
+        p.stop()
 
 
 def adapters(p, block):
@@ -291,6 +310,7 @@ def llamacpp(binary, model, directory, work):
         check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
         block = p.explain("x")[1]["decision"]["block_size"]
         conversations(p, block, 4)
+        passed_on(binary, model, work, f"llamacpp={engines[0].url}")
         reference = p.ask("reference", words(5, 60), limit=64)["text"]
         # llama.cpp leaves out of its own streams what is no whole character: the reference is Penstock's.
         worker, _ = migration(p, engines, p.url)

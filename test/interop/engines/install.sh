@@ -21,15 +21,14 @@ cannot() {
 }
 [ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || cannot "the packages are for Linux on x86-64, this is $(uname -s) on $(uname -m)"
 
-# need PROGRAM PACKAGE... installs Debian packages if the program is not there.
-need() {
-  command -v "$1" >/dev/null 2>&1 && return
-  command -v apt-get >/dev/null 2>&1 || cannot "no $1"
-  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${@:2}") >&2 || cannot "apt-get could not install ${*:2}"
+# debian PACKAGE... installs packages where it can.
+debian() {
+  command -v apt-get >/dev/null 2>&1 || cannot "no $* and no apt-get"
+  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@") >&2 || cannot "apt-get could not install $*"
 }
-need python3 python3 python3-venv
-python3 -c 'import ensurepip' 2>/dev/null || (need no-such-program python3-venv)
-need cc gcc libc6-dev
+has() { command -v "$1" >/dev/null 2>&1; }
+has python3 && python3 -c 'import ensurepip' 2>/dev/null || debian python3 python3-venv
+has cc || debian gcc libc6-dev
 
 done_already() { [ -e "$1/installed" ] && echo "$1" && exit 0 || rm -rf "$1"; }
 
@@ -38,10 +37,10 @@ vllm() {
   done_already "$at"
   # torch for CPUs is on no registry: PyPI's is built for CUDA. Without its CUDA
   # packages (three gigabytes) it does not load, so cpustub.py stands in for them.
-  ldconfig -p | grep -q 'libnuma\.so\.1' || need no-such-program libnuma1
+  ldconfig -p | grep 'libnuma\.so\.1' >/dev/null || debian libnuma1
   python3 -m venv "$root/uv-$UV" && "$root/uv-$UV/bin/pip" install -q --disable-pip-version-check "uv==$UV" >&2 || cannot "no uv $UV"
   local uv="$root/uv-$UV/bin/uv" never="sys_platform == 'never'"
-  export UV_CACHE_DIR="$root/cache" UV_LINK_MODE=hardlink
+  export UV_CACHE_DIR="$root/cache" UV_LINK_MODE=hardlink UV_PYTHON_DOWNLOADS=never
   "$uv" venv -q --python python3 "$at" >&2
   for name in torch torchaudio torchvision torchcodec triton intel-extension-for-pytorch; do
     echo "$name ; $never"
@@ -59,7 +58,7 @@ vllm() {
 llamacpp() {
   local at="$root/llamacpp-$LLAMACPP"
   done_already "$at"
-  need c++ g++
+  has c++ || debian g++
   python3 -m venv "$at"
   # Of the package only the server is wanted, and nothing that it would fetch.
   CMAKE_ARGS="-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF" \

@@ -8,7 +8,7 @@
 #
 # Without a binary it builds one. --quick runs what is there or can be had within
 # three minutes: vLLM, which comes as wheels, and llama.cpp if an earlier run has
-# compiled it, which takes about ten minutes of one core. What cannot be installed
+# compiled it, which takes about eight minutes of one core. What cannot be installed
 # is left out, and said so loudly.
 #
 # Engines are kept in $REAL_ENGINES, by default in the user's cache directory

@@ -90,13 +90,13 @@ class Server:
 def vllm(directory, model, work, name="vllm", blocks=256, block=32, context=2048, arguments=(), env=None):
     """A vLLM with KV events and replay, in a directory of install.sh."""
     directory, work = pathlib.Path(directory), pathlib.Path(work)
-    port, events, replay = free_ports(3)
+    port, replay = free_ports(2)
     home = work / (name + "-home")
     home.mkdir(exist_ok=True)
-    endpoints = {"endpoint": f"tcp://127.0.0.1:{events}", "replay_endpoint": f"tcp://127.0.0.1:{replay}"}
-    # vLLM binds what looks like a wildcard and dials anything else.
-    bound = {key: value.replace("127.0.0.1", "*") for key, value in endpoints.items()}
-    config = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": ""} | bound
+    # vLLM dials an endpoint for events unless it is a wildcard, of which others on the network
+    # would see the port, or a path.
+    endpoints = {"endpoint": f"ipc://{work}/{name}.events", "replay_endpoint": f"tcp://127.0.0.1:{replay}"}
+    config = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": ""} | endpoints
     command = [
         str(directory / "bin/python"), "-m", "vllm.entrypoints.openai.api_server",
         "--model", str(pathlib.Path(model) / "model"), "--served-model-name", "tiny",

@@ -9,7 +9,8 @@ import (
 // maxRaised bounds the message of a template's own error, in bytes.
 const maxRaised = 4096
 
-// globals are the names that every template has.
+// globals are the names that every template has. Nothing is set in this scope once it is made: a
+// template's own names are in scopes below it, so that renderings may share it.
 func globals() *scope {
 	sc := new(scope)
 	for name, f := range map[string]func(s *state, a *args) any{

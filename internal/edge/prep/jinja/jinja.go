@@ -38,9 +38,10 @@ const (
 // Template is a compiled template. It does not change and is safe for concurrent
 // use.
 type Template struct {
-	body   []stmt
-	frame  *frame
-	blocks map[string]*blockStmt
+	body    []stmt
+	frame   *frame
+	blocks  map[string]*blockStmt
+	globals *scope
 }
 
 // failure is what throw panics with; it does not leave the package.
@@ -99,7 +100,7 @@ func (t *Template) Render(vars *Dict, now time.Time) (text string, err error) {
 			text, err = "", caught(r, fault.Invalid, s.line)
 		}
 	}()
-	sc := &scope{parent: globals()}
+	sc := &scope{parent: t.globals}
 	for i, k := range vars.keys {
 		if name, ok := k.(string); ok {
 			sc.set(name, vars.vals[i])

@@ -45,7 +45,7 @@ func (p *parser) excuse(mark int) {
 
 func parse(source string) *Template {
 	p := &parser{tokens: lex(source), blocks: map[string]*blockStmt{}, frames: -1}
-	t := &Template{blocks: p.blocks}
+	t := &Template{blocks: p.blocks, globals: globals()}
 	t.frame = p.within(func() { t.body = p.body() })
 	if t := p.cur(); t.kind != tokEOF {
 		p.fail(t, "unexpected %s", t)

@@ -1,0 +1,17 @@
+package llamacpp
+
+import (
+	"testing"
+
+	"penstock/internal/mimic"
+	"penstock/internal/mimic/mimictest"
+)
+
+// TestCuts holds the adapter to what it must do with answers that break off anywhere.
+func TestCuts(t *testing.T) {
+	s, card := rig.Serve(t, mimic.LlamaCPP, nil)
+	f := mimictest.Flaw(t, s)
+	cfg := config(t, s, card)
+	cfg.Spec.URL = f.URL()
+	mimictest.TestCuts(t, f, opened(t, cfg), "/completion")
+}

@@ -1,0 +1,93 @@
+package mimictest
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"testing"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+)
+
+// TestCuts breaks the answers of path off after every byte, has every one of them come byte by byte, and wants
+// of each adapter e that asks by f: no token that is not of the answer, an error of another worker's
+// concern if it is not whole, and the rest of the answer from a request that goes on.
+func TestCuts(t *testing.T, f *Flawed, e engine.Engine, path string) {
+	ctx := enginetest.Start(t, e)
+	req := func(done []kv.Token) *engine.Request {
+		r := &engine.Request{
+			ID: "cut", Attempt: 1, Choices: 1, Logprobs: -1, Model: e.Card().Name,
+			Prompt: []kv.Token{21, 22, 23, 24, 25}, Stop: engine.Stop{MaxTokens: 8, IgnoreEOS: true},
+		}
+		if len(done) > 0 {
+			r.Attempt, r.Generated = 2, [][]kv.Token{done}
+		}
+		return r
+	}
+	want := enginetest.MustGenerate(t, ctx, e, req(nil))[0].Tokens
+	try := func(cut int) []kv.Token {
+		t.Helper()
+		f.Spoil(path, cut)
+		got, whole, err := tokens(ctx, e, req(nil))
+		switch {
+		case len(got) > len(want) || !slices.Equal(got, want[:len(got)]):
+			t.Fatalf("cut after %d bytes: tokens %v of %v", cut, got, want)
+		case err == nil && (!whole || len(got) < len(want)):
+			t.Fatalf("cut after %d bytes: an answer of %v, of %v, without an error", cut, got, want)
+		case err != nil && fault.Of(err) != fault.Unavailable:
+			t.Fatalf("cut after %d bytes: %v", cut, err)
+		case err != nil && cut < 0:
+			t.Fatalf("byte by byte: %v", err)
+		}
+		return got
+	}
+	try(-1)
+	size, header := f.Size(), f.Header()
+	for cut := header; cut < size; cut++ {
+		if got := try(cut); cut%101 == 0 && len(got) < len(want) {
+			goesOn(t, ctx, f, e, req(got), want)
+		}
+	}
+	for _, cut := range []int{0, 1, header / 2, header - 1} {
+		try(cut)
+		for unreachable(e) {
+			runtime.Gosched()
+		}
+	}
+	goesOn(t, ctx, f, e, req(nil), want)
+}
+
+// goesOn wants the rest of an answer: as many tokens as are missing. Which ones, a simulated engine draws
+// anew after another prompt.
+func goesOn(t *testing.T, ctx context.Context, f *Flawed, e engine.Engine, req *engine.Request, want []kv.Token) {
+	t.Helper()
+	f.Spoil("", 0)
+	for unreachable(e) {
+		runtime.Gosched()
+	}
+	var have []kv.Token
+	if req.Generated != nil {
+		have = req.Generated[0]
+	}
+	got, _, err := tokens(ctx, e, req)
+	if err != nil || len(have)+len(got) != len(want) || len(have) == 0 && !slices.Equal(got, want) {
+		t.Fatalf("after %v came %v, want %v: %v", have, got, want, err)
+	}
+}
+
+func unreachable(e engine.Engine) bool {
+	return slices.ContainsFunc(e.(engine.WarningSource).Warnings(), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
+}
+
+// tokens serves a request and returns what was delivered of it, and whether its end was.
+func tokens(ctx context.Context, e engine.Engine, req *engine.Request) (got []kv.Token, whole bool, err error) {
+	err = e.Generate(ctx, req, func(d *engine.Delta) error {
+		got = append(got, d.Tokens...)
+		whole = whole || d.Finish != engine.NotFinished
+		return nil
+	})
+	return got, whole, err
+}
