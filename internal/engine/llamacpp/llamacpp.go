@@ -138,7 +138,8 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		Model: func(string) string { return p.model }, Salts: remote.SaltsIgnored,
 	}
 	if d != nil { // a nil pointer in an interface is something
-		rc.Dialect, rc.Cached = d, remote.ReportsAll
+		rc.Dialect, rc.Cached = d, remote.ReportsEach
+		rc.NoReport = "take a newer llama.cpp: /completion should say timings.cache_n"
 	}
 	rc.Warnings = p.warnings
 	e.Base, err = remote.New(rc)

@@ -112,8 +112,11 @@ type Part struct {
 	hasLast  bool
 	kept     []kv.Token // output up to now, if another call may follow
 	ticket   shadow.Ticket
-	guess    int // prompt tokens that the engine should have in its cache
+	guess    int // prompt tokens that the engine should have in its cache, or noGuess
 }
+
+// noGuess is the guess where nothing can be known.
+const noGuess = -1
 
 // parts divides the choices that are to be generated into calls.
 func (a *attempt) parts(how Choices) []*Part {
@@ -334,7 +337,7 @@ func (p *Part) Cached(n int) error {
 // reported compares the account with what was expected.
 func (p *Part) reported(n int) {
 	p.a.b.cache.reported(p, n)
-	if p == p.a.calls[0] {
+	if p == p.a.calls[0] && p.guess != noGuess {
 		p.a.b.ledger.note(p.guess, n)
 	}
 }

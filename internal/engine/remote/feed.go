@@ -275,9 +275,21 @@ func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
 	}
 }
 
-func (f *feed) describe(out []kv.Event) []kv.Event                    { return f.table.Describe(out) }
-func (f *feed) knows() bool                                           { return false }
-func (f *feed) begin(*Part, []kv.Event) (int, []kv.Event)             { return 0, nil }
+func (f *feed) describe(out []kv.Event) []kv.Event { return f.table.Describe(out) }
+func (f *feed) knows() bool                        { return false }
+
+// begin tells the table of a salted prompt. Nothing is predicted of it unless events are known to tell of salts.
+func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
+	if p.Request.Salt.Namespace == "" {
+		return 0, out
+	}
+	f.table.Salted(p.Request.Prompt)
+	if !f.table.TellsSalts() {
+		return noGuess, out
+	}
+	return 0, out
+}
+
 func (f *feed) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
 func (f *feed) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
 func (f *feed) end(_ *Part, out []kv.Event) []kv.Event                { return out }
@@ -310,6 +322,10 @@ func (f *feed) warnings() []engine.Warning {
 	}
 	if f.bad.lately() {
 		add(engine.WarnEventsBad, "report this with the engine's version", "%d batches of cache events could not be read", f.bad.n)
+	}
+	if n := f.table.Saltless(); n > 0 {
+		add(engine.WarnMispredict, "upgrade it: vLLM 0.22 and later tell, and SGLang that says where it publishes",
+			"the engine's cache events do not tell of cache salts: salted prompts, and what begins as they do, are not routed by prefix (%d blocks so far)", n)
 	}
 	if err := f.table.Err(); err != nil {
 		add(engine.WarnBlockSize, "give --engine the block size of its events with block-size=N, or a multiple of it", "%v", err)

@@ -42,10 +42,7 @@ func (b *Base) Pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 }
 
 func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*engine.PassPiece) error) error {
-	lora := ""
-	if slices.Contains(b.cfg.Card.Adapters, req.Model) {
-		lora = req.Model
-	}
+	lora := b.adapter(req.Model)
 	ask := ""
 	if req.Stream {
 		ask = askUsage(req.Path)
@@ -116,6 +113,9 @@ func (b *Base) account(req *engine.PassRequest, salt kv.Salt) *Part {
 	a.flight = b.load.begin(a)
 	p := a.part([]int{0})
 	a.calls = []*Part{p}
+	if salt.Namespace != "" {
+		b.cache.salted()
+	}
 	if len(req.Prompt) > 0 {
 		b.cache.begin(p)
 	}
@@ -210,7 +210,7 @@ func (p *passing) learn(s *seen) {
 
 // last says that the answer is whole, and what was learned.
 func (p *passing) last() error {
-	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreported() == 0 {
+	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreportedPass() == 0 {
 		p.piece.Cached = 0
 	}
 	if prompt := p.piece.PromptTokens; prompt >= 0 { // more than all of it cannot have been cached

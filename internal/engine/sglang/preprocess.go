@@ -3,7 +3,6 @@ package sglang
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -33,7 +32,7 @@ func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) 
 // question returns the body that asks for the tokens of a request.
 func (e *Engine) question(req *engine.PreprocessRequest) ([]byte, error) {
 	model := e.model
-	if card := e.Card(); slices.Contains(card.Adapters, req.Model) {
+	if card := e.Card(); req.Model != "" && !card.Names(req.Model) {
 		model = req.Model
 	}
 	body := strictjson.AppendString([]byte(`{"model":`), model)

@@ -32,14 +32,15 @@ type Engine struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine        = (*Engine)(nil)
-	_ engine.KVSource      = (*Engine)(nil)
-	_ engine.LoadSource    = (*Engine)(nil)
-	_ engine.WarningSource = (*Engine)(nil)
-	_ engine.AdapterSource = (*Engine)(nil)
-	_ engine.Preprocessor  = (*Engine)(nil)
-	_ engine.Passer        = (*Engine)(nil)
-	_ remote.Dialect       = (*dialect)(nil)
+	_ engine.Engine         = (*Engine)(nil)
+	_ engine.KVSource       = (*Engine)(nil)
+	_ engine.LoadSource     = (*Engine)(nil)
+	_ engine.WarningSource  = (*Engine)(nil)
+	_ engine.AdapterSource  = (*Engine)(nil)
+	_ engine.AdapterWatcher = (*Engine)(nil)
+	_ engine.Preprocessor   = (*Engine)(nil)
+	_ engine.Passer         = (*Engine)(nil)
+	_ remote.Dialect        = (*dialect)(nil)
 )
 
 // dialect speaks /generate.
@@ -93,17 +94,31 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	scrape, err := p.scraper(ctx, card.Adapters)
+	scrape, err := p.scraper(ctx)
 	if err != nil {
 		return nil, err
 	}
 	card.Guided = d != nil && p.server.GrammarBackend != "none"
+	passed := p.passed(d != nil)
 	e := &Engine{model: p.model, client: p.client}
 	e.Base, err = remote.New(remote.Config{
-		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Dialect: d, Cached: remote.ReportsAll,
-		Scrape: scrape, Alive: p.alive, Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
+		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Dialect: d, Cached: remote.ReportsEach, Passed: passed,
+		NoReport: "take a newer SGLang: /generate should say meta_info.cached_tokens",
+		Scrape:   scrape, Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
 	})
 	return e, err
+}
+
+// passed is what the engine's OpenAI API says of cached tokens: nothing unless it was told to, and then
+// nothing where there are none. Where that is all there is, it is warned of.
+func (p *probe) passed(tokens bool) remote.Report {
+	switch {
+	case p.server.CacheReport:
+		return remote.ReportsAll
+	case !tokens && !p.server.DisableRadixCache:
+		p.warn(engine.WarnNoReport, "start SGLang with --enable-cache-report", "the engine does not report cached tokens in answers to requests that are passed on: what is predicted cannot be checked")
+	}
+	return remote.ReportsNever
 }
 
 // upstream is what the server's OpenAI API calls the model of a request: an adapter behind the model's own

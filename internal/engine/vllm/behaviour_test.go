@@ -210,6 +210,33 @@ func TestFeedIsGarbled(t *testing.T) {
 	}
 }
 
+// TestEventsWithoutSalts: a server whose events do not tell of salts, as in 2025, does not have its salted blocks taken for
+// others, nor do salted prompts look mispredicted; it is warned of.
+func TestEventsWithoutSalts(t *testing.T) {
+	r := run(t, func(c *mimic.Config) { c.Dialect, c.Features.ExtraKeys = mimic.VLLMLegacy, mimic.Off }, nil)
+	salted := request(1, 100, 4)
+	salted.Salt.Namespace = "tenant"
+	for _, want := range []int{0, 96} {
+		if got := r.cached(t, salted); got != want {
+			t.Errorf("salted: %d tokens cached, want %d", got, want)
+		}
+	}
+	r.cached(t, request(2, 100, 4))
+	r.knows(t, 2+6)
+	if got := r.cached(t, request(1, 100, 4)); got != 0 {
+		t.Errorf("without the salt: %d tokens cached", got)
+	}
+	if got := r.cached(t, request(2, 100, 4)); got != 96 {
+		t.Errorf("another prompt: %d tokens cached, want 96", got)
+	}
+	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnMispredict}) {
+		t.Errorf("warnings %v", w)
+	}
+	if s := r.Stats(); s.Apart != 0 || s.Predicted != 96 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestWithoutEvents: what the server has is guessed from what it was sent, and that is said.
 func TestWithoutEvents(t *testing.T) {
 	r := run(t, func(c *mimic.Config) { c.KVEvents, c.KVReplay = "", "" }, nil)

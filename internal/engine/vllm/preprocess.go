@@ -33,7 +33,7 @@ func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) 
 // tokenize returns what to ask for the tokens of a request.
 func (e *Engine) tokenize(req *engine.PreprocessRequest) (path string, body []byte, err error) {
 	model := e.model
-	if card := e.Card(); slices.Contains(card.Adapters, req.Model) {
+	if card := e.Card(); req.Model != "" && !card.Names(req.Model) {
 		model = req.Model
 	}
 	body = append(body, `{"model":`...)

@@ -90,6 +90,31 @@ func (m *models) read(ctx context.Context, client *remote.Client) error {
 	return client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
 }
 
+func (m *servedModel) isAdapter() bool { return m.Parent != nil && *m.Parent != "" }
+
+// adapters returns the names of the LoRA adapters, ascending.
+func (m *models) adapters() (names []string) {
+	for i := range m.Data {
+		if m.Data[i].isAdapter() {
+			names = append(names, m.Data[i].ID)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// lister returns how to ask which adapters there are; nil if the server takes none.
+func (p *probe) lister() func(context.Context) ([]string, error) {
+	if len(p.adapters) == 0 && !p.cache.lora {
+		return nil
+	}
+	return func(ctx context.Context) ([]string, error) {
+		var now models
+		err := now.read(ctx, p.client)
+		return now.adapters(), err
+	}
+}
+
 // cacheConfig is what a server says of its cache in its metrics.
 type cacheConfig struct {
 	read      bool
@@ -98,6 +123,7 @@ type cacheConfig struct {
 	own       int // tokens in a block of the engine, which ours is a multiple of
 	blocks    int
 	caching   string // "True", "False" or ""
+	lora      bool   // it can have LoRA adapters
 }
 
 func (p *probe) warn(code, remedy, format string, args ...any) {
@@ -137,7 +163,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	e.Base, err = remote.New(remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log,
 		Dialect: p.dialect, Choices: p.choices, Cached: p.cached,
-		Scrape: p.scraper(), Alive: p.alive, Cache: source, Warnings: p.warnings,
+		Scrape: p.scraper(), Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings,
 		Passes: passes, Model: e.upstream, Headers: p.pinned,
 	})
 	return e, err
@@ -149,12 +175,11 @@ func (p *probe) findModel(ctx context.Context) error {
 	if err := all.read(ctx, p.client); err != nil {
 		return err
 	}
-	p.aliases, p.adapters = nil, nil
+	p.aliases, p.adapters = nil, all.adapters()
 	found := false
 	for _, m := range all.Data {
 		switch {
-		case m.Parent != nil && *m.Parent != "":
-			p.adapters = append(p.adapters, m.ID)
+		case m.isAdapter():
 		case !found || m.ID == p.cfg.Spec.Name:
 			if found {
 				p.aliases = append(p.aliases, p.base.ID)
@@ -164,8 +189,6 @@ func (p *probe) findModel(ctx context.Context) error {
 			p.aliases = append(p.aliases, m.ID)
 		}
 	}
-	slices.Sort(p.adapters)
-	p.adapters = slices.Compact(p.adapters)
 	if !found {
 		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
 	}
@@ -232,6 +255,7 @@ func (c *cacheConfig) take(text []byte, rank int) {
 		c.blocks = whole(s.Label("num_gpu_blocks"))
 		c.caching = string(s.Label("enable_prefix_caching"))
 	})
+	remote.Samples(text, "vllm:lora_requests_info", func(remote.Sample) { c.lora = true })
 }
 
 // ofRank reports whether a sample is of a data-parallel rank: the label "engine" has it.

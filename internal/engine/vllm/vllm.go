@@ -25,15 +25,16 @@ type Engine struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine        = (*Engine)(nil)
-	_ engine.KVSource      = (*Engine)(nil)
-	_ engine.LoadSource    = (*Engine)(nil)
-	_ engine.WarningSource = (*Engine)(nil)
-	_ engine.AdapterSource = (*Engine)(nil)
-	_ engine.Preprocessor  = (*Engine)(nil)
-	_ engine.Passer        = (*Engine)(nil)
-	_ remote.Dialect       = (*completions)(nil)
-	_ remote.Dialect       = (*generate)(nil)
+	_ engine.Engine         = (*Engine)(nil)
+	_ engine.KVSource       = (*Engine)(nil)
+	_ engine.LoadSource     = (*Engine)(nil)
+	_ engine.WarningSource  = (*Engine)(nil)
+	_ engine.AdapterSource  = (*Engine)(nil)
+	_ engine.AdapterWatcher = (*Engine)(nil)
+	_ engine.Preprocessor   = (*Engine)(nil)
+	_ engine.Passer         = (*Engine)(nil)
+	_ remote.Dialect        = (*completions)(nil)
+	_ remote.Dialect        = (*generate)(nil)
 )
 
 // Open asks the server what it serves and what it can do, waiting while it loads its model, and
