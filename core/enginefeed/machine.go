@@ -210,11 +210,6 @@ func (m *Machine) stop(out []Effect) []Effect {
 	return append(out, Effect{Kind: StopAsking})
 }
 
-// EngineRestarted says that the engine is known, from elsewhere, to have begun anew.
-func (m *Machine) EngineRestarted(now kv.Mono, out []Effect) []Effect {
-	return m.restart(now, "", out)
-}
-
 // Live takes the frames of a live message: topic, number, batch. The machine copies what it keeps.
 func (m *Machine) Live(now kv.Mono, frames [][]byte, out []Effect) []Effect {
 	msg, ok := liveMessage(frames)

@@ -558,7 +558,7 @@ func TestExamineWrongPorts(t *testing.T) {
 				log: slog.New(slog.DiscardHandler),
 			}
 			of := d.cfg.RemoteEngines()[0]
-			got := d.endpoints(t.Context(), &of)
+			got := d.endpoints(t.Context(), &of, 1)
 			if (got == feedUnreached) != slices.Contains(c.wrong, "events") || len(d.found) != len(c.wrong) {
 				t.Errorf("%v: %+v", got, d.found)
 			}
@@ -590,4 +590,24 @@ func TestExamineSilentEngines(t *testing.T) {
 	expect(t, found, "engine vllm=http://a:1", CheckWarn, "waiting: nobody listens")
 	expect(t, found, "engine vllm=http://b:1", CheckFail, "another tokenizer")
 	silent(t, found, "engine vllm=http://c:1")
+}
+
+// TestExamineUnheardEngines: an adapter to which nobody sends events has not followed them, also
+// where the engine itself said where they are.
+func TestExamineUnheardEngines(t *testing.T) {
+	a := runOther(t, "m", small(t, `{"vocab_size": 2048}`, ""))
+	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) { s.unheard = true }}
+	d := &doctor{cfg: settingsOf(t, config.Up, "ENGINE=sglang="+a.URL+",model-path="+small(t, `{"vocab_size": 2048}`, "")), log: slog.New(slog.DiscardHandler), adapt: s.adapt}
+	d.engines(t.Context())
+	expect(t, d.found, "events of sglang="+a.URL, CheckFail, "nobody is connected")
+}
+
+// TestRanksOf: settings and engine agree on its ranks, or one of them does not know.
+func TestRanksOf(t *testing.T) {
+	for _, c := range []struct{ set, found, want int }{{0, 0, 1}, {0, 2, 2}, {3, 0, 3}, {2, 2, 2}, {3, 2, 0}, {1, 2, 0}} {
+		got, err := ranksOf(&config.RemoteEngine{Ranks: c.set}, lookedAt{ranks: c.found})
+		if got != c.want || (err == nil) != (c.want > 0) {
+			t.Errorf("%+v: %d (%v)", c, got, err)
+		}
+	}
 }

@@ -61,7 +61,12 @@ func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
 		version = " " + version
 	}
 	d.ok(check, "%s%s serves %s", of.Kind, version, found.model)
-	reached := d.endpoints(ctx, of)
+	ranks, err := ranksOf(of, found)
+	if err != nil {
+		d.fail(check, "correct the value of --engine as the message says", "%v", err)
+		return
+	}
+	events := d.endpoints(ctx, of, ranks)
 	m, err := tokenizerOf(of, found, d.cfg.HubCache())
 	switch {
 	case err != nil:
@@ -72,7 +77,7 @@ func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
 	default:
 		d.ok("tokenizer of "+of.String(), "%s", m.from)
 	}
-	d.adapter(ctx, of, key, &m, max(1, of.Ranks, found.ranks), reached)
+	d.adapter(ctx, of, key, &m, ranks, events)
 }
 
 // feedReach says whether an engine's events can be subscribed to.
@@ -85,7 +90,7 @@ const (
 
 // endpoints checks that where the settings say that the engine publishes there is a socket
 // of the kind that publishes, and likewise those that repeat and describe.
-func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine) feedReach {
+func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine, ranks int) feedReach {
 	events := feedReached
 	for _, e := range []struct {
 		name  string
@@ -95,7 +100,7 @@ func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine) feedRea
 		if e.at.IsZero() || e.at.Wildcard() { // an engine that dials comes by itself
 			continue
 		}
-		for rank := range max(1, of.Ranks) {
+		for rank := range ranks {
 			at := e.at.Rank(rank)
 			if err := e.greet(ctx, at); err != nil {
 				d.fail(e.name+" of "+of.String(), "start the engine with its events published there (docs/engines.md has the flag of each), and look at firewalls; of an engine in a container the port must be open too",
@@ -192,6 +197,7 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 		d.warn("tokens of "+of.String(), "see docs/engines.md", "%s", note)
 	}
 	check := "events of " + of.String()
+	counted, known := statsOf(eng)
 	switch eventsOf(eng) {
 	case EventsNo:
 		d.warn(check, "see docs/engines.md for what this engine can publish", "nothing is known of its cache but what routers predict")
@@ -204,6 +210,10 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 	default:
 		if events == feedUnreached {
 			break // it is said already
+		}
+		if known && !counted.Connected {
+			d.fail(check, "see whether its events are on, and name with events=tcp://HOST:PORT where this machine reaches them", "nobody is connected that could send them, after %v", listenFor)
+			break
 		}
 		d.ok(check, "followed for %v: %d blocks were named; an idle engine has none to name", listenFor, blocks)
 	}

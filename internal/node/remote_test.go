@@ -63,11 +63,12 @@ type remoteStub struct {
 	*sim.Engine
 	card     engine.Card
 	warnings []engine.Warning
+	unheard  bool     // nobody sends its events
 	shift    kv.Token // added to the tokens that the engine makes of texts
 }
 
 func (s *remoteStub) Card() engine.Card          { return s.card }
-func (s *remoteStub) Stats() remote.Stats        { return remote.Stats{Gaps: 1} }
+func (s *remoteStub) Stats() remote.Stats        { return remote.Stats{Gaps: 1, Connected: !s.unheard} }
 func (s *remoteStub) Warnings() []engine.Warning { return slices.Clone(s.warnings) }
 
 func (s *remoteStub) Preprocess(_ context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
@@ -575,6 +576,22 @@ func TestLook(t *testing.T) {
 	var later *notYet
 	if _, err := lookAt(t.Context(), &of, ""); !errors.As(err, &later) || !strings.Contains(later.why, "connection refused") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestLookAtAnotherKind: an engine that names itself is not taken for one of another kind, which
+// would serve without its events; one behind something that names itself otherwise is.
+func TestLookAtAnotherKind(t *testing.T) {
+	for owner, kind := range map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "llamacpp": "llamacpp", "library": "", "": ""} {
+		a := runOther(t, "m", "org/model")
+		a.models = fmt.Sprintf(`{"data":[{"id":"m","root":"org/model","owned_by":%q}]}`, owner)
+		for _, as := range config.RemoteKinds() {
+			of := settingsOf(t, config.Up, "ENGINE="+as+"="+a.URL).RemoteEngines()[0]
+			_, err := lookAt(t.Context(), &of, "")
+			if good := kind == "" || kind == as; good != (err == nil) || !good && !strings.Contains(err.Error(), "write "+kind+"="+a.URL) {
+				t.Errorf("%q as %s: %v", owner, as, err)
+			}
+		}
 	}
 }
 

@@ -108,6 +108,7 @@ func (a *asker) look(ctx context.Context) (lookedAt, error) {
 			ID     string `json:"id"`
 			Root   string `json:"root"`
 			Parent string `json:"parent"`
+			Owner  string `json:"owned_by"`
 		} `json:"data"`
 	}
 	status, err := a.get(ctx, "/v1/models", &list)
@@ -129,6 +130,9 @@ func (a *asker) look(ctx context.Context) (lookedAt, error) {
 	var found lookedAt
 	for _, m := range list.Data {
 		if m.Parent == "" { // adapters have one
+			if kind := kindOf(m.Owner); kind != "" && kind != a.of.Kind {
+				return lookedAt{}, fmt.Errorf("it says that it is %s, and the settings that it is %s: write %s=%s", kind, a.of.Kind, kind, a.of.URL)
+			}
 			found.model, found.root = m.ID, m.Root
 			break
 		}
@@ -138,6 +142,23 @@ func (a *asker) look(ctx context.Context) (lookedAt, error) {
 	}
 	a.more(ctx, &found)
 	return found, nil
+}
+
+// kindOf returns the kind of engine that calls itself so as the owner of its models; "" if none
+// of ours does. As another kind, most of them would serve, and badly: their events and load are
+// at other places.
+func kindOf(owner string) string {
+	switch owner {
+	case "vllm":
+		return config.EngineVLLM
+	case "sglang":
+		return config.EngineSGLang
+	case "tensorrt_llm":
+		return config.EngineTRTLLM
+	case "llamacpp":
+		return config.EngineLlamaCpp
+	}
+	return ""
 }
 
 // more asks what only engines of one kind say. What is not said stays as it is.

@@ -24,6 +24,14 @@ type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int,
 // openTimeout bounds the opening of one rank of an engine that answers.
 const openTimeout = readyTimeout
 
+// ranksOf returns how many data-parallel ranks an engine has, by its settings and by itself.
+func ranksOf(of *config.RemoteEngine, found lookedAt) (int, error) {
+	if of.Ranks > 0 && found.ranks > 0 && of.Ranks != found.ranks {
+		return 0, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", of.Ranks, found.ranks)
+	}
+	return max(1, of.Ranks, found.ranks), nil
+}
+
 // open opens all ranks of an engine that has answered.
 func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*rankSet, error) {
 	m, err := tokenizerOf(&e.of, found, e.set.p.cfg.HubCache())
@@ -31,9 +39,9 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 		return nil, err
 	}
 	o := &rankSet{tokenizer: m.from}
-	ranks := max(1, e.of.Ranks, found.ranks)
-	if e.of.Ranks > 0 && found.ranks > 0 && e.of.Ranks != found.ranks {
-		return nil, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", e.of.Ranks, found.ranks)
+	ranks, err := ranksOf(&e.of, found)
+	if err != nil {
+		return nil, err
 	}
 	for rank := range ranks {
 		eng, err := e.openRank(ctx, rank, ranks, key, &m)
@@ -97,17 +105,19 @@ func away(err error) error {
 
 // adaptTo opens the adapter of the engine's kind.
 func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
-	spec := specOf(of, rank, ranks, key)
-	ref, f := m.ref, &m.facts
+	f := &m.facts
+	o := remote.Opening{
+		Spec: specOf(of, rank, ranks, key), Tokenizer: m.ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log,
+	}
 	switch of.Kind {
 	case config.EngineVLLM:
-		return vllm.Open(ctx, vllm.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, EOS: f.eos, Defaults: f.defaults, Log: log})
+		return vllm.Open(ctx, o)
 	case config.EngineSGLang:
-		return sglang.Open(ctx, sglang.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+		return sglang.Open(ctx, o)
 	case config.EngineTRTLLM:
-		return trtllm.Open(ctx, trtllm.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+		return trtllm.Open(ctx, o)
 	case config.EngineLlamaCpp:
-		return llamacpp.Open(ctx, llamacpp.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+		return llamacpp.Open(ctx, o)
 	}
 	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"penstock/internal/backoff"
 )
 
 // listEvery is the time between two questions which LoRA adapters an engine has: people load them, not
@@ -97,7 +99,7 @@ func (b *Base) watchAdapters(ctx context.Context) {
 		if b.adapters.set(names) {
 			b.log.Info("the engine's LoRA adapters have changed", "adapters", names)
 		}
-		if pause(ctx, time.Second) != nil { // requests for one that is gone do not make it more often
+		if backoff.Pause(ctx, time.Second) != nil { // requests for one that is gone do not make it more often
 			return
 		}
 	}

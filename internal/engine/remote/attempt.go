@@ -94,6 +94,8 @@ type Part struct {
 	Tokens   []kv.Token
 	Logprobs []engine.Logprob
 	Top      []engine.TokenLogprob
+	// Alike is for a dialect to recognise events that are like the last one.
+	Alike Alike
 	// Slot is where an engine with slots is believed to serve it, -1 if that is unknown. Mixed says
 	// that it may meet a sequence of another salt there, so that it must reuse nothing.
 	Slot  int
@@ -321,7 +323,7 @@ func (p *Part) Cached(n int) error {
 	}
 	p.counted = true
 	a.b.reports()
-	p.reported(n)
+	p.reported(min(n, len(a.req.Prompt)+len(p.Generated)))
 	if n = min(n, len(a.req.Prompt)); len(a.calls) > 0 && p != a.calls[0] {
 		a.beside = n // the first call computed the prompt for all: what it says counts
 		return nil

@@ -60,6 +60,8 @@ type Config struct {
 	Passes  []string
 	Model   func(lora string) string
 	Headers []string
+	// Salts says whether the engine heeds the cache_salt of what is passed on.
+	Salts Salts
 }
 
 // Choices says how the choices of a request are asked for.
@@ -86,6 +88,15 @@ func (c Choices) of(req *engine.Request) Choices {
 	}
 	return OneByOne
 }
+
+// Salts says whether an engine keeps the caches of clients apart by themselves.
+type Salts uint8
+
+// Whether it does.
+const (
+	SaltsHeeded  Salts = iota
+	SaltsIgnored       // who asks for it is refused
+)
 
 // Report says what an engine tells of cached tokens.
 type Report uint8
@@ -557,7 +568,7 @@ func (b *Base) Warnings() []engine.Warning {
 	case errors.Is(err, errAnother):
 		out = append(out, engine.Warning{
 			Code: engine.WarnUnreachable, Detail: "the engine at " + b.health.host + " is not the one that it was",
-			Remedy: "start this worker again",
+			Remedy: "if it is not opened again by itself, start this worker again",
 		})
 	case err != nil:
 		out = append(out, engine.Warning{

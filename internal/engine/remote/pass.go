@@ -53,6 +53,11 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	if err != nil {
 		return fault.New(fault.Invalid, "%v", err)
 	}
+	if b.cfg.Salts == SaltsIgnored && (sent.salt != "" || req.Salt.Namespace != "") {
+		f := fault.New(fault.Unimplemented, "the engine of %.100q keeps no caches apart in requests that are passed on: ask without cache_salt, or name the model's files with --model-path", b.cfg.Card.Name)
+		f.Param = "cache_salt"
+		return f
+	}
 	body.B = sent.body
 	p := &passing{b: b, req: req, sink: sink, hide: sent.usage}
 	p.piece = engine.PassPiece{PromptTokens: engine.CachedUnknown, OutputTokens: engine.CachedUnknown, Cached: engine.CachedUnknown}
@@ -77,7 +82,7 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	if err := p.send(&engine.PassPiece{Accepted: true, Status: answer.Status, Type: answer.Type}); err != nil {
 		return err
 	}
-	if answer.OK() && answer.EventStream() {
+	if answer.OK() && answer.eventStream() {
 		err = p.stream(ctx, answer)
 	} else {
 		err = p.whole(ctx, answer)
@@ -208,10 +213,13 @@ func (p *passing) last() error {
 	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreportedPass() == 0 {
 		p.piece.Cached = 0
 	}
+	if prompt := p.piece.PromptTokens; prompt >= 0 { // more than all of it cannot have been cached
+		p.piece.Cached = min(p.piece.Cached, prompt)
+	}
 	p.part.a.choices[0].over = engine.FinishStop
 	p.part.a.flight.whole = true
 	if p.piece.Cached >= 0 && len(p.req.Prompt) > 0 {
-		p.part.reported(p.piece.Cached)
+		p.part.reported(min(p.piece.Cached, len(p.req.Prompt)))
 	}
 	p.piece.Last = true
 	return p.send(&p.piece)

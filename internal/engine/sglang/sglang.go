@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -22,20 +21,7 @@ import (
 )
 
 // Config says which server, and what is known here of its model.
-type Config struct {
-	Spec remote.Spec
-	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
-	// then requests are passed on, and the rest of what is known of the model is not needed.
-	Tokenizer engine.TokenizerRef
-	VocabSize int
-	// ContextLength is that of the checkpoint, for engines that do not say theirs; 0 if unknown.
-	ContextLength int
-	EOS           []kv.Token
-	Defaults      engine.Sampling
-	// ToolParser and ReasoningParser are those of the card.
-	ToolParser, ReasoningParser string
-	Log                         *slog.Logger // nil is none
-}
+type Config = remote.Opening
 
 // Engine is one data-parallel rank of an SGLang server.
 type Engine struct {
@@ -72,12 +58,8 @@ const defaultBlock = 32
 // does nothing until Run. What does not fit together is an error that says what to set; what makes the
 // server serve worse than it could becomes a warning.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	cfg.Spec.EnsureDefaults()
-	if err := cfg.Spec.Validate(); err != nil {
+	if err := cfg.Prepare(); err != nil {
 		return nil, err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &probe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
 	e, err := p.open(ctx)
@@ -139,10 +121,11 @@ func (p *probe) passed(tokens bool) remote.Report {
 	return remote.ReportsNever
 }
 
-// upstream is what the server calls the model of a request: an adapter by its own name.
+// upstream is what the server's OpenAI API calls the model of a request: an adapter behind the model's own
+// name. By the adapter's name alone it would answer with the model.
 func (e *Engine) upstream(lora string) string {
 	if lora != "" {
-		return lora
+		return e.model + ":" + lora
 	}
 	return e.model
 }
@@ -165,9 +148,6 @@ func (p *probe) alive(ctx context.Context) error {
 	return nil
 }
 
-// unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
-const unknownVocabulary = 1<<31 - 1
-
 // card describes the model served.
 func (p *probe) card() (engine.Card, error) {
 	size, err := p.blockSize()
@@ -177,10 +157,9 @@ func (p *probe) card() (engine.Card, error) {
 	cfg := p.cfg
 	card := engine.Card{
 		Name: cmp.Or(cfg.Spec.Name, p.model), Engine: "sglang", BlockSize: size, Ranks: 1,
-		ContextLength: cmp.Or(p.window(), cfg.ContextLength), VocabSize: cmp.Or(cfg.VocabSize, unknownVocabulary),
+		ContextLength: cmp.Or(p.window(), cfg.ContextLength), VocabSize: cmp.Or(cfg.VocabSize, remote.UnknownVocabulary),
 		EOS: cfg.EOS, Defaults: cfg.Defaults, Adapters: p.adapters, Tokenizer: cfg.Tokenizer,
-		Numerics:   "sglang-" + p.server.Version + "-" + p.server.ModelPath,
-		ToolParser: cfg.ToolParser, ReasoningParser: cfg.ReasoningParser,
+		Numerics: "sglang-" + p.server.Version + "-" + p.server.ModelPath,
 	}
 	if card.Name != p.model {
 		card.Aliases = []string{p.model}
@@ -241,17 +220,7 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (remote.Dialect, 
 
 // passes returns which of clients' requests can be passed on.
 func (p *probe) passes(ctx context.Context) ([]string, error) {
-	var all []string
-	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"} {
-		ok, err := p.client.Exists(ctx, path)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			all = append(all, path)
-		}
-	}
-	return all, nil
+	return p.client.Existing(ctx, "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 }
 
 // source returns what follows the engine's cache: its events, else a model of it.

@@ -8,8 +8,10 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -469,5 +471,50 @@ func TestPass(t *testing.T) {
 		if s := data.String(); !strings.HasSuffix(s, "data: [DONE]\n\n") || strings.Contains(s, `"prompt_tokens"`) {
 			t.Errorf("the client gets %s", s)
 		}
+	}
+}
+
+// TestStorm: requests that are given up at every moment, while connections break, leave nothing behind: no load,
+// no goroutine (TestMain), no connection, and an engine that serves.
+func TestStorm(t *testing.T) {
+	r := run(t, nil, nil)
+	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultDisconnect, Probability: 0.2, After: 3}); err != nil {
+		t.Fatal(err)
+	}
+	gate := make(chan struct{}, 64)
+	var wg sync.WaitGroup
+	for i := range 600 {
+		gate <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-gate }()
+			ctx, cancel := context.WithCancel(r.ctx)
+			defer cancel()
+			req, seen, pos := request(uint64(i%9), 40+i%30, 24), 0, 0
+			if i%5 == 0 {
+				cancel()
+			}
+			_ = r.Generate(ctx, req, func(d *engine.Delta) error {
+				if d.Pos != pos && !d.Accepted {
+					t.Errorf("request %d: tokens at %d after %d", i, d.Pos, pos)
+				}
+				pos += len(d.Tokens)
+				if seen++; seen > i%8 {
+					cancel()
+				}
+				return nil
+			})
+			if pos > 24 {
+				t.Errorf("request %d: %d tokens", i, pos)
+			}
+		})
+	}
+	wg.Wait()
+	_ = r.server.Faults().Set()
+	for slices.Contains(codes(r.Warnings()), engine.WarnUnreachable) {
+		runtime.Gosched()
+	}
+	enginetest.MustGenerate(t, r.ctx, r.Engine, request(1, 40, 8))
+	if l := r.Load(); l.PrefillTokens != 0 {
+		t.Errorf("left in the account: %+v", l)
 	}
 }

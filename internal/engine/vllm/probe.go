@@ -3,7 +3,6 @@ package vllm
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -34,9 +33,6 @@ func passed() []string {
 // defaultBlockSize is what a server is taken to have that does not tell, where it matters little.
 const defaultBlockSize = 16
 
-// unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
-const unknownVocabulary = 1<<31 - 1
-
 // probe finds out what a server is.
 type probe struct {
 	cfg    *Config
@@ -55,7 +51,6 @@ type probe struct {
 	dialect  remote.Dialect // nil: no tokens
 	choices  remote.Choices
 	cached   remote.Report
-	passes   []string
 	warnings []engine.Warning
 }
 
@@ -67,12 +62,8 @@ type endpoint struct {
 
 // newProbe returns what asks the server of cfg.
 func newProbe(cfg *Config) (*probe, error) {
-	cfg.Spec.EnsureDefaults()
-	if err := cfg.Spec.Validate(); err != nil {
+	if err := cfg.Prepare(); err != nil {
 		return nil, err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &probe{cfg: cfg, client: remote.NewClient(&cfg.Spec), pinned: pin(&cfg.Spec), engine: &Engine{}}
 	p.endpoints = []endpoint{
@@ -155,10 +146,11 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err := p.findTokens(ctx, &card); err != nil {
 		return nil, err
 	}
-	if err := p.findPasses(ctx); err != nil {
+	passes, err := p.client.Existing(ctx, passed()...)
+	if err != nil {
 		return nil, err
 	}
-	if p.dialect == nil && len(p.passes) == 0 {
+	if p.dialect == nil && len(passes) == 0 {
 		return nil, fmt.Errorf("the engine at %s takes neither tokens nor texts over HTTP; see whether it is a vLLM server that generates", p.cfg.Spec.URL.Host)
 	}
 	source, err := p.source(&card)
@@ -172,7 +164,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log,
 		Dialect: p.dialect, Choices: p.choices, Cached: p.cached,
 		Scrape: p.scraper(), Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings,
-		Passes: p.passes, Model: e.upstream, Headers: p.pinned,
+		Passes: passes, Model: e.upstream, Headers: p.pinned,
 	})
 	return e, err
 }
@@ -294,19 +286,19 @@ func (p *probe) card() (engine.Card, error) {
 		BlockSize: p.cache.blockSize, Blocks: p.cache.blocks, Ranks: 1,
 		ContextLength: p.base.MaxModelLen, VocabSize: cfg.VocabSize, EOS: cfg.EOS, Defaults: cfg.Defaults,
 		Numerics: "vllm-" + p.version + "-" + p.base.Root, Adapters: p.adapters,
-		Tokenizer: cfg.Tokenizer, ToolParser: cfg.ToolParser, ReasoningParser: cfg.ReasoningParser,
+		Tokenizer: cfg.Tokenizer,
 	}
 	if cfg.Spec.Name != "" {
 		card.Name = cfg.Spec.Name
 	}
 	if card.VocabSize == 0 {
-		card.VocabSize = unknownVocabulary
+		card.VocabSize = remote.UnknownVocabulary
 	}
 	if card.Tokenizer.Kind == "" {
 		card.Tokenizer.Kind = "engine"
 	}
 	if card.ContextLength < 2 {
-		return card, fmt.Errorf("the engine at %s does not say the context length of %q in /v1/models (max_model_len); this version of it is not known", cfg.Spec.URL.Host, card.Name)
+		return card, fmt.Errorf("the engine at %s does not say the context length of %.100q in /v1/models (max_model_len); this version of it is not known", cfg.Spec.URL.Host, card.Name)
 	}
 	return card, card.Validate()
 }
@@ -324,7 +316,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 			Table: enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.cache.own, Clears: enginefeed.ClearsDevice},
 		})
 	}
-	p.warn(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true}', and name the endpoint with events=tcp://HOST:5557`,
+	p.warn(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}', and name that with events=tcp://HOST:5557`,
 		"the engine's cache events are not followed: what it has cached is guessed from the requests sent to it")
 	card.KVGuessed = true
 	model, err := shadow.NewBlocks(shadow.BlocksConfig{BlockSize: card.BlockSize, Capacity: max(card.Blocks, 1)})
@@ -401,20 +393,6 @@ func (p *probe) findReport(ctx context.Context, card *engine.Card) error {
 		p.cached = remote.ReportsAll
 	case strings.EqualFold(p.cache.caching, "true"):
 		p.warn(engine.WarnNoReport, "start it with --enable-prompt-tokens-details", "the engine does not report cached tokens: what is predicted cannot be checked")
-	}
-	return nil
-}
-
-// findPasses finds out which of clients' requests can be passed on.
-func (p *probe) findPasses(ctx context.Context) error {
-	for _, path := range passed() {
-		ok, err := p.client.Exists(ctx, path)
-		if err != nil {
-			return err
-		}
-		if ok {
-			p.passes = append(p.passes, path)
-		}
 	}
 	return nil
 }

@@ -5,28 +5,15 @@ package vllm
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"slices"
 
-	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 )
 
 // Config says which server, and what is known here of its model.
-type Config struct {
-	Spec remote.Spec
-	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
-	// then requests are passed on, and the rest of what is known of the model is not needed.
-	Tokenizer engine.TokenizerRef
-	VocabSize int
-	EOS       []kv.Token
-	Defaults  engine.Sampling
-	// ToolParser and ReasoningParser are those of the card.
-	ToolParser, ReasoningParser string
-	Log                         *slog.Logger // nil is none
-}
+type Config = remote.Opening
 
 // Engine is a vLLM server as an engine. Open it with [Open].
 type Engine struct {
