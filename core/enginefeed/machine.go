@@ -210,6 +210,10 @@ func (m *Machine) stop(out []Effect) []Effect {
 	return append(out, Effect{Kind: StopAsking})
 }
 
+// Adrift reports whether what is known is of before the subscription broke, and nothing has
+// come since that would tell whether the engine is still in the same life. With replay it is asked.
+func (m *Machine) Adrift() bool { return m.known && !m.live && m.cfg.Replay != HasReplay }
+
 // EngineRestarted says that the engine is known, from elsewhere, to have begun anew.
 func (m *Machine) EngineRestarted(now kv.Mono, out []Effect) []Effect {
 	return m.restart(now, "", out)

@@ -283,6 +283,20 @@ func (f *feed) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return o
 func (f *feed) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
 func (f *feed) end(_ *Part, out []kv.Event) []kv.Event                { return out }
 
+// restarted has the engine's cache forgotten if its events were lost as well while it did not
+// answer: it was started anew, and would say so with its first batch only, until when requests
+// would go to it for what it no longer has.
+func (f *feed) restarted(out []kv.Event) []kv.Event {
+	if !f.machine.Adrift() {
+		return out
+	}
+	f.effects = f.machine.EngineRestarted(f.now(), f.effects[:0])
+	for i := 0; i < len(f.effects); i++ {
+		out = f.perform(i, out)
+	}
+	return out
+}
+
 func (f *feed) stats(s *Stats) {
 	h := f.machine.Health()
 	s.Batches, s.Repeated, s.Gaps, s.Unrepaired, s.Restarts = h.Applied, h.Repeated, h.Gaps, h.Unrepaired, h.Restarts
