@@ -85,9 +85,14 @@ func (f *feed) run(ctx context.Context, c *cache) {
 	f.replays.Wait()
 }
 
+// slowestReconnect bounds the pause before an engine's publisher is dialled again: what it says
+// before the subscription stands is lost unless it can be replayed, and it is heard again of
+// blocks only when they are evicted and stored anew.
+const slowestReconnect = time.Second
+
 // subscribe hands messages to the machine until ctx ends.
 func (f *feed) subscribe(ctx context.Context) {
-	o := zmtp.Options{OnState: f.state}
+	o := zmtp.Options{OnState: f.state, ReconnectMax: slowestReconnect}
 	recv := func(frames [][]byte) error {
 		f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
 			return f.machine.Live(now, frames, out)
