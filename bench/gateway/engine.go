@@ -15,8 +15,12 @@ import (
 	"penstock/core/kv"
 )
 
-// blockSize is that of the engine's cache, in tokens.
-const blockSize = 16
+// blockSize is that of the engine's cache, in tokens; blocks is how many it has room for: enough
+// for the conversations that grow, which an engine that had not would compute anew each time.
+const (
+	blockSize = 16
+	blocks    = 1 << 19
+)
 
 // fakeEngine answers as vLLM does, at once: it reads a request and writes an answer that was
 // made before, each token in a write and a flush of its own, as engines do. All that a
@@ -29,6 +33,8 @@ type fakeEngine struct {
 	chat    [][]byte      // events of a chat answer: the role, then a token each
 	ids     [][]byte      // events with the tokens' ids, as completions with return_token_ids have them
 	raw     [][]byte      // the same as the token endpoint has them
+	// prefixes are what it has cached.
+	prefixes prefixes
 }
 
 // newFakeEngine prepares answers of these tokens, whose texts are given.
@@ -50,9 +56,9 @@ func newFakeEngine(model, dir string, tokens []kv.Token, texts []string, pace ti
 }
 
 // tail ends a stream.
-func tail(object, id string, prompt, output int) []byte {
-	return fmt.Appendf(nil, "data: {\"id\":%q,\"object\":%q,\"created\":1795255455,\"model\":\"bench\",\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\ndata: [DONE]\n\n",
-		id, object, prompt, prompt+output, output)
+func tail(object, id string, prompt, output, cached int) []byte {
+	return fmt.Appendf(nil, "data: {\"id\":%q,\"object\":%q,\"created\":1795255455,\"model\":\"bench\",\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n",
+		id, object, prompt, prompt+output, output, cached)
 }
 
 func (e *fakeEngine) handler() http.Handler {
@@ -66,25 +72,32 @@ func (e *fakeEngine) handler() http.Handler {
 	mux.HandleFunc("GET /metrics", text(fmt.Sprintf(`vllm:num_requests_running{engine="0",model_name=%[1]q} 0.0
 vllm:num_requests_waiting{engine="0",model_name=%[1]q} 0.0
 vllm:kv_cache_usage_perc{engine="0",model_name=%[1]q} 0.0
-vllm:cache_config_info{block_size="%[2]d",enable_prefix_caching="True",engine="0",num_gpu_blocks="65536"} 1.0
-`, e.model, blockSize)))
-	mux.HandleFunc("POST /v1/chat/completions", e.stream(e.chat, tail("chat.completion.chunk", "chatcmpl-7f3a9c52d1e84b0f", 500, len(e.ids))))
-	mux.HandleFunc("POST /v1/completions", e.stream(e.ids, tail("text_completion", "cmpl-7f3a9c52d1e84b0f", 500, len(e.ids))))
-	mux.HandleFunc("POST /inference/v1/generate", e.stream(e.raw, tail("", "7f3a9c52d1e84b0f", 500, len(e.raw))))
+vllm:cache_config_info{block_size="%[2]d",enable_prefix_caching="True",engine="0",num_gpu_blocks="%[3]d"} 1.0
+`, e.model, blockSize, blocks)))
+	mux.HandleFunc("POST /v1/chat/completions", e.stream(e.chat, "chat.completion.chunk", "chatcmpl-7f3a9c52d1e84b0f"))
+	mux.HandleFunc("POST /v1/completions", e.stream(e.ids, "text_completion", "cmpl-7f3a9c52d1e84b0f"))
+	mux.HandleFunc("POST /inference/v1/generate", e.stream(e.raw, "", "7f3a9c52d1e84b0f"))
 	return mux
 }
 
 // stream answers a request: of one for a single token, which whoever probes sends, with that.
-func (e *fakeEngine) stream(events [][]byte, end []byte) http.HandlerFunc {
+func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		// Most of a body is its prompt; what matters of it stands outside.
-		peek := make([]byte, 512)
+		peek := make([]byte, peeked)
 		n, _ := io.ReadFull(r.Body, peek)
-		rest, _ := io.Copy(io.Discard, r.Body)
-		if n+int(rest) < len(peek) { // so short a request is a probe
+		var prompt tokenCount
+		_, _ = prompt.Write(peek[:n])
+		rest, _ := io.Copy(&prompt, r.Body)
+		if n+int(rest) < longestProbe { // so short a request is a probe
 			e.probed(w, peek[:n], r.URL.Path)
 			return
 		}
+		tokens, cached := prompt.tokens(), 0
+		if rest > 0 { // short prompts are never the same twice while the engine remembers
+			cached = e.prefixes.cached(peek, tokens)
+		}
+		end := tail(object, id, tokens, len(e.ids), cached)
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		flush := http.NewResponseController(w)
 		for _, event := range events {
@@ -126,7 +139,7 @@ func (e *fakeEngine) probed(w http.ResponseWriter, body []byte, path string) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	_, _ = io.WriteString(w, "data: "+first+"\n\n")
-	_, _ = w.Write(tail("text_completion", "cmpl-7f3a9c52d1e84b0f", 4, 1))
+	_, _ = w.Write(tail("text_completion", "cmpl-7f3a9c52d1e84b0f", 4, 1, 0))
 }
 
 // serve serves until standard input ends; it tells its URL on standard output.

@@ -71,8 +71,6 @@ func (s *script) line(t *testing.T, f []string) string {
 		out = s.m.Connected(s.now, nil)
 	case "disconnect":
 		out = s.m.Disconnected(s.now, nil)
-	case "restart":
-		out = s.m.EngineRestarted(s.now, nil)
 	case "live":
 		out = s.m.Live(s.now, scriptFrames(t, f[1:]), nil)
 	case "again":

@@ -152,6 +152,9 @@ func (s *storing) begin(n int) bool {
 	if !t.pairs {
 		t.pairs = s.e.hasPairs()
 	}
+	if len(s.e.Extra) > 0 || s.e.Salt != "" {
+		t.veil.told = true
+	}
 	if s.e.HasParent {
 		if _, doubtful := t.doubtful[s.e.Parent]; doubtful {
 			t.doubt(s.e.Hashes[:n])
@@ -174,6 +177,14 @@ func (s *storing) begin(n int) bool {
 	}
 	if len(salt.LoRA) > maxSalt || len(salt.Namespace) > maxSalt {
 		s.salt = opaque
+		return true
+	}
+	if id := t.find(s.e.Hashes[0]); id != 0 && t.saltOfBlock(id) == opaque {
+		s.salt = opaque // what it was taken for at first
+		return true
+	} else if id == 0 && t.veil.hides(s.e, t.cfg.EngineBlock) {
+		s.salt = opaque
+		t.veil.hidden += uint64(n)
 		return true
 	}
 	id, ok := t.salts.of(salt)

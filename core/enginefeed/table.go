@@ -85,6 +85,7 @@ type Table struct {
 	// doubtful are names that several blocks have, useless says that they are too many.
 	doubtful map[kv.EngineHash]struct{}
 	useless  bool
+	veil     veil
 	seen     sizes
 	stats    Stats
 
@@ -159,7 +160,7 @@ func (t *Table) done() []kv.Event {
 // Clear forgets all blocks, and what was noticed of the engine's hashes, and appends a Cleared event to out.
 func (t *Table) Clear(out []kv.Event) []kv.Event {
 	t.begin(out)
-	t.doubtful, t.useless = nil, false
+	t.doubtful, t.useless, t.veil.told = nil, false, false
 	t.forget()
 	return t.done()
 }

@@ -26,6 +26,7 @@ type beliefs struct {
 	seqs   []kv.SeqHash
 	marks  []mark
 	free   uint32   // list of places
+	last   uint32   // place that was looked up last
 	used   int      // places not in it
 	live   int      // of those, the blocks that are believed in
 	table  []uint32 // open addressing, linear, a power of two of slots: place+1, 0 if empty
@@ -76,6 +77,7 @@ func (b *beliefs) touch(seq kv.SeqHash, position uint32, due int64) touched {
 		b.marks = append(b.marks, mark{})
 	}
 	b.seqs[at] = seq
+	b.last = at
 	b.marks[at] = mark{due: due, position: position}
 	b.link(at)
 	b.used++
@@ -165,8 +167,18 @@ func (b *beliefs) release(at uint32) {
 	b.used--
 }
 
-// lookup returns the place of a block, or none.
-func (b *beliefs) lookup(seq kv.SeqHash) uint32 { return b.table[b.slot(seq)] - 1 }
+// lookup returns the place of a block, or none. The blocks of a prompt were mostly entered one after
+// another, so that each is right behind the last one.
+func (b *beliefs) lookup(seq kv.SeqHash) uint32 {
+	at := b.last + 1
+	if int(at) >= len(b.seqs) || b.seqs[at] != seq || seq == 0 { // 0 is in places that are free
+		at = b.table[b.slot(seq)] - 1
+	}
+	if at != none {
+		b.last = at
+	}
+	return at
+}
 
 // slot returns where seq is in the table, or where it would be entered.
 func (b *beliefs) slot(seq kv.SeqHash) int {

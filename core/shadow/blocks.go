@@ -30,7 +30,9 @@ type BlocksConfig struct {
 // So a block is never there without those before it.
 type Blocks struct {
 	cfg BlocksConfig
-	at  map[kv.SeqHash]int32
+	// at finds blocks that begin sequences, and those that have had siblings. The others are found
+	// as the only child of the block before, which costs no map; see node.named.
+	at map[kv.SeqHash]int32
 	// nodes[0] is no block: its children are the blocks that begin sequences, its next is the
 	// idle block that was used longest ago, its prev the one that was idle last.
 	nodes    []node
@@ -50,6 +52,7 @@ type node struct {
 	block kv.BlockHash
 	index uint32 // in its sequence
 	users int32  // running requests
+	named bool   // it is in Blocks.at
 	// parent has child as its first child; before and after are the others of it. 0 is none.
 	parent, child, before, after int32
 	prev, next                   int32  // among idle blocks, if it has no users
@@ -147,8 +150,8 @@ func (b *Blocks) find(t Ticket) (index int, ok bool) {
 func (b *Blocks) follow(q *blocksRequest, most int) int {
 	n := 0
 	for n < most {
-		at, ok := b.at[kv.Extend(b.nodes[q.tip].seq, uint32(q.depth), q.waiting[n])]
-		if !ok {
+		at := b.next(q, q.waiting[n])
+		if at == 0 {
 			break
 		}
 		b.use(at)
@@ -158,6 +161,21 @@ func (b *Blocks) follow(q *blocksRequest, most int) int {
 	}
 	q.waiting = append(q.waiting[:0], q.waiting[n:]...)
 	return n
+}
+
+// next returns the block that comes after those which the request uses, 0 if it is not there. Mostly
+// it is the only child: to look there is a step to the memory beside, and to find it by its name one
+// to anywhere.
+func (b *Blocks) next(q *blocksRequest, block kv.BlockHash) int32 {
+	switch child := b.nodes[q.tip].child; {
+	case child == 0:
+		return 0
+	case b.nodes[child].block == block:
+		return child
+	case !b.nodes[child].named:
+		return 0
+	}
+	return b.at[kv.Extend(b.nodes[q.tip].seq, uint32(q.depth), block)]
 }
 
 // store has the first n blocks that the request waits for be there.
@@ -284,12 +302,6 @@ func (b *Blocks) end(index int, out []kv.Event) []kv.Event {
 	}
 	q.open = false
 	b.idle = append(b.idle, int32(index))
-	return b.shrink(out)
-}
-
-// SetCapacity says for how many blocks the engine has room.
-func (b *Blocks) SetCapacity(blocks int, out []kv.Event) []kv.Event {
-	b.cfg.Capacity = min(max(blocks, 1), maxCapacity)
 	return b.shrink(out)
 }
 

@@ -32,10 +32,22 @@ func (b *Blocks) attach(at, parent int32, block kv.BlockHash, index uint32) {
 	}
 	if n.after != 0 {
 		b.nodes[n.after].before = at
+		b.name(n.after)
+		b.name(at)
+	}
+	if parent == 0 {
+		b.name(at)
 	}
 	b.nodes[parent].child = at
-	b.at[n.seq] = at
 	b.live++
+}
+
+// name enters a block in Blocks.at.
+func (b *Blocks) name(at int32) {
+	if n := &b.nodes[at]; !n.named {
+		n.named = true
+		b.at[n.seq] = at
+	}
 }
 
 // use counts a user of a block, which then does not leave.
@@ -75,7 +87,9 @@ func (b *Blocks) remove(at int32) {
 	if n.after != 0 {
 		b.nodes[n.after].before = n.before
 	}
-	delete(b.at, n.seq)
+	if n.named {
+		delete(b.at, n.seq)
+	}
 	b.gone = append(b.gone, n.seq)
 	b.live--
 	*n = node{next: b.free}
@@ -133,38 +147,54 @@ func (b *Blocks) Check() error {
 		}
 		idle[at] = true
 	}
-	if len(b.at) != b.live {
-		return fmt.Errorf("shadow: %d blocks have a name, and %d are counted", len(b.at), b.live)
-	}
 	return b.checkNodes(users, idle)
 }
 
 // checkNodes checks each block that can be reached against what uses it.
 func (b *Blocks) checkNodes(users []int32, idle []bool) error {
-	seen := 0
-	for at := range b.nodes {
-		n := &b.nodes[at]
-		if at == 0 || b.at[n.seq] != int32(at) {
-			continue
-		}
-		seen++
-		p := &b.nodes[n.parent]
-		first := n.parent == 0
-		switch {
-		case n.users != users[at]:
-			return fmt.Errorf("shadow: block %d has %d users, and %d are counted", at, users[at], n.users)
-		case idle[at] != (n.users == 0):
-			return fmt.Errorf("shadow: block %d has %d users and is idle: %v", at, n.users, idle[at])
-		case first && n.index != 0 || !first && n.index != p.index+1:
-			return fmt.Errorf("shadow: block %d has index %d after one of index %d", at, n.index, p.index)
-		case n.seq != kv.Extend(p.seq, n.index, n.block):
-			return fmt.Errorf("shadow: block %d has not the name of its place", at)
-		case n.before == 0 && p.child != int32(at) || n.before != 0 && b.nodes[n.before].after != int32(at):
-			return fmt.Errorf("shadow: block %d is not among the children of its parent", at)
+	seen, named := 0, 0
+	open := []int32{0} // blocks whose children are to be looked at
+	for len(open) > 0 {
+		under := open[len(open)-1]
+		open = open[:len(open)-1]
+		for at := b.nodes[under].child; at != 0 && seen <= b.live; at = b.nodes[at].after {
+			seen++
+			open = append(open, at)
+			if b.nodes[at].named {
+				named++
+			}
+			if err := b.checkNode(at, under, users[at], idle[at]); err != nil {
+				return err
+			}
 		}
 	}
-	if seen != b.live {
-		return fmt.Errorf("shadow: %d blocks can be found, and %d are counted", seen, b.live)
+	if seen != b.live || named != len(b.at) {
+		return fmt.Errorf("shadow: %d blocks can be found, %d of them by name, and %d and %d are counted", seen, named, b.live, len(b.at))
+	}
+	return nil
+}
+
+// checkNode checks a block among the children of under.
+func (b *Blocks) checkNode(at, under, users int32, idle bool) error {
+	n, p := &b.nodes[at], &b.nodes[under]
+	first := under == 0
+	switch {
+	case n.parent != under:
+		return fmt.Errorf("shadow: block %d is among the children of %d, and comes after %d", at, under, n.parent)
+	case n.users != users:
+		return fmt.Errorf("shadow: block %d has %d users, and %d are counted", at, users, n.users)
+	case idle != (n.users == 0):
+		return fmt.Errorf("shadow: block %d has %d users and is idle: %v", at, n.users, idle)
+	case first && n.index != 0 || !first && n.index != p.index+1:
+		return fmt.Errorf("shadow: block %d has index %d after one of index %d", at, n.index, p.index)
+	case n.seq != kv.Extend(p.seq, n.index, n.block):
+		return fmt.Errorf("shadow: block %d has not the name of its place", at)
+	case n.before == 0 && p.child != at || n.before != 0 && b.nodes[n.before].after != at:
+		return fmt.Errorf("shadow: block %d is not among the children of its parent", at)
+	case n.named != (b.at[n.seq] == at):
+		return fmt.Errorf("shadow: block %d is named: %v, and found by its name: %v", at, n.named, b.at[n.seq] == at)
+	case !n.named && (first || n.before != 0 || n.after != 0):
+		return fmt.Errorf("shadow: block %d has no name, and siblings", at)
 	}
 	return nil
 }

@@ -293,10 +293,6 @@ func TestBlocksTwin(t *testing.T) {
 				case op == 18 && d.IntN(20) == 0:
 					events = m.Clear(nil)
 					w.blocks, w.open = nil, nil
-				case op == 19:
-					w.capacity = 4 + d.IntN(40)
-					events = m.SetCapacity(w.capacity, nil)
-					w.shrink()
 				case q == nil:
 				case op < 11:
 					more := d.tokens(1 + d.IntN(8))

@@ -15,6 +15,7 @@ const (
 	MaxCardBytes = 64 << 10
 	maxName      = 256
 	maxAliases   = 64
+	maxNumerics  = 4096
 	maxRanks     = 1024
 	maxEOS       = 1024
 	maxAdapters  = 1024
@@ -94,7 +95,7 @@ func (c *Card) Validate() error {
 	}
 	check(goodName(c.Name), "name must be 1 to %d printable bytes", maxName)
 	check(len(c.Aliases) <= maxAliases, "%d aliases, at most %d are allowed", len(c.Aliases), maxAliases)
-	for _, a := range c.Aliases {
+	for _, a := range c.Aliases[:min(len(c.Aliases), maxAliases)] { // as many problems as names are no help
 		check(goodName(a), "every alias must be 1 to %d printable bytes", maxName)
 	}
 	check(c.BlockSize >= 2 && c.BlockSize <= 65536, "block_size must be between 2 and 65536 tokens, not %d", c.BlockSize)
@@ -112,12 +113,13 @@ func (c *Card) Validate() error {
 		name string
 		of   []string
 	}{{"adapters", c.Adapters}, {"passes", c.Passes}} {
-		for i, s := range list.of {
+		for i, s := range list.of[:min(len(list.of), maxAdapters)] {
 			check(goodName(s), "every one of %s must be 1 to %d printable bytes", list.name, maxName)
 			check(i == 0 || list.of[i-1] < s, "%s must be ascending, but %.100q comes after %.100q", list.name, s, list.of[max(i, 1)-1])
 		}
 	}
-	for _, t := range c.EOS {
+	check(len(c.Numerics) <= maxNumerics, "numerics must be at most %d bytes, not %d", maxNumerics, len(c.Numerics))
+	for _, t := range c.EOS[:min(len(c.EOS), maxEOS)] {
 		check(int64(t) < int64(c.VocabSize), "eos token %d is not below vocab_size %d", t, c.VocabSize)
 	}
 	check(c.MaxBatchedTokens >= 0, "max_num_batched_tokens must not be negative, but is %d", c.MaxBatchedTokens)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -229,4 +230,22 @@ func FuzzDecodePong(f *testing.F) {
 			t.Errorf("%+v comes back as %+v", p, back)
 		}
 	})
+}
+
+// TestImplausibleCard: a card with a million names is refused in a few words.
+func TestImplausibleCard(t *testing.T) {
+	names := make([]string, 1_000_000)
+	for i := range names {
+		names[i] = "\x00"
+	}
+	c := Card{Aliases: names, Adapters: names, Numerics: strings.Repeat("x", maxNumerics+1), EOS: make([]kv.Token, 1_000_000)}
+	err := c.Validate()
+	if err == nil || len(err.Error()) > 1<<20 {
+		t.Errorf("an error of %d bytes", len(fmt.Sprint(err)))
+	}
+	for _, want := range []string{"1000000 aliases", "1000000 adapters", "numerics must be at most"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
 }

@@ -56,6 +56,7 @@ type form struct {
 	dialect Dialect
 	maps    bool // events are maps, not arrays
 	binary  bool // names are 32 bytes
+	keyless bool // vLLM's have no extra keys
 }
 
 // batch returns the payload of a batch of one rank at a time in seconds.
@@ -86,6 +87,8 @@ func (f *form) event(b []byte, c *change) []byte {
 	switch {
 	case salted:
 		fields = 8
+	case f.dialect.vllm() && f.keyless:
+		fields = 8
 	case f.dialect.vllm():
 		fields = 9
 	}
@@ -99,6 +102,8 @@ func (f *form) event(b []byte, c *change) []byte {
 	switch {
 	case salted:
 		b = packString(packString(packMap(b, 1), "cache_salt"), c.salt.Namespace)
+	case f.dialect.vllm() && f.keyless:
+		b = packOptional(b, c.salt.LoRA)
 	case f.dialect.vllm():
 		b = f.keys(packOptional(b, c.salt.LoRA), c)
 	}
@@ -132,7 +137,7 @@ func (f *form) mapEvent(b []byte, c *change) []byte {
 		switch {
 		case f.dialect == SGLang && c.salt.Namespace != "":
 			fields = append(fields, field{"cache_salt", text(c.salt.Namespace)})
-		case f.dialect.vllm():
+		case f.dialect.vllm() && !f.keyless:
 			fields = append(fields, field{"extra_keys", func(b []byte) []byte { return f.keys(b, c) }})
 		case f.dialect == TRTLLM:
 			fields = append(fields, field{"locality", text("LOCAL")})

@@ -68,6 +68,7 @@ func openFeed(ctx context.Context, cfg *Config, rank int, faults *Faults) (*feed
 		dialect: cfg.Dialect,
 		maps:    cfg.Features.MapEvents.on(cfg.Dialect != VLLMLegacy),
 		binary:  cfg.Features.BinaryHashes.on(false),
+		keyless: !cfg.Features.ExtraKeys.on(true),
 	}}
 	f.mu.seq, f.mu.cached = cfg.FirstSeq, map[uint64]placed{}
 	return f, f.open(ctx)

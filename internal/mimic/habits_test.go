@@ -68,7 +68,8 @@ func TestStartup(t *testing.T) {
 	}
 }
 
-// TestAdapters: an adapter is a model whose parent is the model, with a cache of its own.
+// TestAdapters: an adapter is a model whose parent is the model, with a cache of its own. SGLang wants the
+// model's name before it, and answers with the model to what it does not know.
 func TestAdapters(t *testing.T) {
 	for _, d := range []mimic.Dialect{mimic.VLLM, mimic.SGLang} {
 		s := start(t, mimic.Config{Dialect: d, Adapters: []mimic.Adapter{{Name: "poet", Path: "/poet"}}, Seed: 3})
@@ -83,12 +84,21 @@ func TestAdapters(t *testing.T) {
 			n, _ := details["cached_tokens"].(float64)
 			return n
 		}
+		poet := "poet"
+		if d == mimic.SGLang {
+			poet = "penstock-sim:poet"
+		}
 		for i, want := range []struct {
 			model  string
 			cached float64
-		}{{"penstock-sim", 0}, {"poet", 0}, {"poet", 48}, {"penstock-sim", 48}} {
+		}{{"penstock-sim", 0}, {poet, 0}, {poet, 48}, {"penstock-sim", 48}} {
 			if got := cached(want.model); got != want.cached {
 				t.Errorf("%s, request %d of %s: %v cached, want %v", d, i, want.model, got, want.cached)
+			}
+		}
+		if d == mimic.SGLang {
+			if got := cached("poet"); got != 48 {
+				t.Errorf("an adapter by its name alone: %v cached, want the model's", got)
 			}
 		}
 	}

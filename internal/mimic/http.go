@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/internal/engine"
 )
 
@@ -427,4 +428,22 @@ func cachedOf(sum, cached int) int {
 		return cached
 	}
 	return sum + cached
+}
+
+// detokenize serves the text of tokens, in the field that the dialect has it in.
+func (s *Server) detokenize(field string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			Tokens []kv.Token `json:"tokens"`
+		}
+		if !s.body(w, r, &q) {
+			return
+		}
+		text, err := s.decode(q.Tokens)
+		if err != nil {
+			s.fail(w, err)
+			return
+		}
+		writeJSON(w, http.StatusOK, object{field: text})
+	}
 }

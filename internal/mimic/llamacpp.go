@@ -30,7 +30,7 @@ func (s *Server) llamacpp(mux *http.ServeMux) {
 		mux.HandleFunc("GET "+prefix+"/models", s.llamaModels)
 	}
 	mux.HandleFunc("POST /tokenize", s.llamaTokenize)
-	mux.HandleFunc("POST /detokenize", s.llamaDetokenize)
+	mux.HandleFunc("POST /detokenize", s.detokenize("content"))
 	mux.HandleFunc("POST /apply-template", s.llamaTemplate)
 	mux.HandleFunc("GET /props", s.llamaProps)
 	mux.HandleFunc("GET /slots", s.llamaSlots)
@@ -425,21 +425,6 @@ func (s *Server) llamaTokenize(w http.ResponseWriter, r *http.Request) {
 		pieces = append(pieces, object{"id": id, "piece": strings.ToValidUTF8(string(b), "\uFFFD")})
 	}
 	writeJSON(w, http.StatusOK, object{"tokens": pieces})
-}
-
-func (s *Server) llamaDetokenize(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Tokens []kv.Token `json:"tokens"`
-	}
-	if !s.body(w, r, &q) {
-		return
-	}
-	text, err := s.decode(q.Tokens)
-	if err != nil {
-		s.fail(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, object{"content": text})
 }
 
 func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {

@@ -120,6 +120,8 @@ type Features struct {
 	Dev     Switch // vLLM's development endpoints (sleep, reset of the cache); on
 	// Cumulative has SGLang's stream repeat what it said before; on, as SGLang does.
 	Cumulative Switch
+	// ExtraKeys has vLLM's events tell of cache salts, as they do not before 0.17; on.
+	ExtraKeys Switch
 	// MapEvents has events as maps; on for all but "vllm-legacy".
 	MapEvents Switch
 	// Push has TensorRT-LLM publish events over ZeroMQ too, which empties its pulled list;

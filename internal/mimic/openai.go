@@ -27,27 +27,16 @@ type openaiRequest struct {
 	AddGenerationPrompt *bool             `json:"add_generation_prompt"`
 	ContinueFinal       bool              `json:"continue_final_message"`
 
-	MaxTokens           *int               `json:"max_tokens"`
-	MaxCompletionTokens *int               `json:"max_completion_tokens"`
-	MinTokens           int                `json:"min_tokens"`
-	N                   *int               `json:"n"`
-	Temperature         *float64           `json:"temperature"`
-	TopP                *float64           `json:"top_p"`
-	TopK                *int               `json:"top_k"`
-	MinP                *float64           `json:"min_p"`
-	Presence            float64            `json:"presence_penalty"`
-	Frequency           float64            `json:"frequency_penalty"`
-	Repetition          *float64           `json:"repetition_penalty"`
-	Seed                *int64             `json:"seed"`
-	Bias                map[string]float32 `json:"logit_bias"`
-	Stop                texts              `json:"stop"`
-	StopTokens          []kv.Token         `json:"stop_token_ids"`
-	IgnoreEOS           bool               `json:"ignore_eos"`
-	KeepStop            bool               `json:"include_stop_str_in_output"`
-	SkipSpecial         *bool              `json:"skip_special_tokens"`
-	Echo                bool               `json:"echo"`
-	Logprobs            json.RawMessage    `json:"logprobs"`
-	TopLogprobs         *int               `json:"top_logprobs"`
+	drawing
+	MaxTokens           *int            `json:"max_tokens"`
+	MaxCompletionTokens *int            `json:"max_completion_tokens"`
+	MinTokens           int             `json:"min_tokens"`
+	Seed                *int64          `json:"seed"`
+	KeepStop            bool            `json:"include_stop_str_in_output"`
+	SkipSpecial         *bool           `json:"skip_special_tokens"`
+	Echo                bool            `json:"echo"`
+	Logprobs            json.RawMessage `json:"logprobs"`
+	TopLogprobs         *int            `json:"top_logprobs"`
 
 	Stream        bool          `json:"stream"`
 	StreamOptions streamOptions `json:"stream_options"`
@@ -69,6 +58,28 @@ type openaiRequest struct {
 	CachePrompt      *bool           `json:"cache_prompt"`
 	ReturnTextTokens bool            `json:"return_tokens"` // llama.cpp's
 	TimingsPerToken  bool            `json:"timings_per_token"`
+}
+
+// drawing are the fields about how tokens are drawn that requests of OpenAI's API, of vLLM's for
+// tokens and of SGLang's own have under the same names.
+type drawing struct {
+	N           *int               `json:"n"`
+	Temperature *float64           `json:"temperature"`
+	TopP        *float64           `json:"top_p"`
+	TopK        *int               `json:"top_k"`
+	MinP        *float64           `json:"min_p"`
+	Presence    float64            `json:"presence_penalty"`
+	Frequency   float64            `json:"frequency_penalty"`
+	Repetition  *float64           `json:"repetition_penalty"`
+	Bias        map[string]float32 `json:"logit_bias"`
+	Stop        texts              `json:"stop"`
+	StopTokens  []kv.Token         `json:"stop_token_ids"`
+	IgnoreEOS   bool               `json:"ignore_eos"`
+}
+
+// of completes it to what an engine is asked for.
+func (d *drawing) of(seed *int64) sampling {
+	return sampling{d.Temperature, d.TopP, d.MinP, d.Repetition, d.TopK, d.Presence, d.Frequency, seed, d.Bias}
 }
 
 type streamOptions struct {
@@ -285,6 +296,12 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*call, e
 		c.model = s.cfg.Models[0]
 	}
 	adapter, ok := s.model(q.Model)
+	if s.cfg.Dialect == SGLang { // which takes any name, and an adapter behind a colon
+		_, name, _ := strings.Cut(q.Model, ":")
+		if adapter, ok = s.model(name); !ok {
+			return nil, fault.New(fault.Invalid, "The following requested LoRA adapters are not loaded: %.80q", name)
+		}
+	}
 	if !ok && s.cfg.Dialect != LlamaCPP { // which takes any name
 		return nil, fault.New(fault.NotFound, "The model `%s` does not exist.", q.Model)
 	}
@@ -323,7 +340,7 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*call, e
 // addAsks turns the prompts into asks.
 func (s *Server) addAsks(c *call, salt kv.Salt) error {
 	q := c.q
-	draw := sampling{q.Temperature, q.TopP, q.MinP, q.Repetition, q.TopK, q.Presence, q.Frequency, q.Seed, q.Bias}
+	draw := q.of(q.Seed)
 	how, err := draw.read(s)
 	if err != nil {
 		return err

@@ -97,23 +97,12 @@ type sglangRequest struct {
 }
 
 type sglangSampling struct {
-	MaxNew      *int               `json:"max_new_tokens"`
-	MinNew      int                `json:"min_new_tokens"`
-	Temperature *float64           `json:"temperature"`
-	TopP        *float64           `json:"top_p"`
-	TopK        *int               `json:"top_k"`
-	MinP        *float64           `json:"min_p"`
-	Presence    float64            `json:"presence_penalty"`
-	Frequency   float64            `json:"frequency_penalty"`
-	Repetition  *float64           `json:"repetition_penalty"`
-	Seed        *int64             `json:"sampling_seed"`
-	Bias        map[string]float32 `json:"logit_bias"`
-	Stop        texts              `json:"stop"`
-	StopTokens  []kv.Token         `json:"stop_token_ids"`
-	IgnoreEOS   bool               `json:"ignore_eos"`
-	N           *int               `json:"n"`
-	KeepStop    bool               `json:"no_stop_trim"`
-	SkipSpecial *bool              `json:"skip_special_tokens"`
+	drawing
+	MaxNew      *int   `json:"max_new_tokens"`
+	MinNew      int    `json:"min_new_tokens"`
+	Seed        *int64 `json:"sampling_seed"`
+	KeepStop    bool   `json:"no_stop_trim"`
+	SkipSpecial *bool  `json:"skip_special_tokens"`
 }
 
 // sglangJob is one request of a batch.
@@ -140,7 +129,7 @@ func (q *sglangRequest) jobs(s *Server) ([]sglangJob, error) {
 			tokens = p.tokens
 		}
 		p := q.Sampling.at(i)
-		draw := sampling{p.Temperature, p.TopP, p.MinP, p.Repetition, p.TopK, p.Presence, p.Frequency, p.Seed, p.Bias}
+		draw := p.of(p.Seed)
 		how, err := draw.read(s)
 		if err != nil {
 			return nil, err

@@ -25,7 +25,7 @@ func (s *Server) vllm(mux *http.ServeMux) {
 	mux.HandleFunc("GET /version", s.vllmVersion)
 	mux.HandleFunc("GET /load", s.vllmLoad)
 	mux.HandleFunc("POST /tokenize", s.vllmTokenize)
-	mux.HandleFunc("POST /detokenize", s.vllmDetokenize)
+	mux.HandleFunc("POST /detokenize", s.detokenize("prompt"))
 	mux.HandleFunc("POST /v1/load_lora_adapter", s.loadAdapter)
 	mux.HandleFunc("POST /v1/unload_lora_adapter", s.unloadAdapter)
 	if s.cfg.Features.Metrics.on(true) {
@@ -137,21 +137,6 @@ func (s *Server) vllmTokenize(w http.ResponseWriter, r *http.Request) {
 		out["token_strs"] = strs
 	}
 	writeJSON(w, http.StatusOK, out)
-}
-
-func (s *Server) vllmDetokenize(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Tokens []kv.Token `json:"tokens"`
-	}
-	if !s.body(w, r, &q) {
-		return
-	}
-	text, err := s.decode(q.Tokens)
-	if err != nil {
-		s.fail(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, object{"prompt": text})
 }
 
 // adapterRequest is a request about a LoRA adapter.
@@ -307,22 +292,11 @@ type generateRequest struct {
 		} `json:"mm_placeholders"`
 	} `json:"features"`
 	Sampling *struct {
-		N           *int               `json:"n"`
-		MaxTokens   *int               `json:"max_tokens"`
-		MinTokens   int                `json:"min_tokens"`
-		Temperature *float64           `json:"temperature"`
-		TopP        *float64           `json:"top_p"`
-		TopK        *int               `json:"top_k"`
-		MinP        *float64           `json:"min_p"`
-		Presence    float64            `json:"presence_penalty"`
-		Frequency   float64            `json:"frequency_penalty"`
-		Repetition  *float64           `json:"repetition_penalty"`
-		Seed        *int64             `json:"seed"`
-		Bias        map[string]float32 `json:"logit_bias"`
-		Stop        texts              `json:"stop"`
-		StopTokens  []kv.Token         `json:"stop_token_ids"`
-		IgnoreEOS   bool               `json:"ignore_eos"`
-		Logprobs    *int               `json:"logprobs"`
+		drawing
+		MaxTokens *int   `json:"max_tokens"`
+		MinTokens int    `json:"min_tokens"`
+		Seed      *int64 `json:"seed"`
+		Logprobs  *int   `json:"logprobs"`
 	} `json:"sampling_params"`
 	Stream        bool            `json:"stream"`
 	StreamOptions streamOptions   `json:"stream_options"`
@@ -336,9 +310,8 @@ type generateRequest struct {
 func (g *generateRequest) call(s *Server, r *http.Request) (*call, error) {
 	p := g.Sampling
 	q := &openaiRequest{
-		Model: g.Model, N: p.N, MaxTokens: p.MaxTokens, MinTokens: p.MinTokens, Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, MinP: p.MinP,
-		Presence: p.Presence, Frequency: p.Frequency, Repetition: p.Repetition, Seed: p.Seed, Bias: p.Bias, Stop: p.Stop, StopTokens: p.StopTokens,
-		IgnoreEOS: p.IgnoreEOS, Stream: g.Stream, StreamOptions: g.StreamOptions, CacheSalt: g.CacheSalt, KVTransfer: g.KVTransfer, ECTransfer: g.ECTransfer,
+		Model: g.Model, drawing: p.drawing, MaxTokens: p.MaxTokens, MinTokens: p.MinTokens, Seed: p.Seed,
+		Stream: g.Stream, StreamOptions: g.StreamOptions, CacheSalt: g.CacheSalt, KVTransfer: g.KVTransfer, ECTransfer: g.ECTransfer,
 	}
 	if q.MaxTokens == nil { // to the end of the context, unlike completions
 		room := max(s.card.ContextLength-len(g.Tokens), 1)

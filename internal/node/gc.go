@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// roomyHeap is how large the heap may grow before it is collected, however little of it
-	// lives. A process that only routes has a few dozen megabytes alive and makes some
+	// roomyGarbage is how much garbage may be made before it is collected, however little
+	// lives. A process that only routes has some dozens of megabytes alive and makes tens of
 	// kilobytes of garbage with each request: collected at twice what lives, a tenth of
 	// its work under load would be collecting.
-	roomyHeap = 192 << 20
+	roomyGarbage = 192 << 20
 	// roomyShare bounds it to a share of the machine's memory.
 	roomyShare = 16
 	// stockPercent is what the runtime does by itself.
@@ -29,7 +29,7 @@ func roomy(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	room := uint64(roomyHeap)
+	room := uint64(roomyGarbage)
 	if m := memory(); m > 0 {
 		room = min(room, m/roomyShare)
 	}
@@ -48,9 +48,8 @@ func roomy(ctx context.Context) {
 }
 
 // gcPercent is how much the heap may grow over what lives, in percent, so that it is
-// collected at room, or at twice what lives if that is more.
+// collected when room was filled with garbage, or at twice what lives if that is more.
 func gcPercent(live, room uint64) int {
 	const least = 4 << 20 // less than the runtime collects at all
-	live = max(live, least)
-	return max(stockPercent, int(min(room, 1<<40)*100/live)-100)
+	return max(stockPercent, int(min(room, 1<<40)*100/max(live, least)))
 }

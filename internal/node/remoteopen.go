@@ -105,17 +105,19 @@ func away(err error) error {
 
 // adaptTo opens the adapter of the engine's kind.
 func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
-	spec := specOf(of, rank, ranks, key)
-	ref, f := m.ref, &m.facts
+	f := &m.facts
+	o := remote.Opening{
+		Spec: specOf(of, rank, ranks, key), Tokenizer: m.ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log,
+	}
 	switch of.Kind {
 	case config.EngineVLLM:
-		return vllm.Open(ctx, vllm.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, EOS: f.eos, Defaults: f.defaults, Log: log})
+		return vllm.Open(ctx, o)
 	case config.EngineSGLang:
-		return sglang.Open(ctx, sglang.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+		return sglang.Open(ctx, o)
 	case config.EngineTRTLLM:
-		return trtllm.Open(ctx, trtllm.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+		return trtllm.Open(ctx, o)
 	case config.EngineLlamaCpp:
-		return llamacpp.Open(ctx, llamacpp.Config{Spec: spec, Tokenizer: ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log})
+		return llamacpp.Open(ctx, o)
 	}
 	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
 }

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 )
 
-// inbox is how many received messages wait for Recv. Beyond it the connection
-// waits, and TCP holds up the peer.
-const inbox = 64
+// inbox is how many received messages wait for Recv, and inboxBytes how large they
+// may be together; a message that is over it alone waits alone. Beyond them the
+// connection waits, and TCP holds up the peer.
+const (
+	inbox      = 64
+	inboxBytes = 16 << 20
+)
 
 // Dealer is one connection to a ROUTER: messages there and back, as they come. It
 // does not dial again: who asks for a replay wants to know that the answer will not
@@ -17,6 +22,8 @@ type Dealer struct {
 	o    Options
 	out  *outbox
 	in   chan [][]byte
+	held atomic.Int64  // bytes in in
+	took chan struct{} // of capacity 1: held has become less
 	life *lifetime
 	err  error // why the connection ended; read after in is closed
 }
@@ -27,7 +34,7 @@ func DialDealer(ctx context.Context, ep Endpoint, o Options) (*Dealer, error) {
 	if err := ep.dialable(); err != nil {
 		return nil, err
 	}
-	d := &Dealer{o: o.withDefaults(), in: make(chan [][]byte, inbox), life: newLifetime(nil)}
+	d := &Dealer{o: o.withDefaults(), in: make(chan [][]byte, inbox), took: make(chan struct{}, 1), life: newLifetime(nil)}
 	if err := checkIdentity(d.o.Identity); err != nil {
 		return nil, err
 	}
@@ -52,6 +59,17 @@ func (d *Dealer) run(ctx context.Context, l *link) {
 		if frames == nil {
 			return nil // a command that is none of a dealer's
 		}
+		size := sizeOf(frames)
+		for held := d.held.Load(); held > 0 && held+size > inboxBytes; held = d.held.Load() {
+			select {
+			case <-d.took:
+			case <-d.life.closing:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		d.held.Add(size)
 		select {
 		case d.in <- clone(frames):
 		case <-d.life.closing: // nobody will take it
@@ -108,6 +126,11 @@ func (d *Dealer) Recv(ctx context.Context) ([][]byte, error) {
 		if !ok {
 			return nil, fmt.Errorf("receive: %w", d.err)
 		}
+		d.held.Add(-sizeOf(frames))
+		select {
+		case d.took <- struct{}{}:
+		default:
+		}
 		return frames, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -123,12 +146,17 @@ func (d *Dealer) Close() error {
 	return nil
 }
 
+// sizeOf returns how many bytes a message has.
+func sizeOf(frames [][]byte) (size int64) {
+	for _, f := range frames {
+		size += int64(len(f))
+	}
+	return size
+}
+
 // clone copies a message into memory of its own.
 func clone(frames [][]byte) [][]byte {
-	size := 0
-	for _, f := range frames {
-		size += len(f)
-	}
+	size := sizeOf(frames)
 	own := make([][]byte, len(frames))
 	buf := make([]byte, 0, size)
 	for i, f := range frames {

@@ -156,6 +156,38 @@ func TestSameIdentity(t *testing.T) {
 	}
 }
 
+// TestDealerHoldsLittle: large messages wait in the connection, not in memory.
+func TestDealerHoldsLittle(t *testing.T) {
+	ctx := limited(t)
+	r := listenRouter(t, Options{})
+	d := dialDealer(t, r.Addr(), Options{})
+	if err := d.Send(ctx, []byte("hi")); err != nil {
+		t.Fatal(err)
+	}
+	id, _, err := r.Recv(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := []int{6 << 20, 6 << 20, 20 << 20, 6 << 20, 1, 6 << 20}
+	for _, size := range sizes {
+		if err := r.Send(id, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, size := range sizes {
+		frames, err := d.Recv(ctx)
+		if err != nil || len(frames[0]) != size {
+			t.Fatalf("message %d: %v", i, err)
+		}
+		if held := d.held.Load(); held > 20<<20 {
+			t.Errorf("after message %d %d bytes wait", i, held)
+		}
+	}
+	if held := d.held.Load(); held != 0 {
+		t.Errorf("%d bytes wait after all", held)
+	}
+}
+
 // TestDealerEnds holds that all that came is handed over before the reason why no
 // more will.
 func TestDealerEnds(t *testing.T) {

@@ -217,6 +217,7 @@ func TestEventsLostForGood(t *testing.T) {
 
 // TestSilence: what makes an engine serve worse than it could, and no request fails by, is said aloud.
 func TestSilence(t *testing.T) {
+	mute := func(m *mimic.Config) { m.Faults = []mimic.Fault{{Kind: mimic.FaultNoCached}} }
 	for _, c := range []struct {
 		warning string
 		dialect mimic.Dialect
@@ -225,19 +226,29 @@ func TestSilence(t *testing.T) {
 		{"no_kv_events", mimic.VLLM, func(m *mimic.Config) { m.KVEvents, m.KVReplay = "", "" }},
 		{"no_kv_events", mimic.SGLang, func(m *mimic.Config) { m.KVEvents, m.KVReplay = "", "" }},
 		{"no_cached_tokens", mimic.VLLM, func(m *mimic.Config) { m.Features.Details = mimic.Off }},
+		{"no_cached_tokens", mimic.SGLang, mute},
+		{"no_metrics", mimic.VLLM, func(m *mimic.Config) { m.Features.Metrics = mimic.Off }},
 		{"block_size", mimic.VLLM, func(m *mimic.Config) { m.Faults = []mimic.Fault{{Kind: mimic.FaultBlockSize}} }},
 	} {
 		t.Run(string(c.dialect)+"/"+c.warning, func(t *testing.T) {
 			t.Parallel()
-			h := build(t, c.dialect, plan{servers: 1, mimic: c.change})
+			p := plan{servers: 1, mimic: c.change}
+			if c.warning == "no_metrics" { // which would say the block size
+				p.spec = ",block-size=16"
+			}
+			h := build(t, c.dialect, p)
 			i := 0
 			h.eventually(func() error {
 				i++
 				if a := h.ask(prompt(1+i%3, 100), 3, false, nil); a.status != http.StatusOK {
 					return fmt.Errorf("%+v", a)
 				}
-				if rows := h.get("/v1/router/workers"); !strings.Contains(rows, c.warning) {
+				rows := h.get("/v1/router/workers")
+				if !strings.Contains(rows, c.warning) {
 					return fmt.Errorf("nobody says %s: %s", c.warning, rows)
+				}
+				if strings.Contains(rows, "cache_mispredicted") {
+					t.Errorf("what is not said is taken for nothing: %s", rows)
 				}
 				return nil
 			})

@@ -81,6 +81,7 @@ type plan struct {
 	speedup  float64
 	tiny     bool // the engines compute, so that one goes on with what another one said
 	mimic    func(*mimic.Config)
+	spec     string // of each engine, beside where it is
 	settings []string
 }
 
@@ -184,7 +185,7 @@ func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
 	for range cmp.Or(p.servers, 2) {
 		b := serve(t, dialect, dir, p)
 		h.engines = append(h.engines, b)
-		specs = append(specs, b.spec(dialect))
+		specs = append(specs, b.spec(dialect)+p.spec)
 	}
 	env := []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_ROUTER_PREDICTED_TTL=0s", "PENSTOCK_MODEL_PATH=" + dir, "PENSTOCK_ENGINE=" + strings.Join(specs, ",")}
 	for _, s := range p.settings {
@@ -233,8 +234,14 @@ type answer struct {
 // ask sends a completion of token ids; each hears of every piece of a stream.
 func (h *house) ask(prompt []int, tokens int, stream bool, each func()) answer {
 	h.t.Helper()
+	return h.askModel("m", prompt, tokens, stream, each)
+}
+
+// askModel is ask for a model by name.
+func (h *house) askModel(model string, prompt []int, tokens int, stream bool, each func()) answer {
+	h.t.Helper()
 	body, err := json.Marshal(map[string]any{
-		"model": "m", "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0, "stream": stream, "stream_options": options(stream),
+		"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0, "stream": stream, "stream_options": options(stream),
 	})
 	if err != nil {
 		h.t.Fatal(err)

@@ -3,6 +3,7 @@ package llamacpp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -296,6 +297,10 @@ func TestOpenAIOnly(t *testing.T) {
 	})
 	if err != nil || !strings.Contains(answer.String(), `"hi"`) {
 		t.Errorf("%q, %v", answer.String(), err)
+	}
+	err = e.Pass(ctx, &engine.PassRequest{ID: "pass", Attempt: 1, Model: card.Name, Path: "/v1/chat/completions", Body: []byte(`{"cache_salt":"mine","messages":[]}`)}, func(*engine.PassPiece) error { return nil })
+	if f := (*fault.Error)(nil); !errors.As(err, &f) || f.Code != fault.Unimplemented || f.Param != "cache_salt" {
+		t.Errorf("a salt that the engine does not heed: %v", err)
 	}
 	if _, err := e.Preprocess(ctx, &engine.PreprocessRequest{Attempt: 1, Text: "x"}); fault.Of(err) != fault.Unimplemented {
 		t.Errorf("a prompt: %v", err)

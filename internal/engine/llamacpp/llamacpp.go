@@ -11,7 +11,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"path"
 	"slices"
@@ -25,20 +24,7 @@ import (
 )
 
 // Config says which server, and what is known here of its model.
-type Config struct {
-	Spec remote.Spec
-	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
-	// then requests are passed on, and the rest of what is known of the model is not needed.
-	Tokenizer engine.TokenizerRef
-	VocabSize int
-	// ContextLength is that of the checkpoint, for servers that do not say theirs; 0 if unknown.
-	ContextLength int
-	EOS           []kv.Token
-	Defaults      engine.Sampling
-	// ToolParser and ReasoningParser are those of the card.
-	ToolParser, ReasoningParser string
-	Log                         *slog.Logger // nil is none
-}
+type Config = remote.Opening
 
 // Engine is a llama.cpp server as an engine. Open it with [Open].
 type Engine struct {
@@ -70,8 +56,6 @@ const (
 	defaultBlock = 32
 	// defaultContext is the context of a server that does not say its own, nor is its model known.
 	defaultContext = 4096
-	// unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
-	unknownVocabulary = 1<<31 - 1
 )
 
 // probe finds out what a server is.
@@ -104,15 +88,11 @@ func (p *probe) warn(code, remedy, detail string) {
 // does nothing until Run. What does not fit together is an error that says what to set; what makes the
 // server serve worse than it could becomes a warning.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	cfg.Spec.EnsureDefaults()
-	if err := cfg.Spec.Validate(); err != nil {
+	if err := cfg.Prepare(); err != nil {
 		return nil, err
 	}
 	if !cfg.Spec.Events.IsZero() {
 		return nil, fmt.Errorf("the engine at %s: llama.cpp publishes no cache events; leave events out", cfg.Spec.URL.Host)
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &probe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
 	e, err := p.open(ctx)
@@ -139,6 +119,9 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d == nil {
+		card.Adapters = nil // requests that are passed on name none
+	}
 	passes, err := p.passes(ctx)
 	if err != nil {
 		return nil, err
@@ -152,10 +135,11 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	rc := remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Choices: remote.Apart, Legs: remote.ManyLegs,
 		Scrape: p.scraper(ctx), Alive: p.alive, Cache: source, Passes: passes,
-		Model: func(string) string { return p.model },
+		Model: func(string) string { return p.model }, Salts: remote.SaltsIgnored,
 	}
 	if d != nil { // a nil pointer in an interface is something
-		rc.Dialect, rc.Cached = d, remote.ReportsAll
+		rc.Dialect, rc.Cached = d, remote.ReportsEach
+		rc.NoReport = "take a newer llama.cpp: /completion should say timings.cache_n"
 	}
 	rc.Warnings = p.warnings
 	e.Base, err = remote.New(rc)
@@ -221,9 +205,8 @@ func (p *probe) card() (engine.Card, error) {
 	card := engine.Card{
 		Name: p.name(), Engine: "llamacpp", BlockSize: cmp.Or(cfg.Spec.BlockSize, defaultBlock), Ranks: 1,
 		ContextLength: cmp.Or(max(p.props.Defaults.Context, 0), cfg.ContextLength, defaultContext),
-		VocabSize:     cmp.Or(cfg.VocabSize, unknownVocabulary), EOS: cfg.EOS, Defaults: cfg.Defaults, Tokenizer: cfg.Tokenizer,
-		Numerics:   "llamacpp-" + p.props.Build + "-" + path.Base(p.props.Model),
-		ToolParser: cfg.ToolParser, ReasoningParser: cfg.ReasoningParser,
+		VocabSize:     cmp.Or(cfg.VocabSize, remote.UnknownVocabulary), EOS: cfg.EOS, Defaults: cfg.Defaults, Tokenizer: cfg.Tokenizer,
+		Numerics: "llamacpp-" + p.props.Build + "-" + path.Base(p.props.Model),
 	}
 	if card.Tokenizer.Kind == "" {
 		card.Tokenizer.Kind = "engine"
@@ -269,17 +252,7 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error)
 
 // passes returns which of clients' requests can be passed on.
 func (p *probe) passes(ctx context.Context) ([]string, error) {
-	var all []string
-	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages"} {
-		ok, err := p.client.Exists(ctx, path)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			all = append(all, path)
-		}
-	}
-	return all, nil
+	return p.client.Existing(ctx, "/v1/chat/completions", "/v1/completions", "/v1/messages")
 }
 
 // source returns the model of the engine's slots; a server that is not llama.cpp's own keeps one sequence

@@ -29,19 +29,9 @@ func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) 
 	if !e.native {
 		return nil, fault.New(fault.Unimplemented, "the engine makes no prompts: name the directory of its model with --model-path, and they are made here")
 	}
-	inside, done, err := e.Enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := &engine.Preprocessed{Attempt: req.Attempt}
-	if err := done(e.prompt(inside, req, chat, p)); err != nil {
-		return nil, err
-	}
-	card := e.Card()
-	if err := p.Validate(card.VocabSize); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return e.Prompt(ctx, req.Attempt, func(ctx context.Context, p *engine.Preprocessed) error {
+		return e.prompt(ctx, req, chat, p)
+	})
 }
 
 // prompt asks for the tokens and reads them into p.
@@ -69,16 +59,5 @@ func (e *Engine) prompt(ctx context.Context, req *engine.PreprocessRequest, chat
 	if err != nil {
 		return err
 	}
-	c := remote.NewCursor(answer)
-	for c.Open('{'); c.More('}'); {
-		if string(c.Key()) == "tokens" {
-			p.Tokens = c.Tokens(p.Tokens[:0])
-		} else {
-			c.Skip()
-		}
-	}
-	if c.End() != nil {
-		return &fault.Error{Code: fault.Unavailable, Message: "the engine answers a question for a prompt with what is none", Err: c.Err()}
-	}
-	return nil
+	return remote.ReadTokens(answer, p)
 }

@@ -99,9 +99,9 @@ func (c *Client) Read(ctx context.Context, call *Call, limit int64) ([]byte, err
 	return body, nil
 }
 
-// Exists reports whether the engine has a path that takes POST: it refuses an empty object
+// exists reports whether the engine has a path that takes POST: it refuses an empty object
 // there for what it lacks, not for the path.
-func (c *Client) Exists(ctx context.Context, path string) (bool, error) {
+func (c *Client) exists(ctx context.Context, path string) (bool, error) {
 	a, err := c.Do(ctx, &Call{Path: path, Body: []byte("{}")})
 	if err != nil {
 		return false, err
@@ -114,8 +114,8 @@ func (c *Client) Exists(ctx context.Context, path string) (bool, error) {
 	return true, nil
 }
 
-// EventStream reports whether the answer is a stream of server-sent events.
-func (a *Answer) EventStream() bool { return strings.HasPrefix(a.Type, "text/event-stream") }
+// eventStream reports whether the answer is a stream of server-sent events.
+func (a *Answer) eventStream() bool { return strings.HasPrefix(a.Type, "text/event-stream") }
 
 // Scrape reads an engine's metrics and calls take with their text, which is valid during the
 // call only.

@@ -94,6 +94,8 @@ type Part struct {
 	Tokens   []kv.Token
 	Logprobs []engine.Logprob
 	Top      []engine.TokenLogprob
+	// Alike is for a dialect to recognise events that are like the last one.
+	Alike Alike
 	// Slot is where an engine with slots is believed to serve it, -1 if that is unknown. Mixed says
 	// that it may meet a sequence of another salt there, so that it must reuse nothing.
 	Slot  int
@@ -110,8 +112,11 @@ type Part struct {
 	hasLast  bool
 	kept     []kv.Token // output up to now, if another call may follow
 	ticket   shadow.Ticket
-	guess    int // prompt tokens that the engine should have in its cache
+	guess    int // prompt tokens that the engine should have in its cache, or noGuess
 }
+
+// noGuess is the guess where nothing can be known.
+const noGuess = -1
 
 // parts divides the choices that are to be generated into calls.
 func (a *attempt) parts(how Choices) []*Part {
@@ -318,7 +323,7 @@ func (p *Part) Cached(n int) error {
 	}
 	p.counted = true
 	a.b.reports()
-	p.reported(n)
+	p.reported(min(n, len(a.req.Prompt)+len(p.Generated)))
 	if n = min(n, len(a.req.Prompt)); len(a.calls) > 0 && p != a.calls[0] {
 		a.beside = n // the first call computed the prompt for all: what it says counts
 		return nil
@@ -332,7 +337,7 @@ func (p *Part) Cached(n int) error {
 // reported compares the account with what was expected.
 func (p *Part) reported(n int) {
 	p.a.b.cache.reported(p, n)
-	if p == p.a.calls[0] {
+	if p == p.a.calls[0] && p.guess != noGuess {
 		p.a.b.ledger.note(p.guess, n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,12 +39,18 @@ type Config struct {
 	Choices Choices
 	// Legs says whether a choice may take several calls.
 	Legs Legs
-	// Cached says whether the engine reports cached tokens.
-	Cached Report
+	// Cached says whether the engine reports cached tokens, and Passed whether it does in answers to requests
+	// that are passed on; where that is ReportUnknown it is as Cached.
+	Cached, Passed Report
+	// NoReport is what to do about an engine that should report cached tokens and does not, for the warning;
+	// "" is without one.
+	NoReport string
 	// Scrape reads the engine's load into g, which is zero; nil if it tells none.
 	Scrape func(ctx context.Context, g *Gauges) error
 	// Alive asks whether the engine answers, and is the one that it was.
 	Alive func(ctx context.Context) error
+	// List asks which LoRA adapters the engine serves, ascending; nil if those of the card do not change.
+	List func(ctx context.Context) ([]string, error)
 	// Cache follows what the engine's cache does; nil reports it as always empty.
 	Cache Source
 	// Warnings are known from the beginning and do not end.
@@ -53,6 +60,8 @@ type Config struct {
 	Passes  []string
 	Model   func(lora string) string
 	Headers []string
+	// Salts says whether the engine heeds the cache_salt of what is passed on.
+	Salts Salts
 }
 
 // Choices says how the choices of a request are asked for.
@@ -80,6 +89,15 @@ func (c Choices) of(req *engine.Request) Choices {
 	return OneByOne
 }
 
+// Salts says whether an engine keeps the caches of clients apart by themselves.
+type Salts uint8
+
+// Whether it does.
+const (
+	SaltsHeeded  Salts = iota
+	SaltsIgnored       // who asks for it is refused
+)
+
 // Report says what an engine tells of cached tokens.
 type Report uint8
 
@@ -88,6 +106,7 @@ const (
 	ReportUnknown Report = iota // nobody knows yet: one that was seen settles it
 	ReportsAll                  // an answer without them means none
 	ReportsNever
+	ReportsEach // every answer has them, also if they are none: one without says nothing
 )
 
 // Gauges are an engine's own account of its load. Fields that it does not tell stay zero.
@@ -108,23 +127,27 @@ type Base struct {
 	load   *load
 	cache  *cache
 	ledger *ledger
-	ids    atomic.Uint64
-	stats  stats
+	// adapters are those of the card, as they are now.
+	adapters *adapters
+	ids      atomic.Uint64
+	stats    stats
 
 	mu struct {
 		sync.Mutex
 		cached Report
+		silent int // answers without cached tokens since the last one that had them
 	}
 }
 
 // Compile-time guards.
 var (
-	_ engine.Engine        = (*Base)(nil)
-	_ engine.KVSource      = (*Base)(nil)
-	_ engine.LoadSource    = (*Base)(nil)
-	_ engine.WarningSource = (*Base)(nil)
-	_ engine.AdapterSource = (*Base)(nil)
-	_ engine.Passer        = (*Base)(nil)
+	_ engine.Engine         = (*Base)(nil)
+	_ engine.KVSource       = (*Base)(nil)
+	_ engine.LoadSource     = (*Base)(nil)
+	_ engine.WarningSource  = (*Base)(nil)
+	_ engine.AdapterSource  = (*Base)(nil)
+	_ engine.AdapterWatcher = (*Base)(nil)
+	_ engine.Passer         = (*Base)(nil)
 )
 
 // New returns a Base that does nothing until Run.
@@ -147,19 +170,24 @@ func New(cfg Config) (*Base, error) {
 	b.load = newLoad(cfg.Card.BlockSize, cfg.Card.Blocks)
 	b.cache = newCache(cfg.Card.Blocks, cfg.Cache)
 	b.ledger = newLedger(cfg.Card.BlockSize)
+	b.adapters = newAdapters(cfg.Card.Adapters)
 	b.mu.cached = cfg.Cached
 	return b, nil
 }
 
-// Card describes the model served.
-func (b *Base) Card() engine.Card { return b.cfg.Card }
+// Card describes the model served, with the adapters that there are now.
+func (b *Base) Card() engine.Card {
+	card := b.cfg.Card
+	card.Adapters, _ = b.adapters.now()
+	return card
+}
 
 // Client returns the connection with the engine.
 func (b *Base) Client() *Client { return b.cfg.Client }
 
 // Run follows the engine's events and load, and whether it answers, until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
-	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache)
+	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters)
 	b.cache.stop()
 	b.cfg.Client.Close()
 	return nil
@@ -170,7 +198,10 @@ func (b *Base) Run(ctx context.Context) error {
 func (b *Base) Load() engine.Load { return b.load.now() }
 
 // Adapters returns those of the card's LoRA adapters that the engine has in its memory.
-func (b *Base) Adapters() []string { return b.load.adapters(b.cfg.Card.Adapters) }
+func (b *Base) Adapters() []string {
+	names, _ := b.adapters.now()
+	return b.load.adapters(names)
+}
 
 // WatchKV reports the engine's cache, as [engine.KVSource] says.
 func (b *Base) WatchKV(ctx context.Context, sink func([]kv.Event) error) error {
@@ -320,6 +351,9 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	}
 	if !answer.OK() {
 		defer answer.Close()
+		if p.Request.Salt.LoRA != "" && answer.Status == http.StatusNotFound {
+			b.adapters.missing()
+		}
 		return nil, answer.Refused()
 	}
 	return answer, nil
@@ -483,7 +517,10 @@ func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error
 func (b *Base) reports() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.cached = ReportsAll
+	b.mu.silent = 0
+	if b.mu.cached != ReportsEach {
+		b.mu.cached = ReportsAll
+	}
 }
 
 // unreported is what an answer without cached tokens means.
@@ -493,7 +530,35 @@ func (b *Base) unreported() int {
 	if b.mu.cached == ReportsAll {
 		return 0
 	}
+	b.mu.silent++
 	return engine.CachedUnknown
+}
+
+// unreportedPass is unreported of an answer to a request that was passed on.
+func (b *Base) unreportedPass() int {
+	switch b.cfg.Passed {
+	case ReportUnknown:
+		return b.unreported()
+	case ReportsAll:
+		return 0
+	}
+	return engine.CachedUnknown
+}
+
+// mute is how many answers in a row come without cached tokens until somebody should know.
+const mute = 3
+
+// noReport warns of an engine that does not report cached tokens.
+func (b *Base) noReport() []engine.Warning {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cfg.NoReport == "" || b.mu.silent < mute {
+		return nil
+	}
+	return []engine.Warning{{
+		Code: engine.WarnNoReport, Remedy: b.cfg.NoReport,
+		Detail: "the engine does not report cached tokens: what is predicted cannot be checked",
+	}}
 }
 
 // Warnings returns what is wrong now.
@@ -503,7 +568,7 @@ func (b *Base) Warnings() []engine.Warning {
 	case errors.Is(err, errAnother):
 		out = append(out, engine.Warning{
 			Code: engine.WarnUnreachable, Detail: "the engine at " + b.health.host + " is not the one that it was",
-			Remedy: "start this worker again",
+			Remedy: "if it is not opened again by itself, start this worker again",
 		})
 	case err != nil:
 		out = append(out, engine.Warning{
@@ -511,6 +576,7 @@ func (b *Base) Warnings() []engine.Warning {
 			Remedy: "see whether it runs, and whether this machine reaches it",
 		})
 	}
+	out = append(out, b.noReport()...)
 	out = append(out, b.load.warnings()...)
 	out = append(out, b.cache.warnings()...)
 	return append(out, b.ledger.warnings(b.cache.silent())...)

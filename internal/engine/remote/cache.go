@@ -21,7 +21,7 @@ type Source interface {
 	// knows reports whether begin says what of a call the engine should have cached; if not, that is
 	// found in the events.
 	knows() bool
-	// begin notes that p is sent. guess counts if the source knows.
+	// begin notes that p is sent. guess counts if the source knows, or is noGuess.
 	begin(p *Part, out []kv.Event) (guess int, events []kv.Event)
 	grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event
 	reported(p *Part, cached int, out []kv.Event) []kv.Event
@@ -118,7 +118,7 @@ func (c *cache) begin(p *Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	guess, events := c.src.begin(p, nil)
-	if !c.knows {
+	if !c.knows && guess != noGuess {
 		guess = c.depth(p)
 	}
 	p.guess = guess
@@ -182,6 +182,15 @@ type forgetter interface {
 func (c *cache) restarted() {
 	if src, ok := c.src.(forgetter); ok {
 		c.change(src.restarted)
+	}
+}
+
+// salted notes that a request of which the engine alone makes the tokens is sent under a salt.
+func (c *cache) salted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f, ok := c.src.(*feed); ok {
+		f.table.Salted(nil)
 	}
 }
 

@@ -131,9 +131,9 @@ func (f *feed) resume(c *confirmation, out []kv.Event) []kv.Event {
 	close(c.over)
 	for _, payload := range c.held {
 		if err := f.decode(payload); err != nil {
-			f.bad++
-			f.badAt = time.Now()
-			f.cfg.Log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten", "endpoint", f.cfg.Events.String(), "error", err)
+			if f.bad.happened() {
+				f.cfg.Log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten", "endpoint", f.cfg.Events.String(), "error", err)
+			}
 			out = f.table.Clear(out)
 			continue
 		}

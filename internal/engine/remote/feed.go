@@ -57,10 +57,9 @@ type feed struct {
 	decoder enginefeed.Decoder
 	batch   enginefeed.Batch
 	effects []enginefeed.Effect
-	unread  uint64    // readings of batches that failed
-	bad     uint64    // batches that cannot be read, however often they come
-	badAt   time.Time // when the last came
-	refused error     // why the last connection did not come about
+	unread  uint64 // readings of batches that failed
+	bad     mishap // batches that cannot be read
+	refused error  // why the last connection did not come about
 
 	confirming *confirmation // nil while nothing is in doubt
 	confirmed  uint64        // holes after which the engine said what it still has
@@ -222,13 +221,13 @@ func (f *feed) unreadable(i int, err error) {
 	instead, again := f.machine.Unreadable(f.now(), &e, nil)
 	log := f.cfg.Log.With("endpoint", f.cfg.Events.String(), "seq", e.Seq, "error", err)
 	if again {
-		log.Info("a batch of the engine's cache events cannot be read; it is asked for again")
+		log.Debug("a batch of the engine's cache events cannot be read; it is asked for again")
 		f.effects = append(f.effects[:i+1], instead...)
 		return
 	}
-	f.bad++
-	f.badAt = time.Now()
-	log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten")
+	if f.bad.happened() {
+		log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten")
+	}
 	f.effects = slices.Insert(f.effects, i+1, instead...)
 }
 
@@ -281,9 +280,21 @@ func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
 	}
 }
 
-func (f *feed) describe(out []kv.Event) []kv.Event                    { return f.table.Describe(out) }
-func (f *feed) knows() bool                                           { return false }
-func (f *feed) begin(*Part, []kv.Event) (int, []kv.Event)             { return 0, nil }
+func (f *feed) describe(out []kv.Event) []kv.Event { return f.table.Describe(out) }
+func (f *feed) knows() bool                        { return false }
+
+// begin tells the table of a salted prompt. Nothing is predicted of it unless events are known to tell of salts.
+func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
+	if p.Request.Salt.Namespace == "" {
+		return 0, out
+	}
+	f.table.Salted(p.Request.Prompt)
+	if !f.table.TellsSalts() {
+		return noGuess, out
+	}
+	return 0, out
+}
+
 func (f *feed) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
 func (f *feed) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
 func (f *feed) end(_ *Part, out []kv.Event) []kv.Event                { return out }
@@ -328,8 +339,12 @@ func (f *feed) warnings() []engine.Warning {
 	if h.Late && h.Unrepaired == 0 {
 		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it", "the engine's cache events were joined after their beginning: what it had cached before is unknown")
 	}
-	if f.bad > 0 && time.Since(f.badAt) < recent {
-		add(engine.WarnEventsBad, "report this with the engine's version", "%d batches of cache events could not be read", f.bad)
+	if f.bad.lately() {
+		add(engine.WarnEventsBad, "report this with the engine's version", "%d batches of cache events could not be read", f.bad.n)
+	}
+	if n := f.table.Saltless(); n > 0 {
+		add(engine.WarnMispredict, "upgrade it: vLLM 0.22 and later tell, and SGLang that says where it publishes",
+			"the engine's cache events do not tell of cache salts: salted prompts, and what begins as they do, are not routed by prefix (%d blocks so far)", n)
 	}
 	if err := f.table.Err(); err != nil {
 		add(engine.WarnBlockSize, "give --engine the block size of its events with block-size=N, or a multiple of it", "%v", err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/backoff"
 )
 
 // checkTimeout bounds one question whether the engine answers, and checkLeast and checkMost
@@ -29,7 +30,7 @@ var errAnother = errors.New("another engine")
 func Another(host, what string) error {
 	return &fault.Error{
 		Code: fault.Unavailable, Err: errAnother,
-		Message: "the engine at " + host + " serves " + what + " than when this worker began; start the worker again",
+		Message: "the engine at " + host + " serves " + what + " than when it was opened; if it is not opened again by itself, start the worker again",
 	}
 }
 
@@ -133,7 +134,7 @@ func (b *Base) watchHealth(ctx context.Context) {
 		}
 		wait := checkLeast
 		for b.health.down() != nil {
-			if pause(ctx, wait) != nil {
+			if backoff.Pause(ctx, wait) != nil {
 				return
 			}
 			wait = min(2*wait, checkMost)
@@ -155,15 +156,4 @@ func (b *Base) alive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	return b.cfg.Alive(ctx)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

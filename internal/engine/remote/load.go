@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/internal/backoff"
 	"penstock/internal/engine"
 )
 
@@ -195,7 +196,7 @@ func (b *Base) watchLoad(ctx context.Context) {
 		if b.health.down() == nil {
 			b.scrape(ctx)
 		}
-		if pause(ctx, scrapeBusy) != nil {
+		if backoff.Pause(ctx, scrapeBusy) != nil {
 			return
 		}
 		wait := scrapeIdle

@@ -42,10 +42,7 @@ func (b *Base) Pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 }
 
 func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*engine.PassPiece) error) error {
-	lora := ""
-	if slices.Contains(b.cfg.Card.Adapters, req.Model) {
-		lora = req.Model
-	}
+	lora := b.adapter(req.Model)
 	ask := ""
 	if req.Stream {
 		ask = askUsage(req.Path)
@@ -55,6 +52,11 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	sent, err := edit(body.B, req.Body, b.upstream(lora), ask)
 	if err != nil {
 		return fault.New(fault.Invalid, "%v", err)
+	}
+	if b.cfg.Salts == SaltsIgnored && (sent.salt != "" || req.Salt.Namespace != "") {
+		f := fault.New(fault.Unimplemented, "the engine of %.100q keeps no caches apart in requests that are passed on: ask without cache_salt, or name the model's files with --model-path", b.cfg.Card.Name)
+		f.Param = "cache_salt"
+		return f
 	}
 	body.B = sent.body
 	p := &passing{b: b, req: req, sink: sink, hide: sent.usage}
@@ -80,7 +82,7 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	if err := p.send(&engine.PassPiece{Accepted: true, Status: answer.Status, Type: answer.Type}); err != nil {
 		return err
 	}
-	if answer.OK() && answer.EventStream() {
+	if answer.OK() && answer.eventStream() {
 		err = p.stream(ctx, answer)
 	} else {
 		err = p.whole(ctx, answer)
@@ -111,6 +113,9 @@ func (b *Base) account(req *engine.PassRequest, salt kv.Salt) *Part {
 	a.flight = b.load.begin(a)
 	p := a.part([]int{0})
 	a.calls = []*Part{p}
+	if salt.Namespace != "" {
+		b.cache.salted()
+	}
 	if len(req.Prompt) > 0 {
 		b.cache.begin(p)
 	}
@@ -205,13 +210,16 @@ func (p *passing) learn(s *seen) {
 
 // last says that the answer is whole, and what was learned.
 func (p *passing) last() error {
-	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreported() == 0 {
+	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreportedPass() == 0 {
 		p.piece.Cached = 0
+	}
+	if prompt := p.piece.PromptTokens; prompt >= 0 { // more than all of it cannot have been cached
+		p.piece.Cached = min(p.piece.Cached, prompt)
 	}
 	p.part.a.choices[0].over = engine.FinishStop
 	p.part.a.flight.whole = true
 	if p.piece.Cached >= 0 && len(p.req.Prompt) > 0 {
-		p.part.reported(p.piece.Cached)
+		p.part.reported(min(p.piece.Cached, len(p.req.Prompt)))
 	}
 	p.piece.Last = true
 	return p.send(&p.piece)

@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/enginefeed"
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/engine"
 )
 
@@ -39,9 +40,9 @@ type Pulled struct {
 	batch   enginefeed.Batch
 
 	// The cache's lock guards these and the table, once it runs.
-	batches, bad, lost uint64
-	badAt, lostAt      time.Time
-	failing            error // why the last question had no answer
+	batches   uint64
+	bad, lost mishap // answers that cannot be read, or say that events are missing
+	failing   error  // why the last question had no answer
 }
 
 // PulledEvents returns the source of an engine that is asked for its cache events.
@@ -77,15 +78,15 @@ func (p *Pulled) take(body []byte, out []kv.Event) []kv.Event {
 	p.batch.Events = p.batch.Events[:0]
 	lost, err := p.decoder.Decode(body, &p.batch)
 	if err != nil {
-		p.bad++
-		p.badAt = time.Now()
-		p.cfg.Log.Warn("the engine's cache events cannot be read; what was known of its cache is forgotten", "error", err)
+		if p.bad.happened() {
+			p.cfg.Log.Warn("the engine's cache events cannot be read; what was known of its cache is forgotten", "error", err)
+		}
 		return p.table.Clear(out)
 	}
 	if lost {
-		p.lost++
-		p.lostAt = time.Now()
-		p.cfg.Log.Warn("cache events of the engine are missing; what was known of its cache is forgotten")
+		if p.lost.happened() {
+			p.cfg.Log.Warn("cache events of the engine are missing; what was known of its cache is forgotten")
+		}
 		out = p.table.Clear(out)
 	}
 	if len(p.batch.Events) > 0 {
@@ -96,7 +97,7 @@ func (p *Pulled) take(body []byte, out []kv.Event) []kv.Event {
 
 func (p *Pulled) run(ctx context.Context, c *cache) {
 	for wait := pullBusy; ; {
-		if pause(ctx, wait) != nil {
+		if backoff.Pause(ctx, wait) != nil {
 			return
 		}
 		body, err := p.ask(ctx)
@@ -128,7 +129,7 @@ func (p *Pulled) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return
 func (p *Pulled) end(_ *Part, out []kv.Event) []kv.Event                { return out }
 
 func (p *Pulled) stats(s *Stats) {
-	s.Batches, s.Unreadable, s.Unrepaired, s.Connected = p.batches, p.bad, p.lost, p.failing == nil
+	s.Batches, s.Unreadable, s.Unrepaired, s.Connected = p.batches, p.bad.n, p.lost.n, p.failing == nil
 }
 
 func (p *Pulled) warnings() []engine.Warning {
@@ -138,13 +139,13 @@ func (p *Pulled) warnings() []engine.Warning {
 			Code: engine.WarnNoEvents, Detail: "the engine's cache events cannot be asked for: " + Clean(p.failing.Error()), Remedy: "see whether it runs",
 		})
 	}
-	if p.lost > 0 && time.Since(p.lostAt) < recent {
+	if p.lost.lately() {
 		out = append(out, engine.Warning{
 			Code: engine.WarnEventsLost, Detail: "cache events of the engine are missing: what was cached before is unknown",
 			Remedy: "see that nobody else asks the engine for its cache events, and raise its event_buffer_max_size",
 		})
 	}
-	if p.bad > 0 && time.Since(p.badAt) < recent {
+	if p.bad.lately() {
 		out = append(out, engine.Warning{Code: engine.WarnEventsBad, Detail: "cache events of the engine could not be read", Remedy: "report this with the engine's version"})
 	}
 	if err := p.table.Err(); err != nil {

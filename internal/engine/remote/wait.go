@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/backoff"
 )
 
 // The times between two questions to an engine that is loading, and between two lines in
@@ -38,7 +39,7 @@ func Await(ctx context.Context, spec *Spec, log *slog.Logger, ask func(context.C
 			said = time.Now()
 			log.Info("waiting for the engine", "engine", spec.URL.Host, "for", time.Since(began).Round(time.Second), "error", err)
 		}
-		if perr := pause(ctx, wait); perr != nil {
+		if perr := backoff.Pause(ctx, wait); perr != nil {
 			return fmt.Errorf("%w (the engine: %w)", perr, err)
 		}
 	}

@@ -3,6 +3,7 @@ package sglang
 import (
 	"encoding/json"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"penstock/core/kv"
@@ -77,7 +78,9 @@ sglang:token_usage{model_name="m",tp_rank="0",dp_rank="0"} 0.25
 sglang:token_usage_other{dp_rank="0"} 7
 `)
 	var g remote.Gauges
-	(&scraper{rank: 0, adapters: []string{"a"}}).read(text, &g)
+	var listed atomic.Pointer[[]string]
+	listed.Store(&[]string{"a"})
+	(&scraper{rank: 0, adapters: &listed}).read(text, &g)
 	if g.Running != 3 || g.Waiting != 2 || g.Usage != 0.25 || !slices.Equal(g.Adapters, []string{"a"}) {
 		t.Errorf("%+v", g)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
@@ -13,12 +14,12 @@ import (
 type scraper struct {
 	client   *remote.Client
 	rank     int // -1 is all
-	adapters []string
+	adapters *atomic.Pointer[[]string]
 }
 
 // scraper returns how the engine tells its load, nil if it does not.
-func (p *probe) scraper(ctx context.Context, adapters []string) (func(context.Context, *remote.Gauges) error, error) {
-	s := &scraper{client: p.client, rank: p.cfg.Spec.Rank, adapters: adapters}
+func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gauges) error, error) {
+	s := &scraper{client: p.client, rank: p.cfg.Spec.Rank, adapters: &p.listed}
 	var g remote.Gauges
 	err := s.loads(ctx, &g)
 	switch {
@@ -55,7 +56,7 @@ func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
 		g.Waiting += max(l.Waiting, 0)
 		g.Usage = max(g.Usage, min(l.Usage, 1))
 	}
-	g.Adapters = s.adapters
+	g.Adapters = *s.adapters.Load()
 	return nil
 }
 
@@ -80,5 +81,5 @@ func (s *scraper) read(text []byte, g *remote.Gauges) {
 			g.Usage = max(g.Usage, min(m.Value, 1))
 		}
 	})
-	g.Adapters = s.adapters
+	g.Adapters = *s.adapters.Load()
 }

@@ -220,3 +220,28 @@ func TestSnapshot(t *testing.T) {
 		})
 	}
 }
+
+// TestPassesAdapters: what is passed on to an adapter is answered by the adapter, not by the model.
+func TestPassesAdapters(t *testing.T) {
+	s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.Adapters = []mimic.Adapter{{Name: "poet", Path: "/poet"}} })
+	cfg := config(t, s, card)
+	cfg.Spec.Mode = remote.ModePass
+	e := opened(t, cfg)
+	ctx := enginetest.Start(t, e)
+	body := fmt.Sprintf(`{"model":"poet","prompt":%q,"max_tokens":1}`, strings.Repeat("a long prompt of several blocks ", 8))
+	for i, want := range []struct {
+		model string
+		again bool
+	}{{"tiny", false}, {"poet", false}, {"poet", true}, {"tiny", true}} {
+		cached := 0
+		err := e.Pass(ctx, &engine.PassRequest{ID: "p", Attempt: 1, Model: want.model, Path: "/v1/completions", Body: []byte(body)}, func(p *engine.PassPiece) error {
+			if p.Last {
+				cached = p.Cached
+			}
+			return nil
+		})
+		if err != nil || (cached > 0) != want.again {
+			t.Errorf("request %d, of %s: %d cached, %v", i, want.model, cached, err)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package sglang
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -25,25 +24,15 @@ func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) 
 	if err != nil {
 		return nil, err
 	}
-	inside, done, err := e.Enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := &engine.Preprocessed{Attempt: req.Attempt}
-	if err := done(e.tokenize(inside, body, len(req.Chat) > 0, p)); err != nil {
-		return nil, err
-	}
-	card := e.Card()
-	if err := p.Validate(card.VocabSize); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return e.Prompt(ctx, req.Attempt, func(ctx context.Context, p *engine.Preprocessed) error {
+		return e.tokenize(ctx, body, len(req.Chat) > 0, p)
+	})
 }
 
 // question returns the body that asks for the tokens of a request.
 func (e *Engine) question(req *engine.PreprocessRequest) ([]byte, error) {
 	model := e.model
-	if card := e.Card(); slices.Contains(card.Adapters, req.Model) {
+	if card := e.Card(); req.Model != "" && !card.Names(req.Model) {
 		model = req.Model
 	}
 	body := strictjson.AppendString([]byte(`{"model":`), model)
@@ -80,18 +69,7 @@ func (e *Engine) tokenize(ctx context.Context, body []byte, chat bool, p *engine
 	if err != nil {
 		return err
 	}
-	c := remote.NewCursor(text)
-	for c.Open('{'); c.More('}'); {
-		if string(c.Key()) == "tokens" {
-			p.Tokens = c.Tokens(p.Tokens[:0])
-		} else {
-			c.Skip()
-		}
-	}
-	if c.End() != nil {
-		return &fault.Error{Code: fault.Unavailable, Message: "the engine answers a question for a prompt with what is none", Err: c.Err()}
-	}
-	return nil
+	return remote.ReadTokens(text, p)
 }
 
 func noPrompts() error {

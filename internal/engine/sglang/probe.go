@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync/atomic"
 
 	"penstock/core/fault"
 	"penstock/internal/engine"
@@ -18,7 +19,8 @@ type probe struct {
 
 	model    string // the first name that it serves
 	adapters []string
-	length   int // max_model_len; 0 if it is not said
+	listed   atomic.Pointer[[]string] // the adapters as they are now
+	length   int                      // max_model_len; 0 if it is not said
 	server   serverInfo
 	warnings []engine.Warning
 }
@@ -38,6 +40,8 @@ type serverInfo struct {
 	MaxTotalTokens    int       `json:"max_total_num_tokens"`
 	DisableRadixCache bool      `json:"disable_radix_cache"`
 	EnableMetrics     bool      `json:"enable_metrics"`
+	CacheReport       bool      `json:"enable_cache_report"`
+	EnableLoRA        bool      `json:"enable_lora"`
 	GrammarBackend    string    `json:"grammar_backend"`
 	KVEvents          *kvEvents `json:"kv_events"`
 	States            []struct {
@@ -81,29 +85,59 @@ func (p *probe) tokenRoom() int {
 	return 0
 }
 
+// models is the answer of /v1/models.
+type models struct {
+	Data []struct {
+		ID     string `json:"id"`
+		Parent string `json:"parent"`
+		Length int    `json:"max_model_len"`
+	} `json:"data"`
+}
+
+func (m *models) read(ctx context.Context, client *remote.Client) error {
+	return client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
+}
+
+// adapters returns the names of the LoRA adapters, ascending.
+func (m *models) adapters() (names []string) {
+	for _, d := range m.Data {
+		if d.Parent != "" {
+			names = append(names, d.ID)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// lister returns how to ask which adapters there are; nil if the server takes none.
+func (p *probe) lister() func(context.Context) ([]string, error) {
+	if len(p.adapters) == 0 && !p.server.EnableLoRA {
+		return nil
+	}
+	return func(ctx context.Context) ([]string, error) {
+		var now models
+		if err := now.read(ctx, p.client); err != nil {
+			return nil, err
+		}
+		names := now.adapters()
+		p.listed.Store(&names)
+		return names, nil
+	}
+}
+
 // findModel reads which model is served, and its adapters.
 func (p *probe) findModel(ctx context.Context) error {
-	var models struct {
-		Data []struct {
-			ID     string `json:"id"`
-			Parent string `json:"parent"`
-			Length int    `json:"max_model_len"`
-		} `json:"data"`
-	}
-	if err := p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, &models); err != nil {
+	var all models
+	if err := all.read(ctx, p.client); err != nil {
 		return err
 	}
-	p.model, p.adapters = "", nil
-	for _, m := range models.Data {
-		switch {
-		case m.Parent != "":
-			p.adapters = append(p.adapters, m.ID)
-		case p.model == "":
+	p.model, p.adapters = "", all.adapters()
+	p.listed.Store(&p.adapters)
+	for _, m := range all.Data {
+		if m.Parent == "" && p.model == "" {
 			p.model, p.length = m.ID, m.Length
 		}
 	}
-	slices.Sort(p.adapters)
-	p.adapters = slices.Compact(p.adapters)
 	if p.model == "" {
 		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
 	}

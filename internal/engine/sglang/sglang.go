@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -22,20 +21,7 @@ import (
 )
 
 // Config says which server, and what is known here of its model.
-type Config struct {
-	Spec remote.Spec
-	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
-	// then requests are passed on, and the rest of what is known of the model is not needed.
-	Tokenizer engine.TokenizerRef
-	VocabSize int
-	// ContextLength is that of the checkpoint, for engines that do not say theirs; 0 if unknown.
-	ContextLength int
-	EOS           []kv.Token
-	Defaults      engine.Sampling
-	// ToolParser and ReasoningParser are those of the card.
-	ToolParser, ReasoningParser string
-	Log                         *slog.Logger // nil is none
-}
+type Config = remote.Opening
 
 // Engine is one data-parallel rank of an SGLang server.
 type Engine struct {
@@ -46,14 +32,15 @@ type Engine struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine        = (*Engine)(nil)
-	_ engine.KVSource      = (*Engine)(nil)
-	_ engine.LoadSource    = (*Engine)(nil)
-	_ engine.WarningSource = (*Engine)(nil)
-	_ engine.AdapterSource = (*Engine)(nil)
-	_ engine.Preprocessor  = (*Engine)(nil)
-	_ engine.Passer        = (*Engine)(nil)
-	_ remote.Dialect       = (*dialect)(nil)
+	_ engine.Engine         = (*Engine)(nil)
+	_ engine.KVSource       = (*Engine)(nil)
+	_ engine.LoadSource     = (*Engine)(nil)
+	_ engine.WarningSource  = (*Engine)(nil)
+	_ engine.AdapterSource  = (*Engine)(nil)
+	_ engine.AdapterWatcher = (*Engine)(nil)
+	_ engine.Preprocessor   = (*Engine)(nil)
+	_ engine.Passer         = (*Engine)(nil)
+	_ remote.Dialect        = (*dialect)(nil)
 )
 
 // dialect speaks /generate.
@@ -71,12 +58,8 @@ const defaultBlock = 32
 // does nothing until Run. What does not fit together is an error that says what to set; what makes the
 // server serve worse than it could becomes a warning.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	cfg.Spec.EnsureDefaults()
-	if err := cfg.Spec.Validate(); err != nil {
+	if err := cfg.Prepare(); err != nil {
 		return nil, err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &probe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
 	e, err := p.open(ctx)
@@ -111,23 +94,38 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	scrape, err := p.scraper(ctx, card.Adapters)
+	scrape, err := p.scraper(ctx)
 	if err != nil {
 		return nil, err
 	}
 	card.Guided = d != nil && p.server.GrammarBackend != "none"
+	passed := p.passed(d != nil)
 	e := &Engine{model: p.model, client: p.client}
 	e.Base, err = remote.New(remote.Config{
-		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Dialect: d, Cached: remote.ReportsAll,
-		Scrape: scrape, Alive: p.alive, Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
+		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Dialect: d, Cached: remote.ReportsEach, Passed: passed,
+		NoReport: "take a newer SGLang: /generate should say meta_info.cached_tokens",
+		Scrape:   scrape, Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
 	})
 	return e, err
 }
 
-// upstream is what the server calls the model of a request: an adapter by its own name.
+// passed is what the engine's OpenAI API says of cached tokens: nothing unless it was told to, and then
+// nothing where there are none. Where that is all there is, it is warned of.
+func (p *probe) passed(tokens bool) remote.Report {
+	switch {
+	case p.server.CacheReport:
+		return remote.ReportsAll
+	case !tokens && !p.server.DisableRadixCache:
+		p.warn(engine.WarnNoReport, "start SGLang with --enable-cache-report", "the engine does not report cached tokens in answers to requests that are passed on: what is predicted cannot be checked")
+	}
+	return remote.ReportsNever
+}
+
+// upstream is what the server's OpenAI API calls the model of a request: an adapter behind the model's own
+// name. By the adapter's name alone it would answer with the model.
 func (e *Engine) upstream(lora string) string {
 	if lora != "" {
-		return lora
+		return e.model + ":" + lora
 	}
 	return e.model
 }
@@ -150,9 +148,6 @@ func (p *probe) alive(ctx context.Context) error {
 	return nil
 }
 
-// unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
-const unknownVocabulary = 1<<31 - 1
-
 // card describes the model served.
 func (p *probe) card() (engine.Card, error) {
 	size, err := p.blockSize()
@@ -162,10 +157,9 @@ func (p *probe) card() (engine.Card, error) {
 	cfg := p.cfg
 	card := engine.Card{
 		Name: cmp.Or(cfg.Spec.Name, p.model), Engine: "sglang", BlockSize: size, Ranks: 1,
-		ContextLength: cmp.Or(p.window(), cfg.ContextLength), VocabSize: cmp.Or(cfg.VocabSize, unknownVocabulary),
+		ContextLength: cmp.Or(p.window(), cfg.ContextLength), VocabSize: cmp.Or(cfg.VocabSize, remote.UnknownVocabulary),
 		EOS: cfg.EOS, Defaults: cfg.Defaults, Adapters: p.adapters, Tokenizer: cfg.Tokenizer,
-		Numerics:   "sglang-" + p.server.Version + "-" + p.server.ModelPath,
-		ToolParser: cfg.ToolParser, ReasoningParser: cfg.ReasoningParser,
+		Numerics: "sglang-" + p.server.Version + "-" + p.server.ModelPath,
 	}
 	if card.Name != p.model {
 		card.Aliases = []string{p.model}
@@ -226,17 +220,7 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (remote.Dialect, 
 
 // passes returns which of clients' requests can be passed on.
 func (p *probe) passes(ctx context.Context) ([]string, error) {
-	var all []string
-	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"} {
-		ok, err := p.client.Exists(ctx, path)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			all = append(all, path)
-		}
-	}
-	return all, nil
+	return p.client.Existing(ctx, "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 }
 
 // source returns what follows the engine's cache: its events, else a model of it.

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -21,20 +20,7 @@ import (
 )
 
 // Config says which server, and what is known here of its model.
-type Config struct {
-	Spec remote.Spec
-	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
-	// then requests are passed on, and the rest of what is known of the model is not needed.
-	Tokenizer engine.TokenizerRef
-	VocabSize int
-	// ContextLength is that of the checkpoint: most versions do not say theirs. 0 if unknown.
-	ContextLength int
-	EOS           []kv.Token
-	Defaults      engine.Sampling
-	// ToolParser and ReasoningParser are those of the card.
-	ToolParser, ReasoningParser string
-	Log                         *slog.Logger // nil is none
-}
+type Config = remote.Opening
 
 // Engine is a trtllm-serve as an engine. Open it with [Open].
 type Engine struct{ *remote.Base }
@@ -60,8 +46,6 @@ const (
 	defaultBlock = 32
 	// defaultContext is the context of a server that does not say its own, nor is its model known.
 	defaultContext = 4096
-	// unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
-	unknownVocabulary = 1<<31 - 1
 
 	pathCompletions = "/v1/completions"
 	pathEvents      = "/kv_cache_events"
@@ -90,12 +74,8 @@ func (p *probe) warn(code, remedy, detail string) {
 // A server that does not publish cache events is asked for them, which takes them away from anybody
 // else who asks.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	cfg.Spec.EnsureDefaults()
-	if err := cfg.Spec.Validate(); err != nil {
+	if err := cfg.Prepare(); err != nil {
 		return nil, err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &probe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
 	e, err := p.open(ctx)
@@ -121,7 +101,8 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	}
 	rc := remote.Config{
 		Spec: p.cfg.Spec, Client: p.client, Log: p.cfg.Log, Scrape: scrape, Alive: p.alive,
-		Model: func(string) string { return p.model },
+		Model:    func(string) string { return p.model },
+		NoReport: "take a newer TensorRT-LLM: usage should say prompt_tokens_details.cached_tokens",
 	}
 	d, err := p.tokens(ctx, &card)
 	if err != nil {
@@ -175,10 +156,9 @@ func (p *probe) card() (engine.Card, error) {
 	cfg := p.cfg
 	card := engine.Card{
 		Name: cmp.Or(cfg.Spec.Name, p.model), Engine: "trtllm", BlockSize: size, Ranks: 1,
-		ContextLength: cmp.Or(p.length, cfg.ContextLength, defaultContext), VocabSize: cmp.Or(cfg.VocabSize, unknownVocabulary),
+		ContextLength: cmp.Or(p.length, cfg.ContextLength, defaultContext), VocabSize: cmp.Or(cfg.VocabSize, remote.UnknownVocabulary),
 		EOS: cfg.EOS, Defaults: cfg.Defaults, Tokenizer: cfg.Tokenizer,
-		Numerics:   "trtllm-" + p.version + "-" + p.model,
-		ToolParser: cfg.ToolParser, ReasoningParser: cfg.ReasoningParser,
+		Numerics: "trtllm-" + p.version + "-" + p.model,
 	}
 	if card.Tokenizer.Kind == "" {
 		card.Tokenizer.Kind = "engine"
@@ -244,17 +224,7 @@ func (p *probe) guides(ctx context.Context) bool {
 
 // passes returns which of clients' requests can be passed on.
 func (p *probe) passes(ctx context.Context) ([]string, error) {
-	var all []string
-	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/responses"} {
-		ok, err := p.client.Exists(ctx, path)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			all = append(all, path)
-		}
-	}
-	return all, nil
+	return p.client.Existing(ctx, "/v1/chat/completions", "/v1/completions", "/v1/responses")
 }
 
 // source returns what follows the engine's cache: what it publishes, else what it hands out, else a

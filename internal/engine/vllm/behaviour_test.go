@@ -8,8 +8,10 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -204,6 +206,33 @@ func TestFeedIsGarbled(t *testing.T) {
 		t.Errorf("warnings %v", w)
 	}
 	if s := r.Stats(); s.Unreadable != 1 || s.Repeated == 0 || s.Unrepaired != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestEventsWithoutSalts: a server whose events do not tell of salts, as in 2025, does not have its salted blocks taken for
+// others, nor do salted prompts look mispredicted; it is warned of.
+func TestEventsWithoutSalts(t *testing.T) {
+	r := run(t, func(c *mimic.Config) { c.Dialect, c.Features.ExtraKeys = mimic.VLLMLegacy, mimic.Off }, nil)
+	salted := request(1, 100, 4)
+	salted.Salt.Namespace = "tenant"
+	for _, want := range []int{0, 96} {
+		if got := r.cached(t, salted); got != want {
+			t.Errorf("salted: %d tokens cached, want %d", got, want)
+		}
+	}
+	r.cached(t, request(2, 100, 4))
+	r.knows(t, 2+6)
+	if got := r.cached(t, request(1, 100, 4)); got != 0 {
+		t.Errorf("without the salt: %d tokens cached", got)
+	}
+	if got := r.cached(t, request(2, 100, 4)); got != 96 {
+		t.Errorf("another prompt: %d tokens cached, want 96", got)
+	}
+	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnMispredict}) {
+		t.Errorf("warnings %v", w)
+	}
+	if s := r.Stats(); s.Apart != 0 || s.Predicted != 96 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -442,5 +471,50 @@ func TestPass(t *testing.T) {
 		if s := data.String(); !strings.HasSuffix(s, "data: [DONE]\n\n") || strings.Contains(s, `"prompt_tokens"`) {
 			t.Errorf("the client gets %s", s)
 		}
+	}
+}
+
+// TestStorm: requests that are given up at every moment, while connections break, leave nothing behind: no load,
+// no goroutine (TestMain), no connection, and an engine that serves.
+func TestStorm(t *testing.T) {
+	r := run(t, nil, nil)
+	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultDisconnect, Probability: 0.2, After: 3}); err != nil {
+		t.Fatal(err)
+	}
+	gate := make(chan struct{}, 64)
+	var wg sync.WaitGroup
+	for i := range 600 {
+		gate <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-gate }()
+			ctx, cancel := context.WithCancel(r.ctx)
+			defer cancel()
+			req, seen, pos := request(uint64(i%9), 40+i%30, 24), 0, 0
+			if i%5 == 0 {
+				cancel()
+			}
+			_ = r.Generate(ctx, req, func(d *engine.Delta) error {
+				if d.Pos != pos && !d.Accepted {
+					t.Errorf("request %d: tokens at %d after %d", i, d.Pos, pos)
+				}
+				pos += len(d.Tokens)
+				if seen++; seen > i%8 {
+					cancel()
+				}
+				return nil
+			})
+			if pos > 24 {
+				t.Errorf("request %d: %d tokens", i, pos)
+			}
+		})
+	}
+	wg.Wait()
+	_ = r.server.Faults().Set()
+	for slices.Contains(codes(r.Warnings()), engine.WarnUnreachable) {
+		runtime.Gosched()
+	}
+	enginetest.MustGenerate(t, r.ctx, r.Engine, request(1, 40, 8))
+	if l := r.Load(); l.PrefillTokens != 0 {
+		t.Errorf("left in the account: %+v", l)
 	}
 }

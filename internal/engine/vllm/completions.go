@@ -72,17 +72,26 @@ func event(p *remote.Part, data []byte, logprobs logprobForm) error {
 	if string(data) == done {
 		return io.EOF
 	}
+	if p.Request.Logprobs < 0 {
+		if choice, tokens, ok := p.Alike.Read(data, p.Tokens[:0]); ok {
+			p.Tokens = tokens
+			return p.Deliver(choice, tokens, nil, engine.NotFinished)
+		}
+	}
 	c := remote.NewCursor(data)
-	cached := engine.CachedUnknown
+	cached, plain, choice := engine.CachedUnknown, true, noChoice
+	p.Alike.Begin()
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "choices":
-			if err := choices(&c, p, logprobs); err != nil {
+			plain = plain && choice == noChoice // it comes once
+			var err error
+			if choice, err = choices(&c, p, logprobs); err != nil {
 				return err
 			}
 		case "usage":
 			if !c.Null() {
-				cached = usage(&c)
+				cached, plain = usage(&c), false
 			}
 		case "error":
 			if !c.Null() {
@@ -95,18 +104,27 @@ func event(p *remote.Part, data []byte, logprobs logprobForm) error {
 	if c.End() != nil {
 		return engine.Broken("an event that is no JSON of its API", c.Err())
 	}
+	if plain && choice >= 0 {
+		p.Alike.Learn(data, choice)
+	}
 	if cached >= 0 {
 		return p.Cached(cached)
 	}
 	return nil
 }
 
-// choices reads the choices of a chunk and delivers each.
-func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) error {
+// noChoice is in place of the number of a chunk's choice, if it has not one that goes on.
+const noChoice = -1
+
+// choices reads the choices of a chunk and delivers each. If there is one, and it goes on, its
+// number is returned.
+func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) (only int, err error) {
+	only = noChoice
 	if c.Null() {
-		return nil
+		return only, nil
 	}
-	for c.Open('['); c.More(']'); {
+	n := 0
+	for c.Open('['); c.More(']'); n++ {
 		index := int64(0)
 		var reason []byte
 		p.Tokens, p.Logprobs, p.Top = p.Tokens[:0], p.Logprobs[:0], p.Top[:0]
@@ -117,8 +135,14 @@ func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) error {
 				index = c.Int()
 			case "token_ids":
 				if !c.Null() {
+					from := c.Pos()
 					p.Tokens, ids = c.Tokens(p.Tokens), true
+					p.Alike.IDs(from, c.Pos())
 				}
+			case "text":
+				from := c.Pos()
+				c.Skip()
+				p.Alike.Text(from, c.Pos())
 			case "finish_reason":
 				reason = c.Raw()
 			case "logprobs":
@@ -130,20 +154,26 @@ func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) error {
 			}
 		}
 		if c.Err() != nil {
-			return engine.Broken("an event that is no JSON of its API", c.Err())
+			return only, engine.Broken("an event that is no JSON of its API", c.Err())
 		}
 		finish, err := finishOf(reason)
 		if err != nil {
-			return err
+			return only, err
 		}
 		if !ids && finish == engine.NotFinished {
 			continue // an old version, which gives text alone: what is missing shows at the end
 		}
 		if err := p.Deliver(int(index), p.Tokens, aligned(p), finish); err != nil {
-			return err
+			return only, err
+		}
+		if only = noChoice; n == 0 && finish == engine.NotFinished {
+			only = int(index)
 		}
 	}
-	return nil
+	if n != 1 {
+		only = noChoice
+	}
+	return only, nil
 }
 
 // aligned returns the log-probabilities of p.Tokens, each with its token's id.

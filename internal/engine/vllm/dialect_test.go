@@ -258,7 +258,7 @@ vllm:lora_requests_info{max_lora="1",running_lora_adapters="ad, b",waiting_lora_
 	}
 	var c, other cacheConfig
 	c.take(text, 0)
-	if want := (cacheConfig{found: true, blockSize: 32, blocks: 64, caching: "True"}); c != want {
+	if want := (cacheConfig{found: true, blockSize: 32, blocks: 64, caching: "True", lora: true}); c != want {
 		t.Errorf("%+v", c)
 	}
 	other.take(bytes.ReplaceAll(text, []byte(`hash_block_size="None"`), []byte(`hash_block_size="64"`)), 0)

@@ -25,25 +25,15 @@ func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) 
 	if err != nil {
 		return nil, err
 	}
-	inside, done, err := e.Enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := &engine.Preprocessed{Attempt: req.Attempt}
-	if err := done(e.render(inside, path, body, p)); err != nil {
-		return nil, err
-	}
-	card := e.Card()
-	if err := p.Validate(card.VocabSize); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return e.Prompt(ctx, req.Attempt, func(ctx context.Context, p *engine.Preprocessed) error {
+		return e.render(ctx, path, body, p)
+	})
 }
 
 // tokenize returns what to ask for the tokens of a request.
 func (e *Engine) tokenize(req *engine.PreprocessRequest) (path string, body []byte, err error) {
 	model := e.model
-	if card := e.Card(); slices.Contains(card.Adapters, req.Model) {
+	if card := e.Card(); req.Model != "" && !card.Names(req.Model) {
 		model = req.Model
 	}
 	body = append(body, `{"model":`...)

@@ -3,7 +3,6 @@ package vllm
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -34,9 +33,6 @@ func passed() []string {
 // defaultBlockSize is what a server is taken to have that does not tell, where it matters little.
 const defaultBlockSize = 16
 
-// unknownVocabulary is the vocabulary of a model whose tokenizer is not here.
-const unknownVocabulary = 1<<31 - 1
-
 // probe finds out what a server is.
 type probe struct {
 	cfg    *Config
@@ -55,7 +51,6 @@ type probe struct {
 	dialect  remote.Dialect // nil: no tokens
 	choices  remote.Choices
 	cached   remote.Report
-	passes   []string
 	warnings []engine.Warning
 }
 
@@ -67,12 +62,8 @@ type endpoint struct {
 
 // newProbe returns what asks the server of cfg.
 func newProbe(cfg *Config) (*probe, error) {
-	cfg.Spec.EnsureDefaults()
-	if err := cfg.Spec.Validate(); err != nil {
+	if err := cfg.Prepare(); err != nil {
 		return nil, err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &probe{cfg: cfg, client: remote.NewClient(&cfg.Spec), pinned: pin(&cfg.Spec), engine: &Engine{}}
 	p.endpoints = []endpoint{
@@ -99,6 +90,31 @@ func (m *models) read(ctx context.Context, client *remote.Client) error {
 	return client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
 }
 
+func (m *servedModel) isAdapter() bool { return m.Parent != nil && *m.Parent != "" }
+
+// adapters returns the names of the LoRA adapters, ascending.
+func (m *models) adapters() (names []string) {
+	for i := range m.Data {
+		if m.Data[i].isAdapter() {
+			names = append(names, m.Data[i].ID)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// lister returns how to ask which adapters there are; nil if the server takes none.
+func (p *probe) lister() func(context.Context) ([]string, error) {
+	if len(p.adapters) == 0 && !p.cache.lora {
+		return nil
+	}
+	return func(ctx context.Context) ([]string, error) {
+		var now models
+		err := now.read(ctx, p.client)
+		return now.adapters(), err
+	}
+}
+
 // cacheConfig is what a server says of its cache in its metrics.
 type cacheConfig struct {
 	read      bool
@@ -107,6 +123,7 @@ type cacheConfig struct {
 	own       int // tokens in a block of the engine, which ours is a multiple of
 	blocks    int
 	caching   string // "True", "False" or ""
+	lora      bool   // it can have LoRA adapters
 }
 
 func (p *probe) warn(code, remedy, format string, args ...any) {
@@ -129,10 +146,11 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err := p.findTokens(ctx, &card); err != nil {
 		return nil, err
 	}
-	if err := p.findPasses(ctx); err != nil {
+	passes, err := p.client.Existing(ctx, passed()...)
+	if err != nil {
 		return nil, err
 	}
-	if p.dialect == nil && len(p.passes) == 0 {
+	if p.dialect == nil && len(passes) == 0 {
 		return nil, fmt.Errorf("the engine at %s takes neither tokens nor texts over HTTP; see whether it is a vLLM server that generates", p.cfg.Spec.URL.Host)
 	}
 	source, err := p.source(&card)
@@ -145,8 +163,8 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	e.Base, err = remote.New(remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log,
 		Dialect: p.dialect, Choices: p.choices, Cached: p.cached,
-		Scrape: p.scraper(), Alive: p.alive, Cache: source, Warnings: p.warnings,
-		Passes: p.passes, Model: e.upstream, Headers: p.pinned,
+		Scrape: p.scraper(), Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings,
+		Passes: passes, Model: e.upstream, Headers: p.pinned,
 	})
 	return e, err
 }
@@ -157,12 +175,11 @@ func (p *probe) findModel(ctx context.Context) error {
 	if err := all.read(ctx, p.client); err != nil {
 		return err
 	}
-	p.aliases, p.adapters = nil, nil
+	p.aliases, p.adapters = nil, all.adapters()
 	found := false
 	for _, m := range all.Data {
 		switch {
-		case m.Parent != nil && *m.Parent != "":
-			p.adapters = append(p.adapters, m.ID)
+		case m.isAdapter():
 		case !found || m.ID == p.cfg.Spec.Name:
 			if found {
 				p.aliases = append(p.aliases, p.base.ID)
@@ -172,8 +189,6 @@ func (p *probe) findModel(ctx context.Context) error {
 			p.aliases = append(p.aliases, m.ID)
 		}
 	}
-	slices.Sort(p.adapters)
-	p.adapters = slices.Compact(p.adapters)
 	if !found {
 		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
 	}
@@ -240,6 +255,7 @@ func (c *cacheConfig) take(text []byte, rank int) {
 		c.blocks = whole(s.Label("num_gpu_blocks"))
 		c.caching = string(s.Label("enable_prefix_caching"))
 	})
+	remote.Samples(text, "vllm:lora_requests_info", func(remote.Sample) { c.lora = true })
 }
 
 // ofRank reports whether a sample is of a data-parallel rank: the label "engine" has it.
@@ -270,19 +286,19 @@ func (p *probe) card() (engine.Card, error) {
 		BlockSize: p.cache.blockSize, Blocks: p.cache.blocks, Ranks: 1,
 		ContextLength: p.base.MaxModelLen, VocabSize: cfg.VocabSize, EOS: cfg.EOS, Defaults: cfg.Defaults,
 		Numerics: "vllm-" + p.version + "-" + p.base.Root, Adapters: p.adapters,
-		Tokenizer: cfg.Tokenizer, ToolParser: cfg.ToolParser, ReasoningParser: cfg.ReasoningParser,
+		Tokenizer: cfg.Tokenizer,
 	}
 	if cfg.Spec.Name != "" {
 		card.Name = cfg.Spec.Name
 	}
 	if card.VocabSize == 0 {
-		card.VocabSize = unknownVocabulary
+		card.VocabSize = remote.UnknownVocabulary
 	}
 	if card.Tokenizer.Kind == "" {
 		card.Tokenizer.Kind = "engine"
 	}
 	if card.ContextLength < 2 {
-		return card, fmt.Errorf("the engine at %s does not say the context length of %q in /v1/models (max_model_len); this version of it is not known", cfg.Spec.URL.Host, card.Name)
+		return card, fmt.Errorf("the engine at %s does not say the context length of %.100q in /v1/models (max_model_len); this version of it is not known", cfg.Spec.URL.Host, card.Name)
 	}
 	return card, card.Validate()
 }
@@ -377,20 +393,6 @@ func (p *probe) findReport(ctx context.Context, card *engine.Card) error {
 		p.cached = remote.ReportsAll
 	case strings.EqualFold(p.cache.caching, "true"):
 		p.warn(engine.WarnNoReport, "start it with --enable-prompt-tokens-details", "the engine does not report cached tokens: what is predicted cannot be checked")
-	}
-	return nil
-}
-
-// findPasses finds out which of clients' requests can be passed on.
-func (p *probe) findPasses(ctx context.Context) error {
-	for _, path := range passed() {
-		ok, err := p.client.Exists(ctx, path)
-		if err != nil {
-			return err
-		}
-		if ok {
-			p.passes = append(p.passes, path)
-		}
 	}
 	return nil
 }

@@ -5,28 +5,15 @@ package vllm
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"slices"
 
-	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 )
 
 // Config says which server, and what is known here of its model.
-type Config struct {
-	Spec remote.Spec
-	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
-	// then requests are passed on, and the rest of what is known of the model is not needed.
-	Tokenizer engine.TokenizerRef
-	VocabSize int
-	EOS       []kv.Token
-	Defaults  engine.Sampling
-	// ToolParser and ReasoningParser are those of the card.
-	ToolParser, ReasoningParser string
-	Log                         *slog.Logger // nil is none
-}
+type Config = remote.Opening
 
 // Engine is a vLLM server as an engine. Open it with [Open].
 type Engine struct {
@@ -38,15 +25,16 @@ type Engine struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine        = (*Engine)(nil)
-	_ engine.KVSource      = (*Engine)(nil)
-	_ engine.LoadSource    = (*Engine)(nil)
-	_ engine.WarningSource = (*Engine)(nil)
-	_ engine.AdapterSource = (*Engine)(nil)
-	_ engine.Preprocessor  = (*Engine)(nil)
-	_ engine.Passer        = (*Engine)(nil)
-	_ remote.Dialect       = (*completions)(nil)
-	_ remote.Dialect       = (*generate)(nil)
+	_ engine.Engine         = (*Engine)(nil)
+	_ engine.KVSource       = (*Engine)(nil)
+	_ engine.LoadSource     = (*Engine)(nil)
+	_ engine.WarningSource  = (*Engine)(nil)
+	_ engine.AdapterSource  = (*Engine)(nil)
+	_ engine.AdapterWatcher = (*Engine)(nil)
+	_ engine.Preprocessor   = (*Engine)(nil)
+	_ engine.Passer         = (*Engine)(nil)
+	_ remote.Dialect        = (*completions)(nil)
+	_ remote.Dialect        = (*generate)(nil)
 )
 
 // Open asks the server what it serves and what it can do, waiting while it loads its model, and

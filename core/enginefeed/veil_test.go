@@ -1,0 +1,85 @@
+package enginefeed
+
+import (
+	"slices"
+	"testing"
+
+	"penstock/core/kv"
+)
+
+// TestVeil: what begins as a salted prompt is not believed of an engine that does not tell of salts; what was known
+// before stays, what begins in another way is believed, and one event that tells of a salt ends it.
+func TestVeil(t *testing.T) {
+	prompt := func(first kv.Token) []kv.Token { return []kv.Token{first, 2, 3, 4, 5, 6, 7, 8} }
+	stored := func(first kv.Token, hashes ...kv.EngineHash) Event {
+		return Event{Kind: Stored, Hashes: hashes, Tokens: prompt(first), BlockSize: 4, Group: -1}
+	}
+	for _, c := range []struct {
+		name   string
+		salted [][]kv.Token
+		events []Event
+		want   int // blocks that are stored
+	}{
+		{"no salted prompt", nil, []Event{stored(1, 11, 12)}, 2},
+		{"the same beginning", [][]kv.Token{prompt(1)}, []Event{stored(1, 11, 12)}, 0},
+		{"another beginning", [][]kv.Token{prompt(9)}, []Event{stored(1, 11, 12)}, 2},
+		{"a prompt shorter than a block", [][]kv.Token{{1, 2}}, []Event{stored(1, 11, 12)}, 0},
+		{"an unknown prompt", [][]kv.Token{nil}, []Event{stored(1, 11, 12)}, 0},
+		{"what follows it", [][]kv.Token{prompt(1)}, []Event{stored(1, 11, 12), {
+			Kind: Stored, Hashes: []kv.EngineHash{13}, Parent: 12, HasParent: true, Tokens: []kv.Token{1, 1, 1, 1}, BlockSize: 4, Group: -1,
+		}}, 0},
+		{"one that tells", [][]kv.Token{prompt(1)}, []Event{func() Event {
+			e := stored(1, 11, 12)
+			e.Extra = make([]Extra, 2)
+			return e
+		}()}, 2},
+		{"after one that tells", [][]kv.Token{prompt(1)}, []Event{{
+			Kind: Stored, Hashes: []kv.EngineHash{20}, Tokens: []kv.Token{8, 8, 8, 8}, BlockSize: 4, Group: -1, Salt: "s",
+		}, stored(1, 11, 12)}, 3},
+	} {
+		for _, size := range []int{4, 8} { // 8: two of the engine's make one of ours
+			table, err := NewTable(Config{BlockSize: size, EngineBlock: 4})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range c.salted {
+				table.Salted(p)
+			}
+			got := count(table.Apply(&Batch{Events: slices.Clone(c.events)}, nil))
+			if want := c.want * 4 / size; got != want {
+				t.Errorf("%s, blocks of %d: %d blocks are stored, want %d", c.name, size, got, want)
+			}
+			if (table.Saltless() > 0) != (c.want == 0) {
+				t.Errorf("%s: %d blocks were not believed", c.name, table.Saltless())
+			}
+		}
+	}
+
+	table, err := NewTable(Config{BlockSize: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.Apply(&Batch{Events: []Event{stored(1, 11, 12)}}, nil)
+	table.Salted(prompt(1))
+	out := table.Apply(&Batch{Events: []Event{stored(1, 11, 12), stored(1, 21, 22), stored(1, 21, 22)}}, nil)
+	if n := count(out); n != 0 {
+		t.Errorf("%d blocks are stored", n)
+	}
+	out = table.Apply(&Batch{Events: []Event{{Kind: Removed, Hashes: []kv.EngineHash{22, 21}, Group: -1}}}, nil)
+	if len(out) != 0 {
+		t.Errorf("what has no name is removed: %v", out)
+	}
+	if s := table.Stats(); s.Ambiguous != 0 {
+		t.Errorf("%d names are taken for ambiguous", s.Ambiguous)
+	}
+}
+
+// count returns how many blocks are stored.
+func count(events []kv.Event) (n int) {
+	for _, e := range events {
+		if e.Kind == kv.Stored {
+			n += len(e.Blocks)
+		}
+	}
+	return n
+}

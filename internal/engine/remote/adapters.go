@@ -1,0 +1,115 @@
+package remote
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/internal/backoff"
+)
+
+// listEvery is the time between two questions which LoRA adapters an engine has: people load them, not
+// requests. listTimeout bounds one.
+const (
+	listEvery   = 10 * time.Second
+	listTimeout = 5 * time.Second
+)
+
+// adapters are the LoRA adapters that an engine serves now.
+type adapters struct {
+	look chan struct{} // of capacity 1: one that is listed is not there
+	mu   struct {
+		sync.Mutex
+		names   []string // ascending; never changed in place
+		changed chan struct{}
+	}
+}
+
+func newAdapters(names []string) *adapters {
+	a := &adapters{look: make(chan struct{}, 1)}
+	a.mu.names, a.mu.changed = names, make(chan struct{})
+	return a
+}
+
+// now returns what is served, and a channel that is closed when that changes.
+func (a *adapters) now() (names []string, changed <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.names, a.mu.changed
+}
+
+// set enters what an engine lists. It reports whether that is news.
+func (a *adapters) set(names []string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.Equal(names, a.mu.names) {
+		return false
+	}
+	close(a.mu.changed)
+	a.mu.names, a.mu.changed = names, make(chan struct{})
+	return true
+}
+
+// missing says that the engine did not know an adapter.
+func (a *adapters) missing() {
+	select {
+	case a.look <- struct{}{}:
+	default:
+	}
+}
+
+// WatchAdapters implements [engine.AdapterWatcher].
+func (b *Base) WatchAdapters(ctx context.Context, sink func([]string)) error {
+	for {
+		names, changed := b.adapters.now()
+		sink(slices.Clone(names))
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// watchAdapters asks the engine for its adapters now and then.
+func (b *Base) watchAdapters(ctx context.Context) {
+	if b.cfg.List == nil {
+		return
+	}
+	every := time.NewTicker(listEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-every.C:
+		case <-b.adapters.look:
+		case <-ctx.Done():
+			return
+		}
+		if b.health.down() != nil {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, listTimeout)
+		names, err := b.cfg.List(bounded)
+		cancel()
+		if err != nil { // what is wrong with the engine is for others to find out
+			b.health.note(ctx, err)
+			continue
+		}
+		if b.adapters.set(names) {
+			b.log.Info("the engine's LoRA adapters have changed", "adapters", names)
+		}
+		if backoff.Pause(ctx, time.Second) != nil { // requests for one that is gone do not make it more often
+			return
+		}
+	}
+}
+
+// adapter returns which adapter a request that is passed on is for, "" if for none: whatever is not a name
+// of the model is one, also if it is not listed any more. The model must not answer in its place.
+func (b *Base) adapter(model string) string {
+	if model == "" || b.cfg.Card.Names(model) {
+		return ""
+	}
+	return model
+}
