@@ -210,6 +210,15 @@ func (m *Machine) stop(out []Effect) []Effect {
 	return append(out, Effect{Kind: StopAsking})
 }
 
+// Adrift reports whether what is known is of before the subscription broke, and nothing has
+// come since that would tell whether the engine is still in the same life. With replay it is asked.
+func (m *Machine) Adrift() bool { return m.known && !m.live && m.cfg.Replay != HasReplay }
+
+// EngineRestarted says that the engine is known, from elsewhere, to have begun anew.
+func (m *Machine) EngineRestarted(now kv.Mono, out []Effect) []Effect {
+	return m.restart(now, "", out)
+}
+
 // Live takes the frames of a live message: topic, number, batch. The machine copies what it keeps.
 func (m *Machine) Live(now kv.Mono, frames [][]byte, out []Effect) []Effect {
 	msg, ok := liveMessage(frames)

@@ -84,9 +84,14 @@ func (f *feed) run(ctx context.Context, c *cache) {
 	f.replays.Wait()
 }
 
+// slowestReconnect bounds the pause before an engine's publisher is dialled again: what it says
+// before the subscription stands is lost unless it can be replayed, and it is heard again of
+// blocks only when they are evicted and stored anew.
+const slowestReconnect = time.Second
+
 // subscribe hands messages to the machine until ctx ends.
 func (f *feed) subscribe(ctx context.Context) {
-	o := zmtp.Options{OnState: f.state}
+	o := zmtp.Options{OnState: f.state, ReconnectMax: slowestReconnect}
 	recv := func(frames [][]byte) error {
 		f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
 			return f.machine.Live(now, frames, out)
@@ -293,6 +298,20 @@ func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
 func (f *feed) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
 func (f *feed) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
 func (f *feed) end(_ *Part, out []kv.Event) []kv.Event                { return out }
+
+// restarted has the engine's cache forgotten if its events were lost as well while it did not
+// answer: it was started anew, and would say so with its first batch only, until when requests
+// would go to it for what it no longer has.
+func (f *feed) restarted(out []kv.Event) []kv.Event {
+	if !f.machine.Adrift() {
+		return out
+	}
+	f.effects = f.machine.EngineRestarted(f.now(), f.effects[:0])
+	for i := 0; i < len(f.effects); i++ {
+		out = f.perform(i, out)
+	}
+	return out
+}
 
 func (f *feed) stats(s *Stats) {
 	h := f.machine.Health()

@@ -1,0 +1,52 @@
+package remote
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"penstock/core/enginefeed"
+	"penstock/core/kv"
+)
+
+// TestFeedOfARestart: of an engine that answers again after it did not, the cache is forgotten if
+// its events were lost too, without replay, before its first batch comes; not while they are there.
+func TestFeedOfARestart(t *testing.T) {
+	src, err := EventFeed(FeedConfig{Table: enginefeed.Config{BlockSize: 16, EngineBlock: 16}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := src.(*feed)
+	message := func(seq uint64) [][]byte {
+		return [][]byte{nil, binary.BigEndian.AppendUint64(nil, seq), {0x92, 0x00, 0x90}} // no event, at time 0
+	}
+	forgets := func() int {
+		n := 0
+		for _, e := range f.restarted(nil) {
+			if e.Kind == kv.Cleared {
+				n++
+			}
+		}
+		return n
+	}
+	if n := forgets(); n != 0 {
+		t.Errorf("%d times, and nothing was known", n)
+	}
+	f.machine.Connected(0, nil)
+	f.machine.Live(0, message(0), nil)
+	f.machine.Live(0, message(1), nil)
+	if n := forgets(); n != 0 {
+		t.Errorf("%d times, while its events come", n)
+	}
+	f.machine.Disconnected(1, nil)
+	f.machine.Connected(2, nil)
+	if n := forgets(); n != 1 {
+		t.Errorf("%d times after the subscription broke, want once", n)
+	}
+	if n := forgets(); n != 0 {
+		t.Errorf("%d times again", n)
+	}
+	effects := f.machine.Live(3, message(0), nil)
+	if h := f.machine.Health(); h.Restarts != 1 || h.Unrepaired != 0 || h.Late || len(effects) == 0 {
+		t.Errorf("the new life begins with %+v, %v", h, effects)
+	}
+}
