@@ -344,6 +344,9 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	if err := b.cfg.Dialect.Call(p, call); err != nil {
 		return nil, err
 	}
+	if call.Wait == 0 {
+		call.Wait = b.cfg.Client.silence // servers that queue requests may do so before the header
+	}
 	b.stats.calls.Add(1)
 	answer, err := b.cfg.Client.Do(ctx, call)
 	if err != nil {

@@ -46,8 +46,12 @@ type cache struct {
 	}
 }
 
+// maxBacklog bounds the names of blocks that a watcher may be behind by, whatever an engine says of its
+// size: 64 MiB of them.
+const maxBacklog = 4 << 20
+
 func newCache(blocks int, src Source) *cache {
-	c := &cache{hub: watch.New(max(watch.MinBacklog, blocks)), src: src, knows: src.knows()}
+	c := &cache{hub: watch.New(min(max(watch.MinBacklog, blocks), maxBacklog)), src: src, knows: src.knows()}
 	c.mu.held = map[kv.SeqHash]uint8{}
 	return c
 }

@@ -27,13 +27,16 @@ func NotFound(err error) bool { return errors.Is(err, errNotFound) }
 // errBrokeOff marks errors that make one wonder whether an engine answers at all.
 var errBrokeOff = errors.New("broke off")
 
-// unreachable is the error of an engine that did not answer: another worker may.
+// unreachable is the error of an engine that did not answer: another worker may. One that took a request and
+// is late with it may have much to do, so that it is asked before it is believed to be gone.
 func unreachable(host string, err error) error {
-	what := "the engine at " + host + " does not answer; see whether it runs"
 	if errors.Is(err, errNoHeader) {
-		what = "the engine at " + host + " took a request and did not begin to answer it in time; see what it is doing"
+		return &fault.Error{
+			Code: fault.Unavailable, Err: errors.Join(errBrokeOff, err),
+			Message: "the engine at " + host + " took a request and did not begin to answer it in time; see what it is doing",
+		}
 	}
-	return &fault.Error{Code: fault.Unavailable, Message: what, Err: errors.Join(errUnreachable, err)}
+	return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + host + " does not answer; see whether it runs", Err: errors.Join(errUnreachable, err)}
 }
 
 // maxErrorBody bounds what is read of an answer that is an error, maxMessage what is

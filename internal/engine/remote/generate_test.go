@@ -273,6 +273,34 @@ func TestDownAndUp(t *testing.T) {
 	}
 }
 
+// TestLate: an engine that is late with one answer, and is there when it is asked, is not down.
+func TestLate(t *testing.T) {
+	asked := make(chan struct{}, 100)
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // until it is read the server does not see that the client left
+		<-r.Context().Done()
+	})
+	b := base(t, s.URL, func(c *Config) {
+		c.Dialect = late{}
+		c.Alive = func(context.Context) error { asked <- struct{}{}; return nil }
+	})
+	_, err := deltas(b, testRequest(5))
+	wantFault(t, "a late answer", err, fault.Unavailable, "did not begin to answer")
+	<-asked
+	if down := b.health.down(); down != nil || b.Stats().Downs != 0 {
+		t.Errorf("the engine is down: %v", down)
+	}
+}
+
+// late waits for an answer for a millisecond.
+type late struct{ plain }
+
+// Call implements Dialect.
+func (late) Call(p *Part, call *Call) error {
+	call.Wait = time.Millisecond
+	return plain{}.Call(p, call)
+}
+
 // TestAnotherEngine: an engine that has become another one between two requests gets none.
 func TestAnotherEngine(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) { events(w, `{"t":[40],"f":"stop"}`, `[DONE]`) })

@@ -66,7 +66,7 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	defer b.cache.end(part)
 	p.part = part
 
-	call := &Call{Path: req.Path, ID: part.ID, Headers: b.cfg.Headers, Large: body}
+	call := &Call{Path: req.Path, ID: part.ID, Headers: b.cfg.Headers, Large: body, Wait: b.cfg.Client.silence}
 	if !req.Stream {
 		call.Wait = -1 // its header comes with its end
 	}

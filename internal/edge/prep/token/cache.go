@@ -13,14 +13,14 @@ import (
 // cache remembers how words were merged. A word may be in either slot of its
 // pair; when both are taken, one is overwritten. Entries never change, so that
 // readers take no lock, and a race between writers costs a word its place and no
-// more. It holds at most cacheSlots words of at most cacheable bytes: 12 MB if no
-// merge applied to any of them, and less than 1 MB of ordinary text.
+// more. It holds at most cacheSlots words of at most cacheable bytes: 48 MB if no
+// merge applied to any of them, and about 4 MB of ordinary text.
 type cache struct {
 	slots [cacheSlots]atomic.Pointer[cached]
 }
 
 const (
-	cacheSlots = 1 << 14
+	cacheSlots = 1 << 16
 	cacheable  = 128 // bytes of the longest word that is remembered
 )
 
