@@ -11,7 +11,7 @@ import (
 // larger. What a peer announces is believed as it arrives, not before.
 const (
 	firstBuffer = 8 << 10
-	fullBuffer  = 256 << 10
+	fullBuffer  = 1 << 20
 	// shrinkAfter is how many reads in a row that had no need of a larger buffer
 	// have it given back.
 	shrinkAfter = 256
