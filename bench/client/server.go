@@ -117,7 +117,7 @@ func (s *server) paced(w http.ResponseWriter, r *http.Request) {
 	flush := http.NewResponseController(w)
 	at := make([]int64, 0, body.MaxTokens)
 	for range body.MaxTokens {
-		time.Sleep(s.pace/2 + rand.N(s.pace)) // an engine's passes are not all alike
+		time.Sleep(s.pace/2 + rand.N(s.pace)) // the pace of an engine, whose passes are not all alike
 		at = append(at, monotonic())
 		if _, err := w.Write(event); err != nil {
 			return

@@ -102,7 +102,7 @@ func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc
 		flush := http.NewResponseController(w)
 		for _, event := range events {
 			if e.pace > 0 {
-				time.Sleep(e.pace)
+				time.Sleep(e.pace) // the step of an engine, which is what this one imitates
 			}
 			if _, err := w.Write(event); err != nil {
 				return

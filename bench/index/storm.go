@@ -131,7 +131,8 @@ func (s *storm) count(blocks int) {
 	s.events++
 	s.blocks += blocks
 	if s.pace > 0 {
-		time.Sleep(time.Until(s.begin.Add(time.Duration(float64(s.blocks) / s.pace * float64(time.Second)))))
+		due := s.begin.Add(time.Duration(float64(s.blocks) / s.pace * float64(time.Second)))
+		time.Sleep(time.Until(due)) // an engine publishes when it has computed, and not before
 	}
 }
 
