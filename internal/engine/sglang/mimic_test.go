@@ -41,25 +41,6 @@ func opened(t testing.TB, cfg Config) *Engine {
 	return e
 }
 
-// unguided is an engine around a simulator, which holds answers to no schema; that of a server
-// which makes no prompts of conversations.
-type unguided struct{ *remote.Base }
-
-// Card implements engine.Engine.
-func (u unguided) Card() engine.Card {
-	card := u.Base.Card()
-	card.Guided = false
-	return card
-}
-
-// Generate implements engine.Engine.
-func (u unguided) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
-	if req.Guide != nil {
-		return engine.RefuseGuide()
-	}
-	return u.Base.Generate(ctx, req, sink)
-}
-
 // TestSuite holds the adapter to the contract over real sockets.
 func TestSuite(t *testing.T) {
 	for name, change := range map[string]func(*mimic.Config){
@@ -75,7 +56,7 @@ func TestSuite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
 				s, card := rig.Serve(t, mimic.SGLang, change)
-				return unguided{opened(t, config(t, s, card)).Base}
+				return mimictest.Unguided(opened(t, config(t, s, card)).Base)
 			}})
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
 	"penstock/internal/mimic"
+	"penstock/internal/mimic/mimictest"
 )
 
 // rig is a running adapter in front of a server that imitates vLLM.
@@ -315,7 +316,7 @@ func TestGenerateEndpoint(t *testing.T) {
 		s, card := served(t, nil)
 		at := spec(t, s.URL())
 		at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
-		return unguided{openedBy(t, at, card, func(p *probe) { p.endpoints = p.endpoints[1:] })}
+		return mimictest.Unguided(openedBy(t, at, card, func(p *probe) { p.endpoints = p.endpoints[1:] }))
 	}})
 }
 

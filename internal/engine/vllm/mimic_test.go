@@ -7,6 +7,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/mimic"
+	"penstock/internal/mimic/mimictest"
 )
 
 // served runs a server that imitates vLLM until the test ends.
@@ -47,7 +48,7 @@ func TestSuite(t *testing.T) {
 				s, card := served(t, change)
 				at := spec(t, s.URL())
 				at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
-				return unguided{opened(t, at, card)}
+				return mimictest.Unguided(opened(t, at, card))
 			}})
 		})
 	}

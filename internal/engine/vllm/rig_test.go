@@ -96,21 +96,3 @@ func openedBy(t testing.TB, s remote.Spec, card engine.Card, change func(*probe)
 	}
 	return e
 }
-
-// unguided is an engine around a simulator, which holds answers to no schema.
-type unguided struct{ *Engine }
-
-// Card implements engine.Engine.
-func (u unguided) Card() engine.Card {
-	card := u.Engine.Card()
-	card.Guided = false
-	return card
-}
-
-// Generate implements engine.Engine.
-func (u unguided) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
-	if req.Guide != nil {
-		return engine.RefuseGuide()
-	}
-	return u.Engine.Generate(ctx, req, sink)
-}
