@@ -12,6 +12,7 @@ import (
 	"context"
 
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // Engine produces tokens. Implementations are safe for concurrent use.
@@ -111,6 +112,14 @@ type Card struct {
 	// Passes are the paths of the HTTP API of which the engine takes a client's request as it
 	// is ("/v1/chat/completions"), ascending: it is a Passer. The worker sets it.
 	Passes []string `json:"passes,omitempty"`
+	// Media are the kinds of media that the model sees ("audio", "image", "video"), ascending;
+	// nil is text only. Attaches says that the engine takes them with a Request's tokens, as its
+	// Objects; others take them in requests that are passed on.
+	Media    []string `json:"media,omitempty"`
+	Attaches bool     `json:"attaches,omitempty"`
+	// MediaDecoder says that frontends fetch and decode media for the engine, which are then known
+	// by their pixels; nil leaves that to the engine.
+	MediaDecoder *MediaDecoder `json:"media_decoder,omitempty"`
 	// Embeddings says that the engine is an Embedder. The worker sets it; others
 	// are not asked for embeddings.
 	Embeddings bool `json:"embeddings,omitempty"`
@@ -135,6 +144,13 @@ type Card struct {
 	Experts []HostedExperts `json:"experts,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
+}
+
+// MediaDecoder is how media are decoded for an engine.
+type MediaDecoder struct {
+	// Transfer is how what was decoded reaches the worker: "shm", "network" or "off". With off only
+	// the keys do, and the engine fetches by itself.
+	Transfer string `json:"transfer,omitempty"`
 }
 
 // HostedExperts are experts of one layer that a worker hosts.
@@ -166,7 +182,11 @@ type Request struct {
 	Model   string
 	Salt    kv.Salt
 	Prompt  []kv.Token
+	// Media are where the prompt shows media: each fills the tokens that hold its place, as
+	// many as the encoder gives rows for. Objects are what they show, in the same order, or nil
+	// if nothing does or the engine has no use for it (Card.Attaches).
 	Media   []kv.Media
+	Objects []media.Object
 	// Generated are, for each choice, the tokens that earlier attempts delivered;
 	// nil on a first attempt, else of length Choices.
 	Generated [][]kv.Token

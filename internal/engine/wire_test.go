@@ -201,7 +201,7 @@ func TestMalformed(t *testing.T) {
 		code fault.Code
 	}{
 		"empty":              {nil, fault.Invalid},
-		"version":            {[]byte{3}, fault.Unimplemented},
+		"version":            {[]byte{4}, fault.Unimplemented},
 		"version too low":    {[]byte{0}, fault.Unimplemented},
 		"guide of version 1": {appendString([]byte{1}, reqGuide, "{}"), fault.Invalid},
 		"version 2 for none": {[]byte{2}, fault.Invalid},

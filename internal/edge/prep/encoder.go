@@ -4,15 +4,23 @@ import (
 	"context"
 
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // Prompt is what an engine is given to answer.
 type Prompt struct {
+	// Tokens are what the engine's cache sees: each media object's placeholder is replaced by
+	// the tokens that its rows fill.
 	Tokens []kv.Token
 	// Media are the media objects that the prompt shows, by the tokens that hold
-	// their places and the hash of their contents; nil if it shows none. Only
-	// engines put media into a prompt: nothing in this process reads any.
+	// their places and the hash of their contents; nil if it shows none.
 	Media []kv.Media
+	// Objects are what the media are, one for each of Media if they were resolved in this process;
+	// nil if there are none or an engine made the prompt.
+	Objects []media.Object
+	// TextOnly says why the prompt shows media that are not among Media: then Tokens has their
+	// placeholders as the template wrote them, and only the text before the first is worth looking up.
+	TextOnly media.Reason
 }
 
 // Encoder turns what a client sent into the tokens that the engine sees: [Local]
