@@ -129,8 +129,12 @@ func TestPairsAgainstMap(t *testing.T) {
 			if !ok {
 				w = merge{rank: noMerge}
 			}
-			if got := p.lookup(left, right); got != w {
-				t.Fatalf("lookup(%d, %d) = %v; want %v", left, right, got, w)
+			got := merge{rank: p.rank(left, right)}
+			if got.rank != noMerge {
+				got.id = p.id(got.rank)
+			}
+			if got != w {
+				t.Fatalf("%d and %d become %v; want %v", left, right, got, w)
 			}
 		}
 	}

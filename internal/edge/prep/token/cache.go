@@ -17,7 +17,7 @@ import (
 //
 // Nearly all words are short, and those are kept by value: to look one up takes one
 // line of the processor's memory and no pointer. The few others are in a table
-// beside. Together they are at most 2.1 MB and, of text made of nothing but
+// beside. Together they are at most 4.2 MB and, of text made of nothing but
 // words of the longest kind, 6 MB more.
 type cache struct {
 	lines [cacheLines]cacheLine
@@ -25,8 +25,8 @@ type cache struct {
 }
 
 const (
-	cacheLines = 1 << 15 // of two words
-	lineShift  = 64 - 15
+	cacheLines = 1 << 16 // of two words
+	lineShift  = 64 - 16
 	longSlots  = 1 << 13
 	cacheable  = 128 // bytes of the longest word that is remembered
 	shortest   = 15  // bytes of the longest word that is kept by value
@@ -44,7 +44,7 @@ type cacheLine struct {
 }
 
 // shortWordIDs is a word and its ids: those in the lowest 60 bits, how many in the highest
-// two.
+// two. If that is none, they are in the other table.
 type shortWordIDs struct {
 	low, high atomic.Uint64
 	ids       atomic.Uint64
@@ -108,13 +108,15 @@ func (c *cache) append(dst []kv.Token, text string, n int) ([]kv.Token, bool) {
 	case l.words[1].high.Load() == k.high && l.words[1].low.Load() == k.low:
 		ids = l.words[1].ids.Load()
 	default:
-		return c.appendLong(dst, text[:n])
+		return dst, false
 	}
 	if version%2 != 0 || l.version.Load() != version {
 		return dst, false
 	}
 	const mask = 1<<idBits - 1
 	switch ids >> 62 {
+	case 0:
+		return c.appendLong(dst, text[:n])
 	case 1:
 		return append(dst, kv.Token(ids&mask)), true
 	case 2:
@@ -135,9 +137,14 @@ func (c *cache) appendLong(dst []kv.Token, word string) ([]kv.Token, bool) {
 
 // put remembers copies of both.
 func (c *cache) put(word string, ids []kv.Token) {
+	if word == "" {
+		return
+	}
 	packed, ok := packIDs(ids)
-	if !ok || len(word) > shortest || word == "" {
+	if !ok || len(word) > shortest {
 		c.putLong(&longWordIDs{strings.Clone(word), slices.Clone(ids)})
+	}
+	if len(word) > shortest {
 		return
 	}
 	k := keyOf(word, len(word))
