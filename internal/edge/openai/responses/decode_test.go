@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/fault"
-	"penstock/core/media"
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/internal/edge/api"
 )
 
