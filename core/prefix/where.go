@@ -12,6 +12,7 @@ type where struct {
 	shards [256]whereShard
 	bytes  int
 	factor uint64
+	sum    uint64 // see warm
 }
 
 type whereShard struct {
@@ -66,6 +67,25 @@ func (x *Index) locate(seq kv.SeqHash) (place, bool) {
 		}
 	}
 	return place{}, false
+}
+
+// warmed is how many blocks are looked at ahead: as many as a page has, and little of what is nearest
+// to the processor.
+const warmed = window
+
+// warm reads the slots at which the searches for seqs begin. What is there is not looked at: a
+// table is far larger than what is near to the processor, blocks are anywhere in it, and whoever
+// is about to search for one after another waits for each. These reads do not depend on one
+// another, so all are waited for at once.
+func (w *where) warm(seqs []kv.SeqHash) {
+	sum := w.sum
+	for _, seq := range seqs {
+		mixed := mix(seq, w.factor)
+		if s := &w.shards[mixed>>56]; len(s.slots) > 0 {
+			sum += s.slots[s.home(whereSlot(mixed, place{}))]
+		}
+	}
+	w.sum = sum // so that no compiler leaves the reads out
 }
 
 // add says that seq, which is nowhere, is at p.

@@ -29,6 +29,9 @@ type SizeError struct {
 // Error implements error.
 func (e *SizeError) Error() string { return e.Kind.String() + ": " + e.Detail }
 
+// refuse is the refusal of what a model's processor cannot take.
+func refuse(detail string) *SizeError { return &SizeError{Reason: media.SizeRefused, Detail: detail} }
+
 // thin is the refusal of models that bound how much longer one side may be than the other.
 func thin(w, h, ratio int) *SizeError {
 	return &SizeError{Reason: media.SizeRefused, Detail: fmt.Sprintf(

@@ -55,6 +55,7 @@ type Family struct {
 // medium is what a family knows of one kind of media.
 type medium struct {
 	placeholder kv.Token
+	unmarked    bool // there is no placeholder that is a token
 	pad         kv.Token
 	modality    string
 	turned      bool
@@ -77,9 +78,10 @@ func (f *Family) of(k media.Kind) *medium {
 func (f *Family) Takes(k media.Kind) bool { return f.of(k) != nil }
 
 // Placeholder returns the token that the chat template writes once for each object of
-// that kind, and whether the model takes such objects.
+// that kind, and whether there is one: of some families objects can be counted, but what
+// their templates write is no token, so that it cannot be found in a prompt.
 func (f *Family) Placeholder(k media.Kind) (kv.Token, bool) {
-	if m := f.of(k); m != nil {
+	if m := f.of(k); m != nil && !m.unmarked {
 		return m.placeholder, true
 	}
 	return 0, false

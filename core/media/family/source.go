@@ -108,6 +108,18 @@ func (s *source) number(o object, key string, low, def int) int {
 	return n
 }
 
+// real returns a positive number of o; def if there is none.
+func (s *source) real(o object, key string, def float64) float64 {
+	if !o.has(key) {
+		return def
+	}
+	var x float64
+	if err := json.Unmarshal(o.fields[key], &x); err != nil || x <= 0 || x > maxNumber {
+		s.fail(o, key, "is no positive number up to %d", maxNumber)
+	}
+	return x
+}
+
 // maxNumber bounds the whole numbers of configurations, so that no product of a few of
 // them and a size overflows.
 const maxNumber = 1 << 40
@@ -155,6 +167,18 @@ func (s *source) texts(o object, key string) []string {
 		s.fail(o, key, "is no list of strings")
 	}
 	return t
+}
+
+// pairs returns a list of lists of numbers of o.
+func (s *source) pairs(o object, key string) [][]int {
+	if !o.has(key) {
+		return nil
+	}
+	var p [][]int
+	if err := json.Unmarshal(o.fields[key], &p); err != nil {
+		s.fail(o, key, "is no list of pairs of numbers")
+	}
+	return p
 }
 
 // token returns the token that one of keys of config.json names by id, else the one

@@ -19,6 +19,10 @@ type Opening struct {
 	ContextLength int
 	EOS           []kv.Token
 	Defaults      engine.Sampling
+	// Media are the kinds of media that the model sees, where the settings say it; nil is to be found out.
+	Media []string
+	// MediaKeys says how the engine is told the keys of media, where the settings do: as a card's, or MediaKeysOff.
+	MediaKeys string
 	Log           *slog.Logger // nil is none
 }
 

@@ -90,6 +90,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.cfg.See(&card, p.sees(ctx), "")
 	source, err := p.source(&card)
 	if err != nil {
 		return nil, err

@@ -115,6 +115,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if rc.Passes, err = p.passes(ctx); err != nil {
 		return nil, err
 	}
+	p.cfg.See(&card, nil, "")
 	if rc.Cache, err = p.source(ctx, &card, d); err != nil {
 		return nil, err
 	}

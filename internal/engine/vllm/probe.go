@@ -153,6 +153,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if p.dialect == nil && len(passes) == 0 {
 		return nil, fmt.Errorf("the engine at %s takes neither tokens nor texts over HTTP; see whether it is a vLLM server that generates", p.cfg.Spec.URL.Host)
 	}
+	p.findMedia(ctx, &card, passes)
 	source, err := p.source(&card)
 	if err != nil {
 		return nil, err
