@@ -29,6 +29,9 @@ func (f *Frontend) resolver(m *model) prep.Resolver {
 	if f.deps.Media == nil || m.pipe == nil || m.pipe.Family == nil {
 		return nil
 	}
+	if !m.card.Attaches && m.card.MediaKeys == "" {
+		return untold{}
+	}
 	way := resolve.Way{Transfer: resolve.TransferOff}
 	if d := m.card.MediaDecoder; d != nil {
 		way.Identity = media.ByPixels
@@ -37,6 +40,15 @@ func (f *Frontend) resolver(m *model) prep.Resolver {
 		}
 	}
 	return timed{f.deps.Media.For(way), f.metrics}
+}
+
+// untold is the resolver of models whose engines are not told who media are: their caches have other
+// names for them, so that nothing of them would be found.
+type untold struct{}
+
+// Resolve implements prep.Resolver.
+func (untold) Resolve(_ context.Context, c *prep.Chat, _ *family.Family) ([]media.Object, func(), error) {
+	return nil, nil, prep.Undecided(media.HashForwardDisabled, c.Media[0].Part, "'%s' cannot be named to this model's engines", c.Media[0].Part)
 }
 
 // timed is a resolver whose time is measured.
