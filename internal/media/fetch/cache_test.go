@@ -246,8 +246,8 @@ func TestClose(t *testing.T) {
 // TestFlights: what was made for those who left is dropped, once.
 func TestFlights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dropped := 0
-		f := newFlights(2, time.Minute, func(int) { dropped++ })
+		var dropped atomic.Int64
+		f := newFlights(2, time.Minute, func(int) { dropped.Add(1) })
 		slow := func(ctx context.Context) (int, error) {
 			time.Sleep(time.Second) // in virtual time; it does not look at its context
 			return 7, nil
@@ -262,8 +262,8 @@ func TestFlights(t *testing.T) {
 			t.Errorf("%d %v", got, err)
 		}
 		synctest.Wait()
-		if dropped != 2 || len(f.mu.calls) != 0 || len(f.mu.cancel) != 0 {
-			t.Errorf("dropped %d times, %d calls are left", dropped, len(f.mu.calls))
+		if dropped.Load() != 2 || len(f.mu.calls) != 0 || len(f.mu.cancel) != 0 {
+			t.Errorf("dropped %d times, %d calls are left", dropped.Load(), len(f.mu.calls))
 		}
 		for i := range byte(2) {
 			go func() { _ = f.do(t.Context(), key{i}, slow, func(int) {}) }()

@@ -140,6 +140,9 @@ func (d dataURI) unescape(most int64) ([]byte, error) {
 	}
 	b := make([]byte, max(n, 0)+1) // one more, so that all of it is looked at
 	m, err := d.unescapeAt(0, b)
+	if err == nil && int64(m) > n {
+		err = errEscape() // each of them, if written as it should be, is two characters less
+	}
 	return b[:m], err
 }
 

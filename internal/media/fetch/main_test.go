@@ -160,6 +160,13 @@ func (n *names) run() {
 	}
 }
 
+// count returns how many questions were answered with an address.
+func (n *names) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked
+}
+
 // answer answers a message with one question.
 func (n *names) answer(q []byte) ([]byte, bool) {
 	end := 12
