@@ -22,6 +22,10 @@ type Layout struct {
 	// Grid is how many patches there are in time, height and width, for engines that place
 	// them (0 where the family has none).
 	Grid [3]int
+	// Breaks are the tokens of one line break, of two in a row and so on, if the layout begins
+	// and ends with line breaks: tokenizers write those that meet as one token, so that Expand
+	// joins them with the ones beside the layout. Nil of other layouts.
+	Breaks []kv.Token
 }
 
 // Tokens returns how many tokens the layout has.
@@ -104,20 +108,52 @@ func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects
 	begin := len(dst)
 	dst = slices.Grow(dst, size)
 	next := 0
+	var breaks []kv.Token // of the layout that ends where dst does
 	for _, t := range prompt {
 		if next == len(objects) || !slices.Contains(marks, t) {
-			dst = append(dst, t)
+			dst = join(dst, begin, breaks, t)
+			breaks = nil
 			continue
 		}
 		o := &objects[next]
 		next++
 		start := len(dst) - begin
-		for _, r := range o.Layout.Runs {
+		for i, r := range o.Layout.Runs {
 			for range r.Count {
+				if i == 0 && o.Layout.Breaks != nil {
+					dst = join(dst, begin, o.Layout.Breaks, r.Token)
+					continue
+				}
 				dst = append(dst, r.Token)
 			}
+			if i == 0 {
+				start = min(start, len(dst)-begin-1)
+			}
 		}
+		breaks = o.Layout.Breaks
 		places = append(places, kv.Media{Hash: o.Key.Hash, Start: start, End: len(dst) - begin, Digest: o.Key.Digest})
 	}
 	return dst, places, nil
+}
+
+// join appends t to dst, as one token with the last if both are line breaks; before
+// begin is nothing of the prompt. A vocabulary that has no token of so many has the
+// longest one first.
+func join(dst []kv.Token, begin int, breaks []kv.Token, t kv.Token) []kv.Token {
+	j := slices.Index(breaks, t)
+	if j < 0 || len(dst) == begin {
+		return append(dst, t)
+	}
+	last := &dst[len(dst)-1]
+	i := slices.Index(breaks, *last)
+	if i < 0 {
+		return append(dst, t)
+	}
+	n := i + j + 2
+	if n <= len(breaks) {
+		*last = breaks[n-1]
+		return dst
+	}
+	*last = breaks[len(breaks)-1]
+	return append(dst, breaks[n-len(breaks)-1])
 }

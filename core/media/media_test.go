@@ -62,3 +62,25 @@ func TestExpand(t *testing.T) {
 		}
 	}
 }
+
+// TestExpandJoins: line breaks that meet are one token, in the places of both objects.
+func TestExpandJoins(t *testing.T) {
+	breaks := []kv.Token{1, 2, 3, 4} // so many line breaks
+	layout := Layout{Runs: []Run{{2, 1}, {9, 2}, {2, 1}}, Breaks: breaks}
+	image := func(hash uint64) Placed { return Placed{Placeholder: 100, Key: Key{Hash: hash}, Layout: layout} }
+	for _, c := range []struct {
+		prompt, want []kv.Token
+		places       []kv.Media
+	}{
+		{[]kv.Token{7, 100, 8}, []kv.Token{7, 2, 9, 9, 2, 8}, []kv.Media{{Hash: 1, Start: 1, End: 5}}},
+		{[]kv.Token{7, 1, 100, 1}, []kv.Token{7, 3, 9, 9, 3}, []kv.Media{{Hash: 1, Start: 1, End: 5}}},
+		{[]kv.Token{100, 1, 1}, []kv.Token{2, 9, 9, 3, 1}, []kv.Media{{Hash: 1, Start: 0, End: 4}}},
+		{[]kv.Token{3, 100, 100, 3}, []kv.Token{4, 1, 9, 9, 4, 9, 9, 4, 1}, []kv.Media{{Hash: 1, Start: 1, End: 5}, {Hash: 2, Start: 4, End: 8}}},
+	} {
+		objects := []Placed{image(1), image(2)}[:len(c.places)]
+		got, places, err := Expand([]kv.Token{1}, nil, c.prompt, []kv.Token{100}, objects, 100)
+		if err != nil || !slices.Equal(got[1:], c.want) || !slices.Equal(places, c.places) {
+			t.Errorf("%v: %v %v %v, want %v %v", c.prompt, got, places, err, c.want, c.places)
+		}
+	}
+}
