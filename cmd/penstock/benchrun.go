@@ -112,7 +112,7 @@ func (o *benchOptions) config(c *client) (load.Config, error) {
 	cfg := load.Config{
 		Endpoint: load.Endpoint{URL: c.server, Key: c.key, Header: header},
 		Model:    o.model, MaxTokens: o.maxTokens, Extra: []byte(o.extraBody), Vocabulary: replay.Vocabulary{Seed: o.promptSeed},
-		Concurrency: o.concurrency, MaxConnections: o.maxConnections, Timeout: o.timeout, Duration: o.duration,
+		Pictures: o.images != "", Concurrency: o.concurrency, MaxConnections: o.maxConnections, Timeout: o.timeout, Duration: o.duration,
 		Name: fmt.Sprintf("bench-%x", o.promptSeed),
 	}
 	if t, ok := c.http.Transport.(*http.Transport); ok && t.TLSClientConfig != nil {
@@ -138,7 +138,10 @@ func (a *arriving) Open() (replay.Source, error) {
 
 // spec returns the workload that is made up.
 func (o *benchOptions) spec() string {
-	if o.generate == "" {
+	switch {
+	case o.generate == "" && o.images != "":
+		return ofRequests(defaultPictured, cmp.Or(o.requests, defaultRequests))
+	case o.generate == "":
 		return ofRequests(defaultWorkload, cmp.Or(o.requests, defaultRequests))
 	}
 	return ofRequests(o.generate, o.requests)
@@ -163,9 +166,22 @@ func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	pictures, err := o.pictures()
+	if err != nil {
+		return nil, nil, err
+	}
+	shown := func(w replay.Workload) replay.Workload {
+		if pictures != nil {
+			w = pictures.Show(w)
+		}
+		return &arriving{w, arrival}
+	}
 	if o.trace == "" {
 		w, err := replay.ParseGenerator(o.spec(), o.seed)
-		return &arriving{w, arrival}, func() {}, err
+		if err != nil {
+			return nil, nil, err
+		}
+		return shown(w), func() {}, nil
 	}
 	opts := o.traceOpts
 	opts.Format, opts.Stdin = trace.Format(o.format), stdin
@@ -173,7 +189,7 @@ func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &arriving{w, arrival}, func() { _ = w.Close() }, nil // it was read
+	return shown(w), func() { _ = w.Close() }, nil // it was read
 }
 
 // benchPlan is what is known of the workload before it runs.

@@ -117,6 +117,10 @@ type Card struct {
 	// Objects; others take them in requests that are passed on.
 	Media    []string `json:"media,omitempty"`
 	Attaches bool     `json:"attaches,omitempty"`
+	// MediaKeys says that an engine which takes media in conversations that are passed on is told
+	// the keys of a PassRequest's Objects, and how: MediaKeysUUID. Without, its cache knows media by
+	// names of its own, and what follows them in a prompt cannot be found in it.
+	MediaKeys string `json:"media_keys,omitempty"`
 	// MediaDecoder says that frontends fetch and decode media for the engine, which are then known
 	// by their pixels; nil leaves that to the engine.
 	MediaDecoder *MediaDecoder `json:"media_decoder,omitempty"`
@@ -145,6 +149,10 @@ type Card struct {
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
 }
+
+// MediaKeysUUID is the MediaKeys of engines that take a key as the "uuid" of the part that shows
+// the object (media.Key.UUID).
+const MediaKeysUUID = "uuid"
 
 // MediaDecoder is how media are decoded for an engine.
 type MediaDecoder struct {

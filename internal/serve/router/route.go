@@ -29,9 +29,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 		return route.Decision{}, err
 	}
 	r.metrics.decided(&d)
-	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc); err != nil {
-		r.log.Error("cannot predict what will be cached", "error", err) // a defect
-	}
+	r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc)
 	r.log.LogAttrs(ctx, slog.LevelDebug, "routed",
 		slog.String("request", req.ID), slog.Uint64("attempt", uint64(req.Attempt)),
 		slog.Uint64("worker", uint64(d.Worker.ID)), slog.Int("overlap_blocks", d.OverlapBlocks), slog.Float64("cost", d.Cost))
