@@ -14,7 +14,9 @@ import (
 )
 
 // Kinds lists the kinds of media by their names, as cards have them: ascending.
-func Kinds() []string { return []string{media.Audio.String(), media.Image.String(), media.Video.String()} }
+func Kinds() []string {
+	return []string{media.Audio.String(), media.Image.String(), media.Video.String()}
+}
 
 // sampleSide is the width and height of the picture of a sample, in pixels: enough for a patch of any model.
 const sampleSide = 64

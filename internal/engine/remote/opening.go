@@ -23,7 +23,7 @@ type Opening struct {
 	Media []string
 	// MediaKeys says how the engine is told the keys of media, where the settings do: as a card's, or MediaKeysOff.
 	MediaKeys string
-	Log           *slog.Logger // nil is none
+	Log       *slog.Logger // nil is none
 }
 
 // UnknownVocabulary is the vocabulary of a model whose tokenizer is not here.
