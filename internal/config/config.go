@@ -115,6 +115,8 @@ type Config struct {
 	MigrationWait       Seconds `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
 	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"age at which a reservation that nobody freed is dropped"`
 
+	Media
+
 	CanaryInterval Seconds `key:"canary-interval" on:"up,worker" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
 
 	MaxBodyBytes int64   `key:"max-body-bytes" on:"up,frontend,router" help:"largest request body"`
@@ -186,6 +188,7 @@ func Defaults(command Command) Config {
 		MaxWaiting:          1024,
 		Simulation:          simulation(),
 		Routing:             routing(),
+		Media:               mediaSettings(),
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
 		PredictedTTL:        Seconds(2 * time.Second),
@@ -282,6 +285,7 @@ func (c *Config) Validate() error {
 	p.between("router-snapshot-threshold", int64(c.SnapshotThreshold), 0, 1<<30)
 	p.oneOf("router-reset-states", c.ResetStates, Off, On, Force)
 	p.routing(c)
+	p.media(c)
 	p.between("migration-limit", int64(c.MigrationLimit), 0, 100)
 	p.notNegative("router-predicted-ttl", c.PredictedTTL)
 	p.notNegative("migration-wait", c.MigrationWait)

@@ -198,9 +198,12 @@ func (p *Probe) ask(missing Need) (Need, bool) {
 }
 
 // Header returns what the header of a whole file says. Errors are of type *Error.
-func Header(file []byte) (Info, error) {
+func Header(file []byte) (Info, error) { return HeaderWithin(file, 0) }
+
+// HeaderWithin is Header with a limit of pixels; 0 for DefaultMaxPixels.
+func HeaderWithin(file []byte, maxPixels int64) (Info, error) {
 	v := view{parts: []part{{0, file}}, total: int64(len(file)), whole: true}
-	info, _, err := v.read(0)
+	info, _, err := v.read(maxPixels)
 	return info, err
 }
 

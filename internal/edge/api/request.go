@@ -64,6 +64,8 @@ type Request struct {
 	Logprobs int // -1 for none, else how many alternatives beside the chosen token
 
 	CacheSalt string
+	// Owner is whose names of media those of the request are. Who takes the request says it.
+	Owner string
 	// ProcessorArgs says that the client sets arguments of the model's media processor
 	// (mm_processor_kwargs), which only the engine knows the meaning of.
 	ProcessorArgs bool

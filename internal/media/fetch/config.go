@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -52,6 +53,8 @@ type Config struct {
 	Dimensions    int           // default 100,000
 	DimensionsTTL time.Duration // default 24 h
 
+	// RootCAs are those whose certificates hosts may have; nil for the system's.
+	RootCAs *x509.CertPool
 	// Resolver finds the addresses of hosts; nil for the system's.
 	Resolver *net.Resolver
 	// Now is the clock by which entries of the caches expire; nil for the system's.
