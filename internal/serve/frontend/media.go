@@ -123,10 +123,12 @@ func show(chat *prep.Chat, i int, m *api.Message, here bool) {
 // owner is whose names of media a request's are: its salt's, and its key's if it has one.
 func (c *call) owner(salt string) string {
 	if client := c.client(); client != nil {
-		return client.Key().Name + "\x00" + salt
+		return ownerOf(client.Key().Name, salt)
 	}
-	return "\x00" + salt
+	return ownerOf("", salt)
 }
+
+func ownerOf(key, salt string) string { return key + "\x00" + salt }
 
 // borrow keeps what a prompt's media hold until the call is over.
 func (c *call) borrow(p *prep.Prompt) {
