@@ -191,13 +191,15 @@ func (a *Approx) Retract(w kv.Worker, ev *kv.Event) {
 	}
 }
 
-// refute ends the belief in the blocks of a prompt after the first held ones. They stay in their
-// stretches until those expire, since others of the stretch may be believed in.
+// refute ends the belief in the blocks of a prompt after the first held ones. Where others of a stretch
+// may be believed in, they stay in it until it expires.
 func (a *Approx) refute(b *beliefs, chain []kv.SeqHash, held int) {
 	if held >= len(chain) {
 		return
 	}
-	a.remove(b.worker, chain[max(held, 0):])
+	chain = chain[max(held, 0):]
+	a.remove(b.worker, chain)
+	b.refuted(chain)
 	a.counts.Refuted += uint64(-a.count(b))
 	a.sweep()
 }

@@ -197,15 +197,19 @@ func TestApproxSweepsRefuted(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second, MaxBlocks: 40})
 	send(t, a, 0, one, "a/b/c/d/e")
 	a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain("a/b/c")[1:2]})
+	swept := false
 	for i := range 100 {
 		path := fmt.Sprintf("x%d/y/z", i)
 		send(t, a, 0, one, path)
-		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain(path)})
+		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain(path)[1:]})
+		before := a.kept
+		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain(path)[:1]})
+		swept = swept || a.kept < before
 		if n := a.kept; n > 100 {
 			t.Fatalf("%d blocks are kept after %d refuted prompts", n, i+1)
 		}
 	}
-	if !a.workers[0].gaps {
+	if !swept {
 		t.Fatal("nothing was swept")
 	}
 	wantBelieved(t, a, "a/b/c/d/e", "1:1")
@@ -216,6 +220,34 @@ func TestApproxSweepsRefuted(t *testing.T) {
 	a.Expire(kv.Mono(70 * time.Second))
 	wantBelieved(t, a, "a/b/c/d/e", "1:3")
 	wantBelieved(t, a, "a/b/c/x", "1:4")
+}
+
+// TestApproxEndsRefuted: a prompt that is refuted whole, in its order or against it, is not kept.
+func TestApproxEndsRefuted(t *testing.T) {
+	for _, turned := range []bool{false, true} {
+		a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
+		send(t, a, 0, one, "a/b")
+		send(t, a, 0, one, "a/b/c/d/e")
+		send(t, a, 0, one, "x")
+		gone := chain("a/b/c/d/e")[2:]
+		if turned {
+			slices.Reverse(gone)
+		}
+		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: gone})
+		if a.kept != 3 {
+			t.Errorf("turned %v: %d blocks are kept", turned, a.kept)
+		}
+		wantBelieved(t, a, "a/b/c/d/e", "1:2")
+		send(t, a, 30*time.Second, one, "a/b/c/d")
+		wantBelieved(t, a, "a/b/c/d/e", "1:4")
+		a.Expire(kv.Mono(70 * time.Second))
+		wantBelieved(t, a, "x", "")
+		wantBelieved(t, a, "a/b/c/d/e", "1:4")
+		a.Expire(kv.Mono(100 * time.Second))
+		if st := a.Stats(); st.Beliefs != 0 || a.kept != 0 {
+			t.Errorf("turned %v: what is left: %+v", turned, st)
+		}
+	}
 }
 
 // TestApproxIsNoEventIndex: what events say of a worker does not expire, whatever is
@@ -384,6 +416,16 @@ func approxAgrees(t *rapid.T) {
 				a.refute(a.workers[at], chain(p), held)
 			}
 			n.refute(w, p, held)
+		},
+		"retract": func(t *rapid.T) {
+			w, p, from := workers.Draw(t, "worker"), path.Draw(t, "path"), rapid.IntRange(0, 4).Draw(t, "from")
+			gone := chain(p)
+			gone = gone[min(from, len(gone)):]
+			if rapid.Bool().Draw(t, "turned") {
+				slices.Reverse(gone)
+			}
+			a.Retract(w, &kv.Event{Kind: kv.Removed, Seqs: gone})
+			n.refute(w, p, from)
 		},
 		"drop": func(t *rapid.T) {
 			w := workers.Draw(t, "worker")

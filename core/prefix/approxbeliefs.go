@@ -3,6 +3,7 @@ package prefix
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"unsafe"
 
 	"penstock/core/kv"
@@ -19,8 +20,8 @@ const none = ^uint32(0)
 // come whole, so what expires together is a stretch: blocks that follow one another in one prompt.
 // A prompt that leaves another one in the middle of a stretch divides it. A stretch has a place, and
 // table finds the place of a stretch by its first block. The places of the stretches that may expire
-// in one tick are a list through next. A stretch that is used again is not moved to another list,
-// only its time is set: it is moved when its list comes up.
+// in one tick are a list. A stretch that is used again is not moved to another list, only its time
+// is set: it is moved when its list comes up.
 //
 // Every block that the index has of the worker is in one stretch. A stretch may have blocks that are
 // not in the index: those that were refuted, or refused.
@@ -47,7 +48,9 @@ type stretch struct {
 	seqs  []kv.SeqHash // all; the memory is the stretch's own
 	due   int64        // tick with whose end they expire
 	start uint32
-	next  uint32 // place
+	list  uint32 // in beliefs.wheel
+	// prev and next are the neighbours in the list; next is that in beliefs.free too.
+	prev, next uint32
 }
 
 func newBeliefs(w kv.Worker, factor uint64) *beliefs {
@@ -155,8 +158,27 @@ func (b *beliefs) take(tick int64) uint32 {
 
 // link puts a place into the list of its time.
 func (b *beliefs) link(at uint32) {
-	head := &b.wheel[uint64(b.stretches[at].due)%wheelSize]
-	b.stretches[at].next, *head = *head, at
+	r := &b.stretches[at]
+	r.list = uint32(uint64(r.due) % wheelSize)
+	head := &b.wheel[r.list]
+	r.prev, r.next = none, *head
+	if *head != none {
+		b.stretches[*head].prev = at
+	}
+	*head = at
+}
+
+// unlink takes a place out of its list.
+func (b *beliefs) unlink(at uint32) {
+	r := &b.stretches[at]
+	if r.next != none {
+		b.stretches[r.next].prev = r.prev
+	}
+	if r.prev != none {
+		b.stretches[r.prev].next = r.next
+	} else {
+		b.wheel[r.list] = r.next
+	}
 }
 
 // release gives a place back that is in no list. It keeps the memory of a short stretch for the next.
@@ -172,6 +194,40 @@ func (b *beliefs) release(at uint32) {
 	*r = stretch{seqs: seqs, next: b.free}
 	b.free = at
 	b.used--
+}
+
+// refuted releases the stretches that are in seqs whole, in their order or against it. Others
+// may follow them.
+func (b *beliefs) refuted(seqs []kv.SeqHash) {
+	for i, seq := range seqs {
+		at := b.find(seq)
+		if at == none {
+			continue
+		}
+		if s := b.stretches[at].seqs; begins(seqs[i:], s) || endsTurned(seqs[:i+1], s) {
+			b.unlink(at)
+			b.release(at)
+			b.gaps = true
+		}
+	}
+}
+
+// begins reports whether seqs begins with s.
+func begins(seqs, s []kv.SeqHash) bool {
+	return len(s) <= len(seqs) && slices.Equal(seqs[:len(s)], s)
+}
+
+// endsTurned reports whether seqs ends with s turned round.
+func endsTurned(seqs, s []kv.SeqHash) bool {
+	if len(s) > len(seqs) {
+		return false
+	}
+	for i, seq := range s {
+		if seqs[len(seqs)-1-i] != seq {
+			return false
+		}
+	}
+	return true
 }
 
 // find returns the place of the stretch that begins with seq, or none.
@@ -273,11 +329,13 @@ func (b *beliefs) check(last int64, indexed []Block) error {
 	in := map[kv.SeqHash]bool{}
 	used, kept, room := 0, 0, 0
 	for i, at := range b.wheel {
-		for ; at != none; at = b.stretches[at].next {
+		for prev := none; at != none; prev, at = at, b.stretches[at].next {
 			r := &b.stretches[at]
 			switch {
 			case seen[at]:
 				return fmt.Errorf("prefix: check: worker %v has place %d in two lists", b.worker, at)
+			case r.prev != prev || r.list != uint32(i):
+				return fmt.Errorf("prefix: check: worker %v has place %d in list %d after %d; it says in %d after %d", b.worker, at, i, prev, r.list, r.prev)
 			case len(r.seqs) == 0 || r.seqs[0] != r.head || b.find(r.head) != at:
 				return fmt.Errorf("prefix: check: worker %v does not find the stretch of block %x", b.worker, uint64(r.head))
 			case r.due <= last || r.due > last+wheelSize:

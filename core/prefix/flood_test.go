@@ -1,6 +1,7 @@
 package prefix
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -29,6 +30,29 @@ func BenchmarkApproxCold(b *testing.B) {
 	n := uint64(0)
 	insert := func() {
 		n++
+		coldPrompt(n, chain, blocks)
+		a.Insert(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
+	}
+	for range 16000 {
+		insert()
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range b.N {
+		insert()
+	}
+}
+
+// BenchmarkApproxRefuted: the same, and each is refuted when 64 others have come.
+func BenchmarkApproxRefuted(b *testing.B) {
+	a := newApprox(b, ApproxConfig{TTL: 2 * time.Second})
+	chain, blocks := make([]kv.SeqHash, floodBlocks), make([]kv.BlockHash, floodBlocks)
+	n := uint64(64)
+	insert := func() {
+		n++
+		coldPrompt(n-64, chain, blocks)
+		slices.Reverse(chain)
+		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain})
 		coldPrompt(n, chain, blocks)
 		a.Insert(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
 	}

@@ -10,6 +10,7 @@ import "penstock/core/kv"
 // part has any size, not a power of two: it is between a half and three quarters full.
 type where struct {
 	shards [256]whereShard
+	n      int // blocks
 	bytes  int
 	factor uint64
 	sum    uint64 // see warm
@@ -96,6 +97,7 @@ func (w *where) add(seq kv.SeqHash, p place) {
 		w.resize(s, max(minWhereSlots, len(s.slots)+len(s.slots)/2))
 	}
 	s.insert(whereSlot(mixed, p))
+	w.n++
 }
 
 func (s *whereShard) insert(slot uint64) {
@@ -125,9 +127,12 @@ func (w *where) remove(seq kv.SeqHash, p place) {
 	}
 	s.slots[at] = 0
 	s.n--
+	w.n--
 	switch {
-	case s.n == 0:
-		w.resize(s, 0)
+	case w.n == 0:
+		for i := range w.shards {
+			w.resize(&w.shards[i], 0)
+		}
 	case 4*s.n < len(s.slots) && len(s.slots) > minWhereSlots:
 		w.resize(s, max(minWhereSlots, len(s.slots)/2))
 	}
@@ -141,7 +146,7 @@ func (s *whereShard) behind(a, b int) int {
 	return b - a + len(s.slots)
 }
 
-const minWhereSlots = 8
+const minWhereSlots = 16
 
 func (w *where) resize(s *whereShard, slots int) {
 	old := s.slots

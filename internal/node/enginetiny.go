@@ -57,7 +57,7 @@ func builtinVocabulary() (tiny.Vocabulary, error) {
 	if err != nil {
 		return tiny.Vocabulary{}, err
 	}
-	v := tiny.Vocabulary{Size: t.VocabSize(), Mask: t.MaskedIDs()}
+	v := tiny.Vocabulary{Size: t.VocabSize(), Mask: t.MaskedIDs(), Names: t}
 	if eos, ok := t.EOS(); ok {
 		v.EOS = []kv.Token{eos}
 	}

@@ -49,6 +49,7 @@ type Encoder interface {
 type Family struct {
 	name    string
 	mediums [media.Audio + 1]*medium // by kind; nil for what the model does not take
+	without [media.Audio + 1]string  // why not, if it is not that the model has no such thing
 	marks   []kv.Token
 }
 
@@ -135,7 +136,7 @@ const (
 func (f *Family) Layout(k media.Kind, s media.Size) (media.Layout, error) {
 	m := f.of(k)
 	if m == nil {
-		return media.Layout{}, &SizeError{Kind: k, Reason: media.UnsupportedModel, Detail: "models of the family " + f.name + " take no " + k.String() + "s here"}
+		return media.Layout{}, &SizeError{Kind: k, Reason: media.UnsupportedModel, Detail: f.why(k)}
 	}
 	if refused := bounds(k, s); refused != nil {
 		return media.Layout{}, refused
@@ -146,6 +147,14 @@ func (f *Family) Layout(k media.Kind, s media.Size) (media.Layout, error) {
 		return media.Layout{}, refused
 	}
 	return l, nil
+}
+
+// why returns why the family has no media of a kind.
+func (f *Family) why(k media.Kind) string {
+	if int(k) < len(f.without) && f.without[k] != "" {
+		return f.without[k]
+	}
+	return "models of the family " + f.name + " take none"
 }
 
 // bounds refuses sizes that no medium has.

@@ -29,11 +29,7 @@ func openInternVL(s *source) *Family {
 		s.fail(s.image, "max_patches or size", "is beyond what is counted")
 		return &Family{}
 	}
-	if s.flag(s.image, "crop_to_patches", true) {
-		v.tiles = tilings(least, most)
-	} else {
-		v.tiles = []canvas{{1, 1}}
-	}
+	v.tiles = tilings(least, most) // crop_to_patches is no matter: the processor sets it
 	start, pad, end := s.token("<img>"), s.token("<IMG_CONTEXT>", "image_token_id"), s.token("</img>")
 	return only(media.Image, &medium{placeholder: pad, pad: pad, turned: true, layout: func(size media.Size) (media.Layout, *SizeError) {
 		c := v.nearest(size.Width, size.Height)

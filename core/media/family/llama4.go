@@ -44,7 +44,7 @@ func openLlama4(s *source) *Family {
 	}
 	l.canvases = llama4Canvases(tiles)
 	l.each = (l.side / patch) * (l.side / patch) / 4
-	return only(media.Image, &medium{placeholder: l.whole, pad: l.pad, layout: l.layout})
+	return only(media.Image, &medium{placeholder: l.whole, pad: l.pad, turned: true, layout: l.layout})
 }
 
 // llama4Canvases returns all rectangles of up to so many tiles: those of one shape

@@ -22,7 +22,7 @@ func (t *tower) across() int { return t.side / t.patch }
 func (s *source) tower() tower {
 	vision := s.object(s.config, "vision_config")
 	t := tower{side: s.needed(vision, "image_size", 1), patch: s.needed(vision, "patch_size", 1)}
-	if t.side > maxSide || t.patch > t.side {
+	if t.side > 1<<13 || t.patch > t.side {
 		s.fail(vision, "image_size", "or patch_size is beyond what is counted")
 		t.side, t.patch = 1, 1
 	}
@@ -119,8 +119,8 @@ func openLlavaNext(s *source) *Family {
 		}
 	}
 	for _, c := range l.canvases {
-		if c.w%l.side != 0 || c.h%l.side != 0 {
-			s.fail(s.image, "image_grid_pinpoints", "has sizes that are not made of whole tiles")
+		if c.w%l.side != 0 || c.h%l.side != 0 || max(c.w, c.h) > l.side<<6 {
+			s.fail(s.image, "image_grid_pinpoints", "has sizes that are not made of whole tiles, up to 64 each way")
 		}
 	}
 	return only(media.Image, &medium{placeholder: l.pad, pad: l.pad, turned: true, layout: l.layout})

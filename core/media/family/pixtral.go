@@ -29,7 +29,7 @@ func openPixtral(s *source) *Family {
 	if s.processor.has("spatial_merge_size") && s.number(s.processor, "spatial_merge_size", 1, 1) != merge {
 		s.fail(s.processor, "spatial_merge_size", "is another one than that of config.json")
 	}
-	if max(p.longest, patch, merge) > maxSide {
+	if max(p.longest, patch, merge) > maxSide || p.longest/patch > 1<<12 {
 		s.fail(s.image, "size", "or patch_size is beyond what is counted")
 	}
 	p.unit = patch * merge

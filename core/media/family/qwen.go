@@ -40,8 +40,8 @@ func (s *source) qwenVision(o object, patch int) qwenVision {
 	q := qwenVision{
 		patch: s.number(o, "patch_size", 1, patch), merge: s.number(o, "merge_size", 1, 2), temporal: s.number(o, "temporal_patch_size", 1, 2),
 	}
-	if max(q.patch, q.merge, q.temporal) > 1<<10 {
-		s.fail(o, "patch_size, merge_size or temporal_patch_size", "is above %d", 1<<10)
+	if max(q.patch, q.merge, q.temporal) > 1<<10 || q.patch*q.merge > 1<<10 {
+		s.fail(o, "patch_size, merge_size or temporal_patch_size", "is beyond what is counted")
 	}
 	size := s.object(o, "size")
 	q.least, q.most = s.either(o, "min_pixels", size, "shortest_edge"), s.either(o, "max_pixels", size, "longest_edge")
@@ -58,13 +58,14 @@ func (s *source) either(o object, key string, or object, other string) int {
 
 // openQwen2 makes the families of Qwen2-VL and Qwen2.5-VL.
 func openQwen2(s *source) *Family {
-	image, video := s.token("<|image_pad|>", "image_token_id"), s.token("<|video_pad|>", "video_token_id")
-	f := &Family{}
-	f.mediums[media.Image] = &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 14).image(image)}
-	frames := s.qwenVision(s.video, 14)
-	frames.cap = s.capped(s.video, 128000)
-	s.is(s.video, "do_sample_frames", false)
-	f.mediums[media.Video] = &medium{placeholder: video, pad: video, layout: frames.frames(video)}
+	image := s.token("<|image_pad|>", "image_token_id")
+	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 14).image(image)})
+	s.optional(f, media.Video, func() *medium {
+		pad, v := s.token("<|video_pad|>", "video_token_id"), s.qwenVision(s.video, 14)
+		v.cap = s.capped(s.video, 128000)
+		s.is(s.video, "do_sample_frames", false)
+		return &medium{placeholder: pad, pad: pad, layout: v.frames(pad)}
+	})
 	return f
 }
 
@@ -84,26 +85,23 @@ func (s *source) capped(o object, def int) int {
 // turns, so that it is only taken if the vocabulary can encode text.
 func openQwen3(s *source) *Family {
 	image := s.token("<|image_pad|>", "image_token_id")
-	f := &Family{}
-	f.mediums[media.Image] = &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 16).image(image)}
-	text, ok := s.vocabulary.(Encoder)
-	if !ok || s.video.missing() {
-		return f
-	}
-	v := qwenVideo{
-		qwenVision: s.qwenVision(s.video, 16), encode: text.Tokens, pad: s.token("<|video_pad|>", "video_token_id"),
-		start: s.token("<|vision_start|>", "vision_start_token_id"), end: s.token("<|vision_end|>", "vision_end_token_id"),
-	}
-	v.cap = s.capped(s.video, 768)
-	v.sampling = sampling{fps: s.real(s.video, "fps", 2), least: s.number(s.video, "min_frames", 1, 4), most: s.number(s.video, "max_frames", 1, 768)}
-	if v.sampling.most > qwenFrames {
-		s.fail(s.video, "max_frames", "is above %d", qwenFrames)
-	}
-	s.is(s.video, "do_sample_frames", true)
-	if s.video.has("num_frames") {
-		s.fail(s.video, "num_frames", "is not modelled")
-	}
-	f.mediums[media.Video] = &medium{placeholder: v.pad, pad: v.pad, layout: v.layout}
+	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 16).image(image)})
+	s.optional(f, media.Video, func() *medium {
+		v := &qwenVideo{
+			qwenVision: s.qwenVision(s.video, 16), encode: s.encoder(), pad: s.token("<|video_pad|>", "video_token_id"),
+			start: s.token("<|vision_start|>", "vision_start_token_id"), end: s.token("<|vision_end|>", "vision_end_token_id"),
+		}
+		v.cap = s.capped(s.video, 768)
+		v.sampling = sampling{fps: s.real(s.video, "fps", 2), least: s.number(s.video, "min_frames", 1, 4), most: s.number(s.video, "max_frames", 1, 768)}
+		if v.sampling.most > qwenFrames {
+			s.fail(s.video, "max_frames", "is above %d", qwenFrames)
+		}
+		s.is(s.video, "do_sample_frames", true)
+		if s.video.has("num_frames") {
+			s.fail(s.video, "num_frames", "is not modelled")
+		}
+		return &medium{placeholder: v.pad, pad: v.pad, layout: v.layout}
+	})
 	return f
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // maxFile bounds a configuration file, in bytes.
@@ -23,7 +24,7 @@ type source struct {
 	processor object // what the processor has of its own
 
 	vocabulary Vocabulary
-	err        error
+	err        *UnsupportedError
 }
 
 // object is a JSON object of a file.
@@ -104,6 +105,7 @@ func (s *source) number(o object, key string, low, def int) int {
 	var n int
 	if err := json.Unmarshal(o.fields[key], &n); err != nil || n < low || n > maxNumber {
 		s.fail(o, key, "is no whole number from %d to %d", low, maxNumber)
+		return low
 	}
 	return n
 }
@@ -116,6 +118,7 @@ func (s *source) real(o object, key string, def float64) float64 {
 	var x float64
 	if err := json.Unmarshal(o.fields[key], &x); err != nil || x <= 0 || x > maxNumber {
 		s.fail(o, key, "is no positive number up to %d", maxNumber)
+		return def
 	}
 	return x
 }
@@ -198,6 +201,33 @@ func (s *source) token(text string, keys ...string) kv.Token {
 		s.err = unsupported("neither config.json nor the vocabulary has the token %s", text)
 	}
 	return 0
+}
+
+// encoder returns what encodes text.
+func (s *source) encoder() func(string) []kv.Token {
+	if e, ok := s.vocabulary.(Encoder); ok {
+		return e.Tokens
+	}
+	if s.err == nil {
+		s.err = unsupported("text stands between the frames of a video, and there is no tokenizer to encode it")
+	}
+	return nil
+}
+
+// optional makes the medium of a kind that models of the family may do without: if what it
+// needs is missing or not modelled, the family says so of that kind and is good for the
+// others.
+func (s *source) optional(f *Family, k media.Kind, make func() *medium) {
+	if s.err != nil {
+		return
+	}
+	m := make()
+	if s.err != nil {
+		f.without[k] = s.err.Detail
+		s.err = nil
+		return
+	}
+	f.mediums[k] = m
 }
 
 // is refuses a switch that has another value than the one that is modelled.

@@ -60,11 +60,11 @@ func (v *view) png(f *found) error {
 				// Encoders cut all pixels but the last into pieces of one length: the last
 				// piece is where that leads, or the end. If it is neither, nothing is known.
 				pos += max(1, (v.total-12-pos)/(length+12)) * (length + 12)
-				kind, ok := v.at(pos+4, 4)
+				head, ok := v.at(pos, 8)
 				if !ok {
 					return errShort
 				}
-				if string(kind) != "IDAT" && string(kind) != "IEND" {
+				if kind := string(head[4:]); kind != "IDAT" && kind != "IEND" {
 					return nil
 				}
 				continue

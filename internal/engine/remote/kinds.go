@@ -9,12 +9,15 @@ import (
 	"image/png"
 	"slices"
 
+	"penstock/core/enginefeed"
 	"penstock/core/media"
 	"penstock/internal/engine"
 )
 
 // Kinds lists the kinds of media by their names, as cards have them: ascending.
-func Kinds() []string { return []string{media.Audio.String(), media.Image.String(), media.Video.String()} }
+func Kinds() []string {
+	return []string{media.Audio.String(), media.Image.String(), media.Video.String()}
+}
 
 // sampleSide is the width and height of the picture of a sample, in pixels: enough for a patch of any model.
 const sampleSide = 64
@@ -70,6 +73,50 @@ func (o *Opening) See(card *engine.Card, found []string, keys string) {
 	default:
 		card.MediaKeys = keys
 	}
+}
+
+// Events enters into the settings of a table which tokens the engine's events have where prompts show media, and which
+// ones requests have there.
+func (o *Opening) Events(table *enginefeed.Config, pads enginefeed.Pads) {
+	table.Pads = pads
+	if o.VocabSize > 0 && o.VocabSize < UnknownVocabulary {
+		table.Vocabulary = o.VocabSize
+	}
+	if o.Family == nil {
+		return
+	}
+	for _, kind := range [...]media.Kind{media.Image, media.Video, media.Audio} {
+		if pad, ok := o.Family.Pad(kind); ok && !slices.Contains(table.MediaTokens, pad) {
+			table.MediaTokens = append(table.MediaTokens, pad)
+		}
+	}
+}
+
+// sight is what was noticed of an engine's media.
+type sight struct {
+	seen uint64 // blocks that nobody here has a name of
+	last mishap
+}
+
+// warnings says whether the engine has lately cached media that are not known here.
+func (s *sight) warnings(of enginefeed.Stats) []engine.Warning {
+	if now := of.Unresolved + of.Faceless; now > s.seen {
+		s.seen = now
+		s.last.happened()
+	}
+	if !s.last.lately() {
+		return nil
+	}
+	w := engine.Warning{
+		Code:   engine.WarnMedia,
+		Detail: "the engine caches pictures of requests that did not come by here, or that it was not told the keys of: those are not found again",
+		Remedy: "send all requests that show media by here, and see that the engine takes keys (media-keys)",
+	}
+	if of.Faceless > 0 {
+		w.Detail = "the engine's cache events do not say which pictures blocks show: what follows a picture is not routed by prefix"
+		w.Remedy = "take a version whose events have extra_keys (vLLM 0.17 or later)"
+	}
+	return []engine.Warning{w}
 }
 
 // MediaKeysOff is the MediaKeys of an Opening whose engine is not to be told the keys of media.

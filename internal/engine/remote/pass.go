@@ -113,13 +113,13 @@ func answersClient(status int) bool {
 // account enters a request that is passed on into load and cache, as far as its prompt is known. Media whose keys the
 // engine was not told have others there: of the prompt no more is known then than what is before the first.
 func (b *Base) account(req *engine.PassRequest, salt kv.Salt, told bool) *Part {
-	known := req.Prompt
-	if len(req.Media) > 0 && !told {
-		known = known[:min(len(known), max(req.Media[0].Start, 0))]
+	known, shows := req.Prompt, req.Media
+	if len(shows) > 0 && !told {
+		known, shows = known[:min(len(known), max(shows[0].Start, 0))], nil
 	}
 	r := &engine.Request{
 		ID: req.ID, Attempt: req.Attempt, Model: req.Model, Salt: salt, Choices: 1, Logprobs: -1,
-		Prompt: known, Media: req.Media, Stop: engine.Stop{MaxTokens: b.cfg.Card.ContextLength},
+		Prompt: known, Media: shows, Stop: engine.Stop{MaxTokens: b.cfg.Card.ContextLength},
 	}
 	a := newAttempt(b, r, nil)
 	a.flight = b.load.begin(a)
