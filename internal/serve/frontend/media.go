@@ -82,6 +82,9 @@ func (m *model) sees(q *api.Request) error {
 		}
 		return nil
 	}
+	if _, elsewhere := m.encoder.(*remote); elsewhere && m.card.Attaches {
+		return fault.New(fault.Unimplemented, "prompts that the engines of the model '%s' make have no media: start the frontend with --preprocess local", m.card.Name)
+	}
 	for _, part := range q.Media() {
 		if slices.Contains(m.card.Media, part.Kind.String()) {
 			continue
