@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"slices"
 
 	"penstock/core/fault"
@@ -22,6 +23,9 @@ const (
 	// guidedVersion is that of requests with a guide: a reader that skipped the
 	// guide would answer with free text.
 	guidedVersion = 2
+	// mediaVersion is that of requests with objects: a reader that skipped them would answer
+	// without having seen what it is asked about.
+	mediaVersion = 3
 )
 
 // MaxChoices bounds the choices of one request, and so what a decoder allocates
@@ -66,6 +70,8 @@ const (
 	reqLogprobs
 	reqGuide // of guidedVersion
 	reqHints
+	reqDigests
+	reqObject // of mediaVersion; repeated
 )
 
 // The fields of a delta. Numbers are never reused.
@@ -83,9 +89,12 @@ const (
 // AppendRequest appends the encoding of r to dst. It allocates only if dst must
 // grow.
 func AppendRequest(dst []byte, r *Request) []byte {
-	if r.Guide != nil {
+	switch {
+	case len(r.Objects) > 0:
+		dst = append(dst, mediaVersion)
+	case r.Guide != nil:
 		dst = append(dst, guidedVersion)
-	} else {
+	default:
 		dst = append(dst, wireVersion)
 	}
 	dst = appendString(dst, reqID, r.ID)
@@ -123,7 +132,8 @@ func AppendRequest(dst []byte, r *Request) []byte {
 		dst = binary.AppendUvarint(appendKey(dst, reqHints, kindBytes), uint64(len(r.Hints)))
 		dst = append(dst, r.Hints...)
 	}
-	return dst
+	dst = appendDigests(dst, reqDigests, r.Media)
+	return appendObjects(dst, reqObject, r.Objects)
 }
 
 // DecodeRequest sets r to the request that b encodes, reusing r's slices and
@@ -133,7 +143,7 @@ func DecodeRequest(b []byte, r *Request) error {
 	prompt, media, bias, stop := r.Prompt[:0], r.Media[:0], r.Sampling.Bias[:0], r.Stop.Tokens[:0]
 	old := *r
 	*r = Request{Prompt: prompt, Media: media, Sampling: Sampling{Bias: bias}, Stop: Stop{Tokens: stop}}
-	d, err := newReader("request", b, guidedVersion)
+	d, err := newReader("request", b, mediaVersion)
 	if err != nil {
 		return err
 	}
@@ -199,11 +209,15 @@ func DecodeRequest(b []byte, r *Request) error {
 			r.Guide = d.guide(old.Guide)
 		case reqHints:
 			r.Hints = d.hints(old.Hints[:0])
+		case reqDigests:
+			d.digests(r.Media)
+		case reqObject:
+			r.Objects = d.object(r.Objects, mediaVersion)
 		default:
 			d.skip()
 		}
 	}
-	if d.version == guidedVersion && r.Guide == nil {
+	if d.version == guidedVersion && r.Guide == nil || d.version == mediaVersion && len(r.Objects) == 0 {
 		d.fail() // there is no other reason for this version
 	}
 	return d.err()
@@ -311,22 +325,33 @@ func appendTokens(dst []byte, field uint64, tokens []kv.Token) []byte {
 }
 
 // appendPacked appends tokens as uvarints one after another; how many there are
-// follows from the bytes.
+// shows at the end of the field. It has no branch that depends on a token: those of a prompt have two or
+// three bytes, in no order that a processor could foresee.
 func appendPacked(dst []byte, field uint64, tokens []kv.Token) []byte {
 	size := 0
 	for _, t := range tokens {
-		size += uintLen(uint64(t))
+		size += tokenLen(t)
 	}
 	dst = appendKey(dst, field, kindBytes)
-	dst = slices.Grow(binary.AppendUvarint(dst, uint64(size)), size)
+	dst = slices.Grow(binary.AppendUvarint(dst, uint64(size)), size+packedRoom)
+	at, room := len(dst), dst[:cap(dst)]
 	for _, t := range tokens {
-		for ; t >= 0x80; t >>= 7 {
-			dst = append(dst, byte(t)|0x80)
-		}
-		dst = append(dst, byte(t))
+		n := tokenLen(t)
+		v := uint64(t)
+		v = v&0x7f | v&(0x7f<<7)<<1 | v&(0x7f<<14)<<2 | v&(0x7f<<21)<<3 | v&(0x7f<<28)<<4
+		v |= 0x80808080 & (1<<(8*(n-1)) - 1) // all bytes but the last say that another follows
+		binary.LittleEndian.PutUint64(room[at:], v)
+		at += n
 	}
-	return dst
+	return dst[:at]
 }
+
+// packedRoom is how many bytes behind its own a packed token is written over.
+const packedRoom = 8
+
+// tokenLen is the number of bytes of t as a uvarint: its bits, of which there is at least one, by seven,
+// rounded up.
+func tokenLen(t kv.Token) int { return (9*bits.Len32(uint32(t)|1) + 64) >> 6 }
 
 // appendMedia appends a field for each media object.
 func appendMedia(dst []byte, field uint64, media []kv.Media) []byte {

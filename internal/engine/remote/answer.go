@@ -3,9 +3,12 @@ package remote
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -18,12 +21,15 @@ type Answer struct {
 	Type       string        // Content-Type
 	RetryAfter time.Duration // 0 if the engine says nothing of it
 	host       string
-	body       io.ReadCloser
-	ctx        context.Context // of the reading; only its cause is looked at
-	cancel     context.CancelCauseFunc
+	conn       *conn // nil after Close
+	pool       *pool
+	body       io.Reader
+	stop       func() bool  // lets the end of the call's context pass
+	sent       <-chan error // nil if all of the request was sent when the answer came
 	silence    time.Duration
-	quiet      *time.Timer
-	whole      bool // the body was read to its end
+	until      time.Time // when the wait for more ends, as the connection knows
+	whole      bool      // the body was read to its end
+	last       bool      // the connection takes no further call
 }
 
 // OK reports whether the answer is a success.
@@ -32,12 +38,30 @@ func (a *Answer) OK() bool { return a.Status >= 200 && a.Status < 300 }
 // Read reads of the body. An answer that stands still for longer than engines compute is broken
 // off.
 func (a *Answer) Read(p []byte) (int, error) {
-	n, err := a.body.Read(p)
-	if n > 0 {
-		a.quiet.Reset(a.silence)
+	if a.conn == nil {
+		return 0, net.ErrClosed
 	}
-	if err == io.EOF {
+	a.listen()
+	return a.read(p)
+}
+
+// listen moves the end of the wait for more, if it is worth it.
+func (a *Answer) listen() {
+	until := time.Now().Add(a.silence)
+	if late := until.Sub(a.until); late > a.silence/16 || late < 0 {
+		a.until = until
+		_ = a.conn.net.SetReadDeadline(until) // fails on a closed connection, as reading does
+	}
+}
+
+func (a *Answer) read(p []byte) (int, error) {
+	n, err := a.body.Read(p)
+	switch {
+	case err == nil:
+	case err == io.EOF:
 		a.whole = true
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = errSilent
 	}
 	return n, err
 }
@@ -45,20 +69,34 @@ func (a *Answer) Read(p []byte) (int, error) {
 // Close ends the call. If the body was not read to its end, the connection is closed, by which
 // the engine knows that nobody waits for more.
 func (a *Answer) Close() {
-	a.quiet.Stop()
-	if !a.whole {
-		a.cancel(context.Canceled) // without waiting for the rest of the body
+	k := a.conn
+	if k == nil {
+		return
 	}
-	_ = a.body.Close()
-	a.cancel(nil)
+	a.conn = nil
+	free := a.stop() && a.whole && !a.last
+	if !free {
+		k.abort()
+	}
+	if whole := k.settle(a.sent); free && whole {
+		a.pool.put(k)
+		return
+	}
+	a.pool.drop(k)
 }
 
 // Finish is Close for an answer of which all that matters was read: the little that may follow
 // is read too, so that the connection can serve another call.
 func (a *Answer) Finish() {
-	if !a.whole {
-		a.quiet.Reset(drainTimeout)
-		_, _ = io.CopyN(io.Discard, a, 4<<10)
+	if a.conn != nil && !a.whole {
+		_ = a.conn.net.SetReadDeadline(time.Now().Add(drainTimeout))
+		var rest [512]byte
+		for n := 0; n < 4<<10; {
+			m, err := a.read(rest[:])
+			if n += m; err != nil {
+				break
+			}
+		}
 	}
 	a.Close()
 }

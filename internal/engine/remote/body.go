@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"bytes"
 	"sync"
 	"sync/atomic"
 )
@@ -10,7 +9,7 @@ import (
 // hundreds of kilobytes.
 type Body struct {
 	B    []byte
-	refs atomic.Int32 // its maker and the transport's readers
+	refs atomic.Int32 // its maker and who sends it
 }
 
 var bodies = sync.Pool{New: func() any { return &Body{B: make([]byte, 0, 16<<10)} }}
@@ -26,33 +25,12 @@ func NewBody() *Body {
 	return b
 }
 
-// Release gives the buffer back once the transport does not read it any more either, which may be
-// after the answer was closed.
+// Release gives the buffer back once nobody sends it any more either.
 func (b *Body) Release() {
 	if b.refs.Add(-1) == 0 && cap(b.B) <= maxKeptBody {
 		bodies.Put(b)
 	}
 }
 
-// reader returns a reader of b that holds it until it is closed.
-func (b *Body) reader() *bodyReader {
-	b.refs.Add(1)
-	r := &bodyReader{body: b}
-	r.Reset(b.B)
-	return r
-}
-
-// bodyReader is a request's body. The transport closes it, maybe twice, when it has done with it.
-type bodyReader struct {
-	bytes.Reader
-	body   *Body
-	closed atomic.Bool
-}
-
-// Close lets go of the buffer.
-func (r *bodyReader) Close() error {
-	if !r.closed.Swap(true) {
-		r.body.Release()
-	}
-	return nil
-}
+// hold keeps the buffer until one more Release.
+func (b *Body) hold() { b.refs.Add(1) }

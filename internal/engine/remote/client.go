@@ -1,14 +1,14 @@
 package remote
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -20,14 +20,15 @@ const (
 	// idle connection, so that a request seldom meets a connection that is being closed.
 	idleTimeout  = 4 * time.Second
 	dialTimeout  = 3 * time.Second
+	tlsTimeout   = 5 * time.Second
 	headerWait   = 30 * time.Second
 	drainTimeout = time.Second
 	// silence is how long an answer may stand still: longer than any prefill takes.
 	silence = 5 * time.Minute
 )
 
-// smallBody is up to how many bytes a body is copied rather than lent: to copy it costs less than
-// a write of its own.
+// smallBody is up to how many bytes a body is copied behind its head: to copy it costs less than
+// to write two pieces.
 const smallBody = 16 << 10
 
 // maxHeader bounds the header of an answer.
@@ -36,41 +37,39 @@ const maxHeader = 64 << 10
 // maxConns bounds the connections with one engine, and so the requests in progress.
 const maxConns = 4096
 
-// Client speaks HTTP/1.1 with one engine over connections of its own. It is safe for
-// concurrent use.
+// Client speaks HTTP/1.1 with one engine over connections of its own. A call is written and its answer is
+// read in the goroutine that makes it: net/http's transport has two more for each connection, and what
+// they hand over to each other costs more than all the rest of a call. How answers are read, and
+// where their bodies end, is net/http's. It is safe for concurrent use.
 type Client struct {
-	root      *url.URL
-	key       string
-	transport *http.Transport
-	silence   time.Duration
+	root    *url.URL
+	host    string // as requests name it
+	key     string
+	pool    *pool
+	silence time.Duration
 }
 
 // NewClient returns a client of the engine that spec names. Close it.
 func NewClient(spec *Spec) *Client {
-	h1 := new(http.Protocols)
-	h1.SetHTTP1(true)
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}
-	return &Client{
-		root: spec.URL, key: spec.APIKey, silence: silence,
-		transport: &http.Transport{
-			Proxy:               nil, // engines are near: what the environment says of proxies is not about them
-			DialContext:         dialer.DialContext,
-			TLSHandshakeTimeout: 5 * time.Second,
-			DisableCompression:  true,
-			MaxIdleConnsPerHost: maxConns,
-			MaxConnsPerHost:     maxConns,
-			IdleConnTimeout:     idleTimeout,
-			Protocols:           h1,
-			WriteBufferSize:     32 << 10,
+	host := hostOf(spec.URL)
+	return &Client{root: spec.URL, host: host, key: spec.APIKey, silence: silence, pool: newPool(spec.URL, host)}
+}
 
-			MaxResponseHeaderBytes: maxHeader,
-			ReadBufferSize:         16 << 10,
-		},
+// hostOf returns the host of u as a request names it: in ASCII and without a zone, as net/http writes it.
+func hostOf(u *url.URL) string {
+	var b bytes.Buffer
+	if err := (&http.Request{Method: http.MethodGet, URL: u}).Write(&b); err != nil {
+		return u.Host
 	}
+	req, err := http.ReadRequest(bufio.NewReader(&b))
+	if err != nil {
+		return u.Host
+	}
+	return req.Host
 }
 
 // Close closes the connections that nobody uses. Those in use are closed by their users.
-func (c *Client) Close() { c.transport.CloseIdleConnections() }
+func (c *Client) Close() { c.pool.close() }
 
 // Call is one request to an engine.
 type Call struct {
@@ -108,81 +107,80 @@ func (c *Client) Do(ctx context.Context, call *Call) (*Answer, error) {
 		case fresh || !closedEarly(err):
 			return nil, unreachable(c.root.Host, err)
 		}
-		c.transport.CloseIdleConnections()
+		c.pool.flush() // they are no better
 	}
 }
 
 // try sends a call once.
 func (c *Client) try(ctx context.Context, call *Call) (*Answer, error) {
-	bounded, cancel := context.WithCancelCause(ctx)
-	req, err := c.request(bounded, call)
-	if err != nil {
-		cancel(nil)
-		return nil, err
-	}
 	wait := call.Wait
 	if wait == 0 {
 		wait = headerWait
 	}
-	var late *time.Timer
+	until := time.Time{}
 	if wait > 0 {
-		late = time.AfterFunc(wait, func() { cancel(errNoHeader) })
+		until = time.Now().Add(wait)
 	}
-	resp, err := c.transport.RoundTrip(req)
-	if late != nil && !late.Stop() && err == nil {
-		_ = resp.Body.Close()
-		err = errNoHeader
-	}
+	k, err := c.pool.get(ctx, until)
 	if err != nil {
-		if cause := context.Cause(bounded); cause != nil {
-			err = cause
-		}
-		cancel(nil)
 		return nil, err
 	}
-	return &Answer{
-		Status: resp.StatusCode, Type: resp.Header.Get("Content-Type"), RetryAfter: retryAfter(resp.Header, time.Now()),
-		host: c.root.Host, body: resp.Body, ctx: bounded, cancel: cancel,
-		silence: c.silence, quiet: time.AfterFunc(c.silence, func() { cancel(errSilent) }),
-	}, nil
+	a := &Answer{host: c.root.Host, conn: k, pool: c.pool, silence: c.silence, until: until}
+	a.stop = context.AfterFunc(ctx, k.abort)
+	k.head = c.appendHead(k.head[:0], call)
+	resp, sent, err := k.exchange(call.Body, call.Large, until)
+	a.sent = sent
+	if err != nil {
+		a.Close()
+		return nil, err
+	}
+	a.Status, a.Type, a.RetryAfter = resp.StatusCode, resp.Header.Get("Content-Type"), retryAfter(resp.Header, time.Now())
+	a.body, a.last = resp.Body, resp.Close
+	return a, nil
 }
 
-func (c *Client) request(ctx context.Context, call *Call) (*http.Request, error) {
+// appendHead appends the head of a request.
+func (c *Client) appendHead(b []byte, call *Call) []byte {
 	method := call.Method
 	if method == "" {
 		method = http.MethodPost
 	}
-	u := *c.root
-	u.Path = strings.TrimSuffix(u.Path, "/") + call.Path
-	u.RawPath, u.RawQuery = "", call.Query
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
-	if err != nil {
-		return nil, fmt.Errorf("request to the engine: %w", err)
+	at := url.URL{Path: strings.TrimSuffix(c.root.Path, "/") + call.Path, RawQuery: call.Query}
+	b = append(append(b, method...), ' ')
+	b = append(append(b, at.RequestURI()...), " HTTP/1.1\r\n"...)
+	b = appendHeader(b, "Host", c.host)
+	b = appendHeader(b, "User-Agent", "penstock")
+	body := call.Body
+	if call.Large != nil {
+		body = call.Large.B
 	}
-	switch {
-	case call.Large != nil && len(call.Large.B) <= smallBody:
-		// The transport sends headers and body in one write if it knows the reader, which one that
-		// tells when it is done with is not.
-		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(bytes.Clone(call.Large.B))), int64(len(call.Large.B))
-		req.Header.Set("Content-Type", "application/json")
-	case call.Large != nil:
-		req.Body, req.ContentLength = call.Large.reader(), int64(len(call.Large.B))
-		req.Header.Set("Content-Type", "application/json")
-	case call.Body != nil:
-		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(call.Body)), int64(len(call.Body))
-		req.Header.Set("Content-Type", "application/json")
+	if body != nil {
+		b = appendHeader(b, "Content-Type", "application/json")
 	}
-	req.Header.Set("User-Agent", "penstock")
+	if body != nil || method == http.MethodPost {
+		b = append(strconv.AppendInt(append(b, "Content-Length: "...), int64(len(body)), 10), "\r\n"...)
+	}
 	if c.key != "" {
-		req.Header.Set("Authorization", "Bearer "+c.key)
+		b = appendHeader(b, "Authorization", "Bearer "+c.key)
 	}
 	if call.ID != "" {
-		req.Header.Set("X-Request-Id", headerText(call.ID))
+		b = appendHeader(b, "X-Request-Id", headerText(call.ID))
 	}
 	for i := 0; i+1 < len(call.Headers); i += 2 {
-		req.Header.Set(call.Headers[i], call.Headers[i+1])
+		b = appendHeader(b, call.Headers[i], call.Headers[i+1])
 	}
-	return req, nil
+	return append(b, "\r\n"...)
+}
+
+// appendHeader appends a line of a header, without what would end it early.
+func appendHeader(b []byte, name, value string) []byte {
+	b = append(append(append(b, name...), ": "...), value...)
+	for i := len(b) - len(value); i < len(b); i++ {
+		if b[i] == '\r' || b[i] == '\n' {
+			b[i] = ' '
+		}
+	}
+	return append(b, "\r\n"...)
 }
 
 // headerText returns s without what a header cannot carry, bounded.
@@ -199,8 +197,5 @@ func headerText(s string) string {
 // closedEarly reports whether err is that of a connection that the engine closed, or never took,
 // before it answered.
 func closedEarly(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || // the transport closed it, having read the reset, while the request was being written
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED) ||
-		strings.Contains(err.Error(), "server closed idle connection")
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED)
 }

@@ -190,11 +190,11 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 // Broken returns ctx's error if it ended, else what a failure to read the answer means:
 // Unavailable, another worker may go on.
 func (a *Answer) Broken(ctx context.Context, err error) error {
-	switch cause := context.Cause(a.ctx); {
+	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(cause, errSilent):
-		return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " stopped in the middle of an answer; see what it is doing", Err: errors.Join(errBrokeOff, cause)}
+	case errors.Is(err, errSilent):
+		return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " stopped in the middle of an answer; see what it is doing", Err: errors.Join(errBrokeOff, err)}
 	}
 	if f := (*fault.Error)(nil); errors.As(err, &f) {
 		return err

@@ -101,14 +101,33 @@ func (a *answer) openStream() error {
 	a.committed = true
 	a.w.WriteHeader(http.StatusOK)
 	a.out = newStream(a.silent, a.send, a.broken)
-	go a.out.run() // close waits for it; the header goes out first, or with what came by then
+	a.out.final = a.write
+	a.buf = *scraps.Get().(*[]byte)
+	go func() { // close waits for it; the header goes out first, or with what came by then
+		deepen()
+		a.out.run()
+	}()
 	return nil
 }
+
+// deepen grows a goroutine's stack once to what a response of net/http takes. Grown by and by, it would be
+// copied each time, with all the calls that are on it by then.
+//
+//go:noinline
+func deepen() {
+	var room [6 << 10]byte
+	touch(&room)
+}
+
+//go:noinline
+func touch(*[6 << 10]byte) {}
 
 // close returns when nothing more is written.
 func (a *answer) close() {
 	if a.out != nil {
 		_ = a.out.close() // a client that does not take the rest is gone
+		recycle(a.buf)
+		a.buf = nil
 	}
 }
 
@@ -187,15 +206,26 @@ func (a *answer) flush() error {
 
 // send writes b and what the server buffered before it.
 func (a *answer) send(b []byte) error {
+	if err := a.write(b); err != nil {
+		return err
+	}
+	return untaken(a.control.Flush())
+}
+
+// write gives b to the server, which sends it when it has much to send, or when the request is over: with
+// the end of the answer, in one write.
+func (a *answer) write(b []byte) error {
 	a.deadline()
 	_, err := a.w.Write(b)
+	return untaken(err)
+}
+
+// untaken is the error of a write.
+func untaken(err error) error {
 	if err == nil {
-		err = a.control.Flush()
+		return nil
 	}
-	if err != nil {
-		return fault.New(fault.Canceled, "the client does not take the answer: %w", err)
-	}
-	return nil
+	return fault.New(fault.Canceled, "the client does not take the answer: %w", err)
 }
 
 // deadline bounds the next write; the server lifts it when the request is over.

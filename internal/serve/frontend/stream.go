@@ -18,6 +18,7 @@ const keepAlive = ": keep-alive\n\n"
 // makes few writes and an idle one no token wait.
 type stream struct {
 	write  func([]byte) error // whole events, at once
+	final  func([]byte) error // the last events, which go out when the request is over; nil is write
 	broken func(error)        // told when write fails, after which nothing is written
 	silent time.Duration      // after which a keep-alive goes out
 	wake   chan struct{}      // there is something to do; has room for one
@@ -37,6 +38,7 @@ func newStream(silent time.Duration, write func([]byte) error, broken func(error
 		write: write, broken: broken, silent: silent,
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+	s.mu.pending = *scraps.Get().(*[]byte)
 	signal(s.wake) // there is the header
 	return s
 }
@@ -48,7 +50,8 @@ func (s *stream) run() {
 	silence := time.NewTimer(s.silent)
 	defer silence.Stop()
 	comment := []byte(keepAlive)
-	var spare []byte
+	spare := *scraps.Get().(*[]byte)
+	defer func() { recycle(spare) }()
 	for opened := false; ; opened = true {
 		events, last := comment, false
 		select {
@@ -58,7 +61,11 @@ func (s *stream) run() {
 		case <-silence.C:
 		}
 		if len(events) > 0 || !opened {
-			if err := s.write(events); err != nil {
+			write := s.write
+			if last && s.final != nil {
+				write = s.final
+			}
+			if err := write(events); err != nil {
 				s.fail(err)
 				return
 			}
@@ -117,7 +124,23 @@ func (s *stream) close() error {
 	<-s.done
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	recycle(s.mu.pending)
+	s.mu.pending = nil
 	return s.mu.err
+}
+
+// scraps is memory for events, kept from one answer to the next.
+var scraps = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
+
+// maxScrap bounds what is kept of one answer, in bytes.
+const maxScrap = 16 << 10
+
+// recycle keeps memory that nobody uses any more.
+func recycle(b []byte) {
+	if cap(b) > 0 && cap(b) <= maxScrap {
+		b = b[:0]
+		scraps.Put(&b)
+	}
 }
 
 // signal says something that need not be said twice.

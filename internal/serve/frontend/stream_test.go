@@ -65,6 +65,29 @@ func TestStreamCoalesces(t *testing.T) {
 	})
 }
 
+// TestStreamFinal: the last events are given to who sends them with the end of the answer, and no others.
+func TestStreamFinal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, end := &client{}, &client{}
+		s := newStream(time.Hour, c.write, func(error) {})
+		s.final = end.write
+		go s.run()
+		synctest.Wait()
+		for _, event := range []string{"a", "b", "c"} {
+			synctest.Wait()
+			if err := s.put([]byte(event)); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := s.close(); err != nil || s.close() != nil {
+			t.Error(err)
+		}
+		if got := strings.Join(c.writes, "|") + "/" + strings.Join(end.writes, "|"); got != "|a|b/c" {
+			t.Errorf("the writes are %s", got)
+		}
+	})
+}
+
 // TestStreamHoldsTheWorker: a client that is far behind makes the worker wait,
 // and its end sets it free.
 func TestStreamHoldsTheWorker(t *testing.T) {

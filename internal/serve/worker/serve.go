@@ -149,7 +149,10 @@ func (s *server) carry(ctx context.Context, run func(context.Context) error) err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
-	s.calls.Go(func() { done <- run(ctx) })
+	s.calls.Go(func() {
+		deepen()
+		done <- run(ctx)
+	})
 	select {
 	case err := <-done:
 		return err
@@ -158,6 +161,18 @@ func (s *server) carry(ctx context.Context, run func(context.Context) error) err
 		return s.why
 	}
 }
+
+// deepen grows a goroutine's stack once to what the call of an engine takes. Grown by and by, it would be
+// copied each time, with all the calls that are on it by then.
+//
+//go:noinline
+func deepen() {
+	var room [8 << 10]byte
+	touch(&room)
+}
+
+//go:noinline
+func touch(*[8 << 10]byte) {}
 
 // accept decodes a request and checks that it can be served here. On success it
 // has counted the call as in flight, until leave.

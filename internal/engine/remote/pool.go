@@ -1,0 +1,196 @@
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+)
+
+// pool keeps connections with one engine between calls. It is safe for concurrent use.
+type pool struct {
+	dialer net.Dialer
+	addr   string
+	tls    *tls.Config   // nil without TLS
+	room   chan struct{} // has an element for each connection that somebody has
+
+	mu struct {
+		sync.Mutex
+		idle   []*conn // the longest idle first
+		sweep  *time.Timer
+		closed bool
+	}
+}
+
+// newPool returns a pool of connections with the host of u, which is written as host in a request.
+func newPool(u *url.URL, host string) *pool {
+	p := &pool{
+		dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second},
+		room:   make(chan struct{}, maxConns),
+	}
+	name, port := u.Hostname(), u.Port()
+	if h := (&url.URL{Host: host}).Hostname(); h != "" && net.ParseIP(h) == nil {
+		name = h // in ASCII
+	}
+	if u.Scheme == "https" {
+		p.tls = &tls.Config{ServerName: name, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
+	}
+	if port == "" {
+		port = map[bool]string{false: "80", true: "443"}[p.tls != nil]
+	}
+	p.addr = net.JoinHostPort(name, port)
+	return p
+}
+
+// enter waits for room for one more connection, until ctx ends or the moment until, if that is not zero.
+func (p *pool) enter(ctx context.Context, until time.Time) error {
+	select {
+	case p.room <- struct{}{}:
+		return nil
+	default:
+	}
+	var late <-chan time.Time
+	if !until.IsZero() {
+		t := time.NewTimer(time.Until(until))
+		defer t.Stop()
+		late = t.C
+	}
+	select {
+	case p.room <- struct{}{}:
+		return nil
+	case <-late:
+		return errNoHeader
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// get returns a connection for its caller alone, until put or drop: an idle one if there is a good one.
+func (p *pool) get(ctx context.Context, until time.Time) (*conn, error) {
+	if err := p.enter(ctx, until); err != nil {
+		return nil, err
+	}
+	for {
+		k := p.pop()
+		if k == nil {
+			break
+		}
+		if time.Since(k.idle) < idleTimeout && k.quiet() {
+			return k, nil
+		}
+		k.abort()
+	}
+	k, err := p.dial(ctx)
+	if err != nil {
+		<-p.room
+	}
+	return k, err
+}
+
+// pop takes the connection that was used last; nil if there is none.
+func (p *pool) pop() *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.mu.idle)
+	if n == 0 {
+		return nil
+	}
+	k := p.mu.idle[n-1]
+	p.mu.idle[n-1] = nil
+	p.mu.idle = p.mu.idle[:n-1]
+	return k
+}
+
+func (p *pool) dial(ctx context.Context) (*conn, error) {
+	c, err := p.dialer.DialContext(ctx, "tcp", p.addr)
+	if err != nil {
+		return nil, err
+	}
+	if p.tls == nil {
+		return newConn(c, c), nil
+	}
+	secure := tls.Client(c, p.tls)
+	shaken, cancel := context.WithTimeout(ctx, tlsTimeout)
+	defer cancel()
+	if err := secure.HandshakeContext(shaken); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return newConn(secure, c), nil
+}
+
+// put keeps a connection whose last answer was read to its end.
+func (p *pool) put(k *conn) {
+	if !p.keep(k) {
+		k.abort()
+	}
+	<-p.room
+}
+
+func (p *pool) keep(k *conn) bool {
+	k.idle = time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.closed {
+		return false
+	}
+	p.mu.idle = append(p.mu.idle, k)
+	if p.mu.sweep == nil {
+		p.mu.sweep = time.AfterFunc(idleTimeout, p.expire)
+	}
+	return true
+}
+
+// drop closes a connection that is of no more use.
+func (p *pool) drop(k *conn) {
+	k.abort()
+	<-p.room
+}
+
+// expire closes connections that were idle for too long, and comes back for those that are left.
+func (p *pool) expire() {
+	for _, k := range p.expired(time.Now()) {
+		k.abort()
+	}
+}
+
+func (p *pool) expired(now time.Time) (old []*conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for n < len(p.mu.idle) && now.Sub(p.mu.idle[n].idle) >= idleTimeout {
+		n++
+	}
+	old = slices.Clone(p.mu.idle[:n])
+	p.mu.idle = slices.Delete(p.mu.idle, 0, n)
+	p.mu.sweep = nil
+	if len(p.mu.idle) > 0 {
+		p.mu.sweep = time.AfterFunc(idleTimeout-now.Sub(p.mu.idle[0].idle), p.expire)
+	}
+	return old
+}
+
+// flush closes the idle connections.
+func (p *pool) flush() {
+	p.mu.Lock()
+	idle := p.mu.idle
+	p.mu.idle = nil
+	p.mu.Unlock()
+	for _, k := range idle {
+		k.abort()
+	}
+}
+
+// close closes the idle connections, and those in use when their calls have ended.
+func (p *pool) close() {
+	p.mu.Lock()
+	p.mu.closed = true
+	if p.mu.sweep != nil {
+		p.mu.sweep.Stop()
+	}
+	p.mu.Unlock()
+	p.flush()
+}
