@@ -22,7 +22,7 @@ const module = "penstock/"
 // siblings listed in mayImport.
 var rank = map[string]int{
 	"core/kv": 0, "core/fault": 0, "core/exact": 0, "core/splitmix": 0,
-	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/zmtp": 1,
+	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/zmtp": 1, "internal/media": 1,
 	"internal/plane": 2, "internal/edge": 2, "internal/obs": 2, "internal/attempt": 2, "internal/engine": 2,
 	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3, "internal/serve": 3, "internal/replay": 3, "internal/mimic": 3,
 	"internal/config": 4, "internal/node": 4, "internal/simcluster": 4,
@@ -40,6 +40,9 @@ var mayImport = map[string][]string{
 	"internal/edge/prep/chat":        {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
 	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
 	"internal/zmtp":                  {"internal/backoff"},                                     // peers that are dialled again
+	"internal/media/fetch":           {"core/media", "core/media/probe", "internal/backoff"},   // reads what it fetches, as far as it must
+	"internal/media/pixel":           {"core/media", "core/media/probe"},                       // decodes what was probed
+	"internal/media/shm":             {"core/media"},                                           // lends tensors
 	"internal/mimic/mimictest":       {"internal/engine/sim", "internal/engine/enginetest"},    // what its servers are around, and rigs of the same tests
 	"internal/node":                  {"internal/config"},
 	"bench/feeds":                    {"bench/child"}, // measures what it starts

@@ -24,6 +24,7 @@ type benchOptions struct {
 	traceOpts  trace.Options
 	format     string
 	generate   string
+	images     string
 	seed       uint64
 	promptSeed uint64
 
@@ -48,6 +49,8 @@ type benchOptions struct {
 // defaultWorkload is small enough for the built-in model.
 const (
 	defaultWorkload = "shared:rate=10,groups=8,prefix=512,input=64,output=32"
+	// defaultPictured is what is asked about pictures.
+	defaultPictured = "random:rate=10,input=64,output=32"
 	defaultRequests = 200
 )
 
@@ -70,6 +73,7 @@ figure.`,
 		Example: `  penstock bench
   penstock bench --url http://127.0.0.1:8000 --trace mooncake.jsonl --speedup 2 --report out.html
   penstock bench --generate chat:turns=8 --rate 5 --slo-ttft 500ms --slo-itl 50ms
+  penstock bench --images pool:size=200 --requests 1000
   penstock bench --concurrency 32 --requests 1000 --json > after.json
   penstock bench compare before.json after.json`,
 		Args: unknownCommand,
@@ -88,6 +92,7 @@ figure.`,
 	f.BoolVar(&o.traceOpts.IgnoreUnknown, "ignore-unknown", false, "pass over fields of the trace that its format does not have")
 	f.BoolVar(&o.traceOpts.Sort, "sort", false, "put the requests of the trace in the order of their times")
 	f.StringVar(&o.generate, "generate", "", "workload to make up instead, such as chat:turns=8 or shared:prefix=2048 (default \""+ofRequests(defaultWorkload, defaultRequests)+"\")")
+	f.StringVar(&o.images, "images", "", "pictures that requests show: pool:size=1024,width=224,height=224,each=1, unique:width=…, or workload for those that the workload has")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of what is drawn: a made-up workload, random arrivals")
 	f.Uint64Var(&o.promptSeed, "prompt-seed", 0, "seed of the prompts' words; 0 draws one, so that nothing of an earlier run is cached")
 
@@ -137,6 +142,11 @@ func (o *benchOptions) validate() error {
 	if o.input != "auto" && o.input != "tokens" && o.input != "text" {
 		bad("--input: %q is none of auto, tokens, text", o.input)
 	}
+	if _, err := o.pictures(); err != nil {
+		errs = append(errs, err)
+	} else if o.images != "" && o.input == "tokens" {
+		bad("--images and --input tokens: pictures are sent in conversations")
+	}
 	if o.extraBody != "" && json.Unmarshal([]byte(o.extraBody), &map[string]any{}) != nil {
 		bad("--extra-body: want a JSON object such as {\"temperature\": 0}")
 	}
@@ -170,12 +180,20 @@ func (o *benchOptions) arrivals() (replay.Arrival, error) {
 	return a, err
 }
 
+// pictures are those that requests show; nil if they show none.
+func (o *benchOptions) pictures() (*replay.Pictures, error) {
+	if o.images == "" {
+		return nil, nil
+	}
+	return replay.ParsePictures(o.images, o.seed)
+}
+
 // prompts are the ways in which prompts may be sent, the best first.
 func (o *benchOptions) prompts() []load.Prompt {
-	switch o.input {
-	case "tokens":
+	switch {
+	case o.input == "tokens":
 		return []load.Prompt{load.Tokens}
-	case "text":
+	case o.input == "text" || o.images != "":
 		return []load.Prompt{load.Text}
 	}
 	return []load.Prompt{load.Tokens, load.Text}

@@ -112,7 +112,7 @@ func (o *benchOptions) config(c *client) (load.Config, error) {
 	cfg := load.Config{
 		Endpoint: load.Endpoint{URL: c.server, Key: c.key, Header: header},
 		Model:    o.model, MaxTokens: o.maxTokens, Extra: []byte(o.extraBody), Vocabulary: replay.Vocabulary{Seed: o.promptSeed},
-		Concurrency: o.concurrency, MaxConnections: o.maxConnections, Timeout: o.timeout, Duration: o.duration,
+		Pictures: o.images != "", Concurrency: o.concurrency, MaxConnections: o.maxConnections, Timeout: o.timeout, Duration: o.duration,
 		Name: fmt.Sprintf("bench-%x", o.promptSeed),
 	}
 	if t, ok := c.http.Transport.(*http.Transport); ok && t.TLSClientConfig != nil {
@@ -138,7 +138,10 @@ func (a *arriving) Open() (replay.Source, error) {
 
 // spec returns the workload that is made up.
 func (o *benchOptions) spec() string {
-	if o.generate == "" {
+	switch {
+	case o.generate == "" && o.images != "":
+		return ofRequests(defaultPictured, cmp.Or(o.requests, defaultRequests))
+	case o.generate == "":
 		return ofRequests(defaultWorkload, cmp.Or(o.requests, defaultRequests))
 	}
 	return ofRequests(o.generate, o.requests)
@@ -163,9 +166,22 @@ func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	pictures, err := o.pictures()
+	if err != nil {
+		return nil, nil, err
+	}
+	shown := func(w replay.Workload) replay.Workload {
+		if pictures != nil {
+			w = pictures.Show(w)
+		}
+		return &arriving{w, arrival}
+	}
 	if o.trace == "" {
 		w, err := replay.ParseGenerator(o.spec(), o.seed)
-		return &arriving{w, arrival}, func() {}, err
+		if err != nil {
+			return nil, nil, err
+		}
+		return shown(w), func() {}, nil
 	}
 	opts := o.traceOpts
 	opts.Format, opts.Stdin = trace.Format(o.format), stdin
@@ -173,7 +189,7 @@ func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &arriving{w, arrival}, func() { _ = w.Close() }, nil // it was read
+	return shown(w), func() { _ = w.Close() }, nil // it was read
 }
 
 // benchPlan is what is known of the workload before it runs.
@@ -185,6 +201,9 @@ type benchPlan struct {
 
 // plan reads the workload: its faults are found before anything is sent.
 func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServer, v replay.Vocabulary) (benchPlan, error) {
+	if o.images != "" {
+		return o.pictured(ctx, w)
+	}
 	cfg := replay.IdealConfig{BlockSize: s.blockSize, Workers: []int{max(s.workers, 1)}, Blocks: max(s.blocks, 1), Vocabulary: v}
 	if cfg.BlockSize == 0 {
 		cfg.BlockSize = defaultBlockSize
@@ -201,6 +220,41 @@ func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServe
 			cfg.BlockSize, 100*ideal.Infinite.CachedShare)
 	}
 	return p, nil
+}
+
+// pictured reads a workload with pictures. How many tokens one is, the server knows, so that there is no
+// ideal; but how many of them come again.
+func (o *benchOptions) pictured(ctx context.Context, w replay.Workload) (benchPlan, error) {
+	source, err := w.Open()
+	if err != nil {
+		return benchPlan{}, err
+	}
+	defer source.Close()
+	var p benchPlan
+	var r replay.Request
+	seen := map[string]bool{}
+	shown, again := 0, 0
+	for ctx.Err() == nil {
+		err := source.Next(&r)
+		if errors.Is(err, io.EOF) {
+			p.note = fmt.Sprintf("Of %d pictures %d were shown before (%.1f %%). What caches could give at best is not said: how many tokens a picture is, the server knows.",
+				shown, again, 100*float64(again)/float64(max(shown, 1)))
+			return p, nil
+		}
+		if err != nil {
+			return p, err
+		}
+		p.requests++
+		for i := range r.Media {
+			shown++
+			if id := r.Media[i].ID; seen[id] {
+				again++
+			} else {
+				seen[id] = true
+			}
+		}
+	}
+	return p, ctx.Err()
 }
 
 // measure runs the workload.

@@ -87,13 +87,15 @@ type KeyKind uint8
 const (
 	KeyText   KeyKind = iota + 1 // text: the name of an adapter, a media object's identifier, a cache salt
 	KeyMedia                     // a media object's identifier, and where it begins
+	KeyLoRA                      // an adapter's name
+	KeySalt                      // a cache salt
 	KeyOpaque                    // anything else, such as the digest of a prompt of embeddings
 )
 
 // Key is one thing that a block depends on.
 type Key struct {
 	Kind KeyKind
-	Text []byte // of KeyText and KeyMedia
+	Text []byte // of all but KeyOpaque
 	// Offset is where the media object begins, in tokens from the beginning of the
 	// block: negative if it began in an earlier one. KeyMedia only.
 	Offset int64

@@ -260,7 +260,9 @@ func (d *dialect) extra() {
 		k := d.IntN(4)
 		d.e.array(k)
 		for range k {
-			switch d.IntN(6) {
+			switch d.IntN(7) {
+			case 6:
+				d.typedKey()
 			case 0, 1:
 				d.e.str([]string{"a", "salt", "c705ea9eafcdcde9000000000000000000000000000000000000000000000000"}[d.IntN(3)])
 			case 2:
@@ -272,6 +274,25 @@ func (d *dialect) extra() {
 				d.e.str("image")
 				d.e.int(int64(d.IntN(100)) - 50)
 			}
+		}
+	}
+}
+
+// typedKey writes a key as a map that says what it is.
+func (d *dialect) typedKey() {
+	n := d.IntN(5)
+	d.e.fields(n)
+	for range n {
+		d.e.str([]string{"type", "hash", "identifier", "name", "salt", "block_offset", "offset", "modality"}[d.IntN(8)])
+		switch d.IntN(5) {
+		case 0:
+			d.anything(1)
+		case 1:
+			d.e.int(int64(d.IntN(100)) - 50)
+		case 2:
+			d.e.str("value")
+		default:
+			d.e.str([]string{"MultiModalKey", "LoRAKey", "CacheSaltKey", "PromptEmbedsKey"}[d.IntN(4)])
 		}
 	}
 }
@@ -301,7 +322,14 @@ func (d *dialect) mediaKeys() {
 			d.e.int(int64(d.IntN(9)) - 4)
 		}
 		d.e.str("uuid")
-		d.e.nil()
+		switch d.IntN(3) {
+		case 0:
+			d.e.str([]string{"mine", ""}[d.IntN(2)])
+		case 1:
+			d.anything(1)
+		default:
+			d.e.nil()
+		}
 	}
 }
 

@@ -65,6 +65,10 @@ func (c *decoding) extraKey() (Key, bool) {
 		return Key{Kind: KeyText, Text: c.keep(b)}, ok
 	}
 	start := c.at
+	if k, ok := c.typedKey(); ok {
+		return k, true
+	}
+	c.at = start
 	if n, ok := c.array(); ok && n == 2 && c.isText() {
 		id, _ := c.text()
 		if offset, high, ok := c.integer(); ok && !high && id != nil {
@@ -75,20 +79,79 @@ func (c *decoding) extraKey() (Key, bool) {
 	return Key{Kind: KeyOpaque}, c.skip()
 }
 
-// mediaKey reads one of mm_keys: a map with a hash and where the object begins.
-func (c *decoding) mediaKey() (Key, bool) {
-	start := c.at
-	k := Key{Kind: KeyMedia}
+// typedKey reads a key that is a map with its type.
+func (c *decoding) typedKey() (k Key, ok bool) {
+	if !c.isMap() {
+		return k, false
+	}
+	var value []byte
 	n, ok := c.fields()
 	for ; ok && n > 0; n-- {
 		name, isText := c.text()
 		switch {
 		case !isText:
 			ok = false
-		case string(name) == "hash" && c.isText():
+		case string(name) == "type" && c.isText():
+			var kind []byte
+			kind, ok = c.text()
+			k.Kind = keyKind(kind)
+		case (string(name) == "block_offset" || string(name) == "offset") && c.peek() != 0xc0:
+			k.Offset, _, ok = c.integer()
+		case isValue(name) && c.isText():
+			value, ok = c.text()
+		default:
+			ok = c.skip()
+		}
+	}
+	if !ok || k.Kind == 0 || len(value) == 0 {
+		return k, false
+	}
+	k.Text = c.keep(value)
+	return k, true
+}
+
+// isValue reports whether a member of a typed key has what it says.
+func isValue(name []byte) bool {
+	switch string(name) {
+	case "hash", "identifier", "name", "salt":
+		return true
+	}
+	return false
+}
+
+// keyKind returns the kind of a typed key; 0 is opaque.
+func keyKind(tag []byte) KeyKind {
+	switch string(tag) {
+	case "MultiModalKey":
+		return KeyMedia
+	case "LoRAKey":
+		return KeyLoRA
+	case "CacheSaltKey":
+		return KeySalt
+	}
+	return 0
+}
+
+// mediaKey reads one of mm_keys: a map with a hash and where the object begins.
+func (c *decoding) mediaKey() (Key, bool) {
+	start := c.at
+	k := Key{Kind: KeyMedia}
+	named := false
+	n, ok := c.fields()
+	for ; ok && n > 0; n-- {
+		name, isText := c.text()
+		switch {
+		case !isText:
+			ok = false
+		case string(name) == "hash" && c.isText() && !named:
 			var id []byte
 			id, ok = c.text()
 			k.Text = c.keep(id)
+		case string(name) == "uuid" && c.isText(): // what the object was called in the request; its hash is of the content too
+			var id []byte
+			if id, ok = c.text(); len(id) > 0 {
+				k.Text, named = c.keep(id), true
+			}
 		case string(name) == "start_offset" && c.peek() != 0xc0:
 			k.Offset, _, ok = c.integer()
 		default:

@@ -496,6 +496,9 @@ func naiveKey(v any) Key {
 	if s, ok := v.(string); ok {
 		return Key{Kind: KeyText, Text: []byte(s)}
 	}
+	if m, ok := v.(anyMap); ok {
+		return naiveTypedKey(m)
+	}
 	if l, ok := v.([]any); ok && len(l) == 2 {
 		s, isText := l[0].(string)
 		n, isInt := l[1].(int64)
@@ -506,12 +509,43 @@ func naiveKey(v any) Key {
 	return Key{Kind: KeyOpaque}
 }
 
+func naiveTypedKey(m anyMap) Key {
+	var k Key
+	for _, p := range m {
+		name, ok := p.k.(string)
+		text, isText := p.v.(string)
+		switch {
+		case !ok:
+			return Key{Kind: KeyOpaque}
+		case name == "type" && isText:
+			k.Kind = map[string]KeyKind{"MultiModalKey": KeyMedia, "LoRAKey": KeyLoRA, "CacheSaltKey": KeySalt}[text]
+		case isText && (name == "hash" || name == "identifier" || name == "name" || name == "salt"):
+			k.Text = []byte(text)
+		case name == "offset" || name == "block_offset":
+			switch n := p.v.(type) {
+			case nil:
+			case int64:
+				k.Offset = n
+			case uint64:
+				k.Offset = int64(n)
+			default:
+				return Key{Kind: KeyOpaque}
+			}
+		}
+	}
+	if k.Kind == 0 || len(k.Text) == 0 {
+		return Key{Kind: KeyOpaque}
+	}
+	return k
+}
+
 func naiveMediaKey(v any) Key {
 	m, ok := v.(anyMap)
 	if !ok {
 		return Key{Kind: KeyOpaque}
 	}
 	k := Key{Kind: KeyMedia}
+	named := false
 	for _, p := range m {
 		name, ok := p.k.(string)
 		if !ok {
@@ -519,8 +553,12 @@ func naiveMediaKey(v any) Key {
 		}
 		switch name {
 		case "hash":
-			if s, ok := p.v.(string); ok {
+			if s, ok := p.v.(string); ok && !named {
 				k.Text = []byte(s)
+			}
+		case "uuid":
+			if s, ok := p.v.(string); ok && s != "" {
+				k.Text, named = []byte(s), true
 			}
 		case "start_offset":
 			switch n := p.v.(type) {

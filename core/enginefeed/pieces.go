@@ -77,7 +77,7 @@ func (x *pieces) name(t *Table, id uint32) {
 		at = x.all.at(at).parent
 	}
 	p := x.all.at(id)
-	p.hash = t.salts.uses[p.salt].hasher.Block(tokens, 0, media)
+	p.hash = t.name(t.salts.uses[p.salt].hasher, x.prev(at), tokens, media)
 	p.seq = kv.Extend(x.prev(at), p.depth/uint32(t.per), p.hash)
 }
 

@@ -2,6 +2,7 @@ package enginefeed
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -67,6 +68,7 @@ type pulledToken struct {
 
 type pulledMedia struct {
 	Hash   string `json:"hash"`
+	UUID   string `json:"uuid"` // what the object was called in the request; its hash is of the content too
 	Offset int64  `json:"start_offset"`
 }
 
@@ -228,7 +230,7 @@ func (d *PullDecoder) tokens(blk *pulledBlock) ([]kv.Token, Extra) {
 	tokens := make([]kv.Token, 0, len(blk.Tokens))
 	var x Extra
 	for _, m := range blk.Media {
-		x.Keys = append(x.Keys, Key{Kind: KeyMedia, Text: []byte(m.Hash), Offset: m.Offset})
+		x.Keys = append(x.Keys, Key{Kind: KeyMedia, Text: []byte(cmp.Or(m.UUID, m.Hash)), Offset: m.Offset})
 	}
 	strange := false
 	for _, t := range blk.Tokens {

@@ -1,6 +1,7 @@
 package enginefeed
 
 import (
+	"strings"
 	"unsafe"
 
 	"penstock/core/kv"
@@ -265,17 +266,21 @@ func (t *Table) doubt(names []kv.EngineHash) {
 func (s *storing) make(i int) uint32 {
 	t, e := s.t, s.e
 	media, named := t.mediaOf(e, i, s.lora)
+	size := t.cfg.EngineBlock
+	tokens := e.Tokens[i*size : (i+1)*size]
+	if named && s.salt != opaque && t.faceless(tokens, media) {
+		t.stats.Faceless++
+		named = false
+	}
 	if !named {
 		s.salt = opaque
 	}
-	size := t.cfg.EngineBlock
-	tokens := e.Tokens[i*size : (i+1)*size]
 	if t.per > 1 {
 		return t.pieces.put(t, e.Hashes[i], s.parent, s.depth, s.salt, tokens, media)
 	}
 	b := block{prev: s.seq, depth: s.depth, parent: s.parent, salt: s.salt}
 	if s.salt != opaque {
-		b.hash = t.salts.uses[s.salt].hasher.Block(tokens, 0, media)
+		b.hash = t.name(t.salts.uses[s.salt].hasher, s.seq, tokens, media)
 	}
 	return t.blocks.put(t, e.Hashes[i], b)
 }
@@ -295,11 +300,18 @@ func (e *Event) hasPairs() bool {
 // saltOf returns what the blocks of a prompt's beginning are under. named is false if that cannot be said.
 func (t *Table) saltOf(e *Event) (salt kv.Salt, named bool) {
 	salt = kv.Salt{LoRA: e.LoRA, Namespace: e.Salt}
+	if salt.LoRA == "" && len(e.Extra) > 0 {
+		for _, k := range e.Extra[0].Keys {
+			if k.Kind == KeyLoRA {
+				salt.LoRA = string(k.Text)
+			}
+		}
+	}
 	if salt.LoRA == "" && e.HasLoRAID {
 		name, known := t.cfg.Adapters[e.LoRAID]
 		if !known {
 			// Where there are keys, the adapter's name is the first of them.
-			if len(e.Extra) == 0 || len(e.Extra[0].Keys) == 0 || e.Extra[0].Keys[0].Kind != KeyText {
+			if len(e.Extra) == 0 || len(e.Extra[0].Keys) == 0 || e.Extra[0].Keys[0].Kind != KeyText && e.Extra[0].Keys[0].Kind != KeyLoRA {
 				return salt, false
 			}
 			name = string(e.Extra[0].Keys[0].Text)
@@ -324,6 +336,8 @@ func (t *Table) saltKey(e *Event, lora string) int {
 	keys := e.Extra[0].Keys
 	for i := len(keys) - 1; i >= 0; i-- {
 		switch {
+		case keys[i].Kind == KeySalt:
+			return i
 		case keys[i].Kind != KeyText:
 			continue
 		case i == 0 && lora != "" && string(keys[i].Text) == lora:
@@ -349,6 +363,18 @@ func isDigest(b []byte) bool {
 	return true
 }
 
+// withoutLoRA returns an identifier without the adapter's name before it, which is there where the adapter is of the
+// encoder too: adapters have names of their own for whatever block.
+func withoutLoRA(id, lora string) string {
+	if lora == "" {
+		return id
+	}
+	if rest, found := strings.CutPrefix(id, lora+":"); found && rest != "" {
+		return rest
+	}
+	return id
+}
+
 // mediaOf returns the media objects that overlap block i of e, as the hasher wants them: engines name
 // in each block those that reach into it, so that where they begin does not matter. named is false if the
 // block depends on something else. The slice is used again.
@@ -365,11 +391,14 @@ func (t *Table) mediaOf(e *Event, i int, lora string) (media []kv.Media, named b
 		if j == salt || j == 0 && k.Kind == KeyText && lora != "" && string(k.Text) == lora {
 			continue
 		}
-		if k.Kind == KeyOpaque {
+		switch k.Kind {
+		case KeyOpaque:
 			return nil, false
+		case KeyLoRA, KeySalt:
+			continue
 		}
 		// The text is not kept: it need not be copied.
-		hash, ok := kv.MediaHash(unsafe.String(unsafe.SliceData(k.Text), len(k.Text)))
+		hash, ok := kv.MediaHash(withoutLoRA(unsafe.String(unsafe.SliceData(k.Text), len(k.Text)), lora))
 		if !ok {
 			return nil, false
 		}

@@ -33,6 +33,11 @@ type Config struct {
 	// MaxBlocks is how many of the engine's blocks are remembered; 0 is what makes 4 Mi of ours, up to
 	// 64 Mi. More are left out and counted.
 	MaxBlocks int
+	// Pads says which tokens events have where a prompt shows media, MediaTokens which ones of the vocabulary
+	// requests have there, as far as that is known, and Vocabulary how many that has; 0 is not known.
+	Pads        Pads
+	MediaTokens []kv.Token
+	Vocabulary  int
 	// Seed decides where blocks are in memory, and nothing that can be seen from outside. It should be drawn,
 	// where others than the engine choose hashes.
 	Seed uint64
@@ -92,6 +97,9 @@ type Table struct {
 	out   []kv.Event // where events go during a call
 	room  rooms
 	media []kv.Media // scratch
+
+	shown  shown
+	inside []kv.Media // scratch
 }
 
 // NewTable returns the table of an engine whose cache is empty.
@@ -341,9 +349,13 @@ type Stats struct {
 	OtherBlockSize uint64 // of a block size that does not fit ours
 	Pairs          uint64 // tokens come as pairs, or are no ids of a vocabulary
 	Nameless       uint64 // of an adapter without a name, or with keys that have no place in our hashes
+	Faceless       uint64 // show media, and do not say which
 	Tokenless      uint64 // without tokens, and not known
 	Ambiguous      uint64 // of a name that another block has too, or behind one
 	Refused        uint64 // more than MaxBlocks, or than 65,534 pairs of adapter and salt
+
+	// Unresolved are blocks that were taken in and show media that no request here showed lately: no request finds them.
+	Unresolved uint64
 
 	UnknownMedium  uint64 // events of a medium that is not known: taken for a slow one
 	UnknownEvents  uint64 // events of types that are not known

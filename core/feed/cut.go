@@ -6,8 +6,8 @@ import "penstock/core/kv"
 // stays far below what any event plane carries, and a router that applies one holds
 // its lock for a fraction of a millisecond.
 const (
-	maxRecordHashes = 1024
-	maxRecordEvents = 256
+	maxRecordHashes = 4096
+	maxRecordEvents = 1024
 )
 
 // Cutter hands out a run of events in pieces that fit a record. An event with

@@ -22,7 +22,7 @@ func BenchmarkChain(b *testing.B) {
 			media []Media
 		}{
 			{"text", nil},
-			{"media", []Media{{1, 0, blocks * size}, {2, 5, blocks * size}}},
+			{"media", []Media{{Hash: 1, Start: 0, End: blocks * size}, {Hash: 2, Start: 5, End: blocks * size}}},
 		} {
 			b.Run(fmt.Sprintf("block=%d/%s", size, c.name), func(b *testing.B) {
 				h := hasher(b, size, Salt{})

@@ -21,7 +21,7 @@ func FuzzChain(f *testing.F) {
 		for i := range tokens {
 			tokens[i] = Token(binary.LittleEndian.Uint32(raw[4*i:]))
 		}
-		media := []Media{{h1, s1, e1}, {h2, s2, e2}}
+		media := []Media{{Hash: h1, Start: s1, End: e1}, {Hash: h2, Start: s2, End: e2}}
 		chain := h.Chain(nil, tokens, media)
 		blocks := h.Blocks(nil, tokens, media)
 		if len(chain) != len(tokens)/size || len(blocks) != len(chain) {

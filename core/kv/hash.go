@@ -36,10 +36,18 @@ func (s Salt) Seed() uint64 {
 
 // Media is one media object inside a prompt: its content hash and the half-open
 // range of token positions [Start, End) that its placeholders fill.
+//
+// Block hashes take Hash alone. Digest is the object's identity in full width,
+// for those whose mistake would show one picture in place of another (core/paged
+// compares it); it is zero where nobody said it, as in what engines report.
 type Media struct {
 	Hash       uint64
 	Start, End int
+	Digest     Digest
 }
+
+// Digest is a SHA-256 over what a media object is; the zero Digest is none.
+type Digest [32]byte
 
 // Hasher turns tokens into block and sequence hashes for one block size and one
 // salt. It is a value, safe to copy; the zero value is not usable.

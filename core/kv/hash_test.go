@@ -198,7 +198,7 @@ func TestFullBlocksOnly(t *testing.T) {
 }
 
 func TestHasherAllocatesNothing(t *testing.T) {
-	few := []Media{{1, 3, 40}, {2, 45, 50}, {3, 50, 60}, {4, 60, 600}, {3, 610, 620}}
+	few := []Media{{Hash: 1, Start: 3, End: 40}, {Hash: 2, Start: 45, End: 50}, {Hash: 3, Start: 50, End: 60}, {Hash: 4, Start: 60, End: 600}, {Hash: 3, Start: 610, End: 620}}
 	for _, size := range []int{16, 64, 512} {
 		tokens := make([]Token, 4*size)
 		blocks, chain := make([]BlockHash, 0, 4), make([]SeqHash, 0, 4)

@@ -22,6 +22,19 @@ func MediaHash(id string) (hash uint64, ok bool) {
 	return xxh3.HashString(id), true
 }
 
+// ContentHash is the 64-bit hash of a media object's bytes or of its URL: XXH3-64
+// over the parts, one after another, with a seed.
+func ContentHash(seed uint64, parts ...[]byte) uint64 {
+	if len(parts) == 1 {
+		return xxh3.HashSeed(parts[0], seed)
+	}
+	h := xxh3.NewSeed(seed)
+	for _, p := range parts {
+		_, _ = h.Write(p) // never fails
+	}
+	return h.Sum64()
+}
+
 // PadToken returns the placeholder token that stands for a media object where an
 // engine wants the object to show in the token ids themselves (SGLang's rule):
 // 1,000,000 plus the low 30 bits of its hash.

@@ -43,26 +43,18 @@ func (x *Index) Drop(w kv.Worker) bool {
 	return true
 }
 
-// store gives worker n the blocks of ev, page by page.
+// store gives worker n the blocks of ev.
 func (x *Index) store(n uint32, ev kv.Event) {
-	s := storing{x: x, n: n, ev: ev}
-	if ev.Start > 0 {
-		if s.before, s.attached = x.locate(ev.Parent); !s.attached || !x.holds(n, s.before) {
-			x.counts.Orphans++
-		}
-	}
-	if len(ev.Labels) != len(ev.Blocks) {
-		s.ev.Labels = nil
-	}
 	x.seqs = x.seqs[:0]
 	seq := ev.Parent
 	for i, b := range ev.Blocks {
 		seq = kv.Extend(seq, ev.Start+uint32(i), b)
 		x.seqs = append(x.seqs, seq)
 	}
-	for s.i < len(x.seqs) {
-		s.page()
+	if len(ev.Labels) != len(ev.Blocks) {
+		ev.Labels = nil
 	}
+	x.storeNamed(n, ev, x.seqs)
 	if cap(x.seqs) > maxScratch {
 		x.seqs = nil
 	}
@@ -70,6 +62,22 @@ func (x *Index) store(n uint32, ev kv.Event) {
 
 // maxScratch is how much scratch is kept for the next event.
 const maxScratch = 64 << 10
+
+// storeNamed gives worker n the blocks of ev, whose prefixes are seqs, page by page.
+func (x *Index) storeNamed(n uint32, ev kv.Event, seqs []kv.SeqHash) {
+	s := storing{x: x, n: n, ev: ev, seqs: seqs}
+	if ev.Start > 0 {
+		if s.before, s.attached = x.locate(ev.Parent); !s.attached || !x.holds(n, s.before) {
+			x.counts.Orphans++
+		}
+	}
+	for warm := 0; s.i < len(seqs); s.page() {
+		if s.i >= warm {
+			warm = min(s.i+warmed, len(seqs))
+			x.where.warm(seqs[s.i:warm])
+		}
+	}
+}
 
 // holds reports whether worker n holds the block at p, on any tier.
 func (x *Index) holds(n uint32, p place) bool {
@@ -79,10 +87,11 @@ func (x *Index) holds(n uint32, p place) bool {
 
 // storing is a Stored event on its way into the index.
 type storing struct {
-	x  *Index
-	n  uint32 // the worker
-	ev kv.Event
-	i  int // blocks done
+	x    *Index
+	n    uint32 // the worker
+	ev   kv.Event
+	seqs []kv.SeqHash // the prefixes of its blocks
+	i    int          // blocks done
 	// before is the place of the block before the next one, if it has one.
 	before   place
 	attached bool
@@ -91,7 +100,7 @@ type storing struct {
 // page stores as many of the next blocks as are of one page, or refuses one.
 func (s *storing) page() {
 	x, room := s.x, s.x.room(s.n)
-	at, known := x.locate(x.seqs[s.i])
+	at, known := x.locate(s.seqs[s.i])
 	switch {
 	case known:
 		x.open(at.page)
@@ -148,7 +157,7 @@ func (s *storing) begin() place {
 
 // found returns how many of the next blocks the open page has from an offset on.
 func (s *storing) found(offset int) (mask uint64, run int) {
-	e, next := &s.x.edit, s.x.seqs[s.i:]
+	e, next := &s.x.edit, s.seqs[s.i:]
 	for offset+run < e.end() && run < len(next) && e.hashes[offset+run-e.start] == next[run] {
 		run++
 	}
@@ -161,7 +170,7 @@ func (s *storing) found(offset int) (mask uint64, run int) {
 // extend appends to the open page, if the offset is its end, the blocks after the run
 // that was found in it: up to room of them, and those that are nowhere.
 func (s *storing) extend(offset, run, room int) (added int) {
-	x, e, next := s.x, &s.x.edit, s.x.seqs[s.i+run:]
+	x, e, next := s.x, &s.x.edit, s.seqs[s.i+run:]
 	for offset+added == e.end() && e.end() < window && added < min(room, len(next)) {
 		if _, known := x.locate(next[added]); known {
 			break
@@ -191,7 +200,11 @@ func above(mask uint64, n int) uint64 {
 
 // remove takes the blocks of ev from worker n, page by page.
 func (x *Index) remove(n uint32, ev kv.Event) {
-	for i := 0; i < len(ev.Seqs); {
+	for i, warm := 0, 0; i < len(ev.Seqs); {
+		if i >= warm {
+			warm = min(i+warmed, len(ev.Seqs))
+			x.where.warm(ev.Seqs[i:warm])
+		}
 		i += x.removeRun(n, ev.Tier, ev.Seqs[i:])
 	}
 }

@@ -58,12 +58,12 @@ type Approx struct {
 	index   *Index
 	workers []*beliefs // ascending by worker
 	last    int64      // tick that is done
-	live    int        // believed blocks, of all workers
-	doubted int        // places of those that are not believed any more, of all workers
+	live    int        // believed blocks, of all workers: those in the index
+	kept    int        // blocks in their stretches
 	counts  ApproxCounts
 
-	expired []kv.SeqHash // scratch
-	soonest []expiring   // scratch
+	soonest []expiring // scratch
+	deepest []deep     // scratch
 }
 
 // ApproxCounts are totals since an Approx was made, in blocks.
@@ -83,11 +83,7 @@ type ApproxStats struct {
 	Totals  ApproxCounts
 }
 
-const (
-	ticksPerTTL = 64
-	// gone is when a block expired that was refuted.
-	gone = -1 << 63
-)
+const ticksPerTTL = 64
 
 // NewApprox returns an Approx that believes nothing.
 func NewApprox(cfg ApproxConfig) (*Approx, error) {
@@ -108,54 +104,56 @@ func (a *Approx) Index() *Index { return a.index }
 // Match finds who is believed to hold how much of a prompt, as [Index.Match] does.
 func (a *Approx) Match(m *Match, chain []kv.SeqHash, moe *kv.MoEQuery) { a.index.Match(m, chain, moe) }
 
-// Insert notes that a prompt was sent to w: its full blocks, the prefixes that they end in
-// chain and their contents in blocks. What was believed already is believed for the full
-// time again. It is an error if the two are not of one length. Time must not go backwards
-// between calls.
-func (a *Approx) Insert(now kv.Mono, w kv.Worker, chain []kv.SeqHash, blocks []kv.BlockHash) error {
-	if len(chain) != len(blocks) {
-		return fmt.Errorf("prefix: insert: %d prefixes and %d blocks", len(chain), len(blocks))
-	}
+// Insert notes that a prompt was sent to w, whose full blocks end the prefixes in chain. What
+// was believed already is believed for the full time again. Time must not go backwards between
+// calls.
+func (a *Approx) Insert(now kv.Mono, w kv.Worker, chain []kv.SeqHash) {
 	a.Expire(now)
 	if len(chain) == 0 {
-		return nil
+		return
 	}
 	b := a.worker(w)
-	due := a.dueAt(now)
-	from := 0 // of the run that is new
-	for i, seq := range chain {
-		switch b.touch(seq, uint32(i), due) {
-		case inserted:
-			a.live++
-			a.counts.Inserted++
-			continue
-		case revived:
-			a.live++
-			a.doubted--
-			a.counts.Inserted++
-			continue
-		}
-		a.counts.Refreshed++
-		a.store(w, chain, blocks, from, i)
-		from = i + 1
+	sure := b.kept == b.live // what is in stretches is believed
+	from := b.touch(chain, a.dueAt(now))
+	if !sure {
+		from = 0
 	}
-	a.store(w, chain, blocks, from, len(chain))
+	refused := a.index.counts.Refused
+	a.store(w, chain, from)
+	inserted := uint64(a.count(b))
+	a.counts.Inserted += inserted
+	a.counts.Refreshed += uint64(len(chain)) - inserted - (a.index.counts.Refused - refused)
 	if a.live > a.cfg.MaxBlocks {
 		a.prune(a.cfg.MaxBlocks - a.cfg.MaxBlocks/5)
 	}
-	return nil
+	a.sweep()
 }
 
-// store puts the blocks [from, to) of a prompt into the index.
-func (a *Approx) store(w kv.Worker, chain []kv.SeqHash, blocks []kv.BlockHash, from, to int) {
-	if from == to {
+// store puts the blocks of a prompt from one on into the index.
+func (a *Approx) store(w kv.Worker, chain []kv.SeqHash, from int) {
+	if from == len(chain) {
 		return
 	}
-	ev := kv.Event{Kind: kv.Stored, Start: uint32(from), Blocks: blocks[from:to]}
+	ev := kv.Event{Kind: kv.Stored, Start: uint32(from)}
 	if from > 0 {
 		ev.Parent = chain[from-1]
 	}
-	a.index.Apply(w, ev)
+	a.index.storeNamed(a.index.number(w), ev, chain[from:])
+	a.index.settle()
+}
+
+// count takes over how much of b is in the index and in stretches, and returns how much more of it is
+// in the index than was.
+func (a *Approx) count(b *beliefs) (more int) {
+	held := 0
+	if n, known := a.index.numbers[b.worker]; known {
+		held = a.index.workers[n].held
+	}
+	more = held - b.live
+	a.live += more
+	a.kept += b.kept - b.counted
+	b.live, b.counted = held, b.kept
+	return more
 }
 
 // Report notes what w said of a prompt that was sent to it: that it had held leading blocks
@@ -166,20 +164,19 @@ func (a *Approx) store(w kv.Worker, chain []kv.SeqHash, blocks []kv.BlockHash, f
 // the prompt is not believed any more, though it was computed again; one that had as much, or
 // more, is believed to hold the prompt for the full time from now. A worker that has never
 // said that it had anything cached may be one that does not say, and is not heeded.
-func (a *Approx) Report(now kv.Mono, w kv.Worker, chain []kv.SeqHash, blocks []kv.BlockHash, predicted, held int) error {
+func (a *Approx) Report(now kv.Mono, w kv.Worker, chain []kv.SeqHash, predicted, held int) {
 	at, known := a.find(w)
 	if !known {
-		return nil // it is gone, or it took so long
+		return // it is gone, or it took so long
 	}
 	b := a.workers[at]
 	b.tells = b.tells || held > 0
-	if held >= predicted {
-		return a.Insert(now, w, chain, blocks)
-	}
-	if b.tells {
+	switch {
+	case held >= predicted:
+		a.Insert(now, w, chain)
+	case b.tells:
 		a.refute(b, chain, held)
 	}
-	return nil
 }
 
 // Retract ends the belief in what an event of w says is not, or no longer, on its device.
@@ -194,24 +191,17 @@ func (a *Approx) Retract(w kv.Worker, ev *kv.Event) {
 	}
 }
 
-// refute ends the belief in the blocks of a prompt after the first held ones.
+// refute ends the belief in the blocks of a prompt after the first held ones. Where others of a stretch
+// may be believed in, they stay in it until it expires.
 func (a *Approx) refute(b *beliefs, chain []kv.SeqHash, held int) {
 	if held >= len(chain) {
 		return
 	}
-	a.expired = a.expired[:0]
-	for _, seq := range chain[max(held, 0):] {
-		if b.doubt(seq) {
-			a.expired = append(a.expired, seq)
-		}
-	}
-	a.live -= len(a.expired)
-	a.doubted += len(a.expired)
-	a.counts.Refuted += uint64(len(a.expired))
-	a.remove(b.worker, a.expired)
-	if a.doubted > max(a.cfg.MaxBlocks/4, ticksPerTTL) {
-		a.sweep()
-	}
+	chain = chain[max(held, 0):]
+	a.remove(b.worker, chain)
+	b.refuted(chain)
+	a.counts.Refuted += uint64(-a.count(b))
+	a.sweep()
 }
 
 // Drop forgets w and all that it is believed to hold. It reports whether w was known.
@@ -220,7 +210,7 @@ func (a *Approx) Drop(w kv.Worker) bool {
 	if known {
 		b := a.workers[at]
 		a.live -= b.live
-		a.doubted -= b.used - b.live
+		a.kept -= b.counted
 		a.workers = slices.Delete(a.workers, at, at+1)
 	}
 	a.index.Drop(w)
@@ -240,19 +230,29 @@ func (a *Approx) Expire(now kv.Mono) {
 	}
 	first := max(a.last+1, t-wheelSize+1) // each list once is enough
 	for _, b := range a.workers {
-		a.expired = a.expired[:0]
-		doubted := 0
 		for tick := first; tick <= t; tick++ {
-			a.expired, doubted = b.turn(tick, t, a.expired, doubted)
+			a.turn(b, tick, t)
 		}
-		a.live -= len(a.expired)
-		a.doubted -= doubted
-		a.counts.Expired += uint64(len(a.expired))
-		a.remove(b.worker, a.expired)
+		a.counts.Expired += uint64(-a.count(b))
 		b.shrink()
 	}
 	a.last = t
 	a.forgetEmpty()
+}
+
+// turn takes the list of a tick apart, when it is now: what has expired is forgotten.
+func (a *Approx) turn(b *beliefs, tick, now int64) {
+	for at := b.take(tick); at != none; {
+		r := &b.stretches[at]
+		next := r.next
+		if r.due <= now {
+			a.remove(b.worker, r.seqs)
+			b.release(at)
+		} else {
+			b.link(at)
+		}
+		at = next
+	}
 }
 
 // remove takes blocks that w is believed no longer to hold out of the index.
@@ -262,65 +262,121 @@ func (a *Approx) remove(w kv.Worker, seqs []kv.SeqHash) {
 	}
 }
 
-// expiring is a believed block, for ordering.
+// expiring is a stretch that expires with a tick and is in no list. Its first left blocks stay.
 type expiring struct {
+	of   *beliefs
+	at   uint32
+	left int
+}
+
+// deep is a believed block of such a stretch, for ordering.
+type deep struct {
 	seq      kv.SeqHash
-	of       *beliefs
+	worker   kv.Worker
 	position uint32
-	at       uint32
+	stretch  int // in Approx.soonest
 }
 
 // prune forgets, soonest to expire first, until target blocks are left.
 func (a *Approx) prune(target int) {
 	for t := a.last + 1; a.live > target && t <= a.last+wheelSize; t++ {
-		a.soonest = a.soonest[:0]
-		for _, b := range a.workers {
-			doubted := 0
-			a.soonest, doubted = b.soonest(t, a.soonest, doubted)
-			a.doubted -= doubted
-		}
-		slices.SortFunc(a.soonest, func(p, q expiring) int {
-			return cmp.Or(cmp.Compare(q.position, p.position), p.of.worker.Compare(q.of.worker), cmp.Compare(p.seq, q.seq))
-		})
-		n := min(a.live-target, len(a.soonest))
-		for _, p := range a.soonest[n:] {
-			p.of.link(p.at)
-		}
-		a.forget(a.soonest[:n])
+		a.gather(t)
+		a.forget(min(a.live-target, len(a.deepest)))
 	}
 	for _, b := range a.workers {
 		b.shrink()
 	}
 	a.forgetEmpty()
+	clear(a.soonest)
+	a.soonest = a.soonest[:0]
 }
 
-// forget removes blocks that are in no list of their worker any more.
-func (a *Approx) forget(places []expiring) {
-	a.live -= len(places)
-	a.counts.Pruned += uint64(len(places))
-	for _, p := range places {
-		p.of.live--
-		p.of.release(p.at)
-	}
-	slices.SortFunc(places, func(p, q expiring) int {
-		return cmp.Or(p.of.worker.Compare(q.of.worker), cmp.Compare(p.position, q.position), cmp.Compare(p.seq, q.seq))
-	})
-	for i := 0; i < len(places); {
-		b := places[i].of
-		a.expired = a.expired[:0]
-		for ; i < len(places) && places[i].of == b; i++ {
-			a.expired = append(a.expired, places[i].seq)
-		}
-		a.remove(b.worker, a.expired)
-	}
-}
-
-// sweep gives the places back of all that is not believed any more.
-func (a *Approx) sweep() {
+// gather takes the stretches that expire with a tick out of their lists, and the believed blocks of
+// them, the deepest first.
+func (a *Approx) gather(tick int64) {
+	a.soonest, a.deepest = a.soonest[:0], a.deepest[:0]
 	for _, b := range a.workers {
-		b.rebuild()
+		for at := b.take(tick); at != none; {
+			r := &b.stretches[at]
+			next := r.next
+			if r.due != tick {
+				b.link(at)
+				at = next
+				continue
+			}
+			for i, seq := range r.seqs {
+				if a.believes(b.worker, seq) {
+					a.deepest = append(a.deepest, deep{seq, b.worker, r.start + uint32(i), len(a.soonest)})
+				}
+			}
+			a.soonest = append(a.soonest, expiring{of: b, at: at})
+			at = next
+		}
 	}
-	a.doubted = 0
+	slices.SortFunc(a.deepest, func(p, q deep) int {
+		return cmp.Or(cmp.Compare(q.position, p.position), p.worker.Compare(q.worker), cmp.Compare(p.seq, q.seq))
+	})
+}
+
+// believes reports whether a block is in the index.
+func (a *Approx) believes(w kv.Worker, seq kv.SeqHash) bool {
+	n, known := a.index.numbers[w]
+	if !known {
+		return false
+	}
+	at, known := a.index.locate(seq)
+	return known && a.index.holds(n, at)
+}
+
+// forget forgets the n deepest blocks of what was gathered, and puts what is left of the stretches
+// back into their lists. All that is deeper goes with them, believed or not: so no stretch is left
+// without what is before it.
+func (a *Approx) forget(n int) {
+	a.leave(n)
+	for _, e := range a.soonest {
+		r := &e.of.stretches[e.at]
+		if e.left < len(r.seqs) {
+			a.remove(e.of.worker, r.seqs[e.left:])
+		}
+		if e.left == 0 {
+			e.of.release(e.at)
+		} else {
+			e.of.cut(e.at, e.left)
+			e.of.link(e.at)
+		}
+	}
+	for _, b := range a.workers {
+		a.counts.Pruned += uint64(-a.count(b))
+	}
+}
+
+// leave says how much is left of each stretch that was gathered, without the n deepest blocks.
+func (a *Approx) leave(n int) {
+	if n == len(a.deepest) {
+		return // nothing
+	}
+	depth := int(a.deepest[n-1].position)
+	for i := range a.soonest {
+		e := &a.soonest[i]
+		r := &e.of.stretches[e.at]
+		e.left = min(len(r.seqs), max(0, depth+1-int(r.start)))
+	}
+	for _, d := range a.deepest[:n] {
+		if int(d.position) == depth {
+			a.soonest[d.stretch].left--
+		}
+	}
+}
+
+// sweep forgets the blocks of stretches that are not believed in when they are many.
+func (a *Approx) sweep() {
+	if a.kept-a.live <= max(a.cfg.MaxBlocks/4, ticksPerTTL) {
+		return
+	}
+	for _, b := range a.workers {
+		b.sweep(func(seq kv.SeqHash) bool { return a.believes(b.worker, seq) })
+		a.count(b)
+	}
 	a.forgetEmpty()
 }
 
@@ -361,27 +417,22 @@ func (a *Approx) find(w kv.Worker) (at int, known bool) {
 	return slices.BinarySearchFunc(a.workers, w, func(b *beliefs, w kv.Worker) int { return b.worker.Compare(w) })
 }
 
-// Check reports the first violated invariant: every worker's beliefs are sound, are counted,
-// and nothing is in the index that is not among them.
+// Check reports the first violated invariant: every worker's beliefs are sound and counted, and
+// nothing is in the index that is not among them.
 func (a *Approx) Check() error {
-	live, doubted := 0, 0
+	live, kept := 0, 0
 	for i, b := range a.workers {
 		if i > 0 && a.workers[i-1].worker.Compare(b.worker) >= 0 {
 			return fmt.Errorf("prefix: check: worker %v is out of order", b.worker)
 		}
-		if err := b.check(a.last); err != nil {
+		if err := b.check(a.last, a.index.AppendBlocks(nil, b.worker)); err != nil {
 			return err
 		}
-		for _, block := range a.index.AppendBlocks(nil, b.worker) {
-			if at := b.lookup(block.Seq); at == none || b.marks[at].due == gone {
-				return fmt.Errorf("prefix: check: worker %v has block %x in the index and is not believed to", b.worker, uint64(block.Seq))
-			}
-		}
 		live += b.live
-		doubted += b.used - b.live
+		kept += b.kept
 	}
-	if live != a.live || doubted != a.doubted || live > a.cfg.MaxBlocks {
-		return fmt.Errorf("prefix: check: %d blocks are believed and %d doubted, %d and %d are counted, %d allowed", live, doubted, a.live, a.doubted, a.cfg.MaxBlocks)
+	if live != a.live || kept != a.kept || live > a.cfg.MaxBlocks {
+		return fmt.Errorf("prefix: check: %d blocks are believed and %d are in stretches, %d and %d are counted, %d allowed", live, kept, a.live, a.kept, a.cfg.MaxBlocks)
 	}
 	if n := len(a.index.AppendWorkers(nil)); n > len(a.workers) {
 		return fmt.Errorf("prefix: check: %d workers in the index, %d believed to hold anything", n, len(a.workers))

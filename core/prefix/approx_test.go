@@ -32,9 +32,7 @@ func newApprox(t testing.TB, cfg ApproxConfig) *Approx {
 
 func send(t testing.TB, a *Approx, at time.Duration, w kv.Worker, path string) {
 	t.Helper()
-	if err := a.Insert(kv.Mono(at), w, chain(path), blocks(path)); err != nil {
-		t.Fatal(err)
-	}
+	a.Insert(kv.Mono(at), w, chain(path))
 }
 
 // believed says what is believed of a prompt, as "1:3 2:1" for worker:blocks.
@@ -120,17 +118,6 @@ func TestApproxDropCleansTimers(t *testing.T) {
 	}
 }
 
-func TestApproxRefusesOddLengths(t *testing.T) {
-	a := newApprox(t, ApproxConfig{})
-	if err := a.Insert(0, one, chain("a/b"), blocks("a")); err == nil {
-		t.Error("two prefixes and one block were taken")
-	}
-	wantBelieved(t, a, "a/b", "")
-	if n := a.Stats().Workers; n != 0 {
-		t.Errorf("%d workers are known", n)
-	}
-}
-
 func TestApproxPrunesSoonestThenDeepest(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second, MaxBlocks: 10})
 	send(t, a, 0, one, "o/l/d")
@@ -148,9 +135,7 @@ func TestApproxPrunesSoonestThenDeepest(t *testing.T) {
 
 func report(t testing.TB, a *Approx, at time.Duration, w kv.Worker, path string, predicted, held int) {
 	t.Helper()
-	if err := a.Report(kv.Mono(at), w, chain(path), blocks(path), predicted, held); err != nil {
-		t.Fatal(err)
-	}
+	a.Report(kv.Mono(at), w, chain(path), predicted, held)
 }
 
 // TestApproxReport: what a worker had cached is held against what was believed.
@@ -169,9 +154,6 @@ func TestApproxReport(t *testing.T) {
 	wantBelieved(t, a, "a/b/c/d", "2:4")
 	report(t, a, 0, one, "a/b/c/d", 0, 3) // more than was believed
 	wantBelieved(t, a, "a/b/c/d", "1:4 2:4")
-	if err := a.Report(0, one, chain("a/b"), blocks("a"), 0, 1); err == nil {
-		t.Error("two prefixes and one block were taken")
-	}
 }
 
 func TestApproxRefute(t *testing.T) {
@@ -207,6 +189,65 @@ func TestApproxRetract(t *testing.T) {
 	a.Retract(two, &kv.Event{Kind: kv.Cleared})
 	a.Retract(kv.Worker{ID: 9}, &gone)
 	wantBelieved(t, a, "a/b/c", "1:1")
+}
+
+// TestApproxSweepsRefuted: what is refuted again and again takes no memory, and does not cost the
+// belief in the rest, nor its time.
+func TestApproxSweepsRefuted(t *testing.T) {
+	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second, MaxBlocks: 40})
+	send(t, a, 0, one, "a/b/c/d/e")
+	a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain("a/b/c")[1:2]})
+	swept := false
+	for i := range 100 {
+		path := fmt.Sprintf("x%d/y/z", i)
+		send(t, a, 0, one, path)
+		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain(path)[1:]})
+		before := a.kept
+		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain(path)[:1]})
+		swept = swept || a.kept < before
+		if n := a.kept; n > 100 {
+			t.Fatalf("%d blocks are kept after %d refuted prompts", n, i+1)
+		}
+	}
+	if !swept {
+		t.Fatal("nothing was swept")
+	}
+	wantBelieved(t, a, "a/b/c/d/e", "1:1")
+	send(t, a, 20*time.Second, one, "a/b") // what follows it was never refuted
+	wantBelieved(t, a, "a/b/c/d/e", "1:5")
+	send(t, a, 30*time.Second, one, "a/b/c/x")
+	wantBelieved(t, a, "a/b/c/d/e", "1:5")
+	a.Expire(kv.Mono(70 * time.Second))
+	wantBelieved(t, a, "a/b/c/d/e", "1:3")
+	wantBelieved(t, a, "a/b/c/x", "1:4")
+}
+
+// TestApproxEndsRefuted: a prompt that is refuted whole, in its order or against it, is not kept.
+func TestApproxEndsRefuted(t *testing.T) {
+	for _, turned := range []bool{false, true} {
+		a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
+		send(t, a, 0, one, "a/b")
+		send(t, a, 0, one, "a/b/c/d/e")
+		send(t, a, 0, one, "x")
+		gone := chain("a/b/c/d/e")[2:]
+		if turned {
+			slices.Reverse(gone)
+		}
+		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: gone})
+		if a.kept != 3 {
+			t.Errorf("turned %v: %d blocks are kept", turned, a.kept)
+		}
+		wantBelieved(t, a, "a/b/c/d/e", "1:2")
+		send(t, a, 30*time.Second, one, "a/b/c/d")
+		wantBelieved(t, a, "a/b/c/d/e", "1:4")
+		a.Expire(kv.Mono(70 * time.Second))
+		wantBelieved(t, a, "x", "")
+		wantBelieved(t, a, "a/b/c/d/e", "1:4")
+		a.Expire(kv.Mono(100 * time.Second))
+		if st := a.Stats(); st.Beliefs != 0 || a.kept != 0 {
+			t.Errorf("turned %v: what is left: %+v", turned, st)
+		}
+	}
 }
 
 // TestApproxIsNoEventIndex: what events say of a worker does not expire, whatever is
@@ -366,9 +407,7 @@ func approxAgrees(t *rapid.T) {
 		},
 		"insert": func(t *rapid.T) {
 			w, p := workers.Draw(t, "worker"), path.Draw(t, "path")
-			if err := a.Insert(kv.Mono(now), w, chain(p), blocks(p)); err != nil {
-				t.Fatal(err)
-			}
+			a.Insert(kv.Mono(now), w, chain(p))
 			n.insert(now, w, p)
 		},
 		"refute": func(t *rapid.T) {
@@ -377,6 +416,16 @@ func approxAgrees(t *rapid.T) {
 				a.refute(a.workers[at], chain(p), held)
 			}
 			n.refute(w, p, held)
+		},
+		"retract": func(t *rapid.T) {
+			w, p, from := workers.Draw(t, "worker"), path.Draw(t, "path"), rapid.IntRange(0, 4).Draw(t, "from")
+			gone := chain(p)
+			gone = gone[min(from, len(gone)):]
+			if rapid.Bool().Draw(t, "turned") {
+				slices.Reverse(gone)
+			}
+			a.Retract(w, &kv.Event{Kind: kv.Removed, Seqs: gone})
+			n.refute(w, p, from)
 		},
 		"drop": func(t *rapid.T) {
 			w := workers.Draw(t, "worker")
@@ -395,7 +444,7 @@ func TestApproxAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, approxAgrees) 
 
 func FuzzApprox(f *testing.F) { f.Fuzz(rapid.MakeFuzz(approxAgrees)) }
 
-// TestApproxMemory: a belief costs at most 64 bytes beside the index, what is counted is what
+// TestApproxMemory: a belief costs at most 12 bytes beside the index, what is counted is what
 // is there, and all of it is given back.
 func TestApproxMemory(t *testing.T) {
 	const prompts, length = 1000, 100
@@ -408,31 +457,29 @@ func TestApproxMemory(t *testing.T) {
 	}
 	a := newApprox(t, ApproxConfig{})
 	b := newBeliefs(one, factorOf(0))
+	prompt := make([]kv.SeqHash, length)
 	before := heap()
 	for p := range prompts {
 		for i := range length {
-			b.touch(kv.Extend(kv.SeqHash(p), uint32(i+1), kv.BlockHash(i)), uint32(i), 100)
+			prompt[i] = kv.Extend(kv.SeqHash(p), uint32(i+1), kv.BlockHash(i))
 		}
+		b.touch(prompt, 100)
 	}
 	used, counted := heap()-before, b.bytes()
 	runtime.KeepAlive(b)
-	if per := float64(counted) / (prompts * length); per > 64 {
+	if per := float64(counted) / (prompts * length); per > 12 {
 		t.Errorf("a belief costs %.1f bytes", per)
 	}
 	if used > counted+counted/20 || used < counted-counted/20 {
 		t.Errorf("the heap grew by %d bytes, %d are counted", used, counted)
 	}
-	chain, blocks := make([]kv.SeqHash, length), make([]kv.BlockHash, length)
 	for p := range prompts {
 		seq := kv.SeqHash(0)
 		for i := range length {
-			blocks[i] = kv.BlockHash(p<<16 | i)
-			seq = kv.Extend(seq, uint32(i), blocks[i])
-			chain[i] = seq
+			seq = kv.Extend(seq, uint32(i), kv.BlockHash(p<<16|i))
+			prompt[i] = seq
 		}
-		if err := a.Insert(kv.Mono(p), one, chain, blocks); err != nil {
-			t.Fatal(err)
-		}
+		a.Insert(kv.Mono(p), one, prompt)
 	}
 	if n := a.Stats().Entries; n != prompts*length {
 		t.Fatalf("%d blocks are believed in", n)
@@ -447,13 +494,11 @@ func TestApproxMemory(t *testing.T) {
 func TestApproxInsertDoesNotAllocate(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	path := strings.Repeat("a/", 200) + "a"
-	c, b := chain(path), blocks(path)
+	c := chain(path)
 	now := kv.Mono(0)
 	if n := testing.AllocsPerRun(100, func() {
 		now = now.Add(10 * time.Second)
-		if err := a.Insert(now, one, c, b); err != nil {
-			t.Fatal(err)
-		}
+		a.Insert(now, one, c)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -265,7 +265,7 @@ func (c *checker) checkTables() error {
 		slots += x.where.shards[i].n
 		bytes += alloc(8 * len(x.where.shards[i].slots))
 	}
-	if slots != c.found || bytes != x.where.bytes {
+	if slots != c.found || slots != x.where.n || bytes != x.where.bytes {
 		return fmt.Errorf("where has %d blocks of %d in %d bytes of %d", slots, c.found, x.where.bytes, bytes)
 	}
 	live, bytes := 0, 0
@@ -273,7 +273,7 @@ func (c *checker) checkTables() error {
 		live += int(x.heads.shards[i].live)
 		bytes += x.heads.shards[i].table.Load().bytes()
 	}
-	if live != x.pages.live || bytes != x.heads.bytes {
+	if live != x.pages.live || live != x.heads.live || bytes != x.heads.bytes {
 		return fmt.Errorf("heads has %d pages of %d in %d bytes of %d", live, x.pages.live, x.heads.bytes, bytes)
 	}
 	return nil

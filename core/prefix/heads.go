@@ -19,7 +19,8 @@ import (
 // table.
 type heads struct {
 	shards [64]headShard
-	bytes  int    // the writer's count
+	live   int    // pages, the writer's count
+	bytes  int    // likewise
 	factor uint64 // does not change
 }
 
@@ -91,6 +92,7 @@ func (h *heads) put(v *version) {
 		h.rebuild(s, int(s.live)+1)
 	}
 	s.insert(v, mixed)
+	h.live++
 }
 
 // remove forgets the page that begins with seq.
@@ -103,8 +105,14 @@ func (h *heads) remove(seq kv.SeqHash) {
 	}
 	slot.page.Store(nil)
 	s.live--
-	if slots := len(s.table.Load().slots); s.live == 0 || slots > minHeadSlots && 8*int(s.live) < slots {
+	h.live--
+	if slots := len(s.table.Load().slots); slots > minHeadSlots && 8*int(s.live) < slots {
 		h.rebuild(s, int(s.live))
+	}
+	if h.live == 0 { // one page that comes and goes should not make and leave a table
+		for i := range h.shards {
+			h.rebuild(&h.shards[i], 0)
+		}
 	}
 }
 
@@ -152,7 +160,7 @@ const minHeadSlots = 4
 func (h *heads) rebuild(s *headShard, live int) {
 	old := s.table.Load()
 	h.bytes -= old.bytes()
-	if live == 0 {
+	if live == 0 && h.live == 0 {
 		s.table.Store(nil)
 		s.used = 0
 		return

@@ -34,7 +34,7 @@ func (x *Index) discard() {
 		s.table.Store(nil)
 		s.used, s.live = 0, 0
 	}
-	x.heads.bytes = 0
+	x.heads.live, x.heads.bytes = 0, 0
 	x.pages, x.where, x.size, x.edit = pages{}, where{factor: x.where.factor}, size{}, edit{}
 	x.numbers, x.workers, x.vacant = map[kv.Worker]uint32{}, nil, nil
 	x.places, x.pools, x.free = map[kv.PoolID]uint32{}, nil, nil

@@ -10,8 +10,10 @@ import "penstock/core/kv"
 // part has any size, not a power of two: it is between a half and three quarters full.
 type where struct {
 	shards [256]whereShard
+	n      int // blocks
 	bytes  int
 	factor uint64
+	sum    uint64 // see warm
 }
 
 type whereShard struct {
@@ -68,6 +70,25 @@ func (x *Index) locate(seq kv.SeqHash) (place, bool) {
 	return place{}, false
 }
 
+// warmed is how many blocks are looked at ahead: as many as a page has, and little of what is nearest
+// to the processor.
+const warmed = window
+
+// warm reads the slots at which the searches for seqs begin. What is there is not looked at: a
+// table is far larger than what is near to the processor, blocks are anywhere in it, and whoever
+// is about to search for one after another waits for each. These reads do not depend on one
+// another, so all are waited for at once.
+func (w *where) warm(seqs []kv.SeqHash) {
+	sum := w.sum
+	for _, seq := range seqs {
+		mixed := mix(seq, w.factor)
+		if s := &w.shards[mixed>>56]; len(s.slots) > 0 {
+			sum += s.slots[s.home(whereSlot(mixed, place{}))]
+		}
+	}
+	w.sum = sum // so that no compiler leaves the reads out
+}
+
 // add says that seq, which is nowhere, is at p.
 func (w *where) add(seq kv.SeqHash, p place) {
 	mixed := mix(seq, w.factor)
@@ -76,6 +97,7 @@ func (w *where) add(seq kv.SeqHash, p place) {
 		w.resize(s, max(minWhereSlots, len(s.slots)+len(s.slots)/2))
 	}
 	s.insert(whereSlot(mixed, p))
+	w.n++
 }
 
 func (s *whereShard) insert(slot uint64) {
@@ -105,9 +127,12 @@ func (w *where) remove(seq kv.SeqHash, p place) {
 	}
 	s.slots[at] = 0
 	s.n--
+	w.n--
 	switch {
-	case s.n == 0:
-		w.resize(s, 0)
+	case w.n == 0:
+		for i := range w.shards {
+			w.resize(&w.shards[i], 0)
+		}
 	case 4*s.n < len(s.slots) && len(s.slots) > minWhereSlots:
 		w.resize(s, max(minWhereSlots, len(s.slots)/2))
 	}
@@ -121,7 +146,7 @@ func (s *whereShard) behind(a, b int) int {
 	return b - a + len(s.slots)
 }
 
-const minWhereSlots = 8
+const minWhereSlots = 16
 
 func (w *where) resize(s *whereShard, slots int) {
 	old := s.slots

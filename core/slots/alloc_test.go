@@ -98,6 +98,23 @@ func BenchmarkReserveFree(b *testing.B) {
 	}
 }
 
+// BenchmarkReserveFreeApart is of prompts of 31 blocks that share nothing, 64 at a time on one
+// worker.
+func BenchmarkReserveFreeApart(b *testing.B) {
+	table := mustNew(b, Config{BlockSize: 16})
+	chains, keys := prompts(8192, 0, 31), keys(64)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		key := keys[i%len(keys)]
+		table.Free(key)
+		d := Demand{Chain: chains[i%len(chains)], PromptTokens: 500}
+		table.Project(kv.Worker{ID: 1}, d)
+		if err := table.Reserve(0, key, kv.Worker{ID: 1}, d); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkProject64 asks for the load of each of 64 workers for one prompt.
 func BenchmarkProject64(b *testing.B) {
 	table := mustNew(b, Config{BlockSize: 16})

@@ -2,6 +2,7 @@ package slots
 
 import (
 	"fmt"
+	"slices"
 
 	"penstock/core/kv"
 )
@@ -52,12 +53,8 @@ func (t *Table) sum() (map[kv.Worker]*worker, int, error) {
 		}
 		sum := sums[r.worker.id]
 		if sum == nil {
-			sum = &worker{refs: map[kv.SeqHash]ref{}}
+			sum = &worker{}
 			sums[r.worker.id] = sum
-		}
-		for _, seq := range r.chain {
-			have := sum.refs[seq]
-			sum.refs[seq] = ref{have.n + 1, have.who ^ at}
 		}
 		sum.load.Requests++
 		sum.load.PrefillTokens += r.prefill
@@ -80,17 +77,9 @@ func (t *Table) sum() (map[kv.Worker]*worker, int, error) {
 
 // checkWorker holds a worker against the sum of its requests.
 func (t *Table) checkWorker(wk, sum *worker) error {
-	sole := map[int32]int{}
-	for seq, have := range sum.refs {
-		if wk.refs[seq] != have {
-			return fmt.Errorf("slots: check: block %x of worker %v counts %+v, its requests %+v", uint64(seq), wk.id, wk.refs[seq], have)
-		}
-		if have.n > 1 {
-			sum.shared++
-			continue
-		}
-		sole[have.who]++
-		sum.alone += t.requests[have.who].weight
+	sole, err := t.checkBlocks(wk, sum)
+	if err != nil {
+		return err
 	}
 	queued := 0
 	for at, earlier := wk.first, int32(none); at != none; at = t.requests[at].later {
@@ -115,11 +104,66 @@ func (t *Table) checkWorker(wk, sum *worker) error {
 	switch {
 	case queued != 0:
 		return fmt.Errorf("slots: check: %d requests are not in the queue of worker %v", -queued, wk.id)
-	case len(wk.refs) != len(sum.refs):
-		return fmt.Errorf("slots: check: worker %v counts %d blocks, its requests %d", wk.id, len(wk.refs), len(sum.refs))
 	case wk.load != sum.load || wk.shared != sum.shared || wk.alone != sum.alone || wk.fading != sum.fading || wk.others != sum.others:
 		return fmt.Errorf("slots: check: worker %v has %+v, %d shared, %d alone, %d fading, %+v; its requests %+v, %d, %d, %d, %+v",
 			wk.id, wk.load, wk.shared, wk.alone, wk.fading, wk.others, sum.load, sum.shared, sum.alone, sum.fading, sum.others)
 	}
 	return nil
+}
+
+// checkBlocks holds the trie of a worker against the chains of its requests, adds to sum how
+// many blocks are shared and what the others weigh, and returns how many each request has alone.
+func (t *Table) checkBlocks(wk, sum *worker) (sole map[int32]int, err error) {
+	users := make([]stretch, len(wk.blocks.stretches))
+	for at := t.oldest; at != none; at = t.requests[at].newer {
+		r := &t.requests[at]
+		if r.worker != wk {
+			continue
+		}
+		left := r.chain
+		for place := r.tip; place != none; place = wk.blocks.stretches[place].before {
+			s := &wk.blocks.stretches[place]
+			rest, found := cutSuffix(left, s.seqs)
+			if !found || s.head != s.seqs[0] || wk.blocks.after[edge{s.before, s.head}] != place {
+				return nil, fmt.Errorf("slots: check: the blocks of request %v of worker %v are not those of its chain", r.key, wk.id)
+			}
+			left = rest
+			users[place].n++
+			users[place].who ^= at
+		}
+		if len(left) > 0 {
+			return nil, fmt.Errorf("slots: check: %d blocks of request %v of worker %v are not counted", len(left), r.key, wk.id)
+		}
+	}
+	sole = map[int32]int{}
+	used := 0
+	for place, want := range users {
+		s := &wk.blocks.stretches[place]
+		if s.n != want.n || s.who != want.who {
+			return nil, fmt.Errorf("slots: check: %d blocks of worker %v count %d and %d, their requests %d and %d", len(s.seqs), wk.id, s.n, s.who, want.n, want.who)
+		}
+		switch {
+		case s.n > 1:
+			sum.shared += len(s.seqs)
+		case s.n == 1:
+			sole[s.who] += len(s.seqs)
+			sum.alone += t.requests[s.who].weight * int64(len(s.seqs))
+		default:
+			continue
+		}
+		used++
+	}
+	if used != len(wk.blocks.after) || used+len(wk.blocks.vacant) != len(users) {
+		return nil, fmt.Errorf("slots: check: worker %v finds %d stretches, %d are used and %d vacant of %d", wk.id, len(wk.blocks.after), used, len(wk.blocks.vacant), len(users))
+	}
+	return sole, nil
+}
+
+// cutSuffix returns chain without what it ends with, which is one block at least.
+func cutSuffix(chain, end []kv.SeqHash) (rest []kv.SeqHash, found bool) {
+	n := len(chain) - len(end)
+	if n < 0 || len(end) == 0 || !slices.Equal(chain[n:], end) {
+		return nil, false
+	}
+	return chain[:n], true
 }

@@ -1,7 +1,6 @@
 package slots
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -298,9 +297,43 @@ func TestChainIsCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	table.Free(Key{"r", 1})
-	if left := slices.Collect(maps.Keys(table.workers[kv.Worker{ID: 1}].refs)); len(left) > 0 {
-		t.Errorf("blocks %x are left", left)
+	if left := table.workers[kv.Worker{ID: 1}].blocks.after; len(left) > 0 {
+		t.Errorf("stretches %v are left", left)
 	}
+}
+
+// TestChainsThatAreNone: what another router says of its chains may be of no prompt, with a block
+// twice or the same one after different ones, and does not hurt the counts.
+func TestChainsThatAreNone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		table, err := New(Config{BlockSize: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refs []Ref
+		odd := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) kv.SeqHash {
+			return kv.SeqHash(rapid.IntRange(0, 2).Draw(t, "block"))
+		}), 0, 6)
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			if c := odd.Draw(t, "chain"); len(refs) == 0 || rapid.Bool().Draw(t, "adopt") {
+				refs = append(refs, table.Adopt(0, Reservation{Worker: kv.Worker{ID: 1}, Chain: c, PromptTokens: 4 * len(c), ExpectedOutput: 8}))
+			} else {
+				at := rapid.IntRange(0, len(refs)-1).Draw(t, "which")
+				refs[at].Free()
+				refs = slices.Delete(refs, at, at+1)
+			}
+			if err := table.Check(); err != nil {
+				t.Fatal(err)
+			}
+			table.Project(kv.Worker{ID: 1}, Demand{Chain: odd.Draw(t, "projected"), PromptTokens: 24})
+		}
+		for _, r := range refs {
+			r.Free()
+		}
+		if l := table.Load(kv.Worker{ID: 1}); l != (Load{}) {
+			t.Fatalf("%+v is left", l)
+		}
+	})
 }
 
 // TestClockGoingBack says that a time before the last one does not hurt the order.

@@ -29,9 +29,9 @@ func (t *Table) Project(w kv.Worker, d Demand) (now, then Load) {
 	wk := t.workers[w]
 	if wk != nil {
 		now = t.total(wk)
-		active := prefixOf(d.Chain, wk.refs, 1)
+		active, sole, who := wk.blocks.match(d.Chain)
 		named -= active
-		gains = t.gains(wk, d.Chain[:active])
+		gains = t.gains(wk, sole, who)
 	}
 	then = now
 	then.Requests++
@@ -76,37 +76,11 @@ func (t *Table) passed(wk *worker) int {
 	return int(n)
 }
 
-// gains returns by how much the weight of the active blocks of a chain grows when
-// one more request uses them all: those of one request so far come to weigh whole. On
-// a chain they are behind those of more requests, and all of the same request: that of
-// the last one, whose chain has all blocks before it.
-func (t *Table) gains(wk *worker, active []kv.SeqHash) int64 {
-	if wk.fading == 0 || len(active) == 0 {
+// gains returns by how much the weight of blocks that one request alone uses grows when
+// another one comes to use them: they come to weigh whole.
+func (t *Table) gains(wk *worker, sole int, who int32) int64 {
+	if wk.fading == 0 || sole == 0 {
 		return 0
 	}
-	last := wk.refs[active[len(active)-1]]
-	if last.n > 1 {
-		return 0
-	}
-	sole := len(active) - prefixOf(active, wk.refs, 2)
-	return int64(sole) * (whole - t.requests[last.who].weight)
-}
-
-// prefixOf returns how many blocks of chain at least n requests use. They are a
-// prefix of it, since whoever uses a block uses those before it, so a binary search
-// finds its end.
-func prefixOf(chain []kv.SeqHash, refs map[kv.SeqHash]ref, n int32) int {
-	if len(refs) == 0 {
-		return 0
-	}
-	low, high := 0, len(chain)
-	for low < high {
-		mid := int(uint(low+high) >> 1)
-		if refs[chain[mid]].n >= n {
-			low = mid + 1
-		} else {
-			high = mid
-		}
-	}
-	return low
+	return int64(sole) * (whole - t.requests[who].weight)
 }

@@ -50,7 +50,7 @@ func (t *Table) Adopt(now kv.Mono, v Reservation) Ref {
 func (t *Table) add(now kv.Mono, v Reservation) int32 {
 	wk := t.workers[v.Worker]
 	if wk == nil {
-		wk = &worker{id: v.Worker, refs: map[kv.SeqHash]ref{}, first: none, last: none}
+		wk = &worker{id: v.Worker, blocks: trie{after: map[edge]int32{}}, first: none, last: none}
 		t.workers[v.Worker] = wk
 	}
 	at := t.take()
@@ -64,9 +64,7 @@ func (t *Table) add(now kv.Mono, v Reservation) int32 {
 	if r.prefill > 0 {
 		t.enqueue(at)
 	}
-	for _, seq := range r.chain {
-		t.use(wk, seq, at)
-	}
+	t.use(wk, at)
 	wk.alone += r.weight * int64(r.unnamed)
 	wk.load.Requests++
 	wk.load.PrefillTokens += r.prefill
@@ -74,40 +72,49 @@ func (t *Table) add(now kv.Mono, v Reservation) int32 {
 	return at
 }
 
-// use counts the request at a place among those of a block. A chain of another router
-// may have a block twice, which nobody's prompt has: its request then counts as two.
-func (t *Table) use(wk *worker, seq kv.SeqHash, at int32) {
-	have := wk.refs[seq]
-	switch have.n {
-	case 0:
-		t.requests[at].sole++
-		wk.alone += t.requests[at].weight
-	case 1:
-		owner := &t.requests[have.who]
-		owner.sole--
-		wk.alone -= owner.weight
-		wk.shared++
+// use counts the request at a place among those of its blocks.
+func (t *Table) use(wk *worker, at int32) {
+	r := &t.requests[at]
+	r.tip = none
+	for chain := r.chain; len(chain) > 0; {
+		var n int
+		r.tip, n = wk.blocks.enter(r.tip, chain)
+		s := &wk.blocks.stretches[r.tip]
+		switch s.n {
+		case 0:
+			r.sole += n
+			wk.alone += r.weight * int64(n)
+		case 1:
+			owner := &t.requests[s.who]
+			owner.sole -= n
+			wk.alone -= owner.weight * int64(n)
+			wk.shared += n
+		}
+		s.n, s.who = s.n+1, s.who^at
+		chain = chain[n:]
 	}
-	wk.refs[seq] = ref{have.n + 1, have.who ^ at}
 }
 
-// leave takes the request at a place from those of a block.
-func (t *Table) leave(wk *worker, seq kv.SeqHash, at int32) {
-	have := wk.refs[seq]
-	have.n, have.who = have.n-1, have.who^at
-	switch have.n {
-	case 0:
-		t.requests[at].sole--
-		wk.alone -= t.requests[at].weight
-		delete(wk.refs, seq)
-		return
-	case 1:
-		owner := &t.requests[have.who]
-		owner.sole++
-		wk.alone += owner.weight
-		wk.shared--
+// leave takes the request at a place from those of its blocks.
+func (t *Table) leave(wk *worker, at int32) {
+	r := &t.requests[at]
+	for place := r.tip; place != none; {
+		s := &wk.blocks.stretches[place]
+		n, before := len(s.seqs), s.before
+		s.n, s.who = s.n-1, s.who^at
+		switch s.n {
+		case 0:
+			r.sole -= n
+			wk.alone -= r.weight * int64(n)
+			wk.blocks.remove(place)
+		case 1:
+			owner := &t.requests[s.who]
+			owner.sole += n
+			wk.alone += owner.weight * int64(n)
+			wk.shared -= n
+		}
+		place = before
 	}
-	wk.refs[seq] = have
 }
 
 // Prefilled says that the worker has computed the whole prompt. It reports
@@ -234,9 +241,7 @@ func (t *Table) free(at int32) {
 	}
 	t.computed(at)
 	wk.alone -= r.weight * int64(r.unnamed)
-	for _, seq := range r.chain {
-		t.leave(wk, seq, at)
-	}
+	t.leave(wk, at)
 	wk.load.Requests--
 	wk.load.OutputTokens -= r.remaining()
 	if r.adopted {

@@ -131,8 +131,9 @@ type request struct {
 	duration time.Duration // of that, expected; 0 if not known
 	earlier  int32         // neighbours in the worker's queue of prefills
 	later    int32
-	chain    []kv.SeqHash // blocks named and counted in worker.refs
-	sole     int          // of those, that no other request uses
+	chain    []kv.SeqHash // blocks named
+	tip      int32        // the last stretch of the chain in worker.blocks; none if it has no block
+	sole     int          // blocks of the chain that no other request uses
 	unnamed  int          // blocks counted that no other request can share
 	weight   int64        // of each block that is its alone, up to whole
 	prompt   int          // tokens
@@ -151,20 +152,12 @@ type worker struct {
 	others Share
 	// fading counts the requests whose blocks weigh less than whole.
 	fading int
-	// refs counts the requests that use a named block. Its keys are closed
-	// under prefixes, since requests come and go with their whole chain.
-	refs map[kv.SeqHash]ref
+	// blocks counts the requests that use a named block.
+	blocks trie
 	// first and last are the ends of the queue of prefills, and since is when the
 	// first one became that.
 	first, last int32
 	since       kv.Mono
-}
-
-// ref counts the requests that use a block. who is the exclusive or of their
-// places: when there is one, its place.
-type ref struct {
-	n   int32
-	who int32
 }
 
 // Share is a part of a worker's load.

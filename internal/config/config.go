@@ -72,7 +72,7 @@ type Config struct {
 	RPCTLSCA     string `key:"rpc-tls-ca" on:"frontend,worker,router" help:"file with the certificates that sign those of the request plane (PEM): with it calls go over TLS, and a worker asks its callers for one"`
 	RPCTokenFile string `key:"rpc-token-file" on:"frontend,worker,router" help:"file with the token that callers show on the request plane"`
 
-	Engines         Engines  `key:"engine" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU), sim (the cache and schedule of an engine, the time of a model of one, and a passage as its text), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, and behind commas events=tcp://HOST:PORT, replay=tcp://HOST:PORT, snapshot=tcp://HOST:PORT, ranks=N, mode=auto|tokens|pass, block-size=N, api-key-file=FILE, name=NAME, model-path=DIR; up takes several of those"`
+	Engines         Engines  `key:"engine" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU), sim (the cache and schedule of an engine, the time of a model of one, and a passage as its text), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, and behind commas events=tcp://HOST:PORT, replay=tcp://HOST:PORT, snapshot=tcp://HOST:PORT, ranks=N, mode=auto|tokens|pass, block-size=N, api-key-file=FILE, name=NAME, model-path=DIR, media=KINDS, media-keys=uuid|off; up takes several of those"`
 	EngineWait      Seconds  `key:"engine-wait" on:"up,worker" help:"time that an engine that runs already has to answer at the start, of several the first one; those that come later are taken in then"`
 	KVEvents        string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
 	KVReplay        string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
@@ -114,6 +114,8 @@ type Config struct {
 	MigrationLimit      int     `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
 	MigrationWait       Seconds `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
 	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"age at which a reservation that nobody freed is dropped"`
+
+	Media
 
 	CanaryInterval Seconds `key:"canary-interval" on:"up,worker" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
 
@@ -186,6 +188,7 @@ func Defaults(command Command) Config {
 		MaxWaiting:          1024,
 		Simulation:          simulation(),
 		Routing:             routing(),
+		Media:               mediaSettings(),
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
 		PredictedTTL:        Seconds(2 * time.Second),
@@ -282,6 +285,7 @@ func (c *Config) Validate() error {
 	p.between("router-snapshot-threshold", int64(c.SnapshotThreshold), 0, 1<<30)
 	p.oneOf("router-reset-states", c.ResetStates, Off, On, Force)
 	p.routing(c)
+	p.media(c)
 	p.between("migration-limit", int64(c.MigrationLimit), 0, 100)
 	p.notNegative("router-predicted-ttl", c.PredictedTTL)
 	p.notNegative("migration-wait", c.MigrationWait)

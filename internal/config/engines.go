@@ -62,6 +62,10 @@ type RemoteEngine struct {
 	// ModelPath is the directory of the model's tokenizer, if it is not that of the setting
 	// model-path.
 	ModelPath string
+	// Media are the kinds of media that the model sees, ascending; nil if that is to be found out, empty if none.
+	Media []string
+	// MediaKeys says how the engine is told who the media of a request are: "uuid" or "off"; "" is as its kind is.
+	MediaKeys string
 }
 
 // String names the engine for people: its kind and its URL, which has no secrets.
@@ -161,7 +165,7 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 
 // engineKeys lists what may follow the URL.
 func engineKeys() []string {
-	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path"}
+	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys"}
 }
 
 // engineURL reads the URL of an engine.
@@ -209,10 +213,32 @@ func (e *RemoteEngine) set(key, value string) (err error) {
 		e.Name = value
 	case "model-path":
 		e.ModelPath = value
+	case "media":
+		e.Media, err = mediaKinds(value)
+	case "media-keys":
+		if e.MediaKeys = value; value != "uuid" && value != "off" {
+			err = fmt.Errorf("%.40q is not one of uuid, off", value)
+		}
 	default:
 		err = fmt.Errorf("there is no such key; those are %s%s", strings.Join(engineKeys(), ", "), hintOf(key))
 	}
 	return err
+}
+
+// mediaKinds reads the kinds of media that a model sees: some of audio, image and video, with + between them, or none.
+func mediaKinds(text string) ([]string, error) {
+	kinds := []string{}
+	if text == "none" {
+		return kinds, nil
+	}
+	for kind := range strings.SplitSeq(text, "+") {
+		if !slices.Contains([]string{"audio", "image", "video"}, kind) || slices.Contains(kinds, kind) {
+			return nil, fmt.Errorf("%.40q is neither none nor some of audio, image and video with + between them, each once", text)
+		}
+		kinds = append(kinds, kind)
+	}
+	slices.Sort(kinds)
+	return kinds, nil
 }
 
 // hintOf says what was perhaps meant by a key that there is not.

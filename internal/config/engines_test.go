@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,8 @@ func TestParseRemoteEngine(t *testing.T) {
 			"vllm=http://a:8000,events=tcp://a:5557,replay=tcp://[::1]:5558,snapshot=ipc:///run/s,ranks=4,mode=tokens,block-size=64,api-key-file=/k,name=m,model-path=/m", "http://a:8000",
 			RemoteEngine{Kind: "vllm", Events: at("tcp://a:5557"), Replay: at("tcp://[::1]:5558"), Snapshot: at("ipc:///run/s"), Ranks: 4, Mode: "tokens", BlockSize: 64, APIKeyFile: "/k", Name: "m", ModelPath: "/m"},
 		},
+		{"vllm=http://a:1,media=video+image,media-keys=off", "http://a:1", RemoteEngine{Kind: "vllm", Mode: "auto", Media: []string{"image", "video"}, MediaKeys: "off"}},
+		{"trtllm=http://a:1,media=none,media-keys=uuid", "http://a:1", RemoteEngine{Kind: "trtllm", Mode: "auto", Media: []string{}, MediaKeys: "uuid"}},
 		{"trtllm=http://a:1,mode=pass,events=tcp://*:5557", "http://a:1", RemoteEngine{Kind: "trtllm", Events: at("tcp://*:5557"), Mode: "pass"}},
 		{"vllm=http://a:1,events=tcp://a:5557,replay=tcp://a:5567,ranks=8", "http://a:1", RemoteEngine{Kind: "vllm", Events: at("tcp://a:5557"), Replay: at("tcp://a:5567"), Ranks: 8, Mode: "auto"}},
 	} {
@@ -42,7 +45,7 @@ func TestParseRemoteEngine(t *testing.T) {
 		if got.URL.String() != c.url {
 			t.Errorf("%s: the URL is %s", c.text, got.URL)
 		}
-		if got.URL = nil; got != c.want {
+		if got.URL = nil; !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v", c.text, got)
 		}
 	}
@@ -78,6 +81,9 @@ func TestRemoteEngineRefused(t *testing.T) {
 		"vllm=http://a:1,ranks=two":               `"two" is not a number`,
 		"vllm=http://a:1,block-size=1":            "from 2 to 65536",
 		"vllm=http://a:1,mode=chat":               `"chat" is not one of auto, tokens, pass`,
+		"vllm=http://a:1,media=image+image":       "each once",
+		"vllm=http://a:1,media=pictures":          "some of audio, image and video",
+		"vllm=http://a:1,media-keys=hash":         "not one of uuid, off",
 		"vllm=http://a:1,replay=tcp://a:5558":     "give events=tcp://HOST:PORT too",
 		"vllm=http://a:1,snapshot=tcp://a:1":      "snapshot: it goes together with events",
 		"llamacpp=http://a:1,events=tcp://a:1":    "llama.cpp sends none",

@@ -31,6 +31,8 @@ type agreedField struct {
 //     another worker ends where it would have ended.
 //   - aliases: who asks by another name reaches the same workers.
 //   - tool_parser, reasoning_parser: an answer is taken apart in one way.
+//   - media, attaches, media_keys, media_decoder: what a request shows is taken, named and decoded
+//     in one way.
 //
 // What one worker may have and another not is no part of it: blocks, ranks,
 // engine, max_num_batched_tokens and experts are its size, make and place in the fleet; numerics divides the workers of one model into
@@ -60,6 +62,10 @@ func (c *Card) agreed() []agreedField {
 		field("aliases", aliases, len(aliases) == 0),
 		field("tool_parser", c.ToolParser, c.ToolParser == ""),
 		field("reasoning_parser", c.ReasoningParser, c.ReasoningParser == ""),
+		field("media", sortedSet(c.Media), len(c.Media) == 0),
+		field("attaches", c.Attaches, !c.Attaches),
+		field("media_keys", c.MediaKeys, c.MediaKeys == ""),
+		field("media_decoder", c.MediaDecoder, c.MediaDecoder == nil),
 	}
 }
 

@@ -106,6 +106,7 @@ func (c *Card) Validate() error {
 	check(c.DefaultMaxTokens >= 0, "default_max_tokens must not be negative, but is %d", c.DefaultMaxTokens)
 	check(len(c.EOS) <= maxEOS, "%d eos tokens, at most %d are allowed", len(c.EOS), maxEOS)
 	check(c.ToolParser == "" || goodName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
+	check(c.MediaKeys == "" || goodName(c.MediaKeys), "media_keys must be at most %d printable bytes", maxName)
 	check(c.ReasoningParser == "" || goodName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
 	check(len(c.Adapters) <= maxAdapters, "%d adapters, at most %d are allowed", len(c.Adapters), maxAdapters)
 	check(len(c.Passes) <= maxPasses, "%d passes, at most %d are allowed", len(c.Passes), maxPasses)

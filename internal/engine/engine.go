@@ -12,6 +12,7 @@ import (
 	"context"
 
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // Engine produces tokens. Implementations are safe for concurrent use.
@@ -111,6 +112,18 @@ type Card struct {
 	// Passes are the paths of the HTTP API of which the engine takes a client's request as it
 	// is ("/v1/chat/completions"), ascending: it is a Passer. The worker sets it.
 	Passes []string `json:"passes,omitempty"`
+	// Media are the kinds of media that the model sees ("audio", "image", "video"), ascending;
+	// nil is text only. Attaches says that the engine takes them with a Request's tokens, as its
+	// Objects; others take them in requests that are passed on.
+	Media    []string `json:"media,omitempty"`
+	Attaches bool     `json:"attaches,omitempty"`
+	// MediaKeys says that an engine which takes media in conversations that are passed on is told
+	// the keys of a PassRequest's Objects, and how: MediaKeysUUID. Without, its cache knows media by
+	// names of its own, and what follows them in a prompt cannot be found in it.
+	MediaKeys string `json:"media_keys,omitempty"`
+	// MediaDecoder says that frontends fetch and decode media for the engine, which are then known
+	// by their pixels; nil leaves that to the engine.
+	MediaDecoder *MediaDecoder `json:"media_decoder,omitempty"`
 	// Embeddings says that the engine is an Embedder. The worker sets it; others
 	// are not asked for embeddings.
 	Embeddings bool `json:"embeddings,omitempty"`
@@ -135,6 +148,17 @@ type Card struct {
 	Experts []HostedExperts `json:"experts,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
+}
+
+// MediaKeysUUID is the MediaKeys of engines that take a key as the "uuid" of the part that shows
+// the object (media.Key.UUID).
+const MediaKeysUUID = "uuid"
+
+// MediaDecoder is how media are decoded for an engine.
+type MediaDecoder struct {
+	// Transfer is how what was decoded reaches the worker: "shm", "network" or "off". With off only
+	// the keys do, and the engine fetches by itself.
+	Transfer string `json:"transfer,omitempty"`
 }
 
 // HostedExperts are experts of one layer that a worker hosts.
@@ -166,7 +190,11 @@ type Request struct {
 	Model   string
 	Salt    kv.Salt
 	Prompt  []kv.Token
+	// Media are where the prompt shows media: each fills the tokens that hold its place, as
+	// many as the encoder gives rows for. Objects are what they show, in the same order, or nil
+	// if nothing does or the engine has no use for it (Card.Attaches).
 	Media   []kv.Media
+	Objects []media.Object
 	// Generated are, for each choice, the tokens that earlier attempts delivered;
 	// nil on a first attempt, else of length Choices.
 	Generated [][]kv.Token

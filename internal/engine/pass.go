@@ -6,6 +6,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // Passer is an engine that takes a client's request as the client wrote it, and whose
@@ -41,6 +42,11 @@ type PassRequest struct {
 	// Prompt are the tokens that the engine makes of the body, as far as they are known:
 	// for those who keep account of caches. It may be nil.
 	Prompt []kv.Token
+	// Media are where Prompt shows media, and Objects who the media of Body are, in the order in which
+	// Body shows them (their Source and Tensor are not set): the engine is told their keys where it
+	// takes them. Both may be nil.
+	Media   []kv.Media
+	Objects []media.Object
 	// Hints are as those of a Request: for router processes.
 	Hints []byte
 }

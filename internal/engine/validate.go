@@ -38,6 +38,9 @@ func (r *Request) Validate() error {
 			return fault.Param("media", "a media object fills tokens %d to %d of a prompt of %d", m.Start, m.End, len(r.Prompt))
 		}
 	}
+	if len(r.Objects) > MaxObjects || len(r.Objects) > 0 && len(r.Objects) != len(r.Media) {
+		return fault.Param("media", "%d media objects for the %d places that the prompt has for them; at most %d are allowed", len(r.Objects), len(r.Media), MaxObjects)
+	}
 	if err := r.Guide.validate(); err != nil {
 		return err
 	}

@@ -23,6 +23,9 @@ const (
 	// guidedVersion is that of requests with a guide: a reader that skipped the
 	// guide would answer with free text.
 	guidedVersion = 2
+	// mediaVersion is that of requests with objects: a reader that skipped them would answer
+	// without having seen what it is asked about.
+	mediaVersion = 3
 )
 
 // MaxChoices bounds the choices of one request, and so what a decoder allocates
@@ -67,6 +70,8 @@ const (
 	reqLogprobs
 	reqGuide // of guidedVersion
 	reqHints
+	reqDigests
+	reqObject // of mediaVersion; repeated
 )
 
 // The fields of a delta. Numbers are never reused.
@@ -84,9 +89,12 @@ const (
 // AppendRequest appends the encoding of r to dst. It allocates only if dst must
 // grow.
 func AppendRequest(dst []byte, r *Request) []byte {
-	if r.Guide != nil {
+	switch {
+	case len(r.Objects) > 0:
+		dst = append(dst, mediaVersion)
+	case r.Guide != nil:
 		dst = append(dst, guidedVersion)
-	} else {
+	default:
 		dst = append(dst, wireVersion)
 	}
 	dst = appendString(dst, reqID, r.ID)
@@ -124,7 +132,8 @@ func AppendRequest(dst []byte, r *Request) []byte {
 		dst = binary.AppendUvarint(appendKey(dst, reqHints, kindBytes), uint64(len(r.Hints)))
 		dst = append(dst, r.Hints...)
 	}
-	return dst
+	dst = appendDigests(dst, reqDigests, r.Media)
+	return appendObjects(dst, reqObject, r.Objects)
 }
 
 // DecodeRequest sets r to the request that b encodes, reusing r's slices and
@@ -134,7 +143,7 @@ func DecodeRequest(b []byte, r *Request) error {
 	prompt, media, bias, stop := r.Prompt[:0], r.Media[:0], r.Sampling.Bias[:0], r.Stop.Tokens[:0]
 	old := *r
 	*r = Request{Prompt: prompt, Media: media, Sampling: Sampling{Bias: bias}, Stop: Stop{Tokens: stop}}
-	d, err := newReader("request", b, guidedVersion)
+	d, err := newReader("request", b, mediaVersion)
 	if err != nil {
 		return err
 	}
@@ -200,11 +209,15 @@ func DecodeRequest(b []byte, r *Request) error {
 			r.Guide = d.guide(old.Guide)
 		case reqHints:
 			r.Hints = d.hints(old.Hints[:0])
+		case reqDigests:
+			d.digests(r.Media)
+		case reqObject:
+			r.Objects = d.object(r.Objects, mediaVersion)
 		default:
 			d.skip()
 		}
 	}
-	if d.version == guidedVersion && r.Guide == nil {
+	if d.version == guidedVersion && r.Guide == nil || d.version == mediaVersion && len(r.Objects) == 0 {
 		d.fail() // there is no other reason for this version
 	}
 	return d.err()

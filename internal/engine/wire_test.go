@@ -204,7 +204,7 @@ func TestMalformed(t *testing.T) {
 		code fault.Code
 	}{
 		"empty":              {nil, fault.Invalid},
-		"version":            {[]byte{3}, fault.Unimplemented},
+		"version":            {[]byte{4}, fault.Unimplemented},
 		"version too low":    {[]byte{0}, fault.Unimplemented},
 		"guide of version 1": {appendString([]byte{1}, reqGuide, "{}"), fault.Invalid},
 		"version 2 for none": {[]byte{2}, fault.Invalid},
@@ -307,6 +307,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add(AppendRequest(nil, fullRequest()))
 	f.Add(AppendRequest(nil, &Request{}))
 	f.Add(AppendRequest(nil, &Request{Guide: &Guide{}}))
+	f.Add(AppendRequest(nil, seeing(nil)))
 	f.Add([]byte{wireVersion, 60 << 2, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r, again Request

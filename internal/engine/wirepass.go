@@ -14,6 +14,9 @@ const (
 	passStream
 	passPrompt
 	passHints
+	passMedia // repeated
+	passDigests
+	passObject // repeated
 )
 
 // The fields of a piece of its answer. Numbers are never reused.
@@ -42,7 +45,10 @@ func AppendPassRequest(dst []byte, r *PassRequest) []byte {
 	dst = appendBytes(dst, passBody, r.Body)
 	dst = appendBool(dst, passStream, r.Stream)
 	dst = appendTokens(dst, passPrompt, r.Prompt)
-	return appendBytes(dst, passHints, r.Hints)
+	dst = appendBytes(dst, passHints, r.Hints)
+	dst = appendMedia(dst, passMedia, r.Media)
+	dst = appendDigests(dst, passDigests, r.Media)
+	return appendObjects(dst, passObject, r.Objects)
 }
 
 // DecodePassRequest sets r to the request that b encodes, reusing its slices. It keeps
@@ -50,7 +56,7 @@ func AppendPassRequest(dst []byte, r *PassRequest) []byte {
 // here is malformed. After an error r is unspecified.
 func DecodePassRequest(b []byte, r *PassRequest) error {
 	old := *r
-	*r = PassRequest{Body: old.Body[:0], Prompt: old.Prompt[:0]}
+	*r = PassRequest{Body: old.Body[:0], Prompt: old.Prompt[:0], Media: old.Media[:0]}
 	d, err := newReader("request to pass on", b, wireVersion)
 	if err != nil {
 		return err
@@ -77,6 +83,13 @@ func DecodePassRequest(b []byte, r *PassRequest) error {
 			r.Prompt = d.tokens(r.Prompt)
 		case passHints:
 			r.Hints = d.hints(old.Hints[:0])
+		case passMedia:
+			r.Media = append(r.Media, d.media())
+			d.repeat()
+		case passDigests:
+			d.digests(r.Media)
+		case passObject:
+			r.Objects = d.object(r.Objects, wireVersion)
 		default:
 			d.skip()
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"penstock/core/route"
 	"penstock/internal/config"
 	"penstock/internal/serve/frontend"
 	"penstock/internal/serve/router"
@@ -27,6 +28,7 @@ type frontendRole struct {
 	// What build makes.
 	prompts  prompts
 	router   *router.Router
+	sight    *sight
 	frontend *frontend.Frontend
 }
 
@@ -36,13 +38,17 @@ func (f *frontendRole) build() error {
 	if f.router, err = f.newRouter(&f.prompts); err != nil {
 		return err
 	}
-	f.frontend, err = f.newFrontend(f.router)
+	if f.sight, err = newSight(f.cfg, f.fetcher, f.log); err != nil {
+		return err
+	}
+	f.frontend, err = f.newFrontend(f.router, f.sight)
 	f.prompts.frontend = f.frontend
 	return err
 }
 
 func (f *frontendRole) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "router", f.router.Run)
+	stages.start(ctx, "media", f.sight.run)
 	stages.start(ctx, "frontend", after(f.router.Begun(), func(ctx context.Context) error { return f.frontend.Run(ctx, f.ln) }))
 }
 
@@ -76,7 +82,7 @@ func resetOf(setting string) router.Reset {
 	return router.Keep
 }
 
-func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
+func (p *process) newFrontend(r *router.Router, s *sight) (*frontend.Frontend, error) {
 	limit := p.cfg.MigrationLimit
 	if limit == 0 {
 		limit = -1 // the frontend reads 0 as its default
@@ -96,6 +102,8 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 		OpenMetrics: p.cfg.MetricsAccess == config.AccessOpen,
 		KeepAlive:   time.Duration(p.cfg.SSEKeepAlive),
 		Preprocess:  frontend.Preprocess(p.cfg.Preprocess),
+		// Other modes look at no cache, whatever the workers hold.
+		IgnoresCaches: p.cfg.RouterMode != string(route.KV),
 	}, frontend.Deps{
 		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, Open: p.openTokenizer,
 		Metrics: p.metrics, Log: p.log,
@@ -105,7 +113,7 @@ func (p *process) newFrontend(r *router.Router) (*frontend.Frontend, error) {
 			"/v1/config":      configHandler(p.cfg),
 		},
 		Seen: r.Seen(), OnDrain: r.EndWatches,
-		OnModel: r.Refer, Engines: engines,
+		OnModel: r.Refer, Engines: engines, Media: s.resolver,
 		Keys: p.door.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})
 }

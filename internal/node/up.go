@@ -29,6 +29,7 @@ type up struct {
 	prompts  prompts
 	router   *router.Router
 	workers  []*worker.Worker
+	sight    *sight
 	frontend *frontend.Frontend
 }
 
@@ -47,7 +48,10 @@ func (u *up) build() error {
 		return err
 	}
 	u.metrics.Collect(newEngineMetrics(u.remotes))
-	u.frontend, err = u.newFrontend(u.router)
+	if u.sight, err = newSight(u.cfg, u.fetcher, u.log); err != nil {
+		return err
+	}
+	u.frontend, err = u.newFrontend(u.router, u.sight)
 	u.prompts.frontend = u.frontend
 	return err
 }
@@ -62,6 +66,7 @@ func (u *up) start(ctx context.Context, stages *stages) {
 	} else {
 		stages.start(ctx, "worker", runs(u.workers)...)
 	}
+	stages.start(ctx, "media", u.sight.run)
 	stages.start(ctx, "frontend", after(u.router.Begun(), func(ctx context.Context) error { return u.frontend.Run(ctx, u.ln) }))
 }
 

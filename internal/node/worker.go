@@ -188,6 +188,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		cfg.ToolParser, cfg.ReasoningParser = named(p.cfg.ToolCallParser), named(p.cfg.ReasoningParser)
 		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
 		cfg.Experts = p.cfg.Experts()
+		cfg.MediaDecoder = mediaDecoder(p.cfg)
 	}
 	return cfg
 }

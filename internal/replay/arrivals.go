@@ -118,6 +118,7 @@ const (
 	purposeArrival uint64 = 0xa1 + iota
 	purposeShape
 	purposeContent
+	purposePictures
 )
 
 // arrivals is a Source whose moments are not those of the workload.

@@ -139,7 +139,7 @@ func (r *router) route(c *cluster, q *route.Query, prompt []kv.Token) (route.Dec
 	defer r.tell(c)
 	d, err := r.router.Pick(c.now, q)
 	if err == nil && r.predict != nil {
-		err = r.predict.Insert(c.now, d.Worker, c.chain, c.blocks)
+		r.predict.Insert(c.now, d.Worker, c.chain)
 	}
 	return d, err
 }
@@ -184,9 +184,7 @@ func (r *router) prefilled(c *cluster, t *task, cached int) {
 	c.chain = kv.AppendChain(c.chain[:0], c.blocks)
 	predicted := min(t.predicted, (t.prompt-1)/c.cfg.BlockSize) // the last token is always computed
 	w := kv.Worker{ID: kv.WorkerID(t.worker + 1)}
-	if err := r.predict.Report(c.now, w, c.chain, c.blocks, predicted, cached/c.cfg.BlockSize); err != nil {
-		c.defect = err
-	}
+	r.predict.Report(c.now, w, c.chain, predicted, cached/c.cfg.BlockSize)
 }
 
 // grown notes tokens of an attempt's answer, whole blocks of them.

@@ -49,6 +49,9 @@ func (k *keys) add(s *keySet, key []byte) bool {
 	} else if !k.place(*s, len(mine), key) {
 		return false
 	}
+	if k.all == nil {
+		k.all = make([][]byte, 0, fewKeys)
+	}
 	k.all = append(k.all, key)
 	switch n := len(mine) + 1; {
 	case s.tableSize == 0 && n == fewKeys:

@@ -61,6 +61,9 @@ type step struct {
 	index int
 }
 
+// fewSteps is as deep as most values are.
+const fewSteps = 4
+
 // NewReader returns a Reader at the start of data, of which it keeps hold. The
 // error is that of data that is no UTF-8.
 func NewReader(data []byte) (*Reader, error) {
@@ -345,6 +348,9 @@ func (r *Reader) Array(want string, visit func(i int) error) error {
 
 // enter steps over an opening bracket.
 func (r *Reader) enter() error {
+	if r.path == nil {
+		r.path = make([]step, 0, fewSteps)
+	}
 	if r.depth++; r.depth > maxDepth {
 		return fault.New(fault.Invalid, "the request body is nested deeper than %d levels", maxDepth)
 	}

@@ -2,6 +2,8 @@ package strictjson
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math/bits"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -56,6 +58,9 @@ func (r *Reader) scan() (span, error) {
 	data := r.data
 	s := span{start: r.pos + 1}
 	for i := s.start; i < len(data); {
+		if i += plainRun(data[i:]); i == len(data) {
+			break
+		}
 		switch c := data[i]; {
 		case c == '"':
 			r.pos, s.end = i+1, i
@@ -78,6 +83,27 @@ func (r *Reader) scan() (span, error) {
 	}
 	r.pos = len(data)
 	return s, r.syntax("unexpected end")
+}
+
+// plainRun returns how many bytes at the start of s have no meaning in a string, up to
+// the last few of s, by looking at eight at once.
+func plainRun(s []byte) int {
+	const (
+		each = 0x0101010101010101
+		top  = 0x80 * each
+	)
+	n := 0
+	for ; len(s)-n >= 8; n += 8 {
+		x := binary.LittleEndian.Uint64(s[n:])
+		// The top bit of a byte is set where it is zero, or less than a space. Borrowing can
+		// set others too, but only above one that is, and the lowest is what counts.
+		quote, escape := x^'"'*each, x^'\\'*each
+		found := ((quote-each)&^quote | (escape-each)&^escape | (x-' '*each)&^x) & top
+		if found != 0 {
+			return n + bits.TrailingZeros64(found)/8
+		}
+	}
+	return n
 }
 
 // escape returns what the escape at the start of s stands for and its length; 0

@@ -1,6 +1,9 @@
 package anthropic
 
 import (
+	"strings"
+
+	"penstock/core/media"
 	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
@@ -22,6 +25,10 @@ func (d *decoder) block(t *turn) error {
 	case "redacted_thinking":
 		t.sealed = true
 		err = d.members(func(key string) (bool, error) { return key == "data", d.Skip() })
+	case "image":
+		var m *api.Media
+		m, err = d.image()
+		t.images = append(t.images, image{len(t.texts), m})
 	case "tool_use":
 		err = d.toolUse(t)
 	case "tool_result":
@@ -37,7 +44,72 @@ func (d *decoder) block(t *turn) error {
 
 // refuseType refuses a block of a type that is not taken.
 func (d *decoder) refuseType(kind string) error {
-	return d.Refuse("is of type %.100q, which is not supported by this server: send text only", kind)
+	return d.Refuse("is of type %.100q, which is not supported by this server: send texts and images", kind)
+}
+
+// image reads an image: base64 with its type, or a URL.
+func (d *decoder) image() (*api.Media, error) {
+	if err := d.count.Count(d.Reader); err != nil {
+		return nil, err
+	}
+	m := &api.Media{Kind: media.Image, Type: "image", Part: d.Param()}
+	err := d.members(func(key string) (bool, error) {
+		switch key {
+		case "source":
+			return true, d.source(m)
+		case "uuid":
+			return true, api.ReadMediaName(d.Reader, m)
+		}
+		return false, nil
+	})
+	if err == nil && m.URL == "" {
+		err = d.Refuse("needs a 'source'")
+	}
+	return m, err
+}
+
+// source reads where an image is.
+func (d *decoder) source(m *api.Media) error {
+	kind, err := d.TypeAhead()
+	if err != nil {
+		return err
+	}
+	if kind != "base64" && kind != "url" {
+		return d.Refuse("is of type %.100q, which is not supported by this server: send a source of type base64 or url", kind)
+	}
+	var mime, data string
+	err = d.members(func(key string) (bool, error) {
+		switch {
+		case kind == "url" && key == "url":
+			return true, api.ReadURL(d.Reader, m)
+		case kind == "base64" && key == "data":
+			m.Param = d.Param()
+			return true, d.Text(&data)
+		case kind == "base64" && key == "media_type":
+			if err := d.Text(&mime); err != nil {
+				return true, err
+			}
+			if !api.IsName(mime, 64, "/+-.") {
+				return true, d.Refuse("must be the type of an image, such as image/png")
+			}
+			return true, nil
+		}
+		return false, nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind == "url" && m.URL == "":
+		return d.Refuse("needs a 'url'")
+	case kind == "url":
+		return nil
+	case data == "":
+		return d.Refuse("needs 'data': the image in base64")
+	case mime == "":
+		return d.Refuse("needs a 'media_type', such as image/png")
+	}
+	m.URL = api.DataURI(mime, data)
+	return nil
 }
 
 // members reads the object of a block. read takes the keys of its type that are
@@ -150,7 +222,7 @@ func (d *decoder) toolResult(t *turn) error {
 		case "tool_use_id":
 			return true, d.Text(&m.ToolCallID)
 		case "content":
-			return true, d.resultContent(&m.Content)
+			return true, d.resultContent(&m)
 		case "is_error":
 			return true, d.Flag(&failed)
 		case "toolset_name":
@@ -163,7 +235,7 @@ func (d *decoder) toolResult(t *turn) error {
 		return err
 	case m.ToolCallID == "":
 		return d.Refuse("needs a 'tool_use_id'")
-	case failed && m.Content == "":
+	case failed && m.Content == "" && m.Parts == nil:
 		m.Content = "error"
 	}
 	m.Name = d.names[m.ToolCallID]
@@ -171,30 +243,33 @@ func (d *decoder) toolResult(t *turn) error {
 	return nil
 }
 
-// resultContent reads what a tool said: a string or an array of blocks of text.
-func (d *decoder) resultContent(dst *string) error {
+// resultContent reads what a tool said: a string or an array of blocks of text and images.
+func (d *decoder) resultContent(m *api.Message) error {
 	const want = "a string or an array of content blocks"
 	if d.Kind() == strictjson.StringKind {
-		return d.Text(dst)
+		return d.Text(&m.Content)
 	}
-	var text []byte
-	err := d.Array(want, func(i int) error {
+	var said turn
+	err := d.Array(want, func(int) error {
 		kind, err := d.TypeAhead()
 		switch {
 		case err != nil:
 			return err
 		case kind == "":
 			return d.Refuse("needs a 'type'")
+		case kind == "image":
+			shown, err := d.image()
+			said.images = append(said.images, image{len(said.texts), shown})
+			return err
 		case kind != "text":
 			return d.refuseType(kind)
 		}
-		if i > 0 {
-			text = append(text, '\n')
-		}
 		s, err := d.textBlock("text", "citations")
-		text = append(text, s...)
+		said.texts = said.piece(said.texts, kind, s)
+		said.last = kind
 		return err
 	})
-	*dst = string(text)
+	m.Content = strings.Join(said.texts, "")
+	m.Parts = said.parts()
 	return err
 }

@@ -45,7 +45,8 @@ type decoder struct {
 
 	blocks  int // so far
 	system  string
-	turn    turn              // the last so far, to which further messages of its role belong
+	turn    turn // the last so far, to which further messages of its role belong
+	count   api.MediaReader
 	names   map[string]string // of the tools called so far, by the call's id
 	think   thinkMode
 	effort  string

@@ -176,7 +176,7 @@ func TestOfficialClientFields(t *testing.T) {
 		}
 	}
 	for _, kind := range list("block_types") {
-		if !slices.Contains([]string{"text", "thinking", "redacted_thinking", "tool_use", "tool_result"}, kind) {
+		if !slices.Contains([]string{"text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"}, kind) {
 			byName(kind, e.bodyWith("messages", `[{"role":"user","content":[{"content":{},"source":{},"type":"`+kind+`"}]}]`))
 		}
 	}

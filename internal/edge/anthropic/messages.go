@@ -16,8 +16,39 @@ type turn struct {
 	thoughts []string
 	calls    []byte        // elements of api.Message.ToolCalls, each after a comma
 	results  []api.Message // of tools
-	sealed   bool          // it has redacted thinking
-	last     string        // the type of the last block
+	images   []image
+	sealed   bool   // it has redacted thinking
+	last     string // the type of the last block
+}
+
+// image is an image of a turn, which stands before a piece of its texts.
+type image struct {
+	before int
+	media  *api.Media
+}
+
+// parts returns the pieces of a turn that shows images; nil of others.
+func (t *turn) parts() []api.Part {
+	if len(t.images) == 0 {
+		return nil
+	}
+	var parts []api.Part
+	say := func(texts []string) {
+		if len(texts) > 0 && texts[0] == "\n" { // it parts a text from one before the image
+			texts = texts[1:]
+		}
+		if len(texts) > 0 {
+			parts = append(parts, api.Part{Text: strings.Join(texts, "")})
+		}
+	}
+	said := 0
+	for _, i := range t.images {
+		say(t.texts[said:i.before])
+		said = i.before
+		parts = append(parts, api.Part{Media: i.media})
+	}
+	say(t.texts[said:])
+	return parts
 }
 
 // assistant reports whether t has blocks that only an assistant's turns have.
@@ -65,6 +96,8 @@ func (d *decoder) message(i int) error {
 		return d.Refuse("needs 'content'")
 	case t.role != "assistant" && t.assistant():
 		return d.Refuse("has blocks of an assistant (tool_use, thinking), and its role is %s", t.role)
+	case t.role != "user" && len(t.images) > 0:
+		return d.Refuse("has an image, and its role is %s: the user shows it", t.role)
 	case t.role != "user" && len(t.results) > 0:
 		return d.Refuse("has a tool_result, and its role is %s: the user gives it", t.role)
 	}
@@ -96,6 +129,11 @@ func (d *decoder) add(t *turn) {
 		return
 	}
 	last.texts = more(last.texts, t.texts)
+	before := len(last.texts) - len(t.texts)
+	for _, i := range t.images {
+		i.before += before
+		last.images = append(last.images, i)
+	}
 	last.thoughts = more(last.thoughts, t.thoughts)
 	last.calls = append(last.calls, t.calls...)
 	last.results = append(last.results, t.results...)
@@ -118,10 +156,10 @@ func (d *decoder) flush() {
 	if t.role == "system" {
 		t.texts = withoutBilling(t.texts)
 	}
-	if t.role == "" || len(t.texts) == 0 && (len(t.results) > 0 || t.role == "system") {
+	if t.role == "" || len(t.texts)+len(t.images) == 0 && (len(t.results) > 0 || t.role == "system") {
 		return // nothing else was said
 	}
-	m := api.Message{Role: t.role, Content: strings.Join(t.texts, ""), Reasoning: strings.Join(t.thoughts, "")}
+	m := api.Message{Role: t.role, Content: strings.Join(t.texts, ""), Reasoning: strings.Join(t.thoughts, ""), Parts: t.parts()}
 	if len(t.calls) > 0 {
 		t.calls[0] = '['
 		m.ToolCalls = append(t.calls, ']')
@@ -136,7 +174,7 @@ func (d *decoder) systemPrompt() error {
 	if err := d.content(&t); err != nil {
 		return err
 	}
-	if t.assistant() || len(t.results) > 0 {
+	if t.assistant() || len(t.results)+len(t.images) > 0 {
 		return d.Refuse("must have blocks of type \"text\" only")
 	}
 	d.system = strings.Join(withoutBilling(t.texts), "")

@@ -64,7 +64,12 @@ type Request struct {
 	Logprobs int // -1 for none, else how many alternatives beside the chosen token
 
 	CacheSalt string
-	Ext       RequestExt
+	// Owner is whose names of media those of the request are. Who takes the request says it.
+	Owner string
+	// ProcessorArgs says that the client sets arguments of the model's media processor
+	// (mm_processor_kwargs), which only the engine knows the meaning of.
+	ProcessorArgs bool
+	Ext           RequestExt
 }
 
 // Message is one turn of a conversation. Content given as parts is their texts
@@ -76,6 +81,9 @@ type Message struct {
 	// NoContent says that there is none, which templates can tell from an empty
 	// text: the client sent null, or nothing but calls.
 	NoContent bool
+	// Parts are the pieces of a content that shows more than text, whose texts alone Content then
+	// has; nil of all others.
+	Parts []Part
 	// ToolCalls is a JSON array of what the assistant called, as chat requests
 	// have it: {"id","type":"function","function":{"name","arguments"}}, arguments
 	// being JSON in a string. nil if nothing.

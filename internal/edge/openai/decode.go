@@ -56,6 +56,8 @@ type decoder struct {
 	choice        toolChoice
 	args          templateArgs
 	effort        string // reasoning_effort
+	count         api.MediaReader
+	parts         []api.Part // of the content being read
 }
 
 // field reads the value of one top-level key. A null is a field not given.
@@ -211,6 +213,11 @@ func (d *decoder) chat(key string) (known bool, err error) {
 		err := d.Flag(&include)
 		d.req.HideReasoning = !include
 		return true, err
+	case "mm_processor_kwargs":
+		return true, d.Object(func(string) error {
+			d.req.ProcessorArgs = true
+			return d.Skip()
+		})
 	}
 	return false, nil
 }
@@ -237,7 +244,7 @@ func (d *decoder) completion(key string) (known bool, err error) {
 		return true, d.either()
 	case "reasoning_effort":
 		return true, d.usual("none")
-	case "chat_template_kwargs":
+	case "chat_template_kwargs", "mm_processor_kwargs":
 		return true, d.notSupported()
 	}
 	return false, nil

@@ -43,6 +43,7 @@ func chatFields() []api.Field {
 		api.Maps("chat_template_kwargs", anyObject),
 		api.Maps("reasoning_effort", `{"enum":["none","minimal","low","medium","high","xhigh","max"]}`),
 		api.Maps("include_reasoning", anyBoolean),
+		api.Maps("mm_processor_kwargs", anyObject),
 		api.Refuses("functions", noElements),
 		api.Refuses("function_call", noneOrAuto),
 		api.Refuses("echo", no),
@@ -65,6 +66,7 @@ func completionFields() []api.Field {
 		api.Refuses("functions", noElements),
 		api.Refuses("function_call", noneOrAuto),
 		api.Refuses("chat_template_kwargs", ""),
+		api.Refuses("mm_processor_kwargs", ""),
 		api.Refuses("reasoning_effort", `{"const":"none"}`),
 	}
 }
@@ -129,7 +131,7 @@ func unusedFields() []api.Field {
 	}
 	for _, name := range []string{
 		"allowed_token_ids", "audio", "chat_template", "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_regex",
-		"guided_whitespace_pattern", "kv_transfer_params", "mm_processor_kwargs", "moderation", "prompt_logprobs",
+		"guided_whitespace_pattern", "kv_transfer_params", "moderation", "prompt_logprobs",
 		"truncate_prompt_tokens", "web_search_options",
 	} {
 		fields = append(fields, api.Refuses(name, ""))

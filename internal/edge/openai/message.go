@@ -2,8 +2,10 @@ package openai
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
+	"penstock/core/media"
 	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
@@ -15,6 +17,7 @@ type turn struct {
 	content     bool // given
 	refusal     string
 	refusalPart bool // a part of the content is one
+	media       bool // a part of the content is
 }
 
 // maxMessages bounds what a body of tiny messages becomes: each is a struct of a
@@ -100,6 +103,9 @@ func (d *decoder) checkMessage(m *turn) error {
 		case m.Reasoning != "":
 			return d.Refuse("has reasoning, which only role assistant has")
 		}
+	}
+	if m.media && m.Role == "assistant" {
+		return d.Refuse("shows media, which an assistant's message cannot: put them into one of the user")
 	}
 	if m.ToolCallID != "" && m.Role != "tool" {
 		return d.Refuse("has a 'tool_call_id', which only role tool has")
@@ -200,28 +206,64 @@ func (o *optional) read(d *decoder) error {
 	return d.Text(&o.text)
 }
 
-// content reads a string or an array of parts of text.
+// content reads a string or an array of parts.
 func (d *decoder) content(m *turn) error {
 	const want = "a string or an array of content parts"
 	if d.Kind() == strictjson.StringKind {
 		return d.Text(&m.Content)
 	}
-	var text strings.Builder
-	err := d.Array(want, func(i int) error {
-		if i > 0 {
-			text.WriteByte('\n')
-		}
-		return d.part(m, &text)
-	})
-	m.Content = text.String()
+	d.parts = d.parts[:0]
+	err := d.Array(want, func(int) error { return d.part(m) })
+	m.Content = joined(d.parts)
+	if m.media {
+		m.Parts = slices.Clone(d.parts)
+	}
 	return err
 }
 
+// joined returns the texts of parts with newlines between them.
+func joined(parts []api.Part) string {
+	var text strings.Builder
+	begun := false
+	for i := range parts {
+		if parts[i].Media != nil {
+			continue
+		}
+		if begun {
+			text.WriteByte('\n')
+		}
+		begun = true
+		text.WriteString(parts[i].Text)
+	}
+	return text.String()
+}
+
+// mediaKeys are the members of parts that say where a media object is, by the types of parts.
+var mediaKeys = [...]struct {
+	kind  string
+	key   string
+	shows media.Kind
+}{
+	{"image_url", "image_url", media.Image},
+	{"image", "image", media.Image},
+	{"input_image", "image_url", media.Image},
+	{"video_url", "video_url", media.Video},
+	{"audio_url", "audio_url", media.Audio},
+	{"input_audio", "input_audio", media.Audio},
+}
+
+// location is a member of a part that says where a media object is.
+type location struct {
+	key   string // "" if there is none
+	media api.Media
+}
+
 // part reads one content part. Its type may come after the rest, so that the
-// text is judged at the end.
-func (d *decoder) part(m *turn, text *strings.Builder) error {
+// part is judged at the end.
+func (d *decoder) part(m *turn) error {
 	var kind string
 	var said, refused optional
+	var shown location
 	var stray error
 	err := d.Object(func(key string) error {
 		if none, err := d.Null(); none || err != nil {
@@ -236,33 +278,76 @@ func (d *decoder) part(m *turn, text *strings.Builder) error {
 			return refused.read(d)
 		case "prompt_cache_breakpoint", "cache_control": // what can be reused is found by itself
 			return d.Skip()
+		case "image_url", "image", "video_url", "audio_url", "input_audio":
+			if shown.key != "" {
+				return d.Refuse("is a second media object of one part: give it a part of its own")
+			}
+			shown.key = key
+			if key == "input_audio" {
+				return api.ReadSound(d.Reader, &shown.media)
+			}
+			return api.ReadLocation(d.Reader, &shown.media)
+		case "detail":
+			return api.ReadDetail(d.Reader)
+		case "uuid":
+			return api.ReadMediaName(d.Reader, &shown.media)
 		}
 		if stray == nil {
 			stray = d.Unsupported()
 		}
 		return d.Skip()
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case kind == "":
+	}
+	if kind == "" {
 		return d.Refuse("needs a 'type'")
-	case kind == "image_url" || kind == "image" || kind == "input_image" || kind == "input_audio" ||
-		kind == "audio_url" || kind == "video_url" || kind == "file":
-		return d.Refuse("is of type %.100q, which is not supported by this model: send text only", kind)
+	}
+	for _, k := range mediaKeys {
+		if k.kind == kind {
+			return d.shown(m, &shown, kind, k.key, k.shows, stray)
+		}
+	}
+	switch {
+	case kind == "file":
+		return d.Refuse("is of type %.100q, which is not supported by this server: send texts, images, videos and sounds", kind)
 	case kind != "text" && kind != "refusal":
-		return d.Refuse("has an unknown type: the parts supported are of type \"text\"")
+		return d.Refuse("has an unknown type: the parts supported are of type \"text\", \"image_url\", \"video_url\", \"audio_url\" and \"input_audio\"")
+	case shown.key != "":
+		return d.Refuse("is of type %s and has '%s': give each a part of its own", kind, shown.key)
+	case shown.media.Name != "":
+		return d.Refuse("has a 'uuid', which only media objects have")
 	case stray != nil:
 		return stray
 	case kind == "refusal" && !refused.given:
 		return d.Refuse("needs 'refusal'")
 	case kind == "refusal":
 		m.refusalPart = true
-		text.WriteString(refused.text)
+		d.parts = append(d.parts, api.Part{Text: refused.text})
 		return nil
 	case !said.given:
 		return d.Refuse("needs 'text'")
 	}
-	text.WriteString(said.text)
+	d.parts = append(d.parts, api.Part{Text: said.text})
+	return nil
+}
+
+// shown takes a part that shows a media object.
+func (d *decoder) shown(m *turn, l *location, kind, key string, shows media.Kind, stray error) error {
+	switch {
+	case stray != nil:
+		return stray
+	case l.key == "":
+		return d.Refuse("needs '%s'", key)
+	case l.key != key:
+		return d.Refuse("is of type %s and has '%s': it needs '%s'", kind, l.key, key)
+	}
+	if err := d.count.Count(d.Reader); err != nil {
+		return err
+	}
+	object := l.media
+	object.Kind, object.Type, object.Part = shows, kind, d.Param()
+	d.parts = append(d.parts, api.Part{Media: &object})
+	m.media = true
 	return nil
 }

@@ -41,6 +41,8 @@ func components() []component {
 		textOrNull = `{"type":["string","null"]}`
 		head       = `"id":` + text + `,"created":` + integer + `,"model":` + text + `,"system_fingerprint":` + textOrNull + `,"nvext":{"$ref":"#/components/schemas/AnswerExt"}`
 		headNames  = `"id","object","created","model","system_fingerprint","choices"`
+		mediaURL   = `{"type":"string","pattern":"^([hH][tT][tT][pP][sS]?|[dD][aA][tT][aA]):"}`
+		detail     = `{"enum":["auto","low","high","original"]}`
 		closed     = `"type":"object","additionalProperties":false,`
 		open       = `"type":"object","additionalProperties":{"type":"null"},` // what is null is not given
 	)
@@ -59,10 +61,20 @@ func components() []component {
 			`"tool_calls":` + orNull(list(ref("ToolCall"))) + `,"tool_call_id":` + textOrNull + `,"reasoning_content":` + textOrNull + `,` +
 			`"reasoning":` + textOrNull + `,"refusal":` + textOrNull + `,"annotations":{},"function_call":{"type":"null"},"audio":{"type":"null"}},` +
 			`"anyOf":[{"properties":{"role":{"const":"assistant"}}},{"required":["content"],"properties":{"content":{"not":{"type":"null"}}}}]}`},
-		{"ContentPart", `{` + open + `"required":["type"],"properties":{"type":{"enum":["text","refusal"]},"text":` + textOrNull + `,` +
-			`"refusal":` + textOrNull + `,"prompt_cache_breakpoint":{},"cache_control":{}},` +
+		{"ContentPart", `{` + open + `"required":["type"],"properties":{` +
+			`"type":{"enum":["text","refusal","image_url","image","input_image","video_url","audio_url","input_audio"]},"text":` + textOrNull + `,` +
+			`"refusal":` + textOrNull + `,"image_url":` + orNull(ref("MediaURL")) + `,"image":` + orNull(ref("MediaURL")) + `,"video_url":` + orNull(ref("MediaURL")) + `,` +
+			`"audio_url":` + orNull(ref("MediaURL")) + `,"input_audio":{"type":["object","null"]},"detail":` + orNull(detail) + `,` +
+			`"uuid":{"type":["string","null"],"minLength":1,"maxLength":512},"prompt_cache_breakpoint":{},"cache_control":{}},` +
 			`"anyOf":[{"required":["text"],"properties":{"type":{"const":"text"},"text":` + text + `}},` +
-			`{"required":["refusal"],"properties":{"type":{"const":"refusal"},"refusal":` + text + `}}]}`},
+			`{"required":["refusal"],"properties":{"type":{"const":"refusal"},"refusal":` + text + `}},` +
+			`{"required":["image_url"],"properties":{"type":{"enum":["image_url","input_image"]},"image_url":` + ref("MediaURL") + `}},` +
+			`{"required":["image"],"properties":{"type":{"const":"image"},"image":` + ref("MediaURL") + `}},` +
+			`{"required":["video_url"],"properties":{"type":{"const":"video_url"},"video_url":` + ref("MediaURL") + `}},` +
+			`{"required":["audio_url"],"properties":{"type":{"const":"audio_url"},"audio_url":` + ref("MediaURL") + `}},` +
+			`{"required":["input_audio"],"properties":{"type":{"const":"input_audio"},"input_audio":{` + open + `"required":["data","format"],` +
+			`"properties":{"data":{"type":"string","minLength":1},"format":{"type":"string","pattern":"^[a-zA-Z0-9.+-]{1,32}$"}}}}}]}`},
+		{"MediaURL", `{"anyOf":[` + mediaURL + `,{` + open + `"required":["url"],"properties":{"url":` + mediaURL + `,"detail":` + orNull(detail) + `}}]}`},
 		{"Tool", `{"type":"object","required":["type","function"],"properties":{"type":{"const":"function"},"function":{"type":"object","required":["name"],` +
 			`"properties":{"name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,96}$"},"description":` + textOrNull + `,` +
 			`"parameters":{"type":["object","null"],"properties":{"type":{"anyOf":[{"const":"object"},{"not":{"type":"string"}}]}}},"strict":{"type":["boolean","null"]}}}}}`},

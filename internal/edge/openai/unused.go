@@ -45,7 +45,7 @@ func (d *decoder) unused(key string) (known bool, err error) {
 		return true, d.usual("medium")
 	case "audio", "web_search_options", "moderation", "prompt_logprobs",
 		"truncate_prompt_tokens", "allowed_token_ids", "chat_template",
-		"mm_processor_kwargs", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern",
+		"guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern",
 		"kv_transfer_params":
 		return true, d.notSupported()
 	}

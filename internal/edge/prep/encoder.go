@@ -3,16 +3,35 @@ package prep
 import (
 	"context"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // Prompt is what an engine is given to answer.
 type Prompt struct {
+	// Tokens are what the engine's cache sees: each media object's placeholder is replaced by
+	// the tokens that its rows fill.
 	Tokens []kv.Token
 	// Media are the media objects that the prompt shows, by the tokens that hold
-	// their places and the hash of their contents; nil if it shows none. Only
-	// engines put media into a prompt: nothing in this process reads any.
+	// their places and the hash of their contents; nil if it shows none.
 	Media []kv.Media
+	// Objects are what the media are, one for each of Media if they were resolved in this process;
+	// nil if there are none or an engine made the prompt.
+	Objects []media.Object
+	// TextOnly says why the conversation shows media that are not among Media: then Tokens are those
+	// before the first of them, as far as it is known where that is. Why tells the client of it.
+	TextOnly media.Reason
+	Why      *fault.Error
+	// Release, if not nil, frees what Objects hold, once nobody needs them any more.
+	Release func()
+}
+
+// Free calls Release if there is one.
+func (p *Prompt) Free() {
+	if p.Release != nil {
+		p.Release()
+	}
 }
 
 // Encoder turns what a client sent into the tokens that the engine sees: [Local]
@@ -35,9 +54,13 @@ type Encoder interface {
 // text are added.
 func RawPrompt() EncodeOptions { return EncodeOptions{ParseSpecial: true, AddSpecial: true} }
 
-// Local encodes with a pipeline in this process. It never waits: of a context it
-// only asks whether the work is still wanted.
-type Local struct{ Pipeline *Pipeline }
+// Local encodes with a pipeline in this process. It never waits but for what Media does: of a
+// context it only asks whether the work is still wanted.
+type Local struct {
+	Pipeline *Pipeline
+	// Media, if not nil, finds out what media are.
+	Media Resolver
+}
 
 var _ Encoder = Local{}
 
@@ -47,7 +70,10 @@ func (l Local) EncodeChat(ctx context.Context, c *Chat) (Prompt, error) {
 		return Prompt{}, err
 	}
 	tokens, err := l.Pipeline.EncodeChat(nil, c)
-	return Prompt{Tokens: tokens}, err
+	if err != nil {
+		return Prompt{}, err
+	}
+	return l.Complete(ctx, c, tokens)
 }
 
 // EncodeText implements [Encoder].
@@ -55,5 +81,9 @@ func (l Local) EncodeText(ctx context.Context, text string, opts EncodeOptions) 
 	if err := ctx.Err(); err != nil {
 		return Prompt{}, err
 	}
-	return Prompt{Tokens: l.Pipeline.Tokenizer.Encode(nil, text, opts)}, nil
+	tokens := l.Pipeline.Tokenizer.Encode(nil, text, opts)
+	if l.Pipeline.shows(tokens) >= 0 {
+		return Prompt{}, fault.Param("prompt", "the prompt spells what stands for media in this model's prompts: send messages, with the media as parts of them")
+	}
+	return Prompt{Tokens: tokens}, nil
 }

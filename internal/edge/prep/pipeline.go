@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media/family"
 )
 
 // Pipeline is all that a served model needs between text and tokens. It does not
@@ -25,8 +26,16 @@ type Pipeline struct {
 	ToolFormat string
 	// StopTokens end a turn besides the model card's own.
 	StopTokens []kv.Token
+	// Family is how the model's prompts show media, nil if they show none or it is not known how;
+	// SetFamily sets it.
+	Family *family.Family
+	// FamilyName says which that is, or why there is none, for logs.
+	FamilyName string
 	// Digest is the hex SHA-256 over the files that all this was made from.
 	Digest string
+
+	marks    []kv.Token // that hold the places of media, ascending
+	literals []string   // their texts
 }
 
 // EncodeChat appends the prompt of a conversation to dst. The error is a
@@ -46,6 +55,9 @@ func (p *Pipeline) Render(c *Chat) ([]Segment, error) {
 		return nil, fault.New(fault.Unimplemented, "this model has no chat template; give a plain prompt instead of messages (/v1/completions, penstock route --raw)")
 	}
 	if err := p.unshown(c); err != nil {
+		return nil, err
+	}
+	if err := p.literal(c); err != nil {
 		return nil, err
 	}
 	return p.Template.Render(nil, c)

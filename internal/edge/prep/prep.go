@@ -83,6 +83,13 @@ type Chat struct {
 	Args []byte
 	// AddGenerationPrompt ends the prompt where the assistant speaks next.
 	AddGenerationPrompt bool
+	// Media are what Parts show besides text, in the order of messages and parts. They, Namespace and
+	// ProcessorArgs are for who encodes in this process, and do not travel.
+	Media []Media
+	// Namespace is whose names of media those are that the client gave: its salt and its key.
+	Namespace string
+	// ProcessorArgs says that the client sets arguments of the model's media processor.
+	ProcessorArgs bool
 	// ContinueFinal leaves the last message open for the model to go on with.
 	ContinueFinal bool
 }

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"errors"
+	"slices"
 
 	"penstock/internal/strictjson"
 )
@@ -13,103 +14,147 @@ var errBody = errors.New("the body is not a JSON object")
 // errKey says that a name of a client's request could be read as another one.
 var errKey = errors.New("the names of the body's members must be written without escapes")
 
+// member is where the value of a member of an object begins and ends.
+type member struct{ value, to int }
+
 // edited is a client's request as the engine gets it.
 type edited struct {
 	body []byte
 	// usage says that the stream was made to tell its usage, which the client had not asked for.
 	usage bool
 	salt  string // cache_salt
+	// told says that the engine is told the keys of the media.
+	told bool
 }
 
-// member is the place of a member of an object: of its key and value.
-type member struct{ from, value, to int }
+// wishes are what is changed of a client's request.
+type wishes struct {
+	model string
+	usage string // what makes a stream tell its usage; "" is nothing
+	// names are what the engine is to call the media of the request, in their order; nil leaves that to the engine.
+	names []string
+}
 
-// edit appends to dst the object body with the model's name replaced and, for a stream of the APIs that
-// tell their usage only when asked to, the wish for it. All else stays byte by byte.
-func edit(dst, body []byte, model string, askUsage string) (edited, error) {
-	var e edited
-	var name, options member
-	var asked bool
-	c := NewCursor(body)
-	if !c.Is('{') {
-		return e, errBody
+// patch replaces a part of a body.
+type patch struct {
+	from, to int
+	with     []byte
+}
+
+// editor reads a client's request and notes what is to be changed, in the order of the body.
+type editor struct {
+	c       Cursor
+	patches []patch
+	places  []place // of the media
+	members int     // of the object
+}
+
+// edit appends to dst the object body as w wants it: the model's name, that streams tell their usage, and who its
+// media are. All else stays byte by byte, but that names which the client itself gave to media never reach the
+// engine: whoever knows one could have what another client showed under it.
+func edit(dst, body []byte, w *wishes) (edited, error) {
+	e := editor{c: NewCursor(body)}
+	out, name, options, asked, err := e.read(w)
+	if err != nil {
+		return out, err
 	}
-	open, members := 0, 0
-	for c.Open('{'); c.More('}'); members++ {
-		if members == 0 {
-			open = bytes.IndexByte(body, '{') + 1
+	open := bytes.IndexByte(body, '{') + 1
+	out.usage = w.usage != "" && !asked
+	quoted := strictjson.AppendString(nil, w.model)
+	var front []byte
+	add := func(member string, value []byte) {
+		front = append(append(append(append(front, '"'), member...), '"', ':'), value...)
+		front = append(front, ',')
+	}
+	if name.to > 0 {
+		e.patches = append(e.patches, patch{name.value, name.to, quoted})
+	} else {
+		add("model", quoted)
+	}
+	switch {
+	case !out.usage:
+	case options.to > 0:
+		e.patches = append(e.patches, patch{options.value, options.to, []byte(w.usage)})
+	default:
+		add("stream_options", []byte(w.usage))
+	}
+	if len(front) > 0 {
+		if e.members == 0 {
+			front = front[:len(front)-1]
 		}
-		c.Is('"')
-		from := c.Pos()
-		key := c.Key()
-		if bytes.IndexByte(key, '\\') >= 0 {
-			return e, errKey // it might be one of those below, in another spelling
+		e.patches = append(e.patches, patch{open, open, front})
+	}
+	out.told = e.name(w.names)
+	slices.SortStableFunc(e.patches, func(a, b patch) int { return a.from - b.from })
+	out.body = apply(dst, body, e.patches)
+	return out, nil
+}
+
+// apply appends body to dst with its patches, which are in order.
+func apply(dst, body []byte, patches []patch) []byte {
+	size, at := len(body), 0
+	for _, p := range patches {
+		size += len(p.with)
+	}
+	dst = slices.Grow(dst, size)
+	for _, p := range patches {
+		dst = append(append(dst, body[at:p.from]...), p.with...)
+		at = p.to
+	}
+	return append(dst, body[at:]...)
+}
+
+// read goes through the members of the object.
+func (e *editor) read(w *wishes) (out edited, name, options member, asked bool, err error) {
+	c := &e.c
+	if !c.Is('{') {
+		return out, name, options, false, errBody
+	}
+	for c.Open('{'); c.More('}'); e.members++ {
+		key, err := e.key()
+		if err != nil {
+			return out, name, options, false, err
 		}
 		c.Is(0)
 		value := c.Pos()
 		switch string(key) {
 		case "model":
 			c.Skip()
-			name = member{from, value, c.Pos()}
+			name = member{value, c.Pos()}
 		case "cache_salt":
 			if c.Is('"') {
-				e.salt = c.Text()
+				out.salt = c.Text()
 			} else {
 				c.Skip()
 			}
 		case "stream_options":
 			asked = wantsUsage(c.Raw())
-			options = member{from, value, c.Pos()}
+			options = member{value, c.Pos()}
+		case "messages", "input":
+			err = e.messages()
+		case "mm_hashes", "mm_content_hashes", "multi_modal_uuids":
+			c.Skip()
+			e.patches = append(e.patches, patch{value, c.Pos(), null})
 		default:
 			c.Skip()
 		}
+		if err != nil {
+			return out, name, options, false, err
+		}
 	}
 	if c.End() != nil {
-		return e, errBody
+		return out, name, options, false, errBody
 	}
-	e.usage = askUsage != "" && !asked
-	at := 0
-	put := func(m member, value []byte) {
-		dst = append(dst, body[at:m.value]...)
-		dst = append(dst, value...)
-		at = m.to
+	return out, name, options, asked, nil
+}
+
+// key reads the name of a member.
+func (e *editor) key() ([]byte, error) {
+	key := e.c.Key()
+	if bytes.IndexByte(key, '\\') >= 0 {
+		return nil, errKey // it might be one of those that matter, in another spelling
 	}
-	quoted := strictjson.AppendString(nil, model)
-	wish := []byte(askUsage)
-	switch first := name.to > 0; {
-	case first && e.usage && options.to > 0 && options.from < name.from:
-		put(options, wish)
-		put(name, quoted)
-	default:
-		if first {
-			put(name, quoted)
-		}
-		if e.usage && options.to > 0 {
-			put(options, wish)
-		}
-	}
-	// What is missing goes to the front.
-	var front []byte
-	if name.to == 0 {
-		front = append(append(front, `"model":`...), quoted...)
-	}
-	if e.usage && options.to == 0 {
-		if len(front) > 0 {
-			front = append(front, ',')
-		}
-		front = append(append(front, `"stream_options":`...), wish...)
-	}
-	dst = append(dst, body[at:]...)
-	if len(front) > 0 {
-		if members > 0 {
-			front = append(front, ',')
-		} else {
-			open = bytes.IndexByte(body, '{') + 1
-		}
-		dst = append(dst[:open], append(front, dst[open:]...)...)
-	}
-	e.body = dst
-	return e, nil
+	return key, nil
 }
 
 // wantsUsage reports whether stream_options have include_usage.

@@ -61,6 +61,8 @@ type feed struct {
 	bad     mishap // batches that cannot be read
 	refused error  // why the last connection did not come about
 
+	sight sight // what of media was noticed
+
 	confirming *confirmation // nil while nothing is in doubt
 	confirmed  uint64        // holes after which the engine said what it still has
 
@@ -285,6 +287,7 @@ func (f *feed) knows() bool                        { return false }
 
 // begin tells the table of a salted prompt. Nothing is predicted of it unless events are known to tell of salts.
 func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
+	f.table.Shown(p.Request.Prompt, p.Request.Media, p.Request.Salt)
 	if p.Request.Salt.Namespace == "" {
 		return 0, out
 	}
@@ -346,6 +349,7 @@ func (f *feed) warnings() []engine.Warning {
 		add(engine.WarnMispredict, "upgrade it: vLLM 0.22 and later tell, and SGLang that says where it publishes",
 			"the engine's cache events do not tell of cache salts: salted prompts, and what begins as they do, are not routed by prefix (%d blocks so far)", n)
 	}
+	out = append(out, f.sight.warnings(f.table.Stats())...)
 	if err := f.table.Err(); err != nil {
 		add(engine.WarnBlockSize, "give --engine the block size of its events with block-size=N, or a multiple of it", "%v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"penstock/core/kv"
+	"penstock/core/media/family"
 	"penstock/internal/engine"
 )
 
@@ -19,7 +20,13 @@ type Opening struct {
 	ContextLength int
 	EOS           []kv.Token
 	Defaults      engine.Sampling
-	Log           *slog.Logger // nil is none
+	// Media are the kinds of media that the model sees, where the settings say it; nil is to be found out.
+	Media []string
+	// Family is how the model's prompts show media; nil if that is not known.
+	Family *family.Family
+	// MediaKeys says how the engine is told the keys of media, where the settings do: as a card's, or MediaKeysOff.
+	MediaKeys string
+	Log       *slog.Logger // nil is none
 }
 
 // UnknownVocabulary is the vocabulary of a model whose tokenizer is not here.

@@ -12,13 +12,16 @@ import (
 	"penstock/internal/engine"
 )
 
+// pathChat is the path of conversations.
+const pathChat = "/v1/chat/completions"
+
 // maxPassed bounds an answer that is passed on whole.
 const maxPassed = 64 << 20
 
 // askUsage is what a stream of the path is asked with for its usage; "" if it tells by itself.
 func askUsage(path string) string {
 	switch path {
-	case "/v1/chat/completions", "/v1/completions":
+	case pathChat, "/v1/completions":
 		return `{"include_usage":true}`
 	}
 	return ""
@@ -49,7 +52,11 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	}
 	body := NewBody()
 	defer body.Release()
-	sent, err := edit(body.B, req.Body, b.upstream(lora), ask)
+	w := wishes{model: b.upstream(lora), usage: ask}
+	if req.Path == pathChat { // other APIs have no place for them
+		w.names = namesOf(b.cfg.Card.MediaKeys, req.Objects)
+	}
+	sent, err := edit(body.B, req.Body, &w)
 	if err != nil {
 		return fault.New(fault.Invalid, "%v", err)
 	}
@@ -61,7 +68,7 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	body.B = sent.body
 	p := &passing{b: b, req: req, sink: sink, hide: sent.usage}
 	p.piece = engine.PassPiece{PromptTokens: engine.CachedUnknown, OutputTokens: engine.CachedUnknown, Cached: engine.CachedUnknown}
-	part := b.account(req, kv.Salt{LoRA: lora, Namespace: sent.salt})
+	part := b.account(req, kv.Salt{LoRA: lora, Namespace: sent.salt}, sent.told)
 	defer b.load.end(part.a.flight)
 	defer b.cache.end(part)
 	p.part = part
@@ -103,11 +110,16 @@ func answersClient(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// account enters a request that is passed on into load and cache, as far as its prompt is known.
-func (b *Base) account(req *engine.PassRequest, salt kv.Salt) *Part {
+// account enters a request that is passed on into load and cache, as far as its prompt is known. Media whose keys the
+// engine was not told have others there: of the prompt no more is known then than what is before the first.
+func (b *Base) account(req *engine.PassRequest, salt kv.Salt, told bool) *Part {
+	known, shows := req.Prompt, req.Media
+	if len(shows) > 0 && !told {
+		known, shows = known[:min(len(known), max(shows[0].Start, 0))], nil
+	}
 	r := &engine.Request{
 		ID: req.ID, Attempt: req.Attempt, Model: req.Model, Salt: salt, Choices: 1, Logprobs: -1,
-		Prompt: req.Prompt, Stop: engine.Stop{MaxTokens: b.cfg.Card.ContextLength},
+		Prompt: known, Media: shows, Stop: engine.Stop{MaxTokens: b.cfg.Card.ContextLength},
 	}
 	a := newAttempt(b, r, nil)
 	a.flight = b.load.begin(a)
@@ -116,7 +128,7 @@ func (b *Base) account(req *engine.PassRequest, salt kv.Salt) *Part {
 	if salt.Namespace != "" {
 		b.cache.salted()
 	}
-	if len(req.Prompt) > 0 {
+	if len(known) > 0 {
 		b.cache.begin(p)
 	}
 	return p
@@ -144,7 +156,7 @@ func (p *passing) stream(ctx context.Context, answer *Answer) error {
 	for ended := false; !ended; {
 		data, err := events.Next()
 		switch {
-		case err == io.EOF && p.req.Path != "/v1/chat/completions" && p.req.Path != "/v1/completions":
+		case err == io.EOF && p.req.Path != pathChat && p.req.Path != "/v1/completions":
 			return nil // these end by an event of their own, which only the client knows
 		case err == io.EOF:
 			return answer.Broken(ctx, io.ErrUnexpectedEOF)
@@ -218,8 +230,8 @@ func (p *passing) last() error {
 	}
 	p.part.a.choices[0].over = engine.FinishStop
 	p.part.a.flight.whole = true
-	if p.piece.Cached >= 0 && len(p.req.Prompt) > 0 {
-		p.part.reported(min(p.piece.Cached, len(p.req.Prompt)))
+	if known := len(p.part.Request.Prompt); p.piece.Cached >= 0 && known > 0 {
+		p.part.reported(min(p.piece.Cached, known))
 	}
 	p.piece.Last = true
 	return p.send(&p.piece)

@@ -34,16 +34,16 @@ func TestEdit(t *testing.T) {
 		{`{"model":"x","stream_options":{"include_usage":true,"k":1}}`, wish, `{"model":"tiny","stream_options":{"include_usage":true,"k":1}}`, false},
 		{`{"model":"x","cache_salt":"s\u0061"}`, "", `{"model":"tiny","cache_salt":"s\u0061"}`, false},
 	} {
-		got, err := edit(nil, []byte(c.body), "tiny", c.ask)
+		got, err := edit(nil, []byte(c.body), &wishes{model: "tiny", usage: c.ask})
 		if err != nil || string(got.body) != c.want || got.usage != c.hide {
 			t.Errorf("%s: %s, usage hidden %v, %v; want %s", c.body, got.body, got.usage, err, c.want)
 		}
 	}
-	if got, _ := edit(nil, []byte(`{"cache_salt":"s\u0061"}`), "m", ""); got.salt != "sa" {
+	if got, _ := edit(nil, []byte(`{"cache_salt":"s\u0061"}`), &wishes{model: "m"}); got.salt != "sa" {
 		t.Errorf("the salt is %q", got.salt)
 	}
 	for _, body := range []string{``, `[]`, `{`, `{"a":1}x`, `{"a" 1}`, `{"mod\u0065l":"other"}`} {
-		if got, err := edit(nil, []byte(body), "m", wish); err == nil {
+		if got, err := edit(nil, []byte(body), &wishes{model: "m", usage: wish}); err == nil {
 			t.Errorf("%q became %s", body, got.body)
 		}
 	}
@@ -59,7 +59,7 @@ func FuzzEdit(f *testing.F) {
 		if stream {
 			ask = `{"include_usage":true}`
 		}
-		got, err := edit(nil, body, "tiny", ask)
+		got, err := edit(nil, body, &wishes{model: "tiny", usage: ask})
 		var before, after map[string]any
 		if json.Unmarshal(body, &before) != nil || before == nil || err != nil {
 			return

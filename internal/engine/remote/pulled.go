@@ -42,6 +42,7 @@ type Pulled struct {
 	// The cache's lock guards these and the table, once it runs.
 	batches   uint64
 	bad, lost mishap // answers that cannot be read, or say that events are missing
+	sight     sight  // what of media was noticed
 	failing   error  // why the last question had no answer
 }
 
@@ -123,10 +124,14 @@ func (p *Pulled) restarted(out []kv.Event) []kv.Event {
 
 func (p *Pulled) describe(out []kv.Event) []kv.Event                    { return p.table.Describe(out) }
 func (p *Pulled) knows() bool                                           { return false }
-func (p *Pulled) begin(*Part, []kv.Event) (int, []kv.Event)             { return 0, nil }
 func (p *Pulled) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
 func (p *Pulled) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
 func (p *Pulled) end(_ *Part, out []kv.Event) []kv.Event                { return out }
+
+func (p *Pulled) begin(part *Part, out []kv.Event) (int, []kv.Event) {
+	p.table.Shown(part.Request.Prompt, part.Request.Media, part.Request.Salt)
+	return 0, out
+}
 
 func (p *Pulled) stats(s *Stats) {
 	s.Batches, s.Unreadable, s.Unrepaired, s.Connected = p.batches, p.bad.n, p.lost.n, p.failing == nil
@@ -148,6 +153,7 @@ func (p *Pulled) warnings() []engine.Warning {
 	if p.bad.lately() {
 		out = append(out, engine.Warning{Code: engine.WarnEventsBad, Detail: "cache events of the engine could not be read", Remedy: "report this with the engine's version"})
 	}
+	out = append(out, p.sight.warnings(p.table.Stats())...)
 	if err := p.table.Err(); err != nil {
 		out = append(out, engine.Warning{Code: engine.WarnBlockSize, Detail: Clean(err.Error())})
 	}

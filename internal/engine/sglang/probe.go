@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"penstock/core/fault"
+	"penstock/core/media"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 )
@@ -142,6 +143,27 @@ func (p *probe) findModel(ctx context.Context) error {
 		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
 	}
 	return nil
+}
+
+// sees returns which media the model sees, as far as the server says.
+func (p *probe) sees(ctx context.Context) (kinds []string) {
+	var info struct {
+		Images bool `json:"has_image_understanding"`
+		Sounds bool `json:"has_audio_understanding"`
+	}
+	for _, path := range []string{"/model_info", "/get_model_info"} {
+		err := p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &info)
+		if err == nil || !remote.NotFound(err) {
+			break
+		}
+	}
+	if info.Sounds {
+		kinds = append(kinds, media.Audio.String())
+	}
+	if info.Images {
+		kinds = append(kinds, media.Image.String())
+	}
+	return kinds
 }
 
 // findServer reads the server's settings.

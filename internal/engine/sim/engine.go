@@ -58,6 +58,8 @@ func New(cfg Config) (*Engine, error) {
 		EOS:           cfg.Vocabulary.EOS,
 		Defaults:      engine.Sampling{Temperature: 1},
 		Tokenizer:     cfg.Tokenizer,
+		Media:         cfg.Media,
+		Attaches:      len(cfg.Media) > 0,
 
 		MaxBatchedTokens: cfg.TokenBudget,
 	}
@@ -132,7 +134,7 @@ type computer struct {
 }
 
 // Begin implements [batch.Computer].
-func (c *computer) Begin(req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+func (c *computer) Begin(_ context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
 	return c.script.begin(req, stops), nil
 }
 

@@ -115,6 +115,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if rc.Passes, err = p.passes(ctx); err != nil {
 		return nil, err
 	}
+	p.cfg.See(&card, nil, "")
 	if rc.Cache, err = p.source(ctx, &card, d); err != nil {
 		return nil, err
 	}
@@ -231,6 +232,7 @@ func (p *probe) passes(ctx context.Context) ([]string, error) {
 // model of it.
 func (p *probe) source(ctx context.Context, card *engine.Card, d *dialect) (remote.Source, error) {
 	table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.engineBlock(), Clears: enginefeed.ClearsDevice}
+	p.cfg.Events(&table, enginefeed.PadsAbove)
 	if spec := &p.cfg.Spec; !spec.Events.IsZero() {
 		return remote.EventFeed(remote.FeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
 	}

@@ -153,6 +153,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if p.dialect == nil && len(passes) == 0 {
 		return nil, fmt.Errorf("the engine at %s takes neither tokens nor texts over HTTP; see whether it is a vLLM server that generates", p.cfg.Spec.URL.Host)
 	}
+	p.findMedia(ctx, &card, passes)
 	source, err := p.source(&card)
 	if err != nil {
 		return nil, err
@@ -311,10 +312,9 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 		p.warn(engine.WarnNoCache, "start it with --enable-prefix-caching", "the engine's prefix caching is off: it reuses nothing")
 		return nil, nil
 	case !spec.Events.IsZero():
-		return remote.EventFeed(remote.FeedConfig{
-			Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log,
-			Table: enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.cache.own, Clears: enginefeed.ClearsDevice},
-		})
+		table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.cache.own, Clears: enginefeed.ClearsDevice}
+		p.cfg.Events(&table, enginefeed.PadsNative)
+		return remote.EventFeed(remote.FeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
 	}
 	p.warn(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}', and name that with events=tcp://HOST:5557`,
 		"the engine's cache events are not followed: what it has cached is guessed from the requests sent to it")

@@ -56,6 +56,7 @@ type bodies struct {
 	vocab  replay.Vocabulary
 	extra  map[string]json.RawMessage // members of every body
 	tokens []kv.Token
+	draw   *painter // nil if the workload's media are not shown
 	// body and id are what was made last.
 	text, body, id []byte
 }
@@ -90,7 +91,7 @@ func (b *bodies) append(dst []byte, r *replay.Request) ([]byte, string, error) {
 		if len(r.Tools) > 0 && w.member("tools") {
 			w.dst = append(w.dst, r.Tools...)
 		}
-	case b.form.Prompt == Tokens && r.Text == "":
+	case b.form.Prompt == Tokens && r.Text == "" && (b.draw == nil || len(r.Media) == 0):
 		if w.member("prompt") {
 			b.tokens = replay.AppendTokens(b.tokens[:0], r, b.vocab)
 			w.dst = appendTokens(w.dst, b.tokens)
@@ -132,13 +133,28 @@ func (b *bodies) appendRest(w *members, r *replay.Request) {
 // appendMessage appends the one message of a prompt that is text.
 func (b *bodies) appendMessage(dst []byte, r *replay.Request) []byte {
 	dst = append(dst, `[{"role":"user","content":`...)
-	if r.Text != "" {
-		dst = strictjson.AppendString(dst, r.Text)
-	} else {
-		b.text = replay.AppendText(b.text[:0], r, b.vocab.Seed)
-		dst = strictjson.AppendString(dst, b.text)
+	if b.draw == nil || len(r.Media) == 0 {
+		return append(b.appendWords(dst, r), "}]"...)
 	}
-	return append(dst, "}]"...)
+	said := *r
+	said.Media = nil // their tokens are the pictures'
+	dst = append(dst, '[')
+	for i := range r.Media {
+		said.Input -= min(max(r.Media[i].Tokens, 0), said.Input-1)
+		dst = append(dst, `{"type":"image_url","image_url":{"url":"`...)
+		dst = append(b.draw.append(dst, &r.Media[i]), `"}},`...)
+	}
+	dst = append(dst, `{"type":"text","text":`...)
+	return append(b.appendWords(dst, &said), "}]}]"...)
+}
+
+// appendWords appends the text of a prompt as JSON.
+func (b *bodies) appendWords(dst []byte, r *replay.Request) []byte {
+	if r.Text != "" {
+		return strictjson.AppendString(dst, r.Text)
+	}
+	b.text = replay.AppendText(b.text[:0], r, b.vocab.Seed)
+	return strictjson.AppendString(dst, b.text)
 }
 
 // appendPayload appends a body that the workload has, as a stream.

@@ -48,6 +48,9 @@ type Config struct {
 	Name string
 	// Vocabulary is what made-up prompts consist of.
 	Vocabulary replay.Vocabulary
+	// Pictures sends the workload's images as pictures, made of their ids and of Vocabulary's seed,
+	// in a chat request before the text. Without, they are tokens or words like all else.
+	Pictures bool
 	// Extra is an object whose members are put into every body; those of a request of
 	// the workload are stronger.
 	Extra json.RawMessage

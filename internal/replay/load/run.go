@@ -69,7 +69,11 @@ func newRun(cfg Config, p *peer, c *clock) *run {
 	r.pool = newPool(r, cfg.MaxConnections)
 	extra, _ := cfg.extra() // it was checked
 	r.builders.New = func() any {
-		return &bodies{form: cfg.Form, model: cfg.Model, limit: cfg.MaxTokens, vocab: cfg.Vocabulary, extra: extra}
+		b := &bodies{form: cfg.Form, model: cfg.Model, limit: cfg.MaxTokens, vocab: cfg.Vocabulary, extra: extra}
+		if cfg.Pictures {
+			b.draw = newPainter(cfg.Vocabulary.Seed)
+		}
+		return b
 	}
 	r.pending.Store(1)
 	c.start = time.Now()

@@ -42,6 +42,9 @@ type Config struct {
 	// PreprocessTimeout is how long a worker may take to make a prompt before
 	// another is asked. Default 30 s.
 	PreprocessTimeout time.Duration
+	// IgnoresCaches says that the router's mode asks no cache: what only its choice would need is not
+	// found out, unless a request asks for another mode.
+	IgnoresCaches bool
 	// RequestTimeout bounds a whole request; 0 is no bound.
 	RequestTimeout time.Duration
 	// HeaderTimeout and BodyTimeout bound how long a client may take to send its

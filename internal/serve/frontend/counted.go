@@ -3,6 +3,7 @@ package frontend
 import (
 	"context"
 
+	"penstock/core/kv"
 	"penstock/internal/edge/prep"
 	"penstock/internal/obs"
 )
@@ -31,26 +32,43 @@ func (c counted) EncodeChat(ctx context.Context, chat *prep.Chat) (prep.Prompt, 
 		m := &chat.Messages[i]
 		size += len(m.Content) + len(m.Parts) + len(m.ToolCalls) + len(m.Reasoning)
 	}
-	reserved, err := c.room.wait(ctx, promptCost*size)
+	tokens, err := c.encode(ctx, chat, promptCost*size)
 	if err != nil {
 		return prep.Prompt{}, err
 	}
+	if len(chat.Media) == 0 {
+		return c.local.Complete(ctx, chat, tokens)
+	}
+	ctx, span := c.tracer.Start(ctx, "media")
+	span.Int("penstock.media", int64(len(chat.Media)))
+	prompt, err := c.local.Complete(ctx, chat, tokens)
+	span.Text("penstock.text_only", string(prompt.TextOnly))
+	span.End(err)
+	return prompt, err
+}
+
+// encode returns the tokens of a conversation, which take so much memory to make.
+func (c counted) encode(ctx context.Context, chat *prep.Chat, cost int) ([]kv.Token, error) {
+	reserved, err := c.room.wait(ctx, cost)
+	if err != nil {
+		return nil, err
+	}
 	defer c.room.give(reserved)
 	if err := ctx.Err(); err != nil {
-		return prep.Prompt{}, err
+		return nil, err
 	}
 	_, span := c.tracer.Start(ctx, "template")
 	span.Int("penstock.messages", int64(len(chat.Messages)))
 	segments, err := c.local.Pipeline.Render(chat)
 	span.End(err)
 	if err != nil {
-		return prep.Prompt{}, err
+		return nil, err
 	}
 	_, span = c.tracer.Start(ctx, "tokenize")
 	tokens := c.local.Pipeline.EncodeSegments(nil, segments)
 	span.Int("penstock.prompt_tokens", int64(len(tokens)))
 	span.End(nil)
-	return prep.Prompt{Tokens: tokens}, nil
+	return tokens, nil
 }
 
 // EncodeText implements prep.Encoder.

@@ -32,14 +32,13 @@ func promptFields(e api.Endpoint) []string {
 	return nil
 }
 
-// openEnvelope reads the top level of a request.
-func openEnvelope(body []byte, endpoint api.Endpoint) (*envelope, error) {
+// openEnvelope reads the top level of a request, with the fields that its prompt is made of.
+func openEnvelope(body []byte, fields []string) (*envelope, error) {
 	r, err := strictjson.NewReader(body)
 	if err != nil {
 		return nil, err
 	}
 	e := &envelope{}
-	fields := promptFields(endpoint)
 	var ext []byte
 	err = r.Object(func(key string) error {
 		if none, err := r.Null(); none || err != nil {

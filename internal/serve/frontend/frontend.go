@@ -57,7 +57,7 @@ type Warner interface {
 	Warnings() map[kv.WorkerID][]engine.Warning
 }
 
-// Deps are what a frontend works with. All but Mount, Seen, OnDrain, OnModel, Engines, Keys,
+// Deps are what a frontend works with. All but Mount, Seen, OnDrain, OnModel, Engines, Media, Keys,
 // AccessLog and Tracer are required.
 type Deps struct {
 	Router   Router
@@ -85,6 +85,9 @@ type Deps struct {
 	// Engines, if not nil, returns what is known of engines that other programs run and that
 	// this process follows, those included that have no worker yet; /health shows it.
 	Engines func() any
+	// Media, if not nil, finds out what the media of requests are. Without it nothing is known of
+	// them, and engines that cannot fetch by themselves are not asked.
+	Media Media
 	// Keys, if not nil, are in force: who has none gets no further than /health and
 	// /live, and Mount is for administrators. The owner runs the ring.
 	Keys *keys.Ring

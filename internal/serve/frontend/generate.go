@@ -35,6 +35,7 @@ func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFun
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive, refuse: d.refuse}
 		defer c.answer.close()
 		defer c.release()
+		defer c.giveBack()
 		defer c.leave()
 
 		f.inflight.Add(1)
@@ -79,6 +80,8 @@ type call struct {
 	held     int // of the budget of bodies, in bytes
 	status   int // of the answer, if it is another than its outcome's
 
+	leases []func() // of what its prompts' media hold
+
 	visit   *visit       // nil if nothing remembers visits
 	entered *keys.Client // that is to leave; nil if none
 }
@@ -111,8 +114,10 @@ func (c *call) serve(d dialect) error {
 	if err != nil {
 		return err
 	}
-	req.Messages = nil // they are tokens now
-	c.release()
+	if !req.HasMedia() { // they are tokens now
+		req.Messages = nil
+		c.release()
+	}
 	if req.Ext.Asks(api.QueryInstance) {
 		return c.query(ctx, gens)
 	}
@@ -132,7 +137,10 @@ func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer
 		if p, err = c.passing(body, d); p != nil || err != nil {
 			return nil, err
 		}
-		q, writer, err = d.decode(body)
+		if q, writer, err = d.decode(body); err != nil {
+			return nil, err
+		}
+		p, err = c.passesMedia(body, d, q)
 		return q, err
 	})
 	span.End(err)

@@ -19,6 +19,13 @@ type metrics struct {
 	cached     *prometheus.CounterVec // model
 	migrations *prometheus.CounterVec // kind
 	rejections *prometheus.CounterVec // reason
+
+	media          *prometheus.CounterVec   // model, kind
+	textOnly       *prometheus.CounterVec   // model, reason
+	mediaResolve   *prometheus.HistogramVec // outcome
+	mediaPredicted *prometheus.CounterVec   // model
+	mediaReported  *prometheus.CounterVec   // model
+	mediaMismatch  *prometheus.CounterVec   // model
 }
 
 func newMetrics(m *obs.Metrics, ring *keys.Ring) *metrics {
@@ -49,5 +56,18 @@ func newMetrics(m *obs.Metrics, ring *keys.Ring) *metrics {
 			"Further attempts after a worker failed: before the first token (new_request), after it (ongoing_request), or when a prompt was to be made (preprocess).", "kind"),
 		rejections: m.Counter("frontend_rejections_total",
 			"Requests refused at the door.", "reason"),
+		media: m.Counter("frontend_media_total",
+			"Media objects of requests by kind.", "model", "kind"),
+		textOnly: m.Counter("frontend_routing_text_only_total",
+			"Requests whose media took no part in the choice of a worker, by reason.", "model", "reason"),
+		mediaResolve: m.Histogram("frontend_media_resolve_seconds",
+			"Time in which it was found out what the media of a request are, by outcome: resolved, unresolved (the request goes by its text) or refused.",
+			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "outcome"),
+		mediaPredicted: m.Counter("frontend_media_predicted_tokens_total",
+			"Prompt tokens of requests with media, counted here, where the engine counted them too.", "model"),
+		mediaReported: m.Counter("frontend_media_reported_tokens_total",
+			"Prompt tokens of the same requests as their engines counted them.", "model"),
+		mediaMismatch: m.Counter("frontend_media_mismatch_total",
+			"Requests with media whose prompt tokens an engine counted otherwise.", "model"),
 	}
 }

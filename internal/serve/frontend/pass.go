@@ -29,6 +29,7 @@ type passing struct {
 	d        *dialect
 	model    *model // as it was when the request came; each attempt looks again
 	envelope *envelope
+	shown    *api.Request       // the decoded request if it shows media to a model whose tokenizer is here; nil otherwise
 	request  engine.PassRequest // of the attempt in progress
 	route    route.Request
 
@@ -61,7 +62,7 @@ func (c *call) passing(body []byte, d *dialect) (*passing, error) {
 	if !s.opaque {
 		return nil, nil
 	}
-	e, err := openEnvelope(body, d.endpoint)
+	e, err := openEnvelope(body, promptFields(d.endpoint))
 	if e == nil { // the decoder of the API says what is wrong
 		return nil, nil
 	}
@@ -80,6 +81,11 @@ func (c *call) passing(body []byte, d *dialect) (*passing, error) {
 	case e.ext.Asks(api.QueryInstance):
 		return nil, fault.New(fault.Unimplemented, "'%s' needs the prompt's tokens, which only the engines of the model '%s' have: ask POST /v1/router/best_worker", api.QueryInstance, m.card.Name)
 	}
+	return c.pass(body, d, m, e)
+}
+
+// pass makes the passing of a request.
+func (c *call) pass(body []byte, d *dialect, m *model, e *envelope) (*passing, error) {
 	// Each attempt has a copy on its way.
 	if !c.f.bodies.take(len(body)) {
 		return nil, c.f.noMemory()
@@ -93,6 +99,7 @@ func (c *call) passing(body []byte, d *dialect) (*passing, error) {
 		ExpectedOutput: e.ext.ExpectedOutput, Override: e.ext.Override, Allowed: e.ext.Allowed, Priority: e.ext.Priority,
 	}
 	plan := &planner{call: c, req: &api.Request{Ext: e.ext}, model: m}
+	var err error
 	if p.route.Pin, err = plan.pin(); err == nil {
 		p.route.Session, err = plan.session()
 	}
@@ -157,6 +164,12 @@ func (p *passing) tokenize(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		p.c.f.throttled.Log(ctx, slog.LevelDebug, "a request is passed on without its tokens", "request", p.c.id, "model", p.model.card.Name, "error", err)
 	}
+	p.c.borrow(&prompt)
+	if p.shown != nil {
+		p.c.shows(ctx, p.shown, &prompt)
+		p.request.Media, p.request.Objects = prompt.Media, keysOf(prompt.Objects)
+		p.shown = nil // it has a copy of the media
+	}
 	p.prompt = len(prompt.Tokens)
 	p.request.Prompt = prompt.Tokens
 	p.route.Tokens, p.route.Media = prompt.Tokens, prompt.Media
@@ -170,6 +183,11 @@ func (p *passing) tokens(ctx context.Context) (none prep.Prompt, err error) {
 	if p.model.encoder == nil {
 		return none, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, promptTime)
+	defer cancel()
+	if p.shown != nil {
+		return p.mediaTokens(ctx)
+	}
 	body := p.envelope.prompt
 	if promptFields(p.d.endpoint) == nil {
 		body = p.request.Body
@@ -181,8 +199,6 @@ func (p *passing) tokens(ctx context.Context) (none prep.Prompt, err error) {
 	if !q.Endpoint.Talks() && len(q.Prompts) != 1 {
 		return none, nil // each has a worker of its own that would be best
 	}
-	ctx, cancel := context.WithTimeout(ctx, promptTime)
-	defer cancel()
 	all, err := p.model.prompts(ctx, q)
 	if err != nil {
 		return none, err
@@ -342,6 +358,7 @@ func (p *passing) observe() {
 // end takes what the engine said of the whole.
 func (p *passing) end() {
 	p.done = true
+	p.compare()
 	if n := p.piece.PromptTokens; n != engine.CachedUnknown {
 		p.prompt = n
 	}

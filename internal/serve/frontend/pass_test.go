@@ -563,7 +563,7 @@ func FuzzOpenEnvelope(f *testing.F) {
 	f.Add([]byte(`{"prompt":[1,2],"model":"\u0041"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, d := range []dialect{openAI(0), openAI(1), responsesAPI(), messagesAPI()} {
-			e, err := openEnvelope(b, d.endpoint)
+			e, err := openEnvelope(b, promptFields(d.endpoint))
 			if e == nil && err == nil {
 				t.Fatal("neither an envelope nor an error")
 			}

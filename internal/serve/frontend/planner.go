@@ -47,9 +47,18 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.model.sees(p.req); err != nil {
+		return nil, err
+	}
+	p.req.Owner = p.call.owner(p.req.CacheSalt)
 	prompts, err := p.model.prompts(ctx, p.req)
 	if err != nil {
 		return nil, err
+	}
+	if p.req.HasMedia() {
+		if err := p.media(ctx, &prompts[0]); err != nil {
+			return nil, err
+		}
 	}
 	needles := newNeedles(p.req.Stop)
 	session, err := p.session()
@@ -81,6 +90,17 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	return gens, nil
 }
 
+// media takes the media of a conversation's prompt. An engine that is told of them beside the
+// tokens must have them all; of others it is only asked where the request would go.
+func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
+	p.call.borrow(prompt)
+	p.call.shows(ctx, p.req, prompt)
+	if !p.model.card.Attaches {
+		return nil
+	}
+	return unseen(ctx, prompt)
+}
+
 func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling, stop engine.Stop, ns needles) *generation {
 	f, q, card := p.call.f, p.req, &p.model.card
 	salt := kv.Salt{LoRA: p.model.adapter, Namespace: q.CacheSalt}
@@ -95,6 +115,7 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 			Salt:     salt,
 			Prompt:   prompt.Tokens,
 			Media:    prompt.Media,
+			Objects:  sent(prompt.Objects),
 			Choices:  q.N,
 			Sampling: sampling,
 			Stop:     stop,

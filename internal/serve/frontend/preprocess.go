@@ -14,6 +14,7 @@ import (
 
 // encoder returns what makes the prompts of a model; nil if nothing can.
 func (f *Frontend) encoder(m *model) prep.Encoder {
+	local := prep.Local{Pipeline: m.pipe, Media: f.resolver(m)}
 	switch {
 	case m.opaque() && !m.preprocesses():
 		return nil
@@ -22,9 +23,9 @@ func (f *Frontend) encoder(m *model) prep.Encoder {
 	case m.pipe == nil:
 		return nil
 	case m.pipe.Template == nil && m.preprocesses():
-		return unrendered{counted: counted{prep.Local{Pipeline: m.pipe}, &f.prompts, f.deps.Tracer}, model: m.card.Name}
+		return unrendered{counted: counted{local, &f.prompts, f.deps.Tracer}, model: m.card.Name}
 	}
-	return counted{prep.Local{Pipeline: m.pipe}, &f.prompts, f.deps.Tracer}
+	return counted{local, &f.prompts, f.deps.Tracer}
 }
 
 // unrendered is the encoder of a model whose chat template cannot be run here,

@@ -19,10 +19,15 @@ func (f *Frontend) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, err
 	if !q.Endpoint.Talks() && len(q.Prompts) != 1 {
 		return prep.Prompt{}, fault.Param("prompt", "'prompt' must be one prompt, not %d", len(q.Prompts))
 	}
+	if err := m.sees(q); err != nil {
+		return prep.Prompt{}, err
+	}
+	q.Owner = ownerOf("", q.CacheSalt)
 	all, err := m.prompts(ctx, q)
 	if err != nil {
 		return prep.Prompt{}, err
 	}
+	all[0].Free() // who asks where it would go sends nothing
 	return all[0], nil
 }
 
@@ -32,7 +37,7 @@ func (m *model) prompts(ctx context.Context, q *api.Request) ([]prep.Prompt, err
 		return []prep.Prompt{{Tokens: q.Ext.Tokens}}, m.known("nvext.token_data", q.Ext.Tokens)
 	}
 	if q.Endpoint.Talks() {
-		p, err := m.encoder.EncodeChat(ctx, conversation(q))
+		p, err := m.encoder.EncodeChat(ctx, conversation(q, m.encoder))
 		if err != nil && ctx.Err() != nil {
 			err = ended(ctx)
 		}
@@ -71,18 +76,23 @@ func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int
 	return all, err
 }
 
-func conversation(q *api.Request) *prep.Chat {
+// conversation is what an encoder is given of a request.
+func conversation(q *api.Request, e prep.Encoder) *prep.Chat {
+	_, elsewhere := e.(*remote)
 	chat := &prep.Chat{
 		Messages:            make([]prep.Message, len(q.Messages)),
 		Args:                q.TemplateArgs,
 		AddGenerationPrompt: q.AddGenerationPrompt,
 		ContinueFinal:       q.ContinueFinal,
+		Namespace:           q.Owner,
+		ProcessorArgs:       q.ProcessorArgs,
 	}
 	for i, m := range q.Messages {
 		chat.Messages[i] = prep.Message{
 			Role: m.Role, Name: m.Name, Content: m.Content, NoContent: m.NoContent,
 			ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Reasoning: m.Reasoning,
 		}
+		show(chat, i, &m, !elsewhere)
 	}
 	if q.ToolChoice.Mode != api.ToolNone { // what must not be called is not shown
 		chat.Tools = q.ToolsJSON

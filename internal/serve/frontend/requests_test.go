@@ -49,7 +49,7 @@ func TestBadInputs(t *testing.T) {
 			{chat, `{"model":"bytes"}`, 400, "'messages' is required"},
 			{chat, `{"model":"bytes","messages":"hi"}`, 400, "array of messages"},
 			{chat, `{"model":"bytes","messages":[{"role":"robot","content":"x"}]}`, 400, "one of system"},
-			{chat, `{"model":"bytes","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`, 400, "not supported by this model"},
+			{chat, `{"model":"bytes","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]}`, 400, "not supported by this model"},
 			{chat, `{"model":"none","messages":[{"role":"user","content":"x"}]}`, 404, "available: 'bytes'"},
 			{chat, `{"model":"bytes","messages":[{"role":"user","content":"x"}],"max_tokens":-1}`, 400, "at least 1, not -1"},
 			{chat, `{"model":"bytes","messages":[{"role":"user","content":"` + strings.Repeat("x", 80) + `"}]}`, 400, "context length"},

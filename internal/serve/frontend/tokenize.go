@@ -20,6 +20,7 @@ func (f *Frontend) text(name string, d dialect, serve func(*call, context.Contex
 		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: d.refuse}
 		defer c.release()
+		defer c.giveBack()
 		defer c.leave()
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
@@ -62,7 +63,15 @@ func (c *call) tokenize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := m.sees(&req.Chat); err != nil {
+		return err
+	}
+	req.Chat.Owner = c.owner(req.Chat.CacheSalt)
 	prompt, err := encode(ctx, m.encoder, req)
+	if err == nil {
+		c.borrow(&prompt)
+		err = unseen(ctx, &prompt)
+	}
 	if err != nil {
 		return err
 	}
@@ -90,7 +99,15 @@ func (c *call) countTokens(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := m.sees(q); err != nil {
+		return err
+	}
+	q.Owner = c.owner(q.CacheSalt)
 	prompts, err := m.prompts(ctx, q)
+	if err == nil {
+		c.borrow(&prompts[0])
+		err = unseen(ctx, &prompts[0])
+	}
 	if err != nil {
 		return err
 	}
@@ -99,7 +116,7 @@ func (c *call) countTokens(ctx context.Context) error {
 
 func encode(ctx context.Context, e prep.Encoder, req *openai.TokenizeRequest) (p prep.Prompt, err error) {
 	if len(req.Chat.Messages) > 0 {
-		p, err = e.EncodeChat(ctx, conversation(&req.Chat))
+		p, err = e.EncodeChat(ctx, conversation(&req.Chat, e))
 	} else {
 		p, err = e.EncodeText(ctx, req.Prompt, prep.EncodeOptions{ParseSpecial: true, AddSpecial: req.AddSpecial})
 	}

@@ -39,7 +39,7 @@ type predictions struct {
 	mu struct {
 		sync.Mutex
 		lives map[kv.Worker]life // of the workers that exist
-		sent  map[slots.Key]*sent
+		sent  map[slots.Key]sent
 		// tried is how predictions came true, by worker that exists.
 		tried map[kv.Worker]*tried
 	}
@@ -55,15 +55,14 @@ type sent struct {
 	predicted int  // blocks, of those that the worker can report
 	known     int  // of those, what events say, or all if there are none
 	looked    bool // it was looked up what is cached, so that predicted says something
-	// chain and blocks are those of the prompt, if reports count.
-	chain  []kv.SeqHash
-	blocks []kv.BlockHash
+	// chain are the prefixes of the prompt, if reports count.
+	chain []kv.SeqHash
 }
 
 // open makes p ready. ttl is for how long something is believed, 0 for nothing.
 func (p *predictions) open(cfg *Config, ttl time.Duration, now func() kv.Mono) (err error) {
 	p.now, p.alone, p.ttl = now, cfg.NoKVEvents, ttl
-	p.mu.lives, p.mu.sent, p.mu.tried = map[kv.Worker]life{}, map[slots.Key]*sent{}, map[kv.Worker]*tried{}
+	p.mu.lives, p.mu.sent, p.mu.tried = map[kv.Worker]life{}, map[slots.Key]sent{}, map[kv.Worker]*tried{}
 	if ttl > 0 {
 		p.approx, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl, Index: cfg.Index})
 	}
@@ -122,16 +121,16 @@ func (p *predictions) match(m *prefix.Match, chain []kv.SeqHash) { p.approx.Matc
 
 // note remembers that an attempt was sent to a worker, with a prompt whose full blocks are
 // those of sc.
-func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scratch) error {
+func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scratch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	life, known := p.mu.lives[d.Worker]
 	if !known {
-		return nil // it has just gone
+		return // it has just gone
 	}
 	now := p.now()
 	if len(p.mu.sent) < maxSent && prompt > 0 { // of a prompt that nobody knows nothing is predicted
-		s := &sent{
+		s := sent{
 			worker: d.Worker, epoch: life.epoch, at: now, blockSize: d.BlockSize, prompt: prompt,
 			predicted: d.CachedTokens(prompt) / d.BlockSize, looked: sc.looked,
 		}
@@ -140,14 +139,12 @@ func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scr
 		}
 		if p.approx != nil && p.alone {
 			s.chain = append(s.chain, sc.chain...)
-			s.blocks = append(s.blocks, sc.blocks...)
 		}
 		p.mu.sent[key] = s
 	}
-	if p.approx == nil {
-		return nil
+	if p.approx != nil {
+		p.approx.Insert(now, d.Worker, sc.chain)
 	}
-	return p.approx.Insert(now, d.Worker, sc.chain, sc.blocks)
 }
 
 // report notes how many tokens of an attempt's prompt its worker had cached, and returns what
@@ -155,8 +152,8 @@ func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scr
 func (p *predictions) report(key slots.Key, cached int) (out comparison, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.mu.sent[key]
-	if s == nil {
+	s, known := p.mu.sent[key]
+	if !known {
 		return comparison{}, false
 	}
 	delete(p.mu.sent, key)
@@ -167,11 +164,10 @@ func (p *predictions) report(key slots.Key, cached int) (out comparison, ok bool
 		return out, true
 	}
 	if p.approx != nil && p.alone {
-		// The two are of one length, so there is no error.
-		_ = p.approx.Report(p.now(), s.worker, s.chain, s.blocks, s.predicted, cached/s.blockSize)
+		p.approx.Report(p.now(), s.worker, s.chain, s.predicted, cached/s.blockSize)
 	}
 	if s.looked && (p.alone || life.publishes) { // of others it is known that nothing is known
-		out.changed = p.try(s.worker).add(&out, s)
+		out.changed = p.try(s.worker).add(&out, &s)
 	}
 	return out, true
 }

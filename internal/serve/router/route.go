@@ -29,9 +29,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 		return route.Decision{}, err
 	}
 	r.metrics.decided(&d)
-	if err := r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc); err != nil {
-		r.log.Error("cannot predict what will be cached", "error", err) // a defect
-	}
+	r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc)
 	r.log.LogAttrs(ctx, slog.LevelDebug, "routed",
 		slog.String("request", req.ID), slog.Uint64("attempt", uint64(req.Attempt)),
 		slog.Uint64("worker", uint64(d.Worker.ID)), slog.Int("overlap_blocks", d.OverlapBlocks), slog.Float64("cost", d.Cost))
@@ -80,19 +78,28 @@ func live(ctx context.Context) error {
 // the worker tells.
 func (r *Router) Prefilled(id string, attempt uint32, cached int) {
 	key := slots.Key{ID: id, Attempt: attempt}
+	reported, at := unsaid, time.Time{}
 	if r.each(func(p *pool) bool { return p.active.Prefilled(key) }) {
-		r.decisions.prefilled(id, attempt, time.Now())
+		at = time.Now()
 	}
-	if cached == engine.CachedUnknown {
-		return
+	if cached != engine.CachedUnknown {
+		reported = r.reported(key, cached)
 	}
-	if out, ok := r.predict.report(key, cached); ok {
-		r.metrics.reported(out.predicted, out.reported)
-		r.decisions.reported(id, attempt, out.reported)
-		if out.changed {
-			r.judged(out.worker)
-		}
+	r.decisions.prefilled(id, attempt, reported, at)
+}
+
+// reported compares what a worker said that it had cached with what was predicted, and returns how
+// many tokens that were; unsaid if the attempt is not known, or not any more.
+func (r *Router) reported(key slots.Key, cached int) int {
+	out, ok := r.predict.report(key, cached)
+	if !ok {
+		return unsaid
 	}
+	r.metrics.reported(out.predicted, out.reported)
+	if out.changed {
+		r.judged(out.worker)
+	}
+	return out.reported
 }
 
 // Grown says that an attempt has generated more tokens. It is for whole blocks of them:

@@ -25,6 +25,8 @@ type Config struct {
 	ToolParser, ReasoningParser string
 	// Aliases are put there in place of the engine's; nil is what the engine says.
 	Aliases []string
+	// MediaDecoder is put there too, of models that see; nil is what the engine says.
+	MediaDecoder *engine.MediaDecoder
 	// Experts are put there too; nil is what the engine says.
 	Experts []engine.HostedExperts
 	// Addr is where to serve on the request plane; "" lets the plane choose.

@@ -71,6 +71,9 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	if cfg.Experts != nil {
 		card.Experts = cfg.Experts
 	}
+	if cfg.MediaDecoder != nil && len(card.Media) > 0 {
+		card.MediaDecoder = cfg.MediaDecoder
+	}
 	if card.Ranks != 1 {
 		return nil, fmt.Errorf("worker: the engine has %d data-parallel ranks and a worker serves one; run a worker for each", card.Ranks)
 	}

@@ -49,6 +49,8 @@ type decoder struct {
 	turn          turn // of the assistant, that the input is in
 	tools         []tool
 	choice        choice
+	count         api.MediaReader
+	pieces        []api.Part // of the content being read
 }
 
 // field reads the value of one top-level key. A null is a field not given.

@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/internal/edge/api"
 )
 
@@ -140,6 +141,21 @@ func TestDecodeItems(t *testing.T) {
 			{Role: "tool", ToolCallID: "c2", Content: "two"},
 			{Role: "assistant", Content: "done"},
 		}},
+		{"images", `{"role":"user","content":[{"type":"input_text","text":"a"},{"image_url":"http://x","type":"input_image","detail":"low"},{"type":"input_text","text":"b"}]},` + call1 +
+			`,{"type":"function_call_output","call_id":"c1","output":[{"type":"input_image","image_url":"data:,x","uuid":"u"}]},{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}}]}`, []api.Message{
+			{Role: "user", Content: "a\nb", Parts: []api.Part{
+				{Text: "a"},
+				{Media: &api.Media{Kind: media.Image, Type: "input_image", Part: "input[0].content[1]", Param: "input[0].content[1].image_url", URL: "http://x"}},
+				{Text: "b"},
+			}},
+			{Role: "assistant", NoContent: true, ToolCalls: []byte("[" + chat1 + "]")},
+			{Role: "tool", ToolCallID: "c1", Parts: []api.Part{
+				{Media: &api.Media{Kind: media.Image, Type: "input_image", Part: "input[2].output[0]", Param: "input[2].output[0].image_url", URL: "data:,x", Name: "u"}},
+			}},
+			{Role: "user", Parts: []api.Part{
+				{Media: &api.Media{Kind: media.Audio, Type: "input_audio", Part: "input[3].content[0]", Param: "input[3].content[0].input_audio.data", URL: "data:audio/wav;base64,AA=="}},
+			}},
+		}},
 		{"calls alone", call1 + `,` + result1, []api.Message{{Role: "assistant", NoContent: true, ToolCalls: []byte("[" + chat1 + "]")}, {Role: "tool", ToolCallID: "c1", Content: "one"}}},
 		{"thoughts between calls", strings.Join([]string{thought("a"), call1, thought("b"), call2, spoken("c"), result1}, ","), []api.Message{
 			{Role: "assistant", Reasoning: "a\nb", Content: "c", ToolCalls: []byte("[" + chat1 + "," + chat2 + "]")},
@@ -187,8 +203,11 @@ func TestDecodeRefuses(t *testing.T) {
 		{`"input":[{"role":"user"}]`, "input[0]", "needs 'content'"},
 		{`"input":[{"content":"x"}]`, "input[0]", "needs a 'role'"},
 		{`"input":[{"role":"user","content":{}}]`, "input[0].content", "a string or an array"},
-		{`"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:"}]}]`, "input[0].content[0]", "send text only"},
-		{`"input":[{"role":"user","content":[{"type":"input_file","file_id":"f"}]}]`, "input[0].content[0]", "send text only"},
+		{`"input":[{"role":"user","content":[{"type":"input_image","image_url":"ftp://x"}]}]`, "input[0].content[0].image_url", "an http or https URL"},
+		{`"input":[{"role":"user","content":[{"type":"input_image","file_id":"f"}]}]`, "input[0].content[0].file_id", "keeps none"},
+		{`"input":[{"role":"assistant","content":[{"type":"input_image","image_url":"http://x"}]}]`, "input[0]", "shows media"},
+		{`"input":[{"type":"reasoning","summary":[{"type":"input_image","image_url":"http://x"}]}]`, "input[0].summary", "reasoning is text"},
+		{`"input":[{"role":"user","content":[{"type":"input_file","file_id":"f"}]}]`, "input[0].content[0]", "not supported by this server"},
 		{`"input":[{"role":"user","content":[{"text":"x"}]}]`, "input[0].content[0]", "needs a 'type'"},
 		{`"input":[{"role":"user","content":[{"type":"input_text"}]}]`, "input[0].content[0]", "needs 'text'"},
 		{`"input":[{"role":"user","content":[{"type":"sound","text":"x"}]}]`, "input[0].content[0]", "unknown type"},
@@ -200,7 +219,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{`"input":[{"type":"function_call","call_id":"c","name":"f","arguments":{}}]`, "input[0].arguments", "must be a string"},
 		{`"input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{}","namespace":"n"}]`, "input[0].namespace", "not supported"},
 		{`"input":[{"type":"function_call_output","call_id":"c"}]`, "input[0]", "needs 'output'"},
-		{`"input":[{"type":"function_call_output","call_id":"c","output":[{"type":"input_image"}]}]`, "input[0].output[0]", "send text only"},
+		{`"input":[{"type":"function_call_output","call_id":"c","output":[{"type":"input_image"}]}]`, "input[0].output[0]", "needs 'image_url'"},
 		{`"input":[{"type":"reasoning","summary":[],"encrypted_content":"xx"}]`, "input[0]", "encrypted"},
 		{`"input":[{"role":"user","role":"user","content":"x"}]`, "input[0].role", "twice"},
 		{`"input":"x","tools":[{"type":"web_search"}]`, "tools[0]", `"web_search"`},

@@ -1,8 +1,10 @@
 package responses
 
 import (
+	"slices"
 	"strings"
 
+	"penstock/core/media"
 	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
@@ -66,7 +68,7 @@ func (d *decoder) message() error {
 			return d.role(&m.Role)
 		case "content":
 			content = true
-			return d.content(&m.Content)
+			return d.content(&m)
 		case "id", "status", "phase":
 			_, err := d.String()
 			return err
@@ -82,6 +84,8 @@ func (d *decoder) message() error {
 		return d.Refuse("needs a 'role'")
 	case !content:
 		return d.Refuse("needs 'content'")
+	case m.Role == "assistant" && m.Parts != nil:
+		return d.Refuse("shows media, which an assistant's message cannot: put them into one of the user")
 	case m.Role == "assistant":
 		d.say(m.Content)
 		return nil
@@ -159,7 +163,7 @@ func (d *decoder) functionOutput() error {
 			return d.Text(&m.Name)
 		case "output":
 			output = true
-			return d.content(&m.Content)
+			return d.content(&m)
 		case "type", "caller":
 			return d.Skip()
 		case "id", "status":
@@ -193,9 +197,9 @@ func (d *decoder) thought() error {
 		}
 		switch key {
 		case "content":
-			return d.parts(&content)
+			return d.thoughts(&content)
 		case "summary":
-			return d.parts(&summary)
+			return d.thoughts(&summary)
 		case "encrypted_content":
 			s, err := d.String()
 			encrypted = s != ""
@@ -221,33 +225,53 @@ func (d *decoder) thought() error {
 	return nil
 }
 
-// content reads a string or an array of parts.
-func (d *decoder) content(dst *string) error {
+// content reads a string or an array of parts into the content of m.
+func (d *decoder) content(m *api.Message) error {
 	switch d.Kind() {
 	case strictjson.StringKind:
-		return d.Text(dst)
+		return d.Text(&m.Content)
 	case strictjson.ArrayKind:
-		return d.parts(dst)
+		return d.parts(m)
 	}
 	return d.Expected("a string or an array of content parts")
 }
 
+// thoughts reads an array of parts that are texts.
+func (d *decoder) thoughts(dst *string) error {
+	var m api.Message
+	err := d.parts(&m)
+	if err == nil && m.Parts != nil {
+		return d.Refuse("shows media, and reasoning is text")
+	}
+	*dst = m.Content
+	return err
+}
+
 // parts reads an array of parts; their texts are joined by newlines.
-func (d *decoder) parts(dst *string) error {
+func (d *decoder) parts(m *api.Message) error {
+	d.pieces = d.pieces[:0]
+	err := d.Array("an array of content parts", func(int) error { return d.part() })
 	var text strings.Builder
-	err := d.Array("an array of content parts", func(i int) error {
-		if i > 0 {
+	texts := 0
+	for i := range d.pieces {
+		if d.pieces[i].Media != nil {
+			continue
+		}
+		if texts++; texts > 1 {
 			text.WriteByte('\n')
 		}
-		return d.part(&text)
-	})
-	*dst = text.String()
+		text.WriteString(d.pieces[i].Text)
+	}
+	m.Content = text.String()
+	if texts < len(d.pieces) {
+		m.Parts = slices.Clone(d.pieces)
+	}
 	return err
 }
 
 // part reads one part. What a client sends back of an answer beside its text is
 // not part of the prompt.
-func (d *decoder) part(text *strings.Builder) error {
+func (d *decoder) part() error {
 	kind, err := d.TypeAhead()
 	if err != nil {
 		return err
@@ -257,13 +281,18 @@ func (d *decoder) part(text *strings.Builder) error {
 	case "input_text", "output_text", "text", "reasoning_text", "summary_text":
 	case "refusal":
 		field = "refusal"
-	case "input_image", "input_file", "input_audio", "input_video", "computer_screenshot":
-		return d.Refuse("is of type %.100q, which is not supported by this model: send text only", kind)
+	case "input_image":
+		return d.shown(kind, media.Image, "image_url")
+	case "input_audio":
+		return d.shown(kind, media.Audio, "input_audio")
+	case "input_file", "input_video", "computer_screenshot":
+		return d.Refuse("is of type %.100q, which is not supported by this server: send texts, images and sounds", kind)
 	case "":
 		return d.Refuse("needs a 'type'")
 	default:
-		return d.Refuse("has an unknown type: the parts supported are of type \"input_text\", \"output_text\" and \"refusal\"")
+		return d.Refuse("has an unknown type: the parts supported are of type \"input_text\", \"input_image\", \"input_audio\", \"output_text\" and \"refusal\"")
 	}
+	var text string
 	var given bool
 	err = d.Object(func(key string) error {
 		if none, err := d.Null(); none || err != nil {
@@ -271,10 +300,8 @@ func (d *decoder) part(text *strings.Builder) error {
 		}
 		switch key {
 		case field:
-			s, err := d.String()
 			given = true
-			text.WriteString(s)
-			return err
+			return d.Text(&text)
 		case "type", "annotations", "logprobs", "prompt_cache_breakpoint", "cache_control":
 			return d.Skip()
 		}
@@ -283,5 +310,40 @@ func (d *decoder) part(text *strings.Builder) error {
 	if err == nil && !given {
 		return d.Refuse("needs '%s'", field)
 	}
+	d.pieces = append(d.pieces, api.Part{Text: text})
+	return err
+}
+
+// shown reads a part that shows a media object, which is under field.
+func (d *decoder) shown(kind string, shows media.Kind, field string) error {
+	if err := d.count.Count(d.Reader); err != nil {
+		return err
+	}
+	m := &api.Media{Kind: shows, Type: kind, Part: d.Param()}
+	err := d.Object(func(key string) error {
+		if none, err := d.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case field:
+			if shows == media.Audio {
+				return api.ReadSound(d.Reader, m)
+			}
+			return api.ReadLocation(d.Reader, m)
+		case "detail":
+			return api.ReadDetail(d.Reader)
+		case "uuid":
+			return api.ReadMediaName(d.Reader, m)
+		case "file_id":
+			return d.Refuse("names a file, and this server keeps none: send the image itself")
+		case "type", "prompt_cache_breakpoint", "cache_control":
+			return d.Skip()
+		}
+		return d.Unsupported()
+	})
+	if err == nil && m.URL == "" {
+		return d.Refuse("needs '%s'", field)
+	}
+	d.pieces = append(d.pieces, api.Part{Media: m})
 	return err
 }

@@ -47,6 +47,15 @@ var objects = map[string]object{
 	"input[]{message}.content[]{input_text}": {
 		around: `"input":[{"role":"user","content":[%s]}]`, members: `"type":"input_text","text":"x","prompt_cache_breakpoint":{"mode":"explicit"}`,
 	},
+	"input[]{message}.content[]{input_image}": {
+		around: `"input":[{"role":"user","content":[%s]}]`, members: `"type":"input_image","image_url":"http://x","detail":"low","prompt_cache_breakpoint":{"mode":"explicit"}`,
+		refused: map[string]string{"file_id": `"f"`},
+	},
+	"input[]{function_call_output}.output[]{input_image}": {
+		around:  `"input":[{"type":"function_call_output","call_id":"c","output":[%s]}]`,
+		members: `"type":"input_image","image_url":"http://x","detail":"low","prompt_cache_breakpoint":{"mode":"explicit"}`,
+		refused: map[string]string{"file_id": `"f"`},
+	},
 	"input[]{function_call_output}.output[]{input_text}": {
 		around:  `"input":[{"type":"function_call_output","call_id":"c","output":[%s]}]`,
 		members: `"type":"input_text","text":"x","prompt_cache_breakpoint":{"mode":"explicit"}`,

@@ -29,6 +29,8 @@ var roles = [...]string{"system", "developer", "user", "assistant", "tool", "fun
 type turns struct {
 	begin string // before the first message
 	open  func(dst []prep.Segment, role string) []prep.Segment
+	// show is what stands for an object of each kind of media; a kind that is not there cannot be shown.
+	show  map[string][]prep.Segment
 	close []prep.Segment
 }
 
@@ -53,8 +55,8 @@ func (t *turns) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, error)
 	for i := range c.Messages {
 		m := &c.Messages[i]
 		dst = t.open(dst, canonical(m.Role))
-		if m.Content != "" {
-			dst = append(dst, prep.Segment{Text: m.Content})
+		if dst, err = t.content(dst, m); err != nil {
+			return dst, fault.Param(fmt.Sprintf("messages[%d].content", i), "messages[%d].content: %v", i, err)
 		}
 		if tools != "" { // the first message is the system's
 			dst = append(dst, prep.Segment{Text: "\n\n" + tools})
@@ -69,6 +71,37 @@ func (t *turns) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, error)
 	}
 	if c.AddGenerationPrompt {
 		dst = t.open(dst, "assistant")
+	}
+	return dst, nil
+}
+
+// content appends what a message says and shows. Texts stand on lines of their own, as those of
+// messages that show nothing else do.
+func (t *turns) content(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
+	if len(m.Parts) == 0 {
+		if m.Content != "" {
+			dst = append(dst, prep.Segment{Text: m.Content})
+		}
+		return dst, nil
+	}
+	parts, err := prep.ReadParts(m.Parts)
+	if err != nil {
+		return dst, err
+	}
+	for i, part := range parts {
+		if part.Type == "text" {
+			text := part.Text
+			if i > 0 && parts[i-1].Type == "text" {
+				text = "\n" + text
+			}
+			dst = append(dst, prep.Segment{Text: text})
+			continue
+		}
+		shown, ok := t.show[part.Type]
+		if !ok {
+			return dst, fmt.Errorf("this model has no chat template of its own, and the one in its place cannot show what is of type %.100q", part.Type)
+		}
+		dst = append(dst, shown...)
 	}
 	return dst, nil
 }
@@ -91,20 +124,12 @@ func check(c *prep.Chat) error {
 	}
 	for i := range c.Messages {
 		field := fmt.Sprintf("messages[%d]", i)
-		if m := &c.Messages[i]; len(m.Parts) > 0 {
-			return unrendered(field + ".content")
-		} else if !known(m.Role) {
+		if m := &c.Messages[i]; !known(m.Role) {
 			field += ".role"
 			return fault.Param(field, "%s must be one of %s", field, strings.Join(roles[:], ", "))
 		}
 	}
 	return nil
-}
-
-func unrendered(field string) error {
-	err := fault.New(fault.Unimplemented, "this model has no chat template of its own, and the one in its place cannot show %s", field)
-	err.Param = field
-	return err
 }
 
 // checkFlags refuses what no template can render.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"hash"
 	"io"
@@ -13,6 +14,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media/family"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/token"
 )
@@ -27,7 +29,8 @@ type Ref struct {
 
 // Open makes the pipeline that ref describes. From a directory it reads
 // tokenizer.json and, where they exist, tokenizer_config.json,
-// chat_template.jinja and the template beside it for requests with tools. The error is a *fault.Error: NotFound if there is no
+// chat_template.jinja and the template beside it for requests with tools, else
+// chat_template.json; and the configurations of the model and of what makes its media ready. The error is a *fault.Error: NotFound if there is no
 // tokenizer, Conflict if the digest is another one, Unimplemented or Invalid if
 // the files cannot be used.
 func Open(ref Ref) (*prep.Pipeline, error) {
@@ -61,15 +64,72 @@ func openBuiltin() (*prep.Pipeline, error) {
 	d.add(configFile, config)
 	p := &prep.Pipeline{Tokenizer: t, Digest: d.sum()}
 	setTemplate(p)
+	f, err := family.Builtin(t)
+	setFamily(p, f, err)
 	return p, nil
+}
+
+// setFamily says how the model shows media. One that shows none, or in a way that is not known, has
+// no family, and is served for all that.
+func setFamily(p *prep.Pipeline, f *family.Family, err error) {
+	if err != nil {
+		p.FamilyName = "none: " + err.Error()
+		return
+	}
+	p.SetFamily(f)
+	p.FamilyName = f.Name()
+}
+
+// vocabulary is what a family asks of a tokenizer.
+type vocabulary struct{ prep.Tokenizer }
+
+// Tokens implements family.Encoder.
+func (v vocabulary) Tokens(text string) []kv.Token {
+	return v.Encode(nil, text, prep.EncodeOptions{})
+}
+
+// The files that say how a model shows media.
+const (
+	modelFile     = "config.json"
+	imageFile     = "preprocessor_config.json"
+	processorFile = "processor_config.json"
+	videoFile     = "video_preprocessor_config.json"
+)
+
+// openFamily sets the family of the model in dir. The files count for the digest of those models
+// only that have one: they say what a prompt is.
+func openFamily(p *prep.Pipeline, d digest, dir string) error {
+	var files family.Files
+	all := []struct {
+		name string
+		dst  *[]byte
+	}{{modelFile, &files.Config}, {imageFile, &files.Preprocessor}, {processorFile, &files.Processor}, {videoFile, &files.VideoPreprocessor}}
+	for _, file := range all {
+		var err error
+		if *file.dst, err = readFile(dir, file.name); err != nil {
+			return err
+		}
+	}
+	f, err := family.Open(files, vocabulary{p.Tokenizer})
+	setFamily(p, f, err)
+	if err != nil {
+		return nil
+	}
+	for _, file := range all {
+		if *file.dst != nil {
+			d.add(file.name, *file.dst)
+		}
+	}
+	return nil
 }
 
 // The files of a checkpoint that matter here.
 const (
-	tokenizerFile = "tokenizer.json"
-	configFile    = "tokenizer_config.json"
-	templateFile  = "chat_template.jinja"
-	toolUseFile   = "additional_chat_templates/tool_use.jinja"
+	tokenizerFile         = "tokenizer.json"
+	configFile            = "tokenizer_config.json"
+	templateFile          = "chat_template.jinja"
+	toolUseFile           = "additional_chat_templates/tool_use.jinja"
+	processorTemplateFile = "chat_template.json" // of models that see, before templateFile was the place
 )
 
 func openDir(dir string) (*prep.Pipeline, error) {
@@ -99,13 +159,38 @@ func openDir(dir string) (*prep.Pipeline, error) {
 	if err != nil {
 		return nil, reopen(dir, err)
 	}
-	p := &prep.Pipeline{Tokenizer: t, Digest: d.sum()}
+	p := &prep.Pipeline{Tokenizer: t}
 	parsed, err := parseConfig(config)
 	if err != nil {
 		return nil, reopen(dir, err)
 	}
+	if template == nil && parsed.none() {
+		if template, err = processorTemplate(d, dir); err != nil {
+			return nil, err
+		}
+	}
 	setOwnTemplate(p, parsed, template, toolUse)
+	if err := openFamily(p, d, dir); err != nil {
+		return nil, err
+	}
+	p.Digest = d.sum()
 	return p, nil
+}
+
+// processorTemplate returns the template in processorTemplateFile, nil if there is none.
+func processorTemplate(d digest, dir string) ([]byte, error) {
+	b, err := readFile(dir, processorTemplateFile)
+	if b == nil || err != nil {
+		return nil, err
+	}
+	var file struct {
+		Template string `json:"chat_template"`
+	}
+	if err := json.Unmarshal(b, &file); err != nil {
+		return nil, fault.New(fault.Invalid, "open tokenizer %s: parse %s: %w", dir, processorTemplateFile, err)
+	}
+	d.add(processorTemplateFile, b)
+	return []byte(file.Template), nil
 }
 
 // setOwnTemplate takes the checkpoint's own template, or one that is Go code if
@@ -183,6 +268,15 @@ const maxFile = 256 << 20
 
 // read returns and digests the contents of a file, nil if it does not exist.
 func (d digest) read(dir, name string) ([]byte, error) {
+	contents, err := readFile(dir, name)
+	if contents != nil {
+		d.add(name, contents)
+	}
+	return contents, err
+}
+
+// readFile returns the contents of a file, nil if it does not exist.
+func readFile(dir, name string) ([]byte, error) {
 	path := filepath.Join(dir, name)
 	// Opening a named pipe would wait for somebody to write to it.
 	info, err := os.Stat(path)
@@ -200,13 +294,12 @@ func (d digest) read(dir, name string) ([]byte, error) {
 		return nil, fault.New(fault.Internal, "open tokenizer: %w", err)
 	}
 	defer f.Close()
-	contents, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	contents, err := io.ReadAll(io.LimitReader(f, maxFile+1)) // never nil: an empty file is one
 	if err != nil {
 		return nil, fault.New(fault.Internal, "read tokenizer: %w", err)
 	}
 	if len(contents) > maxFile {
 		return nil, fault.New(fault.TooLarge, "read tokenizer %s: larger than %d bytes", path, maxFile)
 	}
-	d.add(name, contents)
 	return contents, nil
 }

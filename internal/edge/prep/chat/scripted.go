@@ -91,6 +91,11 @@ func tokenText(raw json.RawMessage, standard bool) (text string, ok bool) {
 	return *long.Content, true
 }
 
+// none reports whether the configuration has no template.
+func (c tokenizerConfig) none() bool {
+	return len(c.Template) == 0 || string(c.Template) == "null" || string(c.Template) == `""`
+}
+
 // sources returns the templates of a checkpoint by name, and the file they are
 // in; those in files of their own hide those of configFile.
 func (c tokenizerConfig) sources(file, toolUse []byte) (sources map[string]string, from string, err error) {

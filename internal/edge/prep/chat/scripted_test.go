@@ -5,11 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/media"
 	"penstock/internal/edge/prep"
 )
 
@@ -229,11 +231,20 @@ func TestOwnTemplateRefused(t *testing.T) {
 	}
 }
 
-// TestGoTemplatesRefuseParts: they cannot show them, so they say so.
-func TestGoTemplatesRefuseParts(t *testing.T) {
-	c := &prep.Chat{Messages: []prep.Message{{Role: "user", Parts: []byte("[]")}}}
+// TestGoTemplatesShowMedia: each where it stands, and nothing that they do not know.
+func TestGoTemplatesShowMedia(t *testing.T) {
+	parts := prep.AppendTextPart([]byte{'['}, "a<|image|>")
+	parts = prep.AppendTextPart(prep.AppendMediaPart(parts, media.Image), "b")
+	parts = append(prep.AppendTextPart(parts, "c"), ']')
+	c := &prep.Chat{Messages: []prep.Message{{Role: "user", Parts: parts}}}
+	segments, err := builtin().Render(nil, c)
+	want := []prep.Segment{{Text: "<|begin|>", Special: true}, {Text: "<|user|>", Special: true}, {Text: "a<|image|>"}, {Text: "<|image|>", Special: true}, {Text: "b"}, {Text: "\nc"}, {Text: "<|end|>", Special: true}}
+	if err != nil || !slices.Equal(segments, want) {
+		t.Errorf("%v, %v", segments, err)
+	}
+	c.Messages[0].Parts = append(prep.AppendMediaPart([]byte{'['}, media.Audio), ']')
 	var refused *fault.Error
-	if _, err := chatML().Render(nil, c); !errors.As(err, &refused) || refused.Code != fault.Unimplemented || refused.Param != "messages[0].content" {
+	if _, err := chatML().Render(nil, c); !errors.As(err, &refused) || refused.Param != "messages[0].content" {
 		t.Error(err)
 	}
 }

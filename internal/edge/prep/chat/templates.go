@@ -6,7 +6,9 @@ import "penstock/internal/edge/prep"
 // opens a turn and <|end|> closes it, with no other character in between, so
 // that an assistant's turn is exactly what the model generated.
 func builtin() prep.Template {
+	mark := func(name string) []prep.Segment { return []prep.Segment{{Text: "<|" + name + "|>", Special: true}} }
 	return &turns{
+		show:  map[string][]prep.Segment{"image": mark("image"), "video": mark("video"), "audio": mark("audio")},
 		begin: textBegin,
 		open: func(dst []prep.Segment, role string) []prep.Segment {
 			return append(dst, prep.Segment{Text: "<|" + role + "|>", Special: true})
@@ -28,9 +30,14 @@ const (
 	chatMLEnd   = "<|im_end|>"
 )
 
-// chatML is the plain form of the template that Qwen and many others build on.
+// chatML is the plain form of the template that Qwen and many others build on. Pictures and videos
+// are shown as Qwen's models that see have them.
 func chatML() prep.Template {
+	vision := func(pad string) []prep.Segment {
+		return []prep.Segment{{Text: "<|vision_start|>" + pad + "<|vision_end|>", Special: true}}
+	}
 	return &turns{
+		show: map[string][]prep.Segment{"image": vision("<|image_pad|>"), "video": vision("<|video_pad|>")},
 		open: func(dst []prep.Segment, role string) []prep.Segment {
 			return append(dst, prep.Segment{Text: chatMLStart, Special: true}, prep.Segment{Text: role + "\n"})
 		},

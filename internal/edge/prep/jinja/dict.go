@@ -15,8 +15,10 @@ type Dict struct {
 	vals []any
 }
 
-// manyKeys is more than most dictionaries have.
-const manyKeys = 8
+const (
+	fewKeys  = 4 // room is made for these at once
+	manyKeys = 8 // more than most dictionaries have
+)
 
 // NewDict returns an empty dictionary.
 func NewDict() *Dict { return new(Dict) }
@@ -44,6 +46,9 @@ func (d *Dict) put(key, v any) {
 	if i := d.find(key); i >= 0 {
 		d.vals[i] = v
 		return
+	}
+	if d.keys == nil {
+		d.keys, d.vals = make([]any, 0, fewKeys), make([]any, 0, fewKeys)
 	}
 	d.keys = append(d.keys, key)
 	d.vals = append(d.vals, v)

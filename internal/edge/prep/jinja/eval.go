@@ -135,6 +135,9 @@ func (e *signExpr) eval(s *state, sc *scope) any {
 }
 
 func (e *binaryExpr) eval(s *state, sc *scope) any {
+	if e.op == "+" {
+		return e.sum(s, sc)
+	}
 	a := e.a.eval(s, sc)
 	b := e.b.eval(s, sc)
 	s.line = e.line

@@ -15,10 +15,8 @@ type frame struct {
 
 // scope returns a scope for one run of the frame.
 func (f *frame) scope(parent *scope) *scope {
-	n := len(f.names)
-	sc := &scope{parent: parent, names: make([]string, n, n+4), vals: make([]any, n, n+4)}
-	copy(sc.names, f.names)
-	copy(sc.vals, f.vals)
+	sc := newScope(parent, len(f.names)+4)
+	sc.names, sc.vals = append(sc.names, f.names...), append(sc.vals, f.vals...)
 	return sc
 }
 

@@ -92,6 +92,7 @@ func Compile(source string) (t *Template, err error) {
 func (t *Template) Render(vars *Dict, now time.Time) (text string, err error) {
 	size := measure(vars, 0)
 	s := &state{now: now, steps: maxSteps + size, bytes: maxBytes + 16*size, out: new(strings.Builder)}
+	s.out.Grow(size) // most prompts are what they are made of, and little more
 	defer func() {
 		if r := recover(); r != nil {
 			if e, ok := r.(runtime.Error); ok {
@@ -100,7 +101,7 @@ func (t *Template) Render(vars *Dict, now time.Time) (text string, err error) {
 			text, err = "", caught(r, fault.Invalid, s.line)
 		}
 	}()
-	sc := &scope{parent: t.globals}
+	sc := newScope(t.globals, len(vars.keys)+1)
 	for i, k := range vars.keys {
 		if name, ok := k.(string); ok {
 			sc.set(name, vars.vals[i])
@@ -225,6 +226,11 @@ type scope struct {
 	names  []string
 	vals   []any
 	at     map[string]int // of the names, once there are many
+}
+
+// newScope returns a scope without names, with room for n.
+func newScope(parent *scope, n int) *scope {
+	return &scope{parent: parent, names: make([]string, 0, n), vals: make([]any, 0, n)}
 }
 
 // manyNames is more than most scopes have.

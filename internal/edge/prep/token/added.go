@@ -28,6 +28,7 @@ type addedSet struct {
 	tokens []added
 	nodes  []trieNode
 	root   [256]int32 // first step, 0 if none
+	only   string     // the byte that all begin with; "" if they begin with several
 	word   *runeSet   // what makes a word; nil if no token asks
 }
 
@@ -56,6 +57,9 @@ func newAddedSet(tokens []added, word *runeSet) *addedSet {
 	for _, e := range s.nodes[0].edges {
 		s.root[e.b] = e.node
 	}
+	if first := s.nodes[0].edges; len(first) == 1 {
+		s.only = string([]byte{first[0].b})
+	}
 	return s
 }
 
@@ -78,7 +82,17 @@ func searchEdge(edges []trieEdge, b byte) (int, bool) {
 // find returns the first match at or after from, and where it lies; nil if there
 // is none.
 func (s *addedSet) find(text string, from int) (match *added, start, end int) {
+	if len(s.nodes) == 1 { // no tokens
+		return nil, 0, 0
+	}
 	for i := from; i < len(text); i++ {
+		if s.only != "" { // nearly all vocabularies have no others than <…>
+			next := strings.Index(text[i:], s.only)
+			if next < 0 {
+				break
+			}
+			i += next
+		}
 		at := s.root[text[i]]
 		if at == 0 {
 			continue

@@ -14,22 +14,24 @@ type bpe struct {
 	cache *cache
 }
 
-func (m *bpe) appendWord(dst []kv.Token, word string) []kv.Token {
-	if len(word) == 1 {
-		return append(dst, m.single[word[0]])
+// appendWord appends the ids of the word text[:n]. What follows it in text only
+// makes it faster.
+func (m *bpe) appendWord(dst []kv.Token, text string, n int) []kv.Token {
+	if n == 1 {
+		return append(dst, m.single[text[0]])
 	}
-	if len(word) > cacheable {
-		return m.appendUncached(dst, word)
+	if n > cacheable {
+		return m.appendUncached(dst, text[:n])
 	}
 	// Also of words that the vocabulary has: it is large, and to look one up in it takes
 	// several waits for memory.
-	hash := hashWord(word)
-	if ids, ok := m.cache.get(hash, word); ok {
-		return append(dst, ids...)
+	dst, ok := m.cache.append(dst, text, n)
+	if ok {
+		return dst
 	}
 	start := len(dst)
-	dst = m.appendUncached(dst, word)
-	m.cache.put(hash, word, dst[start:])
+	dst = m.appendUncached(dst, text[:n])
+	m.cache.put(text[:n], dst[start:])
 	return dst
 }
 

@@ -129,38 +129,14 @@ func TestPairsAgainstMap(t *testing.T) {
 			if !ok {
 				w = merge{rank: noMerge}
 			}
-			if got := p.lookup(left, right); got != w {
-				t.Fatalf("lookup(%d, %d) = %v; want %v", left, right, got, w)
+			got := merge{rank: p.rank(left, right)}
+			if got.rank != noMerge {
+				got.id = p.id(got.rank)
+			}
+			if got != w {
+				t.Fatalf("%d and %d become %v; want %v", left, right, got, w)
 			}
 		}
-	}
-}
-
-func TestCacheKeepsTwoOfABucket(t *testing.T) {
-	c := new(cache)
-	c.put(8, "one", []kv.Token{1})
-	c.put(8, "two", []kv.Token{2})
-	for word, id := range map[string]kv.Token{"one": 1, "two": 2} {
-		if ids, ok := c.get(8, word); !ok || !slices.Equal(ids, []kv.Token{id}) {
-			t.Errorf("get(%q) = %v, %t", word, ids, ok)
-		}
-	}
-	c.put(8, "three", []kv.Token{3})
-	if _, ok := c.get(8, "one"); ok {
-		t.Error("the third word of a bucket did not take the place of the first")
-	}
-	if _, ok := c.get(8, "other"); ok {
-		t.Error("a word was found by its hash alone")
-	}
-}
-
-func TestCacheCopies(t *testing.T) {
-	c := new(cache)
-	ids := []kv.Token{1, 2}
-	c.put(1, "word", ids)
-	ids[0] = 9
-	if got, _ := c.get(1, "word"); !slices.Equal(got, []kv.Token{1, 2}) {
-		t.Errorf("cached %v", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -10,67 +11,208 @@ import (
 	"penstock/core/kv"
 )
 
-// cache remembers how words were merged. A word may be in either slot of its
-// pair; when both are taken, one is overwritten. Entries never change, so that
-// readers take no lock, and a race between writers costs a word its place and no
-// more. It holds at most cacheSlots words of at most cacheable bytes: 48 MB if no
-// merge applied to any of them, and about 4 MB of ordinary text.
+// cache remembers how words were merged. A word may be in either place of its
+// line or of the line beside; when all are taken, one of its own line is
+// overwritten. A race between writers costs a word its place and no more. It is
+// safe for concurrent use.
+//
+// Nearly all words are short, and those are kept by value: to look one up takes one
+// line of the processor's memory and no pointer. The few others are in a table
+// beside. Together they are at most 4.2 MB and, of text made of nothing but
+// words of the longest kind, 6 MB more.
 type cache struct {
-	slots [cacheSlots]atomic.Pointer[cached]
+	lines [cacheLines]cacheLine
+	long  [longSlots]atomic.Pointer[longWordIDs]
 }
 
 const (
-	cacheSlots = 1 << 16
+	cacheLines = 1 << 16 // of two words
+	lineShift  = 64 - 16
+	longSlots  = 1 << 13
 	cacheable  = 128 // bytes of the longest word that is remembered
+	shortest   = 15  // bytes of the longest word that is kept by value
+	mostIDs    = 3   // that are kept by value
+	idBits     = 20
+	elsewhere  = 1
 )
 
-// cached is one word. Most are short, and then all of it is in one line of the processor's cache.
-type cached struct {
-	size  uint8 // of word
-	count uint8 // of ids
-	word  [22]byte
-	ids   [4]kv.Token
-	long  *longer // what is not as short; word and ids are empty then
+// cacheLine is two words and the number that tells readers of a change: they take
+// no lock. A writer makes version odd, writes, and makes it the next even number;
+// what was read while it was odd, or between two values of it, is not used.
+type cacheLine struct {
+	version atomic.Uint64
+	words   [2]shortWordIDs
+	_       uint64
 }
 
-type longer struct {
+// shortWordIDs is a word and its ids: those in the lowest 60 bits, how many in the highest
+// two. If that is none they are in the other table, and ids is elsewhere.
+type shortWordIDs struct {
+	low, high atomic.Uint64
+	ids       atomic.Uint64
+}
+
+// longWordIDs is a word that is not kept by value. It does not change.
+type longWordIDs struct {
 	word string
 	ids  []kv.Token
 }
 
-func hashWord(word string) uint64 { return xxh3.HashString(word) }
+// shortKey is a word of at most 15 bytes: those, zeros, and in the last byte how many.
+type shortKey struct{ low, high uint64 }
 
-func (c *cache) get(hash uint64, word string) ([]kv.Token, bool) {
-	for way := range uint64(2) {
-		if e := c.slots[hash%cacheSlots^way].Load(); e != nil && e.is(word) {
-			if e.long != nil {
-				return e.long.ids, true
-			}
-			return e.ids[:e.count], true
+// keyOf returns the key of text[:n]. What follows in text only makes it faster.
+func keyOf(text string, n int) shortKey {
+	if len(text) < 16 {
+		var padded [16]byte
+		copy(padded[:], text)
+		return cutKey(string(padded[:]), n)
+	}
+	return cutKey(text, n)
+}
+
+// cutKey is keyOf for a text of 16 bytes or more.
+func cutKey(text string, n int) shortKey {
+	low, high := load64(text), load64(text[8:])
+	bits := 8 * uint(n)
+	if n < 8 {
+		return shortKey{low & (1<<bits - 1), uint64(n) << 56}
+	}
+	return shortKey{low, high&(1<<(bits-64)-1) | uint64(n)<<56}
+}
+
+// load64 returns the first 8 bytes of s, little-endian.
+func load64(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+// hash spreads words over lines by its highest bits.
+func (k shortKey) hash() uint64 {
+	high, low := bits.Mul64(k.low^golden, k.high^golden>>1)
+	return (high ^ low) * golden
+}
+
+// append appends the ids of the word text[:n] to dst if they are remembered.
+// What follows the word in text only makes it faster.
+func (c *cache) append(dst []kv.Token, text string, n int) ([]kv.Token, bool) {
+	if n > shortest || n == 0 {
+		return c.appendLong(dst, text[:n])
+	}
+	k := keyOf(text, n)
+	at := k.hash() >> lineShift
+	ids := c.lines[at].find(k)
+	if ids == 0 {
+		if ids = c.lines[at^1].find(k); ids == 0 {
+			return dst, false
 		}
 	}
-	return nil, false
+	const mask = 1<<idBits - 1
+	switch ids >> 62 {
+	case 0:
+		return c.appendLong(dst, text[:n])
+	case 1:
+		return append(dst, kv.Token(ids&mask)), true
+	case 2:
+		return append(dst, kv.Token(ids&mask), kv.Token(ids>>idBits&mask)), true
+	}
+	return append(dst, kv.Token(ids&mask), kv.Token(ids>>idBits&mask), kv.Token(ids>>(2*idBits)&mask)), true
 }
 
-func (e *cached) is(word string) bool {
-	if e.long != nil {
-		return e.long.word == word
+// find returns what the word is kept with, 0 if it is not here.
+func (l *cacheLine) find(k shortKey) uint64 {
+	version := l.version.Load()
+	i := 0
+	if l.words[0].high.Load() != k.high || l.words[0].low.Load() != k.low {
+		i = 1
+		if l.words[1].high.Load() != k.high || l.words[1].low.Load() != k.low {
+			return 0
+		}
 	}
-	return string(e.word[:e.size]) == word
+	ids := l.words[i].ids.Load()
+	if version%2 != 0 || l.version.Load() != version {
+		return 0
+	}
+	return ids
 }
 
-// put stores a copy of both.
-func (c *cache) put(hash uint64, word string, ids []kv.Token) {
-	e := &cached{}
-	if len(word) <= len(e.word) && len(ids) <= len(e.ids) {
-		e.size, e.count = uint8(copy(e.word[:], word)), uint8(copy(e.ids[:], ids))
-	} else {
-		e.long = &longer{strings.Clone(word), slices.Clone(ids)}
+func (c *cache) appendLong(dst []kv.Token, word string) ([]kv.Token, bool) {
+	hash := xxh3.HashString(word)
+	for way := range uint64(2) {
+		if e := c.long[hash%longSlots^way].Load(); e != nil && e.word == word {
+			return append(dst, e.ids...), true
+		}
 	}
-	slot := &c.slots[hash%cacheSlots]
+	return dst, false
+}
+
+// put remembers copies of both.
+func (c *cache) put(word string, ids []kv.Token) {
+	if word == "" {
+		return
+	}
+	packed, ok := packIDs(ids)
+	if !ok || len(word) > shortest {
+		c.putLong(&longWordIDs{strings.Clone(word), slices.Clone(ids)})
+		packed = elsewhere
+	}
+	if len(word) > shortest {
+		return
+	}
+	k := keyOf(word, len(word))
+	hash := k.hash()
+	own, next := &c.lines[hash>>lineShift], &c.lines[hash>>lineShift^1]
+	if own.put(k, packed, nil) || next.put(k, packed, nil) {
+		return
+	}
+	own.put(k, packed, &own.words[hash%2])
+}
+
+// put keeps a word in its place if it has one, in a free one, or in that of instead if
+// that is not nil. It reports whether it found any; if somebody else writes here, it keeps nothing and says
+// that it did.
+func (l *cacheLine) put(k shortKey, ids uint64, instead *shortWordIDs) bool {
+	version := l.version.Load()
+	if version%2 != 0 || !l.version.CompareAndSwap(version, version+1) {
+		return true
+	}
+	e := instead
+	for i := range l.words {
+		if w := &l.words[i]; w.high.Load() == 0 || w.high.Load() == k.high && w.low.Load() == k.low {
+			e = w
+			break
+		}
+	}
+	if e != nil {
+		e.low.Store(k.low)
+		e.high.Store(k.high)
+		e.ids.Store(ids)
+	}
+	l.version.Store(version + 2)
+	return e != nil
+}
+
+// packIDs returns ids as they are kept by value, if they can be.
+func packIDs(ids []kv.Token) (packed uint64, ok bool) {
+	if len(ids) == 0 || len(ids) > mostIDs {
+		return 0, false
+	}
+	for i, id := range ids {
+		if id >= 1<<idBits {
+			return 0, false
+		}
+		packed |= uint64(id) << (i * idBits)
+	}
+	return packed | uint64(len(ids))<<62, true
+}
+
+func (c *cache) putLong(e *longWordIDs) {
+	hash := xxh3.HashString(e.word)
+	slot := &c.long[hash%longSlots]
 	if slot.Load() != nil {
 		// Taken: the other one, if it is free or the hash's top bit says so.
-		if other := &c.slots[hash%cacheSlots^1]; other.Load() == nil || hash>>63 == 1 {
+		if other := &c.long[hash%longSlots^1]; other.Load() == nil || hash>>63 == 1 {
 			slot = other
 		}
 	}

@@ -36,6 +36,8 @@ func (m *fileModel) checkBPE() error {
 		return unsupported("BPE end_of_word_suffix is not supported")
 	case m.Type != "BPE" && m.Type != "":
 		return unsupported("model %s is not supported", m.Type)
+	case len(m.Merges) > maxMerges:
+		return unsupported("a vocabulary with %d merges is not supported; there must be at most %d", len(m.Merges), maxMerges)
 	}
 	return nil
 }

@@ -1,9 +1,7 @@
 package token
 
 import (
-	"container/list"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -15,8 +13,8 @@ import (
 // chunks remembers the ids of pieces of text that begin and end at seams, so
 // that of a growing conversation only what is new is encoded. Since the ids of a
 // chunk do not depend on what surrounds it, it serves any prompt that has the
-// same chunk. It is safe for concurrent use; what was used longest ago goes
-// first.
+// same chunk. It is safe for concurrent use; what was not used for longest goes
+// first, about.
 type chunks struct {
 	classes *classes
 	shards  [chunkShards]chunkShard
@@ -41,38 +39,59 @@ const (
 	// only text of an unusual kind goes so long without a seam.
 	maxChunk = 16 << 10
 	// chunkOverhead is what an entry takes besides its text and ids.
-	chunkOverhead = 192
+	chunkOverhead = 96
+	// slabsOfShard is how many slabs a shard has when its budget is used up.
+	slabsOfShard = 16
 )
 
-type chunkKey struct {
-	hash         uint64
-	parseSpecial bool
+// chunkKey finds a chunk by its text and how that was encoded. Texts can share one.
+type chunkKey uint64
+
+func chunkKeyOf(text string, parseSpecial bool) chunkKey {
+	key := chunkKey(xxh3.HashString(text))
+	if parseSpecial {
+		return key ^ golden // of the same text never the same key
+	}
+	return key
 }
 
-// chunk is an entry; it does not change.
-type chunk struct {
-	key  chunkKey
-	text string
-	ids  []kv.Token
-}
-
-func (c *chunk) size() int { return len(c.text) + 4*len(c.ids) + chunkOverhead }
-
+// chunkShard keeps chunks one after the other in slabs, and forgets those of the oldest slab
+// together: so remembering a chunk is two copies and no allocation, and the garbage
+// collector has nothing to look through. What is used while it is in the older half
+// of the slabs is copied to the newest.
 type chunkShard struct {
 	mu struct {
 		sync.Mutex
-		budget  int
-		held    int
-		entries map[chunkKey]*list.Element // of *chunk
-		recent  list.List                  // the one used last in front
+		budget int
+		held   int
+		places map[chunkKey]chunkPlace
+		slabs  []*slab // the oldest first
+		oldest uint32  // number of slabs[0]
+		spare  *slab   // one that was emptied, or nil
 	}
+}
+
+// slab is a row of chunks.
+type slab struct {
+	keys []chunkKey
+	text []byte
+	ids  []kv.Token
+}
+
+func (s *slab) size() int { return len(s.text) + 4*len(s.ids) + chunkOverhead*len(s.keys) }
+
+// chunkPlace is where a chunk is: in which slab, by number, and where there.
+type chunkPlace struct {
+	slab          uint32
+	text, textEnd uint32
+	ids, idsEnd   uint32
 }
 
 func newChunks(classes *classes, budget int) *chunks {
 	c := &chunks{classes: classes}
 	for i := range c.shards {
 		c.shards[i].mu.budget = budget / chunkShards
-		c.shards[i].mu.entries = map[chunkKey]*list.Element{}
+		c.shards[i].mu.places = map[chunkKey]chunkPlace{}
 	}
 	return c
 }
@@ -97,64 +116,106 @@ func (t *Tokenizer) appendChunk(dst []kv.Token, text string, parseSpecial bool) 
 	if len(text) > maxChunk {
 		return t.appendPlain(dst, text, parseSpecial)
 	}
-	key := chunkKey{xxh3.HashString(text), parseSpecial}
-	if found := t.chunks.get(key, text); found != nil {
-		return append(dst, found.ids...)
+	key := chunkKeyOf(text, parseSpecial)
+	dst, ok := t.chunks.append(dst, key, text)
+	if ok {
+		return dst
 	}
 	start := len(dst)
 	dst = t.appendPlain(dst, text, parseSpecial)
-	t.chunks.put(&chunk{key, strings.Clone(text), slices.Clone(dst[start:])})
+	t.chunks.shard(key).remember(key, text, dst[start:])
 	return dst
 }
 
-func (c *chunks) shard(key chunkKey) *chunkShard { return &c.shards[key.hash>>32%chunkShards] }
+func (c *chunks) shard(key chunkKey) *chunkShard { return &c.shards[key>>32%chunkShards] }
 
-// get returns the chunk of exactly this text, or nil.
-func (c *chunks) get(key chunkKey, text string) *chunk {
-	found := c.shard(key).get(key)
-	if found == nil || found.text != text {
+// append appends the ids of exactly this text if they are remembered.
+func (c *chunks) append(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
+	dst, ok := c.shard(key).append(dst, key, text)
+	if !ok {
 		c.misses.Add(1)
 		c.encoded.Add(uint64(len(text)))
-		return nil
+		return dst, false
 	}
 	c.hits.Add(1)
 	c.reused.Add(uint64(len(text)))
-	return found
+	return dst, true
 }
 
-func (s *chunkShard) get(key chunkKey) *chunk {
+func (s *chunkShard) append(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.mu.entries[key]
-	if e == nil {
-		return nil
+	at, ok := s.mu.places[key]
+	if !ok {
+		return dst, false
 	}
-	s.mu.recent.MoveToFront(e)
-	return e.Value.(*chunk)
+	age := at.slab - s.mu.oldest
+	from := s.mu.slabs[age]
+	if string(from.text[at.text:at.textEnd]) != text {
+		return dst, false
+	}
+	start := len(dst)
+	dst = append(dst, from.ids[at.ids:at.idsEnd]...)
+	if int(age) < len(s.mu.slabs)/2 {
+		s.put(key, text, dst[start:])
+	}
+	return dst, true
 }
 
-// put remembers a chunk in the place of one with the same key, and forgets those
-// used longest ago until the budget is kept.
-func (c *chunks) put(entry *chunk) { c.shard(entry.key).put(entry) }
-
-func (s *chunkShard) put(entry *chunk) {
+// remember puts a chunk in the place of one with the same key.
+func (s *chunkShard) remember(key chunkKey, text string, ids []kv.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if old := s.mu.entries[entry.key]; old != nil {
-		s.remove(old)
-	}
-	s.mu.entries[entry.key] = s.mu.recent.PushFront(entry)
-	s.mu.held += entry.size()
-	for s.mu.held > s.mu.budget {
-		s.remove(s.mu.recent.Back())
-	}
+	s.put(key, text, ids)
 }
 
-// remove forgets an entry; the caller holds the lock.
-func (s *chunkShard) remove(e *list.Element) {
-	entry := s.mu.recent.Remove(e).(*chunk)
-	delete(s.mu.entries, entry.key)
-	s.mu.held -= entry.size()
+// put copies a chunk to the newest slab. The caller holds the lock.
+func (s *chunkShard) put(key chunkKey, text string, ids []kv.Token) {
+	size := len(text) + 4*len(ids) + chunkOverhead
+	if size > s.mu.budget {
+		return
+	}
+	for s.mu.held+size > s.mu.budget {
+		s.forget()
+	}
+	to := s.newest(size)
+	at := chunkPlace{
+		slab: s.mu.oldest + uint32(len(s.mu.slabs)-1),
+		text: uint32(len(to.text)), textEnd: uint32(len(to.text) + len(text)),
+		ids: uint32(len(to.ids)), idsEnd: uint32(len(to.ids) + len(ids)),
+	}
+	to.keys, to.text, to.ids = append(to.keys, key), append(to.text, text...), append(to.ids, ids...)
+	s.mu.places[key] = at
+	s.mu.held += size
+}
+
+// newest returns the slab for a chunk that takes size bytes. The caller holds the
+// lock.
+func (s *chunkShard) newest(size int) *slab {
+	if n := len(s.mu.slabs); n > 0 && s.mu.slabs[n-1].size()+size <= s.mu.budget/slabsOfShard {
+		return s.mu.slabs[n-1]
+	}
+	fresh := s.mu.spare
+	if s.mu.spare = nil; fresh == nil {
+		fresh = new(slab)
+	}
+	s.mu.slabs = append(s.mu.slabs, fresh)
+	return fresh
+}
+
+// forget empties the oldest slab. The caller holds the lock.
+func (s *chunkShard) forget() {
+	old := s.mu.slabs[0]
+	s.mu.held -= old.size()
+	for _, key := range old.keys {
+		if s.mu.places[key].slab == s.mu.oldest { // else it was copied, or is another's
+			delete(s.mu.places, key)
+		}
+	}
+	old.keys, old.text, old.ids = old.keys[:0], old.text[:0], old.ids[:0]
+	s.mu.spare = old
+	s.mu.slabs = slices.Delete(s.mu.slabs, 0, 1)
+	s.mu.oldest++
 }
 
 // Stats are counts since a tokenizer was made, of texts long enough to be looked

@@ -140,30 +140,97 @@ func TestChunksAreReused(t *testing.T) {
 
 func TestChunksByText(t *testing.T) {
 	c := newChunks(newClasses(), 1<<20)
-	c.put(&chunk{chunkKey{1, false}, "one", []kv.Token{1}})
-	if c.get(chunkKey{1, false}, "two") != nil {
-		t.Error("a chunk was found by its hash alone")
+	plain, special := chunkKeyOf("one", false), chunkKeyOf("one", true)
+	c.shard(plain).remember(plain, "one", []kv.Token{1})
+	if got, ok := c.append(nil, plain, "two"); ok {
+		t.Errorf("a chunk was found by its hash alone: %v", got)
 	}
-	if c.get(chunkKey{1, true}, "one") != nil {
-		t.Error("a chunk encoded without special tokens was found for one with them")
+	if got, ok := c.append(nil, special, "one"); ok {
+		t.Errorf("a chunk encoded without special tokens was found for one with them: %v", got)
 	}
-	if found := c.get(chunkKey{1, false}, "one"); found == nil || !slices.Equal(found.ids, []kv.Token{1}) {
-		t.Errorf("%v", found)
+	if got, ok := c.append([]kv.Token{7}, plain, "one"); !ok || !slices.Equal(got, []kv.Token{7, 1}) {
+		t.Errorf("%v, %t", got, ok)
+	}
+	c.shard(plain).remember(plain, "two", []kv.Token{2})
+	if got, ok := c.append(nil, plain, "two"); !ok || !slices.Equal(got, []kv.Token{2}) {
+		t.Errorf("another text of the same key did not take its place: %v, %t", got, ok)
 	}
 }
 
 func TestChunksForgetTheOldest(t *testing.T) {
-	entry := func(i int) *chunk { return &chunk{chunkKey{uint64(i), false}, fmt.Sprint("text ", i), []kv.Token{1}} }
-	c := newChunks(newClasses(), 3*chunkShards*entry(1).size())
+	text := func(i int) string { return fmt.Sprint("text ", i) }
+	one := len(text(1)) + 4 + chunkOverhead
+	s := &newChunks(newClasses(), 3*chunkShards*one).shards[0]
 	for i := range 3 {
-		c.put(entry(i))
+		s.remember(chunkKey(i), text(i), []kv.Token{kv.Token(i)})
 	}
-	c.get(chunkKey{0, false}, "text 0")
-	c.put(entry(3))
+	s.append(nil, 0, text(0))
+	s.remember(3, text(3), []kv.Token{3})
 	for i, want := range []bool{true, false, true, true} {
-		if found := c.get(chunkKey{uint64(i), false}, fmt.Sprint("text ", i)); (found != nil) != want {
-			t.Errorf("chunk %d: %v, want %t", i, found, want)
+		if ids, ok := s.append(nil, chunkKey(i), text(i)); ok != want || ok && ids[0] != kv.Token(i) {
+			t.Errorf("chunk %d: %v, want %t", i, ids, want)
 		}
+	}
+}
+
+// TestChunksAgainstMap: what is found is what was remembered last under its key, memory
+// is what the chunks take, and neither the table nor the slabs hold what was forgotten.
+func TestChunksAgainstMap(t *testing.T) {
+	rng := rand.New(rand.NewPCG(6, 6))
+	s := &newChunks(newClasses(), chunkShards*40*(chunkOverhead+40)).shards[0]
+	last := map[chunkKey]string{}
+	idsOf := func(text string) (ids []kv.Token) {
+		for i := range len(text) / 4 {
+			ids = append(ids, kv.Token(text[4*i]))
+		}
+		return ids
+	}
+	found := 0
+	for range 20_000 {
+		key := chunkKey(rng.IntN(100))
+		text := fmt.Sprint(key%90, strings.Repeat("x", rng.IntN(3)*7)) // some keys are of several texts
+		if got, ok := s.append(nil, key, text); ok {
+			if found++; last[key] != text || !slices.Equal(got, idsOf(text)) {
+				t.Fatalf("key %d: %v for %q; the last text was %q", key, got, text, last[key])
+			}
+		} else {
+			s.remember(key, text, idsOf(text))
+			last[key] = text
+		}
+		held, keys := 0, map[chunkKey]bool{}
+		for _, slab := range s.mu.slabs {
+			held += slab.size()
+			for _, key := range slab.keys {
+				keys[key] = true
+			}
+		}
+		if held != s.mu.held || held > s.mu.budget || len(keys) != len(s.mu.places) {
+			t.Fatalf("%d bytes are held, %d counted, of %d; %d keys in slabs, %d in the table", held, s.mu.held, s.mu.budget, len(keys), len(s.mu.places))
+		}
+	}
+	if found < 2000 {
+		t.Errorf("only %d chunks were found", found)
+	}
+}
+
+// TestChunksDoNotAllocate: neither does what is remembered once the budget is used up.
+func TestChunksDoNotAllocate(t *testing.T) {
+	s := &newChunks(newClasses(), chunkShards*64<<10).shards[0]
+	text, ids := strings.Repeat("some text ", 50), make([]kv.Token, 120)
+	key := chunkKey(0)
+	for range 1000 {
+		key++
+		s.remember(key, text, ids)
+	}
+	dst := make([]kv.Token, 0, len(ids))
+	if n := testing.AllocsPerRun(1000, func() {
+		if _, ok := s.append(dst, key, text); !ok {
+			t.Fatal("forgotten")
+		}
+		key++
+		s.remember(key, text, ids)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 

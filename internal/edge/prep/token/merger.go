@@ -37,30 +37,30 @@ func (m *merger) merge(symbols []kv.Token) []kv.Token {
 
 // mergeShort is quadratic in at most shortWord.
 func (m *merger) mergeShort(ids []kv.Token) []kv.Token {
-	var next [shortWord]merge // what ids[i] and ids[i+1] become
+	var next [shortWord]uint32 // the rank at which ids[i] and ids[i+1] merge
 	n := len(ids)
 	for i := range n - 1 {
-		next[i] = m.merges.lookup(ids[i], ids[i+1])
+		next[i] = m.merges.rank(ids[i], ids[i+1])
 	}
 	for n > 1 {
 		best := 0
 		for i := 1; i < n-1; i++ {
-			if next[i].rank < next[best].rank {
+			if next[i] < next[best] {
 				best = i
 			}
 		}
-		if next[best].rank == noMerge {
+		if next[best] == noMerge {
 			break
 		}
-		ids[best] = next[best].id
+		ids[best] = m.merges.id(next[best])
 		copy(ids[best+1:n-1], ids[best+2:n])
 		copy(next[best:n-2], next[best+1:n-1])
 		n--
 		if best > 0 {
-			next[best-1] = m.merges.lookup(ids[best-1], ids[best])
+			next[best-1] = m.merges.rank(ids[best-1], ids[best])
 		}
 		if best < n-1 {
-			next[best] = m.merges.lookup(ids[best], ids[best+1])
+			next[best] = m.merges.rank(ids[best], ids[best+1])
 		}
 	}
 	return ids[:n]
@@ -107,8 +107,8 @@ func (s *mergeScratch) merge(p *pairs, ids []kv.Token) []kv.Token {
 	}
 	for len(s.heap) > 0 {
 		c := s.pop()
-		if now := s.mergeAt(p, c.pos()); now.rank == c.rank() {
-			s.join(p, c.pos(), now.id)
+		if s.rankAt(p, c.pos()) == c.rank() {
+			s.join(p, c.pos(), p.id(c.rank()))
 		}
 	}
 	n := 0
@@ -120,19 +120,19 @@ func (s *mergeScratch) merge(p *pairs, ids []kv.Token) []kv.Token {
 	return ids[:n]
 }
 
-// mergeAt returns what the symbol at pos and its right neighbour become.
-func (s *mergeScratch) mergeAt(p *pairs, pos int32) merge {
+// rankAt returns the rank at which the symbol at pos and its right neighbour merge.
+func (s *mergeScratch) rankAt(p *pairs, pos int32) uint32 {
 	next := s.links[pos].next
 	if next < 0 {
-		return merge{rank: noMerge}
+		return noMerge
 	}
-	return p.lookup(s.ids[pos], s.ids[next])
+	return p.rank(s.ids[pos], s.ids[next])
 }
 
 // offer puts the merge of the symbol at pos on the heap, if there is one.
 func (s *mergeScratch) offer(p *pairs, pos int32) {
-	if found := s.mergeAt(p, pos); found.rank != noMerge {
-		s.push(newCandidate(found.rank, pos))
+	if rank := s.rankAt(p, pos); rank != noMerge {
+		s.push(newCandidate(rank, pos))
 	}
 }
 

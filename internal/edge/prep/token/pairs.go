@@ -16,46 +16,74 @@ const noMerge = ^uint32(0)
 const golden = 0x9E3779B97F4A7C15
 
 // pairs is the merge table: open addressing over a power of two of slots, at
-// most half full, because this lookup is where encoding spends its time.
+// most two thirds full, because this lookup is where encoding spends its time, and
+// most of that waiting for memory: so a slot is one number. What a merge makes is
+// asked for only when it is done, and is apart.
 type pairs struct {
 	slots []pairSlot
-	shift uint8 // 64 minus the binary logarithm of len(slots)
+	shift uint8      // 64 minus the binary logarithm of len(slots)
+	ids   []kv.Token // what is made, by rank
 }
 
-type pairSlot struct {
-	left, right kv.Token
-	merge
-	used bool
+// pairSlot is the left token and the right one, of 21 bits each as [maxID] has it, and the rank.
+type pairSlot uint64
+
+const (
+	pairIDBits   = 21
+	pairRankBits = 22
+	// noPair is a slot with none: maxMerges is less than its rank.
+	noPair = ^pairSlot(0)
+	// maxMerges bounds ranks: six times those of the largest vocabularies in use.
+	maxMerges = 1<<pairRankBits - 1
+)
+
+// pairKey is the slot of a pair without the rank.
+func pairKey(left, right kv.Token) pairSlot {
+	return pairSlot(left)<<(pairIDBits+pairRankBits) | pairSlot(right)<<pairRankBits
 }
+
+// rank is that of a slot in use.
+func (s pairSlot) rank() uint32 { return uint32(s) & (1<<pairRankBits - 1) }
 
 func newPairs(n int) *pairs {
 	bits := uint8(4)
-	for 1<<bits < 2*n {
+	for 1<<bits < n+n/2 {
 		bits++
 	}
-	return &pairs{slots: make([]pairSlot, 1<<bits), shift: 64 - bits}
-}
-
-// add stores a merge. The last one of a pair counts, as in the reference.
-func (p *pairs) add(left, right kv.Token, m merge) {
-	*p.slot(left, right) = pairSlot{left: left, right: right, merge: m, used: true}
-}
-
-// lookup returns what two tokens become, of the rank noMerge if nothing.
-func (p *pairs) lookup(left, right kv.Token) merge {
-	if slot := p.slot(left, right); slot.used {
-		return slot.merge
+	p := &pairs{slots: make([]pairSlot, 1<<bits), shift: 64 - bits, ids: make([]kv.Token, 0, n)}
+	for i := range p.slots {
+		p.slots[i] = noPair
 	}
-	return merge{rank: noMerge}
+	return p
 }
+
+// add stores a merge of tokens below maxID, of a rank below maxMerges. The last one of a
+// pair counts, as in the reference.
+func (p *pairs) add(left, right kv.Token, m merge) {
+	*p.slot(pairKey(left, right)) = pairKey(left, right) | pairSlot(m.rank)
+	for int(m.rank) >= len(p.ids) {
+		p.ids = append(p.ids, 0)
+	}
+	p.ids[m.rank] = m.id
+}
+
+// rank returns that at which two tokens merge, noMerge if they do not.
+func (p *pairs) rank(left, right kv.Token) uint32 {
+	if slot := *p.slot(pairKey(left, right)); slot != noPair {
+		return slot.rank()
+	}
+	return noMerge
+}
+
+// id returns what the merge of a rank makes.
+func (p *pairs) id(rank uint32) kv.Token { return p.ids[rank] }
 
 // slot returns where the pair is, or the free slot where it would be.
-func (p *pairs) slot(left, right kv.Token) *pairSlot {
-	key := uint64(left)<<32 | uint64(right)
+func (p *pairs) slot(key pairSlot) *pairSlot {
 	mask := len(p.slots) - 1
-	for i := int(key * golden >> p.shift); ; i = (i + 1) & mask {
-		slot := &p.slots[i]
-		if !slot.used || slot.left == left && slot.right == right {
+	for i := int(uint64(key) * golden >> p.shift); ; i++ {
+		slot := &p.slots[i&mask]
+		if *slot == noPair || *slot>>pairRankBits == key>>pairRankBits {
 			return slot
 		}
 	}

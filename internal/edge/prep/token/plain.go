@@ -192,13 +192,13 @@ func (r *remembered) appendWord(dst []kv.Token, word string) []kv.Token {
 	if len(word) > cacheable {
 		return r.model.appendWord(dst, word)
 	}
-	hash := hashWord(word)
-	if ids, ok := r.cache.get(hash, word); ok {
-		return append(dst, ids...)
+	dst, ok := r.cache.append(dst, word, len(word))
+	if ok {
+		return dst
 	}
 	start := len(dst)
 	dst = r.model.appendWord(dst, word)
-	r.cache.put(hash, word, dst[start:])
+	r.cache.put(word, dst[start:])
 	return dst
 }
 

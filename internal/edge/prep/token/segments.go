@@ -15,6 +15,9 @@ var _ prep.SegmentEncoder = (*Tokenizer)(nil)
 // as the reference does with the text in one. Special tokens are those of special
 // segments, whatever is written in the others or next to them.
 func (t *Tokenizer) EncodeSegments(dst []kv.Token, segments []prep.Segment) []kv.Token {
+	if len(segments) == 1 {
+		return t.appendChunks(slices.Grow(dst, len(segments[0].Text)/bytesPerToken), segments[0].Text, segments[0].Special)
+	}
 	text, runs := joined(segments)
 	if len(runs) == 0 {
 		return dst

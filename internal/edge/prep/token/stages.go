@@ -33,6 +33,10 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 			return nil, err
 		}
 	}
+	// After a stage that cuts, a ByteLevel that does not and puts nothing before words is none.
+	if last := len(stages) - 1; last > 0 && stages[last].idle {
+		stages = stages[:last]
+	}
 	return stages, nil
 }
 
@@ -40,7 +44,7 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 // matches everything, is the same as to set each match apart.
 func splitStage(s *step) (stage, error) {
 	if next, ok := Splitter(s.Pattern.Regex); ok && (isolates(s) || s.Behavior == "Removed" && s.Invert) {
-		return stage{next: next}, nil
+		return stage{next: next, plainWords: findsPlainWords(s.Pattern.Regex)}, nil
 	}
 	if !isolates(s) {
 		return stage{}, unsupported("pre_tokenizer Split with behavior %.100q and invert %t is not supported; only Isolated without invert is", s.Behavior, s.Invert)
@@ -80,11 +84,10 @@ func byteLevelStage(s *step) (stage, error) {
 	if s.AddPrefixSpace == nil {
 		return stage{}, malformed("pre_tokenizer ByteLevel has no add_prefix_space")
 	}
-	next := nextWhole
 	if s.UseRegex == nil || *s.UseRegex {
-		next = newClasses().nextGPT2
+		return stage{prefix: *s.AddPrefixSpace, next: newClasses().nextGPT2, plainWords: findsPlainWords(PatternGPT2)}, nil
 	}
-	return stage{prefix: *s.AddPrefixSpace, next: next}, nil
+	return stage{prefix: *s.AddPrefixSpace, next: nextWhole, idle: !*s.AddPrefixSpace}, nil
 }
 
 func checkDecoder(raw json.RawMessage) error {

@@ -53,7 +53,10 @@ type entries struct {
 // stage is one pre-tokenizer.
 type stage struct {
 	prefix bool // text that does not start with a space gets one
-	next   splitter
+	// plainWords says that next finds what plainWord finds wherever that finds something.
+	plainWords bool
+	idle       bool // changes nothing
+	next       splitter
 }
 
 // Encode appends the ids of text to dst. With opts.ParseSpecial, special tokens
@@ -116,9 +119,6 @@ func (t *Tokenizer) normalize(text string) string {
 
 // appendText cuts text by the stages and encodes what comes out of the last.
 func (t *Tokenizer) appendText(dst []kv.Token, text string, stages []stage) []kv.Token {
-	if len(stages) == 0 {
-		return t.model.appendWord(dst, text)
-	}
 	if len(text) == 0 {
 		return dst
 	}
@@ -127,8 +127,18 @@ func (t *Tokenizer) appendText(dst []kv.Token, text string, stages []stage) []kv
 		text = " " + text
 	}
 	for len(text) > 0 {
-		n := first.next(text)
-		dst = t.appendText(dst, text[:n], deeper)
+		n := 0
+		if first.plainWords {
+			n = plainWord(text)
+		}
+		if n == 0 {
+			n = first.next(text)
+		}
+		if len(deeper) == 0 {
+			dst = t.model.appendWord(dst, text, n)
+		} else {
+			dst = t.appendText(dst, text[:n], deeper)
+		}
 		text = text[n:]
 	}
 	return dst

@@ -171,6 +171,8 @@ func (m *fileModel) check() error {
 		return unsupported("BPE end_of_word_suffix is not supported")
 	case m.ByteFallback:
 		return unsupported("BPE byte_fallback is not supported")
+	case len(m.Merges) > maxMerges:
+		return unsupported("a vocabulary with %d merges is not supported; there must be at most %d", len(m.Merges), maxMerges)
 	}
 	return nil
 }

@@ -40,6 +40,11 @@ type Config struct {
 	// has none, "" if the weights are plain.
 	Quantization string
 	EOS          []kv.Token // eos_token_id, which may be one id or a list
+	// Vision is vision_config; nil if there is none.
+	Vision *Vision
+	// ImageToken and VideoToken hold the places of pictures and videos (image_token_id,
+	// video_token_id); nil if there is none.
+	ImageToken, VideoToken *kv.Token
 }
 
 // Rope holds rope_theta and rope_scaling, or rope_parameters of newer files.
@@ -51,6 +56,7 @@ type Rope struct {
 	HighFreqFactor       float64
 	OriginalMaxPositions int     // original_max_position_embeddings
 	Partial              float64 // partial_rotary_factor; 0 if the file has none
+	Sections             []int   // mrope_section: how many pairs time, height and width turn; nil if the file has none
 }
 
 // ReadConfig reads config.json in dir.
@@ -72,6 +78,12 @@ func decodeConfig(data []byte) (Config, error) {
 		return Config{}, err
 	}
 	var c Config
+	if err := c.decodeMedia(obj); err != nil {
+		return Config{}, err
+	}
+	if obj, err = textConfig(obj); err != nil {
+		return Config{}, err
+	}
 	err = obj.fields(map[string]any{
 		"architectures":           &c.Architectures,
 		"hidden_size":             &c.HiddenSize,
@@ -131,6 +143,7 @@ func decodeRope(r *Rope, obj object) error {
 			"high_freq_factor":                 &r.HighFreqFactor,
 			"original_max_position_embeddings": &r.OriginalMaxPositions,
 			"partial_rotary_factor":            &r.Partial,
+			"mrope_section":                    &r.Sections,
 		}
 		if err := rope.fields(known); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
@@ -149,7 +162,7 @@ func decodeRope(r *Rope, obj object) error {
 
 // knownRope reports whether all the keys of a type of scaling are those of Rope.
 func knownRope(typ string) bool {
-	return typ == "default" || typ == "linear" || typ == "llama3"
+	return typ == "default" || typ == "linear" || typ == "llama3" || typ == "mrope"
 }
 
 func decodeQuantization(obj object) (string, error) {

@@ -82,6 +82,10 @@ type Work struct {
 	// p%blockSize. It covers Start+len(Tokens) positions. The blocks that the
 	// tokens fall into are written, and no other work of the batch may name them.
 	Blocks []int32
+	// Shown is what the sequence shows at whatever positions, those of Tokens or
+	// others; nil if it is text alone. The tokens in the places of objects are not
+	// looked at.
+	Shown *Shown
 	// Logits receives those of the last token, before any softmax: VocabSize
 	// values, or nil if they are not wanted.
 	Logits []float32

@@ -24,6 +24,13 @@ type Config struct {
 	QKNorm bool
 	// TieEmbeddings makes the embedding table serve as the head too.
 	TieEmbeddings bool
+	// MRope cuts the rotation of each head by what turns it: so many of its pairs are
+	// turned by a token's position in time, height and width. Zero turns all by one
+	// position. See [Shown].
+	MRope [3]int
+	// Vision and Audio are the encoders of what the model sees and hears.
+	Vision Vision
+	Audio  Audio
 }
 
 // RopeScaling stretches the rotary positions of a model beyond the context it
@@ -70,9 +77,10 @@ func (c *Config) Validate() error {
 	report(c.Heads <= maxDim/max(c.HeadDim, 1), "Heads %d times HeadDim %d is above %d", c.Heads, c.HeadDim, maxDim)
 	report(c.RopeTheta > 0, "RopeTheta is %v, want above 0", c.RopeTheta)
 	report(c.RMSEps > 0 && c.RMSEps < 1, "RMSEps is %v, want between 0 and 1", c.RMSEps)
-	if err := c.RopeScaling.validate(); err != nil {
-		errs = append(errs, err)
-	}
+	sections := c.MRope[0] + c.MRope[1] + c.MRope[2]
+	report(c.MRope == [3]int{} || min(c.MRope[0], c.MRope[1], c.MRope[2]) >= 0 && sections == c.HeadDim/2,
+		"sections %v of rotary positions do not make the %d pairs of a head", c.MRope, c.HeadDim/2)
+	errs = append(errs, c.RopeScaling.validate(), c.Vision.validate(), c.Audio.validate())
 	return errors.Join(errs...)
 }
 
@@ -112,7 +120,7 @@ func (c *Config) Specs() []Spec {
 	if !c.TieEmbeddings {
 		specs = append(specs, Spec{headName, []int{c.VocabSize, c.HiddenSize}})
 	}
-	return specs
+	return append(append(specs, c.Vision.specs(c.HiddenSize)...), c.Audio.specs(c.HiddenSize)...)
 }
 
 const (

@@ -41,7 +41,11 @@ func load(ctx context.Context, dir string, k kernel) (_ *Model, info Info, err e
 	if err != nil {
 		return nil, info, err
 	}
-	m, err := newModel(ctx, cfg, weights, k)
+	var source Tensors = weights
+	if cfg.Vision != (Vision{}) {
+		source = oldNames{weights}
+	}
+	m, err := newModel(ctx, cfg, source, k)
 	return m, info, errors.Join(err, weights.Close())
 }
 
@@ -71,7 +75,7 @@ func configure(c *checkpoint.Config) (Config, error) {
 	if cfg.RopeTheta == 0 {
 		cfg.RopeTheta = 10000
 	}
-	errs := []error{cfg.setArchitecture(c), cfg.setRope(&c.Rope)}
+	errs := []error{cfg.setArchitecture(c), cfg.setRope(&c.Rope), cfg.setVision(c)}
 	errs = append(errs, unsupported(c)...)
 	errs = append(errs, cfg.Validate())
 	return cfg, errors.Join(errs...)
@@ -85,10 +89,59 @@ func (cfg *Config) setArchitecture(c *checkpoint.Config) error {
 	case "LlamaForCausalLM", "MistralForCausalLM":
 	case "Qwen2ForCausalLM":
 		cfg.QKVBias = true
+	case "Qwen2VLForConditionalGeneration":
+		cfg.QKVBias = true
 	case "Qwen3ForCausalLM":
 		cfg.QKNorm = true
 	default:
-		return fmt.Errorf("config.json: architecture %.100q is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM", c.Architectures[0])
+		return fmt.Errorf("config.json: architecture %.100q is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen2VLForConditionalGeneration and Qwen3ForCausalLM", c.Architectures[0])
+	}
+	return nil
+}
+
+// sees reports whether an architecture is that of a model with an encoder of pictures.
+func sees(architectures []string) bool {
+	return len(architectures) == 1 && architectures[0] == "Qwen2VLForConditionalGeneration"
+}
+
+// setVision takes the encoder's shape over, of architectures that have one; of others
+// a vision_config says that something else is meant.
+func (cfg *Config) setVision(c *checkpoint.Config) error {
+	v := c.Vision
+	switch has := sees(c.Architectures); {
+	case !has && v == nil && c.Rope.Sections == nil:
+		return nil
+	case !has:
+		return fmt.Errorf("config.json: vision_config and mrope_section are not supported for this architecture")
+	case v == nil:
+		return fmt.Errorf("config.json: vision_config is missing")
+	case len(c.Rope.Sections) != 3:
+		return fmt.Errorf("config.json: mrope_section has %d numbers, want 3", len(c.Rope.Sections))
+	case c.ImageToken == nil || c.VideoToken == nil:
+		return fmt.Errorf("config.json: image_token_id and video_token_id are needed to know where pictures are shown")
+	case v.Activation != "" && v.Activation != "quick_gelu":
+		return fmt.Errorf("config.json: vision_config: hidden_act %.100q is not supported; supported is quick_gelu", v.Activation)
+	case v.Channels != 0 && v.Channels != 3:
+		return fmt.Errorf("config.json: vision_config: %d channels are not supported; supported are 3", v.Channels)
+	case v.Hidden != 0 && v.Hidden != c.HiddenSize:
+		return fmt.Errorf("config.json: vision_config: hidden_size is %d, the decoder's is %d", v.Hidden, c.HiddenSize)
+	case v.Rope.Theta != 0 && v.Rope.Theta != visionTheta, v.Rope.Type != "" && v.Rope.Type != "axial":
+		return fmt.Errorf("config.json: vision_config: rotary positions %.100q with base %v are not supported; supported is axial with %d", v.Rope.Type, v.Rope.Theta, visionTheta)
+	}
+	copy(cfg.MRope[:], c.Rope.Sections)
+	or := func(n, missing int) int {
+		if n == 0 {
+			return missing
+		}
+		return n
+	}
+	ratio := v.MLPRatio
+	if ratio == 0 {
+		ratio = 4
+	}
+	cfg.Vision = Vision{
+		Depth: v.Depth, Dim: v.Dim, Heads: v.Heads, Intermediate: int(float64(v.Dim) * ratio),
+		Patch: or(v.Patch, 14), Merge: or(v.Merge, 2), Temporal: or(v.Temporal, 2),
 	}
 	return nil
 }
@@ -97,7 +150,7 @@ func (cfg *Config) setRope(r *checkpoint.Rope) error {
 	if r.Partial != 0 && r.Partial != 1 {
 		return fmt.Errorf("config.json: partial_rotary_factor %v is not supported; heads are rotated in full", r.Partial)
 	}
-	if r.Type == "" || r.Type == "default" {
+	if r.Type == "" || r.Type == "default" || r.Type == "mrope" { // by sections; see setVision
 		return nil
 	}
 	cfg.RopeScaling = RopeScaling{Type: r.Type, Factor: r.Factor}

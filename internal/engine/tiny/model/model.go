@@ -34,6 +34,8 @@ type Model struct {
 	norm     []float32
 	head     *matrix
 	embed    []float32 // [VocabSize, HiddenSize]; nil when the head is tied
+	vision   *vision   // nil if the model sees nothing
+	hearing  *hearing  // likewise
 	numerics string
 }
 
@@ -73,6 +75,7 @@ func newModel(ctx context.Context, cfg Config, w Tensors, k kernel) (*Model, err
 	}
 	m.norm = l.vector(finalNormName)
 	m.loadEnds(l)
+	m.vision, m.hearing = m.loadVision(l), m.loadAudio(l)
 	if l.err != nil {
 		return nil, l.err
 	}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -46,6 +47,7 @@ const probeTokens = 8
 func (m *Model) describe(d *digester) string {
 	fmt.Fprintf(d.hash, "%+v\n", m.cfg)
 	d.floats(m.probe())
+	d.floats(m.probeEncoders())
 	sum := d.hash.Sum128()
 	return fmt.Sprintf("tiny1-%s-%s-%016x%016x", m.kernel.name(), runtime.GOARCH, sum.Hi, sum.Lo)
 }
@@ -62,4 +64,29 @@ func (m *Model) probe() []float32 {
 		panic("model: probe: " + err.Error()) // a defect: the work is ours
 	}
 	return logits
+}
+
+// probeEncoders returns the rows of a fixed small picture and a fixed short sound.
+func (m *Model) probeEncoders() (rows []float32) {
+	wave := func(n int) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(uint64(i)*2654435761%251)/125 - 1
+		}
+		return x
+	}
+	must := func(x []float32, err error) {
+		if err != nil {
+			panic("model: probe: " + err.Error()) // a defect: the input is ours
+		}
+		rows = append(rows, x...)
+	}
+	if v := &m.cfg.Vision; m.vision != nil {
+		grid := [3]int{1, v.Merge, 2 * v.Merge}
+		must(m.encode(context.Background(), wave(grid[1]*grid[2]*v.PatchElements()), grid, newCrew(1)))
+	}
+	if m.hearing != nil {
+		must(m.Hear(context.Background(), wave(m.cfg.Audio.Frame*framesOfRow)))
+	}
+	return rows
 }

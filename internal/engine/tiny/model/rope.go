@@ -46,6 +46,19 @@ func angles(cos, sin []float32, freqs []float32, position int) {
 	}
 }
 
+// turn writes the cosine and sine of each pair of a head at the positions of a token.
+func (m *Model) turn(cos, sin []float32, turns [3]int32) {
+	if turns[0] == turns[1] && turns[1] == turns[2] || m.cfg.MRope == [3]int{} {
+		angles(cos, sin, m.freqs, int(turns[0]))
+		return
+	}
+	first := 0
+	for i, n := range m.cfg.MRope {
+		angles(cos[first:first+n], sin[first:first+n], m.freqs[first:first+n], int(turns[i]))
+		first += n
+	}
+}
+
 // rotate turns each pair (x[i], x[i+half]) of one head by its angle.
 func rotate(x, cos, sin []float32) {
 	half := len(x) / 2

@@ -46,6 +46,8 @@ type row struct {
 	position int
 	block    int32
 	slot     int
+	shown    []float32 // instead of the token's embedding, if not nil
+	turns    [3]int32  // rotary positions in time, height and width
 }
 
 // span is a run of rows that belong to one sequence.
@@ -114,6 +116,7 @@ func (s *slab) full() bool { return len(s.rows) == s.max }
 
 // reset empties the slab. What it held of the caller's memory is let go.
 func (s *slab) reset() {
+	clear(s.rows)
 	clear(s.spans)
 	clear(s.wants)
 	s.rows, s.spans, s.tiles, s.wants = s.rows[:0], s.spans[:0], s.tiles[:0], s.wants[:0]
@@ -125,9 +128,11 @@ func (s *slab) take(w *Work, at int) int {
 	n := min(len(w.Tokens)-at, s.max-len(s.rows))
 	size := s.cache.blockSize
 	s.spans = append(s.spans, span{blocks: w.Blocks, first: len(s.rows), count: n, start: w.Start + at, sum: w.Sum})
+	begun := w.Shown.before(w.Start + at)
 	for i := at; i < at+n; i++ {
 		p := w.Start + i
 		s.rows = append(s.rows, row{token: int(w.Tokens[i]), position: p, block: w.Blocks[p/size], slot: p % size})
+		begun = w.Shown.fill(&s.rows[len(s.rows)-1], begun, s.model.cfg.HiddenSize)
 	}
 	if at+n == len(w.Tokens) && w.Logits != nil {
 		s.wants = append(s.wants, want{row: len(s.rows) - 1, logits: w.Logits})

@@ -26,8 +26,12 @@ func (s *slab) enter(task, _ int) {
 	first, end := s.grainRows(task)
 	for i := first; i < end; i++ {
 		r := &s.rows[i]
-		s.model.embedding(part(s.x, i, s.model.cfg.HiddenSize), r.token)
-		angles(part(s.cos, i, half), part(s.sin, i, half), s.model.freqs, r.position)
+		if x := part(s.x, i, s.model.cfg.HiddenSize); r.shown != nil {
+			copy(x, r.shown)
+		} else {
+			s.model.embedding(x, r.token)
+		}
+		s.model.turn(part(s.cos, i, half), part(s.sin, i, half), r.turns)
 		s.normalise(i, s.model.layers[0].attnNorm)
 	}
 }

@@ -1,0 +1,415 @@
+package enginefeed
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"penstock/core/kv"
+	"penstock/core/media"
+)
+
+// sight is a family of models as this package sees it: how its media stand in a prompt.
+type sight struct {
+	name         string
+	placeholders []kv.Token // by kind
+	pads         []kv.Token // that hold rows
+	layout       func(r *rand.Rand, kind int) media.Layout
+	// mixed says that an object may have longer runs of other tokens than of those that hold its rows.
+	mixed bool
+}
+
+const vocabulary = 2000
+
+// sights are layouts of all forms that families have: bare rows, tokens before and after them, rows and tiles with tokens
+// between them, times between frames.
+func sights() []sight {
+	runs := func(r ...media.Run) media.Layout { return media.Layout{Runs: r} }
+	return []sight{
+		{name: "rows alone", placeholders: []kv.Token{1900, 1901}, pads: []kv.Token{1900, 1901}, layout: func(r *rand.Rand, kind int) media.Layout {
+			return runs(media.Run{Token: kv.Token(1900 + kind), Count: 1 + r.IntN(60)})
+		}},
+		{name: "begin and end", placeholders: []kv.Token{1910}, pads: []kv.Token{1911}, layout: func(r *rand.Rand, _ int) media.Layout {
+			return runs(media.Run{Token: 1912, Count: 1 + r.IntN(2)}, media.Run{Token: 1911, Count: 1 + r.IntN(60)}, media.Run{Token: 1913, Count: 1 + r.IntN(2)})
+		}},
+		{name: "rows of rows", placeholders: []kv.Token{1920}, pads: []kv.Token{1920}, layout: func(r *rand.Rand, _ int) media.Layout {
+			var l media.Layout
+			width := 1 + r.IntN(12)
+			for range 1 + r.IntN(8) {
+				l.Runs = append(l.Runs, media.Run{Token: 1920, Count: width}, media.Run{Token: 1921, Count: 1})
+			}
+			l.Runs[len(l.Runs)-1].Token = 1922
+			return l
+		}},
+		{name: "tiles", placeholders: []kv.Token{1930}, pads: []kv.Token{1931}, layout: func(r *rand.Rand, _ int) media.Layout {
+			l := runs(media.Run{Token: 1932, Count: 1})
+			for i := range r.IntN(5) {
+				l.Runs = append(l.Runs, media.Run{Token: 1931, Count: 1 + r.IntN(9)}, media.Run{Token: kv.Token(1933 + i%2), Count: 1 + r.IntN(3)})
+			}
+			l.Runs = append(l.Runs, media.Run{Token: 1935, Count: 1}, media.Run{Token: 1931, Count: 1 + r.IntN(9)}, media.Run{Token: 1936, Count: 1})
+			return l
+		}},
+		{name: "times", mixed: true, placeholders: []kv.Token{1940, 1941}, pads: []kv.Token{1942}, layout: func(r *rand.Rand, _ int) media.Layout {
+			var l media.Layout
+			for i := range 1 + r.IntN(6) {
+				l.Runs = append(l.Runs, media.Run{Token: kv.Token(20 + i), Count: 1 + r.IntN(4)}, media.Run{Token: 1943, Count: 1}, media.Run{Token: 1942, Count: 1 + r.IntN(20)}, media.Run{Token: 1944, Count: 1})
+			}
+			return l
+		}},
+	}
+}
+
+// turn is a prompt as a request has it, with what was answered, which is cached too.
+type turn struct {
+	prompt, tokens []kv.Token
+	media          []kv.Media
+	salt           kv.Salt
+}
+
+// turnOf returns a random conversation of a family. Objects are of few, so that prompts share some.
+func turnOf(t *testing.T, r *rand.Rand, s *sight, salt kv.Salt) turn {
+	var text []kv.Token
+	var placed []media.Placed
+	words := func() {
+		if r.IntN(3) == 0 {
+			return // objects beside each other
+		}
+		for range r.IntN(40) {
+			text = append(text, kv.Token(r.IntN(4)))
+		}
+	}
+	words()
+	for range r.IntN(11) {
+		kind := r.IntN(len(s.placeholders))
+		key := media.URLKey(fmt.Sprint(r.IntN(6)), 0)
+		// What is shown by one key always has one layout.
+		l := s.layout(rand.New(rand.NewPCG(key.Hash, uint64(kind))), kind)
+		placed = append(placed, media.Placed{Placeholder: s.placeholders[kind], Key: key, Layout: l})
+		text = append(text, s.placeholders[kind])
+		words()
+	}
+	prompt, places, err := media.Expand(nil, nil, text, s.placeholders, placed, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := slices.Clone(prompt)
+	for range r.IntN(50) {
+		tokens = append(tokens, kv.Token(r.IntN(4)))
+	}
+	return turn{prompt: prompt, tokens: tokens, media: places, salt: salt}
+}
+
+// publisher is how an engine says what it stored of a turn.
+type publisher struct {
+	name string
+	cfg  Config
+	salt kv.Salt
+	// view is the tokens that its events have, keys what it says that block depends on besides.
+	view func(s *sight, u *turn) []kv.Token
+	keys func(u *turn, from, to int, first bool) []Key
+	pull bool
+}
+
+func native(_ *sight, u *turn) []kv.Token { return u.tokens }
+
+// padded replaces what holds rows of media.
+func padded(pad func(m kv.Media) kv.Token) func(s *sight, u *turn) []kv.Token {
+	return func(s *sight, u *turn) []kv.Token {
+		view := slices.Clone(u.tokens)
+		for _, m := range u.media {
+			for i := m.Start; i < m.End; i++ {
+				if slices.Contains(s.pads, view[i]) {
+					view[i] = pad(m)
+				}
+			}
+		}
+		return view
+	}
+}
+
+func uuid(m kv.Media) []byte { return []byte(media.Key{Hash: m.Hash}.UUID()) }
+
+// overlapping returns a key for each object that reaches into a range.
+func overlapping(key func(u *turn, m kv.Media, offset int64) Key) func(u *turn, from, to int, first bool) []Key {
+	return func(u *turn, from, to int, first bool) (keys []Key) {
+		if u.salt.LoRA != "" {
+			keys = append(keys, Key{Kind: KeyText, Text: []byte(u.salt.LoRA)})
+		}
+		for _, m := range u.media {
+			if m.Start < to && m.End > from {
+				keys = append(keys, key(u, m, int64(m.Start-from)))
+			}
+		}
+		if first && u.salt.Namespace != "" {
+			keys = append(keys, Key{Kind: KeyText, Text: []byte(u.salt.Namespace)})
+		}
+		return keys
+	}
+}
+
+func publishers() []publisher {
+	both := kv.Salt{LoRA: "adapter", Namespace: "tenant"}
+	offsets := overlapping(func(_ *turn, m kv.Media, at int64) Key { return Key{Kind: KeyMedia, Text: uuid(m), Offset: at} })
+	return []publisher{
+		{name: "vLLM", view: native, keys: offsets},
+		{name: "vLLM, larger blocks here", cfg: Config{EngineBlock: 8}, view: native, keys: offsets, salt: both},
+		{name: "vLLM, bare identifiers", view: native, keys: overlapping(func(_ *turn, m kv.Media, _ int64) Key { return Key{Kind: KeyText, Text: uuid(m)} })},
+		{name: "vLLM, adapters of the encoder", salt: both, view: native, keys: overlapping(func(u *turn, m kv.Media, at int64) Key {
+			return Key{Kind: KeyMedia, Text: []byte(u.salt.LoRA + ":" + string(uuid(m))), Offset: at}
+		})},
+		{name: "SGLang", cfg: Config{Pads: PadsOfKeys, Vocabulary: vocabulary}, view: padded(func(m kv.Media) kv.Token { return kv.PadToken(m.Hash) })},
+		{name: "SGLang, pages of a token", cfg: Config{Pads: PadsOfKeys, EngineBlock: 1}, view: padded(func(m kv.Media) kv.Token { return kv.PadToken(m.Hash) })},
+		{name: "TensorRT-LLM", cfg: Config{Pads: PadsAbove, Vocabulary: vocabulary}, view: padded(func(kv.Media) kv.Token { return vocabulary + 1 }), keys: offsets},
+		{name: "TensorRT-LLM, asked", pull: true, cfg: Config{Pads: PadsAbove, Vocabulary: vocabulary}, view: padded(func(kv.Media) kv.Token { return vocabulary + 1 }), keys: offsets},
+	}
+}
+
+// publish returns what an engine says when it has stored all full blocks of a turn, in the bytes of its feed.
+func (p *publisher) publish(t *testing.T, r *rand.Rand, s *sight, u *turn, size int) *Batch {
+	view := p.view(s, u)
+	n := len(view) / size
+	b := &Batch{Rank: -1}
+	name := func(i int) kv.EngineHash {
+		h := u.salt.Seed() + uint64(len(p.name))
+		for j, token := range u.tokens[:(i+1)*size] {
+			h = further(h, token)
+			for k, m := range u.media {
+				if m.Start <= j && j < m.End {
+					h = further(h, kv.Token(m.Hash)+kv.Token(k))
+				}
+			}
+		}
+		return kv.EngineHash(h)
+	}
+	for i := 0; i < n; {
+		e := Event{Kind: Stored, Group: -1, BlockSize: size, LoRA: u.salt.LoRA}
+		if i > 0 {
+			e.Parent, e.HasParent = name(i-1), true
+		}
+		for range 1 + r.IntN(4) {
+			if i == n {
+				break
+			}
+			e.Hashes = append(e.Hashes, name(i))
+			e.Tokens = append(e.Tokens, view[i*size:(i+1)*size]...)
+			if p.keys != nil {
+				e.Extra = append(e.Extra, Extra{p.keys(u, i*size, (i+1)*size, i == 0)})
+			}
+			i++
+		}
+		b.Events = append(b.Events, e)
+	}
+	var out Batch
+	if p.pull {
+		d := PullDecoder{BlockSize: size}
+		if _, err := d.Decode(asked(t, b), &out); err != nil {
+			t.Fatal(err)
+		}
+		return &out
+	}
+	var e encoder
+	e.array(3)
+	e.float(1)
+	e.array(len(b.Events))
+	for i := range b.Events {
+		if r.IntN(2) == 0 {
+			e.positionalEvent(&b.Events[i])
+		} else {
+			e.namedEvent(&b.Events[i])
+		}
+	}
+	e.uint(0)
+	var d Decoder
+	if err := d.Decode(e.b, &out); err != nil {
+		t.Fatal(err)
+	}
+	return &out
+}
+
+// asked returns events as the JSON that TensorRT-LLM hands out.
+func asked(t *testing.T, b *Batch) []byte {
+	all := []map[string]any{{"event_id": 0, "data": map[string]any{"type": "created", "num_blocks_per_cache_level": []int{9}}}}
+	for i := range b.Events {
+		e := &b.Events[i]
+		data := map[string]any{"type": "stored", "parent_hash": nil}
+		if e.HasParent {
+			data["parent_hash"] = uint64(e.Parent)
+		}
+		var blocks []any
+		for j, h := range e.Hashes {
+			var tokens, keys []any
+			for _, token := range e.Tokens[j*e.BlockSize : (j+1)*e.BlockSize] {
+				tokens = append(tokens, map[string]any{"type": "unique_token", "token_id": token, "token_extra_id": 0})
+			}
+			for _, k := range e.Extra[j].Keys {
+				// A digest of the content, and what the request called the object.
+				keys = append(keys, map[string]any{"type": "mm_key", "hash": fmt.Sprintf("%064x", k.Offset*k.Offset), "start_offset": k.Offset, "uuid": string(k.Text)})
+			}
+			blocks = append(blocks, map[string]any{"type": "stored_block", "block_hash": uint64(h), "tokens": tokens, "cache_level": 0, "priority": 35, "mm_keys": keys})
+		}
+		data["blocks"] = blocks
+		all = append(all, map[string]any{"event_id": i + 1, "data": data})
+	}
+	raw, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// TestShownAlike: whatever a prompt shows, and in whatever way an engine says that it has cached it, its blocks have the
+// names by which requests look for them.
+func TestShownAlike(t *testing.T) {
+	for _, s := range sights() {
+		for _, p := range publishers() {
+			for _, known := range []bool{true, false} {
+				if !known && s.mixed {
+					continue // nothing tells then which of an object's tokens hold its rows
+				}
+				t.Run(fmt.Sprintf("%s/%s/pads known %v", s.name, p.name, known), func(t *testing.T) {
+					r := rand.New(rand.NewPCG(7, uint64(len(s.name)+100*len(p.name))))
+					for range 40 {
+						cfg := p.cfg
+						cfg.BlockSize = 16 << r.IntN(2)
+						if cfg.EngineBlock == 0 {
+							cfg.BlockSize = 2 + r.IntN(40)
+						}
+						if known {
+							cfg.MediaTokens = s.pads
+						}
+						alike(t, r, &s, &p, cfg)
+					}
+				})
+			}
+		}
+	}
+}
+
+// alike has an engine serve some turns, and compares what its events say with what requests look for.
+func alike(t *testing.T, r *rand.Rand, s *sight, p *publisher, cfg Config) {
+	t.Helper()
+	table, err := NewTable(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.EnsureDefaults()
+	held := map[kv.SeqHash]bool{}
+	for range 1 + r.IntN(4) {
+		u := turnOf(t, r, s, p.salt)
+		table.Shown(u.prompt, u.media, u.salt)
+		for _, e := range table.Apply(p.publish(t, r, s, &u, cfg.EngineBlock), nil) {
+			parent := e.Parent
+			for i, b := range e.Blocks {
+				parent = kv.Extend(parent, e.Start+uint32(i), b)
+				held[parent] = true
+			}
+		}
+		h, err := kv.NewHasher(cfg.BlockSize, u.salt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, seq := range h.Chain(nil, u.tokens, u.media) {
+			if !held[seq] {
+				t.Fatalf("block %d of %d (of %d tokens, the prompt has %d) is not found: media %v, stats %+v", i, len(u.tokens)/cfg.BlockSize, cfg.BlockSize, len(u.prompt), u.media, table.Stats())
+			}
+		}
+		if st := table.Stats(); st.Unresolved+st.Faceless+st.Nameless > 0 {
+			t.Fatalf("%+v", st)
+		}
+		strange(t, held, h, &u)
+	}
+}
+
+// strange looks for the same conversation about other pictures: nothing that shows or follows one is found.
+func strange(t *testing.T, held map[kv.SeqHash]bool, h kv.Hasher, u *turn) {
+	if len(u.media) == 0 {
+		return
+	}
+	other := slices.Clone(u.media)
+	for i := range other {
+		other[i].Hash ^= 0xdead << 32 // the low 30 bits, which SGLang's tokens have, are the same
+	}
+	for i, seq := range h.Chain(nil, u.tokens, other) {
+		if (i+1)*h.BlockSize() > u.media[0].Start && held[seq] {
+			t.Fatalf("block %d is found for another picture, which begins at %d", i, u.media[0].Start)
+		}
+	}
+}
+
+// TestUnresolved: pictures that nobody here showed have names, each its own, that no request has.
+func TestUnresolved(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	s := sights()[0]
+	for _, p := range publishers() {
+		if p.cfg.Pads == PadsNative {
+			continue
+		}
+		cfg := p.cfg
+		cfg.BlockSize = 16
+		table, err := NewTable(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.EnsureDefaults()
+		var u turn
+		for len(u.media) == 0 || len(u.tokens) < 64 {
+			u = turnOf(t, r, &s, p.salt)
+		}
+		events := table.Apply(p.publish(t, r, &s, &u, cfg.EngineBlock), nil)
+		h, _ := kv.NewHasher(cfg.BlockSize, u.salt)
+		chain := h.Chain(nil, u.tokens, u.media)
+		for _, e := range events {
+			parent := e.Parent
+			for i, b := range e.Blocks {
+				parent = kv.Extend(parent, e.Start+uint32(i), b)
+				if at := int(e.Start) + i; (at+1)*16 > u.media[0].Start && slices.Contains(chain, parent) {
+					t.Errorf("%s: block %d is found", p.name, at)
+				}
+			}
+		}
+		if table.Stats().Unresolved == 0 {
+			t.Errorf("%s: nobody knows: %+v", p.name, table.Stats())
+		}
+	}
+}
+
+// TestFaceless: an engine whose events do not say which picture a block shows has no such block, as far as is known here.
+func TestFaceless(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	s := sights()[0]
+	p := publisher{name: "an old vLLM", view: native}
+	table, err := NewTable(Config{BlockSize: 16, MediaTokens: s.pads})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var u turn
+	for len(u.media) == 0 || len(u.tokens) < 64 || u.media[0].Start > 16 {
+		u = turnOf(t, r, &s, kv.Salt{})
+	}
+	for _, e := range table.Apply(p.publish(t, r, &s, &u, 16), nil) {
+		if int(e.Start)+len(e.Blocks) > u.media[0].Start/16 {
+			t.Errorf("blocks %d to %d are told of", e.Start, int(e.Start)+len(e.Blocks))
+		}
+	}
+	if table.Stats().Faceless != 1 { // those behind it are under what has no name
+		t.Errorf("%+v", table.Stats())
+	}
+}
+
+// TestShownForgets: what is remembered of requests is bounded, and what came first goes first.
+func TestShownForgets(t *testing.T) {
+	var r recent[int, int]
+	for i := range 10 {
+		r.put(i%7, i, 5)
+	}
+	for i, want := range map[int]bool{0: true, 1: true, 2: true, 3: false, 4: false, 5: true, 6: true} {
+		if _, known := r.of[i]; known != want {
+			t.Errorf("%d is known: %v", i, known)
+		}
+	}
+	if len(r.of) != 5 || len(r.order) != 5 {
+		t.Errorf("%d of %d", len(r.of), len(r.order))
+	}
+}

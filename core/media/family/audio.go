@@ -1,0 +1,81 @@
+package family
+
+import (
+	"penstock/core/kv"
+	"penstock/core/media"
+)
+
+// The front end of Whisper, which all of these have: a frame of the spectrum for each
+// hop of 160 samples at 16 kHz, and 30 seconds at a time.
+const (
+	hop     = 160
+	chunk   = 30 * 16000
+	mostMel = chunk / hop
+)
+
+// openQwen2Audio makes the family of Qwen2-Audio.
+func openQwen2Audio(s *source) *Family {
+	s.whisper(s.audio)
+	pad := s.token("<|AUDIO|>", "audio_token_id", "audio_token_index")
+	return only(media.Audio, &medium{placeholder: pad, pad: pad, layout: hear(pad)})
+}
+
+// whisper refuses a front end of other numbers than Whisper's.
+func (s *source) whisper(o object) {
+	for _, c := range []struct {
+		key  string
+		want int
+	}{{"sampling_rate", 16000}, {"hop_length", hop}, {"chunk_length", 30}} {
+		if s.number(o, c.key, 1, c.want) != c.want {
+			s.fail(o, c.key, "is another one than %d, which is not modelled", c.want)
+		}
+	}
+	if o.missing() {
+		s.fail(o, "feature extractor", "is missing")
+	}
+}
+
+// hear returns the layout of sounds as Qwen2-Audio has them: 25 tokens a second, and no
+// more than 30 seconds. A convolution and the mean of pairs leave a quarter of the
+// frames.
+func hear(pad kv.Token) func(media.Size) (media.Layout, *SizeError) {
+	return func(s media.Size) (media.Layout, *SizeError) {
+		mel := min(mostMel, ceil(s.Samples, hop))
+		if mel < 3 {
+			return media.Layout{}, refuse("the sound is too short to leave a token")
+		}
+		return alone(pad, ((mel-1)/2+1-2)/2+1, [3]int{}), nil
+	}
+}
+
+// openUltravox makes the family of Ultravox: sounds of any length, 30 seconds at a time,
+// of which so many frames make a token as the encoder halves and the projector stacks.
+// The name that its prompts have for a sound is a token in some of its vocabularies
+// only; in others it has no placeholder.
+func openUltravox(s *source) *Family {
+	s.whisperIfSaid(s.audio)
+	each := 2 * s.needed(s.config, "stack_factor", 1)
+	pad := s.token("<|audio|>", "audio_token_id", "audio_token_index")
+	m := &medium{unmarked: true, pad: pad, layout: func(size media.Size) (media.Layout, *SizeError) {
+		whole, rest := size.Samples/chunk, size.Samples%chunk
+		n := whole * ceil(mostMel, each)
+		if rest > 0 {
+			n += ceil(max(2, ceil(rest, hop)), each)
+		}
+		return alone(pad, n, [3]int{}), nil
+	}}
+	if s.vocabulary != nil {
+		if t, ok := s.vocabulary.ID("<|audio|>"); ok {
+			m.unmarked, m.placeholder = false, t
+		}
+	}
+	return only(media.Audio, m)
+}
+
+// whisperIfSaid is whisper for checkpoints that name their front end instead of having
+// its settings.
+func (s *source) whisperIfSaid(o object) {
+	if !o.missing() {
+		s.whisper(o)
+	}
+}

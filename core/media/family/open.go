@@ -1,0 +1,183 @@
+package family
+
+import (
+	"slices"
+	"strings"
+
+	"penstock/core/media"
+)
+
+// kin is a family in the registry.
+type kin struct {
+	name string
+	// types are the values of model_type that are of it, and visions, if there are any, those
+	// of vision_config one of which has to be beside: LLaVA is a frame for several encoders.
+	types, visions []string
+	// architectures are names of model classes that are of it, if the type is not known.
+	architectures []string
+	// names are parts of models' names that are of it, in lower case and with hyphens, if
+	// nothing else is said.
+	names []string
+	open  func(*source) *Family
+}
+
+// registry returns the families, in the order in which they are asked.
+func registry() []kin {
+	return []kin{
+		{
+			name: "qwen3_5", types: []string{"qwen3_5", "qwen3_5_moe"}, names: []string{"qwen3.5", "qwen3.6"}, open: openQwen3,
+			architectures: []string{"Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"},
+		},
+		{
+			name: "qwen3_vl", types: []string{"qwen3_vl", "qwen3_vl_moe"}, names: []string{"qwen3-vl"}, open: openQwen3,
+			architectures: []string{"Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"},
+		},
+		{
+			name: "qwen2_5_vl", types: []string{"qwen2_5_vl"}, names: []string{"qwen2.5-vl", "qwen2-5-vl"}, open: openQwen2,
+			architectures: []string{"Qwen2_5_VLForConditionalGeneration"},
+		},
+		{
+			name: "qwen2_vl", types: []string{"qwen2_vl"}, names: []string{"qwen2-vl"}, open: openQwen2,
+			architectures: []string{"Qwen2VLForConditionalGeneration"},
+		},
+		{
+			name: "llava_next", types: []string{"llava_next"}, visions: encoders(), names: []string{"llava-next", "llava-v1.6", "llava-1.6"}, open: openLlavaNext,
+			architectures: []string{"LlavaNextForConditionalGeneration"},
+		},
+		{
+			name: "llava", types: []string{"llava"}, visions: encoders(), names: []string{"llava-v1.5", "llava-1.5"}, open: openLlava,
+			architectures: []string{"LlavaForConditionalGeneration"},
+		},
+		{
+			name: "pixtral", types: []string{"llava", "mistral3"}, visions: []string{"pixtral"},
+			names: []string{"pixtral", "mistral-small-3.1", "mistral-small-3.2"}, open: openPixtral,
+			architectures: []string{"LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration"},
+		},
+		{
+			name: "phi3_v", types: []string{"phi3_v"}, names: []string{"phi-3-vision", "phi-3.5-vision"}, open: openPhi3,
+			architectures: []string{"Phi3VForCausalLM"},
+		},
+		{
+			name: "llama4", types: []string{"llama4"}, names: []string{"llama-4", "llama4"}, open: openLlama4,
+			architectures: []string{"Llama4ForConditionalGeneration"},
+		},
+		{
+			name: "kimi_k25", types: []string{"kimi_k25"}, names: []string{"kimi-k2.5", "kimi-k25"}, open: openKimi,
+			architectures: []string{"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"},
+		},
+		{
+			name: "gemma3", types: []string{"gemma3"}, names: []string{"gemma-3-4b", "gemma-3-12b", "gemma-3-27b"}, open: openGemma3,
+			architectures: []string{"Gemma3ForConditionalGeneration"},
+		},
+		{
+			name: "internvl", types: []string{"internvl"}, open: openInternVL,
+			architectures: []string{"InternVLForConditionalGeneration"},
+		},
+		{
+			name: "qwen2_audio", types: []string{"qwen2_audio"}, names: []string{"qwen2-audio"}, open: openQwen2Audio,
+			architectures: []string{"Qwen2AudioForConditionalGeneration"},
+		},
+		{
+			name: "ultravox", types: []string{"ultravox"}, names: []string{"ultravox"}, open: openUltravox,
+			architectures: []string{"UltravoxModel", "UltravoxForConditionalGeneration"},
+		},
+	}
+}
+
+// encoders returns the vision encoders of LLaVA models whose tokens are known.
+func encoders() []string { return []string{"clip_vision_model", "siglip_vision_model"} }
+
+// identity is what a configuration says of which model it is of.
+type identity struct {
+	modelType, vision string
+	architectures     []string
+	name              string
+}
+
+// find returns the family of a model: by its type if that is of one, else by its
+// architecture, else, if neither is said, by its name, of which the longest part that is
+// of a family decides.
+func find(of []kin, id identity) (kin, bool) {
+	sees := func(k kin) bool { return len(k.visions) == 0 || slices.Contains(k.visions, id.vision) }
+	for _, k := range of {
+		if slices.Contains(k.types, id.modelType) && sees(k) {
+			return k, true
+		}
+	}
+	for _, a := range id.architectures {
+		for _, k := range of {
+			if slices.Contains(k.architectures, a) && sees(k) {
+				return k, true
+			}
+		}
+	}
+	if id.modelType != "" || len(id.architectures) > 0 {
+		return kin{}, false // another model, whatever it is called
+	}
+	name := strings.ReplaceAll(strings.ToLower(id.name), "_", "-")
+	best, length := kin{}, 0
+	for _, k := range of {
+		for _, part := range k.names {
+			if len(part) > length && strings.Contains(name, part) && sees(k) {
+				best, length = k, len(part)
+			}
+		}
+	}
+	return best, length > 0
+}
+
+// Open returns the family of the model that the files are of. Errors are of type
+// [*UnsupportedError]: of models without media, of families that are not known, and of
+// configurations that say something that is not modelled or leave out what is needed.
+func Open(files Files, v Vocabulary) (*Family, error) {
+	s := read(files, v)
+	id := identity{
+		modelType: s.text(s.config, "model_type", ""), vision: s.text(s.object(s.config, "vision_config"), "model_type", ""),
+		architectures: s.texts(s.config, "architectures"), name: s.text(s.config, "_name_or_path", ""),
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	if s.config.missing() {
+		return nil, unsupported("the checkpoint has no config.json")
+	}
+	k, ok := find(registry(), id)
+	if !ok {
+		return nil, unsupported("it is not known here whether and how models of type %q show media", id.modelType)
+	}
+	f := k.open(s)
+	if s.err != nil {
+		return nil, s.err
+	}
+	return finish(k.name, f), nil
+}
+
+// finish fills in what follows from the rest.
+func finish(name string, f *Family) *Family {
+	f.name = name
+	for _, m := range f.mediums {
+		if m != nil && !m.unmarked {
+			f.marks = append(f.marks, m.placeholder)
+		}
+	}
+	slices.Sort(f.marks)
+	f.marks = slices.Compact(f.marks)
+	return f
+}
+
+// Builtin returns the family of the built-in model: pictures and videos by the rules of
+// Qwen2-VL, within small limits, and sounds by those of Qwen2-Audio. Its vocabulary has
+// to have the three placeholders.
+func Builtin(v Vocabulary) (*Family, error) {
+	s := &source{vocabulary: v}
+	image, video, audio := s.token("<|image|>"), s.token("<|video|>"), s.token("<|audio|>")
+	if s.err != nil {
+		return nil, s.err
+	}
+	eyes := qwenVision{patch: 14, merge: 2, temporal: 2, least: 4 * 28 * 28, most: 256 * 28 * 28}
+	return finish("penstock-vision", &Family{mediums: [...]*medium{
+		media.Image: {placeholder: image, pad: image, layout: eyes.image(image)},
+		media.Video: {placeholder: video, pad: video, layout: eyes.frames(video)},
+		media.Audio: {placeholder: audio, pad: audio, layout: hear(audio)},
+	}}), nil
+}

@@ -1,0 +1,58 @@
+package family
+
+import (
+	"math"
+
+	"penstock/core/kv"
+	"penstock/core/media"
+)
+
+// pixtral is how Pixtral and the Mistral models since Mistral-Small-3.1 show pictures:
+// shrunk so that the longer side fits, in rows of patches of which each ends with a
+// token, and the last with another.
+type pixtral struct {
+	longest, unit   int // pixels: of the longer side, and of what a token is of
+	pad, turn, stop kv.Token
+}
+
+// openPixtral makes the family of Pixtral. Its checkpoints in transformers' form say
+// everything; those in Mistral's own (params.json) are another family, which rounds.
+func openPixtral(s *source) *Family {
+	s.is(s.image, "do_resize", true)
+	p := &pixtral{longest: s.needed(s.object(s.image, "size"), "longest_edge", 1)}
+	vision := s.object(s.config, "vision_config")
+	patch, merge := s.either(vision, "patch_size", s.processor, "patch_size"), 1
+	if s.text(s.config, "model_type", "") == "mistral3" || s.config.has("spatial_merge_size") {
+		merge = s.needed(s.config, "spatial_merge_size", 1)
+	}
+	if s.processor.has("patch_size") && s.number(s.processor, "patch_size", 1, 1) != patch {
+		s.fail(s.processor, "patch_size", "is another one than that of config.json")
+	}
+	if s.processor.has("spatial_merge_size") && s.number(s.processor, "spatial_merge_size", 1, 1) != merge {
+		s.fail(s.processor, "spatial_merge_size", "is another one than that of config.json")
+	}
+	if max(p.longest, patch, merge) > maxSide || p.longest/patch > 1<<12 {
+		s.fail(s.image, "size", "or patch_size is beyond what is counted")
+	}
+	p.unit = patch * merge
+	p.pad = s.token("[IMG]", "image_token_id", "image_token_index")
+	p.turn, p.stop = s.token("[IMG_BREAK]"), s.token("[IMG_END]")
+	return only(media.Image, &medium{placeholder: p.pad, pad: p.pad, turned: true, layout: p.layout})
+}
+
+func (p *pixtral) layout(s media.Size) (media.Layout, *SizeError) {
+	w, h := s.Width, s.Height
+	if ratio := max(float64(h)/float64(p.longest), float64(w)/float64(p.longest)); ratio > 1 {
+		h, w = int(math.Floor(float64(h)/ratio)), int(math.Floor(float64(w)/ratio))
+	}
+	rows, columns := ceil(h, p.unit), ceil(w, p.unit)
+	if rows == 0 || columns == 0 {
+		return media.Layout{}, refuse("the picture is so thin that shrinking it would leave nothing of the shorter side")
+	}
+	l := media.Layout{Runs: make([]media.Run, 0, 2*rows), Pads: rows * columns, Grid: [3]int{1, rows, columns}}
+	for range rows {
+		l.Runs = append(l.Runs, media.Run{Token: p.pad, Count: columns}, media.Run{Token: p.turn, Count: 1})
+	}
+	l.Runs[len(l.Runs)-1].Token = p.stop
+	return l, nil
+}

@@ -1,0 +1,267 @@
+package family
+
+import (
+	"math"
+	"strconv"
+
+	"penstock/core/kv"
+	"penstock/core/media"
+)
+
+// qwenVision is how the Qwen models since Qwen2-VL cut pictures: resized to whole
+// multiples of merge patches each way, within bounds for the number of pixels, and each
+// merge by merge square of patches one token. Of videos so many frames as temporal says
+// share their tokens; the last is repeated to fill them up.
+type qwenVision struct {
+	patch, merge, temporal int // pixels, patches, frames
+	least, most            int // pixels: of a picture, of a frame, or of a whole video
+	cap                    int // of videos: tokens of max_video_tokens if that bounds the pixels of a frame, else 0
+	sampling               sampling
+}
+
+// sampling is which frames of a video are shown.
+type sampling struct {
+	fps         float64 // a second
+	least, most int     // frames
+}
+
+// qwenRatio is what the sides of a picture may differ by.
+const qwenRatio = 200
+
+// qwenFrames bounds the frames of a video that are shown: with sides of maxSide, up to
+// qwenRatio apart, their pixels still are fewer than 2^53.
+const qwenFrames = 1 << 12
+
+// qwenVision reads how a processor cuts pictures or videos: the bounds of the pixels are
+// min_pixels and max_pixels, or else shortest_edge and longest_edge of size, which are
+// numbers of pixels in spite of their names.
+func (s *source) qwenVision(o object, patch int) qwenVision {
+	s.is(o, "do_resize", true)
+	q := qwenVision{
+		patch: s.number(o, "patch_size", 1, patch), merge: s.number(o, "merge_size", 1, 2), temporal: s.number(o, "temporal_patch_size", 1, 2),
+	}
+	if max(q.patch, q.merge, q.temporal) > 1<<10 || q.patch*q.merge > 1<<10 {
+		s.fail(o, "patch_size, merge_size or temporal_patch_size", "is beyond what is counted")
+	}
+	size := s.object(o, "size")
+	q.least, q.most = s.either(o, "min_pixels", size, "shortest_edge"), s.either(o, "max_pixels", size, "longest_edge")
+	return q
+}
+
+// either returns a whole number of one object, or else of another.
+func (s *source) either(o object, key string, or object, other string) int {
+	if o.has(key) {
+		return s.needed(o, key, 1)
+	}
+	return s.needed(or, other, 1)
+}
+
+// openQwen2 makes the families of Qwen2-VL and Qwen2.5-VL.
+func openQwen2(s *source) *Family {
+	image := s.token("<|image_pad|>", "image_token_id")
+	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 14).image(image)})
+	s.optional(f, media.Video, func() *medium {
+		pad, v := s.token("<|video_pad|>", "video_token_id"), s.qwenVision(s.video, 14)
+		v.cap = s.capped(s.video, 128000)
+		s.is(s.video, "do_sample_frames", false)
+		return &medium{placeholder: pad, pad: pad, layout: v.frames(pad)}
+	})
+	return f
+}
+
+// capped returns the bound for the tokens of a video or a frame, 0 if that is off.
+func (s *source) capped(o object, def int) int {
+	n := s.number(o, "max_video_tokens", 1, def)
+	if !s.flag(o, "cap_pixels_per_frame", false) {
+		return 0
+	}
+	if n > 1<<24 {
+		s.fail(o, "max_video_tokens", "is above %d", 1<<24)
+	}
+	return n
+}
+
+// openQwen3 makes the families of Qwen3-VL and Qwen3.5. A video is text and pads by
+// turns, so that it is only taken if the vocabulary can encode text.
+func openQwen3(s *source) *Family {
+	image := s.token("<|image_pad|>", "image_token_id")
+	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 16).image(image)})
+	s.optional(f, media.Video, func() *medium {
+		v := &qwenVideo{
+			qwenVision: s.qwenVision(s.video, 16), encode: s.encoder(), pad: s.token("<|video_pad|>", "video_token_id"),
+			start: s.token("<|vision_start|>", "vision_start_token_id"), end: s.token("<|vision_end|>", "vision_end_token_id"),
+		}
+		v.cap = s.capped(s.video, 768)
+		v.sampling = sampling{fps: s.real(s.video, "fps", 2), least: s.number(s.video, "min_frames", 1, 4), most: s.number(s.video, "max_frames", 1, 768)}
+		if v.sampling.most > qwenFrames {
+			s.fail(s.video, "max_frames", "is above %d", qwenFrames)
+		}
+		s.is(s.video, "do_sample_frames", true)
+		if s.video.has("num_frames") {
+			s.fail(s.video, "num_frames", "is not modelled")
+		}
+		return &medium{placeholder: v.pad, pad: v.pad, layout: v.layout}
+	})
+	return f
+}
+
+// grid returns the patches across the height and the width of a picture.
+//
+// The arithmetic is that of smart_resize in transformers' image_processing_qwen2_vl.py,
+// operation by operation: it divides whole numbers into float64 correctly rounded, and
+// so does this.
+func (q *qwenVision) grid(w, h, most int) (gh, gw int, refused *SizeError) {
+	if max(w, h) > qwenRatio*min(w, h) {
+		return 0, 0, thin(w, h, qwenRatio)
+	}
+	factor := q.patch * q.merge
+	hBar, wBar := nearest(h, factor), nearest(w, factor)
+	switch {
+	case hBar*wBar > most:
+		beta := math.Sqrt(float64(h*w) / float64(most))
+		hBar, wBar = shrunk(h, beta, factor), shrunk(w, beta, factor)
+	case hBar*wBar < q.least:
+		beta := math.Sqrt(float64(q.least) / float64(h*w))
+		hBar, wBar = grown(h, beta, factor), grown(w, beta, factor)
+	}
+	return q.patches(hBar, wBar)
+}
+
+// patches returns the patches across sides that are multiples of their factor. A side of
+// nothing is left if the bounds allow for a picture of no pixels.
+func (q *qwenVision) patches(hBar, wBar int) (gh, gw int, refused *SizeError) {
+	if hBar <= 0 || wBar <= 0 {
+		return 0, 0, refuse("nothing would be left of the picture")
+	}
+	return hBar / q.patch, wBar / q.patch, nil
+}
+
+// nearest rounds side to a multiple of factor, halves to even ones.
+func nearest(side, factor int) int {
+	return int(math.RoundToEven(float64(side)/float64(factor))) * factor
+}
+
+func shrunk(side int, beta float64, factor int) int {
+	return max(factor, int(math.Floor(float64(side)/beta/float64(factor)))*factor)
+}
+
+func grown(side int, beta float64, factor int) int {
+	return int(math.Ceil(float64(side)*beta/float64(factor))) * factor
+}
+
+// image returns the layout of pictures.
+func (q qwenVision) image(pad kv.Token) func(media.Size) (media.Layout, *SizeError) {
+	return func(s media.Size) (media.Layout, *SizeError) {
+		gh, gw, refused := q.grid(s.Width, s.Height, q.most)
+		if refused != nil {
+			return media.Layout{}, refused
+		}
+		return alone(pad, gh*gw/(q.merge*q.merge), [3]int{1, gh, gw}), nil
+	}
+}
+
+// frames returns the layout of videos of which each frame is a picture.
+func (q qwenVision) frames(pad kv.Token) func(media.Size) (media.Layout, *SizeError) {
+	return func(s media.Size) (media.Layout, *SizeError) {
+		most := q.most
+		if q.cap > 0 {
+			// Each frame's even share of the pixels of so many tokens, nine tenths of them.
+			factor := q.patch * q.merge
+			total := int(float64(q.cap*factor*factor) * 0.9)
+			most = max(min(most, total*q.temporal/s.Frames), int(float64(q.least)*1.05))
+		}
+		gh, gw, refused := q.grid(s.Width, s.Height, most)
+		if refused != nil {
+			return media.Layout{}, refused
+		}
+		gt := ceil(s.Frames, q.temporal)
+		return alone(pad, gt*gh*gw/(q.merge*q.merge), [3]int{gt, gh, gw}), nil
+	}
+}
+
+// qwenVideo is how the Qwen models since Qwen3-VL show videos: the time of each pair of
+// frames as text, and the pair between tokens of its own. The bounds of the pixels are
+// those of the whole video.
+type qwenVideo struct {
+	qwenVision
+	pad, start, end kv.Token
+	encode          func(string) []kv.Token
+}
+
+// defaultRate is taken for the frames a second of a video that does not say.
+const defaultRate = 24
+
+func (v *qwenVideo) layout(s media.Size) (media.Layout, *SizeError) {
+	rate := s.Rate
+	if rate == 0 {
+		rate = defaultRate
+	}
+	n := v.sampling.count(s.Frames, rate)
+	gh, gw, refused := v.grid(n, s.Width, s.Height)
+	if refused != nil {
+		return media.Layout{}, refused
+	}
+	gt, each := ceil(n, v.temporal), gh*gw/(v.merge*v.merge)
+	l := media.Layout{Runs: make([]media.Run, 0, 12*gt), Pads: gt * each, Grid: [3]int{gt, gh, gw}}
+	for i := range gt {
+		for _, t := range v.encode(v.time(i, n, s.Frames, rate)) {
+			l.Runs = append(l.Runs, media.Run{Token: t, Count: 1})
+		}
+		l.Runs = append(l.Runs, media.Run{Token: v.start, Count: 1}, media.Run{Token: v.pad, Count: each}, media.Run{Token: v.end, Count: 1})
+	}
+	return l, nil
+}
+
+// count returns how many of the frames of a video are shown.
+func (s *sampling) count(frames int, rate float64) int {
+	n := float64(frames) / rate * s.fps
+	return min(max(int(min(n, float64(s.most))), s.least), s.most, frames)
+}
+
+// time returns what is written before the i-th group of frames, of n that are shown of
+// so many: the mean of the times of its first and its last frame.
+func (v *qwenVideo) time(i, n, frames int, rate float64) string {
+	first := at(i*v.temporal, n, frames) / rate
+	last := at(min((i+1)*v.temporal, n)-1, n, frames) / rate
+	return "<" + strconv.FormatFloat((first+last)/2, 'f', 1, 64) + " seconds>"
+}
+
+// at returns which frame is the i-th of n that are spread evenly over all.
+func at(i, n, frames int) float64 {
+	if i == n-1 {
+		return float64(frames - 1)
+	}
+	return math.RoundToEven(float64(i) * (float64(frames-1) / float64(n-1)))
+}
+
+// grid returns the patches across the height and the width of each of n frames, as
+// smart_resize of transformers' video_processing_qwen3_vl.py.
+func (v *qwenVideo) grid(n, w, h int) (gh, gw int, refused *SizeError) {
+	factor, most := v.patch*v.merge, v.most
+	if v.cap > 0 {
+		most = n * max(min(v.cap*factor*factor, most/n), int(float64(v.least)*1.05))
+	}
+	if n < v.temporal {
+		return 0, 0, refuse("the video has fewer frames than the model takes at a time")
+	}
+	if h < factor || w < factor {
+		scale := max(float64(factor)/float64(h), float64(factor)/float64(w))
+		h, w = int(float64(h)*scale), int(float64(w)*scale)
+	}
+	if max(w, h) > qwenRatio*min(w, h) {
+		return 0, 0, thin(w, h, qwenRatio)
+	}
+	hBar, wBar, tBar := nearest(h, factor), nearest(w, factor), nearest(n, v.temporal)
+	switch {
+	case tBar*hBar*wBar > most:
+		beta := math.Sqrt(float64(n*h*w) / float64(most))
+		hBar, wBar = shrunk(h, beta, factor), shrunk(w, beta, factor)
+	case tBar*hBar*wBar < v.least:
+		beta := math.Sqrt(float64(v.least) / float64(n*h*w))
+		hBar, wBar = grown(h, beta, factor), grown(w, beta, factor)
+	}
+	return v.patches(hBar, wBar)
+}
+
+// ceil returns a/b rounded up, for a >= 0.
+func ceil(a, b int) int { return (a + b - 1) / b }

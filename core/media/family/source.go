@@ -1,0 +1,243 @@
+package family
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"penstock/core/kv"
+	"penstock/core/media"
+)
+
+// maxFile bounds a configuration file, in bytes.
+const maxFile = 8 << 20
+
+// source is a checkpoint's configuration while a family is made of it. The first thing
+// that is wrong or missing stays in err, and what is read after it is of no meaning, so
+// that families can be written down without a check in each line.
+type source struct {
+	config    object
+	image     object // the image processor
+	video     object // the video processor
+	audio     object // the feature extractor
+	processor object // what the processor has of its own
+
+	vocabulary Vocabulary
+	err        *UnsupportedError
+}
+
+// object is a JSON object of a file.
+type object struct {
+	where  string // for errors: file and path
+	fields map[string]json.RawMessage
+}
+
+func (o object) missing() bool { return o.fields == nil }
+
+// has reports whether there is a value, and not null.
+func (o object) has(key string) bool {
+	v, ok := o.fields[key]
+	return ok && !bytes.Equal(v, []byte("null"))
+}
+
+// read parses the files and finds the processors in them, as transformers does: what
+// stands in processor_config.json under the name of a processor goes before the file of
+// its own, and a video processor without either is configured by the file of the image
+// processor.
+func read(f Files, v Vocabulary) *source {
+	s := &source{vocabulary: v}
+	s.config = s.parse("config.json", f.Config)
+	s.processor = s.parse("processor_config.json", f.Processor)
+	own := s.parse("preprocessor_config.json", f.Preprocessor)
+	video := s.parse("video_preprocessor_config.json", f.VideoPreprocessor)
+	s.image = s.first(s.object(s.processor, "image_processor"), own)
+	s.video = s.first(s.object(s.processor, "video_processor"), video, own)
+	s.audio = s.first(s.object(s.processor, "feature_extractor"), own)
+	return s
+}
+
+func (s *source) fail(o object, key, format string, args ...any) {
+	if s.err == nil {
+		s.err = unsupported("%s of %s %s", key, o.where, fmt.Sprintf(format, args...))
+	}
+}
+
+func (s *source) parse(name string, b []byte) object {
+	o := object{where: name}
+	if b == nil || s.err != nil {
+		return o
+	}
+	if len(b) > maxFile {
+		s.err = unsupported("%s has more than %d bytes", name, maxFile)
+		return o
+	}
+	if err := json.Unmarshal(b, &o.fields); err != nil {
+		s.err = unsupported("%s is no JSON object", name)
+	}
+	return o
+}
+
+// first returns the first of some objects that is there.
+func (s *source) first(of ...object) object {
+	if i := slices.IndexFunc(of, func(o object) bool { return !o.missing() }); i >= 0 {
+		return of[i]
+	}
+	return of[len(of)-1]
+}
+
+// object returns the object that is a value of o; a missing one if there is none.
+func (s *source) object(o object, key string) object {
+	in := object{where: o.where + " " + key}
+	if o.has(key) {
+		if err := json.Unmarshal(o.fields[key], &in.fields); err != nil {
+			s.fail(o, key, "is no object")
+		}
+	}
+	return in
+}
+
+// number returns a whole number of o, at least low; def if there is none.
+func (s *source) number(o object, key string, low, def int) int {
+	if !o.has(key) {
+		return def
+	}
+	var n int
+	if err := json.Unmarshal(o.fields[key], &n); err != nil || n < low || n > maxNumber {
+		s.fail(o, key, "is no whole number from %d to %d", low, maxNumber)
+		return low
+	}
+	return n
+}
+
+// real returns a positive number of o; def if there is none.
+func (s *source) real(o object, key string, def float64) float64 {
+	if !o.has(key) {
+		return def
+	}
+	var x float64
+	if err := json.Unmarshal(o.fields[key], &x); err != nil || x <= 0 || x > maxNumber {
+		s.fail(o, key, "is no positive number up to %d", maxNumber)
+		return def
+	}
+	return x
+}
+
+// maxNumber bounds the whole numbers of configurations, so that no product of a few of
+// them and a size overflows.
+const maxNumber = 1 << 40
+
+// needed returns a whole number that has to be there, at least low.
+func (s *source) needed(o object, key string, low int) int {
+	if !o.has(key) {
+		s.fail(o, key, "is missing, so that the model's limits are not known")
+		return low
+	}
+	return s.number(o, key, low, low)
+}
+
+// flag returns a truth value of o; def if there is none.
+func (s *source) flag(o object, key string, def bool) bool {
+	if !o.has(key) {
+		return def
+	}
+	var b bool
+	if err := json.Unmarshal(o.fields[key], &b); err != nil {
+		s.fail(o, key, "is neither true nor false")
+	}
+	return b
+}
+
+// text returns a string of o; def if there is none.
+func (s *source) text(o object, key, def string) string {
+	if !o.has(key) {
+		return def
+	}
+	var t string
+	if err := json.Unmarshal(o.fields[key], &t); err != nil {
+		s.fail(o, key, "is no string")
+	}
+	return t
+}
+
+// texts returns a list of strings of o.
+func (s *source) texts(o object, key string) []string {
+	if !o.has(key) {
+		return nil
+	}
+	var t []string
+	if err := json.Unmarshal(o.fields[key], &t); err != nil {
+		s.fail(o, key, "is no list of strings")
+	}
+	return t
+}
+
+// pairs returns a list of lists of numbers of o.
+func (s *source) pairs(o object, key string) [][]int {
+	if !o.has(key) {
+		return nil
+	}
+	var p [][]int
+	if err := json.Unmarshal(o.fields[key], &p); err != nil {
+		s.fail(o, key, "is no list of pairs of numbers")
+	}
+	return p
+}
+
+// token returns the token that one of keys of config.json names by id, else the one
+// that the vocabulary writes as text.
+func (s *source) token(text string, keys ...string) kv.Token {
+	for _, key := range keys {
+		if s.config.has(key) {
+			id := s.number(s.config, key, 0, 0)
+			if id > math.MaxUint32 {
+				s.fail(s.config, key, "is no token")
+			}
+			return kv.Token(id)
+		}
+	}
+	if s.vocabulary != nil {
+		if t, ok := s.vocabulary.ID(text); ok {
+			return t
+		}
+	}
+	if s.err == nil {
+		s.err = unsupported("neither config.json nor the vocabulary has the token %s", text)
+	}
+	return 0
+}
+
+// encoder returns what encodes text.
+func (s *source) encoder() func(string) []kv.Token {
+	if e, ok := s.vocabulary.(Encoder); ok {
+		return e.Tokens
+	}
+	if s.err == nil {
+		s.err = unsupported("text stands between the frames of a video, and there is no tokenizer to encode it")
+	}
+	return nil
+}
+
+// optional makes the medium of a kind that models of the family may do without: if what it
+// needs is missing or not modelled, the family says so of that kind and is good for the
+// others.
+func (s *source) optional(f *Family, k media.Kind, make func() *medium) {
+	if s.err != nil {
+		return
+	}
+	m := make()
+	if s.err != nil {
+		f.without[k] = s.err.Detail
+		s.err = nil
+		return
+	}
+	f.mediums[k] = m
+}
+
+// is refuses a switch that has another value than the one that is modelled.
+func (s *source) is(o object, key string, want bool) {
+	if s.flag(o, key, want) != want {
+		s.fail(o, key, "is %t, which is not modelled", !want)
+	}
+}

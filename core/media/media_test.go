@@ -1,0 +1,86 @@
+package media
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"penstock/core/kv"
+)
+
+// TestKeys holds keys against vectors of the field.
+func TestKeys(t *testing.T) {
+	for url, want := range map[string]string{
+		"":                            "2d06800538d394c2",
+		"a":                           "e6c632b61e964e1f",
+		"abc":                         "78af5f94892f3950",
+		"https://example.com/cat.jpg": "c705ea9eafcdcde9",
+	} {
+		if got := URLKey(url, 0).Hex(); got != want {
+			t.Errorf("URLKey(%q) = %s, want %s", url, got, want)
+		}
+		if BytesKey([]byte(url)).Hex() != want || BytesKey([]byte(url)).Digest == URLKey(url, 0).Digest {
+			t.Errorf("the bytes of %q have key %v", url, BytesKey([]byte(url)))
+		}
+	}
+	pixels := []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+	for _, c := range []struct {
+		shape []int
+		want  string
+	}{{[]int{2, 2, 3}, "3acc1f94a89006af"}, {[]int{1, 4, 3}, "26ea9da8350b5ae3"}} {
+		if got := PixelsKey(c.shape, 0, pixels).Hex(); got != c.want {
+			t.Errorf("PixelsKey(%v) = %s, want %s", c.shape, got, c.want)
+		}
+	}
+	if URLKey("a", 1).Hash == URLKey("a", 2).Hash || NameKey("x", "yz") == NameKey("xy", "z") {
+		t.Error("keys that must differ are equal")
+	}
+	k := URLKey("https://example.com/cat.jpg", 0)
+	if h, ok := kv.MediaHash(k.UUID()); !ok || h != k.Hash || len(k.UUID()) != 64 {
+		t.Errorf("%s reads back as %x", k.UUID(), h)
+	}
+}
+
+func TestExpand(t *testing.T) {
+	marks := []kv.Token{100, 200}
+	image := Placed{Placeholder: 100, Key: Key{Hash: 7}, Layout: Layout{Runs: []Run{{8, 1}, {9, 2}, {8, 1}}}}
+	video := Placed{Placeholder: 200, Key: Key{Hash: 5}, Layout: Layout{Runs: []Run{{200, 1}}}}
+	tokens, places, err := Expand([]kv.Token{0}, nil, []kv.Token{1, 100, 200, 3}, marks, []Placed{image, video}, 8)
+	want := []kv.Media{{Hash: 7, Start: 1, End: 5}, {Hash: 5, Start: 5, End: 6}}
+	if err != nil || !slices.Equal(tokens, []kv.Token{0, 1, 8, 9, 9, 8, 200, 3}) || !slices.Equal(places, want) {
+		t.Errorf("%v %v %v", tokens, places, err)
+	}
+	var length *LengthError
+	var mismatch *MismatchError
+	huge := Placed{Placeholder: 100, Layout: Layout{Runs: []Run{{9, 1 << 62}}}}
+	if _, _, err := Expand(nil, nil, []kv.Token{100, 100}, marks, []Placed{huge, huge}, 1<<40); !errors.As(err, &length) || length.Limit != MaxExpanded {
+		t.Errorf("%v", err)
+	}
+	for _, prompt := range [][]kv.Token{{100}, {100, 200, 100}, {200, 100}, {1}} {
+		if _, _, err := Expand(nil, nil, prompt, marks, []Placed{image, video}, 100); !errors.As(err, &mismatch) {
+			t.Errorf("%v: %v", prompt, err)
+		}
+	}
+}
+
+// TestExpandJoins: line breaks that meet are one token, in the places of both objects.
+func TestExpandJoins(t *testing.T) {
+	breaks := []kv.Token{1, 2, 3, 4} // so many line breaks
+	layout := Layout{Runs: []Run{{2, 1}, {9, 2}, {2, 1}}, Breaks: breaks}
+	image := func(hash uint64) Placed { return Placed{Placeholder: 100, Key: Key{Hash: hash}, Layout: layout} }
+	for _, c := range []struct {
+		prompt, want []kv.Token
+		places       []kv.Media
+	}{
+		{[]kv.Token{7, 100, 8}, []kv.Token{7, 2, 9, 9, 2, 8}, []kv.Media{{Hash: 1, Start: 1, End: 5}}},
+		{[]kv.Token{7, 1, 100, 1}, []kv.Token{7, 3, 9, 9, 3}, []kv.Media{{Hash: 1, Start: 1, End: 5}}},
+		{[]kv.Token{100, 1, 1}, []kv.Token{2, 9, 9, 3, 1}, []kv.Media{{Hash: 1, Start: 0, End: 4}}},
+		{[]kv.Token{3, 100, 100, 3}, []kv.Token{4, 1, 9, 9, 4, 9, 9, 4, 1}, []kv.Media{{Hash: 1, Start: 1, End: 5}, {Hash: 2, Start: 4, End: 8}}},
+	} {
+		objects := []Placed{image(1), image(2)}[:len(c.places)]
+		got, places, err := Expand([]kv.Token{1}, nil, c.prompt, []kv.Token{100}, objects, 100)
+		if err != nil || !slices.Equal(got[1:], c.want) || !slices.Equal(places, c.places) {
+			t.Errorf("%v: %v %v %v, want %v %v", c.prompt, got, places, err, c.want, c.places)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package probe
+
+import "encoding/binary"
+
+// bmp reads the header of Windows and of OS/2 bitmaps. Rows from top to bottom have a
+// negative height.
+func (v *view) bmp(f *found) error {
+	size, ok := v.u32(14, binary.LittleEndian)
+	if !ok {
+		return errShort
+	}
+	switch size {
+	case 12: // OS/2 1.x
+		b, ok := v.at(18, 4)
+		if !ok {
+			return errShort
+		}
+		f.size(int64(binary.LittleEndian.Uint16(b)), int64(binary.LittleEndian.Uint16(b[2:])))
+	case 16, 40, 52, 56, 64, 108, 124:
+		b, ok := v.at(18, 8)
+		if !ok {
+			return errShort
+		}
+		width, height := int64(int32(binary.LittleEndian.Uint32(b))), int64(int32(binary.LittleEndian.Uint32(b[4:])))
+		f.size(width, max(height, -height))
+	default:
+		return unsupported("a header of unknown length")
+	}
+	f.turn = 1
+	return nil
+}

@@ -1,0 +1,187 @@
+package probe
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// The tags of TIFF directories that are read.
+const (
+	tagWidth       = 256
+	tagHeight      = 257
+	tagOrientation = 274
+	maxEntries     = 512 // of a directory that are looked at
+)
+
+// directory is what the first directory of a TIFF structure says; 0 is not said.
+type directory struct {
+	width, height, orientation int64
+	all                        bool // all entries were seen
+}
+
+// dir reads the first directory of the TIFF structure at base, which ends before end
+// (-1: with the file). It is a TIFF file, or what EXIF is.
+func (v *view) dir(base, end int64) (directory, error) {
+	head, err := v.within(base, 8, end)
+	if err != nil {
+		return directory{}, err
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	if head[0] == 'M' {
+		order = binary.BigEndian
+	}
+	big := false
+	switch magic := string(head[:2]); {
+	case magic != "II" && magic != "MM":
+		return directory{}, malformed("no byte order")
+	case order.Uint16(head[2:]) == 43:
+		big = true
+	case order.Uint16(head[2:]) != 42:
+		return directory{}, malformed("no TIFF structure")
+	}
+	at, count, step := base+int64(order.Uint32(head[4:])), int64(0), int64(12)
+	if big {
+		b, err := v.within(base+8, 8, end)
+		if err != nil {
+			return directory{}, err
+		}
+		off := order.Uint64(b)
+		if order.Uint16(head[4:]) != 8 || off > 1<<61 {
+			return directory{}, malformed("offsets of unknown width")
+		}
+		at = base + int64(off)
+		if b, err = v.within(at, 8, end); err != nil {
+			return directory{}, err
+		}
+		at, count, step = at+8, int64(min(order.Uint64(b), maxEntries+1)), 20
+	} else {
+		b, err := v.within(at, 2, end)
+		if err != nil {
+			return directory{}, err
+		}
+		at, count = at+2, int64(order.Uint16(b))
+	}
+	d := directory{all: count <= maxEntries}
+	count = min(count, maxEntries)
+	for i := range count {
+		e, err := v.within(at+i*step, int(step), end)
+		if err != nil {
+			return directory{}, err
+		}
+		switch order.Uint16(e) {
+		case tagWidth:
+			d.width = entry(e, order)
+		case tagHeight:
+			d.height = entry(e, order)
+		case tagOrientation:
+			d.orientation = entry(e, order)
+		}
+		if d.orientation != 0 && (base > 0 || d.width != 0 && d.height != 0) {
+			break
+		}
+	}
+	return d, nil
+}
+
+// within returns n bytes at an offset of a structure that ends before end (-1: with the
+// file).
+func (v *view) within(off int64, n int, end int64) ([]byte, error) {
+	if end >= 0 && off+int64(n) > end {
+		return nil, malformed("a directory that ends behind what it is in")
+	}
+	b, ok := v.at(off, n)
+	if !ok {
+		return nil, errShort
+	}
+	return b, nil
+}
+
+// entry returns the one unsigned number that an entry of a directory holds; 0 if it
+// holds something else.
+func entry(e []byte, order binary.ByteOrder) int64 {
+	value := e[8:]
+	count := uint64(order.Uint32(e[4:]))
+	if len(e) == 20 {
+		count, value = order.Uint64(e[4:]), e[12:]
+	}
+	if count != 1 {
+		return 0
+	}
+	switch order.Uint16(e[2:]) {
+	case 1: // BYTE
+		return int64(value[0])
+	case 3: // SHORT
+		return int64(order.Uint16(value))
+	case 4: // LONG
+		return int64(order.Uint32(value))
+	case 16: // LONG8
+		if len(e) == 20 {
+			return int64(min(order.Uint64(value), 1<<62))
+		}
+	}
+	return 0
+}
+
+// exif returns how the EXIF structure between base and end turns the picture: 1 to 8,
+// 0 if it does not say, and an error if more of the file is wanted. What is broken says
+// nothing, and is said to be.
+func (v *view) exif(base, end int64) (turn int, broken bool, err error) {
+	d, err := v.dir(base, end)
+	switch {
+	case err == errShort:
+		return 0, false, errShort
+	case err != nil:
+		return 0, true, nil
+	case d.orientation == 0:
+		return 0, !d.all, nil
+	}
+	return oriented(d.orientation), false, nil
+}
+
+// oriented returns an orientation that was read; numbers that mean nothing turn nothing.
+func oriented(n int64) int {
+	if n < 1 || n > 8 {
+		return 1
+	}
+	return int(n)
+}
+
+// xmp returns the orientation that a packet of XMP states, as Pillow looks for it; 1 if
+// none.
+func xmp(packet []byte) int {
+	key := []byte("tiff:Orientation")
+	for {
+		i := bytes.Index(packet, key)
+		if i < 0 {
+			return 1
+		}
+		packet = packet[i+len(key):]
+		rest, ok := bytes.CutPrefix(packet, []byte(`="`))
+		if !ok {
+			rest, ok = bytes.CutPrefix(packet, []byte(">"))
+		}
+		if ok && len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' {
+			return oriented(int64(rest[0] - '0'))
+		}
+	}
+}
+
+// tiff reads TIFF and BigTIFF: the first directory, which is often the last thing in the
+// file.
+func (v *view) tiff(f *found) error {
+	d, err := v.dir(0, -1)
+	switch {
+	case err != nil:
+		return err
+	case d.width == 0 || d.height == 0:
+		return malformed("the first directory tells no size")
+	}
+	f.size(d.width, d.height)
+	switch {
+	case d.orientation != 0:
+		f.turn = oriented(d.orientation)
+	case d.all:
+		f.turn = 1
+	}
+	return nil
+}

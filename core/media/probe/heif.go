@@ -1,0 +1,239 @@
+package probe
+
+import "encoding/binary"
+
+// maxItems bounds the boxes and items of a file that are looked at.
+const maxItems = 4096
+
+// box is a box of an ISO base media file: where its content begins and ends.
+type box struct {
+	kind       string
+	begin, end int64
+}
+
+// box returns the box at pos, which ends before end (-1: with the file).
+func (v *view) box(pos, end int64) (box, error) {
+	head, ok := v.at(pos, 8)
+	if !ok {
+		return box{}, errShort
+	}
+	size, kind, begin := int64(binary.BigEndian.Uint32(head)), string(head[4:8]), pos+8
+	switch size {
+	case 1:
+		n, ok := v.u64(begin, binary.BigEndian)
+		if !ok {
+			return box{}, errShort
+		}
+		size, begin = int64(min(n, 1<<61)), begin+8
+	case 0: // up to the end
+		if end >= 0 {
+			size = end - pos
+		} else {
+			size = 1 << 61
+		}
+	}
+	b := box{kind, begin, pos + size}
+	if b.end < b.begin || end >= 0 && b.end > end {
+		return box{}, malformed("a box that is longer than what it is in")
+	}
+	return b, nil
+}
+
+// find returns the first box of a kind between begin and end.
+func (v *view) find(kind string, begin, end int64) (box, error) {
+	pos := begin
+	for range maxItems {
+		if end >= 0 && pos >= end {
+			return box{}, malformed("there is no box " + kind)
+		}
+		b, err := v.box(pos, end)
+		if err != nil || b.kind == kind {
+			return b, err
+		}
+		pos = b.end
+	}
+	return box{}, unsupported("too many boxes")
+}
+
+// heif reads AVIF and HEIC: the primary item's size among the properties of items, and how
+// it is cropped and turned. The pictures that it is made of have sizes too.
+func (v *view) heif(f *found) error {
+	meta, err := v.find("meta", 0, -1)
+	if err != nil {
+		return err
+	}
+	inside := meta.begin + 4 // version and flags
+	pitm, err := v.find("pitm", inside, meta.end)
+	if err != nil {
+		return err
+	}
+	primary, err := v.primary(pitm)
+	if err != nil {
+		return err
+	}
+	iprp, err := v.find("iprp", inside, meta.end)
+	if err != nil {
+		return err
+	}
+	ipco, err := v.find("ipco", iprp.begin, iprp.end)
+	if err != nil {
+		return err
+	}
+	properties, err := v.boxes(ipco)
+	if err != nil {
+		return err
+	}
+	for pos := ipco.end; ; {
+		ipma, err := v.find("ipma", pos, iprp.end)
+		if err != nil {
+			return err
+		}
+		indexes, ok, err := v.associated(ipma, primary)
+		if err != nil {
+			return err
+		}
+		if ok {
+			return v.apply(f, properties, indexes)
+		}
+		pos = ipma.end
+	}
+}
+
+// primary returns the primary item's number.
+func (v *view) primary(pitm box) (uint32, error) {
+	b, ok := v.at(pitm.begin, 6)
+	if !ok {
+		return 0, errShort
+	}
+	if b[0] == 0 {
+		return uint32(binary.BigEndian.Uint16(b[4:])), nil
+	}
+	n, ok := v.u32(pitm.begin+4, binary.BigEndian)
+	if !ok {
+		return 0, errShort
+	}
+	return n, nil
+}
+
+// boxes returns all boxes in one.
+func (v *view) boxes(in box) ([]box, error) {
+	var all []box
+	for pos := in.begin; pos < in.end; {
+		b, err := v.box(pos, in.end)
+		if err != nil {
+			return nil, err
+		}
+		if len(all) == maxItems {
+			return nil, unsupported("too many properties")
+		}
+		all, pos = append(all, b), b.end
+	}
+	return all, nil
+}
+
+// associated returns the properties of an item, by number from 1, in the order in which
+// they are applied.
+func (v *view) associated(ipma box, item uint32) ([]int, bool, error) {
+	b, ok := v.at(ipma.begin, 8)
+	if !ok {
+		return nil, false, errShort
+	}
+	wideItem, wideIndex := b[0] > 0, b[3]&1 != 0
+	entries := binary.BigEndian.Uint32(b[4:])
+	pos, idLen, indexLen := ipma.begin+8, 2, 1
+	if wideItem {
+		idLen = 4
+	}
+	if wideIndex {
+		indexLen = 2
+	}
+	for range min(entries, maxItems) {
+		head, ok := v.at(pos, idLen+1)
+		if !ok {
+			return nil, false, errShort
+		}
+		id := uint32(binary.BigEndian.Uint16(head))
+		if wideItem {
+			id = binary.BigEndian.Uint32(head)
+		}
+		n := int(head[idLen])
+		pos += int64(idLen) + 1
+		if pos+int64(n*indexLen) > ipma.end {
+			return nil, false, malformed("associations behind the end of their box")
+		}
+		if id != item {
+			pos += int64(n * indexLen)
+			continue
+		}
+		list, ok := v.at(pos, n*indexLen)
+		if !ok {
+			return nil, false, errShort
+		}
+		indexes := make([]int, n)
+		for i := range indexes {
+			if wideIndex {
+				indexes[i] = int(binary.BigEndian.Uint16(list[2*i:]) & 0x7FFF)
+			} else {
+				indexes[i] = int(list[i] & 0x7F)
+			}
+		}
+		return indexes, true, nil
+	}
+	return nil, false, nil
+}
+
+// apply reads the properties of the primary item, the transformations in their order.
+func (v *view) apply(f *found, properties []box, indexes []int) error {
+	width, height := int64(0), int64(0)
+	for _, i := range indexes {
+		if i == 0 {
+			continue // none, as the format has it
+		}
+		if i > len(properties) {
+			return malformed("a property that is not there")
+		}
+		p := properties[i-1]
+		switch p.kind {
+		case "ispe":
+			b, ok := v.at(p.begin, 12)
+			if !ok {
+				return errShort
+			}
+			width, height = int64(binary.BigEndian.Uint32(b[4:])), int64(binary.BigEndian.Uint32(b[8:]))
+		case "clap":
+			b, ok := v.at(p.begin, 16)
+			if !ok {
+				return errShort
+			}
+			w, wok := fraction(b)
+			h, hok := fraction(b[8:])
+			if !wok || !hok || w > width || h > height {
+				return malformed("a crop that does not fit")
+			}
+			width, height = w, h
+		case "irot":
+			b, ok := v.at(p.begin, 1)
+			if !ok {
+				return errShort
+			}
+			if b[0]&1 != 0 {
+				width, height = height, width
+			}
+		}
+	}
+	if width == 0 && height == 0 {
+		return malformed("the primary item tells no size")
+	}
+	f.size(width, height)
+	f.turn = 1
+	return nil
+}
+
+// fraction returns the whole part of an unsigned fraction, if it is above 0.
+func fraction(b []byte) (int64, bool) {
+	n, d := int64(binary.BigEndian.Uint32(b)), int64(binary.BigEndian.Uint32(b[4:]))
+	if d == 0 || n < d {
+		return 0, false
+	}
+	return n / d, true
+}

@@ -1,0 +1,142 @@
+package probe
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// The markers of JPEG that are told apart.
+const (
+	markSOI  = 0xD8
+	markEOI  = 0xD9
+	markSOS  = 0xDA
+	markAPP1 = 0xE1
+	markTEM  = 0x01
+	markRST0 = 0xD0
+	markRST7 = 0xD7
+)
+
+const (
+	exifID = "Exif\x00\x00"
+	xmpID  = "http://ns.adobe.com/xap/1.0/\x00"
+)
+
+// isFrame reports whether a marker begins the header of a frame, of any of the codings:
+// baseline to lossless, Huffman and arithmetic.
+func isFrame(m byte) bool { return m >= 0xC0 && m <= 0xCF && m != 0xC4 && m != 0xC8 && m != 0xCC }
+
+// jpeg walks from marker to marker up to the first scan. Which way up the picture is may
+// be told before its size and after it.
+func (v *view) jpeg(f *found) error {
+	pos := int64(2)
+	packet := Need{} // of XMP, which is only asked if EXIF says nothing
+	said, broken := false, false
+	for {
+		marker, at, ok := v.marker(pos)
+		switch {
+		case !ok:
+			return errShort
+		case marker == markEOI:
+			return malformed("it ends before its size is told")
+		case marker == markTEM || marker == markSOI || marker >= markRST0 && marker <= markRST7:
+			pos = at
+			continue
+		}
+		n, ok := v.u16(at, binary.BigEndian)
+		if !ok {
+			return errShort
+		}
+		if n < 2 {
+			return malformed("a segment of no length")
+		}
+		body, end := at+2, at+int64(n)
+		switch {
+		case marker == markSOS:
+			return v.jpegTurn(f, packet, broken)
+		case isFrame(marker) && !f.sized:
+			b, ok := v.at(body, 5) // precision, height, width
+			if !ok {
+				return errShort
+			}
+			height, width := binary.BigEndian.Uint16(b[1:]), binary.BigEndian.Uint16(b[3:])
+			if height == 0 {
+				return unsupported("the height is told after the picture")
+			}
+			f.size(int64(width), int64(height))
+		case marker == markAPP1 && !said:
+			b, ok := v.at(body, min(int(n)-2, len(xmpID)))
+			if !ok {
+				return errShort
+			}
+			switch {
+			case bytes.HasPrefix(b, []byte(exifID)):
+				turn, bad, err := v.exif(body+int64(len(exifID)), end)
+				if err != nil {
+					return err
+				}
+				said, broken = true, bad
+				f.turn = turn
+			case bytes.HasPrefix(b, []byte(xmpID)):
+				packet = Need{body, int64(n) - 2}
+			}
+		case marker == markAPP1: // XMP behind EXIF
+			if b, ok := v.at(body, min(int(n)-2, len(xmpID))); ok && string(b) == xmpID {
+				packet = Need{body, int64(n) - 2}
+			} else if !ok {
+				return errShort
+			}
+		}
+		if f.sized && f.turn != 0 {
+			return nil
+		}
+		pos = end
+	}
+}
+
+// jpegTurn settles which way up the picture is when all segments were seen and EXIF did
+// not say.
+func (v *view) jpegTurn(f *found, packet Need, broken bool) error {
+	switch {
+	case !f.sized:
+		return malformed("the picture begins before its size is told")
+	case broken:
+		return nil
+	case packet.IsZero():
+		f.turn = 1
+		return nil
+	}
+	b, ok := v.at(packet.Offset, int(packet.Length))
+	if !ok {
+		return errShort
+	}
+	f.turn = xmp(b)
+	return nil
+}
+
+// marker returns the next marker at or behind pos, and the offset of what follows. Bytes
+// that are none are passed over, as decoders do.
+func (v *view) marker(pos int64) (byte, int64, bool) {
+	for {
+		if _, ok := v.at(pos, 2); !ok {
+			return 0, 0, false
+		}
+		b := v.run(pos)
+		i := bytes.IndexByte(b, 0xFF)
+		if i < 0 {
+			pos += int64(len(b))
+			continue
+		}
+		j := i + 1
+		for j < len(b) && b[j] == 0xFF {
+			j++
+		}
+		switch {
+		case j == len(b): // it may be fill that goes on
+			pos += int64(j) - 1
+		case b[j] == 0:
+			pos += int64(j) + 1
+		default:
+			return b[j], pos + int64(j) + 1, true
+		}
+	}
+}

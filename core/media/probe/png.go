@@ -1,0 +1,106 @@
+package probe
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// png walks from chunk to chunk. The size is in the first one, or the second one of
+// pictures that Apple's tools made for their phones; which way up the picture is may be
+// told anywhere up to the end, behind the pixels too.
+func (v *view) png(f *found) error {
+	pos := int64(len(pngMagic))
+	packet := Need{}
+	for data := 0; ; {
+		head, ok := v.at(pos, 8)
+		if !ok {
+			return errShort
+		}
+		length, kind := int64(binary.BigEndian.Uint32(head)), string(head[4:8])
+		if length > 1<<31-1 {
+			return malformed("a chunk of impossible length")
+		}
+		body, next := pos+8, pos+12+length
+		if !f.sized && kind != "IHDR" && (kind != "CgBI" || pos != int64(len(pngMagic))) {
+			return malformed("the first chunk is no header")
+		}
+		switch kind {
+		case "IHDR":
+			b, ok := v.at(body, 8)
+			if !ok {
+				return errShort
+			}
+			f.size(int64(binary.BigEndian.Uint32(b)), int64(binary.BigEndian.Uint32(b[4:])))
+		case "eXIf":
+			turn, broken, err := v.exif(body, body+length)
+			if err != nil || broken || turn != 0 {
+				f.turn = turn
+				return err
+			}
+		case "iTXt":
+			where, unknown, err := v.pngText(body, length)
+			if err != nil || unknown {
+				return err
+			}
+			if !where.IsZero() {
+				packet = where
+			}
+		case "tEXt", "zTXt":
+			// EXIF as text, which ImageMagick wrote before there was a chunk for it.
+			if b, ok := v.at(body, int(min(length, 21))); !ok {
+				return errShort
+			} else if bytes.HasPrefix(b, []byte("Raw profile type exif")) || bytes.HasPrefix(b, []byte("Raw profile type APP1")) {
+				return nil
+			}
+		case "IDAT":
+			if data++; data == 2 && !v.whole {
+				if v.total < 0 {
+					return nil // its end is anywhere
+				}
+				// Encoders cut all pixels but the last into pieces of one length: the last
+				// piece is where that leads, or the end. If it is neither, nothing is known.
+				pos += max(1, (v.total-12-pos)/(length+12)) * (length + 12)
+				head, ok := v.at(pos, 8)
+				if !ok {
+					return errShort
+				}
+				if kind := string(head[4:]); kind != "IDAT" && kind != "IEND" {
+					return nil
+				}
+				continue
+			}
+		case "IEND":
+			return v.pngTurn(f, packet)
+		}
+		pos = next
+	}
+}
+
+// pngText returns where a chunk of text has the XMP packet, if it is one; unknown says
+// that it is, and cannot be read.
+func (v *view) pngText(body, length int64) (packet Need, unknown bool, err error) {
+	const key = "XML:com.adobe.xmp\x00"
+	b, ok := v.at(body, int(min(length, int64(len(key))+1)))
+	if !ok {
+		return Need{}, false, errShort
+	}
+	if !bytes.HasPrefix(b, []byte(key)) || len(b) == len(key) {
+		return Need{}, false, nil
+	}
+	return Need{body, length}, b[len(key)] != 0 || length > longest, nil
+}
+
+// pngTurn settles which way up the picture is when all chunks were seen.
+func (v *view) pngTurn(f *found, packet Need) error {
+	f.turn = 1
+	if packet.IsZero() {
+		return nil
+	}
+	b, ok := v.at(packet.Offset, int(packet.Length))
+	if !ok {
+		f.turn = 0
+		return errShort
+	}
+	f.turn = xmp(b)
+	return nil
+}

@@ -1,0 +1,92 @@
+package probe
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// pngMagic is how PNG files begin.
+const pngMagic = "\x89PNG\r\n\x1a\n"
+
+// sniff returns the format by the file's first bytes.
+func (v *view) sniff() (Format, bool) {
+	b, ok := v.at(0, 16)
+	if !ok {
+		return v.sniffShort()
+	}
+	switch {
+	case bytes.HasPrefix(b, []byte("RIFF")) && string(b[8:12]) == "WEBP":
+		return WebP, true
+	case bytes.HasPrefix(b, []byte("RIFF")) && string(b[8:12]) == "WAVE":
+		return WAV, true
+	case string(b[4:8]) == "ftyp":
+		return v.brand()
+	}
+	return magic(b)
+}
+
+// sniffShort is sniff for files of which there is less than any header; if the file goes
+// on, nothing is known yet.
+func (v *view) sniffShort() (Format, bool) {
+	if v.total < 0 || v.total >= 16 {
+		return 0, false
+	}
+	b, ok := v.at(0, int(v.total))
+	if !ok {
+		return 0, false
+	}
+	return magic(b)
+}
+
+// magic tells the formats that their first bytes alone tell.
+func magic(b []byte) (Format, bool) {
+	for _, m := range []struct {
+		prefix string
+		format Format
+	}{
+		{"\xff\xd8\xff", JPEG},
+		{pngMagic, PNG},
+		{"GIF87a", GIF},
+		{"GIF89a", GIF},
+		{"II*\x00", TIFF},
+		{"MM\x00*", TIFF},
+		{"II+\x00", TIFF}, // BigTIFF
+		{"MM\x00+", TIFF},
+		{"BM", BMP},
+	} {
+		if bytes.HasPrefix(b, []byte(m.prefix)) {
+			return m.format, true
+		}
+	}
+	return 0, false
+}
+
+// brand tells AVIF from HEIC by the brands of a file's first box, the major one first.
+func (v *view) brand() (Format, bool) {
+	n, ok := v.u32(0, binary.BigEndian)
+	if !ok || n < 16 || n > first {
+		return 0, false
+	}
+	b, ok := v.at(8, int(n)-8)
+	if !ok {
+		return 0, false
+	}
+	heic := false
+	for i := 0; i+4 <= len(b); i += 4 {
+		if i == 4 {
+			continue // the minor version
+		}
+		switch string(b[i : i+4]) {
+		case "avif", "avis":
+			return AVIF, true
+		case "heic", "heix", "heim", "heis":
+			return HEIC, true
+		case "mif1", "mif2":
+			heic = true // a picture of some coding: brands to come may say of which
+		}
+	}
+	if heic {
+		return HEIC, true
+	}
+	return 0, false
+}

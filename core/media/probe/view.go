@@ -1,0 +1,132 @@
+package probe
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+)
+
+// What is kept of files, and how far parsers go.
+const (
+	first    = 4 << 10  // bytes asked for at first, and at least of any place
+	reach    = 64 << 10 // bytes kept of the beginning
+	longest  = 64 << 10 // bytes that a parser may want in one piece
+	maxSteps = 1 << 16  // looks at a file
+)
+
+// errShort says that a view has not got what was wanted of it: view.missing is where,
+// unless that is behind the end or one look too many.
+var errShort = errors.New("probe: more of the file is needed")
+
+// malformed returns what is wrong with a file; who knows the format adds it.
+func malformed(reason string) *Error { return &Error{Fault: Malformed, Reason: reason} }
+
+// unsupported returns what is not read.
+func unsupported(reason string) *Error { return &Error{Fault: Unsupported, Reason: reason} }
+
+// part is a piece of a file.
+type part struct {
+	off int64
+	b   []byte
+}
+
+func (p part) end() int64 { return p.off + int64(len(p.b)) }
+
+// insert returns parts, which are ascending and do not touch, with one more, which it
+// copies. Bytes that are there already stay as they are.
+func insert(parts []part, p part) []part {
+	for i := range parts {
+		if len(p.b) == 0 {
+			return parts
+		}
+		have := &parts[i]
+		if p.end() < have.off {
+			return slices.Insert(parts, i, part{p.off, slices.Clone(p.b)})
+		}
+		if p.off > have.end() {
+			continue
+		}
+		if p.off < have.off { // the front of p, and the part that it touches
+			have.b = append(slices.Clone(p.b[:have.off-p.off]), have.b...)
+			have.off = p.off
+		}
+		if p.end() <= have.end() {
+			return parts
+		}
+		rest := p.b[have.end()-p.off:] // up to the next part at least
+		if i+1 < len(parts) && p.end() >= parts[i+1].off {
+			next := parts[i+1]
+			rest = rest[:max(0, int64(len(rest))-(p.end()-next.off))]
+			more := p.b[min(int64(len(p.b)), next.off-p.off):]
+			have.b = append(append(have.b, rest...), next.b...)
+			parts = slices.Delete(parts, i+1, i+2)
+			return insert(parts, part{next.off, more})
+		}
+		have.b = append(have.b, rest...)
+		return parts
+	}
+	if len(p.b) == 0 {
+		return parts
+	}
+	return append(parts, part{p.off, slices.Clone(p.b)})
+}
+
+// view is what there is of a file when it is looked at.
+type view struct {
+	parts   []part
+	total   int64 // the length of the file; -1 if it is not known
+	whole   bool  // parts are all of it
+	missing Need  // what was wanted first and was not there
+	steps   int
+}
+
+// at returns n bytes at an offset.
+func (v *view) at(off int64, n int) ([]byte, bool) {
+	v.steps++
+	if off < 0 || n < 0 || n > longest || v.steps > maxSteps || off > 1<<62 || v.total >= 0 && off+int64(n) > v.total {
+		return nil, false
+	}
+	b := v.run(off)
+	if len(b) >= n {
+		return b[:n], true
+	}
+	if !v.whole {
+		v.missing = Need{off + int64(len(b)), int64(n - len(b))}
+	}
+	return nil, false
+}
+
+// run returns all bytes from an offset on that are there without a hole.
+func (v *view) run(off int64) []byte {
+	for _, p := range v.parts {
+		if off >= p.off && off < p.end() {
+			return p.b[off-p.off:]
+		}
+	}
+	return nil
+}
+
+// u16 and the like read numbers at an offset.
+func (v *view) u16(off int64, order binary.ByteOrder) (uint16, bool) {
+	b, ok := v.at(off, 2)
+	if !ok {
+		return 0, false
+	}
+	return order.Uint16(b), true
+}
+
+func (v *view) u32(off int64, order binary.ByteOrder) (uint32, bool) {
+	b, ok := v.at(off, 4)
+	if !ok {
+		return 0, false
+	}
+	return order.Uint32(b), true
+}
+
+func (v *view) u64(off int64, order binary.ByteOrder) (uint64, bool) {
+	b, ok := v.at(off, 8)
+	if !ok {
+		return 0, false
+	}
+	return order.Uint64(b), true
+}

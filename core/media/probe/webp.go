@@ -1,0 +1,108 @@
+package probe
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// The flags of an extended WebP file.
+const (
+	webpEXIF = 0x08
+	webpXMP  = 0x04
+)
+
+// webp reads the three kinds of WebP: lossy, lossless, and the extended one, whose canvas
+// has a size of its own and which may say behind its pixels which way up they are.
+func (v *view) webp(f *found) error {
+	head, ok := v.at(12, 13) // of the shortest kind
+	if !ok {
+		return errShort
+	}
+	kind := string(head[:4])
+	if kind != "VP8L" {
+		if head, ok = v.at(12, 18); !ok {
+			return errShort
+		}
+	}
+	b := head[8:]
+	switch kind {
+	case "VP8 ":
+		if b[0]&1 != 0 || !bytes.Equal(b[3:6], []byte{0x9D, 0x01, 0x2A}) {
+			return malformed("it does not begin with a whole picture")
+		}
+		f.size(int64(binary.LittleEndian.Uint16(b[6:])&0x3FFF), int64(binary.LittleEndian.Uint16(b[8:])&0x3FFF))
+		f.turn = 1
+	case "VP8L":
+		if b[0] != 0x2F {
+			return malformed("a lossless picture without its signature")
+		}
+		bits := binary.LittleEndian.Uint32(b[1:])
+		f.size(int64(bits&0x3FFF)+1, int64(bits>>14&0x3FFF)+1)
+		f.turn = 1
+	case "VP8X":
+		f.size(u24(b[4:])+1, u24(b[7:])+1)
+		return v.webpTurn(f, b[0], 20+even(int64(binary.LittleEndian.Uint32(head[4:]))))
+	default:
+		return malformed("the first chunk is no picture")
+	}
+	return nil
+}
+
+// webpTurn walks from chunk to chunk, behind the canvas's, to EXIF and XMP as far as
+// flags announce them.
+func (v *view) webpTurn(f *found, flags byte, pos int64) error {
+	if flags&(webpEXIF|webpXMP) == 0 {
+		f.turn = 1
+		return nil
+	}
+	riff, ok := v.u32(4, binary.LittleEndian)
+	if !ok {
+		return errShort
+	}
+	end, packet := 8+even(int64(riff)), Need{}
+	for wanted := flags & (webpEXIF | webpXMP); wanted != 0 && pos+8 <= end; {
+		head, ok := v.at(pos, 8)
+		if !ok {
+			return errShort
+		}
+		length := int64(binary.LittleEndian.Uint32(head[4:]))
+		body := pos + 8
+		switch string(head[:4]) {
+		case "EXIF":
+			wanted &^= webpEXIF
+			base := body
+			if b, ok := v.at(body, int(min(length, int64(len(exifID))))); !ok {
+				return errShort
+			} else if string(b) == exifID { // as some encoders write it
+				base += int64(len(exifID))
+			}
+			turn, broken, err := v.exif(base, body+length)
+			if err != nil || broken || turn != 0 {
+				f.turn = turn
+				return err
+			}
+		case "XMP ":
+			wanted &^= webpXMP
+			packet = Need{body, length}
+		}
+		pos = body + even(length)
+	}
+	if packet.IsZero() {
+		f.turn = 1
+		return nil
+	}
+	if packet.Length > longest {
+		return nil
+	}
+	b, ok := v.at(packet.Offset, int(packet.Length))
+	if !ok {
+		return errShort
+	}
+	f.turn = xmp(b)
+	return nil
+}
+
+// even returns n, or the next even number: chunks of odd length are filled up.
+func even(n int64) int64 { return n + n&1 }
+
+func u24(b []byte) int64 { return int64(b[0]) | int64(b[1])<<8 | int64(b[2])<<16 }

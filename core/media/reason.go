@@ -1,0 +1,19 @@
+package media
+
+// Reason says why the media of a request take no part in the choice of a worker, so
+// that only the text before the first of them does.
+type Reason string
+
+// The reasons, as metrics, explanations and logs print them.
+const (
+	NoReason            Reason = ""
+	UnsupportedModel    Reason = "unsupported_model"     // the model's family is not known, or its configuration says too little
+	ProcessorOverridden Reason = "processor_overridden"  // the request sets arguments of the processor
+	DimensionsUnknown   Reason = "dims_unavailable"      // no header was had from which the size can be read
+	OrientationUnknown  Reason = "orientation_unknown"   // the size is known but not which way up it is, and the family's count depends on it
+	SizeRefused         Reason = "size_refused"          // the model's processor takes no media of that shape or length
+	PlaceholderMismatch Reason = "placeholder_mismatch"  // the prompt does not show what was sent
+	OverLimit           Reason = "over_limit"            // more or larger than the limits of this frontend
+	HashForwardDisabled Reason = "hash_forward_disabled" // the engine cannot be told the keys, and would have its own
+	NotRouted           Reason = "not_routed"            // the router's mode asks no cache
+)

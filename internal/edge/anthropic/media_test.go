@@ -1,0 +1,45 @@
+package anthropic
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/media"
+	"penstock/internal/edge/api"
+)
+
+// TestDecodeMedia: images keep their places among texts, also where messages of one role
+// become one turn.
+func TestDecodeMedia(t *testing.T) {
+	const block = `{"type":"image","cache_control":null,"source":{"type":"url","url":"http://x/`
+	q, err := Decode([]byte(`{"model":"m","max_tokens":1,"messages":[
+		{"role":"user","content":[` + block + `a"}},{"type":"text","text":"a"},{"type":"text","text":"b"},
+			{"uuid":"u","source":{"data":"AA==","media_type":"image/png","type":"base64"},"type":"image"}]},
+		{"role":"user","content":[{"type":"text","text":"c"},` + block + `c"}}]},
+		{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]},
+		{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"d"},` + block + `d"}}]}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := func(part, field, url, name string) api.Part {
+		return api.Part{Media: &api.Media{Kind: media.Image, Type: "image", Part: part, Param: part + field, URL: url, Name: name}}
+	}
+	want := []api.Message{
+		{Role: "user", Content: "a\nb\nc", Parts: []api.Part{
+			shown("messages[0].content[0]", ".source.url", "http://x/a", ""),
+			{Text: "a\nb"},
+			shown("messages[0].content[3]", ".source.data", "data:image/png;base64,AA==", "u"),
+			{Text: "c"},
+			shown("messages[1].content[1]", ".source.url", "http://x/c", ""),
+		}},
+		{Role: "assistant", NoContent: true, ToolCalls: []byte(`[{"id":"t","type":"function","function":{"name":"f","arguments":"{}"}}]`)},
+		{Role: "tool", Name: "f", ToolCallID: "t", Content: "d", Parts: []api.Part{
+			{Text: "d"},
+			shown("messages[3].content[0].content[1]", ".source.url", "http://x/d", ""),
+		}},
+	}
+	if diff := cmp.Diff(want, q.Messages); diff != "" {
+		t.Error(diff)
+	}
+}

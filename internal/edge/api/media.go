@@ -1,0 +1,180 @@
+package api
+
+import (
+	"strings"
+
+	"penstock/core/media"
+	"penstock/internal/strictjson"
+)
+
+// MaxMedia bounds the media objects of one request, whatever the model and the settings.
+const MaxMedia = 256
+
+// MaxURL bounds a URL that is no data: URI, and MaxMediaName a client's name of an object, in bytes.
+const (
+	MaxURL       = 16 << 10
+	MaxMediaName = 512
+)
+
+// Part is a piece of a message's content: a media object, or a text if Media is nil.
+type Part struct {
+	Text  string
+	Media *Media
+}
+
+// Media is a media object as a client sends it.
+type Media struct {
+	Kind media.Kind
+	// Type is the type of the part in the client's API, Part where in the request it is
+	// ("messages[1].content[2]"), and Param where the URL in it is.
+	Type, Part, Param string
+	// URL is http, https or a data: URI. What a client sends as base64 without one is made into one.
+	URL string
+	// Name is the client's own name of the object (uuid); "" if none.
+	Name string
+}
+
+// HasMedia reports whether a message shows anything but text.
+func (r *Request) HasMedia() bool {
+	for i := range r.Messages {
+		if r.Messages[i].Parts != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Media returns what the messages show besides text, in order.
+func (r *Request) Media() []*Media {
+	var all []*Media
+	for i := range r.Messages {
+		for j := range r.Messages[i].Parts {
+			if m := r.Messages[i].Parts[j].Media; m != nil {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
+// MediaReader reads the members of content parts that are media objects. It counts the
+// objects of a request. The zero value is ready.
+type MediaReader struct{ n int }
+
+// Count takes an object more, which the part being read is.
+func (c *MediaReader) Count(r *strictjson.Reader) error {
+	if c.n++; c.n > MaxMedia {
+		return r.Refuse("is one media object too many: a request has at most %d", MaxMedia)
+	}
+	return nil
+}
+
+// ReadURL reads a URL into m: a string.
+func ReadURL(r *strictjson.Reader, m *Media) error {
+	m.Param = r.Param()
+	if err := r.Text(&m.URL); err != nil {
+		return err
+	}
+	scheme, _, ok := strings.Cut(m.URL[:min(len(m.URL), 16)], ":")
+	switch scheme = strings.ToLower(scheme); {
+	case ok && scheme == "data":
+		return nil
+	case !ok || scheme != "http" && scheme != "https":
+		return r.Refuse("must be an http or https URL, or a data: URI")
+	case len(m.URL) > MaxURL:
+		return r.Refuse("is a URL of %d bytes; at most %d are taken", len(m.URL), MaxURL)
+	}
+	return nil
+}
+
+// ReadLocation reads where an object is: a URL in a string, or an object with it under "url",
+// beside which it may have a "detail".
+func ReadLocation(r *strictjson.Reader, m *Media) error {
+	if r.Kind() != strictjson.ObjectKind {
+		if r.Kind() != strictjson.StringKind {
+			return r.Expected("a URL or an object with a 'url'")
+		}
+		return ReadURL(r, m)
+	}
+	err := r.Object(func(key string) error {
+		if none, err := r.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "url":
+			return ReadURL(r, m)
+		case "detail":
+			return ReadDetail(r)
+		}
+		return r.Unsupported()
+	})
+	if err == nil && m.URL == "" {
+		return r.Refuse("needs a 'url'")
+	}
+	return err
+}
+
+// ReadDetail reads how closely a picture is to be looked at, which is what the model's
+// processor makes of its size in any case.
+func ReadDetail(r *strictjson.Reader) error {
+	s, err := r.String()
+	if err != nil {
+		return err
+	}
+	switch s {
+	case "auto", "low", "high", "original":
+		return nil
+	}
+	return r.Refuse("must be one of auto, low, high and original")
+}
+
+// ReadSound reads a sound in base64: {"data","format"}.
+func ReadSound(r *strictjson.Reader, m *Media) error {
+	if r.Kind() != strictjson.ObjectKind {
+		return r.Expected("an object with 'data' and 'format'")
+	}
+	var data, format string
+	err := r.Object(func(key string) error {
+		if none, err := r.Null(); none || err != nil {
+			return err
+		}
+		switch key {
+		case "data":
+			m.Param = r.Param()
+			return r.Text(&data)
+		case "format":
+			if err := r.Text(&format); err != nil {
+				return err
+			}
+			if !IsName(format, 32, "-+.") {
+				return r.Refuse("must be the name of a format, such as wav")
+			}
+			return nil
+		}
+		return r.Unsupported()
+	})
+	switch {
+	case err != nil:
+		return err
+	case data == "":
+		return r.Refuse("needs 'data': the sound in base64")
+	case format == "":
+		return r.Refuse("needs a 'format', such as wav")
+	}
+	m.URL = DataURI("audio/"+format, data)
+	return nil
+}
+
+// ReadMediaName reads a client's own name of an object.
+func ReadMediaName(r *strictjson.Reader, m *Media) error {
+	if err := r.Text(&m.Name); err != nil {
+		return err
+	}
+	if m.Name == "" || len(m.Name) > MaxMediaName {
+		return r.Refuse("must have between 1 and %d bytes, not %d", MaxMediaName, len(m.Name))
+	}
+	return nil
+}
+
+// DataURI returns the data: URI of something in base64.
+func DataURI(mime, base64 string) string { return "data:" + mime + ";base64," + base64 }

@@ -1,0 +1,274 @@
+package prep
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/media"
+	"penstock/core/media/family"
+	"penstock/internal/strictjson"
+)
+
+// Media is a media object of a conversation, as the client sent it.
+type Media struct {
+	Kind media.Kind
+	// URL is http, https or a data: URI; Name is the client's own name of the object, "" if none.
+	URL, Name string
+	// Part names the part of the request that shows it, and Param where the URL in it is, for errors.
+	Part, Param string
+}
+
+// Resolver finds out who media are and how large. Implementations are safe for concurrent use.
+type Resolver interface {
+	// Resolve returns an object for each of the media of a conversation, in order, with what family
+	// needs to count its tokens. release frees what the objects hold in common with others (leases of
+	// shared memory); it is never nil, and is called once nobody needs the objects any more.
+	//
+	// An error that is an [*Unresolved] says that the engine, which fetches by itself, may still
+	// know better; a *fault.Error refuses the request; others are those of ctx.
+	Resolve(ctx context.Context, c *Chat, f *family.Family) (objects []media.Object, release func(), err error)
+}
+
+// Unresolved says why the media of a request take no part in the choice of a worker.
+type Unresolved struct {
+	Reason media.Reason
+	// Err tells the client, naming the part, if no engine is there that could do without.
+	Err *fault.Error
+}
+
+// Error implements error.
+func (u *Unresolved) Error() string { return string(u.Reason) + ": " + u.Err.Message }
+
+// Unwrap returns what a client is told.
+func (u *Unresolved) Unwrap() error { return u.Err }
+
+// Undecided returns an [*Unresolved] about one part of a request.
+func Undecided(reason media.Reason, param, format string, args ...any) *Unresolved {
+	return &Unresolved{Reason: reason, Err: fault.Param(param, format, args...)}
+}
+
+// SetFamily says how the model's prompts show media. It is called before the pipeline is used.
+func (p *Pipeline) SetFamily(f *family.Family) {
+	p.Family, p.marks, p.literals = f, nil, nil
+	if f == nil {
+		return
+	}
+	p.marks = slices.Clone(f.Marks())
+	for _, k := range Kinds() {
+		if pad, ok := f.Pad(k); ok {
+			p.marks = append(p.marks, pad)
+		}
+	}
+	slices.Sort(p.marks)
+	p.marks = slices.Compact(p.marks)
+	for _, t := range p.marks {
+		if text, ok := p.Tokenizer.AppendBytes(nil, t); ok && len(text) > 0 {
+			p.literals = append(p.literals, string(text))
+		}
+	}
+}
+
+// Kinds returns the kinds of media, in order.
+func Kinds() []media.Kind { return []media.Kind{media.Image, media.Video, media.Audio} }
+
+// literal refuses a conversation in which somebody spelled what holds the place of a media object:
+// a template of a checkpoint's own makes the token of it, and the prompt would show an object that
+// there is not.
+func (p *Pipeline) literal(c *Chat) error {
+	if len(p.literals) == 0 {
+		return nil
+	}
+	for _, l := range p.literals {
+		for i := range c.Messages {
+			m := &c.Messages[i]
+			if strings.Contains(m.Content, l) || strings.Contains(m.Reasoning, l) || strings.Contains(m.Name, l) ||
+				bytes.Contains(m.Parts, []byte(l)) || bytes.Contains(m.ToolCalls, []byte(l)) {
+				return spelled(fmt.Sprintf("messages[%d]", i), l)
+			}
+		}
+		if bytes.Contains(c.Tools, []byte(l)) {
+			return spelled("tools", l)
+		}
+		if bytes.Contains(c.Args, []byte(l)) {
+			return spelled("chat_template_kwargs", l)
+		}
+	}
+	return nil
+}
+
+func spelled(field, text string) error {
+	return fault.Param(field, "'%s' has the text %q, which stands for media in this model's prompts: write it another way", field, text)
+}
+
+// shows returns the index of the first token that holds the place of media, -1 if none does.
+func (p *Pipeline) shows(tokens []kv.Token) int {
+	if len(p.marks) == 0 {
+		return -1
+	}
+	return slices.IndexFunc(tokens, func(t kv.Token) bool { return slices.Contains(p.marks, t) })
+}
+
+// Complete makes the prompt of a conversation from the tokens of its text, which it may keep:
+// it finds out what its media are, and puts their tokens in the places that the template left.
+func (l Local) Complete(ctx context.Context, c *Chat, tokens []kv.Token) (Prompt, error) {
+	p := l.Pipeline
+	if len(c.Media) == 0 {
+		if p.shows(tokens) >= 0 {
+			return Prompt{}, fault.Param("messages", "the conversation has the place of a media object and no object: send it as a part of a message")
+		}
+		return Prompt{Tokens: tokens}, nil
+	}
+	prompt, err := l.show(ctx, c, tokens)
+	var u *Unresolved
+	if !errors.As(err, &u) {
+		return prompt, err
+	}
+	return Prompt{Tokens: l.before(c, tokens), TextOnly: u.Reason, Why: u.Err}, nil
+}
+
+// show returns the prompt with its media in place.
+func (l Local) show(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, err error) {
+	p := l.Pipeline
+	first := &c.Media[0]
+	if p.Family == nil || l.Media == nil {
+		return Prompt{}, Undecided(media.UnsupportedModel, first.Part, "'%s' is of type %v, and how this model's prompts show media is not known here", first.Part, first.Kind)
+	}
+	if c.ProcessorArgs {
+		return Prompt{}, Undecided(media.ProcessorOverridden, "mm_processor_kwargs", "'mm_processor_kwargs' is not supported by this server: leave it out")
+	}
+	objects, release, err := l.Media.Resolve(ctx, c, p.Family)
+	if err != nil {
+		return Prompt{}, err
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
+	placed := make([]media.Placed, len(objects))
+	for i := range objects {
+		o := &objects[i]
+		placeholder, ok := p.Family.Placeholder(o.Kind)
+		if !ok {
+			return Prompt{}, Undecided(media.UnsupportedModel, o.Part, "'%s' shows media of kind %v, which this model does not take", o.Part, o.Kind)
+		}
+		layout, err := p.Family.Layout(o.Kind, o.Size)
+		if err != nil {
+			return Prompt{}, unsized(o, err)
+		}
+		placed[i] = media.Placed{Placeholder: placeholder, Key: o.Key, Layout: layout}
+	}
+	out, places, err := media.Expand(nil, nil, tokens, p.Family.Marks(), placed, media.MaxExpanded)
+	if err != nil {
+		var long *media.LengthError
+		if errors.As(err, &long) {
+			return Prompt{}, Undecided(media.OverLimit, "messages", "with its media the prompt has more than %d tokens: send fewer, or smaller ones", long.Limit)
+		}
+		return Prompt{}, Undecided(media.PlaceholderMismatch, "messages", "this model's chat template does not show the media as they were sent: %v", err)
+	}
+	return Prompt{Tokens: out, Media: places, Objects: objects, Release: release}, nil
+}
+
+// unsized is the error of an object of which no layout is known.
+func unsized(o *media.Object, err error) error {
+	var s *family.SizeError
+	if errors.As(err, &s) {
+		return Undecided(s.Reason, o.Part, "'%s': %s", o.Part, s.Detail)
+	}
+	return Undecided(media.DimensionsUnknown, o.Part, "'%s': %v", o.Part, err)
+}
+
+// before returns the tokens before the first media object of a conversation. Where it is not
+// known which tokens hold the places of media, it is what the prompt has in common with that of
+// the same conversation without them.
+func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
+	p := l.Pipeline
+	if i := p.shows(tokens); i >= 0 {
+		return tokens[:i:i]
+	}
+	text := *c
+	text.Media, text.Messages = nil, slices.Clone(c.Messages)
+	for i := range text.Messages {
+		text.Messages[i].Parts = withoutMedia(text.Messages[i].Parts)
+	}
+	segments, err := p.Render(&text)
+	if err != nil {
+		return nil // it cannot be told
+	}
+	other := p.EncodeSegments(nil, segments)
+	n := 0
+	for n < min(len(tokens), len(other)) && tokens[n] == other[n] {
+		n++
+	}
+	return tokens[:n:n]
+}
+
+// AppendTextPart and AppendMediaPart append a part of a message's content to dst, a JSON array that
+// is begun: "[" at least. An object is shown by what it is, as templates look for it; what it is of
+// does not pass through them.
+func AppendTextPart(dst []byte, text string) []byte {
+	dst = append(comma(dst), `{"type":"text","text":`...)
+	return append(strictjson.AppendString(dst, text), '}')
+}
+
+// AppendMediaPart is explained at [AppendTextPart].
+func AppendMediaPart(dst []byte, kind media.Kind) []byte {
+	dst = append(comma(dst), `{"type":"`...)
+	dst = append(dst, kind.String()...)
+	return append(dst, `"}`...)
+}
+
+// AppendURLPart appends a part that has the object's URL, as clients write it.
+func AppendURLPart(dst []byte, m *Media) []byte {
+	field := m.Kind.String() + "_url"
+	dst = append(comma(dst), `{"type":"`...)
+	dst = append(append(dst, field...), `","`...)
+	dst = append(append(dst, field...), `":{"url":`...)
+	return append(strictjson.AppendString(dst, m.URL), `}}`...)
+}
+
+// comma appends one if something comes before.
+func comma(dst []byte) []byte {
+	if n := len(dst); n > 0 && dst[n-1] != '[' {
+		dst = append(dst, ',')
+	}
+	return dst
+}
+
+// ContentPart is a part of a message's content as templates that are Go code read it.
+type ContentPart struct {
+	Type string
+	Text string
+}
+
+// ReadParts reads the parts of a message.
+func ReadParts(parts []byte) ([]ContentPart, error) {
+	var all []ContentPart
+	err := json.Unmarshal(parts, &all)
+	return all, err
+}
+
+// withoutMedia returns the parts that are texts.
+func withoutMedia(parts []byte) []byte {
+	if len(parts) == 0 {
+		return nil
+	}
+	all, err := ReadParts(parts)
+	if err != nil {
+		return nil
+	}
+	out := []byte{'['}
+	for _, part := range all {
+		if part.Type == "text" {
+			out = AppendTextPart(out, part.Text)
+		}
+	}
+	return append(out, ']')
+}

@@ -1,0 +1,257 @@
+package media
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/media"
+	"penstock/core/media/family"
+	"penstock/internal/edge/prep"
+	"penstock/internal/media/pixel"
+)
+
+// object resolves one object. What it holds beyond the call goes into held.
+func (m model) object(ctx context.Context, c *prep.Chat, f *family.Family, p *prep.Media, held *leases) (media.Object, error) {
+	o := media.Object{Kind: p.Kind, Part: p.Part, Source: p.URL, Name: p.Name}
+	var err error
+	switch {
+	case m.way.Identity == media.ByPixels:
+		err = m.byPixels(ctx, f, p, &o, held)
+	case m.way.Identity == media.ByBytes || isData(p.URL):
+		err = m.byBytes(ctx, f, p, &o)
+	default:
+		err = m.byURL(ctx, f, p, &o)
+	}
+	if err != nil {
+		return media.Object{}, about(p, err)
+	}
+	if p.Name != "" {
+		o.Key = media.NameKey(c.Namespace, p.Name)
+	}
+	return o, nil
+}
+
+// about makes what went wrong with an object an error that names its part.
+func about(p *prep.Media, err error) error {
+	var u *prep.Unresolved
+	var refused *fault.Error
+	switch {
+	case errors.As(err, &u), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, pixel.ErrTooLarge):
+		return fault.Param(p.Param, "'%s' is larger than is taken: %v", p.Param, err)
+	case errors.Is(err, pixel.ErrMalformed), errors.Is(err, pixel.ErrUnsupported):
+		return prep.Undecided(media.DimensionsUnknown, p.Param, "'%s' cannot be read: %v", p.Param, err)
+	case !errors.As(err, &refused):
+		return err
+	}
+	named := *refused
+	named.Param = p.Param
+	named.Message = "'" + p.Param + "': " + refused.Message
+	if refused.Code == fault.Forbidden || refused.Code == fault.TooLarge {
+		named.Code = fault.Invalid // what a client may make others fetch, and how much, is decided here
+		return &named
+	}
+	named.Code = fault.Invalid
+	return &prep.Unresolved{Reason: media.DimensionsUnknown, Err: &named}
+}
+
+func isData(url string) bool { return len(url) >= 5 && strings.EqualFold(url[:5], "data:") }
+
+// byURL knows an object by its URL, and looks at no more of it than its size.
+func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object) error {
+	o.Key = media.URLKey(p.URL, period(p.URL, m.cfg.Now(), m.cfg.URLTTL))
+	found, err := m.source.Size(ctx, p.URL)
+	if err != nil {
+		return err
+	}
+	if o.Kind == media.Video && found.Kind == media.Image { // one of pictures, which must be counted
+		file, release, err := m.source.File(ctx, p.URL)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return m.measure(ctx, f, p, file, o)
+	}
+	return take(f, p, found, o)
+}
+
+// period is the number of the period in which what a URL shows counts as the same. All replicas
+// agree on it, and the periods of different URLs end at different times.
+func period(url string, now time.Time, ttl time.Duration) uint64 {
+	if ttl <= 0 {
+		return 0
+	}
+	offset := kv.ContentHash(0, []byte(url)) % uint64(ttl)
+	return 1 + (uint64(now.UnixNano())+offset)/uint64(ttl)
+}
+
+// take takes the size that was found.
+func take(f *family.Family, p *prep.Media, found Found, o *media.Object) error {
+	switch {
+	case found.Kind != o.Kind:
+		return prep.Undecided(media.DimensionsUnknown, p.Param, "'%s' shows media of kind %v and not %v", p.Param, found.Kind, o.Kind)
+	case !found.Oriented && f.Turned():
+		return prep.Undecided(media.OrientationUnknown, p.Param, "'%s' does not tell where its size is which way up it is: send it in another format", p.Param)
+	}
+	o.Size = found.Size
+	return nil
+}
+
+// byBytes knows an object by its file.
+func (m model) byBytes(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object) error {
+	file, release, err := m.file(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	o.Key = media.BytesKey(file)
+	return m.measure(ctx, f, p, file, o)
+}
+
+// file returns the file of an object, and has room for it.
+func (m model) file(ctx context.Context, p *prep.Media) (file []byte, release func(), err error) {
+	if !isData(p.URL) {
+		return m.source.File(ctx, p.URL)
+	}
+	limit := m.cfg.Limits.Bytes
+	if len(p.URL)/4*3 > limit+limit/8 { // more than that can be nothing but the file
+		return nil, nil, fault.New(fault.TooLarge, "the data: URI has %d bytes, and a file may have %d: send a smaller one", len(p.URL), limit)
+	}
+	n, err := m.memory.wait(ctx, int64(len(p.URL)))
+	if err != nil {
+		return nil, nil, err
+	}
+	release = func() { m.memory.give(n) }
+	if frames, ok := framesOf(p); ok {
+		return []byte(frames), release, nil
+	}
+	file, err = m.source.Data(p.URL)
+	var bad *fault.Error
+	if errors.As(err, &bad) { // nobody can read it
+		err = &fault.Error{Code: fault.Forbidden, Message: bad.Message, Err: bad.Err}
+	}
+	if err == nil && len(file) > limit {
+		err = fault.New(fault.TooLarge, "the data: URI has a file of %d bytes, and a file may have %d: send a smaller one", len(file), limit)
+	}
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return file, release, nil
+}
+
+// framesOf returns the payload of a data: URI whose video is frames in base64.
+func framesOf(p *prep.Media) (payload string, ok bool) {
+	const scheme = "data:video/jpeg;base64,"
+	if p.Kind != media.Video || len(p.URL) < len(scheme) || !strings.EqualFold(p.URL[:len(scheme)], scheme) {
+		return "", false
+	}
+	return p.URL[len(scheme):], true
+}
+
+// measure finds out how large the object in a file is.
+func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, file []byte, o *media.Object) error {
+	if o.Kind != media.Video {
+		found, err := m.source.Header(file)
+		if err != nil {
+			return err
+		}
+		return take(f, p, found, o)
+	}
+	// How many frames there are nothing but reading them tells.
+	k, size, known := m.seen.get(media.BytesKey(file), o.Kind)
+	if known {
+		o.Size = size
+		return nil
+	}
+	t, release, err := m.decode(ctx, file, o)
+	if err != nil {
+		return err
+	}
+	defer release()
+	k = pixel.Key(o.Kind, &t)
+	m.seen.put(media.BytesKey(file), o.Kind, k, o.Size)
+	return nil
+}
+
+// byPixels knows an object by what it shows.
+func (m model) byPixels(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object, held *leases) error {
+	file, release, err := m.file(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	content := media.BytesKey(file)
+	if m.way.Transfer == TransferOff {
+		if key, size, ok := m.seen.get(content, o.Kind); ok {
+			o.Key, o.Size = key, size
+			return nil
+		}
+	}
+	t, free, err := m.decode(ctx, file, o)
+	if err != nil {
+		return err
+	}
+	o.Key = pixel.Key(o.Kind, &t)
+	m.seen.put(content, o.Kind, o.Key, o.Size)
+	switch m.way.Transfer {
+	case TransferNetwork:
+		held.add(free)
+		o.Tensor = t
+		return nil
+	case TransferShared:
+		segment, back, err := m.lender.Lend(t.Data)
+		free()
+		if err != nil {
+			return nil // the engine has it from where the client said
+		}
+		held.add(back)
+		o.Tensor = media.Tensor{Shape: t.Shape, Segment: segment}
+		return nil
+	}
+	free()
+	return nil
+}
+
+// perPixel is how many bytes a decoder takes for a pixel of a picture while it works.
+const perPixel = 16
+
+// decode decodes a file into a tensor, whose memory it has room for until release is called, and
+// sets the object's size.
+func (m model) decode(ctx context.Context, file []byte, o *media.Object) (t media.Tensor, release func(), err error) {
+	work := int64(len(file)) * 8
+	if found, err := m.source.Header(file); err == nil && found.Kind == media.Image {
+		work = perPixel * int64(found.Size.Width) * int64(found.Size.Height)
+		if pixels := int64(m.cfg.Limits.Pixels); work > perPixel*pixels {
+			return t, nil, fault.New(fault.TooLarge, "it has %d by %d pixels, and at most %d are taken: send a smaller one", found.Size.Width, found.Size.Height, pixels)
+		}
+	}
+	n, err := m.memory.wait(ctx, work)
+	if err != nil {
+		return t, nil, err
+	}
+	t, size, err := pixel.Object(o.Kind, file, m.cfg.Limits)
+	if err != nil {
+		m.memory.give(n)
+		return t, nil, err
+	}
+	o.Size = size
+	if rest := n - int64(len(t.Data)); rest > 0 {
+		m.memory.give(rest)
+		n -= rest
+	}
+	return t, func() { m.memory.give(n) }, nil
+}
+
+// digestOf is what the memory of what was seen is indexed by.
+func digestOf(content media.Key, kind media.Kind) (d kv.Digest) {
+	d = content.Digest
+	binary.LittleEndian.PutUint64(d[:], binary.LittleEndian.Uint64(d[:])^uint64(kind))
+	return d
+}

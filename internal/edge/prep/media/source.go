@@ -1,0 +1,80 @@
+package media
+
+import (
+	"context"
+	"errors"
+
+	"penstock/core/fault"
+	"penstock/core/media/probe"
+	"penstock/internal/media/fetch"
+)
+
+// FromFetcher is the Source that a Fetcher is, with data: URIs of files of at most max bytes.
+func FromFetcher(f *fetch.Fetcher, max int64) Source { return fetched{f, max} }
+
+type fetched struct {
+	fetcher *fetch.Fetcher
+	max     int64
+}
+
+// Size implements Source.
+func (s fetched) Size(ctx context.Context, url string) (Found, error) {
+	if err := s.fetcher.Check(url); err != nil {
+		return Found{}, forbidden(err)
+	}
+	info, err := s.fetcher.Size(ctx, url)
+	return found(info), refused(err)
+}
+
+// File implements Source.
+func (s fetched) File(ctx context.Context, url string) ([]byte, func(), error) {
+	if err := s.fetcher.Check(url); err != nil {
+		return nil, nil, forbidden(err)
+	}
+	blob, err := s.fetcher.Get(ctx, url)
+	if err != nil {
+		return nil, nil, refused(err)
+	}
+	return blob.Bytes, blob.Release, nil
+}
+
+// refused tells what nobody should fetch from what could not be fetched now.
+func refused(err error) error {
+	if err == nil || !fetch.Refused(err) {
+		return err
+	}
+	return forbidden(err)
+}
+
+// forbidden is an error of a URL that may not be fetched.
+func forbidden(err error) error {
+	var f *fault.Error
+	if !errors.As(err, &f) {
+		return err
+	}
+	return &fault.Error{Code: fault.Forbidden, Message: f.Message, Err: f.Err}
+}
+
+// Data implements Source.
+func (s fetched) Data(uri string) ([]byte, error) {
+	d, err := fetch.ParseData(uri, s.max)
+	return d.Bytes, err
+}
+
+// Header implements Source.
+func (s fetched) Header(file []byte) (Found, error) {
+	info, err := probe.Header(file)
+	var bad *probe.Error
+	if errors.As(err, &bad) {
+		code := fault.Invalid
+		if bad.Fault == probe.TooLarge {
+			code = fault.TooLarge
+		}
+		return Found{}, fault.New(code, "the file cannot be taken: %v", bad)
+	}
+	return found(info), err
+}
+
+func found(info probe.Info) Found {
+	return Found{Kind: info.Kind, Size: info.Size, Oriented: info.Oriented}
+}

@@ -1,0 +1,60 @@
+package token
+
+import "math/bits"
+
+// findsPlainWords reports whether the first match of pattern, one that [Splitter]
+// knows, is what plainWord finds, wherever that finds something. In those with cases a
+// capital can begin a new word, and a contraction belongs to the word before.
+func findsPlainWords(pattern string) bool {
+	switch pattern {
+	case PatternGPT2, PatternLlama3, PatternCL100K, PatternQwen2, PatternQwen35:
+		return true
+	}
+	return false
+}
+
+// plainWord returns the length of the run of ASCII letters that text begins with,
+// and of the one space before it if there is one; 0 if there is no such run, or if
+// what comes after it is not ASCII. Most words of most texts are such, and eight
+// bytes are looked at at once.
+func plainWord(text string) int {
+	n := 0
+	if len(text) > 0 && text[0] == ' ' {
+		n = 1
+	}
+	lead := n
+	for len(text)-n >= 8 {
+		run := letterRun(load64(text[n:]))
+		n += run
+		if run < 8 {
+			return endOfWord(text, lead, n)
+		}
+	}
+	for n < len(text) && latin(text[n]) {
+		n++
+	}
+	return endOfWord(text, lead, n)
+}
+
+// endOfWord returns n unless there is no letter from lead on or the character at n
+// could go on with the word.
+func endOfWord(text string, lead, n int) int {
+	if n == lead || n < len(text) && text[n] >= 0x80 {
+		return 0
+	}
+	return n
+}
+
+// letterRun returns how many of the eight bytes of x, the lowest first, are ASCII
+// letters before one is not.
+func letterRun(x uint64) int {
+	const (
+		each = 0x0101010101010101
+		top  = 0x80 * each
+	)
+	folded := (x | 0x20*each) &^ top         // no sum below carries over to the next byte
+	from := folded + (0x80-'a')*each         // the top bit of a byte is set from 'a' on
+	beyond := folded + (0x80-'z'-1)*each     // and after 'z'
+	others := ^(from &^ beyond &^ x) & top   // x: what is not ASCII is no letter
+	return bits.TrailingZeros64(others) >> 3 // of none it is 64
+}

@@ -1,0 +1,82 @@
+package checkpoint
+
+import (
+	"fmt"
+	"maps"
+)
+
+// Vision holds the fields of vision_config that say what an encoder of pictures
+// computes, in Qwen2-VL's names. A field that the file lacks is zero.
+type Vision struct {
+	Depth      int
+	Dim        int     // embed_dim
+	Hidden     int     // hidden_size, which is the decoder's
+	Heads      int     // num_heads
+	MLPRatio   float64 // mlp_ratio
+	Channels   int     // in_channels or in_chans
+	Patch      int     // patch_size
+	Merge      int     // spatial_merge_size
+	Temporal   int     // temporal_patch_size
+	Activation string  // hidden_act
+	Rope       Rope    // rope_parameters
+}
+
+// decodeMedia reads what a configuration says of media, beside the decoder.
+func (c *Config) decodeMedia(obj object) error {
+	if err := obj.fields(map[string]any{"image_token_id": &c.ImageToken, "video_token_id": &c.VideoToken}); err != nil {
+		return err
+	}
+	const key = "vision_config"
+	if !obj.has(key) {
+		return nil
+	}
+	vision, err := parseObject(obj[key])
+	if err == nil {
+		v := &Vision{}
+		c.Vision = v
+		err = vision.fields(map[string]any{
+			"depth":               &v.Depth,
+			"embed_dim":           &v.Dim,
+			"hidden_size":         &v.Hidden,
+			"num_heads":           &v.Heads,
+			"mlp_ratio":           &v.MLPRatio,
+			"in_channels":         &v.Channels,
+			"in_chans":            &v.Channels,
+			"patch_size":          &v.Patch,
+			"spatial_merge_size":  &v.Merge,
+			"temporal_patch_size": &v.Temporal,
+			"hidden_act":          &v.Activation,
+		})
+		if err == nil && vision.has("rope_parameters") {
+			var rope object
+			if rope, err = parseObject(vision["rope_parameters"]); err == nil {
+				err = rope.fields(map[string]any{"rope_theta": &v.Rope.Theta, "rope_type": &v.Rope.Type})
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+// textConfig returns the object that has the decoder's fields: text_config, where newer
+// files of models that see have one, with what stands beside it; else obj itself.
+func textConfig(obj object) (object, error) {
+	const key = "text_config"
+	if !obj.has(key) {
+		return obj, nil
+	}
+	text, err := parseObject(obj[key])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	all := maps.Clone(obj)
+	for _, name := range sortedKeys(text) {
+		// A model of its own is named beside it, and either may say that the head is tied.
+		if name != "architectures" && (name != "tie_word_embeddings" || !obj.has(name)) {
+			all[name] = text[name]
+		}
+	}
+	return all, nil
+}

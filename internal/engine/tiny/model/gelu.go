@@ -1,0 +1,63 @@
+package model
+
+import (
+	"math"
+
+	"penstock/core/exact"
+)
+
+// apply writes the norm of x into dst. Mean and variance are summed in order, as float64.
+func (n *layerNorm) apply(dst, x []float32) {
+	var sum, squares float64
+	for _, v := range x {
+		sum += float64(v)
+	}
+	mean := sum / float64(len(x))
+	for _, v := range x {
+		d := float64(v) - mean
+		squares += float64(d * d)
+	}
+	scale := 1 / math.Sqrt(squares/float64(len(x))+layerEps)
+	dst, weight, bias := dst[:len(x)], n.weight[:len(x)], n.bias[:len(x)]
+	for i, v := range x {
+		dst[i] = float32(weight[i]*float32(float64((float64(v)-mean)*scale))) + bias[i]
+	}
+}
+
+// quickSlope is the slope of the sigmoid in quickGELU.
+const quickSlope = 1.702
+
+// quickGELU replaces each x by x·sigmoid(1.702·x), which is g·sigmoid(g)·(1/1.702) with g = 1.702·x.
+func quickGELU(k kernel, x []float32) {
+	var gate, up [64]float32
+	for i := range up {
+		up[i] = 1 / quickSlope
+	}
+	for len(x) > 0 {
+		n := min(len(x), len(gate))
+		for i, v := range x[:n] {
+			gate[i] = v * quickSlope
+		}
+		k.swiglu(x[:n], gate[:n], up[:n])
+		x = x[n:]
+	}
+}
+
+// gelu replaces each x by x·Φ(x), with the distribution of a normal variable.
+func gelu(x []float32) {
+	for i, v := range x {
+		x[i] = float32(float64(v) * (0.5 + float64(0.5*erf(float64(v)/math.Sqrt2))))
+	}
+}
+
+// erf is the error function within 1.5e-7, the same on every machine: formula 7.1.26 of
+// Abramowitz and Stegun's tables.
+func erf(x float64) float64 {
+	t := 1 / (1 + float64(0.3275911*math.Abs(x)))
+	p := float64(1.061405429*t) - 1.453152027
+	p = float64(p*t) + 1.421413741
+	p = float64(p*t) - 0.284496736
+	p = float64(p*t) + 0.254829592
+	y := 1 - float64(float64(p*t)*exact.Exp(-float64(x*x)))
+	return math.Copysign(y, x)
+}

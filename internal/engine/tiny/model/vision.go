@@ -1,0 +1,138 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Vision is the shape of an encoder of pictures and videos, Qwen2-VL's: patches of
+// Patch × Patch pixels of Temporal frames at a time become rows, which blocks of
+// attention and a feed-forward layer treat, frame by frame; then Merge × Merge
+// neighbours are merged into one row of the decoder's width. The zero value is none.
+type Vision struct {
+	Depth        int // blocks
+	Dim          int // width of a patch's row
+	Heads        int // divides Dim into widths that are multiples of 4
+	Intermediate int // width of the feed-forward layers
+	Patch        int // pixels
+	Merge        int
+	Temporal     int // frames
+}
+
+// layerEps is the epsilon of the encoders' norms.
+const layerEps = 1e-6
+
+// visionTheta is the base of the frequencies of positions in pictures.
+const visionTheta = 10_000
+
+// PatchElements is how many elements a patch has: RGB, frames, rows, columns.
+func (v *Vision) PatchElements() int { return 3 * v.Temporal * v.Patch * v.Patch }
+
+func (v *Vision) validate() error {
+	if *v == (Vision{}) {
+		return nil
+	}
+	for _, dim := range []int{v.Depth, v.Dim, v.Heads, v.Intermediate, v.Patch, v.Merge, v.Temporal} {
+		if dim < 1 || dim > 1<<16 {
+			return fmt.Errorf("model config: vision %+v; every one must be between 1 and %d", *v, 1<<16)
+		}
+	}
+	var errs []error
+	if v.Dim%v.Heads != 0 || v.Dim/v.Heads%4 != 0 {
+		errs = append(errs, fmt.Errorf("model config: vision of width %d cannot be cut into %d heads of whole quarters", v.Dim, v.Heads))
+	}
+	if v.Patch > 1<<8 || v.Merge > 1<<4 || v.Temporal > 1<<4 {
+		errs = append(errs, fmt.Errorf("model config: vision with patches of %d pixels and %d frames, merged by %d; at most 256, 16 and 16 are supported", v.Patch, v.Temporal, v.Merge))
+	}
+	return errors.Join(errs...)
+}
+
+// visionPart names a weight of the encoder as published checkpoints do.
+func visionPart(part string) string { return "visual." + part }
+
+func visionBlock(block int, part string) string {
+	return fmt.Sprintf("visual.blocks.%d.%s", block, part)
+}
+
+// specs lists the encoder's weights, for a decoder of that width.
+func (v *Vision) specs(hidden int) (specs []Spec) {
+	if *v == (Vision{}) {
+		return nil
+	}
+	add := func(name string, shape ...int) { specs = append(specs, Spec{name, shape}) }
+	both := func(name string, shape ...int) { // and a bias
+		add(name+".weight", shape...)
+		add(name+".bias", shape[0])
+	}
+	add(visionPart("patch_embed.proj.weight"), v.Dim, 3, v.Temporal, v.Patch, v.Patch)
+	for i := range v.Depth {
+		both(visionBlock(i, "norm1"), v.Dim)
+		both(visionBlock(i, "attn.qkv"), 3*v.Dim, v.Dim)
+		both(visionBlock(i, "attn.proj"), v.Dim, v.Dim)
+		both(visionBlock(i, "norm2"), v.Dim)
+		both(visionBlock(i, "mlp.fc1"), v.Intermediate, v.Dim)
+		both(visionBlock(i, "mlp.fc2"), v.Dim, v.Intermediate)
+	}
+	both(visionPart("merger.ln_q"), v.Dim)
+	merged := v.Dim * v.Merge * v.Merge
+	both(visionPart("merger.mlp.0"), merged, merged)
+	both(visionPart("merger.mlp.2"), hidden, merged)
+	return specs
+}
+
+// vision holds the weights of the encoder.
+type vision struct {
+	embed        *matrix // without a bias
+	blocks       []visionLayer
+	norm         layerNorm
+	merge, leave linear
+	freqs        []float32 // [head width / 4], of rows and of columns alike
+}
+
+type visionLayer struct {
+	attnNorm, mlpNorm  layerNorm
+	qkv, out, up, down linear
+}
+
+// layerNorm is a normalisation to mean 0 and variance 1, then scaled and shifted.
+type layerNorm struct{ weight, bias []float32 }
+
+// linear is a product with a bias.
+type linear struct {
+	w    *matrix
+	bias []float32
+}
+
+func (l *loader) layerNorm(name string) layerNorm {
+	return layerNorm{weight: l.vector(name + ".weight"), bias: l.vector(name + ".bias")}
+}
+
+func (l *loader) linear(rows, cols int, name string) linear {
+	return linear{w: l.matrix(rows, cols, name+".weight"), bias: l.vector(name + ".bias")}
+}
+
+// loadVision loads the encoder; nil if the model has none.
+func (m *Model) loadVision(l *loader) *vision {
+	v := &m.cfg.Vision
+	if *v == (Vision{}) {
+		return nil
+	}
+	e := &vision{embed: l.matrix(v.PatchElements(), v.Dim, visionPart("patch_embed.proj.weight"))}
+	for i := range v.Depth {
+		e.blocks = append(e.blocks, visionLayer{
+			attnNorm: l.layerNorm(visionBlock(i, "norm1")),
+			qkv:      l.linear(v.Dim, 3*v.Dim, visionBlock(i, "attn.qkv")),
+			out:      l.linear(v.Dim, v.Dim, visionBlock(i, "attn.proj")),
+			mlpNorm:  l.layerNorm(visionBlock(i, "norm2")),
+			up:       l.linear(v.Dim, v.Intermediate, visionBlock(i, "mlp.fc1")),
+			down:     l.linear(v.Intermediate, v.Dim, visionBlock(i, "mlp.fc2")),
+		})
+	}
+	merged := v.Dim * v.Merge * v.Merge
+	e.norm = l.layerNorm(visionPart("merger.ln_q"))
+	e.merge = l.linear(merged, merged, visionPart("merger.mlp.0"))
+	e.leave = l.linear(merged, m.cfg.HiddenSize, visionPart("merger.mlp.2"))
+	half := Config{HeadDim: v.Dim / v.Heads / 2, RopeTheta: visionTheta}
+	e.freqs = half.frequencies()
+	return e
+}

@@ -1,0 +1,102 @@
+package patch
+
+import "math"
+
+// resize returns a picture of RGB in another size: bicubic with the kernel's width
+// grown by what a picture shrinks, first along rows, then along columns, in fixed
+// point and rounded to bytes after each, which is what PIL does.
+func resize(rgb []byte, h, w, height, width int) []byte {
+	if w != width {
+		t := taps(w, width)
+		out := make([]byte, h*width*3)
+		for y := range h {
+			row, to := rgb[y*w*3:][:w*3], out[y*width*3:][:width*3]
+			for x := range t {
+				k := &t[x]
+				var sum [3]int
+				from := row[3*k.first:]
+				for i, weight := range k.weights {
+					for c := range sum {
+						sum[c] += int(from[3*i+c]) * weight
+					}
+				}
+				for c := range sum {
+					to[3*x+c] = round(sum[c])
+				}
+			}
+		}
+		rgb, w = out, width
+	}
+	if h == height {
+		return rgb
+	}
+	out := make([]byte, height*w*3)
+	sums := make([]int, w*3)
+	for y, k := range taps(h, height) {
+		clear(sums)
+		for i, weight := range k.weights {
+			for x, v := range rgb[(k.first+i)*w*3:][:w*3] {
+				sums[x] += int(v) * weight
+			}
+		}
+		for x, sum := range sums {
+			out[y*w*3+x] = round(sum)
+		}
+	}
+	return out
+}
+
+// precision is how many bits of a weight are behind the point.
+const precision = 22
+
+func round(sum int) byte {
+	return byte(max(0, min(255, (sum+1<<(precision-1))>>precision)))
+}
+
+// tap is what an element of the output is made of.
+type tap struct {
+	first   int
+	weights []int
+}
+
+// taps returns what each of n elements is made of, out of size.
+func taps(size, n int) []tap {
+	const support = 2 // of the kernel, each way
+	scale := float64(size) / float64(n)
+	grown := max(scale, 1)
+	reach := float64(support * grown)
+	all := make([]tap, n)
+	var weights []float64
+	for i := range all {
+		center := float64((float64(i) + 0.5) * scale)
+		first := max(0, int(center-reach+0.5))
+		end := min(size, int(center+reach+0.5))
+		weights = weights[:0]
+		var sum float64
+		for j := first; j < end; j++ {
+			weight := cubic((float64(j) - center + 0.5) / grown)
+			weights = append(weights, weight)
+			sum += weight
+		}
+		all[i] = tap{first: first, weights: make([]int, len(weights))}
+		for j, weight := range weights {
+			all[i].weights[j] = int(math.Round(weight / sum * (1 << precision)))
+		}
+	}
+	return all
+}
+
+// cubic is the kernel of Keys with a = -1/2.
+func cubic(x float64) float64 {
+	const a = -0.5
+	x = math.Abs(x)
+	switch {
+	case x < 1:
+		p := float64((a+2)*x) - (a + 3)
+		return float64(float64(p*x)*x) + 1
+	case x < 2:
+		p := float64((x-5)*x) + 8
+		return (float64(p*x) - 4) * a
+	}
+	return 0
+}

@@ -1,0 +1,48 @@
+package vllm
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
+)
+
+// lookTimeout bounds the question whether a model sees a kind of media: the server's processor makes tokens of a
+// small object, the first time after it was loaded.
+const lookTimeout = 20 * time.Second
+
+// findMedia finds out which media the model sees, where conversations can be passed on, by having the server make
+// tokens of some.
+func (p *probe) findMedia(ctx context.Context, card *engine.Card, passes []string) {
+	if !slices.Contains(passes, "/v1/chat/completions") {
+		return
+	}
+	var kinds []string
+	if p.cfg.Media == nil {
+		for _, kind := range remote.Kinds() {
+			if p.sees(ctx, kind) {
+				kinds = append(kinds, kind)
+			}
+		}
+	}
+	p.cfg.See(card, kinds, engine.MediaKeysUUID)
+}
+
+// sees reports whether the server makes tokens of a conversation that shows an object of a kind.
+func (p *probe) sees(ctx context.Context, kind string) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	body := strictjson.AppendString([]byte(`{"model":`), p.base.ID)
+	body = append(body, `,"messages":[{"role":"user","content":[`...)
+	body = append(append(body, remote.SamplePart(kind)...), `]}]}`...)
+	a, err := p.client.Do(ctx, &remote.Call{Path: pathTokenize, Body: body})
+	if err != nil {
+		return false
+	}
+	defer a.Close()
+	return a.Status == http.StatusOK
+}

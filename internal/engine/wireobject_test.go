@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/media"
+)
+
+func fullObjects() []media.Object {
+	return []media.Object{
+		{
+			Kind: media.Image, Key: media.BytesKey([]byte("a")), Part: "messages[0].content[1]", Source: "https://a/b", Name: "n",
+			Size:   media.Size{Width: 640, Height: 480},
+			Tensor: media.Tensor{Shape: []int{1, 2, 3}, Data: []byte{1, 2, 3, 4, 5, 6}},
+		},
+		{Kind: media.Video, Size: media.Size{Width: 1, Height: 2, Frames: 3, Rate: 1.5}, Tensor: media.Tensor{Shape: []int{3, 2, 1, 3}, Segment: "s"}},
+		{Kind: media.Audio, Size: media.Size{Samples: 16000}},
+		{},
+	}
+}
+
+// seeing is a request with objects, with or without a guide.
+func seeing(guide *Guide) *Request {
+	r := fullRequest()
+	r.Guide, r.Objects = guide, fullObjects()
+	r.Media = make([]kv.Media, len(r.Objects))
+	for i := range r.Media {
+		r.Media[i] = kv.Media{Hash: r.Objects[i].Key.Hash, Start: i, End: i + 1, Digest: r.Objects[i].Key.Digest}
+	}
+	return r
+}
+
+// TestObjects: objects arrive as they were sent, in a version that older readers refuse.
+func TestObjects(t *testing.T) {
+	for _, want := range []*Request{seeing(nil), seeing(&Guide{Schema: []byte("{}")})} {
+		b := AppendRequest(nil, want)
+		if b[0] != mediaVersion {
+			t.Errorf("the version is %d", b[0])
+		}
+		got := seeing(&Guide{Schema: []byte("x")}) // what is reused leaves nothing behind
+		if err := DecodeRequest(b, got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, sameBits); diff != "" {
+			t.Error(diff)
+		}
+		if !bytes.Equal(AppendRequest(nil, got), b) {
+			t.Error("the second encoding is another one")
+		}
+		if err := got.Validate(); err != nil {
+			t.Error(err)
+		}
+		got.Objects = got.Objects[1:]
+		if err := got.Validate(); fault.Of(err) != fault.Invalid {
+			t.Errorf("three objects in four places: %v", err)
+		}
+	}
+	want := fullPassRequest()
+	want.Objects, want.Media = fullObjects(), seeing(nil).Media
+	var got PassRequest
+	if err := DecodePassRequest(AppendPassRequest(nil, want), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, &got, sameBits); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMalformedObjects(t *testing.T) {
+	object := func(field []byte) []byte {
+		return appendBytes([]byte{mediaVersion}, reqObject, field)
+	}
+	var many []byte
+	for range MaxObjects + 1 {
+		many = appendBytes(many, reqObject, []byte{objectKind<<2 | kindInt, 1})
+	}
+	for name, b := range map[string][]byte{
+		"none in its version":   {mediaVersion},
+		"one in version 1":      append([]byte{wireVersion}, object([]byte{objectKind<<2 | kindInt, 1})[1:]...),
+		"short digest":          object(appendBytes(nil, objectDigest, make([]byte, 31))),
+		"too many":              append([]byte{mediaVersion}, many...),
+		"nine dimensions":       object(appendBytes(nil, objectShape, make([]byte, 9))),
+		"a large dimension":     object(appendBytes(nil, objectShape, []byte{0x80, 0x80, 0x80, 0x80, 0x08})),
+		"data beyond its end":   object([]byte{objectData<<2 | kindBytes, 5, 1}),
+		"digests for nothing":   appendBytes([]byte{wireVersion}, reqDigests, make([]byte, 32)),
+		"fields out of order":   object([]byte{objectHash<<2 | kindInt, 1, objectKind<<2 | kindInt, 1}),
+		"a kind of nine bits":   object(appendUint(nil, objectKind, 256)),
+		"a kind that is a text": object(appendString(nil, objectKind, "a")),
+	} {
+		if err := DecodeRequest(b, new(Request)); fault.Of(err) != fault.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

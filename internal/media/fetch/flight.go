@@ -1,0 +1,140 @@
+package fetch
+
+import (
+	"context"
+	"crypto/sha256"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+)
+
+// key is what URLs are known by in caches: they are long, and an answer to one is none to
+// another.
+type key [sha256.Size]byte
+
+func keyOf(url string) key { return sha256.Sum256([]byte(url)) }
+
+// flights runs a piece of work once for all who want it at the time. Each has its own
+// patience: who leaves does not disturb the others, and when the last one has left, the
+// work is abandoned.
+type flights[V any] struct {
+	max     int
+	timeout time.Duration
+	drop    func(V) // told of what all who waited for it have taken, or left
+	running sync.WaitGroup
+	mu      struct {
+		sync.Mutex
+		calls  map[key]*call[V]
+		cancel map[*call[V]]context.CancelFunc // of all that run, also of those that nobody waits for
+		closed bool
+	}
+}
+
+// call is one piece of work.
+type call[V any] struct {
+	done    chan struct{}
+	v       V
+	err     error
+	waiters int
+	ended   bool
+}
+
+func newFlights[V any](most int, timeout time.Duration, drop func(V)) *flights[V] {
+	f := &flights[V]{max: most, timeout: timeout, drop: drop}
+	f.mu.calls = map[key]*call[V]{}
+	f.mu.cancel = map[*call[V]]context.CancelFunc{}
+	return f
+}
+
+// do returns what run returns, of a run that began for somebody else if there is one, or
+// ctx's error if that ends first. take is called before what run returned can be dropped.
+func (f *flights[V]) do(ctx context.Context, k key, run func(context.Context) (V, error), take func(V)) error {
+	c, err := f.join(ctx, k, run)
+	if err != nil {
+		return err
+	}
+	defer f.leave(k, c)
+	select {
+	case <-c.done:
+		if c.err == nil {
+			take(c.v)
+		}
+		return c.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// join returns the call for k, which it begins if there is none.
+func (f *flights[V]) join(ctx context.Context, k key, run func(context.Context) (V, error)) (*call[V], error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c := f.mu.calls[k]; c != nil {
+		c.waiters++
+		return c, nil
+	}
+	if f.mu.closed {
+		return nil, fault.New(fault.Unavailable, "media URL: this server is about to stop")
+	}
+	if len(f.mu.cancel) >= f.max {
+		return nil, fault.New(fault.Overloaded, "media URL: too many files are being fetched: try again, or send the file as a data: URI")
+	}
+	c := &call[V]{done: make(chan struct{}), waiters: 1}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.timeout)
+	f.mu.calls[k], f.mu.cancel[c] = c, cancel
+	f.running.Go(func() {
+		v, err := run(ctx)
+		cancel()
+		f.end(k, c, v, err)
+	})
+	return c, nil
+}
+
+// end notes what came of a call.
+func (f *flights[V]) end(k key, c *call[V], v V, err error) {
+	f.mu.Lock()
+	c.v, c.err, c.ended = v, err, true
+	delete(f.mu.cancel, c)
+	if f.mu.calls[k] == c {
+		delete(f.mu.calls, k)
+	}
+	unwanted := c.waiters == 0 && err == nil
+	f.mu.Unlock()
+	close(c.done)
+	if unwanted {
+		f.drop(v)
+	}
+}
+
+// leave notes that one waits no longer for c.
+func (f *flights[V]) leave(k key, c *call[V]) {
+	f.mu.Lock()
+	c.waiters--
+	last := c.waiters == 0
+	if last && !c.ended {
+		f.mu.cancel[c]()
+		if f.mu.calls[k] == c { // who comes now begins anew
+			delete(f.mu.calls, k)
+		}
+	}
+	unwanted := last && c.ended && c.err == nil
+	f.mu.Unlock()
+	if unwanted {
+		f.drop(c.v)
+	}
+}
+
+// close abandons all that runs, waits for it, and begins nothing more.
+func (f *flights[V]) close() {
+	f.mu.Lock()
+	f.mu.closed = true
+	for _, cancel := range f.mu.cancel {
+		cancel()
+	}
+	f.mu.Unlock()
+	f.running.Wait()
+}

@@ -1,0 +1,265 @@
+package fetch
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/media/probe"
+)
+
+// newTransport returns what speaks HTTP to strangers: without the environment's proxies,
+// which would connect where nobody judges, without cookies or credentials, and without
+// compression, which makes little much.
+func newTransport(c *Config) *http.Transport {
+	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 30 * time.Second, Resolver: c.Resolver, Control: c.control}
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		TLSHandshakeTimeout:    c.DialTimeout,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.RootCAs},
+		ResponseHeaderTimeout:  c.HeaderTimeout,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConns:           128,
+		MaxIdleConnsPerHost:    8,
+		MaxConnsPerHost:        64,
+		IdleConnTimeout:        30 * time.Second,
+		ReadBufferSize:         8 << 10,
+	}
+}
+
+// Errors of answers, which say nothing of what is in them.
+var (
+	errStatus    = errors.New("the answer is no file")
+	errRange     = errors.New("the answer is not the range that was asked for")
+	errEncoded   = errors.New("the answer is compressed")
+	errLength    = errors.New("the answer has not the length that it claims")
+	errTooLarge  = errors.New("the file is too large")
+	errIdle      = errors.New("nothing came for too long")
+	errRedirects = errors.New("there are too many redirects")
+)
+
+// do asks for a file, or the range of one that is not zero, and follows redirects, each of
+// which is judged as what a client sent is. The caller closes the answer's body.
+func (f *Fetcher) do(ctx context.Context, u *url.URL, need probe.Need) (*http.Response, *url.URL, error) {
+	for hop := 0; ; hop++ {
+		resp, err := f.ask(ctx, u, need)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !redirects(resp.StatusCode) {
+			return resp, u, nil
+		}
+		location := resp.Header.Get("Location")
+		_ = resp.Body.Close() // whatever it says
+		if hop >= f.cfg.MaxRedirects {
+			return nil, nil, invalid(errRedirects, "its host redirects more than "+strconv.Itoa(max(f.cfg.MaxRedirects, 0))+" times")
+		}
+		next, err := f.redirect(u, location)
+		if err != nil {
+			return nil, nil, err
+		}
+		u = next
+	}
+}
+
+// ask makes one request.
+func (f *Fetcher) ask(ctx context.Context, u *url.URL, need probe.Need) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, invalid(err, "it is not written as a URL is")
+	}
+	req.Header.Set("User-Agent", "penstock")
+	req.Header.Set("Accept", "image/*, video/*, audio/*, */*;q=0.1")
+	req.Header.Set("Accept-Encoding", "identity")
+	if !need.IsZero() {
+		req.Header.Set("Range", "bytes="+strconv.FormatInt(need.Offset, 10)+"-"+strconv.FormatInt(need.Offset+need.Length-1, 10))
+	}
+	resp, err := f.transport.RoundTrip(req)
+	if err != nil {
+		return nil, failed(ctx, err)
+	}
+	return resp, nil
+}
+
+// redirects reports whether a status means that the file is elsewhere.
+func redirects(status int) bool {
+	switch status {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return false
+}
+
+// redirect returns where a redirect leads, if that may be fetched.
+func (f *Fetcher) redirect(from *url.URL, location string) (*url.URL, error) {
+	if location == "" || len(location) > maxURL {
+		return nil, invalid(errStatus, "its host redirects to nowhere")
+	}
+	to, err := from.Parse(location)
+	if err != nil {
+		return nil, invalid(nil, "its host redirects to what is no URL")
+	}
+	if from.Scheme == "https" && to.Scheme != "https" {
+		return nil, invalid(nil, "its host redirects from https to what is not encrypted")
+	}
+	if err := f.cfg.check(to); err != nil {
+		return nil, invalid(err, "its host redirects to where nothing may be fetched from")
+	}
+	return to, nil
+}
+
+// failed returns what a client reads of a request that got no answer, or of an answer that
+// broke off.
+func failed(ctx context.Context, err error) error {
+	var dns *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	var timeout net.Error
+	switch cause := context.Cause(ctx); {
+	case errors.Is(err, errRefused):
+		return invalid(err, "its host's address is none that may be fetched from")
+	case errors.Is(cause, errIdle):
+		return invalid(err, "its host sent nothing for too long")
+	case errors.Is(cause, context.DeadlineExceeded):
+		return invalid(err, "it took too long to fetch: send the file as a data: URI")
+	case cause != nil: // nobody waits for it any longer, or Close was called
+		return &fault.Error{Code: fault.Unavailable, Message: "media URL: this server is about to stop", Err: cause}
+	case errors.As(err, &dns):
+		return invalid(err, "its host was not found")
+	case errors.As(err, &certificate):
+		return invalid(err, "its host's certificate is not valid")
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return invalid(err, "its host did not answer in time")
+	case errors.Is(err, errLength) || errors.Is(err, io.ErrUnexpectedEOF):
+		return invalid(err, "its host sent less than it said, or more")
+	}
+	return invalid(err, "its host could not be reached")
+}
+
+// plain refuses answers that are compressed: what would come of them is not bounded by
+// what is sent.
+func plain(resp *http.Response) error {
+	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return invalid(errEncoded, "its host sent it compressed")
+	}
+	return nil
+}
+
+// piece returns a range of a file, how long the file is (-1: nobody says), and where it was
+// found.
+func (f *Fetcher) piece(ctx context.Context, u *url.URL, need probe.Need) (b []byte, total int64, at *url.URL, tag string, err error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	resp, at, err := f.do(ctx, u, need)
+	if err != nil {
+		return nil, 0, nil, "", err
+	}
+	defer func() { _ = resp.Body.Close() }() // all that matters was read
+	if err := plain(resp); err != nil {
+		return nil, 0, nil, "", err
+	}
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		return nil, 0, nil, "", invalid(errRange, "its host does not answer requests for a part of a file, so the size is not known")
+	case resp.StatusCode != http.StatusPartialContent:
+		return nil, 0, nil, "", invalid(errStatus, "its host answered with status "+strconv.Itoa(resp.StatusCode))
+	}
+	n, total, ok := contentRange(resp.Header.Get("Content-Range"), need)
+	if !ok || resp.ContentLength >= 0 && resp.ContentLength != n {
+		return nil, 0, nil, "", invalid(errRange, "its host answered with another part of the file than was asked for")
+	}
+	b, err = f.readAll(stop, resp.Body, n, n)
+	if err != nil {
+		return nil, 0, nil, "", failed(ctx, err)
+	}
+	return b, total, at, resp.Header.Get("ETag"), nil
+}
+
+// contentRange reads a Content-Range, which must have all that was asked for, as far as
+// the file goes, and returns how long it is and how long the file.
+func contentRange(s string, need probe.Need) (n, total int64, ok bool) {
+	s, ok = strings.CutPrefix(s, "bytes ")
+	if !ok {
+		return 0, 0, false
+	}
+	bounds, size, ok := strings.Cut(s, "/")
+	from, to, ok2 := strings.Cut(bounds, "-")
+	if !ok || !ok2 {
+		return 0, 0, false
+	}
+	first, err1 := strconv.ParseUint(from, 10, 62)
+	last, err2 := strconv.ParseUint(to, 10, 62)
+	total = -1
+	if size != "*" {
+		t, err := strconv.ParseUint(size, 10, 62)
+		if err != nil || last >= t {
+			return 0, 0, false
+		}
+		total = int64(t)
+	}
+	want := need.Offset + need.Length - 1
+	if total >= 0 {
+		want = min(want, total-1)
+	}
+	if err1 != nil || err2 != nil || int64(first) != need.Offset || int64(last) > want || last < first || total >= 0 && int64(last) != want {
+		return 0, 0, false
+	}
+	return int64(last-first) + 1, total, true
+}
+
+// readAll reads a body of n bytes, or up to most if n is below 0. Room for what is claimed
+// is only made when a part of it has come. Between two pieces no more than IdleTimeout may
+// pass; stop ends the request.
+func (f *Fetcher) readAll(stop context.CancelCauseFunc, body io.Reader, n, most int64) ([]byte, error) {
+	const begin, believed = 64 << 10, 1 << 20
+	limit := most
+	if n >= 0 {
+		limit = n
+	}
+	idle := time.AfterFunc(f.cfg.IdleTimeout, func() { stop(errIdle) })
+	defer idle.Stop()
+	b := make([]byte, 0, min(limit, begin))
+	for {
+		if len(b) == cap(b) && int64(len(b)) < limit {
+			room := min(limit, 2*int64(cap(b)))
+			if n >= 0 && cap(b) >= believed {
+				room = limit
+			}
+			b = append(make([]byte, 0, room), b...)
+		}
+		if int64(len(b)) == limit {
+			break
+		}
+		m, err := body.Read(b[len(b):cap(b)])
+		b = b[:len(b)+m]
+		idle.Reset(f.cfg.IdleTimeout)
+		if err == io.EOF {
+			if n >= 0 && int64(len(b)) < n {
+				return nil, errLength
+			}
+			return b, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	var one [1]byte // the end must be here
+	switch m, err := io.ReadFull(body, one[:]); {
+	case m == 1 && n >= 0:
+		return nil, errLength
+	case m == 1:
+		return nil, errTooLarge
+	case err != io.EOF:
+		return nil, err
+	}
+	return b, nil
+}

@@ -1,0 +1,206 @@
+package pixel
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"image"
+	"image/gif"
+	"strings"
+
+	"penstock/core/media"
+)
+
+// Frames decodes a video: a GIF, all its frames as they are seen, or JPEG files in
+// base64 separated by commas, which is the payload of a data: URI of type video/jpeg.
+// The tensor is [F, H, W, 3]; all frames have one size, since JPEGs of another
+// are refused. Other containers are ErrUnsupported.
+func Frames(file []byte, l Limits) (media.Tensor, media.Size, error) {
+	if err := checkBytes(file, &l); err != nil {
+		return media.Tensor{}, media.Size{}, err
+	}
+	read := framesJPEG
+	if hasMagic(file, "GIF8?a") {
+		read = framesGIF
+	}
+	v, err := read(file, &l)
+	if err != nil {
+		return media.Tensor{}, media.Size{}, fmt.Errorf("decode video: %w", err)
+	}
+	n := len(v.rgb) / (3 * v.width * v.height)
+	return media.Tensor{Shape: []int{n, v.height, v.width, 3}, Data: v.rgb},
+		media.Size{Width: v.width, Height: v.height, Frames: n, Rate: v.rate}, nil
+}
+
+// video is frames of one size.
+type video struct {
+	width, height int
+	rgb           []byte
+	rate          float64
+}
+
+// FramesURI returns the payload of a data: URI whose video is JPEG frames in base64, as
+// [Frames] takes it.
+func FramesURI(uri string) (payload string, ok bool) {
+	const scheme = "data:video/jpeg;base64,"
+	if len(uri) < len(scheme) || !strings.EqualFold(uri[:len(scheme)], scheme) {
+		return "", false
+	}
+	return uri[len(scheme):], true
+}
+
+// jpegStart is how base64 of a JPEG begins: its first three bytes.
+const jpegStart = "/9j/"
+
+func framesJPEG(payload []byte, l *Limits) (v video, err error) {
+	if !bytes.HasPrefix(bytes.TrimSpace(payload), []byte(jpegStart)) {
+		return v, fmt.Errorf("neither a GIF nor JPEG frames in base64: %w", ErrUnsupported)
+	}
+	count := 1 + bytes.Count(payload, []byte{','})
+	if count > l.Frames {
+		return v, fmt.Errorf("%d frames, at most %d are decoded: %w", count, l.Frames, ErrTooLarge)
+	}
+	left := *l
+	var file []byte
+	for i, rest, more := 0, payload, true; more; i++ {
+		var text []byte
+		text, rest, more = bytes.Cut(rest, []byte{','})
+		text = bytes.TrimSpace(text)
+		file = append(file[:0], make([]byte, base64.StdEncoding.DecodedLen(len(text)))...)
+		n, err := base64.StdEncoding.Decode(file, text)
+		if err != nil || !hasMagic(file[:n], "\xff\xd8\xff") {
+			return v, fmt.Errorf("frame %d is not a JPEG in base64: %w", i, ErrMalformed)
+		}
+		p, err := decode(file[:n], &left)
+		switch {
+		case err != nil:
+			return v, fmt.Errorf("frame %d: %w", i, err)
+		case i == 0:
+			v.width, v.height = p.width, p.height
+		case p.width != v.width || p.height != v.height:
+			return v, fmt.Errorf("frame %d has %d by %d pixels, the first one %d by %d: %w", i, p.width, p.height, v.width, v.height, ErrMalformed)
+		}
+		v.rgb = append(v.rgb, p.rgb...)
+		left.Pixels -= p.width * p.height // of all frames together
+	}
+	return v, nil
+}
+
+// framesGIF shows a GIF: each frame is drawn over what the one before left.
+func framesGIF(file []byte, l *Limits) (v video, err error) {
+	defer func() { // see codec.read
+		if r := recover(); r != nil {
+			err = fmt.Errorf("GIF: the decoder gave up: %w", ErrMalformed)
+		}
+	}()
+	cfg, err := gif.DecodeConfig(bytes.NewReader(file))
+	if err != nil {
+		return v, fmt.Errorf("GIF: %w", refused(err))
+	}
+	// Each frame is decoded to at most as many bytes as the screen has pixels.
+	count, err := countGIF(file, l.Frames)
+	if err == nil {
+		err = l.within(cfg.Width, cfg.Height, count)
+	}
+	if err != nil {
+		return v, fmt.Errorf("GIF: %w", err)
+	}
+	all, err := gif.DecodeAll(bytes.NewReader(file))
+	if err != nil {
+		return v, fmt.Errorf("GIF: %w", refused(err))
+	}
+	screen := newPicture(cfg.Width, cfg.Height)
+	v.width, v.height = cfg.Width, cfg.Height
+	v.rgb = make([]byte, 0, len(screen.rgb)*len(all.Image))
+	var hundredths int
+	for i, frame := range all.Image {
+		before := screen
+		if all.Disposal[i] == gif.DisposalPrevious {
+			before.rgb = bytes.Clone(screen.rgb)
+		}
+		overlay(&screen, frame)
+		v.rgb = append(v.rgb, screen.rgb...)
+		hundredths += all.Delay[i]
+		switch all.Disposal[i] {
+		case gif.DisposalPrevious:
+			screen = before
+		case gif.DisposalBackground:
+			blank(&screen, frame.Bounds())
+		}
+	}
+	if hundredths > 0 {
+		v.rate = float64(100*len(all.Image)) / float64(hundredths)
+	}
+	return v, nil
+}
+
+// overlay draws the pixels of a frame that are not transparent.
+func overlay(p *picture, frame *image.Paletted) {
+	r := frame.Bounds().Intersect(image.Rect(0, 0, p.width, p.height))
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		dst := p.row(r.Min.X, y)
+		for i, index := range frame.Pix[frame.PixOffset(r.Min.X, y):][:r.Dx()] {
+			if int(index) < len(frame.Palette) {
+				if _, _, _, alpha := frame.Palette[index].RGBA(); alpha == 0 {
+					continue
+				}
+			}
+			dst[3*i], dst[3*i+1], dst[3*i+2] = plain(frame.Palette, index)
+		}
+	}
+}
+
+// blank makes a part of the picture black.
+func blank(p *picture, r image.Rectangle) {
+	r = r.Intersect(image.Rect(0, 0, p.width, p.height))
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		clear(p.row(r.Min.X, y)[:3*r.Dx()])
+	}
+}
+
+// countGIF counts the frames of a GIF by its blocks, decoding none; it stops above limit.
+func countGIF(file []byte, limit int) (int, error) {
+	const header, extension, frame, trailer = 13, 0x21, 0x2c, 0x3b
+	cut := fmt.Errorf("the file is cut off: %w", ErrMalformed)
+	if len(file) < header {
+		return 0, cut
+	}
+	count := 0
+	for at := header + colours(file[10]); at < len(file); {
+		switch file[at] {
+		case trailer:
+			return count, nil
+		case extension:
+			at += 2
+		case frame:
+			if at+10 > len(file) {
+				return 0, cut
+			}
+			if count++; count > limit {
+				return count, nil
+			}
+			at += 10 + colours(file[at+9]) + 1 // and the size of codes
+		default:
+			return 0, fmt.Errorf("a block of unknown type: %w", ErrMalformed)
+		}
+		for { // sub-blocks, up to one of no bytes
+			if at >= len(file) {
+				return 0, cut
+			}
+			n := int(file[at])
+			at += 1 + n
+			if n == 0 {
+				break
+			}
+		}
+	}
+	return 0, cut
+}
+
+// colours returns how many bytes a table of colours has, as its flags say.
+func colours(flags byte) int {
+	if flags&0x80 == 0 {
+		return 0
+	}
+	return 3 << (flags&7 + 1)
+}

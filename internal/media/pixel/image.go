@@ -1,0 +1,154 @@
+package pixel
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/gif"
+	"image/jpeg"
+	"image/png"
+	"io"
+
+	"golang.org/x/image/bmp"
+	"golang.org/x/image/tiff"
+	"golang.org/x/image/webp"
+
+	"penstock/core/media"
+)
+
+// Decode decodes a picture, told by its first bytes: JPEG (8 bits, Huffman), PNG,
+// GIF (the first frame), WebP (not animated), BMP or TIFF (the first page). The
+// tensor is [H, W, 3] bytes of RGB, the right way up as the file's EXIF data says.
+// Transparency is dropped, so what is under it shows, as PIL's convert("RGB") has
+// it (GIF: black); 16 bits become 8 by leaving out the lower ones; CMYK becomes RGB without a profile.
+func Decode(file []byte, l Limits) (media.Tensor, media.Size, error) {
+	if err := checkBytes(file, &l); err != nil {
+		return media.Tensor{}, media.Size{}, err
+	}
+	p, err := decode(file, &l)
+	if err != nil {
+		return media.Tensor{}, media.Size{}, fmt.Errorf("decode image: %w", err)
+	}
+	return media.Tensor{Shape: []int{p.height, p.width, 3}, Data: p.rgb}, media.Size{Width: p.width, Height: p.height}, nil
+}
+
+// picture is rows of RGB.
+type picture struct {
+	width, height int
+	rgb           []byte
+}
+
+// codec is one format of pictures.
+type codec struct {
+	name   string
+	magic  string // "?" is any byte
+	config func(io.Reader) (image.Config, error)
+	decode func(io.Reader) (image.Image, error)
+	// rgb is what colours luma and chroma are.
+	rgb func(y, cb, cr uint8) (r, g, b uint8)
+	// orientation finds that of EXIF, 1 to 8, or returns 0.
+	orientation func([]byte) int
+}
+
+func codecs() []codec {
+	none := func([]byte) int { return 0 }
+	return []codec{
+		{"JPEG", "\xff\xd8\xff", jpeg.DecodeConfig, jpeg.Decode, color.YCbCrToRGB, orientationJPEG},
+		{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, nil, orientationPNG},
+		{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, nil, none},
+		{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, videoToRGB, orientationWebP},
+		{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, nil, none},
+		{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, nil, orientationTIFF},
+		{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, nil, orientationTIFF},
+	}
+}
+
+func hasMagic(file []byte, magic string) bool {
+	if len(file) < len(magic) {
+		return false
+	}
+	for i := range len(magic) {
+		if magic[i] != '?' && magic[i] != file[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// decode decodes a file whose length was checked.
+func decode(file []byte, l *Limits) (picture, error) {
+	for _, c := range codecs() {
+		if hasMagic(file, c.magic) {
+			p, err := c.read(file, l)
+			if err != nil {
+				return picture{}, fmt.Errorf("%s: %w", c.name, err)
+			}
+			return p, nil
+		}
+	}
+	return picture{}, fmt.Errorf("neither JPEG, PNG, GIF, WebP, BMP nor TIFF: %w", ErrUnsupported)
+}
+
+func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
+	defer func() { // the decoders are other people's, the files anybody's
+		if v := recover(); v != nil {
+			err = fmt.Errorf("the decoder gave up: %w", ErrMalformed)
+		}
+	}()
+	if c.name == "WebP" && animatedWebP(file) {
+		return picture{}, fmt.Errorf("animated: %w", ErrUnsupported)
+	}
+	cfg, err := c.config(bytes.NewReader(file))
+	if err != nil {
+		return picture{}, refused(err)
+	}
+	if err := l.within(cfg.Width, cfg.Height, 1); err != nil {
+		return picture{}, err
+	}
+	if c.name == "PNG" && cfg.Height > maxDeflate*(len(file)+1)/((cfg.Width+7)/8) {
+		return picture{}, fmt.Errorf("%d bytes cannot hold %d by %d pixels: %w", len(file), cfg.Width, cfg.Height, ErrMalformed)
+	}
+	img, err := c.decode(bytes.NewReader(file))
+	if err != nil {
+		return picture{}, refused(err)
+	}
+	p := newPicture(cfg.Width, cfg.Height)
+	if err := p.draw(img, c.rgb); err != nil {
+		return picture{}, err
+	}
+	return p.upright(c.orientation(file)), nil
+}
+
+// maxDeflate is how many bytes one byte of a deflate stream can become, at most: a match of
+// 258 bytes takes two bits.
+const maxDeflate = 1032
+
+// refused maps what a decoder says to this package's errors.
+func refused(err error) error {
+	var (
+		jpegUnsupported jpeg.UnsupportedError
+		pngUnsupported  png.UnsupportedError
+		tiffUnsupported tiff.UnsupportedError
+	)
+	switch {
+	case errors.As(err, &jpegUnsupported):
+		return fmt.Errorf("%.100s: %w", string(jpegUnsupported), ErrUnsupported)
+	case errors.As(err, &pngUnsupported):
+		return fmt.Errorf("%.100s: %w", string(pngUnsupported), ErrUnsupported)
+	case errors.As(err, &tiffUnsupported):
+		return fmt.Errorf("%.100s: %w", string(tiffUnsupported), ErrUnsupported)
+	case errors.Is(err, bmp.ErrUnsupported):
+		return fmt.Errorf("this kind of bitmap: %w", ErrUnsupported)
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return fmt.Errorf("the file is cut off: %w", ErrMalformed)
+	}
+	return fmt.Errorf("%.200v: %w", err, ErrMalformed)
+}
+
+// animatedWebP reports whether the flags of an extended WebP say so.
+func animatedWebP(file []byte) bool {
+	const animation = 1 << 1
+	return hasMagic(file, "RIFF????WEBPVP8X") && len(file) > 20 && file[20]&animation != 0
+}

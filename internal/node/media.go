@@ -1,0 +1,99 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"penstock/core/media"
+	"penstock/internal/config"
+	resolve "penstock/internal/edge/prep/media"
+	"penstock/internal/engine"
+	"penstock/internal/media/fetch"
+	"penstock/internal/media/pixel"
+	"penstock/internal/media/shm"
+	"penstock/internal/obs"
+)
+
+// longestLease is how long shared memory is lent at most: leases end with their requests, and this is
+// for those whose end is lost.
+const longestLease = time.Hour
+
+// sight is what a frontend has to find out what the media of requests are.
+type sight struct {
+	lender   *shm.Lender // nil where there is no shared memory
+	resolver *resolve.Resolver
+}
+
+// newSight makes what the settings say.
+func newSight(cfg *config.Loaded, fetcher *fetch.Fetcher, log *slog.Logger) (s *sight, err error) {
+	s = &sight{}
+	var lends resolve.Lender
+	if s.lender, err = shm.NewLender(shm.Config{}); err == nil {
+		lends = resolve.FromLender(s.lender, longestLease)
+	} else {
+		s.lender = nil
+		obs.Component(log, "frontend").Debug("there is no shared memory for media: engines that would have them there fetch them", "error", err)
+	}
+	s.resolver, err = resolve.New(resolve.Config{
+		Identity:   media.Identity(cfg.MediaIdentity),
+		URLTTL:     time.Duration(cfg.MediaURLTTL),
+		MaxObjects: cfg.MediaMaxObjects,
+		Timeout:    time.Duration(cfg.MediaTimeout),
+		Limits:     mediaLimits(cfg),
+	}, mediaFiles(cfg, fetcher), lends)
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// newFetcher makes what fetches media, within the settings.
+func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
+	return fetch.New(fetch.Config{
+		AllowPrivate: cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
+		MaxBytes: cfg.MediaMaxBytes, MaxPixels: cfg.MediaMaxPixels,
+		Timeout: time.Duration(cfg.MediaTimeout), CacheBytes: cfg.MediaCacheBytes,
+	})
+}
+
+// mediaFiles is where media come from.
+func mediaFiles(cfg *config.Loaded, fetcher *fetch.Fetcher) resolve.Source {
+	return resolve.FromFetcher(fetcher, cfg.MediaMaxBytes)
+}
+
+// segment opens a segment of shared memory that a frontend of this host lends.
+func segment(name string, size int) ([]byte, func(), error) {
+	m, err := shm.Open(name, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.Bytes(), func() { _ = m.Close() }, nil // what is read has been copied
+}
+
+// mediaLimits are the bounds of one object that is decoded.
+func mediaLimits(cfg *config.Loaded) pixel.Limits {
+	return pixel.Limits{Bytes: int(cfg.MediaMaxBytes), Pixels: int(cfg.MediaMaxPixels)}
+}
+
+// run closes all of it when ctx ends.
+func (s *sight) run(ctx context.Context) error {
+	<-ctx.Done()
+	return s.close()
+}
+
+func (s *sight) close() error {
+	if s.lender == nil {
+		return nil
+	}
+	return s.lender.Close()
+}
+
+// mediaDecoder is what the settings say of who decodes media for the engines; nil if they do.
+func mediaDecoder(cfg *config.Loaded) *engine.MediaDecoder {
+	if !cfg.FrontendDecoding {
+		return nil
+	}
+	return &engine.MediaDecoder{Transfer: cfg.MMTransfer}
+}

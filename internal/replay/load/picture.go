@@ -1,0 +1,82 @@
+package load
+
+import (
+	"bytes"
+	"encoding/base64"
+	"image"
+	"image/color"
+	"image/png"
+
+	"penstock/core/kv"
+	"penstock/core/splitmix"
+	"penstock/internal/replay"
+)
+
+// tile is the side of a picture's squares of one colour, and hues how many colours there are:
+// few, so that the files are small, and pictures of different ids differ in nearly all squares.
+const (
+	tile = 16
+	hues = 16
+	// side is that of pictures whose size the workload does not say.
+	side = 224
+)
+
+// painter makes pictures. It has one owner.
+type painter struct {
+	seed    uint64
+	picture image.Paletted
+	file    bytes.Buffer
+	encoder png.Encoder
+}
+
+func newPainter(seed uint64) *painter {
+	p := &painter{seed: seed, encoder: png.Encoder{CompressionLevel: png.BestSpeed, BufferPool: new(buffer)}}
+	for i := range hues {
+		x := splitmix.Mix(uint64(i))
+		p.picture.Palette = append(p.picture.Palette, color.RGBA{R: uint8(x), G: uint8(x >> 8), B: uint8(x >> 16), A: 255})
+	}
+	return p
+}
+
+// append appends a picture as a data: URI: a PNG that is a function of the medium's id, its
+// size and the seed.
+func (p *painter) append(dst []byte, m *replay.Media) []byte {
+	w, h := m.Width, m.Height
+	if w <= 0 || h <= 0 {
+		w, h = side, side
+	}
+	if n := w * h; cap(p.picture.Pix) < n {
+		p.picture.Pix = make([]byte, n)
+	}
+	p.picture.Pix, p.picture.Stride, p.picture.Rect = p.picture.Pix[:w*h], w, image.Rect(0, 0, w, h)
+	draw := splitmix.Source(splitmix.Mix(kv.ContentHash(p.seed, []byte(m.ID))))
+	for y := 0; y < h; y += tile {
+		row := p.picture.Pix[y*w : (y+1)*w]
+		for x := 0; x < w; x += tile {
+			hue := byte(draw.Next() % hues)
+			for i := x; i < min(x+tile, w); i++ {
+				row[i] = hue
+			}
+		}
+		for i := y + 1; i < min(y+tile, h); i++ {
+			copy(p.picture.Pix[i*w:(i+1)*w], row)
+		}
+	}
+	p.file.Reset()
+	_ = p.encoder.Encode(&p.file, &p.picture) // to memory, and of a size that is allowed: it cannot fail
+	dst = append(dst, "data:image/png;base64,"...)
+	return base64.StdEncoding.AppendEncode(dst, p.file.Bytes())
+}
+
+// buffer keeps the encoder's memory for the next picture.
+type buffer struct{ kept *png.EncoderBuffer }
+
+// Get implements png.EncoderBufferPool.
+func (b *buffer) Get() *png.EncoderBuffer {
+	kept := b.kept
+	b.kept = nil
+	return kept
+}
+
+// Put implements png.EncoderBufferPool.
+func (b *buffer) Put(kept *png.EncoderBuffer) { b.kept = kept }

@@ -1,0 +1,266 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/media"
+	"penstock/core/media/family"
+	"penstock/core/route"
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/prep"
+	resolve "penstock/internal/edge/prep/media"
+	"penstock/internal/engine"
+	"penstock/internal/plane/rpc"
+)
+
+// Media finds out what the media of requests are, for each model in its way.
+type Media interface {
+	For(resolve.Way) prep.Resolver
+}
+
+// resolver returns what resolves the media of a model; nil if nothing does.
+func (f *Frontend) resolver(m *model) prep.Resolver {
+	if f.deps.Media == nil || m.pipe == nil || m.pipe.Family == nil {
+		return nil
+	}
+	if !m.card.Attaches && m.card.MediaKeys == "" {
+		return untold{}
+	}
+	way := resolve.Way{Transfer: resolve.TransferOff}
+	if d := m.card.MediaDecoder; d != nil {
+		way.Identity = media.ByPixels
+		if m.card.Attaches {
+			way.Transfer = resolve.Transfer(d.Transfer)
+		}
+	}
+	return timed{f.deps.Media.For(way), f.metrics}
+}
+
+// untold is the resolver of models whose engines are not told who media are: their caches have other
+// names for them, so that nothing of them would be found.
+type untold struct{}
+
+// Resolve implements prep.Resolver.
+func (untold) Resolve(_ context.Context, c *prep.Chat, _ *family.Family) ([]media.Object, func(), error) {
+	return nil, nil, prep.Undecided(media.HashForwardDisabled, c.Media[0].Part, "'%s' cannot be named to this model's engines", c.Media[0].Part)
+}
+
+// timed is a resolver whose time is measured.
+type timed struct {
+	prep.Resolver
+	metrics *metrics
+}
+
+// Resolve implements prep.Resolver.
+func (t timed) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
+	began := time.Now()
+	objects, release, err := t.Resolver.Resolve(ctx, c, f)
+	outcome := "resolved"
+	var u *prep.Unresolved
+	switch {
+	case err == nil:
+	case errors.As(err, &u):
+		outcome = "unresolved"
+	default:
+		outcome = "refused"
+	}
+	t.metrics.mediaResolve.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
+	return objects, release, err
+}
+
+// sees refuses what a request shows that the model does not see.
+func (m *model) sees(q *api.Request) error {
+	if !q.HasMedia() {
+		if q.ProcessorArgs {
+			return fault.Param("mm_processor_kwargs", "'mm_processor_kwargs' is not supported by this server without media: leave it out")
+		}
+		return nil
+	}
+	if _, elsewhere := m.encoder.(*remote); elsewhere && m.card.Attaches {
+		return fault.New(fault.Unimplemented, "prompts that the engines of the model '%s' make have no media: start the frontend with --preprocess local", m.card.Name)
+	}
+	for _, part := range q.Media() {
+		if slices.Contains(m.card.Media, part.Kind.String()) {
+			continue
+		}
+		what := "text only"
+		if len(m.card.Media) > 0 {
+			what = "text and " + strings.Join(m.card.Media, " and ")
+		}
+		return fault.Param(part.Part, "'%s' is of type %.100q, which is not supported by this model: send %s to the model '%s'", part.Part, part.Type, what, m.card.Name)
+	}
+	return nil
+}
+
+// show puts what a message says and shows into the conversation. Who encodes here shows the
+// template what there is; an engine that does is told where it is.
+func show(chat *prep.Chat, i int, m *api.Message, here bool) {
+	if m.Parts == nil {
+		return
+	}
+	parts := []byte{'['}
+	for j := range m.Parts {
+		shown := m.Parts[j].Media
+		if shown == nil {
+			parts = prep.AppendTextPart(parts, m.Parts[j].Text)
+			continue
+		}
+		object := prep.Media{Kind: shown.Kind, URL: shown.URL, Name: shown.Name, Part: shown.Part, Param: shown.Param}
+		chat.Media = append(chat.Media, object)
+		if here {
+			parts = prep.AppendMediaPart(parts, shown.Kind)
+		} else {
+			parts = prep.AppendURLPart(parts, &object)
+		}
+	}
+	chat.Messages[i].Parts = append(parts, ']')
+	chat.Messages[i].Content = ""
+}
+
+// owner is whose names of media a request's are: its salt's, and its key's if it has one.
+func (c *call) owner(salt string) string {
+	if client := c.client(); client != nil {
+		return ownerOf(client.Key().Name, salt)
+	}
+	return ownerOf("", salt)
+}
+
+func ownerOf(key, salt string) string { return key + "\x00" + salt }
+
+// borrow keeps what a prompt's media hold until the call is over.
+func (c *call) borrow(p *prep.Prompt) {
+	if p.Release != nil {
+		c.leases = append(c.leases, p.Release)
+		p.Release = nil
+	}
+}
+
+// giveBack ends what borrow began.
+func (c *call) giveBack() {
+	for _, release := range c.leases {
+		release()
+	}
+	c.leases = nil
+}
+
+// shows counts what a request shows, and why it takes no part in the choice of a worker if so.
+func (c *call) shows(ctx context.Context, q *api.Request, prompt *prep.Prompt) {
+	for _, part := range q.Media() {
+		c.f.metrics.media.WithLabelValues(c.model, part.Kind.String()).Inc()
+	}
+	if prompt.TextOnly == media.NoReason {
+		return
+	}
+	c.f.metrics.textOnly.WithLabelValues(c.model, string(prompt.TextOnly)).Inc()
+	c.f.deps.Log.DebugContext(ctx, "the media of a request take no part in the choice of its worker",
+		"request", c.id, "model", c.model, "reason", string(prompt.TextOnly), "part", prompt.Why.Param)
+}
+
+// unseen refuses a prompt without the media that the request shows, as an engine would have to
+// answer it that takes tokens.
+func unseen(ctx context.Context, p *prep.Prompt) error {
+	switch {
+	case p.TextOnly == media.NoReason:
+		return nil
+	case ctx.Err() != nil:
+		return ended(ctx)
+	}
+	return p.Why
+}
+
+// passesMedia returns the request as one that is passed on, if it shows media to a model whose
+// engines take them in no other way; nil if it does not. The model sees them.
+func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (*passing, error) {
+	if !q.HasMedia() || q.Ext.Asks(api.QueryInstance) {
+		return nil, nil
+	}
+	m, err := c.find(c.f.catalog.find, q.Model)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.sees(q); err != nil || m.card.Attaches {
+		return nil, err
+	}
+	if !m.passes(d.path) {
+		return nil, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint", m.card.Name, d.path)
+	}
+	e, err := openEnvelope(body, nil)
+	if err != nil {
+		return nil, err
+	}
+	e.ext, q.Owner = q.Ext, c.owner(q.CacheSalt)
+	p, err := c.pass(body, d, m, e)
+	if p != nil {
+		p.shown = q
+	}
+	return p, err
+}
+
+// mediaTokens returns the prompt of a request that shows media, as far as it is of use.
+func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
+	if mode := p.route.Override.Mode; p.c.f.cfg.IgnoresCaches && (mode == nil || *mode != route.KV) {
+		return prep.Prompt{TextOnly: media.NotRouted, Why: fault.Param("model", "the router's mode asks no cache")}, nil
+	}
+	all, err := p.model.prompts(ctx, p.shown)
+	if err != nil {
+		return prep.Prompt{}, err
+	}
+	return all[0], nil
+}
+
+// keys are the objects of a request that is passed on: who they are, and nothing else.
+func keysOf(objects []media.Object) []media.Object {
+	if objects == nil {
+		return nil
+	}
+	all := make([]media.Object, len(objects))
+	for i := range objects {
+		o := &objects[i]
+		all[i] = media.Object{Kind: o.Kind, Key: o.Key, Part: o.Part, Size: o.Size}
+	}
+	return all
+}
+
+// maxTensors bounds what was decoded and goes with a request, in bytes: half of what a call may have.
+const maxTensors = rpc.MaxBody / 2
+
+// sent are the objects of a request to an engine that takes them with tokens. What goes with the
+// request is not told twice, and what is too much for it the engine has from its URL.
+func sent(objects []media.Object) []media.Object {
+	room := maxTensors
+	for i := range objects {
+		o := &objects[i]
+		switch n := len(o.Tensor.Data); {
+		case n == 0:
+		case n > room:
+			o.Tensor = media.Tensor{}
+		default:
+			room -= n
+			o.Source = ""
+		}
+	}
+	return objects
+}
+
+// compare holds the predicted length of a prompt with media against what the engine said.
+func (p *passing) compare() {
+	said := p.piece.PromptTokens
+	if p.request.Objects == nil || said == engine.CachedUnknown {
+		return
+	}
+	m, model := p.c.f.metrics, p.c.model
+	predicted := len(p.request.Prompt)
+	m.mediaPredicted.WithLabelValues(model).Add(float64(predicted))
+	m.mediaReported.WithLabelValues(model).Add(float64(said))
+	if said != predicted {
+		m.mediaMismatch.WithLabelValues(model).Inc()
+		p.c.f.throttled.Log(p.c.r.Context(), slog.LevelWarn, "the engine counts other tokens for a prompt with media: its cache events will not match",
+			"request", p.c.id, "model", model, "predicted", predicted, "reported", said)
+	}
+}
