@@ -29,7 +29,8 @@ type Files struct {
 	VideoPreprocessor []byte // video_preprocessor_config.json
 }
 
-// Vocabulary is what a family asks of the model's tokenizer.
+// Vocabulary is what a family asks of the model's tokenizer. Its methods are called from
+// as many goroutines at once as those of the family.
 type Vocabulary interface {
 	// ID returns the token that is written so, if there is one.
 	ID(text string) (kv.Token, bool)

@@ -61,6 +61,7 @@ func openQwen2(s *source) *Family {
 	image := s.token("<|image_pad|>", "image_token_id")
 	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 14).image(image)})
 	s.optional(f, media.Video, func() *medium {
+		s.ofTheLibrary(s.video)
 		pad, v := s.token("<|video_pad|>", "video_token_id"), s.qwenVision(s.video, 14)
 		v.cap = s.capped(s.video, 128000)
 		s.is(s.video, "do_sample_frames", false)
@@ -87,6 +88,7 @@ func openQwen3(s *source) *Family {
 	image := s.token("<|image_pad|>", "image_token_id")
 	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 16).image(image)})
 	s.optional(f, media.Video, func() *medium {
+		s.ofTheLibrary(s.video)
 		v := &qwenVideo{
 			qwenVision: s.qwenVision(s.video, 16), encode: s.encoder(), pad: s.token("<|video_pad|>", "video_token_id"),
 			start: s.token("<|vision_start|>", "vision_start_token_id"), end: s.token("<|vision_end|>", "vision_end_token_id"),

@@ -235,6 +235,13 @@ func (s *source) optional(f *Family, k media.Kind, make func() *medium) {
 	f.mediums[k] = m
 }
 
+// ofTheLibrary refuses a processor that is code of the checkpoint.
+func (s *source) ofTheLibrary(o object) {
+	if o.has("auto_map") {
+		s.fail(o, "auto_map", "says that the processor is the checkpoint's own, which is not modelled")
+	}
+}
+
 // is refuses a switch that has another value than the one that is modelled.
 func (s *source) is(o object, key string, want bool) {
 	if s.flag(o, key, want) != want {
