@@ -20,7 +20,9 @@ var sameEverywhere = []string{
 	"core/prefix", "core/residency", "core/route", "core/route/queue", "core/slots", "core/slots/replica",
 	"core/snapshot", "core/splitmix",
 	"internal/engine/sim",
+	"internal/engine/tiny/patch",
 	"internal/engine/tiny/sample",
+	"internal/media/pixel",
 	"internal/replay", "internal/replay/report",
 	"internal/simcluster",
 }
