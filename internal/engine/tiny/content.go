@@ -47,14 +47,7 @@ func (c *content) tensor(ctx context.Context, o *media.Object) (media.Tensor, er
 			return t, nil
 		}
 	}
-	t, err := c.decoded(ctx, o)
-	if err != nil {
-		return media.Tensor{}, err
-	}
-	if !o.Tensor.IsZero() && !isOf(o, &t) {
-		return media.Tensor{}, about(o, "what its URL shows is another one than when the request came; send it again")
-	}
-	return t, nil
+	return c.decoded(ctx, o)
 }
 
 // lent reads the elements of a tensor from shared memory, if they are there. They are copied
@@ -79,14 +72,15 @@ func (c *content) lent(o *media.Object, t *media.Tensor) bool {
 	return len(t.Data) == size && isOf(o, t)
 }
 
-// isOf reports whether a tensor is that of its object, which was decoded where the
-// request came from, so that its key is that of what was decoded. A key by a name that
-// the client gave says nothing of it.
+// isOf reports whether a tensor is what its object's key was made of. One by a URL or by
+// a name that the client gave says nothing of it.
 func isOf(o *media.Object, t *media.Tensor) bool {
-	return o.Name != "" || pixel.Key(o.Kind, t) == o.Key
+	return o.Identity != media.ByPixels || pixel.Key(o.Kind, t) == o.Key
 }
 
-// decoded fetches and decodes the file that an object's source names.
+// decoded fetches and decodes the file that an object's source names. What a URL shows
+// can change between the request's arrival, when its key was made, and now; if another picture
+// went under that key, so would its K and V, for whoever shows the first one later.
 func (c *content) decoded(ctx context.Context, o *media.Object) (media.Tensor, error) {
 	if o.Source == "" || c.files == nil {
 		return media.Tensor{}, about(o, "the engine cannot have what it shows: it did not come with the request, and this worker fetches nothing")
@@ -103,9 +97,16 @@ func (c *content) decoded(ctx context.Context, o *media.Object) (media.Tensor, e
 		return media.Tensor{}, &fault.Error{Code: fault.Invalid, Param: o.Part, Message: about(o, "its file cannot be had").Message, Err: err}
 	}
 	defer release()
+	const changed = "what its URL shows is another one than when the request came; send it again"
+	if o.Identity == media.ByBytes && media.BytesKey(file) != o.Key {
+		return media.Tensor{}, about(o, changed)
+	}
 	t, _, err := pixel.Object(o.Kind, file, c.limits)
-	if err != nil {
+	switch {
+	case err != nil:
 		return media.Tensor{}, about(o, "%v", err)
+	case !isOf(o, &t):
+		return media.Tensor{}, about(o, changed)
 	}
 	return t, nil
 }

@@ -87,7 +87,7 @@ func noise(kind media.Kind, seed uint64, shape ...int) media.Object {
 		}
 		t.Data = append(t.Data, byte(v))
 	}
-	return media.Object{Kind: kind, Key: pixel.Key(kind, &t), Part: fmt.Sprintf("messages[0].content[%d]", seed), Tensor: t}
+	return media.Object{Kind: kind, Key: pixel.Key(kind, &t), Identity: media.ByPixels, Part: fmt.Sprintf("messages[0].content[%d]", seed), Tensor: t}
 }
 
 // show puts an object into a request's prompt, before the token at an index, and moves
@@ -334,9 +334,19 @@ func TestContent(t *testing.T) {
 		"short segment":    {in("short", uri), ""},
 		"no segment":       {in("gone", "http://x/good"), ""},
 		"changed since":    {in("gone", "http://x/other"), "another one"},
+		"another file": {with(func(m *media.Object) {
+			m.Source, m.Identity, m.Key = "http://x/other", media.ByBytes, media.BytesKey(file)
+		}), "another one"},
+		"the file": {with(func(m *media.Object) {
+			m.Source, m.Identity, m.Key = "http://x/good", media.ByBytes, media.BytesKey(file)
+		}), ""},
+		"by another URL": {with(func(m *media.Object) {
+			m.Source, m.Identity, m.Key = "http://x/good", media.ByURL, media.URLKey("x", 1)
+		}), ""},
+		"with no pixels":   {with(func(m *media.Object) { m.Source = "http://x/other" }), "another one"},
 		"nowhere":          {in("torn", ""), "cannot have"},
 		"not a picture":    {with(func(m *media.Object) { m.Source = "http://x/text" }), "decode"},
-		"of another size":  {with(func(m *media.Object) { m.Source = "http://x/large" }), "6 tokens"},
+		"of another size":  {with(func(m *media.Object) { m.Source, m.Identity = "http://x/large", media.ByURL }), "6 tokens"},
 		"of a wrong shape": {with(func(m *media.Object) { m.Tensor = media.Tensor{Shape: []int{56, 84}, Data: o.Tensor.Data} }), "shape"},
 		"of wrong length":  {with(func(m *media.Object) { m.Tensor = media.Tensor{Shape: []int{56, 84, 3}, Data: torn[1:]} }), "bytes"},
 	} {
