@@ -566,3 +566,35 @@ func BenchmarkSee(b *testing.B) {
 		})
 	}
 }
+
+// TestWaitingEnds: who waits for others' objects to be encoded stops with the request, and
+// leaves nothing behind.
+func TestWaitingEnds(t *testing.T) {
+	e := seeing(t, nil)
+	o := noise(media.Image, 1, 56, 56, 3)
+	s := e.cpu.senses
+	for _, room := range []chan struct{}{s.turn, s.open} {
+		for range cap(room) {
+			room <- struct{}{}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			_, err := s.encoded(ctx, e.cpu.content, &o, 4)
+			ended <- err
+		}()
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		for range cap(room) {
+			<-room
+		}
+		if len(s.turn) != 0 || len(s.open) != 0 {
+			t.Errorf("%d and %d are held", len(s.turn), len(s.open))
+		}
+	}
+	if got, err := s.encoded(t.Context(), e.cpu.content, &o, 4); err != nil || len(got.rows) != 4*32 {
+		t.Errorf("%d elements, %v", len(got.rows), err)
+	}
+}
