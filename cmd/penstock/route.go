@@ -90,6 +90,8 @@ type explanation struct {
 	NearCost      float64 `json:"near_cost"`
 	PromptTokens  int     `json:"prompt_tokens"`
 	PromptBlocks  int     `json:"prompt_blocks"`
+	TextOnly      string  `json:"text_only"` // why media take no part, if they do not
+	Media         []shown `json:"media"`
 	Session       *struct {
 		WorkerID uint64 `json:"worker_id"`
 		DPRank   uint32 `json:"dp_rank"`
@@ -100,6 +102,32 @@ type explanation struct {
 		DPRank   uint32 `json:"dp_rank"`
 		Reason   string `json:"reason"`
 	} `json:"excluded"`
+}
+
+// shown is what a prompt shows besides text.
+type shown struct {
+	Kind    string `json:"kind"`
+	Part    string `json:"part"`
+	Key     string `json:"key"`
+	Start   int    `json:"start"`
+	Tokens  int    `json:"tokens"`
+	Width   int    `json:"width"`
+	Height  int    `json:"height"`
+	Frames  int    `json:"frames"`
+	Samples int    `json:"samples"`
+}
+
+// size says how large it is, as far as it is known.
+func (s *shown) size() string {
+	switch {
+	case s.Samples > 0:
+		return fmt.Sprintf(" of %d samples", s.Samples)
+	case s.Frames > 0:
+		return fmt.Sprintf(" of %d frames of %d by %d pixels", s.Frames, s.Width, s.Height)
+	case s.Width > 0:
+		return fmt.Sprintf(" of %d by %d pixels", s.Width, s.Height)
+	}
+	return ""
 }
 
 type candidate struct {
@@ -275,6 +303,15 @@ func (e *explanation) print(w io.Writer, all bool) error {
 	}
 	if e.Waits != nil {
 		fmt.Fprintf(w, "it would wait in the router until a worker has less to do (--router-queue-threshold); %d wait now\n", e.Waits.Requests)
+	}
+	if e.TextOnly != "" {
+		fmt.Fprintf(w, "only the text before what it shows counts: %s\n", e.TextOnly)
+	}
+	if all {
+		for i := range e.Media {
+			m := &e.Media[i]
+			fmt.Fprintf(w, "shows: %s%s, key %s, %d tokens from %d on (%s)\n", m.Kind, m.size(), m.Key, m.Tokens, m.Start, m.Part)
+		}
 	}
 	if all && len(e.Candidates) > 0 {
 		if err := e.printCandidates(w); err != nil {

@@ -92,7 +92,7 @@ const longContext = 262144
 func pretend(cfg *config.Loaded, pipe *prep.Pipeline) (pretended, error) {
 	if cfg.ModelPath == "" {
 		v, err := builtinVocabulary()
-		return pretended{sim.Vocabulary(v), cmp.Or(cfg.SimContextLength, longContext)}, err
+		return pretended{sim.Vocabulary{Size: v.Size, Mask: v.Mask, EOS: v.EOS}, cmp.Or(cfg.SimContextLength, longContext)}, err
 	}
 	of, err := readModel(cfg.ModelPath, pipe)
 	if err != nil {

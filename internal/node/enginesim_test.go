@@ -63,7 +63,7 @@ func TestSimulatedCard(t *testing.T) {
 		if c.dir != "" {
 			settings = append(settings, "MODEL_PATH="+c.dir)
 		}
-		m := openModel(t.Context(), settingsOf(t, config.Up, settings...))
+		m := openModel(t.Context(), settingsOf(t, config.Up, settings...), nil)
 		if m.err != nil {
 			t.Errorf("%q: %v", c.settings, m.err)
 			continue
@@ -76,11 +76,11 @@ func TestSimulatedCard(t *testing.T) {
 			t.Errorf("%q: the tokenizer on the card is %+v", c.settings, card.Tokenizer)
 		}
 	}
-	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+small(t, `{"vocab_size": "many"}`, "")))
+	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+small(t, `{"vocab_size": "many"}`, "")), nil)
 	if broken.err == nil {
 		t.Error("a broken config.json was accepted")
 	}
-	whole := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_CHUNKED_PREFILL=off"))
+	whole := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_CHUNKED_PREFILL=off"), nil)
 	if whole.err == nil || !strings.Contains(whole.err.Error(), "lower sim-context-length") {
 		t.Errorf("steps that do not hold a prompt: %v", whole.err)
 	}
@@ -122,7 +122,7 @@ func TestSimulatedEvents(t *testing.T) {
 		{"SIM_PREFIX_CACHING=off", 0, 0},
 	} {
 		cfg := settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", c.setting)
-		m := openModel(t.Context(), cfg)
+		m := openModel(t.Context(), cfg, nil)
 		if m.err != nil {
 			t.Fatal(m.err)
 		}

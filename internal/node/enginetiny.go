@@ -13,9 +13,10 @@ import (
 )
 
 // openTiny makes engines that compute a model on the CPU and share its weights.
-func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
+func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]localEngine, error) {
 	tc := tinyConfig(cfg)
 	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), memory()
+	tc.Files, tc.Segment, tc.MediaLimits = files, segment, mediaLimits(cfg)
 	if len(cfg.ServedModelName) > 0 {
 		tc.Aliases = cfg.ServedModelName[1:]
 	}
@@ -57,7 +58,7 @@ func builtinVocabulary() (tiny.Vocabulary, error) {
 	if err != nil {
 		return tiny.Vocabulary{}, err
 	}
-	v := tiny.Vocabulary{Size: t.VocabSize(), Mask: t.MaskedIDs()}
+	v := tiny.Vocabulary{Size: t.VocabSize(), Mask: t.MaskedIDs(), Names: t}
 	if eos, ok := t.EOS(); ok {
 		v.EOS = []kv.Token{eos}
 	}

@@ -16,7 +16,7 @@ import (
 // TestGuidedAnswers asks the built-in model for JSON of a schema, and reads what
 // its tokenizer decodes.
 func TestGuidedAnswers(t *testing.T) {
-	m := openModel(t.Context(), smallConfig(t))
+	m := openModel(t.Context(), smallConfig(t), nil)
 	if m.err != nil {
 		t.Fatal(m.err)
 	}

@@ -22,17 +22,13 @@ const longestLease = time.Hour
 
 // sight is what a frontend has to find out what the media of requests are.
 type sight struct {
-	fetcher  *fetch.Fetcher
 	lender   *shm.Lender // nil where there is no shared memory
 	resolver *resolve.Resolver
 }
 
 // newSight makes what the settings say.
-func newSight(cfg *config.Loaded, log *slog.Logger) (s *sight, err error) {
+func newSight(cfg *config.Loaded, fetcher *fetch.Fetcher, log *slog.Logger) (s *sight, err error) {
 	s = &sight{}
-	if s.fetcher, err = newFetcher(cfg); err != nil {
-		return nil, err
-	}
 	var lends resolve.Lender
 	if s.lender, err = shm.NewLender(shm.Config{}); err == nil {
 		lends = resolve.FromLender(s.lender, longestLease)
@@ -46,7 +42,7 @@ func newSight(cfg *config.Loaded, log *slog.Logger) (s *sight, err error) {
 		MaxObjects: cfg.MediaMaxObjects,
 		Timeout:    time.Duration(cfg.MediaTimeout),
 		Limits:     mediaLimits(cfg),
-	}, resolve.FromFetcher(s.fetcher, cfg.MediaMaxBytes), lends)
+	}, mediaFiles(cfg, fetcher), lends)
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -62,6 +58,20 @@ func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
 	})
 }
 
+// mediaFiles is where media come from.
+func mediaFiles(cfg *config.Loaded, fetcher *fetch.Fetcher) resolve.Source {
+	return resolve.FromFetcher(fetcher, cfg.MediaMaxBytes)
+}
+
+// segment opens a segment of shared memory that a frontend of this host lends.
+func segment(name string, size int) ([]byte, func(), error) {
+	m, err := shm.Open(name, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.Bytes(), func() { _ = m.Close() }, nil // what is read has been copied
+}
+
 // mediaLimits are the bounds of one object that is decoded.
 func mediaLimits(cfg *config.Loaded) pixel.Limits {
 	return pixel.Limits{Bytes: int(cfg.MediaMaxBytes), Pixels: int(cfg.MediaMaxPixels)}
@@ -74,11 +84,10 @@ func (s *sight) run(ctx context.Context) error {
 }
 
 func (s *sight) close() error {
-	err := s.fetcher.Close()
-	if s.lender != nil {
-		err = errors.Join(err, s.lender.Close())
+	if s.lender == nil {
+		return nil
 	}
-	return err
+	return s.lender.Close()
 }
 
 // mediaDecoder is what the settings say of who decodes media for the engines; nil if they do.

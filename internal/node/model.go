@@ -8,6 +8,7 @@ import (
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/engine"
+	"penstock/internal/engine/tiny"
 )
 
 // localEngine is what every engine of this process can do.
@@ -27,8 +28,8 @@ type modelResult struct {
 func (m *modelResult) card() engine.Card { return m.engines[0].Card() }
 
 // openModel makes the engines of all workers and the pipeline of their model,
-// unless ctx ends first.
-func openModel(ctx context.Context, cfg *config.Loaded) *modelResult {
+// unless ctx ends first. files is where engines have media from; nil for nowhere.
+func openModel(ctx context.Context, cfg *config.Loaded, files tiny.Files) *modelResult {
 	ref := chat.Ref{Kind: "builtin"}
 	if cfg.ModelPath != "" {
 		ref = chat.Ref{Kind: "dir", Dir: cfg.ModelPath}
@@ -38,16 +39,16 @@ func openModel(ctx context.Context, cfg *config.Loaded) *modelResult {
 		return &modelResult{err: err}
 	}
 	ref.Digest = pipe.Digest
-	engines, err := openEngines(ctx, cfg, pipe, engine.TokenizerRef(ref))
+	engines, err := openEngines(ctx, cfg, pipe, engine.TokenizerRef(ref), files)
 	return &modelResult{engines: engines, pipe: pipe, err: err}
 }
 
 // openEngines makes the engines of all workers of this process.
-func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
+func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]localEngine, error) {
 	if cfg.Engine() == config.EngineSim {
 		return openSim(cfg, pipe, ref)
 	}
-	return openTiny(ctx, cfg, pipe, ref)
+	return openTiny(ctx, cfg, pipe, ref, files)
 }
 
 // engineCount is how many engines run in this process.

@@ -17,7 +17,7 @@ import (
 
 func servedEngine(t testing.TB, cfg *config.Loaded) (engine.Engine, *prep.Pipeline) {
 	t.Helper()
-	m := openModel(t.Context(), cfg)
+	m := openModel(t.Context(), cfg, nil)
 	if m.err != nil {
 		t.Fatal(m.err)
 	}

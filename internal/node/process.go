@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/config"
+	"penstock/internal/media/fetch"
 	"penstock/internal/obs"
 )
 
@@ -26,9 +27,10 @@ type process struct {
 	door    door         // of ln
 	tracer  *obs.Tracer  // nil unless the environment wants traces
 	planes  *planes
-	model   *modelResult // nil unless engines run here
-	remotes *remotes     // nil unless other programs run this process's engines
-	adapt   adapter      // opens what speaks with those
+	fetcher *fetch.Fetcher // of media; nil where none are looked at
+	model   *modelResult   // nil unless engines run here
+	remotes *remotes       // nil unless other programs run this process's engines
+	adapt   adapter        // opens what speaks with those
 }
 
 // role is what a process does.
@@ -65,6 +67,12 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 		p.tracer = traces.Tracer()
 		defer traces.Close() // when all that has spans is over
 	}
+	if cfg.Command != config.Router {
+		if p.fetcher, err = newFetcher(cfg); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, p.fetcher.Close()) }()
+	}
 	if err = p.open(ctx); err != nil || ctx.Err() != nil {
 		err = errors.Join(err, p.planes.Close())
 		if ctx.Err() != nil {
@@ -100,7 +108,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 func (p *process) open(ctx context.Context) error {
 	models := make(chan *modelResult, 1)
 	if p.hasEngines() && !p.cfg.Remote() {
-		go func() { models <- openModel(ctx, p.cfg) }()
+		go func() { models <- openModel(ctx, p.cfg, mediaFiles(p.cfg, p.fetcher)) }()
 	} else {
 		models <- nil
 	}

@@ -45,7 +45,7 @@ func newRelayWorld(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 	}
 	log := slog.New(slog.DiscardHandler)
 	w := &relayWorld{process: &process{
-		cfg: cfg, log: log, metrics: obs.NewMetrics(), model: openModel(t.Context(), cfg),
+		cfg: cfg, log: log, metrics: obs.NewMetrics(), model: openModel(t.Context(), cfg, nil),
 		planes: &planes{events: bus.NewMem(), registry: disco.NewMem(), rpc: rpc.NewMem()},
 	}}
 	if w.process.model.err != nil {

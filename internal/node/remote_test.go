@@ -120,7 +120,7 @@ func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks in
 		block = of.BlockSize
 	}
 	e, err := sim.New(sim.Config{
-		Name: name, Tokenizer: m.ref, Vocabulary: sim.Vocabulary(vocabulary), BlockSize: block, Blocks: 256, ContextLength: 4096,
+		Name: name, Tokenizer: m.ref, Vocabulary: sim.Vocabulary{Size: vocabulary.Size, Mask: vocabulary.Mask, EOS: vocabulary.EOS}, BlockSize: block, Blocks: 256, ContextLength: 4096,
 		MaxSeqs: 16, TokenBudget: 4096, MaxWaiting: 64, Timing: timing, Output: 8, Text: sim.Passage(func(string) []kv.Token { return []kv.Token{300, 301, 302} }),
 	})
 	if err != nil {

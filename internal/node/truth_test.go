@@ -49,7 +49,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := up{process: &process{cfg: cfg, log: log, metrics: obs.NewMetrics(), planes: planes, model: openModel(t.Context(), cfg), ln: ln}}
+	u := up{process: &process{cfg: cfg, log: log, metrics: obs.NewMetrics(), planes: planes, model: openModel(t.Context(), cfg, nil), ln: ln}}
 	if u.model.err != nil {
 		t.Fatal(u.model.err)
 	}

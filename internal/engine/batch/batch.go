@@ -31,9 +31,10 @@ import (
 type Computer interface {
 	// Begin returns what the computer is to keep of each choice of a request; of
 	// those that are done it is not used. stops are the tokens that end a choice. It
-	// is called from any goroutine, with a request that has passed the checks of this package.
+	// is called from any goroutine, with a request that has passed the checks of this package,
+	// and may take its time, until ctx, the request's, ends.
 	// Its error, which should be a *fault.Error, refuses the request.
-	Begin(req *engine.Request, stops []kv.Token) ([]State, error)
+	Begin(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error)
 	// Compute computes a batch and draws the tokens that it asks for. An error or a
 	// panic fails all requests that have a part in it. It may return early, with any
 	// error, when ctx ends: the engine stops then. It must not keep b.

@@ -16,7 +16,12 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	if err := e.check(req); err != nil {
 		return err
 	}
-	r, err := e.newRequest(req)
+	if len(req.Objects) > 0 { // much work, perhaps, before it is known whether it waits in vain
+		if err := e.room(1); err != nil {
+			return err
+		}
+	}
+	r, err := e.newRequest(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -74,15 +79,29 @@ func (e *Engine) submit(r *request) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.phase == stopped {
-		return errStopped()
-	}
-	if room := e.cfg.MaxSeqs + e.cfg.MaxWaiting - e.mu.sequences; len(r.open) > room {
-		return fault.New(fault.Overloaded, "the engine's queue is full: %d sequences are running or waiting; try again later", e.mu.sequences)
+	if err := e.roomLocked(len(r.open)); err != nil {
+		return err
 	}
 	e.mu.sequences += len(r.open)
 	e.mu.inbox = append(e.mu.inbox, r)
 	e.poke()
+	return nil
+}
+
+// room returns what there is against n more sequences now.
+func (e *Engine) room(n int) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.roomLocked(n)
+}
+
+func (e *Engine) roomLocked(n int) error {
+	if e.mu.phase == stopped {
+		return errStopped()
+	}
+	if e.mu.sequences+n > e.cfg.MaxSeqs+e.cfg.MaxWaiting {
+		return fault.New(fault.Overloaded, "the engine's queue is full: %d sequences are running or waiting; try again later", e.mu.sequences)
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -74,8 +75,8 @@ func TestOver(t *testing.T) {
 // limited is a computer whose choices are over after five tokens.
 type limited struct{ Computer }
 
-func (l limited) Begin(req *engine.Request, stops []kv.Token) ([]State, error) {
-	states, err := l.Computer.Begin(req, stops)
+func (l limited) Begin(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
+	states, err := l.Computer.Begin(ctx, req, stops)
 	for _, s := range states {
 		s.(*die).last = 5
 	}

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"context"
 	"slices"
 
 	"penstock/core/kv"
@@ -42,12 +43,12 @@ type choice struct {
 
 // newRequest returns req, which is well formed, as the engine keeps it, or the
 // computer's refusal.
-func (e *Engine) newRequest(req *engine.Request) (*request, error) {
+func (e *Engine) newRequest(ctx context.Context, req *engine.Request) (*request, error) {
 	stops := req.Stop.Tokens
 	if !req.Stop.IgnoreEOS {
 		stops = slices.Concat(stops, e.cfg.Card.EOS)
 	}
-	states, err := e.computer.Begin(req, stops)
+	states, err := e.computer.Begin(ctx, req, stops)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ type die struct {
 
 func (d *die) Over() bool { return d.last > 0 && d.position >= d.last }
 
-func (dice) Begin(req *engine.Request, stops []kv.Token) ([]State, error) {
+func (dice) Begin(_ context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
 	states := make([]State, req.Choices)
 	for i := range states {
 		d := &die{req: req, stops: stops, seed: mix(uint64(len(req.Prompt)), uint64(req.Prompt[0]))}

@@ -132,7 +132,7 @@ type computer struct {
 }
 
 // Begin implements [batch.Computer].
-func (c *computer) Begin(req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+func (c *computer) Begin(_ context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
 	return c.script.begin(req, stops), nil
 }
 

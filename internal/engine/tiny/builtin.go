@@ -5,8 +5,10 @@ import (
 	"math"
 	"strings"
 
+	"penstock/core/media/family"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny/model"
+	"penstock/internal/engine/tiny/patch"
 )
 
 const (
@@ -33,7 +35,16 @@ func builtinShape(vocab int) model.Config {
 		MaxPositions: 8192,
 		RopeTheta:    10_000,
 		RMSEps:       1e-5,
+		MRope:        [3]int{4, 6, 6},
+		Vision:       model.Vision{Depth: 2, Dim: 64, Heads: 4, Intermediate: 128, Patch: 14, Merge: 2, Temporal: 2},
+		Audio:        model.Audio{Frame: 160, Dim: 64},
 	}
+}
+
+// builtinColours takes bytes to -1 … 1.
+func builtinColours() patch.Colours {
+	half := [3]float64{0.5, 0.5, 0.5}
+	return patch.Colours{Mean: half, Deviation: half}
 }
 
 // builtin makes the built-in network for a vocabulary.
@@ -43,8 +54,17 @@ func builtin(ctx context.Context, v *Vocabulary) (*network, error) {
 	if err != nil {
 		return nil, err
 	}
+	var s *senses
+	if v.Names != nil {
+		f, err := family.Builtin(v.Names)
+		if err != nil {
+			return nil, err
+		}
+		s = newSenses(m, f, builtinColours())
+	}
 	return &network{
 		model:            m,
+		senses:           s,
 		eos:              v.EOS,
 		mask:             v.Mask,
 		defaults:         engine.Sampling{Temperature: 1},
@@ -71,8 +91,9 @@ func randomWeights(shape *model.Config, seed uint64) model.Map {
 		}
 		data := make([]float32, size)
 		switch {
-		case len(spec.Shape) == 2:
-			deviation := 1 / math.Sqrt(float64(spec.Shape[1]))
+		case strings.HasSuffix(spec.Name, ".bias") && len(spec.Shape) == 1: // of encoders
+		case len(spec.Shape) >= 2:
+			deviation := 1 / math.Sqrt(float64(size/spec.Shape[0]))
 			if strings.Contains(spec.Name, "q_proj") {
 				deviation *= sharpness
 			}

@@ -2,9 +2,12 @@ package tiny
 
 import (
 	"context"
+	"fmt"
 
+	"penstock/core/media/family"
 	"penstock/internal/engine/tiny/checkpoint"
 	"penstock/internal/engine/tiny/model"
+	"penstock/internal/engine/tiny/patch"
 )
 
 // open returns the network that cfg names.
@@ -16,10 +19,35 @@ func open(ctx context.Context, cfg *Config) (*network, error) {
 	if err != nil {
 		return nil, err
 	}
+	senses, err := sensesOf(m, cfg.ModelPath)
+	if err != nil {
+		return nil, err
+	}
 	return &network{
+		senses:   senses,
 		model:    m,
 		eos:      checkpoint.EndOfSequence(&info.Config, &info.Generation, m.Config().VocabSize),
 		mask:     cfg.Mask,
 		defaults: info.Generation.Sampling(),
 	}, nil
+}
+
+// sensesOf returns how a checkpoint's model takes media, nil if it takes none.
+func sensesOf(m *model.Model, dir string) (*senses, error) {
+	if m.Config().Vision == (model.Vision{}) {
+		return nil, nil
+	}
+	p, err := checkpoint.ReadProcessors(dir)
+	if err != nil {
+		return nil, err
+	}
+	colours, err := p.Colours()
+	if err != nil {
+		return nil, err
+	}
+	f, err := family.Open(family.Files(p), nil)
+	if err != nil {
+		return nil, fmt.Errorf("how many tokens its pictures take cannot be told: %w", err)
+	}
+	return newSenses(m, f, patch.Colours(colours)), nil
 }

@@ -16,7 +16,9 @@ type computer struct {
 	card *engine.Card
 	mask []kv.Token
 	// guides are the schemas in use; nil if the engine cannot guide.
-	guides *guides
+	guides  *guides
+	senses  *senses // nil if the model takes text alone
+	content content
 
 	// Of the loop.
 	forward forwarder
@@ -37,17 +39,22 @@ type choice struct {
 	sampler *sample.Choice
 	guide   *follower // nil if the text is free
 	sum     []float64 // of the last hidden states; nil but for an embedding
+	shown   *model.Shown
 }
 
 // Over implements [batch.State].
 func (c *choice) Over() bool { return c.guide != nil && c.guide.over() }
 
 // Begin implements [batch.Computer].
-func (c *computer) Begin(req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+func (c *computer) Begin(ctx context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
 	if req.Salt.LoRA != "" {
 		return nil, fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
 	}
 	rules, err := c.guides.open(req.Guide)
+	if err != nil {
+		return nil, err
+	}
+	shown, err := c.show(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +67,7 @@ func (c *computer) Begin(req *engine.Request, stops []kv.Token) ([]batch.State, 
 		if req.Generated != nil {
 			before = req.Generated[i]
 		}
-		s := &choice{}
+		s := &choice{shown: shown}
 		if rules != nil {
 			s.guide = newFollower(rules, stops, drawable(stops, c.mask, c.card.VocabSize), req.Stop.MinTokens)
 			if err := s.guide.resume(before); err != nil {
@@ -103,8 +110,9 @@ func (c *computer) prepare(b *batch.Batch) {
 	rows := 0
 	for i := range b.Plan.Work {
 		w := &b.Plan.Work[i]
-		work := model.Work{Tokens: w.Tokens, Start: w.Start, Blocks: w.Blocks}
-		switch sum := b.States[i].(*choice).sum; {
+		s := b.States[i].(*choice)
+		work := model.Work{Tokens: w.Tokens, Start: w.Start, Blocks: w.Blocks, Shown: s.shown}
+		switch sum := s.sum; {
 		case sum != nil:
 			if w.Start == 0 { // for the first time, or again after a preemption
 				clear(sum)

@@ -5,9 +5,11 @@ import (
 	"fmt"
 
 	"penstock/core/kv"
+	"penstock/core/media/family"
 	"penstock/core/paged"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny/sample"
+	"penstock/internal/media/pixel"
 )
 
 // Config says which model an engine serves and with how much memory. Zero
@@ -33,6 +35,11 @@ type Config struct {
 	Text func(dst []byte, t kv.Token) (out []byte, ok bool)
 	// Mask are tokens that a checkpoint's model must not draw.
 	Mask []kv.Token
+	// Files and Segment are where the media of requests come from that do not travel with
+	// them; without, only those do that are decoded already. MediaLimits bound what is decoded.
+	Files       Files
+	Segment     SegmentFunc
+	MediaLimits pixel.Limits
 
 	BlockSize int // tokens per block; 16
 	// Blocks is the capacity of the KV cache; by default as many as fit 128 MiB.
@@ -61,6 +68,9 @@ type Vocabulary struct {
 	// Mask are ids that are never drawn: those that are not text by themselves.
 	Mask []kv.Token
 	EOS  []kv.Token // end a choice, should they be drawn
+	// Names finds the tokens that hold the places of media, <|image|>, <|video|> and <|audio|>; nil
+	// makes a model that takes text alone.
+	Names family.Vocabulary
 }
 
 // defaultCacheBytes is the memory of a cache whose Blocks are not given.

@@ -20,6 +20,13 @@
 // the schema is rebuilt from the text of what was generated before, so it is a
 // function of the request too.
 //
+// # Media
+//
+// The built-in model, and checkpoints of Qwen2-VL, take pictures and videos, the
+// former sounds too. An object is encoded when its request comes, once for all choices and
+// for whoever shows it again soon, and its rows are what stands at its pads instead of their
+// embeddings. They are a function of the object alone, so what is said above holds.
+//
 // # Embeddings
 //
 // An embedding is a sequence without sampling: its last hidden states are summed
@@ -103,6 +110,7 @@ type network struct {
 	model            *model.Model
 	eos, mask        []kv.Token
 	vocab            *guide.Vocab // of the tokens that may be drawn; nil if their texts are not known
+	senses           *senses      // nil if the model takes text alone
 	defaults         engine.Sampling
 	defaultMaxTokens int
 }
@@ -138,6 +146,8 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			Defaults:         n.defaults,
 			Numerics:         numerics(n),
 			Guided:           n.vocab != nil,
+			Media:            n.senses.kinds(),
+			Attaches:         n.senses != nil,
 			Tokenizer:        cfg.Tokenizer,
 			MaxBatchedTokens: cfg.TokenBudget,
 		},
@@ -151,6 +161,8 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 		mask:    n.mask,
 		forward: n.model,
 		sampler: sample.New(shape.VocabSize, n.mask),
+		senses:  n.senses,
+		content: content{files: cfg.Files, segment: cfg.Segment, limits: cfg.MediaLimits},
 	}
 	if n.vocab != nil {
 		cpu.guides = newGuides(n.vocab, cfg.Text)

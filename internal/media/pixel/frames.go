@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"image"
 	"image/gif"
+	"strings"
 
 	"penstock/core/media"
 )
@@ -36,6 +37,16 @@ type video struct {
 	width, height int
 	rgb           []byte
 	rate          float64
+}
+
+// FramesURI returns the payload of a data: URI whose video is JPEG frames in base64, as
+// [Frames] takes it.
+func FramesURI(uri string) (payload string, ok bool) {
+	const scheme = "data:video/jpeg;base64,"
+	if len(uri) < len(scheme) || !strings.EqualFold(uri[:len(scheme)], scheme) {
+		return "", false
+	}
+	return uri[len(scheme):], true
 }
 
 // jpegStart is how base64 of a JPEG begins: its first three bytes.

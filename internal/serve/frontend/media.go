@@ -82,6 +82,9 @@ func (m *model) sees(q *api.Request) error {
 		}
 		return nil
 	}
+	if _, elsewhere := m.encoder.(*remote); elsewhere && m.card.Attaches {
+		return fault.New(fault.Unimplemented, "prompts that the engines of the model '%s' make have no media: start the frontend with --preprocess local", m.card.Name)
+	}
 	for _, part := range q.Media() {
 		if slices.Contains(m.card.Media, part.Kind.String()) {
 			continue
@@ -123,10 +126,12 @@ func show(chat *prep.Chat, i int, m *api.Message, here bool) {
 // owner is whose names of media a request's are: its salt's, and its key's if it has one.
 func (c *call) owner(salt string) string {
 	if client := c.client(); client != nil {
-		return client.Key().Name + "\x00" + salt
+		return ownerOf(client.Key().Name, salt)
 	}
-	return "\x00" + salt
+	return ownerOf("", salt)
 }
+
+func ownerOf(key, salt string) string { return key + "\x00" + salt }
 
 // borrow keeps what a prompt's media hold until the call is over.
 func (c *call) borrow(p *prep.Prompt) {

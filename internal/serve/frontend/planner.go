@@ -10,7 +10,6 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/media"
 	"penstock/core/route"
 	"penstock/internal/attempt"
 	"penstock/internal/edge/api"
@@ -97,9 +96,6 @@ func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
 	p.call.shows(ctx, p.req, prompt)
 	if !p.model.card.Attaches {
 		return nil
-	}
-	if prompt.TextOnly == media.NoReason && len(prompt.Objects) == 0 { // an engine made it
-		return fault.New(fault.Unimplemented, "prompts that engines make have no media: start the frontend with --preprocess local")
 	}
 	return unseen(ctx, prompt)
 }

@@ -22,6 +22,7 @@ func (f *Frontend) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, err
 	if err := m.sees(q); err != nil {
 		return prep.Prompt{}, err
 	}
+	q.Owner = ownerOf("", q.CacheSalt)
 	all, err := m.prompts(ctx, q)
 	if err != nil {
 		return prep.Prompt{}, err

@@ -20,6 +20,7 @@ func (f *Frontend) text(name string, d dialect, serve func(*call, context.Contex
 		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: d.refuse}
 		defer c.release()
+		defer c.giveBack()
 		defer c.leave()
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()

@@ -86,7 +86,7 @@ func (t *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerI
 	m := t.e.r.model(t.e.card.Name)
 	req := t.wishes
 	req.ID, req.Attempt, req.Model = t.id, number, t.request.Model
-	req.Tokens, req.Salt = t.request.Prompt, t.request.Salt
+	req.Tokens, req.Media, req.Salt = t.request.Prompt, t.request.Media, t.request.Salt
 	unable := m.those(func(c *engine.Card) bool { return !slices.Contains(c.Passes, t.request.Path) })
 	return attempt.Route(ctx, t.e.r.deps.Router, &req, nil, append(unable, failed...))
 }

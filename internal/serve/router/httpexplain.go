@@ -22,6 +22,7 @@ type explained struct {
 	NearCost      float64            `json:"near_cost"`
 	PromptTokens  int                `json:"prompt_tokens"`
 	PromptBlocks  int                `json:"prompt_blocks"`
+	asked
 	// Session is the worker that the request's session is at; nil if at none.
 	Session    *workerName          `json:"session_worker,omitempty"`
 	Candidates []explainedCandidate `json:"candidates"`
@@ -116,7 +117,7 @@ type account struct {
 // serveExplain answers even when no worker can be chosen: then the reasons are
 // what was asked for.
 func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
-	q, err := r.question(w, req)
+	q, shown, err := r.question(w, req)
 	if err != nil {
 		return err
 	}
@@ -125,6 +126,7 @@ func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	out := newExplained(&ac)
+	out.asked = shown
 	if err != nil {
 		out.Decision, out.Reason = nil, err.Error()
 	}

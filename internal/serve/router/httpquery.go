@@ -21,41 +21,42 @@ type Prompter interface {
 }
 
 // query reads a question about a prompt and puts it to Explain.
-func (r *Router) query(w http.ResponseWriter, req *http.Request) (route.Explanation, error) {
-	q, err := r.question(w, req)
+func (r *Router) query(w http.ResponseWriter, req *http.Request) (route.Explanation, asked, error) {
+	q, shown, err := r.question(w, req)
 	if err != nil {
-		return route.Explanation{}, err
+		return route.Explanation{}, asked{}, err
 	}
-	return r.Explain(req.Context(), q)
+	ex, err := r.Explain(req.Context(), q)
+	return ex, shown, err
 }
 
 // question reads a question about a prompt.
-func (r *Router) question(w http.ResponseWriter, req *http.Request) (*route.Request, error) {
+func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Request, none asked, _ error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes))
 	if err != nil {
-		return nil, explainJSON(err)
+		return nil, none, explainJSON(err)
 	}
 	q, err := decodeQuery(body)
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	if _, err := r.find(q.request.Model); err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	prompt := prep.Prompt{Tokens: q.tokens}
 	if len(q.tokens) == 0 {
 		if r.prompter == nil {
-			return nil, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids (penstock route --tokens), or ask a frontend")
+			return nil, none, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids (penstock route --tokens), or ask a frontend")
 		}
 		if prompt, err = r.prompter.Prompt(req.Context(), q.request); err != nil {
-			return nil, err
+			return nil, none, err
 		}
 	}
 	return &route.Request{
 		Model: q.request.Model, Tokens: prompt.Tokens, Media: prompt.Media, Salt: kv.Salt{Namespace: q.request.CacheSalt},
 		ExpectedOutput: q.request.Ext.ExpectedOutput, Override: q.override(), Pin: kv.Worker{ID: q.request.Ext.Worker},
 		Allowed: q.request.Ext.Allowed, Session: q.request.Ext.Session, Priority: q.request.Ext.Priority,
-	}, nil
+	}, newAsked(&prompt), nil
 }
 
 type bestWorker struct {
@@ -66,12 +67,15 @@ type bestWorker struct {
 }
 
 func (r *Router) serveBestWorker(w http.ResponseWriter, req *http.Request) error {
-	ex, err := r.query(w, req)
+	ex, shown, err := r.query(w, req)
 	if err != nil {
 		return err
 	}
 	d := ex.Decision
-	return writeJSON(w, bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize})
+	return writeJSON(w, struct {
+		bestWorker
+		asked
+	}{bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize}, shown})
 }
 
 type potentialLoad struct {
@@ -83,7 +87,7 @@ type potentialLoad struct {
 }
 
 func (r *Router) servePotentialLoads(w http.ResponseWriter, req *http.Request) error {
-	ex, err := r.query(w, req)
+	ex, _, err := r.query(w, req)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func about(p *prep.Media, err error) error {
 	named := *refused
 	named.Param = p.Param
 	named.Message = "'" + p.Param + "': " + refused.Message
-	if refused.Code == fault.Forbidden || refused.Code == fault.TooLarge || isData(p.URL) {
+	if refused.Code == fault.Forbidden || refused.Code == fault.TooLarge {
 		named.Code = fault.Invalid // what a client may make others fetch, and how much, is decided here
 		return &named
 	}
@@ -132,6 +132,10 @@ func (m model) file(ctx context.Context, p *prep.Media) (file []byte, release fu
 		return []byte(frames), release, nil
 	}
 	file, err = m.source.Data(p.URL)
+	var bad *fault.Error
+	if errors.As(err, &bad) { // nobody can read it
+		err = &fault.Error{Code: fault.Forbidden, Message: bad.Message, Err: bad.Err}
+	}
 	if err == nil && len(file) > limit {
 		err = fault.New(fault.TooLarge, "the data: URI has a file of %d bytes, and a file may have %d: send a smaller one", len(file), limit)
 	}

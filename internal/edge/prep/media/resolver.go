@@ -179,10 +179,10 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 	}
 	held.release()
 	switch {
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, nil, ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded):
-		return nil, nil, prep.Undecided(media.DimensionsUnknown, "messages", "the media of the request could not be looked at within %v: send smaller ones, or as data: URIs", m.cfg.Timeout)
+	case errors.Is(err, context.DeadlineExceeded): // this one, or that of who asks
+		return nil, nil, prep.Undecided(media.DimensionsUnknown, "messages", "the media of the request could not be looked at within the time that there is, at most %v: send smaller ones, or as data: URIs", m.cfg.Timeout)
 	}
 	return nil, nil, err
 }

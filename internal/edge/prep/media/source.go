@@ -19,17 +19,40 @@ type fetched struct {
 
 // Size implements Source.
 func (s fetched) Size(ctx context.Context, url string) (Found, error) {
+	if err := s.fetcher.Check(url); err != nil {
+		return Found{}, forbidden(err)
+	}
 	info, err := s.fetcher.Size(ctx, url)
-	return found(info), err
+	return found(info), refused(err)
 }
 
 // File implements Source.
 func (s fetched) File(ctx context.Context, url string) ([]byte, func(), error) {
+	if err := s.fetcher.Check(url); err != nil {
+		return nil, nil, forbidden(err)
+	}
 	blob, err := s.fetcher.Get(ctx, url)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, refused(err)
 	}
 	return blob.Bytes, blob.Release, nil
+}
+
+// refused tells what nobody should fetch from what could not be fetched now.
+func refused(err error) error {
+	if err == nil || !fetch.Refused(err) {
+		return err
+	}
+	return forbidden(err)
+}
+
+// forbidden is an error of a URL that may not be fetched.
+func forbidden(err error) error {
+	var f *fault.Error
+	if !errors.As(err, &f) {
+		return err
+	}
+	return &fault.Error{Code: fault.Forbidden, Message: f.Message, Err: f.Err}
 }
 
 // Data implements Source.

@@ -26,9 +26,11 @@ func (a *Audio) validate() error {
 
 // Rows is how many rows a sound has; the last may be filled up with silence.
 func (a *Audio) Rows(samples int) int {
-	row := a.Frame * framesOfRow
-	return (samples + row - 1) / row
+	return (samples + a.RowSamples() - 1) / a.RowSamples()
 }
+
+// RowSamples is how many samples make a row.
+func (a *Audio) RowSamples() int { return a.Frame * framesOfRow }
 
 func (a *Audio) specs(hidden int) []Spec {
 	if *a == (Audio{}) {

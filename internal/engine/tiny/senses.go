@@ -1,0 +1,206 @@
+package tiny
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/media"
+	"penstock/core/media/family"
+	"penstock/internal/engine"
+	"penstock/internal/engine/tiny/model"
+	"penstock/internal/engine/tiny/patch"
+)
+
+// senses are what a model sees and hears with: how many tokens an object takes, how it is
+// prepared, and the rows of those that were encoded lately. The engines that share a
+// model's weights share them.
+type senses struct {
+	model   *model.Model
+	family  *family.Family
+	colours patch.Colours
+	// kept are rows of objects by who they are; see [rowCache].
+	kept *rowCache
+	// turn has room for one: objects are encoded one at a time, each on all processors.
+	turn chan struct{}
+}
+
+// keptBytes is the memory for the rows of objects that may be shown again.
+const keptBytes = 64 << 20
+
+func newSenses(m *model.Model, f *family.Family, c patch.Colours) *senses {
+	return &senses{model: m, family: f, colours: c, kept: newRowCache(keptBytes), turn: make(chan struct{}, 1)}
+}
+
+// kinds lists what a model takes, as its card has it.
+func (s *senses) kinds() (names []string) {
+	if s == nil {
+		return nil
+	}
+	shape := s.model.Config()
+	for _, k := range []media.Kind{media.Image, media.Video, media.Audio} {
+		able := shape.Vision != (model.Vision{})
+		if k == media.Audio {
+			able = shape.Audio != (model.Audio{})
+		}
+		if able && s.family.Takes(k) {
+			names = append(names, k.String())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// show returns what a request shows besides text, nil if that is nothing. Its errors name
+// the part of the request that is wrong.
+func (c *computer) show(ctx context.Context, req *engine.Request) (*model.Shown, error) {
+	switch {
+	case len(req.Objects) == 0 && (len(req.Media) == 0 || c.senses == nil):
+		return nil, nil
+	case c.senses == nil:
+		return nil, about(&req.Objects[0], "the model takes text alone; leave it out, or ask another model")
+	case len(req.Objects) != len(req.Media):
+		return nil, fault.Param("media", "%d media objects for the %d places that the prompt has for them", len(req.Objects), len(req.Media))
+	}
+	objects := make([]model.Object, len(req.Objects))
+	for i := range req.Objects {
+		o := &req.Objects[i]
+		start, pads, err := c.senses.pads(o, req.Prompt, req.Media[i])
+		if err != nil {
+			return nil, err
+		}
+		e, err := c.senses.encoded(ctx, c.content, o, pads)
+		if err != nil {
+			return nil, err
+		}
+		objects[i] = model.Object{Start: start, Rows: e.rows, Grid: e.grid}
+	}
+	shown, err := c.senses.model.Show(objects)
+	if err != nil {
+		return nil, &fault.Error{Code: fault.Invalid, Param: "media", Message: "the media objects of the prompt overlap, or are not in its order", Err: err}
+	}
+	return shown, nil
+}
+
+// about is what is wrong with an object, for its client.
+func about(o *media.Object, format string, args ...any) *fault.Error {
+	err := fault.Param(o.Part, format, args...)
+	if o.Part != "" {
+		err.Message = "'" + o.Part + "': " + err.Message
+	}
+	return err
+}
+
+// pads returns where the rows of an object go: the run of its family's pads in its range.
+func (s *senses) pads(o *media.Object, prompt []kv.Token, at kv.Media) (start, n int, err error) {
+	pad, ok := s.family.Pad(o.Kind)
+	if !ok || !slices.Contains(s.kinds(), o.Kind.String()) {
+		return 0, 0, about(o, "the model takes no media of kind %v", o.Kind)
+	}
+	for i := at.Start; i < at.End; i++ {
+		switch {
+		case prompt[i] != pad:
+		case n > 0 && start+n != i:
+			return 0, 0, about(o, "its tokens in the prompt have others among them")
+		default:
+			start, n = i-n, n+1
+		}
+	}
+	if n == 0 {
+		return 0, 0, about(o, "the prompt has no tokens that hold its place")
+	}
+	return start, n, nil
+}
+
+// encoding is an encoded object: as many rows as it has pads, of a grid of patches.
+type encoding struct {
+	rows []float32
+	grid [3]int
+}
+
+// encoded returns the rows of an object that has so many pads in the prompt.
+func (s *senses) encoded(ctx context.Context, from content, o *media.Object, pads int) (encoding, error) {
+	width := s.model.Config().HiddenSize
+	key := rowKey{kind: o.Kind, digest: o.Key.Digest}
+	if e, ok := s.kept.get(key); ok && len(e.rows) == pads*width {
+		return e, nil
+	}
+	t, err := from.tensor(ctx, o)
+	if err != nil {
+		return encoding{}, err
+	}
+	size := sizeOf(o, &t)
+	layout, err := s.family.Layout(o.Kind, size)
+	var refused *family.SizeError
+	switch {
+	case errors.As(err, &refused):
+		return encoding{}, about(o, "%s", refused.Detail)
+	case err != nil:
+		return encoding{}, about(o, "%v", err)
+	case layout.Pads != pads:
+		return encoding{}, about(o, "the prompt has %d tokens for it and it takes %d; is what its URL shows another one by now?", pads, layout.Pads)
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return encoding{}, ctx.Err()
+	}
+	if e, ok := s.kept.get(key); ok && len(e.rows) == pads*width { // by whoever was before us
+		return e, nil
+	}
+	e := encoding{grid: layout.Grid}
+	if o.Kind == media.Audio {
+		e.rows, err = s.model.Hear(ctx, s.samples(&t, pads))
+	} else {
+		e.rows, err = s.see(ctx, o.Kind, &t, layout.Grid)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return encoding{}, ctx.Err()
+	case err == nil && len(e.rows) != pads*width:
+		err = errors.New("the encoder gave another number of rows than the layout has")
+		fallthrough
+	case err != nil:
+		return encoding{}, &fault.Error{Code: fault.Internal, Message: "the engine failed to encode a media object; report this with the worker's log", Err: err}
+	}
+	s.kept.put(key, e)
+	return e, nil
+}
+
+// see encodes a picture or video.
+func (s *senses) see(ctx context.Context, kind media.Kind, t *media.Tensor, grid [3]int) ([]float32, error) {
+	shape := [4]int{1}
+	copy(shape[4-len(t.Shape):], t.Shape)
+	v := s.model.Config().Vision
+	patches, err := patch.Cut(t.Data, shape, grid, patch.Shape{Size: v.Patch, Merge: v.Merge, Temporal: v.Temporal}, s.colours)
+	if err != nil {
+		return nil, err
+	}
+	return s.model.Encode(ctx, patches, grid)
+}
+
+// samples returns as many of a sound as the rows take, filled up with silence.
+func (s *senses) samples(t *media.Tensor, rows int) []float32 {
+	shape := s.model.Config()
+	all := make([]float32, rows*shape.Audio.RowSamples())
+	for i := range all[:min(len(all), len(t.Data)/4)] {
+		all[i] = math.Float32frombits(binary.LittleEndian.Uint32(t.Data[4*i:]))
+	}
+	return all
+}
+
+// sizeOf returns the size of a tensor that has the shape of its kind. The rate is not in it.
+func sizeOf(o *media.Object, t *media.Tensor) media.Size {
+	switch o.Kind {
+	case media.Video:
+		return media.Size{Frames: t.Shape[0], Height: t.Shape[1], Width: t.Shape[2], Rate: o.Size.Rate}
+	case media.Audio:
+		return media.Size{Samples: t.Shape[0]}
+	}
+	return media.Size{Height: t.Shape[0], Width: t.Shape[1]}
+}

@@ -1,0 +1,19 @@
+package fetch
+
+import "errors"
+
+// Check returns an error if a URL may not be fetched, as far as its text tells.
+func (f *Fetcher) Check(uri string) error {
+	if isData(uri) {
+		return f.dataAllowed()
+	}
+	_, err := f.cfg.parse(uri)
+	return err
+}
+
+// Refused reports whether err, of a Fetcher, says that the address of a URL is none that may be
+// fetched from, or that its file is larger than may be: others would have to refuse it too, while what
+// else went wrong may go right for them.
+func Refused(err error) bool {
+	return errors.Is(err, errRefused) || errors.Is(err, errTooLarge) || isTooLarge(err)
+}
