@@ -16,11 +16,13 @@ import (
 // sameEverywhere are the packages whose results are the same bytes on every kind of
 // machine.
 var sameEverywhere = []string{
-	"core/exact", "core/feed", "core/health", "core/kv", "core/migrate", "core/paged",
+	"core/exact", "core/feed", "core/health", "core/kv", "core/media", "core/media/family", "core/migrate", "core/paged",
 	"core/prefix", "core/residency", "core/route", "core/route/queue", "core/slots", "core/slots/replica",
 	"core/snapshot", "core/splitmix",
 	"internal/engine/sim",
+	"internal/engine/tiny/patch",
 	"internal/engine/tiny/sample",
+	"internal/media/pixel",
 	"internal/replay", "internal/replay/report",
 	"internal/simcluster",
 }

@@ -54,6 +54,8 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 	fs.DurationVar(&as.KeepAlive, "keep-alive", 5*time.Second, "time after which an idle connection is closed")
 	fs.DurationVar(&as.Ping, "sse-ping", 30*time.Second, "silence after which dialect llamacpp writes a comment into a stream")
 	fs.DurationVar(&as.Startup, "startup", 0, "time for which everything is answered with 503 first")
+	fs.StringVar(&as.Family, "family", "", "family of the exported model, by whose rules it shows images and videos: qwen2-vl; without, it takes texts")
+	fs.StringArrayVar(&as.MediaLimits, "limit-mm-per-prompt", nil, "how many objects a prompt may show: image=N, video=N or audio=N (may be repeated)")
 	fs.StringVar(&as.ExportModel, "export-model", "", "directory to write the built-in model's tokenizer to, which is then the model's root: who stands in front finds it there")
 	fs.BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
 	settings := config.AddSimServerFlags(fs)

@@ -243,27 +243,26 @@ func (b *Blocks) ancestor(q *blocksRequest, index int) int32 {
 	return at
 }
 
-// Grow says that the request generated tokens; so its prompt is computed.
+// Grow says that the request generated tokens; so its prompt is computed. What is there by
+// one call, of the prompt too, is one event.
 func (b *Blocks) Grow(t Ticket, tokens []kv.Token, out []kv.Event) []kv.Event {
 	index, ok := b.find(t)
 	if !ok {
 		return out
 	}
 	q := &b.requests[index]
-	out = b.computed(q, out)
 	size := b.cfg.BlockSize
-	for !q.full {
+	for !q.full && len(tokens) > 0 {
 		n := min(len(tokens), size+1-len(q.tail))
 		q.tail, tokens = append(q.tail, tokens[:n]...), tokens[n:]
 		if len(q.tail) <= size {
 			break
 		}
 		// A token comes after the block, so that all of it was computed.
-		q.waiting = append(q.waiting[:0], q.hasher.Block(q.tail[:size], q.depth*size, q.media))
+		q.waiting = append(q.waiting, q.hasher.Block(q.tail[:size], (q.depth+len(q.waiting))*size, q.media))
 		q.tail = append(q.tail[:0], q.tail[size])
-		out = b.computed(q, out)
 	}
-	return out
+	return b.computed(q, out)
 }
 
 // computed has all blocks that the request waits for be there.

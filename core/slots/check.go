@@ -124,7 +124,7 @@ func (t *Table) checkBlocks(wk, sum *worker) (sole map[int32]int, err error) {
 		for place := r.tip; place != none; place = wk.blocks.stretches[place].before {
 			s := &wk.blocks.stretches[place]
 			rest, found := cutSuffix(left, s.seqs)
-			if !found || wk.blocks.after[edge{s.before, s.seqs[0]}] != place {
+			if !found || s.head != s.seqs[0] || wk.blocks.after[edge{s.before, s.head}] != place {
 				return nil, fmt.Errorf("slots: check: the blocks of request %v of worker %v are not those of its chain", r.key, wk.id)
 			}
 			left = rest

@@ -23,6 +23,7 @@ type edge struct {
 
 type stretch struct {
 	seqs   []kv.SeqHash // one at least; the memory is its own
+	head   kv.SeqHash   // the first
 	before int32
 	// n counts the requests whose chains have it. who is the exclusive or of their
 	// places: when there is one, its place.
@@ -51,7 +52,7 @@ func (b *trie) enter(before int32, chain []kv.SeqHash) (at int32, n int) {
 func (b *trie) add(before int32, chain []kv.SeqHash) int32 {
 	at := b.take()
 	s := &b.stretches[at]
-	s.seqs, s.before = append(s.seqs, chain...), before
+	s.seqs, s.head, s.before = append(s.seqs, chain...), chain[0], before
 	b.after[edge{before, chain[0]}] = at
 	return at
 }
@@ -61,17 +62,18 @@ func (b *trie) add(before int32, chain []kv.SeqHash) int32 {
 func (b *trie) divide(at int32, n int) int32 {
 	first := b.take()
 	s, f := &b.stretches[at], &b.stretches[first]
-	f.seqs, f.before, f.n, f.who = append(f.seqs, s.seqs[:n]...), s.before, s.n, s.who
-	s.seqs, s.before = s.seqs[:copy(s.seqs, s.seqs[n:])], first
-	b.after[edge{f.before, f.seqs[0]}] = first
-	b.after[edge{first, s.seqs[0]}] = at
+	f.seqs, f.head, f.before, f.n, f.who = append(f.seqs, s.seqs[:n]...), s.head, s.before, s.n, s.who
+	s.seqs = s.seqs[:copy(s.seqs, s.seqs[n:])]
+	s.head, s.before = s.seqs[0], first
+	b.after[edge{f.before, f.head}] = first
+	b.after[edge{first, s.head}] = at
 	return first
 }
 
 // remove takes out a stretch that no request uses, and so none that follows it.
 func (b *trie) remove(at int32) {
 	s := &b.stretches[at]
-	delete(b.after, edge{s.before, s.seqs[0]})
+	delete(b.after, edge{s.before, s.head})
 	seqs := s.seqs[:0]
 	if cap(seqs) > keepChain {
 		seqs = nil

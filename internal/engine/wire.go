@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"slices"
 
 	"penstock/core/fault"
@@ -324,22 +325,33 @@ func appendTokens(dst []byte, field uint64, tokens []kv.Token) []byte {
 }
 
 // appendPacked appends tokens as uvarints one after another; how many there are
-// follows from the bytes.
+// shows at the end of the field. It has no branch that depends on a token: those of a prompt have two or
+// three bytes, in no order that a processor could foresee.
 func appendPacked(dst []byte, field uint64, tokens []kv.Token) []byte {
 	size := 0
 	for _, t := range tokens {
-		size += uintLen(uint64(t))
+		size += tokenLen(t)
 	}
 	dst = appendKey(dst, field, kindBytes)
-	dst = slices.Grow(binary.AppendUvarint(dst, uint64(size)), size)
+	dst = slices.Grow(binary.AppendUvarint(dst, uint64(size)), size+packedRoom)
+	at, room := len(dst), dst[:cap(dst)]
 	for _, t := range tokens {
-		for ; t >= 0x80; t >>= 7 {
-			dst = append(dst, byte(t)|0x80)
-		}
-		dst = append(dst, byte(t))
+		n := tokenLen(t)
+		v := uint64(t)
+		v = v&0x7f | v&(0x7f<<7)<<1 | v&(0x7f<<14)<<2 | v&(0x7f<<21)<<3 | v&(0x7f<<28)<<4
+		v |= 0x80808080 & (1<<(8*(n-1)) - 1) // all bytes but the last say that another follows
+		binary.LittleEndian.PutUint64(room[at:], v)
+		at += n
 	}
-	return dst
+	return dst[:at]
 }
+
+// packedRoom is how many bytes behind its own a packed token is written over.
+const packedRoom = 8
+
+// tokenLen is the number of bytes of t as a uvarint: its bits, of which there is at least one, by seven,
+// rounded up.
+func tokenLen(t kv.Token) int { return (9*bits.Len32(uint32(t)|1) + 64) >> 6 }
 
 // appendMedia appends a field for each media object.
 func appendMedia(dst []byte, field uint64, media []kv.Media) []byte {

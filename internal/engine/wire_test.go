@@ -2,10 +2,13 @@ package engine
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"math"
+	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -352,16 +355,78 @@ func BenchmarkDelta(b *testing.B) {
 }
 
 func BenchmarkRequest(b *testing.B) {
-	r, buf := &Request{ID: "r", Attempt: 1, Model: "m", Choices: 1}, []byte(nil)
-	for i := range 8192 {
-		r.Prompt = append(r.Prompt, kv.Token(i*13))
+	// So many tokens, in no order, that a processor does not learn them.
+	random := rand.New(rand.NewPCG(1, 2))
+	all := make([]kv.Token, 1<<20)
+	for i := range all {
+		all[i] = kv.Token(random.Uint32N(128_000) >> random.Uint32N(6))
 	}
+	r, back, buf := &Request{ID: "r", Attempt: 1, Model: "m", Choices: 1}, new(Request), []byte(nil)
 	b.ReportAllocs()
-	for range b.N {
+	b.ResetTimer()
+	for n := range b.N {
+		at := n * 512 % len(all)
+		r.Prompt = all[at : at+512]
 		buf = AppendRequest(buf[:0], r)
-		if err := DecodeRequest(buf, r); err != nil {
+		if err := DecodeRequest(buf, back); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(len(buf))/8192, "bytes/token")
+	b.ReportMetric(float64(len(buf))/512, "bytes/token")
+}
+
+// TestPackedTokens compares tokens of every length with what encoding/binary writes and reads.
+func TestPackedTokens(t *testing.T) {
+	var tokens []kv.Token
+	for bit := range 32 {
+		for _, d := range []int64{-1, 0, 1} {
+			tokens = append(tokens, kv.Token(min(max(int64(1)<<bit+d, 0), math.MaxUint32)))
+		}
+	}
+	for i := range uint32(1000) {
+		x := i * 2654435761
+		tokens = append(tokens, kv.Token(x>>(x%29)))
+	}
+	for n := range len(tokens) {
+		some := tokens[len(tokens)-n:]
+		var want []byte
+		for _, t := range some {
+			want = binary.AppendUvarint(want, uint64(t))
+		}
+		want = append(binary.AppendUvarint(appendKey([]byte("x"), 5, kindBytes), uint64(len(want))), want...)
+		got := appendPacked([]byte("x"), 5, some)
+		if !bytes.Equal(got, want) {
+			t.Fatalf("%d tokens: %x, want %x", n, got, want)
+		}
+		r := wireReader{rest: got[1:], floor: 1}
+		if !r.next() || r.field != 5 {
+			t.Fatal("no field")
+		}
+		if back := r.tokens([]kv.Token{7}); r.err() != nil || !slices.Equal(back[1:], some) || back[0] != 7 {
+			t.Fatalf("%d tokens came back as %v: %v", n, back, r.err())
+		}
+	}
+}
+
+// FuzzPackedTokens compares with encoding/binary what is read of any bytes.
+func FuzzPackedTokens(f *testing.F) {
+	f.Add([]byte{0x80, 0x80, 0x80, 0x80, 0x80, 1})
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0x80, 0, 1, 2, 0x80, 0x80, 4})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var want []kv.Token
+		ok := true
+		for rest := b; len(rest) > 0; {
+			v, n := binary.Uvarint(rest)
+			if n <= 0 || v > math.MaxUint32 {
+				ok = false
+				break
+			}
+			want, rest = append(want, kv.Token(v)), rest[n:]
+		}
+		r := wireReader{kind: kindBytes, rest: append(binary.AppendUvarint(nil, uint64(len(b))), b...)}
+		got := r.tokens(nil)
+		if r.bad == ok || ok && !slices.Equal(got, want) {
+			t.Fatalf("%x: %v, bad %v, want %v, good %v", b, got, r.bad, want, ok)
+		}
+	})
 }

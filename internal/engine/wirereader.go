@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"slices"
 
 	"penstock/core/fault"
@@ -216,15 +217,21 @@ func (r *wireReader) tokens(dst []kv.Token) []kv.Token {
 	}
 	dst = slices.Grow(dst, n)
 	for len(s.rest) > 0 {
-		// Most ids have two bytes or three.
-		switch b := s.rest; {
-		case len(b) >= 3 && b[0] >= 0x80 && b[1] >= 0x80 && b[2] < 0x80:
-			dst = append(dst, kv.Token(b[0]&0x7f)|kv.Token(b[1]&0x7f)<<7|kv.Token(b[2])<<14)
-			s.rest = b[3:]
-		case len(b) >= 2 && b[0] >= 0x80 && b[1] < 0x80:
-			dst = append(dst, kv.Token(b[0]&0x7f)|kv.Token(b[1])<<7)
-			s.rest = b[2:]
-		default:
+		// Ids of up to four bytes are taken without a branch that depends on them, while there are
+		// eight bytes to look at: see appendPacked.
+		b := s.rest
+		for len(b) >= 8 {
+			v := binary.LittleEndian.Uint64(b)
+			last := ^v & 0x80808080
+			if last == 0 {
+				break
+			}
+			n := bits.TrailingZeros64(last)/8 + 1
+			v &= 1<<(8*n) - 1
+			dst = append(dst, kv.Token(v&0x7f|v>>1&(0x7f<<7)|v>>2&(0x7f<<14)|v>>3&(0x7f<<21)))
+			b = b[n:]
+		}
+		if s.rest = b; len(b) > 0 {
 			dst = append(dst, s.token())
 		}
 	}

@@ -2,6 +2,7 @@ package mimic
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"penstock/core/kv"
 	"penstock/core/splitmix"
@@ -25,12 +26,21 @@ type change struct {
 	names  []uint64 // of blocks, as the engine calls them
 	parent uint64   // behind which the first is; 0 at the beginning of a prompt
 	tokens []kv.Token
-	size   int // tokens per block
+	keys   [][]mediaKey // of what each block shows
+	size   int          // tokens per block
 	salt   kv.Salt
 	first  bool // names[0] begins a prompt, and has the salt
 	medium string
 	level  int // TensorRT-LLM's number of the medium
 	group  int // of caches; 1 is the one with a sliding window
+}
+
+// shows are the keys of what block i shows; events that have no tokens have none of those either.
+func (c *change) shows(i int) []mediaKey {
+	if i < len(c.keys) {
+		return c.keys[i]
+	}
+	return nil
 }
 
 // namer gives blocks the names of one life of an engine: what its hash function and the seed of it
@@ -57,6 +67,7 @@ type form struct {
 	maps    bool // events are maps, not arrays
 	binary  bool // names are 32 bytes
 	keyless bool // vLLM's have no extra keys
+	bare    bool // vLLM's keys of media do not say where they begin
 }
 
 // batch returns the payload of a batch of one rank at a time in seconds.
@@ -141,6 +152,9 @@ func (f *form) mapEvent(b []byte, c *change) []byte {
 			fields = append(fields, field{"extra_keys", func(b []byte) []byte { return f.keys(b, c) }})
 		case f.dialect == TRTLLM:
 			fields = append(fields, field{"locality", text("LOCAL")})
+			if slices.ContainsFunc(c.keys, func(k []mediaKey) bool { return len(k) > 0 }) {
+				fields = append(fields, field{"mm_keys", func(b []byte) []byte { return mediaKeys(b, c.keys) }})
+			}
 			if c.salt.Namespace != "" {
 				fields = append(fields, field{"cache_salt", text(c.salt.Namespace)})
 			}
@@ -206,13 +220,13 @@ func loraID(name string) uint32 {
 	return uint32(id>>40) + 1
 }
 
-// keys appends vLLM's extra keys: for each block its adapter, then for the first of a prompt the
+// keys appends vLLM's extra keys: for each block its adapter, then what it shows, then for the first of a prompt the
 // salt; nil for a block without.
 func (f *form) keys(b []byte, c *change) []byte {
 	b = packArray(b, len(c.names))
 	for i := range c.names {
 		salted := c.salt.Namespace != "" && c.first && i == 0
-		n := 0
+		n := len(c.shows(i))
 		if c.salt.LoRA != "" {
 			n++
 		}
@@ -227,8 +241,31 @@ func (f *form) keys(b []byte, c *change) []byte {
 		if c.salt.LoRA != "" {
 			b = packString(b, c.salt.LoRA)
 		}
+		for _, k := range c.shows(i) {
+			if f.bare {
+				b = packString(b, k.id)
+				continue
+			}
+			b = packInt(packString(packArray(b, 2), k.id), int64(k.offset))
+		}
 		if salted {
 			b = packString(b, c.salt.Namespace)
+		}
+	}
+	return b
+}
+
+// mediaKeys appends TensorRT-LLM's mm_keys: for each block what it shows.
+func mediaKeys(b []byte, blocks [][]mediaKey) []byte {
+	b = packArray(b, len(blocks))
+	for _, keys := range blocks {
+		b = packArray(b, len(keys))
+		for _, k := range keys {
+			b = packMap(b, 4)
+			b = packString(packString(b, "type"), "mm_key")
+			b = packString(packString(b, "hash"), k.content())
+			b = packInt(packString(b, "start_offset"), int64(k.offset))
+			b = packString(packString(b, "uuid"), k.id)
 		}
 	}
 	return b

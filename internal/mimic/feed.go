@@ -69,6 +69,7 @@ func openFeed(ctx context.Context, cfg *Config, rank int, faults *Faults) (*feed
 		maps:    cfg.Features.MapEvents.on(cfg.Dialect != VLLMLegacy),
 		binary:  cfg.Features.BinaryHashes.on(false),
 		keyless: !cfg.Features.ExtraKeys.on(true),
+		bare:    cfg.Dialect == VLLMLegacy,
 	}}
 	f.mu.seq, f.mu.cached = cfg.FirstSeq, map[uint64]placed{}
 	return f, f.open(ctx)

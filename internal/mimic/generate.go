@@ -19,8 +19,10 @@ type stopper struct {
 
 // ask is what a dialect asks of the engine: one prompt, one request.
 type ask struct {
-	req  *engine.Request
-	stop stopper
+	req *engine.Request
+	// prompt is that of req, with what it shows.
+	prompt prompt
+	stop   stopper
 	// special keeps special tokens in the text.
 	special bool
 }
@@ -77,12 +79,15 @@ func (s *Server) generate(ctx context.Context, r *rank, asks ...ask) (*answer, e
 	a.free = append(a.free, release)
 	for i := range asks {
 		req := asks[i].req
+		if asks[i].prompt.tokens == nil {
+			asks[i].prompt.tokens = req.Prompt
+		}
 		texts := make([]*text, req.Choices)
 		for c := range texts {
 			texts[c] = newText(s.cfg.Pipe, &asks[i])
 		}
 		a.texts = append(a.texts, texts)
-		account, err := l.ledger.open(req.Salt, req.Prompt, req.Media, req.Choices)
+		account, err := l.ledger.open(req.Salt, &asks[i].prompt, req.Choices)
 		if err != nil {
 			a.close()
 			return nil, err

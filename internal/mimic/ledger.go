@@ -2,6 +2,7 @@ package mimic
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"penstock/core/kv"
@@ -29,7 +30,8 @@ type ledger struct {
 
 // block is one block that somebody has.
 type block struct {
-	tokens []kv.Token
+	tokens []kv.Token // as events have them
+	keys   []mediaKey // of what it shows
 	salt   kv.Salt
 	first  bool // of its prompt
 	uses   int  // requests that have it, and tiers that it is cached in
@@ -56,14 +58,16 @@ type account struct {
 
 // chain is where a choice is: behind which block, and the tokens since.
 type chain struct {
-	tip  kv.SeqHash // 0 at the beginning
-	tail []kv.Token
-	pos  int
-	open bool
+	tip   kv.SeqHash // 0 at the beginning
+	tail  []kv.Token
+	view  []kv.Token // of tail, as events have it
+	shows *prompt    // with media that reach into tail, nil if none
+	pos   int
+	open  bool
 }
 
-// open begins the account of a request of so many choices. It keeps no hold of prompt.
-func (l *ledger) open(salt kv.Salt, prompt []kv.Token, media []kv.Media, choices int) (*account, error) {
+// open begins the account of a request of so many choices.
+func (l *ledger) open(salt kv.Salt, p *prompt, choices int) (*account, error) {
 	h, err := kv.NewHasher(l.size, salt)
 	if err != nil {
 		return nil, err
@@ -72,10 +76,13 @@ func (l *ledger) open(salt kv.Salt, prompt []kv.Token, media []kv.Media, choices
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := chain{}
-	a.grow(&c, prompt, media)
+	if len(p.media) > 0 {
+		c.shows = p
+	}
+	a.grow(&c, p.tokens, p.view())
 	for i := range a.choices {
 		a.choices[i] = c
-		a.choices[i].tail = append([]kv.Token(nil), c.tail...)
+		a.choices[i].tail, a.choices[i].view = slices.Clone(c.tail), slices.Clone(c.view)
 		a.choices[i].open = true
 		l.mu.tips[c.tip]++
 	}
@@ -84,22 +91,26 @@ func (l *ledger) open(salt kv.Salt, prompt []kv.Token, media []kv.Media, choices
 }
 
 // grow goes on with tokens. The ledger is locked.
-func (a *account) grow(c *chain, tokens []kv.Token, media []kv.Media) {
+func (a *account) grow(c *chain, tokens, view []kv.Token) {
 	size := a.ledger.size
-	c.tail = append(c.tail, tokens...)
+	c.tail, c.view = append(c.tail, tokens...), append(c.view, view...)
+	var media []kv.Media
+	if c.shows != nil {
+		media = c.shows.media
+	}
 	n := len(c.tail) / size
 	for i := range n {
-		tokens := c.tail[i*size : (i+1)*size]
+		tokens, view := c.tail[i*size:(i+1)*size], c.view[i*size:(i+1)*size]
 		b := a.hasher.Block(tokens, c.pos, media)
 		next := kv.Extend(c.tip, uint32(c.pos/size), b)
 		a.ledger.use(next, func() *block {
-			return &block{tokens: append([]kv.Token(nil), tokens...), salt: a.salt, first: c.pos == 0}
+			return &block{tokens: slices.Clone(view), keys: c.shows.keys(c.pos, c.pos+size), salt: a.salt, first: c.pos == 0}
 		})
 		a.has = append(a.has, next)
 		c.tip = next
 		c.pos += size
 	}
-	c.tail = append(c.tail[:0], c.tail[n*size:]...)
+	c.tail, c.view = append(c.tail[:0], c.tail[n*size:]...), append(c.view[:0], c.view[n*size:]...)
 }
 
 // use counts a use of a block, which is made if it is not there. The ledger is locked.
@@ -138,7 +149,7 @@ func (a *account) add(choice int, tokens []kv.Token) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := &a.choices[choice]
-	a.move(c, func() { a.grow(c, tokens, nil) })
+	a.move(c, func() { a.grow(c, tokens, tokens) })
 }
 
 // move changes where a choice is. The ledger is locked.

@@ -128,7 +128,7 @@ func (l *life) stored(ctx context.Context, out []change, ev *kv.Event) []change 
 			c.salt, c.first = b.salt, b.first
 		}
 		c.names = append(c.names, l.names.name(seq))
-		c.tokens = append(c.tokens, b.tokens...)
+		c.tokens, c.keys = append(c.tokens, b.tokens...), append(c.keys, b.keys)
 		parent = seq
 	}
 	if len(c.names) == 0 {

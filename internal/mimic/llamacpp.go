@@ -432,7 +432,7 @@ func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
 	if !s.body(w, r, &q) {
 		return
 	}
-	p, err := s.chatPrompt(&q)
+	p, err := s.chatPrompt(r.Context(), &q)
 	if err != nil {
 		s.fail(w, err)
 		return

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/core/media"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
@@ -46,8 +47,13 @@ type Config struct {
 	// have the same card, and should be a KVSource and a LoadSource.
 	Open  func(rank int) (engine.Engine, error)
 	Ranks int // 1
-	// Pipe is between text and tokens. It may be nil: then there are no endpoints with text.
+	// Pipe is between text and tokens. It may be nil: then there are no endpoints with text. Where it has a
+	// Family, the model sees the media of that.
 	Pipe *prep.Pipeline
+	// Fetch is for media behind URLs of http and https; nil refuses those. MediaLimits are how many objects of a kind
+	// a prompt may show (--limit-mm-per-prompt), where that is bounded.
+	Fetch       Fetch
+	MediaLimits map[media.Kind]int
 	// Models are the served names, the first the model's own; those of the card.
 	Models []string
 	// Root is what /v1/models calls the model's root; the first name.
@@ -122,6 +128,9 @@ type Features struct {
 	Cumulative Switch
 	// ExtraKeys has vLLM's events tell of cache salts, as they do not before 0.17; on.
 	ExtraKeys Switch
+	// UUIDs has the engine know media by what clients call them; on but for SGLang, which has no word for it in its
+	// OpenAI API. vLLM is so unless both its caches of media and of prefixes are off.
+	UUIDs Switch
 	// MapEvents has events as maps; on for all but "vllm-legacy".
 	MapEvents Switch
 	// Push has TensorRT-LLM publish events over ZeroMQ too, which empties its pulled list;

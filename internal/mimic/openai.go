@@ -106,6 +106,9 @@ func (t *texts) UnmarshalJSON(b []byte) error {
 type prompt struct {
 	tokens []kv.Token
 	text   string
+	// media are where the prompt shows some, and sights who they are, in order.
+	media  []kv.Media
+	sights []sight
 }
 
 // maxPrompts bounds the prompts of one request.
@@ -166,7 +169,7 @@ func (s *Server) encode(text string) (prompt, error) {
 }
 
 // chatPrompt renders a conversation.
-func (s *Server) chatPrompt(q *openaiRequest) (prompt, error) {
+func (s *Server) chatPrompt(ctx context.Context, q *openaiRequest) (prompt, error) {
 	if len(q.Messages) == 0 {
 		return prompt{}, fault.Param("messages", "messages must not be empty")
 	}
@@ -175,19 +178,24 @@ func (s *Server) chatPrompt(q *openaiRequest) (prompt, error) {
 	}
 	c := prep.Chat{Tools: notNull(q.Tools), Args: notNull(q.TemplateArgs), ContinueFinal: q.ContinueFinal}
 	c.AddGenerationPrompt = !q.ContinueFinal && (q.AddGenerationPrompt == nil || *q.AddGenerationPrompt)
+	var want []wanted
 	for i, raw := range q.Messages {
-		m, err := readMessage(raw)
+		m, err := s.readMessage(raw, &c, &want)
 		if err != nil {
 			return prompt{}, fault.Param("messages", "message %d: %v", i, err)
 		}
 		c.Messages = append(c.Messages, m)
 	}
 	tokens, err := s.cfg.Pipe.EncodeChat(nil, &c)
-	return prompt{tokens: tokens}, err
+	if err != nil {
+		return prompt{}, err
+	}
+	p := prompt{tokens: tokens}
+	return p, s.expand(ctx, &p, want, nil)
 }
 
-// readMessage reads one turn. Parts that are texts become one text.
-func readMessage(raw json.RawMessage) (prep.Message, error) {
+// readMessage reads one turn. Parts that are texts become one text, unless others are between them.
+func (s *Server) readMessage(raw json.RawMessage, c *prep.Chat, want *[]wanted) (prep.Message, error) {
 	var in struct {
 		Role       string          `json:"role"`
 		Name       string          `json:"name"`
@@ -207,21 +215,7 @@ func readMessage(raw json.RawMessage) (prep.Message, error) {
 	case content[0] == '"':
 		return m, json.Unmarshal(content, &m.Content)
 	default:
-		var parts []struct {
-			Type string `json:"type"`
-			Text string `json:"text"`
-		}
-		if err := json.Unmarshal(content, &parts); err != nil {
-			return m, fmt.Errorf("content must be a text or a list of parts")
-		}
-		var lines []string
-		for _, p := range parts {
-			if p.Type != "text" {
-				return m, fmt.Errorf("the model is not a multimodal model: a part of type %.40q", p.Type)
-			}
-			lines = append(lines, p.Text)
-		}
-		m.Content = strings.Join(lines, "\n")
+		return m, s.readParts(content, &m, c, want)
 	}
 	return m, nil
 }
@@ -314,7 +308,7 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*call, e
 		c.prompts = []prompt{{tokens: q.PromptTokens}}
 	case chat:
 		var p prompt
-		p, err = s.chatPrompt(q)
+		p, err = s.chatPrompt(r.Context(), q)
 		c.prompts = []prompt{p}
 	default:
 		c.prompts, err = s.readPrompts(q.Prompt)
@@ -352,10 +346,11 @@ func (s *Server) addAsks(c *call, salt kv.Salt) error {
 		}
 		c.asks = append(c.asks, ask{
 			req: &engine.Request{
-				ID: c.id + "-" + strconv.Itoa(i), Attempt: 1, Model: s.card.Name, Salt: salt, Prompt: p.tokens, Choices: c.n,
+				ID: c.id + "-" + strconv.Itoa(i), Attempt: 1, Model: s.card.Name, Salt: salt, Prompt: p.tokens, Media: p.media, Choices: c.n,
 				Sampling: how, Logprobs: c.top,
 				Stop: engine.Stop{MaxTokens: limit, MinTokens: q.MinTokens, Tokens: q.StopTokens, IgnoreEOS: q.IgnoreEOS},
 			},
+			prompt:  p,
 			stop:    stopper{withoutEmpty(q.Stop), q.KeepStop},
 			special: q.SkipSpecial != nil && !*q.SkipSpecial,
 		})

@@ -54,7 +54,7 @@ func fields(text string) []string {
 // features are the switches by the names of a command line.
 func (f *Features) features() map[string]*Switch {
 	return map[string]*Switch{
-		"tokens": &f.Tokens, "details": &f.Details, "metrics": &f.Metrics, "dev": &f.Dev, "cumulative": &f.Cumulative, "map-events": &f.MapEvents, "extra-keys": &f.ExtraKeys,
+		"tokens": &f.Tokens, "details": &f.Details, "metrics": &f.Metrics, "dev": &f.Dev, "cumulative": &f.Cumulative, "map-events": &f.MapEvents, "extra-keys": &f.ExtraKeys, "uuids": &f.UUIDs,
 		"push": &f.Push, "binary-hashes": &f.BinaryHashes, "duplicates": &f.Duplicates, "offload": &f.Offload, "hybrid": &f.Hybrid,
 	}
 }

@@ -33,6 +33,11 @@ type (
 		ID    uint32 `json:"token_id"`
 		Extra uint64 `json:"token_extra_id"`
 	}
+	pulledKey struct {
+		Type   string `json:"type"` // mm_key
+		Hash   string `json:"hash"`
+		Offset int    `json:"start_offset"`
+	}
 	pulledRemoved struct {
 		Type   string   `json:"type"` // removed
 		Hashes []uint64 `json:"block_hashes"`
@@ -69,6 +74,9 @@ func (f *feed) keepPulled(changes []change) {
 			}
 			for j, name := range c.names {
 				b := pulledBlock{Type: "stored_block", Hash: name, Level: c.level, Priority: 35, MM: []any{}}
+				for _, k := range c.shows(j) {
+					b.MM = append(b.MM, pulledKey{"mm_key", k.id, k.offset})
+				}
 				if c.salt.LoRA != "" {
 					id := loraID(c.salt.LoRA)
 					b.LoRA = &id

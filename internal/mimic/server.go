@@ -39,9 +39,11 @@ type Server struct {
 		adapters []Adapter // ascending
 		asleep   int       // level of sleep; 0 is awake
 		live     map[string]context.CancelFunc
-		leases   map[string]time.Time // of what prefills keep for a decode, by request
-		fail     error
-		stop     context.CancelFunc
+		// remembered are the media objects that the processor knows by name.
+		remembered map[string]known
+		leases     map[string]time.Time // of what prefills keep for a decode, by request
+		fail       error
+		stop       context.CancelFunc
 	}
 }
 
@@ -58,6 +60,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), errands: make(chan errand, 8), ended: make(chan struct{})}
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.live = map[string]context.CancelFunc{}
+	s.mu.remembered = map[string]known{}
 	s.mu.leases = map[string]time.Time{}
 	s.mu.adapters = slices.Clone(cfg.Adapters)
 	s.turn.Store(cfg.Seed << 20)

@@ -14,6 +14,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/internal/engine"
 )
 
@@ -90,6 +91,10 @@ type sglangRequest struct {
 	LoRA          oneOrMany[string]         `json:"lora_path"`
 	ExtraKey      oneOrMany[string]         `json:"extra_key"`
 	CacheSalt     oneOrMany[string]         `json:"cache_salt"`
+	Images        json.RawMessage           `json:"image_data"`
+	Videos        json.RawMessage           `json:"video_data"`
+	Sounds        json.RawMessage           `json:"audio_data"`
+	MediaHashes   json.RawMessage           `json:"mm_hashes"`
 	ReturnPrompt  bool                      `json:"return_prompt_token_ids"`
 	Rank          *int                      `json:"routed_dp_rank"`
 	OldRank       *int                      `json:"data_parallel_rank"`
@@ -113,7 +118,7 @@ type sglangJob struct {
 }
 
 // jobs makes the asks of a request.
-func (q *sglangRequest) jobs(s *Server) ([]sglangJob, error) {
+func (q *sglangRequest) jobs(ctx context.Context, s *Server) ([]sglangJob, error) {
 	n := max(len(q.Text.list), len(q.InputIDs.list))
 	if n == 0 || n > maxPrompts || len(q.Text.list) > 0 && len(q.InputIDs.list) > 0 {
 		return nil, fault.New(fault.Invalid, "Either text, input_ids or input_embeds should be provided.")
@@ -128,6 +133,11 @@ func (q *sglangRequest) jobs(s *Server) ([]sglangJob, error) {
 			}
 			tokens = p.tokens
 		}
+		shows := prompt{tokens: tokens}
+		if err := q.show(ctx, s, &shows, i, n > 1); err != nil {
+			return nil, err
+		}
+		tokens = shows.tokens
 		p := q.Sampling.at(i)
 		draw := p.of(p.Seed)
 		how, err := draw.read(s)
@@ -164,15 +174,60 @@ func (q *sglangRequest) jobs(s *Server) ([]sglangJob, error) {
 		}
 		out = append(out, sglangJob{id: id, single: choices == 1, ask: ask{
 			req: &engine.Request{
-				ID: id, Attempt: 1, Model: s.card.Name, Prompt: tokens, Choices: choices, Sampling: how, Logprobs: top,
+				ID: id, Attempt: 1, Model: s.card.Name, Prompt: tokens, Media: shows.media, Choices: choices, Sampling: how, Logprobs: top,
 				Salt: kv.Salt{LoRA: adapter, Namespace: q.CacheSalt.at(i) + q.ExtraKey.at(i)},
 				Stop: engine.Stop{MaxTokens: min(limit, room), MinTokens: min(p.MinNew, limit, room), Tokens: p.StopTokens, IgnoreEOS: p.IgnoreEOS},
 			},
+			prompt:  shows,
 			stop:    stopper{withoutEmpty(p.Stop), p.KeepStop},
 			special: p.SkipSpecial != nil && !*p.SkipSpecial,
 		}})
 	}
 	return out, nil
+}
+
+// show puts the media of request i into its prompt. Hashes that do not fit are passed over, as the engine does.
+func (q *sglangRequest) show(ctx context.Context, s *Server, p *prompt, i int, batch bool) error {
+	var want []wanted
+	for _, of := range [...]struct {
+		kind media.Kind
+		raw  json.RawMessage
+	}{{media.Image, q.Images}, {media.Video, q.Videos}, {media.Audio, q.Sounds}} {
+		for _, url := range mediaOf(of.raw, i, batch) {
+			want = append(want, wanted{kind: of.kind, url: url})
+		}
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	if s.cfg.Pipe == nil || s.cfg.Pipe.Family == nil {
+		return fault.New(fault.Invalid, "The model is not a multimodal model, and the request shows media.")
+	}
+	hashes := mediaOf(q.MediaHashes, i, batch)
+	if len(hashes) != len(want) {
+		hashes = nil
+	}
+	return s.expand(ctx, p, want, hashes)
+}
+
+// mediaOf reads a text or a list of texts, of a batch a list of such.
+func mediaOf(raw json.RawMessage, i int, batch bool) []string {
+	if batch {
+		var all []json.RawMessage
+		if json.Unmarshal(raw, &all) != nil || i >= len(all) {
+			return nil
+		}
+		raw = all[i]
+	}
+	var many []string
+	if json.Unmarshal(raw, &many) == nil {
+		return many
+	}
+	var one string
+	if json.Unmarshal(raw, &one) == nil && one != "" {
+		return []string{one}
+	}
+	return nil
 }
 
 // sglangState is what was said of one choice so far.
@@ -195,7 +250,7 @@ func (s *Server) sglangGenerate(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	jobs, err := q.jobs(s)
+	jobs, err := q.jobs(r.Context(), s)
 	if err != nil {
 		s.sglangFail(w, err)
 		return
@@ -425,7 +480,7 @@ func (s *Server) sglangModels(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) sglangModelInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{
 		"model_path": s.cfg.Root, "tokenizer_path": s.cfg.Root, "is_generation": true, "preferred_sampling_params": nil,
-		"weight_version": "default", "has_image_understanding": false, "has_audio_understanding": false, "model_type": "llama",
+		"weight_version": "default", "has_image_understanding": s.sees(media.Image), "has_audio_understanding": s.sees(media.Audio), "model_type": "llama",
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -109,7 +110,7 @@ func (s *Server) vllmTokenize(w http.ResponseWriter, r *http.Request) {
 	}
 	var tokens []kv.Token
 	if len(q.Messages) > 0 {
-		p, err := s.chatPrompt(&q.openaiRequest)
+		p, err := s.chatPrompt(r.Context(), &q.openaiRequest)
 		if err != nil {
 			s.fail(w, err)
 			return
@@ -246,20 +247,25 @@ func (s *Server) vllmAbort(w http.ResponseWriter, r *http.Request) {
 // vllmRender makes tokens of what a request would be answered from.
 func (s *Server) vllmRender(chat bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		var q openaiRequest
+		var q struct {
+			openaiRequest
+			Payload string `json:"mm_payload"`       // "none" leaves out what the processor made
+			Kwargs  *bool  `json:"return_mm_kwargs"` // likewise, of older versions
+		}
 		if !s.body(w, r, &q) {
 			return
 		}
-		c, err := s.newCall(r, &q, chat)
+		c, err := s.newCall(r, &q.openaiRequest, chat)
 		if err != nil {
 			s.fail(w, err)
 			return
 		}
+		bare := q.Payload == "none" || q.Kwargs != nil && !*q.Kwargs
 		var all []object
 		for i := range c.asks {
 			req := c.asks[i].req
 			all = append(all, object{
-				"request_id": c.id, "token_ids": req.Prompt, "features": nil, "model": c.model, "stream": q.Stream, "cache_salt": nilIfEmpty(q.CacheSalt),
+				"request_id": c.id, "token_ids": req.Prompt, "features": c.asks[i].prompt.features(!bare), "model": c.model, "stream": q.Stream, "cache_salt": nilIfEmpty(q.CacheSalt),
 				"sampling_params": object{"max_tokens": req.Stop.MaxTokens, "temperature": req.Sampling.Temperature, "top_p": req.Sampling.TopP, "n": req.Choices},
 				"priority":        0, "kv_transfer_params": nil,
 			})
@@ -330,10 +336,11 @@ func (g *generateRequest) call(s *Server, r *http.Request) (*call, error) {
 		return nil, err
 	}
 	c.id = "generate-tokens-" + g.id(r, s)
-	for _, a := range c.asks {
-		if a.req.Media, err = g.media(); err != nil {
-			return nil, err
-		}
+	for i := range c.asks {
+		a := &c.asks[i]
+		a.prompt.tokens = a.req.Prompt
+		g.show(&a.prompt)
+		a.req.Media = a.prompt.media
 	}
 	return c, nil
 }
@@ -347,23 +354,22 @@ func (g *generateRequest) id(r *http.Request, s *Server) string {
 	return s.freshID()
 }
 
-// media are the media objects that the prompt shows.
-func (g *generateRequest) media() ([]kv.Media, error) {
+// show enters the media objects that the prompt shows.
+func (g *generateRequest) show(p *prompt) {
 	if g.Features == nil {
-		return nil, nil
+		return
 	}
-	var out []kv.Media
 	for _, modality := range sortedKeys(g.Features.Places) {
-		for i, p := range g.Features.Places[modality] {
-			if hashes := g.Features.Hashes[modality]; i < len(hashes) {
-				if h, ok := kv.MediaHash(hashes[i]); ok {
-					out = append(out, kv.Media{Hash: h, Start: p.Offset, End: p.Offset + p.Length})
+		for i, at := range g.Features.Places[modality] {
+			if ids := g.Features.Hashes[modality]; i < len(ids) {
+				if h, ok := kv.MediaHash(ids[i]); ok && at.Offset >= 0 && at.Length > 0 && at.Length <= len(p.tokens)-at.Offset {
+					p.media = append(p.media, kv.Media{Hash: h, Start: at.Offset, End: at.Offset + at.Length})
+					p.sights = append(p.sights, sight{id: ids[i]})
 				}
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b kv.Media) int { return a.Start - b.Start })
-	return out, nil
+	sort.Sort((*byPlace)(p))
 }
 
 // vllmGenerate serves /inference/v1/generate: tokens in, tokens out. Usage is told in streams

@@ -110,6 +110,9 @@ func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key 
 		Spec: specOf(of, rank, ranks, key), Tokenizer: m.ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log,
 		Media: of.Media, MediaKeys: of.MediaKeys,
 	}
+	if m.pipe != nil {
+		o.Family = m.pipe.Family
+	}
 	switch of.Kind {
 	case config.EngineVLLM:
 		return vllm.Open(ctx, o)

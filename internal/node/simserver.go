@@ -8,12 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
+	"penstock/core/media"
 	"penstock/internal/config"
+	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
@@ -39,6 +43,10 @@ type SimServer struct {
 	// ExportModel is a directory to which the tokenizer and the facts of the built-in model are written,
 	// which is then the root of the model that is served: so that others find its tokenizer. "" writes none.
 	ExportModel string
+	// Family is by which rules the exported model shows media: "qwen2-vl", or "" for a model of texts.
+	Family string
+	// MediaLimits are KIND=N: how many images, videos or sounds a prompt may show.
+	MediaLimits []string
 }
 
 // SimReady describes a server that imitates an engine and serves.
@@ -78,7 +86,7 @@ func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer
 		return err
 	}
 	if as.ExportModel != "" {
-		if cfg, err = exported(cfg, as.ExportModel); err != nil {
+		if cfg, err = exported(cfg, as.ExportModel, as.Family); err != nil {
 			return err
 		}
 	}
@@ -114,7 +122,7 @@ func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer
 }
 
 // exported writes the built-in model to a directory and returns the settings with which it is served from there.
-func exported(cfg *config.Loaded, dir string) (*config.Loaded, error) {
+func exported(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
 	v, err := builtinVocabulary()
 	if err != nil {
 		return nil, err
@@ -126,6 +134,10 @@ func exported(cfg *config.Loaded, dir string) (*config.Loaded, error) {
 		return nil, fmt.Errorf("export-model: %w", err)
 	}
 	facts := map[string]any{"vocab_size": v.Size, "max_position_embeddings": cmp.Or(cfg.SimContextLength, longContext), "eos_token_id": v.EOS}
+	processor, err := familyFacts(family, facts)
+	if err != nil {
+		return nil, err
+	}
 	described, err := json.MarshalIndent(facts, "", "  ")
 	if err != nil {
 		return nil, err
@@ -134,7 +146,10 @@ func exported(cfg *config.Loaded, dir string) (*config.Loaded, error) {
 	for _, f := range []struct {
 		name string
 		data []byte
-	}{{"tokenizer.json", tokenizer}, {"tokenizer_config.json", tokenizerConfig}, {"config.json", append(described, '\n')}} {
+	}{{"tokenizer.json", tokenizer}, {"tokenizer_config.json", tokenizerConfig}, {"config.json", append(described, '\n')}, {"preprocessor_config.json", processor}} {
+		if f.data == nil {
+			continue
+		}
 		if err := shareFile(filepath.Join(dir, f.name), f.data); err != nil {
 			return nil, fmt.Errorf("export-model: %w", err)
 		}
@@ -145,6 +160,27 @@ func exported(cfg *config.Loaded, dir string) (*config.Loaded, error) {
 		own.ServedModelName = []string{cfg.ModelName()}
 	}
 	return &own, nil
+}
+
+// familyQwen2VL is the family that an exported model can be of.
+const familyQwen2VL = "qwen2-vl"
+
+// familyFacts adds to the facts of a model what makes it one of a family that shows media, with the built-in model's
+// tokens, and returns the settings of its processor; nil for a model of texts.
+func familyFacts(family string, facts map[string]any) ([]byte, error) {
+	if family != familyQwen2VL {
+		return nil, nil
+	}
+	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
+	if err != nil {
+		return nil, err
+	}
+	image, _ := pipe.Family.Placeholder(media.Image)
+	video, _ := pipe.Family.Placeholder(media.Video)
+	facts["model_type"], facts["architectures"] = "qwen2_vl", []string{"Qwen2VLForConditionalGeneration"}
+	facts["image_token_id"], facts["video_token_id"] = image, video
+	facts["vision_config"] = map[string]any{"model_type": "qwen2_vl", "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2}
+	return []byte(`{"image_processor_type":"Qwen2VLImageProcessor","min_pixels":3136,"max_pixels":1003520,"patch_size":14,"merge_size":2,"temporal_patch_size":2}` + "\n"), nil
 }
 
 // shareFile writes a file that others read while several processes write it, all the same:
@@ -197,10 +233,62 @@ func (as *SimServer) config() (mimic.Config, error) {
 		}
 		mc.Headers[name] = value
 	}
+	for _, text := range as.MediaLimits {
+		kind, n, err := mediaLimit(text)
+		errs = append(errs, err)
+		if mc.MediaLimits == nil {
+			mc.MediaLimits = map[media.Kind]int{}
+		}
+		mc.MediaLimits[kind] = n
+	}
+	if as.Family != "" && (as.Family != familyQwen2VL || as.ExportModel == "") {
+		errs = append(errs, fmt.Errorf("family %.40q: %s is there, for a model that is exported (--export-model); of a directory of one's own (--model-path) its files say it", as.Family, familyQwen2VL))
+	}
+	mc.Fetch = fetchFile
 	if as.APIKeyFile != "" {
 		key, err := os.ReadFile(as.APIKeyFile)
 		errs = append(errs, err)
 		mc.APIKey = strings.TrimSpace(string(key))
 	}
 	return mc, errors.Join(append(errs, mc.Validate())...)
+}
+
+// mediaLimit reads KIND=N.
+func mediaLimit(text string) (kind media.Kind, n int, err error) {
+	name, number, _ := strings.Cut(text, "=")
+	for _, kind := range prep.Kinds() {
+		if kind.String() == name {
+			n, err := strconv.Atoi(number)
+			if err != nil || n < 0 {
+				return 0, 0, fmt.Errorf("limit %.40q: want a number of 0 or more", text)
+			}
+			return kind, n, nil
+		}
+	}
+	return 0, 0, fmt.Errorf("limit %.40q is not image=N, video=N or audio=N", text)
+}
+
+// The bounds of a file that a simulated server fetches.
+const (
+	simFetchTimeout = 10 * time.Second
+	simFetchBytes   = 64 << 20
+)
+
+// fetchFile returns what a URL shows, as the engines that are imitated fetch it: from wherever they can reach.
+func fetchFile(ctx context.Context, url string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, simFetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%d, message=%q", res.StatusCode, http.StatusText(res.StatusCode))
+	}
+	return io.ReadAll(io.LimitReader(res.Body, simFetchBytes))
 }

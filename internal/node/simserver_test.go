@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/internal/config"
+	"penstock/internal/edge/prep/chat"
 )
 
 // TestSim: a server that imitates an engine serves with the settings of its command line, and ends
@@ -75,9 +76,9 @@ func TestSim(t *testing.T) {
 
 // TestBadSim: everything that is wrong is said at once.
 func TestBadSim(t *testing.T) {
-	as := SimServer{Dialect: "triton", KVReplay: "tcp://*:1", Faults: []string{"stall,for=soon"}, Features: []string{"tokens"}, Headers: []string{"x"}}
+	as := SimServer{Dialect: "triton", KVReplay: "tcp://*:1", Faults: []string{"stall,for=soon"}, Features: []string{"tokens"}, Headers: []string{"x"}, MediaLimits: []string{"pictures=1"}, Family: "llava"}
 	err := as.Validate()
-	for _, want := range []string{"triton", "no events", "soon", "neither on nor off", "NAME=VALUE"} {
+	for _, want := range []string{"triton", "no events", "soon", "neither on nor off", "NAME=VALUE", "image=N", "qwen2-vl is there"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not said in %v", want, err)
 		}
@@ -92,12 +93,12 @@ func TestExportsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			own, err := exported(cfg, dir)
+			own, err := exported(cfg, dir, familyQwen2VL)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			for _, name := range []string{"config.json", "tokenizer_config.json", "tokenizer.json"} {
+			for _, name := range []string{"config.json", "preprocessor_config.json", "tokenizer_config.json", "tokenizer.json"} {
 				data, err := os.ReadFile(filepath.Join(own.ModelPath, name))
 				if err != nil || !json.Valid(data) {
 					t.Errorf("%s: %d bytes that are not JSON, %v", name, len(data), err)
@@ -106,8 +107,12 @@ func TestExportsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+	pipe, err := chat.Open(chat.Ref{Kind: "dir", Dir: dir})
+	if err != nil || pipe.Family == nil || pipe.Family.Name() != "qwen2-vl" && pipe.Family.Name() != "qwen2_vl" {
+		t.Errorf("%v, %+v", err, pipe)
+	}
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 3 {
+	if err != nil || len(entries) != 4 {
 		t.Errorf("%v, %v", entries, err)
 	}
 }

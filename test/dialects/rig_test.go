@@ -82,6 +82,7 @@ type plan struct {
 	tiny     bool // the engines compute, so that one goes on with what another one said
 	mimic    func(*mimic.Config)
 	spec     string // of each engine, beside where it is
+	sees     bool   // the model is one that shows images
 	settings []string
 }
 
@@ -181,6 +182,9 @@ func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
 	t.Helper()
 	h := &house{t: t, dialect: dialect, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, log: &logBuffer{}}
 	dir := modelDir(t)
+	if p.sees {
+		openEyes(t, dir)
+	}
 	var specs []string
 	for range cmp.Or(p.servers, 2) {
 		b := serve(t, dialect, dir, p)

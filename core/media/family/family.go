@@ -16,8 +16,6 @@
 package family
 
 import (
-	"math"
-
 	"penstock/core/kv"
 	"penstock/core/media"
 )
@@ -157,32 +155,24 @@ func (f *Family) why(k media.Kind) string {
 	return "models of the family " + f.name + " take none"
 }
 
-// bounds refuses sizes that no medium has.
+// bounds refuses sizes that no medium has, or that are not known.
 func bounds(k media.Kind, s media.Size) *SizeError {
-	unknown := &SizeError{Kind: k, Reason: media.DimensionsUnknown, Detail: "the size is not known"}
-	over := &SizeError{Kind: k, Reason: media.OverLimit, Detail: "the size is beyond what is counted"}
+	sides, known, within := true, true, true
 	switch k {
 	case media.Audio:
-		if s.Samples <= 0 {
-			return unknown
-		}
-		if s.Samples > maxSamples {
-			return over
-		}
-		return nil
+		sides, known, within = false, s.Samples > 0, s.Samples <= maxSamples
 	case media.Video:
-		if s.Frames <= 0 || math.IsNaN(s.Rate) || s.Rate < 0 {
-			return unknown
-		}
-		if s.Frames > maxFrames {
-			return over
-		}
+		known, within = s.Frames > 0 && s.Rate >= 0, s.Frames <= maxFrames
 	}
-	if s.Width <= 0 || s.Height <= 0 {
-		return unknown
+	if sides {
+		known = known && s.Width > 0 && s.Height > 0
+		within = within && s.Width <= maxSide && s.Height <= maxSide
 	}
-	if s.Width > maxSide || s.Height > maxSide {
-		return over
+	switch {
+	case !known:
+		return &SizeError{Kind: k, Reason: media.DimensionsUnknown, Detail: "the size is not known"}
+	case !within:
+		return &SizeError{Kind: k, Reason: media.OverLimit, Detail: "the size is beyond what is counted"}
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func (s *source) breaks() []kv.Token {
 }
 
 func (g *gemma3) layout(s media.Size) (media.Layout, *SizeError) {
-	if g.panAndScan && g.cropped(s.Width, s.Height) {
+	if g.panAndScan && g.cuts(s.Width, s.Height) > 0 {
 		return media.Layout{}, &SizeError{Reason: media.UnsupportedModel, Detail: "the model shows long pictures in crops within a sentence, which is not modelled"}
 	}
 	l := g.whole
@@ -68,12 +68,15 @@ func (g *gemma3) layout(s media.Size) (media.Layout, *SizeError) {
 	return l, nil
 }
 
-// cropped reports whether a picture is shown in crops too.
-func (g *gemma3) cropped(w, h int) bool {
+// cuts returns how many crops a picture is shown in besides the whole.
+func (g *gemma3) cuts(w, h int) int {
 	long, short := max(w, h), min(w, h)
 	if float64(long)/float64(short) < g.ratio {
-		return false
+		return 0
 	}
 	n := min(max(2, min(int(math.Floor(float64(long)/float64(short)+0.5)), long/g.crop)), g.crops)
-	return min(ceil(long, n), short) >= g.crop
+	if min(ceil(long, n), short) < g.crop {
+		return 0
+	}
+	return n
 }

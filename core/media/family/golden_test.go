@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -264,8 +265,8 @@ func TestGemma3(t *testing.T) {
 	scan := gemma3{panAndScan: true, crop: 256, crops: 4, ratio: 1.2, whole: l}
 	for _, c := range g.Cropped {
 		_, refused := scan.layout(media.Size{Width: c[0], Height: c[1]})
-		if (refused != nil) != (c[2] > 0) {
-			t.Errorf("%d by %d: %v, and %d crops", c[0], c[1], refused, c[2])
+		if n := scan.cuts(c[0], c[1]); n != c[2] || (refused != nil) != (n > 0) {
+			t.Errorf("%d by %d: %d crops, %v, want %d", c[0], c[1], n, refused, c[2])
 		}
 	}
 }
@@ -325,6 +326,11 @@ func (r *row) check(t *testing.T, base map[string]*golden) {
 		name = "llava"
 	case "kimi_k2_5":
 		name = "kimi_k25"
+	case "gemma3_pan_and_scan":
+		if n := (&gemma3{crop: 256, crops: 4, ratio: 1.2}).cuts(r.Width, r.Height); 256*(1+n) != *r.Tokens {
+			t.Errorf("%s %d by %d: %d crops, want %d tokens", r.Family, r.Width, r.Height, n, *r.Tokens)
+		}
+		return
 	case "phi3_v":
 		if whole("num_crops") == 4 {
 			name = "phi3_v.4"
@@ -354,7 +360,7 @@ func (r *row) check(t *testing.T, base map[string]*golden) {
 		t.Fatal(err)
 	}
 	if name == "qwen3_vl" && kind == media.Video {
-		r.frames(t, f)
+		r.frames(t)
 		return
 	}
 	l, err := f.Layout(kind, size)
@@ -371,7 +377,7 @@ func (r *row) check(t *testing.T, base map[string]*golden) {
 }
 
 // frames holds a row of a video whose frames were chosen before.
-func (r *row) frames(t *testing.T, _ *Family) {
+func (r *row) frames(t *testing.T) {
 	v := qwenVideo{qwenVision: qwenVision{patch: 16, merge: 2, temporal: 2, least: 4096, most: 25165824}}
 	gh, gw, refused := v.grid(r.Frames, r.Width, r.Height)
 	if n := ceil(r.Frames, 2) * gh * gw / 4; refused != nil || n != *r.Tokens {
@@ -427,16 +433,57 @@ func FuzzOpen(f *testing.F) {
 			return
 		}
 		for _, s := range []media.Size{{Width: 1, Height: 1, Frames: 1, Samples: 1}, {Width: 640, Height: 480, Frames: 9, Rate: 3, Samples: 99999}, {Width: maxSide, Height: maxSide, Frames: maxFrames, Samples: maxSamples}} {
-			for k := media.Image; k <= media.Audio; k++ {
-				l, err := family.Layout(k, s)
-				if err != nil {
-					continue
+			countable(t, family, s)
+		}
+	})
+}
+
+// countable checks the layouts of objects of one size.
+func countable(t *testing.T, f *Family, s media.Size) {
+	t.Helper()
+	for k := media.Image; k <= media.Audio; k++ {
+		l, err := f.Layout(k, s)
+		if err != nil {
+			continue
+		}
+		holds(t, f, k, &l)
+		if len(l.Runs) > 1<<18 || l.Pads <= 0 || l.Tokens() < l.Pads {
+			t.Errorf("%+v: %d runs, %d tokens, %d pads", s, len(l.Runs), l.Tokens(), l.Pads)
+		}
+	}
+}
+
+// FuzzValues: a checkpoint's files in which one value is another. Whatever it is, nothing
+// overflows.
+func FuzzValues(f *testing.F) {
+	var of []*golden
+	for _, path := range goldens(f) {
+		of = append(of, readGolden(f, path))
+	}
+	for i := range of {
+		for at := range 12 {
+			f.Add(uint8(i), uint8(at), "1099511627776", 1<<20, 1<<20, 1<<20)
+			f.Add(uint8(i), uint8(at), "1", 1, 1<<20, 4096)
+			f.Add(uint8(i), uint8(at), "0", 640, 480, 9)
+			f.Add(uint8(i), uint8(at), "1024", 1<<20, 5243, 1)
+		}
+	}
+	value := regexp.MustCompile(`:(\d+(\.\d+)?|true|false|null)|[[,]\d+`)
+	f.Fuzz(func(t *testing.T, family, at uint8, instead string, w, h, frames int) {
+		g := of[int(family)%len(of)]
+		files := g.files()
+		seen := 0
+		for _, b := range []*[]byte{&files.Config, &files.Preprocessor, &files.Processor, &files.VideoPreprocessor} {
+			*b = value.ReplaceAllFunc(*b, func(old []byte) []byte {
+				if seen++; seen-1 != int(at)%48 {
+					return old
 				}
-				holds(t, family, k, &l)
-				if len(l.Runs) > 1<<22 {
-					t.Errorf("%d runs", len(l.Runs))
-				}
-			}
+				return append(old[:1:1], instead...)
+			})
+		}
+		opened, err := Open(files, spelling(g.Vocab))
+		if err == nil {
+			countable(t, opened, media.Size{Width: w, Height: h, Frames: frames, Rate: 1, Samples: w})
 		}
 	})
 }

@@ -21,8 +21,10 @@ func openPixtral(s *source) *Family {
 	s.is(s.image, "do_resize", true)
 	p := &pixtral{longest: s.needed(s.object(s.image, "size"), "longest_edge", 1)}
 	vision := s.object(s.config, "vision_config")
-	patch := s.needed(vision, "patch_size", 1)
-	merge := s.number(s.config, "spatial_merge_size", 1, 1)
+	patch, merge := s.either(vision, "patch_size", s.processor, "patch_size"), 1
+	if s.text(s.config, "model_type", "") == "mistral3" || s.config.has("spatial_merge_size") {
+		merge = s.needed(s.config, "spatial_merge_size", 1)
+	}
 	if s.processor.has("patch_size") && s.number(s.processor, "patch_size", 1, 1) != patch {
 		s.fail(s.processor, "patch_size", "is another one than that of config.json")
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 
 	"penstock/core/kv"
@@ -189,7 +190,11 @@ func (s *source) pairs(o object, key string) [][]int {
 func (s *source) token(text string, keys ...string) kv.Token {
 	for _, key := range keys {
 		if s.config.has(key) {
-			return kv.Token(s.number(s.config, key, 0, 0))
+			id := s.number(s.config, key, 0, 0)
+			if id > math.MaxUint32 {
+				s.fail(s.config, key, "is no token")
+			}
+			return kv.Token(id)
 		}
 	}
 	if s.vocabulary != nil {

@@ -155,7 +155,7 @@ func (p *Probe) Result() (Info, Need, error) {
 	if err != nil || missing.IsZero() {
 		return info, Need{}, err
 	}
-	if n, ok := p.ask(missing); ok {
+	if n, ok := p.ask(missing, info.Size.Width > 0); ok {
 		return info, n, nil
 	}
 	if info.Size == (media.Size{}) {
@@ -165,9 +165,9 @@ func (p *Probe) Result() (Info, Need, error) {
 }
 
 // ask returns the range to ask for if one is missing: first the beginning of the file,
-// then all that is ever kept of it, then that very place. It reports whether there may
-// be one more range.
-func (p *Probe) ask(missing Need) (Need, bool) {
+// then all that is ever kept of it, then that very place; that at once if the size is known.
+// It reports whether there may be one more range.
+func (p *Probe) ask(missing Need, sized bool) (Need, bool) {
 	head := int64(0)
 	if len(p.kept) > 0 && p.kept[0].off == 0 {
 		head = min(int64(len(p.kept[0].b)), reach)
@@ -176,7 +176,7 @@ func (p *Probe) ask(missing Need) (Need, bool) {
 	switch {
 	case head < first:
 		n = Need{head, first - head}
-	case head < reach && missing.Offset < reach:
+	case !sized && head < reach && missing.Offset < reach:
 		n = Need{head, reach - head}
 	default:
 		n = Need{missing.Offset, max(missing.Length, first)}

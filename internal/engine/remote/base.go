@@ -255,7 +255,7 @@ func (b *Base) refuse(req *engine.Request) error {
 	switch {
 	case b.cfg.Dialect == nil:
 		return fault.New(fault.Unimplemented, "the engine of %.100q takes no tokens: send it texts and conversations as they are", card.Name)
-	case len(req.Media) > 0:
+	case len(req.Media) > 0 && !card.Attaches:
 		return fault.Param("messages", "the engine of %.100q takes images only in the client's own request, and this one was made into tokens; set its mode to %s", card.Name, ModePass)
 	case req.Guide != nil && resumed(req):
 		f := fault.New(fault.Unimplemented, "the engine of %.100q cannot go on in the middle of an answer that is held to a schema; ask again", card.Name)

@@ -41,8 +41,9 @@ type cache struct {
 
 	mu struct {
 		sync.Mutex
-		held map[kv.SeqHash]uint8 // tiers that have the prefix, as bits
-		ever bool                 // something was stored once
+		held   map[kv.SeqHash]uint8 // tiers that have the prefix, as bits
+		ever   bool                 // something was stored once
+		events []kv.Event           // scratch of the change that is made
 	}
 }
 
@@ -63,16 +64,24 @@ func (b *Base) watchCache(ctx context.Context) { b.cache.src.run(ctx, b.cache) }
 func (c *cache) change(f func(out []kv.Event) []kv.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.publish(f(nil))
+	c.publish(f(c.mu.events[:0]))
 }
 
-// publish enters events and hands them to watchers, none of whom it waits for.
+// publish enters events, whose memory is used for the next ones, and hands them to watchers, none
+// of whom it waits for.
 func (c *cache) publish(events []kv.Event) {
 	for i := range events {
 		c.enter(&events[i])
 	}
 	c.hub.Publish(events)
+	clear(events)
+	if c.mu.events = events; cap(events) > maxScratch {
+		c.mu.events = nil
+	}
 }
+
+// maxScratch bounds the events whose memory is kept for the next ones.
+const maxScratch = 1024
 
 func (c *cache) enter(ev *kv.Event) {
 	c.mu.ever = c.mu.ever || ev.Kind == kv.Stored
@@ -121,7 +130,7 @@ func (c *cache) stop() { c.hub.Stop() }
 func (c *cache) begin(p *Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	guess, events := c.src.begin(p, nil)
+	guess, events := c.src.begin(p, c.mu.events[:0])
 	if !c.knows && guess != noGuess {
 		guess = c.depth(p)
 	}

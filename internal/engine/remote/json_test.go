@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"testing"
@@ -170,4 +171,21 @@ func TestAppendTokens(t *testing.T) {
 			t.Errorf("%.80s, want %.80s", got, want)
 		}
 	}
+}
+
+func BenchmarkAppendTokens(b *testing.B) {
+	// So many tokens, in no order, that a processor does not learn them.
+	random := rand.New(rand.NewPCG(1, 2))
+	all := make([]kv.Token, 1<<20)
+	for i := range all {
+		all[i] = kv.Token(random.Uint32N(128_000) >> random.Uint32N(6))
+	}
+	var buf []byte
+	b.ReportAllocs()
+	b.ResetTimer()
+	for n := range b.N {
+		at := n * 512 % len(all)
+		buf = AppendTokens(buf[:0], all[at:at+512])
+	}
+	b.SetBytes(int64(len(buf)))
 }

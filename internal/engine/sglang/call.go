@@ -18,7 +18,8 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	b := append(call.Large.B, `{"rid":`...)
 	b = strconv.AppendQuote(b, p.ID)
 	b = append(b, `,"input_ids":`...)
-	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
+	b = d.appendPrompt(b, p)
+	b = d.appendMedia(b, p.Request)
 	b = append(b, `,"stream":true`...)
 	if p.Request.Logprobs >= 0 {
 		b = append(b, `,"return_logprob":true,"logprob_start_len":-1,"top_logprobs_num":`...)
@@ -59,7 +60,7 @@ func (d *dialect) refuse(p *remote.Part) error {
 			return fault.Param(f.name, "%s is %v; the engine takes %v to %v", f.name, f.v, f.low, f.high)
 		}
 	}
-	return nil
+	return d.refuseMedia(p.Request)
 }
 
 // sampling appends sampling_params.

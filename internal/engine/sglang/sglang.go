@@ -14,6 +14,7 @@ import (
 	"penstock/core/enginefeed"
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/core/shadow"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
@@ -48,6 +49,8 @@ type dialect struct {
 	rank int // that requests are pinned to, -1 for none
 	// salt is the field that keeps caches apart.
 	salt string
+	// places are the placeholders of media, by kind; 0 for what is not given with tokens.
+	places [media.Audio + 1]kv.Token
 }
 
 // defaultBlock is how many tokens a block has where the engine's pages are single tokens, which
@@ -91,6 +94,9 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	p.cfg.See(&card, p.sees(ctx), "")
+	if d != nil {
+		d.attach(p.cfg, &card)
+	}
 	source, err := p.source(&card)
 	if err != nil {
 		return nil, err
@@ -102,11 +108,15 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	card.Guided = d != nil && p.server.GrammarBackend != "none"
 	passed := p.passed(d != nil)
 	e := &Engine{model: p.model, client: p.client}
-	e.Base, err = remote.New(remote.Config{
-		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Dialect: d, Cached: remote.ReportsEach, Passed: passed,
+	cfg := remote.Config{
+		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Cached: remote.ReportsEach, Passed: passed,
 		NoReport: "take a newer SGLang: /generate should say meta_info.cached_tokens",
 		Scrape:   scrape, Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
-	})
+	}
+	if d != nil { // a nil pointer in an interface is something
+		cfg.Dialect = d
+	}
+	e.Base, err = remote.New(cfg)
 	return e, err
 }
 
@@ -190,7 +200,7 @@ func (p *probe) blockSize() (int, error) {
 }
 
 // tokens returns what speaks tokens with the engine, nil if requests can only be passed on.
-func (p *probe) tokens(ctx context.Context, card *engine.Card) (remote.Dialect, error) {
+func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error) {
 	spec := &p.cfg.Spec
 	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
 		return nil, nil

@@ -406,13 +406,16 @@ func TestRefusedMedia(t *testing.T) {
 		param  string
 		want   string
 	}{
-		"no pads":        {seeing, func(r *engine.Request) { r.Media[0].End = r.Media[0].Start }, "messages[0].content[5]", "no tokens"},
-		"fewer pads":     {seeing, func(r *engine.Request) { r.Media[0].End-- }, "messages[0].content[5]", "5 tokens"},
-		"pads apart":     {seeing, func(r *engine.Request) { r.Prompt[6] = 3 }, "messages[0].content[5]", "among them"},
-		"another kind":   {seeing, func(r *engine.Request) { r.Objects[0].Kind = media.Video }, "messages[0].content[5]", "no tokens"},
-		"no kind":        {seeing, func(r *engine.Request) { r.Objects[0].Kind = 0 }, "messages[0].content[5]", "kind"},
-		"nothing shown":  {seeing, func(r *engine.Request) { r.Objects = nil }, "media", "0 media objects"},
-		"shown twice":    {seeing, func(r *engine.Request) { r.Objects = append(r.Objects, r.Objects[0]); r.Media = append(r.Media, r.Media[0]) }, "media", "overlap"},
+		"no pads":       {seeing, func(r *engine.Request) { r.Media[0].End = r.Media[0].Start }, "messages[0].content[5]", "no tokens"},
+		"fewer pads":    {seeing, func(r *engine.Request) { r.Media[0].End-- }, "messages[0].content[5]", "5 tokens"},
+		"pads apart":    {seeing, func(r *engine.Request) { r.Prompt[6] = 3 }, "messages[0].content[5]", "among them"},
+		"another kind":  {seeing, func(r *engine.Request) { r.Objects[0].Kind = media.Video }, "messages[0].content[5]", "no tokens"},
+		"no kind":       {seeing, func(r *engine.Request) { r.Objects[0].Kind = 0 }, "messages[0].content[5]", "kind"},
+		"nothing shown": {seeing, func(r *engine.Request) { r.Objects = nil }, "media", "0 media objects"},
+		"shown twice": {seeing, func(r *engine.Request) {
+			r.Objects = append(r.Objects, r.Objects[0])
+			r.Media = append(r.Media, r.Media[0])
+		}, "media", "overlap"},
 		"refused source": {seeing, func(r *engine.Request) { away(r) }, "messages[0].content[5]", "address is refused"},
 		"text model":     {blind, func(*engine.Request) {}, "messages[0].content[5]", "text alone"},
 	} {

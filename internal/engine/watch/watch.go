@@ -35,7 +35,8 @@ type watcher struct {
 	ready   chan struct{} // has room for one
 	state   watching
 	backlog []kv.Event
-	names   int // in backlog, without those of a description
+	handed  []kv.Event // what take returned last
+	names   int        // in backlog, without those of a description
 }
 
 // watching is what a watcher needs next.
@@ -156,17 +157,23 @@ func (h *Hub) Watchers() int {
 	return len(h.mu.watchers)
 }
 
-// take empties the backlog of w. again says that the engine must describe the
-// cache to it; stopped, that no more events come.
+// maxKept bounds the events whose memory a watcher keeps for the next ones.
+const maxKept = 1024
+
+// take empties the backlog of w: what it returns is valid until the next call, in which its memory
+// is used again. again says that the engine must describe the cache to it; stopped, that no more
+// events come.
 func (h *Hub) take(w *watcher) (events []kv.Event, again, stopped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w.state == lost {
 		w.state, again = wants, true
 	}
-	events = w.backlog
-	w.backlog, w.names = nil, 0
-	return events, again, h.mu.stopped
+	if clear(w.handed); cap(w.handed) > maxKept {
+		w.handed = nil
+	}
+	w.backlog, w.handed, w.names = w.handed[:0], w.backlog, 0
+	return w.handed, again, h.mu.stopped
 }
 
 // Stop says that no more events come.

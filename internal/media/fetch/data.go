@@ -133,16 +133,16 @@ func errTooLong() error {
 }
 
 // unescape returns data that is not in base64 but has escapes as URLs have.
-func (d dataURI) unescape(max int64) ([]byte, error) {
+func (d dataURI) unescape(most int64) ([]byte, error) {
 	n := int64(len(d.data) - 2*strings.Count(d.data, "%"))
-	if n > max {
+	if n > most {
 		return nil, errTooLong()
 	}
-	if n < 0 {
-		return nil, errEscape()
-	}
-	b := make([]byte, n)
+	b := make([]byte, max(n, 0)+1) // one more, so that all of it is looked at
 	m, err := d.unescapeAt(0, b)
+	if err == nil && int64(m) > n {
+		err = errEscape() // each of them, if written as it should be, is two characters less
+	}
 	return b[:m], err
 }
 
@@ -211,9 +211,7 @@ func dataSize(uri string, maxPixels int64) (probe.Info, error) {
 func (d dataURI) size(maxPixels int64) (probe.Info, error) {
 	p := probe.Probe{MaxPixels: maxPixels}
 	read := d.reader()
-	if n, ok := d.length(); ok {
-		p.End(n)
-	}
+	p.End(d.length())
 	for {
 		info, need, err := p.Result()
 		if err != nil {
@@ -234,14 +232,13 @@ func (d dataURI) size(maxPixels int64) (probe.Info, error) {
 	}
 }
 
-// length returns how many bytes the data has, if that can be told without decoding it.
-func (d dataURI) length() (int64, bool) {
-	if !d.base64 || breaks(d.data) {
-		return 0, false
+// length returns how many bytes the data has, if it is written as it should be.
+func (d dataURI) length() int64 {
+	if !d.base64 {
+		return max(0, int64(len(d.data)-2*strings.Count(d.data, "%")))
 	}
-	tail := d.data[max(0, len(d.data)-2):]
-	padding := len(tail) - len(strings.TrimRight(tail, "="))
-	return int64(base64.RawStdEncoding.DecodedLen(len(d.data) - padding)), true
+	text := strings.TrimRight(d.data, "=\r\n")
+	return int64(base64.RawStdEncoding.DecodedLen(len(text) - strings.Count(text, "\n") - strings.Count(text, "\r")))
 }
 
 // breaks reports whether text is broken into lines.

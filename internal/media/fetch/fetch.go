@@ -63,6 +63,24 @@ func (f *Fetcher) Memory() int64 { return f.store.used() }
 // header alone. Where the header says the size but the file not which way up it is, the
 // answer is not Oriented. Answers, and that there is none, are remembered.
 func (f *Fetcher) Size(ctx context.Context, uri string) (probe.Info, error) {
+	return f.size(ctx, uri, upright)
+}
+
+// SizeEitherWay is Size for those to whom a picture that is turned by 90 degrees is none
+// other: it makes no request that would only tell that.
+func (f *Fetcher) SizeEitherWay(ctx context.Context, uri string) (probe.Info, error) {
+	return f.size(ctx, uri, eitherWay)
+}
+
+// wish is how much somebody wants to know of a picture.
+type wish byte
+
+const (
+	upright wish = iota
+	eitherWay
+)
+
+func (f *Fetcher) size(ctx context.Context, uri string, w wish) (probe.Info, error) {
 	if isData(uri) {
 		if err := f.dataAllowed(); err != nil {
 			return probe.Info{}, err
@@ -74,16 +92,19 @@ func (f *Fetcher) Size(ctx context.Context, uri string) (probe.Info, error) {
 		return probe.Info{}, err
 	}
 	k := keyOf(uri)
-	if e, ok := f.sizes.get(k); ok {
+	if e, ok := f.sizes.get(k); ok && (w == eitherWay || !e.partial) {
 		return e.info, e.err
 	}
+	flight := k // of all who wish the same
+	flight[0] ^= byte(w)
 	var info probe.Info
-	err = f.probes.do(ctx, k, func(ctx context.Context) (probe.Info, error) {
-		info, err := f.probe(ctx, u)
+	err = f.probes.do(ctx, flight, func(ctx context.Context) (probe.Info, error) {
+		e, err := f.probe(ctx, u, w)
 		if err == nil || fault.Of(err) == fault.Invalid {
-			f.sizes.put(k, info, err)
+			e.err = err
+			f.sizes.put(k, e)
 		}
-		return info, err
+		return e.info, err
 	}, func(i probe.Info) { info = i })
 	return info, err
 }
@@ -97,26 +118,27 @@ func (f *Fetcher) dataAllowed() error {
 }
 
 // probe reads the header of the file behind a URL, range by range.
-func (f *Fetcher) probe(ctx context.Context, u *url.URL) (probe.Info, error) {
+func (f *Fetcher) probe(ctx context.Context, u *url.URL, w wish) (sizeEntry, error) {
 	p := probe.Probe{MaxPixels: f.cfg.MaxPixels}
 	total, tag := int64(-1), ""
 	for begun := false; ; begun = true {
 		info, need, err := p.Result()
 		if err != nil {
-			return probe.Info{}, unreadable(err)
+			return sizeEntry{}, unreadable(err)
 		}
-		if need.IsZero() {
-			return info, nil
+		sized := info.Size.Width > 0
+		if need.IsZero() || sized && w == eitherWay {
+			return sizeEntry{info: info, partial: !need.IsZero()}, nil
 		}
 		b, n, at, t, err := f.piece(ctx, u, need)
 		if err == nil && begun && (n != total || t != tag) {
 			err = invalid(errRange, "its file changed while it was read")
 		}
 		if err != nil {
-			if info.Size.Width > 0 && ctx.Err() == nil { // all but which way up it is
-				return info, nil
+			if sized && ctx.Err() == nil { // all but which way up it is
+				return sizeEntry{info: info}, nil
 			}
-			return probe.Info{}, err
+			return sizeEntry{}, err
 		}
 		p.Add(need.Offset, b)
 		if n >= 0 {
@@ -180,7 +202,13 @@ func (f *Fetcher) getData(ctx context.Context, uri string) (*Blob, error) {
 		return nil, err
 	}
 	room := min(int64(len(d.data)), f.cfg.MaxBytes)
-	if err := f.store.reserve(ctx, room); err != nil {
+	waiting, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
+	err = f.reserve(waiting, room)
+	cancel()
+	if ctx.Err() != nil {
+		return nil, f.unreserved(ctx, room, err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	data, err := d.decode(f.cfg.MaxBytes)
@@ -248,6 +276,15 @@ func (f *Fetcher) reserve(ctx context.Context, n int64) error {
 	return nil
 }
 
+// unreserved gives back memory that was reserved, unless err says that it was not, for a
+// caller who has left.
+func (f *Fetcher) unreserved(ctx context.Context, n int64, err error) error {
+	if err == nil {
+		f.store.free(n)
+	}
+	return ctx.Err()
+}
+
 // learn remembers what Size would find in a file, and refuses one that has more pixels than
 // there may be, before anybody decodes it.
 func (f *Fetcher) learn(k key, b []byte) error {
@@ -256,7 +293,7 @@ func (f *Fetcher) learn(k key, b []byte) error {
 		return unreadable(err)
 	}
 	if err == nil {
-		f.sizes.put(k, info, nil)
+		f.sizes.put(k, sizeEntry{info: info})
 	}
 	return nil
 }

@@ -24,10 +24,12 @@ type sizes struct {
 	}
 }
 
+// sizeEntry is what is known of a URL.
 type sizeEntry struct {
 	key     key
 	info    probe.Info
 	err     error
+	partial bool // more could be known: which way up the picture is
 	expires time.Time
 }
 
@@ -56,20 +58,23 @@ func (s *sizes) get(k key) (sizeEntry, bool) {
 }
 
 // put remembers what is known of k.
-func (s *sizes) put(k key, info probe.Info, err error) {
-	e := &sizeEntry{key: k, info: info, err: err}
+func (s *sizes) put(k key, e sizeEntry) {
+	e.key = k
 	e.expires = s.now().Add(s.ttl)
-	if err != nil {
+	if e.err != nil {
 		e.expires = s.now().Add(min(failureTTL, s.ttl))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if el, ok := s.mu.entries[k]; ok {
-		el.Value = e
+		if old := el.Value.(*sizeEntry); e.partial && !old.partial && old.err == nil {
+			return // more was found in the meantime
+		}
+		el.Value = &e
 		s.mu.order.MoveToFront(el)
 		return
 	}
-	s.mu.entries[k] = s.mu.order.PushFront(e)
+	s.mu.entries[k] = s.mu.order.PushFront(&e)
 	if s.mu.order.Len() > s.max {
 		oldest := s.mu.order.Back()
 		s.mu.order.Remove(oldest)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"image/color"
 	"image/gif"
 	"image/jpeg"
 	"image/png"
@@ -45,6 +46,8 @@ type codec struct {
 	magic  string // "?" is any byte
 	config func(io.Reader) (image.Config, error)
 	decode func(io.Reader) (image.Image, error)
+	// rgb is what colours luma and chroma are.
+	rgb func(y, cb, cr uint8) (r, g, b uint8)
 	// orientation finds that of EXIF, 1 to 8, or returns 0.
 	orientation func([]byte) int
 }
@@ -52,13 +55,13 @@ type codec struct {
 func codecs() []codec {
 	none := func([]byte) int { return 0 }
 	return []codec{
-		{"JPEG", "\xff\xd8\xff", jpeg.DecodeConfig, jpeg.Decode, orientationJPEG},
-		{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, orientationPNG},
-		{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, none},
-		{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, orientationWebP},
-		{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, none},
-		{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, orientationTIFF},
-		{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, orientationTIFF},
+		{"JPEG", "\xff\xd8\xff", jpeg.DecodeConfig, jpeg.Decode, color.YCbCrToRGB, orientationJPEG},
+		{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, nil, orientationPNG},
+		{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, nil, none},
+		{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, videoToRGB, orientationWebP},
+		{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, nil, none},
+		{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, nil, orientationTIFF},
+		{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, nil, orientationTIFF},
 	}
 }
 
@@ -112,7 +115,7 @@ func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
 		return picture{}, refused(err)
 	}
 	p := newPicture(cfg.Width, cfg.Height)
-	if err := p.draw(img); err != nil {
+	if err := p.draw(img, c.rgb); err != nil {
 		return picture{}, err
 	}
 	return p.upright(c.orientation(file)), nil

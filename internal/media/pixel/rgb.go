@@ -14,27 +14,28 @@ func newPicture(width, height int) picture {
 func (p *picture) row(x, y int) []byte { return p.rgb[3*(y*p.width+x) : 3*(y+1)*p.width] }
 
 // draw puts img where its bounds say; what is outside of the picture is left out.
-func (p *picture) draw(img image.Image) error {
+// Of what is stored as luma and chroma, rgb says what colours they are.
+func (p *picture) draw(img image.Image, rgb func(y, cb, cr uint8) (r, g, b uint8)) error {
 	r := img.Bounds().Intersect(image.Rect(0, 0, p.width, p.height))
 	if r.Empty() {
 		return fmt.Errorf("no pixels: %w", ErrMalformed)
 	}
 	for y := r.Min.Y; y < r.Max.Y; y++ {
-		drawRow(p.row(r.Min.X, y), img, r.Min.X, r.Max.X, y)
+		drawRow(p.row(r.Min.X, y), img, rgb, r.Min.X, r.Max.X, y)
 	}
 	return nil
 }
 
 // drawRow writes the pixels [x, end) of row y as RGB. Alpha is dropped: of types that
 // are multiplied by it, which only TIFF gives, the products stay.
-func drawRow(dst []byte, img image.Image, x, end, y int) {
+func drawRow(dst []byte, img image.Image, rgb func(y, cb, cr uint8) (r, g, b uint8), x, end, y int) {
 	n := end - x
 	dst = dst[:3*n]
 	switch m := img.(type) {
 	case *image.YCbCr:
-		drawYCbCr(dst, m, x, y)
+		drawYCbCr(dst, m, rgb, x, y)
 	case *image.NYCbCrA:
-		drawYCbCr(dst, &m.YCbCr, x, y)
+		drawYCbCr(dst, &m.YCbCr, rgb, x, y)
 	case *image.Gray:
 		for i, v := range m.Pix[m.PixOffset(x, y):][:n] {
 			dst[3*i], dst[3*i+1], dst[3*i+2] = v, v, v
@@ -77,12 +78,27 @@ func every(dst, from []byte, stride, width int) {
 	}
 }
 
-func drawYCbCr(dst []byte, m *image.YCbCr, x, y int) {
+func drawYCbCr(dst []byte, m *image.YCbCr, rgb func(y, cb, cr uint8) (r, g, b uint8), x, y int) {
 	for i := 0; i+2 < len(dst); i += 3 {
 		at, c := m.YOffset(x, y), m.COffset(x, y)
-		dst[i], dst[i+1], dst[i+2] = color.YCbCrToRGB(m.Y[at], m.Cb[c], m.Cr[c])
+		dst[i], dst[i+1], dst[i+2] = rgb(m.Y[at], m.Cb[c], m.Cr[c])
 		x++
 	}
+}
+
+// videoToRGB is color.YCbCrToRGB for luma from 16 to 235 and chroma from 16 to 240, which
+// is what WebP has (its decoder gives the numbers as they are): BT.601 in 16 bits of
+// fraction.
+func videoToRGB(y, cb, cr uint8) (r, g, b uint8) {
+	const (
+		luma              = 76309 // 255/219
+		redCr             = 104597
+		greenCb, greenCr  = 25675, 53279
+		blueCb, half, one = 132201, 1 << 15, 16
+	)
+	clip := func(v int) uint8 { return uint8(max(0, min(255, (v+half)>>one))) }
+	l, u, v := (int(y)-16)*luma, int(cb)-128, int(cr)-128
+	return clip(l + redCr*v), clip(l - greenCb*u - greenCr*v), clip(l + blueCb*u)
 }
 
 // plain returns a colour of a palette without its alpha; an index beyond it is black.

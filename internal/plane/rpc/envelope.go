@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // envelope is what travels with a call beside its method and body: how much time
@@ -31,6 +32,9 @@ func envelop(ctx context.Context) envelope {
 	var e envelope
 	if at, ok := ctx.Deadline(); ok {
 		e.budget = max(time.Until(at), 1)
+	}
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return e
 	}
 	headers := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, headers)

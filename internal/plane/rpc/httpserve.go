@@ -157,7 +157,7 @@ func (s *httpServer) serve(w http.ResponseWriter, r *http.Request, method string
 		defer s.leave()
 		defer s.bodies.give(int64(len(body)))
 		c.serve(hctx, s.handler, method, body)
-		s.logCause(method, c.err)
+		s.logCause(method, c.outcome())
 	}()
 	w.Header().Set("Content-Type", httpType)
 	out := httpAnswer{w: w, c: http.NewResponseController(w), call: c}
@@ -193,7 +193,7 @@ func (a *httpAnswer) frame(f []byte) error {
 	if err == nil {
 		_, err = a.w.Write(f)
 	}
-	if err == nil && len(a.call.frames) == 0 {
+	if err == nil && !a.call.more() {
 		err = a.c.Flush()
 	}
 	a.broken = err != nil

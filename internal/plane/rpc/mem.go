@@ -13,7 +13,8 @@ import (
 // part of an error crosses it, so that code which works over it works over a
 // network.
 type Mem struct {
-	mu struct {
+	bodies sync.Pool // of *[]byte
+	mu     struct {
 		sync.Mutex
 		servers map[string]*memServer
 		chosen  uint64
@@ -71,12 +72,33 @@ func (m *Mem) Call(ctx context.Context, addr, method string, body []byte, recv f
 	defer context.AfterFunc(ctx, cancel)()
 
 	c := newMemCall(cancel)
-	body = append([]byte(nil), body...) // the handler may outlive this call
+	kept := m.keep(body) // the handler may outlive this call
 	go func() {
 		defer s.calls.Done()
-		c.serve(hctx, s.handler, method, body)
+		c.serve(hctx, s.handler, method, *kept)
+		m.release(kept)
 	}()
 	return c.receive(ctx, recv)
+}
+
+// maxKept bounds the buffers of bodies that are kept.
+const maxKept = 64 << 10
+
+// keep returns a copy of a body, for release.
+func (m *Mem) keep(body []byte) *[]byte {
+	b, ok := m.bodies.Get().(*[]byte)
+	if !ok {
+		b = new([]byte)
+	}
+	*b = append((*b)[:0], body...)
+	return b
+}
+
+// release keeps the buffer of a body that its handler has returned from.
+func (m *Mem) release(b *[]byte) {
+	if cap(*b) <= maxKept {
+		m.bodies.Put(b)
+	}
 }
 
 // list enters s under addr, or under a name of its own if addr is empty.

@@ -163,9 +163,9 @@ func TestMemFramesDoNotAllocate(t *testing.T) {
 	one := testing.AllocsPerRun(20, call)
 	frames = 10_000
 	many := testing.AllocsPerRun(20, call)
-	// A call may fill its free list once, with a buffer per frame of credit and
-	// one in each hand. The runtime, whose own free lists go with every collection,
-	// allocates for goroutines that wait: much less often than they do.
+	// A call may grow its two batches to the frames of its credit. The runtime, whose
+	// own free lists go with every collection, allocates for goroutines that wait: much
+	// less often than they do.
 	if limit := one + rpc.Credit + 2 + float64(frames/100); many > limit {
 		t.Errorf("a call of %d frames allocates %v times, one of a single frame %v", frames, many, one)
 	}

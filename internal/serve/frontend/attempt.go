@@ -29,8 +29,9 @@ func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) e
 		return err
 	}
 
-	body := engine.AppendRequest(nil, &g.request)
+	body := engine.AppendRequest(*scraps.Get().(*[]byte), &g.request)
 	err := attempt.Call(ctx, g.f.deps.Plane, g.f.cfg.StallTimeout, d, engine.MethodGenerate, body, g.take)
+	recycle(body) // planes keep nothing of it
 	if g.left == 0 {
 		return nil // whatever became of the call, the answer is complete
 	}

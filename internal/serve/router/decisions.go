@@ -13,15 +13,34 @@ import (
 const maxAttempts = 32
 
 // decisions remembers what was decided for the most recent requests. When it is
-// full the request that came first is forgotten.
+// full the request that came first is forgotten, and its memory used for the next.
 type decisions struct {
 	mu struct {
 		sync.Mutex
-		byID map[string]*decided
-		ring []*decided // in order of arrival; oldest at next once full
+		byID map[string]*remembered
+		ring []*remembered // in order of arrival; oldest at next once full
 		next int
 	}
 }
+
+// remembered is what is known of a request.
+type remembered struct {
+	id, model string
+	attempts  []attempted
+}
+
+// attempted is what is known of an attempt. Times are zero, and tokens unsaid, as long as nobody
+// said them.
+type attempted struct {
+	number               uint32
+	prompt               int
+	decision             route.Decision
+	predicted, reported  int
+	at, prefilled, freed time.Time
+	err                  string
+}
+
+const unsaid = -1
 
 // decided is the JSON of GET /v1/router/decisions.
 type decided struct {
@@ -50,21 +69,17 @@ type decidedAttempt struct {
 }
 
 func (d *decisions) init(size int) {
-	d.mu.byID = make(map[string]*decided)
-	d.mu.ring = make([]*decided, 0, size)
+	d.mu.byID = make(map[string]*remembered)
+	d.mu.ring = make([]*remembered, 0, size)
 }
 
 // routed notes one decision, or that there was none because of err.
 func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, at time.Time) {
-	a := decidedAttempt{
-		Attempt: req.Attempt, DecidedAt: at.UTC(), PromptTokens: len(req.Tokens),
-		WorkerID: uint64(dec.Worker.ID), Rank: dec.Worker.Rank, Mode: dec.Mode,
-		OverlapBlocks: dec.OverlapBlocks, BlockSize: dec.BlockSize, Cost: dec.Cost,
-	}
+	a := attempted{number: req.Attempt, at: at, prompt: len(req.Tokens), decision: *dec, predicted: unsaid, reported: unsaid}
 	if err != nil {
-		a.Error = fault.Of(err).String()
+		a.err = fault.Of(err).String()
 	} else {
-		a.Predicted = new(dec.CachedTokens(len(req.Tokens)))
+		a.predicted = dec.CachedTokens(len(req.Tokens))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,65 +87,71 @@ func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, a
 	if e == nil {
 		e = d.add(req.ID)
 	}
-	e.Model = req.Model
-	if last := len(e.Attempts) - 1; last >= 0 && e.Attempts[last].Error != "" && e.Attempts[last].Attempt == req.Attempt {
-		e.Attempts[last] = a // asked again: it waits for a worker
+	e.model = req.Model
+	if last := len(e.attempts) - 1; last >= 0 && e.attempts[last].err != "" && e.attempts[last].number == req.Attempt {
+		e.attempts[last] = a // asked again: it waits for a worker
 		return
 	}
-	if len(e.Attempts) == maxAttempts {
-		e.Attempts = slices.Delete(e.Attempts, 0, 1)
+	if len(e.attempts) == maxAttempts {
+		e.attempts = slices.Delete(e.attempts, 0, 1)
 	}
-	e.Attempts = append(e.Attempts, a)
+	e.attempts = append(e.attempts, a)
 }
 
 // add makes an entry in the place of the oldest. The caller holds mu.
-func (d *decisions) add(id string) *decided {
-	e := &decided{RequestID: id}
+func (d *decisions) add(id string) *remembered {
+	var e *remembered
 	if len(d.mu.ring) < cap(d.mu.ring) {
+		e = &remembered{id: id}
 		d.mu.ring = append(d.mu.ring, e)
 	} else {
-		delete(d.mu.byID, d.mu.ring[d.mu.next].RequestID)
-		d.mu.ring[d.mu.next] = e
+		e = d.mu.ring[d.mu.next]
+		delete(d.mu.byID, e.id)
+		clear(e.attempts)
+		*e = remembered{id: id, attempts: e.attempts[:0]}
 		d.mu.next = (d.mu.next + 1) % len(d.mu.ring)
 	}
 	d.mu.byID[id] = e
 	return e
 }
 
-func (d *decisions) prefilled(id string, attempt uint32, at time.Time) {
-	d.update(id, attempt, func(a *decidedAttempt) {
-		if a.PrefilledAt == nil {
-			a.PrefilledAt = new(at.UTC())
-		}
-	})
-}
-
-func (d *decisions) reported(id string, attempt uint32, reported int) {
-	d.update(id, attempt, func(a *decidedAttempt) { a.Reported = &reported })
+// prefilled notes when the prompt was computed, zero if that is not known, and how many tokens of it
+// were cached, unsaid likewise.
+func (d *decisions) prefilled(id string, attempt uint32, reported int, at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a := d.find(id, attempt)
+	if a == nil {
+		return
+	}
+	if a.prefilled.IsZero() {
+		a.prefilled = at
+	}
+	if reported != unsaid {
+		a.reported = reported
+	}
 }
 
 func (d *decisions) freed(id string, attempt uint32, at time.Time) {
-	d.update(id, attempt, func(a *decidedAttempt) {
-		if a.FreedAt == nil && a.Error == "" {
-			a.FreedAt = new(at.UTC())
-		}
-	})
-}
-
-// update calls f, which must not wait, with the newest entry of an attempt.
-func (d *decisions) update(id string, attempt uint32, f func(*decidedAttempt)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if a := d.find(id, attempt); a != nil && a.freed.IsZero() && a.err == "" {
+		a.freed = at
+	}
+}
+
+// find returns the newest entry of an attempt, or nil. The caller holds mu.
+func (d *decisions) find(id string, attempt uint32) *attempted {
 	e := d.mu.byID[id]
 	if e == nil {
-		return
+		return nil
 	}
-	for i := len(e.Attempts) - 1; i >= 0; i-- {
-		if e.Attempts[i].Attempt == attempt {
-			f(&e.Attempts[i])
-			return
+	for i := len(e.attempts) - 1; i >= 0; i-- {
+		if e.attempts[i].number == attempt {
+			return &e.attempts[i]
 		}
 	}
+	return nil
 }
 
 // get returns a copy of what is remembered of a request.
@@ -143,7 +164,34 @@ func (d *decisions) get(id string) (decided, error) {
 		err.Param = "request_id"
 		return decided{}, err
 	}
-	out := *e
-	out.Attempts = slices.Clone(e.Attempts)
+	out := decided{RequestID: e.id, Model: e.model}
+	for i := range e.attempts {
+		out.Attempts = append(out.Attempts, e.attempts[i].row())
+	}
 	return out, nil
+}
+
+// row returns the JSON of a.
+func (a *attempted) row() decidedAttempt {
+	d := &a.decision
+	return decidedAttempt{
+		Attempt: a.number, DecidedAt: a.at.UTC(), PromptTokens: a.prompt,
+		WorkerID: uint64(d.Worker.ID), Rank: d.Worker.Rank, Mode: d.Mode,
+		OverlapBlocks: d.OverlapBlocks, BlockSize: d.BlockSize, Cost: d.Cost,
+		PrefilledAt: said(a.prefilled), Predicted: count(a.predicted), Reported: count(a.reported), FreedAt: said(a.freed), Error: a.err,
+	}
+}
+
+func said(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return new(at.UTC())
+}
+
+func count(tokens int) *int {
+	if tokens == unsaid {
+		return nil
+	}
+	return &tokens
 }

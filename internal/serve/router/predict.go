@@ -39,7 +39,7 @@ type predictions struct {
 	mu struct {
 		sync.Mutex
 		lives map[kv.Worker]life // of the workers that exist
-		sent  map[slots.Key]*sent
+		sent  map[slots.Key]sent
 		// tried is how predictions came true, by worker that exists.
 		tried map[kv.Worker]*tried
 	}
@@ -62,7 +62,7 @@ type sent struct {
 // open makes p ready. ttl is for how long something is believed, 0 for nothing.
 func (p *predictions) open(cfg *Config, ttl time.Duration, now func() kv.Mono) (err error) {
 	p.now, p.alone, p.ttl = now, cfg.NoKVEvents, ttl
-	p.mu.lives, p.mu.sent, p.mu.tried = map[kv.Worker]life{}, map[slots.Key]*sent{}, map[kv.Worker]*tried{}
+	p.mu.lives, p.mu.sent, p.mu.tried = map[kv.Worker]life{}, map[slots.Key]sent{}, map[kv.Worker]*tried{}
 	if ttl > 0 {
 		p.approx, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl, Index: cfg.Index})
 	}
@@ -130,7 +130,7 @@ func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scr
 	}
 	now := p.now()
 	if len(p.mu.sent) < maxSent && prompt > 0 { // of a prompt that nobody knows nothing is predicted
-		s := &sent{
+		s := sent{
 			worker: d.Worker, epoch: life.epoch, at: now, blockSize: d.BlockSize, prompt: prompt,
 			predicted: d.CachedTokens(prompt) / d.BlockSize, looked: sc.looked,
 		}
@@ -152,8 +152,8 @@ func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scr
 func (p *predictions) report(key slots.Key, cached int) (out comparison, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.mu.sent[key]
-	if s == nil {
+	s, known := p.mu.sent[key]
+	if !known {
 		return comparison{}, false
 	}
 	delete(p.mu.sent, key)
@@ -167,7 +167,7 @@ func (p *predictions) report(key slots.Key, cached int) (out comparison, ok bool
 		p.approx.Report(p.now(), s.worker, s.chain, s.predicted, cached/s.blockSize)
 	}
 	if s.looked && (p.alone || life.publishes) { // of others it is known that nothing is known
-		out.changed = p.try(s.worker).add(&out, s)
+		out.changed = p.try(s.worker).add(&out, &s)
 	}
 	return out, true
 }

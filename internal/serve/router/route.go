@@ -78,19 +78,28 @@ func live(ctx context.Context) error {
 // the worker tells.
 func (r *Router) Prefilled(id string, attempt uint32, cached int) {
 	key := slots.Key{ID: id, Attempt: attempt}
+	reported, at := unsaid, time.Time{}
 	if r.each(func(p *pool) bool { return p.active.Prefilled(key) }) {
-		r.decisions.prefilled(id, attempt, time.Now())
+		at = time.Now()
 	}
-	if cached == engine.CachedUnknown {
-		return
+	if cached != engine.CachedUnknown {
+		reported = r.reported(key, cached)
 	}
-	if out, ok := r.predict.report(key, cached); ok {
-		r.metrics.reported(out.predicted, out.reported)
-		r.decisions.reported(id, attempt, out.reported)
-		if out.changed {
-			r.judged(out.worker)
-		}
+	r.decisions.prefilled(id, attempt, reported, at)
+}
+
+// reported compares what a worker said that it had cached with what was predicted, and returns how
+// many tokens that were; unsaid if the attempt is not known, or not any more.
+func (r *Router) reported(key slots.Key, cached int) int {
+	out, ok := r.predict.report(key, cached)
+	if !ok {
+		return unsaid
 	}
+	r.metrics.reported(out.predicted, out.reported)
+	if out.changed {
+		r.judged(out.worker)
+	}
+	return out.reported
 }
 
 // Grown says that an attempt has generated more tokens. It is for whole blocks of them:

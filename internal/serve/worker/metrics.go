@@ -74,6 +74,19 @@ func (m *workerMetrics) answers(state string) {
 	m.ready.Set(1)
 }
 
+// published counts the events of a record.
+func (m *workerMetrics) published(events []kv.Event) {
+	var kinds [kv.Moved + 1]int
+	for i := range events {
+		kinds[events[i].Kind]++
+	}
+	for kind, n := range kinds {
+		if n > 0 {
+			m.events.WithLabelValues(kv.EventKind(kind).String()).Add(float64(n))
+		}
+	}
+}
+
 func (m *workerMetrics) refused(err error) { m.requests.WithLabelValues(outcome(err)).Inc() }
 
 func (m *workerMetrics) finished(prompt int, cached, output int64, took time.Duration, err error) {

@@ -226,9 +226,7 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 		}
 		p.next.Store(p.record.First)
 		p.w.metrics.records.Inc()
-		for _, ev := range p.record.Events {
-			p.w.metrics.events.WithLabelValues(ev.Kind.String()).Inc()
-		}
+		p.w.metrics.published(p.record.Events)
 	}
 }
 

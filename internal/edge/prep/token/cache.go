@@ -12,8 +12,9 @@ import (
 )
 
 // cache remembers how words were merged. A word may be in either place of its
-// line; when both are taken, one is overwritten. A race between writers costs a
-// word its place and no more. It is safe for concurrent use.
+// line or of the line beside; when all are taken, one of its own line is
+// overwritten. A race between writers costs a word its place and no more. It is
+// safe for concurrent use.
 //
 // Nearly all words are short, and those are kept by value: to look one up takes one
 // line of the processor's memory and no pointer. The few others are in a table
@@ -32,6 +33,7 @@ const (
 	shortest   = 15  // bytes of the longest word that is kept by value
 	mostIDs    = 3   // that are kept by value
 	idBits     = 20
+	elsewhere  = 1
 )
 
 // cacheLine is two words and the number that tells readers of a change: they take
@@ -44,7 +46,7 @@ type cacheLine struct {
 }
 
 // shortWordIDs is a word and its ids: those in the lowest 60 bits, how many in the highest
-// two. If that is none, they are in the other table.
+// two. If that is none they are in the other table, and ids is elsewhere.
 type shortWordIDs struct {
 	low, high atomic.Uint64
 	ids       atomic.Uint64
@@ -99,19 +101,12 @@ func (c *cache) append(dst []kv.Token, text string, n int) ([]kv.Token, bool) {
 		return c.appendLong(dst, text[:n])
 	}
 	k := keyOf(text, n)
-	l := &c.lines[k.hash()>>lineShift]
-	version := l.version.Load()
-	var ids uint64
-	switch {
-	case l.words[0].high.Load() == k.high && l.words[0].low.Load() == k.low:
-		ids = l.words[0].ids.Load()
-	case l.words[1].high.Load() == k.high && l.words[1].low.Load() == k.low:
-		ids = l.words[1].ids.Load()
-	default:
-		return dst, false
-	}
-	if version%2 != 0 || l.version.Load() != version {
-		return dst, false
+	at := k.hash() >> lineShift
+	ids := c.lines[at].find(k)
+	if ids == 0 {
+		if ids = c.lines[at^1].find(k); ids == 0 {
+			return dst, false
+		}
 	}
 	const mask = 1<<idBits - 1
 	switch ids >> 62 {
@@ -123,6 +118,23 @@ func (c *cache) append(dst []kv.Token, text string, n int) ([]kv.Token, bool) {
 		return append(dst, kv.Token(ids&mask), kv.Token(ids>>idBits&mask)), true
 	}
 	return append(dst, kv.Token(ids&mask), kv.Token(ids>>idBits&mask), kv.Token(ids>>(2*idBits)&mask)), true
+}
+
+// find returns what the word is kept with, 0 if it is not here.
+func (l *cacheLine) find(k shortKey) uint64 {
+	version := l.version.Load()
+	i := 0
+	if l.words[0].high.Load() != k.high || l.words[0].low.Load() != k.low {
+		i = 1
+		if l.words[1].high.Load() != k.high || l.words[1].low.Load() != k.low {
+			return 0
+		}
+	}
+	ids := l.words[i].ids.Load()
+	if version%2 != 0 || l.version.Load() != version {
+		return 0
+	}
+	return ids
 }
 
 func (c *cache) appendLong(dst []kv.Token, word string) ([]kv.Token, bool) {
@@ -143,33 +155,42 @@ func (c *cache) put(word string, ids []kv.Token) {
 	packed, ok := packIDs(ids)
 	if !ok || len(word) > shortest {
 		c.putLong(&longWordIDs{strings.Clone(word), slices.Clone(ids)})
+		packed = elsewhere
 	}
 	if len(word) > shortest {
 		return
 	}
 	k := keyOf(word, len(word))
 	hash := k.hash()
-	l := &c.lines[hash>>lineShift]
-	version := l.version.Load()
-	if version%2 != 0 || !l.version.CompareAndSwap(version, version+1) {
-		return // somebody else writes here
+	own, next := &c.lines[hash>>lineShift], &c.lines[hash>>lineShift^1]
+	if own.put(k, packed, nil) || next.put(k, packed, nil) {
+		return
 	}
-	e := l.place(k, hash%2)
-	e.low.Store(k.low)
-	e.high.Store(k.high)
-	e.ids.Store(packed)
-	l.version.Store(version + 2)
+	own.put(k, packed, &own.words[hash%2])
 }
 
-// place returns where a word goes: where it is, where there is room, else in place of the one at
-// otherwise. The caller has made the version odd.
-func (l *cacheLine) place(k shortKey, otherwise uint64) *shortWordIDs {
+// put keeps a word in its place if it has one, in a free one, or in that of instead if
+// that is not nil. It reports whether it found any; if somebody else writes here, it keeps nothing and says
+// that it did.
+func (l *cacheLine) put(k shortKey, ids uint64, instead *shortWordIDs) bool {
+	version := l.version.Load()
+	if version%2 != 0 || !l.version.CompareAndSwap(version, version+1) {
+		return true
+	}
+	e := instead
 	for i := range l.words {
-		if e := &l.words[i]; e.high.Load() == 0 || e.high.Load() == k.high && e.low.Load() == k.low {
-			return e
+		if w := &l.words[i]; w.high.Load() == 0 || w.high.Load() == k.high && w.low.Load() == k.low {
+			e = w
+			break
 		}
 	}
-	return &l.words[otherwise]
+	if e != nil {
+		e.low.Store(k.low)
+		e.high.Store(k.high)
+		e.ids.Store(ids)
+	}
+	l.version.Store(version + 2)
+	return e != nil
 }
 
 // packIDs returns ids as they are kept by value, if they can be.

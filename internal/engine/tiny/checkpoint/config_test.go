@@ -48,6 +48,30 @@ func TestDecodeConfig(t *testing.T) {
 			Config{Rope: Rope{Type: "yarn", Factor: 4}},
 		},
 		{
+			"a model that sees, older",
+			`{"architectures":["Qwen2VLForConditionalGeneration"],"hidden_size":1536,"rope_scaling":{"type":"mrope","mrope_section":[16,24,24]},
+			"sliding_window":32768,"use_sliding_window":false,"tie_word_embeddings":true,"image_token_id":151655,"video_token_id":151656,
+			"vision_config":{"depth":32,"embed_dim":1280,"mlp_ratio":4,"num_heads":16,"in_chans":3,"hidden_size":1536,"patch_size":14,
+			"spatial_merge_size":2,"spatial_patch_size":14,"temporal_patch_size":2}}`,
+			Config{
+				Architectures: []string{"Qwen2VLForConditionalGeneration"}, HiddenSize: 1536, TieEmbeddings: true,
+				Rope: Rope{Type: "mrope", Sections: []int{16, 24, 24}}, ImageToken: ptr(151655), VideoToken: ptr(151656),
+				Vision: &Vision{Depth: 32, Dim: 1280, Hidden: 1536, Heads: 16, MLPRatio: 4, Channels: 3, Patch: 14, Merge: 2, Temporal: 2},
+			},
+		},
+		{
+			"a model that sees, newer",
+			`{"architectures":["Qwen2VLForConditionalGeneration"],"image_token_id":5,"tie_word_embeddings":false,"eos_token_id":8,
+			"text_config":{"architectures":["Other"],"hidden_size":32,"eos_token_id":7,"tie_word_embeddings":true,
+			"rope_parameters":{"mrope_section":[2,1,1],"rope_theta":10000.0,"rope_type":"default"}},
+			"vision_config":{"depth":2,"in_channels":3,"hidden_act":"quick_gelu","rope_parameters":{"rope_theta":10000.0,"rope_type":"axial"}}}`,
+			Config{
+				Architectures: []string{"Qwen2VLForConditionalGeneration"}, HiddenSize: 32, EOS: []kv.Token{7}, ImageToken: ptr(5),
+				Rope:   Rope{Theta: 10000, Type: "default", Sections: []int{2, 1, 1}},
+				Vision: &Vision{Depth: 2, Channels: 3, Activation: "quick_gelu", Rope: Rope{Theta: 10000, Type: "axial"}},
+			},
+		},
+		{
 			"keys are exact",
 			`{"Hidden_Size":64}`,
 			Config{},
@@ -65,6 +89,8 @@ func TestDecodeConfig(t *testing.T) {
 	}
 }
 
+func ptr(t kv.Token) *kv.Token { return &t }
+
 func TestDecodeConfigRefuses(t *testing.T) {
 	for _, test := range []struct{ json, want string }{
 		{``, "ends in the middle of an object; the file is truncated, fetch it again"},
@@ -72,6 +98,11 @@ func TestDecodeConfigRefuses(t *testing.T) {
 		{`{"hidden_size":`, "the file is truncated"},
 		{`{"rope_scaling":{"factor":8.0`, "the file is truncated"},
 		{`[]`, "want an object"},
+		{`{"vision_config":3}`, "vision_config"},
+		{`{"vision_config":{"patch_size":[14,14]}}`, "vision_config: patch_size"},
+		{`{"vision_config":{"rope_parameters":{"rope_theta":"x"}}}`, "vision_config: rope_theta"},
+		{`{"text_config":{"a":1,"a":2}}`, "text_config"},
+		{`{"image_token_id":-1}`, "image_token_id"},
 		{`{"hidden_size":1,"hidden_size":2}`, `"hidden_size" occurs twice`},
 		{`{"hidden_size":"1"}`, "hidden_size"},
 		{`{"hidden_size":1.5}`, "hidden_size"},

@@ -64,11 +64,11 @@ func taps(size, n int) []tap {
 	const support = 2 // of the kernel, each way
 	scale := float64(size) / float64(n)
 	grown := max(scale, 1)
-	reach := support * grown
+	reach := float64(support * grown)
 	all := make([]tap, n)
 	var weights []float64
 	for i := range all {
-		center := (float64(i) + 0.5) * scale
+		center := float64((float64(i) + 0.5) * scale)
 		first := max(0, int(center-reach+0.5))
 		end := min(size, int(center+reach+0.5))
 		weights = weights[:0]

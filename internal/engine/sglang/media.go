@@ -1,0 +1,113 @@
+package sglang
+
+import (
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/media"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
+)
+
+// attach enters into a card whether the engine takes media with a request's tokens: /generate does, and it is the
+// only way to tell SGLang their keys. Prompts have the objects' tokens in place, and the engine wants the one
+// placeholder that it replaces by them itself, so that the family must be known, and have one.
+func (d *dialect) attach(o *remote.Opening, card *engine.Card) {
+	if o.Family == nil || o.MediaKeys == remote.MediaKeysOff {
+		return
+	}
+	for _, kind := range [...]media.Kind{media.Image, media.Video, media.Audio} {
+		if place, ok := o.Family.Placeholder(kind); ok && slices.Contains(card.Media, kind.String()) {
+			d.places[kind] = place
+		}
+	}
+	sees := func(kind string) bool {
+		return slices.ContainsFunc([]media.Kind{media.Image, media.Video, media.Audio}, func(k media.Kind) bool { return k.String() == kind && d.places[k] != 0 })
+	}
+	for _, kind := range card.Media {
+		if !sees(kind) {
+			return // what cannot be attached can still be passed on
+		}
+	}
+	card.Attaches = len(card.Media) > 0
+}
+
+// appendPrompt appends the tokens of a part, a placeholder in place of each media object.
+func (d *dialect) appendPrompt(b []byte, p *remote.Part) []byte {
+	r := p.Request
+	if len(r.Media) == 0 {
+		return remote.AppendTokens(b, r.Prompt, p.Generated)
+	}
+	var lists [][]kv.Token
+	at := 0
+	for i, m := range r.Media {
+		lists = append(lists, r.Prompt[at:m.Start], []kv.Token{d.places[r.Objects[i].Kind]})
+		at = m.End
+	}
+	return remote.AppendTokens(b, append(lists, r.Prompt[at:], p.Generated)...)
+}
+
+// appendMedia appends what a request shows, kind by kind, and the keys of it.
+func (d *dialect) appendMedia(b []byte, r *engine.Request) []byte {
+	for _, of := range [...]struct {
+		kind media.Kind
+		name string
+	}{{media.Image, "image_data"}, {media.Video, "video_data"}, {media.Audio, "audio_data"}} {
+		first := true
+		for i := range r.Objects {
+			if r.Objects[i].Kind != of.kind {
+				continue
+			}
+			if first {
+				b = append(append(append(b, `,"`...), of.name...), `":[`...)
+			} else {
+				b = append(b, ',')
+			}
+			first = false
+			b = strictjson.AppendString(b, r.Objects[i].Source)
+		}
+		if !first {
+			b = append(b, ']')
+		}
+	}
+	if !told(r.Objects) {
+		return b
+	}
+	b = append(b, `,"mm_hashes":[`...)
+	for i := range r.Objects {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strictjson.AppendString(b, r.Objects[i].Key.Hex())
+	}
+	return append(b, ']')
+}
+
+// told reports whether the engine is told the keys of objects: it takes one list of them and does not say in which order
+// those of several kinds would have to be. A key of the wrong object would show one in place of another.
+func told(objects []media.Object) bool {
+	for i := range objects {
+		if objects[i].Kind != objects[0].Kind || objects[i].Key.IsZero() {
+			return false
+		}
+	}
+	return len(objects) > 0
+}
+
+// refuseMedia returns what a request shows that the engine cannot be given.
+func (d *dialect) refuseMedia(r *engine.Request) error {
+	if len(r.Objects) != len(r.Media) {
+		return fault.Param("messages", "the engine is given %d media objects for the %d places that the prompt has for them", len(r.Objects), len(r.Media))
+	}
+	for i := range r.Objects {
+		switch o := &r.Objects[i]; {
+		case int(o.Kind) >= len(d.places) || d.places[o.Kind] == 0:
+			return fault.Param(o.Part, "'%s' is of a kind that the engine is not given: %v", o.Part, o.Kind)
+		case o.Source == "":
+			return fault.New(fault.Unimplemented, "the engine takes media by their URLs and has none of '%s': start the worker with --mm-transfer off", o.Part)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,423 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/media"
+)
+
+// clock is a clock that tests set.
+type clock struct{ ns atomic.Int64 }
+
+func (c *clock) now() time.Time          { return time.Unix(0, c.ns.Load()) }
+func (c *clock) advance(d time.Duration) { c.ns.Add(int64(d)) }
+
+// TestGet: a file is had once, and again when it is too old.
+func TestGet(t *testing.T) {
+	file := picture(t, 100, 100)
+	url, heard := serve(t, content(file))
+	c := &clock{}
+	f := fetcher(t, func(cfg *Config) { cfg.Now = c.now })
+	get := func() {
+		t.Helper()
+		b, err := f.Get(t.Context(), url)
+		if err != nil || !bytes.Equal(b.Bytes, file) {
+			t.Fatal(err)
+		}
+		b.Release()
+		b.Release()
+	}
+	get()
+	get()
+	if info, err := f.Size(t.Context(), url); err != nil || info.Size != (media.Size{Width: 100, Height: 100}) {
+		t.Errorf("%+v %v", info, err)
+	}
+	if n := len(heard.all()); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	c.advance(5*time.Minute + 1)
+	get()
+	if n := len(heard.all()); n != 2 {
+		t.Errorf("%d requests", n)
+	}
+	if n := f.Memory(); n < int64(len(file)) || n > int64(2*len(file)) {
+		t.Errorf("%d bytes are taken", n)
+	}
+}
+
+// TestSize: the header alone is read, once.
+func TestSize(t *testing.T) {
+	head := picture(t, 300, 200)
+	segment := append([]byte{0xFF, 0xE2, 0xFF, 0xFF}, make([]byte, 65533)...)
+	frame := []byte{0xFF, 0xC9, 0, 11, 12, 0, 200, 1, 44, 1, 1, 0x11, 0, 0xFF, 0xDA, 0, 8, 1, 1, 0, 0, 63, 0}
+	far := bytes.Join([][]byte{{0xFF, 0xD8}, segment, segment, frame, make([]byte, 1<<20)}, nil)
+	for name, file := range map[string][]byte{"png": head, "jpeg": far} {
+		var sent atomic.Int64
+		url, heard := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			content(file)(counted{w, &sent}, r)
+		})
+		c := &clock{}
+		f := fetcher(t, func(cfg *Config) { cfg.Now = c.now })
+		for range 3 {
+			info, err := f.Size(t.Context(), url)
+			if err != nil || info.Size != (media.Size{Width: 300, Height: 200}) || !info.Oriented {
+				t.Errorf("%s: %+v %v", name, info, err)
+			}
+		}
+		if n := len(heard.all()); n > 4 || sent.Load() > 4*4096 {
+			t.Errorf("%s: %d requests, %d bytes", name, n, sent.Load())
+		}
+		before := len(heard.all())
+		c.advance(24*time.Hour + 1)
+		if _, err := f.Size(t.Context(), url); err != nil || len(heard.all()) == before {
+			t.Errorf("%s: it is remembered for ever", name)
+		}
+	}
+}
+
+// counted counts the bytes of answers.
+type counted struct {
+	http.ResponseWriter
+	n *atomic.Int64
+}
+
+func (c counted) Write(b []byte) (int, error) {
+	c.n.Add(int64(len(b)))
+	return c.ResponseWriter.Write(b)
+}
+
+// TestSizeEitherWay asks for no more than the size, and leaves the rest to Size.
+func TestSizeEitherWay(t *testing.T) {
+	url, heard := serve(t, content(picture(t, 300, 200)))
+	f := fetcher(t, nil)
+	for range 2 {
+		info, err := f.SizeEitherWay(t.Context(), url)
+		if err != nil || info.Size != (media.Size{Width: 300, Height: 200}) || info.Oriented || len(heard.all()) != 1 {
+			t.Errorf("%+v %v, %d requests", info, err, len(heard.all()))
+		}
+	}
+	for range 2 {
+		if info, err := f.Size(t.Context(), url); err != nil || !info.Oriented {
+			t.Errorf("%+v %v", info, err)
+		}
+	}
+	before := len(heard.all())
+	if info, err := f.SizeEitherWay(t.Context(), url); err != nil || !info.Oriented || len(heard.all()) != before {
+		t.Errorf("%+v %v", info, err)
+	}
+}
+
+// TestFailuresAreRemembered, for a minute.
+func TestFailuresAreRemembered(t *testing.T) {
+	url, heard := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no", http.StatusNotFound) })
+	c := &clock{}
+	f := fetcher(t, func(cfg *Config) { cfg.Now = c.now })
+	for range 5 {
+		_, err := f.Size(t.Context(), url)
+		refused(t, "size", err, fault.Invalid, "status 404")
+	}
+	if n := len(heard.all()); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	c.advance(failureTTL + 1)
+	_, _ = f.Size(t.Context(), url)
+	if n := len(heard.all()); n != 2 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// TestOneFlight: many who want a file share one download; some of them leave, which is
+// nothing to the others.
+func TestOneFlight(t *testing.T) {
+	file := picture(t, 50, 50)
+	begun, go_ := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	url, heard := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		first.Do(func() { close(begun) })
+		<-go_
+		content(file)(w, r)
+	})
+	f := fetcher(t, nil)
+	impatient, leave := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range 20 {
+		ctx := t.Context()
+		if i%4 == 0 {
+			ctx = impatient
+		}
+		wg.Go(func() {
+			b, err := f.Get(ctx, url)
+			if ctx == impatient {
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("who left got %v", err)
+				}
+				return
+			}
+			if err != nil || !bytes.Equal(b.Bytes, file) {
+				t.Error(err)
+				return
+			}
+			b.Release()
+		})
+	}
+	<-begun
+	for joined := 0; joined < 20; { // all of them wait for the one
+		f.downloads.mu.Lock()
+		joined = 0
+		for _, c := range f.downloads.mu.calls {
+			joined += c.waiters
+		}
+		f.downloads.mu.Unlock()
+	}
+	leave()
+	for waiting := 20; waiting != 15; {
+		f.downloads.mu.Lock()
+		waiting = f.downloads.mu.calls[keyOf(url)].waiters
+		f.downloads.mu.Unlock()
+	}
+	close(go_)
+	wg.Wait()
+	if n := len(heard.all()); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	if e := f.store.mu.entries[keyOf(url)]; e.pins != 0 {
+		t.Errorf("%d pins are left", e.pins)
+	}
+}
+
+// TestLastLeaves: a download that nobody waits for is abandoned.
+func TestLastLeaves(t *testing.T) {
+	begun, gone := make(chan struct{}), make(chan struct{})
+	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		close(begun)
+		<-r.Context().Done()
+		close(gone)
+	})
+	f := fetcher(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := f.Get(ctx, url)
+		done <- err
+	}()
+	<-begun
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	<-gone
+}
+
+// TestClose ends what is under way, with an error for those that wait.
+func TestClose(t *testing.T) {
+	begun := make(chan struct{})
+	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		close(begun)
+		<-r.Context().Done()
+	})
+	f := fetcher(t, nil)
+	done := make(chan error)
+	go func() {
+		_, err := f.Get(t.Context(), url)
+		done <- err
+	}()
+	<-begun
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	refused(t, "a download under way", <-done, fault.Unavailable, "about to stop")
+	_, err := f.Get(t.Context(), url)
+	refused(t, "a download afterwards", err, fault.Unavailable, "about to stop")
+}
+
+// TestFlights: what was made for those who left is dropped, once.
+func TestFlights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dropped atomic.Int64
+		f := newFlights(2, time.Minute, func(int) { dropped.Add(1) })
+		slow := func(ctx context.Context) (int, error) {
+			time.Sleep(time.Second) // in virtual time; it does not look at its context
+			return 7, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := f.do(ctx, key{1}, slow, func(int) { t.Error("taken") }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		got := 0
+		if err := f.do(t.Context(), key{1}, slow, func(n int) { got = n }); err != nil || got != 7 {
+			t.Errorf("%d %v", got, err)
+		}
+		synctest.Wait()
+		if dropped.Load() != 2 || len(f.mu.calls) != 0 || len(f.mu.cancel) != 0 {
+			t.Errorf("dropped %d times, %d calls are left", dropped.Load(), len(f.mu.calls))
+		}
+		for i := range byte(2) {
+			go func() { _ = f.do(t.Context(), key{i}, slow, func(int) {}) }()
+		}
+		synctest.Wait()
+		err := f.do(t.Context(), key{9}, slow, func(int) {})
+		refused(t, "one more", err, fault.Overloaded, "too many files")
+		f.close()
+	})
+}
+
+// TestStore holds the account of memory against a naive one, over random steps.
+func TestStore(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		c := &clock{}
+		s := newStore(1000, 100, c.now)
+		var pinned []*file
+		reserved := int64(0)
+		for range 300 {
+			switch r.IntN(6) {
+			case 0, 1:
+				n := r.Int64N(400)
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel() // does not wait
+				if s.reserve(ctx, n) == nil {
+					reserved += n
+				}
+			case 2:
+				if reserved > 0 {
+					n := r.Int64N(reserved + 1)
+					b := make([]byte, r.Int64N(n+1))
+					var k key
+					binary.LittleEndian.PutUint64(k[:], r.Uint64N(6)) // 0 is not kept
+					pinned = append(pinned, s.put(k, b, n))
+					reserved -= n
+				}
+			case 3:
+				if len(pinned) > 0 {
+					i := r.IntN(len(pinned))
+					s.unpin(pinned[i])
+					pinned = append(pinned[:i], pinned[i+1:]...)
+				}
+			case 4:
+				if e, ok := s.get(key{byte(r.IntN(6))}); ok {
+					pinned = append(pinned, e)
+				}
+			case 5:
+				c.advance(time.Duration(r.IntN(40)))
+			}
+			in := map[*file]bool{}
+			for _, e := range pinned {
+				in[e] = true
+			}
+			for _, e := range s.mu.entries {
+				in[e] = true
+			}
+			want := reserved
+			for e := range in {
+				want += e.size
+			}
+			if s.used() != want || want > s.limit {
+				t.Fatalf("seed %d: %d bytes are taken, want %d", seed, s.used(), want)
+			}
+		}
+	}
+}
+
+// TestWaiting: downloads wait for memory in their order, and what is only kept makes room.
+func TestWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(100, time.Hour, time.Now)
+		if err := s.reserve(t.Context(), 60); err != nil {
+			t.Fatal(err)
+		}
+		a := s.put(key{1}, make([]byte, 60), 60)
+		var order []int64
+		var mu sync.Mutex
+		for i, n := range []int64{90, 10, 100} {
+			go func() {
+				if s.reserve(t.Context(), n) != nil {
+					return
+				}
+				mu.Lock()
+				order = append(order, int64(i))
+				mu.Unlock()
+			}()
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.reserve(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("who comes last is given memory first: %v", err)
+		}
+		if len(order) != 0 {
+			t.Errorf("a file in use made room for %v", order)
+		}
+		s.unpin(a)
+		synctest.Wait()
+		slices.Sort(order) // both were given memory at once
+		if fmt.Sprint(order) != "[0 1]" || s.used() != 100 {
+			t.Errorf("%v have memory, %d bytes are taken", order, s.used())
+		}
+		s.free(90)
+		s.free(10)
+		synctest.Wait()
+		if fmt.Sprint(order) != "[0 1 2]" || s.used() != 100 {
+			t.Errorf("%v have memory, %d bytes are taken", order, s.used())
+		}
+	})
+}
+
+// TestPinned: a file in use is not taken away, and its memory is not another's.
+func TestPinned(t *testing.T) {
+	file := picture(t, 180, 180) // some 130 KB
+	url, _ := serve(t, content(file))
+	f := fetcher(t, func(c *Config) { c.MaxBytes, c.CacheBytes, c.Timeout = 200<<10, 400<<10, 100*time.Millisecond })
+	a, err := f.Get(t.Context(), url+"/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := f.Get(t.Context(), url+"/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Get(t.Context(), url+"/c")
+	refused(t, "a third one", err, fault.Overloaded, "no memory")
+	_, err = f.Get(t.Context(), "data:;base64,"+string(bytes.Repeat([]byte("AAAA"), 50<<10)))
+	refused(t, "a data: URI", err, fault.Overloaded, "no memory")
+	b.Release()
+	c, err := f.Get(t.Context(), url+"/c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a.Bytes, file) || f.Memory() > 400<<10 {
+		t.Error("a file in use changed")
+	}
+	a.Release()
+	c.Release()
+}
+
+// TestSizesBounded: the newest entries are kept.
+func TestSizesBounded(t *testing.T) {
+	s := newSizes(3, time.Hour, time.Now)
+	for i := range byte(5) {
+		s.get(key{0}) // used all the time
+		s.put(key{i}, sizeEntry{info: probeInfo(int(i))})
+	}
+	for i, want := range []bool{true, false, false, true, true} {
+		if e, ok := s.get(key{byte(i)}); ok != want || ok && e.info.Size.Width != i {
+			t.Errorf("entry %d is there: %v", i, ok)
+		}
+	}
+	if len(s.mu.entries) != 3 || s.mu.order.Len() != 3 {
+		t.Errorf("%d entries", len(s.mu.entries))
+	}
+}

@@ -1,0 +1,351 @@
+package mimic
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/media"
+	"penstock/core/media/probe"
+	"penstock/internal/edge/prep"
+)
+
+// Fetch returns what a URL of http or https shows.
+type Fetch func(ctx context.Context, url string) ([]byte, error)
+
+// contentPart is a part of a message.
+type contentPart struct {
+	Type  string  `json:"type"`
+	Text  string  `json:"text"`
+	UUID  *string `json:"uuid"`
+	Image *atURL  `json:"image_url"`
+	Video *atURL  `json:"video_url"`
+	Audio *atURL  `json:"audio_url"`
+	Input *struct {
+		Data   string `json:"data"`
+		Format string `json:"format"`
+	} `json:"input_audio"`
+}
+
+// atURL is where an object is: {"url":…} or the URL alone.
+type atURL struct{ URL string }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (a *atURL) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, &a.URL)
+	}
+	var in struct {
+		URL string `json:"url"`
+	}
+	err := json.Unmarshal(b, &in)
+	a.URL = in.URL
+	return err
+}
+
+// shows returns which kind of media a part shows, and from where.
+func (p *contentPart) shows() (kind media.Kind, url string, ok bool) {
+	at := func(kind media.Kind, a *atURL) (media.Kind, string, bool) {
+		if a == nil {
+			return kind, "", true
+		}
+		return kind, a.URL, true
+	}
+	switch p.Type {
+	case "image_url":
+		return at(media.Image, p.Image)
+	case "video_url":
+		return at(media.Video, p.Video)
+	case "audio_url":
+		return at(media.Audio, p.Audio)
+	case "input_audio":
+		if p.Input == nil {
+			return media.Audio, "", true
+		}
+		return media.Audio, "data:audio/" + p.Input.Format + ";base64," + p.Input.Data, true
+	}
+	return 0, "", false
+}
+
+// wanted is a media object that a request shows.
+type wanted struct {
+	kind media.Kind
+	url  string // "" if the engine should have it
+	uuid string // "" if the client gave none
+}
+
+// known is what an engine's processor remembers of an object.
+type known struct {
+	kind media.Kind
+	size media.Size
+}
+
+// sight is a media object in a prompt, as an engine's cache knows it.
+type sight struct {
+	id   string // as events name it
+	kind media.Kind
+	pad  kv.Token // that holds its rows in a prompt
+	// shown is the token that events have in its place.
+	shown kv.Token
+}
+
+// maxRemembered bounds the objects whose sizes are remembered by name.
+const maxRemembered = 4096
+
+// expand puts the layouts of media objects in the places that the template left.
+func (s *Server) expand(ctx context.Context, p *prompt, want []wanted, hashes []string) error {
+	if len(want) == 0 {
+		return nil
+	}
+	f := s.cfg.Pipe.Family
+	var placed []media.Placed
+	counts := [media.Audio + 1]int{}
+	for i, w := range want {
+		counts[w.kind]++
+		if limit := s.mediaLimit(w.kind); counts[w.kind] > limit {
+			return fault.New(fault.Invalid, "At most %d %s(s) may be provided in one prompt. (parameter=%s)", limit, w.kind, w.kind)
+		}
+		k, content, err := s.look(ctx, &w, counts[w.kind]-1)
+		if err != nil {
+			return err
+		}
+		l, err := f.Layout(w.kind, k.size)
+		if err != nil {
+			return fault.New(fault.Invalid, "Failed to apply the processor to %s %d: %v", w.kind, counts[w.kind]-1, err)
+		}
+		id := s.identify(&w, content)
+		hash, _ := kv.MediaHash(id)
+		if i < len(hashes) { // SGLang's, which its caller computed
+			if hash, err = strconv.ParseUint(hashes[i][:min(len(hashes[i]), 16)], 16, 64); err != nil {
+				return fault.New(fault.Invalid, "mm_hashes[%d] is not hexadecimal", i)
+			}
+		}
+		placeholder, _ := f.Placeholder(w.kind)
+		placed = append(placed, media.Placed{Placeholder: placeholder, Key: media.Key{Hash: hash}, Layout: l})
+		pad, _ := f.Pad(w.kind)
+		shown := pad
+		switch s.cfg.Dialect {
+		case SGLang:
+			shown = kv.PadToken(hash)
+		case TRTLLM:
+			shown = kv.Token(s.card.VocabSize) + 1
+		}
+		p.sights = append(p.sights, sight{id: id, kind: w.kind, pad: pad, shown: shown})
+	}
+	tokens, places, err := media.Expand(nil, nil, p.tokens, f.Marks(), placed, media.MaxExpanded)
+	if err != nil {
+		return fault.New(fault.Invalid, "Failed to apply prompt replacement: %v", err)
+	}
+	p.tokens, p.media = tokens, places
+	return nil
+}
+
+// mediaLimit is how many objects of a kind a prompt may show.
+func (s *Server) mediaLimit(kind media.Kind) int {
+	if !s.cfg.Pipe.Family.Takes(kind) {
+		return 0
+	}
+	if n, set := s.cfg.MediaLimits[kind]; set {
+		return n
+	}
+	return 999
+}
+
+// look finds out how large an object is, and what it is made of.
+func (s *Server) look(ctx context.Context, w *wanted, index int) (k known, content []byte, err error) {
+	if w.url == "" {
+		s.mu.Lock()
+		k, ok := s.mu.remembered[w.uuid]
+		s.mu.Unlock()
+		if !ok || w.uuid == "" || k.kind != w.kind {
+			return k, nil, fault.New(fault.Invalid, "Cache miss for %s at index %d but data is not provided.", w.kind, index)
+		}
+		return k, nil, nil
+	}
+	k.kind = w.kind
+	files, err := s.files(ctx, w.url)
+	if err != nil {
+		return k, nil, fault.New(fault.Invalid, "Failed to load %s: %v", w.kind, err)
+	}
+	info, err := probe.Header(files[0])
+	if err != nil {
+		return k, nil, fault.New(fault.Invalid, "Failed to load %s: cannot identify %s file: %v", w.kind, w.kind, err)
+	}
+	if k.size = info.Size; w.kind == media.Video {
+		k.size.Frames = max(info.Size.Frames, len(files))
+	}
+	for _, file := range files {
+		content = append(content, file...)
+	}
+	if w.uuid != "" {
+		s.mu.Lock()
+		if len(s.mu.remembered) >= maxRemembered {
+			clear(s.mu.remembered)
+		}
+		s.mu.remembered[w.uuid] = k
+		s.mu.Unlock()
+	}
+	return k, content, nil
+}
+
+// files returns the bytes behind a URL; several of a video that is given as pictures.
+func (s *Server) files(ctx context.Context, url string) ([][]byte, error) {
+	rest, isData := strings.CutPrefix(url, "data:")
+	if !isData {
+		if s.cfg.Fetch == nil {
+			return nil, fault.New(fault.Invalid, "this server fetches nothing")
+		}
+		file, err := s.cfg.Fetch(ctx, url)
+		return [][]byte{file}, err
+	}
+	kind, text, ok := strings.Cut(rest, ",")
+	if !ok || !strings.HasSuffix(kind, ";base64") {
+		return nil, fault.New(fault.Invalid, "Only base64 data URLs are supported for now.")
+	}
+	texts := []string{text}
+	if strings.HasPrefix(kind, "video/jpeg") {
+		texts = strings.Split(text, ",")
+	}
+	var files [][]byte
+	for _, text := range texts {
+		file, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// identify returns the name by which the engine's cache knows an object: what the client called it, else a digest.
+func (s *Server) identify(w *wanted, content []byte) string {
+	if w.uuid != "" && s.cfg.Features.UUIDs.on(s.cfg.Dialect != SGLang) {
+		return w.uuid
+	}
+	h := sha256.New()
+	h.Write([]byte(s.cfg.Root + "\x00" + w.kind.String() + "\x00"))
+	h.Write(content)
+	if len(content) == 0 {
+		h.Write([]byte(w.uuid))
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// view returns the tokens that events have of a prompt.
+func (p *prompt) view() []kv.Token {
+	if len(p.sights) == 0 {
+		return p.tokens
+	}
+	view := append([]kv.Token(nil), p.tokens...)
+	for i, m := range p.media {
+		for at := m.Start; at < m.End; at++ {
+			if view[at] == p.sights[i].pad {
+				view[at] = p.sights[i].shown
+			}
+		}
+	}
+	return view
+}
+
+// readParts reads the content of a message that is a list of parts.
+func (s *Server) readParts(content []byte, m *prep.Message, c *prep.Chat, want *[]wanted) error {
+	var parts []contentPart
+	if err := json.Unmarshal(content, &parts); err != nil {
+		return fault.New(fault.Invalid, "content must be a text or a list of parts")
+	}
+	var lines []string
+	out, some := []byte{'['}, false
+	for i := range parts {
+		part := &parts[i]
+		if part.Type == "text" {
+			lines = append(lines, part.Text)
+			out = prep.AppendTextPart(out, part.Text)
+			continue
+		}
+		kind, url, ok := part.shows()
+		if !ok || s.cfg.Pipe.Family == nil {
+			return fault.New(fault.Invalid, "the model is not a multimodal model: a part of type %.40q", part.Type)
+		}
+		if !s.cfg.Pipe.Family.Takes(kind) {
+			return fault.New(fault.Invalid, "At most 0 %s(s) may be provided in one prompt. (parameter=%s)", kind, kind)
+		}
+		w := wanted{kind: kind, url: url}
+		if part.UUID != nil {
+			w.uuid = *part.UUID
+		}
+		*want = append(*want, w)
+		out, some = prep.AppendMediaPart(out, kind), true
+		c.Media = append(c.Media, prep.Media{Kind: kind, URL: url})
+	}
+	if some {
+		m.Parts = append(out, ']')
+		return nil
+	}
+	m.Content = strings.Join(lines, "\n")
+	return nil
+}
+
+// byPlace sorts the media of a prompt by where they begin.
+type byPlace prompt
+
+func (p *byPlace) Len() int           { return len(p.media) }
+func (p *byPlace) Less(i, j int) bool { return p.media[i].Start < p.media[j].Start }
+func (p *byPlace) Swap(i, j int) {
+	p.media[i], p.media[j] = p.media[j], p.media[i]
+	p.sights[i], p.sights[j] = p.sights[j], p.sights[i]
+}
+
+// mediaKey is a media object as an event about a block names it.
+type mediaKey struct {
+	id     string
+	offset int // where it begins, in tokens from the beginning of the block
+}
+
+// content is the digest of what an object is, in which what it is called takes part.
+func (k *mediaKey) content() string {
+	sum := sha256.Sum256([]byte("content of " + k.id))
+	return hex.EncodeToString(sum[:])
+}
+
+// keys are the objects that reach into a range of a prompt. p may be nil.
+func (p *prompt) keys(from, to int) (keys []mediaKey) {
+	if p == nil {
+		return nil
+	}
+	for i, m := range p.media {
+		if m.Start < to && m.End > from {
+			keys = append(keys, mediaKey{p.sights[i].id, m.Start - from})
+		}
+	}
+	return keys
+}
+
+// features is what vLLM says of the media of a prompt; null if it shows none.
+func (p *prompt) features(payload bool) any {
+	if len(p.media) == 0 {
+		return nil
+	}
+	hashes, places, data := map[string][]string{}, map[string][]object{}, map[string][]string{}
+	for i, m := range p.media {
+		kind := p.sights[i].kind.String()
+		hashes[kind] = append(hashes[kind], p.sights[i].id)
+		places[kind] = append(places[kind], object{"offset": m.Start, "length": m.End - m.Start})
+		data[kind] = append(data[kind], base64.StdEncoding.EncodeToString(make([]byte, 64*(m.End-m.Start))))
+	}
+	o := object{"mm_hashes": hashes, "mm_placeholders": places, "kwargs_data": nil, "mm_metadata": nil}
+	if payload {
+		o["kwargs_data"] = data
+	}
+	return o
+}
+
+// sees reports whether the model sees media of a kind.
+func (s *Server) sees(kind media.Kind) bool {
+	return s.cfg.Pipe != nil && s.cfg.Pipe.Family != nil && s.cfg.Pipe.Family.Takes(kind)
+}

@@ -1,0 +1,217 @@
+package dialects
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"penstock/core/media"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/edge/prep/token"
+	"penstock/internal/mimic"
+)
+
+// openEyes makes the model of a directory one of the family Qwen2-VL.
+func openEyes(t *testing.T, dir string) {
+	t.Helper()
+	builtin, err := token.Builtin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, _ := pipe.Family.Placeholder(media.Image)
+	film, _ := pipe.Family.Placeholder(media.Video)
+	for name, data := range map[string][]byte{
+		"config.json": fmt.Appendf(nil, `{"vocab_size":%d,"max_position_embeddings":4096,"model_type":"qwen2_vl","architectures":["Qwen2VLForConditionalGeneration"],"image_token_id":%d,"video_token_id":%d}`,
+			builtin.VocabSize(), shown, film),
+		"preprocessor_config.json": []byte(`{"min_pixels":3136,"max_pixels":1003520,"patch_size":14,"merge_size":2,"temporal_patch_size":2}`),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// picture is a data: URI of a picture that differs by seed.
+func picture(t *testing.T, width, height, seed int) string {
+	t.Helper()
+	p := image.NewRGBA(image.Rect(0, 0, width, height))
+	for i := range width * height {
+		p.Set(i%width, i/width, color.RGBA{uint8(seed), uint8(i), uint8(seed >> 8), 255})
+	}
+	var b bytes.Buffer
+	if err := png.Encode(&b, p); err != nil {
+		t.Fatal(err)
+	}
+	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
+}
+
+// part is a part of a message: a text, or a picture by its URL.
+func part(text string) map[string]any {
+	if strings.HasPrefix(text, "data:") {
+		return map[string]any{"type": "image_url", "image_url": map[string]any{"url": text}}
+	}
+	return map[string]any{"type": "text", "text": text}
+}
+
+// chat sends a conversation of one message.
+func (h *house) chat(fields map[string]any, parts ...string) answer {
+	h.t.Helper()
+	var content []any
+	for _, p := range parts {
+		content = append(content, part(p))
+	}
+	body := map[string]any{"model": "m", "messages": []any{map[string]any{"role": "user", "content": content}}, "max_tokens": 8, "temperature": 0, "ignore_eos": true}
+	for k, v := range fields {
+		body[k] = v
+	}
+	raw, err := json.Marshal(body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+"/v1/chat/completions", bytes.NewReader(raw))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	res, err := h.client.Do(req)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	a := answer{status: res.StatusCode}
+	a.worker, _ = strconv.Atoi(res.Header.Get("x-penstock-worker"))
+	a.worker--
+	blocks, _ := strconv.Atoi(res.Header.Get("x-penstock-overlap-blocks"))
+	a.expected = blocks * h.block
+	a.fold(h.t, data)
+	return a
+}
+
+// lookers are engines that see, in front of which pictures are routed by who they are.
+func lookers() map[string]struct {
+	dialect mimic.Dialect
+	plan    plan
+} {
+	type looker = struct {
+		dialect mimic.Dialect
+		plan    plan
+	}
+	published := func(c *mimic.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
+	return map[string]looker{
+		"vllm":              {mimic.VLLM, plan{sees: true}},
+		"vllm of last year": {mimic.VLLMLegacy, plan{sees: true}},
+		"sglang":            {mimic.SGLang, plan{sees: true}},
+		"trtllm, asked":     {mimic.TRTLLM, plan{sees: true, spec: ",media=image,media-keys=uuid"}},
+		"trtllm":            {mimic.TRTLLM, plan{sees: true, spec: ",media=image,media-keys=uuid", mimic: published}},
+	}
+}
+
+// TestPictures: the same picture again is where it was, and as much of it is cached as was predicted; the same text about
+// another picture shares nothing from the picture on. What is known of each engine's cache is what it has, block by block.
+func TestPictures(t *testing.T) {
+	for name, c := range lookers() {
+		t.Run(name, func(t *testing.T) {
+			h := build(t, c.dialect, c.plan)
+			const before = "What does this picture show, and who would have made it? "
+			after := strings.Repeat("Say it in a few words that everybody knows. ", 4)
+			sizes := [][2]int{{224, 168}, {56, 56}, {300, 301}, {28, 600}}
+			for round := range 2 {
+				at := map[int]int{}
+				for i, size := range sizes {
+					for _, seed := range []int{10*i + 1, 10*i + 2} {
+						shown := picture(t, size[0], size[1], seed)
+						what := fmt.Sprintf("round %d, picture %d of %v", round, seed, size)
+						a := h.chat(map[string]any{"stream": false}, before, shown, after)
+						if a.status != http.StatusOK || a.err != "" {
+							t.Fatalf("%s: %+v", what, a)
+						}
+						if off := a.cached - a.expected; off < -h.block || off > h.block {
+							t.Errorf("%s: %d tokens were predicted, %d reported", what, a.expected, a.cached)
+						}
+						if least := 64; round == 0 && a.cached >= least || round == 1 && a.cached < least {
+							t.Errorf("%s: %d tokens are cached", what, a.cached)
+						}
+						at[seed] = a.worker
+						h.settled()
+						b := h.chat(nil, before, shown, after)
+						if b.worker != a.worker || b.cached < 64 || b.cached > b.expected+h.block {
+							t.Errorf("%s again: %+v after %+v", what, b, a)
+						}
+						h.settled()
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestPicturesAside: adjacent pictures, pictures between texts, and turns after them.
+func TestPicturesAside(t *testing.T) {
+	for name, c := range lookers() {
+		t.Run(name, func(t *testing.T) {
+			h := build(t, c.dialect, c.plan)
+			one, two := picture(t, 140, 140, 1), picture(t, 140, 140, 2)
+			tail := strings.Repeat("and then some more of it ", 6)
+			for i, parts := range [][]string{{one, two, tail}, {two, one, tail}, {one, tail, two, tail}, {one, one, tail}, {tail, one}} {
+				first := h.chat(nil, parts...)
+				h.settled()
+				again := h.chat(nil, parts...)
+				if first.status != http.StatusOK || again.worker != first.worker || again.cached < 48 || again.cached-again.expected > h.block || again.expected-again.cached > h.block {
+					t.Errorf("%d: %+v, again %+v", i, first, again)
+				}
+				h.settled()
+			}
+			// What is kept apart by a salt is apart, also if it shows the same.
+			if a := h.chat(map[string]any{"cache_salt": "tenant"}, one, two, tail); c.dialect == mimic.VLLM && (a.status != http.StatusOK || a.cached != 0 || a.expected != 0) {
+				t.Errorf("under a salt: %+v", a)
+			}
+		})
+	}
+}
+
+// TestNamesOfClients: what a client calls a picture counts among its own only, and is nobody's way to another's picture.
+func TestNamesOfClients(t *testing.T) {
+	h := build(t, mimic.VLLM, plan{sees: true})
+	tail := strings.Repeat("and then some more of it ", 6)
+	ask := func(url, uuid, salt string) answer {
+		shown := map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}, "uuid": uuid}
+		fields := map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{shown, part(tail)}}}}
+		if salt != "" {
+			fields["cache_salt"] = salt
+		}
+		a := h.chat(fields)
+		h.settled()
+		return a
+	}
+	ask(picture(t, 140, 140, 1), "cat", "")
+	if a := ask(picture(t, 140, 140, 1), "cat", ""); a.cached < 48 || a.expected < 48 {
+		t.Errorf("by its name again: %+v", a)
+	}
+	if a := ask(picture(t, 140, 140, 3), "cat", "tenant"); a.cached != 0 || a.expected != 0 {
+		t.Errorf("another client's cat: %+v", a)
+	}
+	if a := h.chat(nil, picture(t, 140, 140, 1), tail); a.cached >= 16 {
+		t.Errorf("without its name it is another one: %+v", a)
+	}
+}
