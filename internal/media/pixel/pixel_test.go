@@ -14,11 +14,13 @@ import (
 	"image/png"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"penstock/core/media"
+	"penstock/core/media/probe"
 )
 
 // pictures are files and what PIL makes of them: see tools/fixtures/make_pixels.py.
@@ -395,5 +397,36 @@ func BenchmarkDecode(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestSizesAreProbed: what is decoded has the size that the probe reads from the header, whichever way
+// a file says that it is turned.
+func TestSizesAreProbed(t *testing.T) {
+	names, err := filepath.Glob("../../../core/media/probe/testdata/*.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded := 0
+	for _, name := range names {
+		file, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := probe.Header(file)
+		if err != nil {
+			continue // what is expected of the others
+		}
+		_, size, err := Object(info.Kind, file, Limits{})
+		if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrMalformed) {
+			continue // Go's decoders read less than the probe
+		}
+		if err != nil || size != info.Size {
+			t.Errorf("%s is %+v, the probe says %+v: %v", name, size, info.Size, err)
+		}
+		decoded++
+	}
+	if decoded < 40 {
+		t.Errorf("only %d files were decoded", decoded)
 	}
 }

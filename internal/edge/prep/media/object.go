@@ -66,7 +66,11 @@ func isData(url string) bool { return len(url) >= 5 && strings.EqualFold(url[:5]
 // byURL knows an object by its URL, and looks at no more of it than its size.
 func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object) error {
 	o.Key = media.URLKey(p.URL, period(p.URL, m.cfg.Now(), m.cfg.URLTTL))
-	found, err := m.source.Size(ctx, p.URL)
+	size := m.source.Size
+	if g, ok := m.source.(glancer); ok && !f.Turned() {
+		size = g.SizeEitherWay
+	}
+	found, err := size(ctx, p.URL)
 	if err != nil {
 		return err
 	}
