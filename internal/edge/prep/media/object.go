@@ -21,17 +21,20 @@ func (m model) object(ctx context.Context, c *prep.Chat, f *family.Family, p *pr
 	var err error
 	switch {
 	case m.way.Identity == media.ByPixels:
+		o.Identity = media.ByPixels
 		err = m.byPixels(ctx, f, p, &o, held)
 	case m.way.Identity == media.ByBytes || isData(p.URL):
+		o.Identity = media.ByBytes
 		err = m.byBytes(ctx, f, p, &o)
 	default:
+		o.Identity = media.ByURL
 		err = m.byURL(ctx, f, p, &o)
 	}
 	if err != nil {
 		return media.Object{}, about(p, err)
 	}
 	if p.Name != "" {
-		o.Key = media.NameKey(c.Namespace, p.Name)
+		o.Key, o.Identity = media.NameKey(c.Namespace, p.Name), ""
 	}
 	return o, nil
 }
