@@ -82,10 +82,12 @@ def stream(url, path, body, on_chunk=lambda count, worker: None):
 
 
 class Penstock:
-    def __init__(self, binary, model, work, engines):
+    def __init__(self, binary, model, work, engines, settings=()):
         self.log = (work / "penstock.log").open("wb")
         command = [binary, "up", "--http-addr", "127.0.0.1:0", "--json", "--data-dir", str(work / "data")]
-        command += ["--model-path", str(pathlib.Path(model) / "model")]
+        if model:
+            command += ["--model-path", str(pathlib.Path(model) / "model")]
+        command += settings
         for engine in engines:
             command += ["--engine", engine]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL)
@@ -289,7 +291,7 @@ def pictures(binary, model, directory, work):
     block, sees = 32, {"PYTHONPATH": str(directory)}
     make_vision_model.main(work / "vision")
     engine = (pathlib.Path(directory) / "engine").read_text().strip()
-    engines = [servers.vllm(engine, work / "vision", work, f"pictures{i}", block=block, env=sees) for i in (1, 2)]
+    engines = [servers.vllm(engine, work / "vision", work, f"pictures{i}", block=block, env=sees, arguments=["--enable-scale-out"]) for i in (1, 2)]
     p = None
     try:
         for e in engines:
@@ -329,6 +331,18 @@ def pictures(binary, model, directory, work):
         check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
         check("penstock ends well", p.stop() == 0)
         p = None
+        # Without the model's files here, the engine itself says which tokens a conversation has, and which pictures.
+        (work / "asks").mkdir()
+        given = [f"vllm={e.url},events={e.events},replay={e.replay},mode=pass" for e in engines]
+        p = Penstock(binary, None, work / "asks", given, ["--preprocess", "engine"])
+        for i, (width, height) in enumerate(shown.SIZES[:3]):
+            parts = [before, shown.data_uri(width, height, 500 + i), after]
+            cold = look(p, "engine's, cold", parts)
+            blocks = (cold["prompt"] - 1) // block
+            known = until(lambda: look(p, None, parts)["predicted"] >= blocks * block, 10)
+            hot = look(p, "engine's, hot", parts)
+            good = cold["reported"] < block and known and near(hot, block) and hot["reported"] >= blocks * block
+            check(f"rendered by the engine, {width} x {height}: predicted is reported", good and hot["worker"] == cold["worker"], (cold, hot))
     finally:
         if p:
             p.stop()
