@@ -97,5 +97,8 @@ func mediaDecoder(cfg *config.Loaded) *engine.MediaDecoder {
 	if !cfg.FrontendDecoding {
 		return nil
 	}
+	if cfg.Remote() { // what runs already takes files
+		return &engine.MediaDecoder{Transfer: string(resolve.TransferOff)}
+	}
 	return &engine.MediaDecoder{Transfer: cfg.MMTransfer}
 }

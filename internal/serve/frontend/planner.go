@@ -50,7 +50,9 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	if err := p.model.sees(p.req); err != nil {
 		return nil, err
 	}
-	p.req.Owner = p.call.owner(p.req.CacheSalt)
+	if p.req.HasMedia() {
+		p.req.Owner = p.call.owner(p.req.CacheSalt)
+	}
 	prompts, err := p.model.prompts(ctx, p.req)
 	if err != nil {
 		return nil, err

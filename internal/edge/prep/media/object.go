@@ -172,8 +172,8 @@ func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, fil
 		return take(f, p, found, o)
 	}
 	// How many frames there are nothing but reading them tells.
-	k, size, known := m.seen.get(media.BytesKey(file), o.Kind)
-	if known {
+	content := media.BytesKey(file)
+	if _, size, known := m.seen.get(content, o.Kind); known {
 		o.Size = size
 		return nil
 	}
@@ -182,8 +182,7 @@ func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, fil
 		return err
 	}
 	defer release()
-	k = pixel.Key(o.Kind, &t)
-	m.seen.put(media.BytesKey(file), o.Kind, k, o.Size)
+	m.seen.put(content, o.Kind, pixel.Key(o.Kind, &t), o.Size)
 	return nil
 }
 

@@ -142,7 +142,7 @@ func picture(w, h int, c color.RGBA) image.Image {
 	return p
 }
 
-func encoded(t *testing.T, as string, p image.Image) []byte {
+func encoded(t testing.TB, as string, p image.Image) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	var err error
