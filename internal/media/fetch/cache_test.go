@@ -206,7 +206,7 @@ func TestLastLeaves(t *testing.T) {
 		<-r.Context().Done()
 		close(gone)
 	})
-	f := fetcher(t, nil)
+	f := fetcher(t, func(c *Config) { c.Timeout, c.HeaderTimeout = time.Hour, time.Hour })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
