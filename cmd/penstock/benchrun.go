@@ -201,6 +201,9 @@ type benchPlan struct {
 
 // plan reads the workload: its faults are found before anything is sent.
 func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServer, v replay.Vocabulary) (benchPlan, error) {
+	if o.images != "" {
+		return o.pictured(ctx, w)
+	}
 	cfg := replay.IdealConfig{BlockSize: s.blockSize, Workers: []int{max(s.workers, 1)}, Blocks: max(s.blocks, 1), Vocabulary: v}
 	if cfg.BlockSize == 0 {
 		cfg.BlockSize = defaultBlockSize
@@ -217,6 +220,41 @@ func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServe
 			cfg.BlockSize, 100*ideal.Infinite.CachedShare)
 	}
 	return p, nil
+}
+
+// pictured reads a workload with pictures. How many tokens one is, the server knows, so that there is no
+// ideal; but how many of them come again.
+func (o *benchOptions) pictured(ctx context.Context, w replay.Workload) (benchPlan, error) {
+	source, err := w.Open()
+	if err != nil {
+		return benchPlan{}, err
+	}
+	defer source.Close()
+	var p benchPlan
+	var r replay.Request
+	seen := map[string]bool{}
+	shown, again := 0, 0
+	for ctx.Err() == nil {
+		err := source.Next(&r)
+		if errors.Is(err, io.EOF) {
+			p.note = fmt.Sprintf("Of %d pictures %d were shown before (%.1f %%). What caches could give at best is not said: how many tokens a picture is, the server knows.",
+				shown, again, 100*float64(again)/float64(max(shown, 1)))
+			return p, nil
+		}
+		if err != nil {
+			return p, err
+		}
+		p.requests++
+		for i := range r.Media {
+			shown++
+			if id := r.Media[i].ID; seen[id] {
+				again++
+			} else {
+				seen[id] = true
+			}
+		}
+	}
+	return p, ctx.Err()
 }
 
 // measure runs the workload.

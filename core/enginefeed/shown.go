@@ -261,9 +261,10 @@ func (t *Table) resolved(h kv.Hasher, media []kv.Media) kv.BlockHash {
 	return h.Block(v.native, 0, t.inside)
 }
 
-// faceless reports whether a block shows media and does not say which: all pictures would have one name then.
-func (t *Table) faceless(tokens []kv.Token, media []kv.Media) bool {
-	if t.cfg.Pads != PadsNative || len(media) > 0 || len(t.cfg.MediaTokens) == 0 {
+// faceless reports whether a block of an event without keys shows media: all pictures would have one name. An event that
+// has keys, and none for such a block, is of a text with those tokens, as a model may write it.
+func (t *Table) faceless(tokens []kv.Token) bool {
+	if t.cfg.Pads != PadsNative || len(t.cfg.MediaTokens) == 0 {
 		return false
 	}
 	for _, token := range tokens {

@@ -171,28 +171,29 @@ func (p *publisher) publish(t *testing.T, r *rand.Rand, s *sight, u *turn, size 
 	view := p.view(s, u)
 	n := len(view) / size
 	b := &Batch{Rank: -1}
-	name := func(i int) kv.EngineHash {
-		h := u.salt.Seed() + uint64(len(p.name))
-		for j, token := range u.tokens[:(i+1)*size] {
-			h = further(h, token)
-			for k, m := range u.media {
-				if m.Start <= j && j < m.End {
-					h = further(h, kv.Token(m.Hash)+kv.Token(k))
-				}
+	names := make([]kv.EngineHash, 0, n)
+	h := u.salt.Seed() + uint64(len(p.name))
+	for j, token := range u.tokens[:n*size] {
+		h = further(h, token)
+		for k, m := range u.media {
+			if m.Start <= j && j < m.End {
+				h = further(h, kv.Token(m.Hash)+kv.Token(k))
 			}
 		}
-		return kv.EngineHash(h)
+		if (j+1)%size == 0 {
+			names = append(names, kv.EngineHash(h))
+		}
 	}
 	for i := 0; i < n; {
 		e := Event{Kind: Stored, Group: -1, BlockSize: size, LoRA: u.salt.LoRA}
 		if i > 0 {
-			e.Parent, e.HasParent = name(i-1), true
+			e.Parent, e.HasParent = names[i-1], true
 		}
 		for range 1 + r.IntN(4) {
 			if i == n {
 				break
 			}
-			e.Hashes = append(e.Hashes, name(i))
+			e.Hashes = append(e.Hashes, names[i])
 			e.Tokens = append(e.Tokens, view[i*size:(i+1)*size]...)
 			if p.keys != nil {
 				e.Extra = append(e.Extra, Extra{p.keys(u, i*size, (i+1)*size, i == 0)})

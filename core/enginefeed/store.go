@@ -268,7 +268,7 @@ func (s *storing) make(i int) uint32 {
 	media, named := t.mediaOf(e, i, s.lora)
 	size := t.cfg.EngineBlock
 	tokens := e.Tokens[i*size : (i+1)*size]
-	if named && s.salt != opaque && t.faceless(tokens, media) {
+	if named && s.salt != opaque && len(e.Extra) == 0 && t.faceless(tokens) {
 		t.stats.Faceless++
 		named = false
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"penstock/core/kv"
 	"penstock/core/paged"
@@ -35,6 +36,7 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 		Name:          cfg.ModelName(),
 		Tokenizer:     ref,
 		Vocabulary:    m.vocabulary,
+		Media:         shows(pipe),
 		Text:          sim.Passage(plainText(pipe.Tokenizer)),
 		Output:        cfg.SimOutput,
 		BlockSize:     cfg.KVCacheBlockSize,
@@ -76,6 +78,20 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 		}
 	}
 	return all, nil
+}
+
+// shows returns the kinds of media that prompts of a pipeline can show, ascending.
+func shows(pipe *prep.Pipeline) (kinds []string) {
+	if pipe.Family == nil {
+		return nil
+	}
+	for _, k := range prep.Kinds() {
+		if pipe.Family.Takes(k) {
+			kinds = append(kinds, k.String())
+		}
+	}
+	slices.Sort(kinds)
+	return kinds
 }
 
 // pretended is what a simulated model takes from the one that it stands for.

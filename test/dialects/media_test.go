@@ -215,3 +215,21 @@ func TestNamesOfClients(t *testing.T) {
 		t.Errorf("without its name it is another one: %+v", a)
 	}
 }
+
+// TestPicturesOfEngines: where only the engine knows the model, its own word of a prompt is as good.
+func TestPicturesOfEngines(t *testing.T) {
+	h := build(t, mimic.VLLM, plan{sees: true, spec: ",mode=pass", settings: []string{"PREPROCESS=engine", "MODEL_PATH="}})
+	tail := strings.Repeat("and then some more of it ", 6)
+	for i, size := range [][2]int{{224, 168}, {56, 56}, {300, 301}} {
+		for seed := range 2 {
+			shown := picture(t, size[0], size[1], 10*i+seed)
+			a := h.chat(nil, "What is this? ", shown, tail)
+			h.settled()
+			b := h.chat(nil, "What is this? ", shown, tail)
+			if a.status != http.StatusOK || a.cached >= 16 || b.worker != a.worker || b.cached < 48 || b.cached > b.expected+h.block || b.expected > b.cached+h.block {
+				t.Errorf("picture %d of %v: %+v, again %+v", seed, size, a, b)
+			}
+			h.settled()
+		}
+	}
+}

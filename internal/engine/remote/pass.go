@@ -68,7 +68,7 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	body.B = sent.body
 	p := &passing{b: b, req: req, sink: sink, hide: sent.usage}
 	p.piece = engine.PassPiece{PromptTokens: engine.CachedUnknown, OutputTokens: engine.CachedUnknown, Cached: engine.CachedUnknown}
-	part := b.account(req, kv.Salt{LoRA: lora, Namespace: sent.salt}, sent.told)
+	part := b.account(req, kv.Salt{LoRA: lora, Namespace: sent.salt}, sent.told || req.Objects == nil)
 	defer b.load.end(part.a.flight)
 	defer b.cache.end(part)
 	p.part = part
@@ -111,7 +111,7 @@ func answersClient(status int) bool {
 }
 
 // account enters a request that is passed on into load and cache, as far as its prompt is known. Media whose keys the
-// engine was not told have others there: of the prompt no more is known then than what is before the first.
+// engine was not told, and that are not known by its own names (it made the prompt: there are no Objects), have others there: of the prompt no more is known then than what is before the first.
 func (b *Base) account(req *engine.PassRequest, salt kv.Salt, told bool) *Part {
 	known, shows := req.Prompt, req.Media
 	if len(shows) > 0 && !told {

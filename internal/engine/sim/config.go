@@ -18,6 +18,9 @@ type Config struct {
 	// Tokenizer goes into the card; the built-in one.
 	Tokenizer  engine.TokenizerRef
 	Vocabulary Vocabulary
+	// Media are the kinds of media that prompts may show, ascending: of each, the tokens that it
+	// fills take the time that Timing says, and nobody looks at it.
+	Media []string
 
 	// Script says what is answered, Text the sentences of ScriptPassage. Without any
 	// the tokens of the vocabulary stand for words.

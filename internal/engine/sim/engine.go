@@ -58,6 +58,8 @@ func New(cfg Config) (*Engine, error) {
 		EOS:           cfg.Vocabulary.EOS,
 		Defaults:      engine.Sampling{Temperature: 1},
 		Tokenizer:     cfg.Tokenizer,
+		Media:         cfg.Media,
+		Attaches:      len(cfg.Media) > 0,
 
 		MaxBatchedTokens: cfg.TokenBudget,
 	}

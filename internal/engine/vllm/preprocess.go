@@ -55,7 +55,8 @@ func (e *Engine) tokenize(req *engine.PreprocessRequest) (path string, body []by
 		}
 	}
 	if path == pathRender {
-		body = append(body, `,"return_mm_kwargs":false`...)
+		// What the processor made is megabytes for a picture: two versions of how to leave it out.
+		body = append(body, `,"return_mm_kwargs":false,"mm_payload":"none"`...)
 	}
 	again := prep.AppendChat(nil, chat)
 	body = append(body, ',')

