@@ -233,3 +233,36 @@ func TestPicturesOfEngines(t *testing.T) {
 		}
 	}
 }
+
+// TestFaceless: an engine whose events do not say which pictures blocks show is not believed about them, and said to be so.
+func TestFaceless(t *testing.T) {
+	h := build(t, mimic.VLLMLegacy, plan{servers: 1, sees: true, mimic: func(c *mimic.Config) { c.Features.ExtraKeys = mimic.Off }})
+	before, tail := strings.Repeat("What is this, and why? ", 10), strings.Repeat("and then some more of it ", 6)
+	ask := func(seed int) answer { return h.chat(nil, before, picture(t, 300, 301, seed), tail) }
+	first := ask(1)
+	h.eventually(func() error {
+		// Two are of what the engine was asked when it was opened.
+		if n := len(h.index()[first.worker]); n < 2+3 {
+			return fmt.Errorf("%d blocks are known before the picture", n)
+		}
+		return nil
+	})
+	again, other := ask(1), ask(2)
+	for what, a := range map[string]answer{"the same picture": again, "another picture": other} {
+		if a.status != http.StatusOK || a.expected == 0 || a.expected > 80 {
+			t.Errorf("%s: %+v; the text before it has about 60 tokens", what, a)
+		}
+	}
+	h.eventually(func() error {
+		res, err := h.client.Get(h.url + "/health")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		said, err := io.ReadAll(res.Body)
+		if err != nil || !bytes.Contains(said, []byte("media_unknown")) {
+			return fmt.Errorf("%s, %w", said, err)
+		}
+		return nil
+	})
+}
