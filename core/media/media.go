@@ -37,6 +37,9 @@ func (k Kind) String() string {
 type Object struct {
 	Kind Kind
 	Key  Key
+	// Identity is what Key was made of; "" if that is a name of the client's, or not said. Who fetches
+	// the object again must check, where it can be, that it is the one of the key.
+	Identity Identity
 	// Part names the part of the request that shows it, for errors: "messages[0].content[1]".
 	Part string
 	// Source is where an engine can have it from: the URL as the client sent it, which may be a

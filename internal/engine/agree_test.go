@@ -34,6 +34,10 @@ func TestDiffers(t *testing.T) {
 		"aliases":            func(c *Card) { c.Aliases = append(c.Aliases[:1:1], strings.Repeat("é", 120)) },
 		"tool_parser":        func(c *Card) { c.ToolParser = "hermes" },
 		"reasoning_parser":   func(c *Card) { c.ReasoningParser = "qwen3" },
+		"media":              func(c *Card) { c.Media = []string{"image"} },
+		"attaches":           func(c *Card) { c.Attaches = !c.Attaches },
+		"media_keys":         func(c *Card) { c.MediaKeys = MediaKeysUUID },
+		"media_decoder":      func(c *Card) { c.MediaDecoder = &MediaDecoder{Transfer: "shm"} },
 	} {
 		c := goodCard()
 		change(&c)

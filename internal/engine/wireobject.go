@@ -30,6 +30,7 @@ const (
 	objectShape // packed
 	objectData
 	objectSegment
+	objectIdentity
 )
 
 // appendDigests appends the digests of media one after another, if any has one.
@@ -66,12 +67,14 @@ func appendObjects(dst []byte, field uint64, objects []media.Object) []byte {
 	for i := range objects {
 		o := &objects[i]
 		head = appendObject(head[:0], o)
-		// The elements are large and come last but one, so that they are copied once.
-		size := len(head) + bytesFieldLen(objectData, len(o.Tensor.Data)) + bytesFieldLen(objectSegment, len(o.Tensor.Segment))
+		// The elements are large and come after these, so that they are copied once.
+		size := len(head) + bytesFieldLen(objectData, len(o.Tensor.Data)) + bytesFieldLen(objectSegment, len(o.Tensor.Segment)) +
+			bytesFieldLen(objectIdentity, len(o.Identity))
 		dst = binary.AppendUvarint(appendKey(dst, field, kindBytes), uint64(size))
 		dst = append(dst, head...)
 		dst = appendBytes(dst, objectData, o.Tensor.Data)
 		dst = appendString(dst, objectSegment, o.Tensor.Segment)
+		dst = appendString(dst, objectIdentity, string(o.Identity))
 	}
 	return dst
 }
@@ -92,7 +95,7 @@ func uvarintLen(v uint64) int {
 	return n
 }
 
-// appendObject appends all fields of an object but the elements and the segment of its tensor.
+// appendObject appends all fields of an object but the elements of its tensor and those after them.
 func appendObject(dst []byte, o *media.Object) []byte {
 	dst = appendUint(dst, objectKind, uint64(o.Kind))
 	dst = appendFixed(dst, objectHash, o.Key.Hash)
@@ -153,6 +156,8 @@ func (r *wireReader) object(dst []media.Object, version byte) []media.Object {
 			o.Tensor.Data = append([]byte(nil), s.bytes()...)
 		case objectSegment:
 			o.Tensor.Segment = s.string("")
+		case objectIdentity:
+			o.Identity = media.Identity(s.string(""))
 		default:
 			s.skip()
 		}

@@ -14,11 +14,11 @@ import (
 func fullObjects() []media.Object {
 	return []media.Object{
 		{
-			Kind: media.Image, Key: media.BytesKey([]byte("a")), Part: "messages[0].content[1]", Source: "https://a/b", Name: "n",
+			Kind: media.Image, Key: media.BytesKey([]byte("a")), Part: "messages[0].content[1]", Source: "https://a/b", Name: "n", Identity: media.ByBytes,
 			Size:   media.Size{Width: 640, Height: 480},
 			Tensor: media.Tensor{Shape: []int{1, 2, 3}, Data: []byte{1, 2, 3, 4, 5, 6}},
 		},
-		{Kind: media.Video, Size: media.Size{Width: 1, Height: 2, Frames: 3, Rate: 1.5}, Tensor: media.Tensor{Shape: []int{3, 2, 1, 3}, Segment: "s"}},
+		{Kind: media.Video, Size: media.Size{Width: 1, Height: 2, Frames: 3, Rate: 1.5}, Tensor: media.Tensor{Shape: []int{3, 2, 1, 3}, Segment: "s"}, Identity: media.ByPixels},
 		{Kind: media.Audio, Size: media.Size{Samples: 16000}},
 		{},
 	}

@@ -55,6 +55,8 @@ func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
 		AllowPrivate: cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
 		MaxBytes: cfg.MediaMaxBytes, MaxPixels: cfg.MediaMaxPixels,
 		Timeout: time.Duration(cfg.MediaTimeout), CacheBytes: cfg.MediaCacheBytes,
+		// A size is not believed for longer than that a URL shows the same; 0 is the default.
+		DimensionsTTL: min(time.Duration(cfg.MediaURLTTL), 24*time.Hour),
 	})
 }
 
@@ -94,6 +96,9 @@ func (s *sight) close() error {
 func mediaDecoder(cfg *config.Loaded) *engine.MediaDecoder {
 	if !cfg.FrontendDecoding {
 		return nil
+	}
+	if cfg.Remote() { // what runs already takes files
+		return &engine.MediaDecoder{Transfer: string(resolve.TransferOff)}
 	}
 	return &engine.MediaDecoder{Transfer: cfg.MMTransfer}
 }

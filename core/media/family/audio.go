@@ -24,7 +24,7 @@ func openQwen2Audio(s *source) *Family {
 func (s *source) whisper(o object) {
 	for _, c := range []struct {
 		key  string
-		want int
+		want int64
 	}{{"sampling_rate", 16000}, {"hop_length", hop}, {"chunk_length", 30}} {
 		if s.number(o, c.key, 1, c.want) != c.want {
 			s.fail(o, c.key, "is another one than %d, which is not modelled", c.want)
@@ -38,13 +38,13 @@ func (s *source) whisper(o object) {
 // hear returns the layout of sounds as Qwen2-Audio has them: 25 tokens a second, and no
 // more than 30 seconds. A convolution and the mean of pairs leave a quarter of the
 // frames.
-func hear(pad kv.Token) func(media.Size) (media.Layout, *SizeError) {
-	return func(s media.Size) (media.Layout, *SizeError) {
-		mel := min(mostMel, ceil(s.Samples, hop))
+func hear(pad kv.Token) func(size) (media.Layout, *SizeError) {
+	return func(s size) (media.Layout, *SizeError) {
+		mel := min(mostMel, ceil(s.samples, hop))
 		if mel < 3 {
 			return media.Layout{}, refuse("the sound is too short to leave a token")
 		}
-		return alone(pad, ((mel-1)/2+1-2)/2+1, [3]int{}), nil
+		return alone(pad, ((mel-1)/2+1-2)/2+1, [3]int64{})
 	}
 }
 
@@ -56,13 +56,13 @@ func openUltravox(s *source) *Family {
 	s.whisperIfSaid(s.audio)
 	each := 2 * s.needed(s.config, "stack_factor", 1)
 	pad := s.token("<|audio|>", "audio_token_id", "audio_token_index")
-	m := &medium{unmarked: true, pad: pad, layout: func(size media.Size) (media.Layout, *SizeError) {
-		whole, rest := size.Samples/chunk, size.Samples%chunk
+	m := &medium{unmarked: true, pad: pad, layout: func(s size) (media.Layout, *SizeError) {
+		whole, rest := s.samples/chunk, s.samples%chunk
 		n := whole * ceil(mostMel, each)
 		if rest > 0 {
 			n += ceil(max(2, ceil(rest, hop)), each)
 		}
-		return alone(pad, n, [3]int{}), nil
+		return alone(pad, n, [3]int64{})
 	}}
 	if s.vocabulary != nil {
 		if t, ok := s.vocabulary.ID("<|audio|>"); ok {

@@ -29,7 +29,8 @@ type Files struct {
 	VideoPreprocessor []byte // video_preprocessor_config.json
 }
 
-// Vocabulary is what a family asks of the model's tokenizer.
+// Vocabulary is what a family asks of the model's tokenizer. Its methods are called from
+// as many goroutines at once as those of the family.
 type Vocabulary interface {
 	// ID returns the token that is written so, if there is one.
 	ID(text string) (kv.Token, bool)
@@ -58,7 +59,7 @@ type medium struct {
 	pad         kv.Token
 	modality    string
 	turned      bool
-	layout      func(media.Size) (media.Layout, *SizeError)
+	layout      func(size) (media.Layout, *SizeError)
 }
 
 // Name returns the family's name: the model_type of its configuration files, or the
@@ -122,12 +123,20 @@ func (f *Family) Modality(k media.Kind) string {
 }
 
 // The bounds of what is counted: beyond them a size is refused with media.OverLimit.
-// They keep every product here below 2^53, up to which float64 is exact.
+// They keep every product that becomes a float64 below 2^53, up to which it is exact.
 const (
 	maxSide    = 1 << 20
 	maxFrames  = 1 << 20
-	maxSamples = 1 << 40
+	maxSamples = 1 << 30
+	maxTokens  = media.MaxExpanded
 )
+
+// size is a media.Size to calculate with: products of sides are more than int holds where
+// it has 32 bits.
+type size struct {
+	w, h, frames, samples int64
+	rate                  float64
+}
 
 // Layout returns what stands in the prompt in place of the one placeholder of an object.
 // Errors are of type [*SizeError].
@@ -139,7 +148,7 @@ func (f *Family) Layout(k media.Kind, s media.Size) (media.Layout, error) {
 	if refused := bounds(k, s); refused != nil {
 		return media.Layout{}, refused
 	}
-	l, refused := m.layout(s)
+	l, refused := m.layout(size{w: int64(s.Width), h: int64(s.Height), frames: int64(s.Frames), samples: int64(s.Samples), rate: s.Rate})
 	if refused != nil {
 		refused.Kind = k
 		return media.Layout{}, refused
@@ -178,6 +187,16 @@ func bounds(k media.Kind, s media.Size) *SizeError {
 }
 
 // alone returns the layout of n times the token t.
-func alone(t kv.Token, n int, grid [3]int) media.Layout {
-	return media.Layout{Runs: []media.Run{{Token: t, Count: n}}, Pads: n, Grid: grid}
+func alone(t kv.Token, n int64, grid [3]int64) (media.Layout, *SizeError) {
+	if n > maxTokens {
+		return media.Layout{}, tooMany()
+	}
+	return media.Layout{Runs: []media.Run{times(t, n)}, Pads: int(n), Grid: patches(grid)}, nil
 }
+
+// times is n times the token t, n being at most maxTokens.
+func times(t kv.Token, n int64) media.Run { return media.Run{Token: t, Count: int(n)} }
+
+// patches is a grid as layouts have it, none of its numbers being more than maxTokens
+// times the patches of a token.
+func patches(grid [3]int64) [3]int { return [3]int{int(grid[0]), int(grid[1]), int(grid[2])} }

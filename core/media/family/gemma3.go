@@ -14,7 +14,7 @@ type gemma3 struct {
 	whole media.Layout
 
 	panAndScan  bool
-	crop, crops int // pixels, number
+	crop, crops int64 // pixels, number
 	ratio       float64
 }
 
@@ -26,6 +26,10 @@ func openGemma3(s *source) *Family {
 		s.fail(s.processor, "image_seq_length", "is another one than mm_tokens_per_image of config.json")
 	}
 	start, pad, end := s.token("<start_of_image>", "boi_token_index"), s.token("<image_soft_token>", "image_token_id", "image_token_index"), s.token("<end_of_image>", "eoi_token_index")
+	if n > maxTokens {
+		s.fail(s.config, "mm_tokens_per_image", "is above %d", maxTokens)
+		return &Family{}
+	}
 	breaks := s.breaks()
 	if len(breaks) < 2 {
 		if s.err == nil {
@@ -35,7 +39,7 @@ func openGemma3(s *source) *Family {
 	}
 	line := media.Run{Token: breaks[1], Count: 1}
 	g := &gemma3{
-		whole:      media.Layout{Runs: []media.Run{line, {Token: start, Count: 1}, {Token: pad, Count: n}, {Token: end, Count: 1}, line}, Pads: n, Breaks: breaks},
+		whole:      media.Layout{Runs: []media.Run{line, {Token: start, Count: 1}, times(pad, n), {Token: end, Count: 1}, line}, Pads: int(n), Breaks: breaks},
 		panAndScan: s.flag(s.image, "do_pan_and_scan", false),
 		crop:       s.number(s.image, "pan_and_scan_min_crop_size", 1, 256), crops: s.number(s.image, "pan_and_scan_max_num_crops", 1, 4),
 		ratio: s.real(s.image, "pan_and_scan_min_ratio_to_activate", 1.2),
@@ -59,8 +63,8 @@ func (s *source) breaks() []kv.Token {
 	return of
 }
 
-func (g *gemma3) layout(s media.Size) (media.Layout, *SizeError) {
-	if g.panAndScan && g.cuts(s.Width, s.Height) > 0 {
+func (g *gemma3) layout(s size) (media.Layout, *SizeError) {
+	if g.panAndScan && g.cuts(s.w, s.h) > 0 {
 		return media.Layout{}, &SizeError{Reason: media.UnsupportedModel, Detail: "the model shows long pictures in crops within a sentence, which is not modelled"}
 	}
 	l := g.whole
@@ -69,12 +73,12 @@ func (g *gemma3) layout(s media.Size) (media.Layout, *SizeError) {
 }
 
 // cuts returns how many crops a picture is shown in besides the whole.
-func (g *gemma3) cuts(w, h int) int {
+func (g *gemma3) cuts(w, h int64) int64 {
 	long, short := max(w, h), min(w, h)
 	if float64(long)/float64(short) < g.ratio {
 		return 0
 	}
-	n := min(max(2, min(int(math.Floor(float64(long)/float64(short)+0.5)), long/g.crop)), g.crops)
+	n := min(max(2, min(int64(math.Floor(float64(long)/float64(short)+0.5)), long/g.crop)), g.crops)
 	if min(ceil(long, n), short) < g.crop {
 		return 0
 	}

@@ -28,7 +28,7 @@ type golden struct {
 	Image   [][]json.RawMessage // width, height, runs
 	Video   [][]json.RawMessage // width, height, frames, rate, runs
 	Audio   [][]json.RawMessage // samples, runs
-	Cropped [][]int             // of Gemma 3: width, height, crops if they are on
+	Cropped [][]int64           // of Gemma 3: width, height, crops if they are on
 	Prompts [][]json.RawMessage // of Gemma 3: tokens before, runs after
 }
 
@@ -264,7 +264,7 @@ func TestGemma3(t *testing.T) {
 	}
 	scan := gemma3{panAndScan: true, crop: 256, crops: 4, ratio: 1.2, whole: l}
 	for _, c := range g.Cropped {
-		_, refused := scan.layout(media.Size{Width: c[0], Height: c[1]})
+		_, refused := scan.layout(size{w: c[0], h: c[1]})
 		if n := scan.cuts(c[0], c[1]); n != c[2] || (refused != nil) != (n > 0) {
 			t.Errorf("%d by %d: %d crops, %v, want %d", c[0], c[1], n, refused, c[2])
 		}
@@ -327,7 +327,7 @@ func (r *row) check(t *testing.T, base map[string]*golden) {
 	case "kimi_k2_5":
 		name = "kimi_k25"
 	case "gemma3_pan_and_scan":
-		if n := (&gemma3{crop: 256, crops: 4, ratio: 1.2}).cuts(r.Width, r.Height); 256*(1+n) != *r.Tokens {
+		if n := (&gemma3{crop: 256, crops: 4, ratio: 1.2}).cuts(int64(r.Width), int64(r.Height)); int(256*(1+n)) != *r.Tokens {
 			t.Errorf("%s %d by %d: %d crops, want %d tokens", r.Family, r.Width, r.Height, n, *r.Tokens)
 		}
 		return
@@ -379,8 +379,8 @@ func (r *row) check(t *testing.T, base map[string]*golden) {
 // frames holds a row of a video whose frames were chosen before.
 func (r *row) frames(t *testing.T) {
 	v := qwenVideo{qwenVision: qwenVision{patch: 16, merge: 2, temporal: 2, least: 4096, most: 25165824}}
-	gh, gw, refused := v.grid(r.Frames, r.Width, r.Height)
-	if n := ceil(r.Frames, 2) * gh * gw / 4; refused != nil || n != *r.Tokens {
+	gh, gw, refused := v.grid(int64(r.Frames), int64(r.Width), int64(r.Height))
+	if n := ceil(int64(r.Frames), 2) * gh * gw / 4; refused != nil || int(n) != *r.Tokens {
 		t.Errorf("%s %d by %d by %d: %d %v, want %d", r.Family, r.Width, r.Height, r.Frames, n, refused, *r.Tokens)
 	}
 }

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -11,15 +12,15 @@ import (
 // own, and if they are several, once more as a whole.
 type internvl struct {
 	tiles         []canvas // in tiles, ascending by their number
-	width, height int      // pixels of a tile
+	width, height int64    // pixels of a tile
 }
 
 // openInternVL makes the family of InternVL as transformers has it (model_type
 // internvl). Checkpoints in OpenGVLab's own form (internvl_chat) write <image> into the
 // prompt, which is no token of theirs.
 func openInternVL(s *source) *Family {
-	size := s.object(s.image, "size")
-	v := &internvl{width: s.needed(size, "width", 1), height: s.needed(size, "height", 1)}
+	tile := s.object(s.image, "size")
+	v := &internvl{width: s.needed(tile, "width", 1), height: s.needed(tile, "height", 1)}
 	least, most := s.needed(s.image, "min_patches", 1), s.needed(s.image, "max_patches", 1)
 	each := s.number(s.processor, "image_seq_length", 1, s.needed(s.config, "image_seq_length", 1))
 	if each != s.number(s.config, "image_seq_length", 1, each) {
@@ -31,33 +32,36 @@ func openInternVL(s *source) *Family {
 	}
 	v.tiles = tilings(least, most) // crop_to_patches is no matter: the processor sets it
 	start, pad, end := s.token("<img>"), s.token("<IMG_CONTEXT>", "image_token_id"), s.token("</img>")
-	return only(media.Image, &medium{placeholder: pad, pad: pad, turned: true, layout: func(size media.Size) (media.Layout, *SizeError) {
-		c := v.nearest(size.Width, size.Height)
+	return only(media.Image, &medium{placeholder: pad, pad: pad, turned: true, layout: func(s size) (media.Layout, *SizeError) {
+		c := v.nearest(s.w, s.h)
 		n := c.w * c.h
 		if n > 1 {
 			n++
 		}
-		return media.Layout{Runs: []media.Run{{Token: start, Count: 1}, {Token: pad, Count: n * each}, {Token: end, Count: 1}}, Pads: n * each, Grid: [3]int{1, c.h, c.w}}, nil
+		if n*each > maxTokens {
+			return media.Layout{}, tooMany()
+		}
+		return media.Layout{Runs: []media.Run{times(start, 1), times(pad, n*each), times(end, 1)}, Pads: int(n * each), Grid: patches([3]int64{1, c.h, c.w})}, nil
 	}})
 }
 
 // tilings returns the rectangles of at least and at most so many tiles.
-func tilings(least, most int) []canvas {
+func tilings(least, most int64) []canvas {
 	var of []canvas
-	for w := 1; w <= most; w++ {
-		for h := 1; h <= most/w; h++ {
+	for w := int64(1); w <= most; w++ {
+		for h := int64(1); h <= most/w; h++ {
 			if w*h >= least {
 				of = append(of, canvas{w: w, h: h})
 			}
 		}
 	}
-	slices.SortStableFunc(of, func(a, b canvas) int { return a.w*a.h - b.w*b.h })
+	slices.SortStableFunc(of, func(a, b canvas) int { return cmp.Compare(a.w*a.h, b.w*b.h) })
 	return of
 }
 
 // nearest returns the tiles whose ratio of width and height is nearest to a picture's:
 // of several the most, as long as the picture has more than half of their pixels.
-func (v *internvl) nearest(w, h int) canvas {
+func (v *internvl) nearest(w, h int64) canvas {
 	best, distance := canvas{1, 1}, math.Inf(1)
 	ratio, area := float64(w)/float64(h), float64(w*h)
 	for _, c := range v.tiles {

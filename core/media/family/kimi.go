@@ -10,9 +10,9 @@ import (
 // kimi is how Kimi-K2.5 shows pictures: shrunk if they are too large, padded to whole
 // squares of patches, each square one token.
 type kimi struct {
-	patch, merge int // pixels, patches
-	most         int // patches of a picture, before it is padded
-	side         int // patches of a side
+	patch, merge int64 // pixels, patches
+	most         int64 // patches of a picture, before it is padded
+	side         int64 // patches of a side
 	pad          kv.Token
 }
 
@@ -42,14 +42,14 @@ func openKimi(s *source) *Family {
 	return only(media.Image, &medium{placeholder: k.pad, pad: k.pad, modality: "vision_chunk", layout: k.layout})
 }
 
-func (k *kimi) layout(s media.Size) (media.Layout, *SizeError) {
-	patches := float64(max(1, s.Height/k.patch)) * float64(max(1, s.Width/k.patch))
+func (k *kimi) layout(s size) (media.Layout, *SizeError) {
+	patches := float64(max(1, s.h/k.patch)) * float64(max(1, s.w/k.patch))
 	limit := k.side * k.patch
-	scale := min(1, math.Sqrt(float64(k.most)/patches), float64(limit)/float64(s.Height), float64(limit)/float64(s.Width))
-	fit := func(side int) int {
-		shrunk := min(max(1, int(float64(side)*scale)), limit)
+	scale := min(1, math.Sqrt(float64(k.most)/patches), float64(limit)/float64(s.h), float64(limit)/float64(s.w))
+	fit := func(side int64) int64 {
+		shrunk := min(max(1, int64(float64(side)*scale)), limit)
 		return ceil(shrunk, k.patch*k.merge) * k.merge
 	}
-	gh, gw := fit(s.Height), fit(s.Width)
-	return alone(k.pad, gh*gw/(k.merge*k.merge), [3]int{1, gh, gw}), nil
+	gh, gw := fit(s.h), fit(s.w)
+	return alone(k.pad, gh*gw/(k.merge*k.merge), [3]int64{1, gh, gw})
 }

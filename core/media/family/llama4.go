@@ -9,8 +9,8 @@ import (
 // more as a whole.
 type llama4 struct {
 	canvases []canvas // in tiles, in the order in which the library tries them
-	side     int      // pixels of a tile
-	each     int      // tokens of a tile
+	side     int64    // pixels of a tile
+	each     int64    // tokens of a tile
 
 	start, end, whole, pad, across, down kv.Token
 }
@@ -49,11 +49,11 @@ func openLlama4(s *source) *Family {
 
 // llama4Canvases returns all rectangles of up to so many tiles: those of one shape
 // beside each other, shapes as they are met first from the most tiles down.
-func llama4Canvases(tiles int) []canvas {
+func llama4Canvases(tiles int64) []canvas {
 	var shapes []float64
 	of := [][]canvas{}
 	for n := tiles; n > 0; n-- {
-		for h := 1; h <= n; h++ {
+		for h := int64(1); h <= n; h++ {
 			if n%h != 0 {
 				continue
 			}
@@ -79,7 +79,7 @@ func llama4Canvases(tiles int) []canvas {
 // that it is enlarged least for, else the one that it is shrunk least for; of several
 // the smallest. The quotients are float32, as the library's tensors have them, so that
 // canvases can be equal that are not by exact arithmetic.
-func (l *llama4) best(w, h int) canvas {
+func (l *llama4) best(w, h int64) canvas {
 	var best canvas
 	var chosen float32
 	for _, c := range l.canvases {
@@ -95,24 +95,27 @@ func (l *llama4) best(w, h int) canvas {
 	return best
 }
 
-func (l *llama4) layout(s media.Size) (media.Layout, *SizeError) {
-	c := l.best(s.Width, s.Height)
+func (l *llama4) layout(s size) (media.Layout, *SizeError) {
+	c := l.best(s.w, s.h)
 	tiles := c.w * c.h
-	one, patches := func(t kv.Token) media.Run { return media.Run{Token: t, Count: 1} }, media.Run{Token: l.pad, Count: l.each}
-	if tiles == 1 {
-		return media.Layout{Runs: []media.Run{one(l.start), one(l.whole), patches, one(l.end)}, Pads: l.each, Grid: [3]int{1, 1, 1}}, nil
+	if (tiles+1)*l.each > maxTokens {
+		return media.Layout{}, tooMany()
 	}
-	out := media.Layout{Runs: make([]media.Run, 0, 2*tiles+4), Pads: (tiles + 1) * l.each, Grid: [3]int{1, c.h, c.w}}
+	one, shown := func(t kv.Token) media.Run { return times(t, 1) }, times(l.pad, l.each)
+	if tiles == 1 {
+		return media.Layout{Runs: []media.Run{one(l.start), one(l.whole), shown, one(l.end)}, Pads: int(l.each), Grid: [3]int{1, 1, 1}}, nil
+	}
+	out := media.Layout{Runs: make([]media.Run, 0, 2*tiles+4), Pads: int((tiles + 1) * l.each), Grid: patches([3]int64{1, c.h, c.w})}
 	out.Runs = append(out.Runs, one(l.start))
 	for range c.h {
 		for x := range c.w {
 			if x > 0 {
 				out.Runs = append(out.Runs, one(l.across))
 			}
-			out.Runs = append(out.Runs, patches)
+			out.Runs = append(out.Runs, shown)
 		}
 		out.Runs = append(out.Runs, one(l.down))
 	}
-	out.Runs = append(out.Runs, one(l.whole), patches, one(l.end))
+	out.Runs = append(out.Runs, one(l.whole), shown, one(l.end))
 	return out, nil
 }

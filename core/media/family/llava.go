@@ -9,13 +9,13 @@ import (
 
 // tower is a vision encoder that takes square pictures of one size.
 type tower struct {
-	side  int // pixels of a picture
-	patch int // pixels of a patch
-	extra int // tokens that are left besides those of patches: the class's, or none
+	side  int64 // pixels of a picture
+	patch int64 // pixels of a patch
+	extra int64 // tokens that are left besides those of patches: the class's, or none
 }
 
 // across returns the patches of a side.
-func (t *tower) across() int { return t.side / t.patch }
+func (t *tower) across() int64 { return t.side / t.patch }
 
 // tower reads the encoder of a LLaVA model from config.json, and refuses a processor
 // that counts otherwise: engines take the one or the other.
@@ -26,7 +26,7 @@ func (s *source) tower() tower {
 		s.fail(vision, "image_size", "or patch_size is beyond what is counted")
 		t.side, t.patch = 1, 1
 	}
-	class := 0
+	class := int64(0)
 	if s.text(vision, "model_type", "") == "clip_vision_model" {
 		class = 1
 	}
@@ -79,8 +79,8 @@ func openLlava(s *source) *Family {
 	s.is(s.image, "do_center_crop", true)
 	s.square(t, "crop_size")
 	image, n := s.token("<image>", "image_token_id", "image_token_index"), t.across()*t.across()+t.extra
-	return only(media.Image, &medium{placeholder: image, pad: image, layout: func(media.Size) (media.Layout, *SizeError) {
-		return alone(image, n, [3]int{}), nil
+	return only(media.Image, &medium{placeholder: image, pad: image, layout: func(size) (media.Layout, *SizeError) {
+		return alone(image, n, [3]int64{})
 	}})
 }
 
@@ -101,7 +101,7 @@ type llavaNext struct {
 }
 
 // canvas is a size that a picture is fitted into, in pixels.
-type canvas struct{ w, h int }
+type canvas struct{ w, h int64 }
 
 // maxCanvases bounds how many sizes a configuration may list.
 const maxCanvases = 1 << 10
@@ -144,8 +144,8 @@ func (s *source) canvases(o object) []canvas {
 	return list
 }
 
-func (l *llavaNext) layout(s media.Size) (media.Layout, *SizeError) {
-	best, ok := fit(l.canvases, s.Width, s.Height)
+func (l *llavaNext) layout(s size) (media.Layout, *SizeError) {
+	best, ok := fit(l.canvases, s.w, s.h)
 	if !ok {
 		return media.Layout{}, refuse("nothing would be left of the picture")
 	}
@@ -153,22 +153,22 @@ func (l *llavaNext) layout(s media.Size) (media.Layout, *SizeError) {
 	rows, columns := n*(best.h/l.side), n*(best.w/l.side)
 	// What pads is cut off evenly, so that one row or column of it may stay. Whole numbers do
 	// what the library does in float64, rounded to 7 places before its fraction goes.
-	if s.Width*rows > columns*s.Height {
-		rows -= 2 * ((rows - s.Height*columns/s.Width) / 2)
+	if s.w*rows > columns*s.h {
+		rows -= 2 * ((rows - s.h*columns/s.w) / 2)
 	} else {
-		columns -= 2 * ((columns - s.Width*rows/s.Height) / 2)
+		columns -= 2 * ((columns - s.w*rows/s.h) / 2)
 	}
-	return alone(l.pad, rows*columns+rows+n*n+l.extra, [3]int{}), nil
+	return alone(l.pad, rows*columns+rows+n*n+l.extra, [3]int64{})
 }
 
 // fit returns the canvas in which most of a picture's pixels find place, and of several
 // the one that wastes least; of equal ones the first. Nothing is found if a side of the
 // picture would have less than a pixel in each.
-func fit(of []canvas, w, h int) (best canvas, found bool) {
-	used, wasted := 0, math.MaxInt
+func fit(of []canvas, w, h int64) (best canvas, found bool) {
+	used, wasted := int64(0), int64(math.MaxInt64)
 	for _, c := range of {
 		scale := min(float64(c.w)/float64(w), float64(c.h)/float64(h))
-		u := min(int(float64(w)*scale)*int(float64(h)*scale), w*h)
+		u := min(int64(float64(w)*scale)*int64(float64(h)*scale), w*h)
 		if waste := c.w*c.h - u; u > used || u == used && waste < wasted {
 			best, used, wasted, found = c, u, waste, true
 		}

@@ -19,6 +19,9 @@ type kin struct {
 	// nothing else is said.
 	names []string
 	open  func(*source) *Family
+	// own says that the family's processors are code of its checkpoints, which the rules here are
+	// those of. Where other checkpoints have such code, it can count as it likes.
+	own bool
 }
 
 // registry returns the families, in the order in which they are asked.
@@ -54,7 +57,7 @@ func registry() []kin {
 			architectures: []string{"LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration"},
 		},
 		{
-			name: "phi3_v", types: []string{"phi3_v"}, names: []string{"phi-3-vision", "phi-3.5-vision"}, open: openPhi3,
+			name: "phi3_v", types: []string{"phi3_v"}, names: []string{"phi-3-vision", "phi-3.5-vision"}, open: openPhi3, own: true,
 			architectures: []string{"Phi3VForCausalLM"},
 		},
 		{
@@ -62,7 +65,7 @@ func registry() []kin {
 			architectures: []string{"Llama4ForConditionalGeneration"},
 		},
 		{
-			name: "kimi_k25", types: []string{"kimi_k25"}, names: []string{"kimi-k2.5", "kimi-k25"}, open: openKimi,
+			name: "kimi_k25", types: []string{"kimi_k25"}, names: []string{"kimi-k2.5", "kimi-k25"}, open: openKimi, own: true,
 			architectures: []string{"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"},
 		},
 		{
@@ -78,7 +81,7 @@ func registry() []kin {
 			architectures: []string{"Qwen2AudioForConditionalGeneration"},
 		},
 		{
-			name: "ultravox", types: []string{"ultravox"}, names: []string{"ultravox"}, open: openUltravox,
+			name: "ultravox", types: []string{"ultravox"}, names: []string{"ultravox"}, open: openUltravox, own: true,
 			architectures: []string{"UltravoxModel", "UltravoxForConditionalGeneration"},
 		},
 	}
@@ -144,6 +147,11 @@ func Open(files Files, v Vocabulary) (*Family, error) {
 	k, ok := find(registry(), id)
 	if !ok {
 		return nil, unsupported("it is not known here whether and how models of type %q show media", id.modelType)
+	}
+	if !k.own {
+		s.ofTheLibrary(s.image)
+		s.ofTheLibrary(s.audio)
+		s.ofTheLibrary(s.processor)
 	}
 	f := k.open(s)
 	if s.err != nil {

@@ -106,6 +106,7 @@ func TestUnsupported(t *testing.T) {
 		{`{"model_type":"qwen2_vl"}`, `{` + limits + `,"patch_size":2048}`, "beyond what is counted"},
 		{`{"model_type":"qwen2_vl","image_token_id":-1}`, `{` + limits + `}`, "image_token_id of config.json"},
 		{`{"model_type":"qwen2_vl","image_token_id":4294967296}`, `{` + limits + `}`, "image_token_id of config.json is no token"},
+		{`{"model_type":"qwen2_vl"}`, `{` + limits + `,"auto_map":{"AutoImageProcessor":"x.Y"}}`, "auto_map of preprocessor_config.json"},
 		{`{"model_type":"internvl_chat"}`, ``, "internvl_chat"},
 		{`{"model_type":"llava","vision_config":{"model_type":"clip_vision_model","image_size":336,"patch_size":14},"vision_feature_select_strategy":"some"}`, `{}`, `is "some"`},
 		{`{"model_type":"llava","vision_config":{"model_type":"siglip_vision_model","image_size":384,"patch_size":14},"image_token_index":9}`, `{}`, "drops the class's token"},

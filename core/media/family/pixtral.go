@@ -11,7 +11,7 @@ import (
 // shrunk so that the longer side fits, in rows of patches of which each ends with a
 // token, and the last with another.
 type pixtral struct {
-	longest, unit   int // pixels: of the longer side, and of what a token is of
+	longest, unit   int64 // pixels: of the longer side, and of what a token is of
 	pad, turn, stop kv.Token
 }
 
@@ -21,7 +21,7 @@ func openPixtral(s *source) *Family {
 	s.is(s.image, "do_resize", true)
 	p := &pixtral{longest: s.needed(s.object(s.image, "size"), "longest_edge", 1)}
 	vision := s.object(s.config, "vision_config")
-	patch, merge := s.either(vision, "patch_size", s.processor, "patch_size"), 1
+	patch, merge := s.either(vision, "patch_size", s.processor, "patch_size"), int64(1)
 	if s.text(s.config, "model_type", "") == "mistral3" || s.config.has("spatial_merge_size") {
 		merge = s.needed(s.config, "spatial_merge_size", 1)
 	}
@@ -40,18 +40,21 @@ func openPixtral(s *source) *Family {
 	return only(media.Image, &medium{placeholder: p.pad, pad: p.pad, turned: true, layout: p.layout})
 }
 
-func (p *pixtral) layout(s media.Size) (media.Layout, *SizeError) {
-	w, h := s.Width, s.Height
+func (p *pixtral) layout(s size) (media.Layout, *SizeError) {
+	w, h := s.w, s.h
 	if ratio := max(float64(h)/float64(p.longest), float64(w)/float64(p.longest)); ratio > 1 {
-		h, w = int(math.Floor(float64(h)/ratio)), int(math.Floor(float64(w)/ratio))
+		h, w = int64(math.Floor(float64(h)/ratio)), int64(math.Floor(float64(w)/ratio))
 	}
 	rows, columns := ceil(h, p.unit), ceil(w, p.unit)
 	if rows == 0 || columns == 0 {
 		return media.Layout{}, refuse("the picture is so thin that shrinking it would leave nothing of the shorter side")
 	}
-	l := media.Layout{Runs: make([]media.Run, 0, 2*rows), Pads: rows * columns, Grid: [3]int{1, rows, columns}}
+	if rows*columns > maxTokens {
+		return media.Layout{}, tooMany()
+	}
+	l := media.Layout{Runs: make([]media.Run, 0, 2*rows), Pads: int(rows * columns), Grid: patches([3]int64{1, rows, columns})}
 	for range rows {
-		l.Runs = append(l.Runs, media.Run{Token: p.pad, Count: columns}, media.Run{Token: p.turn, Count: 1})
+		l.Runs = append(l.Runs, times(p.pad, columns), times(p.turn, 1))
 	}
 	l.Runs[len(l.Runs)-1].Token = p.stop
 	return l, nil

@@ -13,16 +13,16 @@ import (
 // merge by merge square of patches one token. Of videos so many frames as temporal says
 // share their tokens; the last is repeated to fill them up.
 type qwenVision struct {
-	patch, merge, temporal int // pixels, patches, frames
-	least, most            int // pixels: of a picture, of a frame, or of a whole video
-	cap                    int // of videos: tokens of max_video_tokens if that bounds the pixels of a frame, else 0
+	patch, merge, temporal int64 // pixels, patches, frames
+	least, most            int64 // pixels: of a picture, of a frame, or of a whole video
+	cap                    int64 // of videos: tokens of max_video_tokens if that bounds the pixels of a frame, else 0
 	sampling               sampling
 }
 
 // sampling is which frames of a video are shown.
 type sampling struct {
 	fps         float64 // a second
-	least, most int     // frames
+	least, most int64   // frames
 }
 
 // qwenRatio is what the sides of a picture may differ by.
@@ -35,7 +35,7 @@ const qwenFrames = 1 << 12
 // qwenVision reads how a processor cuts pictures or videos: the bounds of the pixels are
 // min_pixels and max_pixels, or else shortest_edge and longest_edge of size, which are
 // numbers of pixels in spite of their names.
-func (s *source) qwenVision(o object, patch int) qwenVision {
+func (s *source) qwenVision(o object, patch int64) qwenVision {
 	s.is(o, "do_resize", true)
 	q := qwenVision{
 		patch: s.number(o, "patch_size", 1, patch), merge: s.number(o, "merge_size", 1, 2), temporal: s.number(o, "temporal_patch_size", 1, 2),
@@ -49,7 +49,7 @@ func (s *source) qwenVision(o object, patch int) qwenVision {
 }
 
 // either returns a whole number of one object, or else of another.
-func (s *source) either(o object, key string, or object, other string) int {
+func (s *source) either(o object, key string, or object, other string) int64 {
 	if o.has(key) {
 		return s.needed(o, key, 1)
 	}
@@ -61,6 +61,7 @@ func openQwen2(s *source) *Family {
 	image := s.token("<|image_pad|>", "image_token_id")
 	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 14).image(image)})
 	s.optional(f, media.Video, func() *medium {
+		s.ofTheLibrary(s.video)
 		pad, v := s.token("<|video_pad|>", "video_token_id"), s.qwenVision(s.video, 14)
 		v.cap = s.capped(s.video, 128000)
 		s.is(s.video, "do_sample_frames", false)
@@ -70,7 +71,7 @@ func openQwen2(s *source) *Family {
 }
 
 // capped returns the bound for the tokens of a video or a frame, 0 if that is off.
-func (s *source) capped(o object, def int) int {
+func (s *source) capped(o object, def int64) int64 {
 	n := s.number(o, "max_video_tokens", 1, def)
 	if !s.flag(o, "cap_pixels_per_frame", false) {
 		return 0
@@ -87,6 +88,7 @@ func openQwen3(s *source) *Family {
 	image := s.token("<|image_pad|>", "image_token_id")
 	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 16).image(image)})
 	s.optional(f, media.Video, func() *medium {
+		s.ofTheLibrary(s.video)
 		v := &qwenVideo{
 			qwenVision: s.qwenVision(s.video, 16), encode: s.encoder(), pad: s.token("<|video_pad|>", "video_token_id"),
 			start: s.token("<|vision_start|>", "vision_start_token_id"), end: s.token("<|vision_end|>", "vision_end_token_id"),
@@ -110,7 +112,7 @@ func openQwen3(s *source) *Family {
 // The arithmetic is that of smart_resize in transformers' image_processing_qwen2_vl.py,
 // operation by operation: it divides whole numbers into float64 correctly rounded, and
 // so does this.
-func (q *qwenVision) grid(w, h, most int) (gh, gw int, refused *SizeError) {
+func (q *qwenVision) grid(w, h, most int64) (gh, gw int64, refused *SizeError) {
 	if max(w, h) > qwenRatio*min(w, h) {
 		return 0, 0, thin(w, h, qwenRatio)
 	}
@@ -129,7 +131,7 @@ func (q *qwenVision) grid(w, h, most int) (gh, gw int, refused *SizeError) {
 
 // patches returns the patches across sides that are multiples of their factor. A side of
 // nothing is left if the bounds allow for a picture of no pixels.
-func (q *qwenVision) patches(hBar, wBar int) (gh, gw int, refused *SizeError) {
+func (q *qwenVision) patches(hBar, wBar int64) (gh, gw int64, refused *SizeError) {
 	if hBar <= 0 || wBar <= 0 {
 		return 0, 0, refuse("nothing would be left of the picture")
 	}
@@ -137,45 +139,45 @@ func (q *qwenVision) patches(hBar, wBar int) (gh, gw int, refused *SizeError) {
 }
 
 // nearest rounds side to a multiple of factor, halves to even ones.
-func nearest(side, factor int) int {
-	return int(math.RoundToEven(float64(side)/float64(factor))) * factor
+func nearest(side, factor int64) int64 {
+	return int64(math.RoundToEven(float64(side)/float64(factor))) * factor
 }
 
-func shrunk(side int, beta float64, factor int) int {
-	return max(factor, int(math.Floor(float64(side)/beta/float64(factor)))*factor)
+func shrunk(side int64, beta float64, factor int64) int64 {
+	return max(factor, int64(math.Floor(float64(side)/beta/float64(factor)))*factor)
 }
 
-func grown(side int, beta float64, factor int) int {
-	return int(math.Ceil(float64(side)*beta/float64(factor))) * factor
+func grown(side int64, beta float64, factor int64) int64 {
+	return int64(math.Ceil(float64(side)*beta/float64(factor))) * factor
 }
 
 // image returns the layout of pictures.
-func (q qwenVision) image(pad kv.Token) func(media.Size) (media.Layout, *SizeError) {
-	return func(s media.Size) (media.Layout, *SizeError) {
-		gh, gw, refused := q.grid(s.Width, s.Height, q.most)
+func (q qwenVision) image(pad kv.Token) func(size) (media.Layout, *SizeError) {
+	return func(s size) (media.Layout, *SizeError) {
+		gh, gw, refused := q.grid(s.w, s.h, q.most)
 		if refused != nil {
 			return media.Layout{}, refused
 		}
-		return alone(pad, gh*gw/(q.merge*q.merge), [3]int{1, gh, gw}), nil
+		return alone(pad, gh*gw/(q.merge*q.merge), [3]int64{1, gh, gw})
 	}
 }
 
 // frames returns the layout of videos of which each frame is a picture.
-func (q qwenVision) frames(pad kv.Token) func(media.Size) (media.Layout, *SizeError) {
-	return func(s media.Size) (media.Layout, *SizeError) {
+func (q qwenVision) frames(pad kv.Token) func(size) (media.Layout, *SizeError) {
+	return func(s size) (media.Layout, *SizeError) {
 		most := q.most
 		if q.cap > 0 {
 			// Each frame's even share of the pixels of so many tokens, nine tenths of them.
 			factor := q.patch * q.merge
-			total := int(float64(q.cap*factor*factor) * 0.9)
-			most = max(min(most, total*q.temporal/s.Frames), int(float64(q.least)*1.05))
+			total := int64(float64(q.cap*factor*factor) * 0.9)
+			most = max(min(most, total*q.temporal/s.frames), int64(float64(q.least)*1.05))
 		}
-		gh, gw, refused := q.grid(s.Width, s.Height, most)
+		gh, gw, refused := q.grid(s.w, s.h, most)
 		if refused != nil {
 			return media.Layout{}, refused
 		}
-		gt := ceil(s.Frames, q.temporal)
-		return alone(pad, gt*gh*gw/(q.merge*q.merge), [3]int{gt, gh, gw}), nil
+		gt := ceil(s.frames, q.temporal)
+		return alone(pad, gt*gh*gw/(q.merge*q.merge), [3]int64{gt, gh, gw})
 	}
 }
 
@@ -191,43 +193,46 @@ type qwenVideo struct {
 // defaultRate is taken for the frames a second of a video that does not say.
 const defaultRate = 24
 
-func (v *qwenVideo) layout(s media.Size) (media.Layout, *SizeError) {
-	rate := s.Rate
+func (v *qwenVideo) layout(s size) (media.Layout, *SizeError) {
+	rate := s.rate
 	if rate == 0 {
 		rate = defaultRate
 	}
-	n := v.sampling.count(s.Frames, rate)
-	gh, gw, refused := v.grid(n, s.Width, s.Height)
+	n := v.sampling.count(s.frames, rate)
+	gh, gw, refused := v.grid(n, s.w, s.h)
 	if refused != nil {
 		return media.Layout{}, refused
 	}
 	gt, each := ceil(n, v.temporal), gh*gw/(v.merge*v.merge)
-	l := media.Layout{Runs: make([]media.Run, 0, 12*gt), Pads: gt * each, Grid: [3]int{gt, gh, gw}}
+	if gt*each > maxTokens {
+		return media.Layout{}, tooMany()
+	}
+	l := media.Layout{Runs: make([]media.Run, 0, 12*gt), Pads: int(gt * each), Grid: patches([3]int64{gt, gh, gw})}
 	for i := range gt {
-		for _, t := range v.encode(v.time(i, n, s.Frames, rate)) {
+		for _, t := range v.encode(v.time(i, n, s.frames, rate)) {
 			l.Runs = append(l.Runs, media.Run{Token: t, Count: 1})
 		}
-		l.Runs = append(l.Runs, media.Run{Token: v.start, Count: 1}, media.Run{Token: v.pad, Count: each}, media.Run{Token: v.end, Count: 1})
+		l.Runs = append(l.Runs, times(v.start, 1), times(v.pad, each), times(v.end, 1))
 	}
 	return l, nil
 }
 
 // count returns how many of the frames of a video are shown.
-func (s *sampling) count(frames int, rate float64) int {
+func (s *sampling) count(frames int64, rate float64) int64 {
 	n := float64(frames) / rate * s.fps
-	return min(max(int(min(n, float64(s.most))), s.least), s.most, frames)
+	return min(max(int64(min(n, float64(s.most))), s.least), s.most, frames)
 }
 
 // time returns what is written before the i-th group of frames, of n that are shown of
 // so many: the mean of the times of its first and its last frame.
-func (v *qwenVideo) time(i, n, frames int, rate float64) string {
+func (v *qwenVideo) time(i, n, frames int64, rate float64) string {
 	first := at(i*v.temporal, n, frames) / rate
 	last := at(min((i+1)*v.temporal, n)-1, n, frames) / rate
 	return "<" + strconv.FormatFloat((first+last)/2, 'f', 1, 64) + " seconds>"
 }
 
 // at returns which frame is the i-th of n that are spread evenly over all.
-func at(i, n, frames int) float64 {
+func at(i, n, frames int64) float64 {
 	if i == n-1 {
 		return float64(frames - 1)
 	}
@@ -236,17 +241,17 @@ func at(i, n, frames int) float64 {
 
 // grid returns the patches across the height and the width of each of n frames, as
 // smart_resize of transformers' video_processing_qwen3_vl.py.
-func (v *qwenVideo) grid(n, w, h int) (gh, gw int, refused *SizeError) {
+func (v *qwenVideo) grid(n, w, h int64) (gh, gw int64, refused *SizeError) {
 	factor, most := v.patch*v.merge, v.most
 	if v.cap > 0 {
-		most = n * max(min(v.cap*factor*factor, most/n), int(float64(v.least)*1.05))
+		most = n * max(min(v.cap*factor*factor, most/n), int64(float64(v.least)*1.05))
 	}
 	if n < v.temporal {
 		return 0, 0, refuse("the video has fewer frames than the model takes at a time")
 	}
 	if h < factor || w < factor {
 		scale := max(float64(factor)/float64(h), float64(factor)/float64(w))
-		h, w = int(float64(h)*scale), int(float64(w)*scale)
+		h, w = int64(float64(h)*scale), int64(float64(w)*scale)
 	}
 	if max(w, h) > qwenRatio*min(w, h) {
 		return 0, 0, thin(w, h, qwenRatio)
@@ -264,4 +269,4 @@ func (v *qwenVideo) grid(n, w, h int) (gh, gw int, refused *SizeError) {
 }
 
 // ceil returns a/b rounded up, for a >= 0.
-func ceil(a, b int) int { return (a + b - 1) / b }
+func ceil(a, b int64) int64 { return (a + b - 1) / b }

@@ -99,13 +99,13 @@ func (s *source) object(o object, key string) object {
 }
 
 // number returns a whole number of o, at least low; def if there is none.
-func (s *source) number(o object, key string, low, def int) int {
+func (s *source) number(o object, key string, low, def int64) int64 {
 	if !o.has(key) {
 		return def
 	}
-	var n int
+	var n int64
 	if err := json.Unmarshal(o.fields[key], &n); err != nil || n < low || n > maxNumber {
-		s.fail(o, key, "is no whole number from %d to %d", low, maxNumber)
+		s.fail(o, key, "is no whole number from %d to %d", low, int64(maxNumber))
 		return low
 	}
 	return n
@@ -118,7 +118,7 @@ func (s *source) real(o object, key string, def float64) float64 {
 	}
 	var x float64
 	if err := json.Unmarshal(o.fields[key], &x); err != nil || x <= 0 || x > maxNumber {
-		s.fail(o, key, "is no positive number up to %d", maxNumber)
+		s.fail(o, key, "is no positive number up to %d", int64(maxNumber))
 		return def
 	}
 	return x
@@ -129,7 +129,7 @@ func (s *source) real(o object, key string, def float64) float64 {
 const maxNumber = 1 << 40
 
 // needed returns a whole number that has to be there, at least low.
-func (s *source) needed(o object, key string, low int) int {
+func (s *source) needed(o object, key string, low int64) int64 {
 	if !o.has(key) {
 		s.fail(o, key, "is missing, so that the model's limits are not known")
 		return low
@@ -174,11 +174,11 @@ func (s *source) texts(o object, key string) []string {
 }
 
 // pairs returns a list of lists of numbers of o.
-func (s *source) pairs(o object, key string) [][]int {
+func (s *source) pairs(o object, key string) [][]int64 {
 	if !o.has(key) {
 		return nil
 	}
-	var p [][]int
+	var p [][]int64
 	if err := json.Unmarshal(o.fields[key], &p); err != nil {
 		s.fail(o, key, "is no list of pairs of numbers")
 	}
@@ -233,6 +233,13 @@ func (s *source) optional(f *Family, k media.Kind, make func() *medium) {
 		return
 	}
 	f.mediums[k] = m
+}
+
+// ofTheLibrary refuses a processor that is code of the checkpoint.
+func (s *source) ofTheLibrary(o object) {
+	if o.has("auto_map") {
+		s.fail(o, "auto_map", "says that the processor is the checkpoint's own, which is not modelled")
+	}
 }
 
 // is refuses a switch that has another value than the one that is modelled.

@@ -279,7 +279,7 @@ func (v *view) read(maxPixels int64) (Info, Need, error) {
 		info.Frames, info.Rate, info.Channels = f.frames, f.rate, f.channels
 		info.Size.Samples, ok = Samples(f.frames, f.rate)
 		if !ok {
-			return Info{}, Need{}, &Error{TooLarge, format, "the sound is too long"}
+			return Info{}, Need{}, soundError(f.frames, f.rate)
 		}
 		return info, Need{}, nil
 	}
@@ -296,6 +296,14 @@ func (v *view) read(maxPixels int64) (Info, Need, error) {
 		return info, Need{}, nil
 	}
 	return info, v.missing, nil
+}
+
+// soundError says why a sound has no length that can be used.
+func soundError(frames int64, rate int) *Error {
+	if frames*ModelRate < int64(rate) {
+		return &Error{Malformed, WAV, "the sound is shorter than a sample at 16 kHz"}
+	}
+	return &Error{TooLarge, WAV, "the sound is too long"}
 }
 
 // check refuses sizes that no picture has, and those above the limits.
@@ -317,12 +325,12 @@ func check(width, height, maxPixels int64) *Error {
 // ModelRate is the rate of sounds that models hear, in samples a second.
 const ModelRate = 16000
 
-// Samples returns how many samples a sound of so many at a rate has at ModelRate: a
-// part of one is one. It reports false if either number is nonsense.
+// Samples returns how many whole samples a sound of so many at a rate has at ModelRate. It
+// reports false if there are none, or more than anybody listens to.
 func Samples(frames int64, rate int) (int, bool) {
 	if frames < 0 || rate <= 0 || frames > 1<<40 {
 		return 0, false
 	}
-	n := (frames*ModelRate + int64(rate) - 1) / int64(rate)
-	return int(n), n <= math.MaxInt32
+	n := frames * ModelRate / int64(rate)
+	return int(n), n > 0 && n <= math.MaxInt32
 }

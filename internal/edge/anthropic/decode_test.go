@@ -388,6 +388,7 @@ func TestRefusalsAreCheap(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"model":"m","max_tokens":5,"system":[{"type":"text","text":"a\u00e9"}],"messages":[{"role":"user","content":[{"type":"text","text":"b"}]}],"stop_sequences":["x"]}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":""},{"type":"tool_use","id":"a","name":"f","input":{"x":[1]}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":"y"}],"is_error":true}]}],"tools":[{"name":"f","description":"d","input_schema":{}}],"tool_choice":{"type":"tool","name":"f"}}`))
+	f.Add([]byte(`{"max_tokens":1,"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x"}},{"type":"text","text":"a"}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AA=="}}]}]}]}`))
 	f.Add([]byte(`{"max_tokens":1,"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"thinking":{"type":"enabled","budget_tokens":1},"output_config":{"effort":"max","format":{"type":"json_schema","schema":{}}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		kept := slices.Clone(body)
@@ -422,6 +423,7 @@ func checkRequest(t *testing.T, q *api.Request) {
 	if q.Endpoint != api.Messages || q.N != 1 || q.Logprobs != -1 || len(q.Messages) == 0 || q.AddGenerationPrompt == q.ContinueFinal {
 		t.Fatalf("request %+v", q)
 	}
+	checkMedia(t, q)
 	for _, m := range q.Messages {
 		switch {
 		case !slices.Contains([]string{"system", "user", "assistant", "tool"}, m.Role):

@@ -1,6 +1,7 @@
 package anthropic
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -41,5 +42,21 @@ func TestDecodeMedia(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, q.Messages); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// checkMedia states what Decode promises about what messages show.
+func checkMedia(t *testing.T, r *api.Request) {
+	t.Helper()
+	all := r.Media()
+	if len(all) > api.MaxMedia || r.HasMedia() != (len(all) > 0) {
+		t.Errorf("%d media objects", len(all))
+	}
+	for _, m := range all {
+		url := strings.ToLower(m.URL)
+		known := strings.HasPrefix(url, "http:") || strings.HasPrefix(url, "https:") || strings.HasPrefix(url, "data:")
+		if m.Kind < media.Image || m.Kind > media.Audio || !known || m.Type == "" || !strings.HasPrefix(m.Part, "messages[") || !strings.HasPrefix(m.Param, m.Part+".") {
+			t.Errorf("%+v", m)
+		}
 	}
 }

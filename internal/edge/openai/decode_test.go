@@ -542,6 +542,7 @@ func TestErrorsAreInTheClientsWords(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a\u00e9"}]}],"n":2,"stop":["x"],"logit_bias":{"1":2.5}}`))
+	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"uuid":"u","type":"image_url","image_url":{"url":"http://x","detail":"low"}},{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}},{"type":"image","image":"data:,"}]}]}`))
 	f.Add([]byte(`{"model":"m","prompt":[[1,2],[3]],"logprobs":2,"nvext":{"token_data":[1]}}`))
 	f.Add([]byte(`{"model":"m","prompt":"a","seed":-1e2,"metadata":{"a":[{},[]]}}`))
 	for _, fields := range []string{
@@ -608,6 +609,7 @@ func checkRequest(t *testing.T, r *api.Request) {
 		t.Errorf("%+v", r)
 	}
 	checkTools(t, r)
+	checkMedia(t, r)
 	if (r.Endpoint == api.Chat) != (len(r.Messages) > 0) || (r.Endpoint == api.Completion) != (len(r.Prompts) > 0) {
 		t.Errorf("%d messages and %d prompts", len(r.Messages), len(r.Prompts))
 	}

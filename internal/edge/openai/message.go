@@ -223,6 +223,9 @@ func (d *decoder) content(m *turn) error {
 
 // joined returns the texts of parts with newlines between them.
 func joined(parts []api.Part) string {
+	if len(parts) == 1 {
+		return parts[0].Text
+	}
 	var text strings.Builder
 	begun := false
 	for i := range parts {

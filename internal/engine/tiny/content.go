@@ -32,29 +32,28 @@ type content struct {
 	limits  pixel.Limits
 }
 
-// tensor returns an object decoded: as it came with the request, or from shared memory,
-// or from the file that its source names, in that order.
-func (c *content) tensor(ctx context.Context, o *media.Object) (media.Tensor, error) {
-	t := o.Tensor
-	if !t.IsZero() {
-		if err := pixel.Check(o.Kind, &t); err != nil {
-			return media.Tensor{}, about(o, "%v", err)
+// found is where an object is: decoded, or in a file.
+type found struct {
+	tensor  media.Tensor
+	file    []byte
+	limits  *pixel.Limits
+	release func()
+}
+
+// find finds an object: as it came with the request, or in shared memory, or in the file
+// that its source names, in that order.
+func (c *content) find(ctx context.Context, o *media.Object) (*found, error) {
+	f := &found{tensor: o.Tensor, limits: &c.limits, release: func() {}}
+	if !o.Tensor.IsZero() {
+		if err := pixel.Check(o.Kind, &f.tensor); err != nil {
+			return nil, about(o, "%v", err)
 		}
-		if t.Data != nil {
-			return t, nil
-		}
-		if c.lent(o, &t) {
-			return t, nil
+		if f.tensor.Data != nil || c.lent(o, &f.tensor) {
+			return f, nil
 		}
 	}
-	t, err := c.decoded(ctx, o)
-	if err != nil {
-		return media.Tensor{}, err
-	}
-	if !o.Tensor.IsZero() && !isOf(o, &t) {
-		return media.Tensor{}, about(o, "what its URL shows is another one than when the request came; send it again")
-	}
-	return t, nil
+	f.tensor = media.Tensor{}
+	return f, c.fetch(ctx, o, f)
 }
 
 // lent reads the elements of a tensor from shared memory, if they are there. They are copied
@@ -79,33 +78,50 @@ func (c *content) lent(o *media.Object, t *media.Tensor) bool {
 	return len(t.Data) == size && isOf(o, t)
 }
 
-// isOf reports whether a tensor is that of its object, which was decoded where the
-// request came from, so that its key is that of what was decoded. A key by a name that
-// the client gave says nothing of it.
+// isOf reports whether a tensor is what its object's key was made of. One by a URL or by
+// a name that the client gave says nothing of it.
 func isOf(o *media.Object, t *media.Tensor) bool {
-	return o.Name != "" || pixel.Key(o.Kind, t) == o.Key
+	return o.Identity != media.ByPixels || pixel.Key(o.Kind, t) == o.Key
 }
 
-// decoded fetches and decodes the file that an object's source names.
-func (c *content) decoded(ctx context.Context, o *media.Object) (media.Tensor, error) {
+// fetch has the file that an object's source names.
+func (c *content) fetch(ctx context.Context, o *media.Object, f *found) (err error) {
 	if o.Source == "" || c.files == nil {
-		return media.Tensor{}, about(o, "the engine cannot have what it shows: it did not come with the request, and this worker fetches nothing")
+		return about(o, "the engine cannot have what it shows: it did not come with the request, and this worker fetches nothing")
 	}
-	file, release, err := c.file(ctx, o)
-	if err != nil {
-		if ctx.Err() != nil {
-			return media.Tensor{}, ctx.Err()
-		}
-		var refused *fault.Error
-		if errors.As(err, &refused) {
-			return media.Tensor{}, &fault.Error{Code: fault.Invalid, Param: o.Part, Message: about(o, "%s", refused.Message).Message, Err: err}
-		}
-		return media.Tensor{}, &fault.Error{Code: fault.Invalid, Param: o.Part, Message: about(o, "its file cannot be had").Message, Err: err}
+	if f.file, f.release, err = c.file(ctx, o); err == nil {
+		return nil
 	}
-	defer release()
-	t, _, err := pixel.Object(o.Kind, file, c.limits)
-	if err != nil {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	message := "its file cannot be had"
+	var refused *fault.Error
+	if errors.As(err, &refused) {
+		message = refused.Message
+	}
+	named := about(o, "%s", message)
+	named.Err = err
+	return named
+}
+
+// decode returns the object decoded. What a URL shows can change between the request's
+// arrival, when its key was made, and now; if another picture went under that key, so
+// would its K and V, for whoever shows the first one later.
+func (f *found) decode(o *media.Object) (media.Tensor, error) {
+	if !f.tensor.IsZero() {
+		return f.tensor, nil
+	}
+	const changed = "what its URL shows is another one than when the request came; send it again"
+	if o.Identity == media.ByBytes && media.BytesKey(f.file) != o.Key {
+		return media.Tensor{}, about(o, changed)
+	}
+	t, _, err := pixel.Object(o.Kind, f.file, *f.limits)
+	switch {
+	case err != nil:
 		return media.Tensor{}, about(o, "%v", err)
+	case !isOf(o, &t):
+		return media.Tensor{}, about(o, changed)
 	}
 	return t, nil
 }

@@ -87,7 +87,7 @@ func noise(kind media.Kind, seed uint64, shape ...int) media.Object {
 		}
 		t.Data = append(t.Data, byte(v))
 	}
-	return media.Object{Kind: kind, Key: pixel.Key(kind, &t), Part: fmt.Sprintf("messages[0].content[%d]", seed), Tensor: t}
+	return media.Object{Kind: kind, Key: pixel.Key(kind, &t), Identity: media.ByPixels, Part: fmt.Sprintf("messages[0].content[%d]", seed), Tensor: t}
 }
 
 // show puts an object into a request's prompt, before the token at an index, and moves
@@ -334,9 +334,19 @@ func TestContent(t *testing.T) {
 		"short segment":    {in("short", uri), ""},
 		"no segment":       {in("gone", "http://x/good"), ""},
 		"changed since":    {in("gone", "http://x/other"), "another one"},
+		"another file": {with(func(m *media.Object) {
+			m.Source, m.Identity, m.Key = "http://x/other", media.ByBytes, media.BytesKey(file)
+		}), "another one"},
+		"the file": {with(func(m *media.Object) {
+			m.Source, m.Identity, m.Key = "http://x/good", media.ByBytes, media.BytesKey(file)
+		}), ""},
+		"by another URL": {with(func(m *media.Object) {
+			m.Source, m.Identity, m.Key = "http://x/good", media.ByURL, media.URLKey("x", 1)
+		}), ""},
+		"with no pixels":   {with(func(m *media.Object) { m.Source = "http://x/other" }), "another one"},
 		"nowhere":          {in("torn", ""), "cannot have"},
 		"not a picture":    {with(func(m *media.Object) { m.Source = "http://x/text" }), "decode"},
-		"of another size":  {with(func(m *media.Object) { m.Source = "http://x/large" }), "6 tokens"},
+		"of another size":  {with(func(m *media.Object) { m.Source, m.Identity = "http://x/large", media.ByURL }), "6 tokens"},
 		"of a wrong shape": {with(func(m *media.Object) { m.Tensor = media.Tensor{Shape: []int{56, 84}, Data: o.Tensor.Data} }), "shape"},
 		"of wrong length":  {with(func(m *media.Object) { m.Tensor = media.Tensor{Shape: []int{56, 84, 3}, Data: torn[1:]} }), "bytes"},
 	} {
@@ -554,5 +564,37 @@ func BenchmarkSee(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestWaitingEnds: who waits for others' objects to be encoded stops with the request, and
+// leaves nothing behind.
+func TestWaitingEnds(t *testing.T) {
+	e := seeing(t, nil)
+	o := noise(media.Image, 1, 56, 56, 3)
+	s := e.cpu.senses
+	for _, room := range []chan struct{}{s.turn, s.open} {
+		for range cap(room) {
+			room <- struct{}{}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			_, err := s.encoded(ctx, e.cpu.content, &o, 4)
+			ended <- err
+		}()
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		for range cap(room) {
+			<-room
+		}
+		if len(s.turn) != 0 || len(s.open) != 0 {
+			t.Errorf("%d and %d are held", len(s.turn), len(s.open))
+		}
+	}
+	if got, err := s.encoded(t.Context(), e.cpu.content, &o, 4); err != nil || len(got.rows) != 4*32 {
+		t.Errorf("%d elements, %v", len(got.rows), err)
 	}
 }

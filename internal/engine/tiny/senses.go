@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"runtime"
 	"slices"
 
 	"penstock/core/fault"
@@ -25,15 +26,16 @@ type senses struct {
 	colours patch.Colours
 	// kept are rows of objects by who they are; see [rowCache].
 	kept *rowCache
-	// turn has room for one: objects are encoded one at a time, each on all processors.
-	turn chan struct{}
+	// open has room for as many objects as there are processors: so many are held decoded. turn has
+	// room for one: they are encoded one at a time, each on all processors.
+	open, turn chan struct{}
 }
 
 // keptBytes is the memory for the rows of objects that may be shown again.
 const keptBytes = 64 << 20
 
 func newSenses(m *model.Model, f *family.Family, c patch.Colours) *senses {
-	return &senses{model: m, family: f, colours: c, kept: newRowCache(keptBytes), turn: make(chan struct{}, 1)}
+	return &senses{model: m, family: f, colours: c, kept: newRowCache(keptBytes), open: make(chan struct{}, runtime.GOMAXPROCS(0)), turn: make(chan struct{}, 1)}
 }
 
 // kinds lists what a model takes, as its card has it.
@@ -129,7 +131,16 @@ func (s *senses) encoded(ctx context.Context, from content, o *media.Object, pad
 	if e, ok := s.kept.get(key); ok && len(e.rows) == pads*width {
 		return e, nil
 	}
-	t, err := from.tensor(ctx, o)
+	in, err := from.find(ctx, o)
+	if err != nil {
+		return encoding{}, err
+	}
+	defer in.release()
+	if err := enter(ctx, s.open); err != nil {
+		return encoding{}, err
+	}
+	defer leave(s.open)
+	t, err := in.decode(o)
 	if err != nil {
 		return encoding{}, err
 	}
@@ -144,12 +155,10 @@ func (s *senses) encoded(ctx context.Context, from content, o *media.Object, pad
 	case layout.Pads != pads:
 		return encoding{}, about(o, "the prompt has %d tokens for it and it takes %d; is what its URL shows another one by now?", pads, layout.Pads)
 	}
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return encoding{}, ctx.Err()
+	if err := enter(ctx, s.turn); err != nil {
+		return encoding{}, err
 	}
+	defer leave(s.turn)
 	if e, ok := s.kept.get(key); ok && len(e.rows) == pads*width { // by whoever was before us
 		return e, nil
 	}
@@ -171,6 +180,18 @@ func (s *senses) encoded(ctx context.Context, from content, o *media.Object, pad
 	s.kept.put(key, e)
 	return e, nil
 }
+
+// enter waits for room, leave gives it back.
+func enter(ctx context.Context, room chan struct{}) error {
+	select {
+	case room <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func leave(room chan struct{}) { <-room }
 
 // see encodes a picture or video.
 func (s *senses) see(ctx context.Context, kind media.Kind, t *media.Tensor, grid [3]int) ([]float32, error) {

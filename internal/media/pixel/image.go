@@ -48,20 +48,17 @@ type codec struct {
 	decode func(io.Reader) (image.Image, error)
 	// rgb is what colours luma and chroma are.
 	rgb func(y, cb, cr uint8) (r, g, b uint8)
-	// orientation finds that of EXIF, 1 to 8, or returns 0.
-	orientation func([]byte) int
 }
 
 func codecs() []codec {
-	none := func([]byte) int { return 0 }
 	return []codec{
-		{"JPEG", "\xff\xd8\xff", jpeg.DecodeConfig, jpeg.Decode, color.YCbCrToRGB, orientationJPEG},
-		{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, nil, orientationPNG},
-		{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, nil, none},
-		{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, videoToRGB, orientationWebP},
-		{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, nil, none},
-		{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, nil, orientationTIFF},
-		{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, nil, orientationTIFF},
+		{"JPEG", "\xff\xd8\xff", jpeg.DecodeConfig, jpeg.Decode, color.YCbCrToRGB},
+		{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, nil},
+		{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, nil},
+		{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, videoToRGB},
+		{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, nil},
+		{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, nil},
+		{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, nil},
 	}
 }
 
@@ -118,7 +115,7 @@ func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
 	if err := p.draw(img, c.rgb); err != nil {
 		return picture{}, err
 	}
-	return p.upright(c.orientation(file)), nil
+	return p.upright(orientation(file)), nil
 }
 
 // maxDeflate is how many bytes one byte of a deflate stream can become, at most: a match of

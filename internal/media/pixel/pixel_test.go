@@ -2,6 +2,7 @@ package pixel
 
 import (
 	"bytes"
+	"compress/zlib"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -14,11 +15,14 @@ import (
 	"image/png"
 	"math"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"penstock/core/media"
+	"penstock/core/media/probe"
 )
 
 // pictures are files and what PIL makes of them: see tools/fixtures/make_pixels.py.
@@ -86,12 +90,21 @@ func TestSixteenBits(t *testing.T) {
 	}
 }
 
-// claim returns a PNG that says it has so many pixels, and has none.
+// claim returns a PNG that says it has so many pixels, and has a few.
 func claim(width, height uint32) []byte {
-	b := []byte("\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
-	b = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, width), height)
-	b = append(b, 8, 2, 0, 0, 0)
-	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[12:]))
+	b := []byte("\x89PNG\r\n\x1a\n")
+	chunk := func(name string, body []byte) {
+		b = append(binary.BigEndian.AppendUint32(b, uint32(len(body))), name...)
+		b = append(b, body...)
+		b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[len(b)-len(body)-4:]))
+	}
+	chunk("IHDR", append(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, width), height), 8, 2, 0, 0, 0))
+	var pixels bytes.Buffer
+	z := zlib.NewWriter(&pixels)
+	_, _ = z.Write(make([]byte, 1000)) // into memory
+	_ = z.Close()
+	chunk("IDAT", pixels.Bytes())
+	return b
 }
 
 func TestRefusals(t *testing.T) {
@@ -130,8 +143,14 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
-	if n := testing.AllocsPerRun(5, func() { _, _, _ = Decode(claim(65535, 65535), Limits{}) }); n > 60 {
-		t.Errorf("%v allocations for a claim", n)
+	for _, claim := range [][]byte{claim(65535, 65535), claim(8000, 8000)} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _, _ = Decode(claim, Limits{})
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+			t.Errorf("%d bytes allocated for a claim", n)
+		}
 	}
 }
 
@@ -395,5 +414,36 @@ func BenchmarkDecode(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestSizesAreProbed: what is decoded has the size that the probe reads from the header, whichever way
+// a file says that it is turned.
+func TestSizesAreProbed(t *testing.T) {
+	names, err := filepath.Glob("../../../core/media/probe/testdata/*.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded := 0
+	for _, name := range names {
+		file, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := probe.Header(file)
+		if err != nil {
+			continue // what is expected of the others
+		}
+		_, size, err := Object(info.Kind, file, Limits{})
+		if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrMalformed) {
+			continue // Go's decoders read less than the probe
+		}
+		if err != nil || size != info.Size {
+			t.Errorf("%s is %+v, the probe says %+v: %v", name, size, info.Size, err)
+		}
+		decoded++
+	}
+	if decoded < 40 {
+		t.Errorf("only %d files were decoded", decoded)
 	}
 }

@@ -204,7 +204,8 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (*passing, e
 
 // mediaTokens returns the prompt of a request that shows media, as far as it is of use.
 func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
-	if mode := p.route.Override.Mode; p.c.f.cfg.IgnoresCaches && (mode == nil || *mode != route.KV) {
+	mode := p.route.Override.Mode
+	if p.c.f.cfg.IgnoresCaches && !p.model.card.Router && (mode == nil || *mode != route.KV) {
 		return prep.Prompt{TextOnly: media.NotRouted, Why: fault.Param("model", "the router's mode asks no cache")}, nil
 	}
 	all, err := p.model.prompts(ctx, p.shown)

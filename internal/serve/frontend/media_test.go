@@ -10,6 +10,7 @@ import (
 	"image/color"
 	"image/png"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -414,6 +415,74 @@ func TestUntoldMedia(t *testing.T) {
 			t.Errorf("a request that asks for the caches: %v", got)
 		}
 	})
+}
+
+// TestEnginesMakePromptsThatShow: where engines make the prompts they are told where media are, and
+// a prompt that does not say what stands where is worth nothing.
+func TestEnginesMakePromptsThatShow(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		places := []kv.Media{{Hash: 7, Start: 1, End: 3}}
+		s := &script{passer: passer{pieces: events(9, 1, 0, `{}`)}, maker: maker{media: places}}
+		w.worker(7, s, opaque, preprocesses, func(c *engine.Card) { c.Media = []string{"image"} })
+		body := strings.Replace(showing("", "http://a/red"), `"bytes"`, `"closed"`, 1)
+		for i, want := range [][]kv.Media{places, nil} {
+			if got := w.post(chats, body); got.status != 200 {
+				t.Fatal(got)
+			}
+			req := w.router.routed()[i]
+			if !slices.Equal(req.Media, want) || (len(req.Tokens) > 0) != (want != nil) {
+				t.Errorf("the router was asked about %d tokens and %v, want %v", len(req.Tokens), req.Media, want)
+			}
+			if pass := s.passes()[i]; string(pass.Body) != body || pass.Objects != nil {
+				t.Errorf("the engine got %s, %+v", pass.Body, pass.Objects)
+			}
+			s.maker.media = nil
+		}
+		if asked := s.mu.asked[0].Chat; !strings.Contains(string(asked), `{"type":"text","text":"What is this?"},{"type":"image_url","image_url":{"url":"http://a/red"}}`) {
+			t.Errorf("the engine was asked about %s", asked)
+		}
+		if v := w.metric(`frontend_routing_text_only_total{model="closed",reason="placeholder_mismatch"}`); v != "1" {
+			t.Errorf("%q requests by their text", v)
+		}
+	})
+	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
+		w.worker(7, constant("ok"), sees, preprocesses)
+		if got := w.post(chats, showing("", "http://a/red")); got.status != 501 || !strings.Contains(got.body, "--preprocess local") {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+// TestLargeData: a data: URI beyond what is taken is refused before it is read, by the length of the
+// body or, where that may be longer, by its part; neither costs a multiple of it.
+func TestLargeData(t *testing.T) {
+	const size = 100 << 20
+	body := showing("", "data:image/png;base64,"+strings.Repeat("A", size))
+	for limit, want := range map[int64]struct {
+		status int
+		says   string
+		most   uint64
+	}{
+		0:        {413, "larger than 33554432 bytes", 1 << 20},
+		2 * size: {400, "messages[0].content[1].image_url.url", 5 * size},
+	} {
+		inGallery(t, Config{MaxBodyBytes: limit}, func(t *testing.T, w *world, g *gallery) {
+			w.worker(7, constant("ok"), sees)
+			req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://penstock"+chats, strings.NewReader(body)))
+			rec := &recorder{header: http.Header{}}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			w.f.Handler().ServeHTTP(rec, req)
+			runtime.ReadMemStats(&after)
+			got := rec.body.String()
+			if rec.status != want.status || !strings.Contains(got, want.says) || len(got) > 1000 || g.mu.asked != 0 {
+				t.Errorf("limit %d: %d %.300s", limit, rec.status, got)
+			}
+			if n := after.TotalAlloc - before.TotalAlloc; n > want.most {
+				t.Errorf("limit %d: %d bytes are allocated", limit, n)
+			}
+		})
+	}
 }
 
 // TestPathsOfMedia: an endpoint that the engines of a model do not have takes no media for it.

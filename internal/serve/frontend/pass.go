@@ -203,6 +203,9 @@ func (p *passing) tokens(ctx context.Context) (none prep.Prompt, err error) {
 	if err != nil {
 		return none, err
 	}
+	if q.HasMedia() {
+		p.c.shows(ctx, q, &all[0])
+	}
 	return all[0], nil
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/core/route"
 	"penstock/internal/attempt"
 	"penstock/internal/edge/prep"
@@ -51,7 +52,13 @@ var _ prep.Encoder = (*remote)(nil)
 
 // EncodeChat implements prep.Encoder.
 func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
-	return r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c)})
+	p, err := r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c)})
+	if err != nil || len(c.Media) == 0 || len(p.Media) == len(c.Media) {
+		return p, err
+	}
+	// Tokens without a word of what is between them would be those of any other picture too.
+	u := prep.Undecided(media.PlaceholderMismatch, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
+	return prep.Prompt{TextOnly: u.Reason, Why: u.Err}, nil
 }
 
 // EncodeText implements prep.Encoder.

@@ -350,6 +350,7 @@ func TestHostile(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		`{"model":"m","input":"hi","stream":true,"instructions":"x","metadata":{"a":"b"}}`,
+		`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"http://x","detail":"low"}]},{"type":"function_call_output","output":[{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}}]}]}`,
 		`{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"x"}]},{"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"h"}]},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"1"}]}`,
 		`{"model":"m","input":"x","tools":[{"type":"function","name":"f","parameters":{ "a" : [1 , 2] },"strict":true}],"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"f"}]}}`,
 		`{"model":"m","input":"x","text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"}}},"reasoning":{"effort":"none"},"chat_template_kwargs":{"b":null}}`,

@@ -21,17 +21,20 @@ func (m model) object(ctx context.Context, c *prep.Chat, f *family.Family, p *pr
 	var err error
 	switch {
 	case m.way.Identity == media.ByPixels:
+		o.Identity = media.ByPixels
 		err = m.byPixels(ctx, f, p, &o, held)
 	case m.way.Identity == media.ByBytes || isData(p.URL):
+		o.Identity = media.ByBytes
 		err = m.byBytes(ctx, f, p, &o)
 	default:
+		o.Identity = media.ByURL
 		err = m.byURL(ctx, f, p, &o)
 	}
 	if err != nil {
 		return media.Object{}, about(p, err)
 	}
 	if p.Name != "" {
-		o.Key = media.NameKey(c.Namespace, p.Name)
+		o.Key, o.Identity = media.NameKey(c.Namespace, p.Name), ""
 	}
 	return o, nil
 }
@@ -66,7 +69,11 @@ func isData(url string) bool { return len(url) >= 5 && strings.EqualFold(url[:5]
 // byURL knows an object by its URL, and looks at no more of it than its size.
 func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object) error {
 	o.Key = media.URLKey(p.URL, period(p.URL, m.cfg.Now(), m.cfg.URLTTL))
-	found, err := m.source.Size(ctx, p.URL)
+	size := m.source.Size
+	if g, ok := m.source.(glancer); ok && !f.Turned() {
+		size = g.SizeEitherWay
+	}
+	found, err := size(ctx, p.URL)
 	if err != nil {
 		return err
 	}
@@ -165,8 +172,8 @@ func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, fil
 		return take(f, p, found, o)
 	}
 	// How many frames there are nothing but reading them tells.
-	k, size, known := m.seen.get(media.BytesKey(file), o.Kind)
-	if known {
+	content := media.BytesKey(file)
+	if _, size, known := m.seen.get(content, o.Kind); known {
 		o.Size = size
 		return nil
 	}
@@ -175,8 +182,7 @@ func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, fil
 		return err
 	}
 	defer release()
-	k = pixel.Key(o.Kind, &t)
-	m.seen.put(media.BytesKey(file), o.Kind, k, o.Size)
+	m.seen.put(content, o.Kind, pixel.Key(o.Kind, &t), o.Size)
 	return nil
 }
 

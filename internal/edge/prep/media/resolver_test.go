@@ -142,7 +142,7 @@ func picture(w, h int, c color.RGBA) image.Image {
 	return p
 }
 
-func encoded(t *testing.T, as string, p image.Image) []byte {
+func encoded(t testing.TB, as string, p image.Image) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	var err error
@@ -270,7 +270,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-	if objects[0].Key != media.NameKey("n", "mine") || objects[0].Name != "mine" {
+	if objects[0].Key != media.NameKey("n", "mine") || objects[0].Name != "mine" || objects[0].Identity != "" {
 		t.Errorf("%+v", objects[0])
 	}
 }
@@ -320,7 +320,7 @@ func TestTransfers(t *testing.T) {
 				t.Errorf("%v: the segment has %d bytes, %d in use", c.transfer, len(c.lender.mu.lent[o.Tensor.Segment]), r.memory.inUse())
 			}
 		}
-		if got != c.want || o.Source != "http://a/1" || o.Key != pixel.Key(media.Image, &tensor) {
+		if got != c.want || o.Source != "http://a/1" || o.Key != pixel.Key(media.Image, &tensor) || o.Identity != media.ByPixels {
 			t.Errorf("%q is sent by %s, want %s: %+v", c.transfer, got, c.want, o.Key)
 		}
 		release()
@@ -353,7 +353,7 @@ func TestVideosAndSounds(t *testing.T) {
 	}
 	sound := wav(8000)
 	objects, release, err := r.For(Way{}).Resolve(t.Context(), shown(media.Audio, data("audio/wav", sound)), builtin(t))
-	if err != nil || objects[0].Size.Samples != 16000 || objects[0].Key != media.BytesKey(sound) {
+	if err != nil || objects[0].Size.Samples != 16000 || objects[0].Key != media.BytesKey(sound) || objects[0].Identity != media.ByBytes {
 		t.Errorf("%+v %v", objects, err)
 	}
 	release()

@@ -9,6 +9,15 @@ import (
 	"penstock/internal/media/fetch"
 )
 
+// glancer is a Source that can do without asking which way up a picture is, for models to which
+// that makes no difference.
+type glancer interface {
+	// SizeEitherWay is Size, but that width and height may have to be exchanged.
+	SizeEitherWay(ctx context.Context, url string) (Found, error)
+}
+
+var _ glancer = fetched{}
+
 // FromFetcher is the Source that a Fetcher is, with data: URIs of files of at most max bytes.
 func FromFetcher(f *fetch.Fetcher, max int64) Source { return fetched{f, max} }
 
@@ -23,6 +32,15 @@ func (s fetched) Size(ctx context.Context, url string) (Found, error) {
 		return Found{}, forbidden(err)
 	}
 	info, err := s.fetcher.Size(ctx, url)
+	return found(info), refused(err)
+}
+
+// SizeEitherWay implements glancer.
+func (s fetched) SizeEitherWay(ctx context.Context, url string) (Found, error) {
+	if err := s.fetcher.Check(url); err != nil {
+		return Found{}, forbidden(err)
+	}
+	info, err := s.fetcher.SizeEitherWay(ctx, url)
 	return found(info), refused(err)
 }
 
