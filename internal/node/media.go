@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"penstock/core/media"
@@ -27,7 +26,8 @@ type sight struct {
 }
 
 // newSight makes what the settings say.
-func newSight(cfg *config.Loaded, fetcher *fetch.Fetcher, log *slog.Logger) (s *sight, err error) {
+func newSight(p *process) (s *sight, err error) {
+	cfg, fetcher, log := p.cfg, p.fetcher, p.log
 	s = &sight{}
 	var lends resolve.Lender
 	if s.lender, err = shm.NewLender(shm.Config{}); err == nil {
@@ -46,13 +46,19 @@ func newSight(cfg *config.Loaded, fetcher *fetch.Fetcher, log *slog.Logger) (s *
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	p.metrics.Collect(newMediaMetrics(fetcher, s.lender))
 	return s, nil
 }
 
 // newFetcher makes what fetches media, within the settings.
 func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
+	sizes := 24 * time.Hour
+	if ttl := time.Duration(cfg.MediaURLTTL); ttl > 0 { // what a URL shows then has another size too
+		sizes = min(sizes, ttl)
+	}
 	return fetch.New(fetch.Config{
-		AllowPrivate: cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
+		DimensionsTTL: sizes,
+		AllowPrivate:  cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
 		MaxBytes: cfg.MediaMaxBytes, MaxPixels: cfg.MediaMaxPixels,
 		Timeout: time.Duration(cfg.MediaTimeout), CacheBytes: cfg.MediaCacheBytes,
 	})
