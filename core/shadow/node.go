@@ -19,8 +19,20 @@ func (b *Blocks) make() int32 {
 		b.free = b.nodes[at].next
 		return at
 	}
+	if len(b.nodes) == cap(b.nodes) {
+		b.grow()
+	}
 	b.nodes = append(b.nodes, node{})
 	return int32(len(b.nodes) - 1)
+}
+
+// grow doubles the room for nodes, up to that of the engine: to grow by less each time, as append
+// does, copies what is tens of megabytes in the end four times as often.
+func (b *Blocks) grow() {
+	room := min(max(64, 2*len(b.nodes)), max(b.cfg.Capacity, len(b.nodes))+1)
+	nodes := make([]node, len(b.nodes), room)
+	copy(nodes, b.nodes)
+	b.nodes = nodes
 }
 
 // attach makes a block the first child of parent, with one user.

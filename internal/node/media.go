@@ -61,6 +61,8 @@ func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
 		AllowPrivate:  cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
 		MaxBytes: cfg.MediaMaxBytes, MaxPixels: cfg.MediaMaxPixels,
 		Timeout: time.Duration(cfg.MediaTimeout), CacheBytes: cfg.MediaCacheBytes,
+		// A size is not believed for longer than that a URL shows the same; 0 is the default.
+		DimensionsTTL: min(time.Duration(cfg.MediaURLTTL), 24*time.Hour),
 	})
 }
 

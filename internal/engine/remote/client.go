@@ -28,7 +28,7 @@ const (
 )
 
 // smallBody is up to how many bytes a body is copied behind its head: to copy it costs less than
-// to write two pieces.
+// to write two pieces, and so little fits into the buffers of the system, whether the engine reads or not.
 const smallBody = 16 << 10
 
 // maxHeader bounds the header of an answer.

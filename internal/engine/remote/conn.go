@@ -15,11 +15,6 @@ import (
 // readBuffer is how much is read of a connection at once, in bytes.
 const readBuffer = 16 << 10
 
-// lentBody is from how many bytes on a body is sent beside the reading of the answer: an engine may
-// answer before it has read all of it, and then read no more. What is shorter fits into the buffers of
-// the system, so that to send it waits for nobody.
-const lentBody = 64 << 10
-
 // maxInterim bounds the answers that only say that another one follows.
 const maxInterim = 5
 
@@ -102,14 +97,15 @@ func (k *conn) exchange(body []byte, large *Body, until time.Time) (resp *http.R
 	if err := k.net.SetDeadline(until); err != nil {
 		return nil, nil, err
 	}
+	if large != nil {
+		body = large.B
+	}
 	failed := error(nil)
-	if large != nil && len(large.B) > lentBody {
-		sent = k.lend(large)
+	if len(body) > smallBody {
+		sent = k.lend(body, large)
 	} else {
-		if large != nil {
-			body = large.B
-		}
-		failed = k.send(body)
+		k.head = append(k.head, body...)
+		_, failed = k.net.Write(k.head)
 	}
 	resp, err = k.receive()
 	switch {
@@ -125,26 +121,19 @@ func (k *conn) exchange(body []byte, large *Body, until time.Time) (resp *http.R
 	return resp, sent, err
 }
 
-// send writes the head and the body of a request, at once if that is cheap.
-func (k *conn) send(body []byte) error {
-	if len(body) <= smallBody {
-		k.head = append(k.head, body...)
-		_, err := k.net.Write(k.head)
-		return err
-	}
-	both := net.Buffers{k.head, body}
-	_, err := both.WriteTo(k.net)
-	return err
-}
-
-// lend writes the head and the body of a request beside its caller.
-func (k *conn) lend(body *Body) <-chan error {
+// lend writes the head and the body of a request beside its caller, and keeps it, if it is one that is kept,
+// as long: an engine may answer before it has read all of it, and then read no more.
+func (k *conn) lend(body []byte, kept *Body) <-chan error {
 	sent := make(chan error, 1)
-	body.hold()
+	if kept != nil {
+		kept.hold()
+	}
 	go func() { // ends when the connection is closed; settle waits for it
-		defer body.Release()
-		both := net.Buffers{k.head, body.B}
+		both := net.Buffers{k.head, body}
 		_, err := both.WriteTo(k.net)
+		if kept != nil {
+			kept.Release()
+		}
 		sent <- err
 	}()
 	return sent

@@ -75,6 +75,16 @@ func (o *Opening) See(card *engine.Card, found []string, keys string) {
 	}
 }
 
+// Takes reports whether the model's family takes media of a kind; false if it is not known.
+func (o *Opening) Takes(kind string) bool {
+	for _, k := range [...]media.Kind{media.Image, media.Video, media.Audio} {
+		if k.String() == kind {
+			return o.Family != nil && o.Family.Takes(k)
+		}
+	}
+	return false
+}
+
 // Events enters into the settings of a table which tokens the engine's events have where prompts show media, and which
 // ones requests have there.
 func (o *Opening) Events(table *enginefeed.Config, pads enginefeed.Pads) {

@@ -115,7 +115,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if rc.Passes, err = p.passes(ctx); err != nil {
 		return nil, err
 	}
-	p.cfg.See(&card, nil, "")
+	p.cfg.See(&card, nil, "") // it does not say, and one that is told of media must be said to be
 	if rc.Cache, err = p.source(ctx, &card, d); err != nil {
 		return nil, err
 	}

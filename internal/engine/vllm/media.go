@@ -24,7 +24,11 @@ func (p *probe) findMedia(ctx context.Context, card *engine.Card, passes []strin
 	var kinds []string
 	if p.cfg.Media == nil {
 		for _, kind := range remote.Kinds() {
-			if p.sees(ctx, kind) {
+			yes, said := p.sees(ctx, kind)
+			if !said { // workers of one model must agree: a server that was busy is not taken for a blind one
+				yes = p.cfg.Takes(kind)
+			}
+			if yes {
 				kinds = append(kinds, kind)
 			}
 		}
@@ -32,8 +36,9 @@ func (p *probe) findMedia(ctx context.Context, card *engine.Card, passes []strin
 	p.cfg.See(card, kinds, engine.MediaKeysUUID)
 }
 
-// sees reports whether the server makes tokens of a conversation that shows an object of a kind.
-func (p *probe) sees(ctx context.Context, kind string) bool {
+// sees reports whether the server makes tokens of a conversation that shows an object of a kind; said is false if it
+// did not say.
+func (p *probe) sees(ctx context.Context, kind string) (yes, said bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	body := strictjson.AppendString([]byte(`{"model":`), p.base.ID)
@@ -41,8 +46,14 @@ func (p *probe) sees(ctx context.Context, kind string) bool {
 	body = append(append(body, remote.SamplePart(kind)...), `]}]}`...)
 	a, err := p.client.Do(ctx, &remote.Call{Path: pathTokenize, Body: body})
 	if err != nil {
-		return false
+		return false, false
 	}
 	defer a.Close()
-	return a.Status == http.StatusOK
+	switch {
+	case a.OK():
+		return true, true
+	case a.Status == http.StatusNotFound, a.Status == http.StatusTooManyRequests:
+		return false, false // it makes no tokens of anything, or has no time
+	}
+	return false, a.Status < http.StatusInternalServerError
 }

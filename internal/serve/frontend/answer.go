@@ -76,8 +76,8 @@ func (a *answer) accept(e *event) error {
 	a.accepted = true
 	a.head.Fingerprint = fingerprint(e.numerics)
 	h := a.w.Header()
-	h.Set("x-penstock-worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
-	h.Set("x-penstock-overlap-blocks", strconv.Itoa(e.decision.OverlapBlocks))
+	h.Set("X-Penstock-Worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
+	h.Set("X-Penstock-Overlap-Blocks", strconv.Itoa(e.decision.OverlapBlocks))
 	if !a.stream {
 		return nil
 	}

@@ -28,7 +28,7 @@ type dialect struct {
 
 // name gives a response the id of its request, for all clients and for those of d.
 func (d *dialect) name(w http.ResponseWriter, id string) {
-	w.Header().Set("x-request-id", id)
+	w.Header().Set("X-Request-Id", id)
 	if d.idHeader != "" {
 		w.Header().Set(d.idHeader, id)
 	}

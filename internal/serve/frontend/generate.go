@@ -29,7 +29,7 @@ func (f *Frontend) generate(d dialect) http.HandlerFunc {
 func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, endpoint: d.endpoint, started: time.Now(), visit: visitOf(r.Context())}
-		c.id = f.ids.claim(w.Header().Get("x-request-id"))
+		c.id = f.ids.claim(w.Header().Get("X-Request-Id"))
 		defer f.ids.release(c.id)
 		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive, refuse: d.refuse}

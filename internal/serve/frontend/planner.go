@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -143,6 +144,7 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 		},
 		role:       q.Endpoint.Talks(),
 		choices:    make([]choice, q.N),
+		chunks:     make([]api.Chunk, 0, 3), // a role, a text and an end
 		left:       q.N,
 		counts:     api.TokenCounts{Prompt: len(prompt.Tokens)},
 		lastToken:  make([]time.Time, q.N),
@@ -155,6 +157,7 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 	for j := range g.choices {
 		g.choices[j].decoder = p.model.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: q.KeepSpecial})
 		g.choices[j].stop = newMatcher(ns)
+		g.choices[j].tokens = make([]kv.Token, 0, min(max(stop.MaxTokens, 0), 64))
 		g.choices[j].chars = utf8.RuneCountInString(g.echo)
 	}
 	return g
@@ -283,7 +286,7 @@ func (p *planner) pin() (kv.Worker, error) {
 // pinned returns the worker that headers demand, else the body's.
 func pinned(h http.Header, body kv.WorkerID) (kv.Worker, error) {
 	pin := kv.Worker{ID: body}
-	if name, v := header(h, "x-worker-instance-id", "x-dynamo-worker-instance-id"); v != "" {
+	if name, v := header(h, "X-Worker-Instance-Id", "X-Dynamo-Worker-Instance-Id"); v != "" {
 		id, err := workerID(name, v)
 		if err != nil {
 			return kv.Worker{}, err
@@ -291,12 +294,12 @@ func pinned(h http.Header, body kv.WorkerID) (kv.Worker, error) {
 		pin.ID = id
 	}
 	// Nothing is prefilled apart from decoding yet, but a bad id is a mistake.
-	if name, v := header(h, "x-prefill-instance-id", "x-dynamo-prefill-instance-id"); v != "" {
+	if name, v := header(h, "X-Prefill-Instance-Id", "X-Dynamo-Prefill-Instance-Id"); v != "" {
 		if _, err := workerID(name, v); err != nil {
 			return kv.Worker{}, err
 		}
 	}
-	if name, v := header(h, "x-dp-rank", "x-dynamo-dp-rank"); v != "" {
+	if name, v := header(h, "X-Dp-Rank", "X-Dynamo-Dp-Rank"); v != "" {
 		rank, err := strconv.ParseUint(v, 10, 32)
 		switch {
 		case err != nil:
@@ -313,7 +316,7 @@ func pinned(h http.Header, body kv.WorkerID) (kv.Worker, error) {
 // x-session-id or the body. The header wins.
 func (p *planner) session() (route.Session, error) {
 	s := p.req.Ext.Session
-	id := p.call.r.Header.Get("x-session-id")
+	id := p.call.r.Header.Get("X-Session-Id")
 	switch {
 	case id == "" || id == s.ID:
 		return s, nil
@@ -331,11 +334,12 @@ func workerID(name, v string) (kv.WorkerID, error) {
 	return kv.WorkerID(id), nil
 }
 
-// header returns the first of the named headers that is set, with its name.
+// header returns the first of the named headers that is set, with its name as people write it. The names
+// are in canonical form: to find one by another form costs an allocation.
 func header(h http.Header, names ...string) (name, value string) {
 	for _, name := range names {
 		if v := h.Get(name); v != "" {
-			return name, v
+			return strings.ToLower(name), v
 		}
 	}
 	return "", ""

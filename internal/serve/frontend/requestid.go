@@ -54,7 +54,7 @@ func (s *ids) release(id string) {
 // requestID returns the id that a request goes by: the client's own if it sent
 // one that can be used, else a random one.
 func requestID(h http.Header) string {
-	_, id := header(h, "x-request-id", "x-dynamo-request-id")
+	_, id := header(h, "X-Request-Id", "X-Dynamo-Request-Id")
 	if !sane(id) {
 		id = randomHex() + randomHex()
 	}
@@ -65,7 +65,7 @@ func requestID(h http.Header) string {
 // it means.
 func named(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("x-request-id", requestID(r.Header))
+		w.Header().Set("X-Request-Id", requestID(r.Header))
 		inner.ServeHTTP(w, r)
 	})
 }

@@ -16,7 +16,7 @@ import (
 // It has a place among the requests in progress, and counts as one of them.
 func (f *Frontend) text(name string, d dialect, serve func(*call, context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &call{f: f, r: r, id: w.Header().Get("x-request-id"), visit: visitOf(r.Context())}
+		c := &call{f: f, r: r, id: w.Header().Get("X-Request-Id"), visit: visitOf(r.Context())}
 		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: d.refuse}
 		defer c.release()

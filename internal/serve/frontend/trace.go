@@ -18,7 +18,7 @@ func (v *visit) traced(span obs.Span, r *http.Request, out *tally) {
 		span.Text("http.request.method", short(r.Method))
 		span.Text("http.route", r.Pattern)
 		span.Int("http.response.status_code", int64(out.status))
-		span.Text("penstock.request_id", out.Header().Get("x-request-id"))
+		span.Text("penstock.request_id", out.Header().Get("X-Request-Id"))
 		if v.model != "" {
 			span.Text("penstock.model", v.model)
 			span.Int("penstock.prompt_tokens", int64(v.tokens.Prompt))

@@ -146,7 +146,7 @@ func (v *visit) log(log *slog.Logger, r *http.Request, out *tally) {
 	attrs := make([]slog.Attr, 0, 20)
 	attrs = append(attrs,
 		slog.String("method", short(r.Method)), slog.String("path", short(r.URL.Path)), slog.Int("status", out.status),
-		slog.String("outcome", v.outcome()), slog.String("request", out.Header().Get("x-request-id")),
+		slog.String("outcome", v.outcome()), slog.String("request", out.Header().Get("X-Request-Id")),
 		slog.String("remote", r.RemoteAddr), slog.String("proto", r.Proto))
 	if name := v.keyName(); name != "" {
 		attrs = append(attrs, slog.String("key", name))

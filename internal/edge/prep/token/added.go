@@ -35,6 +35,9 @@ type addedSet struct {
 type trieNode struct {
 	edges []trieEdge // ascending by byte
 	token int32      // index in tokens of the one that ends here, or -1
+	// tail is how many bytes are left of the one token that goes on from here, leaf, if there is
+	// only one and none ends before it; else 0.
+	leaf, tail int32
 }
 
 type trieEdge struct {
@@ -54,6 +57,7 @@ func newAddedSet(tokens []added, word *runeSet) *addedSet {
 		}
 		s.nodes[at].token = int32(i)
 	}
+	s.setTails()
 	for _, e := range s.nodes[0].edges {
 		s.root[e.b] = e.node
 	}
@@ -73,6 +77,22 @@ func (s *addedSet) grow(at int32, b byte) int32 {
 	s.nodes = append(s.nodes, trieNode{token: -1})
 	s.nodes[at].edges = slices.Insert(s.nodes[at].edges, i, trieEdge{b, node})
 	return node
+}
+
+// setTails finds the tails. A node comes after the one before it.
+func (s *addedSet) setTails() {
+	for i := len(s.nodes) - 1; i >= 0; i-- {
+		n := &s.nodes[i]
+		if len(n.edges) != 1 {
+			continue
+		}
+		switch next := &s.nodes[n.edges[0].node]; {
+		case next.token >= 0 && len(next.edges) == 0:
+			n.leaf, n.tail = next.token, 1
+		case next.token < 0 && next.tail > 0:
+			n.leaf, n.tail = next.leaf, next.tail+1
+		}
+	}
 }
 
 func searchEdge(edges []trieEdge, b byte) (int, bool) {
@@ -109,17 +129,25 @@ func (s *addedSet) find(text string, from int) (match *added, start, end int) {
 func (s *addedSet) longest(text string, i int, at int32) (token int32, end int) {
 	token = -1
 	for {
-		if t := s.nodes[at].token; t >= 0 {
-			token, end = t, i
+		n := &s.nodes[at]
+		if n.token >= 0 {
+			token, end = n.token, i
+		}
+		if n.tail > 0 {
+			whole := s.tokens[n.leaf].content
+			if rest := whole[len(whole)-int(n.tail):]; strings.HasPrefix(text[i:], rest) {
+				return n.leaf, i + len(rest)
+			}
+			return token, end
 		}
 		if i == len(text) {
 			return token, end
 		}
-		e, found := searchEdge(s.nodes[at].edges, text[i])
+		e, found := searchEdge(n.edges, text[i])
 		if !found {
 			return token, end
 		}
-		at = s.nodes[at].edges[e].node
+		at = n.edges[e].node
 		i++
 	}
 }

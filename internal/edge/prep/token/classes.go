@@ -91,6 +91,13 @@ func (c *classes) at(s string) (class, int) {
 func (c *classes) run(s string, any class) int {
 	i := 0
 	for i < len(s) {
+		if b := s[i]; b < utf8.RuneSelf {
+			if c[b]&any == 0 {
+				break
+			}
+			i++
+			continue
+		}
 		k, width := c.at(s[i:])
 		if k&any == 0 {
 			break
@@ -105,6 +112,13 @@ func (c *classes) run(s string, any class) int {
 func (c *classes) otherRun(s string) int {
 	i := 0
 	for i < len(s) {
+		if b := s[i]; b < utf8.RuneSelf {
+			if c[b]&(letter|number|space) != 0 {
+				break
+			}
+			i++
+			continue
+		}
 		k, width := c.at(s[i:])
 		if k&(letter|number|space) != 0 {
 			break

@@ -141,6 +141,19 @@ func checkSeen(t *testing.T, m *Model, c seen, look func(seenObject) []float32, 
 		work.Start += len(work.Tokens)
 		work.Tokens = []kv.Token{want}
 	}
+	for _, r := range cache.slab.rows[:cap(cache.slab.rows)] {
+		if r.shown != nil {
+			t.Fatal("the cache holds what a sequence showed")
+		}
+	}
+}
+
+func TestErf(t *testing.T) {
+	for x := -6.0; x <= 6; x += 1. / 64 {
+		if d := math.Abs(erf(x) - math.Erf(x)); !(d <= 1.5e-7) {
+			t.Errorf("erf(%v) is off by %v", x, d)
+		}
+	}
 }
 
 func within(t *testing.T, what string, got, want []float32, tolerance float64) {

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"image"
+	"image/jpeg"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/core/media"
+	"penstock/core/media/family"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/chat"
+	resolve "penstock/internal/edge/prep/media"
+	"penstock/internal/media/fetch"
+)
+
+const (
+	width, height = 1280, 720
+	blockSize     = 16
+	maxFile       = 64 << 20
+)
+
+// pathRow is what one request takes.
+type pathRow struct {
+	Pictures int     `json:"pictures"`
+	Identity string  `json:"identity"`
+	From     string  `json:"from"`
+	Tokens   int     `json:"prompt_tokens"`
+	Bytes    int     `json:"picture_bytes"`
+	Micros   float64 `json:"us"`
+	Standard float64 `json:"standard_library_us"`
+	Text     float64 `json:"text_only_us"`
+}
+
+// path measures all rows.
+func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
+	p, err := pipeline()
+	if err != nil {
+		return nil, err
+	}
+	var files [][]byte
+	var data []string
+	for i := range 10 {
+		file, err := picture(uint8(i))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+		data = append(data, "data:image/jpeg;base64,"+base64.StdEncoding.EncodeToString(file))
+	}
+	// The last element of a path is the picture; what comes before makes the URL another one.
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, err := strconv.Atoi(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:])
+		if err != nil || n < 0 || n >= len(files) {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(files[n]))
+	}))
+	defer server.Close()
+	fetcher, err := fetch.New(fetch.Config{AllowPrivate: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, fetcher.Close()) }()
+	serial := 0
+	for _, n := range []int{1, 4, 10} {
+		same := func() []string { return data[:n] }
+		text, err := s.time(same, func([]string) error { _, err := s.once(ctx, prep.Local{Pipeline: p}, nil); return err })
+		if err != nil {
+			return nil, err
+		}
+		standard, err := s.time(same, standardLibrary)
+		if err != nil {
+			return nil, err
+		}
+		for _, identity := range []media.Identity{media.ByURL, media.ByBytes, media.ByPixels} {
+			resolver, err := resolve.New(resolve.Config{Identity: identity, URLTTL: time.Hour}, resolve.FromFetcher(fetcher, maxFile), nil)
+			if err != nil {
+				return nil, err
+			}
+			local := prep.Local{Pipeline: p, Media: resolver.For(resolve.Way{})}
+			for _, from := range []struct {
+				name string
+				urls func() []string
+			}{
+				{"data:, seen", same},
+				{"data:, new", func() (uris []string) {
+					serial++
+					for i := range n { // what follows a picture's end is none of it
+						file := strconv.AppendInt(slices.Clone(files[i]), int64(serial), 10)
+						uris = append(uris, "data:image/jpeg;base64,"+base64.StdEncoding.EncodeToString(file))
+					}
+					return uris
+				}},
+				{"URL, new", func() (urls []string) {
+					serial++
+					for i := range n {
+						urls = append(urls, fmt.Sprintf("%s/%d/%d", server.URL, serial, i))
+					}
+					return urls
+				}},
+				{"URL, seen", func() (urls []string) {
+					for i := range n {
+						urls = append(urls, fmt.Sprintf("%s/seen/%d", server.URL, i))
+					}
+					return urls
+				}},
+			} {
+				row := pathRow{Pictures: n, Identity: string(identity), From: from.name, Bytes: len(files[0]), Standard: standard, Text: text}
+				row.Micros, err = s.time(from.urls, func(urls []string) (err error) {
+					row.Tokens, err = s.once(ctx, local, urls)
+					return err
+				})
+				if err != nil {
+					return nil, fmt.Errorf("%d pictures by %s, %s: %w", n, identity, from.name, err)
+				}
+				rows = append(rows, row)
+			}
+		}
+	}
+	return rows, nil
+}
+
+// pipeline is that of the built-in model, with the rules of Qwen2-VL's checkpoints.
+func pipeline() (*prep.Pipeline, error) {
+	p, err := chat.Open(chat.Ref{Kind: "builtin"})
+	if err != nil {
+		return nil, err
+	}
+	id, ok := p.Family.Placeholder(media.Image)
+	if !ok {
+		return nil, errors.New("the built-in model shows no pictures")
+	}
+	f, err := family.Open(family.Files{
+		Config:       fmt.Appendf(nil, `{"model_type":"qwen2_vl","image_token_id":%d,"vision_config":{"patch_size":14,"spatial_merge_size":2}}`, id),
+		Preprocessor: []byte(`{"image_processor_type":"Qwen2VLImageProcessor","patch_size":14,"merge_size":2,"temporal_patch_size":2,"min_pixels":3136,"max_pixels":12845056}`),
+	}, p.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	p.SetFamily(f)
+	return p, nil
+}
+
+// once makes the prompt of one request with its hashes, and returns how many tokens it has.
+func (s *settings) once(ctx context.Context, encoder prep.Local, urls []string) (int, error) {
+	m := prep.Message{Role: "user", Content: question}
+	c := &prep.Chat{AddGenerationPrompt: true}
+	if len(urls) > 0 {
+		m.Content, m.Parts = "", []byte{'['}
+		for i, url := range urls {
+			part := fmt.Sprintf("messages[0].content[%d]", i)
+			c.Media = append(c.Media, prep.Media{Kind: media.Image, URL: url, Part: part, Param: part + ".image_url.url"})
+			m.Parts = prep.AppendMediaPart(m.Parts, media.Image)
+		}
+		m.Parts = append(prep.AppendTextPart(m.Parts, question), ']')
+	}
+	c.Messages = []prep.Message{m}
+	prompt, err := encoder.EncodeChat(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	if prompt.Release != nil {
+		defer prompt.Release()
+	}
+	if prompt.TextOnly != media.NoReason {
+		return 0, fmt.Errorf("routed by text only: %s: %w", prompt.TextOnly, prompt.Why)
+	}
+	h, err := kv.NewHasher(blockSize, kv.Salt{})
+	if err != nil {
+		return 0, err
+	}
+	h.Chain(nil, prompt.Tokens, prompt.Media)
+	return len(prompt.Tokens), nil
+}
+
+// question has about 64 tokens.
+const question = `Compare these pictures with each other. Say for each what stands in the middle, which colours there are at its left
+edge, whether anything is written on it, and if so what. Then say which two of them were probably taken at the same place, and why you think so.`
+
+// standardLibrary finds out sizes and contents as a program without this one would.
+func standardLibrary(uris []string) error {
+	for _, uri := range uris {
+		file, err := base64.StdEncoding.DecodeString(uri[strings.IndexByte(uri, ',')+1:])
+		if err != nil {
+			return err
+		}
+		if _, _, err := image.DecodeConfig(bytes.NewReader(file)); err != nil {
+			return err
+		}
+		_ = sha256.Sum256(file)
+	}
+	return nil
+}
+
+// time returns how many microseconds do takes, the mean of as many calls as there is time for. What it is
+// done with is made outside of that time.
+func (s *settings) time(with func() []string, do func([]string) error) (float64, error) {
+	if err := do(with()); err != nil { // what is made once is made now
+		return 0, err
+	}
+	var sum time.Duration
+	n := 0
+	for sum < s.each {
+		urls := with()
+		begin := time.Now()
+		if err := do(urls); err != nil {
+			return 0, err
+		}
+		sum += time.Since(begin)
+		n++
+	}
+	return float64(sum.Nanoseconds()) / 1000 / float64(n), nil
+}
+
+// picture returns a JPEG of some 100 kB.
+func picture(seed uint8) ([]byte, error) {
+	img := image.NewYCbCr(image.Rect(0, 0, width, height), image.YCbCrSubsampleRatio420)
+	state := uint32(seed) + 1
+	for i := range img.Y {
+		if i%7 == 0 {
+			state = state*1664525 + 1013904223
+		}
+		img.Y[i] = uint8(i/width/3) + uint8(state>>28)
+	}
+	for i := range img.Cb {
+		img.Cb[i], img.Cr[i] = uint8(i/(width/2))+seed, 128
+	}
+	var out bytes.Buffer
+	err := jpeg.Encode(&out, img, &jpeg.Options{Quality: 80})
+	return out.Bytes(), err
+}
