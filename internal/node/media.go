@@ -52,13 +52,8 @@ func newSight(p *process) (s *sight, err error) {
 
 // newFetcher makes what fetches media, within the settings.
 func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
-	sizes := 24 * time.Hour
-	if ttl := time.Duration(cfg.MediaURLTTL); ttl > 0 { // what a URL shows then has another size too
-		sizes = min(sizes, ttl)
-	}
 	return fetch.New(fetch.Config{
-		DimensionsTTL: sizes,
-		AllowPrivate:  cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
+		AllowPrivate: cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
 		MaxBytes: cfg.MediaMaxBytes, MaxPixels: cfg.MediaMaxPixels,
 		Timeout: time.Duration(cfg.MediaTimeout), CacheBytes: cfg.MediaCacheBytes,
 		// A size is not believed for longer than that a URL shows the same; 0 is the default.
