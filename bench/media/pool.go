@@ -75,8 +75,10 @@ func (s *settings) route(ctx context.Context, args []string) (row poolRow, err e
 	if err != nil {
 		return row, err
 	}
-	up := exec.CommandContext(ctx, s.bin, append([]string{"up", "--engine", "sim", "--workers", strconv.Itoa(s.workers), "--kv-cache-blocks", strconv.Itoa(s.blocks),
-		"--sim-encoder", encoder, "--http-addr", addr, "--data-dir", dir, "--log-level", "warn"}, args...)...)
+	up := exec.CommandContext(ctx, s.bin, append([]string{
+		"up", "--engine", "sim", "--workers", strconv.Itoa(s.workers), "--kv-cache-blocks", strconv.Itoa(s.blocks),
+		"--sim-encoder", encoder, "--http-addr", addr, "--data-dir", dir, "--log-level", "warn",
+	}, args...)...)
 	up.Stderr = os.Stderr
 	if err := up.Start(); err != nil {
 		return row, err
