@@ -216,7 +216,15 @@ func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
 	return all[0], nil
 }
 
-// keys are the objects of a request that is passed on: who they are, and nothing else.
+// refused reports whether err is about what the request shows, such as a URL that nobody may fetch:
+// an engine that fetches by itself must not be handed what was refused here. What else keeps a prompt
+// from being made is for the engine to say.
+func (p *passing) refused(err error) bool {
+	var f *fault.Error
+	return p.shown != nil && errors.As(err, &f) && f.Code == fault.Invalid && f.Param != ""
+}
+
+// keysOf are the objects of a request that is passed on: who they are, and nothing else.
 func keysOf(objects []media.Object) []media.Object {
 	if objects == nil {
 		return nil
