@@ -32,7 +32,7 @@ func (f *Frontend) resolver(m *model) prep.Resolver {
 	if !m.card.Attaches && m.card.MediaKeys == "" {
 		return untold{}
 	}
-	way := resolve.Way{Transfer: resolve.TransferOff}
+	way := resolve.Way{Transfer: resolve.TransferOff, Whole: m.card.Attaches}
 	if d := m.card.MediaDecoder; d != nil {
 		way.Identity = media.ByPixels
 		if m.card.Attaches {
