@@ -157,6 +157,7 @@ func (c *call) shows(ctx context.Context, q *api.Request, prompt *prep.Prompt) {
 	if prompt.TextOnly == media.NoReason {
 		return
 	}
+	c.answer.textOnly = prompt.TextOnly
 	c.f.metrics.textOnly.WithLabelValues(c.model, string(prompt.TextOnly)).Inc()
 	c.f.deps.Log.DebugContext(ctx, "the media of a request take no part in the choice of its worker",
 		"request", c.id, "model", c.model, "reason", string(prompt.TextOnly), "part", prompt.Why.Param)

@@ -362,6 +362,12 @@ func TestPassedMedia(t *testing.T) {
 		}
 
 		text := send(showing("", "http://a/none"))
+		if why := w.post(chats, showing("", "http://a/none")).header.Get("x-penstock-text-only"); why != "dims_unavailable" {
+			t.Errorf("the answer says %q", why)
+		}
+		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/none")); !strings.Contains(got.body, `"text_only":"dims_unavailable"`) {
+			t.Errorf("%v", got)
+		}
 		asked = w.router.routed()[1]
 		if text.Objects != nil || text.Media != nil || !slices.Equal(asked.Tokens, req.Prompt[:req.Media[0].Start]) {
 			t.Errorf("%+v, and the router was asked about %d tokens", text.Objects, len(asked.Tokens))
@@ -373,12 +379,12 @@ func TestPassedMedia(t *testing.T) {
 		if kwargs := send(showing(`,"mm_processor_kwargs":{"x":1}`, "http://a/red")); kwargs.Objects != nil {
 			t.Errorf("%+v", kwargs.Objects)
 		}
-		for reason, want := range map[string]string{"dims_unavailable": "2", "processor_overridden": "1"} {
+		for reason, want := range map[string]string{"dims_unavailable": "4", "processor_overridden": "1"} {
 			if v := w.metric(`frontend_routing_text_only_total{model="bytes",reason="` + reason + `"}`); v != want {
 				t.Errorf("%s: %s, want %s", reason, v, want)
 			}
 		}
-		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red")); got.status != 200 || !strings.Contains(got.body, `"decode_worker_id":7`) || len(s.passes()) != 4 {
+		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red")); got.status != 200 || !strings.Contains(got.body, `"decode_worker_id":7`) || len(s.passes()) != 5 {
 			t.Errorf("%v", got)
 		}
 		if strings.Contains(w.log.String(), "http://") || strings.Contains(w.log.String(), "base64") {
