@@ -250,6 +250,20 @@ func TestApproxEndsRefuted(t *testing.T) {
 	}
 }
 
+// TestApproxEndsRefutedBefore: what follows a prompt that is refuted whole is found when the prompt
+// is sent again.
+func TestApproxEndsRefutedBefore(t *testing.T) {
+	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
+	send(t, a, 0, one, "a/b")
+	send(t, a, 0, one, "a/b/c/d")
+	a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain("a/b")})
+	wantBelieved(t, a, "a/b/c/d", "")
+	send(t, a, 30*time.Second, one, "a/b/c")
+	wantBelieved(t, a, "a/b/c/d", "1:4")
+	a.Expire(kv.Mono(70 * time.Second))
+	wantBelieved(t, a, "a/b/c/d", "1:3")
+}
+
 // TestApproxIsNoEventIndex: what events say of a worker does not expire, whatever is
 // predicted of it.
 func TestApproxIsNoEventIndex(t *testing.T) {
