@@ -210,10 +210,16 @@ func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
 		return prep.Prompt{TextOnly: media.NotRouted, Why: fault.Param("model", "the router's mode asks no cache")}, nil
 	}
 	all, err := p.model.prompts(ctx, p.shown)
-	if err != nil {
-		return prep.Prompt{}, err
+	var refused *prep.Refused
+	var f *fault.Error
+	switch {
+	case err == nil:
+		return all[0], nil
+	case !errors.As(err, &refused) && errors.As(err, &f) && ctx.Err() == nil:
+		// The template cannot show them so; the engine may have another way.
+		return prep.Prompt{TextOnly: media.PlaceholderMismatch, Why: f}, nil
 	}
-	return all[0], nil
+	return prep.Prompt{}, err
 }
 
 // keys are the objects of a request that is passed on: who they are, and nothing else.

@@ -63,6 +63,9 @@ func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) 
 		<-ctx.Done()
 		return nil, nil, ctx.Err()
 	}
+	if strings.Contains(url, "forbidden") {
+		return nil, nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
+	}
 	if b, ok := g.pictures[url]; ok {
 		return b, func() {}, nil
 	}
@@ -382,6 +385,15 @@ func TestPassedMedia(t *testing.T) {
 		for reason, want := range map[string]string{"dims_unavailable": "4", "processor_overridden": "1"} {
 			if v := w.metric(`frontend_routing_text_only_total{model="bytes",reason="` + reason + `"}`); v != want {
 				t.Errorf("%s: %s, want %s", reason, v, want)
+			}
+		}
+		for body, says := range map[string]string{
+			showing("", "http://forbidden/"):                                              "none that may be fetched",
+			strings.Replace(showing("", "http://a/red"), "What is this?", "<|image|>", 1): "stands for media",
+			showing("", slices.Repeat([]string{"http://a/red"}, 9)...):                    "a request may have 8",
+		} {
+			if got := w.post(chats, body); got.status != 400 || !strings.Contains(got.body, says) || len(s.passes()) != 5 {
+				t.Errorf("the engine was asked, or nobody said %q: %v", says, got)
 			}
 		}
 		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red")); got.status != 200 || !strings.Contains(got.body, `"decode_worker_id":7`) || len(s.passes()) != 5 {
