@@ -19,6 +19,10 @@ func invalid(cause error, message string) error {
 	return &fault.Error{Code: fault.Invalid, Message: "media URL: " + message, Err: cause}
 }
 
+// unwelcome is what a client reads of an address. It is the same of all, so that it does not tell
+// where a name leads.
+const unwelcome = "none that may be fetched from: those of private networks and of the server itself are only with --media-allow-private"
+
 // isData reports whether uri is a data: URI.
 func isData(uri string) bool { return len(uri) >= 5 && strings.EqualFold(uri[:5], "data:") }
 
@@ -52,7 +56,7 @@ func (c *Config) check(u *url.URL) error {
 	}
 	if a, err := netip.ParseAddr(host); err == nil {
 		if err := c.judge(a); err != nil {
-			return invalid(err, "its address is none that may be fetched from")
+			return invalid(err, "its address is "+unwelcome)
 		}
 	} else if numeric(host) {
 		return invalid(nil, "its host is an address in an unusual form: write four decimal numbers")
@@ -64,7 +68,7 @@ func (c *Config) check(u *url.URL) error {
 	case len(c.AllowPorts) > 0 && !slices.Contains(c.AllowPorts, port):
 		return invalid(nil, "its port is none that may be fetched from")
 	case len(c.AllowHosts) > 0 && !slices.ContainsFunc(c.AllowHosts, func(p string) bool { return matches(host, p) }):
-		return invalid(nil, "its host is none that may be fetched from")
+		return invalid(nil, "its host is none of those that may be fetched from (--media-allow-hosts)")
 	}
 	return nil
 }

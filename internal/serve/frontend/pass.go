@@ -157,18 +157,19 @@ func (w passedWriter) End(dst []byte) []byte { return dst }
 // Fail implements api.Writer.
 func (w passedWriter) Fail(dst []byte, err error) []byte { return w.p.d.broke(dst, w.p.c.id, err) }
 
-// tokenize finds out the tokens of the prompt, as far as the model's engines tell. It fails only
-// where the engine must not have the request either.
+// tokenize finds out the tokens of the prompt, as far as they can be known. It fails if what the
+// request shows is refused, whatever its engine would say.
 func (p *passing) tokenize(ctx context.Context) error {
 	ctx, span := p.c.f.deps.Tracer.Start(ctx, "preprocess")
 	prompt, err := p.tokens(ctx)
 	span.Int("penstock.prompt_tokens", int64(len(prompt.Tokens)))
 	span.End(err)
-	if p.refused(err) {
-		return err
-	}
 	if err != nil && ctx.Err() == nil {
 		p.c.f.throttled.Log(ctx, slog.LevelDebug, "a request is passed on without its tokens", "request", p.c.id, "model", p.model.card.Name, "error", err)
+	}
+	var refused *prep.Refused
+	if errors.As(err, &refused) {
+		return err
 	}
 	p.c.borrow(&prompt)
 	if p.shown != nil {
