@@ -167,6 +167,9 @@ func framesOf(p *prep.Media) (payload string, ok bool) {
 func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, file []byte, o *media.Object) error {
 	if o.Kind != media.Video {
 		found, err := m.source.Header(file)
+		if err == nil {
+			err = m.within(found)
+		}
 		if err != nil {
 			return err
 		}
@@ -184,6 +187,14 @@ func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, fil
 	}
 	defer release()
 	m.seen.put(content, o.Kind, pixel.Key(o.Kind, &t), o.Size)
+	return nil
+}
+
+// within refuses a picture of more pixels than there may be, whoever would decode it.
+func (m model) within(found Found) error {
+	if w, h, most := found.Size.Width, found.Size.Height, m.cfg.Limits.Pixels; int64(w)*int64(h) > int64(most) {
+		return fault.New(fault.TooLarge, "it has %d by %d pixels, and at most %d are taken: send a smaller one", w, h, most)
+	}
 	return nil
 }
 

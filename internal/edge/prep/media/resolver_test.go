@@ -602,3 +602,21 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestPixelsOfFiles: the limit of pixels holds for files that are only counted here too.
+func TestPixelsOfFiles(t *testing.T) {
+	r, err := New(Config{Limits: pixel.Limits{Pixels: 56 * 84}}, &shelf{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for height, want := range map[int]bool{84: true, 85: false} {
+		_, release, err := r.For(Way{}).Resolve(t.Context(), shown(media.Image, data("image/png", encoded(t, "png", picture(56, height, red)))), builtin(t))
+		if err == nil {
+			release()
+		}
+		var u *prep.Unresolved
+		if (err == nil) != want || errors.As(err, &u) || !want && !strings.Contains(err.Error(), "56 by 85 pixels") {
+			t.Errorf("a picture of %d lines: %v", height, err)
+		}
+	}
+}
