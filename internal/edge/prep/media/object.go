@@ -12,6 +12,7 @@ import (
 	"penstock/core/media"
 	"penstock/core/media/family"
 	"penstock/internal/edge/prep"
+	"penstock/internal/media/fetch"
 	"penstock/internal/media/pixel"
 )
 
@@ -74,11 +75,13 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 		size = g.SizeEitherWay
 	}
 	found, err := size(ctx, p.URL)
-	whole := err != nil && m.way.Whole && fault.Of(err) != fault.Forbidden && ctx.Err() == nil
-	if err != nil && !whole {
+	if m.way.Whole && fetch.Unranged(err) {
+		found, err = m.whole(ctx, p.URL)
+	}
+	if err != nil {
 		return err
 	}
-	if whole || o.Kind == media.Video && found.Kind == media.Image { // the latter is one of pictures, which must be counted
+	if o.Kind == media.Video && found.Kind == media.Image { // one of pictures, which must be counted
 		file, release, err := m.source.File(ctx, p.URL)
 		if err != nil {
 			return err
@@ -87,6 +90,16 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 		return m.measure(ctx, f, p, file, o)
 	}
 	return take(f, p, found, o)
+}
+
+// whole returns what the beginning of a file says of which there are no parts to be had.
+func (m model) whole(ctx context.Context, url string) (Found, error) {
+	file, release, err := m.source.File(ctx, url)
+	if err != nil {
+		return Found{}, err
+	}
+	defer release()
+	return m.source.Header(file)
 }
 
 // period is the number of the period in which what a URL shows counts as the same. All replicas

@@ -137,8 +137,8 @@ type Way struct {
 	// Transfer is how what was decoded reaches the model's engines; anything but TransferOff needs
 	// the identity by pixels.
 	Transfer Transfer
-	// Whole says that a file is fetched whole if its beginning cannot be had, of a server without
-	// ranges, or does not tell: who asks cannot do without.
+	// Whole has a file fetched whose host sends no parts of it, for models whose requests cannot be
+	// served without sizes. Where they can, that would be much for little.
 	Whole bool
 }
 
