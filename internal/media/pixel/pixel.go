@@ -85,18 +85,18 @@ func Check(kind media.Kind, t *media.Tensor) error {
 		dims, width = 1, 4
 	}
 	wrong := len(t.Shape) != dims || dims == 0 || dims > 1 && t.Shape[dims-1] != channels
-	size := width
+	size := int64(width)
 	for _, n := range t.Shape {
-		wrong = wrong || n < 1 || size > maxTensor/max(n, 1)
+		wrong = wrong || n < 1 || size > maxTensor/int64(max(n, 1))
 		if wrong {
 			return fmt.Errorf("the tensor of %v has the shape %.100v: %w", kind, t.Shape, ErrMalformed)
 		}
-		size *= n
+		size *= int64(n)
 	}
 	if wrong {
 		return fmt.Errorf("the tensor of %v has the shape %.100v: %w", kind, t.Shape, ErrMalformed)
 	}
-	if t.Data != nil && len(t.Data) != size {
+	if t.Data != nil && int64(len(t.Data)) != size {
 		return fmt.Errorf("the tensor of %v with the shape %v has %d bytes instead of %d: %w", kind, t.Shape, len(t.Data), size, ErrMalformed)
 	}
 	return nil
