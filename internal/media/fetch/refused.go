@@ -4,9 +4,6 @@ import "errors"
 
 // Check returns an error if a URL may not be fetched, as far as its text tells.
 func (f *Fetcher) Check(uri string) error {
-	if isData(uri) {
-		return f.dataAllowed()
-	}
 	_, err := f.cfg.parse(uri)
 	return err
 }

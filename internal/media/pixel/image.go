@@ -139,6 +139,9 @@ func refused(err error) error {
 	case errors.As(err, &jpegUnsupported):
 		return fmt.Errorf("%.100s: %w", string(jpegUnsupported), ErrUnsupported)
 	case errors.As(err, &pngUnsupported):
+		if pngUnsupported == "dimension overflow" { // of an int of 32 bits
+			return fmt.Errorf("more pixels than this system can count: %w", ErrTooLarge)
+		}
 		return fmt.Errorf("%.100s: %w", string(pngUnsupported), ErrUnsupported)
 	case errors.As(err, &tiffUnsupported):
 		return fmt.Errorf("%.100s: %w", string(tiffUnsupported), ErrUnsupported)

@@ -166,7 +166,7 @@ var _ prep.Resolver = model{}
 
 // Resolve implements prep.Resolver.
 func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
-	if err := m.count(c, f); err != nil {
+	if err := m.count(c); err != nil {
 		return nil, nil, err
 	}
 	inner, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
@@ -191,22 +191,10 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 }
 
 // count refuses more media than are allowed.
-func (m model) count(c *prep.Chat, f *family.Family) error {
+func (m model) count(c *prep.Chat) error {
 	if n := len(c.Media); n > m.cfg.MaxObjects {
 		part := c.Media[m.cfg.MaxObjects].Part
 		return fault.Param(part, "'%s' is one media object too many: a request may have %d, and this one has %d", part, m.cfg.MaxObjects, n)
-	}
-	for _, k := range prep.Kinds() {
-		limit, n := f.Limit(k), 0
-		for i := range c.Media {
-			if c.Media[i].Kind != k {
-				continue
-			}
-			if n++; limit > 0 && n > limit {
-				part := c.Media[i].Part
-				return fault.Param(part, "'%s' is one %v too many: this model takes %d in a request", part, k, limit)
-			}
-		}
 	}
 	return nil
 }
