@@ -26,6 +26,7 @@ const veiledPad = ^kv.Token(0)
 const (
 	maxShown   = 1 << 16 // blocks
 	maxObjects = 1 << 14
+	maxTails   = 1 << 12 // prompts
 )
 
 // shown remembers how the prompts that show media were sent, so that blocks with other tokens in the place of media
@@ -120,7 +121,7 @@ func (t *Table) Shown(prompt []kv.Token, media []kv.Media, salt kv.Salt) {
 	if at < last { // the media reach into a block that is not full
 		v.tails.put(prev, tail{
 			view: append([]kv.Token(nil), v.view[at:last]...), native: append([]kv.Token(nil), prompt[at:last]...), media: append([]kv.Media(nil), t.within(media, at, last)...),
-		}, maxObjects)
+		}, maxTails)
 	}
 }
 

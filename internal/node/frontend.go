@@ -38,7 +38,7 @@ func (f *frontendRole) build() error {
 	if f.router, err = f.newRouter(&f.prompts); err != nil {
 		return err
 	}
-	if f.sight, err = newSight(f.cfg, f.fetcher, f.log); err != nil {
+	if f.sight, err = newSight(f.process); err != nil {
 		return err
 	}
 	f.frontend, err = f.newFrontend(f.router, f.sight)

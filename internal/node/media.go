@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"penstock/core/media"
@@ -27,7 +26,8 @@ type sight struct {
 }
 
 // newSight makes what the settings say.
-func newSight(cfg *config.Loaded, fetcher *fetch.Fetcher, log *slog.Logger) (s *sight, err error) {
+func newSight(p *process) (s *sight, err error) {
+	cfg, fetcher, log := p.cfg, p.fetcher, p.log
 	s = &sight{}
 	var lends resolve.Lender
 	if s.lender, err = shm.NewLender(shm.Config{}); err == nil {
@@ -46,6 +46,7 @@ func newSight(cfg *config.Loaded, fetcher *fetch.Fetcher, log *slog.Logger) (s *
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	p.metrics.Collect(newMediaMetrics(fetcher, s.lender))
 	return s, nil
 }
 

@@ -48,7 +48,7 @@ func (u *up) build() error {
 		return err
 	}
 	u.metrics.Collect(newEngineMetrics(u.remotes))
-	if u.sight, err = newSight(u.cfg, u.fetcher, u.log); err != nil {
+	if u.sight, err = newSight(u.process); err != nil {
 		return err
 	}
 	u.frontend, err = u.newFrontend(u.router, u.sight)

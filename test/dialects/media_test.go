@@ -233,3 +233,82 @@ func TestPicturesOfEngines(t *testing.T) {
 		}
 	}
 }
+
+// TestFaceless: an engine whose events do not say which pictures blocks show is not believed about them, and said to be so.
+func TestFaceless(t *testing.T) {
+	h := build(t, mimic.VLLMLegacy, plan{servers: 1, sees: true, mimic: func(c *mimic.Config) { c.Features.ExtraKeys = mimic.Off }})
+	before, tail := strings.Repeat("What is this, and why? ", 10), strings.Repeat("and then some more of it ", 6)
+	ask := func(seed int) answer { return h.chat(nil, before, picture(t, 300, 301, seed), tail) }
+	first := ask(1)
+	h.eventually(func() error {
+		// Two are of what the engine was asked when it was opened.
+		if n := len(h.index()[first.worker]); n < 2+3 {
+			return fmt.Errorf("%d blocks are known before the picture", n)
+		}
+		return nil
+	})
+	again, other := ask(1), ask(2)
+	for what, a := range map[string]answer{"the same picture": again, "another picture": other} {
+		if a.status != http.StatusOK || a.expected == 0 || a.expected > 80 {
+			t.Errorf("%s: %+v; the text before it has about 60 tokens", what, a)
+		}
+	}
+	h.eventually(func() error {
+		res, err := h.client.Get(h.url + "/health")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		said, err := io.ReadAll(res.Body)
+		if err != nil || !bytes.Contains(said, []byte("media_unknown")) {
+			return fmt.Errorf("%s, %w", said, err)
+		}
+		return nil
+	})
+}
+
+// TestConversationsApart: two conversations about two pictures, word for word the same, share what is before the picture and
+// nothing else, turn by turn.
+func TestConversationsApart(t *testing.T) {
+	for name, c := range lookers() {
+		t.Run(name, func(t *testing.T) {
+			p := c.plan
+			p.servers = 1 // so that all could be shared
+			h := build(t, c.dialect, p)
+			blocks := func() int { return len(h.index()[0]) }
+			h.settled()
+			asked := blocks() // of what the engine was asked when it was opened
+			const before = "Look at this closely before you say anything about it at all. "
+			words := strings.Repeat("What else is there to see, and why would it be? ", 3)
+			said := []map[string]any{{"role": "assistant", "content": "A picture, as far as can be told."}, {"role": "user", "content": words}}
+			var first [2]int // blocks that a conversation has by its first and its second turn
+			for which := range 2 {
+				messages := []any{map[string]any{"role": "user", "content": []any{part(before), part(picture(t, 140, 112, which)), part(words)}}}
+				for turn := range 2 {
+					had := blocks()
+					a := h.chat(map[string]any{"messages": messages})
+					h.settled()
+					what := fmt.Sprintf("conversation %d, turn %d", which, turn)
+					if off := a.cached - a.expected; a.status != http.StatusOK || off < -h.block || off > h.block {
+						t.Fatalf("%s: %+v", what, a)
+					}
+					if turn == 1 && a.cached < 48 || turn == 0 && a.cached > 16 {
+						t.Errorf("%s: %d tokens are cached", what, a.cached)
+					}
+					switch made := blocks() - had; {
+					case which == 0:
+						first[turn] = made
+					case turn == 0 && made < first[turn]-1, turn == 1 && made != first[turn]:
+						t.Errorf("%s: %d blocks are its own, the other conversation has %d", what, made, first[turn])
+					}
+					for _, m := range said {
+						messages = append(messages, m)
+					}
+				}
+			}
+			if blocks() == asked {
+				t.Error("nothing is known")
+			}
+		})
+	}
+}

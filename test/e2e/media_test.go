@@ -21,6 +21,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/image/bmp"
 )
 
 // picture is one of noise, which differs by seed.
@@ -36,11 +38,11 @@ func picture(seed uint64, width, height int) *image.NRGBA {
 	return p
 }
 
-// pngOf is a picture as a file; levels of compression give other files of the same picture.
-func pngOf(t *testing.T, p image.Image, level png.CompressionLevel) []byte {
+// pngOf is a picture as a file.
+func pngOf(t *testing.T, p image.Image) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := (&png.Encoder{CompressionLevel: level}).Encode(&b, p); err != nil {
+	if err := png.Encode(&b, p); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -204,8 +206,8 @@ func TestPicturesShareNoBlock(t *testing.T) {
 	}
 	pictures := pair{
 		"image",
-		dataURI("image/png", pngOf(t, picture(1, 84, 112), png.DefaultCompression)),
-		dataURI("image/png", pngOf(t, picture(2, 84, 112), png.DefaultCompression)),
+		dataURI("image/png", pngOf(t, picture(1, 84, 112))),
+		dataURI("image/png", pngOf(t, picture(2, 84, 112))),
 	}
 	var pairs []pair
 	for range 16 { // wherever in a block it begins
@@ -319,11 +321,11 @@ func (g *gallery) count(path string) int {
 func TestOnePictureManyNames(t *testing.T) {
 	t.Parallel()
 	p := picture(1, 112, 112)
-	file, other := pngOf(t, p, png.DefaultCompression), pngOf(t, p, png.NoCompression)
-	g := newGallery(t, map[string][]byte{"/picture.png": file, "/other.png": other, "/lossy.jpg": jpegOf(t, p)})
+	file, other := pngOf(t, p), bmpOf(t, p)
+	g := newGallery(t, map[string][]byte{"/picture.png": file, "/picture.bmp": other, "/lossy.jpg": jpegOf(t, p)})
 	names := []string{
 		g.url + "/picture.png?signature=5f3a&expires=1", g.url + "/picture.png?signature=77c0&expires=2",
-		dataURI("image/png", file), g.url + "/other.png", dataURI("image/png", other),
+		dataURI("image/png", file), g.url + "/picture.bmp", dataURI("image/bmp", other),
 	}
 	for _, tc := range []struct {
 		name     string
@@ -391,6 +393,16 @@ func TestOnePictureManyNames(t *testing.T) {
 			s.idle()
 		})
 	}
+}
+
+// bmpOf is a picture in another file.
+func bmpOf(t *testing.T, p image.Image) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := bmp.Encode(&b, p); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }
 
 // jpegOf is almost a picture.

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
-	"image/png"
 	"io"
 	"net"
 	"net/http"
@@ -44,7 +43,7 @@ const metadata = "http://169.254.169.254/latest/meta-data/"
 // den serves what no client should have others fetch.
 func den(t *testing.T) *httptest.Server {
 	t.Helper()
-	good := pngOf(t, picture(1, 56, 56), png.DefaultCompression)
+	good := pngOf(t, picture(1, 56, 56))
 	forever := func(w http.ResponseWriter, r *http.Request, first, piece []byte, pause time.Duration) {
 		if _, err := w.Write(first); err != nil {
 			return
@@ -170,7 +169,7 @@ func TestHostileMedia(t *testing.T) {
 	misname(t, [4]byte{169, 254, 169, 254})
 	house := den(t)
 	evil := house.URL
-	good := pngOf(t, picture(1, 56, 56), png.DefaultCompression)
+	good := pngOf(t, picture(1, 56, 56))
 	const part, url, text = "messages[0].content[1]", "messages[0].content[1].image_url.url", "messages[0]"
 	inline := func(file []byte) string { return dataURI("image/png", file) }
 	type attack struct {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"image/png"
 	"io/fs"
 	"net/http"
 	"os"
@@ -65,10 +64,10 @@ const hasShared = runtime.GOOS == "linux"
 // TestTransfers: in whatever way what a request shows gets from a frontend to a worker, the answer is
 // the same to the byte. What the frontend decoded nobody fetches a second time, unless he has to.
 func TestTransfers(t *testing.T) {
-	file := pngOf(t, picture(1, 200, 150), png.DefaultCompression)
+	file := pngOf(t, picture(1, 200, 150))
 	requests := []map[string]any{
 		showing(12, said("Look:"), shown("image", "GALLERY/picture.png"), said("What is it?")),
-		showing(12, shown("image", dataURI("image/png", pngOf(t, picture(2, 90, 500), png.DefaultCompression))), shown("image", "GALLERY/picture.png"), said("Which is it?")),
+		showing(12, shown("image", dataURI("image/png", pngOf(t, picture(2, 90, 500)))), shown("image", "GALLERY/picture.png"), said("Which is it?")),
 		showing(12, said("And this?"), shown("video", film(t, 1)), shown("audio", sound(1))),
 	}
 	requests[1]["n"], requests[1]["temperature"], requests[1]["seed"] = 2, 1, 5
@@ -139,7 +138,7 @@ func TestSharedMemoryIsReturned(t *testing.T) {
 	request := func(tokens int, more ...map[string]any) map[string]any {
 		var parts []map[string]any
 		for seed := range uint64(2) {
-			parts = append(parts, said("Look:"), shown("image", dataURI("image/png", pngOf(t, picture(seed, 300, 200), png.BestSpeed))))
+			parts = append(parts, said("Look:"), shown("image", dataURI("image/png", pngOf(t, picture(seed, 300, 200)))))
 		}
 		return showing(tokens, append(parts, more...)...)
 	}
@@ -207,7 +206,7 @@ func TestSharedMemoryIsReturned(t *testing.T) {
 // from shared memory or with the request, the next one too. Nothing stays lent.
 func TestEveryTokenOfPictures(t *testing.T) {
 	t.Parallel()
-	g := newGallery(t, map[string][]byte{"/picture.png": pngOf(t, picture(1, 112, 84), png.DefaultCompression)})
+	g := newGallery(t, map[string][]byte{"/picture.png": pngOf(t, picture(1, 112, 84))})
 	fetcher := must(fetch.New(fetch.Config{AllowPrivate: true}))(t)
 	t.Cleanup(func() { _ = fetcher.Close() })
 	source := resolve.FromFetcher(fetcher, 1<<20)
@@ -248,7 +247,7 @@ func TestEveryTokenOfPictures(t *testing.T) {
 	}
 	f, planned := seeing(way, 2), seeing(resolve.TransferNetwork, -1)
 
-	encoded := base64.StdEncoding.EncodeToString(pngOf(t, picture(2, 84, 60), png.DefaultCompression))
+	encoded := base64.StdEncoding.EncodeToString(pngOf(t, picture(2, 84, 60)))
 	byURL := fmt.Sprintf(`{"type":"image_url","image_url":{"url":"%s/picture.png?signature=1"}}`, g.url)
 	inside := fmt.Sprintf(`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}`, encoded)
 	ask := `{"type":"text","text":"Where does the water go?"}`

@@ -32,9 +32,11 @@ func phone(own ...byte) []byte {
 		boxOf("clap", words(4000, 1, 6001, 2, 0, 1, 0, 1)),
 		boxOf("irot", []byte{2}),
 	)
-	ipma := boxOf("ipma", words(0, 2), []byte{0, 1, 2, 0x81, 0x82}, []byte{0, 49, byte(len(own))}, own)
+	others := boxOf("ipma", words(0, 1), []byte{0, 1, 2, 0x81, 0x82})
+	wide := boxOf("ipma", words(0x01000001, 1, 7), []byte{1, 0x80, 1}) // long numbers
+	ipma := boxOf("ipma", words(0, 2), []byte{0, 2, 2, 0x81, 0x82}, []byte{0, 49, byte(len(own))}, own)
 	meta := boxOf("meta", words(0), boxOf("hdlr", make([]byte, 25)), boxOf("pitm", words(0), []byte{0, 49}),
-		boxOf("iinf", make([]byte, 900)), boxOf("iprp", ipco, ipma))
+		boxOf("iinf", make([]byte, 900)), boxOf("iprp", ipco, others, wide, ipma))
 	return join(boxOf("ftyp", []byte("heic\x00\x00\x00\x00mif1heic")), meta, boxOf("mdat", make([]byte, 100)))
 }
 

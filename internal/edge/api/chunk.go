@@ -119,6 +119,8 @@ type QueryAnswer struct {
 	Worker        kv.Worker
 	OverlapBlocks int
 	Tokens        []kv.Token
+	// TextOnly says why only the text before the request's media counts; "" if all of it does.
+	TextOnly string
 }
 
 // Attempt is one attempt at one prompt of a request.

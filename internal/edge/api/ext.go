@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"penstock/core/kv"
+	"penstock/internal/strictjson"
 )
 
 // AppendExt appends the member "nvext" of an answer with a comma before it; nothing
@@ -70,6 +71,10 @@ func appendQuery(dst []byte, q *QueryAnswer) []byte {
 	dst = strconv.AppendInt(dst, int64(q.OverlapBlocks), 10)
 	dst = append(dst, `,"token_ids":`...)
 	dst = AppendTokens(dst, q.Tokens)
+	if q.TextOnly != "" {
+		dst = append(dst, `,"text_only":`...)
+		dst = strictjson.AppendString(dst, q.TextOnly)
+	}
 	return append(dst, '}')
 }
 

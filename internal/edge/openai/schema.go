@@ -117,7 +117,7 @@ func components() []component {
 			list(`{`+closed+`"required":["prompt","attempt","worker_id","dp_rank","overlap_blocks","predicted_cached_tokens"],"properties":{"prompt":`+integer+`,"attempt":`+integer+`,`+
 				`"worker_id":`+integer+`,"dp_rank":`+integer+`,"overlap_blocks":`+integer+`,"predicted_cached_tokens":`+integer+`,"reported_cached_tokens":`+integer+`,"inexact":{"const":true}}}`) + `,` +
 			`"worker_id":{` + closed + `"required":["decode_worker_id","decode_dp_rank"],"properties":{"decode_worker_id":` + integer + `,"decode_dp_rank":` + integer + `}},` +
-			`"overlap_blocks":` + integer + `,"token_ids":` + list(integer) + `}}`},
+			`"overlap_blocks":` + integer + `,"token_ids":` + list(integer) + `,"text_only":` + text + `}}`},
 		{"Embeddings", `{` + closed + `"required":["object","data","model","usage"],"properties":{"object":{"const":"list"},"model":` + text + `,` +
 			`"data":` + list(`{`+closed+`"required":["object","index","embedding"],"properties":{"object":{"const":"embedding"},"index":`+integer+`,`+
 			`"embedding":{"anyOf":[`+list(number)+`,{"type":"string","contentEncoding":"base64"}]}}}`) + `,` +

@@ -46,7 +46,7 @@ func newFake(t *testing.T) *fake {
 	}
 	answer("/health", `{"status":"ok"}`)
 	answer("/v1/models", `{"data":[{"id":"/models/small-Q4.gguf","meta":{"n_vocab":600}}]}`)
-	answer("/props", `{"total_slots":2,"build_info":"b1","model_path":"/models/small-Q4.gguf","default_generation_settings":{"n_ctx":512}}`)
+	answer("/props", `{"total_slots":2,"build_info":"b1","modalities":{"vision":true,"audio":true},"model_path":"/models/small-Q4.gguf","default_generation_settings":{"n_ctx":512}}`)
 	answer("/lora-adapters", `[{"id":0,"path":"/lora/poems.gguf","scale":0}]`)
 	answer("/slots", `[{"id":0,"is_processing":true},{"id":1,"is_processing":false}]`)
 	mux.HandleFunc("POST /completion", f.complete)
@@ -255,6 +255,9 @@ func TestCard(t *testing.T) {
 	c := e.Card()
 	if c.Name != "small-Q4" || !slices.Equal(c.Aliases, []string{"/models/small-Q4.gguf"}) || c.ContextLength != 512 || c.Blocks != 32 || !c.KVGuessed || !c.Guided {
 		t.Errorf("%+v", c)
+	}
+	if !slices.Equal(c.Media, []string{"audio", "image"}) || c.MediaKeys != "" || c.Attaches {
+		t.Errorf("it sees %v", c.Media)
 	}
 	if !slices.Equal(c.Adapters, []string{"poems"}) {
 		t.Errorf("adapters %v", c.Adapters)

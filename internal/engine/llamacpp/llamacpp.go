@@ -18,6 +18,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/core/shadow"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
@@ -72,12 +73,27 @@ type probe struct {
 
 // props is the part of /props that matters.
 type props struct {
+	Sees struct {
+		Images bool `json:"vision"`
+		Videos bool `json:"video"`
+		Sounds bool `json:"audio"`
+	} `json:"modalities"`
 	Slots    int    `json:"total_slots"`
 	Build    string `json:"build_info"`
 	Model    string `json:"model_path"`
 	Defaults struct {
 		Context int `json:"n_ctx"` // of one slot
 	} `json:"default_generation_settings"`
+}
+
+// sees are the kinds of media that the model sees.
+func (s *props) sees() (kinds []string) {
+	for kind, yes := range map[media.Kind]bool{media.Image: s.Sees.Images, media.Video: s.Sees.Videos, media.Audio: s.Sees.Sounds} {
+		if yes {
+			kinds = append(kinds, kind.String())
+		}
+	}
+	return kinds
 }
 
 func (p *probe) warn(code, remedy, detail string) {
@@ -131,6 +147,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	card.Guided = d != nil
+	p.cfg.See(&card, p.props.sees(), "") // it is told no keys: its slots know media by their pixels
 	e := &Engine{client: p.client, native: p.native}
 	rc := remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Choices: remote.Apart, Legs: remote.ManyLegs,

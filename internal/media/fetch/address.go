@@ -127,5 +127,8 @@ func (c *Config) control(network, address string, _ syscall.RawConn) error {
 	if err != nil {
 		return fmt.Errorf("fetch dial: %w", errRefused)
 	}
-	return c.judge(ap.Addr())
+	if err := c.judge(ap.Addr()); err != nil || c.dialled == nil {
+		return err
+	}
+	return c.dialled(ap.Addr())
 }

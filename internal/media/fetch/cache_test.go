@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -206,7 +208,7 @@ func TestLastLeaves(t *testing.T) {
 		<-r.Context().Done()
 		close(gone)
 	})
-	f := fetcher(t, nil)
+	f := fetcher(t, func(c *Config) { c.Timeout, c.HeaderTimeout = time.Hour, time.Hour })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
@@ -376,33 +378,58 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// TestPinned: a file in use is not taken away, and its memory is not another's.
+// waiting waits until so many wait for memory.
+func waiting(s *store, n int) {
+	for {
+		s.mu.Lock()
+		got := s.mu.waiting.Len()
+		s.mu.Unlock()
+		if got == n {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// TestPinned: a file in use is not taken away, and its memory is not another's: who wants
+// some waits.
 func TestPinned(t *testing.T) {
 	file := picture(t, 180, 180) // some 130 KB
 	url, _ := serve(t, content(file))
-	f := fetcher(t, func(c *Config) { c.MaxBytes, c.CacheBytes, c.Timeout = 200<<10, 400<<10, 100*time.Millisecond })
-	a, err := f.Get(t.Context(), url+"/a")
-	if err != nil {
-		t.Fatal(err)
+	f := fetcher(t, func(c *Config) { c.MaxBytes, c.CacheBytes, c.Timeout = 200<<10, 400<<10, time.Minute })
+	get := func(url string) *Blob {
+		b, err := f.Get(t.Context(), url)
+		if err != nil {
+			t.Error(err)
+			b = &Blob{}
+			b.released.Store(true) // there is nothing to release
+		}
+		return b
 	}
-	b, err := f.Get(t.Context(), url+"/b")
-	if err != nil {
-		t.Fatal(err)
+	a, b := get(url+"/a"), get(url+"/b")
+	blobs := make(chan *Blob)
+	go func() { blobs <- get(url + "/c") }()
+	waiting(f.store, 1)
+	go func() { blobs <- get("data:;base64," + strings.Repeat("AAAA", 50<<10)) }()
+	waiting(f.store, 2)
+
+	hasty, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	refused(t, "who cannot wait", f.reserve(hasty, 1), fault.Overloaded, "no memory")
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := f.Get(gone, "data:;base64,AAAA"); !errors.Is(err, context.Canceled) {
+		t.Errorf("who left got %v", err)
 	}
-	_, err = f.Get(t.Context(), url+"/c")
-	refused(t, "a third one", err, fault.Overloaded, "no memory")
-	_, err = f.Get(t.Context(), "data:;base64,"+string(bytes.Repeat([]byte("AAAA"), 50<<10)))
-	refused(t, "a data: URI", err, fault.Overloaded, "no memory")
+
 	b.Release()
-	c, err := f.Get(t.Context(), url+"/c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := <-blobs
 	if !bytes.Equal(a.Bytes, file) || f.Memory() > 400<<10 {
 		t.Error("a file in use changed")
 	}
 	a.Release()
 	c.Release()
+	(<-blobs).Release()
 }
 
 // TestSizesBounded: the newest entries are kept.

@@ -59,6 +59,9 @@ type Config struct {
 	Resolver *net.Resolver
 	// Now is the clock by which entries of the caches expire; nil for the system's.
 	Now func() time.Time
+
+	// dialled, if tests set it, has the last word on addresses that were judged well.
+	dialled func(netip.Addr) error
 }
 
 // EnsureDefaults sets what was left at zero.

@@ -98,7 +98,7 @@ func (d dataURI) decode(max int64) ([]byte, error) {
 		return d.unescape(max)
 	}
 	text := d.data
-	if n := strings.Count(text, "\n") + strings.Count(text, "\r"); n > 0 {
+	if n := lineBreaks(text); n > 0 {
 		if int64(base64.RawStdEncoding.DecodedLen(len(text)-n)) > max+2 {
 			return nil, errTooLong()
 		}
@@ -210,8 +210,12 @@ func dataSize(uri string, maxPixels int64) (probe.Info, error) {
 // size reads the header of the data.
 func (d dataURI) size(maxPixels int64) (probe.Info, error) {
 	p := probe.Probe{MaxPixels: maxPixels}
-	read := d.reader()
-	p.End(d.length())
+	breaks := 0
+	if d.base64 {
+		breaks = lineBreaks(d.data)
+	}
+	read := d.reader(breaks)
+	p.End(d.length(breaks))
 	for {
 		info, need, err := p.Result()
 		if err != nil {
@@ -233,26 +237,26 @@ func (d dataURI) size(maxPixels int64) (probe.Info, error) {
 }
 
 // length returns how many bytes the data has, if it is written as it should be.
-func (d dataURI) length() int64 {
+func (d dataURI) length(breaks int) int64 {
 	if !d.base64 {
 		return max(0, int64(len(d.data)-2*strings.Count(d.data, "%")))
 	}
 	text := strings.TrimRight(d.data, "=\r\n")
-	return int64(base64.RawStdEncoding.DecodedLen(len(text) - strings.Count(text, "\n") - strings.Count(text, "\r")))
+	return int64(base64.RawStdEncoding.DecodedLen(len(text) - breaks + lineBreaks(d.data[len(text):])))
 }
 
-// breaks reports whether text is broken into lines.
-func breaks(text string) bool {
-	return strings.IndexByte(text, '\n') >= 0 || strings.IndexByte(text, '\r') >= 0
+// lineBreaks returns how many characters of text break it into lines.
+func lineBreaks(text string) int {
+	return strings.Count(text, "\n") + strings.Count(text, "\r")
 }
 
 // reader returns what reads the data at an offset, as io.ReaderAt does, but that the end is
 // no error.
-func (d dataURI) reader() func(off int64, b []byte) (int, error) {
+func (d dataURI) reader(breaks int) func(off int64, b []byte) (int, error) {
 	switch {
 	case !d.base64:
 		return d.unescapeAt
-	case breaks(d.data):
+	case breaks > 0:
 		return d.skipTo
 	}
 	return d.readAt

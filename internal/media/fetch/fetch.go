@@ -31,6 +31,8 @@ type Fetcher struct {
 	store     *store
 	probes    *flights[probe.Info]
 	downloads *flights[*file]
+
+	sizeTally, fileTally tally
 }
 
 // New returns a Fetcher. Close ends it.
@@ -92,7 +94,10 @@ func (f *Fetcher) size(ctx context.Context, uri string, w wish) (probe.Info, err
 		return probe.Info{}, err
 	}
 	k := keyOf(uri)
-	if e, ok := f.sizes.get(k); ok && (w == eitherWay || !e.partial) {
+	e, ok := f.sizes.get(k)
+	known := ok && (w == eitherWay || !e.partial)
+	f.sizeTally.note(known)
+	if known {
 		return e.info, e.err
 	}
 	flight := k // of all who wish the same
@@ -181,7 +186,9 @@ func (f *Fetcher) Get(ctx context.Context, uri string) (*Blob, error) {
 		return nil, err
 	}
 	k := keyOf(uri)
-	if e, ok := f.store.get(k); ok {
+	e, there := f.store.get(k)
+	f.fileTally.note(there)
+	if there {
 		return f.blob(e), nil
 	}
 	var b *Blob

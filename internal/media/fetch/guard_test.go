@@ -349,6 +349,7 @@ func TestRangeLies(t *testing.T) {
 		"200 OK\r\nContent-Length: 100":                                                                             "does not answer requests for a part",
 		"206 Partial Content\r\nContent-Length: 4096":                                                               "another part",
 		"206 Partial Content\r\nContent-Range: bytes 1-4096/9999\r\nContent-Length: 4096":                           "another part",
+		"206 Partial Content\r\nContent-Range: bytes 1-4095/9999\r\nContent-Length: 4095":                           "another part",
 		"206 Partial Content\r\nContent-Range: bytes 0-4096/9999\r\nContent-Length: 4097":                           "another part",
 		"206 Partial Content\r\nContent-Range: bytes 0-99/9999\r\nContent-Length: 100":                              "another part",
 		"206 Partial Content\r\nContent-Range: bytes 0-4095/4000\r\nContent-Length: 4096":                           "another part",

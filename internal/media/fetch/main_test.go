@@ -31,6 +31,13 @@ var here = netip.MustParsePrefix("127.0.0.1/32")
 func fetcher(t testing.TB, change func(*Config)) *Fetcher {
 	t.Helper()
 	cfg := Config{AllowNets: []netip.Prefix{here}}
+	cfg.dialled = func(a netip.Addr) error { // whatever is broken, tests stay on this machine
+		if here.Contains(a) {
+			return nil
+		}
+		t.Errorf("%s was let through", a)
+		return errors.New("the test ends here")
+	}
 	if change != nil {
 		change(&cfg)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/media"
 	"penstock/internal/edge/api"
 )
 
@@ -29,10 +30,11 @@ type answer struct {
 	writer    api.Writer // nil before the request is understood
 	refuse    func(http.ResponseWriter, error)
 	ext       api.AnswerExt
-	open      int       // choices that have not finished
-	accepted  bool      // by a worker
-	committed bool      // status and headers are out
-	first     time.Time // when output began; zero before
+	textOnly  media.Reason // why the request's media took no part in the choice of its worker
+	open      int          // choices that have not finished
+	accepted  bool         // by a worker
+	committed bool         // status and headers are out
+	first     time.Time    // when output began; zero before
 	buf       []byte
 }
 
@@ -78,6 +80,9 @@ func (a *answer) accept(e *event) error {
 	h := a.w.Header()
 	h.Set("X-Penstock-Worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
 	h.Set("X-Penstock-Overlap-Blocks", strconv.Itoa(e.decision.OverlapBlocks))
+	if a.textOnly != media.NoReason {
+		h.Set("X-Penstock-Text-Only", string(a.textOnly))
+	}
 	if !a.stream {
 		return nil
 	}

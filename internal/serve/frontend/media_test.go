@@ -63,6 +63,9 @@ func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) 
 		<-ctx.Done()
 		return nil, nil, ctx.Err()
 	}
+	if strings.Contains(url, "forbidden") {
+		return nil, nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
+	}
 	if b, ok := g.pictures[url]; ok {
 		return b, func() {}, nil
 	}
@@ -339,10 +342,10 @@ func TestPassedMedia(t *testing.T) {
 			all := s.passes()
 			return all[len(all)-1]
 		}
-		body := strings.Replace(showing(`,"stream":true`, "http://a/red", "http://a/blue"), `"type":"image_url"`, `"uuid":"mine","type":"image_url"`, 1)
+		body := strings.Replace(showing(`,"stream":true,"cache_salt":"s"`, "http://a/red", "http://a/blue"), `"type":"image_url"`, `"uuid":"mine","type":"image_url"`, 1)
 		req := send(body)
 		asked := w.router.routed()[0]
-		mine := media.NameKey(ownerOf("", ""), "mine")
+		mine := media.NameKey(ownerOf("", "s"), "mine")
 		if string(req.Body) != body || len(req.Objects) != 2 || req.Objects[0].Key != mine || req.Objects[1].Key != media.URLKey("http://a/blue", 0) {
 			t.Errorf("%s %+v", req.Body, req.Objects)
 		}
@@ -362,6 +365,12 @@ func TestPassedMedia(t *testing.T) {
 		}
 
 		text := send(showing("", "http://a/none"))
+		if why := w.post(chats, showing("", "http://a/none")).header.Get("x-penstock-text-only"); why != "dims_unavailable" {
+			t.Errorf("the answer says %q", why)
+		}
+		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/none")); !strings.Contains(got.body, `"text_only":"dims_unavailable"`) {
+			t.Errorf("%v", got)
+		}
 		asked = w.router.routed()[1]
 		if text.Objects != nil || text.Media != nil || !slices.Equal(asked.Tokens, req.Prompt[:req.Media[0].Start]) {
 			t.Errorf("%+v, and the router was asked about %d tokens", text.Objects, len(asked.Tokens))
@@ -373,12 +382,21 @@ func TestPassedMedia(t *testing.T) {
 		if kwargs := send(showing(`,"mm_processor_kwargs":{"x":1}`, "http://a/red")); kwargs.Objects != nil {
 			t.Errorf("%+v", kwargs.Objects)
 		}
-		for reason, want := range map[string]string{"dims_unavailable": "2", "processor_overridden": "1"} {
+		for reason, want := range map[string]string{"dims_unavailable": "4", "processor_overridden": "1"} {
 			if v := w.metric(`frontend_routing_text_only_total{model="bytes",reason="` + reason + `"}`); v != want {
 				t.Errorf("%s: %s, want %s", reason, v, want)
 			}
 		}
-		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red")); got.status != 200 || !strings.Contains(got.body, `"decode_worker_id":7`) || len(s.passes()) != 4 {
+		for body, says := range map[string]string{
+			showing("", "http://forbidden/"):                                              "none that may be fetched",
+			strings.Replace(showing("", "http://a/red"), "What is this?", "<|image|>", 1): "stands for media",
+			showing("", slices.Repeat([]string{"http://a/red"}, 9)...):                    "a request may have 8",
+		} {
+			if got := w.post(chats, body); got.status != 400 || !strings.Contains(got.body, says) || len(s.passes()) != 5 {
+				t.Errorf("the engine was asked, or nobody said %q: %v", says, got)
+			}
+		}
+		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red")); got.status != 200 || !strings.Contains(got.body, `"decode_worker_id":7`) || len(s.passes()) != 5 {
 			t.Errorf("%v", got)
 		}
 		if strings.Contains(w.log.String(), "http://") || strings.Contains(w.log.String(), "base64") {

@@ -22,7 +22,7 @@ func (c *call) query(ctx context.Context, gens []*generation) error {
 		return err
 	}
 	d := x.Decision
-	q := &api.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.request.Prompt}
+	q := &api.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.request.Prompt, TextOnly: string(c.answer.textOnly)}
 	a := c.answer
 	if err := a.accept(&event{decision: d, numerics: g.model.numerics(d.Worker.ID)}); err != nil {
 		return err

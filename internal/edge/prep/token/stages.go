@@ -44,7 +44,7 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 // matches everything, is the same as to set each match apart.
 func splitStage(s *step) (stage, error) {
 	if next, ok := Splitter(s.Pattern.Regex); ok && (isolates(s) || s.Behavior == "Removed" && s.Invert) {
-		return stage{next: next, plainWords: findsPlainWords(s.Pattern.Regex)}, nil
+		return stage{next: next, plain: plainWords(s.Pattern.Regex)}, nil
 	}
 	if !isolates(s) {
 		return stage{}, unsupported("pre_tokenizer Split with behavior %.100q and invert %t is not supported; only Isolated without invert is", s.Behavior, s.Invert)
@@ -85,7 +85,7 @@ func byteLevelStage(s *step) (stage, error) {
 		return stage{}, malformed("pre_tokenizer ByteLevel has no add_prefix_space")
 	}
 	if s.UseRegex == nil || *s.UseRegex {
-		return stage{prefix: *s.AddPrefixSpace, next: newClasses().nextGPT2, plainWords: findsPlainWords(PatternGPT2)}, nil
+		return stage{prefix: *s.AddPrefixSpace, next: newClasses().nextGPT2, plain: plainWord}, nil
 	}
 	return stage{prefix: *s.AddPrefixSpace, next: nextWhole, idle: !*s.AddPrefixSpace}, nil
 }

@@ -53,10 +53,10 @@ type entries struct {
 // stage is one pre-tokenizer.
 type stage struct {
 	prefix bool // text that does not start with a space gets one
-	// plainWords says that next finds what plainWord finds wherever that finds something.
-	plainWords bool
-	idle       bool // changes nothing
-	next       splitter
+	idle   bool // changes nothing
+	next   splitter
+	// plain finds what next finds, sooner, or 0; nil if it never finds anything.
+	plain func(text string) int
 }
 
 // Encode appends the ids of text to dst. With opts.ParseSpecial, special tokens
@@ -128,8 +128,8 @@ func (t *Tokenizer) appendText(dst []kv.Token, text string, stages []stage) []kv
 	}
 	for len(text) > 0 {
 		n := 0
-		if first.plainWords {
-			n = plainWord(text)
+		if first.plain != nil {
+			n = first.plain(text)
 		}
 		if n == 0 {
 			n = first.next(text)

@@ -1,0 +1,74 @@
+package remote
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/core/enginefeed"
+	"penstock/core/media/probe"
+	"penstock/internal/engine"
+)
+
+// TestSampleParts: what engines are asked with is what it says it is.
+func TestSampleParts(t *testing.T) {
+	for _, kind := range Kinds() {
+		var part map[string]any
+		if err := json.Unmarshal(SamplePart(kind), &part); err != nil {
+			t.Fatal(err)
+		}
+		shown := part[part["type"].(string)].(map[string]any)
+		text, _ := shown["data"].(string)
+		if url, ok := shown["url"].(string); ok {
+			_, text, _ = strings.Cut(url, ",")
+		}
+		for _, file := range strings.Split(text, ",") {
+			data, err := base64.StdEncoding.DecodeString(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := probe.Header(data)
+			if err != nil || info.Size.Width != 64 && info.Size.Samples != 1600 {
+				t.Errorf("%s: %+v %v", kind, info, err)
+			}
+		}
+	}
+}
+
+// TestSee: what the settings say goes before what was found.
+func TestSee(t *testing.T) {
+	for _, c := range []struct {
+		o     Opening
+		found []string
+		keys  string
+		want  engine.Card
+	}{
+		{Opening{}, []string{"video", "image"}, "uuid", engine.Card{Media: []string{"image", "video"}, MediaKeys: "uuid"}},
+		{Opening{Media: []string{"image"}}, nil, "", engine.Card{Media: []string{"image"}}},
+		{Opening{MediaKeys: "uuid"}, []string{"image"}, "", engine.Card{Media: []string{"image"}, MediaKeys: "uuid"}},
+		{Opening{MediaKeys: MediaKeysOff}, []string{"image"}, "uuid", engine.Card{Media: []string{"image"}}},
+		{Opening{Media: []string{}}, []string{"image"}, "uuid", engine.Card{}},
+	} {
+		var got engine.Card
+		c.o.See(&got, c.found, c.keys)
+		if !slices.Equal(got.Media, c.want.Media) || got.MediaKeys != c.want.MediaKeys {
+			t.Errorf("%+v: %v %q", c.o, got.Media, got.MediaKeys)
+		}
+	}
+}
+
+// TestSight: media that nobody knows are warned of as long as they come.
+func TestSight(t *testing.T) {
+	var s sight
+	if w := s.warnings(enginefeed.Stats{}); w != nil {
+		t.Errorf("%v", w)
+	}
+	for i, of := range []enginefeed.Stats{{Unresolved: 3}, {Unresolved: 3}, {Faceless: 4}} {
+		w := s.warnings(of)
+		if len(w) != 1 || w[0].Code != engine.WarnMedia || len(w[0].Detail)+len(w[0].Remedy) > 400 || strings.Contains(w[0].Detail, "do not say") != (i == 2) {
+			t.Errorf("%d: %v", i, w)
+		}
+	}
+}

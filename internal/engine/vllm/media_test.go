@@ -1,0 +1,66 @@
+package vllm
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/mimic"
+)
+
+// TestFindsMedia: what the model sees is found out by asking, unless the settings say it.
+func TestFindsMedia(t *testing.T) {
+	for _, c := range []struct {
+		what        string
+		server      func(*mimic.Config)
+		probe       func(*probe)
+		media, keys string
+	}{
+		{"a model that sees and hears", nil, func(*probe) {}, "audio image video", engine.MediaKeysUUID},
+		{"one of texts", func(c *mimic.Config) {
+			blind := *c.Pipe
+			blind.SetFamily(nil)
+			c.Pipe = &blind
+		}, func(*probe) {}, "", ""},
+		{"settings", nil, func(p *probe) { p.cfg.Media, p.cfg.MediaKeys = []string{"image"}, remote.MediaKeysOff }, "image", ""},
+		{"none, by the settings", nil, func(p *probe) { p.cfg.Media = []string{} }, "", ""},
+	} {
+		s, card := served(t, c.server)
+		got := openedBy(t, spec(t, s.URL()), card, c.probe).Card()
+		if strings.Join(got.Media, " ") != c.media || got.MediaKeys != c.keys || got.Attaches {
+			t.Errorf("%s: it sees %v and is told %q, want %q and %q", c.what, got.Media, got.MediaKeys, c.media, c.keys)
+		}
+	}
+}
+
+// TestBusyServerSees: a server that has no time to say what its model sees is believed to see what its family does.
+func TestBusyServerSees(t *testing.T) {
+	pipe, err := pipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for status, want := range map[int][]string{http.StatusServiceUnavailable: {"audio", "image", "video"}, http.StatusBadRequest: nil, http.StatusNotFound: {"audio", "image", "video"}} {
+		h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			fmt.Fprint(w, `{"error":{"message":"no"}}`)
+		}))
+		p, err := newProbe(&Config{Spec: spec(t, h.URL), Family: pipe.Family})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var card engine.Card
+		p.findMedia(context.Background(), &card, []string{"/v1/chat/completions"})
+		if !slices.Equal(card.Media, want) {
+			t.Errorf("%d: %v, want %v", status, card.Media, want)
+		}
+		p.findMedia(context.Background(), &card, nil) // without the path there is nothing to pass on
+		p.client.Close()
+		h.Close()
+	}
+}
