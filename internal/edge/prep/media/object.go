@@ -61,7 +61,9 @@ func about(p *prep.Media, err error) error {
 		named.Code = fault.Invalid // what a client may make others fetch, and how much, is decided here
 		return &named
 	}
-	named.Code = fault.Invalid
+	if !refused.Code.Class().Retryable { // a server without room for the file has some later
+		named.Code = fault.Invalid
+	}
 	return &prep.Unresolved{Reason: media.DimensionsUnknown, Err: &named}
 }
 
