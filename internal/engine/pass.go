@@ -35,7 +35,7 @@ type PassRequest struct {
 	Salt kv.Salt
 	Path string // one of Passes
 	// Body is the client's JSON object, of which the engine's adapter changes no more than the
-	// model, the id and what makes it tell its usage.
+	// model, the id, what makes it tell its usage and what its media are called.
 	Body []byte
 	// Stream says that the answer is a stream of server-sent events.
 	Stream bool

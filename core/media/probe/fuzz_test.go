@@ -25,7 +25,8 @@ func FuzzHeader(f *testing.F) {
 		if one.info != pieces.info || (one.err == nil) != (pieces.err == nil) {
 			t.Fatalf("in one: %+v, in pieces %+v", one, pieces)
 		}
-		if one.err == nil && err == nil && one.info != whole {
+		// A sound that is cut off is as long as it claims to be while nobody says where the file ends.
+		if comparable := told || whole.Kind != media.Audio; comparable && one.err == nil && err == nil && one.info != whole {
 			if one.info.Oriented && whole.Oriented {
 				t.Fatalf("whole: %+v, by ranges %+v", whole, one)
 			}

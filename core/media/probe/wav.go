@@ -12,8 +12,9 @@ const (
 	waveExtensible = 0xFFFE
 )
 
-// wav walks to the chunk of samples, whose length tells how many there are. Where it is
-// not told, as by programs that write into a pipe, they go on to the end of the file.
+// wav walks to the chunk of samples, whose length tells how many there are, but no more than
+// the file has, if that is known. Where it is not told, as by programs that write into a pipe,
+// they go on to the end of the file.
 func (v *view) wav(f *found) error {
 	pos, block := int64(12), int64(0)
 	for {

@@ -51,6 +51,16 @@ func (u *Unresolved) Error() string { return string(u.Reason) + ": " + u.Err.Mes
 // Unwrap returns what a client is told.
 func (u *Unresolved) Unwrap() error { return u.Err }
 
+// Refused is the refusal of a conversation for what it shows, or pretends to: no engine is to be
+// asked in spite of it.
+type Refused struct{ Err *fault.Error }
+
+// Error implements error.
+func (r *Refused) Error() string { return r.Err.Message }
+
+// Unwrap returns what a client is told.
+func (r *Refused) Unwrap() error { return r.Err }
+
 // Undecided returns an [*Unresolved] about one part of a request.
 func Undecided(reason media.Reason, param, format string, args ...any) *Unresolved {
 	return &Unresolved{Reason: reason, Err: fault.Param(param, format, args...)}
@@ -132,7 +142,7 @@ func plainJSON(b []byte) []byte {
 }
 
 func spelled(field, text string) error {
-	return fault.Param(field, "'%s' has the text %q, which stands for media in this model's prompts: write it another way", field, text)
+	return &Refused{fault.Param(field, "'%s' has the text %q, which stands for media in this model's prompts: write it another way", field, text)}
 }
 
 // shows returns the index of the first token that holds the place of media, -1 if none does.
@@ -140,7 +150,13 @@ func (p *Pipeline) shows(tokens []kv.Token) int {
 	if len(p.marks) == 0 {
 		return -1
 	}
-	return slices.IndexFunc(tokens, func(t kv.Token) bool { return slices.Contains(p.marks, t) })
+	first, last := p.marks[0], p.marks[len(p.marks)-1]
+	for i, t := range tokens {
+		if t >= first && t <= last && slices.Contains(p.marks, t) {
+			return i
+		}
+	}
+	return -1
 }
 
 // Complete makes the prompt of a conversation from the tokens of its text, which it may keep:
@@ -149,14 +165,21 @@ func (l Local) Complete(ctx context.Context, c *Chat, tokens []kv.Token) (Prompt
 	p := l.Pipeline
 	if len(c.Media) == 0 {
 		if p.shows(tokens) >= 0 {
-			return Prompt{}, fault.Param("messages", "the conversation has the place of a media object and no object: send it as a part of a message")
+			return Prompt{}, &Refused{fault.Param("messages", "the conversation has the place of a media object and no object: send it as a part of a message")}
 		}
 		return Prompt{Tokens: tokens}, nil
 	}
 	prompt, err := l.show(ctx, c, tokens)
 	var u *Unresolved
-	if !errors.As(err, &u) {
-		return prompt, err
+	var refused *fault.Error
+	switch {
+	case err == nil:
+		return prompt, nil
+	case errors.As(err, &u):
+	case errors.As(err, &refused):
+		return Prompt{}, &Refused{refused}
+	default:
+		return Prompt{}, err
 	}
 	return Prompt{Tokens: l.before(c, tokens), TextOnly: u.Reason, Why: u.Err}, nil
 }

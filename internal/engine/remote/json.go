@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -175,14 +176,29 @@ func (c *Cursor) Raw() []byte {
 	return nil
 }
 
-// str steps over a string.
+// str steps over a string. Most are short; pictures are megabytes.
 func (c *Cursor) str() {
-	for c.pos++; c.pos < len(c.data); c.pos++ {
+	c.pos++
+	for near := min(len(c.data), c.pos+32); c.pos < near; c.pos++ {
 		switch c.data[c.pos] {
 		case '\\':
 			c.pos++
 		case '"':
 			c.pos++
+			return
+		}
+	}
+	for from := c.pos; c.pos < len(c.data); {
+		n := bytes.IndexByte(c.data[c.pos:], '"')
+		if n < 0 {
+			break
+		}
+		end, before := c.pos+n, c.pos+n
+		for before > from && c.data[before-1] == '\\' {
+			before--
+		}
+		c.pos = end + 1
+		if (end-before)%2 == 0 {
 			return
 		}
 	}

@@ -189,3 +189,23 @@ func BenchmarkAppendTokens(b *testing.B) {
 	}
 	b.SetBytes(int64(len(buf)))
 }
+
+// TestStrings: strings of all lengths end where they end, whatever is escaped in them.
+func TestStrings(t *testing.T) {
+	draw := rand.New(rand.NewPCG(5, 6))
+	for range 20_000 {
+		text := []byte{'"'}
+		for range draw.IntN(100) {
+			text = append(text, []string{"a", "b", `\"`, `\\`, `\n`}[draw.IntN(5)]...)
+		}
+		text = append(text, '"')
+		c := NewCursor(append(slices.Clone(text), `,"next"`...))
+		if got := c.Raw(); string(got) != string(text) || c.Err() != nil {
+			t.Fatalf("%s was read as %s, %v", text, got, c.Err())
+		}
+		c = NewCursor(text[:len(text)-1])
+		if c.Raw(); c.Err() == nil {
+			t.Fatalf("%s has no end", text[:len(text)-1])
+		}
+	}
+}

@@ -112,7 +112,9 @@ func (p *passing) serve(ctx context.Context) error {
 	c := p.c
 	c.answer.head = api.Head{ID: c.id, Model: p.envelope.model, Created: c.started.Unix()}
 	c.answer.writer = passedWriter{p}
-	p.tokenize(ctx)
+	if err := p.tokenize(ctx); err != nil {
+		return err
+	}
 	err := c.f.attempts(ctx, p, p.route.Pin.ID != 0)
 	p.count()
 	switch {
@@ -155,14 +157,19 @@ func (w passedWriter) End(dst []byte) []byte { return dst }
 // Fail implements api.Writer.
 func (w passedWriter) Fail(dst []byte, err error) []byte { return w.p.d.broke(dst, w.p.c.id, err) }
 
-// tokenize finds out the tokens of the prompt, as far as the model's engines tell.
-func (p *passing) tokenize(ctx context.Context) {
+// tokenize finds out the tokens of the prompt, as far as they can be known. It fails if what the
+// request shows is refused, whatever its engine would say.
+func (p *passing) tokenize(ctx context.Context) error {
 	ctx, span := p.c.f.deps.Tracer.Start(ctx, "preprocess")
 	prompt, err := p.tokens(ctx)
 	span.Int("penstock.prompt_tokens", int64(len(prompt.Tokens)))
 	span.End(err)
 	if err != nil && ctx.Err() == nil {
 		p.c.f.throttled.Log(ctx, slog.LevelDebug, "a request is passed on without its tokens", "request", p.c.id, "model", p.model.card.Name, "error", err)
+	}
+	var refused *prep.Refused
+	if errors.As(err, &refused) {
+		return err
 	}
 	p.c.borrow(&prompt)
 	if p.shown != nil {
@@ -173,6 +180,7 @@ func (p *passing) tokenize(ctx context.Context) {
 	p.prompt = len(prompt.Tokens)
 	p.request.Prompt = prompt.Tokens
 	p.route.Tokens, p.route.Media = prompt.Tokens, prompt.Media
+	return nil
 }
 
 // tokens returns the prompt as the model's engines see it; none if they do not tell.

@@ -100,7 +100,19 @@ func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
 	if !p.model.card.Attaches {
 		return nil
 	}
-	return unseen(ctx, prompt)
+	if err := unseen(ctx, prompt); err != nil {
+		return err
+	}
+	// Each attempt has a copy on its way.
+	size := 0
+	for i := range prompt.Objects {
+		size += len(prompt.Objects[i].Source) + len(prompt.Objects[i].Tensor.Data)
+	}
+	if !p.call.f.bodies.take(size) {
+		return p.call.f.noMemory()
+	}
+	p.call.held += size
+	return nil
 }
 
 func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling, stop engine.Stop, ns needles) *generation {

@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"context"
+	"errors"
 
 	"penstock/core/fault"
 	"penstock/internal/edge/api"
@@ -68,12 +69,23 @@ func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int
 	err := sideBySide(ctx, len(texts), hands, func(ctx context.Context, n int) (err error) {
 		i := texts[n]
 		all[i], err = m.encoder.EncodeText(ctx, given[i].Text, prep.RawPrompt())
-		return err
+		return renamed(err, param(i))
 	})
 	if err != nil && ctx.Err() != nil {
 		return nil, ended(ctx)
 	}
 	return all, err
+}
+
+// renamed gives an error about a text the name that the request has for it.
+func renamed(err error, param string) error {
+	var refused *fault.Error
+	if !errors.As(err, &refused) || refused.Param != "prompt" {
+		return err
+	}
+	f := *refused
+	f.Param = param
+	return &f
 }
 
 // conversation is what an encoder is given of a request.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -140,6 +141,9 @@ type Way struct {
 	// Transfer is how what was decoded reaches the model's engines; anything but TransferOff needs
 	// the identity by pixels.
 	Transfer Transfer
+	// Whole has a file fetched whose host sends no parts of it, for models whose requests cannot be
+	// served without sizes. Where they can, that would be much for little.
+	Whole bool
 }
 
 // For returns what resolves the media of a model.
@@ -166,7 +170,7 @@ var _ prep.Resolver = model{}
 
 // Resolve implements prep.Resolver.
 func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
-	if err := m.count(c, f); err != nil {
+	if err := m.count(c); err != nil {
 		return nil, nil, err
 	}
 	inner, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
@@ -185,28 +189,17 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, nil, ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded): // this one, or that of who asks
-		return nil, nil, prep.Undecided(media.DimensionsUnknown, "messages", "the media of the request could not be looked at within the time that there is, at most %v: send smaller ones, or as data: URIs", m.cfg.Timeout)
+		part := c.Media[slices.IndexFunc(objects, func(o media.Object) bool { return o.Kind == 0 })].Param // the first that is not resolved
+		return nil, nil, prep.Undecided(media.DimensionsUnknown, part, "'%s' could not be looked at within the time that there is for all media of a request, at most %v: send a smaller file, or a data: URI", part, m.cfg.Timeout)
 	}
 	return nil, nil, err
 }
 
 // count refuses more media than are allowed.
-func (m model) count(c *prep.Chat, f *family.Family) error {
+func (m model) count(c *prep.Chat) error {
 	if n := len(c.Media); n > m.cfg.MaxObjects {
 		part := c.Media[m.cfg.MaxObjects].Part
 		return fault.Param(part, "'%s' is one media object too many: a request may have %d, and this one has %d", part, m.cfg.MaxObjects, n)
-	}
-	for _, k := range prep.Kinds() {
-		limit, n := f.Limit(k), 0
-		for i := range c.Media {
-			if c.Media[i].Kind != k {
-				continue
-			}
-			if n++; limit > 0 && n > limit {
-				part := c.Media[i].Part
-				return fault.Param(part, "'%s' is one %v too many: this model takes %d in a request", part, k, limit)
-			}
-		}
 	}
 	return nil
 }
