@@ -195,7 +195,7 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (*passing, e
 		return nil, err
 	}
 	if !m.passes(d.path) {
-		return nil, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint", m.card.Name, d.path)
+		return nil, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint, such as /v1/chat/completions", m.card.Name, d.path)
 	}
 	e, err := openEnvelope(body, nil)
 	if err != nil {

@@ -480,7 +480,7 @@ func TestEnginesMakePromptsThatShow(t *testing.T) {
 		if asked := s.mu.asked[0].Chat; !strings.Contains(string(asked), `{"type":"text","text":"What is this?"},{"type":"image_url","image_url":{"url":"http://a/red"}}`) {
 			t.Errorf("the engine was asked about %s", asked)
 		}
-		if v := w.metric(`frontend_routing_text_only_total{model="closed",reason="placeholder_mismatch"}`); v != "1" {
+		if v := w.metric(`frontend_routing_text_only_total{model="closed",reason="hash_forward_disabled"}`); v != "1" {
 			t.Errorf("%q requests by their text", v)
 		}
 	})

@@ -57,7 +57,11 @@ func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, err
 		return p, err
 	}
 	// Tokens without a word of what is between them would be those of any other picture too.
-	u := prep.Undecided(media.PlaceholderMismatch, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
+	why := media.PlaceholderMismatch
+	if r.model.card.MediaKeys == "" {
+		why = media.HashForwardDisabled
+	}
+	u := prep.Undecided(why, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
 	return prep.Prompt{TextOnly: u.Reason, Why: u.Err}, nil
 }
 
