@@ -460,3 +460,18 @@ func FuzzURL(f *testing.F) {
 		}
 	})
 }
+
+// TestQueries: whatever a query has, it stays in the address of the request.
+func TestQueries(t *testing.T) {
+	url, heard := serve(t, content(picture(t, 10, 10)))
+	f := fetcher(t, nil)
+	for query, want := range map[string]string{"a=b c": "a=b%20c", "a HTTP/1.0 ": "a%20HTTP/1.0%20", "é=\"1\"&%20+": "%c3%a9=\"1\"&%20+"} {
+		if _, err := f.Size(t.Context(), url+"/?"+query); err != nil {
+			t.Errorf("%q: %v", query, err)
+			continue
+		}
+		if all := heard.all(); all[len(all)-1].URL.RawQuery != want || all[len(all)-1].Proto != "HTTP/1.1" {
+			t.Errorf("%q was asked for as %q", query, all[len(all)-1].URL.RawQuery)
+		}
+	}
+}

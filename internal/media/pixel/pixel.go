@@ -8,7 +8,7 @@
 //
 // Files come from outside. Their headers are looked at before anything is
 // allocated, so that a size which is claimed costs nothing, and what is allocated
-// is bounded by [Limits]: some 16 bytes for each pixel of a picture while it is decoded.
+// is bounded by [Limits]; [Memory] says how much it is before.
 package pixel
 
 import (
@@ -111,6 +111,8 @@ func (l *Limits) within(width, height, frames int) error {
 	switch {
 	case width < 1 || height < 1 || frames < 1:
 		return fmt.Errorf("%d frames of %d by %d pixels: %w", frames, width, height, ErrMalformed)
+	case width > maxSide || height > maxSide:
+		return fmt.Errorf("%d by %d pixels, at most %d a side are decoded: %w", width, height, maxSide, ErrTooLarge)
 	case frames > l.Frames:
 		return fmt.Errorf("%d frames, at most %d are decoded: %w", frames, l.Frames, ErrTooLarge)
 	case width > l.Pixels/height || width*height > l.Pixels/frames:
@@ -118,6 +120,10 @@ func (l *Limits) within(width, height, frames int) error {
 	}
 	return nil
 }
+
+// maxSide bounds a side of a picture, as it does where only its header is read. A TIFF file may have a
+// strip of its own for each row, which takes far longer than its pixels do.
+const maxSide = 65535
 
 // checkBytes fills l in and checks a file's length.
 func checkBytes(file []byte, l *Limits) error {

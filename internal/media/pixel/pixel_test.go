@@ -250,7 +250,8 @@ func TestFramesOfJPEG(t *testing.T) {
 		limits  Limits
 		want    error
 	}{
-		"sizes":     {red + "," + frame(24, color.White), Limits{}, ErrMalformed},
+		"sizes":     {red + "," + frame(8, color.White), Limits{}, ErrMalformed},
+		"larger":    {red + "," + frame(24, color.White), Limits{}, ErrTooLarge},
 		"no base64": {red + ",%%%", Limits{}, ErrMalformed},
 		"nothing":   {red + ",", Limits{}, ErrMalformed},
 		"PNG":       {"iVBORw0KGgo=", Limits{}, ErrUnsupported},

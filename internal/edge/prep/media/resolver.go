@@ -71,7 +71,8 @@ type Config struct {
 	// Parallel bounds the objects at work at once, of one request and, eight times that, of all.
 	// Default 8.
 	Parallel int
-	// Memory bounds the bytes of what is decoded and being decoded at once. Default 1 GiB.
+	// Memory bounds the bytes of what is decoded and being decoded at once, and those of the files in
+	// data: URIs meanwhile: half of it is for either. Default 1 GiB.
 	Memory int64
 	// Limits bound one object.
 	Limits pixel.Limits
@@ -109,8 +110,10 @@ type Resolver struct {
 	source Source
 	lender Lender // nil if nothing can be lent
 	slots  chan struct{}
-	memory room
-	seen   *seen
+	// files is the memory of data: URIs that are being read, memory that of what is decoded. Who has of the
+	// one waits for the other, and never the other way round.
+	files, memory room
+	seen          *seen
 }
 
 // New returns a Resolver. lender may be nil.
@@ -126,7 +129,7 @@ func New(cfg Config, source Source, lender Lender) (*Resolver, error) {
 	}
 	return &Resolver{
 		cfg: cfg, source: source, lender: lender,
-		slots: make(chan struct{}, 8*cfg.Parallel), memory: room{limit: cfg.Memory}, seen: newSeen(maxSeen),
+		slots: make(chan struct{}, 8*cfg.Parallel), files: room{limit: cfg.Memory / 2}, memory: room{limit: cfg.Memory / 2}, seen: newSeen(maxSeen),
 	}, nil
 }
 

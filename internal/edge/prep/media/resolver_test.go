@@ -13,6 +13,7 @@ import (
 	"image/gif"
 	"image/jpeg"
 	"image/png"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -514,7 +515,7 @@ func TestTime(t *testing.T) {
 // TestRoom: requests that need more memory than there is wait for each other, and none for ever.
 func TestRoom(t *testing.T) {
 	file := encoded(t, "png", picture(100, 100, red))
-	r, err := New(Config{Memory: 100 * 100 * perPixel, Timeout: time.Minute}, &shelf{}, nil)
+	r, err := New(Config{Memory: 2 * pixel.Memory(media.Image, file, pixel.Limits{}), Timeout: time.Minute}, &shelf{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -530,8 +531,41 @@ func TestRoom(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if r.memory.inUse() != 0 {
-		t.Errorf("%d bytes are held", r.memory.inUse())
+	if r.memory.inUse() != 0 || r.files.inUse() != 0 {
+		t.Errorf("%d and %d bytes are held", r.memory.inUse(), r.files.inUse())
+	}
+}
+
+// TestRoomOfVideos: the room for a video is that of all its frames, however short its file.
+func TestRoomOfVideos(t *testing.T) {
+	file := encoded(t, "gif", picture(40, 40, red))
+	need := pixel.Memory(media.Video, file, pixel.Limits{})
+	r, err := New(Config{Memory: 4 * need, Timeout: time.Minute}, &shelf{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := r.memory.wait(t.Context(), need+1) // there is room for none besides
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, _, err := r.For(Way{Identity: media.ByPixels}).Resolve(ctx, shown(media.Video, data("image/gif", file)), builtin(t))
+		done <- err
+	}()
+	for waits := 0; waits == 0; runtime.Gosched() {
+		r.memory.mu.Lock()
+		waits = len(r.memory.mu.waiting)
+		r.memory.mu.Unlock()
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	r.memory.give(n)
+	if r.memory.inUse() != 0 || r.files.inUse() != 0 {
+		t.Errorf("%d and %d bytes are held", r.memory.inUse(), r.files.inUse())
 	}
 }
 
