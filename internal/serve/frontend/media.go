@@ -32,7 +32,7 @@ func (f *Frontend) resolver(m *model) prep.Resolver {
 	if !m.card.Attaches && m.card.MediaKeys == "" {
 		return untold{}
 	}
-	way := resolve.Way{Transfer: resolve.TransferOff}
+	way := resolve.Way{Transfer: resolve.TransferOff, Whole: m.card.Attaches}
 	if d := m.card.MediaDecoder; d != nil {
 		way.Identity = media.ByPixels
 		if m.card.Attaches {
@@ -131,7 +131,13 @@ func (c *call) owner(salt string) string {
 	return ownerOf("", salt)
 }
 
-func ownerOf(key, salt string) string { return key + "\x00" + salt }
+// ownerOf is empty if the request has neither: nobody's names are everybody's.
+func ownerOf(key, salt string) string {
+	if key == "" && salt == "" {
+		return ""
+	}
+	return key + "\x00" + salt
+}
 
 // borrow keeps what a prompt's media hold until the call is over.
 func (c *call) borrow(p *prep.Prompt) {
@@ -222,7 +228,7 @@ func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
 	return prep.Prompt{}, err
 }
 
-// keys are the objects of a request that is passed on: who they are, and nothing else.
+// keysOf are the objects of a request that is passed on: who they are, and nothing else.
 func keysOf(objects []media.Object) []media.Object {
 	if objects == nil {
 		return nil

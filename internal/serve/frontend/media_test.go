@@ -72,6 +72,9 @@ func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) 
 	if b, ok := g.pictures[url]; ok {
 		return b, func() {}, nil
 	}
+	if strings.Contains(url, "inner") {
+		return nil, nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
+	}
 	return nil, nil, fault.New(fault.Invalid, "its host answered with status 404")
 }
 
@@ -345,10 +348,10 @@ func TestPassedMedia(t *testing.T) {
 			all := s.passes()
 			return all[len(all)-1]
 		}
-		body := strings.Replace(showing(`,"stream":true`, "http://a/red", "http://a/blue"), `"type":"image_url"`, `"uuid":"mine","type":"image_url"`, 1)
+		body := strings.Replace(showing(`,"stream":true,"cache_salt":"s"`, "http://a/red", "http://a/blue"), `"type":"image_url"`, `"uuid":"mine","type":"image_url"`, 1)
 		req := send(body)
 		asked := w.router.routed()[0]
-		mine := media.NameKey(ownerOf("", ""), "mine")
+		mine := media.NameKey(ownerOf("", "s"), "mine")
 		if string(req.Body) != body || len(req.Objects) != 2 || req.Objects[0].Key != mine || req.Objects[1].Key != media.URLKey("http://a/blue", 0) {
 			t.Errorf("%s %+v", req.Body, req.Objects)
 		}
@@ -401,6 +404,16 @@ func TestPassedMedia(t *testing.T) {
 		}
 		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red")); got.status != 200 || !strings.Contains(got.body, `"decode_worker_id":7`) || len(s.passes()) != 5 {
 			t.Errorf("%v", got)
+		}
+		// What is refused here the engine is not given either, which would fetch it.
+		for says, body := range map[string]string{
+			"none that may be fetched from": showing("", "http://a/red", "http://inner/"),
+			"a request may have 8":          showing("", slices.Repeat([]string{"http://a/red"}, 9)...),
+			"stands for media":              strings.Replace(showing("", "http://a/red"), "What is this?", "<|image|>", 1),
+		} {
+			if got := w.post(chats, body); got.status != 400 || !strings.Contains(got.body, says) || !strings.Contains(got.body, `"param":"messages[0]`) || len(s.passes()) != 5 {
+				t.Errorf("%v, want a refusal that says %q; %d requests were passed on", got, says, len(s.passes()))
+			}
 		}
 		if strings.Contains(w.log.String(), "http://") || strings.Contains(w.log.String(), "base64") {
 			t.Errorf("the log has URLs: %s", w.log)

@@ -12,6 +12,7 @@ import (
 	"penstock/core/media"
 	"penstock/core/media/family"
 	"penstock/internal/edge/prep"
+	"penstock/internal/media/fetch"
 	"penstock/internal/media/pixel"
 )
 
@@ -33,7 +34,7 @@ func (m model) object(ctx context.Context, c *prep.Chat, f *family.Family, p *pr
 	if err != nil {
 		return media.Object{}, about(p, err)
 	}
-	if p.Name != "" {
+	if p.Name != "" && c.Namespace != "" { // else anybody could say what everybody sees under a name
 		o.Key, o.Identity = media.NameKey(c.Namespace, p.Name), ""
 	}
 	return o, nil
@@ -74,6 +75,9 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 		size = g.SizeEitherWay
 	}
 	found, err := size(ctx, p.URL)
+	if m.way.Whole && fetch.Unranged(err) {
+		found, err = m.whole(ctx, p.URL)
+	}
 	if err != nil {
 		return err
 	}
@@ -86,6 +90,16 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 		return m.measure(ctx, f, p, file, o)
 	}
 	return take(f, p, found, o)
+}
+
+// whole returns what the beginning of a file says of which there are no parts to be had.
+func (m model) whole(ctx context.Context, url string) (Found, error) {
+	file, release, err := m.source.File(ctx, url)
+	if err != nil {
+		return Found{}, err
+	}
+	defer release()
+	return m.source.Header(file)
 }
 
 // period is the number of the period in which what a URL shows counts as the same. All replicas

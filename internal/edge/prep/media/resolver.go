@@ -140,6 +140,9 @@ type Way struct {
 	// Transfer is how what was decoded reaches the model's engines; anything but TransferOff needs
 	// the identity by pixels.
 	Transfer Transfer
+	// Whole has a file fetched whose host sends no parts of it, for models whose requests cannot be
+	// served without sizes. Where they can, that would be much for little.
+	Whole bool
 }
 
 // For returns what resolves the media of a model.

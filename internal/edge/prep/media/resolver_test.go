@@ -271,6 +271,16 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
+	unowned := shown(media.Image, "http://a/1")
+	unowned.Media[0].Name, unowned.Namespace = "mine", ""
+	nobodys, release, err := r.For(Way{}).Resolve(t.Context(), unowned, builtin(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if nobodys[0].Key != media.URLKey("http://a/1", 0) {
+		t.Errorf("a name without an owner is %+v", nobodys[0])
+	}
 	if objects[0].Key != media.NameKey("n", "mine") || objects[0].Name != "mine" || objects[0].Identity != "" {
 		t.Errorf("%+v", objects[0])
 	}
