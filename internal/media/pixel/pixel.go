@@ -79,7 +79,7 @@ func Check(kind media.Kind, t *media.Tensor) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("the tensor of %v has the shape %.100v: %w", kind, t.Shape, ErrMalformed)
-	case t.Data != nil && len(t.Data) != size:
+	case t.Data != nil && int64(len(t.Data)) != size:
 		return fmt.Errorf("the tensor of %v with the shape %v has %d bytes instead of %d: %w", kind, t.Shape, len(t.Data), size, ErrMalformed)
 	}
 	return nil
@@ -87,8 +87,8 @@ func Check(kind media.Kind, t *media.Tensor) error {
 
 // sizeOf returns how many bytes a tensor of that shape has, if objects of the kind have
 // such.
-func sizeOf(kind media.Kind, shape []int) (bytes int, ok bool) {
-	dims, bytes := map[media.Kind]int{media.Image: 3, media.Video: 4, media.Audio: 1}[kind], 1
+func sizeOf(kind media.Kind, shape []int) (bytes int64, ok bool) {
+	dims, bytes := map[media.Kind]int{media.Image: 3, media.Video: 4, media.Audio: 1}[kind], int64(1)
 	if kind == media.Audio {
 		bytes = 4
 	}
@@ -96,10 +96,10 @@ func sizeOf(kind media.Kind, shape []int) (bytes int, ok bool) {
 		return 0, false
 	}
 	for _, n := range shape {
-		if n < 1 || n > maxTensor/bytes {
+		if n < 1 || int64(n) > maxTensor/bytes {
 			return 0, false
 		}
-		bytes *= n
+		bytes *= int64(n)
 	}
 	return bytes, true
 }
