@@ -231,7 +231,7 @@ func TestRefusedMedia(t *testing.T) {
 			{chats, strings.ReplaceAll(showing("", "http://a/red"), `"bytes"`, `"text"`), "messages[0].content[1]", "send text only to the model 'text'"},
 			{chats, strings.ReplaceAll(showing("", "http://a/red"), "image_url", "video_url"), "messages[0].content[1]", "send text and image"},
 			{chats, showing("", "http://a/none"), url, "404"},
-			{chats, showing("", "http://slow/"), "messages", "data: URIs"},
+			{chats, showing("", "http://slow/"), "messages[0].content[1].image_url.url", "within the time"},
 			{chats, showing("", "file:///etc/passwd"), url, "http or https"},
 			{chats, showing("", "data:image/png;base64,AAAA"), url, "no picture"},
 			{chats, showing("", many[:9]...), "messages[0].content[9]", "a request may have 8"},

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -188,7 +189,8 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, nil, ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded): // this one, or that of who asks
-		return nil, nil, prep.Undecided(media.DimensionsUnknown, "messages", "the media of the request could not be looked at within the time that there is, at most %v: send smaller ones, or as data: URIs", m.cfg.Timeout)
+		part := c.Media[slices.IndexFunc(objects, func(o media.Object) bool { return o.Kind == 0 })].Param // the first that is not resolved
+		return nil, nil, prep.Undecided(media.DimensionsUnknown, part, "'%s' could not be looked at within the time that there is for all media of a request, at most %v: send a smaller file, or a data: URI", part, m.cfg.Timeout)
 	}
 	return nil, nil, err
 }
