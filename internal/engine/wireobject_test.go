@@ -147,9 +147,8 @@ func TestFeatures(t *testing.T) {
 		t.Errorf("an engine that does not take them: %v", err)
 	}
 	card.Features = true
-	r := processed()
-	r.Sampling.TopK = 0
-	if err := card.Fits(r); err != nil {
+	fits := &Request{Prompt: []kv.Token{1, 2, 3}, Media: processed().Media, Features: processed().Features, Choices: 1, Stop: Stop{MaxTokens: 1}, Logprobs: -1}
+	if err := card.Fits(fits); err != nil {
 		t.Errorf("one that does: %v", err)
 	}
 }
