@@ -279,7 +279,7 @@ func (m *model) shown(ctx context.Context, q *api.Request) (prep.Prompt, error) 
 	return prep.Prompt{}, err
 }
 
-// keys are the objects of a request that is passed on: who they are, and nothing else.
+// keysOf are the objects of a request that is passed on: who they are, and nothing else.
 func keysOf(objects []media.Object) []media.Object {
 	if objects == nil {
 		return nil
