@@ -23,7 +23,7 @@ func (m model) object(ctx context.Context, c *prep.Chat, f *family.Family, p *pr
 	switch {
 	case m.way.Identity == media.ByPixels:
 		o.Identity = media.ByPixels
-		err = m.byPixels(ctx, f, p, &o, held)
+		err = m.byPixels(ctx, p, &o, held)
 	case m.way.Identity == media.ByBytes || isData(p.URL):
 		o.Identity = media.ByBytes
 		err = m.byBytes(ctx, f, p, &o)
@@ -89,7 +89,7 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 			return err
 		}
 		defer release()
-		return m.measure(ctx, f, p, file, o)
+		return m.slot(ctx, func() error { return m.measure(ctx, f, p, file, o) })
 	}
 	return take(f, p, found, o)
 }
@@ -133,8 +133,10 @@ func (m model) byBytes(ctx context.Context, f *family.Family, p *prep.Media, o *
 		return err
 	}
 	defer release()
-	o.Key = media.BytesKey(file)
-	return m.measure(ctx, f, p, file, o)
+	return m.slot(ctx, func() error {
+		o.Key = media.BytesKey(file)
+		return m.measure(ctx, f, p, file, o)
+	})
 }
 
 // file returns the file of an object, and has room for it.
@@ -214,12 +216,17 @@ func (m model) within(found Found) error {
 }
 
 // byPixels knows an object by what it shows.
-func (m model) byPixels(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object, held *leases) error {
+func (m model) byPixels(ctx context.Context, p *prep.Media, o *media.Object, held *leases) error {
 	file, release, err := m.file(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer release()
+	return m.slot(ctx, func() error { return m.look(ctx, file, o, held) })
+}
+
+// look looks at what a file shows, and hands it to the engine if that is how it gets it.
+func (m model) look(ctx context.Context, file []byte, o *media.Object, held *leases) error {
 	content := media.BytesKey(file)
 	if m.way.Transfer == TransferOff {
 		if key, size, ok := m.seen.get(content, o.Kind); ok {

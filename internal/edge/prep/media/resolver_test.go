@@ -525,6 +525,33 @@ func TestTime(t *testing.T) {
 	})
 }
 
+// TestSlowServers: whoever waits for servers takes no turn from those whose files are here.
+func TestSlowServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := New(Config{Parallel: 1, Timeout: time.Minute}, &shelf{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		way, eyes := r.For(Way{Identity: media.ByPixels}), builtin(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 100 {
+			go func() {
+				if _, _, err := way.Resolve(ctx, shown(media.Image, "http://slow/"), eyes); !errors.Is(err, context.Canceled) {
+					t.Errorf("%v", err)
+				}
+			}()
+		}
+		synctest.Wait()
+		_, release, err := way.Resolve(t.Context(), shown(media.Image, data("image/png", encoded(t, "png", picture(30, 30, red)))), eyes)
+		if err != nil {
+			t.Error(err)
+		} else {
+			release()
+		}
+		cancel()
+	})
+}
+
 // TestRoom: requests that need more memory than there is wait for each other, and none for ever.
 func TestRoom(t *testing.T) {
 	file := encoded(t, "png", picture(100, 100, red))
