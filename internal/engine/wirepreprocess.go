@@ -1,6 +1,11 @@
 package engine
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"penstock/core/fault"
+	"penstock/core/media"
+)
 
 // The fields of a request to preprocess. Numbers are never reused.
 const (
@@ -11,6 +16,7 @@ const (
 	prepText
 	prepParseSpecial
 	prepAddSpecial
+	prepShows
 )
 
 // The fields of what was preprocessed. Numbers are never reused.
@@ -18,6 +24,11 @@ const (
 	preppedAttempt = iota + 1
 	preppedTokens
 	preppedMedia // repeated
+	preppedDigests
+	preppedObject // repeated
+	preppedReason
+	preppedWhy
+	preppedParam
 )
 
 // AppendPreprocessRequest appends the encoding of r to dst.
@@ -33,7 +44,8 @@ func AppendPreprocessRequest(dst []byte, r *PreprocessRequest) []byte {
 	}
 	dst = appendString(dst, prepText, r.Text)
 	dst = appendBool(dst, prepParseSpecial, r.ParseSpecial)
-	return appendBool(dst, prepAddSpecial, r.AddSpecial)
+	dst = appendBool(dst, prepAddSpecial, r.AddSpecial)
+	return appendBool(dst, prepShows, r.Shows)
 }
 
 // DecodePreprocessRequest sets r to the request that b encodes, reusing its slice.
@@ -63,6 +75,8 @@ func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 			r.ParseSpecial = d.bool()
 		case prepAddSpecial:
 			r.AddSpecial = d.bool()
+		case prepShows:
+			r.Shows = d.bool()
 		default:
 			d.skip()
 		}
@@ -75,7 +89,15 @@ func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	dst = append(dst, wireVersion)
 	dst = appendUint(dst, preppedAttempt, uint64(p.Attempt))
 	dst = appendTokens(dst, preppedTokens, p.Tokens)
-	return appendMedia(dst, preppedMedia, p.Media)
+	dst = appendMedia(dst, preppedMedia, p.Media)
+	dst = appendDigests(dst, preppedDigests, p.Media)
+	dst = appendObjects(dst, preppedObject, p.Objects)
+	if p.Why == nil {
+		return dst
+	}
+	dst = appendString(dst, preppedReason, string(p.TextOnly))
+	dst = appendString(dst, preppedWhy, p.Why.Message)
+	return appendString(dst, preppedParam, p.Why.Param)
 }
 
 // DecodePreprocessed sets p to what b encodes, reusing its slices. It keeps nothing
@@ -102,9 +124,33 @@ func DecodePreprocessed(b []byte, p *Preprocessed) error {
 			}
 			p.Media = append(p.Media, d.media())
 			d.repeat()
+		case preppedDigests:
+			d.digests(p.Media)
+		case preppedObject:
+			p.Objects = d.object(p.Objects, wireVersion)
+		case preppedReason:
+			if p.TextOnly = media.Reason(d.string("")); p.TextOnly == media.NoReason {
+				d.fail()
+			}
+			p.Why = &fault.Error{Code: fault.Invalid}
+		case preppedWhy, preppedParam:
+			d.why(p)
 		default:
 			d.skip()
 		}
 	}
 	return d.err()
+}
+
+// why reads what of a refusal comes after its reason.
+func (r *wireReader) why(p *Preprocessed) {
+	s := r.string("")
+	switch {
+	case p.Why == nil:
+		r.fail()
+	case r.field == preppedWhy:
+		p.Why.Message = s
+	default:
+		p.Why.Param = s
+	}
 }

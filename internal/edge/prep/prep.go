@@ -84,7 +84,7 @@ type Chat struct {
 	// AddGenerationPrompt ends the prompt where the assistant speaks next.
 	AddGenerationPrompt bool
 	// Media are what Parts show besides text, in the order of messages and parts. They, Namespace and
-	// ProcessorArgs are for who encodes in this process, and do not travel.
+	// ProcessorArgs are for who finds out what they are: they travel with [AppendShown] alone.
 	Media []Media
 	// Namespace is whose names of media those are that the client gave: its salt and its key.
 	Namespace string
