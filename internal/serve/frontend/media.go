@@ -61,17 +61,25 @@ type timed struct {
 func (t timed) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
 	began := time.Now()
 	objects, release, err := t.Resolver.Resolve(ctx, c, f)
-	outcome := "resolved"
 	var u *prep.Unresolved
-	switch {
-	case err == nil:
-	case errors.As(err, &u):
-		outcome = "unresolved"
-	default:
-		outcome = "refused"
+	if errors.As(err, &u) {
+		t.metrics.resolved(began, u.Reason, nil)
+	} else {
+		t.metrics.resolved(began, media.NoReason, err)
 	}
-	t.metrics.mediaResolve.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 	return objects, release, err
+}
+
+// resolved counts the time that it took to find out what media are, or why not.
+func (m *metrics) resolved(began time.Time, why media.Reason, err error) {
+	outcome := "resolved"
+	switch {
+	case err != nil:
+		outcome = "refused"
+	case why != media.NoReason:
+		outcome = "unresolved"
+	}
+	m.mediaResolve.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 }
 
 // sees refuses what a request shows that the model does not see.

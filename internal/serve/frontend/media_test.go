@@ -63,6 +63,9 @@ func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) 
 		<-ctx.Done()
 		return nil, nil, ctx.Err()
 	}
+	if strings.Contains(url, "late") { // after what comes at once
+		<-time.After(time.Second)
+	}
 	if strings.Contains(url, "forbidden") {
 		return nil, nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
 	}
@@ -289,7 +292,7 @@ func TestLeases(t *testing.T) {
 		{"broken", []*script{dies()}, body, 200, 2},
 		{"refused by the engine", []*script{{refuse: fault.New(fault.Invalid, "no")}}, body, 400, 2},
 		{"asked where it would go", []*script{constant("ok")}, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red"), 200, 1},
-		{"one of them bad", []*script{constant("ok")}, showing("", "http://a/red", "http://a/none"), 400, 1},
+		{"one of them bad", []*script{constant("ok")}, showing("", "http://a/red", "http://a/late"), 400, 1},
 		{"too long", []*script{constant("ok")}, strings.Replace(body, "What is this?", strings.Repeat("x y ", 5000), 1), 400, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -29,6 +29,7 @@ type maker struct {
 	endEarly bool
 	raw      [][]byte   // sent before the answer
 	media    []kv.Media // shown by conversations
+	shown    func(*engine.PreprocessRequest) *engine.Preprocessed
 }
 
 // preprocess answers with a prompt that tells what it was made of, and that the
@@ -63,6 +64,10 @@ func (s *script) preprocess(ctx context.Context, body []byte, send func([]byte) 
 	p := &engine.Preprocessed{Attempt: req.Attempt, Tokens: engineSees(&req)}
 	if len(req.Chat) > 0 {
 		p.Media = m.media
+	}
+	if m.shown != nil {
+		p = m.shown(&req)
+		p.Attempt = req.Attempt
 	}
 	return send(engine.AppendPreprocessed(nil, p))
 }
