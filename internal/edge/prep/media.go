@@ -122,7 +122,13 @@ func (p *Pipeline) shows(tokens []kv.Token) int {
 	if len(p.marks) == 0 {
 		return -1
 	}
-	return slices.IndexFunc(tokens, func(t kv.Token) bool { return slices.Contains(p.marks, t) })
+	first, last := p.marks[0], p.marks[len(p.marks)-1]
+	for i, t := range tokens {
+		if t >= first && t <= last && slices.Contains(p.marks, t) {
+			return i
+		}
+	}
+	return -1
 }
 
 // Complete makes the prompt of a conversation from the tokens of its text, which it may keep:

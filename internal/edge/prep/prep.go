@@ -86,7 +86,8 @@ type Chat struct {
 	// Media are what Parts show besides text, in the order of messages and parts. They, Namespace and
 	// ProcessorArgs are for who finds out what they are: they travel with [AppendShown] alone.
 	Media []Media
-	// Namespace is whose names of media those are that the client gave: its salt and its key.
+	// Namespace is whose names of media those are that the client gave: its salt and its key; with ""
+	// names count for nothing.
 	Namespace string
 	// ProcessorArgs says that the client sets arguments of the model's media processor.
 	ProcessorArgs bool

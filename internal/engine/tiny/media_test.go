@@ -132,6 +132,14 @@ func illustrated(t testing.TB, requests []*engine.Request) []*engine.Request {
 	return requests
 }
 
+// TestConformanceSeeing: a model that sees is an engine like any other.
+func TestConformanceSeeing(t *testing.T) {
+	enginetest.Test(t, enginetest.Options{
+		New:  func(t testing.TB) engine.Engine { return seeing(t, nil) },
+		Text: func(token kv.Token) string { return pieces[int(token)%len(pieces)] },
+	})
+}
+
 // TestSeeingIdentity is TestIdentity of requests that show pictures, videos and sounds.
 func TestSeeingIdentity(t *testing.T) {
 	identity(t, illustrated(t, workload(15, 80, 40)), []int{1, 3, 7, 16}, seeing)

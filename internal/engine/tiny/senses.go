@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
-	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -38,23 +38,27 @@ func newSenses(m *model.Model, f *family.Family, c patch.Colours) *senses {
 	return &senses{model: m, family: f, colours: c, kept: newRowCache(keptBytes), open: make(chan struct{}, runtime.GOMAXPROCS(0)), turn: make(chan struct{}, 1)}
 }
 
-// kinds lists what a model takes, as its card has it.
+// kinds lists what a model takes, ascending, as its card has it.
 func (s *senses) kinds() (names []string) {
 	if s == nil {
 		return nil
 	}
-	shape := s.model.Config()
-	for _, k := range []media.Kind{media.Image, media.Video, media.Audio} {
-		able := shape.Vision != (model.Vision{})
-		if k == media.Audio {
-			able = shape.Audio != (model.Audio{})
-		}
-		if able && s.family.Takes(k) {
+	for _, k := range []media.Kind{media.Audio, media.Image, media.Video} {
+		if s.takes(k) {
 			names = append(names, k.String())
 		}
 	}
-	slices.Sort(names)
 	return names
+}
+
+// takes reports whether the model has an encoder of a kind of media, and a place for it.
+func (s *senses) takes(k media.Kind) bool {
+	shape := s.model.Config()
+	able := shape.Vision != (model.Vision{})
+	if k == media.Audio {
+		able = shape.Audio != (model.Audio{})
+	}
+	return able && s.family.Takes(k)
 }
 
 // show returns what a request shows besides text, nil if that is nothing. Its errors name
@@ -100,7 +104,7 @@ func about(o *media.Object, format string, args ...any) *fault.Error {
 // pads returns where the rows of an object go: the run of its family's pads in its range.
 func (s *senses) pads(o *media.Object, prompt []kv.Token, at kv.Media) (start, n int, err error) {
 	pad, ok := s.family.Pad(o.Kind)
-	if !ok || !slices.Contains(s.kinds(), o.Kind.String()) {
+	if !ok || !s.takes(o.Kind) {
 		return 0, 0, about(o, "the model takes no media of kind %v", o.Kind)
 	}
 	for i := at.Start; i < at.End; i++ {
@@ -163,22 +167,27 @@ func (s *senses) encoded(ctx context.Context, from content, o *media.Object, pad
 		return e, nil
 	}
 	e := encoding{grid: layout.Grid}
-	if o.Kind == media.Audio {
-		e.rows, err = s.model.Hear(ctx, s.samples(&t, pads))
-	} else {
-		e.rows, err = s.see(ctx, o.Kind, &t, layout.Grid)
-	}
-	switch {
-	case ctx.Err() != nil:
-		return encoding{}, ctx.Err()
-	case err == nil && len(e.rows) != pads*width:
-		err = errors.New("the encoder gave another number of rows than the layout has")
-		fallthrough
-	case err != nil:
+	if e.rows, err = s.encode(ctx, o.Kind, &t, &layout); err != nil {
+		if ctx.Err() != nil {
+			return encoding{}, ctx.Err()
+		}
 		return encoding{}, &fault.Error{Code: fault.Internal, Message: "the engine failed to encode a media object; report this with the worker's log", Err: err}
 	}
 	s.kept.put(key, e)
 	return e, nil
+}
+
+// encode computes as many rows as a layout has pads.
+func (s *senses) encode(ctx context.Context, kind media.Kind, t *media.Tensor, l *media.Layout) (rows []float32, err error) {
+	if kind == media.Audio {
+		rows, err = s.model.Hear(ctx, s.samples(t, l.Pads))
+	} else {
+		rows, err = s.see(ctx, t, l.Grid)
+	}
+	if want := l.Pads * s.model.Config().HiddenSize; err == nil && len(rows) != want {
+		return nil, fmt.Errorf("%d elements for a layout of %d pads of %d", len(rows), l.Pads, s.model.Config().HiddenSize)
+	}
+	return rows, err
 }
 
 // enter waits for room, leave gives it back.
@@ -194,7 +203,7 @@ func enter(ctx context.Context, room chan struct{}) error {
 func leave(room chan struct{}) { <-room }
 
 // see encodes a picture or video.
-func (s *senses) see(ctx context.Context, kind media.Kind, t *media.Tensor, grid [3]int) ([]float32, error) {
+func (s *senses) see(ctx context.Context, t *media.Tensor, grid [3]int) ([]float32, error) {
 	shape := [4]int{1}
 	copy(shape[4-len(t.Shape):], t.Shape)
 	v := s.model.Config().Vision

@@ -48,17 +48,27 @@ type codec struct {
 	decode func(io.Reader) (image.Image, error)
 	// rgb is what colours luma and chroma are.
 	rgb func(y, cb, cr uint8) (r, g, b uint8)
+	// densest is how many pixels a byte of a file can hold at most, 0 if that has no bound; the
+	// decoders make room for those that the header claims.
+	densest int
 }
+
+// Of a deflate stream, two bits can be a match of 258 bytes of 8 pixels; of a JPEG, a square of
+// 64 pixels takes a bit of one of its components at least, and twice that is let through.
+const (
+	densestDeflate = 4 * 258 * 8
+	densestJPEG    = 2 * 64 * 8
+)
 
 func codecs() []codec {
 	return []codec{
-		{"JPEG", "\xff\xd8\xff", jpeg.DecodeConfig, jpeg.Decode, color.YCbCrToRGB},
-		{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, nil},
-		{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, nil},
-		{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, videoToRGB},
-		{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, nil},
-		{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, nil},
-		{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, nil},
+		{"JPEG", "\xff\xd8\xff", jpeg.DecodeConfig, jpeg.Decode, color.YCbCrToRGB, densestJPEG},
+		{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, nil, densestDeflate},
+		{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, nil, 0},
+		{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, videoToRGB, 0},
+		{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, nil, 8},
+		{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, nil, 0},
+		{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, nil, 0},
 	}
 }
 
@@ -104,7 +114,7 @@ func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
 	if err := l.within(cfg.Width, cfg.Height, 1); err != nil {
 		return picture{}, err
 	}
-	if c.name == "PNG" && cfg.Height > maxDeflate*(len(file)+1)/((cfg.Width+7)/8) {
+	if c.densest > 0 && cfg.Width*cfg.Height/c.densest > len(file) {
 		return picture{}, fmt.Errorf("%d bytes cannot hold %d by %d pixels: %w", len(file), cfg.Width, cfg.Height, ErrMalformed)
 	}
 	img, err := c.decode(bytes.NewReader(file))
@@ -117,10 +127,6 @@ func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
 	}
 	return p.upright(orientation(file)), nil
 }
-
-// maxDeflate is how many bytes one byte of a deflate stream can become, at most: a match of
-// 258 bytes takes two bits.
-const maxDeflate = 1032
 
 // refused maps what a decoder says to this package's errors.
 func refused(err error) error {

@@ -75,31 +75,33 @@ func Key(kind media.Kind, t *media.Tensor) media.Key {
 // dimension at least 1, and, if the elements are with it, as many bytes of them as that
 // takes.
 func Check(kind media.Kind, t *media.Tensor) error {
-	dims, channels, width := 0, 3, 1
-	switch kind {
-	case media.Image:
-		dims = 3
-	case media.Video:
-		dims = 4
-	case media.Audio:
-		dims, width = 1, 4
-	}
-	wrong := len(t.Shape) != dims || dims == 0 || dims > 1 && t.Shape[dims-1] != channels
-	size := width
-	for _, n := range t.Shape {
-		wrong = wrong || n < 1 || size > maxTensor/max(n, 1)
-		if wrong {
-			return fmt.Errorf("the tensor of %v has the shape %.100v: %w", kind, t.Shape, ErrMalformed)
-		}
-		size *= n
-	}
-	if wrong {
+	size, ok := sizeOf(kind, t.Shape)
+	switch {
+	case !ok:
 		return fmt.Errorf("the tensor of %v has the shape %.100v: %w", kind, t.Shape, ErrMalformed)
-	}
-	if t.Data != nil && len(t.Data) != size {
+	case t.Data != nil && len(t.Data) != size:
 		return fmt.Errorf("the tensor of %v with the shape %v has %d bytes instead of %d: %w", kind, t.Shape, len(t.Data), size, ErrMalformed)
 	}
 	return nil
+}
+
+// sizeOf returns how many bytes a tensor of that shape has, if objects of the kind have
+// such.
+func sizeOf(kind media.Kind, shape []int) (bytes int, ok bool) {
+	dims, bytes := map[media.Kind]int{media.Image: 3, media.Video: 4, media.Audio: 1}[kind], 1
+	if kind == media.Audio {
+		bytes = 4
+	}
+	if dims == 0 || len(shape) != dims || dims > 1 && shape[dims-1] != 3 {
+		return 0, false
+	}
+	for _, n := range shape {
+		if n < 1 || n > maxTensor/bytes {
+			return 0, false
+		}
+		bytes *= n
+	}
+	return bytes, true
 }
 
 // maxTensor bounds a tensor in bytes, whatever the limits.

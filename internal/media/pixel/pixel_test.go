@@ -143,13 +143,18 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
-	for _, claim := range [][]byte{claim(65535, 65535), claim(8000, 8000)} {
+	progressive := bytes.Clone(all["jpeg-progressive"])
+	binary.BigEndian.PutUint32(progressive[bytes.Index(progressive, []byte{0xff, 0xc2})+5:], 5000<<16|5000)
+	bitmap := bytes.Clone(all["bmp"])
+	binary.LittleEndian.PutUint32(bitmap[18:], 8000)
+	binary.LittleEndian.PutUint32(bitmap[22:], 8000)
+	for _, claim := range [][]byte{claim(65535, 65535), claim(8000, 8000), progressive, bitmap} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, _, _ = Decode(claim, Limits{})
+		_, _, err := Decode(claim, Limits{})
 		runtime.ReadMemStats(&after)
-		if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
-			t.Errorf("%d bytes allocated for a claim", n)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 || err == nil {
+			t.Errorf("%d bytes allocated for a claim: %v", n, err)
 		}
 	}
 }

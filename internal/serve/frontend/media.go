@@ -32,7 +32,7 @@ func (f *Frontend) resolver(m *model) prep.Resolver {
 	if !m.card.Attaches && m.card.MediaKeys == "" {
 		return untold{}
 	}
-	way := resolve.Way{Transfer: resolve.TransferOff}
+	way := resolve.Way{Transfer: resolve.TransferOff, Whole: m.card.Attaches}
 	if d := m.card.MediaDecoder; d != nil {
 		way.Identity = media.ByPixels
 		if m.card.Attaches {
@@ -139,7 +139,13 @@ func (c *call) owner(salt string) string {
 	return ownerOf("", salt)
 }
 
-func ownerOf(key, salt string) string { return key + "\x00" + salt }
+// ownerOf is empty if the request has neither: nobody's names are everybody's.
+func ownerOf(key, salt string) string {
+	if key == "" && salt == "" {
+		return ""
+	}
+	return key + "\x00" + salt
+}
 
 // borrow keeps what a prompt's media hold until the call is over.
 func (c *call) borrow(p *prep.Prompt) {

@@ -345,10 +345,10 @@ func TestPassedMedia(t *testing.T) {
 			all := s.passes()
 			return all[len(all)-1]
 		}
-		body := strings.Replace(showing(`,"stream":true`, "http://a/red", "http://a/blue"), `"type":"image_url"`, `"uuid":"mine","type":"image_url"`, 1)
+		body := strings.Replace(showing(`,"stream":true,"cache_salt":"s"`, "http://a/red", "http://a/blue"), `"type":"image_url"`, `"uuid":"mine","type":"image_url"`, 1)
 		req := send(body)
 		asked := w.router.routed()[0]
-		mine := media.NameKey(ownerOf("", ""), "mine")
+		mine := media.NameKey(ownerOf("", "s"), "mine")
 		if string(req.Body) != body || len(req.Objects) != 2 || req.Objects[0].Key != mine || req.Objects[1].Key != media.URLKey("http://a/blue", 0) {
 			t.Errorf("%s %+v", req.Body, req.Objects)
 		}

@@ -247,3 +247,22 @@ func TestFilesOfModelsThatSee(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestTextCostsNoMore: a conversation without media costs no memory for those that have some.
+func TestTextCostsNoMore(t *testing.T) {
+	p := openFiles(t, seeing(t, qwenVL))
+	local := prep.Local{Pipeline: p, Media: fixedSize{}}
+	c := &prep.Chat{Messages: []prep.Message{{Role: "user", Content: strings.Repeat("word ", 1000)}}}
+	tokens, err := p.EncodeChat(nil, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if n := testing.AllocsPerRun(100, func() {
+		if got, err := local.Complete(ctx, c, tokens); err != nil || len(got.Tokens) != len(tokens) {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

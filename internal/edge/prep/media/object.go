@@ -33,7 +33,7 @@ func (m model) object(ctx context.Context, c *prep.Chat, f *family.Family, p *pr
 	if err != nil {
 		return media.Object{}, about(p, err)
 	}
-	if p.Name != "" {
+	if p.Name != "" && c.Namespace != "" { // else anybody could say what everybody sees under a name
 		o.Key, o.Identity = media.NameKey(c.Namespace, p.Name), ""
 	}
 	return o, nil
@@ -74,10 +74,11 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 		size = g.SizeEitherWay
 	}
 	found, err := size(ctx, p.URL)
-	if err != nil {
+	whole := err != nil && m.way.Whole && fault.Of(err) != fault.Forbidden && ctx.Err() == nil
+	if err != nil && !whole {
 		return err
 	}
-	if o.Kind == media.Video && found.Kind == media.Image { // one of pictures, which must be counted
+	if whole || o.Kind == media.Video && found.Kind == media.Image { // the latter is one of pictures, which must be counted
 		file, release, err := m.source.File(ctx, p.URL)
 		if err != nil {
 			return err

@@ -137,6 +137,9 @@ type Way struct {
 	// Transfer is how what was decoded reaches the model's engines; anything but TransferOff needs
 	// the identity by pixels.
 	Transfer Transfer
+	// Whole says that a file is fetched whole if its beginning cannot be had, of a server without
+	// ranges, or does not tell: who asks cannot do without.
+	Whole bool
 }
 
 // For returns what resolves the media of a model.

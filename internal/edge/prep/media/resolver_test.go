@@ -74,6 +74,9 @@ func (s *shelf) Size(ctx context.Context, url string) (Found, error) {
 	s.mu.sizes++
 	s.mu.Unlock()
 	b, err := s.find(ctx, url)
+	if err == nil && strings.Contains(url, "rangeless") {
+		err = fault.New(fault.Invalid, "its host does not serve parts of files")
+	}
 	if err != nil {
 		return Found{}, err
 	}
@@ -225,6 +228,32 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
+// TestWhole: a file of a server without ranges is fetched whole for who cannot do without its size, and for nobody else;
+// one that must not be fetched is not.
+func TestWhole(t *testing.T) {
+	const url = "http://a/rangeless"
+	src := &shelf{files: map[string][]byte{url: encoded(t, "png", picture(56, 84, red))}}
+	r, err := New(Config{URLTTL: time.Hour}, src, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var undecided *prep.Unresolved
+	if _, _, err := r.For(Way{}).Resolve(t.Context(), shown(media.Image, url), builtin(t)); !errors.As(err, &undecided) || src.mu.gets != 0 {
+		t.Errorf("%v, and %d files are fetched", err, src.mu.gets)
+	}
+	objects, release, err := r.For(Way{Whole: true}).Resolve(t.Context(), shown(media.Image, url), builtin(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if o := objects[0]; o.Size != (media.Size{Width: 56, Height: 84}) || src.mu.gets != 1 || o.Key.IsZero() || o.Key == media.BytesKey(src.files[url]) {
+		t.Errorf("%+v after %d fetches", o, src.mu.gets)
+	}
+	if _, _, err := r.For(Way{Whole: true}).Resolve(t.Context(), shown(media.Image, "http://a/refused"), builtin(t)); err == nil || src.mu.gets != 1 {
+		t.Errorf("%v, and %d files are fetched", err, src.mu.gets)
+	}
+}
+
 // TestPeriods: a URL's period lasts for its time, and those of others end at other times.
 func TestPeriods(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
@@ -270,6 +299,16 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
+	unowned := shown(media.Image, "http://a/1")
+	unowned.Media[0].Name, unowned.Namespace = "mine", ""
+	nobodys, release, err := r.For(Way{}).Resolve(t.Context(), unowned, builtin(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if nobodys[0].Key != media.URLKey("http://a/1", 0) {
+		t.Errorf("a name without an owner is %+v", nobodys[0])
+	}
 	if objects[0].Key != media.NameKey("n", "mine") || objects[0].Name != "mine" || objects[0].Identity != "" {
 		t.Errorf("%+v", objects[0])
 	}
