@@ -99,7 +99,7 @@ func (h *house) chat(fields map[string]any, parts ...string) answer {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	a := answer{status: res.StatusCode}
+	a := answer{status: res.StatusCode, id: res.Header.Get("x-request-id")}
 	a.worker, _ = strconv.Atoi(res.Header.Get("x-penstock-worker"))
 	a.worker--
 	blocks, _ := strconv.Atoi(res.Header.Get("x-penstock-overlap-blocks"))

@@ -226,6 +226,7 @@ func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
 
 // answer is what came of a request.
 type answer struct {
+	id       string // that it has in the routers' books
 	status   int
 	worker   int // whose first it was, from 0
 	expected int // tokens that the router predicts to be cached

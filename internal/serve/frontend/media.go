@@ -29,17 +29,26 @@ func (f *Frontend) resolver(m *model) prep.Resolver {
 	if f.deps.Media == nil || m.pipe == nil || m.pipe.Family == nil {
 		return nil
 	}
-	if !m.card.Attaches && m.card.MediaKeys == "" {
+	r := ResolverOf(f.deps.Media, &m.card)
+	if _, ok := r.(untold); ok {
+		return r
+	}
+	return timed{r, f.metrics}
+}
+
+// ResolverOf returns what resolves the media of the model of a card.
+func ResolverOf(source Media, card *engine.Card) prep.Resolver {
+	if !card.Attaches && card.MediaKeys == "" {
 		return untold{}
 	}
-	way := resolve.Way{Transfer: resolve.TransferOff, Whole: m.card.Attaches}
-	if d := m.card.MediaDecoder; d != nil {
+	way := resolve.Way{Transfer: resolve.TransferOff, Whole: card.Attaches}
+	if d := card.MediaDecoder; d != nil {
 		way.Identity = media.ByPixels
-		if m.card.Attaches {
+		if card.Attaches {
 			way.Transfer = resolve.Transfer(d.Transfer)
 		}
 	}
-	return timed{f.deps.Media.For(way), f.metrics}
+	return source.For(way)
 }
 
 // untold is the resolver of models whose engines are not told who media are: their caches have other
@@ -252,9 +261,9 @@ func keysOf(objects []media.Object) []media.Object {
 // maxTensors bounds what was decoded and goes with a request, in bytes: half of what a call may have.
 const maxTensors = rpc.MaxBody / 2
 
-// sent are the objects of a request to an engine that takes them with tokens. What goes with the
-// request is not told twice, and what is too much for it the engine has from its URL.
-func sent(objects []media.Object) []media.Object {
+// Sent are the objects of a request to an engine that takes them with tokens. What goes with the
+// request is not told twice, and what is too much for it the engine has from its URL. They are changed.
+func Sent(objects []media.Object) []media.Object {
 	room := maxTensors
 	for i := range objects {
 		o := &objects[i]

@@ -129,7 +129,7 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 			Salt:     salt,
 			Prompt:   prompt.Tokens,
 			Media:    prompt.Media,
-			Objects:  sent(prompt.Objects),
+			Objects:  Sent(prompt.Objects),
 			Choices:  q.N,
 			Sampling: sampling,
 			Stop:     stop,
