@@ -144,7 +144,7 @@ func (s *modelSight) Attach(ctx context.Context, objects []media.Object) ([]medi
 	with := slices.Clone(objects)
 	for i := range with {
 		// A URL may show something else by now. Of what goes by its client's name nobody can tell.
-		if bare(with[i]) && (with[i].Identity != media.ByPixels || with[i].Key == decoded[i].Key) {
+		if bare(with[i]) && (with[i].Identity == "" || with[i].Key == decoded[i].Key) {
 			with[i].Tensor = decoded[i].Tensor
 		}
 	}
