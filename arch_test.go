@@ -40,9 +40,8 @@ var mayImport = map[string][]string{
 	"internal/edge/prep/chat":        {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
 	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
 	"internal/zmtp":                  {"internal/backoff"},                                     // peers that are dialled again
-	"internal/media/fetch":           {"core/media", "core/media/probe", "internal/backoff"},   // reads what it fetches, as far as it must
+	"internal/media/fetch":           {"core/media", "core/media/probe"},                       // reads what it fetches, as far as it must
 	"internal/media/pixel":           {"core/media", "core/media/probe"},                       // decodes what was probed
-	"internal/media/shm":             {"core/media"},                                           // lends tensors
 	"internal/mimic/mimictest":       {"internal/engine/sim", "internal/engine/enginetest"},    // what its servers are around, and rigs of the same tests
 	"internal/node":                  {"internal/config"},
 	"bench/feeds":                    {"bench/child"}, // measures what it starts

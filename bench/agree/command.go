@@ -29,7 +29,7 @@ type server struct {
 // serve starts a server of simulated engines and returns when it serves.
 func (s *settings) serve(workers int, flags ...string) (*server, error) {
 	args := append([]string{
-		"up", "--engine", "sim", "--workers", strconv.Itoa(workers), "--router-seed", strconv.Itoa(afterProbe),
+		"up", "--engine", "sim", "--workers", strconv.Itoa(workers), "--router-seed", strconv.FormatInt(afterProbe, 10),
 		"--http-addr", "127.0.0.1:0", "--json", "--log-level", "warn",
 	}, flags...)
 	cmd := s.process(context.Background(), args)

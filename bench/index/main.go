@@ -34,7 +34,7 @@ type settings struct {
 	window   time.Duration
 	rounds   int
 	evicts   int
-	memory   int
+	memory   int64
 	json     bool
 	check    bool
 	cache    int
@@ -63,7 +63,7 @@ func parse() (settings, error) {
 	flag.DurationVar(&s.window, "for", time.Second, "how long each measurement takes")
 	flag.IntVar(&s.rounds, "rounds", 3, "rounds of each throughput, of which the median counts")
 	flag.IntVar(&s.evicts, "evict", 1000, "one block in so many is evicted wherever it is, before the last measurements")
-	flag.IntVar(&s.memory, "memory", 3<<30, "bytes that the baseline may take; beyond, the first requests that fit are measured")
+	flag.Int64Var(&s.memory, "memory", 3<<30, "bytes that the baseline may take; beyond, the first requests that fit are measured")
 	flag.BoolVar(&s.json, "json", false, "print one JSON document instead of tables")
 	flag.BoolVar(&s.check, "check", false, "measure nothing: replay the workload against the oracle, with bounded caches")
 	flag.IntVar(&s.cache, "cache", 16_384, "with -check: blocks of 16 tokens that a worker's cache has")
@@ -159,7 +159,7 @@ func (s *settings) setup(w *workload, n int) (_ *setup, err error) {
 		if out.workload, err = w.first(requests); err != nil {
 			return nil, err
 		}
-		if bitmapBytes(out.workers, out.unique) <= s.memory || requests < 2 {
+		if int64(bitmapBytes(out.workers, out.unique)) <= s.memory || requests < 2 {
 			break
 		}
 	}

@@ -80,8 +80,8 @@ func PixelsKey(shape []int, elements byte, data []byte) Key {
 
 // NameKey returns the key of an object that its client named (uuid), in the namespace of
 // the request's cache salt and key: clients of different namespaces cannot reach what
-// another one named. Hash is XXH3-64 over the length of namespace as little-endian u64,
-// namespace and name.
+// another one named. Hash is XXH3-64 with seed 1 over the length of namespace as
+// little-endian u64, namespace and name.
 func NameKey(namespace, name string) Key {
 	var n [8]byte
 	binary.LittleEndian.PutUint64(n[:], uint64(len(namespace)))

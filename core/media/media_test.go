@@ -2,6 +2,7 @@ package media
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"testing"
 
@@ -52,8 +53,8 @@ func TestExpand(t *testing.T) {
 	}
 	var length *LengthError
 	var mismatch *MismatchError
-	huge := Placed{Placeholder: 100, Layout: Layout{Runs: []Run{{9, 1 << 62}}}}
-	if _, _, err := Expand(nil, nil, []kv.Token{100, 100}, marks, []Placed{huge, huge}, 1<<40); !errors.As(err, &length) || length.Limit != MaxExpanded {
+	huge := Placed{Placeholder: 100, Layout: Layout{Runs: []Run{{9, math.MaxInt}}}}
+	if _, _, err := Expand(nil, nil, []kv.Token{100, 100}, marks, []Placed{huge, huge}, math.MaxInt); !errors.As(err, &length) || length.Limit != MaxExpanded {
 		t.Errorf("%v", err)
 	}
 	for _, prompt := range [][]kv.Token{{100}, {100, 200, 100}, {200, 100}, {1}} {

@@ -204,14 +204,19 @@ func TestNamesOfClients(t *testing.T) {
 		h.settled()
 		return a
 	}
-	ask(picture(t, 140, 140, 1), "cat", "")
-	if a := ask(picture(t, 140, 140, 1), "cat", ""); a.cached < 48 || a.expected < 48 {
+	ask(picture(t, 140, 140, 1), "cat", "tenant")
+	if a := ask(picture(t, 140, 140, 1), "cat", "tenant"); a.cached < 48 || a.expected < 48 {
 		t.Errorf("by its name again: %+v", a)
 	}
-	if a := ask(picture(t, 140, 140, 3), "cat", "tenant"); a.cached != 0 || a.expected != 0 {
+	if a := ask(picture(t, 140, 140, 3), "cat", "another"); a.cached != 0 || a.expected != 0 {
 		t.Errorf("another client's cat: %+v", a)
 	}
-	if a := h.chat(nil, picture(t, 140, 140, 1), tail); a.cached >= 16 {
+	// Nobody's name counts for nothing: the picture does.
+	ask(picture(t, 140, 140, 4), "cat", "")
+	if a := ask(picture(t, 140, 140, 5), "cat", ""); a.cached >= 16 {
+		t.Errorf("another picture under nobody's name: %+v", a)
+	}
+	if a := h.chat(nil, picture(t, 140, 140, 4), tail); a.cached < 48 || a.expected < 48 {
 		t.Errorf("without its name it is another one: %+v", a)
 	}
 }

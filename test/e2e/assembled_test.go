@@ -54,6 +54,7 @@ type fleetConfig struct {
 	engine   tiny.Config
 	frontend frontend.Config
 	worker   worker.Config
+	media    frontend.Media
 	// pretend says that what the test breaks are calls and not workers: the router is
 	// not told, or it would leave out workers that are well, and wait for those that
 	// pretend to leave.
@@ -72,7 +73,7 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 	vocabulary := must(token.Builtin())(t)
 	ec := cfg.engine
 	ec.Tokenizer = engine.TokenizerRef{Kind: "builtin", Digest: pipe.Digest}
-	ec.Vocabulary = tiny.Vocabulary{Size: vocabulary.VocabSize(), Mask: vocabulary.MaskedIDs()}
+	ec.Vocabulary = tiny.Vocabulary{Size: vocabulary.VocabSize(), Mask: vocabulary.MaskedIDs(), Names: vocabulary}
 	if eos, ok := vocabulary.EOS(); ok {
 		ec.Vocabulary.EOS = []kv.Token{eos}
 	}
@@ -97,7 +98,7 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 		routes = untold{r}
 	}
 	front := must(frontend.New(cfg.frontend, frontend.Deps{
-		Router: routes, Plane: f.cuts, Registry: registry, Metrics: metrics, Log: log,
+		Router: routes, Plane: f.cuts, Registry: registry, Metrics: metrics, Log: log, Media: cfg.media,
 		Open:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
 		Mount:   map[string]http.Handler{"/v1/router/": r.Handler()},
 		OnDrain: r.EndWatches,

@@ -1,14 +1,11 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock/internal/config"
 )
@@ -76,33 +73,23 @@ func (v *village) ask(id string, request map[string]any) chosen {
 	return c
 }
 
-// photos serves the photos of a test at /SEED.png.
-func photos(t *testing.T, n uint64) string {
-	t.Helper()
-	mux := http.NewServeMux()
-	for seed := range n {
-		file := asPNG(t, photo(seed))
-		mux.HandleFunc(fmt.Sprintf("/%d.png", seed), func(w http.ResponseWriter, r *http.Request) {
-			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(file))
-		})
-	}
-	s := httptest.NewServer(mux)
-	t.Cleanup(s.Close)
-	return s.URL
-}
-
 // TestMultimodalRouters: behind a frontend that looks at nothing (it may not fetch from this machine, where the pictures
 // are), who pictures are is found out by router processes. They agree: a picture is found where it is, whichever of them
 // is asked, and the answer is that of one process. What was decoded reaches workers that may not fetch it either.
 func TestMultimodalRouters(t *testing.T) {
 	t.Parallel()
-	const pictures, rounds = 5, 3
-	at := photos(t, pictures)
+	const shots, rounds, photoTokens = 5, 3, 8 * 8 // of 28 by 28 pixels
+	files := map[string][]byte{}
+	for seed := range uint64(shots) {
+		files[fmt.Sprintf("/%d.png", seed)] = pngOf(t, picture(seed, 224, 224))
+	}
+	at := newGallery(t, files).url
 	alone := start(t, "workers=1", "media-allow-private=true")
 	ask := func(seed uint64) map[string]any {
-		return about(fmt.Sprintf("%d. What is this?%s", seed, strings.Repeat(" Say it in some words.", int(seed))), fmt.Sprintf("%s/%d.png", at, seed))
+		question := fmt.Sprintf("%d. What is this?%s", seed, strings.Repeat(" Say it in some words.", int(seed)))
+		return showing(12, said(question), shown("image", fmt.Sprintf("%s/%d.png", at, seed)))
 	}
-	want := make([]answer, pictures)
+	want := make([]answer, shots)
 	for i := range want {
 		want[i] = alone.complete("/v1/chat/completions", ask(uint64(i)))
 	}
@@ -113,11 +100,14 @@ func TestMultimodalRouters(t *testing.T) {
 		"decoded":              {[]string{"frontend-decoding=true"}, may},
 		"decoded, in the call": {[]string{"frontend-decoding=true", "mm-transfer=network"}, may},
 	} {
+		if name == "decoded" && !hasShared {
+			c.worker = append(c.worker, may...) // it fetches what it cannot have so
+		}
 		t.Run(name, func(t *testing.T) {
 			v := settle(t, c.worker, c.router)
 			holder, routers := map[uint64]uint64{}, map[int]bool{}
 			for round := range rounds {
-				for seed := range uint64(pictures) {
+				for seed := range uint64(shots) {
 					got := v.ask(fmt.Sprint("r", round, "-", seed), ask(seed))
 					routers[got.router] = true
 					if got.text != want[seed].text || got.prompt != want[seed].prompt {
@@ -136,31 +126,19 @@ func TestMultimodalRouters(t *testing.T) {
 			}
 			looked := 0
 			for _, r := range v.routers {
-				n, err := strconv.Atoi(r.value(`penstock_relay_media_resolve_seconds_count{outcome="resolved"}`))
-				if lent := r.value("penstock_media_lent_segments"); err != nil || lent != "0" {
+				n, err := strconv.Atoi(r.metric(`penstock_relay_media_resolve_seconds_count{outcome="resolved"}`))
+				if lent := r.metric("penstock_media_lent_segments"); err != nil || lent != "0" {
 					t.Errorf("%v, %q segments are lent", err, lent)
 				}
 				looked += n
 			}
-			if len(routers) != 2 || looked != rounds*pictures {
+			if len(routers) != 2 || looked != rounds*shots {
 				t.Errorf("the routers %v were asked, %d times", routers, looked)
 			}
-			a := v.front.complete("/v1/chat/completions", about("What is this?", "http://169.254.169.254/latest"))
+			a := v.front.complete("/v1/chat/completions", showing(1, said("What is this?"), shown("image", metadata)))
 			if a.status != http.StatusBadRequest || !strings.Contains(a.err, "messages[0].content[1].image_url.url") {
 				t.Errorf("an address that is refused: %+v", a)
 			}
 		})
 	}
-}
-
-// value returns what a series is; "" if there is none.
-func (p *process) value(series string) string {
-	p.t.Helper()
-	_, data := p.do(http.MethodGet, "/metrics", nil)
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, series+" "); ok {
-			return strings.TrimSpace(rest)
-		}
-	}
-	return ""
 }

@@ -57,7 +57,6 @@ type medium struct {
 	placeholder kv.Token
 	unmarked    bool // there is no placeholder that is a token
 	pad         kv.Token
-	modality    string
 	turned      bool
 	layout      func(size) (media.Layout, *SizeError)
 }
@@ -108,18 +107,6 @@ func (f *Family) Turned() bool {
 		}
 	}
 	return false
-}
-
-// Limit returns how many objects of that kind a request may have, by the model's own
-// rules; 0 if it has none.
-func (f *Family) Limit(media.Kind) int { return 0 }
-
-// Modality returns the name under which vLLM files objects of that kind.
-func (f *Family) Modality(k media.Kind) string {
-	if m := f.of(k); m != nil && m.modality != "" {
-		return m.modality
-	}
-	return k.String()
 }
 
 // The bounds of what is counted: beyond them a size is refused with media.OverLimit.

@@ -39,7 +39,7 @@ func openKimi(s *source) *Family {
 	if max(k.patch, k.merge) > 1<<10 || k.side > maxSide {
 		s.fail(s.image, "patch_size, merge size or limit", "is beyond what is counted")
 	}
-	return only(media.Image, &medium{placeholder: k.pad, pad: k.pad, modality: "vision_chunk", layout: k.layout})
+	return only(media.Image, &medium{placeholder: k.pad, pad: k.pad, layout: k.layout})
 }
 
 func (k *kimi) layout(s size) (media.Layout, *SizeError) {

@@ -219,11 +219,8 @@ func TestUnmarked(t *testing.T) {
 	if _, ok := f.Placeholder(media.Audio); ok {
 		t.Error("a placeholder that is no token")
 	}
-	if _, ok := f.Pad(media.Image); ok || f.Takes(media.Image) || f.Modality(media.Audio) != "audio" {
+	if _, ok := f.Pad(media.Image); ok || f.Takes(media.Image) {
 		t.Error("it sees")
-	}
-	if kimi := readGolden(t, "testdata/kimi_k25.json.gz").open(t); kimi.Modality(media.Image) != "vision_chunk" {
-		t.Error(kimi.Modality(media.Image))
 	}
 }
 

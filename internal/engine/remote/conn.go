@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -58,11 +59,20 @@ func (k *conn) quiet() bool {
 	if k.r.Buffered() > 0 {
 		return false
 	}
-	if k.raw == nil {
+	if k.raw != nil {
+		if k.still = false; k.raw.Read(k.probe) != nil || !k.still {
+			return false
+		}
+	}
+	if _, secure := k.net.(*tls.Conn); !secure {
 		return true
 	}
-	k.still = false
-	return k.raw.Read(k.probe) == nil && k.still
+	// What has left the socket may wait in the TLS. To read by a moment that has passed waits for nothing.
+	if k.net.SetReadDeadline(time.Unix(1, 0)) != nil {
+		return false
+	}
+	_, err := k.r.Peek(1)
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // source is where a conn's buffer reads from. It bounds the header of an answer.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io"
@@ -324,6 +325,70 @@ func TestTLS(t *testing.T) {
 	}
 	a.Close()
 	c.Close()
+}
+
+// TestUnaskedTLS is TestUnasked for what has left the socket with the answer before it, and waits in the TLS.
+func TestUnaskedTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(nil)
+	server.StartTLS()
+	defer server.Close()
+	config := server.TLS.Clone()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := 0; ; n++ {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				under := &corked{Conn: c}
+				secure := tls.Server(under, config)
+				defer c.Close()
+				r := bufio.NewReader(secure)
+				for request(r) {
+					under.cork = true
+					say(secure, fmt.Sprint("from ", n))
+					if n == 0 {
+						say(secure, "of nobody")
+					}
+					under.flush()
+				}
+			})
+		}
+	})
+	defer func() { ln.Close(); wg.Wait() }()
+	c := clientOf(t, "https://"+ln.Addr().String())
+	defer c.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	c.pool.tls.RootCAs = roots
+	wantText(t, c, "from 0")
+	wantText(t, c, "from 1")
+	wantText(t, c, "from 1")
+}
+
+// corked is a connection that holds back what is written until flush.
+type corked struct {
+	net.Conn
+	cork bool
+	held []byte
+}
+
+func (c *corked) Write(b []byte) (int, error) {
+	if !c.cork {
+		return c.Conn.Write(b)
+	}
+	c.held = append(c.held, b...)
+	return len(b), nil
+}
+
+func (c *corked) flush() {
+	_, _ = c.Conn.Write(c.held)
+	c.cork, c.held = false, nil
 }
 
 // TestHead: requests are written as net/http would, and nothing in them ends a line early.

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -410,7 +409,7 @@ func TestPinned(t *testing.T) {
 	blobs := make(chan *Blob)
 	go func() { blobs <- get(url + "/c") }()
 	waiting(f.store, 1)
-	go func() { blobs <- get("data:;base64," + strings.Repeat("AAAA", 50<<10)) }()
+	go func() { blobs <- get(url + "/d") }()
 	waiting(f.store, 2)
 
 	hasty, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -418,7 +417,7 @@ func TestPinned(t *testing.T) {
 	refused(t, "who cannot wait", f.reserve(hasty, 1), fault.Overloaded, "no memory")
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	if _, err := f.Get(gone, "data:;base64,AAAA"); !errors.Is(err, context.Canceled) {
+	if _, err := f.Get(gone, url+"/e"); !errors.Is(err, context.Canceled) {
 		t.Errorf("who left got %v", err)
 	}
 

@@ -22,10 +22,6 @@ type Config struct {
 	// AllowHosts are the only hosts that may be fetched from: "example.com" is that very host,
 	// ".example.com" it and all below it. Empty: every host.
 	AllowHosts []string
-	// AllowPorts are the only ports that may be fetched from. Empty: every port.
-	AllowPorts []uint16
-	// Schemes are those of URLs that are fetched, of "http" and "https", the default, and "data".
-	Schemes []string
 
 	// MaxBytes is how large a file may be.
 	MaxBytes int64 // default 64 MiB
@@ -78,9 +74,6 @@ func (c *Config) EnsureDefaults() {
 	or(&c.CacheTTL, 5*time.Minute)
 	or(&c.Dimensions, 100_000)
 	or(&c.DimensionsTTL, 24*time.Hour)
-	if c.Schemes == nil {
-		c.Schemes = []string{"http", "https", "data"}
-	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -98,11 +91,6 @@ func or[T comparable](p *T, d T) {
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("fetch config: "+format, args...)) }
-	for _, s := range c.Schemes {
-		if s != "http" && s != "https" && s != "data" {
-			bad("scheme %q is none of http, https and data", s)
-		}
-	}
 	for _, h := range c.AllowHosts {
 		if strings.Trim(h, ".") == "" || strings.ContainsAny(h, "/:*@ ") {
 			bad("allowed host %q is no host name: write example.com, or .example.com for all below it", h)

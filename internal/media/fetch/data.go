@@ -2,13 +2,9 @@ package fetch
 
 import (
 	"encoding/base64"
-	"errors"
-	"io"
 	"strings"
 
 	"penstock/core/fault"
-	"penstock/core/media"
-	"penstock/core/media/probe"
 )
 
 // Data is what a data: URI has.
@@ -16,10 +12,6 @@ type Data struct {
 	MIME  string // in small letters, without parameters; text/plain if the URI has none
 	Bytes []byte
 }
-
-// framesMIME is the type of videos whose frames are JPEG files in base64, with commas
-// between them.
-const framesMIME = "video/jpeg"
 
 // maxHeader is how long the part of a data: URI before its data may be.
 const maxHeader = 1 << 10
@@ -38,10 +30,11 @@ func errData(message string) error {
 
 // split takes a data: URI apart.
 func split(uri string) (dataURI, error) {
-	if !isData(uri) {
+	const scheme = "data:"
+	if len(uri) < len(scheme) || !strings.EqualFold(uri[:len(scheme)], scheme) {
 		return dataURI{}, errData("it does not begin with data:")
 	}
-	rest := uri[len("data:"):]
+	rest := uri[len(scheme):]
 	comma := strings.IndexByte(rest[:min(len(rest), maxHeader)], ',')
 	if comma < 0 {
 		return dataURI{}, errData("there is no comma before the data")
@@ -56,7 +49,7 @@ func split(uri string) (dataURI, error) {
 }
 
 // ParseData decodes a data: URI. What would have more than max bytes is refused before
-// anything is allocated. Frames of a video/jpeg URI are decoded by ParseFrames.
+// anything is allocated.
 func ParseData(uri string, max int64) (Data, error) {
 	d, err := split(uri)
 	if err != nil {
@@ -64,32 +57,6 @@ func ParseData(uri string, max int64) (Data, error) {
 	}
 	b, err := d.decode(max)
 	return Data{MIME: d.mime, Bytes: b}, err
-}
-
-// ParseFrames decodes the frames of a video/jpeg URI, JPEG files in base64 with commas
-// between them, of at most max bytes together and at most count.
-func ParseFrames(uri string, max int64, count int) ([][]byte, error) {
-	d, err := split(uri)
-	if err != nil {
-		return nil, err
-	}
-	if d.mime != framesMIME || !d.base64 {
-		return nil, errData("it is none of video/jpeg in base64")
-	}
-	n := strings.Count(d.data, ",") + 1
-	if n > count {
-		return nil, errData("it has too many frames")
-	}
-	frames := make([][]byte, 0, n)
-	for text := range strings.SplitSeq(d.data, ",") {
-		b, err := dataURI{base64: true, data: text}.decode(max)
-		if err != nil {
-			return nil, err
-		}
-		max -= int64(len(b))
-		frames = append(frames, b)
-	}
-	return frames, nil
 }
 
 // decode returns the data, of at most max bytes.
@@ -134,44 +101,26 @@ func errTooLong() error {
 
 // unescape returns data that is not in base64 but has escapes as URLs have.
 func (d dataURI) unescape(most int64) ([]byte, error) {
-	n := int64(len(d.data) - 2*strings.Count(d.data, "%"))
-	if n > most {
+	n := max(0, len(d.data)-2*strings.Count(d.data, "%"))
+	if int64(n) > most {
 		return nil, errTooLong()
 	}
-	b := make([]byte, max(n, 0)+1) // one more, so that all of it is looked at
-	m, err := d.unescapeAt(0, b)
-	if err == nil && int64(m) > n {
-		err = errEscape() // each of them, if written as it should be, is two characters less
-	}
-	return b[:m], err
-}
-
-func errEscape() error { return errData("an escape is no hexadecimal number") }
-
-// unescapeAt reads data with escapes at an offset, as io.ReaderAt does, but that the end is
-// no error.
-func (d dataURI) unescapeAt(off int64, b []byte) (int, error) {
-	n := 0
-	for i := 0; i < len(d.data) && n < len(b); i++ {
+	b := make([]byte, 0, n)
+	for i := 0; i < len(d.data); i++ {
 		c := d.data[i]
 		if c == '%' {
-			if i+2 >= len(d.data) {
-				return 0, errEscape()
+			high, low := -1, -1
+			if i+2 < len(d.data) {
+				high, low = digit(d.data[i+1]), digit(d.data[i+2])
 			}
-			high, low := digit(d.data[i+1]), digit(d.data[i+2])
 			if high < 0 || low < 0 {
-				return 0, errEscape()
+				return nil, errData("an escape is no hexadecimal number")
 			}
 			c, i = byte(high<<4|low), i+2
 		}
-		if off > 0 {
-			off--
-			continue
-		}
-		b[n] = c
-		n++
+		b = append(b, c)
 	}
-	return n, nil
+	return b, nil
 }
 
 // digit returns the value of a hexadecimal digit, -1 if c is none.
@@ -185,119 +134,7 @@ func digit(c byte) int {
 	return -1
 }
 
-// DataSize returns how large the picture or sound in a data: URI is, of which it decodes no
-// more than the header. Of frames (video/jpeg) it is the size of the first one, and how
-// many there are.
-func DataSize(uri string) (probe.Info, error) { return dataSize(uri, 0) }
-
-func dataSize(uri string, maxPixels int64) (probe.Info, error) {
-	d, err := split(uri)
-	if err != nil {
-		return probe.Info{}, err
-	}
-	frames := 1
-	if d.mime == framesMIME {
-		frames += strings.Count(d.data, ",")
-		d.data, _, _ = strings.Cut(d.data, ",")
-	}
-	info, err := d.size(maxPixels)
-	if err == nil && d.mime == framesMIME {
-		info.Kind, info.Size.Frames = media.Video, frames
-	}
-	return info, err
-}
-
-// size reads the header of the data.
-func (d dataURI) size(maxPixels int64) (probe.Info, error) {
-	p := probe.Probe{MaxPixels: maxPixels}
-	breaks := 0
-	if d.base64 {
-		breaks = lineBreaks(d.data)
-	}
-	read := d.reader(breaks)
-	p.End(d.length(breaks))
-	for {
-		info, need, err := p.Result()
-		if err != nil {
-			return probe.Info{}, unreadable(err)
-		}
-		if need.IsZero() {
-			return info, nil
-		}
-		b := make([]byte, need.Length)
-		n, err := read(need.Offset, b)
-		if err != nil {
-			return probe.Info{}, err
-		}
-		p.Add(need.Offset, b[:n])
-		if n < len(b) {
-			p.End(need.Offset + int64(n))
-		}
-	}
-}
-
-// length returns how many bytes the data has, if it is written as it should be.
-func (d dataURI) length(breaks int) int64 {
-	if !d.base64 {
-		return max(0, int64(len(d.data)-2*strings.Count(d.data, "%")))
-	}
-	text := strings.TrimRight(d.data, "=\r\n")
-	return int64(base64.RawStdEncoding.DecodedLen(len(text) - breaks + lineBreaks(d.data[len(text):])))
-}
-
 // lineBreaks returns how many characters of text break it into lines.
 func lineBreaks(text string) int {
 	return strings.Count(text, "\n") + strings.Count(text, "\r")
-}
-
-// reader returns what reads the data at an offset, as io.ReaderAt does, but that the end is
-// no error.
-func (d dataURI) reader(breaks int) func(off int64, b []byte) (int, error) {
-	switch {
-	case !d.base64:
-		return d.unescapeAt
-	case breaks > 0:
-		return d.skipTo
-	}
-	return d.readAt
-}
-
-// skipTo decodes from the beginning on: where a byte is in lines is not known.
-func (d dataURI) skipTo(off int64, b []byte) (int, error) {
-	r := base64.NewDecoder(base64.StdEncoding, strings.NewReader(d.data))
-	if _, err := io.CopyN(io.Discard, r, off); err != nil && err != io.EOF {
-		return 0, errData("it is not in base64")
-	}
-	n, err := io.ReadFull(r, b)
-	if err != nil && err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return 0, errData("it is not in base64")
-	}
-	return n, nil
-}
-
-// readAt decodes from the group of four characters that has the first byte on.
-func (d dataURI) readAt(off int64, b []byte) (int, error) {
-	from := min(off/3*4, int64(len(d.data)))
-	skip := int(off % 3)
-	to := min(from+int64(skip+len(b)+2)/3*4, int64(len(d.data)))
-	text := strings.TrimRight(d.data[from:to], "=")
-	buf := make([]byte, base64.RawStdEncoding.DecodedLen(len(text)))
-	n, err := base64.RawStdEncoding.Decode(buf, []byte(text))
-	if err != nil {
-		return 0, errData("it is not in base64")
-	}
-	return copy(b, buf[min(skip, n):n]), nil
-}
-
-// unreadable returns what a client reads of a file that says nothing of its size.
-func unreadable(err error) error {
-	var e *probe.Error
-	message := err.Error()
-	if errors.As(err, &e) {
-		message = e.Reason
-		if e.Format != 0 {
-			message = "as " + e.Format.String() + ": " + message
-		}
-	}
-	return &fault.Error{Code: fault.Invalid, Message: "media file: " + message, Err: err}
 }

@@ -6,7 +6,7 @@
 //
 // What a URL shows is had in two ways: [Fetcher.Size] reads no more than the header of a
 // file, in ranges of it, and [Fetcher.Get] all of it, once for all who want it at a time.
-// data: URIs are read where they are. Errors are of type *fault.Error, in words for who sent
+// data: URIs are read by [ParseData]. Errors are of type *fault.Error, in words for who sent
 // the URL, or those of the caller's context.
 package fetch
 
@@ -15,7 +15,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -83,12 +82,6 @@ const (
 )
 
 func (f *Fetcher) size(ctx context.Context, uri string, w wish) (probe.Info, error) {
-	if isData(uri) {
-		if err := f.dataAllowed(); err != nil {
-			return probe.Info{}, err
-		}
-		return dataSize(uri, f.cfg.MaxPixels)
-	}
 	u, err := f.cfg.parse(uri)
 	if err != nil {
 		return probe.Info{}, err
@@ -112,14 +105,6 @@ func (f *Fetcher) size(ctx context.Context, uri string, w wish) (probe.Info, err
 		return e.info, err
 	}, func(i probe.Info) { info = i })
 	return info, err
-}
-
-// dataAllowed returns an error if data: URIs are not taken.
-func (f *Fetcher) dataAllowed() error {
-	if slices.Contains(f.cfg.Schemes, "data") {
-		return nil
-	}
-	return errData("this server takes none: send a URL")
 }
 
 // probe reads the header of the file behind a URL, range by range.
@@ -178,9 +163,6 @@ func (f *Fetcher) blob(e *file) *Blob { return &Blob{Bytes: e.b, store: f.store,
 
 // Get returns the file behind a URL. The caller releases it.
 func (f *Fetcher) Get(ctx context.Context, uri string) (*Blob, error) {
-	if isData(uri) {
-		return f.getData(ctx, uri)
-	}
 	u, err := f.cfg.parse(uri)
 	if err != nil {
 		return nil, err
@@ -197,37 +179,6 @@ func (f *Fetcher) Get(ctx context.Context, uri string) (*Blob, error) {
 		b = f.blob(e)
 	})
 	return b, err
-}
-
-// getData decodes a data: URI, in the memory that files share.
-func (f *Fetcher) getData(ctx context.Context, uri string) (*Blob, error) {
-	if err := f.dataAllowed(); err != nil {
-		return nil, err
-	}
-	d, err := split(uri)
-	if err != nil {
-		return nil, err
-	}
-	room := min(int64(len(d.data)), f.cfg.MaxBytes)
-	waiting, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
-	err = f.reserve(waiting, room)
-	cancel()
-	if ctx.Err() != nil {
-		return nil, f.unreserved(ctx, room, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	data, err := d.decode(f.cfg.MaxBytes)
-	if err != nil {
-		f.store.free(room)
-		return nil, err
-	}
-	if _, err := probe.HeaderWithin(data, f.cfg.MaxPixels); isTooLarge(err) {
-		f.store.free(room)
-		return nil, unreadable(err)
-	}
-	return f.blob(f.store.put(key{}, data, room)), nil
 }
 
 // download gets a file, which is pinned once.
@@ -283,15 +234,6 @@ func (f *Fetcher) reserve(ctx context.Context, n int64) error {
 	return nil
 }
 
-// unreserved gives back memory that was reserved, unless err says that it was not, for a
-// caller who has left.
-func (f *Fetcher) unreserved(ctx context.Context, n int64, err error) error {
-	if err == nil {
-		f.store.free(n)
-	}
-	return ctx.Err()
-}
-
 // learn remembers what Size would find in a file, and refuses one that has more pixels than
 // there may be, before anybody decodes it.
 func (f *Fetcher) learn(k key, b []byte) error {
@@ -314,4 +256,17 @@ func (f *Fetcher) tooLarge() error {
 func isTooLarge(err error) bool {
 	var e *probe.Error
 	return errors.As(err, &e) && e.Fault == probe.TooLarge
+}
+
+// unreadable returns what a client reads of a file that says nothing of its size.
+func unreadable(err error) error {
+	var e *probe.Error
+	message := err.Error()
+	if errors.As(err, &e) {
+		message = e.Reason
+		if e.Format != 0 {
+			message = "as " + e.Format.String() + ": " + message
+		}
+	}
+	return &fault.Error{Code: fault.Invalid, Message: "media file: " + message, Err: err}
 }

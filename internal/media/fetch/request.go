@@ -74,7 +74,9 @@ func (f *Fetcher) do(ctx context.Context, u *url.URL, need probe.Need) (*http.Re
 
 // ask makes one request.
 func (f *Fetcher) ask(ctx context.Context, u *url.URL, need probe.Need) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	plain := *u
+	plain.RawQuery = escaped(u.RawQuery)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, plain.String(), nil)
 	if err != nil {
 		return nil, invalid(err, "it is not written as a URL is")
 	}
@@ -89,6 +91,20 @@ func (f *Fetcher) ask(ctx context.Context, u *url.URL, need probe.Need) (*http.R
 		return nil, failed(ctx, err)
 	}
 	return resp, nil
+}
+
+// escaped returns a query without what cannot be in the first line of a request, as browsers write it:
+// there a space ends the address, and what follows would be read as something else.
+func escaped(query string) string {
+	var out strings.Builder
+	for i := range len(query) {
+		if b := query[i]; b > ' ' && b < 0x7F {
+			out.WriteByte(b)
+		} else {
+			out.WriteString("%" + strconv.FormatInt(0x100|int64(b), 16)[1:])
+		}
+	}
+	return out.String()
 }
 
 // redirects reports whether a status means that the file is elsewhere.

@@ -17,17 +17,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v, refused %v", url, err, Refused(err))
 		}
 	}
-	for _, url := range []string{"http://host.example/a.png", "data:,x"} {
-		if err := f.Check(url); err != nil {
-			t.Errorf("%s: %v", url, err)
-		}
-	}
-	for range 2 {
-		if _, err := f.Size(t.Context(), "data:,x"); err == nil {
-			t.Error("a text is a picture")
-		}
-	}
-	if s := f.Stats(); s.Sizes != 0 || s.Files != 0 || s.Bytes != 0 {
-		t.Errorf("%+v", s)
+	if err := f.Check("http://host.example/a.png"); err != nil {
+		t.Error(err)
 	}
 }

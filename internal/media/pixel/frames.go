@@ -77,11 +77,15 @@ func framesJPEG(payload []byte, l *Limits) (v video, err error) {
 			return v, fmt.Errorf("frame %d: %w", i, err)
 		case i == 0:
 			v.width, v.height = p.width, p.height
+			if err := l.within(v.width, v.height, count); err != nil {
+				return v, err
+			}
+			v.rgb = make([]byte, 0, len(p.rgb)*count) // what growing would hold on to, Memory does not count
 		case p.width != v.width || p.height != v.height:
 			return v, fmt.Errorf("frame %d has %d by %d pixels, the first one %d by %d: %w", i, p.width, p.height, v.width, v.height, ErrMalformed)
 		}
 		v.rgb = append(v.rgb, p.rgb...)
-		left.Pixels -= p.width * p.height // of all frames together
+		left.Pixels = v.width * v.height // of each from now on: all together were checked
 	}
 	return v, nil
 }

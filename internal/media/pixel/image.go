@@ -117,6 +117,9 @@ func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
 	if c.densest > 0 && cfg.Width*cfg.Height/c.densest > len(file) {
 		return picture{}, fmt.Errorf("%d bytes cannot hold %d by %d pixels: %w", len(file), cfg.Width, cfg.Height, ErrMalformed)
 	}
+	if c.name == "JPEG" && scans(file) > maxScans {
+		return picture{}, fmt.Errorf("the picture is sent in more than %d scans: %w", maxScans, ErrTooLarge)
+	}
 	img, err := c.decode(bytes.NewReader(file))
 	if err != nil {
 		return picture{}, refused(err)
@@ -126,6 +129,37 @@ func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
 		return picture{}, err
 	}
 	return p.upright(orientation(file)), nil
+}
+
+// maxScans bounds how often a JPEG goes over all of its pixels. Those that are made to be seen have some ten
+// scans; one of forty bytes can say that nothing changes, and still takes a walk over the picture.
+const maxScans = 128
+
+// scans counts the scans of a JPEG up to its end, or to one more than maxScans.
+func scans(file []byte) (n int) {
+	const escape, firstRestart, lastRestart, end, scan = 0x00, 0xD0, 0xD7, 0xD9, 0xDA
+	for at := 2; n <= maxScans; {
+		i := bytes.IndexByte(file[min(at, len(file)):], 0xFF)
+		if at += i + 1; i < 0 || at >= len(file) {
+			break
+		}
+		switch marker := file[at]; {
+		case marker == 0xFF: // one that is filled up
+		case marker == end:
+			return n
+		case marker == escape, marker >= firstRestart && marker <= lastRestart:
+			at++
+		default:
+			if marker == scan {
+				n++
+			}
+			if at+2 >= len(file) {
+				return n
+			}
+			at += 1 + int(file[at+1])<<8 + int(file[at+2])
+		}
+	}
+	return n
 }
 
 // refused maps what a decoder says to this package's errors.
@@ -139,6 +173,9 @@ func refused(err error) error {
 	case errors.As(err, &jpegUnsupported):
 		return fmt.Errorf("%.100s: %w", string(jpegUnsupported), ErrUnsupported)
 	case errors.As(err, &pngUnsupported):
+		if pngUnsupported == "dimension overflow" { // of an int of 32 bits
+			return fmt.Errorf("more pixels than this system can count: %w", ErrTooLarge)
+		}
 		return fmt.Errorf("%.100s: %w", string(pngUnsupported), ErrUnsupported)
 	case errors.As(err, &tiffUnsupported):
 		return fmt.Errorf("%.100s: %w", string(tiffUnsupported), ErrUnsupported)

@@ -8,7 +8,7 @@
 //
 // Files come from outside. Their headers are looked at before anything is
 // allocated, so that a size which is claimed costs nothing, and what is allocated
-// is bounded by [Limits]: some 16 bytes for each pixel of a picture while it is decoded.
+// is bounded by [Limits]; [Memory] says how much it is before.
 package pixel
 
 import (
@@ -79,7 +79,7 @@ func Check(kind media.Kind, t *media.Tensor) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("the tensor of %v has the shape %.100v: %w", kind, t.Shape, ErrMalformed)
-	case t.Data != nil && len(t.Data) != size:
+	case t.Data != nil && int64(len(t.Data)) != size:
 		return fmt.Errorf("the tensor of %v with the shape %v has %d bytes instead of %d: %w", kind, t.Shape, len(t.Data), size, ErrMalformed)
 	}
 	return nil
@@ -87,8 +87,8 @@ func Check(kind media.Kind, t *media.Tensor) error {
 
 // sizeOf returns how many bytes a tensor of that shape has, if objects of the kind have
 // such.
-func sizeOf(kind media.Kind, shape []int) (bytes int, ok bool) {
-	dims, bytes := map[media.Kind]int{media.Image: 3, media.Video: 4, media.Audio: 1}[kind], 1
+func sizeOf(kind media.Kind, shape []int) (bytes int64, ok bool) {
+	dims, bytes := map[media.Kind]int{media.Image: 3, media.Video: 4, media.Audio: 1}[kind], int64(1)
 	if kind == media.Audio {
 		bytes = 4
 	}
@@ -96,10 +96,10 @@ func sizeOf(kind media.Kind, shape []int) (bytes int, ok bool) {
 		return 0, false
 	}
 	for _, n := range shape {
-		if n < 1 || n > maxTensor/bytes {
+		if n < 1 || int64(n) > maxTensor/bytes {
 			return 0, false
 		}
-		bytes *= n
+		bytes *= int64(n)
 	}
 	return bytes, true
 }
@@ -113,6 +113,8 @@ func (l *Limits) within(width, height, frames int) error {
 	switch {
 	case width < 1 || height < 1 || frames < 1:
 		return fmt.Errorf("%d frames of %d by %d pixels: %w", frames, width, height, ErrMalformed)
+	case width > maxSide || height > maxSide:
+		return fmt.Errorf("%d by %d pixels, at most %d a side are decoded: %w", width, height, maxSide, ErrTooLarge)
 	case frames > l.Frames:
 		return fmt.Errorf("%d frames, at most %d are decoded: %w", frames, l.Frames, ErrTooLarge)
 	case width > l.Pixels/height || width*height > l.Pixels/frames:
@@ -120,6 +122,10 @@ func (l *Limits) within(width, height, frames int) error {
 	}
 	return nil
 }
+
+// maxSide bounds a side of a picture, as it does where only its header is read. A TIFF file may have a
+// strip of its own for each row, which takes far longer than its pixels do.
+const maxSide = 65535
 
 // checkBytes fills l in and checks a file's length.
 func checkBytes(file []byte, l *Limits) error {

@@ -255,7 +255,8 @@ func TestFramesOfJPEG(t *testing.T) {
 		limits  Limits
 		want    error
 	}{
-		"sizes":     {red + "," + frame(24, color.White), Limits{}, ErrMalformed},
+		"sizes":     {red + "," + frame(8, color.White), Limits{}, ErrMalformed},
+		"larger":    {red + "," + frame(24, color.White), Limits{}, ErrTooLarge},
 		"no base64": {red + ",%%%", Limits{}, ErrMalformed},
 		"nothing":   {red + ",", Limits{}, ErrMalformed},
 		"PNG":       {"iVBORw0KGgo=", Limits{}, ErrUnsupported},
@@ -348,7 +349,7 @@ func TestCheck(t *testing.T) {
 		{media.Image, media.Tensor{Shape: []int{2, 3, 3}, Data: make([]byte, 17)}, false},
 		{media.Image, media.Tensor{Shape: []int{2, 3, 4}}, false},
 		{media.Image, media.Tensor{Shape: []int{2, 0, 3}}, false},
-		{media.Image, media.Tensor{Shape: []int{1 << 31, 1 << 31, 3}}, false},
+		{media.Image, media.Tensor{Shape: []int{math.MaxInt32, math.MaxInt32, 3}}, false},
 		{media.Image, media.Tensor{}, false},
 		{media.Video, media.Tensor{Shape: []int{2, 3, 3}}, false},
 		{media.Video, media.Tensor{Shape: []int{4, 2, 3, 3}, Data: make([]byte, 72)}, true},

@@ -20,7 +20,7 @@ func Samples(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err != nil {
 		return media.Tensor{}, media.Size{}, fmt.Errorf("decode audio: %w", err)
 	}
-	n := w.frames() * Rate / w.rate // a file's length times Rate fits an int
+	n := w.resampled()
 	switch {
 	case n < 1:
 		return media.Tensor{}, media.Size{}, fmt.Errorf("decode audio: shorter than a sample at 16 kHz: %w", ErrMalformed)
@@ -43,6 +43,11 @@ type wav struct {
 }
 
 func (w *wav) frames() int { return len(w.data) / (w.width * w.channels) }
+
+// resampled is how many samples at 16 kHz it has.
+func (w *wav) resampled() int {
+	return w.frames() * Rate / w.rate // a file's length times Rate fits an int
+}
 
 // at returns sample i at 16 kHz.
 func (w *wav) at(i int) float32 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -247,7 +248,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, size := range []int{3, 5, 0, -1, 1 << 40} {
+	for _, size := range []int{3, 5, 0, -1, math.MaxInt} {
 		if _, err := OpenIn(d, "penstock-good", size); err == nil {
 			t.Errorf("a size of %d is taken", size)
 		}
@@ -386,7 +387,7 @@ func TestCreate(t *testing.T) {
 	if _, err := createIn(d, "a", 0); err == nil {
 		t.Error("a segment of nothing was made")
 	}
-	if _, err := createIn(d, "a", 1<<60); !errors.Is(err, ErrFull) {
+	if _, err := createIn(d, "a", math.MaxInt); !errors.Is(err, ErrFull) {
 		t.Errorf("a segment that no system has: %v", err)
 	}
 }

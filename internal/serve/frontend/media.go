@@ -245,7 +245,7 @@ func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
 	return prep.Prompt{}, err
 }
 
-// keys are the objects of a request that is passed on: who they are, and nothing else.
+// keysOf are the objects of a request that is passed on: who they are, and nothing else.
 func keysOf(objects []media.Object) []media.Object {
 	if objects == nil {
 		return nil

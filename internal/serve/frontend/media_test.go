@@ -63,14 +63,17 @@ func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) 
 		<-ctx.Done()
 		return nil, nil, ctx.Err()
 	}
-	if strings.Contains(url, "late") { // after what comes at once
-		<-time.After(time.Second)
+	if strings.Contains(url, "late") {
+		time.Sleep(time.Second) // of the bubble: whatever else is under way comes first
 	}
 	if strings.Contains(url, "forbidden") {
 		return nil, nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
 	}
 	if b, ok := g.pictures[url]; ok {
 		return b, func() {}, nil
+	}
+	if strings.Contains(url, "inner") {
+		return nil, nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
 	}
 	return nil, nil, fault.New(fault.Invalid, "its host answered with status 404")
 }
@@ -228,7 +231,7 @@ func TestRefusedMedia(t *testing.T) {
 			{chats, strings.ReplaceAll(showing("", "http://a/red"), `"bytes"`, `"text"`), "messages[0].content[1]", "send text only to the model 'text'"},
 			{chats, strings.ReplaceAll(showing("", "http://a/red"), "image_url", "video_url"), "messages[0].content[1]", "send text and image"},
 			{chats, showing("", "http://a/none"), url, "404"},
-			{chats, showing("", "http://slow/"), "messages", "data: URIs"},
+			{chats, showing("", "http://slow/"), "messages[0].content[1].image_url.url", "within the time"},
 			{chats, showing("", "file:///etc/passwd"), url, "http or https"},
 			{chats, showing("", "data:image/png;base64,AAAA"), url, "no picture"},
 			{chats, showing("", many[:9]...), "messages[0].content[9]", "a request may have 8"},
@@ -401,6 +404,16 @@ func TestPassedMedia(t *testing.T) {
 		}
 		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red")); got.status != 200 || !strings.Contains(got.body, `"decode_worker_id":7`) || len(s.passes()) != 5 {
 			t.Errorf("%v", got)
+		}
+		// What is refused here the engine is not given either, which would fetch it.
+		for says, body := range map[string]string{
+			"none that may be fetched from": showing("", "http://a/red", "http://inner/"),
+			"a request may have 8":          showing("", slices.Repeat([]string{"http://a/red"}, 9)...),
+			"stands for media":              strings.Replace(showing("", "http://a/red"), "What is this?", "<|image|>", 1),
+		} {
+			if got := w.post(chats, body); got.status != 400 || !strings.Contains(got.body, says) || !strings.Contains(got.body, `"param":"messages[0]`) || len(s.passes()) != 5 {
+				t.Errorf("%v, want a refusal that says %q; %d requests were passed on", got, says, len(s.passes()))
+			}
 		}
 		if strings.Contains(w.log.String(), "http://") || strings.Contains(w.log.String(), "base64") {
 			t.Errorf("the log has URLs: %s", w.log)

@@ -12,6 +12,7 @@ import (
 	"penstock/core/media"
 	"penstock/core/media/family"
 	"penstock/internal/edge/prep"
+	"penstock/internal/media/fetch"
 	"penstock/internal/media/pixel"
 )
 
@@ -74,11 +75,13 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 		size = g.SizeEitherWay
 	}
 	found, err := size(ctx, p.URL)
-	whole := err != nil && m.way.Whole && fault.Of(err) != fault.Forbidden && ctx.Err() == nil
-	if err != nil && !whole {
+	if m.way.Whole && fetch.Unranged(err) {
+		found, err = m.whole(ctx, p.URL)
+	}
+	if err != nil {
 		return err
 	}
-	if whole || o.Kind == media.Video && found.Kind == media.Image { // the latter is one of pictures, which must be counted
+	if o.Kind == media.Video && found.Kind == media.Image { // one of pictures, which must be counted
 		file, release, err := m.source.File(ctx, p.URL)
 		if err != nil {
 			return err
@@ -87,6 +90,16 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 		return m.measure(ctx, f, p, file, o)
 	}
 	return take(f, p, found, o)
+}
+
+// whole returns what the beginning of a file says of which there are no parts to be had.
+func (m model) whole(ctx context.Context, url string) (Found, error) {
+	file, release, err := m.source.File(ctx, url)
+	if err != nil {
+		return Found{}, err
+	}
+	defer release()
+	return m.source.Header(file)
 }
 
 // period is the number of the period in which what a URL shows counts as the same. All replicas
@@ -131,11 +144,11 @@ func (m model) file(ctx context.Context, p *prep.Media) (file []byte, release fu
 	if len(p.URL)/4*3 > limit+limit/8 { // more than that can be nothing but the file
 		return nil, nil, fault.New(fault.TooLarge, "the data: URI has %d bytes, and a file may have %d: send a smaller one", len(p.URL), limit)
 	}
-	n, err := m.memory.wait(ctx, int64(len(p.URL)))
+	n, err := m.files.wait(ctx, int64(len(p.URL)))
 	if err != nil {
 		return nil, nil, err
 	}
-	release = func() { m.memory.give(n) }
+	release = func() { m.files.give(n) }
 	if frames, ok := framesOf(p); ok {
 		return []byte(frames), release, nil
 	}
@@ -226,20 +239,15 @@ func (m model) byPixels(ctx context.Context, f *family.Family, p *prep.Media, o 
 	return nil
 }
 
-// perPixel is how many bytes a decoder takes for a pixel of a picture while it works.
-const perPixel = 16
-
 // decode decodes a file into a tensor, whose memory it has room for until release is called, and
 // sets the object's size.
 func (m model) decode(ctx context.Context, file []byte, o *media.Object) (t media.Tensor, release func(), err error) {
-	work := int64(len(file)) * 8
 	if found, err := m.source.Header(file); err == nil && found.Kind == media.Image {
-		work = perPixel * int64(found.Size.Width) * int64(found.Size.Height)
-		if pixels := int64(m.cfg.Limits.Pixels); work > perPixel*pixels {
-			return t, nil, fault.New(fault.TooLarge, "it has %d by %d pixels, and at most %d are taken: send a smaller one", found.Size.Width, found.Size.Height, pixels)
+		if w, h, most := found.Size.Width, found.Size.Height, m.cfg.Limits.Pixels; int64(w)*int64(h) > int64(most) {
+			return t, nil, fault.New(fault.TooLarge, "it has %d by %d pixels, and at most %d are taken: send a smaller one", w, h, most)
 		}
 	}
-	n, err := m.memory.wait(ctx, work)
+	n, err := m.memory.wait(ctx, pixel.Memory(o.Kind, file, m.cfg.Limits))
 	if err != nil {
 		return t, nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,7 +72,8 @@ type Config struct {
 	// Parallel bounds the objects at work at once, of one request and, eight times that, of all.
 	// Default 8.
 	Parallel int
-	// Memory bounds the bytes of what is decoded and being decoded at once. Default 1 GiB.
+	// Memory bounds the bytes of what is decoded and being decoded at once, and those of the files in
+	// data: URIs meanwhile: half of it is for either. Default 1 GiB.
 	Memory int64
 	// Limits bound one object.
 	Limits pixel.Limits
@@ -109,8 +111,10 @@ type Resolver struct {
 	source Source
 	lender Lender // nil if nothing can be lent
 	slots  chan struct{}
-	memory room
-	seen   *seen
+	// files is the memory of data: URIs that are being read, memory that of what is decoded. Who has of the
+	// one waits for the other, and never the other way round.
+	files, memory room
+	seen          *seen
 }
 
 // New returns a Resolver. lender may be nil.
@@ -126,7 +130,7 @@ func New(cfg Config, source Source, lender Lender) (*Resolver, error) {
 	}
 	return &Resolver{
 		cfg: cfg, source: source, lender: lender,
-		slots: make(chan struct{}, 8*cfg.Parallel), memory: room{limit: cfg.Memory}, seen: newSeen(maxSeen),
+		slots: make(chan struct{}, 8*cfg.Parallel), files: room{limit: cfg.Memory / 2}, memory: room{limit: cfg.Memory / 2}, seen: newSeen(maxSeen),
 	}, nil
 }
 
@@ -137,8 +141,8 @@ type Way struct {
 	// Transfer is how what was decoded reaches the model's engines; anything but TransferOff needs
 	// the identity by pixels.
 	Transfer Transfer
-	// Whole says that a file is fetched whole if its beginning cannot be had, of a server without
-	// ranges, or does not tell: who asks cannot do without.
+	// Whole has a file fetched whose host sends no parts of it, for models whose requests cannot be
+	// served without sizes. Where they can, that would be much for little.
 	Whole bool
 }
 
@@ -166,7 +170,7 @@ var _ prep.Resolver = model{}
 
 // Resolve implements prep.Resolver.
 func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
-	if err := m.count(c, f); err != nil {
+	if err := m.count(c); err != nil {
 		return nil, nil, err
 	}
 	inner, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
@@ -185,28 +189,17 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, nil, ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded): // this one, or that of who asks
-		return nil, nil, prep.Undecided(media.DimensionsUnknown, "messages", "the media of the request could not be looked at within the time that there is, at most %v: send smaller ones, or as data: URIs", m.cfg.Timeout)
+		part := c.Media[slices.IndexFunc(objects, func(o media.Object) bool { return o.Kind == 0 })].Param // the first that is not resolved
+		return nil, nil, prep.Undecided(media.DimensionsUnknown, part, "'%s' could not be looked at within the time that there is for all media of a request, at most %v: send a smaller file, or a data: URI", part, m.cfg.Timeout)
 	}
 	return nil, nil, err
 }
 
 // count refuses more media than are allowed.
-func (m model) count(c *prep.Chat, f *family.Family) error {
+func (m model) count(c *prep.Chat) error {
 	if n := len(c.Media); n > m.cfg.MaxObjects {
 		part := c.Media[m.cfg.MaxObjects].Part
 		return fault.Param(part, "'%s' is one media object too many: a request may have %d, and this one has %d", part, m.cfg.MaxObjects, n)
-	}
-	for _, k := range prep.Kinds() {
-		limit, n := f.Limit(k), 0
-		for i := range c.Media {
-			if c.Media[i].Kind != k {
-				continue
-			}
-			if n++; limit > 0 && n > limit {
-				part := c.Media[i].Part
-				return fault.Param(part, "'%s' is one %v too many: this model takes %d in a request", part, k, limit)
-			}
-		}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"image/gif"
 	"image/jpeg"
 	"image/png"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -74,9 +75,6 @@ func (s *shelf) Size(ctx context.Context, url string) (Found, error) {
 	s.mu.sizes++
 	s.mu.Unlock()
 	b, err := s.find(ctx, url)
-	if err == nil && strings.Contains(url, "rangeless") {
-		err = fault.New(fault.Invalid, "its host does not serve parts of files")
-	}
 	if err != nil {
 		return Found{}, err
 	}
@@ -225,32 +223,6 @@ func TestIdentities(t *testing.T) {
 	}
 	if src.mu.out != 0 || r.memory.inUse() != 0 {
 		t.Errorf("%d files and %d bytes are held", src.mu.out, r.memory.inUse())
-	}
-}
-
-// TestWhole: a file of a server without ranges is fetched whole for who cannot do without its size, and for nobody else;
-// one that must not be fetched is not.
-func TestWhole(t *testing.T) {
-	const url = "http://a/rangeless"
-	src := &shelf{files: map[string][]byte{url: encoded(t, "png", picture(56, 84, red))}}
-	r, err := New(Config{URLTTL: time.Hour}, src, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var undecided *prep.Unresolved
-	if _, _, err := r.For(Way{}).Resolve(t.Context(), shown(media.Image, url), builtin(t)); !errors.As(err, &undecided) || src.mu.gets != 0 {
-		t.Errorf("%v, and %d files are fetched", err, src.mu.gets)
-	}
-	objects, release, err := r.For(Way{Whole: true}).Resolve(t.Context(), shown(media.Image, url), builtin(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
-	if o := objects[0]; o.Size != (media.Size{Width: 56, Height: 84}) || src.mu.gets != 1 || o.Key.IsZero() || o.Key == media.BytesKey(src.files[url]) {
-		t.Errorf("%+v after %d fetches", o, src.mu.gets)
-	}
-	if _, _, err := r.For(Way{Whole: true}).Resolve(t.Context(), shown(media.Image, "http://a/refused"), builtin(t)); err == nil || src.mu.gets != 1 {
-		t.Errorf("%v, and %d files are fetched", err, src.mu.gets)
 	}
 }
 
@@ -553,7 +525,7 @@ func TestTime(t *testing.T) {
 // TestRoom: requests that need more memory than there is wait for each other, and none for ever.
 func TestRoom(t *testing.T) {
 	file := encoded(t, "png", picture(100, 100, red))
-	r, err := New(Config{Memory: 100 * 100 * perPixel, Timeout: time.Minute}, &shelf{}, nil)
+	r, err := New(Config{Memory: 2 * pixel.Memory(media.Image, file, pixel.Limits{}), Timeout: time.Minute}, &shelf{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -569,8 +541,41 @@ func TestRoom(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if r.memory.inUse() != 0 {
-		t.Errorf("%d bytes are held", r.memory.inUse())
+	if r.memory.inUse() != 0 || r.files.inUse() != 0 {
+		t.Errorf("%d and %d bytes are held", r.memory.inUse(), r.files.inUse())
+	}
+}
+
+// TestRoomOfVideos: the room for a video is that of all its frames, however short its file.
+func TestRoomOfVideos(t *testing.T) {
+	file := encoded(t, "gif", picture(40, 40, red))
+	need := pixel.Memory(media.Video, file, pixel.Limits{})
+	r, err := New(Config{Memory: 4 * need, Timeout: time.Minute}, &shelf{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := r.memory.wait(t.Context(), need+1) // there is room for none besides
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, _, err := r.For(Way{Identity: media.ByPixels}).Resolve(ctx, shown(media.Video, data("image/gif", file)), builtin(t))
+		done <- err
+	}()
+	for waits := 0; waits == 0; runtime.Gosched() {
+		r.memory.mu.Lock()
+		waits = len(r.memory.mu.waiting)
+		r.memory.mu.Unlock()
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	r.memory.give(n)
+	if r.memory.inUse() != 0 || r.files.inUse() != 0 {
+		t.Errorf("%d and %d bytes are held", r.memory.inUse(), r.files.inUse())
 	}
 }
 

@@ -26,11 +26,10 @@ type share struct {
 	granted chan struct{}
 }
 
-// wait reserves n bytes, or half of all there are if that is less, so that who has a file finds room
-// to decode it, after those who waited before. It
-// returns how many it reserved.
+// wait reserves n bytes, or all there are if that is less, after those who waited before. It returns how
+// many it reserved.
 func (r *room) wait(ctx context.Context, n int64) (int64, error) {
-	s := &share{n: min(n, r.limit/2), granted: make(chan struct{})}
+	s := &share{n: min(n, r.limit), granted: make(chan struct{})}
 	r.mu.Lock()
 	r.mu.waiting = append(r.mu.waiting, s)
 	r.grant()
