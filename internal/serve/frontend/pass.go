@@ -87,10 +87,10 @@ func (c *call) passing(body []byte, d *dialect) (*passing, error) {
 // pass makes the passing of a request.
 func (c *call) pass(body []byte, d *dialect, m *model, e *envelope) (*passing, error) {
 	// Each attempt has a copy on its way.
-	if !c.f.bodies.take(len(body)) {
+	if !c.f.bodies.Take(int64(len(body))) {
 		return nil, c.f.noMemory()
 	}
-	c.held += len(body)
+	c.held += int64(len(body))
 	p := &passing{c: c, d: d, model: m, envelope: e, cached: engine.CachedUnknown}
 	salt := kv.Salt{LoRA: m.adapter, Namespace: e.salt}
 	p.request = engine.PassRequest{ID: c.id, Model: m.card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream}

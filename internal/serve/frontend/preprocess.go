@@ -24,9 +24,9 @@ func (f *Frontend) encoder(m *model) prep.Encoder {
 	case m.pipe == nil:
 		return nil
 	case m.pipe.Template == nil && m.preprocesses():
-		return unrendered{counted: counted{local, &f.prompts, f.deps.Tracer}, model: m.card.Name}
+		return unrendered{counted: counted{local, f.prompts, f.deps.Tracer}, model: m.card.Name}
 	}
-	return counted{local, &f.prompts, f.deps.Tracer}
+	return counted{local, f.prompts, f.deps.Tracer}
 }
 
 // unrendered is the encoder of a model whose chat template cannot be run here,
@@ -73,11 +73,11 @@ func (r *remote) EncodeText(ctx context.Context, text string, opts prep.EncodeOp
 // ask returns a worker's answer. It has its share of the memory of prompts being
 // made meanwhile, as those made here.
 func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
-	reserved, err := r.f.prompts.wait(ctx, promptCost*(len(req.Chat)+len(req.Text)))
+	reserved, err := r.f.prompts.Wait(ctx, promptCost*int64(len(req.Chat)+len(req.Text)))
 	if err != nil {
 		return prep.Prompt{}, err
 	}
-	defer r.f.prompts.give(reserved)
+	defer r.f.prompts.Give(reserved)
 	req.ID, req.Model = idOf(ctx), r.model.card.Name
 	p := &preprocessing{f: r.f, model: r.model, request: req}
 	if err := r.f.attempts(ctx, p, false); err != nil {
