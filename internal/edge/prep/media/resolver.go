@@ -69,8 +69,8 @@ type Config struct {
 	MaxObjects int
 	// Timeout bounds the time of a request in which its media are resolved. Default 10 s.
 	Timeout time.Duration
-	// Parallel bounds the objects at work at once, of one request and, eight times that, of all.
-	// Default 8.
+	// Parallel bounds the objects of one request that are at work at once and, eight times that, those
+	// of all requests whose files are there and are being read. Default 8.
 	Parallel int
 	// Memory bounds the bytes of what is decoded and being decoded at once, and those of the files in
 	// data: URIs meanwhile: half of it is for either. Default 1 GiB.
@@ -178,12 +178,6 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 	objects := make([]media.Object, len(c.Media))
 	held := &leases{}
 	err := bounded.Each(inner, len(objects), m.cfg.Parallel, func(ctx context.Context, i int) (err error) {
-		select {
-		case m.slots <- struct{}{}:
-			defer func() { <-m.slots }()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 		objects[i], err = m.object(ctx, c, f, &c.Media[i], held)
 		return err
 	})
@@ -208,6 +202,18 @@ func (m model) count(c *prep.Chat) error {
 		return fault.Param(part, "'%s' is one media object too many: a request may have %d, and this one has %d", part, m.cfg.MaxObjects, n)
 	}
 	return nil
+}
+
+// slot calls do while it holds one of the slots of all requests. Nothing is fetched in one: servers that are
+// slow, or that somebody made slow, hold up who waits for them and nobody else.
+func (m model) slot(ctx context.Context, do func() error) error {
+	select {
+	case m.slots <- struct{}{}:
+		defer func() { <-m.slots }()
+		return do()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // leases are what the objects of one request hold.
