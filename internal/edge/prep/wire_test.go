@@ -36,6 +36,7 @@ func TestChatIsWhole(t *testing.T) {
 	set := map[string]bool{
 		"AddGenerationPrompt": true,                                           // excluded by ContinueFinal
 		"Media":               true, "Namespace": true, "ProcessorArgs": true, // stay here: Parts have the URLs
+		"Features": true, // is said beside the conversation
 	}
 	note := func(v reflect.Value) {
 		for i := range v.NumField() {
