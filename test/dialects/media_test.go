@@ -364,6 +364,18 @@ func TestShippedPictures(t *testing.T) {
 	})
 }
 
+// TestUnshippedPictures: a setting keeps what processors make where it is.
+func TestUnshippedPictures(t *testing.T) {
+	h := build(t, mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine", "MM_TRANSFER=off"}})
+	before := h.engines[0].Processed() + h.engines[1].Processed()
+	if a := h.chat(nil, picture(t, 140, 140, 1), "what is this?"); a.status != http.StatusOK || a.finish != "length" {
+		t.Errorf("%+v", a)
+	}
+	if n := h.engines[0].Processed() + h.engines[1].Processed(); n != before {
+		t.Errorf("%d requests came with what a processor made", n-before)
+	}
+}
+
 // TestFilms: what is not decoded here goes to SGLang as its client wrote it.
 func TestFilms(t *testing.T) {
 	films := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -86,6 +86,7 @@ func (m *model) card() engine.Card {
 		card.Embeddings = card.Embeddings || c.Embeddings
 		card.Preprocess = card.Preprocess || c.Preprocess
 		card.Guided = card.Guided || c.Guided
+		card.Features = card.Features || c.Features
 	}
 	card.Adapters = m.union(func(c *engine.Card) []string { return c.Adapters })
 	card.Passes = m.union(func(c *engine.Card) []string { return c.Passes })
