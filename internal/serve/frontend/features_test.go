@@ -122,6 +122,27 @@ func TestUnshipped(t *testing.T) {
 	}
 }
 
+// TestShippersGone: where nobody is left who takes what a processor made, the others have the request as it was.
+func TestShippersGone(t *testing.T) {
+	for _, others := range []bool{true, false} {
+		inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
+			dies, takes := shipping("no"), shipping("no")
+			dies.refuse = fault.New(fault.Unavailable, "away")
+			w.worker(1, dies, ships, func(c *engine.Card) { c.Passes = nil })
+			if others {
+				w.worker(2, takes, ships, func(c *engine.Card) { c.Features = false })
+			} else {
+				w.worker(2, takes, ships, func(c *engine.Card) { c.Preprocess = false })
+				takes.refuse = dies.refuse
+			}
+			got := w.post(chats, showing("", "http://a/red"))
+			if want := map[bool]int{true: 200, false: 503}[others]; got.status != want || others != strings.Contains(got.body, "passed") {
+				t.Errorf("others %v: %v", others, got)
+			}
+		})
+	}
+}
+
 // pieceOf is a frame with n bytes of what a processor made.
 func pieceOf(n int) (frame []byte) {
 	_ = (&engine.Preprocessed{Attempt: 1, Features: make([]byte, n)}).Frames(func(b []byte) error {
