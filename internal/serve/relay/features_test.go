@@ -90,7 +90,7 @@ func TestFeatures(t *testing.T) {
 		if len(served) == 0 || !served[len(served)-1].Features {
 			t.Fatal("the relay does not say that its engines take features")
 		}
-		e := r.Engine(served[len(served)-1])
+		e := r.Engine(served[len(served)-1], nil)
 		go func() { ran <- e.Run(ctx) }()
 		for range 3 { // whoever is asked first
 			p, err := e.(engine.Preprocessor).Preprocess(ctx, &engine.PreprocessRequest{ID: "p", Attempt: 1, Chat: []byte("{}"), Features: true})
