@@ -2,16 +2,20 @@ package dialects
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"image"
 	"image/color"
 	"image/png"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"penstock/core/media"
@@ -92,6 +96,7 @@ func lookers() map[string]struct {
 	published := func(c *mimic.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
 	return map[string]looker{
 		"vllm":              {mimic.VLLM, plan{sees: true}},
+		"vllm, shipped":     {mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}}},
 		"vllm of last year": {mimic.VLLMLegacy, plan{sees: true}},
 		"sglang":            {mimic.SGLang, plan{sees: true}},
 		"trtllm, asked":     {mimic.TRTLLM, plan{sees: true, spec: ",media=image,media-keys=uuid"}},
@@ -287,5 +292,84 @@ func TestConversationsApart(t *testing.T) {
 				t.Error("nothing is known")
 			}
 		})
+	}
+}
+
+// TestShippedPictures: what one vLLM's processor made of a picture goes to the one that is chosen; one that does not take
+// it has the request as its client wrote it, and says so.
+func TestShippedPictures(t *testing.T) {
+	h := build(t, mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}})
+	processed := func() (n int) {
+		for _, e := range h.engines {
+			n += e.Processed()
+		}
+		return n
+	}
+	tail := strings.Repeat("and then some more of it ", 6)
+	before := processed()
+	for seed := range 4 {
+		if a := h.chat(nil, picture(t, 140, 140, seed), tail); a.status != http.StatusOK || a.finish != "length" {
+			t.Errorf("picture %d: %+v", seed, a)
+		}
+	}
+	if n := processed() - before; n != 4 {
+		t.Errorf("%d of 4 requests came with what a processor made", n)
+	}
+	for _, e := range h.engines {
+		if err := e.Faults().Set(mimic.Fault{Kind: mimic.FaultFeatures}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before = processed()
+	for seed := range 4 {
+		if a := h.chat(nil, picture(t, 140, 140, 10+seed), tail); a.status != http.StatusOK || a.finish != "length" {
+			t.Errorf("picture %d, refused: %+v", seed, a)
+		}
+	}
+	if processed() != before {
+		t.Error("what was refused is counted")
+	}
+	h.eventually(func() error {
+		if !strings.Contains(h.get("/v1/router/workers"), "features_refused") {
+			return fmt.Errorf("no worker has the warning features_refused")
+		}
+		return nil
+	})
+}
+
+// TestUnshippedPictures: a setting keeps what processors make where it is.
+func TestUnshippedPictures(t *testing.T) {
+	h := build(t, mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine", "MM_TRANSFER=off"}})
+	before := h.engines[0].Processed() + h.engines[1].Processed()
+	if a := h.chat(nil, picture(t, 140, 140, 1), "what is this?"); a.status != http.StatusOK || a.finish != "length" {
+		t.Errorf("%+v", a)
+	}
+	if n := h.engines[0].Processed() + h.engines[1].Processed(); n != before {
+		t.Errorf("%d requests came with what a processor made", n-before)
+	}
+}
+
+// TestFilms: what is not decoded here goes to SGLang as its client wrote it.
+func TestFilms(t *testing.T) {
+	films := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "\x00\x00\x00\x18ftypisom\x00\x00\x02\x00isommp42 and so on")
+	}))
+	defer films.Close()
+	var fetched atomic.Int64
+	h := build(t, mimic.SGLang, plan{sees: true, spec: ",media=image+video", settings: []string{"MEDIA_ALLOW_PRIVATE=true"}, mimic: func(c *mimic.Config) {
+		c.Fetch = func(context.Context, string) ([]byte, error) {
+			fetched.Add(1)
+			return nil, errors.New("no decoder of films")
+		}
+	}})
+	ask := func(url string) answer {
+		shown := map[string]any{"type": "video_url", "video_url": map[string]any{"url": url}}
+		return h.chat(map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{shown, part("what is this?")}}}})
+	}
+	if a := ask(films.URL + "/film.mp4"); a.status != http.StatusBadRequest || fetched.Load() != 1 {
+		t.Errorf("the engine was not asked: %+v", a)
+	}
+	if a := ask("http://169.254.169.254/film.mp4"); a.status < 400 || fetched.Load() != 1 {
+		t.Errorf("what may not be fetched was asked of the engine: %+v", a)
 	}
 }

@@ -30,6 +30,7 @@ type passing struct {
 	model    *model // as it was when the request came; each attempt looks again
 	envelope *envelope
 	shown    *api.Request       // the decoded request if it shows media to a model whose tokenizer is here; nil otherwise
+	ships    bool               // it goes with processed media if it can
 	request  engine.PassRequest // of the attempt in progress
 	route    route.Request
 
