@@ -1,6 +1,9 @@
 package engine
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // The fields of a request to preprocess. Numbers are never reused.
 const (
@@ -11,13 +14,16 @@ const (
 	prepText
 	prepParseSpecial
 	prepAddSpecial
+	prepFeatures
 )
 
 // The fields of what was preprocessed. Numbers are never reused.
 const (
 	preppedAttempt = iota + 1
 	preppedTokens
-	preppedMedia // repeated
+	preppedMedia    // repeated
+	preppedFeatures // a piece
+	preppedMore     // another frame follows, and this one has no more than a piece
 )
 
 // AppendPreprocessRequest appends the encoding of r to dst.
@@ -33,7 +39,8 @@ func AppendPreprocessRequest(dst []byte, r *PreprocessRequest) []byte {
 	}
 	dst = appendString(dst, prepText, r.Text)
 	dst = appendBool(dst, prepParseSpecial, r.ParseSpecial)
-	return appendBool(dst, prepAddSpecial, r.AddSpecial)
+	dst = appendBool(dst, prepAddSpecial, r.AddSpecial)
+	return appendBool(dst, prepFeatures, r.Features)
 }
 
 // DecodePreprocessRequest sets r to the request that b encodes, reusing its slice.
@@ -63,6 +70,8 @@ func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 			r.ParseSpecial = d.bool()
 		case prepAddSpecial:
 			r.AddSpecial = d.bool()
+		case prepFeatures:
+			r.Features = d.bool()
 		default:
 			d.skip()
 		}
@@ -70,7 +79,7 @@ func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 	return d.err()
 }
 
-// AppendPreprocessed appends the encoding of p to dst.
+// AppendPreprocessed appends the encoding of p, but for its Features, to dst: the last frame of an answer.
 func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	dst = append(dst, wireVersion)
 	dst = appendUint(dst, preppedAttempt, uint64(p.Attempt))
@@ -78,14 +87,38 @@ func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	return appendMedia(dst, preppedMedia, p.Media)
 }
 
-// DecodePreprocessed sets p to what b encodes, reusing its slices. It keeps nothing
+// Frames hands send the frames of an answer in their order: p's Features in pieces, and then what
+// [AppendPreprocessed] writes. send keeps nothing.
+func (p *Preprocessed) Frames(send func(frame []byte) error) error {
+	var frame []byte
+	for piece := range slices.Chunk(p.Features, maxPiece) {
+		frame = appendUint(append(frame[:0], wireVersion), preppedAttempt, uint64(p.Attempt))
+		frame = appendBool(appendBytes(frame, preppedFeatures, piece), preppedMore, true)
+		if err := send(frame); err != nil {
+			return err
+		}
+	}
+	return send(AppendPreprocessed(frame[:0], p))
+}
+
+// DecodePreprocessed sets p to what the last frame of an answer, b, encodes, reusing p's slices. It keeps nothing
 // of b, and refuses more than a Preprocessed may have. What fails here is
 // malformed; after an error p is unspecified.
 func DecodePreprocessed(b []byte, p *Preprocessed) error {
+	more, err := decodePreprocessed(b, p)
+	if err == nil && more {
+		return malformed("preprocessed prompt", preppedMore)
+	}
+	return err
+}
+
+// decodePreprocessed is DecodePreprocessed of any frame. more says that others follow: then p has a piece of the
+// features, else all but them.
+func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 	*p = Preprocessed{Tokens: p.Tokens[:0], Media: p.Media[:0]}
 	d, err := newReader("preprocessed prompt", b, wireVersion)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for d.next() {
 		switch d.field {
@@ -102,9 +135,16 @@ func DecodePreprocessed(b []byte, p *Preprocessed) error {
 			}
 			p.Media = append(p.Media, d.media())
 			d.repeat()
+		case preppedFeatures:
+			p.Features = d.features(true)
+		case preppedMore:
+			more = d.bool()
 		default:
 			d.skip()
 		}
 	}
-	return d.err()
+	if more != (len(p.Features) > 0) || more && len(p.Tokens)+len(p.Media) > 0 {
+		d.fail()
+	}
+	return more, d.err()
 }

@@ -52,12 +52,17 @@ var _ prep.Encoder = (*remote)(nil)
 
 // EncodeChat implements prep.Encoder.
 func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
-	p, err := r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c)})
+	p, err := r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c), Features: c.Features})
 	if err != nil || len(c.Media) == 0 || len(p.Media) == len(c.Media) {
 		return p, err
 	}
 	// Tokens without a word of what is between them would be those of any other picture too.
-	u := prep.Undecided(media.PlaceholderMismatch, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
+	p.Free()
+	why := media.PlaceholderMismatch
+	if r.model.card.MediaKeys == "" {
+		why = media.HashForwardDisabled
+	}
+	u := prep.Undecided(why, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
 	return prep.Prompt{TextOnly: u.Reason, Why: u.Err}, nil
 }
 
@@ -81,9 +86,14 @@ func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.P
 	req.ID, req.Model = idOf(ctx), r.model.card.Name
 	p := &preprocessing{f: r.f, model: r.model, request: req}
 	if err := r.f.attempts(ctx, p, false); err != nil {
+		p.drop()
 		return prep.Prompt{}, err
 	}
-	return prep.Prompt{Tokens: p.answer.Tokens, Media: p.answer.Media}, nil
+	prompt := prep.Prompt{Tokens: p.answer.Tokens, Media: p.answer.Media, Features: p.answer.Features}
+	if p.held > 0 {
+		prompt.Release = p.drop
+	}
+	return prompt, nil
 }
 
 // preprocessing is a text or a conversation on its way through workers. It belongs
@@ -93,6 +103,28 @@ type preprocessing struct {
 	model   *model // as it was when the request came; each attempt looks again
 	request *engine.PreprocessRequest
 	answer  engine.Preprocessed // its Attempt is 0 until it has come
+	held    int                 // of the budget of bodies, for the answer's features
+}
+
+// copies is how often there are the features of a request at a time: as they came, and on the way to a worker.
+const copies = 2
+
+// hold takes room for a frame with a piece of features.
+func (p *preprocessing) hold(n int) error {
+	if !p.request.Features {
+		return nil
+	}
+	if !p.f.bodies.take(copies * n) {
+		return p.f.noMemory()
+	}
+	p.held += copies * n
+	return nil
+}
+
+// drop forgets the answer.
+func (p *preprocessing) drop() {
+	p.f.bodies.give(p.held)
+	p.held, p.answer = 0, engine.Preprocessed{}
 }
 
 // Tokens implements attempt.Task.
@@ -107,7 +139,8 @@ func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	m := p.f.catalog.current(p.model)
 	var able []*instance
 	for i := range m.workers {
-		if in := &m.workers[i]; in.card.Preprocess && !slices.Contains(failed, in.ID) {
+		in := &m.workers[i]
+		if in.card.Preprocess && (in.card.Features || !p.request.Features) && !slices.Contains(failed, in.ID) {
 			able = append(able, in)
 		}
 	}
@@ -125,9 +158,13 @@ func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 
 // Try makes one attempt. Nothing is reserved for it.
 func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
+	p.drop()
 	p.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, p.request)
 	err := attempt.Call(ctx, p.f.deps.Plane, p.f.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, func(frame []byte) error {
+		if err := p.hold(len(frame)); err != nil {
+			return err
+		}
 		return p.answer.Take(frame, number, p.model.card.VocabSize)
 	})
 	if p.answer.Attempt != 0 {

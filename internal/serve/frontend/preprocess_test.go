@@ -29,6 +29,7 @@ type maker struct {
 	endEarly bool
 	raw      [][]byte   // sent before the answer
 	media    []kv.Media // shown by conversations
+	features []byte     // made of them, for who asks
 }
 
 // preprocess answers with a prompt that tells what it was made of, and that the
@@ -64,7 +65,10 @@ func (s *script) preprocess(ctx context.Context, body []byte, send func([]byte) 
 	if len(req.Chat) > 0 {
 		p.Media = m.media
 	}
-	return send(engine.AppendPreprocessed(nil, p))
+	if req.Features {
+		p.Features = m.features
+	}
+	return p.Frames(send)
 }
 
 func engineSees(req *engine.PreprocessRequest) []kv.Token {
