@@ -128,6 +128,9 @@ type Card struct {
 	// MediaDecoder says that frontends fetch and decode media for the engine, which are then known
 	// by their pixels; nil leaves that to the engine.
 	MediaDecoder *MediaDecoder `json:"media_decoder,omitempty"`
+	// Sights says that the engine, a router process's, finds out what the media of conversations are, for
+	// frontends that leave it to it: it is a Preprocessor and takes a PreprocessRequest with Shows.
+	Sights bool `json:"sights,omitempty"`
 	// Embeddings says that the engine is an Embedder. The worker sets it; others
 	// are not asked for embeddings.
 	Embeddings bool `json:"embeddings,omitempty"`

@@ -5,6 +5,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // Preprocessor is an engine that has its model's tokenizer and chat template and
@@ -36,6 +37,9 @@ type PreprocessRequest struct {
 	ParseSpecial, AddSpecial bool
 	// Features asks also for what the engine's processor makes of the conversation's media.
 	Features bool
+	// Shows says that Chat tells what it shows besides text, which the engine is to find out. Engines
+	// whose card says Sights take it.
+	Shows bool
 }
 
 // Validate checks what every engine may rely on. It returns a *fault.Error of
@@ -46,6 +50,8 @@ func (r *PreprocessRequest) Validate() error {
 		return fault.Param("attempt", "attempts are numbered from 1")
 	case len(r.Chat) > 0 && (r.Text != "" || r.ParseSpecial || r.AddSpecial):
 		return fault.Param("messages", "a request to preprocess is about a conversation or about a text, not both")
+	case r.Shows && len(r.Chat) == 0:
+		return fault.Param("messages", "a text shows no media: send a conversation")
 	}
 	return nil
 }
@@ -75,6 +81,13 @@ type Preprocessed struct {
 	// Features is what the engine's processor made of them, for a Request's; nil if nobody asked, or if
 	// the engine has none to give, or more than MaxFeatures.
 	Features []byte
+	// Objects are what the Media are, in the same order, if the engine found that out: nothing but
+	// their kind, key, identity and size, since whoever asked has the rest. nil otherwise.
+	Objects []media.Object
+	// TextOnly says why the engine did not find it out: then Tokens are those before the first of the media,
+	// as far as it is known where that is, and Why tells the client, naming the part.
+	TextOnly media.Reason
+	Why      *fault.Error
 }
 
 // Validate checks what frontends rely on, for a model of so many vocabulary
@@ -100,6 +113,22 @@ func (p *Preprocessed) Validate(vocabulary int) error {
 			return fault.New(fault.Internal, "media object %d fills tokens %d to %d of a prompt of %d", i, m.Start, m.End, len(p.Tokens))
 		}
 		last = m.Start
+	}
+	return p.validateObjects()
+}
+
+// validateObjects checks what was found out about the media.
+func (p *Preprocessed) validateObjects() error {
+	switch {
+	case !p.TextOnly.Known() || (p.TextOnly == media.NoReason) != (p.Why == nil):
+		return fault.New(fault.Internal, "a prompt without its media, and no word of why")
+	case p.TextOnly != media.NoReason && len(p.Media) > 0, len(p.Objects) > 0 && len(p.Objects) != len(p.Media):
+		return fault.New(fault.Internal, "a prompt with %d of %d media", len(p.Objects), len(p.Media))
+	}
+	for i := range p.Objects {
+		if o, m := &p.Objects[i], &p.Media[i]; o.Key.Hash != m.Hash || o.Key.Digest != m.Digest {
+			return fault.New(fault.Internal, "media object %d is not the one that the prompt shows", i)
+		}
 	}
 	return nil
 }

@@ -3,6 +3,9 @@ package engine
 import (
 	"encoding/binary"
 	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/media"
 )
 
 // The fields of a request to preprocess. Numbers are never reused.
@@ -15,6 +18,7 @@ const (
 	prepParseSpecial
 	prepAddSpecial
 	prepFeatures
+	prepShows
 )
 
 // The fields of what was preprocessed. Numbers are never reused.
@@ -24,6 +28,11 @@ const (
 	preppedMedia    // repeated
 	preppedFeatures // a piece
 	preppedMore     // another frame follows, and this one has no more than a piece
+	preppedDigests
+	preppedObject // repeated
+	preppedReason
+	preppedWhy
+	preppedParam
 )
 
 // AppendPreprocessRequest appends the encoding of r to dst.
@@ -40,7 +49,8 @@ func AppendPreprocessRequest(dst []byte, r *PreprocessRequest) []byte {
 	dst = appendString(dst, prepText, r.Text)
 	dst = appendBool(dst, prepParseSpecial, r.ParseSpecial)
 	dst = appendBool(dst, prepAddSpecial, r.AddSpecial)
-	return appendBool(dst, prepFeatures, r.Features)
+	dst = appendBool(dst, prepFeatures, r.Features)
+	return appendBool(dst, prepShows, r.Shows)
 }
 
 // DecodePreprocessRequest sets r to the request that b encodes, reusing its slice.
@@ -72,6 +82,8 @@ func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 			r.AddSpecial = d.bool()
 		case prepFeatures:
 			r.Features = d.bool()
+		case prepShows:
+			r.Shows = d.bool()
 		default:
 			d.skip()
 		}
@@ -84,7 +96,15 @@ func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	dst = append(dst, wireVersion)
 	dst = appendUint(dst, preppedAttempt, uint64(p.Attempt))
 	dst = appendTokens(dst, preppedTokens, p.Tokens)
-	return appendMedia(dst, preppedMedia, p.Media)
+	dst = appendMedia(dst, preppedMedia, p.Media)
+	dst = appendDigests(dst, preppedDigests, p.Media)
+	dst = appendObjects(dst, preppedObject, p.Objects)
+	if p.Why == nil {
+		return dst
+	}
+	dst = appendString(dst, preppedReason, string(p.TextOnly))
+	dst = appendString(dst, preppedWhy, p.Why.Message)
+	return appendString(dst, preppedParam, p.Why.Param)
 }
 
 // Frames hands send the frames of an answer in their order: p's Features in pieces, and then what
@@ -139,6 +159,17 @@ func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 			p.Features = d.features(true)
 		case preppedMore:
 			more = d.bool()
+		case preppedDigests:
+			d.digests(p.Media)
+		case preppedObject:
+			p.Objects = d.object(p.Objects, wireVersion)
+		case preppedReason:
+			if p.TextOnly = media.Reason(d.string("")); p.TextOnly == media.NoReason {
+				d.fail()
+			}
+			p.Why = &fault.Error{Code: fault.Invalid}
+		case preppedWhy, preppedParam:
+			d.why(p)
 		default:
 			d.skip()
 		}
@@ -147,4 +178,17 @@ func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 		d.fail()
 	}
 	return more, d.err()
+}
+
+// why reads what of a refusal comes after its reason.
+func (r *wireReader) why(p *Preprocessed) {
+	s := r.string("")
+	switch {
+	case p.Why == nil:
+		r.fail()
+	case r.field == preppedWhy:
+		p.Why.Message = s
+	default:
+		p.Why.Param = s
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 func chatRequest() *PreprocessRequest {
@@ -29,6 +30,24 @@ func fullPreprocessed() *Preprocessed {
 		Attempt: 2, Tokens: []kv.Token{0, 1, 127, 128, 300, math.MaxUint32},
 		Media: []kv.Media{{Hash: math.MaxUint64, Start: 0, End: 2}, {Hash: 7, Start: 2, End: 5}},
 	}
+}
+
+// shownPreprocessed is an answer whose media were found out.
+func shownPreprocessed() *Preprocessed {
+	p := fullPreprocessed()
+	for i := range p.Media {
+		m := &p.Media[i]
+		m.Digest[i] = 9
+		p.Objects = append(p.Objects, media.Object{
+			Kind: media.Image, Key: media.Key{Hash: m.Hash, Digest: m.Digest}, Identity: media.ByPixels, Size: media.Size{Width: 3, Height: 2},
+		})
+	}
+	return p
+}
+
+// blindPreprocessed is one whose media were not.
+func blindPreprocessed() *Preprocessed {
+	return &Preprocessed{Attempt: 2, Tokens: []kv.Token{4}, TextOnly: media.DimensionsUnknown, Why: fault.Param("messages[0].content[1]", "cannot be read")}
 }
 
 // TestPreprocessBytes pins the examples of docs/format/engine.md to the code.
@@ -56,7 +75,7 @@ func TestPreprocessRoundTrip(t *testing.T) {
 		want := &PreprocessRequest{
 			ID: rapid.String().Draw(t, "id"), Attempt: rapid.Uint32().Draw(t, "attempt"), Model: rapid.String().Draw(t, "model"),
 			Chat: rapid.SliceOf(rapid.Byte()).Draw(t, "chat"), Text: rapid.String().Draw(t, "text"),
-			ParseSpecial: rapid.Bool().Draw(t, "parse"), AddSpecial: rapid.Bool().Draw(t, "add"),
+			ParseSpecial: rapid.Bool().Draw(t, "parse"), AddSpecial: rapid.Bool().Draw(t, "add"), Shows: rapid.Bool().Draw(t, "shows"),
 		}
 		if err := DecodePreprocessRequest(AppendPreprocessRequest(nil, want), &req); err != nil {
 			t.Fatal(err)
@@ -65,6 +84,13 @@ func TestPreprocessRoundTrip(t *testing.T) {
 			t.Fatal(diff)
 		}
 		wantAnswer := &Preprocessed{Attempt: want.Attempt}
+		switch rapid.IntRange(0, 2).Draw(t, "found out") {
+		case 1:
+			wantAnswer.Objects = shownPreprocessed().Objects
+		case 2:
+			blind := blindPreprocessed()
+			wantAnswer.TextOnly, wantAnswer.Why = blind.TextOnly, blind.Why
+		}
 		for _, v := range rapid.SliceOf(rapid.Uint32()).Draw(t, "tokens") {
 			wantAnswer.Tokens = append(wantAnswer.Tokens, kv.Token(v))
 		}
@@ -117,6 +143,9 @@ func TestPreprocessMalformed(t *testing.T) {
 		"cut media":   {1, preppedMedia<<2 | kindBytes, 3, 1, 2, 3},
 		"wrong kind":  {1, preppedTokens<<2 | kindInt, 1},
 		"many tokens": appendTokens([]byte{1}, preppedTokens, make([]kv.Token, MaxPreprocessed+1)),
+		"why not":     appendString([]byte{1}, preppedWhy, "x"),
+		"no reason":   {1, preppedReason<<2 | kindBytes, 0},
+		"digests":     appendDigests([]byte{1}, preppedDigests, []kv.Media{{Digest: kv.Digest{1}}}),
 		"many media":  appendMedia([]byte{1}, preppedMedia, make([]kv.Media, MaxPreprocessedMedia+1)),
 	} {
 		if err := DecodePreprocessed(body, new(Preprocessed)); fault.Of(err) != fault.Invalid || err == nil {
@@ -130,6 +159,8 @@ func TestPreprocessRequestValidate(t *testing.T) {
 	both.Text = "x"
 	special := chatRequest()
 	special.AddSpecial = true
+	shows := chatRequest()
+	shows.Shows = true
 	unnumbered := textRequest()
 	unnumbered.Attempt = 0
 	for name, c := range map[string]struct {
@@ -137,6 +168,7 @@ func TestPreprocessRequestValidate(t *testing.T) {
 		ok  bool
 	}{
 		"chat": {chatRequest(), true}, "text": {textRequest(), true}, "empty text": {&PreprocessRequest{Attempt: 1}, true},
+		"shows": {shows, true}, "a text that shows": {&PreprocessRequest{Attempt: 1, Text: "x", Shows: true}, false},
 		"both": {both, false}, "chat with special tokens": {special, false}, "attempt": {unnumbered, false},
 	} {
 		if err := c.req.Validate(); (err == nil) != c.ok {
@@ -161,9 +193,21 @@ func TestPreprocessedValidate(t *testing.T) {
 		"media before":     {Preprocessed{Tokens: three, Media: []kv.Media{{Start: -1, End: 1}}}, fault.Internal, true},
 		"media beyond":     {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 2, End: 4}}}, fault.Internal, true},
 		"media backwards":  {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 2, End: 1}}}, fault.Internal, true},
+		"found out":        {p: *shownPreprocessed()},
+		"not found out":    {p: *blindPreprocessed()},
+		"no reason":        {Preprocessed{Tokens: three, TextOnly: media.OverLimit}, fault.Internal, true},
+		"a new reason":     {Preprocessed{Tokens: three, TextOnly: "new", Why: fault.Param("a", "b")}, fault.Internal, true},
+		"half found out":   {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}, {Start: 1, End: 2}}, Objects: make([]media.Object, 1)}, fault.Internal, true},
+		"another object":   {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1, Hash: 1}}, Objects: []media.Object{{Key: media.Key{Hash: 2}}}}, fault.Internal, true},
+		"another digest":   {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}}, Objects: []media.Object{{Key: media.Key{Digest: kv.Digest{1}}}}}, fault.Internal, true},
+		"media and reason": {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}}, TextOnly: media.OverLimit, Why: fault.Param("a", "b")}, fault.Internal, true},
 		"media descending": {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 1, End: 2}, {Start: 0, End: 1}}}, fault.Internal, true},
 	} {
-		if err := c.p.Validate(10); (err != nil) != c.bad || c.bad && fault.Of(err) != c.want {
+		size := 10
+		if c.p.Attempt != 0 {
+			size = math.MaxInt
+		}
+		if err := c.p.Validate(size); (err != nil) != c.bad || c.bad && fault.Of(err) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -175,7 +219,8 @@ func TestPreprocessedFitsAFrame(t *testing.T) {
 	const frame = 8 << 20 // rpc.MaxFrame
 	p := &Preprocessed{
 		Attempt: math.MaxUint32, Tokens: slices.Repeat([]kv.Token{math.MaxUint32}, MaxPreprocessed),
-		Media: slices.Repeat([]kv.Media{{Hash: math.MaxUint64, Start: math.MaxInt32, End: math.MaxInt32}}, MaxPreprocessedMedia),
+		Media:   slices.Repeat([]kv.Media{{Hash: math.MaxUint64, Start: math.MaxInt32, End: math.MaxInt32, Digest: kv.Digest{1}}}, MaxPreprocessedMedia),
+		Objects: slices.Repeat(shownPreprocessed().Objects, MaxObjects/2),
 	}
 	if n := len(AppendPreprocessed(nil, p)); n > frame {
 		t.Errorf("%d bytes, and a frame has %d", n, frame)
@@ -204,6 +249,8 @@ func FuzzDecodePreprocessRequest(f *testing.F) {
 
 func FuzzDecodePreprocessed(f *testing.F) {
 	f.Add(AppendPreprocessed(nil, fullPreprocessed()))
+	f.Add(AppendPreprocessed(nil, shownPreprocessed()))
+	f.Add(AppendPreprocessed(nil, blindPreprocessed()))
 	f.Add(AppendPreprocessed(nil, &Preprocessed{}))
 	f.Add(appendBool(appendBytes([]byte{wireVersion}, preppedFeatures, []byte("{}")), preppedMore, true))
 	f.Fuzz(func(t *testing.T, b []byte) {

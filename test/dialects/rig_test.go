@@ -243,6 +243,7 @@ func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
 
 // answer is what came of a request.
 type answer struct {
+	id       string // that it has in the routers' books
 	status   int
 	worker   int // whose first it was, from 0
 	expected int // tokens that the router predicts to be cached
@@ -284,7 +285,7 @@ func (h *house) post(path string, fields map[string]any, each func()) answer {
 		h.t.Fatal(err)
 	}
 	defer res.Body.Close()
-	a := answer{status: res.StatusCode}
+	a := answer{status: res.StatusCode, id: res.Header.Get("x-request-id")}
 	a.worker, _ = strconv.Atoi(res.Header.Get("x-penstock-worker"))
 	a.worker--
 	blocks, _ := strconv.Atoi(res.Header.Get("x-penstock-overlap-blocks"))

@@ -84,7 +84,8 @@ type Chat struct {
 	// AddGenerationPrompt ends the prompt where the assistant speaks next.
 	AddGenerationPrompt bool
 	// Media are what Parts show besides text, in the order of messages and parts. They, Namespace,
-	// ProcessorArgs and Features are for who encodes, and are no part of the conversation.
+	// ProcessorArgs and Features are for who encodes, and are no part of the conversation: the first three
+	// travel with [AppendShown] alone, Features beside it.
 	Media []Media
 	// Namespace is whose names of media those are that the client gave: its salt and its key; with ""
 	// names count for nothing.

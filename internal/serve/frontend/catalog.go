@@ -242,7 +242,7 @@ func (c *catalog) model(old *model, ins []instance) *model {
 // template, and what to do about it; cause is why the tokenizer cannot be opened.
 func (c *catalog) lacks(m *model, cause error) {
 	name := m.card.Name
-	_, asks := m.encoder.(*remote)
+	asks := asks(m.encoder)
 	remedy := ""
 	if m.preprocesses() && !asks {
 		remedy = "; its engines make prompts: start the frontend with --preprocess engine"

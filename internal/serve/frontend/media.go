@@ -29,17 +29,26 @@ func (f *Frontend) resolver(m *model) prep.Resolver {
 	if f.deps.Media == nil || m.pipe == nil || m.pipe.Family == nil {
 		return nil
 	}
-	if !m.card.Attaches && m.card.MediaKeys == "" {
+	r := ResolverOf(f.deps.Media, &m.card)
+	if _, ok := r.(untold); ok {
+		return r
+	}
+	return timed{r, f.metrics}
+}
+
+// ResolverOf returns what resolves the media of the model of a card.
+func ResolverOf(source Media, card *engine.Card) prep.Resolver {
+	if !card.Attaches && card.MediaKeys == "" {
 		return untold{}
 	}
-	way := resolve.Way{Transfer: resolve.TransferOff, Whole: m.card.Attaches}
-	if d := m.card.MediaDecoder; d != nil {
+	way := resolve.Way{Transfer: resolve.TransferOff, Whole: card.Attaches}
+	if d := card.MediaDecoder; d != nil {
 		way.Identity = media.ByPixels
-		if m.card.Attaches {
+		if card.Attaches {
 			way.Transfer = resolve.Transfer(d.Transfer)
 		}
 	}
-	return timed{f.deps.Media.For(way), f.metrics}
+	return source.For(way)
 }
 
 // untold is the resolver of models whose engines are not told who media are: their caches have other
@@ -61,17 +70,25 @@ type timed struct {
 func (t timed) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
 	began := time.Now()
 	objects, release, err := t.Resolver.Resolve(ctx, c, f)
-	outcome := "resolved"
 	var u *prep.Unresolved
-	switch {
-	case err == nil:
-	case errors.As(err, &u):
-		outcome = "unresolved"
-	default:
-		outcome = "refused"
+	if errors.As(err, &u) {
+		t.metrics.resolved(began, u.Reason, nil)
+	} else {
+		t.metrics.resolved(began, media.NoReason, err)
 	}
-	t.metrics.mediaResolve.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 	return objects, release, err
+}
+
+// resolved counts the time that it took to find out what media are, or why not.
+func (m *metrics) resolved(began time.Time, why media.Reason, err error) {
+	outcome := "resolved"
+	switch {
+	case err != nil:
+		outcome = "refused"
+	case why != media.NoReason:
+		outcome = "unresolved"
+	}
+	m.mediaResolve.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 }
 
 // sees refuses what a request shows that the model does not see.
@@ -295,9 +312,9 @@ func keysOf(objects []media.Object) []media.Object {
 // maxTensors bounds what was decoded and goes with a request, in bytes: half of what a call may have.
 const maxTensors = rpc.MaxBody / 2
 
-// sent are the objects of a request to an engine that takes them with tokens. What goes with the
-// request is not told twice, and what is too much for it the engine has from its URL.
-func sent(objects []media.Object) []media.Object {
+// Sent are the objects of a request to an engine that takes them with tokens. What goes with the
+// request is not told twice, and what is too much for it the engine has from its URL. They are changed.
+func Sent(objects []media.Object) []media.Object {
 	room := maxTensors
 	for i := range objects {
 		o := &objects[i]

@@ -151,7 +151,7 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 			Salt:     salt,
 			Prompt:   prompt.Tokens,
 			Media:    prompt.Media,
-			Objects:  sent(prompt.Objects),
+			Objects:  Sent(prompt.Objects),
 			Features: prompt.Features,
 			Choices:  q.N,
 			Sampling: sampling,

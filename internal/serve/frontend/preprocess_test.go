@@ -30,6 +30,7 @@ type maker struct {
 	raw      [][]byte   // sent before the answer
 	media    []kv.Media // shown by conversations
 	features []byte     // made of them, for who asks
+	shown    func(*engine.PreprocessRequest) *engine.Preprocessed
 }
 
 // preprocess answers with a prompt that tells what it was made of, and that the
@@ -67,6 +68,10 @@ func (s *script) preprocess(ctx context.Context, body []byte, send func([]byte) 
 	}
 	if req.Features {
 		p.Features = m.features
+	}
+	if m.shown != nil {
+		p = m.shown(&req)
+		p.Attempt = req.Attempt
 	}
 	return p.Frames(send)
 }
