@@ -17,3 +17,13 @@ const (
 	HashForwardDisabled Reason = "hash_forward_disabled" // the engine cannot be told the keys, and would have its own
 	NotRouted           Reason = "not_routed"            // the router's mode asks no cache
 )
+
+// Known reports whether r is one of the reasons, or none.
+func (r Reason) Known() bool {
+	switch r {
+	case NoReason, UnsupportedModel, ProcessorOverridden, DimensionsUnknown, OrientationUnknown, SizeRefused,
+		PlaceholderMismatch, OverLimit, HashForwardDisabled, NotRouted:
+		return true
+	}
+	return false
+}

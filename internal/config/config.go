@@ -57,6 +57,7 @@ type Config struct {
 	Component     string   `key:"component" on:"up,frontend,worker,router" help:"component name of the workers: a worker's own, and that of those to whom a frontend or router sends"`
 	Endpoint      string   `key:"endpoint" on:"up,worker,router" help:"endpoint name that the workers, or the router, register"`
 	RouterName    string   `key:"router-component" on:"router" help:"component name of the router itself: frontends with this --component send to it"`
+	Multimodal    bool     `key:"multimodal" bare:"true" on:"router" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
 	WorkerID      uint64   `key:"worker-id" on:"worker,router" help:"number of this instance in the fleet, below 2^53; 0 draws one, which --data-dir keeps"`
 
 	RequestPlane   string   `key:"request-plane" on:"frontend,worker,router" help:"what requests travel over to this process: tcp, http or nats; it calls others by what they advertise"`
@@ -78,7 +79,7 @@ type Config struct {
 	KVReplay        string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
 	Workers         int      `key:"workers" on:"up" help:"number of workers; engines that run already have one for each data-parallel rank"`
 	Model           string   `key:"model" on:"up,worker" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
-	ModelPath       string   `key:"model-path" on:"up,frontend,worker" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json), of which engine sim reads all but the weights, and what is between text and tokens for engines that run already; without it, theirs is looked for in the directory that they name and in the cache of the Hugging Face hub; for a frontend, where the tokenizer is if it is not where the workers have it"`
+	ModelPath       string   `key:"model-path" on:"up,frontend,worker,router" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json), of which engine sim reads all but the weights, and what is between text and tokens for engines that run already; without it, theirs is looked for in the directory that they name and in the cache of the Hugging Face hub; for a frontend and for a router with multimodal, where the tokenizer is if it is not where the workers have it"`
 	ServedModelName []string `key:"served-model-name" on:"up,worker" help:"name that clients use, repeatable; the first is the model's own"`
 
 	ToolCallParser  string `key:"tool-call-parser" on:"up,worker" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`

@@ -5,6 +5,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // Preprocessor is an engine that has its model's tokenizer and chat template and
@@ -34,6 +35,11 @@ type PreprocessRequest struct {
 	// ParseSpecial recognises special tokens in Text, AddSpecial adds those that
 	// the model expects around a text. A template has its own of both.
 	ParseSpecial, AddSpecial bool
+	// Features asks also for what the engine's processor makes of the conversation's media.
+	Features bool
+	// Shows says that Chat tells what it shows besides text, which the engine is to find out. Engines
+	// whose card says Sights take it.
+	Shows bool
 }
 
 // Validate checks what every engine may rely on. It returns a *fault.Error of
@@ -44,6 +50,8 @@ func (r *PreprocessRequest) Validate() error {
 		return fault.Param("attempt", "attempts are numbered from 1")
 	case len(r.Chat) > 0 && (r.Text != "" || r.ParseSpecial || r.AddSpecial):
 		return fault.Param("messages", "a request to preprocess is about a conversation or about a text, not both")
+	case r.Shows && len(r.Chat) == 0:
+		return fault.Param("messages", "a text shows no media: send a conversation")
 	}
 	return nil
 }
@@ -56,6 +64,13 @@ const (
 	MaxPreprocessedMedia = 1 << 10
 )
 
+// MaxFeatures bounds what a processor made of the media of a request, in bytes: with all the rest of
+// the request it fits a call. An engine that has more to say says that it has none.
+const MaxFeatures = 48 << 20
+
+// maxPiece bounds the features in one frame of an answer, in bytes.
+const maxPiece = 4 << 20
+
 // Preprocessed is the answer to a PreprocessRequest.
 type Preprocessed struct {
 	Attempt uint32
@@ -63,6 +78,16 @@ type Preprocessed struct {
 	// Media are the media objects that the prompt shows, in the order of their
 	// first tokens; nil if it shows none.
 	Media []kv.Media
+	// Features is what the engine's processor made of them, for a Request's; nil if nobody asked, or if
+	// the engine has none to give, or more than MaxFeatures.
+	Features []byte
+	// Objects are what the Media are, in the same order, if the engine found that out: nothing but
+	// their kind, key, identity and size, since whoever asked has the rest. nil otherwise.
+	Objects []media.Object
+	// TextOnly says why the engine did not find it out: then Tokens are those before the first of the media,
+	// as far as it is known where that is, and Why tells the client, naming the part.
+	TextOnly media.Reason
+	Why      *fault.Error
 }
 
 // Validate checks what frontends rely on, for a model of so many vocabulary
@@ -74,6 +99,8 @@ func (p *Preprocessed) Validate(vocabulary int) error {
 		return fault.New(fault.Invalid, "the prompt has %d tokens, and engines hand over prompts of %d at most: shorten it", len(p.Tokens), MaxPreprocessed)
 	case len(p.Media) > MaxPreprocessedMedia:
 		return fault.New(fault.Invalid, "the prompt shows %d media objects, and engines hand over prompts with %d at most: send fewer", len(p.Media), MaxPreprocessedMedia)
+	case len(p.Features) > MaxFeatures:
+		return fault.New(fault.Internal, "%d bytes of processed media; at most %d are handed over", len(p.Features), MaxFeatures)
 	}
 	for i, t := range p.Tokens {
 		if int64(t) >= int64(vocabulary) {
@@ -86,6 +113,22 @@ func (p *Preprocessed) Validate(vocabulary int) error {
 			return fault.New(fault.Internal, "media object %d fills tokens %d to %d of a prompt of %d", i, m.Start, m.End, len(p.Tokens))
 		}
 		last = m.Start
+	}
+	return p.validateObjects()
+}
+
+// validateObjects checks what was found out about the media.
+func (p *Preprocessed) validateObjects() error {
+	switch {
+	case !p.TextOnly.Known() || (p.TextOnly == media.NoReason) != (p.Why == nil):
+		return fault.New(fault.Internal, "a prompt without its media, and no word of why")
+	case p.TextOnly != media.NoReason && len(p.Media) > 0, len(p.Objects) > 0 && len(p.Objects) != len(p.Media):
+		return fault.New(fault.Internal, "a prompt with %d of %d media", len(p.Objects), len(p.Media))
+	}
+	for i := range p.Objects {
+		if o, m := &p.Objects[i], &p.Media[i]; o.Key.Hash != m.Hash || o.Key.Digest != m.Digest {
+			return fault.New(fault.Internal, "media object %d is not the one that the prompt shows", i)
+		}
 	}
 	return nil
 }

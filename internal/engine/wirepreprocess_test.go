@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 func chatRequest() *PreprocessRequest {
@@ -28,6 +30,24 @@ func fullPreprocessed() *Preprocessed {
 		Attempt: 2, Tokens: []kv.Token{0, 1, 127, 128, 300, math.MaxUint32},
 		Media: []kv.Media{{Hash: math.MaxUint64, Start: 0, End: 2}, {Hash: 7, Start: 2, End: 5}},
 	}
+}
+
+// shownPreprocessed is an answer whose media were found out.
+func shownPreprocessed() *Preprocessed {
+	p := fullPreprocessed()
+	for i := range p.Media {
+		m := &p.Media[i]
+		m.Digest[i] = 9
+		p.Objects = append(p.Objects, media.Object{
+			Kind: media.Image, Key: media.Key{Hash: m.Hash, Digest: m.Digest}, Identity: media.ByPixels, Size: media.Size{Width: 3, Height: 2},
+		})
+	}
+	return p
+}
+
+// blindPreprocessed is one whose media were not.
+func blindPreprocessed() *Preprocessed {
+	return &Preprocessed{Attempt: 2, Tokens: []kv.Token{4}, TextOnly: media.DimensionsUnknown, Why: fault.Param("messages[0].content[1]", "cannot be read")}
 }
 
 // TestPreprocessBytes pins the examples of docs/format/engine.md to the code.
@@ -55,7 +75,7 @@ func TestPreprocessRoundTrip(t *testing.T) {
 		want := &PreprocessRequest{
 			ID: rapid.String().Draw(t, "id"), Attempt: rapid.Uint32().Draw(t, "attempt"), Model: rapid.String().Draw(t, "model"),
 			Chat: rapid.SliceOf(rapid.Byte()).Draw(t, "chat"), Text: rapid.String().Draw(t, "text"),
-			ParseSpecial: rapid.Bool().Draw(t, "parse"), AddSpecial: rapid.Bool().Draw(t, "add"),
+			ParseSpecial: rapid.Bool().Draw(t, "parse"), AddSpecial: rapid.Bool().Draw(t, "add"), Shows: rapid.Bool().Draw(t, "shows"),
 		}
 		if err := DecodePreprocessRequest(AppendPreprocessRequest(nil, want), &req); err != nil {
 			t.Fatal(err)
@@ -64,6 +84,13 @@ func TestPreprocessRoundTrip(t *testing.T) {
 			t.Fatal(diff)
 		}
 		wantAnswer := &Preprocessed{Attempt: want.Attempt}
+		switch rapid.IntRange(0, 2).Draw(t, "found out") {
+		case 1:
+			wantAnswer.Objects = shownPreprocessed().Objects
+		case 2:
+			blind := blindPreprocessed()
+			wantAnswer.TextOnly, wantAnswer.Why = blind.TextOnly, blind.Why
+		}
 		for _, v := range rapid.SliceOf(rapid.Uint32()).Draw(t, "tokens") {
 			wantAnswer.Tokens = append(wantAnswer.Tokens, kv.Token(v))
 		}
@@ -116,6 +143,9 @@ func TestPreprocessMalformed(t *testing.T) {
 		"cut media":   {1, preppedMedia<<2 | kindBytes, 3, 1, 2, 3},
 		"wrong kind":  {1, preppedTokens<<2 | kindInt, 1},
 		"many tokens": appendTokens([]byte{1}, preppedTokens, make([]kv.Token, MaxPreprocessed+1)),
+		"why not":     appendString([]byte{1}, preppedWhy, "x"),
+		"no reason":   {1, preppedReason<<2 | kindBytes, 0},
+		"digests":     appendDigests([]byte{1}, preppedDigests, []kv.Media{{Digest: kv.Digest{1}}}),
 		"many media":  appendMedia([]byte{1}, preppedMedia, make([]kv.Media, MaxPreprocessedMedia+1)),
 	} {
 		if err := DecodePreprocessed(body, new(Preprocessed)); fault.Of(err) != fault.Invalid || err == nil {
@@ -129,6 +159,8 @@ func TestPreprocessRequestValidate(t *testing.T) {
 	both.Text = "x"
 	special := chatRequest()
 	special.AddSpecial = true
+	shows := chatRequest()
+	shows.Shows = true
 	unnumbered := textRequest()
 	unnumbered.Attempt = 0
 	for name, c := range map[string]struct {
@@ -136,6 +168,7 @@ func TestPreprocessRequestValidate(t *testing.T) {
 		ok  bool
 	}{
 		"chat": {chatRequest(), true}, "text": {textRequest(), true}, "empty text": {&PreprocessRequest{Attempt: 1}, true},
+		"shows": {shows, true}, "a text that shows": {&PreprocessRequest{Attempt: 1, Text: "x", Shows: true}, false},
 		"both": {both, false}, "chat with special tokens": {special, false}, "attempt": {unnumbered, false},
 	} {
 		if err := c.req.Validate(); (err == nil) != c.ok {
@@ -160,9 +193,21 @@ func TestPreprocessedValidate(t *testing.T) {
 		"media before":     {Preprocessed{Tokens: three, Media: []kv.Media{{Start: -1, End: 1}}}, fault.Internal, true},
 		"media beyond":     {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 2, End: 4}}}, fault.Internal, true},
 		"media backwards":  {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 2, End: 1}}}, fault.Internal, true},
+		"found out":        {p: *shownPreprocessed()},
+		"not found out":    {p: *blindPreprocessed()},
+		"no reason":        {Preprocessed{Tokens: three, TextOnly: media.OverLimit}, fault.Internal, true},
+		"a new reason":     {Preprocessed{Tokens: three, TextOnly: "new", Why: fault.Param("a", "b")}, fault.Internal, true},
+		"half found out":   {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}, {Start: 1, End: 2}}, Objects: make([]media.Object, 1)}, fault.Internal, true},
+		"another object":   {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1, Hash: 1}}, Objects: []media.Object{{Key: media.Key{Hash: 2}}}}, fault.Internal, true},
+		"another digest":   {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}}, Objects: []media.Object{{Key: media.Key{Digest: kv.Digest{1}}}}}, fault.Internal, true},
+		"media and reason": {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}}, TextOnly: media.OverLimit, Why: fault.Param("a", "b")}, fault.Internal, true},
 		"media descending": {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 1, End: 2}, {Start: 0, End: 1}}}, fault.Internal, true},
 	} {
-		if err := c.p.Validate(10); (err != nil) != c.bad || c.bad && fault.Of(err) != c.want {
+		size := 10
+		if c.p.Attempt != 0 {
+			size = math.MaxInt
+		}
+		if err := c.p.Validate(size); (err != nil) != c.bad || c.bad && fault.Of(err) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -174,7 +219,8 @@ func TestPreprocessedFitsAFrame(t *testing.T) {
 	const frame = 8 << 20 // rpc.MaxFrame
 	p := &Preprocessed{
 		Attempt: math.MaxUint32, Tokens: slices.Repeat([]kv.Token{math.MaxUint32}, MaxPreprocessed),
-		Media: slices.Repeat([]kv.Media{{Hash: math.MaxUint64, Start: math.MaxInt32, End: math.MaxInt32}}, MaxPreprocessedMedia),
+		Media:   slices.Repeat([]kv.Media{{Hash: math.MaxUint64, Start: math.MaxInt32, End: math.MaxInt32, Digest: kv.Digest{1}}}, MaxPreprocessedMedia),
+		Objects: slices.Repeat(shownPreprocessed().Objects, MaxObjects/2),
 	}
 	if n := len(AppendPreprocessed(nil, p)); n > frame {
 		t.Errorf("%d bytes, and a frame has %d", n, frame)
@@ -203,10 +249,21 @@ func FuzzDecodePreprocessRequest(f *testing.F) {
 
 func FuzzDecodePreprocessed(f *testing.F) {
 	f.Add(AppendPreprocessed(nil, fullPreprocessed()))
+	f.Add(AppendPreprocessed(nil, shownPreprocessed()))
+	f.Add(AppendPreprocessed(nil, blindPreprocessed()))
 	f.Add(AppendPreprocessed(nil, &Preprocessed{}))
+	f.Add(appendBool(appendBytes([]byte{wireVersion}, preppedFeatures, []byte("{}")), preppedMore, true))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var p, again Preprocessed
-		if DecodePreprocessed(b, &p) != nil {
+		more, err := decodePreprocessed(b, &p)
+		if err != nil {
+			return
+		}
+		if more {
+			frame := framesOf(t, &p)[0]
+			if _, err := decodePreprocessed(frame, &again); err != nil || !bytes.Equal(p.Features, again.Features) {
+				t.Fatalf("%d bytes of a piece, %d again: %v", len(p.Features), len(again.Features), err)
+			}
 			return
 		}
 		if len(p.Tokens)+10*len(p.Media) > len(b) {
@@ -219,4 +276,70 @@ func FuzzDecodePreprocessed(f *testing.F) {
 			t.Fatal(diff)
 		}
 	})
+}
+
+// framesOf returns the frames of an answer.
+func framesOf(t *testing.T, p *Preprocessed) (all [][]byte) {
+	t.Helper()
+	if err := p.Frames(func(frame []byte) error {
+		all = append(all, bytes.Clone(frame))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestPieces: what a processor made comes in pieces, before the prompt, and all of it or none is taken.
+func TestPieces(t *testing.T) {
+	features := bytes.Repeat([]byte("0123456789"), maxPiece/4)
+	want := &Preprocessed{Attempt: 3, Tokens: []kv.Token{1, 2, 3}, Media: []kv.Media{{Hash: 7, Start: 1, End: 2}}, Features: features}
+	frames := framesOf(t, want)
+	if len(frames) != 4 {
+		t.Fatalf("%d frames", len(frames))
+	}
+	for i, f := range frames {
+		if len(f) > maxPiece+64 {
+			t.Errorf("frame %d has %d bytes", i, len(f))
+		}
+		if err := DecodePreprocessed(f, new(Preprocessed)); (err == nil) != (i == len(frames)-1) {
+			t.Errorf("frame %d alone: %v", i, err)
+		}
+	}
+	var got Preprocessed
+	for i, f := range frames {
+		if got.Attempt != 0 {
+			t.Fatalf("the answer is there after %d frames", i)
+		}
+		late := framesOf(t, &Preprocessed{Attempt: 2, Features: []byte("late")})
+		for _, f := range append(late, f) {
+			if err := got.Take(f, 3, 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if diff := cmp.Diff(want, &got); diff != "" {
+		t.Error(diff)
+	}
+	if err := got.Take(frames[0], 3, 100); fault.Of(err) != fault.Internal {
+		t.Errorf("a piece after the answer: %v", err)
+	}
+	if got = (Preprocessed{Features: make([]byte, MaxFeatures)}); fault.Of(got.Take(frames[0], 3, 100)) != fault.Internal {
+		t.Error("more than may be is taken")
+	}
+	if p := (Preprocessed{Features: make([]byte, MaxFeatures+1)}); fault.Of(p.Validate(100)) != fault.Internal {
+		t.Error("more than may be is handed over")
+	}
+	piece := appendBytes([]byte{wireVersion}, preppedFeatures, []byte("x"))
+	for what, b := range map[string][]byte{
+		"a piece that is the last":         piece,
+		"a piece of nothing":               appendBool([]byte{wireVersion}, preppedMore, true),
+		"an empty piece":                   appendBool(append(appendKey([]byte{wireVersion}, preppedFeatures, kindBytes), 0), preppedMore, true),
+		"a piece with the tokens":          appendBool(append(appendTokens([]byte{wireVersion}, preppedTokens, want.Tokens), piece[1:]...), preppedMore, true),
+		"a piece that is larger than most": appendBool(appendBytes([]byte{wireVersion}, preppedFeatures, make([]byte, MaxFeatures+1)), preppedMore, true),
+	} {
+		if _, err := decodePreprocessed(b, new(Preprocessed)); fault.Of(err) != fault.Invalid {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }

@@ -67,7 +67,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 		p.tracer = traces.Tracer()
 		defer traces.Close() // when all that has spans is over
 	}
-	if cfg.Command != config.Router {
+	if cfg.Command != config.Router || cfg.Multimodal {
 		if p.fetcher, err = newFetcher(cfg); err != nil {
 			return err
 		}

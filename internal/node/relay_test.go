@@ -67,7 +67,7 @@ func newRelayWorld(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 	}
 	card := w.process.model.card()
 	card.Embeddings, card.Preprocess = true, true
-	w.Engine = w.relay.Engine(card)
+	w.Engine = w.relay.Engine(card, nil)
 	return struct {
 		*relayWorld
 		engine.LoadSource

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 
@@ -32,6 +33,8 @@ type routerRole struct {
 	router  *router.Router
 	relay   *relay.Relay
 	shells  *worker.Metrics
+	sight   *sight        // nil unless media are looked at here
+	making  chan struct{} // has room for those who make prompts at once
 	epochMu sync.Mutex
 	epoch   uint64 // the last one
 }
@@ -48,7 +51,7 @@ func (r *routerRole) build() error {
 	if r.epoch, err = nextEpoch(r.cfg.DataDir, time.Now()); err != nil {
 		return err
 	}
-	// It has no tokenizer: prompts come to it as token ids.
+	// Prompts to be routed come to it as token ids.
 	if r.router, err = r.newRouter(nil); err != nil {
 		return err
 	}
@@ -57,13 +60,21 @@ func (r *routerRole) build() error {
 	if limit == 0 {
 		limit = -1 // the relay reads 0 as its default
 	}
+	deps := relay.Deps{
+		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve, OnModel: r.router.Refer,
+		Metrics: r.metrics, Log: r.log,
+	}
+	if r.cfg.Multimodal {
+		if r.sight, err = newSight(r.process); err != nil {
+			return err
+		}
+		r.making = make(chan struct{}, runtime.GOMAXPROCS(0))
+		deps.Sight = r.sightOf
+	}
 	r.relay, err = relay.New(relay.Config{
 		Namespace: r.cfg.Namespace, Component: r.cfg.Component,
 		MigrationLimit: limit, MigrationWait: r.migrationWait(),
-	}, relay.Deps{
-		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve, OnModel: r.router.Refer,
-		Metrics: r.metrics, Log: r.log,
-	})
+	}, deps)
 	return err
 }
 
@@ -99,6 +110,9 @@ func (r *routerRole) start(ctx context.Context, stages *stages) {
 		})
 	}
 	stages.start(ctx, "router", r.router.Run)
+	if r.sight != nil {
+		stages.start(ctx, "media", r.sight.run)
+	}
 	stages.start(ctx, "relay", after(r.router.Begun(), r.relay.Run))
 }
 

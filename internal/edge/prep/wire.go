@@ -3,6 +3,7 @@ package prep
 import (
 	"slices"
 
+	"penstock/core/media"
 	"penstock/internal/strictjson"
 )
 
@@ -27,6 +28,33 @@ func AppendChat(dst []byte, c *Chat) []byte {
 	dst = appendRaw(dst, `,"chat_template_kwargs":`, c.Args)
 	dst = appendFlag(dst, `,"add_generation_prompt":`, c.AddGenerationPrompt)
 	dst = appendFlag(dst, `,"continue_final_message":`, c.ContinueFinal)
+	return append(dst, '}')
+}
+
+// AppendShown is AppendChat for who finds out what a conversation shows: Media, Namespace and
+// ProcessorArgs go along.
+func AppendShown(dst []byte, c *Chat) []byte {
+	dst = AppendChat(dst, c)
+	dst = append(dst[:len(dst)-1], `,"media":[`...)
+	for i := range c.Media {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendShown(dst, &c.Media[i])
+	}
+	dst = append(dst, ']')
+	dst = appendText(dst, `,"media_namespace":`, c.Namespace)
+	dst = appendFlag(dst, `,"media_processor_args":`, c.ProcessorArgs)
+	return append(dst, '}')
+}
+
+func appendShown(dst []byte, m *Media) []byte {
+	dst = append(dst, `{"kind":`...)
+	dst = strictjson.AppendString(dst, m.Kind.String())
+	dst = appendText(dst, `,"url":`, m.URL)
+	dst = appendText(dst, `,"uuid":`, m.Name)
+	dst = appendText(dst, `,"part":`, m.Part)
+	dst = appendText(dst, `,"param":`, m.Param)
 	return append(dst, '}')
 }
 
@@ -72,7 +100,7 @@ func appendFlag(dst []byte, key string, v bool) []byte {
 	return append(dst, "false"...)
 }
 
-// DecodeChat reads what [AppendChat] wrote. It keeps nothing of b. A field that it
+// DecodeChat reads what [AppendChat] or [AppendShown] wrote. It keeps nothing of b. A field that it
 // does not know is refused: without it the prompt would be another one. The error
 // is a *fault.Error of code Invalid that names the field. Whether the conversation
 // is one is the template's question.
@@ -112,8 +140,54 @@ func (d *chatDecoder) field(key string) error {
 		return d.Flag(&d.chat.AddGenerationPrompt)
 	case "continue_final_message":
 		return d.Flag(&d.chat.ContinueFinal)
+	case "media":
+		return d.Array("an array of media objects", d.shown)
+	case "media_namespace":
+		return d.Text(&d.chat.Namespace)
+	case "media_processor_args":
+		return d.Flag(&d.chat.ProcessorArgs)
 	}
 	return d.Unsupported()
+}
+
+// shown reads one element of media.
+func (d *chatDecoder) shown(int) error {
+	var m Media
+	err := d.Object(func(key string) error {
+		switch key {
+		case "kind":
+			return d.kind(&m.Kind)
+		case "url":
+			return d.Text(&m.URL)
+		case "uuid":
+			return d.Text(&m.Name)
+		case "part":
+			return d.Text(&m.Part)
+		case "param":
+			return d.Text(&m.Param)
+		}
+		return d.Unsupported()
+	})
+	if err == nil && m.Kind == 0 {
+		err = d.Refuse("must have a 'kind'")
+	}
+	d.chat.Media = append(d.chat.Media, m)
+	return err
+}
+
+// kind reads the name of a kind of media.
+func (d *chatDecoder) kind(dst *media.Kind) error {
+	var name string
+	if err := d.Text(&name); err != nil {
+		return err
+	}
+	for _, k := range Kinds() {
+		if k.String() == name {
+			*dst = k
+			return nil
+		}
+	}
+	return d.Refuse("must be a kind of media, not %.100q", name)
 }
 
 // message reads one element of messages.

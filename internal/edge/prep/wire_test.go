@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock/core/fault"
+	"penstock/core/media"
 	"penstock/internal/edge/prep"
 )
 
@@ -30,12 +31,44 @@ func full() *prep.Chat {
 	}
 }
 
+// showing is full with media.
+func showing() *prep.Chat {
+	c := full()
+	c.Media = []prep.Media{
+		{Kind: media.Image, URL: "https://a/\"1\"?x=<y>", Name: "cat", Part: "messages[1].content[2]", Param: "messages[1].content[2].image_url.url"},
+		{Kind: media.Audio, URL: "data:audio/wav;base64,AAAA", Part: "messages[1].content[3]"},
+	}
+	c.Namespace, c.ProcessorArgs = "key\x00salt", true
+	return c
+}
+
+// TestShown: what finds out about media is told of them, and nobody else.
+func TestShown(t *testing.T) {
+	want := showing()
+	got := prep.AppendShown(nil, want)
+	back, err := prep.DecodeChat(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, back); diff != "" {
+		t.Error(diff)
+	}
+	if !bytes.Equal(prep.AppendChat(nil, want), prep.AppendChat(nil, full())) {
+		t.Error("an engine is told of media beside the parts")
+	}
+	for _, bad := range []string{`{"kind":"smell","url":"x"}`, `{"url":"x"}`, `{"kind":"image","size":1}`, `{"kind":null}`, `"image"`} {
+		if _, err := prep.DecodeChat([]byte(`{"media":[` + bad + `]}`)); fault.Of(err) != fault.Invalid {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
 // TestChatIsWhole: full has a value for every field there is, so that one that is
 // added cannot be forgotten on the way: the tests below would miss it.
 func TestChatIsWhole(t *testing.T) {
 	set := map[string]bool{
-		"AddGenerationPrompt": true,                                           // excluded by ContinueFinal
-		"Media":               true, "Namespace": true, "ProcessorArgs": true, // stay here: Parts have the URLs
+		"AddGenerationPrompt": true, // excluded by ContinueFinal
+		"Features":            true, // beside it, in the request
 	}
 	note := func(v reflect.Value) {
 		for i := range v.NumField() {
@@ -48,6 +81,9 @@ func TestChatIsWhole(t *testing.T) {
 	for _, m := range c.Messages {
 		note(reflect.ValueOf(m))
 	}
+	shown := showing()
+	note(reflect.ValueOf(*shown))
+	note(reflect.ValueOf(shown.Media[0]))
 	for name, ok := range set {
 		if !ok {
 			t.Errorf("no message of the tests has %s", name)
@@ -175,6 +211,7 @@ func TestDecodeChatRefuses(t *testing.T) {
 
 func FuzzDecodeChat(f *testing.F) {
 	f.Add(prep.AppendChat(nil, full()))
+	f.Add(prep.AppendShown(nil, showing()))
 	f.Add([]byte(`{"messages":[{"role":"user","content":"hi"}]}`))
 	f.Add([]byte(strings.Repeat(`{"messages":[`, 70)))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -190,7 +227,7 @@ func FuzzDecodeChat(f *testing.F) {
 				t.Fatalf("message %d has more than one content, or none and one", i)
 			}
 		}
-		again, err := prep.DecodeChat(prep.AppendChat(nil, c))
+		again, err := prep.DecodeChat(prep.AppendShown(nil, c))
 		if err != nil {
 			t.Fatalf("the encoding of a decoded conversation is refused: %v", err)
 		}

@@ -242,7 +242,7 @@ func (c *catalog) model(old *model, ins []instance) *model {
 // template, and what to do about it; cause is why the tokenizer cannot be opened.
 func (c *catalog) lacks(m *model, cause error) {
 	name := m.card.Name
-	_, asks := m.encoder.(*remote)
+	asks := asks(m.encoder)
 	remedy := ""
 	if m.preprocesses() && !asks {
 		remedy = "; its engines make prompts: start the frontend with --preprocess engine"
@@ -446,6 +446,17 @@ func (m *model) unguided() []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
 		if !m.workers[i].card.Guided {
+			ids = append(ids, m.workers[i].ID)
+		}
+	}
+	return ids
+}
+
+// featureless returns the workers whose engines take nothing that a processor made of media.
+func (m *model) featureless() []kv.WorkerID {
+	var ids []kv.WorkerID
+	for i := range m.workers {
+		if !m.workers[i].card.Features {
 			ids = append(ids, m.workers[i].ID)
 		}
 	}

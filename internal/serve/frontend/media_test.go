@@ -480,7 +480,7 @@ func TestEnginesMakePromptsThatShow(t *testing.T) {
 		if asked := s.mu.asked[0].Chat; !strings.Contains(string(asked), `{"type":"text","text":"What is this?"},{"type":"image_url","image_url":{"url":"http://a/red"}}`) {
 			t.Errorf("the engine was asked about %s", asked)
 		}
-		if v := w.metric(`frontend_routing_text_only_total{model="closed",reason="placeholder_mismatch"}`); v != "1" {
+		if v := w.metric(`frontend_routing_text_only_total{model="closed",reason="hash_forward_disabled"}`); v != "1" {
 			t.Errorf("%q requests by their text", v)
 		}
 	})
@@ -541,7 +541,7 @@ func TestPathsOfMedia(t *testing.T) {
 // TestTensorsThatAreSent: what goes with a request is bounded.
 func TestTensorsThatAreSent(t *testing.T) {
 	big := media.Tensor{Shape: []int{1}, Data: make([]byte, maxTensors/2+1)}
-	got := sent([]media.Object{{Source: "a", Tensor: big}, {Source: "b", Tensor: big}, {Source: "c", Tensor: media.Tensor{Shape: []int{1}, Segment: "s"}}})
+	got := Sent([]media.Object{{Source: "a", Tensor: big}, {Source: "b", Tensor: big}, {Source: "c", Tensor: media.Tensor{Shape: []int{1}, Segment: "s"}}})
 	if got[0].Source != "" || got[0].Tensor.Data == nil || got[1].Source != "b" || !got[1].Tensor.IsZero() || got[2].Source != "c" || got[2].Tensor.Segment != "s" {
 		t.Errorf("%q %q %q", got[0].Source, got[1].Source, got[2].Source)
 	}

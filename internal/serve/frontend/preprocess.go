@@ -15,6 +15,15 @@ import (
 
 // encoder returns what makes the prompts of a model; nil if nothing can.
 func (f *Frontend) encoder(m *model) prep.Encoder {
+	e := f.speller(m)
+	if e == nil || !m.sights() {
+		return e
+	}
+	return sighted{e, &remote{f: f, model: m}}
+}
+
+// speller is encoder for a model whose media are not for others to find out.
+func (f *Frontend) speller(m *model) prep.Encoder {
 	local := prep.Local{Pipeline: m.pipe, Media: f.resolver(m)}
 	switch {
 	case m.opaque() && !m.preprocesses():
@@ -52,12 +61,17 @@ var _ prep.Encoder = (*remote)(nil)
 
 // EncodeChat implements prep.Encoder.
 func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
-	p, err := r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c)})
+	p, err := r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c), Features: c.Features})
 	if err != nil || len(c.Media) == 0 || len(p.Media) == len(c.Media) {
 		return p, err
 	}
 	// Tokens without a word of what is between them would be those of any other picture too.
-	u := prep.Undecided(media.PlaceholderMismatch, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
+	p.Free()
+	why := media.PlaceholderMismatch
+	if r.model.card.MediaKeys == "" {
+		why = media.HashForwardDisabled
+	}
+	u := prep.Undecided(why, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
 	return prep.Prompt{TextOnly: u.Reason, Why: u.Err}, nil
 }
 
@@ -70,20 +84,34 @@ func (r *remote) EncodeText(ctx context.Context, text string, opts prep.EncodeOp
 	return p, err
 }
 
-// ask returns a worker's answer. It has its share of the memory of prompts being
-// made meanwhile, as those made here.
+// ask returns the prompt that a worker makes.
 func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
-	reserved, err := r.f.prompts.wait(ctx, promptCost*(len(req.Chat)+len(req.Text)))
+	p, err := r.answer(ctx, req, promptCost*(len(req.Chat)+len(req.Text)))
 	if err != nil {
 		return prep.Prompt{}, err
+	}
+	prompt := prep.Prompt{Tokens: p.answer.Tokens, Media: p.answer.Media, Features: p.answer.Features}
+	if p.held > 0 {
+		prompt.Release = p.drop
+	}
+	return prompt, nil
+}
+
+// answer returns a request that a worker has answered. It has its share of the memory of prompts being
+// made meanwhile, as those made here: so many bytes.
+func (r *remote) answer(ctx context.Context, req *engine.PreprocessRequest, cost int) (*preprocessing, error) {
+	reserved, err := r.f.prompts.wait(ctx, cost)
+	if err != nil {
+		return nil, err
 	}
 	defer r.f.prompts.give(reserved)
 	req.ID, req.Model = idOf(ctx), r.model.card.Name
 	p := &preprocessing{f: r.f, model: r.model, request: req}
 	if err := r.f.attempts(ctx, p, false); err != nil {
-		return prep.Prompt{}, err
+		p.drop()
+		return nil, err
 	}
-	return prep.Prompt{Tokens: p.answer.Tokens, Media: p.answer.Media}, nil
+	return p, nil
 }
 
 // preprocessing is a text or a conversation on its way through workers. It belongs
@@ -93,6 +121,28 @@ type preprocessing struct {
 	model   *model // as it was when the request came; each attempt looks again
 	request *engine.PreprocessRequest
 	answer  engine.Preprocessed // its Attempt is 0 until it has come
+	held    int                 // of the budget of bodies, for the answer's features
+}
+
+// copies is how often there are the features of a request at a time: as they came, and on the way to a worker.
+const copies = 2
+
+// hold takes room for a frame with a piece of features.
+func (p *preprocessing) hold(n int) error {
+	if !p.request.Features {
+		return nil
+	}
+	if !p.f.bodies.take(copies * n) {
+		return p.f.noMemory()
+	}
+	p.held += copies * n
+	return nil
+}
+
+// drop forgets the answer.
+func (p *preprocessing) drop() {
+	p.f.bodies.give(p.held)
+	p.held, p.answer = 0, engine.Preprocessed{}
 }
 
 // Tokens implements attempt.Task.
@@ -107,7 +157,7 @@ func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	m := p.f.catalog.current(p.model)
 	var able []*instance
 	for i := range m.workers {
-		if in := &m.workers[i]; in.card.Preprocess && !slices.Contains(failed, in.ID) {
+		if in := &m.workers[i]; makes(&in.card, p.request) && !slices.Contains(failed, in.ID) {
 			able = append(able, in)
 		}
 	}
@@ -115,7 +165,7 @@ func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	case len(able) > 0:
 		in := able[(p.f.turn.Add(1)-1)%uint64(len(able))]
 		return route.Decision{Worker: kv.Worker{ID: in.ID}, Addr: in.Addr}, nil
-	case m.preprocesses():
+	case m.preprocesses() || p.request.Shows:
 		return route.Decision{}, fault.New(fault.Unavailable, "no worker of the model '%s' that makes prompts is left: try again later", m.card.Name)
 	case len(m.workers) == 0:
 		return route.Decision{}, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
@@ -125,9 +175,17 @@ func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 
 // Try makes one attempt. Nothing is reserved for it.
 func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
+	p.drop()
 	p.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, p.request)
-	err := attempt.Call(ctx, p.f.deps.Plane, p.f.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, func(frame []byte) error {
+	limit := p.f.cfg.PreprocessTimeout
+	if p.request.Shows {
+		limit = max(limit, sightTimeout)
+	}
+	err := attempt.Call(ctx, p.f.deps.Plane, limit, d, engine.MethodPreprocess, body, func(frame []byte) error {
+		if err := p.hold(len(frame)); err != nil {
+			return err
+		}
 		return p.answer.Take(frame, number, p.model.card.VocabSize)
 	})
 	if p.answer.Attempt != 0 {

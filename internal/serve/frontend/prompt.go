@@ -63,7 +63,7 @@ func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int
 		all[i].Tokens = p.Tokens
 	}
 	hands := 1
-	if _, waits := m.encoder.(*remote); waits {
+	if asks(m.encoder) {
 		hands = atOnce
 	}
 	err := sideBySide(ctx, len(texts), hands, func(ctx context.Context, n int) (err error) {
@@ -98,6 +98,7 @@ func conversation(q *api.Request, e prep.Encoder) *prep.Chat {
 		ContinueFinal:       q.ContinueFinal,
 		Namespace:           q.Owner,
 		ProcessorArgs:       q.ProcessorArgs,
+		Features:            q.Features,
 	}
 	for i, m := range q.Messages {
 		chat.Messages[i] = prep.Message{

@@ -77,7 +77,7 @@ func (t *embedding) Try(ctx context.Context, number uint32, d route.Decision) er
 	return err
 }
 
-// preprocessor is the part of a relayed engine whose workers make prompts.
+// preprocessor is the part of a relayed engine that makes prompts, or whose workers do.
 type preprocessor struct{ relay *relayed }
 
 // Preprocess implements engine.Preprocessor.
@@ -94,6 +94,9 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 		return nil, err
 	}
 	defer leave()
+	if p.relay.looks(req) {
+		return p.relay.look(ctx, req)
+	}
 	t := &preprocessing{e: p.relay, request: *req}
 	t.request.Model = p.relay.card.Name
 	if err := p.relay.attempts(ctx, t.request.ID, t, number); err != nil {

@@ -41,6 +41,7 @@ func (e *relayed) Generate(ctx context.Context, req *engine.Request, sink func(*
 		}
 		c.done = len(req.Done) > 0 && req.Done[i]
 	}
+	defer g.attach(ctx)()
 	return e.attempts(ctx, g.id, g, number)
 }
 

@@ -87,6 +87,7 @@ func (m *model) card() engine.Card {
 		card.Preprocess = card.Preprocess || c.Preprocess
 		card.Guided = card.Guided || c.Guided
 	}
+	card.Sights = false // it is this relay's to say
 	card.Adapters = m.union(func(c *engine.Card) []string { return c.Adapters })
 	card.Passes = m.union(func(c *engine.Card) []string { return c.Passes })
 	card.KVEvents = false
@@ -228,9 +229,10 @@ func (r *Relay) serve(ctx context.Context, parts *sync.WaitGroup, card engine.Ca
 	r.serving.Add(1)
 	parts.Go(func() {
 		defer r.serving.Add(-1)
+		card, sight := r.sighted(card)
 		wait := backoff.Backoff{Least: 100 * time.Millisecond, Most: 5 * time.Second}
 		for {
-			err := r.deps.Serve(life, r.Engine(card))
+			err := r.deps.Serve(life, r.Engine(card, sight))
 			if life.Err() != nil {
 				return
 			}

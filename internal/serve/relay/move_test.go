@@ -100,7 +100,7 @@ func inWorld(t *testing.T, cfg Config, workers int, test func(t *testing.T, w *w
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.relay, w.engine = r, r.Engine(servetest.Card("m"))
+		w.relay, w.engine = r, r.Engine(servetest.Card("m"), nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error, 2)
 		go func() { over <- r.Run(ctx) }()

@@ -53,7 +53,7 @@ type Warner interface {
 	Warnings() map[kv.WorkerID][]engine.Warning
 }
 
-// Deps are what a relay works with. All but OnModel are required.
+// Deps are what a relay works with. All but OnModel and Sight are required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
@@ -66,6 +66,9 @@ type Deps struct {
 	// set of workers changed: its checksum, see [engine.Card.Checksum]. Router has to
 	// measure workers by the same.
 	OnModel func(model, checksum string)
+	// Sight, if not nil, returns what finds out what the media of a model's conversations are; nil if
+	// nothing can. It is asked before the model is served, and may take its time.
+	Sight   func(card engine.Card) Sight
 	Metrics *obs.Metrics
 	Log     *slog.Logger
 }
@@ -103,11 +106,12 @@ func (r *Relay) Models() int { return int(r.serving.Load()) }
 
 // Engine returns an engine that relays requests for the model of a card. It knows
 // the model's workers only while the relay runs. It embeds and makes prompts if
-// the card says so.
-func (r *Relay) Engine(card engine.Card) engine.Engine {
-	e := &relayed{r: r, card: card, running: make(chan struct{}), stopped: make(chan struct{})}
+// the card says so, and it makes prompts if sight, which may be nil, does.
+func (r *Relay) Engine(card engine.Card, sight Sight) engine.Engine {
+	e := &relayed{r: r, card: card, sight: sight, running: make(chan struct{}), stopped: make(chan struct{})}
+	prompts := card.Preprocess || sight != nil
 	switch {
-	case card.Embeddings && card.Preprocess:
+	case card.Embeddings && prompts:
 		return struct {
 			*relayed
 			embedder
@@ -118,7 +122,7 @@ func (r *Relay) Engine(card engine.Card) engine.Engine {
 			*relayed
 			embedder
 		}{e, embedder{e}}
-	case card.Preprocess:
+	case prompts:
 		return struct {
 			*relayed
 			preprocessor
@@ -131,6 +135,7 @@ func (r *Relay) Engine(card engine.Card) engine.Engine {
 type relayed struct {
 	r        *Relay
 	card     engine.Card
+	sight    Sight // nil if there is none
 	inFlight atomic.Int64
 	turn     atomic.Uint64 // of the workers that make prompts
 	begin    sync.Once

@@ -120,7 +120,7 @@ func newRig(t *testing.T, cfg Config, b *book, answer func(context.Context, stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.engine = r.Engine(servetest.Card("m"))
+	r.engine = r.Engine(servetest.Card("m"), nil)
 	return r
 }
 

@@ -61,7 +61,9 @@ func about(p *prep.Media, err error) error {
 		named.Code = fault.Invalid // what a client may make others fetch, and how much, is decided here
 		return &named
 	}
-	named.Code = fault.Invalid
+	if !refused.Code.Class().Retryable { // a server without room for the file has some later
+		named.Code = fault.Invalid
+	}
 	return &prep.Unresolved{Reason: media.DimensionsUnknown, Err: &named}
 }
 
@@ -182,6 +184,9 @@ func framesOf(p *prep.Media) (payload string, ok bool) {
 func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, file []byte, o *media.Object) error {
 	if o.Kind != media.Video {
 		found, err := m.source.Header(file)
+		if err == nil {
+			err = m.within(found)
+		}
 		if err != nil {
 			return err
 		}
@@ -199,6 +204,14 @@ func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, fil
 	}
 	defer release()
 	m.seen.put(content, o.Kind, pixel.Key(o.Kind, &t), o.Size)
+	return nil
+}
+
+// within refuses a picture of more pixels than there may be, whoever would decode it.
+func (m model) within(found Found) error {
+	if w, h, most := found.Size.Width, found.Size.Height, m.cfg.Limits.Pixels; int64(w)*int64(h) > int64(most) {
+		return fault.New(fault.TooLarge, "it has %d by %d pixels, and at most %d are taken: send a smaller one", w, h, most)
+	}
 	return nil
 }
 
@@ -250,8 +263,8 @@ func (m model) look(ctx context.Context, file []byte, o *media.Object, held *lea
 // sets the object's size.
 func (m model) decode(ctx context.Context, file []byte, o *media.Object) (t media.Tensor, release func(), err error) {
 	if found, err := m.source.Header(file); err == nil && found.Kind == media.Image {
-		if w, h, most := found.Size.Width, found.Size.Height, m.cfg.Limits.Pixels; int64(w)*int64(h) > int64(most) {
-			return t, nil, fault.New(fault.TooLarge, "it has %d by %d pixels, and at most %d are taken: send a smaller one", w, h, most)
+		if err := m.within(found); err != nil {
+			return t, nil, err
 		}
 	}
 	n, err := m.memory.wait(ctx, pixel.Memory(o.Kind, file, m.cfg.Limits))

@@ -60,6 +60,9 @@ func (s *shelf) find(ctx context.Context, url string) ([]byte, error) {
 	if strings.Contains(url, "refused") {
 		return nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
 	}
+	if strings.Contains(url, "busy") {
+		return nil, fault.New(fault.Overloaded, "there is no memory for the file now: try again")
+	}
 	if strings.Contains(url, "missing") {
 		return nil, fault.New(fault.Invalid, "its host answered with status 404")
 	}
@@ -632,5 +635,37 @@ func TestHeaders(t *testing.T) {
 	}
 	if _, err = (fetched{}).Header(bomb(1<<16, 1<<16)); fault.Of(err) != fault.TooLarge || errors.As(err, &bad) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestPixelsOfFiles: the limit of pixels holds for files that are only counted here too.
+func TestPixelsOfFiles(t *testing.T) {
+	r, err := New(Config{Limits: pixel.Limits{Pixels: 56 * 84}}, &shelf{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for height, want := range map[int]bool{84: true, 85: false} {
+		_, release, err := r.For(Way{}).Resolve(t.Context(), shown(media.Image, data("image/png", encoded(t, "png", picture(56, height, red)))), builtin(t))
+		if err == nil {
+			release()
+		}
+		var u *prep.Unresolved
+		if (err == nil) != want || errors.As(err, &u) || !want && !strings.Contains(err.Error(), "56 by 85 pixels") {
+			t.Errorf("a picture of %d lines: %v", height, err)
+		}
+	}
+}
+
+// TestNoRoom: what would go right later is told as that, not as an error of the client's.
+func TestNoRoom(t *testing.T) {
+	r, err := New(Config{}, &shelf{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for url, want := range map[string]fault.Code{"http://a/busy": fault.Overloaded, "http://a/missing": fault.Invalid} {
+		var u *prep.Unresolved
+		if _, _, err := r.For(Way{}).Resolve(t.Context(), shown(media.Image, url), builtin(t)); !errors.As(err, &u) || u.Err.Code != want {
+			t.Errorf("%s: %v, want the code %v", url, err, want)
+		}
 	}
 }

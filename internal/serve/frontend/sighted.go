@@ -1,0 +1,110 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/media"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+)
+
+// sightTimeout is how long a router process may take to find out what the media of a conversation
+// are, which has a bound of its own for it, before another one is asked.
+const sightTimeout = time.Minute
+
+// sighted is the encoder of a model whose router processes find out what media are: conversations
+// that show any are theirs to make prompts of, and this frontend looks at nothing.
+type sighted struct {
+	prep.Encoder // of everything else
+	routers      *remote
+}
+
+var _ prep.Encoder = sighted{}
+
+// EncodeChat implements prep.Encoder.
+func (s sighted) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
+	if len(c.Media) == 0 {
+		return s.Encoder.EncodeChat(ctx, c)
+	}
+	f, began := s.routers.f, time.Now()
+	asking, span := f.deps.Tracer.Start(ctx, "media")
+	span.Int("penstock.media", int64(len(c.Media)))
+	p, err := s.routers.show(asking, c)
+	span.Text("penstock.text_only", string(p.TextOnly))
+	span.End(err)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		u := prep.Undecided(media.DimensionsUnknown, "messages", "the media of the request could not be looked at within the time that there is: send smaller ones, or as data: URIs")
+		p, err = prep.Prompt{TextOnly: u.Reason, Why: u.Err}, nil
+	}
+	f.metrics.resolved(began, p.TextOnly, err)
+	var refused *fault.Error
+	if errors.As(err, &refused) && refused.Code == fault.Invalid {
+		err = &prep.Refused{Err: refused} // what a router process refuses, no engine is to be asked
+	}
+	return p, err
+}
+
+// show asks for the prompt of a conversation and what its media are.
+func (r *remote) show(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
+	urls := 0 // which are copied, and nothing is made of them
+	for i := range c.Media {
+		urls += len(c.Media[i].URL)
+	}
+	req := &engine.PreprocessRequest{Chat: prep.AppendShown(nil, c), Shows: true}
+	made, err := r.answer(ctx, req, promptCost*max(0, len(req.Chat)-urls)+3*urls)
+	if err != nil {
+		return prep.Prompt{}, err
+	}
+	p := &made.answer
+	switch {
+	case p.TextOnly != media.NoReason:
+		return prep.Prompt{Tokens: p.Tokens, TextOnly: p.TextOnly, Why: p.Why}, nil
+	case len(p.Media) != len(c.Media) || len(p.Objects) != len(c.Media):
+		return prep.Prompt{}, engine.Broken("a prompt that does not show what was sent", nil)
+	}
+	objects, err := asSent(p.Objects, c.Media)
+	return prep.Prompt{Tokens: p.Tokens, Media: p.Media, Objects: objects}, err
+}
+
+// asSent are the objects that were found out, with what the client said of them.
+func asSent(found []media.Object, shown []prep.Media) ([]media.Object, error) {
+	all := make([]media.Object, len(found))
+	for i := range found {
+		o, m := &found[i], &shown[i]
+		if o.Kind != m.Kind {
+			return nil, engine.Broken("a media object of another kind", nil)
+		}
+		all[i] = media.Object{Kind: o.Kind, Key: o.Key, Identity: o.Identity, Size: o.Size, Part: m.Part, Source: m.URL, Name: m.Name}
+	}
+	return all, nil
+}
+
+// asks reports whether an encoder asks engines for the prompts of texts.
+func asks(e prep.Encoder) bool {
+	if s, ok := e.(sighted); ok {
+		e = s.Encoder
+	}
+	_, ok := e.(*remote)
+	return ok
+}
+
+// sights reports whether what the media of the model are is for its router processes to find out.
+func (m *model) sights() bool {
+	for i := range m.workers {
+		if m.workers[i].card.Sights {
+			return true
+		}
+	}
+	return false
+}
+
+// makes reports whether a worker takes a request to preprocess.
+func makes(c *engine.Card, req *engine.PreprocessRequest) bool {
+	if req.Shows {
+		return c.Sights
+	}
+	return c.Preprocess && (c.Features || !req.Features)
+}
