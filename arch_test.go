@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"internal/node":                  {"internal/config"},
 	"bench/feeds":                    {"bench/child"}, // measures what it starts
 	"bench/gateway":                  {"bench/child"}, // likewise
+	"bench/media":                    {"bench/child"}, // likewise
 	"bench/replicas":                 {"test/fleet"},  // likewise
 	"test/chaos":                     {"test/fleet"},  // disturbs what it starts
 	"test/planes":                    {"test/fleet"},  // measures what it starts

@@ -49,40 +49,24 @@ func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var files [][]byte
-	var data []string
-	for i := range 10 {
-		file, err := picture(uint8(i))
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file)
-		data = append(data, "data:image/jpeg;base64,"+base64.StdEncoding.EncodeToString(file))
+	shown, err := newGallery()
+	if err != nil {
+		return nil, err
 	}
-	// The last element of a path is the picture; what comes before makes the URL another one.
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, err := strconv.Atoi(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:])
-		if err != nil || n < 0 || n >= len(files) {
-			http.NotFound(w, r)
-			return
-		}
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(files[n]))
-	}))
-	defer server.Close()
+	defer shown.server.Close()
 	fetcher, err := fetch.New(fetch.Config{AllowPrivate: true})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, fetcher.Close()) }()
-	serial := 0
 	for _, n := range []int{1, 4, 10} {
-		same := func() []string { return data[:n] }
-		text, err := s.time(same, func([]string) error { _, err := s.once(ctx, prep.Local{Pipeline: p}, nil); return err })
+		row := pathRow{Pictures: n, Bytes: len(shown.files[0])}
+		same := func() []string { return shown.data[:n] }
+		row.Text, err = s.time(same, func([]string) error { _, err := s.once(ctx, prep.Local{Pipeline: p}, nil); return err })
 		if err != nil {
 			return nil, err
 		}
-		standard, err := s.time(same, standardLibrary)
-		if err != nil {
+		if row.Standard, err = s.time(same, standardLibrary); err != nil {
 			return nil, err
 		}
 		for _, identity := range []media.Identity{media.ByURL, media.ByBytes, media.ByPixels} {
@@ -91,34 +75,8 @@ func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
 				return nil, err
 			}
 			local := prep.Local{Pipeline: p, Media: resolver.For(resolve.Way{})}
-			for _, from := range []struct {
-				name string
-				urls func() []string
-			}{
-				{"data:, seen", same},
-				{"data:, new", func() (uris []string) {
-					serial++
-					for i := range n { // what follows a picture's end is none of it
-						file := strconv.AppendInt(slices.Clone(files[i]), int64(serial), 10)
-						uris = append(uris, "data:image/jpeg;base64,"+base64.StdEncoding.EncodeToString(file))
-					}
-					return uris
-				}},
-				{"URL, new", func() (urls []string) {
-					serial++
-					for i := range n {
-						urls = append(urls, fmt.Sprintf("%s/%d/%d", server.URL, serial, i))
-					}
-					return urls
-				}},
-				{"URL, seen", func() (urls []string) {
-					for i := range n {
-						urls = append(urls, fmt.Sprintf("%s/seen/%d", server.URL, i))
-					}
-					return urls
-				}},
-			} {
-				row := pathRow{Pictures: n, Identity: string(identity), From: from.name, Bytes: len(files[0]), Standard: standard, Text: text}
+			for _, from := range shown.origins(n) {
+				row.Identity, row.From = string(identity), from.name
 				row.Micros, err = s.time(from.urls, func(urls []string) (err error) {
 					row.Tokens, err = s.once(ctx, local, urls)
 					return err
@@ -131,6 +89,67 @@ func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
 		}
 	}
 	return rows, nil
+}
+
+// gallery is the pictures that requests show: as files, as data: URIs, and behind a server.
+type gallery struct {
+	files  [][]byte
+	data   []string
+	server *httptest.Server
+	serial int // of the requests that show what was not seen before
+}
+
+func newGallery() (*gallery, error) {
+	g := &gallery{}
+	for i := range 10 {
+		file, err := picture(uint8(i))
+		if err != nil {
+			return nil, err
+		}
+		g.files = append(g.files, file)
+		g.data = append(g.data, dataURI(file))
+	}
+	// The last element of a path is the picture; what comes before makes the URL another one.
+	g.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, err := strconv.Atoi(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:])
+		if err != nil || n < 0 || n >= len(g.files) {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(g.files[n]))
+	}))
+	return g, nil
+}
+
+func dataURI(file []byte) string {
+	return "data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(file)
+}
+
+// origin is where requests have their pictures from.
+type origin struct {
+	name string
+	urls func() []string // of the next request
+}
+
+// origins returns those of requests with n pictures.
+func (g *gallery) origins(n int) []origin {
+	each := func(url func(i int) string) func() []string {
+		return func() (urls []string) {
+			g.serial++
+			for i := range n {
+				urls = append(urls, url(i))
+			}
+			return urls
+		}
+	}
+	return []origin{
+		{"data:, seen", func() []string { return g.data[:n] }},
+		{"data:, new", each(func(i int) string { // what follows a picture's end is none of it
+			return dataURI(strconv.AppendInt(slices.Clone(g.files[i]), int64(g.serial), 10))
+		})},
+		{"URL, new", each(func(i int) string { return fmt.Sprintf("%s/%d/%d", g.server.URL, g.serial, i) })},
+		{"URL, seen", each(func(i int) string { return fmt.Sprintf("%s/seen/%d", g.server.URL, i) })},
+	}
 }
 
 // pipeline is that of the built-in model, with the rules of Qwen2-VL's checkpoints.

@@ -27,7 +27,7 @@ func models(engines []node.EngineStatus) string {
 func printEngines(w io.Writer, engines []node.EngineStatus) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	var later []string // below the table: a row of fewer cells would break its columns
-	fmt.Fprintln(tw, "  ENGINE\tMODEL\tWORKERS\tKV BLOCKS\tEVENTS\tTOKENS FROM")
+	fmt.Fprintln(tw, "  ENGINE\tMODEL\tWORKERS\tKV BLOCKS\tEVENTS\tMEDIA\tTOKENS FROM")
 	for _, e := range engines {
 		if e.State != node.EngineServing {
 			later = append(later, fmt.Sprintf("  %s  not yet: %s; it is taken in when it comes\n", e.Name(), printableLines(e.Detail)))
@@ -37,7 +37,7 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 		for i, id := range e.Workers {
 			ids[i] = strconv.FormatUint(id, 10)
 		}
-		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), blocks(&e), e.Events, tokens(e.Tokenizer))
+		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), blocks(&e), e.Events, sees(&e), tokens(e.Tokenizer))
 	}
 	_ = tw.Flush() // nobody reads it: no reason not to serve
 	fmt.Fprint(w, strings.Join(later, ""))
@@ -63,6 +63,18 @@ func blocks(e *node.EngineStatus) string {
 		return fmt.Sprintf("? of %d tokens", e.BlockSize)
 	}
 	return fmt.Sprintf("%d of %d tokens", e.Blocks, e.BlockSize)
+}
+
+// sees tells what an engine's model sees but text.
+func sees(e *node.EngineStatus) string {
+	switch kinds := strings.Join(e.Media, ", "); {
+	case kinds == "":
+		return "none"
+	case !e.MediaNamed:
+		return kinds + " (routed by text)"
+	default:
+		return kinds
+	}
 }
 
 // tokens tells where texts become tokens.

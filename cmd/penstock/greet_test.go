@@ -17,7 +17,7 @@ func TestGreet(t *testing.T) {
 	}{
 		{config.Worker, []string{"PENSTOCK_NATS=nats://h:1"}, "Registered in namespace penstock, component backend"},
 		{config.Worker, []string{"PENSTOCK_DISCOVERY=static"}, "--discovery static --static-workers tcp://h:7000"},
-		{config.Worker, []string{"PENSTOCK_NATS=nats://h:1", "PENSTOCK_ENGINE=vllm=http://e:1"}, "  vllm=http://e:1  m      3,4      ? of 16 tokens  yes     the engine (requests pass as they are)\n"},
+		{config.Worker, []string{"PENSTOCK_NATS=nats://h:1", "PENSTOCK_ENGINE=vllm=http://e:1"}, "  vllm=http://e:1  m      3,4      ? of 16 tokens  yes     none   the engine (requests pass as they are)\n"},
 		{config.Router, []string{"PENSTOCK_NATS=nats://h:1"}, "penstock frontend --component router --nats nats://h:1\n"},
 		{config.Router, []string{"PENSTOCK_NATS=nats://u:secret@h:1"}, "penstock frontend --component router --nats URL\n"},
 		{config.Router, []string{"PENSTOCK_DISCOVERY=file", "PENSTOCK_DISCOVERY_DIR=/srv/d"}, "--component router --discovery file --discovery-dir /srv/d\n"},

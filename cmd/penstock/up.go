@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +33,8 @@ front of engines that run already: each request goes to the one that holds most 
 cache. Behind the URL follow, after commas, events=tcp://HOST:PORT and
 replay=tcp://HOST:PORT, where the engine publishes what it caches; ranks=N, if it has
 several data-parallel ranks; api-key-file=FILE; name=NAME, for clients; model-path=DIR,
-where its tokenizer is; block-size=N and mode=auto|tokens|pass. docs/engines.md has more.
+where its tokenizer is; block-size=N; media=KINDS, what its model sees; mode=auto|tokens|pass.
+docs/engines.md has more.
 It serves as soon as one engine does, and takes in the others when they come.`,
 		Example: `  penstock up
   penstock up --workers 4 --router-mode round-robin
@@ -99,6 +101,9 @@ func welcome(w io.Writer, r node.Ready) {
 	}
 	if r.Simulation != "" {
 		fmt.Fprintf(w, "  A simulation: caches, batches and events are real, tokens are not computed; model of time: %s\n", r.Simulation)
+	}
+	if len(r.Media) > 0 && len(r.Engines) == 0 {
+		fmt.Fprintf(w, "  Media:    %s (docs/media.md shows how)\n", strings.Join(r.Media, ", "))
 	}
 	fmt.Fprintf(w, "  Metrics:  %s/metrics\n", r.URL)
 	if r.NATS != "" {

@@ -14,12 +14,14 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 	base.Chat, base.Workers, base.NATS, base.URL = false, 1, "nats://127.0.0.1:4222", defaultServer
 	simulated := ready
 	simulated.Engine, simulated.Workers, simulated.Simulation = "sim", 64, "mocker, 10 times as fast"
+	seeing := ready
+	seeing.Media = []string{"audio", "image"}
 	guarded := ready
 	guarded.URL, guarded.Keys = "https://127.0.0.1:8443", true
 	front := ready
 	front.Engine, front.Workers, front.Engines = "vllm", 3, []node.EngineStatus{
-		{Kind: "vllm", URL: "http://a:8000", State: node.EngineServing, Model: "m", Adapters: []string{"m-poet"}, Workers: []uint64{1}, BlockSize: 16, Blocks: 900, Events: node.EventsYes, Tokenizer: "/models/m"},
-		{Kind: "llamacpp", URL: "http://b:8080", State: node.EngineServing, Model: "o", Workers: []uint64{2, 4}, BlockSize: 32, Events: node.EventsGuessed, Tokenizer: "engine", Notes: []string{"the model's tokenizer is not here"}, Warnings: []engine.Warning{{Code: "c", Detail: "it is slow", Remedy: "feed it"}}},
+		{Kind: "vllm", URL: "http://a:8000", State: node.EngineServing, Model: "m", Adapters: []string{"m-poet"}, Workers: []uint64{1}, BlockSize: 16, Blocks: 900, Events: node.EventsYes, Media: []string{"image", "video"}, MediaNamed: true, Tokenizer: "/models/m"},
+		{Kind: "llamacpp", URL: "http://b:8080", State: node.EngineServing, Model: "o", Workers: []uint64{2, 4}, BlockSize: 32, Events: node.EventsGuessed, Media: []string{"image"}, Tokenizer: "engine", Notes: []string{"the model's tokenizer is not here"}, Warnings: []engine.Warning{{Code: "c", Detail: "it is slow", Remedy: "feed it"}}},
 		{Kind: "vllm", URL: "http://c:8000", State: node.EngineWaiting, Detail: "loading (503)"},
 	}
 	for _, tc := range []struct {
@@ -42,14 +44,15 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 			[]string{"64 workers, engine sim", "A simulation", "model of time: mocker, 10 times as fast\n  Metrics:"},
 			nil,
 		},
+		{"a model that sees", seeing, []string{"\n  Media:    audio, image (docs/media.md"}, nil},
 		{
 			"engines of others", front,
 			[]string{
-				"Penstock serves m, o on", "  vllm=http://a:8000      m  ", "900 of 16 tokens  yes      /models/m", "vllm=http://a:8000 also serves m-poet (LoRA)",
-				"2,4      ? of 32 tokens    guessed  the engine (requests pass as they are)", "not yet: loading (503); it is taken in when it comes",
+				"Penstock serves m, o on", "  vllm=http://a:8000      m  ", "900 of 16 tokens  yes      image, video            /models/m", "vllm=http://a:8000 also serves m-poet (LoRA)",
+				"2,4      ? of 32 tokens    guessed  image (routed by text)  the engine (requests pass as they are)", "not yet: loading (503); it is taken in when it comes",
 				"note: llamacpp=http://b:8080: the model's tokenizer is not here", "warning: llamacpp=http://b:8080: it is slow\n           -> feed it", "3 workers, routed by kv",
 			},
-			[]string{"8 KV blocks", "engine vllm"},
+			[]string{"8 KV blocks", "engine vllm", "Media:"},
 		},
 		{
 			"with keys", guarded,

@@ -1,6 +1,10 @@
 package enginefeed
 
-import "penstock/core/kv"
+import (
+	"slices"
+
+	"penstock/core/kv"
+)
 
 // Pads says which tokens an engine's events have where a prompt shows media.
 type Pads uint8
@@ -144,12 +148,7 @@ func (t *Table) padOf(tokens []kv.Token) kv.Token {
 
 // isMedia reports whether a token of the vocabulary is known to hold rows of media.
 func (t *Table) isMedia(token kv.Token) bool {
-	for _, m := range t.cfg.MediaTokens {
-		if m == token {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(t.cfg.MediaTokens, token)
 }
 
 // within returns the media that overlap a range of a prompt, as a block has them. The slice is used again.
@@ -265,13 +264,5 @@ func (t *Table) resolved(h kv.Hasher, media []kv.Media) kv.BlockHash {
 // faceless reports whether a block of an event without keys shows media: all pictures would have one name. An event that
 // has keys, and none for such a block, is of a text with those tokens, as a model may write it.
 func (t *Table) faceless(tokens []kv.Token) bool {
-	if t.cfg.Pads != PadsNative || len(t.cfg.MediaTokens) == 0 {
-		return false
-	}
-	for _, token := range tokens {
-		if t.isMedia(token) {
-			return true
-		}
-	}
-	return false
+	return t.cfg.Pads == PadsNative && len(t.cfg.MediaTokens) > 0 && slices.ContainsFunc(tokens, t.isMedia)
 }

@@ -121,6 +121,10 @@ type Card struct {
 	// the keys of a PassRequest's Objects, and how: MediaKeysUUID. Without, its cache knows media by
 	// names of its own, and what follows them in a prompt cannot be found in it.
 	MediaKeys string `json:"media_keys,omitempty"`
+	// Features says that the engine hands over what its processor made of media, with the prompt that it
+	// makes of a conversation (Preprocessed.Features), and that it takes the like in a Request's Features
+	// from any engine of the model, so that it need not process them again.
+	Features bool `json:"features,omitempty"`
 	// MediaDecoder says that frontends fetch and decode media for the engine, which are then known
 	// by their pixels; nil leaves that to the engine.
 	MediaDecoder *MediaDecoder `json:"media_decoder,omitempty"`
@@ -198,6 +202,10 @@ type Request struct {
 	// if nothing does or the engine has no use for it (Card.Attaches).
 	Media   []kv.Media
 	Objects []media.Object
+	// Features is what the processor of one of the model's engines made of the media, as that engine wrote it
+	// (Preprocessed.Features); nil if there is none. Only engines whose card says Features take it, others
+	// refuse it with [RefuseFeatures]: without it they would answer about what they have not seen.
+	Features []byte
 	// Generated are, for each choice, the tokens that earlier attempts delivered;
 	// nil on a first attempt, else of length Choices.
 	Generated [][]kv.Token

@@ -9,7 +9,7 @@ import (
 
 // Fits returns what makes req impossible to serve for a model of this card, whatever computes
 // it, or nil: an Invalid error that says which field and what to do, or Unimplemented for a guide
-// that the engine cannot follow.
+// that the engine cannot follow and for features that it does not take.
 func (c *Card) Fits(req *Request) error {
 	switch {
 	case req.Choices < 1:
@@ -24,6 +24,9 @@ func (c *Card) Fits(req *Request) error {
 		return fault.Param("min_tokens", "min_tokens is %d; it must be between 0 and max_tokens, %d", req.Stop.MinTokens, req.Stop.MaxTokens)
 	case req.Guide != nil && !c.Guided:
 		return RefuseGuide()
+	}
+	if len(req.Features) > 0 && !c.Features {
+		return RefuseFeatures(nil)
 	}
 	if err := ValidateSampling(&req.Sampling, req.Logprobs, c.VocabSize); err != nil {
 		return err

@@ -35,6 +35,8 @@ type PreprocessRequest struct {
 	// ParseSpecial recognises special tokens in Text, AddSpecial adds those that
 	// the model expects around a text. A template has its own of both.
 	ParseSpecial, AddSpecial bool
+	// Features asks also for what the engine's processor makes of the conversation's media.
+	Features bool
 	// Shows says that Chat tells what it shows besides text, which the engine is to find out. Engines
 	// whose card says Sights take it.
 	Shows bool
@@ -62,6 +64,13 @@ const (
 	MaxPreprocessedMedia = 1 << 10
 )
 
+// MaxFeatures bounds what a processor made of the media of a request, in bytes: with all the rest of
+// the request it fits a call. An engine that has more to say says that it has none.
+const MaxFeatures = 48 << 20
+
+// maxPiece bounds the features in one frame of an answer, in bytes.
+const maxPiece = 4 << 20
+
 // Preprocessed is the answer to a PreprocessRequest.
 type Preprocessed struct {
 	Attempt uint32
@@ -69,6 +78,9 @@ type Preprocessed struct {
 	// Media are the media objects that the prompt shows, in the order of their
 	// first tokens; nil if it shows none.
 	Media []kv.Media
+	// Features is what the engine's processor made of them, for a Request's; nil if nobody asked, or if
+	// the engine has none to give, or more than MaxFeatures.
+	Features []byte
 	// Objects are what the Media are, in the same order, if the engine found that out: nothing but
 	// their kind, key, identity and size, since whoever asked has the rest. nil otherwise.
 	Objects []media.Object
@@ -87,6 +99,8 @@ func (p *Preprocessed) Validate(vocabulary int) error {
 		return fault.New(fault.Invalid, "the prompt has %d tokens, and engines hand over prompts of %d at most: shorten it", len(p.Tokens), MaxPreprocessed)
 	case len(p.Media) > MaxPreprocessedMedia:
 		return fault.New(fault.Invalid, "the prompt shows %d media objects, and engines hand over prompts with %d at most: send fewer", len(p.Media), MaxPreprocessedMedia)
+	case len(p.Features) > MaxFeatures:
+		return fault.New(fault.Internal, "%d bytes of processed media; at most %d are handed over", len(p.Features), MaxFeatures)
 	}
 	for i, t := range p.Tokens {
 		if int64(t) >= int64(vocabulary) {

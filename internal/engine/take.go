@@ -64,10 +64,11 @@ func notFinite(v float32) bool { return math.IsNaN(float64(v)) || math.IsInf(flo
 
 // Take reads a frame of the answer to an attempt, for a model of so many vocabulary
 // entries. A frame of another attempt is late and nothing; a second answer leaves none.
-// Before the answer has come, p.Attempt is 0.
+// Before the last frame of the answer has come, p.Attempt is 0.
 func (p *Preprocessed) Take(frame []byte, attempt uint32, vocabulary int) error {
 	var got Preprocessed
-	if err := DecodePreprocessed(frame, &got); err != nil {
+	more, err := decodePreprocessed(frame, &got)
+	if err != nil {
 		return Broken(unreadable, err)
 	}
 	if got.Attempt != attempt {
@@ -76,6 +77,14 @@ func (p *Preprocessed) Take(frame []byte, attempt uint32, vocabulary int) error 
 	if p.Attempt != 0 {
 		*p = Preprocessed{}
 		return Broken("a second prompt", nil)
+	}
+	if len(p.Features)+len(got.Features) > MaxFeatures {
+		return Broken("more of media than a prompt may show", nil)
+	}
+	got.Features = append(p.Features, got.Features...)
+	if more {
+		p.Features = got.Features
+		return nil
 	}
 	if err := got.Validate(vocabulary); err != nil {
 		return Broken("a prompt that is none", err)

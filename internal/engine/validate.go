@@ -41,6 +41,14 @@ func (r *Request) Validate() error {
 	if len(r.Objects) > MaxObjects || len(r.Objects) > 0 && len(r.Objects) != len(r.Media) {
 		return fault.Param("media", "%d media objects for the %d places that the prompt has for them; at most %d are allowed", len(r.Objects), len(r.Media), MaxObjects)
 	}
+	switch {
+	case len(r.Features) > MaxFeatures:
+		return fault.Param(FeaturesParam, "%d bytes of processed media; at most %d are taken", len(r.Features), MaxFeatures)
+	case len(r.Features) > 0 && len(r.Media) == 0:
+		return fault.Param(FeaturesParam, "processed media for a prompt that shows none")
+	case len(r.Features) > 0 && len(r.Objects) > 0:
+		return fault.Param(FeaturesParam, "media that are processed and media that are not, of one prompt")
+	}
 	if err := r.Guide.validate(); err != nil {
 		return err
 	}
@@ -53,6 +61,19 @@ func RefuseGuide() error {
 	err := fault.New(fault.Unimplemented, "this model's engine cannot hold its answers to a JSON schema; ask without response_format, or ask another model")
 	err.Param = GuideParam
 	return err
+}
+
+// FeaturesParam names the Features of a request in errors: one that is Unimplemented with it says that the request
+// may be served if its media are sent as the client did.
+const FeaturesParam = "features"
+
+// RefuseFeatures is the answer of an engine to Features that it does not take: Unimplemented, about FeaturesParam. The
+// cause is for the log; it may be nil.
+func RefuseFeatures(cause error) error {
+	return &fault.Error{
+		Code: fault.Unimplemented, Param: FeaturesParam, Err: cause,
+		Message: "this model's engine does not take media that another one has processed: send them as they are",
+	}
 }
 
 // validate checks what adapters rely on when they pass a schema on: that it is

@@ -28,6 +28,7 @@ const (
 	WarnNoReport    = "no_cached_tokens"   // the engine does not report cached tokens: predictions cannot be checked
 	WarnMispredict  = "cache_mispredicted" // the engine keeps finding less, or more, than its events promise
 	WarnMedia       = "media_unknown"      // the engine caches media of which it is not known here which they are
+	WarnFeatures    = "features_refused"   // the engine does not take what another one's processor made of media
 	WarnNoMetrics   = "no_metrics"         // load cannot be read: only this fleet's own requests count
 	WarnUnreachable = "unreachable"        // the engine does not answer
 	WarnText        = "no_tokens_out"      // the engine answers with text only: streams cannot move exactly

@@ -23,7 +23,7 @@ const (
 	// guidedVersion is that of requests with a guide: a reader that skipped the
 	// guide would answer with free text.
 	guidedVersion = 2
-	// mediaVersion is that of requests with objects: a reader that skipped them would answer
+	// mediaVersion is that of requests with objects or features: a reader that skipped them would answer
 	// without having seen what it is asked about.
 	mediaVersion = 3
 )
@@ -71,7 +71,8 @@ const (
 	reqGuide // of guidedVersion
 	reqHints
 	reqDigests
-	reqObject // of mediaVersion; repeated
+	reqObject   // of mediaVersion; repeated
+	reqFeatures // of mediaVersion
 )
 
 // The fields of a delta. Numbers are never reused.
@@ -90,7 +91,7 @@ const (
 // grow.
 func AppendRequest(dst []byte, r *Request) []byte {
 	switch {
-	case len(r.Objects) > 0:
+	case len(r.Objects) > 0 || len(r.Features) > 0:
 		dst = append(dst, mediaVersion)
 	case r.Guide != nil:
 		dst = append(dst, guidedVersion)
@@ -133,11 +134,12 @@ func AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, r.Hints...)
 	}
 	dst = appendDigests(dst, reqDigests, r.Media)
-	return appendObjects(dst, reqObject, r.Objects)
+	dst = appendObjects(dst, reqObject, r.Objects)
+	return appendBytes(dst, reqFeatures, r.Features)
 }
 
 // DecodeRequest sets r to the request that b encodes, reusing r's slices and
-// guide. It keeps nothing of b. Whether the values make sense is [Request.Validate]'s
+// guide, but for what media are made of. It keeps nothing of b. Whether the values make sense is [Request.Validate]'s
 // question; what fails here is malformed. After an error r is unspecified.
 func DecodeRequest(b []byte, r *Request) error {
 	prompt, media, bias, stop := r.Prompt[:0], r.Media[:0], r.Sampling.Bias[:0], r.Stop.Tokens[:0]
@@ -213,11 +215,13 @@ func DecodeRequest(b []byte, r *Request) error {
 			d.digests(r.Media)
 		case reqObject:
 			r.Objects = d.object(r.Objects, mediaVersion)
+		case reqFeatures:
+			r.Features = d.features(d.version >= mediaVersion)
 		default:
 			d.skip()
 		}
 	}
-	if d.version == guidedVersion && r.Guide == nil || d.version == mediaVersion && len(r.Objects) == 0 {
+	if d.version == guidedVersion && r.Guide == nil || d.version == mediaVersion && len(r.Objects) == 0 && len(r.Features) == 0 {
 		d.fail() // there is no other reason for this version
 	}
 	return d.err()

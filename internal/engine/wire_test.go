@@ -309,6 +309,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add(AppendRequest(nil, &Request{Guide: &Guide{}}))
 	f.Add(AppendRequest(nil, seeing(nil)))
 	f.Add([]byte{wireVersion, 60 << 2, 1})
+	f.Add(AppendRequest(nil, processed()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r, again Request
 		if DecodeRequest(b, &r) != nil {

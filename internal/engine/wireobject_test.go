@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -81,6 +82,9 @@ func TestMalformedObjects(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{
 		"none in its version":   {mediaVersion},
+		"empty features":        appendKey([]byte{mediaVersion}, reqFeatures, kindBytes),
+		"features in version 1": appendBytes([]byte{wireVersion}, reqFeatures, []byte("{}")),
+		"features in version 2": appendBytes([]byte{guidedVersion}, reqFeatures, []byte("{}")),
 		"one in version 1":      append([]byte{wireVersion}, object([]byte{objectKind<<2 | kindInt, 1})[1:]...),
 		"short digest":          object(appendBytes(nil, objectDigest, make([]byte, 31))),
 		"too many":              append([]byte{mediaVersion}, many...),
@@ -95,5 +99,56 @@ func TestMalformedObjects(t *testing.T) {
 		if err := DecodeRequest(b, new(Request)); fault.Of(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// processed is a request whose media a processor has processed.
+func processed() *Request {
+	r := fullRequest()
+	r.Media, r.Features = []kv.Media{{Hash: 3, Start: 1, End: 3}}, []byte(`{"kwargs_data":{}}`)
+	return r
+}
+
+// TestFeatures: what a processor made arrives as it was sent, in a version that older readers refuse, and only an engine
+// that says so takes it.
+func TestFeatures(t *testing.T) {
+	want := processed()
+	b := AppendRequest(nil, want)
+	if b[0] != mediaVersion {
+		t.Errorf("the version is %d", b[0])
+	}
+	got := seeing(nil)
+	got.Features = []byte("old")
+	old := got.Features
+	if err := DecodeRequest(b, got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, sameBits); diff != "" || string(old) != "old" {
+		t.Errorf("%s, and what was there before is %q", diff, old)
+	}
+	if err := got.Validate(); err != nil {
+		t.Error(err)
+	}
+	for what, change := range map[string]func(*Request){
+		"too large":          func(r *Request) { r.Features = make([]byte, MaxFeatures+1) },
+		"of nothing":         func(r *Request) { r.Media = nil },
+		"and objects beside": func(r *Request) { r.Objects = make([]media.Object, 1) },
+	} {
+		r := processed()
+		change(r)
+		var f *fault.Error
+		if err := r.Validate(); !errors.As(err, &f) || f.Code != fault.Invalid || f.Param != FeaturesParam {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	card := Card{VocabSize: 1 << 31, ContextLength: 1 << 20, Guided: true}
+	var f *fault.Error
+	if err := card.Fits(processed()); !errors.As(err, &f) || f.Code != fault.Unimplemented || f.Param != FeaturesParam {
+		t.Errorf("an engine that does not take them: %v", err)
+	}
+	card.Features = true
+	fits := &Request{Prompt: []kv.Token{1, 2, 3}, Media: processed().Media, Features: processed().Features, Choices: 1, Stop: Stop{MaxTokens: 1}, Logprobs: -1}
+	if err := card.Fits(fits); err != nil {
+		t.Errorf("one that does: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/media"
@@ -16,6 +17,7 @@ const (
 	prepText
 	prepParseSpecial
 	prepAddSpecial
+	prepFeatures
 	prepShows
 )
 
@@ -23,7 +25,9 @@ const (
 const (
 	preppedAttempt = iota + 1
 	preppedTokens
-	preppedMedia // repeated
+	preppedMedia    // repeated
+	preppedFeatures // a piece
+	preppedMore     // another frame follows, and this one has no more than a piece
 	preppedDigests
 	preppedObject // repeated
 	preppedReason
@@ -45,6 +49,7 @@ func AppendPreprocessRequest(dst []byte, r *PreprocessRequest) []byte {
 	dst = appendString(dst, prepText, r.Text)
 	dst = appendBool(dst, prepParseSpecial, r.ParseSpecial)
 	dst = appendBool(dst, prepAddSpecial, r.AddSpecial)
+	dst = appendBool(dst, prepFeatures, r.Features)
 	return appendBool(dst, prepShows, r.Shows)
 }
 
@@ -75,6 +80,8 @@ func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 			r.ParseSpecial = d.bool()
 		case prepAddSpecial:
 			r.AddSpecial = d.bool()
+		case prepFeatures:
+			r.Features = d.bool()
 		case prepShows:
 			r.Shows = d.bool()
 		default:
@@ -84,7 +91,7 @@ func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 	return d.err()
 }
 
-// AppendPreprocessed appends the encoding of p to dst.
+// AppendPreprocessed appends the encoding of p, but for its Features, to dst: the last frame of an answer.
 func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	dst = append(dst, wireVersion)
 	dst = appendUint(dst, preppedAttempt, uint64(p.Attempt))
@@ -100,14 +107,38 @@ func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	return appendString(dst, preppedParam, p.Why.Param)
 }
 
-// DecodePreprocessed sets p to what b encodes, reusing its slices. It keeps nothing
+// Frames hands send the frames of an answer in their order: p's Features in pieces, and then what
+// [AppendPreprocessed] writes. send keeps nothing.
+func (p *Preprocessed) Frames(send func(frame []byte) error) error {
+	var frame []byte
+	for piece := range slices.Chunk(p.Features, maxPiece) {
+		frame = appendUint(append(frame[:0], wireVersion), preppedAttempt, uint64(p.Attempt))
+		frame = appendBool(appendBytes(frame, preppedFeatures, piece), preppedMore, true)
+		if err := send(frame); err != nil {
+			return err
+		}
+	}
+	return send(AppendPreprocessed(frame[:0], p))
+}
+
+// DecodePreprocessed sets p to what the last frame of an answer, b, encodes, reusing p's slices. It keeps nothing
 // of b, and refuses more than a Preprocessed may have. What fails here is
 // malformed; after an error p is unspecified.
 func DecodePreprocessed(b []byte, p *Preprocessed) error {
+	more, err := decodePreprocessed(b, p)
+	if err == nil && more {
+		return malformed("preprocessed prompt", preppedMore)
+	}
+	return err
+}
+
+// decodePreprocessed is DecodePreprocessed of any frame. more says that others follow: then p has a piece of the
+// features, else all but them.
+func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 	*p = Preprocessed{Tokens: p.Tokens[:0], Media: p.Media[:0]}
 	d, err := newReader("preprocessed prompt", b, wireVersion)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for d.next() {
 		switch d.field {
@@ -124,6 +155,10 @@ func DecodePreprocessed(b []byte, p *Preprocessed) error {
 			}
 			p.Media = append(p.Media, d.media())
 			d.repeat()
+		case preppedFeatures:
+			p.Features = d.features(true)
+		case preppedMore:
+			more = d.bool()
 		case preppedDigests:
 			d.digests(p.Media)
 		case preppedObject:
@@ -139,7 +174,10 @@ func DecodePreprocessed(b []byte, p *Preprocessed) error {
 			d.skip()
 		}
 	}
-	return d.err()
+	if more != (len(p.Features) > 0) || more && len(p.Tokens)+len(p.Media) > 0 {
+		d.fail()
+	}
+	return more, d.err()
 }
 
 // why reads what of a refusal comes after its reason.

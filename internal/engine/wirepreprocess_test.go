@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"os"
@@ -251,9 +252,18 @@ func FuzzDecodePreprocessed(f *testing.F) {
 	f.Add(AppendPreprocessed(nil, shownPreprocessed()))
 	f.Add(AppendPreprocessed(nil, blindPreprocessed()))
 	f.Add(AppendPreprocessed(nil, &Preprocessed{}))
+	f.Add(appendBool(appendBytes([]byte{wireVersion}, preppedFeatures, []byte("{}")), preppedMore, true))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var p, again Preprocessed
-		if DecodePreprocessed(b, &p) != nil {
+		more, err := decodePreprocessed(b, &p)
+		if err != nil {
+			return
+		}
+		if more {
+			frame := framesOf(t, &p)[0]
+			if _, err := decodePreprocessed(frame, &again); err != nil || !bytes.Equal(p.Features, again.Features) {
+				t.Fatalf("%d bytes of a piece, %d again: %v", len(p.Features), len(again.Features), err)
+			}
 			return
 		}
 		if len(p.Tokens)+10*len(p.Media) > len(b) {
@@ -266,4 +276,70 @@ func FuzzDecodePreprocessed(f *testing.F) {
 			t.Fatal(diff)
 		}
 	})
+}
+
+// framesOf returns the frames of an answer.
+func framesOf(t *testing.T, p *Preprocessed) (all [][]byte) {
+	t.Helper()
+	if err := p.Frames(func(frame []byte) error {
+		all = append(all, bytes.Clone(frame))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestPieces: what a processor made comes in pieces, before the prompt, and all of it or none is taken.
+func TestPieces(t *testing.T) {
+	features := bytes.Repeat([]byte("0123456789"), maxPiece/4)
+	want := &Preprocessed{Attempt: 3, Tokens: []kv.Token{1, 2, 3}, Media: []kv.Media{{Hash: 7, Start: 1, End: 2}}, Features: features}
+	frames := framesOf(t, want)
+	if len(frames) != 4 {
+		t.Fatalf("%d frames", len(frames))
+	}
+	for i, f := range frames {
+		if len(f) > maxPiece+64 {
+			t.Errorf("frame %d has %d bytes", i, len(f))
+		}
+		if err := DecodePreprocessed(f, new(Preprocessed)); (err == nil) != (i == len(frames)-1) {
+			t.Errorf("frame %d alone: %v", i, err)
+		}
+	}
+	var got Preprocessed
+	for i, f := range frames {
+		if got.Attempt != 0 {
+			t.Fatalf("the answer is there after %d frames", i)
+		}
+		late := framesOf(t, &Preprocessed{Attempt: 2, Features: []byte("late")})
+		for _, f := range append(late, f) {
+			if err := got.Take(f, 3, 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if diff := cmp.Diff(want, &got); diff != "" {
+		t.Error(diff)
+	}
+	if err := got.Take(frames[0], 3, 100); fault.Of(err) != fault.Internal {
+		t.Errorf("a piece after the answer: %v", err)
+	}
+	if got = (Preprocessed{Features: make([]byte, MaxFeatures)}); fault.Of(got.Take(frames[0], 3, 100)) != fault.Internal {
+		t.Error("more than may be is taken")
+	}
+	if p := (Preprocessed{Features: make([]byte, MaxFeatures+1)}); fault.Of(p.Validate(100)) != fault.Internal {
+		t.Error("more than may be is handed over")
+	}
+	piece := appendBytes([]byte{wireVersion}, preppedFeatures, []byte("x"))
+	for what, b := range map[string][]byte{
+		"a piece that is the last":         piece,
+		"a piece of nothing":               appendBool([]byte{wireVersion}, preppedMore, true),
+		"an empty piece":                   appendBool(append(appendKey([]byte{wireVersion}, preppedFeatures, kindBytes), 0), preppedMore, true),
+		"a piece with the tokens":          appendBool(append(appendTokens([]byte{wireVersion}, preppedTokens, want.Tokens), piece[1:]...), preppedMore, true),
+		"a piece that is larger than most": appendBool(appendBytes([]byte{wireVersion}, preppedFeatures, make([]byte, MaxFeatures+1)), preppedMore, true),
+	} {
+		if _, err := decodePreprocessed(b, new(Preprocessed)); fault.Of(err) != fault.Invalid {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }

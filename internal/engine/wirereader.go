@@ -254,6 +254,17 @@ func (r *wireReader) guide(old *Guide) *Guide {
 }
 
 // hints appends the hints of a request to dst.
+// features reads what a processor made, where a message may have it. The memory is its own: it is too large to be kept
+// for a message that has none.
+func (r *wireReader) features(may bool) []byte {
+	b := r.bytes()
+	if !may || len(b) > MaxFeatures || len(b) == 0 {
+		r.fail()
+		return nil
+	}
+	return append([]byte(nil), b...)
+}
+
 func (r *wireReader) hints(dst []byte) []byte {
 	b := r.bytes()
 	if len(b) > MaxHints {

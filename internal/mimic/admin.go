@@ -69,5 +69,5 @@ func (s *Server) getState(w http.ResponseWriter, _ *http.Request) {
 		}
 		f.mu.Unlock()
 	}
-	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": s.leases()})
+	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": s.leases(), "processed": s.Processed()})
 }

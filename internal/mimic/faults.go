@@ -46,13 +46,15 @@ const (
 	FaultLoading FaultKind = "loading"
 	// FaultNoReplay leaves requests for replay without an answer.
 	FaultNoReplay FaultKind = "no_replay"
+	// FaultFeatures answers tokens with processed media with Status (500), as a vLLM does that cannot read them.
+	FaultFeatures FaultKind = "features"
 )
 
 // FaultKinds returns the kinds.
 func FaultKinds() []FaultKind {
 	return []FaultKind{
 		FaultStall, FaultError, FaultStreamError, FaultDisconnect, FaultDropEvents, FaultGarbleEvents, FaultGap, FaultLimit,
-		FaultDrip, FaultSlowMetrics, FaultBlockSize, FaultNoCached, FaultReset, FaultLoading, FaultNoReplay,
+		FaultDrip, FaultSlowMetrics, FaultBlockSize, FaultNoCached, FaultReset, FaultLoading, FaultNoReplay, FaultFeatures,
 	}
 }
 

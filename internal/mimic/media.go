@@ -1,11 +1,13 @@
 package mimic
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -336,13 +338,74 @@ func (p *prompt) features(payload bool) any {
 		kind := p.sights[i].kind.String()
 		hashes[kind] = append(hashes[kind], p.sights[i].id)
 		places[kind] = append(places[kind], object{"offset": m.Start, "length": m.End - m.Start})
-		data[kind] = append(data[kind], base64.StdEncoding.EncodeToString(make([]byte, 64*(m.End-m.Start))))
+		data[kind] = append(data[kind], base64.StdEncoding.EncodeToString(make([]byte, processedSize*(m.End-m.Start))))
 	}
 	o := object{"mm_hashes": hashes, "mm_placeholders": places, "kwargs_data": nil, "mm_metadata": nil}
 	if payload {
 		o["kwargs_data"] = data
 	}
 	return o
+}
+
+// processedSize is how many bytes a processor makes for each place in a prompt.
+const processedSize = 64
+
+// Processed returns how many requests the server took whose media another one had processed.
+func (s *Server) Processed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.processed
+}
+
+// processed looks at the features of a request for tokens, or answers what vLLM does where it cannot go on from them:
+// that one object has no data is noticed where a stream has begun.
+func (s *Server) processed(w http.ResponseWriter, g *generateRequest) bool {
+	if g.Features == nil {
+		return true
+	}
+	x, hit := s.faults.strikes(FaultFeatures)
+	if hit {
+		s.refuse(w, cmp.Or(x.Status, http.StatusInternalServerError), "invalid load key")
+		return false
+	}
+	for modality, places := range g.Features.Places {
+		data := g.Features.Data[modality]
+		if len(g.Features.Hashes[modality]) != len(places) || data != nil && len(data) != len(places) {
+			s.refuse(w, http.StatusBadRequest, modality+" mm_hashes and mm_placeholders must have the same length")
+			return false
+		}
+		for i, at := range places {
+			switch {
+			case data == nil || data[i] == nil:
+				s.dataless(w, g.Stream)
+				return false
+			case at.Offset < 0 || at.Length <= 0 || at.Offset > len(g.Tokens)-at.Length:
+				s.refuse(w, http.StatusBadRequest, "mm_placeholders must remain within the token_ids sequence")
+				return false
+			}
+			if b, err := base64.StdEncoding.DecodeString(*data[i]); err != nil || len(b) != processedSize*at.Length {
+				s.refuse(w, http.StatusInternalServerError, "the data of an object is of another shape")
+				return false
+			}
+		}
+	}
+	s.mu.Lock()
+	s.mu.processed++
+	s.mu.Unlock()
+	return true
+}
+
+// dataless is the answer to features without the data of an object that is in no cache.
+func (s *Server) dataless(w http.ResponseWriter, stream bool) {
+	const status, message = http.StatusInternalServerError, "Internal server error"
+	if !stream {
+		s.refuse(w, status, message)
+		return
+	}
+	st := newStream(w)
+	st.event(s.streamError(status, message))
+	st.line([]byte("[DONE]"))
+	st.flush()
 }
 
 // sees reports whether the model sees media of a kind.

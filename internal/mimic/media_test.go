@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"image"
 	"image/color"
@@ -182,5 +183,68 @@ func TestGeneratePictures(t *testing.T) {
 	}
 	if _, cached = one(picture(t, 112, 84, 1), "00112233445566ab"); cached >= 16 {
 		t.Errorf("%d cached by another key", cached)
+	}
+}
+
+// TestProcessedPictures: what one server made of a picture, another one goes on from, and says as vLLM does what it cannot
+// go on from.
+func TestProcessedPictures(t *testing.T) {
+	s, other := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3}), start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3})
+	body := showing("x", picture(t, 112, 84, 1))
+	_, _, answer := ask(t, s, "POST", "/v1/chat/completions/render", body)
+	var rendered struct {
+		Tokens   json.RawMessage `json:"token_ids"`
+		Features map[string]any  `json:"features"`
+	}
+	if err := json.Unmarshal([]byte(answer), &rendered); err != nil {
+		t.Fatal(err)
+	}
+	generate := func(change func(features map[string]any), stream bool) (int, string) {
+		t.Helper()
+		features := map[string]any{}
+		for k, v := range rendered.Features {
+			features[k] = v
+		}
+		change(features)
+		b, err := json.Marshal(map[string]any{
+			"token_ids": rendered.Tokens, "features": features, "stream": stream, "sampling_params": map[string]any{"max_tokens": 2, "temperature": 0},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, _, answer := ask(t, other, "POST", "/inference/v1/generate", string(b))
+		return status, answer
+	}
+	for what, x := range map[string]struct {
+		change func(map[string]any)
+		stream bool
+		status int
+		says   string
+	}{
+		"all of it":         {func(map[string]any) {}, false, 200, "token_ids"},
+		"no data":           {func(f map[string]any) { f["kwargs_data"] = nil }, false, 500, "Internal server error"},
+		"no data, a stream": {func(f map[string]any) { f["kwargs_data"] = nil }, true, 200, `{"error":`},
+		"one is missing":    {func(f map[string]any) { f["kwargs_data"] = map[string]any{"image": []any{nil}} }, false, 500, "Internal server error"},
+		"of another shape":  {func(f map[string]any) { f["kwargs_data"] = map[string]any{"image": []any{"AAAA"}} }, false, 500, "shape"},
+		"fewer names":       {func(f map[string]any) { f["mm_hashes"] = map[string]any{"image": []any{}} }, false, 400, "same length"},
+		"beyond the prompt": {func(f map[string]any) {
+			f["mm_placeholders"] = map[string]any{"image": []any{map[string]any{"offset": 1 << 20, "length": 12}}}
+		}, false, 400, "must remain within"},
+	} {
+		if status, answer := generate(x.change, x.stream); status != x.status || !strings.Contains(answer, x.says) {
+			t.Errorf("%s: %d %s", what, status, answer)
+		}
+	}
+	if n := other.Processed(); n != 1 {
+		t.Errorf("%d requests with processed media were taken", n)
+	}
+	if err := other.Faults().Set(mimic.Fault{Kind: mimic.FaultFeatures, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if status, answer := generate(func(map[string]any) {}, true); status != 500 {
+		t.Errorf("%d %s", status, answer)
+	}
+	if status, answer := generate(func(map[string]any) {}, true); status != 200 || other.Processed() != 2 {
+		t.Errorf("%d %s, %d taken", status, answer, other.Processed())
 	}
 }

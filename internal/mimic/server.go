@@ -41,6 +41,7 @@ type Server struct {
 		live     map[string]context.CancelFunc
 		// remembered are the media objects that the processor knows by name.
 		remembered map[string]known
+		processed  int                  // requests whose media others had processed
 		leases     map[string]time.Time // of what prefills keep for a decode, by request
 		fail       error
 		stop       context.CancelFunc

@@ -296,6 +296,7 @@ type generateRequest struct {
 			Offset int `json:"offset"`
 			Length int `json:"length"`
 		} `json:"mm_placeholders"`
+		Data map[string][]*string `json:"kwargs_data"`
 	} `json:"features"`
 	Sampling *struct {
 		drawing
@@ -385,6 +386,9 @@ func (s *Server) vllmGenerate(w http.ResponseWriter, r *http.Request) {
 	}
 	f, ok := s.begins(w, r)
 	if !ok {
+		return
+	}
+	if !s.processed(w, &g) {
 		return
 	}
 	c, err := g.call(s, r)

@@ -103,3 +103,6 @@ func mediaDecoder(cfg *config.Loaded) *engine.MediaDecoder {
 	}
 	return &engine.MediaDecoder{Transfer: cfg.MMTransfer}
 }
+
+// keepsFeatures reports whether what an engine's processor makes of media stays with it.
+func keepsFeatures(cfg *config.Loaded) bool { return cfg.MMTransfer == string(resolve.TransferOff) }

@@ -25,9 +25,11 @@ type Ready struct {
 	Workers    int    `json:"workers"`
 	Blocks     int    `json:"blocks"` // of each worker
 	BlockSize  int    `json:"block_size"`
-	RouterMode string `json:"router_mode"`
-	NATS       string `json:"nats,omitempty"` // URL, if it is open to others
-	Keys       bool   `json:"keys,omitempty"` // whether requests must show one
+	// Media are the kinds of media that the model sees.
+	Media      []string `json:"media,omitempty"`
+	RouterMode string   `json:"router_mode"`
+	NATS       string   `json:"nats,omitempty"` // URL, if it is open to others
+	Keys       bool     `json:"keys,omitempty"` // whether requests must show one
 	// Engines are those that other programs run. Model, Blocks and BlockSize are then those of the
 	// first that serves, Workers all that there are.
 	Engines []EngineStatus `json:"engines,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,10 +105,14 @@ type EngineStatus struct {
 	Blocks    int      `json:"blocks,omitempty"` // of a rank
 	Events    string   `json:"events,omitempty"` // EventsYes, EventsGuessed or EventsNo
 	// Tokenizer is where texts become tokens: a directory, or "engine".
-	Tokenizer string           `json:"tokenizer,omitempty"`
-	Chat      bool             `json:"chat,omitempty"`  // whether conversations are taken
-	Notes     []string         `json:"notes,omitempty"` // what would make it better
-	Warnings  []engine.Warning `json:"warnings,omitempty"`
+	Tokenizer string `json:"tokenizer,omitempty"`
+	Chat      bool   `json:"chat,omitempty"` // whether conversations are taken
+	// Media are the kinds of media that the model sees, and MediaNamed says that the engine knows them by
+	// the names by which requests are routed.
+	Media      []string         `json:"media,omitempty"`
+	MediaNamed bool             `json:"media_named,omitempty"`
+	Notes      []string         `json:"notes,omitempty"` // what would make it better
+	Warnings   []engine.Warning `json:"warnings,omitempty"`
 }
 
 // Name names an engine for people.
@@ -493,6 +498,7 @@ func (e *remoteEngine) serving(card engine.Card, workers []rankWorker, o *rankSe
 		Kind: e.of.Kind, URL: e.of.URL.String(), State: EngineServing,
 		Model: card.Name, Adapters: card.Adapters, BlockSize: card.BlockSize, Blocks: card.Blocks,
 		Events: eventsOf(o.ranks[0]), Tokenizer: o.tokenizer, Chat: o.chat, Notes: o.notes,
+		Media: card.Media, MediaNamed: card.Attaches || card.MediaKeys != "",
 	}
 	for _, w := range workers {
 		s.Workers = append(s.Workers, uint64(w.id))
@@ -500,7 +506,7 @@ func (e *remoteEngine) serving(card engine.Card, workers []rankWorker, o *rankSe
 	e.mu.Lock()
 	e.mu.status, e.mu.workers = s, workers
 	e.mu.Unlock()
-	e.log.Info("the engine serves", "model", s.Model, "workers", len(workers), "events", s.Events, "tokenizer", s.Tokenizer, "block_size", s.BlockSize, "blocks", s.Blocks)
+	e.log.Info("the engine serves", "model", s.Model, "workers", len(workers), "events", s.Events, "tokenizer", s.Tokenizer, "block_size", s.BlockSize, "blocks", s.Blocks, "media", strings.Join(s.Media, ","))
 	for _, note := range o.notes {
 		e.log.Warn(note)
 	}

@@ -106,7 +106,7 @@ func (u *up) announce() {
 	card := u.model.card()
 	r := Ready{
 		URL: u.url(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Workers,
-		Blocks: card.Blocks, BlockSize: card.BlockSize, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Took: time.Since(u.began),
+		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Took: time.Since(u.began),
 	}
 	if u.cfg.Engine() == config.EngineSim {
 		r.Simulation = u.cfg.SimulationText()
@@ -124,7 +124,7 @@ func (u *up) announceRemotes() {
 		}
 		r.Workers += len(s.Workers)
 		if r.Model == "" {
-			r.Model, r.Engine, r.Blocks, r.BlockSize, r.Chat = s.Model, s.Kind, s.Blocks, s.BlockSize, s.Chat
+			r.Model, r.Engine, r.Blocks, r.BlockSize, r.Chat, r.Media = s.Model, s.Kind, s.Blocks, s.BlockSize, s.Chat, s.Media
 		}
 	}
 	u.ready(r)

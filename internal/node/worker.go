@@ -189,6 +189,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
 		cfg.Experts = p.cfg.Experts()
 		cfg.MediaDecoder = mediaDecoder(p.cfg)
+		cfg.KeepFeatures = keepsFeatures(p.cfg)
 	}
 	return cfg
 }

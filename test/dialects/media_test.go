@@ -2,9 +2,7 @@ package dialects
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"image"
 	"image/color"
@@ -13,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -80,32 +77,7 @@ func (h *house) chat(fields map[string]any, parts ...string) answer {
 	for k, v := range fields {
 		body[k] = v
 	}
-	raw, err := json.Marshal(body)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+"/v1/chat/completions", bytes.NewReader(raw))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	res, err := h.client.Do(req)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	a := answer{status: res.StatusCode, id: res.Header.Get("x-request-id")}
-	a.worker, _ = strconv.Atoi(res.Header.Get("x-penstock-worker"))
-	a.worker--
-	blocks, _ := strconv.Atoi(res.Header.Get("x-penstock-overlap-blocks"))
-	a.expected = blocks * h.block
-	a.fold(h.t, data)
-	return a
+	return h.post("/v1/chat/completions", body, nil)
 }
 
 // lookers are engines that see, in front of which pictures are routed by who they are.

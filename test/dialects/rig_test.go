@@ -245,15 +245,21 @@ func (h *house) ask(prompt []int, tokens int, stream bool, each func()) answer {
 // askModel is ask for a model by name.
 func (h *house) askModel(model string, prompt []int, tokens int, stream bool, each func()) answer {
 	h.t.Helper()
-	body, err := json.Marshal(map[string]any{
+	return h.post("/v1/completions", map[string]any{
 		"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0, "stream": stream, "stream_options": options(stream),
-	})
+	}, each)
+}
+
+// post sends a request and returns the answer; each, which may be nil, hears of every piece of a stream.
+func (h *house) post(path string, fields map[string]any, each func()) answer {
+	h.t.Helper()
+	body, err := json.Marshal(fields)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+"/v1/completions", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+path, bytes.NewReader(body))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -262,12 +268,12 @@ func (h *house) askModel(model string, prompt []int, tokens int, stream bool, ea
 		h.t.Fatal(err)
 	}
 	defer res.Body.Close()
-	a := answer{status: res.StatusCode}
+	a := answer{status: res.StatusCode, id: res.Header.Get("x-request-id")}
 	a.worker, _ = strconv.Atoi(res.Header.Get("x-penstock-worker"))
 	a.worker--
 	blocks, _ := strconv.Atoi(res.Header.Get("x-penstock-overlap-blocks"))
 	a.expected = blocks * h.block
-	if !stream || res.StatusCode != http.StatusOK {
+	if fields["stream"] != true || res.StatusCode != http.StatusOK {
 		data, err := io.ReadAll(res.Body)
 		if err != nil {
 			h.t.Fatal(err)

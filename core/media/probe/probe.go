@@ -254,7 +254,7 @@ func (v *view) read(maxPixels int64) (Info, Need, error) {
 	case !ok && !v.missing.IsZero():
 		return Info{}, v.missing, nil
 	case !ok:
-		return Info{}, Need{}, &Error{NotMedia, 0, "the file is no picture and no sound of a known format"}
+		return Info{}, Need{}, &Error{NotMedia, 0, "the file is no picture and no sound of a known format: PNG, JPEG, GIF, WebP, BMP, TIFF, AVIF, HEIC, WAV"}
 	}
 	f := found{}
 	err := v.parse(format, &f)

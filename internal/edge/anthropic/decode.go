@@ -46,7 +46,7 @@ type decoder struct {
 	blocks  int // so far
 	system  string
 	turn    turn // the last so far, to which further messages of its role belong
-	count   api.MediaReader
+	count   api.MediaCount
 	names   map[string]string // of the tools called so far, by the call's id
 	think   thinkMode
 	effort  string

@@ -57,12 +57,11 @@ func (r *Request) Media() []*Media {
 	return all
 }
 
-// MediaReader reads the members of content parts that are media objects. It counts the
-// objects of a request. The zero value is ready.
-type MediaReader struct{ n int }
+// MediaCount counts the media objects of a request. The zero value is ready.
+type MediaCount struct{ n int }
 
 // Count takes an object more, which the part being read is.
-func (c *MediaReader) Count(r *strictjson.Reader) error {
+func (c *MediaCount) Count(r *strictjson.Reader) error {
 	if c.n++; c.n > MaxMedia {
 		return r.Refuse("is one media object too many: a request has at most %d", MaxMedia)
 	}

@@ -66,6 +66,8 @@ type Request struct {
 	CacheSalt string
 	// Owner is whose names of media those of the request are. Who takes the request says it.
 	Owner string
+	// Features asks for the prompt with what an engine's processor makes of its media. Who takes the request says it.
+	Features bool
 	// ProcessorArgs says that the client sets arguments of the model's media processor
 	// (mm_processor_kwargs), which only the engine knows the meaning of.
 	ProcessorArgs bool

@@ -56,7 +56,7 @@ type decoder struct {
 	choice        toolChoice
 	args          templateArgs
 	effort        string // reasoning_effort
-	count         api.MediaReader
+	count         api.MediaCount
 	parts         []api.Part // of the content being read
 }
 

@@ -19,11 +19,14 @@ type Prompt struct {
 	// Objects are what the media are, one for each of Media if they were resolved in this process;
 	// nil if there are none or an engine made the prompt.
 	Objects []media.Object
+	// Features is what the processor of the engine that made the prompt made of its media, for a
+	// Request's; nil if nobody asked or it has none.
+	Features []byte
 	// TextOnly says why the conversation shows media that are not among Media: then Tokens are those
 	// before the first of them, as far as it is known where that is. Why tells the client of it.
 	TextOnly media.Reason
 	Why      *fault.Error
-	// Release, if not nil, frees what Objects hold, once nobody needs them any more.
+	// Release, if not nil, frees what Objects and Features hold, once nobody needs them any more.
 	Release func()
 }
 

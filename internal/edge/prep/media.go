@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -95,22 +97,48 @@ func (p *Pipeline) literal(c *Chat) error {
 	if len(p.literals) == 0 {
 		return nil
 	}
-	for _, l := range p.literals {
-		for i := range c.Messages {
-			m := &c.Messages[i]
-			if strings.Contains(m.Content, l) || strings.Contains(m.Reasoning, l) || strings.Contains(m.Name, l) ||
-				bytes.Contains(m.Parts, []byte(l)) || bytes.Contains(m.ToolCalls, []byte(l)) {
+	for i := range c.Messages {
+		m := &c.Messages[i]
+		parts, calls := plainJSON(m.Parts), plainJSON(m.ToolCalls)
+		for _, l := range p.literals {
+			if strings.Contains(m.Content, l) || strings.Contains(m.Reasoning, l) || strings.Contains(m.Name, l) || strings.Contains(m.ToolCallID, l) ||
+				bytes.Contains(parts, []byte(l)) || bytes.Contains(calls, []byte(l)) {
 				return spelled(fmt.Sprintf("messages[%d]", i), l)
 			}
 		}
-		if bytes.Contains(c.Tools, []byte(l)) {
+	}
+	tools, args := plainJSON(c.Tools), plainJSON(c.Args)
+	for _, l := range p.literals {
+		if bytes.Contains(tools, []byte(l)) {
 			return spelled("tools", l)
 		}
-		if bytes.Contains(c.Args, []byte(l)) {
+		if bytes.Contains(args, []byte(l)) {
 			return spelled("chat_template_kwargs", l)
 		}
 	}
 	return nil
+}
+
+// plainJSON returns JSON with the letters that are written by their numbers, also those in the JSON that a
+// string of it has, as arguments of functions are: templates have them in the end. It is to be searched,
+// and may be no JSON any more.
+func plainJSON(b []byte) []byte {
+	escape := []byte(`\u`)
+	if !bytes.Contains(b, escape) {
+		return b
+	}
+	out := make([]byte, 0, len(b))
+	for {
+		before, after, found := bytes.Cut(b, escape)
+		out = append(out, before...)
+		if !found {
+			return out
+		}
+		b = after
+		if n, err := strconv.ParseUint(string(b[:min(4, len(b))]), 16, 16); err == nil && len(b) >= 4 {
+			out, b = utf8.AppendRune(bytes.TrimRight(out, `\`), rune(n)), b[4:]
+		}
+	}
 }
 
 func spelled(field, text string) error {

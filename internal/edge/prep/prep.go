@@ -83,14 +83,17 @@ type Chat struct {
 	Args []byte
 	// AddGenerationPrompt ends the prompt where the assistant speaks next.
 	AddGenerationPrompt bool
-	// Media are what Parts show besides text, in the order of messages and parts. They, Namespace and
-	// ProcessorArgs are for who finds out what they are: they travel with [AppendShown] alone.
+	// Media are what Parts show besides text, in the order of messages and parts. They, Namespace,
+	// ProcessorArgs and Features are for who encodes, and are no part of the conversation: the first three
+	// travel with [AppendShown] alone, Features beside it.
 	Media []Media
 	// Namespace is whose names of media those are that the client gave: its salt and its key; with ""
 	// names count for nothing.
 	Namespace string
 	// ProcessorArgs says that the client sets arguments of the model's media processor.
 	ProcessorArgs bool
+	// Features asks an engine that makes the prompt also for what its processor makes of the media.
+	Features bool
 	// ContinueFinal leaves the last message open for the model to go on with.
 	ContinueFinal bool
 }

@@ -68,6 +68,7 @@ func TestShown(t *testing.T) {
 func TestChatIsWhole(t *testing.T) {
 	set := map[string]bool{
 		"AddGenerationPrompt": true, // excluded by ContinueFinal
+		"Features":            true, // beside it, in the request
 	}
 	note := func(v reflect.Value) {
 		for i := range v.NumField() {

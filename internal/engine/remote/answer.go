@@ -196,9 +196,18 @@ func readInto(b *Body, src io.Reader, limit int) error {
 
 // All reads the rest of an answer that is small.
 func (a *Answer) All(ctx context.Context) ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(a, maxProbe))
-	if err != nil {
-		return nil, a.Broken(ctx, err)
+	body, _, err := a.UpTo(ctx, maxProbe)
+	return body, err
+}
+
+// UpTo reads the rest of an answer, of at most limit bytes; more says that there are others.
+func (a *Answer) UpTo(ctx context.Context, limit int64) (body []byte, more bool, err error) {
+	body, err = io.ReadAll(io.LimitReader(a, limit+1))
+	switch {
+	case err != nil:
+		return nil, false, a.Broken(ctx, err)
+	case int64(len(body)) > limit:
+		return body[:limit], true, nil
 	}
-	return body, nil
+	return body, false, nil
 }

@@ -15,12 +15,18 @@ type Seen struct {
 
 // Ask has an engine generate one token after prompt, to find out what it can do.
 func Ask(ctx context.Context, client *Client, card *engine.Card, d Dialect, prompt []kv.Token) (Seen, error) {
+	return AskAbout(ctx, client, card, d, &engine.Preprocessed{Tokens: prompt})
+}
+
+// AskAbout is Ask after a prompt that shows media which a processor has processed.
+func AskAbout(ctx context.Context, client *Client, card *engine.Card, d Dialect, p *engine.Preprocessed) (Seen, error) {
 	b, err := New(Config{Card: *card, Client: client, Dialect: d})
 	if err != nil {
 		return Seen{}, err
 	}
 	req := &engine.Request{
-		ID: "penstock-probe", Attempt: 1, Choices: 1, Logprobs: -1, Model: card.Name, Prompt: prompt,
+		ID: "penstock-probe", Attempt: 1, Choices: 1, Logprobs: -1, Model: card.Name,
+		Prompt: p.Tokens, Media: p.Media, Features: p.Features,
 		Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true},
 	}
 	seen := Seen{Cached: engine.CachedUnknown}

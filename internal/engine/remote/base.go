@@ -35,6 +35,8 @@ type Config struct {
 	Log    *slog.Logger
 	// Dialect is for Generate; nil if the engine has no tokens to give.
 	Dialect Dialect
+	// Features is for those requests that have some, each choice by a call of its own; nil if the engine takes none.
+	Features Dialect
 	// Choices says whether one call can ask for several choices of one prompt.
 	Choices Choices
 	// Legs says whether a choice may take several calls.
@@ -81,6 +83,8 @@ const (
 // of settles how the choices of a request are asked for.
 func (c Choices) of(req *engine.Request) Choices {
 	switch {
+	case len(req.Features) > 0:
+		return OneByOne
 	case c != TogetherDrawn:
 		return c
 	case req.Sampling.Temperature > 0:
@@ -136,6 +140,8 @@ type Base struct {
 		sync.Mutex
 		cached Report
 		silent int // answers without cached tokens since the last one that had them
+		// unfeatured counts refusals of what a processor made.
+		unfeatured mishap
 	}
 }
 
@@ -255,7 +261,7 @@ func (b *Base) refuse(req *engine.Request) error {
 	switch {
 	case b.cfg.Dialect == nil:
 		return fault.New(fault.Unimplemented, "the engine of %.100q takes no tokens: send it texts and conversations as they are", card.Name)
-	case len(req.Media) > 0 && !card.Attaches:
+	case len(req.Media) > 0 && !card.Attaches && len(req.Features) == 0:
 		return fault.Param("messages", "the engine of %.100q takes images only in the client's own request, and this one was made into tokens; set its mode to %s", card.Name, ModePass)
 	case req.Guide != nil && resumed(req):
 		f := fault.New(fault.Unimplemented, "the engine of %.100q cannot go on in the middle of an answer that is held to a schema; ask again", card.Name)
@@ -313,7 +319,7 @@ func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
 
 // event takes an event of a part, and hands on what was gathered unless more is at hand.
 func (a *attempt) event(p *Part, data []byte, more bool) error {
-	err := a.b.cfg.Dialect.Event(p, data)
+	err := a.b.dialect(a.req).Event(p, data)
 	if more && err == nil {
 		return nil
 	}
@@ -333,7 +339,7 @@ func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take fun
 	if err := accepted(); err != nil {
 		return err
 	}
-	return b.stream(ctx, answer, take)
+	return b.featured(p, b.stream(ctx, answer, take))
 }
 
 // open sends the call of a part. What the engine refuses is an error.
@@ -341,7 +347,7 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	b.cache.begin(p)
 	call := &Call{ID: p.ID, Large: NewBody()}
 	defer call.Large.Release()
-	if err := b.cfg.Dialect.Call(p, call); err != nil {
+	if err := b.dialect(p.Request).Call(p, call); err != nil {
 		return nil, err
 	}
 	if call.Wait == 0 {
@@ -357,7 +363,7 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 		if p.Request.Salt.LoRA != "" && answer.Status == http.StatusNotFound {
 			b.adapters.missing()
 		}
-		return nil, answer.Refused()
+		return nil, b.featured(p, answer.Refused())
 	}
 	return answer, nil
 }
@@ -580,6 +586,7 @@ func (b *Base) Warnings() []engine.Warning {
 		})
 	}
 	out = append(out, b.noReport()...)
+	out = append(out, b.noFeatures()...)
 	out = append(out, b.load.warnings()...)
 	out = append(out, b.cache.warnings()...)
 	return append(out, b.ledger.warnings(b.cache.silent())...)

@@ -90,7 +90,11 @@ func classify(status int, s said) *fault.Error {
 	case status >= 400 && status < 500 && status != http.StatusRequestTimeout && status != http.StatusTooEarly:
 		return fault.New(fault.Invalid, "%s", message)
 	}
-	return fault.New(fault.Unavailable, "the engine failed with status %d: %s", status, s.message)
+	f := fault.New(fault.Unavailable, "the engine failed with status %d: %s", status, s.message)
+	if status == http.StatusInternalServerError {
+		f.Err = errFailed
+	}
+	return f
 }
 
 // StreamError returns what an error inside a stream means: data is the JSON of an event that has

@@ -203,6 +203,13 @@ func TestPrompts(t *testing.T) {
 			Tokens: []kv.Token{1, 2, 3, 4, 5}, Media: []kv.Media{{Hash: mediaHash("a"), Start: 0, End: 1}, {Hash: mediaHash("b"), Start: 3, End: 5}},
 		},
 		`{"token_ids":[1],"features":null}`: {Tokens: []kv.Token{1}},
+		`{"token_ids":[1,2],"features": {"mm_hashes":{"image":["b"]},"mm_placeholders":{"image":[{"offset":0,"length":2}]},"kwargs_data":{"image":["AA=="]}} }`: {
+			Tokens: []kv.Token{1, 2}, Media: []kv.Media{{Hash: mediaHash("b"), Start: 0, End: 2}},
+			Features: []byte(`{"mm_hashes":{"image":["b"]},"mm_placeholders":{"image":[{"offset":0,"length":2}]},"kwargs_data":{"image":["AA=="]}}`),
+		},
+		`{"token_ids":[1,2],"features":{"mm_hashes":{"image":["b"]},"mm_placeholders":{"image":[{"offset":0,"length":2}]},"kwargs_data":{"image":[null]}}}`: {
+			Tokens: []kv.Token{1, 2}, Media: []kv.Media{{Hash: mediaHash("b"), Start: 0, End: 2}},
+		},
 	} {
 		var got engine.Preprocessed
 		if err := readPrompt([]byte(text), &got); err != nil {

@@ -1,6 +1,8 @@
 package vllm
 
 import (
+	"slices"
+
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 	"penstock/internal/strictjson"
@@ -25,6 +27,14 @@ func (g *generate) Call(p *remote.Part, call *remote.Call) error {
 	b = append(b, `,"token_ids":`...)
 	prompt, generated := p.Prompt()
 	b = remote.AppendTokens(b, prompt, generated)
+	if features := p.Request.Features; len(features) > 0 {
+		c := remote.NewCursor(features)
+		if c.Skip(); c.End() != nil || features[0] != '{' {
+			return engine.RefuseFeatures(c.Err())
+		}
+		// They say where the prompt shows what. That it goes on behind them with output changes nothing.
+		b = append(append(slices.Grow(b, len(features)+(1<<10)), `,"features":`...), features...)
+	}
 	b = append(b, `,"sampling_params":{"n":1,"detokenize":false`...)
 	b = appendSampling(b, p)
 	if n := p.Request.Logprobs; n >= 0 {

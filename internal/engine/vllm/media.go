@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/core/media"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 	"penstock/internal/strictjson"
@@ -41,10 +42,7 @@ func (p *probe) findMedia(ctx context.Context, card *engine.Card, passes []strin
 func (p *probe) sees(ctx context.Context, kind string) (yes, said bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	body := strictjson.AppendString([]byte(`{"model":`), p.base.ID)
-	body = append(body, `,"messages":[{"role":"user","content":[`...)
-	body = append(append(body, remote.SamplePart(kind)...), `]}]}`...)
-	a, err := p.client.Do(ctx, &remote.Call{Path: pathTokenize, Body: body})
+	a, err := p.client.Do(ctx, &remote.Call{Path: pathTokenize, Body: p.sample(kind)})
 	if err != nil {
 		return false, false
 	}
@@ -56,4 +54,34 @@ func (p *probe) sees(ctx context.Context, kind string) (yes, said bool) {
 		return false, false // it makes no tokens of anything, or has no time
 	}
 	return false, a.Status < http.StatusInternalServerError
+}
+
+// sample is a conversation that shows a small object of a kind.
+func (p *probe) sample(kind string) []byte {
+	body := strictjson.AppendString([]byte(`{"model":`), p.base.ID)
+	body = append(body, `,"messages":[{"role":"user","content":[`...)
+	return append(append(body, remote.SamplePart(kind)...), `]}]}`...)
+}
+
+// findFeatures finds out whether the server hands over what its processor makes of media, and takes it back, by
+// having it answer about a small object that way. Newer versions do if they were started with --enable-scale-out.
+func (p *probe) findFeatures(ctx context.Context, card *engine.Card) {
+	if p.dialect == nil || len(card.Media) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	kind := card.Media[0]
+	if picture := media.Image.String(); slices.Contains(card.Media, picture) {
+		kind = picture
+	}
+	var made engine.Preprocessed
+	if err := render(ctx, p.client, p.pinned, pathRender, p.sample(kind), &made); err != nil || made.Features == nil {
+		return
+	}
+	d := &generate{p.engine, p.pinned}
+	if seen, err := remote.AskAbout(ctx, p.client, card, d, &made); err != nil || seen.Tokens == 0 {
+		return
+	}
+	card.Features, p.features = true, d
 }

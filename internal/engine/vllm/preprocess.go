@@ -1,7 +1,9 @@
 package vllm
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,7 +17,8 @@ import (
 )
 
 // Preprocess has the server make the tokens of a text or a conversation, by /tokenize; a conversation
-// that shows images by /v1/chat/completions/render, which says where they stand. The server reads the
+// that shows images by /v1/chat/completions/render, which says where they stand, and what the processor made of them
+// if the request asks for it. The server reads the
 // names of special tokens in a text as those tokens, whether or not the request asks for it.
 func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	if err := req.Validate(); err != nil {
@@ -26,8 +29,23 @@ func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) 
 		return nil, err
 	}
 	return e.Prompt(ctx, req.Attempt, func(ctx context.Context, p *engine.Preprocessed) error {
-		return e.render(ctx, path, body, p)
+		if path != pathRender {
+			return render(ctx, e.client, pin(&e.spec), path, body, p)
+		}
+		if req.Features && e.Card().Features && !e.RefusedFeatures() {
+			err := render(ctx, e.client, pin(&e.spec), path, body, p)
+			if !errors.Is(err, errTooMuch) {
+				return err
+			}
+		}
+		return render(ctx, e.client, pin(&e.spec), path, bare(body), p)
 	})
+}
+
+// bare is a question for a prompt without what the processor made of its media, which is megabytes for a
+// picture: in two versions' words.
+func bare(body []byte) []byte {
+	return append(body[:len(body)-1], `,"return_mm_kwargs":false,"mm_payload":"none"}`...)
 }
 
 // tokenize returns what to ask for the tokens of a request.
@@ -53,10 +71,6 @@ func (e *Engine) tokenize(req *engine.PreprocessRequest) (path string, body []by
 		if showsMedia(chat.Messages[i].Parts) {
 			path = pathRender
 		}
-	}
-	if path == pathRender {
-		// What the processor made is megabytes for a picture: two versions of how to leave it out.
-		body = append(body, `,"return_mm_kwargs":false,"mm_payload":"none"`...)
 	}
 	again := prep.AppendChat(nil, chat)
 	body = append(body, ',')
@@ -87,9 +101,15 @@ func showsMedia(parts []byte) bool {
 	return media
 }
 
+// maxRendered bounds an answer with what a processor made of media, in bytes.
+const maxRendered = engine.MaxFeatures + 16<<20
+
+// errTooMuch is the error of an answer that is larger.
+var errTooMuch = errors.New("vllm: more was made of media than is taken")
+
 // render asks for the tokens and reads them into p.
-func (e *Engine) render(ctx context.Context, path string, body []byte, p *engine.Preprocessed) error {
-	a, err := e.client.Do(ctx, &remote.Call{Path: path, Body: body, Headers: pin(&e.spec)})
+func render(ctx context.Context, client *remote.Client, pinned []string, path string, body []byte, p *engine.Preprocessed) error {
+	a, err := client.Do(ctx, &remote.Call{Path: path, Body: body, Headers: pinned})
 	if err != nil {
 		return err
 	}
@@ -100,9 +120,12 @@ func (e *Engine) render(ctx context.Context, path string, body []byte, p *engine
 	case !a.OK():
 		return a.Refused()
 	}
-	text, err := a.All(ctx)
-	if err != nil {
+	text, more, err := a.UpTo(ctx, maxRendered)
+	switch {
+	case err != nil:
 		return err
+	case more:
+		return errTooMuch
 	}
 	return readPrompt(text, p)
 }
@@ -116,7 +139,11 @@ func readPrompt(text []byte, p *engine.Preprocessed) error {
 			p.Tokens = c.Tokens(p.Tokens[:0])
 		case "features":
 			if !c.Null() {
-				readFeatures(&c, p)
+				from := c.Pos()
+				processed := readFeatures(&c, p)
+				if raw := bytes.TrimSpace(text[from:c.Pos()]); processed && len(raw) <= engine.MaxFeatures {
+					p.Features = raw
+				}
 			}
 		default:
 			c.Skip()
@@ -129,9 +156,11 @@ func readPrompt(text []byte, p *engine.Preprocessed) error {
 	return nil
 }
 
-// readFeatures reads {"mm_hashes":{"image":["…"]},"mm_placeholders":{"image":[{"offset":5,"length":64}]}}.
-func readFeatures(c *remote.Cursor, p *engine.Preprocessed) {
+// readFeatures reads {"mm_hashes":{"image":["…"]},"mm_placeholders":{"image":[{"offset":5,"length":64}]},"kwargs_data":{"image":["…"]}},
+// and reports whether the last member has what the processor made of every object.
+func readFeatures(c *remote.Cursor, p *engine.Preprocessed) (processed bool) {
 	hashes, places := map[string][]uint64{}, map[string][]kv.Media{}
+	made := 0
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "mm_hashes":
@@ -141,6 +170,13 @@ func readFeatures(c *remote.Cursor, p *engine.Preprocessed) {
 			})
 		case "mm_placeholders":
 			eachKind(c, func(kind string) { places[kind] = append(places[kind], readPlace(c)) })
+		case "kwargs_data":
+			eachKind(c, func(string) {
+				if c.Is('"') {
+					made++
+				}
+				c.Skip()
+			})
 		default:
 			c.Skip()
 		}
@@ -153,6 +189,7 @@ func readFeatures(c *remote.Cursor, p *engine.Preprocessed) {
 			}
 		}
 	}
+	return made > 0 && made == len(p.Media)
 }
 
 // eachKind calls each before every element of the lists of an object.

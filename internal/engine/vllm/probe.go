@@ -49,6 +49,7 @@ type probe struct {
 	adapters []string
 	cache    cacheConfig
 	dialect  remote.Dialect // nil: no tokens
+	features remote.Dialect // for requests with media that are processed; nil: none
 	choices  remote.Choices
 	cached   remote.Report
 	warnings []engine.Warning
@@ -154,6 +155,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		return nil, fmt.Errorf("the engine at %s takes neither tokens nor texts over HTTP; see whether it is a vLLM server that generates", p.cfg.Spec.URL.Host)
 	}
 	p.findMedia(ctx, &card, passes)
+	p.findFeatures(ctx, &card)
 	source, err := p.source(&card)
 	if err != nil {
 		return nil, err
@@ -163,7 +165,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	e.model, e.spec, e.client = p.base.ID, p.cfg.Spec, p.client
 	e.Base, err = remote.New(remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log,
-		Dialect: p.dialect, Choices: p.choices, Cached: p.cached,
+		Dialect: p.dialect, Features: p.features, Choices: p.choices, Cached: p.cached,
 		Scrape: p.scraper(), Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings,
 		Passes: passes, Model: e.upstream, Headers: p.pinned,
 	})

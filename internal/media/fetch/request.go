@@ -142,7 +142,7 @@ func failed(ctx context.Context, err error) error {
 	var timeout net.Error
 	switch cause := context.Cause(ctx); {
 	case errors.Is(err, errRefused):
-		return invalid(err, "its host's address is none that may be fetched from")
+		return invalid(err, "its host's address is "+unwelcome)
 	case errors.Is(cause, errIdle):
 		return invalid(err, "its host sent nothing for too long")
 	case errors.Is(cause, context.DeadlineExceeded):

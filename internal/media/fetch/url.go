@@ -19,6 +19,10 @@ func invalid(cause error, message string) error {
 	return &fault.Error{Code: fault.Invalid, Message: "media URL: " + message, Err: cause}
 }
 
+// unwelcome is what a client reads of an address. It is the same of all, so that it does not tell
+// where a name leads.
+const unwelcome = "none that may be fetched from: those of private networks and of the server itself are only with --media-allow-private"
+
 // parse returns a URL that may be fetched, as far as it can be told from the text.
 func (c *Config) parse(s string) (*url.URL, error) {
 	if len(s) > maxURL {
@@ -49,7 +53,7 @@ func (c *Config) check(u *url.URL) error {
 	}
 	if a, err := netip.ParseAddr(host); err == nil {
 		if err := c.judge(a); err != nil {
-			return invalid(err, "its address is none that may be fetched from")
+			return invalid(err, "its address is "+unwelcome)
 		}
 	} else if numeric(host) {
 		return invalid(nil, "its host is an address in an unusual form: write four decimal numbers")
@@ -58,7 +62,7 @@ func (c *Config) check(u *url.URL) error {
 	case !goodPort(u.Port()):
 		return invalid(nil, "its port is no number from 1 to 65535")
 	case len(c.AllowHosts) > 0 && !slices.ContainsFunc(c.AllowHosts, func(p string) bool { return matches(host, p) }):
-		return invalid(nil, "its host is none that may be fetched from")
+		return invalid(nil, "its host is none of those that may be fetched from (--media-allow-hosts)")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package pixel
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"image"
 	"image/gif"
@@ -73,6 +74,8 @@ func framesJPEG(payload []byte, l *Limits) (v video, err error) {
 		}
 		p, err := decode(file[:n], &left)
 		switch {
+		case i > 0 && errors.Is(err, ErrTooLarge):
+			return v, fmt.Errorf("frame %d is larger than the first one of %d by %d pixels: %w", i, v.width, v.height, ErrTooLarge)
 		case err != nil:
 			return v, fmt.Errorf("frame %d: %w", i, err)
 		case i == 0:

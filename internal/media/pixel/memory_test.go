@@ -36,7 +36,7 @@ func TestMemory(t *testing.T) {
 	}
 	text := []byte(base64.StdEncoding.EncodeToString(flat.Bytes()))
 	frames := bytes.Join(slicesOf(text, count), []byte{','})
-	slow := riff(1, 1, 100, 8, make([]byte, 20_000)) // 200 s in 20 KB
+	slow := riff(1, 1, minRate, 8, make([]byte, 200_000)) // 200 s in 200 KB
 	for name, c := range map[string]struct {
 		kind media.Kind
 		file []byte

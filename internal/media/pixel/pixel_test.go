@@ -330,7 +330,8 @@ func TestSamples(t *testing.T) {
 		"no samples":  {riff(1, 1, 16000, 16, nil), Limits{}, ErrMalformed},
 		"no data":     {good[:40], Limits{}, ErrMalformed},
 		"long":        {good, Limits{Samples: 9}, ErrTooLarge},
-		"grown":       {riff(1, 1, 1, 8, make([]byte, 100)), Limits{Samples: 99 * 16000}, ErrTooLarge},
+		"grown":       {riff(1, 1, minRate, 8, make([]byte, 100*minRate)), Limits{Samples: 99 * 16000}, ErrTooLarge},
+		"slow":        {riff(1, 1, minRate-1, 8, make([]byte, 100)), Limits{}, ErrMalformed},
 	} {
 		if _, _, err := Samples(c.file, c.limits); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)

@@ -90,6 +90,9 @@ func (w *wav) sample(b []byte) float64 {
 
 const maxChannels = 64
 
+// The rates that sounds have, in Hz. Some bytes at one sample a second would be hours.
+const minRate, maxRate = 1000, 1 << 24
+
 // readWAV finds the two chunks that matter: fmt, then data. A data chunk that claims
 // more than there is, as recorders of streams write it, has what there is.
 func readWAV(file []byte) (w wav, err error) {
@@ -135,7 +138,7 @@ func (w *wav) format(b []byte) error {
 	w.channels, w.rate = int(binary.LittleEndian.Uint16(b[2:])), int(binary.LittleEndian.Uint32(b[4:]))
 	w.width, w.float = bits/8, code == float
 	switch {
-	case w.channels < 1 || w.channels > maxChannels || w.rate < 1 || w.rate > 1<<24:
+	case w.channels < 1 || w.channels > maxChannels || w.rate < minRate || w.rate > maxRate:
 		return fmt.Errorf("%d channels at %d Hz: %w", w.channels, w.rate, ErrMalformed)
 	case code == pcm && (bits == 8 || bits == 16 || bits == 24 || bits == 32), code == float && bits == 32:
 		return nil

@@ -452,6 +452,17 @@ func (m *model) unguided() []kv.WorkerID {
 	return ids
 }
 
+// featureless returns the workers whose engines take nothing that a processor made of media.
+func (m *model) featureless() []kv.WorkerID {
+	var ids []kv.WorkerID
+	for i := range m.workers {
+		if !m.workers[i].card.Features {
+			ids = append(ids, m.workers[i].ID)
+		}
+	}
+	return ids
+}
+
 // preprocesses reports whether an engine of the model makes prompts.
 func (m *model) preprocesses() bool {
 	return slices.ContainsFunc(m.workers, func(in instance) bool { return in.card.Preprocess })

@@ -96,11 +96,11 @@ func (c *call) serve(d dialect) error {
 	ctx, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
 	c.answer.broken = broken
-	req, writer, p, err := c.decode(ctx, &d)
-	if err != nil {
+	req, writer, p, spare, err := c.decode(ctx, &d)
+	switch {
+	case err != nil:
 		return err
-	}
-	if p != nil {
+	case p != nil && !spare:
 		return p.serve(ctx)
 	}
 	m, err := c.find(c.f.catalog.find, req.Model)
@@ -110,8 +110,12 @@ func (c *call) serve(d dialect) error {
 	c.answer.stream = req.Stream
 	c.answer.head = api.Head{ID: c.id, Model: req.Model, Created: c.started.Unix()}
 	c.answer.writer = writer(&c.answer.head)
-	gens, err := c.preprocess(ctx, req, m)
-	if err != nil {
+	gens, err := c.preprocess(ctx, req, m, p)
+	switch {
+	case err == nil:
+	case p != nil:
+		return p.instead(ctx, err)
+	default:
 		return err
 	}
 	if !req.HasMedia() { // they are tokens now
@@ -123,14 +127,18 @@ func (c *call) serve(d dialect) error {
 	}
 	err = c.generateAll(ctx, gens)
 	sum := c.total(gens)
-	if err != nil {
-		return err
+	switch {
+	case err == nil:
+		return c.answer.finish(sum)
+	case p != nil:
+		return p.instead(ctx, err)
 	}
-	return c.answer.finish(sum)
+	return err
 }
 
-// decode reads the request. One that is passed on as it is is no more than looked at.
-func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer newWriter, p *passing, err error) {
+// decode reads the request. One that is passed on as it is is no more than looked at; spare says that it is that only
+// if there is no better way.
+func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer newWriter, p *passing, spare bool, err error) {
 	_, span := c.f.deps.Tracer.Start(ctx, "decode")
 	req, err = decoded(c, func(body []byte) (q *api.Request, err error) {
 		span.Int("penstock.body_bytes", int64(len(body)))
@@ -140,17 +148,18 @@ func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer
 		if q, writer, err = d.decode(body); err != nil {
 			return nil, err
 		}
-		p, err = c.passesMedia(body, d, q)
+		p, spare, err = c.passesMedia(body, d, q)
 		return q, err
 	})
 	span.End(err)
-	return req, writer, p, err
+	return req, writer, p, spare, err
 }
 
-// preprocess makes the prompts of the request and plans what is done with them.
-func (c *call) preprocess(ctx context.Context, req *api.Request, m *model) ([]*generation, error) {
+// preprocess makes the prompts of the request and plans what is done with them. spare is the request as one that
+// could be passed on; nil if it could not.
+func (c *call) preprocess(ctx context.Context, req *api.Request, m *model, spare *passing) ([]*generation, error) {
 	ctx, span := c.f.deps.Tracer.Start(ctx, "preprocess")
-	p := &planner{call: c, req: req, model: m}
+	p := &planner{call: c, req: req, model: m, spare: spare}
 	gens, err := p.plan(ctx)
 	tokens := 0
 	for _, g := range gens {

@@ -100,6 +100,9 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 	if g.request.Guide != nil {
 		excluded = append(excluded, m.unguided()...)
 	}
+	if len(g.request.Features) > 0 {
+		excluded = append(excluded, m.featureless()...)
+	}
 	var strange []kv.WorkerID
 	if g.Tokens() > 0 {
 		strange = m.otherNumerics(g.numerics)

@@ -199,31 +199,77 @@ func unseen(ctx context.Context, p *prep.Prompt) error {
 }
 
 // passesMedia returns the request as one that is passed on, if it shows media to a model whose
-// engines take them in no other way; nil if it does not. The model sees them.
-func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (*passing, error) {
+// engines take them so; nil if it does not. The model sees them. spare says that there is a better
+// way: it is passed on only if that comes to nothing.
+func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing, spare bool, err error) {
 	if !q.HasMedia() || q.Ext.Asks(api.QueryInstance) {
-		return nil, nil
+		return nil, false, nil
 	}
 	m, err := c.find(c.f.catalog.find, q.Model)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	if err := m.sees(q); err != nil || m.card.Attaches {
-		return nil, err
+	if err := m.sees(q); err != nil {
+		return nil, false, err
 	}
+	spare = m.card.Attaches || m.ships(q)
 	if !m.passes(d.path) {
-		return nil, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint", m.card.Name, d.path)
+		if m.card.Attaches {
+			return nil, false, nil
+		}
+		return nil, false, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint, such as /v1/chat/completions", m.card.Name, d.path)
 	}
 	e, err := openEnvelope(body, nil)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	e.ext, q.Owner = q.Ext, c.owner(q.CacheSalt)
-	p, err := c.pass(body, d, m, e)
+	q.Features = spare && !m.card.Attaches
+	p, err = c.pass(body, d, m, e)
 	if p != nil {
 		p.shown = q
 	}
-	return p, err
+	return p, spare, err
+}
+
+// ships reports whether a request with media goes to the model's engines with what the processor of one of them
+// made of those: prompts are made there, and not every choice has a copy of it on its way.
+func (m *model) ships(q *api.Request) bool {
+	_, elsewhere := m.encoder.(*remote)
+	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && len(m.featureless()) < len(m.workers)
+}
+
+// errPass ends the planning of a request that is passed on instead.
+var errPass = errors.New("frontend: the media of the request go as their client sent them")
+
+// instead serves the request as one that is passed on, where err, with which the better way ended, says no more than
+// that its media do not go by that; other errors are returned.
+func (p *passing) instead(ctx context.Context, err error) error {
+	var refused *fault.Error
+	switch {
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case !p.c.answer.first.IsZero():
+		return err
+	case errors.Is(err, errPass):
+	case errors.As(err, &refused) && refused.Code == fault.Unimplemented && refused.Param == engine.FeaturesParam:
+		p.spent = p.prompt
+		p.c.f.metrics.mediaUnshipped.WithLabelValues(p.c.model).Inc()
+		p.c.f.throttled.Log(ctx, slog.LevelWarn, "an engine does not take what another one's processor made of media: the request is passed on as it is",
+			"request", p.c.id, "model", p.c.model, "error", refused.Err)
+	default:
+		return err
+	}
+	if err := p.reserve(); err != nil {
+		return err
+	}
+	if !p.c.answer.committed {
+		p.c.answer.accepted = false
+	}
+	// Routers have heard of the attempts before by the request's own name.
+	p.route.ID += "/pass"
+	p.request.ID = p.route.ID
+	return p.begun(ctx)
 }
 
 // mediaTokens returns the prompt of a request that shows media, as far as it is of use.
@@ -232,7 +278,12 @@ func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
 	if p.c.f.cfg.IgnoresCaches && !p.model.card.Router && (mode == nil || *mode != route.KV) {
 		return prep.Prompt{TextOnly: media.NotRouted, Why: fault.Param("model", "the router's mode asks no cache")}, nil
 	}
-	all, err := p.model.prompts(ctx, p.shown)
+	return p.model.shown(ctx, p.shown)
+}
+
+// shown returns the prompt of a request that shows media and could be passed on, as far as it is of use.
+func (m *model) shown(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	all, err := m.prompts(ctx, q)
 	var refused *prep.Refused
 	var f *fault.Error
 	switch {

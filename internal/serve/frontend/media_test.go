@@ -240,6 +240,11 @@ func TestRefusedMedia(t *testing.T) {
 			{chats, `{"model":"bytes","mm_processor_kwargs":{"x":1},"messages":[{"role":"user","content":"x"}]}`, "mm_processor_kwargs", "without media"},
 			{chats, `{"model":"bytes","messages":[{"role":"user","content":"a"},{"role":"user","content":"see <|image|>"}]}`, "messages[1]", "stands for media"},
 			{chats, strings.Replace(showing("", "http://a/red"), "What is this?", "<|image|>", 1), "messages[0]", "stands for media"},
+			{chats, `{"model":"bytes","messages":[{"role":"user","content":[{"type":"text","text":"\\\u005cn \u003c|image|>"}]}]}`, "messages[0]", "stands for media"},
+			{chats, `{"model":"bytes","chat_template_kwargs":{"x":{"<\u007Cimage|>":"","y":1}},"messages":[{"role":"user","content":"x"}]}`, "chat_template_kwargs", "stands for media"},
+			{chats, `{"model":"bytes","tools":[{"type":"function","function":{"name":"f","description":"\u00e9 <|im\u0061ge|>"}}],"messages":[{"role":"user","content":"x"}]}`, "tools", "stands for media"},
+			{chats, `{"model":"bytes","messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":\"\\u003c|image|\u003e\"}"}}]},{"role":"tool","tool_call_id":"1","content":"y"}]}`, "messages[1]", "stands for media"},
+			{chats, `{"model":"bytes","messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"<|image|>","content":"y"}]}`, "messages[2]", "stands for media"},
 			{"/v1/completions", `{"model":"bytes","prompt":"see <|image|>"}`, "prompt", "send messages"},
 			{"/tokenize", strings.Replace(showing("", "http://a/none"), `"max_tokens":4,`, "", 1), url, "404"},
 			{"/v1/messages/count_tokens", `{"model":"bytes","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://a/none"}}]}]}`, "", "404"},
@@ -475,7 +480,7 @@ func TestEnginesMakePromptsThatShow(t *testing.T) {
 		if asked := s.mu.asked[0].Chat; !strings.Contains(string(asked), `{"type":"text","text":"What is this?"},{"type":"image_url","image_url":{"url":"http://a/red"}}`) {
 			t.Errorf("the engine was asked about %s", asked)
 		}
-		if v := w.metric(`frontend_routing_text_only_total{model="closed",reason="placeholder_mismatch"}`); v != "1" {
+		if v := w.metric(`frontend_routing_text_only_total{model="closed",reason="hash_forward_disabled"}`); v != "1" {
 			t.Errorf("%q requests by their text", v)
 		}
 	})

@@ -26,6 +26,8 @@ type metrics struct {
 	mediaPredicted *prometheus.CounterVec   // model
 	mediaReported  *prometheus.CounterVec   // model
 	mediaMismatch  *prometheus.CounterVec   // model
+	mediaShipped   *prometheus.CounterVec   // model
+	mediaUnshipped *prometheus.CounterVec   // model
 }
 
 func newMetrics(m *obs.Metrics, ring *keys.Ring) *metrics {
@@ -69,5 +71,9 @@ func newMetrics(m *obs.Metrics, ring *keys.Ring) *metrics {
 			"Prompt tokens of the same requests as their engines counted them.", "model"),
 		mediaMismatch: m.Counter("frontend_media_mismatch_total",
 			"Requests with media whose prompt tokens an engine counted otherwise.", "model"),
+		mediaShipped: m.Counter("frontend_media_shipped_total",
+			"Requests that went to an engine with what the processor of one of the model's engines had made of their media.", "model"),
+		mediaUnshipped: m.Counter("frontend_media_unshipped_total",
+			"Those of them that the engine did not take so, which were passed on as their clients sent them.", "model"),
 	}
 }

@@ -49,6 +49,7 @@ type passing struct {
 
 	output, cached int // tokens
 	prompt         int // likewise, as the engine said or as was found out
+	spent          int // tokens of the prompt that are on the key's account already
 	last           time.Time
 }
 
@@ -86,11 +87,6 @@ func (c *call) passing(body []byte, d *dialect) (*passing, error) {
 
 // pass makes the passing of a request.
 func (c *call) pass(body []byte, d *dialect, m *model, e *envelope) (*passing, error) {
-	// Each attempt has a copy on its way.
-	if !c.f.bodies.take(len(body)) {
-		return nil, c.f.noMemory()
-	}
-	c.held += len(body)
 	p := &passing{c: c, d: d, model: m, envelope: e, cached: engine.CachedUnknown}
 	salt := kv.Salt{LoRA: m.adapter, Namespace: e.salt}
 	p.request = engine.PassRequest{ID: c.id, Model: m.card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream}
@@ -107,14 +103,33 @@ func (c *call) pass(body []byte, d *dialect, m *model, e *envelope) (*passing, e
 	return p, err
 }
 
+// reserve takes room for the copy of the request that each attempt has on its way.
+func (p *passing) reserve() error {
+	n := len(p.request.Body)
+	if !p.c.f.bodies.take(n) {
+		return p.c.f.noMemory()
+	}
+	p.c.held += n
+	return nil
+}
+
 // serve answers the request, or returns why not.
 func (p *passing) serve(ctx context.Context) error {
 	c := p.c
+	if err := p.reserve(); err != nil {
+		return err
+	}
 	c.answer.head = api.Head{ID: c.id, Model: p.envelope.model, Created: c.started.Unix()}
-	c.answer.writer = passedWriter{p}
 	if err := p.tokenize(ctx); err != nil {
 		return err
 	}
+	return p.begun(ctx)
+}
+
+// begun answers the request, whose tokens are known as far as they can be.
+func (p *passing) begun(ctx context.Context) error {
+	c := p.c
+	c.answer.writer = passedWriter{p}
 	err := c.f.attempts(ctx, p, p.route.Pin.ID != 0)
 	p.count()
 	switch {
@@ -174,13 +189,20 @@ func (p *passing) tokenize(ctx context.Context) error {
 	p.c.borrow(&prompt)
 	if p.shown != nil {
 		p.c.shows(ctx, p.shown, &prompt)
+	}
+	p.adopt(&prompt)
+	return nil
+}
+
+// adopt takes the prompt of the request, as far as it is known.
+func (p *passing) adopt(prompt *prep.Prompt) {
+	if p.shown != nil {
 		p.request.Media, p.request.Objects = prompt.Media, keysOf(prompt.Objects)
 		p.shown = nil // it has a copy of the media
 	}
 	p.prompt = len(prompt.Tokens)
 	p.request.Prompt = prompt.Tokens
 	p.route.Tokens, p.route.Media = prompt.Tokens, prompt.Media
-	return nil
 }
 
 // tokens returns the prompt as the model's engines see it; none if they do not tell.
@@ -388,7 +410,7 @@ func (p *passing) count() {
 	if p.output == 0 && !p.done {
 		tokens = api.TokenCounts{Cached: api.CachedUnknown} // nothing was computed, as far as is known
 	}
-	c.spend(tokens.Prompt, tokens.Completion)
+	c.spend(max(0, tokens.Prompt-p.spent), tokens.Completion)
 	if c.visit != nil {
 		c.visit.tokens = tokens
 	}

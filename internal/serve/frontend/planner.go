@@ -11,6 +11,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/core/route"
 	"penstock/internal/attempt"
 	"penstock/internal/edge/api"
@@ -24,6 +25,8 @@ type planner struct {
 	call  *call
 	req   *api.Request
 	model *model
+	// spare is the request as one that is passed on, for what of its media cannot be had otherwise; nil if it cannot be.
+	spare *passing
 }
 
 // plan returns a generation for each prompt and prepares the answer for them.
@@ -53,7 +56,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	if p.req.HasMedia() {
 		p.req.Owner = p.call.owner(p.req.CacheSalt)
 	}
-	prompts, err := p.model.prompts(ctx, p.req)
+	prompts, err := p.prompts(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,11 +95,30 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	return gens, nil
 }
 
+// prompts makes the prompts of the request.
+func (p *planner) prompts(ctx context.Context) ([]prep.Prompt, error) {
+	if p.spare == nil {
+		return p.model.prompts(ctx, p.req)
+	}
+	prompt, err := p.model.shown(ctx, p.req)
+	return []prep.Prompt{prompt}, err
+}
+
 // media takes the media of a conversation's prompt. An engine that is told of them beside the
-// tokens must have them all; of others it is only asked where the request would go.
+// tokens must have them all, as they are or as another one's processor made them, or is passed the
+// request instead; of others it is only asked where the request would go.
 func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
 	p.call.borrow(prompt)
 	p.call.shows(ctx, p.req, prompt)
+	if p.spare != nil {
+		p.spare.adopt(prompt)
+		if prompt.TextOnly != media.NoReason || p.req.Features && prompt.Features == nil {
+			return errPass
+		}
+	}
+	if prompt.Features != nil {
+		p.call.f.metrics.mediaShipped.WithLabelValues(p.call.model).Inc()
+	}
 	if !p.model.card.Attaches {
 		return nil
 	}
@@ -130,6 +152,7 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 			Prompt:   prompt.Tokens,
 			Media:    prompt.Media,
 			Objects:  Sent(prompt.Objects),
+			Features: prompt.Features,
 			Choices:  q.N,
 			Sampling: sampling,
 			Stop:     stop,

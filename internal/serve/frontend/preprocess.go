@@ -61,12 +61,17 @@ var _ prep.Encoder = (*remote)(nil)
 
 // EncodeChat implements prep.Encoder.
 func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
-	p, err := r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c)})
+	p, err := r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c), Features: c.Features})
 	if err != nil || len(c.Media) == 0 || len(p.Media) == len(c.Media) {
 		return p, err
 	}
 	// Tokens without a word of what is between them would be those of any other picture too.
-	u := prep.Undecided(media.PlaceholderMismatch, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
+	p.Free()
+	why := media.PlaceholderMismatch
+	if r.model.card.MediaKeys == "" {
+		why = media.HashForwardDisabled
+	}
+	u := prep.Undecided(why, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
 	return prep.Prompt{TextOnly: u.Reason, Why: u.Err}, nil
 }
 
@@ -85,12 +90,16 @@ func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.P
 	if err != nil {
 		return prep.Prompt{}, err
 	}
-	return prep.Prompt{Tokens: p.Tokens, Media: p.Media}, nil
+	prompt := prep.Prompt{Tokens: p.answer.Tokens, Media: p.answer.Media, Features: p.answer.Features}
+	if p.held > 0 {
+		prompt.Release = p.drop
+	}
+	return prompt, nil
 }
 
-// answer returns a worker's answer. It has its share of the memory of prompts being
+// answer returns a request that a worker has answered. It has its share of the memory of prompts being
 // made meanwhile, as those made here: so many bytes.
-func (r *remote) answer(ctx context.Context, req *engine.PreprocessRequest, cost int) (*engine.Preprocessed, error) {
+func (r *remote) answer(ctx context.Context, req *engine.PreprocessRequest, cost int) (*preprocessing, error) {
 	reserved, err := r.f.prompts.wait(ctx, cost)
 	if err != nil {
 		return nil, err
@@ -99,9 +108,10 @@ func (r *remote) answer(ctx context.Context, req *engine.PreprocessRequest, cost
 	req.ID, req.Model = idOf(ctx), r.model.card.Name
 	p := &preprocessing{f: r.f, model: r.model, request: req}
 	if err := r.f.attempts(ctx, p, false); err != nil {
+		p.drop()
 		return nil, err
 	}
-	return &p.answer, nil
+	return p, nil
 }
 
 // preprocessing is a text or a conversation on its way through workers. It belongs
@@ -111,6 +121,28 @@ type preprocessing struct {
 	model   *model // as it was when the request came; each attempt looks again
 	request *engine.PreprocessRequest
 	answer  engine.Preprocessed // its Attempt is 0 until it has come
+	held    int                 // of the budget of bodies, for the answer's features
+}
+
+// copies is how often there are the features of a request at a time: as they came, and on the way to a worker.
+const copies = 2
+
+// hold takes room for a frame with a piece of features.
+func (p *preprocessing) hold(n int) error {
+	if !p.request.Features {
+		return nil
+	}
+	if !p.f.bodies.take(copies * n) {
+		return p.f.noMemory()
+	}
+	p.held += copies * n
+	return nil
+}
+
+// drop forgets the answer.
+func (p *preprocessing) drop() {
+	p.f.bodies.give(p.held)
+	p.held, p.answer = 0, engine.Preprocessed{}
 }
 
 // Tokens implements attempt.Task.
@@ -143,6 +175,7 @@ func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 
 // Try makes one attempt. Nothing is reserved for it.
 func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
+	p.drop()
 	p.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, p.request)
 	limit := p.f.cfg.PreprocessTimeout
@@ -150,6 +183,9 @@ func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision
 		limit = max(limit, sightTimeout)
 	}
 	err := attempt.Call(ctx, p.f.deps.Plane, limit, d, engine.MethodPreprocess, body, func(frame []byte) error {
+		if err := p.hold(len(frame)); err != nil {
+			return err
+		}
 		return p.answer.Take(frame, number, p.model.card.VocabSize)
 	})
 	if p.answer.Attempt != 0 {

@@ -29,6 +29,7 @@ type maker struct {
 	endEarly bool
 	raw      [][]byte   // sent before the answer
 	media    []kv.Media // shown by conversations
+	features []byte     // made of them, for who asks
 	shown    func(*engine.PreprocessRequest) *engine.Preprocessed
 }
 
@@ -65,11 +66,14 @@ func (s *script) preprocess(ctx context.Context, body []byte, send func([]byte) 
 	if len(req.Chat) > 0 {
 		p.Media = m.media
 	}
+	if req.Features {
+		p.Features = m.features
+	}
 	if m.shown != nil {
 		p = m.shown(&req)
 		p.Attempt = req.Attempt
 	}
-	return send(engine.AppendPreprocessed(nil, p))
+	return p.Frames(send)
 }
 
 func engineSees(req *engine.PreprocessRequest) []kv.Token {

@@ -98,6 +98,7 @@ func conversation(q *api.Request, e prep.Encoder) *prep.Chat {
 		ContinueFinal:       q.ContinueFinal,
 		Namespace:           q.Owner,
 		ProcessorArgs:       q.ProcessorArgs,
+		Features:            q.Features,
 	}
 	for i, m := range q.Messages {
 		chat.Messages[i] = prep.Message{

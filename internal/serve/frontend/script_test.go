@@ -23,6 +23,7 @@ type script struct {
 
 	refuse   error // instead of accepting
 	dieAfter int   // frames with tokens, then fail; 0 is never
+	dieFirst bool  // fail before the first of them
 	dieWith  error // nil is Unavailable
 	frames   int   // sends this many frames with tokens, then waits for the end; 0 is all
 	raw      [][]byte
@@ -149,7 +150,7 @@ func (s *script) generate(ctx context.Context, req *engine.Request, emit func(*e
 				continue
 			}
 			left = true
-			if s.dieAfter > 0 && sent == s.dieAfter {
+			if s.dieFirst || s.dieAfter > 0 && sent == s.dieAfter {
 				if s.dieWith != nil {
 					return s.dieWith
 				}

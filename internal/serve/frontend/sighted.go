@@ -54,10 +54,12 @@ func (r *remote) show(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
 		urls += len(c.Media[i].URL)
 	}
 	req := &engine.PreprocessRequest{Chat: prep.AppendShown(nil, c), Shows: true}
-	p, err := r.answer(ctx, req, promptCost*max(0, len(req.Chat)-urls)+3*urls)
-	switch {
-	case err != nil:
+	made, err := r.answer(ctx, req, promptCost*max(0, len(req.Chat)-urls)+3*urls)
+	if err != nil {
 		return prep.Prompt{}, err
+	}
+	p := &made.answer
+	switch {
 	case p.TextOnly != media.NoReason:
 		return prep.Prompt{Tokens: p.Tokens, TextOnly: p.TextOnly, Why: p.Why}, nil
 	case len(p.Media) != len(c.Media) || len(p.Objects) != len(c.Media):
@@ -104,5 +106,5 @@ func makes(c *engine.Card, req *engine.PreprocessRequest) bool {
 	if req.Shows {
 		return c.Sights
 	}
-	return c.Preprocess
+	return c.Preprocess && (c.Features || !req.Features)
 }

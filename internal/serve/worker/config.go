@@ -27,6 +27,8 @@ type Config struct {
 	Aliases []string
 	// MediaDecoder is put there too, of models that see; nil is what the engine says.
 	MediaDecoder *engine.MediaDecoder
+	// KeepFeatures has the engine neither hand over what its processor makes of media nor take what others made.
+	KeepFeatures bool
 	// Experts are put there too; nil is what the engine says.
 	Experts []engine.HostedExperts
 	// Addr is where to serve on the request plane; "" lets the plane choose.

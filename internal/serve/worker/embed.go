@@ -18,24 +18,24 @@ func (s *server) embed(ctx context.Context, body []byte, send func([]byte) error
 		return err
 	}
 	req := new(engine.EmbedRequest)
-	return s.once(ctx, send, func() (string, subject, error) {
+	return s.once(ctx, func() (string, subject, error) {
 		if err := engine.DecodeEmbedRequest(body, req); err != nil {
 			return "", subject{}, err
 		}
 		return req.Model, subject{req.ID, req.Attempt, len(req.Prompt)}, req.Validate()
-	}, func(ctx context.Context) ([]byte, error) {
+	}, func(ctx context.Context) error {
 		vector, err := eng.Embed(ctx, req)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		s.beat()
-		return engine.AppendEmbedding(nil, &engine.Embedding{Attempt: req.Attempt, Vector: vector}), nil
+		return send(engine.AppendEmbedding(nil, &engine.Embedding{Attempt: req.Attempt, Vector: vector}))
 	})
 }
 
-// once serves a call whose answer is one frame. read decodes the request and says
-// which model it is for and what the books know it by; answer makes the frame.
-func (s *server) once(ctx context.Context, send func([]byte) error, read func() (model string, of subject, err error), answer func(context.Context) ([]byte, error)) error {
+// once serves a call whose answer is there at once. read decodes the request and says
+// which model it is for and what the books know it by; answer makes it and sends it.
+func (s *server) once(ctx context.Context, read func() (model string, of subject, err error), answer func(context.Context) error) error {
 	w := s.w
 	var of subject
 	err := s.enter(func() (model string, err error) {
@@ -49,13 +49,7 @@ func (s *server) once(ctx context.Context, send func([]byte) error, read func() 
 	defer s.leave()
 	started := time.Now()
 	err = s.carry(ctx, func(ctx context.Context) error {
-		return w.guard(ctx, of, func() error {
-			frame, err := answer(ctx)
-			if err != nil {
-				return err
-			}
-			return send(frame)
-		})
+		return w.guard(ctx, of, func() error { return answer(ctx) })
 	})
 	w.ended(ctx, of, 0, 0, time.Since(started), err)
 	return err

@@ -19,21 +19,21 @@ func (s *server) preprocess(ctx context.Context, body []byte, send func([]byte) 
 		return err
 	}
 	req := new(engine.PreprocessRequest)
-	return s.once(ctx, send, func() (string, subject, error) {
+	return s.once(ctx, func() (string, subject, error) {
 		if err := engine.DecodePreprocessRequest(body, req); err != nil {
 			return "", subject{}, err
 		}
 		// No token is computed, so none is counted.
 		return req.Model, subject{id: req.ID, attempt: req.Attempt}, req.Validate()
-	}, func(ctx context.Context) ([]byte, error) {
+	}, func(ctx context.Context) error {
 		p, err := eng.Preprocess(ctx, req)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := p.Validate(w.card.VocabSize); err != nil {
-			return nil, err
+			return err
 		}
 		p.Attempt = req.Attempt
-		return engine.AppendPreprocessed(nil, p), nil
+		return p.Frames(send)
 	})
 }

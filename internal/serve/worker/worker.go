@@ -71,6 +71,7 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	if cfg.Experts != nil {
 		card.Experts = cfg.Experts
 	}
+	card.Features = card.Features && !cfg.KeepFeatures
 	if cfg.MediaDecoder != nil && len(card.Media) > 0 {
 		card.MediaDecoder = cfg.MediaDecoder
 	}

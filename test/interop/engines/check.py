@@ -73,7 +73,7 @@ def stream(url, path, body, on_chunk=lambda count, worker: None):
                 raise servers.Failed(f"an error in the stream after {chunks} chunks: {event['error']}")
             last = last | event
             for choice in event["choices"]:
-                text += choice["text"]
+                text += choice["text"] if "text" in choice else choice["delta"].get("content") or ""
                 chunks += 1
                 on_chunk(chunks, worker)
         if not done:
@@ -343,6 +343,9 @@ def pictures(binary, model, directory, work):
             hot = look(p, "engine's, hot", parts)
             good = cold["reported"] < block and known and near(hot, block) and hot["reported"] >= blocks * block
             check(f"rendered by the engine, {width} x {height}: predicted is reported", good and hot["worker"] == cold["worker"], (cold, hot))
+        check("penstock ends well", p.stop() == 0)
+        p = None
+        shipped(binary, engines, work, block)
     finally:
         if p:
             p.stop()
@@ -350,10 +353,63 @@ def pictures(binary, model, directory, work):
             e.stop()
 
 
-def look(p, kind, parts):
-    """A conversation that shows pictures; kind None leaves it out of the table."""
+def shipped(binary, engines, work, block):
+    """What the processor of one engine made of pictures goes to another one with the tokens."""
+    given = [f"vllm={e.url},events={e.events},replay={e.replay}" for e in engines]
+    with contextlib.ExitStack() as running:
+
+        def penstock(name, *settings):
+            (work / name).mkdir()
+            p = Penstock(binary, work / "vision", work / name, given, ["--preprocess", "engine", *settings])
+            running.callback(p.stop)
+            return p
+
+        ships, passes = penstock("ships"), penstock("passes", "--mm-transfer", "off")
+        before, after = "What is this? ", words(2, 60)
+        for i, (width, height) in enumerate(shown.SIZES):
+            parts = [before, shown.data_uri(width, height, 700 + i), after]
+            cold = look(ships, "shipped, cold", parts, 24)
+            blocks = (cold["prompt"] - 1) // block
+            known = until(lambda: look(ships, None, parts)["predicted"] >= blocks * block, 10)
+            hot = look(ships, "shipped, hot", parts, 24)
+            good = cold["reported"] < block and known and hot["predicted"] == hot["reported"] == blocks * block
+            check(f"shipped, {width} x {height}: predicted is reported", good and hot["worker"] == cold["worker"], (cold, hot))
+            passed = look(passes, None, parts, 24)
+            check(f"shipped, {width} x {height}: the answer is that of pass mode", cold["text"] == hot["text"] == passed["text"], (cold, hot, passed))
+        beside = [shown.data_uri(112, 112, 900), shown.data_uri(280, 140, 903), after, shown.data_uri(84, 84, 904), after]
+        check("three shipped pictures are answered as in pass mode", look(ships, "three, shipped", beside, 24)["text"] == look(passes, None, beside, 24)["text"])
+        check("all went with what a processor made", counted(ships, "shipped") > len(shown.SIZES) and not counted(ships, "unshipped"), counted(ships, "shipped"))
+        check("and none of the others", not counted(passes, "shipped"))
+        check("no engine has warnings", not any(r["warnings"] for r in ships.workers().values()), ships.workers())
+        # A stream about a picture, whose engine is killed, goes on at the other one.
+        about = showing([before, shown.data_uri(333, 277, 800), words(3, 100)], 300)
+        want, _ = stream(ships.url, "/v1/chat/completions", about)
+        killed = []
+
+        def kill(count, worker):
+            if count >= 5 and not killed:
+                killed.append(int(worker))
+                engines[int(worker) - 1].kill()
+
+        got, last = stream(ships.url, "/v1/chat/completions", about, kill)
+        check("an engine was killed in the middle of an answer about a picture", len(killed) == 1 and last["nvext"]["attempts"] == 2, last)
+        check("the answer about the picture is whole", got == want and last["usage"]["completion_tokens"] == 300, (got[:200], want[:200]))
+
+
+def counted(p, what):
+    """Requests whose processed media were shipped, or not taken, by the metrics."""
+    lines = servers.call(p.url + "/metrics")[1].decode().splitlines()
+    return sum(float(x.rsplit(" ", 1)[1]) for x in lines if x.startswith(f"penstock_frontend_media_{what}_total"))
+
+
+def showing(parts, limit):
     content = [{"type": "image_url", "image_url": {"url": x}} if x.startswith("data:") else {"type": "text", "text": x} for x in parts]
-    body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+    return {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": limit, "temperature": 0, "ignore_eos": True}
+
+
+def look(p, kind, parts, limit=2):
+    """A conversation that shows pictures; kind None leaves it out of the table."""
+    body = showing(parts, limit)
     request = urllib.request.Request(p.url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=120) as answer:
         headers, said = answer.headers, json.loads(answer.read())
@@ -364,6 +420,7 @@ def look(p, kind, parts):
         "worker": int(headers["x-penstock-worker"]),
         "predicted": 32 * int(headers.get("x-penstock-overlap-blocks") or 0),
         "reported": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        "text": said["choices"][0]["message"]["content"],
     }
     if kind:
         table.append(row)

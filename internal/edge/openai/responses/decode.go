@@ -49,7 +49,7 @@ type decoder struct {
 	turn          turn // of the assistant, that the input is in
 	tools         []tool
 	choice        choice
-	count         api.MediaReader
+	count         api.MediaCount
 	pieces        []api.Part // of the content being read
 }
 

@@ -197,7 +197,9 @@ func TestSpelledPlaceholders(t *testing.T) {
 		"messages[0]":          {Messages: []prep.Message{{Role: "user", Parts: append(prep.AppendTextPart([]byte{'['}, "<|video_pad|>"), ']')}}},
 		"tools":                {Messages: []prep.Message{user}, Tools: []byte(`[{"a":"` + spelled + `"}]`)},
 		"chat_template_kwargs": {Messages: []prep.Message{user}, Args: []byte(`{"a":"` + spelled + `"}`)},
-		"messages":             {Messages: []prep.Message{{Role: "assistant", Content: "x", ToolCalls: []byte(`[{"function":{"name":` + string(hidden) + `}}]`)}}},
+		"messages[2]":          {Messages: []prep.Message{user, user, {Role: "assistant", Content: "x", ToolCalls: []byte(`[{"function":{"name":` + string(hidden) + `}}]`)}}},
+		"messages[3]":          {Messages: []prep.Message{user, user, user, {Role: "tool", Content: "x", ToolCallID: spelled}}},
+		"messages":             {Messages: []prep.Message{{Role: "user", Parts: append(prep.AppendTextPart(prep.AppendTextPart([]byte{'['}, spelled[:5]), spelled[5:]), ']')}}}, // by two parts
 	} {
 		_, err := prep.Local{Pipeline: p}.EncodeChat(t.Context(), c)
 		var f *fault.Error

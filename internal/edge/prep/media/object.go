@@ -23,7 +23,7 @@ func (m model) object(ctx context.Context, c *prep.Chat, f *family.Family, p *pr
 	switch {
 	case m.way.Identity == media.ByPixels:
 		o.Identity = media.ByPixels
-		err = m.byPixels(ctx, f, p, &o, held)
+		err = m.byPixels(ctx, p, &o, held)
 	case m.way.Identity == media.ByBytes || isData(p.URL):
 		o.Identity = media.ByBytes
 		err = m.byBytes(ctx, f, p, &o)
@@ -61,7 +61,9 @@ func about(p *prep.Media, err error) error {
 		named.Code = fault.Invalid // what a client may make others fetch, and how much, is decided here
 		return &named
 	}
-	named.Code = fault.Invalid
+	if !refused.Code.Class().Retryable { // a server without room for the file has some later
+		named.Code = fault.Invalid
+	}
 	return &prep.Unresolved{Reason: media.DimensionsUnknown, Err: &named}
 }
 
@@ -87,7 +89,7 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 			return err
 		}
 		defer release()
-		return m.measure(ctx, f, p, file, o)
+		return m.slot(ctx, func() error { return m.measure(ctx, f, p, file, o) })
 	}
 	return take(f, p, found, o)
 }
@@ -131,8 +133,10 @@ func (m model) byBytes(ctx context.Context, f *family.Family, p *prep.Media, o *
 		return err
 	}
 	defer release()
-	o.Key = media.BytesKey(file)
-	return m.measure(ctx, f, p, file, o)
+	return m.slot(ctx, func() error {
+		o.Key = media.BytesKey(file)
+		return m.measure(ctx, f, p, file, o)
+	})
 }
 
 // file returns the file of an object, and has room for it.
@@ -180,6 +184,9 @@ func framesOf(p *prep.Media) (payload string, ok bool) {
 func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, file []byte, o *media.Object) error {
 	if o.Kind != media.Video {
 		found, err := m.source.Header(file)
+		if err == nil {
+			err = m.within(found)
+		}
 		if err != nil {
 			return err
 		}
@@ -200,13 +207,26 @@ func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, fil
 	return nil
 }
 
+// within refuses a picture of more pixels than there may be, whoever would decode it.
+func (m model) within(found Found) error {
+	if w, h, most := found.Size.Width, found.Size.Height, m.cfg.Limits.Pixels; int64(w)*int64(h) > int64(most) {
+		return fault.New(fault.TooLarge, "it has %d by %d pixels, and at most %d are taken: send a smaller one", w, h, most)
+	}
+	return nil
+}
+
 // byPixels knows an object by what it shows.
-func (m model) byPixels(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object, held *leases) error {
+func (m model) byPixels(ctx context.Context, p *prep.Media, o *media.Object, held *leases) error {
 	file, release, err := m.file(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer release()
+	return m.slot(ctx, func() error { return m.look(ctx, file, o, held) })
+}
+
+// look looks at what a file shows, and hands it to the engine if that is how it gets it.
+func (m model) look(ctx context.Context, file []byte, o *media.Object, held *leases) error {
 	content := media.BytesKey(file)
 	if m.way.Transfer == TransferOff {
 		if key, size, ok := m.seen.get(content, o.Kind); ok {
@@ -243,8 +263,8 @@ func (m model) byPixels(ctx context.Context, f *family.Family, p *prep.Media, o 
 // sets the object's size.
 func (m model) decode(ctx context.Context, file []byte, o *media.Object) (t media.Tensor, release func(), err error) {
 	if found, err := m.source.Header(file); err == nil && found.Kind == media.Image {
-		if w, h, most := found.Size.Width, found.Size.Height, m.cfg.Limits.Pixels; int64(w)*int64(h) > int64(most) {
-			return t, nil, fault.New(fault.TooLarge, "it has %d by %d pixels, and at most %d are taken: send a smaller one", w, h, most)
+		if err := m.within(found); err != nil {
+			return t, nil, err
 		}
 	}
 	n, err := m.memory.wait(ctx, pixel.Memory(o.Kind, file, m.cfg.Limits))

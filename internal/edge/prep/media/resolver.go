@@ -69,8 +69,8 @@ type Config struct {
 	MaxObjects int
 	// Timeout bounds the time of a request in which its media are resolved. Default 10 s.
 	Timeout time.Duration
-	// Parallel bounds the objects at work at once, of one request and, eight times that, of all.
-	// Default 8.
+	// Parallel bounds the objects of one request that are at work at once and, eight times that, those
+	// of all requests whose files are there and are being read. Default 8.
 	Parallel int
 	// Memory bounds the bytes of what is decoded and being decoded at once, and those of the files in
 	// data: URIs meanwhile: half of it is for either. Default 1 GiB.
@@ -220,7 +220,7 @@ func (m model) each(ctx context.Context, n int, do func(ctx context.Context, i i
 		go func() {
 			done <- func() error {
 				for i := range queue {
-					if err := m.slot(ctx, func() error { return do(ctx, i) }); err != nil {
+					if err := guarded(func() error { return do(ctx, i) }); err != nil {
 						return err
 					}
 				}
@@ -238,21 +238,26 @@ func (m model) each(ctx context.Context, n int, do func(ctx context.Context, i i
 	return first
 }
 
-// slot calls do while it holds one of the slots of all requests. A panic in it, of a decoder that
-// met what nobody thought of, is that object's failure.
-func (m model) slot(ctx context.Context, do func() error) (err error) {
-	select {
-	case m.slots <- struct{}{}:
-		defer func() { <-m.slots }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// guarded calls do. A panic in it, of a decoder that met what nobody thought of, is that object's failure.
+func guarded(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("media: panic: %v\n%s", p, debug.Stack())
 		}
 	}()
 	return do()
+}
+
+// slot calls do while it holds one of the slots of all requests. Nothing is fetched in one: servers that are
+// slow, or that somebody made slow, hold up who waits for them and nobody else.
+func (m model) slot(ctx context.Context, do func() error) error {
+	select {
+	case m.slots <- struct{}{}:
+		defer func() { <-m.slots }()
+		return do()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // leases are what the objects of one request hold.

@@ -60,6 +60,9 @@ func (s *shelf) find(ctx context.Context, url string) ([]byte, error) {
 	if strings.Contains(url, "refused") {
 		return nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
 	}
+	if strings.Contains(url, "busy") {
+		return nil, fault.New(fault.Overloaded, "there is no memory for the file now: try again")
+	}
 	if strings.Contains(url, "missing") {
 		return nil, fault.New(fault.Invalid, "its host answered with status 404")
 	}
@@ -522,6 +525,33 @@ func TestTime(t *testing.T) {
 	})
 }
 
+// TestSlowServers: whoever waits for servers takes no turn from those whose files are here.
+func TestSlowServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := New(Config{Parallel: 1, Timeout: time.Minute}, &shelf{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		way, eyes := r.For(Way{Identity: media.ByPixels}), builtin(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 100 {
+			go func() {
+				if _, _, err := way.Resolve(ctx, shown(media.Image, "http://slow/"), eyes); !errors.Is(err, context.Canceled) {
+					t.Errorf("%v", err)
+				}
+			}()
+		}
+		synctest.Wait()
+		_, release, err := way.Resolve(t.Context(), shown(media.Image, data("image/png", encoded(t, "png", picture(30, 30, red)))), eyes)
+		if err != nil {
+			t.Error(err)
+		} else {
+			release()
+		}
+		cancel()
+	})
+}
+
 // TestRoom: requests that need more memory than there is wait for each other, and none for ever.
 func TestRoom(t *testing.T) {
 	file := encoded(t, "png", picture(100, 100, red))
@@ -605,5 +635,37 @@ func TestHeaders(t *testing.T) {
 	}
 	if _, err = (fetched{}).Header(bomb(1<<16, 1<<16)); fault.Of(err) != fault.TooLarge || errors.As(err, &bad) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestPixelsOfFiles: the limit of pixels holds for files that are only counted here too.
+func TestPixelsOfFiles(t *testing.T) {
+	r, err := New(Config{Limits: pixel.Limits{Pixels: 56 * 84}}, &shelf{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for height, want := range map[int]bool{84: true, 85: false} {
+		_, release, err := r.For(Way{}).Resolve(t.Context(), shown(media.Image, data("image/png", encoded(t, "png", picture(56, height, red)))), builtin(t))
+		if err == nil {
+			release()
+		}
+		var u *prep.Unresolved
+		if (err == nil) != want || errors.As(err, &u) || !want && !strings.Contains(err.Error(), "56 by 85 pixels") {
+			t.Errorf("a picture of %d lines: %v", height, err)
+		}
+	}
+}
+
+// TestNoRoom: what would go right later is told as that, not as an error of the client's.
+func TestNoRoom(t *testing.T) {
+	r, err := New(Config{}, &shelf{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for url, want := range map[string]fault.Code{"http://a/busy": fault.Overloaded, "http://a/missing": fault.Invalid} {
+		var u *prep.Unresolved
+		if _, _, err := r.For(Way{}).Resolve(t.Context(), shown(media.Image, url), builtin(t)); !errors.As(err, &u) || u.Err.Code != want {
+			t.Errorf("%s: %v, want the code %v", url, err, want)
+		}
 	}
 }

@@ -88,7 +88,11 @@ func (s fetched) Header(file []byte) (Found, error) {
 		if bad.Fault == probe.TooLarge {
 			code = fault.TooLarge
 		}
-		return Found{}, fault.New(code, "the file cannot be taken: %v", bad)
+		as := ""
+		if bad.Format != 0 {
+			as = " as " + bad.Format.String()
+		}
+		return Found{}, fault.New(code, "the file cannot be taken%s: %s", as, bad.Reason)
 	}
 	return found(info), err
 }

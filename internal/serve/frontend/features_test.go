@@ -1,0 +1,199 @@
+package frontend
+
+import (
+	"bytes"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// ships makes a card of a model whose engines make prompts with what their processors make of media, and take that.
+func ships(c *engine.Card) {
+	c.ContextLength = 4096
+	c.Media, c.MediaKeys, c.Passes = []string{"image"}, engine.MediaKeysUUID, strings.Fields(allPaths)
+	c.Preprocess, c.Features = true, true
+}
+
+// shipping is an engine of such a model.
+func shipping(text string) *script {
+	s := constant(text)
+	s.maker.media, s.maker.features = []kv.Media{{Hash: 77, Start: 1, End: 4}}, []byte(`{"made":"of it"}`)
+	s.passer.pieces = []engine.PassPiece{{Data: []byte(`{"passed":true}`), Last: true, PromptTokens: 9, OutputTokens: 1, Cached: 0}}
+	return s
+}
+
+// TestShipped: a request about a picture goes to an engine as tokens, with what another one's processor made.
+func TestShipped(t *testing.T) {
+	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
+		s := shipping("fine")
+		s.maker.features = bytes.Repeat([]byte("0123456789"), 1<<20) // in several frames
+		cannot := shipping("no")
+		w.worker(1, cannot, ships, func(c *engine.Card) { c.Features = false })
+		w.worker(2, s, ships)
+		for _, with := range []string{"", `,"stream":true`} {
+			got := w.post(chats, showing(with, "http://a/red"))
+			if got.status != http.StatusOK || !strings.Contains(got.body, "f") || strings.Contains(got.body, "passed") {
+				t.Fatalf("%v", got)
+			}
+		}
+		req, asked := s.seen()[1], s.asked()[1]
+		if !bytes.Equal(req.Features, s.maker.features) || !slices.Equal(req.Prompt, engineSees(&asked)) || !slices.Equal(req.Media, s.maker.media) || req.Objects != nil {
+			t.Errorf("the engine has %d bytes, %d tokens and %v", len(req.Features), len(req.Prompt), req.Media)
+		}
+		if routed := w.router.routed()[1]; !slices.Contains(routed.Exclude, 1) || !slices.Equal(routed.Media, req.Media) {
+			t.Errorf("the router was asked %v", routed)
+		}
+		if v := w.metric(`frontend_media_shipped_total{model="bytes"}`); v != "2" || len(cannot.asked()) != 0 {
+			t.Errorf("%s requests are counted; the engine that has none was asked for %d", v, len(cannot.asked()))
+		}
+	})
+}
+
+// TestShippedMoves: a stream about a picture goes on at another engine, token by token.
+func TestShippedMoves(t *testing.T) {
+	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
+		dies, goes := shipping("a picture"), shipping("a picture")
+		dies.dieAfter = 3
+		w.worker(1, dies, ships)
+		w.worker(2, goes, ships)
+		got := w.post(chats, showing(`,"stream":true`, "http://a/red"))
+		if got.status != http.StatusOK || strings.Contains(got.body, "error") || !strings.Contains(got.body, "[DONE]") {
+			t.Fatalf("%v", got)
+		}
+		req := goes.seen()[0]
+		if len(dies.seen()) == 1 && (len(req.Generated) != 1 || len(req.Generated[0]) != 3) || string(req.Features) != `{"made":"of it"}` || len(req.Media) != 1 {
+			t.Errorf("the second engine got %v and %q", req.Generated, req.Features)
+		}
+	})
+}
+
+// TestUnshipped: what does not go so is passed on as it was, with the tokens that are known.
+func TestUnshipped(t *testing.T) {
+	for what, c := range map[string]struct {
+		change    func(*script)
+		with      string
+		asks      bool // for features
+		unshipped string
+	}{
+		"the engine has none to give":  {change: func(s *script) { s.maker.features = nil }, asks: true},
+		"more than a request may have": {change: func(s *script) { s.maker.raw = slices.Repeat([][]byte{pieceOf(4 << 20)}, 13) }, asks: true},
+		"the engine refuses them":      {change: func(s *script) { s.refuse = engine.RefuseFeatures(nil) }, asks: true, unshipped: "1"},
+		"the engine fails over them":   {change: func(s *script) { s.dieFirst, s.dieWith = true, engine.RefuseFeatures(nil) }, asks: true, unshipped: "1"},
+		"the template fails":           {change: func(s *script) { s.maker.refuse = fault.New(fault.Internal, "broken") }, asks: true},
+		"several choices":              {change: func(*script) {}, with: `,"n":2`},
+		"arguments of the processor":   {change: func(*script) {}, with: `,"mm_processor_kwargs":{"x":1}`},
+	} {
+		for _, stream := range []bool{false, true} {
+			inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
+				s := shipping("no")
+				with := c.with
+				if stream {
+					s.passer.pieces, with = events(9, 1, 0, `{"passed":true}`), with+`,"stream":true`
+				}
+				c.change(s)
+				w.worker(7, s, ships)
+				got := w.post(chats, showing(with, "http://a/red"))
+				if got.status != http.StatusOK || !strings.Contains(got.body, `{"passed":true}`) || got.header.Get("X-Penstock-Worker") != "7" {
+					t.Errorf("%s: %v", what, got)
+				}
+				passed, asked := s.passes(), s.asked()
+				if len(passed) != 1 || !strings.Contains(string(passed[0].Body), "http://a/red") {
+					t.Fatalf("%s: %d requests were passed on", what, len(passed))
+				}
+				if asked[0].Features != c.asks {
+					t.Errorf("%s: features are asked for: %v", what, asked[0].Features)
+				}
+				if s.maker.refuse == nil && s.maker.raw == nil && (len(asked) != 1 || !slices.Equal(passed[0].Prompt, engineSees(&asked[0])) || len(passed[0].Media) != 1) {
+					t.Errorf("%s: the engine was asked %d times, and then %d tokens known", what, len(asked), len(passed[0].Prompt))
+				}
+				if v := w.metric(`frontend_media_unshipped_total{model="bytes"}`); v != c.unshipped {
+					t.Errorf("%s: %q are counted", what, v)
+				}
+				if said := strings.Contains(w.log.String(), "passed on as it is"); said != (c.unshipped != "") {
+					t.Errorf("%s: the log says %s", what, w.log)
+				}
+			})
+		}
+	}
+}
+
+// pieceOf is a frame with n bytes of what a processor made.
+func pieceOf(n int) (frame []byte) {
+	_ = (&engine.Preprocessed{Attempt: 1, Features: make([]byte, n)}).Frames(func(b []byte) error {
+		if frame == nil {
+			frame = bytes.Clone(b)
+		}
+		return nil
+	})
+	return frame
+}
+
+// TestShippedFails: another failure than that of the features is the request's, and one after the first token too.
+func TestShippedFails(t *testing.T) {
+	for what, change := range map[string]func(*script){
+		"the client's mistake": func(s *script) { s.refuse = fault.Param("top_k", "too large") },
+		"after a token":        func(s *script) { s.dieAfter, s.dieWith = 1, engine.RefuseFeatures(nil) },
+	} {
+		inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
+			s := shipping("fine")
+			change(s)
+			w.worker(7, s, ships)
+			got := w.post(chats, showing(`,"stream":true`, "http://a/red"))
+			if !strings.Contains(got.body, `"error"`) || len(s.passes()) != 0 {
+				t.Errorf("%s: %v", what, got)
+			}
+		})
+	}
+}
+
+// TestShippedMemory: what processors make has its share of the memory of requests, and is let go.
+func TestShippedMemory(t *testing.T) {
+	inWorld(t, Config{Preprocess: PreprocessEngine, MaxBodyBytes: 1 << 20, BodyMemory: 9 << 20}, func(t *testing.T, w *world) {
+		s := shipping("fine")
+		s.maker.features = make([]byte, 4<<20)
+		for i := range s.maker.features {
+			s.maker.features[i] = ' '
+		}
+		during := int64(0)
+		s.interlude = func() { during = w.f.bodies.inUse() }
+		w.worker(7, s, ships)
+		if got := w.post(chats, showing("", "http://a/red")); got.status != http.StatusOK || during < 8<<20 {
+			t.Errorf("%d bytes are accounted for: %v", during, got)
+		}
+		s.maker.features = append(s.maker.features, s.maker.features...)
+		if got := w.post(chats, showing("", "http://a/red")); got.status != http.StatusOK || len(s.passes()) != 1 {
+			t.Errorf("where there is no room: %v", got)
+		}
+	})
+}
+
+// TestAttachedOrPassed: what an engine that takes media with tokens cannot have from here it has from its client, if it takes
+// requests as they are; what may not be fetched is refused all the same.
+func TestAttachedOrPassed(t *testing.T) {
+	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
+		s := constant("ok")
+		s.passer.pieces = shipping("").passer.pieces
+		w.worker(7, s, sees, func(c *engine.Card) { c.Media, c.Passes = []string{"image", "video"}, strings.Fields(allPaths) })
+		if got := w.post(chats, showing("", "http://a/red")); got.status != 200 || len(s.seen()) != 1 || len(s.passes()) != 0 {
+			t.Fatalf("what is known goes with the tokens: %v", got)
+		}
+		got := w.post(chats, strings.ReplaceAll(showing("", "http://a/none"), "image_url", "video_url"))
+		if got.status != 200 || !strings.Contains(got.body, "passed") || got.header.Get("X-Penstock-Text-Only") == "" {
+			t.Errorf("%v", got)
+		}
+		if p := s.passes(); len(p) != 1 || p[0].Objects != nil || p[0].Media != nil {
+			t.Errorf("%d requests were passed on", len(p))
+		}
+		if got := w.post(chats, showing("", "http://forbidden/")); got.status < 400 || len(s.passes()) != 1 {
+			t.Errorf("%v", got)
+		}
+		if routed := w.router.routed(); len(routed) != 2 || !strings.HasSuffix(routed[1].ID, "/pass") {
+			t.Errorf("%d requests were routed", len(routed))
+		}
+	})
+}
