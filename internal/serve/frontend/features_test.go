@@ -203,7 +203,7 @@ func TestShippedMemory(t *testing.T) {
 			s.maker.features[i] = ' '
 		}
 		during := int64(0)
-		s.interlude = func() { during = w.f.bodies.inUse() }
+		s.interlude = func() { during = w.f.bodies.Used() }
 		w.worker(7, s, ships)
 		if got := w.post(chats, showing("", "http://a/red")); got.status != http.StatusOK || during < 8<<20 {
 			t.Errorf("%d bytes are accounted for: %v", during, got)

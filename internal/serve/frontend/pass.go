@@ -106,8 +106,8 @@ func (c *call) pass(body []byte, d *dialect, m *model, e *envelope) (*passing, e
 
 // reserve takes room for the copy of the request that each attempt has on its way.
 func (p *passing) reserve() error {
-	n := len(p.request.Body)
-	if !p.c.f.bodies.take(n) {
+	n := int64(len(p.request.Body))
+	if !p.c.f.bodies.Take(n) {
 		return p.c.f.noMemory()
 	}
 	p.c.held += n

@@ -126,11 +126,11 @@ func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
 		return err
 	}
 	// Each attempt has a copy on its way.
-	size := 0
+	size := int64(0)
 	for i := range prompt.Objects {
-		size += len(prompt.Objects[i].Source) + len(prompt.Objects[i].Tensor.Data)
+		size += int64(len(prompt.Objects[i].Source) + len(prompt.Objects[i].Tensor.Data))
 	}
-	if !p.call.f.bodies.take(size) {
+	if !p.call.f.bodies.Take(size) {
 		return p.call.f.noMemory()
 	}
 	p.call.held += size
@@ -308,6 +308,18 @@ func (m *model) known(param string, tokens []kv.Token) error {
 		if int64(t) >= int64(size) {
 			return fault.Param(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, m.card.Name, size)
 		}
+	}
+	return nil
+}
+
+// text checks the token ids of a prompt: they are in the vocabulary, and none holds the place of media. Engines
+// are known to fail, all of their requests with them, where they find a place and no object.
+func (m *model) text(param string, tokens []kv.Token) error {
+	if err := m.known(param, tokens); err != nil || m.pipe == nil {
+		return err
+	}
+	if i := m.pipe.Shows(tokens); i >= 0 {
+		return fault.Param(param, "'%s' has token id %d at index %d, which stands for media in prompts of the model '%s': send messages, with the media as parts of them", param, tokens[i], i, m.card.Name)
 	}
 	return nil
 }

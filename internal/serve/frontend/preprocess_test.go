@@ -447,7 +447,7 @@ func TestPreprocessMemory(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if bodies, prompts := w.f.bodies.inUse(), w.f.prompts.inUse(); int64(bodies) != held || prompts != 128<<10 {
+		if bodies, prompts := w.f.bodies.Used(), w.f.prompts.Used(); bodies != held || prompts != 128<<10 {
 			t.Errorf("%d bytes of bodies and %d of prompts are accounted for", bodies, prompts)
 		}
 		if a := w.post("/tokenize", `{"model":"b","prompt":"`+text+`"}`); a.status != http.StatusServiceUnavailable {
