@@ -22,6 +22,8 @@ import (
 // Media finds out what the media of requests are, for each model in its way.
 type Media interface {
 	For(resolve.Way) prep.Resolver
+	// Check returns an error if nobody may fetch an object's URL, as far as the URL itself tells.
+	Check(*prep.Media) error
 }
 
 // resolver returns what resolves the media of a model; nil if nothing does.
@@ -215,6 +217,9 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 	if err := m.sees(q); err != nil {
 		return nil, false, err
 	}
+	if err := c.f.fetchable(q); err != nil {
+		return nil, false, err
+	}
 	spare = m.card.Attaches || m.ships(q)
 	if !m.passes(d.path) {
 		if m.card.Attaches {
@@ -233,6 +238,19 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 		p.shown, p.ships = q, q.Features
 	}
 	return p, spare, err
+}
+
+// fetchable refuses a URL that nobody may fetch: the engine would, also where nobody here looks at what a request shows.
+func (f *Frontend) fetchable(q *api.Request) error {
+	if f.deps.Media == nil {
+		return nil
+	}
+	for _, part := range q.Media() {
+		if err := f.deps.Media.Check(&prep.Media{Kind: part.Kind, URL: part.URL, Part: part.Part, Param: part.Param}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ships reports whether a request with media goes to the model's engines with what the processor of one of them

@@ -58,6 +58,14 @@ func (g *gallery) Size(ctx context.Context, url string) (resolve.Found, error) {
 	return g.Header(b)
 }
 
+// Check implements what a source may: hosts called forbidden are.
+func (g *gallery) Check(url string) error {
+	if strings.Contains(url, "forbidden") {
+		return fault.New(fault.Forbidden, "its address is none that may be fetched from")
+	}
+	return nil
+}
+
 func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) {
 	g.ask()
 	if strings.Contains(url, "slow") {
@@ -466,6 +474,11 @@ func TestUntoldMedia(t *testing.T) {
 			}
 			if v := w.metric(`frontend_routing_text_only_total{model="bytes",reason="` + string(reason) + `"}`); v != "1" {
 				t.Errorf("%s is counted %s times", reason, v)
+			}
+			// The engine would fetch what nobody may.
+			if got := w.post(chats, showing("", "http://a/red", "http://forbidden/")); got.status != 400 || len(s.passes()) != 1 ||
+				!strings.Contains(got.body, `"param":"messages[0].content[`) {
+				t.Errorf("%s: %v", reason, got)
 			}
 		})
 	}

@@ -160,6 +160,19 @@ func (r *Resolver) For(way Way) prep.Resolver {
 	return model{r, way}
 }
 
+// Check returns an error that names its part if nobody may fetch an object's URL, as far as the URL itself
+// tells: for objects that are left to engines unseen.
+func (r *Resolver) Check(p *prep.Media) error {
+	c, ok := r.source.(checker)
+	if !ok || isData(p.URL) {
+		return nil
+	}
+	if err := c.Check(p.URL); err != nil {
+		return about(p, err)
+	}
+	return nil
+}
+
 // model is a Resolver's way with one model.
 type model struct {
 	*Resolver

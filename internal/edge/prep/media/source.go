@@ -16,7 +16,16 @@ type glancer interface {
 	SizeEitherWay(ctx context.Context, url string) (Found, error)
 }
 
-var _ glancer = fetched{}
+// checker is a Source that can tell of a URL that nobody may fetch it, without asking for it.
+type checker interface{ Check(url string) error }
+
+var (
+	_ glancer = fetched{}
+	_ checker = fetched{}
+)
+
+// Check implements checker.
+func (s fetched) Check(url string) error { return forbidden(s.fetcher.Check(url)) }
 
 // FromFetcher is the Source that a Fetcher is, with data: URIs of files of at most max bytes.
 func FromFetcher(f *fetch.Fetcher, max int64) Source { return fetched{f, max} }
@@ -28,8 +37,8 @@ type fetched struct {
 
 // Size implements Source.
 func (s fetched) Size(ctx context.Context, url string) (Found, error) {
-	if err := s.fetcher.Check(url); err != nil {
-		return Found{}, forbidden(err)
+	if err := s.Check(url); err != nil {
+		return Found{}, err
 	}
 	info, err := s.fetcher.Size(ctx, url)
 	return found(info), refused(err)
@@ -37,8 +46,8 @@ func (s fetched) Size(ctx context.Context, url string) (Found, error) {
 
 // SizeEitherWay implements glancer.
 func (s fetched) SizeEitherWay(ctx context.Context, url string) (Found, error) {
-	if err := s.fetcher.Check(url); err != nil {
-		return Found{}, forbidden(err)
+	if err := s.Check(url); err != nil {
+		return Found{}, err
 	}
 	info, err := s.fetcher.SizeEitherWay(ctx, url)
 	return found(info), refused(err)
@@ -46,8 +55,8 @@ func (s fetched) SizeEitherWay(ctx context.Context, url string) (Found, error) {
 
 // File implements Source.
 func (s fetched) File(ctx context.Context, url string) ([]byte, func(), error) {
-	if err := s.fetcher.Check(url); err != nil {
-		return nil, nil, forbidden(err)
+	if err := s.Check(url); err != nil {
+		return nil, nil, err
 	}
 	blob, err := s.fetcher.Get(ctx, url)
 	if err != nil {
