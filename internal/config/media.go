@@ -18,7 +18,7 @@ type Media struct {
 	MediaTimeout      Seconds  `key:"media-timeout" on:"up,frontend,worker,router" help:"time that the media of a request have to be fetched and looked at"`
 	MediaCacheBytes   int64    `key:"media-cache-bytes" on:"up,frontend,worker,router" help:"memory of files of media that are being fetched, in use, or kept for the next request"`
 	FrontendDecoding  bool     `key:"frontend-decoding" bare:"true" on:"up,worker" help:"have frontends fetch and decode media for the engine: they are known by their pixels then, whatever URL they come from"`
-	MMTransfer        string   `key:"mm-transfer" on:"up,worker" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches), network (with the request), or off (the engine fetches)"`
+	MMTransfer        string   `key:"mm-transfer" on:"up,worker" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches), network (with the request), or off (the engine fetches). Off also keeps what an engine's own processor made of media from other engines"`
 }
 
 func mediaSettings() Media {

@@ -253,7 +253,6 @@ func (r *wireReader) guide(old *Guide) *Guide {
 	return old
 }
 
-// hints appends the hints of a request to dst.
 // features reads what a processor made, where a message may have it. The memory is its own: it is too large to be kept
 // for a message that has none.
 func (r *wireReader) features(may bool) []byte {
@@ -265,6 +264,7 @@ func (r *wireReader) features(may bool) []byte {
 	return append([]byte(nil), b...)
 }
 
+// hints appends the hints of a request to dst.
 func (r *wireReader) hints(dst []byte) []byte {
 	b := r.bytes()
 	if len(b) > MaxHints {

@@ -2,17 +2,23 @@ package dialects
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"image"
 	"image/color"
 	"image/png"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"penstock/core/media"
 	"penstock/internal/edge/prep/chat"
@@ -60,7 +66,7 @@ func picture(t *testing.T, width, height, seed int) string {
 
 // part is a part of a message: a text, or a picture by its URL.
 func part(text string) map[string]any {
-	if strings.HasPrefix(text, "data:") {
+	if strings.HasPrefix(text, "data:") || strings.HasPrefix(text, "http:") {
 		return map[string]any{"type": "image_url", "image_url": map[string]any{"url": text}}
 	}
 	return map[string]any{"type": "text", "text": text}
@@ -92,6 +98,7 @@ func lookers() map[string]struct {
 	published := func(c *mimic.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
 	return map[string]looker{
 		"vllm":              {mimic.VLLM, plan{sees: true}},
+		"vllm, shipped":     {mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}}},
 		"vllm of last year": {mimic.VLLMLegacy, plan{sees: true}},
 		"sglang":            {mimic.SGLang, plan{sees: true}},
 		"trtllm, asked":     {mimic.TRTLLM, plan{sees: true, spec: ",media=image,media-keys=uuid"}},
@@ -157,6 +164,72 @@ func TestPicturesAside(t *testing.T) {
 			// What is kept apart by a salt is apart, also if it shows the same.
 			if a := h.chat(map[string]any{"cache_salt": "tenant"}, one, two, tail); c.dialect == mimic.VLLM && (a.status != http.StatusOK || a.cached != 0 || a.expected != 0) {
 				t.Errorf("under a salt: %+v", a)
+			}
+		})
+	}
+}
+
+// gallery serves a picture under every path, and counts who asks.
+func gallery(t *testing.T, picture string) (url string, asked *atomic.Int64) {
+	t.Helper()
+	file, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(picture, "data:image/png;base64,"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = &atomic.Int64{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.ServeContent(w, r, "picture.png", time.Time{}, bytes.NewReader(file))
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, asked
+}
+
+// TestSignedURLs: where pictures are decoded here, one behind signed URLs, which are other ones each time, and as
+// data is one, for the engine too; where they are known by URL, each URL is another one.
+func TestSignedURLs(t *testing.T) {
+	tail := strings.Repeat("and then some more of it ", 6)
+	for name, c := range lookers() {
+		for way, decoding := range map[string]string{"pixels": "true", "url": "false"} {
+			t.Run(name+", "+way, func(t *testing.T) {
+				shown := picture(t, 224, 168, 1)
+				url, _ := gallery(t, shown)
+				c.plan.settings = append(slices.Clone(c.plan.settings), "FRONTEND_DECODING="+decoding, "MEDIA_ALLOW_PRIVATE=true")
+				h := build(t, c.dialect, c.plan)
+				first := h.chat(nil, url+"/a?signature=1", tail)
+				h.settled()
+				if first.status != http.StatusOK || first.cached != 0 {
+					t.Fatalf("%+v", first)
+				}
+				for _, again := range []string{url + "/a?signature=2", url + "/elsewhere?signature=3", shown} {
+					got := h.chat(nil, again, tail)
+					switch found := got.worker == first.worker && got.cached >= 48; {
+					case got.status != http.StatusOK || got.cached > got.expected+h.block || got.expected > got.cached+h.block:
+						t.Errorf("%.60s: %+v", again, got)
+					case found != (way == "pixels"):
+						t.Errorf("%.60s: %+v after %+v", again, got, first)
+					}
+					h.settled()
+				}
+			})
+		}
+	}
+}
+
+// TestRefusedURLs: what may not be fetched from here is not fetched by an engine for a client either, and its
+// client hears which part of the request that is.
+func TestRefusedURLs(t *testing.T) {
+	for name, c := range lookers() {
+		t.Run(name, func(t *testing.T) {
+			url, asked := gallery(t, picture(t, 56, 56, 1))
+			h := build(t, c.dialect, c.plan)
+			for _, at := range []string{url + "/picture.png", "http://169.254.169.254/latest/meta-data/", "http://[::ffff:169.254.169.254]/"} {
+				if got := h.chat(nil, "What is it?", at); got.status != http.StatusBadRequest || !strings.Contains(got.err, "messages[0].content[1].image_url.url") || !strings.Contains(got.err, "may be fetched from") {
+					t.Errorf("%s: %+v", at, got)
+				}
+			}
+			if n := asked.Load(); n != 0 {
+				t.Errorf("%d requests came from inside", n)
 			}
 		})
 	}
@@ -287,5 +360,84 @@ func TestConversationsApart(t *testing.T) {
 				t.Error("nothing is known")
 			}
 		})
+	}
+}
+
+// TestShippedPictures: what one vLLM's processor made of a picture goes to the one that is chosen; one that does not take
+// it has the request as its client wrote it, and says so.
+func TestShippedPictures(t *testing.T) {
+	h := build(t, mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}})
+	processed := func() (n int) {
+		for _, e := range h.engines {
+			n += e.Processed()
+		}
+		return n
+	}
+	tail := strings.Repeat("and then some more of it ", 6)
+	before := processed()
+	for seed := range 4 {
+		if a := h.chat(nil, picture(t, 140, 140, seed), tail); a.status != http.StatusOK || a.finish != "length" {
+			t.Errorf("picture %d: %+v", seed, a)
+		}
+	}
+	if n := processed() - before; n != 4 {
+		t.Errorf("%d of 4 requests came with what a processor made", n)
+	}
+	for _, e := range h.engines {
+		if err := e.Faults().Set(mimic.Fault{Kind: mimic.FaultFeatures}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before = processed()
+	for seed := range 4 {
+		if a := h.chat(nil, picture(t, 140, 140, 10+seed), tail); a.status != http.StatusOK || a.finish != "length" {
+			t.Errorf("picture %d, refused: %+v", seed, a)
+		}
+	}
+	if processed() != before {
+		t.Error("what was refused is counted")
+	}
+	h.eventually(func() error {
+		if !strings.Contains(h.get("/v1/router/workers"), "features_refused") {
+			return fmt.Errorf("no worker has the warning features_refused")
+		}
+		return nil
+	})
+}
+
+// TestUnshippedPictures: a setting keeps what processors make where it is.
+func TestUnshippedPictures(t *testing.T) {
+	h := build(t, mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine", "MM_TRANSFER=off"}})
+	before := h.engines[0].Processed() + h.engines[1].Processed()
+	if a := h.chat(nil, picture(t, 140, 140, 1), "what is this?"); a.status != http.StatusOK || a.finish != "length" {
+		t.Errorf("%+v", a)
+	}
+	if n := h.engines[0].Processed() + h.engines[1].Processed(); n != before {
+		t.Errorf("%d requests came with what a processor made", n-before)
+	}
+}
+
+// TestFilms: what is not decoded here goes to SGLang as its client wrote it.
+func TestFilms(t *testing.T) {
+	films := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "\x00\x00\x00\x18ftypisom\x00\x00\x02\x00isommp42 and so on")
+	}))
+	defer films.Close()
+	var fetched atomic.Int64
+	h := build(t, mimic.SGLang, plan{sees: true, spec: ",media=image+video", settings: []string{"MEDIA_ALLOW_PRIVATE=true"}, mimic: func(c *mimic.Config) {
+		c.Fetch = func(context.Context, string) ([]byte, error) {
+			fetched.Add(1)
+			return nil, errors.New("no decoder of films")
+		}
+	}})
+	ask := func(url string) answer {
+		shown := map[string]any{"type": "video_url", "video_url": map[string]any{"url": url}}
+		return h.chat(map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{shown, part("what is this?")}}}})
+	}
+	if a := ask(films.URL + "/film.mp4"); a.status != http.StatusBadRequest || fetched.Load() != 1 {
+		t.Errorf("the engine was not asked: %+v", a)
+	}
+	if a := ask("http://169.254.169.254/film.mp4"); a.status < 400 || fetched.Load() != 1 {
+		t.Errorf("what may not be fetched was asked of the engine: %+v", a)
 	}
 }

@@ -58,7 +58,7 @@ type Lender struct {
 // Lease is a segment that is lent.
 type Lease struct {
 	lender  *Lender
-	segment *Segment
+	segment *segment
 	size    int64
 	timer   *time.Timer
 }
@@ -133,7 +133,7 @@ func (l *Lender) unbook(e *Lease) bool {
 }
 
 // make returns a sealed segment with data.
-func (l *Lender) make(data []byte) (*Segment, error) {
+func (l *Lender) make(data []byte) (*segment, error) {
 	s, err := createIn(l.cfg.Dir, l.cfg.Prefix, len(data))
 	if errors.Is(err, ErrFull) { // perhaps somebody has died
 		if n, _ := Sweep(l.cfg.Dir); n > 0 {

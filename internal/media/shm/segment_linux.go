@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Segment is shared memory that this process has made. Its methods are for one goroutine,
+// segment is shared memory that this process has made. Its methods are for one goroutine,
 // but for Close.
-type Segment struct {
+type segment struct {
 	dir, name string
 	fd        int // holds the lock that says that the segment is alive
 	b         []byte
@@ -27,7 +27,7 @@ type Segment struct {
 // the lock on it, hardly twice.
 const tries = 8
 
-func createIn(dir, prefix string, size int) (*Segment, error) {
+func createIn(dir, prefix string, size int) (*segment, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("shm create: a segment of %d bytes", size)
 	}
@@ -43,7 +43,7 @@ func createIn(dir, prefix string, size int) (*Segment, error) {
 		if err != nil {
 			return nil, fmt.Errorf("shm create: %w: %w", ErrUnavailable, err)
 		}
-		s := &Segment{dir: dir, name: name, fd: fd}
+		s := &segment{dir: dir, name: name, fd: fd}
 		if !s.lock() {
 			_ = s.Close() // a sweeper has it: take another one
 			continue
@@ -59,7 +59,7 @@ func createIn(dir, prefix string, size int) (*Segment, error) {
 
 // lock takes the lock that says that s is alive, and reports whether it still has its name
 // then.
-func (s *Segment) lock() bool {
+func (s *segment) lock() bool {
 	if unix.Flock(s.fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return false
 	}
@@ -69,7 +69,7 @@ func (s *Segment) lock() bool {
 
 // fill gives s its memory. It is allocated, not only promised: a write to a page that the
 // system cannot provide would kill the process.
-func (s *Segment) fill(size int) error {
+func (s *segment) fill(size int) error {
 	err := retry(func() error { return unix.Fallocate(s.fd, 0, 0, int64(size)) })
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EFBIG) {
 		return fmt.Errorf("shm create: %w: %w", ErrFull, err)
@@ -93,13 +93,13 @@ func retry(f func() error) error {
 }
 
 // Name returns what Open finds s by.
-func (s *Segment) Name() string { return s.name }
+func (s *segment) Name() string { return s.name }
 
 // Bytes returns the memory, until Close. It may be written to until Seal.
-func (s *Segment) Bytes() []byte { return s.b }
+func (s *segment) Bytes() []byte { return s.b }
 
 // Seal makes s read-only, here and for whoever opens it: it may be told to others.
-func (s *Segment) Seal() error {
+func (s *segment) Seal() error {
 	if err := unix.Mprotect(s.b, unix.PROT_READ); err != nil {
 		return fmt.Errorf("shm seal: %w", err)
 	}
@@ -111,7 +111,7 @@ func (s *Segment) Seal() error {
 
 // Close takes away s's name and its memory from this process; others keep what they have
 // opened. Calls after the first return the same.
-func (s *Segment) Close() error {
+func (s *segment) Close() error {
 	s.once.Do(func() {
 		err := unix.Unlink(filepath.Join(s.dir, s.name))
 		if errors.Is(err, unix.ENOENT) {

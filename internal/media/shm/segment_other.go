@@ -4,24 +4,24 @@ package shm
 
 import "fmt"
 
-// Segment is shared memory that this process has made: there is none on this system.
-type Segment struct{}
+// segment is shared memory that this process has made: there is none on this system.
+type segment struct{}
 
-func createIn(string, string, int) (*Segment, error) {
+func createIn(string, string, int) (*segment, error) {
 	return nil, fmt.Errorf("shm create: %w", ErrUnavailable)
 }
 
 // Name returns what Open finds s by.
-func (s *Segment) Name() string { return "" }
+func (s *segment) Name() string { return "" }
 
 // Bytes returns the memory, until Close. It may be written to until Seal.
-func (s *Segment) Bytes() []byte { return nil }
+func (s *segment) Bytes() []byte { return nil }
 
 // Seal makes s read-only, here and for whoever opens it: it may be told to others.
-func (s *Segment) Seal() error { return ErrUnavailable }
+func (s *segment) Seal() error { return ErrUnavailable }
 
 // Close takes away s's name and its memory from this process.
-func (s *Segment) Close() error { return nil }
+func (s *segment) Close() error { return nil }
 
 // Mapping is a segment that somebody else has made: there is none on this system.
 type Mapping struct{}

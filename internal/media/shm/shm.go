@@ -62,10 +62,6 @@ func newName(prefix string) (string, error) {
 	return name, nil
 }
 
-// Create returns a new segment of Dir, of size bytes of zero. The prefix is for people who
-// look at the directory. The caller closes it.
-func Create(prefix string, size int) (*Segment, error) { return createIn(Dir, prefix, size) }
-
 // Open opens a segment of Dir by its name, which must have that very size. The caller closes
 // what it got.
 func Open(name string, size int) (*Mapping, error) { return OpenIn(Dir, name, size) }

@@ -31,13 +31,13 @@ func decoded[T any](c *call, decode func(body []byte) (*T, error)) (*T, error) {
 // release gives back what the call's body counts: the prompt is made, or nobody
 // wants it. It may be called again.
 func (c *call) release() {
-	c.f.bodies.give(c.held)
+	c.f.bodies.Give(c.held)
 	c.held = 0
 }
 
 // body reads the request's body within its bounds. held is what it took from the
 // budget, also if it fails.
-func (c *call) body() (body []byte, held int, err error) {
+func (c *call) body() (body []byte, held int64, err error) {
 	limit := c.f.cfg.MaxBodyBytes
 	if c.r.ContentLength > limit {
 		// The rest of the body is not worth reading to save the connection.
@@ -48,14 +48,14 @@ func (c *call) body() (body []byte, held int, err error) {
 	for {
 		if len(body) == cap(body) {
 			more := nextBody(len(body), c.r.ContentLength)
-			if !c.f.bodies.take(more) {
-				c.f.bodies.give(held)
+			if !c.f.bodies.Take(int64(more)) {
+				c.f.bodies.Give(held)
 				// A client reads no answer before it has sent all: what is left is read,
 				// within the bounds of every body, and dropped.
 				_, _ = io.Copy(io.Discard, in)
 				return nil, 0, c.f.noMemory()
 			}
-			held += more
+			held += int64(more)
 			body = append(make([]byte, 0, cap(body)+more), body...) // exactly what was taken
 		}
 		n, err := in.Read(body[len(body):cap(body)])

@@ -4,17 +4,18 @@ import (
 	"context"
 
 	"penstock/core/kv"
+	"penstock/internal/bounded"
 	"penstock/internal/edge/prep"
 	"penstock/internal/obs"
 )
 
 // counted is the encoder in this process. Making a prompt takes several times the
-// memory of what it is made from, so that requests share a budget for it and wait
+// memory of what it is made from, so that requests share what there is for it and wait
 // for each other where they are large: a client that sends many at once makes
 // itself wait, not the process grow.
 type counted struct {
 	local  prep.Local
-	room   *budget
+	room   *bounded.Memory
 	tracer *obs.Tracer
 }
 
@@ -49,11 +50,11 @@ func (c counted) EncodeChat(ctx context.Context, chat *prep.Chat) (prep.Prompt, 
 
 // encode returns the tokens of a conversation, which take so much memory to make.
 func (c counted) encode(ctx context.Context, chat *prep.Chat, cost int) ([]kv.Token, error) {
-	reserved, err := c.room.wait(ctx, cost)
+	reserved, err := c.room.Wait(ctx, int64(cost))
 	if err != nil {
 		return nil, err
 	}
-	defer c.room.give(reserved)
+	defer c.room.Give(reserved)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -73,11 +74,11 @@ func (c counted) encode(ctx context.Context, chat *prep.Chat, cost int) ([]kv.To
 
 // EncodeText implements prep.Encoder.
 func (c counted) EncodeText(ctx context.Context, text string, opts prep.EncodeOptions) (prep.Prompt, error) {
-	reserved, err := c.room.wait(ctx, promptCost*len(text))
+	reserved, err := c.room.Wait(ctx, promptCost*int64(len(text)))
 	if err != nil {
 		return prep.Prompt{}, err
 	}
-	defer c.room.give(reserved)
+	defer c.room.Give(reserved)
 	_, span := c.tracer.Start(ctx, "tokenize")
 	p, err := c.local.EncodeText(ctx, text, opts)
 	span.Int("penstock.prompt_tokens", int64(len(p.Tokens)))

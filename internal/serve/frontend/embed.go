@@ -7,9 +7,14 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/bounded"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
 )
+
+// atOnce bounds the parts of one request that are with workers at one time, so that
+// a request of thousands leaves room in their queues.
+const atOnce = 16
 
 // embed answers a request for embeddings, or returns why not. Each input is a
 // task of its own, with its own routing decision.
@@ -34,7 +39,7 @@ func (c *call) embed() error {
 	for _, e := range all {
 		c.spend(len(e.request.Prompt), 0)
 	}
-	err = sideBySide(ctx, len(all), atOnce, func(ctx context.Context, i int) error {
+	err = bounded.Each(ctx, len(all), atOnce, func(ctx context.Context, i int) error {
 		return c.f.attempts(ctx, all[i], all[i].route.Pin.ID != 0)
 	})
 	if err != nil && ctx.Err() != nil {

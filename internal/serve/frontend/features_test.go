@@ -122,6 +122,49 @@ func TestUnshipped(t *testing.T) {
 	}
 }
 
+// TestShippedByAnother: what one engine had begun to hand over when it failed is no part of what another one does, and the
+// answer names the worker that gave it.
+func TestShippedByAnother(t *testing.T) {
+	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
+		breaks, makes := shipping("no"), shipping("no")
+		breaks.maker.raw, breaks.maker.breaks = [][]byte{pieceOf(1000), pieceOf(1000)}, fault.New(fault.Unavailable, "away")
+		breaks.dieFirst, breaks.dieWith = true, engine.RefuseFeatures(nil)
+		makes.passer.status, makes.passer.pieces = 200, shipping("").passer.pieces
+		w.worker(1, breaks, ships, func(c *engine.Card) { c.Passes = nil })
+		w.worker(2, makes, ships)
+		for range 2 { // whoever is asked first
+			got := w.post(chats, showing("", "http://a/red"))
+			if got.status != 200 || !strings.Contains(got.body, "passed") || got.header.Get("X-Penstock-Worker") != "2" {
+				t.Errorf("%v", got)
+			}
+		}
+		if all := breaks.seen(); len(all) != 2 || string(all[0].Features) != `{"made":"of it"}` || string(all[1].Features) != `{"made":"of it"}` {
+			t.Errorf("the first engine got %d requests", len(all))
+		}
+	})
+}
+
+// TestShippersGone: where nobody is left who takes what a processor made, the others have the request as it was.
+func TestShippersGone(t *testing.T) {
+	for _, others := range []bool{true, false} {
+		inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
+			dies, takes := shipping("no"), shipping("no")
+			dies.refuse = fault.New(fault.Unavailable, "away")
+			w.worker(1, dies, ships, func(c *engine.Card) { c.Passes = nil })
+			if others {
+				w.worker(2, takes, ships, func(c *engine.Card) { c.Features = false })
+			} else {
+				w.worker(2, takes, ships, func(c *engine.Card) { c.Preprocess = false })
+				takes.refuse = dies.refuse
+			}
+			got := w.post(chats, showing("", "http://a/red"))
+			if want := map[bool]int{true: 200, false: 503}[others]; got.status != want || others != strings.Contains(got.body, "passed") {
+				t.Errorf("others %v: %v", others, got)
+			}
+		})
+	}
+}
+
 // pieceOf is a frame with n bytes of what a processor made.
 func pieceOf(n int) (frame []byte) {
 	_ = (&engine.Preprocessed{Attempt: 1, Features: make([]byte, n)}).Frames(func(b []byte) error {
@@ -160,7 +203,7 @@ func TestShippedMemory(t *testing.T) {
 			s.maker.features[i] = ' '
 		}
 		during := int64(0)
-		s.interlude = func() { during = w.f.bodies.inUse() }
+		s.interlude = func() { during = w.f.bodies.Used() }
 		w.worker(7, s, ships)
 		if got := w.post(chats, showing("", "http://a/red")); got.status != http.StatusOK || during < 8<<20 {
 			t.Errorf("%d bytes are accounted for: %v", during, got)

@@ -19,6 +19,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/attempt"
+	"penstock/internal/bounded"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -108,9 +109,9 @@ type Frontend struct {
 	// throttled is for what a bad hour repeats.
 	throttled *obs.Throttle
 	ids       ids
-	turn      atomic.Uint64 // of the workers that make prompts
-	bodies    budget        // memory of the bodies being read and decoded
-	prompts   budget        // memory of the prompts being made
+	turn      atomic.Uint64   // of the workers that make prompts
+	bodies    *bounded.Memory // memory of the bodies being read and decoded
+	prompts   *bounded.Memory // memory of the prompts being made
 	inflight  atomic.Int64
 	leaving   atomic.Bool // it was told to stop
 	draining  atomic.Bool // and takes nothing new
@@ -145,7 +146,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	f.catalog = newCatalog(cfg.takes, deps.Open, f.encoder, deps.Log)
 	f.catalog.refer = deps.OnModel
 	f.runner = newRunner(f)
-	f.bodies.limit, f.prompts.limit = cfg.BodyMemory, cfg.BodyMemory
+	f.bodies, f.prompts = bounded.NewMemory(cfg.BodyMemory), bounded.NewMemory(cfg.BodyMemory)
 	f.ids.init()
 	f.handler = f.routes()
 	return f, nil

@@ -4,15 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"runtime"
-	"runtime/debug"
 	"strconv"
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/bounded"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/keys"
 )
@@ -43,29 +41,13 @@ func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFun
 		defer f.inflight.Add(-1)
 		defer f.metrics.inflight.Dec()
 
-		err := contained(func() error { return serve(c) })
+		err := bounded.Contain(func() error { return serve(c) })
 		if err != nil {
 			c.answer.fail(err)
 		}
 		c.account(err)
 		c.note(err)
 	}
-}
-
-// contained calls f and makes a panic in it an error: a defect is the failure of
-// the request that it shows in, not of those beside it. The value of the panic may
-// be part of a prompt, so only what the runtime itself panics with is kept.
-func contained(f func() error) (err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case runtime.Error:
-			err = fmt.Errorf("panic: %w\n%s", p, debug.Stack())
-		default:
-			err = fmt.Errorf("panic: %T\n%s", p, debug.Stack())
-		}
-	}()
-	return f()
 }
 
 // call is one request to a model.
@@ -77,8 +59,8 @@ type call struct {
 	started  time.Time
 	model    string // for metrics; "" until it is known to exist
 	answer   *answer
-	held     int // of the budget of bodies, in bytes
-	status   int // of the answer, if it is another than its outcome's
+	held     int64 // of the memory of bodies, in bytes
+	status   int   // of the answer, if it is another than its outcome's
 
 	leases []func() // of what its prompts' media hold
 
@@ -219,7 +201,7 @@ func (c *call) generateAll(ctx context.Context, gens []*generation) error {
 				return ended(ctx)
 			}
 		}
-		go func() { done <- contained(func() error { return g.run(ctx) }) }()
+		go func() { done <- bounded.Contain(func() error { return g.run(ctx) }) }()
 	}
 	var first error
 	for left := len(gens); left > 0; {

@@ -230,7 +230,7 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 	q.Features = spare && !m.card.Attaches
 	p, err = c.pass(body, d, m, e)
 	if p != nil {
-		p.shown = q
+		p.shown, p.ships = q, q.Features
 	}
 	return p, spare, err
 }
@@ -246,7 +246,7 @@ func (m *model) ships(q *api.Request) bool {
 var errPass = errors.New("frontend: the media of the request go as their client sent them")
 
 // instead serves the request as one that is passed on, where err, with which the better way ended, says no more than
-// that its media do not go by that; other errors are returned.
+// that its media do not go by that, or that nobody is left who takes them so; other errors are returned.
 func (p *passing) instead(ctx context.Context, err error) error {
 	var refused *fault.Error
 	switch {
@@ -259,7 +259,9 @@ func (p *passing) instead(ctx context.Context, err error) error {
 		p.spent = p.prompt
 		p.c.f.metrics.mediaUnshipped.WithLabelValues(p.c.model).Inc()
 		p.c.f.throttled.Log(ctx, slog.LevelWarn, "an engine does not take what another one's processor made of media: the request is passed on as it is",
-			"request", p.c.id, "model", p.c.model, "error", refused.Err)
+			"request", p.c.id, "model", p.c.model, "error", err)
+	case p.ships && fault.Of(err) == fault.Unavailable && len(p.c.f.catalog.current(p.model).featureless()) > 0:
+		p.spent = p.prompt // those who take nothing that is processed may be there
 	default:
 		return err
 	}

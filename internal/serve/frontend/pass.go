@@ -30,6 +30,7 @@ type passing struct {
 	model    *model // as it was when the request came; each attempt looks again
 	envelope *envelope
 	shown    *api.Request       // the decoded request if it shows media to a model whose tokenizer is here; nil otherwise
+	ships    bool               // it goes with processed media if it can
 	request  engine.PassRequest // of the attempt in progress
 	route    route.Request
 
@@ -105,8 +106,8 @@ func (c *call) pass(body []byte, d *dialect, m *model, e *envelope) (*passing, e
 
 // reserve takes room for the copy of the request that each attempt has on its way.
 func (p *passing) reserve() error {
-	n := len(p.request.Body)
-	if !p.c.f.bodies.take(n) {
+	n := int64(len(p.request.Body))
+	if !p.c.f.bodies.Take(n) {
 		return p.c.f.noMemory()
 	}
 	p.c.held += n

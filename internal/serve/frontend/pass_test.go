@@ -547,7 +547,7 @@ func TestPassMemory(t *testing.T) {
 		ctx, leave = context.WithCancel(t.Context())
 		resp := w.send(ctx, http.MethodPost, "/v1/chat/completions", strings.NewReader(strings.Replace(large, "{", `{"stream":true,`, 1)))
 		synctest.Wait()
-		if n := w.f.bodies.inUse(); n != 0 || resp.StatusCode != 200 || len(s.passes()) != 2 {
+		if n := w.f.bodies.Used(); n != 0 || resp.StatusCode != 200 || len(s.passes()) != 2 {
 			t.Errorf("%s, %d requests, %d bytes of bodies are held by an answer that has begun", resp.Status, len(s.passes()), n)
 		}
 		leave()

@@ -126,11 +126,11 @@ func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
 		return err
 	}
 	// Each attempt has a copy on its way.
-	size := 0
+	size := int64(0)
 	for i := range prompt.Objects {
-		size += len(prompt.Objects[i].Source) + len(prompt.Objects[i].Tensor.Data)
+		size += int64(len(prompt.Objects[i].Source) + len(prompt.Objects[i].Tensor.Data))
 	}
-	if !p.call.f.bodies.take(size) {
+	if !p.call.f.bodies.Take(size) {
 		return p.call.f.noMemory()
 	}
 	p.call.held += size

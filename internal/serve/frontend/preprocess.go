@@ -33,9 +33,9 @@ func (f *Frontend) speller(m *model) prep.Encoder {
 	case m.pipe == nil:
 		return nil
 	case m.pipe.Template == nil && m.preprocesses():
-		return unrendered{counted: counted{local, &f.prompts, f.deps.Tracer}, model: m.card.Name}
+		return unrendered{counted: counted{local, f.prompts, f.deps.Tracer}, model: m.card.Name}
 	}
-	return counted{local, &f.prompts, f.deps.Tracer}
+	return counted{local, f.prompts, f.deps.Tracer}
 }
 
 // unrendered is the encoder of a model whose chat template cannot be run here,
@@ -100,11 +100,11 @@ func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.P
 // answer returns a request that a worker has answered. It has its share of the memory of prompts being
 // made meanwhile, as those made here: so many bytes.
 func (r *remote) answer(ctx context.Context, req *engine.PreprocessRequest, cost int) (*preprocessing, error) {
-	reserved, err := r.f.prompts.wait(ctx, cost)
+	reserved, err := r.f.prompts.Wait(ctx, int64(cost))
 	if err != nil {
 		return nil, err
 	}
-	defer r.f.prompts.give(reserved)
+	defer r.f.prompts.Give(reserved)
 	req.ID, req.Model = idOf(ctx), r.model.card.Name
 	p := &preprocessing{f: r.f, model: r.model, request: req}
 	if err := r.f.attempts(ctx, p, false); err != nil {
@@ -121,7 +121,7 @@ type preprocessing struct {
 	model   *model // as it was when the request came; each attempt looks again
 	request *engine.PreprocessRequest
 	answer  engine.Preprocessed // its Attempt is 0 until it has come
-	held    int                 // of the budget of bodies, for the answer's features
+	held    int64               // of the memory of bodies, for the answer's features
 }
 
 // copies is how often there are the features of a request at a time: as they came, and on the way to a worker.
@@ -132,16 +132,17 @@ func (p *preprocessing) hold(n int) error {
 	if !p.request.Features {
 		return nil
 	}
-	if !p.f.bodies.take(copies * n) {
+	size := copies * int64(n)
+	if !p.f.bodies.Take(size) {
 		return p.f.noMemory()
 	}
-	p.held += copies * n
+	p.held += size
 	return nil
 }
 
 // drop forgets the answer.
 func (p *preprocessing) drop() {
-	p.f.bodies.give(p.held)
+	p.f.bodies.Give(p.held)
 	p.held, p.answer = 0, engine.Preprocessed{}
 }
 

@@ -27,6 +27,7 @@ type maker struct {
 	refuse   error
 	mute     bool // never answers
 	endEarly bool
+	breaks   error      // after raw
 	raw      [][]byte   // sent before the answer
 	media    []kv.Media // shown by conversations
 	features []byte     // made of them, for who asks
@@ -59,8 +60,8 @@ func (s *script) preprocess(ctx context.Context, body []byte, send func([]byte) 
 			return err
 		}
 	}
-	if m.endEarly {
-		return nil
+	if m.endEarly || m.breaks != nil {
+		return m.breaks
 	}
 	p := &engine.Preprocessed{Attempt: req.Attempt, Tokens: engineSees(&req)}
 	if len(req.Chat) > 0 {
@@ -446,7 +447,7 @@ func TestPreprocessMemory(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if bodies, prompts := w.f.bodies.inUse(), w.f.prompts.inUse(); int64(bodies) != held || prompts != 128<<10 {
+		if bodies, prompts := w.f.bodies.Used(), w.f.prompts.Used(); bodies != held || prompts != 128<<10 {
 			t.Errorf("%d bytes of bodies and %d of prompts are accounted for", bodies, prompts)
 		}
 		if a := w.post("/tokenize", `{"model":"b","prompt":"`+text+`"}`); a.status != http.StatusServiceUnavailable {

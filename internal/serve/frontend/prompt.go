@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"penstock/core/fault"
+	"penstock/internal/bounded"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 )
@@ -66,7 +67,7 @@ func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int
 	if asks(m.encoder) {
 		hands = atOnce
 	}
-	err := sideBySide(ctx, len(texts), hands, func(ctx context.Context, n int) (err error) {
+	err := bounded.Each(ctx, len(texts), hands, func(ctx context.Context, n int) (err error) {
 		i := texts[n]
 		all[i], err = m.encoder.EncodeText(ctx, given[i].Text, prep.RawPrompt())
 		return renamed(err, param(i))

@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/bounded"
 	"penstock/internal/edge/anthropic"
 	"penstock/internal/edge/openai"
 	"penstock/internal/edge/prep"
@@ -27,7 +28,7 @@ func (f *Frontend) text(name string, d dialect, serve func(*call, context.Contex
 		defer f.inflight.Add(-1)
 		defer f.metrics.inflight.Dec()
 
-		err := contained(func() error {
+		err := bounded.Contain(func() error {
 			if err := c.admit(); err != nil {
 				return err
 			}
@@ -85,7 +86,7 @@ func (c *call) tokenize(ctx context.Context) error {
 		}
 		size += stringBytes * textLen(m, tokens)
 	}
-	return c.bounded(size, func() []byte { return openai.AppendTokenized(nil, &out) })
+	return c.within(size, func() []byte { return openai.AppendTokenized(nil, &out) })
 }
 
 // countTokens answers POST /v1/messages/count_tokens: how long the prompt of a
@@ -143,7 +144,7 @@ func (c *call) detokenize(context.Context) error {
 	if size > int(c.f.cfg.MaxBodyBytes) {
 		return fault.Param("tokens", "'tokens' stand for a text of %d bytes; the limit is %d", size, c.f.cfg.MaxBodyBytes)
 	}
-	return c.bounded(size*(1+stringBytes), func() []byte {
+	return c.within(size*(1+stringBytes), func() []byte {
 		d := m.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: true})
 		var text []byte
 		for _, t := range req.Tokens {
@@ -171,13 +172,13 @@ const (
 	stringBytes = 6
 )
 
-// bounded sends the body that the function makes, of at most size bytes, which count
+// within sends the body that the function makes, of at most size bytes, which count
 // against the budget of all bodies meanwhile.
-func (c *call) bounded(size int, body func() []byte) error {
-	if !c.f.bodies.take(size) {
+func (c *call) within(size int, body func() []byte) error {
+	if !c.f.bodies.Take(int64(size)) {
 		return c.f.noMemory()
 	}
-	defer c.f.bodies.give(size)
+	defer c.f.bodies.Give(int64(size))
 	return c.answer.whole(append(body(), '\n'))
 }
 

@@ -118,10 +118,10 @@ func (w *world) check() {
 	if n := w.f.inflight.Load(); n != 0 {
 		w.t.Errorf("%d requests are in flight", n)
 	}
-	if n := w.f.bodies.inUse(); n != 0 {
+	if n := w.f.bodies.Used(); n != 0 {
 		w.t.Errorf("%d bytes of bodies are accounted for", n)
 	}
-	if n := w.f.prompts.inUse(); n != 0 {
+	if n := w.f.prompts.Used(); n != 0 {
 		w.t.Errorf("%d bytes of prompts are accounted for", n)
 	}
 	w.f.ids.mu.Lock()

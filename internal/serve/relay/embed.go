@@ -125,7 +125,7 @@ func (t *preprocessing) Kind() string { return attempt.Preprocess }
 func (t *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
 	var able []worker
 	for _, w := range t.e.r.model(t.e.card.Name).workers {
-		if w.card.Preprocess && !slices.Contains(failed, w.id) {
+		if w.card.Preprocess && (w.card.Features || !t.request.Features) && !slices.Contains(failed, w.id) {
 			able = append(able, w)
 		}
 	}
@@ -138,7 +138,7 @@ func (t *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 
 // Try implements attempt.Task.
 func (t *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
-	t.request.Attempt = number
+	t.request.Attempt, t.answer = number, engine.Preprocessed{}
 	body := engine.AppendPreprocessRequest(nil, &t.request)
 	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.PreprocessTimeout, d, engine.MethodPreprocess, body, func(frame []byte) error {
 		return t.answer.Take(frame, number, t.e.card.VocabSize)

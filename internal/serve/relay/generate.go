@@ -105,6 +105,9 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 	if g.request.Guide != nil {
 		excluded = append(excluded, m.those(func(c *engine.Card) bool { return !c.Guided })...)
 	}
+	if len(g.request.Features) > 0 {
+		excluded = append(excluded, m.those(func(c *engine.Card) bool { return !c.Features })...)
+	}
 	var strange []kv.WorkerID
 	if g.computed != "" {
 		strange = m.those(func(c *engine.Card) bool { return c.Numerics != g.computed })

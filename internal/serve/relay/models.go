@@ -86,6 +86,7 @@ func (m *model) card() engine.Card {
 		card.Embeddings = card.Embeddings || c.Embeddings
 		card.Preprocess = card.Preprocess || c.Preprocess
 		card.Guided = card.Guided || c.Guided
+		card.Features = card.Features || c.Features
 	}
 	card.Sights = false // it is this relay's to say
 	card.Adapters = m.union(func(c *engine.Card) []string { return c.Adapters })

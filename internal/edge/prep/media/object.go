@@ -148,11 +148,11 @@ func (m model) file(ctx context.Context, p *prep.Media) (file []byte, release fu
 	if len(p.URL)/4*3 > limit+limit/8 { // more than that can be nothing but the file
 		return nil, nil, fault.New(fault.TooLarge, "the data: URI has %d bytes, and a file may have %d: send a smaller one", len(p.URL), limit)
 	}
-	n, err := m.files.wait(ctx, int64(len(p.URL)))
+	n, err := m.files.Wait(ctx, int64(len(p.URL)))
 	if err != nil {
 		return nil, nil, err
 	}
-	release = func() { m.files.give(n) }
+	release = func() { m.files.Give(n) }
 	if frames, ok := framesOf(p); ok {
 		return []byte(frames), release, nil
 	}
@@ -267,21 +267,21 @@ func (m model) decode(ctx context.Context, file []byte, o *media.Object) (t medi
 			return t, nil, err
 		}
 	}
-	n, err := m.memory.wait(ctx, pixel.Memory(o.Kind, file, m.cfg.Limits))
+	n, err := m.memory.Wait(ctx, pixel.Memory(o.Kind, file, m.cfg.Limits))
 	if err != nil {
 		return t, nil, err
 	}
 	t, size, err := pixel.Object(o.Kind, file, m.cfg.Limits)
 	if err != nil {
-		m.memory.give(n)
+		m.memory.Give(n)
 		return t, nil, err
 	}
 	o.Size = size
 	if rest := n - int64(len(t.Data)); rest > 0 {
-		m.memory.give(rest)
+		m.memory.Give(rest)
 		n -= rest
 	}
-	return t, func() { m.memory.give(n) }, nil
+	return t, func() { m.memory.Give(n) }, nil
 }
 
 // digestOf is what the memory of what was seen is indexed by.

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/media"
 	"penstock/core/media/family"
+	"penstock/internal/bounded"
 	"penstock/internal/edge/prep"
 	"penstock/internal/media/pixel"
 )
@@ -113,7 +113,7 @@ type Resolver struct {
 	slots  chan struct{}
 	// files is the memory of data: URIs that are being read, memory that of what is decoded. Who has of the
 	// one waits for the other, and never the other way round.
-	files, memory room
+	files, memory *bounded.Memory
 	seen          *seen
 }
 
@@ -130,7 +130,7 @@ func New(cfg Config, source Source, lender Lender) (*Resolver, error) {
 	}
 	return &Resolver{
 		cfg: cfg, source: source, lender: lender,
-		slots: make(chan struct{}, 8*cfg.Parallel), files: room{limit: cfg.Memory / 2}, memory: room{limit: cfg.Memory / 2}, seen: newSeen(maxSeen),
+		slots: make(chan struct{}, 8*cfg.Parallel), files: bounded.NewMemory(cfg.Memory / 2), memory: bounded.NewMemory(cfg.Memory / 2), seen: newSeen(maxSeen),
 	}, nil
 }
 
@@ -177,7 +177,7 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 	defer cancel()
 	objects := make([]media.Object, len(c.Media))
 	held := &leases{}
-	err := m.each(inner, len(objects), func(ctx context.Context, i int) (err error) {
+	err := bounded.Each(inner, len(objects), m.cfg.Parallel, func(ctx context.Context, i int) (err error) {
 		objects[i], err = m.object(ctx, c, f, &c.Media[i], held)
 		return err
 	})
@@ -205,50 +205,6 @@ func (m model) count(c *prep.Chat) error {
 		return fault.Param(part, "'%s' is one media object too many: a request may have %d, and this one has %d", part, m.cfg.MaxObjects, n)
 	}
 	return nil
-}
-
-// each calls do with each number below n, several at a time, until all have returned nil or one
-// has failed; it returns the first error, when all that it started have ended.
-func (m model) each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	queue := make(chan int, n)
-	for i := range n {
-		queue <- i
-	}
-	close(queue)
-	hands := min(n, m.cfg.Parallel)
-	done := make(chan error, hands)
-	for range hands {
-		go func() {
-			done <- func() error {
-				for i := range queue {
-					if err := guarded(func() error { return do(ctx, i) }); err != nil {
-						return err
-					}
-				}
-				return nil
-			}()
-		}()
-	}
-	var first error
-	for range hands {
-		if err := <-done; err != nil && first == nil {
-			first = err
-			cancel()
-		}
-	}
-	return first
-}
-
-// guarded calls do. A panic in it, of a decoder that met what nobody thought of, is that object's failure.
-func guarded(do func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("media: panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	return do()
 }
 
 // slot calls do while it holds one of the slots of all requests. Nothing is fetched in one: servers that are

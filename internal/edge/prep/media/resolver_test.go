@@ -227,8 +227,8 @@ func TestIdentities(t *testing.T) {
 		}
 		release()
 	}
-	if src.mu.out != 0 || r.memory.inUse() != 0 {
-		t.Errorf("%d files and %d bytes are held", src.mu.out, r.memory.inUse())
+	if src.mu.out != 0 || r.memory.Used() != 0 {
+		t.Errorf("%d files and %d bytes are held", src.mu.out, r.memory.Used())
 	}
 }
 
@@ -328,13 +328,13 @@ func TestTransfers(t *testing.T) {
 		switch {
 		case o.Tensor.Data != nil:
 			got = "network"
-			if !bytes.Equal(o.Tensor.Data, tensor.Data) || r.memory.inUse() != int64(len(tensor.Data)) {
-				t.Errorf("%v: %d bytes, %d in use", c.transfer, len(o.Tensor.Data), r.memory.inUse())
+			if !bytes.Equal(o.Tensor.Data, tensor.Data) || r.memory.Used() != int64(len(tensor.Data)) {
+				t.Errorf("%v: %d bytes, %d in use", c.transfer, len(o.Tensor.Data), r.memory.Used())
 			}
 		case o.Tensor.Segment != "":
 			got = "shm"
-			if !bytes.Equal(c.lender.mu.lent[o.Tensor.Segment], tensor.Data) || r.memory.inUse() != 0 {
-				t.Errorf("%v: the segment has %d bytes, %d in use", c.transfer, len(c.lender.mu.lent[o.Tensor.Segment]), r.memory.inUse())
+			if !bytes.Equal(c.lender.mu.lent[o.Tensor.Segment], tensor.Data) || r.memory.Used() != 0 {
+				t.Errorf("%v: the segment has %d bytes, %d in use", c.transfer, len(c.lender.mu.lent[o.Tensor.Segment]), r.memory.Used())
 			}
 		}
 		if got != c.want || o.Source != "http://a/1" || o.Key != pixel.Key(media.Image, &tensor) || o.Identity != media.ByPixels {
@@ -342,8 +342,8 @@ func TestTransfers(t *testing.T) {
 		}
 		release()
 		release()
-		if r.memory.inUse() != 0 || src.mu.out != 0 || c.lender != nil && len(c.lender.mu.lent) != 0 {
-			t.Errorf("%v: something is held: %d bytes", c.transfer, r.memory.inUse())
+		if r.memory.Used() != 0 || src.mu.out != 0 || c.lender != nil && len(c.lender.mu.lent) != 0 {
+			t.Errorf("%v: something is held: %d bytes", c.transfer, r.memory.Used())
 		}
 	}
 }
@@ -445,7 +445,7 @@ func TestNothingByHalves(t *testing.T) {
 		if got := errors.As(err, &u); got != (c.reason != refused) || got && u.Reason != c.reason {
 			t.Errorf("%s by %s: %v, want the reason %q", c.what, c.identity, err, c.reason)
 		}
-		if len(lender.mu.lent) != 0 || src.mu.out != 0 || r.memory.inUse() != 0 {
+		if len(lender.mu.lent) != 0 || src.mu.out != 0 || r.memory.Used() != 0 {
 			t.Errorf("%s: something is held", c.what)
 		}
 	}
@@ -526,7 +526,7 @@ func TestTime(t *testing.T) {
 		if _, _, err = way.Resolve(short, shown(media.Image, "http://hangs"), builtin(t)); !errors.As(err, &u) {
 			t.Errorf("%v of a caller with less time", err)
 		}
-		if r.memory.inUse() != 0 {
+		if r.memory.Used() != 0 {
 			t.Error("memory is held")
 		}
 	})
@@ -578,8 +578,8 @@ func TestRoom(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if r.memory.inUse() != 0 || r.files.inUse() != 0 {
-		t.Errorf("%d and %d bytes are held", r.memory.inUse(), r.files.inUse())
+	if r.memory.Used() != 0 || r.files.Used() != 0 {
+		t.Errorf("%d and %d bytes are held", r.memory.Used(), r.files.Used())
 	}
 }
 
@@ -591,7 +591,7 @@ func TestRoomOfVideos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := r.memory.wait(t.Context(), need+1) // there is room for none besides
+	n, err := r.memory.Wait(t.Context(), need+1) // there is room for none besides
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -602,17 +602,15 @@ func TestRoomOfVideos(t *testing.T) {
 		done <- err
 	}()
 	for waits := 0; waits == 0; runtime.Gosched() {
-		r.memory.mu.Lock()
-		waits = len(r.memory.mu.waiting)
-		r.memory.mu.Unlock()
+		waits = r.memory.Waiting()
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	r.memory.give(n)
-	if r.memory.inUse() != 0 || r.files.inUse() != 0 {
-		t.Errorf("%d and %d bytes are held", r.memory.inUse(), r.files.inUse())
+	r.memory.Give(n)
+	if r.memory.Used() != 0 || r.files.Used() != 0 {
+		t.Errorf("%d and %d bytes are held", r.memory.Used(), r.files.Used())
 	}
 }
 

@@ -1,0 +1,63 @@
+package media
+
+import (
+	"container/list"
+	"sync"
+
+	"penstock/core/kv"
+	"penstock/core/media"
+)
+
+// maxSeen is how many files are remembered by what they show: a hundred bytes each.
+const maxSeen = 1 << 16
+
+// seen remembers what files show by their contents, those used last: decoding is what takes long.
+type seen struct {
+	limit int
+	mu    struct {
+		sync.Mutex
+		order *list.List // of *sight, the latest used first
+		by    map[kv.Digest]*list.Element
+	}
+}
+
+// sight is what a file was found to show.
+type sight struct {
+	content kv.Digest
+	key     media.Key
+	size    media.Size
+}
+
+func newSeen(limit int) *seen {
+	s := &seen{limit: limit}
+	s.mu.order, s.mu.by = list.New(), map[kv.Digest]*list.Element{}
+	return s
+}
+
+func (s *seen) get(content media.Key, kind media.Kind) (media.Key, media.Size, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.mu.by[digestOf(content, kind)]
+	if e == nil {
+		return media.Key{}, media.Size{}, false
+	}
+	s.mu.order.MoveToFront(e)
+	v := e.Value.(*sight)
+	return v.key, v.size, true
+}
+
+func (s *seen) put(content media.Key, kind media.Kind, key media.Key, size media.Size) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := digestOf(content, kind)
+	if e := s.mu.by[d]; e != nil {
+		s.mu.order.MoveToFront(e)
+		return
+	}
+	s.mu.by[d] = s.mu.order.PushFront(&sight{d, key, size})
+	if s.mu.order.Len() > s.limit {
+		last := s.mu.order.Back()
+		s.mu.order.Remove(last)
+		delete(s.mu.by, last.Value.(*sight).content)
+	}
+}
