@@ -284,11 +284,11 @@ func TestSlow(t *testing.T) {
 	dripping, _ := serve(t, drip(false))
 	total := fetcher(t, func(c *Config) { c.Timeout = 200 * time.Millisecond })
 	_, err := total.Size(t.Context(), dripping)
-	refused(t, "a body in drops", err, fault.Invalid, "took too long")
+	refused(t, "a body in drops", err, fault.Invalid, "within the time")
 
 	header, _ := serve(t, drip(true))
 	both(t, fetcher(t, func(c *Config) { c.HeaderTimeout = 100 * time.Millisecond }), header, "did not answer in time")
-	both(t, fetcher(t, func(c *Config) { c.Timeout = 200 * time.Millisecond }), header, "took too long")
+	both(t, fetcher(t, func(c *Config) { c.Timeout = 200 * time.Millisecond }), header, "within the time")
 
 	silent := raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nabc", true)
 	f := fetcher(t, func(c *Config) { c.IdleTimeout = 50 * time.Millisecond })

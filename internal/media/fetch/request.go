@@ -146,7 +146,7 @@ func failed(ctx context.Context, err error) error {
 	case errors.Is(cause, errIdle):
 		return invalid(err, "its host sent nothing for too long")
 	case errors.Is(cause, context.DeadlineExceeded):
-		return invalid(err, "it took too long to fetch: send the file as a data: URI")
+		return invalid(err, "it could not be fetched within the time that there is: send the file as a data: URI")
 	case cause != nil: // nobody waits for it any longer, or Close was called
 		return &fault.Error{Code: fault.Unavailable, Message: "media URL: this server is about to stop", Err: cause}
 	case errors.As(err, &dns):

@@ -45,13 +45,13 @@ func about(p *prep.Media, err error) error {
 	var u *prep.Unresolved
 	var refused *fault.Error
 	switch {
-	case errors.As(err, &u), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &u):
 		return err
 	case errors.Is(err, pixel.ErrTooLarge):
 		return fault.Param(p.Param, "'%s' is larger than is taken: %v", p.Param, err)
 	case errors.Is(err, pixel.ErrMalformed), errors.Is(err, pixel.ErrUnsupported):
 		return prep.Undecided(media.DimensionsUnknown, p.Param, "'%s' cannot be read: %v", p.Param, err)
-	case !errors.As(err, &refused):
+	case !errors.As(err, &refused): // the end of the request's time, or of its client's patience
 		return err
 	}
 	named := *refused

@@ -198,9 +198,12 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 		return objects, held.release, nil
 	}
 	held.release()
+	var u *prep.Unresolved
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, nil, ctx.Err()
+	case errors.As(err, &u): // with a reason of its own, though that may be a host that was too slow
+		return nil, nil, err
 	case errors.Is(err, context.DeadlineExceeded): // this one, or that of who asks
 		part := c.Media[slices.IndexFunc(objects, func(o media.Object) bool { return o.Kind == 0 })].Param // the first that is not resolved
 		return nil, nil, prep.Undecided(media.DimensionsUnknown, part, "'%s' could not be looked at within the time that there is for all media of a request, at most %v: send a smaller file, or a data: URI", part, m.cfg.Timeout)

@@ -63,6 +63,9 @@ func (s *shelf) find(ctx context.Context, url string) ([]byte, error) {
 	if strings.Contains(url, "busy") {
 		return nil, fault.New(fault.Overloaded, "there is no memory for the file now: try again")
 	}
+	if strings.Contains(url, "mute") {
+		return nil, &fault.Error{Code: fault.Invalid, Message: "its host did not answer in time", Err: context.DeadlineExceeded}
+	}
 	if strings.Contains(url, "missing") {
 		return nil, fault.New(fault.Invalid, "its host answered with status 404")
 	}
@@ -507,6 +510,10 @@ func TestTime(t *testing.T) {
 		var u *prep.Unresolved
 		if !errors.As(err, &u) || u.Reason != media.DimensionsUnknown || time.Since(began) != 3*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		_, _, err = way.Resolve(t.Context(), shown(media.Image, "http://a/1", "http://mute"), builtin(t))
+		if !errors.As(err, &u) || !strings.Contains(u.Err.Message, "did not answer") || !strings.Contains(u.Err.Param, "content[1]") {
+			t.Errorf("%v of a host with less patience", err)
 		}
 		gone, leave := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, leave)
