@@ -132,7 +132,7 @@ func TestSettingsDocument(t *testing.T) {
 
 Each is a flag (` + "`--http-addr`), a key in `penstock.yaml` (`http-addr`) and a variable (`PENSTOCK_HTTP_ADDR`" + `), each stronger than the one
 before it in the order file, variable, flag. ` + "`penstock config show --for COMMAND`" + ` prints the effective values and where they come from. A file or a
-variable may hold settings that the command has not; they have no effect on it. ` + "`DYN_REQUEST_PLANE`" + ` is read as ` + "`request-plane`" + `.
+variable may hold settings that the command has not; they have no effect on it. ` + "`DYN_REQUEST_PLANE`" + ` is read as ` + "`request-plane`, `DYNAMO_MM_TRANSFER` as `mm-transfer`" + `.
 
 | setting | commands | default | meaning |
 |---|---|---|---|

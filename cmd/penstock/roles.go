@@ -62,9 +62,11 @@ func newRouter() *cobra.Command {
 component name "router", and pass every request on to the worker that holds most of
 its KV cache. When a worker fails the request goes on at another one. Frontends
 started with --component router send to it; with --http-addr it also offers the
-router API to others.`,
+router API to others. With --multimodal it finds out for frontends what the images,
+videos and sounds of requests are.`,
 		Example: `  penstock router --nats nats://127.0.0.1:4222
   penstock router --nats nats://127.0.0.1:4222 --http-addr 127.0.0.1:8100
+  penstock router --nats nats://127.0.0.1:4222 --multimodal
   penstock frontend --nats nats://127.0.0.1:4222 --component router   # a frontend that uses it
   penstock workers --server http://127.0.0.1:8100`,
 	})

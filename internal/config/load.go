@@ -296,8 +296,12 @@ func (l *Loaded) environment(environ []string) error {
 	var errs []error
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		if name == "DYN_REQUEST_PLANE" && value != "" && l.Command != Up {
+		switch {
+		case value == "":
+		case name == "DYN_REQUEST_PLANE" && l.Command != Up:
 			l.RequestPlane, l.origin["request-plane"] = value, "env "+name
+		case name == "DYNAMO_MM_TRANSFER":
+			l.MMTransfer, l.origin["mm-transfer"] = value, "env "+name
 		}
 	}
 	for _, kv := range environ {

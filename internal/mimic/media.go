@@ -16,6 +16,7 @@ import (
 	"penstock/core/media"
 	"penstock/core/media/probe"
 	"penstock/internal/edge/prep"
+	"penstock/internal/media/pixel"
 )
 
 // Fetch returns what a URL of http or https shows.
@@ -181,6 +182,11 @@ func (s *Server) look(ctx context.Context, w *wanted, index int) (k known, conte
 	}
 	if k.size = info.Size; w.kind == media.Video {
 		k.size.Frames = max(info.Size.Frames, len(files))
+	}
+	if w.kind == media.Video && info.Format == probe.GIF { // its header does not say how many
+		if _, k.size, err = pixel.Frames(files[0], pixel.Limits{}); err != nil {
+			return k, nil, fault.New(fault.Invalid, "Failed to load %s: %v", w.kind, err)
+		}
 	}
 	for _, file := range files {
 		content = append(content, file...)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"image"
 	"image/color"
+	"image/gif"
 	"image/png"
 	"net/http"
 	"strings"
@@ -93,6 +94,28 @@ func TestPictures(t *testing.T) {
 				t.Errorf("cached: %d of a named picture, %d of another by its name", first, second)
 			}
 		})
+	}
+}
+
+// TestFrames: a GIF that is shown as a video has the tokens of all its frames, two of which are one.
+func TestFrames(t *testing.T) {
+	film := func(frames int) string {
+		g := &gif.GIF{}
+		for range frames {
+			g.Image, g.Delay = append(g.Image, image.NewPaletted(image.Rect(0, 0, 112, 84), color.Palette{color.Black, color.White})), append(g.Delay, 4)
+		}
+		var b bytes.Buffer
+		if err := gif.EncodeAll(&b, g); err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll(showing("look", "data:image/gif;base64,"+base64.StdEncoding.EncodeToString(b.Bytes())), "image_url", "video_url")
+	}
+	s := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3})
+	two, _ := usageOf(t, s, "/v1/chat/completions", film(2))
+	for frames, more := range map[int]int{4: 12, 7: 36} {
+		if n, _ := usageOf(t, s, "/v1/chat/completions", film(frames)); n != two+more {
+			t.Errorf("%d frames make a prompt of %d tokens, two one of %d", frames, n, two)
+		}
 	}
 }
 

@@ -1,6 +1,9 @@
 package node
 
 import (
+	"errors"
+	"io/fs"
+
 	"penstock/core/kv"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/token"
@@ -17,10 +20,11 @@ type modelFacts struct {
 	defaults   engine.Sampling
 }
 
-// readModel reads them; pipe is of the same directory.
+// readModel reads them; pipe is of the same directory. One that has the tokenizer alone says little,
+// which is enough in front of an engine that says the rest.
 func readModel(dir string, pipe *prep.Pipeline) (modelFacts, error) {
 	small, err := checkpoint.ReadConfig(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return modelFacts{}, err
 	}
 	generation, err := checkpoint.ReadGeneration(dir)

@@ -389,6 +389,7 @@ type rankSet struct {
 	tokenizer string
 	chat      bool // whether conversations are taken
 	notes     []string
+	blind     bool // requests that show media are routed by their text; a note says why
 	// aliases are further names of the model; nil is what the adapter says.
 	aliases []string
 	// check compares the tokenizer with the engine's, once it runs; afterwards notes has what
@@ -498,7 +499,7 @@ func (e *remoteEngine) serving(card engine.Card, workers []rankWorker, o *rankSe
 		Kind: e.of.Kind, URL: e.of.URL.String(), State: EngineServing,
 		Model: card.Name, Adapters: card.Adapters, BlockSize: card.BlockSize, Blocks: card.Blocks,
 		Events: eventsOf(o.ranks[0]), Tokenizer: o.tokenizer, Chat: o.chat, Notes: o.notes,
-		Media: card.Media, MediaNamed: card.Attaches || card.MediaKeys != "",
+		Media: card.Media, MediaNamed: !o.blind && (card.Attaches || card.MediaKeys != ""),
 	}
 	for _, w := range workers {
 		s.Workers = append(s.Workers, uint64(w.id))

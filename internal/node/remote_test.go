@@ -598,6 +598,7 @@ func TestLookAtAnotherKind(t *testing.T) {
 // TestTokenizerOf: where the tokenizer of an engine is looked for.
 func TestTokenizerOf(t *testing.T) {
 	dir, empty := small(t, `{"vocab_size": 2048, "max_position_embeddings": 512}`, `{"temperature": 0.5}`), t.TempDir()
+	alone := small(t, "", "") // the tokenizer
 	for name, c := range map[string]struct {
 		of      config.RemoteEngine
 		root    string
@@ -607,6 +608,7 @@ func TestTokenizerOf(t *testing.T) {
 	}{
 		"named":             {of: config.RemoteEngine{ModelPath: dir}, from: dir},
 		"the engine's root": {root: dir, from: dir},
+		"the tokenizer":     {of: config.RemoteEngine{ModelPath: alone}, from: alone},
 		"built in":          {root: "penstock-sim", from: "this program"},
 		"nowhere":           {root: "org/model", from: "engine", note: "tokenizer.json of its model (org/model) with --model-path"},
 		"nothing said":      {from: "engine", note: "requests are passed on as they are"},
@@ -624,6 +626,27 @@ func TestTokenizerOf(t *testing.T) {
 			t.Errorf("%s: %+v (%v)", name, m, err)
 		case m.from == dir && (m.facts.context != 512 || m.facts.defaults.Temperature != 0.5 || m.ref.Digest != m.pipe.Digest):
 			t.Errorf("%s: %+v", name, m.facts)
+		}
+	}
+}
+
+// TestUncounted: who names a directory that does not tell how the model shows media learns it at the
+// start, if the model sees any.
+func TestUncounted(t *testing.T) {
+	blind, err := chat.Open(chat.Ref{Kind: "dir", Dir: small(t, "", "")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sees, err := chat.Open(chat.Ref{Kind: "builtin"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if note := uncounted([]string{"image", "video"}, blind); !strings.Contains(note, "image, video are routed by their text") || !strings.Contains(note, "preprocessor_config.json") {
+		t.Errorf("it says %q", note)
+	}
+	for name, note := range map[string]string{"text only": uncounted(nil, blind), "counted": uncounted([]string{"image"}, sees), "no tokenizer": uncounted([]string{"image"}, nil)} {
+		if note != "" {
+			t.Errorf("%s: it says %q", name, note)
 		}
 	}
 }

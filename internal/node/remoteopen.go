@@ -6,16 +6,19 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"penstock/core/fault"
 	"penstock/internal/config"
+	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 	"penstock/internal/engine/llamacpp"
 	"penstock/internal/engine/remote"
 	"penstock/internal/engine/sglang"
 	"penstock/internal/engine/trtllm"
 	"penstock/internal/engine/vllm"
+	"penstock/internal/serve/frontend"
 )
 
 // adapter opens what speaks with one data-parallel rank of an engine.
@@ -62,6 +65,9 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	if m.note != "" {
 		o.notes = append(o.notes, m.note)
 	}
+	if note := uncounted(first.Card().Media, m.pipe); note != "" && frontend.Preprocess(e.set.p.cfg.Preprocess) != frontend.PreprocessEngine {
+		o.notes, o.blind = append(o.notes, note), true
+	}
 	if m.pipe != nil {
 		e.set.keep(m.pipe)
 		o.chat = m.pipe.Template != nil
@@ -81,6 +87,16 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 		return wrong
 	}
 	return o, nil
+}
+
+// uncounted says what keeps requests that show media from being routed by them, if the tokenizer's
+// directory does not tell how the model shows them.
+func uncounted(kinds []string, pipe *prep.Pipeline) string {
+	if len(kinds) == 0 || pipe == nil || pipe.Family != nil {
+		return ""
+	}
+	return fmt.Sprintf("requests with %s are routed by their text alone: how many tokens those are in prompts of this model is not known here (%s); its config.json and preprocessor_config.json belong beside its tokenizer.json (docs/media-tokens.md)",
+		strings.Join(kinds, ", "), strings.TrimPrefix(pipe.FamilyName, "none: "))
 }
 
 // openRank opens one of the ranks.

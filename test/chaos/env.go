@@ -121,15 +121,25 @@ func (e *env) learn(ctx context.Context) error {
 	mix := fleet.Mix(24, mixTokens)
 	if e.engine == config.EngineSim {
 		mix = slices.DeleteFunc(mix, func(r fleet.Request) bool { return r.Guided() })
+	} else {
+		pictures, err := fleet.Pictures(8, mixTokens)
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		mix = append(mix, pictures...)
 	}
 	e.mix, err = fleet.Learn(ctx, e.client, f.Hub.URL(), mix)
 	return errors.Join(err, f.Close())
 }
 
 // engineArgs are the flags of workers of the engine asked for, whatever its own model
-// is called.
+// is called. What those that see are shown comes to them in shared memory.
 func (e *env) engineArgs() []string {
-	return []string{"--engine", e.engine, "--served-model-name", fleet.Model}
+	args := []string{"--engine", e.engine, "--served-model-name", fleet.Model}
+	if e.engine != config.EngineSim {
+		args = append(args, "--frontend-decoding")
+	}
+	return args
 }
 
 // fleet starts a fleet for the scenario that runs.

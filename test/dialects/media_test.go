@@ -14,9 +14,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"penstock/core/media"
 	"penstock/internal/edge/prep/chat"
@@ -64,7 +66,7 @@ func picture(t *testing.T, width, height, seed int) string {
 
 // part is a part of a message: a text, or a picture by its URL.
 func part(text string) map[string]any {
-	if strings.HasPrefix(text, "data:") {
+	if strings.HasPrefix(text, "data:") || strings.HasPrefix(text, "http:") {
 		return map[string]any{"type": "image_url", "image_url": map[string]any{"url": text}}
 	}
 	return map[string]any{"type": "text", "text": text}
@@ -162,6 +164,72 @@ func TestPicturesAside(t *testing.T) {
 			// What is kept apart by a salt is apart, also if it shows the same.
 			if a := h.chat(map[string]any{"cache_salt": "tenant"}, one, two, tail); c.dialect == mimic.VLLM && (a.status != http.StatusOK || a.cached != 0 || a.expected != 0) {
 				t.Errorf("under a salt: %+v", a)
+			}
+		})
+	}
+}
+
+// gallery serves a picture under every path, and counts who asks.
+func gallery(t *testing.T, picture string) (url string, asked *atomic.Int64) {
+	t.Helper()
+	file, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(picture, "data:image/png;base64,"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = &atomic.Int64{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.ServeContent(w, r, "picture.png", time.Time{}, bytes.NewReader(file))
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, asked
+}
+
+// TestSignedURLs: where pictures are decoded here, one behind signed URLs, which are other ones each time, and as
+// data is one, for the engine too; where they are known by URL, each URL is another one.
+func TestSignedURLs(t *testing.T) {
+	tail := strings.Repeat("and then some more of it ", 6)
+	for name, c := range lookers() {
+		for way, decoding := range map[string]string{"pixels": "true", "url": "false"} {
+			t.Run(name+", "+way, func(t *testing.T) {
+				shown := picture(t, 224, 168, 1)
+				url, _ := gallery(t, shown)
+				c.plan.settings = append(slices.Clone(c.plan.settings), "FRONTEND_DECODING="+decoding, "MEDIA_ALLOW_PRIVATE=true")
+				h := build(t, c.dialect, c.plan)
+				first := h.chat(nil, url+"/a?signature=1", tail)
+				h.settled()
+				if first.status != http.StatusOK || first.cached != 0 {
+					t.Fatalf("%+v", first)
+				}
+				for _, again := range []string{url + "/a?signature=2", url + "/elsewhere?signature=3", shown} {
+					got := h.chat(nil, again, tail)
+					switch found := got.worker == first.worker && got.cached >= 48; {
+					case got.status != http.StatusOK || got.cached > got.expected+h.block || got.expected > got.cached+h.block:
+						t.Errorf("%.60s: %+v", again, got)
+					case found != (way == "pixels"):
+						t.Errorf("%.60s: %+v after %+v", again, got, first)
+					}
+					h.settled()
+				}
+			})
+		}
+	}
+}
+
+// TestRefusedURLs: what may not be fetched from here is not fetched by an engine for a client either, and its
+// client hears which part of the request that is.
+func TestRefusedURLs(t *testing.T) {
+	for name, c := range lookers() {
+		t.Run(name, func(t *testing.T) {
+			url, asked := gallery(t, picture(t, 56, 56, 1))
+			h := build(t, c.dialect, c.plan)
+			for _, at := range []string{url + "/picture.png", "http://169.254.169.254/latest/meta-data/", "http://[::ffff:169.254.169.254]/"} {
+				if got := h.chat(nil, "What is it?", at); got.status != http.StatusBadRequest || !strings.Contains(got.err, "messages[0].content[1].image_url.url") || !strings.Contains(got.err, "may be fetched from") {
+					t.Errorf("%s: %+v", at, got)
+				}
+			}
+			if n := asked.Load(); n != 0 {
+				t.Errorf("%d requests came from inside", n)
 			}
 		})
 	}

@@ -128,7 +128,7 @@ func serve(t *testing.T, dialect mimic.Dialect, dir string, p plan) *back {
 	size := pipe.Tokenizer.VocabSize()
 	b := &back{}
 	cfg := mimic.Config{
-		Dialect: dialect, Pipe: pipe, Models: []string{"m"}, Root: dir, Seed: 5, KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0",
+		Dialect: dialect, Pipe: pipe, Models: []string{"m"}, Root: dir, Seed: 5, KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0", Fetch: fetchFile,
 		Open: func(int) (e engine.Engine, err error) {
 			if p.tiny {
 				e, err = tiny.New(t.Context(), tiny.Config{Name: "m", Vocabulary: tiny.Vocabulary{Size: size}, BlockSize: blockSize, Blocks: blocks})
@@ -163,6 +163,23 @@ func serve(t *testing.T, dialect mimic.Dialect, dir string, p plan) *back {
 		}
 	})
 	return b
+}
+
+// fetchFile fetches for a server, which has no guards of its own.
+func fetchFile(ctx context.Context, url string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
 }
 
 // spec is what up is told of a server.

@@ -117,15 +117,19 @@ func TestRead(t *testing.T) {
 func TestMix(t *testing.T) {
 	seen := map[string]bool{}
 	names := map[string]bool{}
-	for _, r := range Mix(3*kinds, 32) {
+	pictures, err := Pictures(4, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range append(Mix(3*kinds, 32), pictures...) {
 		data, err := json.Marshal(r.Body)
 		if err != nil || seen[string(data)] {
 			t.Errorf("%s: %v", data, err)
 		}
 		seen[string(data)], names[r.Name] = true, true
 	}
-	if len(names) != kinds {
-		t.Errorf("%d kinds, want %d", len(names), kinds)
+	if len(names) != kinds+1 { // and pictures
+		t.Errorf("%d kinds, want %d", len(names), kinds+1)
 	}
 	r := Mix(1, 8)[0]
 	if r.with("seed", 3); r.Body["seed"] != nil {

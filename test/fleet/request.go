@@ -1,8 +1,12 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"fmt"
+	"image"
+	"image/png"
 	"maps"
 	"strings"
 )
@@ -86,6 +90,44 @@ func request(i, tokens int) Request {
 		body["temperature"], body["seed"], body["min_p"] = 0.7, 600+i, 0.02
 	}
 	return r
+}
+
+// Pictures returns n requests of about the given number of tokens each that show a picture, to
+// engines that see: greedy and seeded ones, in turn.
+func Pictures(n, tokens int) ([]Request, error) {
+	mix := make([]Request, n)
+	for i := range mix {
+		url, err := picture(i)
+		if err != nil {
+			return nil, err
+		}
+		body := map[string]any{
+			"model": Model, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+			"messages": []map[string]any{{"role": "user", "content": []map[string]any{
+				{"type": "image_url", "image_url": map[string]any{"url": url}},
+				{"type": "text", "text": "What is in the picture, and where does the water go?"},
+			}}},
+		}
+		if i%2 == 1 {
+			body["temperature"], body["seed"] = 1, 700+i
+		}
+		mix[i] = Request{Name: "picture", Path: "/v1/chat/completions", Body: body}
+	}
+	return mix, nil
+}
+
+// picture returns a data: URI of a picture, another one for each i.
+func picture(i int) (string, error) {
+	const side = 112
+	p := image.NewGray(image.Rect(0, 0, side, side))
+	for at := range p.Pix {
+		p.Pix[at] = byte(at%side*(i+1) + at/side*3)
+	}
+	var b bytes.Buffer
+	if err := png.Encode(&b, p); err != nil {
+		return "", fmt.Errorf("picture %d: %w", i, err)
+	}
+	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes()), nil
 }
 
 // with returns the request with one more field.

@@ -85,7 +85,7 @@ func (l Local) EncodeText(ctx context.Context, text string, opts EncodeOptions) 
 		return Prompt{}, err
 	}
 	tokens := l.Pipeline.Tokenizer.Encode(nil, text, opts)
-	if l.Pipeline.shows(tokens) >= 0 {
+	if l.Pipeline.Shows(tokens) >= 0 {
 		return Prompt{}, fault.Param("prompt", "the prompt spells what stands for media in this model's prompts: send messages, with the media as parts of them")
 	}
 	return Prompt{Tokens: tokens}, nil

@@ -145,8 +145,8 @@ func spelled(field, text string) error {
 	return &Refused{fault.Param(field, "'%s' has the text %q, which stands for media in this model's prompts: write it another way", field, text)}
 }
 
-// shows returns the index of the first token that holds the place of media, -1 if none does.
-func (p *Pipeline) shows(tokens []kv.Token) int {
+// Shows returns the index of the first token that holds the place of media, -1 if none does.
+func (p *Pipeline) Shows(tokens []kv.Token) int {
 	if len(p.marks) == 0 {
 		return -1
 	}
@@ -164,7 +164,7 @@ func (p *Pipeline) shows(tokens []kv.Token) int {
 func (l Local) Complete(ctx context.Context, c *Chat, tokens []kv.Token) (Prompt, error) {
 	p := l.Pipeline
 	if len(c.Media) == 0 {
-		if p.shows(tokens) >= 0 {
+		if p.Shows(tokens) >= 0 {
 			return Prompt{}, &Refused{fault.Param("messages", "the conversation has the place of a media object and no object: send it as a part of a message")}
 		}
 		return Prompt{Tokens: tokens}, nil
@@ -241,7 +241,7 @@ func unsized(o *media.Object, err error) error {
 // the same conversation without them.
 func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
 	p := l.Pipeline
-	if i := p.shows(tokens); i >= 0 {
+	if i := p.Shows(tokens); i >= 0 {
 		return tokens[:i:i]
 	}
 	text := *c

@@ -99,6 +99,9 @@ func (m *model) sees(q *api.Request) error {
 		}
 		return nil
 	}
+	if q.Ext.Tokens != nil {
+		return fault.Param("nvext.token_data", "'nvext.token_data' is a prompt without media, and the messages show some: leave one of them out")
+	}
 	if _, elsewhere := m.encoder.(*remote); elsewhere && m.card.Attaches {
 		return fault.New(fault.Unimplemented, "prompts that the engines of the model '%s' make have no media: start the frontend with --preprocess local", m.card.Name)
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -156,6 +157,23 @@ func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *ga
 	})
 }
 
+// placeOf returns the token that stands for a part of a picture in prompts of the model "bytes".
+func placeOf(t *testing.T, w *world) int {
+	t.Helper()
+	got := w.post("/tokenize", strings.Replace(showing("", "http://a/red"), `"max_tokens":4,`, "", 1))
+	var prompt struct{ Tokens []int }
+	if err := json.Unmarshal([]byte(got.body), &prompt); err != nil {
+		t.Fatalf("%v: %v", got, err)
+	}
+	for i, token := range prompt.Tokens[1:] {
+		if token == prompt.Tokens[i] && token > 255 { // no byte of text
+			return token
+		}
+	}
+	t.Fatalf("no picture in %v", prompt.Tokens)
+	return 0
+}
+
 // sees makes a card of a model that takes images with tokens.
 func sees(c *engine.Card) {
 	c.VocabSize, c.EOS, c.ContextLength = 1<<20, nil, 4096
@@ -224,6 +242,7 @@ func TestRefusedMedia(t *testing.T) {
 		w.worker(7, constant("ok"), sees)
 		w.worker(8, constant("ok"), func(c *engine.Card) { sees(c); c.Name, c.Aliases, c.Media, c.Attaches = "text", nil, nil, false })
 		many := slices.Repeat([]string{"http://a/red"}, 1000)
+		pad := strconv.Itoa(placeOf(t, w))
 		const url = "messages[0].content[1].image_url.url"
 		for _, c := range []struct {
 			path, body, param, says string
@@ -245,6 +264,10 @@ func TestRefusedMedia(t *testing.T) {
 			{chats, `{"model":"bytes","tools":[{"type":"function","function":{"name":"f","description":"\u00e9 <|im\u0061ge|>"}}],"messages":[{"role":"user","content":"x"}]}`, "tools", "stands for media"},
 			{chats, `{"model":"bytes","messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":\"\\u003c|image|\u003e\"}"}}]},{"role":"tool","tool_call_id":"1","content":"y"}]}`, "messages[1]", "stands for media"},
 			{chats, `{"model":"bytes","messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"<|image|>","content":"y"}]}`, "messages[2]", "stands for media"},
+			{"/v1/completions", `{"model":"bytes","prompt":[65,` + pad + `]}`, "prompt", "index 1"},
+			{"/v1/completions", `{"model":"bytes","prompt":[[65],[` + pad + `]]}`, "prompt", "stands for media"},
+			{chats, `{"model":"bytes","nvext":{"token_data":[65,` + pad + `]},"messages":[{"role":"user","content":"x"}]}`, "nvext.token_data", "index 1"},
+			{chats, showing(`,"nvext":{"token_data":[65]}`, "http://a/red"), "nvext.token_data", "leave one"},
 			{"/v1/completions", `{"model":"bytes","prompt":"see <|image|>"}`, "prompt", "send messages"},
 			{"/tokenize", strings.Replace(showing("", "http://a/none"), `"max_tokens":4,`, "", 1), url, "404"},
 			{"/v1/messages/count_tokens", `{"model":"bytes","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://a/none"}}]}]}`, "", "404"},

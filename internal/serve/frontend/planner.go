@@ -312,6 +312,18 @@ func (m *model) known(param string, tokens []kv.Token) error {
 	return nil
 }
 
+// text checks the token ids of a prompt: they are in the vocabulary, and none holds the place of media. Engines
+// are known to fail, all of their requests with them, where they find a place and no object.
+func (m *model) text(param string, tokens []kv.Token) error {
+	if err := m.known(param, tokens); err != nil || m.pipe == nil {
+		return err
+	}
+	if i := m.pipe.Shows(tokens); i >= 0 {
+		return fault.Param(param, "'%s' has token id %d at index %d, which stands for media in prompts of the model '%s': send messages, with the media as parts of them", param, tokens[i], i, m.card.Name)
+	}
+	return nil
+}
+
 // pin returns the worker that the client demands; the zero Worker if it leaves
 // the choice to the router. Headers win over the body.
 func (p *planner) pin() (kv.Worker, error) {

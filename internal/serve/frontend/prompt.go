@@ -36,7 +36,7 @@ func (f *Frontend) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, err
 // prompts returns each prompt of a request, as this model's engines see it.
 func (m *model) prompts(ctx context.Context, q *api.Request) ([]prep.Prompt, error) {
 	if q.Ext.Tokens != nil {
-		return []prep.Prompt{{Tokens: q.Ext.Tokens}}, m.known("nvext.token_data", q.Ext.Tokens)
+		return []prep.Prompt{{Tokens: q.Ext.Tokens}}, m.text("nvext.token_data", q.Ext.Tokens)
 	}
 	if q.Endpoint.Talks() {
 		p, err := m.encoder.EncodeChat(ctx, conversation(q, m.encoder))
@@ -58,7 +58,7 @@ func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int
 			texts = append(texts, i)
 			continue
 		}
-		if err := m.known(param(i), p.Tokens); err != nil {
+		if err := m.text(param(i), p.Tokens); err != nil {
 			return nil, err
 		}
 		all[i].Tokens = p.Tokens
