@@ -310,7 +310,13 @@ func (e *explanation) print(w io.Writer, all bool) error {
 	if all {
 		for i := range e.Media {
 			m := &e.Media[i]
-			fmt.Fprintf(w, "shows: %s%s, key %s, %d tokens from %d on (%s)\n", m.Kind, m.size(), m.Key, m.Tokens, m.Start, m.Part)
+			what, where := m.Kind+m.size(), ""
+			if m.Part == "" { // the engine that made the prompt says neither
+				what = "an object"
+			} else {
+				where = " (" + m.Part + ")"
+			}
+			fmt.Fprintf(w, "shows: %s, key %s, %d tokens from %d on%s\n", what, m.Key, m.Tokens, m.Start, where)
 		}
 	}
 	if all && len(e.Candidates) > 0 {

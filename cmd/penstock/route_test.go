@@ -51,13 +51,13 @@ func TestExplanationPrint(t *testing.T) {
 		{
 			"with media", `{"decision":null,"reason":"none","text_only":"dims_unavailable","media":[` +
 				`{"kind":"image","part":"messages[0].content[1]","key":"c8184a9458958a52","start":8,"tokens":25,"width":140,"height":280},` +
-				`{"kind":"video","part":"v","key":"01","start":40,"tokens":2,"width":1,"height":2,"frames":3},{"kind":"audio","part":"a","key":"02","start":50,"tokens":4,"samples":16000},{"kind":"unknown","key":"03"}]}`,
+				`{"kind":"video","part":"v","key":"01","start":40,"tokens":2,"width":1,"height":2,"frames":3},{"kind":"audio","part":"a","key":"02","start":50,"tokens":4,"samples":16000},{"kind":"unknown","key":"03","start":60,"tokens":9}]}`,
 			[]string{
 				"only the text before what it shows counts: dims_unavailable\n",
 				"shows: image of 140 by 280 pixels, key c8184a9458958a52, 25 tokens from 8 on (messages[0].content[1])\n",
 				"shows: video of 3 frames of 1 by 2 pixels, key 01, 2 tokens from 40 on (v)\n",
 				"shows: audio of 16000 samples, key 02, 4 tokens from 50 on (a)\n",
-				"shows: unknown, key 03,",
+				"shows: an object, key 03, 9 tokens from 60 on\n",
 			},
 			nil,
 		},
