@@ -231,10 +231,21 @@ func mediaHash(id string) uint64 {
 
 func FuzzPrompt(f *testing.F) {
 	f.Add([]byte(`{"token_ids":[1,2,3],"features":{"mm_hashes":{"image":["b"]},"mm_placeholders":{"image":[{"offset":-3,"length":2}]}}}`))
+	f.Add([]byte(`{"token_ids":[1,2],"features": {"mm_hashes":{"image":["b"]},"mm_placeholders":{"image":[{"offset":0,"length":2}]},"kwargs_data":{"image":["AA=="]}} }`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var p engine.Preprocessed
-		if readPrompt(text, &p) == nil {
-			_ = p.Validate(100)
+		if readPrompt(text, &p) != nil {
+			return
+		}
+		_ = p.Validate(100)
+		if p.Features == nil {
+			return
+		}
+		// They go into the body of another call as they are.
+		if c := remote.NewCursor(p.Features); !c.Is('{') || p.Features[0] != '{' {
+			t.Fatalf("features that are no object: %q", p.Features)
+		} else if c.Skip(); c.End() != nil {
+			t.Fatalf("features that are more than an object: %q", p.Features)
 		}
 	})
 }
