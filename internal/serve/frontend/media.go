@@ -22,6 +22,9 @@ import (
 // Media finds out what the media of requests are, for each model in its way.
 type Media interface {
 	For(resolve.Way) prep.Resolver
+	// Check refuses a conversation with URLs that may not be fetched, before it goes to an engine that
+	// fetches them.
+	Check(*prep.Chat) error
 }
 
 // resolver returns what resolves the media of a model; nil if nothing does.

@@ -195,6 +195,26 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 	return nil, nil, err
 }
 
+// Check refuses a conversation that shows what may not be fetched, as far as its URLs tell: for those
+// whose media nobody here looks at, and an engine fetches. The error is a *prep.Refused.
+func (r *Resolver) Check(c *prep.Chat) error {
+	source, ok := r.source.(checker)
+	if !ok {
+		return nil
+	}
+	for i := range c.Media {
+		p := &c.Media[i]
+		if isData(p.URL) {
+			continue
+		}
+		var refused *fault.Error
+		if err := source.Check(p.URL); err != nil && errors.As(about(p, err), &refused) {
+			return &prep.Refused{Err: refused}
+		}
+	}
+	return nil
+}
+
 // count refuses more media than are allowed.
 func (m model) count(c *prep.Chat) error {
 	if n := len(c.Media); n > m.cfg.MaxObjects {

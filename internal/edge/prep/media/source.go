@@ -26,10 +26,18 @@ type fetched struct {
 	max     int64
 }
 
+// checker is a Source that can tell, without asking anybody, that a URL may not be fetched.
+type checker interface{ Check(url string) error }
+
+var _ checker = fetched{}
+
+// Check implements checker.
+func (s fetched) Check(url string) error { return forbidden(s.fetcher.Check(url)) }
+
 // Size implements Source.
 func (s fetched) Size(ctx context.Context, url string) (Found, error) {
-	if err := s.fetcher.Check(url); err != nil {
-		return Found{}, forbidden(err)
+	if err := s.Check(url); err != nil {
+		return Found{}, err
 	}
 	info, err := s.fetcher.Size(ctx, url)
 	return found(info), refused(err)
@@ -37,8 +45,8 @@ func (s fetched) Size(ctx context.Context, url string) (Found, error) {
 
 // SizeEitherWay implements glancer.
 func (s fetched) SizeEitherWay(ctx context.Context, url string) (Found, error) {
-	if err := s.fetcher.Check(url); err != nil {
-		return Found{}, forbidden(err)
+	if err := s.Check(url); err != nil {
+		return Found{}, err
 	}
 	info, err := s.fetcher.SizeEitherWay(ctx, url)
 	return found(info), refused(err)
@@ -46,8 +54,8 @@ func (s fetched) SizeEitherWay(ctx context.Context, url string) (Found, error) {
 
 // File implements Source.
 func (s fetched) File(ctx context.Context, url string) ([]byte, func(), error) {
-	if err := s.fetcher.Check(url); err != nil {
-		return nil, nil, forbidden(err)
+	if err := s.Check(url); err != nil {
+		return nil, nil, err
 	}
 	blob, err := s.fetcher.Get(ctx, url)
 	if err != nil {
