@@ -84,7 +84,7 @@ type suite struct {
 }
 
 // patience bounds every wait, so that a broken engine fails instead of hanging.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // Start runs e until the test ends and then requires that Run returned nil. The
 // context it returns ends before e does.

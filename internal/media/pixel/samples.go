@@ -46,12 +46,13 @@ func (w *wav) frames() int { return len(w.data) / (w.width * w.channels) }
 
 // resampled is how many samples at 16 kHz it has.
 func (w *wav) resampled() int {
-	return w.frames() * Rate / w.rate // a file's length times Rate fits an int
+	return int(int64(w.frames()) * Rate / int64(w.rate)) // as many as fit: the rate is minRate at least
 }
 
 // at returns sample i at 16 kHz.
 func (w *wav) at(i int) float32 {
-	at, rest := i*w.rate/Rate, i*w.rate%Rate
+	exact := int64(i) * int64(w.rate)
+	at, rest := int(exact/Rate), exact%Rate
 	low := w.frame(at)
 	if rest == 0 || at+1 >= w.frames() {
 		return float32(low)

@@ -22,8 +22,9 @@ import (
 // Media finds out what the media of requests are, for each model in its way.
 type Media interface {
 	For(resolve.Way) prep.Resolver
-	// Check returns an error if nobody may fetch an object's URL, as far as the URL itself tells.
-	Check(*prep.Media) error
+	// Check refuses a conversation with URLs that may not be fetched, before it goes to an engine that
+	// fetches them.
+	Check(*prep.Chat) error
 }
 
 // resolver returns what resolves the media of a model; nil if nothing does.
@@ -240,17 +241,16 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 	return p, spare, err
 }
 
-// fetchable refuses a URL that nobody may fetch: the engine would, also where nobody here looks at what a request shows.
+// fetchable refuses URLs that nobody may fetch: the engine would, also where nobody here looks at what a request shows.
 func (f *Frontend) fetchable(q *api.Request) error {
 	if f.deps.Media == nil {
 		return nil
 	}
-	for _, part := range q.Media() {
-		if err := f.deps.Media.Check(&prep.Media{Kind: part.Kind, URL: part.URL, Part: part.Part, Param: part.Param}); err != nil {
-			return err
-		}
+	c := &prep.Chat{}
+	for _, m := range q.Media() {
+		c.Media = append(c.Media, prep.Media{Kind: m.Kind, URL: m.URL, Part: m.Part, Param: m.Param})
 	}
-	return nil
+	return f.deps.Media.Check(c)
 }
 
 // ships reports whether a request with media goes to the model's engines with what the processor of one of them

@@ -61,6 +61,11 @@ var _ prep.Encoder = (*remote)(nil)
 
 // EncodeChat implements prep.Encoder.
 func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
+	if looks := r.f.deps.Media; looks != nil {
+		if err := looks.Check(c); err != nil {
+			return prep.Prompt{}, err
+		}
+	}
 	p, err := r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c), Features: c.Features})
 	if err != nil || len(c.Media) == 0 || len(p.Media) == len(c.Media) {
 		return p, err

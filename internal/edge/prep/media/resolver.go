@@ -160,19 +160,6 @@ func (r *Resolver) For(way Way) prep.Resolver {
 	return model{r, way}
 }
 
-// Check returns an error that names its part if nobody may fetch an object's URL, as far as the URL itself
-// tells: for objects that are left to engines unseen.
-func (r *Resolver) Check(p *prep.Media) error {
-	c, ok := r.source.(checker)
-	if !ok || isData(p.URL) {
-		return nil
-	}
-	if err := c.Check(p.URL); err != nil {
-		return about(p, err)
-	}
-	return nil
-}
-
 // model is a Resolver's way with one model.
 type model struct {
 	*Resolver
@@ -209,6 +196,26 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 		return nil, nil, prep.Undecided(media.DimensionsUnknown, part, "'%s' could not be looked at within the time that there is for all media of a request, at most %v: send a smaller file, or a data: URI", part, m.cfg.Timeout)
 	}
 	return nil, nil, err
+}
+
+// Check refuses a conversation that shows what may not be fetched, as far as its URLs tell: for those
+// whose media nobody here looks at, and an engine fetches. The error is a *prep.Refused.
+func (r *Resolver) Check(c *prep.Chat) error {
+	source, ok := r.source.(checker)
+	if !ok {
+		return nil
+	}
+	for i := range c.Media {
+		p := &c.Media[i]
+		if isData(p.URL) {
+			continue
+		}
+		var refused *fault.Error
+		if err := source.Check(p.URL); err != nil && errors.As(about(p, err), &refused) {
+			return &prep.Refused{Err: refused}
+		}
+	}
+	return nil
 }
 
 // count refuses more media than are allowed.

@@ -16,16 +16,7 @@ type glancer interface {
 	SizeEitherWay(ctx context.Context, url string) (Found, error)
 }
 
-// checker is a Source that can tell of a URL that nobody may fetch it, without asking for it.
-type checker interface{ Check(url string) error }
-
-var (
-	_ glancer = fetched{}
-	_ checker = fetched{}
-)
-
-// Check implements checker.
-func (s fetched) Check(url string) error { return forbidden(s.fetcher.Check(url)) }
+var _ glancer = fetched{}
 
 // FromFetcher is the Source that a Fetcher is, with data: URIs of files of at most max bytes.
 func FromFetcher(f *fetch.Fetcher, max int64) Source { return fetched{f, max} }
@@ -34,6 +25,14 @@ type fetched struct {
 	fetcher *fetch.Fetcher
 	max     int64
 }
+
+// checker is a Source that can tell, without asking anybody, that a URL may not be fetched.
+type checker interface{ Check(url string) error }
+
+var _ checker = fetched{}
+
+// Check implements checker.
+func (s fetched) Check(url string) error { return forbidden(s.fetcher.Check(url)) }
 
 // Size implements Source.
 func (s fetched) Size(ctx context.Context, url string) (Found, error) {
