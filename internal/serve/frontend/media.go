@@ -218,8 +218,10 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 	if err := m.sees(q); err != nil {
 		return nil, false, err
 	}
-	if err := c.f.fetchable(q); err != nil {
-		return nil, false, err
+	if !m.card.Attaches && !m.sights() { // of those, whoever looks at the media judges their URLs
+		if err := c.f.fetchable(q); err != nil {
+			return nil, false, err
+		}
 	}
 	spare = m.card.Attaches || m.ships(q)
 	if !m.passes(d.path) {
