@@ -95,7 +95,7 @@ serve() {
 healthy() {
   until curl -q --noproxy '*' -fs -o /dev/null "http://127.0.0.1:$((VLLM_PORT_BASE + $1 - 1))/health"; do
     kill -0 "${pids[$1 - 1]}" 2>/dev/null || { tail -n 20 "$dir/worker-$1.log" >&2; fail "worker $1 did not start"; }
-    sleep 0.2
+    sleep 0.2 # nothing tells when it answers
   done
 }
 
@@ -114,7 +114,7 @@ pids+=("$!")
 if [ -n "${CHECK:-}" ]; then # asks twice, and stops
   until curl -q --noproxy '*' -fs -o /dev/null "http://$HTTP_ADDR/health"; do
     kill -0 "${pids[-1]}" 2>/dev/null || fail "penstock did not start"
-    sleep 0.2
+    sleep 0.2 # nothing tells when it answers
   done
   ask="$(dirname "$0")/ask.sh"
   first="$(URL="http://$HTTP_ADDR" "$ask" "$(dirname "$0")/picture.png")" || fail "no answer: $first"
