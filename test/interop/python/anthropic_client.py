@@ -19,6 +19,10 @@ UP_MODEL = "penstock-tiny"
 FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 
 
+# PICTURE is 224 by 224 pixels, 64 tokens of the built-in model.
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAOAAAADgAQMAAAAg4/iiAAAABlBMVEUeWsj60jx50+a7AAAANElEQVR42u3LIQ4AMAgEQcr//0xNJUFRN2MuYUMEAOw5b6u75vQpiqIoiqIoiqL4NwLApgsuvAHgEFUWIQAAAABJRU5ErkJggg=="
+
+
 def connect(url):
     return anthropic.Anthropic(base_url=url, api_key="unused", max_retries=0, timeout=60)
 
@@ -257,7 +261,10 @@ def errors(client, model):
     bad("max_tokens", max_tokens=0)
     bad("tool_choice", tools=own(TOOLS), tool_choice={"type": "tool", "name": "no_such_tool"})
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
-    bad("image", messages=[{"role": "user", "content": [image]}])
+    bad("messages[0].content[0].source.data", messages=[{"role": "user", "content": [image]}])
+    image["source"]["data"] = PICTURE
+    seen = client.messages.create(model=model, max_tokens=4, messages=[{"role": "user", "content": [image, {"type": "text", "text": "What is this?"}]}])
+    expect(seen.usage.input_tokens + (seen.usage.cache_read_input_tokens or 0) > 64, True, "tokens of a picture")
     e = raises(anthropic.NotFoundError, lambda: client.messages.create(model="no-such-model", max_tokens=10, messages=ask))
     expect((e.type, "no-such-model" in e.message), ("not_found_error", True), "unknown model")
     raises(anthropic.NotFoundError, lambda: client.messages.count_tokens(model="no-such-model", messages=ask))
