@@ -261,10 +261,11 @@ def errors(client, model):
     bad("max_tokens", max_tokens=0)
     bad("tool_choice", tools=own(TOOLS), tool_choice={"type": "tool", "name": "no_such_tool"})
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
-    bad("messages[0].content[0].source.data", messages=[{"role": "user", "content": [image]}])
-    image["source"]["data"] = PICTURE
-    seen = client.messages.create(model=model, max_tokens=4, messages=[{"role": "user", "content": [image, {"type": "text", "text": "What is this?"}]}])
-    expect(seen.usage.input_tokens + (seen.usage.cache_read_input_tokens or 0) > 64, True, "tokens of a picture")
+    bad("messages[0].content[0]", messages=[{"role": "user", "content": [image]}])  # cut off, or for a model that does not see
+    if model == "penstock-tiny":
+        image["source"]["data"] = PICTURE
+        seen = client.messages.create(model=model, max_tokens=4, messages=[{"role": "user", "content": [image, {"type": "text", "text": "What is this?"}]}])
+        expect(seen.usage.input_tokens + (seen.usage.cache_read_input_tokens or 0) > 64, True, "tokens of a picture")
     e = raises(anthropic.NotFoundError, lambda: client.messages.create(model="no-such-model", max_tokens=10, messages=ask))
     expect((e.type, "no-such-model" in e.message), ("not_found_error", True), "unknown model")
     raises(anthropic.NotFoundError, lambda: client.messages.count_tokens(model="no-such-model", messages=ask))
