@@ -5,9 +5,14 @@ import "penstock/core/kv"
 // Claim is what a worker says of its feed, apart from the feed: reports of its load
 // have it.
 type Claim struct {
-	Epoch uint64  // of the life that says it; 0 says nothing
-	Next  uint64  // the number that the worker's next event will have
-	At    kv.Mono // when it was heard
+	Epoch uint64 // of the life that says it; 0 says nothing
+	Next  uint64 // the number after the last event which the event plane acknowledged
+	// Attempted is the number after the last event which the worker has given to the event
+	// plane. Events from Next to before Attempted may have arrived: an acknowledgement
+	// can be lost, and publishing them again takes as long as the plane is away. A value
+	// below Next, as from a worker which does not say it, means Next.
+	Attempted uint64
+	At        kv.Mono // when it was heard
 }
 
 // Finding is what a comparison of a claim with the feed shows.
@@ -21,7 +26,7 @@ const (
 	// event shows that while the worker is idle.
 	EndLost
 	// Foreign: events came that the worker, by a claim of long after their arrival, has
-	// not published. Somebody else used its name, and the numbers up to theirs would
+	// not even tried to publish. Somebody else used its name, and the numbers up to theirs would
 	// make the true events look like old ones. (A forgery of the very next numbers is
 	// not found so: who may publish at all is the event plane's affair.)
 	Foreign
@@ -53,10 +58,13 @@ func (t *Tracker) Compare(now kv.Mono, w kv.Worker, c Claim) (Finding, Verdict) 
 	case t.endLost(now, f, c):
 		return EndLost, t.Accept(now, &Record{Worker: w, Epoch: c.Epoch, First: c.Next})
 	case t.foreign(now, f, c):
-		return Foreign, t.Disown(now, w, c.Next)
+		return Foreign, t.Disown(now, w, c.attempted())
 	}
 	return Agrees, Verdict{}
 }
+
+// attempted returns the number after the last event which may have arrived.
+func (c *Claim) attempted() uint64 { return max(c.Next, c.Attempted) }
 
 func (t *Tracker) endLost(now kv.Mono, f *follower, c Claim) bool {
 	p := &f.pace
@@ -85,10 +93,10 @@ func (t *Tracker) endLost(now kv.Mono, f *follower, c Claim) bool {
 func (t *Tracker) foreign(now kv.Mono, f *follower, c Claim) bool {
 	p := &f.pace
 	switch {
-	case c.Epoch != f.epoch || c.Next >= f.seen:
+	case c.Epoch != f.epoch || c.attempted() >= f.seen:
 		p.leading = false
 		return false
-	case !p.leading || c.Next >= p.top:
+	case !p.leading || c.attempted() >= p.top:
 		p.leading, p.ahead, p.top = true, now, f.seen
 		return false
 	case c.At.Sub(p.ahead) < t.cfg.Stuck:

@@ -19,7 +19,7 @@ import (
 //	expect at=DURATION      lines: W EPOCH
 //	suspect at=DURATION     lines: W
 //	disown at=DURATION      lines: W NEXT
-//	compare at=DURATION     lines: W EPOCH NEXT SAID, where SAID is a duration
+//	compare at=DURATION     lines: W EPOCH NEXT[/ATTEMPTED] SAID, where SAID is a duration
 //	due at=DURATION         gives up and asks
 //	next at=DURATION
 //	reload at=DURATION      goes on from a snapshot
@@ -74,7 +74,12 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 			if err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			finding, v := tr.Compare(now, w, Claim{Epoch: parseUint(t, f[1]), Next: parseUint(t, f[2]), At: start.Add(said)})
+			next, attempted, _ := strings.Cut(f[2], "/")
+			claim := Claim{Epoch: parseUint(t, f[1]), Next: parseUint(t, next), At: start.Add(said)}
+			if attempted != "" {
+				claim.Attempted = parseUint(t, attempted)
+			}
+			finding, v := tr.Compare(now, w, claim)
 			fmt.Fprintln(&out, [...]string{"agrees", "end lost: " + verdict(v), "foreign: " + verdict(v)}[finding])
 		case "forget":
 			fmt.Fprintln(&out, tr.Forget(w))

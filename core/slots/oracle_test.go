@@ -138,8 +138,8 @@ func agrees(t *rapid.T) {
 	}
 	expire := func() {
 		n = slices.DeleteFunc(n, func(r naiveRequest) bool {
-			old := now.Sub(r.at) >= ttl
-			if old && r.ref == (Ref{}) {
+			old := r.ref == (Ref{}) && now.Sub(r.at) >= ttl
+			if old {
 				expired++
 			}
 			return old
@@ -247,6 +247,16 @@ func agrees(t *rapid.T) {
 			}
 			if i >= 0 {
 				n[i].output += max(0, more)
+			}
+		},
+		"renew": func(t *rapid.T) {
+			k := key.Draw(t, "key")
+			i := n.find(k)
+			if got := table.Renew(now, k); got != (i >= 0) {
+				t.Fatalf("renew %v: %t", k, got)
+			}
+			if i >= 0 {
+				n[i].at = now
 			}
 		},
 		"free": func(t *rapid.T) {

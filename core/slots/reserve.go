@@ -29,9 +29,10 @@ func (t *Table) Reserve(now kv.Mono, key Key, w kv.Worker, d Demand) error {
 	return nil
 }
 
-// Adopt counts a reservation that another router made, from now on: until it is freed,
-// its worker is dropped, or it is older than the TTL. The table keeps a copy of the
-// chain, of which it leaves out what exceeds the prompt.
+// Adopt counts a reservation that another router made, from now on, until it is freed or
+// its worker is dropped. The TTL does not apply: the router which made it expires it and
+// says so. The table keeps a copy of the chain, of which it leaves out what exceeds the
+// prompt.
 func (t *Table) Adopt(now kv.Mono, v Reservation) Ref {
 	t.Expire(now)
 	v.PromptTokens, v.ExpectedOutput = max(0, v.PromptTokens), max(0, v.ExpectedOutput)
@@ -182,6 +183,24 @@ func (t *Table) grow(at int32, n int) {
 	wk.load.OutputTokens += r.remaining()
 }
 
+// Renew restarts the TTL of a reservation whose request still runs. It reports whether
+// the key is reserved.
+func (t *Table) Renew(now kv.Mono, key Key) bool {
+	t.Advance(now)
+	at, ok := t.byKey[key]
+	if ok {
+		t.renew(at)
+	}
+	return ok
+}
+
+// renew makes the request at the given place the newest.
+func (t *Table) renew(at int32) {
+	t.unlink(at)
+	t.requests[at].at = t.now
+	t.link(at)
+}
+
 // Free ends a reservation and reports whether there was one.
 func (t *Table) Free(key Key) bool {
 	at, ok := t.byKey[key]
@@ -207,15 +226,17 @@ func (t *Table) DropWorker(w kv.Worker) int {
 	return n
 }
 
-// Expire frees the reservations that are older than the TTL at now and returns
-// their number. It tells the table the time.
+// Expire frees the reservations made here which were not renewed for the TTL, and
+// returns their number. It tells the table the time.
 func (t *Table) Expire(now kv.Mono) int {
 	t.Advance(now)
 	n := 0
-	for t.oldest != none && now.Sub(t.requests[t.oldest].at) >= t.cfg.TTL {
-		if !t.requests[t.oldest].adopted { // their own router counts the others
-			t.expired++
+	for t.oldest != none && t.now.Sub(t.requests[t.oldest].at) >= t.cfg.TTL {
+		if t.requests[t.oldest].adopted {
+			t.renew(t.oldest)
+			continue
 		}
+		t.expired++
 		t.free(t.oldest)
 		n++
 	}

@@ -39,7 +39,7 @@ func mustNew(t testing.TB, cfg Config) *Table {
 //	new [block-size=N] [ttl=DURATION]
 //	reserve id=ID[.ATTEMPT] w=W [chain=PATH] [tokens=N] [overlap=N] [expect=N] [lasts=DURATION] [at=DURATION]
 //	project w=W [chain=PATH] [tokens=N] [overlap=N]
-//	prefilled id=ID, free id=ID, grow id=ID n=N
+//	prefilled id=ID, free id=ID, grow id=ID n=N, renew id=ID at=DURATION
 //	drop w=W
 //	expire at=DURATION, advance at=DURATION
 //
@@ -90,6 +90,8 @@ func runCommand(t *testing.T, table *Table, d *datadriven.TestData) string {
 		return fmt.Sprintln(table.Prefilled(key))
 	case "free":
 		return fmt.Sprintln(table.Free(key))
+	case "renew":
+		return fmt.Sprintln(table.Renew(now, key))
 	case "grow":
 		var n int
 		d.ScanArgs(t, "n", &n)

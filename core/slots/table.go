@@ -24,8 +24,8 @@ import (
 type Config struct {
 	// BlockSize is the number of tokens in a block.
 	BlockSize int
-	// TTL is how long a reservation may live. One that is older was leaked, and
-	// is freed and counted. It must exceed the longest request.
+	// TTL is how long a reservation made here lasts without [Table.Renew]. One that is
+	// older was leaked, and is freed and counted.
 	TTL time.Duration
 	// Journal, if not nil, is told of what changes here.
 	Journal Journal
@@ -191,8 +191,8 @@ func (t *Table) Len() int { return len(t.byKey) }
 // Adopted returns the number of reservations of other routers.
 func (t *Table) Adopted() int { return len(t.requests) - len(t.vacant) - len(t.byKey) }
 
-// Expired returns how many reservations made here were freed because of their age
-// since the table was made. Anything but 0 is a defect of whoever should free them.
+// Expired returns how many reservations made here were freed because they were not
+// renewed, since the table was made. Anything but 0 is a defect of the caller.
 func (t *Table) Expired() uint64 { return t.expired }
 
 // Advance tells the table the time: loads are those of the latest time that it was

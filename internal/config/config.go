@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"penstock/internal/attempt"
 	"penstock/internal/edge/parse"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -114,7 +115,7 @@ type Config struct {
 
 	MigrationLimit      int     `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
 	MigrationWait       Seconds `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
-	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"age at which a reservation that nobody freed is dropped"`
+	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"time after which a reservation is dropped that is neither freed nor, as those of running requests are, renewed"`
 
 	Media
 
@@ -290,7 +291,7 @@ func (c *Config) Validate() error {
 	p.between("migration-limit", int64(c.MigrationLimit), 0, 100)
 	p.notNegative("router-predicted-ttl", c.PredictedTTL)
 	p.notNegative("migration-wait", c.MigrationWait)
-	p.positive("active-request-expiry", c.ActiveRequestExpiry)
+	p.atLeast("active-request-expiry", c.ActiveRequestExpiry, 3*attempt.RenewEvery) // renewals may be late
 	p.notNegative("canary-interval", c.CanaryInterval)
 	p.between("max-body-bytes", c.MaxBodyBytes, 1024, 1<<40)
 	p.between("max-inflight", int64(c.MaxInflight), 1, 1<<24)
@@ -382,6 +383,12 @@ func (p *problems) weight(key string, v float64) {
 func (p *problems) notNegative(key string, v Seconds) {
 	if v < 0 {
 		p.add(key, fmt.Sprintf("%v must not be negative; 0s turns it off", v))
+	}
+}
+
+func (p *problems) atLeast(key string, v Seconds, least time.Duration) {
+	if time.Duration(v) < least {
+		p.add(key, fmt.Sprintf("%v is too short: use %v or more", v, least))
 	}
 }
 

@@ -31,6 +31,10 @@ type LoadReport struct {
 	// all before it were published. 0 if it publishes none. It lets a router tell
 	// how far behind it is, and that the last events of a worker were lost.
 	KVNext uint64 `json:"kv_next,omitempty"`
+	// KVAttempted is the number after the last event which the worker tried to publish.
+	// Those from KVNext on may have arrived though nothing acknowledged them. 0 if there
+	// are none.
+	KVAttempted uint64 `json:"kv_attempted,omitempty"`
 	Load   Load   `json:"load"`
 	// Adapters are what an AdapterSource says.
 	Adapters []string `json:"adapters,omitempty"`

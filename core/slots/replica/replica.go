@@ -248,12 +248,13 @@ func (r *Replica) Step(now kv.Mono, out [][]byte) [][]byte {
 func (r *Replica) Leave() []byte { return appendHeader(nil, kindLeave, r.cfg.Router, r.cfg.Epoch) }
 
 // ask returns a question for what is missing of p: for the changes from the first hole
-// to the last, or, when there are many, or they do not come, for a list.
+// to the last, or for a list when there are many holes, or the changes do not come, or
+// nothing of p is known yet: its list is what lasts, its changes are all that ever was.
 func (r *Replica) ask(p *peer) []byte {
 	r.stats.Asked++
 	p.askAt = r.now.Add(askEvery)
 	from, to := uint64(0), uint64(0)
-	if p.listing = p.listing || len(p.ahead) > maxHoles || r.now.Sub(p.behind) > patience; !p.listing {
+	if p.listing = p.listing || p.next == 1 || len(p.ahead) > maxHoles || r.now.Sub(p.behind) > patience; !p.listing {
 		from, to = p.next, p.missing()
 	}
 	return appendWant(appendHeader(nil, kindWant, r.cfg.Router, r.cfg.Epoch), want{p.router, p.epoch, from, to})

@@ -340,6 +340,36 @@ func TestJoin(t *testing.T) {
 	w.check()
 }
 
+// TestJoinWithoutJournal: a router which joins is sent what others have, not what they once had.
+func TestJoinWithoutJournal(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	w.run(100*time.Millisecond, 0)
+	first := w.nodes[0]
+	for i := range 5000 {
+		key := slots.Key{ID: strconv.Itoa(i)}
+		if err := first.tables[1].Reserve(w.now, key, kv.Worker{ID: 1}, slots.Demand{PromptTokens: 64}); err != nil {
+			t.Fatal(err)
+		}
+		first.tables[1].Free(key)
+		w.run(time.Millisecond, 0)
+	}
+	w.run(100*time.Millisecond, 0)
+	sent := w.sent
+	w.nodes = append(w.nodes, newNode(t, 9, 1, 6))
+	w.run(Heals, 0)
+	if err := w.agree(); err != nil {
+		t.Fatal(err)
+	}
+	stats := first.replica.Stats()
+	if stats.Resent > 0 || stats.Pages != 1 {
+		t.Errorf("the router which joined was sent %d old batches and %d pages, want none and one", stats.Resent, stats.Pages)
+	}
+	if joined := w.sent - sent; joined > 16<<10 {
+		t.Errorf("joining cost %d bytes though nothing is active", joined)
+	}
+	w.check()
+}
+
 // TestGone: what a router sent ends with it, at once if it says so, else after a silence.
 func TestGone(t *testing.T) {
 	w := newWorld(t, 1, 3)

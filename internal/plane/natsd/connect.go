@@ -28,7 +28,8 @@ func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Co
 func connOptions(name string, log *slog.Logger) []nats.Option {
 	return []nats.Option{
 		nats.Name(name),
-		nats.Timeout(2 * time.Second),
+		nats.SetCustomDialer(&dialer{timeout: dialTimeout}),
+		nats.Timeout(dialTimeout),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(100 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),

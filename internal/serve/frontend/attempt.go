@@ -18,7 +18,7 @@ var errEnough = errors.New("frontend: every choice has ended")
 // Try makes one attempt on the worker that was chosen and reserved for it. It
 // returns nil when every choice is done.
 func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
-	defer g.f.deps.Router.Free(g.route.ID, number)
+	defer attempt.Hold(g.f.deps.Router, g.route.ID, number)()
 	g.decision, g.accepted, g.grown, g.cached = d, false, 0, engine.CachedReport{}
 	g.computes = g.f.catalog.current(g.model).numerics(d.Worker.ID)
 	g.request.Attempt = number

@@ -42,7 +42,7 @@ func (e *embedding) Choose(ctx context.Context, number uint32, failed []kv.Worke
 // Try makes one attempt. It holds its reservation until the vector has come: an
 // input is all prefill.
 func (e *embedding) Try(ctx context.Context, number uint32, d route.Decision) error {
-	defer e.f.deps.Router.Free(e.route.ID, number)
+	defer attempt.Hold(e.f.deps.Router, e.route.ID, number)()
 	e.decision, e.request.Attempt = d, number
 	e.tried = append(e.tried, api.Attempt{Prompt: e.index, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Reported: api.CachedUnknown})
 

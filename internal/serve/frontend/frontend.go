@@ -42,8 +42,7 @@ type Router interface {
 	// Grown says that the attempt has generated more tokens. It is called about once
 	// for each block of them.
 	Grown(id string, attempt uint32, tokens int)
-	// Free ends the attempt's reservation.
-	Free(id string, attempt uint32)
+	attempt.Reservations
 	// Failed says that a call to a worker ended in err, which is the worker's
 	// failure or its refusal and not the request's: [fault.Class] says Retryable.
 	Failed(w kv.Worker, err error)

@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
@@ -49,6 +50,29 @@ func TestNothingBeforeAcceptance(t *testing.T) {
 		close(speak)
 		if a := read(resp); !strings.HasSuffix(a.body, "data: [DONE]\n\n") {
 			t.Errorf("%q", a.body)
+		}
+	})
+}
+
+// TestLongRequestsKeepTheirReservation: for as long as a request runs, be it without a token, the
+// router is told so.
+func TestLongRequestsKeepTheirReservation(t *testing.T) {
+	inWorld(t, Config{StallTimeout: time.Hour}, func(t *testing.T, w *world) {
+		speak := make(chan struct{})
+		s := constant("hi")
+		s.interlude = func() { <-speak }
+		w.worker(7, s)
+		done := make(chan string, 1)
+		go func() {
+			done <- read(w.send(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(hello))).body
+		}()
+		time.Sleep(25 * time.Minute)
+		if got, want := w.router.renewed(), int(25*time.Minute/attempt.RenewEvery); got < want-1 || got > want {
+			t.Errorf("the reservation was renewed %d times in 25 minutes, want %d", got, want)
+		}
+		close(speak)
+		if body := <-done; !strings.HasSuffix(body, "data: [DONE]\n\n") {
+			t.Errorf("%.200q", body)
 		}
 	})
 }

@@ -257,7 +257,7 @@ func (p *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerI
 // Try implements attempt.Task.
 func (p *passing) Try(ctx context.Context, number uint32, d route.Decision) error {
 	f := p.c.f
-	defer f.deps.Router.Free(p.route.ID, number)
+	defer attempt.Hold(f.deps.Router, p.route.ID, number)()
 	p.decision, p.order, p.prefilled, p.grown, p.whole = d, engine.PassOrder{}, false, 0, p.whole[:0]
 	p.output, p.cached, p.last = 0, engine.CachedUnknown, time.Time{}
 	p.request.Attempt = number

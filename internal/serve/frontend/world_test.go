@@ -257,6 +257,7 @@ type ledger struct {
 		only     kv.WorkerID // of all that can be chosen; 0 is any
 		warnings map[kv.WorkerID][]engine.Warning
 		failed   []kv.WorkerID
+		renewed  int // times that reservations were
 	}
 }
 
@@ -369,6 +370,21 @@ func (l *ledger) Grown(id string, attempt uint32, tokens int) {
 		defer l.mu.Unlock()
 		l.defect("%s has grown by %d tokens only", ledgerKey(id, attempt), tokens)
 	}
+}
+
+func (l *ledger) Renew(id string, attempt uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.state[ledgerKey(id, attempt)] != "freed" { // else the end was faster
+		l.mu.renewed++
+	}
+}
+
+// renewed returns how many renewals of reservations there were.
+func (l *ledger) renewed() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.renewed
 }
 
 func (l *ledger) Free(id string, attempt uint32) {

@@ -65,7 +65,7 @@ func (t *embedding) Choose(ctx context.Context, number uint32, failed []kv.Worke
 
 // Try implements attempt.Task.
 func (t *embedding) Try(ctx context.Context, number uint32, d route.Decision) error {
-	defer t.e.r.deps.Router.Free(t.id, number)
+	defer attempt.Hold(t.e.r.deps.Router, t.id, number)()
 	t.request.Attempt = number
 	body := engine.AppendEmbedRequest(nil, &t.request)
 	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {

@@ -117,7 +117,7 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 
 // Try makes one attempt. It returns nil when every choice is done.
 func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
-	defer g.e.r.deps.Router.Free(g.id, number)
+	defer attempt.Hold(g.e.r.deps.Router, g.id, number)()
 	g.cached, g.grown, g.blockSize = engine.CachedReport{}, 0, d.BlockSize
 	g.numerics = g.e.r.model(g.e.card.Name).numerics(d.Worker.ID)
 	g.request.Attempt = number

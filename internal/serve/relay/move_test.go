@@ -46,6 +46,7 @@ func (w *world) Prefilled(string, uint32, int) {}
 
 func (w *world) Grown(string, uint32, int) {}
 func (w *world) Free(string, uint32)       {}
+func (w *world) Renew(string, uint32)      {}
 func (w *world) Failed(kv.Worker, error)   {}
 func (w *world) gone(id kv.WorkerID)       { w.registry.Delete(disco.Instance{Kind: disco.Worker, ID: id}) }
 

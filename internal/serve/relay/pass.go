@@ -94,7 +94,7 @@ func (t *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerI
 // Try implements attempt.Task. What fails with an answer of which the caller has a part is
 // the caller's to deal with: no other worker makes that good.
 func (t *passing) Try(ctx context.Context, number uint32, d route.Decision) error {
-	defer t.e.r.deps.Router.Free(t.id, number)
+	defer attempt.Hold(t.e.r.deps.Router, t.id, number)()
 	t.order, t.prefilled, t.grown, t.blockSize = engine.PassOrder{}, false, 0, d.BlockSize
 	t.request.Attempt = number
 	err := attempt.Call(ctx, t.e.r.deps.Plane, t.e.r.cfg.StallTimeout, d, engine.MethodPass, engine.AppendPassRequest(nil, &t.request), t.take)

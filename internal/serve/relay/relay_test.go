@@ -61,6 +61,8 @@ func (b *book) Prefilled(_ string, attempt uint32, cached int) {
 
 func (b *book) Grown(string, uint32, int) {}
 
+func (b *book) Renew(string, uint32) {}
+
 func (b *book) Free(id string, attempt uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

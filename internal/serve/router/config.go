@@ -37,8 +37,7 @@ type Config struct {
 	// BlockSize, if not 0, is the block size that every worker must have; a
 	// worker with another one gets no requests. 0 takes it from the model cards.
 	BlockSize int
-	// ReservationTTL is how long a request may count as active; it must exceed
-	// the longest one.
+	// ReservationTTL is how long a request counts as active without [Router.Renew].
 	ReservationTTL time.Duration
 	// Sync says that the routers of the component tell each other what they have sent to
 	// its workers, so that each counts the requests of all.

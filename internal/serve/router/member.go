@@ -183,7 +183,7 @@ func claimsOf(members []*member) []claim {
 	for _, m := range members {
 		said := claim{worker: m.worker}
 		if m.reported {
-			said.Claim = feed.Claim{Epoch: m.load.Epoch, Next: m.load.KVNext, At: m.loadAt}
+			said.Claim = feed.Claim{Epoch: m.load.Epoch, Next: m.load.KVNext, Attempted: m.load.KVAttempted, At: m.loadAt}
 		}
 		claims = append(claims, said)
 	}

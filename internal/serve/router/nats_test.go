@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
@@ -66,6 +68,73 @@ func (s signals) until(t *testing.T, what string, f func() bool) {
 		case <-s:
 		case <-late.C:
 			t.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+// TestRemovesKilledRouters: what a killed router left in discovery is removed by one that lives.
+func TestRemovesKilledRouters(t *testing.T) {
+	server, err := natsd.Start(natsd.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	nc, err := server.Connect("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	cfg := disco.NATSConfig{Bucket: "b", TTL: time.Second}
+	killed, err := disco.NewNATS(nc, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := killed.Register(t.Context(), disco.Instance{Kind: disco.Router, ID: 5, Epoch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	killed.Close() // nothing refreshes its lease any more
+
+	registry, err := disco.NewNATS(nc, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer registry.Close()
+	planes := router.Planes{Bus: bus.NewMem(), Archive: bus.NewMemArchive(), Registry: registry}
+	r, err := router.New(router.Config{}, planes, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ran := make(chan error, 1)
+	go func() { ran <- r.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	}()
+
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket, err := js.KeyValue(ctx, cfg.Bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes, err := bucket.Watch(ctx, "instance.router.5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer changes.Stop()
+	for {
+		select {
+		case e := <-changes.Updates():
+			if e != nil && e.Operation() != jetstream.KeyValuePut {
+				return
+			}
+		case <-ctx.Done():
+			t.Fatal("the record of the killed router is still there after a minute")
 		}
 	}
 }

@@ -110,6 +110,20 @@ func (r *Router) Grown(id string, attempt uint32, tokens int) {
 	}
 }
 
+// Renew says that an attempt still runs, however long it takes: its reservation does not
+// expire for another ReservationTTL.
+func (r *Router) Renew(id string, attempt uint32) {
+	key := slots.Key{ID: id, Attempt: attempt}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	for _, p := range r.mu.pools {
+		if p.active.Renew(now, key) {
+			return
+		}
+	}
+}
+
 // Free ends an attempt's reservation. One that is not there is no error: the
 // worker may be gone.
 func (r *Router) Free(id string, attempt uint32) {

@@ -810,7 +810,13 @@ func TestReservations(t *testing.T) {
 		if err := route(); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(2 * time.Minute) // nobody frees it
+		for range 10 {
+			<-time.After(30 * time.Second)
+			c.router.Renew("a", 1)
+			c.router.Renew("unknown", 1)
+		}
+		expect("renewed for longer than the TTL", 1, 0) // its prefill should be over by now
+		<-time.After(2 * time.Minute) // it is neither renewed nor freed
 		expect("leaked", 0, 0)
 
 		ctx, cancel := context.WithCancel(t.Context())

@@ -33,7 +33,8 @@ const (
 )
 
 // presence registers this router until ctx ends, so that others see that its state is in
-// use. Requests do not come this way: it has no address.
+// use. Requests do not come this way: it has no address. It watches the other routers
+// meanwhile: what a killed one leaves in the store is removed by those which watch its kind.
 func (r *Router) presence(ctx context.Context) error {
 	if r.lease == nil {
 		var err error
@@ -42,9 +43,12 @@ func (r *Router) presence(ctx context.Context) error {
 		}
 	}
 	r.enlist()
-	<-ctx.Done()
-	_ = r.leave(ctx) // else it ends by itself
-	return nil
+	err := r.planes.Registry.Watch(ctx, disco.Router, func([]disco.Instance) {})
+	if ctx.Err() != nil {
+		_ = r.leave(ctx) // else it ends by itself
+		return nil
+	}
+	return err
 }
 
 // leave ends the registration.

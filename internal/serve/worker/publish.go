@@ -32,8 +32,10 @@ type publisher struct {
 
 	record feed.Record // First is the number of the next event
 	cut    feed.Cutter
-	again  [][]byte      // scratch of repeat
-	next   atomic.Uint64 // number after the last event that the bus has kept
+	again  [][]byte // scratch of repeat
+	// next is the number after the last event which the bus acknowledged, attempted after
+	// the last one which was given to it. attempted is stored first.
+	next, attempted atomic.Uint64
 
 	mu struct {
 		sync.Mutex
@@ -218,6 +220,7 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 		data := feed.AppendRecord(nil, &p.record)
 		// Whether or not it arrives, these numbers are used up.
 		p.record.First += uint64(n)
+		p.attempted.Store(p.record.First)
 		p.mu.Lock()
 		p.mu.log.Add(n, len(data), data)
 		p.mu.Unlock()

@@ -96,6 +96,9 @@ func (s *server) report() engine.LoadReport {
 	r := engine.LoadReport{WorkerID: s.w.cfg.ID, Epoch: s.w.cfg.Epoch, State: engine.StateReady}
 	if s.w.card.KVEvents {
 		r.KVNext = s.publisher.next.Load()
+		if attempted := s.publisher.attempted.Load(); attempted > r.KVNext {
+			r.KVAttempted = attempted
+		}
 	}
 	calls, leaving := s.door.inside()
 	switch {

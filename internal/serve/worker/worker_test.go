@@ -3,6 +3,7 @@ package worker_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -614,6 +615,38 @@ func TestLoad(t *testing.T) {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestLoadReportsAttemptedEvents: an event whose acknowledgement was lost may have arrived, so
+// the worker's reports say that it was published, though not that the bus has it.
+func TestLoadReportsAttemptedEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		r.start(r.engine)
+		defer r.stop()
+		<-time.After(time.Second)
+		r.bus.Set(bus.Faults{Fail: 1})
+		if _, err := r.generate(t.Context(), r.addr(), request(8)); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Second)
+		ping := func() (p engine.Pong) {
+			t.Helper()
+			err := r.rpc.Call(t.Context(), r.addr(), engine.MethodPing, nil, func(f []byte) error { return json.Unmarshal(f, &p) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		if got := ping(); got.KVNext != 2 || got.KVAttempted != 4 {
+			t.Errorf("while acknowledgements are lost: kv_next %d and kv_attempted %d, want 2 and 4", got.KVNext, got.KVAttempted)
+		}
+		r.bus.Set(bus.Faults{})
+		<-time.After(time.Minute)
+		if got := ping(); got.KVNext != 4 || got.KVAttempted != 0 {
+			t.Errorf("afterwards: kv_next %d and kv_attempted %d, want 4 and none", got.KVNext, got.KVAttempted)
 		}
 	})
 }

@@ -1,0 +1,58 @@
+package attempt
+
+import (
+	"sync"
+	"time"
+)
+
+// RenewEvery is how often the reservation of a running attempt is renewed. Routers must
+// keep one for several times as long.
+const RenewEvery = 10 * time.Second
+
+// Reservations is the router's account of running attempts.
+type Reservations interface {
+	// Renew says that an attempt still runs: its reservation does not expire.
+	Renew(id string, attempt uint32)
+	// Free ends the attempt's reservation.
+	Free(id string, attempt uint32)
+}
+
+// Hold renews the reservation of an attempt until the function that it returns is called,
+// which frees it. That function may be called once.
+func Hold(r Reservations, id string, attempt uint32) (free func()) {
+	h := &hold{reservations: r, id: id, attempt: attempt}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.timer = time.AfterFunc(RenewEvery, h.renew)
+	return h.free
+}
+
+// hold is a reservation of an attempt that runs.
+type hold struct {
+	reservations Reservations
+	id           string
+	attempt      uint32
+	mu           struct {
+		sync.Mutex
+		timer *time.Timer // nil once the reservation is freed
+	}
+}
+
+// renew runs in the timer's goroutine, which free may overtake: a reservation that is
+// renewed after it was freed is not there.
+func (h *hold) renew() {
+	h.reservations.Renew(h.id, h.attempt)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.mu.timer != nil {
+		h.mu.timer.Reset(RenewEvery)
+	}
+}
+
+func (h *hold) free() {
+	h.mu.Lock()
+	h.mu.timer.Stop()
+	h.mu.timer = nil
+	h.mu.Unlock()
+	h.reservations.Free(h.id, h.attempt)
+}
