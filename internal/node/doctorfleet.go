@@ -101,10 +101,14 @@ func (d *doctor) connect(p *planes) bool {
 		return false
 	}
 	p.conn, err = natsd.Connect(url, "penstock doctor", d.log, append(opts, nats.NoReconnect())...)
-	if err != nil {
-		if !mayBeAway {
-			d.fail("nats", remedy, "%v", err)
-		}
+	switch {
+	case errors.Is(err, natsd.ErrTooOld):
+		d.fail("nats", "upgrade the NATS server to "+natsd.MinServerVersion+" or newer, or have a process of the fleet embed one with --nats-listen", "%v", err)
+		return false
+	case err != nil && !mayBeAway:
+		d.fail("nats", remedy, "%v", err)
+		return false
+	case err != nil:
 		return false
 	}
 	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
