@@ -8,9 +8,10 @@ import (
 	"testing"
 
 	"penstock/internal/config"
+	"penstock/internal/plane/natsd"
 )
 
-// Where planes serve that are left to choose, by the route to the NATS server.
+// Addresses of planes, by the settings and the route to the NATS server.
 func TestChoosePlace(t *testing.T) {
 	for _, c := range []struct {
 		route     string // address of this host, "" for none
@@ -50,6 +51,11 @@ func TestChoosePlace(t *testing.T) {
 // What the log says of the choice: one line, a warning where other hosts are told
 // what they cannot reach.
 func TestChoosePlaceLog(t *testing.T) {
+	server, err := natsd.Start(natsd.Config{Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
 	for _, c := range []struct {
 		env  []string
 		want string // "" is no line
@@ -64,15 +70,33 @@ func TestChoosePlaceLog(t *testing.T) {
 		cfg := settingsOf(t, config.Worker, c.env...)
 		var out bytes.Buffer
 		p := &planes{}
-		err := p.openNATS(t.Context(), cfg, slog.New(slog.DiscardHandler))
-		if err == nil {
-			_, err = p.choosePlace(cfg, "rpc-addr", place{cfg.RPCAddr, cfg.RPCAdvertise}, slog.New(slog.NewTextHandler(&out, nil)))
+		if cfg.NATSListen != "" { // at loopback, whatever the settings are
+			p.server = server
 		}
+		_, err := p.choosePlace(cfg, "rpc-addr", place{cfg.RPCAddr, cfg.RPCAdvertise}, slog.New(slog.NewTextHandler(&out, nil)))
 		if err != nil || !strings.Contains(out.String(), c.want) || strings.Count(out.String(), "\n") != min(len(c.want), 1) {
 			t.Errorf("%v: %v, log:\n%s", c.env, err, out.String())
 		}
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+	}
+}
+
+// A connection to a server at loopback is no way out of this host.
+func TestRouteOfConnection(t *testing.T) {
+	server, err := natsd.Start(natsd.Config{Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	p := &planes{}
+	if p.conn, err = natsd.Connect(server.URL(), "test", nil); err != nil {
+		t.Fatal(err)
+	}
+	cfg := settingsOf(t, config.Worker, "NATS="+server.URL())
+	if r, err := p.route(cfg); err != nil || r.remote() || r.shared || r.ip.String() != "127.0.0.1" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	p.conn.Close()
+	if _, err := p.choosePlace(cfg, "rpc-addr", place{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "rpc-addr") {
+		t.Errorf("without a connection: %v", err)
 	}
 }

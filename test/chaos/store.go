@@ -19,11 +19,11 @@ const (
 	deadBound = fleet.Lease*3/2 + 10*time.Second
 )
 
-// deadStayDead kills all workers but one, then the NATS server and the frontend
+// restartStore kills all workers but one, then the NATS server and the frontend
 // around it, and starts those again: no router keeps the dead workers, neither the
 // one that starts nor the one that lived through it. In the short form the workers'
 // liveness keys lose their expiry by hand instead of by the server's death.
-func deadStayDead(ctx context.Context, e *env, r *result) error {
+func restartStore(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{Workers: 4, Frontends: 1})
 	if err != nil {
 		return err
