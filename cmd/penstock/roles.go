@@ -50,7 +50,8 @@ the drain timeout goes on at another worker.`,
   penstock worker --nats nats://127.0.0.1:4222 --model-path ./Qwen2.5-0.5B-Instruct --data-dir ./worker-1
   penstock worker --nats nats://127.0.0.1:4222 --engine sim --served-model-name llama-8b
   penstock worker --nats nats://127.0.0.1:4222 --engine vllm=http://127.0.0.1:8000 --kv-events tcp://127.0.0.1:5557 --kv-replay tcp://127.0.0.1:5558
-  penstock worker --nats nats://10.0.0.5:4222 --rpc-addr 0.0.0.0:7000 --rpc-advertise 10.0.0.7
+  penstock worker --nats nats://10.0.0.5:4222             # serves at the address from which it reaches NATS
+  penstock worker --nats nats://10.0.0.5:4222 --rpc-addr 0.0.0.0:7000 --rpc-advertise 10.1.0.7
   penstock worker --nats nats://127.0.0.1:4222 --http-addr 127.0.0.1:0 --json   # prints {"worker_id":…}`,
 	})
 }
@@ -126,6 +127,9 @@ func greet(w io.Writer, l *config.Loaded, s node.Started) {
 	}
 	if s.NATS != "" {
 		fmt.Fprintf(&b, "  NATS:      %s   (join with: penstock worker --nats %s)\n", s.NATS, s.NATS)
+		if config.AllInterfaces(l.NATSListen) {
+			b.WriteString("             From other hosts: with an address of this host in place of 127.0.0.1\n")
+		}
 	}
 	if s.URL != "" {
 		fmt.Fprintf(&b, "  Metrics:   %s/metrics\n", s.URL)

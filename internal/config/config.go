@@ -62,11 +62,11 @@ type Config struct {
 	WorkerID      uint64   `key:"worker-id" on:"worker,router" help:"number of this instance in the fleet, below 2^53; 0 draws one, which --data-dir keeps"`
 
 	RequestPlane   string   `key:"request-plane" on:"frontend,worker,router" help:"what requests travel over to this process: tcp, http or nats; it calls others by what they advertise"`
-	RPCAddr        string   `key:"rpc-addr" on:"worker,router" help:"address to serve requests at, HOST:PORT; port 0 picks a free one"`
-	RPCAdvertise   string   `key:"rpc-advertise" on:"worker,router" help:"HOST or HOST:PORT at which others reach rpc-addr; empty is what it listens on"`
+	RPCAddr        string   `key:"rpc-addr" on:"worker,router" help:"address to serve requests at, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of this host from which it reaches the NATS server, 127.0.0.1 if that is on this host"`
+	RPCAdvertise   string   `key:"rpc-advertise" on:"worker,router" help:"HOST or HOST:PORT at which others reach rpc-addr; empty is what it listens on, and of all interfaces the address from which it reaches the NATS server"`
 	EventPlane     string   `key:"event-plane" on:"frontend,worker,router" help:"what cache events, load and slots travel over: nats (without a server they end at the process), or zmq (ZeroMQ from process to process, without a server: routers leave no snapshots)"`
-	EventAddr      string   `key:"event-addr" on:"frontend,worker,router" help:"address to publish events at with --event-plane zmq, HOST:PORT; what was published before is asked for at the port behind it; port 0 picks two free ones"`
-	EventAdvertise string   `key:"event-advertise" on:"frontend,worker,router" help:"HOST at which others reach event-addr; empty is that of rpc-advertise, or what it listens on"`
+	EventAddr      string   `key:"event-addr" on:"frontend,worker,router" help:"address to publish events at with --event-plane zmq, HOST:PORT; what was published before is asked for at the port behind it; port 0 picks two free ones. Empty is two free ones at the address of an empty rpc-addr"`
+	EventAdvertise string   `key:"event-advertise" on:"frontend,worker,router" help:"HOST at which others reach event-addr; empty is that of rpc-advertise, or, as there, what it listens on or reaches the NATS server from"`
 	EventPeers     []string `key:"event-peers" on:"frontend,worker,router" help:"event-addr of another process, HOST:PORT, for --discovery static; repeatable, and the process itself may be among them"`
 
 	RPCTLSCert   string `key:"rpc-tls-cert" on:"frontend,worker,router" help:"file with this process's certificate for the request plane (PEM)"`
@@ -174,9 +174,7 @@ func Defaults(command Command) Config {
 		Endpoint:            "generate",
 		RouterName:          "router",
 		RequestPlane:        "tcp",
-		RPCAddr:             "127.0.0.1:0",
 		EventPlane:          "nats",
-		EventAddr:           "127.0.0.1:0",
 		EventPeers:          []string{},
 		Engines:             Engines{EngineTiny},
 		EngineWait:          Seconds(10 * time.Minute),

@@ -32,7 +32,7 @@ func (p *problems) fleet(c *Config) {
 	p.eventPlane(c)
 	p.positive("nats-wait", c.NATSWait)
 	p.name("router-component", c.RouterName)
-	p.address("rpc-addr", c.RPCAddr)
+	p.optionalAddress("rpc-addr", c.RPCAddr)
 	if strings.ContainsAny(c.RPCAdvertise, "/ ") {
 		p.add("rpc-advertise", fmt.Sprintf("%.100q is not HOST or HOST:PORT", c.RPCAdvertise))
 	}
@@ -51,7 +51,7 @@ func (p *problems) fleet(c *Config) {
 // eventPlane checks the settings of the event plane.
 func (p *problems) eventPlane(c *Config) {
 	p.oneOf("event-plane", c.EventPlane, PlaneNATS, PlaneZMQ)
-	p.address("event-addr", c.EventAddr)
+	p.optionalAddress("event-addr", c.EventAddr)
 	if strings.ContainsAny(c.EventAdvertise, "/: ") && net.ParseIP(c.EventAdvertise) == nil {
 		p.add("event-advertise", fmt.Sprintf("%.100q is not HOST", c.EventAdvertise))
 	}
@@ -65,8 +65,15 @@ func (p *problems) eventPlane(c *Config) {
 	}
 }
 
-// EventHost is the host at which others reach event-addr; "" is the one that it
-// listens on.
+// AllInterfaces reports whether addr, HOST:PORT, is an address to listen at which
+// has every interface of the host, and so names none. "" is no address.
+func AllInterfaces(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "" || ip != nil && ip.IsUnspecified())
+}
+
+// EventHost is the host at which others reach event-addr, if the settings name one.
 func (c *Config) EventHost() string {
 	if c.EventAdvertise != "" || c.RPCAdvertise == "" {
 		return c.EventAdvertise
@@ -119,12 +126,11 @@ func (p *problems) events(c *Config) {
 	if c.EventPlane != PlaneZMQ {
 		return
 	}
-	host, _, _ := net.SplitHostPort(c.EventAddr) // checked before
-	ip := net.ParseIP(host)
+	noRoute := c.NATS == "" && c.NATSListen == "" // by which the process could tell its address
 	switch {
 	case c.Discovery == DiscoveryStatic && len(c.EventPeers) == 0:
 		p.add("event-peers", "zmq with discovery static needs the addresses at which all processes publish, for example --event-peers 10.0.0.7:5600")
-	case c.Discovery != DiscoveryStatic && c.EventHost() == "" && (host == "" || ip != nil && ip.IsUnspecified()):
+	case c.Discovery != DiscoveryStatic && c.EventHost() == "" && noRoute && AllInterfaces(c.EventAddr):
 		p.add("event-advertise", "event-addr is all interfaces: say at which host others reach this process, for example --event-advertise 10.0.0.7")
 	}
 }

@@ -146,6 +146,11 @@ func TestExamineFleet(t *testing.T) {
 	}
 	defer plane.Close()
 	began := uint64(time.Now().Add(-time.Hour).UnixMilli())
+	here, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := "node-1" // of what is put next
 	put := func(id kv.WorkerID, component, addr string, change func(*engine.Card)) {
 		card := engine.Card{Name: "m", BlockSize: 32, Ranks: 1, ContextLength: 100, VocabSize: 32}
 		change(&card)
@@ -157,7 +162,7 @@ func TestExamineFleet(t *testing.T) {
 			meta = []byte("{}")
 		}
 		_, err = registry.Register(t.Context(), disco.Instance{
-			Kind: disco.Worker, ID: id, Epoch: began, Namespace: "penstock", Component: component, Addr: addr, Host: "node-1", PID: 7, Meta: meta,
+			Kind: disco.Worker, ID: id, Epoch: began, Namespace: "penstock", Component: component, Addr: addr, Host: host, PID: 7, Meta: meta,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -176,6 +181,9 @@ func TestExamineFleet(t *testing.T) {
 	put(1, "backend", answerAt(t, plane, pong(engine.StateReady, began)), same)
 	put(2, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.ContextLength = 99 })
 	put(3, "backend", nowhere, same)
+	put(9, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same) // another's, at that port of this host
+	host = here
+	put(10, "backend", nowhere, same)
 	put(4, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same)
 	put(5, "backend", answerAt(t, plane, pong(engine.StateDraining, began)), same)
 	put(6, "backend", "tcp://127.0.0.1:1", same)
@@ -183,10 +191,13 @@ func TestExamineFleet(t *testing.T) {
 	put(8, "other", nowhere, same)
 
 	found = examine()
-	expect(t, found, "discovery", CheckOK, "7 workers are registered in namespace penstock, component backend")
+	expect(t, found, "discovery", CheckOK, "9 workers are registered in namespace penstock, component backend")
 	expect(t, found, "worker 1", CheckOK, "node-1 (pid 7) for 1h0m")
 	expect(t, found, "worker 2", CheckFail, "context_length is 99 here and 100 there")
-	expect(t, found, "worker 3", CheckFail, "does not answer")
+	expect(t, found, "worker 3", CheckFail, "node-1 (pid 7) for 1h")
+	expect(t, found, "worker 3", CheckFail, "tells others the loopback address "+nowhere)
+	expect(t, found, "worker 9", CheckFail, "loopback address")
+	expect(t, found, "worker 10", CheckFail, "does not answer")
 	expect(t, found, "worker 4", CheckWarn, fmt.Sprintf("is in epoch %d, and discovery says %d", began+1, began))
 	expect(t, found, "worker 5", CheckWarn, "is draining")
 	expect(t, found, "worker 6", CheckFail, "its model card cannot be read")

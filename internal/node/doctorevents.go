@@ -18,6 +18,7 @@ func (d *doctor) eventPlane(ctx context.Context, p *planes, cfg *config.Loaded) 
 		d.fail(check, "correct --event-peers", "%v", err)
 		return
 	}
+	loopbacks := map[string]disco.Instance{} // of other hosts, by address
 	if cfg.Discovery != config.DiscoveryStatic {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
@@ -26,6 +27,11 @@ func (d *doctor) eventPlane(ctx context.Context, p *planes, cfg *config.Loaded) 
 		err := p.registry.Watch(ctx, kindEvents, func(set []disco.Instance) {
 			if !come {
 				come, found = true, zmqPeers(set, disco.Instance{Namespace: cfg.Namespace}, d.log)
+				for _, in := range set {
+					if elsewhere(&in) && loopbackURL(in.Addr) {
+						loopbacks[in.Addr] = in
+					}
+				}
 			}
 			cancel()
 		})
@@ -43,8 +49,13 @@ func (d *doctor) eventPlane(ctx context.Context, p *planes, cfg *config.Loaded) 
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		err := peer.Check(ctx)
 		cancel()
-		if err != nil {
-			deaf++
+		if err == nil {
+			continue
+		}
+		deaf++
+		if in, ok := loopbacks[peer.Events.String()]; ok {
+			d.fail("events at "+in.Addr, reachableRemedy("event-addr"), "%s (pid %d) tells others a loopback address, which other hosts cannot reach", in.Host, in.PID)
+		} else {
 			d.fail("events at "+peer.Events.String(), "look whether the process runs, and at its --event-addr and --event-advertise and the network between; one that died leaves discovery by itself", "%v", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -47,6 +48,8 @@ func (d *doctor) fleet(ctx context.Context) {
 	} else if err := p.openRPC(&cfg, d.log); err != nil {
 		d.fail("request plane", "correct the settings that begin with rpc-", "%v", err)
 		return
+	} else if cfg.RPCAddr == "" && p.addr != "" {
+		d.ok("rpc-addr", "none is given: requests are served at %s, a free port", p.addr)
 	}
 	set, ok := d.discover(ctx, p, &cfg)
 	if !ok {
@@ -101,10 +104,14 @@ func (d *doctor) connect(p *planes) bool {
 		return false
 	}
 	p.conn, err = natsd.Connect(url, "penstock doctor", d.log, append(opts, nats.NoReconnect())...)
-	if err != nil {
-		if !mayBeAway {
-			d.fail("nats", remedy, "%v", err)
-		}
+	switch {
+	case errors.Is(err, natsd.ErrTooOld):
+		d.fail("nats", "upgrade the NATS server to "+natsd.MinServerVersion+" or newer, or have a process of the fleet embed one with --nats-listen", "%v", err)
+		return false
+	case err != nil && !mayBeAway:
+		d.fail("nats", remedy, "%v", err)
+		return false
+	case err != nil:
 		return false
 	}
 	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
@@ -245,6 +252,8 @@ func (d *doctor) worker(ctx context.Context, plane rpc.Plane, in *disco.Instance
 	}
 	pong, took, err := ping(ctx, plane, in.Addr)
 	switch {
+	case elsewhere(in) && loopbackURL(in.Addr) && (err != nil || pong.Epoch != in.Epoch):
+		d.fail(check, reachableRemedy("rpc-addr"), "%s tells others the loopback address %s, which other hosts cannot reach", where, in.Addr)
 	case err != nil:
 		d.fail(check, "look into its log, and at the network and the --rpc- settings between; a worker that died leaves discovery by itself", "%s at %s does not answer: %v", where, in.Addr, err)
 	case pong.Epoch != in.Epoch:
@@ -256,6 +265,24 @@ func (d *doctor) worker(ctx context.Context, plane rpc.Plane, in *disco.Instance
 	default:
 		d.ok(check, "%s serves %s at %s, answers after %v, card %.8s", where, card.Name, in.Addr, took.Round(10*time.Microsecond), card.Checksum())
 	}
+}
+
+// elsewhere reports whether an instance is on another host, by the name of that.
+func elsewhere(in *disco.Instance) bool {
+	own, err := os.Hostname()
+	return err == nil && in.Host != own
+}
+
+// loopbackURL reports whether an address on a plane is one of loopback.
+func loopbackURL(addr string) bool {
+	u, err := url.Parse(addr)
+	return err == nil && loopback(u.Host)
+}
+
+// reachableRemedy is what to do about a process that tells others an address of
+// loopback. setting is where it listens.
+func reachableRemedy(setting string) string {
+	return fmt.Sprintf("start it without --%s, and with --nats naming the NATS server by an address that all hosts reach, or with --%s HOST:0 and an address of its host", setting, setting)
 }
 
 // ping asks a worker for its state.

@@ -29,6 +29,8 @@ type planes struct {
 	registry disco.Registry
 	rpc      rpc.Plane
 	addr     string // where to serve on rpc; "" lets the plane choose
+	// eventHost is where others reach the mesh; "" is where it listens.
+	eventHost string
 
 	// What the planes lost or could not read.
 	dropped, malformed, unreadable, holes func() uint64

@@ -25,20 +25,24 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if cfg.RequestPlane != config.PlaneNATS {
-		p.addr = cfg.RPCAddr
-		if serves(cfg.Command) && !loopback(cfg.RPCAddr) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
-			log.Warn("the request plane listens beyond this machine without TLS, or takes any caller: give --rpc-tls-cert and --rpc-tls-key, and --rpc-tls-ca or --rpc-token-file", "addr", cfg.RPCAddr)
+	at := place{cfg.RPCAddr, cfg.RPCAdvertise}
+	if serves(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
+		if at, err = p.choosePlace(cfg, "rpc-addr", at, log); err != nil {
+			return err
+		}
+		p.addr = at.listen
+		if !loopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
+			log.Warn("the request plane listens beyond this machine without TLS, or takes any caller: give --rpc-tls-cert and --rpc-tls-key, and --rpc-tls-ca or --rpc-token-file", "addr", at.listen)
 		}
 	}
 	planes := map[string]rpc.Plane{}
-	overTCP, err := rpc.NewTCP(rpc.TCPConfig{Advertise: cfg.RPCAdvertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
+	overTCP, err := rpc.NewTCP(rpc.TCPConfig{Advertise: at.advertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
 	if err != nil {
 		return err
 	}
 	p.closers = append(p.closers, overTCP.Close)
 	planes["tcp"] = overTCP
-	overHTTP, err := rpc.NewHTTP(rpc.HTTPConfig{Advertise: cfg.RPCAdvertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
+	overHTTP, err := rpc.NewHTTP(rpc.HTTPConfig{Advertise: at.advertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
 	if err != nil {
 		return err
 	}

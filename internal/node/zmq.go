@@ -30,7 +30,11 @@ type zmqMeta struct {
 // openZMQ opens the event plane over ZeroMQ. It keeps no snapshots: nobody numbers
 // all messages, so there is nothing that one could go on from.
 func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
-	events, replay, err := zmqEndpoints(cfg.EventAddr)
+	at, err := p.choosePlace(cfg, "event-addr", place{cfg.EventAddr, cfg.EventHost()}, log)
+	if err != nil {
+		return err
+	}
+	events, replay, err := zmqEndpoints(at.listen)
 	if err != nil {
 		return fmt.Errorf("event-addr: %w", err)
 	}
@@ -38,10 +42,11 @@ func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	p.eventHost = at.advertise
 	p.events, p.mesh, p.dropped, p.malformed, p.holes = b, b, b.Dropped, b.Malformed, b.Holes
 	p.closers = append(p.closers, b.Close)
-	if !loopback(cfg.EventAddr) {
-		log.Warn("the event plane listens beyond this machine, and ZeroMQ here knows neither TLS nor tokens: who reaches it can read what caches hold", "addr", cfg.EventAddr)
+	if !loopback(at.listen) {
+		log.Warn("the event plane listens beyond this machine, and ZeroMQ here knows neither TLS nor tokens: who reaches it can read what caches hold", "addr", at.listen)
 	}
 	if cfg.SnapshotThreshold > 0 && cfg.Command != config.Worker {
 		log.Info("routers leave no snapshots over ZeroMQ: one that starts asks every process for the events that it keeps")
@@ -85,7 +90,7 @@ func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Log
 	if cfg.Discovery == config.DiscoveryStatic {
 		return nil // a list of workers tells nothing of others
 	}
-	self, err := zmqInstance(cfg, p.mesh.Self())
+	self, err := zmqInstance(cfg, p.eventHost, p.mesh.Self())
 	if err != nil {
 		return err
 	}
@@ -128,14 +133,17 @@ func zmqFixed(cfg *config.Loaded) (fixed []bus.ZMQPeer, err error) {
 }
 
 // zmqInstance describes this process to the others: the host that they can reach,
-// the ports that it has.
-func zmqInstance(cfg *config.Loaded, at bus.ZMQPeer) (disco.Instance, error) {
-	if host := cfg.EventHost(); host != "" {
+// "" for the one that it listens at, and the ports that it has.
+func zmqInstance(cfg *config.Loaded, advertise string, at bus.ZMQPeer) (disco.Instance, error) {
+	if advertise == "" && at.Events.Wildcard() {
+		return disco.Instance{}, fmt.Errorf("event-addr %s is all interfaces: say at which host others reach this process, for example --event-advertise 10.0.0.7", cfg.EventAddr)
+	}
+	if advertise != "" {
 		var err error
-		if at.Events, err = withHost(at.Events, host); err != nil {
+		if at.Events, err = withHost(at.Events, advertise); err != nil {
 			return disco.Instance{}, err
 		}
-		if at.Replay, err = withHost(at.Replay, host); err != nil {
+		if at.Replay, err = withHost(at.Replay, advertise); err != nil {
 			return disco.Instance{}, err
 		}
 	}

@@ -41,7 +41,7 @@ func TestZMQRegistration(t *testing.T) {
 	}
 	defer b.Close()
 	cfg := settingsOf(t, config.Worker, "DISCOVERY=file", "DISCOVERY_DIR="+t.TempDir(), "EVENT_PLANE=zmq", "RPC_ADVERTISE=10.0.0.7:7000")
-	in, err := zmqInstance(cfg, b.Self())
+	in, err := zmqInstance(cfg, cfg.EventHost(), b.Self())
 	if err != nil || !strings.HasPrefix(in.Addr, "tcp://10.0.0.7:") {
 		t.Fatalf("%+v, %v", in, err)
 	}

@@ -36,6 +36,7 @@ func scenarios() []scenario {
 		{"disk", "the disk of JetStream is full", 4 * time.Minute, 0, diskFull},
 		{"frontend", "a frontend dies with streams in progress", 4 * time.Minute, time.Minute, killFrontend},
 		{"state", "all frontends but one die, while snapshots are written; then the store is restarted", 6 * time.Minute, time.Minute, deadRouters},
+		{"store", "workers die, then the NATS server is killed and started: the dead stay dead", 8 * time.Minute, time.Minute, restartStore},
 		{"rolling", "all workers and frontends are restarted in turn, under load", 60 * time.Minute, time.Minute, rolling},
 		{"overload", "ten times the clients come for a while", 4 * time.Minute, 0, overload},
 		{"cancel", "clients leave while queued, in prefill, in decode, and while their request moves", 4 * time.Minute, 0, cancelled},

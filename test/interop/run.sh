@@ -2,8 +2,8 @@
 # Starts "penstock up" and test/recorded and holds the official clients against
 # both: openai for Go, Python and JavaScript, and anthropic for Python; that for Python
 # also against "penstock sim" in every dialect. browser.sh
-# then opens the reports of replay and bench in Chromium, and zmtp.sh holds our
-# ZeroMQ sockets against libzmq.
+# then opens the reports of replay and bench in Chromium, zmtp.sh holds our
+# ZeroMQ sockets against libzmq, and nats.sh has a nats-server that is too old refused.
 # Usage: test/interop/run.sh [PENSTOCK_BINARY]; without one it builds it.
 # Needs Go; Python is installed if the machine can (Debian), JavaScript needs
 # node and npm. What cannot be installed is left out, and said so loudly.
@@ -100,20 +100,22 @@ else
   skip "openai (JavaScript)" "$(command -v npm >/dev/null && grep -m1 error "$work/js.log" || echo "no node with npm")"
 fi
 
-# script NAME COMMAND runs a script of its own, which exits with 77 if it cannot be run.
+# script NAME COMMAND… runs a script of its own, which exits with 77 if it cannot be run.
 script() {
-  local began="$SECONDS" code=0 verdict
-  printf '\n--- %s\n' "$1"
-  "$2" || code=$?
+  local name="$1" began="$SECONDS" code=0 verdict
+  shift
+  printf '\n--- %s\n' "$name"
+  "$@" || code=$?
   case "$code" in
   0) verdict=passed ;;
   77) verdict=SKIPPED skipped=$((skipped + 1)) ;;
   *) verdict=FAILED failed=1 ;;
   esac
-  summary+="$(printf '%-8s %-26s %3ss' "$verdict" "$1" "$((SECONDS - began))")"$'\n'
+  summary+="$(printf '%-8s %-26s %3ss' "$verdict" "$name" "$((SECONDS - began))")"$'\n'
 }
 script "reports in a browser" ./browser.sh
 script "libzmq" ./zmtp.sh
+script "a nats-server too old" ./nats.sh "$bin"
 
 # Both servers end well when asked to.
 for pid in "${pids[@]}"; do kill -INT "$pid"; done

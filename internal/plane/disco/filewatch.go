@@ -211,7 +211,7 @@ func (w *fileWatcher) feed(now time.Time) {
 		}
 		switch {
 		case f.alive:
-			w.view.refresh(now, id)
+			w.view.refresh(now, id, 0) // beats are counted here
 		case was.alive:
 			w.view.expired(now, id)
 		}

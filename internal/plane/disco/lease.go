@@ -256,20 +256,21 @@ func (l *natsLease) remove(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := purge(ctx, b, recordKey(l.name()), l.recordRev); err != nil {
+		if _, err := purge(ctx, b, recordKey(l.name()), l.recordRev); err != nil {
 			return err
 		}
-		return purge(ctx, b, leaseKey(l.name()), l.leaseRev)
+		_, err = purge(ctx, b, leaseKey(l.name()), l.leaseRev)
+		return err
 	})
 }
 
-// purge removes a key if rev is still its last revision.
-func purge(ctx context.Context, b jetstream.KeyValue, key string, rev uint64) error {
-	err := b.Purge(ctx, key, jetstream.LastRevision(rev), jetstream.PurgeTTL(markerTTL))
-	if err != nil && !lostRace(err) {
-		return err
+// purge removes a key if rev is still its last revision, and reports whether it was.
+func purge(ctx context.Context, b jetstream.KeyValue, key string, rev uint64) (removed bool, err error) {
+	err = b.Purge(ctx, key, jetstream.LastRevision(rev), jetstream.PurgeTTL(markerTTL))
+	if lostRace(err) {
+		return false, nil // gone, or another's
 	}
-	return nil // removed, or another's
+	return err == nil, err
 }
 
 // Update implements Lease.

@@ -23,6 +23,10 @@ import (
 // Whose liveness key it is does not matter: when a newer life takes over, its
 // key comes before its record, and the old one is shown until then. A record that
 // cannot be read changes nothing: what was known stays.
+//
+// A liveness key that is there but is not refreshed is overdue: the store has lost
+// its expiry. The view reports it, and the store, asked to remove that revision,
+// decides whether it is dead: it may hold a refresh that the watcher has not read.
 type view struct {
 	ttl      time.Duration
 	entries  map[kv.WorkerID]*viewEntry
@@ -55,6 +59,12 @@ type viewEntry struct {
 	doubt    bool      // shown as unconfirmed
 	deadline time.Time // of the doubt; zero while contact is lost
 	idle     time.Time // since when a record is without liveness key
+
+	// lease is the revision of the liveness key, 0 if the store has none and
+	// judges liveness itself; renewed is when the watch first read that revision,
+	// or when contact with the store returned.
+	lease   uint64
+	renewed time.Time
 }
 
 func newView(ttl time.Duration) *view {
@@ -89,7 +99,7 @@ func (v *view) synced(now time.Time) {
 	}
 	v.complete = true
 	for id, e := range v.entries {
-		e.idle = now
+		e.idle, e.renewed = now, now
 		v.settle(id, e, now)
 	}
 }
@@ -126,10 +136,11 @@ func (v *view) removed(id kv.WorkerID) {
 	v.discard(id, e)
 }
 
-// refresh notes a liveness key. It comes before the record of a new instance,
-// and again and again afterwards.
-func (v *view) refresh(now time.Time, id kv.WorkerID) {
+// refresh notes a liveness key of the given revision. It comes before the record
+// of a new instance, and again and again afterwards. Revision 0 is never overdue.
+func (v *view) refresh(now time.Time, id kv.WorkerID, revision uint64) {
 	e := v.entry(id)
+	e.lease, e.renewed = revision, now
 	if e.alive && e.record && !e.doubt {
 		return // by far the most frequent case
 	}
@@ -180,7 +191,7 @@ func (v *view) tick(now time.Time) {
 	}
 }
 
-// next returns when tick or garbage will have something to do; zero if never.
+// next returns when tick, garbage or overdue will have something to do; zero if never.
 func (v *view) next() time.Time {
 	var next time.Time
 	earlier := func(t time.Time) {
@@ -194,6 +205,9 @@ func (v *view) next() time.Time {
 		}
 		if v.isGarbage(e) {
 			earlier(e.idle.Add(2 * v.ttl))
+		}
+		if v.isLeased(e) {
+			earlier(e.renewed.Add(v.overdueAfter()))
 		}
 	}
 	return next
@@ -221,6 +235,35 @@ func (v *view) garbage(now time.Time) []deadRecord {
 
 func (v *view) isGarbage(e *viewEntry) bool {
 	return v.contact == live && e.record && !e.alive
+}
+
+// deadLease is a liveness key that is no longer refreshed.
+type deadLease struct {
+	id       kv.WorkerID
+	revision uint64
+}
+
+// overdueAfter is how long a liveness key may stay unchanged: the three refreshes
+// of a TTL, after which the store should have removed it, and half as much again,
+// so that it can.
+func (v *view) overdueAfter() time.Duration { return v.ttl * 3 / 2 }
+
+// overdue returns the liveness keys that the store should have removed, in order,
+// each once in that time: someone has to remove those that it has no expiry for.
+func (v *view) overdue(now time.Time) []deadLease {
+	var dead []deadLease
+	for id, e := range v.entries {
+		if v.isLeased(e) && !now.Before(e.renewed.Add(v.overdueAfter())) {
+			dead = append(dead, deadLease{id, e.lease})
+			e.renewed, v.touched = now, true // should the removal fail
+		}
+	}
+	slices.SortFunc(dead, func(a, b deadLease) int { return cmp.Compare(a.id, b.id) })
+	return dead
+}
+
+func (v *view) isLeased(e *viewEntry) bool {
+	return v.contact == live && e.alive && e.lease != 0
 }
 
 // set returns what is shown, ordered by ID.

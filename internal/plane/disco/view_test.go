@@ -2,6 +2,7 @@ package disco
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -18,10 +19,11 @@ import (
 // with a TTL of 10 s. One line is one event:
 //
 //	record ID ADDR [REVISION] | unreadable ID | removed ID
-//	lease ID | expired ID
+//	lease ID [REVISION] | expired ID
 //	begin | synced | lost | at SECONDS
 //
-// After each the shown set is printed if it changed, and garbage when it is due.
+// After each the shown set is printed if it changed, and garbage and overdue leases
+// when they are due.
 func TestView(t *testing.T) {
 	datadriven.Walk(t, "testdata/view", func(t *testing.T, path string) {
 		v, now, shown := newView(10*time.Second), time.Unix(0, 0), ""
@@ -41,6 +43,9 @@ func TestView(t *testing.T) {
 				}
 				if dead := v.garbage(now); len(dead) > 0 {
 					fmt.Fprintf(&out, "%s: garbage %v\n", line, dead)
+				}
+				if dead := v.overdue(now); len(dead) > 0 {
+					fmt.Fprintf(&out, "%s: overdue %v\n", line, dead)
 				}
 			}
 			if next := v.next(); !next.IsZero() {
@@ -71,7 +76,7 @@ func runView(v *view, now *time.Time, f []string) error {
 	case "removed":
 		v.removed(kv.WorkerID(arg(1)))
 	case "lease":
-		v.refresh(*now, kv.WorkerID(arg(1)))
+		v.refresh(*now, kv.WorkerID(arg(1)), arg(2))
 	case "expired":
 		v.expired(*now, kv.WorkerID(arg(1)))
 	case "begin":
@@ -109,8 +114,8 @@ func TestViewRandom(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		v, now := newView(10*time.Second), time.Unix(0, 0)
-		records, leases := map[kv.WorkerID]string{}, map[kv.WorkerID]bool{}
-		connected := false
+		records, leases := map[kv.WorkerID]string{}, map[kv.WorkerID]uint64{}
+		connected, revision := false, uint64(0)
 		fail := func(what string, args ...any) {
 			t.Helper()
 			t.Fatalf("seed %d: %s", seed, fmt.Sprintf(what, args...))
@@ -118,8 +123,8 @@ func TestViewRandom(t *testing.T) {
 		connect := func() {
 			v.begin()
 			for id := range kv.WorkerID(5) {
-				if leases[id] {
-					v.refresh(now, id)
+				if leases[id] != 0 {
+					v.refresh(now, id, leases[id])
 				} else if rng.IntN(2) == 0 {
 					v.expired(now, id) // its mark is still there
 				}
@@ -146,9 +151,10 @@ func TestViewRandom(t *testing.T) {
 					v.removed(id)
 				}
 			case 2, 3, 4:
-				leases[id] = true
+				revision++
+				leases[id] = revision
 				if connected {
-					v.refresh(now, id)
+					v.refresh(now, id, leases[id])
 				}
 			case 5:
 				delete(leases, id)
@@ -172,7 +178,7 @@ func TestViewRandom(t *testing.T) {
 				set := v.set()
 				for id, addr := range records {
 					i := slices.IndexFunc(set, func(in Instance) bool { return in.ID == id && in.Addr == addr && !in.Unconfirmed })
-					if leases[id] && i < 0 {
+					if leases[id] != 0 && i < 0 {
 						fail("step %d: instance %d is alive and not shown", step, id)
 					}
 				}
@@ -183,7 +189,7 @@ func TestViewRandom(t *testing.T) {
 		v.tick(now)
 		var want []string
 		for id := range kv.WorkerID(5) {
-			if addr, ok := records[id]; ok && leases[id] {
+			if addr, ok := records[id]; ok && leases[id] != 0 {
 				want = append(want, fmt.Sprintf("%d@%s", id, addr))
 			}
 		}
@@ -193,7 +199,7 @@ func TestViewRandom(t *testing.T) {
 		// What has a record alone is garbage by now, and only that.
 		var dead []kv.WorkerID
 		for id := range records {
-			if !leases[id] {
+			if leases[id] == 0 {
 				dead = append(dead, id)
 			}
 		}
@@ -208,6 +214,14 @@ func TestViewRandom(t *testing.T) {
 		if again := v.garbage(now); len(again) > 0 {
 			fail("garbage twice: %v", again)
 		}
+		// None has been refreshed since contact returned, so all are overdue.
+		overdue := map[kv.WorkerID]uint64{}
+		for _, d := range v.overdue(now) {
+			overdue[d.id] = d.revision
+		}
+		if !maps.Equal(overdue, leases) {
+			fail("overdue %v, want %v", overdue, leases)
+		}
 	}
 }
 
@@ -215,11 +229,11 @@ func TestViewRandom(t *testing.T) {
 func TestViewRefreshIsIdle(t *testing.T) {
 	v, now := newView(10*time.Second), time.Unix(0, 0)
 	v.begin()
-	v.refresh(now, 1)
+	v.refresh(now, 1, 2)
 	v.put(now, Instance{Kind: Worker, ID: 1}, 1)
 	v.synced(now)
 	v.touched = false
-	if n := testing.AllocsPerRun(100, func() { v.refresh(now, 1) }); n != 0 || v.touched {
+	if n := testing.AllocsPerRun(100, func() { v.refresh(now, 1, 3) }); n != 0 || v.touched {
 		t.Errorf("%v allocations, touched %v; want neither", n, v.touched)
 	}
 }

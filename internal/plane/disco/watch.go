@@ -19,7 +19,7 @@ type change struct {
 	what     changeKind
 	id       kv.WorkerID
 	instance Instance // of recordPut
-	revision uint64   // of recordPut
+	revision uint64   // of recordPut and leasePut
 	pending  bool     // more is on its way
 	err      error    // of what is refused or unreadable
 }
@@ -94,7 +94,7 @@ func (w *watcher) run(ctx context.Context) error {
 			pending = c.pending && held < maxHeld
 		case <-timer.C:
 			w.view.tick(time.Now())
-			w.view.touched = true // something was due, be it only garbage
+			w.view.touched = true // something was due, be it only garbage or a lease
 		}
 		if pending {
 			held++
@@ -128,7 +128,7 @@ func (w *watcher) apply(now time.Time, c change) {
 	case recordGone:
 		w.view.removed(c.id)
 	case leasePut:
-		w.view.refresh(now, c.id)
+		w.view.refresh(now, c.id, c.revision)
 	case leaseGone:
 		w.view.expired(now, c.id)
 	case recordUnreadable:
@@ -161,23 +161,47 @@ func (w *watcher) show() {
 	w.sink(set)
 }
 
-// collect removes the records of the dead. That another watcher does the same,
-// or that the dead come back meanwhile, does no harm: the revision decides.
+// collect removes what the dead left: liveness keys that the store does not expire,
+// and records. That another watcher does the same, or that the dead come back
+// meanwhile, does no harm: the revision decides.
 func (w *watcher) collect(ctx context.Context) {
-	for _, d := range w.view.garbage(time.Now()) {
-		err := natsd.While(ctx, w.reg.nc, "collect", func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			b, err := w.reg.bucket(ctx)
-			if err != nil {
-				return err
-			}
-			return purge(ctx, b, recordKey(name{w.kind, d.id}), d.revision)
-		})
-		if err != nil {
+	now := time.Now()
+	for _, d := range w.view.overdue(now) {
+		if w.expire(ctx, d) != nil {
+			return // they are due again later
+		}
+	}
+	for _, d := range w.view.garbage(now) {
+		if _, err := w.purge(ctx, recordKey(name{w.kind, d.id}), d.revision); err != nil {
 			return // after two more TTLs they are due again
 		}
 	}
+}
+
+// expire removes a liveness key in place of the store, unless it has been refreshed.
+// What follows from its end follows when the store tells of it, as it does of a key
+// that ran out.
+func (w *watcher) expire(ctx context.Context, d deadLease) error {
+	removed, err := w.purge(ctx, leaseKey(name{w.kind, d.id}), d.revision)
+	if removed {
+		w.reg.cfg.Log.Warn("removed a registration that its process no longer refreshes: the store had lost its expiry, as after a crash", "kind", w.kind, "id", d.id)
+	}
+	return err
+}
+
+// purge removes a key of the bucket if rev is still its last revision, and reports
+// whether it was.
+func (w *watcher) purge(ctx context.Context, key string, rev uint64) (removed bool, err error) {
+	err = natsd.While(ctx, w.reg.nc, "collect", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		b, err := w.reg.bucket(ctx)
+		if err == nil {
+			removed, err = purge(ctx, b, key, rev)
+		}
+		return err
+	})
+	return removed, err
 }
 
 // follow reads the bucket until ctx ends. After every interruption it reads all

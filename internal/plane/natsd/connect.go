@@ -12,7 +12,8 @@ import (
 
 // Connect connects to the server at urls, one or several separated by commas.
 // Afterwards the connection returns by itself whenever it breaks. opts come
-// last, for credentials and TLS. The caller closes it.
+// last, for credentials and TLS. The caller closes it. A server that is too old to
+// work is ErrTooOld.
 func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -20,6 +21,10 @@ func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Co
 	nc, err := nats.Connect(urls, append(connOptions(name, log), opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w; check that a NATS server runs there", redact(urls), err)
+	}
+	if err := checkVersion(nc.ConnectedServerVersion()); err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("connect to %s: %w", redact(urls), err)
 	}
 	return nc, nil
 }
@@ -45,7 +50,13 @@ func connOptions(name string, log *slog.Logger) []nats.Option {
 				log.Warn("nats connection lost", "name", name, "err", err)
 			}
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) { log.Info("nats connection restored", "name", name) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			if err := checkVersion(nc.ConnectedServerVersion()); err != nil {
+				log.Error("nats connection restored to a server that cannot work", "name", name, "err", err)
+				return
+			}
+			log.Info("nats connection restored", "name", name)
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			subject := ""
 			if sub != nil {

@@ -1,0 +1,48 @@
+// Package natsdtest has NATS servers that exist in no embeddable form, for tests.
+package natsdtest
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// ServeVersion starts a server that greets its clients as one of the given version,
+// answers their pings, and has nothing else. It ends with the test.
+func ServeVersion(t testing.TB, version string) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // the test is over
+			}
+			conns.Go(func() { greet(c, version) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		conns.Wait() // clients close their connections before
+	})
+	return "nats://" + l.Addr().String()
+}
+
+// greet serves one connection until its client closes it.
+func greet(c net.Conn, version string) {
+	defer c.Close()
+	fmt.Fprintf(c, `INFO {"server_id":"OLD","server_name":"OLD","version":%q,"proto":1,"go":"go1.19","host":"127.0.0.1","port":4222,"headers":true,"max_payload":1048576,"jetstream":true}`+"\r\n", version)
+	lines := bufio.NewScanner(c)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "PING") {
+			fmt.Fprint(c, "PONG\r\n")
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package natsd
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MinServerVersion is the oldest NATS server that works: discovery gives its keys a
+// time to live each, and 2.11 introduced that.
+const MinServerVersion = "2.11"
+
+// ErrTooOld is in the chain of Connect's error when the server is older than
+// MinServerVersion: trying again does not help.
+var ErrTooOld = errors.New("the NATS server is too old")
+
+// checkVersion returns ErrTooOld, and what to do, for a server of a version below
+// MinServerVersion. A version that cannot be read is accepted.
+func checkVersion(version string) error {
+	major, minor, ok := parseVersion(version)
+	leastMajor, leastMinor, _ := parseVersion(MinServerVersion)
+	if !ok || major > leastMajor || major == leastMajor && minor >= leastMinor {
+		return nil
+	}
+	return fmt.Errorf("%w: it has version %s, and Penstock needs %s or newer; upgrade it, or embed one in a process of the fleet with --nats-listen",
+		ErrTooOld, version, MinServerVersion)
+}
+
+// parseVersion reads the first two numbers of a version such as 2.11.0-RC.1.
+func parseVersion(version string) (major, minor int, ok bool) {
+	first, rest, ok := strings.Cut(version, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	major, err1 := strconv.Atoi(first)
+	minor, err2 := strconv.Atoi(second)
+	return major, minor, ok && err1 == nil && err2 == nil
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/test/fleet"
+)
+
+const (
+	// expiryWritten is longer than a NATS server takes to write down which keys
+	// expire when (2 minutes): of a key that expired before, and comes back when
+	// the server is killed, it then has nothing written.
+	expiryWritten = 170 * time.Second
+	// deadBound bounds the time from the start of the NATS server to the end of the
+	// registrations that it brought back: one and a half leases, and the start.
+	deadBound = fleet.Lease*3/2 + 10*time.Second
+)
+
+// restartStore kills all workers but one, then the NATS server and the frontend
+// around it, and starts those again: no router keeps the dead workers, neither the
+// one that starts nor the one that lived through it. In the short form the workers'
+// liveness keys lose their expiry by hand instead of by the server's death.
+func restartStore(ctx context.Context, e *env, r *result) error {
+	f, err := e.fleet(ctx, fleet.Config{Workers: 4, Frontends: 1})
+	if err != nil {
+		return err
+	}
+	defer e.end(f, r)
+	alive, dead := f.Workers[0], f.Workers[1:]
+	load := e.load(f.Frontends...).Start(ctx, 2) // the hub has none: it is killed
+	defer load.Abandon()
+	for _, w := range dead {
+		w.Kill()
+		if !e.short {
+			continue
+		}
+		if err := fleet.LoseExpiry(ctx, f.NATS, w.ID); err != nil {
+			return err
+		}
+	}
+	if err := pause(ctx, pick(e, expiryWritten, time.Second)); err != nil {
+		return err
+	}
+	f.Store.Kill()
+	began := time.Now()
+	if err := f.Store.Start(); err != nil {
+		return err
+	}
+	back, err := comeBack(ctx, f, dead)
+	if err != nil {
+		return err
+	}
+	r.figure("dead workers", float64(len(dead)), "")
+	r.figure("of them with a liveness key after the restart of NATS", float64(back), "")
+	if back == 0 {
+		r.note("the NATS server brought no liveness key back: nothing was put to the test")
+	}
+	if _, err := fleet.Until(ctx, 50*time.Millisecond, deadBound, func(ctx context.Context) error {
+		return onlyAlive(ctx, f, alive)
+	}); err != nil {
+		return err
+	}
+	r.time("start of NATS to routers and store without the dead", time.Since(began))
+	tally, _ := load.Finish()
+	r.flawless(&tally)
+	r.times("longest pause of any stream", &tally.Pause)
+	return nil
+}
+
+// comeBack waits for the NATS server, and returns how many of the dead workers have
+// a liveness key in it.
+func comeBack(ctx context.Context, f *fleet.Fleet, dead []*fleet.Role) (back int, err error) {
+	var reg fleet.Registry
+	if _, err := fleet.Until(ctx, 10*time.Millisecond, returnPatience, func(ctx context.Context) (err error) {
+		reg, err = fleet.ReadRegistry(ctx, f.NATS)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	for _, w := range dead {
+		if reg.Leases[w.ID] {
+			back++
+		}
+	}
+	return back, nil
+}
+
+// onlyAlive returns nil if every router has the one worker ready and knows no
+// other, and the store has no liveness key of another.
+func onlyAlive(ctx context.Context, f *fleet.Fleet, alive *fleet.Role) error {
+	reg, err := fleet.ReadRegistry(ctx, f.NATS)
+	if err != nil {
+		return err
+	}
+	if len(reg.Leases) != 1 || !reg.Leases[alive.ID] {
+		return fmt.Errorf("the store has liveness keys of the workers %v", reg.Leases)
+	}
+	for _, door := range f.Doors() {
+		if err := f.Sees(ctx, door, alive); err != nil {
+			return err
+		}
+		rows, err := fleet.Workers(ctx, door.URL())
+		if err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(rows, func(row fleet.WorkerRow) bool { return row.ID != alive.ID }); i >= 0 {
+			return fmt.Errorf("%s still has the dead worker %d, %s", door.Name(), rows[i].ID, rows[i].State)
+		}
+	}
+	return nil
+}
