@@ -1,0 +1,74 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// addresses are those of hosts which documents name: all of them are this machine, in
+// a network namespace of its own. The last one is no private address.
+var (
+	addresses = []string{"10.0.0.1", "10.0.0.5", "10.0.0.6", "10.0.0.7", "93.184.215.14"}
+	hosts     = map[string]string{
+		"localhost": "127.0.0.1", "llm.example": "10.0.0.1", "llm.example.com": "10.0.0.1", "collector": "10.0.0.7",
+		"a": "10.0.0.5", "b": "10.0.0.6", "files.example.com": "93.184.215.14",
+	}
+)
+
+// enterNamespace makes the network of a namespace, and hides the directories that
+// documents write to.
+func enterNamespace(dir string, blocks []*block) error {
+	names, err := os.Create(filepath.Join(dir, "hosts"))
+	if err != nil {
+		return err
+	}
+	for name, address := range hosts {
+		fmt.Fprintln(names, address, name)
+	}
+	if err := names.Close(); err != nil {
+		return err
+	}
+	script := "ip link set lo up && mount --bind " + names.Name() + " /etc/hosts && mount -t tmpfs tmpfs /srv"
+	for _, a := range addresses {
+		script += " && ip address add " + a + "/32 dev lo"
+	}
+	if out, err := exec.Command("bash", "-c", script).CombinedOutput(); err != nil {
+		return fmt.Errorf("network namespace: %w: %s", err, out)
+	}
+	return nil
+}
+
+// needsNamespace reports whether blocks name hosts or directories that this machine
+// has only in a namespace.
+func needsNamespace(blocks []*block) bool {
+	for _, b := range blocks {
+		text := b.Prepare + b.Text
+		for name, address := range hosts {
+			if name != "localhost" && (strings.Contains(text, "//"+name) || address != "127.0.0.1" && strings.Contains(text, address)) {
+				return true
+			}
+		}
+		if strings.Contains(text, "/srv") {
+			return true
+		}
+	}
+	return false
+}
+
+// unshare returns the command that runs a program in namespaces of its own, or
+// nothing if this process may not make them.
+func unshare() []string {
+	base := []string{"unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
+	for _, command := range [][]string{base, append(base, "--map-root-user")} {
+		probe := append(command[1:len(command):len(command)], "ip", "link", "set", "lo", "up")
+		if exec.Command(command[0], probe...).Run() == nil {
+			return command
+		}
+	}
+	return nil
+}

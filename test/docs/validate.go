@@ -1,0 +1,75 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// A command that is not run is still held to its flags: those of roles by "config
+// validate", those of other commands by what reads them before "--help".
+const parsePenstock = `penstock() {
+  case "$1" in
+    up | frontend | worker | router) command penstock config validate --for "$@" ;;
+    *) command penstock "$@" --help ;;
+  esac
+}
+`
+
+// validate checks the commands of a block without running them.
+func (s *session) validate(b *block) (string, error) {
+	all, err := split(b.Text)
+	if err != nil {
+		return "", err
+	}
+	for _, st := range all {
+		s.skip(st, b.Options["validate"])
+		word, _, _ := strings.Cut(st.program(), " ")
+		switch {
+		case word == "penstock":
+			err = s.commands(b, parsePenstock+st.text, false)
+		case strings.HasSuffix(word, ".sh"):
+			err = s.script(word, st.text)
+		case strings.HasPrefix(st.text, "("), word == "nats", word == "systemctl", word == "cp":
+		default:
+			err = fmt.Errorf("nothing is known of %s without running it", word)
+		}
+		if err != nil {
+			return "", fmt.Errorf("line %d: %s: %w", b.Line+st.line, firstLine(st.text), err)
+		}
+	}
+	return "validated", nil
+}
+
+var shortFlag = regexp.MustCompile(`\s-([a-z][a-z-]*)`)
+
+// script checks that a script can be started, and that a program of its name under
+// bench/ declares the flags that are passed on to it.
+func (s *session) script(name, text string) error {
+	file := filepath.Join(s.Root, name)
+	if info, err := os.Stat(file); err != nil || info.Mode()&0o111 == 0 {
+		return fmt.Errorf("it is not a program of the repository")
+	}
+	if out, err := exec.Command("bash", "-n", file).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s", out)
+	}
+	program := filepath.Join(s.Root, "bench", strings.TrimSuffix(filepath.Base(name), ".sh"))
+	declared, _ := filepath.Glob(filepath.Join(program, "*.go"))
+	var source strings.Builder
+	for _, d := range append(declared, file) {
+		text, _ := os.ReadFile(d)
+		source.Write(text)
+	}
+	command, _, _ := strings.Cut(text, "#")
+	for _, flag := range shortFlag.FindAllStringSubmatch(command, -1) {
+		if !strings.Contains(source.String(), `"`+flag[1]+`"`) {
+			return fmt.Errorf("it has no flag -%s", flag[1])
+		}
+	}
+	return nil
+}
