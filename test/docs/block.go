@@ -198,7 +198,7 @@ func (b *block) continues() bool {
 func groups(blocks []*block) (runs [][]*block, texts int, err error) {
 	for _, b := range blocks {
 		switch {
-		case b.Kind == textOnly:
+		case b.Kind == textOnly && !b.Options.has("file"):
 			texts++
 		case !b.continues():
 			runs = append(runs, []*block{b})

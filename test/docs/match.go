@@ -32,12 +32,21 @@ func matches(document, printed string) bool {
 	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$").MatchString(printed)
 }
 
+// label is the first column of a line.
+func label(line string) string {
+	line, _, _ = strings.Cut(strings.TrimSpace(line), "  ")
+	return normalize(line)
+}
+
 // compare looks for every line of a document in what was printed, in the same
-// order. Unless exact is set, numbers and the width of columns do not count.
-func compare(document, printed string, exact bool) error {
+// order. Numbers and the width of columns do not count, unless the options say so.
+func compare(document, printed string, o options) error {
 	clean := normalize
-	if exact {
+	switch {
+	case o.has("exact"):
 		clean = func(s string) string { return strings.TrimRight(s, " ") }
+	case o.has("labels"):
+		clean = label
 	}
 	rest := strings.Split(printed, "\n")
 	for line := range strings.Lines(document) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -34,6 +35,10 @@ func enterNamespace(dir string, blocks []*block) error {
 		return err
 	}
 	script := "ip link set lo up && mount --bind " + names.Name() + " /etc/hosts && mount -t tmpfs tmpfs /srv"
+	if mention(blocks, "/etc/") {
+		etc := filepath.Join(dir, "etc")
+		script += fmt.Sprintf(" && cp -a /etc %s && mount --bind %s /etc", etc, etc)
+	}
 	for _, a := range addresses {
 		script += " && ip address add " + a + "/32 dev lo"
 	}
@@ -46,18 +51,22 @@ func enterNamespace(dir string, blocks []*block) error {
 // needsNamespace reports whether blocks name hosts or directories that this machine
 // has only in a namespace.
 func needsNamespace(blocks []*block) bool {
-	for _, b := range blocks {
-		text := b.Prepare + b.Text
-		for name, address := range hosts {
-			if name != "localhost" && (strings.Contains(text, "//"+name) || address != "127.0.0.1" && strings.Contains(text, address)) {
-				return true
-			}
-		}
-		if strings.Contains(text, "/srv") {
+	if mention(blocks, "/srv/", "/etc/") || mention(blocks, addresses...) {
+		return true
+	}
+	for name := range hosts {
+		if name != "localhost" && mention(blocks, "//"+name) {
 			return true
 		}
 	}
 	return false
+}
+
+// mention reports whether a block, or its preparation, has one of the texts.
+func mention(blocks []*block, texts ...string) bool {
+	return slices.ContainsFunc(blocks, func(b *block) bool {
+		return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(b.Prepare+b.Text, t) })
+	})
 }
 
 // unshare returns the command that runs a program in namespaces of its own, or

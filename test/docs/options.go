@@ -18,12 +18,15 @@ var known = []string{
 	"continues", // uses the processes, files and variables of the block before
 	"alone",     // an output that belongs to no block: a sample with nothing to compare it with
 	"exact",     // output is the same to the byte, numbers too
+	"joined",    // output is one line, which the document has in several
+	"labels",    // of each line of output only what is before two spaces is compared
 	"file",      // the name of the file that the block is
 	"config",    // the role for which a YAML block is the configuration
 	"needs",     // a program or Python module; without it the commands that use it are skipped
 	"ci",        // a command of the block which is a line of .ci/run, and is not run twice
 	"validate",  // why the commands are not run; their flags and values are checked
 	"scaled",    // "OLD => NEW; OLD => NEW": replaced in the commands, so that they end in time
+	"alternatives", // each command that serves is stopped before the next one starts
 	"repeat",    // how often the commands run
 	"prints",    // a text that they print, the last time
 	"timeout",   // how long a command may take (60s)

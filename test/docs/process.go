@@ -6,18 +6,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // run executes a file of commands in the directory and with the variables that the
 // commands before it left, and leaves its own.
 const run = `
-trap 'code=$?; trap - EXIT; export -p >"$DOCS_STATE/env"; pwd >"$DOCS_STATE/cwd"; exit $code' EXIT
+trap 'code=$?; trap - EXIT; { export -p; declare -f; } >"$DOCS_STATE/env"; pwd >"$DOCS_STATE/cwd"; exit $code' EXIT
 ` + serve
 
 // serve is run, but leaves nothing: a process in another terminal.
@@ -38,7 +41,8 @@ type process struct {
 	err            error // once done is closed
 }
 
-// start runs the text of a statement with bash.
+// start runs the text of a statement with bash. Output goes to files; that of a
+// process which serves is a terminal's, as it is for a reader.
 func (s *session) start(text, script string) (*process, error) {
 	s.count++
 	name := filepath.Join(s.state, fmt.Sprint(s.count))
@@ -48,27 +52,65 @@ func (s *session) start(text, script string) (*process, error) {
 	p := &process{text: text, block: s.current, stdout: name + ".out", stderr: name + ".err", done: make(chan struct{})}
 	p.cmd = exec.Command("bash", "--norc", "--noprofile", "-c", script, "bash", name)
 	p.cmd.Env = append(os.Environ(), "DOCS_STATE="+s.state)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // and so a process group of its own
 	out, err := os.Create(p.stdout)
 	if err != nil {
 		return nil, err
 	}
-	defer out.Close()
 	errs, err := os.Create(p.stderr)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, out.Close())
 	}
-	defer errs.Close()
 	p.cmd.Stdout, p.cmd.Stderr = out, errs
+	finish := func() { _ = errors.Join(out.Close(), errs.Close()) }
+	if script == serve {
+		terminal, copied, err := openTerminal(errs)
+		if err != nil {
+			return nil, errors.Join(err, out.Close(), errs.Close())
+		}
+		p.cmd.Stdout, p.cmd.Stderr = terminal, terminal
+		finish = func() {
+			_ = terminal.Close()
+			<-copied
+			_ = errors.Join(out.Close(), errs.Close())
+		}
+	}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
 	s.processes = append(s.processes, p)
 	go func() {
 		p.err = p.cmd.Wait()
+		finish()
 		close(p.done)
 	}()
 	return p, nil
+}
+
+// openTerminal returns a terminal whose output is copied to w until all processes
+// have closed it.
+func openTerminal(w io.Writer) (terminal *os.File, copied <-chan struct{}, err error) {
+	control, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	number, err := unix.IoctlGetInt(int(control.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(control.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, control.Close())
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer control.Close()
+		_, _ = io.Copy(w, control) // ends with an error when the last process has closed it
+	}()
+	return terminal, done, nil
 }
 
 // wait returns how the process ended, or kills it when ctx does.
@@ -97,7 +139,7 @@ func (p *process) exited() bool {
 func (p *process) printed() string {
 	out, _ := os.ReadFile(p.stdout)
 	errs, _ := os.ReadFile(p.stderr)
-	return string(out) + "\n" + string(errs)
+	return string(out) + "\n" + strings.ReplaceAll(string(errs), "\r", "")
 }
 
 // awaitReady returns once the process has printed a text, or an error when it ends

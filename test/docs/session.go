@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 )
 
 // An outcome is what became of a block.
@@ -49,16 +50,14 @@ type session struct {
 	printed   []*process // by the block whose output comes next
 }
 
-const prSetChildSubreaper = 36
-
 // runTask is the child of the runner: it reads a task and writes its outcomes.
 func runTask(in io.Reader, out io.Writer) error {
 	var t task
 	if err := json.NewDecoder(in).Decode(&t); err != nil {
 		return err
 	}
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); errno != 0 {
-		return errno
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return err
 	}
 	s := &session{task: t, state: filepath.Join(t.Work, "..", "state"), outcomes: make([]outcome, len(t.Blocks))}
 	if err := s.prepare(); err != nil {
@@ -111,11 +110,16 @@ func (s *session) do(b *block) (how string, err error) {
 		}
 	}
 	if name := b.Options["file"]; name != "" {
-		if err := os.WriteFile(filepath.Join(s.directory(), name), []byte(b.Text+"\n"), 0o600); err != nil {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(s.directory(), name)
+		}
+		if err := os.WriteFile(name, []byte(b.Text+"\n"), 0o600); err != nil {
 			return "", err
 		}
 	}
 	switch b.Kind {
+	case textOnly:
+		return "written", nil
 	case output:
 		return s.output(b)
 	case yamlFile:
@@ -186,7 +190,7 @@ func (s *session) commands(b *block, text string, own bool) error {
 			continue
 		}
 		last := own && i == len(all)-1
-		if err := s.statement(b, st, last); err != nil {
+		if err := s.statement(b, st, own, last); err != nil {
 			return fmt.Errorf("line %d: %s: %w", b.Line+st.line, firstLine(st.text), err)
 		}
 	}
@@ -213,7 +217,7 @@ func (s *session) skip(st statement, why string) {
 	o.Skipped = append(o.Skipped, fmt.Sprintf("%s: %s", firstLine(st.text), why))
 }
 
-func (s *session) statement(b *block, st statement, last bool) error {
+func (s *session) statement(b *block, st statement, own, last bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), b.Options.limit())
 	defer cancel()
 	text, yes := st.serves(b.Options)
@@ -228,7 +232,10 @@ func (s *session) statement(b *block, st statement, last bool) error {
 	s.printed = append(s.printed, p)
 	if yes {
 		s.serving = append(s.serving, p)
-		err = p.awaitReady(ctx, text)
+		if err = p.awaitReady(ctx, text); err == nil && b.Options.has("alternatives") && own {
+			s.serving = slices.Delete(s.serving, len(s.serving)-1, len(s.serving))
+			err = p.interrupt(ctx)
+		}
 	} else if err = p.wait(ctx); last && b.Options["fails"] != "" {
 		err = wantExit(err, b.Options["fails"])
 	}
@@ -236,7 +243,7 @@ func (s *session) statement(b *block, st statement, last bool) error {
 		return fmt.Errorf("%w\n%s", err, tail(p.printed()))
 	}
 	if st.wants != "" {
-		return s.matches(ctx, st.wants, b.Options.has("exact"), []*process{p})
+		return s.matches(ctx, st.wants, b.Options, []*process{p})
 	}
 	return nil
 }
@@ -262,12 +269,16 @@ func (s *session) output(b *block) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), min(b.Options.limit(), 10*time.Second))
 	defer cancel()
-	return "compared", s.matches(ctx, b.Text, b.Options.has("exact"), s.printed)
+	text := b.Text
+	if b.Options.has("joined") {
+		text = strings.ReplaceAll(text, "\n ", "")
+	}
+	return "compared", s.matches(ctx, text, b.Options, s.printed)
 }
 
 // matches compares a text with what processes print, for as long as one of them may
 // print more.
-func (s *session) matches(ctx context.Context, text string, exact bool, by []*process) error {
+func (s *session) matches(ctx context.Context, text string, o options, by []*process) error {
 	var all strings.Builder
 	for {
 		more := slices.ContainsFunc(by, func(p *process) bool { return !p.exited() })
@@ -275,7 +286,7 @@ func (s *session) matches(ctx context.Context, text string, exact bool, by []*pr
 		for _, p := range by {
 			all.WriteString(p.printed() + "\n")
 		}
-		err := compare(text, all.String(), exact)
+		err := compare(text, all.String(), o)
 		if err == nil || !more || ctx.Err() != nil {
 			if err != nil {
 				return fmt.Errorf("%w\nprinted was:\n%s", err, tail(all.String()))

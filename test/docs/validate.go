@@ -28,11 +28,15 @@ func (s *session) validate(b *block) (string, error) {
 		return "", err
 	}
 	for _, st := range all {
-		s.skip(st, b.Options["validate"])
 		word, _, _ := strings.Cut(st.program(), " ")
+		if word != "go" {
+			s.skip(st, b.Options["validate"])
+		}
 		switch {
 		case word == "penstock":
 			err = s.commands(b, parsePenstock+st.text, false)
+		case word == "go" && strings.HasSuffix(st.text, " -h"):
+			err = s.commands(b, st.text, false)
 		case strings.HasSuffix(word, ".sh"):
 			err = s.script(word, st.text)
 		case strings.HasPrefix(st.text, "("), word == "nats", word == "systemctl", word == "cp":
