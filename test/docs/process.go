@@ -71,7 +71,10 @@ func (s *session) start(text, script string) (*process, error) {
 		p.cmd.Stdout, p.cmd.Stderr = terminal, terminal
 		finish = func() {
 			_ = terminal.Close()
-			<-copied
+			select {
+			case <-copied:
+			case <-time.After(time.Second): // a child of the process has the terminal, and goes on
+			}
 			_ = errors.Join(out.Close(), errs.Close())
 		}
 	}
