@@ -58,6 +58,7 @@ func main() {
 	flag.StringVar(&r.bin, "bin", "./penstock", "the binary that blocks run")
 	flag.StringVar(&r.root, "root", ".", "the repository")
 	flag.IntVar(&r.jobs, "j", runtime.NumCPU()+2, "how many groups of blocks run at once")
+	flag.BoolVar(&r.sequential, "sequential", false, "use no namespaces: one group after another, and none that needs other hosts")
 	flag.BoolVar(&r.list, "list", false, "print the blocks and their kinds, and run nothing")
 	flag.Parse()
 	exitOn(r.run(ctx, flag.Args()))
@@ -72,13 +73,14 @@ func exitOn(err error) {
 
 // A runner runs the blocks of files and reports what became of them.
 type runner struct {
-	bin, root string
-	jobs      int
-	list      bool
-	out       io.Writer
+	bin, root        string
+	jobs             int
+	list, sequential bool
+	out              io.Writer
 
 	ci      string // the text of .ci/run
 	dir     string
+	caches  []string // where Go keeps what it has compiled: variables
 	unshare []string
 
 	mu struct {
@@ -180,9 +182,20 @@ func (r *runner) setUp() (err error) {
 	if r.dir, err = os.MkdirTemp("", "penstock-docs-"); err != nil {
 		return err
 	}
-	if r.unshare = unshare(); r.unshare == nil {
+	if !r.sequential {
+		r.unshare = unshare()
+	}
+	if r.unshare == nil {
 		fmt.Fprintln(r.out, "no namespaces (they take root, or users that may make them): blocks run one after another")
 		r.jobs = 1
+	}
+	caches := []string{"GOMODCACHE", "GOCACHE", "GOPATH"}
+	values, err := exec.Command("go", append([]string{"env"}, caches...)...).Output()
+	if err != nil {
+		return err
+	}
+	for i, value := range strings.Split(strings.TrimSpace(string(values)), "\n") {
+		r.caches = append(r.caches, caches[i]+"="+value)
 	}
 	bin := filepath.Join(r.dir, "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
@@ -264,20 +277,19 @@ func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
 func (r *runner) environment(dir string) []string {
 	var env []string
 	for _, v := range os.Environ() {
-		name, _, _ := strings.Cut(v, "=")
+		name, value, _ := strings.Cut(v, "=")
+		if name == "PATH" {
+			v = "PATH=" + filepath.Join(r.dir, "bin") + ":" + value
+		}
 		if !strings.HasSuffix(strings.ToLower(name), "_proxy") && !strings.HasPrefix(name, "PENSTOCK") && name != "URL" && name != "MODEL" {
 			env = append(env, v)
 		}
-	}
-	caches, _ := exec.Command("go", "env", "GOMODCACHE", "GOCACHE", "GOPATH").Output()
-	for i, value := range strings.Fields(string(caches)) {
-		env = append(env, []string{"GOMODCACHE", "GOCACHE", "GOPATH"}[i]+"="+value)
 	}
 	home, tmp := filepath.Join(dir, "home"), filepath.Join(dir, "tmp")
 	_ = os.MkdirAll(home, 0o755)
 	_ = os.MkdirAll(tmp, 0o755)
 	_ = os.WriteFile(filepath.Join(home, ".curlrc"), []byte("fail-with-body\nsilent\nshow-error\n"), 0o600) // an error of HTTP is one
-	return append(env, "PATH="+filepath.Join(r.dir, "bin")+":"+os.Getenv("PATH"), "HOME="+home, "TMPDIR="+tmp,
+	return append(append(env, r.caches...), "HOME="+home, "TMPDIR="+tmp,
 		"GOFLAGS=-trimpath", "GOPROXY=off", "LC_ALL=C.UTF-8", "TESTDATA="+filepath.Join(r.root, "test/docs/testdata"))
 }
 
@@ -293,8 +305,9 @@ func (r *runner) copyTree(work string, g []*block) error {
 			parts = []string{"."}
 		}
 	}
-	tar := "git ls-files -z -c -o --exclude-standard " + strings.Join(parts, " ") + ` | tar --null -T - -cf - | tar -xf - -C "$0"`
-	cmd := exec.Command("bash", "-c", "set -o pipefail; "+tar, work)
+	const copyFiles = `set -o pipefail
+(git ls-files -z -c -o --exclude-standard "$@" 2>/dev/null || find "$@" -type f -print0) | tar --null -T - -cf - | tar -xf - -C "$0"`
+	cmd := exec.Command("bash", append([]string{"-c", copyFiles, work}, parts...)...)
 	cmd.Dir = r.root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("copy of the repository: %w: %s", err, out)

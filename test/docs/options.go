@@ -15,23 +15,23 @@ type options map[string]string
 // known are all options. The kinds say what the block is, if its form does not.
 var known = []string{
 	string(commands), string(output), string(yamlFile), string(jsonFile), string(pythonIn), string(textOnly),
-	"continues", // uses the processes, files and variables of the block before
-	"alone",     // an output that belongs to no block: a sample with nothing to compare it with
-	"exact",     // output is the same to the byte, numbers too
-	"joined",    // output is one line, which the document has in several
-	"labels",    // of each line of output only what is before two spaces is compared
-	"file",      // the name of the file that the block is
-	"config",    // the role for which a YAML block is the configuration
-	"needs",     // a program or Python module; without it the commands that use it are skipped
-	"ci",        // a command of the block which is a line of .ci/run, and is not run twice
-	"validate",  // why the commands are not run; their flags and values are checked
-	"scaled",    // "OLD => NEW; OLD => NEW": replaced in the commands, so that they end in time
+	"continues",    // uses the processes, files and variables of the block before
+	"alone",        // an output that belongs to no block: a sample with nothing to compare it with
+	"exact",        // output is the same to the byte, numbers too
+	"joined",       // output is one line, which the document has in several
+	"labels",       // of each line of output only what is before two spaces is compared
+	"file",         // the name of the file that the block is
+	"config",       // the role for which a YAML block is the configuration
+	"needs",        // a program or Python module; without it the commands that use it are skipped
+	"ci",           // a command of the block which is a line of .ci/run, and is not run twice
+	"validate",     // why the commands are not run; their flags and values are checked
+	"scaled",       // "OLD => NEW; OLD => NEW": replaced in the commands, so that they end in time
 	"alternatives", // each command that serves is stopped before the next one starts
-	"repeat",    // how often the commands run
-	"prints",    // a text that they print, the last time
-	"timeout",   // how long a command may take (60s)
-	"fails",     // the exit code of the last command
-	"ready",     // what a command that serves prints when it does; it then runs until the end of the group
+	"repeat",       // how often the commands run
+	"prints",       // a text that they print, the last time
+	"timeout",      // how long a command may take (60s)
+	"fails",        // the exit code of the last command
+	"ready",        // what a command that serves prints when it does; it then runs until the end of the group
 }
 
 func (o options) has(name string) bool {

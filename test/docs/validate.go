@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,12 +35,11 @@ func (s *session) validate(b *block) (string, error) {
 		}
 		switch {
 		case word == "penstock":
-			err = s.commands(b, parsePenstock+st.text, false)
+			err = s.finish(b, "("+parsePenstock+st.text+")")
 		case word == "go" && strings.HasSuffix(st.text, " -h"):
-			err = s.commands(b, st.text, false)
+			err = s.finish(b, st.text)
 		case strings.HasSuffix(word, ".sh"):
 			err = s.script(word, st.text)
-		case strings.HasPrefix(st.text, "("), word == "nats", word == "systemctl", word == "cp":
 		default:
 			err = fmt.Errorf("nothing is known of %s without running it", word)
 		}
@@ -48,6 +48,20 @@ func (s *session) validate(b *block) (string, error) {
 		}
 	}
 	return "validated", nil
+}
+
+// finish runs a text to its end, also if it looks like a server.
+func (s *session) finish(b *block, text string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), b.Options.limit())
+	defer cancel()
+	p, err := s.start(text, run)
+	if err != nil {
+		return err
+	}
+	if err := p.wait(ctx); err != nil {
+		return fmt.Errorf("%w\n%s", err, tail(p.printed()))
+	}
+	return nil
 }
 
 var shortFlag = regexp.MustCompile(`\s-([a-z][a-z-]*)`)

@@ -11,11 +11,14 @@ fail() {
 
 host=127.0.0.1 port='' model='' block=16 events='' replay='' metrics='' extra=()
 
+# member NAME JSON prints a text of a JSON object.
+member() { sed -n "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/p" <<<"$2"; }
+
 # publisher reads the JSON of --kv-events-config.
 publisher() {
-  [ "$(jq -r .publisher <<<"$1")" = zmq ] || fail "the publisher is not zmq"
-  events="$(jq -r '.endpoint // ""' <<<"$1")"
-  replay="$(jq -r '.replay_endpoint // ""' <<<"$1")"
+  [ "$(member publisher "$1")" = zmq ] || fail "the publisher is not zmq"
+  events="$(member endpoint "$1")"
+  replay="$(member replay_endpoint "$1")"
 }
 
 case "$(basename "$0")" in
