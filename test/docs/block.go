@@ -104,6 +104,9 @@ func (p *parser) comment(first string) error {
 		body[len(body)-1] = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "-->"))
 	}
 	p.at++
+	for len(body) > 0 && strings.ContainsAny(first[len(first)-1:], ",;") { // options go on in the next line
+		first, body = first+" "+strings.TrimSpace(body[0]), body[1:]
+	}
 	text := strings.TrimSpace(strings.Join(body, "\n"))
 	if strings.HasPrefix(first, "<!-- check") {
 		b := &block{File: p.file, Line: start + 1, Kind: commands, Text: text, Options: options{"continues": ""}}
@@ -190,7 +193,7 @@ func (p *parser) classify(b *block, language string) kind {
 // continues reports whether a block uses the files, variables and processes of the
 // block before it.
 func (b *block) continues() bool {
-	return b.Options.has("continues") || b.Kind == output && b.Prepare == "" && !b.Options.has("alone")
+	return b.Options.has("continues") || b.Kind == output && b.Prepare == ""
 }
 
 // groups splits the blocks of a file into those that run in one place. Text is

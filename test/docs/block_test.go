@@ -29,7 +29,8 @@ func TestParse(t *testing.T) {
 what it prints
 ` + "```" + `
 
-<!-- run: continues, timeout=5s, scaled="a, b => c"
+<!-- run: continues, timeout=5s,
+scaled="a, b => c"
 export A=1
 -->
 
@@ -57,9 +58,9 @@ A paragraph
 	}{
 		{commands, 3, "penstock up"},
 		{output, 6, "what it prints"},
-		{commands, 13, "curl localhost"},
-		{commands, 15, "true"},
-		{textOnly, 24, "cost = weight × blocks"},
+		{commands, 14, "curl localhost"},
+		{commands, 16, "true"},
+		{textOnly, 25, "cost = weight × blocks"},
 	}
 	if len(blocks) != len(want) {
 		t.Fatalf("%d blocks, want %d: %v", len(blocks), len(want), blocks)
@@ -78,7 +79,7 @@ A paragraph
 	}
 }
 
-// TestParseRefuses: a mistake in a comment is an error, not a block that nobody runs.
+// TestParseRefuses: a mistake in a comment is an error; the block is not skipped.
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ name, document, says string }{
 		{"unknown option", "<!-- run: continue -->\n\n    true\n", `no option "continue"`},

@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestDocuments holds every block of the repository to its comment. Whether it runs
-// is for .ci/run to show.
+// TestDocuments parses every block of the repository and its comment. .ci/run runs
+// them.
 func TestDocuments(t *testing.T) {
 	files, err := documents(root)
 	if err != nil {
@@ -144,11 +144,6 @@ touch there
 
     ls there
 `, "touch there", "touch elsewhere", "cannot access 'there'"},
-	{"exit code", `
-<!-- run: fails=2 -->
-
-    penstock version --no-such-flag
-`, "--no-such-flag", "--help", "exit code 0, and the document has 2"},
 	{"configuration", `
 <!-- run: config=worker -->
 

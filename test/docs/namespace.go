@@ -21,8 +21,8 @@ var (
 	}
 )
 
-// enterNamespace makes the network of a namespace, and hides the directories that
-// documents write to.
+// enterNamespace configures the network of the namespace, and mounts copies over the
+// directories that documents write to.
 func enterNamespace(dir string, blocks []*block) error {
 	names, err := os.Create(filepath.Join(dir, "hosts"))
 	if err != nil {

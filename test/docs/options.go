@@ -16,7 +16,6 @@ type options map[string]string
 var known = []string{
 	string(commands), string(output), string(yamlFile), string(jsonFile), string(pythonIn), string(textOnly),
 	"continues",    // uses the processes, files and variables of the block before
-	"alone",        // an output that belongs to no block: a sample with nothing to compare it with
 	"exact",        // output is the same to the byte, numbers too
 	"joined",       // output is one line, which the document has in several
 	"labels",       // of each line of output only what is before two spaces is compared
@@ -30,7 +29,6 @@ var known = []string{
 	"repeat",       // how often the commands run
 	"prints",       // a text that they print, the last time
 	"timeout",      // how long a command may take (60s)
-	"fails",        // the exit code of the last command
 	"ready",        // what a command that serves prints when it does; it then runs until the end of the group
 }
 

@@ -176,8 +176,7 @@ func poll(ctx context.Context, ask func() (bool, error), late error) error {
 	}
 }
 
-// interrupt is Ctrl-C in the terminal of a process that serves, which then ends with
-// exit code 0.
+// interrupt sends Ctrl-C to a process that serves, which must then exit with 0.
 func (p *process) interrupt(ctx context.Context) error {
 	if p.exited() {
 		return fmt.Errorf("ended by itself: %v", p.err)

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An outcome is what became of a block.
+// An outcome is the result of one block.
 type outcome struct {
 	Index     int
 	Failed    string   // why; empty if it did not
@@ -90,7 +90,7 @@ func (s *session) prepare() error {
 	return enterNamespace(filepath.Join(s.Work, ".."), s.Blocks)
 }
 
-// block runs one block and notes its outcome.
+// block runs one block and records its outcome.
 func (s *session) block(b *block) error {
 	begin := time.Now()
 	o := &s.outcomes[s.current]
@@ -152,7 +152,7 @@ func (s *session) do(b *block) (how string, err error) {
 	return s.ran(b), s.prints(b)
 }
 
-// prints holds a block to the text that it must print.
+// prints checks that a block printed the text that it must print.
 func (s *session) prints(b *block) error {
 	want := b.Options["prints"]
 	for _, p := range s.printed {
@@ -185,19 +185,18 @@ func (s *session) commands(b *block, text string, own bool) error {
 	if err != nil {
 		return err
 	}
-	for i, st := range all {
+	for _, st := range all {
 		if own && s.elsewhere(b, st) {
 			continue
 		}
-		last := own && i == len(all)-1
-		if err := s.statement(b, st, own, last); err != nil {
+		if err := s.statement(b, st, own); err != nil {
 			return fmt.Errorf("line %d: %s: %w", b.Line+st.line, firstLine(st.text), err)
 		}
 	}
 	return nil
 }
 
-// elsewhere reports whether a statement is not run here, and notes why.
+// elsewhere reports whether a statement is not run here, and records why.
 func (s *session) elsewhere(b *block, st statement) bool {
 	if ci := b.Options["ci"]; ci != "" && strings.HasPrefix(st.text, ci) {
 		s.outcomes[s.current].Elsewhere = append(s.outcomes[s.current].Elsewhere, firstLine(st.text))
@@ -217,7 +216,7 @@ func (s *session) skip(st statement, why string) {
 	o.Skipped = append(o.Skipped, fmt.Sprintf("%s: %s", firstLine(st.text), why))
 }
 
-func (s *session) statement(b *block, st statement, own, last bool) error {
+func (s *session) statement(b *block, st statement, own bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), b.Options.limit())
 	defer cancel()
 	text, yes := st.serves(b.Options)
@@ -236,21 +235,14 @@ func (s *session) statement(b *block, st statement, own, last bool) error {
 			s.serving = slices.Delete(s.serving, len(s.serving)-1, len(s.serving))
 			err = p.interrupt(ctx)
 		}
-	} else if err = p.wait(ctx); last && b.Options["fails"] != "" {
-		err = wantExit(err, b.Options["fails"])
+	} else {
+		err = p.wait(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, tail(p.printed()))
 	}
 	if st.wants != "" {
 		return s.matches(ctx, st.wants, b.Options, []*process{p})
-	}
-	return nil
-}
-
-func wantExit(err error, code string) error {
-	if got := fmt.Sprint(exitCode(err)); got != code {
-		return fmt.Errorf("exit code %s, and the document has %s", got, code)
 	}
 	return nil
 }
@@ -264,9 +256,6 @@ func exitCode(err error) int {
 
 // output compares a block with what the commands before it print.
 func (s *session) output(b *block) (string, error) {
-	if b.Options.has("alone") {
-		return "a sample", nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), min(b.Options.limit(), 10*time.Second))
 	defer cancel()
 	text := b.Text
@@ -326,7 +315,7 @@ func (s *session) python(b *block) (string, error) {
 	return "ran", s.commands(b, fmt.Sprintf("python3 %q", name), false)
 }
 
-// stop ends what runs, the last one first, and holds it to its exit code.
+// stop ends the processes in reverse order and checks their exit codes.
 func (s *session) stop(failed bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
 	defer cancel()

@@ -60,7 +60,7 @@ func splitPrompts(text string) []statement {
 }
 
 // programs are what a command of a document begins with.
-var programs = regexp.MustCompile(`^(\$ )?([A-Z_]+=\S* )*(penstock|curl|go|python3?|vllm|llama-server|trtllm-serve|nats|openssl|(tools|examples|test|bench)/\S+\.sh) `)
+var programs = regexp.MustCompile(`^(\$ )?([A-Z_]+=\S* )*(penstock|curl|go|python3?|vllm|llama-server|trtllm-serve|openssl|(tools|examples|test|bench)/\S+\.sh) `)
 
 func beginsWithProgram(text string) bool {
 	for line := range strings.Lines(text) {

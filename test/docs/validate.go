@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// A command that is not run is still held to its flags: those of roles by "config
-// validate", those of other commands by what reads them before "--help".
+// parsePenstock checks the flags of commands that are not run: those of roles with
+// "config validate", those of other commands with "--help", which reads them first.
 const parsePenstock = `penstock() {
   case "$1" in
     up | frontend | worker | router) command penstock config validate --for "$@" ;;
