@@ -34,7 +34,10 @@ func enterNamespace(dir string, blocks []*block) error {
 	if err := names.Close(); err != nil {
 		return err
 	}
-	script := "ip link set lo up && mount --bind " + names.Name() + " /etc/hosts && mount -t tmpfs tmpfs /srv"
+	script := "ip link set lo up && mount --bind " + names.Name() + " /etc/hosts"
+	if mention(blocks, "/srv/") {
+		script += " && mount -t tmpfs tmpfs /srv"
+	}
 	if mention(blocks, "/etc/") {
 		etc := filepath.Join(dir, "etc")
 		script += fmt.Sprintf(" && cp -a /etc %s && mount --bind %s /etc", etc, etc)
@@ -74,7 +77,7 @@ func mention(blocks []*block, texts ...string) bool {
 func unshare() []string {
 	base := []string{"unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
 	for _, command := range [][]string{base, append(base, "--map-root-user")} {
-		probe := append(command[1:len(command):len(command)], "ip", "link", "set", "lo", "up")
+		probe := append(command[1:len(command):len(command)], "sh", "-c", "ip link set lo up && mount -t tmpfs tmpfs "+os.TempDir())
 		if exec.Command(command[0], probe...).Run() == nil {
 			return command
 		}
