@@ -1,0 +1,104 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// options are what the comment before a block says: words, and words with a value.
+type options map[string]string
+
+// known are all options. The kinds say what the block is, if its form does not.
+var known = []string{
+	string(commands), string(output), string(yamlFile), string(jsonFile), string(pythonIn), string(textOnly),
+	"continues",    // uses the processes, files and variables of the block before
+	"exact",        // output is the same to the byte, numbers too
+	"joined",       // output is one line, which the document has in several
+	"labels",       // of each line of output only what is before two spaces is compared
+	"file",         // the name of the file that the block is
+	"config",       // the role for which a YAML block is the configuration
+	"needs",        // a program or Python module; without it the commands that use it are skipped
+	"ci",           // a command of the block which is a line of .ci/run, and is not run twice
+	"validate",     // why the commands are not run; their flags and values are checked
+	"scaled",       // "OLD => NEW; OLD => NEW": replaced in the commands, so that they end in time
+	"alternatives", // each command that serves is stopped before the next one starts
+	"repeat",       // how often the commands run
+	"prints",       // a text that they print, the last time
+	"timeout",      // how long a command may take (60s)
+	"ready",        // what a command that serves prints when it does; it then runs until the end of the group
+}
+
+func (o options) has(name string) bool {
+	_, ok := o[name]
+	return ok
+}
+
+// parseOptions reads NAME, NAME=VALUE and NAME="VALUE, WITH COMMAS" (or in single
+// quotes), separated by commas.
+func parseOptions(s string) (options, error) {
+	o := options{}
+	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
+		end := strings.IndexAny(s, ",=")
+		if end < 0 {
+			end = len(s)
+		}
+		name, value := strings.TrimSpace(s[:end]), ""
+		rest := s[end:]
+		if after, ok := strings.CutPrefix(rest, "="); ok {
+			if value, rest, ok = cutValue(after); !ok {
+				return nil, fmt.Errorf("option %s: the quote does not end", name)
+			}
+		}
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("there is no option %q; there are %s", name, strings.Join(known, ", "))
+		}
+		o[name] = value
+		s = strings.TrimPrefix(strings.TrimSpace(rest), ",")
+	}
+	if t := o["timeout"]; t != "" {
+		if _, err := time.ParseDuration(t); err != nil {
+			return nil, fmt.Errorf("option timeout: %w", err)
+		}
+	}
+	return o, nil
+}
+
+func cutValue(s string) (value, rest string, ok bool) {
+	for _, quote := range []string{`"`, `'`} {
+		if quoted, is := strings.CutPrefix(s, quote); is {
+			return strings.Cut(quoted, quote)
+		}
+	}
+	if end := strings.IndexByte(s, ','); end >= 0 {
+		return strings.TrimSpace(s[:end]), s[end:], true
+	}
+	return strings.TrimSpace(s), "", true
+}
+
+// limit is how long one command of the block may take.
+func (o options) limit() time.Duration {
+	if t, err := time.ParseDuration(o["timeout"]); err == nil {
+		return t
+	}
+	return time.Minute
+}
+
+// scale replaces what "scaled" says. Each replacement must have something to replace.
+func (o options) scale(text string) (string, error) {
+	if o["scaled"] == "" {
+		return text, nil
+	}
+	for _, pair := range strings.Split(o["scaled"], ";") {
+		from, to, ok := strings.Cut(pair, "=>")
+		from, to = strings.TrimSpace(from), strings.TrimSpace(to)
+		if !ok || !strings.Contains(text, from) {
+			return "", fmt.Errorf("scaled: the block has no %q", from)
+		}
+		text = strings.ReplaceAll(text, from, to)
+	}
+	return text, nil
+}

@@ -1,0 +1,211 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// run executes a file of commands in the directory and with the variables that the
+// commands before it left, and leaves its own.
+const run = `
+trap 'code=$?; trap - EXIT; { export -p; declare -f; } >"$DOCS_STATE/env"; pwd >"$DOCS_STATE/cwd"; exit $code' EXIT
+` + serve
+
+// serve is run, but leaves nothing: a process in another terminal.
+const serve = `
+. "$DOCS_STATE/env"
+cd "$(cat "$DOCS_STATE/cwd")"
+set -a -e -o pipefail
+. "$1"
+`
+
+// A process is a command that runs, or did. Its process group is its own.
+type process struct {
+	text           string
+	block          int // index of the block which started it
+	cmd            *exec.Cmd
+	stdout, stderr string // names of files
+	done           chan struct{}
+	err            error // once done is closed
+}
+
+// start runs the text of a statement with bash. Output goes to files; that of a
+// process which serves is a terminal's, as it is for a reader.
+func (s *session) start(text, script string) (*process, error) {
+	s.count++
+	name := filepath.Join(s.state, fmt.Sprint(s.count))
+	if err := os.WriteFile(name, []byte(text+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	p := &process{text: text, block: s.current, stdout: name + ".out", stderr: name + ".err", done: make(chan struct{})}
+	p.cmd = exec.Command("bash", "--norc", "--noprofile", "-c", script, "bash", name)
+	p.cmd.Env = append(os.Environ(), "DOCS_STATE="+s.state)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // and so a process group of its own
+	out, err := os.Create(p.stdout)
+	if err != nil {
+		return nil, err
+	}
+	errs, err := os.Create(p.stderr)
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	p.cmd.Stdout, p.cmd.Stderr = out, errs
+	finish := func() { _ = errors.Join(out.Close(), errs.Close()) }
+	if script == serve {
+		terminal, copied, err := openTerminal(errs)
+		if err != nil {
+			return nil, errors.Join(err, out.Close(), errs.Close())
+		}
+		p.cmd.Stdout, p.cmd.Stderr = terminal, terminal
+		finish = func() {
+			_ = terminal.Close()
+			select {
+			case <-copied:
+			case <-time.After(time.Second): // a child of the process has the terminal, and goes on
+			}
+			_ = errors.Join(out.Close(), errs.Close())
+		}
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	s.processes = append(s.processes, p)
+	go func() {
+		p.err = p.cmd.Wait()
+		finish()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// openTerminal returns a terminal whose output is copied to w until all processes
+// have closed it.
+func openTerminal(w io.Writer) (terminal *os.File, copied <-chan struct{}, err error) {
+	control, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	number, err := unix.IoctlGetInt(int(control.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(control.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, control.Close())
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer control.Close()
+		_, _ = io.Copy(w, control) // ends with an error when the last process has closed it
+	}()
+	return terminal, done, nil
+}
+
+// wait returns how the process ended, or kills it when ctx does.
+func (p *process) wait(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		p.signal(syscall.SIGKILL)
+		<-p.done
+		return fmt.Errorf("did not end in time")
+	}
+}
+
+func (p *process) signal(sig syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, sig) }
+
+func (p *process) exited() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *process) printed() string {
+	out, _ := os.ReadFile(p.stdout)
+	errs, _ := os.ReadFile(p.stderr)
+	return string(out) + "\n" + strings.ReplaceAll(string(errs), "\r", "")
+}
+
+// awaitReady returns once the process has printed a text, or an error when it ends
+// before.
+func (p *process) awaitReady(ctx context.Context, text string) error {
+	return poll(ctx, func() (bool, error) {
+		if strings.Contains(p.printed(), text) {
+			return true, nil
+		}
+		if p.exited() {
+			return false, fmt.Errorf("ended before it served: %v", p.err)
+		}
+		return false, nil
+	}, fmt.Errorf("did not print %q in time", text))
+}
+
+// poll asks until the answer is yes, an error, or ctx ends. Files and process groups
+// do not tell when they change.
+func poll(ctx context.Context, ask func() (bool, error), late error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ok, err := ask(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return late
+		}
+	}
+}
+
+// interrupt sends Ctrl-C to a process that serves, which must then exit with 0.
+func (p *process) interrupt(ctx context.Context) error {
+	if p.exited() {
+		return fmt.Errorf("ended by itself: %v", p.err)
+	}
+	p.signal(syscall.SIGINT)
+	err := p.wait(ctx)
+	if strings.HasPrefix(p.text, "go run ") && exitCode(err) == 1 {
+		return nil // go itself ends with 1 after an interrupt, whatever its program does
+	}
+	if err != nil {
+		return fmt.Errorf("after Ctrl-C: %w", err)
+	}
+	return nil
+}
+
+// terminate ends what a statement left in the background with "&". The session is
+// the parent of processes whose parent has ended, and so collects their exit codes.
+func (p *process) terminate(ctx context.Context) error {
+	p.signal(syscall.SIGTERM)
+	var failed error
+	return errors.Join(poll(ctx, func() (bool, error) {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-p.cmd.Process.Pid, &status, syscall.WNOHANG, nil)
+		if err != nil { // no process of the group is left
+			return true, nil
+		}
+		if pid > 0 && status.Exited() && status.ExitStatus() != 0 {
+			failed = fmt.Errorf("a process in the background ended with exit code %d", status.ExitStatus())
+		}
+		return false, nil
+	}, fmt.Errorf("processes in the background do not end")), failed)
+}

@@ -1,0 +1,115 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+)
+
+// A statement is one command as a reader would paste it into a terminal, of one
+// line or several.
+type statement struct {
+	line  int    // of the block, from 0
+	text  string // what bash runs
+	wants string // what the document says that it prints, after "$ "
+}
+
+// split cuts the text of a block into statements: a statement ends where bash
+// would run it. In a block with prompts ("$ "), what is between two of them is the
+// output of the first.
+func split(text string) ([]statement, error) {
+	if strings.HasPrefix(text, "$ ") {
+		return splitPrompts(text), nil
+	}
+	var all []statement
+	var open []string
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		blank := strings.TrimSpace(line) == "" || strings.HasPrefix(strings.TrimSpace(line), "#")
+		if blank && len(open) == 0 {
+			continue
+		}
+		open = append(open, line)
+		joined := strings.Join(open, "\n")
+		if strings.HasSuffix(line, `\`) || exec.Command("bash", "-n", "-c", joined).Run() != nil {
+			continue
+		}
+		all = append(all, statement{line: i + 1 - len(open), text: joined})
+		open = nil
+	}
+	if len(open) > 0 {
+		problem, _ := exec.Command("bash", "-n", "-c", strings.Join(open, "\n")).CombinedOutput()
+		return nil, fmt.Errorf("bash cannot read %q: %s", open[0], strings.TrimSpace(string(problem)))
+	}
+	return all, nil
+}
+
+func splitPrompts(text string) []statement {
+	var all []statement
+	for i, line := range strings.Split(text, "\n") {
+		if command, ok := strings.CutPrefix(line, "$ "); ok {
+			all = append(all, statement{line: i, text: command})
+			continue
+		}
+		all[len(all)-1].wants += line + "\n"
+	}
+	return all
+}
+
+// programs are what a command of a document begins with.
+var programs = regexp.MustCompile(`^(\$ )?([A-Z_]+=\S* )*(penstock|curl|go|python3?|vllm|llama-server|trtllm-serve|openssl|(tools|examples|test|bench)/\S+\.sh) `)
+
+func beginsWithProgram(text string) bool {
+	for line := range strings.Lines(text) {
+		if programs.MatchString(line) {
+			return true
+		}
+	}
+	return false
+}
+
+var assignments = regexp.MustCompile(`^\s*([A-Z_]+=("[^"]*"|\S*)\s+)*`)
+
+// program returns a statement without the variables before its command.
+func (s statement) program() string { return s.text[len(assignments.FindString(s.text)):] }
+
+// ready is what a process prints once it serves. A command that is not in this table
+// ends by itself.
+var ready = []struct{ command, text string }{
+	{"penstock up", "(ready in "},
+	{"penstock frontend", "(ready in "},
+	{"penstock worker ", "(ready in "},
+	{"penstock router", "(ready in "},
+	{"penstock sim", "(ready in "},
+	{"penstock events", ""},
+	{"go run ./cmd/penstock up", "(ready in "},
+	{"tools/fleet.sh", "Ctrl-C"},
+	{"examples/multimodal/launch.sh", "(ready in "},
+	{"vllm serve", "(ready in "},
+	{"llama-server", "(ready in "},
+	{"trtllm-serve", "(ready in "},
+	{"python -m sglang.launch_server", "(ready in "},
+}
+
+var inBackground = regexp.MustCompile(`&\s*(#.*)?$`)
+
+// serves reports whether a statement runs until it is stopped, and what it prints
+// once others may use it.
+func (s statement) serves(o options) (text string, yes bool) {
+	if o.has("ready") {
+		return o["ready"], true
+	}
+	p := s.program() + " "
+	if inBackground.MatchString(s.text) {
+		return "", false
+	}
+	for _, r := range ready {
+		if strings.HasPrefix(p, r.command) {
+			return r.text, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,93 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// parsePenstock checks the flags of commands that are not run: those of roles with
+// "config validate", those of other commands with "--help", which reads them first.
+const parsePenstock = `penstock() {
+  case "$1" in
+    up | frontend | worker | router) command penstock config validate --for "$@" ;;
+    *) command penstock "$@" --help ;;
+  esac
+}
+`
+
+// validate checks the commands of a block without running them.
+func (s *session) validate(b *block) (string, error) {
+	all, err := split(b.Text)
+	if err != nil {
+		return "", err
+	}
+	for _, st := range all {
+		word, _, _ := strings.Cut(st.program(), " ")
+		if word != "go" {
+			s.skip(st, b.Options["validate"])
+		}
+		switch {
+		case word == "penstock":
+			err = s.finish(b, "("+parsePenstock+st.text+")")
+		case word == "go" && strings.HasSuffix(st.text, " -h"):
+			err = s.finish(b, st.text)
+		case strings.HasSuffix(word, ".sh"):
+			err = s.script(word, st.text)
+		default:
+			err = fmt.Errorf("nothing is known of %s without running it", word)
+		}
+		if err != nil {
+			return "", fmt.Errorf("line %d: %s: %w", b.Line+st.line, firstLine(st.text), err)
+		}
+	}
+	return "validated", nil
+}
+
+// finish runs a text to its end, also if it looks like a server.
+func (s *session) finish(b *block, text string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), b.Options.limit())
+	defer cancel()
+	p, err := s.start(text, run)
+	if err != nil {
+		return err
+	}
+	if err := p.wait(ctx); err != nil {
+		return fmt.Errorf("%w\n%s", err, tail(p.printed()))
+	}
+	return nil
+}
+
+var shortFlag = regexp.MustCompile(`\s-([a-z][a-z-]*)`)
+
+// script checks that a script can be started, and that a program of its name under
+// bench/ declares the flags that are passed on to it.
+func (s *session) script(name, text string) error {
+	file := filepath.Join(s.Root, name)
+	if info, err := os.Stat(file); err != nil || info.Mode()&0o111 == 0 {
+		return fmt.Errorf("it is not a program of the repository")
+	}
+	if out, err := exec.Command("bash", "-n", file).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s", out)
+	}
+	program := filepath.Join(s.Root, "bench", strings.TrimSuffix(filepath.Base(name), ".sh"))
+	declared, _ := filepath.Glob(filepath.Join(program, "*.go"))
+	var source strings.Builder
+	for _, d := range append(declared, file) {
+		text, _ := os.ReadFile(d)
+		source.Write(text)
+	}
+	command, _, _ := strings.Cut(text, "#")
+	for _, flag := range shortFlag.FindAllStringSubmatch(command, -1) {
+		if !strings.Contains(source.String(), `"`+flag[1]+`"`) {
+			return fmt.Errorf("it has no flag -%s", flag[1])
+		}
+	}
+	return nil
+}
