@@ -47,7 +47,7 @@ var inShell = regexp.MustCompile(`\s*(\s#.*|[|&].*|\d?>.*)$`)
 // there are.
 func checkCommands(t *testing.T, where, text string) (found int) {
 	t.Helper()
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
 		if !strings.HasPrefix(line, " ") {
 			continue // a sentence
 		}
