@@ -16,6 +16,7 @@ import (
 	"penstock/internal/edge/prep"
 	resolve "penstock/internal/edge/prep/media"
 	"penstock/internal/engine"
+	"penstock/internal/media/fetch"
 	"penstock/internal/plane/rpc"
 )
 
@@ -72,6 +73,9 @@ type timed struct {
 // Resolve implements prep.Resolver.
 func (t timed) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
 	began := time.Now()
+	if v := visitOf(ctx); v != nil && v.client != nil {
+		ctx = fetch.WithClient(ctx, v.client.Key().Name)
+	}
 	objects, release, err := t.Resolver.Resolve(ctx, c, f)
 	var u *prep.Unresolved
 	if errors.As(err, &u) {
