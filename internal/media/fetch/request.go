@@ -234,4 +234,3 @@ func contentRange(s string, need probe.Need) (n, total int64, ok bool) {
 	}
 	return int64(last-first) + 1, total, true
 }
-
