@@ -129,6 +129,11 @@ func (c *churning) disturb(ctx context.Context, round int) error {
 			return err
 		}
 	}
+	for _, door := range c.f.Frontends {
+		if _, _, err := c.page(ctx, door); err != nil {
+			return err
+		}
+	}
 	c.loaded += len(names)
 	if err := c.unload(ctx, names); err != nil {
 		return err
@@ -362,7 +367,7 @@ func (c *churning) tell(ctx context.Context, path, body string) error {
 	return err
 }
 
-// listed waits until the doors have so many adapters as models. The pages of metrics are looked at meanwhile.
+// listed waits until the doors have so many adapters as models.
 func (c *churning) listed(ctx context.Context, n int) error {
 	for _, door := range c.f.Doors() {
 		if _, err := fleet.Until(ctx, 50*time.Millisecond, returnPatience, func(ctx context.Context) error {
@@ -372,9 +377,6 @@ func (c *churning) listed(ctx context.Context, n int) error {
 			}
 			return err
 		}); err != nil {
-			return err
-		}
-		if _, _, err := c.page(ctx, door); err != nil {
 			return err
 		}
 	}
