@@ -16,6 +16,7 @@ type Media struct {
 	MediaMaxPixels    int64    `key:"media-max-pixels" on:"up,frontend,worker,router" help:"largest image, in pixels, and largest sum over the frames of a video that is decoded here"`
 	MediaMaxObjects   int      `key:"media-max-objects" on:"up,frontend,router" help:"images, videos and sounds that a request may show, at most 256"`
 	MediaTimeout      Seconds  `key:"media-timeout" on:"up,frontend,worker,router" help:"time that the media of a request have to be fetched and looked at"`
+	MediaMinRate      int64    `key:"media-min-rate" on:"up,frontend,worker,router" help:"least bytes a second at which a file of media must come, over each three seconds; 0 takes any"`
 	MediaCacheBytes   int64    `key:"media-cache-bytes" on:"up,frontend,worker,router" help:"memory of files of media that are being fetched, in use, or kept for the next request"`
 	FrontendDecoding  bool     `key:"frontend-decoding" bare:"true" on:"up,worker" help:"have frontends fetch and decode media for the engine: they are known by their pixels then, whatever URL they come from"`
 	MMTransfer        string   `key:"mm-transfer" on:"up,worker" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches), network (with the request), or off (the engine fetches). Off also keeps what an engine's own processor made of media from other engines"`
@@ -30,6 +31,7 @@ func mediaSettings() Media {
 		MediaMaxPixels:  1 << 25,
 		MediaMaxObjects: 32,
 		MediaTimeout:    Seconds(10 * time.Second),
+		MediaMinRate:    16 << 10,
 		MediaCacheBytes: 256 << 20,
 		MMTransfer:      "shm",
 	}
@@ -53,7 +55,8 @@ func (p *problems) media(c *Config) {
 	p.between("media-max-pixels", c.MediaMaxPixels, 1024, 1<<30)
 	p.between("media-max-objects", int64(c.MediaMaxObjects), 1, maxMedia)
 	p.positive("media-timeout", c.MediaTimeout)
-	if least := c.MediaMaxBytes + c.MediaMaxBytes/2; c.MediaCacheBytes < least {
+	p.between("media-min-rate", c.MediaMinRate, 0, 1<<30)
+	if least := c.MediaMaxBytes + (c.MediaMaxBytes+1)/2; c.MediaCacheBytes < least {
 		p.add("media-cache-bytes", fmt.Sprintf("%d has no room for one file of media-max-bytes: at least %d are needed", c.MediaCacheBytes, least))
 	}
 	if c.MMTransfer == "nixl" {

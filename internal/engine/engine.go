@@ -60,6 +60,17 @@ type Load struct {
 	Preemptions   uint64 `json:"preemptions"`    // since the engine started
 }
 
+// Add adds the load of another engine.
+func (l *Load) Add(o Load) {
+	l.Running += o.Running
+	l.Waiting += o.Waiting
+	l.UsedBlocks += o.UsedBlocks
+	l.CachedBlocks += o.CachedBlocks
+	l.TotalBlocks += o.TotalBlocks
+	l.PrefillTokens += o.PrefillTokens
+	l.Preemptions += o.Preemptions
+}
+
 // AdapterSource is an engine that says which LoRA adapters it has at hand.
 type AdapterSource interface {
 	// Adapters returns those of the card's that are in the engine's memory now,

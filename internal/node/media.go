@@ -52,7 +52,12 @@ func newSight(p *process) (s *sight, err error) {
 
 // newFetcher makes what fetches media, within the settings.
 func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
+	rate := cfg.MediaMinRate
+	if rate == 0 {
+		rate = -1 // 0 is the fetcher's default
+	}
 	return fetch.New(fetch.Config{
+		MinRate:      rate,
 		AllowPrivate: cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
 		MaxBytes: cfg.MediaMaxBytes, MaxPixels: cfg.MediaMaxPixels,
 		Timeout: time.Duration(cfg.MediaTimeout), CacheBytes: cfg.MediaCacheBytes,

@@ -40,6 +40,7 @@ func scenarios() []scenario {
 		{"rolling", "all workers and frontends are restarted in turn, under load", 60 * time.Minute, time.Minute, rolling},
 		{"overload", "ten times the clients come for a while", 4 * time.Minute, 0, overload},
 		{"cancel", "clients leave while queued, in prefill, in decode, and while their request moves", 4 * time.Minute, 0, cancelled},
+		{"churn", "clients do everything wrong, adapters come and go, workers die, NATS stops: nothing of it is left", 15 * time.Minute, 2 * time.Minute, churn},
 	}
 }
 

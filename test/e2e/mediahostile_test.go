@@ -282,6 +282,58 @@ func TestHostileMedia(t *testing.T) {
 	}
 }
 
+// TestStalledPictures: pictures of which a few bytes come now and then, and whose length their host does not
+// say, keep no other picture waiting.
+func TestStalledPictures(t *testing.T) {
+	good := pngOf(t, picture(1, 56, 56))
+	begun := make(chan struct{}, 100)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/stalled/", func(w http.ResponseWriter, r *http.Request) {
+		begin := sync.OnceFunc(func() { begun <- struct{}{} })
+		for r.Context().Err() == nil {
+			_, _ = w.Write(good[:1])
+			_ = http.NewResponseController(w).Flush()
+			begin()
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-r.Context().Done():
+			}
+		}
+	})
+	mux.HandleFunc("/good.png", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(good))
+	})
+	host := httptest.NewServer(mux)
+	t.Cleanup(host.Close)
+	s := start(t, "media-identity=bytes", "media-allow-private=true", "media-min-rate=0", "media-timeout=60s", "kv-cache-blocks=128")
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	for i := range 8 {
+		body := must(json.Marshal(showing(4, said("Look:"), shown("image", fmt.Sprintf("%s/stalled/%d", host.URL, i)))))(t)
+		clients.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/chat/completions", bytes.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if resp, err := s.client.Do(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	for range 8 {
+		<-begun
+	}
+	if a := s.complete("/v1/chat/completions", showing(4, said("Look:"), shown("image", host.URL+"/good.png"))); a.status != http.StatusOK {
+		t.Errorf("beside stalled pictures: %+v", a)
+	}
+	if n := s.metric("penstock_frontend_inflight"); n != "8" {
+		t.Errorf("%s requests are left, want those of the stalled pictures", n)
+	}
+}
+
 // TestHugeDataURI: a data: URI of 100 MB is refused before it is decoded, for what a body may have or,
 // where bodies may be larger, for what a file may have.
 func TestHugeDataURI(t *testing.T) {

@@ -74,12 +74,22 @@ func looks() *http.Client {
 
 // Look returns what /metrics of the process at url says.
 func Look(ctx context.Context, url string) (Metrics, error) {
-	var m Metrics
-	err := get(ctx, url+"/metrics", func(_ int, body io.Reader) (err error) {
-		m, err = parseMetrics(body)
+	m, _, err := LookSized(ctx, url)
+	return m, err
+}
+
+// LookSized is Look that says also how many bytes there were.
+func LookSized(ctx context.Context, url string) (m Metrics, bytes int, err error) {
+	err = get(ctx, url+"/metrics", func(_ int, body io.Reader) error {
+		text, err := io.ReadAll(body)
+		if err != nil {
+			return err
+		}
+		bytes = len(text)
+		m, err = parseMetrics(strings.NewReader(string(text)))
 		return err
 	})
-	return m, err
+	return m, bytes, err
 }
 
 // WorkerRow is what the harness reads of a row of /v1/router/workers.

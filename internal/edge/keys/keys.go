@@ -168,6 +168,17 @@ type Usage struct {
 	Inflight       int
 }
 
+// Add adds what another client has had.
+func (u *Usage) Add(o Usage) {
+	u.Requests += o.Requests
+	for i := range u.Refused {
+		u.Refused[i] += o.Refused[i]
+	}
+	u.Prompt += o.Prompt
+	u.Output += o.Output
+	u.Inflight += o.Inflight
+}
+
 func (c *Client) set(k *Key) {
 	c.key.Store(k)
 	c.mu.Lock()

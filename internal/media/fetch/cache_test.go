@@ -255,11 +255,11 @@ func TestFlights(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := f.do(ctx, key{1}, slow, func(int) { t.Error("taken") }); !errors.Is(err, context.DeadlineExceeded) {
+		if err := f.do(ctx, key{1}, owner{}, slow, func(int) { t.Error("taken") }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		got := 0
-		if err := f.do(t.Context(), key{1}, slow, func(n int) { got = n }); err != nil || got != 7 {
+		if err := f.do(t.Context(), key{1}, owner{}, slow, func(n int) { got = n }); err != nil || got != 7 {
 			t.Errorf("%d %v", got, err)
 		}
 		synctest.Wait()
@@ -267,10 +267,10 @@ func TestFlights(t *testing.T) {
 			t.Errorf("dropped %d times, %d calls are left", dropped.Load(), len(f.mu.calls))
 		}
 		for i := range byte(2) {
-			go func() { _ = f.do(t.Context(), key{i}, slow, func(int) {}) }()
+			go func() { _ = f.do(t.Context(), key{i}, owner{}, slow, func(int) {}) }()
 		}
 		synctest.Wait()
-		err := f.do(t.Context(), key{9}, slow, func(int) {})
+		err := f.do(t.Context(), key{9}, owner{}, slow, func(int) {})
 		refused(t, "one more", err, fault.Overloaded, "too many files")
 		f.close()
 	})
@@ -281,27 +281,33 @@ func TestStore(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c := &clock{}
-		s := newStore(1000, 100, c.now)
+		s := newStore(1000, 1000, 100, c.now)
 		var pinned []*file
-		reserved := int64(0)
+		var claims []*claim
 		for range 300 {
 			switch r.IntN(6) {
 			case 0, 1:
-				n := r.Int64N(400)
+				if len(claims) == 0 || r.IntN(2) == 0 {
+					claims = append(claims, s.begin(owner{}, 1+r.Int64N(500)))
+				}
+				c := claims[r.IntN(len(claims))]
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel() // does not wait
-				if s.reserve(ctx, n) == nil {
-					reserved += n
-				}
+				_ = s.grow(ctx, c, r.Int64N(c.most-c.held+1))
 			case 2:
-				if reserved > 0 {
-					n := r.Int64N(reserved + 1)
-					b := make([]byte, r.Int64N(n+1))
-					var k key
-					binary.LittleEndian.PutUint64(k[:], r.Uint64N(6)) // 0 is not kept
-					pinned = append(pinned, s.put(k, b, n))
-					reserved -= n
+				if len(claims) == 0 {
+					break
 				}
+				i := r.IntN(len(claims))
+				c := claims[i]
+				claims = append(claims[:i], claims[i+1:]...)
+				if r.IntN(4) == 0 {
+					s.abandon(c)
+					break
+				}
+				var k key
+				binary.LittleEndian.PutUint64(k[:], r.Uint64N(6)) // 0 is not kept
+				pinned = append(pinned, s.put(k, make([]byte, r.Int64N(c.held+1)), c))
 			case 3:
 				if len(pinned) > 0 {
 					i := r.IntN(len(pinned))
@@ -322,7 +328,10 @@ func TestStore(t *testing.T) {
 			for _, e := range s.mu.entries {
 				in[e] = true
 			}
-			want := reserved
+			want := int64(0)
+			for _, c := range claims {
+				want += c.held
+			}
 			for e := range in {
 				want += e.size
 			}
@@ -336,16 +345,18 @@ func TestStore(t *testing.T) {
 // TestWaiting: downloads wait for memory in their order, and what is only kept makes room.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStore(100, time.Hour, time.Now)
-		if err := s.reserve(t.Context(), 60); err != nil {
+		s := newStore(100, 100, time.Hour, time.Now)
+		first := s.begin(owner{}, 60)
+		if err := s.grow(t.Context(), first, 60); err != nil {
 			t.Fatal(err)
 		}
-		a := s.put(key{1}, make([]byte, 60), 60)
+		a := s.put(key{1}, make([]byte, 60), first)
+		claims := []*claim{s.begin(owner{}, 90), s.begin(owner{}, 10), s.begin(owner{}, 100)}
 		var order []int64
 		var mu sync.Mutex
-		for i, n := range []int64{90, 10, 100} {
+		for i, c := range claims {
 			go func() {
-				if s.reserve(t.Context(), n) != nil {
+				if s.grow(t.Context(), c, c.most) != nil {
 					return
 				}
 				mu.Lock()
@@ -356,7 +367,7 @@ func TestWaiting(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.reserve(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.grow(ctx, s.begin(owner{}, 1), 1); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("who comes last is given memory first: %v", err)
 		}
 		if len(order) != 0 {
@@ -368,8 +379,8 @@ func TestWaiting(t *testing.T) {
 		if fmt.Sprint(order) != "[0 1]" || s.used() != 100 {
 			t.Errorf("%v have memory, %d bytes are taken", order, s.used())
 		}
-		s.free(90)
-		s.free(10)
+		s.abandon(claims[0])
+		s.abandon(claims[1])
 		synctest.Wait()
 		if fmt.Sprint(order) != "[0 1 2]" || s.used() != 100 {
 			t.Errorf("%v have memory, %d bytes are taken", order, s.used())
@@ -414,7 +425,7 @@ func TestPinned(t *testing.T) {
 
 	hasty, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	refused(t, "who cannot wait", f.reserve(hasty, 1), fault.Overloaded, "no memory")
+	refused(t, "who cannot wait", f.reserve(hasty, f.store.begin(owner{}, 1), 1), fault.Overloaded, "no memory")
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	if _, err := f.Get(gone, url+"/e"); !errors.Is(err, context.Canceled) {

@@ -40,8 +40,14 @@ type Config struct {
 	HeaderTimeout time.Duration // default 5 s
 	IdleTimeout   time.Duration // default 3 s
 
+	// MinRate is how many bytes a second of a body must come, over each IdleTimeout of it; negative
+	// for any.
+	MinRate int64 // default 16 KiB
+
 	// CacheBytes bounds the memory of downloads: of those that are under way, of those in use and
-	// of those that are kept because somebody may ask again, which lasts for CacheTTL.
+	// of those that are kept because somebody may ask again, which lasts for CacheTTL. The downloads
+	// under way from one host, or of one client ([WithClient]), take at most half of it, or as much
+	// as one of them needs; likewise at most half of MaxFlights is one host's or one client's.
 	CacheBytes int64         // default 256 MiB
 	CacheTTL   time.Duration // default 5 min
 	// Dimensions is how many answers of Size are kept, for DimensionsTTL; those that no size can
@@ -70,6 +76,7 @@ func (c *Config) EnsureDefaults() {
 	or(&c.DialTimeout, 3*time.Second)
 	or(&c.HeaderTimeout, 5*time.Second)
 	or(&c.IdleTimeout, 3*time.Second)
+	or(&c.MinRate, 16<<10)
 	or(&c.CacheBytes, 256<<20)
 	or(&c.CacheTTL, 5*time.Minute)
 	or(&c.Dimensions, 100_000)
@@ -128,6 +135,10 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// reserve returns the memory that a download of n bytes at most takes while its length is
-// not known: what is there is copied when its room grows.
-func reserve(n int64) int64 { return n + n/2 }
+// reserve returns the memory that a download of n bytes at most takes: what is there is copied when its
+// room grows to the whole, from half of it.
+func reserve(n int64) int64 { return n + (n+1)/2 }
+
+// shareOf returns how much of what all share one host or one client may have, if one download needs
+// least.
+func shareOf(all, least int64) int64 { return max(all/2, least) }

@@ -43,7 +43,7 @@ func New(cfg Config) (*Fetcher, error) {
 	f := &Fetcher{cfg: cfg}
 	f.transport = newTransport(&f.cfg)
 	f.sizes = newSizes(cfg.Dimensions, cfg.DimensionsTTL, cfg.Now)
-	f.store = newStore(cfg.CacheBytes, cfg.CacheTTL, cfg.Now)
+	f.store = newStore(cfg.CacheBytes, shareOf(cfg.CacheBytes, reserve(cfg.MaxBytes)), cfg.CacheTTL, cfg.Now)
 	f.probes = newFlights(cfg.MaxFlights, cfg.Timeout, func(probe.Info) {})
 	f.downloads = newFlights(cfg.MaxFlights, cfg.Timeout, f.store.unpin)
 	return f, nil
@@ -96,7 +96,7 @@ func (f *Fetcher) size(ctx context.Context, uri string, w wish) (probe.Info, err
 	flight := k // of all who wish the same
 	flight[0] ^= byte(w)
 	var info probe.Info
-	err = f.probes.do(ctx, flight, func(ctx context.Context) (probe.Info, error) {
+	err = f.probes.do(ctx, flight, ownerOf(ctx, u), func(ctx context.Context) (probe.Info, error) {
 		e, err := f.probe(ctx, u, w)
 		if err == nil || fault.Of(err) == fault.Invalid {
 			e.err = err
@@ -174,7 +174,8 @@ func (f *Fetcher) Get(ctx context.Context, uri string) (*Blob, error) {
 		return f.blob(e), nil
 	}
 	var b *Blob
-	err = f.downloads.do(ctx, k, func(ctx context.Context) (*file, error) { return f.download(ctx, k, u) }, func(e *file) {
+	o := ownerOf(ctx, u)
+	err = f.downloads.do(ctx, k, o, func(ctx context.Context) (*file, error) { return f.download(ctx, k, u, o.client) }, func(e *file) {
 		f.store.pin(e)
 		b = f.blob(e)
 	})
@@ -182,10 +183,11 @@ func (f *Fetcher) Get(ctx context.Context, uri string) (*Blob, error) {
 }
 
 // download gets a file, which is pinned once.
-func (f *Fetcher) download(ctx context.Context, k key, u *url.URL) (*file, error) {
+func (f *Fetcher) download(ctx context.Context, k key, u *url.URL, client string) (*file, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	resp, _, err := f.do(ctx, u, probe.Need{})
+	var host string
+	resp, _, err := f.do(tracePeer(ctx, &host), u, probe.Need{})
 	if err != nil {
 		return nil, err
 	}
@@ -200,31 +202,33 @@ func (f *Fetcher) download(ctx context.Context, k key, u *url.URL) (*file, error
 	case n > f.cfg.MaxBytes:
 		return nil, f.tooLarge()
 	}
-	room := reserve(f.cfg.MaxBytes)
+	body := &body{Reader: resp.Body, n: n, limit: f.cfg.MaxBytes}
 	if n >= 0 {
-		room = reserve(n)
+		body.limit = n
 	}
-	if err := f.reserve(ctx, room); err != nil {
-		return nil, err
-	}
-	b, err := f.readAll(stop, resp.Body, n, f.cfg.MaxBytes)
-	if err == nil {
+	claim := f.store.begin(owner{client: client, host: host}, reserve(body.limit))
+	body.grow = func(n int64) error { return f.reserve(ctx, claim, n) }
+	body.shrink = func(n int64) { f.store.shrink(claim, n) }
+	b, err := f.readAll(stop, body)
+	var refused *fault.Error
+	switch {
+	case err == nil:
 		err = f.learn(k, b)
-	} else if errors.Is(err, errTooLarge) {
+	case errors.Is(err, errTooLarge):
 		err = f.tooLarge()
-	} else {
+	case !errors.As(err, &refused):
 		err = failed(ctx, err)
 	}
 	if err != nil {
-		f.store.free(room)
+		f.store.abandon(claim)
 		return nil, err
 	}
-	return f.store.put(k, b, room), nil
+	return f.store.put(k, b, claim), nil
 }
 
-// reserve waits for memory for a download.
-func (f *Fetcher) reserve(ctx context.Context, n int64) error {
-	err := f.store.reserve(ctx, n)
+// reserve waits for more memory for a download.
+func (f *Fetcher) reserve(ctx context.Context, c *claim, n int64) error {
+	err := f.store.grow(ctx, c, n)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &fault.Error{Code: fault.Overloaded, Message: "media URL: there is no memory for the file now: try again", Err: err}
 	}

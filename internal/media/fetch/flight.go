@@ -20,6 +20,7 @@ func keyOf(url string) key { return sha256.Sum256([]byte(url)) }
 // work is abandoned.
 type flights[V any] struct {
 	max     int
+	share   int // of one host or client
 	timeout time.Duration
 	drop    func(V) // told of what all who waited for it have taken, or left
 	running sync.WaitGroup
@@ -27,12 +28,15 @@ type flights[V any] struct {
 		sync.Mutex
 		calls  map[key]*call[V]
 		cancel map[*call[V]]context.CancelFunc // of all that run, also of those that nobody waits for
-		closed bool
+		// hosts and clients are on whose account those run.
+		hosts, clients map[string]int
+		closed         bool
 	}
 }
 
 // call is one piece of work.
 type call[V any] struct {
+	owner   owner
 	done    chan struct{}
 	v       V
 	err     error
@@ -41,16 +45,18 @@ type call[V any] struct {
 }
 
 func newFlights[V any](most int, timeout time.Duration, drop func(V)) *flights[V] {
-	f := &flights[V]{max: most, timeout: timeout, drop: drop}
+	f := &flights[V]{max: most, share: int(shareOf(int64(most), 1)), timeout: timeout, drop: drop}
 	f.mu.calls = map[key]*call[V]{}
 	f.mu.cancel = map[*call[V]]context.CancelFunc{}
+	f.mu.hosts, f.mu.clients = map[string]int{}, map[string]int{}
 	return f
 }
 
 // do returns what run returns, of a run that began for somebody else if there is one, or
-// ctx's error if that ends first. take is called before what run returned can be dropped.
-func (f *flights[V]) do(ctx context.Context, k key, run func(context.Context) (V, error), take func(V)) error {
-	c, err := f.join(ctx, k, run)
+// ctx's error if that ends first. take is called before what run returned can be dropped. A run
+// counts on o's account.
+func (f *flights[V]) do(ctx context.Context, k key, o owner, run func(context.Context) (V, error), take func(V)) error {
+	c, err := f.join(ctx, k, o, run)
 	if err != nil {
 		return err
 	}
@@ -67,7 +73,7 @@ func (f *flights[V]) do(ctx context.Context, k key, run func(context.Context) (V
 }
 
 // join returns the call for k, which it begins if there is none.
-func (f *flights[V]) join(ctx context.Context, k key, run func(context.Context) (V, error)) (*call[V], error) {
+func (f *flights[V]) join(ctx context.Context, k key, o owner, run func(context.Context) (V, error)) (*call[V], error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -80,10 +86,11 @@ func (f *flights[V]) join(ctx context.Context, k key, run func(context.Context) 
 	if f.mu.closed {
 		return nil, fault.New(fault.Unavailable, "media URL: this server is about to stop")
 	}
-	if len(f.mu.cancel) >= f.max {
-		return nil, fault.New(fault.Overloaded, "media URL: too many files are being fetched: try again, or send the file as a data: URI")
+	if err := f.fullLocked(o); err != nil {
+		return nil, err
 	}
-	c := &call[V]{done: make(chan struct{}), waiters: 1}
+	f.countLocked(o, 1)
+	c := &call[V]{owner: o, done: make(chan struct{}), waiters: 1}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.timeout)
 	f.mu.calls[k], f.mu.cancel[c] = c, cancel
 	f.running.Go(func() {
@@ -94,11 +101,38 @@ func (f *flights[V]) join(ctx context.Context, k key, run func(context.Context) 
 	return c, nil
 }
 
+// fullLocked returns why nothing more can run on o's account, nil if it can.
+func (f *flights[V]) fullLocked(o owner) error {
+	what := ""
+	switch {
+	case len(f.mu.cancel) >= f.max:
+	case o.host != "" && f.mu.hosts[o.host] >= f.share:
+		what = " from its host"
+	case o.client != "" && f.mu.clients[o.client] >= f.share:
+		what = " for this API key"
+	default:
+		return nil
+	}
+	return fault.New(fault.Overloaded, "media URL: too many files are being fetched%s: try again, or send the file as a data: URI", what)
+}
+
+// countLocked adds to what runs on o's account.
+func (f *flights[V]) countLocked(o owner, n int) {
+	add := func(of map[string]int, name string) {
+		if of[name] += n; of[name] == 0 {
+			delete(of, name)
+		}
+	}
+	add(f.mu.hosts, o.host)
+	add(f.mu.clients, o.client)
+}
+
 // end notes what came of a call.
 func (f *flights[V]) end(k key, c *call[V], v V, err error) {
 	f.mu.Lock()
 	c.v, c.err, c.ended = v, err, true
 	delete(f.mu.cancel, c)
+	f.countLocked(c.owner, -1)
 	if f.mu.calls[k] == c {
 		delete(f.mu.calls, k)
 	}

@@ -45,6 +45,7 @@ var (
 	errLength    = errors.New("the answer has not the length that it claims")
 	errTooLarge  = errors.New("the file is too large")
 	errIdle      = errors.New("nothing came for too long")
+	errSlow      = errors.New("too little came for too long")
 	errRedirects = errors.New("there are too many redirects")
 )
 
@@ -145,6 +146,8 @@ func failed(ctx context.Context, err error) error {
 		return invalid(err, "its host's address is "+unwelcome)
 	case errors.Is(cause, errIdle):
 		return invalid(err, "its host sent nothing for too long")
+	case errors.Is(err, errSlow):
+		return invalid(err, "its host sent it too slowly")
 	case errors.Is(cause, context.DeadlineExceeded):
 		return invalid(err, "it could not be fetched within the time that there is: send the file as a data: URI")
 	case cause != nil: // nobody waits for it any longer, or Close was called
@@ -193,7 +196,7 @@ func (f *Fetcher) piece(ctx context.Context, u *url.URL, need probe.Need) (b []b
 	if !ok || resp.ContentLength >= 0 && resp.ContentLength != n {
 		return nil, 0, nil, "", invalid(errRange, "its host answered with another part of the file than was asked for")
 	}
-	b, err = f.readAll(stop, resp.Body, n, n)
+	b, err = f.readAll(stop, &body{Reader: resp.Body, n: n, limit: n})
 	if err != nil {
 		return nil, 0, nil, "", failed(ctx, err)
 	}
@@ -230,52 +233,4 @@ func contentRange(s string, need probe.Need) (n, total int64, ok bool) {
 		return 0, 0, false
 	}
 	return int64(last-first) + 1, total, true
-}
-
-// readAll reads a body of n bytes, or up to most if n is below 0. Room for what is claimed
-// is only made when a part of it has come. Between two pieces no more than IdleTimeout may
-// pass; stop ends the request.
-func (f *Fetcher) readAll(stop context.CancelCauseFunc, body io.Reader, n, most int64) ([]byte, error) {
-	const begin, believed = 64 << 10, 1 << 20
-	limit := most
-	if n >= 0 {
-		limit = n
-	}
-	idle := time.AfterFunc(f.cfg.IdleTimeout, func() { stop(errIdle) })
-	defer idle.Stop()
-	b := make([]byte, 0, min(limit, begin))
-	for {
-		if len(b) == cap(b) && int64(len(b)) < limit {
-			room := min(limit, 2*int64(cap(b)))
-			if n >= 0 && cap(b) >= believed {
-				room = limit
-			}
-			b = append(make([]byte, 0, room), b...)
-		}
-		if int64(len(b)) == limit {
-			break
-		}
-		m, err := body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+m]
-		idle.Reset(f.cfg.IdleTimeout)
-		if err == io.EOF {
-			if n >= 0 && int64(len(b)) < n {
-				return nil, errLength
-			}
-			return b, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	var one [1]byte // the end must be here
-	switch m, err := io.ReadFull(body, one[:]); {
-	case m == 1 && n >= 0:
-		return nil, errLength
-	case m == 1:
-		return nil, errTooLarge
-	case err != io.EOF:
-		return nil, err
-	}
-	return b, nil
 }

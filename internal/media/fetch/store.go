@@ -7,25 +7,26 @@ import (
 	"time"
 )
 
-// store is the memory of files: what downloads under way may grow to, files in use, and
-// files that are kept in case somebody asks again. All of them together take no more than
-// limit bytes; those that are only kept make room, the least recently used first, and then
-// downloads wait, in order.
+// store is the memory of files: downloads under way, files in use, and files that are kept in case
+// somebody asks again. All of them together take no more than limit bytes; those that are only kept make
+// room, the least recently used first, and then downloads wait ([store.grow]).
 type store struct {
 	limit int64
 	ttl   time.Duration
 	now   func() time.Time
 	mu    struct {
 		sync.Mutex
-		used    int64
+		used    int64  // by files and by budget's claims
+		budget  budget // of the downloads under way
 		entries map[key]*file
 		idle    list.List // of *file: kept and not in use, least recently used last
-		waiting list.List // of *waiter
+		waiting list.List // of *waiter, in the order in which they came
 	}
 }
 
 // waiter is a download that waits for memory.
 type waiter struct {
+	claim *claim
 	n     int64
 	ready chan struct{} // closed when it has it
 }
@@ -41,8 +42,11 @@ type file struct {
 	expires time.Time
 }
 
-func newStore(limit int64, ttl time.Duration, now func() time.Time) *store {
+// newStore returns a store of limit bytes, of which the downloads of one client or from one host take
+// at most share.
+func newStore(limit, share int64, ttl time.Duration, now func() time.Time) *store {
 	s := &store{limit: limit, ttl: ttl, now: now}
+	s.mu.budget = budget{limit: limit, share: share}
 	s.mu.entries = map[key]*file{}
 	return s
 }
@@ -117,26 +121,80 @@ func (s *store) room(n int64) bool {
 	return true
 }
 
-// grant gives memory to those that wait, as far as there is some.
+// lacks is what a download lacks whose memory is not granted.
+type lacks int
+
+const (
+	nothing lacks = iota
+	memory
+	share // its client or host has too much of it already
+)
+
+// lacksLocked returns what keeps a waiter from its memory.
+func (s *store) lacksLocked(w *waiter) lacks {
+	b := &s.mu.budget
+	switch {
+	case !b.safe(w.claim, w.n, alone):
+		return memory
+	case !b.sharing(w.claim, w.n) || !b.safe(w.claim, w.n, withShares):
+		return share
+	case !s.room(w.n):
+		return memory
+	}
+	return nothing
+}
+
+// grant gives memory to those that wait, as far as there is some. Downloads that hold some already come
+// first, since they give it back when they are complete; while one of them lacks memory, none begins. A
+// download whose client or host has its share holds up no other one.
 func (s *store) grant() {
-	for {
-		el := s.mu.waiting.Front()
-		if el == nil {
-			return
-		}
-		w := el.Value.(*waiter)
-		if !s.room(w.n) {
-			return
-		}
-		s.mu.used += w.n
-		s.mu.waiting.Remove(el)
-		close(w.ready)
+	lacking := false
+	s.grantEach(func(w *waiter) bool { return w.claim.held > 0 }, func() bool { lacking = true; return true })
+	if !lacking {
+		s.grantEach(func(w *waiter) bool { return w.claim.held == 0 }, func() bool { return false })
 	}
 }
 
-// reserve waits until there is room for n bytes, at most limit, and takes it.
-func (s *store) reserve(ctx context.Context, n int64) error {
-	w := &waiter{n: n, ready: make(chan struct{})}
+// grantEach gives memory to those that wait and are meant, in order. short says whether to go on after
+// one for which there is no memory.
+func (s *store) grantEach(meant func(*waiter) bool, short func() bool) {
+	for el := s.mu.waiting.Front(); el != nil; {
+		w, next := el.Value.(*waiter), el.Next()
+		if meant(w) {
+			switch s.lacksLocked(w) {
+			case nothing:
+				s.resize(w.claim, w.n)
+				s.mu.waiting.Remove(el)
+				close(w.ready)
+			case memory:
+				if !short() {
+					return
+				}
+			}
+		}
+		el = next
+	}
+}
+
+// resize changes what a download holds.
+func (s *store) resize(c *claim, by int64) {
+	s.mu.budget.resize(c, by)
+	s.mu.used += by
+}
+
+// begin begins a download that needs at most most bytes at any one moment, and holds none yet.
+func (s *store) begin(o owner, most int64) *claim {
+	c := &claim{owner: o, most: most}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.budget.add(c)
+	return c
+}
+
+// grow waits until there are n more bytes for a download, and takes them. It returns the cause of ctx's
+// end if that comes first.
+func (s *store) grow(ctx context.Context, c *claim, n int64) error {
+	w := &waiter{claim: c, n: n, ready: make(chan struct{})}
 	s.mu.Lock()
 	el := s.mu.waiting.PushBack(w)
 	s.grant()
@@ -150,7 +208,7 @@ func (s *store) reserve(ctx context.Context, n int64) error {
 	defer s.mu.Unlock()
 	select {
 	case <-w.ready: // in the meantime
-		s.mu.used -= n
+		s.resize(c, -n)
 	default:
 		s.mu.waiting.Remove(el)
 	}
@@ -158,21 +216,31 @@ func (s *store) reserve(ctx context.Context, n int64) error {
 	return context.Cause(ctx)
 }
 
-// free gives back what was reserved.
-func (s *store) free(n int64) {
+// shrink gives back n bytes of what a download holds.
+func (s *store) shrink(c *claim, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.used -= n
+	s.resize(c, -n)
 	s.grant()
 }
 
-// put turns memory that was reserved into a file, pinned once. It is not kept for others
-// if k is zero.
-func (s *store) put(k key, b []byte, reserved int64) *file {
+// abandon ends a download that came to nothing.
+func (s *store) abandon(c *claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.used -= c.held
+	s.mu.budget.remove(c)
+	s.grant()
+}
+
+// put turns what a download holds into a file, pinned once, and ends the download. It is not kept for
+// others if k is zero.
+func (s *store) put(k key, b []byte, c *claim) *file {
 	e := &file{key: k, b: b, size: int64(cap(b)), pins: 1, expires: s.now().Add(s.ttl)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.used += e.size - reserved
+	s.mu.used += e.size - c.held
+	s.mu.budget.remove(c)
 	if k != (key{}) {
 		if old, ok := s.mu.entries[k]; ok {
 			s.forget(old)

@@ -37,8 +37,8 @@ func tokensDoNotAllocate(t *testing.T, grammar *parse.Grammar) {
 		g := &generation{
 			f: w.f, request: engine.Request{Attempt: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1000}}, rules: textRules{tokenizer: byteTokenizer{}},
 			choices: make([]choice, 1), left: 1, lastToken: make([]time.Time, 1), accepted: true,
-			firstToken: w.f.metrics.firstToken.WithLabelValues("bytes"),
-			interToken: w.f.metrics.interToken.WithLabelValues("bytes"),
+			firstToken: w.f.metrics.unknown.firstToken.WithLabelValues(),
+			interToken: w.f.metrics.unknown.interToken.WithLabelValues(),
 		}
 		g.emit = func(e *event) error {
 			for i := range e.chunks {

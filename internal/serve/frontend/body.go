@@ -3,6 +3,7 @@ package frontend
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 
@@ -100,5 +101,9 @@ func (c *call) unread(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fault.New(fault.Deadline, "the request body did not arrive within %v", c.f.cfg.BodyTimeout)
 	}
-	return &fault.Error{Code: fault.Canceled, Message: "the request body ended early", Err: err}
+	var broken net.Error
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &broken) || c.r.Context().Err() != nil {
+		return &fault.Error{Code: fault.Canceled, Message: "the request body ended early", Err: err}
+	}
+	return &fault.Error{Code: fault.Invalid, Message: "the request body is not sent as HTTP has it: check Transfer-Encoding and its chunks", Err: err}
 }

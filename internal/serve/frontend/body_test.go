@@ -1,6 +1,11 @@
 package frontend
 
-import "testing"
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"testing"
+)
 
 // TestNextBody: a body of announced length takes what it needs once enough of it has come, one of
 // unknown length doubles, and one that announces more than it sends holds little.
@@ -26,4 +31,20 @@ func TestNextBody(t *testing.T) {
 			t.Errorf("%d bytes of %d came: %d more, want %d", c.came, c.announced, got, c.want)
 		}
 	}
+}
+
+// TestBrokenChunks: a body that is not sent as HTTP has it is the client's mistake, which is there to be told.
+func TestBrokenChunks(t *testing.T) {
+	inWorld(t, Config{}, func(t *testing.T, w *world) {
+		w.worker(1, constant("ok"))
+		conn := must(w.lis.dial(t.Context(), "", ""))
+		defer conn.Close() //nolint:errcheck // it is read to its end
+		if _, err := io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"mod\r\nZZ\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("the answer is %v, %v", resp, err)
+		}
+	})
 }

@@ -37,10 +37,11 @@ type catalog struct {
 	// encoder returns what makes the prompts of a model.
 	encoder func(*model) prep.Encoder
 	// refer, if not nil, is told the reference of every model.
-	refer func(model, checksum string)
-	log   *slog.Logger
-	snap  atomic.Pointer[snapshot]
-	seen  chan struct{} // closed when snap is of what is registered, for the first time
+	refer   func(model, checksum string)
+	metrics *metrics
+	log     *slog.Logger
+	snap    atomic.Pointer[snapshot]
+	seen    chan struct{} // closed when snap is of what is registered, for the first time
 
 	// Owned by run.
 	pipes map[engine.TokenizerRef]*prep.Pipeline
@@ -85,7 +86,8 @@ type model struct {
 	manner          manner         // how it writes calls and reasoning
 	created         time.Time      // when this frontend first saw it
 	workers         []instance     // those that a request may go to; none if all are gone
-	unfit           []kv.WorkerID  // those that serve the name by a card that differs
+	metrics         *modelMetrics
+	unfit           []kv.WorkerID // those that serve the name by a card that differs
 }
 
 // instance is one registered worker.
@@ -95,11 +97,12 @@ type instance struct {
 	bad  string // why nothing is sent to it; "" if nothing is wrong
 }
 
-func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef) (*prep.Pipeline, error), encoder func(*model) prep.Encoder, log *slog.Logger) *catalog {
+func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef) (*prep.Pipeline, error), encoder func(*model) prep.Encoder, m *metrics, log *slog.Logger) *catalog {
 	c := &catalog{
 		takes:   takes,
 		open:    open,
 		encoder: encoder,
+		metrics: m,
 		log:     log,
 		seen:    make(chan struct{}),
 		pipes:   map[engine.TokenizerRef]*prep.Pipeline{},
@@ -195,6 +198,7 @@ func (c *catalog) update(set []disco.Instance) {
 	next.index()
 	c.adapt(next, old)
 	next.opaque = slices.ContainsFunc(next.models, (*model).opaque)
+	c.metrics.follow(next, old)
 	c.snap.Store(next)
 	if c.refer != nil {
 		for _, name := range order {
@@ -556,6 +560,16 @@ func (s *snapshot) unknown(name string) error {
 	e := fault.New(fault.NotFound, "the model '%s' does not exist; %s", short(name), list)
 	e.Param = "model"
 	return e
+}
+
+// same returns the snapshot's model of the name of another one's; nil if there is none, or if one of them is
+// an adapter and the other is not, or of another model.
+func (s *snapshot) same(m *model) *model {
+	now := s.names[m.card.Name]
+	if now == nil || now.card.Name != m.card.Name || now.adapter != m.adapter || now.parent != m.parent {
+		return nil
+	}
+	return now
 }
 
 // short bounds a client's word where a message repeats it.

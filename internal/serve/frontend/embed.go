@@ -54,7 +54,7 @@ func (c *call) embed() error {
 		answer.Vectors = append(answer.Vectors, e.answer.Vector)
 		answer.Tokens += len(e.request.Prompt)
 	}
-	c.f.metrics.prompt.WithLabelValues(c.model).Add(float64(answer.Tokens))
+	c.metrics.prompt.WithLabelValues().Add(float64(answer.Tokens))
 	if c.visit != nil {
 		c.visit.tokens.Prompt = answer.Tokens
 	}

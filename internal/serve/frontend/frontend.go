@@ -142,7 +142,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
-	f.catalog = newCatalog(cfg.takes, deps.Open, f.encoder, deps.Log)
+	f.catalog = newCatalog(cfg.takes, deps.Open, f.encoder, f.metrics, deps.Log)
 	f.catalog.refer = deps.OnModel
 	f.runner = newRunner(f)
 	f.bodies, f.prompts = bounded.NewMemory(cfg.BodyMemory), bounded.NewMemory(cfg.BodyMemory)

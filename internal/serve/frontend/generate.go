@@ -26,7 +26,7 @@ func (f *Frontend) generate(d dialect) http.HandlerFunc {
 // answering keeps the books of the calls to an endpoint around what serves them.
 func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &call{f: f, r: r, endpoint: d.endpoint, started: time.Now(), visit: visitOf(r.Context())}
+		c := &call{f: f, r: r, metrics: f.metrics.unknown, endpoint: d.endpoint, started: time.Now(), visit: visitOf(r.Context())}
 		c.id = f.ids.claim(w.Header().Get("X-Request-Id"))
 		defer f.ids.release(c.id)
 		d.name(w, c.id)
@@ -57,7 +57,8 @@ type call struct {
 	id       string
 	endpoint api.Endpoint
 	started  time.Time
-	model    string // for metrics; "" until it is known to exist
+	model    string // "" until it is known to exist
+	metrics  *modelMetrics
 	answer   *answer
 	held     int64 // of the memory of bodies, in bytes
 	status   int   // of the answer, if it is another than its outcome's
@@ -241,10 +242,10 @@ func (c *call) total(gens []*generation) api.TokenCounts {
 	if c.visit != nil {
 		c.visit.tokens = sum
 	}
-	m := c.f.metrics
-	m.prompt.WithLabelValues(c.model).Add(float64(sum.Prompt))
-	m.output.WithLabelValues(c.model).Add(float64(sum.Completion))
-	m.cached.WithLabelValues(c.model).Add(float64(cached))
+	m := c.metrics
+	m.prompt.WithLabelValues().Add(float64(sum.Prompt))
+	m.output.WithLabelValues().Add(float64(sum.Completion))
+	m.cached.WithLabelValues().Add(float64(cached))
 	return sum
 }
 
@@ -255,9 +256,9 @@ func (c *call) account(err error) {
 	if err != nil {
 		status = fault.Of(err).Class().Status
 	}
-	m := c.f.metrics
-	m.requests.WithLabelValues(c.model, c.endpoint.String(), strconv.Itoa(status)).Inc()
-	m.duration.WithLabelValues(c.model, c.endpoint.String()).Observe(time.Since(c.started).Seconds())
+	m := c.metrics
+	m.requests.WithLabelValues(c.endpoint.String(), strconv.Itoa(status)).Inc()
+	m.duration.WithLabelValues(c.endpoint.String()).Observe(time.Since(c.started).Seconds())
 	code := fault.Of(err)
 	if status < http.StatusInternalServerError || code == fault.Unimplemented {
 		return // the client's affair

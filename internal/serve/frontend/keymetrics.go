@@ -1,6 +1,9 @@
 package frontend
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock/core/limit"
@@ -21,6 +24,9 @@ func keyDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(obs.Namespace+"_"+name, help, append([]string{"key"}, labels...), nil)
 }
 
+// keyRoom is how many bytes of /metrics the series of keys may take.
+const keyRoom = 128 << 10
+
 // keyMetrics reads the accounts of keys.
 type keyMetrics struct{ ring *keys.Ring } // nil without keys
 
@@ -38,13 +44,7 @@ func (k *keyMetrics) Collect(out chan<- prometheus.Metric) {
 	if k.ring == nil {
 		return
 	}
-	type row struct {
-		name string
-		u    keys.Usage
-	}
-	var rows []row // so that nobody is waited for under the ring's lock
-	k.ring.Each(func(name string, u keys.Usage) { rows = append(rows, row{name, u}) })
-	for _, r := range rows {
+	for _, r := range k.rows() {
 		count := func(d *prometheus.Desc, n uint64, labels ...string) {
 			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{r.name}, labels...)...)
 		}
@@ -56,4 +56,30 @@ func (k *keyMetrics) Collect(out chan<- prometheus.Metric) {
 		count(keyTokens, r.u.Output, "output")
 		out <- prometheus.MustNewConstMetric(keyInflight, prometheus.GaugeValue, float64(r.u.Inflight), r.name)
 	}
+}
+
+// keyRow is what one key has used.
+type keyRow struct {
+	name string
+	u    keys.Usage
+}
+
+// rows returns what the keys have used, by name. Those for which there is no room are one row at the end.
+func (k *keyMetrics) rows() []keyRow {
+	var rows []keyRow // so that nothing waits under the ring's lock
+	k.ring.Each(func(name string, u keys.Usage) { rows = append(rows, keyRow{name, u}) })
+	slices.SortFunc(rows, func(a, b keyRow) int { return strings.Compare(a.name, b.name) })
+	const lines, width = 7, len(`penstock_frontend_key_refused_total{key="",limit="requests_per_minute"} 1.234567890123e+12`)
+	rest := keyRow{name: obs.Other}
+	all := len(rows)
+	rows = obs.Fit(keyRoom, rows, func(r keyRow) int {
+		if r.name == obs.Other {
+			return keyRoom + 1 // it is in the row of that name
+		}
+		return lines * (width + len(r.name))
+	}, func(r keyRow) { rest.u.Add(r.u) })
+	if len(rows) == all {
+		return rows
+	}
+	return append(rows, rest)
 }

@@ -16,6 +16,7 @@ import (
 	"penstock/internal/edge/prep"
 	resolve "penstock/internal/edge/prep/media"
 	"penstock/internal/engine"
+	"penstock/internal/media/fetch"
 	"penstock/internal/plane/rpc"
 )
 
@@ -72,6 +73,9 @@ type timed struct {
 // Resolve implements prep.Resolver.
 func (t timed) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
 	began := time.Now()
+	if v := visitOf(ctx); v != nil && v.client != nil {
+		ctx = fetch.WithClient(ctx, v.client.Key().Name)
+	}
 	objects, release, err := t.Resolver.Resolve(ctx, c, f)
 	var u *prep.Unresolved
 	if errors.As(err, &u) {
@@ -181,13 +185,13 @@ func (c *call) giveBack() {
 // shows counts what a request shows, and why it takes no part in the choice of a worker if so.
 func (c *call) shows(ctx context.Context, q *api.Request, prompt *prep.Prompt) {
 	for _, part := range q.Media() {
-		c.f.metrics.media.WithLabelValues(c.model, part.Kind.String()).Inc()
+		c.metrics.media.WithLabelValues(part.Kind.String()).Inc()
 	}
 	if prompt.TextOnly == media.NoReason {
 		return
 	}
 	c.answer.textOnly = prompt.TextOnly
-	c.f.metrics.textOnly.WithLabelValues(c.model, string(prompt.TextOnly)).Inc()
+	c.metrics.textOnly.WithLabelValues(string(prompt.TextOnly)).Inc()
 	c.f.deps.Log.DebugContext(ctx, "the media of a request take no part in the choice of its worker",
 		"request", c.id, "model", c.model, "reason", string(prompt.TextOnly), "part", prompt.Why.Param)
 }
@@ -277,7 +281,7 @@ func (p *passing) instead(ctx context.Context, err error) error {
 	case errors.Is(err, errPass):
 	case errors.As(err, &refused) && refused.Code == fault.Unimplemented && refused.Param == engine.FeaturesParam:
 		p.spent = p.prompt
-		p.c.f.metrics.mediaUnshipped.WithLabelValues(p.c.model).Inc()
+		p.c.metrics.mediaUnshipped.WithLabelValues().Inc()
 		p.c.f.throttled.Log(ctx, slog.LevelWarn, "an engine does not take what another one's processor made of media: the request is passed on as it is",
 			"request", p.c.id, "model", p.c.model, "error", err)
 	case p.ships && fault.Of(err) == fault.Unavailable && len(p.c.f.catalog.current(p.model).featureless()) > 0:
@@ -361,13 +365,13 @@ func (p *passing) compare() {
 	if p.request.Objects == nil || said == engine.CachedUnknown {
 		return
 	}
-	m, model := p.c.f.metrics, p.c.model
+	m := p.c.metrics
 	predicted := len(p.request.Prompt)
-	m.mediaPredicted.WithLabelValues(model).Add(float64(predicted))
-	m.mediaReported.WithLabelValues(model).Add(float64(said))
+	m.mediaPredicted.WithLabelValues().Add(float64(predicted))
+	m.mediaReported.WithLabelValues().Add(float64(said))
 	if said != predicted {
-		m.mediaMismatch.WithLabelValues(model).Inc()
+		m.mediaMismatch.WithLabelValues().Inc()
 		p.c.f.throttled.Log(p.c.r.Context(), slog.LevelWarn, "the engine counts other tokens for a prompt with media: its cache events will not match",
-			"request", p.c.id, "model", model, "predicted", predicted, "reported", said)
+			"request", p.c.id, "model", p.c.model, "predicted", predicted, "reported", said)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"image/color"
 	"image/png"
 	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -24,6 +26,7 @@ import (
 	"penstock/core/media"
 	"penstock/core/route"
 	"penstock/internal/edge/api"
+	"penstock/internal/edge/keys"
 	"penstock/internal/edge/openai"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
@@ -41,13 +44,21 @@ type gallery struct {
 		asked int
 		lent  map[string]bool
 		most  int
+		last  string // the client on whose account something was fetched last
 	}
 }
 
-func (g *gallery) ask() {
+func (g *gallery) ask(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.mu.asked++
+	g.mu.last = fetch.ClientOf(ctx)
+}
+
+func (g *gallery) client() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.last
 }
 
 func (g *gallery) Size(ctx context.Context, url string) (resolve.Found, error) {
@@ -67,7 +78,7 @@ func (g *gallery) Check(url string) error {
 }
 
 func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) {
-	g.ask()
+	g.ask(ctx)
 	if strings.Contains(url, "slow") {
 		<-ctx.Done()
 		return nil, nil, ctx.Err()
@@ -88,7 +99,7 @@ func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) 
 }
 
 func (g *gallery) Data(uri string) ([]byte, error) {
-	g.ask()
+	g.ask(context.Background())
 	d, err := fetch.ParseData(uri, 1<<20)
 	return d.Bytes, err
 }
@@ -139,7 +150,7 @@ func painted(t *testing.T, w, h int, c color.RGBA) []byte {
 
 // inGallery is a world whose models have the built-in vocabulary, and a frontend that looks at
 // what requests show.
-func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *gallery)) {
+func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *gallery), change ...func(*Deps)) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +166,12 @@ func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *ga
 	if err != nil {
 		t.Fatal(err)
 	}
-	inWorldWith(t, cfg, func(d *Deps) { d.Media = look }, func(t *testing.T, w *world) {
+	inWorldWith(t, cfg, func(d *Deps) {
+		d.Media = look
+		for _, f := range change {
+			f(d)
+		}
+	}, func(t *testing.T, w *world) {
 		w.opens = func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil }
 		test(t, w, g)
 		synctest.Wait()
@@ -588,4 +604,21 @@ func TestMaxMedia(t *testing.T) {
 	if api.MaxMedia != engine.MaxObjects {
 		t.Errorf("requests have up to %d media objects, and engines take %d", api.MaxMedia, engine.MaxObjects)
 	}
+}
+
+// TestMediaOfKeys: what is fetched for a request counts on the account of its key.
+func TestMediaOfKeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.yaml")
+	if err := os.WriteFile(path, []byte(keyFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
+		w.worker(7, constant("ok"), sees)
+		if got := w.ask("POST", chats, showing("", "http://a/red"), "Authorization", "Bearer "+userKey); got.status != 200 {
+			t.Fatal(got)
+		}
+		if client := g.client(); client != "user" {
+			t.Errorf("media are fetched for the client %q", client)
+		}
+	}, func(d *Deps) { d.Keys = must(keys.Open(path)) })
 }

@@ -377,11 +377,11 @@ func (p *passing) observe() {
 	if !p.streams() {
 		return // all of it comes at once
 	}
-	m, model := p.c.f.metrics, p.c.model
+	m := p.c.metrics
 	if p.last.IsZero() {
-		m.firstToken.WithLabelValues(model).Observe(now.Sub(p.c.started).Seconds())
+		m.firstToken.WithLabelValues().Observe(now.Sub(p.c.started).Seconds())
 	} else {
-		latency := m.interToken.WithLabelValues(model)
+		latency := m.interToken.WithLabelValues()
 		for range fresh {
 			latency.Observe(now.Sub(p.last).Seconds() / float64(fresh))
 		}
@@ -406,7 +406,7 @@ func (p *passing) end() {
 
 // count keeps the books of the answer, whatever became of it.
 func (p *passing) count() {
-	c, m := p.c, p.c.f.metrics
+	c, m := p.c, p.c.metrics
 	tokens := api.TokenCounts{Prompt: p.prompt, Completion: p.output, Cached: p.cached}
 	if p.output == 0 && !p.done {
 		tokens = api.TokenCounts{Cached: api.CachedUnknown} // nothing was computed, as far as is known
@@ -415,7 +415,7 @@ func (p *passing) count() {
 	if c.visit != nil {
 		c.visit.tokens = tokens
 	}
-	m.prompt.WithLabelValues(c.model).Add(float64(tokens.Prompt))
-	m.output.WithLabelValues(c.model).Add(float64(tokens.Completion))
-	m.cached.WithLabelValues(c.model).Add(float64(max(0, tokens.Cached)))
+	m.prompt.WithLabelValues().Add(float64(tokens.Prompt))
+	m.output.WithLabelValues().Add(float64(tokens.Completion))
+	m.cached.WithLabelValues().Add(float64(max(0, tokens.Cached)))
 }

@@ -117,7 +117,7 @@ func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
 		}
 	}
 	if prompt.Features != nil {
-		p.call.f.metrics.mediaShipped.WithLabelValues(p.call.model).Inc()
+		p.call.metrics.mediaShipped.WithLabelValues().Inc()
 	}
 	if !p.model.card.Attaches {
 		return nil
@@ -183,8 +183,8 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 		left:       q.N,
 		counts:     api.TokenCounts{Prompt: len(prompt.Tokens)},
 		lastToken:  make([]time.Time, q.N),
-		firstToken: f.metrics.firstToken.WithLabelValues(card.Name),
-		interToken: f.metrics.interToken.WithLabelValues(card.Name),
+		firstToken: p.call.metrics.firstToken.WithLabelValues(),
+		interToken: p.call.metrics.interToken.WithLabelValues(),
 	}
 	if q.Echo {
 		g.echo = p.echo(i, prompt.Tokens)

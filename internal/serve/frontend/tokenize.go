@@ -17,7 +17,7 @@ import (
 // It has a place among the requests in progress, and counts as one of them.
 func (f *Frontend) text(name string, d dialect, serve func(*call, context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &call{f: f, r: r, id: w.Header().Get("X-Request-Id"), visit: visitOf(r.Context())}
+		c := &call{f: f, r: r, metrics: f.metrics.unknown, id: w.Header().Get("X-Request-Id"), visit: visitOf(r.Context())}
 		d.name(w, c.id)
 		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: d.refuse}
 		defer c.release()
@@ -41,7 +41,7 @@ func (f *Frontend) text(name string, d dialect, serve func(*call, context.Contex
 			c.answer.fail(err)
 			status = fault.Of(err).Class().Status
 		}
-		f.metrics.requests.WithLabelValues(c.model, name, strconv.Itoa(status)).Inc()
+		c.metrics.requests.WithLabelValues(name, strconv.Itoa(status)).Inc()
 		if status == http.StatusInternalServerError {
 			f.deps.Log.Error("request failed", "request", c.id, "endpoint", name, "model", c.model, "error", err)
 		}
@@ -161,7 +161,7 @@ func (c *call) find(find func(name string) (*model, error), name string) (*model
 	if err = c.allowed(name, m, err); err != nil {
 		return nil, err
 	}
-	c.model = m.card.Name
+	c.model, c.metrics = m.card.Name, m.metrics
 	return m, nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -109,6 +111,10 @@ func (r *Router) judged(w kv.Worker) {
 	}
 }
 
+// workerRoom is how many bytes of /metrics the predictions about workers may take, and likewise the warnings
+// about them; workerLine is about what a line of either takes.
+const workerRoom, workerLine = 64 << 10, 110
+
 // triedMetrics are predictions beside reports; they are collected when somebody looks, of
 // the workers that exist.
 type triedMetrics struct {
@@ -137,9 +143,21 @@ func (m *triedMetrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *triedMetrics) Collect(ch chan<- prometheus.Metric) {
-	for w, t := range m.r.predict.trials() {
-		worker, rank := strconv.FormatUint(uint64(w.ID), 10), strconv.FormatUint(uint64(w.Rank), 10)
-		ch <- prometheus.MustNewConstMetric(m.predicted, prometheus.CounterValue, float64(t.row.Predicted), worker, rank)
-		ch <- prometheus.MustNewConstMetric(m.reported, prometheus.CounterValue, float64(t.row.Reported), worker, rank)
+	trials := m.r.predict.trials()
+	workers := slices.SortedFunc(maps.Keys(trials), kv.Worker.Compare)
+	var other [2]uint64
+	show := func(worker, rank string, predicted, reported uint64) {
+		ch <- prometheus.MustNewConstMetric(m.predicted, prometheus.CounterValue, float64(predicted), worker, rank)
+		ch <- prometheus.MustNewConstMetric(m.reported, prometheus.CounterValue, float64(reported), worker, rank)
+	}
+	fit := obs.Fit(workerRoom, workers, func(kv.Worker) int { return 2 * workerLine }, func(w kv.Worker) {
+		other[0] += trials[w].row.Predicted
+		other[1] += trials[w].row.Reported
+	})
+	for _, w := range fit {
+		show(strconv.FormatUint(uint64(w.ID), 10), strconv.FormatUint(uint64(w.Rank), 10), trials[w].row.Predicted, trials[w].row.Reported)
+	}
+	if len(fit) < len(trials) {
+		show(obs.Other, "", other[0], other[1])
 	}
 }

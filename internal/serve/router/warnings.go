@@ -1,7 +1,10 @@
 package router
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -64,6 +67,13 @@ func (r *Router) warned() map[kv.Worker][]string {
 	return codes
 }
 
+// warningRow is how often a code is said of a worker.
+type warningRow struct {
+	worker kv.Worker
+	code   string
+	n      int
+}
+
 // warningMetrics are the warnings about workers; they are collected when somebody looks.
 type warningMetrics struct {
 	r    *Router
@@ -83,14 +93,27 @@ func (m *warningMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
 // Collect implements prometheus.Collector. Codes are the workers' words: a code that comes
 // twice counts twice.
 func (m *warningMetrics) Collect(ch chan<- prometheus.Metric) {
+	var rows []warningRow
 	for w, codes := range m.r.warned() {
-		counts := map[string]int{}
-		for _, code := range codes {
-			counts[code]++
+		slices.Sort(codes)
+		for i, code := range codes {
+			if i > 0 && code == codes[i-1] {
+				rows[len(rows)-1].n++
+				continue
+			}
+			rows = append(rows, warningRow{w, code, 1})
 		}
-		for code, n := range counts {
-			ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(n),
-				strconv.FormatUint(uint64(w.ID), 10), strconv.FormatUint(uint64(w.Rank), 10), code)
-		}
+	}
+	slices.SortFunc(rows, func(a, b warningRow) int {
+		return cmp.Or(a.worker.Compare(b.worker), strings.Compare(a.code, b.code))
+	})
+	other := 0
+	rows = obs.Fit(workerRoom, rows, func(r warningRow) int { return workerLine + 2*len(r.code) }, func(r warningRow) { other += r.n })
+	for _, r := range rows {
+		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(r.n),
+			strconv.FormatUint(uint64(r.worker.ID), 10), strconv.FormatUint(uint64(r.worker.Rank), 10), r.code)
+	}
+	if other > 0 {
+		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(other), obs.Other, "", obs.Other)
 	}
 }

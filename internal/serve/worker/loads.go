@@ -2,7 +2,7 @@ package worker
 
 import (
 	"maps"
-	"strconv"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,28 +57,45 @@ func (l *loads) Collect(out chan<- prometheus.Metric) {
 	l.mu.Lock()
 	of := maps.Clone(l.mu.of)
 	l.mu.Unlock()
-	for id, ask := range of {
-		worker, report := strconv.FormatUint(uint64(id), 10), ask()
-		load := report.Load
-		for _, q := range [...]struct {
-			name string
-			v    int
-		}{
-			{"running", load.Running},
-			{"waiting", load.Waiting},
-			{"used_blocks", load.UsedBlocks},
-			{"cached_blocks", load.CachedBlocks},
-			{"total_blocks", load.TotalBlocks},
-			{"prefill_tokens", load.PrefillTokens},
-		} {
-			out <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, float64(q.v), worker, q.name)
+	workers := slices.Sorted(maps.Keys(of))
+	const lines, width = 10, len(`penstock_worker_warnings{worker="9007199254740991",code="no_cached_tokens"} 1`)
+	var rest []kv.WorkerID
+	fit := obs.Fit(loadRoom, workers, func(kv.WorkerID) int { return lines * width }, func(id kv.WorkerID) { rest = append(rest, id) })
+	for _, id := range fit {
+		l.show(out, idOf(id), of[id]())
+	}
+	if len(rest) > 0 {
+		var sum engine.LoadReport
+		for _, id := range rest {
+			report := of[id]()
+			sum.Load.Add(report.Load)
+			sum.Warnings = append(sum.Warnings, report.Warnings...)
 		}
-		counts := map[string]int{}
-		for _, w := range report.Warnings {
-			counts[w.Code]++
-		}
-		for code, n := range counts {
-			out <- prometheus.MustNewConstMetric(l.warnings, prometheus.GaugeValue, float64(n), worker, code)
-		}
+		l.show(out, obs.Other, sum)
+	}
+}
+
+// show collects what one worker reports.
+func (l *loads) show(out chan<- prometheus.Metric, worker string, report engine.LoadReport) {
+	load := report.Load
+	for _, q := range [...]struct {
+		name string
+		v    int
+	}{
+		{"running", load.Running},
+		{"waiting", load.Waiting},
+		{"used_blocks", load.UsedBlocks},
+		{"cached_blocks", load.CachedBlocks},
+		{"total_blocks", load.TotalBlocks},
+		{"prefill_tokens", load.PrefillTokens},
+	} {
+		out <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, float64(q.v), worker, q.name)
+	}
+	counts := map[string]int{}
+	for _, w := range report.Warnings {
+		counts[w.Code]++
+	}
+	for code, n := range counts {
+		out <- prometheus.MustNewConstMetric(l.warnings, prometheus.GaugeValue, float64(n), worker, code)
 	}
 }

@@ -2,8 +2,13 @@ package worker
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
+	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 )
@@ -51,5 +56,52 @@ func TestLoadIsAskedForWhenLookedAt(t *testing.T) {
 	end()
 	if got := series(); len(got) != 0 {
 		t.Errorf("%v of a worker that has ended", got)
+	}
+}
+
+// TestSeriesOfWorkers: the series of any number of workers stay within their room, and go with them.
+func TestSeriesOfWorkers(t *testing.T) {
+	all := obs.NewMetrics()
+	m := NewMetrics(all)
+	page := func() string {
+		rec := httptest.NewRecorder()
+		all.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+		return rec.Body.String()
+	}
+	const first, n = kv.WorkerID(1) << 52, 1000
+	var ends []func()
+	warnings := []engine.Warning{{Code: engine.WarnMispredict}}
+	for id := first; id < first+n; id++ {
+		w := m.add(id)
+		w.finished(1, 1, 1, time.Second, nil)
+		ends = append(ends, m.loads.watch(id, func() engine.LoadReport {
+			return engine.LoadReport{Load: engine.Load{TotalBlocks: 3}, Warnings: warnings}
+		}))
+	}
+	if size := len(page()); size > room+loadRoom+50<<10 {
+		t.Errorf("of %d workers %d bytes are scraped", n, size)
+	}
+	blocks, calls := 0, 0
+	for line := range strings.Lines(page()) {
+		var v int
+		_, _ = fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &v)
+		switch {
+		case strings.HasPrefix(line, "penstock_worker_load{") && strings.Contains(line, "total_blocks"):
+			blocks += v
+		case strings.HasPrefix(line, "penstock_worker_requests_total"):
+			calls += v
+		}
+	}
+	if blocks != 3*n || calls != n {
+		t.Errorf("%d blocks and %d calls are shown, want %d and %d", blocks, calls, 3*n, n)
+	}
+	for i, end := range ends {
+		end()
+		m.remove(first + kv.WorkerID(i))
+	}
+	for line := range strings.Lines(page()) {
+		if strings.Contains(line, `worker="`) && !strings.Contains(line, `worker="other"`) {
+			t.Fatalf("of workers that have ended is left %s", line)
+		}
 	}
 }

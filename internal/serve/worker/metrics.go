@@ -11,59 +11,77 @@ import (
 	"penstock/internal/obs"
 )
 
+// room is how many bytes of /metrics the series of workers may take, and loadRoom those of their load.
+const (
+	room     = 160 << 10
+	loadRoom = 64 << 10
+)
+
 // Metrics are the instruments of all workers of a process, told apart by the
 // label "worker".
 type Metrics struct {
-	requests, prompt, cached, output    *prometheus.CounterVec
-	events, publishes, retries, watches *prometheus.CounterVec
-	canaries, repeats                   *prometheus.CounterVec
-	inFlight, ready                     *prometheus.GaugeVec
-	loads                               *loads
-	duration                            *prometheus.HistogramVec
+	workers *obs.Group[workerVecs]
+	loads   *loads
 }
 
 // NewMetrics creates the instruments; once per registry.
 func NewMetrics(m *obs.Metrics) *Metrics {
 	l := newLoads()
 	m.Collect(l)
-	return &Metrics{
-		requests:  m.Counter("worker_requests_total", "Calls (generations, embeddings, prompts made) by how they ended; client_closed_request is a call that its caller ended: the client went away, or a stop string was found.", "worker", "outcome"),
-		prompt:    m.Counter("worker_prompt_tokens_total", "Prompt tokens of the calls served.", "worker"),
-		cached:    m.Counter("worker_cached_tokens_total", "Prompt tokens served from cache.", "worker"),
-		output:    m.Counter("worker_output_tokens_total", "Tokens generated.", "worker"),
-		inFlight:  m.Gauge("worker_inflight", "Calls being served.", "worker"),
-		duration:  m.Histogram("worker_request_duration_seconds", "Time from call to last frame.", prometheus.ExponentialBuckets(0.005, 2, 16), "worker"),
-		events:    m.Counter("worker_kv_events_total", "Cache events published.", "worker", "kind"),
-		publishes: m.Counter("worker_kv_records_total", "Records of cache events published.", "worker"),
-		retries:   m.Counter("worker_kv_publish_failures_total", "Attempts to publish a record that failed and were repeated.", "worker"),
-		repeats:   m.Counter("worker_kv_repeated_records_total", "Records published once more for routers that missed them.", "worker"),
-		watches:   m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "worker", "reason"),
-		canaries:  m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "worker", "outcome"),
-		ready:     m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says.", "worker"),
-		loads:     l,
-	}
+	return &Metrics{workers: obs.NewGroup(m, "worker", room, newWorkerVecs), loads: l}
 }
 
-// workerMetrics are one worker's.
+// workerVecs are one worker's metrics, and workerMetrics its instruments.
+type workerVecs struct {
+	requests, events, watches, canaries           *obs.Vec[prometheus.Counter] // outcome, kind, reason, outcome
+	prompt, cached, output, records, bad, repeats *obs.Vec[prometheus.Counter]
+	inFlight, ready                               *obs.Vec[prometheus.Gauge]
+	duration                                      *obs.Vec[prometheus.Observer]
+}
+
+// workerMetrics is explained at workerVecs.
 type workerMetrics struct {
-	requests, events, watches, canaries  *prometheus.CounterVec
-	prompt, cached, output, records, bad prometheus.Counter
-	repeats                              prometheus.Counter
-	inFlight, ready                      prometheus.Gauge
-	duration                             prometheus.Observer
-	loads                                *loads
+	requests, events, watches, canaries           *obs.Vec[prometheus.Counter]
+	prompt, cached, output, records, bad, repeats prometheus.Counter
+	inFlight, ready                               prometheus.Gauge
+	duration                                      prometheus.Observer
+	loads                                         *loads
 }
 
-func (m *Metrics) of(id kv.WorkerID) workerMetrics {
-	worker := prometheus.Labels{"worker": strconv.FormatUint(uint64(id), 10)}
-	return workerMetrics{
-		requests: m.requests.MustCurryWith(worker), events: m.events.MustCurryWith(worker), watches: m.watches.MustCurryWith(worker),
-		canaries: m.canaries.MustCurryWith(worker), ready: m.ready.With(worker),
-		prompt: m.prompt.With(worker), cached: m.cached.With(worker), output: m.output.With(worker),
-		records: m.publishes.With(worker), bad: m.retries.With(worker), repeats: m.repeats.With(worker),
-		inFlight: m.inFlight.With(worker), duration: m.duration.With(worker), loads: m.loads,
+func newWorkerVecs(m *obs.Set) workerVecs {
+	return workerVecs{
+		requests: m.Counter("worker_requests_total", "Calls (generations, embeddings, prompts made) by how they ended; client_closed_request is a call that its caller ended: the client went away, or a stop string was found.", "outcome"),
+		prompt:   m.Counter("worker_prompt_tokens_total", "Prompt tokens of the calls served."),
+		cached:   m.Counter("worker_cached_tokens_total", "Prompt tokens served from cache."),
+		output:   m.Counter("worker_output_tokens_total", "Tokens generated."),
+		inFlight: m.Gauge("worker_inflight", "Calls being served."),
+		duration: m.Histogram("worker_request_duration_seconds", "Time from call to last frame.", prometheus.ExponentialBuckets(0.005, 2, 16)),
+		events:   m.Counter("worker_kv_events_total", "Cache events published.", "kind"),
+		records:  m.Counter("worker_kv_records_total", "Records of cache events published."),
+		bad:      m.Counter("worker_kv_publish_failures_total", "Attempts to publish a record that failed and were repeated."),
+		repeats:  m.Counter("worker_kv_repeated_records_total", "Records published once more for routers that missed them."),
+		watches:  m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "reason"),
+		canaries: m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "outcome"),
+		ready:    m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says."),
 	}
 }
+
+// add returns the instruments of a worker. Its series are there until remove.
+func (m *Metrics) add(id kv.WorkerID) workerMetrics {
+	v := m.workers.Add(idOf(id))
+	return workerMetrics{
+		requests: v.requests, events: v.events, watches: v.watches, canaries: v.canaries,
+		prompt: v.prompt.WithLabelValues(), cached: v.cached.WithLabelValues(), output: v.output.WithLabelValues(),
+		records: v.records.WithLabelValues(), bad: v.bad.WithLabelValues(), repeats: v.repeats.WithLabelValues(),
+		inFlight: v.inFlight.WithLabelValues(), ready: v.ready.WithLabelValues(), duration: v.duration.WithLabelValues(),
+		loads: m.loads,
+	}
+}
+
+// remove is explained at add.
+func (m *Metrics) remove(id kv.WorkerID) { m.workers.Remove(idOf(id)) }
+
+func idOf(id kv.WorkerID) string { return strconv.FormatUint(uint64(id), 10) }
 
 // answers shows whether the engine does, by the state that the worker reports.
 func (m *workerMetrics) answers(state string) {

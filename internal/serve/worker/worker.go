@@ -42,6 +42,7 @@ type Worker struct {
 	planes   Planes
 	server   *server
 	metrics  workerMetrics
+	shared   *Metrics // of all workers of the process
 	log      *slog.Logger
 	throttle *obs.Throttle
 	// registered is where the worker is, once discovery knows it.
@@ -84,7 +85,7 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	log = obs.Component(log, "worker").With(slog.Uint64("worker", uint64(cfg.ID)))
 	w := &Worker{
 		cfg: cfg, eng: eng, card: card, listed: newListed(), planes: planes,
-		metrics: metrics.of(cfg.ID), log: log, throttle: obs.NewThrottle(log, 10*time.Second),
+		shared: metrics, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 	}
 	if err := w.list(card.Adapters); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
@@ -93,6 +94,7 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	if w.server, err = newServer(w); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
+	w.metrics = metrics.add(cfg.ID)
 	w.metrics.ready.Set(1)
 	return w, nil
 }
@@ -115,6 +117,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(errEnded)
 	defer w.throttle.Flush(life)
+	defer w.shared.remove(w.cfg.ID)
 
 	var parts sync.WaitGroup
 	part := func(op string, f func() error) {

@@ -741,6 +741,15 @@ func TestLogsNoPrompts(t *testing.T) {
 		if log := r.log.String(); strings.Contains(log, "987654") || !strings.Contains(log, "prompt_tokens=8") || !strings.Contains(log, "attempt=1") {
 			t.Errorf("the log is\n%s", log)
 		}
+		families, err := r.metrics.Gatherer().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if strings.HasPrefix(f.GetName(), "penstock_worker_") {
+				t.Errorf("%s has series of a worker that has ended", f.GetName())
+			}
+		}
 	})
 }
 

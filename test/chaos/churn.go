@@ -1,0 +1,431 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"penstock/test/fleet"
+)
+
+// quietPatience bounds the time in which everything is as before when nobody asks for anything.
+const quietPatience = 60 * time.Second
+
+// pageBound bounds what a process shows at /metrics, in bytes.
+const pageBound = 1_000_000
+
+// churn has clients that do everything wrong, adapters that come and go, workers that die and a NATS server
+// that stops, round after round, beside clients that want right answers. In the quiet moment after each round
+// nothing of it is left in the processes that lived through it.
+func churn(ctx context.Context, e *env, r *result) error {
+	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 2})
+	if err != nil {
+		return err
+	}
+	defer e.end(f, r)
+	c := &churning{e: e, r: r, f: f, before: map[*fleet.Role]footprint{}, acts: map[string]int{}, wrong: map[string]int{}}
+	if err := c.startAdapters(ctx); err != nil {
+		return errors.Join(err, c.stopAdapters())
+	}
+	rounds := pick(e, 12, 2)
+	for round := range rounds {
+		if err = c.round(ctx, round); err != nil {
+			err = fmt.Errorf("round %d: %w", round, err)
+			break
+		}
+	}
+	c.report()
+	return errors.Join(err, c.stopAdapters())
+}
+
+// churning is the state of that scenario.
+type churning struct {
+	e       *env
+	r       *result
+	f       *fleet.Fleet
+	engine  *fleet.Process // has the adapters
+	worker  *fleet.Role    // is in front of it
+	at      string         // where the engine is
+	before  map[*fleet.Role]footprint
+	largest footprint
+	quiet   fleet.Durations
+	kills   int
+	cuts    int
+	loaded  int
+	mu      sync.Mutex
+	acts    map[string]int // what clients did, by name
+	wrong   map[string]int // what servers should not have done
+}
+
+// report states what was done.
+func (c *churning) report() {
+	for _, what := range slices.Sorted(maps.Keys(c.wrong)) {
+		c.r.problem("%d times %s", c.wrong[what], what)
+	}
+	total := 0
+	for _, n := range c.acts {
+		total += n
+	}
+	c.r.figure("actions of ill-behaved clients", float64(total), "")
+	c.r.figure("workers killed", float64(c.kills), "")
+	c.r.figure("NATS server stopped", float64(c.cuts), "")
+	c.r.figure("adapters loaded and unloaded", float64(c.loaded), "")
+	c.r.times("end of a round to the baseline", &c.quiet)
+	c.r.figure("largest page of metrics in a round", float64(c.largest.bytes), "bytes")
+	c.r.figure("most series in a quiet moment", float64(c.largest.series), "")
+	c.r.figure("most goroutines in a quiet moment", float64(c.largest.goroutines), "")
+	c.r.figure("most descriptors in a quiet moment", float64(c.largest.descriptors), "")
+}
+
+// round disturbs everything for a while, and sees to it that nothing of it is left.
+func (c *churning) round(ctx context.Context, number int) error {
+	load := c.e.load(c.f.Frontends...).Start(ctx, 3)
+	defer load.Abandon()
+	bad := c.misbehave(ctx, pick(c.e, 24, 12))
+	err := c.disturb(ctx, number)
+	bad()
+	tally, _ := load.Finish()
+	c.r.flawless(&tally)
+	if err != nil {
+		return err
+	}
+	took, err := fleet.Until(ctx, 100*time.Millisecond, quietPatience, c.atBaseline)
+	c.quiet.Add(took)
+	c.e.say("round %d: quiet after %v", number, took.Round(time.Millisecond))
+	return err
+}
+
+// disturb is what happens in a round beside clients: adapters come, are used and go, a worker dies and is
+// started anew, the NATS server stops for a while. Nothing of that happens in the first round, which shows
+// what there is without it.
+func (c *churning) disturb(ctx context.Context, round int) error {
+	if round == 0 {
+		for _, door := range c.f.Frontends {
+			if err := c.use(ctx, door, adapted); err != nil {
+				return err
+			}
+		}
+		return pause(ctx, 3*time.Second)
+	}
+	names := c.adapters(round)
+	if round > 1 { // the engine began with those of that round
+		if err := c.load(ctx, names); err != nil {
+			return err
+		}
+	}
+	if err := c.listed(ctx, len(names)); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := c.use(ctx, c.f.Frontends[c.e.random.IntN(len(c.f.Frontends))], name); err != nil {
+			return err
+		}
+	}
+	for _, door := range c.f.Frontends {
+		if _, _, err := c.page(ctx, door); err != nil {
+			return err
+		}
+	}
+	c.loaded += len(names)
+	if err := c.unload(ctx, names); err != nil {
+		return err
+	}
+	for range pick(c.e, 3, 1) {
+		if err := c.killOne(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.cutNATS(ctx); err != nil {
+		return err
+	}
+	return c.listed(ctx, 0)
+}
+
+// killOne kills a worker at any moment, and waits until the next one is part of the fleet.
+func (c *churning) killOne(ctx context.Context) error {
+	if err := pause(ctx, time.Duration(c.e.random.IntN(500))*time.Millisecond); err != nil {
+		return err
+	}
+	victim := c.f.Workers[c.e.random.IntN(len(c.f.Workers))]
+	victim.Kill()
+	c.kills++
+	delete(c.before, victim) // what is started anew has another baseline
+	if err := pause(ctx, time.Duration(c.e.random.IntN(500))*time.Millisecond); err != nil {
+		return err
+	}
+	if err := victim.Start(); err != nil {
+		return err
+	}
+	return c.f.Ready(ctx)
+}
+
+// cutNATS stops the process with the NATS server for less than a lease.
+func (c *churning) cutNATS(ctx context.Context) error {
+	if err := c.f.Store.Pause(); err != nil {
+		return err
+	}
+	c.cuts++
+	err := pause(ctx, pick(c.e, 5*time.Second, 2*time.Second))
+	return errors.Join(err, c.f.Store.Resume())
+}
+
+// footprint is what a process takes.
+type footprint struct{ goroutines, descriptors, series, bytes int }
+
+// slack is what may differ between two quiet moments: connections that are kept for the next call, and codes
+// that were seen for the first time.
+var slack = footprint{goroutines: 16, descriptors: 12, series: 24}
+
+// atBaseline returns nil when nobody is served, and nothing more is held than in the first quiet moment.
+func (c *churning) atBaseline(ctx context.Context) error {
+	doors := c.f.Doors()
+	if err := idle(ctx, c.f, doors...); err != nil {
+		return err
+	}
+	now := map[*fleet.Role]footprint{}
+	for _, p := range append(c.f.All(), c.worker) {
+		took, err := c.look(ctx, p)
+		if err != nil {
+			return err
+		}
+		now[p] = took
+	}
+	for p, took := range now { // any of them
+		if was, there := c.before[p]; there {
+			if err := took.above(was); err != nil {
+				return fmt.Errorf("%s: %w", p.Name(), err)
+			}
+		}
+	}
+	for p, took := range now {
+		if _, there := c.before[p]; !there {
+			c.before[p] = took
+		}
+		c.largest.goroutines = max(c.largest.goroutines, took.goroutines)
+		c.largest.descriptors = max(c.largest.descriptors, took.descriptors)
+		c.largest.series = max(c.largest.series, took.series)
+	}
+	return nil
+}
+
+// above returns an error if more is taken than there was.
+func (p footprint) above(was footprint) error {
+	for _, q := range []struct {
+		name            string
+		now, was, slack int
+	}{
+		{"goroutines", p.goroutines, was.goroutines, slack.goroutines},
+		{"descriptors", p.descriptors, was.descriptors, slack.descriptors},
+		{"series", p.series, was.series, slack.series},
+	} {
+		if q.now > q.was+q.slack {
+			return fmt.Errorf("%d %s, in the first quiet moment %d", q.now, q.name, q.was)
+		}
+	}
+	return nil
+}
+
+// look returns what a process takes, and an error if something counts there that nobody wants any more.
+func (c *churning) look(ctx context.Context, p *fleet.Role) (took footprint, err error) {
+	m, size, err := c.page(ctx, p)
+	if err != nil {
+		return took, err
+	}
+	for _, gauge := range []string{
+		"penstock_frontend_inflight", "penstock_frontend_waiting", "penstock_router_queue_requests", "penstock_router_queue_tokens",
+		"penstock_router_quarantined_workers", "penstock_router_replica_requests", "penstock_media_lent_segments", "penstock_worker_inflight",
+	} {
+		if n := m.Sum(gauge); n != 0 {
+			return took, fmt.Errorf("%s: %s is %v", p.Name(), gauge, n)
+		}
+	}
+	for _, s := range m {
+		if strings.HasPrefix(s.Name, "penstock_") {
+			took.series++
+		}
+		if strings.Contains(s.Labels, adapterPrefix) {
+			return took, fmt.Errorf("%s: %s{%s} is of an adapter that has gone", p.Name(), s.Name, s.Labels)
+		}
+	}
+	took.goroutines, took.bytes = int(m.Sum("go_goroutines")), size
+	took.descriptors, err = fleet.Descriptors(p.PID())
+	return took, err
+}
+
+// page returns the metrics of a process, and how many bytes they are.
+func (c *churning) page(ctx context.Context, p *fleet.Role) (fleet.Metrics, int, error) {
+	m, size, err := fleet.LookSized(ctx, p.URL())
+	c.largest.bytes = max(c.largest.bytes, size)
+	if size > pageBound {
+		c.r.problem("%s has %d bytes at /metrics", p.Name(), size)
+	}
+	return m, size, err
+}
+
+// adapted is the model that has adapters.
+const adapted = "adapted"
+
+// adapterPrefix begins the names of adapters, as they are in labels.
+const adapterPrefix = "adapter-"
+
+// adapters returns the names of those of a round.
+func (c *churning) adapters(round int) []string {
+	var names []string
+	for i := range pick(c.e, 150, 25) {
+		names = append(names, fmt.Sprintf("%s%02d-%03d-%s", adapterPrefix, round, i, strings.Repeat("x", 40)))
+	}
+	return names
+}
+
+// startAdapters starts an engine with the adapters of the first round that has some, and a worker in front of it.
+func (c *churning) startAdapters(ctx context.Context) (err error) {
+	addrs := make([]string, 3)
+	for i := range addrs {
+		if addrs[i], err = c.e.ports.Addr("127.0.0.1"); err != nil {
+			return err
+		}
+	}
+	dir := filepath.Join(c.e.dir, fmt.Sprintf("%02d-%s", c.e.fleets, c.e.name))
+	c.at = "http://" + addrs[0]
+	args := []string{c.e.bin, "sim", "--dialect", "vllm", "--http-addr", addrs[0], "--served-model-name", adapted, "--sim-speedup", "20", "--export-model", filepath.Join(dir, "model")}
+	for _, name := range c.adapters(1) {
+		args = append(args, "--lora", name)
+	}
+	c.engine = fleet.NewProcess("engine", filepath.Join(dir, "engine.log"), args...)
+	if err := c.engine.Start(); err != nil {
+		return err
+	}
+	c.worker = &fleet.Role{Kind: "worker", ID: 50, HTTP: addrs[1], RPC: addrs[2], NATS: c.f.NATS}
+	c.worker.Process = fleet.NewProcess("worker-50", filepath.Join(dir, "worker-50.log"), c.e.bin, "worker", "--http-addr", addrs[1], "--rpc-addr", addrs[2],
+		"--worker-id", "50", "--nats", c.f.NATS, "--engine", "vllm="+c.at)
+	if err := c.worker.Start(); err != nil {
+		return err
+	}
+	for _, door := range c.f.Doors() {
+		if _, err := fleet.Until(ctx, 20*time.Millisecond, returnPatience, func(ctx context.Context) error { return c.f.Sees(ctx, door, c.worker) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stopAdapters ends what startAdapters began.
+func (c *churning) stopAdapters() error {
+	var errs []error
+	for _, p := range []*fleet.Process{c.workerProcess(), c.engine} {
+		if p == nil {
+			continue
+		}
+		errs = append(errs, p.Died(), p.Stop(returnPatience))
+		for _, line := range p.Alarms() {
+			c.r.problem("it needs an explanation: %s", line)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *churning) workerProcess() *fleet.Process {
+	if c.worker == nil {
+		return nil
+	}
+	return c.worker.Process
+}
+
+// load loads adapters into the engine.
+func (c *churning) load(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if err := c.tell(ctx, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, "/"+name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *churning) unload(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if err := c.tell(ctx, "/v1/unload_lora_adapter", fmt.Sprintf(`{"lora_name":%q}`, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell posts to the engine.
+func (c *churning) tell(ctx context.Context, path, body string) error {
+	status, text, err := post(ctx, c.at+path, body)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("the engine answers %s with %d %.200s", path, status, text)
+	}
+	return err
+}
+
+// listed waits until the doors have so many adapters as models.
+func (c *churning) listed(ctx context.Context, n int) error {
+	for _, door := range c.f.Doors() {
+		if _, err := fleet.Until(ctx, 50*time.Millisecond, returnPatience, func(ctx context.Context) error {
+			status, text, err := getPage(ctx, door.URL()+"/v1/models")
+			if have := strings.Count(text, `"id":"`+adapterPrefix); err == nil && (status != http.StatusOK || have != n) {
+				err = fmt.Errorf("%s lists %d adapters, want %d", door.Name(), have, n)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// use sends each kind of request for an adapter, or its model.
+func (c *churning) use(ctx context.Context, door *fleet.Role, name string) error {
+	for path, body := range map[string]string{
+		"/v1/completions":      `{"model":%q,"prompt":"hi","max_tokens":2}`,
+		"/v1/chat/completions": `{"model":%q,"messages":[{"role":"user","content":"hi"}],"max_tokens":2}`,
+	} {
+		status, text, err := post(ctx, door.URL()+path, fmt.Sprintf(body, name))
+		if err != nil {
+			return err
+		}
+		if status != http.StatusOK {
+			c.r.problem("%s for %s is answered with %d %.300s", path, name, status, text)
+		}
+	}
+	return nil
+}
+
+// post sends JSON and returns the answer.
+func post(ctx context.Context, url, body string) (status int, text string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return exchange(req)
+}
+
+// getPage gets a page.
+func getPage(ctx context.Context, url string) (status int, text string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	return exchange(req)
+}
+
+func exchange(req *http.Request) (status int, text string, err error) {
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
