@@ -1,6 +1,8 @@
 package frontend
 
 import (
+	"context"
+
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/edge/api"
@@ -10,7 +12,7 @@ import (
 
 // annotate gives the answer what the request's annotations ask for, but llm_metrics, which is
 // known at the end.
-func (p *planner) annotate(prompts []prep.Prompt) error {
+func (p *planner) annotate(ctx context.Context, prompts []prep.Prompt) error {
 	asked := p.req.Ext.Annotations
 	if asked.First() == "" {
 		return nil
@@ -28,7 +30,7 @@ func (p *planner) annotate(prompts []prep.Prompt) error {
 			told.Tokens = prompts[0].Tokens
 		}
 		if asked.FormattedPrompt {
-			text, err := p.formattedPrompt(prompts[0].Tokens)
+			text, err := p.formattedPrompt(ctx, prompts[0].Tokens)
 			if err != nil {
 				return err
 			}
@@ -42,18 +44,28 @@ func (p *planner) annotate(prompts []prep.Prompt) error {
 // formattedPrompt returns the text that became the tokens of the request's prompt. It is rendered again
 // where the template runs in this process; of a prompt that came as tokens, or that an engine made, it is
 // the text of the tokens.
-func (p *planner) formattedPrompt(tokens []kv.Token) (string, error) {
+func (p *planner) formattedPrompt(ctx context.Context, tokens []kv.Token) (string, error) {
 	q := p.req
 	switch {
 	case q.Ext.Tokens != nil:
 	case q.Endpoint.Talks():
 		if !asks(p.model.encoder) {
-			return p.model.pipe.Text(conversation(q, p.model.encoder))
+			return p.render(ctx, conversation(q, p.model.encoder))
 		}
 	case q.Prompts[0].Tokens == nil:
 		return q.Prompts[0].Text, nil
 	}
 	return p.model.decode(tokens, prep.DecodeOptions{KeepSpecial: true}), nil
+}
+
+// render returns the text of a conversation's prompt. It waits for its share of the memory of prompts being made.
+func (p *planner) render(ctx context.Context, chat *prep.Chat) (string, error) {
+	reserved, err := p.call.f.prompts.Wait(ctx, int64(chatCost(chat)))
+	if err != nil {
+		return "", ended(ctx)
+	}
+	defer p.call.f.prompts.Give(reserved)
+	return p.model.pipe.Text(chat)
 }
 
 // decode returns the text of tokens.

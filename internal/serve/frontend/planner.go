@@ -92,7 +92,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	a := p.call.answer
 	a.open = len(prompts) * p.req.N
 	a.ext.WorkerFields = p.req.Ext.WorkerFields
-	return gens, p.annotate(prompts)
+	return gens, p.annotate(ctx, prompts)
 }
 
 // prompts makes the prompts of the request.
