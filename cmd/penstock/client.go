@@ -41,6 +41,7 @@ type target struct {
 	flag    string // that names the server
 	keyFile string
 	ca      string
+	patient bool // wait for the header of an answer as long as it takes
 }
 
 // addServerFlags defines the flags of a target.
@@ -68,7 +69,10 @@ func (t *target) client() (*client, error) {
 			return nil, usage(fmt.Errorf("--api-key-file: %w", err))
 		}
 	}
-	transport := &http.Transport{ResponseHeaderTimeout: 30 * time.Second, ForceAttemptHTTP2: true}
+	transport := &http.Transport{ForceAttemptHTTP2: true}
+	if !t.patient {
+		transport.ResponseHeaderTimeout = 30 * time.Second
+	}
 	if t.ca != "" {
 		roots, err := node.Authorities(t.ca)
 		if err != nil {

@@ -18,6 +18,7 @@ each request to the worker that already holds most of its KV cache.
 Start with "penstock up": it needs nothing else. A fleet is the same in processes:
 frontends, workers and, where wanted, routers.`,
 		Example: `  penstock up
+  penstock chat
   penstock up --model-path ./Qwen2.5-0.5B-Instruct --workers 2
   penstock frontend --nats-listen 127.0.0.1:4222 &
   penstock worker --nats nats://127.0.0.1:4222`,
@@ -34,7 +35,7 @@ frontends, workers and, where wanted, routers.`,
 		return usage(fmt.Errorf("%w; see \"%s --help\"", err, cmd.CommandPath()))
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newUp(), newFrontend(), newWorker(), newRouter(), newRoute(), newWorkers(), newEvents(), newBench(), newConfig(), newDoctor(), newReplay(), newSim(), newVersion())
+	root.AddCommand(newUp(), newFrontend(), newWorker(), newRouter(), newChat(), newRoute(), newWorkers(), newEvents(), newBench(), newConfig(), newDoctor(), newReplay(), newSim(), newVersion())
 	return root
 }
 

@@ -20,5 +20,11 @@ func TestScript(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Setup: func(env *testscript.Env) error {
+			url, stop := startTalker()
+			env.Defer(stop)
+			env.Setenv("TALKER", url)
+			return nil
+		},
 	})
 }

@@ -88,11 +88,11 @@ func welcome(w io.Writer, r node.Ready) {
   Penstock serves %s on %s  (ready in %v)
 
   Try it:
-
+%s
     curl -N %s%s -H 'Content-Type: application/json'%s \
       -d '{"model": "%s", "stream": true, %s}'
 
-`, served, r.URL, r.Took.Round(time.Millisecond), r.URL, path, key, r.Model, prompt)
+`, served, r.URL, r.Took.Round(time.Millisecond), chatHint(r), r.URL, path, key, r.Model, prompt)
 	if len(r.Engines) > 0 {
 		printEngines(w, r.Engines)
 		fmt.Fprintf(w, "\n  %s, routed by %s\n", workers(r.Workers), r.RouterMode)
@@ -113,6 +113,18 @@ func welcome(w io.Writer, r node.Ready) {
   Stop:     Ctrl-C (running requests may finish)
 
 `, route, serverHint(r.URL))
+}
+
+// chatHint is the line that begins a conversation, where the model takes one.
+func chatHint(r node.Ready) string {
+	if !r.Chat {
+		return ""
+	}
+	line := "\n    penstock chat"
+	if r.URL != defaultServer {
+		line += " --server " + r.URL
+	}
+	return line + "\n"
 }
 
 func workers(n int) string {

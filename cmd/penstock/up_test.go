@@ -31,13 +31,13 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 	}{
 		{
 			"a chat model", ready,
-			[]string{"/v1/chat/completions", `"messages"`, "2 workers", `penstock route --explain`, "--server http://127.0.0.1:9000"},
+			[]string{"/v1/chat/completions", `"messages"`, "    penstock chat --server http://127.0.0.1:9000\n", "2 workers", `penstock route --explain`, "--server http://127.0.0.1:9000"},
 			[]string{"NATS", "--raw", "Bearer", "simulation"},
 		},
 		{
 			"a base model", base,
 			[]string{"http://127.0.0.1:8000/v1/completions", `"prompt"`, "1 worker,", "penstock route --raw --explain", "nats://127.0.0.1:4222"},
-			[]string{"/v1/chat", "--server"},
+			[]string{"/v1/chat", "--server", "penstock chat"},
 		},
 		{
 			"a simulation", simulated,

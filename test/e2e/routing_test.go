@@ -410,6 +410,79 @@ func TestQueryInstance(t *testing.T) {
 	f.idle()
 }
 
+// picked is the nvext of an answer to query_instance_id.
+type picked struct {
+	Worker struct {
+		Prefill uint64 `json:"prefill_worker_id"`
+		Decode  uint64 `json:"decode_worker_id"`
+	} `json:"worker_id"`
+	Tokens []int `json:"token_ids"`
+}
+
+// TestQueryInstanceOfDynamo: "query_instance_id:", as Dynamo 1.x and its endpoint picker write it, is answered
+// in nvext, of a stream's one chunk or of the whole answer, and generates nothing; what was picked serves
+// the request. So it is where routers are between, of which one is picked then.
+func TestQueryInstanceOfDynamo(t *testing.T) {
+	t.Parallel()
+	for name, routers := range map[string]int{"workers": 0, "routers": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			settings := []string{"nats-listen=127.0.0.1:0"}
+			if routers > 0 {
+				settings = append(settings, "component=router", "router-mode=round-robin")
+			}
+			f := launch(t, config.Frontend, settings...)
+			nats := "nats=" + f.started.NATS
+			simulate(t, 2, nats)
+			for range routers {
+				launch(t, config.Router, nats, "http-addr=127.0.0.1:0")
+			}
+			f.routes(2)
+			for path, body := range map[string]map[string]any{
+				"/v1/chat/completions": chatOf(simulated, longPrompt(1), 10),
+				"/v1/completions":      {"model": simulated, "prompt": longPrompt(1), "max_tokens": 10},
+				"/v1/responses":        {"model": simulated, "input": longPrompt(1), "max_output_tokens": 20},
+			} {
+				for _, stream := range []bool{false, true} {
+					body["stream"] = stream
+					body["nvext"] = map[string]any{"annotations": []string{"query_instance_id:"}}
+					f.pick(path, body)
+				}
+				p := f.pick(path, body)
+				body["nvext"] = map[string]any{"backend_instance_id": p.Worker.Decode, "token_data": p.Tokens, "annotations": []string{"token_ids", "request_id:"}}
+				resp, data := f.do(http.MethodPost, path, body, "x-request-id", "two")
+				want := fmt.Sprintf("event: request_id\n: \"two\"\n\nevent: token_ids\n: \"%s\"\n\n", strings.ReplaceAll(fmt.Sprint(p.Tokens), " ", ","))
+				if path == "/v1/responses" {
+					want = `"request_id":"two","token_ids":[`
+				}
+				if worker := resp.Header.Get("x-penstock-worker"); resp.StatusCode != http.StatusOK || worker != fmt.Sprint(p.Worker.Decode) || !strings.Contains(string(data), want) {
+					t.Errorf("%s at %d: %s at %s, without %.100q: %s", path, p.Worker.Decode, resp.Status, worker, want, data)
+				}
+			}
+			f.idle()
+		})
+	}
+}
+
+// pick sends a request with query_instance_id and checks that its answer has nothing but nvext.
+func (p *process) pick(path string, body map[string]any) (ext picked) {
+	p.t.Helper()
+	resp, data := p.do(http.MethodPost, path, body)
+	at := strings.Index(string(data), `"nvext":`)
+	if resp.StatusCode != http.StatusOK || at < 0 || json.NewDecoder(strings.NewReader(string(data[at+len(`"nvext":`):]))).Decode(&ext) != nil {
+		p.t.Fatalf("%s: %s: %s", path, resp.Status, data)
+	}
+	if ext.Worker.Decode == 0 || ext.Worker.Prefill != ext.Worker.Decode || len(ext.Tokens) < 300 {
+		p.t.Errorf("%s: %+v", path, ext)
+	}
+	for _, generated := range []string{`"choices":[{`, `"type":"message"`, `"attempts"`} {
+		if strings.Contains(string(data), generated) {
+			p.t.Errorf("%s: something was generated: %s", path, data)
+		}
+	}
+	return ext
+}
+
 // TestPrefixesThatGrow: prompts of which each begins with the one before go to one worker,
 // and only what is new is computed: whoever of two routers sends them, if these follow cache
 // events, and by what it sent itself if a router does not.

@@ -109,11 +109,17 @@ type AnswerExt struct {
 	Attempts []Attempt
 	// WorkerFields adds worker_id, the worker of the last attempt.
 	WorkerFields bool
-	// Query, if not nil, is all there is: the request only asked.
+	// Query, if not nil, is there instead: the request only asked.
 	Query *QueryAnswer
+	// Annotated answers the annotations of a request whose answer has no events for them; nil
+	// if there are none.
+	Annotated *Annotated
 }
 
-// QueryAnswer answers the annotation query_instance_id: where the request would
+// Asked reports whether x, which may be nil, answers a request that only asked.
+func (x *AnswerExt) Asked() bool { return x != nil && x.Query != nil }
+
+// QueryAnswer answers the annotation QueryInstance: where the request would
 // have gone, and its prompt.
 type QueryAnswer struct {
 	Worker        kv.Worker

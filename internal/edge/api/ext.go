@@ -14,7 +14,7 @@ func AppendExt(dst []byte, x *AnswerExt) []byte {
 		return dst
 	}
 	if x.Query != nil {
-		return appendQuery(dst, x.Query)
+		return appendQuery(dst, x.Query, x.Annotated)
 	}
 	dst = append(dst, `,"nvext":{"attempts":`...)
 	dst = strconv.AppendInt(dst, int64(len(x.Attempts)), 10)
@@ -30,7 +30,7 @@ func AppendExt(dst []byte, x *AnswerExt) []byte {
 		dst = append(dst, ',')
 		dst = appendWorkerFields(dst, x.Attempts[n-1].Worker)
 	}
-	return append(dst, '}')
+	return append(x.Annotated.AppendMembers(dst), '}')
 }
 
 func appendAttempt(dst []byte, a Attempt) []byte {
@@ -57,14 +57,21 @@ func appendAttempt(dst []byte, a Attempt) []byte {
 }
 
 func appendWorkerFields(dst []byte, w kv.Worker) []byte {
-	dst = append(dst, `"worker_id":{"decode_worker_id":`...)
-	dst = strconv.AppendUint(dst, uint64(w.ID), 10)
-	dst = append(dst, `,"decode_dp_rank":`...)
-	dst = strconv.AppendUint(dst, uint64(w.Rank), 10)
-	return append(dst, '}')
+	dst = append(dst, `"worker_id":{`...)
+	return append(appendWorkerMembers(dst, w), '}')
 }
 
-func appendQuery(dst []byte, q *QueryAnswer) []byte {
+// appendWorkerMembers appends w as the worker that prefills and the one that decodes: they are one.
+func appendWorkerMembers(dst []byte, w kv.Worker) []byte {
+	id, rank := uint64(w.ID), uint64(w.Rank)
+	dst = strconv.AppendUint(append(dst, `"prefill_worker_id":`...), id, 10)
+	dst = strconv.AppendUint(append(dst, `,"prefill_dp_rank":`...), rank, 10)
+	dst = strconv.AppendUint(append(dst, `,"decode_worker_id":`...), id, 10)
+	dst = strconv.AppendUint(append(dst, `,"decode_dp_rank":`...), rank, 10)
+	return dst
+}
+
+func appendQuery(dst []byte, q *QueryAnswer, a *Annotated) []byte {
 	dst = append(dst, `,"nvext":{`...)
 	dst = appendWorkerFields(dst, q.Worker)
 	dst = append(dst, `,"overlap_blocks":`...)
@@ -75,7 +82,7 @@ func appendQuery(dst []byte, q *QueryAnswer) []byte {
 		dst = append(dst, `,"text_only":`...)
 		dst = strictjson.AppendString(dst, q.TextOnly)
 	}
-	return append(dst, '}')
+	return append(a.AppendMembers(dst), '}')
 }
 
 // AppendTokens appends token ids as a JSON array.

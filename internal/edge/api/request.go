@@ -1,8 +1,7 @@
 package api
 
 import (
-	"slices"
-
+	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/route/queue"
@@ -155,11 +154,12 @@ type TokenBias struct {
 
 // RequestExt is the request object "nvext".
 type RequestExt struct {
-	// Annotations ask for extra information about the request.
-	Annotations []string
+	// Annotations are what the request asks to be told beside its answer.
+	Annotations Annotations
 	// Worker is backend_instance_id or decode_worker_id: the worker that must
-	// serve the request; 0 if none.
+	// serve the request; 0 if none. Rank is dp_rank, nil if not given.
 	Worker kv.WorkerID
+	Rank   *uint32
 	// Tokens are token_data: the prompt, tokenized by the client; nil if none.
 	Tokens []kv.Token
 	// ExpectedOutput is agent_hints.osl; 0 if none.
@@ -177,9 +177,16 @@ type RequestExt struct {
 	WorkerFields bool
 }
 
-// QueryInstance is the annotation that asks which worker would serve a request,
-// without sending it there.
-const QueryInstance = "query_instance_id"
-
-// Asks reports whether the request carries an annotation.
-func (x *RequestExt) Asks(annotation string) bool { return slices.Contains(x.Annotations, annotation) }
+// Pin returns the worker and rank that must serve the request; the zero Worker if the router
+// may choose. The error is a *fault.Error: a rank is one of a worker.
+func (x *RequestExt) Pin() (kv.Worker, error) {
+	pin := kv.Worker{ID: x.Worker}
+	if x.Rank == nil {
+		return pin, nil
+	}
+	if x.Worker == 0 {
+		return kv.Worker{}, fault.Param("nvext.dp_rank", "'nvext.dp_rank' needs a worker id beside it (nvext.backend_instance_id)")
+	}
+	pin.Rank = *x.Rank
+	return pin, nil
+}

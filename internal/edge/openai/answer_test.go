@@ -63,7 +63,7 @@ func TestChunks(t *testing.T) {
 			api.Chunk{Kind: api.Finish, Reason: api.ReasonStop, Ext: &api.AnswerExt{WorkerFields: true, Attempts: []api.Attempt{{Number: 1, Worker: kv.Worker{ID: 9}, OverlapBlocks: 3, Predicted: 48, Reported: 32}, {Number: 2, Worker: kv.Worker{ID: 8, Rank: 1}, Reported: api.CachedUnknown}}}},
 			c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"nvext":{"attempts":2,"workers":[` +
 				`{"prompt":0,"attempt":1,"worker_id":9,"dp_rank":0,"overlap_blocks":3,"predicted_cached_tokens":48,"reported_cached_tokens":32},{"prompt":0,"attempt":2,"worker_id":8,"dp_rank":1,"overlap_blocks":0,"predicted_cached_tokens":0}],` +
-				`"worker_id":{"decode_worker_id":8,"decode_dp_rank":1}}}`,
+				`"worker_id":{"prefill_worker_id":8,"prefill_dp_rank":1,"decode_worker_id":8,"decode_dp_rank":1}}}`,
 		},
 		{
 			"chat logprobs", chatForm,

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"slices"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -51,6 +52,8 @@ type decoder struct {
 	topLogprobs   int
 	bestOf        int
 	extSalt       string
+	prioritized   bool          // agent_hints.priority is given
+	sensitivity   time.Duration // agent_hints.latency_sensitivity
 	tools         []declared
 	toolsText     []byte // the array of them, a part of the body
 	choice        toolChoice

@@ -80,11 +80,19 @@ func TestDecodeChat(t *testing.T) {
 			"router_config_override":{"overlap_score_weight":0.5,"router_temperature":1,"router_mode":"random"}}`, func(r *api.Request) {
 			r.CacheSalt = "s"
 			r.Ext = api.RequestExt{
-				Annotations: []string{api.QueryInstance}, Worker: kv.MaxWorkerID, Tokens: []kv.Token{1, 2}, ExpectedOutput: 32, WorkerFields: true,
+				Annotations: api.Annotations{Query: api.QueryEvents}, Worker: kv.MaxWorkerID, Tokens: []kv.Token{1, 2}, ExpectedOutput: 32, WorkerFields: true,
 				Priority: queue.Priority{Jump: time.Second},
 				Override: route.Override{OverlapWeight: ptr(0.5), Temperature: ptr(1.0), Mode: ptr(route.Random)},
 			}
 		}},
+		{`"nvext":{"annotations":["query_instance_id:","query_instance_id","token_ids:x","formatted_prompt","llm_metrics:","request_id"],
+			"decode_worker_id":7,"dp_rank":0,"prefill_worker_id":7,"prefill_dp_rank":4294967295,"agent_hints":{"latency_sensitivity":1.5}}`, func(r *api.Request) {
+			r.Ext = api.RequestExt{
+				Annotations: api.Annotations{Query: api.QueryChunk, FormattedPrompt: true, TokenIDs: true, LLMMetrics: true, RequestID: true},
+				Worker:      7, Rank: ptr(uint32(0)), Priority: queue.Priority{Jump: 1500 * time.Millisecond},
+			}
+		}},
+		{`"nvext":{"agent_hints":{"latency_sensitivity":9,"priority":0},"request_timestamp_ms":1.5,"cache_control":{"type":"ephemeral","ttl":"5m"},"agent_context":{"session_id":"s"}}`, func(*api.Request) {}},
 		{`"nvext":{"allowed_worker_ids":[3,4],"agent_hints":{"priority":-5,"strict_priority":4294967295},"session_control":{"session_id":"s","action":"close","timeout":300},
 			"router_config_override":{"assume_kv_reuse":false,"track_prefill_tokens":true,"moe_query":{"layer_id":2,"expert_ids":[7,4294967295],"expert_group":0,"fallback_to_unlabeled":false}}}`, func(r *api.Request) {
 			r.Ext = api.RequestExt{
@@ -472,7 +480,20 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"nvext":{"router_config_override":{"router_mode":"best"}}`), "nvext.router_config_override.router_mode", "one of kv, round-robin"},
 		{api.Chat, chat(`"nvext":{"extra_fields":["timing"]}`), "nvext.extra_fields[0]", "not supported"},
 		{api.Chat, chat(`"nvext":{"greed_sampling":true},"temperature":1`), "nvext.greed_sampling", "contradicts"},
-		{api.Chat, chat(`"nvext":{"annotations":[` + strings.Repeat(`"a",`, 32) + `"a"]}`), "nvext.annotations", "at most 32"},
+		{api.Chat, chat(`"nvext":{"annotations":[` + strings.Repeat(`"token_ids",`, 32) + `"a"]}`), "nvext.annotations", "at most 32"},
+		{api.Chat, chat(`"nvext":{"annotations":["token_ids","query_instance_id_extra:1"]}`), "nvext.annotations[1]", "query_instance_id_extra"},
+		{api.Chat, chat(`"nvext":{"annotations":[":"]}`), "nvext.annotations[0]", "one of query_instance_id, formatted_prompt, token_ids, llm_metrics, request_id"},
+		{api.Chat, chat(`"nvext":{"annotations":["token_id"]}`), "nvext.annotations[0]", "token_id"},
+		{api.Chat, chat(`"nvext":{"dp_rank":-1}`), "nvext.dp_rank", "between 0 and"},
+		{api.Chat, chat(`"nvext":{"prefill_dp_rank":"0"}`), "nvext.prefill_dp_rank", "integer"},
+		{api.Chat, chat(`"nvext":{"agent_hints":{"latency_sensitivity":-1}}`), "nvext.agent_hints.latency_sensitivity", "between 0"},
+		{api.Chat, chat(`"nvext":{"max_thinking_tokens":8}`), "nvext.max_thinking_tokens", "not supported"},
+		{api.Chat, chat(`"nvext":{"use_raw_prompt":true}`), "nvext.use_raw_prompt", "not supported"},
+		{api.Chat, chat(`"nvext":{"metadata_upload":{"url":"http://a"}}`), "nvext.metadata_upload", "Unsupported"},
+		{api.Chat, chat(`"nvext":{"routing_constraints":{"required_taints":["a"]}}`), "nvext.routing_constraints", "Unsupported"},
+		{api.Chat, chat(`"nvext":{"router":{"ttft_target":5}}`), "nvext.router", "Unsupported"},
+		{api.Chat, chat(`"nvext":{"top_k":5}`), "nvext.top_k", "Unsupported"},
+		{api.Chat, chat(`"nvext":{"extra_fields":["stop_reason"]}`), "nvext.extra_fields[0]", "not supported"},
 		{api.Completion, `{"model":"m","prompt":["a","b"],"nvext":{"token_data":[1]}}`, "nvext.token_data", "one prompt"},
 	}
 	for _, tt := range tests {

@@ -2,10 +2,12 @@ package openai
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/edge/api"
 )
 
 const (
@@ -28,9 +30,14 @@ func (d *decoder) ext(key string) error {
 		return d.annotations()
 	case "backend_instance_id", "decode_worker_id":
 		return d.worker()
+	case "dp_rank":
+		return d.number32(&x.Rank)
 	case "prefill_worker_id": // nothing is prefilled apart from decoding
 		_, err := d.workerID()
 		return err
+	case "prefill_dp_rank": // likewise
+		var rank *uint32
+		return d.number32(&rank)
 	case "token_data":
 		if err := d.tokens(&x.Tokens); err != nil {
 			return err
@@ -55,8 +62,11 @@ func (d *decoder) ext(key string) error {
 		return d.greedy()
 	case "use_raw_prompt":
 		return d.only(false)
-	case "agent_context": // describes the client
+	case "agent_context", "cache_control": // for traces, and a hint how long to keep the prompt's blocks
 		return d.Object(func(string) error { return d.Skip() })
+	case "request_timestamp_ms": // for the replay of traces
+		var ms *float64
+		return d.Number(&ms, 0, math.MaxFloat64)
 	case "max_thinking_tokens":
 		return d.notSupported()
 	}
@@ -70,7 +80,9 @@ func (d *decoder) annotations() error {
 			return d.RefuseParent("must have at most %d entries", maxAnnotations)
 		}
 		s, err := d.String()
-		x.Annotations = append(x.Annotations, s)
+		if err == nil && !x.Annotations.Add(s) {
+			err = d.Refuse("must be one of %s, not %.64q", strings.Join(api.AnnotationNames(), ", "), s)
+		}
 		return err
 	})
 }
@@ -111,12 +123,20 @@ func (d *decoder) hint(key string) error {
 		seconds := 0
 		err := d.Integer(&seconds, math.MinInt32, math.MaxInt32)
 		d.req.Ext.Priority.Jump = time.Duration(min(max(0, seconds), maxPriority)) * time.Second
+		d.prioritized = true
 		return err
 	case "strict_priority":
 		strict := 0
 		err := d.Integer(&strict, 0, math.MaxUint32)
 		d.req.Ext.Priority.Strict = uint32(strict)
 		return err
+	case "latency_sensitivity": // the former name of priority, which counts if priority is not given
+		var seconds *float64
+		if err := d.Number(&seconds, 0, math.MaxInt32); err != nil {
+			return err
+		}
+		d.sensitivity = time.Duration(min(*seconds, maxPriority) * float64(time.Second))
+		return nil
 	case "speculative_prefill":
 		return d.either()
 	}

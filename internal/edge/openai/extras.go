@@ -71,6 +71,9 @@ func (d *decoder) checkExt() error {
 		}
 		q.Temperature = new(float64)
 	}
+	if !d.prioritized {
+		q.Ext.Priority.Jump = d.sensitivity
+	}
 	switch {
 	case d.extSalt == "":
 	case q.CacheSalt == "":

@@ -45,6 +45,9 @@ func components() []component {
 		detail     = `{"enum":["auto","low","high","original"]}`
 		closed     = `"type":"object","additionalProperties":false,`
 		open       = `"type":"object","additionalProperties":{"type":"null"},` // what is null is not given
+
+		workerNames   = `"prefill_worker_id","prefill_dp_rank","decode_worker_id","decode_dp_rank"`
+		workerMembers = `"prefill_worker_id":` + integer + `,"prefill_dp_rank":` + integer + `,"decode_worker_id":` + integer + `,"decode_dp_rank":` + integer
 	)
 	ref := func(name string) string { return `{"$ref":"#/components/schemas/` + name + `"}` }
 	orNull := func(schema string) string { return `{"anyOf":[` + schema + `,{"type":"null"}]}` }
@@ -116,8 +119,10 @@ func components() []component {
 		{"AnswerExt", `{` + closed + `"properties":{"attempts":` + integer + `,"workers":` +
 			list(`{`+closed+`"required":["prompt","attempt","worker_id","dp_rank","overlap_blocks","predicted_cached_tokens"],"properties":{"prompt":`+integer+`,"attempt":`+integer+`,`+
 				`"worker_id":`+integer+`,"dp_rank":`+integer+`,"overlap_blocks":`+integer+`,"predicted_cached_tokens":`+integer+`,"reported_cached_tokens":`+integer+`,"inexact":{"const":true}}}`) + `,` +
-			`"worker_id":{` + closed + `"required":["decode_worker_id","decode_dp_rank"],"properties":{"decode_worker_id":` + integer + `,"decode_dp_rank":` + integer + `}},` +
-			`"overlap_blocks":` + integer + `,"token_ids":` + list(integer) + `,"text_only":` + text + `}}`},
+			`"worker_id":{` + closed + `"required":[` + workerNames + `],"properties":{` + workerMembers + `}},` +
+			`"overlap_blocks":` + integer + `,"token_ids":` + list(integer) + `,"text_only":` + text + `,"request_id":` + text + `,"formatted_prompt":` + text + `,` +
+			`"llm_metrics":{` + closed + `"required":["input_tokens","output_tokens","chunk_tokens","cached_tokens",` + workerNames + `],"properties":{` +
+			`"input_tokens":` + integer + `,"output_tokens":` + integer + `,"chunk_tokens":` + integer + `,"cached_tokens":` + orNull(integer) + `,` + workerMembers + `}}}}`},
 		{"Embeddings", `{` + closed + `"required":["object","data","model","usage"],"properties":{"object":{"const":"list"},"model":` + text + `,` +
 			`"data":` + list(`{`+closed+`"required":["object","index","embedding"],"properties":{"object":{"const":"embedding"},"index":`+integer+`,`+
 			`"embedding":{"anyOf":[`+list(number)+`,{"type":"string","contentEncoding":"base64"}]}}}`) + `,` +

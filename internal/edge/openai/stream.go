@@ -36,7 +36,7 @@ type stream struct {
 
 // Append implements api.Writer. It allocates only if dst must grow.
 func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
-	if c.Kind == api.CallEnd || c.Kind == api.Usage && !s.includeUsage {
+	if c.Kind == api.CallEnd || c.Kind == api.Usage && !s.includeUsage && !c.Ext.Asked() {
 		return dst // nothing says so here
 	}
 	dst = append(dst, "data: "...)
@@ -62,8 +62,10 @@ func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
 	dst = append(dst, s.opening...)
 	switch {
 	case c.Kind == api.Usage:
-		dst = append(dst, `],"usage":`...)
-		dst = appendUsage(dst, c.Tokens)
+		dst = append(dst, ']')
+		if s.includeUsage {
+			dst = appendUsage(append(dst, `,"usage":`...), c.Tokens)
+		}
 		dst = api.AppendExt(dst, c.Ext)
 	case s.includeUsage: // the chunk of usage has the story
 		dst = s.appendChoice(dst, c)

@@ -63,6 +63,15 @@ func (p *Pipeline) Render(c *Chat) ([]Segment, error) {
 	return p.Template.Render(nil, c)
 }
 
+// Text returns the text of a conversation's prompt.
+func (p *Pipeline) Text(c *Chat) (string, error) {
+	segments, err := p.Render(c)
+	if err != nil || len(segments) == 0 {
+		return "", err
+	}
+	return join(segments), nil
+}
+
 // EncodeSegments is the second half of EncodeChat: it appends the tokens of the
 // segments of a prompt to dst.
 func (p *Pipeline) EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token {

@@ -12,6 +12,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/media"
 	"penstock/internal/edge/api"
+	"penstock/internal/edge/openai"
 )
 
 // answer turns the events of a request's generations into its response. It is
@@ -30,11 +31,13 @@ type answer struct {
 	writer    api.Writer // nil before the request is understood
 	refuse    func(http.ResponseWriter, error)
 	ext       api.AnswerExt
-	textOnly  media.Reason // why the request's media took no part in the choice of its worker
-	open      int          // choices that have not finished
-	accepted  bool         // by a worker
-	committed bool         // status and headers are out
-	first     time.Time    // when output began; zero before
+	events    *api.Annotated // that open the stream; nil if none do
+	metrics   bool           // asked for by the annotation llm_metrics
+	textOnly  media.Reason   // why the request's media took no part in the choice of its worker
+	open      int            // choices that have not finished
+	accepted  bool           // by a worker
+	committed bool           // status and headers are out
+	first     time.Time      // when output began; zero before
 	buf       []byte
 }
 
@@ -86,7 +89,10 @@ func (a *answer) accept(e *event) error {
 	if !a.stream {
 		return nil
 	}
-	return a.openStream()
+	if err := a.openStream(); err != nil {
+		return err
+	}
+	return a.openEvents()
 }
 
 // fingerprint is the short form of a card's numerics that clients see.
@@ -158,7 +164,14 @@ func (a *answer) extend(chunks []api.Chunk) error {
 
 // finish ends a complete answer.
 func (a *answer) finish(counts api.TokenCounts) error {
+	metrics := a.measure(counts)
+	if a.ext.Annotated != nil {
+		a.ext.Annotated.Metrics = metrics
+	}
 	a.buf = a.writer.Append(a.buf, &api.Chunk{Kind: api.Usage, Tokens: counts, Ext: a.story()})
+	if a.events != nil && metrics != nil {
+		a.buf = openai.AppendMetricsEvent(a.buf, metrics)
+	}
 	a.buf = a.writer.End(a.buf)
 	if !a.stream {
 		return a.whole(append(a.buf, '\n'))

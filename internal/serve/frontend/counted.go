@@ -26,14 +26,19 @@ var _ prep.Encoder = counted{}
 // and as much while their array grows).
 const promptCost = 18
 
-// EncodeChat implements prep.Encoder.
-func (c counted) EncodeChat(ctx context.Context, chat *prep.Chat) (prep.Prompt, error) {
+// chatCost is the memory that making the prompt of a conversation takes, in bytes.
+func chatCost(chat *prep.Chat) int {
 	size := len(chat.Tools) + len(chat.Args)
 	for i := range chat.Messages {
 		m := &chat.Messages[i]
 		size += len(m.Content) + len(m.Parts) + len(m.ToolCalls) + len(m.Reasoning)
 	}
-	tokens, err := c.encode(ctx, chat, promptCost*size)
+	return promptCost * size
+}
+
+// EncodeChat implements prep.Encoder.
+func (c counted) EncodeChat(ctx context.Context, chat *prep.Chat) (prep.Prompt, error) {
+	tokens, err := c.encode(ctx, chat, chatCost(chat))
 	if err != nil {
 		return prep.Prompt{}, err
 	}

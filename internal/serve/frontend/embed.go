@@ -8,6 +8,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/bounded"
+	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
 )
@@ -74,7 +75,7 @@ func (c *call) embed() error {
 
 // embeddings returns a task for each input.
 func (c *call) embeddings(ctx context.Context, m *model, req *openai.EmbeddingsRequest) ([]*embedding, error) {
-	pin, err := pinned(c.r.Header, 0)
+	pin, err := pinned(c.r.Header, api.RequestExt{})
 	if err != nil {
 		return nil, err
 	}

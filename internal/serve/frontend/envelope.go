@@ -15,6 +15,9 @@ type envelope struct {
 	stream bool
 	salt   string
 	ext    api.RequestExt
+	// greedy and extSalt are greed_sampling and cache_salt of nvext.
+	greedy  bool
+	extSalt string
 	// prompt is a request to the same endpoint with the fields alone that its prompt is made
 	// of, so that fields which only the engine knows are no reason not to know the prompt; nil if
 	// the whole request is needed.
@@ -92,7 +95,7 @@ func (e *envelope) extend(ext []byte) error {
 	b := append([]byte(`{"model":"m","prompt":[0],"nvext":`), ext...)
 	q, err := openai.Decode(api.Completion, append(b, '}'))
 	if err == nil {
-		e.ext = q.Ext
+		e.ext, e.greedy, e.extSalt = q.Ext, q.Temperature != nil, q.CacheSalt
 	}
 	return err
 }

@@ -105,8 +105,8 @@ func (c *call) serve(d dialect) error {
 		req.Messages = nil
 		c.release()
 	}
-	if req.Ext.Asks(api.QueryInstance) {
-		return c.query(ctx, gens)
+	if form := req.Ext.Annotations.Query; form != api.NoQuery {
+		return c.query(ctx, gens, form)
 	}
 	err = c.generateAll(ctx, gens)
 	sum := c.total(gens)

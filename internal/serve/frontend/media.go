@@ -212,7 +212,7 @@ func unseen(ctx context.Context, p *prep.Prompt) error {
 // engines take them so; nil if it does not. The model sees them. spare says that there is a better
 // way: it is passed on only if that comes to nothing.
 func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing, spare bool, err error) {
-	if !q.HasMedia() || q.Ext.Asks(api.QueryInstance) {
+	if !q.HasMedia() || q.Ext.Annotations.Query != api.NoQuery {
 		return nil, false, nil
 	}
 	m, err := c.find(c.f.catalog.find, q.Model)
@@ -238,7 +238,7 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 	if err != nil {
 		return nil, false, err
 	}
-	e.ext, q.Owner = q.Ext, c.owner(q.CacheSalt)
+	q.Owner = c.owner(q.CacheSalt)
 	q.Features = spare && !m.card.Attaches
 	p, err = c.pass(body, d, m, e)
 	if p != nil {
@@ -287,6 +287,9 @@ func (p *passing) instead(ctx context.Context, err error) error {
 	case p.ships && fault.Of(err) == fault.Unavailable && len(p.c.f.catalog.current(p.model).featureless()) > 0:
 		p.spent = p.prompt // those who take nothing that is processed may be there
 	default:
+		return err
+	}
+	if err := p.answerable(); err != nil {
 		return err
 	}
 	if err := p.reserve(); err != nil {

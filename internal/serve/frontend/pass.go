@@ -80,7 +80,7 @@ func (c *call) passing(body []byte, d *dialect) (*passing, error) {
 		return nil, err
 	case !m.passes(d.path):
 		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, and they take no requests of %s themselves: use another endpoint, or name the model's files with --model-path", m.card.Name, d.path)
-	case e.ext.Asks(api.QueryInstance):
+	case e.ext.Annotations.Query != api.NoQuery:
 		return nil, fault.New(fault.Unimplemented, "'%s' needs the prompt's tokens, which only the engines of the model '%s' have: ask POST /v1/router/best_worker", api.QueryInstance, m.card.Name)
 	}
 	return c.pass(body, d, m, e)
@@ -104,6 +104,24 @@ func (c *call) pass(body []byte, d *dialect, m *model, e *envelope) (*passing, e
 	return p, err
 }
 
+// answerable refuses the fields of nvext that only Penstock knows and that an engine's own answer
+// cannot honour.
+func (p *passing) answerable() error {
+	e, name := p.envelope, p.model.card.Name
+	const refused = "'%s' is not supported for this request, which an engine of the model '%s' answers itself: %s"
+	switch annotation := e.ext.Annotations.First(); {
+	case annotation != "":
+		return fault.Param("nvext.annotations", refused, annotation, name, "leave the annotation out")
+	case e.ext.WorkerFields:
+		return fault.Param("nvext.extra_fields", refused, "nvext.extra_fields", name, "the header x-penstock-worker names the worker")
+	case e.greedy:
+		return fault.Param("nvext.greed_sampling", refused, "nvext.greed_sampling", name, "give 'temperature': 0")
+	case e.extSalt != "" && e.extSalt != e.salt:
+		return fault.Param("nvext.cache_salt", refused, "nvext.cache_salt", name, "give 'cache_salt' beside 'model'")
+	}
+	return nil
+}
+
 // reserve takes room for the copy of the request that each attempt has on its way.
 func (p *passing) reserve() error {
 	n := int64(len(p.request.Body))
@@ -117,6 +135,9 @@ func (p *passing) reserve() error {
 // serve answers the request, or returns why not.
 func (p *passing) serve(ctx context.Context) error {
 	c := p.c
+	if err := p.answerable(); err != nil {
+		return err
+	}
 	if err := p.reserve(); err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	a := p.call.answer
 	a.open = len(prompts) * p.req.N
 	a.ext.WorkerFields = p.req.Ext.WorkerFields
-	return gens, nil
+	return gens, p.annotate(ctx, prompts)
 }
 
 // prompts makes the prompts of the request.
@@ -203,12 +203,7 @@ func (p *planner) echo(i int, tokens []kv.Token) string {
 	if q := p.req; q.Ext.Tokens == nil && q.Prompts[i].Tokens == nil {
 		return q.Prompts[i].Text
 	}
-	d := p.model.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: p.req.KeepSpecial})
-	var text []byte
-	for _, t := range tokens {
-		text = d.Push(text, t)
-	}
-	return string(d.Flush(text))
+	return p.model.decode(tokens, prep.DecodeOptions{KeepSpecial: p.req.KeepSpecial})
 }
 
 // stop returns when choices end after a prompt of n tokens.
@@ -327,18 +322,17 @@ func (m *model) text(param string, tokens []kv.Token) error {
 // pin returns the worker that the client demands; the zero Worker if it leaves
 // the choice to the router. Headers win over the body.
 func (p *planner) pin() (kv.Worker, error) {
-	return pinned(p.call.r.Header, p.req.Ext.Worker)
+	return pinned(p.call.r.Header, p.req.Ext)
 }
 
 // pinned returns the worker that headers demand, else the body's.
-func pinned(h http.Header, body kv.WorkerID) (kv.Worker, error) {
-	pin := kv.Worker{ID: body}
+func pinned(h http.Header, ext api.RequestExt) (kv.Worker, error) {
 	if name, v := header(h, "X-Worker-Instance-Id", "X-Dynamo-Worker-Instance-Id"); v != "" {
 		id, err := workerID(name, v)
 		if err != nil {
 			return kv.Worker{}, err
 		}
-		pin.ID = id
+		ext.Worker = id
 	}
 	// Nothing is prefilled apart from decoding yet, but a bad id is a mistake.
 	if name, v := header(h, "X-Prefill-Instance-Id", "X-Dynamo-Prefill-Instance-Id"); v != "" {
@@ -347,16 +341,17 @@ func pinned(h http.Header, body kv.WorkerID) (kv.Worker, error) {
 		}
 	}
 	if name, v := header(h, "X-Dp-Rank", "X-Dynamo-Dp-Rank"); v != "" {
-		rank, err := strconv.ParseUint(v, 10, 32)
+		n, err := strconv.ParseUint(v, 10, 32)
 		switch {
 		case err != nil:
 			return kv.Worker{}, fault.Param(name, "the header %s must be a decimal rank, not %q", name, short(v))
-		case pin.ID == 0:
+		case ext.Worker == 0:
 			return kv.Worker{}, fault.Param(name, "the header %s needs a worker id beside it (x-worker-instance-id)", name)
 		}
-		pin.Rank = uint32(rank)
+		rank := uint32(n)
+		ext.Rank = &rank
 	}
-	return pin, nil
+	return ext.Pin()
 }
 
 // session returns which requests the request belongs together with, by the header

@@ -468,3 +468,24 @@ func TestPreprocessConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestFormattedPrompt: the annotation formatted_prompt tells the text of the prompt, whoever made its tokens.
+func TestFormattedPrompt(t *testing.T) {
+	const question = `"model":"b","messages":[{"role":"user","content":"hi"}],"nvext":{"annotations":["formatted_prompt"]`
+	for preprocess, want := range map[Preprocess]string{
+		PreprocessLocal:  `"formatted_prompt":"user:hi<|turn|>assistant:"`,
+		PreprocessEngine: `"formatted_prompt":"E{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],`,
+	} {
+		inWorld(t, Config{Preprocess: preprocess}, func(t *testing.T, w *world) {
+			w.worker(7, constant("fine"), preprocesses)
+			for body, want := range map[string]string{
+				`{` + question + `}}`:                        want,
+				`{` + question + `,"token_data":[104,257]}}`: `"formatted_prompt":"h<|turn|>"`,
+			} {
+				if a := w.post("/v1/chat/completions", strings.ReplaceAll(body, `"b"`, `"bytes"`)); a.status != 200 || !strings.Contains(a.body, want) {
+					t.Errorf("%s: %s: %d %s, want %s", preprocess, body, a.status, a.body, want)
+				}
+			}
+		})
+	}
+}

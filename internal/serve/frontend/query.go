@@ -10,7 +10,7 @@ import (
 
 // query answers the annotation query_instance_id: where the request would go and
 // what its tokens are. Nothing is reserved or generated.
-func (c *call) query(ctx context.Context, gens []*generation) error {
+func (c *call) query(ctx context.Context, gens []*generation, form api.QueryForm) error {
 	if len(gens) != 1 {
 		return fault.Param("nvext.annotations", "'%s' takes one prompt, not %d", api.QueryInstance, len(gens))
 	}
@@ -30,16 +30,16 @@ func (c *call) query(ctx context.Context, gens []*generation) error {
 	all := &api.Chunk{
 		Kind:   api.Usage,
 		Tokens: api.TokenCounts{Prompt: g.counts.Prompt},
-		Ext:    &api.AnswerExt{Query: q},
+		Ext:    &api.AnswerExt{Query: q, Annotated: a.ext.Annotated},
 	}
 	if !a.stream {
 		return a.whole(append(a.writer.End(a.writer.Append(nil, all)), '\n'))
 	}
 	var events []byte
-	if c.endpoint == api.Responses { // whose clients read no other events than its own
-		events = a.writer.Append(events, all)
-	} else {
+	if form == api.QueryEvents && c.endpoint != api.Responses { // whose clients read no other events than its own
 		events = openai.AppendQueryEvents(events, q)
+	} else {
+		events = a.writer.Append(events, all)
 	}
 	if err := a.out.put(a.writer.End(events)); err != nil {
 		return err

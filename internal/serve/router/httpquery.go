@@ -52,9 +52,13 @@ func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Re
 			return nil, none, err
 		}
 	}
+	pin, err := q.request.Ext.Pin()
+	if err != nil {
+		return nil, none, err
+	}
 	return &route.Request{
 		Model: q.request.Model, Tokens: prompt.Tokens, Media: prompt.Media, Salt: kv.Salt{Namespace: q.request.CacheSalt},
-		ExpectedOutput: q.request.Ext.ExpectedOutput, Override: q.override(), Pin: kv.Worker{ID: q.request.Ext.Worker},
+		ExpectedOutput: q.request.Ext.ExpectedOutput, Override: q.override(), Pin: pin,
 		Allowed: q.request.Ext.Allowed, Session: q.request.Ext.Session, Priority: q.request.Ext.Priority,
 	}, newAsked(&prompt), nil
 }

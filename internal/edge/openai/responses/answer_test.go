@@ -442,7 +442,7 @@ func TestIDsRepeat(t *testing.T) {
 func TestQuery(t *testing.T) {
 	asked := api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 2}, Ext: &api.AnswerExt{Query: &api.QueryAnswer{Worker: kv.Worker{ID: 7}, Tokens: []kv.Token{1, 2}}}}
 	got := string(written(decoded(t, `"user":"u"`), []api.Chunk{asked}))
-	for _, want := range []string{`"status":"completed"`, `"output":[]`, `"nvext":{"worker_id":{"decode_worker_id":7,"decode_dp_rank":0},"overlap_blocks":0,"token_ids":[1,2]}`} {
+	for _, want := range []string{`"status":"completed"`, `"output":[]`, `"nvext":{"worker_id":{"prefill_worker_id":7,"prefill_dp_rank":0,"decode_worker_id":7,"decode_dp_rank":0},"overlap_blocks":0,"token_ids":[1,2]}`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s has no %s", got, want)
 		}

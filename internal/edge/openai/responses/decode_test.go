@@ -85,7 +85,7 @@ func TestDecode(t *testing.T) {
 		}},
 		{`"nvext":{"cache_salt":"s","greed_sampling":true,"backend_instance_id":5,"token_data":[1],"annotations":["query_instance_id"]}`, func(q *api.Request) {
 			q.CacheSalt, q.Temperature = "s", ptr(0.0)
-			q.Ext = api.RequestExt{Worker: 5, Tokens: []kv.Token{1}, Annotations: []string{api.QueryInstance}}
+			q.Ext = api.RequestExt{Worker: 5, Tokens: []kv.Token{1}, Annotations: api.Annotations{Query: api.QueryEvents}}
 		}},
 	}
 	for _, tt := range tests {

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+const chatHelp = `  /reset   begin a new conversation: what was said is not sent again
+  /quit    leave (so does Ctrl-D)
+  /help    show this
+  Ctrl-C   stop the answer; again, or with no answer running twice, leave
+  A line that ends in \ goes on in the next one; // at its beginning is a / of the message.
+`
+
+// converse asks what is typed until its end, /quit, a second interrupt, or the end of ctx. Errors of
+// single answers are printed, and the conversation goes on.
+func (c *conversation) converse(ctx context.Context, in io.Reader, interrupts <-chan os.Signal) error {
+	fmt.Fprintf(c.errs, "Talking to %s on %s. /help lists commands, Ctrl-D leaves.\n", printable(c.model), c.client.server)
+	r := &repl{conversation: c, lines: readLines(in), interrupts: interrupts}
+	for {
+		text, ok := r.read(ctx)
+		if !ok {
+			return nil
+		}
+		switch strings.TrimSpace(text) {
+		case "":
+		case "/help":
+			fmt.Fprint(c.errs, chatHelp)
+		case "/reset":
+			c.forget()
+			fmt.Fprintln(c.errs, "(a new conversation)")
+		case "/quit", "/exit":
+			return nil
+		default:
+			if err := r.answer(ctx, text); err != nil {
+				return err
+			}
+		}
+		if r.left || ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// repl is what a conversation on a terminal waits for.
+type repl struct {
+	*conversation
+	lines      <-chan string
+	interrupts <-chan os.Signal
+	warned     bool // the last thing typed was an interrupt
+	left       bool // by an interrupt while an answer was being stopped
+}
+
+// readLines returns the lines of in, without their ends; it is closed at the end of in. A read of a
+// terminal cannot be ended, so the goroutine lives as long as the process.
+func readLines(in io.Reader) <-chan string {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		r := bufio.NewScanner(in)
+		r.Buffer(nil, maxMessage)
+		for r.Scan() {
+			lines <- r.Text()
+		}
+	}()
+	return lines
+}
+
+// read prompts for a message and returns it. It is false if the user leaves.
+func (r *repl) read(ctx context.Context) (text string, ok bool) {
+	prompt := ">>> "
+	for {
+		fmt.Fprint(r.errs, prompt)
+		select {
+		case line, ok := <-r.lines:
+			r.warned = false
+			if !ok {
+				fmt.Fprintln(r.errs)
+				return "", false
+			}
+			more, goesOn := strings.CutSuffix(line, `\`)
+			if text += more; !goesOn {
+				return text, true
+			}
+			text, prompt = text+"\n", "... "
+		case <-r.interrupts:
+			fmt.Fprintln(r.errs)
+			if r.warned {
+				return "", false
+			}
+			r.warned, text, prompt = true, "", ">>> "
+			fmt.Fprintln(r.errs, "(Ctrl-C again or Ctrl-D leaves)")
+		case <-ctx.Done():
+			fmt.Fprintln(r.errs)
+			return "", false
+		}
+	}
+}
+
+// answer asks one question. The first interrupt stops the answer. The error is that of standard output.
+func (r *repl) answer(ctx context.Context, text string) error {
+	if command, rest, slash := strings.Cut(text, "/"); slash && command == "" {
+		if !strings.HasPrefix(rest, "/") {
+			fmt.Fprintf(r.errs, "%s is not a command: /help lists them, and // begins a message with /\n", printable(strings.Fields(text)[0]))
+			return nil
+		}
+		text = rest
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	answered := make(chan error, 1)
+	go func() { answered <- r.ask(ctx, text) }()
+	for {
+		select {
+		case <-r.interrupts:
+			r.left = r.warned
+			r.warned = true
+			stop()
+			continue
+		case err := <-answered:
+			return r.report(err)
+		}
+	}
+}
+
+// report tells of an answer that failed. It returns an error after which there is no use in asking more.
+func (r *repl) report(err error) error {
+	switch {
+	case err == nil:
+	case errors.Is(err, errInterrupted):
+		fmt.Fprintln(r.errs, "(stopped)")
+	case errors.Is(err, errOutput):
+		return err
+	default:
+		fmt.Fprintf(r.errs, "penstock: %s\n", printableLines(err.Error()))
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// conversation is a series of questions to one model, each sent with what was said before it. It
+// belongs to one goroutine.
+type conversation struct {
+	client    *client
+	model     string
+	options   map[string]any // further fields of each request
+	begin     []message      // which every conversation begins with
+	messages  []message      // so far
+	out, errs io.Writer
+	asJSON    bool
+}
+
+type message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// turn is one answer, as --json prints it.
+type turn struct {
+	Model            string  `json:"model"`
+	Text             string  `json:"text"`
+	Reasoning        string  `json:"reasoning,omitempty"`
+	FinishReason     *string `json:"finish_reason"` // nil if the answer was stopped
+	WorkerID         uint64  `json:"worker_id,omitempty"`
+	Attempts         int     `json:"attempts,omitempty"`
+	PromptTokens     *int    `json:"prompt_tokens"` // the three are nil if the server does not say
+	CachedTokens     *int    `json:"cached_tokens"`
+	CompletionTokens *int    `json:"completion_tokens"`
+	FirstMS          float64 `json:"ttft_ms"` // 0 if nothing came
+	TotalMS          float64 `json:"e2e_ms"`
+}
+
+// errOutput is the error of an answer that cannot be written.
+var errOutput = errors.New("standard output")
+
+// errInterrupted is the error of an answer that the user stopped.
+var errInterrupted = errors.New("interrupted")
+
+// ask sends a question and prints the answer. What was said of an answer that broke or was
+// stopped stays in the conversation; a question without any answer does not.
+func (c *conversation) ask(ctx context.Context, question string) error {
+	messages := append(slices.Clip(c.messages), message{"user", question})
+	t := turn{Model: c.model}
+	p := c.newPrinter()
+	err := c.stream(ctx, messages, &t, p)
+	if ctx.Err() != nil {
+		err = errInterrupted
+	}
+	if t.Text != "" {
+		c.messages = append(messages, message{"assistant", t.Text})
+	}
+	if endErr := p.end(); err == nil {
+		err = endErr
+	}
+	if err != nil {
+		return err
+	}
+	if c.asJSON {
+		return json.NewEncoder(c.out).Encode(&t)
+	}
+	fmt.Fprintln(c.errs, t.stats(p.dim))
+	return nil
+}
+
+// forget begins a new conversation.
+func (c *conversation) forget() { c.messages = c.begin }
+
+// chunk is what is read of one event of an answer.
+type chunk struct {
+	Choices []struct {
+		Delta struct {
+			Content          string `json:"content"`
+			ReasoningContent string `json:"reasoning_content"`
+			Reasoning        string `json:"reasoning"` // its name at other servers
+		} `json:"delta"`
+		FinishReason *string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *struct {
+		PromptTokens     *int `json:"prompt_tokens"`
+		CompletionTokens *int `json:"completion_tokens"`
+		Details          struct {
+			CachedTokens *int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	} `json:"usage"`
+	Ext struct {
+		Workers []struct {
+			WorkerID uint64 `json:"worker_id"`
+		} `json:"workers"`
+	} `json:"nvext"`
+	Error *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// stream sends the messages and takes the answer into t while it prints it.
+func (c *conversation) stream(ctx context.Context, messages []message, t *turn, p *answerPrinter) error {
+	began := time.Now()
+	body := maps.Clone(c.options)
+	body["model"], body["messages"], body["stream"] = c.model, messages, true
+	body["stream_options"] = map[string]bool{"include_usage": true}
+	resp, err := c.client.open(ctx, http.MethodPost, "/v1/chat/completions", body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	t.WorkerID, _ = strconv.ParseUint(resp.Header.Get("x-penstock-worker"), 10, 64)
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxEventLine)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data:")
+		if data = strings.TrimSpace(data); !ok || data == "" {
+			continue // comments and blank lines of the stream
+		}
+		t.TotalMS = milliseconds(time.Since(began))
+		if data == "[DONE]" {
+			return nil
+		}
+		var ch chunk
+		if err := json.Unmarshal([]byte(data), &ch); err != nil {
+			return fmt.Errorf("%s: the answer is not what this version expects: %w", c.client.server, err)
+		}
+		if err := t.take(&ch, p); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("the answer of %s broke off: %w", c.client.server, err)
+	}
+	return fmt.Errorf("the answer of %s broke off: ask again", c.client.server)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// take adds one event to the answer.
+func (t *turn) take(ch *chunk, p *answerPrinter) error {
+	if ch.Error != nil {
+		return errors.New(ch.Error.Message)
+	}
+	if u := ch.Usage; u != nil {
+		t.PromptTokens, t.CompletionTokens, t.CachedTokens = u.PromptTokens, u.CompletionTokens, u.Details.CachedTokens
+	}
+	if n := len(ch.Ext.Workers); n > 0 {
+		t.WorkerID, t.Attempts = ch.Ext.Workers[n-1].WorkerID, n
+	}
+	for i := range ch.Choices {
+		choice := &ch.Choices[i]
+		if choice.FinishReason != nil {
+			t.FinishReason = choice.FinishReason
+		}
+		reasoning, text := choice.Delta.ReasoningContent+choice.Delta.Reasoning, choice.Delta.Content
+		if t.FirstMS == 0 && reasoning+text != "" {
+			t.FirstMS = t.TotalMS
+		}
+		t.Reasoning += reasoning
+		t.Text += text
+		if err := p.print(reasoning, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stats is the line about the answer that follows it.
+func (t *turn) stats(dim bool) string {
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if t.WorkerID != 0 {
+		add("worker %d", t.WorkerID)
+	}
+	if t.Attempts > 1 {
+		add("%d attempts", t.Attempts)
+	}
+	if t.PromptTokens != nil {
+		cached := "unknown how many"
+		if t.CachedTokens != nil {
+			cached = strconv.Itoa(*t.CachedTokens)
+		}
+		add("%s of %d prompt tokens cached", cached, *t.PromptTokens)
+	}
+	if t.CompletionTokens != nil {
+		add("%d tokens in %.2f s, the first after %.2f s", *t.CompletionTokens, t.TotalMS/1000, t.FirstMS/1000)
+	}
+	if t.FinishReason != nil && *t.FinishReason == "length" {
+		add("cut at the length limit")
+	}
+	line := "[" + strings.Join(parts, " · ") + "]"
+	if dim {
+		return "\x1b[2m" + line + "\x1b[0m"
+	}
+	return line
+}
+
+// answerPrinter prints an answer while it comes: text to standard output, reasoning to standard error.
+type answerPrinter struct {
+	out, errs io.Writer
+	quiet     bool // print nothing
+	dim       bool // reasoning, and other words about the answer, are dimmed
+	safe      bool // out is a terminal, which obeys control characters
+	thinking  bool // the last that was printed is reasoning
+	open      bool // a line of text is not ended
+}
+
+func (c *conversation) newPrinter() *answerPrinter {
+	return &answerPrinter{out: c.out, errs: c.errs, quiet: c.asJSON, dim: isTerminal(c.errs), safe: isTerminal(c.out)}
+}
+
+// print prints what has come. The error is that of standard output.
+func (p *answerPrinter) print(reasoning, text string) error {
+	if p.quiet {
+		return nil
+	}
+	if reasoning != "" {
+		if !p.thinking {
+			p.thinking = true
+			p.say("\x1b[2m", "(reasoning) ")
+		}
+		if p.dim {
+			reasoning = withoutControls(reasoning)
+		}
+		fmt.Fprint(p.errs, reasoning)
+	}
+	if text == "" {
+		return nil
+	}
+	p.endReasoning()
+	if p.safe {
+		text = withoutControls(text)
+	}
+	p.open = !strings.HasSuffix(text, "\n")
+	return p.write(text)
+}
+
+func (p *answerPrinter) write(text string) error {
+	if _, err := io.WriteString(p.out, text); err != nil {
+		return fmt.Errorf("%w: %w", errOutput, err)
+	}
+	return nil
+}
+
+// end ends the lines that are open.
+func (p *answerPrinter) end() error {
+	p.endReasoning()
+	if !p.open {
+		return nil
+	}
+	p.open = false
+	return p.write("\n")
+}
+
+func (p *answerPrinter) endReasoning() {
+	if p.thinking {
+		p.thinking = false
+		p.say("\x1b[0m\n\n", "\n")
+	}
+}
+
+// say writes to standard error what suits it: a terminal, or not.
+func (p *answerPrinter) say(terminal, elsewhere string) {
+	if p.dim {
+		elsewhere = terminal
+	}
+	fmt.Fprint(p.errs, elsewhere)
+}
+
+// withoutControls returns s with its control characters, other than line feeds and tabs, written as escapes:
+// a terminal only shows what a model says.
+func withoutControls(s string) string {
+	control := func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
+	if strings.IndexFunc(s, control) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if !control(r) {
+			b.WriteRune(r)
+			continue
+		}
+		q := strconv.QuoteRune(r)
+		b.WriteString(q[1 : len(q)-1])
+	}
+	return b.String()
+}

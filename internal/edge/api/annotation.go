@@ -1,0 +1,131 @@
+package api
+
+import (
+	"strconv"
+	"strings"
+
+	"penstock/core/kv"
+	"penstock/internal/strictjson"
+)
+
+// Names of annotations, as NVIDIA Dynamo has them. What follows a colon is a value, which
+// only QueryInstance tells from none.
+const (
+	QueryInstance   = "query_instance_id"
+	FormattedPrompt = "formatted_prompt"
+	TokenIDs        = "token_ids"
+	LLMMetrics      = "llm_metrics"
+	RequestID       = "request_id"
+)
+
+// AnnotationNames lists the annotations that are answered.
+func AnnotationNames() []string {
+	return []string{QueryInstance, FormattedPrompt, TokenIDs, LLMMetrics, RequestID}
+}
+
+// Annotations are the annotations of a request.
+type Annotations struct {
+	// Query asks which worker would serve the request, without sending it there.
+	Query QueryForm
+	// The others ask for an event of a stream, or a member of a whole answer's nvext.
+	FormattedPrompt, TokenIDs, LLMMetrics, RequestID bool
+}
+
+// QueryForm is the form of the answer to QueryInstance in a stream.
+type QueryForm uint8
+
+// The forms.
+const (
+	NoQuery     QueryForm = iota
+	QueryEvents           // "query_instance_id": two events, as Dynamo wrote them before 1.0
+	QueryChunk            // "query_instance_id:VALUE": nvext of one chunk, as Dynamo 1.x writes it
+)
+
+// Add adds an annotation. It reports whether the annotation is one of AnnotationNames.
+func (a *Annotations) Add(annotation string) bool {
+	name, _, valued := strings.Cut(annotation, ":")
+	switch name {
+	case QueryInstance:
+		form := QueryEvents
+		if valued {
+			form = QueryChunk
+		}
+		a.Query = max(a.Query, form)
+	case FormattedPrompt:
+		a.FormattedPrompt = true
+	case TokenIDs:
+		a.TokenIDs = true
+	case LLMMetrics:
+		a.LLMMetrics = true
+	case RequestID:
+		a.RequestID = true
+	default:
+		return false
+	}
+	return true
+}
+
+// First returns the name of the first annotation in the order of AnnotationNames; "" if there is none.
+func (a Annotations) First() string {
+	for i, asked := range []bool{a.Query != NoQuery, a.FormattedPrompt, a.TokenIDs, a.LLMMetrics, a.RequestID} {
+		if asked {
+			return AnnotationNames()[i]
+		}
+	}
+	return ""
+}
+
+// Annotated is what a request is told for its annotations. Members that were not asked for
+// are zero.
+type Annotated struct {
+	RequestID string
+	Prompt    *string    // the text that became the prompt's tokens
+	Tokens    []kv.Token // of the prompt
+	Metrics   *Metrics
+}
+
+// Metrics answers LLMMetrics once the answer is complete.
+type Metrics struct {
+	Counts TokenCounts
+	Worker kv.Worker // of the last attempt
+}
+
+// AppendMembers appends the answers as members of an object, each with a comma before it.
+func (a *Annotated) AppendMembers(dst []byte) []byte {
+	if a == nil {
+		return dst
+	}
+	if a.RequestID != "" {
+		dst = strictjson.AppendString(append(dst, `,"request_id":`...), a.RequestID)
+	}
+	if a.Prompt != nil {
+		dst = strictjson.AppendString(append(dst, `,"formatted_prompt":`...), *a.Prompt)
+	}
+	if a.Tokens != nil {
+		dst = AppendTokens(append(dst, `,"token_ids":`...), a.Tokens)
+	}
+	if a.Metrics != nil {
+		dst = a.Metrics.Append(append(dst, `,"llm_metrics":`...))
+	}
+	return dst
+}
+
+// Append appends the metrics as an object with the members of Dynamo's annotation. They are of the whole
+// answer, as if it had come in one chunk.
+func (m *Metrics) Append(dst []byte) []byte {
+	number := func(name string, n int64) {
+		dst = append(append(append(dst, '"'), name...), `":`...)
+		dst = append(strconv.AppendInt(dst, n, 10), ',')
+	}
+	dst = append(dst, '{')
+	number("input_tokens", int64(m.Counts.Prompt))
+	number("output_tokens", int64(m.Counts.Completion))
+	number("chunk_tokens", int64(m.Counts.Completion))
+	if m.Counts.Cached == CachedUnknown {
+		dst = append(dst, `"cached_tokens":null,`...)
+	} else {
+		number("cached_tokens", int64(m.Counts.Cached))
+	}
+	dst = appendWorkerMembers(dst, m.Worker)
+	return append(dst, '}')
+}
