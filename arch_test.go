@@ -37,6 +37,7 @@ var mayImport = map[string][]string{
 	"internal/edge/openai":           {"internal/edge/api"},                                    // a dialect of it
 	"internal/edge/anthropic":        {"internal/edge/api"},                                    // likewise
 	"internal/edge/openai/responses": {"internal/edge/api"},                                    // likewise
+	"internal/edge/readiness":        {"internal/engine"},                                      // shows what engines warn of
 	"internal/edge/prep/chat":        {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
 	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
 	"internal/zmtp":                  {"internal/backoff"},                                     // peers that are dialled again

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/internal/config"
+	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 )
 
@@ -76,19 +77,13 @@ type healthAnswer struct {
 
 // health checks what the server says of itself.
 func (d *doctor) health(server string, h *healthAnswer) {
-	var models []struct {
-		ID      string `json:"id"`
-		Workers int    `json:"workers"`
-		Reason  string `json:"reason"`
-	}
-	_ = json.Unmarshal(h.Models, &models) // a router says only how many
+	var models []readiness.Model
+	_ = json.Unmarshal(h.Models, &models) // routers of earlier versions say only how many
 	var served []string
-	for _, m := range models {
-		if m.Reason != "" {
-			d.warn("model "+m.ID, "start a worker for it, or look into the frontend's log", "%s: %s", server, m.Reason)
-			continue
+	for i := range models {
+		if m := &models[i]; d.model(server, m) {
+			served = append(served, fmt.Sprintf("%s (%s)", m.ID, readyText(m)))
 		}
-		served = append(served, fmt.Sprintf("%s (workers: %d)", m.ID, m.Workers))
 	}
 	for i := range h.Engines {
 		switch e := &h.Engines[i]; e.State {
@@ -109,6 +104,28 @@ func (d *doctor) health(server string, h *healthAnswer) {
 	default:
 		d.fail("server", "start workers in its namespace and component, or wait until it is ready", "%s is %s", server, h.Status)
 	}
+}
+
+// model reports whether a model can be served, and complains if not. One that has workers should be.
+func (d *doctor) model(server string, m *readiness.Model) (served bool) {
+	switch check := "model " + m.ID; {
+	case m.Reason == "":
+		return true
+	case m.Workers > 0:
+		d.fail(check, "look at its workers below, and into the frontend's log", "%s: %s", server, m.Reason)
+	default:
+		d.warn(check, "start a worker for it, or look into the frontend's log", "%s: %s", server, m.Reason)
+	}
+	return false
+}
+
+// readyText tells how many workers a model has, and how many of them are ready if not all are;
+// earlier versions do not say.
+func readyText(m *readiness.Model) string {
+	if m.Status == "" || m.Ready == m.Workers {
+		return fmt.Sprintf("workers: %d", m.Workers)
+	}
+	return fmt.Sprintf("workers: %d, ready: %d", m.Workers, m.Ready)
 }
 
 // skew compares the server's clock with ours. Its date has whole seconds.

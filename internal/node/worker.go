@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/internal/config"
+	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/serve/worker"
 )
@@ -54,7 +55,7 @@ func (w *workerRole) build() error {
 func (w *workerRole) start(ctx context.Context, stages *stages) {
 	if w.ln != nil {
 		stages.start(ctx, "http", func(ctx context.Context) error {
-			return serveHTTP(ctx, w.ln, w.handler(w.health, nil), w.log)
+			return serveHTTP(ctx, w.ln, w.handler(http.HandlerFunc(w.serveHealth), http.HandlerFunc(w.serveHealth), nil), w.log)
 		})
 	}
 	if w.remotes != nil {
@@ -128,6 +129,12 @@ func (w *workerRole) health() (status int, body any) {
 		return http.StatusOK, h
 	}
 	return http.StatusServiceUnavailable, h
+}
+
+// serveHealth answers GET /health and GET /ready.
+func (w *workerRole) serveHealth(out http.ResponseWriter, _ *http.Request) {
+	status, body := w.health()
+	readiness.Write(out, status, body)
 }
 
 // newWorkers makes the workers of up, which share one model.

@@ -44,6 +44,8 @@ type Router interface {
 	// Failed says that a call to a worker ended in err, which is the worker's
 	// failure or its refusal and not the request's: [fault.Class] says Retryable.
 	Failed(w kv.Worker, err error)
+	// Availability says whether a model can be served now, and if not why.
+	Availability(model string) route.Availability
 }
 
 // Warner is a Router that knows what is wrong with the engines of workers though they
@@ -177,14 +179,21 @@ func (e *relayed) Load() engine.Load {
 }
 
 // Warnings implements engine.WarningSource: what is wrong with the engines behind the relay, if
-// the router knows. One that cannot be reached is no reason to think so of the relay.
+// the router knows. The relay is unreachable, and so not ready, while no worker behind it can take
+// a request; that one of several engines cannot be reached is no reason to say so of the relay.
 func (e *relayed) Warnings() []engine.Warning {
+	var own []engine.Warning
+	if a := e.r.deps.Router.Availability(e.card.Name); a.Workers > 0 && a.Ready == 0 { // 0: it has not heard of them yet
+		own = append(own, engine.Warning{
+			Code: engine.WarnUnreachable, Detail: "behind the router: " + a.Reason,
+			Remedy: "look at the workers behind it: penstock workers",
+		})
+	}
 	router, ok := e.r.deps.Router.(Warner)
 	if !ok {
-		return nil
+		return own
 	}
 	all := router.Warnings()
-	var own []engine.Warning
 	for _, w := range e.r.model(e.card.Name).workers {
 		for _, warning := range all[w.id] {
 			if warning.Code == engine.WarnUnreachable {

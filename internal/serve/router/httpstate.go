@@ -124,7 +124,7 @@ func (r *Router) workers() []workerRow {
 	for _, b := range r.mu.broken {
 		table = append(table, workerRow{
 			WorkerID: uint64(b.in.ID), Role: "aggregated", Host: b.in.Host, PID: b.in.PID,
-			State: "error", Problem: b.problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
+			State: stateError, Problem: b.problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
 		})
 	}
 	return table
@@ -135,29 +135,10 @@ func (r *Router) workers() []workerRow {
 func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 	row := workerRow{
 		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Role: "aggregated", Model: m.card.Name, Engine: m.card.Engine,
-		Host: m.in.Host, PID: m.in.PID, State: "ready", CachedBlocks: h.blocks,
+		Host: m.in.Host, PID: m.in.PID, CachedBlocks: h.blocks,
 	}
+	row.State, row.Problem = r.condition(now, m, h)
 	p := r.mu.names[m.card.Name]
-	switch {
-	case m.unfit != "":
-		row.State = "unfit"
-		row.Problem = m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
-	case h.mismatch != 0:
-		row.State = "error"
-		row.Problem = fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatch, m.card.BlockSize)
-	case p != nil && p.blockSize != m.card.BlockSize:
-		row.State = "error"
-		row.Problem = fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
-	case m.draining(now):
-		row.State = engine.StateDraining
-	case r.quarantined(m):
-		row.State, row.Problem = r.silence(now, m)
-	case m.says(now, engine.StateNotReady):
-		row.State = engine.StateNotReady
-		row.Problem = "its engine does not answer: it gets no requests until it does; the worker's log says more"
-	case m.in.Unconfirmed:
-		row.State = "unconfirmed"
-	}
 	var l slots.Load
 	var others slots.Share
 	if p != nil {
@@ -173,6 +154,45 @@ func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 		}
 	}
 	return row
+}
+
+// condition returns the state of a member, of whose cache h is known, as operators see it, and what
+// they should know of it; the problem is "" if nothing is wrong. The caller holds mu.
+func (r *Router) condition(now kv.Mono, m *member, h holding) (state, problem string) {
+	p := r.mu.names[m.card.Name]
+	switch {
+	case m.unfit != "":
+		return stateUnfit, m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
+	case h.mismatch != 0:
+		return stateError, fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatch, m.card.BlockSize)
+	case p != nil && p.blockSize != m.card.BlockSize:
+		return stateError, fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
+	case m.draining(now):
+		return engine.StateDraining, ""
+	case r.quarantined(m):
+		return r.silence(now, m)
+	case m.says(now, engine.StateNotReady):
+		return engine.StateNotReady, m.notReady()
+	case m.in.Unconfirmed:
+		return "unconfirmed", ""
+	}
+	return engine.StateReady, ""
+}
+
+// The states of workers that must be repaired.
+const (
+	stateUnfit = "unfit"
+	stateError = "error"
+)
+
+// notReady says why a member that reports so is not ready.
+func (m *member) notReady() string {
+	for _, w := range m.load.Warnings {
+		if w.Code == engine.WarnUnreachable && m.card.Router {
+			return w.Detail + ": it gets no requests until one can"
+		}
+	}
+	return "its engine does not answer: it gets no requests until it does; the worker's log says more"
 }
 
 // silence says what is known of a member that does not answer. The caller holds mu.
