@@ -52,8 +52,7 @@ func (r *routerRole) build() error {
 	if r.epoch, err = nextEpoch(r.cfg.DataDir, time.Now()); err != nil {
 		return err
 	}
-	// Prompts to be routed come to it as token ids.
-	if r.router, err = r.newRouter(nil); err != nil {
+	if r.router, err = r.newRouter(&routerPrompts{role: r}); err != nil {
 		return err
 	}
 	r.shells = worker.NewMetrics(r.metrics)
@@ -63,7 +62,8 @@ func (r *routerRole) build() error {
 	}
 	deps := relay.Deps{
 		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve, OnModel: r.router.Refer,
-		Metrics: r.metrics, Log: r.log,
+		Metrics: r.metrics, Log: r.log, Tracer: r.tracer,
+		Inspect: r.router.Inspect,
 	}
 	if r.cfg.Multimodal {
 		if r.sight, err = newSight(r.process); err != nil {

@@ -100,6 +100,7 @@ type Deps struct {
 type Frontend struct {
 	cfg     Config
 	deps    Deps
+	decides attempt.Router // deps.Router, traced
 	catalog *catalog
 	metrics *metrics
 	runner  attempt.Runner
@@ -129,12 +130,10 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	if deps.AccessLog != nil {
 		deps.AccessLog = obs.Component(deps.AccessLog, "access")
 	}
-	if deps.Tracer != nil {
-		deps.Router = tracedRouter{deps.Router, deps.Tracer}
-	}
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,
+		decides:   attempt.Traced(deps.Router, deps.Tracer),
 		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}

@@ -55,7 +55,7 @@ type Warner interface {
 	Warnings() map[kv.WorkerID][]engine.Warning
 }
 
-// Deps are what a relay works with. All but OnModel and Sight are required.
+// Deps are what a relay works with. All but OnModel, Sight, Inspect and Tracer are required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
@@ -70,9 +70,13 @@ type Deps struct {
 	OnModel func(model, checksum string)
 	// Sight, if not nil, returns what finds out what the media of a model's conversations are; nil if
 	// nothing can. It is asked before the model is served, and may take its time.
-	Sight   func(card engine.Card) Sight
+	Sight func(card engine.Card) Sight
+	// Inspect, if not nil, answers questions about the workers of a model, see engine.Inspector.
+	Inspect func(ctx context.Context, q *engine.Inspection) ([]byte, error)
 	Metrics *obs.Metrics
 	Log     *slog.Logger
+	// Tracer, if not nil, gets a span for each decision and each attempt.
+	Tracer *obs.Tracer
 }
 
 // Relay serves every model that workers of its component serve.
@@ -81,6 +85,7 @@ type Relay struct {
 	deps      Deps
 	metrics   metrics
 	throttled *obs.Throttle
+	decides   attempt.Router // deps.Router, traced
 	runner    attempt.Runner
 	known     atomic.Pointer[known]
 	serving   atomic.Int64 // models being served
@@ -98,6 +103,7 @@ func New(cfg Config, deps Deps) (*Relay, error) {
 	}
 	deps.Log = obs.Component(deps.Log, "relay")
 	r := &Relay{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), throttled: obs.NewThrottle(deps.Log, 10*time.Second)}
+	r.decides = attempt.Traced(deps.Router, deps.Tracer)
 	r.known.Store(newKnown())
 	r.runner = newRunner(r)
 	return r, nil
@@ -154,6 +160,7 @@ var (
 	_ engine.Passer         = (*relayed)(nil)
 	_ engine.WarningSource  = (*relayed)(nil)
 	_ engine.AdapterWatcher = (*relayed)(nil)
+	_ engine.Inspector      = (*relayed)(nil)
 )
 
 // Card implements engine.Engine.
@@ -204,6 +211,16 @@ func (e *relayed) Warnings() []engine.Warning {
 		}
 	}
 	return own
+}
+
+// Inspect implements engine.Inspector.
+func (e *relayed) Inspect(ctx context.Context, q *engine.Inspection) ([]byte, error) {
+	if e.r.deps.Inspect == nil {
+		return nil, fault.New(fault.Unimplemented, "this router does not tell what is behind it")
+	}
+	own := *q
+	own.Model = e.named(q.Model)
+	return e.r.deps.Inspect(ctx, &own)
 }
 
 // WatchAdapters implements engine.AdapterWatcher.

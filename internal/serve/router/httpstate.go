@@ -13,6 +13,7 @@ import (
 	"penstock/core/prefix"
 	"penstock/core/slots"
 	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
 )
 
 func (r *Router) serveDecisions(w http.ResponseWriter, req *http.Request) error {
@@ -20,7 +21,7 @@ func (r *Router) serveDecisions(w http.ResponseWriter, req *http.Request) error 
 	if id == "" {
 		return fault.Param("request_id", "request_id is missing")
 	}
-	d, err := r.decisions.get(id)
+	d, err := r.decided(req.Context(), id, maxDepth)
 	if err != nil {
 		return err
 	}
@@ -81,7 +82,9 @@ type loadRow struct {
 type workerRow struct {
 	WorkerID     uint64  `json:"worker_id"`
 	Rank         uint32  `json:"dp_rank"`
-	Role         string  `json:"role"`
+	Name         string  `json:"name"` // as people know the process
+	Role         string  `json:"role"` // aggregated or router
+	Addr         string  `json:"addr"` // on the request plane
 	Model        string  `json:"model"`
 	Engine       string  `json:"engine"`
 	Host         string  `json:"host"`
@@ -96,10 +99,29 @@ type workerRow struct {
 	// Warnings are what the worker last said is wrong with its engine, and what this router
 	// finds wrong.
 	Warnings []engine.Warning `json:"warnings"`
+	// Behind are the rows of the workers behind a router process, in its own words, or
+	// BehindError says why they are not known.
+	Behind      []json.RawMessage `json:"behind,omitempty"`
+	BehindError string            `json:"behind_error,omitempty"`
 }
 
-func (r *Router) serveWorkers(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, rows[workerRow]{r.workers()})
+// The roles of workers.
+const (
+	roleAggregated = "aggregated"
+	roleRouter     = "router"
+)
+
+func roleOf(card *engine.Card) string {
+	if card.Router {
+		return roleRouter
+	}
+	return roleAggregated
+}
+
+func (r *Router) serveWorkers(w http.ResponseWriter, req *http.Request) error {
+	table := r.workers()
+	r.showBehind(req.Context(), table, maxDepth)
+	return writeJSON(w, rowsOf(table))
 }
 
 // workers returns the table of workers, those that cannot be used at the end.
@@ -123,7 +145,7 @@ func (r *Router) workers() []workerRow {
 	}
 	for _, b := range r.mu.broken {
 		table = append(table, workerRow{
-			WorkerID: uint64(b.in.ID), Role: "aggregated", Host: b.in.Host, PID: b.in.PID,
+			WorkerID: uint64(b.in.ID), Name: nameOf(&b.in), Role: roleAggregated, Addr: b.in.Addr, Host: b.in.Host, PID: b.in.PID,
 			State: stateError, Problem: b.problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
 		})
 	}
@@ -134,7 +156,8 @@ func (r *Router) workers() []workerRow {
 // holds mu.
 func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 	row := workerRow{
-		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Role: "aggregated", Model: m.card.Name, Engine: m.card.Engine,
+		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Name: nameOf(&m.in), Role: roleOf(&m.card), Addr: m.in.Addr,
+		Model: m.card.Name, Engine: m.card.Engine,
 		Host: m.in.Host, PID: m.in.PID, CachedBlocks: h.blocks,
 	}
 	row.State, row.Problem = r.condition(now, m, h)
@@ -155,6 +178,9 @@ func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 	}
 	return row
 }
+
+// nameOf is how people know the process of an instance.
+func nameOf(in *disco.Instance) string { return in.Host }
 
 // condition returns the state of a member, of whose cache h is known, as operators see it, and what
 // they should know of it; the problem is "" if nothing is wrong. The caller holds mu.
