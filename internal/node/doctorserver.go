@@ -145,28 +145,7 @@ func (d *doctor) skew(server string, header http.Header, asked, answered time.Ti
 // workers checks the server's table of workers, if it has one.
 func (d *doctor) workers(ctx context.Context, server string) {
 	var table struct {
-		Rows []struct {
-			ID      uint64 `json:"worker_id"`
-			Rank    uint32 `json:"dp_rank"`
-			Model   string `json:"model"`
-			Host    string `json:"host"`
-			State   string `json:"state"`
-			Problem string `json:"problem"`
-			// Warnings are what is wrong with the worker's engine though it serves.
-			Warnings []engine.Warning `json:"warnings"`
-			Feed     struct {
-				State   string  `json:"state"`
-				Guessed bool    `json:"guessed"`
-				LastSeq uint64  `json:"last_seq"`
-				Events  uint64  `json:"events"`
-				Missing uint64  `json:"missing"`
-				Gaps    uint64  `json:"gaps"`
-				GivenUp uint64  `json:"given_up"`
-				Orphans uint64  `json:"orphans"`
-				Lagging bool    `json:"lagging"`
-				LagFor  float64 `json:"lag_seconds"`
-			} `json:"feed"`
-		} `json:"rows"`
+		Rows []examinedWorker `json:"rows"`
 	}
 	_, err := d.get(ctx, server+"/v1/router/workers", &table)
 	if needsKey(err) {
@@ -175,6 +154,7 @@ func (d *doctor) workers(ctx context.Context, server string) {
 	if err != nil {
 		return // or not a process with a router
 	}
+	table.Rows = withBehind(table.Rows)
 	ready, live, guessed := 0, 0, 0
 	for _, r := range table.Rows {
 		of := fmt.Sprintf("worker %d rank %d", r.ID, r.Rank)
@@ -185,6 +165,9 @@ func (d *doctor) workers(ctx context.Context, server string) {
 			d.fail(of, "see docs/router-api.md for the states of a worker", "%s: %s", r.State, r.Problem)
 		default:
 			d.warn(of, remedyOf(r.State, r.Host), "%s", r.State)
+		}
+		if r.BehindError != "" {
+			d.warn(of, "look into the log of that router on "+r.Host, "what is behind it is not known: %s", r.BehindError)
 		}
 		for _, w := range r.Warnings {
 			d.warn(fmt.Sprintf("%s of %d/%d", w.Code, r.ID, r.Rank), cmp.Or(w.Remedy, "look into the log of that worker on "+r.Host), "%s", w.Detail)

@@ -178,7 +178,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	cfg := worker.Config{
 		ID: id, Epoch: epoch,
 		Namespace: p.cfg.Namespace, Component: component, Endpoint: p.cfg.Endpoint,
-		Addr: p.planes.addr, Host: host, PID: os.Getpid(),
+		Addr: p.planes.addr, Host: host, PID: os.Getpid(), Name: p.cfg.WorkerName,
 		DrainTimeout: time.Duration(p.cfg.DrainTimeout),
 		// A router's engines are workers, who ask their own.
 		MaxCalls: p.cfg.MaxInflight, CanaryInterval: -1,

@@ -12,6 +12,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"penstock/internal/config"
+	"penstock/internal/node"
 )
 
 // routerFleet is a frontend in front of router processes, and their workers.
@@ -143,6 +144,11 @@ func TestRoutersAreSeenThrough(t *testing.T) {
 	}
 	if resp.StatusCode != http.StatusOK || len(best.Behind) != 1 || best.Behind[0].Router != best.WorkerID || best.Behind[0].Answer.WorkerID != holder {
 		t.Errorf("best_worker: %s %s", resp.Status, body)
+	}
+	for _, c := range node.Examine(t.Context(), node.Examination{Server: f.url}) {
+		if c.Check == "workers" && c.Detail != "5 of 5 are ready" {
+			t.Errorf("doctor: %+v", c)
+		}
 	}
 	// Another frontend, which did not route the request, finds the decision too.
 	other := launch(t, config.Frontend, "nats="+f.started.NATS, "component=router")

@@ -77,7 +77,7 @@ func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Re
 	prompt := prep.Prompt{Tokens: q.tokens}
 	if len(q.tokens) == 0 {
 		if r.prompter == nil {
-			return nil, none, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids (penstock route --tokens), or ask a frontend")
+			return nil, none, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids (penstock route --tokens)")
 		}
 		if prompt, err = r.prompter.Prompt(req.Context(), q.request); err != nil {
 			return nil, none, err

@@ -2,6 +2,7 @@ package router
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -180,7 +181,7 @@ func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 }
 
 // nameOf is how people know the process of an instance.
-func nameOf(in *disco.Instance) string { return in.Host }
+func nameOf(in *disco.Instance) string { return cmp.Or(in.Name, in.Host) }
 
 // condition returns the state of a member, of whose cache h is known, as operators see it, and what
 // they should know of it; the problem is "" if nothing is wrong. The caller holds mu.
