@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -34,7 +35,7 @@ func (r *Router) available(now kv.Mono, model string) route.Availability {
 	}
 	for _, m := range r.mu.members { // what is behind a router process is known to that one alone
 		if m.card.Name == p.model && m.card.Router && m.says(now, engine.StateNotReady) {
-			a.Reason += ": " + m.notReady()
+			a.Reason += fmt.Sprintf("; %d: %s", m.worker.ID, m.notReady())
 			break
 		}
 	}

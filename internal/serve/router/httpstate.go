@@ -199,7 +199,7 @@ func (r *Router) condition(now kv.Mono, m *member, h holding) (state, problem st
 	case r.quarantined(m):
 		return r.silence(now, m)
 	case m.says(now, engine.StateNotReady):
-		return engine.StateNotReady, m.notReady()
+		return engine.StateNotReady, m.notReady() + ": it gets no requests until it does; the worker's log says more"
 	case m.in.Unconfirmed:
 		return "unconfirmed", ""
 	}
@@ -216,10 +216,10 @@ const (
 func (m *member) notReady() string {
 	for _, w := range m.load.Warnings {
 		if w.Code == engine.WarnUnreachable && m.card.Router {
-			return w.Detail + ": it gets no requests until one can"
+			return "it can serve no request: " + w.Detail
 		}
 	}
-	return "its engine does not answer: it gets no requests until it does; the worker's log says more"
+	return "its engine does not answer"
 }
 
 // silence says what is known of a member that does not answer. The caller holds mu.
