@@ -31,12 +31,14 @@ var rank = map[string]int{
 
 var mayImport = map[string][]string{
 	"core/route":                     {"core/slots"}, // choosing and reserving are one step
+	"internal/attempt":               {"internal/obs"},         // attempts and decisions are spans
 	"internal/plane/bus":             {"internal/plane/natsd"},
 	"internal/plane/rpc":             {"internal/plane/natsd"},
 	"internal/plane/disco":           {"internal/plane/natsd"},
 	"internal/edge/openai":           {"internal/edge/api"},                                    // a dialect of it
 	"internal/edge/anthropic":        {"internal/edge/api"},                                    // likewise
 	"internal/edge/openai/responses": {"internal/edge/api"},                                    // likewise
+	"internal/edge/readiness":        {"internal/engine"},                                      // shows what engines warn of
 	"internal/edge/prep/chat":        {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
 	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
 	"internal/zmtp":                  {"internal/backoff"},                                     // peers that are dialled again

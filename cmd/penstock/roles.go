@@ -38,7 +38,7 @@ func newWorker() *cobra.Command {
 		Short: "Serve one engine to the frontends and routers of a fleet",
 		Long: `Run one engine, register it in the fleet, serve requests on the request plane and
 publish what its KV cache holds. There is no HTTP unless --http-addr is given:
-/metrics, /health (200 while it takes requests) and /live.
+/metrics, /health and /ready (200 while it takes requests) and /live.
 
 With --engine vllm=URL (sglang=, trtllm=, llamacpp=) it stands in front of an engine that
 runs already, with a worker for each of its data-parallel ranks, and follows the events

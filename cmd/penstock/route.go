@@ -33,7 +33,8 @@ func newRoute() *cobra.Command {
 		Long: `Ask a running router which worker it would choose for a prompt and why. The prompt is
 one user message, or a plain text as /v1/completions takes it, or a conversation (a
 whole request to /v1/chat/completions, tools and all, or its messages alone) or token
-ids from a file. Nothing is sent to a worker and nothing is reserved.
+ids from a file. Nothing is sent to a worker and nothing is reserved. A frontend in front of router
+processes asks them, and each answers which worker it would choose.
 
 With --explain there is a row for each worker that could take it. In blocks of the
 prompt: DEVICE, HOST, DISK, POOL what it has of the prompt in each tier (of these
@@ -102,6 +103,12 @@ type explanation struct {
 		DPRank   uint32 `json:"dp_rank"`
 		Reason   string `json:"reason"`
 	} `json:"excluded"`
+	// Behind is what those of the candidates say that are router processes.
+	Behind []struct {
+		Router uint64       `json:"router"`
+		Answer *explanation `json:"answer"`
+		Error  string       `json:"error"`
+	} `json:"behind"`
 }
 
 // shown is what a prompt shows besides text.
@@ -295,6 +302,9 @@ func (m members) body() json.RawMessage {
 
 // print writes the decision and, if all is set, every candidate with its terms.
 func (e *explanation) print(w io.Writer, all bool) error {
+	if len(e.Behind) > 0 {
+		return e.printBehind(w, all)
+	}
 	if d := e.Decision; d != nil {
 		fmt.Fprintf(w, "worker %d rank %d: holds %d of the prompt's %d full blocks (%d tokens, blocks of %d); mode %s, cost %.2f\n",
 			d.WorkerID, d.DPRank, d.OverlapBlocks, e.PromptBlocks, e.PromptTokens, d.BlockSize, d.Mode, d.Cost)
@@ -328,6 +338,38 @@ func (e *explanation) print(w io.Writer, all bool) error {
 		for _, x := range e.Excluded {
 			fmt.Fprintf(w, "excluded: worker %d rank %d: %s\n", x.WorkerID, x.DPRank, x.Reason)
 		}
+	}
+	return nil
+}
+
+// printBehind writes what the router processes answer to which the prompt could be sent: they choose
+// the worker.
+func (e *explanation) printBehind(w io.Writer, all bool) error {
+	for i := range e.Behind {
+		b := &e.Behind[i]
+		fmt.Fprintf(w, "through router %d", b.Router)
+		for j := range e.Candidates {
+			if c := &e.Candidates[j]; c.WorkerID == b.Router {
+				fmt.Fprintf(w, " (%.0f%%)", 100*c.Probability)
+			}
+		}
+		if b.Answer == nil {
+			fmt.Fprintf(w, ": not known: %s\n", printable(b.Error))
+			continue
+		}
+		fmt.Fprint(w, ": ")
+		if err := b.Answer.print(w, all); err != nil {
+			return err
+		}
+		if all && i+1 < len(e.Behind) {
+			fmt.Fprintln(w)
+		}
+	}
+	if !all {
+		return nil
+	}
+	for _, x := range e.Excluded {
+		fmt.Fprintf(w, "excluded: router %d: %s\n", x.WorkerID, x.Reason)
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -88,6 +90,32 @@ func TestExplanationPrint(t *testing.T) {
 			if strings.Contains(got.String(), not) {
 				t.Errorf("%s: %q is in\n%s", tt.name, not, got.String())
 			}
+		}
+	}
+}
+
+// TestExplanationThroughRouters: of a frontend in front of router processes each router's own answer
+// is shown, and one that cannot answer is named.
+func TestExplanationThroughRouters(t *testing.T) {
+	var e explanation
+	if err := json.Unmarshal([]byte(`{"decision":{"worker_id":71},"candidates":[{"worker_id":71,"probability":0.5},{"worker_id":72,"probability":0.5}],
+		"excluded":[{"worker_id":73,"reason":"draining"}],"behind":[
+		{"router":71,"answer":{"decision":{"worker_id":3,"overlap_blocks":2,"block_size":16,"mode":"kv","cost":4.5},"prompt_tokens":70,"prompt_blocks":4,
+			"candidates":[{"worker_id":3,"probability":1,"cache":"live"}],"excluded":[{"worker_id":4,"reason":"not ready"}]}},
+		{"router":72,"error":"it does not answer"}]}`), &e); err != nil {
+		t.Fatal(err)
+	}
+	var short, long bytes.Buffer
+	if err := errors.Join(e.print(&short, false), e.print(&long, true)); err != nil {
+		t.Fatal(err)
+	}
+	if want := "through router 71 (50%): worker 3 rank 0: holds 2 of the prompt's 4 full blocks (70 tokens, blocks of 16); mode kv, cost 4.50\n" +
+		"through router 72 (50%): not known: it does not answer\n"; short.String() != want {
+		t.Errorf("%q, want %q", short.String(), want)
+	}
+	for _, want := range []string{"FEED", "live", "excluded: worker 4 rank 0: not ready\n", "excluded: router 73: draining\n"} {
+		if !strings.Contains(long.String(), want) {
+			t.Errorf("%s\nlacks %q", long.String(), want)
 		}
 	}
 }

@@ -19,8 +19,11 @@ func newWorkers() *cobra.Command {
 	var t target
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "workers",
-		Short:   "List the workers: model, engine, state, load, cached blocks, health of the event feed, warnings",
+		Use:   "workers",
+		Short: "List the workers: model, engine, state, load, cached blocks, health of the event feed, warnings",
+		Long: `List the workers that a running process sends requests to. Below a router process, indented, are the
+workers behind it, as it knows them. NAME is --worker-name of a process, or its host; ADDRESS is where
+it is called.`,
 		Example: "  penstock workers\n  penstock workers --server http://127.0.0.1:9000 --json",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -81,7 +84,9 @@ func (c *client) engines(ctx context.Context) map[uint64]string {
 type workerRow struct {
 	WorkerID uint64 `json:"worker_id"`
 	DPRank   uint32 `json:"dp_rank"`
+	Name     string `json:"name"`
 	Role     string `json:"role"`
+	Addr     string `json:"addr"`
 	Model    string `json:"model"`
 	Engine   string `json:"engine"`
 	Host     string `json:"host"`
@@ -111,6 +116,9 @@ type workerRow struct {
 		Lagging   bool    `json:"lagging"`
 		LagFor    float64 `json:"lag_seconds"`
 	} `json:"feed"`
+	// Behind are the workers behind a router process, or BehindError says why they are not known.
+	Behind      []workerRow `json:"behind"`
+	BehindError string      `json:"behind_error"`
 }
 
 // feed tells the health of a worker's event feed in a few words.
@@ -165,26 +173,45 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "WORKER\tRANK\tROLE\tMODEL\tENGINE\tHOST\tPID\tSTATE\tREQUESTS\tRUNNING\tWAITING\tUSED\tCACHED\tBLOCKS\tFEED")
-	for i := range table.Rows {
-		r := &table.Rows[i]
-		running, waiting, used, total := r.reported()
-		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", r.WorkerID, r.DPRank, r.Role, r.Model, cmp.Or(printable(engines[r.WorkerID]), r.Engine),
-			r.Host, r.PID, r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, r.feed())
-	}
+	fmt.Fprintln(tw, "WORKER\tNAME\tADDRESS\tPID\tRANK\tROLE\tMODEL\tENGINE\tSTATE\tREQUESTS\tRUNNING\tWAITING\tUSED\tCACHED\tBLOCKS\tFEED")
+	printRows(tw, table.Rows, engines, "")
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	for _, r := range table.Rows {
+	printProblems(w, table.Rows, "")
+	return nil
+}
+
+// printRows writes the lines of rows, each followed by those of the workers behind it, indented.
+func printRows(w io.Writer, rows []workerRow, engines map[uint64]string, indent string) {
+	for i := range rows {
+		r := &rows[i]
+		running, waiting, used, total := r.reported()
+		fmt.Fprintf(w, "%s%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", indent, r.WorkerID,
+			cmp.Or(printable(r.Name), r.Host), cmp.Or(printable(r.Addr), "-"), r.PID, r.DPRank, r.Role, r.Model,
+			cmp.Or(printable(engines[r.WorkerID]), r.Engine), r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, r.feed())
+		printRows(w, r.Behind, nil, indent+"  ")
+	}
+}
+
+// printProblems writes what is wrong with workers and those behind them, through being by which
+// routers the worker is known.
+func printProblems(w io.Writer, rows []workerRow, through string) {
+	for i := range rows {
+		r := &rows[i]
+		worker := fmt.Sprintf("worker %d rank %d%s", r.WorkerID, r.DPRank, through)
 		if r.Problem != "" {
-			fmt.Fprintf(w, "\nworker %d rank %d: %s\n", r.WorkerID, r.DPRank, r.Problem)
+			fmt.Fprintf(w, "\n%s: %s\n", worker, r.Problem)
+		}
+		if r.BehindError != "" {
+			fmt.Fprintf(w, "\n%s: what is behind it is not known: %s\n", worker, printable(r.BehindError))
 		}
 		for _, of := range r.Warnings {
-			fmt.Fprintf(w, "\nworker %d rank %d: %s: %s\n", r.WorkerID, r.DPRank, printableLines(of.Code), printableLines(of.Detail))
+			fmt.Fprintf(w, "\n%s: %s: %s\n", worker, printableLines(of.Code), printableLines(of.Detail))
 			if of.Remedy != "" {
 				fmt.Fprintf(w, "  -> %s\n", printableLines(of.Remedy))
 			}
 		}
+		printProblems(w, r.Behind, fmt.Sprintf("%s behind router %d", through, r.WorkerID))
 	}
-	return nil
 }

@@ -63,3 +63,22 @@ func TestWorkersNameEngines(t *testing.T) {
 		}
 	}
 }
+
+// TestWorkersBehindRouters: a router process is shown as one, the workers behind it below it, each
+// with its name and its address, and what is wrong with them says through which router it is known.
+func TestWorkersBehindRouters(t *testing.T) {
+	var b bytes.Buffer
+	err := printWorkers(&b, []byte(`{"rows":[
+		{"worker_id":71,"name":"edge","addr":"tcp://10.0.0.7:1","role":"router","model":"m","state":"ready","behind":[
+			{"worker_id":3,"name":"node-3","addr":"tcp://10.0.0.3:1","role":"aggregated","model":"m","state":"quarantined","problem":"it has not answered"}]},
+		{"worker_id":72,"host":"other","role":"router","model":"m","state":"ready","behind_error":"it does not answer"}]}`), nil)
+	out := b.String()
+	for _, want := range []string{
+		"WORKER  NAME    ADDRESS", "\n71      edge    tcp://10.0.0.7:1  0    0     router ", "\n  3     node-3  tcp://10.0.0.3:1  0    0     aggregated  m              quarantined",
+		"\n72      other   - ", "\nworker 3 rank 0 behind router 71: it has not answered\n", "\nworker 72 rank 0: what is behind it is not known: it does not answer\n",
+	} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%v: %s\nlacks %q", err, out, want)
+		}
+	}
+}

@@ -60,6 +60,7 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 //	pick id=ID [QUERY] [at=DURATION] [times=N]
 //	explain [QUERY] [at=DURATION]
 //	full [QUERY]
+//	available [adapter=NAME]
 //	free id=ID
 //
 // with QUERY any of chain=PATH, tokens=N (what the chain has, unless given),
@@ -158,6 +159,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return decision(dec)
 	case "prefilled":
 		s.active.Prefilled(query(t, d).Key)
+	case "available":
+		var adapter string
+		d.MaybeScanArgs(t, "adapter", &adapter)
+		a := s.router.Availability(adapter)
+		return fmt.Sprintf("%d of %d ready: %s\n", a.Ready, a.Workers, a.Reason)
 	case "full":
 		return fmt.Sprintln(s.router.Full(when(t, d), query(t, d)))
 	case "explain":

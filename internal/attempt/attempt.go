@@ -16,6 +16,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/core/route"
+	"penstock/internal/obs"
 )
 
 // Task is a prompt, or what becomes one, that is tried on one worker after another.
@@ -69,6 +70,8 @@ type Runner struct {
 	// worker.
 	Moves   *prometheus.CounterVec
 	Waiting prometheus.Gauge
+	// Tracer, if not nil, gets a span for each attempt.
+	Tracer *obs.Tracer
 }
 
 // Failure is an attempt that failed in a way that another worker may make good.
@@ -164,7 +167,7 @@ func (s *series) try(ctx context.Context, exclude []kv.WorkerID) (_ migrate.Step
 	if s.m.Tried() > 0 {
 		s.Moves.WithLabelValues(s.task.Kind()).Inc()
 	}
-	err = s.task.Try(ctx, s.number, d)
+	err = s.traced(ctx, d)
 	if err == nil {
 		return migrate.Step{}, true
 	}

@@ -60,6 +60,7 @@ type Config struct {
 	RouterName    string   `key:"router-component" on:"router" help:"component name of the router itself: frontends with this --component send to it"`
 	Multimodal    bool     `key:"multimodal" bare:"true" on:"router" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
 	WorkerID      uint64   `key:"worker-id" on:"worker,router" help:"number of this instance in the fleet, below 2^53; 0 draws one, which --data-dir keeps"`
+	WorkerName    string   `key:"worker-name" on:"worker,router" help:"name of this instance in tables, for people; empty is that of its host"`
 
 	RequestPlane   string   `key:"request-plane" on:"frontend,worker,router" help:"what requests travel over to this process: tcp, http or nats; it calls others by what they advertise"`
 	RPCAddr        string   `key:"rpc-addr" on:"worker,router" help:"address to serve requests at, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of this host from which it reaches the NATS server, 127.0.0.1 if that is on this host"`

@@ -39,6 +39,9 @@ func (p *problems) fleet(c *Config) {
 	if c.WorkerID > uint64(kv.MaxWorkerID) {
 		p.add("worker-id", fmt.Sprintf("%d is not below 2^53", c.WorkerID))
 	}
+	if c.WorkerName != "" {
+		p.name("worker-name", strings.ReplaceAll(c.WorkerName, ".", "-")) // hosts have dots
+	}
 	for _, addr := range c.StaticWorkers {
 		if u, err := url.Parse(addr); err != nil || u.Host == "" || !slices.Contains([]string{"tcp", "http", "https", "nats"}, u.Scheme) {
 			p.add("static-workers", fmt.Sprintf("%.100q is not the address of a worker, for example tcp://10.0.0.7:7000", addr))

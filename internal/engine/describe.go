@@ -20,6 +20,7 @@ type Description struct {
 	Endpoint  string      `json:"endpoint"`
 	Host      string      `json:"host"`
 	PID       int         `json:"pid"`
+	Name      string      `json:"name,omitempty"` // for people; "" is Host
 	// Card is the JSON of the model card, as EncodeCard makes it.
 	Card json.RawMessage `json:"card"`
 }

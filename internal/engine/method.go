@@ -25,6 +25,9 @@ const (
 	// MethodDescribe takes nothing and answers with one frame, a Description as
 	// JSON; a worker that leaves refuses it with Draining.
 	MethodDescribe = "describe"
+	// MethodInspect takes an Inspection as JSON and answers with frames that together are JSON, if
+	// the model card says that the instance is a router.
+	MethodInspect = "inspect"
 )
 
 // Pong is a worker's answer to a ping: it is there, and this is its state.

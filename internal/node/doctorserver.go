@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/internal/config"
+	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 )
 
@@ -76,19 +77,13 @@ type healthAnswer struct {
 
 // health checks what the server says of itself.
 func (d *doctor) health(server string, h *healthAnswer) {
-	var models []struct {
-		ID      string `json:"id"`
-		Workers int    `json:"workers"`
-		Reason  string `json:"reason"`
-	}
-	_ = json.Unmarshal(h.Models, &models) // a router says only how many
+	var models []readiness.Model
+	_ = json.Unmarshal(h.Models, &models) // routers of earlier versions say only how many
 	var served []string
-	for _, m := range models {
-		if m.Reason != "" {
-			d.warn("model "+m.ID, "start a worker for it, or look into the frontend's log", "%s: %s", server, m.Reason)
-			continue
+	for i := range models {
+		if m := &models[i]; d.model(server, m) {
+			served = append(served, fmt.Sprintf("%s (%s)", m.ID, readyText(m)))
 		}
-		served = append(served, fmt.Sprintf("%s (workers: %d)", m.ID, m.Workers))
 	}
 	for i := range h.Engines {
 		switch e := &h.Engines[i]; e.State {
@@ -111,6 +106,28 @@ func (d *doctor) health(server string, h *healthAnswer) {
 	}
 }
 
+// model reports whether a model can be served, and complains if not. One that has workers should be.
+func (d *doctor) model(server string, m *readiness.Model) (served bool) {
+	switch check := "model " + m.ID; {
+	case m.Reason == "":
+		return true
+	case m.Workers > 0:
+		d.fail(check, "look at its workers below, and into the frontend's log", "%s: %s", server, m.Reason)
+	default:
+		d.warn(check, "start a worker for it, or look into the frontend's log", "%s: %s", server, m.Reason)
+	}
+	return false
+}
+
+// readyText tells how many workers a model has, and how many of them are ready if not all are;
+// earlier versions do not say.
+func readyText(m *readiness.Model) string {
+	if m.Status == "" || m.Ready == m.Workers {
+		return fmt.Sprintf("workers: %d", m.Workers)
+	}
+	return fmt.Sprintf("workers: %d, ready: %d", m.Workers, m.Ready)
+}
+
 // skew compares the server's clock with ours. Its date has whole seconds.
 func (d *doctor) skew(server string, header http.Header, asked, answered time.Time) {
 	date, err := http.ParseTime(header.Get("Date"))
@@ -128,28 +145,7 @@ func (d *doctor) skew(server string, header http.Header, asked, answered time.Ti
 // workers checks the server's table of workers, if it has one.
 func (d *doctor) workers(ctx context.Context, server string) {
 	var table struct {
-		Rows []struct {
-			ID      uint64 `json:"worker_id"`
-			Rank    uint32 `json:"dp_rank"`
-			Model   string `json:"model"`
-			Host    string `json:"host"`
-			State   string `json:"state"`
-			Problem string `json:"problem"`
-			// Warnings are what is wrong with the worker's engine though it serves.
-			Warnings []engine.Warning `json:"warnings"`
-			Feed     struct {
-				State   string  `json:"state"`
-				Guessed bool    `json:"guessed"`
-				LastSeq uint64  `json:"last_seq"`
-				Events  uint64  `json:"events"`
-				Missing uint64  `json:"missing"`
-				Gaps    uint64  `json:"gaps"`
-				GivenUp uint64  `json:"given_up"`
-				Orphans uint64  `json:"orphans"`
-				Lagging bool    `json:"lagging"`
-				LagFor  float64 `json:"lag_seconds"`
-			} `json:"feed"`
-		} `json:"rows"`
+		Rows []examinedWorker `json:"rows"`
 	}
 	_, err := d.get(ctx, server+"/v1/router/workers", &table)
 	if needsKey(err) {
@@ -158,6 +154,7 @@ func (d *doctor) workers(ctx context.Context, server string) {
 	if err != nil {
 		return // or not a process with a router
 	}
+	table.Rows = withBehind(table.Rows)
 	ready, live, guessed := 0, 0, 0
 	for _, r := range table.Rows {
 		of := fmt.Sprintf("worker %d rank %d", r.ID, r.Rank)
@@ -168,6 +165,9 @@ func (d *doctor) workers(ctx context.Context, server string) {
 			d.fail(of, "see docs/router-api.md for the states of a worker", "%s: %s", r.State, r.Problem)
 		default:
 			d.warn(of, remedyOf(r.State, r.Host), "%s", r.State)
+		}
+		if r.BehindError != "" {
+			d.warn(of, "look into the log of that router on "+r.Host, "what is behind it is not known: %s", r.BehindError)
 		}
 		for _, w := range r.Warnings {
 			d.warn(fmt.Sprintf("%s of %d/%d", w.Code, r.ID, r.Rank), cmp.Or(w.Remedy, "look into the log of that worker on "+r.Host), "%s", w.Detail)

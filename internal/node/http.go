@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,12 +14,13 @@ import (
 	"penstock/core/fault"
 	"penstock/internal/config"
 	"penstock/internal/edge/openai"
+	"penstock/internal/edge/readiness"
 	"penstock/internal/obs"
 )
 
 // handler serves what processes without a frontend have to show: probes, metrics,
 // the configuration, and what more has.
-func (p *process) handler(health func() (status int, body any), more map[string]http.Handler) http.Handler {
+func (p *process) handler(health, ready http.Handler, more map[string]http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	get := func(path string, h http.Handler) {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
@@ -33,9 +33,10 @@ func (p *process) handler(health func() (status int, body any), more map[string]
 	}
 	get("/metrics", p.door.admins(p.metrics.Handler(), p.cfg.MetricsAccess))
 	get("/v1/config", p.door.admins(configHandler(p.cfg), config.AccessAdmin))
-	get("/live", answering(func() (int, any) { return http.StatusOK, map[string]string{"status": "live"} }))
-	get("/health", answering(health))
-	serves := "/health, /live, /metrics and /v1/config"
+	get("/live", http.HandlerFunc(readiness.Live))
+	get("/ready", ready)
+	get("/health", health)
+	serves := "/health, /ready, /live, /metrics and /v1/config"
 	for _, pattern := range slices.Sorted(maps.Keys(more)) {
 		mux.Handle(pattern, p.door.admins(more[pattern], config.AccessAdmin))
 		serves = pattern + ", " + serves
@@ -44,17 +45,6 @@ func (p *process) handler(health func() (status int, body any), more map[string]
 		openai.WriteError(w, fault.New(fault.NotFound, "a %s serves %s here; requests for models go to a frontend", p.cfg.Command, serves))
 	})
 	return mux
-}
-
-// answering shows what f returns as JSON.
-func answering(f func() (status int, body any)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		status, body := f()
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(status)
-		// Plain values: encoding cannot fail, and a client that is gone is gone.
-		_ = json.NewEncoder(w).Encode(body)
-	})
 }
 
 // The bounds of HTTP without a frontend.

@@ -11,6 +11,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/internal/config"
+	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/serve/relay"
 	"penstock/internal/serve/router"
@@ -51,8 +52,7 @@ func (r *routerRole) build() error {
 	if r.epoch, err = nextEpoch(r.cfg.DataDir, time.Now()); err != nil {
 		return err
 	}
-	// Prompts to be routed come to it as token ids.
-	if r.router, err = r.newRouter(nil); err != nil {
+	if r.router, err = r.newRouter(&routerPrompts{role: r}); err != nil {
 		return err
 	}
 	r.shells = worker.NewMetrics(r.metrics)
@@ -62,7 +62,8 @@ func (r *routerRole) build() error {
 	}
 	deps := relay.Deps{
 		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve, OnModel: r.router.Refer,
-		Metrics: r.metrics, Log: r.log,
+		Metrics: r.metrics, Log: r.log, Tracer: r.tracer,
+		Inspect: r.router.Inspect,
 	}
 	if r.cfg.Multimodal {
 		if r.sight, err = newSight(r.process); err != nil {
@@ -106,7 +107,7 @@ func (r *routerRole) start(ctx context.Context, stages *stages) {
 		stages.start(ctx, "http", func(ctx context.Context) error {
 			// Streams of events end by nothing but their clients.
 			defer context.AfterFunc(ctx, r.router.EndWatches)()
-			return serveHTTP(ctx, r.ln, r.handler(r.health, map[string]http.Handler{"/v1/router/": r.router.Handler(), "/busy_threshold": r.router.Handler()}), r.log)
+			return serveHTTP(ctx, r.ln, r.handler(http.HandlerFunc(r.serveHealth), http.HandlerFunc(r.serveReady), map[string]http.Handler{"/v1/router/": r.router.Handler(), "/busy_threshold": r.router.Handler()}), r.log)
 		})
 	}
 	stages.start(ctx, "router", r.router.Run)
@@ -125,15 +126,14 @@ func (r *routerRole) announce() {
 	r.ready(s)
 }
 
-// health is what GET /health says: 200 while any model is served.
-func (r *routerRole) health() (status int, body any) {
-	h := struct {
-		Status string `json:"status"` // healthy, unhealthy
-		Models int    `json:"models"`
-	}{"unhealthy", r.relay.Models()}
-	if h.Models == 0 {
-		return http.StatusServiceUnavailable, h
-	}
-	h.Status = "healthy"
-	return http.StatusOK, h
+// serveReady answers GET /ready: 200 while any model can be served.
+func (r *routerRole) serveReady(w http.ResponseWriter, req *http.Request) {
+	body := readiness.NewReport(req, r.router.Models())
+	readiness.Write(w, body.Code(), body)
+}
+
+// serveHealth answers GET /health: the same, with the workers.
+func (r *routerRole) serveHealth(w http.ResponseWriter, req *http.Request) {
+	body := readiness.NewHealth(readiness.NewReport(req, r.router.Models()), r.router.Instances())
+	readiness.Write(w, body.Code(), body)
 }

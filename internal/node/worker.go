@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/internal/config"
+	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/serve/worker"
 )
@@ -54,7 +55,7 @@ func (w *workerRole) build() error {
 func (w *workerRole) start(ctx context.Context, stages *stages) {
 	if w.ln != nil {
 		stages.start(ctx, "http", func(ctx context.Context) error {
-			return serveHTTP(ctx, w.ln, w.handler(w.health, nil), w.log)
+			return serveHTTP(ctx, w.ln, w.handler(http.HandlerFunc(w.serveHealth), http.HandlerFunc(w.serveHealth), nil), w.log)
 		})
 	}
 	if w.remotes != nil {
@@ -130,6 +131,12 @@ func (w *workerRole) health() (status int, body any) {
 	return http.StatusServiceUnavailable, h
 }
 
+// serveHealth answers GET /health and GET /ready.
+func (w *workerRole) serveHealth(out http.ResponseWriter, _ *http.Request) {
+	status, body := w.health()
+	readiness.Write(out, status, body)
+}
+
 // newWorkers makes the workers of up, which share one model.
 func (p *process) newWorkers() ([]*worker.Worker, error) {
 	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
@@ -171,7 +178,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	cfg := worker.Config{
 		ID: id, Epoch: epoch,
 		Namespace: p.cfg.Namespace, Component: component, Endpoint: p.cfg.Endpoint,
-		Addr: p.planes.addr, Host: host, PID: os.Getpid(),
+		Addr: p.planes.addr, Host: host, PID: os.Getpid(), Name: p.cfg.WorkerName,
 		DrainTimeout: time.Duration(p.cfg.DrainTimeout),
 		// A router's engines are workers, who ask their own.
 		MaxCalls: p.cfg.MaxInflight, CanaryInterval: -1,

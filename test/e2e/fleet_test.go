@@ -42,6 +42,10 @@ func loadRole(t *testing.T, command config.Command, settings ...string) *config.
 		env = append(env, "PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_DRAIN_GRACE=0s", "PENSTOCK_ACCESS_LOG=off")
 	}
 	for _, s := range settings {
+		if strings.HasPrefix(s, "OTEL_") { // of another program's settings
+			env = append(env, s)
+			continue
+		}
 		key, value, _ := strings.Cut(s, "=")
 		env = append(env, config.Env(key)+"="+value)
 	}

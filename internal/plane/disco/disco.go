@@ -35,6 +35,7 @@ type Instance struct {
 	Addr      string      `json:"addr"` // on the request plane
 	Host      string      `json:"host"`
 	PID       int         `json:"pid"`
+	Name      string      `json:"name,omitempty"` // for people; "" is Host
 	// Meta describes what is served; for a worker the JSON of its model card.
 	Meta []byte `json:"meta,omitempty"`
 	// Unconfirmed is set in watched sets only: the instance's lease ran out or

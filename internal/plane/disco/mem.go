@@ -193,6 +193,6 @@ func equalSets(a, b []Instance) bool { return slices.EqualFunc(a, b, equalInstan
 func equalInstances(a, b Instance) bool {
 	return a.Kind == b.Kind && a.ID == b.ID && a.Epoch == b.Epoch &&
 		a.Namespace == b.Namespace && a.Component == b.Component && a.Endpoint == b.Endpoint &&
-		a.Addr == b.Addr && a.Host == b.Host && a.PID == b.PID &&
+		a.Addr == b.Addr && a.Host == b.Host && a.PID == b.PID && a.Name == b.Name &&
 		bytes.Equal(a.Meta, b.Meta) && a.Unconfirmed == b.Unconfirmed
 }

@@ -88,7 +88,7 @@ func TestAdapters(t *testing.T) {
 		if a := w.post("/v1/completions", `{"model":"med","prompt":"hi"}`); a.status != 404 {
 			t.Error(a)
 		}
-		if h := w.get("/health"); strings.Contains(h.body, "unfit") || !strings.Contains(h.body, `{"id":"law","parent":"bytes","workers":2}`) {
+		if h := w.get("/health"); strings.Contains(h.body, "unfit") || !strings.Contains(h.body, `{"id":"law","parent":"bytes","status":"healthy","workers":2,"ready_workers":2}`) {
 			t.Errorf("different adapters make workers unfit: %s", h.body)
 		}
 		// With their last worker they are away, like their model.

@@ -29,6 +29,7 @@ func newRunner(f *Frontend) attempt.Runner {
 		View:    func() attempt.View { return f.catalog.snap.Load() },
 		Moves:   f.metrics.migrations,
 		Waiting: f.metrics.waiting,
+		Tracer:  f.deps.Tracer,
 	}
 }
 
@@ -42,7 +43,7 @@ func (f *Frontend) attempts(ctx context.Context, t attempt.Task, pinned bool) er
 		f.throttled.Log(ctx, slog.LevelWarn, "a worker failed under a request",
 			"request", idOf(ctx), "worker", uint64(l.Worker.ID), "attempt", l.Attempt, "tokens", l.Tokens, "error", l.Err)
 	}
-	err := runner.Run(ctx, traced{t, f.deps.Tracer}, 1)
+	err := runner.Run(ctx, t, 1)
 	var lost *attempt.Lost
 	switch {
 	case err == nil:

@@ -36,7 +36,7 @@ func (e *embedding) Choose(ctx context.Context, number uint32, failed []kv.Worke
 	m := e.f.catalog.current(e.model)
 	req := e.route
 	req.Attempt = number
-	return attempt.Route(ctx, e.f.deps.Router, &req, nil, slices.Concat(m.unfit, m.withoutEmbeddings(), failed))
+	return attempt.Route(ctx, e.f.decides, &req, nil, slices.Concat(m.unfit, m.withoutEmbeddings(), failed))
 }
 
 // Try makes one attempt. It holds its reservation until the vector has come: an

@@ -8,6 +8,7 @@ import (
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 	"penstock/internal/edge/openai/responses"
+	"penstock/internal/edge/readiness"
 )
 
 // endpoint is a path of the frontend's own, with what /openapi.json says of it.
@@ -49,8 +50,9 @@ func (f *Frontend) endpoints() []endpoint {
 		at("/detokenize", f.text("detokenize", plain, (*call).detokenize), post, "The text of tokens", openai.DetokenizeFields()),
 		at("/v1/models", f.listModels, get, "The models that can be asked for", nil),
 		at("/v1/models/{id}", f.oneModel, get, "One model", nil),
-		at("/health", f.health, get, "Whether requests can be served, and by which workers", nil),
-		at("/live", live, get, "Whether the process runs", nil),
+		at("/health", f.health, get, "Whether requests can be served, each model's status and reason, and by which workers", nil),
+		at("/ready", f.ready, get, "Whether requests can be served, each model's status and reason", nil),
+		at("/live", readiness.Live, get, "Whether the process runs", nil),
 		at("/metrics", f.deps.Metrics.Handler().ServeHTTP, get, "Metrics for Prometheus", nil),
 		at("/openapi.json", f.openAPI, get, "This description", nil),
 	}
@@ -70,7 +72,7 @@ func (f *Frontend) endpoints() []endpoint {
 			if e.audience = admins; f.cfg.OpenMetrics {
 				e.audience = everyone
 			}
-		case "/health", "/live":
+		case "/health", "/ready", "/live":
 			e.audience = everyone
 		}
 	}

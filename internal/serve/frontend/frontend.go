@@ -22,6 +22,7 @@ import (
 	"penstock/internal/bounded"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/prep"
+	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/disco"
@@ -48,13 +49,10 @@ type Router interface {
 	Failed(w kv.Worker, err error)
 	// Explain answers as Route would and changes nothing.
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
-}
-
-// Warner is a Router that knows what is wrong with the engines of workers though they
-// serve. The frontend's health says it on.
-type Warner interface {
-	// Warnings returns it by worker; workers of which nothing is wrong are not in it.
-	Warnings() map[kv.WorkerID][]engine.Warning
+	// Availability says whether a model, or a LoRA adapter, can be served now, and if not why.
+	Availability(model string) route.Availability
+	// Instances returns the workers that the router knows, as requests see them.
+	Instances() []readiness.Instance
 }
 
 // Deps are what a frontend works with. All but Mount, Seen, OnDrain, OnModel, Engines, Media, Keys,
@@ -101,8 +99,8 @@ type Deps struct {
 type Frontend struct {
 	cfg     Config
 	deps    Deps
+	decides attempt.Router // deps.Router, traced
 	catalog *catalog
-	warner  Warner // nil if nobody warns
 	metrics *metrics
 	runner  attempt.Runner
 	// throttled is for what a bad hour repeats.
@@ -131,14 +129,10 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	if deps.AccessLog != nil {
 		deps.AccessLog = obs.Component(deps.AccessLog, "access")
 	}
-	warner, _ := deps.Router.(Warner)
-	if deps.Tracer != nil {
-		deps.Router = tracedRouter{deps.Router, deps.Tracer}
-	}
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,
-		warner:    warner,
+		decides:   attempt.Traced(deps.Router, deps.Tracer),
 		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}

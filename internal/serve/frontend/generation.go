@@ -107,7 +107,7 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 	if g.Tokens() > 0 {
 		strange = m.otherNumerics(g.numerics)
 	}
-	return attempt.Route(ctx, g.f.deps.Router, &req, strange, excluded)
+	return attempt.Route(ctx, g.f.decides, &req, strange, excluded)
 }
 
 // ended returns why a request's context ended: the cause that the frontend gave,

@@ -67,6 +67,7 @@ func TestWhoMay(t *testing.T) {
 			has                string
 		}{
 			{"GET", "/health", "", nil, 200, "healthy"},
+			{"GET", "/ready", "", nil, 200, "healthy"},
 			{"GET", "/live", "", nil, 200, "live"},
 			{"GET", "/metrics", "", nil, 401, `"code":"unauthorized"`},
 			{"GET", "/metrics", "", bearer(userKey), 403, `"code":"forbidden"`},

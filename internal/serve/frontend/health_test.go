@@ -25,24 +25,29 @@ func TestHealthWarns(t *testing.T) {
 	})
 }
 
-// TestHealthOfEnginesThatAreDown: a worker beside an engine that does not answer is no help, so
-// that a load balancer must not send here once none answers.
-func TestHealthOfEnginesThatAreDown(t *testing.T) {
+// TestHealthFollowsTheRouter: a model is healthy while the router could send a request to one of its
+// workers, the process while one of its models is, and a probe may ask for one model.
+func TestHealthFollowsTheRouter(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, constant("hi"))
 		w.worker(2, constant("hi"))
-		down := []engine.Warning{{Code: engine.WarnUnreachable, Detail: "it does not answer"}}
-		w.router.mu.warnings = map[kv.WorkerID][]engine.Warning{2: down}
-		if h := w.get("/health"); h.status != 200 || strings.Count(h.body, `"state":"ready"`) != 1 || !strings.Contains(h.body, `"state":"unreachable"`) {
+		w.router.mu.states = map[kv.WorkerID]string{2: "not_ready"}
+		if h := w.get("/health"); h.status != 200 || strings.Count(h.body, `"state":"ready"`) != 1 || !strings.Contains(h.body, `"state":"not_ready"`) ||
+			!strings.Contains(h.body, `{"id":"bytes","status":"healthy","workers":2,"ready_workers":1}`) {
 			t.Error(h)
 		}
-		w.router.mu.warnings = map[kv.WorkerID][]engine.Warning{1: down, 2: down}
-		if h := w.get("/health"); h.status != 503 || !strings.Contains(h.body, `"status":"unhealthy"`) || !strings.Contains(h.body, `"reason":"its engines do not answer"`) {
-			t.Error(h)
+		w.router.mu.states = map[kv.WorkerID]string{1: "quarantined", 2: "not_ready"}
+		for _, path := range []string{"/health", "/ready", "/ready?model=bytes", "/health?model=bytes"} {
+			if h := w.get(path); h.status != 503 || !strings.Contains(h.body, `"status":"unhealthy","reason":"bytes cannot be served: none of 2 workers can take a request"`) ||
+				!strings.Contains(h.body, `"workers":2,"ready_workers":0,"reason":"none of 2 workers`) || strings.Contains(h.body, `"state":"quarantined"`) != strings.HasPrefix(path, "/health") {
+				t.Error(path, h)
+			}
 		}
-		w.router.mu.warnings = nil
-		if h := w.get("/health"); h.status != 200 {
-			t.Error(h)
+		w.router.mu.states = nil
+		for path, want := range map[string]int{"/health": 200, "/ready": 200, "/ready?model=bytes": 200, "/ready?model=other": 503, "/health?model=other": 503} {
+			if h := w.get(path); h.status != want || want == 503 && !strings.Contains(h.body, `"id":"other","status":"unhealthy","workers":0,"ready_workers":0,"reason":"no worker is registered for it"`) {
+				t.Error(path, h)
+			}
 		}
 	})
 }

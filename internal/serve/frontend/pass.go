@@ -272,7 +272,7 @@ func (p *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerI
 	m := p.c.f.catalog.current(p.model)
 	req := p.route
 	req.Attempt = number
-	return attempt.Route(ctx, p.c.f.deps.Router, &req, nil, slices.Concat(m.unfit, m.without(p.request.Path), failed))
+	return attempt.Route(ctx, p.c.f.decides, &req, nil, slices.Concat(m.unfit, m.without(p.request.Path), failed))
 }
 
 // Try implements attempt.Task.

@@ -1,13 +1,13 @@
 package frontend
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 
 	"penstock/core/kv"
+	"penstock/core/route"
 	"penstock/internal/edge/openai"
-	"penstock/internal/engine"
+	"penstock/internal/edge/readiness"
 )
 
 func (f *Frontend) listModels(w http.ResponseWriter, r *http.Request) {
@@ -49,110 +49,68 @@ func (f *Frontend) Workers(model string) int {
 	return len(m.workers)
 }
 
-// live says that the process runs.
-func live(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, []byte("{\"status\":\"live\"}\n"))
+// ready says whether requests can be served: 200 if at least one model can, or the one that is
+// asked for.
+func (f *Frontend) ready(w http.ResponseWriter, r *http.Request) {
+	body := f.readiness(r, f.catalog.snap.Load())
+	readiness.Write(w, body.Code(), body)
 }
 
-// healthBody is the answer of GET /health.
-type healthBody struct {
-	Status    string           `json:"status"` // healthy, unhealthy, draining
-	Models    []healthModel    `json:"models"`
-	Instances []healthInstance `json:"instances"`
-	// Engines are those that other programs run and this process follows.
-	Engines any `json:"engines,omitempty"`
+func (f *Frontend) readiness(r *http.Request, s *snapshot) readiness.Report {
+	report := readiness.NewReport(r, f.served(s))
+	if f.leaving.Load() {
+		report.Drain()
+	}
+	return report
 }
 
-type healthModel struct {
-	ID      string `json:"id"`
-	Parent  string `json:"parent,omitempty"` // the model that it adapts
-	Workers int    `json:"workers"`
-	Reason  string `json:"reason,omitempty"` // why it cannot be served
-}
-
-type healthInstance struct {
-	WorkerID kv.WorkerID `json:"worker_id"`
-	Model    string      `json:"model"`
-	Engine   string      `json:"engine"`
-	Host     string      `json:"host"`
-	PID      int         `json:"pid"`
-	State    string      `json:"state"` // ready, unconfirmed, unfit, unreachable
-	Reason   string      `json:"reason,omitempty"`
-	// Warnings are what is wrong with its engine though it serves.
-	Warnings []engine.Warning `json:"warnings,omitempty"`
-}
-
-// health says whether requests can be served: 200 if at least one model can.
-func (f *Frontend) health(w http.ResponseWriter, _ *http.Request) {
+// health is ready with the instances.
+func (f *Frontend) health(w http.ResponseWriter, r *http.Request) {
 	s := f.catalog.snap.Load()
-	body := healthBody{Status: "unhealthy", Models: []healthModel{}, Instances: []healthInstance{}}
-	status := http.StatusServiceUnavailable
-	var warnings map[kv.WorkerID][]engine.Warning
-	if f.warner != nil {
-		warnings = f.warner.Warnings()
-	}
-	for _, m := range s.models {
-		h := healthModel{ID: m.card.Name, Parent: m.parent, Workers: len(m.workers)}
-		switch {
-		case len(m.workers) == 0:
-			h.Reason = "no worker"
-		case !m.servable():
-			h.Reason = "its tokenizer cannot be opened"
-		case m.allUnreachable(warnings):
-			h.Reason = "its engines do not answer"
-		default:
-			body.Status, status = "healthy", http.StatusOK
-		}
-		body.Models = append(body.Models, h)
-	}
+	body := readiness.NewHealth(f.readiness(r, s), f.instances(s))
 	if f.deps.Engines != nil {
 		body.Engines = f.deps.Engines()
 	}
-	for _, in := range s.instances {
-		h := in.health()
-		h.Warnings = warnings[in.ID]
-		if h.State == "ready" && unreachable(h.Warnings) {
-			h.State = "unreachable"
+	readiness.Write(w, body.Code(), body)
+}
+
+// served says of each model whether it can be served: the router knows about its workers, the
+// catalog about its tokenizer.
+func (f *Frontend) served(s *snapshot) []readiness.Model {
+	models := make([]readiness.Model, 0, len(s.models))
+	for _, m := range s.models {
+		p := readiness.NewModel(m.card.Name, m.parent, f.deps.Router.Availability(m.card.Name))
+		p.Aliases, p.Workers = m.card.Aliases, len(m.workers)
+		switch {
+		case len(m.workers) == 0:
+			p.Refuse(route.NoWorker)
+		case !m.servable():
+			p.Refuse("its tokenizer cannot be opened")
 		}
-		body.Instances = append(body.Instances, h)
+		models = append(models, p)
 	}
-	if f.leaving.Load() {
-		body.Status, status = "draining", http.StatusServiceUnavailable
-	}
-	b, err := json.Marshal(body)
-	if err != nil { // numbers and strings always marshal
-		openai.WriteError(w, err)
-		return
-	}
-	writeJSON(w, status, append(b, '\n'))
+	return models
 }
 
-// unreachable reports whether a worker's engine does not answer.
-func unreachable(warnings []engine.Warning) bool {
-	return slices.ContainsFunc(warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
-}
-
-// allUnreachable reports whether no engine of the model answers: its workers run, and
-// none could serve a request.
-func (m *model) allUnreachable(warnings map[kv.WorkerID][]engine.Warning) bool {
-	return !slices.ContainsFunc(m.workers, func(in instance) bool { return !unreachable(warnings[in.ID]) })
-}
-
-func (in *instance) health() healthInstance {
-	h := healthInstance{
-		WorkerID: in.ID,
-		Model:    in.card.Name,
-		Engine:   in.card.Engine,
-		Host:     in.Host,
-		PID:      in.PID,
-		State:    "ready",
-		Reason:   in.bad,
+// instances returns what is registered. The catalog knows which instances it leaves out, the
+// router how the others are.
+func (f *Frontend) instances(s *snapshot) []readiness.Instance {
+	known := map[kv.WorkerID]readiness.Instance{}
+	for _, in := range f.deps.Router.Instances() {
+		known[in.WorkerID] = in
 	}
-	switch {
-	case in.bad != "":
-		h.State = "unfit"
-	case in.Unconfirmed:
-		h.State = "unconfirmed"
+	all := make([]readiness.Instance, 0, len(s.instances))
+	for i := range s.instances {
+		in := &s.instances[i]
+		p, ok := known[in.ID]
+		if !ok {
+			p.State, p.Reason = "unconfirmed", "the router has not heard of it yet"
+		}
+		p.WorkerID, p.Model, p.Engine, p.Host, p.PID = in.ID, in.card.Name, in.card.Engine, in.Host, in.PID
+		if in.bad != "" {
+			p.State, p.Reason = "unfit", in.bad
+		}
+		all = append(all, p)
 	}
-	return h
+	return all
 }

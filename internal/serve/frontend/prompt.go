@@ -8,6 +8,7 @@ import (
 	"penstock/internal/bounded"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
 )
 
 // Prompt returns what a worker would be given for a request to chat completions, or
@@ -18,6 +19,30 @@ func (f *Frontend) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, err
 	if err != nil {
 		return prep.Prompt{}, err
 	}
+	return m.prompt(ctx, q)
+}
+
+// Prompter makes prompts of one model for questions about where they would go, where there is no
+// frontend: those that a frontend would make for the same requests.
+type Prompter struct{ model *model }
+
+// NewPrompter returns the Prompter of the model of a card. source finds out what media are; without
+// it only the text of a prompt counts.
+func NewPrompter(card engine.Card, pipe *prep.Pipeline, source Media) *Prompter {
+	local := prep.Local{Pipeline: pipe}
+	if source != nil && pipe.Family != nil {
+		local.Media = ResolverOf(source, &card)
+	}
+	return &Prompter{&model{card: card, pipe: pipe, encoder: local}}
+}
+
+// Prompt returns what a worker would be given, as Frontend.Prompt does.
+func (p *Prompter) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	return p.model.prompt(ctx, q)
+}
+
+// prompt returns the only prompt of a question.
+func (m *model) prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
 	if !q.Endpoint.Talks() && len(q.Prompts) != 1 {
 		return prep.Prompt{}, fault.Param("prompt", "'prompt' must be one prompt, not %d", len(q.Prompts))
 	}

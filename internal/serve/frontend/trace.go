@@ -1,11 +1,8 @@
 package frontend
 
 import (
-	"context"
 	"net/http"
 
-	"penstock/core/route"
-	"penstock/internal/attempt"
 	"penstock/internal/edge/api"
 	"penstock/internal/obs"
 )
@@ -33,47 +30,4 @@ func (v *visit) traced(span obs.Span, r *http.Request, out *tally) {
 		}
 	}
 	span.End(v.err)
-}
-
-// tracedRouter is a router whose decisions are stages of a trace.
-type tracedRouter struct {
-	Router
-	tracer *obs.Tracer
-}
-
-// Route implements Router.
-func (t tracedRouter) Route(ctx context.Context, req *route.Request) (route.Decision, error) {
-	ctx, span := t.tracer.Start(ctx, "route")
-	d, err := t.Router.Route(ctx, req)
-	span.Text("penstock.model", req.Model)
-	span.Int("penstock.attempt", int64(req.Attempt))
-	span.Int("penstock.prompt_tokens", int64(len(req.Tokens)))
-	span.Int("penstock.excluded", int64(len(req.Exclude)))
-	if err == nil {
-		span.Text("penstock.mode", string(d.Mode))
-		span.Int("penstock.worker_id", int64(d.Worker.ID))
-		span.Int("penstock.overlap_blocks", int64(d.OverlapBlocks))
-		span.Float("penstock.cost", d.Cost)
-	}
-	span.End(err)
-	return d, err
-}
-
-// traced is a task whose attempts are stages of a trace: the client's side of the
-// calls to workers.
-type traced struct {
-	attempt.Task
-	tracer *obs.Tracer
-}
-
-// Try implements attempt.Task.
-func (t traced) Try(ctx context.Context, number uint32, d route.Decision) error {
-	ctx, span := t.tracer.Client(ctx, "attempt")
-	span.Int("penstock.attempt", int64(number))
-	span.Int("penstock.worker_id", int64(d.Worker.ID))
-	span.Int("penstock.dp_rank", int64(d.Worker.Rank))
-	span.Text("penstock.kind", t.Kind())
-	err := t.Task.Try(ctx, number, d)
-	span.End(err)
-	return err
 }

@@ -170,7 +170,7 @@ func (v *visit) log(log *slog.Logger, r *http.Request, out *tally) {
 // answered, is for those who look for it.
 func (v *visit) level(r *http.Request, out *tally) slog.Level {
 	switch r.URL.Path {
-	case "/health", "/live", "/metrics":
+	case "/health", "/ready", "/live", "/metrics":
 		if out.status == http.StatusOK {
 			return slog.LevelDebug
 		}

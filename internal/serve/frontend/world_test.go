@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/edge/prep"
+	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/disco"
@@ -256,15 +258,40 @@ type ledger struct {
 		fail     error       // of the next Route
 		only     kv.WorkerID // of all that can be chosen; 0 is any
 		warnings map[kv.WorkerID][]engine.Warning
+		states   map[kv.WorkerID]string // of those that are not ready
 		failed   []kv.WorkerID
 		renewed  int // times that reservations were
 	}
 }
 
-func (l *ledger) Warnings() map[kv.WorkerID][]engine.Warning {
+// Availability implements Router: workers without a state are ready.
+func (l *ledger) Availability(model string) route.Availability {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.warnings
+	var a route.Availability
+	for _, in := range l.w.registry.instances() {
+		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != model && !card.Serves(model) {
+			continue
+		}
+		if a.Workers++; l.mu.states[in.ID] == "" {
+			a.Ready++
+		}
+	}
+	if a.Ready == 0 {
+		a.Reason = fmt.Sprintf("none of %d workers can take a request", a.Workers)
+	}
+	return a
+}
+
+// Instances implements Router.
+func (l *ledger) Instances() []readiness.Instance {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []readiness.Instance
+	for _, in := range l.w.registry.instances() {
+		all = append(all, readiness.Instance{WorkerID: in.ID, State: cmp.Or(l.mu.states[in.ID], engine.StateReady), Warnings: l.mu.warnings[in.ID]})
+	}
+	return all
 }
 
 func ledgerKey(id string, attempt uint32) string { return fmt.Sprintf("%s#%d", id, attempt) }

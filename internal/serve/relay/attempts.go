@@ -38,6 +38,7 @@ func newRunner(r *Relay) attempt.Runner {
 		View:    func() attempt.View { return r.known.Load() },
 		Moves:   r.metrics.migrations,
 		Waiting: r.metrics.waiting,
+		Tracer:  r.deps.Tracer,
 	}
 }
 

@@ -60,7 +60,7 @@ func (t *embedding) Choose(ctx context.Context, number uint32, failed []kv.Worke
 		Override: route.Override{OverlapWeight: new(float64)},
 	}
 	unable := m.those(func(c *engine.Card) bool { return !c.Embeddings })
-	return attempt.Route(ctx, t.e.r.deps.Router, req, nil, append(unable, failed...))
+	return attempt.Route(ctx, t.e.r.decides, req, nil, append(unable, failed...))
 }
 
 // Try implements attempt.Task.

@@ -112,7 +112,7 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 	if g.computed != "" {
 		strange = m.those(func(c *engine.Card) bool { return c.Numerics != g.computed })
 	}
-	return attempt.Route(ctx, g.e.r.deps.Router, &req, strange, excluded)
+	return attempt.Route(ctx, g.e.r.decides, &req, strange, excluded)
 }
 
 // Try makes one attempt. It returns nil when every choice is done.

@@ -106,4 +106,10 @@ func TestWarnings(t *testing.T) {
 	if want := (engine.Warning{Code: engine.WarnNoEvents, Detail: "worker 1 behind the router: none come", Remedy: "turn them on"}); len(got) != 1 || got[0] != want {
 		t.Errorf("%+v", got)
 	}
+	// Without any that can take a request the relay is unreachable too, so that frontends use another.
+	b.silent = true
+	got = r.engine.(engine.WarningSource).Warnings()
+	if len(got) != 2 || got[0].Code != engine.WarnUnreachable || got[0].Detail != "behind the router: none of 1 workers can take a request (1 not answering)" {
+		t.Errorf("%+v", got)
+	}
 }

@@ -42,6 +42,10 @@ func (w *world) Route(_ context.Context, req *route.Request) (route.Decision, er
 	return route.Decision{}, fault.New(fault.Unavailable, "there is no worker")
 }
 
+func (w *world) Availability(string) route.Availability {
+	return route.Availability{Workers: 1, Ready: 1}
+}
+
 func (w *world) Prefilled(string, uint32, int) {}
 
 func (w *world) Grown(string, uint32, int) {}

@@ -88,7 +88,7 @@ func (t *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerI
 	req.ID, req.Attempt, req.Model = t.id, number, t.request.Model
 	req.Tokens, req.Media, req.Salt = t.request.Prompt, t.request.Media, t.request.Salt
 	unable := m.those(func(c *engine.Card) bool { return !slices.Contains(c.Passes, t.request.Path) })
-	return attempt.Route(ctx, t.e.r.deps.Router, &req, nil, append(unable, failed...))
+	return attempt.Route(ctx, t.e.r.decides, &req, nil, append(unable, failed...))
 }
 
 // Try implements attempt.Task. What fails with an answer of which the caller has a part is

@@ -43,6 +43,8 @@ type Router interface {
 	// Failed says that a call to a worker ended in err, which is the worker's
 	// failure or its refusal and not the request's: [fault.Class] says Retryable.
 	Failed(w kv.Worker, err error)
+	// Availability says whether a model can be served now, and if not why.
+	Availability(model string) route.Availability
 }
 
 // Warner is a Router that knows what is wrong with the engines of workers though they
@@ -52,7 +54,7 @@ type Warner interface {
 	Warnings() map[kv.WorkerID][]engine.Warning
 }
 
-// Deps are what a relay works with. All but OnModel and Sight are required.
+// Deps are what a relay works with. All but OnModel, Sight, Inspect and Tracer are required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
@@ -67,9 +69,13 @@ type Deps struct {
 	OnModel func(model, checksum string)
 	// Sight, if not nil, returns what finds out what the media of a model's conversations are; nil if
 	// nothing can. It is asked before the model is served, and may take its time.
-	Sight   func(card engine.Card) Sight
+	Sight func(card engine.Card) Sight
+	// Inspect, if not nil, answers questions about the workers of a model, see engine.Inspector.
+	Inspect func(ctx context.Context, q *engine.Inspection) ([]byte, error)
 	Metrics *obs.Metrics
 	Log     *slog.Logger
+	// Tracer, if not nil, gets a span for each decision and each attempt.
+	Tracer *obs.Tracer
 }
 
 // Relay serves every model that workers of its component serve.
@@ -78,6 +84,7 @@ type Relay struct {
 	deps      Deps
 	metrics   metrics
 	throttled *obs.Throttle
+	decides   attempt.Router // deps.Router, traced
 	runner    attempt.Runner
 	known     atomic.Pointer[known]
 	serving   atomic.Int64 // models being served
@@ -95,6 +102,7 @@ func New(cfg Config, deps Deps) (*Relay, error) {
 	}
 	deps.Log = obs.Component(deps.Log, "relay")
 	r := &Relay{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), throttled: obs.NewThrottle(deps.Log, 10*time.Second)}
+	r.decides = attempt.Traced(deps.Router, deps.Tracer)
 	r.known.Store(newKnown())
 	r.runner = newRunner(r)
 	return r, nil
@@ -151,6 +159,7 @@ var (
 	_ engine.Passer         = (*relayed)(nil)
 	_ engine.WarningSource  = (*relayed)(nil)
 	_ engine.AdapterWatcher = (*relayed)(nil)
+	_ engine.Inspector      = (*relayed)(nil)
 )
 
 // Card implements engine.Engine.
@@ -176,14 +185,21 @@ func (e *relayed) Load() engine.Load {
 }
 
 // Warnings implements engine.WarningSource: what is wrong with the engines behind the relay, if
-// the router knows. One that cannot be reached is no reason to think so of the relay.
+// the router knows. The relay is unreachable, and so not ready, while no worker behind it can take
+// a request; that one of several engines cannot be reached is no reason to say so of the relay.
 func (e *relayed) Warnings() []engine.Warning {
+	var own []engine.Warning
+	if a := e.r.deps.Router.Availability(e.card.Name); a.Workers > 0 && a.Ready == 0 { // 0: it has not heard of them yet
+		own = append(own, engine.Warning{
+			Code: engine.WarnUnreachable, Detail: "behind the router: " + a.Reason,
+			Remedy: "look at the workers behind it: penstock workers",
+		})
+	}
 	router, ok := e.r.deps.Router.(Warner)
 	if !ok {
-		return nil
+		return own
 	}
 	all := router.Warnings()
-	var own []engine.Warning
 	for _, w := range e.r.model(e.card.Name).workers {
 		for _, warning := range all[w.id] {
 			if warning.Code == engine.WarnUnreachable {
@@ -194,6 +210,16 @@ func (e *relayed) Warnings() []engine.Warning {
 		}
 	}
 	return own
+}
+
+// Inspect implements engine.Inspector.
+func (e *relayed) Inspect(ctx context.Context, q *engine.Inspection) ([]byte, error) {
+	if e.r.deps.Inspect == nil {
+		return nil, fault.New(fault.Unimplemented, "this router does not tell what is behind it")
+	}
+	own := *q
+	own.Model = e.named(q.Model)
+	return e.r.deps.Inspect(ctx, &own)
 }
 
 // WatchAdapters implements engine.AdapterWatcher.

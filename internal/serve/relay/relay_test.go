@@ -34,6 +34,14 @@ type book struct {
 	// cached is what was said of the caches, by attempt.
 	cached   []string
 	warnings map[kv.WorkerID][]engine.Warning
+	silent   bool // no worker can take a request
+}
+
+func (b *book) Availability(string) route.Availability {
+	if b.silent {
+		return route.Availability{Workers: 1, Reason: "none of 1 workers can take a request (1 not answering)"}
+	}
+	return route.Availability{Workers: 1, Ready: 1}
 }
 
 func (b *book) Warnings() map[kv.WorkerID][]engine.Warning { return b.warnings }

@@ -1,12 +1,15 @@
 package router
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/engine"
 )
 
 // maxAttempts bounds the attempts remembered of one request.
@@ -47,6 +50,8 @@ type decided struct {
 	RequestID string           `json:"request_id"`
 	Model     string           `json:"model"`
 	Attempts  []decidedAttempt `json:"attempts"`
+	// Behind is what the router processes decided that the request was sent to.
+	Behind []behindAnswer `json:"behind,omitempty"`
 }
 
 type decidedAttempt struct {
@@ -169,6 +174,31 @@ func (d *decisions) get(id string) (decided, error) {
 		out.Attempts = append(out.Attempts, e.attempts[i].row())
 	}
 	return out, nil
+}
+
+// decided returns what is remembered of a request here, and at the router processes that it was sent
+// to. One that another router sent there is found at theirs alone.
+func (r *Router) decided(ctx context.Context, id string, depth int) (decided, error) {
+	d, err := r.decisions.get(id)
+	q := engine.Inspection{Call: engine.InspectDecisions, RequestID: id}
+	if err == nil {
+		var ids []kv.WorkerID
+		for i := range d.Attempts {
+			ids = append(ids, kv.WorkerID(d.Attempts[i].WorkerID))
+		}
+		d.Behind = r.askRouters(ctx, r.routersAmong(ids), q, depth)
+		return d, nil
+	}
+	for _, a := range r.askRouters(ctx, r.routerProcesses(), q, depth) {
+		if a.Error == "" {
+			d.Behind = append(d.Behind, a)
+		}
+	}
+	if len(d.Behind) == 0 {
+		return d, err
+	}
+	d.RequestID, d.Attempts = id, []decidedAttempt{}
+	return d, nil
 }
 
 // row returns the JSON of a.

@@ -10,6 +10,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/edge/openai"
+	"penstock/internal/engine"
 )
 
 // Handler serves the router API, all of it below /v1/router/ but /busy_threshold. It
@@ -20,9 +21,9 @@ func (r *Router) Handler() http.Handler {
 		method, path string
 		serve        func(http.ResponseWriter, *http.Request) error
 	}{
-		{http.MethodPost, "best_worker", r.serveBestWorker},
-		{http.MethodPost, "potential_loads", r.servePotentialLoads},
-		{http.MethodPost, "explain", r.serveExplain},
+		{http.MethodPost, engine.InspectBestWorker, r.serveQuestion(engine.InspectBestWorker)},
+		{http.MethodPost, engine.InspectLoads, r.serveQuestion(engine.InspectLoads)},
+		{http.MethodPost, engine.InspectExplain, r.serveQuestion(engine.InspectExplain)},
 		{http.MethodPost, "generate", r.serveGenerate},
 		{http.MethodGet, "decisions", r.serveDecisions},
 		{http.MethodGet, "index", r.serveIndex},
@@ -61,10 +62,14 @@ func (r *Router) bounded(serve func(http.ResponseWriter, *http.Request) error) f
 	return func(w http.ResponseWriter, req *http.Request) error {
 		defer r.calls.Add(-1)
 		if r.calls.Add(1) > int64(r.cfg.MaxCalls) {
-			return fault.New(fault.Overloaded, "%d calls of the router API are in progress: try again later", r.cfg.MaxCalls)
+			return r.tooManyCalls()
 		}
 		return serve(w, req)
 	}
+}
+
+func (r *Router) tooManyCalls() error {
+	return fault.New(fault.Overloaded, "%d calls of the router API are in progress: try again later", r.cfg.MaxCalls)
 }
 
 // refuse answers with err. Handlers return an error only before their first byte.
@@ -83,6 +88,8 @@ func (r *Router) refuse(w http.ResponseWriter, req *http.Request, err error) {
 type rows[T any] struct {
 	Rows []T `json:"rows"`
 }
+
+func rowsOf[T any](table []T) rows[T] { return rows[T]{table} }
 
 func writeJSON(w http.ResponseWriter, v any) error {
 	b, err := json.Marshal(v)

@@ -47,10 +47,11 @@ import (
 //	tries worker=N times=N [apart=DURATION] tokens=N..N [mode=NAME] [cached=TOKENS]   requests that are served at once
 //	log                                   the lines of level warn and above since the last time
 //	metrics of=PREFIX
+//	served                                what probes say of models and instances
 //	advance by=DURATION
 //	METHOD PATH, with a body: get, post, put
 func TestHTTP(t *testing.T) {
-	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy", "predictions", "adapters"} {
+	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy", "predictions", "adapters", "availability"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{cluster: newCluster(t), in: map[kv.WorkerID]disco.Instance{}}
@@ -112,6 +113,15 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 		return regexp.MustCompile(`(?m)^time=\S+ `).ReplaceAllString(s.said.String(), "")
 	case "metrics":
 		return s.scrape(d)
+	case "served":
+		var out strings.Builder
+		for _, m := range s.router.Models() {
+			fmt.Fprintf(&out, "%s %v %s: %d of %d ready %s\n", m.ID, m.Aliases, m.Status, m.Ready, m.Workers, m.Reason)
+		}
+		for _, in := range s.router.Instances() {
+			fmt.Fprintf(&out, "worker %d of %q %s %s\n", in.WorkerID, in.Model, in.State, in.Reason)
+		}
+		return out.String()
 	case "free":
 		s.router.Free(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
 	case "failed":

@@ -2,11 +2,11 @@ package router
 
 import (
 	"context"
-	"net/http"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/engine"
 )
 
 // explained is the JSON of POST /v1/router/explain.
@@ -27,6 +27,8 @@ type explained struct {
 	Session    *workerName          `json:"session_worker,omitempty"`
 	Candidates []explainedCandidate `json:"candidates"`
 	Excluded   []explainedExclusion `json:"excluded"`
+	// Behind is what those of the candidates say that are router processes.
+	Behind []behindAnswer `json:"behind,omitempty"`
 }
 
 type explainedDecision struct {
@@ -114,19 +116,13 @@ type account struct {
 	waits     *explainedWait // nil if it would not
 }
 
-// serveExplain answers even when no worker can be chosen: then the reasons are
-// what was asked for.
-func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
-	q, shown, err := r.question(w, req)
-	if err != nil {
-		return err
-	}
-	ac, err := r.account(req.Context(), q)
+// explain answers even when no worker can be chosen: then the reasons are what was asked for.
+func (r *Router) explain(ctx context.Context, req *route.Request, depth int) (*explained, error) {
+	ac, err := r.account(ctx, req)
 	if code := fault.Of(err); err != nil && code != fault.Unavailable && code != fault.Overloaded && code != fault.Ineligible {
-		return err
+		return nil, err
 	}
 	out := newExplained(&ac)
-	out.asked = shown
 	if err != nil {
 		out.Decision, out.Reason = nil, err.Error()
 	}
@@ -138,8 +134,11 @@ func (r *Router) serveExplain(w http.ResponseWriter, req *http.Request) error {
 	for i := range out.Excluded {
 		out.Excluded[i].Warnings = warned[ac.Excluded[i].Worker]
 	}
-	return writeJSON(w, out)
+	out.Behind = r.askAbout(ctx, engine.InspectExplain, req, candidateIDs(&ac.Explanation), depth)
+	return &out, nil
 }
+
+func (e *explained) show(a asked) { e.asked = a }
 
 // account is Explain with what the core does not know.
 func (r *Router) account(ctx context.Context, req *route.Request) (ac account, err error) {

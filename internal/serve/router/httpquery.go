@@ -2,14 +2,17 @@ package router
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
 )
 
 // Prompter makes the prompt that a worker would be given. The composition root has
@@ -20,14 +23,42 @@ type Prompter interface {
 	Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error)
 }
 
-// query reads a question about a prompt and puts it to Explain.
-func (r *Router) query(w http.ResponseWriter, req *http.Request) (route.Explanation, asked, error) {
-	q, shown, err := r.question(w, req)
-	if err != nil {
-		return route.Explanation{}, asked{}, err
+// serveQuestion answers a question about a prompt, with a call of the router API.
+func (r *Router) serveQuestion(call string) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, req *http.Request) error {
+		q, shown, err := r.question(w, req)
+		if err != nil {
+			return err
+		}
+		answer, err := r.answer(req.Context(), call, q, maxDepth)
+		if err != nil {
+			return err
+		}
+		if a, ok := answer.(interface{ show(asked) }); ok {
+			a.show(shown)
+		}
+		return writeJSON(w, answer)
 	}
-	ex, err := r.Explain(req.Context(), q)
-	return ex, shown, err
+}
+
+// answer returns what a call of the router API says of a request.
+func (r *Router) answer(ctx context.Context, call string, req *route.Request, depth int) (any, error) {
+	switch call {
+	case engine.InspectBestWorker:
+		return r.bestWorker(ctx, req, depth)
+	case engine.InspectLoads:
+		return r.potentialLoads(ctx, req, depth)
+	}
+	return r.explain(ctx, req, depth)
+}
+
+// askAbout puts a question about a request to the router processes among workers.
+func (r *Router) askAbout(ctx context.Context, call string, req *route.Request, workers []kv.WorkerID, depth int) []behindAnswer {
+	routers := r.routersAmong(workers)
+	if len(routers) == 0 || depth == 0 {
+		return nil
+	}
+	return r.askRouters(ctx, routers, engine.Inspection{Call: call, Request: appendInspected(nil, req)}, depth)
 }
 
 // question reads a question about a prompt.
@@ -46,7 +77,7 @@ func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Re
 	prompt := prep.Prompt{Tokens: q.tokens}
 	if len(q.tokens) == 0 {
 		if r.prompter == nil {
-			return nil, none, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids (penstock route --tokens), or ask a frontend")
+			return nil, none, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids (penstock route --tokens)")
 		}
 		if prompt, err = r.prompter.Prompt(req.Context(), q.request); err != nil {
 			return nil, none, err
@@ -70,17 +101,26 @@ type bestWorker struct {
 	BlockSize     int    `json:"block_size"`
 }
 
-func (r *Router) serveBestWorker(w http.ResponseWriter, req *http.Request) error {
-	ex, shown, err := r.query(w, req)
+// bestAnswer is the JSON of POST /v1/router/best_worker.
+type bestAnswer struct {
+	bestWorker
+	asked
+	Behind []behindAnswer `json:"behind,omitempty"` // of the router process that would be sent to
+}
+
+func (r *Router) bestWorker(ctx context.Context, req *route.Request, depth int) (*bestAnswer, error) {
+	ex, err := r.Explain(ctx, req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d := ex.Decision
-	return writeJSON(w, struct {
-		bestWorker
-		asked
-	}{bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize}, shown})
+	return &bestAnswer{
+		bestWorker: bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize},
+		Behind:     r.askAbout(ctx, engine.InspectBestWorker, req, []kv.WorkerID{d.Worker.ID}, depth),
+	}, nil
 }
+
+func (b *bestAnswer) show(a asked) { b.asked = a }
 
 type potentialLoad struct {
 	WorkerID       uint64 `json:"worker_id"`
@@ -88,16 +128,35 @@ type potentialLoad struct {
 	PrefillTokens  int    `json:"potential_prefill_tokens"`
 	DecodeBlocks   int    `json:"potential_decode_blocks"`
 	ActiveRequests int    `json:"active_requests"`
+	// Behind are the loads of the workers behind a router process.
+	Behind      json.RawMessage `json:"behind,omitempty"`
+	BehindError string          `json:"behind_error,omitempty"`
 }
 
-func (r *Router) servePotentialLoads(w http.ResponseWriter, req *http.Request) error {
-	ex, _, err := r.query(w, req)
+func (r *Router) potentialLoads(ctx context.Context, req *route.Request, depth int) ([]potentialLoad, error) {
+	ex, err := r.Explain(ctx, req)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	loads := []potentialLoad{}
-	for _, c := range ex.Candidates {
-		loads = append(loads, potentialLoad{uint64(c.Worker.ID), c.Worker.Rank, c.PrefillTokens, c.DecodeBlocks, c.ActiveRequests})
+	loads := make([]potentialLoad, len(ex.Candidates))
+	for i, c := range ex.Candidates {
+		loads[i] = potentialLoad{
+			WorkerID: uint64(c.Worker.ID), Rank: c.Worker.Rank,
+			PrefillTokens: c.PrefillTokens, DecodeBlocks: c.DecodeBlocks, ActiveRequests: c.ActiveRequests,
+		}
 	}
-	return writeJSON(w, loads)
+	for _, a := range r.askAbout(ctx, engine.InspectLoads, req, candidateIDs(&ex), depth) {
+		at := slices.IndexFunc(loads, func(l potentialLoad) bool { return l.WorkerID == a.Router })
+		loads[at].Behind, loads[at].BehindError = a.Answer, a.Error
+	}
+	return loads, nil
+}
+
+// candidateIDs returns the workers that could be chosen.
+func candidateIDs(ex *route.Explanation) []kv.WorkerID {
+	ids := make([]kv.WorkerID, len(ex.Candidates))
+	for i := range ex.Candidates {
+		ids[i] = ex.Candidates[i].Worker.ID
+	}
+	return ids
 }

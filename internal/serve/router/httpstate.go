@@ -2,6 +2,7 @@ package router
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"penstock/core/prefix"
 	"penstock/core/slots"
 	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
 )
 
 func (r *Router) serveDecisions(w http.ResponseWriter, req *http.Request) error {
@@ -20,7 +22,7 @@ func (r *Router) serveDecisions(w http.ResponseWriter, req *http.Request) error 
 	if id == "" {
 		return fault.Param("request_id", "request_id is missing")
 	}
-	d, err := r.decisions.get(id)
+	d, err := r.decided(req.Context(), id, maxDepth)
 	if err != nil {
 		return err
 	}
@@ -81,7 +83,9 @@ type loadRow struct {
 type workerRow struct {
 	WorkerID     uint64  `json:"worker_id"`
 	Rank         uint32  `json:"dp_rank"`
-	Role         string  `json:"role"`
+	Name         string  `json:"name"` // as people know the process
+	Role         string  `json:"role"` // aggregated or router
+	Addr         string  `json:"addr"` // on the request plane
 	Model        string  `json:"model"`
 	Engine       string  `json:"engine"`
 	Host         string  `json:"host"`
@@ -96,10 +100,29 @@ type workerRow struct {
 	// Warnings are what the worker last said is wrong with its engine, and what this router
 	// finds wrong.
 	Warnings []engine.Warning `json:"warnings"`
+	// Behind are the rows of the workers behind a router process, in its own words, or
+	// BehindError says why they are not known.
+	Behind      []json.RawMessage `json:"behind,omitempty"`
+	BehindError string            `json:"behind_error,omitempty"`
 }
 
-func (r *Router) serveWorkers(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, rows[workerRow]{r.workers()})
+// The roles of workers.
+const (
+	roleAggregated = "aggregated"
+	roleRouter     = "router"
+)
+
+func roleOf(card *engine.Card) string {
+	if card.Router {
+		return roleRouter
+	}
+	return roleAggregated
+}
+
+func (r *Router) serveWorkers(w http.ResponseWriter, req *http.Request) error {
+	table := r.workers()
+	r.showBehind(req.Context(), table, maxDepth)
+	return writeJSON(w, rowsOf(table))
 }
 
 // workers returns the table of workers, those that cannot be used at the end.
@@ -123,8 +146,8 @@ func (r *Router) workers() []workerRow {
 	}
 	for _, b := range r.mu.broken {
 		table = append(table, workerRow{
-			WorkerID: uint64(b.in.ID), Role: "aggregated", Host: b.in.Host, PID: b.in.PID,
-			State: "error", Problem: b.problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
+			WorkerID: uint64(b.in.ID), Name: nameOf(&b.in), Role: roleAggregated, Addr: b.in.Addr, Host: b.in.Host, PID: b.in.PID,
+			State: stateError, Problem: b.problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
 		})
 	}
 	return table
@@ -134,30 +157,12 @@ func (r *Router) workers() []workerRow {
 // holds mu.
 func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 	row := workerRow{
-		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Role: "aggregated", Model: m.card.Name, Engine: m.card.Engine,
-		Host: m.in.Host, PID: m.in.PID, State: "ready", CachedBlocks: h.blocks,
+		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Name: nameOf(&m.in), Role: roleOf(&m.card), Addr: m.in.Addr,
+		Model: m.card.Name, Engine: m.card.Engine,
+		Host: m.in.Host, PID: m.in.PID, CachedBlocks: h.blocks,
 	}
+	row.State, row.Problem = r.condition(now, m, h)
 	p := r.mu.names[m.card.Name]
-	switch {
-	case m.unfit != "":
-		row.State = "unfit"
-		row.Problem = m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
-	case h.mismatch != 0:
-		row.State = "error"
-		row.Problem = fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatch, m.card.BlockSize)
-	case p != nil && p.blockSize != m.card.BlockSize:
-		row.State = "error"
-		row.Problem = fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
-	case m.draining(now):
-		row.State = engine.StateDraining
-	case r.quarantined(m):
-		row.State, row.Problem = r.silence(now, m)
-	case m.says(now, engine.StateNotReady):
-		row.State = engine.StateNotReady
-		row.Problem = "its engine does not answer: it gets no requests until it does; the worker's log says more"
-	case m.in.Unconfirmed:
-		row.State = "unconfirmed"
-	}
 	var l slots.Load
 	var others slots.Share
 	if p != nil {
@@ -173,6 +178,48 @@ func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 		}
 	}
 	return row
+}
+
+// nameOf is how people know the process of an instance.
+func nameOf(in *disco.Instance) string { return cmp.Or(in.Name, in.Host) }
+
+// condition returns the state of a member, of whose cache h is known, as operators see it, and what
+// they should know of it; the problem is "" if nothing is wrong. The caller holds mu.
+func (r *Router) condition(now kv.Mono, m *member, h holding) (state, problem string) {
+	p := r.mu.names[m.card.Name]
+	switch {
+	case m.unfit != "":
+		return stateUnfit, m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
+	case h.mismatch != 0:
+		return stateError, fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatch, m.card.BlockSize)
+	case p != nil && p.blockSize != m.card.BlockSize:
+		return stateError, fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
+	case m.draining(now):
+		return engine.StateDraining, ""
+	case r.quarantined(m):
+		return r.silence(now, m)
+	case m.says(now, engine.StateNotReady):
+		return engine.StateNotReady, m.notReady() + ": it gets no requests until it does; the worker's log says more"
+	case m.in.Unconfirmed:
+		return "unconfirmed", ""
+	}
+	return engine.StateReady, ""
+}
+
+// The states of workers that must be repaired.
+const (
+	stateUnfit = "unfit"
+	stateError = "error"
+)
+
+// notReady says why a member that reports so is not ready.
+func (m *member) notReady() string {
+	for _, w := range m.load.Warnings {
+		if w.Code == engine.WarnUnreachable && m.card.Router {
+			return "it can serve no request: " + w.Detail
+		}
+	}
+	return "its engine does not answer"
 }
 
 // silence says what is known of a member that does not answer. The caller holds mu.

@@ -93,6 +93,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		bytes:  prometheus.NewDesc(obs.Namespace+"_index_bytes", "Memory of the index, as allocations are rounded.", nil, nil),
 		queued: prometheus.NewDesc(obs.Namespace+"_router_queue_requests", "Requests that wait in the router for a worker with less to do.", nil, nil),
 		tokens: prometheus.NewDesc(obs.Namespace+"_router_queue_tokens", "Prompt tokens that they have.", nil, nil),
+		ready:  prometheus.NewDesc(obs.Namespace+"_router_ready_workers", "Workers of a model to which a request could be sent now; at 0 the model cannot be served.", []string{"model"}, nil),
 	})
 	return rm
 }
@@ -145,7 +146,7 @@ func (m *routerMetrics) unfed(rec *feed.Record) {
 type state struct {
 	r                     *Router
 	silent, blocks, bytes *prometheus.Desc
-	queued, tokens        *prometheus.Desc
+	queued, tokens, ready *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -155,6 +156,7 @@ func (s *state) Describe(ch chan<- *prometheus.Desc) {
 	ch <- s.bytes
 	ch <- s.queued
 	ch <- s.tokens
+	ch <- s.ready
 }
 
 // Collect implements prometheus.Collector.
@@ -166,6 +168,11 @@ func (s *state) Collect(ch chan<- prometheus.Metric) {
 	requests, tokens := s.r.waiting()
 	ch <- prometheus.MustNewConstMetric(s.queued, prometheus.GaugeValue, float64(requests))
 	ch <- prometheus.MustNewConstMetric(s.tokens, prometheus.GaugeValue, float64(tokens))
+	for _, m := range s.r.Models() {
+		if m.Parent == "" { // adapters come and go, and there may be many
+			ch <- prometheus.MustNewConstMetric(s.ready, prometheus.GaugeValue, float64(m.Ready), m.ID)
+		}
+	}
 }
 
 // waitOutcome is how a wait in the queue ended.

@@ -193,6 +193,18 @@ func (r *Router) find(model string) (*pool, error) {
 	return nil, unknownModel(model)
 }
 
+// Card returns the model card by which the workers of a model, or of a LoRA adapter, are measured; ok
+// is false if no worker has registered for it.
+func (r *Router) Card(model string) (card engine.Card, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.mu.names[model]
+	if p == nil {
+		return engine.Card{}, false
+	}
+	return p.card, true
+}
+
 func unknownModel(name string) error {
 	e := fault.New(fault.NotFound, "the model %.100q does not exist; GET /v1/models lists those that do", name)
 	e.Param = "model"

@@ -36,6 +36,8 @@ type Config struct {
 	// Host and PID are shown to operators.
 	Host string
 	PID  int
+	// Name is what people call the worker; "" is Host.
+	Name string
 	// MaxCalls bounds the calls served at once; one more is refused as
 	// Overloaded.
 	MaxCalls int

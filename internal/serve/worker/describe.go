@@ -19,7 +19,7 @@ func (s *server) describe(send func([]byte) error) error {
 	}
 	b, err := engine.EncodeDescription(engine.Description{
 		ID: cfg.ID, Epoch: cfg.Epoch, Namespace: cfg.Namespace, Component: cfg.Component, Endpoint: cfg.Endpoint,
-		Host: cfg.Host, PID: cfg.PID, Card: s.w.listed.json(),
+		Host: cfg.Host, PID: cfg.PID, Name: cfg.Name, Card: s.w.listed.json(),
 	})
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func Ask(plane rpc.Plane) func(ctx context.Context, addr string) (disco.Instance
 		}
 		return disco.Instance{
 			Kind: disco.Worker, ID: d.ID, Epoch: d.Epoch, Namespace: d.Namespace, Component: d.Component, Endpoint: d.Endpoint,
-			Addr: addr, Host: d.Host, PID: d.PID, Meta: d.Card,
+			Addr: addr, Host: d.Host, PID: d.PID, Name: d.Name, Meta: d.Card,
 		}, nil
 	}
 }

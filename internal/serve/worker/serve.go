@@ -71,6 +71,10 @@ func (s *server) handle(ctx context.Context, method string, body []byte, send fu
 		return s.ping(send)
 	case engine.MethodDescribe:
 		return s.describe(send)
+	case engine.MethodInspect:
+		if router, ok := s.w.eng.(engine.Inspector); ok {
+			return inspect(ctx, router, body, send)
+		}
 	}
 	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s, %s, %s and %s, not %.100q",
 		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPass, engine.MethodPing, engine.MethodDescribe, method)

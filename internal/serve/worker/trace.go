@@ -11,16 +11,20 @@ import (
 
 // traced serves calls as stages of their callers' traces: the call, and within that
 // of a generation the time until its first token, which is waiting in the engine's
-// queue and prefill. Pings are no stage of anything.
+// queue and prefill. Pings and inspections are no stage of anything.
 func traced(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
 	if t == nil {
 		return h
 	}
+	role := "worker "
+	if w.card.Router {
+		role = "router "
+	}
 	return func(ctx context.Context, method string, body []byte, send func([]byte) error) error {
-		if method == engine.MethodPing {
+		if method == engine.MethodPing || method == engine.MethodInspect {
 			return h(ctx, method, body, send)
 		}
-		ctx, span := t.Serve(ctx, "worker "+known(method))
+		ctx, span := t.Serve(ctx, role+known(method))
 		span.Int("penstock.worker_id", int64(w.cfg.ID))
 		span.Int("penstock.body_bytes", int64(len(body)))
 		var err error

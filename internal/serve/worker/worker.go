@@ -222,7 +222,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 	in = disco.Instance{
 		Kind: disco.Worker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
 		Namespace: w.cfg.Namespace, Component: w.cfg.Component, Endpoint: w.cfg.Endpoint,
-		Host: w.cfg.Host, PID: w.cfg.PID,
+		Host: w.cfg.Host, PID: w.cfg.PID, Name: w.cfg.Name,
 	}
 	select {
 	case in.Addr = <-addr:

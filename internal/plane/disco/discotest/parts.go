@@ -36,7 +36,7 @@ func testEveryField(t *testing.T, r disco.Registry) {
 	in := disco.Instance{
 		Kind: disco.Frontend, ID: kv.MaxWorkerID, Epoch: 1<<64 - 1,
 		Namespace: "penstock", Component: "backend", Endpoint: "generate",
-		Addr: "127.0.0.1:1", Host: "höst", PID: 12345,
+		Addr: "127.0.0.1:1", Host: "höst", PID: 12345, Name: "näme",
 		Meta: []byte("{\"a\":\"\x00\xff<>&\"}"), Unconfirmed: true,
 	}
 	register(t, r, in)

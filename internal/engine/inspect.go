@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"penstock/core/fault"
+)
+
+// The calls of an [Inspection], named as those of the router API.
+const (
+	InspectWorkers    = "workers"
+	InspectExplain    = "explain"
+	InspectBestWorker = "best_worker"
+	InspectLoads      = "potential_loads"
+	InspectDecisions  = "decisions"
+)
+
+// Inspection is a question to a router process about what is behind it: a call of the router API.
+type Inspection struct {
+	// Call is one of the constants above.
+	Call string `json:"call"`
+	// Model is the model that the question is about.
+	Model string `json:"model"`
+	// Request is the request that InspectExplain, InspectBestWorker and InspectLoads are about, as
+	// it would be sent: AppendRequest, hints included. Nothing is sent to a worker.
+	Request []byte `json:"request,omitempty"`
+	// RequestID is the request that InspectDecisions is about.
+	RequestID string `json:"request_id,omitempty"`
+	// Depth is through how many routers behind the one that is asked the question may go on.
+	Depth int `json:"depth,omitempty"`
+}
+
+// Inspector is an engine that is a router with workers of its own.
+type Inspector interface {
+	// Inspect answers a question with the JSON of the router API. It reserves nothing. The error
+	// is a *fault.Error.
+	Inspect(ctx context.Context, q *Inspection) ([]byte, error)
+}
+
+// maxInspection bounds the answer to an inspection, in bytes; inspectionFrame is the size of the
+// frames that it is sent in.
+const (
+	maxInspection   = 32 << 20
+	inspectionFrame = 1 << 20
+)
+
+// EncodeInspection returns the JSON of q.
+func EncodeInspection(q *Inspection) ([]byte, error) {
+	b, err := json.Marshal(q)
+	if err != nil {
+		return nil, fmt.Errorf("encode inspection: %w", err)
+	}
+	return b, nil
+}
+
+// DecodeInspection reads a question; fields of later versions are ignored. The error is a
+// *fault.Error.
+func DecodeInspection(b []byte) (*Inspection, error) {
+	q := new(Inspection)
+	if err := json.Unmarshal(b, q); err != nil {
+		return nil, fault.New(fault.Invalid, "the inspection is not valid JSON: %w", err)
+	}
+	return q, nil
+}
+
+// SendInspected sends the answer to an inspection in frames.
+func SendInspected(answer []byte, send func(frame []byte) error) error {
+	if len(answer) > maxInspection {
+		return fault.New(fault.TooLarge, "the answer to the inspection has %d bytes, at most %d are sent", len(answer), maxInspection)
+	}
+	for len(answer) > 0 {
+		n := min(len(answer), inspectionFrame)
+		if err := send(answer[:n]); err != nil {
+			return err
+		}
+		answer = answer[n:]
+	}
+	return nil
+}
+
+// TakeInspected appends a frame of the answer to an inspection to those before it.
+func TakeInspected(answer, frame []byte) ([]byte, error) {
+	if len(answer)+len(frame) > maxInspection {
+		return nil, fault.New(fault.TooLarge, "the answer to the inspection has more than %d bytes", maxInspection)
+	}
+	return append(answer, frame...), nil
+}

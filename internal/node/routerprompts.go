@@ -1,0 +1,83 @@
+package node
+
+import (
+	"context"
+	"sync"
+
+	"penstock/core/fault"
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+	"penstock/internal/serve/frontend"
+)
+
+// routerPrompts makes the prompts of questions to a router process. Requests come to it as tokens,
+// so that it opens the tokenizer of a model when the first question with a text comes.
+type routerPrompts struct {
+	role *routerRole
+	mu   struct {
+		sync.Mutex
+		models map[string]*openPrompter // by model name
+	}
+}
+
+// openPrompter is the prompter of one model card, or why there is none.
+type openPrompter struct {
+	checksum string
+	open     func() (*frontend.Prompter, error) // once
+}
+
+// Prompt implements router.Prompter.
+func (p *routerPrompts) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	card, ok := p.role.router.Card(q.Model)
+	if !ok {
+		return prep.Prompt{}, fault.New(fault.Unavailable, "the model '%.100s' has no worker now: try again later", q.Model)
+	}
+	prompter, err := p.of(card).open()
+	if err != nil {
+		p.forget(card.Name)
+		return prep.Prompt{}, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened by this router, and without it questions take token_ids only (penstock route --tokens): start the router with --model-path, or ask a frontend: %w", card.Name, err)
+	}
+	return prompter.Prompt(ctx, q)
+}
+
+// maxPrompters bounds the models whose tokenizers are open.
+const maxPrompters = 64
+
+// of returns the prompter of a card, which is opened by whoever uses it first.
+func (p *routerPrompts) of(card engine.Card) *openPrompter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	checksum := card.Checksum()
+	if have := p.mu.models[card.Name]; have != nil && have.checksum == checksum {
+		return have
+	}
+	if p.mu.models == nil || len(p.mu.models) >= maxPrompters {
+		p.mu.models = map[string]*openPrompter{}
+	}
+	made := &openPrompter{checksum: checksum, open: sync.OnceValues(func() (*frontend.Prompter, error) { return p.role.newPrompter(card) })}
+	p.mu.models[card.Name] = made
+	return made
+}
+
+// forget has the next question open the tokenizer again.
+func (p *routerPrompts) forget(model string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.mu.models, model)
+}
+
+func (r *routerRole) newPrompter(card engine.Card) (*frontend.Prompter, error) {
+	if card.Tokenizer.Kind == engine.TokenizerOfEngine {
+		return nil, fault.New(fault.Unimplemented, "only its engines have it")
+	}
+	pipe, err := r.openTokenizer(card.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	r.log.Info("tokenizer opened for questions", "model", card.Name, "kind", card.Tokenizer.Kind, "template", pipe.TemplateName)
+	if r.sight == nil {
+		return frontend.NewPrompter(card, pipe, nil), nil
+	}
+	return frontend.NewPrompter(*undecoded(card), pipe, r.sight.resolver), nil
+}
