@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"penstock/internal/config"
 	"penstock/internal/node"
 )
 
@@ -32,6 +33,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	context.AfterFunc(ctx, stop) // a second signal has its default effect again
 
 	cmd := newRoot()
+	cmd.InitDefaultCompletionCmd()
+	needCommands(cmd)
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
@@ -43,6 +46,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var coded codedError
 	if errors.As(err, &coded) {
 		return coded.code
+	}
+	if setting := (*config.SettingError)(nil); errors.As(err, &setting) {
+		return exitUsage
 	}
 	if errors.Is(err, node.ErrNotReady) {
 		return exitNotReady

@@ -76,7 +76,7 @@ videos and sounds of requests are.`,
 func newRole(command config.Command, run runRole, cmd *cobra.Command) *cobra.Command {
 	var asJSON bool
 	cmd.Use = string(command)
-	cmd.Args = args(cobra.NoArgs)
+	cmd.Args = args(none)
 	flags := config.AddFlags(cmd.Flags(), command)
 	addConfigFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")

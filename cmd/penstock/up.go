@@ -43,7 +43,7 @@ It serves as soon as one engine does, and takes in the others when they come.`,
   penstock up --engine vllm=http://a:8000,events=tcp://a:5557 --engine vllm=http://b:8000,events=tcp://b:5557
   penstock up --engine llamacpp=http://127.0.0.1:8080 --model-path ./Qwen2.5-0.5B-Instruct
   penstock up --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it is ready`,
-		Args: args(cobra.NoArgs),
+		Args: args(none),
 	}
 	flags := config.AddFlags(cmd.Flags(), config.Up)
 	addConfigFlag(cmd)

@@ -29,7 +29,7 @@ func newVersion() *cobra.Command {
 		Use:     "version",
 		Short:   "Print version, commit, Go version and features",
 		Example: "  penstock version\n  penstock version --json",
-		Args:    args(cobra.NoArgs),
+		Args:    args(none),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := readVersion()
 			if asJSON {

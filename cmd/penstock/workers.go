@@ -22,7 +22,7 @@ func newWorkers() *cobra.Command {
 		Use:     "workers",
 		Short:   "List the workers: model, engine, state, load, cached blocks, health of the event feed, warnings",
 		Example: "  penstock workers\n  penstock workers --server http://127.0.0.1:9000 --json",
-		Args:    args(cobra.NoArgs),
+		Args:    args(none),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var raw json.RawMessage
 			c, err := t.client()

@@ -20,6 +20,9 @@ const (
 	CheckFail = "fail" // it does not work
 )
 
+// CheckConfig is the check of the settings themselves.
+const CheckConfig = "config"
+
 // Finding is what one check of a doctor found.
 type Finding struct {
 	Check  string `json:"check"`
@@ -101,14 +104,14 @@ func (d *doctor) settings(invalid error) {
 		if invalid == nil {
 			invalid = errors.New("there are no settings")
 		}
-		d.fail("config", remedy, "%s", oneLine(invalid))
+		d.fail(CheckConfig, remedy, "%s", oneLine(invalid))
 		return
 	}
 	if err := errors.Join(d.secrets(), d.certificates()); err != nil {
-		d.fail("config", remedy, "%s", oneLine(err))
+		d.fail(CheckConfig, remedy, "%s", oneLine(err))
 		return
 	}
-	d.ok("config", "the settings of %s are valid", d.cfg.Command)
+	d.ok(CheckConfig, "the settings of %s are valid", d.cfg.Command)
 }
 
 // secrets reads the tokens and keys that settings name.
