@@ -43,6 +43,7 @@ An outcome in brackets says why an event was not applied; docs/router-api.md lis
 				return err
 			}
 			defer resp.Body.Close()
+			fmt.Fprintf(cmd.ErrOrStderr(), "connected to %s; events are shown as they come, until Ctrl-C\n", c.server)
 			err = followEvents(resp.Body, cmd.OutOrStdout(), count, asJSON)
 			if cmd.Context().Err() != nil {
 				return nil // Ctrl-C is how one stops following
