@@ -42,7 +42,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintf(stderr, "penstock: %s\n", printableLines(err.Error()))
+	if told := (reportedError{}); !errors.As(err, &told) {
+		fmt.Fprintf(stderr, "penstock: %s\n", printableLines(err.Error()))
+	}
 	var coded codedError
 	if errors.As(err, &coded) {
 		return coded.code

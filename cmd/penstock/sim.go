@@ -73,12 +73,11 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 				return
 			}
-			greetSim(cmd.ErrOrStderr(), r)
+			if forPeople(cmd.ErrOrStderr(), cfg) {
+				greetSim(cmd.ErrOrStderr(), r)
+			}
 		})
-		if err == nil && !asJSON {
-			fmt.Fprintln(cmd.ErrOrStderr(), "penstock: sim stopped")
-		}
-		return err
+		return ended(cmd.ErrOrStderr(), cfg, "sim stopped", err)
 	}
 	return cmd
 }
