@@ -54,7 +54,7 @@ const checkTimeout = 3 * time.Second
 // settings and the server lead to, and says what to do about what is wrong. It
 // changes nothing: nothing is created, registered or published.
 func Examine(ctx context.Context, e Examination) []Finding {
-	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, adapt: adaptTo}
+	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, adapt: adaptTo, host: thisHost()}
 	if e.HTTP != nil {
 		d.http = *e.HTTP
 	}
@@ -81,6 +81,7 @@ type doctor struct {
 	// ownKey is one of the settings, for the process of the settings alone.
 	ownKey string
 	adapt  adapter // to engines that other programs run
+	host   host
 	found  []Finding
 }
 

@@ -82,6 +82,8 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	}
 	defer func() { err = errors.Join(err, p.planes.Close()) }()
 
+	limits := newLimits(cfg, p.planes, p.log)
+	limits.atStart(ctx)
 	r := as(p)
 	if err := r.build(); err != nil {
 		return err
@@ -89,6 +91,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	stages, life := newStages(ctx)
 	defer func() { err = errors.Join(err, stages.stop()) }()
 	stages.start(life, "garbage collector", func(ctx context.Context) error { roomy(ctx); return nil })
+	stages.start(life, "limits", limits.run)
 	p.door.follow(life, stages, p.log)
 	r.start(life, stages)
 	if err := r.await(life); err != nil {

@@ -1,6 +1,7 @@
 package natsd
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -37,6 +38,7 @@ const (
 	codeNoResources      jetstream.ErrorCode = 10023
 	codeMemoryResources  jetstream.ErrorCode = 10028
 	codeStorageResources jetstream.ErrorCode = 10047
+	codeStoreNotCreated  jetstream.ErrorCode = 10049
 	codeStoreFailed      jetstream.ErrorCode = 10077
 )
 
@@ -47,7 +49,7 @@ func outOfRoom(err error) bool {
 		return false
 	}
 	switch api.ErrorCode {
-	case codeAccountResources, codeNoResources, codeMemoryResources, codeStorageResources, codeStoreFailed:
+	case codeAccountResources, codeNoResources, codeMemoryResources, codeStorageResources, codeStoreNotCreated, codeStoreFailed:
 		return true
 	}
 	return false
@@ -55,8 +57,11 @@ func outOfRoom(err error) bool {
 
 // operationHint says what to do about an error of an operation on the server.
 func operationHint(err error) string {
-	if outOfRoom(err) {
+	switch {
+	case outOfRoom(err):
 		return "JetStream has no room: free disk space at the NATS server, remove streams that are not used, or give its account or server more"
+	case errors.Is(err, context.DeadlineExceeded): // so answers a server that cannot write
+		return "check the connection to the NATS server, and the free space on its disk"
 	}
 	return "check the connection to the NATS server"
 }
