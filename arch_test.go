@@ -30,8 +30,8 @@ var rank = map[string]int{
 }
 
 var mayImport = map[string][]string{
-	"core/route":                     {"core/slots"}, // choosing and reserving are one step
-	"internal/attempt":               {"internal/obs"},         // attempts and decisions are spans
+	"core/route":                     {"core/slots"},   // choosing and reserving are one step
+	"internal/attempt":               {"internal/obs"}, // attempts and decisions are spans
 	"internal/plane/bus":             {"internal/plane/natsd"},
 	"internal/plane/rpc":             {"internal/plane/natsd"},
 	"internal/plane/disco":           {"internal/plane/natsd"},

@@ -19,6 +19,7 @@ pids=()
 
 stop() {
   trap - EXIT INT TERM
+  [ ${#pids[@]} -gt 0 ] || return 0 # nothing was started
   # The one with the NATS server last: the others say there that they leave.
   for pid in "${pids[@]:1}"; do kill -TERM "$pid" 2>/dev/null || true; done
   for pid in "${pids[@]:1}"; do wait "$pid" || true; done
@@ -36,7 +37,12 @@ fail() {
 PENSTOCK="${PENSTOCK:-}"
 if [ -z "$PENSTOCK" ]; then
   PENSTOCK="$dir/penstock"
-  (cd "$root" && go build -o "$PENSTOCK" ./cmd/penstock)
+  echo "fleet: building penstock; the first build takes minutes" >&2
+  (cd "$root" && go build -o "$PENSTOCK" ./cmd/penstock) || {
+    rm -rf "$dir"
+    echo "fleet: go build failed, see above; PENSTOCK=FILE names a binary that is built" >&2
+    exit 1
+  }
 fi
 
 # launch NAME COMMAND FLAG... starts a process, and waits for the line of JSON that

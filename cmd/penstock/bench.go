@@ -80,10 +80,9 @@ figure.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
-	o.target.flag = "--url"
-	f.StringVar(&o.target.server, "url", defaultServer, "URL of the server; /v1 at its end may be left out")
-	f.StringVar(&o.target.keyFile, "api-key-file", "", "key file whose first key for administrators is shown to the server (env PENSTOCK_API_KEY is a key itself)")
-	addCAFlag(cmd, &o.target)
+	o.target.addServer(cmd, "url", defaultServer, "URL of the server; /v1 at its end may be left out")
+	o.target.addKeyFile(cmd)
+	o.target.addCA(cmd)
 	f.StringArrayVar(&o.headers, "header", nil, "another header for each request, as 'Name: value' (repeatable)")
 	f.StringVar(&o.model, "model", "", "model to ask; the only one that is served if empty")
 

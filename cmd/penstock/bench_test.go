@@ -245,7 +245,7 @@ func TestBenchFolder(t *testing.T) {
 	defer srv.Close()
 	var stdout, stderr bytes.Buffer
 	code := run([]string{"bench", "--url", srv.URL, "--report", filepath.Join(t.TempDir(), "no", "page.html")}, &stdout, &stderr)
-	if code != exitFailed || asked || !strings.HasSuffix(stderr.String(), "no: no such file or directory\n") {
+	if code != exitUsage || asked || !strings.HasSuffix(stderr.String(), "no: no such file or directory\n") {
 		t.Errorf("exit code %d, asked %t: %s", code, asked, stderr.String())
 	}
 }

@@ -52,7 +52,7 @@ func (o *benchOptions) run(cmd *cobra.Command) (err error) {
 	}
 	files, err := o.outputs.create(o.trace)
 	if err != nil {
-		return err
+		return usage(err)
 	}
 	defer files.discard()
 	cfg, err := o.config(c)
@@ -70,6 +70,9 @@ func (o *benchOptions) run(cmd *cobra.Command) (err error) {
 		}
 	}
 	if cfg.Form, err = load.Probe(ctx, cfg, o.prompts()...); err != nil {
+		if wrong := c.wrongScheme(ctx, err); wrong != nil {
+			return wrong
+		}
 		return err
 	}
 	server := c.askServer(ctx, cfg.Model, load.ProbeID(cfg))

@@ -10,12 +10,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"penstock/internal/config"
 	"penstock/internal/node"
@@ -30,7 +32,7 @@ const maxAnswer = 64 << 20
 // client asks a running Penstock.
 type client struct {
 	server string
-	flag   string // of the command line that names the server
+	flag   string // that names the server, with its dashes
 	key    string // "" shows none
 	http   *http.Client
 }
@@ -38,7 +40,7 @@ type client struct {
 // target is the process that a command asks, and how.
 type target struct {
 	server  string
-	flag    string // that names the server
+	flag    *pflag.Flag // that names the server
 	keyFile string
 	ca      string
 	patient bool // wait for the header of an answer as long as it takes
@@ -46,25 +48,54 @@ type target struct {
 
 // addServerFlags defines the flags of a target.
 func addServerFlags(cmd *cobra.Command, t *target) {
-	t.flag = "--server"
-	cmd.Flags().StringVar(&t.server, "server", defaultServer, "URL of the running process to ask")
-	cmd.Flags().StringVar(&t.keyFile, "api-key-file", "", "key file whose first key for administrators is shown to the server (env "+config.EnvKey+" is a key itself)")
-	addCAFlag(cmd, t)
+	t.addServer(cmd, "server", defaultServer, "URL of the running process to ask")
+	t.addKeyFile(cmd)
+	t.addCA(cmd)
 }
 
-func addCAFlag(cmd *cobra.Command, t *target) {
+// addServer defines the flag that names the server.
+func (t *target) addServer(cmd *cobra.Command, name, value, help string) {
+	cmd.Flags().StringVar(&t.server, name, value, help)
+	t.flag = cmd.Flags().Lookup(name)
+}
+
+func (t *target) addKeyFile(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&t.keyFile, "api-key-file", "", "key file whose first key for administrators is shown to the server (env "+config.EnvKey+" is a key itself)")
+}
+
+func (t *target) addCA(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&t.ca, "ca", "", "file with the certificates that sign an https server's (PEM); empty is the system's")
+}
+
+// named reports whether the command line names a server.
+func (t *target) named() bool { return t.flag.Changed || t.server != "" }
+
+// flagName is the flag as users write it.
+func (t *target) flagName() string { return "--" + t.flag.Name }
+
+// url returns the URL of the server without a slash at its end.
+func (t *target) url() (string, error) {
+	server := t.server
+	if !strings.Contains(server, "://") && server != "" {
+		server = "http://" + server
+	}
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
+		return "", usage(fmt.Errorf("%s: %.100q is not a URL like %s", t.flagName(), t.server, defaultServer))
+	}
+	return strings.TrimRight(server, "/"), nil
 }
 
 // client returns what asks the target.
 func (t *target) client() (*client, error) {
-	server := t.server
-	if !strings.Contains(server, "://") {
-		server = "http://" + server
+	server, err := "", error(nil)
+	if t.named() {
+		if server, err = t.url(); err != nil {
+			return nil, err
+		}
 	}
-	c := &client{server: strings.TrimRight(server, "/"), flag: t.flag, key: config.APIKey(os.Environ())}
+	c := &client{server: server, flag: t.flagName(), key: config.APIKey(os.Environ())}
 	if t.keyFile != "" {
-		var err error
 		if c.key, err = node.AdminKey(t.keyFile); err != nil {
 			return nil, usage(fmt.Errorf("--api-key-file: %w", err))
 		}
@@ -100,6 +131,9 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 	}
 	defer resp.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
+		if wrong := c.wrongPeer(ctx, nil); wrong != nil {
+			return wrong
+		}
 		return fmt.Errorf("%s%s: answer is not what this version expects: %w", c.server, path, err)
 	}
 	return nil
@@ -178,16 +212,38 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 		if errors.As(err, &unknown) {
 			return nil, fmt.Errorf("the certificate of %s is not one that is trusted here (name those that sign it with --ca): %w", c.server, unknown.Err)
 		}
+		if wrong := c.wrongPeer(ctx, err); wrong != nil {
+			return nil, wrong
+		}
 		return nil, fmt.Errorf("no answer from %s (is \"penstock up\" running? name another with %s): %w", c.server, c.flag, errors.Unwrap(err))
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
-		return nil, refused(c.server+path, resp)
+		return nil, c.refused(ctx, path, resp)
 	}
 	return resp, nil
 }
 
-func refused(url string, resp *http.Response) error {
+// wrongPeer returns an error if the server is not one that can be asked: it is no Penstock, or
+// the URL has the wrong scheme. cause is the error of a request; nil if it was answered.
+func (c *client) wrongPeer(ctx context.Context, cause error) error {
+	return c.misnamed(node.DescribePeer(ctx, c.http, c.server, cause))
+}
+
+// wrongScheme is wrongPeer for a server that need not be a Penstock.
+func (c *client) wrongScheme(ctx context.Context, cause error) error {
+	return c.misnamed(node.DescribeScheme(ctx, c.server, cause))
+}
+
+func (c *client) misnamed(wrong *node.WrongPeer) error {
+	if wrong == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %s with %s", wrong.What, wrong.Remedy, c.flag)
+}
+
+// refused returns the error of an answer that is not 200.
+func (c *client) refused(ctx context.Context, path string, resp *http.Response) error {
 	var body struct {
 		Error struct {
 			Message string `json:"message"`
@@ -196,7 +252,16 @@ func refused(url string, resp *http.Response) error {
 	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&body) == nil && body.Error.Message != "" {
 		return &refusal{resp.StatusCode, body.Error.Message}
 	}
-	return &refusal{resp.StatusCode, fmt.Sprintf("%s answered %s", url, resp.Status)}
+	says := fmt.Sprintf("%s%s answered %s", c.server, path, resp.Status)
+	switch resp.StatusCode {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		if wrong := c.wrongPeer(ctx, nil); wrong != nil {
+			says = wrong.Error()
+		} else if resp.StatusCode == http.StatusNotFound {
+			says = fmt.Sprintf("%s is a Penstock that does not serve %s: name a frontend or a router with %s", c.server, path, c.flag)
+		}
+	}
+	return &refusal{resp.StatusCode, says}
 }
 
 // refusal is an answer that is not 200.

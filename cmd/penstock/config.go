@@ -74,8 +74,6 @@ func newConfig() *cobra.Command {
 		Use:     "config",
 		Short:   "Show or check the effective configuration",
 		Example: "  penstock config show\n  penstock config validate --config penstock.yaml",
-		Args:    args(cobra.NoArgs),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newConfigShow(), newConfigValidate())
 	return cmd
@@ -92,18 +90,18 @@ func newConfigShow() *cobra.Command {
   PENSTOCK_WORKERS=4 penstock config show --router-mode random
   penstock config show --for worker --nats nats://127.0.0.1:4222
   penstock config show --server http://127.0.0.1:8000   # of a running process`,
-		Args: args(cobra.NoArgs),
+		Args: args(none),
 	}
 	flags := addAllFlags(cmd, &command)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().StringVar(&t.server, "server", "", "URL of a running process to ask instead")
-	addCAFlag(cmd, &t)
+	t.addServer(cmd, "server", "", "URL of a running process to ask instead")
+	t.addCA(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var rows struct {
 			Rows []config.Setting `json:"rows"`
 		}
 		var invalid error
-		if t.server != "" {
+		if t.named() {
 			if err := onlyOf(cmd, "server", "json", "api-key-file", "ca"); err != nil {
 				return err
 			}
@@ -166,7 +164,7 @@ func newConfigValidate() *cobra.Command {
 		Use:     "validate",
 		Short:   "Check file, environment and flags, and report everything wrong at once",
 		Example: "  penstock config validate --config penstock.yaml\n  penstock config validate --for frontend --config penstock.yaml",
-		Args:    args(cobra.NoArgs),
+		Args:    args(none),
 	}
 	flags := addAllFlags(cmd, &command)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

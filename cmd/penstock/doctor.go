@@ -28,17 +28,17 @@ settings, free ports, memory, open files, engines that run already, with their
 tokenizers and events, the NATS server and JetStream, discovery, every worker (by a ping over the request plane), and, through a running process with HTTP, its
 workers and how it follows their caches. It changes nothing.
 
-Each check is ok, warn or fail. The exit code is 1 if any failed.`,
+Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the settings did.`,
 		Example: `  penstock doctor                                          # before or beside "penstock up"
   penstock doctor --server http://127.0.0.1:9000
   penstock doctor --engine vllm=http://a:8000,events=tcp://a:5557
   penstock doctor --for worker --nats nats://10.0.0.5:4222 --data-dir ./worker-1
   penstock doctor --for frontend --nats nats://127.0.0.1:4222 --json`,
-		Args: args(cobra.NoArgs),
+		Args: args(none),
 	}
 	flags := addAllFlags(cmd, &command)
-	addCAFlag(cmd, &t)
-	cmd.Flags().StringVar(&t.server, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
+	t.addCA(cmd)
+	t.addServer(cmd, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := flags.For(command); err != nil {
@@ -52,18 +52,29 @@ Each check is ok, warn or fail. The exit code is 1 if any failed.`,
 		}
 		path, _ := cmd.Flags().GetString("config")
 		l, err := config.Load(path, os.Environ(), flags)
-		found := node.Examine(cmd.Context(), node.Examination{Config: l, Invalid: err, Server: t.server, HTTP: c.http, Key: c.key})
+		found := node.Examine(cmd.Context(), node.Examination{Config: l, Invalid: err, Server: c.server, HTTP: c.http, Key: c.key})
 		if err := printFindings(cmd.OutOrStdout(), found, asJSON); err != nil {
 			return err
 		}
-		for _, f := range found {
-			if f.Status == node.CheckFail {
-				return errUnwell
-			}
-		}
-		return nil
+		return unwell(found)
 	}
 	return cmd
+}
+
+// unwell is the error of findings; nil if nothing failed. Wrong settings are wrong usage here
+// as for every command that has them.
+func unwell(found []node.Finding) error {
+	var err error
+	for _, f := range found {
+		switch {
+		case f.Status != node.CheckFail:
+		case f.Check == node.CheckConfig:
+			return usage(errUnwell)
+		default:
+			err = errUnwell
+		}
+	}
+	return err
 }
 
 // printFindings writes a line for each check, and what to do below it where

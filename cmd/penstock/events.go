@@ -29,7 +29,7 @@ labels blocks with experts, they are shown as layer/expert or layer/expert@group
 Where blocks move through a pool of memory that workers share, their new state is shown.
 An outcome in brackets says why an event was not applied; docs/router-api.md lists them.`,
 		Example: "  penstock events\n  penstock events --count 10 --json",
-		Args:    args(cobra.NoArgs),
+		Args:    args(none),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := t.client()
 			if err != nil {
@@ -43,6 +43,7 @@ An outcome in brackets says why an event was not applied; docs/router-api.md lis
 				return err
 			}
 			defer resp.Body.Close()
+			fmt.Fprintf(cmd.ErrOrStderr(), "connected to %s; events are shown as they come, until Ctrl-C\n", c.server)
 			err = followEvents(resp.Body, cmd.OutOrStdout(), count, asJSON)
 			if cmd.Context().Err() != nil {
 				return nil // Ctrl-C is how one stops following

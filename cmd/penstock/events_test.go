@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 func TestPrintEventWithLabels(t *testing.T) {
@@ -51,5 +53,41 @@ func TestEventsOfARouterThatFollowsNone(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run([]string{"events", "--server", s.URL}, &out, &errs); code != exitFailed || !strings.Contains(errs.String(), "--no-kv-events") {
 		t.Errorf("exit code %d: %s", code, errs.String())
+	}
+}
+
+// firstWrite closes its channel when something is written.
+type firstWrite struct {
+	bytes.Buffer
+	once sync.Once
+	come chan struct{}
+}
+
+func (w *firstWrite) Write(p []byte) (int, error) {
+	w.once.Do(func() { close(w.come) })
+	return w.Buffer.Write(p)
+}
+
+// TestEventsSaysThatItWaits: while no event comes, standard error says that the command is connected.
+func TestEventsSaysThatItWaits(t *testing.T) {
+	errs := &firstWrite{come: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/router/index", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"events":true}`)) })
+	mux.HandleFunc("GET /v1/router/events", func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		select {
+		case <-errs.come: // no event before that
+		case <-r.Context().Done():
+		case <-time.After(10 * time.Second):
+			t.Error("nothing was said in 10 s")
+		}
+		_, _ = w.Write([]byte("data: {\"worker_id\":7,\"kind\":\"stored\",\"outcome\":\"apply\",\"tier\":\"device\"}\n\n"))
+	})
+	s := httptest.NewServer(mux)
+	defer s.Close()
+	var out bytes.Buffer
+	code := run([]string{"events", "--server", s.URL, "--count", "1"}, &out, errs)
+	if want := "connected to " + s.URL + "; events are shown as they come, until Ctrl-C\n"; code != exitDone || errs.String() != want {
+		t.Errorf("exit code %d, %q, want %q", code, errs.String(), want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"penstock/internal/config"
 	"penstock/internal/node"
 )
 
@@ -32,6 +33,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	context.AfterFunc(ctx, stop) // a second signal has its default effect again
 
 	cmd := newRoot()
+	cmd.InitDefaultCompletionCmd()
+	needCommands(cmd)
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
@@ -39,10 +42,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintf(stderr, "penstock: %s\n", printableLines(err.Error()))
+	if told := (reportedError{}); !errors.As(err, &told) {
+		fmt.Fprintf(stderr, "penstock: %s\n", printableLines(err.Error()))
+	}
 	var coded codedError
 	if errors.As(err, &coded) {
 		return coded.code
+	}
+	if setting := (*config.SettingError)(nil); errors.As(err, &setting) {
+		return exitUsage
 	}
 	if errors.Is(err, node.ErrNotReady) {
 		return exitNotReady

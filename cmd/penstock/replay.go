@@ -79,7 +79,7 @@ could give. The same command gives the same result on any machine.`,
   penstock replay --generate chat:rate=4,turns=8 --workers 4
   penstock replay --generate shared:requests=5000 --rate 40 --policy kv,random --report report.html
   penstock replay --trace azure.csv --requests 10000 --slo-ttft 2s --json`,
-		Args: args(cobra.NoArgs),
+		Args: args(none),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fs := cmd.Flags()
@@ -172,7 +172,7 @@ func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
 		Format: trace.Format(f.format), IgnoreUnknown: f.ignoreUnknown, BlockSize: f.hashBlock, Sort: f.sort, Stdin: stdin,
 	})
 	if err != nil {
-		return nil, err
+		return nil, usage(err)
 	}
 	w.Workload, w.closing = file, file
 	return w, nil
@@ -296,7 +296,7 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 	}
 	files, err := f.outputs.create(f.trace)
 	if err != nil {
-		return err
+		return usage(err)
 	}
 	defer files.discard()
 	requests, err := work.survey(ctx)

@@ -77,7 +77,7 @@ videos and sounds of requests are.`,
 func newRole(command config.Command, run runRole, cmd *cobra.Command) *cobra.Command {
 	var asJSON bool
 	cmd.Use = string(command)
-	cmd.Args = args(cobra.NoArgs)
+	cmd.Args = args(none)
 	flags := config.AddFlags(cmd.Flags(), command)
 	addConfigFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
@@ -92,13 +92,12 @@ func newRole(command config.Command, run runRole, cmd *cobra.Command) *cobra.Com
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(s)
 				return
 			}
-			greet(cmd.ErrOrStderr(), l, s)
+			if forPeople(cmd.ErrOrStderr(), l) {
+				greet(cmd.ErrOrStderr(), l, s)
+			}
 		}
 		err = run(cmd.Context(), l, cmd.ErrOrStderr(), ready)
-		if err == nil && !asJSON {
-			fmt.Fprintf(cmd.ErrOrStderr(), "penstock: %s stopped\n", command)
-		}
-		return err
+		return ended(cmd.ErrOrStderr(), l, string(command)+" stopped", err)
 	}
 	return cmd
 }
@@ -135,7 +134,8 @@ func greet(w io.Writer, l *config.Loaded, s node.Started) {
 		fmt.Fprintf(&b, "  Metrics:   %s/metrics\n", s.URL)
 	}
 	if s.URL != "" && l.Command != config.Worker {
-		fmt.Fprintf(&b, "  Look in:   penstock workers%s\n", serverHint(s.URL))
+		b.WriteString(keyHint(s.Access))
+		fmt.Fprintf(&b, "  Look in:   penstock workers%s\n", serverHint(s.URL, s.Access))
 	}
 	b.WriteString("  Stop:      Ctrl-C (running requests may finish)\n\n")
 	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve

@@ -215,7 +215,7 @@ func (f *routeFlags) question(cmd *cobra.Command, args []string) (members, error
 	}
 	q, err := f.prompt(cmd.InOrStdin(), args)
 	if err != nil {
-		return nil, err
+		return nil, usage(err)
 	}
 	override := map[string]any{}
 	if cmd.Flags().Changed("kv-overlap-score-weight") {
@@ -242,7 +242,10 @@ func (f *routeFlags) prompt(stdin io.Reader, args []string) (members, error) {
 		if data[0] != '{' {
 			return members{"messages": data}, nil
 		}
-		return q, json.Unmarshal(data, &q)
+		if json.Unmarshal(data, &q) != nil {
+			return nil, fmt.Errorf("%s: want a chat request or an array of messages", f.messages)
+		}
+		return q, nil
 	case f.tokens != "":
 		data, err := readJSON(stdin, f.tokens)
 		return members{"token_ids": data}, err

@@ -24,6 +24,7 @@ func TestScript(t *testing.T) {
 			url, stop := startTalker()
 			env.Defer(stop)
 			env.Setenv("TALKER", url)
+			env.Setenv("VERSION", version)
 			return nil
 		},
 	})

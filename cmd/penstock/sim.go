@@ -32,7 +32,7 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
   penstock sim --dialect llamacpp --slots 8 --kv-cache-blocks 4096
   penstock sim --dialect vllm --fault 'stream_error,after=20,probability=0.05' --fault 'drop_events,probability=0.01'
   penstock sim --dialect vllm-legacy --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it serves`,
-		Args: args(cobra.NoArgs),
+		Args: args(none),
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
@@ -73,12 +73,11 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 				return
 			}
-			greetSim(cmd.ErrOrStderr(), r)
+			if forPeople(cmd.ErrOrStderr(), cfg) {
+				greetSim(cmd.ErrOrStderr(), r)
+			}
 		})
-		if err == nil && !asJSON {
-			fmt.Fprintln(cmd.ErrOrStderr(), "penstock: sim stopped")
-		}
-		return err
+		return ended(cmd.ErrOrStderr(), cfg, "sim stopped", err)
 	}
 	return cmd
 }

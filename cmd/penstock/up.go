@@ -43,7 +43,7 @@ It serves as soon as one engine does, and takes in the others when they come.`,
   penstock up --engine vllm=http://a:8000,events=tcp://a:5557 --engine vllm=http://b:8000,events=tcp://b:5557
   penstock up --engine llamacpp=http://127.0.0.1:8080 --model-path ./Qwen2.5-0.5B-Instruct
   penstock up --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it is ready`,
-		Args: args(cobra.NoArgs),
+		Args: args(none),
 	}
 	flags := config.AddFlags(cmd.Flags(), config.Up)
 	addConfigFlag(cmd)
@@ -59,13 +59,12 @@ It serves as soon as one engine does, and takes in the others when they come.`,
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 				return
 			}
-			welcome(cmd.ErrOrStderr(), r)
+			if forPeople(cmd.ErrOrStderr(), l) {
+				welcome(cmd.ErrOrStderr(), r)
+			}
 		}
 		err = node.Up(cmd.Context(), l, cmd.ErrOrStderr(), ready)
-		if err == nil && !asJSON {
-			fmt.Fprintln(cmd.ErrOrStderr(), "penstock: stopped")
-		}
-		return err
+		return ended(cmd.ErrOrStderr(), l, "stopped", err)
 	}
 	return cmd
 }
@@ -76,10 +75,6 @@ func welcome(w io.Writer, r node.Ready) {
 	if !r.Chat {
 		path, prompt, route = "/v1/completions", `"prompt": "Where does the water"`, "route --raw"
 	}
-	key := ""
-	if r.Keys {
-		key = ` -H "Authorization: Bearer $` + config.EnvKey + `"`
-	}
 	served := r.Model
 	if len(r.Engines) > 0 {
 		served = models(r.Engines)
@@ -89,10 +84,10 @@ func welcome(w io.Writer, r node.Ready) {
 
   Try it:
 %s
-    curl -N %s%s -H 'Content-Type: application/json'%s \
+    curl -N%s %s%s -H 'Content-Type: application/json'%s \
       -d '{"model": "%s", "stream": true, %s}'
 
-`, served, r.URL, r.Took.Round(time.Millisecond), chatHint(r), r.URL, path, key, r.Model, prompt)
+`, served, r.URL, r.Took.Round(time.Millisecond), chatHint(r), curlFlags(r.URL, r.Access), r.Access.URLOf(r.URL), path, keyHeader(r.Access), r.Model, prompt)
 	if len(r.Engines) > 0 {
 		printEngines(w, r.Engines)
 		fmt.Fprintf(w, "\n  %s, routed by %s\n", workers(r.Workers), r.RouterMode)
@@ -105,6 +100,7 @@ func welcome(w io.Writer, r node.Ready) {
 	if len(r.Media) > 0 && len(r.Engines) == 0 {
 		fmt.Fprintf(w, "  Media:    %s (docs/media.md shows how)\n", strings.Join(r.Media, ", "))
 	}
+	fmt.Fprint(w, keyHint(r.Access))
 	fmt.Fprintf(w, "  Metrics:  %s/metrics\n", r.URL)
 	if r.NATS != "" {
 		fmt.Fprintf(w, "  NATS:     %s\n", r.NATS)
@@ -112,7 +108,7 @@ func welcome(w io.Writer, r node.Ready) {
 	fmt.Fprintf(w, `  Look in:  penstock workers · penstock %s --explain "some text" · penstock events%s
   Stop:     Ctrl-C (running requests may finish)
 
-`, route, serverHint(r.URL))
+`, route, serverHint(r.URL, r.Access))
 }
 
 // chatHint is the line that begins a conversation, where the model takes one.
@@ -120,11 +116,7 @@ func chatHint(r node.Ready) string {
 	if !r.Chat {
 		return ""
 	}
-	line := "\n    penstock chat"
-	if r.URL != defaultServer {
-		line += " --server " + r.URL
-	}
-	return line + "\n"
+	return "\n    penstock chat" + serverFlags(r.URL, r.Access) + "\n"
 }
 
 func workers(n int) string {
@@ -132,13 +124,4 @@ func workers(n int) string {
 		return "1 worker"
 	}
 	return fmt.Sprintf("%d workers", n)
-}
-
-// serverHint adds the flag that the other commands need when the address is not
-// the one they ask by default.
-func serverHint(url string) string {
-	if url == defaultServer {
-		return ""
-	}
-	return "   (with --server " + url + ")"
 }

@@ -17,7 +17,7 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 	seeing := ready
 	seeing.Media = []string{"audio", "image"}
 	guarded := ready
-	guarded.URL, guarded.Keys = "https://127.0.0.1:8443", true
+	guarded.URL, guarded.Keys, guarded.Access = "https://127.0.0.1:8443", true, node.Access{CertFile: "host.pem", KeyFile: "keys.yaml"}
 	front := ready
 	front.Engine, front.Workers, front.Engines = "vllm", 3, []node.EngineStatus{
 		{Kind: "vllm", URL: "http://a:8000", State: node.EngineServing, Model: "m", Adapters: []string{"m-poet"}, Workers: []uint64{1}, BlockSize: 16, Blocks: 900, Events: node.EventsYes, Media: []string{"image", "video"}, MediaNamed: true, Tokenizer: "/models/m"},

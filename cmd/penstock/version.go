@@ -11,8 +11,9 @@ import (
 	"penstock/internal/node"
 )
 
-// version is set by release builds: -ldflags "-X main.version=v1.2.3".
-var version = "devel"
+// version is that of the code, however it is built; CHANGELOG.md says what it has. Between
+// two releases it is the last one's, and the commit beside it says more.
+const version = "0.1.0"
 
 type versionInfo struct {
 	Version  string   `json:"version"`
@@ -29,14 +30,18 @@ func newVersion() *cobra.Command {
 		Use:     "version",
 		Short:   "Print version, commit, Go version and features",
 		Example: "  penstock version\n  penstock version --json",
-		Args:    args(cobra.NoArgs),
+		Args:    args(none),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := readVersion()
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
 			}
+			commit := v.Commit
+			if v.Modified {
+				commit += " and changes"
+			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock %s\ncommit    %s\ngo        %s %s\nfeatures  %v\n",
-				v.Version, v.Commit, v.Go, v.Platform, v.Features)
+				v.Version, commit, v.Go, v.Platform, v.Features)
 			return err
 		},
 	}

@@ -25,7 +25,7 @@ func newWorkers() *cobra.Command {
 workers behind it, as it knows them. NAME is --worker-name of a process, or its host; ADDRESS is where
 it is called.`,
 		Example: "  penstock workers\n  penstock workers --server http://127.0.0.1:9000 --json",
-		Args:    args(cobra.NoArgs),
+		Args:    args(none),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var raw json.RawMessage
 			c, err := t.client()

@@ -157,7 +157,7 @@ func (s Seconds) String() string { return time.Duration(s).String() }
 func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
 	d, err := time.ParseDuration(n.Value)
 	if err != nil {
-		return fmt.Errorf("%.100q is not a duration like 30s or 10m", n.Value)
+		return err // explainNode and explainValue have the words
 	}
 	*s = Seconds(d)
 	return nil
@@ -329,8 +329,27 @@ func (p *problems) optionalAddress(key, v string) {
 }
 
 func (p *problems) address(key, v string) {
-	if _, port, err := net.SplitHostPort(v); err != nil || port == "" {
-		p.add(key, fmt.Sprintf("%.100q is not HOST:PORT, for example 127.0.0.1:8000", v))
+	if err := CheckAddress(v); err != nil {
+		p.add(key, err.Error())
+	}
+}
+
+// CheckAddress reports whether v is an address to listen at.
+func CheckAddress(v string) error {
+	_, port, err := net.SplitHostPort(v)
+	if err == nil && port != "" {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil || port == "" {
+		return fmt.Errorf("%.100q is not HOST:PORT with a port from 0 to 65535, for example 127.0.0.1:8000", v)
+	}
+	return nil
+}
+
+// notFile checks that a directory, which may be missing, is not something else.
+func (p *problems) notFile(key, path string) {
+	if st, err := os.Stat(path); path != "" && err == nil && !st.IsDir() {
+		p.add(key, fmt.Sprintf("%.100q is not a directory", path))
 	}
 }
 

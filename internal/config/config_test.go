@@ -174,7 +174,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 			":1: workers has no value", ":2: http-addr has no value", "PENSTOCK_MAX_INFLIGHT: it is empty", "PENSTOCK_DRAIN_TIMEOUT: it is empty",
 		}},
 		{"a block size beyond the engine's", "kv-cache-block-size: 1025\n", nil, []string{"kv-cache-block-size: 1025 is not between 2 and 1024"}},
-		{"a bare number as duration", "drain-timeout: 30\n", nil, []string{`"30" is not a duration like 30s`}},
+		{"a bare number as duration", "drain-timeout: 30\n", nil, []string{`"30" is not a duration with a unit, for example 30s`}},
 		{"an event plane that cannot be", "event-plane: amqp\nevent-addr: here\nevent-advertise: 10.0.0.7:1\nevent-peers: [10.0.0.7]\n", nil, []string{
 			`event-plane: "amqp" is not one of nats, zmq`, `event-addr: "here" is not HOST:PORT`, `event-advertise: "10.0.0.7:1" is not HOST`, `event-peers: "10.0.0.7" is not HOST:PORT`, "event-peers: belongs to --event-plane zmq",
 		}},
@@ -184,7 +184,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 		}},
 		{"no room for media", "media-cache-bytes: 1048576\nmm-transfer: fax\n", nil, []string{"media-cache-bytes: 1048576 has no room", `mm-transfer: "fax" is not one of shm, network, off`}},
 		{"no mapping", "- a\n", nil, []string{`want lines of "key: value"`}},
-		{"no yaml", "a: [\n", nil, []string{"yaml: "}},
+		{"no yaml", "a: [\n", nil, []string{"this is not YAML: "}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Load(write(t, tc.file), tc.env, nil)

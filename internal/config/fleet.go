@@ -114,6 +114,7 @@ func (c *Config) validateFor(command Command) error {
 	if (command == Up || command == Frontend) && c.HTTPAddr == "" {
 		p.add("http-addr", fmt.Sprintf("%s needs an address to serve at, for example 127.0.0.1:8000", command))
 	}
+	p.notFile("data-dir", c.DataDir)
 	if command == Worker {
 		p.oneRemote(c)
 	}
@@ -155,6 +156,7 @@ func (p *problems) connection(command Command, c *Config) {
 		if c.DiscoveryDir == "" {
 			p.add("discovery-dir", "discovery file needs the directory that all share")
 		}
+		p.notFile("discovery-dir", c.DiscoveryDir)
 	case DiscoveryStatic:
 		if len(c.StaticWorkers) == 0 && command != Worker {
 			p.add("static-workers", "discovery static needs the addresses of the workers, for example --static-workers tcp://10.0.0.7:7000")

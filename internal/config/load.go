@@ -241,7 +241,7 @@ func (l *Loaded) file(path string) error {
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return fmt.Errorf("config file %s: %w", path, err)
+		return syntaxError(path, err)
 	}
 	if len(doc.Content) == 0 {
 		return nil // an empty file
@@ -255,7 +255,7 @@ func (l *Loaded) file(path string) error {
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
 		at := fmt.Sprintf("%s:%d", path, key.Line)
-		target, ok := l.field(key.Value)
+		setting, ok := settingOf(key.Value)
 		switch {
 		case !ok:
 			errs = append(errs, fmt.Errorf("config file %s: unknown key %.100q%s", at, key.Value, suggest(key.Value)))
@@ -264,8 +264,8 @@ func (l *Loaded) file(path string) error {
 		case value.Tag == "!!null":
 			errs = append(errs, fmt.Errorf("config file %s: %s has no value; give it one or leave the line out", at, key.Value))
 		default:
-			if err := value.Decode(target); err != nil {
-				errs = append(errs, fmt.Errorf("config file %s: %s: %w", at, key.Value, err))
+			if err := value.Decode(l.target(setting)); err != nil {
+				errs = append(errs, fmt.Errorf("config file %s: %s: %s", at, key.Value, explainNode(flagOf(setting, l.Command), value, err)))
 			}
 			l.origin[key.Value] = "file " + at
 		}
@@ -310,18 +310,31 @@ func (l *Loaded) environment(environ []string) error {
 			continue
 		}
 		key := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
-		target, ok := l.field(key)
+		setting, ok := settingOf(key)
 		if !ok {
 			errs = append(errs, fmt.Errorf("environment: %.100s names no setting%s", name, suggest(key)))
 			continue
 		}
-		if err := decode(target, value); err != nil {
-			errs = append(errs, fmt.Errorf("environment: %s: %w", name, err))
+		if strings.TrimSpace(value) == "" && !mayBeEmpty(l.target(setting)) {
+			errs = append(errs, fmt.Errorf("environment: %s: it is empty; give it a value or unset it", name))
+			continue
+		}
+		if err := decode(l.target(setting), value); err != nil {
+			errs = append(errs, fmt.Errorf("environment: %s: %s", name, explainValue(flagOf(setting, l.Command), value, err)))
 			continue
 		}
 		l.origin[key] = "env " + name
 	}
 	return errors.Join(errs...)
+}
+
+// mayBeEmpty reports whether nothing is a value of the setting: texts and lists can be empty.
+func mayBeEmpty(target any) bool {
+	switch target.(type) {
+	case *string, *[]string, *[]float64:
+		return true
+	}
+	return false
 }
 
 // decode reads a value as it stands in an environment variable; the items of a
@@ -338,15 +351,10 @@ func decode(target any, value string) error {
 		}
 		return nil
 	case *Engines:
-		if value != "" {
-			*p = splitEngines(value)
-			return nil
-		}
+		*p = splitEngines(value)
+		return nil
 	case *[]float64:
 		value = "[" + value + "]"
-	}
-	if strings.TrimSpace(value) == "" {
-		return errors.New("it is empty; give it a value or unset it")
 	}
 	return yaml.Unmarshal([]byte(value), target)
 }
@@ -363,14 +371,19 @@ func (l *Loaded) flags(flags *Flags) {
 	}
 }
 
-// field returns a pointer to the setting with the given key.
-func (l *Loaded) field(key string) (any, bool) {
+// settingOf returns the field of the setting with the given key.
+func settingOf(key string) (reflect.StructField, bool) {
 	for _, f := range settings() {
 		if keyOf(f) == key {
-			return reflect.ValueOf(&l.Config).Elem().FieldByIndex(f.Index).Addr().Interface(), true
+			return f, true
 		}
 	}
-	return nil, false
+	return reflect.StructField{}, false
+}
+
+// target returns a pointer to the value of a setting.
+func (l *Loaded) target(f reflect.StructField) any {
+	return reflect.ValueOf(&l.Config).Elem().FieldByIndex(f.Index).Addr().Interface()
 }
 
 // settings lists the fields of the tree that are settings.
@@ -384,19 +397,30 @@ func keyOf(f reflect.StructField) string { return f.Tag.Get("key") }
 
 // suggest names the setting whose key is most like the one given, if any is.
 func suggest(key string) string {
-	if len(key) > 64 {
-		return "" // nothing is like it, and measuring takes long
-	}
-	best, bestDist := "", len(key)/3+1
+	var keys []string
 	for _, f := range settings() {
-		if d := distance(key, keyOf(f)); d <= bestDist {
-			best, bestDist = keyOf(f), d
-		}
+		keys = append(keys, keyOf(f))
 	}
+	best := Closest(key, keys)
 	if best == "" {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean %.100q?", best)
+}
+
+// Closest returns the name that a mistyped one was perhaps meant to be: the nearest by
+// edits, the first of several; "" if none is near.
+func Closest(given string, names []string) string {
+	if len(given) > 64 {
+		return "" // nothing is like it, and measuring takes long
+	}
+	best, least := "", len(given)/3+2
+	for _, name := range names {
+		if d := distance(given, name); d < least {
+			best, least = name, d
+		}
+	}
+	return best
 }
 
 // distance is the Levenshtein distance.

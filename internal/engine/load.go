@@ -35,7 +35,7 @@ type LoadReport struct {
 	// Those from KVNext on may have arrived though nothing acknowledged them. 0 if there
 	// are none.
 	KVAttempted uint64 `json:"kv_attempted,omitempty"`
-	Load   Load   `json:"load"`
+	Load        Load   `json:"load"`
 	// Adapters are what an AdapterSource says.
 	Adapters []string `json:"adapters,omitempty"`
 	// Warnings are what the worker's engine says is wrong, as far as there is room.

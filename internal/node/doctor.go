@@ -20,6 +20,9 @@ const (
 	CheckFail = "fail" // it does not work
 )
 
+// CheckConfig is the check of the settings themselves.
+const CheckConfig = "config"
+
 // Finding is what one check of a doctor found.
 type Finding struct {
 	Check  string `json:"check"`
@@ -51,7 +54,7 @@ const checkTimeout = 3 * time.Second
 // settings and the server lead to, and says what to do about what is wrong. It
 // changes nothing: nothing is created, registered or published.
 func Examine(ctx context.Context, e Examination) []Finding {
-	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, adapt: adaptTo}
+	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, adapt: adaptTo, host: thisHost()}
 	if e.HTTP != nil {
 		d.http = *e.HTTP
 	}
@@ -78,6 +81,7 @@ type doctor struct {
 	// ownKey is one of the settings, for the process of the settings alone.
 	ownKey string
 	adapt  adapter // to engines that other programs run
+	host   host
 	found  []Finding
 }
 
@@ -101,14 +105,14 @@ func (d *doctor) settings(invalid error) {
 		if invalid == nil {
 			invalid = errors.New("there are no settings")
 		}
-		d.fail("config", remedy, "%s", oneLine(invalid))
+		d.fail(CheckConfig, remedy, "%s", oneLine(invalid))
 		return
 	}
 	if err := errors.Join(d.secrets(), d.certificates()); err != nil {
-		d.fail("config", remedy, "%s", oneLine(err))
+		d.fail(CheckConfig, remedy, "%s", oneLine(err))
 		return
 	}
-	d.ok("config", "the settings of %s are valid", d.cfg.Command)
+	d.ok(CheckConfig, "the settings of %s are valid", d.cfg.Command)
 }
 
 // secrets reads the tokens and keys that settings name.

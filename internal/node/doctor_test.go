@@ -472,6 +472,7 @@ func TestExamineServer(t *testing.T) {
 	expect(t, found, "server", CheckFail, "unhealthy")
 	expect(t, found, "index", CheckOK, "does not follow")
 	silent(t, found, "workers")
+	answers["/live"] = `{"status":"live"}`
 	answers["/health"] = "what"
 	expect(t, examine(), "server", CheckFail, "not what this version expects")
 	delete(answers, "/health")

@@ -34,7 +34,7 @@ func (d *doctor) fleet(ctx context.Context) {
 		return
 	}
 	if p.conn != nil {
-		d.jetStream(ctx, p.conn)
+		d.found = append(d.found, checkJetStream(ctx, p.conn)...)
 		if d.cfg.EventPlane != config.PlaneZMQ {
 			d.snapshots(ctx, p.conn)
 		}
@@ -124,50 +124,57 @@ func (d *doctor) connect(p *planes) bool {
 	return true
 }
 
-// jetStream checks that JetStream is there, has room, and has our streams.
-func (d *doctor) jetStream(ctx context.Context, conn *nats.Conn) {
+// checkJetStream checks that JetStream is there, has room, and has our streams.
+func checkJetStream(ctx context.Context, conn *nats.Conn) (found []Finding) {
+	const look = "look into the log of the NATS server"
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	js, err := jetstream.New(conn)
 	if err != nil {
-		d.fail("jetstream", "look into the log of the NATS server", "%v", err)
-		return
+		return []Finding{{"jetstream", CheckFail, err.Error(), look}}
 	}
 	info, err := js.AccountInfo(ctx)
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		d.fail("jetstream", "start the server with JetStream (nats-server -js), and for this account", "the server has no JetStream for us")
-		return
+		return []Finding{{"jetstream", CheckFail, "the server has no JetStream for us", "start the server with JetStream (nats-server -js), and for this account"}}
 	case err != nil:
-		d.fail("jetstream", "look into the log of the NATS server", "%v", err)
-		return
+		return []Finding{{"jetstream", CheckFail, err.Error(), look}}
 	}
 	used, limit := info.Store, info.Limits.MaxStore
 	if limit > 0 && float64(used) > nearlyFull*float64(limit) {
-		d.warn("jetstream", "give the account or the server more room, or shorten what streams keep", "%s of %s are used: when it is full, events are lost", bytesText(used), bytesText(uint64(limit)))
+		found = append(found, Finding{
+			"jetstream", CheckWarn, fmt.Sprintf("%s of %s are used: when it is full, events are lost", bytesText(used), bytesText(uint64(limit))),
+			"give the account or the server more room, or shorten what streams keep",
+		})
 	} else {
-		d.ok("jetstream", "%s are stored in %d streams", bytesText(used), info.Streams)
+		found = append(found, Finding{"jetstream", CheckOK, fmt.Sprintf("%s are stored in %d streams", bytesText(used), info.Streams), ""})
 	}
 	streams := js.ListStreams(ctx)
 	for s := range streams.Info() {
-		d.stream(s)
+		found = append(found, checkStream(s)...)
 	}
 	if err := streams.Err(); err != nil {
-		d.warn("streams", "look into the log of the NATS server", "they cannot be listed: %v", err)
+		found = append(found, Finding{"streams", CheckWarn, fmt.Sprintf("they cannot be listed: %v", err), look})
 	}
+	return found
 }
 
-// stream checks one stream's room, and by it the server's clock.
-func (d *doctor) stream(s *jetstream.StreamInfo) {
+// checkStream checks one stream's room, and by it the server's clock.
+func checkStream(s *jetstream.StreamInfo) (found []Finding) {
 	check := "stream " + s.Config.Name
 	if s.Config.MaxBytes > 0 && s.Config.Discard == jetstream.DiscardNew && float64(s.State.Bytes) > nearlyFull*float64(s.Config.MaxBytes) {
-		d.warn(check, "remove what is old, or give the stream more room", "%s of %s are used: when it is full, writing fails", bytesText(s.State.Bytes), bytesText(uint64(s.Config.MaxBytes)))
-		return
+		return []Finding{{
+			check, CheckWarn, fmt.Sprintf("%s of %s are used: when it is full, writing fails", bytesText(s.State.Bytes), bytesText(uint64(s.Config.MaxBytes))),
+			"remove what is old, or give the stream more room",
+		}}
 	}
 	if apart := time.Since(s.TimeStamp).Abs(); !s.TimeStamp.IsZero() && apart > maxSkew {
-		d.warn("clock", "keep the clocks of all machines right with NTP", "the clocks of this machine and of the NATS server are %v apart", apart.Round(time.Second))
+		found = append(found, Finding{
+			"clock", CheckWarn, fmt.Sprintf("the clocks of this machine and of the NATS server are %v apart", apart.Round(time.Second)),
+			"keep the clocks of all machines right with NTP",
+		})
 	}
-	d.ok(check, "%d messages, %s, %d readers", s.State.Msgs, bytesText(s.State.Bytes), s.State.Consumers)
+	return append(found, Finding{check, CheckOK, fmt.Sprintf("%d messages, %s, %d readers", s.State.Msgs, bytesText(s.State.Bytes), s.State.Consumers), ""})
 }
 
 // discover reads the workers of the settings' namespace and component from

@@ -21,13 +21,16 @@ const (
 	littleShared = 64 << 20
 	// littleDisk is how much free space a data directory should have, in bytes.
 	littleDisk = 1 << 30
+	// fullDisk is with how much free space a data directory is full, in bytes: an embedded
+	// NATS server that could not write wants some more than 16 MiB to go on.
+	fullDisk = 32 << 20
 	// firstYear is one in which no machine with a right clock runs this.
 	firstYear = 2025
 )
 
 // machine checks the limits of this machine that processes run into.
 func (d *doctor) machine() {
-	d.files()
+	d.found = append(d.found, d.host.checkFiles(d.cfg)...)
 	d.shared()
 	d.disk()
 	if now := time.Now(); now.Year() < firstYear {
@@ -35,26 +38,9 @@ func (d *doctor) machine() {
 	}
 }
 
-func (d *doctor) files() {
-	limit, known := fileLimit()
-	if !known {
-		return
-	}
-	need := uint64(fewFiles)
-	if d.cfg != nil && (d.cfg.Command == config.Up || d.cfg.Command == config.Frontend) {
-		need = max(need, uint64(d.cfg.MaxInflight)+1024) // a connection for each, and others
-	}
-	if limit < need {
-		d.warn("files", fmt.Sprintf("raise it before the start: ulimit -n %d, or LimitNOFILE=%d in the systemd unit", 4*need, 4*need),
-			"a process may have %d files open, and %d may be needed", limit, need)
-		return
-	}
-	d.ok("files", "a process may have %d files open", limit)
-}
-
 func (d *doctor) shared() {
 	const dir = "/dev/shm"
-	free, known := freeBytes(dir)
+	free, known := d.host.free(dir)
 	if !known {
 		return
 	}
@@ -65,35 +51,24 @@ func (d *doctor) shared() {
 	d.ok("shared memory", "%s has %s free", dir, bytesText(free))
 }
 
-// disk checks the data directory, or where it would be made.
+// disk checks where the process would write.
 func (d *doctor) disk() {
-	if d.cfg == nil || d.cfg.DataDir == "" {
+	if d.cfg == nil {
 		return
 	}
-	dir := d.cfg.DataDir
-	for {
-		st, err := os.Stat(dir)
-		if err == nil && !st.IsDir() {
-			d.fail("data-dir", "choose a directory with --data-dir", "%s is not a directory", dir)
-			return
-		}
-		up := filepath.Dir(dir)
-		if err == nil || up == dir {
-			break
-		}
-		dir = up
+	dir := dataDir(d.cfg)
+	if dir == "" {
+		return
 	}
-	free, known := freeBytes(dir)
-	switch {
-	case !writable(dir):
+	if !writable(dir) {
 		d.fail("data-dir", "give the user who runs Penstock the right to write there", "%s cannot be written", dir)
-	case known && free < littleDisk:
-		d.warn("data-dir", "make room, or choose another place with --data-dir: when it is full, JetStream takes no events", "%s has %s free", dir, bytesText(free))
-	case known:
-		d.ok("data-dir", "%s has %s free", dir, bytesText(free))
-	default:
+		return
+	}
+	found := d.host.checkRoom(dir)
+	if len(found) == 0 {
 		d.ok("data-dir", "%s can be written", dir)
 	}
+	d.found = append(d.found, found...)
 }
 
 // memory compares what the engines of the settings will reserve with what there

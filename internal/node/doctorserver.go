@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -50,6 +51,10 @@ func (d *doctor) running(ctx context.Context, server string) {
 	asked := time.Now()
 	header, err := d.get(ctx, server+"/health", &health)
 	if err != nil {
+		if wrong := DescribePeer(ctx, &d.http, server, transportError(err)); wrong != nil {
+			d.fail("server", wrong.Remedy+" with --server", "%s", wrong.What)
+			return
+		}
 		d.fail("server", "start it, or name another with --server", "%s: %v", server, err)
 		return
 	}
@@ -237,9 +242,17 @@ func (d *doctor) index(ctx context.Context, server string) {
 
 // isPenstock reports whether a Penstock answers at a URL.
 func (d *doctor) isPenstock(ctx context.Context, server string) bool {
-	var live healthAnswer
-	_, err := d.get(ctx, server+"/live", &live)
-	return err == nil && live.Status == "live"
+	live, _, err := asksLive(ctx, &d.http, server)
+	return live && err == nil
+}
+
+// transportError returns the error of a request that got no answer; nil if it got one.
+func transportError(err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		return err
+	}
+	return nil
 }
 
 // get reads JSON from a URL, whatever the status but for those that say that

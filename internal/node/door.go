@@ -32,7 +32,7 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	// The files first: they cost nothing, and need no closing.
 	if cfg.APIKeyFile != "" {
 		if d.keys, err = keys.Open(cfg.APIKeyFile); err != nil {
-			return d, fmt.Errorf("api-key-file %s: %w", cfg.APIKeyFile, err)
+			return d, config.WrongSetting(fmt.Errorf("api-key-file %s: %w", cfg.APIKeyFile, err))
 		}
 		if st, err := os.Stat(cfg.APIKeyFile); err == nil && st.Mode().Perm()&0o004 != 0 {
 			log.Warn("every user of this machine can read the key file: take that right away (chmod 600), or keep hashes of keys in it (sha256)", "path", cfg.APIKeyFile)
@@ -40,7 +40,7 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	}
 	if cfg.TLSCert != "" {
 		if d.cert, err = reload.OpenCertificate(cfg.TLSCert, cfg.TLSKey); err != nil {
-			return d, fmt.Errorf("tls-cert %s, tls-key %s: %w", cfg.TLSCert, cfg.TLSKey, err)
+			return d, config.WrongSetting(fmt.Errorf("tls-cert %s, tls-key %s: %w", cfg.TLSCert, cfg.TLSKey, err))
 		}
 	}
 	if d.ln, err = listen(cfg.HTTPAddr); err != nil {

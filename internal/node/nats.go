@@ -74,7 +74,7 @@ func natsOptions(cfg *config.Loaded, token string) ([]nats.Option, error) {
 	}
 	if cfg.NATSCreds != "" {
 		if _, err := os.Stat(cfg.NATSCreds); err != nil {
-			return nil, fmt.Errorf("nats-creds: %w", err)
+			return nil, config.WrongSetting(fmt.Errorf("nats-creds: %w", err))
 		}
 		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
 	}

@@ -30,6 +30,7 @@ type Ready struct {
 	RouterMode string   `json:"router_mode"`
 	NATS       string   `json:"nats,omitempty"` // URL, if it is open to others
 	Keys       bool     `json:"keys,omitempty"` // whether requests must show one
+	Access     Access   `json:"-"`
 	// Engines are those that other programs run. Model, Blocks and BlockSize are then those of the
 	// first that serves, Workers all that there are.
 	Engines []EngineStatus `json:"engines,omitempty"`
@@ -44,13 +45,14 @@ type Started struct {
 	WorkerID kv.WorkerID `json:"worker_id,omitempty"` // in the fleet
 	Model    string      `json:"model,omitempty"`
 	NATS     string      `json:"nats,omitempty"` // URL, if a server is embedded
+	Access   Access      `json:"-"`
 	// Engines has the worker's engine, if another program runs it.
 	Engines []EngineStatus `json:"engines,omitempty"`
 	Took    time.Duration  `json:"took_ns"` // from the call to readiness
 }
 
 func (p *process) started() Started {
-	return Started{Role: string(p.cfg.Command), URL: p.url(), NATS: p.planes.url(), Took: time.Since(p.began)}
+	return Started{Role: string(p.cfg.Command), URL: p.url(), NATS: p.planes.url(), Access: p.access(), Took: time.Since(p.began)}
 }
 
 // Features lists what this build has besides the common parts.

@@ -82,6 +82,8 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	}
 	defer func() { err = errors.Join(err, p.planes.Close()) }()
 
+	limits := newLimits(cfg, p.planes, p.log)
+	limits.atStart(ctx)
 	r := as(p)
 	if err := r.build(); err != nil {
 		return err
@@ -89,6 +91,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	stages, life := newStages(ctx)
 	defer func() { err = errors.Join(err, stages.stop()) }()
 	stages.start(life, "garbage collector", func(ctx context.Context) error { roomy(ctx); return nil })
+	stages.start(life, "limits", limits.run)
 	p.door.follow(life, stages, p.log)
 	r.start(life, stages)
 	if err := r.await(life); err != nil {
@@ -97,6 +100,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 		}
 		return err
 	}
+	p.logServing()
 	r.announce()
 	<-life.Done()
 	p.log.Info("stopping", "running_requests_may_take", cfg.DrainTimeout.String())
@@ -118,6 +122,26 @@ func (p *process) open(ctx context.Context) error {
 		err = errors.Join(err, p.model.err)
 	}
 	return err
+}
+
+// logServing is the record of what announce tells the caller.
+func (p *process) logServing() {
+	args := []any{"role", string(p.cfg.Command), "took", time.Since(p.began).Round(time.Millisecond).String()}
+	for _, at := range [][2]string{{"url", p.url()}, {"nats", p.planes.url()}} {
+		if at[1] != "" {
+			args = append(args, at[0], at[1])
+		}
+	}
+	p.log.Info("serving", args...)
+}
+
+// LogFailure writes the error that a process ended with to its log.
+func LogFailure(cfg *config.Loaded, w io.Writer, failure error) {
+	log, err := newLogger(cfg, w)
+	if err != nil {
+		return // cfg is valid
+	}
+	log.Error("ended by an error", "error", failure)
 }
 
 // hasEngines reports whether the workers of this process are those of engines: a

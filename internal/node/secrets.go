@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"penstock/internal/config"
 )
 
 // maxSecret bounds a token, in bytes.
@@ -19,11 +21,11 @@ func secret(setting, path string) (string, error) {
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", setting, err)
+		return "", config.WrongSetting(fmt.Errorf("%s: %w", setting, err))
 	}
 	token := strings.TrimSpace(string(data))
 	if token == "" || len(token) > maxSecret || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("%s: %s must hold one token: 1 to %d printable characters without spaces, such as the output of \"openssl rand -hex 32\"", setting, path, maxSecret)
+		return "", config.WrongSetting(fmt.Errorf("%s: %s must hold one token: 1 to %d printable characters without spaces, such as the output of \"openssl rand -hex 32\"", setting, path, maxSecret))
 	}
 	return token, nil
 }
@@ -35,7 +37,7 @@ func certificate(setting, cert, key string) ([]tls.Certificate, error) {
 	}
 	c, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s with key %s: %w", setting, cert, key, err)
+		return nil, config.WrongSetting(fmt.Errorf("%s %s with key %s: %w", setting, cert, key, err))
 	}
 	return []tls.Certificate{c}, nil
 }
@@ -48,11 +50,11 @@ func authorities(setting, path string) (*x509.CertPool, error) {
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", setting, err)
+		return nil, config.WrongSetting(fmt.Errorf("%s: %w", setting, err))
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("%s: %s holds no certificate in PEM form", setting, path)
+		return nil, config.WrongSetting(fmt.Errorf("%s: %s holds no certificate in PEM form", setting, path))
 	}
 	return pool, nil
 }

@@ -250,6 +250,9 @@ func (as *SimServer) config() (mimic.Config, error) {
 		errs = append(errs, err)
 		mc.APIKey = strings.TrimSpace(string(key))
 	}
+	if err := config.CheckAddress(as.HTTPAddr); err != nil {
+		errs = append(errs, fmt.Errorf("http-addr: %w", err))
+	}
 	return mc, errors.Join(append(errs, mc.Validate())...)
 }
 

@@ -106,7 +106,7 @@ func (u *up) announce() {
 	card := u.model.card()
 	r := Ready{
 		URL: u.url(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Workers,
-		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Took: time.Since(u.began),
+		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Access: u.access(), Took: time.Since(u.began),
 	}
 	if u.cfg.Engine() == config.EngineSim {
 		r.Simulation = u.cfg.SimulationText()
@@ -116,7 +116,7 @@ func (u *up) announce() {
 
 func (u *up) announceRemotes() {
 	u.remotes.settled.Store(true)
-	r := Ready{URL: u.url(), RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Took: time.Since(u.began), Engines: u.remotes.status()}
+	r := Ready{URL: u.url(), RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Access: u.access(), Took: time.Since(u.began), Engines: u.remotes.status()}
 	for i := range r.Engines {
 		s := &r.Engines[i]
 		if s.State != EngineServing {

@@ -364,8 +364,8 @@ func TestNATSRefused(t *testing.T) {
 	if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "storage") {
 		t.Errorf("Subscribe returned %v, want Unavailable for want of storage", err)
 	}
-	if err := b.Publish(t.Context(), topic, "k", nil); fault.Of(err) != fault.Unavailable {
-		t.Errorf("Publish returned %v, want Unavailable", err)
+	if err := b.Publish(t.Context(), topic, "k", nil); fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "JetStream has no room: free disk space") {
+		t.Errorf("Publish returned %v, want Unavailable with what to do", err)
 	}
 }
 

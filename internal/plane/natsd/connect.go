@@ -20,7 +20,7 @@ func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Co
 	}
 	nc, err := nats.Connect(urls, append(connOptions(name, log), opts...)...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w; check that a NATS server runs there", redact(urls), err)
+		return nil, fmt.Errorf("connect to %s: %w; %s", redact(urls), err, connectHint(err))
 	}
 	if err := checkVersion(nc.ConnectedServerVersion()); err != nil {
 		nc.Close()

@@ -62,7 +62,7 @@ func While(ctx context.Context, nc *nats.Conn, op string, f func(context.Context
 // from errors.Is: a time limit within the client library is not the end of the caller's
 // context.
 func Unavailable(op string, err error) error {
-	return fault.New(fault.Unavailable, "%s: %v; check the connection to the NATS server", op, err)
+	return fault.New(fault.Unavailable, "%s: %v; %s", op, err, operationHint(err))
 }
 
 // createTimeout bounds a request that is seen through although its caller is gone.

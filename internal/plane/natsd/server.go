@@ -168,6 +168,16 @@ func (s *Server) URL() string {
 	return scheme + net.JoinHostPort(host, strconv.Itoa(addr.Port))
 }
 
+// Store returns what all streams hold, what has been promised to them, and what they may hold
+// together, in bytes of files; ok is false while the server is not there.
+func (s *Server) Store() (used, reserved, limit uint64, ok bool) {
+	info, err := s.current().Jsz(nil)
+	if err != nil || info.Disabled || info.Config.MaxStore <= 0 {
+		return 0, 0, 0, false
+	}
+	return info.Store, info.ReservedStore, uint64(info.Config.MaxStore), true
+}
+
 // Connect returns a connection within the process, which the caller closes
 // before the server. It survives interruptions as one over a network does.
 func (s *Server) Connect(name string) (*nats.Conn, error) {

@@ -816,7 +816,7 @@ func TestReservations(t *testing.T) {
 			c.router.Renew("unknown", 1)
 		}
 		expect("renewed for longer than the TTL", 1, 0) // its prefill should be over by now
-		<-time.After(2 * time.Minute) // it is neither renewed nor freed
+		<-time.After(2 * time.Minute)                   // it is neither renewed nor freed
 		expect("leaked", 0, 0)
 
 		ctx, cancel := context.WithCancel(t.Context())

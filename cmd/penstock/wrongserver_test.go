@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// TestWrongServer: a command that is told another HTTP server, or the wrong scheme, says so
+// and what to name instead.
+func TestWrongServer(t *testing.T) {
+	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", "nginx/1.22")
+		if r.URL.Path == "/health" {
+			_, _ = io.WriteString(w, "<html>fine</html>")
+			return
+		}
+		http.NotFound(w, r)
+	})
+	plain := httptest.NewServer(other)
+	defer plain.Close()
+	secure := httptest.NewUnstartedServer(other)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // plain HTTP comes to it
+	secure.StartTLS()
+	defer secure.Close()
+	commands := [][]string{
+		{"workers", "--server"},
+		{"route", "text", "--server"},
+		{"events", "--server"},
+		{"config", "show", "--server"},
+		{"doctor", "--http-addr", "127.0.0.1:0", "--server"},
+		{"bench", "--requests", "1", "--url"},
+		{"bench", "--requests", "1", "--model", "m", "--url"},
+	}
+	for _, tt := range []struct{ name, url, what, remedy string }{
+		{"another server", plain.URL, " is not a Penstock, but another HTTP server (nginx/1.22)", "name a Penstock with "},
+		{"http at a TLS port", "http" + strings.TrimPrefix(secure.URL, "https"), " speaks TLS", "name " + secure.URL + " with "},
+		{"https at a plain port", "https" + strings.TrimPrefix(plain.URL, "http"), " does not speak TLS", "name " + plain.URL + " with "},
+	} {
+		for _, command := range commands {
+			if tt.name == "another server" && len(command) == 6 {
+				continue // with --model, bench asks any server
+			}
+			var out, errs bytes.Buffer
+			code := run(append(append([]string{}, command...), tt.url), &out, &errs)
+			said := out.String() + errs.String()
+			if code != exitFailed || !strings.Contains(said, tt.url+tt.what) || !strings.Contains(said, tt.remedy+command[len(command)-1]) {
+				t.Errorf("%s, %s: exit code %d, %s; want %q and %q", tt.name, command, code, said, tt.url+tt.what, tt.remedy)
+			}
+		}
+	}
+}

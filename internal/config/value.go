@@ -1,0 +1,162 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// valueKind is what the values of a setting or flag are, in words.
+type valueKind struct {
+	what    string // with its article
+	example string // where the default is none; of a list its items, separated by commas
+	list    bool
+}
+
+// valueKinds has the kinds of values by the types of their flags. A type that is not here
+// has a Set of its own, which explains its errors itself.
+var valueKinds = map[string]valueKind{
+	"bool":        {what: "true or false", example: "true"},
+	"duration":    {what: "a duration with a unit", example: "30s"},
+	"float64":     {what: "a number", example: "0.5"},
+	"int":         {what: "a whole number", example: "10"},
+	"int64":       {what: "a whole number", example: "10"},
+	"uint64":      {what: "a whole number of at least 0", example: "10"},
+	"intSlice":    {what: "a list of whole numbers", example: "8,16", list: true},
+	"numbers":     {what: "a list of numbers", example: "16.5,0.0152", list: true},
+	"string":      {what: "a text"},
+	"stringArray": {what: "a list of texts", example: "a,b", list: true},
+}
+
+// exampleOf returns a value of the kind: the default of the flag where it is one.
+func (k valueKind) exampleOf(f *pflag.Flag) string {
+	switch f.DefValue {
+	case "", "0", "0s", "false", "[]":
+		return k.example
+	}
+	if k.list {
+		return k.example
+	}
+	return f.DefValue
+}
+
+// described returns the kind with an example of its values.
+func (k valueKind) described(f *pflag.Flag) string {
+	if e := k.exampleOf(f); e != "" && f.Value.Type() != "bool" {
+		return k.what + ", for example " + e
+	}
+	return k.what
+}
+
+// explainValue says what is wrong with a text that the flag's type cannot hold. cause is
+// the error of the parser, whose words are shown only for types that valueKinds lacks.
+func explainValue(f *pflag.Flag, given string, cause error) string {
+	k, known := valueKinds[f.Value.Type()]
+	switch {
+	case !known:
+		return cause.Error()
+	case f.Value.Type() == "bool":
+		return fmt.Sprintf("%.100q is neither true nor false", given)
+	case outOfRange(given) && strings.Contains(f.Value.Type(), "int"):
+		return fmt.Sprintf("%.100q is out of range for %s", given, k.what)
+	}
+	return fmt.Sprintf("%.100q is not %s", given, k.described(f))
+}
+
+// outOfRange reports whether text is a whole number that no integer type holds.
+func outOfRange(text string) bool {
+	_, err := strconv.ParseInt(text, 10, 64)
+	return errors.Is(err, strconv.ErrRange)
+}
+
+// explainNode says what is wrong with a value in a file.
+func explainNode(f *pflag.Flag, n *yaml.Node, cause error) string {
+	k, known := valueKinds[f.Value.Type()]
+	if !known {
+		return cause.Error()
+	}
+	if k.list {
+		k.example = "[" + strings.ReplaceAll(k.example, ",", ", ") + "]"
+	}
+	is := ""
+	switch n.Kind {
+	case yaml.MappingNode:
+		is = "a mapping"
+	case yaml.SequenceNode:
+		is = "a list"
+		if k.list {
+			is = "a list with other items"
+		}
+	case yaml.ScalarNode:
+		if k.list {
+			return fmt.Sprintf("%.100q is not %s", n.Value, k.described(f))
+		}
+		return explainValue(f, n.Value, cause)
+	default: // an alias
+		is = "something else"
+	}
+	return fmt.Sprintf("want %s; it is %s", k.described(f), is)
+}
+
+// FlagError explains an error of parsing a command line: which flag it is, what was
+// given, what is wanted, and an example. Errors about flags that are not there are
+// returned as they are.
+func FlagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	var missing *pflag.ValueRequiredError
+	switch {
+	case errors.As(err, &invalid):
+		f := invalid.GetFlag()
+		return fmt.Errorf("--%s: %s", f.Name, explainValue(f, invalid.GetValue(), invalid.Unwrap()))
+	case errors.As(err, &missing):
+		f := missing.GetFlag()
+		if k, known := valueKinds[f.Value.Type()]; known && f.Value.Type() != "string" {
+			return fmt.Errorf("--%s needs a value: %s", f.Name, k.described(f))
+		}
+		return fmt.Errorf("--%s needs a value", f.Name)
+	}
+	return err
+}
+
+// flagOf returns the flag of a setting, with its default for the command.
+func flagOf(f reflect.StructField, command Command) *pflag.Flag {
+	values := Defaults(command)
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	addFlag(fs, reflect.ValueOf(&values).Elem().FieldByIndex(f.Index).Addr().Interface(), keyOf(f), "")
+	return fs.Lookup(keyOf(f))
+}
+
+// syntaxError explains why a file is not YAML, in which the library's own prefix says nothing
+// to the user.
+func syntaxError(path string, err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if line, what, ok := strings.Cut(rest, ": "); ok {
+			return fmt.Errorf("config file %s:%s: this is not YAML: %s", path, line, what)
+		}
+	}
+	return fmt.Errorf("config file %s: this is not YAML: %s", path, text)
+}
+
+// SettingError is an error that the caller of a command causes: the value of a setting, or
+// the file that it names, is wrong.
+type SettingError struct{ cause error }
+
+// WrongSetting marks err, which names the setting, as a SettingError; nil stays nil.
+func WrongSetting(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &SettingError{err}
+}
+
+// Error implements error.
+func (e *SettingError) Error() string { return e.cause.Error() }
+
+// Unwrap returns what is wrong.
+func (e *SettingError) Unwrap() error { return e.cause }

@@ -1,0 +1,185 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"penstock/internal/config"
+	"penstock/internal/plane/natsd"
+)
+
+// host is how this machine's limits are read; tests have one of their own.
+type host struct {
+	// files is how many files this process may have open.
+	files func() (n uint64, known bool)
+	// free is how much may be written to the file system of a directory, in bytes.
+	free func(dir string) (n uint64, known bool)
+}
+
+// thisHost reads the limits of the machine that this process runs on.
+func thisHost() host { return host{files: fileLimit, free: freeBytes} }
+
+// checkFiles compares the limit on open files with what a process of the settings (nil if they
+// are not valid) may need. It returns no finding where the limit is not known.
+func (h host) checkFiles(cfg *config.Loaded) []Finding {
+	const check = "files"
+	limit, known := h.files()
+	if !known {
+		return nil
+	}
+	need := uint64(fewFiles)
+	if cfg != nil && (cfg.Command == config.Up || cfg.Command == config.Frontend) {
+		need = max(need, uint64(cfg.MaxInflight)+1024) // a connection for each, and others
+	}
+	if limit < need {
+		return []Finding{{
+			check, CheckWarn, fmt.Sprintf("a process may have %d files open, and %d may be needed", limit, need),
+			fmt.Sprintf("raise it before the start: ulimit -n %d, or LimitNOFILE=%d in the systemd unit", 4*need, 4*need),
+		}}
+	}
+	return []Finding{{check, CheckOK, fmt.Sprintf("a process may have %d files open", limit), ""}}
+}
+
+// checkRoom compares what is free on the file system of dir with what JetStream, or the state of
+// a worker, may need there. It returns no finding where that is not known.
+func (h host) checkRoom(dir string) []Finding {
+	const check = "data-dir"
+	const remedy = "make room there, or choose another place with --data-dir: when it is full, JetStream takes no events"
+	free, known := h.free(dir)
+	switch {
+	case !known:
+		return nil
+	case free < fullDisk:
+		return []Finding{{check, CheckFail, fmt.Sprintf("%s is full: %s are free", dir, bytesText(free)), remedy}}
+	case free < littleDisk:
+		return []Finding{{check, CheckWarn, fmt.Sprintf("%s has %s free", dir, bytesText(free)), remedy}}
+	}
+	return []Finding{{check, CheckOK, fmt.Sprintf("%s has %s free", dir, bytesText(free)), ""}}
+}
+
+// dataDir is the directory to which a process of the settings writes, or the nearest above it
+// that is there; "" if it writes to none.
+func dataDir(cfg *config.Loaded) string {
+	dir := cfg.DataDir
+	if dir == "" {
+		if cfg.Command == config.Up || cfg.NATSListen != "" {
+			return os.TempDir() // of the embedded NATS server
+		}
+		return ""
+	}
+	for {
+		up := filepath.Dir(dir)
+		if _, err := os.Stat(dir); err == nil || up == dir {
+			return dir
+		}
+		dir = up
+	}
+}
+
+// checkStore compares what the embedded server stores and has promised to streams with what it
+// may store.
+func checkStore(used, reserved, limit uint64) []Finding {
+	const check = "jetstream"
+	const remedy = "remove streams that are not used, or start a NATS server with more room and name it with --nats"
+	if float64(max(used, reserved)) > nearlyFull*float64(limit) {
+		return []Finding{{
+			check, CheckWarn, fmt.Sprintf("the embedded server stores %s and has promised %s of %s to streams: when it is full, events are lost", bytesText(used), bytesText(reserved), bytesText(limit)), remedy,
+		}}
+	}
+	return []Finding{{check, CheckOK, fmt.Sprintf("the embedded server stores %s of %s", bytesText(used), bytesText(limit)), ""}}
+}
+
+// limits are those that a process looks at by itself.
+type limits struct {
+	host   host
+	cfg    *config.Loaded
+	server *natsd.Server // nil unless NATS is embedded
+	conn   *nats.Conn    // nil without NATS
+	log    limitLog
+}
+
+func newLimits(cfg *config.Loaded, p *planes, log *slog.Logger) *limits {
+	return &limits{host: thisHost(), cfg: cfg, server: p.server, conn: p.conn, log: limitLog{log: log, said: map[string]saidLimit{}}}
+}
+
+// atStart logs what the process is short of as it starts: of what doctor checks, what it can
+// see by itself.
+func (l *limits) atStart(ctx context.Context) {
+	found := append(l.host.checkFiles(l.cfg), l.stored()...)
+	if l.conn != nil && l.server == nil {
+		found = append(found, checkJetStream(ctx, l.conn)...)
+	}
+	l.log.tell(found, time.Now())
+}
+
+// stored returns the findings about what is written on this machine.
+func (l *limits) stored() (found []Finding) {
+	if dir := dataDir(l.cfg); dir != "" {
+		found = l.host.checkRoom(dir)
+	}
+	if l.server != nil {
+		if used, reserved, limit, ok := l.server.Store(); ok {
+			found = append(found, checkStore(used, reserved, limit)...)
+		}
+	}
+	return found
+}
+
+const (
+	// limitsEvery is how often a process looks at the room of what it writes.
+	limitsEvery = 15 * time.Second
+	// limitsAgain is after what time a limit that is still short stands in the log again.
+	limitsAgain = 10 * time.Minute
+)
+
+// run looks at the room of what this process writes until ctx ends.
+func (l *limits) run(ctx context.Context) error {
+	tick := time.NewTicker(limitsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			l.log.tell(l.stored(), time.Now())
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// limitLog logs findings that are not ok: each as it begins or gets worse, then at intervals, and
+// once when it is over.
+type limitLog struct {
+	log  *slog.Logger
+	said map[string]saidLimit // by check
+}
+
+// saidLimit is a finding that is in the log.
+type saidLimit struct {
+	status string
+	at     time.Time
+}
+
+func (l *limitLog) tell(found []Finding, now time.Time) {
+	for _, f := range found {
+		last, told := l.said[f.Check]
+		switch {
+		case f.Status == CheckOK && told:
+			delete(l.said, f.Check)
+			l.log.Info("this process is no longer short", "check", f.Check, "detail", f.Detail)
+		case f.Status == CheckOK || told && last.status == f.Status && now.Sub(last.at) < limitsAgain:
+		default:
+			l.said[f.Check] = saidLimit{f.Status, now}
+			level := slog.LevelWarn
+			if f.Status == CheckFail {
+				level = slog.LevelError
+			}
+			l.log.Log(context.Background(), level, "this process is short of what it may need", "check", f.Check, "detail", f.Detail, "remedy", f.Remedy)
+		}
+	}
+}

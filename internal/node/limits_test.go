@@ -1,0 +1,124 @@
+package node
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"penstock/internal/config"
+	"penstock/internal/plane/natsd"
+)
+
+// TestHostChecks: limits that are short are found, with what to do, and nothing is said where they are not known.
+func TestHostChecks(t *testing.T) {
+	l, err := config.Load("", []string{"PENSTOCK_DATA_DIR=/nowhere/data", "PENSTOCK_MAX_INFLIGHT=9000"}, config.NoFlags(config.Up))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name        string
+		files, free uint64
+		known       bool
+		want        []string // statuses of files and room
+		remedy      string
+	}{
+		{"plenty", 1 << 20, 1 << 40, true, []string{CheckOK, CheckOK}, ""},
+		{"few files", 10_000, 1 << 40, true, []string{CheckWarn, CheckOK}, "ulimit -n 40096"},
+		{"little room", 1 << 20, 1<<30 - 1, true, []string{CheckOK, CheckWarn}, "make room there, or choose another place with --data-dir"},
+		{"a full disk", 1 << 20, 1 << 20, true, []string{CheckOK, CheckFail}, "JetStream takes no events"},
+		{"nothing known", 0, 0, false, nil, ""},
+	} {
+		h := host{files: func() (uint64, bool) { return tt.files, tt.known }, free: func(string) (uint64, bool) { return tt.free, tt.known }}
+		found := append(h.checkFiles(l), h.checkRoom(dataDir(l))...)
+		remedies := ""
+		var got []string
+		for _, f := range found {
+			got = append(got, f.Status)
+			remedies += f.Remedy
+		}
+		if strings.Join(got, " ") != strings.Join(tt.want, " ") || !strings.Contains(remedies, tt.remedy) {
+			t.Errorf("%s: %+v; want %v and %q", tt.name, found, tt.want, tt.remedy)
+		}
+	}
+	if got := dataDir(l); got != "/" {
+		t.Errorf("the data directory is looked for at %s", got)
+	}
+}
+
+// TestLimitsInOperation: what becomes short is in the log with the remedy, again after a while, and once when it is over.
+func TestLimitsInOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := config.Load("", nil, config.NoFlags(config.Up))
+		if err != nil {
+			t.Fatal(err)
+		}
+		free := uint64(1 << 40)
+		var out bytes.Buffer
+		w := &limits{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), said: map[string]saidLimit{}}}
+		w.host = host{files: fileLimit, free: func(string) (uint64, bool) { return free, true }}
+		go func() { _ = w.run(t.Context()) }()
+		said := func(after time.Duration) string {
+			time.Sleep(after)
+			synctest.Wait()
+			defer out.Reset()
+			return out.String()
+		}
+		if s := said(time.Minute); s != "" {
+			t.Errorf("with room: %s", s)
+		}
+		free = 1 << 29
+		if s := said(time.Minute); strings.Count(s, "\n") != 1 || !strings.Contains(s, "level=WARN") || !strings.Contains(s, "remedy=\"make room there") {
+			t.Errorf("with little room: %s", s)
+		}
+		free = 1 << 20
+		if s := said(time.Minute); strings.Count(s, "\n") != 1 || !strings.Contains(s, "level=ERROR") || !strings.Contains(s, "is full") {
+			t.Errorf("without room: %s", s)
+		}
+		if s := said(30 * time.Minute); strings.Count(s, "\n") != 3 {
+			t.Errorf("for half an hour without room: %s", s)
+		}
+		free = 1 << 40
+		if s := said(time.Minute); strings.Count(s, "\n") != 1 || !strings.Contains(s, "no longer short") {
+			t.Errorf("with room again: %s", s)
+		}
+	})
+}
+
+// TestStoreWithoutRoom: an embedded server whose streams have been promised all that it may store is found.
+func TestStoreWithoutRoom(t *testing.T) {
+	s, err := natsd.Start(natsd.Config{MaxStore: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	conn, err := s.Connect("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	check := func() Finding {
+		used, reserved, limit, ok := s.Store()
+		if !ok {
+			t.Fatal("the server does not tell")
+		}
+		return checkStore(used, reserved, limit)[0]
+	}
+	if f := check(); f.Status != CheckOK {
+		t.Errorf("an empty store: %+v", f)
+	}
+	js, err := conn.JetStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.AddStream(&nats.StreamConfig{Name: "S", Subjects: []string{"s"}, MaxBytes: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	if f := check(); f.Status != CheckWarn || f.Remedy == "" {
+		t.Errorf("a store that is promised away: %+v", f)
+	}
+}
