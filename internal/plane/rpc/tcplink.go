@@ -38,6 +38,7 @@ type tcpLink struct {
 		sync.Mutex
 		calls int // in progress
 		quiet int // looks in a row that found nothing
+		next  awake
 	}
 	end struct {
 		sync.Mutex
@@ -154,17 +155,29 @@ func (l *tcpLink) leave() (none bool) {
 // held.
 //
 // The deadline of reads is the clock. It is not moved by what comes: it costs
-// one timer for each look, not for each read. And silence is counted in looks, not
-// in time, so that a process that was itself stopped for a while does not take
-// its own silence for that of its peers.
+// one timer for each look, not for each read. And silence is counted in looks at which
+// the process ran, not in time: one that was stopped, or got no processor, does not
+// take its own silence for that of its peers.
 func (l *tcpLink) lookAgain() {
 	d := l.cfg.Ping / 2
 	if l.life.calls == 0 {
 		d *= tcpIdle
 	}
+	slack := d
+	switch l.life.quiet {
+	case l.silentLooks() - 2: // the last look but one, and the last are one in two parts
+		d -= d / 4
+	case l.silentLooks() - 1:
+		d /= 4
+	}
 	// An error is that the connection is closed: reads return it too.
-	_ = l.conn.SetReadDeadline(time.Now().Add(d))
+	_ = l.conn.SetReadDeadline(l.life.next.wait(d, slack))
 }
+
+// silentLooks is how many looks in a row that find nothing are a silence. The last
+// byte came up to one look before the first of these. The last one is short: bytes may
+// wait in the socket when a deadline passes, and it is what reads them.
+func (l *tcpLink) silentLooks() int { return int(2 * l.cfg.Dead / l.cfg.Ping) }
 
 // look is what becomes of the link now that the deadline of reads has passed.
 func (l *tcpLink) look() error {
@@ -173,15 +186,16 @@ func (l *tcpLink) look() error {
 			return err
 		}
 	}
+	letOthersRun()
 	l.life.Lock()
 	defer l.life.Unlock()
-	if l.heard.Swap(false) {
+	switch {
+	case l.heard.Swap(false):
 		l.life.quiet = 0
-	} else {
+	case l.life.next.counts():
 		l.life.quiet++
 	}
-	// The last byte came up to one look before the first of these.
-	if l.life.quiet >= int(2*l.cfg.Dead/l.cfg.Ping)-1 {
+	if l.life.quiet >= l.silentLooks() {
 		return errSilent
 	}
 	l.lookAgain()

@@ -94,10 +94,15 @@ func (t *TCP) connect(ctx context.Context, p *tcpPeer) {
 
 // open dials addr and exchanges greetings.
 func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.Dial)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// A process that is busy takes its time to see that the connection stands.
+	defer afterAwake(t.cfg.Dial, func() { cancel(context.DeadlineExceeded) })()
 	conn, err := t.dial(ctx, addr)
 	if err != nil {
+		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			err = fmt.Errorf("no connection within %v", t.cfg.Dial)
+		}
 		return nil, hello{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
