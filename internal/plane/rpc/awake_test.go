@@ -82,7 +82,7 @@ func TestTCPStoppedProcess(t *testing.T) {
 				cfg := TCPConfig{}
 				cfg.EnsureDefaults()
 				l := &tcpLink{conn: conn, cfg: &cfg, frame: func(frameType, uint32, []byte) error { return heard }}
-				l.out.init(nil)
+				l.out.init(framing{}, nil)
 				l.life.calls = 1
 				start := time.Now()
 				if err := l.run(make([]byte, tcpBuffer)); err != c.want {

@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -108,18 +107,14 @@ func (l *tcpLink) read(buf []byte) error {
 // frames passes on the whole frames at the beginning of b and returns how many
 // bytes they were.
 func (l *tcpLink) frames(b []byte) (used int, err error) {
-	for len(b)-used >= tcpHeader {
-		t, id, n := frameHeader(b[used:])
-		if n > tcpPayload {
-			return used, fmt.Errorf("a frame of %d bytes, at most %d are allowed", n, tcpPayload)
+	for {
+		t, id, payload, n, err := l.out.next(b[used:])
+		if err != nil || n == 0 {
+			return used, err
 		}
-		if len(b)-used-tcpHeader < n {
-			break
-		}
-		payload := b[used+tcpHeader : used+tcpHeader+n]
-		used += tcpHeader + n
+		used += n
 		switch {
-		case t == framePing && n < pingSize:
+		case t == framePing && len(payload) < pingSize:
 			return used, errShort("PING", payload)
 		case t == framePing:
 			l.out.pong(payload)
@@ -129,7 +124,6 @@ func (l *tcpLink) frames(b []byte) (used int, err error) {
 			}
 		}
 	}
-	return used, nil
 }
 
 // enter counts a call that begins.

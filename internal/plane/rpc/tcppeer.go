@@ -128,10 +128,16 @@ func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, 
 		conn = secure
 	}
 	ours := hello{least: tcpVersion, most: tcpVersion, token: t.cfg.Token, frames: Credit, bytes: tcpWindow}
+	if t.cfg.ClientTLS == nil && !t.old { // TLS finds damage by itself
+		ours.checksums = checksumsUsed
+	}
 	if _, err := conn.Write(greeting(&ours)); err != nil {
 		return conn, hello{}, err
 	}
 	theirs, err := readGreeting(conn)
+	if err == nil && ours.checksums == checksumsUsed && theirs.checksums == checksumsKnown {
+		err = fmt.Errorf("the server did not get our greeting as it was sent: %w", errDamaged)
+	}
 	return conn, theirs, err
 }
 
