@@ -190,7 +190,7 @@ func TestFlipper(t *testing.T) {
 	if n := f.count(); n != 0 {
 		t.Errorf("%d bits before it began", n)
 	}
-	f.start(1)
+	f.start(1, flipEvery)
 	for i := 0; i < len(b); i += 100 {
 		f.flip(b[i : i+100])
 	}
