@@ -269,6 +269,8 @@ func (d *doctor) worker(ctx context.Context, plane rpc.Plane, in *disco.Instance
 		d.warn(check, "look into its log", "%s at %s is %s", where, in.Addr, pong.State)
 	case in.Unconfirmed:
 		d.warn(check, "look at the connection between it and the store", "%s at %s answers, but discovery does not confirm it", where, in.Addr)
+	case unchecked(plane, in.Addr):
+		d.warn(check, "run this version there too, or use TLS with the --rpc-tls- settings", "%s at %s answers, and its version has no checksums: bytes that are damaged on the way to it are not noticed", where, in.Addr)
 	default:
 		d.ok(check, "%s serves %s at %s, answers after %v, card %.8s", where, card.Name, in.Addr, took.Round(10*time.Microsecond), card.Checksum())
 	}
@@ -290,6 +292,12 @@ func loopbackURL(addr string) bool {
 // loopback. setting is where it listens.
 func reachableRemedy(setting string) string {
 	return fmt.Sprintf("start it without --%s, and with --nats naming the NATS server by an address that all hosts reach, or with --%s HOST:0 and an address of its host", setting, setting)
+}
+
+// unchecked reports whether the connection to addr has neither TLS nor checksums.
+func unchecked(plane rpc.Plane, addr string) bool {
+	p, ok := plane.(interface{ Unchecked(addr string) bool })
+	return ok && p.Unchecked(addr)
 }
 
 // ping asks a worker for its state.

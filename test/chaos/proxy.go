@@ -17,6 +17,7 @@ type proxy struct {
 	target string
 	ln     net.Listener
 	wg     sync.WaitGroup
+	bits   flipper
 	mu     struct {
 		sync.Mutex
 		open   chan struct{} // closed while bytes may pass
@@ -79,8 +80,9 @@ func (p *proxy) close() {
 	p.wg.Wait()
 }
 
-// pass waits until bytes may pass.
-func (p *proxy) pass() {
+// pass waits until b may pass, and damages it if the proxy is to.
+func (p *proxy) pass(b []byte) {
+	p.bits.flip(b)
 	p.mu.Lock()
 	open := p.mu.open
 	p.mu.Unlock()
@@ -120,7 +122,7 @@ func (p *proxy) serve(in net.Conn) {
 	if !p.keep(in) {
 		return
 	}
-	p.pass()
+	p.pass(nil)
 	out, err := net.DialTimeout("tcp", p.target, dialPatience)
 	if err != nil {
 		return
@@ -133,13 +135,13 @@ func (p *proxy) serve(in net.Conn) {
 }
 
 // join copies between two connections until both directions are at their end;
-// before anything goes through, pass is asked. An end without an error is passed
+// before anything goes through, pass is asked, with nil for an end. An end without an error is passed
 // on as such, an error ends both.
-func join(a, b net.Conn, pass func()) {
+func join(a, b net.Conn, pass func([]byte)) {
 	var both sync.WaitGroup
 	way := func(dst, src net.Conn) {
 		err := copyThrough(dst, src, pass)
-		pass()
+		pass(nil)
 		if err != nil {
 			_ = a.Close()
 			_ = b.Close()
@@ -154,12 +156,12 @@ func join(a, b net.Conn, pass func()) {
 	both.Wait()
 }
 
-func copyThrough(dst io.Writer, src io.Reader, pass func()) error {
+func copyThrough(dst io.Writer, src io.Reader, pass func([]byte)) error {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
 		if n > 0 {
-			pass()
+			pass(buf[:n])
 			if _, err := dst.Write(buf[:n]); err != nil {
 				return err
 			}
@@ -251,7 +253,7 @@ func (b *balancer) serve(ctx context.Context, in net.Conn) {
 		_ = out.Close()
 	})
 	defer stop()
-	join(in, out, func() {})
+	join(in, out, func([]byte) {})
 }
 
 // dial connects to the first target that takes the connection.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io"
+	"math/bits"
 	"net"
 	"os"
 	"testing"
@@ -177,5 +178,27 @@ func TestChoose(t *testing.T) {
 	}
 	if _, err := choose([]string{"quake"}, options{}); err == nil {
 		t.Error("no error for a scenario that does not exist")
+	}
+}
+
+// A flipper that was not started damages nothing; one that was flips one bit at a time, as
+// often as it says.
+func TestFlipper(t *testing.T) {
+	var f flipper
+	b := make([]byte, 10*flipEvery)
+	f.flip(b)
+	if n := f.count(); n != 0 {
+		t.Errorf("%d bits before it began", n)
+	}
+	f.start(1, flipEvery)
+	for i := 0; i < len(b); i += 100 {
+		f.flip(b[i : i+100])
+	}
+	wrong := 0
+	for _, c := range b {
+		wrong += bits.OnesCount8(c)
+	}
+	if n := f.count(); n != wrong || n < 4 || n > 40 {
+		t.Errorf("%d bits are wrong and %d counted, want about 10", wrong, n)
 	}
 }

@@ -11,12 +11,14 @@ import (
 // which is the only way in which the server tells why it did not start.
 type logger struct {
 	out  *slog.Logger
-	hurt chan<- struct{} // is told of streams that take no writes any more
+	hurt chan struct{} // has room for one note that a stream takes no writes any more
 	mu   struct {
 		sync.Mutex
 		fatal string
 	}
 }
+
+func newLogger(out *slog.Logger) *logger { return &logger{out: out, hurt: make(chan struct{}, 1)} }
 
 func (l *logger) Noticef(format string, v ...any) {
 	l.out.Debug("nats server", "text", fmt.Sprintf(format, v...))

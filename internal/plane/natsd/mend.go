@@ -25,7 +25,7 @@ const probeSize = 16 << 20
 func (s *Server) watch(ctx context.Context) {
 	for {
 		select {
-		case <-s.hurt:
+		case <-s.current().log.hurt:
 		case <-ctx.Done():
 			return
 		}
@@ -73,12 +73,8 @@ func probe(dir string) (err error) {
 
 // replace ends the server and starts another at the same port over the same data.
 func (s *Server) replace() error {
-	old := s.current()
+	old := s.current().nats
 	old.Shutdown()
 	old.WaitForShutdown()
-	select {
-	case <-s.hurt: // the old one's last words
-	default:
-	}
 	return s.launch(options(&s.cfg, s.dir))
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +19,13 @@ import (
 // server says so in this way is seen by filling a disk, which test/chaos does.
 func TestMend(t *testing.T) {
 	for _, listen := range []string{"", "127.0.0.1:0"} {
-		s := start(t, Config{DataDir: t.TempDir(), Listen: listen})
+		var replaced atomic.Int32
+		log := logFunc(func(text string) {
+			if strings.Contains(text, "nats cannot write") {
+				replaced.Add(1)
+			}
+		})
+		s := start(t, Config{DataDir: t.TempDir(), Listen: listen, Log: log})
 		nc, js := connect(t, s)
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
 			t.Fatal(err)
@@ -28,15 +36,18 @@ func TestMend(t *testing.T) {
 		back := make(chan struct{}, 8)
 		nc.SetReconnectHandler(func(*nats.Conn) { back <- struct{}{} })
 		url, before := s.URL(), s.current()
-		log := &logger{out: slog.New(slog.DiscardHandler), hurt: s.hurt}
+		says := func() {
+			before.log.Errorf("JetStream stream '%s > %s' critical write error: %v", "$G", "S", "no space left on device")
+		}
 		for range 5 { // the server repeats itself
-			log.Errorf("JetStream stream '%s > %s' critical write error: %v", "$G", "S", "no space left on device")
+			says()
 		}
 		select {
 		case <-back:
 		case <-time.After(time.Minute):
 			t.Fatal("the connection is not back")
 		}
+		says() // at last, after it was replaced
 		if s.current() == before {
 			t.Error("it is the server that cannot write")
 		}
@@ -47,14 +58,64 @@ func TestMend(t *testing.T) {
 		if err != nil || ack.Sequence != 2 {
 			t.Errorf("publish: %+v, %v", ack, err)
 		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := replaced.Load(); n != 1 {
+			t.Errorf("the server was replaced %d times, want once", n)
+		}
 	}
+}
+
+// logFunc returns a log whose lines f gets, with their attributes.
+func logFunc(f func(text string)) *slog.Logger { return slog.New(logHandler(f)) }
+
+type logHandler func(text string)
+
+func (logHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h logHandler) WithAttrs([]slog.Attr) slog.Handler     { return h }
+func (h logHandler) WithGroup(string) slog.Handler          { return h }
+
+func (h logHandler) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		text += " " + a.String()
+		return true
+	})
+	h(text)
+	return nil
+}
+
+// TestStartingServerTakesNoConnection: a connection within the process that came back
+// before the streams are there would find none.
+func TestStartingServerTakesNoConnection(t *testing.T) {
+	var replacing atomic.Pointer[Server]
+	starting := 0
+	s := start(t, Config{DataDir: t.TempDir(), Log: logFunc(func(text string) {
+		if s := replacing.Load(); s != nil && strings.Contains(text, "Starting JetStream") {
+			starting++
+			conn, err := s.InProcessConn()
+			if err == nil {
+				conn.Close()
+				t.Error("a server that starts took a connection")
+			}
+		}
+	})})
+	replacing.Store(s)
+	if err := s.replace(); err != nil {
+		t.Fatal(err)
+	}
+	if starting != 1 {
+		t.Errorf("seen to start %d times, want once", starting)
+	}
+	connect(t, s)
 }
 
 // TestOtherErrorsMendNothing: other errors of the server are no reason to end it.
 func TestOtherErrorsMendNothing(t *testing.T) {
-	hurt := make(chan struct{}, 1)
-	(&logger{out: slog.New(slog.DiscardHandler), hurt: hurt}).Errorf("consumer deadline exceeded")
-	if len(hurt) != 0 {
+	log := newLogger(slog.New(slog.DiscardHandler))
+	log.Errorf("consumer deadline exceeded")
+	if len(log.hurt) != 0 {
 		t.Error("it would be started anew")
 	}
 }

@@ -29,11 +29,18 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		nats *server.Server // nil until it was started; replaced by mend
+		current instance       // zero until it was started; replaced by mend
+		serving *server.Server // current.nats when clients can use it, nil before
 	}
-	hurt chan struct{}      // has room for one note that a stream takes no writes any more
 	stop context.CancelFunc // ends watch
 	ends sync.WaitGroup     // watch
+}
+
+// instance is one server of those that run one after another, and what it logs: what
+// the one before says at its end is no reason to replace its successor.
+type instance struct {
+	nats *server.Server
+	log  *logger
 }
 
 // Start starts a server and returns when clients can use it, within
@@ -43,7 +50,7 @@ func Start(cfg Config) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("start nats: %w", err)
 	}
-	s := &Server{cfg: cfg, log: cfg.Log, hurt: make(chan struct{}, 1), stop: func() {}}
+	s := &Server{cfg: cfg, log: cfg.Log, stop: func() {}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("start nats: %w", err), s.Close())
@@ -64,7 +71,7 @@ func Start(cfg Config) (_ *Server, err error) {
 	if err := s.launch(options(&cfg, dir)); err != nil {
 		return nil, err
 	}
-	if addr, ok := s.current().Addr().(*net.TCPAddr); ok { // the next one listens at the same port
+	if addr, ok := s.current().nats.Addr().(*net.TCPAddr); ok { // the next one listens at the same port
 		host, _, _ := cfg.hostPort() // Validate has seen it
 		s.cfg.Listen = net.JoinHostPort(host, strconv.Itoa(addr.Port))
 	}
@@ -76,13 +83,13 @@ func Start(cfg Config) (_ *Server, err error) {
 
 // launch starts a server and returns when clients can use it.
 func (s *Server) launch(o *server.Options) error {
-	log := &logger{out: s.log, hurt: s.hurt}
+	log := newLogger(s.log)
 	ns, err := server.NewServer(o)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.mu.nats = ns
+	s.mu.current, s.mu.serving = instance{nats: ns, log: log}, nil
 	s.mu.Unlock()
 	ns.SetLoggerV2(log, false, false, false)
 	ns.Start() // returns when it accepts connections, or has logged why not
@@ -92,19 +99,31 @@ func (s *Server) launch(o *server.Options) error {
 	if !ns.ReadyForConnections(10 * time.Second) {
 		return errors.New("not ready within 10 s")
 	}
+	s.mu.Lock()
+	s.mu.serving = ns
+	s.mu.Unlock()
 	return nil
 }
 
-// current returns the server that runs now, nil if none was started.
-func (s *Server) current() *server.Server {
+// current returns the server that runs now; its nats is nil if none was started.
+func (s *Server) current() instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mu.nats
+	return s.mu.current
 }
 
 // InProcessConn implements nats.InProcessConnProvider for connections that go on
-// when the server was replaced.
-func (s *Server) InProcessConn() (net.Conn, error) { return s.current().InProcessConn() }
+// when the server was replaced. It fails while a server starts: one takes connections
+// within the process before its streams are there, and would answer that there are none.
+func (s *Server) InProcessConn() (net.Conn, error) {
+	s.mu.Lock()
+	ns := s.mu.serving
+	s.mu.Unlock()
+	if ns == nil {
+		return nil, errors.New("the embedded nats server is starting")
+	}
+	return ns.InProcessConn()
+}
 
 // tlsTimeout bounds the handshake of a connection.
 const tlsTimeout = 5 * time.Second
@@ -153,7 +172,7 @@ func explain(msg string, cfg *Config, dir string) error {
 
 // URL returns where other processes reach the server; "" if it does not listen.
 func (s *Server) URL() string {
-	addr, ok := s.current().Addr().(*net.TCPAddr)
+	addr, ok := s.current().nats.Addr().(*net.TCPAddr)
 	if !ok {
 		return ""
 	}
@@ -171,7 +190,7 @@ func (s *Server) URL() string {
 // Store returns what all streams hold, what has been promised to them, and what they may hold
 // together, in bytes of files; ok is false while the server is not there.
 func (s *Server) Store() (used, reserved, limit uint64, ok bool) {
-	info, err := s.current().Jsz(nil)
+	info, err := s.current().nats.Jsz(nil)
 	if err != nil || info.Disabled || info.Config.MaxStore <= 0 {
 		return 0, 0, 0, false
 	}
@@ -198,7 +217,7 @@ func (s *Server) Close() error {
 	s.close.Do(func() {
 		s.stop()
 		s.ends.Wait()
-		if ns := s.current(); ns != nil {
+		if ns := s.current().nats; ns != nil {
 			ns.Shutdown()
 			ns.WaitForShutdown()
 		}

@@ -34,21 +34,25 @@ type Msg struct {
 	Pending uint64
 }
 
-// Tail's pull requests: how many messages, and bytes of them, may be under way.
 const (
-	tailBatch = 512
-	tailBytes = 8 << 20
+	// tailLook is after how much silence a reader that has not caught up asks what is
+	// still to come. One that has caught up waits for two beats.
+	tailLook = time.Second
+	// tailLooks is how many answers in a row may say that messages were sent which
+	// have not come, before they count as lost.
+	tailLooks = 10
 )
 
 // Tail reads a stream through a throwaway consumer: it passes each message to
 // sink, in order and once, until ctx ends (it returns nil then), sink fails
 // (sink's error), or it cannot vouch for the next message any more
 // (ErrInterrupted). caughtUp is called once, when everything that was there at
-// the start has been passed on or is gone.
+// the start has been passed on or is gone. What the server has sent and the reader
+// has not got is neither: a slow connection or process delays caughtUp.
 func Tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, from From, sink func(Msg) error, caughtUp func()) error {
 	cctx, stop := WhileConnected(ctx, nc)
 	defer stop()
-	err := tail(cctx, js, stream, from, sink, caughtUp)
+	err := tail(cctx, nc, js, stream, from, sink, caughtUp)
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -58,13 +62,13 @@ func Tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream str
 	return err
 }
 
-func tail(ctx context.Context, js jetstream.JetStream, stream string, from From, sink func(Msg) error, caughtUp func()) error {
+func tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, from From, sink func(Msg) error, caughtUp func()) error {
 	cons, err := js.CreateConsumer(ctx, stream, consumerConfig(from))
 	if err != nil {
 		return fmt.Errorf("tail %s: %w", stream, err)
 	}
-	r := &reader{stream: stream, cons: cons, sink: sink, caughtUp: caughtUp, behind: cons.CachedInfo().NumPending}
-	err = r.run(ctx)
+	r := newReader(stream, cons, sink, caughtUp)
+	err = r.run(ctx, nc)
 	if !errors.Is(err, ErrInterrupted) { // else the server may be unable to answer
 		deleteConsumer(ctx, js, stream, cons.CachedInfo().Name)
 	}
@@ -106,26 +110,113 @@ type reader struct {
 	caughtUp func() // nil once called
 	behind   uint64 // messages there were at the start
 	last     uint64 // the consumer's number of the last message
+	look     time.Duration
+	heard    bool // something came since the last tick
+	quiet    int  // ticks in a row before which nothing came
+	overdue  int  // looks in a row that found messages sent which have not come
+}
+
+func newReader(stream string, cons jetstream.Consumer, sink func(Msg) error, caughtUp func()) *reader {
+	return &reader{
+		stream: stream, cons: cons, sink: sink, caughtUp: caughtUp,
+		behind: cons.CachedInfo().NumPending, look: tailLook,
+	}
 }
 
 // run reads until something fails.
-func (r *reader) run(ctx context.Context) error {
+func (r *reader) run(ctx context.Context, nc *nats.Conn) error {
+	p, err := newPuller(nc, r.stream, r.cons.CachedInfo().Name)
+	if err != nil {
+		return interrupted(r.stream, err)
+	}
+	defer p.close()
+	if err := p.ask(); err != nil {
+		return interrupted(r.stream, err)
+	}
 	r.check(r.behind)
-	for {
-		n, err := r.fetch(ctx)
+	tick := time.NewTicker(r.look)
+	defer tick.Stop()
+	for behind := r.caughtUp != nil; ; {
+		if behind && r.caughtUp == nil {
+			behind = false
+			tick.Reset(tailBeat)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case m := <-p.msgs:
+			err = r.take(ctx, p, m)
+		case <-tick.C:
+			err = r.lookAround(ctx, p)
+		}
 		if err != nil {
 			return err
 		}
-		if n > 0 || r.caughtUp == nil {
-			continue
-		}
-		// Nothing came although something was there: it may have been removed.
-		info, err := r.cons.Info(ctx)
-		if err != nil {
-			return interrupted(r.stream, err)
-		}
-		r.check(info.NumPending)
 	}
+}
+
+// take passes a message on, and asks for more when the request is used up.
+func (r *reader) take(ctx context.Context, p *puller, m *nats.Msg) error {
+	r.heard = true
+	message, over, err := p.accept(m)
+	if err == nil && over {
+		err = p.ask()
+	}
+	if err != nil {
+		return interrupted(r.stream, err)
+	}
+	if !message {
+		return nil
+	}
+	return r.pass(ctx, m)
+}
+
+// lookAround is what the reader does at each tick: it asks the server when nothing came
+// since the last one, or for two beats when nothing need come.
+func (r *reader) lookAround(ctx context.Context, p *puller) error {
+	if r.heard {
+		r.heard, r.quiet = false, 0
+		return nil
+	}
+	r.quiet++
+	interval := r.look
+	if r.caughtUp == nil {
+		interval = tailBeat
+	}
+	lost := time.Duration(r.quiet)*interval >= 2*tailBeat // the request is, or its beats
+	if r.caughtUp == nil && !lost {
+		return nil
+	}
+	if err := r.ask(ctx); err != nil {
+		return err
+	}
+	if !lost {
+		return nil
+	}
+	r.quiet = 0
+	if err := p.ask(); err != nil {
+		return interrupted(r.stream, err)
+	}
+	return nil
+}
+
+// ask finds out what a silence means: everything has come, or was removed before it
+// was sent; the server sent messages that are under way, or lost; or it does not
+// know the reader any more.
+func (r *reader) ask(ctx context.Context) error {
+	info, err := r.cons.Info(ctx)
+	if err != nil {
+		return interrupted(r.stream, err)
+	}
+	if sent := info.Delivered.Consumer; sent > r.last {
+		if r.overdue++; r.overdue >= tailLooks {
+			return interrupted(r.stream, fmt.Errorf("message %d of the consumer was sent and has not come", r.last+1))
+		}
+		return nil
+	}
+	r.overdue = 0
+	r.check(info.NumPending)
+	return nil
 }
 
 // check calls caughtUp if nothing is pending, or all of the start has come.
@@ -137,42 +228,9 @@ func (r *reader) check(pending uint64) {
 	}
 }
 
-// fetch passes on what one pull request brings and returns how much that was.
-// Messages pass as they arrive; the request ends when it is used up or after its
-// time. In a long one the server's heartbeats must not stay away for 10 s.
-func (r *reader) fetch(ctx context.Context) (n int, err error) {
-	wait := 30 * time.Second
-	if r.caughtUp != nil {
-		wait = time.Second // then see whether anything is still to come
-	}
-	fctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	batch, err := r.cons.Fetch(tailBatch, jetstream.FetchContext(fctx), jetstream.FetchMaxBytes(tailBytes))
-	if err != nil {
-		return 0, interrupted(r.stream, err)
-	}
-	for m := range batch.Messages() {
-		if err == nil {
-			err = r.pass(ctx, m)
-		}
-		if err != nil {
-			cancel() // and wait for the library's goroutine to close the channel
-			continue
-		}
-		n++
-	}
-	if ctx.Err() != nil && err == nil {
-		return n, ctx.Err()
-	}
-	if err == nil && batch.Error() != nil && !errors.Is(batch.Error(), context.DeadlineExceeded) {
-		err = interrupted(r.stream, batch.Error())
-	}
-	return n, err
-}
-
 // pass hands one message to sink. Consumers number what they send from 1
 // without gaps, so a missing number is a missing message.
-func (r *reader) pass(ctx context.Context, m jetstream.Msg) error {
+func (r *reader) pass(ctx context.Context, m *nats.Msg) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -183,11 +241,11 @@ func (r *reader) pass(ctx context.Context, m jetstream.Msg) error {
 	if md.Sequence.Consumer != r.last+1 {
 		return interrupted(r.stream, fmt.Errorf("message %d of the consumer follows %d", md.Sequence.Consumer, r.last))
 	}
-	r.last = md.Sequence.Consumer
+	r.last, r.overdue = md.Sequence.Consumer, 0
 	err = r.sink(Msg{
-		Subject: m.Subject(),
-		Header:  m.Headers(),
-		Data:    m.Data(),
+		Subject: m.Subject,
+		Header:  m.Header,
+		Data:    m.Data,
 		Seq:     md.Sequence.Stream,
 		Pending: md.NumPending,
 	})

@@ -14,6 +14,7 @@ import (
 
 // fixture is a stream "S" of subjects s.* on a server of its own.
 type fixture struct {
+	server *Server
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
@@ -21,12 +22,13 @@ type fixture struct {
 
 func newFixture(t *testing.T) fixture {
 	t.Helper()
-	nc, js := connect(t, start(t, Config{}))
+	s := start(t, Config{})
+	nc, js := connect(t, s)
 	st, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fixture{nc, js, st}
+	return fixture{s, nc, js, st}
 }
 
 func (f fixture) publish(t *testing.T, subject string, data string) {
@@ -119,8 +121,8 @@ func TestTailCatchesUpWithTheRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &reader{stream: "S", cons: cons, caughtUp: cancel, behind: cons.CachedInfo().NumPending}
-	if err := r.run(ctx); !errors.Is(err, context.Canceled) {
+	r := newReader("S", cons, nil, cancel)
+	if err := r.run(ctx, f.nc); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of caughtUp's cancellation", err)
 	}
 }

@@ -117,16 +117,25 @@ func (p *NATS) startLocked() error {
 }
 
 // beat lets both ends of every call speak and listen until Close. Silence is
-// counted in beats, not in time: of a process that stood still for a while the
-// messages that came meanwhile are read before it takes the others for dead.
+// counted in beats at which the process ran, not in time: of one that stood still for a
+// while, or got no processor, the messages that came meanwhile are read before it takes
+// the others for dead.
 func (p *NATS) beat() {
-	t := time.NewTicker(p.cfg.KeepAlive / silentBeats)
+	interval := p.cfg.KeepAlive / silentBeats
+	t := time.NewTicker(interval)
 	defer t.Stop()
+	var next awake
 	for {
+		next.wait(interval, interval)
 		select {
 		case <-p.done:
 			return
 		case <-t.C:
+		}
+		letOthersRun()
+		silence := 0
+		if next.counts() {
+			silence = 1
 		}
 		p.mu.Lock()
 		calls := p.snapshotLocked()
@@ -136,10 +145,10 @@ func (p *NATS) beat() {
 		}
 		p.mu.Unlock()
 		for _, c := range calls {
-			c.beat()
+			c.beat(silence)
 		}
 		for _, s := range servers {
-			s.beat()
+			s.beat(silence)
 		}
 	}
 }

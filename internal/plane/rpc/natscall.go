@@ -180,12 +180,12 @@ func (c *natsCall) credit() error {
 	return c.publish(appendNATSSeq(nil, natsCreditType, c.taken.Load()))
 }
 
-// beat speaks if nothing was said since the last beat, and counts the silence of
-// the other end.
-func (c *natsCall) beat() {
+// beat speaks if nothing was said since the last beat, and adds to the silence of
+// the other end, in beats.
+func (c *natsCall) beat(silence int) {
 	c.mu.Lock()
 	over := c.mu.over
-	c.mu.silent++
+	c.mu.silent += silence
 	silent := c.mu.silent
 	c.mu.Unlock()
 	switch {

@@ -42,7 +42,7 @@ func (s *natsServer) drain() {
 }
 
 // beat lets every call speak and listen.
-func (s *natsServer) beat() {
+func (s *natsServer) beat(silence int) {
 	s.mu.Lock()
 	calls := make([]*natsServed, 0, len(s.mu.calls))
 	for _, c := range s.mu.calls {
@@ -50,7 +50,7 @@ func (s *natsServer) beat() {
 	}
 	s.mu.Unlock()
 	for _, c := range calls {
-		c.beat()
+		c.beat(silence)
 	}
 }
 
@@ -271,11 +271,11 @@ func (c *natsServed) credit(taken uint64) {
 	}
 }
 
-// beat speaks if nothing was said since the last beat, and counts the silence of
-// the caller.
-func (c *natsServed) beat() {
+// beat speaks if nothing was said since the last beat, and adds to the silence of
+// the caller, in beats.
+func (c *natsServed) beat(silence int) {
 	c.mu.Lock()
-	c.mu.silent++
+	c.mu.silent += silence
 	silent := c.mu.silent
 	c.mu.Unlock()
 	if silent > silentBeats {

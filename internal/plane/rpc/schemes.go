@@ -32,3 +32,11 @@ func (s *Schemes) Call(ctx context.Context, addr, method string, body []byte, re
 	}
 	return p.Call(ctx, addr, method, body, recv)
 }
+
+// Unchecked reports whether what the connection to addr carries may be damaged unnoticed,
+// as far as its plane can tell.
+func (s *Schemes) Unchecked(addr string) bool {
+	scheme, _, _ := strings.Cut(addr, "://")
+	p, ok := s.ByScheme[scheme].(interface{ Unchecked(addr string) bool })
+	return ok && p.Unchecked(addr)
+}

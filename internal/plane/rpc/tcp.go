@@ -32,6 +32,9 @@ type TCP struct {
 	// The network; tests have one of their own.
 	listen func(addr string) (net.Listener, error)
 	dial   func(ctx context.Context, addr string) (net.Conn, error)
+	// old has this end neither ask for checksums nor know them, as the builds before them
+	// did; tests and benchmarks set it.
+	old bool
 
 	buffers sync.Pool // *[]byte of tcpBuffer bytes
 	links   sync.WaitGroup
@@ -108,6 +111,24 @@ func (t *TCP) Close() error {
 	t.mu.Unlock()
 	t.links.Wait()
 	return nil
+}
+
+// Unchecked reports whether the connection to addr is one on which damaged bytes would not
+// be noticed: it has neither TLS nor checksums, since the server is of a build that has
+// none. Without a connection it is false.
+func (t *TCP) Unchecked(addr string) bool {
+	t.mu.Lock()
+	p := t.mu.peers[addr]
+	t.mu.Unlock()
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.ready:
+		return p.err == nil && p.link.unchecked
+	default:
+		return false
+	}
 }
 
 // buffer returns a buffer to read with; give returns it.

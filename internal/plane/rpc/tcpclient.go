@@ -17,10 +17,13 @@ type clientLink struct {
 	tcpLink
 	addr    string
 	maxBody int
-	forget  func() // has later calls dial
-	answers budget
-	buf     []byte
-	give    func() // returns buf
+	// unchecked is that damage to what goes over the connection would not be noticed: it
+	// has neither TLS nor checksums.
+	unchecked bool
+	forget    func() // has later calls dial
+	answers   budget
+	buf       []byte
+	give      func() // returns buf
 
 	mu struct {
 		sync.Mutex
@@ -34,7 +37,9 @@ type clientLink struct {
 func newClientLink(t *TCP, p *tcpPeer, conn net.Conn, greeting hello) *clientLink {
 	l := &clientLink{addr: p.addr, maxBody: MaxBody, forget: func() { t.forget(p) }}
 	l.conn, l.cfg = conn, &t.cfg
-	l.out.init(nil)
+	f := framing{sums: greeting.checksums == checksumsUsed}
+	l.out.init(f, f.appendGrease(nil))
+	l.unchecked = t.cfg.ClientTLS == nil && !f.sums
 	l.tcpLink.frame, l.tick = l.frame, l.tickle
 	if greeting.maxBody != 0 {
 		l.maxBody = int(min(greeting.maxBody, MaxBody))
@@ -70,6 +75,8 @@ func (l *clientLink) broken(method string, cause error) error {
 		why = "was closed by the server"
 	case errors.Is(cause, errSilent):
 		why = "is dead: the server has gone silent"
+	case errors.Is(cause, errDamaged):
+		why = "carried damaged bytes"
 	}
 	return &fault.Error{Code: fault.Unavailable, Message: fmt.Sprintf("call %s: the connection to %s %s", method, l.addr, why), Err: cause}
 }

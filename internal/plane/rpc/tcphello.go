@@ -3,6 +3,7 @@ package rpc
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math/rand/v2"
 	"slices"
@@ -27,6 +28,15 @@ const (
 	setBytes   = 3 // client: bytes that it may be ahead at first
 	setMaxBody = 4 // server: the longest body that it takes
 	setCalls   = 5 // server: calls at a time
+	// setChecksum is sent by both without TLS, as the last one: a byte that says whether
+	// frames are to have checksums, and the CRC-32C of the payload up to there.
+	setChecksum = 6
+)
+
+// What setChecksum says.
+const (
+	checksumsKnown = 1 // server: it could, and the client did not ask
+	checksumsUsed  = 2 // client: it asks; server: so it is
 )
 
 // hello is what each side says first. The zero value of a setting is not sent.
@@ -35,6 +45,7 @@ type hello struct {
 	token          string
 	frames, bytes  uint32
 	maxBody, calls uint32
+	checksums      uint8
 }
 
 // setting is one pair of a HELLO.
@@ -46,6 +57,7 @@ type setting struct {
 // appendHello appends the payload of a HELLO: versions, the settings of h, and
 // more of them, which mean nothing.
 func appendHello(dst []byte, h *hello, more ...setting) []byte {
+	start := len(dst)
 	dst = append(dst, h.least, h.most)
 	if h.token != "" {
 		dst = appendSetting(dst, setting{setToken, []byte(h.token)})
@@ -60,6 +72,11 @@ func appendHello(dst []byte, h *hello, more ...setting) []byte {
 	}
 	for _, s := range more {
 		dst = appendSetting(dst, s)
+	}
+	if h.checksums != 0 {
+		dst = appendSetting(dst, setting{setChecksum, []byte{h.checksums, 0, 0, 0, 0}})
+		sum := len(dst) - sumSize
+		binary.LittleEndian.PutUint32(dst[sum:], crc32.Checksum(dst[start:sum], castagnoli))
 	}
 	return dst
 }
@@ -79,6 +96,7 @@ func decodeHello(b []byte) (hello, error) {
 	if h.least == 0 || h.least > h.most {
 		return h, fmt.Errorf("decode HELLO: versions %d to %d", h.least, h.most)
 	}
+	whole := b
 	for b = b[2:]; len(b) > 0; {
 		if len(b) < 4 {
 			return h, errShort("HELLO", b)
@@ -88,7 +106,11 @@ func decodeHello(b []byte) (hello, error) {
 		if n > len(b) {
 			return h, fmt.Errorf("decode HELLO: a setting of %d bytes in %d", n, len(b))
 		}
-		if err := h.set(key, b[:n]); err != nil {
+		if key == setChecksum {
+			if err := h.setChecksums(whole[:len(whole)-len(b)], b[:n]); err != nil {
+				return h, err
+			}
+		} else if err := h.set(key, b[:n]); err != nil {
 			return h, err
 		}
 		b = b[n:]
@@ -124,16 +146,33 @@ func (h *hello) set(key uint16, value []byte) error {
 	return nil
 }
 
+// setChecksums takes setChecksum over; before is the payload up to its value.
+func (h *hello) setChecksums(before, value []byte) error {
+	if len(value) < 1+sumSize {
+		return errShort("HELLO", value)
+	}
+	sum := crc32.Update(crc32.Checksum(before, castagnoli), castagnoli, value[:1])
+	if sum != binary.LittleEndian.Uint32(value[1:]) {
+		return errDamaged
+	}
+	h.checksums = value[0]
+	return nil
+}
+
 // agrees reports whether the peer that said h speaks our version.
 func (h *hello) agrees() bool { return h.least <= tcpVersion && tcpVersion <= h.most }
 
-// greeting returns the magic and a HELLO with a setting that means nothing, and
-// after it a frame of a type that means nothing: a peer that stumbles over what
-// it does not know is found out today, not when there is something new to say.
+// greeting returns the magic and a HELLO with a setting that means nothing.
 func greeting(h *hello) []byte {
-	b := appendFirst(nil, frameHello, appendHello(nil, h, greaseSetting()))
+	return appendFirst(nil, frameHello, appendHello(nil, h, greaseSetting()))
+}
+
+// appendGrease appends a frame of a type that means nothing, the first of every
+// connection: a peer that stumbles over what it does not know is found out today, not
+// when there is something new to say.
+func (f framing) appendGrease(dst []byte) []byte {
 	t, id, nothing := grease()
-	return append(appendFrameHeader(b, t, id, len(nothing)), nothing...)
+	return f.append(dst, t, id, nothing, nil)
 }
 
 // appendFirst appends the magic and the frame after it.

@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -38,6 +37,7 @@ type tcpLink struct {
 		sync.Mutex
 		calls int // in progress
 		quiet int // looks in a row that found nothing
+		next  awake
 	}
 	end struct {
 		sync.Mutex
@@ -107,18 +107,14 @@ func (l *tcpLink) read(buf []byte) error {
 // frames passes on the whole frames at the beginning of b and returns how many
 // bytes they were.
 func (l *tcpLink) frames(b []byte) (used int, err error) {
-	for len(b)-used >= tcpHeader {
-		t, id, n := frameHeader(b[used:])
-		if n > tcpPayload {
-			return used, fmt.Errorf("a frame of %d bytes, at most %d are allowed", n, tcpPayload)
+	for {
+		t, id, payload, n, err := l.out.next(b[used:])
+		if err != nil || n == 0 {
+			return used, err
 		}
-		if len(b)-used-tcpHeader < n {
-			break
-		}
-		payload := b[used+tcpHeader : used+tcpHeader+n]
-		used += tcpHeader + n
+		used += n
 		switch {
-		case t == framePing && n < pingSize:
+		case t == framePing && len(payload) < pingSize:
 			return used, errShort("PING", payload)
 		case t == framePing:
 			l.out.pong(payload)
@@ -128,7 +124,6 @@ func (l *tcpLink) frames(b []byte) (used int, err error) {
 			}
 		}
 	}
-	return used, nil
 }
 
 // enter counts a call that begins.
@@ -154,17 +149,29 @@ func (l *tcpLink) leave() (none bool) {
 // held.
 //
 // The deadline of reads is the clock. It is not moved by what comes: it costs
-// one timer for each look, not for each read. And silence is counted in looks, not
-// in time, so that a process that was itself stopped for a while does not take
-// its own silence for that of its peers.
+// one timer for each look, not for each read. And silence is counted in looks at which
+// the process ran, not in time: one that was stopped, or got no processor, does not
+// take its own silence for that of its peers.
 func (l *tcpLink) lookAgain() {
 	d := l.cfg.Ping / 2
 	if l.life.calls == 0 {
 		d *= tcpIdle
 	}
+	slack := d
+	switch l.life.quiet {
+	case l.silentLooks() - 2: // the last look but one, and the last are one in two parts
+		d -= d / 4
+	case l.silentLooks() - 1:
+		d /= 4
+	}
 	// An error is that the connection is closed: reads return it too.
-	_ = l.conn.SetReadDeadline(time.Now().Add(d))
+	_ = l.conn.SetReadDeadline(l.life.next.wait(d, slack))
 }
+
+// silentLooks is how many looks in a row that find nothing are a silence. The last
+// byte came up to one look before the first of these. The last one is short: bytes may
+// wait in the socket when a deadline passes, and it is what reads them.
+func (l *tcpLink) silentLooks() int { return int(2 * l.cfg.Dead / l.cfg.Ping) }
 
 // look is what becomes of the link now that the deadline of reads has passed.
 func (l *tcpLink) look() error {
@@ -173,15 +180,16 @@ func (l *tcpLink) look() error {
 			return err
 		}
 	}
+	letOthersRun()
 	l.life.Lock()
 	defer l.life.Unlock()
-	if l.heard.Swap(false) {
+	switch {
+	case l.heard.Swap(false):
 		l.life.quiet = 0
-	} else {
+	case l.life.next.counts():
 		l.life.quiet++
 	}
-	// The last byte came up to one look before the first of these.
-	if l.life.quiet >= int(2*l.cfg.Dead/l.cfg.Ping)-1 {
+	if l.life.quiet >= l.silentLooks() {
 		return errSilent
 	}
 	l.lookAgain()

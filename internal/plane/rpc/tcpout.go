@@ -31,6 +31,7 @@ var errBacklog = errors.New("the peer does not read")
 // turn: nobody is woken in vain, and nobody waits for ever. Nothing in it allocates
 // once the two buffers have grown.
 type tcpOut struct {
+	framing
 	wake chan struct{} // for the writer, when idle was set
 	mu   struct {
 		sync.Mutex
@@ -93,8 +94,9 @@ func (q *outQueue) remove(w *outWait) {
 	q.n--
 }
 
-// init makes w ready; first goes out before everything else.
-func (w *tcpOut) init(first []byte) {
+// init makes w ready; first goes out before everything else, and frames are as f has them.
+func (w *tcpOut) init(f framing, first []byte) {
+	w.framing = f
 	w.wake = make(chan struct{}, 1)
 	w.mu.buf = first
 }
@@ -108,7 +110,7 @@ func (w *tcpOut) frame(stop <-chan struct{}, wait *outWait, t frameType, id uint
 		return w.mu.err
 	}
 	if len(w.mu.buf) < outFull {
-		w.mu.buf = append(append(appendFrameHeader(w.mu.buf, t, id, len(a)+len(b)), a...), b...)
+		w.mu.buf = w.append(w.mu.buf, t, id, a, b)
 		w.unlockAndWake()
 		return nil
 	}
@@ -173,7 +175,7 @@ func (w *tcpOut) try(t frameType, id uint32, a, b []byte) (at uint64, space <-ch
 		return 0, space, nil
 	}
 	at = w.mu.taken + uint64(len(w.mu.buf))
-	w.mu.buf = append(append(appendFrameHeader(w.mu.buf, t, id, len(a)+len(b)), a...), b...)
+	w.mu.buf = w.append(w.mu.buf, t, id, a, b)
 	w.unlockAndWake()
 	return at, nil, nil
 }
@@ -190,7 +192,7 @@ func (w *tcpOut) now(t frameType, id uint32, payload []byte) error {
 		w.mu.Unlock()
 		return errBacklog
 	}
-	w.mu.buf = append(appendFrameHeader(w.mu.buf, t, id, len(payload)), payload...)
+	w.mu.buf = w.append(w.mu.buf, t, id, payload, nil)
 	w.unlockAndWake()
 	return nil
 }
@@ -297,14 +299,14 @@ func (w *tcpOut) take(empty []byte) ([]byte, error) {
 func (w *tcpOut) completeLocked() {
 	if w.mu.pong {
 		w.mu.pong = false
-		w.mu.buf = append(appendFrameHeader(w.mu.buf, framePong, 0, pingSize), w.mu.ping[:]...)
+		w.mu.buf = w.append(w.mu.buf, framePong, 0, w.mu.ping[:], nil)
 	}
 	for range min(w.mu.longs.n, outTurns) {
 		wait := w.mu.longs.first
 		w.mu.longs.remove(wait)
 		for most := outTurn; most > 0 && len(wait.b) > 0; {
 			n := min(len(wait.b), tcpPayload)
-			w.mu.buf = append(appendFrameHeader(w.mu.buf, wait.t, wait.id, n), wait.b[:n]...)
+			w.mu.buf = w.append(w.mu.buf, wait.t, wait.id, wait.b[:n], nil)
 			wait.b = wait.b[n:]
 			most -= n
 		}
@@ -323,8 +325,7 @@ func (w *tcpOut) admitLocked() {
 	for w.mu.shorts.first != nil && len(w.mu.buf) < outAdmit {
 		wait := w.mu.shorts.first
 		w.mu.shorts.remove(wait)
-		w.mu.buf = appendFrameHeader(w.mu.buf, wait.t, wait.id, len(wait.a)+len(wait.b))
-		w.mu.buf = append(append(w.mu.buf, wait.a...), wait.b...)
+		w.mu.buf = w.append(w.mu.buf, wait.t, wait.id, wait.a, wait.b)
 		w.served = append(w.served, wait)
 	}
 }

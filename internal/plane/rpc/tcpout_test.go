@@ -27,7 +27,7 @@ func TestOutKeepsTheBytesOfEachSender(t *testing.T) {
 	const seed, senders = 7, 20
 	client, server := net.Pipe()
 	var out tcpOut
-	out.init(nil)
+	out.init(framing{}, nil)
 	var running, sending sync.WaitGroup
 	running.Go(func() {
 		if err := out.run(client, time.Minute); !errors.Is(err, errClosed) {
@@ -95,7 +95,7 @@ func TestOutKeepsTheBytesOfEachSender(t *testing.T) {
 func TestOutLongOnesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out tcpOut
-		out.init(nil)
+		out.init(framing{}, nil)
 		long := make([]byte, 10*outTurn)
 		var sending sync.WaitGroup
 		for id := range uint32(2) {
@@ -137,7 +137,7 @@ func TestOutLongOnesTakeTurns(t *testing.T) {
 func TestOutLongOnesShareAWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out tcpOut
-		out.init(nil)
+		out.init(framing{}, nil)
 		var sending sync.WaitGroup
 		for id := range uint32(6) {
 			sending.Go(func() {
@@ -176,7 +176,7 @@ func TestOutLongOnesShareAWrite(t *testing.T) {
 func TestOutSendersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out tcpOut
-		out.init(nil)
+		out.init(framing{}, nil)
 		fill := func() {
 			for len(out.mu.buf) < outFull {
 				if err := out.frame(nil, new(outWait), frameData, 1, make([]byte, 1000), nil); err != nil {
@@ -220,7 +220,7 @@ func TestOutSendersWait(t *testing.T) {
 func TestOutServesThoseWhoWaitInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out tcpOut
-		out.init(nil)
+		out.init(framing{}, nil)
 		for len(out.mu.buf) < outFull {
 			if err := out.frame(nil, new(outWait), frameData, 0, make([]byte, 1000), nil); err != nil {
 				t.Fatal(err)
@@ -277,7 +277,7 @@ func TestOutServesThoseWhoWaitInOrder(t *testing.T) {
 // answer.
 func TestOutDoesNotGrowForEver(t *testing.T) {
 	var out tcpOut
-	out.init(nil)
+	out.init(framing{}, nil)
 	n := 0
 	for ; out.now(frameEnd, 1, nil) == nil; n++ {
 		out.pong(make([]byte, pingSize))

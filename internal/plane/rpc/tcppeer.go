@@ -94,10 +94,15 @@ func (t *TCP) connect(ctx context.Context, p *tcpPeer) {
 
 // open dials addr and exchanges greetings.
 func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.Dial)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// A process that is busy takes its time to see that the connection stands.
+	defer afterAwake(t.cfg.Dial, func() { cancel(context.DeadlineExceeded) })()
 	conn, err := t.dial(ctx, addr)
 	if err != nil {
+		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			err = fmt.Errorf("no connection within %v", t.cfg.Dial)
+		}
 		return nil, hello{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
@@ -123,10 +128,16 @@ func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, 
 		conn = secure
 	}
 	ours := hello{least: tcpVersion, most: tcpVersion, token: t.cfg.Token, frames: Credit, bytes: tcpWindow}
+	if t.cfg.ClientTLS == nil && !t.old { // TLS finds damage by itself
+		ours.checksums = checksumsUsed
+	}
 	if _, err := conn.Write(greeting(&ours)); err != nil {
 		return conn, hello{}, err
 	}
 	theirs, err := readGreeting(conn)
+	if err == nil && ours.checksums == checksumsUsed && theirs.checksums == checksumsKnown {
+		err = fmt.Errorf("the server did not get our greeting as it was sent: %w", errDamaged)
+	}
 	return conn, theirs, err
 }
 

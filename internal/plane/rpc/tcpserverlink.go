@@ -42,7 +42,15 @@ func newServerLink(s *tcpServer, conn net.Conn, theirs hello) *serverLink {
 		l.bytes = tcpWindow
 	}
 	l.conn, l.cfg = conn, s.cfg
-	l.out.init(greeting(&hello{least: tcpVersion, most: tcpVersion, maxBody: MaxBody, calls: uint32(s.cfg.Calls)}))
+	ours := hello{least: tcpVersion, most: tcpVersion, maxBody: MaxBody, calls: uint32(s.cfg.Calls)}
+	if s.cfg.ServerTLS == nil && !s.plane.old {
+		ours.checksums = checksumsKnown
+		if theirs.checksums == checksumsUsed {
+			ours.checksums = checksumsUsed
+		}
+	}
+	f := framing{sums: ours.checksums == checksumsUsed}
+	l.out.init(f, f.appendGrease(greeting(&ours)))
 	l.tcpLink.frame, l.tick = l.frame, l.expire
 	l.buf, l.give = s.plane.buffer()
 	l.mu.calls = make(map[uint32]*callIn)

@@ -31,6 +31,8 @@ func recorded() map[string]struct {
 	}
 	client := hello{least: 1, most: 1, token: "secret", frames: 64, bytes: 262144}
 	server := hello{least: 1, most: 3, maxBody: MaxBody, calls: 16384}
+	asking := hello{least: 1, most: 1, token: "secret", frames: 64, bytes: 262144, checksums: checksumsUsed}
+	knowing := hello{least: 1, most: 1, maxBody: MaxBody, calls: 16384, checksums: checksumsKnown}
 	type call struct {
 		callHead
 		body string
@@ -41,6 +43,10 @@ func recorded() map[string]struct {
 		parent: "00-0102030405060708090a0b0c0d0e0f10-0102030405060708-01", state: "vendor=a,other=b",
 	}}, "the beginning"}
 	readHello := func(b []byte) (any, error) { return decodeHello(b) }
+	readSums := func(b []byte) (any, error) {
+		_, _, payload, _, err := framing{sums: true}.next(b)
+		return string(payload), err
+	}
 	readCall := func(b []byte) (any, error) {
 		h, body, err := decodeCall(b)
 		return call{h, string(body)}, err
@@ -58,8 +64,12 @@ func recorded() map[string]struct {
 	why := &fault.Error{Code: fault.Unavailable, Message: "the server is leaving"}
 	full := &fault.Error{Code: fault.Overloaded, Message: "näme", Param: "messages[0]", RetryAfter: 1500 * time.Millisecond}
 	return map[string]frame{
-		"hello-client": {appendHello(nil, &client), client, readHello},
-		"hello-server": {appendHello(nil, &server), server, readHello},
+		"hello-client":               {appendHello(nil, &client), client, readHello},
+		"hello-server":               {appendHello(nil, &server), server, readHello},
+		"hello-asks-for-checksums":   {appendHello(nil, &asking, setting{0x1a0a, []byte("nothing")}), asking, readHello},
+		"hello-knows-checksums":      {appendHello(nil, &knowing), knowing, readHello},
+		"frame-with-checksums":       {framing{sums: true}.append(nil, frameData, 1, []byte("ok"), nil), "ok", readSums},
+		"frame-empty-with-checksums": {framing{sums: true}.append(nil, frameEnd, 1, nil, nil), "", readSums},
 		"hello-greased": {
 			appendHello(nil, &client, setting{0x1a0a, []byte("nothing")}, setting{0xfafa, nil}), client, readHello,
 		},

@@ -10,8 +10,16 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// patience bounds every wait of the suite; no test passes by reaching it.
-const patience = 20 * time.Second
+// patience bounds a wait by half of the time that the test binary has left, so that the
+// test says what it waited for: no test passes by reaching it, and how long a wait takes is
+// up to the machine.
+func patience(t *testing.T) <-chan time.Time {
+	end, ok := t.Deadline()
+	if !ok {
+		return nil
+	}
+	return time.After(time.Until(end) / 2)
+}
 
 // message is a bus.Message that may be kept.
 type message struct {
@@ -81,7 +89,7 @@ func (s *subscriber) awaitReady() *subscriber {
 	case <-s.ready:
 	case <-s.done:
 		s.t.Fatalf("Subscribe returned %v before it was ready", s.err)
-	case <-time.After(patience):
+	case <-patience(s.t):
 		s.t.Fatal("ready was not called")
 	}
 	return s
@@ -96,7 +104,7 @@ func (s *subscriber) await(n int) []message {
 // awaitThat waits until what has come satisfies a condition, and returns it.
 func (s *subscriber) awaitThat(what string, ok func([]message) bool) []message {
 	s.t.Helper()
-	limit := time.After(patience)
+	limit := patience(s.t)
 	for {
 		if got := s.messages(); ok(got) {
 			return got

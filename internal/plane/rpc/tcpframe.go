@@ -1,0 +1,76 @@
+package rpc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// castagnoli is the polynomial of CRC-32C, which processors compute.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sumSize is the size of a checksum in bytes.
+const sumSize = 4
+
+// errDamaged ends a connection without TLS. TCP's own checksum has 16 bits and is made
+// anew by each machine on the way, so it does not see what such a machine gets wrong.
+var errDamaged = errors.New("bytes were damaged on the way: the checksum of a frame is wrong; look at the network, or use TLS")
+
+// framing is how the frames of a connection are written: with checksums, or without as
+// builds did that have none. The checksum of the header stands behind the header, so that
+// no damaged length is believed; that of header and payload behind the payload, if there
+// is one.
+type framing struct{ sums bool }
+
+// append appends a frame whose payload is a, then b.
+func (f framing) append(dst []byte, t frameType, id uint32, a, b []byte) []byte {
+	start := len(dst)
+	dst = appendFrameHeader(dst, t, id, len(a)+len(b))
+	if !f.sums {
+		return append(append(dst, a...), b...)
+	}
+	sum := crc32.Update(0, castagnoli, dst[start:])
+	dst = binary.LittleEndian.AppendUint32(dst, sum)
+	body := len(dst)
+	dst = append(append(dst, a...), b...)
+	if len(dst) > body {
+		dst = binary.LittleEndian.AppendUint32(dst, crc32.Update(sum, castagnoli, dst[body:]))
+	}
+	return dst
+}
+
+// next splits the first frame from b, which the payload aliases, and returns its size. A
+// size of 0 is that b does not hold all of it.
+func (f framing) next(b []byte) (t frameType, id uint32, payload []byte, size int, err error) {
+	head := tcpHeader
+	if f.sums {
+		head += sumSize
+	}
+	if len(b) < head {
+		return 0, 0, nil, 0, nil
+	}
+	t, id, n := frameHeader(b)
+	var sum uint32
+	if f.sums {
+		sum = crc32.Update(0, castagnoli, b[:tcpHeader])
+		if sum != binary.LittleEndian.Uint32(b[tcpHeader:]) {
+			return 0, 0, nil, 0, errDamaged
+		}
+	}
+	if n > tcpPayload {
+		return 0, 0, nil, 0, fmt.Errorf("a frame of %d bytes, at most %d are allowed", n, tcpPayload)
+	}
+	size = head + n
+	if f.sums && n > 0 {
+		size += sumSize
+	}
+	if len(b) < size {
+		return 0, 0, nil, 0, nil
+	}
+	payload = b[head : head+n]
+	if f.sums && n > 0 && crc32.Update(sum, castagnoli, payload) != binary.LittleEndian.Uint32(b[head+n:]) {
+		return 0, 0, nil, 0, errDamaged
+	}
+	return t, id, payload, size, nil
+}

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Runs tests beside busy processes, with the race detector, to find those that take a slow
+# machine for a fault.
+#
+#   tools/starve.sh                              the four tests that failed so 20 times, and
+#                                                their packages twice, beside 30 busy processes
+#   tools/starve.sh -times 20 PKG -run REGEXP    tests of a package
+#   tools/starve.sh -all                         every package of the repository once, beside 8
+#
+#   -busy N    busy processes (30; 8 with -all)
+#   -times N   how often the tests run (20; a package without -run twice)
+#   -within T  bounds the whole in seconds (21600); what runs then is stopped, and has failed
+#   -hard      3 busy processes of niceness 10 and the tests of niceness 19: the tests get a few
+#              percent of a processor, and other users of the machine lose little
+#
+# Test binaries are built before the busy processes start. It exits 1 at the first failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+busy="" times="" within=21600 hard="" all="" run="" pkg=""
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -busy) busy="$2"; shift ;;
+    -times) times="$2"; shift ;;
+    -within) within="$2"; shift ;;
+    -run) run="$2"; shift ;;
+    -hard) hard=yes ;;
+    -all) all=yes ;;
+    -*) sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2; exit 2 ;;
+    *) pkg="$1" ;;
+  esac
+  shift
+done
+
+work="$(mktemp -d)"
+loops=()
+nice=()
+stop() {
+  [ ${#loops[@]} -eq 0 ] || kill "${loops[@]}" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap stop EXIT
+trap 'exit 1' INT TERM
+end=$(( $(date +%s) + within ))
+
+# crowd COUNT starts busy processes; each ends by itself when the time is up.
+crowd() {
+  local count="$1" level=()
+  if [ -n "$hard" ]; then
+    count=3 level=(nice -n 10) nice=(nice -n 19)
+  fi
+  for _ in $(seq "$count"); do
+    "${level[@]}" timeout "$within" bash -c 'while :; do :; done' &
+    loops+=($!)
+  done
+  echo "beside $count busy processes"
+}
+
+# build PKG writes its test binary.
+build() { CGO_ENABLED=1 go test -race -c -o "$work/$(basename "$1").test" "$1"; }
+
+# tests PKG TIMES [REGEXP] runs them.
+tests() {
+  local pkg="$1" times="$2" regexp="${3:-}" began left
+  for n in $(seq "$times"); do
+    began=$(date +%s)
+    left=$(( end - began ))
+    [ "$left" -gt 0 ] || { echo "the $within s are up"; exit 1; }
+    if ! (cd "$pkg" && "${nice[@]}" timeout "$left" "$work/$(basename "$pkg").test" -test.timeout 60m ${regexp:+-test.run "$regexp"}) >"$work/log" 2>&1; then
+      cat "$work/log"
+      echo "FAIL $pkg $regexp: run $n of $times"
+      exit 1
+    fi
+    echo "ok $pkg $regexp: run $n of $times, $(( $(date +%s) - began )) s"
+  done
+}
+
+if [ -n "$all" ]; then
+  # The packages are compiled before: vet's share of the time is none of the tests'.
+  CGO_ENABLED=1 go test -race -run '^$' ./... >/dev/null
+  crowd "${busy:-8}"
+  CGO_ENABLED=1 "${nice[@]}" timeout "$within" go test -race -timeout 60m ./...
+  exit
+fi
+if [ -n "$pkg" ]; then
+  build "./${pkg#./}"
+  crowd "${busy:-30}"
+  tests "./${pkg#./}" "${times:-$([ -n "$run" ] && echo 20 || echo 2)}" "$run"
+  exit
+fi
+for plane in bus natsd rpc; do build "./internal/plane/$plane"; done
+crowd "${busy:-30}"
+tests ./internal/plane/bus "${times:-20}" '^TestNATSOverTCP$/^durable$/^replay$|^TestNATSArchiveEmbedded$/^sizes$'
+tests ./internal/plane/natsd "${times:-20}" '^TestMend$'
+tests ./internal/plane/rpc "${times:-20}" '^TestTCPTenThousandStreamsOnOneConnection$'
+for plane in bus natsd rpc; do tests "./internal/plane/$plane" 2; done
