@@ -229,6 +229,9 @@ func (b *Base) Enter(ctx context.Context) (inside context.Context, done func(err
 	return inside, func(err error) error {
 		err = cause(inside, err)
 		leave()
+		if fault.Of(err) == fault.EngineError && ctx.Err() == nil {
+			err = b.answersFor(ctx, err)
+		}
 		b.health.note(ctx, err)
 		return err
 	}, nil

@@ -149,6 +149,16 @@ func (b *Base) watchHealth(ctx context.Context) {
 	}
 }
 
+// answersFor returns err, which says that the engine failed on a request, if the engine works: it is asked.
+// An engine that does not may say so of all requests, and another worker serves this one.
+func (b *Base) answersFor(ctx context.Context, err error) error {
+	asked := b.alive(ctx)
+	if asked == nil || ctx.Err() != nil {
+		return err
+	}
+	return &fault.Error{Code: fault.Unavailable, Message: err.Error(), Err: errors.Join(errBrokeOff, asked)}
+}
+
 func (b *Base) alive(ctx context.Context) error {
 	if b.cfg.Alive == nil {
 		return nil

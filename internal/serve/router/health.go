@@ -102,6 +102,7 @@ func (r *Router) Failed(w kv.Worker, err error) {
 	switch code {
 	case fault.Draining:
 		r.leaves(w.ID)
+	case fault.EngineError: // about the request: the worker works
 	case fault.Unavailable, fault.Deadline:
 		if r.planes.RPC != nil && r.suspect(w) {
 			r.tellSilent(context.Background(), w.ID, health.CallFailed, err)
