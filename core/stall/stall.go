@@ -52,6 +52,8 @@ const (
 	// muteAfter is how long a question to the engine must be out for the engine to be mute, and muteHeard how long
 	// nothing may have been heard of it.
 	muteAfter, muteHeard = 3 * time.Second, 5 * time.Second
+	// askLeast and askMost bound the time that the canary has for its token.
+	askLeast, askMost = 3 * time.Second, 30 * time.Second
 	// mutePatience replaces the canary where none can be asked.
 	mutePatience = 10 * time.Second
 	// askAgain is the time between two questions to a busy engine.
@@ -97,6 +99,8 @@ type Signs struct {
 	// since when a question to it has had no answer, 0 if none is out.
 	Remote       bool
 	Heard, Asked kv.Mono
+	// Down says that its adapter does not reach it.
+	Down bool
 	// Work changes whenever the engine's own account does. Tells says that there is one, of Running and Waiting requests
 	// and of sequences Preempted so far; Partial that a request in prefill may be in neither.
 	Work             uint64
@@ -176,12 +180,22 @@ func (m *Machine) Look(now kv.Mono, s Signs) (ask bool) {
 // mute reports whether nothing at all is heard of an engine that is asked over a network.
 func (m *Machine) mute(now kv.Mono) bool {
 	s := &m.signs
-	return s.Remote && s.Asked > 0 && now.Sub(s.Asked) >= muteAfter && now.Sub(max(s.Heard, s.Token)) >= muteHeard
+	out := s.Down || s.Asked > 0 && now.Sub(s.Asked) >= muteAfter
+	return s.Remote && out && now.Sub(max(s.Heard, s.Token)) >= muteHeard
 }
 
 // silence is how long the engine, with calls, has neither produced anything nor said that it works on something.
 func (m *Machine) silence(now kv.Mono) time.Duration {
 	return now.Sub(max(m.signs.Token, m.worked, m.busy))
+}
+
+// Timeout is how long a question that is asked now waits for its token: 3 s, or twice what all but one of a hundred
+// streams wait for their first if the engine is slow and not mute.
+func (m *Machine) Timeout(now kv.Mono) time.Duration {
+	if m.firsts.seen < learnedFirsts || m.mute(now) {
+		return askLeast
+	}
+	return min(max(2*m.firsts.most(), askLeast), askMost)
 }
 
 // Answered notes that the engine has produced a token since it was asked for one at a time.

@@ -16,7 +16,7 @@ import (
 type Metrics struct {
 	requests, prompt, cached, output    *prometheus.CounterVec
 	events, publishes, retries, watches *prometheus.CounterVec
-	canaries, repeats                   *prometheus.CounterVec
+	canaries, repeats, stalled          *prometheus.CounterVec
 	inFlight, ready                     *prometheus.GaugeVec
 	loads                               *loads
 	duration                            *prometheus.HistogramVec
@@ -39,6 +39,7 @@ func NewMetrics(m *obs.Metrics) *Metrics {
 		repeats:   m.Counter("worker_kv_repeated_records_total", "Records published once more for routers that missed them.", "worker"),
 		watches:   m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "worker", "reason"),
 		canaries:  m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "worker", "outcome"),
+		stalled:   m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on.", "worker"),
 		ready:     m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says.", "worker"),
 		loads:     l,
 	}
@@ -48,7 +49,7 @@ func NewMetrics(m *obs.Metrics) *Metrics {
 type workerMetrics struct {
 	requests, events, watches, canaries  *prometheus.CounterVec
 	prompt, cached, output, records, bad prometheus.Counter
-	repeats                              prometheus.Counter
+	repeats, stalled                     prometheus.Counter
 	inFlight, ready                      prometheus.Gauge
 	duration                             prometheus.Observer
 	loads                                *loads
@@ -60,7 +61,7 @@ func (m *Metrics) of(id kv.WorkerID) workerMetrics {
 		requests: m.requests.MustCurryWith(worker), events: m.events.MustCurryWith(worker), watches: m.watches.MustCurryWith(worker),
 		canaries: m.canaries.MustCurryWith(worker), ready: m.ready.With(worker),
 		prompt: m.prompt.With(worker), cached: m.cached.With(worker), output: m.output.With(worker),
-		records: m.publishes.With(worker), bad: m.retries.With(worker), repeats: m.repeats.With(worker),
+		records: m.publishes.With(worker), bad: m.retries.With(worker), repeats: m.repeats.With(worker), stalled: m.stalled.With(worker),
 		inFlight: m.inFlight.With(worker), duration: m.duration.With(worker), loads: m.loads,
 	}
 }
