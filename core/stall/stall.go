@@ -56,8 +56,8 @@ const (
 	askLeast, askMost = 3 * time.Second, 30 * time.Second
 	// mutePatience replaces the canary where none can be asked.
 	mutePatience = 10 * time.Second
-	// askAgain is the time between two questions to a busy engine.
-	askAgain = 10 * time.Second
+	// askAgain is the time between two questions to a busy engine, and askSoon that where a stream is past its limit.
+	askAgain, askSoon = 10 * time.Second, 3 * time.Second
 	// moving is how recent a change of the engine's own account is for its work to be in progress.
 	moving = 10 * time.Second
 	// pauseAfter is the silence that ends a run of tokens, and runProof how long a run shows that the engine produces for others.
@@ -91,6 +91,8 @@ func (c *Config) EnsureDefaults() {
 // Signs is what is known of an engine at a time.
 type Signs struct {
 	Calls int // in progress here
+	// Overdue says that a call is, see [Machine.Overdue].
+	Overdue bool
 	// Prompt is the longest prompt, in tokens, of a call without a first token.
 	Prompt int
 	// Token is when the engine last produced one, for a call or the canary.
@@ -173,6 +175,9 @@ func (m *Machine) Look(now kv.Mono, s Signs) (ask bool) {
 	case s.Calls == 0:
 		return false
 	}
+	if s.Overdue && now.Sub(m.asked) >= askSoon {
+		return true
+	}
 	quiet := min(askAgain, m.cfg.Patience)
 	return m.silence(now) >= quiet && now.Sub(m.asked) >= quiet
 }
@@ -227,12 +232,23 @@ func (m *Machine) Unanswered(now, asked kv.Mono) bool {
 	return m.broken
 }
 
+// limit is how long a stream may have nothing.
+func (m *Machine) limit(s Stream) time.Duration {
+	if !s.Begun {
+		return m.FirstLimit(s.Prompt)
+	}
+	return m.GapLimit()
+}
+
+// Overdue reports whether a stream is past its limit and nothing is shown yet of whether the engine works.
+func (m *Machine) Overdue(now kv.Mono, s Stream) bool {
+	limit := m.limit(s)
+	return now.Sub(s.Since) >= limit && !m.waits(now, s) && m.proof < s.Since.Add(limit) && now.Sub(max(m.signs.Token, m.worked)) >= pauseAfter
+}
+
 // Stalled reports whether a stream has, by the signs of the last look.
 func (m *Machine) Stalled(now kv.Mono, s Stream) bool {
-	limit := m.GapLimit()
-	if !s.Begun {
-		limit = m.FirstLimit(s.Prompt)
-	}
+	limit := m.limit(s)
 	if now.Sub(s.Since) < limit || m.waits(now, s) {
 		return false
 	}

@@ -244,6 +244,8 @@ func (r *Router) pinged(ctx context.Context, p health.Ping, pong *engine.Pong, e
 	case !changed:
 	case outcome == pingFailed:
 		r.tellSilent(ctx, p.ID, health.PingFailed, err)
+	case err == nil && pong.State == engine.StateNotReady: // it comes back when its engine does
+		r.throttle.Log(ctx, slog.LevelInfo, "a worker answers, and its engine does not", "worker", uint64(p.ID))
 	default:
 		r.throttle.Log(ctx, slog.LevelInfo, "a worker answers again", "worker", uint64(p.ID))
 	}

@@ -76,7 +76,7 @@ func (g *monitor) run(ctx context.Context) error {
 // look takes the signs of now and does what follows.
 func (g *monitor) look(ctx context.Context) {
 	s, now := g.s, g.s.now()
-	ask := g.m.Look(now, g.signs())
+	ask := g.m.Look(now, g.signs(now))
 	s.calls.learn(g.m)
 	if ask {
 		g.judge(now, g.ask(ctx))
@@ -96,13 +96,16 @@ func (g *monitor) look(ctx context.Context) {
 }
 
 // signs is what is known of the engine now.
-func (g *monitor) signs() stall.Signs {
+func (g *monitor) signs(now kv.Mono) stall.Signs {
 	s := g.s
 	out := stall.Signs{Token: s.lastBeat()}
 	s.calls.each(func(p *progress) {
 		out.Calls++
 		if p.last.Load() == 0 {
 			out.Prompt = max(out.Prompt, p.prompt)
+		}
+		if of, ok := p.stream(); ok {
+			out.Overdue = out.Overdue || g.m.Overdue(now, of)
 		}
 	})
 	src, ok := s.w.eng.(engine.SignSource)
@@ -209,13 +212,17 @@ func (g *monitor) broken(ctx context.Context) {
 func (g *monitor) endStalled(ctx context.Context) {
 	s, now := g.s, g.s.now()
 	s.calls.each(func(p *progress) {
-		waited, so := p.stalled(now, g.m)
-		if !so || !p.stop(fault.New(fault.Unavailable, "the engine of worker %d sent nothing of the answer for %v", s.w.cfg.ID, waited.Round(time.Second))) {
+		of, ok := p.stream()
+		if !ok || !g.m.Stalled(now, of) {
+			return
+		}
+		waited := now.Sub(of.Since)
+		if !p.stop(fault.New(fault.Unavailable, "the engine of worker %d sent nothing of the answer for %v", s.w.cfg.ID, waited.Round(time.Second))) {
 			return
 		}
 		s.w.metrics.stalled.Inc()
 		s.w.throttle.Log(ctx, slog.LevelWarn, "a stream has stalled and is ended, another worker goes on with it",
-			"request", p.id, "attempt", p.attempt, "waited", waited.Round(time.Millisecond), "begun", p.last.Load() > 0)
+			"request", p.id, "attempt", p.attempt, "waited", waited.Round(time.Millisecond), "begun", of.Begun)
 	})
 }
 

@@ -74,16 +74,16 @@ func (p *progress) learn(m *stall.Machine) {
 	}
 }
 
-// stalled reports whether m says so of it, and for how long nothing came.
-func (p *progress) stalled(now kv.Mono, m *stall.Machine) (waited time.Duration, so bool) {
+// stream is its stream; ok is false while nothing is waited for of the engine that could be told from outside.
+func (p *progress) stream() (s stall.Stream, ok bool) {
 	if !p.streams || p.taking.Load() {
-		return 0, false
+		return s, false
 	}
-	s := stall.Stream{Prompt: p.prompt, Since: p.began}
+	s = stall.Stream{Prompt: p.prompt, Since: p.began}
 	if last := kv.Mono(p.last.Load()); last > 0 {
 		s.Begun, s.Since = true, last
 	}
-	return now.Sub(s.Since), m.Stalled(now, s)
+	return s, true
 }
 
 // calls are those in progress, and those of which is not learned yet how long their tokens took.
