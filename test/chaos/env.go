@@ -32,6 +32,8 @@ func scenarios() []scenario {
 		{"cut", "a proxy drops everything between one worker and the rest", 4 * time.Minute, time.Minute, cutProxy},
 		{"netns", "a worker in a network namespace loses its link", 4 * time.Minute, 0, cutNamespace},
 		{"stop", "a worker is paused (SIGSTOP) for 5 s", 4 * time.Minute, 0, stopWorker},
+		{"freeze", "an engine says nothing more (SIGSTOP) under load, with and without other traffic, and goes on", 10 * time.Minute, 90 * time.Second, freeze},
+		{"stall", "streams of an engine that works stall, in the middle and before the first token", 10 * time.Minute, 90 * time.Second, stalls},
 		{"slow", "clients read one byte a second, or nothing, beside normal ones", 4 * time.Minute, 0, slowClients},
 		{"disk", "the disk of JetStream is full", 4 * time.Minute, 0, diskFull},
 		{"frontend", "a frontend dies with streams in progress", 4 * time.Minute, time.Minute, killFrontend},

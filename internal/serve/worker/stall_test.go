@@ -223,3 +223,62 @@ func TestFrozenUnderTraffic(t *testing.T) {
 }
 
 var _ engine.LoadSource = (*balky)(nil)
+
+// reached is an engine that knows whether it can be reached.
+type reached struct {
+	*servetest.Engine
+	mu struct {
+		sync.Mutex
+		live    engine.Liveness
+		changed func()
+	}
+}
+
+// Signs implements engine.SignSource.
+func (e *reached) Signs() engine.Signs {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return engine.Signs{Live: e.mu.live}
+}
+
+// WatchSigns implements engine.SignWatcher.
+func (e *reached) WatchSigns(ctx context.Context, changed func()) {
+	e.mu.Lock()
+	e.mu.changed = changed
+	e.mu.Unlock()
+	<-ctx.Done()
+}
+
+func (e *reached) be(live engine.Liveness) {
+	e.mu.Lock()
+	e.mu.live = live
+	changed := e.mu.changed
+	e.mu.Unlock()
+	changed()
+}
+
+// TestWhatTheEngineKnows: an engine that is in doubt whether it can be reached makes its worker not ready at once, until it is.
+func TestWhatTheEngineKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		r.cfg.LoadInterval, r.cfg.LoadRefresh = time.Hour, time.Hour // what changes is said at once
+		h := &history{}
+		end := r.follow(h)
+		e := &reached{Engine: r.engine}
+		r.start(e)
+		for _, live := range []engine.Liveness{engine.Doubt, engine.Down, engine.Up, engine.Doubt, engine.Up} {
+			e.be(live)
+			if got := r.state(); (got == engine.StateReady) != (live == engine.Up) {
+				t.Errorf("liveness %d: %s", live, got)
+			}
+			synctest.Wait()
+		}
+		if got, want := h.seen(), []string{"ready", "not_ready", "ready", "not_ready", "ready"}; !slices.Equal(got, want) {
+			t.Errorf("reported %q, want %q", got, want)
+		}
+		r.stop()
+		end()
+	})
+}
+
+var _ engine.SignWatcher = (*reached)(nil)
