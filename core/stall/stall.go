@@ -14,7 +14,7 @@
 // A stream has stalled when nothing has come of it for its limit although the engine works: it answered the canary
 // behind the limit, or keeps producing tokens for others. A request that waits in a queue which moves, and one that was
 // preempted, has not stalled. An engine that produces nothing for anyone is judged as a whole, not stream by stream:
-// a prefill may hold up all of them.
+// a prefill may hold up all of them. Where no canary can be asked, silence for as long as prefills take ends streams.
 //
 // Limits are learned from the streams of the engine, see [Machine.GapLimit] and [Machine.FirstLimit].
 //
@@ -251,6 +251,9 @@ func (m *Machine) Stalled(now kv.Mono, s Stream) bool {
 	limit := m.limit(s)
 	if now.Sub(s.Since) < limit || m.waits(now, s) {
 		return false
+	}
+	if m.cfg.Idle < 0 && m.silence(now) >= max(limit, m.cfg.Patience, m.FirstLimit(s.Prompt)) {
+		return true
 	}
 	if m.proof >= s.Since.Add(limit) && now.Sub(m.proof) >= settle {
 		return true

@@ -184,7 +184,7 @@ func stalls(ctx context.Context, e *env, r *result) error {
 	defer h.close()
 	// What streams usually take is learned from some.
 	warm := h.load()
-	warm.Limit = 40
+	warm.Limit = pick[int64](e, 60, 24)
 	tally, _ := warm.Start(ctx, 8).Wait()
 	r.flawless(&tally)
 
