@@ -6,7 +6,7 @@
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/chaos -bin ./penstock              # all scenarios, about half an hour
-//	go run ./test/chaos -bin ./penstock -short       # a few of each fault, under a minute
+//	go run ./test/chaos -bin ./penstock -short       # a few of each fault, some minutes
 //	go run ./test/chaos -bin ./penstock -runs 200 kill
 //
 // Everything is on loopback, or in a network namespace that it makes and removes.
@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.engine, "engine", "tiny", "the engine of the workers: tiny, or sim, which is asked for no JSON")
 	flags.IntVar(&o.runs, "runs", 200, "deaths, and restarts, in the scenarios that repeat themselves")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of all that is chosen at random")
-	flags.BoolVar(&o.short, "short", false, "the short form: the scenarios that fit in a minute, with fewer and shorter faults")
+	flags.BoolVar(&o.short, "short", false, "the short form: the scenarios that fit in a minute or two, with fewer and shorter faults")
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "usage: chaos [flags] [scenario…]\n\nscenarios:")
 		for _, s := range scenarios() {
