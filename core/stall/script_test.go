@@ -141,7 +141,7 @@ func (s *script) end(how string, after time.Duration) string {
 		s.m.Failed()
 	default:
 		s.now = s.now.Add(after)
-		s.m.Unanswered(s.now, asked)
+		s.m.Unanswered(s.now, asked, s.signs)
 	}
 	return s.said(false)
 }
@@ -163,7 +163,7 @@ func (s *script) live(t *testing.T, d *datadriven.TestData) string {
 		}
 		if due(hears) {
 			s.signs.Heard, s.signs.Asked = s.now, 0
-		} else if s.signs.Remote && s.signs.Asked == 0 && hears == 0 {
+		} else if s.signs.Remote && hears == 0 && s.now.Sub(s.signs.Asked) > 5*time.Second { // the last one is given up
 			s.signs.Asked = s.now
 		}
 		was := s.m.Broken()

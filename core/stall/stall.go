@@ -125,6 +125,7 @@ type Machine struct {
 	firsts histogram // of prompts of promptScale tokens that would take as long
 	signs  Signs     // of the last look
 	worked kv.Mono   // when its own account last changed
+	out    kv.Mono   // since when no question of its adapter was answered; 0 if the last was
 	busy   kv.Mono   // when the first of the calls in progress began, at most
 	moved  kv.Mono   // when a sequence was last preempted
 	run    kv.Mono   // when the engine began to produce without a pause
@@ -145,24 +146,9 @@ func (m *Machine) Broken() bool { return m.broken }
 // Look takes the signs of now, and reports whether the engine must be asked for a token. Where none can be asked,
 // it may become broken, or whole, by this alone.
 func (m *Machine) Look(now kv.Mono, s Signs) (ask bool) {
-	if s.Work != m.signs.Work {
-		m.worked = now
-	}
-	if s.Calls > 0 && m.signs.Calls == 0 {
-		m.busy = now
-	}
-	if s.Preempted > m.signs.Preempted {
-		m.moved = now
-	}
-	if s.Token.Sub(m.signs.Token) > pauseAfter {
-		m.run = s.Token
-	}
-	if s.Token > m.signs.Token {
-		m.broken = false
-	}
-	m.signs = s
+	m.take(now, s)
 	if m.cfg.Idle < 0 {
-		m.broken = m.mute(now) && now.Sub(max(s.Heard, s.Token)) >= mutePatience
+		m.broken = m.broken || m.mute(now) && now.Sub(max(s.Heard, s.Token)) >= mutePatience
 		return false
 	}
 	switch {
@@ -182,10 +168,36 @@ func (m *Machine) Look(now kv.Mono, s Signs) (ask bool) {
 	return m.silence(now) >= quiet && now.Sub(m.asked) >= quiet
 }
 
+// take enters signs.
+func (m *Machine) take(now kv.Mono, s Signs) {
+	if s.Work != m.signs.Work {
+		m.worked = now
+	}
+	if s.Calls > 0 && m.signs.Calls == 0 {
+		m.busy = now
+	}
+	if s.Preempted > m.signs.Preempted {
+		m.moved = now
+	}
+	if s.Token.Sub(m.signs.Token) > pauseAfter {
+		m.run = s.Token
+	}
+	if s.Token > m.signs.Token || m.cfg.Idle < 0 && s.Heard > m.signs.Heard {
+		m.broken = false
+	}
+	if m.out > 0 && max(s.Heard, s.Token) >= m.out {
+		m.out = 0
+	}
+	if m.out == 0 {
+		m.out = s.Asked // a question that is given up, and asked anew, is still the first without an answer
+	}
+	m.signs = s
+}
+
 // mute reports whether nothing at all is heard of an engine that is asked over a network.
 func (m *Machine) mute(now kv.Mono) bool {
 	s := &m.signs
-	out := s.Down || s.Asked > 0 && now.Sub(s.Asked) >= muteAfter
+	out := s.Down || m.out > 0 && now.Sub(m.out) >= muteAfter
 	return s.Remote && out && now.Sub(max(s.Heard, s.Token)) >= muteHeard
 }
 
@@ -213,10 +225,11 @@ func (m *Machine) Answered(asked kv.Mono) {
 // Failed notes that the engine refused a question, or answered it with an error.
 func (m *Machine) Failed() { m.broken = true }
 
-// Unanswered notes that the question of a time has no answer by now, and reports whether the engine is broken.
-func (m *Machine) Unanswered(now, asked kv.Mono) bool {
+// Unanswered takes the signs of now and notes that the question of a time has no answer. It reports whether the engine is
+// broken.
+func (m *Machine) Unanswered(now, asked kv.Mono, s Signs) bool {
+	m.take(now, s)
 	m.asked = max(m.asked, asked)
-	s := &m.signs
 	working := s.Tells && s.Running+s.Waiting > 0 && now.Sub(m.worked) < moving
 	switch {
 	case m.broken:

@@ -43,7 +43,7 @@ func newMonitor(s *server) *monitor {
 		idle = -1 // it cannot be asked in tokens
 	}
 	return &monitor{
-		s: s, m: stall.New(stall.Config{Limit: cfg.StallTimeout, Idle: idle, Patience: cfg.StallAfter}),
+		s: s, cause: errMute, m: stall.New(stall.Config{Limit: cfg.StallTimeout, Idle: idle, Patience: cfg.StallAfter}),
 		request: engine.Request{
 			ID: "canary", Attempt: 1, Model: s.w.card.Name, Salt: kv.Salt{Namespace: "penstock-canary"},
 			Prompt: []kv.Token{0}, Choices: 1, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true}, Logprobs: -1,
@@ -88,7 +88,7 @@ func (g *monitor) look(ctx context.Context) {
 		g.broken(ctx)
 		return
 	}
-	g.since = 0
+	g.since, g.cause = 0, errMute
 	if s.sick.Load() {
 		s.works()
 	}
@@ -170,13 +170,16 @@ func (g *monitor) generate(ctx context.Context) error {
 
 var errSilent error = fault.New(fault.Deadline, "the engine was asked for a token and produced none in time")
 
+var errMute error = fault.New(fault.Unavailable, "nothing is heard of the engine")
+
 // judge draws the conclusion from the answer to a question asked at some time.
 func (g *monitor) judge(asked kv.Mono, err error) {
 	switch code := fault.Of(err); {
 	case err == nil || g.s.lastBeat() > asked: // for the canary, or for a call beside it
 		g.m.Answered(asked)
 	case err == errSilent, code == fault.Overloaded, code == fault.Limited: // one that is full works
-		g.m.Unanswered(g.s.now(), asked)
+		now := g.s.now()
+		g.m.Unanswered(now, asked, g.signs(now))
 	default:
 		g.m.Failed()
 	}
