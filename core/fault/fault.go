@@ -28,6 +28,7 @@ const (
 	Draining                  // the worker is leaving as planned: another goes on
 	Forbidden                 // the credentials are good, and not for this
 	Ineligible                // workers serve it, and the request itself rules out every one of them
+	EngineError               // a working engine failed on the request and says why: one other may be tried
 )
 
 // Class is what a Code means to those outside.
@@ -35,7 +36,7 @@ type Class struct {
 	Name      string // stable, for logs, metrics and the OpenAI "code" field
 	Status    int    // HTTP status
 	Type      string // OpenAI "type" field
-	Retryable bool   // another attempt, possibly elsewhere, may succeed
+	Retryable bool   // another attempt, possibly elsewhere, may succeed: clients are told so
 }
 
 var classes = [...]Class{
@@ -54,6 +55,7 @@ var classes = [...]Class{
 	Draining:      {"draining", 503, "service_unavailable_error", true},
 	Forbidden:     {"forbidden", 403, "permission_error", false},
 	Ineligible:    {"no_eligible_worker", 503, "service_unavailable_error", true},
+	EngineError:   {"engine_error", 500, "server_error", false},
 }
 
 // Class returns the row of the table for c; an unknown code reads as Internal.

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// all are the codes; Ineligible is the last.
+// all are the codes; EngineError is the last.
 func all() (codes []Code) {
-	for c := Internal; c <= Ineligible; c++ {
+	for c := Internal; c <= EngineError; c++ {
 		codes = append(codes, c)
 	}
 	return codes
@@ -48,7 +48,7 @@ func TestNumbers(t *testing.T) {
 	for i, name := range []string{
 		"internal_error", "invalid_request", "not_found", "request_too_large", "rate_limit_exceeded", "overloaded",
 		"unavailable", "conflict", "client_closed_request", "deadline_exceeded", "unauthorized", "not_implemented",
-		"draining", "forbidden", "no_eligible_worker",
+		"draining", "forbidden", "no_eligible_worker", "engine_error",
 	} {
 		if got := Code(i).String(); got != name {
 			t.Errorf("code %d is %q, want %q", i, got, name)

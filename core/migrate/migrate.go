@@ -8,6 +8,10 @@
 // unless it leaves. A task that has lost its worker waits for the next within
 // bounds, since its client has been promised an answer.
 //
+// An engine that works and fails on a request may do so because of the request. The
+// task is tried elsewhere; the same words at the same place, or the last failure
+// that is made good, are the task's answer.
+//
 // Nothing but the bounds of Config limits further attempts; there is no budget that
 // tasks share. When half of the workers die at once each of their streams needs one
 // further attempt, and a budget would make of the ones it refuses the failures that
@@ -123,6 +127,9 @@ type Failure struct {
 	Code   fault.Code
 	// Tokens is how many of the task's tokens are out in all.
 	Tokens int
+	// Words are what an engine said that failed on the request, see
+	// [fault.EngineError]; they are compared and not kept beyond the next failure.
+	Words string
 }
 
 // failure is a worker's last one.
@@ -141,6 +148,10 @@ type Machine struct {
 	tried    int           // attempts that failed
 	counted  int           // those of them that count against the limit
 	tokens   int           // that are out
+	// onRequest says that the last failure was a working engine's on the request, and
+	// words what the engine said.
+	onRequest bool
+	words     string
 	// bound says that the task has had a worker that failed it or left, so that it is
 	// worth waiting for the next.
 	bound bool
@@ -203,7 +214,16 @@ func (m *Machine) NoWorker(now kv.Mono, code fault.Code) Step {
 	case m.tried == 0:
 		return Step{Do: GiveUp, Why: Refused}
 	}
-	return Step{Do: GiveUp, Why: Exhausted}
+	return m.giveUp(Exhausted)
+}
+
+// giveUp ends the task. Where an engine failed on it last, its words are the answer, whatever else keeps
+// the task from another attempt.
+func (m *Machine) giveUp(why Reason) Step {
+	if m.onRequest {
+		why = Final
+	}
+	return Step{Do: GiveUp, Why: why}
 }
 
 // spare excludes no more than those that must not be tried even if there is no other,
@@ -231,27 +251,38 @@ func (m *Machine) patience(code fault.Code) time.Duration {
 
 // Failed says that an attempt failed, and how.
 func (m *Machine) Failed(now kv.Mono, f Failure) Step {
+	same := m.repeats(f)
 	m.note(now, f)
 	switch {
-	case !f.Code.Class().Retryable:
+	case same || !Movable(f.Code):
 		return Step{Do: GiveUp, Why: Final}
 	case m.cfg.Pinned:
-		return Step{Do: GiveUp, Why: Pinned}
+		return m.giveUp(Pinned)
 	case m.tried >= m.cfg.Attempts:
-		return Step{Do: GiveUp, Why: Exhausted}
+		return m.giveUp(Exhausted)
 	case f.Code == fault.Draining, refusal(f.Code) && m.bound && m.waited < m.cfg.Wait:
 		return Step{Do: Pause}
 	}
 	if m.counted++; m.counted > max(m.cfg.Limit, 0) {
-		return Step{Do: GiveUp, Why: Exhausted}
+		return m.giveUp(Exhausted)
 	}
 	return Step{Do: Pause, For: m.pace.nextButFirst()}
+}
+
+// Movable reports whether a task goes on at another worker after a failure of a code.
+func Movable(code fault.Code) bool { return code.Class().Retryable || code == fault.EngineError }
+
+// repeats reports whether an engine says of the request what another one, or itself,
+// said before, and no token came between.
+func (m *Machine) repeats(f Failure) bool {
+	return f.Code == fault.EngineError && m.onRequest && f.Words == m.words && f.Tokens <= m.tokens
 }
 
 // note keeps the books of a failure.
 func (m *Machine) note(now kv.Mono, f Failure) {
 	m.tried++
 	m.poll.reset()
+	m.onRequest, m.words = f.Code == fault.EngineError, f.Words
 	m.failures = slices.DeleteFunc(m.failures, func(old failure) bool { return old.worker == f.Worker })
 	m.failures = append(m.failures, failure{worker: f.Worker, epoch: f.Epoch, left: f.Code == fault.Draining, at: now})
 	progress := f.Tokens > m.tokens

@@ -131,18 +131,37 @@ func (n *naive) patience(code fault.Code) time.Duration {
 	return 0
 }
 
+// repeated reports whether the last two failures are of engines that say the same of the
+// request, at one place.
+func (n *naive) repeated() bool {
+	last := len(n.failures) - 1
+	if last < 1 {
+		return false
+	}
+	a, b := n.failures[last-1], n.failures[last]
+	return a.Code == fault.EngineError && b.Code == a.Code && b.Words == a.Words && n.out(last+1) == n.out(last)
+}
+
+// unless is why, unless an engine said of the request last what is wrong.
+func (n *naive) unless(why Reason) Reason {
+	if last := len(n.failures) - 1; last >= 0 && n.failures[last].Code == fault.EngineError {
+		return Final
+	}
+	return why
+}
+
 // afterFailure is what must follow the last failure.
 func (n *naive) afterFailure() (Action, Reason) {
 	f := n.failures[len(n.failures)-1]
 	switch {
-	case !f.Code.Class().Retryable:
+	case !f.Code.Class().Retryable && f.Code != fault.EngineError, n.repeated():
 		return GiveUp, Final
 	case n.cfg.Pinned:
-		return GiveUp, Pinned
+		return GiveUp, n.unless(Pinned)
 	case len(n.failures) == n.cfg.Attempts:
-		return GiveUp, Exhausted
+		return GiveUp, n.unless(Exhausted)
 	case n.counts(len(n.failures)-1) && n.counted() > max(n.cfg.Limit, 0):
-		return GiveUp, Exhausted
+		return GiveUp, n.unless(Exhausted)
 	}
 	return Pause, Hopeful
 }
@@ -237,7 +256,7 @@ func moves(t *rapid.T) {
 					if step.Do != Await || step.For <= 0 || step.For > left || step.For > mostPoll*3/2 || step.For < leastPoll && step.For != left {
 						t.Fatalf("%v, with %v left", step, left)
 					}
-				case step.Do != GiveUp || (step.Why == Refused) != (len(n.failures) == 0) || step.Why != Refused && step.Why != Exhausted:
+				case step.Do != GiveUp || (step.Why == Refused) != (len(n.failures) == 0) || step.Why != Refused && step.Why != n.unless(Exhausted):
 					t.Fatalf("%v, with no time left and %d failures", step, len(n.failures))
 				}
 				continue
@@ -245,8 +264,11 @@ func moves(t *rapid.T) {
 			f := Failure{Worker: id, Epoch: w.lives[id]}
 			f.Code = rapid.SampledFrom([]fault.Code{
 				fault.Unavailable, fault.Unavailable, fault.Unavailable, fault.Draining, fault.Draining,
-				fault.Overloaded, fault.Limited, fault.Deadline, fault.Internal,
+				fault.Overloaded, fault.Limited, fault.Deadline, fault.Internal, fault.EngineError, fault.EngineError,
 			}).Draw(t, "code")
+			if f.Code == fault.EngineError {
+				f.Words = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "words")
+			}
 			progress := rapid.Bool().Draw(t, "tokens")
 			if progress {
 				w.out++

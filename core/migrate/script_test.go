@@ -22,7 +22,7 @@ import (
 //	news                   then next
 //	advance by=D
 //	no-worker [code=CODE]
-//	failed worker=N [epoch=N] [tokens=N] [code=CODE]
+//	failed worker=N [epoch=N] [tokens=N] [code=CODE] [words=TEXT]
 //	    goes on with "next" behind a pause
 //	alone for=D
 //	    waits, asks and is told that there is no worker, until it is given up
@@ -84,6 +84,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		d.ScanArgs(t, "worker", &f.Worker)
 		d.MaybeScanArgs(t, "epoch", &f.Epoch)
 		d.MaybeScanArgs(t, "tokens", &f.Tokens)
+		d.MaybeScanArgs(t, "words", &f.Words)
 		return s.step(s.m.Failed(s.now, f))
 	case "alone":
 		return s.alone(t, d)
@@ -135,7 +136,7 @@ func duration(t *testing.T, d *datadriven.TestData, arg string) time.Duration {
 func code(t *testing.T, d *datadriven.TestData) fault.Code {
 	name := fault.Unavailable.String()
 	d.MaybeScanArgs(t, "code", &name)
-	all := []fault.Code{fault.Internal, fault.NotFound, fault.Limited, fault.Overloaded, fault.Unavailable, fault.Deadline, fault.Draining}
+	all := []fault.Code{fault.Internal, fault.NotFound, fault.Limited, fault.Overloaded, fault.Unavailable, fault.Deadline, fault.Draining, fault.EngineError}
 	at := slices.IndexFunc(all, func(c fault.Code) bool { return c.String() == name })
 	if at < 0 {
 		d.Fatalf(t, "unknown code %s", name)

@@ -174,13 +174,21 @@ func (s *series) try(ctx context.Context, exclude []kv.WorkerID) (_ migrate.Step
 	s.number++
 	s.worker, s.last = d.Worker.ID, misrouted(d, err)
 	code := fault.Of(s.last)
-	if ctx.Err() == nil && code.Class().Retryable {
+	if ctx.Err() == nil && migrate.Movable(code) {
 		s.Failed(Failure{Worker: d.Worker, Attempt: s.number - 1, Tokens: s.task.Tokens(), Err: s.last})
 	}
 	if !known { // the router had heard of it first
 		epoch, _ = s.View().Life(d.Worker.ID)
 	}
-	return s.m.Failed(s.now(), migrate.Failure{Worker: d.Worker.ID, Epoch: epoch, Code: code, Tokens: s.task.Tokens()}), false
+	return s.m.Failed(s.now(), migrate.Failure{Worker: d.Worker.ID, Epoch: epoch, Code: code, Tokens: s.task.Tokens(), Words: words(s.last, code)}), false
+}
+
+// words are what an engine said of a request on which it failed; "" of other failures.
+func words(err error, code fault.Code) string {
+	if code != fault.EngineError {
+		return ""
+	}
+	return err.Error()
 }
 
 // misrouted makes of the error of a worker that does not know the model one that

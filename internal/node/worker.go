@@ -181,7 +181,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		Addr: p.planes.addr, Host: host, PID: os.Getpid(), Name: p.cfg.WorkerName,
 		DrainTimeout: time.Duration(p.cfg.DrainTimeout),
 		// A router's engines are workers, who ask their own.
-		MaxCalls: p.cfg.MaxInflight, CanaryInterval: -1,
+		MaxCalls: p.cfg.MaxInflight, CanaryInterval: -1, StallTimeout: -1,
 	}
 	if p.cfg.Command == config.Up && p.cfg.Workers > many {
 		cfg.ReadyLevel = slog.LevelDebug
@@ -191,7 +191,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		cfg.Linger = linger
 	}
 	if p.hasEngines() {
-		cfg.CanaryInterval = orOff(p.cfg.CanaryInterval)
+		cfg.CanaryInterval, cfg.StallTimeout = orOff(p.cfg.CanaryInterval), time.Duration(p.cfg.StallTimeout)
 		cfg.ToolParser, cfg.ReasoningParser = named(p.cfg.ToolCallParser), named(p.cfg.ReasoningParser)
 		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
 		cfg.Experts = p.cfg.Experts()

@@ -33,6 +33,8 @@ func scenarios() []scenario {
 		{"netns", "a worker in a network namespace loses its link", 4 * time.Minute, 0, cutNamespace},
 		{"stop", "a worker is paused (SIGSTOP) for 5 s", 4 * time.Minute, 0, stopWorker},
 		{"flip", "a proxy flips one bit in about a thousand frames between a frontend and its workers", 15 * time.Minute, time.Minute, flipBits},
+		{"freeze", "an engine says nothing more (SIGSTOP) under load, with and without other traffic, and goes on", 10 * time.Minute, 3 * time.Minute, freeze},
+		{"stall", "streams of an engine that works stall, in the middle and before the first token", 10 * time.Minute, 3 * time.Minute, stalls},
 		{"slow", "clients read one byte a second, or nothing, beside normal ones", 4 * time.Minute, 0, slowClients},
 		{"disk", "the disk of JetStream is full", 4 * time.Minute, 0, diskFull},
 		{"frontend", "a frontend dies with streams in progress", 4 * time.Minute, time.Minute, killFrontend},

@@ -6,7 +6,7 @@
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/chaos -bin ./penstock              # all scenarios, about half an hour
-//	go run ./test/chaos -bin ./penstock -short       # a few of each fault, about a minute and a half
+//	go run ./test/chaos -bin ./penstock -short       # a few of each fault, some minutes
 //	go run ./test/chaos -bin ./penstock -runs 200 kill
 //
 // Everything is on loopback, or in a network namespace that it makes and removes.
@@ -29,6 +29,13 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if len(os.Args) > 1 && os.Args[1] == engineCommand {
+		if err := serveEngine(ctx, os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "engine:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
@@ -54,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.engine, "engine", "tiny", "the engine of the workers: tiny, or sim, which is asked for no JSON")
 	flags.IntVar(&o.runs, "runs", 200, "deaths, and restarts, in the scenarios that repeat themselves")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of all that is chosen at random")
-	flags.BoolVar(&o.short, "short", false, "the short form: the scenarios that each fit in a minute, with fewer and shorter faults")
+	flags.BoolVar(&o.short, "short", false, "the short form: the scenarios that fit in a minute or two, with fewer and shorter faults")
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "usage: chaos [flags] [scenario…]\n\nscenarios:")
 		for _, s := range scenarios() {

@@ -53,6 +53,7 @@ type house struct {
 // back is one of those servers, with the engines that it had.
 type back struct {
 	*mimic.Server
+	die  context.CancelFunc // ends it for good
 	mu   sync.Mutex
 	last engine.Engine
 }
@@ -154,6 +155,7 @@ func serve(t *testing.T, dialect mimic.Dialect, dir string, p plan) *back {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	b.die = cancel
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
 	t.Cleanup(func() {

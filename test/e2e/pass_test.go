@@ -141,7 +141,7 @@ func TestPassedFailures(t *testing.T) {
 	s, engines := closed(t, 2)
 	const body = `{"model":"closed","stream":true,"max_tokens":500,"ignore_eos":true,"messages":[{"role":"user","content":"hi"}]}`
 	for _, e := range engines {
-		if err := e.Faults().Set(mimic.Fault{Kind: mimic.FaultError, Count: 1}); err != nil {
+		if err := e.Faults().Set(mimic.Fault{Kind: mimic.FaultError, Status: http.StatusServiceUnavailable, Count: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"penstock/core/kv"
 	"penstock/core/paged"
@@ -126,6 +127,8 @@ type Engine struct {
 	cfg      Config
 	computer Computer
 	watchers *watch.Hub
+	// turns counts the batches that were computed.
+	turns atomic.Uint64
 	// wake tells the loop that the inbox, the aborts or the watchers changed.
 	wake chan struct{}
 
@@ -183,6 +186,9 @@ func (e *Engine) Load() engine.Load {
 	}
 	return l
 }
+
+// Signs implements engine.SignSource: of requests that come and go nothing is seen, of batches everything.
+func (e *Engine) Signs() engine.Signs { return engine.Signs{Work: e.turns.Load()} }
 
 // Wake has the loop tell what there is to tell, though it has nothing to compute.
 func (e *Engine) Wake() { e.poke() }

@@ -36,6 +36,9 @@ func (l *loop) turn(ctx context.Context) bool {
 	l.takeAborts()
 	l.takeInbox()
 	busy := l.step(ctx)
+	if busy {
+		l.turns.Add(1)
+	}
 	l.report()
 	return busy
 }

@@ -31,6 +31,8 @@ func (p *probe) read(text []byte, g *remote.Gauges) {
 		switch string(m.Name) {
 		case "llamacpp:requests_processing":
 			g.Running = int(min(max(m.Value, 0), 1<<30))
+		case "llamacpp:n_decode_total": // batches computed: a long prompt is several
+			g.Tokens = uint64(max(m.Value, 0))
 		case "llamacpp:requests_deferred":
 			g.Waiting = int(min(max(m.Value, 0), 1<<30))
 		}

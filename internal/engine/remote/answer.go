@@ -20,6 +20,7 @@ type Answer struct {
 	Status     int
 	Type       string        // Content-Type
 	RetryAfter time.Duration // 0 if the engine says nothing of it
+	client     *Client
 	host       string
 	conn       *conn // nil after Close
 	pool       *pool
@@ -42,7 +43,11 @@ func (a *Answer) Read(p []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	a.listen()
-	return a.read(p)
+	n, err := a.read(p)
+	if n > 0 {
+		a.client.heard()
+	}
+	return n, err
 }
 
 // listen moves the end of the wait for more, if it is worth it.

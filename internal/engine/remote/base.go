@@ -116,9 +116,12 @@ const (
 // Gauges are an engine's own account of its load. Fields that it does not tell stay zero.
 type Gauges struct {
 	Running, Waiting int
-	Usage            float64 // of its blocks by sequences, 0 to 1
-	Preemptions      uint64
-	Adapters         []string // LoRA adapters in memory
+	// Partial says that a request whose prompt is computed may be in neither of them.
+	Partial     bool
+	Usage       float64 // of its blocks by sequences, 0 to 1
+	Preemptions uint64
+	Tokens      uint64   // of prompts and answers computed so far, or another count of its work
+	Adapters    []string // LoRA adapters in memory
 }
 
 // Base is what the adapters of engines that are servers share; each embeds one. Create it with
@@ -154,6 +157,7 @@ var (
 	_ engine.AdapterSource  = (*Base)(nil)
 	_ engine.AdapterWatcher = (*Base)(nil)
 	_ engine.Passer         = (*Base)(nil)
+	_ engine.SignWatcher    = (*Base)(nil)
 )
 
 // New returns a Base that does nothing until Run.
@@ -175,6 +179,7 @@ func New(cfg Config) (*Base, error) {
 	b.health = newHealth(cfg.Client.root.Host, b.log)
 	b.load = newLoad(cfg.Card.BlockSize, cfg.Card.Blocks)
 	b.cache = newCache(cfg.Card.Blocks, cfg.Cache)
+	b.cache.heard = cfg.Client.heard
 	b.ledger = newLedger(cfg.Card.BlockSize)
 	b.adapters = newAdapters(cfg.Card.Adapters)
 	b.mu.cached = cfg.Cached
@@ -203,6 +208,16 @@ func (b *Base) Run(ctx context.Context) error {
 // others by the engine's own account, at most a few seconds old.
 func (b *Base) Load() engine.Load { return b.load.now() }
 
+// Signs is what the engine shows by itself of whether it works.
+func (b *Base) Signs() engine.Signs {
+	s := engine.Signs{Live: b.health.live(), Remote: true, Heard: b.cfg.Client.lastHeard(), Asked: b.health.unanswered()}
+	b.load.signs(&s)
+	return s
+}
+
+// WatchSigns implements [engine.SignWatcher].
+func (b *Base) WatchSigns(ctx context.Context, changed func()) { b.health.watch(ctx, changed) }
+
 // Adapters returns those of the card's LoRA adapters that the engine has in its memory.
 func (b *Base) Adapters() []string {
 	names, _ := b.adapters.now()
@@ -229,6 +244,9 @@ func (b *Base) Enter(ctx context.Context) (inside context.Context, done func(err
 	return inside, func(err error) error {
 		err = cause(inside, err)
 		leave()
+		if fault.Of(err) == fault.EngineError && ctx.Err() == nil {
+			err = b.answersFor(ctx, err)
+		}
 		b.health.note(ctx, err)
 		return err
 	}, nil

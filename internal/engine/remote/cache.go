@@ -32,8 +32,9 @@ type Source interface {
 
 // cache is what is known of an engine's cache, and who watches it.
 type cache struct {
-	hub *watch.Hub
-	src Source
+	hub   *watch.Hub
+	src   Source
+	heard func() // the engine published something; nil before New
 
 	// knows says that the source itself knows what a call should find, so that no account of the
 	// events is kept for it.

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -47,12 +48,20 @@ type Client struct {
 	key     string
 	pool    *pool
 	silence time.Duration
+	born    time.Time
+	heardAt atomic.Int64 // when anything was last heard, in nanoseconds since born
 }
+
+// heard notes that the engine said something.
+func (c *Client) heard() { c.heardAt.Store(int64(time.Since(c.born))) }
+
+// lastHeard is when it last did, or when the client was made.
+func (c *Client) lastHeard() time.Time { return c.born.Add(time.Duration(c.heardAt.Load())) }
 
 // NewClient returns a client of the engine that spec names. Close it.
 func NewClient(spec *Spec) *Client {
 	host := hostOf(spec.URL)
-	return &Client{root: spec.URL, host: host, key: spec.APIKey, silence: silence, pool: newPool(spec.URL, host)}
+	return &Client{root: spec.URL, host: host, key: spec.APIKey, silence: silence, pool: newPool(spec.URL, host), born: time.Now()}
 }
 
 // hostOf returns the host of u as a request names it: in ASCII and without a zone, as net/http writes it.
@@ -125,7 +134,7 @@ func (c *Client) try(ctx context.Context, call *Call) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Answer{host: c.root.Host, conn: k, pool: c.pool, silence: c.silence, until: until}
+	a := &Answer{client: c, host: c.root.Host, conn: k, pool: c.pool, silence: c.silence, until: until}
 	a.stop = context.AfterFunc(ctx, k.abort)
 	k.head = c.appendHead(k.head[:0], call)
 	resp, sent, err := k.exchange(call.Body, call.Large, until)
@@ -134,6 +143,7 @@ func (c *Client) try(ctx context.Context, call *Call) (*Answer, error) {
 		a.Close()
 		return nil, err
 	}
+	c.heard()
 	a.Status, a.Type, a.RetryAfter = resp.StatusCode, resp.Header.Get("Content-Type"), retryAfter(resp.Header, time.Now())
 	a.body, a.last = resp.Body, resp.Close
 	return a, nil

@@ -213,7 +213,8 @@ func TestRefused(t *testing.T) {
 		{403, `{"error":{"message":"Scale-out endpoints are disabled."}}`, fault.Unavailable, "disabled", "", 0},
 		{404, `{"detail":"Not Found"}`, fault.Unavailable, "Not Found", "", 0},
 		{429, ``, fault.Overloaded, "no room", "", 7 * time.Second},
-		{500, `{"error":{"message":"EngineCore died"}}`, fault.Unavailable, "EngineCore died", "", 0},
+		{500, `{"error":{"message":"EngineCore died"}}`, fault.EngineError, "EngineCore died", "", 0},
+		{500, ``, fault.Unavailable, "", "", 0},
 		{501, `{"error":{"message":"not here"}}`, fault.Unimplemented, "not here", "", 0},
 		{503, `loading`, fault.Unavailable, "loading", "", 7 * time.Second},
 		{408, ``, fault.Unavailable, "", "", 0},
@@ -267,4 +268,20 @@ func FuzzReadError(f *testing.F) {
 			t.Fatalf("%q: %v", body, err)
 		}
 	})
+}
+
+// TestCleanHidesSecrets: an engine's words go to clients.
+func TestCleanHidesSecrets(t *testing.T) {
+	for in, want := range map[string]string{
+		"cannot fetch with Authorization: Bearer abc.def-ghi, status 401": "cannot fetch with Authorization: Bearer ***, status 401",
+		"api_key=12345 was refused":                                       "api_key=*** was refused",
+		`{"password": "hunter2"}`:                                         `{"password": "***"}`,
+		"GET http://user:pass@h/x failed":                                 "GET http://user:***@h/x failed",
+		"token hf_abcdefgh12345 cannot read the hub":                      "token *** cannot read the hub",
+		"CUDA out of memory: 12 tokens":                                   "CUDA out of memory: 12 tokens",
+	} {
+		if got := Clean(in); got != want {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
 }

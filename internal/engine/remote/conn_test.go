@@ -444,7 +444,7 @@ func FuzzConn(f *testing.F) {
 		k := newConn(ours, ours)
 		c.pool.room <- struct{}{}
 		k.head = c.appendHead(k.head, &Call{Path: "/x", Body: []byte("{}")})
-		a := &Answer{conn: k, pool: c.pool, silence: time.Minute, stop: func() bool { return true }}
+		a := &Answer{client: &Client{}, conn: k, pool: c.pool, silence: time.Minute, stop: func() bool { return true }}
 		if resp, _, err := k.exchange([]byte("{}"), nil, time.Now().Add(time.Minute)); err == nil {
 			a.body, a.last = resp.Body, resp.Close
 			n, err := io.Copy(io.Discard, a)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -48,7 +49,8 @@ const (
 
 // Refused reads an answer of a status that is no success and returns what it means for the
 // request: Invalid for what the engine will never serve, with the engine's own words,
-// Overloaded for what it has no room for now, Unavailable for what another worker may serve.
+// Overloaded for what it has no room for now, EngineError where it says on what it failed (status 500),
+// Unavailable for what another worker may serve.
 func (a *Answer) Refused() error {
 	body, err := io.ReadAll(io.LimitReader(a, maxErrorBody))
 	if err != nil && len(body) == 0 {
@@ -63,7 +65,8 @@ func (a *Answer) Refused() error {
 // said is what an engine writes of an error.
 type said struct {
 	message, param string
-	code           int // 0 if the body names none
+	code           int  // 0 if the body names none
+	silent         bool // the body has no words
 }
 
 // classify returns the error of a status.
@@ -89,6 +92,9 @@ func classify(status int, s said) *fault.Error {
 		return fault.New(fault.Unimplemented, "the engine cannot serve the request: %s", s.message)
 	case status >= 400 && status < 500 && status != http.StatusRequestTimeout && status != http.StatusTooEarly:
 		return fault.New(fault.Invalid, "%s", message)
+	}
+	if status == http.StatusInternalServerError && !s.silent {
+		return fault.New(fault.EngineError, "the engine failed on the request with status %d: %s", status, s.message)
 	}
 	f := fault.New(fault.Unavailable, "the engine failed with status %d: %s", status, s.message)
 	if status == http.StatusInternalServerError {
@@ -122,7 +128,8 @@ func readError(body []byte) said {
 		Detail json.RawMessage `json:"detail"`
 	}
 	if json.Unmarshal(body, &outer) != nil {
-		return said{message: Clean(string(body[:min(len(body), 2*maxMessage)]))}
+		text := string(body[:min(len(body), 2*maxMessage)])
+		return said{message: Clean(text), silent: strings.TrimSpace(text) == ""}
 	}
 	in := outer.inner
 	if len(outer.Error) > 0 && json.Unmarshal(outer.Error, &in) != nil {
@@ -131,7 +138,7 @@ func readError(body []byte) said {
 	if in.Message == "" && len(outer.Detail) > 0 && json.Unmarshal(outer.Detail, &in.Message) != nil {
 		in.Message = "its fields are not valid" // a list of them, values included
 	}
-	s := said{message: Clean(in.Message), param: cleanParam(in.Param)}
+	s := said{message: Clean(in.Message), param: cleanParam(in.Param), silent: in.Message == ""}
 	s.code, _ = strconv.Atoi(strings.Trim(string(in.Code), `"`))
 	if s.code < 400 || s.code > 599 {
 		s.code = 0
@@ -139,7 +146,11 @@ func readError(body []byte) said {
 	return s
 }
 
-// Clean returns an engine's words fit to be repeated: one line of bounded length, cut where
+// secrets matches what errors quote and no client may read: keys and passwords behind their names, credentials in
+// URLs, and keys in the forms of well-known services.
+var secrets = regexp.MustCompile(`(?i)((?:api[-_]?key|authorization|password|passwd|secret|access[-_]?token)["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?|bearer\s+|://[^/\s@:]*:)([^\s"',;@}]+)|\b(?:sk|hf|ghp)[-_][A-Za-z0-9_-]{8,}`)
+
+// Clean returns an engine's words fit to be repeated: one line of bounded length without secrets, cut where
 // the engine begins to quote what it was sent.
 func Clean(s string) string {
 	for _, quote := range []string{"'input':", "input_value=", "\"input\":", "received: "} {
@@ -150,6 +161,7 @@ func Clean(s string) string {
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == utf8.RuneError
 	}), " ")
+	s = secrets.ReplaceAllString(s, "${1}***")
 	if len(s) > maxMessage {
 		cut := maxMessage
 		for !utf8.RuneStart(s[cut]) {

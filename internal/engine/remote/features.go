@@ -22,10 +22,16 @@ func (b *Base) dialect(req *engine.Request) Dialect {
 // them, or fails over them, may still serve it another way. Where an answer has begun, here or at another
 // worker, only another worker can go on with it.
 func (b *Base) featured(p *Part, err error) error {
-	if err == nil || len(p.Request.Features) == 0 || p.begun() || resumed(p.Request) {
+	switch {
+	case err == nil || len(p.Request.Features) == 0:
+		return err
+	case p.begun() || resumed(p.Request):
+		if fault.Of(err) == fault.EngineError { // about what another one's processor made, perhaps: a third may take it
+			return &fault.Error{Code: fault.Unavailable, Message: err.Error(), Err: err}
+		}
 		return err
 	}
-	failed := errors.Is(err, errFailed)
+	failed := errors.Is(err, errFailed) || fault.Of(err) == fault.EngineError
 	switch code := fault.Of(err); {
 	case failed, code == fault.TooLarge, code == fault.Unimplemented:
 		b.mu.Lock()

@@ -95,6 +95,9 @@ const slowestReconnect = time.Second
 func (f *feed) subscribe(ctx context.Context) {
 	o := zmtp.Options{OnState: f.state, ReconnectMax: slowestReconnect}
 	recv := func(frames [][]byte) error {
+		if f.cache.heard != nil {
+			f.cache.heard()
+		}
 		f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
 			return f.machine.Live(now, frames, out)
 		})

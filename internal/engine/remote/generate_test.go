@@ -86,7 +86,7 @@ func TestDeltas(t *testing.T) {
 		"an error inside": {
 			events: []string{`{"t":[1]}`, `{"error":{"message":"EngineCore died","code":500}}`},
 			want:   []string{"accepted", "0@0[1] cached -1 finish 0"},
-			code:   fault.Unavailable, says: "EngineCore died",
+			code:   fault.EngineError, says: "EngineCore died",
 		},
 		"an error inside that is the client's": {
 			events: []string{`{"error":{"message":"too long","code":400}}`},

@@ -9,6 +9,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/backoff"
+	"penstock/internal/engine"
 )
 
 // checkTimeout bounds one question whether the engine answers, and checkLeast and checkMost
@@ -43,8 +44,12 @@ type health struct {
 	mu    struct {
 		sync.Mutex
 		err   error // nil while it answers
+		doubt bool  // an answer broke off, and it has not been asked since
 		since time.Time
 		downs uint64
+		asked [questions]time.Time // since when a question has no answer; zero if it has
+		told  map[int]func()       // of a change of live
+		last  int                  // key of told
 	}
 }
 
@@ -76,6 +81,8 @@ func (h *health) note(ctx context.Context, err error) {
 		h.fell(err)
 	case !errors.Is(err, errBrokeOff):
 		return
+	default:
+		h.change(func() { h.mu.doubt = true })
 	}
 	select {
 	case h.wake <- struct{}{}:
@@ -85,15 +92,16 @@ func (h *health) note(ctx context.Context, err error) {
 
 // fell says that the engine does not answer.
 func (h *health) fell(err error) {
-	h.mu.Lock()
-	first := h.mu.err == nil
-	another := errors.Is(err, errAnother) && !errors.Is(h.mu.err, errAnother)
-	if first {
-		h.mu.since = time.Now()
-		h.mu.downs++
-	}
-	h.mu.err = err
-	h.mu.Unlock()
+	var first, another bool
+	h.change(func() {
+		first = h.mu.err == nil
+		another = errors.Is(err, errAnother) && !errors.Is(h.mu.err, errAnother)
+		if first {
+			h.mu.since = time.Now()
+			h.mu.downs++
+		}
+		h.mu.err, h.mu.doubt = err, false
+	})
 	switch {
 	case another:
 		h.log.Error("the engine is not the one that it was", "engine", h.host, "error", err)
@@ -102,14 +110,98 @@ func (h *health) fell(err error) {
 	}
 }
 
-// up says that the engine answers again.
+// up says that the engine answers.
 func (h *health) up() {
+	h.change(func() {
+		if h.mu.err != nil {
+			h.log.Info("the engine answers again", "engine", h.host, "after", time.Since(h.mu.since).Round(time.Millisecond))
+		}
+		h.mu.err, h.mu.doubt = nil, false
+	})
+}
+
+// live is what is known of whether the engine can be reached.
+func (h *health) live() engine.Liveness {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.mu.err != nil {
-		h.log.Info("the engine answers again", "engine", h.host, "after", time.Since(h.mu.since).Round(time.Millisecond))
+	return h.liveLocked()
+}
+
+func (h *health) liveLocked() engine.Liveness {
+	switch {
+	case h.mu.err != nil:
+		return engine.Down
+	case h.mu.doubt:
+		return engine.Doubt
 	}
-	h.mu.err = nil
+	return engine.Up
+}
+
+// change changes what is known, and tells those who watch when that is of live. f must not block.
+func (h *health) change(f func()) {
+	h.mu.Lock()
+	before := h.liveLocked()
+	f()
+	var tell []func()
+	if h.liveLocked() != before {
+		for _, changed := range h.mu.told { // the order does not matter
+			tell = append(tell, changed)
+		}
+	}
+	h.mu.Unlock()
+	for _, changed := range tell {
+		changed()
+	}
+}
+
+// watch calls changed behind each change of live, until ctx ends.
+func (h *health) watch(ctx context.Context, changed func()) {
+	h.mu.Lock()
+	if h.mu.told == nil {
+		h.mu.told = map[int]func(){}
+	}
+	h.mu.last++
+	key := h.mu.last
+	h.mu.told[key] = changed
+	h.mu.Unlock()
+	<-ctx.Done()
+	h.mu.Lock()
+	delete(h.mu.told, key)
+	h.mu.Unlock()
+}
+
+// question is one that an engine which works answers at once, whatever it has to do.
+type question int
+
+// The questions.
+const (
+	whetherAlive question = iota
+	itsLoad
+	questions
+)
+
+// ask notes that a question is out, until the function that it returns is called.
+func (h *health) ask(q question) (answered func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.asked[q] = time.Now()
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.mu.asked[q] = time.Time{}
+	}
+}
+
+// unanswered is since when a question has no answer, zero if each has.
+func (h *health) unanswered() (since time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, at := range h.mu.asked {
+		if since.IsZero() || !at.IsZero() && at.Before(since) {
+			since = at
+		}
+	}
+	return since
 }
 
 // watchHealth asks an engine that broke off an answer whether it is still there, one that does not
@@ -128,7 +220,11 @@ func (b *Base) watchHealth(ctx context.Context) {
 			return
 		}
 		if b.health.down() == nil {
-			if err := b.alive(ctx); err != nil && ctx.Err() == nil && (!asked || errors.Is(err, errAnother) || errors.Is(err, errUnreachable)) {
+			switch err := b.alive(ctx); {
+			case ctx.Err() != nil:
+			case err == nil:
+				b.health.up()
+			case !asked || errors.Is(err, errAnother) || errors.Is(err, errUnreachable):
 				b.health.fell(err)
 			}
 		}
@@ -149,11 +245,22 @@ func (b *Base) watchHealth(ctx context.Context) {
 	}
 }
 
+// answersFor returns err, which says that the engine failed on a request, if the engine works: it is asked.
+// An engine that does not may say so of all requests, and another worker serves this one.
+func (b *Base) answersFor(ctx context.Context, err error) error {
+	asked := b.alive(ctx)
+	if asked == nil || ctx.Err() != nil {
+		return err
+	}
+	return &fault.Error{Code: fault.Unavailable, Message: err.Error(), Err: errors.Join(errBrokeOff, asked)}
+}
+
 func (b *Base) alive(ctx context.Context) error {
 	if b.cfg.Alive == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
+	defer b.health.ask(whetherAlive)()
 	return b.cfg.Alive(ctx)
 }

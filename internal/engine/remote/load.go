@@ -39,6 +39,8 @@ type load struct {
 		loaded                []string // adapters
 		failures              int      // readings in a row
 		read                  bool
+		said                  Gauges // the last reading, without its adapters
+		work                  uint64 // readings that were not the one before
 	}
 }
 
@@ -111,6 +113,27 @@ func (l *load) take(g *Gauges) {
 		l.mu.usage = min(g.Usage, 1)
 	}
 	l.mu.loaded = append(l.mu.loaded[:0], g.Adapters...)
+	said := *g
+	said.Adapters = nil
+	if !said.same(&l.mu.said) {
+		l.mu.work++
+	}
+	l.mu.said = said
+}
+
+// same reports whether two readings say the same of the engine's work.
+func (g *Gauges) same(o *Gauges) bool {
+	return g.Running == o.Running && g.Waiting == o.Waiting && g.Usage == o.Usage && g.Preemptions == o.Preemptions && g.Tokens == o.Tokens
+}
+
+// signs enters the engine's own account: nothing of the requests that are counted here.
+func (l *load) signs(s *engine.Signs) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.Work = l.mu.work
+	if s.Tells = l.mu.read && l.mu.failures == 0; s.Tells {
+		s.Running, s.Waiting, s.Preempted, s.Partial = l.mu.said.Running, l.mu.said.Waiting, l.mu.said.Preemptions, l.mu.said.Partial
+	}
 }
 
 // missed notes that a reading failed.
@@ -211,7 +234,9 @@ func (b *Base) scrape(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	var g Gauges
+	answered := b.health.ask(itsLoad)
 	err := b.cfg.Scrape(bounded, &g)
+	answered()
 	if ctx.Err() != nil {
 		return
 	}

@@ -233,7 +233,7 @@ func TestPassAnswers(t *testing.T) {
 	})
 	req := &engine.PassRequest{ID: "p", Attempt: 1, Model: "m", Path: "/v1/completions", Stream: true, Body: []byte(`{}`)}
 	got, _, err := passed(b, req)
-	wantFault(t, "an error inside", err, fault.Unavailable, "EngineCore died")
+	wantFault(t, "an error inside", err, fault.EngineError, "EngineCore died")
 	if len(got) != 2 {
 		t.Errorf("%q", got)
 	}

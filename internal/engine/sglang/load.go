@@ -56,7 +56,7 @@ func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
 		g.Waiting += max(l.Waiting, 0)
 		g.Usage = max(g.Usage, min(l.Usage, 1))
 	}
-	g.Adapters = *s.adapters.Load()
+	g.Partial, g.Adapters = true, *s.adapters.Load() // of chunked prefill
 	return nil
 }
 
@@ -77,9 +77,11 @@ func (s *scraper) read(text []byte, g *remote.Gauges) {
 			g.Running = max(g.Running, int(min(m.Value, 1<<30)))
 		case "sglang:num_queue_reqs":
 			g.Waiting = max(g.Waiting, int(min(m.Value, 1<<30)))
+		case "sglang:prompt_tokens_total", "sglang:generation_tokens_total":
+			g.Tokens += uint64(max(m.Value, 0))
 		case "sglang:token_usage":
 			g.Usage = max(g.Usage, min(m.Value, 1))
 		}
 	})
-	g.Adapters = *s.adapters.Load()
+	g.Partial, g.Adapters = true, *s.adapters.Load()
 }

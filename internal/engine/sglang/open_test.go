@@ -114,7 +114,7 @@ func TestPredictions(t *testing.T) {
 
 func TestFaults(t *testing.T) {
 	for kind, want := range map[mimic.FaultKind]fault.Code{
-		mimic.FaultError: fault.Unavailable, mimic.FaultStreamError: fault.Unavailable, mimic.FaultDisconnect: fault.Unavailable,
+		mimic.FaultError: fault.EngineError, mimic.FaultStreamError: fault.EngineError, mimic.FaultDisconnect: fault.Unavailable,
 		mimic.FaultLimit: fault.Overloaded,
 	} {
 		t.Run(string(kind), func(t *testing.T) {

@@ -32,6 +32,7 @@ func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gaug
 		return func(ctx context.Context, into *remote.Gauges) error {
 			g, err := read(ctx)
 			*into = g.Gauges
+			into.Partial = true // between two iterations it says nothing
 			return err
 		}, nil
 	}
@@ -75,8 +76,9 @@ func (g *gauges) sample(m remote.Sample) {
 
 // iteration is the part of the statistics of an iteration that matters.
 type iteration struct {
-	Active int `json:"numActiveRequests"`
-	Queued int `json:"numQueuedRequests"`
+	Number uint64 `json:"iter"`
+	Active int    `json:"numActiveRequests"`
+	Queued int    `json:"numQueuedRequests"`
 	Cache  struct {
 		Max       int `json:"maxNumBlocks"`
 		Used      int `json:"usedNumBlocks"`
@@ -92,6 +94,7 @@ func (g *gauges) iterations(text []byte) error {
 		return err
 	}
 	last := list[len(list)-1]
+	g.Tokens = last.Number // iterations
 	g.Running, g.Waiting = max(last.Active, 0), max(last.Queued, 0)
 	g.blockSize, g.blocks = max(last.Cache.BlockSize, 0), max(last.Cache.Max, 0)
 	if g.blocks > 0 {

@@ -101,7 +101,7 @@ func TestBlockSize(t *testing.T) {
 
 func TestFaults(t *testing.T) {
 	for kind, want := range map[mimic.FaultKind]fault.Code{
-		mimic.FaultError: fault.Unavailable, mimic.FaultStreamError: fault.Unavailable, mimic.FaultDisconnect: fault.Unavailable,
+		mimic.FaultError: fault.EngineError, mimic.FaultStreamError: fault.EngineError, mimic.FaultDisconnect: fault.Unavailable,
 		mimic.FaultLimit: fault.Overloaded,
 	} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -128,12 +128,15 @@ func TestGauges(t *testing.T) {
 	want := gauges{Gauges: remote.Gauges{Running: 3, Waiting: 2, Usage: 0.25}, blockSize: 32, blocks: 400}
 	for _, text := range []string{
 		"# TYPE trtllm_num_requests_running gauge\ntrtllm_num_requests_running{model_name=\"{m\"} 3\ntrtllm_num_requests_waiting 2\ntrtllm_kv_cache_utilization 0.25\ntrtllm_kv_cache_tokens_per_block 32\ntrtllm_kv_cache_max_blocks 400\n",
-		` [{"numActiveRequests":9},{"iter":7,"numActiveRequests":3,"numQueuedRequests":2,"kvCacheStats":{"maxNumBlocks":400,"usedNumBlocks":100,"tokensPerBlock":32}}]`,
+		` [{"numActiveRequests":9},{"numActiveRequests":3,"numQueuedRequests":2,"kvCacheStats":{"maxNumBlocks":400,"usedNumBlocks":100,"tokensPerBlock":32}}]`,
 	} {
 		got, err := readGauges([]byte(text))
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%+v, %v, want %+v", got, err, want)
 		}
+	}
+	if got, err := readGauges([]byte(`[{"iter":7}]`)); err != nil || got.Tokens != 7 {
+		t.Errorf("an iteration: %+v, %v", got, err)
 	}
 	if got, err := readGauges([]byte("[]")); err != nil || fmt.Sprint(got) != fmt.Sprint(gauges{}) {
 		t.Errorf("of no iteration: %+v, %v", got, err)

@@ -281,10 +281,10 @@ func TestFailures(t *testing.T) {
 		code fault.Code
 		says string
 	}{
-		{mimic.Fault{Kind: mimic.FaultError, Count: 1}, fault.Unavailable, "500"},
+		{mimic.Fault{Kind: mimic.FaultError, Count: 1}, fault.EngineError, "500"},
 		{mimic.Fault{Kind: mimic.FaultError, Status: 400, Count: 1}, fault.Invalid, "refuses"},
 		{mimic.Fault{Kind: mimic.FaultLimit, Count: 1}, fault.Overloaded, "no room"},
-		{mimic.Fault{Kind: mimic.FaultStreamError, After: 3, Count: 1}, fault.Unavailable, ""},
+		{mimic.Fault{Kind: mimic.FaultStreamError, After: 3, Count: 1}, fault.EngineError, ""},
 		{mimic.Fault{Kind: mimic.FaultLoading}, fault.Unavailable, "503"},
 		{mimic.Fault{Kind: mimic.FaultDisconnect, After: 3, Count: 1}, fault.Unavailable, "broke off"},
 		{mimic.Fault{Kind: mimic.FaultReset, Count: 1}, fault.Unavailable, ""},

@@ -162,7 +162,7 @@ func TestFinishes(t *testing.T) {
 	for lines, code := range map[string]fault.Code{
 		`{"choices":[{"index":0,"finish_reason":"abort","token_ids":[]}]}`:                                 fault.Unavailable,
 		`{"choices":[{"index":0,"finish_reason":"error","token_ids":[]}]}`:                                 fault.Unavailable,
-		`{"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}`: fault.Unavailable,
+		`{"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}`: fault.EngineError,
 		`{"error":{"message":"too long","type":"BadRequestError","code":400}}`:                             fault.Invalid,
 		`{"choices":[{"index":0,"text":"only text","finish_reason":null}]}`:                                fault.Unavailable,
 		`{"choices":[{"index":0,"finish_reason":null,"token_ids":[4294967296]}]}`:                          fault.Internal,

@@ -426,6 +426,8 @@ func gauges(text []byte, rank int, g *remote.Gauges) {
 		case "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc":
 			g.Usage += s.Value
 			ranks++
+		case "vllm:prompt_tokens_total", "vllm:generation_tokens_total":
+			g.Tokens += uint64(max(s.Value, 0))
 		case "vllm:num_preemptions_total":
 			g.Preemptions += uint64(max(s.Value, 0))
 		case "vllm:lora_requests_info": // each set of names is a series of its own, its value when it was so

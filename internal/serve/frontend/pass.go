@@ -10,6 +10,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/migrate"
 	"penstock/core/route"
 	"penstock/internal/attempt"
 	"penstock/internal/edge/api"
@@ -176,7 +177,10 @@ func (p *passing) begun(ctx context.Context) error {
 func (p *passing) cut() error {
 	f := api.Fault(p.broken)
 	code := f.Code
-	if code == fault.Draining { // a matter between us and our workers
+	switch code {
+	case fault.EngineError:
+		return f
+	case fault.Draining: // a matter between us and our workers
 		code = fault.Unavailable
 	}
 	return &fault.Error{Code: code, Message: "the engine did not finish its answer, which only it can go on with: send the request again", Err: p.broken}
@@ -293,7 +297,7 @@ func (p *passing) Try(ctx context.Context, number uint32, d route.Decision) erro
 		return err
 	}
 	p.broken = err
-	if fault.Of(err).Class().Retryable {
+	if migrate.Movable(fault.Of(err)) {
 		f.deps.Router.Failed(d.Worker, err)
 	}
 	return errBroken

@@ -60,6 +60,9 @@ func (e *relayed) attempts(ctx context.Context, id string, t attempt.Task, numbe
 		return ended(ctx)
 	case errors.As(err, &lost):
 		return unfinished(lost)
+	case fault.Of(err) == fault.EngineError:
+		// What workers here say of the request is the answer: another router's would be asked for nothing.
+		return &fault.Error{Code: fault.Internal, Message: err.Error(), Err: err}
 	}
 	return err
 }

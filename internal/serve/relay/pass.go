@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/migrate"
 	"penstock/core/route"
 	"penstock/internal/attempt"
 	"penstock/internal/engine"
@@ -106,7 +107,7 @@ func (t *passing) Try(ctx context.Context, number uint32, d route.Decision) erro
 	case !t.out || ctx.Err() != nil:
 		return err
 	}
-	if fault.Of(err).Class().Retryable {
+	if migrate.Movable(fault.Of(err)) {
 		t.e.r.deps.Router.Failed(d.Worker, err)
 	}
 	t.broken = err

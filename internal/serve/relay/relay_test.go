@@ -231,6 +231,8 @@ func TestLimits(t *testing.T) {
 		"departures": {fault.New(fault.Draining, "x"), maxAttempts, fault.Unavailable},
 		"defects":    {fault.New(fault.Internal, "x"), 1, fault.Internal},
 		"bad":        {fault.New(fault.Invalid, "x"), 1, fault.Invalid},
+		// Final for the caller too, who would ask another router for the same.
+		"the request's": {fault.New(fault.EngineError, "x"), 2, fault.Internal},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			tries := 0
@@ -239,7 +241,7 @@ func TestLimits(t *testing.T) {
 				return tc.err
 			})
 			_, err := r.generate(request(1))
-			if tries != tc.tries || fault.Of(err) != tc.code || len(r.book.held) != 0 {
+			if tries != tc.tries || fault.Of(err) != tc.code || len(r.book.held) != 0 || tc.err.Code == fault.EngineError && err.Error() != "x" {
 				t.Errorf("%s: %d tries, %v (%v), reserved %v", name, tries, err, fault.Of(err), r.book.held)
 			}
 		})

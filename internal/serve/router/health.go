@@ -102,6 +102,7 @@ func (r *Router) Failed(w kv.Worker, err error) {
 	switch code {
 	case fault.Draining:
 		r.leaves(w.ID)
+	case fault.EngineError: // about the request: the worker works
 	case fault.Unavailable, fault.Deadline:
 		if r.planes.RPC != nil && r.suspect(w) {
 			r.tellSilent(context.Background(), w.ID, health.CallFailed, err)
@@ -243,6 +244,8 @@ func (r *Router) pinged(ctx context.Context, p health.Ping, pong *engine.Pong, e
 	case !changed:
 	case outcome == pingFailed:
 		r.tellSilent(ctx, p.ID, health.PingFailed, err)
+	case err == nil && pong.State == engine.StateNotReady: // it comes back when its engine does
+		r.throttle.Log(ctx, slog.LevelInfo, "a worker answers, and its engine does not", "worker", uint64(p.ID))
 	default:
 		r.throttle.Log(ctx, slog.LevelInfo, "a worker answers again", "worker", uint64(p.ID))
 	}

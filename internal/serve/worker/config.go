@@ -52,10 +52,13 @@ type Config struct {
 	// CanaryInterval is how long an idle engine may be silent before it is asked
 	// for a token, to see whether it works. Negative means that it never is.
 	CanaryInterval time.Duration
-	// StallAfter is how long an engine with calls in progress may produce nothing,
-	// and show no change of its load, before it is asked likewise. It must exceed
-	// the longest step of a busy engine, which a question has to wait out.
+	// StallAfter is how long an engine with calls in progress, which is not known to be out of reach, may produce
+	// nothing and show no work before it counts as one that does not answer. It must exceed the longest step
+	// of a busy engine.
 	StallAfter time.Duration
+	// StallTimeout is how long a stream may have no token while the engine produces others; 0 learns it, and
+	// negative watches neither streams nor engine, for an engine which does that itself.
+	StallTimeout time.Duration
 	// Check, if not nil, is asked once the engine runs, before the worker registers. An
 	// error of its ends the worker: the engine is not what it should be.
 	Check func(ctx context.Context) error

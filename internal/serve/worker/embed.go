@@ -48,7 +48,7 @@ func (s *server) once(ctx context.Context, read func() (model string, of subject
 	}
 	defer s.leave()
 	started := time.Now()
-	err = s.carry(ctx, func(ctx context.Context) error {
+	err = s.carry(ctx, s.progress(of, false), func(ctx context.Context) error {
 		return w.guard(ctx, of, func() error { return answer(ctx) })
 	})
 	w.ended(ctx, of, 0, 0, time.Since(started), err)

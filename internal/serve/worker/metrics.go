@@ -35,6 +35,7 @@ func NewMetrics(m *obs.Metrics) *Metrics {
 type workerVecs struct {
 	requests, events, watches, canaries           *obs.Vec[prometheus.Counter] // outcome, kind, reason, outcome
 	prompt, cached, output, records, bad, repeats *obs.Vec[prometheus.Counter]
+	stalled                                       *obs.Vec[prometheus.Counter]
 	inFlight, ready                               *obs.Vec[prometheus.Gauge]
 	duration                                      *obs.Vec[prometheus.Observer]
 }
@@ -43,6 +44,7 @@ type workerVecs struct {
 type workerMetrics struct {
 	requests, events, watches, canaries           *obs.Vec[prometheus.Counter]
 	prompt, cached, output, records, bad, repeats prometheus.Counter
+	stalled                                       prometheus.Counter
 	inFlight, ready                               prometheus.Gauge
 	duration                                      prometheus.Observer
 	loads                                         *loads
@@ -62,6 +64,7 @@ func newWorkerVecs(m *obs.Set) workerVecs {
 		repeats:  m.Counter("worker_kv_repeated_records_total", "Records published once more for routers that missed them."),
 		watches:  m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "reason"),
 		canaries: m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "outcome"),
+		stalled:  m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on."),
 		ready:    m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says."),
 	}
 }
@@ -73,6 +76,7 @@ func (m *Metrics) add(id kv.WorkerID) workerMetrics {
 		requests: v.requests, events: v.events, watches: v.watches, canaries: v.canaries,
 		prompt: v.prompt.WithLabelValues(), cached: v.cached.WithLabelValues(), output: v.output.WithLabelValues(),
 		records: v.records.WithLabelValues(), bad: v.bad.WithLabelValues(), repeats: v.repeats.WithLabelValues(),
+		stalled:  v.stalled.WithLabelValues(),
 		inFlight: v.inFlight.WithLabelValues(), ready: v.ready.WithLabelValues(), duration: v.duration.WithLabelValues(),
 		loads: m.loads,
 	}

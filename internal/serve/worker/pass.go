@@ -44,7 +44,8 @@ func (s *server) pass(ctx context.Context, body []byte, send func([]byte) error)
 		subject: subject{id: req.ID, attempt: req.Attempt, prompt: len(req.Prompt)},
 	}
 	p.prompt.Store(int64(len(req.Prompt)))
-	err = s.carry(ctx, p.run)
+	p.progress = s.progress(p.subject, req.Stream) // else nothing comes before the end
+	err = s.carry(ctx, p.progress, p.run)
 	p.subject.prompt = int(p.prompt.Load())
 	w.ended(ctx, p.subject, p.cached.Load(), p.output.Load(), time.Since(p.started), err)
 	return err
@@ -53,13 +54,14 @@ func (s *server) pass(ctx context.Context, body []byte, send func([]byte) error)
 // passing is one request that is passed on. Counters are atomic because an aborted call's
 // are read while its goroutine may still be at work.
 type passing struct {
-	s       *server
-	eng     engine.Passer
-	subject subject
-	req     *engine.PassRequest
-	send    func([]byte) error
-	started time.Time
-	frame   []byte
+	s        *server
+	eng      engine.Passer
+	subject  subject
+	req      *engine.PassRequest
+	send     func([]byte) error
+	started  time.Time
+	frame    []byte
+	progress *progress
 
 	order                  engine.PassOrder
 	prompt, output, cached atomic.Int64
@@ -76,7 +78,10 @@ func (p *passing) deliver(piece *engine.PassPiece) error {
 	if err := p.order.Take(piece); err != nil {
 		return err
 	}
-	p.s.beat()
+	if len(piece.Data) > 0 { // a header is no sign that anything is computed
+		p.progress.came(p.s.beat())
+		defer func() { p.progress.taken(p.s.now()) }()
+	}
 	p.output.Add(int64(piece.Tokens))
 	if piece.Last {
 		p.settle(piece)

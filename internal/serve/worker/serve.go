@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/internal/engine"
 )
 
@@ -35,9 +36,10 @@ type server struct {
 	// aborted is closed when calls must end now, with why.
 	aborted chan struct{}
 	why     error
-	// calls are the goroutines that serve them. A handler may return before its
-	// goroutine: see carry.
-	calls sync.WaitGroup
+	// calls are those in progress, and running the goroutines that serve them. A handler
+	// may return before its goroutine: see carry.
+	calls   *calls
+	running sync.WaitGroup
 }
 
 func newServer(w *Worker) (*server, error) {
@@ -47,7 +49,7 @@ func newServer(w *Worker) (*server, error) {
 	}
 	return &server{
 		w: w, publisher: p, door: newDoor(w.cfg.MaxCalls), born: time.Now(),
-		changed: make(chan struct{}, 1), told: make(chan chan<- struct{}), aborted: make(chan struct{}),
+		changed: make(chan struct{}, 1), told: make(chan chan<- struct{}), aborted: make(chan struct{}), calls: newCalls(),
 	}, nil
 }
 
@@ -108,7 +110,7 @@ func (s *server) report() engine.LoadReport {
 	switch {
 	case leaving:
 		r.State = engine.StateDraining
-	case s.sick.Load():
+	case s.sick.Load(), s.unreached():
 		r.State = engine.StateNotReady
 	}
 	before := s.before.Load()
@@ -143,8 +145,10 @@ func (s *server) generate(ctx context.Context, body []byte, send func([]byte) er
 		return err
 	}
 	defer s.leave()
-	c := &call{w: w, beat: s.beat, subject: subject{req.ID, req.Attempt, len(req.Prompt)}, req: req, send: send, started: time.Now()}
-	err = s.carry(ctx, c.run)
+	c := &call{s: s, w: w, subject: subject{req.ID, req.Attempt, len(req.Prompt)}, req: req, send: send, started: time.Now()}
+	c.progress = s.progress(c.subject, true)
+	c.progress.prompt += longest(req.Generated)
+	err = s.carry(ctx, c.progress, c.run)
 	c.finished(ctx, err)
 	return err
 }
@@ -152,21 +156,44 @@ func (s *server) generate(ctx context.Context, body []byte, send func([]byte) er
 // carry runs the engine's part of a call. The engine works in a goroutine of its
 // own, so that at the end of a drain the handler can return, and end the call,
 // even while a frame waits for a caller that has stopped reading.
-func (s *server) carry(ctx context.Context, run func(context.Context) error) error {
+func (s *server) carry(ctx context.Context, p *progress, run func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	s.calls.add(p)
+	defer s.calls.remove(p)
 	done := make(chan error, 1)
-	s.calls.Go(func() {
+	s.running.Go(func() {
 		deepen()
 		done <- run(ctx)
 	})
 	select {
 	case err := <-done:
 		return err
+	case err := <-p.end:
+		return err
 	case <-s.aborted:
 		// What the engine reached is not awaited: the call ends here.
 		return s.why
 	}
+}
+
+// progress returns that of a call that begins.
+func (s *server) progress(of subject, streams bool) *progress {
+	return &progress{id: of.id, attempt: of.attempt, prompt: of.prompt, streams: streams, began: s.now(), end: make(chan error, 1)}
+}
+
+// longest is how many tokens were generated of the choice that has most.
+func longest(generated [][]kv.Token) (n int) {
+	for _, g := range generated {
+		n = max(n, len(g))
+	}
+	return n
+}
+
+// unreached reports whether the engine itself knows that it cannot be reached, or is in doubt.
+func (s *server) unreached() bool {
+	src, ok := s.w.eng.(engine.SignSource)
+	return ok && src.Signs().Live != engine.Up
 }
 
 // deepen grows a goroutine's stack once to what the call of an engine takes. Grown by and by, it would be
@@ -257,16 +284,17 @@ func (w *Worker) ended(ctx context.Context, s subject, cached, output int64, too
 // call is one generation in progress. Counters are atomic because an aborted
 // call's are read while its goroutine may still be at work.
 type call struct {
-	w       *Worker
-	beat    func() // the engine has produced something
-	subject subject
-	req     *engine.Request
-	send    func([]byte) error
-	started time.Time
-	frame   []byte
-	report  engine.CachedReport
-	output  atomic.Int64
-	cached  atomic.Int64 // as far as it is known
+	s        *server
+	w        *Worker
+	subject  subject
+	req      *engine.Request
+	progress *progress
+	send     func([]byte) error
+	started  time.Time
+	frame    []byte
+	report   engine.CachedReport
+	output   atomic.Int64
+	cached   atomic.Int64 // as far as it is known
 }
 
 // run drives the engine.
@@ -277,14 +305,18 @@ func (c *call) run(ctx context.Context) error {
 // deliver sends one delta to the caller.
 func (c *call) deliver(d *engine.Delta) error {
 	c.frame = engine.AppendDelta(c.frame[:0], d)
-	if len(d.Tokens) > 0 {
-		c.beat()
-		c.output.Add(int64(len(d.Tokens)))
-	}
 	if cached, news := c.report.Take(d); news && cached != engine.CachedUnknown {
 		c.cached.Store(int64(cached))
+		c.progress.hits.Store(int64(cached) + 1)
 	}
-	return c.send(c.frame)
+	if len(d.Tokens) == 0 {
+		return c.send(c.frame)
+	}
+	c.output.Add(int64(len(d.Tokens)))
+	c.progress.came(c.s.beat())
+	err := c.send(c.frame)
+	c.progress.taken(c.s.now())
+	return err
 }
 
 func (c *call) finished(ctx context.Context, err error) {

@@ -149,7 +149,10 @@ func (w *Worker) Run(ctx context.Context) error {
 		part("watch adapters", func() error { return src.WatchAdapters(life, w.relist) })
 	}
 	part("publish load", func() error { return w.publishLoad(life, s) })
-	part("ask the engine", func() error { return newCanary(s).run(life) })
+	if src, ok := w.eng.(engine.SignWatcher); ok {
+		part("watch the engine's signs", func() error { src.WatchSigns(life, s.poke); return nil })
+	}
+	part("monitor the engine", func() error { return newMonitor(s).run(life) })
 
 	// Registering must not hold up the end: it gives up when either ends.
 	starting, started := mergeDone(ctx, life)
@@ -179,7 +182,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	refuse()
 	end(errEnded)
 	parts.Wait()
-	s.calls.Wait()
+	s.running.Wait()
 	if err := context.Cause(life); !errors.Is(err, errEnded) {
 		return err
 	}

@@ -112,7 +112,7 @@ func testSendAfterEnd(t *testing.T, p rpc.Plane) {
 func testFaultRoundTrip(t *testing.T, p rpc.Plane) {
 	var reply error
 	s := serve(t, p, func(context.Context, string, []byte, func([]byte) error) error { return reply })
-	for code := fault.Internal; code <= fault.Ineligible; code++ {
+	for code := fault.Internal; code <= fault.EngineError; code++ {
 		want := &fault.Error{Code: code, Message: "näme: " + code.String(), Param: "messages[0].content", RetryAfter: 1500 * time.Millisecond}
 		reply = errors.Join(errors.New("wrapped"), want)
 		err := p.Call(t.Context(), s.addr, "m", nil, discard)

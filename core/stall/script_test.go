@@ -1,0 +1,190 @@
+package stall
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"penstock/core/kv"
+)
+
+// TestScripts runs the golden scripts. Time begins at 1 h with each machine and passes with "advance" and "run".
+// Commands:
+//
+//	new [limit=D] [idle=D] [patience=D]
+//	learn [gap=D | first=D [computed=N]] [n=N]
+//	limits [prompt=N]
+//	signs [calls=N] [prompt=N] [running=N] [waiting=N] [tells=BOOL] [remote=BOOL]
+//	    changes what is said from now on
+//	does [token] [work] [heard] [asked] [idle] [preempted]
+//	    what happens now; "heard" ends a question to the engine, "asked" begins one
+//	advance by=D
+//	look
+//	answered | failed
+//	unanswered [after=D]       the question was asked now, and D (3s) pass
+//	stalled since=D [begun] [prompt=N]   since so long ago
+//	run for=D [tokens=D] [works=D] [hears=D] [asks=(answered|failed|unanswered)]
+//	    looks every second, with a token, a change of the account, and an answer to the adapter at these
+//	    intervals; prints what comes of it
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
+		var s *script
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd == "new" {
+				s = &script{m: New(Config{Limit: duration(t, d, "limit", 0), Idle: duration(t, d, "idle", 0), Patience: duration(t, d, "patience", 0)}), now: kv.Mono(time.Hour)}
+				s.signs.Token, s.signs.Heard = s.now, s.now
+				s.m.Look(s.now, s.signs)
+				return ""
+			}
+			out := s.do(t, d)
+			if err := s.m.Check(); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			return out
+		})
+	})
+}
+
+type script struct {
+	m     *Machine
+	now   kv.Mono
+	signs Signs
+}
+
+func (s *script) do(t *testing.T, d *datadriven.TestData) string {
+	switch d.Cmd {
+	case "learn":
+		n := 1
+		d.MaybeScanArgs(t, "n", &n)
+		computed := 0
+		d.MaybeScanArgs(t, "computed", &computed)
+		for range n {
+			if d.HasArg("gap") {
+				s.m.Gap(duration(t, d, "gap", 0), 1)
+			} else {
+				s.m.First(duration(t, d, "first", 0), computed)
+			}
+		}
+		return ""
+	case "limits":
+		prompt := 0
+		d.MaybeScanArgs(t, "prompt", &prompt)
+		return fmt.Sprintf("between tokens %v, before the first of %d %v\n", s.m.GapLimit(), prompt, s.m.FirstLimit(prompt))
+	case "signs":
+		d.MaybeScanArgs(t, "calls", &s.signs.Calls)
+		d.MaybeScanArgs(t, "prompt", &s.signs.Prompt)
+		d.MaybeScanArgs(t, "running", &s.signs.Running)
+		d.MaybeScanArgs(t, "waiting", &s.signs.Waiting)
+		d.MaybeScanArgs(t, "tells", &s.signs.Tells)
+		d.MaybeScanArgs(t, "remote", &s.signs.Remote)
+		return ""
+	case "does":
+		s.does(d)
+		return ""
+	case "advance":
+		s.now = s.now.Add(duration(t, d, "by", 0))
+		return ""
+	case "look":
+		return s.said(s.m.Look(s.now, s.signs))
+	case "answered", "failed", "unanswered":
+		return s.end(d.Cmd, duration(t, d, "after", 3*time.Second))
+	case "stalled":
+		st := Stream{Since: s.now.Add(-duration(t, d, "since", 0)), Begun: d.HasArg("begun")}
+		d.MaybeScanArgs(t, "prompt", &st.Prompt)
+		return fmt.Sprintln(s.m.Stalled(s.now, st))
+	case "run":
+		return s.live(t, d)
+	}
+	d.Fatalf(t, "unknown command %s", d.Cmd)
+	return ""
+}
+
+func (s *script) does(d *datadriven.TestData) {
+	for _, a := range d.CmdArgs {
+		switch a.Key {
+		case "token":
+			s.signs.Token, s.signs.Heard = s.now, s.now
+		case "work":
+			s.signs.Work++
+		case "heard":
+			s.signs.Heard, s.signs.Asked = s.now, 0
+		case "asked":
+			s.signs.Asked = s.now
+		case "preempted":
+			s.signs.Preempted++
+		}
+	}
+}
+
+func (s *script) said(ask bool) string {
+	out := "-"
+	if ask {
+		out = "ask"
+	}
+	if s.m.Broken() {
+		out += ", broken"
+	}
+	return out + "\n"
+}
+
+// end is the end of a question that is asked now.
+func (s *script) end(how string, after time.Duration) string {
+	asked := s.now
+	switch how {
+	case "answered":
+		s.signs.Token, s.signs.Heard = s.now, s.now
+		s.m.Answered(asked)
+	case "failed":
+		s.m.Failed()
+	default:
+		s.now = s.now.Add(after)
+		s.m.Unanswered(s.now, asked, s.signs)
+	}
+	return s.said(false)
+}
+
+func (s *script) live(t *testing.T, d *datadriven.TestData) string {
+	began, end := s.now, s.now.Add(duration(t, d, "for", 0))
+	tokens, works, hears := duration(t, d, "tokens", 0), duration(t, d, "works", 0), duration(t, d, "hears", 0)
+	how := "answered"
+	d.MaybeScanArgs(t, "asks", &how)
+	var out strings.Builder
+	due := func(every time.Duration) bool { return every > 0 && s.now.Sub(began)%every == 0 }
+	for s.now < end {
+		s.now = s.now.Add(time.Second)
+		if due(tokens) {
+			s.signs.Token, s.signs.Heard = s.now, s.now
+		}
+		if due(works) {
+			s.signs.Work++
+		}
+		if due(hears) {
+			s.signs.Heard, s.signs.Asked = s.now, 0
+		} else if s.signs.Remote && hears == 0 && s.now.Sub(s.signs.Asked) > 5*time.Second { // the last one is given up
+			s.signs.Asked = s.now
+		}
+		was := s.m.Broken()
+		if s.m.Look(s.now, s.signs) {
+			fmt.Fprintf(&out, "%v: asked, %s", s.now.Sub(began), how)
+			out.WriteString(strings.TrimPrefix(s.end(how, 3*time.Second), "-"))
+		} else if was != s.m.Broken() {
+			fmt.Fprintf(&out, "%v: %s", s.now.Sub(began), s.said(false))
+		}
+	}
+	return out.String()
+}
+
+func duration(t *testing.T, d *datadriven.TestData, arg string, otherwise time.Duration) time.Duration {
+	var s string
+	if d.MaybeScanArgs(t, arg, &s); s == "" {
+		return otherwise
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	return v
+}

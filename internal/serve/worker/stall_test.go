@@ -1,0 +1,284 @@
+package worker_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/internal/engine"
+	"penstock/internal/serve/servetest"
+)
+
+// balky is an engine whose answers to requests called "stall…" stop after their first tokens, and whose own account of its
+// load changes whenever a request comes or goes.
+type balky struct {
+	*servetest.Engine
+	mu struct {
+		sync.Mutex
+		running int
+		frozen  chan struct{} // not nil: it says nothing until this is closed
+	}
+}
+
+// Load implements engine.LoadSource.
+func (b *balky) Load() engine.Load {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return engine.Load{Running: b.mu.running}
+}
+
+func (b *balky) count(n int) (frozen chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.running += n
+	return b.mu.frozen
+}
+
+func (b *balky) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
+	frozen := b.count(1)
+	defer b.count(-1)
+	after, stalls := strings.CutPrefix(req.ID, "stall")
+	return b.Engine.Generate(ctx, req, func(d *engine.Delta) error {
+		if frozen == nil {
+			frozen = b.count(0)
+		}
+		if frozen != nil {
+			select {
+			case <-frozen:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if stalls && len(d.Tokens) > 0 && (after == "" || d.Pos >= 5) {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return sink(d)
+	})
+}
+
+// call begins a call, of which ended tells the end.
+func (r *rig) call(ctx context.Context, id string, tokens int) (ended chan error) {
+	ended = make(chan error, 1)
+	req := request(4)
+	req.ID, req.Stop = id, engine.Stop{MaxTokens: tokens, IgnoreEOS: true}
+	addr := r.addr()
+	go func() {
+		_, err := r.generate(ctx, addr, req)
+		ended <- err
+	}()
+	return ended
+}
+
+// TestStreamStalls: a stream of which nothing comes while its engine works ends, so that another worker goes on with it; it is
+// counted. So does one without its first token, and one that is alone on an engine which works for the canary.
+func TestStreamStalls(t *testing.T) {
+	for name, tt := range map[string]struct {
+		id    string
+		alone bool
+		most  time.Duration
+	}{
+		"in the middle":          {"stall5", false, 13 * time.Second},
+		"in the middle, alone":   {"stall5", true, 15 * time.Second},
+		"before the first token": {"stall", false, 65 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, servetest.Config{})
+				r.start(&balky{Engine: r.engine})
+				if err := <-r.call(t.Context(), "teaches", 100); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+				defer cancel()
+				start := time.Now()
+				stalled := r.call(ctx, tt.id, 100)
+				beside := make(chan error, 1)
+				if !tt.alone {
+					beside = r.call(ctx, "goes on", 9000)
+				}
+				if err := <-stalled; fault.Of(err) != fault.Unavailable || time.Since(start) > tt.most || time.Since(start) < 10*time.Second {
+					t.Errorf("it ended after %v: %v", time.Since(start), err)
+				}
+				if got := r.metric(`streams_stalled_total{worker="7"}`); got != "1" {
+					t.Errorf("%q streams stalled", got)
+				}
+				if r.state() != engine.StateReady {
+					t.Errorf("the worker is %s", r.state())
+				}
+				if !tt.alone {
+					if err := <-beside; err != nil {
+						t.Errorf("the stream beside it: %v", err)
+					}
+				}
+				r.stop()
+			})
+		})
+	}
+}
+
+// TestSlowIsNotStalled: neither a client that does not read, nor an engine that takes long for each token, nor a prefill that
+// holds up all others is a stall.
+func TestSlowIsNotStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{Step: 8 * time.Second})
+		r.start(&balky{Engine: r.engine})
+		a, b := r.call(t.Context(), "a", 20), r.call(t.Context(), "b", 20)
+		if err := <-a; err != nil {
+			t.Error(err)
+		}
+		if err := <-b; err != nil {
+			t.Error(err)
+		}
+		r.stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		r.start(&balky{Engine: r.engine})
+		release := make(chan struct{})
+		done := make(chan error, 1)
+		addr, first := r.addr(), true
+		req := request(4)
+		req.Stop = engine.Stop{MaxTokens: 3000, IgnoreEOS: true}
+		go func() {
+			done <- r.rpc.Call(t.Context(), addr, engine.MethodGenerate, engine.AppendRequest(nil, req), func([]byte) error {
+				if first {
+					first = false
+					<-release
+				}
+				return nil
+			})
+		}()
+		beside := r.call(t.Context(), "goes on", 9000)
+		pass(80 * time.Second)
+		close(release)
+		if err := <-done; err != nil {
+			t.Errorf("a client that did not read: %v", err)
+		}
+		if err := <-beside; err != nil {
+			t.Error(err)
+		}
+		if got := r.metric(`streams_stalled_total{worker="7"}`); got != "0" {
+			t.Errorf("%q streams stalled", got)
+		}
+		r.stop()
+	})
+}
+
+// TestFrozenUnderTraffic: requests that come and go change an engine's load and do not hide that nothing comes of them. The calls
+// of an engine that does not work end, so that others go on with them.
+func TestFrozenUnderTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		h := &history{}
+		end := r.follow(h)
+		b := &balky{Engine: r.engine}
+		r.start(b)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		old := r.call(ctx, "old", 9000)
+		pass(time.Second)
+		thaw := make(chan struct{})
+		b.mu.Lock()
+		b.mu.frozen = thaw
+		b.mu.Unlock()
+		start := time.Now()
+		for time.Since(start) < 3*time.Minute && r.state() == engine.StateReady {
+			given, give := context.WithTimeout(ctx, 700*time.Millisecond)
+			go func() {
+				defer give()
+				_, _ = r.generate(given, r.addr(), request(4))
+			}()
+			pass(500 * time.Millisecond)
+		}
+		if took := time.Since(start); took > 70*time.Second {
+			t.Errorf("found after %v", took)
+		}
+		select {
+		case err := <-old:
+			if fault.Of(err) != fault.Unavailable {
+				t.Errorf("its stream ended with %v", err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Error("its stream hangs")
+			cancel()
+		}
+		close(thaw)
+		b.mu.Lock()
+		b.mu.frozen = nil
+		b.mu.Unlock()
+		pass(6 * time.Second)
+		if got, want := h.seen(), []string{"ready", "not_ready", "ready"}; !slices.Equal(got, want) {
+			t.Errorf("reported %q, want %q", got, want)
+		}
+		cancel()
+		r.stop()
+		end()
+	})
+}
+
+var _ engine.LoadSource = (*balky)(nil)
+
+// reached is an engine that knows whether it can be reached.
+type reached struct {
+	*servetest.Engine
+	mu struct {
+		sync.Mutex
+		live    engine.Liveness
+		changed func()
+	}
+}
+
+// Signs implements engine.SignSource.
+func (e *reached) Signs() engine.Signs {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return engine.Signs{Live: e.mu.live}
+}
+
+// WatchSigns implements engine.SignWatcher.
+func (e *reached) WatchSigns(ctx context.Context, changed func()) {
+	e.mu.Lock()
+	e.mu.changed = changed
+	e.mu.Unlock()
+	<-ctx.Done()
+}
+
+func (e *reached) be(live engine.Liveness) {
+	e.mu.Lock()
+	e.mu.live = live
+	changed := e.mu.changed
+	e.mu.Unlock()
+	changed()
+}
+
+// TestWhatTheEngineKnows: an engine that is in doubt whether it can be reached makes its worker not ready at once, until it is.
+func TestWhatTheEngineKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		r.cfg.LoadInterval, r.cfg.LoadRefresh = time.Hour, time.Hour // what changes is said at once
+		h := &history{}
+		end := r.follow(h)
+		e := &reached{Engine: r.engine}
+		r.start(e)
+		for _, live := range []engine.Liveness{engine.Doubt, engine.Down, engine.Up, engine.Doubt, engine.Up} {
+			e.be(live)
+			if got := r.state(); (got == engine.StateReady) != (live == engine.Up) {
+				t.Errorf("liveness %d: %s", live, got)
+			}
+			synctest.Wait()
+		}
+		if got, want := h.seen(), []string{"ready", "not_ready", "ready", "not_ready", "ready"}; !slices.Equal(got, want) {
+			t.Errorf("reported %q, want %q", got, want)
+		}
+		r.stop()
+		end()
+	})
+}
+
+var _ engine.SignWatcher = (*reached)(nil)
