@@ -1,9 +1,9 @@
 package node
 
 import (
-	"bytes"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,32 +57,35 @@ func TestLimitsInOperation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		free := uint64(1 << 40)
-		var out bytes.Buffer
+		var free atomic.Uint64
+		free.Store(1 << 40)
+		var out lockedBuffer
+		all := ""
 		w := &limits{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), said: map[string]saidLimit{}}}
-		w.host = host{files: fileLimit, free: func(string) (uint64, bool) { return free, true }}
+		w.host = host{files: fileLimit, free: func(string) (uint64, bool) { return free.Load(), true }}
 		go func() { _ = w.run(t.Context()) }()
 		said := func(after time.Duration) string {
 			time.Sleep(after)
 			synctest.Wait()
-			defer out.Reset()
-			return out.String()
+			s := strings.TrimPrefix(out.String(), all)
+			all += s
+			return s
 		}
 		if s := said(time.Minute); s != "" {
 			t.Errorf("with room: %s", s)
 		}
-		free = 1 << 29
+		free.Store(1 << 29)
 		if s := said(time.Minute); strings.Count(s, "\n") != 1 || !strings.Contains(s, "level=WARN") || !strings.Contains(s, "remedy=\"make room there") {
 			t.Errorf("with little room: %s", s)
 		}
-		free = 1 << 20
+		free.Store(1 << 20)
 		if s := said(time.Minute); strings.Count(s, "\n") != 1 || !strings.Contains(s, "level=ERROR") || !strings.Contains(s, "is full") {
 			t.Errorf("without room: %s", s)
 		}
 		if s := said(30 * time.Minute); strings.Count(s, "\n") != 3 {
 			t.Errorf("for half an hour without room: %s", s)
 		}
-		free = 1 << 40
+		free.Store(1 << 40)
 		if s := said(time.Minute); strings.Count(s, "\n") != 1 || !strings.Contains(s, "no longer short") {
 			t.Errorf("with room again: %s", s)
 		}
