@@ -231,7 +231,7 @@ func (t *Table) DropWorker(w kv.Worker) int {
 func (t *Table) Expire(now kv.Mono) int {
 	t.Advance(now)
 	n := 0
-	for t.oldest != none && t.now.Sub(t.requests[t.oldest].at) >= t.cfg.TTL {
+	for t.oldest != none && now.Sub(t.requests[t.oldest].at) >= t.cfg.TTL {
 		if t.requests[t.oldest].adopted {
 			t.renew(t.oldest)
 			continue

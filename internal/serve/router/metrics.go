@@ -58,7 +58,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		missed:    m.Counter("router_overpredicted_cached_tokens_total", "Prompt tokens believed to be in the chosen worker's cache, of which it reported that they were not.").WithLabelValues(),
 		unseen:    m.Counter("router_underpredicted_cached_tokens_total", "Prompt tokens that the chosen worker reported to have had in its cache, and was not believed to.").WithLabelValues(),
 		decisions: m.Counter("router_decisions_total", "Decisions by how they ended.", "outcome"),
-		leaked:    m.Counter("router_reservations_expired_total", "Reservations which were neither freed nor renewed for active-request-expiry; anything but 0 is a defect.").WithLabelValues(),
+		leaked:    m.Counter("router_reservations_expired_total", "Reservations that were neither freed nor renewed in their time; anything but 0 is a defect.").WithLabelValues(),
 		calls:     m.Counter("router_failed_calls_total", "Calls to workers that failed or were refused, by code.", "code"),
 		malformed: m.Counter("feed_malformed_total", "Messages of workers that could not be read.").WithLabelValues(),
 	}
