@@ -68,6 +68,7 @@ tests() {
     [ "$left" -gt 0 ] || { echo "the $within s are up"; exit 1; }
     if ! (cd "$pkg" && "${nice[@]}" timeout "$left" "$work/$(basename "$pkg").test" -test.timeout 60m ${regexp:+-test.run "$regexp"}) >"$work/log" 2>&1; then
       cat "$work/log"
+      [ "$(date +%s)" -lt "$end" ] || { echo "the $within s are up"; exit 1; }
       echo "FAIL $pkg $regexp: run $n of $times"
       exit 1
     fi
