@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxMessage bounds a message that chat reads from a pipe, in bytes.
+// maxMessage bounds a message that chat reads from a pipe, and an answer, in bytes.
 const maxMessage = 32 << 20
 
 type chatFlags struct {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -64,6 +65,14 @@ func talk(w http.ResponseWriter, r *http.Request, messages []message, options st
 		return
 	case "escape":
 		say("content", "\x1b[31mred\tand blue\n")
+	case "object":
+		_, _ = w.Write([]byte("data: {\"choices\":{}}\n\n"))
+		return
+	case "endless":
+		for r.Context().Err() == nil {
+			say("content", strings.Repeat("and on ", 64<<10))
+		}
+		return
 	case "hang":
 		say("content", "Once upon")
 		<-r.Context().Done()
@@ -122,5 +131,48 @@ func TestWithoutControls(t *testing.T) {
 		if got := withoutControls(in); got != want {
 			t.Errorf("%q is shown as %q, want %q", in, got, want)
 		}
+	}
+}
+
+// TestChatHostile: what a server sends is bounded, and its mistakes are told in words of its API.
+func TestChatHostile(t *testing.T) {
+	url, stop := startTalker()
+	defer stop()
+	for question, want := range map[string]string{
+		"endless": "the answer has more than 33554432 bytes: limit it with --max-tokens",
+		"object":  "the answer is not what this version expects: choices is a JSON object",
+	} {
+		var errs strings.Builder
+		code := run([]string{"chat", "--server", url, question}, io.Discard, &errs)
+		if code != exitFailed || !strings.HasSuffix(errs.String(), want+"\n") {
+			t.Errorf("%s: exit code %d, %q", question, code, errs.String())
+		}
+	}
+}
+
+// TestOnlyModel: an alias stands for its model; the root of a model of another server is a path.
+func TestOnlyModel(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"data":[{"id":"a","root":"a"},{"id":"b","root":"a"}]}`: "a",
+		`{"data":[{"id":"a","root":"/models/a"}]}`:               "a",
+		`{"data":[{"id":"a"}]}`:                                  "a",
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/models" {
+				_, _ = w.Write([]byte(body))
+				return
+			}
+			var asked struct{ Model string }
+			if json.NewDecoder(r.Body).Decode(&asked) != nil || asked.Model != want {
+				http.Error(w, "no such model", http.StatusNotFound)
+				return
+			}
+			_, _ = w.Write([]byte("data: [DONE]\n\n"))
+		}))
+		var errs strings.Builder
+		if code := run([]string{"chat", "--server", s.URL, "Hello"}, io.Discard, &errs); code != exitDone {
+			t.Errorf("%s: exit code %d, %q", body, code, errs.String())
+		}
+		s.Close()
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,7 +136,7 @@ func (c *conversation) stream(ctx context.Context, messages []message, t *turn, 
 		}
 		var ch chunk
 		if err := json.Unmarshal([]byte(data), &ch); err != nil {
-			return fmt.Errorf("%s: the answer is not what this version expects: %w", c.client.server, err)
+			return fmt.Errorf("%s: the answer is not what this version expects: %s", c.client.server, unexpected(err))
 		}
 		if err := t.take(&ch, p); err != nil {
 			return err
@@ -145,6 +146,14 @@ func (c *conversation) stream(ctx context.Context, messages []message, t *turn, 
 		return fmt.Errorf("the answer of %s broke off: %w", c.client.server, err)
 	}
 	return fmt.Errorf("the answer of %s broke off: ask again", c.client.server)
+}
+
+// unexpected says what is wrong with an event, without the types that it is read into.
+func unexpected(err error) string {
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		return fmt.Sprintf("%s is a JSON %s", cmp.Or(wrong.Field, "an event"), wrong.Value)
+	}
+	return err.Error()
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -168,6 +177,9 @@ func (t *turn) take(ch *chunk, p *answerPrinter) error {
 		reasoning, text := choice.Delta.ReasoningContent+choice.Delta.Reasoning, choice.Delta.Content
 		if t.FirstMS == 0 && reasoning+text != "" {
 			t.FirstMS = t.TotalMS
+		}
+		if len(t.Reasoning)+len(t.Text)+len(reasoning)+len(text) > maxMessage {
+			return fmt.Errorf("the answer has more than %d bytes: limit it with --max-tokens", maxMessage)
 		}
 		t.Reasoning += reasoning
 		t.Text += text

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -169,8 +168,15 @@ func (c *client) onlyModel(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	listed := map[string]bool{}
 	for _, m := range list.Data {
-		add(cmp.Or(m.Root, m.ID))
+		listed[m.ID] = true
+	}
+	for _, m := range list.Data {
+		if listed[m.Root] { // other servers have the path of the model's files there
+			m.ID = m.Root
+		}
+		add(m.ID)
 	}
 	switch len(names) {
 	case 0:

@@ -23,7 +23,8 @@ import (
 //	    what happens now; "heard" ends a question to the engine, "asked" begins one
 //	advance by=D
 //	look
-//	answered | failed
+//	timeout                    of a question that is asked now
+//	answered [took=D] | failed
 //	unanswered [after=D]       the question was asked now, and D (3s) pass
 //	stalled since=D [begun] [prompt=N]   since so long ago
 //	run for=D [tokens=D] [works=D] [hears=D] [asks=(answered|failed|unanswered)]
@@ -89,7 +90,12 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "look":
 		return s.said(s.m.Look(s.now, s.signs))
+	case "timeout":
+		return fmt.Sprintln(s.m.Timeout(s.now))
 	case "answered", "failed", "unanswered":
+		if d.HasArg("took") {
+			s.m.Took(duration(t, d, "took", 0))
+		}
 		return s.end(d.Cmd, duration(t, d, "after", 3*time.Second))
 	case "stalled":
 		st := Stream{Since: s.now.Add(-duration(t, d, "since", 0)), Begun: d.HasArg("begun")}

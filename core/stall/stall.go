@@ -54,6 +54,9 @@ const (
 	muteAfter, muteHeard = 3 * time.Second, 5 * time.Second
 	// askLeast and askMost bound the time that the canary has for its token.
 	askLeast, askMost = 3 * time.Second, 30 * time.Second
+	// askFactor is how many times what the last question took while idle the next one may take, and patientAfter how many
+	// questions in a row without an answer double its time, so that an engine which is slower than it was is found whole.
+	askFactor, patientAfter = 4, 16
 	// mutePatience replaces the canary where none can be asked.
 	mutePatience = 10 * time.Second
 	// askAgain is the time between two questions to a busy engine, and askSoon that where a stream is past its limit.
@@ -132,6 +135,9 @@ type Machine struct {
 	asked  kv.Mono   // the last question to a busy engine
 	proof  kv.Mono   // the last answer to one
 	broken bool
+
+	took   time.Duration // by the last question to the idle engine; 0 before one was answered
+	failed int           // questions in a row that had no answer while it was broken
 }
 
 // New returns a machine that has learned nothing, of an engine that works.
@@ -206,18 +212,33 @@ func (m *Machine) silence(now kv.Mono) time.Duration {
 	return now.Sub(max(m.signs.Token, m.worked, m.busy))
 }
 
-// Timeout is how long a question that is asked now waits for its token: 3 s, or twice what all but one of a hundred
-// streams wait for their first if the engine is slow and not mute.
+// Timeout is how long a question that is asked now waits for its token: 3 s, and longer where the engine is slow and not
+// mute: four times what the last question took, and twice what all but one of a hundred streams wait for their first
+// token. Of an engine that was never heard to answer, each question waits twice as long as the one before.
 func (m *Machine) Timeout(now kv.Mono) time.Duration {
-	if m.firsts.seen < learnedFirsts || m.mute(now) {
+	if m.mute(now) {
 		return askLeast
 	}
-	return min(max(2*m.firsts.most(), askLeast), askMost)
+	limit, doubled := max(askLeast, askFactor*m.took), m.failed
+	if m.firsts.seen >= learnedFirsts {
+		limit = max(limit, 2*m.firsts.most())
+	}
+	if m.took > 0 || m.firsts.seen >= learnedFirsts {
+		doubled /= patientAfter
+	}
+	return min(min(limit, askMost)<<min(doubled, 4), askMost)
+}
+
+// Took notes how long the engine took for the token of a question.
+func (m *Machine) Took(d time.Duration) {
+	if m.signs.Calls == 0 || m.took == 0 {
+		m.took = max(d, time.Millisecond)
+	}
 }
 
 // Answered notes that the engine has produced a token since it was asked for one at a time.
 func (m *Machine) Answered(asked kv.Mono) {
-	m.broken = false
+	m.broken, m.failed = false, 0
 	m.proof = max(m.proof, asked)
 	m.asked = max(m.asked, asked)
 }
@@ -241,6 +262,9 @@ func (m *Machine) Unanswered(now, asked kv.Mono, s Signs) bool {
 		m.broken = m.silence(now) >= Least
 	default:
 		m.broken = m.silence(now) >= max(m.cfg.Patience, m.FirstLimit(s.Prompt))
+	}
+	if m.broken {
+		m.failed = min(m.failed+1, 1<<10)
 	}
 	return m.broken
 }

@@ -60,9 +60,9 @@ func (r *Router) routersAmong(ids []kv.WorkerID) []routerProcess {
 }
 
 // askRouters puts a question to router processes, several at once, and returns their answers in
-// the same order. At depth 0 nobody is asked.
+// the same order. At depth 0, and below it, none is asked.
 func (r *Router) askRouters(ctx context.Context, routers []routerProcess, q engine.Inspection, depth int) []behindAnswer {
-	if depth == 0 || r.planes.RPC == nil || len(routers) == 0 {
+	if depth <= 0 || r.planes.RPC == nil || len(routers) == 0 {
 		return nil
 	}
 	q.Depth = depth - 1

@@ -137,6 +137,14 @@ func TestBehind(t *testing.T) {
 		if d := asked[0].Depth; d != 2 {
 			t.Errorf("the question may go on through %d routers", d)
 		}
+		// A depth below zero is one that has been used up: routers may stand in a circle.
+		asked = nil
+		for _, call := range []string{engine.InspectWorkers, engine.InspectLoads} {
+			body := engine.AppendRequest(nil, &engine.Request{ID: "q", Attempt: 1, Prompt: prompt(0, 8, 1), Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1}})
+			if _, err := c.router.Inspect(t.Context(), &engine.Inspection{Call: call, Model: "m", Request: body, Depth: -1}); err != nil || asked != nil {
+				t.Errorf("%s with a depth of -1: asked %+v, %v", call, asked, err)
+			}
+		}
 		if status, answer := c.call("/v1/router/potential_loads", `{"model":"m","token_ids":[1,2,3]}`); status != http.StatusOK || strings.Count(string(answer), `"behind"`) != 1 || strings.Count(string(answer), `"behind_error"`) != 5 {
 			t.Errorf("%d %s", status, answer)
 		}

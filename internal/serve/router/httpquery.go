@@ -55,7 +55,7 @@ func (r *Router) answer(ctx context.Context, call string, req *route.Request, de
 // askAbout puts a question about a request to the router processes among workers.
 func (r *Router) askAbout(ctx context.Context, call string, req *route.Request, workers []kv.WorkerID, depth int) []behindAnswer {
 	routers := r.routersAmong(workers)
-	if len(routers) == 0 || depth == 0 {
+	if len(routers) == 0 || depth <= 0 {
 		return nil
 	}
 	return r.askRouters(ctx, routers, engine.Inspection{Call: call, Request: appendInspected(nil, req)}, depth)

@@ -276,3 +276,21 @@ func TestNoCanary(t *testing.T) {
 		r.stop()
 	})
 }
+
+// TestCanarySlow: an idle engine that takes longer for a token than the first question waits, and does not
+// say what it works on, is ready once it has answered, and stays so.
+func TestCanarySlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{Step: 13 * time.Second})
+		eng := newMoody(r.engine)
+		r.start(eng)
+		pass(90 * time.Second)
+		for range 120 {
+			pass(time.Second)
+			if got := r.state(); got != engine.StateReady {
+				t.Fatalf("the worker of a slow engine is %s", got)
+			}
+		}
+		r.stop()
+	})
+}

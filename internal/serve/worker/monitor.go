@@ -174,6 +174,9 @@ var errMute error = fault.New(fault.Unavailable, "nothing is heard of the engine
 
 // judge draws the conclusion from the answer to a question asked at some time.
 func (g *monitor) judge(asked kv.Mono, err error) {
+	if err == nil {
+		g.m.Took(g.s.now().Sub(asked))
+	}
 	switch code := fault.Of(err); {
 	case err == nil || g.s.lastBeat() > asked: // for the canary, or for a call beside it
 		g.m.Answered(asked)
