@@ -60,7 +60,7 @@ var kinds = []documentKind{
 	{"command in the middle", `
     penstock config validate --kv-cache-blocks 64
     true
-`, "64", "many", "invalid"},
+`, "64", "many", "is not a whole number"},
 	{"loop", `
     for w in 1 2; do
       penstock replay --generate random:requests=20 --policy kv --workers $w --json | jq .rows
@@ -188,7 +188,7 @@ import no_such_module
 <!-- run: validate="it needs a server" -->
 
     penstock bench --url http://llm.invalid --rate 3
-`, "--rate 3", "--rate fast", "invalid argument"},
+`, "--rate 3", "--rate fast", "is not a number"},
 	{"script that is not run", `
 <!-- run: validate="it needs a quiet machine" -->
 

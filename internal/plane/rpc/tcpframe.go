@@ -13,8 +13,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sumSize is the size of a checksum in bytes.
 const sumSize = 4
 
-// errDamaged ends a connection without TLS. TCP's own checksum has 16 bits and is made
-// anew by each machine on the way, so it does not see what such a machine gets wrong.
+// errDamaged ends a connection without TLS. TCP's own checksum has 16 bits, and proxies and
+// network cards make it anew: it does not show what they got wrong.
 var errDamaged = errors.New("bytes were damaged on the way: the checksum of a frame is wrong; look at the network, or use TLS")
 
 // framing is how the frames of a connection are written: with checksums, or without as
