@@ -43,8 +43,8 @@ trap stop EXIT
 trap 'exit 1' INT TERM
 end=$(( $(date +%s) + within ))
 
-# crowd COUNT starts busy processes; each ends by itself when the time is up.
-crowd() {
+# start_busy COUNT starts busy processes; each ends by itself when the time is up.
+start_busy() {
   local count="$1" level=()
   if [ -n "$hard" ]; then
     count=3 level=(nice -n 10) nice=(nice -n 19)
@@ -79,18 +79,18 @@ tests() {
 if [ -n "$all" ]; then
   # The packages are compiled before: vet's share of the time is none of the tests'.
   CGO_ENABLED=1 go test -race -run '^$' ./... >/dev/null
-  crowd "${busy:-8}"
+  start_busy "${busy:-8}"
   CGO_ENABLED=1 "${nice[@]}" timeout "$within" go test -race -timeout 60m ./...
   exit
 fi
 if [ -n "$pkg" ]; then
   build "./${pkg#./}"
-  crowd "${busy:-30}"
+  start_busy "${busy:-30}"
   tests "./${pkg#./}" "${times:-$([ -n "$run" ] && echo 20 || echo 2)}" "$run"
   exit
 fi
 for plane in bus natsd rpc; do build "./internal/plane/$plane"; done
-crowd "${busy:-30}"
+start_busy "${busy:-30}"
 tests ./internal/plane/bus "${times:-20}" '^TestNATSOverTCP$/^durable$/^replay$|^TestNATSArchiveEmbedded$/^sizes$'
 tests ./internal/plane/natsd "${times:-20}" '^TestMend$'
 tests ./internal/plane/rpc "${times:-20}" '^TestTCPTenThousandStreamsOnOneConnection$'

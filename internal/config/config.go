@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"penstock/core/stall"
 	"penstock/internal/attempt"
 	"penstock/internal/edge/parse"
 	"penstock/internal/engine"
@@ -121,7 +122,7 @@ type Config struct {
 	Media
 
 	CanaryInterval Seconds `key:"canary-interval" on:"up,worker" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
-	StallTimeout   Seconds `key:"stall-timeout" on:"up,worker" help:"time after which a stream of which nothing comes, though its engine works, goes on at another worker; at least 10s; 0s learns it from the engine's streams"`
+	StallTimeout   Seconds `key:"stall-timeout" on:"up,worker" help:"time after which a stream of which nothing comes, though its engine works, goes on at another worker, from 10s to 5m; 0s learns it from the engine's streams"`
 
 	MaxBodyBytes int64   `key:"max-body-bytes" on:"up,frontend,router" help:"largest request body"`
 	MaxInflight  int     `key:"max-inflight" on:"up,frontend,router" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
@@ -293,8 +294,8 @@ func (c *Config) Validate() error {
 	p.notNegative("migration-wait", c.MigrationWait)
 	p.atLeast("active-request-expiry", c.ActiveRequestExpiry, 3*attempt.RenewEvery) // renewals may be late
 	p.notNegative("canary-interval", c.CanaryInterval)
-	if s := time.Duration(c.StallTimeout); s != 0 && s < 10*time.Second {
-		p.add("stall-timeout", fmt.Sprintf("must be 0s or at least 10s, not %v", s))
+	if s := time.Duration(c.StallTimeout); s != 0 && (s < stall.Least || s > stall.Most) {
+		p.add("stall-timeout", fmt.Sprintf("%v is not 0s, nor between %v and %v", s, stall.Least, stall.Most))
 	}
 	p.between("max-body-bytes", c.MaxBodyBytes, 1024, 1<<40)
 	p.between("max-inflight", int64(c.MaxInflight), 1, 1<<24)

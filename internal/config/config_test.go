@@ -174,6 +174,9 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 			":1: workers has no value", ":2: http-addr has no value", "PENSTOCK_MAX_INFLIGHT: it is empty", "PENSTOCK_DRAIN_TIMEOUT: it is empty",
 		}},
 		{"a block size beyond the engine's", "kv-cache-block-size: 1025\n", nil, []string{"kv-cache-block-size: 1025 is not between 2 and 1024"}},
+		{"limits of streams that cannot be kept", "stall-timeout: 10m\n", []string{"PENSTOCK_ACTIVE_REQUEST_EXPIRY=20s"}, []string{
+			"stall-timeout: 10m0s is not 0s, nor between 10s and 5m0s", "active-request-expiry: 20s is too short: use 30s or more",
+		}},
 		{"a bare number as duration", "drain-timeout: 30\n", nil, []string{`"30" is not a duration with a unit, for example 30s`}},
 		{"an event plane that cannot be", "event-plane: amqp\nevent-addr: here\nevent-advertise: 10.0.0.7:1\nevent-peers: [10.0.0.7]\n", nil, []string{
 			`event-plane: "amqp" is not one of nats, zmq`, `event-addr: "here" is not HOST:PORT`, `event-advertise: "10.0.0.7:1" is not HOST`, `event-peers: "10.0.0.7" is not HOST:PORT`, "event-peers: belongs to --event-plane zmq",

@@ -11,10 +11,10 @@ type SignSource interface {
 	Signs() Signs
 }
 
-// SignWatcher is a SignSource that can tell when Signs.Down changes.
+// SignWatcher is a SignSource that can tell when Signs.Live changes.
 type SignWatcher interface {
 	SignSource
-	// WatchSigns calls changed behind each change of Signs().Down, until ctx ends. changed must not block.
+	// WatchSigns calls changed after each change of Signs().Live, until ctx ends. changed must not block.
 	WatchSigns(ctx context.Context, changed func())
 }
 

@@ -296,7 +296,7 @@ func needsKey(err error) bool {
 // serves, and that says no more.
 func remedyOf(state, host string) string {
 	switch state {
-	case "unconfirmed":
+	case readiness.StateUnconfirmed:
 		return "look at what discovery is in, the NATS server or --discovery-dir: it cannot say now whether the worker is there; meanwhile requests go there as long as it answers"
 	case "draining":
 		return "nothing, if somebody stopped it: it finishes what it has and leaves"

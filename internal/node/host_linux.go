@@ -1,7 +1,9 @@
 package node
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,6 +19,26 @@ func freeBytes(dir string) (n uint64, known bool) {
 		return 0, false
 	}
 	return st.Bavail * uint64(st.Bsize), true
+}
+
+// openFiles returns how many files this process has open. To count them takes one more: where none
+// is left, they are as many as may be.
+func openFiles() (n uint64, known bool) {
+	dir, err := os.Open("/proc/self/fd")
+	if errors.Is(err, unix.EMFILE) {
+		return fileLimit()
+	}
+	if err != nil {
+		return 0, false
+	}
+	defer dir.Close()
+	for {
+		names, err := dir.Readdirnames(1024)
+		n += uint64(len(names))
+		if err != nil {
+			return n, errors.Is(err, io.EOF)
+		}
+	}
 }
 
 // holderOf returns who listens on a TCP port of this machine, as far as this user

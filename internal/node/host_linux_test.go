@@ -1,6 +1,7 @@
 package node
 
 import (
+	"os"
 	"slices"
 	"testing"
 )
@@ -21,5 +22,23 @@ func TestListeners(t *testing.T) {
 	}
 	if h := holderOf("none"); h != (holder{}) {
 		t.Errorf("%+v", h)
+	}
+}
+
+// TestOpenFiles: what is opened is counted.
+func TestOpenFiles(t *testing.T) {
+	before, ok := openFiles()
+	if !ok || before == 0 {
+		t.Fatalf("%d files are open, known: %v", before, ok)
+	}
+	for range 100 {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
+	if after, _ := openFiles(); after < before+90 { // other tests may close some
+		t.Errorf("%d files were open, and %d are after 100 more", before, after)
 	}
 }

@@ -18,12 +18,14 @@ import (
 type host struct {
 	// files is how many files this process may have open.
 	files func() (n uint64, known bool)
+	// open is how many files this process has open.
+	open func() (n uint64, known bool)
 	// free is how much may be written to the file system of a directory, in bytes.
 	free func(dir string) (n uint64, known bool)
 }
 
 // thisHost reads the limits of the machine that this process runs on.
-func thisHost() host { return host{files: fileLimit, free: freeBytes} }
+func thisHost() host { return host{files: fileLimit, open: openFiles, free: freeBytes} }
 
 // checkFiles compares the limit on open files with what a process of the settings (nil if they
 // are not valid) may need. It returns no finding where the limit is not known.
@@ -44,6 +46,25 @@ func (h host) checkFiles(cfg *config.Loaded) []Finding {
 		}}
 	}
 	return []Finding{{check, CheckOK, fmt.Sprintf("a process may have %d files open", limit), ""}}
+}
+
+// checkOpenFiles compares what this process has open with the limit. It returns no finding where
+// one of them is not known.
+func (h host) checkOpenFiles() []Finding {
+	const check = "open files"
+	limit, known := h.files()
+	open, counted := h.open()
+	if !known || !counted {
+		return nil
+	}
+	detail := fmt.Sprintf("%d files are open, and %d may be", open, limit)
+	if float64(open) > nearlyFull*float64(limit) {
+		return []Finding{{
+			check, CheckWarn, detail + ": at the limit, new connections are refused",
+			fmt.Sprintf("raise it and start the process again: ulimit -n %d, or LimitNOFILE=%d in the systemd unit", 4*limit, 4*limit),
+		}}
+	}
+	return []Finding{{check, CheckOK, detail, ""}}
 }
 
 // checkRoom compares what is free on the file system of dir with what JetStream, or the state of
@@ -132,20 +153,20 @@ func (l *limits) stored() (found []Finding) {
 }
 
 const (
-	// limitsEvery is how often a process looks at the room of what it writes.
+	// limitsEvery is how often a process looks at its limits while it runs.
 	limitsEvery = 15 * time.Second
 	// limitsAgain is after what time a limit that is still short stands in the log again.
 	limitsAgain = 10 * time.Minute
 )
 
-// run looks at the room of what this process writes until ctx ends.
+// run looks at the room of what this process writes, and at its open files, until ctx ends.
 func (l *limits) run(ctx context.Context) error {
 	tick := time.NewTicker(limitsEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			l.log.tell(l.stored(), time.Now())
+			l.log.tell(append(l.stored(), l.host.checkOpenFiles()...), time.Now())
 		case <-ctx.Done():
 			return nil
 		}

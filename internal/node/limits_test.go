@@ -62,7 +62,12 @@ func TestLimitsInOperation(t *testing.T) {
 		var out lockedBuffer
 		all := ""
 		w := &limits{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), said: map[string]saidLimit{}}}
-		w.host = host{files: fileLimit, free: func(string) (uint64, bool) { return free.Load(), true }}
+		var open atomic.Uint64
+		w.host = host{
+			files: func() (uint64, bool) { return 10_000, true },
+			open:  func() (uint64, bool) { return open.Load(), true },
+			free:  func(string) (uint64, bool) { return free.Load(), true },
+		}
 		go func() { _ = w.run(t.Context()) }()
 		said := func(after time.Duration) string {
 			time.Sleep(after)
@@ -88,6 +93,14 @@ func TestLimitsInOperation(t *testing.T) {
 		free.Store(1 << 40)
 		if s := said(time.Minute); strings.Count(s, "\n") != 1 || !strings.Contains(s, "no longer short") {
 			t.Errorf("with room again: %s", s)
+		}
+		open.Store(9500)
+		if s := said(time.Minute); strings.Count(s, "\n") != 1 || !strings.Contains(s, "9500 files are open, and 10000 may be") || !strings.Contains(s, "ulimit -n 40000") {
+			t.Errorf("with many open files: %s", s)
+		}
+		open.Store(100)
+		if s := said(time.Minute); strings.Count(s, "\n") != 1 || !strings.Contains(s, "no longer short") {
+			t.Errorf("with few open files again: %s", s)
 		}
 	})
 }

@@ -44,7 +44,7 @@ func (p *routerPrompts) Prompt(ctx context.Context, q *api.Request) (prep.Prompt
 // maxPrompters bounds the models whose tokenizers are open.
 const maxPrompters = 64
 
-// of returns the prompter of a card, which is opened by whoever uses it first.
+// of returns the prompter of a card, which its first user opens.
 func (p *routerPrompts) of(card engine.Card) *openPrompter {
 	p.mu.Lock()
 	defer p.mu.Unlock()

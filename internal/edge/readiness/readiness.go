@@ -46,6 +46,16 @@ func NewModel(id, parent string, a route.Availability) Model {
 // Refuse makes m unhealthy for a reason that a router does not know.
 func (m *Model) Refuse(reason string) { m.Status, m.Reason = Unhealthy, reason }
 
+// The states of instances that a router or a frontend finds, beside those that workers report
+// ([engine.StateReady] and the like).
+const (
+	StateSuspect     = "suspect"     // a call failed: it gets what no other worker can take
+	StateQuarantined = "quarantined" // it answers no ping
+	StateUnconfirmed = "unconfirmed" // discovery, or the router, does not confirm it
+	StateUnfit       = "unfit"       // its model card differs from that of the model
+	StateError       = "error"       // what it says of itself cannot be used
+)
+
 // Instance is one registered worker, as requests see it.
 type Instance struct {
 	WorkerID kv.WorkerID `json:"worker_id"`
@@ -53,8 +63,8 @@ type Instance struct {
 	Engine   string      `json:"engine"`
 	Host     string      `json:"host"`
 	PID      int         `json:"pid"`
-	// State is ready, draining, suspect, quarantined, not_ready, unconfirmed, unfit or error, as
-	// docs/router-api.md says, and Reason says more of it.
+	// State is one of the constants above or of engine, as docs/router-api.md says, and Reason says
+	// more of it.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
 	// Warnings are what is wrong with its engine though it serves.

@@ -187,8 +187,13 @@ func (e *Engine) Load() engine.Load {
 	return l
 }
 
-// Signs implements engine.SignSource: of requests that come and go nothing is seen, of batches everything.
-func (e *Engine) Signs() engine.Signs { return engine.Signs{Work: e.turns.Load()} }
+// Signs implements engine.SignSource. Work changes with each batch alone; the queue is as the loop last saw it.
+func (e *Engine) Signs() engine.Signs {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := &e.mu.load
+	return engine.Signs{Work: e.turns.Load(), Tells: true, Running: l.Running, Waiting: l.Waiting, Preempted: l.Preemptions}
+}
 
 // Wake has the loop tell what there is to tell, though it has nothing to compute.
 func (e *Engine) Wake() { e.poke() }

@@ -2,6 +2,7 @@ package batch
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"penstock/internal/engine/enginetest"
 )
@@ -24,5 +25,37 @@ func TestLoadDuringBatch(t *testing.T) {
 	g.Open(t)
 	if err := <-result; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSignsTellTheQueue: a request that waits behind another one is in the engine's own account, so that its wait
+// is not taken for a stall.
+func TestSignsTellTheQueue(t *testing.T) { synctest.Test(t, testSignsTellTheQueue) }
+
+func testSignsTellTheQueue(t *testing.T) {
+	e := small(t, func(c *Config) { c.MaxSeqs = 1 })
+	g := closed(e)
+	ctx := enginetest.Start(t, e)
+	results := make(chan error, 2)
+	for i := range 2 {
+		go func() {
+			_, err := enginetest.Generate(ctx, e, greedy(i, 10, 3))
+			results <- err
+		}()
+	}
+	synctest.Wait() // one is computed, the other one is there
+	<-g.Enter
+	synctest.Wait()
+	g.Leave <- struct{}{}
+	<-g.Enter
+	if s := e.Signs(); !s.Tells || s.Running != 1 || s.Waiting != 1 || s.Work == 0 {
+		t.Errorf("signs of one request that runs and one that waits: %+v", s)
+	}
+	g.Leave <- struct{}{}
+	g.Open(t)
+	for range 2 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"penstock/core/stall"
 )
 
 // The times of HTTP with an engine.
@@ -24,8 +26,8 @@ const (
 	tlsTimeout   = 5 * time.Second
 	headerWait   = 30 * time.Second
 	drainTimeout = time.Second
-	// silence is how long an answer may stand still: longer than any prefill takes.
-	silence = 5 * time.Minute
+	// silence is how long an answer may stand still, whether or not its stream is watched.
+	silence = stall.Most
 )
 
 // smallBody is up to how many bytes a body is copied behind its head: to copy it costs less than

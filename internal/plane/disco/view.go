@@ -249,7 +249,7 @@ type deadLease struct {
 func (v *view) overdueAfter() time.Duration { return v.ttl * 3 / 2 }
 
 // overdue returns the liveness keys that the store should have removed, in order,
-// each once in that time: someone has to remove those that it has no expiry for.
+// each once in that time: watchers remove those that it has no expiry for.
 func (v *view) overdue(now time.Time) []deadLease {
 	var dead []deadLease
 	for id, e := range v.entries {

@@ -104,11 +104,11 @@ func (f *Frontend) instances(s *snapshot) []readiness.Instance {
 		in := &s.instances[i]
 		p, ok := known[in.ID]
 		if !ok {
-			p.State, p.Reason = "unconfirmed", "the router has not heard of it yet"
+			p.State, p.Reason = readiness.StateUnconfirmed, "the router has not heard of it yet"
 		}
 		p.WorkerID, p.Model, p.Engine, p.Host, p.PID = in.ID, in.card.Name, in.card.Engine, in.Host, in.PID
 		if in.bad != "" {
-			p.State, p.Reason = "unfit", in.bad
+			p.State, p.Reason = readiness.StateUnfit, in.bad
 		}
 		all = append(all, p)
 	}

@@ -86,7 +86,7 @@ func (r *Router) Instances() []readiness.Instance {
 		all[last].Warnings = append(all[last].Warnings, in.Warnings...)
 	}
 	for _, b := range r.mu.broken {
-		all = append(all, readiness.Instance{WorkerID: b.in.ID, Host: b.in.Host, PID: b.in.PID, State: stateError, Reason: b.problem})
+		all = append(all, readiness.Instance{WorkerID: b.in.ID, Host: b.in.Host, PID: b.in.PID, State: readiness.StateError, Reason: b.problem})
 	}
 	return all
 }

@@ -11,6 +11,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/attempt"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
 )
@@ -65,7 +66,7 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	defer r.Free(ereq.ID, ereq.Attempt)
+	defer attempt.Hold(r, ereq.ID, ereq.Attempt)()
 
 	var out *stream // once a worker has accepted
 	var delta engine.Delta

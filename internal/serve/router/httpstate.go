@@ -13,6 +13,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/slots"
+	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
 )
@@ -147,7 +148,7 @@ func (r *Router) workers() []workerRow {
 	for _, b := range r.mu.broken {
 		table = append(table, workerRow{
 			WorkerID: uint64(b.in.ID), Name: nameOf(&b.in), Role: roleAggregated, Addr: b.in.Addr, Host: b.in.Host, PID: b.in.PID,
-			State: stateError, Problem: b.problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
+			State: readiness.StateError, Problem: b.problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
 		})
 	}
 	return table
@@ -189,11 +190,11 @@ func (r *Router) condition(now kv.Mono, m *member, h holding) (state, problem st
 	p := r.mu.names[m.card.Name]
 	switch {
 	case m.unfit != "":
-		return stateUnfit, m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
+		return readiness.StateUnfit, m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
 	case h.mismatch != 0:
-		return stateError, fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatch, m.card.BlockSize)
+		return readiness.StateError, fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatch, m.card.BlockSize)
 	case p != nil && p.blockSize != m.card.BlockSize:
-		return stateError, fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
+		return readiness.StateError, fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
 	case m.draining(now):
 		return engine.StateDraining, ""
 	case r.quarantined(m):
@@ -201,16 +202,10 @@ func (r *Router) condition(now kv.Mono, m *member, h holding) (state, problem st
 	case m.says(now, engine.StateNotReady):
 		return engine.StateNotReady, m.notReady() + ": it gets no requests until it does; the worker's log says more"
 	case m.in.Unconfirmed:
-		return "unconfirmed", ""
+		return readiness.StateUnconfirmed, ""
 	}
 	return engine.StateReady, ""
 }
-
-// The states of workers that must be repaired.
-const (
-	stateUnfit = "unfit"
-	stateError = "error"
-)
 
 // notReady says why a member that reports so is not ready.
 func (m *member) notReady() string {
@@ -225,9 +220,9 @@ func (m *member) notReady() string {
 // silence says what is known of a member that does not answer. The caller holds mu.
 func (r *Router) silence(now kv.Mono, m *member) (state, problem string) {
 	st, _ := r.mu.health.Status(m.worker.ID)
-	state, then := "quarantined", "it gets no requests until it answers a ping"
+	state, then := readiness.StateQuarantined, "it gets no requests until it answers a ping"
 	if st.Cause == health.CallFailed {
-		state, then = "suspect", "until it answers a ping it gets only requests that no other worker can take"
+		state, then = readiness.StateSuspect, "until it answers a ping it gets only requests that no other worker can take"
 	}
 	return state, fmt.Sprintf("it has not answered for %v (%v): %s", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause, then)
 }

@@ -1096,6 +1096,34 @@ data: [DONE]
 	})
 }
 
+// TestGenerateIsRenewed: a request of the router API that runs for longer than ReservationTTL counts
+// as load until its end.
+func TestGenerateIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.startRouter(router.Config{ReservationTTL: 30 * time.Second})()
+		defer c.stopWorkers()
+		c.startWorker(1, 1)
+		done := make(chan int)
+		go func() {
+			rec := httptest.NewRecorder()
+			body := `{"model":"m","token_ids":[1,2,3],"stop_conditions":{"max_tokens":9000}}`
+			c.router.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/router/generate", strings.NewReader(body)))
+			done <- rec.Code
+		}()
+		<-time.After(time.Minute)
+		if row := c.workers()[1]; row.Load.ActiveRequests != 1 {
+			t.Errorf("%d requests are active while one runs", row.Load.ActiveRequests)
+		}
+		if code := <-done; code != 200 {
+			t.Errorf("status %d", code)
+		}
+		if row := c.workers()[1]; row.Load.ActiveRequests != 0 {
+			t.Errorf("%d requests are active after its end", row.Load.ActiveRequests)
+		}
+	})
+}
+
 // TestConcurrent decides while events, reports and memberships change; what is
 // left in the end is nothing.
 func TestConcurrent(t *testing.T) {

@@ -99,7 +99,7 @@ func (g *monitor) look(ctx context.Context) {
 func (g *monitor) signs(now kv.Mono) stall.Signs {
 	s := g.s
 	out := stall.Signs{Token: s.lastBeat()}
-	s.calls.each(func(p *progress) {
+	for _, p := range s.calls.inProgress() {
 		out.Calls++
 		if p.last.Load() == 0 {
 			out.Prompt = max(out.Prompt, p.prompt)
@@ -107,7 +107,7 @@ func (g *monitor) signs(now kv.Mono) stall.Signs {
 		if of, ok := p.stream(); ok {
 			out.Overdue = out.Overdue || g.m.Overdue(now, of)
 		}
-	})
+	}
 	src, ok := s.w.eng.(engine.SignSource)
 	if !ok {
 		return out
@@ -201,14 +201,14 @@ func (g *monitor) broken(ctx context.Context) {
 	if g.since == 0 {
 		g.since = now
 	}
-	s.calls.each(func(p *progress) {
+	for _, p := range s.calls.inProgress() {
 		if p.began >= g.since && now.Sub(p.began) < laterCalls {
-			return
+			continue
 		}
 		if p.stop(fault.New(fault.Unavailable, "the engine of worker %d does not answer: another goes on with the call", s.w.cfg.ID)) {
 			ended++
 		}
-	})
+	}
 	if ended > 0 {
 		s.w.throttle.Log(ctx, slog.LevelWarn, "calls of an engine that does not answer are ended, others go on with them", "calls", ended)
 	}
@@ -217,19 +217,19 @@ func (g *monitor) broken(ctx context.Context) {
 // endStalled ends the streams that have stalled.
 func (g *monitor) endStalled(ctx context.Context) {
 	s, now := g.s, g.s.now()
-	s.calls.each(func(p *progress) {
+	for _, p := range s.calls.inProgress() {
 		of, ok := p.stream()
 		if !ok || !g.m.Stalled(now, of) {
-			return
+			continue
 		}
 		waited := now.Sub(of.Since)
 		if !p.stop(fault.New(fault.Unavailable, "the engine of worker %d sent nothing of the answer for %v", s.w.cfg.ID, waited.Round(time.Second))) {
-			return
+			continue
 		}
 		s.w.metrics.stalled.Inc()
 		s.w.throttle.Log(ctx, slog.LevelWarn, "a stream has stalled and is ended, another worker goes on with it",
 			"request", p.id, "attempt", p.attempt, "waited", waited.Round(time.Millisecond), "begun", of.Begun)
-	})
+	}
 }
 
 // beat notes that the engine has produced something, and returns when.

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,11 +135,9 @@ func (c *calls) learn(m *stall.Machine) {
 	c.mu.over = c.mu.over[:0]
 }
 
-// each calls f for every call, in no order. f must not block.
-func (c *calls) each(f func(*progress)) {
+// inProgress returns those in progress, in no order. Some may end meanwhile.
+func (c *calls) inProgress() []*progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for p := range c.mu.all {
-		f(p)
-	}
+	return slices.Collect(maps.Keys(c.mu.all))
 }
