@@ -208,10 +208,6 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		var unknown *tls.CertificateVerificationError
-		if errors.As(err, &unknown) {
-			return nil, fmt.Errorf("the certificate of %s is not one that is trusted here (name those that sign it with --ca): %w", c.server, unknown.Err)
-		}
 		if wrong := c.wrongPeer(ctx, err); wrong != nil {
 			return nil, wrong
 		}
@@ -227,19 +223,19 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 // wrongPeer returns an error if the server is not one that can be asked: it is no Penstock, or
 // the URL has the wrong scheme. cause is the error of a request; nil if it was answered.
 func (c *client) wrongPeer(ctx context.Context, cause error) error {
-	return c.misnamed(node.DescribePeer(ctx, c.http, c.server, cause))
+	return misnamed(node.DescribePeer(ctx, c.http, c.server, c.flag, cause))
 }
 
 // wrongScheme is wrongPeer for a server that need not be a Penstock.
 func (c *client) wrongScheme(ctx context.Context, cause error) error {
-	return c.misnamed(node.DescribeScheme(ctx, c.server, cause))
+	return misnamed(node.DescribeScheme(ctx, c.server, c.flag, cause))
 }
 
-func (c *client) misnamed(wrong *node.WrongPeer) error {
+func misnamed(wrong *node.WrongPeer) error {
 	if wrong == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %s with %s", wrong.What, wrong.Remedy, c.flag)
+	return fmt.Errorf("%s: %s", wrong.What, wrong.Remedy)
 }
 
 // refused returns the error of an answer that is not 200.
