@@ -73,7 +73,8 @@ func (t *target) named() bool { return t.flag.Changed || t.server != "" }
 // flagName is the flag as users write it.
 func (t *target) flagName() string { return "--" + t.flag.Name }
 
-// url returns the URL of the server without a slash at its end.
+// url returns the URL of the server without a slash at its end, and without the /v1 with which
+// the clients of the OpenAI API write it.
 func (t *target) url() (string, error) {
 	server := t.server
 	if !strings.Contains(server, "://") && server != "" {
@@ -83,7 +84,7 @@ func (t *target) url() (string, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
 		return "", usage(fmt.Errorf("%s: %.100q is not a URL like %s", t.flagName(), t.server, defaultServer))
 	}
-	return strings.TrimRight(server, "/"), nil
+	return strings.TrimRight(strings.TrimSuffix(strings.TrimRight(server, "/"), "/v1"), "/"), nil
 }
 
 // client returns what asks the target.
