@@ -42,7 +42,6 @@ func (o *benchOptions) run(cmd *cobra.Command) (err error) {
 	if err := o.validate(); err != nil {
 		return usage(err)
 	}
-	o.target.server = strings.TrimSuffix(strings.TrimRight(o.target.server, "/"), "/v1")
 	c, err := o.target.client()
 	if err != nil {
 		return err

@@ -72,7 +72,8 @@ func (t *target) named() bool { return t.flag.Changed || t.server != "" }
 // flagName is the flag as users write it.
 func (t *target) flagName() string { return "--" + t.flag.Name }
 
-// url returns the URL of the server without a slash at its end.
+// url returns the URL of the server without a slash at its end, and without the /v1 with which
+// the clients of the OpenAI API write it.
 func (t *target) url() (string, error) {
 	server := t.server
 	if !strings.Contains(server, "://") && server != "" {
@@ -82,7 +83,7 @@ func (t *target) url() (string, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
 		return "", usage(fmt.Errorf("%s: %.100q is not a URL like %s", t.flagName(), t.server, defaultServer))
 	}
-	return strings.TrimRight(server, "/"), nil
+	return strings.TrimRight(strings.TrimSuffix(strings.TrimRight(server, "/"), "/v1"), "/"), nil
 }
 
 // client returns what asks the target.
@@ -214,10 +215,6 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		var unknown *tls.CertificateVerificationError
-		if errors.As(err, &unknown) {
-			return nil, fmt.Errorf("the certificate of %s is not one that is trusted here (name those that sign it with --ca): %w", c.server, unknown.Err)
-		}
 		if wrong := c.wrongPeer(ctx, err); wrong != nil {
 			return nil, wrong
 		}
@@ -233,19 +230,19 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 // wrongPeer returns an error if the server is not one that can be asked: it is no Penstock, or
 // the URL has the wrong scheme. cause is the error of a request; nil if it was answered.
 func (c *client) wrongPeer(ctx context.Context, cause error) error {
-	return c.misnamed(node.DescribePeer(ctx, c.http, c.server, cause))
+	return misnamed(node.DescribePeer(ctx, c.http, c.server, c.flag, cause))
 }
 
 // wrongScheme is wrongPeer for a server that need not be a Penstock.
 func (c *client) wrongScheme(ctx context.Context, cause error) error {
-	return c.misnamed(node.DescribeScheme(ctx, c.server, cause))
+	return misnamed(node.DescribeScheme(ctx, c.server, c.flag, cause))
 }
 
-func (c *client) misnamed(wrong *node.WrongPeer) error {
+func misnamed(wrong *node.WrongPeer) error {
 	if wrong == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %s with %s", wrong.What, wrong.Remedy, c.flag)
+	return fmt.Errorf("%s: %s", wrong.What, wrong.Remedy)
 }
 
 // refused returns the error of an answer that is not 200.

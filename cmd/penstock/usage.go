@@ -94,6 +94,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	return misuse(cmd, fmt.Sprintf("unknown flag: %s", given), flagHint(cmd, name, strings.HasPrefix(given, "--")))
 }
 
+// minPrefix is how many characters of a flag say which one was meant.
+const minPrefix = 3
+
 // flagHint says what was perhaps meant by a flag that cmd lacks; "" if nothing is like it.
 func flagHint(cmd *cobra.Command, name string, long bool) string {
 	if has := commandsWith(cmd.Root(), name); long && len(has) > 0 {
@@ -109,7 +112,11 @@ func flagHint(cmd *cobra.Command, name string, long bool) string {
 			names = append(names, f.Name)
 		}
 	})
-	switch best := config.Closest(name, names); {
+	best := config.Closest(name, names)
+	if i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, name) }); i >= 0 && len(name) >= minPrefix {
+		best = names[i] // the beginning of a flag was given
+	}
+	switch {
 	case best != "":
 		return fmt.Sprintf("did you mean --%s?", best)
 	case !long:

@@ -82,3 +82,20 @@ func TestWorkersBehindRouters(t *testing.T) {
 		}
 	}
 }
+
+// TestServerWithV1: a server may be named as the clients of the OpenAI API name it.
+func TestServerWithV1(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/router/workers" && r.URL.Path != "/health" {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+		_, _ = w.Write([]byte(`{"rows":[{"worker_id":3}]}`))
+	}))
+	defer server.Close()
+	for _, end := range []string{"", "/", "/v1", "/v1/"} {
+		var out, errs bytes.Buffer
+		if code := run([]string{"workers", "--server", server.URL + end}, &out, &errs); code != 0 {
+			t.Errorf("%q: exit code %d, %s", end, code, &errs)
+		}
+	}
+}

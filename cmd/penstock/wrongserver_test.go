@@ -2,13 +2,56 @@ package main
 
 import (
 	"bytes"
+	"encoding/pem"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
+
+// TestRefusedCertificate: a command that does not accept the certificate of a server says whether
+// its authority or its host is the reason, and what mends it.
+func TestRefusedCertificate(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "https://"), ":")
+	elsewhere := "https://localhost:" + port // the certificate is for 127.0.0.1
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(ca, block, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{
+		{"workers", "--server"},
+		{"chat", "text", "--server"},
+		{"doctor", "--http-addr", "127.0.0.1:0", "--server"},
+		{"bench", "--requests", "1", "--url"},
+		{"bench", "--requests", "1", "--model", "m", "--url"},
+	} {
+		flag := command[len(command)-1]
+		for _, tt := range []struct {
+			url, remedy string
+			more        []string
+		}{
+			{server.URL, "name the certificates that sign it with --ca", nil},
+			{elsewhere, "name a host that it is for with " + flag, []string{"--ca", ca}},
+		} {
+			var out, errs bytes.Buffer
+			code := run(append(append(slices.Clone(command), tt.url), tt.more...), &out, &errs)
+			said := out.String() + errs.String()
+			if code != exitFailed || !strings.Contains(said, "the certificate of "+tt.url) || !strings.Contains(said, tt.remedy) {
+				t.Errorf("%s %s: exit code %d, %s; want %q", command, tt.url, code, said, tt.remedy)
+			}
+		}
+	}
+}
 
 // TestWrongServer: a command that is told another HTTP server, or the wrong scheme, says so
 // and what to name instead.

@@ -2,6 +2,8 @@ package node
 
 import (
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -86,4 +88,29 @@ func TestExamineCertificates(t *testing.T) {
 	}
 	cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "TLS_CERT=/nowhere", "TLS_KEY=/nowhere")
 	expect(t, Examine(t.Context(), Examination{Config: cfg}), "config", CheckFail, "tls-cert /nowhere")
+}
+
+// TestExamineOwnTLS: when the certificate of the process at the address of the settings is not
+// trusted here, the process is not examined, and the doctor says so and what to give.
+func TestExamineOwnTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	p := certtest.Make(t, certtest.Form{})
+	addr := strings.TrimPrefix(server.URL, "https://")
+	cfg := settingsOf(t, config.Up, "HTTP_ADDR="+addr, "TLS_CERT="+put(t, "cert.pem", p.Cert), "TLS_KEY="+put(t, "key.pem", p.Key))
+	expect(t, Examine(t.Context(), Examination{Config: cfg}), "server", CheckWarn, "is not trusted here")
+}
+
+// TestRemedies: what is said of a worker that gets no requests names it and where to look.
+func TestRemedies(t *testing.T) {
+	for state, want := range map[string]string{
+		"quarantined": "process 7 on gpu1", "not_ready": "engine", "unfit": "--served-model-name", "error": "gpu1",
+	} {
+		w := examinedWorker{Host: "gpu1", PID: 7, Addr: "tcp://10.0.0.6:7000", State: state}
+		if got := remedyOf(&w); !strings.Contains(got, want) {
+			t.Errorf("%s: %q; want %q", state, got, want)
+		}
+	}
 }

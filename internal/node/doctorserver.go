@@ -38,7 +38,10 @@ func (d *doctor) running(ctx context.Context, server string) {
 			return
 		}
 		server = d.url(d.cfg.HTTPAddr)
-		if !d.isPenstock(ctx, server) {
+		if live, _, err := asksLive(ctx, &d.http, server); !live || err != nil {
+			if wrong := describeCertificate(server, "--server", err); wrong != nil {
+				d.warn("server", wrong.Remedy, "%s", wrong.What)
+			}
 			return // the check of the port says who is there
 		}
 		d.key = cmp.Or(d.key, d.ownKey)
@@ -51,8 +54,8 @@ func (d *doctor) running(ctx context.Context, server string) {
 	asked := time.Now()
 	header, err := d.get(ctx, server+"/health", &health)
 	if err != nil {
-		if wrong := DescribePeer(ctx, &d.http, server, transportError(err)); wrong != nil {
-			d.fail("server", wrong.Remedy+" with --server", "%s", wrong.What)
+		if wrong := DescribePeer(ctx, &d.http, server, "--server", transportError(err)); wrong != nil {
+			d.fail("server", wrong.Remedy, "%s", wrong.What)
 			return
 		}
 		d.fail("server", "start it, or name another with --server", "%s: %v", server, err)
@@ -167,9 +170,9 @@ func (d *doctor) workers(ctx context.Context, server string) {
 		case r.State == "ready":
 			ready++
 		case r.Problem != "":
-			d.fail(of, "see docs/router-api.md for the states of a worker", "%s: %s", r.State, r.Problem)
+			d.fail(of, remedyOf(&r), "%s: %s", r.State, r.Problem)
 		default:
-			d.warn(of, remedyOf(r.State, r.Host), "%s", r.State)
+			d.warn(of, remedyOf(&r), "%s", r.State)
 		}
 		if r.BehindError != "" {
 			d.warn(of, "look into the log of that router on "+r.Host, "what is behind it is not known: %s", r.BehindError)
@@ -187,7 +190,7 @@ func (d *doctor) workers(ctx context.Context, server string) {
 		case r.Feed.State == "mismatch":
 			d.fail(check, "start the worker with the block size of its engine", "its events have another block size than its model card")
 		case r.Feed.State == "waiting":
-			d.warn(check, "look at the NATS server: frontends and workers need the same one", "no event has come yet")
+			d.warn(check, "wait a moment; if it stays so, look at the NATS server: frontends and workers need the same one", "no event has come yet")
 		case r.Feed.Lagging:
 			d.warn(check, "look at the load of this machine and of the NATS server", "the server has been behind the worker for %.0f s, at event %d, %d missing", r.Feed.LagFor, r.Feed.LastSeq, r.Feed.Missing)
 		case r.Feed.Orphans > r.Feed.Events/oddShare:
@@ -292,16 +295,21 @@ func needsKey(err error) bool {
 	return errors.As(err, &e) && (e.status == http.StatusUnauthorized || e.status == http.StatusForbidden)
 }
 
-// remedyOf is what to do about a worker on host whose state is not that of one that
-// serves, and that says no more.
-func remedyOf(state, host string) string {
-	switch state {
+// remedyOf is what to do about a worker whose state is not that of one that serves.
+func remedyOf(w *examinedWorker) string {
+	switch w.State {
+	case readiness.StateQuarantined:
+		return fmt.Sprintf("see whether process %d on %s runs and can be reached at %s, and look into its log; it gets requests again once it answers a ping, and leaves by itself if it has died", w.PID, w.Host, w.Addr)
+	case engine.StateNotReady:
+		return "start its engine, or look into the engine's log; the worker gets requests again once its engine answers"
+	case readiness.StateUnfit:
+		return "start it with the model and the settings of the other workers, or with another --served-model-name"
 	case readiness.StateUnconfirmed:
 		return "look at what discovery is in, the NATS server or --discovery-dir: it cannot say now whether the worker is there; meanwhile requests go there as long as it answers"
-	case "draining":
+	case engine.StateDraining:
 		return "nothing, if somebody stopped it: it finishes what it has and leaves"
 	}
-	return "look into the log of that worker on " + host
+	return "look into the log of that worker on " + w.Host
 }
 
 // withoutEvents reports whether the settings are those of a fleet without NATS and

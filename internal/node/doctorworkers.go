@@ -12,6 +12,8 @@ type examinedWorker struct {
 	Rank    uint32 `json:"dp_rank"`
 	Model   string `json:"model"`
 	Host    string `json:"host"`
+	PID     int    `json:"pid"`
+	Addr    string `json:"addr"`
 	State   string `json:"state"`
 	Problem string `json:"problem"`
 	// Warnings are what is wrong with the worker's engine though it serves.

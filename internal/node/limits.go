@@ -77,9 +77,9 @@ func (h host) checkRoom(dir string) []Finding {
 	case !known:
 		return nil
 	case free < fullDisk:
-		return []Finding{{check, CheckFail, fmt.Sprintf("%s is full: %s are free", dir, bytesText(free)), remedy}}
+		return []Finding{{check, CheckFail, fmt.Sprintf("%s is full: %s are free, and %s are needed", dir, bytesText(free), bytesText(fullDisk)), remedy}}
 	case free < littleDisk:
-		return []Finding{{check, CheckWarn, fmt.Sprintf("%s has %s free", dir, bytesText(free)), remedy}}
+		return []Finding{{check, CheckWarn, fmt.Sprintf("%s has %s free, less than %s", dir, bytesText(free), bytesText(littleDisk)), remedy}}
 	}
 	return []Finding{{check, CheckOK, fmt.Sprintf("%s has %s free", dir, bytesText(free)), ""}}
 }

@@ -14,6 +14,9 @@ func listen(addr string) (net.Listener, error) {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("http-addr %s is in use by another process; stop it or choose another with --http-addr, for example 127.0.0.1:0 for a free port", addr)
 	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return nil, fmt.Errorf("http-addr %s is not an address of this machine; choose one that is with --http-addr, or 0.0.0.0 for all of them", addr)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("http-addr: %w", err)
 	}

@@ -33,8 +33,6 @@ func dial(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logge
 		switch {
 		case err == nil:
 			return conn, nil
-		case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired):
-			return nil, fmt.Errorf("%w; give the credentials it asks for: USER:PASSWORD@ in --nats, --nats-creds or --nats-token-file", err)
 		case !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, err
 		case !time.Now().Before(late):

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,15 +20,16 @@ const peerTimeout = 2 * time.Second
 // WrongPeer says that the server at a URL is not the one that was meant.
 type WrongPeer struct {
 	What   string // what is there
-	Remedy string // what to name instead
+	Remedy string // what to do: a setting to give, or another server to name
 }
 
 // DescribePeer finds out why the server at a URL did not answer as a Penstock does: it
-// speaks TLS and the URL does not, or the reverse, or it is another HTTP server. cause is
-// the error of the request; nil if there was an answer. It returns nil if nothing listens
-// there, and if a Penstock does.
-func DescribePeer(ctx context.Context, client *http.Client, server string, cause error) *WrongPeer {
-	if wrong := DescribeScheme(ctx, server, cause); wrong != nil || undialed(cause) {
+// speaks TLS and the URL does not, or the reverse, its certificate is not accepted here, or it
+// is another HTTP server. flag is the one that names the server; cause is the error of the
+// request, nil if there was an answer. It returns nil if nothing listens there, and if a
+// Penstock does.
+func DescribePeer(ctx context.Context, client *http.Client, server, flag string, cause error) *WrongPeer {
+	if wrong := DescribeScheme(ctx, server, flag, cause); wrong != nil || undialed(cause) {
 		return wrong
 	}
 	live, header, err := asksLive(ctx, client, server)
@@ -37,11 +39,14 @@ func DescribePeer(ctx context.Context, client *http.Client, server string, cause
 	if header != "" {
 		header = fmt.Sprintf(" (%.80s)", header)
 	}
-	return &WrongPeer{fmt.Sprintf("%s is not a Penstock, but another HTTP server%s", server, header), "name a Penstock"}
+	return &WrongPeer{fmt.Sprintf("%s is not a Penstock, but another HTTP server%s", server, header), "name a Penstock with " + flag}
 }
 
 // DescribeScheme is DescribePeer for any HTTP server: it looks at the use of TLS alone.
-func DescribeScheme(ctx context.Context, server string, cause error) *WrongPeer {
+func DescribeScheme(ctx context.Context, server, flag string, cause error) *WrongPeer {
+	if wrong := describeCertificate(server, flag, cause); wrong != nil {
+		return wrong
+	}
 	u, err := url.Parse(server)
 	if err != nil {
 		return nil
@@ -49,11 +54,30 @@ func DescribeScheme(ctx context.Context, server string, cause error) *WrongPeer 
 	var record tls.RecordHeaderError
 	switch {
 	case errors.Is(cause, http.ErrSchemeMismatch) || errors.As(cause, &record):
-		return &WrongPeer{server + " does not speak TLS", "name http://" + u.Host}
+		return &WrongPeer{server + " does not speak TLS", "name http://" + u.Host + " with " + flag}
 	case u.Scheme == "http" && !undialed(cause) && speaksTLS(ctx, u):
-		return &WrongPeer{server + " speaks TLS", "name https://" + u.Host}
+		return &WrongPeer{server + " speaks TLS", "name https://" + u.Host + " with " + flag}
 	}
 	return nil
+}
+
+// describeCertificate is DescribePeer for a request that failed because the certificate of the
+// server was not accepted, and returns nil for every other cause.
+func describeCertificate(server, flag string, cause error) *WrongPeer {
+	var refused *tls.CertificateVerificationError
+	if !errors.As(cause, &refused) {
+		return nil
+	}
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	wrong := &WrongPeer{fmt.Sprintf("the certificate of %s is not trusted here: %v", server, refused.Err), "name the certificates that sign it with --ca"}
+	switch {
+	case errors.As(cause, &name):
+		wrong.Remedy = "name a host that it is for with " + flag
+	case errors.As(cause, &invalid) && invalid.Reason == x509.Expired:
+		wrong.Remedy = "give the server a certificate whose time has begun and is not over, and look at this machine's clock"
+	}
+	return wrong
 }
 
 // undialed reports whether a request failed because there was no connection.

@@ -612,7 +612,7 @@ func TestTokenizerOf(t *testing.T) {
 		"built in":          {root: "penstock-sim", from: "this program"},
 		"nowhere":           {root: "org/model", from: "engine", note: "tokenizer.json of its model (org/model) with --model-path"},
 		"nothing said":      {from: "engine", note: "requests are passed on as they are"},
-		"named wrongly":     {of: config.RemoteEngine{ModelPath: empty}, root: dir, problem: "there is no tokenizer.json"},
+		"named wrongly":     {of: config.RemoteEngine{ModelPath: empty}, root: dir, problem: "there is neither tokenizer.json nor config.json"},
 		"wanted":            {of: config.RemoteEngine{Mode: config.ModeTokens}, root: empty, problem: "it is not in " + empty},
 		"not wanted":        {of: config.RemoteEngine{Mode: config.ModePass}, root: dir, from: "engine"},
 	} {

@@ -248,7 +248,7 @@ func (e *remoteEngine) await(ctx context.Context, key string) (lookedAt, error) 
 		e.is(EngineWaiting, later.why)
 		if after := time.Since(began); after >= sayAfter && time.Since(said) >= sayEvery {
 			said = time.Now()
-			e.log.Info(fmt.Sprintf("waiting for %s: %s, %v", e.of.URL, later.why, after.Round(time.Second)))
+			e.log.Info("waiting for the engine", "for", after.Round(time.Second), "error", later.why)
 		}
 		if pause.Wait(ctx) != nil {
 			return lookedAt{}, context.Cause(ctx)

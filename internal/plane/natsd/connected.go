@@ -62,6 +62,9 @@ func While(ctx context.Context, nc *nats.Conn, op string, f func(context.Context
 // from errors.Is: a time limit within the client library is not the end of the caller's
 // context.
 func Unavailable(op string, err error) error {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) { // nothing is buffered, so that is what every publication says
+		err = fmt.Errorf("%w: no connection", ErrInterrupted)
+	}
 	return fault.New(fault.Unavailable, "%s: %v; %s", op, err, operationHint(err))
 }
 

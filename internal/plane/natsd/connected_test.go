@@ -3,7 +3,10 @@ package natsd
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+
+	"github.com/nats-io/nats.go"
 
 	"penstock/core/fault"
 )
@@ -13,5 +16,14 @@ func TestUnavailableIsNotTheContexts(t *testing.T) {
 	err := Unavailable("publish t", context.DeadlineExceeded)
 	if errors.Is(err, context.DeadlineExceeded) || fault.Of(err) != fault.Unavailable {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestPublishWithoutConnection: the error says that there is no connection, not that a buffer
+// of the client library is full.
+func TestPublishWithoutConnection(t *testing.T) {
+	err := Unavailable("publish t", nats.ErrReconnectBufExceeded).Error()
+	if !strings.Contains(err, "no connection") || strings.Contains(err, "buffer") {
+		t.Errorf("error %q", err)
 	}
 }

@@ -17,6 +17,8 @@ func connectHint(err error) string {
 	var name x509.HostnameError
 	var alert tls.AlertError
 	switch {
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
+		return "give the credentials it asks for: USER:PASSWORD@ in --nats, --nats-creds or --nats-token-file"
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		return "the server does not speak TLS: write nats:// in place of tls:// and leave out the nats-tls settings, or give the server a certificate"
 	case errors.Is(err, nats.ErrSecureConnRequired):

@@ -48,3 +48,20 @@ func TestTLSHints(t *testing.T) {
 		}
 	}
 }
+
+// TestCredentialsHint: a server that refuses the credentials runs; the error names the settings
+// that give them.
+func TestCredentialsHint(t *testing.T) {
+	guarded := start(t, Config{Listen: "127.0.0.1:0", Token: "a-token-of-the-server"}).URL()
+	for name, opts := range map[string][]nats.Option{"no token": nil, "another token": {nats.Token("another-token")}} {
+		nc, err := Connect(guarded, "test", nil, opts...)
+		if err == nil {
+			nc.Close()
+			t.Errorf("%s: connected", name)
+			continue
+		}
+		if !strings.Contains(err.Error(), "--nats-token-file") || strings.Contains(err.Error(), "check that a NATS server runs") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -29,7 +29,7 @@ func (s *Server) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		s.log.Error("nats cannot write; it goes on when there is room: free some in the data directory", "dir", s.dir)
+		s.log.Error("nats cannot write; it goes on when there is room: free some in the data directory", "dir", s.dir, "needs_bytes", probeSize)
 		if s.mend(ctx) != nil {
 			return
 		}

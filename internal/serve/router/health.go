@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -213,6 +214,8 @@ func (r *Router) ping(ctx context.Context, p probe) {
 	switch {
 	case ctx.Err() != nil:
 		return // this router ends: that says nothing of the worker
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fault.New(fault.Unavailable, "no answer to a ping within %v", pingTimeout)
 	case err == nil && pong == nil:
 		err = fault.New(fault.Unavailable, "worker %d ended its answer to a ping early", p.ID)
 	case err == nil && pong.WorkerID != p.ID:

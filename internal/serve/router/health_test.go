@@ -379,6 +379,24 @@ func TestIdleFleetIsNotPinged(t *testing.T) {
 	})
 }
 
+// TestUnansweredPing: the log says of a worker that takes a ping and does not answer how long was
+// waited for it.
+func TestUnansweredPing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		net := newNetwork(c.rpc)
+		defer c.startRouterOver(net, router.Config{})()
+		defer c.stopWorkers()
+		c.startWorker(1, 1)
+		net.set(c.registry.Instances()[0].Addr, hung)
+		c.bus.Set(bus.Faults{Drop: 1, Topics: []string{"penstock.load"}}) // it is pinged then
+		<-time.After(time.Minute)
+		if said := c.said.String(); !strings.Contains(said, "no answer to a ping within 1s") || strings.Contains(said, "context deadline") {
+			t.Errorf("the log says %s", said)
+		}
+	})
+}
+
 // TestPingsAreBounded: however many workers hang, so many pings are out and no more,
 // and a worker that comes back among them is found.
 func TestPingsAreBounded(t *testing.T) {

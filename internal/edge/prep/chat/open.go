@@ -139,6 +139,9 @@ func openDir(dir string) (*prep.Pipeline, error) {
 		return nil, err
 	}
 	if tokenizer == nil {
+		if _, err := os.Stat(filepath.Join(dir, modelFile)); errors.Is(err, fs.ErrNotExist) {
+			return nil, fault.New(fault.NotFound, "open tokenizer %s: there is neither %s nor %s; name the directory of a checkpoint", dir, tokenizerFile, modelFile)
+		}
 		return nil, fault.New(fault.NotFound, "open tokenizer %s: there is no %s; convert the checkpoint's tokenizer to that form", dir, tokenizerFile)
 	}
 	config, err := d.read(dir, configFile)

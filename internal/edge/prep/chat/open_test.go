@@ -165,6 +165,7 @@ func TestOpenErrors(t *testing.T) {
 		"kind":         {Ref{Kind: "hub"}, fault.Unimplemented, `"hub"`},
 		"no kind":      {Ref{}, fault.Unimplemented, "builtin or dir"},
 		"no file":      {Ref{Kind: "dir", Dir: checkpoint(t, nil)}, fault.NotFound, "tokenizer.json"},
+		"not a model":  {Ref{Kind: "dir", Dir: t.TempDir()}, fault.NotFound, "neither tokenizer.json nor config.json"},
 		"no directory": {Ref{Kind: "dir", Dir: "/nonexistent/checkpoint"}, fault.NotFound, "/nonexistent/checkpoint"},
 		"unreadable":   {Ref{Kind: "dir", Dir: unreadable(t)}, fault.Invalid, "tokenizer.json: not a regular file"},
 		"broken":       {Ref{Kind: "dir", Dir: checkpoint(t, map[string][]byte{tokenizerFile: []byte("{")})}, fault.Invalid, "parse tokenizer.json"},
