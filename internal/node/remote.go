@@ -291,7 +291,8 @@ func (e *remoteEngine) is(state, detail string) {
 // run has the engine served until ctx ends: it waits until the engine answers, makes its
 // workers, and does so again when they end by themselves. What the settings say wrongly
 // of an engine ends it with an error as long as the process is starting, since somebody
-// looks on; afterwards it is logged and tried again.
+// looks on; afterwards it is logged and tried again. Another process that registers with the
+// id of one of the workers ends it with an error at any time.
 func (e *remoteEngine) run(ctx context.Context) error {
 	pause := backoff.Backoff{Least: 2 * time.Second, Most: 30 * time.Second}
 	for {
@@ -310,7 +311,7 @@ func (e *remoteEngine) run(ctx context.Context) error {
 		if err == nil {
 			err = errEnded
 		}
-		if !e.set.settled.Load() && !errors.Is(err, errAway) {
+		if errors.Is(err, worker.ErrReplaced) || !e.set.settled.Load() && !errors.Is(err, errAway) {
 			return fmt.Errorf("%s: %w", e.of.String(), err)
 		}
 		if errors.Is(err, errAway) {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,7 +25,7 @@ import (
 // When ctx ends it leaves discovery, lets what passes through it finish, within
 // the drain timeout, and returns nil.
 func Router(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
-	return play(ctx, cfg, stderr, func(p *process) role { return &routerRole{process: p, ready: ready} })
+	return play(ctx, cfg, stderr, func(p *process) role { return &routerRole{process: p, ready: ready, replaced: make(chan error, 1)} })
 }
 
 type routerRole struct {
@@ -38,6 +39,9 @@ type routerRole struct {
 	making  chan struct{} // has room for those who make prompts at once
 	epochMu sync.Mutex
 	epoch   uint64 // the last one
+	// replaced gets the error that the router ends with when another process has
+	// registered with its id; it has room for one.
+	replaced chan error
 }
 
 func (r *routerRole) build() error {
@@ -90,7 +94,26 @@ func (r *routerRole) serve(ctx context.Context, model engine.Engine) error {
 	if err != nil {
 		return err
 	}
-	return w.Run(ctx)
+	err = w.Run(ctx)
+	if ctx.Err() == nil && errors.Is(err, worker.ErrReplaced) {
+		select {
+		case r.replaced <- err:
+		default: // that of another model has come first
+		}
+		<-ctx.Done() // not to be begun again
+	}
+	return err
+}
+
+// awaitReplaced returns the error of the first model whose registration another
+// process has taken, or nil when ctx ends.
+func (r *routerRole) awaitReplaced(ctx context.Context) error {
+	select {
+	case err := <-r.replaced:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // nextEpoch returns a higher epoch than any before: a model that comes back is
@@ -111,6 +134,7 @@ func (r *routerRole) start(ctx context.Context, stages *stages) {
 		})
 	}
 	stages.start(ctx, "router", r.router.Run)
+	stages.start(ctx, "registration", r.awaitReplaced)
 	if r.sight != nil {
 		stages.start(ctx, "media", r.sight.run)
 	}

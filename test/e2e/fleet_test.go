@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,12 +14,14 @@ import (
 
 	"penstock/internal/config"
 	"penstock/internal/node"
+	"penstock/internal/serve/worker"
 )
 
 // process is a process of one role, in the process of the test.
 type process struct {
 	server  // its HTTP, if it has any
 	started node.Started
+	ended   <-chan error // gets what it ended with
 }
 
 // starter is how package node runs a role.
@@ -64,6 +67,7 @@ func launch(t *testing.T, command config.Command, settings ...string) *process {
 	p := &process{server: server{t: t, log: &logBuffer{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}}
 	ready := make(chan node.Started, 1)
 	ended := make(chan error, 1)
+	p.ended = ended
 	go func() { ended <- roleOf(command)(ctx, cfg, p.log, func(s node.Started) { ready <- s }) }()
 	select {
 	case p.started = <-ready:
@@ -235,6 +239,39 @@ func TestFleetWorkerComesBack(t *testing.T) {
 	f.serves("penstock-tiny", 2)
 	if other.started.WorkerID == w.started.WorkerID {
 		t.Error("two workers have one id")
+	}
+}
+
+// TestFleetOneIDTwice: of two processes with one id the later takes the registration,
+// and the earlier ends, with an error that says so, instead of running on unseen.
+func TestFleetOneIDTwice(t *testing.T) {
+	for _, command := range []config.Command{config.Worker, config.Router} {
+		t.Run(string(command), func(t *testing.T) {
+			t.Parallel()
+			f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0", "component="+map[config.Command]string{config.Worker: "backend", config.Router: "router"}[command])
+			nats := "nats=" + f.started.NATS
+			if command == config.Router {
+				launch(t, config.Worker, nats)
+			}
+			first := launch(t, command, nats, "worker-id=5")
+			f.serves("penstock-tiny", 1)
+			second := launch(t, command, nats, "worker-id=5")
+			err := <-first.ended
+			first.stop = func() error { return nil }
+			if !errors.Is(err, worker.ErrReplaced) || !strings.Contains(err.Error(), "another --worker-id") {
+				t.Errorf("the first ended with %v", err)
+			}
+			f.serves("penstock-tiny", 1)
+			if a := f.complete("/v1/chat/completions", chat("hello", 1)); a.status != http.StatusOK {
+				t.Errorf("afterwards: %+v", a)
+			}
+			select {
+			case err := <-second.ended:
+				second.stop = func() error { return nil }
+				t.Errorf("the second ended with %v", err)
+			default:
+			}
+		})
 	}
 }
 

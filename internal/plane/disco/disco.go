@@ -51,6 +51,9 @@ type Lease interface {
 	// means that the registration is no longer ours: it was released, or a newer
 	// life of the instance has replaced it.
 	Update(ctx context.Context, in Instance) error
+	// Lost is closed once the registration is known to belong to a newer life of
+	// the instance: it does not come back. Release alone does not close it.
+	Lost() <-chan struct{}
 	// Release removes the registration now, if it is still ours. After an error
 	// it ends by itself when the lease runs out. It is idempotent.
 	Release(ctx context.Context) error

@@ -110,6 +110,9 @@ func (l *faultyLease) Update(ctx context.Context, in Instance) error {
 	return l.inner.Update(ctx, in)
 }
 
+// Lost implements Lease.
+func (l *faultyLease) Lost() <-chan struct{} { return l.inner.Lost() }
+
 // Release implements Lease. It fails only while the store is out of reach; the
 // registration stays then, and a later call removes it.
 func (l *faultyLease) Release(ctx context.Context) error {

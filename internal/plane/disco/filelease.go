@@ -21,6 +21,7 @@ type fileLease struct {
 	once    chan struct{} // holds a token until then
 	done    chan struct{} // closed when the goroutine has ended
 	err     error         // of the removal, after done
+	lost    chan struct{} // closed when superseded is set
 
 	in         Instance // what is, or is to be, registered
 	file       fileName
@@ -37,6 +38,7 @@ func (f *File) newLease(in Instance) (*fileLease, error) {
 		release: make(chan struct{}),
 		once:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
+		lost:    make(chan struct{}),
 	}
 	l.once <- struct{}{}
 	l.file = fileName{name{in.Kind, in.ID}, in.Epoch, newHolder()}
@@ -246,9 +248,9 @@ func (l *fileLease) refresh() error {
 		return dirUnavailable(l.op("refresh"), err)
 	}
 	if len(newer) > 0 {
-		l.superseded = true
+		l.supersede()
 		_ = l.reg.remove(l.file) // or whoever collects garbage does
-		return errReleased(l.in)
+		return errHeld(l.in, newer[0].epoch)
 	}
 	if err := l.write(); err != nil {
 		return dirUnavailable(l.op("refresh"), err)
@@ -282,6 +284,15 @@ func (l *fileLease) Update(ctx context.Context, in Instance) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Lost implements Lease.
+func (l *fileLease) Lost() <-chan struct{} { return l.lost }
+
+// supersede notes that a newer life of the instance is registered.
+func (l *fileLease) supersede() {
+	l.superseded = true
+	close(l.lost)
 }
 
 // Release implements Lease.

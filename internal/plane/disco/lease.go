@@ -27,6 +27,7 @@ type natsLease struct {
 	once    chan struct{} // holds a token until then
 	done    chan struct{} // closed when the goroutine has ended
 	err     error         // of the removal, after done
+	lost    chan struct{} // closed when superseded is set
 
 	rec        record // what is, or is to be, registered
 	data       []byte // its JSON
@@ -53,6 +54,7 @@ func (r *NATS) Register(ctx context.Context, in Instance) (Lease, error) {
 		release: make(chan struct{}),
 		once:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
+		lost:    make(chan struct{}),
 	}
 	l.once <- struct{}{}
 	l.rec.Holder = newHolder()
@@ -157,7 +159,7 @@ func (l *natsLease) run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case fault.Of(err) == fault.Conflict && err != nil:
-			l.superseded = true
+			l.supersede()
 			l.reg.cfg.Log.Error("registration lost to another holder", "kind", l.rec.Kind, "id", l.rec.ID, "err", err)
 		case err != nil && !failed:
 			failed = true
@@ -238,7 +240,7 @@ func (l *natsLease) update(ctx context.Context, in Instance) error {
 	}
 	err := natsd.While(ctx, l.reg.nc, l.op("update"), l.take)
 	if err != nil && fault.Of(err) == fault.Conflict {
-		l.superseded = true
+		l.supersede()
 		return errReleased(in)
 	}
 	return err
@@ -284,6 +286,15 @@ func (l *natsLease) Update(ctx context.Context, in Instance) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Lost implements Lease.
+func (l *natsLease) Lost() <-chan struct{} { return l.lost }
+
+// supersede notes that a newer life of the instance is registered.
+func (l *natsLease) supersede() {
+	l.superseded = true
+	close(l.lost)
 }
 
 // Release implements Lease.

@@ -39,6 +39,8 @@ type name struct {
 type memLease struct {
 	mem *Mem
 	in  Instance // guarded by Mem.mu
+	// lost is closed when a newer life replaces this one.
+	lost chan struct{}
 }
 
 // memWatcher is one Watch; its channel gets a token after each change.
@@ -56,12 +58,15 @@ func (m *Mem) Register(ctx context.Context, in Instance) (Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &memLease{mem: m, in: in}
+	l := &memLease{mem: m, in: in, lost: make(chan struct{})}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := name{in.Kind, in.ID}
-	if old := m.mu.held[n]; old != nil && old.in.Epoch >= in.Epoch {
-		return nil, errHeld(in, old.in.Epoch)
+	if old := m.mu.held[n]; old != nil {
+		if old.in.Epoch >= in.Epoch {
+			return nil, errHeld(in, old.in.Epoch)
+		}
+		close(old.lost)
 	}
 	m.mu.held[n] = l
 	m.changed(in.Kind)
@@ -97,6 +102,9 @@ func (l *memLease) Update(ctx context.Context, in Instance) error {
 	l.mem.changed(in.Kind)
 	return nil
 }
+
+// Lost implements Lease.
+func (l *memLease) Lost() <-chan struct{} { return l.lost }
 
 // Release implements Lease.
 func (l *memLease) Release(context.Context) error {

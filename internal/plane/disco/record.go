@@ -98,5 +98,5 @@ func errReleased(in Instance) error {
 }
 
 func errHeld(in Instance, epoch uint64) error {
-	return fault.New(fault.Conflict, "register %s %d of epoch %d: epoch %d is registered and alive; use another id, or a higher epoch to replace it", in.Kind, in.ID, in.Epoch, epoch)
+	return fault.New(fault.Conflict, "register %s %d of epoch %d: another process with this id, of epoch %d, is registered and alive; two processes cannot share an id, give this one another", in.Kind, in.ID, in.Epoch, epoch)
 }

@@ -131,6 +131,9 @@ func (l *staticLease) Update(ctx context.Context, in Instance) error {
 	return nil
 }
 
+// Lost implements Lease. What is kept nowhere is lost to no one.
+func (l *staticLease) Lost() <-chan struct{} { return nil }
+
 // Release implements Lease.
 func (l *staticLease) Release(context.Context) error {
 	l.mu.Lock()

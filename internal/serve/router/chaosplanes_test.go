@@ -277,6 +277,9 @@ type ownLease struct {
 	p *process
 }
 
+// Lost never tells one that is killed.
+func (l ownLease) Lost() <-chan struct{} { return nil }
+
 func (l ownLease) Release(ctx context.Context) error {
 	if l.p.dead.Load() {
 		return errDead

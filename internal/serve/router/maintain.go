@@ -34,6 +34,7 @@ func (r *Router) maintain(ctx context.Context) {
 		case <-again.C:
 		case <-tick.C:
 			r.tidy()
+			r.roster.flush(false)
 		case <-ctx.Done():
 			return
 		}

@@ -49,7 +49,11 @@ func (r *Router) setInstances(ins []disco.Instance) {
 	r.cache.know(lives)
 	r.wake() // newcomers can be asked for what is missing of them
 	defer r.saw()
-	defer r.reportUnfit() // once mu is free
+	var joined, left []change
+	defer func() { // once mu is free
+		r.roster.note(joined, left)
+		r.reportUnfit()
+	}()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
@@ -60,6 +64,7 @@ func (r *Router) setInstances(ins []disco.Instance) {
 			m.in, m.card, m.checksum, m.experts = in, card, checksum, experts
 		}
 	}
+	joined, left = missing(next, r.mu.members), missing(r.mu.members, next)
 	r.mu.members, r.mu.broken = next, broken
 	r.mu.health.Set(now, watched(next))
 	r.wakeProbe()

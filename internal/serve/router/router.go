@@ -68,6 +68,7 @@ type Router struct {
 	changed   chan struct{} // wakes the one who tells other routers
 	scratch   sync.Pool     // of *scratch
 	decisions decisions
+	roster    roster
 	hub       hub
 	calls     atomic.Int64 // of the API, with bodies, in progress
 
@@ -132,6 +133,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		seen:     make(chan struct{}),
 		stale:    true,
 	}
+	r.roster.log = log
 	r.events = r.matches && !cfg.NoKVEvents
 	r.self = newSelf(&r.cfg)
 	if err := r.predict.open(&r.cfg, r.predictedTTL(), r.now); err != nil {
@@ -209,6 +211,7 @@ func (r *Router) Run(ctx context.Context) error {
 	parts.Go(func() { r.maintain(ctx) })
 	parts.Wait()
 	r.EndWatches()
+	r.roster.flush(true)
 	r.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
 }

@@ -50,7 +50,7 @@ type cluster struct {
 	engines  map[kv.WorkerID]*servetest.Engine
 	stops    map[kv.WorkerID]func()
 	wmetrics *worker.Metrics
-	said     bytes.Buffer // the router's log, from warnings on
+	said     bytes.Buffer // the router's log, from infos on
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -86,7 +86,7 @@ func (c *cluster) startRouter(cfg router.Config) (stop func()) {
 func (c *cluster) startRouterOver(calls rpc.Plane, cfg router.Config) (stop func()) {
 	c.t.Helper()
 	planes := router.Planes{Bus: c.bus, Registry: c.registry, RPC: calls}
-	log := slog.New(slog.NewTextHandler(&c.said, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(slog.NewTextHandler(&c.said, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	r, err := router.New(cfg, planes, byteTokens{}, c.metrics, log)
 	if err != nil {
 		c.t.Fatal(err)

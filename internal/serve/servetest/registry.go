@@ -118,6 +118,8 @@ func (l *lease) Update(_ context.Context, in disco.Instance) error {
 	return nil
 }
 
+func (l *lease) Lost() <-chan struct{} { return nil }
+
 func (l *lease) Release(context.Context) error {
 	l.r.Delete(l.in)
 	return nil

@@ -2,7 +2,10 @@ package worker_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -124,6 +127,52 @@ func TestDrainOrder(t *testing.T) {
 		slices.Sort(got[:2]) // these two do not wait for each other
 		if want := []string{"ready", "registered", "draining", "unregistered"}; !slices.Equal(got, want) {
 			t.Errorf("others saw %q, want %q", got, want)
+		}
+	})
+}
+
+// TestReplaced: a worker whose registration another process has taken finishes its
+// calls, takes no new ones, and ends with an error that says why.
+func TestReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{Step: time.Second})
+		registry := disco.NewMem()
+		r.startOn(r.engine, registry)
+		defer r.cancel()
+		addr, _ := r.w.Registered()
+		call := make(chan error, 1)
+		go func() {
+			tokens, err := r.generate(t.Context(), addr, request(4))
+			if err == nil && len(tokens) != 5 {
+				err = fmt.Errorf("%d tokens", len(tokens))
+			}
+			call <- err
+		}()
+		synctest.Wait()
+		other, err := registry.Register(t.Context(), disco.Instance{Kind: disco.Worker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if state := r.w.Health().State; state != engine.StateDraining {
+			t.Errorf("it is %s, want draining", state)
+		}
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Draining {
+			t.Errorf("a new call: %v, want draining", err)
+		}
+		if err := <-call; err != nil {
+			t.Errorf("the running call: %v", err)
+		}
+		select {
+		case err = <-r.ended:
+		case <-time.After(time.Minute):
+			t.Fatal("it goes on unregistered")
+		}
+		if fault.Of(err) != fault.Conflict || !errors.Is(err, worker.ErrReplaced) || !strings.Contains(err.Error(), "another --worker-id") {
+			t.Errorf("Run: %v, want a conflict that says what to do", err)
+		}
+		if err := other.Update(t.Context(), disco.Instance{Kind: disco.Worker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1}); err != nil {
+			t.Errorf("the registration of the other: %v", err)
 		}
 	})
 }

@@ -111,7 +111,9 @@ var errEnded = errors.New("worker: ended")
 // in progress finish within the drain timeout, ends the rest as Draining too, so
 // that others go on with them as planned, and returns nil. It returns early with
 // an error if the engine or the request plane fails, or if another worker has its
-// id, or serves the name of its model by another card. It can be called once.
+// id, or serves the name of its model by another card. If another process registers
+// with its id later, it drains too and returns an error that is ErrReplaced. It can
+// be called once.
 func (w *Worker) Run(ctx context.Context) error {
 	// What the worker is made of outlives ctx by the drain.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -165,12 +167,19 @@ func (w *Worker) Run(ctx context.Context) error {
 	registered, leave := context.WithCancel(life)
 	defer leave()
 	var updates sync.WaitGroup
+	var lost <-chan struct{}
 	if lease != nil {
+		lost = lease.Lost()
 		updates.Go(func() { w.keepListed(registered, lease, in) })
 	}
+	var replaced error
 	select {
 	case <-ctx.Done():
 	case <-life.Done(): // a part failed: nothing is left to finish on
+	case <-lost:
+		if ctx.Err() == nil { // else a later life of this process may have come
+			replaced = w.replaced()
+		}
 	}
 
 	s.door.shut()
@@ -186,7 +195,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := context.Cause(life); !errors.Is(err, errEnded) {
 		return err
 	}
-	return nil
+	return replaced
 }
 
 // drain waits until the calls in progress are done, their time is up, or the

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -131,6 +132,11 @@ func testRelease(t *testing.T, r disco.Registry) {
 	release(t, l)
 	w.await("2/1@b")
 	release(t, l) // idempotent
+	select {
+	case <-l.Lost():
+		t.Error("a lease that was released, and not replaced, is lost")
+	default:
+	}
 	if err := l.Update(t.Context(), worker(1, 1, "c")); fault.Of(err) != fault.Conflict {
 		t.Errorf("update after release: error %v, want Conflict", err)
 	}
@@ -157,6 +163,7 @@ func testHigherEpoch(t *testing.T, r disco.Registry) {
 	if err := old.Update(t.Context(), worker(1, 1, "older")); fault.Of(err) != fault.Conflict {
 		t.Errorf("update by the old life: error %v, want Conflict", err)
 	}
+	awaitLost(t, old)
 	release(t, old) // must not remove the new life
 	register(t, r, worker(2, 1, "b"))
 	w.await("1/2@new 2/1@b")
@@ -164,6 +171,16 @@ func testHigherEpoch(t *testing.T, r disco.Registry) {
 		if len(set) == 0 || set[0].ID != 1 {
 			t.Errorf("the instance was away while it was replaced: %s", text(set))
 		}
+	}
+}
+
+// awaitLost waits until the lease says that a newer life has replaced it.
+func awaitLost(t *testing.T, l disco.Lease) {
+	t.Helper()
+	select {
+	case <-l.Lost():
+	case <-time.After(patience):
+		t.Error("a lease that a newer life has replaced is not lost")
 	}
 }
 
