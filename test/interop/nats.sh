@@ -4,6 +4,7 @@
 # Usage: test/interop/nats.sh PENSTOCK_BINARY
 # Exits with 77, and says why, if no such server could be had.
 set -euo pipefail
+unset "${!PENSTOCK_@}" # run.sh tells clients of its servers by such names, which are no settings
 bin="$(realpath "$1")"
 work="$(mktemp -d)"
 pid=""
