@@ -90,7 +90,7 @@ answers() {
 }
 
 # served NAME HOST: the process of that log tells others an address of the host.
-served() { grep -q "at tcp://10.0.0.$2:" "$work/$1.log"; }
+served() { grep -q "msg=ready .*addr=tcp://10.0.0.$2:" "$work/$1.log"; }
 
 # stop ends all processes of the fleet.
 stop() {
