@@ -96,6 +96,45 @@ func TestTCPStoppedProcess(t *testing.T) {
 	}
 }
 
+// TestTCPReaderShowsLife: a side that has much to read and nothing to say lets its peer know in time
+// that it is there, also where the peer's pings wait behind what it sends.
+func TestTCPReaderShowsLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mine, peer := net.Pipe()
+		cfg := TCPConfig{}
+		cfg.EnsureDefaults()
+		l := &tcpLink{conn: mine, cfg: &cfg, frame: func(frameType, uint32, []byte) error { return nil }}
+		l.out.init(framing{}, nil)
+		l.life.calls = 1
+		done := make(chan error, 1)
+		go func() { done <- l.run(make([]byte, tcpBuffer)) }()
+		var silence time.Duration // the longest
+		read := make(chan struct{})
+		go func() {
+			defer close(read)
+			buf, last := make([]byte, 4096), time.Now()
+			for {
+				if _, err := peer.Read(buf); err != nil {
+					return
+				}
+				silence, last = max(silence, time.Since(last)), time.Now()
+			}
+		}()
+		for range 200 { // 10 s of frames, no ping among them
+			if _, err := peer.Write(appendFrameHeader(nil, frameCancel, 1, 0)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Millisecond) // virtual
+		}
+		peer.Close()
+		<-read
+		<-done
+		if silence == 0 || silence > cfg.Dead/2 {
+			t.Errorf("nothing came for %v, and a peer waits for %v", silence, cfg.Dead)
+		}
+	})
+}
+
 func TestAfterAwake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		called := make(chan time.Time, 2)

@@ -35,8 +35,9 @@ type tcpLink struct {
 	heard atomic.Bool // something came since the last look
 	life  struct {
 		sync.Mutex
-		calls int // in progress
-		quiet int // looks in a row that found nothing
+		calls int    // in progress
+		quiet int    // looks in a row that found nothing
+		said  uint64 // where the stream of bytes to the peer was at the last look
 		next  awake
 	}
 	end struct {
@@ -180,6 +181,9 @@ func (l *tcpLink) look() error {
 			return err
 		}
 	}
+	if err := l.showLife(); err != nil {
+		return err
+	}
 	letOthersRun()
 	l.life.Lock()
 	defer l.life.Unlock()
@@ -197,4 +201,19 @@ func (l *tcpLink) look() error {
 		return nil
 	}
 	return errors.Join(l.out.now(framePing, 0, random(pingSize)), l.out.now(grease()))
+}
+
+// showLife sends a ping if calls are in progress and this side has said nothing since the
+// last look, though the peer has. The peer's own pings may wait behind all that it sends,
+// longer than it waits for their answers, while this side works that off.
+func (l *tcpLink) showLife() error {
+	said := l.out.appended()
+	l.life.Lock()
+	mute := l.life.calls > 0 && said == l.life.said && l.heard.Load()
+	l.life.said = said
+	l.life.Unlock()
+	if !mute {
+		return nil
+	}
+	return l.out.now(framePing, 0, random(pingSize))
 }

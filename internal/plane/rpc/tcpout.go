@@ -197,6 +197,13 @@ func (w *tcpOut) now(t frameType, id uint32, payload []byte) error {
 	return nil
 }
 
+// appended returns how many bytes there were to write so far.
+func (w *tcpOut) appended() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.taken + uint64(len(w.mu.buf))
+}
+
 // pong has the last ping answered. A peer cannot make more of it than one frame
 // in each write.
 func (w *tcpOut) pong(ping []byte) {
