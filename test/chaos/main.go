@@ -5,7 +5,7 @@
 // came twice, and exits with 1 if anything was not as it must be.
 //
 //	go build -o penstock ./cmd/penstock
-//	go run ./test/chaos -bin ./penstock              # all scenarios, about half an hour
+//	go run ./test/chaos -bin ./penstock              # all scenarios, about an hour
 //	go run ./test/chaos -bin ./penstock -short       # a few of each fault, some minutes
 //	go run ./test/chaos -bin ./penstock -runs 200 kill
 //
