@@ -25,7 +25,7 @@ func TestHold(t *testing.T) {
 		free := Hold(a, "r", 1)
 		time.Sleep(25 * time.Second) // virtual
 		free()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // virtual
 		if want := []string{"10s renewed", "20s renewed", "25s freed"}; !slices.Equal(a.log, want) {
 			t.Errorf("have %q, want %q", a.log, want)
 		}

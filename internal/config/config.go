@@ -117,12 +117,12 @@ type Config struct {
 
 	MigrationLimit      int     `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
 	MigrationWait       Seconds `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
-	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"time after which a reservation is dropped that is neither freed nor, as those of running requests are, renewed"`
+	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"time after which a reservation that was neither freed nor renewed is dropped; running requests renew theirs"`
 
 	Media
 
 	CanaryInterval Seconds `key:"canary-interval" on:"up,worker" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
-	StallTimeout   Seconds `key:"stall-timeout" on:"up,worker" help:"time after which a stream of which nothing comes, though its engine works, goes on at another worker, from 10s to 5m; 0s learns it from the engine's streams"`
+	StallTimeout   Seconds `key:"stall-timeout" on:"up,worker" help:"time without a token after which a stream goes on at another worker although its engine works, from 10s to 5m; 0s learns it from the engine's streams"`
 
 	MaxBodyBytes int64   `key:"max-body-bytes" on:"up,frontend,router" help:"largest request body"`
 	MaxInflight  int     `key:"max-inflight" on:"up,frontend,router" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
