@@ -107,7 +107,11 @@ func (s statement) serves(o options) (text string, yes bool) {
 		return "", false
 	}
 	for _, r := range ready {
-		if strings.HasPrefix(p, r.command) {
+		switch {
+		case !strings.HasPrefix(p, r.command):
+		case r.text != "" && strings.Contains(p, "--log-format json"): // a log in JSON has no screen in it
+			return `"msg":"serving"`, true
+		default:
 			return r.text, true
 		}
 	}
