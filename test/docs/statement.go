@@ -102,7 +102,7 @@ func (s statement) serves(o options) (text string, yes bool) {
 	if o.has("ready") {
 		return o["ready"], true
 	}
-	p := s.program() + " "
+	p := strings.TrimPrefix(s.program(), "./") + " "
 	if inBackground.MatchString(s.text) {
 		return "", false
 	}
