@@ -84,7 +84,7 @@ var ready = []struct{ command, text string }{
 	{"penstock worker ", "(ready in "},
 	{"penstock router", "(ready in "},
 	{"penstock sim", "(ready in "},
-	{"penstock events", ""},
+	{"penstock events", "events are shown"},
 	{"go run ./cmd/penstock up", "(ready in "},
 	{"tools/fleet.sh", "Ctrl-C"},
 	{"examples/multimodal/launch.sh", "(ready in "},
