@@ -103,7 +103,7 @@ type explanation struct {
 		DPRank   uint32 `json:"dp_rank"`
 		Reason   string `json:"reason"`
 	} `json:"excluded"`
-	// Behind is what those of the candidates say that are router processes.
+	// Behind holds the answers of the candidates which are router processes.
 	Behind []struct {
 		Router uint64       `json:"router"`
 		Answer *explanation `json:"answer"`

@@ -125,8 +125,8 @@ func flagHint(cmd *cobra.Command, name string, long bool) string {
 	return ""
 }
 
-// commandsWith lists the commands that have a flag, but for those that take the settings of
-// all others.
+// commandsWith lists the commands that have a flag, except commands which take the settings of
+// all other commands.
 func commandsWith(root *cobra.Command, flag string) (names []string) {
 	for _, cmd := range root.Commands() {
 		if cmd.Flags().Lookup(flag) != nil && cmd.Flags().Lookup("for") == nil {

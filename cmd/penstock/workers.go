@@ -182,7 +182,7 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	return nil
 }
 
-// printRows writes the lines of rows, each followed by those of the workers behind it, indented.
+// printRows writes one line per row, followed by one indented line per worker behind it.
 func printRows(w io.Writer, rows []workerRow, engines map[uint64]string, indent string) {
 	for i := range rows {
 		r := &rows[i]

@@ -43,7 +43,7 @@ const (
 	// gapFactor and firstFactor are how many times what all but one of a hundred take is a limit.
 	gapFactor, firstFactor = 4, 8
 	// promptScale is the prompt, in tokens, whose computation takes about as long as all else up to a first token. It keeps
-	// the times of short prompts from being taken for those of many tokens.
+	// the times of short prompts from being applied to long ones.
 	promptScale = 1000
 )
 
@@ -327,8 +327,8 @@ func (m *Machine) GapLimit() time.Duration {
 	return min(max(gapFactor*m.gaps.most(), Least), Most)
 }
 
-// FirstLimit is how long a stream may have no first token, with a prompt of so many tokens of which nothing is cached: eight
-// times what all but one of a hundred take, for a prompt of that length, up to Most.
+// FirstLimit returns how long a stream may take for its first token when prompt tokens have to be computed: eight
+// times the 99th percentile for a prompt of that length, at most Most.
 func (m *Machine) FirstLimit(prompt int) time.Duration {
 	limit, least := time.Duration(0), max(leastFirst, m.cfg.Limit)
 	if !m.signs.Tells {

@@ -27,7 +27,7 @@ type explained struct {
 	Session    *workerName          `json:"session_worker,omitempty"`
 	Candidates []explainedCandidate `json:"candidates"`
 	Excluded   []explainedExclusion `json:"excluded"`
-	// Behind is what those of the candidates say that are router processes.
+	// Behind holds the answers of the candidates which are router processes.
 	Behind []behindAnswer `json:"behind,omitempty"`
 }
 
