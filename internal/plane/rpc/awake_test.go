@@ -96,43 +96,65 @@ func TestTCPStoppedProcess(t *testing.T) {
 	}
 }
 
-// TestTCPReaderShowsLife: a side that has much to read and nothing to say lets its peer know in time
-// that it is there, also where the peer's pings wait behind what it sends.
-func TestTCPReaderShowsLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mine, peer := net.Pipe()
-		cfg := TCPConfig{}
-		cfg.EnsureDefaults()
-		l := &tcpLink{conn: mine, cfg: &cfg, frame: func(frameType, uint32, []byte) error { return nil }}
-		l.out.init(framing{}, nil)
-		l.life.calls = 1
-		done := make(chan error, 1)
-		go func() { done <- l.run(make([]byte, tcpBuffer)) }()
-		var silence time.Duration // the longest
-		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			buf, last := make([]byte, 4096), time.Now()
-			for {
-				if _, err := peer.Read(buf); err != nil {
-					return
+// TestTCPShowsLife: a side that has much to read, or is slow to work it off, and has nothing to
+// say lets its peer know in time that it is there, also where the peer's pings wait behind what it
+// sends.
+func TestTCPShowsLife(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		batch int           // frames in one write of the peer
+		work  time.Duration // for each of them
+		pause time.Duration // of the peer, after each batch
+	}{
+		{"much to read", 1, 0, 50 * time.Millisecond},
+		{"slow to work it off", 400, 25 * time.Millisecond, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mine, peer := net.Pipe()
+				cfg := TCPConfig{}
+				cfg.EnsureDefaults()
+				l := &tcpLink{conn: mine, cfg: &cfg, frame: func(frameType, uint32, []byte) error {
+					time.Sleep(c.work) // virtual
+					return nil
+				}}
+				l.out.init(framing{}, nil)
+				l.life.calls = 1
+				done := make(chan error, 1)
+				go func() { done <- l.run(make([]byte, tcpBuffer)) }()
+				var silence time.Duration // the longest
+				read := make(chan struct{})
+				go func() {
+					defer close(read)
+					buf, last := make([]byte, 4096), time.Now()
+					for {
+						_, err := peer.Read(buf)
+						silence, last = max(silence, time.Since(last)), time.Now()
+						if err != nil {
+							return
+						}
+					}
+				}()
+				for range 400 / c.batch { // 10 s and more, no ping among them
+					var frames []byte
+					for range c.batch {
+						frames = appendFrameHeader(frames, frameCancel, 1, 0)
+					}
+					if _, err := peer.Write(frames); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(c.pause) // virtual
 				}
-				silence, last = max(silence, time.Since(last)), time.Now()
-			}
-		}()
-		for range 200 { // 10 s of frames, no ping among them
-			if _, err := peer.Write(appendFrameHeader(nil, frameCancel, 1, 0)); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(50 * time.Millisecond) // virtual
-		}
-		peer.Close()
-		<-read
-		<-done
-		if silence == 0 || silence > cfg.Dead/2 {
-			t.Errorf("nothing came for %v, and a peer waits for %v", silence, cfg.Dead)
-		}
-	})
+				time.Sleep(time.Duration(c.batch) * c.work)
+				peer.Close()
+				<-read
+				<-done
+				if silence == 0 || silence > cfg.Dead/2 {
+					t.Errorf("nothing came for %v, and a peer waits for %v", silence, cfg.Dead)
+				}
+			})
+		})
+	}
 }
 
 func TestAfterAwake(t *testing.T) {

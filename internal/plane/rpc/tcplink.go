@@ -35,10 +35,14 @@ type tcpLink struct {
 	heard atomic.Bool // something came since the last look
 	life  struct {
 		sync.Mutex
-		calls int    // in progress
-		quiet int    // looks in a row that found nothing
-		said  uint64 // where the stream of bytes to the peer was at the last look
+		calls int // in progress
+		quiet int // looks in a row that found nothing
 		next  awake
+
+		// showLife runs each Ping/2 while calls are in progress.
+		timer *time.Timer
+		said  uint64 // the length of the stream of bytes to the peer when showLife ran last
+		ended bool   // the link is shut
 	}
 	end struct {
 		sync.Mutex
@@ -57,6 +61,7 @@ func (l *tcpLink) run(buf []byte) error {
 	}()
 	l.life.Lock()
 	l.lookAgain()
+	l.scheduleLife()
 	l.life.Unlock()
 	l.shut(l.read(buf))
 	<-writer
@@ -73,10 +78,17 @@ func (l *tcpLink) shut(err error) {
 		l.end.err = err
 	}
 	l.end.Unlock()
-	if first {
-		l.out.close(err)
-		l.conn.Close()
+	if !first {
+		return
 	}
+	l.life.Lock()
+	l.life.ended = true
+	if l.life.timer != nil {
+		l.life.timer.Stop()
+	}
+	l.life.Unlock()
+	l.out.close(err)
+	l.conn.Close()
 }
 
 // read passes on what comes until an error. buf holds a frame of any size, and
@@ -135,6 +147,7 @@ func (l *tcpLink) enter() {
 	if l.life.calls == 1 { // from now on a silence is noticed soon
 		l.life.quiet = 0
 		l.lookAgain()
+		l.scheduleLife()
 	}
 }
 
@@ -181,9 +194,6 @@ func (l *tcpLink) look() error {
 			return err
 		}
 	}
-	if err := l.showLife(); err != nil {
-		return err
-	}
 	letOthersRun()
 	l.life.Lock()
 	defer l.life.Unlock()
@@ -203,17 +213,32 @@ func (l *tcpLink) look() error {
 	return errors.Join(l.out.now(framePing, 0, random(pingSize)), l.out.now(grease()))
 }
 
-// showLife sends a ping if calls are in progress and this side has said nothing since the
-// last look, though the peer has. The peer's own pings may wait behind all that it sends,
-// longer than it waits for their answers, while this side works that off.
-func (l *tcpLink) showLife() error {
-	said := l.out.appended()
-	l.life.Lock()
-	mute := l.life.calls > 0 && said == l.life.said && l.heard.Load()
-	l.life.said = said
-	l.life.Unlock()
-	if !mute {
-		return nil
+// scheduleLife sets the timer of showLife. l.life is held.
+func (l *tcpLink) scheduleLife() {
+	switch {
+	case l.life.calls == 0 || l.life.ended:
+	case l.life.timer == nil:
+		l.life.timer = time.AfterFunc(l.cfg.Ping/2, l.showLife)
+	default:
+		l.life.timer.Reset(l.cfg.Ping / 2)
 	}
-	return l.out.now(framePing, 0, random(pingSize))
+}
+
+// showLife sends a ping if calls are in progress and this side has said nothing since
+// showLife ran last. It does not wait for the reader: that may be busy with what the peer
+// has sent, or queue behind thousands of goroutines for a processor, for longer than the
+// peer waits for an answer to its own pings, which are behind what it sent.
+func (l *tcpLink) showLife() {
+	l.life.Lock()
+	said := l.out.appended()
+	silent := l.life.calls > 0 && said == l.life.said
+	l.life.said = said
+	l.scheduleLife()
+	l.life.Unlock()
+	if !silent {
+		return
+	}
+	if err := l.out.now(framePing, 0, random(pingSize)); err != nil {
+		l.shut(err)
+	}
 }

@@ -98,15 +98,15 @@ func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
 	defer cancel(nil)
 	// A process that is busy takes its time to see that the connection stands.
 	defer afterAwake(t.cfg.Dial, func() { cancel(context.DeadlineExceeded) })()
-	conn, err := t.dial(ctx, addr)
+	dialled, err := t.dial(ctx, addr)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			err = fmt.Errorf("no connection within %v", t.cfg.Dial)
 		}
 		return nil, hello{}, err
 	}
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	conn, greeting, err := t.greet(ctx, conn, addr)
+	stop := context.AfterFunc(ctx, func() { dialled.SetDeadline(time.Unix(1, 0)) })
+	conn, greeting, err := t.greet(ctx, dialled, addr)
 	if !stop() { // time is up, or the plane is being closed
 		err = fmt.Errorf("no greeting within %v", t.cfg.Dial)
 	}

@@ -439,3 +439,21 @@ func TestTCPHalfAFrame(t *testing.T) {
 		t.Errorf("%v, want Unavailable", err)
 	}
 }
+
+// TestTCPOpenCanceled: time may be up while the greeting fails by itself. The race detector sees
+// what both sides of that touch.
+func TestTCPOpenCanceled(t *testing.T) {
+	p, _ := planeCounting(t, TCPConfig{})
+	p.dial = func(context.Context, string) (net.Conn, error) {
+		mine, peer := net.Pipe()
+		peer.Close()
+		return mine, nil
+	}
+	for range 5000 {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, _, err := p.open(ctx, "a"); err == nil {
+			t.Fatal("a connection that is closed was opened")
+		}
+	}
+}
