@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"runtime"
 	"sync"
 	"time"
@@ -82,5 +83,16 @@ func afterAwake(d time.Duration, f func()) (stop func() bool) {
 		first := !w.over
 		w.over = true
 		return first
+	}
+}
+
+// withAwakeTimeout returns a context which ends, with DeadlineExceeded as its cause, when this
+// process has run for d. The caller calls release when it is done.
+func withAwakeTimeout(ctx context.Context, d time.Duration) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := afterAwake(d, func() { cancel(context.DeadlineExceeded) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
 	}
 }

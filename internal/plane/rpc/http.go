@@ -73,8 +73,8 @@ func (c *HTTPConfig) http2() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxReceiveBufferPerStream: httpWindow,
 		SendPingTimeout:           c.KeepAlive / 2,
-		PingTimeout:               c.KeepAlive / 2,
-		WriteByteTimeout:          c.KeepAlive,
+		PingTimeout:               lateShare * c.KeepAlive, // silenceConn is sooner
+		WriteByteTimeout:          lateShare * c.KeepAlive,
 	}
 }
 
@@ -118,11 +118,12 @@ func (p *HTTP) Serve(ctx context.Context, addr string, h Handler, ready func(add
 		HTTP2:             conf,
 		ReadHeaderTimeout: bodyTime,
 		IdleTimeout:       2 * httpIdle, // the caller's is the shorter
+		ConnState:         watchActive(p.cfg.KeepAlive),
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(p.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan error, 1)
-	go func() { done <- p.accept(srv, l) }()
+	go func() { done <- p.accept(srv, silenceListener{l}) }()
 	if ready != nil {
 		ready(p.scheme() + "://" + told)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -16,9 +17,10 @@ import (
 // attempt failed share its failure, else each would wait for its own, and the
 // last of them for all.
 type httpDialer struct {
-	net  net.Dialer
-	conf *tls.Config
-	mu   struct {
+	net       net.Dialer
+	keepAlive time.Duration // bounds an attempt, and then the silence of the peer
+	conf      *tls.Config
+	mu        struct {
 		sync.Mutex
 		closed bool
 		open   map[*httpConn]struct{}
@@ -37,13 +39,13 @@ const maxFailed = 256
 // callStart is the key under which a call's context has the time of its start.
 type callStart struct{}
 
-func newHTTPDialer(timeout time.Duration, conf *tls.Config) *httpDialer {
+func newHTTPDialer(keepAlive time.Duration, conf *tls.Config) *httpDialer {
 	if conf == nil {
 		conf = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	conf = conf.Clone()
 	conf.NextProtos = []string{"h2"}
-	d := &httpDialer{net: net.Dialer{Timeout: timeout}, conf: conf}
+	d := &httpDialer{keepAlive: keepAlive, conf: conf}
 	d.mu.open = make(map[*httpConn]struct{})
 	d.mu.failed = make(map[string]dialFailure)
 	return d
@@ -61,13 +63,18 @@ func (d *httpDialer) close() {
 }
 
 func (d *httpDialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	return d.share(ctx, addr, func() (net.Conn, error) { return d.connect(ctx, network, addr) })
+	return d.share(ctx, addr, func(ctx context.Context) (net.Conn, error) {
+		c, err := d.connect(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		c.watchSilence(d.keepAlive)
+		return c, nil
+	})
 }
 
 func (d *httpDialer) dialTLS(ctx context.Context, network, addr string) (net.Conn, error) {
-	return d.share(ctx, addr, func() (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, d.net.Timeout)
-		defer cancel()
+	return d.share(ctx, addr, func(ctx context.Context) (net.Conn, error) {
 		c, err := d.connect(ctx, network, addr)
 		if err != nil {
 			return nil, err
@@ -81,17 +88,18 @@ func (d *httpDialer) dialTLS(ctx context.Context, network, addr string) (net.Con
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
+		c.watchSilence(d.keepAlive)
 		return secure, nil
 	})
 }
 
 // connect makes a connection that close knows of.
-func (d *httpDialer) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+func (d *httpDialer) connect(ctx context.Context, network, addr string) (*httpConn, error) {
 	raw, err := d.net.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &httpConn{Conn: raw, d: d}
+	c := &httpConn{silenceConn: silenceConn{Conn: raw}, d: d}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mu.closed {
@@ -103,7 +111,7 @@ func (d *httpDialer) connect(ctx context.Context, network, addr string) (net.Con
 
 // httpConn is a connection that its dialer forgets when it is closed.
 type httpConn struct {
-	net.Conn
+	silenceConn
 	d *httpDialer
 }
 
@@ -112,15 +120,20 @@ func (c *httpConn) Close() error {
 	c.d.mu.Lock()
 	delete(c.d.mu.open, c)
 	c.d.mu.Unlock()
-	return c.Conn.Close()
+	return c.silenceConn.Close()
 }
 
-func (d *httpDialer) share(ctx context.Context, addr string, dial func() (net.Conn, error)) (net.Conn, error) {
+func (d *httpDialer) share(ctx context.Context, addr string, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	start, _ := ctx.Value(callStart{}).(time.Time)
 	if err := d.failedSince(addr, start); err != nil {
 		return nil, err
 	}
-	c, err := dial()
+	ctx, release := withAwakeTimeout(ctx, d.keepAlive)
+	defer release()
+	c, err := dial(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		err = fmt.Errorf("no connection within %v", d.keepAlive)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == nil {

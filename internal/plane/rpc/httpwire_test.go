@@ -171,7 +171,7 @@ func FuzzHTTPAnswer(f *testing.F) {
 func TestHTTPDialFailuresAreShared(t *testing.T) {
 	d := newHTTPDialer(time.Second, nil)
 	dials := 0
-	failing := func() (net.Conn, error) { dials++; return nil, errors.New("no route") }
+	failing := func(context.Context) (net.Conn, error) { dials++; return nil, errors.New("no route") }
 	before := context.WithValue(t.Context(), callStart{}, time.Now())
 	for range 3 {
 		if _, err := d.share(before, "a", failing); err == nil {
@@ -185,7 +185,7 @@ func TestHTTPDialFailuresAreShared(t *testing.T) {
 	if _, err := d.share(after, "b", failing); err == nil || dials != 2 {
 		t.Errorf("another address: %v after %d attempts", err, dials)
 	}
-	if _, err := d.share(after, "a", func() (net.Conn, error) { dials++; return nil, nil }); err != nil || dials != 3 {
+	if _, err := d.share(after, "a", func(context.Context) (net.Conn, error) { dials++; return nil, nil }); err != nil || dials != 3 {
 		t.Errorf("a call that came later: %v after %d attempts", err, dials)
 	}
 	if _, err := d.share(before, "a", failing); err == nil || dials != 4 {

@@ -94,10 +94,9 @@ func (t *TCP) connect(ctx context.Context, p *tcpPeer) {
 
 // open dials addr and exchanges greetings.
 func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	// A process that is busy takes its time to see that the connection stands.
-	defer afterAwake(t.cfg.Dial, func() { cancel(context.DeadlineExceeded) })()
+	ctx, release := withAwakeTimeout(ctx, t.cfg.Dial)
+	defer release()
 	dialled, err := t.dial(ctx, addr)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {

@@ -1,0 +1,112 @@
+package rpc
+
+import (
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// silenceConn is a connection which closes itself when nothing was read for long. net/http sends
+// pings on it and would give it up itself, by the clock: a process without a processor would take
+// its own silence for that of its peers. Here only the time in which this process ran counts.
+type silenceConn struct {
+	net.Conn
+	heard atomic.Bool // something was read since the last look
+	dead  atomic.Bool // closed because of silence
+	watch struct {
+		sync.Mutex
+		awake
+		look  time.Duration // between two looks
+		timer *time.Timer   // nil before watchSilence
+		quiet int           // looks in a row that found nothing
+		over  bool          // the connection is closed
+	}
+}
+
+// watchSilence closes the connection when nothing has come for limit. The peer answers pings from
+// now on.
+func (c *silenceConn) watchSilence(limit time.Duration) {
+	c.watch.Lock()
+	defer c.watch.Unlock()
+	if c.watch.over || c.watch.timer != nil {
+		return
+	}
+	c.watch.look = max(limit/awakeSlices, 1)
+	c.watch.wait(c.watch.look, c.watch.look)
+	c.watch.timer = time.AfterFunc(c.watch.look, c.lookForLife)
+}
+
+func (c *silenceConn) lookForLife() {
+	letOthersRun()
+	c.watch.Lock()
+	defer c.watch.Unlock()
+	switch {
+	case c.watch.over:
+		return
+	case c.heard.Swap(false):
+		c.watch.quiet = 0
+	case c.watch.counts():
+		c.watch.quiet++
+	}
+	if c.watch.quiet < awakeSlices {
+		c.watch.wait(c.watch.look, c.watch.look)
+		c.watch.timer.Reset(c.watch.look)
+		return
+	}
+	c.watch.over = true
+	c.dead.Store(true)
+	go c.Conn.Close() // with TLS under it, or a full buffer, it may take its time
+}
+
+// Read implements net.Conn.
+func (c *silenceConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && !c.heard.Load() {
+		c.heard.Store(true)
+	}
+	if err != nil && c.dead.Load() {
+		err = errSilent
+	}
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *silenceConn) Close() error {
+	c.watch.Lock()
+	c.watch.over = true
+	if c.watch.timer != nil {
+		c.watch.timer.Stop()
+	}
+	c.watch.Unlock()
+	return c.Conn.Close()
+}
+
+// silenceListener accepts such connections.
+type silenceListener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l silenceListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &silenceConn{Conn: c}, nil
+}
+
+// watchActive returns a server's hook which watches a connection from its first request on, when
+// both ends have agreed on HTTP/2.
+func watchActive(limit time.Duration) func(net.Conn, http.ConnState) {
+	return func(c net.Conn, state http.ConnState) {
+		if state != http.StateActive {
+			return
+		}
+		if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+			c = t.NetConn()
+		}
+		if c, ok := c.(*silenceConn); ok {
+			c.watchSilence(limit)
+		}
+	}
+}
