@@ -41,6 +41,8 @@ const (
 	spareStreams = 256
 	// httpIdle is how long a connection without calls is kept.
 	httpIdle = 5 * time.Minute
+	// httpDial is how long an attempt to connect may take, TLS included.
+	httpDial = 2 * time.Second
 	// bodyTime is how long a body may take from its first byte to its last.
 	bodyTime = 30 * time.Second
 	// lastGoodbye is how long a server whose answers are written waits for its

@@ -26,7 +26,8 @@ type HTTPConfig struct {
 	// other have the same. Empty is none. Without TLS it travels in clear.
 	Token string
 	// KeepAlive is how long a connection may be silent: a peer that does not
-	// answer a ping in the second half of it is dead. 0 is 2 s.
+	// answer a ping in the second half of it is dead. 0 is 10 s: a busy peer
+	// answers after all that it was sent before.
 	KeepAlive time.Duration
 	// MaxCalls is how many calls a server has in progress at once; a further one
 	// is Overloaded. 0 is 16384.
@@ -40,7 +41,7 @@ type HTTPConfig struct {
 
 // The defaults that planes over a network share.
 const (
-	defaultKeepAlive = 2 * time.Second
+	defaultKeepAlive = 10 * time.Second
 	defaultMaxCalls  = 16 << 10
 	defaultMaxBodies = 512 << 20
 )

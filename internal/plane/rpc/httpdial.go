@@ -18,7 +18,8 @@ import (
 // last of them for all.
 type httpDialer struct {
 	net       net.Dialer
-	keepAlive time.Duration // bounds an attempt, and then the silence of the peer
+	keepAlive time.Duration // bounds the silence of a peer
+	timeout   time.Duration // bounds an attempt
 	conf      *tls.Config
 	mu        struct {
 		sync.Mutex
@@ -45,7 +46,7 @@ func newHTTPDialer(keepAlive time.Duration, conf *tls.Config) *httpDialer {
 	}
 	conf = conf.Clone()
 	conf.NextProtos = []string{"h2"}
-	d := &httpDialer{keepAlive: keepAlive, conf: conf}
+	d := &httpDialer{keepAlive: keepAlive, timeout: min(keepAlive, httpDial), conf: conf}
 	d.mu.open = make(map[*httpConn]struct{})
 	d.mu.failed = make(map[string]dialFailure)
 	return d
@@ -128,11 +129,11 @@ func (d *httpDialer) share(ctx context.Context, addr string, dial func(context.C
 	if err := d.failedSince(addr, start); err != nil {
 		return nil, err
 	}
-	ctx, release := withAwakeTimeout(ctx, d.keepAlive)
+	ctx, release := withAwakeTimeout(ctx, d.timeout)
 	defer release()
 	c, err := dial(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		err = fmt.Errorf("no connection within %v", d.keepAlive)
+		err = fmt.Errorf("no connection within %v", d.timeout)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,9 +13,10 @@ import (
 // its own silence for that of its peers. Here only the time in which this process ran counts.
 type silenceConn struct {
 	net.Conn
-	heard atomic.Bool // something was read since the last look
-	dead  atomic.Bool // closed because of silence
-	watch struct {
+	reading atomic.Bool // a Read is in progress: only then silence is the peer's
+	heard   atomic.Bool // something was read since the last look
+	dead    atomic.Bool // closed because of silence
+	watch   struct {
 		sync.Mutex
 		awake
 		look  time.Duration // between two looks
@@ -47,7 +48,7 @@ func (c *silenceConn) lookForLife() {
 		return
 	case c.heard.Swap(false):
 		c.watch.quiet = 0
-	case c.watch.counts():
+	case c.watch.counts() && c.reading.Load():
 		c.watch.quiet++
 	}
 	if c.watch.quiet < awakeSlices {
@@ -62,7 +63,9 @@ func (c *silenceConn) lookForLife() {
 
 // Read implements net.Conn.
 func (c *silenceConn) Read(b []byte) (int, error) {
+	c.reading.Store(true)
 	n, err := c.Conn.Read(b)
+	c.reading.Store(false)
 	if n > 0 && !c.heard.Load() {
 		c.heard.Store(true)
 	}

@@ -23,7 +23,8 @@ type NATSConfig struct {
 	// Replicas is the number of copies of a bucket that this plane creates, for a
 	// cluster of servers. 0 is 1.
 	Replicas int
-	// KeepAlive is after how much silence the other end of a call is dead. 0 is 2 s.
+	// KeepAlive is after how much silence the other end of a call is dead. 0 is 10 s:
+	// on a busy machine its signs of life wait behind the answers of thousands of calls.
 	KeepAlive time.Duration
 	// MaxCalls is how many calls a server has in progress at once; a further one
 	// is Overloaded. 0 is 16384.

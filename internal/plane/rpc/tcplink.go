@@ -41,7 +41,7 @@ type tcpLink struct {
 
 		// showLife runs each Ping/2 while calls are in progress.
 		timer *time.Timer
-		said  uint64 // the length of the stream of bytes to the peer when showLife ran last
+		said  uint64 // how many bytes the writer had taken when showLife ran last
 		ended bool   // the link is shut
 	}
 	end struct {
@@ -225,12 +225,12 @@ func (l *tcpLink) scheduleLife() {
 }
 
 // showLife sends a ping if calls are in progress and this side has said nothing since
-// showLife ran last. It does not wait for the reader: that may be busy with what the peer
-// has sent, or queue behind thousands of goroutines for a processor, for longer than the
-// peer waits for an answer to its own pings, which are behind what it sent.
+// showLife ran last. It waits neither for the reader nor for the writer: these may be busy
+// with what the peer has sent, or queue behind thousands of goroutines for a processor, for
+// longer than the peer waits for an answer to its own pings, which are behind what it sent.
 func (l *tcpLink) showLife() {
 	l.life.Lock()
-	said := l.out.appended()
+	said := l.out.progress()
 	silent := l.life.calls > 0 && said == l.life.said
 	l.life.said = said
 	l.scheduleLife()
@@ -238,7 +238,7 @@ func (l *tcpLink) showLife() {
 	if !silent {
 		return
 	}
-	if err := l.out.now(framePing, 0, random(pingSize)); err != nil {
+	if err := l.out.ping(l.conn, l.cfg.WriteTimeout); err != nil {
 		l.shut(err)
 	}
 }

@@ -41,6 +41,7 @@ type tcpOut struct {
 		longs  outQueue      // what is sent in turns
 		space  chan struct{} // closed when the writer takes or stops; nil while nobody waits
 		idle   bool          // the writer waits for wake
+		parked bool          // the writer waits for wake, or lets others append first
 		pong   bool          // a ping is to be answered
 		ping   [pingSize]byte
 		err    error // set when nothing more is written
@@ -197,11 +198,29 @@ func (w *tcpOut) now(t frameType, id uint32, payload []byte) error {
 	return nil
 }
 
-// appended returns how many bytes there were to write so far.
-func (w *tcpOut) appended() uint64 {
+// progress returns how many bytes the writer took so far.
+func (w *tcpOut) progress() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.mu.taken + uint64(len(w.mu.buf))
+	return w.mu.taken
+}
+
+// ping sends a ping on conn, before all that waits if the writer is not at it: where thousands
+// of goroutines are ready, it may be seconds before it gets a processor. No frame is
+// half written then.
+func (w *tcpOut) ping(conn net.Conn, limit time.Duration) error {
+	payload := random(pingSize)
+	w.mu.Lock()
+	if !w.mu.parked || w.mu.err != nil {
+		w.mu.Unlock()
+		return w.now(framePing, 0, payload)
+	}
+	defer w.mu.Unlock()
+	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+		return err
+	}
+	_, err := conn.Write(w.append(nil, framePing, 0, payload, nil))
+	return err
 }
 
 // pong has the last ping answered. A peer cannot make more of it than one frame
@@ -273,6 +292,7 @@ func (w *tcpOut) run(conn net.Conn, limit time.Duration) error {
 func (w *tcpOut) take(empty []byte) ([]byte, error) {
 	for {
 		w.mu.Lock()
+		w.mu.parked = false
 		if w.mu.err != nil {
 			w.mu.Unlock()
 			return nil, w.mu.err
@@ -292,11 +312,11 @@ func (w *tcpOut) take(empty []byte) ([]byte, error) {
 			w.served = w.served[:0]
 			return full, nil
 		}
-		w.mu.idle = true
+		w.mu.idle, w.mu.parked = true, true
 		w.mu.Unlock()
 		<-w.wake
-		// Whoever woke the writer is rarely alone: those who are ready to send get
-		// the processor first, and their frames go out in the same write.
+		// The sender that woke the writer is rarely alone: the others which are ready
+		// to send get the processor first, and their frames go out in the same write.
 		runtime.Gosched()
 	}
 }
