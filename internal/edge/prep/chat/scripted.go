@@ -20,14 +20,29 @@ import (
 // keep the two apart.
 //
 // The variables are those that apply_chat_template of Python's transformers
-// gives, with one step before that servers take: arguments of tool calls that are
-// JSON in a text become the object. The keys of a message come in one order,
+// gives, with the steps before that servers take: arguments of tool calls that are
+// JSON in a text become the object, and what a developer says is shown to a template
+// that does not know the role as the system's. The keys of a message come in one order,
 // whatever the client's was.
 type scripted struct {
-	plain *jinja.Template
-	tools *jinja.Template // for requests with tools
+	plain *script
+	tools *script // for requests with tools
 	named map[string]string
 	now   func() time.Time
+}
+
+// script is one template of a checkpoint.
+type script struct {
+	*jinja.Template
+	developer bool // it knows messages of the role developer
+}
+
+func compile(source string) (*script, error) {
+	t, err := jinja.Compile(source)
+	if err != nil {
+		return nil, err
+	}
+	return &script{Template: t, developer: namesDeveloper(source)}, nil
 }
 
 // tokenizerConfig is what a template needs of tokenizer_config.json.
@@ -134,12 +149,12 @@ func (c tokenizerConfig) sources(file, toolUse []byte) (sources map[string]strin
 func newScripted(sources, named map[string]string) (*scripted, error) {
 	t := &scripted{named: named, now: time.Now}
 	var err error
-	if t.plain, err = jinja.Compile(sources["default"]); err != nil {
+	if t.plain, err = compile(sources["default"]); err != nil {
 		return nil, err
 	}
 	t.tools = t.plain
 	if source, ok := sources["tool_use"]; ok {
-		if t.tools, err = jinja.Compile(source); err != nil {
+		if t.tools, err = compile(source); err != nil {
 			return nil, err
 		}
 	}
@@ -155,15 +170,56 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 	if err := checkFlags(c); err != nil {
 		return dst, err
 	}
-	vars, final, err := t.variables(c)
+	messages, err := dictionaries(c)
 	if err != nil {
 		return dst, err
 	}
-	tmpl := t.plain
-	if len(c.Tools) > 0 {
-		tmpl = t.tools
+	script := t.script(c)
+	if !script.developer {
+		messages = developersAsSystem(messages)
 	}
-	text, err := tmpl.Render(vars, t.now())
+	return t.render(dst, c, script, messages)
+}
+
+// script returns the template that renders a conversation.
+func (t *scripted) script(c *prep.Chat) *script {
+	if len(c.Tools) > 0 {
+		return t.tools
+	}
+	return t.plain
+}
+
+// dictionaries returns what a template sees of the messages.
+func dictionaries(c *prep.Chat) ([]*jinja.Dict, error) {
+	messages := make([]*jinja.Dict, len(c.Messages))
+	for i := range c.Messages {
+		m, err := message(&c.Messages[i])
+		if err != nil {
+			return nil, refuseMessage(i, err)
+		}
+		messages[i] = m
+	}
+	return messages, nil
+}
+
+func refuseMessage(i int, err error) error {
+	return fault.Param(fmt.Sprintf("messages[%d]", i), "messages[%d]: %v", i, err)
+}
+
+// render renders messages, which it may change, with the rest of a conversation.
+func (t *scripted) render(dst []prep.Segment, c *prep.Chat, script *script, messages []*jinja.Dict) ([]prep.Segment, error) {
+	final := ""
+	if c.ContinueFinal {
+		var err error
+		if final, err = leaveOpen(messages[len(messages)-1]); err != nil {
+			return dst, refuseMessage(len(c.Messages)-1, err)
+		}
+	}
+	vars, err := t.variables(c, messages)
+	if err != nil {
+		return dst, err
+	}
+	text, err := script.Render(vars, t.now())
 	if err != nil {
 		return dst, err
 	}
@@ -183,27 +239,19 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 // pythonSpace is what Python strips from a text.
 func pythonSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
-// variables are what the reference gives a template, and the text that is left
-// open, if one is.
-func (t *scripted) variables(c *prep.Chat) (vars *jinja.Dict, final string, err error) {
-	vars = jinja.NewDict()
-	messages := make([]any, len(c.Messages))
-	for i := range c.Messages {
-		m, err := message(&c.Messages[i])
-		if err == nil && c.ContinueFinal && i+1 == len(c.Messages) {
-			final, err = leaveOpen(m)
-		}
-		if err != nil {
-			return nil, "", fault.Param(fmt.Sprintf("messages[%d]", i), "messages[%d]: %v", i, err)
-		}
-		messages[i] = m
+// variables are what the reference gives a template.
+func (t *scripted) variables(c *prep.Chat, messages []*jinja.Dict) (*jinja.Dict, error) {
+	vars := jinja.NewDict()
+	items := make([]any, len(messages))
+	for i, m := range messages {
+		items[i] = m
 	}
-	vars.Set("messages", jinja.List(messages...))
+	vars.Set("messages", jinja.List(items...))
 	vars.Set("tools", nil)
 	if len(c.Tools) > 0 {
 		tools, err := jinja.FromJSON(c.Tools)
 		if err != nil {
-			return nil, "", fault.Param("tools", "tools: %v", err)
+			return nil, fault.Param("tools", "tools: %v", err)
 		}
 		vars.Set("tools", tools)
 	}
@@ -212,7 +260,7 @@ func (t *scripted) variables(c *prep.Chat) (vars *jinja.Dict, final string, err 
 	for name, text := range t.named {
 		vars.Set(name, text)
 	}
-	return vars, final, setArgs(vars, c.Args)
+	return vars, setArgs(vars, c.Args)
 }
 
 // reserved are the variables that a request sets by fields of their own.
