@@ -39,6 +39,8 @@ type Request struct {
 
 	Stream       bool
 	IncludeUsage bool // the stream ends with a chunk of usage
+	// ContinuousUsage says that, with IncludeUsage, the other chunks have the usage of their choice so far.
+	ContinuousUsage bool
 
 	N         int // choices for each prompt, at least 1
 	MaxTokens int // 0 if not set

@@ -64,6 +64,7 @@ func TestDecode(t *testing.T) {
 		}},
 		{`"tools":[],"tool_choice":"none"`, func(q *api.Request) { q.ToolChoice.Mode = api.ToolNone }},
 		{`"text":{"format":{"type":"text"},"verbosity":null}`, func(*api.Request) {}},
+		{`"text":{"verbosity":"high"},"stop":[]`, func(*api.Request) {}},
 		{`"text":{"format":{"type":"json_object"}}`, func(q *api.Request) { q.Format = api.Format{Kind: api.FormatJSON, Param: "text.format"} }},
 		{`"text":{"format":{"schema":{ "type":"object" },"strict":true,"name":"n","type":"json_schema","description":"d"}}`, func(q *api.Request) {
 			q.Format = api.Format{Kind: api.FormatSchema, Schema: []byte(`{"type":"object"}`), Param: "text.format"}
@@ -248,7 +249,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{`"input":"x","text":{"format":{"type":"json_schema","schema":{}}}`, "text.format", "'name'"},
 		{`"input":"x","text":{"format":{"type":"json_schema","name":"a.b","schema":{}}}`, "text.format.name", "letters"},
 		{`"input":"x","text":{"format":{"type":"text","name":"n"}}`, "text.format.name", "Unsupported"},
-		{`"input":"x","text":{"verbosity":"low"}`, "text.verbosity", "not supported"},
+		{`"input":"x","text":{"verbosity":"loud"}`, "text.verbosity", "low, medium and high"},
 		{`"input":"x","text":{"tone":"low"}`, "text.tone", "Unsupported"},
 		{`"input":"x","reasoning":{"effort":"huge"}`, "reasoning.effort", "one of"},
 		{`"input":"x","reasoning":{"context":"all_turns"}`, "reasoning.context", "not supported"},
