@@ -84,8 +84,8 @@ type Message struct {
 	// NoContent says that there is none, which templates can tell from an empty
 	// text: the client sent null, or nothing but calls.
 	NoContent bool
-	// Parts are the pieces of a content that shows more than text, whose texts alone Content then
-	// has; nil of all others.
+	// Parts are the pieces of a content that was given as parts, whose texts alone Content then has;
+	// nil of all others. The Messages API, which joins texts itself, has them of media only.
 	Parts []Part
 	// ToolCalls is a JSON array of what the assistant called, as chat requests
 	// have it: {"id","type":"function","function":{"name","arguments"}}, arguments

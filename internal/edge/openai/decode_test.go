@@ -140,17 +140,19 @@ func TestDecodeMessages(t *testing.T) {
 		{`[{"role":"system","content":"a"},{"content":"b","role":"developer"},{"role":"tool","content":"c","tool_call_id":"x"},{"role":"function","name":"f","content":""}]`, []api.Message{
 			{Role: "system", Name: "", Content: "a"}, {Role: "developer", Name: "", Content: "b"}, {Role: "tool", Name: "", Content: "c", ToolCallID: "x"}, {Role: "function", Name: "f", Content: ""},
 		}},
-		{`[{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]}]`, []api.Message{{Role: "user", Name: "", Content: "a\nb"}}},
+		{`[{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]}]`, []api.Message{{Role: "user", Content: "a\nb", Parts: []api.Part{{Text: "a"}, {Text: "b"}}}}},
 		{`[{"role":"user","content":[]}]`, []api.Message{{Role: "user", Name: "", Content: ""}}},
 		{`[{"role":"assistant","content":"x","refusal":null,"tool_calls":[],"audio":null,"function_call":null,"annotations":[],"reasoning_content":"because"}]`, []api.Message{{Role: "assistant", Name: "", Content: "x", Reasoning: "because"}}},
 		{`[{"role":"assistant","tool_calls":[ {"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"},"index":0} ]},{"role":"tool","content":[{"type":"text","text":"1"}],"tool_call_id":"a"},{"role":"tool","content":"2"}]`, []api.Message{
 			{Role: "assistant", NoContent: true, ToolCalls: []byte(`[ {"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"},"index":0} ]`)},
-			{Role: "tool", Content: "1", ToolCallID: "a"},
+			{Role: "tool", Content: "1", Parts: []api.Part{{Text: "1"}}, ToolCallID: "a"},
 			{Role: "tool", Content: "2"},
 		}},
 		{`[{"role":"assistant","content":null,"reasoning":"hm","reasoning_content":"hm","refusal":"no"}]`, []api.Message{{Role: "assistant", Content: "no", Reasoning: "hm"}}},
 		{`[{"role":"assistant","content":"a","refusal":"b"}]`, []api.Message{{Role: "assistant", Content: "a\nb"}}},
-		{`[{"content":[{"type":"text","text":"a","refusal":null,"prompt_cache_breakpoint":{"mode":"explicit"}},{"refusal":"b","type":"refusal"}],"role":"assistant"}]`, []api.Message{{Role: "assistant", Content: "a\nb"}}},
+		{`[{"content":[{"type":"text","text":"a","refusal":null,"prompt_cache_breakpoint":{"mode":"explicit"}},{"refusal":"b","type":"refusal"}],"role":"assistant"}]`, []api.Message{{Role: "assistant", Content: "a\nb", Parts: []api.Part{{Text: "a"}, {Text: "b"}}}}},
+		{`[{"content":[{"type":"text","text":"a"}],"role":"assistant","refusal":"b"}]`, []api.Message{{Role: "assistant", Content: "a\nb", Parts: []api.Part{{Text: "a"}, {Text: "b"}}}}},
+		{`[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"user","content":[]}]`, []api.Message{{Role: "user", Content: "a", Parts: []api.Part{{Text: "a"}}}, {Role: "user"}}},
 		{`[{"role":"user","content":"x","tool_calls":[],"reasoning":"","refusal":"","tool_call_id":null}]`, []api.Message{{Role: "user", Content: "x"}}},
 		{`[{"role":"user","content":"\u00e9\ud83d\ude00\n\"\\\/\b\f\r\t"}]`, []api.Message{{Role: "user", Name: "", Content: "é😀\n\"\\/\b\f\r\t"}}},
 	}

@@ -81,6 +81,9 @@ type Chat struct {
 	// (chat_template_kwargs); nil if none. Templates that are Go code have no use
 	// for any and ignore it.
 	Args []byte
+	// Content is the rule of the engine that the prompt is for. It does not travel: an engine that makes
+	// the prompt itself has its own.
+	Content ContentRule
 	// AddGenerationPrompt ends the prompt where the assistant speaks next.
 	AddGenerationPrompt bool
 	// Media are what Parts show besides text, in the order of messages and parts. They, Namespace,

@@ -76,7 +76,7 @@ func renderAsSent(s *scripted, c *prep.Chat) ([]prep.Segment, error) {
 	if err := checkFlags(c); err != nil {
 		return nil, err
 	}
-	messages, err := dictionaries(c)
+	messages, err := dictionaries(c, func(_ string, content any) any { return content })
 	if err != nil {
 		return nil, err
 	}

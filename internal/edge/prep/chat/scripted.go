@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -35,6 +36,8 @@ type scripted struct {
 type script struct {
 	*jinja.Template
 	developer bool // it knows messages of the role developer
+	// lists are by the rule: they report whether it is handed the content of messages as lists.
+	lists [len(contentRules)]func() bool
 }
 
 func compile(source string) (*script, error) {
@@ -42,7 +45,11 @@ func compile(source string) (*script, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &script{Template: t, developer: namesDeveloper(source)}, nil
+	s := &script{Template: t, developer: namesDeveloper(source)}
+	for i := range contentRules {
+		s.lists[i] = sync.OnceValue(func() bool { return contentRules[i].lists(t, source) })
+	}
+	return s, nil
 }
 
 // tokenizerConfig is what a template needs of tokenizer_config.json.
@@ -170,11 +177,13 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 	if err := checkFlags(c); err != nil {
 		return dst, err
 	}
-	messages, err := dictionaries(c)
+	script := t.script(c)
+	messages, err := dictionaries(c, func(role string, content any) any {
+		return contentRules[c.Content].shape(role, content, script.lists[c.Content]())
+	})
 	if err != nil {
 		return dst, err
 	}
-	script := t.script(c)
 	if !script.developer {
 		messages = developersAsSystem(messages)
 	}
@@ -189,11 +198,15 @@ func (t *scripted) script(c *prep.Chat) *script {
 	return t.plain
 }
 
+// shaper returns the form in which a template sees the content of a message of a role. Content is nil, and
+// nil is returned, if there is none.
+type shaper func(role string, content any) any
+
 // dictionaries returns what a template sees of the messages.
-func dictionaries(c *prep.Chat) ([]*jinja.Dict, error) {
+func dictionaries(c *prep.Chat, shape shaper) ([]*jinja.Dict, error) {
 	messages := make([]*jinja.Dict, len(c.Messages))
 	for i := range c.Messages {
-		m, err := message(&c.Messages[i])
+		m, err := message(&c.Messages[i], shape)
 		if err != nil {
 			return nil, refuseMessage(i, err)
 		}
@@ -294,21 +307,25 @@ func setArgs(vars *jinja.Dict, args []byte) error {
 
 // message returns what a template sees of m: only what is there, and what the
 // assistant thought under both names that templates read it by.
-func message(m *prep.Message) (*jinja.Dict, error) {
+func message(m *prep.Message, shape shaper) (*jinja.Dict, error) {
 	d := jinja.NewDict()
 	if m.Reasoning != "" {
 		d.Set("thinking", m.Reasoning)
 	}
 	d.Set("role", m.Role)
+	var content any
 	switch {
 	case len(m.Parts) > 0:
 		parts, err := jinja.FromJSON(m.Parts)
 		if err != nil {
 			return nil, err
 		}
-		d.Set("content", parts)
+		content = parts
 	case !m.NoContent:
-		d.Set("content", m.Content)
+		content = m.Content
+	}
+	if content = shape(m.Role, content); content != nil {
+		d.Set("content", content)
 	}
 	for _, field := range [...]struct{ name, text string }{{"name", m.Name}, {"tool_call_id", m.ToolCallID}, {"reasoning_content", m.Reasoning}} {
 		if field.text != "" {
