@@ -117,3 +117,47 @@ func TestConversations(t *testing.T) {
 		t.Errorf("only %d prompts were compared", held)
 	}
 }
+
+// TestContentRules has the rules of the engines that the fixture does not have.
+func TestContentRules(t *testing.T) {
+	const (
+		plain  = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+		either = "{% for m in messages %}{% if m.content is string %}<{{ m.content }}>{% else %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endif %}{% endfor %}"
+		lists  = "{% for m in messages %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}"
+	)
+	parts := func(texts ...string) prep.Message {
+		array := []byte{'['}
+		for _, text := range texts {
+			array = prep.AppendTextPart(array, text)
+		}
+		return prep.Message{Role: "user", Parts: append(array, ']')}
+	}
+	for _, c := range []struct {
+		engine, template string
+		message          prep.Message
+		want             string
+	}{
+		{"trtllm", plain, parts("a", "", "b"), "<a\nb>"},
+		{"trtllm", either, parts("a", "b"), "<a\nb>"},
+		{"trtllm", either, prep.Message{Role: "assistant", NoContent: true}, "<>"},
+		{"llamacpp", plain, parts("", "a", "", "b"), "<a\n\nb>"},
+		{"llamacpp", either, parts("a", "b"), "<a\nb>"},
+		{"llamacpp", lists, parts("a", "b"), "(a)(b)"},
+		{"llamacpp", lists, prep.Message{Role: "user", Content: "a"}, "(a)"},
+		{"llamacpp", lists, prep.Message{Role: "assistant", NoContent: true}, "()"},
+		{"sim", either, prep.Message{Role: "user", Content: "a"}, "(a)"}, // as vLLM
+		{"sglang", either, prep.Message{Role: "user", Content: "a"}, "<a>"},
+		{"vllm", plain, prep.Message{Role: "user", Parts: []byte(`[{"type":"text","text":"a"},{"type":"image"}]`)}, `<[{'type': 'text', 'text': 'a'}, {'type': 'image'}]>`},
+	} {
+		s, err := newScripted(map[string]string{"default": c.template}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chat := &prep.Chat{Messages: []prep.Message{c.message}}
+		chat.Content, _ = prep.ContentRuleOf(c.engine)
+		got, err := s.Render(nil, chat)
+		if err != nil || len(got) != 1 || got[0].Text != c.want {
+			t.Errorf("%s, %s: %+v, %v, want %q", c.engine, c.template, got, err, c.want)
+		}
+	}
+}
