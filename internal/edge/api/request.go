@@ -81,8 +81,7 @@ type Message struct {
 	Role    string // system, developer, user, assistant, tool or function
 	Name    string
 	Content string
-	// NoContent says that there is none, which templates can tell from an empty
-	// text: the client sent null, or nothing but calls.
+	// NoContent says that there is none: the client sent null, or nothing but calls.
 	NoContent bool
 	// Parts are the pieces of a content that was given as parts, whose texts alone Content then has;
 	// nil of all others. The Messages API, which joins texts itself, has them of media only.

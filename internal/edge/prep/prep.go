@@ -58,8 +58,7 @@ type Message struct {
 	Role    string // system, developer, user, assistant, tool, function
 	Name    string
 	Content string
-	// NoContent says that the client sent none, or null: a template can tell that
-	// from an empty text.
+	// NoContent says that the client sent none, or null.
 	NoContent bool
 
 	// Parts, if there are any, stand for Content: a JSON array of content parts.
