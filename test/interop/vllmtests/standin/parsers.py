@@ -1,0 +1,298 @@
+"""vLLM's parser classes, which ask Penstock's parser through the driver."""
+
+from typing import ClassVar
+
+from .driver import Session, start_after
+from .families import FAMILIES, Family
+from .protocol import (
+    ChatCompletionNamedToolChoiceParam,
+    DeltaFunctionCall,
+    DeltaMessage,
+    DeltaToolCall,
+    ExtractedToolCallInformation,
+    FunctionCall,
+    ToolCall,
+)
+
+
+class PrivatePart(AttributeError):
+    """A test asks for something of vLLM's that is no part of what a parser says."""
+
+
+class Finish(str):
+    """The text of a last, empty delta: the answer has ended."""
+
+
+def functions_of(*sources) -> list[dict]:
+    """The functions of the first source that is a list of tools with some."""
+    for tools in sources:
+        if not isinstance(tools, list) or not tools:
+            continue
+        functions = []
+        for tool in tools:
+            tool = tool if isinstance(tool, dict) else tool.model_dump()
+            f = tool.get("function") or tool
+            if f.get("name"):
+                functions.append({"name": f["name"], "parameters": f.get("parameters")})
+        return functions
+    return []
+
+
+def joined(events: list[dict], kind: str) -> str | None:
+    return "".join(e["text"] for e in events if e["kind"] == kind) or None
+
+
+def calls_of(events: list[dict]) -> list[ToolCall]:
+    calls = []
+    for e in events:
+        if e["kind"] == "call":
+            calls.append(ToolCall(id=e["id"], function=FunctionCall(name=e["name"], arguments="", id=e["id"])))
+        elif e["kind"] == "arguments":
+            calls[e["index"]].function.arguments += e["text"]
+    return calls
+
+
+def delta_of(events: list[dict]) -> DeltaMessage | None:
+    """What one push said, as one message; None if it said nothing."""
+    deltas: dict[int, DeltaToolCall] = {}
+    for e in events:
+        if e["kind"] == "call":
+            function = DeltaFunctionCall(name=e["name"], arguments="")
+            deltas[e["index"]] = DeltaToolCall(id=e["id"], type="function", index=e["index"], function=function)
+        elif e["kind"] == "arguments":
+            function = DeltaFunctionCall(arguments="")
+            delta = deltas.setdefault(e["index"], DeltaToolCall(index=e["index"], function=function))
+            delta.function.arguments += e["text"]
+    reasoning, content = joined(events, "reasoning"), joined(events, "content")
+    if not (reasoning or content or deltas):
+        return None
+    return DeltaMessage(reasoning=reasoning, content=content, tool_calls=list(deltas.values()))
+
+
+class Base:
+    """What all of them have."""
+
+    family: ClassVar[Family] = Family()
+    name: ClassVar[str] = ""
+    engine_based_streaming = True
+
+    def __init__(self, tokenizer, tools=None, *_, chat_template_kwargs=None, parser_engine_config=None, **__):
+        if tokenizer is None:
+            raise ValueError("The model tokenizer must be passed to the parser")
+        self.model_tokenizer = tokenizer
+        self.tools = tools if isinstance(tools, list) else []
+        self.template_kwargs = chat_template_kwargs or {}
+        if parser_engine_config is not None:
+            self.family, self.template_kwargs = parser_engine_config.family, parser_engine_config.template_kwargs
+        self.session = None
+
+    def __getattr__(self, name):
+        raise PrivatePart(f"{type(self).__name__}.{name} of vLLM")
+
+    @property
+    def vocab(self):
+        return self.model_tokenizer.get_vocab()
+
+    def start(self) -> str:
+        return self.family.start(self.template_kwargs)
+
+    def open(self, request=None, **of) -> Session:
+        functions = functions_of(getattr(request, "tools", None), self.tools) if of.get("tools") else []
+        return Session(functions=functions, **of)
+
+    def whole(self, text: str, request=None, **of) -> list[dict]:
+        session = self.open(request, **of)
+        return session.push(text) + session.close()
+
+    def streamed(self, previous: str, delta: str, request=None, **of) -> DeltaMessage | None:
+        if self.session is None or not previous:
+            self.session = self.open(request, **of)
+            if previous:  # which the test did not stream
+                self.session.push(previous)
+        if isinstance(delta, Finish):
+            return self.finish_streaming()
+        return delta_of(self.session.push(delta))
+
+    def finish_streaming(self) -> DeltaMessage | None:
+        if self.session is None:
+            return None
+        session, self.session = self.session, None
+        return delta_of(session.close())
+
+    def adjust_request(self, request):
+        # Our decoder keeps the markup of a format and drops other special tokens.
+        if self.family.tools or self.family.reasoning:
+            request.skip_special_tokens = False
+        return request
+
+
+class ToolParser(Base):
+    def extract_tool_calls(self, model_output, request=None):
+        events = self.whole(model_output, request, tools=self.family.tools, start="closed")
+        calls = calls_of(events)
+        return ExtractedToolCallInformation(
+            tools_called=bool(calls), tool_calls=calls, content=joined(events, "content")
+        )
+
+    def extract_tool_calls_streaming(
+        self,
+        previous_text,
+        current_text,
+        delta_text,
+        previous_token_ids=(),
+        current_token_ids=(),
+        delta_token_ids=(),
+        request=None,
+    ):
+        return self.streamed(previous_text, delta_text, request, tools=self.family.tools, start="closed")
+
+
+class ReasoningParser(Base):
+    def __init__(self, tokenizer, *args, **kwargs):
+        super().__init__(tokenizer, None, *args, **kwargs)
+
+    def extract_reasoning(self, model_output, request=None):
+        events = self.whole(model_output, reasoning=self.family.reasoning, start=self.start())
+        return joined(events, "reasoning"), joined(events, "content")
+
+    def extract_reasoning_streaming(
+        self,
+        previous_text,
+        current_text,
+        delta_text,
+        previous_token_ids=(),
+        current_token_ids=(),
+        delta_token_ids=(),
+    ):
+        return self.streamed(previous_text, delta_text, reasoning=self.family.reasoning, start=self.start())
+
+    def is_reasoning_end(self, input_ids) -> bool:
+        """Whether reasoning has ended in the text of input_ids, a prompt or an answer."""
+        text = self.model_tokenizer.decode(list(input_ids))
+        after = start_after(self.family.reasoning, text)
+        if after:
+            return after != "open"
+        session = Session(tools=self.family.tools, reasoning=self.family.reasoning, start=self.start())
+        session.push(text)
+        return not session.thinking
+
+    def is_reasoning_end_streaming(self, input_ids, delta_ids) -> bool:
+        return self.is_reasoning_end(input_ids)
+
+    def count_reasoning_tokens(self, token_ids) -> int:
+        """As usage.completion_tokens_details counts them."""
+        session, count = Session(reasoning=self.family.reasoning, start=self.start()), 0
+        for i in token_ids:
+            before = session.thinking
+            session.push(self.model_tokenizer.decode([i]))
+            count += before and session.thinking
+        return count
+
+
+class Unified(ToolParser):
+    """A parser of reasoning and calls at once."""
+
+    reasoning_parser_cls = None
+    tool_parser_cls = None
+
+    def __init__(self, tokenizer, tools=None, *args, **kwargs):
+        super().__init__(tokenizer, tools, *args, **kwargs)
+        self.prompt = None
+
+    def open_answer(self, request, *, with_tools: bool) -> Session:
+        start = start_after(self.family.reasoning, self.prompt) if self.prompt else ""
+        tools = self.family.tools if with_tools else ""
+        return self.open(request, tools=tools, reasoning=self.family.reasoning, start=start or self.start())
+
+    def calls_wanted(self, request) -> bool:
+        tools = getattr(request, "tools", None)
+        return bool(tools) and isinstance(tools, list) and getattr(request, "tool_choice", None) != "none"
+
+    def extract_tool_calls(self, model_output, request=None):
+        session = self.open_answer(request, with_tools=True)
+        events = session.push(model_output) + session.close()
+        calls = calls_of(events)
+        return ExtractedToolCallInformation(
+            tools_called=bool(calls), tool_calls=calls, content=joined(events, "content")
+        )
+
+    def extract_tool_calls_streaming(
+        self,
+        previous_text,
+        current_text,
+        delta_text,
+        previous_token_ids=(),
+        current_token_ids=(),
+        delta_token_ids=(),
+        request=None,
+    ):
+        if self.session is None or not previous_text:
+            self.session = self.open_answer(request, with_tools=True)
+        if isinstance(delta_text, Finish):
+            return self.finish_streaming()
+        return delta_of(self.session.push(delta_text))
+
+    extract_reasoning = ReasoningParser.extract_reasoning
+    extract_reasoning_streaming = ReasoningParser.extract_reasoning_streaming
+    is_reasoning_end = ReasoningParser.is_reasoning_end
+    is_reasoning_end_streaming = ReasoningParser.is_reasoning_end_streaming
+    count_reasoning_tokens = ReasoningParser.count_reasoning_tokens
+
+    def parse(self, model_output, request, enable_auto_tools=False, model_output_token_ids=()):
+        session = self.open_answer(request, with_tools=enable_auto_tools and self.calls_wanted(request))
+        events = session.push(model_output) + session.close()
+        calls = [c.function for c in calls_of(events)]
+        return joined(events, "reasoning"), joined(events, "content"), calls or None
+
+    def parse_delta(self, delta_text, delta_token_ids, request, prompt_token_ids=None, *, finished=False):
+        if self.session is None:
+            if prompt_token_ids:
+                self.prompt = self.model_tokenizer.decode(list(prompt_token_ids))
+            self.session = self.open_answer(request, with_tools=self.calls_wanted(request))
+        events = self.session.push(delta_text)
+        if finished:
+            events += self.session.close()
+            self.session = None
+        return delta_of(events)
+
+
+class DelegatingParser(Unified):
+    """Takes the formats of two parsers together, as a request does."""
+
+    def __init__(self, tokenizer, tools=None, *args, **kwargs):
+        super().__init__(tokenizer, tools, *args, **kwargs)
+        tool = getattr(self.tool_parser_cls, "family", Family())
+        reasoning = getattr(self.reasoning_parser_cls, "family", Family())
+        self.family = Family(tool.tools, reasoning.reasoning, reasoning.thinks, reasoning.switches)
+
+
+class EngineConfig:
+    """Stands for the tables of vLLM's engine."""
+
+    def __init__(self, family: Family, thinking: bool | None = None, **_):
+        self.family = family
+        self.template_kwargs = {} if thinking is None else {"enable_thinking": thinking}
+
+    def __getattr__(self, name):
+        raise PrivatePart(f"ParserEngineConfig.{name} of vLLM")
+
+
+class Manager:
+    """A registry of parsers by name."""
+
+    classes: ClassVar[dict[str, type]] = {}
+
+    @classmethod
+    def get(cls, name):
+        if name not in cls.classes:
+            raise KeyError(f"no parser is named {name!r}")
+        return cls.classes[name]
+
+    get_tool_parser = get_reasoning_parser = get
+
+
+def family_of(name: str) -> Family | None:
+    return FAMILIES.get(name) or FAMILIES.get(name.lower())
+
+
+__all__ = ["ChatCompletionNamedToolChoiceParam"]
