@@ -83,7 +83,9 @@ class Registry(dict):
             return self.parser(name, Unified, m[1])
         if (m := re.fullmatch(r"(\w+?)(_moe)?_config", name)) and parsers.family_of(m[1]):
             family = parsers.family_of(m[1])
-            return lambda thinking=None, **_: EngineConfig(family, thinking)
+            return lambda thinking=None, **_: EngineConfig(
+                family, {} if thinking is None else {"enable_thinking": thinking}
+            )
         return None
 
 
@@ -109,6 +111,7 @@ OURS = {
     "ParserEngineToolAdapter": ToolParser,
     "ParserEngineReasoningAdapter": ReasoningParser,
     "ParserManager": ParserManager,
+    "ParserState": parsers.ParserState,
     "AutoTokenizer": tokenizers.AutoTokenizer,
     "PreTrainedTokenizerBase": tokenizers.Tokenizer,
     "PreTrainedTokenizer": tokenizers.Tokenizer,

@@ -1,11 +1,12 @@
 """vLLM's parser classes, which ask Penstock's parser through the driver."""
 
+import dataclasses
+import enum
 from typing import ClassVar
 
 from .driver import Session, start_after
 from .families import FAMILIES, Family
 from .protocol import (
-    ChatCompletionNamedToolChoiceParam,
     DeltaFunctionCall,
     DeltaMessage,
     DeltaToolCall,
@@ -32,8 +33,9 @@ def functions_of(*sources) -> list[dict]:
         for tool in tools:
             tool = tool if isinstance(tool, dict) else tool.model_dump()
             f = tool.get("function") or tool
-            if f.get("name"):
-                functions.append({"name": f["name"], "parameters": f.get("parameters")})
+            parameters = f.get("parameters")
+            if isinstance(f.get("name"), str):
+                functions.append({"name": f["name"], "parameters": parameters if isinstance(parameters, dict) else None})
         return functions
     return []
 
@@ -85,6 +87,7 @@ class Base:
         if parser_engine_config is not None:
             self.family, self.template_kwargs = parser_engine_config.family, parser_engine_config.template_kwargs
         self.session = None
+        self.prompt = ""  # that the answer is to, where a test gives one
 
     def __getattr__(self, name):
         raise PrivatePart(f"{type(self).__name__}.{name} of vLLM")
@@ -93,21 +96,28 @@ class Base:
     def vocab(self):
         return self.model_tokenizer.get_vocab()
 
-    def start(self) -> str:
-        return self.family.start(self.template_kwargs)
+    def start(self, request=None) -> str:
+        """Where the answer begins: the end of the prompt says it, or of what would be the prompt."""
+        after = start_after(self.family.reasoning, self.prompt) if self.prompt else ""
+        given = getattr(request, "chat_template_kwargs", None)
+        return after or self.family.start(self.template_kwargs | (given if isinstance(given, dict) else {}))
 
     def open(self, request=None, **of) -> Session:
         functions = functions_of(getattr(request, "tools", None), self.tools) if of.get("tools") else []
         return Session(functions=functions, **of)
 
-    def whole(self, text: str, request=None, **of) -> list[dict]:
-        session = self.open(request, **of)
+    @staticmethod
+    def whole(session: Session, text: str) -> list[dict]:
         return session.push(text) + session.close()
 
-    def streamed(self, previous: str, delta: str, request=None, **of) -> DeltaMessage | None:
-        if self.session is None or not previous:
-            self.session = self.open(request, **of)
-            if previous:  # which the test did not stream
+    def streamed(self, previous: str, current: str, delta: str, begin) -> DeltaMessage | None:
+        """Takes the next delta of an answer, which begin begins.
+
+        Some tests give no previous text with any delta, others one that was not streamed.
+        """
+        if self.session is None or not previous and current == delta:
+            self.session = begin()
+            if previous:
                 self.session.push(previous)
         if isinstance(delta, Finish):
             return self.finish_streaming()
@@ -119,6 +129,15 @@ class Base:
         session, self.session = self.session, None
         return delta_of(session.close())
 
+    @property
+    def parser_engine_config(self):
+        return EngineConfig(self.family, self.template_kwargs)
+
+    def set_prompt_token_ids(self, prompt_token_ids):
+        self.prompt = self.model_tokenizer.decode(list(prompt_token_ids))
+
+    adjust_initial_state_from_prompt = set_prompt_token_ids
+
     def adjust_request(self, request):
         # Our decoder keeps the markup of a format and drops other special tokens.
         if self.family.tools or self.family.reasoning:
@@ -127,8 +146,11 @@ class Base:
 
 
 class ToolParser(Base):
+    def open_answer(self, request) -> Session:
+        return self.open(request, tools=self.family.tools, start="closed")
+
     def extract_tool_calls(self, model_output, request=None):
-        events = self.whole(model_output, request, tools=self.family.tools, start="closed")
+        events = self.whole(self.open_answer(request), model_output)
         calls = calls_of(events)
         return ExtractedToolCallInformation(
             tools_called=bool(calls), tool_calls=calls, content=joined(events, "content")
@@ -144,15 +166,18 @@ class ToolParser(Base):
         delta_token_ids=(),
         request=None,
     ):
-        return self.streamed(previous_text, delta_text, request, tools=self.family.tools, start="closed")
+        return self.streamed(previous_text, current_text, delta_text, lambda: self.open_answer(request))
 
 
 class ReasoningParser(Base):
     def __init__(self, tokenizer, *args, **kwargs):
         super().__init__(tokenizer, None, *args, **kwargs)
 
+    def open_reasoning(self, request=None) -> Session:
+        return Session(reasoning=self.family.reasoning, start=self.start(request))
+
     def extract_reasoning(self, model_output, request=None):
-        events = self.whole(model_output, reasoning=self.family.reasoning, start=self.start())
+        events = self.whole(self.open_reasoning(request), model_output)
         return joined(events, "reasoning"), joined(events, "content")
 
     def extract_reasoning_streaming(
@@ -164,7 +189,7 @@ class ReasoningParser(Base):
         current_token_ids=(),
         delta_token_ids=(),
     ):
-        return self.streamed(previous_text, delta_text, reasoning=self.family.reasoning, start=self.start())
+        return self.streamed(previous_text, current_text, delta_text, self.open_reasoning)
 
     def is_reasoning_end(self, input_ids) -> bool:
         """Whether reasoning has ended in the text of input_ids, a prompt or an answer."""
@@ -179,14 +204,26 @@ class ReasoningParser(Base):
     def is_reasoning_end_streaming(self, input_ids, delta_ids) -> bool:
         return self.is_reasoning_end(input_ids)
 
-    def count_reasoning_tokens(self, token_ids) -> int:
-        """As usage.completion_tokens_details counts them."""
-        session, count = Session(reasoning=self.family.reasoning, start=self.start()), 0
+    def thoughts(self, token_ids) -> list[bool]:
+        """Of each token, whether it is reasoning when it has come."""
+        session, thoughts = self.open_reasoning(), []
         for i in token_ids:
-            before = session.thinking
             session.push(self.model_tokenizer.decode([i]))
-            count += before and session.thinking
-        return count
+            thoughts.append(session.thinking)
+        return thoughts
+
+    def count_reasoning_tokens(self, token_ids) -> int:
+        return sum(self.thoughts(token_ids))
+
+    def extract_content_ids(self, input_ids) -> list[int]:
+        """The ids behind the marker that ends reasoning."""
+        thoughts = self.thoughts(input_ids)
+        if not thoughts or thoughts[-1]:
+            return []
+        last = max((i for i, thought in enumerate(thoughts) if thought), default=-2)
+        if last < 0 and self.start() == "open":
+            last = -1
+        return list(input_ids)[last + 2 :]
 
 
 class Unified(ToolParser):
@@ -195,60 +232,30 @@ class Unified(ToolParser):
     reasoning_parser_cls = None
     tool_parser_cls = None
 
-    def __init__(self, tokenizer, tools=None, *args, **kwargs):
-        super().__init__(tokenizer, tools, *args, **kwargs)
-        self.prompt = None
-
-    def open_answer(self, request, *, with_tools: bool) -> Session:
-        start = start_after(self.family.reasoning, self.prompt) if self.prompt else ""
+    def open_answer(self, request, *, with_tools: bool = True) -> Session:
         tools = self.family.tools if with_tools else ""
-        return self.open(request, tools=tools, reasoning=self.family.reasoning, start=start or self.start())
+        return self.open(request, tools=tools, reasoning=self.family.reasoning, start=self.start(request))
 
-    def calls_wanted(self, request) -> bool:
-        tools = getattr(request, "tools", None)
-        return bool(tools) and isinstance(tools, list) and getattr(request, "tool_choice", None) != "none"
-
-    def extract_tool_calls(self, model_output, request=None):
-        session = self.open_answer(request, with_tools=True)
-        events = session.push(model_output) + session.close()
-        calls = calls_of(events)
-        return ExtractedToolCallInformation(
-            tools_called=bool(calls), tool_calls=calls, content=joined(events, "content")
-        )
-
-    def extract_tool_calls_streaming(
-        self,
-        previous_text,
-        current_text,
-        delta_text,
-        previous_token_ids=(),
-        current_token_ids=(),
-        delta_token_ids=(),
-        request=None,
-    ):
-        if self.session is None or not previous_text:
-            self.session = self.open_answer(request, with_tools=True)
-        if isinstance(delta_text, Finish):
-            return self.finish_streaming()
-        return delta_of(self.session.push(delta_text))
-
+    open_reasoning = ReasoningParser.open_reasoning
     extract_reasoning = ReasoningParser.extract_reasoning
     extract_reasoning_streaming = ReasoningParser.extract_reasoning_streaming
     is_reasoning_end = ReasoningParser.is_reasoning_end
     is_reasoning_end_streaming = ReasoningParser.is_reasoning_end_streaming
+    thoughts = ReasoningParser.thoughts
     count_reasoning_tokens = ReasoningParser.count_reasoning_tokens
+    extract_content_ids = ReasoningParser.extract_content_ids
 
     def parse(self, model_output, request, enable_auto_tools=False, model_output_token_ids=()):
-        session = self.open_answer(request, with_tools=enable_auto_tools and self.calls_wanted(request))
-        events = session.push(model_output) + session.close()
+        session = self.open_answer(request, with_tools=getattr(request, "tool_choice", None) != "none")
+        events = self.whole(session, model_output)
         calls = [c.function for c in calls_of(events)]
         return joined(events, "reasoning"), joined(events, "content"), calls or None
 
     def parse_delta(self, delta_text, delta_token_ids, request, prompt_token_ids=None, *, finished=False):
         if self.session is None:
             if prompt_token_ids:
-                self.prompt = self.model_tokenizer.decode(list(prompt_token_ids))
-            self.session = self.open_answer(request, with_tools=self.calls_wanted(request))
+                self.set_prompt_token_ids(prompt_token_ids)
+            self.session = self.open_answer(request, with_tools=getattr(request, "tool_choice", None) != "none")
         events = self.session.push(delta_text)
         if finished:
             events += self.session.close()
@@ -266,12 +273,27 @@ class DelegatingParser(Unified):
         self.family = Family(tool.tools, reasoning.reasoning, reasoning.thinks, reasoning.switches)
 
 
-class EngineConfig:
-    """Stands for the tables of vLLM's engine."""
+class ParserState(enum.Enum):
+    CONTENT = "content"
+    REASONING = "reasoning"
 
-    def __init__(self, family: Family, thinking: bool | None = None, **_):
-        self.family = family
-        self.template_kwargs = {} if thinking is None else {"enable_thinking": thinking}
+
+@dataclasses.dataclass
+class EngineConfig:
+    """Stands for the tables of vLLM's engine: what they say of an answer's beginning."""
+
+    family: Family
+    template_kwargs: dict = dataclasses.field(default_factory=dict)
+    strip_trailing_reasoning_whitespace: bool = True  # as ours does
+    token_id_terminals: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def wait_for_reasoning(self) -> bool:
+        return self.family.start(self.template_kwargs) == "open"
+
+    @property
+    def initial_state(self) -> ParserState:
+        return ParserState.REASONING if self.wait_for_reasoning else ParserState.CONTENT
 
     def __getattr__(self, name):
         raise PrivatePart(f"ParserEngineConfig.{name} of vLLM")
@@ -293,6 +315,3 @@ class Manager:
 
 def family_of(name: str) -> Family | None:
     return FAMILIES.get(name) or FAMILIES.get(name.lower())
-
-
-__all__ = ["ChatCompletionNamedToolChoiceParam"]

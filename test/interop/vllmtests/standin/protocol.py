@@ -1,5 +1,7 @@
 """The protocol classes which vLLM's tests make and compare."""
 
+import json
+import types
 import uuid
 from typing import Any, Literal
 
@@ -35,6 +37,15 @@ class FunctionCall(Model):
     id: str | None = Field(default=None, exclude=True)
     name: str
     arguments: str
+
+    def __eq__(self, other):
+        """White space between the tokens of arguments makes no difference."""
+        if not isinstance(other, FunctionCall) or self.name != other.name:
+            return False
+        try:
+            return json.loads(self.arguments) == json.loads(other.arguments)
+        except ValueError:
+            return self.arguments == other.arguments
 
 
 class ToolCall(Model):
@@ -77,6 +88,9 @@ class ChatCompletionRequest(Model):
     include_reasoning: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     skip_special_tokens: bool | None = None
+
+    def to_sampling_params(self, *_, **__):
+        return types.SimpleNamespace(skip_special_tokens=self.skip_special_tokens is not False)
 
     def model_post_init(self, _context):
         if self.tool_choice is None:
