@@ -44,12 +44,16 @@ func (g *gemma) char(p *Parser, c byte) {
 			}
 			return
 		}
-		name, ok := strings.CutPrefix(strings.TrimSpace(string(g.buf)), "call:")
-		if name = strings.TrimSpace(name); !ok || name == "" {
+		// Some checkpoints leave out the word before the colon.
+		word, name, ok := strings.Cut(string(g.buf), ":")
+		word, name = strings.TrimSpace(word), strings.TrimSpace(name)
+		if !ok || word != "" && word != "call" || name == "" {
 			p.giveUp()
 			return
 		}
-		p.call(name, "")
+		if !p.call(name, "") {
+			return
+		}
 		g.phase, g.l, p.set = gemmaBody, python{}, &g.body
 		g.char(p, c)
 	case gemmaBody:

@@ -35,9 +35,22 @@ func (t text) marker(p *Parser, l literal) {
 	case actEndThink:
 		p.space = p.space[:0]
 		p.mach, p.set, p.touch = content, &p.start, true
-	case actTool:
+	case actTool, actUnclosed:
+		p.unclosed = l.act == actUnclosed
 		p.suppose(l.text)
 		p.tool.open(p, l.arg)
+	case actAnswer:
+		p.space = p.space[:0]
+		p.answered, p.touch = true, true
+	case actEndAnswer:
+		if p.answered { // else it is mentioned
+			p.space = p.space[:0]
+			p.answered, p.touch = false, true
+			return
+		}
+		p.touch, p.set = false, &p.mid
+		t.end(p)
+		p.emit(Kind(t), []byte(l.text)...)
 	}
 }
 
@@ -55,10 +68,19 @@ func (p *Parser) suppose(markup string) {
 
 // giveUp says what was held: it is no call.
 func (p *Parser) giveUp() {
-	content.end(p)
-	p.emit(Content, p.raw...)
-	p.tentative, p.raw = false, p.raw[:0]
-	p.mach, p.set, p.touch = content, &p.mid, false
+	t, s := content, &p.mid
+	if p.unclosed {
+		t, s = reasoning, &p.think
+	}
+	t.end(p)
+	n := len(p.raw)
+	for n > 0 && isSpace(p.raw[n-1]) && len(p.raw)-n < maxSpace { // may touch markup
+		n--
+	}
+	p.emit(Kind(t), p.raw[:n]...)
+	p.space = append(p.space, p.raw[n:]...)
+	p.tentative, p.unclosed, p.raw = false, false, p.raw[:0]
+	p.mach, p.set, p.touch = t, s, false
 }
 
 // leave goes back to content behind calls.
@@ -74,5 +96,5 @@ func (p *Parser) stray(c byte) {
 		return
 	}
 	p.leave()
-	p.mach.char(p, c)
+	p.unread(c)
 }
