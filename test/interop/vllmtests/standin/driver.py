@@ -32,8 +32,8 @@ DRIVER = Driver()
 class Session:
     """One answer that is being parsed."""
 
-    def __init__(self, *, tools="", reasoning="", start="", functions=()):
-        answer = DRIVER.ask(op="open", tools=tools, reasoning=reasoning, start=start, functions=list(functions))
+    def __init__(self, **settings):
+        answer = DRIVER.ask(op="open", **settings)
         self.number = answer["session"]
         self.thinking = answer["thinking"]
 
@@ -46,6 +46,34 @@ class Session:
         answer = DRIVER.ask(op="close", session=self.number)
         self.thinking = answer["thinking"]
         return answer.get("events") or []
+
+
+class Undeclared(Session):
+    """An answer with reasoning and calls of which the test declares no functions.
+
+    Penstock looks for calls only if a request has tools, and inside reasoning only for
+    those of its functions. So each function that the answer calls is declared before
+    the text that completes its name is parsed. That begins the session again.
+    """
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.settings, self.text, self.names = settings, "", set()
+        self.scout = Session(**settings | {"reasoning": "", "start": "closed"})
+
+    def push(self, text: str) -> list[dict]:
+        names = self.names | {e["name"] for e in self.scout.push(text) if e["kind"] == "call"}
+        if names != self.names:
+            self.names = names
+            functions = [{"name": name} for name in sorted(names)]
+            super().__init__(**self.settings | {"functions": functions})
+            super().push(self.text)
+        self.text += text
+        return super().push(text)
+
+    def close(self) -> list[dict]:
+        self.scout.close()
+        return super().close()
 
 
 def start_after(reasoning: str, prompt: str) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import ClassVar
 
-from .driver import Session, start_after
+from .driver import Session, Undeclared, start_after
 from .families import FAMILIES, Family
 from .protocol import (
     DeltaFunctionCall,
@@ -103,8 +103,10 @@ class Base:
         return after or self.family.start(self.template_kwargs | (given if isinstance(given, dict) else {}))
 
     def open(self, request=None, **of) -> Session:
-        functions = functions_of(getattr(request, "tools", None), self.tools) if of.get("tools") else []
-        return Session(functions=functions, **of)
+        functions = functions_of(getattr(request, "tools", None), self.tools)
+        if functions or not (of.get("tools") and of.get("reasoning")):
+            return Session(functions=functions, **of)
+        return Undeclared(**of)
 
     @staticmethod
     def whole(session: Session, text: str) -> list[dict]:
