@@ -13,6 +13,18 @@ func (g *Grammar) Markup(text string) bool {
 	return false
 }
 
+// TokenMarkers returns the markers that count inside reasoning only where PushToken
+// reads them.
+func (g *Grammar) TokenMarkers() []string {
+	var markers []string
+	for _, l := range g.think.literals {
+		if l.act == actUnclosed && g.tokens[l.text] {
+			markers = append(markers, l.text)
+		}
+	}
+	return markers
+}
+
 // collect notes the markers that Markup knows. The brackets and commas of bare
 // calls are none of them: those are text.
 func (g *Grammar) collect(f *format, s *style) {

@@ -20,10 +20,7 @@ func mannerOf(card *engine.Card, p *prep.Pipeline) manner {
 	m.tools, m.reasoning = parse.Detect(parse.Model{
 		Name:     card.Name,
 		Template: p.TemplateText,
-		HasToken: func(text string) bool {
-			_, ok := p.Tokenizer.ID(text)
-			return ok
-		},
+		HasToken: p.HasToken,
 	})
 	if p.ToolFormat != "" {
 		m.tools = p.ToolFormat
