@@ -2,8 +2,8 @@
 // reads commands from standard input, one JSON object on each line, and writes one
 // JSON object for each to standard output. It ends when its input does.
 //
-//	{"op":"open","tools":"hermes","reasoning":"qwen3","start":"open","functions":[…]}
-//	{"op":"push","session":1,"text":"…"}
+//	{"op":"open","tools":"hermes","reasoning":"qwen3","start":"open","functions":[…],"special":["<|im_end|>"],"by_token":true}
+//	{"op":"push","session":1,"pieces":[{"text":"…","token":true}]}
 //	{"op":"close","session":1}
 //	{"op":"prompt","reasoning":"qwen3","text":"…"}
 package main
@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"penstock/internal/edge/parse"
@@ -26,7 +27,16 @@ type command struct {
 	Reasoning string     `json:"reasoning"`
 	Start     string     `json:"start"` // "open", "closed", "amid", or "" where the style decides
 	Functions []function `json:"functions"`
-	Text      string     `json:"text"`
+	Special   []string   `json:"special"`  // the special tokens of the vocabulary
+	ByToken   bool       `json:"by_token"` // pieces say which of them are tokens
+	Pieces    []piece    `json:"pieces"`
+	Text      string     `json:"text"` // a prompt
+}
+
+// piece is a part of an answer's text; token says that it is one token.
+type piece struct {
+	Text  string `json:"text"`
+	Token bool   `json:"token"`
 }
 
 type function struct {
@@ -40,6 +50,9 @@ type result struct {
 	Events   []event `json:"events,omitempty"`
 	Thinking bool    `json:"thinking"`        // what comes next is reasoning
 	Start    string  `json:"start,omitempty"` // of an answer to a prompt
+	// Silent are the special tokens whose text is no part of an answer: a caller does
+	// not push them.
+	Silent []string `json:"silent,omitempty"`
 	Error    string  `json:"error,omitempty"`
 }
 
@@ -98,7 +111,15 @@ func (s *sessions) execute(c *command) (result, error) {
 	}
 	switch c.Op {
 	case "push":
-		return result{Events: copyEvents(p.Push(nil, []byte(c.Text))), Thinking: p.Thinking()}, nil
+		var events []event
+		for _, piece := range c.Pieces {
+			push := p.Push
+			if piece.Token {
+				push = p.PushToken
+			}
+			events = append(events, copyEvents(push(nil, []byte(piece.Text)))...)
+		}
+		return result{Events: events, Thinking: p.Thinking()}, nil
 	case "close":
 		delete(s.open, c.Session)
 		thinking := p.Thinking()
@@ -113,6 +134,9 @@ func (s *sessions) openSession(c *command) (result, error) {
 		return result{}, fmt.Errorf("unknown start %q", c.Start)
 	}
 	cfg := parse.Config{Tools: c.Tools, Reasoning: c.Reasoning}
+	if c.ByToken {
+		cfg.HasToken = func(marker string) bool { return slices.Contains(c.Special, marker) }
+	}
 	for _, f := range c.Functions {
 		cfg.Functions = append(cfg.Functions, parse.Function{Name: f.Name, Parameters: f.Parameters})
 	}
@@ -120,10 +144,17 @@ func (s *sessions) openSession(c *command) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
+	r := result{}
+	for _, token := range c.Special {
+		if !g.Markup(token) {
+			r.Silent = append(r.Silent, token)
+		}
+	}
 	s.last++
 	p := g.Parser(start, strconv.Itoa(s.last))
 	s.open[s.last] = p
-	return result{Session: s.last, Thinking: p.Thinking()}, nil
+	r.Session, r.Thinking = s.last, p.Thinking()
+	return r, nil
 }
 
 // copyEvents takes the texts, which the parser will use again.

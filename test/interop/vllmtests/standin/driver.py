@@ -29,6 +29,10 @@ class Driver:
 DRIVER = Driver()
 
 
+class Token(str):
+    """The text of one special token."""
+
+
 class Session:
     """One answer that is being parsed."""
 
@@ -36,11 +40,19 @@ class Session:
         answer = DRIVER.ask(op="open", **settings)
         self.number = answer["session"]
         self.thinking = answer["thinking"]
+        self.silent = answer.get("silent") or []
 
-    def push(self, text: str) -> list[dict]:
-        answer = DRIVER.ask(op="push", session=self.number, text=text)
+    def push(self, *pieces: str) -> list[dict]:
+        """Parses pieces of the answer. One that is a Token came as a token of its own."""
+        command = [{"text": self.spoken(p), "token": isinstance(p, Token)} for p in pieces]
+        answer = DRIVER.ask(op="push", session=self.number, pieces=command)
         self.thinking = answer["thinking"]
         return answer.get("events") or []
+
+    def spoken(self, text: str) -> str:
+        for token in self.silent:
+            text = text.replace(token, "")
+        return text
 
     def close(self) -> list[dict]:
         answer = DRIVER.ask(op="close", session=self.number)
@@ -58,18 +70,18 @@ class Undeclared(Session):
 
     def __init__(self, **settings):
         super().__init__(**settings)
-        self.settings, self.text, self.names = settings, "", set()
+        self.settings, self.pieces, self.names = settings, [], set()
         self.scout = Session(**settings | {"reasoning": "", "start": "closed"})
 
-    def push(self, text: str) -> list[dict]:
-        names = self.names | {e["name"] for e in self.scout.push(text) if e["kind"] == "call"}
+    def push(self, *pieces: str) -> list[dict]:
+        names = self.names | {e["name"] for e in self.scout.push(*pieces) if e["kind"] == "call"}
         if names != self.names:
             self.names = names
             functions = [{"name": name} for name in sorted(names)]
             super().__init__(**self.settings | {"functions": functions})
-            super().push(self.text)
-        self.text += text
-        return super().push(text)
+            super().push(*self.pieces)
+        self.pieces += pieces
+        return super().push(*pieces)
 
     def close(self) -> list[dict]:
         self.scout.close()

@@ -17,7 +17,7 @@ class Family:
         thinks = self.thinks
         given = [template_kwargs[s] for s in self.switches if template_kwargs.get(s) is not None]
         if given:
-            thinks = any(given)
+            thinks = any(value not in (False, "disabled") for value in given)
         if template_kwargs.get("reasoning_effort") == "none":
             thinks = False
         return {None: "", True: "open", False: "closed"}[thinks]
@@ -48,8 +48,8 @@ FAMILIES = {
     "minimax_m2": Family("minimax_m2", "minimax_m2", True, ()),
     "minimaxm2": Family("minimax_m2", "minimax_m2", True, ()),
     "mimo": Family("mimo", "mimo", True),
-    "minimax_m3": Family("minimax_m3", "minimax_m3", None, ()),
-    "minimaxm3": Family("minimax_m3", "minimax_m3", None, ()),
+    "minimax_m3": Family("minimax_m3", "minimax_m3", None, ("thinking_mode",)),
+    "minimaxm3": Family("minimax_m3", "minimax_m3", None, ("thinking_mode",)),
     "seed_oss": Family("seed_oss", "seed_oss", True, ()),
     "seedoss": Family("seed_oss", "seed_oss", True, ()),
     "step3p5": Family("step3p5", "step3p5", True, ()),

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import ClassVar
 
-from .driver import Session, Undeclared, start_after
+from .driver import Session, Token, Undeclared, start_after
 from .families import FAMILIES, Family
 from .protocol import (
     DeltaFunctionCall,
@@ -102,8 +102,21 @@ class Base:
         given = getattr(request, "chat_template_kwargs", None)
         return after or self.family.start(self.template_kwargs | (given if isinstance(given, dict) else {}))
 
+    @property
+    def special(self) -> list[str]:
+        tokens = getattr(self.model_tokenizer, "all_special_tokens", None)
+        return [t for t in tokens if isinstance(t, str)] if isinstance(tokens, list) else []
+
+    def pieces(self, text: str, ids) -> list[str]:
+        """The text of a delta, cut at its special tokens where its ids tell them."""
+        texts = [self.model_tokenizer.decode([i]) for i in ids]
+        if "".join(texts) != text:
+            return [text]
+        return [Token(t) if t in self.special else t for t in texts]
+
     def open(self, request=None, **of) -> Session:
         functions = functions_of(getattr(request, "tools", None), self.tools)
+        of["special"] = self.special
         if functions or not (of.get("tools") and of.get("reasoning")):
             return Session(functions=functions, **of)
         return Undeclared(**of)
@@ -176,7 +189,7 @@ class ReasoningParser(Base):
         super().__init__(tokenizer, None, *args, **kwargs)
 
     def open_reasoning(self, request=None) -> Session:
-        return Session(reasoning=self.family.reasoning, start=self.start(request))
+        return self.open(request, reasoning=self.family.reasoning, start=self.start(request))
 
     def extract_reasoning(self, model_output, request=None):
         events = self.whole(self.open_reasoning(request), model_output)
@@ -234,9 +247,11 @@ class Unified(ToolParser):
     reasoning_parser_cls = None
     tool_parser_cls = None
 
-    def open_answer(self, request, *, with_tools: bool = True) -> Session:
-        tools = self.family.tools if with_tools else ""
-        return self.open(request, tools=tools, reasoning=self.family.reasoning, start=self.start(request))
+    def open_answer(self, request, *, by_token: bool = False) -> Session:
+        chosen = bool(functions_of(getattr(request, "tools", None))) and getattr(request, "tool_choice", None)
+        tools = "" if chosen == "none" else self.family.tools
+        start = self.start(request)
+        return self.open(request, by_token=by_token, tools=tools, reasoning=self.family.reasoning, start=start)
 
     open_reasoning = ReasoningParser.open_reasoning
     extract_reasoning = ReasoningParser.extract_reasoning
@@ -248,8 +263,7 @@ class Unified(ToolParser):
     extract_content_ids = ReasoningParser.extract_content_ids
 
     def parse(self, model_output, request, enable_auto_tools=False, model_output_token_ids=()):
-        session = self.open_answer(request, with_tools=getattr(request, "tool_choice", None) != "none")
-        events = self.whole(session, model_output)
+        events = self.whole(self.open_answer(request), model_output)
         calls = [c.function for c in calls_of(events)]
         return joined(events, "reasoning"), joined(events, "content"), calls or None
 
@@ -257,8 +271,8 @@ class Unified(ToolParser):
         if self.session is None:
             if prompt_token_ids:
                 self.set_prompt_token_ids(prompt_token_ids)
-            self.session = self.open_answer(request, with_tools=getattr(request, "tool_choice", None) != "none")
-        events = self.session.push(delta_text)
+            self.session = self.open_answer(request, by_token=bool(delta_token_ids))
+        events = self.session.push(*self.pieces(delta_text, delta_token_ids))
         if finished:
             events += self.session.close()
             self.session = None
@@ -288,6 +302,7 @@ class EngineConfig:
     template_kwargs: dict = dataclasses.field(default_factory=dict)
     strip_trailing_reasoning_whitespace: bool = True  # as ours does
     token_id_terminals: dict = dataclasses.field(default_factory=dict)
+    arg_value_extender: object = None  # how vLLM's engine streams, which makes no difference here
 
     @property
     def wait_for_reasoning(self) -> bool:
