@@ -23,8 +23,10 @@
 //   - Arguments given in another form become compact JSON. Parameters in XML
 //     have the type that the function's schema gives them; without one, a
 //     value that is JSON and no string is that value, and anything else a string.
-//   - White space next to markup is layout and dropped, but that before calls is
-//     kept if content follows them.
+//   - White space next to markup is layout and dropped, but that of content before
+//     calls and reasoning is kept if content follows them.
+//   - An end marker of reasoning that never began is dropped before anything else was
+//     said, and amid content if it is a token that cannot be typed.
 //   - What is left of a call's frame behind its arguments (a fence, a closing
 //     bracket too many) is dropped, as are unknown keys of a call object.
 //   - Formats without a marker of their own (bare JSON, Python calls) are calls
@@ -148,6 +150,7 @@ type Parser struct {
 	answered  bool   // a marker opened the answer that another ends
 	raw       []byte // markup as written
 	space     []byte // white space that may touch markup
+	before    []byte // white space of content before the reasoning that is read
 	touch     bool   // the last thing was markup
 	calls     int
 
@@ -230,6 +233,12 @@ func (g *Grammar) markers(f *format, s *style) {
 	}
 	g.start = newSet(slices.Concat(tools, bare, first)...)
 	g.mid = newSet(slices.Concat(tools, anywhere)...)
+	for _, m := range s.end { // of reasoning that never began
+		g.start.add(literal{m, actEndThink, 0})
+		if s.anywhere {
+			g.mid.add(literal{m, actDrop, 0})
+		}
+	}
 	g.after = newSet(slices.Concat(tools, bare, anywhere)...)
 	for _, m := range s.end { // of reasoning that a call ended before
 		g.after.add(literal{m, actDrop, 0})
@@ -374,7 +383,8 @@ func (p *Parser) call(name, id string) bool {
 			p.giveUp()
 			return false
 		}
-		p.unclosed, p.space = false, p.space[:0]
+		p.unclosed = false
+		p.endReasoning()
 	}
 	p.tentative, p.raw = false, p.raw[:0]
 	if id == "" {
