@@ -250,6 +250,26 @@ func TestCallInsideReasoning(t *testing.T) {
 	}
 }
 
+// TestUnsureFormat: of a model whose markers tell several formats none is chosen, and
+// the log says what to do about it, once, unless the card says that there is none.
+func TestUnsureFormat(t *testing.T) {
+	for parser, logged := range map[string]int{"": 1, "none": 0, "hermes": 0} {
+		inWorld(t, Config{}, func(t *testing.T, w *world) {
+			card := func(c *engine.Card) { c.ToolParser, c.ContextLength = parser, 4096 }
+			w.worker(7, constant("hi"), card)
+			w.worker(8, constant("hi"), card)
+			a := w.post("/v1/chat/completions", `{"model":"bytes","messages":[{"role":"user","content":"x"}],"tools":`+toolsJSON+`}`)
+			if refused := a.status == 400 && strings.Contains(a.body, "--tool-call-parser"); refused != (parser != "hermes") {
+				t.Errorf("%q: %d %s", parser, a.status, a.body)
+			}
+			log := w.log.String()
+			if n := strings.Count(log, "--tool-call-parser NAME"); n != logged || logged > 0 && !strings.Contains(log, "<tool_call>, which is a marker of hermes, glm45") {
+				t.Errorf("%q: logged %d times, want %d: %s", parser, n, logged, log)
+			}
+		})
+	}
+}
+
 // TestSpecialTokensInSpeech: special tokens that are no markup are left out of an
 // answer that is taken apart as of any other, unless the client wants them.
 func TestSpecialTokensInSpeech(t *testing.T) {
