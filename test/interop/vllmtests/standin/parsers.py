@@ -16,6 +16,10 @@ from .protocol import (
 )
 
 
+# Markers that end reasoning.
+ENDS = ("</think>", "</seed:think>", "</mm:think>", "<channel|>", "[/THINK]")
+
+
 class PrivatePart(AttributeError):
     """A test asks for something of vLLM's that is no part of what a parser says."""
 
@@ -220,6 +224,10 @@ class ReasoningParser(Base):
     def is_reasoning_end_streaming(self, input_ids, delta_ids) -> bool:
         return self.is_reasoning_end(input_ids)
 
+    @property
+    def reasoning_end_token_ids(self) -> frozenset[int]:
+        return frozenset(i for token, i in self.vocab.items() if token in ENDS)
+
     def thoughts(self, token_ids) -> list[bool]:
         """Of each token, whether it is reasoning when it has come."""
         session, thoughts = self.open_reasoning(), []
@@ -259,6 +267,7 @@ class Unified(ToolParser):
     extract_reasoning_streaming = ReasoningParser.extract_reasoning_streaming
     is_reasoning_end = ReasoningParser.is_reasoning_end
     is_reasoning_end_streaming = ReasoningParser.is_reasoning_end_streaming
+    reasoning_end_token_ids = ReasoningParser.reasoning_end_token_ids
     thoughts = ReasoningParser.thoughts
     count_reasoning_tokens = ReasoningParser.count_reasoning_tokens
     extract_content_ids = ReasoningParser.extract_content_ids
@@ -288,6 +297,10 @@ class DelegatingParser(Unified):
         tool = getattr(self.tool_parser_cls, "family", Family())
         reasoning = getattr(self.reasoning_parser_cls, "family", Family())
         self.family = Family(tool.tools, reasoning.reasoning, reasoning.thinks, reasoning.switches)
+
+    @property
+    def reasoning_parser(self):
+        return self.reasoning_parser_cls(self.model_tokenizer, chat_template_kwargs=self.template_kwargs)
 
 
 class ParserState(enum.Enum):
