@@ -54,7 +54,7 @@ func (g *gemma) char(p *Parser, c byte) {
 		if !p.call(name, "") {
 			return
 		}
-		g.phase, g.l, p.set = gemmaBody, python{}, &g.body
+		g.phase, g.l, p.set = gemmaBody, python{types: p.types[name]}, &g.body
 		g.char(p, c)
 	case gemmaBody:
 		inside := g.l.inside(c)

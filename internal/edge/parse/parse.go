@@ -109,7 +109,8 @@ type Config struct {
 	Functions        []Function
 	// HasToken reports whether the vocabulary has a marker as one token. Inside
 	// reasoning such a marker begins a call only where PushToken reads it, since a
-	// model that writes it in pieces only mentions it. Nil: nothing is known.
+	// model that writes it in pieces only mentions it; and only so are markers that end
+	// reasoning no part of the content. Nil: nothing is known.
 	HasToken func(marker string) bool
 }
 
@@ -198,7 +199,7 @@ func Compile(cfg Config) (*Grammar, error) {
 	g.thinks, g.forced = len(s.end) > 0, s.forced
 	g.markers(&f, &s)
 	g.collect(&f, &s)
-	for _, m := range f.open {
+	for _, m := range slices.Concat(f.open, s.end) {
 		g.tokens[m] = cfg.HasToken != nil && cfg.HasToken(m)
 	}
 	return g, nil
@@ -231,8 +232,13 @@ func (g *Grammar) markers(f *format, s *style) {
 	g.start = newSet(slices.Concat(tools, bare, first)...)
 	g.mid = newSet(slices.Concat(tools, anywhere)...)
 	g.after = newSet(slices.Concat(tools, bare, anywhere)...)
-	for _, m := range s.end { // of reasoning that a call ended before
-		g.after.add(literal{m, actDrop, 0})
+	for _, m := range s.end {
+		g.start.add(literal{m, actDrop, 0})
+		g.mid.add(literal{m, actStray, 0})
+		g.after.add(literal{m, actDrop, 0}) // of reasoning that a call ended before
+	}
+	if s.label != "" { // some checkpoints leave out the marker before it
+		g.start.add(literal{s.label, actThink, 0})
 	}
 	if s.answer != "" {
 		g.start.add(literal{s.answer, actAnswer, 0})
