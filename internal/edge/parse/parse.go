@@ -233,7 +233,10 @@ func (g *Grammar) markers(f *format, s *style) {
 	g.mid = newSet(slices.Concat(tools, anywhere)...)
 	g.after = newSet(slices.Concat(tools, bare, anywhere)...)
 	for _, m := range s.end {
-		g.start.add(literal{m, actDrop, 0})
+		if s.closes {
+			g.start.add(literal{m, actDrop, 0})
+		}
+		g.start.add(literal{m, actStray, 0})
 		g.mid.add(literal{m, actStray, 0})
 		g.after.add(literal{m, actDrop, 0}) // of reasoning that a call ended before
 	}

@@ -30,11 +30,13 @@ func TestTokens(t *testing.T) {
 		{"a token in two parts", []piece{{"hm<", false}, {"<tool_", true}, {"call>", true}, {object, false}}, Answer{Reasoning: "hm<", Calls: called}},
 		{"spelled", []piece{{"hm <tool_call>" + object, false}}, Answer{Reasoning: "hm <tool_call>" + object}},
 		{
-			"mentioned, then called", []piece{{"a ", false}, {"<tool_call>", true}, {" is a tag. ", false}, {"<tool_call>", true}, {object, false}},
+			"mentioned, then called",
+			[]piece{{"a ", false}, {"<tool_call>", true}, {" is a tag. ", false}, {"<tool_call>", true}, {object, false}},
 			Answer{Reasoning: "a <tool_call> is a tag.", Calls: called},
 		},
 		{
-			"closed inside of markup", []piece{{"a ", false}, {"<tool_call>", true}, {`{"name`, false}, {"</think>", true}, {"b", false}},
+			"closed inside of markup",
+			[]piece{{"a ", false}, {"<tool_call>", true}, {`{"name`, false}, {"</think>", true}, {"b", false}},
 			Answer{Reasoning: `a <tool_call>{"name`, Content: "b"},
 		},
 		{"closed twice", []piece{{"a", false}, {"</think>", true}, {"b ", false}, {"</think>", true}, {"c", false}}, Answer{Reasoning: "a", Content: "b c"}},
