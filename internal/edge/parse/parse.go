@@ -25,8 +25,6 @@
 //     value that is JSON and no string is that value, and anything else a string.
 //   - White space next to markup is layout and dropped, but that of content before
 //     calls and reasoning is kept if content follows them.
-//   - An end marker of reasoning that never began is dropped before anything else was
-//     said, and amid content if it is a token that cannot be typed.
 //   - What is left of a call's frame behind its arguments (a fence, a closing
 //     bracket too many) is dropped, as are unknown keys of a call object.
 //   - Formats without a marker of their own (bare JSON, Python calls) are calls
@@ -111,7 +109,8 @@ type Config struct {
 	Functions        []Function
 	// HasToken reports whether the vocabulary has a marker as one token. Inside
 	// reasoning such a marker begins a call only where PushToken reads it, since a
-	// model that writes it in pieces only mentions it. Nil: nothing is known.
+	// model that writes it in pieces only mentions it; and only so are markers that end
+	// reasoning no part of the content. Nil: nothing is known.
 	HasToken func(marker string) bool
 }
 
@@ -201,7 +200,7 @@ func Compile(cfg Config) (*Grammar, error) {
 	g.thinks, g.forced = len(s.end) > 0, s.forced
 	g.markers(&f, &s)
 	g.collect(&f, &s)
-	for _, m := range f.open {
+	for _, m := range slices.Concat(f.open, s.end) {
 		g.tokens[m] = cfg.HasToken != nil && cfg.HasToken(m)
 	}
 	return g, nil
@@ -233,15 +232,17 @@ func (g *Grammar) markers(f *format, s *style) {
 	}
 	g.start = newSet(slices.Concat(tools, bare, first)...)
 	g.mid = newSet(slices.Concat(tools, anywhere)...)
-	for _, m := range s.end { // of reasoning that never began
-		g.start.add(literal{m, actEndThink, 0})
-		if s.anywhere {
-			g.mid.add(literal{m, actDrop, 0})
-		}
-	}
 	g.after = newSet(slices.Concat(tools, bare, anywhere)...)
-	for _, m := range s.end { // of reasoning that a call ended before
-		g.after.add(literal{m, actDrop, 0})
+	for _, m := range s.end {
+		if s.closes {
+			g.start.add(literal{m, actDrop, 0})
+		}
+		g.start.add(literal{m, actStray, 0})
+		g.mid.add(literal{m, actStray, 0})
+		g.after.add(literal{m, actDrop, 0}) // of reasoning that a call ended before
+	}
+	if s.label != "" { // some checkpoints leave out the marker before it
+		g.start.add(literal{s.label, actThink, 0})
 	}
 	if s.answer != "" {
 		g.start.add(literal{s.answer, actAnswer, 0})

@@ -10,6 +10,7 @@ const (
 	actEndThink
 	actTool
 	actUnclosed // a call inside reasoning
+	actStray    // an end of reasoning amid content
 	actAnswer
 	actEndAnswer
 	actFormat // and above: the machines' own

@@ -46,15 +46,24 @@ func (t text) marker(p *Parser, l literal) {
 		p.space = p.space[:0]
 		p.answered, p.touch = true, true
 	case actEndAnswer:
-		if p.answered { // else it is mentioned
-			p.space = p.space[:0]
-			p.answered, p.touch = false, true
+		if !p.answered {
+			t.mention(p, l.text)
 			return
 		}
-		p.touch, p.set = false, &p.mid
-		t.end(p)
-		p.emit(Kind(t), []byte(l.text)...)
+		p.space = p.space[:0]
+		p.answered, p.touch = false, true
+	case actStray:
+		if !p.isToken || !p.tokens[l.text] {
+			t.mention(p, l.text)
+		}
 	}
+}
+
+// mention says a marker that is none here.
+func (t text) mention(p *Parser, marker string) {
+	p.touch, p.set = false, &p.mid
+	t.end(p)
+	p.emit(Kind(t), []byte(marker)...)
 }
 
 // end says the white space that did not touch markup.

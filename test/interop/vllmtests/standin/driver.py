@@ -40,7 +40,8 @@ class Session:
         answer = DRIVER.ask(op="open", **settings)
         self.number = answer["session"]
         self.thinking = answer["thinking"]
-        self.silent = answer.get("silent") or []
+        # Of reasoning alone, markup of calls is what another parser is to read.
+        self.silent = (settings.get("tools") and answer.get("silent")) or []
 
     def push(self, *pieces: str) -> list[dict]:
         """Parses pieces of the answer. One that is a Token came as a token of its own."""

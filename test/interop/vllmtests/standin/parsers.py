@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 from typing import ClassVar
 
 from .driver import Session, Token, Undeclared, start_after
@@ -111,17 +112,16 @@ class Base:
         tokens = getattr(self.model_tokenizer, "all_special_tokens", None)
         return [t for t in tokens if isinstance(t, str)] if isinstance(tokens, list) else []
 
-    def pieces(self, text: str, ids) -> list[str]:
-        """The text of a delta, cut at its special tokens where its ids tell them."""
+    def pieces(self, text: str, ids) -> list[str] | None:
+        """The text of a delta, cut at its special tokens; None if its ids do not tell them."""
         texts = [self.model_tokenizer.decode([i]) for i in ids]
         if "".join(texts) != text:
-            return [text]
+            return None
         return [Token(t) if t in self.special else t for t in texts]
 
     def open(self, request=None, **of) -> Session:
         functions = functions_of(getattr(request, "tools", None), self.tools)
-        if of.get("tools"):  # else markup of calls is what another parser is to read
-            of["special"] = self.special
+        of["special"] = self.special
         if functions or not (of.get("tools") and of.get("reasoning")):
             return Session(functions=functions, **of)
         return Undeclared(**of)
@@ -130,7 +130,7 @@ class Base:
     def whole(session: Session, text: str) -> list[dict]:
         return session.push(text) + session.close()
 
-    def streamed(self, previous: str, current: str, delta: str, begin) -> DeltaMessage | None:
+    def streamed(self, previous: str, current: str, delta: str, begin, pieces=None) -> DeltaMessage | None:
         """Takes the next delta of an answer, which begin begins.
 
         Some tests give no previous text with any delta, others one that was not streamed.
@@ -141,7 +141,7 @@ class Base:
                 self.session.push(previous)
         if isinstance(delta, Finish):
             return self.finish_streaming()
-        return delta_of(self.session.push(delta))
+        return delta_of(self.session.push(*(pieces or [delta])))
 
     def finish_streaming(self) -> DeltaMessage | None:
         if self.session is None:
@@ -193,8 +193,8 @@ class ReasoningParser(Base):
     def __init__(self, tokenizer, *args, **kwargs):
         super().__init__(tokenizer, None, *args, **kwargs)
 
-    def open_reasoning(self, request=None) -> Session:
-        return self.open(request, reasoning=self.family.reasoning, start=self.start(request))
+    def open_reasoning(self, request=None, *, by_token: bool = False) -> Session:
+        return self.open(request, by_token=by_token, reasoning=self.family.reasoning, start=self.start(request))
 
     def extract_reasoning(self, model_output, request=None):
         events = self.whole(self.open_reasoning(request), model_output)
@@ -209,7 +209,9 @@ class ReasoningParser(Base):
         current_token_ids=(),
         delta_token_ids=(),
     ):
-        return self.streamed(previous_text, current_text, delta_text, self.open_reasoning)
+        pieces = self.pieces(delta_text, delta_token_ids)
+        begin = functools.partial(self.open_reasoning, by_token=pieces is not None)
+        return self.streamed(previous_text, current_text, delta_text, begin, pieces)
 
     def is_reasoning_end(self, input_ids) -> bool:
         """Whether reasoning has ended in the text of input_ids, a prompt or an answer."""
@@ -282,7 +284,7 @@ class Unified(ToolParser):
             if prompt_token_ids:
                 self.set_prompt_token_ids(prompt_token_ids)
             self.session = self.open_answer(request, by_token=bool(delta_token_ids))
-        events = self.session.push(*self.pieces(delta_text, delta_token_ids))
+        events = self.session.push(*(self.pieces(delta_text, delta_token_ids) or [delta_text]))
         if finished:
             events += self.session.close()
             self.session = None
