@@ -2,7 +2,7 @@
 // reads commands from standard input, one JSON object on each line, and writes one
 // JSON object for each to standard output. It ends when its input does.
 //
-//	{"op":"open","tools":"hermes","reasoning":"qwen3","start":"open","functions":[…],"special":["<|im_end|>"],"by_token":true}
+//	{"op":"open","tools":"hermes","reasoning":"qwen3","start":"open","functions":[…],"special":["<|im_end|>"]}
 //	{"op":"push","session":1,"pieces":[{"text":"…","token":true}]}
 //	{"op":"close","session":1}
 //	{"op":"prompt","reasoning":"qwen3","text":"…"}
@@ -27,8 +27,7 @@ type command struct {
 	Reasoning string     `json:"reasoning"`
 	Start     string     `json:"start"` // "open", "closed", "amid", or "" where the style decides
 	Functions []function `json:"functions"`
-	Special   []string   `json:"special"`  // the special tokens of the vocabulary
-	ByToken   bool       `json:"by_token"` // pieces say which of them are tokens
+	Special   []string   `json:"special"` // the special tokens of the vocabulary
 	Pieces    []piece    `json:"pieces"`
 	Text      string     `json:"text"` // a prompt
 }
@@ -134,7 +133,7 @@ func (s *sessions) openSession(c *command) (result, error) {
 		return result{}, fmt.Errorf("unknown start %q", c.Start)
 	}
 	cfg := parse.Config{Tools: c.Tools, Reasoning: c.Reasoning}
-	if c.ByToken {
+	if len(c.Special) > 0 {
 		cfg.HasToken = func(marker string) bool { return slices.Contains(c.Special, marker) }
 	}
 	for _, f := range c.Functions {

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+import re
 from typing import ClassVar
 
 from .driver import Session, Token, Undeclared, start_after
@@ -112,12 +113,14 @@ class Base:
         tokens = getattr(self.model_tokenizer, "all_special_tokens", None)
         return [t for t in tokens if isinstance(t, str)] if isinstance(tokens, list) else []
 
-    def pieces(self, text: str, ids) -> list[str] | None:
-        """The text of a delta, cut at its special tokens; None if its ids do not tell them."""
-        texts = [self.model_tokenizer.decode([i]) for i in ids]
-        if "".join(texts) != text:
-            return None
-        return [Token(t) if t in self.special else t for t in texts]
+    def pieces(self, text: str, ids=None) -> list[str]:
+        """The text of a delta, cut at its special tokens: those of ids, if the test gives some."""
+        vocab = self.vocab if ids else {}
+        tokens = [t for t in self.special if not ids or vocab.get(t) in ids]
+        if not tokens:
+            return [text]
+        cuts = re.split("(" + "|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) + ")", text)
+        return [Token(t) if t in tokens else t for t in cuts if t] or [""]
 
     def open(self, request=None, **of) -> Session:
         functions = functions_of(getattr(request, "tools", None), self.tools)
@@ -126,11 +129,10 @@ class Base:
             return Session(functions=functions, **of)
         return Undeclared(**of)
 
-    @staticmethod
-    def whole(session: Session, text: str) -> list[dict]:
-        return session.push(text) + session.close()
+    def whole(self, session: Session, text: str) -> list[dict]:
+        return session.push(*self.pieces(text)) + session.close()
 
-    def streamed(self, previous: str, current: str, delta: str, begin, pieces=None) -> DeltaMessage | None:
+    def streamed(self, previous: str, current: str, delta: str, ids, begin) -> DeltaMessage | None:
         """Takes the next delta of an answer, which begin begins.
 
         Some tests give no previous text with any delta, others one that was not streamed.
@@ -138,10 +140,10 @@ class Base:
         if self.session is None or not previous and current == delta:
             self.session = begin()
             if previous:
-                self.session.push(previous)
+                self.session.push(*self.pieces(previous))
         if isinstance(delta, Finish):
             return self.finish_streaming()
-        return delta_of(self.session.push(*(pieces or [delta])))
+        return delta_of(self.session.push(*self.pieces(delta, ids)))
 
     def finish_streaming(self) -> DeltaMessage | None:
         if self.session is None:
@@ -186,15 +188,16 @@ class ToolParser(Base):
         delta_token_ids=(),
         request=None,
     ):
-        return self.streamed(previous_text, current_text, delta_text, lambda: self.open_answer(request))
+        begin = functools.partial(self.open_answer, request)
+        return self.streamed(previous_text, current_text, delta_text, delta_token_ids, begin)
 
 
 class ReasoningParser(Base):
     def __init__(self, tokenizer, *args, **kwargs):
         super().__init__(tokenizer, None, *args, **kwargs)
 
-    def open_reasoning(self, request=None, *, by_token: bool = False) -> Session:
-        return self.open(request, by_token=by_token, reasoning=self.family.reasoning, start=self.start(request))
+    def open_reasoning(self, request=None) -> Session:
+        return self.open(request, reasoning=self.family.reasoning, start=self.start(request))
 
     def extract_reasoning(self, model_output, request=None):
         events = self.whole(self.open_reasoning(request), model_output)
@@ -209,9 +212,7 @@ class ReasoningParser(Base):
         current_token_ids=(),
         delta_token_ids=(),
     ):
-        pieces = self.pieces(delta_text, delta_token_ids)
-        begin = functools.partial(self.open_reasoning, by_token=pieces is not None)
-        return self.streamed(previous_text, current_text, delta_text, begin, pieces)
+        return self.streamed(previous_text, current_text, delta_text, delta_token_ids, self.open_reasoning)
 
     def is_reasoning_end(self, input_ids) -> bool:
         """Whether reasoning has ended in the text of input_ids, a prompt or an answer."""
@@ -220,7 +221,7 @@ class ReasoningParser(Base):
         if after:
             return after != "open"
         session = Session(tools=self.family.tools, reasoning=self.family.reasoning, start=self.start())
-        session.push(text)
+        session.push(*self.pieces(text))
         return not session.thinking
 
     def is_reasoning_end_streaming(self, input_ids, delta_ids) -> bool:
@@ -234,7 +235,7 @@ class ReasoningParser(Base):
         """Of each token, whether it is reasoning when it has come."""
         session, thoughts = self.open_reasoning(), []
         for i in token_ids:
-            session.push(self.model_tokenizer.decode([i]))
+            session.push(*self.pieces(self.model_tokenizer.decode([i])))
             thoughts.append(session.thinking)
         return thoughts
 
@@ -258,11 +259,11 @@ class Unified(ToolParser):
     reasoning_parser_cls = None
     tool_parser_cls = None
 
-    def open_answer(self, request, *, by_token: bool = False) -> Session:
+    def open_answer(self, request) -> Session:
         chosen = bool(functions_of(getattr(request, "tools", None))) and getattr(request, "tool_choice", None)
         tools = "" if chosen == "none" else self.family.tools
         start = self.start(request)
-        return self.open(request, by_token=by_token, tools=tools, reasoning=self.family.reasoning, start=start)
+        return self.open(request, tools=tools, reasoning=self.family.reasoning, start=start)
 
     open_reasoning = ReasoningParser.open_reasoning
     extract_reasoning = ReasoningParser.extract_reasoning
@@ -283,8 +284,8 @@ class Unified(ToolParser):
         if self.session is None:
             if prompt_token_ids:
                 self.set_prompt_token_ids(prompt_token_ids)
-            self.session = self.open_answer(request, by_token=bool(delta_token_ids))
-        events = self.session.push(*(self.pieces(delta_text, delta_token_ids) or [delta_text]))
+            self.session = self.open_answer(request)
+        events = self.session.push(*self.pieces(delta_text, delta_token_ids))
         if finished:
             events += self.session.close()
             self.session = None
