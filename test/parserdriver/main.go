@@ -53,7 +53,7 @@ type result struct {
 	// Silent are the special tokens whose text is no part of an answer: a caller does
 	// not push them.
 	Silent []string `json:"silent,omitempty"`
-	Error    string  `json:"error,omitempty"`
+	Error  string   `json:"error,omitempty"`
 }
 
 type event struct {

@@ -103,7 +103,6 @@ type style struct {
 	forced    bool   // the template opens it, or the model does without a marker
 	anywhere  bool   // the markers are tokens that cannot be typed
 	harmony   bool
-	closes    bool // an answer without reasoning may begin with the marker of its end
 	// answer and answerEnd may stand around the content behind reasoning.
 	answer, answerEnd string
 }
@@ -138,7 +137,7 @@ var styles = []style{
 		names: []string{"hunyuan_a13b", "hunyuan"}, open: thinkTags.open, end: thinkTags.end,
 		answer: "<answer>", answerEnd: "</answer>",
 	},
-	{names: []string{"minimax_m3", "minimax-m3"}, open: []string{"<mm:think>"}, end: []string{"</mm:think>"}, closes: true},
+	{names: []string{"minimax_m3", "minimax-m3"}, open: []string{"<mm:think>"}, end: []string{"</mm:think>"}},
 	{names: []string{"seed_oss"}, open: []string{"<seed:think>"}, end: []string{"</seed:think>"}, forced: true},
 }
 

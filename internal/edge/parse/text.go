@@ -30,10 +30,13 @@ func (t text) char(p *Parser, c byte) {
 func (t text) marker(p *Parser, l literal) {
 	switch l.act {
 	case actThink:
-		p.space = p.space[:0]
+		if p.set == &p.start && !p.touch { // nothing was said before
+			p.space = p.space[:0]
+		}
+		p.before, p.space = p.space, p.before[:0]
 		p.mach, p.set, p.touch = reasoning, &p.rethink, true
 	case actEndThink:
-		p.space = p.space[:0]
+		p.endReasoning()
 		p.mach, p.set, p.touch = content, &p.start, true
 	case actTool, actUnclosed:
 		p.unclosed = l.act == actUnclosed
@@ -68,6 +71,10 @@ func (t text) end(p *Parser) {
 	p.emit(Kind(t), p.space...)
 	p.space = p.space[:0]
 }
+
+// endReasoning drops the white space that ends reasoning. That which content before
+// reasoning ended with is kept if content follows.
+func (p *Parser) endReasoning() { p.space, p.before = p.before, p.space[:0] }
 
 // suppose holds what follows, with markup first, until it proves to be a call.
 func (p *Parser) suppose(markup string) {

@@ -116,7 +116,8 @@ class Base:
 
     def open(self, request=None, **of) -> Session:
         functions = functions_of(getattr(request, "tools", None), self.tools)
-        of["special"] = self.special
+        if of.get("tools"):  # else markup of calls is what another parser is to read
+            of["special"] = self.special
         if functions or not (of.get("tools") and of.get("reasoning")):
             return Session(functions=functions, **of)
         return Undeclared(**of)
@@ -302,6 +303,7 @@ class EngineConfig:
     template_kwargs: dict = dataclasses.field(default_factory=dict)
     strip_trailing_reasoning_whitespace: bool = True  # as ours does
     token_id_terminals: dict = dataclasses.field(default_factory=dict)
+    arg_converter: object = None
     arg_value_extender: object = None  # how vLLM's engine streams, which makes no difference here
 
     @property
