@@ -149,6 +149,7 @@ type Parser struct {
 	unclosed  bool   // and began inside reasoning
 	isToken   bool   // the text that is being read is one token
 	answered  bool   // a marker opened the answer that another ends
+	ended     bool   // space has that other
 	raw       []byte // markup as written
 	space     []byte // white space that may touch markup
 	before    []byte // white space of content before the reasoning that is read
@@ -341,7 +342,7 @@ func (p *Parser) Close(dst []Event) []Event {
 	if p.tentative {
 		p.giveUp()
 	}
-	if p.touch { // what stands before a call and has nothing behind it
+	if p.touch || p.ended { // what stands before a call and has nothing behind it
 		p.space = p.space[:0]
 	}
 	p.mach.end(p)
