@@ -35,7 +35,6 @@ var templateEvidence = []evidence{
 	{"harmony", []string{"<|constrain|>"}},
 	{"", []string{"<tool_sep>"}},
 	{"", []string{"<|tool_call_start|>"}},
-	{"", []string{"<longcat_tool_call>"}},
 	{"", []string{"<steptml:invoke"}},
 	{"", []string{"<｜tool_calls_begin｜>"}},
 	{"", []string{"｜GCML｜"}},
@@ -55,6 +54,7 @@ var templateEvidence = []evidence{
 	{"seed_oss", []string{"<seed:tool_call>"}},
 	{"glm45", []string{"<tool_call>", "<arg_key>"}},
 	{"qwen3_coder", []string{"<tool_call>", "<parameter="}},
+	{"longcat", []string{"<longcat_tool_call>"}},
 	{"nemotron_deci", []string{"<TOOLCALL>"}},
 	{"pythonic", []string{"<|python_start|>"}},
 	{"phi4", []string{"functools"}},
@@ -163,6 +163,7 @@ var reasoningEvidence = []evidence{
 	{"minimax_m3", []string{"<mm:think>"}},
 	{"seed_oss", []string{"<seed:think>"}},
 	{"hunyuan_a13b", []string{"<think>", "<answer>"}},
+	{"ernie45", []string{"</think>", "<response>"}},
 	{"qwen3", []string{"<think>"}},
 	{"qwen3", []string{"</think>"}},
 }

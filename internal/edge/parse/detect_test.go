@@ -125,6 +125,38 @@ func TestEvidenceNamesFormats(t *testing.T) {
 	}
 }
 
+// TestNamesOfServers: the names that vLLM 0.33 and SGLang 0.5.23 register are accepted
+// where their format is read here.
+func TestNamesOfServers(t *testing.T) {
+	for format, names := range map[string]string{
+		"hermes": "hermes qwen qwen25 qwen3_json granite4", "llama3_json": "llama3_json llama4_json llama3", "pythonic": "pythonic llama4_pythonic",
+		"olmo3": "olmo3", "mistral": "mistral", "deepseek_v3": "deepseek_v3 deepseek_v31 deepseekv3 deepseekv31", "deepseek_v32": "deepseek_v32 deepseekv32",
+		"deepseek_v4": "deepseek_v4 deepseekv4", "deepseek_v41": "deepseek_v41 deepseekv41", "kimi_k2": "kimi_k2", "harmony": "openai gpt-oss",
+		"glm45": "glm45 glm47 glm", "minimax_m2": "minimax_m2 minimax-m2", "minimax_m3": "minimax_m3 minimax-m3", "minimax_m1": "hunyuan_a13b jamba",
+		"qwen3_coder": "qwen3_coder qwen3_xml step3p5 nanbeige", "mimo": "mimo", "seed_oss": "seed_oss", "phi4": "phi4_mini_json", "granite": "granite",
+		"granite-20b-fc": "granite-20b-fc", "longcat": "longcat", "gemma": "functiongemma", "gemma4": "gemma4",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			if f, ok := findFormat(name); !ok || f.names[0] != format {
+				t.Errorf("tool-call parser %s is %v, want %s", name, f.names, format)
+			}
+		}
+	}
+	for style, names := range map[string]string{
+		"deepseek_r1": "deepseek_r1 deepseek_v4 deepseek_v41 kimi_k2 minimax_m2 minimax_m2_append_think nemotron_v3 olmo3 step3 step3p5 step5 " +
+			"deepseek-r1 deepseek-v4 deepseek-v41 qwen3-thinking minimax-append-think nemotron_3",
+		"qwen3": "qwen3 deepseek_v3 glm45 glm47 granite_thinking_parser holo2 mimo deepseek-v3 minimax nanbeige interns1",
+		"kimi":  "kimi", "mistral": "mistral", "gpt_oss": "openai_gptoss gpt-oss", "granite": "granite", "gemma4": "gemma4",
+		"hunyuan_a13b": "hunyuan_a13b hunyuan", "ernie45": "ernie45", "minimax_m3": "minimax_m3 minimax-m3", "seed_oss": "seed_oss",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			if s, ok := findStyle(name); !ok || s.names[0] != style {
+				t.Errorf("reasoning parser %s is %v, want %s", name, s.names, style)
+			}
+		}
+	}
+}
+
 func TestOpenAfter(t *testing.T) {
 	for prompt, want := range map[string]Start{
 		"<|im_start|>assistant\n<think>\n":              StartOpen,

@@ -90,6 +90,7 @@ var formats = []format{
 	},
 	{names: []string{"granite"}, open: []string{"<|tool_call|>", "<tool_call>"}, drop: []string{"</tool_call>"}, machine: func() opener { return newObjects() }},
 	{names: []string{"granite-20b-fc"}, open: []string{"<function_call>"}, machine: func() opener { return newObjects() }},
+	{names: []string{"longcat"}, open: []string{"<longcat_tool_call>"}, machine: func() opener { return newObjects("</longcat_tool_call>") }},
 	{names: []string{"nemotron_deci"}, open: []string{"<TOOLCALL>"}, machine: func() opener { return newObjects("</TOOLCALL>") }},
 	{names: []string{"gemma", "functiongemma"}, open: []string{"<start_function_call>"}, machine: func() opener { return newGemma("<escape>", "<end_function_call>") }},
 	{names: []string{"gemma4"}, open: []string{"<|tool_call>"}, machine: func() opener { return newGemma(`<|"|>`, "<tool_call|>") }},
@@ -103,7 +104,6 @@ type style struct {
 	forced    bool   // the template opens it, or the model does without a marker
 	anywhere  bool   // the markers are tokens that cannot be typed
 	harmony   bool
-	closes    bool // an answer without reasoning may begin with the marker of its end
 	// answer and answerEnd may stand around the content behind reasoning.
 	answer, answerEnd string
 }
@@ -121,7 +121,7 @@ var styles = []style{
 	},
 	{
 		names: []string{
-			"qwen3", "basic", "deepseek_v3", "deepseek-v3", "ernie45", "glm45", "glm47", "granite_thinking_parser", "holo2", "interns1", "mimo",
+			"qwen3", "basic", "deepseek_v3", "deepseek-v3", "glm45", "glm47", "granite_thinking_parser", "holo2", "interns1", "mimo",
 			"minimax", "nanbeige", "nemotron", "nemotron_deci", "nemotron_nano",
 		},
 		open: thinkTags.open, end: thinkTags.end,
@@ -138,7 +138,11 @@ var styles = []style{
 		names: []string{"hunyuan_a13b", "hunyuan"}, open: thinkTags.open, end: thinkTags.end,
 		answer: "<answer>", answerEnd: "</answer>",
 	},
-	{names: []string{"minimax_m3", "minimax-m3"}, open: []string{"<mm:think>"}, end: []string{"</mm:think>"}, closes: true},
+	{
+		names: []string{"ernie45"}, open: thinkTags.open, end: thinkTags.end, forced: true,
+		answer: "<response>", answerEnd: "</response>",
+	},
+	{names: []string{"minimax_m3", "minimax-m3"}, open: []string{"<mm:think>"}, end: []string{"</mm:think>"}},
 	{names: []string{"seed_oss"}, open: []string{"<seed:think>"}, end: []string{"</seed:think>"}, forced: true},
 }
 

@@ -25,6 +25,8 @@
 //     value that is JSON and no string is that value, and anything else a string.
 //   - White space next to markup is layout and dropped, but that of content before
 //     calls and reasoning is kept if content follows them.
+//   - An end marker of reasoning that never began is dropped before anything else was
+//     said, and amid content if it is a token or cannot be typed.
 //   - What is left of a call's frame behind its arguments (a fence, a closing
 //     bracket too many) is dropped, as are unknown keys of a call object.
 //   - Formats without a marker of their own (bare JSON, Python calls) are calls
@@ -147,6 +149,7 @@ type Parser struct {
 	unclosed  bool   // and began inside reasoning
 	isToken   bool   // the text that is being read is one token
 	answered  bool   // a marker opened the answer that another ends
+	ended     bool   // space has that other
 	raw       []byte // markup as written
 	space     []byte // white space that may touch markup
 	before    []byte // white space of content before the reasoning that is read
@@ -200,8 +203,10 @@ func Compile(cfg Config) (*Grammar, error) {
 	g.thinks, g.forced = len(s.end) > 0, s.forced
 	g.markers(&f, &s)
 	g.collect(&f, &s)
-	for _, m := range slices.Concat(f.open, s.end) {
-		g.tokens[m] = cfg.HasToken != nil && cfg.HasToken(m)
+	if cfg.HasToken != nil {
+		for _, m := range slices.Concat(f.open, s.end) {
+			g.tokens[m] = cfg.HasToken(m)
+		}
 	}
 	return g, nil
 }
@@ -233,13 +238,14 @@ func (g *Grammar) markers(f *format, s *style) {
 	g.start = newSet(slices.Concat(tools, bare, first)...)
 	g.mid = newSet(slices.Concat(tools, anywhere)...)
 	g.after = newSet(slices.Concat(tools, bare, anywhere)...)
-	for _, m := range s.end {
-		if s.closes {
-			g.start.add(literal{m, actDrop, 0})
-		}
-		g.start.add(literal{m, actStray, 0})
-		g.mid.add(literal{m, actStray, 0})
-		g.after.add(literal{m, actDrop, 0}) // of reasoning that a call ended before
+	stray := actStray
+	if s.anywhere {
+		stray = actDrop
+	}
+	for _, m := range s.end { // of reasoning that never began, or that a call ended before
+		g.start.add(literal{m, actEndThink, 0})
+		g.mid.add(literal{m, stray, 0})
+		g.after.add(literal{m, actDrop, 0})
 	}
 	if s.label != "" { // some checkpoints leave out the marker before it
 		g.start.add(literal{s.label, actThink, 0})
@@ -336,7 +342,7 @@ func (p *Parser) Close(dst []Event) []Event {
 	if p.tentative {
 		p.giveUp()
 	}
-	if p.touch { // what stands before a call and has nothing behind it
+	if p.touch || p.ended { // what stands before a call and has nothing behind it
 		p.space = p.space[:0]
 	}
 	p.mach.end(p)

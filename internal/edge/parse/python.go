@@ -19,10 +19,6 @@ type python struct {
 	word         []byte // that the next byte completes
 	spaced       bool   // behind word
 	comma        bool   // not written yet
-	// types are those of an object's members, if this is one: words of which only a
-	// string can be made are strings.
-	types map[string]typeMask
-	typ   typeMask // of the member that is being read
 }
 
 // rawQuote stands for a token that quotes: nothing inside is escaped.
@@ -51,9 +47,6 @@ func (l *python) step(dst []byte, c byte) []byte {
 			l.word = append(l.word, c)
 			return dst
 		case c == ':':
-			if l.depth == 1 {
-				l.typ = l.types[string(l.word)]
-			}
 			dst = appendQuoted(dst, l.word)
 			l.word = l.word[:0]
 		case (c == '"' || c == '\'') && len(l.word) == 1: // r'…', b'…'
@@ -131,8 +124,6 @@ func (l *python) flush(dst []byte) []byte {
 		return dst
 	}
 	switch w := string(l.word); {
-	case l.depth == 1 && l.typ == typeString:
-		dst = appendQuoted(dst, l.word)
 	case w == "True", w == "true":
 		dst = append(dst, "true"...)
 	case w == "False", w == "false":

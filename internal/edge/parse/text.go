@@ -50,8 +50,8 @@ func (t text) marker(p *Parser, l literal) {
 			t.mention(p, l.text)
 			return
 		}
-		p.space = p.space[:0]
-		p.answered, p.touch = false, true
+		p.space = append(p.space, l.text...) // content if more follows
+		p.ended = true
 	case actStray:
 		if !p.isToken || !p.tokens[l.text] {
 			t.mention(p, l.text)
@@ -69,7 +69,7 @@ func (t text) mention(p *Parser, marker string) {
 // end says the white space that did not touch markup.
 func (t text) end(p *Parser) {
 	p.emit(Kind(t), p.space...)
-	p.space = p.space[:0]
+	p.space, p.ended = p.space[:0], false
 }
 
 // endReasoning drops the white space that ends reasoning. That which content before

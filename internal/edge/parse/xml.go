@@ -240,7 +240,7 @@ func attribute(b []byte) (value, rest string) {
 func (e *elements) attribute(p *Parser) {
 	key, rest := attribute(e.buf)
 	e.write(p, key)
-	if strings.Contains(rest, `string="true"`) && (e.typ == 0 || e.typ&typeString != 0) {
+	if allowsString := e.typ == 0 || e.typ&typeString != 0; allowsString && strings.Contains(rest, `string="true"`) {
 		e.typ = typeString
 	}
 	e.begin(p)

@@ -57,6 +57,8 @@ FAMILIES = {
     "deepseek_v41": Family("deepseek_v41", "deepseek_v41", True),
     "deepseekv41": Family("deepseek_v41", "deepseek_v41", True),
     "jamba": Family("jamba"),
+    "longcat": Family("longcat"),
+    "ernie45": Family("", "ernie45", True),
     "mistral": Family("mistral", "mistral", None, ()),
     "nemotron_v3": Family("qwen3_coder", "nemotron3", True),
     "nemotronv3": Family("qwen3_coder", "nemotron3", True),
@@ -144,6 +146,8 @@ TESTS = {
         "tests/reasoning/test_step3p5_reasoning_parser.py",
         "tests/parser/engine/test_step3p5.py",
     ],
+    "longcat": ["tests/tool_parsers/test_longcat_tool_parser.py"],
+    "ernie45": ["tests/reasoning/test_ernie45_reasoning_parser.py"],
     "jamba": ["tests/tool_parsers/test_jamba_tool_parser.py"],
     "gpt_oss": ["tests/reasoning/test_gptoss_reasoning_parser.py"],
 }
