@@ -1,6 +1,10 @@
 package parse
 
-import "strings"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Model is what can be known of how a model writes before it does.
 type Model struct {
@@ -10,113 +14,249 @@ type Model struct {
 	HasToken func(string) bool
 }
 
+// Detection is what Detect found.
+type Detection struct {
+	// Tools and Reasoning are a format and a style for Config; "" where nothing tells.
+	Tools, Reasoning string
+	// Doubt says why Tools is "" though the model seems to write calls; else "".
+	Doubt string
+}
+
+// evidence is markers that tell a format or a style if all of them are found.
 type evidence struct {
-	marker string // in the template, or in the vocabulary
-	name   string
+	name    string // "" is a format that is not read here
+	markers []string
 }
 
-// The first that holds decides; markers that others contain come behind them.
-var toolEvidence = []evidence{
-	{"<|constrain|>", "harmony"},
-	{"｜DSML｜", "deepseek_v32"},
-	{"<｜tool▁calls▁begin｜>", "deepseek_v3"},
-	{"<|tool_calls_section_begin|>", "kimi_k2"},
-	{"<minimax:tool_call>", "minimax_m2"},
-	{"[TOOL_CALLS]", "mistral"},
-	{"<start_function_call>", "gemma"},
-	{"<tool_call|>", "gemma4"},
-	{"<arg_key>", "glm45"},
-	{"<parameter=", "qwen3_coder"},
-	{"<TOOLCALL>", "nemotron_deci"},
-	{"<|python_start|>", "pythonic"},
-	{"functools", "phi4"},
-	{"<tool_calls>", "minimax_m1"},
-	{"<tool_call>", "hermes"},
-	{"<|python_tag|>", "llama3_json"},
-	{"<|tool_call|>", "granite"},
+// templateEvidence is what templates tell. The first that holds decides; markers that
+// others contain come behind them, and formats that are not read before those that
+// share a marker with them.
+var templateEvidence = []evidence{
+	{"harmony", []string{"<|constrain|>"}},
+	{"", []string{"<tool_sep>"}},
+	{"", []string{"<|tool_call_start|>"}},
+	{"", []string{"<steptml:invoke"}},
+	{"", []string{"<｜tool_calls_begin｜>"}},
+	{"", []string{"｜GCML｜"}},
+	{"", []string{"<function name="}},
+	{"", []string{"<|plugin|>"}},
+	{"", []string{"<|START_ACTION|>"}},
+	{"deepseek_v41", []string{"｜DSML｜", " calls>"}},
+	{"deepseek_v32", []string{"｜DSML｜", "function_calls>"}},
+	{"deepseek_v4", []string{"｜DSML｜", "tool_calls>"}},
+	{"deepseek_v3", []string{"<｜tool▁calls▁begin｜>"}},
+	{"kimi_k2", []string{"<|tool_calls_section_begin|>"}},
+	{"minimax_m3", []string{tagPrefix}},
+	{"minimax_m2", []string{"<minimax:tool_call>"}},
+	{"mistral", []string{"[TOOL_CALLS]"}},
+	{"gemma", []string{"<start_function_call>"}},
+	{"gemma4", []string{"<tool_call|>"}},
+	{"seed_oss", []string{"<seed:tool_call>"}},
+	{"glm45", []string{"<tool_call>", "<arg_key>"}},
+	{"qwen3_coder", []string{"<tool_call>", "<parameter="}},
+	{"longcat", []string{"<longcat_tool_call>"}},
+	{"nemotron_deci", []string{"<TOOLCALL>"}},
+	{"pythonic", []string{"<|python_start|>"}},
+	{"phi4", []string{"functools"}},
+	{"olmo3", []string{"<function_calls>", "<functions>"}},
+	{"granite-20b-fc", []string{"<function_call>", "<|function_call_library|>"}},
+	{"minimax_m1", []string{"<tool_calls>", `"name`}},
+	{"hermes", []string{"<tool_call>", `"name`}},
+	{"llama3_json", []string{"<|python_tag|>"}},
+	{"granite", []string{"<|tool_call|>", "<|start_of_role|>"}},
 }
 
-var toolNames = []evidence{
+// tokenEvidence is what vocabularies tell: markers of one format only.
+var tokenEvidence = []evidence{
+	{"harmony", []string{"<|constrain|>"}},
+	{"deepseek_v3", []string{"<｜tool▁calls▁begin｜>"}},
+	{"kimi_k2", []string{"<|tool_calls_section_begin|>"}},
+	{"minimax_m3", []string{tagPrefix}},
+	{"minimax_m2", []string{"<minimax:tool_call>"}},
+	{"mistral", []string{"[TOOL_CALLS]"}},
+	{"gemma", []string{"<start_function_call>"}},
+	{"gemma4", []string{"<tool_call|>"}},
+	{"seed_oss", []string{"<seed:tool_call>"}},
+	{"glm45", []string{"<tool_call>", "<arg_key>"}},
+	{"pythonic", []string{"<|python_start|>"}},
+}
+
+// shared are markers of several formats, of which the name may tell the right one.
+var shared = []string{
+	"｜DSML｜", "<tool_call>", "<tool_calls>", "<|tool_call|>", "<function_call>", "<function_calls>", "<TOOLCALL>", "<|python_tag|>",
+}
+
+type nameEvidence struct{ part, name string }
+
+// toolNames are parts of names of models, each of versions that write calls alike. A
+// family without its version tells nothing.
+var toolNames = []nameEvidence{
 	{"gpt-oss", "harmony"},
+	{"distill", ""},
+	{"deepseek-v4.1", "deepseek_v41"},
+	{"deepseek-v4", "deepseek_v4"},
+	{"deepseek-v3.2-exp", "deepseek_v3"},
 	{"deepseek-v3.2", "deepseek_v32"},
-	{"deepseek", "deepseek_v3"},
+	{"deepseek-v3", "deepseek_v3"},
+	{"deepseek-r1", "deepseek_v3"},
 	{"kimi-k2", "kimi_k2"},
 	{"minimax-m1", "minimax_m1"},
-	{"minimax", "minimax_m2"},
+	{"minimax-m2", "minimax_m2"},
+	{"minimax-m3", "minimax_m3"},
 	{"mistral", "mistral"},
 	{"magistral", "mistral"},
+	{"ministral", "mistral"},
 	{"devstral", "mistral"},
 	{"functiongemma", "gemma"},
 	{"gemma-4", "gemma4"},
-	{"glm-4", "glm45"},
+	{"glm-4.5", "glm45"},
+	{"glm-4.6", "glm45"},
+	{"glm-4.7", "glm45"},
+	{"glm-5", "glm45"},
+	{"seed-oss", "seed_oss"},
+	{"mimo-v", "mimo"},
+	{"olmo-3", "olmo3"},
+	{"hunyuan-a13b", "minimax_m1"},
 	{"qwen3-coder", "qwen3_coder"},
-	{"qwen", "hermes"},
+	{"qwen3.5", "qwen3_coder"},
+	{"qwen3.6", "qwen3_coder"},
+	{"qwen3-", "hermes"},
+	{"qwen2.5-", "hermes"},
+	{"qwen2-", "hermes"},
+	{"qwq-", "hermes"},
 	{"hermes", "hermes"},
-	{"phi-4", "phi4"},
+	{"phi-4-mini", "phi4"},
 	{"llama-4", "pythonic"},
-	{"llama-3", "llama3_json"},
-	{"granite", "granite"},
+	{"llama-3.", "llama3_json"},
+	{"granite-20b-functioncalling", "granite-20b-fc"},
+	{"granite-4", "hermes"},
+	{"granite-3", "granite"},
 }
 
-var reasoningNames = []evidence{
+var reasoningNames = []nameEvidence{
 	{"gpt-oss", "gpt_oss"},
 	{"deepseek-r1", "deepseek_r1"},
 	{"qwq", "deepseek_r1"},
 	{"-thinking", "deepseek_r1"},
 	{"minimax-m2", "deepseek_r1"},
 	{"minimax-m1", "qwen3"},
+	{"minimax-m3", "minimax_m3"},
 	{"magistral", "mistral"},
 	{"kimi-vl", "kimi"},
 	{"granite-3", "granite"},
+	{"gemma-4", "gemma4"},
+	{"seed-oss", "seed_oss"},
+	{"hunyuan-a13b", "hunyuan_a13b"},
 	{"qwen3-coder", ""},
 	{"qwen3", "qwen3"},
-	{"glm-4", "qwen3"},
+	{"glm-4.", "qwen3"},
+	{"glm-5", "qwen3"},
 	{"nemotron", "qwen3"},
 }
 
 var reasoningEvidence = []evidence{
-	{"<|constrain|>", "gpt_oss"},
-	{"[THINK]", "mistral"},
-	{"◁think▷", "kimi"},
-	{"Here is my thought process", "granite"},
-	{"<think>", "qwen3"},
-	{"</think>", "qwen3"},
+	{"gpt_oss", []string{"<|constrain|>"}},
+	{"mistral", []string{"[THINK]"}},
+	{"kimi", []string{"◁think▷"}},
+	{"granite", []string{"Here is my thought process"}},
+	{"gemma4", []string{"<channel|>"}},
+	{"minimax_m3", []string{"<mm:think>"}},
+	{"seed_oss", []string{"<seed:think>"}},
+	{"hunyuan_a13b", []string{"<think>", "<answer>"}},
+	{"ernie45", []string{"</think>", "<response>"}},
+	{"qwen3", []string{"<think>"}},
+	{"qwen3", []string{"</think>"}},
 }
 
-// Detect guesses the format of m's calls and the style of its reasoning, for
-// Config; "" where nothing tells. The template weighs most, since it shows the
-// model how to write; then the vocabulary; then the name. Only a name tells
-// that a model begins inside reasoning without saying so; where the prompt is
-// known, OpenAfter knows better.
-func Detect(m Model) (tools, reasoning string) {
+// Detect finds out the format of m's calls and the style of its reasoning. The template
+// weighs most, since it shows the model how to write; then the vocabulary; then the
+// name. A format is found only if the evidence is its own: by a marker that several
+// share, only if the name tells one of them. Only a name tells that a model begins
+// inside reasoning without saying so; where the prompt is known, OpenAfter knows better.
+func Detect(m Model) Detection {
 	name := strings.ToLower(m.Name)
-	named := func(s string) bool { return strings.Contains(name, s) }
 	written := func(s string) bool { return strings.Contains(m.Template, s) }
+	if strings.Contains(m.Template, `\"name`) { // in a string of the template
+		written = func(s string) bool { return s == `"name` || strings.Contains(m.Template, s) }
+	}
 	has := func(s string) bool { return m.HasToken != nil && m.HasToken(s) }
-	tools = decide(toolEvidence, written)
-	if tools == "" {
-		tools = decide(toolEvidence, has)
+	d := Detection{}
+	d.Tools, d.Doubt = detectTools(name, written, has)
+	d.Reasoning = byName(reasoningNames, name)
+	if e := first(reasoningEvidence, written); e != nil && !reads(d.Reasoning, e.markers[0]) {
+		d.Reasoning = e.name
 	}
-	if tools == "" {
-		tools = decide(toolNames, named)
+	if e := first(reasoningEvidence, has); e != nil && d.Reasoning == "" && !strings.Contains(name, "qwen3-coder") {
+		d.Reasoning = e.name
 	}
-	if tools == "granite" && named("phi") {
-		tools = "phi4" // they share a token
-	}
-	reasoning = decide(reasoningNames, named)
-	if r := decide(reasoningEvidence, written); r != "" && reasoning != "deepseek_r1" {
-		reasoning = r
-	}
-	if reasoning == "" && !named("qwen3-coder") {
-		reasoning = decide(reasoningEvidence, has)
-	}
-	return tools, reasoning
+	return d
 }
 
-// decide returns the name of the first evidence that holds.
-func decide(es []evidence, holds func(string) bool) string {
+// reads reports whether marker is one of the style's, which then tells nothing more.
+func reads(style, marker string) bool {
+	s, _ := findStyle(style)
+	return slices.Contains(s.open, marker) || slices.Contains(s.end, marker)
+}
+
+// detectTools returns the format of a model's calls, or why it is not sure.
+func detectTools(name string, written, has func(string) bool) (tools, doubt string) {
+	named := byName(toolNames, name)
+	for _, source := range []struct {
+		of    string
+		tells []evidence
+		holds func(string) bool
+	}{{"chat template", templateEvidence, written}, {"vocabulary", tokenEvidence, has}} {
+		e := first(source.tells, source.holds)
+		switch {
+		case e == nil:
+		case e.name == "":
+			return "", fmt.Sprintf("its %s has %s, the marker of a format that is not read here", source.of, e.markers[0])
+		case e.name == "qwen3_coder" && named == "mimo": // which writes values without lines
+			return named, ""
+		default:
+			return e.name, ""
+		}
+		i := slices.IndexFunc(shared, source.holds)
+		if i < 0 {
+			continue
+		}
+		candidates := sharing(shared[i])
+		if slices.Contains(candidates, named) {
+			return named, ""
+		}
+		return "", fmt.Sprintf("its %s has %s, which is a marker of %s", source.of, shared[i], strings.Join(candidates, ", "))
+	}
+	if named == "" && written("tool_calls") {
+		return "", "its chat template shows calls in a format that is not known"
+	}
+	return named, ""
+}
+
+// sharing returns the formats whose calls have marker.
+func sharing(marker string) []string {
+	var names []string
+	for _, f := range formats {
+		if slices.ContainsFunc(slices.Concat(f.open, f.drop), func(m string) bool { return strings.Contains(m, marker) }) {
+			names = append(names, f.names[0])
+		}
+	}
+	return names
+}
+
+// first returns the first evidence all of whose markers are found, or nil.
+func first(es []evidence, holds func(string) bool) *evidence {
+	for i := range es {
+		if !slices.ContainsFunc(es[i].markers, func(m string) bool { return !holds(m) }) {
+			return &es[i]
+		}
+	}
+	return nil
+}
+
+// byName returns what the first part that name has tells.
+func byName(es []nameEvidence, name string) string {
 	for _, e := range es {
-		if holds(e.marker) {
+		if strings.Contains(name, e.part) {
 			return e.name
 		}
 	}

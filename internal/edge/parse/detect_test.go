@@ -3,6 +3,7 @@ package parse
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,27 +40,118 @@ func TestDetect(t *testing.T) {
 		{Model{Name: "granite-3.2-8b", Template: "<|tool_call|> Here is my thought process:"}, "granite", "granite"},
 		{Model{Name: "meta-llama/Llama-3.1-8B-Instruct"}, "llama3_json", ""},
 		{Model{Name: "functiongemma-270m-it"}, "gemma", ""},
+		{Model{Name: "deepseek-ai/DeepSeek-V3.2", HasToken: vocabulary("｜DSML｜", "<think>")}, "deepseek_v32", "qwen3"},
+		{Model{Name: "deepseek-ai/DeepSeek-V4-Flash", HasToken: vocabulary("｜DSML｜", "<think>")}, "deepseek_v4", "qwen3"},
+		{Model{Name: "mine", Template: "<｜DSML｜tool_calls> <think>"}, "deepseek_v4", "qwen3"},
+		{Model{Name: "mine", Template: "{% set d = '｜DSML｜' %}{{ '<' ~ d ~ 'function_calls>' }} message.tool_calls"}, "deepseek_v32", ""},
+		{Model{Name: "mine", Template: "<｜DSML｜ calls>"}, "deepseek_v41", ""},
+		{Model{Name: "MiniMax-M3", Template: `{% set ns = "]<]minimax[>[" %}{{ ns }}<tool_call>{{ ns }}<invoke name="f"> <mm:think>`}, "minimax_m3", "minimax_m3"},
+		{Model{Name: "ibm-granite/granite-20b-functioncalling", Template: `<|function_call_library|> <function_call> {"name": …}`}, "granite-20b-fc", ""},
+		{Model{Name: "granite-20b-functioncalling"}, "granite-20b-fc", ""},
+		{Model{Name: "ibm-granite/granite-4.0-h-small", HasToken: vocabulary("<tool_call>", "<|tool_call|>")}, "hermes", ""},
+		{Model{Name: "ByteDance-Seed/Seed-OSS-36B", Template: "<seed:tool_call>\n<function=f>\n<parameter=p> <seed:think>"}, "seed_oss", "seed_oss"},
+		{Model{Name: "Qwen/Qwen3.5-35B-A3B", HasToken: vocabulary("<tool_call>", "<think>")}, "qwen3_coder", "qwen3"},
+		{Model{Name: "Qwen/Qwen3.6-27B"}, "qwen3_coder", "qwen3"},
+		{Model{Name: "Qwen/Qwen3-Next-80B-A3B-Instruct", HasToken: vocabulary("<tool_call>")}, "hermes", "qwen3"},
+		{Model{Name: "mine", Template: `{{- '<tool_call>\n{\"name\": \"' + c.name }}`}, "hermes", ""},
+		{Model{Name: "XiaomiMiMo/MiMo-V2", Template: "<tool_call>\n<function=f><parameter=p>v</parameter>"}, "mimo", ""},
+		{Model{Name: "google/gemma-4-31B-it", HasToken: vocabulary("<tool_call|>", "<channel|>")}, "gemma4", "gemma4"},
+		{Model{Name: "allenai/Olmo-3-7B-Instruct", Template: "<functions> <function_calls>"}, "olmo3", ""},
+		{Model{Name: "tencent/Hunyuan-A13B-Instruct", Template: `<tool_calls>[{"name": … <think> <answer>`}, "minimax_m1", "hunyuan_a13b"},
+		{Model{Name: "tencent/Hunyuan-A13B-Instruct", Template: "<think> {{ message.tool_calls }}"}, "minimax_m1", "hunyuan_a13b"},
+		{Model{Name: "moonshotai/Kimi-VL-A3B-Thinking", Template: "◁think▷"}, "", "kimi"},
+		{Model{Name: "zai-org/GLM-4.7"}, "glm45", "qwen3"},
+		{Model{Name: "zai-org/glm-4-9b-chat"}, "", ""},
 	} {
-		tools, reasoning := Detect(c.model)
-		if tools != c.tools || reasoning != c.reasoning {
-			t.Errorf("%s: got %q, %q; want %q, %q", c.model.Name, tools, reasoning, c.tools, c.reasoning)
+		d := Detect(c.model)
+		if d.Tools != c.tools || d.Reasoning != c.reasoning || d.Tools != "" && d.Doubt != "" {
+			t.Errorf("%s %s: got %+v; want %q, %q", c.model.Name, c.model.Template, d, c.tools, c.reasoning)
+		}
+	}
+}
+
+// TestDetectDoubts: a format that is not sure is not chosen, and what was found is said.
+func TestDetectDoubts(t *testing.T) {
+	tokens := func(tokens ...string) func(string) bool {
+		return func(s string) bool { return slices.Contains(tokens, s) }
+	}
+	for _, c := range []struct {
+		model Model
+		doubt string // a part of it
+	}{
+		{Model{Name: "mine", HasToken: tokens("<tool_call>")}, "vocabulary has <tool_call>, which is a marker of hermes, glm45,"},
+		{Model{Name: "Qwen/Qwen4-8B", HasToken: tokens("<tool_call>")}, "vocabulary has <tool_call>"},
+		{Model{Name: "mine", Template: "<tool_call> {{ message.tool_calls }}"}, "chat template has <tool_call>"},
+		{Model{Name: "deepseek-ai/DeepSeek-V5", HasToken: tokens("｜DSML｜")}, "marker of deepseek_v32, deepseek_v4, deepseek_v41"},
+		{Model{Name: "tencent/Hy3", Template: "<tool_calls><tool_call>f<tool_sep><arg_key>k"}, "<tool_sep>, the marker of a format that is not read here"},
+		{Model{Name: "LiquidAI/LFM2-8B", Template: `<|tool_call_start|>[f()] "name" <tool_call>`}, "not read here"},
+		{Model{Name: "mine", Template: "{% for c in message.tool_calls %}{{ c }}{% endfor %}"}, "format that is not known"},
+		{Model{Name: "mine", Template: "<|tool_call|>"}, "marker of phi4, granite"},
+	} {
+		if d := Detect(c.model); d.Tools != "" || !strings.Contains(d.Doubt, c.doubt) {
+			t.Errorf("%s %s: got %+v; want %q", c.model.Name, c.model.Template, d, c.doubt)
+		}
+	}
+	for _, m := range []Model{{}, {Name: "gpt2"}, {Template: "{{ messages[0].content }}"}} {
+		if d := Detect(m); d != (Detection{}) {
+			t.Errorf("%+v: got %+v", m, d)
 		}
 	}
 }
 
 // TestEvidenceNamesFormats says that what Detect returns is what New takes.
 func TestEvidenceNamesFormats(t *testing.T) {
-	for _, es := range [][]evidence{toolEvidence, toolNames} {
+	for _, es := range [][]evidence{templateEvidence, tokenEvidence} {
 		for _, e := range es {
-			if _, ok := findFormat(e.name); !ok {
+			if f, ok := findFormat(e.name); !ok || e.name != "" && e.name != f.names[0] {
 				t.Errorf("no format %q", e.name)
 			}
 		}
 	}
-	for _, es := range [][]evidence{reasoningEvidence, reasoningNames} {
-		for _, e := range es {
-			if _, ok := findStyle(e.name); !ok {
-				t.Errorf("no style %q", e.name)
+	for _, e := range toolNames {
+		if f, ok := findFormat(e.name); !ok || e.name != "" && e.name != f.names[0] {
+			t.Errorf("no format %q", e.name)
+		}
+	}
+	for _, e := range reasoningEvidence {
+		if _, ok := findStyle(e.name); !ok {
+			t.Errorf("no style %q", e.name)
+		}
+	}
+	for _, e := range reasoningNames {
+		if _, ok := findStyle(e.name); !ok {
+			t.Errorf("no style %q", e.name)
+		}
+	}
+}
+
+// TestNamesOfServers: the names that vLLM 0.33 and SGLang 0.5.23 register are accepted
+// where their format is read here.
+func TestNamesOfServers(t *testing.T) {
+	for format, names := range map[string]string{
+		"hermes": "hermes qwen qwen25 qwen3_json granite4", "llama3_json": "llama3_json llama4_json llama3", "pythonic": "pythonic llama4_pythonic",
+		"olmo3": "olmo3", "mistral": "mistral", "deepseek_v3": "deepseek_v3 deepseek_v31 deepseekv3 deepseekv31", "deepseek_v32": "deepseek_v32 deepseekv32",
+		"deepseek_v4": "deepseek_v4 deepseekv4", "deepseek_v41": "deepseek_v41 deepseekv41", "kimi_k2": "kimi_k2", "harmony": "openai gpt-oss",
+		"glm45": "glm45 glm47 glm", "minimax_m2": "minimax_m2 minimax-m2", "minimax_m3": "minimax_m3 minimax-m3", "minimax_m1": "hunyuan_a13b jamba",
+		"qwen3_coder": "qwen3_coder qwen3_xml step3p5 nanbeige", "mimo": "mimo", "seed_oss": "seed_oss", "phi4": "phi4_mini_json", "granite": "granite",
+		"granite-20b-fc": "granite-20b-fc", "longcat": "longcat", "gemma": "functiongemma", "gemma4": "gemma4",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			if f, ok := findFormat(name); !ok || f.names[0] != format {
+				t.Errorf("tool-call parser %s is %v, want %s", name, f.names, format)
+			}
+		}
+	}
+	for style, names := range map[string]string{
+		"deepseek_r1": "deepseek_r1 deepseek_v4 deepseek_v41 kimi_k2 minimax_m2 minimax_m2_append_think nemotron_v3 olmo3 step3 step3p5 step5 " +
+			"deepseek-r1 deepseek-v4 deepseek-v41 qwen3-thinking minimax-append-think nemotron_3",
+		"qwen3": "qwen3 deepseek_v3 glm45 glm47 granite_thinking_parser holo2 mimo deepseek-v3 minimax nanbeige interns1",
+		"kimi":  "kimi", "mistral": "mistral", "gpt_oss": "openai_gptoss gpt-oss", "granite": "granite", "gemma4": "gemma4",
+		"hunyuan_a13b": "hunyuan_a13b hunyuan", "ernie45": "ernie45", "minimax_m3": "minimax_m3 minimax-m3", "seed_oss": "seed_oss",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			if s, ok := findStyle(name); !ok || s.names[0] != style {
+				t.Errorf("reasoning parser %s is %v, want %s", name, s.names, style)
 			}
 		}
 	}

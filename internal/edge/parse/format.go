@@ -21,7 +21,7 @@ type format struct {
 // and their users write.
 var formats = []format{
 	{
-		names: []string{"hermes", "qwen", "qwen25", "qwen2.5", "granite4"}, open: []string{"<tool_call>"},
+		names: []string{"hermes", "qwen", "qwen25", "qwen2.5", "qwen3_json", "granite4"}, open: []string{"<tool_call>"},
 		machine: func() opener { return newObjects("</tool_call>") },
 	},
 	{
@@ -30,8 +30,12 @@ var formats = []format{
 	},
 	{names: []string{"json"}, bare: []string{"{", "["}, machine: func() opener { return newObjects() }},
 	{
-		names: []string{"pythonic", "llama4_pythonic", "olmo3"}, open: []string{"<|python_start|>"}, bare: []string{"["},
-		drop: []string{"<|python_end|>", "<|eom_id|>", "<|eot|>", "<|eot_id|>"}, machine: func() opener { return &pythonic{} },
+		names: []string{"pythonic", "llama4_pythonic"}, open: []string{"<|python_start|>"}, bare: []string{"["},
+		drop: []string{"<|python_end|>", "<|eom_id|>", "<|eot|>", "<|eot_id|>"}, machine: func() opener { return newPythonic("") },
+	},
+	{
+		names: []string{"olmo3"}, open: []string{"<function_calls>"},
+		machine: func() opener { return newPythonic("</function_calls>") },
 	},
 	{names: []string{"mistral"}, open: []string{"[TOOL_CALLS]"}, machine: newMistral, shortIDs: true},
 	{
@@ -41,23 +45,52 @@ var formats = []format{
 			return newHeaded(deepseekName, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
 		},
 	},
-	{names: []string{"deepseek_v32", "deepseekv32"}, open: []string{"<｜DSML｜function_calls>"}, machine: func() opener { return newElements(dsml) }},
+	{
+		names:   []string{"deepseek_v32", "deepseekv32"},
+		open:    []string{"<｜DSML｜function_calls>", "<｜DSML｜invoke name="},
+		machine: func() opener { return newElements(dsml) },
+	},
+	{ // the model spells its first tag in several ways
+		names:   []string{"deepseek_v4", "deepseekv4"},
+		open:    []string{"<｜DSML｜tool_calls>", "<｜DSML｜invoke name=", "<｜DSML｜toolcalls>", "<｜DSML｜tool>"},
+		machine: func() opener { return newElements(dsmlV4) },
+	},
+	{
+		names:   []string{"deepseek_v41", "deepseekv41"},
+		open:    []string{"<｜DSML｜ calls>", "<｜DSML｜ invoke name="},
+		machine: func() opener { return newElements(dsmlV41) },
+	},
 	{
 		names: []string{"kimi_k2"}, open: []string{"<|tool_calls_section_begin|>", "<|tool_call_begin|>"},
 		machine: func() opener {
 			return newHeaded(kimiName, "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>")
 		},
 	},
-	{names: []string{"harmony", "gpt_oss", "openai"}, harmony: true},
+	{names: []string{"harmony", "gpt_oss", "gpt-oss", "openai"}, harmony: true},
 	{names: []string{"glm45", "glm", "glm47"}, open: []string{"<tool_call>"}, machine: func() opener { return newElements(glm) }},
-	{names: []string{"minimax_m2", "minimax"}, open: []string{"<minimax:tool_call>"}, machine: func() opener { return newElements(miniMax) }},
-	{names: []string{"minimax_m1"}, open: []string{"<tool_calls>"}, machine: func() opener { return newObjects("</tool_calls>") }},
-	{names: []string{"qwen3_coder", "qwen3_xml", "nemotron_nano", "nemotron3"}, open: []string{"<tool_call>", "<function="}, machine: func() opener { return newElements(qwenCoder) }},
+	{
+		names: []string{"minimax_m2", "minimax", "minimax-m2"}, open: []string{"<minimax:tool_call>"},
+		machine: func() opener { return newElements(miniMax) },
+	},
+	{names: []string{"minimax_m3", "minimax-m3"}, open: []string{tagPrefix + "<tool_call>"}, machine: newNested},
+	{
+		names: []string{"minimax_m1", "hunyuan_a13b", "jamba"}, open: []string{"<tool_calls>"},
+		machine: func() opener { return newObjects("</tool_calls>") },
+	},
+	{
+		names:   []string{"qwen3_coder", "qwen3_xml", "nemotron_nano", "nemotron3", "step3p5", "nanbeige"},
+		open:    []string{"<tool_call>", "<function="},
+		machine: func() opener { return newElements(qwenCoder) },
+	},
+	{names: []string{"mimo"}, open: []string{"<tool_call>", "<function="}, machine: func() opener { return newElements(miMo) }},
+	{names: []string{"seed_oss"}, open: []string{"<seed:tool_call>", "<function="}, machine: func() opener { return newElements(seedOSS) }},
 	{
 		names: []string{"phi4", "phi4_mini_json"}, open: []string{"functools", "<|tool_call|>"}, drop: []string{"<|/tool_call|>"},
 		machine: func() opener { return newObjects() },
 	},
 	{names: []string{"granite"}, open: []string{"<|tool_call|>", "<tool_call>"}, drop: []string{"</tool_call>"}, machine: func() opener { return newObjects() }},
+	{names: []string{"granite-20b-fc"}, open: []string{"<function_call>"}, machine: func() opener { return newObjects() }},
+	{names: []string{"longcat"}, open: []string{"<longcat_tool_call>"}, machine: func() opener { return newObjects("</longcat_tool_call>") }},
 	{names: []string{"nemotron_deci"}, open: []string{"<TOOLCALL>"}, machine: func() opener { return newObjects("</TOOLCALL>") }},
 	{names: []string{"gemma", "functiongemma"}, open: []string{"<start_function_call>"}, machine: func() opener { return newGemma("<escape>", "<end_function_call>") }},
 	{names: []string{"gemma4"}, open: []string{"<|tool_call>"}, machine: func() opener { return newGemma(`<|"|>`, "<tool_call|>") }},
@@ -67,23 +100,50 @@ var formats = []format{
 type style struct {
 	names     []string
 	open, end []string
-	forced    bool // the template opens it, or the model does without a marker
-	anywhere  bool // the markers are tokens that cannot be typed
+	label     string // that may follow open and is no part of the reasoning
+	forced    bool   // the template opens it, or the model does without a marker
+	anywhere  bool   // the markers are tokens that cannot be typed
 	harmony   bool
+	// answer and answerEnd may stand around the content behind reasoning.
+	answer, answerEnd string
 }
 
 var thinkTags = style{open: []string{"<think>"}, end: []string{"</think>"}}
 
 var styles = []style{
-	{names: []string{"deepseek_r1", "minimax_append_think", "minimax_m2", "step3", "nemotron3", "kimi_k25"}, open: thinkTags.open, end: thinkTags.end, forced: true},
-	{names: []string{"qwen3", "basic", "deepseek_v3", "glm45", "nemotron", "nemotron_deci", "nemotron_nano", "hunyuan"}, open: thinkTags.open, end: thinkTags.end},
+	{
+		names: []string{
+			"deepseek_r1", "deepseek-r1", "deepseek_v4", "deepseek-v4", "deepseek_v41", "deepseek-v41", "kimi_k2", "kimi_k25",
+			"minimax_append_think", "minimax-append-think", "minimax_m2", "minimax_m2_append_think", "nemotron3", "nemotron_3", "nemotron_v3",
+			"olmo3", "qwen3-thinking", "step3", "step3p5", "step5",
+		},
+		open: thinkTags.open, end: thinkTags.end, forced: true,
+	},
+	{
+		names: []string{
+			"qwen3", "basic", "deepseek_v3", "deepseek-v3", "glm45", "glm47", "granite_thinking_parser", "holo2", "interns1", "mimo",
+			"minimax", "nanbeige", "nemotron", "nemotron_deci", "nemotron_nano",
+		},
+		open: thinkTags.open, end: thinkTags.end,
+	},
 	{names: []string{"kimi"}, open: []string{"◁think▷", "<think>"}, end: []string{"◁/think▷", "</think>"}},
 	{names: []string{"mistral"}, open: []string{"[THINK]"}, end: []string{"[/THINK]"}, anywhere: true},
-	{names: []string{"gpt_oss", "harmony"}, harmony: true},
+	{names: []string{"gpt_oss", "gpt-oss", "harmony", "openai_gptoss"}, harmony: true},
 	{
 		names: []string{"granite"}, open: []string{"Here is my thought process:", "Here's my thought process:", "<think>"},
 		end: []string{"Here is my response:", "Here's my response:", "</think>"},
 	},
+	{names: []string{"gemma4"}, open: []string{"<|channel>"}, end: []string{"<channel|>"}, label: "thought\n", anywhere: true},
+	{
+		names: []string{"hunyuan_a13b", "hunyuan"}, open: thinkTags.open, end: thinkTags.end,
+		answer: "<answer>", answerEnd: "</answer>",
+	},
+	{
+		names: []string{"ernie45"}, open: thinkTags.open, end: thinkTags.end, forced: true,
+		answer: "<response>", answerEnd: "</response>",
+	},
+	{names: []string{"minimax_m3", "minimax-m3"}, open: []string{"<mm:think>"}, end: []string{"</mm:think>"}},
+	{names: []string{"seed_oss"}, open: []string{"<seed:think>"}, end: []string{"</seed:think>"}, forced: true},
 }
 
 // Formats lists the names that Config.Tools may have, those of ours only.
@@ -148,6 +208,9 @@ func OpenAfter(reasoning, prompt string) Start {
 	s, _ := findStyle(reasoning)
 	prompt = strings.TrimRight(prompt, " \n\r\t")
 	for _, m := range s.open {
+		if label := strings.TrimSpace(s.label); label != "" && strings.HasSuffix(prompt, m+label) {
+			return StartOpen
+		}
 		if strings.HasSuffix(prompt, m) {
 			return StartOpen
 		}

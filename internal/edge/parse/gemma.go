@@ -10,6 +10,8 @@ type gemma struct {
 	buf          []byte
 	l            python
 	out          []byte
+	types        map[string]typeMask // of the parameters
+	key          string              // of the value that is read
 }
 
 type gemmaPhase uint8
@@ -44,17 +46,22 @@ func (g *gemma) char(p *Parser, c byte) {
 			}
 			return
 		}
-		name, ok := strings.CutPrefix(strings.TrimSpace(string(g.buf)), "call:")
-		if name = strings.TrimSpace(name); !ok || name == "" {
+		// Some checkpoints leave out the word before the colon.
+		word, name, ok := strings.Cut(string(g.buf), ":")
+		word, name = strings.TrimSpace(word), strings.TrimSpace(name)
+		if !ok || word != "" && word != "call" || name == "" {
 			p.giveUp()
 			return
 		}
-		p.call(name, "")
+		if !p.call(name, "") {
+			return
+		}
 		g.phase, g.l, p.set = gemmaBody, python{}, &g.body
+		g.types, g.key = p.types[name], ""
 		g.char(p, c)
 	case gemmaBody:
 		inside := g.l.inside(c)
-		g.out = g.l.step(g.out[:0], c)
+		g.out = g.step(g.out[:0], c)
 		p.emit(Arguments, g.out...)
 		if !inside && g.l.depth == 0 {
 			p.finish()
@@ -65,6 +72,25 @@ func (g *gemma) char(p *Parser, c byte) {
 			p.stray(c)
 		}
 	}
+}
+
+// step reads c of the body. A value without quotes has the type that the schema gives
+// its parameter.
+func (g *gemma) step(dst []byte, c byte) []byte {
+	if g.l.depth != 1 || g.l.quote != 0 {
+		return g.l.step(dst, c)
+	}
+	switch c {
+	case ':':
+		g.key = string(g.l.word)
+	case ',', '}':
+		if typ := g.types[g.key]; typ != 0 && len(g.l.word) > 0 {
+			dst = appendTyped(dst, g.l.word, typ)
+			g.l.word, g.l.spaced = g.l.word[:0], false
+		}
+		g.key = ""
+	}
+	return g.l.step(dst, c)
 }
 
 func (g *gemma) marker(p *Parser, l literal) {

@@ -52,6 +52,7 @@ func (h *harmony) char(p *Parser, c byte) {
 	case harmonyHeader:
 		if h.buf = append(h.buf, c); len(h.buf) > 2*maxName {
 			p.giveUp()
+			content.end(p)
 			h.idle(p)
 			p.touch = false
 		}

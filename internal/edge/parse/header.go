@@ -89,8 +89,9 @@ func (h *headed) char(p *Parser, c byte) {
 		switch {
 		case isSpace(c):
 		case c == '{':
-			h.begin(p, string(h.buf), "")
-			h.char(p, c)
+			if h.begin(p, string(h.buf), "") {
+				h.char(p, c)
+			}
 		default:
 			h.phase = inLine
 			h.buf = append(h.buf[:0], c)
@@ -102,8 +103,9 @@ func (h *headed) char(p *Parser, c byte) {
 			}
 			return
 		}
-		h.begin(p, strings.TrimSpace(string(h.buf)), "")
-		h.phase = wantFence
+		if h.begin(p, strings.TrimSpace(string(h.buf)), "") {
+			h.phase = wantFence
+		}
 	case wantFence:
 		if c == '{' || c == '[' {
 			h.phase = wantArguments
@@ -126,12 +128,12 @@ func (h *headed) char(p *Parser, c byte) {
 	}
 }
 
-// begin begins the call.
-func (h *headed) begin(p *Parser, name, id string) {
+// begin begins the call, and reports whether it did.
+func (h *headed) begin(p *Parser, name, id string) bool {
 	h.wrote = false
-	h.began = true
-	p.call(name, id)
+	h.began = p.call(name, id)
 	h.phase = wantArguments
+	return h.began
 }
 
 func (h *headed) marker(p *Parser, l literal) {
@@ -150,7 +152,9 @@ func (h *headed) marker(p *Parser, l literal) {
 		return
 	}
 	if h.phase == inLine || h.phase == wantBody && string(h.buf) != "function" { // a call without arguments
-		h.begin(p, strings.TrimSpace(string(h.buf)), "")
+		if !h.begin(p, strings.TrimSpace(string(h.buf)), "") {
+			return
+		}
 	}
 	if h.began {
 		if !h.wrote {

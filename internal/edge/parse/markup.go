@@ -1,6 +1,9 @@
 package parse
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Markup reports whether text, that of a special token, is a marker or a part of
 // one: parsers must see it. Other special tokens are no part of an answer.
@@ -11,6 +14,18 @@ func (g *Grammar) Markup(text string) bool {
 		}
 	}
 	return false
+}
+
+// TokenMarkers returns the markers that count in some states only where PushToken reads
+// them.
+func (g *Grammar) TokenMarkers() []string {
+	var markers []string
+	for _, l := range slices.Concat(g.think.literals, g.mid.literals) {
+		if (l.act == actUnclosed || l.act == actStray) && g.tokens[l.text] {
+			markers = append(markers, l.text)
+		}
+	}
+	return markers
 }
 
 // collect notes the markers that Markup knows. The brackets and commas of bare

@@ -78,7 +78,7 @@ func (m *mistral) char(p *Parser, c byte) {
 			p.finish()
 			p.leave()
 			if !part {
-				p.mach.char(p, c)
+				p.unread(c)
 			}
 		}
 	}
@@ -95,7 +95,9 @@ func (m *mistral) begin(p *Parser) bool {
 		p.giveUp()
 		return false
 	}
-	p.call(name, id)
+	if !p.call(name, id) {
+		return false
+	}
 	m.phase, p.set = mistralWant, &noMarkers
 	return true
 }

@@ -79,7 +79,7 @@ func (o *objects) char(p *Parser, c byte) {
 		}
 		if o.phase == inKey {
 			o.key, o.phase = unquoted(o.buf), wantColon
-			if o.bare && !o.named && !slices.Contains(callKeys, o.key) { // an answer in JSON need not wait
+			if (o.bare || p.unclosed) && !o.named && !slices.Contains(callKeys, o.key) { // an answer in JSON need not wait
 				p.giveUp()
 			}
 			return
@@ -225,9 +225,9 @@ func (o *objects) string(p *Parser) {
 		p.giveUp()
 		return
 	}
-	o.named = true
-	p.call(s, o.id)
-	p.emit(Arguments, o.early...)
+	if o.named = p.call(s, o.id); o.named {
+		p.emit(Arguments, o.early...)
+	}
 }
 
 // argue says a byte of the arguments, or keeps it until there is a name.

@@ -10,8 +10,10 @@
 // The rules, for all formats:
 //
 //   - Reasoning comes first. Its opening marker counts only before anything else
-//     was said, unless it is a token that cannot be typed. Call markup inside
-//     reasoning is reasoning, not a call.
+//     was said, unless it is a token that cannot be typed.
+//   - A call ends reasoning that was never closed if its marker is a token, or is
+//     no single token of the vocabulary, and its header names a known function.
+//     Any other call markup inside reasoning is reasoning.
 //   - A call begins when its name is complete. Until then its markup is held;
 //     if it turns out to be no call, or the text ends, the markup is content,
 //     byte for byte.
@@ -21,8 +23,10 @@
 //   - Arguments given in another form become compact JSON. Parameters in XML
 //     have the type that the function's schema gives them; without one, a
 //     value that is JSON and no string is that value, and anything else a string.
-//   - White space next to markup is layout and dropped, but that before calls is
-//     kept if content follows them.
+//   - White space next to markup is layout and dropped, but that of content before
+//     calls and reasoning is kept if content follows them.
+//   - An end marker of reasoning that never began is dropped before anything else was
+//     said, and amid content if it is a token or cannot be typed.
 //   - What is left of a call's frame behind its arguments (a fence, a closing
 //     bracket too many) is dropped, as are unknown keys of a call object.
 //   - Formats without a marker of their own (bare JSON, Python calls) are calls
@@ -105,13 +109,20 @@ type Config struct {
 	// is none, and its markup is content.
 	Tools, Reasoning string
 	Functions        []Function
+	// HasToken reports whether the vocabulary has a marker as one token. Inside
+	// reasoning such a marker begins a call only where PushToken reads it, since a
+	// model that writes it in pieces only mentions it; and only so are markers that end
+	// reasoning no part of the content. Nil: nothing is known.
+	HasToken func(marker string) bool
 }
 
 // Grammar is what the parsers of one request's choices have in common. It does not
 // change and is safe for concurrent use.
 type Grammar struct {
-	types map[string]map[string]typeMask // of parameters, by function
-	known map[string]bool                // names of functions
+	types   map[string]map[string]typeMask // of parameters, by function
+	schemas map[string]*schema             // of arguments, by function
+	known   map[string]bool                // names of functions
+	tokens  map[string]bool                // markers that are one token
 
 	harmony, harmonyCalls bool
 
@@ -135,8 +146,13 @@ type Parser struct {
 	hold []byte // a proper beginning of a marker of set
 
 	tentative bool   // raw may prove to be no call
+	unclosed  bool   // and began inside reasoning
+	isToken   bool   // the text that is being read is one token
+	answered  bool   // a marker opened the answer that another ends
+	ended     bool   // space has that other
 	raw       []byte // markup as written
 	space     []byte // white space that may touch markup
+	before    []byte // white space of content before the reasoning that is read
 	touch     bool   // the last thing was markup
 	calls     int
 
@@ -162,7 +178,8 @@ type opener interface {
 // Compile returns the grammar of a model, or an error that lists the names there
 // are.
 func Compile(cfg Config) (*Grammar, error) {
-	g := &Grammar{types: parameterTypes(cfg.Functions), known: map[string]bool{}}
+	g := &Grammar{schemas: argumentSchemas(cfg.Functions), known: map[string]bool{}, tokens: map[string]bool{}}
+	g.types = parameterTypes(g.schemas)
 	for _, f := range cfg.Functions {
 		g.known[f.Name] = true
 	}
@@ -186,6 +203,11 @@ func Compile(cfg Config) (*Grammar, error) {
 	g.thinks, g.forced = len(s.end) > 0, s.forced
 	g.markers(&f, &s)
 	g.collect(&f, &s)
+	if cfg.HasToken != nil {
+		for _, m := range slices.Concat(f.open, s.end) {
+			g.tokens[m] = cfg.HasToken(m)
+		}
+	}
 	return g, nil
 }
 
@@ -194,6 +216,9 @@ func (g *Grammar) markers(f *format, s *style) {
 	var tools, bare, first, anywhere, done []literal
 	for i, m := range f.open {
 		tools = append(tools, literal{m, actTool, i})
+		if len(g.known) > 0 && isTag(m) {
+			done = append(done, literal{m, actUnclosed, i})
+		}
 	}
 	for i, m := range f.bare {
 		bare = append(bare, literal{m, actTool, -1 - i})
@@ -213,6 +238,23 @@ func (g *Grammar) markers(f *format, s *style) {
 	g.start = newSet(slices.Concat(tools, bare, first)...)
 	g.mid = newSet(slices.Concat(tools, anywhere)...)
 	g.after = newSet(slices.Concat(tools, bare, anywhere)...)
+	stray := actStray
+	if s.anywhere {
+		stray = actDrop
+	}
+	for _, m := range s.end { // of reasoning that never began, or that a call ended before
+		g.start.add(literal{m, actEndThink, 0})
+		g.mid.add(literal{m, stray, 0})
+		g.after.add(literal{m, actDrop, 0})
+	}
+	if s.label != "" { // some checkpoints leave out the marker before it
+		g.start.add(literal{s.label, actThink, 0})
+	}
+	if s.answer != "" {
+		g.start.add(literal{s.answer, actAnswer, 0})
+		g.mid.add(literal{s.answerEnd, actEndAnswer, 0})
+		g.after.add(literal{s.answerEnd, actEndAnswer, 0})
+	}
 	for _, c := range f.separator {
 		g.after.add(literal{string(c), actDrop, 0})
 	}
@@ -220,7 +262,14 @@ func (g *Grammar) markers(f *format, s *style) {
 	for _, m := range s.open { // a model may repeat what its template wrote
 		g.rethink.add(literal{m, actDrop, 0})
 	}
+	if s.label != "" {
+		g.rethink.add(literal{s.label, actDrop, 0})
+	}
 }
+
+// isTag reports whether a tokenizer can have m as one token: whether it is a whole
+// tag, and not the beginning of one.
+func isTag(m string) bool { return strings.HasSuffix(m, ">") || strings.HasSuffix(m, "]") }
 
 // Parser returns the parser of one choice, whose answer begins as start says. seed
 // makes the ids of its calls: choices of one answer have different ones, and the
@@ -255,7 +304,7 @@ func (p *Parser) Thinking() bool {
 	if h, ok := p.mach.(*harmony); ok {
 		return h.phase == harmonyBody && h.kind == Reasoning
 	}
-	return p.mach == machine(reasoning)
+	return p.unclosed || p.mach == machine(reasoning)
 }
 
 // Push reads text and appends the events that it completes to dst.
@@ -272,20 +321,28 @@ func (p *Parser) Push(dst []Event, text []byte) []Event {
 	return p.flush()
 }
 
+// PushToken is Push for text that is one token of the vocabulary, or a part of one.
+func (p *Parser) PushToken(dst []Event, text []byte) []Event {
+	p.isToken = true
+	dst = p.Push(dst, text)
+	p.isToken = false
+	return dst
+}
+
 // Close ends the text and appends the last events to dst. The parser is done.
 func (p *Parser) Close(dst []Event) []Event {
 	p.begin(dst)
-	p.set = &noMarkers
-	held := p.hold
-	p.hold = nil
-	for _, c := range held {
-		p.char(c)
+	for len(p.hold) > 0 {
+		c := p.hold[0]
+		p.hold = p.hold[1:]
 		p.set = &noMarkers
+		p.char(c)
 	}
+	p.set = &noMarkers
 	if p.tentative {
 		p.giveUp()
 	}
-	if p.touch { // what stands before a call and has nothing behind it
+	if p.touch || p.ended { // what stands before a call and has nothing behind it
 		p.space = p.space[:0]
 	}
 	p.mach.end(p)
@@ -325,14 +382,24 @@ func (p *Parser) emit(k Kind, text ...byte) {
 	p.events = append(p.events, Event{Kind: k, Index: index, from: from, to: len(p.out)})
 }
 
-// call begins the call of name. id is the model's, or "".
-func (p *Parser) call(name, id string) {
+// call begins the call of name and reports whether it did: what is written inside
+// reasoning is a call only of a known function. id is the model's, or "".
+func (p *Parser) call(name, id string) bool {
+	if p.unclosed {
+		if !p.known[name] {
+			p.giveUp()
+			return false
+		}
+		p.unclosed = false
+		p.endReasoning()
+	}
 	p.tentative, p.raw = false, p.raw[:0]
 	if id == "" {
 		id = p.callID(p.calls)
 	}
 	p.events = append(p.events, Event{Kind: CallBegin, Index: p.calls, Name: name, ID: id})
 	p.calls++
+	return true
 }
 
 // finish ends the last call.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -34,9 +35,11 @@ func markup() []string {
 			words = append(words, l.text)
 		}
 	}
-	for _, f := range []xmlForm{qwenCoder, miniMax, glm, dsml} {
+	for _, f := range []xmlForm{qwenCoder, seedOSS, miMo, miniMax, glm, dsml, dsmlV4, dsmlV41} {
 		words = append(words, f.sectionEnd, f.call, f.callEnd, f.param, f.valueEnd, f.keyEnd, f.valueBegin)
 	}
+	words = append(words, tagPrefix, tagPrefix+"</tool_call>", tagPrefix+`<invoke name="f">`, tagPrefix+"</invoke>", tagPrefix+"<s>",
+		tagPrefix+"</s>", tagPrefix+"<o>", tagPrefix+"</o>", tagPrefix+"<", "thought\n", "<answer>", "</answer>", "</function_calls>")
 	return append(words, "</tool_call>", "</tool_calls>", "</TOOLCALL>", "[ARGS]", "[CALL_ID]", "<escape>", `<|"|>`, "<end_function_call>", "<tool_call|>",
 		"<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>")
 }
@@ -172,10 +175,17 @@ func TestMarkersArePrefixFree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range []*set{p.set, &p.start, &p.mid, &p.after, &p.think, &p.rethink} {
+		sets := []*set{p.set, &p.start, &p.mid, &p.after, &p.think, &p.rethink}
+		if p.tool != nil {
+			for _, s := range p.tool.sets() { // beside which the markers of reasoning count
+				sets = append(sets, s, &set{literals: slices.Concat(s.literals, p.think.literals)})
+			}
+		}
+		for _, s := range sets {
 			for i, a := range s.literals {
 				for j, b := range s.literals {
-					if i != j && strings.HasPrefix(a.text, b.text) {
+					// nested reads the first tag of a section again as a tag.
+					if i != j && a.text != b.text && b.text != tagPrefix && strings.HasPrefix(a.text, b.text) {
 						t.Errorf("%s/%s: %q begins %q", cfg.Tools, cfg.Reasoning, b.text, a.text)
 					}
 				}

@@ -1,8 +1,9 @@
 package parse
 
-// pythonic reads a list of Python calls with keyword arguments,
-// [f(a=1, b='x'), g()].
+// pythonic reads Python calls with keyword arguments: a list, [f(a=1, b='x'), g()],
+// or, up to a marker, one on each line.
 type pythonic struct {
+	close  set // the marker behind the calls
 	bare   bool
 	phase  pythonicPhase
 	array  bool
@@ -25,9 +26,26 @@ const (
 
 func (y *pythonic) open(p *Parser, arg int) {
 	y.bare, y.array = arg < 0, arg < 0
-	y.phase, y.buf = pythonicStart, y.buf[:0]
-	p.mach, p.set = y, &noMarkers
+	p.mach = y
+	y.to(p, pythonicStart)
 }
+
+// newPythonic makes the machine for calls in lines up to a marker; without one they
+// are a list.
+func newPythonic(end string) *pythonic {
+	y := &pythonic{}
+	if end != "" {
+		y.close.add(literal{end, actClose, 0})
+	}
+	return y
+}
+
+func (y *pythonic) to(p *Parser, ph pythonicPhase) {
+	y.phase, y.buf, p.set = ph, y.buf[:0], &y.close
+}
+
+// lines reports whether calls follow each other without a list.
+func (y *pythonic) lines() bool { return len(y.close.literals) > 0 }
 
 func (y *pythonic) char(p *Parser, c byte) {
 	switch y.phase {
@@ -52,7 +70,7 @@ func (y *pythonic) char(p *Parser, c byte) {
 			y.buf = append(y.buf, c)
 		case c == '(' && !(y.bare && len(p.known) > 0 && !p.known[string(y.buf)]):
 			y.name, y.params = string(y.buf), 0
-			y.phase, y.buf = pythonicKey, y.buf[:0]
+			y.to(p, pythonicKey)
 		default:
 			p.giveUp()
 		}
@@ -61,21 +79,29 @@ func (y *pythonic) char(p *Parser, c byte) {
 	case pythonicValue:
 		if y.l.depth == 0 && !y.l.inside(c) && (c == ',' || c == ')') {
 			p.emit(Arguments, y.l.flush(nil)...)
-			y.phase, y.buf = pythonicKey, y.buf[:0]
+			y.to(p, pythonicKey)
 			if c == ')' {
-				y.close(p)
+				y.finish(p)
 			}
 			return
 		}
 		y.out = y.l.step(y.out[:0], c)
 		p.emit(Arguments, y.out...)
+		if p.set = &y.close; y.l.quote != 0 { // markers inside of strings are text
+			p.set = &noMarkers
+		}
 	case pythonicPast:
 		switch {
 		case isSpace(c):
 		case c == ',' || c == ';':
 			y.phase = pythonicStart
 		case c == ']' && y.array:
-			p.leave()
+			if y.array = false; !y.lines() {
+				p.leave()
+			}
+		case y.lines() && isName(c):
+			y.phase = pythonicStart
+			y.char(p, c)
 		default:
 			p.stray(c)
 		}
@@ -96,41 +122,56 @@ func (y *pythonic) key(p *Parser, c byte) {
 	case c == '=' && len(y.buf) > 0:
 		sep := byte(',')
 		if y.params == 0 {
-			p.call(y.name, "")
+			if !p.call(y.name, "") {
+				return
+			}
 			sep = '{'
 		}
 		y.params++
 		p.emit(Arguments, append(appendQuoted([]byte{sep}, y.buf), ':')...)
 		y.phase, y.l = pythonicValue, python{}
 	case c == ')' && len(y.buf) == 0:
-		if y.params == 0 {
-			p.call(y.name, "")
+		if y.params > 0 || p.call(y.name, "") {
+			y.finish(p)
 		}
-		y.close(p)
 	case p.tentative:
 		p.giveUp()
 	default:
-		y.close(p)
+		y.finish(p)
 		p.stray(c)
 	}
 }
 
-// close ends the call.
-func (y *pythonic) close(p *Parser) {
+// finish ends the call.
+func (y *pythonic) finish(p *Parser) {
 	if y.params == 0 {
 		p.emit(Arguments, '{')
 	}
 	p.emit(Arguments, '}')
 	p.finish()
-	y.phase = pythonicPast
-	if !y.array {
+	y.to(p, pythonicPast)
+	if !y.array && !y.lines() {
 		p.leave()
 	}
 }
 
-func (y *pythonic) marker(*Parser, literal) {}
+// marker reads the end of all calls.
+func (y *pythonic) marker(p *Parser, _ literal) {
+	if p.tentative {
+		p.giveUp()
+		return
+	}
+	switch y.phase {
+	case pythonicValue:
+		p.emit(Arguments, y.l.flush(nil)...)
+		y.finish(p)
+	case pythonicKey:
+		y.finish(p)
+	}
+	p.leave()
+}
 
-func (y *pythonic) sets() []*set { return nil }
+func (y *pythonic) sets() []*set { return []*set{&y.close} }
 
 // end says the word or the quotes that waited for the next byte.
 func (y *pythonic) end(p *Parser) {

@@ -9,6 +9,10 @@ const (
 	actThink
 	actEndThink
 	actTool
+	actUnclosed // a call inside reasoning
+	actStray    // an end of reasoning amid content
+	actAnswer
+	actEndAnswer
 	actFormat // and above: the machines' own
 )
 
@@ -64,16 +68,22 @@ func (s *set) match(b []byte) (l *literal, begins bool) {
 
 // feed reads one byte.
 func (p *Parser) feed(c byte) {
-	if len(p.hold) == 0 && !p.set.first[c] {
+	if len(p.hold) == 0 && !p.set.first[c] && !(p.unclosed && p.think.first[c]) {
 		p.char(c)
-		return
+		if len(p.hold) == 0 {
+			return
+		}
+	} else {
+		p.hold = append(p.hold, c)
 	}
-	p.hold = append(p.hold, c)
 	for len(p.hold) > 0 {
-		l, begins := p.set.match(p.hold)
+		l, begins := p.match()
 		if l != nil {
 			p.hold = p.hold[:0]
-			if p.tentative {
+			switch {
+			case p.unclosed && l.act < actFormat: // of reasoning
+				p.giveUp()
+			case p.tentative:
 				p.raw = append(p.raw, l.text...)
 			}
 			p.mach.marker(p, *l)
@@ -86,6 +96,28 @@ func (p *Parser) feed(c byte) {
 		p.hold = p.hold[:copy(p.hold, p.hold[1:])]
 		p.char(c)
 	}
+}
+
+// match returns the marker that hold is, or whether it begins one. While markup
+// inside reasoning is held, the markers of reasoning count beside the machine's.
+func (p *Parser) match() (l *literal, begins bool) {
+	l, begins = p.set.match(p.hold)
+	if l == nil && p.unclosed {
+		var b bool
+		l, b = p.think.match(p.hold)
+		begins = begins || b
+	}
+	if l != nil && l.act == actUnclosed && p.tokens[l.text] && !p.isToken {
+		return nil, false
+	}
+	return l, begins
+}
+
+// unread puts c back before the bytes that are held, for another machine to read.
+func (p *Parser) unread(c byte) {
+	p.hold = append(p.hold, 0)
+	copy(p.hold[1:], p.hold)
+	p.hold[0] = c
 }
 
 func (p *Parser) char(c byte) {

@@ -30,22 +30,51 @@ func (t text) char(p *Parser, c byte) {
 func (t text) marker(p *Parser, l literal) {
 	switch l.act {
 	case actThink:
-		p.space = p.space[:0]
+		if p.set == &p.start && !p.touch { // nothing was said before
+			p.space = p.space[:0]
+		}
+		p.before, p.space = p.space, p.before[:0]
 		p.mach, p.set, p.touch = reasoning, &p.rethink, true
 	case actEndThink:
-		p.space = p.space[:0]
+		p.endReasoning()
 		p.mach, p.set, p.touch = content, &p.start, true
-	case actTool:
+	case actTool, actUnclosed:
+		p.unclosed = l.act == actUnclosed
 		p.suppose(l.text)
 		p.tool.open(p, l.arg)
+	case actAnswer:
+		p.space = p.space[:0]
+		p.answered, p.touch = true, true
+	case actEndAnswer:
+		if !p.answered {
+			t.mention(p, l.text)
+			return
+		}
+		p.space = append(p.space, l.text...) // content if more follows
+		p.ended = true
+	case actStray:
+		if !p.isToken || !p.tokens[l.text] {
+			t.mention(p, l.text)
+		}
 	}
+}
+
+// mention says a marker that is none here.
+func (t text) mention(p *Parser, marker string) {
+	p.touch, p.set = false, &p.mid
+	t.end(p)
+	p.emit(Kind(t), []byte(marker)...)
 }
 
 // end says the white space that did not touch markup.
 func (t text) end(p *Parser) {
 	p.emit(Kind(t), p.space...)
-	p.space = p.space[:0]
+	p.space, p.ended = p.space[:0], false
 }
+
+// endReasoning drops the white space that ends reasoning. That which content before
+// reasoning ended with is kept if content follows.
+func (p *Parser) endReasoning() { p.space, p.before = p.before, p.space[:0] }
 
 // suppose holds what follows, with markup first, until it proves to be a call.
 func (p *Parser) suppose(markup string) {
@@ -55,10 +84,19 @@ func (p *Parser) suppose(markup string) {
 
 // giveUp says what was held: it is no call.
 func (p *Parser) giveUp() {
-	content.end(p)
-	p.emit(Content, p.raw...)
-	p.tentative, p.raw = false, p.raw[:0]
-	p.mach, p.set, p.touch = content, &p.mid, false
+	t, s := content, &p.mid
+	if p.unclosed {
+		t, s = reasoning, &p.think
+	}
+	t.end(p)
+	n := len(p.raw)
+	for n > 0 && isSpace(p.raw[n-1]) && len(p.raw)-n < maxSpace { // may touch markup
+		n--
+	}
+	p.emit(Kind(t), p.raw[:n]...)
+	p.space = append(p.space, p.raw[n:]...)
+	p.tentative, p.unclosed, p.raw = false, false, p.raw[:0]
+	p.mach, p.set, p.touch = t, s, false
 }
 
 // leave goes back to content behind calls.
@@ -74,5 +112,5 @@ func (p *Parser) stray(c byte) {
 		return
 	}
 	p.leave()
-	p.mach.char(p, c)
+	p.unread(c)
 }

@@ -11,19 +11,48 @@ type xmlForm struct {
 	call, callEnd      string // call is "" where the name follows the section's tag
 	param, valueEnd    string
 	keyEnd, valueBegin string // "" where the key is an attribute, up to '>'
+	// lines says that values stand on lines of their own: one newline at either end is
+	// layout. Elsewhere all of a string's white space is the value's.
+	lines bool
 }
 
 var (
-	qwenCoder = xmlForm{"</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>", "", ""}
-	miniMax   = xmlForm{"</minimax:tool_call>", "<invoke name=", "</invoke>", "<parameter name=", "</parameter>", "", ""}
-	glm       = xmlForm{"</tool_call>", "", "", "<arg_key>", "</arg_value>", "</arg_key>", "<arg_value>"}
-	dsml      = xmlForm{"</｜DSML｜function_calls>", "<｜DSML｜invoke name=", "</｜DSML｜invoke>", "<｜DSML｜parameter name=", "</｜DSML｜parameter>", "", ""}
+	qwenCoder = lineForm("</tool_call>")
+	seedOSS   = lineForm("</seed:tool_call>")
+	miMo      = attributeForm("</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>")
+	miniMax   = attributeForm("</minimax:tool_call>", "<invoke name=", "</invoke>", "<parameter name=", "</parameter>")
+	dsml      = dsmlForm("function_calls", "")
+	dsmlV4    = dsmlForm("tool_calls", "")
+	dsmlV41   = dsmlForm(" calls", " ")
+
+	glm = xmlForm{
+		sectionEnd: "</tool_call>", param: "<arg_key>", keyEnd: "</arg_key>", valueBegin: "<arg_value>", valueEnd: "</arg_value>",
+	}
 )
+
+// attributeForm is a form in which the names of functions and parameters are attributes.
+func attributeForm(sectionEnd, call, callEnd, param, valueEnd string) xmlForm {
+	return xmlForm{sectionEnd: sectionEnd, call: call, callEnd: callEnd, param: param, valueEnd: valueEnd}
+}
+
+// lineForm is the form of Qwen3-Coder with another section around it.
+func lineForm(sectionEnd string) xmlForm {
+	f := attributeForm(sectionEnd, "<function=", "</function>", "<parameter=", "</parameter>")
+	f.lines = true
+	return f
+}
+
+// dsmlForm is a form of DeepSeek since V3.2; space stands before each tag's word.
+func dsmlForm(section, space string) xmlForm {
+	const open, end = "<｜DSML｜", "</｜DSML｜"
+	return attributeForm(end+section+">", open+space+"invoke name=", end+space+"invoke>",
+		open+space+"parameter name=", end+space+"parameter>")
+}
 
 // elements reads calls whose parameters are elements.
 type elements struct {
-	section, name, body, key, gap, value set
-	glm                                  bool
+	section, name, body, key, gap, value, closing set
+	glm, lines                                    bool
 
 	phase  elementPhase
 	buf    []byte
@@ -35,6 +64,8 @@ type elements struct {
 	line   bool // a newline is held: the value may end behind it
 	object bool // the arguments are one object
 	json   value
+	within elementPhase // the value that closing may end
+	pend   []byte       // what closing has read
 }
 
 type elementPhase uint8
@@ -46,8 +77,9 @@ const (
 	elementJSON // arguments as one object, in place of parameters
 	elementKey
 	elementGap
-	elementText  // a value that is a string
-	elementValue // a value that must be seen whole
+	elementText    // a value that is a string
+	elementValue   // a value that must be seen whole
+	elementClosing // behind the call's end inside a value, whose own end may be missing
 )
 
 const (
@@ -61,7 +93,7 @@ const (
 )
 
 func newElements(f xmlForm) *elements {
-	e := &elements{glm: f.call == ""}
+	e := &elements{glm: f.call == "", lines: f.lines}
 	fill := func(s *set, text string, a act) {
 		if text != "" {
 			s.add(literal{text, a, 0})
@@ -79,6 +111,14 @@ func newElements(f xmlForm) *elements {
 	fill(&e.value, f.valueEnd, actValueEnd)
 	if !e.glm { // the name is an attribute
 		e.name = set{}
+		fill(&e.body, f.call, actCall)
+		fill(&e.value, f.param, actParam)
+		fill(&e.value, f.callEnd, actCallEnd)
+		for _, l := range e.value.literals {
+			e.closing.add(l)
+		}
+		fill(&e.closing, f.call, actCall)
+		fill(&e.closing, f.sectionEnd, actElementsEnd)
 	}
 	return e
 }
@@ -107,6 +147,8 @@ func (e *elements) char(p *Parser, c byte) {
 		case e.glm && c == '\n' && len(bytes.TrimSpace(e.buf)) == 0:
 		case e.glm && c == '\n', !e.glm && c == '>':
 			e.call(p)
+		case !e.glm && (c == '\n' || c == '<') && len(e.buf) > 0: // the header has no end
+			p.giveUp()
 		default:
 			if e.buf = append(e.buf, c); len(e.buf) > maxName {
 				p.giveUp()
@@ -144,7 +186,30 @@ func (e *elements) char(p *Parser, c byte) {
 		if e.buf = append(e.buf, c); len(e.buf) > maxHeld {
 			e.spill(p)
 		}
+	case elementClosing:
+		if isSpace(c) && len(e.pend) < maxSpace {
+			e.pend = append(e.pend, c)
+			return
+		}
+		e.resume(p)
+		e.char(p, c)
 	}
+}
+
+// suspect holds the call's end, which stands inside a value: it ends the value too if
+// more markup of calls or the text's end follows, and else is text.
+func (e *elements) suspect(p *Parser, end string) {
+	e.within, e.phase, p.set = e.phase, elementClosing, &e.closing
+	e.pend = append(e.pend[:0], end...)
+}
+
+// resume reads on in the value that the call's end proved to be a part of.
+func (e *elements) resume(p *Parser) {
+	e.phase, p.set = e.within, &e.value
+	for _, c := range e.pend {
+		e.char(p, c)
+	}
+	e.pend = e.pend[:0]
 }
 
 // call begins the call that buf names.
@@ -154,7 +219,9 @@ func (e *elements) call(p *Parser) {
 		p.giveUp()
 		return
 	}
-	p.call(e.fn, "")
+	if !p.call(e.fn, "") {
+		return
+	}
 	e.params, e.begun, e.object, e.json = 0, true, false, value{}
 	e.to(p, elementBody, &e.body)
 }
@@ -173,7 +240,7 @@ func attribute(b []byte) (value, rest string) {
 func (e *elements) attribute(p *Parser) {
 	key, rest := attribute(e.buf)
 	e.write(p, key)
-	if strings.Contains(rest, `string="true"`) {
+	if allowsString := e.typ == 0 || e.typ&typeString != 0; allowsString && strings.Contains(rest, `string="true"`) {
 		e.typ = typeString
 	}
 	e.begin(p)
@@ -200,9 +267,13 @@ func (e *elements) begin(p *Parser) {
 	}
 }
 
-// text reads a byte of a string. One newline at its beginning and one at its
-// end are layout.
+// text reads a byte of a string.
 func (e *elements) text(p *Parser, c byte) {
+	if !e.lines {
+		var b [6]byte
+		p.emit(Arguments, appendEscaped(b[:0], c)...)
+		return
+	}
 	if c == '\n' && e.first {
 		e.first = false
 		return
@@ -227,8 +298,18 @@ func (e *elements) spill(p *Parser) {
 }
 
 func (e *elements) marker(p *Parser, l literal) {
+	if e.phase == elementClosing {
+		switch l.act {
+		case actCall, actElementsEnd:
+			e.phase = e.within
+			e.closeValue(p)
+		default:
+			e.resume(p)
+		}
+	}
 	switch l.act {
 	case actCall:
+		e.finish(p)
 		if !p.tentative {
 			p.suppose(l.text)
 		}
@@ -242,6 +323,9 @@ func (e *elements) marker(p *Parser, l literal) {
 		if e.object { // has all arguments
 			return
 		}
+		if e.valuing() { // its end is missing
+			e.closeValue(p)
+		}
 		e.to(p, elementKey, &e.key)
 	case actKeyEnd:
 		e.write(p, string(bytes.TrimSpace(e.buf)))
@@ -249,13 +333,12 @@ func (e *elements) marker(p *Parser, l literal) {
 	case actValueBegin:
 		e.begin(p)
 	case actValueEnd:
-		if e.phase == elementText {
-			p.emit(Arguments, '"')
-		} else {
-			p.emit(Arguments, appendTyped(nil, trimLine(e.buf), e.typ)...)
-		}
-		e.to(p, elementBody, &e.body)
+		e.closeValue(p)
 	case actCallEnd:
+		if e.valuing() {
+			e.suspect(p, l.text)
+			return
+		}
 		e.finish(p)
 		e.to(p, elementSection, &e.section)
 	case actElementsEnd:
@@ -271,6 +354,19 @@ func (e *elements) marker(p *Parser, l literal) {
 			p.leave()
 		}
 	}
+}
+
+// valuing reports whether a value is being read.
+func (e *elements) valuing() bool { return e.phase == elementText || e.phase == elementValue }
+
+// closeValue ends the value that is being read.
+func (e *elements) closeValue(p *Parser) {
+	if e.phase == elementText {
+		p.emit(Arguments, '"')
+	} else {
+		p.emit(Arguments, appendTyped(nil, e.trim(e.buf), e.typ)...)
+	}
+	e.to(p, elementBody, &e.body)
 }
 
 // finish ends the call that is open, if one is.
@@ -291,12 +387,16 @@ func (e *elements) finish(p *Parser) {
 // end says as much of a value as there is, without the quote that would end it.
 func (e *elements) end(p *Parser) {
 	switch e.phase {
+	case elementClosing:
+		e.phase = e.within
+		e.closeValue(p)
+		e.finish(p)
 	case elementText:
 		if e.line {
 			p.emit(Arguments, '\\', 'n')
 		}
 	case elementValue:
-		v := trimLine(e.buf)
+		v := e.trim(e.buf)
 		switch {
 		case len(v) == 0:
 		case fits(bytes.TrimSpace(v), e.typ), e.typ != 0 && e.typ&typeString == 0:
@@ -318,7 +418,10 @@ func (e *elements) sets() []*set {
 	return []*set{&e.section, &e.name, &e.body, &e.key, &e.gap, &e.value}
 }
 
-// trimLine removes one newline at either end.
-func trimLine(b []byte) []byte {
+// trim removes the layout of a value: one newline at either end.
+func (e *elements) trim(b []byte) []byte {
+	if !e.lines {
+		return b
+	}
 	return bytes.TrimSuffix(bytes.TrimPrefix(b, []byte("\n")), []byte("\n"))
 }

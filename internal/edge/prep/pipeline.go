@@ -38,6 +38,12 @@ type Pipeline struct {
 	literals []string   // their texts
 }
 
+// HasToken reports whether text is one token of the vocabulary.
+func (p *Pipeline) HasToken(text string) bool {
+	_, ok := p.Tokenizer.ID(text)
+	return ok
+}
+
 // EncodeChat appends the prompt of a conversation to dst. The error is a
 // *fault.Error: Invalid if the conversation is not one, Unimplemented if the
 // model has no template that can render it.

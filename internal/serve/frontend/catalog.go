@@ -227,6 +227,10 @@ func (c *catalog) model(old *model, ins []instance) *model {
 			c.complain("parsers of "+m.card.Name, err.Error(), slog.String("model", m.card.Name))
 			m.manner = manner{}
 		}
+		if m.manner.doubt != "" {
+			c.complain("calls of "+m.card.Name, "how it writes calls is not sure: "+m.manner.doubt+
+				"; requests with tools are refused: start its workers with --tool-call-parser NAME, or none", slog.String("model", m.card.Name))
+		}
 	}
 	for i := range ins {
 		in := &ins[i]

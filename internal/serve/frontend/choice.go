@@ -23,6 +23,7 @@ type choice struct {
 	stopped string // the stop string that ended it
 	speech  speech
 	closing []byte // markup that the stop token is, which the parser reads last
+	marks   []span // of the text that the parser has not read: markers that are one token
 
 	// text is decoded and not out yet. It begins at byte base of the choice's
 	// whole text; chars is the length of that whole text in characters, echo
@@ -37,6 +38,9 @@ type choice struct {
 	spent    int           // how many of logprobs the last take returned
 }
 
+// span is where a part of a choice's whole text stands, in bytes.
+type span struct{ from, to int }
+
 // textRules are what a request says about text; the same for all its choices.
 type textRules struct {
 	tokenizer prep.Tokenizer
@@ -49,6 +53,8 @@ type textRules struct {
 	// oneCall ends a choice behind its first call; hideReasoning keeps what it
 	// thought out of the answer.
 	oneCall, hideReasoning bool
+	// markers are the tokens that are markers of calls, and how long their text is.
+	markers map[kv.Token]int
 }
 
 // push takes the next token. It reports whether a stop string is complete: the
@@ -63,6 +69,10 @@ func (c *choice) push(r *textRules, t kv.Token, lp *engine.Logprob) (stopped boo
 	}
 	at := len(c.text)
 	c.text = c.decoder.Push(c.text, t)
+	if n := r.markers[t]; n > 0 {
+		end := c.base + len(c.text)
+		c.marks = append(c.marks, span{end - n, end})
+	}
 	return c.grown(r, at)
 }
 
@@ -161,7 +171,7 @@ func (c *choice) read(r *textRules) {
 		return
 	}
 	n := c.free()
-	c.speech.push(c.text[:n])
+	c.speak(c.text[:n])
 	c.drop(n)
 	if c.done {
 		c.speech.close()
@@ -172,6 +182,23 @@ func (c *choice) read(r *textRules) {
 	if r.hideReasoning && c.speech.thinking {
 		c.hideLogprobs()
 	}
+}
+
+// speak has the parser read text, the choice's next, and tells it which parts are
+// tokens that are markers.
+func (c *choice) speak(text []byte) {
+	at := 0
+	for len(c.marks) > 0 && c.marks[0].from < c.base+len(text) {
+		m := &c.marks[0]
+		from, to := max(m.from-c.base, at), min(m.to-c.base, len(text))
+		c.speech.push(text[at:from])
+		c.speech.pushToken(text[from:to])
+		if at = to; c.base+to < m.to { // the rest of it is held back
+			break
+		}
+		c.marks = c.marks[:copy(c.marks, c.marks[1:])]
+	}
+	c.speech.push(text[at:])
 }
 
 // hideLogprobs forgets the tokens that the parser has read.

@@ -8,23 +8,20 @@ import (
 
 // manner is how a model writes what is not plain text: the names that package
 // parse has for the format of its calls and the style of its reasoning, "" for
-// none.
-type manner struct{ tools, reasoning string }
+// none. doubt is why tools is "" though the model seems to write calls.
+type manner struct{ tools, reasoning, doubt string }
 
 // noParser is what a card says for "this model has none, whatever it looks like".
 const noParser = "none"
 
 // mannerOf returns what the card says of a model, else what can be found out.
 func mannerOf(card *engine.Card, p *prep.Pipeline) manner {
-	var m manner
-	m.tools, m.reasoning = parse.Detect(parse.Model{
+	d := parse.Detect(parse.Model{
 		Name:     card.Name,
 		Template: p.TemplateText,
-		HasToken: func(text string) bool {
-			_, ok := p.Tokenizer.ID(text)
-			return ok
-		},
+		HasToken: p.HasToken,
 	})
+	m := manner{tools: d.Tools, reasoning: d.Reasoning}
 	if p.ToolFormat != "" {
 		m.tools = p.ToolFormat
 	}
@@ -39,6 +36,9 @@ func mannerOf(card *engine.Card, p *prep.Pipeline) manner {
 	}
 	choose(&m.tools, card.ToolParser)
 	choose(&m.reasoning, card.ReasoningParser)
+	if m.tools == "" && card.ToolParser == "" {
+		m.doubt = d.Doubt
+	}
 	return m
 }
 

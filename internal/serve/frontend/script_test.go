@@ -227,12 +227,13 @@ func contains(tokens []kv.Token, t kv.Token) bool {
 	return false
 }
 
-// The byte vocabulary: a token for each byte, and three special ones.
+// The byte vocabulary: a token for each byte, three special ones, and a marker of calls.
 const (
 	byteEOS   kv.Token = 256
 	byteTurn  kv.Token = 257
 	byteCall  kv.Token = 258
-	byteVocab          = 259
+	byteTool  kv.Token = 259
+	byteVocab          = 260
 )
 
 func encodeBytes(text string) []kv.Token {
@@ -267,13 +268,18 @@ func (byteTokenizer) AppendBytes(dst []byte, id kv.Token) ([]byte, bool) {
 		return append(dst, "<|turn|>"...), true
 	case id == byteCall:
 		return append(dst, "<|call|>"...), true
+	case id == byteTool:
+		return append(dst, "<tool_call>"...), true
 	}
 	return dst, false
 }
 
-func (byteTokenizer) Special(id kv.Token) bool { return id >= 256 }
+func (byteTokenizer) Special(id kv.Token) bool { return id >= 256 && id != byteTool }
 
 func (byteTokenizer) ID(text string) (kv.Token, bool) {
+	if text == "<tool_call>" {
+		return byteTool, true
+	}
 	if len(text) != 1 {
 		return 0, false
 	}
@@ -295,7 +301,7 @@ type byteDecoder struct {
 }
 
 func (d *byteDecoder) Push(dst []byte, id kv.Token) []byte {
-	if id >= 256 && !d.keep {
+	if (byteTokenizer{}).Special(id) && !d.keep {
 		return dst
 	}
 	d.all, _ = byteTokenizer{}.AppendBytes(d.all, id)

@@ -42,6 +42,15 @@ func (s *speech) push(text []byte) {
 	s.take()
 }
 
+// pushToken is push for text that is a token which is a marker.
+func (s *speech) pushToken(text []byte) {
+	if s.shut {
+		return
+	}
+	s.events = s.parser.PushToken(s.events[:0], text)
+	s.take()
+}
+
 // close reads the end of the text.
 func (s *speech) close() {
 	if s.shut {
@@ -143,6 +152,7 @@ func (p *planner) grammar() (*parse.Grammar, error) {
 			return nil, fault.Param("tools", "how the model '%s' writes calls is not known: name the format where its worker is started (--tool-call-parser), or leave 'tools' out", p.model.card.Name)
 		}
 		cfg.Functions = functions(q.Tools)
+		cfg.HasToken = p.model.pipe.HasToken
 	}
 	if cfg.Tools == "" && cfg.Reasoning == "" {
 		return nil, nil
@@ -183,12 +193,25 @@ func (p *planner) startsAfter(prompt []kv.Token) parse.Start {
 	return parse.OpenAfter(p.model.manner.reasoning, string(d.Flush(text)))
 }
 
+// markerTokens returns the tokens that are the grammar's markers, and how long their
+// text is.
+func markerTokens(t prep.Tokenizer, g *parse.Grammar) map[kv.Token]int {
+	markers := map[kv.Token]int{}
+	for _, m := range g.TokenMarkers() {
+		if id, ok := t.ID(m); ok {
+			markers[id] = len(m)
+		}
+	}
+	return markers
+}
+
 // listen gives each choice of a generation its parser.
 func (p *planner) listen(g *generation, grammar *parse.Grammar) {
 	if grammar == nil {
 		return
 	}
 	g.rules.oneCall, g.rules.hideReasoning = p.req.OneCall, p.req.HideReasoning
+	g.rules.markers = markerTokens(g.rules.tokenizer, grammar)
 	start := p.startsAfter(g.request.Prompt)
 	// Clients that give several requests one id must not get one id for two calls.
 	seed := strconv.FormatUint(rand.Uint64(), 36)

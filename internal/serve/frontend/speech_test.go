@@ -3,6 +3,7 @@ package frontend
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/internal/engine"
 )
 
@@ -192,6 +194,77 @@ func TestStopTokenIsMarkup(t *testing.T) {
 				if diff := cmp.Diff(want, streamed(t, w.post("/v1/chat/completions", body+`,"stream":true}`).body)); diff != "" {
 					t.Errorf("streamed %s (-want +got)\n%s", says, diff)
 				}
+			}
+		})
+	}
+}
+
+// TestCallInsideReasoning: a call ends reasoning that was never closed if its marker is
+// the token, however the worker parts its tokens and whatever stop strings hold back. A
+// marker that the model spells is text.
+func TestCallInsideReasoning(t *testing.T) {
+	const object = `{"name": "time", "arguments": {}}`
+	for _, tt := range []struct {
+		name, with string
+		says       []kv.Token
+		want       said
+	}{
+		{
+			"token", "", slices.Concat(encodeBytes("<think>hm "), []kv.Token{byteTool}, encodeBytes(object+"</tool_call>")),
+			said{Reasoning: "hm", Calls: []string{"time {}"}, Finish: "tool_calls"},
+		},
+		{
+			"token that may begin a stop string", `,"stop":["<tool_call>!","m <tool_c."]`,
+			slices.Concat(encodeBytes("<think>hm <"), []kv.Token{byteTool}, encodeBytes(object+"</tool_call>")),
+			said{Reasoning: "hm <", Calls: []string{"time {}"}, Finish: "tool_calls"},
+		},
+		{
+			"spelled", "", encodeBytes("<think>hm <tool_call>" + object + "</tool_call></think>hi"),
+			said{Reasoning: "hm <tool_call>" + object + "</tool_call>", Content: "hi", Finish: "stop"},
+		},
+		{
+			"unknown function", "", slices.Concat(encodeBytes("<think>hm "), []kv.Token{byteTool}, encodeBytes(`{"name": "f"}</think>hi`)),
+			said{Reasoning: `hm <tool_call>{"name": "f"}`, Content: "hi", Finish: "stop"},
+		},
+		{
+			"spelled behind reasoning", "", encodeBytes("<think>hm</think><tool_call>" + object + "</tool_call>"),
+			said{Reasoning: "hm", Calls: []string{"time {}"}, Finish: "tool_calls"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, Config{}, func(t *testing.T, w *world) {
+				s := &script{tokens: append(tt.says, byteEOS)}
+				w.worker(7, s, func(c *engine.Card) { c.ToolParser, c.ReasoningParser, c.ContextLength = "hermes", "qwen3", 4096 })
+				body := `{"model":"bytes","messages":[{"role":"user","content":"x"}],"tools":` + toolsJSON + tt.with
+				for _, s.batch = range []int{1, 3, 1000} {
+					got, _ := whole(t, w.post("/v1/chat/completions", body+`}`).body)
+					if diff := cmp.Diff(tt.want, got); diff != "" {
+						t.Errorf("batch %d (-want +got)\n%s", s.batch, diff)
+					}
+					if diff := cmp.Diff(tt.want, streamed(t, w.post("/v1/chat/completions", body+`,"stream":true}`).body)); diff != "" {
+						t.Errorf("streamed, batch %d (-want +got)\n%s", s.batch, diff)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestUnsureFormat: of a model whose markers tell several formats none is chosen, and
+// the log says what to do about it, once, unless the card says that there is none.
+func TestUnsureFormat(t *testing.T) {
+	for parser, logged := range map[string]int{"": 1, "none": 0, "hermes": 0} {
+		inWorld(t, Config{}, func(t *testing.T, w *world) {
+			card := func(c *engine.Card) { c.ToolParser, c.ContextLength = parser, 4096 }
+			w.worker(7, constant("hi"), card)
+			w.worker(8, constant("hi"), card)
+			a := w.post("/v1/chat/completions", `{"model":"bytes","messages":[{"role":"user","content":"x"}],"tools":`+toolsJSON+`}`)
+			if refused := a.status == 400 && strings.Contains(a.body, "--tool-call-parser"); refused != (parser != "hermes") {
+				t.Errorf("%q: %d %s", parser, a.status, a.body)
+			}
+			log := w.log.String()
+			if n := strings.Count(log, "--tool-call-parser NAME"); n != logged || logged > 0 && !strings.Contains(log, "<tool_call>, which is a marker of hermes, glm45") {
+				t.Errorf("%q: logged %d times, want %d: %s", parser, n, logged, log)
 			}
 		})
 	}

@@ -1,0 +1,361 @@
+package parse
+
+import (
+	"bytes"
+	"strings"
+)
+
+// tagPrefix stands before every tag of MiniMax M3's calls.
+const tagPrefix = "]<]minimax[>["
+
+// maxDepth bounds how deep parameters nest; tags below that are text.
+const maxDepth = 128
+
+// nested reads calls whose parameters are elements that may nest. All tags have
+// tagPrefix:
+//
+//	<tool_call> ( <invoke name="f"> ( <key>value</key> )* </invoke> )* </tool_call>
+//
+// A parameter that is a string goes out as it comes. Any other is held until it is
+// complete and another name follows, since a name that is repeated is one array.
+type nested struct {
+	prefix set
+	phase  nestedPhase
+	within nestedPhase // where the tag stands
+	tag    []byte      // what follows the prefix
+	called bool        // the section has had a call
+
+	args   *schema // of the function; may be nil
+	params int
+	key    string   // of the open parameter
+	inner  []string // the elements that are open inside of it
+	raw    []byte   // its text, held
+
+	name    string // of the parameters in pending
+	pending []*element
+	size    int // of the text that pending is made of
+}
+
+type nestedPhase uint8
+
+const (
+	nestedSection nestedPhase = iota
+	nestedTag
+	nestedBody  // of a call
+	nestedText  // a parameter that is a string
+	nestedValue // a parameter that must be seen whole
+)
+
+const actPrefix = actFormat
+
+func newNested() opener {
+	return &nested{prefix: newSet(literal{tagPrefix, actPrefix, 0})}
+}
+
+func (n *nested) open(p *Parser, _ int) {
+	p.mach, p.set = n, &n.prefix
+	n.phase, n.called = nestedSection, false
+}
+
+func (n *nested) sets() []*set { return []*set{&n.prefix} }
+
+func (n *nested) marker(p *Parser, l literal) {
+	if n.phase == nestedTag { // that prefix began none
+		n.text(p, n.within, n.tag)
+	} else {
+		n.within = n.phase
+	}
+	if n.within == nestedSection && !p.tentative {
+		p.suppose(l.text)
+	}
+	n.phase, n.tag = nestedTag, append(n.tag[:0], l.text...)
+}
+
+func (n *nested) char(p *Parser, c byte) {
+	switch n.phase {
+	case nestedSection:
+		if !isSpace(c) {
+			p.stray(c)
+		}
+	case nestedTag:
+		n.tag = append(n.tag, c)
+		switch at := len(n.tag) - len(tagPrefix); {
+		case at == 1 && c != '<', at > maxName:
+			n.phase = n.within
+			n.text(p, n.within, n.tag)
+		case c == '>':
+			n.phase = n.within
+			n.endTag(p, string(n.tag[len(tagPrefix)+1:len(n.tag)-1]))
+		}
+	case nestedText:
+		var b [6]byte
+		p.emit(Arguments, appendEscaped(b[:0], c)...)
+	case nestedValue:
+		n.hold(p, c)
+	}
+}
+
+// text reads what looked like a tag and is none, where ph says.
+func (n *nested) text(p *Parser, ph nestedPhase, b []byte) {
+	switch ph {
+	case nestedSection:
+		p.giveUp() // b is part of what was supposed
+	case nestedText:
+		q := appendQuoted(nil, b)
+		p.emit(Arguments, q[1:len(q)-1]...)
+	case nestedValue:
+		n.hold(p, b...)
+	}
+}
+
+// endTag reads a whole tag.
+func (n *nested) endTag(p *Parser, tag string) {
+	switch n.phase {
+	case nestedSection:
+		n.sectionTag(p, tag)
+	case nestedBody:
+		switch {
+		case tag == "/invoke":
+			n.finish(p)
+		case strings.TrimSpace(tag) != "" && tag[0] != '/':
+			n.begin(p, tag)
+		}
+	case nestedText:
+		switch tag {
+		case "/" + n.key:
+			p.emit(Arguments, '"')
+			n.phase = nestedBody
+		case "/invoke":
+			p.emit(Arguments, '"')
+			n.finish(p)
+		default:
+			n.text(p, nestedText, n.tag)
+		}
+	case nestedValue:
+		n.valueTag(p, tag)
+	}
+}
+
+// sectionTag reads a tag outside of calls.
+func (n *nested) sectionTag(p *Parser, tag string) {
+	header, ok := strings.CutPrefix(tag, "invoke name=")
+	name, _ := attribute([]byte(header))
+	switch {
+	case ok && name != "":
+		if p.call(name, "") {
+			n.phase, n.called, n.args, n.params = nestedBody, true, p.schemas[name], 0
+		}
+	case tag == "tool_call": // again
+	case tag == "/tool_call" && n.called:
+		p.tentative, p.raw = false, p.raw[:0]
+		p.leave()
+	default:
+		p.giveUp()
+	}
+}
+
+// begin begins the parameter key.
+func (n *nested) begin(p *Parser, key string) {
+	n.key, n.raw, n.inner = key, n.raw[:0], n.inner[:0]
+	if key != n.name {
+		n.flush(p)
+	}
+	if n.phase = nestedValue; n.args.property(key).mask() == typeString {
+		n.flush(p)
+		n.write(p, key)
+		p.emit(Arguments, '"')
+		n.phase = nestedText
+	}
+}
+
+// valueTag reads a tag inside a parameter that is held.
+func (n *nested) valueTag(p *Parser, tag string) {
+	depth := len(n.inner)
+	switch {
+	case tag == "/invoke":
+		n.complete(p)
+		n.finish(p)
+	case depth == 0 && tag == "/"+n.key:
+		n.complete(p)
+	case depth > 0 && tag == "/"+n.inner[depth-1]:
+		n.inner = n.inner[:depth-1]
+		n.hold(p, n.tag...)
+	default:
+		if tag != "" && tag[0] != '/' && depth < maxDepth {
+			n.inner = append(n.inner, tag)
+		}
+		n.hold(p, n.tag...)
+	}
+}
+
+// hold keeps text of the open parameter. What is too long to be held is a string.
+func (n *nested) hold(p *Parser, text ...byte) {
+	if n.raw = append(n.raw, text...); len(n.raw) <= maxHeld {
+		return
+	}
+	n.flush(p)
+	n.write(p, n.key)
+	q := appendQuoted(nil, n.raw)
+	p.emit(Arguments, q[:len(q)-1]...)
+	n.phase, n.raw = nestedText, n.raw[:0]
+}
+
+// complete ends the parameter that is held.
+func (n *nested) complete(p *Parser) {
+	n.phase = nestedBody
+	if n.size += len(n.raw); n.size > maxHeld {
+		n.flush(p)
+		n.size = len(n.raw)
+	}
+	n.name, n.pending = n.key, append(n.pending, parseElement(n.raw))
+}
+
+// flush writes the parameters that are pending.
+func (n *nested) flush(p *Parser) {
+	if len(n.pending) == 0 {
+		return
+	}
+	n.write(p, n.name)
+	p.emit(Arguments, appendMember(nil, n.pending, n.args.property(n.name))...)
+	n.name, n.pending, n.size = "", nil, 0
+}
+
+// write writes the key of a parameter.
+func (n *nested) write(p *Parser, key string) {
+	sep := byte(',')
+	if n.params == 0 {
+		sep = '{'
+	}
+	n.params++
+	p.emit(Arguments, append(appendQuoted([]byte{sep}, []byte(key)), ':')...)
+}
+
+// finish ends the call.
+func (n *nested) finish(p *Parser) {
+	n.flush(p)
+	if n.params == 0 {
+		p.emit(Arguments, '{')
+	}
+	p.emit(Arguments, '}')
+	p.finish()
+	n.phase = nestedSection
+}
+
+// end says as much of the arguments as there is.
+func (n *nested) end(p *Parser) {
+	if n.phase == nestedTag {
+		n.phase = n.within
+		n.text(p, n.within, n.tag)
+	}
+	if n.phase == nestedSection {
+		return
+	}
+	n.flush(p)
+	if n.phase == nestedValue {
+		n.write(p, n.key)
+		q := appendQuoted(nil, n.raw)
+		p.emit(Arguments, q[:len(q)-1]...)
+	}
+}
+
+// element is a parameter or a part of one.
+type element struct {
+	name     string
+	text     []byte
+	children []*element
+}
+
+// parseElement reads the text of a parameter. Tags that do not fit are text, and an
+// element that is not closed ends with the text.
+func parseElement(raw []byte) *element {
+	open := []*element{{}}
+	for len(raw) > 0 {
+		top := open[len(open)-1]
+		text, rest, found := bytes.Cut(raw, []byte(tagPrefix+"<"))
+		top.text = append(top.text, text...)
+		if !found {
+			break
+		}
+		tag, after, ok := bytes.Cut(rest, []byte(">"))
+		name := string(tag)
+		switch {
+		case ok && len(open) > 1 && name == "/"+top.name:
+			open, raw = open[:len(open)-1], after
+		case ok && strings.TrimSpace(name) != "" && name[0] != '/' && len(open) <= maxDepth:
+			child := &element{name: name}
+			top.children = append(top.children, child)
+			open, raw = append(open, child), after
+		default:
+			top.text, raw = append(top.text, tagPrefix+"<"...), rest
+		}
+	}
+	return open[0]
+}
+
+// appendMember appends the value that elements of one name make.
+func appendMember(dst []byte, es []*element, s *schema) []byte {
+	if len(es) == 1 {
+		return es[0].append(dst, s)
+	}
+	if c, kind := s.container(); kind == typeArray { // each is an item
+		s = c.Items
+	}
+	return appendItems(dst, es, s)
+}
+
+func appendItems(dst []byte, es []*element, s *schema) []byte {
+	dst = append(dst, '[')
+	for i, e := range es {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = e.append(dst, s)
+	}
+	return append(dst, ']')
+}
+
+// append appends e as JSON. Children are the items of an array if s says so, whatever
+// their names, and else the members of an object; text beside them is a member $text.
+func (e *element) append(dst []byte, s *schema) []byte {
+	c, kind := s.container()
+	blank := len(bytes.TrimSpace(e.text)) == 0
+	switch {
+	case len(e.children) > 0 && kind == typeArray:
+		return appendItems(dst, e.children, c.Items)
+	case len(e.children) > 0:
+		return e.appendObject(dst, c, blank)
+	case blank && c != nil && s.mask()&typeString == 0: // templates write what is empty so
+		if kind == typeArray {
+			return append(dst, "[]"...)
+		}
+		return append(dst, "{}"...)
+	}
+	return appendTyped(dst, e.text, s.mask())
+}
+
+func (e *element) appendObject(dst []byte, s *schema, blank bool) []byte {
+	members := map[string][]*element{}
+	var names []string
+	for _, child := range e.children {
+		if members[child.name] == nil {
+			names = append(names, child.name)
+		}
+		members[child.name] = append(members[child.name], child)
+	}
+	if !blank {
+		name := "$text"
+		for members[name] != nil {
+			name = "$" + name
+		}
+		names, members[name] = append(names, name), []*element{{text: e.text}}
+	}
+	for i, name := range names {
+		sep := byte(',')
+		if i == 0 {
+			sep = '{'
+		}
+		dst = append(appendQuoted(append(dst, sep), []byte(name)), ':')
+		dst = appendMember(dst, members[name], s.property(name))
+	}
+	return append(dst, '}')
+}
