@@ -622,7 +622,7 @@ func TestTokenizerOf(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.problem) {
 				t.Errorf("%s: %v, want %q", name, err, c.problem)
 			}
-		case err != nil || m.from != c.from || !strings.Contains(m.note, c.note) || (m.note == "") != (c.note == ""):
+		case err != nil || m.from != c.from || !strings.Contains(m.text(), c.note) || (m.note == "") != (c.note == ""):
 			t.Errorf("%s: %+v (%v)", name, m, err)
 		case m.from == dir && (m.facts.context != 512 || m.facts.defaults.Temperature != 0.5 || m.ref.Digest != m.pipe.Digest):
 			t.Errorf("%s: %+v", name, m.facts)

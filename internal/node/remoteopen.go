@@ -62,8 +62,8 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	if first.Card().Tokenizer.Kind == engine.TokenizerOfEngine {
 		m.pipe, o.tokenizer = nil, engine.TokenizerOfEngine // it takes no tokens: one of its warnings says so
 	}
-	if m.note != "" {
-		o.notes = append(o.notes, m.note)
+	if text := m.text(); text != "" {
+		o.notes = append(o.notes, text)
 	}
 	if note := uncounted(first.Card().Media, m.pipe); note != "" && frontend.Preprocess(e.set.p.cfg.Preprocess) != frontend.PreprocessEngine {
 		o.notes, o.blind = append(o.notes, note), true
