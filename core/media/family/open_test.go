@@ -273,7 +273,7 @@ func TestAllocations(t *testing.T) {
 				t.Fatal(err)
 			}
 			limit := 1.0
-			if strings.HasPrefix(f.Name(), "qwen3") && k == media.Video {
+			if name := f.Name(); (strings.HasPrefix(name, "qwen3") || name == "qwen4_exp") && k == media.Video {
 				limit = float64(1 + 4*l.Grid[0])
 			}
 			if n := testing.AllocsPerRun(10, func() { _, _ = f.Layout(k, size) }); n > limit {
