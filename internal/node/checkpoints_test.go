@@ -117,6 +117,10 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 		"gemma3n": "unsupported_model", "gemma4": "unsupported_model", "gemma4_unified": "unsupported_model", "olmo3": "unsupported_model",
 		"phi3_v": "unsupported_model", // it is counted, and its placeholder is text
 	}
+	const thin = "one side is more than 200 times the other, and this one has 8 by 3200 pixels"
+	refuses := map[string]string{
+		"qwen2_vl": thin, "qwen2_5_vl": thin, "qwen3_vl": thin, "qwen3_vl_moe": thin, "qwen3_5": thin, "qwen3_5_moe": thin, "qwen4_exp": thin,
+	}
 	hears := map[string]bool{"qwen2_audio": true, "ultravox": true}
 	count := 0
 	for _, e := range entries {
@@ -149,6 +153,13 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 			}
 			if err := json.Unmarshal([]byte(body), &answer); err != nil || answer.Usage.Prompt < 60 {
 				t.Errorf("a picture: a prompt of %d tokens (%v)", answer.Usage.Prompt, err)
+			}
+			want := http.StatusOK
+			if words := refuses[e.Name()]; words != "" {
+				want = http.StatusBadRequest
+			}
+			if status, _, body := asks(t, ready.URL, pictureOf(t, 8, 3200)); status != want || !strings.Contains(body, refuses[e.Name()]) {
+				t.Errorf("a thin picture: %d %s", status, body)
 			}
 		})
 	}

@@ -160,7 +160,6 @@ func TestPromptsByTheirText(t *testing.T) {
 		{"nothing that resolves", seen, nil, asked("http://a"), media.UnsupportedModel, before},
 		{"arguments", seen, good, args, media.ProcessorOverridden, before},
 		{"what is not there", seen, fixedSize{err: prep.Undecided(media.DimensionsUnknown, "messages[1].content[1]", "no")}, asked("http://a"), media.DimensionsUnknown, before},
-		{"a thin picture", seen, fixedSize{size: media.Size{Width: 9000, Height: 3}}, asked("http://a"), media.SizeRefused, before},
 		{"a template that shows nothing", blind, good, asked("http://a"), media.PlaceholderMismatch, "<|im_start|>system\n<|im_end|><|im_start|>user\n<|im_end|>"},
 	} {
 		released := 0
@@ -183,6 +182,21 @@ func TestPromptsByTheirText(t *testing.T) {
 		if f, ok := c.media.(fixedSize); ok && f.err == nil && c.reason != media.UnsupportedModel && c.reason != media.ProcessorOverridden && released != 1 {
 			t.Errorf("%s: released %d times", c.what, released)
 		}
+	}
+}
+
+// TestRefusedPictures: a picture that the model's processor refuses is refused by its place, and goes to no engine.
+func TestRefusedPictures(t *testing.T) {
+	seen := openFiles(t, seeing(t, qwenVL))
+	released := 0
+	chat := asked("http://a")
+	_, err := prep.Local{Pipeline: seen, Media: fixedSize{size: media.Size{Width: 9000, Height: 3}, released: &released}}.EncodeChat(t.Context(), chat)
+	var refused *prep.Refused
+	if !errors.As(err, &refused) || refused.Err.Code != fault.Invalid || refused.Err.Param != chat.Media[0].Part || !strings.Contains(err.Error(), "more than 200 times the other, and this one has 9000 by 3 pixels") {
+		t.Errorf("%v", err)
+	}
+	if released != 1 {
+		t.Errorf("released %d times", released)
 	}
 }
 
