@@ -77,6 +77,7 @@ func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
 	default:
 		d.ok("tokenizer of "+of.String(), "%s", m.from)
 	}
+	m.elsewhere = enginePrompts(d.cfg)
 	d.adapter(ctx, of, key, &m, ranks, events)
 }
 

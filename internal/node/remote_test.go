@@ -630,27 +630,6 @@ func TestTokenizerOf(t *testing.T) {
 	}
 }
 
-// TestUncounted: who names a directory that does not tell how the model shows media learns it at the
-// start, if the model sees any.
-func TestUncounted(t *testing.T) {
-	blind, err := chat.Open(chat.Ref{Kind: "dir", Dir: small(t, "", "")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sees, err := chat.Open(chat.Ref{Kind: "builtin"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if note := uncounted([]string{"image", "video"}, blind); !strings.Contains(note, "image, video are routed by their text") || !strings.Contains(note, "preprocessor_config.json") {
-		t.Errorf("it says %q", note)
-	}
-	for name, note := range map[string]string{"text only": uncounted(nil, blind), "counted": uncounted([]string{"image"}, sees), "no tokenizer": uncounted([]string{"image"}, nil)} {
-		if note != "" {
-			t.Errorf("%s: it says %q", name, note)
-		}
-	}
-}
-
 // TestAway: what another attempt may change does not end the start.
 func TestAway(t *testing.T) {
 	for err, want := range map[error]bool{

@@ -24,6 +24,8 @@ type remoteModel struct {
 	facts modelFacts     // with pipe
 	// from says where it is, for people, and note what keeps it from being here, with remedy; "" if nothing.
 	from, note, remedy string
+	// elsewhere says that frontends have the engine make their prompts all the same.
+	elsewhere bool
 }
 
 // passRemedy says how an engine is served whose tokenizer cannot be used here.

@@ -146,11 +146,11 @@ func Open(files Files, v Vocabulary) (*Family, error) {
 		return nil, s.err
 	}
 	if s.config.missing() {
-		return nil, unsupported("the checkpoint has no config.json")
+		return nil, unsupported("config.json and preprocessor_config.json are missing beside tokenizer.json")
 	}
 	k, ok := find(registry(), id)
 	if !ok {
-		return nil, unsupported("it is not known here whether and how models of type %q show media", id.modelType)
+		return nil, unsupported("it is not known here whether and how models of type %.60q show media", id.modelType)
 	}
 	if !k.own {
 		s.ofTheLibrary(s.image)

@@ -95,7 +95,7 @@ func TestUnsupported(t *testing.T) {
 	const limits = `"min_pixels":3136,"max_pixels":12845056`
 	vocab := spelling{"<|image_pad|>": 300, "<|video_pad|>": 301}
 	for _, c := range []struct{ config, preprocessor, want string }{
-		{``, ``, "no config.json"},
+		{``, ``, "config.json and preprocessor_config.json are missing"},
 		{`[]`, ``, "config.json is no JSON object"},
 		{`{"model_type":7}`, ``, "model_type of config.json is no string"},
 		{`{"model_type":"llama"}`, ``, `models of type "llama"`},

@@ -106,8 +106,8 @@ func TestPromptsThatShow(t *testing.T) {
 		"first":    {strings.Replace(imagesFirst, "{% for message in messages %}", "{% for message in messages[1:] %}", 1), "USER: IMG\nIMG\nWhat is it? ASSISTANT:"},
 	} {
 		p := openFiles(t, seeing(t, c.template))
-		if p.Family == nil || p.FamilyName != "qwen2_vl" {
-			t.Fatalf("the family is %s", p.FamilyName)
+		if p.Family == nil || p.Family.Name() != "qwen2_vl" || p.NoFamily != "" {
+			t.Fatalf("there is no family: %s", p.NoFamily)
 		}
 		released := 0
 		local := prep.Local{Pipeline: p, Media: fixedSize{size: media.Size{Width: 84, Height: 56}, released: &released}}
@@ -140,8 +140,8 @@ func TestPromptsByTheirText(t *testing.T) {
 	other := seeing(t, qwenVL)
 	other[modelFile] = []byte(`{"model_type":"something_new"}`)
 	strange := openFiles(t, other)
-	if strange.Family != nil || !strings.Contains(strange.FamilyName, "something_new") {
-		t.Fatalf("the family is %s", strange.FamilyName)
+	if strange.Family != nil || !strings.Contains(strange.NoFamily, "something_new") {
+		t.Fatalf("there is no family: %s", strange.NoFamily)
 	}
 	blind := openFiles(t, seeing(t, "{% for m in messages %}<|im_start|>{{ m.role }}\n<|im_end|>{% endfor %}"))
 	const before = "<|im_start|>system\nYou see.<|im_end|>\n<|im_start|>user\nWhat <|vision_start|>"
