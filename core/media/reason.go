@@ -11,7 +11,7 @@ const (
 	ProcessorOverridden Reason = "processor_overridden"  // the request sets arguments of the processor
 	DimensionsUnknown   Reason = "dims_unavailable"      // no header was had from which the size can be read
 	OrientationUnknown  Reason = "orientation_unknown"   // the size is known but not which way up it is, and the family's count depends on it
-	SizeRefused         Reason = "size_refused"          // the model's processor takes no media of that shape or length
+	SizeRefused         Reason = "size_refused"          // the model's processor takes no media of that shape or length; of a picture it is an error to the client
 	PlaceholderMismatch Reason = "placeholder_mismatch"  // the prompt does not show what was sent
 	OverLimit           Reason = "over_limit"            // more or larger than the limits of this frontend
 	HashForwardDisabled Reason = "hash_forward_disabled" // the engine cannot be told the keys, and would have its own

@@ -1,8 +1,7 @@
 package node
 
 import (
-	"errors"
-	"io/fs"
+	"fmt"
 
 	"penstock/core/kv"
 	"penstock/internal/edge/prep"
@@ -23,17 +22,13 @@ type modelFacts struct {
 // readModel reads them; pipe is of the same directory. One that has the tokenizer alone says little,
 // which is enough in front of an engine that says the rest.
 func readModel(dir string, pipe *prep.Pipeline) (modelFacts, error) {
-	small, err := checkpoint.ReadConfig(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return modelFacts{}, err
-	}
-	generation, err := checkpoint.ReadGeneration(dir)
+	facts, generation, err := checkpoint.ReadFacts(dir)
 	if err != nil {
-		return modelFacts{}, err
+		return modelFacts{}, fmt.Errorf("%s: %w", dir, err)
 	}
-	// Models of several parts say elsewhere how large their vocabulary is.
-	m := modelFacts{vocabulary: max(small.VocabSize, pipe.Tokenizer.VocabSize()), context: small.MaxPositions, defaults: generation.Sampling()}
-	m.eos = checkpoint.EndOfSequence(&small, &generation, m.vocabulary)
+	// A vocabulary is padded beyond its tokenizer's, or extended beyond what the configuration says.
+	m := modelFacts{vocabulary: max(facts.VocabSize, pipe.Tokenizer.VocabSize()), context: facts.MaxPositions, defaults: generation.Sampling()}
+	m.eos = checkpoint.EndOfSequence(&facts, &generation, m.vocabulary)
 	if t, ok := pipe.Tokenizer.(*token.Tokenizer); ok && len(m.eos) == 0 {
 		if id, ok := t.EOS(); ok {
 			m.eos = []kv.Token{id}

@@ -520,6 +520,29 @@ func TestExamineEngines(t *testing.T) {
 	expect(t, d.found, "engine trtllm="+a.URL+"/x", CheckFail, "is the path of the URL right")
 }
 
+// TestExamineBadTokenizers: what is recommended about a tokenizer that cannot be used is not what fails, and works.
+func TestExamineBadTokenizers(t *testing.T) {
+	damaged, odd := small(t, `{"vocab_size": 2048`, ""), small(t, "", "")
+	if err := os.WriteFile(filepath.Join(odd, "tokenizer.json"), []byte(`{"model":{"type":"Sorcery"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, b := runOther(t, "m", "org/model"), runOther(t, "m", odd)
+	for _, c := range []struct{ engine, status, detail, remedy string }{
+		{a.URL + ",model-path=" + damaged, CheckFail, damaged + ": checkpoint config.json: ", "mode=pass"},
+		{a.URL + ",model-path=" + odd, CheckFail, "name another directory with --model-path", "mode=pass"},
+		{a.URL + ",mode=pass", CheckOK, "engine", ""},
+		{b.URL, CheckWarn, "the tokenizer in " + odd + " cannot be used", "repair the file, or name a directory with a converted tokenizer"},
+	} {
+		d := &doctor{cfg: settingsOf(t, config.Up, "ENGINE=vllm="+c.engine), log: slog.New(slog.DiscardHandler), adapt: (&stubs{}).adapt}
+		d.engines(t.Context())
+		at, _, _ := strings.Cut(c.engine, ",")
+		expect(t, d.found, "tokenizer of vllm="+at, c.status, c.detail)
+		if f := finding(t, d.found, "tokenizer of vllm="+at); !strings.Contains(f.Remedy, c.remedy) {
+			t.Errorf("%s: the remedy is %q", c.engine, f.Remedy)
+		}
+	}
+}
+
 // TestExamineWarnings: what workers say of their engines is said on.
 func TestExamineWarnings(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -70,13 +70,14 @@ func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
 	m, err := tokenizerOf(of, found, d.cfg.HubCache())
 	switch {
 	case err != nil:
-		d.fail("tokenizer of "+of.String(), "name the directory of the engine's checkpoint with --model-path", "%v", err)
+		d.fail("tokenizer of "+of.String(), "correct what the message names, or "+passRemedy, "%v", err)
 		return
 	case m.note != "":
-		d.warn("tokenizer of "+of.String(), "name the directory of the engine's checkpoint with --model-path", "%s", m.note)
+		d.warn("tokenizer of "+of.String(), m.remedy, "%s", m.note)
 	default:
 		d.ok("tokenizer of "+of.String(), "%s", m.from)
 	}
+	m.elsewhere = enginePrompts(d.cfg)
 	d.adapter(ctx, of, key, &m, ranks, events)
 }
 

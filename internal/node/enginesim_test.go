@@ -76,7 +76,8 @@ func TestSimulatedCard(t *testing.T) {
 			t.Errorf("%q: the tokenizer on the card is %+v", c.settings, card.Tokenizer)
 		}
 	}
-	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+small(t, `{"vocab_size": "many"}`, "")), nil)
+	// A value of another form than the facts have is left out; a file that is no object is damaged.
+	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+small(t, `{"vocab_size": 7`, "")), nil)
 	if broken.err == nil {
 		t.Error("a broken config.json was accepted")
 	}

@@ -28,7 +28,7 @@ func (r *routerRole) sightOf(card engine.Card) relay.Sight {
 	if card.Attaches && card.MediaDecoder != nil && card.MediaDecoder.Transfer != string(resolve.TransferOff) {
 		s.decoding = frontend.ResolverOf(r.sight.resolver, &card)
 	}
-	r.log.Info("what the media of a model are is found out here", "model", card.Name, "family", pipe.FamilyName)
+	r.log.Info("what the media of a model are is found out here", "model", card.Name, "family", pipe.Family.Name())
 	return s
 }
 
@@ -44,7 +44,7 @@ func (r *routerRole) openSeeing(ref engine.TokenizerRef) (*prep.Pipeline, error)
 	case pipe.Template == nil:
 		return nil, errors.New("it has no chat template that can be run: " + pipe.TemplateName)
 	case pipe.Family == nil:
-		return nil, errors.New("how its prompts show media is not known: " + pipe.FamilyName)
+		return nil, errors.New("how its prompts show media is not known: " + pipe.NoFamily)
 	}
 	return pipe, nil
 }

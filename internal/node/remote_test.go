@@ -622,31 +622,10 @@ func TestTokenizerOf(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.problem) {
 				t.Errorf("%s: %v, want %q", name, err, c.problem)
 			}
-		case err != nil || m.from != c.from || !strings.Contains(m.note, c.note) || (m.note == "") != (c.note == ""):
+		case err != nil || m.from != c.from || !strings.Contains(m.text(), c.note) || (m.note == "") != (c.note == ""):
 			t.Errorf("%s: %+v (%v)", name, m, err)
 		case m.from == dir && (m.facts.context != 512 || m.facts.defaults.Temperature != 0.5 || m.ref.Digest != m.pipe.Digest):
 			t.Errorf("%s: %+v", name, m.facts)
-		}
-	}
-}
-
-// TestUncounted: who names a directory that does not tell how the model shows media learns it at the
-// start, if the model sees any.
-func TestUncounted(t *testing.T) {
-	blind, err := chat.Open(chat.Ref{Kind: "dir", Dir: small(t, "", "")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sees, err := chat.Open(chat.Ref{Kind: "builtin"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if note := uncounted([]string{"image", "video"}, blind); !strings.Contains(note, "image, video are routed by their text") || !strings.Contains(note, "preprocessor_config.json") {
-		t.Errorf("it says %q", note)
-	}
-	for name, note := range map[string]string{"text only": uncounted(nil, blind), "counted": uncounted([]string{"image"}, sees), "no tokenizer": uncounted([]string{"image"}, nil)} {
-		if note != "" {
-			t.Errorf("%s: it says %q", name, note)
 		}
 	}
 }

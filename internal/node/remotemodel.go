@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -21,8 +22,21 @@ type remoteModel struct {
 	ref   engine.TokenizerRef
 	pipe  *prep.Pipeline // nil: the engine alone has it
 	facts modelFacts     // with pipe
-	// from says where it is, for people, and note what would make it better; "" if nothing.
-	from, note string
+	// from says where it is, for people, and note what keeps it from being here, with remedy; "" if nothing.
+	from, note, remedy string
+	// elsewhere says that frontends have the engine make their prompts all the same.
+	elsewhere bool
+}
+
+// passRemedy says how an engine is served whose tokenizer cannot be used here.
+const passRemedy = "have the engine make the tokens with mode=pass"
+
+// text is the note with its remedy; "" if there is none.
+func (m *remoteModel) text() string {
+	if m.note == "" {
+		return ""
+	}
+	return m.note + ": " + m.remedy
 }
 
 // tokenizerOf finds the tokenizer of an engine's model: in the directory that the
@@ -31,10 +45,14 @@ type remoteModel struct {
 // for tokens.
 func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteModel, error) {
 	if of.Mode == config.ModePass {
-		return engineOnly(""), nil
+		return engineOnly("", ""), nil
 	}
 	if of.ModelPath != "" {
-		return openTokenizerDir(of.ModelPath)
+		m, err := openTokenizerDir(of.ModelPath)
+		if err != nil {
+			err = fmt.Errorf("%w; name another directory with --model-path, or %s", err, passRemedy)
+		}
+		return m, err
 	}
 	if config.BuiltinModel(found.root) {
 		return builtinTokenizer()
@@ -45,7 +63,10 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 		if err == nil || of.Mode == config.ModeTokens {
 			return m, err
 		}
-		return engineOnly(fmt.Sprintf("the tokenizer in %s cannot be used (%v): requests are passed on as they are, and streams cannot move; a repaired or converted one can be named with --model-path", dir, err)), nil
+		return engineOnly(
+			fmt.Sprintf("the tokenizer in %s cannot be used (%v), so that requests are passed on as they are, and streams cannot move", dir, err),
+			"repair the file, or name a directory with a converted tokenizer with --model-path",
+		), nil
 	}
 	where := ""
 	if len(tried) > 0 {
@@ -58,12 +79,15 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 	if of.Mode == config.ModeTokens {
 		return remoteModel{}, fmt.Errorf("mode=tokens needs the model's tokenizer%s: name %s with --model-path DIR, or for this engine alone with model-path=DIR", where, what)
 	}
-	return engineOnly(fmt.Sprintf("the model's tokenizer is not here%s: requests are passed on as they are, and streams cannot move to another engine; name %s with --model-path", where, what)), nil
+	return engineOnly(
+		fmt.Sprintf("the tokenizer of %s is not here%s, so that requests are passed on as they are, and streams cannot move to another engine", cmp.Or(found.root, "its model"), where),
+		fmt.Sprintf("name %s with --model-path", what),
+	), nil
 }
 
 // engineOnly is a model whose tokenizer only the engine has.
-func engineOnly(note string) remoteModel {
-	return remoteModel{ref: engine.TokenizerRef{Kind: engine.TokenizerOfEngine}, from: engine.TokenizerOfEngine, note: note}
+func engineOnly(note, remedy string) remoteModel {
+	return remoteModel{ref: engine.TokenizerRef{Kind: engine.TokenizerOfEngine}, from: engine.TokenizerOfEngine, note: note, remedy: remedy}
 }
 
 // builtinTokenizer is that of the built-in models, which simulated servers serve.

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 
 	"penstock/core/fault"
 	"penstock/internal/config"
-	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 	"penstock/internal/engine/llamacpp"
 	"penstock/internal/engine/remote"
@@ -41,6 +39,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	if err != nil {
 		return nil, err
 	}
+	m.elsewhere = enginePrompts(e.set.p.cfg)
 	o := &rankSet{tokenizer: m.from}
 	ranks, err := ranksOf(&e.of, found)
 	if err != nil {
@@ -62,12 +61,10 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	if first.Card().Tokenizer.Kind == engine.TokenizerOfEngine {
 		m.pipe, o.tokenizer = nil, engine.TokenizerOfEngine // it takes no tokens: one of its warnings says so
 	}
-	if m.note != "" {
-		o.notes = append(o.notes, m.note)
+	if text := m.text(); text != "" {
+		o.notes = append(o.notes, text)
 	}
-	if note := uncounted(first.Card().Media, m.pipe); note != "" && frontend.Preprocess(e.set.p.cfg.Preprocess) != frontend.PreprocessEngine {
-		o.notes, o.blind = append(o.notes, note), true
-	}
+	o.blind = m.pipe != nil && m.pipe.Family == nil && !m.elsewhere
 	if m.pipe != nil {
 		e.set.keep(m.pipe)
 		o.chat = m.pipe.Template != nil
@@ -89,14 +86,9 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	return o, nil
 }
 
-// uncounted says what keeps requests that show media from being routed by them, if the tokenizer's
-// directory does not tell how the model shows them.
-func uncounted(kinds []string, pipe *prep.Pipeline) string {
-	if len(kinds) == 0 || pipe == nil || pipe.Family != nil {
-		return ""
-	}
-	return fmt.Sprintf("requests with %s are routed by their text alone: how many tokens those are in prompts of this model is not known here (%s); its config.json and preprocessor_config.json belong beside its tokenizer.json (docs/media-tokens.md)",
-		strings.Join(kinds, ", "), strings.TrimPrefix(pipe.FamilyName, "none: "))
+// enginePrompts reports whether frontends of these settings have engines make their prompts.
+func enginePrompts(cfg *config.Loaded) bool {
+	return frontend.Preprocess(cfg.Preprocess) == frontend.PreprocessEngine
 }
 
 // openRank opens one of the ranks.
@@ -124,10 +116,10 @@ func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key 
 	f := &m.facts
 	o := remote.Opening{
 		Spec: specOf(of, rank, ranks, key), Tokenizer: m.ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log,
-		Media: of.Media, MediaKeys: of.MediaKeys,
+		Media: of.Media, MediaKeys: of.MediaKeys, EnginePrompts: m.elsewhere,
 	}
 	if m.pipe != nil {
-		o.Family = m.pipe.Family
+		o.Family, o.NoFamily = m.pipe.Family, m.pipe.NoFamily
 	}
 	switch of.Kind {
 	case config.EngineVLLM:

@@ -86,6 +86,18 @@ func (f *Family) Placeholder(k media.Kind) (kv.Token, bool) {
 	return 0, false
 }
 
+// Uncounted returns why objects of a kind cannot be found in a prompt, as a sentence without its full
+// stop; "" if they can.
+func (f *Family) Uncounted(k media.Kind) string {
+	switch m := f.of(k); {
+	case m == nil:
+		return f.why(k)
+	case m.unmarked:
+		return "what stands for them in prompts of the family " + f.name + " is text and no token"
+	}
+	return ""
+}
+
 // Marks returns the placeholders of all kinds, ascending. The caller must not change it.
 func (f *Family) Marks() []kv.Token { return f.marks }
 

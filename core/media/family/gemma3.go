@@ -1,25 +1,18 @@
 package family
 
 import (
-	"math"
+	"slices"
 
 	"penstock/core/kv"
 	"penstock/core/media"
 )
 
-// gemma3 is how Gemma 3 shows pictures: as so many tokens, whatever their size, between
-// two of its own and empty lines. With pan and scan, long pictures are shown in crops
-// too.
-type gemma3 struct {
-	whole media.Layout
-
-	panAndScan  bool
-	crop, crops int64 // pixels, number
-	ratio       float64
-}
-
-// openGemma3 makes the family of Gemma 3. Its vocabulary has one token for each number
-// of line breaks in a row, so that those of a picture join the ones beside it.
+// openGemma3 makes the family of Gemma 3, which shows a picture as so many tokens, whatever
+// its size, between two of its own and empty lines. Its vocabulary has one token for each
+// number of line breaks in a row, so that those of a picture join the ones beside it.
+//
+// With pan and scan long pictures are shown in crops too, in a sentence. The processor takes
+// that as an argument of a call only: do_pan_and_scan of the checkpoint has no effect.
 func openGemma3(s *source) *Family {
 	n := s.number(s.processor, "image_seq_length", 1, s.needed(s.config, "mm_tokens_per_image", 1))
 	if n != s.needed(s.config, "mm_tokens_per_image", 1) {
@@ -38,13 +31,12 @@ func openGemma3(s *source) *Family {
 		return &Family{}
 	}
 	line := media.Run{Token: breaks[1], Count: 1}
-	g := &gemma3{
-		whole:      media.Layout{Runs: []media.Run{line, {Token: start, Count: 1}, times(pad, n), {Token: end, Count: 1}, line}, Pads: int(n), Breaks: breaks},
-		panAndScan: s.flag(s.image, "do_pan_and_scan", false),
-		crop:       s.number(s.image, "pan_and_scan_min_crop_size", 1, 256), crops: s.number(s.image, "pan_and_scan_max_num_crops", 1, 4),
-		ratio: s.real(s.image, "pan_and_scan_min_ratio_to_activate", 1.2),
-	}
-	return only(media.Image, &medium{placeholder: start, pad: pad, layout: g.layout})
+	whole := media.Layout{Runs: []media.Run{line, {Token: start, Count: 1}, times(pad, n), {Token: end, Count: 1}, line}, Pads: int(n), Breaks: breaks}
+	return only(media.Image, &medium{placeholder: start, pad: pad, layout: func(size) (media.Layout, *SizeError) {
+		l := whole
+		l.Runs = slices.Clone(whole.Runs)
+		return l, nil
+	}})
 }
 
 // breaks returns the tokens of one line break, of two and so on, as far as there are.
@@ -61,26 +53,4 @@ func (s *source) breaks() []kv.Token {
 		of = append(of, t)
 	}
 	return of
-}
-
-func (g *gemma3) layout(s size) (media.Layout, *SizeError) {
-	if g.panAndScan && g.cuts(s.w, s.h) > 0 {
-		return media.Layout{}, &SizeError{Reason: media.UnsupportedModel, Detail: "the model shows long pictures in crops within a sentence, which is not modelled"}
-	}
-	l := g.whole
-	l.Runs = append([]media.Run(nil), l.Runs...)
-	return l, nil
-}
-
-// cuts returns how many crops a picture is shown in besides the whole.
-func (g *gemma3) cuts(w, h int64) int64 {
-	long, short := max(w, h), min(w, h)
-	if float64(long)/float64(short) < g.ratio {
-		return 0
-	}
-	n := min(max(2, min(int64(math.Floor(float64(long)/float64(short)+0.5)), long/g.crop)), g.crops)
-	if min(ceil(long, n), short) < g.crop {
-		return 0
-	}
-	return n
 }

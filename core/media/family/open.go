@@ -32,6 +32,10 @@ func registry() []kin {
 			architectures: []string{"Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"},
 		},
 		{
+			name: "qwen4_exp", types: []string{"qwen4_exp"}, names: []string{"qwen4-exp"}, open: openQwen3,
+			architectures: []string{"Qwen4ExpForConditionalGeneration"},
+		},
+		{
 			name: "qwen3_vl", types: []string{"qwen3_vl", "qwen3_vl_moe"}, names: []string{"qwen3-vl"}, open: openQwen3,
 			architectures: []string{"Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"},
 		},
@@ -48,13 +52,13 @@ func registry() []kin {
 			architectures: []string{"LlavaNextForConditionalGeneration"},
 		},
 		{
-			name: "llava", types: []string{"llava"}, visions: encoders(), names: []string{"llava-v1.5", "llava-1.5"}, open: openLlava,
-			architectures: []string{"LlavaForConditionalGeneration"},
+			name: "llava", types: []string{"llava", "vipllava"}, visions: encoders(), names: []string{"llava-v1.5", "llava-1.5", "vip-llava"}, open: openLlava,
+			architectures: []string{"LlavaForConditionalGeneration", "VipLlavaForConditionalGeneration"},
 		},
 		{
-			name: "pixtral", types: []string{"llava", "mistral3"}, visions: []string{"pixtral"},
-			names: []string{"pixtral", "mistral-small-3.1", "mistral-small-3.2"}, open: openPixtral,
-			architectures: []string{"LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration"},
+			name: "pixtral", types: []string{"llava", "mistral3", "mistral_large4"}, visions: []string{"pixtral"},
+			names: []string{"pixtral", "mistral-small-3.1", "mistral-small-3.2", "mistral-large-4"}, open: openPixtral,
+			architectures: []string{"LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration", "MistralLarge4ForConditionalGeneration"},
 		},
 		{
 			name: "phi3_v", types: []string{"phi3_v"}, names: []string{"phi-3-vision", "phi-3.5-vision"}, open: openPhi3, own: true,
@@ -142,11 +146,11 @@ func Open(files Files, v Vocabulary) (*Family, error) {
 		return nil, s.err
 	}
 	if s.config.missing() {
-		return nil, unsupported("the checkpoint has no config.json")
+		return nil, unsupported("config.json and preprocessor_config.json are missing beside tokenizer.json")
 	}
 	k, ok := find(registry(), id)
 	if !ok {
-		return nil, unsupported("it is not known here whether and how models of type %q show media", id.modelType)
+		return nil, unsupported("it is not known here whether and how models of type %.60q show media", id.modelType)
 	}
 	if !k.own {
 		s.ofTheLibrary(s.image)

@@ -227,10 +227,15 @@ func (l Local) show(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, 
 	return Prompt{Tokens: out, Media: places, Objects: objects, Release: release}, nil
 }
 
-// unsized is the error of an object of which no layout is known.
+// unsized is the error of an object of which no layout is known. What is wrong with a picture of a shape
+// that the model's processor refuses is the client's to know, whichever engine has the model. Of
+// videos and sounds engines show the processor what they choose, which may be of another length.
 func unsized(o *media.Object, err error) error {
 	var s *family.SizeError
 	if errors.As(err, &s) {
+		if s.Reason == media.SizeRefused && o.Kind == media.Image {
+			return fault.Param(o.Part, "'%s': %s: send one of another shape", o.Part, s.Detail)
+		}
 		return Undecided(s.Reason, o.Part, "'%s': %s", o.Part, s.Detail)
 	}
 	return Undecided(media.DimensionsUnknown, o.Part, "'%s': %v", o.Part, err)

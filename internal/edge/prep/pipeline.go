@@ -29,8 +29,8 @@ type Pipeline struct {
 	// Family is how the model's prompts show media, nil if they show none or it is not known how;
 	// SetFamily sets it.
 	Family *family.Family
-	// FamilyName says which that is, or why there is none, for logs.
-	FamilyName string
+	// NoFamily says why there is none, as a sentence without its full stop; "" if there is one.
+	NoFamily string
 	// Digest is the hex SHA-256 over the files that all this was made from.
 	Digest string
 

@@ -24,6 +24,10 @@ type Opening struct {
 	Media []string
 	// Family is how the model's prompts show media; nil if that is not known.
 	Family *family.Family
+	// NoFamily says why Family is nil, as a sentence without its full stop. "" is that nothing is to be said of it.
+	NoFamily string
+	// EnginePrompts says that frontends have engines make their prompts, so that nothing is counted here.
+	EnginePrompts bool
 	// MediaKeys says how the engine is told the keys of media, where the settings do: as a card's, or MediaKeysOff.
 	MediaKeys string
 	Log       *slog.Logger // nil is none

@@ -94,6 +94,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	p.cfg.See(&card, p.sees(ctx), "")
+	p.warnings = append(p.warnings, p.cfg.Uncounted(&card, remote.RemedyUncounted)...)
 	if d != nil {
 		d.attach(p.cfg, &card)
 	}

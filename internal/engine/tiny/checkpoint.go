@@ -26,7 +26,7 @@ func open(ctx context.Context, cfg *Config) (*network, error) {
 	return &network{
 		senses:   senses,
 		model:    m,
-		eos:      checkpoint.EndOfSequence(&info.Config, &info.Generation, m.Config().VocabSize),
+		eos:      checkpoint.EndOfSequence(&info.Config.Facts, &info.Generation, m.Config().VocabSize),
 		mask:     cfg.Mask,
 		defaults: info.Generation.Sampling(),
 	}, nil

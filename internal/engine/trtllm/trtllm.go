@@ -116,6 +116,9 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	p.cfg.See(&card, nil, "") // it does not say, and one that is told of media must be said to be
+	if card.MediaKeys != "" {
+		p.warnings = append(p.warnings, p.cfg.Uncounted(&card, remote.RemedyUncounted)...)
+	}
 	if rc.Cache, err = p.source(ctx, &card, d); err != nil {
 		return nil, err
 	}

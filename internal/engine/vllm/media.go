@@ -35,6 +35,7 @@ func (p *probe) findMedia(ctx context.Context, card *engine.Card, passes []strin
 		}
 	}
 	p.cfg.See(card, kinds, engine.MediaKeysUUID)
+	p.warnings = append(p.warnings, p.cfg.Uncounted(card, "start vLLM with --enable-scale-out and frontends with --preprocess engine: it then says exactly what its prompts show")...)
 }
 
 // sees reports whether the server makes tokens of a conversation that shows an object of a kind; said is false if it

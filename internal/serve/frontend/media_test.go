@@ -156,7 +156,7 @@ func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *ga
 		t.Fatal(err)
 	}
 	if pipe.Family == nil {
-		t.Fatal("the built-in vocabulary shows no media: " + pipe.FamilyName)
+		t.Fatal("the built-in vocabulary shows no media: " + pipe.NoFamily)
 	}
 	g := &gallery{pictures: map[string][]byte{
 		"http://a/red":  painted(t, 112, 112, color.RGBA{200, 0, 0, 255}),

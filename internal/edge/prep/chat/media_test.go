@@ -106,8 +106,8 @@ func TestPromptsThatShow(t *testing.T) {
 		"first":    {strings.Replace(imagesFirst, "{% for message in messages %}", "{% for message in messages[1:] %}", 1), "USER: IMG\nIMG\nWhat is it? ASSISTANT:"},
 	} {
 		p := openFiles(t, seeing(t, c.template))
-		if p.Family == nil || p.FamilyName != "qwen2_vl" {
-			t.Fatalf("the family is %s", p.FamilyName)
+		if p.Family == nil || p.Family.Name() != "qwen2_vl" || p.NoFamily != "" {
+			t.Fatalf("there is no family: %s", p.NoFamily)
 		}
 		released := 0
 		local := prep.Local{Pipeline: p, Media: fixedSize{size: media.Size{Width: 84, Height: 56}, released: &released}}
@@ -140,8 +140,8 @@ func TestPromptsByTheirText(t *testing.T) {
 	other := seeing(t, qwenVL)
 	other[modelFile] = []byte(`{"model_type":"something_new"}`)
 	strange := openFiles(t, other)
-	if strange.Family != nil || !strings.Contains(strange.FamilyName, "something_new") {
-		t.Fatalf("the family is %s", strange.FamilyName)
+	if strange.Family != nil || !strings.Contains(strange.NoFamily, "something_new") {
+		t.Fatalf("there is no family: %s", strange.NoFamily)
 	}
 	blind := openFiles(t, seeing(t, "{% for m in messages %}<|im_start|>{{ m.role }}\n<|im_end|>{% endfor %}"))
 	const before = "<|im_start|>system\nYou see.<|im_end|>\n<|im_start|>user\nWhat <|vision_start|>"
@@ -160,7 +160,6 @@ func TestPromptsByTheirText(t *testing.T) {
 		{"nothing that resolves", seen, nil, asked("http://a"), media.UnsupportedModel, before},
 		{"arguments", seen, good, args, media.ProcessorOverridden, before},
 		{"what is not there", seen, fixedSize{err: prep.Undecided(media.DimensionsUnknown, "messages[1].content[1]", "no")}, asked("http://a"), media.DimensionsUnknown, before},
-		{"a thin picture", seen, fixedSize{size: media.Size{Width: 9000, Height: 3}}, asked("http://a"), media.SizeRefused, before},
 		{"a template that shows nothing", blind, good, asked("http://a"), media.PlaceholderMismatch, "<|im_start|>system\n<|im_end|><|im_start|>user\n<|im_end|>"},
 	} {
 		released := 0
@@ -183,6 +182,21 @@ func TestPromptsByTheirText(t *testing.T) {
 		if f, ok := c.media.(fixedSize); ok && f.err == nil && c.reason != media.UnsupportedModel && c.reason != media.ProcessorOverridden && released != 1 {
 			t.Errorf("%s: released %d times", c.what, released)
 		}
+	}
+}
+
+// TestRefusedPictures: a picture that the model's processor refuses is refused by its place, and goes to no engine.
+func TestRefusedPictures(t *testing.T) {
+	seen := openFiles(t, seeing(t, qwenVL))
+	released := 0
+	chat := asked("http://a")
+	_, err := prep.Local{Pipeline: seen, Media: fixedSize{size: media.Size{Width: 9000, Height: 3}, released: &released}}.EncodeChat(t.Context(), chat)
+	var refused *prep.Refused
+	if !errors.As(err, &refused) || refused.Err.Code != fault.Invalid || refused.Err.Param != chat.Media[0].Part || !strings.Contains(err.Error(), "more than 200 times the other, and this one has 9000 by 3 pixels") {
+		t.Errorf("%v", err)
+	}
+	if released != 1 {
+		t.Errorf("released %d times", released)
 	}
 }
 

@@ -72,12 +72,15 @@ func openBuiltin() (*prep.Pipeline, error) {
 // setFamily says how the model shows media. One that shows none, or in a way that is not known, has
 // no family, and is served for all that.
 func setFamily(p *prep.Pipeline, f *family.Family, err error) {
-	if err != nil {
-		p.FamilyName = "none: " + err.Error()
-		return
+	var unsupported *family.UnsupportedError
+	switch {
+	case err == nil:
+		p.SetFamily(f)
+	case errors.As(err, &unsupported):
+		p.NoFamily = unsupported.Detail
+	default:
+		p.NoFamily = err.Error()
 	}
-	p.SetFamily(f)
-	p.FamilyName = f.Name()
 }
 
 // vocabulary is what a family asks of a tokenizer.

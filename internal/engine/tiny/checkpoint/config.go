@@ -16,7 +16,9 @@ const (
 // the names of the file where a comment says nothing else. Older and newer files
 // spell some of them differently; both spellings are read. A field that the file
 // lacks is zero here: whoever builds the model knows which ones it needs.
+// A field of a form that is not known is an error, unlike in Facts that are read alone.
 type Config struct {
+	Facts
 	Architectures []string
 	HiddenSize    int
 	Layers        int // num_hidden_layers
@@ -24,8 +26,6 @@ type Config struct {
 	KVHeads       int // num_key_value_heads
 	HeadDim       int // head_dim
 	Intermediate  int // intermediate_size
-	VocabSize     int
-	MaxPositions  int // max_position_embeddings
 	RMSEps        float64
 	Activation    string // hidden_act
 	AttentionBias bool
@@ -39,7 +39,6 @@ type Config struct {
 	// Quantization is the quant_method of quantization_config: "unnamed" if that
 	// has none, "" if the weights are plain.
 	Quantization string
-	EOS          []kv.Token // eos_token_id, which may be one id or a list
 	// Vision is vision_config; nil if there is none.
 	Vision *Vision
 	// ImageToken and VideoToken hold the places of pictures and videos (image_token_id,
@@ -78,6 +77,9 @@ func decodeConfig(data []byte) (Config, error) {
 		return Config{}, err
 	}
 	var c Config
+	if c.Facts, err = obj.facts(); err != nil {
+		return Config{}, err
+	}
 	if err := c.decodeMedia(obj); err != nil {
 		return Config{}, err
 	}
@@ -85,24 +87,22 @@ func decodeConfig(data []byte) (Config, error) {
 		return Config{}, err
 	}
 	err = obj.fields(map[string]any{
-		"architectures":           &c.Architectures,
-		"hidden_size":             &c.HiddenSize,
-		"num_hidden_layers":       &c.Layers,
-		"num_attention_heads":     &c.Heads,
-		"num_key_value_heads":     &c.KVHeads,
-		"head_dim":                &c.HeadDim,
-		"intermediate_size":       &c.Intermediate,
-		"vocab_size":              &c.VocabSize,
-		"max_position_embeddings": &c.MaxPositions,
-		"rms_norm_eps":            &c.RMSEps,
-		"hidden_act":              &c.Activation,
-		"attention_bias":          &c.AttentionBias,
-		"mlp_bias":                &c.MLPBias,
-		"tie_word_embeddings":     &c.TieEmbeddings,
-		"sliding_window":          &c.SlidingWindow,
-		"layer_types":             &c.LayerTypes,
-		"rope_theta":              &c.Rope.Theta,
-		"partial_rotary_factor":   &c.Rope.Partial,
+		"architectures":         &c.Architectures,
+		"hidden_size":           &c.HiddenSize,
+		"num_hidden_layers":     &c.Layers,
+		"num_attention_heads":   &c.Heads,
+		"num_key_value_heads":   &c.KVHeads,
+		"head_dim":              &c.HeadDim,
+		"intermediate_size":     &c.Intermediate,
+		"rms_norm_eps":          &c.RMSEps,
+		"hidden_act":            &c.Activation,
+		"attention_bias":        &c.AttentionBias,
+		"mlp_bias":              &c.MLPBias,
+		"tie_word_embeddings":   &c.TieEmbeddings,
+		"sliding_window":        &c.SlidingWindow,
+		"layer_types":           &c.LayerTypes,
+		"rope_theta":            &c.Rope.Theta,
+		"partial_rotary_factor": &c.Rope.Partial,
 	})
 	if err != nil {
 		return Config{}, err
@@ -115,9 +115,6 @@ func decodeConfig(data []byte) (Config, error) {
 		c.SlidingWindow = 0
 	}
 	if c.Quantization, err = decodeQuantization(obj); err != nil {
-		return Config{}, err
-	}
-	if c.EOS, err = decodeTokens(obj, "eos_token_id"); err != nil {
 		return Config{}, err
 	}
 	return c, decodeRope(&c.Rope, obj)
@@ -179,20 +176,4 @@ func decodeQuantization(obj object) (string, error) {
 		return "", fmt.Errorf("%s: %w", key, err)
 	}
 	return method, nil
-}
-
-// decodeTokens reads a field that is one token id or a list of them.
-func decodeTokens(obj object, key string) ([]kv.Token, error) {
-	if !obj.has(key) {
-		return nil, nil
-	}
-	var list []kv.Token
-	if obj[key][0] == '[' {
-		return list, obj.get(key, &list)
-	}
-	var one kv.Token
-	if err := obj.get(key, &one); err != nil {
-		return nil, err
-	}
-	return []kv.Token{one}, nil
 }

@@ -23,7 +23,7 @@ func TestDecodeConfig(t *testing.T) {
 			"rope_scaling":{"factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":256,"rope_type":"llama3"}}`,
 			Config{
 				Architectures: []string{"LlamaForCausalLM"}, HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 96,
-				VocabSize: 128, MaxPositions: 512, RMSEps: 1e-5, Activation: "silu", EOS: []kv.Token{1, 2},
+				Facts: Facts{VocabSize: 128, MaxPositions: 512, EOS: []kv.Token{1, 2}}, RMSEps: 1e-5, Activation: "silu",
 				Rope: Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPositions: 256},
 			},
 		},
@@ -33,7 +33,7 @@ func TestDecodeConfig(t *testing.T) {
 			"attention_bias":true,"mlp_bias":true,"eos_token_id":7,"layer_types":["full_attention"],"sliding_window":9}`,
 			Config{
 				HeadDim: 16, Rope: Rope{Theta: 10000, Type: "linear", Factor: 2}, TieEmbeddings: true,
-				AttentionBias: true, MLPBias: true, EOS: []kv.Token{7}, LayerTypes: []string{"full_attention"}, SlidingWindow: 9,
+				AttentionBias: true, MLPBias: true, Facts: Facts{EOS: []kv.Token{7}}, LayerTypes: []string{"full_attention"}, SlidingWindow: 9,
 			},
 		},
 		{
@@ -66,7 +66,7 @@ func TestDecodeConfig(t *testing.T) {
 			"rope_parameters":{"mrope_section":[2,1,1],"rope_theta":10000.0,"rope_type":"default"}},
 			"vision_config":{"depth":2,"in_channels":3,"hidden_act":"quick_gelu","rope_parameters":{"rope_theta":10000.0,"rope_type":"axial"}}}`,
 			Config{
-				Architectures: []string{"Qwen2VLForConditionalGeneration"}, HiddenSize: 32, EOS: []kv.Token{7}, ImageToken: ptr(5),
+				Architectures: []string{"Qwen2VLForConditionalGeneration"}, HiddenSize: 32, Facts: Facts{EOS: []kv.Token{8}}, ImageToken: ptr(5),
 				Rope:   Rope{Theta: 10000, Type: "default", Sections: []int{2, 1, 1}},
 				Vision: &Vision{Depth: 2, Channels: 3, Activation: "quick_gelu", Rope: Rope{Theta: 10000, Type: "axial"}},
 			},

@@ -1,9 +1,11 @@
 package checkpoint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 
 	"penstock/core/kv"
 )
@@ -44,18 +46,42 @@ func decodeGeneration(data []byte) (Generation, error) {
 	if err != nil {
 		return Generation{}, err
 	}
-	var g Generation
-	err = obj.fields(map[string]any{
-		"do_sample":          &g.DoSample,
-		"temperature":        &g.Temperature,
-		"top_k":              &g.TopK,
-		"top_p":              &g.TopP,
-		"min_p":              &g.MinP,
-		"repetition_penalty": &g.RepetitionPenalty,
-	})
+	g, err := obj.generation()
 	if err != nil {
 		return Generation{}, err
 	}
-	g.EOS, err = decodeTokens(obj, "eos_token_id")
-	return g, err
+	return g, nil
+}
+
+// generation reads the recommendations. The error is about the first value that was left out.
+func (o object) generation() (Generation, error) {
+	var g Generation
+	var topK *float64
+	errs := []error{
+		optional(o, "do_sample", &g.DoSample), optional(o, "temperature", &g.Temperature), optional(o, "top_k", &topK), optional(o, "top_p", &g.TopP),
+		optional(o, "min_p", &g.MinP), optional(o, "repetition_penalty", &g.RepetitionPenalty),
+	}
+	if topK != nil {
+		if k := *topK; k == math.Trunc(k) && math.Abs(k) <= math.MaxInt32 {
+			g.TopK = new(int(k))
+		} else {
+			errs = append(errs, fmt.Errorf("top_k: %v is not a whole number in range", k))
+		}
+	}
+	var err error
+	g.EOS, err = decodeTokens(o, "eos_token_id")
+	return g, cmp.Or(append(errs, err)...)
+}
+
+// optional decodes the value of a key, if there is one, and leaves *dst nil where it cannot.
+func optional[T any](o object, key string, dst **T) error {
+	if !o.has(key) {
+		return nil
+	}
+	v := new(T)
+	if err := o.get(key, v); err != nil {
+		return err
+	}
+	*dst = v
+	return nil
 }

@@ -10,10 +10,10 @@ import (
 // EndOfSequence returns the tokens that end an answer: those of
 // generation_config.json, which knows the end of a turn too, else those of
 // config.json. Ids that a model of so many vocabulary entries cannot draw are left out.
-func EndOfSequence(c *Config, g *Generation, vocabulary int) []kv.Token {
+func EndOfSequence(f *Facts, g *Generation, vocabulary int) []kv.Token {
 	eos := g.EOS
 	if len(eos) == 0 {
-		eos = c.EOS
+		eos = f.EOS
 	}
 	return slices.DeleteFunc(slices.Clone(eos), func(t kv.Token) bool { return int(t) >= vocabulary })
 }

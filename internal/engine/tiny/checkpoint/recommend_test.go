@@ -28,11 +28,11 @@ func TestSampling(t *testing.T) {
 }
 
 func TestEndOfSequence(t *testing.T) {
-	config := Config{EOS: []kv.Token{1}}
-	if got := EndOfSequence(&config, &Generation{}, 10); !cmp.Equal(got, []kv.Token{1}) {
+	facts := Facts{EOS: []kv.Token{1}}
+	if got := EndOfSequence(&facts, &Generation{}, 10); !cmp.Equal(got, []kv.Token{1}) {
 		t.Errorf("of config.json: %v", got)
 	}
-	if got := EndOfSequence(&config, &Generation{EOS: []kv.Token{2, 10, 3}}, 10); !cmp.Equal(got, []kv.Token{2, 3}) {
+	if got := EndOfSequence(&facts, &Generation{EOS: []kv.Token{2, 10, 3}}, 10); !cmp.Equal(got, []kv.Token{2, 3}) {
 		t.Errorf("of generation_config.json: %v", got)
 	}
 }

@@ -1,0 +1,224 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"image"
+	"image/png"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"penstock/internal/config"
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+)
+
+// checkpoints are directories as transformers writes them (tools/fixtures/make_configs.py), without weights; they share a tokenizer.
+const checkpoints = "testdata/checkpoints"
+
+// checkpointDir copies the files of a checkpoint, and those that all of them share, into a directory.
+func checkpointDir(t *testing.T, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, from := range []string{checkpoints, filepath.Join(checkpoints, name)} {
+		entries, err := os.ReadDir(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				continue
+			}
+			data, err := os.ReadFile(filepath.Join(from, e.Name()))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, e.Name()), data, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
+// simulated runs "penstock sim --dialect vllm" of the model in dir until the end of the test.
+func simulated(t *testing.T, dir string) SimReady {
+	t.Helper()
+	fs := pflag.NewFlagSet("sim", pflag.ContinueOnError)
+	flags := config.AddSimServerFlags(fs)
+	if err := fs.Parse([]string{"--speedup", "1000", "--model-path", dir, "--sim-context-length", "4096", "--kv-cache-blocks", "1024", "--served-model-name", "m"}); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := flags.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan SimReady, 1), make(chan error, 1)
+	go func() {
+		ended <- Sim(ctx, cfg, SimServer{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}, &lockedBuffer{}, func(r SimReady) { ready <- r })
+	}()
+	select {
+	case r := <-ready:
+		t.Cleanup(func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+		return r
+	case err := <-ended:
+		cancel()
+		t.Fatal(err)
+		return SimReady{}
+	}
+}
+
+// asks posts a conversation that shows what parts say beside a question, and returns the answer.
+func asks(t *testing.T, url string, parts ...string) (status int, header http.Header, body string) {
+	t.Helper()
+	content := strings.Join(append(parts, `{"type":"text","text":"Where does the water go?"}`), ",")
+	resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"m","max_tokens":3,"messages":[{"role":"user","content":[`+content+`]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, b.String()
+}
+
+// pictureOf is the part of a message that shows a PNG of that size.
+func pictureOf(t *testing.T, w, h int) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := png.Encode(&b, image.NewGray(image.Rect(0, 0, w, h))); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf(`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}`, base64.StdEncoding.EncodeToString(b.Bytes()))
+}
+
+// TestCheckpointsOfTransformers: in front of an engine that runs already, a checkpoint is served as transformers writes it,
+// though the built-in engine could compute few of them; and the pictures of families that are counted take part in routing.
+func TestCheckpointsOfTransformers(t *testing.T) {
+	entries, err := os.ReadDir(checkpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What Phi-3-vision writes for a picture is text, which is not found in a prompt.
+	uncounted := map[string]bool{"gemma3n": true, "gemma4": true, "gemma4_unified": true, "olmo3": true, "phi3_v": true}
+	const thin = "one side is more than 200 times the other, and this one has 8 by 3200 pixels"
+	refuses := map[string]string{
+		"qwen2_vl": thin, "qwen2_5_vl": thin, "qwen3_vl": thin, "qwen3_vl_moe": thin, "qwen3_5": thin, "qwen3_5_moe": thin, "qwen4_exp": thin,
+	}
+	hears := map[string]bool{"qwen2_audio": true, "ultravox": true}
+	count := 0
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		count++
+		t.Run(e.Name(), func(t *testing.T) {
+			dir := checkpointDir(t, e.Name())
+			sim := simulated(t, dir)
+			ready, _ := upOn(t, "ENGINE=vllm="+sim.URL+",events="+sim.KVEvents, "MODEL_PATH="+dir)
+			if status := ready.Engines[0]; status.Tokenizer != dir || !status.Chat {
+				t.Errorf("it is served as %+v", status)
+			}
+			answerFrom(t, ready.URL, "m")
+			if status, _, body := asks(t, ready.URL); status != http.StatusOK {
+				t.Errorf("a text: %d %s", status, body)
+			}
+			if uncounted[e.Name()] {
+				return
+			}
+			part := pictureOf(t, 300, 200)
+			if hears[e.Name()] {
+				part = string(remote.SamplePart("audio"))
+			}
+			status, header, body := asks(t, ready.URL, part)
+			if why := header.Get("x-penstock-text-only"); status != http.StatusOK || why != "" {
+				t.Errorf("a picture or sound: %d, %q, %s", status, why, body)
+			}
+			if hears[e.Name()] {
+				return
+			}
+			var answer struct {
+				Usage struct {
+					Prompt int `json:"prompt_tokens"`
+				} `json:"usage"`
+			}
+			if err := json.Unmarshal([]byte(body), &answer); err != nil || answer.Usage.Prompt < 60 {
+				t.Errorf("a picture: a prompt of %d tokens (%v)", answer.Usage.Prompt, err)
+			}
+			want := http.StatusOK
+			if words := refuses[e.Name()]; words != "" {
+				want = http.StatusBadRequest
+			}
+			if status, _, body := asks(t, ready.URL, pictureOf(t, 8, 3200)); status != want || !strings.Contains(body, refuses[e.Name()]) {
+				t.Errorf("a thin picture: %d %s", status, body)
+			}
+		})
+	}
+	if count < 24 {
+		t.Errorf("there are %d checkpoints", count)
+	}
+}
+
+// TestUncountedFamily: of a model whose media are not counted here it is said, where people look, that vLLM itself can
+// be asked, and no longer where it is.
+func TestUncountedFamily(t *testing.T) {
+	dir := checkpointDir(t, "gemma4")
+	sim := simulated(t, dir)
+	of := "vllm=" + sim.URL
+	settings := []string{"ENGINE=" + of + ",media=image,events=" + sim.KVEvents, "MODEL_PATH=" + dir}
+	const why, remedy = `requests with image are routed by their text alone: it is not known here whether and how models of type "gemma4" show media`, "start vLLM with --enable-scale-out and frontends with --preprocess engine"
+	ready, log := upOn(t, slices.Clone(settings)...)
+	eventually(t, func() bool {
+		warnings := warningsIn(t, ready.URL)
+		i := slices.IndexFunc(warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUncounted })
+		return i >= 0 && strings.Contains(warnings[i].Detail, why) && strings.Contains(warnings[i].Remedy, remedy)
+	})
+	eventually(t, func() bool { return strings.Contains(log.String(), "--enable-scale-out") })
+	found := Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, append(slices.Clone(settings), "HTTP_ADDR=127.0.0.1:0")...)})
+	expect(t, found, engine.WarnUncounted+" of "+of, CheckWarn, why)
+	if f := finding(t, found, engine.WarnUncounted+" of "+of); !strings.Contains(f.Remedy, remedy) {
+		t.Errorf("the remedy is %q", f.Remedy)
+	}
+	found = Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, append(slices.Clone(settings), "HTTP_ADDR=127.0.0.1:0", "PREPROCESS=engine")...)})
+	silent(t, found, engine.WarnUncounted+" of "+of)
+}
+
+// warningsIn are the warnings of all workers.
+func warningsIn(t *testing.T, url string) []engine.Warning {
+	t.Helper()
+	resp, err := http.Get(url + "/v1/router/workers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var table struct {
+		Rows []struct {
+			Warnings []engine.Warning `json:"warnings"`
+		} `json:"rows"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&table); err != nil {
+		t.Fatal(err)
+	}
+	var all []engine.Warning
+	for i := range table.Rows {
+		all = append(all, table.Rows[i].Warnings...)
+	}
+	return all
+}
