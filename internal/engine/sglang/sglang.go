@@ -245,7 +245,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 		return nil, err
 	}
 	if !events.IsZero() {
-		table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.page(), Clears: enginefeed.ClearsAll}
+		table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.page(), Clears: enginefeed.ClearsAll, Capacity: card.Blocks}
 		p.cfg.Events(&table, enginefeed.PadsOfKeys)
 		return remote.EventFeed(remote.FeedConfig{
 			Events: events, Replay: p.cfg.Spec.Replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
