@@ -73,9 +73,8 @@ func (x *blocks) gone(t *Table, id uint32, tier kv.Tier) {
 	b := x.all.at(id)
 	if b.salt != opaque {
 		x.on[tier]--
-		t.tellRemoved(tier, b.seq())
-		if t.partial {
-			t.inferred.gone(t, tier, b.seq())
+		if seq := b.seq(); !t.partial || t.inferred.left(t, tier, seq) {
+			t.tellRemoved(tier, seq)
 		}
 	}
 	x.settle(t, id)

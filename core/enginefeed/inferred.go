@@ -27,8 +27,8 @@ type inferred struct {
 	nodes map[kv.SeqHash]*node
 	// behind are those that follow a block.
 	behind map[kv.SeqHash][]*node
-	// named are the blocks on the device that were told of by events.
-	named map[kv.SeqHash]struct{}
+	// named counts, of the blocks on the device that events told of, by how many names they did.
+	named map[kv.SeqHash]uint16
 	stems map[kv.EngineHash]*stem
 	held  int // blocks of all stems
 	// recent and oldest are the ends of the list of guesses.
@@ -69,9 +69,11 @@ func (n *inferred) taken(tier kv.Tier, seq kv.SeqHash) (told bool) {
 		return false
 	}
 	if n.named == nil {
-		n.named = make(map[kv.SeqHash]struct{})
+		n.named = make(map[kv.SeqHash]uint16)
 	}
-	n.named[seq] = struct{}{}
+	if n.named[seq]++; n.named[seq] > 1 {
+		return true
+	}
 	at := n.nodes[seq]
 	if at == nil {
 		return false
@@ -80,12 +82,18 @@ func (n *inferred) taken(tier kv.Tier, seq kv.SeqHash) (told bool) {
 	return true
 }
 
-// gone notes that an event removed a block of ours: the engine has none of what follows it any more.
-func (n *inferred) gone(t *Table, tier kv.Tier, seq kv.SeqHash) {
-	if tier == kv.TierDevice {
-		delete(n.named, seq)
-		n.dropBehind(t, seq)
+// left notes that an event removed a block of ours, and reports whether it is gone: then the engine has none of what follows it.
+func (n *inferred) left(t *Table, tier kv.Tier, seq kv.SeqHash) (gone bool) {
+	if tier != kv.TierDevice {
+		return true
 	}
+	if n.named[seq] > 1 {
+		n.named[seq]--
+		return false
+	}
+	delete(n.named, seq)
+	n.dropBehind(t, seq)
+	return true
 }
 
 // clear forgets all of it.

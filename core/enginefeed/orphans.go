@@ -1,6 +1,7 @@
 package enginefeed
 
 import (
+	"fmt"
 	"slices"
 
 	"penstock/core/kv"
@@ -24,11 +25,14 @@ type orphans struct {
 	runs     int
 	tokens   int
 	arrivals uint64 // counts runs that came, and prompts that were sent: it tells which was earlier
+	lost     uint64 // the arrival of the last run that was not kept
 }
 
-// run is a store of blocks in a row, as far as none of them was removed.
+// run is a store of blocks in a row. It is remembered after its blocks were removed too, as long as it may be what the engine
+// stored for a request that is remembered: else another run could be taken for that.
 type run struct {
 	event        Event // its slices are its own
+	live         int   // blocks, from the first one on, of which none was removed
 	arrival      uint64
 	older, newer *run
 	// told are blocks of ours that are believed to be there because of this run.
@@ -53,13 +57,18 @@ func (t *Table) orphan(e *Event, n int) {
 
 // keep remembers the first n blocks of e, whose parent is not known. Blocks that wait already are left out.
 func (o *orphans) keep(t *Table, e *Event, n int) {
+	if tierOf(e) != kv.TierDevice {
+		return
+	}
+	o.arrivals++
 	for i, name := range e.Hashes[:n] {
 		if _, waits := o.at[name]; waits {
 			n = i
 			break
 		}
 	}
-	if n == 0 || tierOf(e) != kv.TierDevice || n > maxOrphans || n*e.BlockSize > maxOrphanTokens {
+	if n == 0 || n > maxOrphans || n*t.cfg.EngineBlock > maxOrphanTokens {
+		o.lost = o.arrivals
 		return
 	}
 	for o.first != nil && (o.runs >= maxRuns || len(o.at)+n > maxOrphans || o.tokens+n*t.cfg.EngineBlock > maxOrphanTokens) {
@@ -68,8 +77,7 @@ func (o *orphans) keep(t *Table, e *Event, n int) {
 	if o.at == nil {
 		o.byParent, o.at = make(map[kv.EngineHash][]*run), make(map[kv.EngineHash]place)
 	}
-	o.arrivals++
-	r := &run{event: cloneStored(e, n, t.cfg.EngineBlock), arrival: o.arrivals, older: o.last}
+	r := &run{event: cloneStored(e, n, t.cfg.EngineBlock), live: n, arrival: o.arrivals, older: o.last}
 	if o.last != nil {
 		o.last.newer = r
 	} else {
@@ -107,33 +115,37 @@ func (o *orphans) remove(t *Table, name kv.EngineHash) bool {
 	if !waits {
 		return false
 	}
-	t.inferred.dropGuesses(t, p.run.told)
-	p.run.told = nil
-	if p.index == 0 {
-		o.unlink(p.run)
-		return true
+	r := p.run
+	t.inferred.dropGuesses(t, r.told)
+	for _, name := range r.event.Hashes[p.index:r.live] {
+		delete(o.at, name)
 	}
-	o.cut(p.run, p.index)
+	r.live = p.index
 	return true
 }
 
-// cut leaves the first n blocks of a run.
-func (o *orphans) cut(r *run, n int) {
-	e := &r.event
-	for _, name := range e.Hashes[n:] {
-		delete(o.at, name)
+// purge forgets the runs without blocks which came before an arrival.
+func (o *orphans) purge(before uint64) {
+	for r := o.first; r != nil && r.arrival < before; r = r.newer {
+		if r.live == 0 {
+			o.unlink(r)
+		}
 	}
-	size := len(e.Tokens) / len(e.Hashes)
-	o.tokens -= len(e.Tokens) - n*size
-	e.Hashes, e.Tokens = e.Hashes[:n], e.Tokens[:n*size]
+}
+
+// cut leaves the blocks that were not removed.
+func (r *run) cut(size int) {
+	e := &r.event
+	e.Hashes, e.Tokens = e.Hashes[:r.live], e.Tokens[:r.live*size]
 	if len(e.Extra) > 0 {
-		e.Extra = e.Extra[:n]
+		e.Extra = e.Extra[:r.live]
 	}
 }
 
 // drop forgets a run, and what is believed because of it.
 func (o *orphans) drop(t *Table, r *run) {
 	t.inferred.dropGuesses(t, r.told)
+	o.lost = max(o.lost, r.arrival)
 	o.unlink(r)
 }
 
@@ -151,7 +163,7 @@ func (o *orphans) unlink(r *run) {
 	}
 	o.runs--
 	o.tokens -= len(r.event.Tokens)
-	for _, name := range r.event.Hashes {
+	for _, name := range r.event.Hashes[:r.live] {
 		delete(o.at, name)
 	}
 	parent := r.event.Parent
@@ -172,7 +184,7 @@ func (t *Table) forgetInferred() {
 }
 
 // clear forgets all runs. Arrivals are counted on.
-func (o *orphans) clear() { *o = orphans{arrivals: o.arrivals} }
+func (o *orphans) clear() { *o = orphans{arrivals: o.arrivals, lost: o.arrivals} }
 
 // adopt stores the runs which wait for one of names, and those which wait for them.
 func (t *Table) adopt(names []kv.EngineHash) {
@@ -192,10 +204,34 @@ func (t *Table) adopt(names []kv.EngineHash) {
 		for len(o.byParent[name]) > 0 {
 			r := o.byParent[name][0]
 			o.unlink(r)
-			t.stats.Adopted += uint64(len(r.event.Hashes))
+			if r.live == 0 {
+				continue
+			}
+			r.cut(t.cfg.EngineBlock)
+			t.stats.Adopted += uint64(r.live)
 			t.store(&r.event)
 			t.inferred.dropGuesses(t, r.told)
 			known = append(known, r.event.Hashes...)
 		}
 	}
+}
+
+// check returns what is wrong.
+func (o *orphans) check() error {
+	runs, tokens, blocks := 0, 0, 0
+	for r := o.first; r != nil; r = r.newer {
+		runs, tokens, blocks = runs+1, tokens+len(r.event.Tokens), blocks+r.live
+		if len(r.event.Hashes) == 0 || !slices.Contains(o.byParent[r.event.Parent], r) {
+			return fmt.Errorf("a run of %d blocks is not found by its parent", len(r.event.Hashes))
+		}
+		for i, name := range r.event.Hashes[:r.live] {
+			if o.at[name] != (place{r, i}) {
+				return fmt.Errorf("orphan %x is not found", name)
+			}
+		}
+	}
+	if runs != o.runs || tokens != o.tokens || blocks != len(o.at) {
+		return fmt.Errorf("%d runs of %d blocks and %d tokens wait, counted are %d, %d and %d", runs, blocks, tokens, o.runs, len(o.at), o.tokens)
+	}
+	return nil
 }

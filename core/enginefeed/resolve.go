@@ -12,8 +12,8 @@ func (t *Table) believe(p *sent, r *run) {
 	if r.told != nil {
 		return
 	}
-	n := t.fits(p, r, p.cached)
-	if n == 0 {
+	n, _ := t.fits(p, &r.event, p.cached)
+	if n = min(n, r.live*t.cfg.EngineBlock); n == 0 {
 		return
 	}
 	first, end := p.cached/t.cfg.BlockSize, (p.cached+n)/t.cfg.BlockSize
@@ -21,26 +21,24 @@ func (t *Table) believe(p *sent, r *run) {
 	r.told = slices.Clone(p.chain[first:end])
 }
 
-// fits returns how many tokens of p, from a place on, are those of a run; 0 if they differ, or less than a block
-// of p is known there.
-func (t *Table) fits(p *sent, r *run, from int) int {
+// fits returns how many tokens of p, from a place on, are those of a run's first blocks; 0 if less than a block is known to be.
+// all says that no block of the run differs.
+func (t *Table) fits(p *sent, e *Event, from int) (n int, all bool) {
 	size := t.cfg.EngineBlock
-	if from < size || from%size != 0 || from+size > len(p.view) || !t.fitsSalt(p, &r.event) {
-		return 0
+	if from < size || from%size != 0 || from+size > len(p.view) || !t.fitsSalt(p, e) {
+		return 0, false
 	}
-	tokens := r.event.Tokens
-	n := min(len(tokens), len(p.view)-from)
-	if !slices.Equal(tokens[:n], p.view[from:from+n]) {
-		return 0
-	}
-	if len(p.media) > 0 && t.cfg.Pads == PadsNative {
-		for i := range n / size {
-			if !t.fitsMedia(p, &r.event, i, from+i*size) {
-				return 0
-			}
+	for n+size <= len(e.Tokens) && from+n < len(p.view) {
+		known := min(size, len(p.view)-from-n)
+		if !slices.Equal(e.Tokens[n:n+known], p.view[from+n:from+n+known]) {
+			return n, false
 		}
+		if len(p.media) > 0 && t.cfg.Pads == PadsNative && !t.fitsMedia(p, e, n/size, from+n) {
+			return n, false
+		}
+		n += known
 	}
-	return n
+	return n, true
 }
 
 // fitsSalt reports whether blocks behind others can be of a prompt, by what they say of adapter and salt. Some engines tell a
@@ -63,38 +61,36 @@ func (t *Table) fitsMedia(p *sent, e *Event, i, from int) bool {
 	return named && slices.EqualFunc(media, inside, func(a, b kv.Media) bool { return a.Hash == b.Hash })
 }
 
-// covers reports whether a run, and those behind it, are what the engine stored for p from a place on, up to the end
-// of its prompt.
+// covers reports whether a run, and those behind its blocks, have all that the engine stored for p from a place on. The last
+// token of an answer was not computed on.
 func (t *Table) covers(p *sent, r *run, from int) bool {
 	size := t.cfg.EngineBlock
-	for {
-		if t.fits(p, r, from) == 0 {
-			return false
-		}
-		from += len(r.event.Tokens)
-		if from >= p.prompt/size*size {
+	n, _ := t.fits(p, &r.event, from)
+	if n == 0 {
+		return false
+	}
+	if from += n; from >= (len(p.view)-1)/size*size {
+		return true
+	}
+	for _, next := range t.orphans.byParent[r.event.Hashes[(n-1)/size]] {
+		if t.covers(p, next, from) {
 			return true
 		}
-		next := (*run)(nil)
-		for _, behind := range t.orphans.byParent[r.event.Hashes[len(r.event.Hashes)-1]] {
-			if t.fits(p, behind, from) > 0 {
-				next = behind
-				break
-			}
-		}
-		if next == nil {
-			return false
-		}
-		r = next
 	}
+	return false
 }
 
 // resolve finds the name of the block at the end of p's cached tokens, if there is no doubt: what is stored for p came
 // after it was sent, behind one name only, and is nothing that was stored for another prompt.
 func (t *Table) resolve(p *sent) {
+	// Where all that can be found was found, what follows may have been there too, so that nothing was stored.
+	size := t.cfg.EngineBlock
+	if p.began < t.orphans.lost || !p.whole || p.cached >= (p.prompt-1)/size*size {
+		return
+	}
 	var own *run
 	for r := t.orphans.last; r != nil && r.arrival > p.began; r = r.older {
-		if !t.covers(p, r, p.cached) {
+		if r.arrival > p.closed || !t.covers(p, r, p.cached) {
 			continue
 		}
 		if own != nil && own.event.Parent != r.event.Parent {
@@ -103,7 +99,7 @@ func (t *Table) resolve(p *sent) {
 		}
 		own = r
 	}
-	if own == nil {
+	if own == nil || own.live == 0 { // what was before it may be gone too
 		return
 	}
 	for _, other := range t.requests.list {
@@ -116,13 +112,51 @@ func (t *Table) resolve(p *sent) {
 	}
 }
 
+// located notes, of the requests of which e is a part behind a block that is known, up to where their blocks are known.
+func (t *Table) located(e *Event, id uint32) {
+	var depth uint32
+	if t.per > 1 {
+		depth = t.pieces.all.at(id).depth
+	} else {
+		depth = t.blocks.all.at(id).depth
+	}
+	end := (int(depth) + 1) * t.cfg.EngineBlock
+	for _, p := range t.requests.list {
+		if n, _ := t.fits(p, e, end); n > 0 && end+n > p.known && t.endsAt(p, id, end) {
+			p.known = end + n
+		}
+	}
+}
+
+// endsAt reports whether an engine's block is the one of p at whose end so many tokens are.
+func (t *Table) endsAt(p *sent, id uint32, end int) bool {
+	size := t.cfg.EngineBlock
+	if t.per == 1 {
+		at := end/size - 1
+		return at < len(p.chain) && t.blocks.all.at(id).seq() == p.chain[at]
+	}
+	x := &t.pieces
+	for ; end > 0; end -= size {
+		b := x.all.at(id)
+		if b.ends(t) {
+			return b.seq == p.chain[end/t.cfg.BlockSize-1]
+		}
+		if !slices.Equal(x.ids[int(id)*size:][:size], p.view[end-size:end]) {
+			return false
+		}
+		id = b.parent
+	}
+	return true
+}
+
 // explains reports whether a run can be of another prompt, behind other tokens than those before it in p.
 func (t *Table) explains(other, p *sent, r *run) bool {
 	if other.cached != unreported {
-		return t.fits(other, r, other.cached) > 0 && !(other.cached == p.cached && other.begins(p, p.cached))
+		_, all := t.fits(other, &r.event, other.cached)
+		return all && !(other.cached == p.cached && other.begins(p, p.cached))
 	}
 	for at := t.cfg.EngineBlock; at < len(other.view); at += t.cfg.EngineBlock {
-		if t.fits(other, r, at) > 0 && !(at == p.cached && other.begins(p, at)) {
+		if _, all := t.fits(other, &r.event, at); all && !(at == p.cached && other.begins(p, at)) {
 			return true
 		}
 	}
@@ -143,7 +177,10 @@ func (t *Table) root(p *sent, r *run) (name kv.EngineHash, end int, ok bool) {
 			return name, end, true
 		}
 		before := (at.index + 1) * t.cfg.EngineBlock
-		if end -= before; end <= 0 || t.fits(p, at.run, end) < before {
+		if end -= before; end <= 0 {
+			return 0, 0, false
+		}
+		if n, _ := t.fits(p, &at.run.event, end); n < before {
 			return 0, 0, false
 		}
 		name = at.run.event.Parent
@@ -186,7 +223,7 @@ func (t *Table) plant(p *sent, name kv.EngineHash, end int) {
 		t.blocks.ref(t, t.blocks.put(t, name, b), kv.TierDevice, p.chain[path])
 	}
 	t.salts.settle(salt)
-	p.named = true
+	p.known = end
 	t.stats.Resolved++
 	t.adopt([]kv.EngineHash{name})
 }

@@ -39,8 +39,11 @@ type sent struct {
 	cached       int
 	over         bool
 	end          kv.Mono // when it was over
-	seen, tried  uint64  // up to which arrival runs were looked at, and tell no name
-	named        bool    // what is before the cached tokens' end is known
+	seen         uint64  // up to which arrival runs were looked at
+	closed       uint64  // the last arrival that can be of this request; 0 until that is settled
+	tried        uint64  // requests.changes when no name was found
+	known        int     // up to where its blocks are known by name
+	whole        bool    // it came to its end by itself
 }
 
 // block returns the i-th block of ours.
@@ -57,6 +60,8 @@ type requests struct {
 	list   []*sent
 	tokens int
 	number uint64
+	// changes counts what was learned of requests: what was in doubt may not be any more.
+	changes uint64
 }
 
 func (q *requests) find(number uint64) *sent {
@@ -175,21 +180,22 @@ func (t *Table) Reported(number uint64, cached int, out []kv.Event) []kv.Event {
 		return out
 	}
 	p.cached = cached
+	t.requests.changes++
 	t.begin(out)
 	// The last token is always computed, and with it the block of the engine that it is in.
 	if size := t.cfg.EngineBlock; cached < (p.prompt-1)/size*size {
 		t.inferred.deny(t, p, cached/t.cfg.BlockSize, (p.prompt-1)/size*size/t.cfg.BlockSize)
 	}
-	if t.known(p) {
-		p.named = true
+	if t.told(p) {
+		p.known = max(p.known, cached)
 	} else {
 		t.inferred.guess(t, p, cached/t.cfg.BlockSize)
 	}
 	return t.done()
 }
 
-// known reports whether events told of all blocks before the end of p's cached tokens.
-func (t *Table) known(p *sent) bool {
+// told reports whether events told of all blocks before the end of p's cached tokens.
+func (t *Table) told(p *sent) bool {
 	for _, seq := range p.chain[:min(len(p.chain), p.cached/t.cfg.BlockSize)] {
 		if _, named := t.inferred.named[seq]; !named {
 			return false
@@ -198,12 +204,23 @@ func (t *Table) known(p *sent) bool {
 	return p.cached%t.cfg.BlockSize == 0
 }
 
-// Ended says that a request is over: whatever the engine stored for it was published, or will be soon.
-func (t *Table) Ended(number uint64, now kv.Mono) {
+// Ended says that a request is over: whatever the engine stored for it was published, or will be soon. Of one that is
+// Served, the tokens that the engine stored are known.
+func (t *Table) Ended(number uint64, end End, now kv.Mono) {
 	if p := t.requests.find(number); p != nil && !p.over {
-		p.over, p.end = true, now
+		p.over, p.whole, p.end = true, end == Served, now
+		t.requests.changes++
 	}
 }
+
+// End is how a request came to its end.
+type End uint8
+
+// The ends.
+const (
+	Broken End = iota // before the engine had generated all of its answer
+	Served
+)
 
 // Settle finds names of blocks by the requests that are over, and appends to out what follows. It is called at
 // Due, after batches were applied, or any time.
@@ -214,17 +231,23 @@ func (t *Table) Settle(now kv.Mono, out []kv.Event) []kv.Event {
 	}
 	t.begin(out)
 	for _, p := range q.list {
-		if p.named || p.cached <= 0 {
+		if p.cached <= 0 || p.known >= p.cached {
 			continue
 		}
 		for r := t.orphans.last; r != nil && r.arrival > max(p.seen, p.began); r = r.older {
 			t.believe(p, r)
 		}
 		p.seen = t.orphans.arrivals
-		if t.waits(p) && now.Sub(p.end) >= settleTime {
-			p.tried = t.orphans.last.arrival
-			t.resolve(p)
+		if !p.over || now.Sub(p.end) < settleTime {
+			continue
 		}
+		if p.closed == 0 {
+			p.closed = max(t.orphans.arrivals, 1)
+		} else if p.tried == q.changes {
+			continue
+		}
+		p.tried = q.changes
+		t.resolve(p)
 	}
 	for i := 0; i < len(q.list); {
 		if p := q.list[i]; p.over && now.Sub(p.end) > keepTime {
@@ -233,19 +256,19 @@ func (t *Table) Settle(now kv.Mono, out []kv.Event) []kv.Event {
 		}
 		i++
 	}
+	before := t.orphans.arrivals
+	if len(q.list) > 0 {
+		before = q.list[0].began
+	}
+	t.orphans.purge(before)
 	return t.done()
-}
-
-// waits reports whether a request is over and may tell a name by what came since it was tried.
-func (t *Table) waits(p *sent) bool {
-	last := t.orphans.last
-	return p.over && !p.named && p.cached > 0 && last != nil && last.arrival > max(p.tried, p.began)
 }
 
 // Due returns when Settle is; ok is false if it is not.
 func (t *Table) Due() (at kv.Mono, ok bool) {
 	for _, p := range t.requests.list {
-		if due := p.end.Add(settleTime); t.waits(p) && (!ok || due < at) {
+		waits := p.over && p.closed == 0 && p.cached > p.known && t.orphans.runs > 0
+		if due := p.end.Add(settleTime); waits && (!ok || due < at) {
 			at, ok = due, true
 		}
 	}

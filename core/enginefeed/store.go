@@ -165,6 +165,9 @@ func (s *storing) begin(n int) bool {
 			t.orphan(s.e, n)
 			return false
 		}
+		if t.partial {
+			t.located(s.e, s.parent)
+		}
 		s.follow()
 		if s.salt != opaque {
 			s.lora = t.salts.uses[s.salt].salt.LoRA

@@ -302,7 +302,7 @@ func (f *feed) knows() bool                        { return false }
 // begin tells the table of a salted prompt. Nothing is predicted of it unless events are known to tell of salts.
 func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
 	f.table.Shown(p.Request.Prompt, p.Request.Media, p.Request.Salt)
-	f.table.Ended(uint64(p.ticket), f.now()) // of the call before this one
+	f.table.Ended(uint64(p.ticket), enginefeed.Broken, f.now()) // of the call before this one
 	p.ticket = shadow.Ticket(f.table.Sent(p.tokens(), p.Request.Media, p.Request.Salt))
 	if p.Request.Salt.Namespace == "" {
 		return 0, out
@@ -329,7 +329,11 @@ func (f *feed) end(p *Part, out []kv.Event) []kv.Event {
 	if p.ticket == 0 {
 		return out
 	}
-	f.table.Ended(uint64(p.ticket), f.now())
+	end := enginefeed.Broken
+	if p.over() {
+		end = enginefeed.Served
+	}
+	f.table.Ended(uint64(p.ticket), end, f.now())
 	f.wake()
 	return f.table.Settle(f.now(), out)
 }
