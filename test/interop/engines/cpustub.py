@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 
+REPLACED = "\n\nfrom sgl_kernel import alloc_decode_kernel, alloc_extend_kernel\n"
 NO_DEVICE = 100  # cudaErrorNoDevice, CUDA_ERROR_NO_DEVICE
 VENDOR = re.compile(r"^(cu|nccl|nv)[A-Za-z0-9_]*$")
 
@@ -34,12 +35,16 @@ def replace_sgl_kernel(site):
     """Installs the stand-in, with the names of the operators that this SGLang looks up."""
     operators = set()
     for source in (site / "sglang").rglob("*.py"):
-        operators |= set(re.findall(r"torch\.ops\.sgl_kernel\.(\w+_cpu)\b", source.read_text()))
+        text = source.read_text()
+        operators |= set(re.findall(r"torch\.ops\.sgl_kernel\.(\w+_cpu)\b", text))
+        if "\ndef alloc_extend_kernel(" in text and REPLACED not in text:
+            source.unlink()  # the file may be another installation's too
+            source.write_text(text + REPLACED)
     package = site / "sgl_kernel"
     package.mkdir(exist_ok=True)
     shutil.copy(pathlib.Path(__file__).parent / "sgl_kernel_cpu.py", package / "__init__.py")
     (package / "operators.txt").write_text("\n".join(sorted(operators)) + "\n")
-    print(f"sgl_kernel: one kernel, {len(operators)} operators without an implementation")
+    print(f"sgl_kernel: {len(operators)} operators without an implementation")
 
 
 def main(site):

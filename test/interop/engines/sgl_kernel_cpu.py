@@ -2,7 +2,8 @@
 
 SGLang's kernels for CPUs are on no registry. Without AMX, SGLang computes with torch
 alone, but it imports names from sgl_kernel everywhere and calls one of them. That one
-is here. Every other name can be imported and fails when it is called.
+is here, and two of Triton's, which releases up to 0.5.17 call on CPUs too. Every other
+name can be imported and fails when it is called.
 """
 
 import importlib.abc
@@ -20,6 +21,41 @@ def assign_req_to_token_pool_cpu(requests, req_to_token, starts, ends, out_cache
         slots = out_cache_loc[at : at + end - start]
         req_to_token[request, start:end] = slots.to(req_to_token.dtype)
         at += end - start
+
+
+class Kernel:
+    """A function that is called as Triton's kernels are: kernel[grid](...)."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __getitem__(self, _grid):
+        return self.function
+
+
+@Kernel
+def alloc_extend_kernel(prefixes, lengths, last_slots, free_pages, out, _bound, page):
+    """Writes the slots of the tokens behind each prefix: the rest of its last page, then free pages."""
+    at = taken = 0
+    for prefix, length, last in zip(prefixes.tolist(), lengths.tolist(), last_slots.tolist()):
+        rest = min(length - prefix, -prefix % page)
+        out[at : at + rest] = torch.arange(last + 1, last + 1 + rest)
+        at, more = at + rest, length - prefix - rest
+        pages = free_pages[taken : taken + -(-more // page)]
+        out[at : at + more] = (pages[:, None] * page + torch.arange(page)).reshape(-1)[:more]
+        at, taken = at + more, taken + len(pages)
+
+
+@Kernel
+def alloc_decode_kernel(lengths, last_slots, free_pages, out, _bound, page):
+    """Writes the slot of each request's last token: behind the one before it, or the first of a free page."""
+    taken = 0
+    for i, (length, last) in enumerate(zip(lengths.tolist(), last_slots.tolist())):
+        if length % page == 1 or page == 1:
+            out[i] = free_pages[taken] * page
+            taken += 1
+        else:
+            out[i] = last + 1
 
 
 class Missing:
