@@ -356,6 +356,8 @@ func (f *feed) stats(s *Stats) {
 	h := f.machine.Health()
 	s.Batches, s.Repeated, s.Gaps, s.Unrepaired, s.Restarts = h.Applied, h.Repeated, h.Gaps, h.Unrepaired, h.Restarts
 	s.Unreadable, s.Connected = f.unread+h.Malformed, h.Connected
+	st := f.table.Stats()
+	s.Orphans, s.Waiting, s.Inferred = st.Orphans, st.Waiting, st.Inferred
 }
 
 // recent is how long a warning about something that happened once stands.
@@ -375,7 +377,11 @@ func (f *feed) warnings() []engine.Warning {
 		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it; its buffer must reach back far enough",
 			"%d times cache events were lost for good: what was cached before is unknown", h.Unrepaired)
 	}
-	if h.Late && h.Unrepaired == 0 {
+	switch st := f.table.Stats(); {
+	case st.Waiting > 0:
+		add(engine.WarnOrphans, "set replay= to the engine's replay endpoint, or restart the engine",
+			"%d blocks wait: the engine stored them behind others that it cached before it was followed; %d blocks are inferred from requests", st.Waiting, st.Inferred)
+	case h.Late && h.Unrepaired == 0 && !st.Known:
 		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it", "the engine's cache events were joined after their beginning: what it had cached before is unknown")
 	}
 	if f.bad.lately() {
