@@ -44,6 +44,7 @@ type sent struct {
 	tried        uint64  // requests.changes when no name was found
 	known        int     // up to where its blocks are known by name
 	whole        bool    // it came to its end by itself
+	doubtful     bool    // several names fit it
 }
 
 // block returns the i-th block of ours.
@@ -101,16 +102,31 @@ func (q *requests) room(tokens int) {
 }
 
 // Partial says whether the engine may have blocks that it stored before its events were followed, or in events that
-// were lost. That is so until it is denied; an orphan shows it. Then prompts are remembered, by which names are found.
-func (t *Table) Partial(partial bool) {
-	if t.cfg.Capacity == 0 || t.partial == partial || !partial && (t.orphaned || len(t.inferred.nodes) > 0) {
+// were lost, and appends to out what changes by that. An orphan shows that it has some, until its cache is empty. While that is
+// so, prompts are remembered, by which names are found.
+func (t *Table) Partial(partial bool, out []kv.Event) []kv.Event {
+	if t.cfg.Capacity == 0 || t.partial == partial || t.orphaned {
+		return out
+	}
+	if partial {
+		t.becomePartial()
+		return out
+	}
+	t.begin(out)
+	for t.inferred.oldest != nil {
+		t.inferred.drop(t, t.inferred.oldest)
+	}
+	t.forgetInferred()
+	t.partial = false
+	return t.done()
+}
+
+// becomePartial begins to keep account of which blocks events told of.
+func (t *Table) becomePartial() {
+	if t.partial {
 		return
 	}
-	t.partial = partial
-	if !partial {
-		t.forgetInferred()
-		return
-	}
+	t.partial = true
 	for id := uint32(1); id <= t.blocks.top; id++ {
 		if b := t.blocks.all.at(id); b.refs[kv.TierDevice] > 0 && b.salt != opaque {
 			t.inferred.taken(kv.TierDevice, b.seq())
@@ -186,9 +202,10 @@ func (t *Table) Reported(number uint64, cached int, out []kv.Event) []kv.Event {
 	if size := t.cfg.EngineBlock; cached < (p.prompt-1)/size*size {
 		t.inferred.deny(t, p, cached/t.cfg.BlockSize, (p.prompt-1)/size*size/t.cfg.BlockSize)
 	}
-	if t.told(p) {
+	switch {
+	case t.told(p):
 		p.known = max(p.known, cached)
-	} else {
+	case p.salt.Namespace == "" || t.veil.told: // else nothing is predicted
 		t.inferred.guess(t, p, cached/t.cfg.BlockSize)
 	}
 	return t.done()

@@ -36,7 +36,13 @@ type warmCall struct {
 	locked         []string
 }
 
-func (g *warmEngine) key(tokens []kv.Token) string { return fmt.Sprint(tokens) }
+func (g *warmEngine) key(tokens []kv.Token) string {
+	key := make([]byte, len(tokens))
+	for i, token := range tokens {
+		key[i] = byte(token)
+	}
+	return string(key)
+}
 
 func (g *warmEngine) begin(prompt []kv.Token) *warmCall {
 	c := &warmCall{prompt: prompt}
@@ -230,7 +236,7 @@ func followWarm(t *testing.T, seed uint64, size, ours, letters int) Stats {
 	g.flush()
 
 	table := newTable(t, Config{BlockSize: ours, EngineBlock: size, Capacity: 1000, Clears: ClearsAll, Seed: seed})
-	table.Partial(true)
+	table.Partial(true, nil)
 	w := &warmTable{t: t, Table: table, follower: follower{where: where{}, t: t}}
 	var open []*warmCall
 	for step := range 150 {
