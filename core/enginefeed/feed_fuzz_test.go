@@ -60,7 +60,7 @@ func applyBeside(t *testing.T, table *Table, b *Batch) []kv.Event {
 	for i := range b.Events {
 		prompt = append(prompt, b.Events[i].Tokens[:min(len(b.Events[i].Tokens), 40)]...)
 	}
-	out := table.Partial(true, nil)
+	out := table.SetHistory(PartialHistory, nil)
 	number := table.Sent(prompt, nil, kv.Salt{})
 	out = table.Reported(number, len(prompt)/3, out)
 	out = table.Apply(b, out)

@@ -37,7 +37,7 @@ func TestOrphanScripts(t *testing.T) {
 				d.MaybeScanArgs(t, "engine", &cfg.EngineBlock)
 				d.MaybeScanArgs(t, "room", &cfg.Capacity)
 				s = &orphanScript{Table: newTable(t, cfg), sent: map[string]uint64{}, texts: map[kv.SeqHash]string{}}
-				s.Partial(true, nil)
+				s.SetHistory(PartialHistory, nil)
 				return ""
 			case "stats":
 				st := s.Stats()

@@ -101,14 +101,24 @@ func (q *requests) room(tokens int) {
 	}
 }
 
-// Partial says whether the engine may have blocks that it stored before its events were followed, or in events that
-// were lost, and appends to out what changes by that. An orphan shows that it has some, until its cache is empty. While that is
-// so, prompts are remembered, by which names are found.
-func (t *Table) Partial(partial bool, out []kv.Event) []kv.Event {
-	if t.cfg.Capacity == 0 || t.partial == partial || t.orphaned {
+// History says how much of what an engine cached is known from its events.
+type History uint8
+
+// The histories.
+const (
+	// PartialHistory: it may have blocks that it stored before its events were followed, or in events that were lost.
+	PartialHistory History = iota
+	// WholeHistory: its events were followed from their beginning.
+	WholeHistory
+)
+
+// SetHistory says how much is known of the engine, and appends to out what changes by that. An orphan shows that the
+// history is partial, until the engine's cache is empty. While it is, prompts are remembered, by which names are found.
+func (t *Table) SetHistory(h History, out []kv.Event) []kv.Event {
+	if t.cfg.Capacity == 0 || t.partial == (h == PartialHistory) || t.orphaned {
 		return out
 	}
-	if partial {
+	if h == PartialHistory {
 		t.becomePartial()
 		return out
 	}
