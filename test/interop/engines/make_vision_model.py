@@ -107,7 +107,7 @@ def main(out):
     (model / "tokenizer_config.json").write_text(
         json.dumps(
             {
-                "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>", "eos_token": "<|end|>",
+                "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|end|>",
                 "model_max_length": CONTEXT, "clean_up_tokenization_spaces": False, "chat_template": TEMPLATE,
             },  # fmt: skip
             indent=1,
