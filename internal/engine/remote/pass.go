@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -60,10 +61,8 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	if err != nil {
 		return fault.New(fault.Invalid, "%v", err)
 	}
-	if b.cfg.Salts == SaltsIgnored && (sent.salt != "" || req.Salt.Namespace != "") {
-		f := fault.New(fault.Unimplemented, "the engine of %.100q keeps no caches apart in requests that are passed on: ask without cache_salt, or name the model's files with --model-path", b.cfg.Card.Name)
-		f.Param = "cache_salt"
-		return f
+	if err := b.admitSalt(ctx, req.Path, cmp.Or(sent.salt, req.Salt.Namespace)); err != nil {
+		return err
 	}
 	body.B = sent.body
 	p := &passing{b: b, req: req, sink: sink, hide: sent.usage}

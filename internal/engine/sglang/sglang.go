@@ -47,8 +47,8 @@ var (
 // dialect speaks /generate.
 type dialect struct {
 	rank int // that requests are pinned to, -1 for none
-	// salt is the field that keeps caches apart.
-	salt string
+	// salts are the fields that keep caches apart.
+	salts []string
 	// places are the placeholders of media, by kind; 0 for what is not given with tokens.
 	places [media.Audio + 1]kv.Token
 }
@@ -141,6 +141,15 @@ func (e *Engine) upstream(lora string) string {
 	return e.model
 }
 
+// pinned are the headers that pin a request which is passed on to a data-parallel rank; older versions have no such
+// header and pass it over.
+func (p *probe) pinned() []string {
+	if spec := &p.cfg.Spec; spec.Rank != remote.AnyRank && spec.Ranks > 1 {
+		return []string{"X-Data-Parallel-Rank", strconv.Itoa(spec.Rank)}
+	}
+	return nil
+}
+
 // alive asks whether the server answers, and serves the same model: it does not look at the name of the
 // model in what it is asked.
 func (p *probe) alive(ctx context.Context) error {
@@ -205,12 +214,8 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error)
 	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
 		return nil, nil
 	}
-	// Versions that say where they publish events name a salt in them if it came by this field; older
-	// ones know the other, and their events tell of no salt.
-	d := &dialect{rank: -1, salt: "extra_key"}
-	if p.server.KVEvents != nil {
-		d.salt = "cache_salt"
-	}
+	d := &dialect{rank: -1}
+	d.salts, _ = saltFields(p.server.Version)
 	if spec.Ranks > 1 {
 		d.rank = spec.Rank
 	}
