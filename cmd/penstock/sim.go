@@ -37,6 +37,8 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&as.Dialect, "dialect", "vllm", "engine to speak as: "+strings.Join(node.SimDialects(), ", "))
+	fs.StringVar(&as.EngineVersion, "engine-version", "",
+		"release of the engine, of dialect sglang: "+strings.Join(node.SimEngineVersions("sglang"), ", ")+"; empty is the newest")
 	fs.StringVar(&as.HTTPAddr, "http-addr", "127.0.0.1:8000", "address of HTTP, HOST:PORT; port 0 picks a free one")
 	fs.StringVar(&as.KVEvents, "kv-events", "", "endpoint that publishes KV-cache events, such as tcp://*:5557; rank i is i ports further; empty is none")
 	fs.BoolVar(&as.Dial, "kv-dial", false, "connect to --kv-events, where a subscriber listens, instead of listening")

@@ -309,7 +309,7 @@ func TestReplay(t *testing.T) {
 	for _, c := range []struct {
 		dialect mimic.Dialect
 		frames  int
-	}{{mimic.VLLM, 4}, {mimic.VLLMLegacy, 3}, {mimic.SGLang, 3}, {mimic.TRTLLM, 4}} {
+	}{{mimic.VLLM, 4}, {mimic.VLLMLegacy, 3}, {mimic.SGLang, 4}, {mimic.TRTLLM, 4}} {
 		t.Run(string(c.dialect), func(t *testing.T) {
 			s := start(t, mimic.Config{Dialect: c.dialect, KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0", Topic: "kv", BufferSteps: 3, Seed: 3})
 			in := subscribe(t, s, 0)

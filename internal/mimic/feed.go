@@ -66,13 +66,29 @@ const sendQueue = 100_000
 func openFeed(ctx context.Context, cfg *Config, rank int, faults *Faults) (*feed, error) {
 	f := &feed{cfg: cfg, rank: rank, faults: faults, news: make(chan struct{}, 1), form: form{
 		dialect: cfg.Dialect,
-		maps:    cfg.Features.MapEvents.on(cfg.Dialect != VLLMLegacy),
+		maps:    cfg.Features.MapEvents.on(cfg.maps()),
 		binary:  cfg.Features.BinaryHashes.on(false),
 		keyless: !cfg.Features.ExtraKeys.on(true),
 		bare:    cfg.Dialect == VLLMLegacy,
 	}}
 	f.mu.seq, f.mu.cached = cfg.FirstSeq, map[uint64]placed{}
 	return f, f.open(ctx)
+}
+
+// maps reports whether events are maps, as the engine comes.
+func (c *Config) maps() bool {
+	if r := c.release(); r != nil {
+		return r.maps
+	}
+	return c.Dialect != VLLMLegacy
+}
+
+// replayTopics reports whether batches which are sent again have their topics.
+func (c *Config) replayTopics() bool {
+	if r := c.release(); r != nil {
+		return r.replayTopic
+	}
+	return c.Dialect == VLLM || c.Dialect == TRTLLM
 }
 
 // open binds the sockets that the settings ask for.
@@ -304,7 +320,7 @@ func (f *feed) again(id []byte, from uint64) {
 	f.mu.Lock()
 	all := append([]kept(nil), f.mu.kept...)
 	f.mu.Unlock()
-	topics := f.cfg.Dialect == VLLM || f.cfg.Dialect == TRTLLM
+	topics := f.cfg.replayTopics()
 	send := func(topic string, seq, payload []byte) {
 		if topics {
 			_ = f.replay.Send(id, nil, []byte(topic), seq, payload)

@@ -73,7 +73,7 @@ func (s *Server) loading(w http.ResponseWriter, r *http.Request) bool {
 	if strings.HasPrefix(r.URL.Path, "/admin/") {
 		return false
 	}
-	if time.Since(s.began) >= s.cfg.Startup {
+	if starting := time.Since(s.began) < s.cfg.Startup; !starting || s.release != nil && !asksHealth(r) {
 		if _, hit := s.faults.strikes(FaultLoading); !hit {
 			return false
 		}
@@ -84,6 +84,15 @@ func (s *Server) loading(w http.ResponseWriter, r *http.Request) bool {
 	}
 	w.WriteHeader(http.StatusServiceUnavailable)
 	return true
+}
+
+// asksHealth reports whether a request asks for what SGLang answers with 503 while it starts: the rest is served.
+func asksHealth(r *http.Request) bool {
+	switch r.URL.Path {
+	case "/health", "/health_generate", "/ready":
+		return true
+	}
+	return false
 }
 
 // allowed refuses requests without the key, where there is one.

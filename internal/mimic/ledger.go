@@ -16,7 +16,9 @@ import (
 // ways. Then the event waits, as long as a request may still bring them.
 type ledger struct {
 	size int // tokens per block
-	mu   struct {
+	// release names blocks by their tokens; nil of engines whose names are made up.
+	release *sglangRelease
+	mu      struct {
 		sync.Mutex
 		blocks map[kv.SeqHash]*block
 		// tips count, by the prefix behind which their next block will be, the choices that go on.
@@ -33,16 +35,17 @@ type block struct {
 	tokens []kv.Token // as events have them
 	keys   []mediaKey // of what it shows
 	salt   kv.Salt
-	first  bool // of its prompt
-	uses   int  // requests that have it, and tiers that it is cached in
+	name   uint64 // if the release has them
+	first  bool   // of its prompt
+	uses   int    // requests that have it, and tiers that it is cached in
 }
 
 // maxIdle bounds the blocks that are remembered although nobody has them: those of requests that
 // ended before the events about them came.
 const maxIdle = 1 << 14
 
-func newLedger(size int) *ledger {
-	l := &ledger{size: size}
+func newLedger(size int, release *sglangRelease) *ledger {
+	l := &ledger{size: size, release: release}
 	l.mu.blocks, l.mu.tips = map[kv.SeqHash]*block{}, map[kv.SeqHash]int{}
 	return l
 }
@@ -59,6 +62,7 @@ type account struct {
 // chain is where a choice is: behind which block, and the tokens since.
 type chain struct {
 	tip   kv.SeqHash // 0 at the beginning
+	name  uint64     // of the block at tip, if the release has them
 	tail  []kv.Token
 	view  []kv.Token // of tail, as events have it
 	shows *prompt    // with media that reach into tail, nil if none
@@ -103,8 +107,11 @@ func (a *account) grow(c *chain, tokens, view []kv.Token) {
 		tokens, view := c.tail[i*size:(i+1)*size], c.view[i*size:(i+1)*size]
 		b := a.hasher.Block(tokens, c.pos, media)
 		next := kv.Extend(c.tip, uint32(c.pos/size), b)
+		if r := a.ledger.release; r != nil {
+			c.name = r.name(c.name, a.salt, view)
+		}
 		a.ledger.use(next, func() *block {
-			return &block{tokens: slices.Clone(view), keys: c.shows.keys(c.pos, c.pos+size), salt: a.salt, first: c.pos == 0}
+			return &block{tokens: slices.Clone(view), keys: c.shows.keys(c.pos, c.pos+size), salt: a.salt, name: c.name, first: c.pos == 0}
 		})
 		a.has = append(a.has, next)
 		c.tip = next
@@ -219,8 +226,8 @@ func (l *ledger) keep(ctx context.Context, parent, seq kv.SeqHash) *block {
 	}
 }
 
-// release ends uses of blocks.
-func (l *ledger) release(seqs ...kv.SeqHash) {
+// drops ends uses of blocks.
+func (l *ledger) drops(seqs ...kv.SeqHash) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, seq := range seqs {

@@ -21,8 +21,8 @@ type life struct {
 	names  namer
 	cfg    *Config
 
-	// Of the watcher: in which tiers blocks are.
-	cached map[resident]struct{}
+	// Of the watcher: in which tiers blocks are, and what the engine calls them.
+	cached map[resident]uint64
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -37,7 +37,7 @@ type resident struct {
 func newLife(cfg *Config, eng engine.Engine, f *feed, number uint64) *life {
 	card := eng.Card()
 	return &life{
-		eng: eng, card: card, ledger: newLedger(card.BlockSize), feed: f, cfg: cfg, cached: map[resident]struct{}{},
+		eng: eng, card: card, ledger: newLedger(card.BlockSize, cfg.release()), feed: f, cfg: cfg, cached: map[resident]uint64{},
 		names: namer(splitmix.Mix(cfg.Seed + splitmix.Step*number)),
 	}
 }
@@ -93,13 +93,16 @@ func (l *life) translate(ctx context.Context, events []kv.Event) []change {
 		case kv.Moved: // no engine has a word for it
 		}
 	}
+	if l.ledger.release != nil {
+		return l.ledger.release.group(out)
+	}
 	return out
 }
 
 // forget drops all that is cached.
 func (l *life) forget() {
 	for r := range l.cached {
-		l.ledger.release(r.seq)
+		l.ledger.drops(r.seq)
 	}
 	clear(l.cached)
 }
@@ -109,7 +112,7 @@ func (l *life) stored(ctx context.Context, out []change, ev *kv.Event) []change 
 	c := change{kind: blockStored, size: l.card.BlockSize, level: int(ev.Tier), medium: l.medium(ev.Tier)}
 	parent := ev.Parent
 	if ev.Start > 0 {
-		if c.parent = l.names.name(parent); !l.has(parent) {
+		if c.parent = l.known(parent); c.parent == 0 {
 			return out // it was not said either
 		}
 	} else {
@@ -121,13 +124,14 @@ func (l *life) stored(ctx context.Context, out []change, ev *kv.Event) []change 
 		if b == nil {
 			break
 		}
-		if r := (resident{seq, ev.Tier}); !l.add(r) {
-			l.ledger.release(seq)
+		name := l.name(seq, b)
+		if r := (resident{seq, ev.Tier}); !l.add(r, name) {
+			l.ledger.drops(seq)
 		}
 		if len(c.names) == 0 {
-			c.salt, c.first = b.salt, b.first
+			c.salt, c.first = l.tells(b.salt), b.first
 		}
-		c.names = append(c.names, l.names.name(seq))
+		c.names = append(c.names, name)
 		c.tokens, c.keys = append(c.tokens, b.tokens...), append(c.keys, b.keys)
 		parent = seq
 	}
@@ -137,22 +141,38 @@ func (l *life) stored(ctx context.Context, out []change, ev *kv.Event) []change 
 	return l.embellish(out, c)
 }
 
-// has reports whether a block is cached in any tier.
-func (l *life) has(seq kv.SeqHash) bool {
+// name is what the engine calls a block.
+func (l *life) name(seq kv.SeqHash, b *block) uint64 {
+	if b.name != 0 {
+		return b.name
+	}
+	return l.names.name(seq)
+}
+
+// tells returns what events say of a salt.
+func (l *life) tells(salt kv.Salt) kv.Salt {
+	if r := l.ledger.release; r != nil {
+		return r.tells(salt)
+	}
+	return salt
+}
+
+// known returns the name of a block which is cached in any tier; 0 if it is in none.
+func (l *life) known(seq kv.SeqHash) uint64 {
 	for _, tier := range []kv.Tier{kv.TierDevice, kv.TierHost, kv.TierDisk, kv.TierPool} {
-		if _, ok := l.cached[resident{seq, tier}]; ok {
-			return true
+		if name := l.cached[resident{seq, tier}]; name != 0 {
+			return name
 		}
 	}
-	return false
+	return 0
 }
 
 // add notes that a block is cached, and reports whether that is news.
-func (l *life) add(r resident) bool {
+func (l *life) add(r resident, name uint64) bool {
 	if _, ok := l.cached[r]; ok {
 		return false
 	}
-	l.cached[r] = struct{}{}
+	l.cached[r] = name
 	return true
 }
 
@@ -161,12 +181,13 @@ func (l *life) removed(out []change, ev *kv.Event) []change {
 	c := change{kind: blockRemoved, level: int(ev.Tier), medium: l.medium(ev.Tier)}
 	for _, seq := range ev.Seqs {
 		r := resident{seq, ev.Tier}
-		if _, ok := l.cached[r]; !ok {
+		name, ok := l.cached[r]
+		if !ok {
 			continue
 		}
 		delete(l.cached, r)
-		l.ledger.release(seq)
-		c.names = append(c.names, l.names.name(seq))
+		l.ledger.drops(seq)
+		c.names = append(c.names, name)
 	}
 	if len(c.names) == 0 {
 		return out

@@ -295,7 +295,11 @@ func (s *Server) readParts(content []byte, m *prep.Message, c *prep.Chat, want *
 		m.Parts = append(out, ']')
 		return nil
 	}
-	m.Content = strings.Join(lines, "\n")
+	between := "\n"
+	if s.cfg.Dialect == SGLang {
+		between = " "
+	}
+	m.Content = strings.Join(lines, between)
 	return nil
 }
 

@@ -42,6 +42,9 @@ func (d Dialect) vllm() bool { return d == VLLM || d == VLLMLegacy }
 // Config says what a server imitates, and around what. Zero fields have defaults.
 type Config struct {
 	Dialect Dialect
+	// EngineVersion is the release of the engine that is imitated, where there are several; "" is the newest. See
+	// [EngineVersions].
+	EngineVersion string
 	// Open makes the engine of a data-parallel rank. The server runs it, and makes another one
 	// where what it imitates forgets its cache: on a restart and where the cache is reset. All
 	// have the same card, and should be a KVSource and a LoadSource.
@@ -131,7 +134,7 @@ type Features struct {
 	// UUIDs has the engine know media by what clients call them; on but for SGLang, which has no word for it in its
 	// OpenAI API. vLLM is so unless both its caches of media and of prefixes are off.
 	UUIDs Switch
-	// MapEvents has events as maps; on for all but "vllm-legacy".
+	// MapEvents has events as maps; on for all but "vllm-legacy" and releases of SGLang which have arrays.
 	MapEvents Switch
 	// Push has TensorRT-LLM publish events over ZeroMQ too, which empties its pulled list;
 	// on if KVEvents is set.
@@ -191,6 +194,9 @@ func (c *Config) validate() error {
 		}
 	}
 	report(slices.Contains(Dialects(), c.Dialect), "dialect %.40q is not one of %s", c.Dialect, dialectNames())
+	versions := EngineVersions(c.Dialect)
+	report(c.EngineVersion == "" || slices.Contains(versions, c.EngineVersion),
+		"engine version %.40q of dialect %.40q: want one of %q", c.EngineVersion, c.Dialect, versions)
 	report(c.Ranks >= 1 && c.Ranks <= 64, "there are %d ranks; it must be 1 to 64", c.Ranks)
 	report(c.BufferSteps >= 1 && c.BufferSteps <= 1<<20, "%d batches kept for replay; it must be 1 to %d", c.BufferSteps, 1<<20)
 	report(c.Slots >= 1 && c.Slots <= 4096, "%d slots; it must be 1 to 4096", c.Slots)

@@ -46,6 +46,7 @@ type openaiRequest struct {
 	Detokenize       *bool           `json:"detokenize"`       // TensorRT-LLM's
 	PromptTokens     []kv.Token      `json:"prompt_token_ids"` // likewise, of chats
 	CacheSalt        string          `json:"cache_salt"`
+	ExtraKey         string          `json:"extra_key"` // SGLang's
 	RequestID        string          `json:"request_id"`
 	RID              string          `json:"rid"` // SGLang's
 	Rank             *int            `json:"routed_dp_rank"`
@@ -292,7 +293,7 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*call, e
 	adapter, ok := s.model(q.Model)
 	if s.cfg.Dialect == SGLang { // which takes any name, and an adapter behind a colon
 		_, name, _ := strings.Cut(q.Model, ":")
-		if adapter, ok = s.model(name); !ok {
+		if adapter, ok = s.sglangAdapter(name); !ok {
 			return nil, fault.New(fault.Invalid, "The following requested LoRA adapters are not loaded: %.80q", name)
 		}
 	}
@@ -328,7 +329,11 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*call, e
 		return nil, err
 	}
 	c.id = requestID(r, q, s)
-	return c, s.addAsks(c, kv.Salt{LoRA: adapter, Namespace: q.CacheSalt})
+	salt := kv.Salt{LoRA: adapter, Namespace: q.CacheSalt}
+	if s.release != nil {
+		salt.Namespace = s.release.namespace(q.CacheSalt, q.ExtraKey, true)
+	}
+	return c, s.addAsks(c, salt)
 }
 
 // addAsks turns the prompts into asks.
@@ -471,18 +476,21 @@ func (s *Server) usageBody(u usage, withCached bool) object {
 	if s.cfg.Dialect.vllm() || s.cfg.Dialect == SGLang {
 		o["prompt_tokens_details"] = nil
 	}
+	if s.release != nil && s.release.chats { // of the same age
+		o["reasoning_tokens"] = 0
+	}
 	if withCached && s.reports(u.cached) {
 		o["prompt_tokens_details"] = object{"cached_tokens": u.cached}
 	}
 	return o
 }
 
-// reports says whether so many cached tokens show in usage. vLLM leaves a zero out.
+// reports says whether so many cached tokens show in usage. vLLM leaves a zero out, and so do older releases of SGLang.
 func (s *Server) reports(cached int) bool {
 	if cached == engine.CachedUnknown || !s.cfg.Features.Details.on(true) {
 		return false
 	}
-	return cached > 0 || !s.cfg.Dialect.vllm()
+	return cached > 0 || !s.cfg.Dialect.vllm() && (s.release == nil || s.release.ready)
 }
 
 // known is how many cached tokens are told: fewer where a fault has them left out.
@@ -530,7 +538,7 @@ func (s *Server) serveOpenAI(chat bool) http.HandlerFunc {
 			s.fail(w, err)
 			return
 		}
-		m := s.stats.begin(c.rank.index, c.tokens(), c.asks[0].req.Salt.LoRA)
+		m := s.stats.begin(c.rank.index, c.tokens(), told(c.asks[0].req.Salt.LoRA))
 		defer m.end()
 		if q.Stream {
 			s.streamCall(ctx, w, c, a, f, m)
@@ -559,7 +567,7 @@ func (s *Server) piece(c *call, p *part, first bool) object {
 	q := c.q
 	bare := s.cfg.Dialect == TRTLLM && q.Detokenize != nil && !*q.Detokenize
 	if bare || s.cfg.Dialect.vllm() && q.ReturnTokens || s.cfg.Dialect == SGLang && q.ReturnTokens {
-		o["token_ids"] = orEmpty(p.tokens)
+		o[s.tokensField(c)] = orEmpty(p.tokens)
 	}
 	if bare {
 		p.text = ""
@@ -568,6 +576,14 @@ func (s *Server) piece(c *call, p *part, first bool) object {
 		o["prompt_token_ids"] = c.prompts[p.prompt].tokens
 	}
 	return o
+}
+
+// tokensField is where a choice has its tokens.
+func (s *Server) tokensField(c *call) string {
+	if s.release != nil && s.release.ready && c.chat {
+		return "response_token_ids"
+	}
+	return "token_ids"
 }
 
 func orEmpty(t []kv.Token) []kv.Token {

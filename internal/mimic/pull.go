@@ -53,8 +53,12 @@ func (f *feed) pulls() bool {
 	return f.cfg.Dialect == TRTLLM && !f.cfg.Features.Push.on(f.cfg.KVEvents != "")
 }
 
-// begin tells the size of the cache, as the first event does.
+// begin publishes the first event: of TensorRT-LLM's list the size of the cache, of SGLang that it is empty.
 func (f *feed) begin(blocks int) {
+	if f.cfg.Dialect == SGLang {
+		f.clear()
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pulls() {

@@ -18,16 +18,17 @@ import (
 
 // Server imitates one engine. Create it with [New].
 type Server struct {
-	cfg    Config
-	card   engine.Card
-	faults *Faults
-	ln     net.Listener
-	ranks  []*rank
-	first  []engine.Engine // of the ranks, until Run
-	stats  stats
-	slots  *slots // of llama.cpp; nil otherwise
-	began  time.Time
-	closed sync.Once
+	cfg     Config
+	card    engine.Card
+	faults  *Faults
+	ln      net.Listener
+	ranks   []*rank
+	first   []engine.Engine // of the ranks, until Run
+	stats   stats
+	release *sglangRelease // of SGLang; nil otherwise
+	slots   *slots         // of llama.cpp; nil otherwise
+	began   time.Time
+	closed  sync.Once
 	// errands are for Run to do; ended is closed when it does none any more.
 	errands chan errand
 	ended   chan struct{}
@@ -37,7 +38,10 @@ type Server struct {
 		sync.Mutex
 		conns    map[net.Conn]struct{}
 		adapters []Adapter // ascending
-		asleep   int       // level of sleep; 0 is awake
+		// Of SGLang's adapters: those which were unloaded, and how often each was loaded since the start.
+		unloaded map[string]Adapter
+		loads    map[string]int
+		asleep   int // level of sleep; 0 is awake
 		live     map[string]context.CancelFunc
 		// remembered are the media objects that the processor knows by name.
 		remembered map[string]known
@@ -58,12 +62,16 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Open == nil {
 		return nil, errors.New("mimic config: Open is missing: a server needs engines")
 	}
-	s := &Server{cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), errands: make(chan errand, 8), ended: make(chan struct{})}
+	s := &Server{cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), errands: make(chan errand, 8), ended: make(chan struct{}), release: cfg.release()}
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.live = map[string]context.CancelFunc{}
 	s.mu.remembered = map[string]known{}
+	s.mu.unloaded, s.mu.loads = map[string]Adapter{}, map[string]int{}
 	s.mu.leases = map[string]time.Time{}
 	s.mu.adapters = slices.Clone(cfg.Adapters)
+	for _, a := range cfg.Adapters {
+		s.mu.loads[a.Name] = 1
+	}
 	s.turn.Store(cfg.Seed << 20)
 	for i := range cfg.Ranks {
 		eng, err := cfg.Open(i)

@@ -32,8 +32,11 @@ func (s *Server) sglang(mux *http.ServeMux) {
 		mux.HandleFunc("GET "+path, s.sglangServerInfo)
 	}
 	mux.HandleFunc("GET /v1/loads", s.sglangLoads)
-	mux.HandleFunc("GET /health", s.ok)
+	mux.HandleFunc("GET /health", s.sglangHealth)
 	mux.HandleFunc("GET /health_generate", s.sglangHealth)
+	if s.release.ready {
+		mux.HandleFunc("GET /ready", s.ok)
+	}
 	mux.HandleFunc("GET /flush_cache", s.sglangFlush)
 	mux.HandleFunc("POST /flush_cache", s.sglangFlush)
 	mux.HandleFunc("POST /abort_request", s.sglangAbort)
@@ -164,7 +167,7 @@ func (q *sglangRequest) jobs(ctx context.Context, s *Server) ([]sglangJob, error
 		if q.ReturnLogprob.at(i) {
 			top = max(q.TopLogprobs.at(i), 0)
 		}
-		adapter, ok := s.model(q.LoRA.at(i))
+		adapter, ok := s.sglangAdapter(q.LoRA.at(i))
 		if !ok {
 			return nil, fault.New(fault.Invalid, "The following requested LoRA adapters are not loaded: %.80q", q.LoRA.at(i))
 		}
@@ -175,7 +178,7 @@ func (q *sglangRequest) jobs(ctx context.Context, s *Server) ([]sglangJob, error
 		out = append(out, sglangJob{id: id, single: choices == 1, ask: ask{
 			req: &engine.Request{
 				ID: id, Attempt: 1, Model: s.card.Name, Prompt: tokens, Media: shows.media, Choices: choices, Sampling: how, Logprobs: top,
-				Salt: kv.Salt{LoRA: adapter, Namespace: q.CacheSalt.at(i) + q.ExtraKey.at(i)},
+				Salt: kv.Salt{LoRA: adapter, Namespace: s.release.namespace(q.CacheSalt.at(i), q.ExtraKey.at(i), false)},
 				Stop: engine.Stop{MaxTokens: min(limit, room), MinTokens: min(p.MinNew, limit, room), Tokens: p.StopTokens, IgnoreEOS: p.IgnoreEOS},
 			},
 			prompt:  shows,
@@ -204,7 +207,7 @@ func (q *sglangRequest) show(ctx context.Context, s *Server, p *prompt, i int, b
 		return fault.New(fault.Invalid, "The model is not a multimodal model, and the request shows media.")
 	}
 	hashes := mediaOf(q.MediaHashes, i, batch)
-	if len(hashes) != len(want) {
+	if len(hashes) != len(want) || !s.release.takesHashes {
 		hashes = nil
 	}
 	return s.expand(ctx, p, want, hashes)
@@ -279,7 +282,7 @@ func (s *Server) sglangGenerate(w http.ResponseWriter, r *http.Request) {
 		s.sglangFail(w, err)
 		return
 	}
-	m := s.stats.begin(rank.index, prompt, asks[0].req.Salt.LoRA)
+	m := s.stats.begin(rank.index, prompt, told(asks[0].req.Salt.LoRA))
 	defer m.end()
 	g := &sglangAnswer{s: s, q: &q, jobs: jobs, m: m, u: usage{prompt: prompt, cached: engine.CachedUnknown}, began: time.Now(), rank: rank.index}
 	for i := range jobs {
@@ -341,12 +344,28 @@ func (g *sglangAnswer) body(prompt, choice int, text string, tokens []kv.Token, 
 	if choice > 0 {
 		id += "-" + strconv.Itoa(choice)
 	}
+	r := g.s.release
 	meta := object{
 		"id": id, "finish_reason": nil, "prompt_tokens": len(job.ask.req.Prompt), "completion_tokens": len(st.tokens), "weight_version": "default",
-		"e2e_latency": time.Since(g.began).Seconds(), "dp_rank": g.rank,
+		r.retractions: 0, "queue_time": 0.0, "dp_rank": nil,
+	}
+	if len(g.s.ranks) > 1 {
+		meta["dp_rank"] = g.rank
+	}
+	if r.chats { // of the same age
+		meta["reasoning_tokens"] = 0
 	}
 	if cached := g.s.known(st.cached); cached != engine.CachedUnknown {
-		meta["cached_tokens"] = cached
+		meta["cached_tokens"], meta["cached_tokens_details"] = cached, nil
+		if cached > 0 {
+			meta["cached_tokens_details"] = object{"device": cached, "host": 0}
+		}
+	}
+	if st.reason != "" {
+		meta["e2e_latency"] = time.Since(g.began).Seconds()
+		if r.spans {
+			meta["weight_versions"] = []object{{"version": "default", "start": 0, "end": len(st.tokens)}}
+		}
 	}
 	switch st.reason {
 	case reasonLength:
@@ -478,32 +497,54 @@ func (s *Server) sglangModels(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) sglangModelInfo(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, object{
-		"model_path": s.cfg.Root, "tokenizer_path": s.cfg.Root, "is_generation": true, "preferred_sampling_params": nil,
-		"weight_version": "default", "has_image_understanding": s.sees(media.Image), "has_audio_understanding": s.sees(media.Audio), "model_type": "llama",
-	})
+	o := object{
+		"model_path": s.cfg.Root, "tokenizer_path": s.cfg.Root, "is_generation": true, "preferred_sampling_params": nil, "weight_version": "default",
+		"has_image_understanding": s.sees(media.Image), "has_audio_understanding": s.sees(media.Audio), "model_type": "llama",
+		"architectures": []string{"LlamaForCausalLM"},
+	}
+	if s.release.ready { // of the same age
+		o["served_model_name"], o["load_format"], o["disaggregation_mode"] = s.cfg.Models[0], "auto", "null"
+		o["reasoning_parser"], o["tool_call_parser"] = nil, nil
+	}
+	writeJSON(w, http.StatusOK, o)
 }
 
 // sglangServerInfo tells the arguments of the server, and where its events are.
 func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 	size := s.blockSize()
 	o := object{
-		"model_path": s.cfg.Root, "served_model_name": s.cfg.Models[0], "version": "0.5.17", "page_size": size, "dp_size": len(s.ranks), "tp_size": 1,
+		"model_path": s.cfg.Root, "served_model_name": s.cfg.Models[0], "version": s.release.version, "page_size": size, "dp_size": len(s.ranks), "tp_size": 1,
 		"context_length": s.card.ContextLength, "max_total_num_tokens": s.card.Blocks * s.card.BlockSize, "disable_radix_cache": false,
 		"max_running_requests": 256, "chunked_prefill_size": s.card.MaxBatchedTokens, "stream_interval": 1, "enable_metrics": s.cfg.Features.Metrics.on(true),
 		"incremental_streaming_output": !s.cfg.Features.Cumulative.on(true), "disaggregation_mode": "null", "enable_cache_report": s.cfg.Features.Details.on(true),
-		"internal_states": []object{}, "kv_events_config": nil, "kv_events": nil,
+		"internal_states": []object{}, "kv_events_config": nil,
+	}
+	if s.release.announces {
+		o["kv_events"] = nil
 	}
 	if at := s.EventsAddr(); at != "" {
-		host, port := hostPort(at)
-		events := object{
-			"publisher": "zmq", "endpoint_host": host, "endpoint_port_base": port, "topic": s.cfg.Topic, "block_size": size, "dp_size": len(s.ranks),
-			"replay_endpoint": nilIfEmpty(s.ReplayAddr()), "snapshot_endpoint": nilIfEmpty(s.SnapshotAddr()), "buffer_steps": s.cfg.BufferSteps,
+		config := object{"publisher": "zmq", "endpoint": at, "topic": s.cfg.Topic, "buffer_steps": s.cfg.BufferSteps}
+		if replay := s.ReplayAddr(); replay != "" {
+			config["replay_endpoint"] = replay
 		}
-		o["kv_events"] = events
-		o["kv_events_config"] = string(marshal(object{"publisher": "zmq", "endpoint": at, "topic": s.cfg.Topic}))
+		o["kv_events_config"] = string(marshal(config))
+		if s.release.announces {
+			o["kv_events"] = s.sglangEvents(at, size)
+		}
 	}
 	writeJSON(w, http.StatusOK, o)
+}
+
+// sglangEvents tells where the events are. Subscribers add a rank to a port.
+func (s *Server) sglangEvents(at string, size int) object {
+	host, port := hostPort(at)
+	o := object{
+		"publisher": "zmq", "endpoint_host": host, "endpoint_port_base": port, "topic": s.cfg.Topic, "block_size": size, "dp_size": len(s.ranks),
+	}
+	if replay := s.ReplayAddr(); replay != "" && s.release.announcesReplay {
+		_, o["replay_endpoint_port_base"] = hostPort(replay)
+	}
+	return o
 }
 
 // hostPort takes a TCP endpoint apart; a wildcard is "*".
@@ -526,16 +567,27 @@ func (s *Server) sglangLoads(w http.ResponseWriter, _ *http.Request) {
 	for i, r := range s.ranks {
 		l, _ := s.load(r)
 		running, waiting = running+l.Running, waiting+l.Waiting
-		loads = append(loads, object{
-			"dp_rank": i, "num_running_reqs": l.Running, "num_waiting_reqs": l.Waiting, "num_total_reqs": l.Running + l.Waiting, "num_used_tokens": l.UsedBlocks * s.card.BlockSize,
-			"max_total_num_tokens": s.card.Blocks * s.card.BlockSize, "token_usage": share(l.UsedBlocks, l.TotalBlocks), "gen_throughput": 0.0, "cache_hit_rate": 0.0,
-			"utilization": 0.0, "max_running_requests": 256,
-		})
+		o := object{
+			"timestamp": seconds(time.Now()), "dp_rank": i, "num_running_reqs": l.Running, "num_waiting_reqs": l.Waiting,
+			"num_used_tokens": l.UsedBlocks * s.card.BlockSize, "max_total_num_tokens": s.card.Blocks * s.card.BlockSize, "max_running_requests": 256,
+			"token_usage": share(l.UsedBlocks, l.TotalBlocks), "gen_throughput": 0.0, "cache_hit_rate": 0.0, "utilization": 0.0,
+		}
+		if s.release.aggregate {
+			o["num_total_reqs"] = l.Running + l.Waiting
+		} else {
+			o["num_waiting_uncached_tokens"], o["num_total_tokens"], o["num_active_tokens"] = 0, o["num_used_tokens"], o["num_used_tokens"]
+			o["total_prefill_uncached_tokens"], o["total_prefill_busy_us"] = 0, 0
+		}
+		loads = append(loads, o)
 	}
-	writeJSON(w, http.StatusOK, object{
-		"timestamp": time.Now().UTC().Format(time.RFC3339Nano), "version": "0.5.17", "dp_rank_count": len(s.ranks), "loads": loads,
-		"aggregate": object{"total_running_reqs": running, "total_waiting_reqs": waiting, "total_reqs": running + waiting},
-	})
+	o := object{"timestamp": time.Now().UTC().Format(time.RFC3339Nano), "version": s.release.version, "loads": loads}
+	if s.release.aggregate {
+		o["dp_rank_count"] = len(s.ranks)
+		o["aggregate"] = object{"total_running_reqs": running, "total_waiting_reqs": waiting, "total_reqs": running + waiting}
+	} else {
+		o["accelerator"], o["num_accelerators"] = nil, 1
+	}
+	writeJSON(w, http.StatusOK, o)
 }
 
 // sglangHealth generates a token to see whether that works.
@@ -580,30 +632,52 @@ func (s *Server) sglangAbort(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) sglangTokenize(w http.ResponseWriter, r *http.Request) {
 	var q struct {
+		openaiRequest
 		Prompt     oneOrMany[string] `json:"prompt"`
 		AddSpecial *bool             `json:"add_special_tokens"`
 	}
 	if !s.body(w, r, &q) {
 		return
 	}
+	chat := s.release.chats && q.Messages != nil
+	if chat == (q.Prompt.list != nil) {
+		s.refuse(w, http.StatusBadRequest, "1 validation error: "+s.release.wantsPrompt())
+		return
+	}
 	var all [][]kv.Token
 	var counts []int
-	for _, text := range q.Prompt.list {
-		tokens, err := s.plain(text, q.AddSpecial == nil || *q.AddSpecial)
-		if err != nil {
-			s.fail(w, err)
-			return
-		}
+	var err error
+	add := func(tokens []kv.Token) {
 		all, counts = append(all, orEmpty(tokens)), append(counts, len(tokens))
 	}
+	if chat {
+		var p prompt
+		p, err = s.chatPrompt(r.Context(), &q.openaiRequest)
+		add(p.tokens)
+	}
+	for _, text := range q.Prompt.list {
+		var tokens []kv.Token
+		if tokens, err = s.plain(text, q.AddSpecial == nil || *q.AddSpecial); err != nil {
+			break
+		}
+		add(tokens)
+	}
 	switch {
-	case len(all) == 0:
-		s.refuse(w, http.StatusBadRequest, "prompt is required")
+	case err != nil:
+		s.fail(w, err)
 	case q.Prompt.many:
 		writeJSON(w, http.StatusOK, object{"tokens": all, "count": counts, "max_model_len": s.card.ContextLength})
 	default:
 		writeJSON(w, http.StatusOK, object{"tokens": all[0], "count": counts[0], "max_model_len": s.card.ContextLength})
 	}
+}
+
+// wantsPrompt is what /tokenize says where it is given nothing that it takes.
+func (r *sglangRelease) wantsPrompt() string {
+	if r.chats {
+		return "Value error, Exactly one of 'prompt' or 'messages' must be provided."
+	}
+	return "body.prompt: Field required"
 }
 
 func (s *Server) sglangDetokenize(w http.ResponseWriter, r *http.Request) {
@@ -644,7 +718,9 @@ func (s *Server) sglangLoadAdapter(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case ok && load:
 		s.mu.adapters = append(s.mu.adapters, Adapter(q))
+		s.mu.loads[q.Name]++
 	case ok:
+		s.mu.unloaded[q.Name] = s.mu.adapters[at]
 		s.mu.adapters = slices.Delete(s.mu.adapters, at, at+1)
 	}
 	loaded := object{}
@@ -657,6 +733,22 @@ func (s *Server) sglangLoadAdapter(w http.ResponseWriter, r *http.Request) {
 		status, message = http.StatusBadRequest, fmt.Sprintf("LoRA adapter %.80q cannot be changed: it is there already, or it is not", url.PathEscape(q.Name))
 	}
 	writeJSON(w, status, object{"success": ok, "error_message": message, "loaded_adapters": loaded})
+}
+
+// sglangAdapter says what the name of an adapter stands for in the cache, "" for the model. An adapter that was unloaded is
+// loaded again, and what is cached from before is not found any more.
+func (s *Server) sglangAdapter(name string) (adapter string, ok bool) {
+	s.mu.Lock()
+	if a, there := s.mu.unloaded[name]; there && !slices.ContainsFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == name }) {
+		s.mu.adapters = append(s.mu.adapters, a)
+		s.mu.loads[name]++
+	}
+	loads := s.mu.loads[name]
+	s.mu.Unlock()
+	if adapter, ok = s.model(name); adapter != "" && loads > 1 {
+		adapter += untold + strconv.Itoa(loads)
+	}
+	return adapter, ok
 }
 
 // sglangMetrics writes the metrics of a rank.

@@ -192,15 +192,30 @@ func requestsOf(d mimic.Dialect) [][3]string {
 // TestWire holds the paths, fields, kinds of values, statuses and metrics of every dialect
 // against files, which people compare with what the engines have.
 func TestWire(t *testing.T) {
+	type server struct {
+		dialect mimic.Dialect
+		version string
+	}
+	var all []server
 	for _, d := range mimic.Dialects() {
-		t.Run(string(d), func(t *testing.T) {
-			s := start(t, mimic.Config{Dialect: d, Open: opener(t, shape{speedup: 2, context: 4096}), Seed: 7})
+		all = append(all, server{d, ""})
+		for _, v := range mimic.EngineVersions(d) {
+			all = append(all, server{d, v})
+		}
+	}
+	for _, of := range all {
+		d, name := of.dialect, strings.TrimSuffix(string(of.dialect)+"-"+of.version, "-")
+		if of.version != "" && of.version == mimic.EngineVersions(d)[len(mimic.EngineVersions(d))-1] {
+			continue // the dialect's own
+		}
+		t.Run(name, func(t *testing.T) {
+			s := start(t, mimic.Config{Dialect: d, EngineVersion: of.version, Open: opener(t, shape{speedup: 2, context: 4096}), Seed: 7})
 			var got strings.Builder
 			for _, r := range append(common(), requestsOf(d)...) {
 				status, h, body := ask(t, s, r[0], r[1], r[2])
 				fmt.Fprintf(&got, "%s %s %s\n%s\n", r[0], r[1], r[2], shapeOf(t, status, h.Get("Content-Type"), body))
 			}
-			file := filepath.Join("testdata", "wire", string(d)+".txt")
+			file := filepath.Join("testdata", "wire", name+".txt")
 			if *rewrite {
 				if err := os.WriteFile(file, []byte(got.String()), 0o600); err != nil {
 					t.Fatal(err)

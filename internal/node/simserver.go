@@ -27,7 +27,9 @@ import (
 // SimServer says which engine a stand-alone server imitates, as a command line has it. The texts are
 // those of package mimic.
 type SimServer struct {
-	Dialect, HTTPAddr                   string
+	Dialect, HTTPAddr string
+	// EngineVersion is the release of the engine, "" the newest that is known.
+	EngineVersion                       string
 	KVEvents, KVReplay, Snapshot, Topic string
 	// Dial has the publisher of events connect, where others listen.
 	Dial          bool
@@ -72,6 +74,9 @@ func SimDialects() []string {
 	}
 	return names
 }
+
+// SimEngineVersions returns the releases that a dialect can be of, the newest last; none where there is but one.
+func SimEngineVersions(dialect string) []string { return mimic.EngineVersions(mimic.Dialect(dialect)) }
 
 // Sim serves as another engine does until ctx ends, and returns nil then. It calls ready once, when
 // it listens.
@@ -205,7 +210,7 @@ func (as *SimServer) Validate() error {
 func (as *SimServer) config() (mimic.Config, error) {
 	var errs []error
 	mc := mimic.Config{
-		Dialect: mimic.Dialect(as.Dialect), HTTPAddr: as.HTTPAddr, KVEvents: as.KVEvents, KVReplay: as.KVReplay, Snapshot: as.Snapshot, Topic: as.Topic,
+		Dialect: mimic.Dialect(as.Dialect), EngineVersion: as.EngineVersion, HTTPAddr: as.HTTPAddr, KVEvents: as.KVEvents, KVReplay: as.KVReplay, Snapshot: as.Snapshot, Topic: as.Topic,
 		Ranks: as.Ranks, Slots: as.Slots, BufferSteps: as.BufferSteps, KeepAlive: as.KeepAlive, Ping: as.Ping, Startup: as.Startup, Headers: map[string]string{},
 	}
 	if as.Dial {

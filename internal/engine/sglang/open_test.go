@@ -145,12 +145,17 @@ func TestPreprocess(t *testing.T) {
 	if err != nil || len(p.Tokens) == 0 || p.Attempt != 3 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	_, err = e.Preprocess(ctx, &engine.PreprocessRequest{ID: "p", Attempt: 1, Chat: []byte(`{"messages":[{"role":"user","content":"x"}]}`)})
-	if fault.Of(err) != fault.Unimplemented {
-		t.Errorf("a conversation, which the engine takes no questions about: %v", err)
+	chat := &engine.PreprocessRequest{ID: "p", Attempt: 1, Chat: []byte(`{"messages":[{"role":"user","content":"x"}]}`)}
+	if p, err := e.Preprocess(ctx, chat); err != nil || len(p.Tokens) == 0 {
+		t.Errorf("a conversation: %+v, %v", p, err)
 	}
 	if _, err = e.Preprocess(ctx, &engine.PreprocessRequest{Attempt: 1, Chat: []byte("{")}); fault.Of(err) != fault.Invalid {
 		t.Errorf("no JSON: %v", err)
+	}
+	s, card = rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.EngineVersion = "0.5.9" })
+	old := opened(t, config(t, s, card))
+	if _, err := old.Preprocess(enginetest.Start(t, old), chat); fault.Of(err) != fault.Unimplemented {
+		t.Errorf("a conversation, which an old engine takes no questions about: %v", err)
 	}
 }
 

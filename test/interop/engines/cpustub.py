@@ -3,17 +3,20 @@
 PyPI's torch for x86-64 Linux is built for CUDA: its shared objects name about
 three gigabytes of CUDA libraries that a CPU never calls. This writes one small
 library per missing name beside them. Every function answers "no CUDA device",
-so torch takes its CPU paths.
+so torch takes its CPU paths. Where SGLang is installed, the package sgl_kernel is
+replaced by sgl_kernel_cpu.py.
 
     cpustub.py SITE_PACKAGES
 """
 
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 
+REPLACED = "\n\nfrom sgl_kernel import alloc_decode_kernel, alloc_extend_kernel\n"
 NO_DEVICE = 100  # cudaErrorNoDevice, CUDA_ERROR_NO_DEVICE
 VENDOR = re.compile(r"^(cu|nccl|nv)[A-Za-z0-9_]*$")
 
@@ -28,8 +31,30 @@ def function(name):
     return f"long {name}(void) {{ return {NO_DEVICE}; }}\n"
 
 
+def replace_sgl_kernel(site):
+    """Installs the stand-in, with the names of the operators that this SGLang looks up."""
+    operators = set()
+    for source in (site / "sglang").rglob("*.py"):
+        text = source.read_text()
+        operators |= set(re.findall(r"torch\.ops\.sgl_kernel\.(\w+_cpu)\b", text))
+        if "\ndef alloc_extend_kernel(" in text and REPLACED not in text:
+            source.unlink()  # the file may be another installation's too
+            source.write_text(text + REPLACED)
+    package = site / "sgl_kernel"
+    package.mkdir(exist_ok=True)
+    shutil.copy(pathlib.Path(__file__).parent / "sgl_kernel_cpu.py", package / "__init__.py")
+    (package / "operators.txt").write_text("\n".join(sorted(operators)) + "\n")
+    print(f"sgl_kernel: {len(operators)} operators without an implementation")
+
+
 def main(site):
-    lib = pathlib.Path(site) / "torch" / "lib"
+    replace_cuda(site)
+    if (site / "sglang").is_dir():
+        replace_sgl_kernel(site)
+
+
+def replace_cuda(site):
+    lib = site / "torch" / "lib"
     objects = [str(p) for p in sorted(lib.glob("*.so"))]
     needed = set()
     for o in objects:
@@ -71,4 +96,4 @@ def main(site):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(pathlib.Path(sys.argv[1]))

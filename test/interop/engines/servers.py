@@ -24,6 +24,23 @@ def free_ports(count):
     return ports
 
 
+def free_ranges(count, size):
+    """The first ports of ranges that were free a moment ago."""
+    firsts = []
+    while len(firsts) < count:
+        (first,) = free_ports(1)
+        held = []
+        try:
+            held = [socket.create_server(("127.0.0.1", first + i)) for i in range(size)]
+            if not any(abs(first - other) < size for other in firsts):
+                firsts.append(first)
+        except OSError:
+            pass
+        for s in held:
+            s.close()
+    return firsts
+
+
 def call(url, body=None, headers=None, timeout=60, method=None):
     """One request; returns the status and the body's bytes, also of errors."""
     data = json.dumps(body).encode() if body is not None and not isinstance(body, bytes) else body
@@ -121,6 +138,40 @@ def vllm(directory, model, work, name="vllm", blocks=256, block=32, context=2048
     return Server(
         name, command, environment | (env or {}), work / (name + ".log"), f"http://127.0.0.1:{port}",
         endpoints["endpoint"], endpoints["replay_endpoint"],
+    )  # fmt: skip
+
+
+def sglang(directory, model, work, name="sglang", page=16, ranks=1, tokens=16384, context=4096, events=True, replay=True, arguments=()):
+    """An SGLang, in a directory of install.sh; ranks are data-parallel, each with room for so many tokens."""
+    directory, work = pathlib.Path(directory), pathlib.Path(work)
+    # Rank r publishes at the first port + r; both ranges are free with the ports between them.
+    port, published, replayed = free_ports(1) + free_ranges(2, ranks)
+    endpoints = {"endpoint": f"tcp://0.0.0.0:{published}"} | ({"replay_endpoint": f"tcp://0.0.0.0:{replayed}"} if replay else {})
+    command = [
+        str(directory / "bin/python"), "-m", "sglang.launch_server",
+        "--model-path", str(pathlib.Path(model) / "model"), "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port),
+        "--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native", "--sampling-backend", "pytorch",
+        "--disable-overlap-schedule", "--enable-metrics", "--enable-cache-report", "--max-total-tokens", str(tokens),
+        "--max-running-requests", "16", "--context-length", str(context), "--mem-fraction-static", "0.05", "--page-size", str(page),
+        "--random-seed", "0", "--dp-size", str(ranks),
+        "--sleep-on-idle",  # without it an idle engine takes a core
+        *arguments,
+    ]  # fmt: skip
+    if events:
+        command += ["--kv-events-config", json.dumps({"publisher": "zmq"} | endpoints)]
+    home = work / (name + "-home")
+    home.mkdir(exist_ok=True)
+    environment = {
+        "PATH": f"{directory}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(["0-0"] * ranks),
+        "OMP_NUM_THREADS": "1",
+    }
+    local = {key: at.replace("0.0.0.0", "127.0.0.1") for key, at in endpoints.items() if events}
+    return Server(
+        name, command, environment, work / (name + ".log"), f"http://127.0.0.1:{port}", local.get("endpoint"), local.get("replay_endpoint")
     )  # fmt: skip
 
 
