@@ -10,10 +10,22 @@ import (
 )
 
 func TestSalts(t *testing.T) {
-	mimictest.TestSalts(t, func(t testing.TB, set ...mimic.Fault) mimictest.Adapter {
-		s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { withEvents(c); c.Faults = set })
-		return opened(t, config(t, s, card))
-	}, "/v1/chat/completions", "/v1/completions")
+	for _, version := range mimic.EngineVersions(mimic.SGLang) {
+		t.Run(version, func(t *testing.T) {
+			open := func(t testing.TB, set ...mimic.Fault) mimictest.Adapter {
+				s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
+					withEvents(c)
+					c.EngineVersion, c.Faults = version, set
+				})
+				return opened(t, config(t, s, card))
+			}
+			if version == "0.5.9" { // none of its fields reaches the cache
+				mimictest.TestSaltsRefused(t, open)
+				return
+			}
+			mimictest.TestSalts(t, open, "/v1/chat/completions", "/v1/completions")
+		})
+	}
 }
 
 func TestSaltFields(t *testing.T) {

@@ -29,19 +29,24 @@ func TestSalts(t *testing.T, open func(t testing.TB, set ...mimic.Fault) Adapter
 		{"ignored", []mimic.Fault{{Kind: mimic.FaultSalts}}, false},
 		{"unreported", []mimic.Fault{{Kind: mimic.FaultNoCached}}, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			e := open(t, c.set...)
-			ctx := enginetest.Start(t, e)
-			s := &saltTest{t: t, ctx: ctx, e: e}
-			s.tell("tokens", c.apart, s.generate)
-			warned := slices.ContainsFunc(e.Warnings(), func(w engine.Warning) bool { return w.Code == engine.WarnSalts && w.Remedy != "" })
-			if warned == c.apart {
-				t.Errorf("salts are apart: %v, warnings: %v", c.apart, e.Warnings())
-			}
-			for _, path := range e.Passes() {
-				s.tell(path, c.apart && slices.Contains(passes, path), func(n int, salt string) (int, error) { return s.pass(path, n, salt) })
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { testSalts(t, open(t, c.set...), c.apart, passes) })
+	}
+}
+
+// TestSaltsRefused wants of an adapter whose server ignores salts that requests under a salt are refused.
+func TestSaltsRefused(t *testing.T, open func(t testing.TB, set ...mimic.Fault) Adapter) {
+	testSalts(t, open(t), false, nil)
+}
+
+func testSalts(t *testing.T, e Adapter, apart bool, passes []string) {
+	s := &saltTest{t: t, ctx: enginetest.Start(t, e), e: e}
+	s.tell("tokens", apart, s.generate)
+	warned := slices.ContainsFunc(e.Warnings(), func(w engine.Warning) bool { return w.Code == engine.WarnSalts && w.Remedy != "" })
+	if warned == apart {
+		t.Errorf("salts are apart: %v, warnings: %v", apart, e.Warnings())
+	}
+	for _, path := range e.Passes() {
+		s.tell(path, apart && slices.Contains(passes, path), func(n int, salt string) (int, error) { return s.pass(path, n, salt) })
 	}
 }
 
