@@ -13,8 +13,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// pathChat is the path of conversations.
-const pathChat = "/v1/chat/completions"
+// The paths of conversations and of plain prompts.
+const (
+	pathChat        = "/v1/chat/completions"
+	pathCompletions = "/v1/completions"
+)
 
 // maxPassed bounds an answer that is passed on whole.
 const maxPassed = 64 << 20
@@ -22,7 +25,7 @@ const maxPassed = 64 << 20
 // askUsage is what a stream of the path is asked with for its usage; "" if it tells by itself.
 func askUsage(path string) string {
 	switch path {
-	case pathChat, "/v1/completions":
+	case pathChat, pathCompletions:
 		return `{"include_usage":true}`
 	}
 	return ""
@@ -155,7 +158,7 @@ func (p *passing) stream(ctx context.Context, answer *Answer) error {
 	for ended := false; !ended; {
 		data, err := events.Next()
 		switch {
-		case err == io.EOF && p.req.Path != pathChat && p.req.Path != "/v1/completions":
+		case err == io.EOF && p.req.Path != pathChat && p.req.Path != pathCompletions:
 			return nil // these end by an event of their own, which only the client knows
 		case err == io.EOF:
 			return answer.Broken(ctx, io.ErrUnexpectedEOF)

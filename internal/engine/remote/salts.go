@@ -120,6 +120,20 @@ func (g *saltGuard) state(way string) (saltState, <-chan struct{}) {
 	return w.state, g.mu.changed
 }
 
+// refused returns a way by which requests under salts are refused: main, or the first that was proven.
+func (g *saltGuard) refused(main string) (way string, state saltState, found bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name, w := range g.mu.ways {
+		switch {
+		case w.state == saltsUntested || w.state == saltsApart || w.fixed && name != main:
+		case !found || name == main || name < way && way != main:
+			way, state, found = name, w.state, true
+		}
+	}
+	return way, state, found
+}
+
 // want asks for the proof of a way, if it is not known.
 func (g *saltGuard) want(way string) {
 	g.mu.Lock()
@@ -254,23 +268,21 @@ func (b *Base) wayOf(req *engine.Request) string {
 	return wayTokens
 }
 
-// mainWay is the way by which most requests come.
+// mainWay is the way that is proven first: where the prompt of a proof is tokens, if there is such a way.
 func (b *Base) mainWay() string {
 	switch {
 	case b.cfg.Dialect != nil || len(b.cfg.Passes) == 0:
 		return wayTokens
-	case slices.Contains(b.cfg.Passes, pathChat):
-		return pathChat
+	case slices.Contains(b.cfg.Passes, pathCompletions):
+		return pathCompletions
 	}
 	return b.cfg.Passes[0]
 }
 
-// noSalts warns of an engine that serves no requests under salts.
+// noSalts warns of an engine that serves no requests under salts by its main way, or by one that somebody wanted.
 func (b *Base) noSalts() []engine.Warning {
-	way := b.mainWay()
-	state, _ := b.salts.state(way)
-	switch state {
-	case saltsUntested, saltsApart:
+	way, state, found := b.salts.refused(b.mainWay())
+	if !found {
 		return nil
 	}
 	what, remedy := b.saltFinding(way, state)
@@ -389,8 +401,14 @@ func (b *Base) saltQuestion(way string) (func(ctx context.Context, salt string) 
 	case wayTokens:
 	case wayFeatures:
 		d = b.cfg.Features
+	case pathCompletions:
+		prompt := b.randomPrompt()
+		b.cache.probed(prompt)
+		list := AppendTokens(nil, prompt)
+		return func(ctx context.Context, salt string) (int, error) { return b.passSalted(ctx, way, list, salt) }, nil
 	default:
-		text := b.randomText()
+		b.cache.salted()
+		text := quote(b.randomText())
 		return func(ctx context.Context, salt string) (int, error) { return b.passSalted(ctx, way, text, salt) }, nil
 	}
 	by, prompt := b, b.randomPrompt()
@@ -461,8 +479,8 @@ func (b *Base) askSalted(ctx context.Context, prompt []kv.Token, salt string) (c
 }
 
 // passSalted asks for one token in a request as clients write them.
-func (b *Base) passSalted(ctx context.Context, path, text, salt string) (cached int, err error) {
-	body, err := saltBody(path, b.upstream(""), text, salt)
+func (b *Base) passSalted(ctx context.Context, path string, prompt []byte, salt string) (cached int, err error) {
+	body, err := saltBody(path, b.upstream(""), prompt, salt)
 	if err != nil {
 		return engine.CachedUnknown, err
 	}
@@ -477,17 +495,17 @@ func (b *Base) passSalted(ctx context.Context, path, text, salt string) (cached 
 	return said.cached, nil
 }
 
-// saltBody is the body of a request that asks for one token.
-func saltBody(path, model, text, salt string) ([]byte, error) {
+// saltBody is the body of a request that asks for one token after a prompt, which is JSON: tokens for completions, else
+// a text.
+func saltBody(path, model string, prompt []byte, salt string) ([]byte, error) {
 	body := fmt.Appendf(nil, `{"model":%s,"stream":false`, quote(model))
-	message := fmt.Appendf(nil, `[{"role":"user","content":%s}]`, quote(text))
 	switch path {
-	case "/v1/completions":
-		body = fmt.Appendf(body, `,"max_tokens":1,"prompt":%s`, quote(text))
+	case pathCompletions:
+		body = fmt.Appendf(body, `,"max_tokens":1,"prompt":%s`, prompt)
 	case pathChat, "/v1/messages":
-		body = fmt.Appendf(body, `,"max_tokens":1,"messages":%s`, message)
+		body = fmt.Appendf(body, `,"max_tokens":1,"messages":[{"role":"user","content":%s}]`, prompt)
 	case "/v1/responses":
-		body = fmt.Appendf(body, `,"max_output_tokens":16,"store":false,"input":%s`, message)
+		body = fmt.Appendf(body, `,"max_output_tokens":16,"store":false,"input":[{"role":"user","content":%s}]`, prompt)
 	default:
 		return nil, fault.New(fault.Unimplemented, "no proof is known for requests of %.100q", path)
 	}
