@@ -63,7 +63,9 @@ const (
 // saltGuard admits requests under cache salts to an engine. Each way to the engine is proven by itself, since an
 // engine may heed a salt in one of its APIs and ignore it in another.
 type saltGuard struct {
-	wake chan struct{} // of capacity 1: a proof is wanted
+	patience time.Duration // saltPatience
+	least    time.Duration // saltLeast
+	wake     chan struct{} // of capacity 1: a proof is wanted
 	mu   struct {
 		sync.Mutex
 		ways    map[string]*saltWay
@@ -85,7 +87,7 @@ func (w *saltWay) wants() bool {
 }
 
 func newSaltGuard(cfg *Config) *saltGuard {
-	g := &saltGuard{wake: make(chan struct{}, 1)}
+	g := &saltGuard{patience: saltPatience, least: saltLeast, wake: make(chan struct{}, 1)}
 	g.mu.ways, g.mu.changed = map[string]*saltWay{}, make(chan struct{})
 	enter := func(way string, known Salts) {
 		w := &saltWay{fixed: known != SaltsUnknown}
@@ -209,7 +211,7 @@ func (b *Base) admitSalt(ctx context.Context, way, salt string) error {
 	state, changed := b.salts.state(way)
 	if state == saltsUntested {
 		b.salts.want(way)
-		late := time.NewTimer(saltPatience)
+		late := time.NewTimer(b.salts.patience)
 		defer late.Stop()
 		for waiting := true; waiting && state == saltsUntested; {
 			select {
@@ -294,14 +296,14 @@ func (b *Base) watchSalts(ctx context.Context) {
 	if b.cfg.ProveSalts {
 		b.salts.want(b.mainWay())
 	}
-	pause := saltLeast
+	pause := b.salts.least
 	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
 		select {
 		case <-again.C:
 		case <-b.salts.wake:
-			pause = saltLeast
+			pause = b.salts.least
 		case <-ctx.Done():
 			return
 		}
