@@ -51,6 +51,9 @@ type Config struct {
 	Scrape func(ctx context.Context, g *Gauges) error
 	// Alive asks whether the engine answers, and is the one that it was.
 	Alive func(ctx context.Context) error
+	// Same asks only whether the engine is the one that it was, in what costs it nothing: this is asked from time to time of
+	// an engine that answers. nil is Alive.
+	Same func(ctx context.Context) error
 	// List asks which LoRA adapters the engine serves, ascending; nil if those of the card do not change.
 	List func(ctx context.Context) ([]string, error)
 	// Cache follows what the engine's cache does; nil reports it as always empty.

@@ -66,7 +66,7 @@ type saltGuard struct {
 	patience time.Duration // saltPatience
 	least    time.Duration // saltLeast
 	wake     chan struct{} // of capacity 1: a proof is wanted
-	mu   struct {
+	mu       struct {
 		sync.Mutex
 		ways    map[string]*saltWay
 		changed chan struct{} // closed with the next change of a state
@@ -293,8 +293,11 @@ func (b *Base) noSalts() []engine.Warning {
 
 // watchSalts proves what is wanted until ctx ends.
 func (b *Base) watchSalts(ctx context.Context) {
-	if b.cfg.ProveSalts {
-		b.salts.want(b.mainWay())
+	if way := b.mainWay(); b.cfg.ProveSalts {
+		b.salts.want(way)
+		if state, _ := b.salts.state(way); state == saltsShared {
+			b.tellRefused(way, state)
+		}
 	}
 	pause := b.salts.least
 	again := time.NewTimer(0)
@@ -331,11 +334,16 @@ func (b *Base) proveSalts(ctx context.Context, way string) {
 		log.Info("the proof that the engine keeps cache salts apart did not end, and is repeated", "error", err)
 	case !b.salts.settle(way, state):
 	case state == saltsApart:
-		log.Debug("the engine keeps cache salts apart")
+		log.Info("the engine keeps cache salts apart")
 	default:
-		what, remedy := b.saltFinding(way, state)
-		log.Warn("requests with a cache salt are refused", "reason", what, "remedy", remedy)
+		b.tellRefused(way, state)
 	}
+}
+
+// tellRefused logs that requests under salts are refused by a way.
+func (b *Base) tellRefused(way string, state saltState) {
+	what, remedy := b.saltFinding(way, state)
+	b.log.Warn("requests with a cache salt are refused", "engine", b.health.host, "way", cmp.Or(way, "tokens"), "reason", what, "remedy", remedy)
 }
 
 // saltAnswers are the cached tokens that the answers of a proof reported; engine.CachedUnknown is none.
@@ -375,9 +383,7 @@ func (b *Base) testSalts(ctx context.Context, way string) (saltState, error) {
 		questions = questions[:4] // the prompt without a salt may have been computed where the first one was
 	}
 	for _, q := range questions {
-		bounded, cancel := context.WithTimeout(ctx, saltTimeout)
-		*q.cached, err = ask(bounded, q.salt)
-		cancel()
+		*q.cached, err = b.question(ctx, way, q.salt, ask)
 		switch code := fault.Of(err); {
 		case err == nil:
 		case ctx.Err() == nil && (code == fault.Invalid || code == fault.Unimplemented || code == fault.TooLarge):
@@ -393,6 +399,14 @@ func (b *Base) testSalts(ctx context.Context, way string) (saltState, error) {
 		a.last = a.again
 	}
 	return a.state(), nil
+}
+
+// question asks one question of a proof, of which no load is told.
+func (b *Base) question(ctx context.Context, way, salt string, ask func(context.Context, string) (int, error)) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, saltTimeout)
+	defer cancel()
+	defer b.load.probe(way == wayTokens && b.cache.slots())()
+	return ask(ctx, salt)
 }
 
 // saltQuestion returns what asks for one token by a way, after the same prompt each time and under a salt, and returns

@@ -111,13 +111,28 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	cfg := remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Cached: remote.ReportsEach, Passed: passed,
 		NoReport: "take a newer SGLang: /generate should say meta_info.cached_tokens",
-		Scrape:   scrape, Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
+		Scrape:   scrape, Alive: p.alive, Same: p.same, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
+		Headers: p.pinned(),
 	}
 	if d != nil { // a nil pointer in an interface is something
 		cfg.Dialect = d
 	}
+	p.salts(&cfg)
 	e.Base, err = remote.New(cfg)
 	return e, err
+}
+
+// salts enters what is known of cache salts.
+func (p *probe) salts(cfg *remote.Config) {
+	cfg.ProveSalts = p.cfg.ProveSalts
+	cfg.SaltsRemedy = "take SGLang 0.5.18 or later, or ask without cache_salt; /v1/messages takes none in any version"
+	if cfg.Dialect == nil {
+		cfg.SaltsReport = "start SGLang with --enable-cache-report"
+	}
+	if _, cfg.Salts = saltFields(p.server.Version); p.server.DisableRadixCache {
+		cfg.Salts = remote.SaltsMoot
+	}
+	cfg.PassSalts = cfg.Salts
 }
 
 // passed is what the engine's OpenAI API says of cached tokens: nothing unless it was told to, and then
@@ -150,12 +165,17 @@ func (p *probe) pinned() []string {
 	return nil
 }
 
-// alive asks whether the server answers, and serves the same model: it does not look at the name of the
-// model in what it is asked.
+// alive asks whether the server answers and has begun to serve, for which it generates a token, and serves the same model.
 func (p *probe) alive(ctx context.Context) error {
 	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
 	}
+	return p.same(ctx)
+}
+
+// same asks, at no cost to the engine, whether the server serves the same model: it does not look at the name of the
+// model in what it is asked.
+func (p *probe) same(ctx context.Context) error {
 	now := probe{cfg: p.cfg, client: p.client}
 	switch err := now.findModel(ctx); {
 	case err != nil:
