@@ -1,0 +1,21 @@
+package vllm
+
+import (
+	"testing"
+
+	"penstock/internal/mimic"
+	"penstock/internal/mimic/mimictest"
+)
+
+func TestSalts(t *testing.T) {
+	for _, dialect := range []mimic.Dialect{mimic.VLLM, mimic.VLLMLegacy} {
+		t.Run(string(dialect), func(t *testing.T) {
+			mimictest.TestSalts(t, func(t testing.TB, set ...mimic.Fault) mimictest.Adapter {
+				s, card := served(t, func(c *mimic.Config) { c.Dialect, c.Faults = dialect, set })
+				at := spec(t, s.URL())
+				at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
+				return opened(t, at, card)
+			}, "/v1/chat/completions", "/v1/completions")
+		})
+	}
+}
