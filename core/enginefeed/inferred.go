@@ -55,14 +55,6 @@ type stem struct {
 	aliases []kv.EngineHash
 }
 
-// on reports whether a block of ours is told of as being on the device.
-func (n *inferred) on(seq kv.SeqHash) bool {
-	if _, named := n.named[seq]; named {
-		return true
-	}
-	return n.nodes[seq] != nil
-}
-
 // taken notes that an event stored a block of ours, and reports whether it was told of before.
 func (n *inferred) taken(tier kv.Tier, seq kv.SeqHash) (told bool) {
 	if tier != kv.TierDevice {

@@ -406,8 +406,13 @@ func (m *Machine) lost(now kv.Mono, out []Effect) []Effect {
 	return append(out, Effect{Kind: Forget, Reason: Unrepaired})
 }
 
-// Partial reports whether the engine may have cached something in this life of which no batch was applied.
-func (m *Machine) Partial() bool { return !m.known || m.health.Late || m.holed }
+// History says whether all that the engine published in this life was applied.
+func (m *Machine) History() History {
+	if !m.known || m.health.Late || m.holed {
+		return PartialHistory
+	}
+	return WholeHistory
+}
 
 // Next returns the number of the next batch; ok is false if none was seen in this life of the engine.
 func (m *Machine) Next() (seq uint64, ok bool) { return m.next, m.known }

@@ -51,7 +51,7 @@ func (t *Table) orphan(e *Event, n int) {
 		return
 	}
 	t.orphaned = true
-	t.Partial(true)
+	t.becomePartial()
 	t.orphans.keep(t, e, n)
 }
 

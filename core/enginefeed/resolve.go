@@ -9,16 +9,16 @@ import (
 // believe notes that the engine has what waits as an orphan and is the continuation of a prompt: its blocks are there,
 // whatever their parent's name is.
 func (t *Table) believe(p *sent, r *run) {
-	if r.told != nil {
+	if p.closed > 0 && r.arrival > p.closed {
 		return
 	}
 	n, _ := t.fits(p, &r.event, p.cached)
-	if n = min(n, r.live*t.cfg.EngineBlock); n == 0 {
+	if n = min(n, r.live*t.cfg.EngineBlock); n == 0 || p.salt.Namespace != "" && !t.veil.told {
 		return
 	}
 	first, end := p.cached/t.cfg.BlockSize, (p.cached+n)/t.cfg.BlockSize
 	t.inferred.guess(t, p, end)
-	r.told = slices.Clone(p.chain[first:end])
+	r.told = append(r.told, p.chain[first:end]...)
 }
 
 // fits returns how many tokens of p, from a place on, are those of a run's first blocks; 0 if less than a block is known to be.
@@ -94,7 +94,10 @@ func (t *Table) resolve(p *sent) {
 			continue
 		}
 		if own != nil && own.event.Parent != r.event.Parent {
-			t.stats.Doubtful++
+			if !p.doubtful {
+				p.doubtful = true
+				t.stats.Doubtful++
+			}
 			return
 		}
 		own = r

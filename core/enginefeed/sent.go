@@ -44,6 +44,7 @@ type sent struct {
 	tried        uint64  // requests.changes when no name was found
 	known        int     // up to where its blocks are known by name
 	whole        bool    // it came to its end by itself
+	doubtful     bool    // several names fit it
 }
 
 // block returns the i-th block of ours.
@@ -100,17 +101,42 @@ func (q *requests) room(tokens int) {
 	}
 }
 
-// Partial says whether the engine may have blocks that it stored before its events were followed, or in events that
-// were lost. That is so until it is denied; an orphan shows it. Then prompts are remembered, by which names are found.
-func (t *Table) Partial(partial bool) {
-	if t.cfg.Capacity == 0 || t.partial == partial || !partial && (t.orphaned || len(t.inferred.nodes) > 0) {
+// History says how much of what an engine cached is known from its events.
+type History uint8
+
+// The histories.
+const (
+	// PartialHistory: it may have blocks that it stored before its events were followed, or in events that were lost.
+	PartialHistory History = iota
+	// WholeHistory: its events were followed from their beginning.
+	WholeHistory
+)
+
+// SetHistory says how much is known of the engine, and appends to out what changes by that. An orphan shows that the
+// history is partial, until the engine's cache is empty. While it is, prompts are remembered, by which names are found.
+func (t *Table) SetHistory(h History, out []kv.Event) []kv.Event {
+	if t.cfg.Capacity == 0 || t.partial == (h == PartialHistory) || t.orphaned {
+		return out
+	}
+	if h == PartialHistory {
+		t.becomePartial()
+		return out
+	}
+	t.begin(out)
+	for t.inferred.oldest != nil {
+		t.inferred.drop(t, t.inferred.oldest)
+	}
+	t.forgetInferred()
+	t.partial = false
+	return t.done()
+}
+
+// becomePartial begins to keep account of which blocks events told of.
+func (t *Table) becomePartial() {
+	if t.partial {
 		return
 	}
-	t.partial = partial
-	if !partial {
-		t.forgetInferred()
-		return
-	}
+	t.partial = true
 	for id := uint32(1); id <= t.blocks.top; id++ {
 		if b := t.blocks.all.at(id); b.refs[kv.TierDevice] > 0 && b.salt != opaque {
 			t.inferred.taken(kv.TierDevice, b.seq())
@@ -186,9 +212,10 @@ func (t *Table) Reported(number uint64, cached int, out []kv.Event) []kv.Event {
 	if size := t.cfg.EngineBlock; cached < (p.prompt-1)/size*size {
 		t.inferred.deny(t, p, cached/t.cfg.BlockSize, (p.prompt-1)/size*size/t.cfg.BlockSize)
 	}
-	if t.told(p) {
+	switch {
+	case t.told(p):
 		p.known = max(p.known, cached)
-	} else {
+	case p.salt.Namespace == "" || t.veil.told: // else nothing is predicted
 		t.inferred.guess(t, p, cached/t.cfg.BlockSize)
 	}
 	return t.done()

@@ -140,7 +140,9 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 		// may be gone by its end.
 		t.stats.DamagedBatches++
 		t.forget()
-		t.Partial(true)
+		if t.cfg.Capacity > 0 {
+			t.becomePartial()
+		}
 		return t.done()
 	}
 	for i := range b.Events {

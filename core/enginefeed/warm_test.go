@@ -36,7 +36,13 @@ type warmCall struct {
 	locked         []string
 }
 
-func (g *warmEngine) key(tokens []kv.Token) string { return fmt.Sprint(tokens) }
+func (g *warmEngine) key(tokens []kv.Token) string {
+	key := make([]byte, len(tokens))
+	for i, token := range tokens {
+		key[i] = byte(token)
+	}
+	return string(key)
+}
 
 func (g *warmEngine) begin(prompt []kv.Token) *warmCall {
 	c := &warmCall{prompt: prompt}
@@ -149,17 +155,6 @@ func (w *warmTable) tell(events []kv.Event) {
 	}
 }
 
-// predicted returns how many tokens of a prompt should be cached.
-func (w *warmTable) predicted(h kv.Hasher, prompt []kv.Token) int {
-	size := h.BlockSize()
-	for i, seq := range h.Chain(nil, prompt[:len(prompt)-1], nil) {
-		if !w.follower.where[kv.TierDevice][seq] {
-			return i * size
-		}
-	}
-	return (len(prompt) - 1) / size * size
-}
-
 // TestWarmEngine: of an engine that served before, and that others use too, nothing but guesses is told of that it has not;
 // requests that follow one another find what is predicted; and the names that were found lead to all that was
 // stored for them.
@@ -230,7 +225,7 @@ func followWarm(t *testing.T, seed uint64, size, ours, letters int) Stats {
 	g.flush()
 
 	table := newTable(t, Config{BlockSize: ours, EngineBlock: size, Capacity: 1000, Clears: ClearsAll, Seed: seed})
-	table.Partial(true)
+	table.SetHistory(PartialHistory, nil)
 	w := &warmTable{t: t, Table: table, follower: follower{where: where{}, t: t}}
 	var open []*warmCall
 	for step := range 150 {

@@ -32,7 +32,7 @@ func EventFeed(cfg FeedConfig) (Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	table.Partial(true)
+	table.SetHistory(enginefeed.PartialHistory, nil)
 	replay := enginefeed.NoReplay
 	if !cfg.Replay.IsZero() {
 		replay = enginefeed.HasReplay
@@ -174,7 +174,7 @@ func (f *feed) step(take func(now kv.Mono, out []enginefeed.Effect) []enginefeed
 		for i := 0; i < len(f.effects); i++ {
 			out = f.perform(i, out)
 		}
-		f.table.Partial(f.machine.Partial())
+		out = f.table.SetHistory(f.machine.History(), out)
 		return f.table.Settle(f.now(), out)
 	})
 	f.wake()

@@ -56,8 +56,8 @@ func TestLearnsWarmEngine(t *testing.T) {
 			for i := range system {
 				system[i] = kv.Token(10 + i)
 			}
-			ask := func(ctx context.Context, e *Engine, name string, tail int, begin []kv.Token) []kv.Token {
-				prompt := slices.Clone(begin)
+			ask := func(ctx context.Context, e *Engine, name string, tail int) []kv.Token {
+				prompt := slices.Clone(system)
 				for i := range 40 {
 					prompt = append(prompt, kv.Token(tail+i%7))
 				}
@@ -67,7 +67,7 @@ func TestLearnsWarmEngine(t *testing.T) {
 				return prompt
 			}
 			before := opened(t, cfg)
-			ask(enginetest.Start(t, before), before, "warm-up", 300, system)
+			ask(enginetest.Start(t, before), before, "warm-up", 300)
 
 			e := opened(t, cfg)
 			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
@@ -77,11 +77,13 @@ func TestLearnsWarmEngine(t *testing.T) {
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
 			for i := 0; e.Stats().Batches == 0; i++ { // what was stored before the subscription stood is not heard of
-				ask(ctx, e, fmt.Sprint("other-", i), 400, []kv.Token{kv.Token(1 + i)})
+				enginetest.MustGenerate(t, ctx, e, &engine.Request{
+					ID: fmt.Sprint("other-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: append([]kv.Token{kv.Token(400 + i)}, system[:19]...), Stop: engine.Stop{MaxTokens: 1},
+				})
 			}
 			begun := e.Stats()
 			for i := range 20 {
-				prompt := ask(ctx, e, fmt.Sprint("prompt-", i), 310+10*(i%8), system)
+				prompt := ask(ctx, e, fmt.Sprint("prompt-", i), 310+10*(i%8))
 				h, _ := kv.NewHasher(size, kv.Salt{})
 				last := h.Chain(nil, prompt, nil)
 				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {

@@ -35,7 +35,7 @@ func TestLearnsWarmServer(t *testing.T) {
 			e := opened(t, before.spec, before.Card())
 			r := &rig{e, before.server, enginetest.Start(t, e)}
 			for seed := uint64(100); r.Stats().Batches == 0; seed++ { // what was stored before the subscription stood is not heard of
-				ask(r, seed, 9)
+				r.cached(t, request(seed, 20, 1))
 			}
 			begun := r.Stats()
 			for i := range 16 {
