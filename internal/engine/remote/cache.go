@@ -193,8 +193,11 @@ type forgetter interface {
 func (c *cache) probed(prompt []kv.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f, ok := c.src.(*feed); ok {
-		f.table.Probed(prompt)
+	switch src := c.src.(type) {
+	case *feed:
+		src.table.Probed(prompt)
+	case *Pulled:
+		src.table.Probed(prompt)
 	}
 }
 

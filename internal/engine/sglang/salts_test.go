@@ -1,9 +1,14 @@
 package sglang
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"slices"
 	"testing"
 
+	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 	"penstock/internal/mimic"
 	"penstock/internal/mimic/mimictest"
@@ -51,5 +56,41 @@ func TestSaltFields(t *testing.T) {
 		if !slices.Equal(fields, c.fields) || known != c.known {
 			t.Errorf("version %q: %v, %v; want %v, %v", c.version, fields, known, c.fields, c.known)
 		}
+	}
+}
+
+// TestRadixCacheOff: where the engine reuses nothing, nothing is predicted, and there are no salts to prove.
+func TestRadixCacheOff(t *testing.T) {
+	p := &probe{cfg: &Config{}, server: serverInfo{Version: "0.5.9", DisableRadixCache: true}}
+	card, cfg := engine.Card{}, remote.Config{}
+	source, err := p.source(&card)
+	p.salts(&cfg)
+	if err != nil || source != nil || !card.NoReuse || cfg.Salts != remote.SaltsMoot || cfg.PassSalts != remote.SaltsMoot {
+		t.Errorf("source %v, %v; no reuse %v; salts %v, %v", source, err, card.NoReuse, cfg.Salts, cfg.PassSalts)
+	}
+}
+
+// TestSameIsFree: an engine that answers is asked from time to time in what generates nothing, as /health does.
+func TestSameIsFree(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/models" {
+			t.Errorf("it is asked for %s", r.URL.Path)
+		}
+		_, _ = io.WriteString(w, `{"data":[{"id":"m","max_model_len":512}]}`)
+	}))
+	defer s.Close()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := remote.Spec{Kind: "sglang", URL: u}
+	p := &probe{cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512}
+	defer p.client.Close()
+	if err := p.same(t.Context()); err != nil {
+		t.Error(err)
+	}
+	p.model = "other"
+	if err := p.same(t.Context()); err == nil {
+		t.Error("another model is taken for the same")
 	}
 }

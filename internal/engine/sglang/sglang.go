@@ -261,7 +261,7 @@ func (p *probe) passes(ctx context.Context) ([]string, error) {
 
 // source returns what follows the engine's cache: its events, else a model of it.
 func (p *probe) source(card *engine.Card) (remote.Source, error) {
-	if p.server.DisableRadixCache {
+	if card.NoReuse = p.server.DisableRadixCache; card.NoReuse {
 		p.warn(engine.WarnNoCache, "start SGLang without --disable-radix-cache", "the engine's radix cache is off: it reuses nothing")
 		return nil, nil
 	}

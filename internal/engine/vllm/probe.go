@@ -323,6 +323,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	spec := &p.cfg.Spec
 	switch {
 	case p.reusesNothing():
+		card.NoReuse = true
 		p.warn(engine.WarnNoCache, "start it with --enable-prefix-caching", "the engine's prefix caching is off: it reuses nothing")
 		return nil, nil
 	case !spec.Events.IsZero():

@@ -3,6 +3,8 @@ package vllm
 import (
 	"testing"
 
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
 	"penstock/internal/mimic"
 	"penstock/internal/mimic/mimictest"
 )
@@ -17,5 +19,15 @@ func TestSalts(t *testing.T) {
 				return opened(t, at, card)
 			}, "/v1/chat/completions", "/v1/completions")
 		})
+	}
+}
+
+// TestPrefixCachingOff: where the engine reuses nothing, nothing is predicted, and there are no salts to prove.
+func TestPrefixCachingOff(t *testing.T) {
+	p := &probe{cfg: &Config{}, cache: cacheConfig{caching: "False"}}
+	card := engine.Card{}
+	source, err := p.source(&card)
+	if err != nil || source != nil || !card.NoReuse || p.salts() != remote.SaltsMoot {
+		t.Errorf("source %v, %v; no reuse %v; salts %v", source, err, card.NoReuse, p.salts())
 	}
 }
