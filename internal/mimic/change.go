@@ -143,11 +143,17 @@ func (f *form) mapEvent(b []byte, c *change) []byte {
 			field{"block_size", func(b []byte) []byte { return packUint(b, uint64(c.size)) }},
 			field{"lora_id", func(b []byte) []byte { return f.adapter(b, c) }},
 			field{"medium", text(c.medium)},
-			field{"lora_name", text(c.salt.LoRA)},
 		)
+		if f.dialect == SGLang { // which leaves out what is not
+			for _, named := range []struct{ key, value string }{{"cache_salt", c.salt.Namespace}, {"lora_name", c.salt.LoRA}} {
+				if named.value != "" {
+					fields = append(fields, field{named.key, text(named.value)})
+				}
+			}
+		} else {
+			fields = append(fields, field{"lora_name", text(c.salt.LoRA)})
+		}
 		switch {
-		case f.dialect == SGLang && c.salt.Namespace != "":
-			fields = append(fields, field{"cache_salt", text(c.salt.Namespace)})
 		case f.dialect.vllm() && !f.keyless:
 			fields = append(fields, field{"extra_keys", func(b []byte) []byte { return f.keys(b, c) }})
 		case f.dialect == TRTLLM:
@@ -203,9 +209,9 @@ func (f *form) parent(b []byte, c *change) []byte {
 	return f.name(b, c.parent)
 }
 
-// adapter appends the engine's own number of an adapter.
+// adapter appends the engine's own number of an adapter, which SGLang does not have.
 func (f *form) adapter(b []byte, c *change) []byte {
-	if c.salt.LoRA == "" {
+	if c.salt.LoRA == "" || f.dialect == SGLang {
 		return packNil(b)
 	}
 	return packUint(b, uint64(loraID(c.salt.LoRA)))

@@ -579,6 +579,18 @@ func (s *Server) piece(c *call, p *part, first bool) object {
 	return o
 }
 
+// message is an answer of a chat.
+func (s *Server) message(text string) object {
+	o := object{"role": "assistant", "content": text, "tool_calls": []object{}}
+	if s.release != nil {
+		o["reasoning_content"], o["tool_calls"] = nil, nil
+		if s.release.ready { // of the same age
+			delete(o, "tool_calls")
+		}
+	}
+	return o
+}
+
 // tokensField is where a choice has its tokens.
 func (s *Server) tokensField(c *call) string {
 	if s.release != nil && s.release.ready && c.chat {
@@ -759,7 +771,7 @@ func (s *Server) wholeCall(ctx context.Context, w http.ResponseWriter, c *call, 
 		o := s.piece(c, p, true)
 		switch {
 		case c.chat:
-			o["message"] = object{"role": "assistant", "content": p.text, "tool_calls": []object{}}
+			o["message"] = s.message(p.text)
 		case c.q.Echo:
 			o["text"] = c.prompts[p.prompt].text + p.text
 		default:

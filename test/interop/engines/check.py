@@ -204,7 +204,7 @@ def migration(p, engines, reference, limit=500):
     return killed[0], prompt
 
 
-def recovery(p, engines, worker, block):
+def recovery(p, engines, worker, block, seed=700):
     """The killed engine must be taken in again, with an empty cache."""
     held = [words(i, 150 + 60 * i) for i in range(6)]
     other = {w for w in p.workers() if w != worker}
@@ -212,11 +212,11 @@ def recovery(p, engines, worker, block):
         row = p.ask("down", text)
         check(f"prompt {i} is served while worker {worker} is down", row["worker"] in other, row)
     check("the dead engine gets no requests", until(lambda: p.workers()[worker]["state"] == "not_ready", UNNOTICED), p.workers()[worker]["state"])
-    engines[worker - 1].start().ready()
+    engines[worker - 1].start().ready(1200)
     check("the engine is taken in again", until(lambda: p.workers()[worker]["state"] == "ready", 30), p.workers()[worker]["state"])
     forgotten = until(lambda: all(p.explain(text)[0].get(worker) == 0 for text in held), 30)
     check("its old cache is forgotten", forgotten, [p.explain(text)[0] for text in held])
-    text = words(700, 200)
+    text = words(seed, 200)
     first = p.ask("after restart", text, nvext={"backend_instance_id": worker})
     check("it serves", first["worker"] == worker and first["reported"] == 0 and agrees(first, block), first)
     blocks = (first["prompt"] - 1) // block
@@ -443,6 +443,14 @@ def adapters(p, block):
     check("the adapter's blocks become known", p.learn(text, cold["worker"], (cold["prompt"] - 1) // block, model="ad"), p.explain(text, "ad"))
     hot = p.ask("adapter, hot", text, model="ad")
     check("the adapter's blocks are reused as predicted", hot["worker"] == cold["worker"] and hot["reported"] > 0 and agrees(hot, block), hot)
+    text = words(301, 200)
+    first = p.ask("adapter", text, model="ad")
+    p.learn(text, first["worker"], (first["prompt"] - 1) // block, model="ad")
+    until(lambda: False, 3)  # by then nothing is expected any more because it was sent
+    base = p.ask("base", text, nvext={"backend_instance_id": first["worker"]})
+    check("blocks of the adapter are none of the model's", base["reported"] == 0 and agrees(base, block), base)
+    hot = p.ask("adapter, hot", text, model="ad")
+    check("the adapter's blocks are still reused as predicted", hot["worker"] == first["worker"] and hot["reported"] > 0 and agrees(hot, block), hot)
 
 
 def llamacpp(binary, model, directory, work):
