@@ -8,7 +8,8 @@
 #
 # A test passes or stands in expected.txt with its category and a reason. Without
 # arguments the script fails if a test fails that is not listed, and if a listed one
-# passes; with some it runs those tests and prints how they fail.
+# passes; with some it runs those tests, prints how they fail, and its verdict says
+# nothing. The files that it leaves out, and why, are at the end of standin/families.py.
 #
 # The distribution is kept in $VLLM_TESTS, by default in the user's cache directory.
 # Exits with 77, and says why, if the distribution or Python's packages cannot be had.
