@@ -12,6 +12,9 @@
 //
 // zmtp.sh, likewise, holds our ZeroMQ sockets against libzmq, in zmtp.
 //
+// vllmtests/run.sh, likewise, runs vLLM's own tests of its parsers of answers against
+// ours: the test files of its source distribution, in front of stand-ins for vLLM.
+//
 // The recordings are what test/recorded plays: a directory for each model, NAME.txt
 // with what it writes and NAME.json with what every client must make of it, in
 // every API. All scripts read the latter; tools.json and schema.json are what their

@@ -3,7 +3,8 @@
 # both: openai for Go, Python and JavaScript, and anthropic for Python; that for Python
 # also against "penstock sim" in every dialect. browser.sh
 # then opens the reports of replay and bench in Chromium, zmtp.sh holds our
-# ZeroMQ sockets against libzmq, and nats.sh has a nats-server that is too old refused.
+# ZeroMQ sockets against libzmq, nats.sh has a nats-server that is too old refused, and
+# vllmtests/run.sh runs vLLM's own tests of its parsers against ours.
 # Usage: test/interop/run.sh [PENSTOCK_BINARY]; without one it builds it.
 # Needs Go; Python is installed if the machine can (Debian), JavaScript needs
 # node and npm. What cannot be installed is left out, and said so loudly.
@@ -116,6 +117,7 @@ script() {
 script "reports in a browser" ./browser.sh
 script "libzmq" ./zmtp.sh
 script "a nats-server too old" ./nats.sh "$bin"
+script "vLLM's parser tests" ./vllmtests/run.sh
 
 # Both servers end well when asked to.
 for pid in "${pids[@]}"; do kill -INT "$pid"; done

@@ -38,6 +38,8 @@ FAMILIES = {
     "glm47moe": Family("glm47", "glm45", True),
     "granite": Family("granite", "granite", None, ()),
     "granite4": Family("granite4"),
+    "granite_thinking_parser": Family("qwen3_coder", "granite_thinking_parser", True),
+    "granitethinking": Family("qwen3_coder", "granite_thinking_parser", True),
     "hermes": Family("hermes"),
     "holo2": Family("hermes", "deepseek_v3", True),
     "hunyuan_a13b": Family("hunyuan_a13b", "hunyuan_a13b", None, ()),
@@ -121,6 +123,7 @@ TESTS = {
         "tests/reasoning/test_granite_reasoning_parser.py",
         "tests/parser/engine/test_granite.py",
         "tests/tool_parsers/test_granite_20b_fc_tool_parser.py",
+        "tests/reasoning/test_granite_thinking_reasoning_parser.py",
     ],
     "functiongemma": ["tests/tool_parsers/test_functiongemma_tool_parser.py"],
     "phi4": ["tests/tool_parsers/test_phi4mini_tool_parser.py"],
@@ -150,4 +153,62 @@ TESTS = {
     "ernie45": ["tests/reasoning/test_ernie45_reasoning_parser.py"],
     "jamba": ["tests/tool_parsers/test_jamba_tool_parser.py"],
     "gpt_oss": ["tests/reasoning/test_gptoss_reasoning_parser.py"],
+}
+
+# The other test files, with the reason why they are not run.
+NO_PARSER = "families that Penstock has no parser for"
+INNER = "vLLM's own engine, templates and base classes, not a family"
+FORCED = "vLLM's handling of forced calls and of other options of requests"
+NOT_RUN = {
+    NO_PARSER: [
+        "tests/parser/cohere/",
+        "tests/parser/engine/test_inkling.py",
+        "tests/parser/engine/test_ling3.py",
+        "tests/parser/engine/test_minicpmv_reasoning.py",
+        "tests/parser/engine/test_plamo3.py",
+        "tests/parser/test_beam_parser.py",
+        "tests/reasoning/test_hy_v3_reasoning_parser.py",
+        "tests/reasoning/test_k2_horizon_reasoning_parser.py",
+        "tests/reasoning/test_kimi_k3_reasoning_parser.py",
+        "tests/tool_parsers/test_apertus_tool_parser.py",
+        "tests/tool_parsers/test_dots_tool_parser.py",
+        "tests/tool_parsers/test_ernie45_moe_tool_parser.py",
+        "tests/tool_parsers/test_gigachat3_tool_parser.py",
+        "tests/tool_parsers/test_hy_v3_tool_parser.py",
+        "tests/tool_parsers/test_internlm2_tool_parser.py",
+        "tests/tool_parsers/test_k2_horizon_tool_parser.py",
+        "tests/tool_parsers/test_kimi_k3_named_tool_choice.py",
+        "tests/tool_parsers/test_lfm2_tool_parser.py",
+        "tests/tool_parsers/test_minicpm5xml_tool_parser.py",
+        "tests/tool_parsers/test_poolside_v1_tool_parser.py",
+        "tests/tool_parsers/test_step3_tool_parser.py",
+        "tests/tool_parsers/test_xlam_tool_parser.py",
+    ],
+    INNER: [
+        "tests/parser/engine/test_delegating_replay.py",
+        "tests/parser/engine/test_engine.py",
+        "tests/parser/engine/test_parser_engine.py",
+        "tests/parser/engine/test_replay.py",
+        "tests/parser/engine/test_token_id_scanner.py",
+        "tests/parser/engine/test_ufffd_reasoning_transition.py",
+        "tests/parser/test_abstract_parser.py",
+        "tests/parser/test_chat_parsing.py",
+        "tests/parser/test_response_template.py",
+        "tests/parser/test_response_template_grammar.py",
+        "tests/reasoning/test_base_thinking_reasoning_parser.py",
+        "tests/tool_parsers/test_structural_tag_registry.py",
+        "tests/tool_parsers/test_utils.py",
+    ],
+    FORCED: [
+        "tests/parser/test_include_reasoning.py",
+        "tests/parser/test_parse.py",
+        "tests/parser/test_streaming.py",
+    ],
+    "mistral_common and openai_harmony tokenize there, which are not installed": [
+        "tests/parser/mistral/",
+        "tests/parser/test_harmony.py",
+    ],
+    "the family keeps its reasoning in the content, which Penstock does not": [
+        "tests/reasoning/test_minimax_m2_append_reasoning_parser.py",
+    ],
 }

@@ -11,10 +11,11 @@ import pytest
 
 from . import modules
 from .driver import DRIVER
-from .families import TESTS
+from .families import NOT_RUN, TESTS
 from .parsers import Finish
 
 ROOT = pathlib.Path(os.environ["VLLM_SOURCE"])
+PARTIAL = "VLLM_PARTIAL" in os.environ  # only the tests which the caller names run
 FAMILY = {path: family for family, paths in TESTS.items() for path in paths}
 CATEGORIES = {
     "private": "token ids or private methods of vLLM",
@@ -40,6 +41,12 @@ def read_list(path: pathlib.Path) -> dict[str, str]:
     return listed
 
 
+def passes_beyond(report) -> bool:
+    """Whether report is of a test which vLLM's own parser is known to fail: to pass is as good."""
+    strict = report.failed and "XPASS(strict)" in str(report.longrepr)
+    return report.when == "call" and (hasattr(report, "wasxfail") or strict)
+
+
 class Outcomes:
     """Counts the tests of each family, and holds them against the list."""
 
@@ -50,10 +57,7 @@ class Outcomes:
 
     def add(self, report):
         test = report.nodeid
-        if report.when == "call" and hasattr(report, "wasxfail"):
-            # vLLM's own parser fails there: passing is as good as failing.
-            self.outcome[test] = "passed"
-        elif report.when == "call" and report.failed and "XPASS(strict)" in str(report.longrepr):
+        if passes_beyond(report):
             self.outcome[test] = "passed"
         elif report.failed:
             self.outcome[test] = "failed"
@@ -74,7 +78,9 @@ class Outcomes:
                 faults.append(f"{test} is listed ({self.listed[test]}) and passes: remove its line")
             elif outcome == "skipped" and test in self.listed:
                 faults.append(f"{test} is listed and skips itself: remove its line")
-        faults += [f"{test} is listed, and there is no such test" for test in self.listed if test not in self.outcome]
+        if not PARTIAL:
+            missing = (test for test in self.listed if test not in self.outcome)
+            faults += [f"{test} is listed, and there is no such test" for test in missing]
         return faults
 
     def table(self) -> str:
@@ -93,7 +99,7 @@ class Outcomes:
 
 
 OUTCOMES = Outcomes()
-UNCOLLECTED: list[str] = []
+FAULTS: list[str] = []  # that are found before a test runs
 
 
 modules.install(ROOT)  # before the tests' own conftest files are read
@@ -105,6 +111,7 @@ def pytest_configure(config):
 
 
 def pytest_sessionstart(session):
+    FAULTS.extend(f"{path} is in neither table of families.py" for path in unknown_files())
     # The helpers of the tests do not say when an answer has ended; here they do.
     import tests.reasoning.utils as reasoning
     import tests.tool_parsers.utils as tools
@@ -123,9 +130,24 @@ def pytest_sessionstart(session):
     reasoning.run_reasoning_extraction_streaming = reasoning_with_end
 
 
+def unknown_files() -> list[str]:
+    """The test files of which families.py says nothing."""
+    known = (*FAMILY, *(path for paths in NOT_RUN.values() for path in paths))
+    found = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+    return [path for path in found if not path.startswith(known)]
+
+
+def pytest_report_teststatus(report):
+    if passes_beyond(report):
+        return "passed", ".", "PASSED"
+    if report.failed and report.nodeid in OUTCOMES.listed and not PARTIAL:
+        return "listed", "l", "LISTED"
+    return None
+
+
 def pytest_collectreport(report):
     if report.failed:
-        UNCOLLECTED.append(f"{report.nodeid} cannot be collected: {report.longreprtext.strip().splitlines()[-1]}")
+        FAULTS.append(f"{report.nodeid} cannot be collected: {report.longreprtext.strip().splitlines()[-1]}")
 
 
 def pytest_runtest_logreport(report):
@@ -137,14 +159,16 @@ def pytest_sessionfinish(session, exitstatus):
     DRIVER.close()
     if path := os.environ.get("VLLM_FAILURES"):
         pathlib.Path(path).write_text(json.dumps(OUTCOMES.failure, indent=1))
-    session.exitstatus = 1 if UNCOLLECTED or OUTCOMES.faults() else 0
+    session.exitstatus = 1 if FAULTS or OUTCOMES.faults() else 0
 
 
 def pytest_terminal_summary(terminalreporter):
     write = terminalreporter.write_line
     for skipped in terminalreporter.stats.get("skipped", []):
         write(f"SKIPPED by itself: {skipped.nodeid}: {skipped.longrepr[-1]}")
-    for line in [*UNCOLLECTED, *OUTCOMES.faults()]:
+    for reason, paths in NOT_RUN.items():
+        write(f"SKIPPED {len(paths)}: {reason}: {' '.join(path.removeprefix('tests/') for path in paths)}")
+    for line in [*FAULTS, *OUTCOMES.faults()]:
         write(line)
     write("")
     write(OUTCOMES.table())
