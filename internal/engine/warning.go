@@ -19,19 +19,20 @@ type Warning struct {
 
 // The codes of warnings.
 const (
-	WarnNoEvents    = "no_kv_events"       // the engine's events are off, or were not configured: routing is by guess
-	WarnEventsLost  = "kv_events_lost"     // a gap that could not be repaired: what was cached before is unknown
-	WarnEventsBad   = "kv_events_bad"      // batches that cannot be read
-	WarnEventsAlone = "kv_events_silent"   // the engine caches by its own account, and no event says so
-	WarnBlockSize   = "block_size"         // events, metrics and settings name different block sizes
-	WarnNoCache     = "prefix_cache_off"   // the engine reuses nothing
-	WarnNoReport    = "no_cached_tokens"   // the engine does not report cached tokens: predictions cannot be checked
-	WarnMispredict  = "cache_mispredicted" // the engine keeps finding less, or more, than its events promise
-	WarnMedia       = "media_unknown"      // the engine caches media of which it is not known here which they are
-	WarnFeatures    = "features_refused"   // the engine does not take what another one's processor made of media
-	WarnNoMetrics   = "no_metrics"         // load cannot be read: only this fleet's own requests count
-	WarnUnreachable = "unreachable"        // the engine does not answer
-	WarnText        = "no_tokens_out"      // the engine answers with text only: streams cannot move exactly
+	WarnNoEvents    = "no_kv_events"        // the engine's events are off, or were not configured: routing is by guess
+	WarnEventsLost  = "kv_events_lost"      // a gap that could not be repaired: what was cached before is unknown
+	WarnEventsBad   = "kv_events_bad"       // batches that cannot be read
+	WarnEventsAlone = "kv_events_silent"    // the engine caches by its own account, and no event says so
+	WarnBlockSize   = "block_size"          // events, metrics and settings name different block sizes
+	WarnNoCache     = "prefix_cache_off"    // the engine reuses nothing
+	WarnNoReport    = "no_cached_tokens"    // the engine does not report cached tokens: predictions cannot be checked
+	WarnMispredict  = "cache_mispredicted"  // the engine keeps finding less, or more, than its events promise
+	WarnMedia       = "media_unknown"       // the engine caches media of which it is not known here which they are
+	WarnCounts      = "media_counts_differ" // the engine makes other tokens of media than are counted for it
+	WarnFeatures    = "features_refused"    // the engine does not take what another one's processor made of media
+	WarnNoMetrics   = "no_metrics"          // load cannot be read: only this fleet's own requests count
+	WarnUnreachable = "unreachable"         // the engine does not answer
+	WarnText        = "no_tokens_out"       // the engine answers with text only: streams cannot move exactly
 )
 
 // OfEvents reports whether w says that the engine's cache events do not come, or not as they

@@ -25,6 +25,8 @@ type Server struct {
 	ranks  []*rank
 	first  []engine.Engine // of the ranks, until Run
 	stats  stats
+	// media is how media become tokens; nil without a pipeline.
+	media  *loading
 	slots  *slots // of llama.cpp; nil otherwise
 	began  time.Time
 	closed sync.Once
@@ -58,7 +60,8 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Open == nil {
 		return nil, errors.New("mimic config: Open is missing: a server needs engines")
 	}
-	s := &Server{cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), errands: make(chan errand, 8), ended: make(chan struct{})}
+	how := cfg.load()
+	s := &Server{media: how, cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), errands: make(chan errand, 8), ended: make(chan struct{})}
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.live = map[string]context.CancelFunc{}
 	s.mu.remembered = map[string]known{}

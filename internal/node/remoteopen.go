@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"penstock/core/fault"
+	"penstock/core/media/family"
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -41,6 +42,8 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	if err != nil {
 		return nil, err
 	}
+	own := m.pipe // the tokenizer's, whoever serves the model
+	m.pipe = own.For(family.Serving{Loader: family.LoaderOf(e.of.Kind), ProcessorArgs: e.of.ProcessorArgs})
 	o := &rankSet{tokenizer: m.from}
 	ranks, err := ranksOf(&e.of, found)
 	if err != nil {
@@ -69,7 +72,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 		o.notes, o.blind = append(o.notes, note), true
 	}
 	if m.pipe != nil {
-		e.set.keep(m.pipe)
+		e.set.keep(own)
 		o.chat = m.pipe.Template != nil
 	} else if p, ok := first.(engine.Passer); ok {
 		o.chat = slices.Contains(p.Passes(), "/v1/chat/completions")
@@ -124,10 +127,17 @@ func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key 
 	f := &m.facts
 	o := remote.Opening{
 		Spec: specOf(of, rank, ranks, key), Tokenizer: m.ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log,
-		Media: of.Media, MediaKeys: of.MediaKeys,
+		Media: of.Media, MediaKeys: of.MediaKeys, ProcessorArgs: of.ProcessorArgs,
 	}
 	if m.pipe != nil {
 		o.Family = m.pipe.Family
+	}
+	if o.Family != nil && !of.Unchecked {
+		count, err := newCounter(m.pipe)
+		if err != nil {
+			return nil, err
+		}
+		o.CountHere = count.prompt
 	}
 	switch of.Kind {
 	case config.EngineVLLM:

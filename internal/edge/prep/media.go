@@ -87,6 +87,37 @@ func (p *Pipeline) SetFamily(f *family.Family) {
 	}
 }
 
+// OpenFamily sets the family that open returns for an engine without settings of its own, and keeps
+// open for [Pipeline.For]. Its error is that of open: the model is served without a family then. It is
+// called before the pipeline is used.
+func (p *Pipeline) OpenFamily(open func(family.Serving) (*family.Family, error)) error {
+	p.families = open
+	return p.openFamily(family.Serving{})
+}
+
+func (p *Pipeline) openFamily(as family.Serving) error {
+	f, err := p.families(as)
+	if err != nil {
+		p.SetFamily(nil)
+		p.FamilyName = "none: " + err.Error()
+		return err
+	}
+	p.SetFamily(f)
+	p.FamilyName = f.Name()
+	return nil
+}
+
+// For returns the pipeline of the model where an engine serves it with settings of its own: p but for
+// how prompts show media.
+func (p *Pipeline) For(as family.Serving) *Pipeline {
+	if p == nil || p.families == nil || as == (family.Serving{}) {
+		return p
+	}
+	own := *p
+	_ = own.openFamily(as) // FamilyName has the error
+	return &own
+}
+
 // Kinds returns the kinds of media, in order.
 func Kinds() []media.Kind { return []media.Kind{media.Image, media.Video, media.Audio} }
 

@@ -31,6 +31,9 @@ type Pipeline struct {
 	Family *family.Family
 	// FamilyName says which that is, or why there is none, for logs.
 	FamilyName string
+	// families opens the family for engines that serve the model in different ways; nil if SetFamily
+	// alone says what it is.
+	families func(family.Serving) (*family.Family, error)
 	// Digest is the hex SHA-256 over the files that all this was made from.
 	Digest string
 

@@ -62,6 +62,8 @@ type Config struct {
 	Passes  []string
 	Model   func(lora string) string
 	Headers []string
+	// Counting is how counts of media are compared; nil compares none.
+	Counting *Counting
 	// Salts says whether the engine heeds the cache_salt of what is passed on.
 	Salts Salts
 }
@@ -136,6 +138,7 @@ type Base struct {
 	ledger *ledger
 	// adapters are those of the card, as they are now.
 	adapters *adapters
+	counts   *counts
 	ids      atomic.Uint64
 	stats    stats
 
@@ -156,6 +159,7 @@ var (
 	_ engine.WarningSource  = (*Base)(nil)
 	_ engine.AdapterSource  = (*Base)(nil)
 	_ engine.AdapterWatcher = (*Base)(nil)
+	_ engine.CountWatcher   = (*Base)(nil)
 	_ engine.Passer         = (*Base)(nil)
 	_ engine.SignWatcher    = (*Base)(nil)
 )
@@ -182,6 +186,7 @@ func New(cfg Config) (*Base, error) {
 	b.cache.heard = cfg.Client.heard
 	b.ledger = newLedger(cfg.Card.BlockSize)
 	b.adapters = newAdapters(cfg.Card.Adapters)
+	b.counts = newCounts()
 	b.mu.cached = cfg.Cached
 	return b, nil
 }
@@ -198,7 +203,7 @@ func (b *Base) Client() *Client { return b.cfg.Client }
 
 // Run follows the engine's events and load, and whether it answers, until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
-	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters)
+	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchCounts)
 	b.cache.stop()
 	b.cfg.Client.Close()
 	return nil
@@ -605,6 +610,7 @@ func (b *Base) Warnings() []engine.Warning {
 	}
 	out = append(out, b.noReport()...)
 	out = append(out, b.noFeatures()...)
+	out = append(out, b.counts.miscounted()...)
 	out = append(out, b.load.warnings()...)
 	out = append(out, b.cache.warnings()...)
 	return append(out, b.ledger.warnings(b.cache.silent())...)

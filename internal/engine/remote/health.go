@@ -237,6 +237,7 @@ func (b *Base) watchHealth(ctx context.Context) {
 			switch err := b.alive(ctx); {
 			case err == nil:
 				b.cache.restarted()
+				b.counts.restarted()
 				b.health.up()
 			case ctx.Err() == nil:
 				b.health.fell(err)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/core/media/family"
 	"penstock/internal/engine"
 )
@@ -26,6 +27,12 @@ type Opening struct {
 	Family *family.Family
 	// MediaKeys says how the engine is told the keys of media, where the settings do: as a card's, or MediaKeysOff.
 	MediaKeys string
+	// ProcessorArgs are the arguments with which the engine calls the processor of its media, where the settings
+	// say them: a JSON object; "" if they do not.
+	ProcessorArgs string
+	// CountHere counts the tokens of a conversation as frontends do, see Counting; nil leaves the engine's
+	// counts unchecked.
+	CountHere func(ctx context.Context, kind media.Kind, url string) (int, error)
 	Log       *slog.Logger // nil is none
 }
 
