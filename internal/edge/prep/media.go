@@ -66,8 +66,14 @@ func Undecided(reason media.Reason, param, format string, args ...any) *Unresolv
 	return &Unresolved{Reason: reason, Err: fault.Param(param, format, args...)}
 }
 
-// SetFamily says how the model's prompts show media. It is called before the pipeline is used.
+// SetFamily says how the model's prompts show media, whichever engine serves it. It is called before the
+// pipeline is used.
 func (p *Pipeline) SetFamily(f *family.Family) {
+	p.families = nil
+	p.setFamily(f)
+}
+
+func (p *Pipeline) setFamily(f *family.Family) {
 	p.Family, p.marks, p.literals = f, nil, nil
 	if f == nil {
 		return
@@ -98,11 +104,11 @@ func (p *Pipeline) OpenFamily(open func(family.Serving) (*family.Family, error))
 func (p *Pipeline) openFamily(as family.Serving) error {
 	f, err := p.families(as)
 	if err != nil {
-		p.SetFamily(nil)
+		p.setFamily(nil)
 		p.FamilyName = "none: " + err.Error()
 		return err
 	}
-	p.SetFamily(f)
+	p.setFamily(f)
 	p.FamilyName = f.Name()
 	return nil
 }

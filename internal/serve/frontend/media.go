@@ -243,7 +243,8 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 	if err := m.sees(q); err != nil {
 		return nil, false, err
 	}
-	if !m.card.Attaches && !m.sights() { // of those, whoever looks at the media judges their URLs
+	looked := (m.card.Attaches || m.sights()) && !m.miscounts(q.Media())
+	if !looked { // else whoever looks at the media judges their URLs
 		if err := c.f.fetchable(q); err != nil {
 			return nil, false, err
 		}
@@ -266,6 +267,12 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 		p.shown, p.ships = q, q.Features
 	}
 	return p, spare, err
+}
+
+// miscounts reports whether any of the media is of a kind of which the model's engines make other tokens than
+// are counted for them.
+func (m *model) miscounts(shown []*api.Media) bool {
+	return slices.ContainsFunc(shown, func(p *api.Media) bool { return slices.Contains(m.card.Miscounted, p.Kind.String()) })
 }
 
 // fetchable refuses URLs that nobody may fetch: the engine would, also where nobody here looks at what a request shows.

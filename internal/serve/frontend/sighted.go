@@ -27,7 +27,7 @@ var _ prep.Encoder = sighted{}
 
 // EncodeChat implements prep.Encoder.
 func (s sighted) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
-	if len(c.Media) == 0 || s.routers.model.miscounts(c) {
+	if len(c.Media) == 0 || s.routers.model.miscountsChat(c) {
 		return s.Encoder.EncodeChat(ctx, c)
 	}
 	f, began := s.routers.f, time.Now()
@@ -48,9 +48,8 @@ func (s sighted) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, err
 	return p, err
 }
 
-// miscounts reports whether a conversation shows media of which the model's engines make other tokens
-// than are counted for them.
-func (m *model) miscounts(c *prep.Chat) bool {
+// miscountsChat is miscounts of a conversation.
+func (m *model) miscountsChat(c *prep.Chat) bool {
 	return slices.ContainsFunc(c.Media, func(p prep.Media) bool { return slices.Contains(m.card.Miscounted, p.Kind.String()) })
 }
 
