@@ -14,8 +14,10 @@ func TestProcessorArguments(t *testing.T) {
 	qwen2 := Files{Config: []byte(`{"model_type":"qwen2_vl"}`), Preprocessor: []byte(`{"min_pixels":3136,"max_pixels":12845056}`)}
 	sized := Files{Config: qwen2.Config, Preprocessor: []byte(`{"size":{"shortest_edge":3136,"longest_edge":12845056}}`)}
 	bare := Files{Config: qwen2.Config, Preprocessor: []byte(`{}`)}
-	qwen3 := Files{Config: []byte(`{"model_type":"qwen3_vl"}`), Preprocessor: []byte(`{"size":{"shortest_edge":65536,"longest_edge":16777216}}`),
-		VideoPreprocessor: []byte(`{"size":{"shortest_edge":4096,"longest_edge":25165824}}`)}
+	qwen3 := Files{
+		Config: []byte(`{"model_type":"qwen3_vl"}`), Preprocessor: []byte(`{"size":{"shortest_edge":65536,"longest_edge":16777216}}`),
+		VideoPreprocessor: []byte(`{"size":{"shortest_edge":4096,"longest_edge":25165824}}`),
+	}
 	const whole = 36 * 36 // of 1,000 by 1,000 pixels, 28 each way
 	for _, c := range []struct {
 		files        Files
