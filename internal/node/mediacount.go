@@ -24,8 +24,8 @@ func newCounter(pipe *prep.Pipeline) (*counter, error) {
 // maxCounted bounds the file of a sample, in bytes.
 const maxCounted = 16 << 20
 
-// prompt returns how many tokens the prompt of a conversation has, see [remote.Counting].
-func (c *counter) prompt(ctx context.Context, kind media.Kind, url string) (int, error) {
+// prompt returns the prompt of a conversation, see [remote.Counting].
+func (c *counter) prompt(ctx context.Context, kind media.Kind, url string) (remote.Shown, error) {
 	chat := &prep.Chat{Messages: []prep.Message{{Role: "user"}}, AddGenerationPrompt: true}
 	parts := []byte{'['}
 	if url != "" {
@@ -37,11 +37,11 @@ func (c *counter) prompt(ctx context.Context, kind media.Kind, url string) (int,
 	chat.Messages[0].Parts = append(parts, ']')
 	p, err := c.local.EncodeChat(ctx, chat)
 	if err != nil {
-		return 0, err
+		return remote.Shown{}, err
 	}
 	defer p.Free()
 	if p.TextOnly != media.NoReason {
-		return 0, p.Why
+		return remote.Shown{}, p.Why
 	}
-	return len(p.Tokens), nil
+	return remote.Shown{Tokens: p.Tokens, Media: p.Media, Objects: p.Objects}, nil
 }

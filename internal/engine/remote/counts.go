@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/media/family"
 	"penstock/internal/engine"
@@ -27,12 +28,22 @@ const CountingText = "What is this?"
 // Counting is how the tokens of media are counted here and by the engine, to be compared once a start.
 type Counting struct {
 	Family *family.Family
-	// Here returns how many tokens the prompt of a conversation has by the count here: one message of a user,
-	// an object and then CountingText, or the text alone if url is "". url is a data: URI.
-	Here func(ctx context.Context, kind media.Kind, url string) (int, error)
+	// Here returns the prompt of a conversation by the count here: one message of a user, an object and then
+	// CountingText, or the text alone if url is "". url is a data: URI. The prompt is not kept.
+	Here func(ctx context.Context, kind media.Kind, url string) (Shown, error)
+	// Ask returns how many tokens the engine makes of a prompt, for engines that take media with tokens; nil
+	// of others, which are asked as clients ask them.
+	Ask func(ctx context.Context, prompt *Shown) (int, error)
 	// Render returns how many tokens the engine makes of the body of a chat request, without generating any;
 	// nil if it has no such endpoint: then it is asked for one token, and reports them.
 	Render func(ctx context.Context, body []byte) (int, error)
+}
+
+// Shown is a prompt with its media: as an engine.Request has them.
+type Shown struct {
+	Tokens  []kv.Token
+	Media   []kv.Media
+	Objects []media.Object
 }
 
 // Counts returns how counts are compared for an engine with this card; nil if they are not, since nothing
@@ -172,12 +183,19 @@ type counted struct{ here, engine int }
 
 // compareCount returns both counts of the conversation that shows a sample, or none.
 func (b *Base) compareCount(ctx context.Context, s mediaSample) (c counted, err error) {
-	if c.here, err = b.cfg.Counting.Here(ctx, s.kind, s.url); err != nil {
+	shown, err := b.cfg.Counting.Here(ctx, s.kind, s.url)
+	if err != nil {
 		return c, fmt.Errorf("it is not counted here: %w", err)
 	}
+	c.here = len(shown.Tokens)
+	b.cache.shows(&shown) // its events are about media that are known then
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	body := b.question(s)
+	if b.cfg.Counting.Ask != nil {
+		c.engine, err = b.cfg.Counting.Ask(ctx, &shown)
+		return c, err
+	}
+	body := b.question(s, shown.Objects)
 	if b.cfg.Counting.Render != nil {
 		if c.engine, err = b.cfg.Counting.Render(ctx, body); fault.Of(err) != fault.Unimplemented {
 			return c, err
@@ -187,14 +205,14 @@ func (b *Base) compareCount(ctx context.Context, s mediaSample) (c counted, err 
 	return c, err
 }
 
-// question is the body of a chat request about a sample, or about none, for one token.
-func (b *Base) question(s mediaSample) []byte {
+// question is the body of a chat request about a sample, or about none, for one token. objects are what it shows.
+func (b *Base) question(s mediaSample, objects []media.Object) []byte {
 	body := strictjson.AppendString([]byte(`{"model":`), b.upstream(""))
 	body = append(body, `,"max_tokens":1,"temperature":0,"messages":[{"role":"user","content":[`...)
 	if s.url != "" {
 		name := ""
-		if b.cfg.Card.MediaKeys == engine.MediaKeysUUID {
-			name = media.BytesKey([]byte(s.url)).UUID() // so that its events name what the cache knows here
+		if b.cfg.Card.MediaKeys == engine.MediaKeysUUID && len(objects) > 0 {
+			name = objects[0].Key.UUID()
 		}
 		body = append(appendPart(body, s.kind, s.url, name), ',')
 	}

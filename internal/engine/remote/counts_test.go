@@ -134,11 +134,15 @@ func TestCountsCompared(t *testing.T) {
 		c.Card.Media, c.Card.MediaKeys, c.Card.ContextLength = []string{"audio", "image", "video"}, engine.MediaKeysUUID, 4096
 		c.Counting = &Counting{
 			Family: sights(t),
-			Here: func(_ context.Context, _ media.Kind, url string) (int, error) {
+			Here: func(_ context.Context, _ media.Kind, url string) (Shown, error) {
 				if strings.HasPrefix(url, "data:video/gif") {
-					return 0, errors.New("that is beyond us")
+					return Shown{}, errors.New("that is beyond us")
 				}
-				return 20 + min(len(url), 7), nil // the template here writes ten more, with media and without
+				shown := Shown{Tokens: make([]kv.Token, 20+min(len(url), 7))}
+				if url != "" {
+					shown.Objects = []media.Object{{Key: media.BytesKey([]byte(url))}}
+				}
+				return shown, nil // the template here writes ten more, with media and without
 			},
 			Render: func(context.Context, []byte) (int, error) {
 				rendered.Add(1)
@@ -183,7 +187,7 @@ func TestCountsCompared(t *testing.T) {
 // TestCountsNotCompared: where nothing depends on counts, or another rank of the engine has them compared, it is not
 // asked.
 func TestCountsNotCompared(t *testing.T) {
-	here := func(context.Context, media.Kind, string) (int, error) { return 0, nil }
+	here := func(context.Context, media.Kind, string) (Shown, error) { return Shown{}, nil }
 	named := engine.Card{MediaKeys: engine.MediaKeysUUID}
 	for name, c := range map[string]struct {
 		o    Opening

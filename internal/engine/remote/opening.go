@@ -32,7 +32,7 @@ type Opening struct {
 	ProcessorArgs string
 	// CountHere counts the tokens of a conversation as frontends do, see Counting; nil leaves the engine's
 	// counts unchecked.
-	CountHere func(ctx context.Context, kind media.Kind, url string) (int, error)
+	CountHere func(ctx context.Context, kind media.Kind, url string) (Shown, error)
 	Log       *slog.Logger // nil is none
 }
 
