@@ -59,6 +59,7 @@ type Size struct {
 	Width, Height int     // pixels; of images and videos
 	Frames        int     // of videos
 	Rate          float64 // frames a second; 0 if not known
+	Sequence      bool    // of videos: pictures one after another, which have no rate
 	Samples       int     // of sounds, at 16 kHz, one channel
 }
 

@@ -16,13 +16,14 @@ const (
 	OverLimit           Reason = "over_limit"            // more or larger than the limits of this frontend
 	HashForwardDisabled Reason = "hash_forward_disabled" // the engine cannot be told the keys, and would have its own
 	NotRouted           Reason = "not_routed"            // the router's mode asks no cache
+	CountsDiffer        Reason = "counts_differ"         // an engine of the model makes other tokens of such media than are counted here
 )
 
 // Known reports whether r is one of the reasons, or none.
 func (r Reason) Known() bool {
 	switch r {
 	case NoReason, UnsupportedModel, ProcessorOverridden, DimensionsUnknown, OrientationUnknown, SizeRefused,
-		PlaceholderMismatch, OverLimit, HashForwardDisabled, NotRouted:
+		PlaceholderMismatch, OverLimit, HashForwardDisabled, NotRouted, CountsDiffer:
 		return true
 	}
 	return false

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -66,6 +67,11 @@ type RemoteEngine struct {
 	Media []string
 	// MediaKeys says how the engine is told who the media of a request are: "uuid" or "off"; "" is as its kind is.
 	MediaKeys string
+	// ProcessorArgs are the arguments with which vLLM calls the processor of media: the value of its
+	// --mm-processor-kwargs; "" if there are none.
+	ProcessorArgs string
+	// Unchecked says that the engine's counts of media are not compared with those here.
+	Unchecked bool
 }
 
 // String names the engine for people: its kind and its URL, which has no secrets.
@@ -145,7 +151,7 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 	seen := map[string]bool{}
 	for more {
 		var part string
-		part, rest, more = strings.Cut(rest, ",")
+		part, rest, more = cutPart(rest)
 		key, value, _ := strings.Cut(part, "=")
 		switch {
 		case seen[key]:
@@ -165,7 +171,39 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 
 // engineKeys lists what may follow the URL.
 func engineKeys() []string {
-	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys"}
+	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys", "mm-processor-kwargs", "media-check"}
+}
+
+// cutPart is strings.Cut at the first comma that is not within a JSON object.
+func cutPart(text string) (part, rest string, more bool) {
+	depth, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case depth > 0 && quoted && c == '\\':
+			i++
+		case depth > 0 && c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{':
+			depth++
+		case c == '}':
+			depth--
+		case c == ',' && depth <= 0:
+			return text[:i], text[i+1:], true
+		}
+	}
+	return text, "", false
+}
+
+// parts returns the parts of a value, of one or of several engines.
+func parts(text string) []string {
+	var all []string
+	for more := true; more; {
+		var part string
+		part, text, more = cutPart(text)
+		all = append(all, part)
+	}
+	return all
 }
 
 // engineURL reads the URL of an engine.
@@ -219,6 +257,12 @@ func (e *RemoteEngine) set(key, value string) (err error) {
 		if e.MediaKeys = value; value != "uuid" && value != "off" {
 			err = fmt.Errorf("%.40q is not one of uuid, off", value)
 		}
+	case "mm-processor-kwargs":
+		e.ProcessorArgs, err = processorArgs(value)
+	case "media-check":
+		if e.Unchecked = value == "off"; value != "on" && value != "off" {
+			err = fmt.Errorf("%.40q is not one of on, off", value)
+		}
 	default:
 		err = fmt.Errorf("there is no such key; those are %s%s", strings.Join(engineKeys(), ", "), hintOf(key))
 	}
@@ -239,6 +283,20 @@ func mediaKinds(text string) ([]string, error) {
 	}
 	slices.Sort(kinds)
 	return kinds, nil
+}
+
+// maxProcessorArgs bounds the arguments of a processor, in bytes, as model cards do.
+const maxProcessorArgs = 4096
+
+// processorArgs reads the arguments of a processor: a JSON object, which is written without spaces so that
+// those of two engines are compared by what they say.
+func processorArgs(text string) (string, error) {
+	var args map[string]any
+	if err := json.Unmarshal([]byte(text), &args); err != nil || args == nil || len(text) > maxProcessorArgs {
+		return "", fmt.Errorf(`%.40q is not a JSON object of at most %d bytes, such as {"max_pixels":1003520}`, text, maxProcessorArgs)
+	}
+	b, err := json.Marshal(args)
+	return string(b), err
 }
 
 // hintOf says what was perhaps meant by a key that there is not.
@@ -304,6 +362,8 @@ func (e *RemoteEngine) fits() error {
 		return fmt.Errorf("%s: ranks: llama.cpp has one; give each server a --engine of its own", e)
 	case e.meet():
 		return fmt.Errorf("%s: replay: rank i has the port of events plus i and that of replay plus i, so that some of them are the same with ranks=%d: have the engine keep the two ports at least %d apart", e, e.Ranks, e.Ranks)
+	case e.ProcessorArgs != "" && e.Kind != EngineVLLM:
+		return fmt.Errorf("%s: mm-processor-kwargs: it is the setting of that name of vLLM; leave it out", e)
 	case e.Mode == ModePass && e.ModelPath != "":
 		return fmt.Errorf("%s: model-path: with mode=pass only the engine makes tokens; leave out one of them", e)
 	}
@@ -327,7 +387,7 @@ func (e *Engines) UnmarshalYAML(n *yaml.Node) error {
 // splitEngines reads engines that are separated like their parts.
 func splitEngines(value string) Engines {
 	all := Engines{}
-	for part := range strings.SplitSeq(value, ",") {
+	for _, part := range parts(value) {
 		key, _, assigned := strings.Cut(part, "=")
 		if len(all) > 0 && assigned && !slices.Contains(RemoteKinds(), key) {
 			all[len(all)-1] += "," + part
@@ -364,11 +424,11 @@ func (f *enginesFlag) Type() string { return "engine" }
 func (e *Engines) shown() []string {
 	var out []string
 	for _, text := range *e {
-		parts := strings.Split(text, ",")
-		for i, part := range parts {
-			parts[i] = shownPart(part)
+		all := parts(text)
+		for i, part := range all {
+			all[i] = shownPart(part)
 		}
-		out = append(out, strings.Join(parts, ","))
+		out = append(out, strings.Join(all, ","))
 	}
 	return out
 }

@@ -31,13 +31,13 @@ type agreedField struct {
 //     another worker ends where it would have ended.
 //   - aliases: who asks by another name reaches the same workers.
 //   - tool_parser, reasoning_parser: an answer is taken apart in one way.
-//   - media, attaches, media_keys, media_decoder: what a request shows is taken, named and decoded
-//     in one way.
+//   - media, attaches, media_keys, media_decoder, mm_processor_kwargs: what a request shows is taken,
+//     named, decoded and counted in one way.
 //
 // What one worker may have and another not is no part of it: blocks, ranks,
 // engine, max_num_batched_tokens and experts are its size, make and place in the fleet; numerics divides the workers of one model into
 // those that continue each other's streams exactly, which is checked for each
-// stream; guided, preprocess, embeddings, passes, features, kv_events, kv_guessed and no_reuse are abilities, and
+// stream; guided, preprocess, embeddings, passes, features, media_miscounted, kv_events, kv_guessed and no_reuse are abilities, and
 // requests that need one go where it is, as do those for one of the adapters.
 //
 // A field of a later version is added at the end, and stands in the checksum only
@@ -66,6 +66,7 @@ func (c *Card) agreed() []agreedField {
 		field("attaches", c.Attaches, !c.Attaches),
 		field("media_keys", c.MediaKeys, c.MediaKeys == ""),
 		field("media_decoder", c.MediaDecoder, c.MediaDecoder == nil),
+		field("mm_processor_kwargs", c.ProcessorArgs, c.ProcessorArgs == ""),
 	}
 }
 

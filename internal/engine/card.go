@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"penstock/core/media/family"
 )
 
 // The bounds of a model card as discovery carries it.
@@ -20,6 +22,8 @@ const (
 	maxEOS       = 1024
 	maxAdapters  = 1024
 	maxPasses    = 64
+	// MaxProcessorArgs bounds the arguments of a processor, in bytes.
+	MaxProcessorArgs = 4096
 )
 
 // sealedCard is a card as it stands in discovery.
@@ -78,6 +82,11 @@ func (c *Card) Names(name string) bool {
 	return false
 }
 
+// Serving returns what the engine adds to the files of its model's checkpoint.
+func (c *Card) Serving() family.Serving {
+	return family.Serving{Loader: family.LoaderOf(c.Engine), ProcessorArgs: c.ProcessorArgs}
+}
+
 // Serves reports whether the card lists a LoRA adapter.
 func (c *Card) Serves(adapter string) bool {
 	_, found := slices.BinarySearch(c.Adapters, adapter)
@@ -108,12 +117,13 @@ func (c *Card) Validate() error {
 	check(c.ToolParser == "" || goodName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
 	check(c.MediaKeys == "" || goodName(c.MediaKeys), "media_keys must be at most %d printable bytes", maxName)
 	check(c.ReasoningParser == "" || goodName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
+	check(len(c.ProcessorArgs) <= MaxProcessorArgs && (c.ProcessorArgs == "" || json.Valid([]byte(c.ProcessorArgs))), "mm_processor_kwargs must be JSON of at most %d bytes", MaxProcessorArgs)
 	check(len(c.Adapters) <= maxAdapters, "%d adapters, at most %d are allowed", len(c.Adapters), maxAdapters)
 	check(len(c.Passes) <= maxPasses, "%d passes, at most %d are allowed", len(c.Passes), maxPasses)
 	for _, list := range [...]struct {
 		name string
 		of   []string
-	}{{"adapters", c.Adapters}, {"passes", c.Passes}} {
+	}{{"adapters", c.Adapters}, {"passes", c.Passes}, {"media_miscounted", c.Miscounted}} {
 		for i, s := range list.of[:min(len(list.of), maxAdapters)] {
 			check(goodName(s), "every one of %s must be 1 to %d printable bytes", list.name, maxName)
 			check(i == 0 || list.of[i-1] < s, "%s must be ascending, but %.100q comes after %.100q", list.name, s, list.of[max(i, 1)-1])

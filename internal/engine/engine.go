@@ -86,6 +86,14 @@ type AdapterWatcher interface {
 	WatchAdapters(ctx context.Context, sink func(adapters []string)) error
 }
 
+// CountWatcher is an engine of which it is found out, while it runs, whether it makes as many tokens of
+// media as are counted for it.
+type CountWatcher interface {
+	// WatchCounts calls sink with what Card.Miscounted is to be, now and whenever it changes, until ctx
+	// ends; it returns nil then. sink keeps the slice.
+	WatchCounts(ctx context.Context, sink func(kinds []string)) error
+}
+
 // Card describes a served model; frontends and routers work from it. It is JSON
 // in discovery: fields are only ever added.
 type Card struct {
@@ -134,6 +142,12 @@ type Card struct {
 	// the keys of a PassRequest's Objects, and how: MediaKeysUUID. Without, its cache knows media by
 	// names of its own, and what follows them in a prompt cannot be found in it.
 	MediaKeys string `json:"media_keys,omitempty"`
+	// ProcessorArgs are the arguments with which the engine calls the processor of its media, where its
+	// settings say so: a JSON object, as vLLM's --mm-processor-kwargs. They change how many tokens media have.
+	ProcessorArgs string `json:"mm_processor_kwargs,omitempty"`
+	// Miscounted are the kinds of media of which the engine was found to make other tokens than are counted
+	// for it, ascending; see CountWatcher. Requests that show one are routed by their text.
+	Miscounted []string `json:"media_miscounted,omitempty"`
 	// Features says that the engine hands over what its processor made of media, with the prompt that it
 	// makes of a conversation (Preprocessed.Features), and that it takes the like in a Request's Features
 	// from any engine of the model, so that it need not process them again.

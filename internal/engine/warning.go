@@ -31,6 +31,7 @@ const (
 	WarnNoReport    = "no_cached_tokens"    // the engine does not report cached tokens: predictions cannot be checked
 	WarnMispredict  = "cache_mispredicted"  // the engine keeps finding less, or more, than its events promise
 	WarnMedia       = "media_unknown"       // the engine caches media of which it is not known here which they are
+	WarnCounts      = "media_counts_differ" // the engine makes other tokens of media than are counted for it
 	WarnUncounted   = "media_not_counted"   // how the model's prompts show media is not known here: requests with some are routed by their text
 	WarnFeatures    = "features_refused"    // the engine does not take what another one's processor made of media
 	WarnNoMetrics   = "no_metrics"          // load cannot be read: only this fleet's own requests count

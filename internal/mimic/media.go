@@ -118,7 +118,7 @@ func (s *Server) expand(ctx context.Context, p *prompt, want []wanted, hashes []
 		if err != nil {
 			return err
 		}
-		l, err := f.Layout(w.kind, k.size)
+		l, err := s.media.layout(w.kind, k.size)
 		if err != nil {
 			return fault.New(fault.Invalid, "Failed to apply the processor to %s %d: %v", w.kind, counts[w.kind]-1, err)
 		}
@@ -180,9 +180,7 @@ func (s *Server) look(ctx context.Context, w *wanted, index int) (k known, conte
 	if err != nil {
 		return k, nil, fault.New(fault.Invalid, "Failed to load %s: cannot identify %s file: %v", w.kind, w.kind, err)
 	}
-	if k.size = info.Size; w.kind == media.Video {
-		k.size.Frames = max(info.Size.Frames, len(files))
-	}
+	k.size = s.media.sized(w.kind, &info, len(files))
 	if w.kind == media.Video && info.Format == probe.GIF { // its header does not say how many
 		if _, k.size, err = pixel.Frames(files[0], pixel.Limits{}); err != nil {
 			return k, nil, fault.New(fault.Invalid, "Failed to load %s: %v", w.kind, err)

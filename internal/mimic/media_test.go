@@ -9,6 +9,7 @@ import (
 	"image"
 	"image/color"
 	"image/gif"
+	"image/jpeg"
 	"image/png"
 	"net/http"
 	"strings"
@@ -97,7 +98,8 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// TestFrames: a GIF that is shown as a video has the tokens of all its frames, two of which are one.
+// TestFrames: of a GIF vLLM samples two frames a second, at least four and an even number, and of a JPEG sequence
+// it takes the first 32; two frames are one token high. Each can be switched off.
 func TestFrames(t *testing.T) {
 	film := func(frames int) string {
 		g := &gif.GIF{}
@@ -110,12 +112,36 @@ func TestFrames(t *testing.T) {
 		}
 		return strings.ReplaceAll(showing("look", "data:image/gif;base64,"+base64.StdEncoding.EncodeToString(b.Bytes())), "image_url", "video_url")
 	}
-	s := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3})
-	two, _ := usageOf(t, s, "/v1/chat/completions", film(2))
-	for frames, more := range map[int]int{4: 12, 7: 36} {
-		if n, _ := usageOf(t, s, "/v1/chat/completions", film(frames)); n != two+more {
-			t.Errorf("%d frames make a prompt of %d tokens, two one of %d", frames, n, two)
+	sequence := func(frames int) string {
+		var b bytes.Buffer
+		if err := jpeg.Encode(&b, image.NewGray(image.Rect(0, 0, 112, 84)), nil); err != nil {
+			t.Fatal(err)
 		}
+		frame := base64.StdEncoding.EncodeToString(b.Bytes())
+		return strings.ReplaceAll(showing("look", "data:video/jpeg;base64,"+strings.Repeat(frame+",", frames-1)+frame), "image_url", "video_url")
+	}
+	const pair = 12
+	for _, c := range []struct {
+		off  mimic.Features
+		body func(int) string
+		want map[int]int // pairs by frames
+	}{
+		{mimic.Features{}, film, map[int]int{4: 2, 7: 2, 60: 2, 150: 6}},
+		{mimic.Features{Sampling: mimic.Off}, film, map[int]int{4: 2, 7: 4, 60: 30}},
+		{mimic.Features{}, sequence, map[int]int{4: 2, 7: 4, 32: 16, 40: 16}},
+		{mimic.Features{Sequences: mimic.Off}, sequence, map[int]int{4: 2, 40: 20}},
+	} {
+		s := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3, Features: c.off})
+		two, _ := usageOf(t, s, "/v1/chat/completions", c.body(2))
+		for frames, pairs := range c.want {
+			if n, _ := usageOf(t, s, "/v1/chat/completions", c.body(frames)); n != two+(pairs-1)*pair {
+				t.Errorf("%+v: %d frames make a prompt of %d tokens, two one of %d", c.off, frames, n, two)
+			}
+		}
+	}
+	status, _, answer := ask(t, start(t, mimic.Config{Dialect: mimic.SGLang, Seed: 3}), "POST", "/v1/chat/completions", sequence(4))
+	if status != http.StatusBadRequest {
+		t.Errorf("SGLang takes a JPEG sequence: %d %s", status, answer)
 	}
 }
 

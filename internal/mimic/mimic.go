@@ -10,6 +10,7 @@
 package mimic
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -57,6 +58,9 @@ type Config struct {
 	// a prompt may show (--limit-mm-per-prompt), where that is bounded.
 	Fetch       Fetch
 	MediaLimits map[media.Kind]int
+	// ProcessorArgs are the arguments with which the engine calls the processor of its model's media
+	// (--mm-processor-kwargs): a JSON object; "" for none.
+	ProcessorArgs string
 	// Models are the served names, the first the model's own; those of the card.
 	Models []string
 	// Root is what /v1/models calls the model's root; the first name.
@@ -149,6 +153,10 @@ type Features struct {
 	// Hybrid publishes the events of a second, sliding-window group, whose hashes are fewer than its
 	// tokens; off.
 	Hybrid Switch
+	// Sequences has vLLM take the first 32 pictures of a JPEG sequence, at one a second, and SGLang take none;
+	// Sampling has both sample two frames a second of other videos. Without, the model's processor is given every
+	// frame. RoundUp has sounds of other rates than 16 kHz rounded up to whole samples. On.
+	Sequences, Sampling, RoundUp Switch
 }
 
 // Adapter is a LoRA adapter.
@@ -200,6 +208,7 @@ func (c *Config) validate() error {
 	report(c.Ranks >= 1 && c.Ranks <= 64, "there are %d ranks; it must be 1 to 64", c.Ranks)
 	report(c.BufferSteps >= 1 && c.BufferSteps <= 1<<20, "%d batches kept for replay; it must be 1 to %d", c.BufferSteps, 1<<20)
 	report(c.Slots >= 1 && c.Slots <= 4096, "%d slots; it must be 1 to 4096", c.Slots)
+	report(c.ProcessorArgs == "" || json.Valid([]byte(c.ProcessorArgs)), "the arguments of the processor are no JSON object: %.40q", c.ProcessorArgs)
 	report(c.KVReplay == "" || c.KVEvents != "", "there is replay of events, and no events")
 	for i, f := range c.Faults {
 		if err := f.Validate(); err != nil {

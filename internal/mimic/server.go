@@ -26,6 +26,7 @@ type Server struct {
 	first   []engine.Engine // of the ranks, until Run
 	stats   stats
 	release *sglangRelease // of SGLang; nil otherwise
+	media   *loading       // how media become tokens; nil without a pipeline
 	slots   *slots         // of llama.cpp; nil otherwise
 	began   time.Time
 	closed  sync.Once
@@ -62,7 +63,8 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Open == nil {
 		return nil, errors.New("mimic config: Open is missing: a server needs engines")
 	}
-	s := &Server{cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), errands: make(chan errand, 8), ended: make(chan struct{}), release: cfg.release()}
+	how := cfg.load()
+	s := &Server{media: how, cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), began: time.Now(), errands: make(chan errand, 8), ended: make(chan struct{}), release: cfg.release()}
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.live = map[string]context.CancelFunc{}
 	s.mu.remembered = map[string]known{}

@@ -17,7 +17,7 @@ import (
 // sightOf returns what finds out, in a router process, what the media of a model's conversations are;
 // nil if nothing can.
 func (r *routerRole) sightOf(card engine.Card) relay.Sight {
-	pipe, err := r.openSeeing(card.Tokenizer)
+	pipe, err := r.openSeeing(&card)
 	if err != nil {
 		r.log.Warn("what the media of a model are cannot be found out here: it is left to frontends", "model", card.Name, "error", err)
 		return nil
@@ -33,11 +33,12 @@ func (r *routerRole) sightOf(card engine.Card) relay.Sight {
 }
 
 // openSeeing opens the pipeline of a model that makes prompts of conversations with media.
-func (r *routerRole) openSeeing(ref engine.TokenizerRef) (*prep.Pipeline, error) {
-	if ref.Kind == engine.TokenizerOfEngine {
+func (r *routerRole) openSeeing(card *engine.Card) (*prep.Pipeline, error) {
+	if card.Tokenizer.Kind == engine.TokenizerOfEngine {
 		return nil, errors.New("only its engines have its tokenizer: start the workers with --model-path")
 	}
-	pipe, err := r.openTokenizer(ref)
+	pipe, err := r.openTokenizer(card.Tokenizer)
+	pipe = pipe.For(card.Serving())
 	switch {
 	case err != nil:
 		return nil, err

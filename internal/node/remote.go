@@ -113,6 +113,8 @@ type EngineStatus struct {
 	MediaNamed bool             `json:"media_named,omitempty"`
 	Notes      []string         `json:"notes,omitempty"` // what would make it better
 	Warnings   []engine.Warning `json:"warnings,omitempty"`
+	// MediaChecks are the counts of media that were compared with the engine's since it started.
+	MediaChecks []engine.MediaCheck `json:"media_checks,omitempty"`
 }
 
 // Name names an engine for people.
@@ -266,6 +268,9 @@ func (e *remoteEngine) status() EngineStatus {
 	s := e.now()
 	for _, w := range e.workers() {
 		s.Warnings = append(s.Warnings, warningsOf(w.engine)...)
+		if src, ok := w.engine.(engine.MediaCheckSource); ok {
+			s.MediaChecks = append(s.MediaChecks, src.MediaChecks()...)
+		}
 	}
 	if i := slices.IndexFunc(s.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }); i >= 0 && s.State == EngineServing {
 		s.State, s.Detail = EngineDown, s.Warnings[i].Detail

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"penstock/core/fault"
+	"penstock/core/media/family"
 	"penstock/internal/config"
 	"penstock/internal/engine"
 	"penstock/internal/engine/llamacpp"
@@ -40,6 +41,8 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 		return nil, err
 	}
 	m.elsewhere = enginePrompts(e.set.p.cfg)
+	own := m.pipe // the tokenizer's, whoever serves the model
+	m.pipe = own.For(family.Serving{Loader: family.LoaderOf(e.of.Kind), ProcessorArgs: e.of.ProcessorArgs})
 	o := &rankSet{tokenizer: m.from}
 	ranks, err := ranksOf(&e.of, found)
 	if err != nil {
@@ -66,7 +69,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	}
 	o.blind = m.pipe != nil && m.pipe.Family == nil && !m.elsewhere
 	if m.pipe != nil {
-		e.set.keep(m.pipe)
+		e.set.keep(own)
 		o.chat = m.pipe.Template != nil
 	} else if p, ok := first.(engine.Passer); ok {
 		o.chat = slices.Contains(p.Passes(), "/v1/chat/completions")
@@ -116,10 +119,17 @@ func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key 
 	f := &m.facts
 	o := remote.Opening{
 		Spec: specOf(of, rank, ranks, key), Tokenizer: m.ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log,
-		Media: of.Media, MediaKeys: of.MediaKeys, EnginePrompts: m.elsewhere, ProveSalts: true,
+		Media: of.Media, MediaKeys: of.MediaKeys, ProcessorArgs: of.ProcessorArgs, EnginePrompts: m.elsewhere, ProveSalts: true,
 	}
 	if m.pipe != nil {
 		o.Family, o.NoFamily = m.pipe.Family, m.pipe.NoFamily
+	}
+	if o.Family != nil && !of.Unchecked {
+		count, err := newCounter(m.pipe)
+		if err != nil {
+			return nil, err
+		}
+		o.CountHere = count.prompt
 	}
 	switch of.Kind {
 	case config.EngineVLLM:

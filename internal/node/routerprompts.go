@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"penstock/core/fault"
@@ -23,7 +24,7 @@ type routerPrompts struct {
 
 // openPrompter is the prompter of one model card, or why there is none.
 type openPrompter struct {
-	checksum string
+	checksum string                             // of the card, and the kinds that it miscounts
 	open     func() (*frontend.Prompter, error) // once
 }
 
@@ -48,7 +49,7 @@ const maxPrompters = 64
 func (p *routerPrompts) of(card engine.Card) *openPrompter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	checksum := card.Checksum()
+	checksum := card.Checksum() + strings.Join(card.Miscounted, "+")
 	if have := p.mu.models[card.Name]; have != nil && have.checksum == checksum {
 		return have
 	}
@@ -75,6 +76,7 @@ func (r *routerRole) newPrompter(card engine.Card) (*frontend.Prompter, error) {
 	if err != nil {
 		return nil, err
 	}
+	pipe = pipe.For(card.Serving())
 	r.log.Info("tokenizer opened for questions", "model", card.Name, "kind", card.Tokenizer.Kind, "template", pipe.TemplateName)
 	if r.sight == nil {
 		return frontend.NewPrompter(card, pipe, nil), nil

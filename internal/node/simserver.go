@@ -49,6 +49,8 @@ type SimServer struct {
 	Family string
 	// MediaLimits are KIND=N: how many images, videos or sounds a prompt may show.
 	MediaLimits []string
+	// ProcessorArgs are the arguments with which the engine calls the processor of its media; "" for none.
+	ProcessorArgs string
 }
 
 // SimReady describes a server that imitates an engine and serves.
@@ -211,7 +213,7 @@ func (as *SimServer) config() (mimic.Config, error) {
 	var errs []error
 	mc := mimic.Config{
 		Dialect: mimic.Dialect(as.Dialect), EngineVersion: as.EngineVersion, HTTPAddr: as.HTTPAddr, KVEvents: as.KVEvents, KVReplay: as.KVReplay, Snapshot: as.Snapshot, Topic: as.Topic,
-		Ranks: as.Ranks, Slots: as.Slots, BufferSteps: as.BufferSteps, KeepAlive: as.KeepAlive, Ping: as.Ping, Startup: as.Startup, Headers: map[string]string{},
+		Ranks: as.Ranks, Slots: as.Slots, BufferSteps: as.BufferSteps, KeepAlive: as.KeepAlive, Ping: as.Ping, Startup: as.Startup, Headers: map[string]string{}, ProcessorArgs: as.ProcessorArgs,
 	}
 	if as.Dial {
 		mc.Dial = mimic.Connect

@@ -324,7 +324,8 @@ func TestConversationsApart(t *testing.T) {
 	for name, c := range lookers() {
 		t.Run(name, func(t *testing.T) {
 			p := c.plan
-			p.servers = 1 // so that all could be shared
+			p.servers = 1                // so that all could be shared
+			p.spec += ",media-check=off" // so that blocks are those of the conversations
 			h := build(t, c.dialect, p)
 			blocks := func() int { return len(h.index()[0]) }
 			h.settled()

@@ -135,6 +135,7 @@ const (
 type size struct {
 	w, h, frames, samples int64
 	rate                  float64
+	sequence              bool
 }
 
 // Layout returns what stands in the prompt in place of the one placeholder of an object.
@@ -147,7 +148,7 @@ func (f *Family) Layout(k media.Kind, s media.Size) (media.Layout, error) {
 	if refused := bounds(k, s); refused != nil {
 		return media.Layout{}, refused
 	}
-	l, refused := m.layout(size{w: int64(s.Width), h: int64(s.Height), frames: int64(s.Frames), samples: int64(s.Samples), rate: s.Rate})
+	l, refused := m.layout(size{w: int64(s.Width), h: int64(s.Height), frames: int64(s.Frames), samples: int64(s.Samples), rate: s.Rate, sequence: s.Sequence})
 	if refused != nil {
 		refused.Kind = k
 		return media.Layout{}, refused

@@ -27,6 +27,7 @@ type golden struct {
 	Vocab   map[string]kv.Token
 	Image   [][]json.RawMessage // width, height, runs
 	Video   [][]json.RawMessage // width, height, frames, rate, runs
+	VLLM    [][]json.RawMessage // width, height, frames, rate, sequence, runs
 	Audio   [][]json.RawMessage // samples, runs
 	Prompts [][]json.RawMessage // of Gemma 3: tokens before, runs after
 }

@@ -133,11 +133,17 @@ func find(of []kin, id identity) (kin, bool) {
 	return best, length > 0
 }
 
-// Open returns the family of the model that the files are of. Errors are of type
-// [*UnsupportedError]: of models without media, of families that are not known, and of
-// configurations that say something that is not modelled or leave out what is needed.
-func Open(files Files, v Vocabulary) (*Family, error) {
+// Open returns the family of the model that the files are of, as an engine serves it that adds
+// nothing to them. Errors are of type [*UnsupportedError]: of models without media, of families that
+// are not known, and of configurations that say something that is not modelled or leave out what is
+// needed.
+func Open(files Files, v Vocabulary) (*Family, error) { return OpenFor(files, Serving{}, v) }
+
+// OpenFor is Open for a model that an engine serves with settings of its own.
+func OpenFor(files Files, as Serving, v Vocabulary) (*Family, error) {
 	s := read(files, v)
+	s.serving = as
+	s.apply(as.ProcessorArgs)
 	id := identity{
 		modelType: s.text(s.config, "model_type", ""), vision: s.text(s.object(s.config, "vision_config"), "model_type", ""),
 		architectures: s.texts(s.config, "architectures"), name: s.text(s.config, "_name_or_path", ""),
@@ -158,6 +164,9 @@ func Open(files Files, v Vocabulary) (*Family, error) {
 		s.ofTheLibrary(s.processor)
 	}
 	f := k.open(s)
+	if s.err == nil {
+		s.settle(f)
+	}
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -180,16 +189,27 @@ func finish(name string, f *Family) *Family {
 // Builtin returns the family of the built-in model: pictures and videos by the rules of
 // Qwen2-VL, within small limits, and sounds by those of Qwen2-Audio. Its vocabulary has
 // to have the three placeholders.
-func Builtin(v Vocabulary) (*Family, error) {
-	s := &source{vocabulary: v}
+func Builtin(v Vocabulary) (*Family, error) { return BuiltinFor(Serving{}, v) }
+
+// BuiltinFor is Builtin for a model that an engine serves with settings of its own.
+func BuiltinFor(as Serving, v Vocabulary) (*Family, error) {
+	s := &source{vocabulary: v, serving: as}
 	image, video, audio := s.token("<|image|>"), s.token("<|video|>"), s.token("<|audio|>")
+	s.image = s.parse("the built-in model", []byte(`{"min_pixels":3136,"max_pixels":200704}`))
+	s.video = s.image
+	s.apply(as.ProcessorArgs)
+	pictures, frames := s.qwenVision(s.image, 14), s.qwenVision(s.video, 14)
+	frames.loader = as.Loader
+	f := &Family{mediums: [...]*medium{
+		media.Image: {placeholder: image, pad: image, layout: pictures.image(image)},
+		media.Video: {placeholder: video, pad: video, layout: frames.frames(video)},
+		media.Audio: {placeholder: audio, pad: audio, layout: hear(audio)},
+	}}
+	if s.err == nil {
+		s.settle(f)
+	}
 	if s.err != nil {
 		return nil, s.err
 	}
-	eyes := qwenVision{patch: 14, merge: 2, temporal: 2, least: 4 * 28 * 28, most: 256 * 28 * 28}
-	return finish("penstock-vision", &Family{mediums: [...]*medium{
-		media.Image: {placeholder: image, pad: image, layout: eyes.image(image)},
-		media.Video: {placeholder: video, pad: video, layout: eyes.frames(video)},
-		media.Audio: {placeholder: audio, pad: audio, layout: hear(audio)},
-	}}), nil
+	return finish("penstock-vision", f), nil
 }

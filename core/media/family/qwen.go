@@ -17,6 +17,7 @@ type qwenVision struct {
 	least, most            int64 // pixels: of a picture, of a frame, or of a whole video
 	cap                    int64 // of videos: tokens of max_video_tokens if that bounds the pixels of a frame, else 0
 	sampling               sampling
+	loader                 Loader // of videos
 }
 
 // sampling is which frames of a video are shown.
@@ -63,7 +64,7 @@ func openQwen2(s *source) *Family {
 	s.optional(f, media.Video, func() *medium {
 		s.ofTheLibrary(s.video)
 		pad, v := s.token("<|video_pad|>", "video_token_id"), s.qwenVision(s.video, 14)
-		v.cap = s.capped(s.video, 128000)
+		v.cap, v.loader = s.capped(s.video, 128000), s.serving.Loader
 		s.is(s.video, "do_sample_frames", false)
 		return &medium{placeholder: pad, pad: pad, layout: v.frames(pad)}
 	})
@@ -93,7 +94,7 @@ func openQwen3(s *source) *Family {
 			qwenVision: s.qwenVision(s.video, 16), encode: s.encoder(), pad: s.token("<|video_pad|>", "video_token_id"),
 			start: s.token("<|vision_start|>", "vision_start_token_id"), end: s.token("<|vision_end|>", "vision_end_token_id"),
 		}
-		v.cap = s.capped(s.video, 768)
+		v.cap, v.loader = s.capped(s.video, 768), s.serving.Loader
 		v.sampling = sampling{fps: s.real(s.video, "fps", 2), least: s.number(s.video, "min_frames", 1, 4), most: s.number(s.video, "max_frames", 1, 768)}
 		if v.sampling.most > qwenFrames {
 			s.fail(s.video, "max_frames", "is above %d", qwenFrames)
@@ -165,18 +166,22 @@ func (q qwenVision) image(pad kv.Token) func(size) (media.Layout, *SizeError) {
 // frames returns the layout of videos of which each frame is a picture.
 func (q qwenVision) frames(pad kv.Token) func(size) (media.Layout, *SizeError) {
 	return func(s size) (media.Layout, *SizeError) {
+		c, refused := q.loader.load(s, true)
+		if refused != nil {
+			return media.Layout{}, refused
+		}
 		most := q.most
 		if q.cap > 0 {
 			// Each frame's even share of the pixels of so many tokens, nine tenths of them.
 			factor := q.patch * q.merge
 			total := int64(float64(q.cap*factor*factor) * 0.9)
-			most = max(min(most, total*q.temporal/s.frames), int64(float64(q.least)*1.05))
+			most = max(min(most, total*q.temporal/c.frames), int64(float64(q.least)*1.05))
 		}
-		gh, gw, refused := q.grid(s.w, s.h, most)
+		gh, gw, refused := q.grid(c.w, c.h, most)
 		if refused != nil {
 			return media.Layout{}, refused
 		}
-		gt := ceil(s.frames, q.temporal)
+		gt := ceil(c.frames, q.temporal)
 		return alone(pad, gt*gh*gw/(q.merge*q.merge), [3]int64{gt, gh, gw})
 	}
 }
@@ -194,12 +199,18 @@ type qwenVideo struct {
 const defaultRate = 24
 
 func (v *qwenVideo) layout(s size) (media.Layout, *SizeError) {
-	rate := s.rate
-	if rate == 0 {
-		rate = defaultRate
+	c, refused := v.loader.load(s, false)
+	if refused != nil {
+		return media.Layout{}, refused
 	}
-	n := v.sampling.count(s.frames, rate)
-	gh, gw, refused := v.grid(n, s.w, s.h)
+	if c.rate == 0 {
+		c.rate = defaultRate
+	}
+	n := c.frames
+	if !c.sampled {
+		n = v.sampling.count(c.frames, c.rate)
+	}
+	gh, gw, refused := v.grid(n, c.w, c.h)
 	if refused != nil {
 		return media.Layout{}, refused
 	}
@@ -209,7 +220,7 @@ func (v *qwenVideo) layout(s size) (media.Layout, *SizeError) {
 	}
 	l := media.Layout{Runs: make([]media.Run, 0, 12*gt), Pads: int(gt * each), Grid: patches([3]int64{gt, gh, gw})}
 	for i := range gt {
-		for _, t := range v.encode(v.time(i, n, s.frames, rate)) {
+		for _, t := range v.encode(v.time(i, n, c.of, c.rate)) {
 			l.Runs = append(l.Runs, media.Run{Token: t, Count: 1})
 		}
 		l.Runs = append(l.Runs, times(v.start, 1), times(v.pad, each), times(v.end, 1))
@@ -226,17 +237,21 @@ func (s *sampling) count(frames int64, rate float64) int64 {
 // time returns what is written before the i-th group of frames, of n that are shown of
 // so many: the mean of the times of its first and its last frame.
 func (v *qwenVideo) time(i, n, frames int64, rate float64) string {
-	first := at(i*v.temporal, n, frames) / rate
-	last := at(min((i+1)*v.temporal, n)-1, n, frames) / rate
+	first := v.at(i*v.temporal, n, frames) / rate
+	last := v.at(min((i+1)*v.temporal, n)-1, n, frames) / rate
 	return "<" + strconv.FormatFloat((first+last)/2, 'f', 1, 64) + " seconds>"
 }
 
 // at returns which frame is the i-th of n that are spread evenly over all.
-func at(i, n, frames int64) float64 {
+func (v *qwenVideo) at(i, n, frames int64) float64 {
 	if i == n-1 {
 		return float64(frames - 1)
 	}
-	return math.RoundToEven(float64(i) * (float64(frames-1) / float64(n-1)))
+	exact := float64(i) * (float64(frames-1) / float64(n-1))
+	if v.loader == SGLang {
+		return math.Floor(exact)
+	}
+	return math.RoundToEven(exact)
 }
 
 // grid returns the patches across the height and the width of each of n frames, as

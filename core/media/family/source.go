@@ -25,6 +25,8 @@ type source struct {
 	processor object // what the processor has of its own
 
 	vocabulary Vocabulary
+	serving    Serving
+	arguments  []argument // of serving
 	err        *UnsupportedError
 }
 
@@ -32,12 +34,16 @@ type source struct {
 type object struct {
 	where  string // for errors: file and path
 	fields map[string]json.RawMessage
+	asked  map[string]bool // which of them a rule asked for; nil if nobody wants to know
 }
 
 func (o object) missing() bool { return o.fields == nil }
 
 // has reports whether there is a value, and not null.
 func (o object) has(key string) bool {
+	if o.asked != nil {
+		o.asked[key] = true
+	}
 	v, ok := o.fields[key]
 	return ok && !bytes.Equal(v, []byte("null"))
 }

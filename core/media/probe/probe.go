@@ -58,7 +58,7 @@ type Info struct {
 	Format Format
 	Kind   media.Kind
 	// Size is that of the picture as it is shown, if Oriented; otherwise width and height may
-	// have to be exchanged. Of a sound, Samples are what is left of it at 16 kHz.
+	// have to be exchanged. Of a sound, Samples are what becomes of it at 16 kHz.
 	Size media.Size
 	// Oriented says that it is known which way up the picture is.
 	Oriented bool
@@ -300,8 +300,8 @@ func (v *view) read(maxPixels int64) (Info, Need, error) {
 
 // soundError says why a sound has no length that can be used.
 func soundError(frames int64, rate int) *Error {
-	if frames*ModelRate < int64(rate) {
-		return &Error{Malformed, WAV, "the sound is shorter than a sample at 16 kHz"}
+	if frames == 0 {
+		return &Error{Malformed, WAV, "the sound has no samples"}
 	}
 	return &Error{TooLarge, WAV, "the sound is too long"}
 }
@@ -325,12 +325,13 @@ func check(width, height, maxPixels int64) *Error {
 // ModelRate is the rate of sounds that models hear, in samples a second.
 const ModelRate = 16000
 
-// Samples returns how many whole samples a sound of so many at a rate has at ModelRate. It
-// reports false if there are none, or more than anybody listens to.
+// Samples returns how many samples a sound of so many at a rate has at ModelRate, rounded up as the
+// resamplers of vLLM (torchaudio, PyAV, scipy) and SGLang round. It reports false if there are none, or
+// more than anybody listens to.
 func Samples(frames int64, rate int) (int, bool) {
 	if frames < 0 || rate <= 0 || frames > 1<<40 {
 		return 0, false
 	}
-	n := frames * ModelRate / int64(rate)
+	n := (frames*ModelRate + int64(rate) - 1) / int64(rate)
 	return int(n), n > 0 && n <= math.MaxInt32
 }

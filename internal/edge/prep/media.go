@@ -66,8 +66,14 @@ func Undecided(reason media.Reason, param, format string, args ...any) *Unresolv
 	return &Unresolved{Reason: reason, Err: fault.Param(param, format, args...)}
 }
 
-// SetFamily says how the model's prompts show media. It is called before the pipeline is used.
+// SetFamily says how the model's prompts show media, whichever engine serves it. It is called before the
+// pipeline is used.
 func (p *Pipeline) SetFamily(f *family.Family) {
+	p.families = nil
+	p.setFamily(f)
+}
+
+func (p *Pipeline) setFamily(f *family.Family) {
 	p.Family, p.marks, p.literals = f, nil, nil
 	if f == nil {
 		return
@@ -85,6 +91,41 @@ func (p *Pipeline) SetFamily(f *family.Family) {
 			p.literals = append(p.literals, string(text))
 		}
 	}
+}
+
+// OpenFamily sets the family that open returns for an engine without settings of its own, and keeps
+// open for [Pipeline.For]. Its error is that of open: the model is served without a family then. It is
+// called before the pipeline is used.
+func (p *Pipeline) OpenFamily(open func(family.Serving) (*family.Family, error)) error {
+	p.families = open
+	return p.openFamily(family.Serving{})
+}
+
+func (p *Pipeline) openFamily(as family.Serving) error {
+	f, err := p.families(as)
+	if err != nil {
+		p.setFamily(nil)
+		p.NoFamily = err.Error()
+		var unsupported *family.UnsupportedError
+		if errors.As(err, &unsupported) {
+			p.NoFamily = unsupported.Detail
+		}
+		return err
+	}
+	p.setFamily(f)
+	p.NoFamily = ""
+	return nil
+}
+
+// For returns the pipeline of the model where an engine serves it with settings of its own: p but for
+// how prompts show media.
+func (p *Pipeline) For(as family.Serving) *Pipeline {
+	if p == nil || p.families == nil || as == (family.Serving{}) {
+		return p
+	}
+	own := *p
+	_ = own.openFamily(as) // NoFamily has the error
+	return &own
 }
 
 // Kinds returns the kinds of media, in order.

@@ -31,6 +31,9 @@ type Pipeline struct {
 	Family *family.Family
 	// NoFamily says why there is none, as a sentence without its full stop; "" if there is one.
 	NoFamily string
+	// families opens the family for engines that serve the model in different ways; nil if SetFamily
+	// alone says what it is.
+	families func(family.Serving) (*family.Family, error)
 	// Digest is the hex SHA-256 over the files that all this was made from.
 	Digest string
 

@@ -159,7 +159,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		rc.Dialect, rc.Cached = d, remote.ReportsEach
 		rc.NoReport = "take a newer llama.cpp: /completion should say timings.cache_n"
 	}
-	rc.Warnings = p.warnings
+	rc.Warnings, rc.Counting = p.warnings, p.cfg.Counts(&card, nil)
 	e.Base, err = remote.New(rc)
 	return e, err
 }

@@ -65,6 +65,8 @@ type Config struct {
 	Passes  []string
 	Model   func(lora string) string
 	Headers []string
+	// Counting is how counts of media are compared; nil compares none.
+	Counting *Counting
 	// Salts and PassSalts say what is known of cache salts where tokens go in and out, and of the cache_salt of what is
 	// passed on. SaltsRemedy is what to do about an engine that does not keep salts apart; "" is to take a newer one.
 	Salts, PassSalts Salts
@@ -138,6 +140,7 @@ type Base struct {
 	salts  *saltGuard
 	// adapters are those of the card, as they are now.
 	adapters *adapters
+	counts   *counts
 	ids      atomic.Uint64
 	stats    stats
 
@@ -158,6 +161,7 @@ var (
 	_ engine.WarningSource  = (*Base)(nil)
 	_ engine.AdapterSource  = (*Base)(nil)
 	_ engine.AdapterWatcher = (*Base)(nil)
+	_ engine.CountWatcher   = (*Base)(nil)
 	_ engine.Passer         = (*Base)(nil)
 	_ engine.SignWatcher    = (*Base)(nil)
 )
@@ -185,6 +189,7 @@ func New(cfg Config) (*Base, error) {
 	b.ledger = newLedger(cfg.Card.BlockSize)
 	b.salts = newSaltGuard(&cfg)
 	b.adapters = newAdapters(cfg.Card.Adapters)
+	b.counts = newCounts()
 	b.mu.cached = cfg.Cached
 	return b, nil
 }
@@ -201,7 +206,7 @@ func (b *Base) Client() *Client { return b.cfg.Client }
 
 // Run follows the engine's events and load, and whether it answers, until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
-	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts)
+	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchCounts)
 	b.cache.stop()
 	b.cfg.Client.Close()
 	return nil
@@ -612,6 +617,7 @@ func (b *Base) Warnings() []engine.Warning {
 	out = append(out, b.noReport()...)
 	out = append(out, b.noFeatures()...)
 	out = append(out, b.noSalts()...)
+	out = append(out, b.counts.miscounted()...)
 	out = append(out, b.load.warnings()...)
 	out = append(out, b.cache.warnings()...)
 	return append(out, b.ledger.warnings(b.cache.silent())...)

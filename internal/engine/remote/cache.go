@@ -223,6 +223,15 @@ func (c *cache) restarted() {
 	}
 }
 
+// shows notes that a prompt with media is sent that is no request's.
+func (c *cache) shows(p *Shown) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f, ok := c.src.(*feed); ok {
+		f.table.Shown(p.Tokens, p.Media, kv.Salt{})
+	}
+}
+
 // salted notes that a request of which the engine alone makes the tokens is sent under a salt.
 func (c *cache) salted() {
 	c.mu.Lock()

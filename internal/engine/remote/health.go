@@ -242,6 +242,7 @@ func (b *Base) watchHealth(ctx context.Context) {
 			case err == nil:
 				b.cache.restarted()
 				b.salts.doubt()
+				b.counts.restarted()
 				b.health.up()
 			case ctx.Err() == nil:
 				b.health.fell(err)

@@ -1,13 +1,8 @@
 package remote
 
 import (
-	"bytes"
-	"encoding/base64"
-	"encoding/binary"
-	"image"
-	"image/jpeg"
-	"image/png"
 	"slices"
+	"strings"
 
 	"penstock/core/enginefeed"
 	"penstock/core/media"
@@ -25,37 +20,34 @@ const sampleSide = 64
 // SamplePart returns the part of a message that shows a small object of a kind, by which an engine can be asked
 // whether its model sees such objects.
 func SamplePart(kind string) []byte {
-	picture := image.NewRGBA(image.Rect(0, 0, sampleSide, sampleSide))
-	for i := range picture.Pix {
-		picture.Pix[i] = 0x7f
-	}
-	var b bytes.Buffer
-	text := func(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
 	switch kind {
 	case media.Audio.String():
-		return []byte(`{"type":"input_audio","input_audio":{"format":"wav","data":"` + text(silentWAV()) + `"}}`)
+		return appendPart(nil, media.Audio, dataURI("audio/wav", silentWAV(16_000, 1_600)), "")
 	case media.Video.String():
-		_ = jpeg.Encode(&b, picture, nil) // a buffer takes everything
-		frame := text(b.Bytes())
-		return []byte(`{"type":"video_url","video_url":{"url":"data:video/jpeg;base64,` + frame + "," + frame + `"}}`)
+		return appendPart(nil, media.Video, sequenceURI(2, sampleSide, sampleSide), "")
 	}
-	_ = png.Encode(&b, picture) // likewise
-	return []byte(`{"type":"image_url","image_url":{"url":"data:image/png;base64,` + text(b.Bytes()) + `"}}`)
+	return appendPart(nil, media.Image, pictureURI(sampleSide, sampleSide), "")
 }
 
-// silentWAV is a tenth of a second of it as a WAV file: 16 bits, one channel.
-func silentWAV() []byte {
-	const rate, samples = 16_000, 1_600
-	b := append([]byte("RIFF"), 0, 0, 0, 0)
-	b = append(b, "WAVEfmt "...)
-	for _, v := range []uint32{16, 1 | 1<<16, rate, 2 * rate, 2 | 16<<16} {
-		b = binary.LittleEndian.AppendUint32(b, v)
+// appendPart appends the part of a message that shows the object of a data: URI, by the name of it unless
+// that is "".
+func appendPart(b []byte, kind media.Kind, uri, name string) []byte {
+	if kind == media.Audio {
+		_, data, _ := strings.Cut(uri, ",")
+		b = append(append(b, `{"type":"input_audio","input_audio":{"format":"wav","data":"`...), data...)
+	} else {
+		b = append(append(append(b, `{"type":"`...), kind.String()...), `_url","`...)
+		b = append(append(append(b, kind.String()...), `_url":{"url":"`...), uri...)
 	}
-	b = binary.LittleEndian.AppendUint32(append(b, "data"...), 2*samples)
-	b = append(b, make([]byte, 2*samples)...)
-	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)-8))
-	return b
+	b = append(b, `"}`...)
+	if name != "" {
+		b = append(append(append(b, `,"uuid":"`...), name...), '"')
+	}
+	return append(b, '}')
 }
+
+// joinKinds lists kinds of media for a sentence.
+func joinKinds(kinds []string) string { return strings.Join(kinds, " and ") }
 
 // See enters into a card what media its engine takes in conversations that are passed on, and how it is told their
 // keys: what the settings say, else what was found out.
@@ -63,7 +55,7 @@ func (o *Opening) See(card *engine.Card, found []string, keys string) {
 	if o.Media != nil {
 		found = o.Media
 	}
-	card.Media = slices.Clone(found)
+	card.Media, card.ProcessorArgs = slices.Clone(found), o.ProcessorArgs
 	slices.Sort(card.Media)
 	switch {
 	case len(card.Media) == 0 || o.MediaKeys == MediaKeysOff:

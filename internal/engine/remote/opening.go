@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/core/media/family"
 	"penstock/internal/engine"
 )
@@ -33,7 +34,13 @@ type Opening struct {
 	// ProveSalts has it proven as soon as the engine runs that it keeps cache salts apart; else that is proven when the
 	// first request under one comes.
 	ProveSalts bool
-	Log        *slog.Logger // nil is none
+	// ProcessorArgs are the arguments with which the engine calls the processor of its media, where the settings
+	// say them: a JSON object; "" if they do not.
+	ProcessorArgs string
+	// CountHere counts the tokens of a conversation as frontends do, see Counting; nil leaves the engine's
+	// counts unchecked.
+	CountHere func(ctx context.Context, kind media.Kind, url string) (Shown, error)
+	Log       *slog.Logger // nil is none
 }
 
 // UnknownVocabulary is the vocabulary of a model whose tokenizer is not here.

@@ -1,7 +1,9 @@
 package sglang
 
 import (
+	"context"
 	"slices"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -83,6 +85,40 @@ func (d *dialect) appendMedia(b []byte, r *engine.Request) []byte {
 		b = strictjson.AppendString(b, r.Objects[i].Key.Hex())
 	}
 	return append(b, ']')
+}
+
+// counting returns how the engine's counts of media are compared. Where it takes media with tokens it is asked so:
+// only then it is told the keys of the samples, and its events name what is known here.
+func (p *probe) counting(card *engine.Card, d *dialect) *remote.Counting {
+	c := p.cfg.Counts(card, nil)
+	if c != nil && d != nil && card.Attaches {
+		c.Ask = func(ctx context.Context, prompt *remote.Shown) (int, error) {
+			return d.countPrompt(ctx, p.client, prompt)
+		}
+	}
+	return c
+}
+
+// countPrompt returns how many tokens the engine makes of a prompt, of which it is asked for one more.
+func (d *dialect) countPrompt(ctx context.Context, client *remote.Client, prompt *remote.Shown) (int, error) {
+	req := &engine.Request{Prompt: prompt.Tokens, Media: prompt.Media, Objects: prompt.Objects}
+	if err := d.refuseMedia(req); err != nil {
+		return 0, err
+	}
+	body := d.appendPrompt([]byte(`{"input_ids":`), &remote.Part{Request: req})
+	body = append(d.appendMedia(body, req), `,"stream":false,"sampling_params":{"max_new_tokens":1,"temperature":0,"ignore_eos":true}}`...)
+	var answer struct {
+		Meta struct {
+			PromptTokens int `json:"prompt_tokens"`
+		} `json:"meta_info"`
+	}
+	if err := client.JSON(ctx, &remote.Call{Path: "/generate", ID: "penstock-check", Body: body, Wait: time.Minute}, &answer); err != nil {
+		return 0, err
+	}
+	if answer.Meta.PromptTokens <= 0 {
+		return 0, fault.New(fault.Unimplemented, "the engine does not report how many tokens a prompt has")
+	}
+	return answer.Meta.PromptTokens, nil
 }
 
 // told reports whether the engine is told the keys of objects: it takes one list of them and does not say in which order

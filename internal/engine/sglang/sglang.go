@@ -113,7 +113,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Cached: remote.ReportsEach, Passed: passed,
 		NoReport: "take a newer SGLang: /generate should say meta_info.cached_tokens",
 		Scrape:   scrape, Alive: p.alive, Same: p.same, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
-		Headers: p.pinned(),
+		Headers: p.pinned(), Counting: p.counting(&card, d),
 	}
 	if d != nil { // a nil pointer in an interface is something
 		cfg.Dialect = d

@@ -123,7 +123,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if rc.Cache, err = p.source(ctx, &card, d); err != nil {
 		return nil, err
 	}
-	rc.Card, rc.Warnings = card, p.warnings
+	rc.Card, rc.Warnings, rc.Counting = card, p.warnings, p.cfg.Counts(&card, nil)
 	base, err := remote.New(rc)
 	return &Engine{base}, err
 }

@@ -1,6 +1,7 @@
 package vllm
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"slices"
@@ -62,6 +63,14 @@ func (p *probe) sample(kind string) []byte {
 	body := strictjson.AppendString([]byte(`{"model":`), p.base.ID)
 	body = append(body, `,"messages":[{"role":"user","content":[`...)
 	return append(append(body, remote.SamplePart(kind)...), `]}]}`...)
+}
+
+// countRendered returns how many tokens the server makes of the body of a chat request, without generating any:
+// newer versions say it if they were started with --enable-scale-out.
+func (p *probe) countRendered(ctx context.Context, body []byte) (int, error) {
+	var made engine.Preprocessed
+	err := render(ctx, p.client, p.pinned, pathRender, bare(bytes.Clone(body)), &made)
+	return len(made.Tokens), err
 }
 
 // findFeatures finds out whether the server hands over what its processor makes of media, and takes it back, by

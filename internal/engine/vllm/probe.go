@@ -167,7 +167,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log,
 		Dialect: p.dialect, Features: p.features, Choices: p.choices, Cached: p.cached,
 		Scrape: p.scraper(), Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings,
-		Passes: passes, Model: e.upstream, Headers: p.pinned,
+		Passes: passes, Model: e.upstream, Headers: p.pinned, Counting: p.cfg.Counts(&card, p.countRendered),
 		Salts: p.salts(), PassSalts: p.salts(), ProveSalts: p.cfg.ProveSalts, SaltsReport: "start it with --enable-prompt-tokens-details",
 	})
 	return e, err

@@ -3,6 +3,7 @@ package pixel
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"image"
@@ -30,7 +31,7 @@ func Frames(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	}
 	n := len(v.rgb) / (3 * v.width * v.height)
 	return media.Tensor{Shape: []int{n, v.height, v.width, 3}, Data: v.rgb},
-		media.Size{Width: v.width, Height: v.height, Frames: n, Rate: v.rate}, nil
+		media.Size{Width: v.width, Height: v.height, Frames: n, Rate: v.rate, Sequence: v.sequence}, nil
 }
 
 // video is frames of one size.
@@ -38,6 +39,7 @@ type video struct {
 	width, height int
 	rgb           []byte
 	rate          float64
+	sequence      bool // of JPEG files
 }
 
 // FramesURI returns the payload of a data: URI whose video is JPEG frames in base64, as
@@ -61,6 +63,7 @@ func framesJPEG(payload []byte, l *Limits) (v video, err error) {
 	if count > l.Frames {
 		return v, fmt.Errorf("%d frames, at most %d are decoded: %w", count, l.Frames, ErrTooLarge)
 	}
+	v.sequence = true
 	left := *l
 	var file []byte
 	for i, rest, more := 0, payload, true; more; i++ {
@@ -105,7 +108,7 @@ func framesGIF(file []byte, l *Limits) (v video, err error) {
 		return v, fmt.Errorf("GIF: %w", refused(err))
 	}
 	// Each frame is decoded to at most as many bytes as the screen has pixels.
-	count, err := countGIF(file, l.Frames)
+	count, rate, err := walkGIF(file, l.Frames)
 	if err == nil {
 		err = l.within(cfg.Width, cfg.Height, count)
 	}
@@ -117,9 +120,8 @@ func framesGIF(file []byte, l *Limits) (v video, err error) {
 		return v, fmt.Errorf("GIF: %w", refused(err))
 	}
 	screen := newPicture(cfg.Width, cfg.Height)
-	v.width, v.height = cfg.Width, cfg.Height
+	v.width, v.height, v.rate = cfg.Width, cfg.Height, rate
 	v.rgb = make([]byte, 0, len(screen.rgb)*len(all.Image))
-	var hundredths int
 	for i, frame := range all.Image {
 		before := screen
 		if all.Disposal[i] == gif.DisposalPrevious {
@@ -127,16 +129,12 @@ func framesGIF(file []byte, l *Limits) (v video, err error) {
 		}
 		overlay(&screen, frame)
 		v.rgb = append(v.rgb, screen.rgb...)
-		hundredths += all.Delay[i]
 		switch all.Disposal[i] {
 		case gif.DisposalPrevious:
 			screen = before
 		case gif.DisposalBackground:
 			blank(&screen, frame.Bounds())
 		}
-	}
-	if hundredths > 0 {
-		v.rate = float64(100*len(all.Image)) / float64(hundredths)
 	}
 	return v, nil
 }
@@ -165,34 +163,36 @@ func blank(p *picture, r image.Rectangle) {
 	}
 }
 
-// countGIF counts the frames of a GIF by its blocks, decoding none; it stops above limit.
-func countGIF(file []byte, limit int) (int, error) {
+// walkGIF counts the frames of a GIF by its blocks, decoding none, and returns its rate; it stops
+// above limit.
+func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
 	const header, extension, frame, trailer = 13, 0x21, 0x2c, 0x3b
 	cut := fmt.Errorf("the file is cut off: %w", ErrMalformed)
 	if len(file) < header {
-		return 0, cut
+		return 0, 0, cut
 	}
-	count := 0
+	var t gifTime
 	for at := header + colours(file[10]); at < len(file); {
 		switch file[at] {
 		case trailer:
-			return count, nil
+			return count, t.rate(count), nil
 		case extension:
+			t.control(file[at:])
 			at += 2
 		case frame:
 			if at+10 > len(file) {
-				return 0, cut
+				return 0, 0, cut
 			}
 			if count++; count > limit {
-				return count, nil
+				return count, 0, nil
 			}
 			at += 10 + colours(file[at+9]) + 1 // and the size of codes
 		default:
-			return 0, fmt.Errorf("a block of unknown type: %w", ErrMalformed)
+			return 0, 0, fmt.Errorf("a block of unknown type: %w", ErrMalformed)
 		}
 		for { // sub-blocks, up to one of no bytes
 			if at >= len(file) {
-				return 0, cut
+				return 0, 0, cut
 			}
 			n := int(file[at])
 			at += 1 + n
@@ -201,7 +201,35 @@ func countGIF(file []byte, limit int) (int, error) {
 			}
 		}
 	}
-	return 0, cut
+	return 0, 0, cut
+}
+
+// gifTime is how long the frames of a GIF are shown, as FFmpeg reads it (libavformat/gifdec.c), and so
+// OpenCV and the engines.
+type gifTime struct{ controls, hundredths int }
+
+// control reads the delay of an extension that is a graphic control. Without a delay a frame is shown
+// for a tenth of a second.
+func (t *gifTime) control(extension []byte) {
+	const label, size, noDelay = 0xf9, 4, 10
+	if len(extension) < 3+size || extension[1] != label || extension[2] != size {
+		return
+	}
+	t.controls++
+	if delay := int(binary.LittleEndian.Uint16(extension[4:])); delay > 0 {
+		t.hundredths += delay
+	} else {
+		t.hundredths += noDelay
+	}
+}
+
+// rate returns the frames a second: those of the mean delay in whole hundredths. It is 0, not known, if a
+// frame has no control.
+func (t *gifTime) rate(frames int) float64 {
+	if frames == 0 || t.controls < frames {
+		return 0
+	}
+	return 100 / float64(t.hundredths/frames)
 }
 
 // colours returns how many bytes a table of colours has, as its flags say.

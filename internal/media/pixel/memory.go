@@ -57,7 +57,7 @@ func memoryOfGIF(file []byte, l *Limits) int64 {
 	if err != nil {
 		return 0
 	}
-	count, err := countGIF(file, l.Frames)
+	count, _, err := walkGIF(file, l.Frames)
 	if err != nil || l.within(cfg.Width, cfg.Height, count) != nil {
 		return 0
 	}

@@ -243,7 +243,7 @@ func TestFramesOfJPEG(t *testing.T) {
 		t.Fatal("not seen")
 	}
 	v, size, err := Frames([]byte(payload), Limits{})
-	if err != nil || !slices.Equal(v.Shape, []int{3, 8, 16, 3}) || size != (media.Size{Width: 16, Height: 8, Frames: 3}) {
+	if err != nil || !slices.Equal(v.Shape, []int{3, 8, 16, 3}) || size != (media.Size{Width: 16, Height: 8, Frames: 3, Sequence: true}) {
 		t.Fatalf("%v %+v %v", v.Shape, size, err)
 	}
 	const plane = 8 * 16 * 3
@@ -304,7 +304,7 @@ func TestSamples(t *testing.T) {
 		"float":      {riff(3, 1, 16000, 32, slices.Concat(half, []byte{0, 0, 0xc0, 0x7f}, []byte{0, 0, 0x80, 0x7f}, []byte{0, 0, 0x80, 0xff})), []float32{0.5, 0, 1, -1}},
 		"stereo":     {riff(1, 2, 16000, 16, []byte{0, 0x40, 0, 0x20, 0, 0x80, 0, 0x80}), []float32{0.375, -1}},
 		"8 kHz":      {riff(1, 1, 8000, 16, []byte{0, 0, 0, 0x40, 0, 0x20}), []float32{0, 0.25, 0.5, 0.375, 0.25, 0.25}},
-		"48 kHz":     {riff(1, 1, 48000, 16, []byte{0, 0x10, 1, 1, 1, 1, 0, 0x20, 1, 1}), []float32{0.125}},
+		"48 kHz":     {riff(1, 1, 48000, 16, []byte{0, 0x10, 1, 1, 1, 1, 0, 0x20, 1, 1}), []float32{0.125, 0.25}},
 		"half a one": {riff(1, 2, 16000, 16, []byte{0, 0x40, 0, 0x20, 0, 0x80}), []float32{0.375}},
 	} {
 		got, size, err := Samples(c.file, Limits{})

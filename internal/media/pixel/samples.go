@@ -11,7 +11,7 @@ import (
 // Samples decodes a sound: WAV with PCM of 8, 16, 24 or 32 bits, or float32, of any
 // rate and number of channels. The tensor is [S] little-endian float32 at 16 kHz
 // from -1 to 1, the mean of the channels; other rates are interpolated linearly, to
-// as many whole samples as fit the sound's length. Other formats are ErrUnsupported.
+// the sound's length rounded up to whole samples. Other formats are ErrUnsupported.
 func Samples(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err := checkBytes(file, &l); err != nil {
 		return media.Tensor{}, media.Size{}, err
@@ -23,7 +23,7 @@ func Samples(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	n := w.resampled()
 	switch {
 	case n < 1:
-		return media.Tensor{}, media.Size{}, fmt.Errorf("decode audio: shorter than a sample at 16 kHz: %w", ErrMalformed)
+		return media.Tensor{}, media.Size{}, fmt.Errorf("decode audio: no samples: %w", ErrMalformed)
 	case n > l.Samples:
 		return media.Tensor{}, media.Size{}, fmt.Errorf("decode audio: %d samples at 16 kHz, at most %d are decoded: %w", n, l.Samples, ErrTooLarge)
 	}
@@ -44,9 +44,10 @@ type wav struct {
 
 func (w *wav) frames() int { return len(w.data) / (w.width * w.channels) }
 
-// resampled is how many samples at 16 kHz it has.
+// resampled is how many samples at 16 kHz it has: one that is begun counts, as the resamplers of engines
+// have it.
 func (w *wav) resampled() int {
-	return int(int64(w.frames()) * Rate / int64(w.rate)) // as many as fit: the rate is minRate at least
+	return int((int64(w.frames())*Rate + int64(w.rate) - 1) / int64(w.rate)) // the rate is minRate at least
 }
 
 // at returns sample i at 16 kHz.

@@ -15,6 +15,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media/family"
 	"penstock/internal/backoff"
 	"penstock/internal/edge/openai"
 	"penstock/internal/edge/prep"
@@ -44,7 +45,7 @@ type catalog struct {
 	seen    chan struct{} // closed when snap is of what is registered, for the first time
 
 	// Owned by run.
-	pipes map[engine.TokenizerRef]*prep.Pipeline
+	pipes map[pipeKey]*prep.Pipeline
 	said  map[string]string // the last complaint about each subject, so that it is made once
 }
 
@@ -105,7 +106,7 @@ func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef)
 		metrics: m,
 		log:     log,
 		seen:    make(chan struct{}),
-		pipes:   map[engine.TokenizerRef]*prep.Pipeline{},
+		pipes:   map[pipeKey]*prep.Pipeline{},
 		said:    map[string]string{},
 	}
 	c.snap.Store(newSnapshot())
@@ -206,7 +207,7 @@ func (c *catalog) update(set []disco.Instance) {
 		}
 	}
 	close(old.superseded)
-	maps.DeleteFunc(c.pipes, func(_ engine.TokenizerRef, p *prep.Pipeline) bool {
+	maps.DeleteFunc(c.pipes, func(_ pipeKey, p *prep.Pipeline) bool {
 		return !slices.ContainsFunc(next.models, func(m *model) bool { return m.pipe == p })
 	})
 }
@@ -241,6 +242,7 @@ func (c *catalog) model(old *model, ins []instance) *model {
 		}
 		m.workers = append(m.workers, *in)
 	}
+	m.card.Miscounted = m.miscounted()
 	m.encoder = c.encoder(m)
 	c.lacks(m, err)
 	return m
@@ -288,10 +290,17 @@ func sameModel(a, b *engine.Card) bool {
 	return !differ
 }
 
+// pipeKey says which pipelines are the same: those of one tokenizer whose engines count media alike.
+type pipeKey struct {
+	ref engine.TokenizerRef
+	as  family.Serving
+}
+
 // pipeline returns the pipeline of a card's tokenizer, or why it cannot be opened.
 func (c *catalog) pipeline(card engine.Card) (*prep.Pipeline, error) {
 	ref := card.Tokenizer
-	if p := c.pipes[ref]; p != nil {
+	key := pipeKey{ref, card.Serving()}
+	if p := c.pipes[key]; p != nil {
 		return p, nil
 	}
 	p, err := c.open(ref)
@@ -302,7 +311,8 @@ func (c *catalog) pipeline(card engine.Card) (*prep.Pipeline, error) {
 		return nil, err
 	}
 	c.log.Info("tokenizer opened", "model", card.Name, "kind", ref.Kind, "template", p.TemplateName)
-	c.pipes[ref] = p
+	p = p.For(key.as)
+	c.pipes[key] = p
 	return p, nil
 }
 
@@ -458,6 +468,17 @@ func (m *model) unguided() []kv.WorkerID {
 		}
 	}
 	return ids
+}
+
+// miscounted returns the kinds of media of which an engine of the model makes other tokens than are
+// counted here, ascending: prompts are made for all of them.
+func (m *model) miscounted() []string {
+	var kinds []string
+	for i := range m.workers {
+		kinds = append(kinds, m.workers[i].card.Miscounted...)
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
 }
 
 // featureless returns the workers whose engines take nothing that a processor made of media.

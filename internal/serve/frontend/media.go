@@ -52,7 +52,28 @@ func ResolverOf(source Media, card *engine.Card) prep.Resolver {
 			way.Transfer = resolve.Transfer(d.Transfer)
 		}
 	}
-	return source.For(way)
+	r := source.For(way)
+	if len(card.Miscounted) > 0 {
+		return miscounted{r, card.Miscounted}
+	}
+	return r
+}
+
+// miscounted is the resolver of a model of whose media some kinds are counted otherwise by its engines:
+// where such media would stand in a prompt is not known.
+type miscounted struct {
+	prep.Resolver
+	kinds []string
+}
+
+// Resolve implements prep.Resolver.
+func (m miscounted) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
+	for i := range c.Media {
+		if p := &c.Media[i]; slices.Contains(m.kinds, p.Kind.String()) {
+			return nil, nil, prep.Undecided(media.CountsDiffer, p.Part, "'%s' is of type %v, of which this model's engines make other tokens than are counted here", p.Part, p.Kind)
+		}
+	}
+	return m.Resolver.Resolve(ctx, c, f)
 }
 
 // untold is the resolver of models whose engines are not told who media are: their caches have other
@@ -222,7 +243,8 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 	if err := m.sees(q); err != nil {
 		return nil, false, err
 	}
-	if !m.card.Attaches && !m.sights() { // of those, whoever looks at the media judges their URLs
+	looked := (m.card.Attaches || m.sights()) && !m.miscounts(q.Media())
+	if !looked { // else whoever looks at the media judges their URLs
 		if err := c.f.fetchable(q); err != nil {
 			return nil, false, err
 		}
@@ -245,6 +267,12 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 		p.shown, p.ships = q, q.Features
 	}
 	return p, spare, err
+}
+
+// miscounts reports whether any of the media is of a kind of which the model's engines make other tokens than
+// are counted for them.
+func (m *model) miscounts(shown []*api.Media) bool {
+	return slices.ContainsFunc(shown, func(p *api.Media) bool { return slices.Contains(m.card.Miscounted, p.Kind.String()) })
 }
 
 // fetchable refuses URLs that nobody may fetch: the engine would, also where nobody here looks at what a request shows.

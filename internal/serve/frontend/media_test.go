@@ -481,6 +481,7 @@ func TestUntoldMedia(t *testing.T) {
 	}{
 		media.HashForwardDisabled: {Config{}, func(c *engine.Card) { looks(c); c.MediaKeys = "" }},
 		media.NotRouted:           {Config{IgnoresCaches: true}, looks},
+		media.CountsDiffer:        {Config{}, func(c *engine.Card) { looks(c); c.Miscounted = []string{"image"} }},
 	} {
 		inGallery(t, c.cfg, func(t *testing.T, w *world, g *gallery) {
 			s := &script{passer: passer{pieces: events(9, 1, 0, `{}`)}}
@@ -504,6 +505,29 @@ func TestUntoldMedia(t *testing.T) {
 		got := w.post(chats, showing(`,"nvext":{"router_config_override":{"router_mode":"`+string(route.KV)+`"}}`, "http://a/red"))
 		if got.status != 200 || len(s.passes()[0].Objects) != 1 {
 			t.Errorf("a request that asks for the caches: %v", got)
+		}
+	})
+}
+
+// TestMiscountedMedia: a kind that one engine of the model counts in another way goes to an engine as its client
+// sent it, also where the engine takes media with tokens; nobody here looks at it, and what nobody may fetch is
+// refused all the same.
+func TestMiscountedMedia(t *testing.T) {
+	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
+		s := &script{passer: passer{pieces: events(9, 1, 0, `{}`)}}
+		attaches := func(c *engine.Card) { looks(c); c.Attaches = true }
+		w.worker(7, s, attaches)
+		w.worker(8, s, attaches, func(c *engine.Card) { c.Miscounted = []string{"image"} })
+		for range 2 {
+			if got := w.post(chats, showing("", "http://a/red")); got.status != 200 || g.mu.asked != 0 {
+				t.Errorf("%v, %d looks", got, g.mu.asked)
+			}
+		}
+		if v := w.metric(`frontend_routing_text_only_total{model="bytes",reason="counts_differ"}`); v != "2" || len(s.passes()) != 2 {
+			t.Errorf("%s are counted, %d passed on", v, len(s.passes()))
+		}
+		if got := w.post(chats, showing("", "http://forbidden/")); got.status != 400 || len(s.passes()) != 2 {
+			t.Errorf("what nobody may fetch: %v", got)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package frontend
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"penstock/core/fault"
@@ -26,7 +27,7 @@ var _ prep.Encoder = sighted{}
 
 // EncodeChat implements prep.Encoder.
 func (s sighted) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
-	if len(c.Media) == 0 {
+	if len(c.Media) == 0 || s.routers.model.miscountsChat(c) {
 		return s.Encoder.EncodeChat(ctx, c)
 	}
 	f, began := s.routers.f, time.Now()
@@ -45,6 +46,11 @@ func (s sighted) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, err
 		err = &prep.Refused{Err: refused} // what a router process refuses, no engine is to be asked
 	}
 	return p, err
+}
+
+// miscountsChat is miscounts of a conversation.
+func (m *model) miscountsChat(c *prep.Chat) bool {
+	return slices.ContainsFunc(c.Media, func(p prep.Media) bool { return slices.Contains(m.card.Miscounted, p.Kind.String()) })
 }
 
 // show asks for the prompt of a conversation and what its media are.

@@ -91,6 +91,7 @@ func (m *model) card() engine.Card {
 	card.Sights = false // it is this relay's to say
 	card.Adapters = m.union(func(c *engine.Card) []string { return c.Adapters })
 	card.Passes = m.union(func(c *engine.Card) []string { return c.Passes })
+	card.Miscounted = m.union(func(c *engine.Card) []string { return c.Miscounted })
 	card.KVEvents = false
 	card.Router = true
 	card.MaxBatchedTokens = 0 // its queue is its own
@@ -213,9 +214,9 @@ func (r *Relay) follow(ctx context.Context, parts *sync.WaitGroup, served map[st
 }
 
 // identity is what of a card is the same as long as its registration holds. The adapters
-// may change, see WatchAdapters.
+// and the kinds of media that are miscounted may change, see WatchAdapters and WatchCounts.
 func identity(card engine.Card) []byte {
-	card.Blocks, card.Adapters = 0, nil
+	card.Blocks, card.Adapters, card.Miscounted = 0, nil, nil
 	b, err := engine.EncodeCard(card)
 	if err != nil { // it was read as one
 		return nil

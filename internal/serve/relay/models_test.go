@@ -93,6 +93,42 @@ func TestAdapters(t *testing.T) {
 	})
 }
 
+// TestMiscounts: a relay lists the kinds of media that any of its workers counts in another way, and keeps serving
+// when they change.
+func TestMiscounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{}, &book{}, nil)
+		set := func(id kv.WorkerID, kinds ...string) {
+			card := servetest.Card("m")
+			card.Miscounted = kinds
+			meta, err := engine.EncodeCard(card)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.registry.Set(disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: "w", Meta: meta})
+			synctest.Wait()
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ran := make(chan error, 2)
+		go func() { ran <- r.Run(ctx) }()
+		set(1, "video")
+		var lists []string
+		watcher := r.engine.(engine.CountWatcher)
+		go func() { ran <- watcher.WatchCounts(ctx, func(k []string) { lists = append(lists, fmt.Sprint(k)) }) }()
+		synctest.Wait()
+		set(2, "audio", "video")
+		set(1)
+		set(2)
+		stop()
+		if err := errors.Join(<-ran, <-ran); err != nil {
+			t.Error(err)
+		}
+		if got, want := fmt.Sprint(lists, r.served), "[[video] [audio video] [audio video] []] [begin m 1048576 end m 1048576]"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	})
+}
+
 // TestWarnings: what is wrong with the model's workers is said on, but not that one of them
 // is away.
 func TestWarnings(t *testing.T) {

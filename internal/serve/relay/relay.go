@@ -159,6 +159,7 @@ var (
 	_ engine.Passer         = (*relayed)(nil)
 	_ engine.WarningSource  = (*relayed)(nil)
 	_ engine.AdapterWatcher = (*relayed)(nil)
+	_ engine.CountWatcher   = (*relayed)(nil)
 	_ engine.Inspector      = (*relayed)(nil)
 )
 
@@ -224,10 +225,21 @@ func (e *relayed) Inspect(ctx context.Context, q *engine.Inspection) ([]byte, er
 
 // WatchAdapters implements engine.AdapterWatcher.
 func (e *relayed) WatchAdapters(ctx context.Context, sink func([]string)) error {
+	return e.watchUnion(ctx, func(c *engine.Card) []string { return c.Adapters }, sink)
+}
+
+// WatchCounts implements engine.CountWatcher.
+func (e *relayed) WatchCounts(ctx context.Context, sink func([]string)) error {
+	return e.watchUnion(ctx, func(c *engine.Card) []string { return c.Miscounted }, sink)
+}
+
+// watchUnion calls sink with what any of the model's workers lists, now and whenever the set of workers
+// or a card of theirs changes, until ctx ends.
+func (e *relayed) watchUnion(ctx context.Context, list func(*engine.Card) []string, sink func([]string)) error {
 	for {
 		k := e.r.known.Load()
 		if m := k.models[e.card.Name]; m != nil { // else its last worker has left, and so will this one
-			sink(m.union(func(c *engine.Card) []string { return c.Adapters }))
+			sink(m.union(list))
 		}
 		select {
 		case <-k.superseded:

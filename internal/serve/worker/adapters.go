@@ -13,7 +13,7 @@ import (
 )
 
 // listed is the card as others see it now: it changes with the adapters that the engine
-// serves, and with nothing else.
+// serves and the kinds of media that it is found to count in another way, and with nothing else.
 type listed struct {
 	changed chan struct{} // there is something to tell discovery; has room for one
 	mu      struct {
@@ -21,8 +21,9 @@ type listed struct {
 		card []byte // JSON
 		// adapters are those of the card; ever are all that there were, whose requests may
 		// still come.
-		adapters []string
-		ever     map[string]bool
+		adapters   []string
+		ever       map[string]bool
+		miscounted []string // those of the card
 	}
 }
 
@@ -50,10 +51,11 @@ func (l *listed) has(adapter string) bool {
 	return l.mu.ever[adapter]
 }
 
-// list sets the adapters of the card. They are the engine's own.
-func (w *Worker) list(adapters []string) error {
+// list sets the adapters of the card, and the kinds of media that are counted in another way. They are
+// the engine's own.
+func (w *Worker) list(adapters, miscounted []string) error {
 	card := w.card
-	card.Adapters = adapters
+	card.Adapters, card.Miscounted = adapters, miscounted
 	b, err := engine.EncodeCard(card)
 	if err != nil {
 		return err
@@ -67,24 +69,50 @@ func (w *Worker) list(adapters []string) error {
 	for _, a := range adapters {
 		l.mu.ever[a] = true
 	}
-	l.mu.card, l.mu.adapters = b, adapters
+	l.mu.card, l.mu.adapters, l.mu.miscounted = b, adapters, miscounted
 	return nil
+}
+
+// live returns what of the card changes.
+func (l *listed) live() (adapters, miscounted []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.adapters, l.mu.miscounted
 }
 
 // relist is what the engine tells of its adapters. A list that makes no card is left out.
 func (w *Worker) relist(adapters []string) {
-	l := w.listed
-	l.mu.Lock()
-	same := slices.Equal(l.mu.adapters, adapters)
-	l.mu.Unlock()
-	if same {
+	w.relisting.Lock()
+	defer w.relisting.Unlock()
+	before, miscounted := w.listed.live()
+	if slices.Equal(before, adapters) {
 		return
 	}
-	if err := w.list(adapters); err != nil {
+	if err := w.list(adapters, miscounted); err != nil {
 		w.log.Error("the engine's adapters make no model card: those before stay listed", "adapters", len(adapters), "error", err)
 		return
 	}
 	w.log.Info("the engine's adapters have changed", "adapters", len(adapters))
+	w.listed.tell()
+}
+
+// recount is what was found out about the media that the engine counts in another way.
+func (w *Worker) recount(kinds []string) {
+	w.relisting.Lock()
+	defer w.relisting.Unlock()
+	adapters, before := w.listed.live()
+	if slices.Equal(before, kinds) {
+		return
+	}
+	if err := w.list(adapters, kinds); err != nil {
+		w.log.Error("the kinds of media that the engine miscounts make no model card: those before stay listed", "kinds", kinds, "error", err)
+		return
+	}
+	w.listed.tell()
+}
+
+// tell has discovery told of a change.
+func (l *listed) tell() {
 	select {
 	case l.changed <- struct{}{}:
 	default:
@@ -114,7 +142,7 @@ func (w *Worker) keepListed(ctx context.Context, lease disco.Lease, in disco.Ins
 		default:
 			in.Meta = nil // once more
 		}
-		w.throttle.Log(ctx, slog.LevelWarn, "cannot tell discovery of the engine's adapters", "error", err)
+		w.throttle.Log(ctx, slog.LevelWarn, "cannot tell discovery of a change of the model card", "error", err)
 		if wait.Wait(ctx) != nil {
 			return
 		}

@@ -66,3 +66,38 @@ func TestAdaptersChange(t *testing.T) {
 		<-time.After(time.Second)
 	})
 }
+
+// TestMiscountsChange: kinds of media that the engine is found to count in another way stand in the worker's
+// registration, beside its adapters, and go again.
+func TestMiscountsChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		eng := &worried{Engine: r.engine, lists: make(chan []string), kinds: make(chan []string)}
+		r.start(eng)
+		defer r.stop()
+		listed := func() string {
+			synctest.Wait()
+			card, err := engine.DecodeCard(r.registry.Instances()[0].Meta)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprint(card.Adapters, card.Miscounted)
+		}
+		for _, step := range []struct {
+			to   chan []string
+			what []string
+			want string
+		}{
+			{eng.kinds, []string{"video"}, "[] [video]"},
+			{eng.lists, []string{"law"}, "[law] [video]"},
+			{eng.kinds, []string{"audio", "video"}, "[law] [audio video]"},
+			{eng.kinds, []string{"video", "audio"}, "[law] [audio video]"}, // no card
+			{eng.kinds, nil, "[law] []"},
+		} {
+			step.to <- step.what
+			if got := listed(); got != step.want {
+				t.Errorf("%v: %s, want %s", step.what, got, step.want)
+			}
+		}
+	})
+}

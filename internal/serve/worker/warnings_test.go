@@ -19,6 +19,7 @@ type worried struct {
 	mu       sync.Mutex
 	warnings []engine.Warning
 	lists    chan []string // for those who watch its adapters
+	kinds    chan []string // for those who watch its counts of media
 }
 
 func (e *worried) Warnings() []engine.Warning {
@@ -30,9 +31,17 @@ func (e *worried) Warnings() []engine.Warning {
 func (e *worried) Adapters() []string { return []string{"style"} }
 
 func (e *worried) WatchAdapters(ctx context.Context, sink func([]string)) error {
+	return tell(ctx, e.lists, sink)
+}
+
+func (e *worried) WatchCounts(ctx context.Context, sink func([]string)) error {
+	return tell(ctx, e.kinds, sink)
+}
+
+func tell(ctx context.Context, lists chan []string, sink func([]string)) error {
 	for {
 		select {
-		case list := <-e.lists:
+		case list := <-lists:
 			sink(list)
 		case <-ctx.Done():
 			return nil

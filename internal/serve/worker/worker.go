@@ -37,14 +37,16 @@ type Planes struct {
 type Worker struct {
 	cfg      Config
 	eng      engine.Engine
-	card     engine.Card // but for its adapters
-	listed   *listed     // its adapters, and with them its JSON
+	card     engine.Card // but for its adapters and miscounted media
+	listed   *listed     // its adapters and miscounted media, and with them its JSON
 	planes   Planes
 	server   *server
 	metrics  workerMetrics
 	shared   *Metrics // of all workers of the process
 	log      *slog.Logger
 	throttle *obs.Throttle
+	// relisting is held while the card changes: one change after another.
+	relisting sync.Mutex
 	// registered is where the worker is, once discovery knows it.
 	registered atomic.Pointer[string]
 }
@@ -87,7 +89,7 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 		cfg: cfg, eng: eng, card: card, listed: newListed(), planes: planes,
 		shared: metrics, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 	}
-	if err := w.list(card.Adapters); err != nil {
+	if err := w.list(card.Adapters, card.Miscounted); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	var err error
@@ -149,6 +151,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	if src, ok := w.eng.(engine.AdapterWatcher); ok {
 		part("watch adapters", func() error { return src.WatchAdapters(life, w.relist) })
+	}
+	if src, ok := w.eng.(engine.CountWatcher); ok {
+		part("watch the counts of media", func() error { return src.WatchCounts(life, w.recount) })
 	}
 	part("publish load", func() error { return w.publishLoad(life, s) })
 	if src, ok := w.eng.(engine.SignWatcher); ok {

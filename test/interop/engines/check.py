@@ -302,6 +302,10 @@ def pictures(binary, model, directory, work):
         p = Penstock(binary, work / "vision", work, [f"vllm={e.url},events={e.events},replay={e.replay}" for e in engines])
         cards = p.get("/v1/models")["data"]
         check("one model is served", [m["id"] for m in cards] == ["tiny"], cards)
+        of = lambda: [e.get("media_checks") for e in p.get("/health")["engines"]]
+        compared = until(lambda: all(of()), 60) and [c for checks in of() for c in checks]
+        agree = compared and all(not c.get("unchecked") and c["counted"] == c["reported"] for c in compared)
+        check("pictures, JPEG sequences and GIFs are counted as the engines do", agree and len(compared) == 2 * 4, compared)
         before, after = "What is this? ", words(1, 60)
         workers = set()
         for i, (width, height) in enumerate(shown.SIZES):

@@ -64,23 +64,8 @@ func openBuiltin() (*prep.Pipeline, error) {
 	d.add(configFile, config)
 	p := &prep.Pipeline{Tokenizer: t, Digest: d.sum()}
 	setTemplate(p)
-	f, err := family.Builtin(t)
-	setFamily(p, f, err)
+	_ = p.OpenFamily(func(as family.Serving) (*family.Family, error) { return family.BuiltinFor(as, t) }) // NoFamily has the error
 	return p, nil
-}
-
-// setFamily says how the model shows media. One that shows none, or in a way that is not known, has
-// no family, and is served for all that.
-func setFamily(p *prep.Pipeline, f *family.Family, err error) {
-	var unsupported *family.UnsupportedError
-	switch {
-	case err == nil:
-		p.SetFamily(f)
-	case errors.As(err, &unsupported):
-		p.NoFamily = unsupported.Detail
-	default:
-		p.NoFamily = err.Error()
-	}
 }
 
 // vocabulary is what a family asks of a tokenizer.
@@ -113,10 +98,11 @@ func openFamily(p *prep.Pipeline, d digest, dir string) error {
 			return err
 		}
 	}
-	f, err := family.Open(files, vocabulary{p.Tokenizer})
-	setFamily(p, f, err)
-	if err != nil {
-		return nil
+	open := func(as family.Serving) (*family.Family, error) {
+		return family.OpenFor(files, as, vocabulary{p.Tokenizer})
+	}
+	if err := p.OpenFamily(open); err != nil {
+		return nil // a model that shows no media, or in a way that is not known, is served for all that
 	}
 	for _, file := range all {
 		if *file.dst != nil {

@@ -1,0 +1,253 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/media"
+	"penstock/core/media/family"
+	"penstock/internal/engine"
+	"penstock/internal/strictjson"
+)
+
+// The bounds of the comparison of counts: one question to the engine, and all of them.
+const (
+	countTimeout  = time.Minute
+	countsTimeout = 5 * time.Minute
+)
+
+// CountingText is the text beside the object in the conversations that are compared.
+const CountingText = "What is this?"
+
+// Counting is how the tokens of media are counted here and by the engine, to be compared once a start.
+type Counting struct {
+	Family *family.Family
+	// Here returns the prompt of a conversation by the count here: one message of a user, an object and then
+	// CountingText, or the text alone if url is "". url is a data: URI. The prompt is not kept.
+	Here func(ctx context.Context, kind media.Kind, url string) (Shown, error)
+	// Ask returns how many tokens the engine makes of a prompt, for engines that take media with tokens; nil
+	// of others, which are asked as clients ask them.
+	Ask func(ctx context.Context, prompt *Shown) (int, error)
+	// Render returns how many tokens the engine makes of the body of a chat request, without generating any;
+	// nil if it has no such endpoint: then it is asked for one token, and reports them.
+	Render func(ctx context.Context, body []byte) (int, error)
+}
+
+// Shown is a prompt with its media: as an engine.Request has them.
+type Shown struct {
+	Tokens  []kv.Token
+	Media   []kv.Media
+	Objects []media.Object
+}
+
+// Counts returns how counts are compared for an engine with this card; nil if they are not, since nothing
+// depends on them or the settings say so. render may be nil, see Counting.
+func (o *Opening) Counts(card *engine.Card, render func(ctx context.Context, body []byte) (int, error)) *Counting {
+	if o.CountHere == nil || o.Family == nil || card.MediaKeys == "" && !card.Attaches || o.Spec.Rank > 0 {
+		return nil
+	}
+	return &Counting{Family: o.Family, Here: o.CountHere, Render: render}
+}
+
+// counts is what was found out about an engine's counts of media.
+type counts struct {
+	again chan struct{} // of capacity 1: the engine started anew
+	mu    struct {
+		sync.Mutex
+		checks  []engine.MediaCheck
+		kinds   []string // that are miscounted, ascending; never changed in place
+		changed chan struct{}
+	}
+}
+
+func newCounts() *counts {
+	c := &counts{again: make(chan struct{}, 1)}
+	c.mu.changed = make(chan struct{})
+	return c
+}
+
+// restarted says that the engine started anew, perhaps with other settings.
+func (c *counts) restarted() {
+	select {
+	case c.again <- struct{}{}:
+	default:
+	}
+}
+
+// set enters what was found.
+func (c *counts) set(checks []engine.MediaCheck) {
+	var kinds []string
+	for i := range checks {
+		if checks[i].Differs() {
+			kinds = append(kinds, checks[i].Kind)
+		}
+	}
+	slices.Sort(kinds)
+	kinds = slices.Compact(kinds)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.checks = checks
+	if !slices.Equal(kinds, c.mu.kinds) {
+		close(c.mu.changed)
+		c.mu.kinds, c.mu.changed = kinds, make(chan struct{})
+	}
+}
+
+// now returns the kinds that are miscounted, and a channel that is closed when that changes.
+func (c *counts) now() (kinds []string, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.kinds, c.mu.changed
+}
+
+// MediaChecks implements [engine.MediaCheckSource].
+func (b *Base) MediaChecks() []engine.MediaCheck {
+	b.counts.mu.Lock()
+	defer b.counts.mu.Unlock()
+	return slices.Clone(b.counts.mu.checks)
+}
+
+// WatchCounts implements [engine.CountWatcher].
+func (b *Base) WatchCounts(ctx context.Context, sink func([]string)) error {
+	for {
+		kinds, changed := b.counts.now()
+		sink(slices.Clone(kinds))
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// watchCounts compares counts at each start of the engine. Nobody waits for it, and what it asks the
+// engine is none of the requests by which the engine is judged.
+func (b *Base) watchCounts(ctx context.Context) {
+	if b.cfg.Counting == nil {
+		return
+	}
+	for {
+		bounded, cancel := context.WithTimeout(ctx, countsTimeout)
+		checks := b.compareCounts(bounded)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		b.counts.set(checks)
+		select {
+		case <-b.counts.again:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// compareCounts compares the counts of each sample, less those of a conversation without one: templates
+// may differ in what they write around a conversation.
+func (b *Base) compareCounts(ctx context.Context) []engine.MediaCheck {
+	card := b.Card()
+	all := samples(b.cfg.Counting.Family, card.Media, card.ContextLength)
+	if len(all) == 0 {
+		return nil
+	}
+	base, err := b.compareCount(ctx, mediaSample{})
+	checks := make([]engine.MediaCheck, len(all))
+	for i, s := range all {
+		c := &checks[i]
+		c.Sample, c.Kind = s.name, s.kind.String()
+		both, failed := base, err
+		if failed == nil {
+			both, failed = b.compareCount(ctx, s)
+		}
+		if ctx.Err() != nil {
+			failed = ctx.Err()
+		}
+		if failed != nil {
+			c.Unchecked = Clean(failed.Error())
+			b.log.Info("the engine's count of media is not checked", "sample", s.name, "error", failed)
+			continue
+		}
+		c.Counted, c.Reported = both.here-base.here, both.engine-base.engine
+	}
+	return checks
+}
+
+// counted are the tokens of a prompt by the count here and by the engine's.
+type counted struct{ here, engine int }
+
+// compareCount returns both counts of the conversation that shows a sample, or none.
+func (b *Base) compareCount(ctx context.Context, s mediaSample) (c counted, err error) {
+	shown, err := b.cfg.Counting.Here(ctx, s.kind, s.url)
+	if err != nil {
+		return c, fmt.Errorf("it is not counted here: %w", err)
+	}
+	c.here = len(shown.Tokens)
+	b.cache.shows(&shown) // its events are about media that are known then
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	if b.cfg.Counting.Ask != nil {
+		c.engine, err = b.cfg.Counting.Ask(ctx, &shown)
+		return c, err
+	}
+	body := b.countRequest(s, shown.Objects)
+	if b.cfg.Counting.Render != nil {
+		if c.engine, err = b.cfg.Counting.Render(ctx, body); fault.Of(err) != fault.Unimplemented {
+			return c, err
+		}
+	}
+	c.engine, err = b.promptTokens(ctx, body)
+	return c, err
+}
+
+// countRequest is the body of a chat request about a sample, or about none, for one token. objects are what it shows.
+func (b *Base) countRequest(s mediaSample, objects []media.Object) []byte {
+	body := strictjson.AppendString([]byte(`{"model":`), b.upstream(""))
+	body = append(body, `,"max_tokens":1,"temperature":0,"messages":[{"role":"user","content":[`...)
+	if s.url != "" {
+		name := ""
+		if b.cfg.Card.MediaKeys == engine.MediaKeysUUID && len(objects) > 0 {
+			name = objects[0].Key.UUID()
+		}
+		body = append(appendPart(body, s.kind, s.url, name), ',')
+	}
+	return append(body, `{"type":"text","text":"`+CountingText+`"}]}]}`...)
+}
+
+// promptTokens asks for one token and returns how many the prompt has, as the engine reports.
+func (b *Base) promptTokens(ctx context.Context, body []byte) (int, error) {
+	var answer struct {
+		Usage struct {
+			PromptTokens int `json:"prompt_tokens"`
+		} `json:"usage"`
+	}
+	call := &Call{Method: http.MethodPost, Path: "/v1/chat/completions", ID: "penstock-check", Headers: b.cfg.Headers, Body: body, Wait: countTimeout}
+	if err := b.cfg.Client.JSON(ctx, call, &answer); err != nil {
+		return 0, err
+	}
+	if answer.Usage.PromptTokens <= 0 {
+		return 0, fault.New(fault.Unimplemented, "the engine does not report how many tokens a prompt has")
+	}
+	return answer.Usage.PromptTokens, nil
+}
+
+// miscounted warns of media that the engine counts in another way.
+func (c *counts) miscounted() []engine.Warning {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.mu.checks, func(m engine.MediaCheck) bool { return m.Differs() })
+	if i < 0 {
+		return nil
+	}
+	m := &c.mu.checks[i]
+	return []engine.Warning{{
+		Code:   engine.WarnCounts,
+		Detail: fmt.Sprintf("the engine makes %d tokens of %s and %d are counted here: requests that show %s are routed by their text", m.Reported, m.Sample, m.Counted, joinKinds(c.mu.kinds)),
+		Remedy: "name what the engine's processor is called with (mm-processor-kwargs=), or start frontends with --preprocess engine",
+	}}
+}

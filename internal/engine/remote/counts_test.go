@@ -1,0 +1,210 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/media"
+	"penstock/core/media/family"
+	"penstock/core/media/probe"
+	"penstock/internal/engine"
+	"penstock/internal/media/pixel"
+)
+
+type names struct{}
+
+func (names) ID(text string) (kv.Token, bool) {
+	t, ok := map[string]kv.Token{"<|image|>": 40, "<|video|>": 41, "<|audio|>": 42}[text]
+	return t, ok
+}
+
+// sights is the family of the built-in model, as an engine of vLLM's serves it.
+func sights(t testing.TB) *family.Family {
+	t.Helper()
+	f, err := family.BuiltinFor(family.Serving{Loader: family.VLLM}, names{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestMediaSamples: the samples are files that can be read, of what their names say, and small; the picture is as
+// large as the context allows, and the sound is one of which it is seen which way its length is rounded.
+func TestMediaSamples(t *testing.T) {
+	f := sights(t)
+	kinds := []string{"audio", "image", "video"}
+	all := samples(f, kinds, 4096)
+	var said []string
+	for _, s := range all {
+		said = append(said, s.name)
+		if len(s.url) > 256<<10 {
+			t.Errorf("%s has %d bytes", s.name, len(s.url))
+		}
+	}
+	want := []string{"a picture of 1344 by 1008 pixels", "a picture of 112 by 84 pixels", "a JPEG sequence of 40 frames", "a GIF of 45 frames at 10 a second", "a sound of 44.1 kHz"}
+	if !slices.Equal(said, want) {
+		t.Errorf("%q", said)
+	}
+	if again := samples(f, kinds, 4096); !slices.Equal(again, all) {
+		t.Error("the samples differ from one time to another")
+	}
+	if n := len(samples(f, []string{"image"}, 100)); n != 1 {
+		t.Errorf("%d samples for a small context", n)
+	}
+	payload, ok := pixel.FramesURI(all[2].url)
+	if !ok {
+		t.Fatal("no sequence")
+	}
+	if _, size, err := pixel.Frames([]byte(payload), pixel.Limits{}); err != nil || size.Frames != 40 || !size.Sequence {
+		t.Errorf("%+v %v", size, err)
+	}
+	if _, size, err := pixel.Frames(decodedURI(t, all[3].url), pixel.Limits{}); err != nil || size.Frames != 45 || size.Rate != 10 {
+		t.Errorf("%+v %v", size, err)
+	}
+	info, err := probe.Header(decodedURI(t, all[4].url))
+	if err != nil || info.Rate != 44100 {
+		t.Fatalf("%+v %v", info, err)
+	}
+	up, _ := f.Layout(media.Audio, info.Size)
+	down, _ := f.Layout(media.Audio, media.Size{Samples: int(info.Frames * 16000 / 44100)})
+	if up.Tokens() != down.Tokens()+1 {
+		t.Errorf("%d tokens rounded up, %d rounded down", up.Tokens(), down.Tokens())
+	}
+}
+
+func decodedURI(t *testing.T, uri string) []byte {
+	t.Helper()
+	var b []byte
+	_, text, _ := strings.Cut(uri, ",")
+	if err := json.Unmarshal([]byte(`"`+text+`"`), &b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestCountsCompared: each start of an engine has its counts compared, by its usage where it renders nothing. What
+// differs is in the card's list and the warnings, what it refuses is not checked, and none of it is traffic.
+func TestCountsCompared(t *testing.T) {
+	var asked atomic.Int32
+	var extra atomic.Int32 // tokens that the engine has more of a video
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var q struct {
+			Messages []struct {
+				Content []struct {
+					Type string
+					UUID string
+				}
+			}
+			MaxTokens int `json:"max_tokens"`
+		}
+		if err := json.Unmarshal(body, &q); err != nil || r.URL.Path != "/v1/chat/completions" || q.MaxTokens != 1 {
+			t.Errorf("%s %.200s: %v", r.URL.Path, body, err)
+		}
+		asked.Add(1)
+		tokens, first := 10, q.Messages[0].Content[0]
+		switch first.Type {
+		case "image_url":
+			tokens += 7
+		case "video_url":
+			tokens += 7 + int(extra.Load())
+		case "input_audio":
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":{"message":"no sounds today"}}`)
+			return
+		}
+		if (first.UUID == "") != (first.Type == "text") {
+			t.Errorf("%s is called %q", first.Type, first.UUID)
+		}
+		fmt.Fprintf(w, `{"usage":{"prompt_tokens":%d}}`, tokens)
+	})
+	extra.Store(3)
+	var rendered atomic.Int32
+	b := base(t, s.URL, func(c *Config) {
+		c.Card.Media, c.Card.MediaKeys, c.Card.ContextLength = []string{"audio", "image", "video"}, engine.MediaKeysUUID, 4096
+		c.Counting = &Counting{
+			Family: sights(t),
+			Here: func(_ context.Context, _ media.Kind, url string) (Shown, error) {
+				if strings.HasPrefix(url, "data:video/gif") {
+					return Shown{}, errors.New("that is beyond us")
+				}
+				shown := Shown{Tokens: make([]kv.Token, 20+min(len(url), 7))}
+				if url != "" {
+					shown.Objects = []media.Object{{Key: media.BytesKey([]byte(url))}}
+				}
+				return shown, nil // the template here writes ten more, with media and without
+			},
+			Render: func(context.Context, []byte) (int, error) {
+				rendered.Add(1)
+				return 0, fault.New(fault.Unimplemented, "nothing is rendered")
+			},
+		}
+	})
+	lists := make(chan []string, 8)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = b.WatchCounts(ctx, func(k []string) { lists <- k }) }()
+	for k := range lists {
+		if slices.Equal(k, []string{"video"}) {
+			break
+		}
+	}
+	var said []string
+	for _, c := range b.MediaChecks() {
+		said = append(said, fmt.Sprintf("%s %d %d %t %s", c.Kind, c.Counted, c.Reported, c.Differs(), c.Unchecked))
+	}
+	want := []string{
+		"image 7 7 false ", "image 7 7 false ", "video 7 10 true ", "video 0 0 false it is not counted here: that is beyond us",
+		"audio 0 0 false the engine refuses the request: no sounds today",
+	}
+	if !slices.Equal(said, want) {
+		t.Errorf("%q", said)
+	}
+	i := slices.IndexFunc(b.Warnings(), func(w engine.Warning) bool { return w.Code == engine.WarnCounts })
+	if i < 0 || !strings.Contains(b.Warnings()[i].Detail, "makes 10 tokens of a JPEG sequence of 40 frames and 7 are counted here: requests that show video") {
+		t.Errorf("%+v", b.Warnings())
+	}
+	if st := b.Stats(); st.Calls != 0 || st.Compared != 0 || b.Load().Running != 0 || asked.Load() != 5 || rendered.Load() != 5 {
+		t.Errorf("%+v, %+v, asked %d times, %d of it to render", st, b.Load(), asked.Load(), rendered.Load())
+	}
+	extra.Store(0)
+	b.counts.restarted()
+	if k := <-lists; len(k) != 0 {
+		t.Errorf("%v after a start that mends it", k)
+	}
+}
+
+// TestCountsNotCompared: where nothing depends on counts, or another rank of the engine has them compared, it is not
+// asked.
+func TestCountsNotCompared(t *testing.T) {
+	here := func(context.Context, media.Kind, string) (Shown, error) { return Shown{}, nil }
+	named := engine.Card{MediaKeys: engine.MediaKeysUUID}
+	for name, c := range map[string]struct {
+		o    Opening
+		card engine.Card
+		want bool
+	}{
+		"compared":          {Opening{Family: sights(t), CountHere: here, Spec: Spec{Rank: AnyRank}}, named, true},
+		"the first rank":    {Opening{Family: sights(t), CountHere: here}, named, true},
+		"takes tokens":      {Opening{Family: sights(t), CountHere: here}, engine.Card{Attaches: true}, true},
+		"another rank":      {Opening{Family: sights(t), CountHere: here, Spec: Spec{Rank: 1}}, named, false},
+		"told nothing":      {Opening{Family: sights(t), CountHere: here}, engine.Card{}, false},
+		"unknown family":    {Opening{CountHere: here}, named, false},
+		"switched off":      {Opening{Family: sights(t)}, named, false},
+		"nothing is served": {Opening{}, engine.Card{}, false},
+	} {
+		if got := c.o.Counts(&c.card, nil); (got != nil) != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
