@@ -383,7 +383,7 @@ func (b *Base) testSalts(ctx context.Context, way string) (saltState, error) {
 		questions = questions[:4] // the prompt without a salt may have been computed where the first one was
 	}
 	for _, q := range questions {
-		*q.cached, err = b.askSalted(ctx, way, q.salt, ask)
+		*q.cached, err = b.askOfProof(ctx, way, q.salt, ask)
 		switch code := fault.Of(err); {
 		case err == nil:
 		case ctx.Err() == nil && (code == fault.Invalid || code == fault.Unimplemented || code == fault.TooLarge):
@@ -401,8 +401,8 @@ func (b *Base) testSalts(ctx context.Context, way string) (saltState, error) {
 	return a.state(), nil
 }
 
-// askSalted asks one question of a proof, of which no load is told.
-func (b *Base) askSalted(ctx context.Context, way, salt string, ask func(context.Context, string) (int, error)) (int, error) {
+// askOfProof asks one question of a proof, of which no load is told.
+func (b *Base) askOfProof(ctx context.Context, way, salt string, ask func(context.Context, string) (int, error)) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, saltTimeout)
 	defer cancel()
 	defer b.load.probe(way == wayTokens && b.cache.slots())()
