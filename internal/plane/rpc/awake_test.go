@@ -83,7 +83,7 @@ func TestTCPStoppedProcess(t *testing.T) {
 				cfg.EnsureDefaults()
 				l := &tcpLink{conn: conn, cfg: &cfg, frame: func(frameType, uint32, []byte) error { return heard }}
 				l.out.init(framing{}, nil)
-				l.life.calls = 1
+				l.calls.Store(1)
 				start := time.Now()
 				if err := l.run(make([]byte, tcpBuffer)); err != c.want {
 					t.Errorf("after %v: %v, want %v", time.Since(start), err, c.want)
@@ -119,7 +119,7 @@ func TestTCPShowsLife(t *testing.T) {
 					return nil
 				}}
 				l.out.init(framing{}, nil)
-				l.life.calls = 1
+				l.calls.Store(1)
 				done := make(chan error, 1)
 				go func() { done <- l.run(make([]byte, tcpBuffer)) }()
 				var silence time.Duration // the longest

@@ -35,14 +35,15 @@ type tcpLink struct {
 	heard atomic.Bool // something came since the last look
 	life  struct {
 		sync.Mutex
-		calls int // in progress
 		quiet int // looks in a row that found nothing
 		next  awake
-
-		// showLife runs each Ping/2 while calls are in progress.
-		timer *time.Timer
-		said  uint64 // how many bytes the writer had taken when showLife ran last
-		ended bool   // the link is shut
+	}
+	calls atomic.Int64 // in progress
+	// beat is the timer of showLife. Nothing of it waits for a lock for which calls queue.
+	beat struct {
+		timer atomic.Pointer[time.Timer] // nil until the first call
+		taken atomic.Uint64              // what the writer had taken when showLife ran last
+		ended atomic.Bool                // the link is shut
 	}
 	end struct {
 		sync.Mutex
@@ -81,12 +82,10 @@ func (l *tcpLink) shut(err error) {
 	if !first {
 		return
 	}
-	l.life.Lock()
-	l.life.ended = true
-	if l.life.timer != nil {
-		l.life.timer.Stop()
+	l.beat.ended.Store(true)
+	if timer := l.beat.timer.Load(); timer != nil {
+		timer.Stop()
 	}
-	l.life.Unlock()
 	l.out.close(err)
 	l.conn.Close()
 }
@@ -141,22 +140,19 @@ func (l *tcpLink) frames(b []byte) (used int, err error) {
 
 // enter counts a call that begins.
 func (l *tcpLink) enter() {
-	l.life.Lock()
-	defer l.life.Unlock()
-	l.life.calls++
-	if l.life.calls == 1 { // from now on a silence is noticed soon
-		l.life.quiet = 0
-		l.lookAgain()
-		l.scheduleLife()
+	if l.calls.Add(1) > 1 {
+		return
 	}
+	l.life.Lock()
+	l.life.quiet = 0 // from now on a silence is noticed soon
+	l.lookAgain()
+	l.life.Unlock()
+	l.scheduleLife()
 }
 
 // leave counts a call that has ended and reports whether none is left.
 func (l *tcpLink) leave() (none bool) {
-	l.life.Lock()
-	defer l.life.Unlock()
-	l.life.calls--
-	return l.life.calls == 0
+	return l.calls.Add(-1) == 0
 }
 
 // lookAgain sets the time of the next look, two of them for a ping. l.life is
@@ -168,7 +164,7 @@ func (l *tcpLink) leave() (none bool) {
 // take its own silence for that of its peers.
 func (l *tcpLink) lookAgain() {
 	d := l.cfg.Ping / 2
-	if l.life.calls == 0 {
+	if l.calls.Load() == 0 {
 		d *= tcpIdle
 	}
 	slack := d
@@ -213,28 +209,34 @@ func (l *tcpLink) look() error {
 	return errors.Join(l.out.now(framePing, 0, random(pingSize)), l.out.now(grease()))
 }
 
-// scheduleLife sets the timer of showLife. l.life is held.
+// scheduleLife sets the timer of showLife, which runs each Ping/2 while calls are in progress.
 func (l *tcpLink) scheduleLife() {
+	timer := l.beat.timer.Load()
 	switch {
-	case l.life.calls == 0 || l.life.ended:
-	case l.life.timer == nil:
-		l.life.timer = time.AfterFunc(l.cfg.Ping/2, l.showLife)
-	default:
-		l.life.timer.Reset(l.cfg.Ping / 2)
+	case l.calls.Load() == 0 || l.beat.ended.Load():
+		return
+	case timer == nil:
+		timer = time.AfterFunc(time.Hour, l.showLife)
+		if !l.beat.timer.CompareAndSwap(nil, timer) {
+			timer.Stop() // another call is about to set the one that is there
+			return
+		}
+	}
+	timer.Reset(l.cfg.Ping / 2)
+	if l.beat.ended.Load() {
+		timer.Stop()
 	}
 }
 
 // showLife sends a ping if calls are in progress and this side has said nothing since
 // showLife ran last. It waits neither for the reader nor for the writer: these may be busy
-// with what the peer has sent, or queue behind thousands of goroutines for a processor, for
-// longer than the peer waits for an answer to its own pings, which are behind what it sent.
+// with what the peer has sent, or queue behind thousands of goroutines for a processor or a
+// lock, for longer than the peer waits for an answer to its own pings, which are behind what
+// it sent.
 func (l *tcpLink) showLife() {
-	l.life.Lock()
-	said := l.out.progress()
-	silent := l.life.calls > 0 && said == l.life.said
-	l.life.said = said
+	taken := l.out.progress.Load()
+	silent := l.calls.Load() > 0 && l.beat.taken.Swap(taken) == taken
 	l.scheduleLife()
-	l.life.Unlock()
 	if !silent {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,11 +42,12 @@ type tcpOut struct {
 		longs  outQueue      // what is sent in turns
 		space  chan struct{} // closed when the writer takes or stops; nil while nobody waits
 		idle   bool          // the writer waits for wake
-		parked bool          // the writer waits for wake, or lets others append first
 		pong   bool          // a ping is to be answered
 		ping   [pingSize]byte
 		err    error // set when nothing more is written
 	}
+	writing  sync.Mutex    // held while bytes are written: between two frames it is free
+	progress atomic.Uint64 // bytes that the writer took so far
 	// Of the writer alone.
 	written uint64     // bytes that the operating system took
 	served  []*outWait // those whose wait is over
@@ -198,28 +200,17 @@ func (w *tcpOut) now(t frameType, id uint32, payload []byte) error {
 	return nil
 }
 
-// progress returns how many bytes the writer took so far.
-func (w *tcpOut) progress() uint64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.taken
-}
-
-// ping sends a ping on conn, before all that waits if the writer is not at it: where thousands
-// of goroutines are ready, it may be seconds before it gets a processor. No frame is
-// half written then.
+// ping sends a ping on conn, before all that waits: where thousands of goroutines are ready,
+// it may be seconds before the writer gets a processor. While the writer writes it sends none.
 func (w *tcpOut) ping(conn net.Conn, limit time.Duration) error {
-	payload := random(pingSize)
-	w.mu.Lock()
-	if !w.mu.parked || w.mu.err != nil {
-		w.mu.Unlock()
-		return w.now(framePing, 0, payload)
+	if !w.writing.TryLock() {
+		return nil
 	}
-	defer w.mu.Unlock()
+	defer w.writing.Unlock()
 	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 		return err
 	}
-	_, err := conn.Write(w.append(nil, framePing, 0, payload, nil))
+	_, err := conn.Write(w.append(nil, framePing, 0, random(pingSize), nil))
 	return err
 }
 
@@ -277,10 +268,7 @@ func (w *tcpOut) run(conn net.Conn, limit time.Duration) error {
 		if buf, err = w.take(buf); err != nil {
 			return err
 		}
-		if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
-			return err
-		}
-		n, err := conn.Write(buf)
+		n, err := w.write(conn, limit, buf)
 		w.written += uint64(n)
 		if err != nil {
 			return err
@@ -288,11 +276,19 @@ func (w *tcpOut) run(conn net.Conn, limit time.Duration) error {
 	}
 }
 
+func (w *tcpOut) write(conn net.Conn, limit time.Duration, b []byte) (n int, err error) {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+		return 0, err
+	}
+	return conn.Write(b)
+}
+
 // take waits for bytes and exchanges them for an empty buffer.
 func (w *tcpOut) take(empty []byte) ([]byte, error) {
 	for {
 		w.mu.Lock()
-		w.mu.parked = false
 		if w.mu.err != nil {
 			w.mu.Unlock()
 			return nil, w.mu.err
@@ -301,6 +297,7 @@ func (w *tcpOut) take(empty []byte) ([]byte, error) {
 		if len(w.mu.buf) > 0 {
 			full := w.mu.buf
 			w.mu.taken += uint64(len(full))
+			w.progress.Store(w.mu.taken)
 			w.mu.buf = empty[:0]
 			w.admitLocked()
 			w.freeLocked()
@@ -312,7 +309,7 @@ func (w *tcpOut) take(empty []byte) ([]byte, error) {
 			w.served = w.served[:0]
 			return full, nil
 		}
-		w.mu.idle, w.mu.parked = true, true
+		w.mu.idle = true
 		w.mu.Unlock()
 		<-w.wake
 		// The sender that woke the writer is rarely alone: the others which are ready
