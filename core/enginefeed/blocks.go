@@ -2,6 +2,7 @@ package enginefeed
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"unsafe"
 
@@ -45,7 +46,9 @@ func (x *blocks) ref(t *Table, id uint32, tier kv.Tier, seq kv.SeqHash) {
 	}
 	if b.refs[tier] == 1 && b.salt != opaque {
 		x.on[tier]++
-		t.tellStored(tier, b, seq)
+		if !t.partial || !t.inferred.taken(tier, seq) {
+			t.tellStored(tier, b, seq)
+		}
 	}
 }
 
@@ -70,7 +73,9 @@ func (x *blocks) gone(t *Table, id uint32, tier kv.Tier) {
 	b := x.all.at(id)
 	if b.salt != opaque {
 		x.on[tier]--
-		t.tellRemoved(tier, b.seq())
+		if seq := b.seq(); !t.partial || t.inferred.left(t, tier, seq) {
+			t.tellRemoved(tier, seq)
+		}
 	}
 	x.settle(t, id)
 }
@@ -117,19 +122,20 @@ func (t *Table) Describe(out []kv.Event) []kv.Event {
 
 func (t *Table) describe() {
 	t.tellCleared()
-	x := &t.blocks
+	x, nodes := &t.blocks, t.inferred.description()
 	if x.n == 0 {
+		nodes.tell(t, math.MaxUint32)
 		return
 	}
 	order := x.byDepth()
 	next := x.children(order)
 	told := make([]bool, x.top+1)
 	for tier := range kv.Tier(tiers) {
-		if x.on[tier] == 0 {
-			continue
-		}
 		clear(told)
 		for _, id := range order {
+			if tier == kv.TierDevice { // a block may follow an inferred one, and the other way round
+				nodes.tell(t, x.all.at(id).depth)
+			}
 			for ; id != 0 && !told[id]; id = next[id] {
 				b := x.all.at(id)
 				if b.refs[tier] == 0 || b.salt == opaque {
@@ -138,6 +144,9 @@ func (t *Table) describe() {
 				told[id] = true
 				t.tellStored(tier, b, b.seq())
 			}
+		}
+		if tier == kv.TierDevice {
+			nodes.tell(t, math.MaxUint32)
 		}
 	}
 }

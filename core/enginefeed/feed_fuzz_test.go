@@ -10,11 +10,11 @@ import (
 
 // feedTable applies b to tables of several kinds, and holds what they tell to its contract.
 func feedTable(t *testing.T, b *Batch) {
-	for _, cfg := range []Config{{BlockSize: 2}, {BlockSize: 4, EngineBlock: 1, Clears: ClearsAll}, {BlockSize: 32, EngineBlock: 16, MaxBlocks: 3}} {
+	for _, cfg := range []Config{{BlockSize: 2}, {BlockSize: 4, EngineBlock: 1, Clears: ClearsAll}, {BlockSize: 32, EngineBlock: 16, MaxBlocks: 3}, {BlockSize: 2, Capacity: 9}, {BlockSize: 4, EngineBlock: 1, Capacity: 9, Clears: ClearsAll}} {
 		table := newTable(t, cfg)
 		told := where{}
 		for range 2 {
-			for _, ev := range table.Apply(b, nil) {
+			for _, ev := range applyBeside(t, table, b) {
 				switch ev.Kind {
 				case kv.Cleared:
 					told = where{}
@@ -52,6 +52,28 @@ func feedTable(t *testing.T, b *Batch) {
 			t.Fatalf("a cleared table has %+v", s)
 		}
 	}
+}
+
+// applyBeside applies b while the engine serves a prompt with tokens of it, if the table is told of those.
+func applyBeside(t *testing.T, table *Table, b *Batch) []kv.Event {
+	var prompt []kv.Token
+	for i := range b.Events {
+		prompt = append(prompt, b.Events[i].Tokens[:min(len(b.Events[i].Tokens), 40)]...)
+	}
+	out := table.SetHistory(PartialHistory, nil)
+	number := table.Sent(prompt, nil, kv.Salt{})
+	out = table.Reported(number, len(prompt)/3, out)
+	out = table.Apply(b, out)
+	table.Grew(number, []kv.Token{1, 2, 3})
+	table.Ended(number, Served, 0)
+	out = table.Settle(kv.Mono(settleTime), out)
+	if err := table.inferred.check(); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.orphans.check(); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // FuzzTable: no batch does harm to a table.

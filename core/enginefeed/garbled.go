@@ -33,6 +33,7 @@ func (m *Machine) Unreadable(now kv.Mono, e *Effect, out []Effect) (effects []Ef
 	r := &m.recent[e.Seq%uint64(len(m.recent))]
 	applied := m.known && e.Seq < m.next && r.used && r.seq == e.Seq && r.stamp == stampOf(e.Payload)
 	if second || !applied || m.cfg.Replay == NoReplay || !m.health.Connected || d.failed && now.Sub(d.at) < hopeless {
+		m.holed = true
 		return append(out, Effect{Kind: Forget, Reason: Garbled}), false
 	}
 	*d = doubt{open: true, seq: e.Seq, upTo: max(m.next, d.upTo)}

@@ -138,6 +138,7 @@ type Machine struct {
 		used  bool
 	}
 	empty  bool   // the last batch that was applied had no events
+	holed  bool   // what was known in this life was forgotten
 	latest uint64 // the largest number of a live batch in this life, if hasLive
 	live   bool   // there was one
 	links  int    // connections that stand
@@ -348,7 +349,7 @@ func (m *Machine) reset(life string, out []Effect) []Effect {
 	m.health.Restarts++
 	out = append(out, Effect{Kind: Forget, Reason: Restarted})
 	out = m.stop(out)
-	m.known, m.life, m.live, m.latest, m.empty, m.unsure = false, life, false, 0, false, false
+	m.known, m.life, m.live, m.latest, m.empty, m.unsure, m.holed = false, life, false, 0, false, false, false
 	m.doubt.open, m.doubt.upTo = false, 0
 	m.release()
 	for i := range m.recent {
@@ -401,7 +402,16 @@ func (m *Machine) note(seq uint64, p stamp, payload []byte) {
 func (m *Machine) lost(now kv.Mono, out []Effect) []Effect {
 	m.health.Unrepaired++
 	m.health.UnrepairedAt = now
+	m.holed = true
 	return append(out, Effect{Kind: Forget, Reason: Unrepaired})
+}
+
+// History says whether all that the engine published in this life was applied.
+func (m *Machine) History() History {
+	if !m.known || m.health.Late || m.holed {
+		return PartialHistory
+	}
+	return WholeHistory
 }
 
 // Next returns the number of the next batch; ok is false if none was seen in this life of the engine.

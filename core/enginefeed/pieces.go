@@ -65,6 +65,15 @@ func (x *pieces) put(t *Table, name kv.EngineHash, parent, depth uint32, salt ui
 	return id
 }
 
+// stub remembers a piece that ends a block of ours and stands for all before it, which have no names.
+func (x *pieces) stub(t *Table, name kv.EngineHash, depth uint32, salt uint16, hash kv.BlockHash, seq kv.SeqHash) uint32 {
+	id := x.put(t, name, 0, depth, opaque, nil, nil)
+	t.salts.take(salt)
+	p := x.all.at(id)
+	p.salt, p.hash, p.seq = salt, hash, seq
+	return id
+}
+
 // name computes the block of ours that a piece ends.
 func (x *pieces) name(t *Table, id uint32) {
 	tokens := slices.Grow(x.joined[:0], t.per*x.tokens)[:t.per*x.tokens]

@@ -92,8 +92,28 @@ func (t *Table) Shown(prompt []kv.Token, media []kv.Media, salt kv.Salt) {
 		return // the size was checked before
 	}
 	v := &t.shown
+	last := t.represent(prompt, media)
+	size := t.cfg.BlockSize
+	var prev kv.SeqHash
+	at := 0
+	for ; at+size <= len(prompt) && at < last; at += size {
+		name := h.Block(prompt[at:at+size], at, media)
+		if inside := t.within(media, at, at+size); len(inside) > 0 {
+			v.blocks.put(t.key(h, prev, v.view[at:at+size], inside), name, maxShown)
+		}
+		prev = kv.Extend(prev, uint32(at/size), name)
+	}
+	if at < last { // the media reach into a block that is not full
+		v.tails.put(prev, tail{
+			view: append([]kv.Token(nil), v.view[at:last]...), native: append([]kv.Token(nil), prompt[at:last]...), media: append([]kv.Media(nil), t.within(media, at, last)...),
+		}, maxTails)
+	}
+}
+
+// represent writes a prompt to the view as the engine's events have it, and returns where the last of its media ends.
+func (t *Table) represent(prompt []kv.Token, media []kv.Media) (last int) {
+	v := &t.shown
 	v.view = append(v.view[:0], prompt...)
-	last := 0
 	for _, m := range media {
 		start, end := max(m.Start, 0), min(m.End, len(prompt))
 		if start >= end {
@@ -112,21 +132,7 @@ func (t *Table) Shown(prompt []kv.Token, media []kv.Media, salt kv.Salt) {
 			}
 		}
 	}
-	size := t.cfg.BlockSize
-	var prev kv.SeqHash
-	at := 0
-	for ; at+size <= len(prompt) && at < last; at += size {
-		name := h.Block(prompt[at:at+size], at, media)
-		if inside := t.within(media, at, at+size); len(inside) > 0 {
-			v.blocks.put(t.key(h, prev, v.view[at:at+size], inside), name, maxShown)
-		}
-		prev = kv.Extend(prev, uint32(at/size), name)
-	}
-	if at < last { // the media reach into a block that is not full
-		v.tails.put(prev, tail{
-			view: append([]kv.Token(nil), v.view[at:last]...), native: append([]kv.Token(nil), prompt[at:last]...), media: append([]kv.Media(nil), t.within(media, at, last)...),
-		}, maxTails)
-	}
+	return last
 }
 
 // padOf returns which token of an object's range holds its rows: the first that is known to, else the one that it has most of.

@@ -36,13 +36,12 @@ func (t *Table) store(e *Event) {
 	if !s.begin(n) {
 		return
 	}
-	made := s.salt
-	for i := range n {
-		if !s.block(i) {
-			break
-		}
+	made, stored := s.salt, 0
+	for stored < n && s.block(stored) {
+		stored++
 	}
 	t.salts.settle(made)
+	t.adopt(e.Hashes[:stored])
 }
 
 // fullAttention reports whether a kind of attention needs all blocks of a prefix, so that the
@@ -163,7 +162,11 @@ func (s *storing) begin(n int) bool {
 		}
 		if s.parent = t.find(s.e.Parent); s.parent == 0 {
 			t.stats.Orphans += uint64(n)
+			t.orphan(s.e, n)
 			return false
+		}
+		if t.partial {
+			t.located(s.e, s.parent)
 		}
 		s.follow()
 		if s.salt != opaque {

@@ -38,6 +38,9 @@ type Config struct {
 	Pads        Pads
 	MediaTokens []kv.Token
 	Vocabulary  int
+	// Capacity is how many blocks of ours the engine has room for; 0 if the table is not told of requests.
+	// Else orphans wait for their parents, and what is not known of the engine's cache is inferred.
+	Capacity int
 	// Seed decides where blocks are in memory, and nothing that can be seen from outside. It should be drawn,
 	// where others than the engine choose hashes.
 	Seed uint64
@@ -93,6 +96,12 @@ type Table struct {
 	veil     veil
 	seen     sizes
 	stats    Stats
+	// partial says that the engine may have blocks that are not known, orphaned that an orphan showed it.
+	partial, orphaned bool
+	adopting          bool
+	orphans           orphans
+	requests          requests
+	inferred          inferred
 
 	out   []kv.Event // where events go during a call
 	room  rooms
@@ -126,6 +135,9 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 		// may be gone by its end.
 		t.stats.DamagedBatches++
 		t.forget()
+		if t.cfg.Capacity > 0 {
+			t.becomePartial()
+		}
 		return t.done()
 	}
 	for i := range b.Events {
@@ -179,6 +191,7 @@ func (t *Table) forget() {
 	t.pieces.clear()
 	t.salts.clear()
 	t.group = -1
+	t.forgetInferred()
 	t.tellCleared()
 }
 
@@ -189,7 +202,12 @@ func (t *Table) cleared(e *Event) {
 	t.room.clears++
 	if t.cfg.Clears == ClearsAll && e.Medium == "" || t.only(tier) || t.room.clears > maxClears {
 		t.forget()
+		t.partial = t.partial && tier != kv.TierDevice
 		return
+	}
+	if tier == kv.TierDevice { // it is known to be empty now
+		t.forgetInferred()
+		t.partial = false
 	}
 	// A clear of ours is of all tiers: what survives is described again behind it.
 	t.blocks.empty(t, tier)
@@ -237,11 +255,31 @@ func (t *Table) removeOne(name kv.EngineHash, e *Event) (known bool) {
 	return known
 }
 
-func (t *Table) removeFrom(name kv.EngineHash, tier kv.Tier) bool {
+func (t *Table) removeFrom(name kv.EngineHash, tier kv.Tier) (known bool) {
 	if t.per > 1 {
-		return t.pieces.remove(t, name, tier)
+		known = t.pieces.remove(t, name, tier)
+	} else {
+		known = t.blocks.remove(t, name, tier)
 	}
-	return t.blocks.remove(t, name, tier)
+	if tier == kv.TierDevice {
+		if len(t.inferred.stems) > 0 && !t.onDevice(name) {
+			t.inferred.release(t, name)
+		}
+		known = t.orphans.remove(t, name) || known
+	}
+	return known
+}
+
+// onDevice reports whether an engine's block is remembered as being on the device.
+func (t *Table) onDevice(name kv.EngineHash) bool {
+	id := t.find(name)
+	if id == 0 {
+		return false
+	}
+	if t.per > 1 {
+		return t.pieces.all.at(id).refs[kv.TierDevice] > 0
+	}
+	return t.blocks.all.at(id).refs[kv.TierDevice] > 0
 }
 
 // otherGroup reports whether e is of a group of layers that is not followed. A hash is the same in
@@ -269,6 +307,7 @@ func (t *Table) Stats() Stats {
 		s.Held = t.pieces.n
 	}
 	s.EngineBlock = t.seen.largest
+	s.Waiting, s.Inferred, s.Known = len(t.orphans.at), len(t.inferred.nodes), !t.partial
 	s.Bytes = t.blocks.bytes() + t.pieces.bytes() + t.salts.bytes()
 	return s
 }
@@ -338,11 +377,20 @@ type Stats struct {
 	Stored, Removed, Cleared uint64 // blocks of the engine, and clears, that were taken in
 	Duplicates               uint64 // stored once more: further copies of blocks that were there
 	UnknownRemoved           uint64 // removed, and not known
+	Adopted                  uint64 // orphans that were taken in
+
+	// Waiting are the orphans that wait for their parents, Inferred the blocks of ours that are believed to be there
+	// by what requests show. Known says that the engine has no block of which its events did not tell.
+	Waiting, Inferred int
+	Known             bool
+	// Resolved counts names of parents that requests showed, Doubtful requests that showed several, Refuted
+	// names that a later request denied.
+	Resolved, Doubtful, Refuted uint64
 
 	Trimmed uint64 // known, and not in a snapshot
 
 	// Blocks of the engine that were not taken in, and why.
-	Orphans        uint64 // the block before is not known
+	Orphans        uint64 // the block before was not known: Adopted are those of them which were taken in when it was
 	OtherGroup     uint64 // of a group of layers that cannot be followed (sliding windows, Mamba), or of a further one; removals too
 	Misaligned     uint64 // the tokens are not those of the blocks
 	Partial        uint64 // shorter than a block

@@ -296,7 +296,7 @@ func (e *RemoteEngine) fits() error {
 	switch {
 	case silent && !e.Events.IsZero():
 		return fmt.Errorf("%s: events: llama.cpp sends none; leave it out: what its slots hold is followed by what is sent to it", e)
-	case !e.Replay.IsZero() && e.Events.IsZero():
+	case !e.Replay.IsZero() && e.Events.IsZero() && e.Kind != EngineSGLang: // SGLang says itself where it publishes
 		return fmt.Errorf("%s: replay: it repeats events, and there are none to follow: give events=tcp://HOST:PORT too", e)
 	case !e.Snapshot.IsZero() && e.Events.IsZero():
 		return fmt.Errorf("%s: snapshot: it goes together with events: give events=tcp://HOST:PORT too", e)

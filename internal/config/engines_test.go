@@ -34,6 +34,7 @@ func TestParseRemoteEngine(t *testing.T) {
 		},
 		{"vllm=http://a:1,media=video+image,media-keys=off", "http://a:1", RemoteEngine{Kind: "vllm", Mode: "auto", Media: []string{"image", "video"}, MediaKeys: "off"}},
 		{"trtllm=http://a:1,media=none,media-keys=uuid", "http://a:1", RemoteEngine{Kind: "trtllm", Mode: "auto", Media: []string{}, MediaKeys: "uuid"}},
+		{"sglang=http://a:1,replay=tcp://a:5558", "http://a:1", RemoteEngine{Kind: "sglang", Replay: at("tcp://a:5558"), Mode: "auto"}},
 		{"trtllm=http://a:1,mode=pass,events=tcp://*:5557", "http://a:1", RemoteEngine{Kind: "trtllm", Events: at("tcp://*:5557"), Mode: "pass"}},
 		{"vllm=http://a:1,events=tcp://a:5557,replay=tcp://a:5567,ranks=8", "http://a:1", RemoteEngine{Kind: "vllm", Events: at("tcp://a:5557"), Replay: at("tcp://a:5567"), Ranks: 8, Mode: "auto"}},
 	} {
@@ -85,6 +86,7 @@ func TestRemoteEngineRefused(t *testing.T) {
 		"vllm=http://a:1,media=pictures":          "some of audio, image and video",
 		"vllm=http://a:1,media-keys=hash":         "not one of uuid, off",
 		"vllm=http://a:1,replay=tcp://a:5558":     "give events=tcp://HOST:PORT too",
+		"trtllm=http://a:1,replay=tcp://a:5558":   "give events=tcp://HOST:PORT too",
 		"vllm=http://a:1,snapshot=tcp://a:1":      "snapshot: it goes together with events",
 		"llamacpp=http://a:1,events=tcp://a:1":    "llama.cpp sends none",
 		"llamacpp=http://a:1,ranks=2":             "give each server a --engine of its own",

@@ -19,10 +19,13 @@ type Warning struct {
 
 // The codes of warnings.
 const (
-	WarnNoEvents    = "no_kv_events"       // the engine's events are off, or were not configured: routing is by guess
-	WarnEventsLost  = "kv_events_lost"     // a gap that could not be repaired: what was cached before is unknown
-	WarnEventsBad   = "kv_events_bad"      // batches that cannot be read
-	WarnEventsAlone = "kv_events_silent"   // the engine caches by its own account, and no event says so
+	WarnNoEvents    = "no_kv_events"     // the engine's events are off, or were not configured: routing is by guess
+	WarnEventsLost  = "kv_events_lost"   // a gap that could not be repaired: what was cached before is unknown
+	WarnEventsBad   = "kv_events_bad"    // batches that cannot be read
+	WarnEventsAlone = "kv_events_silent" // the engine caches by its own account, and no event says so
+	// The engine stores blocks behind ones that it cached before its events were followed: they wait until a request
+	// shows which those are.
+	WarnOrphans     = "kv_events_orphaned"
 	WarnBlockSize   = "block_size"         // events, metrics and settings name different block sizes
 	WarnNoCache     = "prefix_cache_off"   // the engine reuses nothing
 	WarnNoReport    = "no_cached_tokens"   // the engine does not report cached tokens: predictions cannot be checked
@@ -38,7 +41,7 @@ const (
 // should, so that what is known of its cache is not what it has.
 func (w Warning) OfEvents() bool {
 	switch w.Code {
-	case WarnNoEvents, WarnEventsLost, WarnEventsBad, WarnEventsAlone, WarnBlockSize:
+	case WarnNoEvents, WarnEventsLost, WarnEventsBad, WarnEventsAlone, WarnOrphans, WarnBlockSize:
 		return true
 	}
 	return false

@@ -55,6 +55,9 @@ func newEngineMetrics(of *remotes) *engineMetrics {
 	add(counter, "feed_repeated_total", "Batches that the engine repeated when asked.", func(s *remote.Stats) uint64 { return s.Repeated })
 	add(counter, "feed_gaps_total", "Losses in the engine's feed.", func(s *remote.Stats) uint64 { return s.Gaps })
 	add(counter, "feed_unrepaired_total", "Losses that could not be made good: what was cached before is unknown.", func(s *remote.Stats) uint64 { return s.Unrepaired })
+	add(counter, "feed_orphans_total", "Blocks that the engine stored behind one that is not known.", func(s *remote.Stats) uint64 { return s.Orphans })
+	add(gauge, "feed_orphans_waiting", "Those of them that wait until a request shows which block is before them.", func(s *remote.Stats) uint64 { return uint64(s.Waiting) })
+	add(gauge, "inferred_blocks", "Known blocks of which no event told, but the cached tokens of requests.", func(s *remote.Stats) uint64 { return uint64(s.Inferred) })
 	add(counter, "feed_restarts_total", "Restarts of the engine that its feed showed.", func(s *remote.Stats) uint64 { return s.Restarts })
 	add(counter, "feed_unreadable_total", "Batches that could not be read.", func(s *remote.Stats) uint64 { return s.Unreadable })
 	return m

@@ -172,6 +172,14 @@ func seedOf(seed uint64, choice, position int) uint64 {
 // Prompt returns the tokens that the engine is to go on from, in two pieces.
 func (p *Part) Prompt() (prompt, generated []kv.Token) { return p.Request.Prompt, p.Generated }
 
+// tokens returns the same in one piece, which is not to be changed.
+func (p *Part) tokens() []kv.Token {
+	if len(p.Generated) == 0 {
+		return p.Request.Prompt
+	}
+	return append(append([]kv.Token(nil), p.Request.Prompt...), p.Generated...)
+}
+
 // over reports whether all choices of the part came to their end.
 func (p *Part) over() bool {
 	for _, i := range p.Choices {

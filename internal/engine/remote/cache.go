@@ -147,10 +147,7 @@ func (c *cache) depth(p *Part) int {
 	if err != nil || len(c.mu.held) == 0 {
 		return 0
 	}
-	prompt := p.Request.Prompt
-	if len(p.Generated) > 0 {
-		prompt = append(append([]kv.Token(nil), prompt...), p.Generated...)
-	}
+	prompt := p.tokens()
 	most := (len(prompt) - 1) / size
 	var parent kv.SeqHash
 	for i := range most {
@@ -260,11 +257,7 @@ func (s *shadowed) stats(*Stats)                       {}
 func (s *shadowed) knows() bool { return true }
 
 func (s *shadowed) begin(p *Part, out []kv.Event) (int, []kv.Event) {
-	tokens := p.Request.Prompt
-	if len(p.Generated) > 0 {
-		tokens = append(append([]kv.Token(nil), tokens...), p.Generated...)
-	}
-	begun, out := s.model.Begin(&shadow.Request{Salt: p.Request.Salt, Tokens: tokens, Media: p.Request.Media}, out)
+	begun, out := s.model.Begin(&shadow.Request{Salt: p.Request.Salt, Tokens: p.tokens(), Media: p.Request.Media}, out)
 	p.ticket, p.Slot, p.Mixed = begun.Ticket, begun.Slot, begun.Mixed
 	return begun.Cached, out
 }

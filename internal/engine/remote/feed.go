@@ -10,6 +10,7 @@ import (
 
 	"penstock/core/enginefeed"
 	"penstock/core/kv"
+	"penstock/core/shadow"
 	"penstock/internal/engine"
 	"penstock/internal/zmtp"
 )
@@ -31,6 +32,7 @@ func EventFeed(cfg FeedConfig) (Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	table.SetHistory(enginefeed.PartialHistory, nil)
 	replay := enginefeed.NoReplay
 	if !cfg.Replay.IsZero() {
 		replay = enginefeed.HasReplay
@@ -156,6 +158,9 @@ func (f *feed) untilDue() time.Duration {
 	f.cache.mu.Lock()
 	defer f.cache.mu.Unlock()
 	at, ok := f.machine.Deadline()
+	if due, settles := f.table.Due(); settles && (!ok || due < at) {
+		at, ok = due, true
+	}
 	if !ok {
 		return time.Hour
 	}
@@ -169,8 +174,14 @@ func (f *feed) step(take func(now kv.Mono, out []enginefeed.Effect) []enginefeed
 		for i := 0; i < len(f.effects); i++ {
 			out = f.perform(i, out)
 		}
-		return out
+		out = f.table.SetHistory(f.machine.History(), out)
+		return f.table.Settle(f.now(), out)
 	})
+	f.wake()
+}
+
+// wake has clock look at what is due.
+func (f *feed) wake() {
 	select {
 	case f.due <- struct{}{}:
 	default:
@@ -291,6 +302,8 @@ func (f *feed) knows() bool                        { return false }
 // begin tells the table of a salted prompt. Nothing is predicted of it unless events are known to tell of salts.
 func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
 	f.table.Shown(p.Request.Prompt, p.Request.Media, p.Request.Salt)
+	f.table.Ended(uint64(p.ticket), enginefeed.Broken, f.now()) // of the call before this one
+	p.ticket = shadow.Ticket(f.table.Sent(p.tokens(), p.Request.Media, p.Request.Salt))
 	if p.Request.Salt.Namespace == "" {
 		return 0, out
 	}
@@ -301,9 +314,29 @@ func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
 	return 0, out
 }
 
-func (f *feed) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
-func (f *feed) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
-func (f *feed) end(_ *Part, out []kv.Event) []kv.Event                { return out }
+// What follows tells the table of requests: where the engine had blocks before its events were followed, these show which.
+
+func (f *feed) grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event {
+	f.table.Grew(uint64(p.ticket), tokens)
+	return out
+}
+
+func (f *feed) reported(p *Part, cached int, out []kv.Event) []kv.Event {
+	return f.table.Reported(uint64(p.ticket), cached, out)
+}
+
+func (f *feed) end(p *Part, out []kv.Event) []kv.Event {
+	if p.ticket == 0 {
+		return out
+	}
+	end := enginefeed.Broken
+	if p.over() {
+		end = enginefeed.Served
+	}
+	f.table.Ended(uint64(p.ticket), end, f.now())
+	f.wake()
+	return f.table.Settle(f.now(), out)
+}
 
 // restarted has the engine's cache forgotten if its events were lost as well while it did not
 // answer: it was started anew, and would say so with its first batch only, until when requests
@@ -323,6 +356,8 @@ func (f *feed) stats(s *Stats) {
 	h := f.machine.Health()
 	s.Batches, s.Repeated, s.Gaps, s.Unrepaired, s.Restarts = h.Applied, h.Repeated, h.Gaps, h.Unrepaired, h.Restarts
 	s.Unreadable, s.Connected = f.unread+h.Malformed, h.Connected
+	st := f.table.Stats()
+	s.Orphans, s.Waiting, s.Inferred = st.Orphans, st.Waiting, st.Inferred
 }
 
 // recent is how long a warning about something that happened once stands.
@@ -342,7 +377,11 @@ func (f *feed) warnings() []engine.Warning {
 		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it; its buffer must reach back far enough",
 			"%d times cache events were lost for good: what was cached before is unknown", h.Unrepaired)
 	}
-	if h.Late && h.Unrepaired == 0 {
+	switch st := f.table.Stats(); {
+	case st.Waiting > 0:
+		add(engine.WarnOrphans, "set replay= to the engine's replay endpoint, or restart the engine",
+			"%d blocks wait: the engine stored them behind others that it cached before it was followed; %d blocks are inferred from requests", st.Waiting, st.Inferred)
+	case h.Late && h.Unrepaired == 0 && !st.Known:
 		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it", "the engine's cache events were joined after their beginning: what it had cached before is unknown")
 	}
 	if f.bad.lately() {

@@ -135,6 +135,7 @@ func (p *Pulled) begin(part *Part, out []kv.Event) (int, []kv.Event) {
 
 func (p *Pulled) stats(s *Stats) {
 	s.Batches, s.Unreadable, s.Unrepaired, s.Connected = p.batches, p.bad.n, p.lost.n, p.failing == nil
+	s.Orphans = p.table.Stats().Orphans
 }
 
 func (p *Pulled) warnings() []engine.Warning {

@@ -88,7 +88,7 @@ func (s *Spec) Validate() error {
 	check(s.Ranks >= 1 && s.Ranks <= 1024, "ranks must be between 1 and 1024, not %d", s.Ranks)
 	check(s.Rank >= AnyRank && s.Rank < max(s.Ranks, 1), "rank %d is not one of %d", s.Rank, s.Ranks)
 	check(s.BlockSize == 0 || s.BlockSize >= 2 && s.BlockSize <= 65536, "block-size must be between 2 and 65536 tokens, not %d", s.BlockSize)
-	check(s.Replay.IsZero() || !s.Events.IsZero(), "there is an endpoint for replay of events and none for events; set events too")
+	check(s.Replay.IsZero() || !s.Events.IsZero() || s.Kind == "sglang", "there is an endpoint for replay of events and none for events; set events too")
 	check(s.Patience >= 0, "patience must not be negative")
 	check(!strings.ContainsAny(s.APIKey, "\r\n\x00"), "the API key has a line break in it")
 	return errors.Join(errs...)

@@ -16,6 +16,10 @@ type Stats struct {
 	// Of the feed of cache events: batches applied and asked for again, gaps, those that could
 	// not be repaired, restarts of the engine, and batches that could not be read.
 	Batches, Repeated, Gaps, Unrepaired, Restarts, Unreadable uint64
+	// Orphans counts blocks that the engine stored behind one that is not known. Waiting of them wait until that is,
+	// and Inferred are the blocks that are believed to be cached by what requests showed, not by events.
+	Orphans           uint64
+	Waiting, Inferred int
 	// Blocks are those that the engine is known to have.
 	Blocks int
 	// Connected says that events are subscribed to.

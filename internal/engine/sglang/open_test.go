@@ -3,6 +3,8 @@ package sglang
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
 	"penstock/internal/mimic"
+	"penstock/internal/mimic/mimictest"
 	"penstock/internal/zmtp"
 )
 
@@ -36,6 +39,43 @@ func TestFindsEvents(t *testing.T) {
 	}
 	if w := codes(e); len(w) != 0 {
 		t.Errorf("warnings %v", w)
+	}
+}
+
+// TestFindsReplay wants replay to be found where the engine says it, and the settings to count more.
+func TestFindsReplay(t *testing.T) {
+	p := &probe{
+		cfg:    &Config{Spec: remote.Spec{URL: &url.URL{Scheme: "http", Host: "10.0.0.5:30000"}, Rank: 2, Ranks: 4}, Log: slog.New(slog.DiscardHandler)},
+		server: serverInfo{KVEvents: &kvEvents{Publisher: "zmq", Host: "*", Port: 5557, Replay: 5657}},
+	}
+	at := func(want string) {
+		t.Helper()
+		if got, err := p.replayAt(); err != nil || got.String() != want {
+			t.Errorf("replay at %s, %v, want %s", got, err, want)
+		}
+	}
+	at("tcp://10.0.0.5:5659")
+	p.server.KVEvents.Host = "10.0.0.6"
+	at("tcp://10.0.0.6:5659")
+	p.cfg.Spec.Replay, _ = zmtp.ParseEndpoint("tcp://10.0.0.7:6000")
+	at("tcp://10.0.0.7:6000")
+	p.cfg.Spec.Replay, p.server.KVEvents.Replay = zmtp.Endpoint{}, 0
+	if got, err := p.replayAt(); err != nil || !got.IsZero() {
+		t.Errorf("replay at %s, %v, and the engine has none", got, err)
+	}
+}
+
+// TestReplayAlone: replay= needs no events= where the engine says where it publishes.
+func TestReplayAlone(t *testing.T) {
+	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	cfg := config(t, s, card)
+	cfg.Spec.Events = zmtp.Endpoint{}
+	opened(t, cfg)
+	s, card = rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.EngineVersion, c.KVEvents = "0.5.9", "tcp://127.0.0.1:0" })
+	cfg = config(t, s, card)
+	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, mimictest.Endpoint(t, "tcp://127.0.0.1:9")
+	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "set events=") {
+		t.Errorf("an engine that does not say where it publishes: %v", err)
 	}
 }
 

@@ -55,8 +55,10 @@ type kvEvents struct {
 	Publisher string `json:"publisher"`
 	Host      string `json:"endpoint_host"`
 	Port      int    `json:"endpoint_port_base"`
-	BlockSize int    `json:"block_size"`
-	DPSize    int    `json:"dp_size"`
+	// Replay is the port of replay of rank 0 on the same host; since 0.5.22, 0 if there is none.
+	Replay    int `json:"replay_endpoint_port_base"`
+	BlockSize int `json:"block_size"`
+	DPSize    int `json:"dp_size"`
 }
 
 // page returns how many tokens a page has; 0 if the engine does not say.

@@ -244,11 +244,18 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	replay, err := p.replayAt()
+	if err != nil {
+		return nil, err
+	}
+	if events.IsZero() && !p.cfg.Spec.Replay.IsZero() {
+		return nil, fmt.Errorf("replay=%s is set, and the engine does not say where it publishes its cache events; set events=tcp://HOST:PORT too", p.cfg.Spec.Replay)
+	}
 	if !events.IsZero() {
-		table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.page(), Clears: enginefeed.ClearsAll}
+		table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.page(), Clears: enginefeed.ClearsAll, Capacity: card.Blocks}
 		p.cfg.Events(&table, enginefeed.PadsOfKeys)
 		return remote.EventFeed(remote.FeedConfig{
-			Events: events, Replay: p.cfg.Spec.Replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
+			Events: events, Replay: replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
 			Table: table,
 		})
 	}
@@ -262,20 +269,40 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	return remote.Shadow(m), nil
 }
 
-// eventsAt returns where the engine publishes: what the settings say, else what it says itself,
-// on the host of its URL if that is all interfaces.
+// eventsAt returns where the engine publishes: what the settings say, else what it says itself.
 func (p *probe) eventsAt() (zmtp.Endpoint, error) {
-	spec, ev := &p.cfg.Spec, p.server.KVEvents
-	if !spec.Events.IsZero() || ev == nil || ev.Publisher != "zmq" || ev.Port == 0 {
-		return spec.Events, nil
+	ev := p.server.KVEvents
+	if !p.cfg.Spec.Events.IsZero() || ev == nil || ev.Publisher != "zmq" || ev.Port == 0 {
+		return p.cfg.Spec.Events, nil
 	}
-	host := ev.Host
-	if ip := net.ParseIP(host); host == "" || host == "*" || ip != nil && ip.IsUnspecified() {
-		host = spec.URL.Hostname()
-	}
-	at, err := zmtp.ParseEndpoint("tcp://" + net.JoinHostPort(host, strconv.Itoa(ev.Port)))
+	at, err := p.ownEndpoint(ev.Port)
 	if err != nil {
-		return zmtp.Endpoint{}, fmt.Errorf("the engine says that it publishes its cache events where nobody can subscribe (%w); set events=tcp://HOST:PORT", err)
+		return at, fmt.Errorf("the engine says that it publishes its cache events where nobody can subscribe (%w); set events=tcp://HOST:PORT", err)
 	}
-	return at.Rank(max(spec.Rank, 0)), nil
+	return at, nil
+}
+
+// replayAt returns where the engine repeats its events: what the settings say, else what it says itself.
+func (p *probe) replayAt() (zmtp.Endpoint, error) {
+	ev := p.server.KVEvents
+	if !p.cfg.Spec.Replay.IsZero() || ev == nil || ev.Replay == 0 {
+		return p.cfg.Spec.Replay, nil
+	}
+	at, err := p.ownEndpoint(ev.Replay)
+	if err != nil {
+		return at, fmt.Errorf("the engine says that it repeats its cache events where nobody can ask (%w); set replay=tcp://HOST:PORT", err)
+	}
+	p.cfg.Log.Info("the engine repeats its cache events; it was asked where", "replay", at.String())
+	return at, nil
+}
+
+// ownEndpoint returns the endpoint of the rank on a host that the engine names, or that of its URL if it names all
+// interfaces. port is that of rank 0.
+func (p *probe) ownEndpoint(port int) (zmtp.Endpoint, error) {
+	host := p.server.KVEvents.Host
+	if ip := net.ParseIP(host); host == "" || host == "*" || ip != nil && ip.IsUnspecified() {
+		host = p.cfg.Spec.URL.Hostname()
+	}
+	at, err := zmtp.ParseEndpoint("tcp://" + net.JoinHostPort(host, strconv.Itoa(port)))
+	return at.Rank(max(p.cfg.Spec.Rank, 0)), err
 }

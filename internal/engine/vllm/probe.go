@@ -314,7 +314,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 		p.warn(engine.WarnNoCache, "start it with --enable-prefix-caching", "the engine's prefix caching is off: it reuses nothing")
 		return nil, nil
 	case !spec.Events.IsZero():
-		table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.cache.own, Clears: enginefeed.ClearsDevice}
+		table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.cache.own, Clears: enginefeed.ClearsDevice, Capacity: max(card.Blocks, 1)}
 		p.cfg.Events(&table, enginefeed.PadsNative)
 		return remote.EventFeed(remote.FeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
 	}

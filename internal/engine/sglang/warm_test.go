@@ -1,0 +1,111 @@
+package sglang
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+	"penstock/internal/mimic"
+	"penstock/internal/zmtp"
+)
+
+// TestLearnsByReplay: an engine that says where it repeats its events is known from its beginning, without a setting.
+func TestLearnsByReplay(t *testing.T) {
+	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	cfg := config(t, s, card)
+	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, zmtp.Endpoint{}
+	prompt := make([]kv.Token, 100)
+	for i := range prompt {
+		prompt[i] = kv.Token(i + 1)
+	}
+	before := opened(t, cfg)
+	enginetest.MustGenerate(t, enginetest.Start(t, before), before, &engine.Request{
+		ID: "warm-up", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
+	})
+	e := opened(t, cfg)
+	ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
+	defer cancel()
+	replica := enginetest.NewReplica()
+	watching, stop := context.WithCancel(ctx)
+	watched := make(chan error, 1)
+	go func() { watched <- e.WatchKV(watching, replica.Sink) }()
+	h, _ := kv.NewHasher(16, kv.Salt{})
+	if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[h.Chain(nil, prompt, nil)[5]] }); err != nil {
+		t.Error("the blocks of the warm-up are not known")
+	}
+	stop()
+	if err := <-watched; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLearnsWarmEngine: of an engine that served before it was followed, and does not repeat its events, what requests
+// find in its cache is predicted after the first of them.
+func TestLearnsWarmEngine(t *testing.T) {
+	for _, size := range []int{16, 32} {
+		t.Run(fmt.Sprint("blocks of ", size), func(t *testing.T) {
+			s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.KVEvents = "tcp://127.0.0.1:0" })
+			cfg := config(t, s, card)
+			cfg.Spec.Replay, cfg.Spec.BlockSize = zmtp.Endpoint{}, size
+			system := make([]kv.Token, 128)
+			for i := range system {
+				system[i] = kv.Token(10 + i)
+			}
+			ask := func(ctx context.Context, e *Engine, name string, tail int) []kv.Token {
+				prompt := slices.Clone(system)
+				for i := range 40 {
+					prompt = append(prompt, kv.Token(tail+i%7))
+				}
+				enginetest.MustGenerate(t, ctx, e, &engine.Request{
+					ID: name, Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
+				})
+				return prompt
+			}
+			before := opened(t, cfg)
+			ask(enginetest.Start(t, before), before, "warm-up", 300)
+
+			e := opened(t, cfg)
+			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
+			defer cancel()
+			replica := enginetest.NewReplica()
+			watching, stop := context.WithCancel(ctx)
+			watched := make(chan error, 1)
+			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
+			for i := 0; e.Stats().Batches == 0; i++ { // what was stored before the subscription stood is not heard of
+				enginetest.MustGenerate(t, ctx, e, &engine.Request{
+					ID: fmt.Sprint("other-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: append([]kv.Token{kv.Token(400 + i)}, system[:19]...), Stop: engine.Stop{MaxTokens: 1},
+				})
+			}
+			begun := e.Stats()
+			for i := range 20 {
+				prompt := ask(ctx, e, fmt.Sprint("prompt-", i), 310+10*(i%8))
+				h, _ := kv.NewHasher(size, kv.Salt{})
+				last := h.Chain(nil, prompt, nil)
+				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
+					t.Fatalf("the blocks of prompt %d were never reported: %+v", i, e.Stats())
+				}
+			}
+			for e.Stats().Waiting > 0 { // names are found a moment after the requests that show them
+				select {
+				case <-time.After(time.Millisecond):
+				case <-ctx.Done():
+					t.Fatalf("blocks still wait: %+v, %v", e.Stats(), codes(e))
+				}
+			}
+			stop()
+			if err := <-watched; err != nil {
+				t.Error(err)
+			}
+			stats := e.Stats()
+			// The first one found the system prompt, of which nothing was known.
+			if stats.Compared-begun.Compared != 20 || stats.Apart-begun.Apart != 1 || stats.Reported-stats.Predicted != begun.Reported-begun.Predicted+128 {
+				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Apart)
+			}
+		})
+	}
+}
